@@ -1,4 +1,4 @@
-"""Helper data (crates/puf, `extractor`) for a quiet PUF: the copies of each bit vote, which leaves the outer code nothing to
+"""Helper data (crates/puf, `extractor`) for a PUF without noise: the copies of each bit are all equal, so the outer code has nothing to
 correct."""
 
 import hashlib
@@ -9,7 +9,7 @@ MESSAGE_BITS = {9: 187, 14: 147}
 
 
 def bits(data: bytes, count: int) -> list[int]:
-    """From the least significant bit of each byte on."""
+    """Bits, from the least significant bit of each byte."""
     return [data[i // 8] >> i % 8 & 1 for i in range(count)]
 
 
@@ -21,7 +21,7 @@ def packed(values: list[int]) -> bytes:
 
 
 def secret(profile: int, offset: list[int], reading: list[int]) -> bytes:
-    """R: the last k bits of each block, for the code is systematic."""
+    """R: the last k bits of each block, because the code is systematic."""
     degree, errors, repetition, blocks = profile.to_bytes(4, "big")
     n, k = (1 << degree) - 1, MESSAGE_BITS[errors]
     noisy = [a ^ b for a, b in zip(offset, reading, strict=True)]

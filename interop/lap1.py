@@ -1,7 +1,7 @@
-"""The device role of LAP/1, suite 1, written from docs/protocols.md and RFC 5869 with Python's library alone.
+"""The device role of LAP/1, suite 1, written from docs/protocols.md and RFC 5869 with Python's standard library.
 
-It shows that the page says enough to build a device, and it shares no line with the product. It does one handshake at a
-time, holds keys in plain Python objects and is no model for a real device.
+The module shows that the specification is sufficient to build a device, and shares no code with the product. It performs one
+handshake at a time and holds keys in plain Python objects; do not use it in a real device.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ MASK = (1 << 64) - 1
 
 
 def siphash128(key: bytes, message: bytes) -> bytes:
-    """SipHash-2-4 with 128-bit output (Aumasson, Bernstein 2012, and its authors' reference code)."""
+    """SipHash-2-4 with 128-bit output (Aumasson, Bernstein 2012, and the authors' reference code)."""
 
     def rotate(x: int, bits: int) -> int:
         return (x << bits | x >> 64 - bits) & MASK
@@ -56,7 +56,7 @@ def siphash128(key: bytes, message: bytes) -> bytes:
 
 
 def hkdf_sha256(ikm: bytes, salt: bytes, info: bytes, length: int) -> bytes:
-    """RFC 5869 for at most 32 bytes of output."""
+    """HKDF (RFC 5869) for at most 32 bytes of output."""
     assert length <= 32
     prk = hmac.new(salt, ikm, hashlib.sha256).digest()
     return hmac.new(prk, info + b"\x01", hashlib.sha256).digest()[:length]
@@ -66,7 +66,7 @@ def hkdf_sha256(ikm: bytes, salt: bytes, info: bytes, length: int) -> bytes:
 
 
 def row_key(r: bytes, helper_digest: bytes, device: bytes, idx: int | None) -> bytes:
-    """Of a row in pool mode; of the device in key mode, where `idx` is None."""
+    """Key of a row in pool mode, or of the device in key mode, where `idx` is None."""
     if idx is None:
         info = b"lap1 device" + bytes([SUITE]) + device
     else:
@@ -120,12 +120,12 @@ def data_tag(key: bytes, message: bytes, source_port: int, peer: bytes) -> bytes
 
 
 def mapped(ipv4: str) -> bytes:
-    """::ffff:a.b.c.d"""
+    """IPv4 address as ::ffff:a.b.c.d."""
     return bytes(10) + b"\xff\xff" + bytes(int(part) for part in ipv4.split("."))
 
 
 class Refused(Exception):
-    """A message that the device does not act on (1.5)."""
+    """A message that the device ignores (1.5)."""
 
 
 def with_statement(nonce: bytes, unanswered_from: int, has_refused: bool) -> bytes:
@@ -134,12 +134,12 @@ def with_statement(nonce: bytes, unanswered_from: int, has_refused: bool) -> byt
 
 
 class Device:
-    """One handshake after the other, unbound. `keys(idx, challenge)` reads the PUF and gives the row_key."""
+    """Sequential handshakes, not bound to a MAC address. `keys(idx, challenge)` reads the PUF and returns the row_key."""
 
     def __init__(self, device: bytes, mode: str, keys, address: str):
         self.device, self.mode, self.keys, self.address = device, mode, keys, address
         self.nonce = self.key = self.sent = None
-        # Pool mode: above every row that was answered; a device that goes on after a start keeps it on its disk (1.5).
+        # Pool mode: above every row with a RESPONSE; a real device stores it on disk (1.5).
         self.unanswered_from, self.has_refused, self.accepted = 0, False, set()
 
     def begin(self, nonce: bytes) -> bytes:
@@ -148,16 +148,16 @@ class Device:
         self.nonce, self.key, self.sent = nonce, None, None
         return request(self.device, nonce)
 
-    def answer(self, message: bytes) -> bytes:
-        """A CHALLENGE in, a RESPONSE out."""
+    def respond(self, message: bytes) -> bytes:
+        """Processes a CHALLENGE; returns a RESPONSE."""
         if len(message) != 64 or message[:16] != header(CHALLENGE, self.device):
-            raise Refused("no CHALLENGE of ours")
+            raise Refused("not a CHALLENGE for this device")
         if message[40:48] != self.nonce[:8]:
-            raise Refused("another nonce")
+            raise Refused("the nonce is not that of the pending request")
         idx, gateway = struct.unpack(">II", message[16:24])
         if idx in self.accepted:
             self.has_refused = True
-            raise Refused("a row that is spent")
+            raise Refused("the row is spent")
         key = auth_key(self.keys(idx, message[24:32]), idx if self.mode == "pool" else 0, gateway)
         if not hmac.compare_digest(challenge_tag(key, message, self.nonce), message[48:64]):
             raise Refused("a wrong tag")
@@ -168,9 +168,9 @@ class Device:
         return self.sent
 
     def finish(self, message: bytes) -> tuple[bytes, bytes, int]:
-        """An ACK in; session id, session key and lease in seconds out."""
+        """Processes an ACK; returns session ID, session key and lifetime in seconds."""
         if len(message) != 64 or message[:16] != header(ACK, self.device):
-            raise Refused("no ACK of ours")
+            raise Refused("not an ACK for this device")
         key = session_key(self.key, self.sent[48:64])
         if not hmac.compare_digest(ack_tag(key, message), message[32:48]):
             raise Refused("a wrong tag")
@@ -180,5 +180,5 @@ class Device:
             self.accepted.add(struct.unpack(">I", message[16:20])[0])
             self.has_refused = False
         if message[48:64] != mapped(self.address):
-            raise Refused("seen at another address")
+            raise Refused("the gateway has seen another address")
         return message[24:32], key, struct.unpack(">I", message[20:24])[0]

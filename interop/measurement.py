@@ -1,6 +1,6 @@
 """Configurations of devices and their hash h, written from docs/measurement.md, section 3.
 
-Run as a program it prints docs/vectors/measurement.json."""
+As a program it prints docs/vectors/measurement.json."""
 
 import hashlib
 import json
@@ -46,7 +46,7 @@ def digest(bank: str, text: str) -> str:
 
 
 def configurations() -> list[dict]:
-    """Nothing at all; PCRs alone; every kind of entry; both, in another bank."""
+    """Configurations: empty, PCRs only, every kind of entry, and both in another bank."""
     pcrs = {str(index): digest("sha256", f"PCR {index}") for index in [0, 1, 2, 3, 4, 7, 11, 23]}
     files = {
         b"/": {"kind": "directory", "mode": 0o755},
@@ -70,7 +70,7 @@ def configurations() -> list[dict]:
 
 
 def refused() -> list[dict]:
-    """Encodings that are nearly one."""
+    """Invalid encodings that are similar to valid ones."""
     head = b"linewarden configuration"
     bank, none = struct.pack(">HB", BANKS["sha256"], 0), struct.pack(">I", 0)
     one, two = struct.pack(">HB", BANKS["sha256"], 1), struct.pack(">HB", BANKS["sha256"], 2)
@@ -101,7 +101,7 @@ def refused() -> list[dict]:
         "a byte too few": (head + b"\1" + bank + none)[:-1],
         "nothing": b"",
     }
-    return [{"why": why, "encoding": encoding.hex()} for why, encoding in cases.items()]
+    return [{"reason": reason, "encoding": encoding.hex()} for reason, encoding in cases.items()]
 
 
 def vectors() -> dict:

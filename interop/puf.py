@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""A quiet PUF behind `linewarden device enroll command`: bits that follow from a word given as argument, one in
-200 of them wrong in each reading (enrolment refuses a PUF that never errs: it would be a file).
+"""A simulated PUF for `linewarden device enroll command`: its bits are derived from the argument, and one bit in
+200 is wrong in each reading (enrollment refuses a PUF without errors, which may be a file).
 
-Reads `CHALLENGE BITS` as `linewarden config example agent` has it and prints hexadecimal digits.
+Reads `CHALLENGE BITS` as described in `linewarden config example agent`, and prints hexadecimal digits.
 """
 
 import hashlib

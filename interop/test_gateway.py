@@ -18,10 +18,10 @@ import puf
 HERE = Path(__file__).parent
 PROGRAM = os.environ.get("LINEWARDEN_PROGRAM", HERE.parent / "target/debug/linewarden")
 GATEWAY_ID = 7
-LEASE_S = 300
+SESSION_LIFETIME_S = 300
 # An address has one live session: each device has its own.
 ADDRESSES = {"pool": "127.0.0.1", "key": "127.0.0.2"}
-# Of the first try; doubled for each further one (1.5).
+# Timeout of the first attempt; doubled for each further one (1.5).
 TIMEOUT_S, TRIES = 0.02, 8
 
 CONFIG = f"""
@@ -30,7 +30,7 @@ id = {GATEWAY_ID}
 dataplane = "host"
 addresses = ["127.0.0.1"]
 port = PORT
-lease_s = {LEASE_S}
+session_lifetime_s = {SESSION_LIFETIME_S}
 threads = 1
 slots = 100
 [registry]
@@ -47,7 +47,7 @@ def linewarden(directory: Path, *words: str) -> dict:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """A registry with a device of each mode, and a gateway that serves it."""
+    """A registry with a device of each mode, and a gateway."""
     directory = tmp_path_factory.mktemp("site")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.bind(("127.0.0.1", 0))
@@ -88,14 +88,14 @@ def device(site, mode: str, chip: str, enrolled_as: str | None = None) -> lap1.D
 
 
 class Wire:
-    """A device's socket. Retransmits as 1.5 has it, so a lost datagram does not fail a test."""
+    """A device's socket. Retransmits as in 1.5, so a lost datagram does not fail a test."""
 
     def __init__(self, site, mode: str = "pool"):
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.bind((ADDRESSES[mode], 0))
         self.socket.connect(("127.0.0.1", site[1]))
 
-    def ask(self, message: bytes, tries: int = TRIES) -> bytes | None:
+    def exchange(self, message: bytes, tries: int = TRIES) -> bytes | None:
         for attempt in range(tries):
             self.socket.send(message)
             if select.select([self.socket], [], [], TIMEOUT_S * 2**attempt)[0]:
@@ -104,56 +104,56 @@ class Wire:
 
 
 @pytest.mark.parametrize(("mode", "chip"), [("pool", "d1"), ("key", "d2")])
-def test_a_device_authenticates_again_and_again(site, mode, chip):
+def test_a_device_authenticates_repeatedly(site, mode, chip):
     wire, one, sessions = Wire(site, mode), device(site, mode, chip), set()
     for _ in range(3):
-        answer = one.answer(wire.ask(one.begin(secrets.token_bytes(16))))
-        session_id, _, lease_s = one.finish(wire.ask(answer))
-        assert lease_s == LEASE_S
+        response = one.respond(wire.exchange(one.begin(secrets.token_bytes(16))))
+        session_id, _, lifetime_s = one.finish(wire.exchange(response))
+        assert lifetime_s == SESSION_LIFETIME_S
         sessions.add(session_id)
     assert len(sessions) == 3
 
 
 def test_the_same_request_gets_the_same_challenge_and_the_same_response_the_same_ack(site):
     wire, one = Wire(site), device(site, "pool", "d1")
-    begun = one.begin(secrets.token_bytes(16))
-    challenge = wire.ask(begun)
-    # Unless `fresh` was drawn anew in between, which happens every 8 s.
-    assert wire.ask(begun)[:32] == challenge[:32]
-    answer = one.answer(challenge)
-    ack = wire.ask(answer)
-    assert wire.ask(answer) == ack
+    request = one.begin(secrets.token_bytes(16))
+    challenge = wire.exchange(request)
+    # Unless `fresh` has changed, which happens every 8 s.
+    assert wire.exchange(request)[:32] == challenge[:32]
+    response = one.respond(challenge)
+    ack = wire.exchange(response)
+    assert wire.exchange(response) == ack
 
 
-def test_nothing_but_the_devices_own_response_is_answered(site):
+def test_only_the_devices_own_response_gets_a_reply(site):
     wire, one = Wire(site), device(site, "pool", "d1")
-    challenge = wire.ask(one.begin(secrets.token_bytes(16)))
-    answer = one.answer(challenge)
+    challenge = wire.exchange(one.begin(secrets.token_bytes(16)))
+    response = one.respond(challenge)
     for byte in range(64):
-        altered = bytearray(answer)
+        altered = bytearray(response)
         altered[byte] ^= 1 << secrets.randbelow(8)
         wire.socket.send(altered)
-    elsewhere = Wire(site)
-    one.finish(wire.ask(answer))
-    # Whatever was answered before the true one would have come before its ACK.
+    other_address = Wire(site)
+    one.finish(wire.exchange(response))
+    # A reply to an earlier message would have arrived before the ACK.
     assert not select.select([wire.socket], [], [], 0)[0]
-    assert elsewhere.ask(answer, tries=1) is None, "the winner's message from another address"
+    assert other_address.exchange(response, tries=1) is None, "the accepted response from another address"
 
 
-def test_a_clone_learns_that_its_puf_is_another(site):
+def test_a_clone_with_another_puf_rejects_the_challenge(site):
     clone = device(site, "key", "another chip", enrolled_as="d2")
-    challenge = Wire(site, "key").ask(clone.begin(secrets.token_bytes(16)))
+    challenge = Wire(site, "key").exchange(clone.begin(secrets.token_bytes(16)))
     with pytest.raises(lap1.Refused, match="a wrong tag"):
-        clone.answer(challenge)
+        clone.respond(challenge)
 
 
 def test_a_live_session_keeps_its_address(site):
-    """1.4.3: the key-mode device comes from where the pool-mode device has its session."""
-    holder, guest = device(site, "pool", "d1"), device(site, "key", "d2")
+    """1.4.3: the key-mode device uses the address at which the pool-mode device has its session."""
+    holder, claimant = device(site, "pool", "d1"), device(site, "key", "d2")
     wire = Wire(site)
-    holder.finish(wire.ask(holder.answer(wire.ask(holder.begin(secrets.token_bytes(16))))))
-    assert wire.ask(guest.answer(wire.ask(guest.begin(secrets.token_bytes(16)))), tries=2) is None
+    holder.finish(wire.exchange(holder.respond(wire.exchange(holder.begin(secrets.token_bytes(16))))))
+    assert wire.exchange(claimant.respond(wire.exchange(claimant.begin(secrets.token_bytes(16)))), tries=2) is None
 
 
-def test_an_unknown_device_meets_silence(site):
-    assert Wire(site).ask(lap1.request((0xFF).to_bytes(8, "big"), bytes(16)), tries=2) is None
+def test_an_unknown_device_gets_no_reply(site):
+    assert Wire(site).exchange(lap1.request((0xFF).to_bytes(8, "big"), bytes(16)), tries=2) is None

@@ -1,4 +1,4 @@
-"""docs/vectors/measurement.json is what the page that it illustrates says."""
+"""docs/vectors/measurement.json agrees with docs/measurement.md."""
 
 import json
 from pathlib import Path

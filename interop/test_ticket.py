@@ -34,8 +34,8 @@ def test_messages(case):
     assert key.hex() == VECTORS["root"]
     body, nonce = bytes.fromhex(case["body"]), expected[64:88]
     if direction == 2:
-        made = ticket.answer(key, expected[:64], nonce, body)
+        sealed_message = ticket.response(key, expected[:64], nonce, body)
     else:
         session_key = bytes.fromhex(VECTORS["session_key"])
-        made = ticket.question(key, expected[:64], nonce, body, session_key, VECTORS["serial"])
-    assert made == expected
+        sealed_message = ticket.request(key, expected[:64], nonce, body, session_key, VECTORS["serial"])
+    assert sealed_message == expected

@@ -1,4 +1,4 @@
-"""Tickets (LAP/1 1.7), written from docs/protocols.md: XChaCha20-Poly1305 in plain Python, and the form of a message."""
+"""Tickets (LAP/1 1.7), written from docs/protocols.md: XChaCha20-Poly1305 in plain Python, and the message format."""
 
 import hashlib
 import hmac
@@ -61,7 +61,7 @@ def padded(data: bytes) -> bytes:
 
 
 def seal(key: bytes, nonce: bytes, aad: bytes, body: bytes) -> bytes:
-    """The ciphertext and the tag behind it."""
+    """Ciphertext followed by the tag."""
     subkey, short = hchacha20(key, nonce[:16]), bytes(4) + nonce[16:]
     sealed = chacha20(subkey, short, 1, body)
     lengths = struct.pack("<QQ", len(aad), len(sealed))
@@ -77,13 +77,13 @@ def root(row_key: bytes, response_tag: bytes, device: bytes, idx: int, gateway: 
     return lap1.hkdf_sha256(row_key, response_tag, info, 32)
 
 
-def answer(key: bytes, head: bytes, aead_nonce: bytes, body: bytes) -> bytes:
+def response(key: bytes, head: bytes, aead_nonce: bytes, body: bytes) -> bytes:
     assert len(head) == HEAD_BYTES
     return head + aead_nonce + seal(key, aead_nonce, LABEL + head, body)
 
 
-def question(key: bytes, head: bytes, aead_nonce: bytes, body: bytes, session_key: bytes, serial: int) -> bytes:
-    before = answer(key, head, aead_nonce, body) + struct.pack(">Q", serial)
+def request(key: bytes, head: bytes, aead_nonce: bytes, body: bytes, session_key: bytes, serial: int) -> bytes:
+    before = response(key, head, aead_nonce, body) + struct.pack(">Q", serial)
     return before + lap1.siphash128(session_key, lap1.label(3) + before + bytes(-len(before) % 8))
 
 
@@ -91,7 +91,7 @@ def question(key: bytes, head: bytes, aead_nonce: bytes, body: bytes, session_ke
 
 
 def hkdf(ikm: bytes, salt: bytes, info: bytes, length: int) -> bytes:
-    """RFC 5869 for any length."""
+    """HKDF (RFC 5869) for any length."""
     prk, out, block = hmac.new(salt, ikm, hashlib.sha256).digest(), b"", b""
     while len(out) < length:
         block = hmac.new(prk, block + info + bytes([len(out) // 32 + 1]), hashlib.sha256).digest()

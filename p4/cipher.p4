@@ -1,18 +1,18 @@
-// A stream cipher in the switch, after the paper of P4DRA (section 6): Forró or ChaCha on 64 bytes behind Ethernet.
+// Stream cipher in the switch, as in the P4DRA paper (section 6): Forró or ChaCha on 64 bytes after the Ethernet header.
 //
 // Compiled with CIPHER_FORRO or CIPHER_CHACHA, and with one of
-//   PASS_QUARTER_ROUND  a quarter round in each pipeline (ingress, egress), two a recirculation;
-//   PASS_ROUND          a round in each pipeline (ChaCha's four quarter rounds side by side, as the paper's parallel variant);
-//   PASS_ALL            all rounds in one pass, which no switching chip has the stages for.
-// How many rounds is the key's: Forró 6, 10 or 14; ChaCha 8, 12 or 20. Other numbers give no cipher that anybody has looked at.
+//   PASS_QUARTER_ROUND  a quarter round in each pipeline (ingress, egress), two for each recirculation;
+//   PASS_ROUND          a round in each pipeline (ChaCha's four quarter rounds in parallel, as in the paper's parallel variant);
+//   PASS_ALL            all rounds in one pass, which exceeds the stages of switching chips.
+// The key entry sets the number of rounds: Forró 6, 10 or 14; ChaCha 8, 12 or 20. Other numbers have not been analyzed.
 //
-// Frame: Ethernet (0x88b5), operation, counter, nonce, 64 bytes of text. ENCRYPT draws the nonce here and leaves as DECRYPT, which
-// takes the frame's nonce and leaves as PLAIN. One block a frame: a message's blocks are frames with counters of their own.
-// While it recirculates a frame carries the steps that are done and the matrix in front of Ethernet. Only a frame that
-// recirculates is parsed so: nobody outside can send one that is half done.
+// Frame: Ethernet (0x88b5), operation, counter, nonce, 64 bytes of text. ENCRYPT draws a nonce and is sent as DECRYPT; DECRYPT
+// uses the nonce of the frame and is sent as PLAIN. A frame has one block: the blocks of a message are frames with different counters.
+// A recirculating frame carries the number of completed steps and the matrix in front of the Ethernet header. Only recirculating
+// frames are parsed this way, so a sender cannot inject a partially processed frame.
 //
-// Nothing is authenticated. Nonces never repeat only if the control plane has written a first one to `nonces` that is above all that
-// were used with the same keys; until it has, ENCRYPT drops.
+// There is no authentication. Nonces are unique only if the control plane writes a first nonce to `nonces` that exceeds all nonces
+// used with the same keys. Until then ENCRYPT drops.
 #include <core.p4>
 #include <v1model.p4>
 #include "include/headers.p4"
@@ -63,7 +63,7 @@ struct key_t {
 }
 
 struct metadata_t {
-    // Where the frame came in, also while it recirculates.
+    // Original ingress port, also during recirculation.
     @field_list(0)
     bit<9> port;
     bit<9> output;
@@ -110,7 +110,7 @@ control CipherVerify(inout headers_t hdr, inout metadata_t meta) {
 }
 
 #ifndef PASS_ALL
-// One step of the cipher: which one is the number of those that are done.
+// One step of the cipher, selected by the number of completed steps.
 control Step(inout words_t s, in bit<3> step) {
 #if defined(PASS_QUARTER_ROUND) && defined(CIPHER_FORRO)
     action step0() { FORRO_0(s) }
@@ -169,7 +169,7 @@ control Step(inout words_t s, in bit<3> step) {
 #endif
 
 control CipherIngress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
-    // Number of the next nonce; 0: the control plane has written none.
+    // Next nonce; 0: not yet set by the control plane.
     register<bit<64>>(1) nonces;
 
     action drop() {
@@ -248,7 +248,7 @@ control CipherIngress(inout headers_t hdr, inout metadata_t meta, inout standard
     }
 #define ADD_WORD(w) WORK.w = WORK.w + meta.begin.w;
 #define COVER_WORD(w) hdr.text.w = hdr.text.w ^ SWAP32(WORK.w);
-    // Feed-forward; what leaves is as long as what came.
+    // Feed-forward; the length of the frame does not change.
     action finish() {
         EACH_WORD(ADD_WORD)
         EACH_WORD(COVER_WORD)

@@ -1,14 +1,14 @@
-// The papers' authentication by PUF in the switch (docs/protocols.md 2), for measurement and interoperation. Insecure: CRC-32 is no MAC.
+// PUF authentication of the papers in the switch (docs/protocols.md 2), for measurement and interoperability. Insecure: CRC-32 is not a MAC.
 //
-// Compiled with PROFILE_IOT (one pair an exchange, each used once) or PROFILE_UAV (two, one from each half, with reuse), and with
-// RESPONSE_BITS 64, 128 or 256.
+// Compiled with PROFILE_IOT (one pair for each exchange, used once) or PROFILE_UAV (two pairs, one from each half, reusable), and
+// with RESPONSE_BITS 64, 128 or 256.
 //
-// The control plane fills `local4`, `local6`, `bridge` and `devices`; the pairs of an identifier, numbered from 0, into any of the tables
-// of pairs, which are several as in the papers, where each lies in a stage of its own (PROFILE_UAV: of the first half, then of the
-// second); and writes a seed to `random_state`. What the published verifier got wrong beyond its design is not repeated:
-// an identifier that was never challenged expects nothing, an expected hash dies with its success, a wrong hash is dropped.
+// The control plane fills `local4`, `local6`, `bridge` and `devices`, adds the pairs of an identifier, numbered from 0, to any of the
+// pair tables (several as in the papers, where each is in a separate stage; PROFILE_UAV: pairs of the first half, then of the second),
+// and writes a seed to `random_state`. Implementation errors of the published verifier are not reproduced: an identifier
+// without a challenge has no expected hash, an expected hash is deleted after success, and a wrong hash is dropped.
 //
-// Not served: LAP/1 (its port is no port of ours here), the gate (it is off), process_time_ns (0).
+// Not supported: LAP/1 (its port is not handled), the gate (off), process_time_ns (0).
 #include <core.p4>
 #include <v1model.p4>
 #include "include/datagram.p4"
@@ -79,7 +79,7 @@ control ClassicVerify(inout headers_t hdr, inout metadata_t meta) {
     }
 }
 
-// SplitMix64 (Steele, Lea, Flood 2014): one more draw from that state.
+// SplitMix64 (Steele, Lea, Flood 2014): next value of the state.
 #define DRAW(state, word) \
     state = state + 0x9e3779b97f4a7c15; \
     z = (state ^ (state >> 30)) * 0xbf58476d1ce4e5b9; \
@@ -95,10 +95,10 @@ control ClassicVerify(inout headers_t hdr, inout metadata_t meta) {
 #endif
 
 control ClassicIngress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
-    // 1 and the hash that is expected of the device, or 0.
+    // 1 followed by the expected hash of the device, or 0.
     register<bit<33>>(DEVICES) expected;
 #ifdef PROFILE_IOT
-    // Number of the pair that the next exchange takes.
+    // Number of the pair for the next exchange.
     register<bit<32>>(DEVICES) next_pair;
 #endif
     register<bit<64>>(1) random_state;
@@ -132,7 +132,7 @@ control ClassicIngress(inout headers_t hdr, inout metadata_t meta, inout standar
         size = 65536;
     }
 
-    // How many pairs it has; PROFILE_UAV: in each half.
+    // Number of pairs of the device; PROFILE_UAV: in each half.
     action set_device(bit<32> device, bit<32> pairs) {
         meta.device = device;
         meta.pairs = pairs;
@@ -169,7 +169,7 @@ control ClassicIngress(inout headers_t hdr, inout metadata_t meta, inout standar
     PAIR_TABLE(second_pairs1, meta.second, set_second)
 #endif
 
-    // Which pairs, and RN. simple_switch runs an action under the locks of the registers that it names.
+    // Selects the pairs and draws RN. simple_switch locks all registers of an action while the action runs.
     action take() {
         bit<64> state;
         bit<64> z;
@@ -210,7 +210,7 @@ control ClassicIngress(inout headers_t hdr, inout metadata_t meta, inout standar
         meta.verdict = LW_REPLY_CLASSIC_CHALLENGE;
     }
 
-    // The hash dies with its success.
+    // A successful comparison deletes the expected hash.
     action accept_response() {
         bit<33> outstanding;
         expected.read(outstanding, meta.device);

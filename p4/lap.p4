@@ -1,39 +1,39 @@
-// The gateway of LAP/1 in the switch (docs/protocols.md 1): suite 1, pool and key mode, sessions, leases, the gate, PROOFs.
+// LAP/1 gateway in the switch (docs/protocols.md 1): suite 1, pool and key mode, sessions, leases, the gate, PROOFs.
 //
-// Who writes what. The pipeline alone writes `next_idx` and everything of a session; what decides and what writes is one action, which
-// simple_switch runs under the locks of all registers that it names. The control plane
-//   sets `gateway` (without it nothing is answered and nothing passes) and fills `ports`, `local`, `bridge`, `devices`;
-//   names in `bridge` the hosts that have the gateway's addresses: a named MAC address behind a port of services is the gateway's own;
-//   fills `device_sources`, without which no REQUEST and no RESPONSE is taken, `device_end_prefixes` and `end_prefixes`;
-//   names in `control_protocols` what passes the gate and what no device may send, and `dhcp_servers`; numbers `gate_types`;
-//   names `enrolled` devices, whose messages go to CPU_PORT while they are not here, and the RESPONSEs `expected` of them, `armed`;
-//   puts rows, which carry their idx, into `rows` and keys of key mode into `keys`; removes them when they are spent;
-//   makes multicast group FLOOD of all ports, and may give `bridge` another default action;
-//   writes `next_idx` of a device that has none yet, `marks` (rows below the mark may be spent) and `revoked`;
-//   writes `fresh` (0 current, 1 previous: previous first) and `fresh_until_us`, after which the pipeline stops answering,
-//   on the pipeline's clock, which every frame that it sends to a port through CPU_PORT writes to `clock_us`;
-//   closes a session by writing 0 to `session_ids`, stops with `stopping`; takes digests; has strangers dropped with `filtering`;
-//   sets the rates of all meters, which are green without;
-//   writes `bucket_keys`, random, before the first session: without them all owners have one bucket;
-//   fills `provers` and `proof_keys`, begins a round by writing its lane (its number's lowest bit), the number last, and reads who is ok in
-//   `proved`, two words a prover; asks devices by frames of its own, from where each knows the gateway (`own_macs`, `own_addresses`).
+// Ownership of state. Only the pipeline writes `next_idx` and the state of sessions. Decision and write are one action, which
+// simple_switch runs while holding the locks of all its registers. The control plane
+//   sets `gateway` (without this entry the gateway sends no replies and forwards nothing) and fills `ports`, `local`, `bridge`, `devices`;
+//   adds to `bridge` the hosts with the gateway's addresses: such a MAC address on a service port is an address of the gateway;
+//   fills `device_sources`, without which no REQUEST and no RESPONSE is accepted, `device_end_prefixes` and `end_prefixes`;
+//   fills `control_protocols` (protocols that pass the gate, and protocols forbidden to devices), `dhcp_servers` and `gate_types`;
+//   fills `enrolled` (devices whose messages go to CPU_PORT while they have no line), and their `expected` RESPONSEs with `armed`;
+//   adds rows, which contain their idx, to `rows`, and keys of key mode to `keys`; removes spent rows and keys;
+//   creates multicast group FLOOD with all ports, and may change the default action of `bridge`;
+//   writes the initial `next_idx` of a device, `marks` (rows below the mark may be spent) and `revoked`;
+//   writes `fresh` (0 current, 1 previous; previous first) and `fresh_until_us`, after which the pipeline sends no replies. The time
+//   is that of the pipeline's clock, which every frame from CPU_PORT to a port writes to `clock_us`;
+//   closes a session by writing 0 to `session_ids`, stops with `stopping`, receives digests, drops unknown devices with `filtering`;
+//   sets the rates of all meters, which are green by default;
+//   writes random `bucket_keys` before the first session; otherwise all owners share one bucket;
+//   fills `provers` and `proof_keys`, starts a round by writing its lane (the lowest bit of the round number), the number last, reads the
+//   results in `proved` (two words per prover), and sends ATTEST_REQUESTs from the addresses in `gateway_macs` and `gateway_addresses`.
 //
-// Missing, beside what docs/protocols.md lists as missing everywhere:
+// Not supported, in addition to the general list in docs/protocols.md:
 //   classic profiles (classic_puf.p4, p4dra.p4);
-//   sealed payloads longer than PAYLOAD_BYTES (drop_too_big, both ways), and down to LAP's port (drop_unsealed);
-//   from one device to another under a sealed gate: drop_unsealed, for it had to be opened and sealed in one pass;
-//   requests to attest under a sealed gate, unless they come through CPU_PORT;
-//   router advertisements through a sealed gate with more than PAYLOAD_BYTES of options: drop_unsealed;
-//   places for Ethernet types that `gate_types` does not name: they are counted together;
-//   four places for the owner of an address, found by its hash: where others have them all, drop_table_full;
-//   leases end to the microsecond, not with a whole second; NAKs, events and the slow path are limited by meters, for all CPUs together.
+//   sealed payloads longer than PAYLOAD_BYTES (drop_too_big, both directions), and downstream to the LAP port (drop_unsealed);
+//   traffic between devices with a sealed gate (drop_unsealed): it would have to be opened and sealed in one pass;
+//   ATTEST_REQUESTs with a sealed gate, unless they come through CPU_PORT;
+//   router advertisements through a sealed gate with more than PAYLOAD_BYTES of options (drop_unsealed);
+//   separate counters for Ethernet types that are not in `gate_types`: one counter for all;
+//   more than four slots for the owner of an address, selected by hash: drop_table_full if other owners use all of them;
+//   sessions that end at whole seconds (they end to the microsecond); per-CPU limits (meters limit NAKs, events and the slow path globally).
 #include <core.p4>
 #include <v1model.p4>
 #include "include/lap_frame.p4"
 #include "include/lap_order.p4"
 #include "include/reply.p4"
 
-// The whole block of a PROOF in one pass.
+// Computes the whole block of a PROOF in one pass.
 #define PASS_ALL
 #define WORK meta.work
 #define TRY_KEY begin(); FOURTEEN_ROUNDS feed_forward(); compare();
@@ -76,14 +76,14 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
             meta.to_devices = 1;
             meta.addressed = 1;
         } else if (bridge.apply().hit) {
-            // A reply to a frame for another station would carry that station's address, and draw its frames to this port.
+            // A reply to a frame for another station would have that station's source address, and bridges would learn it at this port.
             meta.addressed = ~meta.to_devices;
         }
         meta.end = meta.frame.dst;
         if (meta.from_devices == 0) {
             meta.end = meta.frame.src;
         }
-        // No IPv6 packet has an IPv4 address.
+        // An IPv6 packet has no IPv4 address.
         bool is_mapped = hdr.net.ipv6.isValid() && meta.end[127:32] == 0xffff;
         if (!is_mapped) {
             local.apply();
@@ -99,14 +99,14 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
         bool ours = meta.local == 1 && is_udp && dst_port == LAP_PORT;
         bool is_data = meta.gate == GATE_SEALED && is_udp && dst_port == LAP_PORT && hdr.lap.isValid() && hdr.lap.magic == LAP_MAGIC
             && hdr.lap.version == LAP_VERSION && hdr.lap.type == LAP_DATA_UP;
-        // What is to be done with the device that a message names, or that a datagram goes to.
+        // Operation on the device of a message, or on the destination device of a datagram.
         bool challenges = false;
-        bool judges = false;
+        bool checks_tag = false;
         bool again = false;
         bool opens = false;
         bool seals = false;
         bool proves = false;
-        // What came of it is told, unless that was told often enough.
+        // The result is sent as a digest unless the meter limits the rate.
         bool alarms = false;
 
         bool is_gated = meta.gate != GATE_OFF && !ours && !is_data;
@@ -162,7 +162,7 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
                 spread_address(meta.frame.dst);
                 find_receiver();
                 if (meta.verdict == UNDECIDED) {
-                    // Of the whole packet.
+                    // Length of the whole packet.
                     bit<16> packet_bytes = meta.frame.ip_payload_bytes + LAP_DATA_BYTES;
                     if (hdr.net.ipv4.isValid()) {
                         packet_bytes = packet_bytes + 20;
@@ -242,37 +242,37 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
                     }
                 } else {
                     meta.verdict = LW_DROP_UNKNOWN_DEVICE;
-                    bool knocks = !is_data && meta.slow == 1;
-                    if (knocks && responds) {
-                        knocks = hdr.lap_body.w3 != 0 && (hdr.lap_body.w3 == meta.fresh || hdr.lap_body.w3 == meta.fresh_before);
+                    bool is_admission = !is_data && meta.slow == 1;
+                    if (is_admission && responds) {
+                        is_admission = hdr.lap_body.w3 != 0 && (hdr.lap_body.w3 == meta.fresh || hdr.lap_body.w3 == meta.fresh_before);
                     }
-                    if (knocks && meta.filtering == 1) {
-                        knocks = enrolled.apply().hit;
+                    if (is_admission && meta.filtering == 1) {
+                        is_admission = enrolled.apply().hit;
                     }
-                    if (knocks && responds) {
+                    if (is_admission && responds) {
                         if (expected.apply().hit) {
                             take_expected();
                         }
                     }
                     if (meta.is_expected == 1) {
                         meta.verdict = LW_SLOW_PATH;
-                    } else if (knocks) {
-                        // Half of what there is for all is anybody's; the rest is for sources that have sent little. A source is not
-                        // known to be the sender's, and pays nothing for what is dropped.
+                    } else if (is_admission) {
+                        // Half of the total rate is for all sources; the rest is for sources with little traffic. Source addresses may be
+                        // forged, so dropped messages do not count against a source.
                         bit<2> of_source;
                         bit<2> of_all;
                         hash(meta.source_bucket, HashAlgorithm.crc32, 32w0, { meta.frame.src }, (bit<32>)SOURCES);
                         sources.execute_meter(meta.source_bucket, of_source);
                         if (responds) {
-                            unasked.execute_meter(ANYBODY, of_all);
+                            unsolicited_responses.execute_meter(ALL_SOURCES, of_all);
                         } else {
-                            strangers.execute_meter(ANYBODY, of_all);
+                            unknown_requests.execute_meter(ALL_SOURCES, of_all);
                         }
                         if (of_all != 0 && of_source == 0) {
                             if (responds) {
-                                unasked.execute_meter(SCARCE, of_all);
+                                unsolicited_responses.execute_meter(QUIET_SOURCES, of_all);
                             } else {
-                                strangers.execute_meter(SCARCE, of_all);
+                                unknown_requests.execute_meter(QUIET_SOURCES, of_all);
                             }
                         }
                         meta.verdict = LW_SLOW_PATH;
@@ -285,13 +285,13 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
             if (meta.verdict == UNDECIDED && !proves) {
                 read_session();
                 meta.place = hdr.lap.flags[0:0] ++ src_port ++ meta.ingress ++ meta.frame.vlans ++ hdr.net.ethernet.src;
-                bool is_live = meta.session_id != 0 && standard.ingress_global_timestamp < meta.lease_until;
+                bool is_live = meta.session_id != 0 && standard.ingress_global_timestamp < meta.session_end;
                 if (is_data) {
                     meta.seq = hdr.lap_data.seq;
                     if (meta.session_id == 0 || hdr.lap_data.session_id != meta.session_id) {
                         meta.verdict = LW_DROP_SESSION;
                     } else if (!is_live) {
-                        meta.verdict = LW_DROP_GATE_LEASE;
+                        meta.verdict = LW_DROP_SESSION_EXPIRED;
                     } else if (meta.frame.src != meta.address) {
                         meta.verdict = LW_DROP_SOURCE;
                     } else {
@@ -308,7 +308,7 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
                         rows.apply();
                     }
                     if (!responds) {
-                        bit<2> colour = 0;
+                        bit<2> color = 0;
                         bit<8> reason = NAK_NO_ROWS;
                         if (meta.stopping == 1) {
                             reason = NAK_STOPPING;
@@ -316,8 +316,8 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
                         if (meta.stopping == 0 && meta.has_row == 1) {
                             challenges = true;
                         } else {
-                            naks.execute_meter(0, colour);
-                            if (colour != 0) {
+                            naks.execute_meter(0, color);
+                            if (color != 0) {
                                 meta.verdict = LW_DROP_NAK_LIMIT;
                             } else {
                                 meta.verdict = LW_REPLY_NAK;
@@ -340,7 +340,7 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
                     } else if (hdr.lap_body.w3 == 0 || (hdr.lap_body.w3 != meta.fresh && hdr.lap_body.w3 != meta.fresh_before)) {
                         meta.verdict = LW_DROP_FRESH;
                     } else {
-                        judges = true;
+                        checks_tag = true;
                     }
                 }
             }
@@ -393,7 +393,7 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
             }
         }
 
-        if (challenges || judges) {
+        if (challenges || checks_tag) {
             if (challenges) {
                 hdr.lap.type = LAP_CHALLENGE;
                 meta.ig = meta.next ++ meta.gateway_id;
@@ -421,12 +421,12 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
                 if (meta.t0 == hdr.lap_body.w4 && meta.t1 == hdr.lap_body.w5) {
                     meta.tag_fits = 1;
                 }
-                // Before it wins: a session that nobody is told of must not be the one that stays.
-                bit<2> renewal_colour = 0;
+                // Checked before the RESPONSE wins: no session may open without its digest.
+                bit<2> renewal_color = 0;
                 if (meta.key_mode == 1 && meta.tag_fits == 1) {
-                    renewals.execute_meter(meta.device, renewal_colour);
+                    renewals.execute_meter(meta.device, renewal_color);
                 }
-                if (renewal_colour == 0) {
+                if (renewal_color == 0) {
                     spread_address(meta.frame.src);
                     spread_mac();
                     derive_session_key();
@@ -439,7 +439,7 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
                                                   hdr.lap_body.w3, hdr.lap_body.w4, hdr.lap_body.w5, hdr.net.ethernet.src,
                                                   meta.frame.src, meta.ingress, standard.ingress_global_timestamp });
                     meta.session_id = hdr.lap_body.w4;
-                    meta.session_lease_s = meta.lease_s;
+                    meta.opened_lifetime_s = meta.session_lifetime_s;
                 } else if (meta.verdict == LW_DROP_TAG || meta.verdict == LW_DROP_MARK) {
                     meta.alarm_number = meta.next;
                     alarms = true;
@@ -447,14 +447,14 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
             }
         }
         if (alarms) {
-            // Who floods with wrong tags must not keep honest devices waiting for their marks.
-            bit<2> event_colour;
+            // A flood of wrong tags must not delay the marks of valid devices.
+            bit<2> event_color;
             if (meta.verdict == LW_DROP_MARK) {
-                credits.execute_meter(0, event_colour);
+                credits.execute_meter(0, event_color);
             } else {
-                events.execute_meter(0, event_colour);
+                events.execute_meter(0, event_color);
             }
-            if (event_colour == 0) {
+            if (event_color == 0) {
                 digest<event_digest_t>(2, { hdr.lap.device_id, meta.verdict, meta.alarm_number, meta.frame.src, meta.ingress });
             }
         }
@@ -464,7 +464,7 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
             if (acknowledges) {
                 hdr.lap.type = LAP_ACK;
                 hdr.lap.flags = 0;
-                meta.d1 = hdr.lap_body.w2[63:32] ++ meta.session_lease_s;
+                meta.d1 = hdr.lap_body.w2[63:32] ++ meta.opened_lifetime_s;
                 meta.d2 = meta.session_id;
                 meta.peer0 = meta.frame.src[127:64];
                 meta.peer1 = meta.frame.src[63:0];
@@ -534,10 +534,10 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
                 hdr.lap_body.w4 = meta.peer0;
                 hdr.lap_body.w5 = meta.peer1;
                 if (again) {
-                    meta.verdict = LW_REPLY_ACK_AGAIN;
+                    meta.verdict = LW_REPLY_ACK_REPEATED;
                 }
             } else {
-                // What stands behind the packet goes.
+                // Removes the padding after the packet.
                 bit<32> whole = frame_bytes - (bit<32>)meta.frame.room;
                 if (hdr.net.ipv4.isValid()) {
                     whole = whole + 20;
@@ -605,7 +605,7 @@ control LapEgress(inout headers_t hdr, inout metadata_t meta, inout standard_met
             }
             hdr.net.udp.checksum = meta.checksum;
         }
-        // What a bridge has learnt to be where it came from has arrived already.
+        // A destination learned at the ingress port has already received the frame.
         if (meta.verdict < 16 && standard.egress_port == meta.ingress) {
             mark_to_drop(standard);
         }

@@ -1,20 +1,20 @@
-// Attestation of devices in the switch: `attest/2` and `p4dra-classic` (docs/protocols.md 3). One Forró block a proof.
+// Device attestation in the switch: `attest/2` and `p4dra-classic` (docs/protocols.md 3). One Forró block per proof.
 //
-// Compiled with PASS_QUARTER_ROUND (a quarter round in each pipeline, two a recirculation, as the published switch does) or PASS_ALL.
-// While it recirculates a frame carries the steps that are done and the matrix in front of Ethernet; only a frame that
-// recirculates is parsed so. Before its verdict a frame passes every check again but that of its time: what the control plane has
-// changed meanwhile counts.
+// Compiled with PASS_QUARTER_ROUND (a quarter round in each pipeline, two per recirculation, as in the published switch) or PASS_ALL.
+// A recirculating frame carries the number of completed steps and the matrix in front of the Ethernet header; only recirculating
+// frames are parsed this way. Before the verdict all checks except the time check are repeated, so changes by the control plane
+// during the recirculation are respected.
 //
 // The control plane
 //   sets `gateway` (without it every PROOF is drop_unsupported_type) and fills `local4`, `local6`, `provers`, `proof_keys`,
 //   `p4dra_provers`, `bridge`;
-//   begins a round by writing its lane (`attest/2`: the number's lowest bit; classic: either), the number last;
-//   sends through port CPU_PORT, two bytes of egress port in front of the frame, 0: to multicast group 1;
-//   reads verdicts in `proved` and `p4dra_proved` (two words a prover, with the number of the round in which it is ok), or takes
-//   digests.
+//   starts a round by writing its lane (`attest/2`: lowest bit of the round number; classic: any), the number last;
+//   sends frames through port CPU_PORT with a prefix of two bytes: the egress port, or 0 for multicast group 1;
+//   reads results in `proved` and `p4dra_proved` (two words per prover, including the number of the round with a valid proof), or
+//   receives digests.
 //
-// Not served: REQUEST and RESPONSE (drop_stopped, for no `fresh` is ever drawn here), the gate (it is off), suite 2, other Ethernet
-// types than 0x1234 for the classic profile. Elapsed times are the digest's.
+// Not supported: REQUEST and RESPONSE (drop_stopped, because there is no `fresh` value), the gate (off), suite 2, Ethernet types
+// other than 0x1234 for the classic profile. Elapsed times are those of the digest.
 #include <core.p4>
 #include <v1model.p4>
 #include "include/datagram.p4"
@@ -31,7 +31,7 @@ const bit<8> P4DRA_VERIFIED = 4;
 const bit<8> P4DRA_SETUP = 5;
 
 const bit<8> STEPS = 56;
-// Not a number of steps: the alternate key is to be tried.
+// Instead of a number of steps: try the alternate key.
 const bit<8> AGAIN = 255;
 
 // No verdict yet.
@@ -85,7 +85,7 @@ struct wrong_digest_t {
 }
 
 struct metadata_t {
-    // Where the frame came in, and how long it was, also while it recirculates.
+    // Original ingress port and length of the frame, also during recirculation.
     @field_list(0)
     bit<9> port;
     @field_list(0)
@@ -153,7 +153,7 @@ parser AttestParser(packet_in packet, out headers_t hdr, inout metadata_t meta, 
         transition accept;
     }
     state udp {
-        // 0: the datagram ends before a whole header.
+        // 0: the datagram ends before the end of the header.
         meta.behind_header = meta.parsed.udp_length |-| 23;
         transition select(meta.parsed.udp_port, meta.behind_header) {
             (LAP_PORT, 0): accept;
@@ -234,11 +234,11 @@ control Step(inout words_t s, in bit<3> step) {
 control AttestIngress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
 #include "include/proof_state.p4"
 
-    // By lane, of the classic profile; r and n as on the wire. A lane without a round has number 0.
+    // Rounds of the classic profile by lane; r and n as on the wire. A lane without a round has number 0.
     register<bit<32>>(2) p4dra_number;
     register<bit<64>>(2) p4dra_r;
     register<bit<64>>(2) p4dra_n;
-    // By prover and lane: the number of the round in which it is ok.
+    // By prover and lane: number of the round with a valid proof.
     register<bit<32>>(2 * PROVERS) p4dra_proved;
 
     counter(128, CounterType.packets) verdicts;
@@ -269,7 +269,7 @@ control AttestIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         size = 16;
     }
 
-    // What is not ours, and what the control plane sends.
+    // Forwarding of other frames and of frames from the control plane.
     action to_port(bit<9> port) {
         standard.egress_spec = port;
     }
@@ -295,7 +295,7 @@ control AttestIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         size = 4 * PROVERS;
     }
 
-    // The words of k, d and h that a prover's blocks are made from; r and n are added here.
+    // The words k, d and h of a prover's blocks; r and n are added here.
     action set_template(bit<32> prover, bit<32> t0, bit<32> t1, bit<32> t2, bit<32> t3, bit<32> t4, bit<32> t5, bit<32> t6,
                         bit<32> t7, bit<32> t8, bit<32> t9, bit<32> t10, bit<32> t11, bit<32> t12, bit<32> t13, bit<32> t14,
                         bit<32> t15) {
@@ -328,7 +328,7 @@ control AttestIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         hdr.net.ethernet.src = hdr.net.ethernet.dst;
         hdr.net.ethernet.dst = mac;
     }
-    // The controller of the published tools, unless another is set.
+    // Default: the controller address of the published tools.
     table p4dra_controller {
         actions = { set_controller; }
         default_action = set_controller(0x080000000101);
@@ -417,7 +417,7 @@ control AttestIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         if (!under_way) {
             classify.apply(hdr.net, meta.frame_bytes, meta.frame);
 
-            // What it is, and whether it may cost a block.
+            // Classifies the frame and decides whether a block is computed.
             bool is_p4dra = false;
             if (meta.frame.kind == FRAME_OTHER && (hdr.p4dra.isValid() || standard.parser_error != error.NoError)) {
                 is_p4dra = true;
@@ -537,9 +537,9 @@ control AttestIngress(inout headers_t hdr, inout metadata_t meta, inout standard
                         under_way = true;
                     } else {
                         meta.verdict = LW_DROP_PROOF;
-                        bit<2> colour;
-                        events.execute_meter(0, colour);
-                        if (colour == 0) {
+                        bit<2> color;
+                        events.execute_meter(0, color);
+                        if (color == 0) {
                             digest<wrong_digest_t>(2, { hdr.lap.device_id, meta.number, meta.port });
                         }
                     }

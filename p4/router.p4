@@ -1,9 +1,9 @@
-// IPv4 and IPv6 router: longest prefix, TTL, checksum, MAC addresses. The program of the speed measurements: no table, header or
-// statement that forwarding does not need.
+// IPv4 and IPv6 router: longest prefix match, TTL, checksum, MAC addresses. Used for speed measurements: it has no tables, headers
+// or statements that forwarding does not need.
 //
-// A route forwards, drops, or sends to the CPU port (own addresses, multicast, neighbour discovery). What is neither IPv4 nor
-// IPv6 is decided by its Ethernet type (ARP to the CPU port). A packet whose TTL ends here, whose IPv4 checksum is wrong, or
-// that carries IPv4 options is dropped: ICMP errors are the control plane's.
+// A route forwards, drops, or sends to the CPU port (own addresses, multicast, neighbor discovery). Other frames are handled by
+// Ethernet type (ARP to the CPU port). A packet with an expired TTL, a wrong IPv4 checksum or IPv4 options is dropped: the
+// control plane is responsible for ICMP errors.
 #include <core.p4>
 #include <v1model.p4>
 #include "include/headers.p4"
@@ -103,7 +103,7 @@ control RouterEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
         hdr.ethernet.src = mac;
     }
 
-    // Own MAC addresses. A port without one, like the CPU port, leaves the frame as it is.
+    // Own MAC addresses. A port without an entry, such as the CPU port, does not modify the frame.
     table ports {
         key = { standard.egress_port: exact; }
         actions = { set_source; NoAction; }

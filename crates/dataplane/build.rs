@@ -14,7 +14,7 @@ fn main() {
         "aarch64" => ("arm64", "/usr/include/aarch64-linux-gnu"),
         other => (other, "/usr/include"),
     };
-    // -mcpu=v3: compare-and-swap and 32-bit ALU, known since Linux 5.12.
+    // -mcpu=v3: compare-and-swap and 32-bit ALU instructions, supported since Linux 5.12.
     let args: Vec<OsString> = vec![
         "-mcpu=v3".into(),
         format!("-D__TARGET_ARCH_{define}").into(),
@@ -36,12 +36,12 @@ fn main() {
         let built = SkeletonBuilder::new()
             .source(&source)
             .clang_args(&args)
-            // Written out as numbers, they are 11 MB to parse for the compiler, clippy and rustdoc each.
+            // Embedded as numbers, each object would make the compiler, clippy and rustdoc parse 11 MB.
             .reference_obj(true)
             .build_and_generate(out.join(format!("{program}.skel.rs")));
         if let Err(error) = built {
             println!(
-                "cargo::error={source} does not compile (is clang installed? run scripts/setup): {error}"
+                "cargo::error=compiling {source} failed: {error}; check that clang is installed and run scripts/setup"
             );
             std::process::exit(1);
         }

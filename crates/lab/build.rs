@@ -27,7 +27,7 @@ fn main() {
             .build_and_generate(out.join(format!("{program}.skel.rs")));
         if let Err(error) = built {
             println!(
-                "cargo::error={source} does not compile (is clang installed? run scripts/setup): {error:#}"
+                "cargo::error={source} could not be compiled: {error:#}; install clang with scripts/setup"
             );
             std::process::exit(1);
         }

@@ -1,4 +1,4 @@
-//! Lists the dashboard's files, so that the program has all of them in it.
+//! Generates the list of dashboard files that are compiled into the program.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -47,6 +47,6 @@ fn kind(file: &Path) -> io::Result<&'static str> {
         Some("css") => Ok("text/css; charset=utf-8"),
         Some("js") => Ok("text/javascript; charset=utf-8"),
         Some("svg") => Ok("image/svg+xml"),
-        _ => Err(io::Error::other(format!("{}: of no known kind", file.display()))),
+        _ => Err(io::Error::other(format!("{}: unknown file type", file.display()))),
     }
 }

@@ -1,5 +1,5 @@
-//! Compiles the CUDA kernels for this processor if the feature `host-kernels` asks for it; for a GPU they are
-//! compiled at run time.
+//! Compiles the CUDA kernels for this CPU if the feature `host-kernels` is enabled; kernels for a GPU are compiled at
+//! run time.
 
 fn main() {
     println!("cargo::rerun-if-changed=cuda");

@@ -1,5 +1,5 @@
 // Arithmetic: unsigned, signed and saturating, of 1 to 200 bits; shifts, division, slices, casts, comparisons. One action per
-// operation, of the table that the packet names, so that each meets random operands.
+// operation; the packet selects the table and the operands.
 #include <core.p4>
 #include <v1model.p4>
 #include "include/frame.p4"
@@ -164,7 +164,7 @@ control ArithmeticIngress(inout headers_t hdr, inout metadata_t meta, inout stan
                 COMPARISONS(130)
             }
             28: {
-                // By powers of two: the compiler takes no other, and makes shifts of them.
+                // By powers of two: the compiler supports no other divisors and generates shifts.
                 RESULT = (bit<200>)(A(bit<32>) / 8) << 100 | (bit<200>)(A(bit<32>) % 8);
             }
             29: {
@@ -191,7 +191,7 @@ control ArithmeticIngress(inout headers_t hdr, inout metadata_t meta, inout stan
                 RESULT = (A(bit<200>) & B(bit<200>)) ^ (A(bit<200>) | 0xff00ff00ff) ^ ~B(bit<200>);
             }
             34: {
-                // What is wider than the field on the way is cut off at each step.
+                // Intermediate results that are wider than the field are truncated at each step.
                 bit<8> step = (A(bit<8>) + B(bit<8>)) >> 1;
                 bit<16> sum = ((bit<16>)A(bit<8>) + (bit<16>)B(bit<8>)) >> 1;
                 RESULT = (bit<200>)(step ++ sum);

@@ -85,7 +85,7 @@ control ChecksumsCompute(inout headers_t hdr, inout metadata_t meta) {
     apply {
         update_checksum(hdr.order.op[6:6] == 1, WORDS(hdr.first), hdr.first.sum, HashAlgorithm.csum16);
         update_checksum(hdr.second.isValid(), WORDS(hdr.second), hdr.second.sum, HashAlgorithm.xor16);
-        // Both headers; of a field of one that is not there, nothing goes in.
+        // Fields of both headers; fields of an invalid header are skipped.
         update_checksum(hdr.digest.isValid(), { hdr.first.a, hdr.second.a, hdr.second.d }, hdr.digest.csum16,
             HashAlgorithm.csum16);
         update_checksum(hdr.digest.isValid(), { hdr.first.a, 16w0x8001, hdr.first.d }, hdr.digest.xor16, HashAlgorithm.xor16);

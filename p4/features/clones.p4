@@ -1,4 +1,4 @@
-// Clones: from ingress and egress, with and without preserved fields, to ports and groups; each copy is told what it is.
+// Clones: from ingress and egress, with and without preserved fields, to ports and groups; each copy contains its metadata.
 #include <core.p4>
 #include <v1model.p4>
 #include "include/frame.p4"
@@ -9,7 +9,7 @@ header order_t {
     bit<32> session;
 }
 
-// What the switch says of this copy.
+// Metadata of this copy.
 header told_t {
     bit<32> instance_type;
     bit<16> rid;
@@ -58,7 +58,7 @@ control ClonesIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         } else if (hdr.order.ingress_op[1:0] == 3) {
             clone_preserving_field_list(CloneType.I2E, hdr.order.session, 2);
         }
-        // A clone takes the fields as they are when ingress ends, and the packet as it was when it came.
+        // A clone keeps the field values at the end of ingress, and the packet as received.
         meta.kept = 0x4444;
         hdr.order.session = 0xffffffff;
         if (hdr.order.ingress_op[2:2] == 1) {
@@ -68,7 +68,7 @@ control ClonesIngress(inout headers_t hdr, inout metadata_t meta, inout standard
             standard.mcast_grp = 3;
         }
         if (hdr.order.ingress_op[4:4] == 1) {
-            // The last one counts.
+            // The last request counts.
             clone_preserving_field_list(CloneType.I2E, 2, 2);
         }
         if (hdr.order.ingress_op[5:5] == 1) {
@@ -88,7 +88,7 @@ control ClonesEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
         hdr.told.kept = meta.kept;
         hdr.told.kept_too = meta.kept_too;
         hdr.told.lost = meta.lost;
-        // Clones of clones would have no end.
+        // Clones of clones would never end.
         if (standard.instance_type == 0 || standard.instance_type == 5) {
             meta.kept_too = 0x5555;
             if (hdr.order.egress_op[1:0] == 1) {

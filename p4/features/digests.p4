@@ -51,7 +51,7 @@ control DigestsIngress(inout headers_t hdr, inout metadata_t meta, inout standar
         } else if (hdr.seen.op & 2 == 2) {
             digest<wide_t>(1, { hdr.seen.wide, hdr.seen.address });
         }
-        // A digest holds what the fields are when ingress ends.
+        // A digest contains the field values at the end of ingress.
         hdr.seen.twelve = hdr.seen.twelve + 1;
         if (hdr.seen.op & 4 == 4) {
             mark_to_drop(standard);

@@ -1,12 +1,12 @@
-// A program that writes registers, reads the digests of its own switch, and tries to forge evidence of it. For the tests of
-// evidence and for what a register write costs.
+// Program that writes registers, reads the digests of its switch, and tries to forge evidence. Used for tests of evidence and
+// to measure the cost of a register write.
 //
-// A frame of type 0x88b5 (IEEE 802, local experiments) asks for something; it goes back by the port that it came from:
-//   1 write `value` to a cell of the small array      4 write `value` over the digests that the switch shows
-//   2 write `value` to a cell of the large array      5 leave as a frame of evidence's own type
-//   3 write `value` to a cell of the wide array       0 nothing
-// and comes back with the digests that it read before. IPv6 goes from port 0 to 1 and from every other to 0; where the table
-// `forge` says so, with an option of false digests, at the front or behind a true one.
+// A frame of type 0x88b5 (IEEE 802, local experiments) requests an operation and is sent back to its ingress port:
+//   1 write `value` to a cell of the small array      4 write `value` over the digests of the switch
+//   2 write `value` to a cell of the large array      5 send the frame with the type of evidence
+//   3 write `value` to a cell of the wide array       0 no operation
+// The reply contains the digests that the program read. IPv6 packets are sent from port 0 to 1 and from other ports to 0. Table
+// `forge` selects packets with an option of false digests, in front of or after a valid option.
 #include <core.p4>
 #include <v1model.p4>
 #include "../include/headers.p4"
@@ -25,7 +25,7 @@ header ask_t {
     bit<128> program;
 }
 
-// A hop-by-hop header with nothing in it but one option of 100 bytes.
+// Hop-by-hop header with one option of 100 bytes.
 header options_t {
     bit<8> next_header;
     bit<8> length;

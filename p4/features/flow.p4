@@ -1,4 +1,4 @@
-// Control flow: exit, return, switch, conditions that are cut short, functions; what drops a packet and what takes that back;
+// Control flow: exit, return, switch, short-circuit conditions, functions; dropping a packet and revoking the drop;
 // assertions; priorities.
 #include <core.p4>
 #include <v1model.p4>
@@ -29,7 +29,7 @@ parser FlowParser(packet_in packet, out headers_t hdr, inout metadata_t meta, in
     }
 }
 
-// Puts a number behind the trace.
+// Appends a number to the trace.
 #define TRACE(number) hdr.order.trace = hdr.order.trace << 4 | number;
 
 bool called(inout bit<8> calls, in bool answer) {
@@ -77,7 +77,7 @@ control FlowIngress(inout headers_t hdr, inout metadata_t meta, inout standard_m
         }
         TRACE(6)
     }
-    // A table has one place in a program of this target.
+    // This target allows a table to be applied in one place only.
     #define WAYS { \
         key = { \
             hdr.order.n: exact; \
@@ -137,7 +137,7 @@ control FlowIngress(inout headers_t hdr, inout metadata_t meta, inout standard_m
                 hdr.order.n = early(hdr.order.n);
             }
             5: {
-                // Nothing after this takes the drop back but a new port.
+                // Only a new port revokes the drop.
                 mark_to_drop(standard);
                 if (hdr.order.n == 1) {
                     standard.egress_spec = 2;
@@ -153,7 +153,7 @@ control FlowIngress(inout headers_t hdr, inout metadata_t meta, inout standard_m
                 }
             }
             6: {
-                // Egress drops, or sets a port, which comes too late.
+                // Egress drops, or sets a port, which has no effect.
                 standard.egress_spec = 1;
             }
             7: {
@@ -167,7 +167,7 @@ control FlowIngress(inout headers_t hdr, inout metadata_t meta, inout standard_m
                 standard.egress_spec = (bit<9>)hdr.order.n;
             }
             9: {
-                // Port 0 is what no assignment gives.
+                // Port 0 is the default without an assignment.
                 standard.egress_spec = 0;
             }
             10: {

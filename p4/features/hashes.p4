@@ -53,7 +53,7 @@ control HashesIngress(inout headers_t hdr, inout metadata_t meta, inout standard
     apply {
         standard.egress_spec = 1;
         hdr.out_.setValid();
-        // No range: as wide as the algorithm.
+        // No range: the full width of the algorithm.
         hash(hdr.out_.crc16, HashAlgorithm.crc16, 16w0, { hdr.in_.a, hdr.in_.b }, 32w0x10000);
         hash(hdr.out_.crc32, HashAlgorithm.crc32, 32w0, { hdr.in_.a, hdr.in_.b }, 64w0x100000000);
         hash(hdr.out_.csum16, HashAlgorithm.csum16, 16w0, { hdr.in_.a, hdr.in_.b }, 32w0x10000);
@@ -61,7 +61,7 @@ control HashesIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         hash(hdr.out_.identity, HashAlgorithm.identity, 64w0, { hdr.in_.a, hdr.in_.b }, 128w0x10000000000000000);
         hash(hdr.out_.crc16_custom, HashAlgorithm.crc16_custom, 16w0, { hdr.in_.a, hdr.in_.b }, 32w0x10000);
         hash(hdr.out_.crc32_custom, HashAlgorithm.crc32_custom, 32w0, { hdr.in_.a, hdr.in_.b }, 64w0x100000000);
-        // Fields that are not of whole bytes lie beside one another.
+        // Fields that are not whole bytes are adjacent.
         hash(hdr.out_.crc16_odd, HashAlgorithm.crc16, 16w0, { hdr.in_.c, hdr.in_.d, hdr.in_.b }, 32w0x10000);
         hash(hdr.out_.crc32_wide, HashAlgorithm.crc32, 32w0, { hdr.in_.e, hdr.in_.d, hdr.in_.c }, 64w0x100000000);
         hash(hdr.out_.bounded, HashAlgorithm.crc32, 8w0, { hdr.in_.e }, 16w13);

@@ -1,4 +1,4 @@
-// Headers in controls: stacks that are pushed and popped, unions, copies, comparisons, validity, what an invalid header gives.
+// Headers in controls: push and pop of stacks, unions, copies, comparisons, validity, reads of invalid headers.
 #include <core.p4>
 #include <v1model.p4>
 #include "include/frame.p4"
@@ -141,7 +141,7 @@ control HeadersIngress(inout headers_t hdr, inout metadata_t meta, inout standar
                 hdr.items[1].setInvalid();
             }
             5: {
-                // An index that is known only here, within the stack or not.
+                // A run-time index, in or out of range.
                 bit<8> at = hdr.order.shape & 3;
                 hdr.items[at].a = 0x77;
                 hdr.order.told = hdr.items[at].a;
@@ -219,7 +219,7 @@ control HeadersIngress(inout headers_t hdr, inout metadata_t meta, inout standar
     }
 }
 
-// In an order of its own, one of them twice, one of them not.
+// In a different order, one header twice, one header omitted.
 control HeadersDeparser(packet_out packet, in headers_t hdr) {
     apply {
         packet.emit(hdr.frame);

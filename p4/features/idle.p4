@@ -1,4 +1,4 @@
-// Idle timeouts: entries that nobody uses are told of.
+// Idle timeouts: notifications of unused entries.
 #include <core.p4>
 #include <v1model.p4>
 #include "include/frame.p4"

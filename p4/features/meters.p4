@@ -1,4 +1,4 @@
-// Meters: indirect ones of packets and of bytes, with two rates, and a direct one. Each packet is told its colours.
+// Meters: indirect meters of packets and bytes with two rates, and a direct meter. Each packet contains its colors.
 #include <core.p4>
 #include <v1model.p4>
 #include "include/frame.p4"
@@ -7,10 +7,10 @@ header metered_t {
     bit<8> packets_cell;
     bit<8> bytes_cell;
     bit<8> user;
-    bit<8> packets_colour;
-    bit<2> bytes_colour;
+    bit<8> packets_color;
+    bit<2> bytes_color;
     bit<6> rest;
-    bit<32> user_colour;
+    bit<32> user_color;
 }
 
 struct headers_t {
@@ -19,7 +19,7 @@ struct headers_t {
 }
 
 struct metadata_t {
-    bit<32> user_colour;
+    bit<32> user_color;
 }
 
 #include "include/plain.p4"
@@ -38,10 +38,10 @@ control MetersIngress(inout headers_t hdr, inout metadata_t meta, inout standard
     direct_meter<bit<32>>(MeterType.packets) by_user;
 
     action metered() {
-        by_user.read(meta.user_colour);
+        by_user.read(meta.user_color);
     }
     action no_meter() {
-        meta.user_colour = 7;
+        meta.user_color = 7;
     }
     table users {
         key = {
@@ -56,13 +56,13 @@ control MetersIngress(inout headers_t hdr, inout metadata_t meta, inout standard
     }
 
     apply {
-        by_packets.execute_meter((bit<32>)hdr.metered.packets_cell, hdr.metered.packets_colour);
-        by_bytes.execute_meter((bit<32>)hdr.metered.bytes_cell, hdr.metered.bytes_colour);
+        by_packets.execute_meter((bit<32>)hdr.metered.packets_cell, hdr.metered.packets_color);
+        by_bytes.execute_meter((bit<32>)hdr.metered.bytes_cell, hdr.metered.bytes_color);
         users.apply();
-        hdr.metered.user_colour = meta.user_colour;
+        hdr.metered.user_color = meta.user_color;
         standard.egress_spec = standard.ingress_port;
-        // Red twice is too much.
-        if (hdr.metered.packets_colour == V1MODEL_METER_COLOR_RED && hdr.metered.bytes_colour == V1MODEL_METER_COLOR_RED) {
+        // Two red colors drop the packet.
+        if (hdr.metered.packets_color == V1MODEL_METER_COLOR_RED && hdr.metered.bytes_color == V1MODEL_METER_COLOR_RED) {
             mark_to_drop(standard);
         }
     }

@@ -43,7 +43,7 @@ control MulticastIngress(inout headers_t hdr, inout metadata_t meta, inout stand
             mark_to_drop(standard);
         }
         if (hdr.order.op[1:1] == 1) {
-            // Only the port says drop; the group goes first.
+            // Only the port is the drop port; the group has precedence.
             standard.egress_spec = 511;
         }
         if (hdr.order.op[2:2] == 1) {
@@ -62,7 +62,7 @@ control MulticastEgress(inout headers_t hdr, inout metadata_t meta, inout standa
         hdr.order.port = (bit<16>)standard.egress_port;
         hdr.order.instance_type = (bit<8>)standard.instance_type;
         hdr.order.length = (bit<8>)standard.packet_length;
-        // Each copy has its own fields.
+        // Each replica has separate fields.
         meta.mark = meta.mark + (bit<8>)standard.egress_rid;
         hdr.order.queue[7:0] = meta.mark;
         if (hdr.order.drop_rid != 0 && (bit<16>)hdr.order.drop_rid == standard.egress_rid) {

@@ -52,7 +52,7 @@ control RecirculateIngress(inout headers_t hdr, inout metadata_t meta, inout sta
 
 control RecirculateEgress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
     apply {
-        // One header more in front of the last one's.
+        // Adds one header in front of the previous one.
         hdr.trace.setValid();
         hdr.trace.pass = meta.passes;
         hdr.trace.instance_type = (bit<8>)standard.instance_type;
@@ -71,7 +71,7 @@ control RecirculateEgress(inout headers_t hdr, inout metadata_t meta, inout stan
                 recirculate_preserving_field_list(3);
             }
             if (hdr.order.op[1:1] == 1) {
-                // What is dropped does not come again.
+                // A dropped packet is not recirculated.
                 mark_to_drop(standard);
             }
             if (hdr.order.op[2:2] == 1 && standard.instance_type != 2) {

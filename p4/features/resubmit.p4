@@ -53,14 +53,14 @@ control ResubmitIngress(inout headers_t hdr, inout metadata_t meta, inout standa
             } else {
                 resubmit_preserving_field_list(2);
             }
-            // Resubmission comes before these.
+            // Resubmission has precedence over these.
             if (hdr.order.op[1:1] == 1) {
                 mark_to_drop(standard);
             }
             if (hdr.order.op[2:2] == 1) {
                 standard.mcast_grp = 1;
             }
-            // This does not.
+            // Resubmission has no precedence over this.
             if (hdr.order.op[3:3] == 1) {
                 clone_preserving_field_list(CloneType.I2E, 1, 2);
             }

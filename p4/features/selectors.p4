@@ -1,4 +1,4 @@
-// Action profiles and selectors: members that entries share, groups that a hash of fields chooses from.
+// Action profiles and selectors: members shared by entries, groups with selection by a hash of fields.
 #include <core.p4>
 #include <v1model.p4>
 #include "include/frame.p4"

@@ -1,5 +1,5 @@
 // Tables: exact, LPM, ternary, range and optional keys, wide and narrow, masked and of expressions; constant entries and defaults;
-// hits and misses. The packet names the table; it is told the number of the entry that it found.
+// hits and misses. The packet selects the table and receives the number of the matching entry.
 #include <core.p4>
 #include <v1model.p4>
 #include "include/frame.p4"
@@ -156,7 +156,7 @@ control TablesIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         }
         default_action = missed;
     }
-    // Keys that are computed, a mask of the key's own, a slice.
+    // Computed keys, a static mask, a slice.
     table computed {
         key = {
             hdr.keys.a & 0x00ff00f0: exact @name("masked");

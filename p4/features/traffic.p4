@@ -1,5 +1,5 @@
-// Traffic: a packet that says for each of its passes what becomes of it: clones, resubmission, recirculation, multicast, digest,
-// drop, truncation, in any mixture. One copy goes on, so that what leaves has one order; the others are told of and sent.
+// Traffic: a packet contains the operations for each of its passes: clones, resubmission, recirculation, multicast, digest, drop,
+// truncation, in any combination. Only one copy continues, so the order of sent packets is defined; others are only sent.
 #include <core.p4>
 #include <v1model.p4>
 #include "include/frame.p4"

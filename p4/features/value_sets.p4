@@ -1,4 +1,4 @@
-// Parser value sets: what a parser takes for its own is the control plane's to say.
+// Parser value sets: the control plane defines the accepted values.
 #include <core.p4>
 #include <v1model.p4>
 #include "include/frame.p4"

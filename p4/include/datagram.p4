@@ -1,21 +1,21 @@
-// From a frame to a UDP datagram, as the frame parser of crates/protocol does it (docs/protocols.md 1.4.12).
+// Parsing of a frame to a UDP datagram, as in the frame parser of crates/protocol (docs/protocols.md 1.4.12).
 #ifndef LW_DATAGRAM_P4
 #define LW_DATAGRAM_P4
 
 #include "headers.p4"
 
-// What a frame is.
-const bit<4> FRAME_OTHER = 0;       // neither IP nor ARP
+// Class of a frame.
+const bit<4> FRAME_OTHER = 0;       // not IP and not ARP
 const bit<4> FRAME_ARP = 1;
-const bit<4> FRAME_BROKEN = 2;      // ends in a header, or its lengths contradict each other
+const bit<4> FRAME_BROKEN = 2;      // truncated header or inconsistent lengths
 const bit<4> FRAME_FRAGMENT = 3;
-const bit<4> FRAME_EXTENSION = 4;   // IPv4 options or IPv6 extension headers: not looked behind
+const bit<4> FRAME_EXTENSION = 4;   // IPv4 options or IPv6 extension headers: not parsed further
 const bit<4> FRAME_UDP = 5;
-const bit<4> FRAME_UDP_LENGTH = 6;  // the UDP length alone contradicts
+const bit<4> FRAME_UDP_LENGTH = 6;  // only the UDP length is inconsistent
 const bit<4> FRAME_IP = 7;          // any other protocol
-const bit<4> FRAME_TAG = 8;         // a third tag, or one of a type that is not parsed
+const bit<4> FRAME_TAG = 8;         // third tag, or tag of an unsupported type
 
-// What follows the IP header, as far as it is told apart: ICMP or IGMP, IGMP behind an option, ICMPv6, a hop-by-hop header.
+// Content after the IP header: ICMP or IGMP, IGMP after an option, ICMPv6, or a hop-by-hop header.
 const bit<3> NEXT_OTHER = 0;
 const bit<3> NEXT_MESSAGE = 1;
 const bit<3> NEXT_OPTION4 = 2;
@@ -24,10 +24,10 @@ const bit<3> NEXT_HOP_BY_HOP = 4;
 const bit<8> PROTOCOL_ICMP = 1;
 const bit<8> PROTOCOL_IGMP = 2;
 
-// A VLAN, and by its tag's type a service's. VID 0, a priority tag, names none.
+// VLAN tag, or service tag by its type. VID 0 (priority tag) means no VLAN.
 const bit<16> VLAN_TAGGED = 0x1000;
 const bit<16> VLAN_SERVICE = 0x2000;
-// Below it an Ethernet type is a length (IEEE 802.3).
+// Values below are lengths (IEEE 802.3).
 const bit<16> ETHER_TYPE_LEAST = 0x0600;
 #define IS_UNPARSED_TAG(type) type == 0x9100 || type == 0x9200 || type == 0x9300 || type == 0x88e7 || type == 0x8926 || type == 0x893f
 
@@ -42,28 +42,28 @@ struct network_t {
 
 struct frame_t {
     bit<4> kind;
-    // Bytes of the frame behind Ethernet and tags.
+    // Bytes of the frame after the Ethernet header and tags.
     bit<16> room;
     bit<16> ip_payload_bytes;
     bit<16> payload_bytes;
     // IPv4 as ::ffff:a.b.c.d.
     bit<128> src;
     bit<128> dst;
-    // The outer one first.
+    // Outer tag first.
     bit<32> vlans;
-    // Of the innermost tag; 0: a length.
+    // Type after the innermost tag; 0: a length.
     bit<16> ether_type;
-    // Neither MAC address is a group's, and the IP source names one host.
+    // Both MAC addresses are unicast, and the IP source is a unicast address.
     bit<1> answerable;
 }
 
-// What of it the states behind need.
+// Values for later parser states.
 struct parsed_t {
-    // Of the innermost tag.
+    // Type after the innermost tag.
     bit<16> ether_type;
     bit<1> is_udp;
     bit<3> next;
-    // Of IPv6.
+    // IPv6 next header.
     bit<16> ip_payload_bytes;
     bit<16> udp_port;
     bit<16> udp_length;
@@ -157,7 +157,7 @@ parser DatagramParser(packet_in packet, out network_t net, out parsed_t parsed) 
         } \
     }
 
-// Of a frame of that many bytes.
+// Input: length of the frame, bytes.
 control Classify(in network_t net, in bit<32> frame_bytes, inout frame_t frame) {
     apply {
         bit<16> link_bytes = 14;

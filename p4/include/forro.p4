@@ -1,7 +1,7 @@
 // Forró (Coutinho, Passos, Grados, de Mendonça, Timteo, Borges, "Latin Dances Reloaded", Journal of Cryptology 2023).
 //
-// Words of the matrix are 32-bit numbers: on the wire little-endian, SWAP32 turns them. A quarter round hands a word of the first
-// row to the next one ("pollination"), so that the four of a round cannot be done side by side.
+// Words of the matrix are 32-bit numbers, little-endian on the wire; SWAP32 converts them. A quarter round passes a word of the
+// first row to the next quarter round ("pollination"), so the four quarter rounds of a round cannot run in parallel.
 #ifndef LW_FORRO_P4
 #define LW_FORRO_P4
 

@@ -1,4 +1,4 @@
-// Headers that several programs parse, in wire order, and their numbers.
+// Headers shared by several programs, in wire order, and their constants.
 #ifndef LW_HEADERS_P4
 #define LW_HEADERS_P4
 
@@ -70,7 +70,7 @@ header udp_t {
     bit<16> checksum;
 }
 
-// The words that an IPv4 header's checksum is made of.
+// Words of the IPv4 header checksum.
 #define IPV4_CHECKSUM_WORDS(h) { h.version, h.header_words, h.tos, h.total_length, h.identification, h.reserved, \
     h.dont_fragment, h.more_fragments, h.fragment_offset, h.ttl, h.protocol, h.src, h.dst }
 

@@ -31,7 +31,7 @@ header lap_t {
     bit<64> device_id;
 }
 
-// The 48 bytes behind the header of every message but DATA and PROOF, as words; what each is depends on the type.
+// The 48 bytes after the header of every message except DATA and PROOF, as words; their meaning depends on the type.
 header lap_body_t {
     bit<64> w0;
     bit<64> w1;

@@ -1,4 +1,4 @@
-// What lap.p4 parses, what it knows of a frame, and what it tells the control plane.
+// Headers, metadata and digests of lap.p4.
 #ifndef LW_LAP_FRAME_P4
 #define LW_LAP_FRAME_P4
 
@@ -9,19 +9,19 @@
 #include "siphash.p4"
 
 #define CPU_PORT 510
-// The multicast group of all ports.
+// Multicast group of all ports.
 #define FLOOD 1
-// What is sent through CPU_PORT to this port goes through the program, as if it had come in by the port that is named with it.
+// A frame from CPU_PORT to this port is processed as if it had been received on the ingress port in its header.
 #define REPLAY 0x8000
 #define PACKET_OUT_BYTES 4
-// Buckets of sources that the slow path takes messages of.
+// Number of source buckets for the rate limit of the slow path.
 #define SOURCES 4096
-// The halves of what the slow path takes: of anybody, and of sources that have sent little.
-#define ANYBODY 0
-#define SCARCE 1
+// Halves of the slow path's rate: for all sources, and for sources with little traffic.
+#define ALL_SOURCES 0
+#define QUIET_SOURCES 1
 #define EXPECTED 4096
 #define DEVICES 65536
-// Buckets of owners, by 18 bits of a hash.
+// Number of owner buckets, indexed by 18 bits of a hash.
 #define BUCKETS 262144
 #define PAYLOAD_WORDS 16
 #define PAYLOAD_BYTES 128
@@ -30,12 +30,12 @@ const lw_verdict_t UNDECIDED = 0;
 const bit<8> NAK_NO_ROWS = 1;
 const bit<8> NAK_STOPPING = 2;
 
-// Sealed where nothing is set.
+// Sealed is the default.
 const bit<2> GATE_SEALED = 0;
 const bit<2> GATE_OPEN = 1;
 const bit<2> GATE_OFF = 2;
 
-// A frame by the lists of 1.4.17: on none; passes without a session; no device may send it; passes if its DHCP server is named.
+// Frame class by the lists of 1.4.17: not listed; passes without a session; forbidden to devices; passes if the DHCP server is listed.
 const bit<2> UNLISTED = 0;
 const bit<2> LISTED = 1;
 const bit<2> FORBIDDEN = 2;
@@ -66,13 +66,13 @@ header packet_in_t {
     bit<16> ingress;
 }
 
-// The form of ARP's addresses, and what is asked.
+// ARP: address types and lengths, and the operation.
 header arp_t {
     bit<48> form;
     bit<16> operation;
 }
 
-// One word of options of an IPv4 header.
+// One word of IPv4 options.
 header option4_t {
     bit<32> option;
 }
@@ -83,23 +83,23 @@ header hop_by_hop_t {
     bit<48> options;
 }
 
-// The first byte of ICMP, IGMP and ICMPv6.
+// First byte of ICMP, IGMP and ICMPv6.
 header message_t {
     bit<8> type;
 }
 
-// What follows it in ICMPv6: code, checksum, and four bytes that each type has otherwise.
+// Rest of the ICMPv6 header: code, checksum, and four bytes that depend on the type.
 header icmpv6_t {
     bit<8> code;
     bit<48> rest;
 }
 
-// Of a router advertisement.
+// Timers of a router advertisement.
 header timers_t {
     bit<64> timers;
 }
 
-// Of a neighbor solicitation and advertisement.
+// Target of a neighbor solicitation or advertisement.
 header target_t {
     bit<128> address;
 }
@@ -143,7 +143,7 @@ struct headers_t {
     tail7_t tail7;
 }
 
-// The RESPONSE that opened the session, and where it came from.
+// RESPONSE that opened a session, and its origin.
 struct session_digest_t {
     bit<64> device_id;
     bit<8> flags;
@@ -162,13 +162,13 @@ struct session_digest_t {
 struct event_digest_t {
     bit<64> device_id;
     bit<8> verdict;
-    // The row, or of a wrong proof the round.
+    // Row, or the round of a wrong proof.
     bit<32> number;
     bit<128> address;
     bit<9> ingress;
 }
 
-// kg of the configuration that is being rolled out, as little-endian words.
+// kg of the configuration in rollout, as little-endian words.
 struct other_key_t {
     bit<32> k0;
     bit<32> k1;
@@ -187,15 +187,15 @@ struct metadata_t {
     frame_t frame;
     lw_verdict_t verdict;
     bit<9> ingress;
-    // The destination MAC address is the gateway's or a group's.
+    // The destination MAC address belongs to the gateway or is a group address.
     bit<1> addressed;
-    // The IP address of the gateway's side: the destination of what devices send, the source of the rest.
+    // IP address on the gateway's side: the destination of frames from devices, the source of other frames.
     bit<128> end;
-    // It is the gateway's own.
+    // `end` is an address of the gateway.
     bit<1> own;
-    // It is addressed and own.
+    // The frame is addressed to the gateway by MAC and IP address.
     bit<1> local;
-    // The source address can be a device's.
+    // The source address may belong to a device.
     bit<1> admitted;
     // Settings.
     bit<1> is_set;
@@ -204,18 +204,18 @@ struct metadata_t {
     bit<1> stopping;
     bit<2> gate;
     bit<32> gateway_id;
-    bit<32> lease_s;
+    bit<32> session_lifetime_s;
     bit<16> mtu;
     bit<1> attests;
     bit<1> dhcp4_is_named;
     bit<1> from_devices;
     bit<1> to_devices;
-    // The lists.
+    // Results of the lists.
     bit<2> listed;
     bit<1> is_report;
-    // The other end than `end`.
+    // The address opposite to `end`.
     bit<128> device_end;
-    // Of neighbor discovery: which ends lie in the devices' prefixes.
+    // Neighbor discovery: which addresses are in the prefixes of devices.
     bit<1> device_end_is_inside;
     bit<1> end_is_inside;
     bit<16> padding;
@@ -223,7 +223,7 @@ struct metadata_t {
     bit<64> fresh;
     bit<64> fresh_before;
     bit<48> fresh_until;
-    // The device's line.
+    // Line of the device.
     bit<32> device;
     bit<1> key_mode;
     bit<1> has_row;
@@ -232,21 +232,21 @@ struct metadata_t {
     bit<64> challenge;
     bit<64> key0;
     bit<64> key1;
-    // Its session.
+    // Session of the device.
     bit<64> session_id;
     bit<64> session_key0;
     bit<64> session_key1;
     bit<64> tag1;
-    bit<48> lease_until;
-    bit<32> session_lease_s;
+    bit<48> session_end;
+    bit<32> opened_lifetime_s;
     bit<128> address;
     bit<106> session_place;
     bit<56> window;
     bit<64> seq;
     bit<64> sealed_device;
-    // The sender, but for its address: bound 1, port 16, ingress 9, VLANs 32, MAC 48.
+    // Sender without its IP address: bound 1, port 16, ingress 9, VLANs 32, MAC 48 bits.
     bit<106> place;
-    // Where its owner may lie: two buckets each.
+    // Candidate slots of the owner: two buckets each.
     bit<32> address_bucket;
     bit<32> address_bucket_b;
     bit<32> mac_bucket;
@@ -272,7 +272,7 @@ struct metadata_t {
     bit<32> sum;
     bit<32> gone;
     bit<32> alarm_number;
-    // A PROOF.
+    // State of a PROOF.
     PROOF_FIELDS
     bit<1> alternate;
     other_key_t other;
@@ -297,7 +297,7 @@ parser LapParser(packet_in packet, out headers_t hdr, inout metadata_t meta, ino
     }
     state frame {
         datagram.apply(packet, hdr.net, meta.parsed);
-        // Without a whole LAP header it is no message, whatever its port.
+        // A datagram without a complete LAP header is not a message, regardless of its port.
         meta.behind_header = meta.parsed.udp_length |-| 23;
         meta.left = meta.parsed.udp_length |-| 8;
         transition select(meta.parsed.is_udp, meta.parsed.udp_port, meta.behind_header) {

@@ -1,15 +1,15 @@
-// What passes a gate without a session, and what no device may send (docs/protocols.md 1.4.17): the inside of an ingress control.
+// Lists of frames that pass a gate without a session, or are forbidden to devices (docs/protocols.md 1.4.17): body of an ingress control.
 //
-// `meta.listed` is the result. A frame is listed only in its exact form.
+// The result is `meta.listed`. Only frames of exactly the specified form are listed.
 #ifndef LW_LAP_GATE_P4
 #define LW_LAP_GATE_P4
 
-// Behind a packet there may be what Ethernet pads an ARP packet by.
+// Maximum length of Ethernet padding after an ARP packet.
 #define PADDING_BYTES 18
 #define ARP_BYTES 28
 // ARP for IPv4 over Ethernet: types 1 and 0x0800, lengths 6 and 4.
 #define ARP_FORM 0x000108000604
-// Options of a host's neighbor discovery. A router's may have as many as are parsed.
+// Maximum options in neighbor discovery of a host. A router may send as many options as are parsed.
 #define HOST_OPTION_BYTES 64
 #define IS_LINK_LOCAL(address) address[127:118] == 0x3fa
 
@@ -21,14 +21,14 @@
     action forbid() {
         meta.listed = FORBIDDEN;
     }
-    // Control protocols that the operator has named, and those of bridges.
+    // Control protocols from the configuration, and protocols of bridges.
     table control_protocols {
         key = { hdr.net.ethernet.dst: exact; meta.frame.ether_type: exact; }
         actions = { pass_always; forbid; NoAction; }
         default_action = NoAction();
         size = 32;
     }
-    // Named by the operator: the destination on the way up, the source on the way down.
+    // DHCP servers from the configuration: matches the destination upstream and the source downstream.
     table dhcp_servers {
         key = { meta.end: exact; }
         actions = { pass_always; NoAction; }
@@ -41,7 +41,7 @@
     action end_inside() {
         meta.end_is_inside = 1;
     }
-    // The devices' IPv6 prefixes, whichever host has an address: two tables, for both ends of a packet.
+    // IPv6 prefixes of devices, independent of hosts: two tables for both addresses of a packet.
     table device_end_prefixes {
         key = { meta.device_end: lpm; }
         actions = { device_end_inside; NoAction; }
@@ -57,7 +57,7 @@
     action count_type(bit<32> at) {
         dropped_types.count(at);
     }
-    // Counters of frames other than IP that the gate has dropped; counter 0 has all other types.
+    // Counters of non-IP frames dropped by the gate; counter 0 counts all other types.
     table gate_types {
         key = { meta.frame.ether_type: exact; }
         actions = { count_type; }
@@ -72,7 +72,7 @@
         }
     }
 
-    // Bytes behind the IP packet, if its header has none but its own.
+    // Length of the padding after an IP packet without options.
     action measure_padding() {
         meta.padding = meta.frame.room - meta.frame.ip_payload_bytes - 20;
         if (hdr.net.ipv6.isValid()) {
@@ -80,7 +80,7 @@
         }
     }
 
-    // Messages of DHCP. Where the result is DHCP, `dhcp_servers` decides.
+    // DHCP messages. If the result is DHCP, `dhcp_servers` decides.
     action look_at_datagram() {
         measure_padding();
         bit<16> client = 68;
@@ -114,7 +114,7 @@
         }
     }
 
-// An option, or eight more bytes of the one before. An option of length 0 does not end within the words that are parsed.
+// Parses an option, or eight more bytes of the previous one. An option of length 0 is treated as not ending within the parsed words.
 #define OPTION_WORD(i) \
     if (hdr.words[i].isValid()) { \
         if (behind == 0) { \
@@ -124,7 +124,7 @@
         } \
     }
 
-    // RFC 4861 6.1, 7.1, but for the checksum.
+    // Checks of RFC 4861 6.1 and 7.1, except the checksum.
     action look_at_neighbor_discovery() {
         bit<16> fixed = 24;
         bit<16> most = HOST_OPTION_BYTES;
@@ -155,7 +155,7 @@
         OPTION_WORD(13)
         OPTION_WORD(14)
         OPTION_WORD(15)
-        // To the group of its type, or to one host on the link.
+        // The destination is the group of the type, or a host on the link.
         if (hdr.net.ipv6.dst[127:120] == 0xff) {
             if (type == ROUTER_SOLICITATION) {
                 if (hdr.net.ipv6.dst == 0xff020000000000000000000000000002) {
@@ -205,7 +205,7 @@
         }
     }
 
-    // A group membership report behind a router alert alone passes the gate like a packet without options.
+    // A membership report with only a router alert option is treated as a packet without options.
     action look_for_report() {
         bit<8> type = hdr.message.type;
         bit<16> least = 8 + 24;

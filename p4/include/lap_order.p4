@@ -1,5 +1,5 @@
-// The order in which a LAP/1 message is refused (docs/protocols.md 1.3). The
-// body of a REQUEST and of a NAK, and the head of DATA, have been parsed where the lengths allow it.
+// Order of the checks of a LAP/1 message (docs/protocols.md 1.3). The
+// body of a REQUEST and NAK and the header of DATA have been parsed if the lengths allow it.
 #ifndef LW_LAP_ORDER_P4
 #define LW_LAP_ORDER_P4
 
@@ -11,7 +11,7 @@ control LapOrder(in lap_t lap, in lap_body_t body, in lap_data_t data, in bit<16
         bit<16> bytes = LAP_MESSAGE_BYTES;
         bit<8> flags = 0;
         if (lap.type == LAP_DATA_UP || lap.type == LAP_DATA_DOWN) {
-            // Any length from there on.
+            // This length or more.
             bytes = payload_bytes;
             if (bytes < LAP_DATA_BYTES) {
                 bytes = LAP_DATA_BYTES;

@@ -1,26 +1,26 @@
-// Registers, tables and actions of lap.p4: the inside of its ingress control.
+// Registers, tables and actions of lap.p4: body of its ingress control.
 //
-// simple_switch runs an action under the locks of all registers that it names, so what decides and what writes is one action.
+// simple_switch locks all registers of an action while the action runs, so decision and write are one action.
 #ifndef LW_LAP_STATE_P4
 #define LW_LAP_STATE_P4
 
-// The words of a sum in ones' complement.
+// Words of a one's complement sum.
 #define SUM64(x) ((bit<32>)(x)[63:48] + (bit<32>)(x)[47:32] + (bit<32>)(x)[31:16] + (bit<32>)(x)[15:0])
 #define FOLD(x) x = (x & 0xffff) + (x >> 16); x = (x & 0xffff) + (x >> 16);
 
     register<bit<64>>(2) fresh;
     register<bit<48>>(1) fresh_until_us;
     register<bit<48>>(1) clock_us;
-    // Of the gateway: REQUESTs get a NAK.
+    // The gateway is stopping: REQUESTs get a NAK.
     register<bit<1>>(1) stopping;
-    // Likewise: messages of devices that are not in `enrolled` are dropped.
+    // Messages of devices that are not in `enrolled` are dropped.
     register<bit<1>>(1) filtering;
-    // By slot: the RESPONSE is still expected.
+    // By slot: whether the RESPONSE is still expected.
     register<bit<1>>(EXPECTED) armed;
 
-    // By device.
+    // Registers by device.
     register<bit<32>>(DEVICES) next_idx;
-    // No row has a number above 2^32.
+    // Row numbers are at most 2^32.
     register<bit<33>>(DEVICES) marks;
     register<bit<1>>(DEVICES) revoked;
     register<bit<64>>(DEVICES) session_ids;
@@ -28,22 +28,22 @@
     register<bit<64>>(DEVICES) session_key0s;
     register<bit<64>>(DEVICES) session_key1s;
     register<bit<64>>(DEVICES) tag1s;
-    register<bit<48>>(DEVICES) lease_untils;
-    register<bit<32>>(DEVICES) lease_lengths;
+    register<bit<48>>(DEVICES) session_ends;
+    register<bit<32>>(DEVICES) session_lifetimes;
     register<bit<128>>(DEVICES) addresses;
     register<bit<106>>(DEVICES) places;
-    // As whom it knows the gateway.
-    register<bit<48>>(DEVICES) own_macs;
-    register<bit<128>>(DEVICES) own_addresses;
+    // Addresses by which the device knows the gateway.
+    register<bit<48>>(DEVICES) gateway_macs;
+    register<bit<128>>(DEVICES) gateway_addresses;
     register<bit<56>>(DEVICES) windows;
     register<bit<64>>(DEVICES) down_counts;
-    // Where its entries lie.
+    // Positions of the device's owner entries.
     register<bit<32>>(DEVICES) address_buckets;
     register<bit<32>>(DEVICES) mac_buckets;
 
-    // Secret factors of the hash that spreads addresses over buckets.
+    // Secret factors of the hash from addresses to buckets.
     register<bit<64>>(5) bucket_keys;
-    // Device + 1. A hint: it is believed only if the device's session lives and carries that very address.
+    // Device + 1. A hint that counts only if the session of the device is alive and has exactly this address.
     register<bit<32>>(BUCKETS) address_owner0s;
     register<bit<32>>(BUCKETS) address_owner1s;
     register<bit<32>>(BUCKETS) mac_owner0s;
@@ -51,21 +51,21 @@
 
     counter(128, CounterType.packets) verdicts;
     meter(1, MeterType.packets) naks;
-    // Of wrong tags and proofs, and of devices whose rows are above their mark.
+    // Limits of digests: wrong tags and proofs, and devices with rows above their mark.
     meter(1, MeterType.packets) events;
     meter(1, MeterType.packets) credits;
-    // Of RESPONSEs of a device of key mode whose tag fits: its rows cost it nothing.
+    // Limit of valid RESPONSEs of a key-mode device, whose rows are free.
     meter(DEVICES, MeterType.packets) renewals;
-    // To the slow path: REQUESTs, RESPONSEs that nobody expects, each in halves (ANYBODY, SCARCE), and both by their source.
-    meter(2, MeterType.packets) strangers;
-    meter(2, MeterType.packets) unasked;
+    // Limits of the slow path: REQUESTs and unexpected RESPONSEs, each in halves (ALL_SOURCES, QUIET_SOURCES), and both by source.
+    meter(2, MeterType.packets) unknown_requests;
+    meter(2, MeterType.packets) unsolicited_responses;
     meter(SOURCES, MeterType.packets) sources;
 
-    action set_gateway(bit<32> gateway_id, bit<32> lease_s, bit<2> gate, bit<16> mtu, bit<1> slow,
+    action set_gateway(bit<32> gateway_id, bit<32> session_lifetime_s, bit<2> gate, bit<16> mtu, bit<1> slow,
                        bit<1> attests, bit<1> dhcp4_is_named) {
         meta.is_set = 1;
         meta.gateway_id = gateway_id;
-        meta.lease_s = lease_s;
+        meta.session_lifetime_s = session_lifetime_s;
         meta.gate = gate;
         meta.mtu = mtu;
         meta.slow = slow;
@@ -80,7 +80,7 @@
     action services() {
         meta.from_devices = 0;
     }
-    // A port is the devices' unless it is named here.
+    // A port is a device port unless this table lists it.
     table ports {
         key = { meta.ingress: exact; }
         actions = { services; NoAction; }
@@ -90,7 +90,7 @@
     action is_own() {
         meta.own = 1;
     }
-    // The gateway's addresses; IPv4 is ::ffff:a.b.c.d here.
+    // Addresses of the gateway; IPv4 as ::ffff:a.b.c.d.
     table local {
         key = { meta.end: exact; }
         actions = { is_own; NoAction; }
@@ -100,7 +100,7 @@
     action admit() {
         meta.admitted = 1;
     }
-    // Where devices are (1.4.13). Longer prefixes without `admit` are taken out of shorter ones; IPv4 is ::ffff:a.b.c.d here.
+    // Source prefixes of devices (1.4.13). Longer prefixes without `admit` are exceptions of shorter ones; IPv4 as ::ffff:a.b.c.d.
     table device_sources {
         key = { meta.frame.src: lpm; }
         actions = { admit; NoAction; }
@@ -156,7 +156,7 @@
         size = DEVICES;
     }
 
-    // Of devices that are not here: who may ask, and to what the slow path has sent a CHALLENGE.
+    // Devices without a line: those that may send requests, and RESPONSEs to CHALLENGEs of the slow path.
     table enrolled {
         key = { hdr.lap.device_id: exact; }
         actions = { NoAction; }
@@ -173,7 +173,7 @@
         size = EXPECTED;
     }
 
-    // It passes once.
+    // An expected RESPONSE passes once.
     action take_expected() {
         armed.read(meta.is_expected, meta.slot);
         armed.write(meta.slot, 0);
@@ -195,8 +195,8 @@
         session_key0s.read(meta.session_key0, meta.device);
         session_key1s.read(meta.session_key1, meta.device);
         tag1s.read(meta.tag1, meta.device);
-        lease_untils.read(meta.lease_until, meta.device);
-        lease_lengths.read(meta.session_lease_s, meta.device);
+        session_ends.read(meta.session_end, meta.device);
+        session_lifetimes.read(meta.opened_lifetime_s, meta.device);
         addresses.read(meta.address, meta.device);
         places.read(meta.session_place, meta.device);
         windows.read(meta.window, meta.device);
@@ -213,7 +213,7 @@
         SIP_ABSORB(meta.sip, meta.w6)
         SIP_FINISH(meta.sip, 8w56, meta.t0, meta.t1)
     }
-    // L(2), and the tag of the RESPONSE.
+    // L(2) and the tag of the RESPONSE.
     action derive_session_key() {
         SIP_BEGIN(meta.sip, meta.key0, meta.key1)
         SIP_ABSORB(meta.sip, 64w0x0000010201000000)
@@ -238,8 +238,8 @@
         SIP_FINISH(meta.sip, meta.hashed, meta.t0, meta.t1)
     }
 
-// Multiply-shift with secret factors (Dietzfelbinger 1996). The sum alone is linear: addresses in a row would keep their distances, and
-// whole fleets meet. Folding and another factor, which is odd, make any two as likely to meet as others.
+// Multiply-shift with secret factors (Dietzfelbinger 1996). The sum alone is linear: consecutive addresses would keep their distances, and
+// whole fleets could collide. Folding and multiplication with an odd factor make all collisions equally likely.
 #define READ_FACTORS \
     bit<64> k0; bit<64> k1; bit<64> k2; bit<64> k3; bit<64> k4; \
     bucket_keys.read(k0, 0); bucket_keys.read(k1, 1); bucket_keys.read(k2, 2); bucket_keys.read(k3, 3); bucket_keys.read(k4, 4);
@@ -252,15 +252,15 @@
         k0 = k0 * (bit<64>)address[31:0] + k1 * (bit<64>)address[63:32] + k2 * (bit<64>)address[95:64] + k3 * (bit<64>)address[127:96];
         TAKE_BUCKETS(k0, meta.address_bucket, meta.address_bucket_b)
     }
-    // Bound sessions are told apart by MAC address, VLANs and port.
+    // Bound sessions are distinguished by MAC address, VLANs and port.
     action spread_mac() {
         READ_FACTORS
         k0 = k0 * (bit<64>)meta.place[31:0] + k1 * (bit<64>)meta.place[63:32] + k2 * (bit<64>)meta.place[88:64] + k3;
         TAKE_BUCKETS(k0, meta.mac_bucket, meta.mac_bucket_b)
     }
 
-// How a place of a bucket stands to the device: free, its own, or another's live session's.
-#define LOOK_AT(owners, bucket, buckets, same, place, free, own, owned) \
+// State of a bucket slot for the device: free, owned by the device, or owned by another live session.
+#define READ_OWNER(owners, bucket, buckets, same, place, free, own, owned) \
     owners.read(holder, bucket); \
     if (holder == 0) { \
         free = free | place; \
@@ -270,7 +270,7 @@
             own = own | place; \
         } else { \
             session_ids.read(other_session, holder); \
-            lease_untils.read(other_until, holder); \
+            session_ends.read(other_until, holder); \
             revoked.read(other_revoked, holder); \
             buckets.read(other_bucket, holder); \
             addresses.read(other_address, holder); \
@@ -285,14 +285,14 @@
     }
 #define SAME_ADDRESS other_address == meta.frame.src
 #define SAME_MAC other_place[105:105] == 1 && other_place[88:0] == meta.place[88:0]
-// In this order, so that second places fill only where both first ones are taken.
-#define LOOK_AT_ALL(owner0s, owner1s, bucket, bucket_b, buckets, same, free, own, owned) \
-    LOOK_AT(owner0s, bucket, buckets, same, 1, free, own, owned) \
-    LOOK_AT(owner0s, bucket_b, buckets, same, 2, free, own, owned) \
-    LOOK_AT(owner1s, bucket, buckets, same, 4, free, own, owned) \
-    LOOK_AT(owner1s, bucket_b, buckets, same, 8, free, own, owned)
-// Its own place before a free one.
-#define SETTLE(owner0s, owner1s, bucket, bucket_b, buckets, free, own) \
+// In this order, so a second slot is used only if both first slots are occupied.
+#define READ_OWNERS(owner0s, owner1s, bucket, bucket_b, buckets, same, free, own, owned) \
+    READ_OWNER(owner0s, bucket, buckets, same, 1, free, own, owned) \
+    READ_OWNER(owner0s, bucket_b, buckets, same, 2, free, own, owned) \
+    READ_OWNER(owner1s, bucket, buckets, same, 4, free, own, owned) \
+    READ_OWNER(owner1s, bucket_b, buckets, same, 8, free, own, owned)
+// The device's own slot has precedence over a free slot.
+#define CLAIM_SLOT(owner0s, owner1s, bucket, bucket_b, buckets, free, own) \
     if (own != 0) { \
         free = own; \
     } \
@@ -309,7 +309,7 @@
     } \
     buckets.write(meta.device, bucket);
 
-    // A RESPONSE that is current, with a tag that fits or not: decides, and if it wins spends the row and opens the session.
+    // Decides on a current RESPONSE with a valid or invalid tag. If the RESPONSE wins, spends the row and opens the session.
     action decide() {
         bit<32> next;
         bit<33> mark;
@@ -330,10 +330,10 @@
         next_idx.read(next, meta.device);
         marks.read(mark, meta.device);
         revoked.read(gone, meta.device);
-        LOOK_AT_ALL(address_owner0s, address_owner1s, meta.address_bucket, meta.address_bucket_b, address_buckets, SAME_ADDRESS,
+        READ_OWNERS(address_owner0s, address_owner1s, meta.address_bucket, meta.address_bucket_b, address_buckets, SAME_ADDRESS,
                     free, own, owned)
         if (meta.place[105:105] == 1) {
-            LOOK_AT_ALL(mac_owner0s, mac_owner1s, meta.mac_bucket, meta.mac_bucket_b, mac_buckets, SAME_MAC,
+            READ_OWNERS(mac_owner0s, mac_owner1s, meta.mac_bucket, meta.mac_bucket_b, mac_buckets, SAME_MAC,
                         mac_free, mac_own, mac_owned)
         } else {
             mac_free = 1;
@@ -366,40 +366,40 @@
             tag1s.write(meta.device, hdr.lap_body.w5);
             session_key0s.write(meta.device, meta.session_key0);
             session_key1s.write(meta.device, meta.session_key1);
-            // The clock ends after nine years.
-            bit<64> until = (bit<64>)standard.ingress_global_timestamp + (bit<64>)meta.lease_s * 1000000;
+            // The 48-bit clock overflows after nine years.
+            bit<64> until = (bit<64>)standard.ingress_global_timestamp + (bit<64>)meta.session_lifetime_s * 1000000;
             if (until > 0xffffffffffff) {
                 until = 0xffffffffffff;
             }
-            lease_untils.write(meta.device, until[47:0]);
-            lease_lengths.write(meta.device, meta.lease_s);
+            session_ends.write(meta.device, until[47:0]);
+            session_lifetimes.write(meta.device, meta.session_lifetime_s);
             addresses.write(meta.device, meta.frame.src);
             places.write(meta.device, meta.place);
-            own_macs.write(meta.device, hdr.net.ethernet.dst);
-            own_addresses.write(meta.device, meta.frame.dst);
+            gateway_macs.write(meta.device, hdr.net.ethernet.dst);
+            gateway_addresses.write(meta.device, meta.frame.dst);
             windows.write(meta.device, 0);
             down_counts.write(meta.device, 0);
-            SETTLE(address_owner0s, address_owner1s, meta.address_bucket, meta.address_bucket_b, address_buckets, free, own)
+            CLAIM_SLOT(address_owner0s, address_owner1s, meta.address_bucket, meta.address_bucket_b, address_buckets, free, own)
             if (meta.place[105:105] == 1) {
-                SETTLE(mac_owner0s, mac_owner1s, meta.mac_bucket, meta.mac_bucket_b, mac_buckets, mac_free, mac_own)
+                CLAIM_SLOT(mac_owner0s, mac_owner1s, meta.mac_bucket, meta.mac_bucket_b, mac_buckets, mac_free, mac_own)
             }
         }
     }
 
-// Whether a live session of that place covers the sender.
-#define LOOK_FOR_SENDER(owners, bucket) \
+// Whether a live session of this slot covers the sender.
+#define FIND_SENDER(owners, bucket) \
     owners.read(holder, bucket); \
     if (holder != 0) { \
         holder = holder - 1; \
         session_ids.read(other_session, holder); \
         revoked.read(other_revoked, holder); \
         places.read(other_place, holder); \
-        lease_untils.read(other_until, holder); \
+        session_ends.read(other_until, holder); \
         if (other_session != 0 && other_revoked == 0 && SAME_MAC) { \
             if (other_until > standard.ingress_global_timestamp) { \
                 meta.verdict = LW_PASS_SESSION; \
             } else if (meta.verdict == LW_DROP_GATE) { \
-                meta.verdict = LW_DROP_GATE_LEASE; \
+                meta.verdict = LW_DROP_SESSION_EXPIRED; \
             } \
         } \
     }
@@ -410,28 +410,28 @@
         bit<1> other_revoked;
         bit<106> other_place;
         meta.verdict = LW_DROP_GATE;
-        LOOK_FOR_SENDER(mac_owner0s, meta.mac_bucket)
-        LOOK_FOR_SENDER(mac_owner0s, meta.mac_bucket_b)
-        LOOK_FOR_SENDER(mac_owner1s, meta.mac_bucket)
-        LOOK_FOR_SENDER(mac_owner1s, meta.mac_bucket_b)
+        FIND_SENDER(mac_owner0s, meta.mac_bucket)
+        FIND_SENDER(mac_owner0s, meta.mac_bucket_b)
+        FIND_SENDER(mac_owner1s, meta.mac_bucket)
+        FIND_SENDER(mac_owner1s, meta.mac_bucket_b)
     }
 
-// The device whose live session has the destination address.
-#define LOOK_FOR_RECEIVER(owners, bucket) \
+// Device whose live session has the destination address.
+#define FIND_RECEIVER(owners, bucket) \
     owners.read(holder, bucket); \
     if (holder != 0) { \
         holder = holder - 1; \
         session_ids.read(other_session, holder); \
         revoked.read(other_revoked, holder); \
         addresses.read(other_address, holder); \
-        lease_untils.read(other_until, holder); \
+        session_ends.read(other_until, holder); \
         if (other_session != 0 && other_revoked == 0 && other_address == meta.frame.dst) { \
             if (other_until > standard.ingress_global_timestamp) { \
                 meta.verdict = UNDECIDED; \
                 meta.device = holder; \
                 device_ids.read(meta.sealed_device, holder); \
             } else if (meta.verdict == LW_DROP_SESSION) { \
-                meta.verdict = LW_DROP_GATE_LEASE; \
+                meta.verdict = LW_DROP_SESSION_EXPIRED; \
             } \
         } \
     }
@@ -442,12 +442,12 @@
         bit<1> other_revoked;
         bit<128> other_address;
         meta.verdict = LW_DROP_SESSION;
-        LOOK_FOR_RECEIVER(address_owner0s, meta.address_bucket)
-        LOOK_FOR_RECEIVER(address_owner0s, meta.address_bucket_b)
-        LOOK_FOR_RECEIVER(address_owner1s, meta.address_bucket)
-        LOOK_FOR_RECEIVER(address_owner1s, meta.address_bucket_b)
+        FIND_RECEIVER(address_owner0s, meta.address_bucket)
+        FIND_RECEIVER(address_owner0s, meta.address_bucket_b)
+        FIND_RECEIVER(address_owner1s, meta.address_bucket)
+        FIND_RECEIVER(address_owner1s, meta.address_bucket_b)
     }
-    // A number is taken once, and only in the session whose key seals.
+    // A sequence number is used once, and only in the session whose key seals the packet.
     action take_number() {
         bit<64> now_session;
         bit<64> count;
@@ -465,7 +465,7 @@
         }
     }
 
-    // Marks seq in the window of the session under whose key it was opened; `commits`: else it is only looked whether it could be.
+    // Marks seq in the replay window of the session whose key opened the packet. Without `commits` only checks whether seq is acceptable.
     action mark_number(in bit<1> commits) {
         bit<64> now_session;
         bit<56> window;
@@ -500,16 +500,16 @@
         }
     }
 
-// A datagram whose checksum changes by what is put in or taken out (RFC 1624).
+// Incremental checksum update for inserted or removed words (RFC 1624).
 #define LAP_SUM (SUM64(meta.h0) + SUM64(hdr.lap.device_id) + SUM64(hdr.lap_data.session_id) + SUM64(hdr.lap_data.seq) \
     + (bit<32>)hdr.lap_data.port + SUM64(hdr.lap_data.tag0) + SUM64(hdr.lap_data.tag1))
 #define CHANGE_LENGTH(header_sum, length, change) \
     meta.sum = (bit<32>)(~header_sum) + (bit<32>)(~length); length = length change; meta.sum = meta.sum + (bit<32>)length; \
     FOLD(meta.sum) header_sum = ~meta.sum[15:0];
 
-    // Takes the LAP header out: what was sealed goes on to its port.
+    // Removes the LAP header: the opened payload is forwarded to its port.
     action open_datagram() {
-        // Words that go: 28 of the message, two lengths, the port.
+        // Removed words: 28 of the message, two lengths, the port.
         meta.gone = LAP_SUM + (bit<32>)hdr.net.udp.length + (bit<32>)hdr.net.udp.length + (bit<32>)hdr.net.udp.dst_port;
         if (hdr.net.ipv4.isValid()) {
             CHANGE_LENGTH(hdr.net.ipv4.checksum, hdr.net.ipv4.total_length, - LAP_DATA_BYTES)
@@ -532,7 +532,7 @@
         hdr.lap_data.setInvalid();
         meta.verdict = LW_PASS_DATA;
     }
-    // Puts it in; the header stands already.
+    // Inserts the LAP header, whose fields are already set.
     action seal_datagram() {
         hdr.lap_data.tag0 = meta.t0;
         hdr.lap_data.tag1 = meta.t1;

@@ -1,4 +1,4 @@
-// What a program that judges PROOFs of `attest/2` knows of one (docs/protocols.md 3.2).
+// Metadata of a PROOF of `attest/2` (docs/protocols.md 3.2).
 #ifndef LW_PROOF_P4
 #define LW_PROOF_P4
 
@@ -9,7 +9,7 @@
 
 #define PROVERS 65536
 
-// The round by which it is judged, the prover, and the block: as it begins and by how much it is not the PROOF's.
+// Round, prover, and Forró block: initial matrix and difference to the PROOF.
 #define PROOF_FIELDS \
     bit<1> lane; \
     bit<32> number; \

@@ -1,8 +1,8 @@
-// Keys of provers in lap.p4, both of them in one entry: whether a PROOF is by the one or the other is found in one pass.
+// Keys of provers in lap.p4: both keys are in one entry, so one pass checks a PROOF against both.
 #ifndef LW_PROOF_KEYS_P4
 #define LW_PROOF_KEYS_P4
 
-    // kg of the configuration that is valid, and of the one that is being rolled out.
+    // kg of the valid configuration and of the configuration in rollout.
     action set_keys(bit<32> k0, bit<32> k1, bit<32> k2, bit<32> k3, bit<32> k4, bit<32> k5, bit<32> k6, bit<32> k7,
                     bit<1> has_alternate, bit<32> a0, bit<32> a1, bit<32> a2, bit<32> a3, bit<32> a4, bit<32> a5, bit<32> a6,
                     bit<32> a7) {

@@ -1,17 +1,17 @@
-// PROOFs of `attest/2` (docs/protocols.md 3.2) in an ingress control: rounds, who is ok, and the Forró block that a PROOF must be.
+// PROOFs of `attest/2` (docs/protocols.md 3.2) in an ingress control: rounds, results, and the expected Forró block.
 //
-// Included by controls whose `meta` has PROOF_FIELDS (proof.p4), whose `hdr` has `lap`, `lap_proof` and `proof`, and which say by WORK
-// where the matrix is that is worked on; PASS_ALL: in one pass. simple_switch runs an action under the locks of all registers that it
-// names, so each step is one action.
+// Included by controls whose `meta` has PROOF_FIELDS (proof.p4) and whose `hdr` has `lap`, `lap_proof` and `proof`. The macro WORK gives
+// the location of the matrix; PASS_ALL: in one pass. simple_switch locks all registers of an action while the action runs, so each
+// step is one action.
 #ifndef LW_PROOF_STATE_P4
 #define LW_PROOF_STATE_P4
 
-    // By lane, a number's lowest bit. A lane without a round has number 0.
+    // Rounds by lane (lowest bit of the round number). A lane without a round has number 0.
     register<bit<32>>(2) round_number;
     register<bit<64>>(2) round_nonce;
     register<bit<64>>(2) round_period;
     register<bit<48>>(2) round_until_us;
-    // By prover and lane: the number of the round in which it is ok, whether by its alternate key, and when it was.
+    // By prover and lane: number of the round with a valid proof, whether the alternate key was used, and the time.
     register<bit<81>>(2 * PROVERS) proved;
 
     action set_prover(bit<32> prover) {
@@ -38,7 +38,7 @@
             meta.verdict = LW_DROP_PROVED;
         }
     }
-    // The verdict, once: of two with the proof one wins, and none counts for a round that is gone.
+    // Records the verdict once: of two frames with the proof one wins, and a proof for an ended round does not count.
     action prove() {
         bit<32> running;
         bit<81> held;
@@ -55,7 +55,7 @@
         }
     }
 
-// kg, as little-endian words, and with it the matrix that the block begins as.
+// Sets kg, as little-endian words, and the initial matrix of the block.
 #define SET_KEY(k0, k1, k2, k3, k4, k5, k6, k7) \
         meta.begin.v0 = k0; \
         meta.begin.v1 = k1; \
@@ -90,7 +90,7 @@
         EACH_WORD(ADD_WORD)
         meta.difference = 0;
     }
-// All words, whatever the first ones are.
+// Compares all words, even after a difference.
 #define COMPARE_WORD(w) meta.difference = meta.difference | (WORK.w ^ SWAP32(hdr.proof.w));
     action compare() {
         EACH_WORD(COMPARE_WORD)

@@ -1,10 +1,10 @@
-// From a datagram to a reply of the same length (docs/protocols.md 1.4.14).
+// Conversion of a datagram to a reply of the same length (docs/protocols.md 1.4.14).
 #ifndef LW_REPLY_P4
 #define LW_REPLY_P4
 
 #include "datagram.p4"
 
-// A reply takes the way back (1.4.14); its UDP checksum is made where its payload is known.
+// A reply is sent to the origin (1.4.14); its UDP checksum is computed later, when the payload is complete.
 control TurnRound(inout network_t net) {
     apply {
         bit<48> mac = net.ethernet.dst;

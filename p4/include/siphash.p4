@@ -1,7 +1,7 @@
 // SipHash-2-4 with 128-bit output (Aumasson, Bernstein 2012; the 128-bit variant is the reference code's), over 8-byte words.
 //
-// It reads its input little-endian, and fields are numbers read big-endian: SWAP64 turns them. Keys, words and tags are given
-// and taken as they stand on the wire.
+// SipHash reads its input little-endian while P4 fields are big-endian: SWAP64 converts them. Keys, words and tags have their
+// wire format.
 #ifndef LW_SIPHASH_P4
 #define LW_SIPHASH_P4
 
@@ -32,7 +32,7 @@ struct sip_t {
 #define SIP_TAKE(s) s.v3 = s.v3 ^ s.word; SIP_ROUND(s) SIP_ROUND(s) s.v0 = s.v0 ^ s.word;
 #define SIP_ABSORB(s, wire) s.word = SWAP64(wire); SIP_TAKE(s)
 
-// bytes: how many were absorbed, 8 bits.
+// bytes: number of absorbed bytes, 8 bits.
 #define SIP_FINISH(s, bytes, out0, out1) \
     s.word = bytes ++ 56w0; SIP_TAKE(s) \
     s.v2 = s.v2 ^ 0xee; SIP_ROUND(s) SIP_ROUND(s) SIP_ROUND(s) SIP_ROUND(s) \

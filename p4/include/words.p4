@@ -1,4 +1,4 @@
-// 16 words of 32 bits, and what add-rotate-xor ciphers do with them.
+// 16 words of 32 bits, and operations of add-rotate-xor ciphers.
 #ifndef LW_WORDS_P4
 #define LW_WORDS_P4
 
@@ -23,12 +23,12 @@
     bit<32> v14; \
     bit<32> v15;
 
-// On the wire.
+// Header on the wire.
 header words_t {
     WORDS16
 }
 
-// In the switch.
+// Struct in the switch.
 struct matrix_t {
     WORDS16
 }

@@ -1,4 +1,4 @@
-//! The loop around the device machine: a socket, a clock, a PUF.
+//! The agent's event loop: connects the device state machine with a socket, a clock and a PUF.
 
 mod credentials;
 mod losses;
@@ -9,150 +9,150 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
 
 use linewarden_protocol::device::{Device, DeviceConfig, Output, Phase, PufFailed, PufQuery};
-use linewarden_protocol::ticket::{Kind, Taken};
+use linewarden_protocol::ticket::{ChunkAck, Kind};
 use linewarden_protocol::wire::MESSAGE_BYTES;
 use linewarden_puf::Puf;
 use linewarden_puf::health::HealthTest;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::attest::{AttestOptions, Attestation};
-use crate::diagnosis::{Answers, NakReason, Shown, Why};
+use crate::device_socket::SealContext;
+use crate::event::AgentEvent;
+use crate::handshake_diagnosis::{HandshakeDiagnosis, MessageSummary, NakReason, ReasonText};
 use crate::keyring::Keyring;
 use crate::link::{Link, route_source, wire_address};
 use crate::peer::{Peer, Peers};
-use crate::renewal::{Next, Question, Reader, Renewal, RenewalOptions};
-use crate::report::Report;
-use crate::ticket::{TicketLine, Told};
+use crate::renewal::{CredentialReader, NextAction, Renewal, RenewalOptions, TicketRequest};
+use crate::ticket::{TicketClient, TicketResult};
 use crate::time::boot_ms;
 use crate::tunnel::{Tunnel, Tunnels};
-use crate::way::Seal;
 
-/// How often the route to the gateway is looked at, ms.
+/// Interval at which the route to the gateway is checked, ms.
 const ROUTE_CHECK_MS: u64 = 5_000;
-/// First and longest delay between two attempts to open a socket, ms.
+/// First and longest delay between attempts to open a socket, ms.
 const RELINK_MS: (u64, u64) = (1_000, 30_000);
 
-/// What an agent needs beside its PUF.
+/// Settings of an agent, except its PUF.
 #[derive(Debug)]
 pub struct AgentOptions {
-    /// The device, as it was enrolled.
+    /// The device, as enrolled.
     pub device: DeviceConfig,
-    /// Its helper data.
+    /// The device's helper data.
     pub keyring: Keyring,
-    /// When it renews them, if ever.
+    /// Renewal of rows or key; `None`: never.
     pub renewal: Option<RenewalOptions>,
-    /// UDP port of the gateway's desk, where tickets are taken.
-    pub desk_port: u16,
-    /// Limits of a healthy readout.
+    /// UDP port of the gateway for tickets.
+    pub ticket_port: u16,
+    /// Limits of a healthy PUF readout.
     pub health: HealthTest,
-    /// Where the gateway is.
+    /// Address of the gateway.
     pub gateway: SocketAddr,
-    /// What is carried through its sealed gate.
+    /// Tunnels through a sealed gate.
     pub tunnels: Vec<Tunnel>,
-    /// Devices to talk to.
+    /// Peer devices.
     pub peers: Vec<Peer>,
-    /// UDP port at which devices talk to each other.
+    /// UDP port for datagrams between devices.
     pub peer_port: u16,
-    /// How it proves what it runs, if it does.
+    /// Attestation of the device; `None`: disabled.
     pub attest: Option<AttestOptions>,
-    /// Ends with the first session, and what is to be renewed in it.
+    /// Exit after the first session and the requested renewal.
     pub once: bool,
-    /// Ends when no session was opened after so long.
-    pub give_up_after: Option<Duration>,
+    /// Exit if no session is open after this time.
+    pub session_timeout: Option<Duration>,
 }
 
-/// How an agent ended.
+/// How a run of the agent ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// It was told to.
+pub enum RunOutcome {
+    /// Stopped through the file descriptor.
     Stopped,
-    /// With a session, as `once` demands, and what was demanded is renewed.
+    /// Session opened with `once`, and the requested renewal succeeded.
     Authenticated,
-    /// With a session, as `once` demands, but what was demanded is not renewed.
-    NotRenewed,
-    /// Without one, in the time given.
-    GaveUp,
+    /// Session opened with `once`, but the requested renewal failed.
+    RenewalFailed,
+    /// No session within the time limit.
+    TimedOut,
 }
 
-/// What an agent cannot go on after.
+/// An error that ends the agent.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// No random bytes.
-    #[error("the operating system gave no random bytes: {0}")]
+    /// No random bytes are available.
+    #[error("reading random bytes failed: {0}")]
     Entropy(getrandom::Error),
-    /// The kernel refused to wait.
-    #[error("cannot wait for packets: {0}")]
+    /// Waiting for descriptors failed.
+    #[error("waiting for packets failed: {0}")]
     Wait(io::Error),
-    /// A tunnel cannot listen.
-    #[error("cannot listen on {listen} for the tunnel to {service}: {source}")]
+    /// The local address of a tunnel is not available.
+    #[error("listening on {listen} for the tunnel to {service} failed: {source}")]
     Listen {
-        /// Where local programs send.
+        /// Address for local programs.
         listen: SocketAddr,
-        /// Where it goes.
+        /// The service at the end of the tunnel.
         service: SocketAddr,
-        /// The kernel's answer.
+        /// The operating system's error.
         #[source]
         source: io::Error,
     },
-    /// Local programs cannot be listened to.
-    #[error("cannot listen on {listen} for programs that talk to a peer: {source}")]
+    /// The local address of a peer is not available.
+    #[error("listening on {listen} for the programs of a peer failed: {source}")]
     ListenForPeer {
-        /// Where they send.
+        /// Address for local programs.
         listen: SocketAddr,
-        /// The kernel's answer.
+        /// The operating system's error.
         #[source]
         source: io::Error,
     },
-    /// Attestation cannot begin.
-    #[error("cannot begin to attest: {0}")]
+    /// Attestation cannot be started.
+    #[error("starting attestation failed: {0}")]
     Attest(io::Error),
-    /// The device machine refused a nonce.
-    #[error("cannot start a handshake: {0}")]
+    /// The device state machine refused a nonce.
+    #[error("starting a handshake failed: {0}")]
     Start(linewarden_protocol::device::StartError),
 }
 
-/// One device on Linux.
+/// A device on Linux.
 pub struct Agent {
     device: Device,
     puf: Box<dyn Puf>,
     options: AgentOptions,
     link: Option<Link>,
     tunnels: Tunnels,
-    tickets: TicketLine,
+    tickets: TicketClient,
     peers: Peers,
     attestation: Option<Attestation>,
     renewal: Option<Renewal>,
     relink_at_ms: u64,
     relink_delay_ms: u64,
     route_check_at_ms: u64,
-    began_ms: u64,
-    nak_shown: bool,
-    answers: Answers,
-    /// Since the last session.
-    told_of_spent_row: bool,
-    /// The session's gateway seems to have it no more. Until there is another one, the machine's own pauses say when it is
-    /// tried again.
-    doubts_session: bool,
+    handshake_started_ms: u64,
+    nak_reported: bool,
+    diagnosis: HandshakeDiagnosis,
+    /// A spent row was reported since the last session opened.
+    spent_row_reported: bool,
+    /// The session's gateway seems to have lost the session. Until another session opens, the state machine's pauses determine the next
+    /// attempt.
+    session_in_doubt: bool,
     authenticated: bool,
-    losses: losses::Reported,
+    loss_reporter: losses::LossReporter,
 }
 
-/// Receives what happens.
-type Sink<'a> = &'a mut dyn FnMut(&Report);
+/// Receives events.
+type EventSink<'a> = &'a mut dyn FnMut(&AgentEvent);
 
 impl Agent {
-    /// An agent at rest.
+    /// Creates an agent; it does nothing before [`Agent::run`].
     #[must_use]
     pub fn new(options: AgentOptions, puf: Box<dyn Puf>) -> Self {
         let mut device = Device::new(options.device.clone());
         if let Some(spent) = options.keyring.spent() {
-            device.raise_unanswered_from(spent.unanswered_from());
+            device.raise_first_unanswered_row(spent.unanswered_from());
         }
         Self {
             device,
             puf,
-            tickets: TicketLine::new(SocketAddr::new(options.gateway.ip(), options.desk_port)),
-            peers: Peers::none(),
+            tickets: TicketClient::new(SocketAddr::new(options.gateway.ip(), options.ticket_port)),
+            peers: Peers::empty(),
             attestation: None,
             renewal: options.renewal.map(Renewal::new),
             options,
@@ -161,21 +161,21 @@ impl Agent {
             relink_at_ms: 0,
             relink_delay_ms: RELINK_MS.0,
             route_check_at_ms: 0,
-            began_ms: 0,
-            nak_shown: false,
-            answers: Answers::default(),
-            told_of_spent_row: false,
-            doubts_session: false,
+            handshake_started_ms: 0,
+            nak_reported: false,
+            diagnosis: HandshakeDiagnosis::default(),
+            spent_row_reported: false,
+            session_in_doubt: false,
             authenticated: false,
-            losses: losses::Reported::default(),
+            loss_reporter: losses::LossReporter::default(),
         }
     }
 
-    /// Authenticates and keeps the lease fresh until `stop` becomes readable.
+    /// Authenticates and keeps the session open until `stop` becomes readable.
     ///
     /// # Errors
-    /// [`AgentError`]: nothing that a network or a gateway can cause.
-    pub fn run(&mut self, stop: BorrowedFd<'_>, sink: Sink<'_>) -> Result<Ended, AgentError> {
+    /// [`AgentError`]: never caused by a network or gateway.
+    pub fn run(&mut self, stop: BorrowedFd<'_>, sink: EventSink<'_>) -> Result<RunOutcome, AgentError> {
         self.tunnels = Tunnels::open(&self.options.tunnels, self.options.gateway.port())?;
         let device = self.options.device.device;
         self.peers = Peers::open(device, &self.options.peers, self.options.peer_port)?;
@@ -188,81 +188,81 @@ impl Agent {
         if let Some(attestation) = &mut self.attestation {
             attestation.finish(sink);
         }
-        self.tell_losses(true, sink);
+        self.report_losses(true, sink);
         if !self.options.tunnels.is_empty() {
-            sink(&Report::Tunnelled(self.tunnels.counts()));
+            sink(&AgentEvent::TunnelStatistics(self.tunnels.counts()));
         }
-        if ended == Ended::Stopped {
-            sink(&Report::Stopped);
+        if ended == RunOutcome::Stopped {
+            sink(&AgentEvent::Stopped);
         }
         Ok(ended)
     }
 
-    fn run_until(&mut self, stop: BorrowedFd<'_>, sink: Sink<'_>) -> Result<Ended, AgentError> {
+    fn run_until(&mut self, stop: BorrowedFd<'_>, sink: EventSink<'_>) -> Result<RunOutcome, AgentError> {
         let give_up_at_ms = self
             .options
-            .give_up_after
+            .session_timeout
             .map(|after| boot_ms().saturating_add(u64::try_from(after.as_millis()).unwrap_or(u64::MAX)));
         loop {
-            self.keep_linked(sink)?;
-            self.pump(Output::None, sink)?;
-            self.consult(sink)?;
+            self.maintain_link(sink)?;
+            self.process_output(Output::None, sink)?;
+            self.exchange_tickets(sink)?;
             if self.authenticated && self.options.once && !self.is_renewing() {
                 return Ok(match self.renewal.as_ref().is_some_and(Renewal::has_failed) {
-                    true => Ended::NotRenewed,
-                    false => Ended::Authenticated,
+                    true => RunOutcome::RenewalFailed,
+                    false => RunOutcome::Authenticated,
                 });
             }
             let give_up_at_ms = give_up_at_ms.filter(|_| !self.authenticated);
             if give_up_at_ms.is_some_and(|at| at <= boot_ms()) {
-                return Ok(Ended::GaveUp);
+                return Ok(RunOutcome::TimedOut);
             }
             if self.wait(stop, give_up_at_ms)? {
-                return Ok(Ended::Stopped);
+                return Ok(RunOutcome::Stopped);
             }
             self.receive(sink)?;
-            self.carry(sink)?;
-            self.tell_losses(false, sink);
+            self.forward_traffic(sink)?;
+            self.report_losses(false, sink);
         }
     }
 
-    /// Carries the tunnels' datagrams, and renews the session when its numbers come to an end.
-    fn carry(&mut self, sink: Sink<'_>) -> Result<(), AgentError> {
+    /// Forwards datagrams of tunnels and peers, and renews the session when its sequence numbers run out.
+    fn forward_traffic(&mut self, sink: EventSink<'_>) -> Result<(), AgentError> {
         let own = self.link.as_ref().map(|link| link.local);
         if let Some(own) = own {
-            let mut seal = Seal {
+            let mut seal = SealContext {
                 device: &self.device,
                 tunnels: &mut self.tunnels,
-                own,
+                device_address: own,
             };
-            self.peers.carry(&mut seal, boot_ms(), sink);
+            self.peers.forward(&mut seal, boot_ms(), sink);
         }
         if let Some(attestation) = &mut self.attestation {
-            attestation.carry(&self.device, own, boot_ms(), sink);
+            attestation.poll(&self.device, own, boot_ms(), sink);
         }
-        if self.loses_session(sink) {
+        if self.detect_session_loss(sink) {
             return self.start(sink);
         }
-        let renew = self.tunnels.carry(&self.device, own, boot_ms());
+        let renew = self.tunnels.forward(&self.device, own, boot_ms());
         if renew && self.device.phase() == Phase::Authenticated {
             return self.start(sink);
         }
         Ok(())
     }
 
-    /// Whether the session's gateway asks as one that has no such session: it has shut the device out, or has let it in again, or was
-    /// started anew. Nothing else tells of it before the lease ends.
-    fn loses_session(&mut self, sink: Sink<'_>) -> bool {
+    /// Detects that the session's gateway has no such session: the device was quarantined or released, or the gateway has restarted. Before
+    /// the session expires, only an attestation request without a session shows this.
+    fn detect_session_loss(&mut self, sink: EventSink<'_>) -> bool {
         let attestation = self.attestation.as_mut();
-        let stranger = attestation.and_then(Attestation::take_stranger);
+        let other_gateway = attestation.and_then(Attestation::take_sessionless_gateway);
         let session = self.device.session().map(|session| session.gateway);
-        let is_lost = stranger.is_some() && stranger == session && !self.doubts_session;
+        let is_lost = other_gateway.is_some() && other_gateway == session && !self.session_in_doubt;
         if !is_lost || self.device.phase() != Phase::Authenticated {
             return false;
         }
-        self.doubts_session = true;
-        if let Some(gateway) = stranger {
-            sink(&Report::SessionLost {
+        self.session_in_doubt = true;
+        if let Some(gateway) = other_gateway {
+            sink(&AgentEvent::SessionLost {
                 gateway_id: gateway.0,
             });
         }
@@ -273,39 +273,40 @@ impl Agent {
         self.renewal.as_ref().is_some_and(Renewal::is_busy)
     }
 
-    /// Asks the controller what is to be asked, and acts on its answers.
-    fn consult(&mut self, sink: Sink<'_>) -> Result<(), AgentError> {
+    /// Sends tickets to the controller, and handles the responses.
+    fn exchange_tickets(&mut self, sink: EventSink<'_>) -> Result<(), AgentError> {
         let own = self.link.as_ref().map(|link| link.local);
-        if self.tickets.is_free() && self.device.session().is_some() {
+        if self.tickets.is_idle() && self.device.session().is_some() {
             let renewal = self.renewal.as_mut();
-            let question = renewal.and_then(|renewal| renewal.begin(&self.device, &self.options.keyring));
-            match question {
-                Some(question) => self.ask(&question, sink),
+            let ticket =
+                renewal.and_then(|renewal| renewal.first_request(&self.device, &self.options.keyring));
+            match ticket {
+                Some(ticket) => self.send_ticket(&ticket, sink),
                 None => {
-                    self.ask_for_peer();
-                    self.send_evidence();
+                    self.request_pair();
+                    self.send_evidence_piece();
                 }
             }
         }
-        while let Some(told) = self.tickets.poll(&self.device, &mut self.tunnels, own, boot_ms()) {
-            let state = match told {
-                Told::Paired(paired, asked_ms) => {
-                    self.peers.answer(paired, asked_ms, sink);
+        while let Some(result) = self.tickets.poll(&self.device, &mut self.tunnels, own, boot_ms()) {
+            let state = match result {
+                TicketResult::Pair(paired, requested_ms) => {
+                    self.peers.handle_response(paired, requested_ms, sink);
                     continue;
                 }
-                Told::Nothing(Kind::Pair) => continue,
-                Told::Taken(taken) => {
-                    self.tell_evidence(Some(taken), sink);
+                TicketResult::NoResponse(Kind::Pair) => continue,
+                TicketResult::Evidence(ack) => {
+                    self.handle_evidence_response(Some(ack), sink);
                     continue;
                 }
-                Told::Nothing(Kind::Evidence) => {
-                    self.tell_evidence(None, sink);
+                TicketResult::NoResponse(Kind::Evidence) => {
+                    self.handle_evidence_response(None, sink);
                     continue;
                 }
-                Told::State(state) => Some(state),
-                Told::Nothing(_) => None,
+                TicketResult::State(state) => Some(state),
+                TicketResult::NoResponse(_) => None,
             };
-            let reader = Reader {
+            let reader = CredentialReader {
                 puf: &mut *self.puf,
                 health: &self.options.health,
                 keyring: &mut self.options.keyring,
@@ -313,74 +314,78 @@ impl Agent {
             let Some(renewal) = &mut self.renewal else {
                 return Ok(());
             };
-            match renewal.go_on(state, &self.device, reader, sink) {
-                Next::Rest => {}
-                Next::Ask(question) => self.ask(&question, sink),
-                Next::Begin if self.device.phase() == Phase::Authenticated => return self.start(sink),
-                Next::Begin => {}
+            match renewal.handle_response(state, &self.device, reader, sink) {
+                NextAction::Wait => {}
+                NextAction::Send(ticket) => self.send_ticket(&ticket, sink),
+                NextAction::Reauthenticate if self.device.phase() == Phase::Authenticated => {
+                    return self.start(sink);
+                }
+                NextAction::Reauthenticate => {}
             }
         }
         Ok(())
     }
 
-    /// Asks what a renewal wants asked.
-    fn ask(&mut self, question: &Question, sink: Sink<'_>) {
-        let Question { kind, number, body } = question;
-        if let Err(why) = self.tickets.ask(&self.device, *kind, *number, body, boot_ms()) {
-            sink(&Report::NotRenewed { why });
+    /// Sends the ticket of a renewal.
+    fn send_ticket(&mut self, ticket: &TicketRequest, sink: EventSink<'_>) {
+        let TicketRequest { kind, number, body } = ticket;
+        if let Err(reason) = self.tickets.submit(&self.device, *kind, *number, body, boot_ms()) {
+            sink(&AgentEvent::RenewalFailed { reason });
             if let Some(renewal) = &mut self.renewal {
                 renewal.abandon();
             }
         }
     }
 
-    /// Asks for the key of a pair, if it is time to. What cannot be asked now is asked the next time.
-    fn ask_for_peer(&mut self) {
-        let Some(peer) = self.peers.question(boot_ms()) else {
+    /// Requests the key of a pair, if one is due. A failed request is sent later.
+    fn request_pair(&mut self) {
+        let Some(peer) = self.peers.next_request(boot_ms()) else {
             return;
         };
         let body = peer.0.to_be_bytes();
-        if let Err(why) = self.tickets.ask(&self.device, Kind::Pair, 0, &body, boot_ms()) {
-            tracing::debug!(why, %peer, "the controller was not asked for a pair");
+        if let Err(reason) = self.tickets.submit(&self.device, Kind::Pair, 0, &body, boot_ms()) {
+            tracing::debug!(error = reason, peer_device_id = %peer, "pair request not sent; retrying later");
         }
     }
 
-    /// Sends the next piece of evidence, if nothing else was asked and it is time to. What cannot be sent now is sent the next
-    /// time.
-    fn send_evidence(&mut self) {
+    /// Sends the next piece of evidence, if no other ticket is pending and a piece is due. A failed piece is sent later.
+    fn send_evidence_piece(&mut self) {
         let now_ms = boot_ms();
-        let attestation = self.attestation.as_mut().filter(|_| self.tickets.is_free());
-        let Some(body) = attestation.and_then(|attestation| attestation.question(now_ms)) else {
+        let attestation = self.attestation.as_mut().filter(|_| self.tickets.is_idle());
+        let Some(body) = attestation.and_then(|attestation| attestation.next_evidence_piece(now_ms)) else {
             return;
         };
-        if let Err(why) = self.tickets.ask(&self.device, Kind::Evidence, 0, &body, now_ms) {
-            tracing::debug!(why, "no evidence was sent");
+        if let Err(reason) = self
+            .tickets
+            .submit(&self.device, Kind::Evidence, 0, &body, now_ms)
+        {
+            tracing::debug!(error = reason, "evidence not sent; retrying later");
         }
     }
 
-    fn tell_evidence(&mut self, taken: Option<Taken>, sink: Sink<'_>) {
+    fn handle_evidence_response(&mut self, ack: Option<ChunkAck>, sink: EventSink<'_>) {
         if let Some(attestation) = &mut self.attestation {
-            attestation.answered(taken, boot_ms(), sink);
+            attestation.handle_evidence_response(ack, boot_ms(), sink);
         }
     }
 
-    /// Opens the socket when there is none, and anew when the kernel would choose another address now.
-    fn keep_linked(&mut self, sink: Sink<'_>) -> Result<(), AgentError> {
+    /// Opens the socket if there is none, and again if the kernel now selects another source address.
+    fn maintain_link(&mut self, sink: EventSink<'_>) -> Result<(), AgentError> {
         let now_ms = boot_ms();
         if let Some(link) = &self.link {
             if now_ms < self.route_check_at_ms {
                 return Ok(());
             }
             self.route_check_at_ms = now_ms.saturating_add(ROUTE_CHECK_MS);
-            // Without a route for now the session may still come back to life; with another address it cannot.
+            // A session survives a missing route, but not another address.
             match route_source(self.options.gateway) {
-                Ok(now) if now != link.local => sink(&Report::AddressChanged {
+                Ok(now) if now != link.local => sink(&AgentEvent::AddressChanged {
                     from: link.local,
                     to: now,
                 }),
                 _ => return Ok(()),
             }
-            self.losses.lap_before = self.lap_drops();
+            self.loss_reporter.closed_link_drops = self.link_drops();
             self.link = None;
             self.device.abandon();
             self.options.keyring.forget_handshake();
@@ -390,9 +395,9 @@ impl Agent {
         }
         match Link::open(self.options.gateway) {
             Ok(link) => {
-                sink(&Report::Linked {
+                sink(&AgentEvent::LinkOpened {
                     gateway: self.options.gateway,
-                    local: link.local,
+                    address: link.local,
                 });
                 self.link = Some(link);
                 self.relink_delay_ms = RELINK_MS.0;
@@ -400,7 +405,7 @@ impl Agent {
                 self.start(sink)
             }
             Err(error) => {
-                sink(&Report::Unreachable {
+                sink(&AgentEvent::Unreachable {
                     error: error.to_string(),
                     retry_in_ms: self.relink_delay_ms,
                 });
@@ -411,23 +416,23 @@ impl Agent {
         }
     }
 
-    /// Begins a handshake.
-    fn start(&mut self, sink: Sink<'_>) -> Result<(), AgentError> {
+    /// Starts a handshake.
+    fn start(&mut self, sink: EventSink<'_>) -> Result<(), AgentError> {
         let mut nonce = [0u8; 16];
         getrandom::fill(&mut nonce).map_err(AgentError::Entropy)?;
-        self.began_ms = boot_ms();
-        self.nak_shown = false;
-        self.answers = Answers::default();
+        self.handshake_started_ms = boot_ms();
+        self.nak_reported = false;
+        self.diagnosis = HandshakeDiagnosis::default();
         self.options.keyring.forget_handshake();
         let output = self
             .device
-            .start(nonce, self.began_ms)
+            .start(nonce, self.handshake_started_ms)
             .map_err(AgentError::Start)?;
-        self.pump(output, sink)
+        self.process_output(output, sink)
     }
 
-    /// Does what the machine asks for, until it asks for nothing.
-    fn pump(&mut self, mut output: Output, sink: Sink<'_>) -> Result<(), AgentError> {
+    /// Executes outputs of the state machine until there are none.
+    fn process_output(&mut self, mut output: Output, sink: EventSink<'_>) -> Result<(), AgentError> {
         loop {
             let now_ms = boot_ms();
             output = match output {
@@ -436,8 +441,8 @@ impl Agent {
                     next => next,
                 },
                 Output::Transmit(message) => {
-                    if let Some((_, row)) = self.device.answered() {
-                        self.options.keyring.note_spent(row, false);
+                    if let Some((_, row)) = self.device.responded_row() {
+                        self.options.keyring.record_spent_row(row, false);
                     }
                     self.send(&message, sink);
                     Output::None
@@ -450,26 +455,26 @@ impl Agent {
                     return self.start(sink);
                 }
                 Output::Postponed { until_ms } => {
-                    sink(&Report::Postponed {
-                        for_ms: until_ms.saturating_sub(now_ms),
+                    sink(&AgentEvent::AuthenticationPostponed {
+                        retry_in_ms: until_ms.saturating_sub(now_ms),
                     });
                     Output::None
                 }
                 Output::Authenticated(_) => {
-                    self.tell_session(now_ms, sink);
+                    self.report_session(now_ms, sink);
                     Output::None
                 }
                 Output::SessionExpired => {
-                    sink(&Report::Expired);
+                    sink(&AgentEvent::SessionExpired);
                     Output::None
                 }
                 Output::Failed { failure, retry_at_ms } => {
                     self.options.keyring.forget_handshake();
-                    if self.answers.has_rejected() {
-                        self.options.keyring.doubt();
+                    if self.diagnosis.has_bad_tag() {
+                        self.options.keyring.record_unverified_handshake();
                     }
-                    sink(&Report::Failed {
-                        why: self.answers.why(failure, self.device.last_nak()),
+                    sink(&AgentEvent::AuthenticationFailed {
+                        reason: self.diagnosis.failure_reason(failure, self.device.last_nak()),
                         retry_in_ms: retry_at_ms.saturating_sub(now_ms),
                     });
                     Output::None
@@ -478,38 +483,40 @@ impl Agent {
         }
     }
 
-    fn send(&mut self, message: &[u8; MESSAGE_BYTES], sink: Sink<'_>) {
+    fn send(&mut self, message: &[u8; MESSAGE_BYTES], sink: EventSink<'_>) {
         let Some(link) = &self.link else {
             return;
         };
         match link.socket.send(message) {
-            Ok(_) => tracing::debug!(what = %Shown(message), gateway = %self.options.gateway, "sent"),
-            // Nobody listens there, or there is no room: the machine repeats the message anyway.
+            Ok(_) => {
+                tracing::debug!(frame = %MessageSummary(message), peer = %self.options.gateway, "LAP message sent")
+            }
+            // Port closed or buffer full: the state machine repeats the message.
             Err(error)
                 if matches!(
                     error.kind(),
                     io::ErrorKind::ConnectionRefused | io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
                 ) =>
             {
-                tracing::debug!(what = %Shown(message), %error, "not sent; it is repeated");
+                tracing::debug!(frame = %MessageSummary(message), %error, "LAP message not sent; it is repeated");
             }
             Err(error) => {
-                tracing::debug!(%error, "sending failed");
-                sink(&Report::Unreachable {
+                tracing::debug!(%error, "sending a LAP message failed");
+                sink(&AgentEvent::Unreachable {
                     error: error.to_string(),
                     retry_in_ms: self.relink_delay_ms,
                 });
-                // The socket's address may be gone: another look at the route is due.
+                // The socket's address may be gone: check the route at once.
                 self.route_check_at_ms = 0;
             }
         }
     }
 
-    fn evaluate(&mut self, query: &PufQuery, sink: Sink<'_>) -> Output {
-        let row = self.device.offered().map_or(query.idx, |(_, row)| row);
+    fn evaluate(&mut self, query: &PufQuery, sink: EventSink<'_>) -> Output {
+        let row = self.device.offered_row().map_or(query.idx, |(_, row)| row);
         let spent = self.options.keyring.spent();
         if spent.is_some_and(|spent| spent.is_accepted(row)) {
-            self.tell_spent(row);
+            self.report_spent_row(row);
             return self.device.refuse_row(boot_ms());
         }
         let rejected = self.device.rejected_challenges();
@@ -523,42 +530,42 @@ impl Agent {
             credential.row_key(&mut *self.puf, health, device.suite, device.device, query)
         });
         let key = key.map_err(|error| {
-            self.answers.note_failed_reading();
-            sink(&Report::PufFailed {
+            self.diagnosis.record_failed_reading();
+            sink(&AgentEvent::PufFailed {
                 error: error.to_string(),
             });
             PufFailed
         });
         let output = self.device.puf_result(key, boot_ms());
         if self.device.rejected_challenges() > rejected {
-            self.answers.note_rejected();
+            self.diagnosis.record_bad_tag();
             tracing::debug!(
                 row = query.idx.0,
-                why = "its tag does not fit the PUF and the helper data",
-                "dropped a CHALLENGE"
+                reason = "tag does not match the PUF and the helper data",
+                "CHALLENGE dropped"
             );
         }
         output
     }
 
-    fn tell_session(&mut self, now_ms: u64, sink: Sink<'_>) {
+    fn report_session(&mut self, now_ms: u64, sink: EventSink<'_>) {
         self.authenticated = true;
-        self.settle(sink);
-        (self.told_of_spent_row, self.doubts_session) = (false, false);
+        self.confirm_credentials(sink);
+        (self.spent_row_reported, self.session_in_doubt) = (false, false);
         if let Some(session) = self.device.session() {
-            sink(&Report::Authenticated {
-                device: self.options.device.device.to_string(),
+            sink(&AgentEvent::Authenticated {
+                device_id: self.options.device.device.to_string(),
                 gateway_id: session.gateway.0,
-                session: format!("{:016x}", session.id.0),
-                idx: session.idx.0,
-                lease_s: session.lease_s,
-                took_ms: now_ms.saturating_sub(self.began_ms),
+                session_id: format!("{:016x}", session.id.0),
+                row: session.idx.0,
+                session_lifetime_s: session.session_lifetime_s,
+                elapsed_ms: now_ms.saturating_sub(self.handshake_started_ms),
                 renew_in_ms: session.renew_at_ms.saturating_sub(now_ms),
             });
         }
     }
 
-    /// Waits for a packet, the next deadline or the end; says whether it is the end.
+    /// Waits for a packet, the next deadline or the stop request; returns whether it is the stop request.
     fn wait(&self, stop: BorrowedFd<'_>, give_up_at_ms: Option<u64>) -> Result<bool, AgentError> {
         let route_or_link_ms = match self.link {
             Some(_) => self.route_check_at_ms,
@@ -566,14 +573,14 @@ impl Agent {
         };
         let machine_ms = self.device.next_deadline().filter(|_| self.link.is_some());
         let ticket_ms = self.tickets.deadline();
-        // While a question is out, or there is nobody to ask, no peer is asked for.
-        let may_ask = self.tickets.is_free() && self.device.session().is_some();
-        let ask_ms = self.peers.ask_deadline().filter(|_| may_ask);
+        // No pair is requested while a ticket is pending, or without a session.
+        let may_ask = self.tickets.is_idle() && self.device.session().is_some();
+        let ask_ms = self.peers.request_deadline().filter(|_| may_ask);
         let attestation = self.attestation.as_ref();
         let is_linked = self.link.is_some();
         let attest_ms = attestation.and_then(|attestation| attestation.deadline(is_linked));
         let evidence_ms = attestation
-            .and_then(Attestation::question_deadline)
+            .and_then(Attestation::evidence_deadline)
             .filter(|_| may_ask);
         let peers_ms = self.peers.deadline().filter(|_| self.link.is_some());
         let deadlines = [
@@ -624,9 +631,9 @@ impl Agent {
         Ok(polled.first().is_some_and(|stop| !stop.revents().is_empty()))
     }
 
-    /// Takes all packets that are there.
-    fn receive(&mut self, sink: Sink<'_>) -> Result<(), AgentError> {
-        // One byte more than any message has, so that a longer one is not mistaken for one of the right length.
+    /// Handles all received packets.
+    fn receive(&mut self, sink: EventSink<'_>) -> Result<(), AgentError> {
+        // One byte longer than any message, so that a longer one is not mistaken for one of the right length.
         let mut buffer = [0u8; MESSAGE_BYTES + 1];
         loop {
             let Some(link) = &self.link else {
@@ -637,8 +644,8 @@ impl Agent {
                 Ok(length) => length,
                 Err(error) => {
                     if error.kind() != io::ErrorKind::WouldBlock {
-                        // An ICMP error, which anybody may have sent: the timers go on.
-                        tracing::debug!(%error, "receiving failed");
+                        // An ICMP error, which may be forged: the timers continue.
+                        tracing::debug!(%error, "receiving a LAP message failed");
                         if error.kind() == io::ErrorKind::ConnectionRefused {
                             continue;
                         }
@@ -648,45 +655,45 @@ impl Agent {
             };
             let payload = buffer.get(..length).unwrap_or_default();
             match length > MESSAGE_BYTES {
-                true => tracing::debug!("received a datagram of more than {MESSAGE_BYTES} B"),
-                false => tracing::debug!(what = %Shown(payload), "received"),
+                true => tracing::debug!("datagram longer than {MESSAGE_BYTES} B received"),
+                false => tracing::debug!(frame = %MessageSummary(payload), "LAP message received"),
             }
             let keyring = &self.options.keyring;
             let is_enrolled = |query: &PufQuery| keyring.is_enrolled(query);
-            let accepted = self.device.last_accepted();
+            let accepted = self.device.last_accepted_row();
             match self
                 .device
-                .handle_enrolled(payload, &local, boot_ms(), is_enrolled)
+                .handle_with_enrolled_rows(payload, &local, boot_ms(), is_enrolled)
             {
                 Ok(output) => {
-                    let now = self.device.last_accepted();
+                    let now = self.device.last_accepted_row();
                     if let Some((_, row)) = now.filter(|_| now != accepted) {
-                        self.options.keyring.note_spent(row, true);
+                        self.options.keyring.record_spent_row(row, true);
                     }
-                    self.pump(output, sink)?;
+                    self.process_output(output, sink)?;
                 }
                 Err(ignored) => {
-                    tracing::debug!(why = %Why(ignored), "dropped it");
-                    if let Some(spent) = self.answers.note(payload, ignored)
-                        && !self.told_of_spent_row
+                    tracing::debug!(reason = %ReasonText(ignored), "LAP message dropped");
+                    if let Some(spent) = self.diagnosis.record_ignored(payload, ignored)
+                        && !self.spent_row_reported
                     {
-                        self.told_of_spent_row = true;
-                        tracing::warn!("{spent}");
+                        self.spent_row_reported = true;
+                        tracing::warn!(reason = %spent, "CHALLENGE for a spent row");
                     }
                 }
             }
-            self.show_nak(sink);
+            self.report_nak(sink);
         }
     }
 
-    fn show_nak(&mut self, sink: Sink<'_>) {
+    fn report_nak(&mut self, sink: EventSink<'_>) {
         if let Some(nak) = self.device.last_nak()
-            && !self.nak_shown
+            && !self.nak_reported
         {
-            self.nak_shown = true;
-            sink(&Report::Refused {
+            self.nak_reported = true;
+            sink(&AgentEvent::RequestRefused {
                 reason: NakReason(nak.reason).to_string(),
-                idx: nak.idx.0,
+                row: nak.idx.0,
             });
         }
     }

@@ -1,4 +1,4 @@
-//! The configuration of an agent as people write it (TOML). Paths are taken relative to the configuration file.
+//! The agent's configuration file (TOML). Paths are relative to the configuration file.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
@@ -21,32 +21,32 @@ use crate::renewal::{ROWS_MAX, RenewalOptions};
 use crate::source::{CommandPuf, FleetSeed, SeedError, SimulatedPuf};
 use crate::tunnel::Tunnel;
 
-const NO_PUF: &str = "name exactly one of [puf.simulated], [puf.readouts], [puf.command]";
-/// Rows that a renewal adds unless another number is named.
+const NO_PUF: &str = "set exactly one of [puf.simulated], [puf.readouts], [puf.command]";
+/// Default number of rows that a renewal adds.
 const DEFAULT_RENEWAL_ROWS: u32 = 100;
 
-/// A whole configuration file.
+/// The whole file.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AgentConfig {
-    /// The device.
+    /// `[device]`.
     pub device: DeviceSection,
-    /// The gateway.
+    /// `[gateway]`.
     #[serde(default)]
     pub gateway: GatewaySection,
-    /// Its PUF.
+    /// `[puf]`.
     pub puf: PufSection,
-    /// When it renews its rows, if ever by itself.
+    /// `[renewal]`: when rows are renewed; `None`: only on request.
     pub renewal: Option<RenewalSection>,
-    /// What it carries through a sealed gate.
+    /// `[[tunnel]]`: tunnels through a sealed gate.
     #[serde(default)]
     pub tunnel: Vec<TunnelSection>,
-    /// Devices that it talks to.
+    /// `[[peer]]`: devices that this device communicates with.
     #[serde(default)]
     pub peer: Vec<PeerSection>,
-    /// How it proves what it runs, if it does.
+    /// `[attest]`: attestation; `None`: disabled.
     pub attest: Option<AttestSection>,
-    /// Its log.
+    /// `[log]`.
     #[serde(default)]
     pub log: LogSection,
 }
@@ -55,11 +55,11 @@ pub struct AgentConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceSection {
-    /// 16 hexadecimal digits.
+    /// Device ID, 16 hexadecimal digits.
     pub id: String,
-    /// Helper data, as enrolment wrote them.
+    /// Helper data file of the enrollment.
     pub helper: PathBuf,
-    /// UDP port at which devices talk to each other.
+    /// UDP port for datagrams between devices.
     #[serde(default = "default_peer_port")]
     pub peer_port: u16,
 }
@@ -70,11 +70,11 @@ pub struct DeviceSection {
 pub struct GatewaySection {
     /// `HOST` or `HOST:PORT`.
     pub address: Option<String>,
-    /// Numbers of the gateways that are answered; all that prove the enrolment if not given.
+    /// IDs of the accepted gateways; default: every gateway that proves the enrollment.
     pub ids: Option<Vec<u32>>,
-    /// UDP port of the gateway's desk, for renewals; the gateway's port plus 2 if not given.
-    pub desk_port: Option<u16>,
-    /// The interface to the gateway, to whose MAC address the session is bound, as the open gate demands.
+    /// UDP port of the gateway for tickets; default: the gateway's port plus 2.
+    pub ticket_port: Option<u16>,
+    /// Interface to the gateway, whose MAC address the session is bound to; required by an open gate.
     pub interface: Option<String>,
 }
 
@@ -86,13 +86,13 @@ fn default_peer_port() -> u16 {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PeerSection {
-    /// 16 hexadecimal digits.
+    /// Device ID of the peer, 16 hexadecimal digits.
     pub device: String,
-    /// Where local programs send: `ADDRESS:PORT`, UDP. Whoever reaches it speaks in the device's name.
+    /// Address for local programs, `ADDRESS:PORT`, UDP. Any program that reaches the address sends in the device's name.
     pub listen: SocketAddr,
-    /// Who gets what comes from there; the last program that has sent, if not given.
+    /// Program that receives the peer's datagrams; default: the last program that sent one.
     pub deliver: Option<SocketAddr>,
-    /// Where the peer is, if it is not at the same gateway.
+    /// Address of the peer, if it is not at the same gateway.
     pub address: Option<SocketAddr>,
 }
 
@@ -100,9 +100,9 @@ pub struct PeerSection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RenewalSection {
-    /// Pool mode: new rows are made with fewer than this left.
+    /// Pool mode: renews rows when fewer than this number are left.
     pub below_rows: u32,
-    /// How many.
+    /// Number of rows per renewal.
     #[serde(default = "default_renewal_rows")]
     pub rows: u32,
 }
@@ -115,19 +115,19 @@ fn default_renewal_rows() -> u32 {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TunnelSection {
-    /// Where local programs send: `ADDRESS:PORT`, UDP. Whoever reaches it speaks in the device's name.
+    /// Address for local programs, `ADDRESS:PORT`, UDP. Any program that reaches the address sends in the device's name.
     pub listen: SocketAddr,
     /// The service behind the gateway: `ADDRESS:PORT`, UDP.
     pub service: SocketAddr,
 }
 
-/// `[puf]`: exactly one of them.
+/// `[puf]`: exactly one source.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PufSection {
-    /// A model, for trials.
+    /// A simulated PUF, for tests.
     pub simulated: Option<SimulatedPuf>,
-    /// Stored readouts, for trials.
+    /// Stored readouts, for tests.
     pub readouts: Option<ReadoutsSection>,
     /// An external program, for real hardware.
     pub command: Option<CommandPuf>,
@@ -137,9 +137,9 @@ pub struct PufSection {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReadoutsSection {
-    /// A dump, or a directory of dumps that are served in turn.
+    /// A dump, or a directory of dumps that are used in turn.
     pub path: PathBuf,
-    /// The byte of the memory from which on it was enrolled.
+    /// First byte of the enrolled part of the memory.
     #[serde(default)]
     pub start: u32,
 }
@@ -152,17 +152,17 @@ pub struct LogSection {
     pub level: Option<String>,
 }
 
-/// A field that cannot be used; whoever read the file knows its line.
+/// A field that cannot be used; the reader of the file adds the line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {problem}", path.join("."))]
 pub struct FieldError {
-    /// Tables and key, outermost first; of several tables of one name the number, from 1.
+    /// Tables and key, outermost first; an array element is named by its number, from 1.
     pub path: Vec<String>,
-    /// What is wrong and what would do.
+    /// What is wrong, and which values are accepted.
     pub problem: String,
-    /// It is refused for safety: a secret that others can read.
+    /// Refused for safety: other users can read a secret.
     pub is_unsafe: bool,
-    /// It is refused by nothing, and likely no intent.
+    /// A warning: accepted, but probably not intended.
     pub is_warning: bool,
 }
 
@@ -175,13 +175,13 @@ pub(crate) fn field<T>(path: &[&str], problem: impl ToString) -> Result<T, Field
     })
 }
 
-/// Of the `n`th table of that name, from 0.
-fn field_of<T>(table: &str, n: usize, key: &str, problem: impl ToString) -> Result<T, FieldError> {
+/// An error in element `n` (from 0) of an array of tables.
+fn indexed_field<T>(table: &str, n: usize, key: &str, problem: impl ToString) -> Result<T, FieldError> {
     field(&[table, &(n + 1).to_string(), key], problem)
 }
 
 impl AgentConfig {
-    /// Makes the paths absolute, seen from the configuration file's directory.
+    /// Makes relative paths absolute, based on the directory of the configuration file.
     pub fn resolve_paths(&mut self, directory: &Path) {
         let puf = &mut self.puf;
         let program = puf.command.as_mut().map(|command| &mut command.program);
@@ -189,10 +189,10 @@ impl AgentConfig {
             Some(&mut self.device.helper),
             puf.simulated.as_mut().map(|simulated| &mut simulated.seed_file),
             puf.readouts.as_mut().map(|readouts| &mut readouts.path),
-            // One without a slash is looked for in PATH.
+            // A program without a slash is found in PATH.
             program.filter(|program| program.components().count() > 1),
         ];
-        // An empty one stays empty, and is a mistake.
+        // An empty path stays empty, and is reported as a mistake.
         let named = paths
             .into_iter()
             .flatten()
@@ -203,32 +203,32 @@ impl AgentConfig {
             .for_each(|path| *path = directory.join(&*path));
     }
 
-    /// The device's id.
+    /// The device ID.
     ///
     /// # Errors
-    /// Anything but 16 hexadecimal digits, or 0.
+    /// Not 16 hexadecimal digits, or 0.
     pub fn device_id(&self) -> Result<DeviceId, FieldError> {
         parse_device_id(&self.device.id).or_else(|problem| field(&["device", "id"], problem))
     }
 
-    /// The gateway's address; a name is looked up.
+    /// The gateway's address; a host name is resolved.
     ///
     /// # Errors
-    /// None given, or one that cannot be used.
+    /// The address is missing or invalid.
     pub fn gateway_address(&self) -> Result<SocketAddr, FieldError> {
         let Some(text) = &self.gateway.address else {
             return field(
                 &["gateway", "address"],
-                "it is missing: the gateway's address, such as \"192.0.2.1\" (or give --gateway)",
+                "is missing: set the gateway's address, such as \"192.0.2.1\" (or use --gateway)",
             );
         };
         parse_gateway(text).or_else(|problem| field(&["gateway", "address"], problem))
     }
 
-    /// Which gateways are answered.
+    /// The accepted gateways.
     ///
     /// # Errors
-    /// None, or more than the device machine can remember.
+    /// No gateway, or more than the device state machine supports.
     pub fn gateway_policy(&self) -> Result<GatewayPolicy, FieldError> {
         let Some(ids) = &self.gateway.ids else {
             return Ok(GatewayPolicy::ANY);
@@ -239,35 +239,36 @@ impl AgentConfig {
             None => field(
                 &["gateway", "ids"],
                 format!(
-                    "{} gateways; 1 to 4 can be named, or leave it out for all",
+                    "{} gateways: name 1 to 4, or omit the field to accept all",
                     ids.len()
                 ),
             ),
         }
     }
 
-    /// What of this machine that it names cannot be used: the helper data, the PUF (which is not read), the interface.
+    /// Checks the prerequisites on this machine: helper data, PUF source (which is not read), interface.
     #[must_use]
-    pub fn lacks(&self) -> Vec<FieldError> {
+    pub fn check_machine(&self) -> Vec<FieldError> {
         let mut problems = Vec::new();
-        let mut tell = |path: &[&str], problem: String| problems.extend(field::<()>(path, problem).err());
+        let mut add_problem =
+            |path: &[&str], problem: String| problems.extend(field::<()>(path, problem).err());
         if let Err(error) = Keyring::read_from(&self.device.helper) {
-            tell(&["device", "helper"], error.to_string());
+            add_problem(&["device", "helper"], error.to_string());
         }
         if let Some(Err(error)) = self.gateway.interface.as_deref().map(interface_mac) {
-            tell(&["gateway", "interface"], error.to_string());
+            add_problem(&["gateway", "interface"], error.to_string());
         }
         if let Some(Err(problem)) = self.puf.command.as_ref().map(CommandPuf::find) {
-            tell(&["puf", "command", "program"], problem);
+            add_problem(&["puf", "command", "program"], problem);
         }
         if let Ok(device) = self.device_id() {
             problems.extend(self.open_puf(device, 0).err());
         }
-        problems.extend(self.attest.iter().flat_map(AttestSection::lacks));
+        problems.extend(self.attest.iter().flat_map(AttestSection::check_machine));
         problems
     }
 
-    /// Everything that is wrong in it, as far as the file alone tells.
+    /// All mistakes in the file.
     #[must_use]
     pub fn problems(&self) -> Vec<FieldError> {
         let gateway = self.gateway_address();
@@ -275,13 +276,13 @@ impl AgentConfig {
             self.device_id().err(),
             self.gateway_policy().err(),
             self.renewal(false).err(),
-            self.puf.kinds().err(),
+            self.puf.check_single_source().err(),
         ]
         .into_iter()
         .flatten()
         .collect();
         problems.extend(self.empty_paths());
-        problems.extend(self.doubly_listened());
+        problems.extend(self.duplicate_listeners());
         let lap_port = gateway.as_ref().map_or(LAP_PORT, SocketAddr::port);
         let ports = [lap_port, self.device.peer_port];
         problems.extend(self.attest.iter().flat_map(|attest| attest.problems(&ports)));
@@ -289,7 +290,7 @@ impl AgentConfig {
             Err(error) => problems.push(error),
             Ok(gateway) => {
                 problems.extend(self.peer_port(gateway).err());
-                problems.extend(self.desk_port(gateway).err());
+                problems.extend(self.ticket_port(gateway).err());
                 let tunnels = (0..self.tunnel.len()).filter_map(|n| self.tunnel_at(n, gateway)?.err());
                 problems.extend(tunnels);
                 let peers = (0..self.peer.len()).filter_map(|n| self.peer_at(n, gateway)?.err());
@@ -327,8 +328,8 @@ impl AgentConfig {
             .collect()
     }
 
-    /// Places where programs are listened to that are named twice.
-    fn doubly_listened(&self) -> Vec<FieldError> {
+    /// Addresses for local programs that are used twice.
+    fn duplicate_listeners(&self) -> Vec<FieldError> {
         let tunnels = self.tunnel.iter().enumerate();
         let peers = self.peer.iter().enumerate();
         let all = tunnels
@@ -337,15 +338,21 @@ impl AgentConfig {
         let mut seen = HashSet::new();
         all.filter(|(.., listen)| listen.port() != 0 && !seen.insert(*listen))
             .filter_map(|(table, n, listen)| {
-                field_of::<()>(table, n, "listen", format!("{listen} is listened on already")).err()
+                indexed_field::<()>(
+                    table,
+                    n,
+                    "listen",
+                    format!("{listen} is already in use by another table: choose another port"),
+                )
+                .err()
             })
             .collect()
     }
 
-    /// The devices that one whose gateway is at `gateway` talks to.
+    /// The peers of a device with its gateway at `gateway`.
     ///
     /// # Errors
-    /// An id that is none, its own, or named twice; a place that cannot be sent to.
+    /// A peer's ID is invalid, the device's own, or used twice; an address is invalid.
     pub fn peers(&self, gateway: SocketAddr) -> Result<Vec<Peer>, FieldError> {
         (0..self.peer.len())
             .filter_map(|n| self.peer_at(n, gateway))
@@ -357,24 +364,24 @@ impl AgentConfig {
         let own = parse_device_id(&self.device.id).ok();
         let before = self.peer.iter().take(n);
         let check = || {
-            let device =
-                parse_device_id(&section.device).or_else(|problem| field_of("peer", n, "device", problem))?;
+            let device = parse_device_id(&section.device)
+                .or_else(|problem| indexed_field("peer", n, "device", problem))?;
             let mut named = before.filter_map(|peer| parse_device_id(&peer.device).ok());
             if own == Some(device) || named.any(|named| named == device) {
-                let problem = format!("{device} is this device, or named before");
-                return field_of("peer", n, "device", problem);
+                let problem = format!("{device} is this device, or another peer: remove it");
+                return indexed_field("peer", n, "device", problem);
             }
             if let Some(address) = section.address
                 && (address.is_ipv4() != gateway.is_ipv4() || address.port() == 0)
             {
                 let problem = format!(
-                    "{address}: a port other than 0, at an address of the family of the gateway's, {gateway}, to which \
-                     the device's own belongs"
+                    "{address}: use a port other than 0, and an address of the family of the gateway's address {gateway}, like the device's \
+                     own"
                 );
-                return field_of("peer", n, "address", problem);
+                return indexed_field("peer", n, "address", problem);
             }
             if section.deliver.is_some_and(|deliver| deliver.port() == 0) {
-                return field_of("peer", n, "deliver", "port 0 is nobody's");
+                return indexed_field("peer", n, "deliver", "port 0: use another port");
             }
             Ok(Peer {
                 device,
@@ -386,40 +393,37 @@ impl AgentConfig {
         Some(check())
     }
 
-    /// The UDP port at which a device whose gateway is at `gateway` talks to its peers.
+    /// UDP port for datagrams between devices.
     ///
     /// # Errors
-    /// One that no gate forwards to.
+    /// A port that no gate forwards to.
     pub fn peer_port(&self, gateway: SocketAddr) -> Result<u16, FieldError> {
         match self.device.peer_port {
             port if port != 0 && port != gateway.port() => Ok(port),
             port => field(
                 &["device", "peer_port"],
-                format!("{port}: a port other than 0 and LAP's, and the same at the peers"),
+                format!("{port}: use a port other than 0 and LAP's, and the same one on all peers"),
             ),
         }
     }
 
-    /// When rows are renewed; `now` demands it once, whatever is left, and a new key in key mode.
+    /// The renewal settings; `now` requests one renewal in any case, and a new key in key mode.
     ///
     /// # Errors
-    /// Numbers that the registry would not take.
+    /// Numbers that the registry does not accept.
     pub fn renewal(&self, now: bool) -> Result<Option<RenewalOptions>, FieldError> {
         let rows = self.renewal.map_or(DEFAULT_RENEWAL_ROWS, |section| section.rows);
         if rows == 0 || rows > ROWS_MAX {
-            return field(
-                &["renewal", "rows"],
-                format!("{rows}: 1 to {ROWS_MAX} rows at a time"),
-            );
+            return field(&["renewal", "rows"], format!("{rows}: use 1 to {ROWS_MAX} rows"));
         }
         let below_rows = self.renewal.map(|section| section.below_rows);
         if below_rows.is_some_and(|below| below == 0 || below > ROWS_MAX) {
-            let problem = format!("{}: 1 to {ROWS_MAX}", below_rows.unwrap_or_default());
+            let problem = format!("{}: use 1 to {ROWS_MAX}", below_rows.unwrap_or_default());
             return field(&["renewal", "below_rows"], problem);
         }
         if let Some(below) = below_rows.filter(|below| *below > rows) {
             let problem = format!(
-                "{below}: at most `rows`, {rows}, or what is renewed is too little at once, and every session renews"
+                "{below}: must be at most `rows`, {rows}; otherwise one renewal is not sufficient, and every session renews"
             );
             return field(&["renewal", "below_rows"], problem);
         }
@@ -430,32 +434,32 @@ impl AgentConfig {
         }))
     }
 
-    /// The port of the desk of a gateway at `gateway`.
+    /// The gateway's UDP port for tickets.
     ///
     /// # Errors
-    /// A port that cannot be.
-    pub fn desk_port(&self, gateway: SocketAddr) -> Result<u16, FieldError> {
-        match self.gateway.desk_port.or(ticket::desk_port(gateway.port())) {
+    /// The port is invalid.
+    pub fn ticket_port(&self, gateway: SocketAddr) -> Result<u16, FieldError> {
+        match self.gateway.ticket_port.or(ticket::ticket_port(gateway.port())) {
             Some(port) if port != 0 && port != gateway.port() => Ok(port),
             _ => field(
-                &["gateway", "desk_port"],
-                "name the port of the gateway's desk, another than 0 and LAP's",
+                &["gateway", "ticket_port"],
+                "invalid port: use the gateway's UDP port for tickets, other than 0 and LAP's",
             ),
         }
     }
 
-    /// How it proves what it runs, if it does; reads its key.
+    /// The attestation settings, if enabled; reads the key.
     ///
     /// # Errors
-    /// A field that cannot be used.
+    /// A field cannot be used.
     pub fn attest(&self) -> Result<Option<AttestOptions>, FieldError> {
         self.attest.as_ref().map(AttestSection::options).transpose()
     }
 
-    /// The tunnels of a device whose gateway is at `gateway`.
+    /// The tunnels of a device with its gateway at `gateway`.
     ///
     /// # Errors
-    /// A service that cannot be reached through a seal.
+    /// A service cannot be reached through a sealed gate.
     pub fn tunnels(&self, gateway: SocketAddr) -> Result<Vec<Tunnel>, FieldError> {
         (0..self.tunnel.len())
             .filter_map(|n| self.tunnel_at(n, gateway))
@@ -466,23 +470,25 @@ impl AgentConfig {
         let TunnelSection { listen, service } = *self.tunnel.get(n)?;
         if service.is_ipv4() != gateway.is_ipv4() {
             let problem = format!(
-                "{service} is of another family than the gateway {gateway}, to which the session's address belongs"
+                "{service} has another address family than the gateway {gateway}, to which the session is bound"
             );
-            return Some(field_of("tunnel", n, "service", problem));
+            return Some(indexed_field("tunnel", n, "service", problem));
         }
         if service.port() == 0 || service.port() == gateway.port() {
-            let problem = format!("{service}: a sealed gate never forwards to port 0 or LAP's own");
-            return Some(field_of("tunnel", n, "service", problem));
+            let problem = format!(
+                "{service}: a sealed gate does not forward to port 0 and LAP's port: use another port"
+            );
+            return Some(indexed_field("tunnel", n, "service", problem));
         }
         Some(Ok(Tunnel { listen, service }))
     }
 
-    /// Opens the PUF. `noise_seed` drives the noise of a simulated one.
+    /// Opens the PUF. `noise_seed` seeds the noise of a simulated one.
     ///
     /// # Errors
-    /// None or several named, or one that cannot be used.
+    /// No source or several are named, or the source cannot be used.
     pub fn open_puf(&self, device: DeviceId, noise_seed: u64) -> Result<Box<dyn Puf>, FieldError> {
-        self.puf.kinds()?;
+        self.puf.check_single_source()?;
         let section = &self.puf;
         match (&section.simulated, &section.readouts, &section.command) {
             (Some(simulated), ..) => {
@@ -510,8 +516,8 @@ impl AgentConfig {
 
 impl PufSection {
     /// # Errors
-    /// None or several named.
-    fn kinds(&self) -> Result<(), FieldError> {
+    /// No source or several are named.
+    fn check_single_source(&self) -> Result<(), FieldError> {
         let named = [
             self.simulated.is_some(),
             self.readouts.is_some(),
@@ -524,40 +530,40 @@ impl PufSection {
     }
 }
 
-/// Stored readouts stand for the device. They are often published ones, so they are used all the same.
+/// Warns if other users can read stored readouts, which identify the device. Published readouts are common, so they are still used.
 fn warn_if_exposed(path: &Path) {
     let is_open = |path: &Path| path.metadata().is_ok_and(|metadata| metadata.mode() & 0o044 != 0);
-    // Nobody gets into a closed directory, whatever the modes of its files.
+    // Other users cannot open files in a directory without access, whatever the modes of the files.
     let dumps = || std::fs::read_dir(path).into_iter().flatten().flatten();
     if is_open(path) && (path.is_file() || dumps().any(|dump| is_open(&dump.path()))) {
         tracing::warn!(
             path = %path.display(),
-            "others can read these readouts, and with them be this device; `chmod -R go=` closes them"
+            action = "run `chmod -R go=` on it", "other users can read the readouts and impersonate this device"
         );
     }
 }
 
-/// Reads a device's id: up to 16 hexadecimal digits, not 0.
+/// Parses a device ID: up to 16 hexadecimal digits, not 0.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The text is not a device ID.
 pub fn parse_device_id(text: &str) -> Result<DeviceId, String> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
     let plain =
         !digits.is_empty() && digits.len() <= 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     match u64::from_str_radix(digits, 16) {
-        Ok(0) => Err("0 is no device".to_owned()),
+        Ok(0) => Err("0 is not a device ID".to_owned()),
         Ok(id) if plain => Ok(DeviceId(id)),
         _ => Err(format!(
-            "{text:?} is not a device id, which has up to 16 hexadecimal digits"
+            "{text:?} is not a device ID: use up to 16 hexadecimal digits"
         )),
     }
 }
 
-/// Reads a gateway's address: `HOST`, `HOST:PORT`, `IPV6` or `[IPV6]:PORT`.
+/// Parses a gateway's address: `HOST`, `HOST:PORT`, `IPV6` or `[IPV6]:PORT`.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The text is not an address, or the host name does not resolve.
 pub fn parse_gateway(text: &str) -> Result<SocketAddr, String> {
     if let Ok(ip) = text.parse::<IpAddr>() {
         return Ok(SocketAddr::new(ip, LAP_PORT));
@@ -572,7 +578,7 @@ pub fn parse_gateway(text: &str) -> Result<SocketAddr, String> {
     };
     let found = with_port
         .to_socket_addrs()
-        .map_err(|error| format!("{text:?} cannot be used as an address: {error}"))?
+        .map_err(|error| format!("resolving {text:?} failed: {error}"))?
         .next();
     found.ok_or_else(|| format!("{text:?} has no address"))
 }
@@ -621,7 +627,7 @@ mod tests {
     }
 
     #[test]
-    fn tunnels_go_where_a_sealed_gate_lets_them() {
+    fn tunnels_use_services_that_a_sealed_gate_forwards_to() {
         let gateway = "192.0.2.1:20550".parse().unwrap();
         let tunnel = |service: &str| {
             let text = format!("{SIMULATED}[[tunnel]]\nlisten = \"127.0.0.1:1\"\nservice = \"{service}\"\n");
@@ -640,7 +646,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_is_enough_at_once() {
+    fn one_renewal_is_sufficient() {
         let renewal = |text: &str| parse(&format!("{SIMULATED}[renewal]\n{text}")).renewal(false);
         for wrong in ["below_rows = 500\nrows = 100\n", "below_rows = 101\n"] {
             let error = renewal(wrong).unwrap_err();
@@ -674,10 +680,10 @@ mod tests {
     }
 
     #[test]
-    fn all_mistakes_are_found_at_once() {
+    fn all_mistakes_are_reported_at_once() {
         let listen = "listen = \"127.0.0.1:1\"\n";
         let text = format!(
-            "peer_port = 0\n[gateway]\naddress = \"192.0.2.1\"\nids = []\ndesk_port = 20550\n[puf]\n[renewal]\n\
+            "peer_port = 0\n[gateway]\naddress = \"192.0.2.1\"\nids = []\nticket_port = 20550\n[puf]\n[renewal]\n\
              below_rows = 0\n[[tunnel]]\n{listen}service = \"192.0.2.9:1\"\n[[tunnel]]\n{listen}service = \
              \"[::1]:1\"\n[[peer]]\ndevice = \"d2\"\nlisten = \"127.0.0.1:2\"\n[[peer]]\ndevice = \"d2\"\nlisten = \
              \"127.0.0.1:3\"\n[[peer]]\ndevice = \"d3\"\n{listen}address = \"[::1]:1\"\n"
@@ -693,7 +699,7 @@ mod tests {
                 "tunnel.2.listen",
                 "peer.3.listen",
                 "device.peer_port",
-                "gateway.desk_port",
+                "gateway.ticket_port",
                 "tunnel.2.service",
                 "peer.2.device",
                 "peer.3.address",

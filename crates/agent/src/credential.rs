@@ -1,4 +1,4 @@
-//! The helper data of a device, from a file, and the keys that they give together with its PUF.
+//! Reads a device's helper data, and derives keys from them and the PUF.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Read as _};
@@ -14,46 +14,46 @@ use linewarden_puf::health::HealthTest;
 
 use crate::spent::SpentError;
 
-/// Why a file of helper data cannot be used.
+/// Why helper data cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialError {
-    /// It cannot be opened.
-    #[error("{}: {source}; it is the helper data that enrolment wrote for this device", path.display())]
+    /// The file cannot be opened.
+    #[error("{}: {source}; expected the helper data of this device's enrollment", path.display())]
     Open {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The operating system's error.
         #[source]
         source: std::io::Error,
     },
-    /// It begins as neither kind of helper data does.
-    #[error("{}: neither pool-mode (LWHP) nor key-mode (LWHK) helper data", path.display())]
+    /// The file is neither kind of helper data.
+    #[error("{}: not helper data of pool mode (LWHP) or key mode (LWHK)", path.display())]
     Kind {
         /// The file.
         path: PathBuf,
     },
-    /// Its content is wrong.
+    /// The content is invalid.
     #[error(transparent)]
     Content(#[from] FileError),
-    /// What lies beside it.
+    /// The file of spent rows cannot be used.
     #[error(transparent)]
     Spent(#[from] SpentError),
 }
 
-/// The public helper data that a device stores.
+/// Public helper data that a device stores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Credential {
-    /// Of a strong PUF: rows.
+    /// Helper data of a strong PUF: rows.
     Pool(PoolHelper),
-    /// Of a weak PUF: one key.
+    /// Helper data of a weak PUF: one key.
     Key(HelperData),
 }
 
 impl Credential {
-    /// Reads a file that enrolment wrote.
+    /// Reads a helper data file.
     ///
     /// # Errors
-    /// The file, and the byte and problem of a bad content (repeated cells and wrong counts among them, LAP/1 1.1).
+    /// The file, and the byte and problem of invalid content (repeated cells and wrong counts among them, LAP/1 1.1).
     pub fn read_from(path: &Path) -> Result<Self, CredentialError> {
         let mut magic = [0; 4];
         let file = open_regular(path, OpenOptions::new().read(true));
@@ -71,7 +71,7 @@ impl Credential {
         }
     }
 
-    /// Their file's content.
+    /// Encodes the helper data for a file.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         match self {
@@ -80,7 +80,7 @@ impl Credential {
         }
     }
 
-    /// The mode that they are for.
+    /// The mode of the helper data.
     #[must_use]
     pub fn mode(&self) -> Mode {
         match self {
@@ -89,7 +89,7 @@ impl Credential {
         }
     }
 
-    /// Whether they have that row, with that challenge.
+    /// Whether the helper data contain this row with this challenge.
     #[must_use]
     pub fn is_enrolled(&self, query: &PufQuery) -> bool {
         match self {
@@ -101,10 +101,10 @@ impl Credential {
         }
     }
 
-    /// Reads the PUF once and rebuilds the key of the row that a CHALLENGE offers.
+    /// Reads the PUF once and reconstructs the key of the row that a CHALLENGE offers.
     ///
     /// # Errors
-    /// A reading that failed, that is unhealthy or has too many errors, or a row that was never enrolled.
+    /// A readout fails, is unhealthy or has too many errors, or the row was never enrolled.
     pub fn row_key(
         &self,
         puf: &mut dyn Puf,
@@ -116,7 +116,7 @@ impl Credential {
         match self {
             Self::Pool(helper) => {
                 let secret = helper.reproduce(query.idx.0, query.challenge, puf, health)?;
-                // The row is there, or the line above has failed.
+                // The row exists, or the previous line has failed.
                 let digest = helper.digest(query.idx.0).ok_or(ExtractorError::Uncorrectable)?;
                 Ok(RowKey::for_row(
                     secret.expose(),

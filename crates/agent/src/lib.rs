@@ -1,49 +1,69 @@
-//! The device's side of LAP/1 on Linux: a PUF behind a trait, a socket, a lease kept alive.
+//! The device side of LAP/1 on Linux: a PUF, a socket, and a session that the agent keeps open.
 //!
 //! ```text
 //!   gateway ◄── UDP ──► Agent ── poll(2): socket, deadline, stop
 //!                         │
 //!                         ├─ protocol::device::Device   decides (no I/O)
-//!                         ├─ Tunnels                    local programs' datagrams, sealed
-//!                         ├─ Peers                      local programs' datagrams to other devices
-//!                         ├─ Attestation                proves what the device runs
+//!                         ├─ Tunnels                    sealed datagrams of local programs to services
+//!                         ├─ Peers                      sealed datagrams of local programs to other devices
+//!                         ├─ Attestation                proofs and evidence of the device's configuration
 //!                         ├─ Renewal                    new rows or a new key, by tickets to the controller
-//!                         ├─ Keyring                    helper data from a file, through their renewal; rows that are spent
+//!                         ├─ Keyring                    helper data on disk, through their renewal; spent rows
 //!                         └─ Puf                        simulated · readouts · external command
 //! ```
 //!
-//! With [`Tunnel`]s it carries datagrams of local programs through a sealed gate, under the session's key.
+//! [`Agent::run`] authenticates and re-authenticates until it is stopped, and reports each change as an [`AgentEvent`]. A [`Tunnel`]
+//! carries datagrams of local programs through a sealed gate. The session key stays in the device state machine.
 //!
-//! [`Agent::run`] authenticates and re-authenticates until it is told to stop and reports each change as a [`Report`].
-//! What leaves this crate is never a key: the session's key stays in the device machine.
+//! The crate does not enroll devices in a registry, and it does not authenticate devices: the gateway does. The protocol itself,
+//! without I/O, is in `linewarden_protocol`.
+//!
+//! | Module | Contents |
+//! |---|---|
+//! | [`config`] | the configuration file |
+//! | [`source`] | sources of PUF bits: a program, or a simulation |
+//! | [`attest`] | attestation: measurement, proofs, evidence, and the enrollment of keys in TPMs |
+//!
+//! Check a configuration file:
+//!
+//! ```no_run
+//! use linewarden_agent::AgentConfig;
+//!
+//! let text = std::fs::read_to_string("agent.toml")?;
+//! let config: AgentConfig = toml::from_str(&text)?;
+//! for problem in config.problems() {
+//!     println!("{problem}");
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod agent;
 pub mod attest;
 pub mod config;
 mod credential;
-mod diagnosis;
-mod ends;
+mod device_socket;
+mod event;
+mod handshake_diagnosis;
 mod keyring;
 mod link;
 mod peer;
 mod renewal;
-mod report;
+mod session_endpoints;
 pub mod source;
 mod spent;
 mod ticket;
 mod time;
 mod tunnel;
-mod way;
 
-pub use agent::{Agent, AgentError, AgentOptions, Ended};
+pub use agent::{Agent, AgentError, AgentOptions, RunOutcome};
 pub use attest::AttestOptions;
 pub use config::{AgentConfig, FieldError};
 pub use credential::{Credential, CredentialError};
+pub use event::{AgentEvent, LOSS_COUNTERS, TunnelCounts};
 pub use keyring::{Keyring, remove_previous};
 pub use link::{LinkError, interface_mac};
 pub use peer::Peer;
 pub use renewal::RenewalOptions;
-pub use report::{LOSSES, Report, TunnelCounts};
 pub use spent::{SpentError, SpentFile, SpentRows};
 pub use tunnel::Tunnel;

@@ -5,29 +5,29 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use nix::ifaddrs::getifaddrs;
 
-/// Why there is no link.
+/// Why a socket or interface cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    /// The kernel refused.
-    #[error("{what}: {source}")]
+    /// A socket operation failed.
+    #[error("{operation}: {source}")]
     Socket {
-        /// What was tried.
-        what: &'static str,
-        /// Why not.
+        /// The operation.
+        operation: &'static str,
+        /// The operating system's error.
         #[source]
         source: io::Error,
     },
-    /// The interface cannot be used.
+    /// An interface cannot be used.
     #[error("interface {name}: {problem}")]
     Interface {
-        /// The interface.
+        /// Name of the interface.
         name: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
 }
 
-/// A socket that talks to one gateway only.
+/// A socket that is connected to one gateway.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) socket: UdpSocket,
@@ -35,45 +35,55 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Opens a non-blocking socket; the kernel picks the address towards the gateway. No packet is sent.
+    /// Opens a non-blocking socket; the kernel selects the source address. Sends no packet.
     pub(crate) fn open(gateway: SocketAddr) -> Result<Self, LinkError> {
-        let error = |what| move |source| LinkError::Socket { what, source };
+        let error = |what| {
+            move |source| LinkError::Socket {
+                operation: what,
+                source,
+            }
+        };
         let socket = connected(gateway)?;
         socket
             .set_nonblocking(true)
-            .map_err(error("making the socket non-blocking"))?;
+            .map_err(error("making the socket non-blocking failed"))?;
         let local = local_ip(&socket)?;
         Ok(Self { socket, local })
     }
 }
 
-/// The address that the kernel would use towards the gateway now.
+/// The source address that the kernel would select for the gateway now.
 pub(crate) fn route_source(gateway: SocketAddr) -> Result<IpAddr, LinkError> {
     local_ip(&connected(gateway)?)
 }
 
 fn connected(gateway: SocketAddr) -> Result<UdpSocket, LinkError> {
-    let error = |what| move |source| LinkError::Socket { what, source };
+    let error = |what| {
+        move |source| LinkError::Socket {
+            operation: what,
+            source,
+        }
+    };
     let any: IpAddr = match gateway {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
-    let socket = UdpSocket::bind((any, 0)).map_err(error("opening a socket"))?;
+    let socket = UdpSocket::bind((any, 0)).map_err(error("opening a socket failed"))?;
     socket
         .connect(gateway)
-        .map_err(error("finding a route to the gateway"))?;
+        .map_err(error("finding a route to the gateway failed"))?;
     Ok(socket)
 }
 
 fn local_ip(socket: &UdpSocket) -> Result<IpAddr, LinkError> {
     let local = socket.local_addr().map_err(|source| LinkError::Socket {
-        what: "reading the socket's own address",
+        operation: "reading the socket's address failed",
         source,
     })?;
     Ok(local.ip().to_canonical())
 }
 
-/// 16 bytes as LAP/1 1.2 has them: IPv4 as ::ffff:a.b.c.d.
+/// An address as 16 bytes, LAP/1 1.2: IPv4 as ::ffff:a.b.c.d.
 pub(crate) fn wire_address(ip: IpAddr) -> [u8; 16] {
     match ip {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
@@ -81,10 +91,10 @@ pub(crate) fn wire_address(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-/// The MAC address of an interface of the calling thread's network namespace.
+/// The MAC address of an interface in the calling thread's network namespace.
 ///
 /// # Errors
-/// No such interface, or it has none.
+/// The interface does not exist, or has no MAC address.
 pub fn interface_mac(name: &str) -> Result<[u8; 6], LinkError> {
     let problem = |problem: String| LinkError::Interface {
         name: name.to_owned(),
@@ -104,9 +114,9 @@ pub fn interface_mac(name: &str) -> Result<[u8; 6], LinkError> {
         }
     }
     Err(problem(if known {
-        "it has no MAC address that a session could be bound to".to_owned()
+        "no MAC address to bind a session to".to_owned()
     } else {
-        "there is no such interface; `ip link` lists them".to_owned()
+        "interface not found; `ip link` lists interfaces".to_owned()
     }))
 }
 
@@ -115,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_link_knows_its_own_address() {
+    fn a_link_has_the_source_address_of_its_route() {
         let gateway: SocketAddr = "127.0.0.1:20550".parse().unwrap();
         let link = Link::open(gateway).unwrap();
         assert_eq!(link.local, IpAddr::V4(Ipv4Addr::LOCALHOST));
@@ -125,7 +135,7 @@ mod tests {
 
     #[test]
     fn an_interface_without_a_mac_address_is_named() {
-        for (name, problem) in [("lo", "no MAC"), ("lw-none0", "no such")] {
+        for (name, problem) in [("lo", "no MAC"), ("lw-none0", "not found")] {
             let error = interface_mac(name).unwrap_err().to_string();
             assert!(error.contains(name) && error.contains(problem), "{error}");
         }

@@ -1,10 +1,10 @@
-//! Datagrams between local programs and a peer device, under a key that the controller gave both (LAP/1 1.7.5).
+//! Datagrams between local programs and a peer device, under a key of the controller (LAP/1 1.7.5).
 //!
 //! ```text
 //!  program ──► listener ──► own address, peer port ══ DATA ══► peer's address, peer port ──► listener ──► program
 //! ```
-//! The controller is asked for each pair again and again: that renews the key ahead of its end, and shows that the pair has
-//! been closed. What is said between the two, and when, is the [`Association`]'s.
+//! The key of each pair is requested from the controller repeatedly: that renews the key before it expires, and detects that the pair was
+//! deleted. [`Association`] implements the protocol between the two devices.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -12,87 +12,87 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 
 use linewarden_protocol::ids::DeviceId;
 use linewarden_protocol::pair::{self, Association, OVERHEAD_BYTES, Path};
-use linewarden_protocol::ticket::Paired;
+use linewarden_protocol::ticket::PairResponse;
 use linewarden_protocol::wire::DATA_HEADER_BYTES;
 use linewarden_socket::kernel_drops;
 use zeroize::Zeroizing;
 
 use crate::agent::AgentError;
-use crate::report::{PeerCounts, Report};
-use crate::way::{OwnSocket, Seal};
+use crate::device_socket::{DeviceSocket, SealContext};
+use crate::event::{AgentEvent, PeerCounts};
 
-/// How often the controller is asked whether a pair still stands, ms: as long a closed pair lives while all are connected.
-const ASK_MS: u64 = 10_000;
-/// While there is a pair and no session, ms: first, and longest; each time twice as long.
-const ASK_APART_MS: (u64, u64) = (1_000, 5_000);
-/// Between two attempts to open the socket for peers, ms.
-const BIND_AGAIN_MS: u64 = 1_000;
-/// Datagrams of one socket before the others have their turn.
+/// Interval between requests for an open pair, ms: a deleted pair stays usable for this time while all parties are connected.
+const PAIR_REQUEST_INTERVAL_MS: u64 = 10_000;
+/// First and longest interval between requests for a pair that is not connected, ms; doubled each time.
+const PAIR_RETRY_MS: (u64, u64) = (1_000, 5_000);
+/// Interval between attempts to open the socket for peers, ms.
+const BIND_RETRY_MS: u64 = 1_000;
+/// Maximum number of datagrams of one socket before other sockets are served.
 const BATCH: usize = 64;
-/// The longest payload: with both heads it fits a link of 1,500 bytes, over IPv6 too.
+/// Maximum payload: with both headers it fits a link of 1,500 bytes, over IPv6 too.
 const PAYLOAD_BYTES_MAX: usize = 1_500 - 48 - DATA_HEADER_BYTES - OVERHEAD_BYTES;
 
-/// Why a peer is closed, unless the controller said so.
-const KEY_IS_OVER: &str = "its key is over and was not renewed";
+/// Why a peer was disconnected, unless the controller deleted the pair.
+const KEY_EXPIRED: &str = "the key of the pair has expired and was not renewed";
 
-/// A device to talk to.
+/// A peer device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// The other device.
+    /// The peer's device ID.
     pub device: DeviceId,
-    /// Where local programs send, and from where they get its datagrams.
+    /// Address for local programs: they send to it and receive the peer's datagrams from it.
     pub listen: SocketAddr,
-    /// Who gets its datagrams; the last one that has sent, if not given.
+    /// Program that receives the peer's datagrams; default: the last program that sent one.
     pub deliver: Option<SocketAddr>,
-    /// Where it is, if it is not at the same gateway.
+    /// Address of the peer, if it is not at the same gateway.
     pub address: Option<SocketAddr>,
 }
 
-struct State {
+struct PeerState {
     peer: Peer,
     listener: UdpSocket,
     program: Option<SocketAddr>,
-    ask_at_ms: u64,
-    /// How long until it is asked again while there is no session.
-    apart_pause_ms: u64,
+    request_at_ms: u64,
+    /// Interval to the next request while not connected.
+    retry_interval_ms: u64,
     association: Association,
-    /// Whether the last that was told is that it is open.
-    told_open: bool,
-    /// Without those of the kernel.
+    /// The last reported state: whether the peer is connected.
+    reported_open: bool,
+    /// Counters, without those of the kernel.
     counts: PeerCounts,
 }
 
 /// All peers of an agent.
 pub(crate) struct Peers {
-    states: Vec<State>,
-    socket: OwnSocket,
+    states: Vec<PeerState>,
+    socket: DeviceSocket,
     port: u16,
-    /// While there is no socket.
+    /// Time of the next attempt to open the socket.
     bind_at_ms: Option<u64>,
-    /// Of no pair.
+    /// Datagrams of no known pair.
     dropped_unopened: u64,
 }
 
 impl Peers {
-    /// Nobody.
-    pub(crate) fn none() -> Self {
+    /// No peers.
+    pub(crate) fn empty() -> Self {
         Self {
             states: Vec::new(),
-            socket: OwnSocket::new(0),
+            socket: DeviceSocket::new(0),
             port: 0,
             bind_at_ms: None,
             dropped_unopened: 0,
         }
     }
 
-    /// What was lost.
+    /// Counters of lost datagrams.
     pub(crate) fn counts(&self) -> PeerCounts {
         let mut all = PeerCounts {
             dropped_unopened: self.dropped_unopened,
             kernel_drops: self.socket.kernel_drops(),
             ..PeerCounts::default()
         };
-        for State { counts, listener, .. } in &self.states {
+        for PeerState { counts, listener, .. } in &self.states {
             all.dropped_no_session += counts.dropped_no_session;
             all.dropped_too_long += counts.dropped_too_long;
             all.dropped_unsent += counts.dropped_unsent;
@@ -102,7 +102,7 @@ impl Peers {
         all
     }
 
-    /// Those of `device`. Listens for local programs; peers are talked to at UDP port `port` of the device's address.
+    /// Opens the peers of `device`: sockets for local programs; datagrams between devices use UDP port `port` of the device's address.
     pub(crate) fn open(device: DeviceId, peers: &[Peer], port: u16) -> Result<Self, AgentError> {
         let open = |peer: &Peer| {
             let listener = UdpSocket::bind(peer.listen).and_then(|socket| {
@@ -113,22 +113,22 @@ impl Peers {
                 listen: peer.listen,
                 source,
             })?;
-            Ok(State {
+            Ok(PeerState {
                 peer: *peer,
                 listener,
                 program: None,
-                ask_at_ms: 0,
-                apart_pause_ms: ASK_APART_MS.0,
+                request_at_ms: 0,
+                retry_interval_ms: PAIR_RETRY_MS.0,
                 association: Association::new(device, peer.device),
-                told_open: false,
+                reported_open: false,
                 counts: PeerCounts::default(),
             })
         };
         Ok(Self {
             states: peers.iter().map(open).collect::<Result<_, _>>()?,
-            socket: OwnSocket::new(port),
+            socket: DeviceSocket::new(port),
             port,
-            ..Self::none()
+            ..Self::empty()
         })
     }
 
@@ -137,7 +137,7 @@ impl Peers {
         listeners.chain(self.socket.descriptor())
     }
 
-    /// When [`Peers::carry`] has something to do though nothing has come.
+    /// When [`Peers::forward`] must be called although no datagram has arrived.
     pub(crate) fn deadline(&self) -> Option<u64> {
         let due_ms = self
             .states
@@ -147,33 +147,41 @@ impl Peers {
         Some(due_ms.max(self.bind_at_ms.unwrap_or_default()))
     }
 
-    /// When [`Peers::question`] has one.
-    pub(crate) fn ask_deadline(&self) -> Option<u64> {
-        self.states.iter().map(|state| state.ask_at_ms).min()
+    /// When [`Peers::next_request`] returns a request.
+    pub(crate) fn request_deadline(&self) -> Option<u64> {
+        self.states.iter().map(|state| state.request_at_ms).min()
     }
 
-    /// Whom to ask the controller for.
-    pub(crate) fn question(&mut self, now_ms: u64) -> Option<DeviceId> {
-        // Whoever waits longest: peers that are off must not take the turn of those that are there.
-        let waiting = self.states.iter_mut().filter(|state| state.ask_at_ms <= now_ms);
-        let state = waiting.min_by_key(|state| state.ask_at_ms)?;
+    /// The next peer whose key is requested.
+    pub(crate) fn next_request(&mut self, now_ms: u64) -> Option<DeviceId> {
+        // The peer that waited longest: disconnected peers must not delay others.
+        let waiting = self
+            .states
+            .iter_mut()
+            .filter(|state| state.request_at_ms <= now_ms);
+        let state = waiting.min_by_key(|state| state.request_at_ms)?;
         let pause_ms = match state.association.is_open() {
             true => {
-                state.apart_pause_ms = ASK_APART_MS.0;
-                ASK_MS
+                state.retry_interval_ms = PAIR_RETRY_MS.0;
+                PAIR_REQUEST_INTERVAL_MS
             }
             false => {
-                let pause_ms = state.apart_pause_ms;
-                state.apart_pause_ms = (2 * pause_ms).min(ASK_APART_MS.1);
+                let pause_ms = state.retry_interval_ms;
+                state.retry_interval_ms = (2 * pause_ms).min(PAIR_RETRY_MS.1);
                 pause_ms
             }
         };
-        state.ask_at_ms = now_ms.saturating_add(pause_ms);
+        state.request_at_ms = now_ms.saturating_add(pause_ms);
         Some(state.peer.device)
     }
 
-    /// Takes the controller's answer to a question that was asked at `asked_ms`.
-    pub(crate) fn answer(&mut self, paired: Paired, asked_ms: u64, sink: &mut dyn FnMut(&Report)) {
+    /// Handles the controller's response to a request that was sent at `requested_ms`.
+    pub(crate) fn handle_response(
+        &mut self,
+        paired: PairResponse,
+        requested_ms: u64,
+        sink: &mut dyn FnMut(&AgentEvent),
+    ) {
         let port = self.port;
         let Some(state) = self
             .states
@@ -184,9 +192,9 @@ impl Peers {
         };
         let Some((pairing, role)) = paired.pair else {
             state.association.close();
-            // Whoever allows it does so for more than a few seconds.
-            state.ask_at_ms = asked_ms.saturating_add(ASK_MS);
-            state.tell("the controller has no such pair", sink);
+            // A pair is rarely created within a few seconds.
+            state.request_at_ms = requested_ms.saturating_add(PAIR_REQUEST_INTERVAL_MS);
+            state.report_change("the pair does not exist at the controller", sink);
             return;
         };
         let at_gateway = || {
@@ -194,33 +202,38 @@ impl Peers {
             (!v6.is_unspecified()).then(|| SocketAddr::new(IpAddr::V6(v6).to_canonical(), port))
         };
         let address = state.peer.address.or_else(at_gateway);
-        let until_ms = asked_ms.saturating_add(u64::from(paired.lifetime_s) * 1_000);
-        state.association.hold(pairing, role, until_ms, address);
+        let until_ms = requested_ms.saturating_add(u64::from(paired.lifetime_s) * 1_000);
+        state.association.set_key(pairing, role, until_ms, address);
     }
 
-    /// Carries what is there, both ways.
-    pub(crate) fn carry(&mut self, seal: &mut Seal<'_>, now_ms: u64, sink: &mut dyn FnMut(&Report)) {
+    /// Forwards datagrams in both directions.
+    pub(crate) fn forward(
+        &mut self,
+        seal: &mut SealContext<'_>,
+        now_ms: u64,
+        sink: &mut dyn FnMut(&AgentEvent),
+    ) {
         if self.states.is_empty() {
             return;
         }
-        match self.socket.bind(seal.own) {
+        match self.socket.bind(seal.device_address) {
             Ok(_) => self.bind_at_ms = None,
             Err(error) => {
-                tracing::debug!(%error, port = self.port, "no socket for peers");
-                self.bind_at_ms = Some(now_ms.saturating_add(BIND_AGAIN_MS));
+                tracing::debug!(%error, port = self.port, "opening the socket for peers failed; retrying later");
+                self.bind_at_ms = Some(now_ms.saturating_add(BIND_RETRY_MS));
             }
         }
         self.receive(seal, now_ms);
         for state in &mut self.states {
             state.send_due(&mut self.socket, seal, now_ms);
-            state.upwards(&mut self.socket, seal, now_ms);
+            state.send_from_programs(&mut self.socket, seal, now_ms);
             state.association.expire(now_ms);
-            state.tell(KEY_IS_OVER, sink);
+            state.report_change(KEY_EXPIRED, sink);
         }
     }
 
-    /// Takes what has come from the network.
-    fn receive(&mut self, seal: &mut Seal<'_>, now_ms: u64) {
+    /// Handles datagrams from the network.
+    fn receive(&mut self, seal: &mut SealContext<'_>, now_ms: u64) {
         let mut buffer = [0u8; 2_048];
         for _ in 0..BATCH {
             let Some(received) = self.socket.receive(seal, &mut buffer) else {
@@ -233,42 +246,43 @@ impl Peers {
             let mut message = Zeroizing::new(received.message.to_vec());
             let id = pair::pair_id(&message);
             let mut states = self.states.iter_mut();
-            let state = id.and_then(|id| states.find(|state| state.association.knows(&id)));
+            let state = id.and_then(|id| states.find(|state| state.association.accepts_pair_id(&id)));
             let Some(state) = state else {
                 self.dropped_unopened += 1;
                 continue;
             };
-            state.take(&mut message, path, now_ms);
+            state.deliver(&mut message, path, now_ms);
             state.send_due(&mut self.socket, seal, now_ms);
         }
     }
 }
 
-impl State {
-    fn take(&mut self, message: &mut [u8], path: Path, now_ms: u64) {
-        let payload = self.association.take(message, path, now_ms, &mut random);
+impl PeerState {
+    fn deliver(&mut self, message: &mut [u8], path: Path, now_ms: u64) {
+        let payload = self.association.receive(message, path, now_ms, &mut random);
         let program = self.peer.deliver.or(self.program);
-        // An empty one says nothing to a program.
+        // An empty payload is meaningless for a program.
         let Some(payload) = payload.filter(|payload| !payload.is_empty()) else {
             return;
         };
-        let sent = program.map(|program| self.listener.send_to(payload, program));
-        if !matches!(sent, Some(Ok(_))) {
-            tracing::debug!(?program, ?sent, "a peer's datagram was not delivered");
+        let result = program.map(|program| self.listener.send_to(payload, program));
+        if !matches!(result, Some(Ok(_))) {
+            let error = result.and_then(Result::err);
+            tracing::debug!(address = ?program, ?error, "datagram of a peer not delivered");
             self.counts.dropped_undelivered += 1;
         }
     }
 
-    /// Sends what is due between the two devices themselves.
-    fn send_due(&mut self, socket: &mut OwnSocket, seal: &mut Seal<'_>, now_ms: u64) {
+    /// Sends due messages of the protocol between the two devices.
+    fn send_due(&mut self, socket: &mut DeviceSocket, seal: &mut SealContext<'_>, now_ms: u64) {
         let mut out = [0u8; pair::HANDSHAKE_BYTES];
         while let Some((path, length)) = self.association.poll(now_ms, &mut random, &mut out) {
             self.send(socket, seal, path, out.get(..length).unwrap_or_default());
         }
     }
 
-    /// Takes what local programs have sent. While there is no session it is dropped, as on any link that is down.
-    fn upwards(&mut self, socket: &mut OwnSocket, seal: &mut Seal<'_>, now_ms: u64) {
+    /// Sends datagrams of local programs. Without a session between the devices they are dropped, as on any link that is down.
+    fn send_from_programs(&mut self, socket: &mut DeviceSocket, seal: &mut SealContext<'_>, now_ms: u64) {
         let mut buffer = [0u8; PAYLOAD_BYTES_MAX + 1];
         let mut out = [0u8; PAYLOAD_BYTES_MAX + OVERHEAD_BYTES];
         for _ in 0..BATCH {
@@ -279,9 +293,9 @@ impl State {
             };
             self.program = Some(program);
             if length > PAYLOAD_BYTES_MAX {
-                // Once for a run of them: a program that sends too much does so again and again.
+                // Logged at powers of two: a program that sends long datagrams does so repeatedly.
                 if self.counts.dropped_too_long == 0 || self.counts.dropped_too_long.is_power_of_two() {
-                    tracing::warn!(peer = %self.peer.device, "a datagram of more than {PAYLOAD_BYTES_MAX} B was dropped");
+                    tracing::warn!(peer_device_id = %self.peer.device, "datagram longer than {PAYLOAD_BYTES_MAX} B dropped");
                 }
                 self.counts.dropped_too_long += 1;
                 continue;
@@ -298,25 +312,25 @@ impl State {
         }
     }
 
-    fn send(&mut self, socket: &mut OwnSocket, seal: &mut Seal<'_>, path: Path, message: &[u8]) {
+    fn send(&mut self, socket: &mut DeviceSocket, seal: &mut SealContext<'_>, path: Path, message: &[u8]) {
         if let Err(error) = socket.send(seal, path.address, path.sealed, message) {
-            tracing::debug!(%error, peer = %self.peer.device, "a message was not sent");
+            tracing::debug!(%error, peer_device_id = %self.peer.device, "sending a message to a peer failed");
             self.counts.dropped_unsent += 1;
         }
     }
 
-    /// Tells that it is open, or closed and why, when that has changed.
-    fn tell(&mut self, why: &str, sink: &mut dyn FnMut(&Report)) {
+    /// Reports a change between connected and disconnected.
+    fn report_change(&mut self, reason: &str, sink: &mut dyn FnMut(&AgentEvent)) {
         let is_open = self.association.is_open();
-        if std::mem::replace(&mut self.told_open, is_open) == is_open {
+        if std::mem::replace(&mut self.reported_open, is_open) == is_open {
             return;
         }
         let device = self.peer.device.to_string();
         sink(&match is_open {
-            true => Report::PeerOpen { device },
-            false => Report::PeerClosed {
-                device,
-                why: why.to_owned(),
+            true => AgentEvent::PeerConnected { peer: device },
+            false => AgentEvent::PeerDisconnected {
+                peer: device,
+                reason: reason.to_owned(),
             },
         });
     }
@@ -346,8 +360,8 @@ mod tests {
         Peers::open(DeviceId(0xd1), &peers, 0).unwrap()
     }
 
-    fn paired(pair: Option<(Pairing, Role)>) -> Paired {
-        Paired {
+    fn paired(pair: Option<(Pairing, Role)>) -> PairResponse {
+        PairResponse {
             peer: PEER,
             lifetime_s: u32::from(pair.is_some()) * 300,
             pair,
@@ -355,42 +369,42 @@ mod tests {
         }
     }
 
-    /// When it is asked for the pair within 30 s, if each question is answered so.
-    fn asked_at_ms(answer: &Paired) -> Vec<u64> {
+    /// Times of the requests within 30 s, if every response is `pair_response`.
+    fn request_times_ms(pair_response: &PairResponse) -> Vec<u64> {
         let mut peers = peers([PEER]);
-        let mut asked = Vec::new();
+        let mut request_times_ms = Vec::new();
         for now_ms in 0..30_000 {
-            if peers.question(now_ms) == Some(PEER) {
-                asked.push(now_ms);
-                peers.answer(answer.clone(), now_ms, &mut |_| panic!("nothing to tell"));
-                assert_eq!(peers.ask_deadline(), Some(peers.states[0].ask_at_ms));
+            if peers.next_request(now_ms) == Some(PEER) {
+                request_times_ms.push(now_ms);
+                peers.handle_response(pair_response.clone(), now_ms, &mut |_| panic!("unexpected event"));
+                assert_eq!(peers.request_deadline(), Some(peers.states[0].request_at_ms));
             }
         }
-        asked
+        request_times_ms
     }
 
     #[test]
-    fn a_pair_that_is_not_allowed_is_asked_for_every_ten_seconds_only() {
-        assert_eq!(asked_at_ms(&paired(None)), [0, 10_000, 20_000]);
+    fn a_missing_pair_is_requested_every_ten_seconds() {
+        assert_eq!(request_times_ms(&paired(None)), [0, 10_000, 20_000]);
         let pairing = Pairing {
             id: [1; 16],
             key: [2; 32],
         };
-        let apart = asked_at_ms(&paired(Some((pairing, Role::Responder))));
+        let apart = request_times_ms(&paired(Some((pairing, Role::Responder))));
         assert_eq!(
             apart,
             [0, 1_000, 3_000, 7_000, 12_000, 17_000, 22_000, 27_000],
-            "more often while there is a key and no session"
+            "more often while there is a key but no connection"
         );
     }
 
     #[test]
-    fn peers_that_are_off_do_not_take_the_turn_of_others() {
+    fn disconnected_peers_do_not_delay_requests_for_others() {
         let mut peers = peers((1..=20).map(DeviceId));
-        // Ten questions a second are all that a desk hands on.
-        let asked: Vec<u64> = (0..20)
-            .filter_map(|turn| Some(peers.question(100 * turn)?.0))
+        // A gateway relays at most ten tickets a second.
+        let requested_at: Vec<u64> = (0..20)
+            .filter_map(|turn| Some(peers.next_request(100 * turn)?.0))
             .collect();
-        assert_eq!(asked, (1..=20).collect::<Vec<_>>());
+        assert_eq!(requested_at, (1..=20).collect::<Vec<_>>());
     }
 }

@@ -1,11 +1,11 @@
-//! Which rows of a pool the device has answered, and which were accepted, as they lie on disk beside the helper data (LAP/1 1.5).
+//! The rows of a pool that the device has answered, and those that were accepted, stored beside the helper data (LAP/1 1.5).
 //!
-//! A row whose ACK verified is never answered again, by no process of this device, whatever a registry says that was put back to an
-//! earlier state. A row that was answered and not acknowledged may be asked for again, for its RESPONSE may be lost. What is
-//! written is on the disk before the RESPONSE leaves, and again when the ACK has come: one file of some hundred bytes, replaced twice
-//! for each authentication. What could not be written is written with the next one.
+//! A row whose ACK verified is never answered again, by any process of this device, even if a registry is restored to an earlier state. A
+//! row that was answered but not acknowledged may be requested again, because its RESPONSE may be lost. The file is written before the
+//! RESPONSE is sent, and again after the ACK: some hundred bytes, replaced twice per authentication. A failed write is repeated with the
+//! next one.
 //!
-//! The file keeps the last four pools that were in use: earlier helper data that are put back find their rows.
+//! The file covers the last four pools that were in use, so that restored helper data find their rows.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -22,29 +22,29 @@ const MAGIC: &[u8; 8] = b"LWSPENT\x02";
 const HEAD_BYTES: usize = POOL_BYTES + 4 + 4;
 const POOL_BYTES: usize = 16;
 const DIGEST_BYTES: usize = 32;
-/// Pools that are kept, the one in use among them.
+/// Maximum number of pools, including the one in use.
 const POOLS_MAX: usize = 4;
-/// Ranges of a pool that are kept apart. With one more, the rows between the lowest two count as spent: the registry has others.
+/// Maximum number of ranges per pool. With one more, the rows between the lowest two count as spent: the registry has others.
 const RANGES_MAX: usize = 4096;
 const RANGE_BYTES: usize = 4 + 4;
 const FILE_BYTES_MAX: usize =
     MAGIC.len() + POOLS_MAX * (HEAD_BYTES + RANGES_MAX * RANGE_BYTES) + DIGEST_BYTES;
 
-/// Why a file of spent rows cannot be used.
+/// Why the file of spent rows cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SpentError {
-    /// It cannot be read.
-    #[error("{}: {source}; it lists the rows that this device has spent", path.display())]
+    /// The file cannot be read.
+    #[error("{}: {source}; expected the list of spent rows of this device", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The operating system's error.
         #[source]
         source: io::Error,
     },
-    /// Its content is not what was written.
+    /// The file is damaged.
     #[error(
-        "{}: the list of spent rows is damaged; enrol the device anew, or remove the file if the registry was never put back to an earlier state",
+        "{}: list of spent rows is damaged; enroll the device again, or remove the file if the registry was never restored to an earlier state",
         path.display()
     )]
     Damaged {
@@ -53,21 +53,21 @@ pub enum SpentError {
     },
 }
 
-/// The rows of one pool that were answered, and those of them that were accepted.
+/// The rows of one pool that were answered, and those that were accepted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SpentRows {
-    /// Which pool: rows of another enrolment have the same numbers.
+    /// The pool: rows of another enrollment have the same numbers.
     pool: [u8; POOL_BYTES],
-    /// Above every row that was answered.
+    /// Number above every row that was answered.
     unanswered_from: u32,
-    /// Rows whose ACK verified, as first and end; none touches another.
+    /// Rows whose ACK verified, as first and end; ranges do not touch.
     accepted: BTreeMap<u32, u32>,
 }
 
 impl SpentRows {
-    /// Of a pool of which nothing is spent. `None` in key mode.
+    /// An empty record for a pool. `None` in key mode.
     #[must_use]
-    pub fn of(credential: &Credential) -> Option<Self> {
+    pub fn for_pool(credential: &Credential) -> Option<Self> {
         let Credential::Pool(helper) = credential else {
             return None;
         };
@@ -75,7 +75,7 @@ impl SpentRows {
         let mut hash = Sha256::new();
         hash.update(b"linewarden pool");
         hash.update(first.to_be_bytes());
-        // Rows are added behind it, and it stays.
+        // The first row never changes: rows are only appended.
         hash.update(helper.digest(first).unwrap_or_default());
         let mut pool = [0; POOL_BYTES];
         pool.copy_from_slice(hash.finalize().get(..POOL_BYTES)?);
@@ -85,33 +85,33 @@ impl SpentRows {
         })
     }
 
-    /// The lowest row from which on nothing was answered.
+    /// The lowest row from which on no row was answered.
     #[must_use]
     pub fn unanswered_from(&self) -> RowIndex {
         RowIndex(self.unanswered_from)
     }
 
-    /// Whether its ACK has verified.
+    /// Whether the ACK of a row has verified.
     #[must_use]
     pub fn is_accepted(&self, row: RowIndex) -> bool {
         let before = self.accepted.range(..=row.0).next_back();
         before.is_some_and(|(_, end)| row.0 < *end)
     }
 
-    /// A RESPONSE with that row is about to leave; whether that is new.
-    pub fn answer(&mut self, row: RowIndex) -> bool {
+    /// Records a row before its RESPONSE is sent; returns whether the row is new.
+    pub fn mark_answered(&mut self, row: RowIndex) -> bool {
         let above = row.0.saturating_add(1);
         let is_new = above > self.unanswered_from;
         self.unanswered_from = self.unanswered_from.max(above);
         is_new
     }
 
-    /// An ACK for that row has verified; whether that is new.
-    pub fn accept(&mut self, row: RowIndex) -> bool {
+    /// Records a row after its ACK has verified; returns whether the row is new.
+    pub fn mark_accepted(&mut self, row: RowIndex) -> bool {
         if self.is_accepted(row) {
             return false;
         }
-        self.answer(row);
+        self.mark_answered(row);
         let (mut first, mut end) = (row.0, row.0.saturating_add(1));
         if let Some(behind) = self.accepted.remove(&end) {
             end = behind;
@@ -160,7 +160,7 @@ impl SpentRows {
             let (first, behind) = rest.split_first_chunk::<4>()?;
             let (end, behind) = behind.split_first_chunk::<4>()?;
             let (first, end) = (u32::from_be_bytes(*first), u32::from_be_bytes(*end));
-            // As they are written: in order, apart from each other, and none empty.
+            // Ranges as they are written: ordered, not touching, not empty.
             if above.is_some_and(|above| first <= above) || end <= first || end > rows.unanswered_from {
                 return None;
             }
@@ -172,7 +172,7 @@ impl SpentRows {
     }
 }
 
-/// The file's content: `"LWSPENT" 2 | pools, the one in use first | SHA-256 of all before`.
+/// Encodes the file: `"LWSPENT" 2 | pools, the one in use first | SHA-256 of all before`.
 fn to_bytes<'a>(pools: impl Iterator<Item = &'a SpentRows>) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     pools.for_each(|rows| rows.write_to(&mut bytes));
@@ -181,7 +181,7 @@ fn to_bytes<'a>(pools: impl Iterator<Item = &'a SpentRows>) -> Vec<u8> {
     bytes
 }
 
-/// Reads what [`to_bytes`] has made; `None` if it is anything else.
+/// Decodes a file of [`to_bytes`]; `None` if it is damaged.
 fn from_bytes(bytes: &[u8]) -> Option<Vec<SpentRows>> {
     let (text, digest) = bytes.split_at_checked(bytes.len().checked_sub(DIGEST_BYTES)?)?;
     if Sha256::digest(text)[..] != *digest {
@@ -197,28 +197,28 @@ fn from_bytes(bytes: &[u8]) -> Option<Vec<SpentRows>> {
     Some(pools)
 }
 
-/// The same on disk.
+/// The records with their file.
 #[derive(Debug)]
 pub struct SpentFile {
     rows: SpentRows,
-    /// Of other pools, those last in use first.
-    others: Vec<SpentRows>,
-    /// What is here is not all on the disk.
+    /// Records of other pools, last used first.
+    other_pools: Vec<SpentRows>,
+    /// The records in memory differ from those on disk.
     is_dirty: bool,
-    /// `None`: they are forgotten with this process.
+    /// `None`: not stored.
     path: Option<PathBuf>,
 }
 
 impl SpentFile {
-    /// Reads what lies beside the helper data in `helper`: the rows of their pool, and of those before. `None` in key mode.
+    /// Reads the file beside the helper data file `helper`. `None` in key mode.
     ///
     /// # Errors
-    /// A file that cannot be read or is damaged.
-    pub fn read_beside(helper: &Path, credential: &Credential) -> Result<Option<Self>, SpentError> {
-        let Some(blank) = SpentRows::of(credential) else {
+    /// The file cannot be read, or is damaged.
+    pub fn read_for(helper: &Path, credential: &Credential) -> Result<Option<Self>, SpentError> {
+        let Some(blank) = SpentRows::for_pool(credential) else {
             return Ok(None);
         };
-        let path = beside(helper);
+        let path = spent_path(helper);
         let mut pools = match read_bounded(&path, FILE_BYTES_MAX) {
             Ok(bytes) => from_bytes(&bytes).ok_or_else(|| SpentError::Damaged { path: path.clone() })?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -227,50 +227,50 @@ impl SpentFile {
         let known = pools.iter().position(|rows| rows.pool == blank.pool);
         Ok(Some(Self {
             rows: known.map_or(blank, |known| pools.remove(known)),
-            others: pools,
+            other_pools: pools,
             is_dirty: false,
             path: Some(path),
         }))
     }
 
-    /// In memory only, for helper data that come from no file. `None` in key mode.
+    /// Records without a file, for helper data without a file. `None` in key mode.
     #[must_use]
     pub fn in_memory(credential: &Credential) -> Option<Self> {
-        SpentRows::of(credential).map(|rows| Self {
+        SpentRows::for_pool(credential).map(|rows| Self {
             rows,
-            others: Vec::new(),
+            other_pools: Vec::new(),
             is_dirty: false,
             path: None,
         })
     }
 
-    /// The rows.
+    /// The record of the pool in use.
     #[must_use]
     pub fn rows(&self) -> &SpentRows {
         &self.rows
     }
 
-    /// A RESPONSE with that row is about to leave: notes it, durably.
+    /// Records a row durably before its RESPONSE is sent.
     ///
     /// # Errors
-    /// The file's; in memory it is noted all the same, and the next call writes it again.
-    pub fn answer(&mut self, row: RowIndex) -> io::Result<()> {
-        self.is_dirty |= self.rows.answer(row);
+    /// Writing fails; the row is recorded in memory, and the next call writes it.
+    pub fn mark_answered(&mut self, row: RowIndex) -> io::Result<()> {
+        self.is_dirty |= self.rows.mark_answered(row);
         self.write()
     }
 
-    /// An ACK for that row has verified: notes it, durably.
+    /// Records a row durably after its ACK has verified.
     ///
     /// # Errors
-    /// As [`SpentFile::answer`].
-    pub fn accept(&mut self, row: RowIndex) -> io::Result<()> {
-        self.is_dirty |= self.rows.accept(row);
+    /// As [`SpentFile::mark_answered`].
+    pub fn mark_accepted(&mut self, row: RowIndex) -> io::Result<()> {
+        self.is_dirty |= self.rows.mark_accepted(row);
         self.write()
     }
 
     fn write(&mut self) -> io::Result<()> {
         if let (true, Some(path)) = (self.is_dirty, &self.path) {
-            let others = self.others.iter().take(POOLS_MAX - 1);
+            let others = self.other_pools.iter().take(POOLS_MAX - 1);
             replace(path, &to_bytes([&self.rows].into_iter().chain(others)))?;
         }
         self.is_dirty = false;
@@ -278,7 +278,7 @@ impl SpentFile {
     }
 }
 
-fn beside(helper: &Path) -> PathBuf {
+fn spent_path(helper: &Path) -> PathBuf {
     let mut name: OsString = helper.file_name().unwrap_or_default().to_owned();
     name.push(".spent");
     helper.with_file_name(name)
@@ -287,7 +287,7 @@ fn beside(helper: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use linewarden_protocol::ids::DeviceId;
-    use linewarden_puf::extractor::{PoolEnrolment, enrol_pool};
+    use linewarden_puf::extractor::{PoolEnrollment, enroll_pool};
     use rand_chacha::ChaCha20Rng;
     use rand_chacha::rand_core::SeedableRng as _;
 
@@ -295,11 +295,11 @@ mod tests {
     use crate::source::FleetSeed;
 
     #[test]
-    fn accepted_rows_join_in_whatever_order_they_come() {
+    fn accepted_rows_join_to_ranges_in_any_order() {
         let mut rows = SpentRows::default();
         for row in [5, 3, 16, 4, 15, 0] {
-            assert!(rows.accept(RowIndex(row)));
-            assert!(!rows.accept(RowIndex(row)));
+            assert!(rows.mark_accepted(RowIndex(row)));
+            assert!(!rows.mark_accepted(RowIndex(row)));
         }
         assert_eq!(rows.accepted, BTreeMap::from([(0, 1), (3, 6), (15, 17)]));
         assert_eq!(rows.unanswered_from(), RowIndex(17));
@@ -318,20 +318,20 @@ mod tests {
     }
 
     #[test]
-    fn an_answered_row_is_not_spent_and_raises_the_statement() {
+    fn an_answered_row_is_not_accepted_but_raises_unanswered_from() {
         let mut rows = SpentRows::default();
-        assert!(rows.answer(RowIndex(7)));
-        assert!(!rows.answer(RowIndex(7)));
+        assert!(rows.mark_answered(RowIndex(7)));
+        assert!(!rows.mark_answered(RowIndex(7)));
         assert!(!rows.is_accepted(RowIndex(7)));
-        assert!(!rows.answer(RowIndex(3)), "it never falls");
+        assert!(!rows.mark_answered(RowIndex(3)), "it never decreases");
         assert_eq!(rows.unanswered_from(), RowIndex(8));
         assert_eq!(from_bytes(&to_bytes([&rows].into_iter())), Some(vec![rows]));
     }
 
     #[test]
-    fn what_is_not_as_it_was_written_is_refused() {
+    fn an_altered_file_is_refused() {
         let mut rows = SpentRows::default();
-        rows.accept(RowIndex(1));
+        rows.mark_accepted(RowIndex(1));
         let bytes = to_bytes([&rows, &rows].into_iter());
         for at in 0..bytes.len() {
             let mut altered = bytes.clone();
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_no_device_writes_are_refused() {
+    fn invalid_ranges_are_refused() {
         for accepted in [
             &[(3, 3)][..],
             &[(4, 2)],
@@ -360,11 +360,11 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_ranges_the_lowest_are_joined_and_the_file_stays_small() {
+    fn the_lowest_of_too_many_ranges_are_joined() {
         let mut rows = SpentRows::default();
         let ranges = RANGES_MAX as u32 + 10;
         for row in 0..ranges {
-            assert!(rows.accept(RowIndex(2 * row)));
+            assert!(rows.mark_accepted(RowIndex(2 * row)));
         }
         assert_eq!(rows.accepted.len(), RANGES_MAX);
         assert_eq!(rows.accepted.first_key_value(), Some((&0, &21)));
@@ -390,49 +390,49 @@ mod tests {
                 .build(&FleetSeed::from_bytes([1; 32]), DeviceId(1), 1)
                 .unwrap();
         Credential::Pool(
-            enrol_pool(&mut chip, &PoolEnrolment::rows(1), &mut rng)
+            enroll_pool(&mut chip, &PoolEnrollment::rows(1), &mut rng)
                 .unwrap()
                 .helper,
         )
     }
 
     #[test]
-    fn earlier_helper_data_that_are_put_back_find_their_rows() {
+    fn restored_helper_data_find_their_rows() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("d1.helper");
         let pools: Vec<Credential> = (0..5).map(pool).collect();
-        let read = |pool: &Credential| SpentFile::read_beside(&path, pool).unwrap().unwrap();
+        let read = |pool: &Credential| SpentFile::read_for(&path, pool).unwrap().unwrap();
         for (row, pool) in (1..).zip(&pools) {
             let mut file = read(pool);
-            assert_eq!(file.rows(), &SpentRows::of(pool).unwrap());
-            file.accept(RowIndex(row)).unwrap();
+            assert_eq!(file.rows(), &SpentRows::for_pool(pool).unwrap());
+            file.mark_accepted(RowIndex(row)).unwrap();
         }
         let is_known = |row, pool| read(pool).rows().is_accepted(RowIndex(row));
         let known: Vec<bool> = (1..).zip(&pools).map(|(row, pool)| is_known(row, pool)).collect();
         assert_eq!(known, [false, true, true, true, true], "the last four");
-        read(&pools[1]).accept(RowIndex(7)).unwrap();
-        read(&pools[0]).accept(RowIndex(7)).unwrap();
+        read(&pools[1]).mark_accepted(RowIndex(7)).unwrap();
+        read(&pools[0]).mark_accepted(RowIndex(7)).unwrap();
         let known: Vec<bool> = (1..).zip(&pools).map(|(row, pool)| is_known(row, pool)).collect();
         assert_eq!(known, [false, true, false, true, true], "those last in use");
     }
 
     #[test]
-    fn a_row_that_could_not_be_written_is_written_with_the_next_call() {
+    fn a_failed_write_is_repeated_by_the_next_call() {
         let home = tempfile::tempdir().unwrap();
         let directory = home.path().join("not-there-yet");
         let path = directory.join("d1.helper");
         let pool = pool(1);
-        let mut file = SpentFile::read_beside(&path, &pool).unwrap().unwrap();
-        file.answer(RowIndex(4)).unwrap_err();
-        file.accept(RowIndex(4)).unwrap_err();
-        file.accept(RowIndex(4)).unwrap_err();
+        let mut file = SpentFile::read_for(&path, &pool).unwrap().unwrap();
+        file.mark_answered(RowIndex(4)).unwrap_err();
+        file.mark_accepted(RowIndex(4)).unwrap_err();
+        file.mark_accepted(RowIndex(4)).unwrap_err();
         std::fs::create_dir(&directory).unwrap();
         // A further copy of the same RESPONSE: no row is new.
-        file.answer(RowIndex(4)).unwrap();
-        let read = SpentFile::read_beside(&path, &pool).unwrap().unwrap();
+        file.mark_answered(RowIndex(4)).unwrap();
+        let read = SpentFile::read_for(&path, &pool).unwrap().unwrap();
         assert!(read.rows().is_accepted(RowIndex(4)));
-        // Nothing is written that is on the disk already.
+        // Unchanged records are not written again.
         std::fs::remove_dir_all(&directory).unwrap();
-        file.answer(RowIndex(4)).unwrap();
+        file.mark_answered(RowIndex(4)).unwrap();
     }
 }

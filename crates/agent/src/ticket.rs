@@ -1,7 +1,7 @@
-//! One question to the controller at a time, sealed end to end and repeated until it is answered (LAP/1 1.7).
+//! Tickets: one request to the controller at a time, sealed end to end and repeated until the response arrives (LAP/1 1.7).
 //!
-//! A ticket goes to the gateway's desk, plainly and inside DATA in turn, and then by the way by which an answer came. It is
-//! the same either way.
+//! A ticket is sent to the gateway's ticket port, alternately without and with DATA encapsulation, and then by the route of the first
+//! response. The ticket is the same on both routes.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
@@ -9,37 +9,38 @@ use std::os::fd::BorrowedFd;
 use linewarden_protocol::device::Device;
 use linewarden_protocol::ids::SessionId;
 use linewarden_protocol::ticket::{
-    self, Carriage, Direction, Head, Kind, MESSAGE_BYTES_MAX, Opening, Paired, Room, Sealed, State, Taken,
+    self, ChunkAck, Direction, EnrollmentState, Kind, MESSAGE_BYTES_MAX, PairResponse, PlaintextBuffer,
+    RelayAuth, SealedTicket, TicketHeader, TicketSession,
 };
 use linewarden_protocol::wire::DATA_HEADER_BYTES;
 
+use crate::device_socket::{DeviceSocket, SealContext};
 use crate::tunnel::Tunnels;
-use crate::way::{OwnSocket, Seal};
 
 /// First and longest interval between two copies, ms.
 const REPEAT_MS: (u64, u64) = (100, 2_000);
-/// Copies before it is given up.
+/// Copies before the request fails.
 const COPIES_MAX: u32 = 12;
-/// Datagrams before the others have their turn.
+/// Maximum number of datagrams before other sockets are served.
 const BATCH: usize = 64;
 
-/// What became of a question.
+/// Result of a request.
 #[derive(Debug)]
-pub(crate) enum Told {
-    /// How the enrolment stands.
-    State(State),
-    /// A pair, or that there is none; and when it was asked for first, ms.
-    Paired(Paired, u64),
-    /// What became of a piece of evidence.
-    Taken(Taken),
-    /// No answer to a question of that kind: the session has ended meanwhile, or nothing gets through.
-    Nothing(Kind),
+pub(crate) enum TicketResult {
+    /// State of the enrollment.
+    State(EnrollmentState),
+    /// A pair, or that there is none; and when it was first requested, ms.
+    Pair(PairResponse, u64),
+    /// Result of a piece of evidence.
+    Evidence(ChunkAck),
+    /// No response to a request of that kind: the session has ended, or no message gets through.
+    NoResponse(Kind),
 }
 
-/// What is under way.
-struct Asked {
+/// A pending request.
+struct PendingTicket {
     kind: Kind,
-    asked_ms: u64,
+    submitted_ms: u64,
     session: SessionId,
     nonce: [u8; 16],
     message: Vec<u8>,
@@ -48,27 +49,27 @@ struct Asked {
     interval_ms: u64,
 }
 
-/// The way to the controller.
-pub(crate) struct TicketLine {
-    desk: SocketAddr,
-    socket: OwnSocket,
-    /// Whether the next copy goes inside DATA.
+/// The client of the gateway's ticket relay.
+pub(crate) struct TicketClient {
+    relay: SocketAddr,
+    socket: DeviceSocket,
+    /// Whether the next copy is sent inside DATA.
     sealed: bool,
-    /// Whether answers have come that way, or the other.
-    known: bool,
-    asked: Option<Asked>,
-    /// Of the last question.
+    /// Whether a response has arrived, so that its route is used.
+    is_route_known: bool,
+    pending: Option<PendingTicket>,
+    /// Serial number of the last request.
     serial: u64,
 }
 
-impl TicketLine {
-    pub(crate) fn new(desk: SocketAddr) -> Self {
+impl TicketClient {
+    pub(crate) fn new(relay: SocketAddr) -> Self {
         Self {
-            desk,
-            socket: OwnSocket::new(0),
+            relay,
+            socket: DeviceSocket::new(0),
             sealed: false,
-            known: false,
-            asked: None,
+            is_route_known: false,
+            pending: None,
             serial: 0,
         }
     }
@@ -77,25 +78,25 @@ impl TicketLine {
         self.socket.descriptor()
     }
 
-    /// Answers that the kernel has dropped.
+    /// Responses that the kernel has dropped.
     pub(crate) fn kernel_drops(&self) -> u64 {
         self.socket.kernel_drops()
     }
 
-    /// When [`TicketLine::poll`] has something to do though nothing has come.
+    /// When [`TicketClient::poll`] must be called although no datagram has arrived.
     pub(crate) fn deadline(&self) -> Option<u64> {
-        self.asked.as_ref().map(|asked| asked.due_ms)
+        self.pending.as_ref().map(|pending| pending.due_ms)
     }
 
-    pub(crate) fn is_free(&self) -> bool {
-        self.asked.is_none()
+    pub(crate) fn is_idle(&self) -> bool {
+        self.pending.is_none()
     }
 
-    /// Asks, in the device's session.
+    /// Starts a request in the device's session.
     ///
     /// # Errors
-    /// No session, no random bytes, or a body that does not fit.
-    pub(crate) fn ask(
+    /// No session, no random bytes, or the body is too long.
+    pub(crate) fn submit(
         &mut self,
         device: &Device,
         kind: Kind,
@@ -110,25 +111,32 @@ impl TicketLine {
         let (front, back) = random.split_at(16);
         nonce.copy_from_slice(front);
         aead_nonce.copy_from_slice(back);
-        let head = Head {
+        let head = TicketHeader {
             kind,
             direction: Direction::Up,
-            opening: opening(device, session),
+            session: opening(device, session),
             number,
             nonce,
         };
         self.serial += 1;
-        let carriage = Carriage {
+        let carriage = RelayAuth {
             key: session.key(),
             serial: self.serial,
         };
         let mut out = vec![0; MESSAGE_BYTES_MAX];
-        let length = ticket::seal_question(session.ticket(), &head, &carriage, aead_nonce, body, &mut out)
-            .map_err(|error| error.to_string())?;
+        let length = ticket::seal_request(
+            session.ticket_root(),
+            &head,
+            &carriage,
+            aead_nonce,
+            body,
+            &mut out,
+        )
+        .map_err(|error| error.to_string())?;
         out.truncate(length);
-        self.asked = Some(Asked {
+        self.pending = Some(PendingTicket {
             kind,
-            asked_ms: now_ms,
+            submitted_ms: now_ms,
             session: session.id,
             nonce,
             message: out,
@@ -139,101 +147,107 @@ impl TicketLine {
         Ok(())
     }
 
-    /// Sends what is due and takes what has come; what became of the question, once.
+    /// Sends a due copy and handles responses; returns the result of the request once.
     pub(crate) fn poll(
         &mut self,
         device: &Device,
         tunnels: &mut Tunnels,
         own: Option<IpAddr>,
         now_ms: u64,
-    ) -> Option<Told> {
-        let asked = self.asked.as_ref()?;
-        let lives = device
+    ) -> Option<TicketResult> {
+        let pending = self.pending.as_ref()?;
+        let is_same_session = device
             .session()
-            .is_some_and(|session| session.id == asked.session);
-        let (Some(own), true) = (own, lives) else {
-            let kind = asked.kind;
-            self.asked = None;
-            return Some(Told::Nothing(kind));
+            .is_some_and(|session| session.id == pending.session);
+        let (Some(own), true) = (own, is_same_session) else {
+            let kind = pending.kind;
+            self.pending = None;
+            return Some(TicketResult::NoResponse(kind));
         };
-        let mut seal = Seal { device, tunnels, own };
-        if let Some(told) = self.receive(&mut seal) {
-            self.asked = None;
-            return Some(told);
+        let mut seal = SealContext {
+            device,
+            tunnels,
+            device_address: own,
+        };
+        if let Some(result) = self.receive(&mut seal) {
+            self.pending = None;
+            return Some(result);
         }
         self.send(&mut seal, now_ms)
     }
 
-    fn send(&mut self, seal: &mut Seal<'_>, now_ms: u64) -> Option<Told> {
+    fn send(&mut self, seal: &mut SealContext<'_>, now_ms: u64) -> Option<TicketResult> {
         let sealed = self.sealed;
-        let asked = self.asked.as_mut().filter(|asked| asked.due_ms <= now_ms)?;
-        if asked.copies >= COPIES_MAX {
-            let kind = asked.kind;
-            self.asked = None;
-            return Some(Told::Nothing(kind));
+        let pending = self.pending.as_mut().filter(|pending| pending.due_ms <= now_ms)?;
+        if pending.copies >= COPIES_MAX {
+            let kind = pending.kind;
+            self.pending = None;
+            return Some(TicketResult::NoResponse(kind));
         }
-        asked.copies += 1;
-        asked.due_ms = now_ms.saturating_add(asked.interval_ms);
-        // A pair of copies, one each way, before the interval grows.
-        if asked.copies.is_multiple_of(2) {
-            asked.interval_ms = (2 * asked.interval_ms).min(REPEAT_MS.1);
+        pending.copies += 1;
+        pending.due_ms = now_ms.saturating_add(pending.interval_ms);
+        // One copy per route before the interval grows.
+        if pending.copies.is_multiple_of(2) {
+            pending.interval_ms = (2 * pending.interval_ms).min(REPEAT_MS.1);
         }
-        if !self.known {
+        if !self.is_route_known {
             self.sealed = !sealed;
         }
-        match self.socket.send(seal, self.desk, sealed, &asked.message) {
-            Ok(()) => tracing::debug!(kind = ?asked.kind, desk = %self.desk, sealed, "sent a ticket"),
+        match self.socket.send(seal, self.relay, sealed, &pending.message) {
+            Ok(()) => tracing::debug!(kind = ?pending.kind, peer = %self.relay, sealed, "ticket sent"),
             Err(error) => {
-                tracing::debug!(kind = ?asked.kind, %error, "a ticket was not sent; it is repeated")
+                tracing::debug!(kind = ?pending.kind, %error, "sending a ticket failed; it is repeated")
             }
         }
         None
     }
 
-    fn receive(&mut self, seal: &mut Seal<'_>) -> Option<Told> {
+    fn receive(&mut self, seal: &mut SealContext<'_>) -> Option<TicketResult> {
         let mut buffer = [0u8; DATA_HEADER_BYTES + MESSAGE_BYTES_MAX + 1];
         for _ in 0..BATCH {
             let received = self.socket.receive(seal, &mut buffer)?;
-            if (received.from.ip(), received.from.port()) != (self.desk.ip(), self.desk.port()) {
-                tracing::debug!(from = %received.from, "dropped a ticket: it is not from the desk");
+            if (received.from.ip(), received.from.port()) != (self.relay.ip(), self.relay.port()) {
+                tracing::debug!(peer = %received.from, "ticket dropped: not from the gateway's ticket port");
                 continue;
             }
-            if let Some(told) = self.open(seal.device, received.message) {
-                tracing::debug!(sealed = received.sealed, "received the answer to a ticket");
-                (self.sealed, self.known) = (received.sealed, true);
-                return Some(told);
+            if let Some(result) = self.open_response(seal.device, received.message) {
+                tracing::debug!(sealed = received.sealed, "ticket response received");
+                (self.sealed, self.is_route_known) = (received.sealed, true);
+                return Some(result);
             }
-            tracing::debug!(from = %received.from, "dropped a ticket: it does not answer what was asked");
+            tracing::debug!(peer = %received.from, "ticket dropped: not a response to the pending request");
         }
         None
     }
 
-    /// The answer, if it is one to what was asked.
-    fn open(&self, device: &Device, message: &[u8]) -> Option<Told> {
-        let (asked, session) = (self.asked.as_ref()?, device.session()?);
-        let sealed = Sealed::parse(message).ok()?;
-        let head = sealed.head();
-        let is_answer = head.direction == Direction::Down
-            && head.nonce == asked.nonce
-            && head.opening == opening(device, session);
-        let mut room = Room::default();
+    /// Opens a response to the pending request.
+    fn open_response(&self, device: &Device, message: &[u8]) -> Option<TicketResult> {
+        let (pending, session) = (self.pending.as_ref()?, device.session()?);
+        let sealed = SealedTicket::parse(message).ok()?;
+        let head = sealed.header();
+        let is_response = head.direction == Direction::Down
+            && head.nonce == pending.nonce
+            && head.session == opening(device, session);
+        let mut room = PlaintextBuffer::default();
         let body = sealed
-            .open(session.ticket(), &mut room)
+            .open(session.ticket_root(), &mut room)
             .ok()
-            .filter(|_| is_answer)?;
-        match asked.kind {
+            .filter(|_| is_response)?;
+        match pending.kind {
             Kind::Pair => {
-                let paired = Paired::parse(body).ok()?;
-                Some(Told::Paired(paired, asked.asked_ms))
+                let paired = PairResponse::parse(body).ok()?;
+                Some(TicketResult::Pair(paired, pending.submitted_ms))
             }
-            Kind::Evidence => Taken::parse(body).ok().map(Told::Taken),
-            Kind::Status | Kind::Rows | Kind::Key => State::parse(body).ok().map(Told::State),
+            Kind::Evidence => ChunkAck::parse(body).ok().map(TicketResult::Evidence),
+            Kind::Status | Kind::Rows | Kind::Key => {
+                EnrollmentState::parse(body).ok().map(TicketResult::State)
+            }
         }
     }
 }
 
-fn opening(device: &Device, session: &linewarden_protocol::device::Session) -> Opening {
-    Opening {
+fn opening(device: &Device, session: &linewarden_protocol::device::Session) -> TicketSession {
+    TicketSession {
         suite: device.config().suite,
         device: device.config().device,
         gateway: session.gateway,

@@ -1,8 +1,8 @@
-//! The clock that leases count on.
+//! The clock of sessions.
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// CLOCK_BOOTTIME, milliseconds: it goes on through suspend, so a lease does not outlive a closed lid (LAP/1 1.5).
+/// CLOCK_BOOTTIME, milliseconds: it includes suspend, so that a session does not outlive a suspended device (LAP/1 1.5).
 pub(crate) fn boot_ms() -> u64 {
     let time = clock_gettime(ClockId::Boottime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or_default();

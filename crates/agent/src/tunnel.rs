@@ -1,59 +1,59 @@
-//! Datagrams of local programs, sealed under the session's key on their way to a service behind a sealed gate, and the
-//! service's, opened (LAP/1 1.4.7).
+//! Tunnels: datagrams of local programs, sealed under the session key on the path to a service behind a sealed gate, and the service's
+//! datagrams, opened (LAP/1 1.4.7).
 //!
 //! ```text
 //!  program ──► listener ──► flow's socket ══ DATA_UP ══► service's address, LAP's port   (the gate opens it)
 //!  program ◄── listener ◄── flow's socket ◄═ DATA_DOWN ═ service's address and port      (the gate has sealed it)
 //! ```
-//! Each local peer of a listener is a *flow* with a socket, and so a port, of its own towards the network, as the
-//! service tells peers apart. Numbers are the session's and shared by all flows. Without a session datagrams are
-//! dropped, as on any link that is down: UDP's users repeat.
+//! Each local sender of a listener is a *flow* with its own socket, and thus its own port, towards the network, because services identify
+//! clients by port. All flows share the session's sequence numbers. Without a session datagrams are dropped, as on any link that is down;
+//! users of UDP repeat.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd as _, BorrowedFd};
 
+use linewarden_protocol::data_endpoint::DataEndpoint;
 use linewarden_protocol::device::Device;
-use linewarden_protocol::device_end::DeviceEnd;
 use linewarden_socket::kernel_drops;
 use rustix::net::sockopt::{
     Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ipv6_mtu_discover,
 };
 
 use crate::agent::AgentError;
-use crate::ends::Ends;
-use crate::report::TunnelCounts;
+use crate::event::TunnelCounts;
+use crate::session_endpoints::SessionEndpoints;
 
-/// Local peers at a time, over all tunnels; one more takes the place of the one that was silent for longest.
+/// Maximum number of flows of all tunnels; a further one replaces the flow that was idle longest.
 const FLOWS_MAX: usize = 256;
-/// A peer that is silent for so long is forgotten, ms: RFC 4787 wants at least two minutes of a translator.
+/// Idle time after which a flow is closed, ms: RFC 4787 requires at least two minutes of a NAT.
 const FLOW_IDLE_MS: u64 = 180_000;
-/// Between two attempts to renew a session whose numbers come to an end, ms.
+/// Interval between attempts to renew a session whose sequence numbers run out, ms.
 const RENEW_PAUSE_MS: u64 = 60_000;
-/// Datagrams of one socket before the others, and the session, have their turn.
+/// Maximum number of datagrams of one socket before other sockets and the session are served.
 const BATCH: usize = 64;
-/// The longest datagram.
+/// Maximum size of a datagram.
 const DATAGRAM_BYTES_MAX: usize = 65_535;
 
-/// Local programs' way to one service.
+/// A tunnel of local programs to one service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tunnel {
-    /// Where local programs send.
+    /// Address for local programs.
     pub listen: SocketAddr,
-    /// The service, of the family of the gateway's address.
+    /// Address of the service, of the same family as the gateway's address.
     pub service: SocketAddr,
 }
 
-/// One local peer.
+/// One local sender.
 #[derive(Debug)]
 struct Flow {
-    /// Of its tunnel.
-    number: usize,
+    /// Index of its tunnel.
+    tunnel: usize,
     peer: SocketAddr,
-    /// Towards the network, at the device's address.
+    /// Socket towards the network, at the device's address.
     socket: UdpSocket,
     port: u16,
-    used_ms: u64,
+    last_used_ms: u64,
 }
 
 impl Flow {
@@ -68,20 +68,20 @@ pub(crate) struct Tunnels {
     listeners: Vec<(Tunnel, UdpSocket)>,
     flows: Vec<Flow>,
     lap_port: u16,
-    ends: Ends,
-    /// The device's address that the flows' sockets have.
-    own: Option<IpAddr>,
-    /// When a session whose numbers come to an end is renewed, at the earliest.
+    endpoints: SessionEndpoints,
+    /// The device's address, to which the sockets of flows are bound.
+    device_address: Option<IpAddr>,
+    /// Earliest time of the next renewal of a session whose sequence numbers run out.
     renew_at_ms: u64,
     counts: TunnelCounts,
-    /// What the kernel had dropped of flows that are closed.
-    dropped_before: u64,
-    /// Room for a datagram, and for it sealed.
+    /// Kernel drops of closed flows.
+    closed_socket_drops: u64,
+    /// Buffers for a datagram, plain and sealed.
     buffers: [Vec<u8>; 2],
 }
 
 impl Tunnels {
-    /// Listens. `lap_port` is where gateways take DATA.
+    /// Opens the listeners. `lap_port` is the gateway's port for DATA.
     pub(crate) fn open(tunnels: &[Tunnel], lap_port: u16) -> Result<Self, AgentError> {
         let listen = |tunnel: &Tunnel| {
             let socket = UdpSocket::bind(tunnel.listen).and_then(|socket| {
@@ -104,14 +104,14 @@ impl Tunnels {
         })
     }
 
-    /// What to wait for.
+    /// The sockets to poll.
     pub(crate) fn sockets(&self, device: &Device) -> impl Iterator<Item = BorrowedFd<'_>> {
         let listeners = self.listeners.iter().map(|(_, socket)| socket.as_fd());
         let sockets = listeners.chain(self.flows.iter().map(|flow| flow.socket.as_fd()));
         sockets.filter(|_| !device.awaits_prompt_ack())
     }
 
-    /// Where gateways take DATA.
+    /// The gateway's port for DATA.
     pub(crate) fn lap_port(&self) -> u16 {
         self.lap_port
     }
@@ -121,12 +121,12 @@ impl Tunnels {
         let listeners: u64 = listeners.map(io::Result::unwrap_or_default).sum();
         let flows: u64 = self.flows.iter().map(Flow::kernel_drops).sum();
         TunnelCounts {
-            kernel_drops: self.dropped_before + listeners + flows,
+            kernel_drops: self.closed_socket_drops + listeners + flows,
             ..self.counts
         }
     }
 
-    /// Seals a datagram of the device's own to UDP port `to.port()` of `to.ip()`; its length in `out`.
+    /// Seals a datagram of the agent itself to UDP port `to.port()` of `to.ip()`; returns its length in `out`.
     pub(crate) fn seal(
         &mut self,
         device: &Device,
@@ -135,11 +135,11 @@ impl Tunnels {
         payload: &[u8],
         out: &mut [u8],
     ) -> Option<usize> {
-        self.ends.seal(device, own, to, payload, out)?.ok()
+        self.endpoints.seal(device, own, to, payload, out)?.ok()
     }
 
-    /// Opens what has come from `from` to the device's own port `port`.
-    pub(crate) fn open_own<'m>(
+    /// Opens a message from `from` to the agent's own port `port`.
+    pub(crate) fn open_for_port<'m>(
         &mut self,
         device: &Device,
         own: IpAddr,
@@ -147,42 +147,48 @@ impl Tunnels {
         port: u16,
         message: &'m [u8],
     ) -> Option<&'m [u8]> {
-        let opened = self.ends.open(device, own, from, message);
+        let opened = self.endpoints.open(device, own, from, message);
         opened
             .filter(|opened| opened.port == port)
             .map(|opened| opened.payload)
     }
 
-    /// Carries what is there, both ways, under the device's session; `own` is its address. Whether the session should
-    /// be renewed, because its numbers come to an end.
+    /// Forwards datagrams in both directions under the device's session; `own` is the device's address. Returns whether the session should
+    /// be renewed because its sequence numbers run out.
     ///
-    /// While an ACK is about to come all datagrams wait in their sockets: the gateway may have replaced the session, and
-    /// what is sealed under the one that the device still has would be lost.
-    pub(crate) fn carry(&mut self, device: &Device, own: Option<IpAddr>, now_ms: u64) -> bool {
+    /// While an ACK is expected, all datagrams wait in their sockets: the gateway may have replaced the session, and datagrams that are
+    /// sealed under the device's old session would be lost.
+    pub(crate) fn forward(&mut self, device: &Device, own: Option<IpAddr>, now_ms: u64) -> bool {
         if self.listeners.is_empty() || device.awaits_prompt_ack() {
             return false;
         }
-        let is_new = own != self.own;
-        self.own = own;
-        let is_over = |flow: &mut Flow| is_new || now_ms.saturating_sub(flow.used_ms) >= FLOW_IDLE_MS;
+        let is_new = own != self.device_address;
+        self.device_address = own;
+        let is_over = |flow: &mut Flow| is_new || now_ms.saturating_sub(flow.last_used_ms) >= FLOW_IDLE_MS;
         let over = self.flows.extract_if(.., is_over);
-        self.dropped_before += over.map(|flow| flow.kernel_drops()).sum::<u64>();
+        self.closed_socket_drops += over.map(|flow| flow.kernel_drops()).sum::<u64>();
         let mut buffers = std::mem::take(&mut self.buffers);
         let [buffer, message] = &mut buffers;
-        self.downwards(device, buffer, now_ms);
+        self.deliver_to_programs(device, buffer, now_ms);
         for number in 0..self.listeners.len() {
-            self.upwards(number, device, [&mut *buffer, &mut *message], now_ms);
+            self.send_from_programs(number, device, [&mut *buffer, &mut *message], now_ms);
         }
         self.buffers = buffers;
-        let renew = self.ends.is_nearly_exhausted() && now_ms >= self.renew_at_ms;
+        let renew = self.endpoints.is_nearly_exhausted() && now_ms >= self.renew_at_ms;
         if renew {
             self.renew_at_ms = now_ms.saturating_add(RENEW_PAUSE_MS);
         }
         renew
     }
 
-    /// Takes what local programs have sent to one listener.
-    fn upwards(&mut self, number: usize, device: &Device, [buffer, message]: [&mut [u8]; 2], now_ms: u64) {
+    /// Forwards datagrams from the local programs of one listener.
+    fn send_from_programs(
+        &mut self,
+        number: usize,
+        device: &Device,
+        [buffer, message]: [&mut [u8]; 2],
+        now_ms: u64,
+    ) {
         for _ in 0..BATCH {
             let Some((tunnel, listener)) = self.listeners.get(number) else {
                 return;
@@ -190,18 +196,18 @@ impl Tunnels {
             let (service, received) = (tunnel.service, listener.recv_from(buffer));
             let (length, peer) = match received {
                 Ok(received) => received,
-                // An ICMP error about an answer to a program that has ended: the next datagram may be another's.
+                // An ICMP error for a program that has ended: the next datagram may be another program's.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
                 Err(_) => return,
             };
             let payload = buffer.get(..length).unwrap_or_default();
             let sealed = self
-                .own
-                .and_then(|own| self.ends.seal(device, own, service, payload, message));
+                .device_address
+                .and_then(|own| self.endpoints.seal(device, own, service, payload, message));
             let sealed = match sealed {
                 Some(Ok(bytes)) => message.get(..bytes).unwrap_or_default(),
                 Some(Err(error)) => {
-                    tracing::debug!(%error, "a datagram was not sealed");
+                    tracing::debug!(%error, "sealing a datagram failed");
                     self.counts.dropped_too_long += 1;
                     continue;
                 }
@@ -224,37 +230,41 @@ impl Tunnels {
             return;
         };
         if error.raw_os_error() == Some(rustix::io::Errno::MSGSIZE.raw_os_error()) {
-            // Once for a run of them: a program that sends too much does so again and again.
+            // Logged at powers of two: a program that sends long datagrams does so repeatedly.
             if self.counts.dropped_too_long.is_power_of_two() || self.counts.dropped_too_long == 0 {
                 tracing::warn!(
-                    %service,
+                    address = %service,
                     bytes,
-                    dropped = self.counts.dropped_too_long + 1,
-                    "a datagram is too long for the way to the gateway once {} B of seal are added; it was dropped",
-                    DeviceEnd::OVERHEAD_BYTES
+                    count = self.counts.dropped_too_long + 1,
+                    "datagram dropped: too long for the path to the gateway with {} B of seal",
+                    DataEndpoint::OVERHEAD_BYTES
                 );
             }
             self.counts.dropped_too_long += 1;
         } else {
-            tracing::debug!(%error, %service, "sending failed");
+            tracing::debug!(%error, address = %service, "sending a tunnel datagram failed");
             self.counts.dropped_unsent += 1;
         }
     }
 
-    /// The flow of a local peer, made if it is new.
+    /// The flow of a local sender; opened if it is new.
     fn flow(&mut self, number: usize, peer: SocketAddr, now_ms: u64) -> io::Result<&Flow> {
         let known = self
             .flows
             .iter()
-            .position(|flow| flow.number == number && flow.peer == peer);
+            .position(|flow| flow.tunnel == number && flow.peer == peer);
         let at = match known {
             Some(at) => at,
             None => {
                 let flow = self.new_flow(number, peer)?;
                 if self.flows.len() >= FLOWS_MAX {
-                    let oldest = self.flows.iter().enumerate().min_by_key(|(_, flow)| flow.used_ms);
+                    let oldest = self
+                        .flows
+                        .iter()
+                        .enumerate()
+                        .min_by_key(|(_, flow)| flow.last_used_ms);
                     if let Some((oldest, _)) = oldest {
-                        self.dropped_before += self.flows.swap_remove(oldest).kernel_drops();
+                        self.closed_socket_drops += self.flows.swap_remove(oldest).kernel_drops();
                     }
                 }
                 self.flows.push(flow);
@@ -262,13 +272,13 @@ impl Tunnels {
             }
         };
         let flow = self.flows.get_mut(at).ok_or(io::ErrorKind::NotFound)?;
-        flow.used_ms = now_ms;
+        flow.last_used_ms = now_ms;
         Ok(flow)
     }
 
-    /// A socket at the device's address that never sends fragments, which no sealed gate lets through.
+    /// Opens a socket at the device's address that never sends fragments, which a sealed gate drops.
     fn new_flow(&self, number: usize, peer: SocketAddr) -> io::Result<Flow> {
-        let own = self.own.ok_or(io::ErrorKind::AddrNotAvailable)?;
+        let own = self.device_address.ok_or(io::ErrorKind::AddrNotAvailable)?;
         let socket = UdpSocket::bind((own, 0))?;
         socket.set_nonblocking(true)?;
         match own {
@@ -276,36 +286,36 @@ impl Tunnels {
             IpAddr::V6(_) => set_ipv6_mtu_discover(&socket, Ipv6PathMtuDiscovery::DO)?,
         }
         Ok(Flow {
-            number,
+            tunnel: number,
             peer,
             port: socket.local_addr()?.port(),
             socket,
-            used_ms: 0,
+            last_used_ms: 0,
         })
     }
 
-    /// Takes what has come from the network for all flows.
-    fn downwards(&mut self, device: &Device, buffer: &mut [u8], now_ms: u64) {
+    /// Delivers datagrams from the network for all flows.
+    fn deliver_to_programs(&mut self, device: &Device, buffer: &mut [u8], now_ms: u64) {
         for flow in &mut self.flows {
-            let Some((tunnel, listener)) = self.listeners.get(flow.number) else {
+            let Some((tunnel, listener)) = self.listeners.get(flow.tunnel) else {
                 continue;
             };
             for _ in 0..BATCH {
                 let (length, from) = match flow.socket.recv_from(buffer) {
                     Ok(received) => received,
-                    // An ICMP error, which anybody may have sent.
+                    // An ICMP error, which may be forged.
                     Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
                     Err(_) => break,
                 };
                 let message = buffer.get(..length).unwrap_or_default();
                 let opened = self
-                    .own
-                    .and_then(|own| self.ends.open(device, own, from, message));
-                // Only of the service, as if the program had a connected socket, and for this flow's port.
+                    .device_address
+                    .and_then(|own| self.endpoints.open(device, own, from, message));
+                // Only from the service, as with a connected socket, and for this flow's port.
                 match opened.filter(|opened| opened.port == flow.port && is_same(from, tunnel.service)) {
                     Some(opened) if listener.send_to(opened.payload, flow.peer).is_ok() => {
                         self.counts.down += 1;
-                        flow.used_ms = now_ms;
+                        flow.last_used_ms = now_ms;
                     }
                     _ => self.counts.dropped_unopened += 1,
                 }
@@ -314,7 +324,7 @@ impl Tunnels {
     }
 }
 
-/// Address and port; an IPv6 scope does not count.
+/// Whether address and port are equal; an IPv6 scope is ignored.
 fn is_same(a: SocketAddr, b: SocketAddr) -> bool {
     (a.ip(), a.port()) == (b.ip(), b.port())
 }

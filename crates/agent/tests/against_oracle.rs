@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use linewarden_agent::source::{FleetSeed, SimulatedPuf};
-use linewarden_agent::{Agent, AgentOptions, Credential, Ended, Keyring, Report};
+use linewarden_agent::{Agent, AgentEvent, AgentOptions, Credential, Keyring, RunOutcome};
 use linewarden_protocol::device::{DeviceConfig, GatewayPolicy};
 use linewarden_protocol::frame::Meta;
 use linewarden_protocol::gateway::{DeviceInstall, FreshValue, Gateway, GatewayConfig, Row};
@@ -23,7 +23,7 @@ use linewarden_protocol::sources::DeviceSources;
 use linewarden_protocol::time::Now;
 use linewarden_protocol::verdict::Disposition;
 use linewarden_protocol::wire::{self, Message, message_type};
-use linewarden_puf::extractor::{KeyEnrolment, PoolEnrolment, enrol_pool, enrol_puf};
+use linewarden_puf::extractor::{KeyEnrollment, PoolEnrollment, enroll_pool, enroll_puf};
 use linewarden_puf::health::HealthTest;
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha20Rng;
@@ -46,13 +46,13 @@ impl Oracle {
         Self::start_with(lease_s, mode, keys, false)
     }
 
-    /// With a forger whose CHALLENGE comes before each of the gateway's.
+    /// With an attacker whose forged CHALLENGE arrives before each of the gateway's.
     fn start_with(lease_s: u32, mode: Mode, keys: &[([u8; 8], RowKey)], has_forger: bool) -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
         let address = socket.local_addr().unwrap();
         let mut gateway = Gateway::new(GatewayConfig {
-            lease_s,
+            session_lifetime_s: lease_s,
             sources: Some(DeviceSources::new(
                 &["127.0.0.0/8".parse().unwrap()],
                 &[address.ip()],
@@ -94,7 +94,7 @@ impl Drop for Oracle {
 fn serve(mut gateway: Gateway, socket: &UdpSocket, stop: &AtomicBool, has_forger: bool) {
     let began = Instant::now();
     let fresh = |byte| FreshValue::from_wire([byte; 8]).unwrap();
-    gateway.restart_fresh(fresh(1), fresh(2), Now::default());
+    gateway.replace_fresh_values(fresh(1), fresh(2), Now::default());
     let mut buffer = [0u8; 2048];
     while !stop.load(Ordering::Acquire) {
         let Ok((length, from)) = socket.recv_from(&mut buffer) else {
@@ -141,12 +141,12 @@ fn puf(model: &str) -> SimulatedPuf {
     toml::from_str(&format!("model = \"{model}\"\nseed_file = \"unused\"")).unwrap()
 }
 
-fn enrol_strong(rows: u32) -> (Credential, Vec<([u8; 8], RowKey)>) {
+fn enroll_strong(rows: u32) -> (Credential, Vec<([u8; 8], RowKey)>) {
     let mut chip = puf("xor-arbiter")
         .build(&FleetSeed::from_bytes([1; 32]), DEVICE, 1)
         .unwrap();
     let mut rng = ChaCha20Rng::seed_from_u64(2);
-    let pool = enrol_pool(&mut chip, &PoolEnrolment::rows(rows), &mut rng).unwrap();
+    let pool = enroll_pool(&mut chip, &PoolEnrollment::rows(rows), &mut rng).unwrap();
     let keys = pool.rows.iter().map(|row| {
         let key = RowKey::for_row(row.secret.expose(), &row.digest, SUITE, DEVICE, RowIndex(row.idx));
         (row.challenge, key)
@@ -175,20 +175,20 @@ fn agent_with(keyring: Keyring, mode: Mode, model: &str, seed: u8, gateway: Sock
         },
         keyring,
         renewal: None,
-        desk_port: 1,
+        ticket_port: 1,
         peers: Vec::new(),
         attest: None,
         peer_port: 1,
         health: HealthTest::default(),
         gateway,
         once: false,
-        give_up_after: Some(Duration::from_secs(60)),
+        session_timeout: Some(Duration::from_secs(60)),
     };
     Agent::new(options, chip)
 }
 
-/// Runs until `enough` of what is reported; returns everything.
-fn run(agent: &mut Agent, enough: impl Fn(&[Report]) -> bool) -> (Ended, Vec<Report>) {
+/// Runs until the reported events satisfy `enough`; returns all events.
+fn run(agent: &mut Agent, enough: impl Fn(&[AgentEvent]) -> bool) -> (RunOutcome, Vec<AgentEvent>) {
     let stop = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
     let mut reports = Vec::new();
     let ended = agent
@@ -202,57 +202,57 @@ fn run(agent: &mut Agent, enough: impl Fn(&[Report]) -> bool) -> (Ended, Vec<Rep
     (ended, reports)
 }
 
-fn rows_of(reports: &[Report]) -> Vec<u32> {
-    let row = |report: &Report| match report {
-        Report::Authenticated { idx, .. } => Some(*idx),
+fn rows_of(reports: &[AgentEvent]) -> Vec<u32> {
+    let row = |report: &AgentEvent| match report {
+        AgentEvent::Authenticated { row: idx, .. } => Some(*idx),
         _ => None,
     };
     reports.iter().filter_map(row).collect()
 }
 
 #[test]
-fn it_authenticates_and_renews_before_the_lease_is_over() {
-    let (credential, keys) = enrol_strong(4);
+fn an_agent_authenticates_and_renews_before_the_session_expires() {
+    let (credential, keys) = enroll_strong(4);
     let oracle = Oracle::start(1, Mode::Pool, &keys);
     let mut agent = agent(credential, "xor-arbiter", 1, oracle.address);
     let (ended, reports) = run(&mut agent, |reports| rows_of(reports).len() >= 3);
-    assert_eq!(ended, Ended::Stopped);
+    assert_eq!(ended, RunOutcome::Stopped);
     assert_eq!(rows_of(&reports), [0, 1, 2]);
-    assert!(!reports.contains(&Report::Expired), "{reports:?}");
-    assert_eq!(reports.last(), Some(&Report::Stopped));
+    assert!(!reports.contains(&AgentEvent::SessionExpired), "{reports:?}");
+    assert_eq!(reports.last(), Some(&AgentEvent::Stopped));
     assert!(matches!(
         &reports[1],
-        Report::Authenticated { gateway_id: 9, lease_s: 1, device, .. } if device == "00000000000000d1"
+        AgentEvent::Authenticated { gateway_id: 9, session_lifetime_s: 1, device_id: device, .. } if device == "00000000000000d1"
     ));
 }
 
-fn enrol_weak(seed: u64) -> (Credential, RowKey) {
+fn enroll_weak(seed: u64) -> (Credential, RowKey) {
     let mut chip = puf("sram")
         .build(&FleetSeed::from_bytes([1; 32]), DEVICE, 1)
         .unwrap();
     let mut rng = ChaCha20Rng::seed_from_u64(seed);
-    let enrolled = enrol_puf(&mut chip, 32_768, 5, &KeyEnrolment::default(), &mut rng).unwrap();
+    let enrolled = enroll_puf(&mut chip, 32_768, 5, &KeyEnrollment::default(), &mut rng).unwrap();
     let key = RowKey::for_device(enrolled.secret.expose(), &enrolled.helper.digest(), SUITE, DEVICE);
     (Credential::Key(enrolled.helper), key)
 }
 
 #[test]
 fn key_mode_works_with_a_weak_puf() {
-    let (credential, key) = enrol_weak(3);
+    let (credential, key) = enroll_weak(3);
     let oracle = Oracle::start(1, Mode::Key, &[([0; 8], key)]);
     let mut agent = agent(credential, "sram", 1, oracle.address);
     let (_, reports) = run(&mut agent, |reports| rows_of(reports).len() >= 2);
     assert_eq!(rows_of(&reports), [0, 1]);
 }
 
-/// Endings of the files of a device that renewed its key four times, the last time without an answer.
+/// Name suffixes of the files of a device that renewed its key four times, the last time without a response.
 const SETS: [&str; 5] = [".new", "", ".previous", ".previous.2", ".previous.3"];
 
-/// A forged CHALLENGE that comes first has the device read the PUF with all sets of helper data, one after another. The genuine one
-/// then verifies with a row key that was read before the last one.
+/// A forged CHALLENGE arrives first, so the device reads the PUF with each set of helper data in turn. The genuine
+/// CHALLENGE then verifies with a row key that was read before the last one.
 #[test]
-fn helper_data_whose_key_verified_become_the_file_whatever_was_read_last() {
-    let sets: Vec<(Credential, RowKey)> = (10..15).map(enrol_weak).collect();
+fn helper_data_with_a_verified_key_become_the_current_file() {
+    let sets: Vec<(Credential, RowKey)> = (10..15).map(enroll_weak).collect();
     std::thread::scope(|scope| {
         for (registered, after) in [
             (0, [None, Some(0), Some(1), Some(2), Some(3)]),
@@ -269,7 +269,7 @@ fn helper_data_whose_key_verified_become_the_file_whatever_was_read_last() {
     });
 }
 
-/// Which set lies in which file after a session with a gateway that has the key of one of them.
+/// The content of both files after a session with a gateway that has the key of one of them.
 fn files_after_a_session(sets: &[(Credential, RowKey)], registered: usize) -> [Option<usize>; 5] {
     let home = tempfile::tempdir().unwrap();
     let path = |ending: &str| home.path().join(format!("d1.helper{ending}"));
@@ -281,9 +281,9 @@ fn files_after_a_session(sets: &[(Credential, RowKey)], registered: usize) -> [O
     let keyring = Keyring::read_from(&path("")).unwrap();
     let mut agent = agent_with(keyring, Mode::Key, "sram", 1, oracle.address);
     let (ended, reports) = run(&mut agent, |reports| !rows_of(reports).is_empty());
-    assert_eq!(ended, Ended::Stopped, "{reports:?}");
-    let renewed = reports.contains(&Report::KeyRenewed);
-    let older = reports.contains(&Report::OlderKey);
+    assert_eq!(ended, RunOutcome::Stopped, "{reports:?}");
+    let renewed = reports.contains(&AgentEvent::KeyRenewed);
+    let older = reports.contains(&AgentEvent::PreviousKeyInRegistry);
     assert_eq!((renewed, older), (registered == 0, registered > 1), "{reports:?}");
     assert!(!path(".previous.4").exists() || registered > 1);
     SETS.map(|ending| {
@@ -294,39 +294,39 @@ fn files_after_a_session(sets: &[(Credential, RowKey)], registered: usize) -> [O
 }
 
 #[test]
-fn another_chip_with_the_same_helper_data_gets_nowhere() {
-    let (credential, keys) = enrol_strong(2);
+fn another_chip_with_the_same_helper_data_cannot_authenticate() {
+    let (credential, keys) = enroll_strong(2);
     let oracle = Oracle::start(60, Mode::Pool, &keys);
     let mut agent = agent(credential, "xor-arbiter", 2, oracle.address);
-    let failed = |reports: &[Report]| {
+    let failed = |reports: &[AgentEvent]| {
         reports
             .iter()
-            .any(|report| matches!(report, Report::Failed { .. }))
+            .any(|report| matches!(report, AgentEvent::AuthenticationFailed { .. }))
     };
     let (_, reports) = run(&mut agent, failed);
     assert_eq!(rows_of(&reports), [0; 0]);
     assert!(
         reports
             .iter()
-            .any(|report| matches!(report, Report::PufFailed { .. })),
+            .any(|report| matches!(report, AgentEvent::PufFailed { .. })),
         "{reports:?}"
     );
 }
 
 #[test]
-fn a_used_up_pool_is_shown_as_the_gateway_tells_it() {
-    let (credential, keys) = enrol_strong(1);
+fn an_exhausted_pool_is_reported_with_the_gateways_reason() {
+    let (credential, keys) = enroll_strong(1);
     let oracle = Oracle::start(1, Mode::Pool, &keys);
     let mut agent = agent(credential, "xor-arbiter", 1, oracle.address);
-    let refused = |reports: &[Report]| {
+    let refused = |reports: &[AgentEvent]| {
         reports
             .iter()
-            .any(|report| matches!(report, Report::Refused { .. }))
+            .any(|report| matches!(report, AgentEvent::RequestRefused { .. }))
     };
     let (_, reports) = run(&mut agent, refused);
-    let Some(Report::Refused { reason, idx: 1 }) = reports
+    let Some(AgentEvent::RequestRefused { reason, row: 1 }) = reports
         .iter()
-        .rfind(|report| matches!(report, Report::Refused { .. }))
+        .rfind(|report| matches!(report, AgentEvent::RequestRefused { .. }))
     else {
         panic!("{reports:?}");
     };
@@ -334,10 +334,10 @@ fn a_used_up_pool_is_shown_as_the_gateway_tells_it() {
 }
 
 #[test]
-fn without_a_gateway_it_gives_up_when_told_to() {
-    let (credential, _) = enrol_strong(1);
-    // Bound, so that nobody else takes the port, and never read.
-    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+fn without_a_gateway_the_agent_stops_at_its_timeout() {
+    let (credential, _) = enroll_strong(1);
+    // Bound to reserve the port, and never read.
+    let silent_peer = UdpSocket::bind("127.0.0.1:0").unwrap();
     let chip = puf("xor-arbiter")
         .build(&FleetSeed::from_bytes([1; 32]), DEVICE, 7)
         .unwrap();
@@ -352,19 +352,19 @@ fn without_a_gateway_it_gives_up_when_told_to() {
         },
         keyring: Keyring::fixed(credential),
         renewal: None,
-        desk_port: 1,
+        ticket_port: 1,
         peers: Vec::new(),
         attest: None,
         peer_port: 1,
         health: HealthTest::default(),
-        gateway: silent.local_addr().unwrap(),
+        gateway: silent_peer.local_addr().unwrap(),
         once: true,
-        give_up_after: Some(Duration::from_millis(100)),
+        session_timeout: Some(Duration::from_millis(100)),
     };
     let (ended, reports) = run(&mut Agent::new(options, chip), |_| false);
-    assert_eq!(ended, Ended::GaveUp);
+    assert_eq!(ended, RunOutcome::TimedOut);
     assert!(
-        matches!(reports.as_slice(), [Report::Linked { .. }]),
+        matches!(reports.as_slice(), [AgentEvent::LinkOpened { .. }]),
         "{reports:?}"
     );
 }

@@ -1,5 +1,5 @@
 //! The agent's tunnels with real sockets against the reference gateway with a sealed gate. On 127.0.0.1 the gateway
-//! answers; 127.0.0.2 is a service behind it, whose LAP port the gate is.
+//! replies; 127.0.0.2 is a service behind the gateway, and the gate is at its LAP port.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -15,7 +15,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use linewarden_agent::source::{FleetSeed, SimulatedPuf};
-use linewarden_agent::{Agent, AgentOptions, Credential, Ended, Keyring, Report, Tunnel, TunnelCounts};
+use linewarden_agent::{
+    Agent, AgentEvent, AgentOptions, Credential, Keyring, RunOutcome, Tunnel, TunnelCounts,
+};
 use linewarden_protocol::device::{DeviceConfig, GatewayPolicy};
 use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::parse;
@@ -27,7 +29,7 @@ use linewarden_protocol::sources::DeviceSources;
 use linewarden_protocol::time::Now;
 use linewarden_protocol::verdict::{Disposition, Verdict};
 use linewarden_puf::Puf;
-use linewarden_puf::extractor::{Enrolled, HelperData, KeyEnrolment, enrol_puf};
+use linewarden_puf::extractor::{Enrolled, HelperData, KeyEnrollment, enroll_puf};
 use linewarden_puf::health::HealthTest;
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha20Rng;
@@ -53,7 +55,7 @@ fn end(at: SocketAddr) -> Endpoint {
     }
 }
 
-/// Gateway, gate and an echo service, which says everything twice: the second is a replay.
+/// Gateway, gate and an echo service, which sends each datagram twice: the second one is a replay.
 struct Site {
     gateway: Gateway,
     /// The gateway's LAP port, and the service's address and port of the same number, which is the gate.
@@ -91,7 +93,7 @@ impl Site {
         };
         gateway.install(install).unwrap();
         let fresh = |byte| FreshValue::from_wire([byte; 8]).unwrap();
-        gateway.restart_fresh(fresh(1), fresh(2), Now::default());
+        gateway.replace_fresh_values(fresh(1), fresh(2), Now::default());
         Self {
             gateway,
             gate: socket((SERVICE, address.port())),
@@ -109,7 +111,7 @@ impl Site {
         }
     }
 
-    /// A frame as it comes in: the verdict, the payload afterwards and its destination port.
+    /// The result of a received frame: the verdict, the opened payload and its destination port.
     fn frame(&mut self, from: SocketAddr, to: SocketAddr, payload: &[u8]) -> (Verdict, Vec<u8>, u16) {
         let mut frame = FrameBuilder::new(end(from), end(to)).udp(payload);
         let handled = self.gateway.handle(self.now(), 1, &mut frame);
@@ -146,7 +148,7 @@ impl Site {
     }
 }
 
-/// Two local programs whose datagrams come back, and nothing else does; how many there were.
+/// Two local programs that receive exactly their datagrams back; returns the number.
 fn programs(listen: SocketAddr) -> u64 {
     let programs = [socket(([127, 0, 0, 1], 0)), socket(([127, 0, 0, 1], 0))];
     let mut count = 0;
@@ -155,15 +157,15 @@ fn programs(listen: SocketAddr) -> u64 {
         for (program, fill) in programs.iter().zip([0x11, 0x22]) {
             let payload = vec![fill; bytes];
             let until = Instant::now() + Duration::from_secs(20);
-            let answer = loop {
+            let reply = loop {
                 assert!(Instant::now() < until, "no answer to {bytes} B");
                 program.send_to(&payload, listen).unwrap();
                 count += 1;
-                if let Some(answer) = (0..50).find_map(|_| program.recv_from(&mut buffer).ok()) {
-                    break answer;
+                if let Some(reply) = (0..50).find_map(|_| program.recv_from(&mut buffer).ok()) {
+                    break reply;
                 }
             };
-            assert_eq!((&buffer[..answer.0], answer.1), (&payload[..], listen));
+            assert_eq!((&buffer[..reply.0], reply.1), (&payload[..], listen));
         }
     }
     count
@@ -176,7 +178,7 @@ fn chip() -> Box<dyn Puf> {
 
 fn enrolled() -> Enrolled {
     let mut rng = ChaCha20Rng::seed_from_u64(3);
-    enrol_puf(&mut chip(), 32_768, 5, &KeyEnrolment::default(), &mut rng).unwrap()
+    enroll_puf(&mut chip(), 32_768, 5, &KeyEnrollment::default(), &mut rng).unwrap()
 }
 
 fn options(helper: HelperData, tunnel: Tunnel, gateway: SocketAddr, give_up_after: Duration) -> AgentOptions {
@@ -191,19 +193,19 @@ fn options(helper: HelperData, tunnel: Tunnel, gateway: SocketAddr, give_up_afte
         },
         keyring: Keyring::fixed(Credential::Key(helper)),
         renewal: None,
-        desk_port: 1,
+        ticket_port: 1,
         peers: Vec::new(),
         attest: None,
         peer_port: 1,
         health: HealthTest::default(),
         gateway,
         once: false,
-        give_up_after: Some(give_up_after),
+        session_timeout: Some(give_up_after),
     }
 }
 
 #[test]
-fn local_programs_talk_through_the_seal_and_replays_do_not_reach_them() {
+fn local_programs_communicate_through_the_seal_and_replays_do_not_reach_them() {
     let enrolled = enrolled();
     let key = RowKey::for_device(enrolled.secret.expose(), &enrolled.helper.digest(), SUITE, DEVICE);
     let site = Site::new(&key);
@@ -222,12 +224,12 @@ fn local_programs_talk_through_the_seal_and_replays_do_not_reach_them() {
     );
     let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
     let mut reports = Vec::new();
-    let mut talking = None;
+    let mut session_since = None;
     let ended = Agent::new(options, chip())
         .run(stop.as_fd(), &mut |report| {
-            if matches!(report, Report::Authenticated { .. }) && talking.is_none() {
+            if matches!(report, AgentEvent::Authenticated { .. }) && session_since.is_none() {
                 let stop = Arc::clone(&stop);
-                talking = Some(std::thread::spawn(move || {
+                session_since = Some(std::thread::spawn(move || {
                     let count = std::panic::catch_unwind(|| programs(listen));
                     rustix::io::write(&*stop, &1u64.to_ne_bytes()).unwrap();
                     count.unwrap()
@@ -236,30 +238,30 @@ fn local_programs_talk_through_the_seal_and_replays_do_not_reach_them() {
             reports.push(report.clone());
         })
         .unwrap();
-    let count = talking.unwrap().join().unwrap();
+    let count = session_since.unwrap().join().unwrap();
     served.store(true, Ordering::Release);
     gateway_thread.join().unwrap();
-    assert_eq!(ended, Ended::Stopped);
+    assert_eq!(ended, RunOutcome::Stopped);
     let counts = reports.iter().find_map(|report| match report {
-        Report::Tunnelled(counts) => Some(*counts),
+        AgentEvent::TunnelStatistics(counts) => Some(*counts),
         _ => None,
     });
     let counts: TunnelCounts = counts.unwrap();
     assert_eq!(counts.up, count, "{counts:?}");
-    // The last answer's replay may come after the end.
+    // The replay of the last reply may arrive after the end.
     assert!(
         counts.down >= 10 && counts.dropped_unopened + 1 >= counts.down,
         "{counts:?}"
     );
-    assert_eq!(reports.last(), Some(&Report::Stopped));
+    assert_eq!(reports.last(), Some(&AgentEvent::Stopped));
 }
 
-/// More than a listener holds, from a program that does not wait for a session: all of it is accounted for.
+/// A program sends more datagrams than a listener queues, without waiting for a session: each datagram is counted.
 #[test]
 fn datagrams_that_the_kernel_drops_are_counted() {
     // A datagram takes more than 256 B of a receive buffer.
     let sent = socket_recv_buffer_size(socket(([127, 0, 0, 1], 0))).unwrap() as u64 / 256;
-    // No process answers there.
+    // No process listens there.
     let gateway = socket(([127, 0, 0, 1], 0));
     let tunnel = Tunnel {
         listen: socket(([127, 0, 0, 1], 0)).local_addr().unwrap(),
@@ -271,18 +273,18 @@ fn datagrams_that_the_kernel_drops_are_counted() {
     let (mut lost, mut carried) = (None, None);
     let ended = Agent::new(options, chip())
         .run(stop.as_fd(), &mut |report| match report {
-            Report::Linked { .. } => {
+            AgentEvent::LinkOpened { .. } => {
                 let program = UdpSocket::bind("127.0.0.1:0").unwrap();
                 for _ in 0..sent {
                     program.send_to(&[0; 64], tunnel.listen).unwrap();
                 }
             }
-            Report::DatagramsLost { datagrams } => lost = Some(datagrams.clone()),
-            Report::Tunnelled(counts) => carried = Some(*counts),
+            AgentEvent::DatagramsLost { datagrams } => lost = Some(datagrams.clone()),
+            AgentEvent::TunnelStatistics(counts) => carried = Some(*counts),
             _ => {}
         })
         .unwrap();
-    assert_eq!(ended, Ended::GaveUp);
+    assert_eq!(ended, RunOutcome::TimedOut);
     let (lost, carried) = (lost.unwrap(), carried.unwrap());
     assert_eq!(
         (lost["tunnel_kernel"], lost["tunnel_no_session"]),

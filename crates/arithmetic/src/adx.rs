@@ -1,8 +1,8 @@
 //! Montgomery multiplication by MULX, ADCX and ADOX, blocks of eight limbs at a time.
 //!
-//! All is made of one routine, [`sweep`], which adds the product of a block and a long number to a sum. The reduction is that of
-//! [`super::eight`]'s kernels: with `k = -n^-1 mod 2^512` the multiple `k n` is -1 modulo 2^512, a sum's lowest block is itself the quotient
-//! that clears it, and only the last block is cleared by a multiple of n. The result is below `T / R + 2 n`, here below 3 n.
+//! The only primitive is [`sweep`], which adds the product of a block and a long number to a sum. The reduction is that of
+//! [`super::simd`]'s kernels: with `k = -n^-1 mod 2^512` the multiple `k n` is -1 modulo 2^512, so a sum's lowest block is itself the
+//! quotient that clears it; only the last block is cleared by a multiple of n. The result is below `T / R + 2 n`, here below 3 n.
 
 use std::arch::naked_asm;
 
@@ -26,12 +26,12 @@ pub(super) struct Adx {
 }
 
 impl Adx {
-    /// None if this CPU has no ADX, or the modulus is not of whole blocks. `n0 = -n^-1 mod 2^64`.
+    /// `None` if this CPU has no ADX, or the modulus does not consist of whole blocks. `n0 = -n^-1 mod 2^64`.
     pub(super) fn new(n: &[u64], n0: u64) -> Option<Self> {
         if !has_adx::get() || !n.len().is_multiple_of(BLOCK) {
             return None;
         }
-        // Digit by digit, each of which clears the next limb of k n + 1.
+        // Digit by digit; each digit clears the next limb of k n + 1.
         let mut sum = vec![0u64; n.len() + BLOCK];
         *sum.first_mut()? = 1;
         let mut k = [0; BLOCK];
@@ -45,7 +45,7 @@ impl Adx {
         Some(Self { n: n.into(), k, m })
     }
 
-    /// `out = a b / R mod n`, all of the modulus' length; a or b is below n.
+    /// `out = a b / R mod n`, all with the length of the modulus; a or b is below n.
     pub(super) fn multiply(&self, out: &mut [u64], a: &[u64], b: &[u64]) {
         let mut sum = [0; 2 * LIMBS_MAX];
         let (rows, _) = a.as_chunks::<BLOCK>();
@@ -57,7 +57,7 @@ impl Adx {
 
     /// `out = a^2 / R mod n`, a below n.
     pub(super) fn square(&self, out: &mut [u64], a: &[u64]) {
-        // Fewer blocks have more to lose by the second sum than to gain.
+        // With few blocks the second sum costs more than it saves.
         if a.len() < 4 * BLOCK {
             return self.multiply(out, a, a);
         }
@@ -91,7 +91,7 @@ impl Adx {
         let Some(high) = sum.get_mut(self.n.len()..2 * self.n.len()) else {
             return;
         };
-        // Of a number below 3 n.
+        // The number is below 3 n.
         let top = subtract(out, high, &self.n, u64::from(carry) + u64::from(last));
         high.copy_from_slice(out);
         subtract(out, high, &self.n, top);
@@ -115,7 +115,7 @@ fn multiply_low(a: &[u64; BLOCK], b: &[u64; BLOCK]) -> [u64; BLOCK] {
     product
 }
 
-/// `sum = sum + 2 mixed`, both of so many blocks, as the result is.
+/// `sum = sum + 2 mixed`, both with `blocks` blocks, like the result.
 fn add_double(sum: &mut [u64], mixed: &[u64], blocks: usize) {
     let (mut carry, mut shifted) = (false, 0);
     let ((sums, _), (mixed, _)) = (sum.as_chunks_mut::<BLOCK>(), mixed.as_chunks::<BLOCK>());
@@ -127,7 +127,7 @@ fn add_double(sum: &mut [u64], mixed: &[u64], blocks: usize) {
     }
 }
 
-/// Adds `rows number + carry 2^(64 l)` to the sum from a block on, l the number's limbs; returns what is carried out of l limbs and a
+/// Adds `rows number + carry 2^(64 l)` to the sum from a block on, with l the limbs of the number; returns the carry out of l limbs and a
 /// block.
 fn sweep_from(
     sum: &mut [u64; 2 * LIMBS_MAX],
@@ -143,15 +143,15 @@ fn sweep_from(
     if blocks == 0 || sum.len() < number.len() + BLOCK {
         return false;
     }
-    // SAFETY: the CPU has the instructions, or there would be no `Adx`; the sum is long enough.
+    // SAFETY: an `Adx` exists only if the CPU has the instructions; the sum is long enough.
     unsafe { sweep(sum.as_mut_ptr(), rows, number.as_ptr(), blocks, u64::from(carry)) != 0 }
 }
 
-/// One row of a tile: the product of a limb and eight is added to eight limbs and one of the sum. The lowest is then complete, and its register
-/// takes the ninth, for `(2^512 - 1) + (2^64 - 1) (2^512 - 1) + 2^64 - 1 = 2^576 - 1`.
+/// One row of a tile: adds the product of one limb and eight to eight limbs and one of the sum. The lowest limb is then complete, and its
+/// register takes the ninth, since `(2^512 - 1) + (2^64 - 1) (2^512 - 1) + 2^64 - 1 = 2^576 - 1`.
 ///
-/// The low halves' carries run through CF, the high halves' through OF; rbp is zero. TEST clears both flags, as XOR does, but waits for the row
-/// before: on Zen 4, rows that start as early as they can get into each other's way, and take a fifth longer.
+/// The carries of low halves use CF, those of high halves OF; rbp is zero. TEST clears both flags, like XOR, but waits for the previous
+/// row: on Zen 4, rows that start as early as possible compete for execution units and take a fifth longer.
 macro_rules! row {
     ($at:literal, $a0:literal $a1:literal $a2:literal $a3:literal $a4:literal $a5:literal $a6:literal $a7:literal) => {
         concat!(
@@ -236,10 +236,10 @@ macro_rules! row {
 
 /// `sum[0..8 blocks + 8] += rows[0..8] number[0..8 blocks] + carry 2^(512 blocks)`, and returns the carry.
 ///
-/// A tile is 8 by 8 limbs. r8 to r15 hold what it adds to the next one.
+/// A tile is 8 by 8 limbs. r8 to r15 hold the limbs that it adds to the next tile.
 ///
 /// # Safety
-/// The CPU has BMI2 and ADX; at least one block; a sum of as many limbs.
+/// The CPU has BMI2 and ADX; there is at least one block, and the sum has one block more than the number.
 #[unsafe(naked)]
 unsafe extern "sysv64" fn sweep(
     sum: *mut u64,

@@ -1,35 +1,57 @@
-//! Numbers modulo odd moduli, one by one and eight at a time: RSA, ECDSA's verification on P-256, Ed25519's on edwards25519.
+//! Modular arithmetic for signatures, on single numbers and on eight numbers side by side: RSA, verification of ECDSA on P-256 and of
+//! Ed25519.
 //!
-//! | module | what |
+//! The crate computes. It does not parse messages, pad, generate keys, or sign on the curves: see `linewarden-signatures` for those.
+//!
+//! | module | purpose |
 //! |---|---|
-//! | [`Backend`] | which vectors this CPU has: [`Backend::widest`]; none means that one number at a time is faster |
-//! | [`rsa`] | the public and the private operation of 2,048 and 3,072 bits, products of many factors |
-//! | [`p256`], [`edwards`] | equations of signatures, with tables for signers that are known |
-//! | `eight` | words of eight numbers side by side, on AVX-512 IFMA, AVX2 or neither; long numbers of them |
-//! | `five` | numbers of 260 bits of such words, for both curves and the orders of their groups |
-//! | `modulus`, `adx` | one number at a time, in 64-bit limbs, least significant first: Montgomery multiplication |
+//! | [`Backend`] | vector instructions of this CPU; [`Backend::widest`] returns `None` where single numbers are faster |
+//! | [`rsa`] | public and private operation of RSA with 2,048 and 3,072 bits, products of many factors |
+//! | [`p256`], [`edwards`] | verification equations of signatures, with precomputed tables for frequent signers |
+//! | [`Modulus`], `adx` | Montgomery multiplication of single numbers in 64-bit limbs, least significant first |
+//! | `simd` | words of eight numbers side by side, on AVX-512 IFMA, AVX2 or portable code; long numbers of such words |
+//! | `elliptic` | numbers of 260 bits of such words, for both curves and the orders of their groups |
+//! | [`run_and_wipe_stack`] | wiping of stack frames and vector registers after computations with secrets |
 //!
-//! No messages, no padding, no keys are made here; on the curves nothing is signed. RSA's private operation takes the same time whatever its
-//! secrets are, is blinded, and wipes its stack ([`wiped`]); verification has no secrets. `unsafe` are the vectors' instructions (`eight`,
-//! `five`), `adx`, and `stack`.
+//! The private operation of RSA runs in constant time, is blinded, and wipes its stack; verification handles no secrets. `unsafe` code is
+//! limited to vector instructions (`simd`, `elliptic`), `adx`, and `stack`.
+//!
+//! ```
+//! use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
+//! use linewarden_arithmetic::Backend;
+//! use linewarden_arithmetic::edwards::{PublicKey, Request, Signer, hash, verify};
+//!
+//! let pair = Ed25519KeyPair::from_seed_unchecked(&[7; 32]).unwrap();
+//! let signature = pair.sign(b"hello");
+//! let (r, s) = signature.as_ref().split_at(32);
+//! let r: &[u8; 32] = r.try_into().unwrap();
+//! let s: &[u8; 32] = s.try_into().unwrap();
+//!
+//! let key: [u8; 32] = pair.public_key().as_ref().try_into().unwrap();
+//! let key = PublicKey::from_bytes(&key).unwrap();
+//! let hash = hash(r, &key, b"hello");
+//! let request = Request { signer: Signer::Plain(&key), r, s, hash: &hash };
+//! let backend = Backend::widest().unwrap_or(Backend::PORTABLE);
+//! assert_eq!(verify(backend, &[request]), [true]);
+//! ```
 
-// For modules that tests of the crate and tests beside it share.
+// For modules shared by unit tests and integration tests.
 #[cfg(test)]
 extern crate self as linewarden_arithmetic;
 
 #[cfg(target_arch = "x86_64")]
 mod adx;
 pub mod edwards;
-mod eight;
-mod five;
+mod elliptic;
 mod limbs;
 mod modulus;
 pub mod p256;
 pub mod rsa;
+mod simd;
 mod stack;
 #[cfg(test)]
 mod testing;
 
-pub use eight::Backend;
 pub use modulus::{Modulus, ModulusError};
-pub use stack::wiped;
+pub use simd::Backend;
+pub use stack::run_and_wipe_stack;

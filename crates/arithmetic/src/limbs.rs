@@ -1,24 +1,25 @@
 //! Long numbers in bytes and in limbs of 64 bits.
 
-/// The limbs of a big-endian number, least significant first; limbs that it does not reach are zero.
+/// The limbs of a big-endian number, least significant first; limbs beyond the number are zero.
 pub(super) fn from_be(limbs: &mut [u64], bytes: &[u8]) {
     limbs.fill(0);
-    let (first, whole) = bytes.as_rchunks();
+    let (first, full_words) = bytes.as_rchunks();
     let last = first.iter().fold(0, |limb, byte| limb << 8 | u64::from(*byte));
-    let whole = whole.iter().rev().map(|bytes| u64::from_be_bytes(*bytes));
-    for (limb, value) in limbs.iter_mut().zip(whole.chain([last])) {
+    let full_words = full_words.iter().rev().map(|bytes| u64::from_be_bytes(*bytes));
+    for (limb, value) in limbs.iter_mut().zip(full_words.chain([last])) {
         *limb = value;
     }
 }
 
-/// The big-endian bytes of a number; limbs and bytes of the same length.
+/// The big-endian bytes of a number; limbs and bytes have the same length.
 pub(super) fn to_be(bytes: &mut [u8], limbs: &[u64]) {
     for (bytes, limb) in bytes.rchunks_exact_mut(8).zip(limbs) {
         bytes.copy_from_slice(&limb.to_be_bytes());
     }
 }
 
-/// So many bits of a number from one on, fewer than 64. In constant time but for the place.
+/// `bits` bits of a number from bit `from` on, fewer than 64. Constant time, except for the
+/// position.
 pub(super) fn digit(limbs: &[u64], from: usize, bits: usize) -> u64 {
     let limb = |index: usize| limbs.get(index).copied().unwrap_or_default();
     let (index, shift) = (from / 64, (from % 64) as u32);

@@ -1,8 +1,8 @@
 //! An odd modulus of 512 to 4,096 bits, and Montgomery multiplication by it, one number at a time.
 //!
-//! Montgomery (*Modular multiplication without trial division*, 1985) in the form that Koç, Acar and Kaliski (1996) call CIOS, or by what
-//! the CPU has for it. With `R = 2^(64 L)` for L limbs, the Montgomery form of x is `x R mod n`. No branch and no address depends on a number's
-//! value.
+//! Montgomery multiplication (*Modular multiplication without trial division*, 1985) in the form that Koç, Acar and Kaliski (1996) call
+//! CIOS, or with special instructions of the CPU. With `R = 2^(64 L)` for L limbs, the Montgomery form of x is `x R mod n`. No branch and
+//! no address depends on a number's value.
 
 use std::fmt;
 
@@ -13,21 +13,21 @@ use super::adx::Adx;
 
 /// The widest modulus, in limbs of 64 bits.
 pub const LIMBS_MAX: usize = 64;
-/// The narrowest: half of it is what the shortest wide number has beyond it (see [`Modulus::reduce_wide`]).
+/// The narrowest modulus: the shortest wide number exceeds n by half of this (see [`Modulus::reduce_wide`]).
 pub const LIMBS_MIN: usize = 8;
 
-/// Why a number is no modulus.
+/// Why a number is not a valid modulus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ModulusError {
-    /// Montgomery's method needs an inverse of the modulus modulo 2^64.
-    #[error("the modulus is even")]
+    /// Montgomery's method requires an inverse of the modulus modulo 2^64.
+    #[error("invalid modulus: the number is even")]
     Even,
-    /// Not of 8 to 64 whole limbs with the topmost bit set.
-    #[error("the modulus is not of 512 to 4,096 bits, in steps of 64, with the topmost bit set")]
-    Size,
+    /// Not 8 to 64 whole limbs with the topmost bit set.
+    #[error("invalid modulus: expected 512 to 4,096 bits, a multiple of 64, with the topmost bit set")]
+    InvalidSize,
 }
 
-/// An odd modulus n whose topmost bit is set, with what multiplying by it needs.
+/// An odd modulus n whose topmost bit is set, with precomputed constants for multiplication.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Modulus {
     #[cfg(target_arch = "x86_64")]
@@ -42,7 +42,7 @@ pub struct Modulus {
 }
 
 impl fmt::Debug for Modulus {
-    /// Its size only: a prime factor is a secret.
+    /// Prints only the size: a prime factor is secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Modulus({} bits)", 64 * self.limbs.len())
     }
@@ -58,21 +58,21 @@ impl Drop for Modulus {
 }
 
 impl Modulus {
-    /// Takes a modulus over, least significant limb first.
+    /// A modulus, least significant limb first.
     ///
     /// # Errors
-    /// An even number, or one that is not of 8 to 64 limbs with its topmost bit set.
+    /// An even number, or a number without 8 to 64 limbs with its topmost bit set.
     pub fn new(limbs: &[u64]) -> Result<Self, ModulusError> {
         let (Some(first), Some(last)) = (limbs.first(), limbs.last()) else {
-            return Err(ModulusError::Size);
+            return Err(ModulusError::InvalidSize);
         };
         if !(LIMBS_MIN..=LIMBS_MAX).contains(&limbs.len()) || last >> 63 == 0 {
-            return Err(ModulusError::Size);
+            return Err(ModulusError::InvalidSize);
         }
         if first & 1 == 0 {
             return Err(ModulusError::Even);
         }
-        // Newton: each step doubles the bits that are right; n itself is its inverse modulo 8.
+        // Newton: each step doubles the number of correct bits; n is its own inverse modulo 8.
         let mut inverse = *first;
         for _ in 0..5 {
             inverse = inverse.wrapping_mul(2u64.wrapping_sub(first.wrapping_mul(inverse)));
@@ -91,7 +91,7 @@ impl Modulus {
         Ok(modulus)
     }
 
-    /// `R mod n` is `2^(64 L) - n`, for the topmost bit of n is set.
+    /// `R mod n` is `2^(64 L) - n`, since the topmost bit of n is set.
     fn set_powers_of_r(&mut self) {
         let mut carry = true;
         for (one, limb) in self.one.iter_mut().zip(&self.limbs) {
@@ -103,9 +103,9 @@ impl Modulus {
         self.r3 = cube;
     }
 
-    /// `2^exponent mod n`, which is no Montgomery form, for an exponent from `64 L` on. In time that depends on the exponent.
+    /// `2^exponent mod n`, not in Montgomery form, for an exponent of at least `64 L`. The running time depends on the exponent.
     pub(crate) fn power_of_two(&self, exponent: usize) -> Box<[u64]> {
-        // The Montgomery form of 2^(exponent - 64 L): the first five bits by doubling, which takes less time, the others by squaring.
+        // The Montgomery form of 2^(exponent - 64 L): the first five bits by doubling, which is faster, the others by squaring.
         let exponent = exponent.saturating_sub(64 * self.limbs.len());
         let squarings = (usize::BITS - exponent.leading_zeros()).saturating_sub(5);
         let mut power = self.one.clone();
@@ -124,19 +124,19 @@ impl Modulus {
         power
     }
 
-    /// Limbs of 64 bits.
+    /// Number of 64-bit limbs.
     #[must_use]
     pub fn len(&self) -> usize {
         self.limbs.len()
     }
 
-    /// Never: it is here for those who look for it beside [`Modulus::len`].
+    /// Always false; completes [`Modulus::len`].
     #[must_use]
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// The modulus itself, least significant limb first.
+    /// The modulus, least significant limb first.
     #[must_use]
     pub fn limbs(&self) -> &[u64] {
         &self.limbs
@@ -154,9 +154,9 @@ impl Modulus {
         &self.one
     }
 
-    /// Whether a number of as many limbs is below the modulus; in constant time.
+    /// Whether a number with as many limbs is below the modulus; in constant time.
     #[must_use]
-    pub fn exceeds(&self, number: &[u64]) -> bool {
+    pub fn is_above(&self, number: &[u64]) -> bool {
         debug_assert_eq!(number.len(), self.len());
         let mut borrow = false;
         for (limb, of_modulus) in number.iter().zip(&self.limbs) {
@@ -165,7 +165,7 @@ impl Modulus {
         borrow
     }
 
-    /// `out = a b / R mod n`, all of [`Modulus::len`] limbs; a is below n, b need not be, and out is.
+    /// `out = a b / R mod n`, all with [`Modulus::len`] limbs; a must be below n, b need not be, and out is.
     pub fn mul(&self, out: &mut [u64], a: &[u64], b: &[u64]) {
         debug_assert!([out.len(), a.len(), b.len()] == [self.len(); 3]);
         #[cfg(target_arch = "x86_64")]
@@ -175,7 +175,7 @@ impl Modulus {
         self.multiply(out, a, b);
     }
 
-    /// `out = a^2 / R mod n`, as [`Modulus::mul`] does it, in less time; a is below n.
+    /// `out = a^2 / R mod n`, like [`Modulus::mul`] but faster; a must be below n.
     pub fn square(&self, out: &mut [u64], a: &[u64]) {
         debug_assert!([out.len(), a.len()] == [self.len(); 2]);
         #[cfg(target_arch = "x86_64")]
@@ -217,12 +217,12 @@ impl Modulus {
     }
 
     /// The Montgomery form of a number below n.
-    pub fn enter(&self, out: &mut [u64], number: &[u64]) {
+    pub fn to_montgomery(&self, out: &mut [u64], number: &[u64]) {
         self.mul(out, &self.r2, number);
     }
 
-    /// The number of a Montgomery form.
-    pub fn leave(&self, out: &mut [u64], form: &[u64]) {
+    /// The number with this Montgomery form.
+    pub fn from_montgomery(&self, out: &mut [u64], form: &[u64]) {
         let mut one = [0u64; LIMBS_MAX];
         one[0] = 1;
         if let Some(one) = one.get(..form.len()) {
@@ -230,7 +230,7 @@ impl Modulus {
         }
     }
 
-    /// The Montgomery form of `low + high R` reduced, for any `low` and `high` of at most [`Modulus::len`] limbs: a number wider than n.
+    /// The Montgomery form of `low + high R` modulo n, for any `low` and `high` of at most [`Modulus::len`] limbs: a number wider than n.
     pub fn reduce_wide(&self, out: &mut [u64], low: &[u64], high: &[u64]) {
         let length = self.limbs.len();
         debug_assert!(low.len() == length && high.len() <= length);
@@ -271,7 +271,7 @@ impl Modulus {
     }
 }
 
-/// `sum = sum + number digit`; the sum is longer than the number, by what the carry needs.
+/// `sum = sum + number digit`; the sum is longer than the number, so that the carry fits.
 pub(super) fn accumulate(sum: &mut [u64], number: &[u64], digit: u64) {
     let (low, high) = sum.split_at_mut(number.len());
     let mut carry = 0u64;
@@ -285,12 +285,12 @@ pub(super) fn accumulate(sum: &mut [u64], number: &[u64], digit: u64) {
     }
 }
 
-/// `out = number - n` if that is not negative, else the number, of which `top` stands above n's limbs; returns what then does. In constant
-/// time.
+/// `out = number - n` unless that is negative, else the number; `top` is the part of the number above the limbs of n. Returns that part of
+/// the result. In constant time.
 pub(super) fn subtract(out: &mut [u64], number: &[u64], n: &[u64], top: u64) -> u64 {
     let mut borrow = false;
     let number = number.get(..n.len()).unwrap_or_default();
-    // Blocks first, which become one chain of borrows each.
+    // Blocks first, each of which becomes one chain of borrows.
     let ((outs, out_rest), (limbs, limb_rest), (ns, n_rest)) = (
         out.as_chunks_mut::<8>(),
         number.as_chunks::<8>(),

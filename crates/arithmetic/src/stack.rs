@@ -1,35 +1,35 @@
-//! What a computation with secrets leaves behind: its stack frames and the vector registers are overwritten when it is done.
+//! Wiping after computations with secrets: their stack frames and the vector registers are overwritten.
 //!
-//! Numbers in frames are spilled, copied and moved by the compiler, so that wiping the variables of the source does not wipe all of
-//! them. [`wiped`] overwrites the memory that the frames were in instead.
+//! The compiler spills, copies and moves values in stack frames, so wiping the variables of the source does not wipe all copies.
+//! [`run_and_wipe_stack`] overwrites the memory of the frames instead.
 
-/// Runs `work`, and then overwrites as many bytes of the stack below the caller's frame as `BYTES` says, and the vector registers.
+/// Runs `work`, and then overwrites `BYTES` bytes of the stack below the caller's frame, and the vector registers.
 ///
-/// `BYTES` is a bound of the stack that `work` uses; the tests of this crate measure the bounds that it uses. On a thread with less
-/// stack left the process ends by a stack overflow. What `work` returns is not wiped, and nothing is if it panics.
+/// `BYTES` is an upper bound of the stack usage of `work`; this crate's tests measure the bounds that it uses. On a thread with less
+/// remaining stack the process ends by a stack overflow. The result of `work` is not wiped, and nothing is wiped after a panic.
 #[inline(never)]
-pub fn wiped<const BYTES: usize, T>(work: impl FnOnce() -> T) -> T {
-    /// So that all frames of `work` are below the frame of `wiped`.
+pub fn run_and_wipe_stack<const BYTES: usize, T>(work: impl FnOnce() -> T) -> T {
+    /// Ensures that all frames of `work` are below the frame of `run_and_wipe_stack`.
     #[inline(never)]
-    fn below<T>(work: impl FnOnce() -> T) -> T {
+    fn run_below<T>(work: impl FnOnce() -> T) -> T {
         work()
     }
 
-    let result = below(work);
-    overwrite::<BYTES>();
+    let result = run_below(work);
+    overwrite_stack::<BYTES>();
     clear_registers();
     result
 }
 
-/// A guard page has at least so many bytes.
+/// Minimum size of a guard page, bytes.
 #[cfg(target_arch = "x86_64")]
 const PAGE_BYTES: i32 = 4096;
 
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn overwrite<const BYTES: usize>() {
-    // SAFETY: without `nostack`, nothing of this thread lies below the stack pointer. Before the far end is written, each page from the
-    // stack pointer down is, as compilers probe large frames: where the stack ends, the guard page ends the process.
+fn overwrite_stack<const BYTES: usize>() {
+    // SAFETY: without `nostack`, this thread has no data below the stack pointer. Each page from the stack pointer down is written
+    // before the far end, as compilers probe large frames: at the end of the stack, the guard page ends the process.
     unsafe {
         std::arch::asm!(
             "lea rsi, [rsp + {bottom}]",
@@ -63,7 +63,7 @@ fn overwrite<const BYTES: usize>() {
 fn overwrite<const BYTES: usize>() {
     let mut area = [std::mem::MaybeUninit::<u8>::uninit(); BYTES];
     for byte in &mut area {
-        // SAFETY: a valid reference.
+        // SAFETY: the pointer comes from a valid reference.
         unsafe { std::ptr::write_volatile(byte.as_mut_ptr(), 0) };
     }
     std::hint::black_box(&mut area);
@@ -91,7 +91,7 @@ fn clear_registers() {}
 #[target_feature(enable = "avx512f")]
 #[inline(never)]
 fn clear_zmm() {
-    // SAFETY: it changes the registers that it names.
+    // SAFETY: the assembly changes only the registers that it names.
     unsafe {
         std::arch::asm!(
             "vpxord zmm16, zmm16, zmm16", "vpxord zmm17, zmm17, zmm17", "vpxord zmm18, zmm18, zmm18",
@@ -108,12 +108,12 @@ fn clear_zmm() {
     }
 }
 
-/// Registers 0 to 15, of AVX-512 too.
+/// Registers 0 to 15, including their AVX-512 parts.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx")]
 #[inline(never)]
 fn clear_ymm() {
-    // SAFETY: it changes the registers that it names.
+    // SAFETY: the assembly changes only the registers that it names.
     unsafe {
         std::arch::asm!(
             "vzeroall",

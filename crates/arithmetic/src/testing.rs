@@ -1,8 +1,8 @@
-//! Numbers for tests: random ones, and those that make carries ripple.
+//! Numbers for tests: random ones, and ones that make carries propagate.
 
 use num_bigint::BigUint;
 
-/// SplitMix64 from a seed that a failing test prints, and takes back by `LINEWARDEN_SEED`.
+/// SplitMix64 with a seed that a failing test prints, and that `LINEWARDEN_SEED` sets.
 pub(crate) struct Random {
     seed: u64,
     state: u64,
@@ -29,7 +29,7 @@ impl Random {
         usize::try_from(self.next() % u64::try_from(bound).unwrap()).unwrap()
     }
 
-    /// Below `2^bits`: random, or extreme in one of the ways in which numbers are.
+    /// A number below `2^bits`: random, or with one of several extreme patterns.
     pub(crate) fn number(&mut self, bits: usize) -> BigUint {
         let one = BigUint::from(1u32);
         let all = (&one << bits) - &one;
@@ -47,7 +47,7 @@ impl Random {
         }
     }
 
-    /// Below n, of so many bits: such a number, or one of the greatest.
+    /// A number below n, which has `bits` bits: as `number` makes it, or one of the greatest.
     pub(crate) fn residue(&mut self, n: &BigUint, bits: usize) -> BigUint {
         match self.below(6) {
             0 => n - (1 + self.below(3)),
@@ -55,7 +55,7 @@ impl Random {
         }
     }
 
-    /// Below `2^bits`, all alike.
+    /// A uniformly distributed number below `2^bits`.
     pub(crate) fn uniform(&mut self, bits: usize) -> BigUint {
         let digits: Vec<u32> = (0..bits.div_ceil(32))
             .map(|_| (self.next() >> 32) as u32)
@@ -63,7 +63,7 @@ impl Random {
         BigUint::from_slice(&digits) >> (bits.div_ceil(32) * 32 - bits)
     }
 
-    /// Long runs of ones and zeros.
+    /// A number with long runs of ones and zeros.
     fn runs(&mut self, bits: usize) -> BigUint {
         let (mut number, mut left) = (BigUint::ZERO, bits);
         while left > 0 {
@@ -77,7 +77,8 @@ impl Random {
         number
     }
 
-    /// An odd number with the topmost of so many bits set: random, or of long runs of ones or zeros.
+    /// An odd number of `bits` bits with its topmost bit set: random, or with long runs of ones or
+    /// zeros.
     pub(crate) fn modulus(&mut self, bits: usize) -> BigUint {
         let one = BigUint::from(1u32);
         let small = BigUint::from(self.next() >> self.below(64)) | &one;
@@ -93,12 +94,12 @@ impl Random {
 impl Drop for Random {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("LINEWARDEN_SEED={} repeats it", self.seed);
+            eprintln!("LINEWARDEN_SEED={} reproduces this run", self.seed);
         }
     }
 }
 
-/// The limbs of a number that has no more of them.
+/// The limbs of a number; the length must suffice.
 pub(crate) fn limbs(number: &BigUint, length: usize) -> Vec<u64> {
     let mut limbs: Vec<u64> = number.iter_u64_digits().collect();
     assert!(limbs.len() <= length);
@@ -106,13 +107,13 @@ pub(crate) fn limbs(number: &BigUint, length: usize) -> Vec<u64> {
     limbs
 }
 
-/// The number of some limbs.
+/// The number with these limbs.
 pub(crate) fn of_limbs(limbs: &[u64]) -> BigUint {
     let halves = limbs.iter().flat_map(|limb| [*limb as u32, (limb >> 32) as u32]);
     BigUint::from_slice(&halves.collect::<Vec<_>>())
 }
 
-/// The big-endian bytes of a number that has no more of them.
+/// The big-endian bytes of a number; the length must suffice.
 pub(crate) fn bytes(number: &BigUint, length: usize) -> Vec<u8> {
     let digits = number.to_bytes_be();
     let mut bytes = vec![0; length.checked_sub(digits.len()).unwrap()];

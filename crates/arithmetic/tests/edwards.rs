@@ -1,4 +1,4 @@
-//! Whole verifications of Ed25519 on every backend against AWS-LC, one signature at a time.
+//! Complete verifications of Ed25519 on every backend, compared with AWS-LC.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -13,7 +13,7 @@ mod testing;
 
 use aws_lc_rs::signature::{self, Ed25519KeyPair, KeyPair as _};
 use linewarden_arithmetic::Backend;
-use linewarden_arithmetic::edwards::{KnownKey, PublicKey, Request, Signer, hash, verify};
+use linewarden_arithmetic::edwards::{PrecomputedKey, PublicKey, Request, Signer, hash, verify};
 use testing::{Random, bytes};
 
 /// More than two chunks of sixteen groups of eight, the last one not full.
@@ -44,14 +44,14 @@ impl Signed {
     }
 }
 
-fn by_aws_lc(signed: &Signed) -> bool {
+fn verified_by_aws_lc(signed: &Signed) -> bool {
     signature::UnparsedPublicKey::new(&signature::ED25519, signed.key)
         .verify(&signed.message, &[signed.r, signed.s].concat())
         .is_ok()
 }
 
-/// Verdicts of all, which are the same. How many are valid.
-fn compare(signed: &[Signed]) -> usize {
+/// Compares the verdicts of both libraries, and returns the number of valid signatures.
+fn count_valid(signed: &[Signed]) -> usize {
     let keys: Vec<_> = signed
         .iter()
         .map(|signed| PublicKey::from_bytes(&signed.key).unwrap())
@@ -61,17 +61,17 @@ fn compare(signed: &[Signed]) -> usize {
         .zip(&keys)
         .map(|(signed, key)| hash(&signed.r, key, &signed.message))
         .collect();
-    let expected: Vec<bool> = signed.iter().map(by_aws_lc).collect();
+    let expected: Vec<bool> = signed.iter().map(verified_by_aws_lc).collect();
     for backend in Backend::available() {
-        let known: Vec<_> = keys.iter().map(|key| KnownKey::new(backend, key)).collect();
-        // Whose multiples are there: nobody's, everybody's, those of some groups and, in one group, of some lanes.
+        let known: Vec<_> = keys.iter().map(|key| PrecomputedKey::new(backend, key)).collect();
+        // Signers with precomputed keys: none, all, those of some groups, and some lanes of one group.
         for known_of in [|_| false, |_| true, |at: usize| (at / 9).is_multiple_of(2)] {
             let requests: Vec<_> = (0..)
                 .zip(signed.iter().zip(&hashes))
                 .map(|(at, (Signed { r, s, .. }, hash))| Request {
                     signer: match known_of(at) {
-                        true => Signer::Known(&known[at]),
-                        false => Signer::New(&keys[at]),
+                        true => Signer::Precomputed(&known[at]),
+                        false => Signer::Plain(&keys[at]),
                     },
                     r,
                     s,
@@ -92,7 +92,7 @@ fn compare(signed: &[Signed]) -> usize {
 fn random_signatures() {
     let mut random = Random::new();
     let mut signed: Vec<Signed> = (0..SIGNATURES).map(|_| Signed::new(&mut random)).collect();
-    assert_eq!(compare(&signed), SIGNATURES);
+    assert_eq!(count_valid(&signed), SIGNATURES);
     let others = signed.clone();
     let mut corrupted = 0;
     for signed in &mut signed {
@@ -109,7 +109,7 @@ fn random_signatures() {
         }
         corrupted += 1;
     }
-    let valid = compare(&signed);
-    // A key may be replaced by itself.
+    let valid = count_valid(&signed);
+    // The changed key may equal the original one.
     assert!(valid >= SIGNATURES - corrupted && valid < SIGNATURES);
 }

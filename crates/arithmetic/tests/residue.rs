@@ -1,4 +1,4 @@
-//! What private operations leave on the stack: nothing of the key, and nothing of the residues of their results.
+//! Private operations leave no part of the key and of the residues of their results on the stack.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -17,15 +17,15 @@ use std::hint::black_box;
 
 use keys::{SIZES, parts, primes, private};
 use linewarden_arithmetic::Backend;
-use linewarden_arithmetic::rsa::{RsaPrivate, Size, Table, product_eight};
+use linewarden_arithmetic::rsa::{RsaPrivate, Size, Table, product_batch};
 use num_bigint::BigUint;
 use testing::bytes;
 
-/// The stack that is looked at: more than any operation uses.
+/// Examined stack, larger than the usage of any operation.
 const DEPTH: usize = 2 << 20;
-/// What stands in words that nothing has written to.
+/// Initial value of unused words.
 const UNTOUCHED: u64 = 0x5eed_0ff5_7ac4_0001;
-/// The frames of the functions here, and of the public functions that are called, which have no secrets.
+/// The frames of the functions here, and of the called public functions, which have no secrets.
 const FRAMES: usize = 8 << 10;
 
 /// The words below the frame of this function, lowest address first.
@@ -40,19 +40,19 @@ fn below() -> impl Iterator<Item = *mut u64> {
 #[inline(never)]
 fn paint() {
     for word in below() {
-        // SAFETY: memory of this thread's stack, in which no frame is.
+        // SAFETY: memory of this thread's stack without any frame.
         unsafe { word.write_volatile(UNTOUCHED) };
     }
 }
 
 #[inline(never)]
 fn sweep() -> Vec<u64> {
-    // SAFETY: as above; it was painted.
+    // SAFETY: as above; the memory was painted.
     below().map(|word| unsafe { word.read_volatile() }).collect()
 }
 
-/// What is on the stack after some work.
-fn left_by(work: impl FnOnce() + Send) -> Vec<u64> {
+/// The words on the stack after some work.
+fn residue_of(work: impl FnOnce() + Send) -> Vec<u64> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(2 * DEPTH);
         let left = thread.spawn_scoped(scope, || {
@@ -64,7 +64,8 @@ fn left_by(work: impl FnOnce() + Send) -> Vec<u64> {
     })
 }
 
-/// The words of a number as operations have it: limbs of 64 bits, and words of 52, as integers and as doubles.
+/// The words of a number in the representations of operations: limbs of 64 bits, and words of 52 bits, as
+/// integers and as doubles.
 fn words(number: &BigUint) -> Vec<u64> {
     let words_of = |bits: u64| {
         let count = number.bits() / bits;
@@ -79,7 +80,7 @@ fn words(number: &BigUint) -> Vec<u64> {
         .collect()
 }
 
-/// What must not be found after an operation with this result.
+/// Words that must not be found after an operation with this result.
 fn secrets(size: Size, result: &[u8]) -> HashSet<u64> {
     let result = BigUint::from_bytes_be(result);
     let residues = primes(size).map(|prime| &result % prime);
@@ -89,8 +90,8 @@ fn secrets(size: Size, result: &[u8]) -> HashSet<u64> {
 
 fn check(name: &str, left: &[u64], secrets: &HashSet<u64>) {
     let found = left.iter().filter(|word| secrets.contains(word)).count();
-    assert_eq!(found, 0, "{name}: words of secrets");
-    // All of it was overwritten: no frame was deeper than the bound.
+    assert_eq!(found, 0, "{name}: words of secrets found");
+    // All of it was overwritten: no frame exceeded the bound.
     let frames = left.len() - FRAMES / 8;
     let touched = left[..frames]
         .iter()
@@ -98,7 +99,7 @@ fn check(name: &str, left: &[u64], secrets: &HashSet<u64>) {
     assert_eq!(
         touched.map(|place| (frames - place) * 8),
         None,
-        "{name}: the stack is used deeper than what is overwritten"
+        "{name}: the stack usage exceeds the overwritten range"
     );
 }
 
@@ -108,21 +109,21 @@ fn private_operations_leave_no_secret_on_the_stack() {
         let key = private(&parts(size)).unwrap();
         let input = bytes(&BigUint::from(0x1234_5678u32), size.bytes());
         let mut result = vec![0; size.bytes()];
-        let left = left_by(|| key.power(&mut result, &input).unwrap());
+        let left = residue_of(|| key.power(&mut result, &input).unwrap());
         check("one", &left, &secrets(size, &result));
         for backend in Backend::available() {
             let mut out = vec![vec![0; size.bytes()]; 8];
-            let left = left_by(|| eight(&key, backend, &input, &mut out));
+            let left = residue_of(|| private_batch(&key, backend, &input, &mut out));
             assert_eq!(out[7], result);
             check(backend.name(), &left, &secrets(size, &result));
         }
         let parts = parts(size);
-        let left = left_by(|| drop(private(&parts).unwrap()));
+        let left = residue_of(|| drop(private(&parts).unwrap()));
         check("a new key", &left, &secrets(size, &result));
     }
 }
 
-/// What a signature is the product of.
+/// The factors of a signature.
 #[test]
 fn products_leave_no_factor_on_the_stack() {
     for size in SIZES {
@@ -130,7 +131,7 @@ fn products_leave_no_factor_on_the_stack() {
         let key = key.public();
         let mut random = testing::Random::new();
         let [mask, factor] = [(); 2].map(|()| random.uniform(8 * size.bytes() - 1));
-        // Tables have a factor times R, for R of eight numbers at a time.
+        // Tables have factors times R, with the R of batches of eight.
         let radix_bits = 8 * size.bytes() / 256 * 260;
         let form = (&factor << radix_bits) % BigUint::from_bytes_be(key.as_bytes());
         let secrets: HashSet<u64> = [&mask, &factor, &form].into_iter().flat_map(words).collect();
@@ -139,14 +140,14 @@ fn products_leave_no_factor_on_the_stack() {
         let mut one = vec![0; size.bytes()];
         table.set(0, key, &factor).unwrap();
         let factors = [table.get(0).unwrap(); 2];
-        let left = left_by(|| key.product(&mut one, &mask, &factors).unwrap());
+        let left = residue_of(|| key.product(&mut one, &mask, &factors).unwrap());
         check("one product", &left, &secrets);
         for backend in Backend::available() {
             let mut out = vec![vec![0; size.bytes()]; 8];
-            let left = left_by(|| {
+            let left = residue_of(|| {
                 let mut out = out.iter_mut();
                 let out = std::array::from_fn(|_| &mut out.next().unwrap()[..]);
-                product_eight(backend, [key; 8], [&mask; 8], [&factors; 8], out).unwrap();
+                product_batch(backend, [key; 8], [&mask; 8], [&factors; 8], out).unwrap();
             });
             assert_eq!(out[7], one);
             check(backend.name(), &left, &secrets);
@@ -154,17 +155,17 @@ fn products_leave_no_factor_on_the_stack() {
     }
 }
 
-fn eight(key: &RsaPrivate, backend: Backend, input: &[u8], out: &mut [Vec<u8>]) {
+fn private_batch(key: &RsaPrivate, backend: Backend, input: &[u8], out: &mut [Vec<u8>]) {
     let mut out = out.iter_mut();
     let out = std::array::from_fn(|_| &mut out.next().unwrap()[..]);
-    key.power_eight(backend, [input; 8], out).unwrap();
+    key.power_batch(backend, [input; 8], out).unwrap();
 }
 
-/// Otherwise the test above could not fail.
+/// Shows that the tests above can fail.
 #[test]
-fn what_is_left_on_the_stack_is_found() {
+fn words_left_on_the_stack_are_found() {
     let [p, ..] = parts(Size::Bits2048);
-    let left = left_by(|| leave(&p));
+    let left = residue_of(|| leave(&p));
     let secrets = secrets(Size::Bits2048, &p);
     let found = left.iter().filter(|word| secrets.contains(word)).count();
     assert!(found >= 16, "{found} words of p");

@@ -1,4 +1,4 @@
-//! The operations of RSA against num-bigint, on every backend and one at a time.
+//! The operations of RSA compared with num-bigint, on every backend and for single numbers.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -16,7 +16,7 @@ mod testing;
 
 use keys::{SIZES, parts, private};
 use linewarden_arithmetic::rsa::{
-    Element, Fault, KeyError, RsaPublic, Size, Table, check_eight, power_eight, product_eight,
+    Element, KeyError, RsaError, RsaPublic, Size, Table, check_batch, power_batch, product_batch,
 };
 use linewarden_arithmetic::{Backend, ModulusError};
 use num_bigint::BigUint;
@@ -39,7 +39,7 @@ fn e() -> BigUint {
     BigUint::from(65_537u32)
 }
 
-/// Eight keys of any odd moduli: the public operations do not care for prime factors. Sometimes all the same one.
+/// Eight keys with arbitrary odd moduli: the public operations do not need prime factors. Sometimes all keys are the same.
 struct Lanes {
     moduli: Vec<BigUint>,
     keys: Vec<RsaPublic>,
@@ -86,22 +86,22 @@ fn powers_are_right() {
             let lanes = Lanes::new(&mut random, size, round % 2 == 1);
             let numbers = lanes.below(&mut random);
             let inputs: Vec<Vec<u8>> = numbers.iter().map(|number| bytes(number, size.bytes())).collect();
-            let wanted: Vec<BigUint> = numbers
+            let expected: Vec<BigUint> = numbers
                 .iter()
                 .zip(&lanes.moduli)
                 .map(|(number, n)| number.modpow(&e(), n))
                 .collect();
-            for ((key, input), wanted) in lanes.refs().iter().zip(&inputs).zip(&wanted) {
+            for ((key, input), expected) in lanes.refs().iter().zip(&inputs).zip(&expected) {
                 let mut out = vec![1; size.bytes()];
                 key.power(&mut out, input).unwrap();
-                assert_eq!(number(&out), *wanted);
+                assert_eq!(number(&out), *expected);
             }
             for backend in Backend::available() {
                 let mut out = vec![vec![1; size.bytes()]; 8];
-                let below = power_eight(backend, lanes.refs(), refs(&inputs), outputs(&mut out)).unwrap();
+                let below = power_batch(backend, lanes.refs(), refs(&inputs), outputs(&mut out)).unwrap();
                 assert_eq!(below, [true; 8]);
-                for (out, wanted) in out.iter().zip(&wanted) {
-                    assert_eq!(number(out), *wanted, "{}", backend.name());
+                for (out, expected) in out.iter().zip(&expected) {
+                    assert_eq!(number(out), *expected, "{}", backend.name());
                 }
             }
         }
@@ -109,7 +109,7 @@ fn powers_are_right() {
 }
 
 #[test]
-fn a_number_from_n_on_is_refused() {
+fn numbers_not_below_n_are_refused() {
     let mut random = Random::new();
     for size in SIZES {
         let lanes = Lanes::new(&mut random, size, false);
@@ -125,33 +125,43 @@ fn a_number_from_n_on_is_refused() {
         let mut out = vec![1; size.bytes()];
         for (lane, key) in lanes.refs().iter().enumerate() {
             let done = key.power(&mut out, &inputs[lane]);
-            assert_eq!(done, if valid[lane] { Ok(()) } else { Err(Fault::Range) });
+            assert_eq!(
+                done,
+                if valid[lane] {
+                    Ok(())
+                } else {
+                    Err(RsaError::OutOfRange)
+                }
+            );
             assert_eq!(key.product(&mut out, &inputs[lane], &[]), done);
         }
-        assert_eq!(lanes.keys[0].power(&mut out, &inputs[0][1..]), Err(Fault::Length));
+        assert_eq!(
+            lanes.keys[0].power(&mut out, &inputs[0][1..]),
+            Err(RsaError::Length)
+        );
         for backend in Backend::available() {
             let mut out = vec![vec![1; size.bytes()]; 8];
-            let below = power_eight(backend, lanes.refs(), refs(&inputs), outputs(&mut out)).unwrap();
+            let below = power_batch(backend, lanes.refs(), refs(&inputs), outputs(&mut out)).unwrap();
             assert_eq!(below, valid);
             assert!(out[3].iter().chain(&out[5]).all(|byte| *byte == 0));
-            let refused = product_eight(backend, lanes.refs(), refs(&inputs), [&[]; 8], outputs(&mut out));
-            assert_eq!(refused, Err(Fault::Range));
+            let refused = product_batch(backend, lanes.refs(), refs(&inputs), [&[]; 8], outputs(&mut out));
+            assert_eq!(refused, Err(RsaError::OutOfRange));
             let hashes = [&[][..]; 8];
-            let checked = check_eight(backend, lanes.refs(), refs(&inputs), hashes, [&[]; 8]).unwrap();
+            let checked = check_batch(backend, lanes.refs(), refs(&inputs), hashes, [&[]; 8]).unwrap();
             for lane in [3, 5] {
                 assert!(!checked[lane]);
                 assert_eq!(lanes.keys[lane].check(&inputs[lane], &[], &[]), Ok(false));
             }
             let mut short = inputs.clone();
             short[7].pop();
-            let refused = power_eight(backend, lanes.refs(), refs(&short), outputs(&mut out));
-            assert_eq!(refused, Err(Fault::Length));
+            let refused = power_batch(backend, lanes.refs(), refs(&short), outputs(&mut out));
+            assert_eq!(refused, Err(RsaError::Length));
         }
     }
 }
 
 #[test]
-fn eight_places_of_a_table_are_set_as_one_by_one() {
+fn eight_table_entries_are_set_like_single_ones() {
     let mut random = Random::new();
     for size in SIZES {
         let lanes = Lanes::new(&mut random, size, true);
@@ -164,9 +174,9 @@ fn eight_places_of_a_table_are_set_as_one_by_one() {
                 _ => bytes(&random.number(8 * size.wide_bytes()), size.wide_bytes()),
             })
             .collect();
-        let mut wanted = Table::new(size, 13);
+        let mut expected = Table::new(size, 13);
         for (place, number) in (4..).zip(&numbers) {
-            wanted.set(place, key, number).unwrap();
+            expected.set(place, key, number).unwrap();
         }
         let values = |table: &Table| {
             let one = bytes(&BigUint::from(1u32), size.bytes());
@@ -179,19 +189,27 @@ fn eight_places_of_a_table_are_set_as_one_by_one() {
         };
         for backend in Backend::available() {
             let mut table = Table::new(size, 13);
-            table.set_eight(backend, 4, key, refs(&numbers)).unwrap();
-            assert_eq!(values(&table), values(&wanted), "{}", backend.name());
-            // Beyond the end there are no places.
-            table.set_eight(backend, 11, key, refs(&numbers)).unwrap();
-            table.set_eight(backend, 50, key, refs(&numbers)).unwrap();
-            assert_eq!(values(&table)[11..], values(&wanted)[4..6], "{}", backend.name());
+            table.set_batch(backend, 4, key, refs(&numbers)).unwrap();
+            assert_eq!(values(&table), values(&expected), "{}", backend.name());
+            // Indices beyond the end do not exist.
+            table.set_batch(backend, 11, key, refs(&numbers)).unwrap();
+            table.set_batch(backend, 50, key, refs(&numbers)).unwrap();
+            assert_eq!(
+                values(&table)[11..],
+                values(&expected)[4..6],
+                "{}",
+                backend.name()
+            );
             let long = vec![0; size.wide_bytes() + 1];
-            assert_eq!(table.set_eight(backend, 0, key, [&long; 8]), Err(Fault::Length));
+            assert_eq!(
+                table.set_batch(backend, 0, key, [&long; 8]),
+                Err(RsaError::Length)
+            );
         }
     }
 }
 
-/// Products of up to 45 factors, as signing and verifying make them; each lane with as many as it likes.
+/// Products of up to 45 factors, as in signing and verification; each lane has its own number of factors.
 #[test]
 fn products_are_right_and_compared_with_powers() {
     let mut random = Random::new();
@@ -199,7 +217,7 @@ fn products_are_right_and_compared_with_powers() {
         for size in SIZES {
             let lanes = Lanes::new(&mut random, size, round % 2 == 1);
             let first = lanes.below(&mut random);
-            let mut wanted = first.clone();
+            let mut expected = first.clone();
             let mut tables = Vec::new();
             for lane in 0..8 {
                 let length = [0, 1, 2, 45, 33, random.below(46)][random.below(6)];
@@ -209,7 +227,7 @@ fn products_are_right_and_compared_with_powers() {
                     table
                         .set(index, lanes.refs()[lane], &bytes(&factor, size.wide_bytes()))
                         .unwrap();
-                    wanted[lane] = &wanted[lane] * factor % &lanes.moduli[lane];
+                    expected[lane] = &expected[lane] * factor % &lanes.moduli[lane];
                 }
                 assert_eq!(table.len(), length);
                 tables.push(table);
@@ -225,22 +243,28 @@ fn products_are_right_and_compared_with_powers() {
                 lanes.refs()[lane]
                     .product(&mut out, &inputs[lane], factors[lane])
                     .unwrap();
-                assert_eq!(number(&out), wanted[lane]);
+                assert_eq!(number(&out), expected[lane]);
             }
             for backend in Backend::available() {
                 let mut out = vec![vec![1; size.bytes()]; 8];
-                product_eight(backend, lanes.refs(), refs(&inputs), factors, outputs(&mut out)).unwrap();
-                for (out, wanted) in out.iter().zip(&wanted) {
-                    assert_eq!(number(out), *wanted, "{}", backend.name());
+                product_batch(backend, lanes.refs(), refs(&inputs), factors, outputs(&mut out)).unwrap();
+                for (out, expected) in out.iter().zip(&expected) {
+                    assert_eq!(number(out), *expected, "{}", backend.name());
                 }
             }
-            compare(&mut random, &lanes, size, factors, &tables);
+            count_valid(&mut random, &lanes, size, factors, &tables);
         }
     }
 }
 
-/// signature^e = hash times factors: the hash is made to fit the signature, or not quite.
-fn compare(random: &mut Random, lanes: &Lanes, size: Size, factors: [&[Element<'_>]; 8], tables: &[Table]) {
+/// signature^e = hash times factors: the hash is computed from the signature, or slightly changed.
+fn count_valid(
+    random: &mut Random,
+    lanes: &Lanes,
+    size: Size,
+    factors: [&[Element<'_>]; 8],
+    tables: &[Table],
+) {
     let signatures = lanes.below(random);
     let mut fits = [true; 8];
     let mut hashes = Vec::new();
@@ -252,12 +276,12 @@ fn compare(random: &mut Random, lanes: &Lanes, size: Size, factors: [&[Element<'
             .product(&mut product, &one, factors[lane])
             .unwrap();
         let power = signature.modpow(&e(), n);
-        // A product that shares a factor with n has no inverse; whether it fits is then asked of the product itself.
+        // A product that shares a factor with n has no inverse; the comparison is then made with the product itself.
         let hash = match number(&product).modinv(n) {
             Some(inverse) => power * inverse % n,
             None => random.number(8 * size.bytes()),
         };
-        // As wide a number as any that is the same modulo n.
+        // The widest number with the same residue modulo n.
         let most = (BigUint::from(1u32) << (8 * size.wide_bytes())) / n - 1u32;
         let mut hash = hash + n * (random.number(128) % most);
         if random.below(2) == 0 {
@@ -276,13 +300,13 @@ fn compare(random: &mut Random, lanes: &Lanes, size: Size, factors: [&[Element<'
         assert_eq!(fit, Ok(fits[lane]));
     }
     for backend in Backend::available() {
-        let checked = check_eight(backend, lanes.refs(), refs(&signatures), refs(&hashes), factors);
+        let checked = check_batch(backend, lanes.refs(), refs(&signatures), refs(&hashes), factors);
         assert_eq!(checked, Ok(fits), "{}", backend.name());
     }
 }
 
 #[test]
-fn private_powers_are_undone_by_public_ones() {
+fn public_powers_invert_private_ones() {
     let mut random = Random::new();
     for size in SIZES {
         let parts = parts(size);
@@ -297,44 +321,44 @@ fn private_powers_are_undone_by_public_ones() {
             numbers.push(number(&parts[0]) * random.number(1000));
             numbers.push(&n - 1u32);
             let inputs: Vec<Vec<u8>> = numbers.iter().map(|number| number.to_bytes_be()).collect();
-            let mut wanted = vec![vec![0; size.bytes()]; 8];
-            for ((input, out), asked) in inputs.iter().zip(&mut wanted).zip(&numbers) {
+            let mut expected = vec![vec![0; size.bytes()]; 8];
+            for ((input, out), input_number) in inputs.iter().zip(&mut expected).zip(&numbers) {
                 key.power(out, input).unwrap();
                 assert!(number(out) < n);
-                assert_eq!(number(out).modpow(&e(), &n), asked % &n);
+                assert_eq!(number(out).modpow(&e(), &n), input_number % &n);
             }
             for backend in Backend::available() {
                 let mut out = vec![vec![0; size.bytes()]; 8];
-                key.power_eight(backend, refs(&inputs), outputs(&mut out))
+                key.power_batch(backend, refs(&inputs), outputs(&mut out))
                     .unwrap();
-                assert_eq!(out, wanted, "{}", backend.name());
+                assert_eq!(out, expected, "{}", backend.name());
             }
         }
     }
 }
 
-/// Boneh, DeMillo and Lipton: one wrong residue, and the result's difference from the right one has a prime factor of n in it.
+/// Boneh, DeMillo and Lipton: if one residue is wrong, the difference to the correct result has a prime factor of n.
 #[test]
-fn a_fault_is_found_before_the_result_leaves() {
+fn a_fault_is_detected_before_the_result_is_returned() {
     let mut random = Random::new();
     for size in SIZES {
         let mut key = private(&parts(size)).unwrap();
         let inputs = vec![bytes(&random.uniform(8 * size.bytes() - 1), size.bytes()); 8];
         key.flip_bit_of_dp(random.below(4 * size.bytes()));
         let mut out = vec![1; size.bytes()];
-        assert_eq!(key.power(&mut out, &inputs[0]), Err(Fault::Unsound));
+        assert_eq!(key.power(&mut out, &inputs[0]), Err(RsaError::CheckFailed));
         assert!(out.iter().all(|byte| *byte == 0));
         for backend in Backend::available() {
             let mut out = vec![vec![1; size.bytes()]; 8];
-            let done = key.power_eight(backend, refs(&inputs), outputs(&mut out));
-            assert_eq!(done, Err(Fault::Unsound), "{}", backend.name());
+            let done = key.power_batch(backend, refs(&inputs), outputs(&mut out));
+            assert_eq!(done, Err(RsaError::CheckFailed), "{}", backend.name());
             assert!(out.iter().flatten().all(|byte| *byte == 0));
         }
     }
 }
 
 #[test]
-fn numbers_that_are_no_key_are_refused() {
+fn invalid_keys_are_refused() {
     let mut random = Random::new();
     for size in SIZES {
         let modulus = bytes(&random.modulus(8 * size.bytes()), size.bytes());
@@ -345,18 +369,21 @@ fn numbers_that_are_no_key_are_refused() {
         assert_eq!(RsaPublic::new(&even), Err(KeyError::Modulus(ModulusError::Even)));
         let mut small = modulus.clone();
         small[0] &= 0x7f;
-        assert_eq!(RsaPublic::new(&small), Err(KeyError::Modulus(ModulusError::Size)));
+        assert_eq!(
+            RsaPublic::new(&small),
+            Err(KeyError::Modulus(ModulusError::InvalidSize))
+        );
 
         let parts = parts(size);
-        for spoiled in 0..5 {
+        for changed_field in 0..5 {
             let mut of_parts = parts.clone();
-            of_parts[spoiled][7] ^= 0x10;
+            of_parts[changed_field][7] ^= 0x10;
             assert_eq!(
                 private(&of_parts).unwrap_err(),
                 KeyError::Inconsistent,
-                "{spoiled}"
+                "{changed_field}"
             );
-            of_parts[spoiled].push(1);
+            of_parts[changed_field].push(1);
             assert_eq!(private(&of_parts).unwrap_err(), KeyError::Length);
         }
         let [p, _, dp, dq, qinv] = parts;
@@ -378,43 +405,43 @@ fn sizes_are_not_mixed() {
     let numbers = vec![vec![1; 256]; 8];
     let mut out = numbers.clone();
     let mut table = Table::new(Size::Bits3072, 1);
-    assert_eq!(table.set(0, &short.keys[0], &[1]), Err(Fault::Mixed));
-    assert_eq!(table.set(0, &long.keys[0], &[1; 401]), Err(Fault::Length));
+    assert_eq!(table.set(0, &short.keys[0], &[1]), Err(RsaError::MixedSizes));
+    assert_eq!(table.set(0, &long.keys[0], &[1; 401]), Err(RsaError::Length));
     table.set(0, &long.keys[0], &[1]).unwrap();
     let factor = [table.get(0).unwrap()];
     assert!(table.get(1).is_none());
     for backend in Backend::available() {
-        let done = power_eight(backend, keys, refs(&numbers), outputs(&mut out));
-        assert_eq!(done, Err(Fault::Mixed));
-        let done = product_eight(
+        let done = power_batch(backend, keys, refs(&numbers), outputs(&mut out));
+        assert_eq!(done, Err(RsaError::MixedSizes));
+        let done = product_batch(
             backend,
             short.refs(),
             refs(&numbers),
             [&factor; 8],
             outputs(&mut out),
         );
-        assert_eq!(done, Err(Fault::Mixed));
-        let done = check_eight(
+        assert_eq!(done, Err(RsaError::MixedSizes));
+        let done = check_batch(
             backend,
             short.refs(),
             refs(&numbers),
             refs(&numbers),
             [&factor; 8],
         );
-        assert_eq!(done, Err(Fault::Mixed));
+        assert_eq!(done, Err(RsaError::MixedSizes));
     }
     assert_eq!(
         short.keys[0].check(&numbers[0], &numbers[0], &factor),
-        Err(Fault::Mixed)
+        Err(RsaError::MixedSizes)
     );
     assert_eq!(
         short.keys[0].product(&mut out[0], &numbers[0], &factor),
-        Err(Fault::Mixed)
+        Err(RsaError::MixedSizes)
     );
 }
 
 #[test]
-fn secrets_are_not_shown() {
+fn debug_output_has_no_secrets() {
     let key = private(&parts(Size::Bits2048)).unwrap();
     assert_eq!(format!("{key:?}"), "RsaPrivate(Bits2048)");
     assert_eq!(

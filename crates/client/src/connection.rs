@@ -1,4 +1,4 @@
-//! Where a controller is, whom to believe, and as whom to come.
+//! Server address, trusted CAs and credentials of a client.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use zeroize::Zeroizing;
 
 use crate::error::ClientError;
 
-/// How long a connection may take.
-const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// How often a quiet connection is asked whether it lives.
+/// Connection timeout.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Interval of TCP keepalive probes.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
-/// As whom one comes.
-pub enum Secrets {
-    /// By a token of `linewarden user add`.
+/// The credentials of a client.
+pub enum Credentials {
+    /// A token from `linewarden user create`.
     Token(Zeroizing<String>),
-    /// By a certificate and its key, PEM, that were judged before.
+    /// A certificate and its key, PEM, already validated.
     Certificate {
         /// The chain.
         chain: Vec<u8>,
@@ -26,8 +26,8 @@ pub enum Secrets {
     },
 }
 
-/// Nothing of them is shown.
-impl std::fmt::Debug for Secrets {
+/// Prints no secrets.
+impl std::fmt::Debug for Credentials {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Token(_) => "Token",
@@ -36,85 +36,89 @@ impl std::fmt::Debug for Secrets {
     }
 }
 
-/// How a controller is reached.
+/// Connection settings.
 #[derive(Debug)]
 pub struct ClientOptions {
     /// `https://HOST[:PORT]`.
     pub server: String,
-    /// The CA of its certificate, PEM; those that the system believes if not given.
+    /// CA of the server certificate, PEM; the CAs of the operating system if `None`.
     pub ca: Option<Vec<u8>>,
-    /// As whom one comes.
-    pub secrets: Secrets,
-    /// How long a controller that is away or too busy is asked again.
-    pub patience: Duration,
+    /// The credentials of the user.
+    pub credentials: Credentials,
+    /// How long requests are retried while the controller is unreachable or too busy.
+    pub retry_timeout: Duration,
 }
 
-/// A controller. Cheap to clone.
+/// A client of one controller. Cheap to clone.
 #[derive(Clone)]
 pub struct Client {
     pub(crate) http: reqwest::Client,
-    pub(crate) base: Url,
+    pub(crate) base_url: Url,
     pub(crate) token: Option<Zeroizing<String>>,
-    pub(crate) patience: Duration,
+    pub(crate) retry_timeout: Duration,
 }
 
 impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Client")
-            .field("base", &self.base.as_str())
+            .field("base", &self.base_url.as_str())
             .finish_non_exhaustive()
     }
 }
 
-/// The address, as `https://HOST[:PORT]/` and nothing more.
-fn base(server: &str) -> Result<Url, ClientError> {
-    let wrong = |why: &str| ClientError::Address {
+/// Parses the address: `https://HOST[:PORT]/` and nothing more.
+fn parse_server_url(server: &str) -> Result<Url, ClientError> {
+    let wrong = |reason: &str| ClientError::InvalidAddress {
         server: server.to_owned(),
-        why: why.to_owned(),
+        reason: reason.to_owned(),
     };
     let url = Url::parse(server).map_err(|error| wrong(&error.to_string()))?;
-    // Not shown: somebody may have written a password there.
+    // Not part of the message: the address may contain a password.
     if !url.username().is_empty() || url.password().is_some() {
-        return Err(ClientError::Address {
+        return Err(ClientError::InvalidAddress {
             server: url.host_str().unwrap_or_default().to_owned(),
-            why: "it names a user; tokens go into a file".to_owned(),
+            reason: "it contains a user name; store the token in a file".to_owned(),
         });
     }
     if url.scheme() != "https" {
-        return Err(wrong("only https:// is spoken; tokens go nowhere in the clear"));
+        return Err(wrong(
+            "only https:// is supported, because tokens must be encrypted",
+        ));
     }
     if url.path() != "/" || url.query().is_some() || url.fragment().is_some() {
-        return Err(wrong("name the host and the port alone"));
+        return Err(wrong("give only the host and the port"));
     }
     Ok(url)
 }
 
 impl Client {
-    /// Says where; asks nothing yet.
+    /// Creates a client without connecting.
     ///
     /// # Errors
-    /// An address that is none, or certificates that cannot be used.
+    /// The address or the certificates are invalid.
     pub fn new(options: ClientOptions) -> Result<Self, ClientError> {
         install_provider();
-        let unusable = |error: reqwest::Error| ClientError::Tls(crate::error::chain(&error));
+        let unusable =
+            |error: reqwest::Error| ClientError::InvalidCertificate(crate::error::error_chain(&error));
         let mut builder = reqwest::Client::builder()
             .https_only(true)
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
-            .connect_timeout(CONNECT_MAX)
-            // The second version says "closed" where TLS has said why one's certificate is not taken.
+            .connect_timeout(CONNECT_TIMEOUT)
+            // With HTTP/2 the connection closes before the TLS alert about the client certificate arrives.
             .http1_only()
             .tcp_keepalive(KEEPALIVE)
             .user_agent(concat!("linewarden/", env!("CARGO_PKG_VERSION")));
         if let Some(ca) = &options.ca {
-            ClientTls::new(ca).map_err(|error| ClientError::Tls(error.to_string()))?;
+            ClientTls::new(ca).map_err(|error| ClientError::InvalidCertificate(error.to_string()))?;
             let roots = reqwest::Certificate::from_pem_bundle(ca).map_err(unusable)?;
             builder = builder.tls_certs_only(roots);
         }
-        let token = match options.secrets {
-            Secrets::Token(token) => Some(token),
-            Secrets::Certificate { chain, key } => {
-                Identity::from_pem(&chain, &key).map_err(|error| ClientError::Tls(error.to_string()))?;
+        let token = match options.credentials {
+            Credentials::Token(token) => Some(token),
+            Credentials::Certificate { chain, key } => {
+                Identity::from_pem(&chain, &key)
+                    .map_err(|error| ClientError::InvalidCertificate(error.to_string()))?;
                 let mut pem = Zeroizing::new(chain);
                 pem.push(b'\n');
                 pem.extend_from_slice(&key);
@@ -124,31 +128,31 @@ impl Client {
         };
         Ok(Self {
             http: builder.build().map_err(unusable)?,
-            base: base(&options.server)?,
+            base_url: parse_server_url(&options.server)?,
             token,
-            patience: options.patience,
+            retry_timeout: options.retry_timeout,
         })
     }
 
-    /// Where it is.
+    /// The address of the controller.
     #[must_use]
     pub fn server(&self) -> &str {
-        self.base.as_str().trim_end_matches('/')
+        self.base_url.as_str().trim_end_matches('/')
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::base;
+    use super::parse_server_url;
 
     #[test]
-    fn only_the_address_of_a_controller_is_one() {
+    fn only_https_addresses_without_path_are_accepted() {
         for server in [
             "https://ctl.example",
             "https://127.0.0.1:20560",
             "https://[::1]:7/",
         ] {
-            assert!(base(server).is_ok(), "{server}");
+            assert!(parse_server_url(server).is_ok(), "{server}");
         }
         for server in [
             "ctl.example",
@@ -157,9 +161,11 @@ mod tests {
             "https://ctl.example?a",
             "https://",
         ] {
-            assert!(base(server).is_err(), "{server}");
+            assert!(parse_server_url(server).is_err(), "{server}");
         }
-        let told = base("https://u:secret@ctl.example").unwrap_err().to_string();
-        assert!(!told.contains("secret"), "{told}");
+        let text = parse_server_url("https://u:secret@ctl.example")
+            .unwrap_err()
+            .to_string();
+        assert!(!text.contains("secret"), "{text}");
     }
 }

@@ -1,4 +1,4 @@
-//! Why a question has no answer, so that whoever reads it knows whose fault it is.
+//! Client errors. Their texts name the side at fault.
 
 use std::error::Error;
 use std::time::Duration;
@@ -6,92 +6,90 @@ use std::time::Duration;
 use linewarden_service::wire::ErrorDetail;
 use rustls::{AlertDescription, CertificateError};
 
-/// Why a question has no answer.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// An address that is none.
-    #[error("{server} is not a controller's address: {why}; expected is https://HOST:PORT")]
-    Address {
-        /// As it was given.
+    /// The server address is invalid.
+    #[error("invalid controller address {server:?}: {reason}; expected https://HOST:PORT")]
+    InvalidAddress {
+        /// The given address.
         server: String,
         /// What is wrong.
-        why: String,
+        reason: String,
     },
-    /// Certificates of one's own that cannot be used.
+    /// The CA or the client certificate cannot be used.
     #[error("{0}")]
-    Tls(String),
-    /// Nobody answers.
-    #[error("no controller answers at {server}: {why}")]
-    Away {
-        /// Where.
+    InvalidCertificate(String),
+    /// No connection, or no response.
+    #[error("controller {server} is unreachable: {reason}")]
+    Unreachable {
+        /// The address.
         server: String,
-        /// What the operating system says.
-        why: String,
+        /// The error of the operating system.
+        reason: String,
     },
-    /// Somebody answers who is not believed.
-    #[error("what answers at {server} is not believed: {why}")]
-    Untrusted {
-        /// Where.
+    /// The server certificate is not trusted.
+    #[error("certificate of controller {server} is not trusted: {reason}")]
+    UntrustedServer {
+        /// The address.
         server: String,
-        /// Why not.
-        why: String,
+        /// What is wrong with the certificate.
+        reason: String,
     },
-    /// The certificate that was shown is not believed.
-    #[error("{server} does not take the certificate that was shown: {why}")]
-    NotTaken {
-        /// Where.
+    /// The controller rejected the client certificate.
+    #[error("controller {server} rejected the client certificate: {reason}")]
+    CertificateRejected {
+        /// The address.
         server: String,
-        /// What it said.
-        why: String,
+        /// The TLS alert.
+        reason: String,
     },
-    /// The controller has refused.
-    #[error("{}", told(.detail, *.status))]
+    /// The controller returned an error.
+    #[error("{}", refusal_text(.detail, *.status))]
     Refused {
-        /// The status of HTTP.
+        /// The HTTP status.
         status: u16,
-        /// What it says.
+        /// The error in the response.
         detail: ErrorDetail,
-        /// When it is to be asked again, if it says so.
-        wait: Option<Duration>,
+        /// When to retry, if the response says so.
+        retry_after: Option<Duration>,
     },
-    /// Too many questions, for longer than there is patience.
-    #[error("{server} takes no more questions for {} s; ask again then", .wait.as_secs())]
+    /// The rate limit is exceeded for longer than the retry timeout.
+    #[error("rate limit of controller {server} exceeded; retry in {} s", .retry_after.as_secs())]
     RateLimited {
-        /// Where.
+        /// The address.
         server: String,
-        /// For how long.
-        wait: Duration,
+        /// When to retry.
+        retry_after: Duration,
     },
-    /// Of a path that the controller does not have.
-    #[error("the controller at {server} does not know {path}: it is older than this program")]
-    TooOld {
-        /// Where.
+    /// The controller does not support the path.
+    #[error("controller {server} does not support {path}; upgrade the controller")]
+    UnsupportedPath {
+        /// The address.
         server: String,
         /// The path.
         path: String,
     },
-    /// An answer that no controller gives.
-    #[error("{server} is no controller, or one that this program does not understand: {why}")]
-    NoController {
-        /// Where.
+    /// The response is not that of a compatible controller.
+    #[error("invalid response from {server}: {reason}; check the address and the version of the controller")]
+    InvalidResponse {
+        /// The address.
         server: String,
-        /// What is odd.
-        why: String,
+        /// What is wrong.
+        reason: String,
     },
-    /// No key could be drawn for a write.
-    #[error("the operating system gave no random bytes: {0}")]
+    /// No random bytes for an idempotency key.
+    #[error("random bytes are not available: {0}")]
     Entropy(getrandom::Error),
-    /// Something that no header may hold.
+    /// The request cannot be encoded.
     #[error("{0}")]
-    Header(String),
+    InvalidRequest(String),
 }
 
-fn told(detail: &ErrorDetail, status: u16) -> String {
+fn refusal_text(detail: &ErrorDetail, status: u16) -> String {
     let mut text = match status {
-        401 => {
-            "the controller knows no user by this token or certificate: it is nobody's, or is over".to_owned()
-        }
-        403 => format!("this user may not do that: {}", detail.message),
+        401 => "authentication failed: the token or certificate is unknown or has expired".to_owned(),
+        403 => format!("permission denied: {}", detail.message),
         _ => detail.message.clone(),
     };
     if let Some(field) = &detail.field
@@ -100,13 +98,13 @@ fn told(detail: &ErrorDetail, status: u16) -> String {
         text = format!("{field}: {text}");
     }
     if let Some(stored) = detail.stored {
-        text = format!("{text} (stored before: {stored})");
+        text = format!("{text} (items stored before the error: {stored})");
     }
     text
 }
 
-/// All of an error that others caused.
-pub(crate) fn chain(error: &dyn Error) -> String {
+/// The error with all its causes.
+pub(crate) fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
@@ -119,67 +117,73 @@ pub(crate) fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// The first cause of that kind, also within errors of input and output.
-fn find<'e, T: Error + 'static>(error: &'e (dyn Error + 'static)) -> Option<&'e T> {
+/// The first cause of this type, also inside I/O errors.
+fn find_cause<'e, T: Error + 'static>(error: &'e (dyn Error + 'static)) -> Option<&'e T> {
     if let Some(found) = error.downcast_ref::<T>() {
         return Some(found);
     }
     if let Some(inner) = error
         .downcast_ref::<std::io::Error>()
         .and_then(std::io::Error::get_ref)
-        && let Some(found) = find(inner)
+        && let Some(found) = find_cause(inner)
     {
         return Some(found);
     }
-    find(error.source()?)
+    find_cause(error.source()?)
 }
 
 impl ClientError {
-    /// A question that got no answer.
-    pub(crate) fn unanswered(server: &str, error: &reqwest::Error) -> Self {
+    /// The error of a request without a response.
+    pub(crate) fn from_transport(server: &str, error: &reqwest::Error) -> Self {
         let server = server.to_owned();
-        match find::<rustls::Error>(error) {
-            Some(rustls::Error::InvalidCertificate(why)) => Self::Untrusted {
+        match find_cause::<rustls::Error>(error) {
+            Some(rustls::Error::InvalidCertificate(reason)) => Self::UntrustedServer {
                 server,
-                why: judged(why),
+                reason: certificate_problem(reason),
             },
-            Some(rustls::Error::AlertReceived(alert)) if is_about_us(*alert) => Self::NotTaken {
+            Some(rustls::Error::AlertReceived(alert)) if is_client_certificate_alert(*alert) => {
+                Self::CertificateRejected {
+                    server,
+                    reason: alert_text(*alert),
+                }
+            }
+            Some(other) => Self::UntrustedServer {
                 server,
-                why: alerted(*alert),
-            },
-            Some(other) => Self::Untrusted {
-                server,
-                why: other.to_string(),
+                reason: other.to_string(),
             },
             None => {
-                let cause = find::<std::io::Error>(error).map(ToString::to_string);
-                Self::Away {
+                let cause = find_cause::<std::io::Error>(error).map(ToString::to_string);
+                Self::Unreachable {
                     server,
-                    why: cause.unwrap_or_else(|| chain(&error)),
+                    reason: cause.unwrap_or_else(|| error_chain(&error)),
                 }
             }
         }
     }
 
-    /// Whether the same question may be answered a moment later.
-    pub(crate) fn is_passing(&self) -> bool {
+    /// Whether a retry may succeed.
+    pub(crate) fn is_transient(&self) -> bool {
         match self {
-            Self::Away { .. } | Self::RateLimited { .. } => true,
-            Self::Refused { status, detail, .. } => *status == 503 || detail.code == "under_way",
+            Self::Unreachable { .. } | Self::RateLimited { .. } => true,
+            Self::Refused { status, detail, .. } => *status == 503 || detail.code == "in_progress",
             _ => false,
         }
     }
 
-    /// When the controller wants to be asked again, if it says so.
-    pub(crate) fn wait(&self) -> Option<Duration> {
+    /// The retry delay that the controller asked for, if any.
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::RateLimited { wait, .. } => Some(*wait),
-            Self::Refused { wait, .. } => *wait,
+            Self::RateLimited {
+                retry_after: wait, ..
+            } => Some(*wait),
+            Self::Refused {
+                retry_after: wait, ..
+            } => *wait,
             _ => None,
         }
     }
 
-    /// What the controller calls it, if it has refused.
+    /// The error code of the controller, if it returned an error.
     #[must_use]
     pub fn code(&self) -> Option<&str> {
         match self {
@@ -189,28 +193,26 @@ impl ClientError {
     }
 }
 
-fn judged(why: &CertificateError) -> String {
-    match why {
+fn certificate_problem(reason: &CertificateError) -> String {
+    match reason {
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-            "its certificate has expired; give the controller a new one".to_owned()
+            "it has expired; renew the controller's certificate".to_owned()
         }
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-            "its certificate is not valid yet; see whether the clocks are right".to_owned()
+            "it is not valid yet; check the clocks of both machines".to_owned()
         }
-        // The latter where another CA has the same name.
+        // BadSignature occurs if another CA has the same name.
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-            "its certificate is of no CA that is believed; name the controller's by --server-ca".to_owned()
+            "its issuer is an unknown CA; give the controller's CA with --server-ca".to_owned()
         }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            format!(
-                "its certificate is for another name ({why}); name the controller as its certificate does"
-            )
+            format!("it is for another name ({reason}); use a name in the certificate as the server address")
         }
-        other => format!("its certificate cannot be verified: {other}"),
+        other => format!("it cannot be verified: {other}"),
     }
 }
 
-fn is_about_us(alert: AlertDescription) -> bool {
+fn is_client_certificate_alert(alert: AlertDescription) -> bool {
     matches!(
         alert,
         AlertDescription::BadCertificate
@@ -225,11 +227,11 @@ fn is_about_us(alert: AlertDescription) -> bool {
     )
 }
 
-fn alerted(alert: AlertDescription) -> String {
+fn alert_text(alert: AlertDescription) -> String {
     match alert {
         AlertDescription::CertificateExpired => "it has expired".to_owned(),
         AlertDescription::UnknownCA | AlertDescription::DecryptError => {
-            "it is of a CA that the controller does not believe".to_owned()
+            "its issuer is not a CA that the controller trusts".to_owned()
         }
         AlertDescription::CertificateRevoked => "it was revoked".to_owned(),
         other => format!("{other:?}"),

@@ -1,147 +1,153 @@
-//! What happens, as it happens: a stream that goes on where it broke off.
+//! The event stream. It resumes after the last received event when the connection breaks.
 
 use std::time::Duration;
 
-use linewarden_service::wire::{Happening, History};
+use linewarden_service::wire::{EventHistoryQuery, EventRecord};
 use reqwest::Response;
 use reqwest::header::{HeaderName, HeaderValue};
 use tokio::time::timeout;
 
-use crate::ask::Result;
 use crate::connection::Client;
 use crate::error::ClientError;
-use crate::patience::Patience;
+use crate::request::Result;
+use crate::retry::RetryTimer;
 
 const PATH: &str = "/api/v1/events";
 const LAST: HeaderName = HeaderName::from_static("last-event-id");
-/// A controller says something at least every 5 s; one that says nothing for so long is gone.
-const SILENCE_MAX: Duration = Duration::from_secs(15);
-/// Longest event, bytes; no controller sends more.
+/// A controller sends data at least every 5 s; without data for this time the connection counts as lost.
+const EVENT_TIMEOUT: Duration = Duration::from_secs(15);
+/// Longest event, bytes; controllers send no longer ones.
 const EVENT_BYTES_MAX: usize = 1 << 20;
 
-/// A stream of what happens.
-pub struct Events {
+/// A stream of events.
+pub struct EventStream {
     client: Client,
-    last: u64,
+    last_id: u64,
     response: Option<Response>,
     buffer: Vec<u8>,
 }
 
 impl Client {
-    /// What happens from now on, or behind the event of that number.
+    /// Events from now on, or after the event with this number.
     ///
     /// # Errors
-    /// As [`Client::me`].
-    pub async fn events(&self, after: Option<u64>) -> Result<Events> {
+    /// As [`Client::current_user`].
+    pub async fn events(&self, after: Option<u64>) -> Result<EventStream> {
         let last = match after {
             Some(after) => after,
             None => {
-                let newest = History {
+                let newest = EventHistoryQuery {
                     limit: Some(1),
-                    ..History::default()
+                    ..EventHistoryQuery::default()
                 };
                 let newest = self.history(&newest).await?;
                 newest.items.first().map_or(0, |newest| newest.id)
             }
         };
-        Ok(Events {
+        Ok(EventStream {
             client: self.clone(),
-            last,
+            last_id: last,
             response: None,
             buffer: Vec::new(),
         })
     }
 }
 
-impl Events {
-    /// The next one. A stream that breaks off is begun again behind the last event that came, for as long as there is patience.
+impl EventStream {
+    /// The next event. A broken stream is reopened after the last received event, until the retry timeout.
     ///
     /// # Errors
-    /// As [`Client::me`].
-    pub async fn next(&mut self) -> Result<Happening> {
-        let mut patience: Option<Patience> = None;
+    /// As [`Client::current_user`].
+    pub async fn next(&mut self) -> Result<EventRecord> {
+        let mut retry_timer: Option<RetryTimer> = None;
         loop {
             match self.advance().await {
                 Ok(Some(event)) => return Ok(event),
-                Ok(None) => patience = None,
+                Ok(None) => retry_timer = None,
                 Err(error) => {
                     self.response = None;
                     self.buffer.clear();
-                    let patience = patience.get_or_insert_with(|| Patience::new(self.client.patience));
-                    patience.bear(error).await?;
+                    let retry_timer =
+                        retry_timer.get_or_insert_with(|| RetryTimer::new(self.client.retry_timeout));
+                    retry_timer.wait_or_fail(error).await?;
                 }
             }
         }
     }
 
-    /// An event, or `None` where something came that is none.
-    async fn advance(&mut self) -> Result<Option<Happening>> {
+    /// An event, or `None` for other stream content.
+    async fn advance(&mut self) -> Result<Option<EventRecord>> {
         let response = match &mut self.response {
             Some(response) => response,
             None => {
-                let begun = self.begin().await?;
-                self.response.insert(begun)
+                let connected = self.connect().await?;
+                self.response.insert(connected)
             }
         };
-        if let Some(event) = take(&mut self.buffer) {
+        if let Some(event) = take_event(&mut self.buffer) {
             return Ok(self.parse(&event));
         }
-        let gone = |why: &str| ClientError::Away {
+        let unreachable = |reason: &str| ClientError::Unreachable {
             server: self.client.server().to_owned(),
-            why: why.to_owned(),
+            reason: reason.to_owned(),
         };
-        let chunk = timeout(SILENCE_MAX, response.chunk())
+        let chunk = timeout(EVENT_TIMEOUT, response.chunk())
             .await
-            .map_err(|_| gone("it says nothing any more"))?
-            .map_err(|error| ClientError::unanswered(self.client.server(), &error))?
-            .ok_or_else(|| gone("it has ended the stream"))?;
+            .map_err(|_| unreachable("no data for 15 s"))?
+            .map_err(|error| ClientError::from_transport(self.client.server(), &error))?
+            .ok_or_else(|| unreachable("the controller closed the stream"))?;
         self.buffer.extend_from_slice(&chunk);
         match self.buffer.len() > EVENT_BYTES_MAX && !self.buffer.windows(2).any(|two| two == b"\n\n") {
-            true => Err(ClientError::NoController {
+            true => Err(ClientError::InvalidResponse {
                 server: self.client.server().to_owned(),
-                why: "it sends an event without end".to_owned(),
+                reason: "an event exceeds 1 MiB".to_owned(),
             }),
             false => Ok(None),
         }
     }
 
-    async fn begin(&self) -> Result<Response> {
+    async fn connect(&self) -> Result<Response> {
         let request = self
             .client
             .http
             .get(self.client.url(PATH)?)
-            .header(LAST, HeaderValue::from(self.last));
+            .header(LAST, HeaderValue::from(self.last_id));
         let response = self.client.authorized(request)?.send();
-        let response = timeout(SILENCE_MAX, response)
+        let response = timeout(EVENT_TIMEOUT, response)
             .await
-            .map_err(|_| ClientError::Away {
+            .map_err(|_| ClientError::Unreachable {
                 server: self.client.server().to_owned(),
-                why: "it does not answer".to_owned(),
+                reason: "no response within 15 s".to_owned(),
             })?;
-        let response = response.map_err(|error| ClientError::unanswered(self.client.server(), &error))?;
+        let response = response.map_err(|error| ClientError::from_transport(self.client.server(), &error))?;
         match response.status().is_success() {
             true => Ok(response),
-            false => Err(self.client.refusal(PATH, response).await),
+            false => Err(self.client.stream_error(PATH, response).await),
         }
     }
 
-    /// Only what has a number has happened; the rest tells how things stand.
-    fn parse(&mut self, event: &str) -> Option<Happening> {
+    /// Only entries with a number are events; others report the current state.
+    fn parse(&mut self, event: &str) -> Option<EventRecord> {
         let field = |name: &str| event.lines().find_map(|line| line.strip_prefix(name));
         let id: u64 = field("id:")?.trim().parse().ok()?;
-        self.last = self.last.max(id);
+        self.last_id = self.last_id.max(id);
         match serde_json::from_str(field("data:")?.trim()) {
             Ok(event) => Some(event),
             Err(error) => {
-                tracing::warn!(%error, id, "an event cannot be read; is the controller newer?");
+                tracing::warn!(
+                    %error,
+                    event = id,
+                    action = "upgrade this program if the controller is newer",
+                    "event stream: event cannot be parsed; skipped"
+                );
                 None
             }
         }
     }
 }
 
-/// The first whole event.
-fn take(buffer: &mut Vec<u8>) -> Option<String> {
+/// The first complete event.
+fn take_event(buffer: &mut Vec<u8>) -> Option<String> {
     let end = buffer.windows(2).position(|two| two == b"\n\n")?;
     let event: Vec<u8> = buffer.drain(..end + 2).collect();
     Some(String::from_utf8_lossy(&event).into_owned())

@@ -1,20 +1,47 @@
-//! A controller's API from the other end: typed questions over TLS, by a token or a certificate.
+//! Client of a controller's REST API: typed requests over TLS, authenticated by a token or a certificate.
 //!
-//! What is sent and what comes back are the service's own types ([`linewarden_service::wire`]). Every write carries a key of its own, by
-//! which the controller knows it again: it is repeated where a connection breaks, a controller is away or too busy, until [patience]
-//! has run out, and is done once.
+//! Requests and responses are the service's own types ([`linewarden_service::wire`]). Every request that changes data has its
+//! own idempotency key. The client retries it until the [retry timeout] if the connection breaks or the controller is
+//! unreachable or too busy; the controller executes it once.
 //!
-//! [patience]: ClientOptions::patience
+//! The crate does not read files or configuration: callers pass certificates and tokens.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `connection` | [`Client`], its options and credentials |
+//! | `endpoints` | one method per API endpoint |
+//! | `request`, `retry` | sending, parsing, retries |
+//! | `events` | [`EventStream`], which resumes after a broken connection |
+//! | `error` | [`ClientError`] |
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use linewarden_client::{Client, ClientError, ClientOptions, Credentials};
+//!
+//! # async fn example() -> Result<(), ClientError> {
+//! let client = Client::new(ClientOptions {
+//!     server: "https://controller.example:20560".to_owned(),
+//!     ca: None,
+//!     credentials: Credentials::Token(String::from("the token").into()),
+//!     retry_timeout: Duration::from_secs(10),
+//! })?;
+//! println!("{:?}", client.current_user().await?);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [retry timeout]: ClientOptions::retry_timeout
 #![forbid(unsafe_code)]
 
-mod ask;
 mod connection;
+mod endpoints;
 mod error;
 mod events;
-mod patience;
-mod questions;
+mod request;
+mod retry;
 
-pub use connection::{Client, ClientOptions, Secrets};
+pub use connection::{Client, ClientOptions, Credentials};
+pub use endpoints::DeviceAction;
 pub use error::ClientError;
-pub use events::Events;
-pub use questions::Treatment;
+pub use events::EventStream;

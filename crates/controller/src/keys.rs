@@ -1,4 +1,4 @@
-//! Row keys become the keys of one gateway; nothing else leaves (LAP/1 1.1).
+//! Derivation of one gateway's keys from row keys. Row keys do not leave the controller (LAP/1 1.1).
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use linewarden_registry::{Credentials, DeviceInfo};
 
 use crate::message::Provision;
 
-/// A device's credentials, as one gateway may see them.
+/// A device's credentials, from which one gateway's keys are derived.
 pub(crate) struct Keys<'a> {
     pub(crate) info: &'a DeviceInfo,
     pub(crate) credentials: &'a Credentials,
@@ -31,7 +31,7 @@ impl Keys<'_> {
         })
     }
 
-    /// The rows of that range; in key mode the one row, at the number to count from.
+    /// Returns the rows of that range; in key mode the one row, with the first number.
     pub(crate) fn provision(&self, rows: Range<u32>, mark: RowIndex) -> Provision {
         let end = match self.info.mode {
             Mode::Key => rows.start.saturating_add(1),

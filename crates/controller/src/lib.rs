@@ -1,25 +1,50 @@
-//! The controller: who may use which rows. It owns the registry; a gateway gets from it the keys of its own rows, and
-//! nothing else.
+//! The controller: leases rows to gateways, handles tickets of devices, and verifies attestation. It owns the registry. A gateway gets the
+//! keys of its own rows, and no row keys.
 //!
 //! ```text
-//!   gateway                                         controller                      registry
-//!   first REQUEST of a device here ── Knock ──────► a CHALLENGE for the next row     (nothing is written)
-//!   its RESPONSE ─────────────────── Knock ──────► verifies, leases, derives keys ► lease, durable
-//!   rows or credit low ───────────── Want ───────► more rows, the mark ahead      ► lease, durable
-//!   room needed, or the end ──────── Settlement ─► unused rows go back            ► lease, durable
-//!   a session was opened ─────────── SessionReport ► verifies, older ones elsewhere end ► where the device is, durable
-//!   now and then ─────────────────── changes ────► what was enrolled and revoked, who is elsewhere by now
-//!   a device's ticket ────────────── ticket ─────► opens it, renews rows or key   ► the change and its number, durable
-//!   a round of attestation ───────── Verifier ───► keys before, decisions after   ► what it has shown, durable
-//!   what its data plane runs ─────── trust ──────► appraises; no rows without it   ► a fence, where it is another thing
+//!   gateway                                              controller                              registry
+//!   first REQUEST of a device ────── AdmissionRequest ─► CHALLENGE for the next row             (no write)
+//!   the device's RESPONSE ────────── AdmissionRequest ─► verify, lease, derive keys           ► lease
+//!   rows or credit low ───────────── RowRequest ───────► more rows, the mark ahead            ► lease
+//!   device evicted, or gateway stops ─ UnusedRows ─────► unused rows return to the pool       ► lease
+//!   session opened ───────────────── SessionReport ────► verify, end older sessions elsewhere ► newest session
+//!   polling ──────────────────────── changes_since ────► enrollments, revocations, newer sessions
+//!   ticket of a device ───────────── handle_ticket ────► renew rows or keys, pair, evidence   ► change, ticket number
+//!   attestation round ────────────── Verifier ─────────► keys before, decisions after         ► appraisals
+//!   evidence of the data plane ───── trust ────────────► appraisal; no rows while untrusted   ► fencing token
 //! ```
 //!
-//! A device's rows are leased to a gateway only after the device has proved there that it holds one of them, so nobody
-//! strands rows by asking; ranges are disjoint, and each gateway gets keys of its own (LAP/1 1.1, 1.4.6). What is
-//! asked under an old fence is refused. Nothing here opens a socket or reads a clock.
+//! Every write is durable before the controller responds. A device's rows are leased to a gateway only after the device has proved one of
+//! them there, so requests alone strand no rows. Ranges are disjoint, and each gateway gets its own keys (LAP/1 1.1, 1.4.6). A request
+//! under a stale fencing token is rejected. The crate opens no socket and reads no clock: the callers pass times and random numbers.
+//!
+//! | module | content |
+//! |---|---|
+//! | `admission` | first authentication of a device at a gateway |
+//! | [`attest`] | attestation plan, keys, appraisal, quarantine and results |
+//! | `keys` | derivation of one gateway's keys |
+//! | `link` | [`Controller`], and [`Link`]: one registration of one gateway |
+//! | `message` | requests of gateways, and their results |
+//! | `report` | session reports |
+//! | `ticket` | tickets of devices |
+//! | [`trust`] | evidence of gateways |
+//!
+//! ```no_run
+//! use linewarden_controller::{Controller, Policy};
+//! use linewarden_protocol::ids::GatewayId;
+//! use linewarden_registry::{Registry, RegistryError, Revision};
+//!
+//! # async fn example(registry: Registry) -> Result<(), RegistryError> {
+//! let controller = Controller::new(registry, Policy::default());
+//! let link = controller.register(GatewayId(7), 1_790_000_000).await?;
+//! let changes = link.changes_since(Revision::ZERO, None).await?;
+//! println!("{} devices have changed", changes.changes.len());
+//! # Ok(())
+//! # }
+//! ```
 #![forbid(unsafe_code)]
 
-mod admit;
+mod admission;
 pub mod attest;
 mod keys;
 mod link;
@@ -28,9 +53,9 @@ mod report;
 mod ticket;
 pub mod trust;
 
-pub use link::{Controller, Leases, Link, Policy, ROWS_HELD_MAX};
+pub use link::{Controller, LeaseReader, Link, Policy, ROWS_HELD_MAX};
 pub use message::{
-    Changes, Chunk, Denial, Elsewhere, Knock, Provision, Reception, Refusal, Refused, Reported,
-    SessionReport, Want,
+    AdmissionRequest, AdmissionResponse, Changes, Denial, LeaseChunk, NewerSession, Provision, RefusalReason,
+    RowRefusal, RowRequest, SessionReport, SessionReportResult,
 };
-pub use ticket::Carrier;
+pub use ticket::RelayContext;

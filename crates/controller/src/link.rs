@@ -1,4 +1,4 @@
-//! A gateway's link to its controller: everything that it can ask, under its fence.
+//! A gateway's link to its controller: all requests, under the gateway's fencing token.
 
 use std::collections::HashSet;
 use std::sync::atomic::AtomicU32;
@@ -6,36 +6,39 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex};
-use linewarden_protocol::nonce::Statement;
+use linewarden_protocol::nonce::RowStatement;
 use linewarden_registry::{
-    Fence, LeaseRequest, LeasedPlace, LeasedStream, Moment, Registry, RegistryError, Revision, Roamed,
-    SealedChunk, Settlement,
+    BootTimestamp, FencingToken, LeaseRequest, LeasedCursor, LeasedStream, NewestSession, Registry,
+    RegistryError, Revision, SealedChunk, UnusedRows,
 };
 
-use crate::attest::{Inbox, Signer};
+use crate::attest::{EvidenceInbox, Signer};
 use crate::keys::Keys;
-use crate::message::{Changes, Chunk, Denial, Elsewhere, Provision, Refusal, Refused, Want};
-use crate::trust::{Book, Memory};
+use crate::message::{
+    Changes, Denial, LeaseChunk, NewerSession, Provision, RefusalReason, RowRefusal, RowRequest,
+};
+use crate::trust::{TrustMemory, TrustTable};
 
 /// Devices read from the registry at once.
-const CHUNK_DEVICES: u32 = 500;
+const CHUNK_DEVICES_MAX: u32 = 500;
 /// Changes read from the registry at once.
 const CHANGES_MAX: u32 = 4096;
 
-/// Rows of one device, from its current one on, that a gateway holds at most by its own asking.
+/// Maximum number of rows of one device, from its current one on, that a gateway can lease.
 pub const ROWS_HELD_MAX: u32 = 1024;
 
-/// How rows are given out.
+/// The lease policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Rows that are leased with a device's first authentication at a gateway.
+    /// Rows leased with a device's first authentication at a gateway.
     pub lease_rows: u32,
-    /// How many of them may be spent at once: what a loss of the gateway's memory costs at most (LAP/1 1.4.6).
+    /// Number of these rows that may be spent at once. It bounds the loss if the gateway loses its memory (LAP/1
+    /// 1.4.6).
     pub mark_block: u32,
 }
 
 impl Default for Policy {
-    /// 16 rows, 4 of them to be spent.
+    /// 16 rows, 4 of which may be spent at once.
     fn default() -> Self {
         Self {
             lease_rows: 16,
@@ -44,23 +47,23 @@ impl Default for Policy {
     }
 }
 
-/// Owns the registry and the policy. Cheap to clone.
+/// Owns the registry and the policy. Cloning is cheap.
 #[derive(Clone, Debug)]
 pub struct Controller {
     registry: Registry,
     lease_rows: u32,
-    /// Clones share it: it may change.
+    /// Shared by clones, because it can change.
     mark_block: Arc<AtomicU32>,
-    /// Signs results of attestation.
+    /// Signs attestation results.
     signer: Option<Arc<Signer>>,
-    /// Evidence on its way in.
-    inbox: Arc<Mutex<Inbox>>,
-    /// Gateways that must show what they run.
-    trust: Arc<Mutex<Book>>,
+    /// Evidence documents that are being received.
+    evidence_inbox: Arc<Mutex<EvidenceInbox>>,
+    /// Gateways that must submit evidence.
+    trust_table: Arc<Mutex<TrustTable>>,
 }
 
 impl Controller {
-    /// A controller over that registry.
+    /// Creates a controller over that registry.
     #[must_use]
     pub fn new(registry: Registry, policy: Policy) -> Self {
         Self {
@@ -68,34 +71,34 @@ impl Controller {
             lease_rows: policy.lease_rows,
             mark_block: Arc::new(AtomicU32::new(policy.mark_block)),
             signer: None,
-            inbox: Arc::default(),
-            trust: Arc::default(),
+            evidence_inbox: Arc::default(),
+            trust_table: Arc::default(),
         }
     }
 
-    /// The same, over [a registry that is read apart](Registry::apart).
+    /// Returns the controller with [a separate reader](Registry::with_separate_reader) of the registry.
     #[must_use]
-    pub fn apart(&self) -> Self {
+    pub fn with_separate_reader(&self) -> Self {
         Self {
-            registry: self.registry.apart(),
+            registry: self.registry.with_separate_reader(),
             ..self.clone()
         }
     }
 
-    /// The same, which signs results of attestation.
+    /// Returns the controller with a signer of attestation results.
     #[must_use]
-    pub fn signing(mut self, signer: Signer) -> Self {
+    pub fn with_signer(mut self, signer: Signer) -> Self {
         self.signer = Some(Arc::new(signer));
         self
     }
 
-    /// What signs results of attestation.
+    /// The signer of attestation results.
     #[must_use]
     pub fn signer(&self) -> Option<&Signer> {
         self.signer.as_deref()
     }
 
-    /// How rows are given out.
+    /// The lease policy.
     #[must_use]
     pub fn policy(&self) -> Policy {
         Policy {
@@ -104,7 +107,7 @@ impl Controller {
         }
     }
 
-    /// From the next first authentication on, so many rows may be spent at once.
+    /// Sets how many rows may be spent at once, from the next first authentication on.
     pub fn set_mark_block(&self, rows: u32) {
         self.mark_block.store(rows, Relaxed);
     }
@@ -113,106 +116,109 @@ impl Controller {
         &self.registry
     }
 
-    pub(crate) fn inbox(&self) -> MutexGuard<'_, Inbox> {
-        // Whole at every moment, whoever panicked.
-        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn evidence_inbox(&self) -> MutexGuard<'_, EvidenceInbox> {
+        // The state is consistent at every moment, so a poisoned lock is usable.
+        self.evidence_inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn trust(&self) -> MutexGuard<'_, Book> {
-        // Likewise.
-        self.trust.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn trust_table(&self) -> MutexGuard<'_, TrustTable> {
+        // As above.
+        self.trust_table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a gateway, which has just started: whoever was connected under that id gets nothing from now on. It has shown nothing
-    /// yet of what it runs.
+    /// Registers a gateway that has just started. Requests with the fencing token of an earlier process are rejected
+    /// from then on. The gateway's evidence is unproven.
     ///
     /// # Errors
     /// A damaged record, or a failure of the database.
-    pub async fn connect(&self, gateway: GatewayId, now_s: u64) -> Result<Link, RegistryError> {
-        let fence = self.registry.register_gateway(gateway, now_s).await?;
-        self.trust().begin(gateway);
+    pub async fn register(&self, gateway: GatewayId, now_s: u64) -> Result<Link, RegistryError> {
+        let fencing_token = self.registry.register_gateway(gateway, now_s).await?;
+        self.trust_table().restart(gateway);
         Ok(Link {
             controller: self.clone(),
-            fence,
+            fencing_token,
         })
     }
 
-    /// A gateway by the registration that it shows; whether that is the newest is found with each question.
+    /// Returns the link of a registration. Each request verifies that the registration is the newest.
     #[must_use]
     pub fn link(&self, gateway: GatewayId, number: u64) -> Link {
         Link {
             controller: self.clone(),
-            fence: Fence::shown(gateway, number),
+            fencing_token: FencingToken::presented(gateway, number),
         }
     }
 
-    /// What a gateway has shown of what it runs was to another controller, which has left that `memory`, or over another connection: it
-    /// has to show itself anew.
-    pub fn begin_trust(&self, gateway: GatewayId, memory: Option<Memory>) {
-        self.trust().go_on(gateway, memory);
+    /// Discards the evidence that a gateway has submitted to another controller, which has stored `memory`, or over
+    /// another connection: the gateway must submit evidence again.
+    pub fn restart_trust(&self, gateway: GatewayId, memory: Option<TrustMemory>) {
+        self.trust_table().resume(gateway, memory);
     }
 
-    /// Now, as [`Registry::moment`].
+    /// Returns the current time, as [`Registry::session_clock`].
     ///
     /// # Errors
     /// A failure of the database.
-    pub async fn moment(&self, own: Option<Moment>) -> Result<Option<Moment>, RegistryError> {
-        self.registry.moment(own).await
+    pub async fn session_clock(
+        &self,
+        own: Option<BootTimestamp>,
+    ) -> Result<Option<BootTimestamp>, RegistryError> {
+        self.registry.session_clock(own).await
     }
 
-    /// The registration of a gateway that went on while its controller was started again. Whether it is the newest is
-    /// found with each question, as ever.
+    /// Returns the link of a gateway that kept running while its controller was restarted. Each request verifies that
+    /// the registration is the newest.
     #[must_use]
     pub fn reconnect(&self, before: &Link) -> Link {
         Link {
             controller: self.clone(),
-            fence: before.fence,
+            fencing_token: before.fencing_token,
         }
     }
 }
 
-/// One registration of one gateway. Cheap to clone.
+/// One registration of one gateway. Cloning is cheap.
 #[derive(Clone, Debug)]
 pub struct Link {
     pub(crate) controller: Controller,
-    pub(crate) fence: Fence,
+    pub(crate) fencing_token: FencingToken,
 }
 
-/// A walk over what a gateway held when it stopped; made by [`Link::held`].
+/// Reads the leases that a gateway had when it stopped; created by [`Link::leases`].
 #[derive(Debug)]
-pub struct Leases {
+pub struct LeaseReader {
     link: Link,
     stream: LeasedStream,
 }
 
-impl Leases {
-    /// Where the walk stands.
+impl LeaseReader {
+    /// The position of the reader.
     #[must_use]
-    pub fn place(&self) -> LeasedPlace {
-        self.stream.place()
+    pub fn cursor(&self) -> LeasedCursor {
+        self.stream.cursor()
     }
 
-    /// The next part, until [`Chunk::last`].
+    /// Returns the next part; the last one has [`LeaseChunk::is_last`].
     ///
     /// # Errors
-    /// An old fence, a failure of the database, or a gateway that is not trusted: ask again.
-    pub async fn next_chunk(&mut self) -> Result<Chunk, Denial> {
+    /// A stale fencing token, a failure of the database, or an untrusted gateway; the request can be retried.
+    pub async fn next_chunk(&mut self) -> Result<LeaseChunk, Denial> {
         let Some(sealed) = self.read().await? else {
             let end = self.stream.feed_from().0;
-            return Ok(Chunk {
+            return Ok(LeaseChunk {
                 provisions: Vec::new(),
                 damaged: Vec::new(),
                 progress: (end, end),
-                last: true,
+                is_last: true,
             });
         };
         Ok(self.open(sealed))
     }
 
-    /// Reads the next part from the registry, as it lies there; `None` at the end.
+    /// Reads the next part from the registry, still encrypted; `None` at the end.
     ///
     /// # Errors
-    /// As [`Leases::next_chunk`], of which this is the one half.
+    /// As [`LeaseReader::next_chunk`], which calls this function and [`LeaseReader::open`].
     pub async fn read(&mut self) -> Result<Option<SealedChunk>, Denial> {
         self.link.check_trust()?;
         Ok(self.stream.next_sealed().await?)
@@ -220,7 +226,7 @@ impl Leases {
 
     /// Opens a part and derives this gateway's keys.
     #[must_use]
-    pub fn open(&self, sealed: SealedChunk) -> Chunk {
+    pub fn open(&self, sealed: SealedChunk) -> LeaseChunk {
         let leased = self.stream.open(sealed);
         let provisions = leased.devices.iter().map(|device| {
             let keys = Keys {
@@ -231,11 +237,11 @@ impl Leases {
             let lease = &device.lease;
             keys.provision(lease.mark.0..lease.rows.end, lease.mark)
         });
-        Chunk {
+        LeaseChunk {
             provisions: provisions.collect(),
             damaged: leased.damaged.iter().map(ToString::to_string).collect(),
             progress: leased.progress,
-            last: false,
+            is_last: false,
         }
     }
 }
@@ -244,92 +250,103 @@ impl Link {
     /// The gateway.
     #[must_use]
     pub fn gateway(&self) -> GatewayId {
-        self.fence.gateway()
+        self.fencing_token.gateway()
     }
 
-    /// The number of this registration: one more than that of the process before.
+    /// The fencing token of this registration: one more than that of the previous process.
     #[must_use]
-    pub fn number(&self) -> u64 {
-        self.fence.number()
+    pub fn token_number(&self) -> u64 {
+        self.fencing_token.number()
     }
 
-    pub(crate) fn fence(&self) -> &Fence {
-        &self.fence
+    pub(crate) fn fencing_token(&self) -> &FencingToken {
+        &self.fencing_token
     }
 
     pub(crate) fn registry(&self) -> &Registry {
         &self.controller.registry
     }
 
-    /// What a device gets at its first authentication, with what it states itself.
-    pub(crate) fn admission(&self, device: DeviceId, epoch: u32, stated: Statement) -> LeaseRequest {
+    /// Returns the lease request for a device's first authentication, with the device's statement.
+    pub(crate) fn first_lease_request(
+        &self,
+        device: DeviceId,
+        epoch: u32,
+        stated: RowStatement,
+    ) -> LeaseRequest {
         LeaseRequest {
             device,
             epoch,
             from: RowIndex(0),
             received: RowIndex(0),
-            hold: self.controller.policy().lease_rows,
-            ahead: self.controller.policy().mark_block,
-            stated,
+            hold_rows: self.controller.policy().lease_rows,
+            spendable_rows: self.controller.policy().mark_block,
+            statement: stated,
         }
     }
 
-    /// Whether this registration is the newest.
+    /// Verifies that this registration is the newest.
     ///
     /// # Errors
-    /// An old fence, or a failure of the database.
-    pub async fn check(&self) -> Result<(), RegistryError> {
-        self.registry().verify_fence(&self.fence).await
+    /// A stale fencing token, or a failure of the database.
+    pub async fn verify_registration(&self) -> Result<(), RegistryError> {
+        self.registry().verify_fencing_token(&self.fencing_token).await
     }
 
-    /// Of these devices, those that the gateway may say something of, as [`Registry::known_at`].
+    /// Returns those of the devices that the gateway may report, as [`Registry::reportable_devices`].
     ///
     /// # Errors
     /// A failure of the database.
-    pub async fn known(&self, devices: &[DeviceId]) -> Result<HashSet<DeviceId>, RegistryError> {
-        self.registry().known_at(self.gateway(), devices).await
+    pub async fn known_devices(&self, devices: &[DeviceId]) -> Result<HashSet<DeviceId>, RegistryError> {
+        self.registry().reportable_devices(self.gateway(), devices).await
     }
 
-    /// What the gateway held when it stopped.
+    /// Reads the leases that the gateway had when it stopped.
     #[must_use]
-    pub fn held(&self) -> Leases {
-        self.held_from(LeasedPlace::default())
+    pub fn leases(&self) -> LeaseReader {
+        self.leases_from(LeasedCursor::default())
     }
 
-    /// The same walk, from where another one stood.
+    /// The same, from a cursor on.
     #[must_use]
-    pub fn held_from(&self, place: LeasedPlace) -> Leases {
-        Leases {
+    pub fn leases_from(&self, place: LeasedCursor) -> LeaseReader {
+        LeaseReader {
             link: self.clone(),
             stream: self
                 .registry()
-                .stream_leased_from(self.fence, CHUNK_DEVICES, place),
+                .stream_leased_from(self.fencing_token, CHUNK_DEVICES_MAX, place),
         }
     }
 
-    /// More rows, and marks moved ahead, for devices that the gateway holds; at most [`ROWS_HELD_MAX`] of each. Of others it gets
-    /// nothing: a first lease begins with [`Link::receive`].
+    /// Leases more rows and moves marks for devices with a lease of the gateway; at most [`ROWS_HELD_MAX`] rows of
+    /// each. A first lease starts with [`Link::admit_devices`].
     ///
     /// # Errors
-    /// An old fence, a failure of the database, or a gateway that is not trusted: ask again.
-    pub async fn lease(&self, wants: &[Want]) -> Result<(Vec<Provision>, Vec<Refused>), Denial> {
+    /// A stale fencing token, a failure of the database, or an untrusted gateway; the request can be retried.
+    pub async fn extend_leases(
+        &self,
+        row_requests: &[RowRequest],
+    ) -> Result<(Vec<Provision>, Vec<RowRefusal>), Denial> {
         self.check_trust()?;
-        let requests: Vec<LeaseRequest> = wants
+        let requests: Vec<LeaseRequest> = row_requests
             .iter()
-            .map(|want| LeaseRequest {
-                device: want.device,
-                epoch: want.epoch,
-                from: want.from,
-                received: want.received,
-                hold: want.hold.min(ROWS_HELD_MAX),
-                ahead: want.ahead.min(ROWS_HELD_MAX),
-                stated: Statement::default(),
+            .map(|row_request| LeaseRequest {
+                device: row_request.device,
+                epoch: row_request.epoch,
+                from: row_request.from,
+                received: row_request.received,
+                hold_rows: row_request.hold_rows.min(ROWS_HELD_MAX),
+                spendable_rows: row_request.spendable_rows.min(ROWS_HELD_MAX),
+                statement: RowStatement::default(),
             })
             .collect();
-        let answers = self.registry().extend_leases(&self.fence, &requests).await?;
+        let leases = self
+            .registry()
+            .extend_leases(&self.fencing_token, &requests)
+            .await?;
         let (mut provisions, mut refused) = (Vec::new(), Vec::new());
-        for (want, answer) in wants.iter().zip(answers) {
-            let provision = match answer {
+        for (row_request, lease) in row_requests.iter().zip(leases) {
+            let provision = match lease {
                 Ok(granted) if granted.rows.is_empty() => Ok(Provision {
                     device: granted.device,
                     mode: granted.mode,
@@ -340,63 +357,72 @@ impl Link {
                 }),
                 Ok(granted) => self
                     .registry()
-                    .load(want.device)
+                    .load(row_request.device)
                     .await
                     .map(|found| self.keys(&found).provision(granted.rows, granted.mark)),
                 Err(error) => Err(error),
             };
             match provision {
                 Ok(provision) => provisions.push(provision),
-                Err(error) => refused.push(Refused {
-                    device: want.device,
-                    why: Refusal::of(error)?,
+                Err(error) => refused.push(RowRefusal {
+                    device: row_request.device,
+                    reason: RefusalReason::from_registry_error(error)?,
                 }),
             }
         }
         Ok((provisions, refused))
     }
 
-    /// Where the gateway stands with devices that left its data plane; returns how many rows went back to their pools.
+    /// Records the unused rows of devices that left the gateway's data plane. Returns how many rows were returned to
+    /// their pools.
     ///
     /// # Errors
-    /// An old fence, or a failure of the database: ask again.
-    pub async fn settle(&self, settlements: &[Settlement]) -> Result<u64, RegistryError> {
+    /// A stale fencing token, or a failure of the database; the request can be retried.
+    pub async fn record_unused_rows(&self, unused_rows: &[UnusedRows]) -> Result<u64, RegistryError> {
         let mut back = 0;
-        for answer in self.registry().settle(&self.fence, settlements).await? {
-            match answer {
+        for result in self
+            .registry()
+            .record_unused_rows(&self.fencing_token, unused_rows)
+            .await?
+        {
+            match result {
                 Ok(rows) => back += u64::from(rows),
-                // Of a device that is gone, or whose record cannot be used, nothing can be given back.
-                Err(error) => drop(Refusal::of(error)),
+                // Rows of a device that is not enrolled or whose record is damaged cannot be returned.
+                Err(error) => drop(RefusalReason::from_registry_error(error)),
             }
         }
         Ok(back)
     }
 
-    /// What has changed since a revision, or all if the registry counts fewer changes; `own` is now by the clock of the controller's
-    /// machine ([`Registry::moment`]). A device whose record does not authenticate is
-    /// told as one that is shut out, and logged.
+    /// Returns the changes since a revision, or all changes if the registry counts fewer. `own` is the boot-time
+    /// clock of the controller's machine ([`Registry::session_clock`]). A device whose record does not authenticate
+    /// is reported as revoked, and logged.
     ///
     /// # Errors
-    /// An old fence, or a failure of the database: ask again.
-    pub async fn changes(&self, since: Revision, own: Option<Moment>) -> Result<Changes, RegistryError> {
-        // Two small rows, most of the time.
-        self.registry().verify_fence(&self.fence).await?;
+    /// A stale fencing token, or a failure of the database; the request can be retried.
+    pub async fn changes_since(
+        &self,
+        since: Revision,
+        own: Option<BootTimestamp>,
+    ) -> Result<Changes, RegistryError> {
+        // Usually two queries of one row.
+        self.registry().verify_fencing_token(&self.fencing_token).await?;
         let newest = self.registry().revision().await?;
         if newest == since {
             return Ok(Changes {
                 changes: Vec::new(),
-                elsewhere: Vec::new(),
-                upto: since,
-                more: false,
+                newer_sessions: Vec::new(),
+                up_to_revision: since,
+                has_more: false,
             });
         }
         let since = if newest < since {
-            // What comes now takes numbers that were passed already.
+            // New changes get revisions that the gateway has read already.
             tracing::error!(
-                gateway = %self.gateway(),
-                heard = since.0,
-                count = newest.0,
-                "somebody has put back the registry's count of changes; all is told anew"
+                gateway_id = %self.gateway(),
+                read_revision = since.0,
+                revision = newest.0,
+                "registry revision is lower than a gateway has read; sending all changes again"
             );
             Revision::ZERO
         } else {
@@ -404,40 +430,47 @@ impl Link {
         };
         let found = self.registry().changes_since(since, CHANGES_MAX).await?;
         for record in &found.damaged {
-            tracing::error!(record, "its device is shut out");
+            tracing::error!(
+                error = record,
+                "damaged device record; reporting the device as revoked"
+            );
         }
-        let now = match found.roamed.is_empty() {
+        let now = match found.newest_sessions.is_empty() {
             true => None,
-            false => self.registry().moment(own).await?,
+            false => self.registry().session_clock(own).await?,
         };
-        let elsewhere = |roamed: Roamed| {
-            // Of an earlier start of the controller's machine nobody knows how it lies to sessions of now.
-            let age_ns = roamed.began.age_ns(now?)?;
-            (roamed.gateway != self.gateway()).then_some(Elsewhere {
-                device: roamed.device,
-                gateway: roamed.gateway,
+        let newer_session = |session: NewestSession| {
+            // A session from an earlier boot of the controller's machine cannot be compared.
+            let age_ns = session.started.age_ns(now?)?;
+            (session.gateway != self.gateway()).then_some(NewerSession {
+                device: session.device,
+                gateway: session.gateway,
                 age_ns,
             })
         };
         Ok(Changes {
             changes: found.changes,
-            elsewhere: found.roamed.into_iter().filter_map(elsewhere).collect(),
-            upto: found.upto,
-            more: found.more,
+            newer_sessions: found
+                .newest_sessions
+                .into_iter()
+                .filter_map(newer_session)
+                .collect(),
+            up_to_revision: found.up_to_revision,
+            has_more: found.has_more,
         })
     }
 }
 
-impl Refusal {
-    /// What concerns one device only; everything else is the whole question's failure.
-    pub(crate) fn of(error: RegistryError) -> Result<Self, RegistryError> {
+impl RefusalReason {
+    /// Classifies an error of one device; every other error fails the whole request.
+    pub(crate) fn from_registry_error(error: RegistryError) -> Result<Self, RegistryError> {
         match error {
             RegistryError::RowsExhausted { .. } => Ok(Self::Exhausted),
-            RegistryError::NotHeld { .. } => Ok(Self::NotHeld),
+            RegistryError::NoLease { .. } => Ok(Self::NotHeld),
             RegistryError::Revoked { .. }
             | RegistryError::Quarantined { .. }
-            | RegistryError::UnknownDevice { .. } => Ok(Self::Gone),
-            RegistryError::DamagedRecord { .. } | RegistryError::NotLeased { .. } => {
+            | RegistryError::UnknownDevice { .. } => Ok(Self::Inactive),
+            RegistryError::DamagedRecord { .. } | RegistryError::InvalidUnusedRows { .. } => {
                 Ok(Self::Damaged(error.to_string()))
             }
             other => Err(other),

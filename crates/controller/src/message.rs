@@ -1,4 +1,4 @@
-//! What a gateway asks, and what it gets.
+//! The requests of a gateway, and the results.
 
 use std::ops::Range;
 
@@ -7,50 +7,52 @@ use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex};
 use linewarden_protocol::wire::MESSAGE_BYTES;
 use linewarden_registry::{Change, RegistryError, Revision};
 
-/// A message of a device that the gateway does not hold: a REQUEST, or a RESPONSE whose fresh value the gateway has
-/// found to be one of its own.
+/// A message of a device that is not in the gateway's data plane: a REQUEST, or a RESPONSE whose fresh value the
+/// gateway has accepted as its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Knock {
-    /// The message as it came.
+pub struct AdmissionRequest {
+    /// The message as received.
     pub message: [u8; MESSAGE_BYTES],
-    /// The word that a RESPONSE's tag covers: the sender's MAC address and two zero bytes if it is BOUND, else zeros.
+    /// The word that a RESPONSE's tag covers: the sender's MAC address and two zero bytes if the device is BOUND,
+    /// else zeros.
     pub loc: [u8; 8],
 }
 
-/// What a [`Knock`] brings.
+/// The response to an [`AdmissionRequest`].
 #[derive(Clone, Debug)]
-pub enum Reception {
-    /// To a REQUEST: the CHALLENGE to send. Nothing was written.
+pub enum AdmissionResponse {
+    /// For a REQUEST: the CHALLENGE to send. Nothing was written.
     Challenge(Box<[u8; MESSAGE_BYTES]>),
-    /// To a RESPONSE that verified: the device's rows, from the one that it proved on. Handed to the packet path again,
-    /// the same RESPONSE is then answered like any other.
+    /// For a RESPONSE that verified: the device's rows, from the row that the device proved. The gateway handles the
+    /// same RESPONSE again after the rows are installed.
     Admit(Provision),
-    /// To a REQUEST of a device that no row is left for: the NAK to send.
+    /// For a REQUEST of a device without a row left: the NAK to send.
     Nak(Box<[u8; MESSAGE_BYTES]>),
-    /// Likewise, where rows are left, and the REQUEST states that the device has answered them. The statement is not authenticated.
-    NakByStatement(Box<[u8; MESSAGE_BYTES]>),
-    /// Nothing: not enrolled, revoked, or it did not verify.
-    Silence,
+    /// The same, if rows are left but the REQUEST states that the device has responded with them. The statement is
+    /// not authenticated.
+    NakForStatement(Box<[u8; MESSAGE_BYTES]>),
+    /// No reply: the device is not enrolled or is revoked, or its message did not verify.
+    NoResponse,
 }
 
-/// Rows wanted for one device that the gateway holds.
+/// A request for rows of one device in the gateway's data plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Want {
+pub struct RowRequest {
     /// The device.
     pub device: DeviceId,
-    /// The credentials that the gateway knows of.
+    /// The epoch of the credentials that the gateway has.
     pub epoch: u32,
-    /// Its current row there.
+    /// The device's current row at the gateway.
     pub from: RowIndex,
-    /// The number after the last row that has come to the gateway.
+    /// The number after the last row that the gateway has received.
     pub received: RowIndex,
-    /// How many rows, from `from` on, there is room for.
-    pub hold: u32,
-    /// How many rows, from `from` on, are to lie below the mark.
-    pub ahead: u32,
+    /// Number of rows, from `from` on, for which the data plane has room.
+    pub hold_rows: u32,
+    /// Number of rows, from `from` on, that must be below the mark.
+    pub spendable_rows: u32,
 }
 
-/// Rows of one device for one gateway: leased, durably, before they are here (LAP/1 1.4.6).
+/// Rows of one device for one gateway. Their lease is durable before they are returned (LAP/1 1.4.6).
 #[derive(Clone, Debug)]
 pub struct Provision {
     /// The device.
@@ -61,9 +63,9 @@ pub struct Provision {
     pub epoch: u32,
     /// Number of the first row.
     pub first: RowIndex,
-    /// The rows with the keys of this gateway, perhaps none; one row in key mode.
+    /// The rows with this gateway's keys, possibly none; one row in key mode.
     pub rows: Vec<Row>,
-    /// Rows below it may be spent; without meaning in key mode.
+    /// Rows below the mark may be spent. Without meaning in key mode.
     pub mark: RowIndex,
 }
 
@@ -84,103 +86,103 @@ impl Provision {
 
 /// A device that got no rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct RowRefusal {
     /// The device.
     pub device: DeviceId,
-    /// Why.
-    pub why: Refusal,
+    /// The reason.
+    pub reason: RefusalReason,
 }
 
-/// Why a device got no rows.
+/// The reason why a device got no rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum RefusalReason {
     /// No row is left that this gateway could use.
     Exhausted,
-    /// It is revoked, or no longer enrolled.
-    Gone,
-    /// The gateway holds nothing of it, whatever it believes: the device is to authenticate there again. So after the registry was
-    /// put back to a time before it came.
+    /// The device is revoked, or is no longer enrolled.
+    Inactive,
+    /// The gateway has no lease of the device, for example after a restore of the registry to a time before the
+    /// lease. The device must authenticate at the gateway again.
     NotHeld,
-    /// Its record cannot be used.
+    /// The device's record cannot be used; the text describes the damage.
     Damaged(String),
 }
 
-/// Why a gateway gets nothing at all.
+/// The reason why a request of a gateway is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum Denial {
-    /// An old fence, a damaged record, or a failure of the database.
+    /// A stale fencing token, a damaged record, or a failure of the database.
     #[error(transparent)]
     Registry(#[from] RegistryError),
-    /// Its data plane has not shown that it is what it should be, or has shown that it is not.
-    #[error("gateway {gateway} is not trusted, and gets no rows: {why}")]
+    /// The gateway's evidence is missing or was not affirmed.
+    #[error("gateway {gateway} gets no rows: its evidence is not trusted: {reason}")]
     Untrusted {
-        /// Which.
+        /// The gateway.
         gateway: GatewayId,
-        /// Why.
-        why: String,
+        /// The reason.
+        reason: String,
     },
 }
 
-/// A part of what a gateway held when it stopped.
+/// A part of the leases that a gateway had when it stopped.
 #[derive(Debug)]
-pub struct Chunk {
-    /// Devices with their rows; none of them may be spent before the mark has been moved.
+pub struct LeaseChunk {
+    /// Devices with their rows. No row may be spent before the mark has been moved.
     pub provisions: Vec<Provision>,
-    /// Records that could not be opened, in words.
+    /// Descriptions of records that could not be opened.
     pub damaged: Vec<String>,
-    /// How far the walk is, out of what.
+    /// Progress: entries done, and entries in total.
     pub progress: (u64, u64),
-    /// Nothing follows.
-    pub last: bool,
+    /// No further part follows.
+    pub is_last: bool,
 }
 
-/// A session that was opened at the gateway, with what proves it (LAP/1 1.4.11).
+/// A session that was opened at the gateway, with its proof (LAP/1 1.4.11).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionReport {
-    /// The winning RESPONSE.
+    /// The accepted RESPONSE.
     pub message: [u8; MESSAGE_BYTES],
-    /// As in [`Knock::loc`].
+    /// As in [`AdmissionRequest::loc`].
     pub loc: [u8; 8],
-    /// How long ago the session began, ns.
+    /// The age of the session, ns.
     pub age_ns: u64,
 }
 
-/// What a [`SessionReport`] brings.
+/// The result of a [`SessionReport`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reported {
-    /// No newer session elsewhere is known.
+pub enum SessionReportResult {
+    /// No newer session at another gateway is known.
     Newest,
-    /// A newer one began at another gateway: this one is to be closed.
-    Older {
-        /// Where.
-        at: GatewayId,
-        /// How long ago that one began, ns.
+    /// A newer session of the device exists at another gateway: this session must be closed.
+    Superseded {
+        /// The other gateway.
+        by: GatewayId,
+        /// The age of the newer session, ns.
         age_ns: u64,
     },
-    /// It proves nothing, and nothing came of it; the gateway that sent it is broken, or lies.
-    Refused(&'static str),
+    /// The report proves no session and has no effect. Its gateway is faulty or compromised.
+    Rejected(&'static str),
 }
 
-/// What has changed since a gateway asked last.
+/// Changes since a gateway's previous request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changes {
     /// Devices enrolled, replaced or revoked, in the order of their changes.
     pub changes: Vec<Change>,
-    /// Devices that have opened a session at another gateway: older ones here are over.
-    pub elsewhere: Vec<Elsewhere>,
-    /// Ask from here next.
-    pub upto: Revision,
-    /// Whether there is more to be had at once.
-    pub more: bool,
+    /// Devices that have opened a session at another gateway. Older sessions at this gateway end.
+    pub newer_sessions: Vec<NewerSession>,
+    /// Continue from this revision.
+    pub up_to_revision: Revision,
+    /// Whether more changes are available now.
+    pub has_more: bool,
 }
 
 /// A device's newest session, at another gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Elsewhere {
-    /// Whose.
+pub struct NewerSession {
+    /// The device.
     pub device: DeviceId,
-    /// Where.
+    /// The other gateway.
     pub gateway: GatewayId,
-    /// How long ago it began, ns.
+    /// The age of the session, ns.
     pub age_ns: u64,
 }

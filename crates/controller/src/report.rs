@@ -1,118 +1,134 @@
-//! Sessions that gateways report, and the older ones elsewhere that end for them (LAP/1 1.4.11).
+//! Session reports of gateways: an older session of a device ends at another gateway (LAP/1 1.4.11).
 
 use std::collections::HashSet;
 
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
 use linewarden_protocol::tag;
 use linewarden_protocol::wire::{self, Message, Response};
-use linewarden_registry::{ActiveDevice, Moment, Opened, RegistryError, Standing};
+use linewarden_registry::{ActiveDevice, BootTimestamp, ProvenSession, RegistryError, SessionOrder};
 
 use crate::link::Link;
-use crate::message::{Refusal, Reported, SessionReport};
+use crate::message::{RefusalReason, SessionReport, SessionReportResult};
 
-/// What a report comes to before anything is noted.
-enum Proof {
+/// The result of checking a report, before a write.
+enum ReportCheck {
     /// The session is the device's.
-    Of(Opened),
-    /// The device is gone, or has other credentials by now: the feed ends the session, if anything need.
-    Void,
-    /// It does not prove what it says.
-    Refused(&'static str),
+    Valid(ProvenSession),
+    /// The device is not enrolled or has other credentials. The gateway ends the session when it reads the change.
+    Ignored,
+    /// The report proves no session.
+    Rejected(&'static str),
 }
 
 impl Link {
-    /// Takes note of sessions that were opened at this gateway; answers in their order. `now` is of the controller's clock.
+    /// Records sessions that were opened at this gateway. The results are in the order of the reports. `now` is the
+    /// controller's clock.
     ///
-    /// Each is verified with the key of its row at this gateway. Of a device that no other gateway has had rows of nothing
-    /// is read but that, and nothing is written.
+    /// Each report is verified with the key of its row at this gateway. Of a device without leases at other gateways
+    /// nothing else is read, and nothing is written.
     ///
     /// # Errors
-    /// An old fence, or a failure of the database: ask again.
-    pub async fn report(
+    /// A stale fencing token, or a failure of the database; the request can be retried.
+    pub async fn report_sessions(
         &self,
         reports: &[SessionReport],
-        now: Moment,
-    ) -> Result<Vec<Reported>, RegistryError> {
+        now: BootTimestamp,
+    ) -> Result<Vec<SessionReportResult>, RegistryError> {
         let responses: Vec<Option<&Response>> = reports.iter().map(response_of).collect();
         let devices: Vec<DeviceId> = responses
             .iter()
             .flatten()
             .map(|response| response.header.device())
             .collect();
-        let elsewhere = self.registry().leased_elsewhere(self.fence(), &devices).await?;
-        let (mut answers, mut proven) = (Vec::with_capacity(reports.len()), Vec::new());
+        let leased_elsewhere = self
+            .registry()
+            .leased_elsewhere(self.fencing_token(), &devices)
+            .await?;
+        let (mut results, mut proven) = (Vec::with_capacity(reports.len()), Vec::new());
         for (at, (report, response)) in reports.iter().zip(responses).enumerate() {
             let proof = match response {
-                None => Proof::Refused("it holds no RESPONSE"),
-                Some(response) => self.examine(report, response, &elsewhere, now).await?,
+                None => ReportCheck::Rejected("message is no RESPONSE"),
+                Some(response) => {
+                    self.check_report(report, response, &leased_elsewhere, now)
+                        .await?
+                }
             };
-            answers.push(match proof {
-                Proof::Refused(why) => Reported::Refused(why),
-                Proof::Void => Reported::Newest,
-                Proof::Of(opened) => {
+            results.push(match proof {
+                ReportCheck::Rejected(reason) => SessionReportResult::Rejected(reason),
+                ReportCheck::Ignored => SessionReportResult::Newest,
+                ReportCheck::Valid(opened) => {
                     proven.push((at, opened));
-                    Reported::Newest
+                    SessionReportResult::Newest
                 }
             });
         }
         if proven.is_empty() {
-            return Ok(answers);
+            return Ok(results);
         }
-        let sessions: Vec<Opened> = proven.iter().map(|(_, opened)| *opened).collect();
-        let standings = self
+        let sessions: Vec<ProvenSession> = proven.iter().map(|(_, opened)| *opened).collect();
+        let orders = self
             .registry()
-            .note_sessions(self.fence(), &sessions, now)
+            .record_sessions(self.fencing_token(), &sessions, now)
             .await?;
-        for ((at, _), standing) in proven.iter().zip(standings) {
-            if let (Some(answer), Standing::Older { at: gateway, began }) = (answers.get_mut(*at), standing)
+        for ((at, _), order) in proven.iter().zip(orders) {
+            if let (
+                Some(result),
+                SessionOrder::Older {
+                    gateway,
+                    started: began,
+                },
+            ) = (results.get_mut(*at), order)
                 && let Some(age_ns) = began.age_ns(now)
             {
-                *answer = Reported::Older { at: gateway, age_ns };
+                *result = SessionReportResult::Superseded { by: gateway, age_ns };
             }
         }
-        Ok(answers)
+        Ok(results)
     }
 
-    async fn examine(
+    async fn check_report(
         &self,
         report: &SessionReport,
         response: &Response,
-        elsewhere: &HashSet<DeviceId>,
-        now: Moment,
-    ) -> Result<Proof, RegistryError> {
+        leased_elsewhere: &HashSet<DeviceId>,
+        now: BootTimestamp,
+    ) -> Result<ReportCheck, RegistryError> {
         let device = response.header.device();
         if response.gateway_id.get() != self.gateway().0 {
-            return Ok(Proof::Refused("it is of another gateway"));
+            return Ok(ReportCheck::Rejected("RESPONSE names another gateway"));
         }
-        if !elsewhere.contains(&device) {
-            return Ok(Proof::Void);
+        if !leased_elsewhere.contains(&device) {
+            return Ok(ReportCheck::Ignored);
         }
         let found = match self.registry().load(device).await {
             Ok(found) => found,
-            Err(error) => return Refusal::of(error).map(|_| Proof::Void),
+            Err(error) => return RefusalReason::from_registry_error(error).map(|_| ReportCheck::Ignored),
         };
         let leases = match self.registry().leases_of(device).await {
             Ok(leases) => leases,
-            Err(error) => return Refusal::of(error).map(|_| Proof::Void),
+            Err(error) => return RefusalReason::from_registry_error(error).map(|_| ReportCheck::Ignored),
         };
         let lease = leases
             .iter()
             .find(|lease| lease.gateway == self.gateway() && lease.epoch == found.info.epoch);
         let Some(lease) = lease else {
-            return Ok(Proof::Void);
+            return Ok(ReportCheck::Ignored);
         };
-        // A pool row from the lease's end on was never this gateway's; in key mode idx only counts.
+        // Rows from the end of the lease on are not leased to this gateway; in key mode the index is only a counter.
         if found.info.mode == Mode::Pool && response.idx.get() >= lease.rows.end {
-            return Ok(Proof::Refused("its row is not leased to this gateway"));
+            return Ok(ReportCheck::Rejected("row is not leased to this gateway"));
         }
-        if !self.is_proof(&found, report, response) {
-            return Ok(Proof::Refused("its tag does not verify"));
+        if !self.has_valid_tag(&found, report, response) {
+            return Ok(ReportCheck::Rejected("tag does not verify"));
         }
-        let began = now.before(report.age_ns);
-        Ok(Proof::Of(Opened { device, began }))
+        let began = now.earlier_by(report.age_ns);
+        Ok(ReportCheck::Valid(ProvenSession {
+            device,
+            started: began,
+        }))
     }
 
-    fn is_proof(&self, device: &ActiveDevice, report: &SessionReport, response: &Response) -> bool {
+    fn has_valid_tag(&self, device: &ActiveDevice, report: &SessionReport, response: &Response) -> bool {
         let row = self.keys(device).row(RowIndex(response.idx.get()));
         response.header.suite == device.info.suite.number()
             && row.is_some_and(|row| {

@@ -1,128 +1,129 @@
-//! What devices ask of the controller end to end, past the gateway that carries it (LAP/1 1.7).
+//! Tickets: requests that devices send to the controller end to end, relayed by a gateway (LAP/1 1.7).
 
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode};
 use linewarden_protocol::keys::RowKey;
 use linewarden_protocol::ticket::{
-    self, Ask, Direction, Head, MESSAGE_BYTES_MAX, NewRow, Outcome, Paired, Room, Sealed, State, TicketRoot,
+    self, Direction, EnrollmentState, MESSAGE_BYTES_MAX, NewRow, Outcome, PairResponse, PlaintextBuffer,
+    SealedTicket, TicketHeader, TicketRequest, TicketRoot,
 };
 use linewarden_registry::{
-    ActiveDevice, Credentials, Enrolment, PoolRow, RegistryError, Renewal, RenewalResult,
+    ActiveDevice, Credentials, Enrollment, PoolRow, RegistryError, Renewal, RenewalResult,
 };
 
 use zeroize::Zeroizing;
 
 use crate::link::Controller;
-use crate::message::Refusal;
+use crate::message::RefusalReason;
 
-/// Who carries a ticket to the controller, and when.
-pub struct Carrier<'a> {
+/// Data of the relay that the controller needs to handle a ticket.
+pub struct RelayContext<'a> {
     /// 24 random bytes.
     pub aead_nonce: [u8; 24],
     /// Seconds since 1970-01-01 UTC.
     pub now_s: u64,
-    /// Where a device's session at this gateway is, if it has one.
+    /// Returns the address of a device's session at this gateway, if the device has one.
     pub locate: &'a (dyn Fn(DeviceId) -> Option<[u8; 16]> + Sync),
 }
 
 impl Controller {
-    /// Answers a device's ticket that came by way of `gateway`; `None` for one that is to be met with silence. What it
-    /// asks for is durable before the answer is here.
+    /// Handles a device's ticket that `gateway` relayed. Returns the sealed response, or `None` if the ticket gets no
+    /// response. Changes are durable before the function returns.
     ///
-    /// `carrier` is what the gateway knows that the controller does not. What tickets do does not depend on who carries
-    /// them, and a gateway can neither read nor make one; whether it still is a gateway is for the caller to ask ([`Link::check`](crate::Link::check)).
+    /// A gateway can neither read nor create a ticket, and the effect of a ticket does not depend on the gateway. The
+    /// caller verifies the gateway's registration ([`Link::verify_registration`](crate::Link::verify_registration)).
     ///
     /// # Errors
-    /// A failure of the registry; the device asks again.
-    pub async fn ticket(
+    /// A failure of the registry; the device retries.
+    pub async fn handle_ticket(
         &self,
         gateway: GatewayId,
         message: &[u8],
-        carrier: &Carrier<'_>,
+        carrier: &RelayContext<'_>,
     ) -> Result<Option<Vec<u8>>, RegistryError> {
-        let Ok(sealed) = Sealed::parse(message) else {
+        let Ok(sealed) = SealedTicket::parse(message) else {
             return Ok(None);
         };
-        let head = *sealed.head();
-        if head.direction != Direction::Up || head.opening.gateway != gateway {
+        let head = *sealed.header();
+        if head.direction != Direction::Up || head.session.gateway != gateway {
             return Ok(None);
         }
         let Some(root) = self.ticket_root(&head).await? else {
             return Ok(None);
         };
-        let mut room = Room::default();
-        let asked = sealed
+        let mut room = PlaintextBuffer::default();
+        let opened = sealed
             .open(&root, &mut room)
-            .and_then(|body| Ask::parse(head.kind, body));
-        let Ok(ask) = asked else {
+            .and_then(|body| TicketRequest::parse(head.kind, body));
+        let Ok(request) = opened else {
             return Ok(None);
         };
-        let body = match ask {
-            Ask::Pair { peer } => self.pair(&head, peer, carrier).await,
-            Ask::Evidence(piece) => self
-                .take_evidence(head.opening.device, &piece, carrier.now_s)
+        let body = match request {
+            TicketRequest::Pair { peer } => self.pair_response(&head, peer, carrier).await,
+            TicketRequest::Evidence(piece) => self
+                .receive_evidence(head.session.device, &piece, carrier.now_s)
                 .await
-                .map(|taken| Zeroizing::new(taken.to_wire().to_vec())),
-            ask => self
-                .serve(&head, ask)
+                .map(|ack| Zeroizing::new(ack.to_wire().to_vec())),
+            request => self
+                .apply_request(&head, request)
                 .await
                 .map(|state| Zeroizing::new(state.to_wire().to_vec())),
         };
         let body = match body {
             Ok(body) => body,
-            Err(error) => return refused(error),
+            Err(error) => return device_error_as_none(error),
         };
         let mut out = [0u8; MESSAGE_BYTES_MAX];
-        let length = ticket::seal_answer(&root, &head, carrier.aead_nonce, &body, &mut out);
-        // Answers are short.
+        let length = ticket::seal_response(&root, &head, carrier.aead_nonce, &body, &mut out);
+        // Responses are shorter than the buffer.
         Ok(length
             .ok()
             .and_then(|length| out.get(..length))
             .map(<[u8]>::to_vec))
     }
 
-    /// The root of the session that the head names, if this gateway may hold it.
-    async fn ticket_root(&self, head: &Head) -> Result<Option<TicketRoot>, RegistryError> {
-        let opening = &head.opening;
+    /// Returns the root key of the session that the header names, if this gateway may have it.
+    async fn ticket_root(&self, head: &TicketHeader) -> Result<Option<TicketRoot>, RegistryError> {
+        let opening = &head.session;
         let device = match self.registry().load(opening.device).await {
             Ok(device) => device,
-            Err(error) => return refused(error),
+            Err(error) => return device_error_as_none(error),
         };
         if device.info.suite != opening.suite {
             return Ok(None);
         }
         let leases = match self.registry().leases_of(opening.device).await {
             Ok(leases) => leases,
-            Err(error) => return refused(error),
+            Err(error) => return device_error_as_none(error),
         };
         let lease = leases
             .iter()
             .find(|lease| lease.gateway == opening.gateway && lease.epoch == device.info.epoch);
-        // A pool row from the lease's end on was never this gateway's; in key mode idx only counts.
+        // Rows from the end of the lease on are not leased to this gateway; in key mode the index is only a counter.
         let may_hold =
             lease.is_some_and(|lease| device.info.mode == Mode::Key || opening.idx.0 < lease.rows.end);
         let row_key = row_key(&device, head).filter(|_| may_hold);
         Ok(row_key.map(|key| TicketRoot::derive(key, opening)))
     }
 
-    /// The key of a pair, or that there is none.
-    async fn pair(
+    /// Returns the key of a pair, or a response without a key.
+    async fn pair_response(
         &self,
-        head: &Head,
+        head: &TicketHeader,
         peer: DeviceId,
-        carrier: &Carrier<'_>,
+        carrier: &RelayContext<'_>,
     ) -> Result<Zeroizing<Vec<u8>>, RegistryError> {
         let found = self
             .registry()
-            .pair_key(head.opening.device, peer, carrier.now_s)
+            .pair_key(head.session.device, peer, carrier.now_s)
             .await?;
         let paired = match found {
-            None => Paired {
+            None => PairResponse {
                 peer,
                 pair: None,
                 lifetime_s: 0,
                 addr: [0; 16],
             },
-            Some(key) => Paired {
+            Some(key) => PairResponse {
                 peer,
                 pair: Some((key.pairing, key.role)),
                 lifetime_s: key.lifetime_s,
@@ -132,36 +133,40 @@ impl Controller {
         Ok(Zeroizing::new(Zeroizing::new(paired.to_wire()).to_vec()))
     }
 
-    async fn serve(&self, head: &Head, ask: Ask<'_>) -> Result<State, RegistryError> {
-        let device = head.opening.device;
-        let renewal = match ask {
-            // The last two are answered before it comes here.
-            Ask::Status | Ask::Pair { .. } | Ask::Evidence(_) => {
-                let enrolment = self.registry().enrolment(device).await?;
-                return Ok(state(Outcome::Done, &enrolment));
+    async fn apply_request(
+        &self,
+        head: &TicketHeader,
+        request: TicketRequest<'_>,
+    ) -> Result<EnrollmentState, RegistryError> {
+        let device = head.session.device;
+        let renewal = match request {
+            // The last two kinds are handled by the caller.
+            TicketRequest::Status | TicketRequest::Pair { .. } | TicketRequest::Evidence(_) => {
+                let enrollment = self.registry().enrollment(device).await?;
+                return Ok(enrollment_state(Outcome::Done, &enrollment));
             }
-            Ask::Rows { epoch, first, rows } => Renewal::Rows {
+            TicketRequest::Rows { epoch, first, rows } => Renewal::Rows {
                 epoch,
                 first: first.0,
                 rows: rows.iter().map(pool_row).collect(),
             },
-            Ask::Key { epoch, key } => Renewal::Key { epoch, key },
+            TicketRequest::Key { epoch, key } => Renewal::Key { epoch, key },
         };
-        let (result, enrolment) = self.registry().renew(device, head.number, renewal).await?;
+        let (result, enrollment) = self.registry().renew(device, head.number, renewal).await?;
         let outcome = match result {
             RenewalResult::Stored => Outcome::Done,
-            RenewalResult::OldNumber => Outcome::OldNumber,
-            RenewalResult::Misplaced => Outcome::Misplaced,
-            RenewalResult::Refused => Outcome::Refused,
+            RenewalResult::StaleTicket => Outcome::StaleNumber,
+            RenewalResult::WrongPosition => Outcome::OutOfSequence,
+            RenewalResult::Rejected => Outcome::Refused,
         };
-        Ok(state(outcome, &enrolment))
+        Ok(enrollment_state(outcome, &enrollment))
     }
 }
 
-fn row_key<'a>(device: &'a ActiveDevice, head: &Head) -> Option<&'a RowKey> {
+fn row_key<'a>(device: &'a ActiveDevice, head: &TicketHeader) -> Option<&'a RowKey> {
     match &device.credentials {
         Credentials::Key(key) => Some(key),
-        pool @ Credentials::Pool { .. } => pool.row(head.opening.idx).map(|row| &row.row_key),
+        pool @ Credentials::Pool { .. } => pool.row(head.session.idx).map(|row| &row.row_key),
     }
 }
 
@@ -170,8 +175,14 @@ fn pool_row(bytes: &[u8; ticket::ROW_BYTES]) -> PoolRow {
     PoolRow { challenge, row_key }
 }
 
-fn state(outcome: Outcome, Enrolment { info, number }: &Enrolment) -> State {
-    State {
+fn enrollment_state(
+    outcome: Outcome,
+    Enrollment {
+        info,
+        ticket_number: number,
+    }: &Enrollment,
+) -> EnrollmentState {
+    EnrollmentState {
         outcome,
         mode: info.mode,
         epoch: info.epoch,
@@ -184,7 +195,7 @@ fn state(outcome: Outcome, Enrolment { info, number }: &Enrolment) -> State {
     }
 }
 
-/// What concerns one device only is silence.
-fn refused<T>(error: RegistryError) -> Result<Option<T>, RegistryError> {
-    Refusal::of(error).map(|_| None)
+/// An error of one device results in no response.
+fn device_error_as_none<T>(error: RegistryError) -> Result<Option<T>, RegistryError> {
+    RefusalReason::from_registry_error(error).map(|_| None)
 }

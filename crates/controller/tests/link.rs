@@ -1,4 +1,4 @@
-//! What a gateway gets from its controller, and what moves nothing.
+//! Requests of a gateway: what it gets, and what changes no lease.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -9,18 +9,19 @@
 use std::ops::Range;
 
 use linewarden_controller::{
-    Controller, Denial, Knock, Link, Policy, Provision, ROWS_HELD_MAX, Reception, Refusal, Want,
+    AdmissionRequest, AdmissionResponse, Controller, Denial, Link, Policy, Provision, ROWS_HELD_MAX,
+    RefusalReason, RowRequest,
 };
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::{AuthKey, RowKey};
-use linewarden_protocol::nonce::Statement;
+use linewarden_protocol::nonce::RowStatement;
 use linewarden_protocol::tag;
 use linewarden_protocol::wire::{
     self, Challenge, Header, Message, Request, Response, message_type, nak_reason,
 };
 use linewarden_registry::{
-    BootId, Credentials, DeviceRecord, MasterKey, Moment, PoolRow, Registry, RegistryError, Revision,
-    Settlement,
+    BootId, BootTimestamp, Credentials, DeviceRecord, MasterKey, PoolRow, Registry, RegistryError, Revision,
+    UnusedRows,
 };
 use zerocopy::IntoBytes as _;
 
@@ -28,11 +29,11 @@ const SUITE: Suite = Suite::SipHash128;
 const FRESH: [u8; 8] = [7; 8];
 const POOL: DeviceId = DeviceId(0xd1);
 const KEY: DeviceId = DeviceId(0xd2);
-const STRANGER: DeviceId = DeviceId(0xd3);
+const UNKNOWN_DEVICE: DeviceId = DeviceId(0xd3);
 const ONE: GatewayId = GatewayId(1);
 const TWO: GatewayId = GatewayId(2);
-const NOW: Moment = Moment {
-    boot: BootId([1; 16]),
+const NOW: BootTimestamp = BootTimestamp {
+    boot_id: BootId([1; 16]),
     ns: 1_000,
 };
 
@@ -68,35 +69,35 @@ fn auth_key(device: DeviceId, idx: u32, gateway: GatewayId) -> AuthKey {
     AuthKey::derive(&row_key(device, row), SUITE, mode, RowIndex(idx), gateway)
 }
 
-fn knock(message: &[u8]) -> Knock {
-    Knock {
+fn admission_request(message: &[u8]) -> AdmissionRequest {
+    AdmissionRequest {
         message: message.try_into().unwrap(),
         loc: [0; 8],
     }
 }
 
-fn request(device: DeviceId) -> Knock {
+fn request(device: DeviceId) -> AdmissionRequest {
     let request = Request {
         header: Header::new(message_type::REQUEST, SUITE, 0, device),
         nonce: [3; 16],
         reserved: [0; 32],
     };
-    knock(request.as_bytes())
+    admission_request(request.as_bytes())
 }
 
-fn response(device: DeviceId, idx: u32, gateway: GatewayId) -> Knock {
+fn response(device: DeviceId, idx: u32, gateway: GatewayId) -> AdmissionRequest {
     stating(device, idx, gateway, [3; 16])
 }
 
-fn refusing(unanswered_from: u32) -> [u8; 16] {
-    let stated = Statement {
-        unanswered_from: RowIndex(unanswered_from),
-        has_refused: true,
+fn refusal_statement(unanswered_from: u32) -> [u8; 16] {
+    let stated = RowStatement {
+        first_unanswered_row: RowIndex(unanswered_from),
+        has_refused_row: true,
     };
-    stated.within([3; 16])
+    stated.write_into([3; 16])
 }
 
-fn stating(device: DeviceId, idx: u32, gateway: GatewayId, nonce: [u8; 16]) -> Knock {
+fn stating(device: DeviceId, idx: u32, gateway: GatewayId, nonce: [u8; 16]) -> AdmissionRequest {
     let mut response = Response {
         header: Header::new(message_type::RESPONSE, SUITE, 0, device),
         nonce,
@@ -106,7 +107,7 @@ fn stating(device: DeviceId, idx: u32, gateway: GatewayId, nonce: [u8; 16]) -> K
         tag: [0; 16],
     };
     response.tag = tag::response(&auth_key(device, idx, gateway), &response, &[0; 8]);
-    knock(response.as_bytes())
+    admission_request(response.as_bytes())
 }
 
 struct Site {
@@ -124,9 +125,9 @@ impl Site {
         let registry = Registry::in_memory(&MasterKey::from_bytes([1; 32]))
             .await
             .unwrap();
-        registry.enrol(pool(POOL, rows)).await.unwrap();
+        registry.enroll(pool(POOL, rows)).await.unwrap();
         registry
-            .enrol(record(KEY, Credentials::Key(row_key(KEY, 0))))
+            .enroll(record(KEY, Credentials::Key(row_key(KEY, 0))))
             .await
             .unwrap();
         let policy = Policy {
@@ -134,7 +135,7 @@ impl Site {
             mark_block: 4,
         };
         let controller = Controller::new(registry.clone(), policy);
-        let link = controller.connect(ONE, 1).await.unwrap();
+        let link = controller.register(ONE, 1).await.unwrap();
         Self {
             registry,
             controller,
@@ -142,19 +143,23 @@ impl Site {
         }
     }
 
-    async fn receive(&self, knock: Knock) -> Reception {
-        self.link.receive(&[knock], FRESH).await.unwrap().remove(0)
+    async fn receive(&self, request: AdmissionRequest) -> AdmissionResponse {
+        self.link
+            .admit_devices(&[request], FRESH)
+            .await
+            .unwrap()
+            .remove(0)
     }
 
-    async fn admitted(&self, knock: Knock) -> Provision {
-        match self.receive(knock).await {
-            Reception::Admit(provision) => provision,
+    async fn admitted(&self, request: AdmissionRequest) -> Provision {
+        match self.receive(request).await {
+            AdmissionResponse::Admit(provision) => provision,
             other => panic!("{other:?}"),
         }
     }
 
-    async fn is_silence(&self, knock: Knock) -> bool {
-        matches!(self.receive(knock).await, Reception::Silence)
+    async fn gets_no_response(&self, request: AdmissionRequest) -> bool {
+        matches!(self.receive(request).await, AdmissionResponse::NoResponse)
     }
 
     async fn floor(&self) -> u32 {
@@ -162,20 +167,20 @@ impl Site {
     }
 }
 
-fn want(from: u32, received: u32, hold: u32) -> Want {
-    Want {
+fn row_request(from: u32, received: u32, hold: u32) -> RowRequest {
+    RowRequest {
         device: POOL,
         epoch: 0,
         from: RowIndex(from),
         received: RowIndex(received),
-        hold,
-        ahead: 4,
+        hold_rows: hold,
+        spendable_rows: 4,
     }
 }
 
-fn challenge(reception: &Reception) -> Challenge {
-    let Reception::Challenge(bytes) = reception else {
-        panic!("{reception:?}")
+fn challenge(response: &AdmissionResponse) -> Challenge {
+    let AdmissionResponse::Challenge(bytes) = response else {
+        panic!("{response:?}")
     };
     match wire::parse(&bytes[..]).unwrap() {
         Message::Challenge(challenge) => *challenge,
@@ -191,7 +196,7 @@ async fn a_request_gets_the_challenge_of_the_next_row_and_moves_nothing() {
         assert_eq!((challenge.idx.get(), challenge.gateway_id.get()), (0, 1));
         assert_eq!((challenge.challenge, challenge.fresh), ([1; 8], FRESH));
         let expected = tag::challenge(&auth_key(POOL, 0, ONE), &challenge, &[3; 16]);
-        assert_eq!(challenge.tag, expected, "under the key of this gateway");
+        assert_eq!(challenge.tag, expected, "the key of this gateway");
     }
     assert_eq!(challenge(&site.receive(request(KEY)).await).challenge, [0; 8]);
     assert_eq!(site.floor().await, 0);
@@ -210,7 +215,7 @@ async fn a_response_that_verifies_is_leased_rows_from_the_one_it_proved_on() {
         assert_eq!(row.auth_key, auth_key(POOL, idx, ONE));
     }
     assert_eq!(site.floor().await, 6);
-    // The answer was lost: the same again, and nothing more.
+    // The response was lost: a repeated RESPONSE gets the same rows, and no more.
     let again = site.admitted(response(POOL, 0, ONE)).await;
     assert_eq!((again.indices(), again.mark.0), (0..6, 4));
     assert_eq!(site.floor().await, 6);
@@ -219,103 +224,103 @@ async fn a_response_that_verifies_is_leased_rows_from_the_one_it_proved_on() {
 }
 
 #[tokio::test]
-async fn what_proves_nothing_meets_silence_and_moves_nothing() {
+async fn messages_that_prove_nothing_get_no_reply_and_change_no_lease() {
     let site = Site::new().await;
-    let bent = |mut knock: Knock, at: usize| {
-        knock.message[at] ^= 1;
-        knock
+    let bent = |mut admission: AdmissionRequest, at: usize| {
+        admission.message[at] ^= 1;
+        admission
     };
-    for knock in [
-        request(STRANGER),
-        response(STRANGER, 0, ONE),
+    for admission in [
+        request(UNKNOWN_DEVICE),
+        response(UNKNOWN_DEVICE, 0, ONE),
         response(POOL, 1, ONE),
         response(POOL, u32::MAX, ONE),
         response(POOL, 0, TWO),
         bent(response(POOL, 0, ONE), 63),
         bent(response(POOL, 0, ONE), 20),
-        // Nothing that parses.
+        // Messages that do not parse.
         bent(request(POOL), 0),
-        // A type that gateways send.
+        // A message type that only gateways send.
         bent(request(POOL), 3),
-        Knock {
+        AdmissionRequest {
             loc: [1; 8],
             ..response(POOL, 0, ONE)
         },
     ] {
-        assert!(site.is_silence(knock.clone()).await, "{knock:?}");
+        assert!(site.gets_no_response(admission.clone()).await, "{admission:?}");
     }
     site.registry.revoke(POOL, "lost", 1).await.unwrap();
-    assert!(site.is_silence(request(POOL)).await);
-    assert!(site.is_silence(response(POOL, 0, ONE)).await);
+    assert!(site.gets_no_response(request(POOL)).await);
+    assert!(site.gets_no_response(response(POOL, 0, ONE)).await);
     assert_eq!(site.floor().await, 0);
 }
 
 #[tokio::test]
-async fn one_device_does_not_disturb_the_others_of_a_question() {
+async fn one_device_does_not_disturb_the_others_of_a_request() {
     let site = Site::new().await;
-    let knocks = [
-        request(STRANGER),
+    let requests = [
+        request(UNKNOWN_DEVICE),
         response(POOL, 0, ONE),
         response(POOL, 9, ONE),
         request(KEY),
         response(KEY, 0, ONE),
     ];
-    let receptions = site.link.receive(&knocks, FRESH).await.unwrap();
-    let kinds: Vec<u8> = receptions
+    let responses = site.link.admit_devices(&requests, FRESH).await.unwrap();
+    let kinds: Vec<u8> = responses
         .iter()
-        .map(|reception| match reception {
-            Reception::Silence => 0,
-            Reception::Challenge(_) => 1,
-            Reception::Admit(_) => 2,
-            Reception::Nak(_) => 3,
-            Reception::NakByStatement(_) => 4,
+        .map(|outcome| match outcome {
+            AdmissionResponse::NoResponse => 0,
+            AdmissionResponse::Challenge(_) => 1,
+            AdmissionResponse::Admit(_) => 2,
+            AdmissionResponse::Nak(_) => 3,
+            AdmissionResponse::NakForStatement(_) => 4,
         })
         .collect();
     assert_eq!(kinds, [0, 2, 0, 1, 2]);
 }
 
-/// A RESPONSE that comes twice in one question, as from another address, and once more in the next: one answer, and what it names is
-/// free for no other gateway.
-async fn expect_one_answer(site: &Site, knock: Knock, rows: Range<u32>) {
-    let mut answers = Vec::new();
+/// A RESPONSE that is repeated within one request, as from another address, and again in the next request: the result
+/// is the same, and no other gateway gets its rows.
+async fn expect_one_response(site: &Site, admission: AdmissionRequest, rows: Range<u32>) {
+    let mut responses = Vec::new();
     for _ in 0..2 {
-        let knocks = [knock.clone(), knock.clone()];
-        answers.extend(site.link.receive(&knocks, FRESH).await.unwrap());
+        let requests = [admission.clone(), admission.clone()];
+        responses.extend(site.link.admit_devices(&requests, FRESH).await.unwrap());
     }
-    for answer in answers {
-        let Reception::Admit(provision) = answer else {
-            panic!("{answer:?}")
+    for response in responses {
+        let AdmissionResponse::Admit(provision) = response else {
+            panic!("{response:?}")
         };
         assert_eq!(
             (provision.indices(), provision.mark.0),
             (rows.clone(), rows.start + 4)
         );
     }
-    let other = site.controller.connect(GatewayId(3), 1).await.unwrap();
-    let next = challenge(&other.receive(&[request(POOL)], FRESH).await.unwrap()[0]);
+    let other = site.controller.register(GatewayId(3), 1).await.unwrap();
+    let next = challenge(&other.admit_devices(&[request(POOL)], FRESH).await.unwrap()[0]);
     assert_eq!(next.idx.get(), rows.end);
 }
 
 #[tokio::test]
-async fn copies_of_a_response_get_one_answer_after_a_refusal() {
+async fn copies_of_a_response_get_one_result_after_a_refusal() {
     let site = Site::with_rows(60).await;
-    let two = site.controller.connect(TWO, 1).await.unwrap();
-    let _ = two.receive(&[response(POOL, 0, TWO)], FRESH).await.unwrap();
-    expect_one_answer(&site, stating(POOL, 6, ONE, refusing(3)), 6..12).await;
+    let two = site.controller.register(TWO, 1).await.unwrap();
+    let _ = two.admit_devices(&[response(POOL, 0, TWO)], FRESH).await.unwrap();
+    expect_one_response(&site, stating(POOL, 6, ONE, refusal_statement(3)), 6..12).await;
 }
 
-/// Of two proofs of one device in one question the first is leased for.
+/// Of two proofs of one device in one request, the first is leased.
 #[tokio::test]
-async fn of_two_proofs_in_one_question_one_moves_the_lease() {
+async fn of_two_proofs_in_one_request_one_moves_the_lease() {
     let site = Site::with_rows(60).await;
     let _ = site.admitted(response(POOL, 0, ONE)).await;
-    let knocks = [
-        stating(POOL, 6, ONE, refusing(5)),
-        stating(POOL, 7, ONE, refusing(7)),
+    let requests = [
+        stating(POOL, 6, ONE, refusal_statement(5)),
+        stating(POOL, 7, ONE, refusal_statement(7)),
     ];
-    let answers = site.link.receive(&knocks, FRESH).await.unwrap();
-    let [Reception::Admit(provision), Reception::Silence] = &answers[..] else {
-        panic!("{answers:?}")
+    let responses = site.link.admit_devices(&requests, FRESH).await.unwrap();
+    let [AdmissionResponse::Admit(provision), AdmissionResponse::NoResponse] = &responses[..] else {
+        panic!("{responses:?}")
     };
     assert_eq!(provision.indices(), 6..12);
     let leases = site.registry.leases_of(POOL).await.unwrap();
@@ -323,7 +328,7 @@ async fn of_two_proofs_in_one_question_one_moves_the_lease() {
 }
 
 #[tokio::test]
-async fn copies_of_a_response_get_one_answer_after_a_restore() {
+async fn copies_of_a_response_get_one_result_after_a_restore() {
     let site = Site::with_rows(60).await;
     let _ = site.admitted(response(POOL, 0, ONE)).await;
     let directory = tempfile::tempdir().unwrap();
@@ -334,58 +339,64 @@ async fn copies_of_a_response_get_one_answer_after_a_restore() {
             .await
             .unwrap();
         let controller = Controller::new(registry.clone(), site.controller.policy());
-        let link = controller.connect(ONE, 1).await.unwrap();
+        let link = controller.register(ONE, 1).await.unwrap();
         let restored = Site {
             registry,
             controller,
             link,
         };
-        let nonce = Statement {
-            unanswered_from: RowIndex(stated),
-            has_refused: false,
+        let nonce = RowStatement {
+            first_unanswered_row: RowIndex(stated),
+            has_refused_row: false,
         };
-        // Above the last row that was answered or leased, and what two gateways may have of the rows behind it.
+        // Above the last row that was used or leased, and the rows that two gateways may have leased after it.
         let first = stated.max(6) + 12;
-        let knock = stating(POOL, first, ONE, nonce.within([3; 16]));
-        expect_one_answer(&restored, knock, first..first + 6).await;
+        let request = stating(POOL, first, ONE, nonce.write_into([3; 16]));
+        expect_one_response(&restored, request, first..first + 6).await;
     }
-    // It has answered rows that this state does not know: none is left for it.
+    // The device has used rows that the restored registry does not know: no row is left.
     let path = directory.path().join("shorter");
     site.registry.copy_to(&*path, |_| ()).await.unwrap();
     let registry = Registry::open(&path, &MasterKey::from_bytes([1; 32]))
         .await
         .unwrap();
     let link = Controller::new(registry, site.controller.policy())
-        .connect(ONE, 1)
+        .register(ONE, 1)
         .await
         .unwrap();
-    let beyond = Statement {
-        unanswered_from: RowIndex(70),
-        has_refused: false,
+    let beyond = RowStatement {
+        first_unanswered_row: RowIndex(70),
+        has_refused_row: false,
     };
     for idx in [6, 18] {
-        let knocks = [stating(POOL, idx, ONE, beyond.within([3; 16]))];
-        let answers = link.receive(&knocks, FRESH).await.unwrap();
-        assert!(matches!(answers[..], [Reception::Silence]), "{answers:?}");
+        let requests = [stating(POOL, idx, ONE, beyond.write_into([3; 16]))];
+        let responses = link.admit_devices(&requests, FRESH).await.unwrap();
+        assert!(
+            matches!(responses[..], [AdmissionResponse::NoResponse]),
+            "{responses:?}"
+        );
     }
-    let answers = link.receive(&[asking(beyond)], FRESH).await.unwrap();
-    assert_eq!(rows_end_of_nak(&answers[0]), 60);
+    let responses = link
+        .admit_devices(&[request_stating(beyond)], FRESH)
+        .await
+        .unwrap();
+    assert_eq!(rows_end_of_nak(&responses[0]), 60);
 }
 
-/// A REQUEST with that statement.
-fn asking(stated: Statement) -> Knock {
+/// Creates a REQUEST with that statement.
+fn request_stating(stated: RowStatement) -> AdmissionRequest {
     let request = Request {
         header: Header::new(message_type::REQUEST, SUITE, 0, POOL),
-        nonce: stated.within([3; 16]),
+        nonce: stated.write_into([3; 16]),
         reserved: [0; 32],
     };
-    knock(request.as_bytes())
+    admission_request(request.as_bytes())
 }
 
-/// The number after the last row, by a NAK that says that no row is left.
-fn rows_end_of_nak(reception: &Reception) -> u32 {
-    let (Reception::Nak(bytes) | Reception::NakByStatement(bytes)) = reception else {
-        panic!("{reception:?}")
+/// Returns the number after the last row, from a NAK without rows.
+fn rows_end_of_nak(response: &AdmissionResponse) -> u32 {
+    let (AdmissionResponse::Nak(bytes) | AdmissionResponse::NakForStatement(bytes)) = response else {
+        panic!("{response:?}")
     };
     match wire::parse(&bytes[..]).unwrap() {
         Message::Nak(nak) => {
@@ -399,33 +410,43 @@ fn rows_end_of_nak(reception: &Reception) -> u32 {
 
 /// Only a REQUEST gets a NAK: the sender of a RESPONSE that does not verify gets no reply.
 #[tokio::test]
-async fn a_device_without_rows_is_told_so_by_a_nak() {
+async fn a_device_without_rows_gets_a_nak() {
     let site = Site::with_rows(6).await;
     let _ = site.admitted(response(POOL, 0, ONE)).await;
-    let two = site.controller.connect(TWO, 1).await.unwrap();
-    let answers = two
-        .receive(&[request(POOL), response(POOL, 6, TWO)], FRESH)
+    let two = site.controller.register(TWO, 1).await.unwrap();
+    let responses = two
+        .admit_devices(&[request(POOL), response(POOL, 6, TWO)], FRESH)
         .await
         .unwrap();
-    assert_eq!(rows_end_of_nak(&answers[0]), 6);
-    assert!(matches!(answers[0], Reception::Nak(_)), "{answers:?}");
-    assert!(matches!(answers[1], Reception::Silence), "{answers:?}");
-    // Of another suite than the device's.
+    assert_eq!(rows_end_of_nak(&responses[0]), 6);
+    assert!(matches!(responses[0], AdmissionResponse::Nak(_)), "{responses:?}");
+    assert!(
+        matches!(responses[1], AdmissionResponse::NoResponse),
+        "{responses:?}"
+    );
+    // Another suite than the device's.
     let mut other_suite = request(POOL);
     other_suite.message[4] = 2;
-    let answers = two.receive(&[other_suite], FRESH).await.unwrap();
-    assert!(matches!(answers[0], Reception::Silence), "{answers:?}");
+    let responses = two.admit_devices(&[other_suite], FRESH).await.unwrap();
+    assert!(
+        matches!(responses[0], AdmissionResponse::NoResponse),
+        "{responses:?}"
+    );
     site.registry.revoke(POOL, "lost", 1).await.unwrap();
-    let answers = two.receive(&[request(POOL)], FRESH).await.unwrap();
-    assert!(matches!(answers[0], Reception::Silence), "{answers:?}");
+    let responses = two.admit_devices(&[request(POOL)], FRESH).await.unwrap();
+    assert!(
+        matches!(responses[0], AdmissionResponse::NoResponse),
+        "{responses:?}"
+    );
 }
 
-/// An attacker without a key can send a REQUEST, and change the statement in a recorded RESPONSE. Neither moves a row.
+/// An attacker without a key can send a REQUEST, and change the statement in a recorded RESPONSE. Neither changes a
+/// lease.
 #[tokio::test]
 async fn forged_statements_spend_no_row_and_move_no_mark() {
     let site = Site::with_rows(60).await;
-    let two = site.controller.connect(TWO, 1).await.unwrap();
-    let _ = two.receive(&[response(POOL, 0, TWO)], FRESH).await.unwrap();
+    let two = site.controller.register(TWO, 1).await.unwrap();
+    let _ = two.admit_devices(&[response(POOL, 0, TWO)], FRESH).await.unwrap();
     let before = (site.floor().await, site.registry.leases_of(POOL).await.unwrap());
     let rows = [
         0,
@@ -443,29 +464,32 @@ async fn forged_statements_spend_no_row_and_move_no_mark() {
     ];
     for row in rows {
         for has_refused in [false, true] {
-            let stated = Statement {
-                unanswered_from: RowIndex(row),
-                has_refused,
+            let stated = RowStatement {
+                first_unanswered_row: RowIndex(row),
+                has_refused_row: has_refused,
             };
-            let reception = site.receive(asking(stated)).await;
+            let outcome = site.receive(request_stating(stated)).await;
             let expected = match (row, has_refused) {
                 (7..=59, _) => Some(row),
-                // No row is left above the last.
+                // No row is left above the last one.
                 (60, _) | (61..=0x10_0000, true) => None,
-                // It says nothing of this pool.
+                // A statement about another pool.
                 _ => Some(6),
             };
             match expected {
-                Some(idx) => assert_eq!(challenge(&reception).idx.get(), idx, "{stated:?}"),
+                Some(idx) => assert_eq!(challenge(&outcome).idx.get(), idx, "{stated:?}"),
                 None => {
-                    assert_eq!(rows_end_of_nak(&reception), 60, "{stated:?}");
-                    assert!(matches!(reception, Reception::NakByStatement(_)), "{stated:?}");
+                    assert_eq!(rows_end_of_nak(&outcome), 60, "{stated:?}");
+                    assert!(
+                        matches!(outcome, AdmissionResponse::NakForStatement(_)),
+                        "{stated:?}"
+                    );
                 }
             }
-            // A recorded RESPONSE, with another statement.
+            // A recorded RESPONSE with another statement.
             let mut altered = response(POOL, expected.unwrap_or(6), ONE);
-            altered.message[16..32].copy_from_slice(&stated.within([9; 16]));
-            assert!(site.is_silence(altered).await, "{stated:?}");
+            altered.message[16..32].copy_from_slice(&stated.write_into([9; 16]));
+            assert!(site.gets_no_response(altered).await, "{stated:?}");
         }
     }
     let after = (site.floor().await, site.registry.leases_of(POOL).await.unwrap());
@@ -477,93 +501,108 @@ async fn forged_statements_spend_no_row_and_move_no_mark() {
 async fn another_gateway_gets_other_rows_and_other_keys() {
     let site = Site::new().await;
     let _ = site.admitted(response(POOL, 0, ONE)).await;
-    let two = site.controller.connect(TWO, 1).await.unwrap();
-    let first = challenge(&two.receive(&[request(POOL)], FRESH).await.unwrap()[0]);
+    let two = site.controller.register(TWO, 1).await.unwrap();
+    let first = challenge(&two.admit_devices(&[request(POOL)], FRESH).await.unwrap()[0]);
     assert_eq!(first.idx.get(), 6);
-    let answers = two.receive(&[response(POOL, 6, TWO)], FRESH).await.unwrap();
-    let Reception::Admit(provision) = &answers[0] else {
-        panic!("{answers:?}")
+    let responses = two.admit_devices(&[response(POOL, 6, TWO)], FRESH).await.unwrap();
+    let AdmissionResponse::Admit(provision) = &responses[0] else {
+        panic!("{responses:?}")
     };
     assert_eq!(provision.indices(), 6..12);
     assert_eq!(provision.rows[0].auth_key, auth_key(POOL, 6, TWO));
 }
 
 #[tokio::test]
-async fn a_restart_takes_up_what_was_held_at_the_mark() {
+async fn a_restart_resumes_leases_at_the_mark() {
     let site = Site::new().await;
     let _ = site.admitted(response(POOL, 0, ONE)).await;
     let _ = site.admitted(response(KEY, 0, ONE)).await;
-    let link = site.controller.connect(ONE, 2).await.unwrap();
-    let mut leases = link.held();
+    let link = site.controller.register(ONE, 2).await.unwrap();
+    let mut leases = link.leases();
     let chunk = leases.next_chunk().await.unwrap();
-    let mut held: Vec<_> = chunk
+    let mut resumed: Vec<_> = chunk
         .provisions
         .iter()
         .map(|provision| (provision.device, provision.indices(), provision.mark.0))
         .collect();
-    held.sort_by_key(|(device, ..)| *device);
-    assert_eq!(held[0], (POOL, 4..6, 4), "nothing may be spent yet");
-    assert_eq!((held[1].0, held[1].1.len()), (KEY, 1));
-    assert!(leases.next_chunk().await.unwrap().last);
-    // The process before gets nothing, whatever it asks.
+    resumed.sort_by_key(|(device, ..)| *device);
+    assert_eq!(resumed[0], (POOL, 4..6, 4), "no row may be spent yet");
+    assert_eq!((resumed[1].0, resumed[1].1.len()), (KEY, 1));
+    assert!(leases.next_chunk().await.unwrap().is_last);
+    // All requests of the earlier process are rejected.
     fn old(error: impl Into<Denial>) -> bool {
-        matches!(error.into(), Denial::Registry(RegistryError::OldFence { .. }))
+        matches!(
+            error.into(),
+            Denial::Registry(RegistryError::StaleFencingToken { .. })
+        )
     }
-    assert!(old(site.link.receive(&[request(POOL)], FRESH).await.unwrap_err()));
-    assert!(old(site.link.lease(&[want(0, 0, 6)]).await.unwrap_err()));
     assert!(old(site
         .link
-        .changes(Revision::ZERO, Some(NOW))
+        .admit_devices(&[request(POOL)], FRESH)
         .await
         .unwrap_err()));
-    assert!(old(site.link.settle(&[]).await.unwrap_err()));
-    assert!(old(site.link.held().next_chunk().await.unwrap_err()));
+    assert!(old(site
+        .link
+        .extend_leases(&[row_request(0, 0, 6)])
+        .await
+        .unwrap_err()));
+    assert!(old(site
+        .link
+        .changes_since(Revision::ZERO, Some(NOW))
+        .await
+        .unwrap_err()));
+    assert!(old(site.link.record_unused_rows(&[]).await.unwrap_err()));
+    assert!(old(site.link.leases().next_chunk().await.unwrap_err()));
 }
 
 #[tokio::test]
-async fn more_rows_follow_and_the_end_is_told() {
+async fn leases_are_extended_until_the_pool_is_exhausted() {
     let site = Site::new().await;
     let _ = site.admitted(response(POOL, 0, ONE)).await;
-    let (provisions, refused) = site.link.lease(&[want(3, 6, 12)]).await.unwrap();
+    let (provisions, refused) = site.link.extend_leases(&[row_request(3, 6, 12)]).await.unwrap();
     assert!(refused.is_empty());
     assert_eq!((provisions[0].indices(), provisions[0].mark.0), (6..15, 7));
-    let (provisions, _) = site.link.lease(&[want(12, 15, 2)]).await.unwrap();
+    let (provisions, _) = site.link.extend_leases(&[row_request(12, 15, 2)]).await.unwrap();
     assert_eq!(
         (provisions[0].rows.len(), provisions[0].mark.0),
         (0, 15),
         "the mark alone"
     );
-    let (provisions, _) = site.link.lease(&[want(14, 15, 12)]).await.unwrap();
+    let (provisions, _) = site.link.extend_leases(&[row_request(14, 15, 12)]).await.unwrap();
     assert_eq!(provisions[0].indices(), 15..20);
-    let (provisions, refused) = site.link.lease(&[want(20, 20, 12)]).await.unwrap();
+    let (provisions, refused) = site.link.extend_leases(&[row_request(20, 20, 12)]).await.unwrap();
     assert!(provisions.is_empty());
-    assert_eq!(refused[0].why, Refusal::Exhausted);
+    assert_eq!(refused[0].reason, RefusalReason::Exhausted);
     site.registry.revoke(POOL, "", 1).await.unwrap();
-    let (_, refused) = site.link.lease(&[want(20, 20, 12)]).await.unwrap();
-    assert_eq!(refused[0].why, Refusal::Gone);
+    let (_, refused) = site.link.extend_leases(&[row_request(20, 20, 12)]).await.unwrap();
+    assert_eq!(refused[0].reason, RefusalReason::Inactive);
 }
 
-/// A gateway's word alone, by a stolen certificate say, takes no row of a device that was never there, and burns none.
+/// A gateway with a stolen certificate cannot lease rows of a device that never authenticated there, and strands
+/// none.
 #[tokio::test]
-async fn of_a_device_that_never_came_a_gateway_gets_nothing_and_moves_nothing() {
+async fn a_gateway_gets_no_rows_of_a_device_that_has_not_authenticated_there() {
     let site = Site::new().await;
     let _ = site.admitted(response(POOL, 0, ONE)).await;
     let before = site.registry.leases_of(POOL).await.unwrap();
-    let two = site.controller.connect(TWO, 1).await.unwrap();
+    let two = site.controller.register(TWO, 1).await.unwrap();
     for (from, received, hold) in [(0, 0, 6), (u32::MAX, u32::MAX, u32::MAX), (9, 9, 4)] {
-        let (provisions, refused) = two.lease(&[want(from, received, hold)]).await.unwrap();
+        let (provisions, refused) = two
+            .extend_leases(&[row_request(from, received, hold)])
+            .await
+            .unwrap();
         assert!(provisions.is_empty());
-        assert_eq!(refused[0].why, Refusal::NotHeld);
+        assert_eq!(refused[0].reason, RefusalReason::NotHeld);
     }
     for device in [POOL, KEY] {
         for unused_from in [0, 6, u32::MAX] {
-            let settlement = Settlement {
+            let unused = UnusedRows {
                 device,
                 epoch: 0,
                 unused_from: RowIndex(unused_from),
-                keep: false,
+                keep_leased: false,
             };
-            assert_eq!(two.settle(&[settlement]).await.unwrap(), 0);
+            assert_eq!(two.record_unused_rows(&[unused]).await.unwrap(), 0);
         }
     }
     assert_eq!(site.registry.leases_of(POOL).await.unwrap(), before);
@@ -572,30 +611,34 @@ async fn of_a_device_that_never_came_a_gateway_gets_nothing_and_moves_nothing() 
     assert_eq!(site.floor().await, 6);
 }
 
-/// Rows are bounded by what a data plane has room for, whatever is asked.
+/// A request is limited to the rows that a data plane has room for.
 #[tokio::test]
-async fn no_question_takes_more_rows_than_a_line_has_room_for() {
+async fn no_request_leases_more_rows_than_a_line_can_hold() {
     let site = Site::with_rows(3 * ROWS_HELD_MAX).await;
     let _ = site.admitted(response(POOL, 0, ONE)).await;
-    let (provisions, _) = site.link.lease(&[want(0, 6, u32::MAX)]).await.unwrap();
+    let (provisions, _) = site
+        .link
+        .extend_leases(&[row_request(0, 6, u32::MAX)])
+        .await
+        .unwrap();
     assert_eq!(provisions[0].indices(), 6..ROWS_HELD_MAX);
     assert!(provisions[0].mark.0 <= ROWS_HELD_MAX);
 }
 
 #[tokio::test]
-async fn what_was_given_back_is_proved_anew() {
+async fn returned_rows_require_a_new_proof() {
     let site = Site::new().await;
     let _ = site.admitted(response(POOL, 0, ONE)).await;
-    let settlement = Settlement {
+    let unused = UnusedRows {
         device: POOL,
         epoch: 0,
         unused_from: RowIndex(2),
-        keep: false,
+        keep_leased: false,
     };
-    assert_eq!(site.link.settle(&[settlement]).await.unwrap(), 4);
+    assert_eq!(site.link.record_unused_rows(&[unused]).await.unwrap(), 4);
     assert!(
-        site.is_silence(response(POOL, 0, ONE)).await,
-        "spent, or said to be"
+        site.gets_no_response(response(POOL, 0, ONE)).await,
+        "spent, or reported as spent"
     );
     let provision = site.admitted(response(POOL, 2, ONE)).await;
     assert_eq!(provision.indices(), 2..8);

@@ -1,4 +1,4 @@
-//! Reports of sessions: what they prove, and what becomes of older sessions elsewhere.
+//! Session reports: verification, and their effect on older sessions at other gateways.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -6,15 +6,15 @@
     clippy::indexing_slicing
 )]
 
-use linewarden_controller::{Controller, Elsewhere, Link, Policy, Reported, SessionReport};
+use linewarden_controller::{Controller, Link, NewerSession, Policy, SessionReport, SessionReportResult};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::{AuthKey, RowKey};
-use linewarden_protocol::nonce::Statement;
+use linewarden_protocol::nonce::RowStatement;
 use linewarden_protocol::tag;
 use linewarden_protocol::wire::{FLAG_BOUND, Header, Response, message_type};
 use linewarden_registry::{
-    BootId, Credentials, DeviceRecord, Fence, LeaseRequest, MasterKey, Moment, PoolRow, Registry,
-    RegistryError, Revision,
+    BootId, BootTimestamp, Credentials, DeviceRecord, FencingToken, LeaseRequest, MasterKey, PoolRow,
+    Registry, RegistryError, Revision,
 };
 use zerocopy::IntoBytes as _;
 
@@ -40,14 +40,14 @@ fn record(device: DeviceId, credentials: Credentials) -> DeviceRecord {
     }
 }
 
-fn now(ns: i64) -> Moment {
-    Moment {
-        boot: BootId([1; 16]),
+fn now(ns: i64) -> BootTimestamp {
+    BootTimestamp {
+        boot_id: BootId([1; 16]),
         ns,
     }
 }
 
-/// A BOUND session that was opened with that row.
+/// Creates a report of a BOUND session that was opened with that row.
 fn report(device: DeviceId, idx: u32, gateway: u32, age_ns: u64) -> SessionReport {
     let (mode, row) = match device == KEY {
         true => (Mode::Key, 0),
@@ -70,7 +70,7 @@ fn report(device: DeviceId, idx: u32, gateway: u32, age_ns: u64) -> SessionRepor
     }
 }
 
-/// Two gateways, both of which have rows of both devices: the first 0 to 3, the second 4 to 7.
+/// Two gateways with rows of both devices: the first has 0 to 3, the second 4 to 7.
 async fn site() -> (Registry, [Link; 2]) {
     let registry = Registry::in_memory(&MasterKey::from_bytes([1; 32]))
         .await
@@ -80,69 +80,79 @@ async fn site() -> (Registry, [Link; 2]) {
         row_key: row_key(idx),
     };
     let rows = Credentials::pool((0..20).map(row).collect());
-    registry.enrol(record(POOL, rows)).await.unwrap();
+    registry.enroll(record(POOL, rows)).await.unwrap();
     registry
-        .enrol(record(KEY, Credentials::Key(row_key(0))))
+        .enroll(record(KEY, Credentials::Key(row_key(0))))
         .await
         .unwrap();
     let controller = Controller::new(registry.clone(), Policy::default());
     let links = [
-        controller.connect(GatewayId(1), 0).await.unwrap(),
-        controller.connect(GatewayId(2), 0).await.unwrap(),
+        controller.register(GatewayId(1), 0).await.unwrap(),
+        controller.register(GatewayId(2), 0).await.unwrap(),
     ];
     for link in &links {
-        let wish = |device| LeaseRequest {
+        let lease_request = |device| LeaseRequest {
             device,
             epoch: 0,
             from: RowIndex(0),
             received: RowIndex(0),
-            hold: 4,
-            ahead: 4,
-            stated: Statement::default(),
+            hold_rows: 4,
+            spendable_rows: 4,
+            statement: RowStatement::default(),
         };
-        let fence = Fence::shown(link.gateway(), link.number());
-        let granted = registry.lease(&fence, &[wish(POOL), wish(KEY)]).await.unwrap();
+        let fencing_token = FencingToken::presented(link.gateway(), link.token_number());
+        let granted = registry
+            .lease(&fencing_token, &[lease_request(POOL), lease_request(KEY)])
+            .await
+            .unwrap();
         assert!(granted.iter().all(Result::is_ok));
     }
     (registry, links)
 }
 
 #[tokio::test]
-async fn a_session_that_is_proved_ends_older_ones_elsewhere() {
+async fn a_proved_session_ends_older_sessions_at_other_gateways() {
     let (registry, [first, second]) = site().await;
     for device in [POOL, KEY] {
         let before = registry.revision().await.unwrap();
         let at_first = [report(device, 1, 1, 100)];
         assert_eq!(
-            first.report(&at_first, now(1_000)).await.unwrap(),
-            [Reported::Newest]
+            first.report_sessions(&at_first, now(1_000)).await.unwrap(),
+            [SessionReportResult::Newest]
         );
         let at_second = [report(device, 5, 2, 10)];
         assert_eq!(
-            second.report(&at_second, now(1_000)).await.unwrap(),
-            [Reported::Newest]
+            second.report_sessions(&at_second, now(1_000)).await.unwrap(),
+            [SessionReportResult::Newest]
         );
-        let told = first.changes(before, Some(now(2_000))).await.unwrap().elsewhere;
-        let expected = Elsewhere {
+        let newer_sessions = first
+            .changes_since(before, Some(now(2_000)))
+            .await
+            .unwrap()
+            .newer_sessions;
+        let expected = NewerSession {
             device,
             gateway: GatewayId(2),
             age_ns: 1_010,
         };
-        assert_eq!(told, [expected]);
-        let own = second.changes(before, Some(now(2_000))).await.unwrap();
-        assert!(own.elsewhere.is_empty() && own.upto > before, "it is its own");
-        // Late, and older: it is over.
+        assert_eq!(newer_sessions, [expected]);
+        let own = second.changes_since(before, Some(now(2_000))).await.unwrap();
+        assert!(
+            own.newer_sessions.is_empty() && own.up_to_revision > before,
+            "the newest session is its own"
+        );
+        // A late report of an older session.
         let late = [report(device, 2, 1, 1_500)];
-        let over = Reported::Older {
-            at: GatewayId(2),
+        let over = SessionReportResult::Superseded {
+            by: GatewayId(2),
             age_ns: 1_010,
         };
-        assert_eq!(first.report(&late, now(2_000)).await.unwrap(), [over]);
+        assert_eq!(first.report_sessions(&late, now(2_000)).await.unwrap(), [over]);
     }
 }
 
 #[tokio::test]
-async fn what_proves_nothing_is_refused_and_harms_no_other() {
+async fn a_report_without_a_valid_proof_is_rejected_and_affects_no_other() {
     let (registry, [first, _]) = site().await;
     let good = report(POOL, 1, 1, 0);
     let mut bad_tag = report(POOL, 2, 1, 0);
@@ -160,61 +170,64 @@ async fn what_proves_nothing_is_refused_and_harms_no_other() {
         other_loc,
         no_response,
         report(POOL, 2, 2, 0),
-        // A row of the other gateway's, under a key for this one.
+        // A row of the other gateway, with a key for this gateway.
         report(POOL, 5, 1, 0),
         report(POOL, 99, 1, 0),
     ];
     let before = registry.revision().await.unwrap();
     for one in &bad {
-        let answers = first.report(std::slice::from_ref(one), now(1_000)).await.unwrap();
+        let results = first
+            .report_sessions(std::slice::from_ref(one), now(1_000))
+            .await
+            .unwrap();
         assert!(
-            matches!(answers[..], [Reported::Refused(_)]),
-            "{one:?}: {answers:?}"
+            matches!(results[..], [SessionReportResult::Rejected(_)]),
+            "{one:?}: {results:?}"
         );
     }
-    assert_eq!(registry.revision().await.unwrap(), before, "nothing was noted");
+    assert_eq!(registry.revision().await.unwrap(), before, "nothing was recorded");
     let mut all = bad.to_vec();
     all.push(good);
-    let answers = first.report(&all, now(1_000)).await.unwrap();
-    assert_eq!(answers.last(), Some(&Reported::Newest));
+    let results = first.report_sessions(&all, now(1_000)).await.unwrap();
+    assert_eq!(results.last(), Some(&SessionReportResult::Newest));
     assert_eq!(registry.revision().await.unwrap().0, before.0 + 1);
 }
 
 #[tokio::test]
-async fn devices_of_one_gateway_gone_ones_and_old_processes_note_nothing() {
+async fn reports_of_single_gateways_removed_devices_and_old_processes_are_not_recorded() {
     let (registry, [first, _]) = site().await;
-    let lone = DeviceId(0xd3);
+    let single_gateway_device = DeviceId(0xd3);
     let row = PoolRow {
         challenge: [1; 8],
         row_key: row_key(0),
     };
     registry
-        .enrol(record(lone, Credentials::pool(vec![row; 8])))
+        .enroll(record(single_gateway_device, Credentials::pool(vec![row; 8])))
         .await
         .unwrap();
     let before = registry.revoke(KEY, "lost", 0).await.unwrap();
     let reports = [
-        report(lone, 0, 1, 0),
+        report(single_gateway_device, 0, 1, 0),
         report(KEY, 1, 1, 0),
         report(DeviceId(9), 0, 1, 0),
     ];
-    let answers = first.report(&reports, now(1_000)).await.unwrap();
-    assert_eq!(answers, [Reported::Newest; 3]);
+    let results = first.report_sessions(&reports, now(1_000)).await.unwrap();
+    assert_eq!(results, [SessionReportResult::Newest; 3]);
     assert_eq!(registry.revision().await.unwrap(), before);
     assert!(
         registry
             .changes_since(Revision::ZERO, 9)
             .await
             .unwrap()
-            .roamed
+            .newest_sessions
             .is_empty()
     );
 
     let controller = Controller::new(registry, Policy::default());
-    controller.connect(GatewayId(1), 1).await.unwrap();
-    let refused = first.report(&[report(POOL, 1, 1, 0)], now(1_000)).await;
+    controller.register(GatewayId(1), 1).await.unwrap();
+    let refused = first.report_sessions(&[report(POOL, 1, 1, 0)], now(1_000)).await;
     assert!(
-        matches!(refused, Err(RegistryError::OldFence { .. })),
+        matches!(refused, Err(RegistryError::StaleFencingToken { .. })),
         "{refused:?}"
     );
 }

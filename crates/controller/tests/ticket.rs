@@ -1,4 +1,4 @@
-//! Tickets as the controller takes them: who is answered, and who meets silence.
+//! Tickets: which get a response, and which are rejected.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -6,14 +6,14 @@
     clippy::indexing_slicing
 )]
 
-use linewarden_controller::{Carrier, Controller, Policy};
+use linewarden_controller::{Controller, Policy, RelayContext};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::{RowKey, SessionKey};
-use linewarden_protocol::nonce::Statement;
+use linewarden_protocol::nonce::RowStatement;
 use linewarden_protocol::pair::Role;
 use linewarden_protocol::ticket::{
-    self, BODY_BYTES_MAX, Carriage, Direction, Head, Kind, MESSAGE_BYTES_MAX, NewRow, Opening, Outcome,
-    Paired, Room, Sealed, State, TicketRoot,
+    self, BODY_BYTES_MAX, Direction, EnrollmentState, Kind, MESSAGE_BYTES_MAX, NewRow, Outcome, PairResponse,
+    PlaintextBuffer, RelayAuth, SealedTicket, TicketHeader, TicketRoot, TicketSession,
 };
 use linewarden_registry::{Credentials, DeviceRecord, LeaseRequest, MasterKey, PoolRow, Registry};
 
@@ -40,7 +40,7 @@ fn record(device: DeviceId, credentials: Credentials) -> DeviceRecord {
     }
 }
 
-/// Both devices hold leases of gateway 1: rows 0 to 3 of the pool.
+/// Gateway 1 has leases of both devices: rows 0 to 3 of the pool.
 async fn site() -> (Registry, Controller) {
     let registry = Registry::in_memory(&MasterKey::from_bytes([1; 32]))
         .await
@@ -50,37 +50,41 @@ async fn site() -> (Registry, Controller) {
         row_key: row_key(POOL, idx),
     };
     let pool = Credentials::pool((0..8).map(row).collect());
-    registry.enrol(record(POOL, pool)).await.unwrap();
+    registry.enroll(record(POOL, pool)).await.unwrap();
     registry
-        .enrol(record(KEY, Credentials::Key(row_key(KEY, 0))))
+        .enroll(record(KEY, Credentials::Key(row_key(KEY, 0))))
         .await
         .unwrap();
-    let fence = registry.register_gateway(ONE, 1).await.unwrap();
-    let wish = |device| LeaseRequest {
+    let fencing_token = registry.register_gateway(ONE, 1).await.unwrap();
+    let lease_request = |device| LeaseRequest {
         device,
         epoch: 0,
         from: RowIndex(0),
         received: RowIndex(0),
-        hold: 4,
-        ahead: 4,
-        stated: Statement::default(),
+        hold_rows: 4,
+        spendable_rows: 4,
+        statement: RowStatement::default(),
     };
-    for granted in registry.lease(&fence, &[wish(POOL), wish(KEY)]).await.unwrap() {
+    for granted in registry
+        .lease(&fencing_token, &[lease_request(POOL), lease_request(KEY)])
+        .await
+        .unwrap()
+    {
         drop(granted.unwrap());
     }
     let controller = Controller::new(registry.clone(), Policy::default());
     (registry, controller)
 }
 
-/// A device with a session, and what it seals.
+/// A device with a session, which seals tickets.
 struct Device {
-    head: Head,
+    head: TicketHeader,
     root: TicketRoot,
 }
 
 impl Device {
     fn new(device: DeviceId, idx: u32) -> Self {
-        let opening = Opening {
+        let opening = TicketSession {
             suite: Suite::SipHash128,
             device,
             gateway: ONE,
@@ -90,10 +94,10 @@ impl Device {
         let row = if device == KEY { 0 } else { idx };
         Self {
             root: TicketRoot::derive(&row_key(device, row), &opening),
-            head: Head {
+            head: TicketHeader {
                 kind: Kind::Status,
                 direction: Direction::Up,
-                opening,
+                session: opening,
                 number: 1,
                 nonce: [7; 16],
             },
@@ -101,17 +105,17 @@ impl Device {
     }
 
     fn sealed(&self, kind: Kind, number: u64, body: &[u8]) -> Vec<u8> {
-        let head = Head {
+        let head = TicketHeader {
             kind,
             number,
             ..self.head
         };
         let mut out = [0; MESSAGE_BYTES_MAX];
-        // The controller does not know the session's key: the gateway has looked at that.
+        // The controller cannot check the session key; the gateway has checked it.
         let key = SessionKey::from_bytes([6; 16]);
-        let carriage = Carriage { key: &key, serial: 1 };
+        let carriage = RelayAuth { key: &key, serial: 1 };
         let nonce = [number as u8; 24];
-        let length = ticket::seal_question(&self.root, &head, &carriage, nonce, body, &mut out).unwrap();
+        let length = ticket::seal_request(&self.root, &head, &carriage, nonce, body, &mut out).unwrap();
         out[..length].to_vec()
     }
 
@@ -119,24 +123,27 @@ impl Device {
         self.sealed(Kind::Status, 0, b"")
     }
 
-    fn opened(&self, answer: &[u8]) -> State {
-        let sealed = Sealed::parse(answer).unwrap();
-        assert_eq!(sealed.head().direction, Direction::Down);
-        assert_eq!(sealed.head().nonce, self.head.nonce);
-        State::parse(sealed.open(&self.root, &mut Room::default()).unwrap()).unwrap()
+    fn opened(&self, response: &[u8]) -> EnrollmentState {
+        let sealed = SealedTicket::parse(response).unwrap();
+        assert_eq!(sealed.header().direction, Direction::Down);
+        assert_eq!(sealed.header().nonce, self.head.nonce);
+        EnrollmentState::parse(sealed.open(&self.root, &mut PlaintextBuffer::default()).unwrap()).unwrap()
     }
 }
 
-fn carrier(now_s: u64) -> Carrier<'static> {
-    Carrier {
+fn relay_context(now_s: u64) -> RelayContext<'static> {
+    RelayContext {
         aead_nonce: [9; 24],
         now_s,
         locate: &|device| (device == KEY).then_some([0x7f; 16]),
     }
 }
 
-async fn asked(controller: &Controller, message: &[u8]) -> Option<Vec<u8>> {
-    controller.ticket(ONE, message, &carrier(100)).await.unwrap()
+async fn send_ticket(controller: &Controller, message: &[u8]) -> Option<Vec<u8>> {
+    controller
+        .handle_ticket(ONE, message, &relay_context(100))
+        .await
+        .unwrap()
 }
 
 fn rows(first: u32, count: u32) -> Vec<u8> {
@@ -156,8 +163,8 @@ fn rows(first: u32, count: u32) -> Vec<u8> {
 async fn a_pool_grows_by_tickets_each_of_which_counts_once() {
     let (_, controller) = site().await;
     let device = Device::new(POOL, 3);
-    let state = device.opened(&asked(&controller, &device.status()).await.unwrap());
-    let wanted = State {
+    let state = device.opened(&send_ticket(&controller, &device.status()).await.unwrap());
+    let expected = EnrollmentState {
         outcome: Outcome::Done,
         mode: Mode::Pool,
         epoch: 0,
@@ -165,82 +172,94 @@ async fn a_pool_grows_by_tickets_each_of_which_counts_once() {
         rows_left: 4,
         number: 0,
     };
-    assert_eq!(state, wanted);
+    assert_eq!(state, expected);
     let message = device.sealed(Kind::Rows, 1, &rows(8, 43));
-    for outcome in [Outcome::Done, Outcome::OldNumber, Outcome::OldNumber] {
-        let state = device.opened(&asked(&controller, &message).await.unwrap());
+    for outcome in [Outcome::Done, Outcome::StaleNumber, Outcome::StaleNumber] {
+        let state = device.opened(&send_ticket(&controller, &message).await.unwrap());
         assert_eq!(
             (state.outcome, state.rows_end, state.number),
             (outcome, RowIndex(51), 1)
         );
     }
-    let misplaced = device.sealed(Kind::Rows, 2, &rows(50, 1));
-    let state = device.opened(&asked(&controller, &misplaced).await.unwrap());
-    assert_eq!((state.outcome, state.number), (Outcome::Misplaced, 1));
+    let wrong_position = device.sealed(Kind::Rows, 2, &rows(50, 1));
+    let state = device.opened(&send_ticket(&controller, &wrong_position).await.unwrap());
+    assert_eq!((state.outcome, state.number), (Outcome::OutOfSequence, 1));
 }
 
 #[tokio::test]
-async fn with_a_new_key_the_old_sessions_tickets_meet_silence() {
+async fn tickets_of_an_old_session_get_no_response_after_a_key_change() {
     let (registry, controller) = site().await;
     let device = Device::new(KEY, 5);
     let mut room = [0; BODY_BYTES_MAX];
     let body = ticket::write_key(0, &RowKey::from_bytes([4; 16]), &mut room).unwrap();
     let message = device.sealed(Kind::Key, 1, body);
-    let state = device.opened(&asked(&controller, &message).await.unwrap());
+    let state = device.opened(&send_ticket(&controller, &message).await.unwrap());
     assert_eq!(
         (state.outcome, state.epoch, state.mode),
         (Outcome::Done, 1, Mode::Key)
     );
-    assert_eq!(asked(&controller, &message).await, None);
-    assert_eq!(asked(&controller, &device.status()).await, None);
+    assert_eq!(send_ticket(&controller, &message).await, None);
+    assert_eq!(send_ticket(&controller, &device.status()).await, None);
     let found = registry.load(KEY).await.unwrap();
     assert_eq!(found.credentials, Credentials::Key(RowKey::from_bytes([4; 16])));
 }
 
 #[tokio::test]
-async fn whoever_is_not_the_device_in_a_session_of_this_gateway_meets_silence() {
+async fn only_the_device_of_a_session_at_this_gateway_gets_a_response() {
     let (registry, controller) = site().await;
     let device = Device::new(POOL, 3);
     let good = device.status();
-    assert!(asked(&controller, &good).await.is_some());
-    assert_eq!(controller.ticket(TWO, &good, &carrier(100)).await.unwrap(), None);
-    // Of a row that the gateway never had.
-    assert_eq!(asked(&controller, &Device::new(POOL, 4).status()).await, None);
-    assert_eq!(asked(&controller, &Device::new(POOL, 99).status()).await, None);
+    assert!(send_ticket(&controller, &good).await.is_some());
     assert_eq!(
-        asked(&controller, &Device::new(DeviceId(1), 0).status()).await,
+        controller
+            .handle_ticket(TWO, &good, &relay_context(100))
+            .await
+            .unwrap(),
         None
     );
-    // Without the row key: what a gateway can make.
+    // A row that was never leased to the gateway.
+    assert_eq!(
+        send_ticket(&controller, &Device::new(POOL, 4).status()).await,
+        None
+    );
+    assert_eq!(
+        send_ticket(&controller, &Device::new(POOL, 99).status()).await,
+        None
+    );
+    assert_eq!(
+        send_ticket(&controller, &Device::new(DeviceId(1), 0).status()).await,
+        None
+    );
+    // A ticket without the row key, as a gateway could make one.
     let mut forger = Device::new(POOL, 3);
-    forger.root = TicketRoot::derive(&RowKey::from_bytes([1; 16]), &forger.head.opening);
-    assert_eq!(asked(&controller, &forger.status()).await, None);
-    // An answer, sent back.
-    let answer = asked(&controller, &good).await.unwrap();
-    assert_eq!(asked(&controller, &answer).await, None);
-    assert_eq!(asked(&controller, b"").await, None);
-    // A body of another form than its kind's.
+    forger.root = TicketRoot::derive(&RowKey::from_bytes([1; 16]), &forger.head.session);
+    assert_eq!(send_ticket(&controller, &forger.status()).await, None);
+    // A response that is sent back.
+    let response = send_ticket(&controller, &good).await.unwrap();
+    assert_eq!(send_ticket(&controller, &response).await, None);
+    assert_eq!(send_ticket(&controller, b"").await, None);
+    // A body of another kind.
     let odd = device.sealed(Kind::Key, 1, b"short");
-    assert_eq!(asked(&controller, &odd).await, None);
+    assert_eq!(send_ticket(&controller, &odd).await, None);
     registry.revoke(POOL, "", 1).await.unwrap();
-    assert_eq!(asked(&controller, &good).await, None);
+    assert_eq!(send_ticket(&controller, &good).await, None);
 }
 
-/// What a device gets that asks for a pair.
-async fn paired(controller: &Controller, device: &Device, peer: DeviceId, now_s: u64) -> Paired {
+/// Requests a pair, and returns the response.
+async fn paired(controller: &Controller, device: &Device, peer: DeviceId, now_s: u64) -> PairResponse {
     let message = device.sealed(Kind::Pair, 0, &peer.0.to_be_bytes());
-    let answer = controller
-        .ticket(ONE, &message, &carrier(now_s))
+    let response = controller
+        .handle_ticket(ONE, &message, &relay_context(now_s))
         .await
         .unwrap()
         .unwrap();
-    let mut room = Room::default();
-    let body = Sealed::parse(&answer)
+    let mut room = PlaintextBuffer::default();
+    let body = SealedTicket::parse(&response)
         .unwrap()
         .open(&device.root, &mut room)
         .unwrap()
         .to_vec();
-    Paired::parse(&body).unwrap()
+    PairResponse::parse(&body).unwrap()
 }
 
 #[tokio::test]
@@ -253,7 +272,7 @@ async fn a_pair_gets_one_key_at_a_time_in_two_roles_until_it_is_closed() {
     assert_eq!(
         paired(&controller, &a, DeviceId(9), 100).await.pair,
         None,
-        "nobody"
+        "no role"
     );
     assert_eq!(paired(&controller, &a, POOL, 100).await.pair, None, "itself");
 
@@ -264,17 +283,18 @@ async fn a_pair_gets_one_key_at_a_time_in_two_roles_until_it_is_closed() {
     assert!(key_a == key_b);
     assert_eq!((at_a.lifetime_s, at_b.lifetime_s), (300, 290));
     assert_eq!((at_a.addr, at_b.addr), ([0x7f; 16], [0; 16]));
-    // Asked again it is the same, near its end a new one; a clock that was set back makes no old one last.
+    // A repeated request gets the same key, a request near its end a new one. A clock that was set back does not
+    // prolong an old key.
     let (same, _) = paired(&controller, &a, KEY, 324).await.pair.unwrap();
     assert!(same == key_a);
     let (later, role) = paired(&controller, &b, POOL, 325).await.pair.unwrap();
     assert!(later != key_a && later.id != key_a.id);
-    assert_eq!(role, Role::Initiator, "who asked first");
+    assert_eq!(role, Role::Initiator, "the device that requested first");
     let (back, _) = paired(&controller, &a, KEY, 50).await.pair.unwrap();
     assert!(back != later);
 
-    assert!(registry.close_pair(POOL, KEY).await.unwrap());
-    assert!(!registry.close_pair(POOL, KEY).await.unwrap());
+    assert!(registry.disallow_pair(POOL, KEY).await.unwrap());
+    assert!(!registry.disallow_pair(POOL, KEY).await.unwrap());
     assert_eq!(paired(&controller, &a, KEY, 100).await.pair, None);
     registry.allow_pair(POOL, KEY).await.unwrap();
     assert_eq!(registry.pairs_of(KEY).await.unwrap().remove(0).unwrap(), POOL);

@@ -1,5 +1,5 @@
-//! What the host data plane costs: the engine alone by message, hot and over many devices, and with its sockets over
-//! the loopback interface, flooded with REQUESTs.
+//! Measures the cost of the host data plane: the engine alone by message, with hot caches and over many devices, and
+//! with its sockets on the loopback interface, flooded with REQUESTs.
 //!
 //! `cargo run --release -p linewarden-dataplane --example host_cost`
 #![allow(
@@ -14,7 +14,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use linewarden_dataplane::host::{Engine, Host, HostOptions, Moment, ThreadState};
+use linewarden_dataplane::host::{Engine, Host, HostOptions, ThreadState, Timestamps};
 use linewarden_dataplane::store::Row;
 use linewarden_dataplane::{Config, DataPlane, Gate, Geometry};
 use linewarden_protocol::frame::Meta;
@@ -33,7 +33,7 @@ const PORT: u16 = 20_550;
 fn config(devices: u32) -> Config {
     Config {
         gateway_id: GATEWAY,
-        lease_s: 3600,
+        session_lifetime_s: 3600,
         lap_port: PORT,
         local: vec![Ipv4Addr::new(127, 77, 0, 1).into()],
         device_prefixes: vec!["127.0.0.0/8".parse().unwrap()],
@@ -54,7 +54,7 @@ fn config(devices: u32) -> Config {
         provers: 0,
         classic: None,
         p4dra: None,
-        in_packets: None,
+        inband_evidence: None,
         always_pass: Vec::new(),
         dhcp_servers: Vec::new(),
     }
@@ -110,7 +110,7 @@ fn response(id: DeviceId, idx: u32) -> [u8; 64] {
         fresh: FRESH,
         tag: [0; 16],
     };
-    message.tag = tag::response(&auth_key(id), &message, &tag::loc(None));
+    message.tag = tag::response(&auth_key(id), &message, &tag::location(None));
     message.as_bytes().try_into().unwrap()
 }
 
@@ -126,7 +126,7 @@ fn meta(number: u32) -> Meta {
     }
 }
 
-/// Nanoseconds a message: the best of a few runs over all of them.
+/// Nanoseconds per message: the best of a few runs over all messages.
 fn best(
     runs: u32,
     engine: &Engine,
@@ -134,7 +134,7 @@ fn best(
     mut messages: impl FnMut(u32) -> Vec<(Meta, [u8; 64])>,
     expected: Verdict,
 ) -> f64 {
-    let now = Moment {
+    let now = Timestamps {
         monotonic_ns: monotonic_ns(),
         boot_ns: 1_000_000_000_000,
     };
@@ -151,7 +151,7 @@ fn best(
     times.fold(f64::INFINITY, f64::min)
 }
 
-/// `count` device numbers below `devices`, in an order that no prefetcher guesses.
+/// `count` device numbers below `devices`, in an order that defeats the prefetcher.
 fn scattered(devices: u32, count: u32) -> impl Iterator<Item = u32> {
     (0..count).map(move |at| (u64::from(at) * 2_654_435_761 % u64::from(devices)) as u32)
 }
@@ -166,7 +166,7 @@ fn engine(devices: u32) {
             .collect()
     };
     let request_ns = best(10, &engine, &mut thread, requests, Verdict::ReplyChallenge);
-    // Each round spends one number of every device; with one device every message spends the next.
+    // Each round spends one row of every device; with one device every message spends the next row.
     let mut spent = 0;
     let responses = |_: u32| {
         let round = |at: u32| if devices == 1 { at } else { 0 };
@@ -194,18 +194,19 @@ fn hash() {
 
 fn thread_cpu_ns(name: &str) -> u64 {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
-    let ours = tasks.filter(|task| {
+    let own_tasks = tasks.filter(|task| {
         let comm = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
         comm.starts_with(name)
     });
-    ours.filter_map(|task| {
-        let schedstat = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
-        schedstat.split_whitespace().next()?.parse::<u64>().ok()
-    })
-    .sum()
+    own_tasks
+        .filter_map(|task| {
+            let schedstat = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
+            schedstat.split_whitespace().next()?.parse::<u64>().ok()
+        })
+        .sum()
 }
 
-/// One sender as fast as it can, one serving thread. Replies are dropped at the sender's full socket.
+/// One sender at full speed and one serving thread. Replies are dropped at the sender's full socket.
 fn sockets(devices: u32) {
     let config = config(devices);
     let mut host = host(devices);
@@ -222,7 +223,7 @@ fn sockets(devices: u32) {
             let messages = scattered(devices, 1 << 16).map(|n| request(device(n)));
             let messages: Vec<_> = messages.collect();
             for message in messages.iter().cycle() {
-                // A full queue at the other end is what is wanted.
+                // The sender is meant to fill the receive queue.
                 let _ = socket.send(message);
                 if stop.load(Relaxed) {
                     return;
@@ -244,7 +245,7 @@ fn sockets(devices: u32) {
             (least.min(cpu_ns), f64::max(most, rate))
         });
         println!(
-            "sockets, {devices} devices: at best {rate:.0} replies/s, {cpu_ns:.0} ns of the thread's CPU each"
+            "sockets, {devices} devices: at most {rate:.0} replies/s, {cpu_ns:.0} ns of thread CPU per reply"
         );
         stop.store(true, Relaxed);
     });

@@ -1,4 +1,4 @@
-//! What the sealed gate costs a packet on one CPU, by payload, both ways, above the harness.
+//! Measures what the sealed gate costs per packet on one CPU, by payload, in both directions, excluding the harness.
 //!
 //! `cargo run --release -p linewarden-dataplane --example sealed_cost` (as root)
 #![allow(
@@ -15,13 +15,13 @@ use linewarden_dataplane::{Config, Gate, Geometry};
 use linewarden_protocol::ids::GatewayId;
 
 const PAYLOADS: [usize; 7] = [0, 64, 128, 512, 1024, 1300, 1416];
-/// The kernel puts a program at another address with each load, which costs or saves up to a fifth.
+/// The kernel loads a program at a different address each time, which changes the cost by up to a fifth.
 const LOADS: usize = 10;
 
 fn main() {
     let config = Config {
         gateway_id: GatewayId(1),
-        lease_s: 3600,
+        session_lifetime_s: 3600,
         lap_port: 20_550,
         local: vec![Ipv4Addr::new(10, 66, 0, 1).into()],
         device_prefixes: vec!["10.66.0.0/16".parse().unwrap()],
@@ -42,15 +42,15 @@ fn main() {
         provers: 0,
         classic: None,
         p4dra: None,
-        in_packets: None,
+        inband_evidence: None,
         always_pass: Vec::new(),
         dhcp_servers: Vec::new(),
     };
     let mut least = PAYLOADS.map(|_| [f64::MAX; 4]);
     for _ in 0..LOADS {
-        let bench = SealedBench::load(&config).unwrap();
+        let benchmark = SealedBench::load(&config).unwrap();
         for (bytes, least) in PAYLOADS.iter().zip(&mut least) {
-            let cost = bench.cost(*bytes, 100_000, 5).unwrap();
+            let cost = benchmark.cost(*bytes, 100_000, 5).unwrap();
             let all = [cost.up, cost.down, cost.harness[0], cost.harness[1]];
             least
                 .iter_mut()

@@ -1,4 +1,5 @@
-//! What evidence in packets costs on one CPU, above the harness; and what one measurement takes, which is made every second.
+//! Measures what in-band evidence costs per packet on one CPU, excluding the harness, and how long one measurement
+//! takes (a gateway measures every second).
 //!
 //! `cargo run --release -p linewarden-dataplane --example stamp_cost` (as root)
 #![allow(
@@ -14,23 +15,23 @@ use std::time::{Duration, Instant};
 use linewarden_dataplane::xdp::Xdp;
 use linewarden_dataplane::xdp::stamp_bench::StampBench;
 use linewarden_dataplane::{Config, Gate, Geometry};
-use linewarden_evidence::inband::{Form, MasterKey, Template};
+use linewarden_evidence::inband::{ContentFormat, MasterKey, Template};
 use linewarden_evidence::state::{Digests, Snapshot};
 use linewarden_evidence::{BootCount, Digest, Sequence, SwitchId};
 use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::write::Endpoint;
 use linewarden_protocol::ids::GatewayId;
 
-/// The last is above what fits every link, and so looks its route up.
+/// The last payload exceeds the minimum MTU, so the program looks up the route.
 const PAYLOADS: [usize; 3] = [64, 1000, 1300];
-/// The kernel puts a program at another address with each load, which costs or saves up to a fifth.
+/// The kernel loads a program at a different address each time, which changes the cost by up to a fifth.
 const LOADS: usize = 10;
 const MEASUREMENTS: u32 = 200;
 
-fn config(form: Option<Form>) -> Config {
+fn config(form: Option<ContentFormat>) -> Config {
     Config {
         gateway_id: GatewayId(1),
-        lease_s: 3600,
+        session_lifetime_s: 3600,
         lap_port: 20_550,
         local: vec![Ipv4Addr::new(10, 66, 0, 1).into()],
         device_prefixes: vec!["10.66.0.0/16".parse().unwrap(), "fd66::/64".parse().unwrap()],
@@ -51,7 +52,7 @@ fn config(form: Option<Form>) -> Config {
         provers: 0,
         classic: None,
         p4dra: None,
-        in_packets: form,
+        inband_evidence: form,
         always_pass: Vec::new(),
         dhcp_servers: Vec::new(),
     }
@@ -79,13 +80,13 @@ fn main() {
     };
     let key = MasterKey::new([7; 16]).key(snapshot.switch, snapshot.boot_count);
     println!("content    UDP payload   ns a packet");
-    for form in [Form::Default, Form::Classic] {
+    for form in [ContentFormat::Default, ContentFormat::Classic] {
         let mut least = PAYLOADS.map(|_| f64::MAX);
         for _ in 0..LOADS {
-            let bench = StampBench::load(&config(Some(form))).unwrap();
+            let benchmark = StampBench::load(&config(Some(form))).unwrap();
             for (bytes, least) in PAYLOADS.iter().zip(&mut least) {
                 let template = Template::new(&key, form, &snapshot);
-                let ns = bench.cost(template, &packet(*bytes), 100_000, 3).unwrap();
+                let ns = benchmark.cost(template, &packet(*bytes), 100_000, 3).unwrap();
                 *least = least.min(ns);
             }
         }
@@ -93,19 +94,15 @@ fn main() {
             println!("{:10} {bytes:11} {ns:13.0}", format!("{form:?}"));
         }
     }
-    let plane = Xdp::load(&config(Some(Form::Default))).unwrap();
+    let data_plane = Xdp::load(&config(Some(ContentFormat::Default))).unwrap();
     let mut took: Vec<Duration> = (0..MEASUREMENTS)
         .map(|_| {
             let began = Instant::now();
-            plane.measure().unwrap();
+            data_plane.measure().unwrap();
             began.elapsed()
         })
         .collect();
     took.sort_unstable();
     let at = |part: usize| took.get(took.len() * part / 100).copied().unwrap_or_default();
-    println!(
-        "a measurement: {:?} in the median, {:?} of 99 in 100",
-        at(50),
-        at(99)
-    );
+    println!("a measurement: median {:?}, 99th percentile {:?}", at(50), at(99));
 }

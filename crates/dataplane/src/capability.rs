@@ -1,16 +1,16 @@
-//! Which capabilities this thread has, and how it gives them up.
+//! Linux capabilities of the calling thread, and how the thread drops them.
 //!
-//! Asked before anything is made, so that a missing right is named instead of surfacing as some "operation not
-//! permitted" half way through. Given up once everything is made that needs them.
+//! The gateway checks capabilities before it creates anything, so that a missing one is named instead of failing
+//! later with "operation not permitted". It drops them once everything that needs them exists.
 
 use std::io;
 
 use caps::{CapSet, CapsHashSet};
 
-/// A Linux capability (capabilities(7)) that some part of Linewarden needs.
+/// A Linux capability (capabilities(7)) that a part of Linewarden needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Capability {
-    /// Files of other users: what root reads and writes where it is not the owner.
+    /// Files of other users that root can read and write without owning them.
     DacOverride,
     /// Interfaces, addresses, routes, offloads; XDP programs on interfaces.
     NetAdmin,
@@ -18,7 +18,7 @@ pub enum Capability {
     NetRaw,
     /// New network namespaces, and entering them.
     SysAdmin,
-    /// eBPF programs that compute with pointers, as every one that is fast does.
+    /// eBPF programs with pointer arithmetic. The fast programs all use it.
     Perfmon,
     /// Loading eBPF programs: the `xdp` data plane and the saturating load generator.
     Bpf,
@@ -50,7 +50,7 @@ impl Capability {
         }
     }
 
-    fn in_library(self) -> caps::Capability {
+    fn to_caps(self) -> caps::Capability {
         match self {
             Self::DacOverride => caps::Capability::CAP_DAC_OVERRIDE,
             Self::NetAdmin => caps::Capability::CAP_NET_ADMIN,
@@ -61,14 +61,14 @@ impl Capability {
         }
     }
 
-    /// Whether the kernel finds it in that set; for CAP_BPF and CAP_PERFMON the older CAP_SYS_ADMIN will do.
+    /// Whether the set contains the capability. The older CAP_SYS_ADMIN includes CAP_BPF and CAP_PERFMON.
     fn is_in(self, set: u64) -> bool {
         let has = |capability: Self| set & (1u64 << capability.bit()) != 0;
         has(self) || (matches!(self, Self::Perfmon | Self::Bpf) && has(Self::SysAdmin))
     }
 }
 
-/// Those of `needed` that this thread does not have in its effective set: all of them when `/proc` cannot be read.
+/// Those of `needed` that are not in the effective set of this thread. If `/proc` cannot be read, all of them.
 #[must_use]
 pub fn missing(needed: &[Capability]) -> Vec<Capability> {
     let effective = std::fs::read_to_string("/proc/thread-self/status")
@@ -79,17 +79,17 @@ pub fn missing(needed: &[Capability]) -> Vec<Capability> {
     needed.iter().copied().filter(is_missing).collect()
 }
 
-/// Gives up all capabilities of the calling thread but these, for good, and so of the threads that it starts from then on. What it does not
-/// have it does not gain. Other threads keep theirs.
+/// Permanently drops all capabilities of the calling thread except these. Threads that it starts later inherit the
+/// smaller set. A missing capability is not gained. Other threads keep theirs.
 ///
 /// # Errors
-/// The kernel's, for a thread may always have less.
+/// Those of the kernel; a thread may always drop capabilities.
 pub fn keep_only(kept: &[Capability]) -> io::Result<()> {
-    give_up_all_but(&kept.iter().map(|kept| kept.in_library()).collect()).map_err(io::Error::other)
+    drop_others(&kept.iter().map(|kept| kept.to_caps()).collect()).map_err(io::Error::other)
 }
 
-fn give_up_all_but(kept: &CapsHashSet) -> Result<(), caps::errors::CapsError> {
-    // Without it the bounding set stays as the service manager made it.
+fn drop_others(kept: &CapsHashSet) -> Result<(), caps::errors::CapsError> {
+    // Without CAP_SETPCAP the bounding set stays as the service manager set it.
     if caps::has_cap(None, CapSet::Effective, caps::Capability::CAP_SETPCAP)? {
         for other in caps::runtime::thread_all_supported().difference(kept) {
             caps::drop(None, CapSet::Bounding, *other)?;
@@ -105,7 +105,7 @@ fn give_up_all_but(kept: &CapsHashSet) -> Result<(), caps::errors::CapsError> {
     caps::set(None, CapSet::Permitted, &rest)
 }
 
-/// `CapEff` out of the text of `/proc/PID/status`.
+/// `CapEff` from the text of `/proc/PID/status`.
 fn effective_set(status: &str) -> Option<u64> {
     let hex = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
     u64::from_str_radix(hex.trim(), 16).ok()
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_thread_gives_up_it_and_its_threads_lack_and_others_have() {
+    fn dropped_capabilities_are_missing_in_the_thread_and_its_children_only() {
         let before = missing(&[Capability::NetRaw]);
         let sets = || {
             let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(seen.join().unwrap(), (vec![0; 4], vec![0; 4]));
         assert_eq!(missing(&[Capability::NetRaw]), before);
         if !before.is_empty() {
-            println!("SKIPPED: keeping one: no CAP_NET_RAW");
+            println!("SKIPPED: keeping one capability needs CAP_NET_RAW");
             return;
         }
         let kept = std::thread::spawn(move || {
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_older_capability_stands_for_the_newer_ones() {
+    fn cap_sys_admin_includes_the_newer_capabilities() {
         let set = 1 << Capability::SysAdmin.bit();
         assert!(Capability::Bpf.is_in(set) && Capability::Perfmon.is_in(set));
         assert!(!Capability::NetAdmin.is_in(set));

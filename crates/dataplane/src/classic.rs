@@ -1,4 +1,5 @@
-//! What the backends share of the classic profiles (docs/protocols.md 2): CRC tables, CRPs in memory, random numbers.
+//! Parts of the classic profiles (docs/protocols.md 2) that all backends share: CRC tables, CRPs in memory, random
+//! numbers.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -40,7 +41,7 @@ fn crc_register(bytes: &[u8]) -> u32 {
     })
 }
 
-/// Writes one CRP as the packet path reads it.
+/// Writes one CRP in the format that the packet path reads.
 pub(crate) fn store_crp(cell: &ClassicCrp, challenge: u32, response: &[u8]) {
     cell.challenge.store(challenge.to_be(), Relaxed);
     cell.crc.store(crc_register(response), Relaxed);
@@ -49,7 +50,7 @@ pub(crate) fn store_crp(cell: &ClassicCrp, challenge: u32, response: &[u8]) {
     }
 }
 
-/// The state of the SplitMix64 of CPU (`xdp`) or thread (`host`) number `index` for `seed`.
+/// The SplitMix64 state of CPU (`xdp`) or thread (`host`) number `index` for `seed`.
 #[must_use]
 pub fn rng_state(seed: u64, index: u64) -> u64 {
     SplitMix64::from_state(seed ^ index.wrapping_mul(0xd134_2543_de82_ef95)).draw()

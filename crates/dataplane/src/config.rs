@@ -1,15 +1,15 @@
-//! What a data plane is configured with before it starts, and what of it may change while it runs.
+//! The configuration of a data plane, and the settings that can change while it runs.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use linewarden_evidence::inband::Form;
+use linewarden_evidence::inband::ContentFormat;
 use linewarden_protocol::attest::{AttestationKey, ConfigurationHash};
 use linewarden_protocol::classic::p4dra::ProverId;
 use linewarden_protocol::commit;
 use linewarden_protocol::frame::{Mac, header};
 use linewarden_protocol::gateway::ControlProtocol;
 use linewarden_protocol::ids::GatewayId;
-use linewarden_protocol::sources::{DeviceSources, OwnAddress, PREFIXES_MAX, Prefix, REFUSED_MAX};
+use linewarden_protocol::sources::{DeviceSources, EXCLUDED_MAX, OwnAddress, PREFIXES_MAX, Prefix};
 
 use crate::p4dra;
 use crate::store::Geometry;
@@ -18,52 +18,53 @@ use crate::store::provers::ProverGeometry;
 /// The gate (LAP/1 1.4.9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
-    /// Only authenticates; other traffic is none of its business.
+    /// Authenticates only; other traffic is not filtered.
     Off,
-    /// Lets traffic of live BOUND sessions through, and the list of what always passes.
+    /// Forwards traffic of live BOUND sessions and the always-pass list.
     Open,
-    /// Lets only sealed datagrams through, both ways, and the list of what always passes.
+    /// Forwards only sealed datagrams, in both directions, and the always-pass list.
     Sealed,
 }
 
-/// Which of the papers' profiles; insecure, for measurement and interoperation.
+/// A profile of the published papers. Insecure; for measurement and interoperation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClassicProfile {
-    /// One CRP a time, in order.
+    /// One CRP per challenge, in order.
     Iot,
-    /// Two CRPs a time, picked at random.
+    /// Two CRPs per challenge, picked at random.
     Uav,
 }
 
-/// The classic profile and its CRPs, which are the same size for all.
+/// The classic profile and its CRPs. All responses have the same size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Classic {
-    /// Which.
+    /// The profile.
     pub profile: ClassicProfile,
-    /// UDP port; exactly this one.
+    /// UDP port on which the profile is served.
     pub port: u16,
     /// Response size, bytes: 8, 16 or 32.
     pub response_bytes: usize,
-    /// By identifier (from 1): its CRPs, all of one number.
+    /// CRPs by identifier, which starts at 1. Every identifier has the same number of CRPs.
     pub crps: Vec<Vec<(u32, Vec<u8>)>>,
-    /// Seeds the random numbers of the profile.
+    /// Seed of the profile's random numbers.
     pub seed: u64,
 }
 
 /// A prover of `p4dra-classic`.
 #[derive(Clone, Debug)]
 pub struct P4draProver {
-    /// d.
+    /// The identifier `d`.
     pub id: ProverId,
-    /// k.
+    /// The key `k`.
     pub key: AttestationKey,
-    /// What it should run.
-    pub h: ConfigurationHash,
+    /// Hash of the configuration that the prover should run (`h`).
+    pub configuration_hash: ConfigurationHash,
 }
 
 impl PartialEq for P4draProver {
     fn eq(&self, other: &Self) -> bool {
-        (self.id, self.h) == (other.id, other.h) && self.key.as_bytes() == other.key.as_bytes()
+        (self.id, self.configuration_hash) == (other.id, other.configuration_hash)
+            && self.key.as_bytes() == other.key.as_bytes()
     }
 }
 
@@ -72,121 +73,128 @@ impl Eq for P4draProver {}
 /// `p4dra-classic` (LAP/1 3.1); insecure, for comparison and interoperation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct P4dra {
-    /// Ethernet type; 0x1234 in the published tools.
+    /// Ethernet type; the published tools use 0x1234.
     pub ether_type: u16,
-    /// Where it is told who is ok.
+    /// MAC address of the controller that receives the verified replies.
     pub controller: Mac,
-    /// Interfaces, by number, that `host` takes frames from; `xdp` takes them from where it is attached.
+    /// Interfaces, by index, from which `host` takes frames. `xdp` takes frames from the interfaces to which it is
+    /// attached.
     pub interfaces: Vec<u32>,
-    /// Who is known.
+    /// The provers that this gateway verifies.
     pub provers: Vec<P4draProver>,
 }
 
 /// A data plane's configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// This gateway.
+    /// Identifier of this gateway.
     pub gateway_id: GatewayId,
-    /// Lease of a session, seconds; not 0.
-    pub lease_s: u32,
+    /// Lifetime of a session, seconds; not 0.
+    pub session_lifetime_s: u32,
     /// UDP port of LAP/1.
     pub lap_port: u16,
     /// The gateway's own addresses, at most four of each family.
     pub local: Vec<IpAddr>,
-    /// Where devices are: from other addresses no REQUEST and no RESPONSE is taken (LAP/1 1.4.13). At most
-    /// [`PREFIXES_MAX`].
+    /// Prefixes from which devices send. A REQUEST or RESPONSE from another address is dropped (LAP/1 1.4.13). At
+    /// most [`PREFIXES_MAX`].
     pub device_prefixes: Vec<Prefix>,
-    /// The prefixes are subnets of the machine's interfaces, and change with these; evidence leaves them out.
+    /// The prefixes are the subnets of the machine's interfaces and change with them. Evidence does not contain them.
     pub follows_interfaces: bool,
-    /// Further addresses of the gateway's machine, which no device has either.
+    /// Further addresses of the gateway's machine. No device may use them.
     pub other_addresses: Vec<OwnAddress>,
-    /// `xdp` only: frames may come in fragments, as drivers deliver those of a large MTU. Not at a sealed gate and not with
-    /// `in_packets`, which need the whole packet in one piece.
+    /// `xdp` only: frames may arrive in fragments, as drivers deliver frames of a large MTU. Not allowed with a
+    /// sealed gate or with `inband_evidence`, which need the whole packet in one buffer.
     pub fragments: bool,
     /// The gate.
     pub gate: Gate,
-    /// Control protocols of links that pass the gate without a session, each once; none that another one's addresses belong to.
+    /// Link control protocols that pass the gate without a session. Each one at most once; protocols must not share
+    /// addresses.
     pub always_pass: Vec<ControlProtocol>,
-    /// DHCP servers that clients may send to past the gate beside broadcast and the link's group, at most four of each family. If there
-    /// are any of IPv4, no other one's messages pass a sealed gate to devices.
+    /// DHCP servers to which clients may send past the gate, in addition to broadcast and the link's multicast group.
+    /// At most four per family. If the list has an IPv4 server, a sealed gate drops messages of all other IPv4
+    /// servers to devices.
     pub dhcp_servers: Vec<IpAddr>,
-    /// NAKs a second and CPU.
+    /// NAKs per second and CPU.
     pub nak_per_s: u32,
-    /// Events of wrong tags and wrong PROOFs a second and CPU; of PROOFs that nobody follows (`xdp`) as many again.
+    /// Events about wrong tags and wrong PROOFs per second and CPU. `xdp` reports as many again for PROOFs that no
+    /// later PROOF follows.
     pub alarm_per_s: u32,
-    /// Messages of unknown devices that go to the slow path, a second and CPU; 0: none, there is no slow path.
+    /// Messages of unknown devices that take the slow path, per second and CPU. 0 disables the slow path.
     pub miss_per_s: u32,
-    /// An event when fewer rows than this are left beside the current one; below `ring`, 0 for none.
+    /// An event is sent when fewer rows than this follow the current one. Must be below `ring`; 0 disables the event.
     pub low_rows: u32,
-    /// An event, too, when the mark leaves no more rows than this to be spent; at most 13.
+    /// An event is also sent when the mark leaves no more spendable rows than this. At most 13.
     pub low_credit: u32,
-    /// Sizes.
+    /// Sizes of the store.
     pub geometry: Geometry,
-    /// Provers that fit (LAP/1 3.2); 0: PROOFs are not served.
+    /// Maximum number of provers (LAP/1 3.2). 0: PROOFs are not served.
     pub provers: u32,
-    /// Off when `None`.
+    /// Classic profile; `None` disables it.
     pub classic: Option<Classic>,
-    /// Off when `None`.
+    /// `p4dra-classic`; `None` disables it.
     pub p4dra: Option<P4dra>,
-    /// The evidence that IPv6 packets carry which pass the gate towards services; none when `None`. Of `xdp`, with a gate.
-    pub in_packets: Option<Form>,
+    /// Evidence that IPv6 packets carry when they pass the gate towards services; `None` disables it. Only for `xdp`
+    /// with a gate.
+    pub inband_evidence: Option<ContentFormat>,
 }
 
-/// What may change while a data plane runs; fields as in [`Config`].
+/// Settings that may change while a data plane runs. Fields as in [`Config`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "documented once, in `Config`")]
-pub struct Live {
-    /// Of `device_prefixes`, `local` and `other_addresses`.
+pub struct LiveSettings {
+    /// From `device_prefixes`, `local` and `other_addresses`.
     pub sources: DeviceSources,
-    pub lease_s: u32,
+    pub session_lifetime_s: u32,
     pub low_rows: u32,
     pub low_credit: u32,
     pub nak_per_s: u32,
     pub alarm_per_s: u32,
     pub miss_per_s: u32,
-    /// Interfaces that opened datagrams may leave by past the network stack, by number; of a sealed gate only.
+    /// Interfaces, by index, through which opened datagrams may leave without passing the network stack. Only with a
+    /// sealed gate.
     pub forward_to: Vec<u32>,
 }
 
 /// What is wrong with a [`Config`].
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// A field's value cannot be used.
+    /// A field has an invalid value.
     #[error("{field} = {value}: {hint}")]
     Field {
-        /// Its name.
+        /// Name of the field.
         field: &'static str,
-        /// What was given.
+        /// The configured value.
         value: String,
-        /// What would do.
+        /// The valid values.
         hint: &'static str,
     },
-    /// The backend lacks what the configuration asks for.
-    #[error("the {backend} data plane has no {what}; use the xdp data plane for it")]
+    /// The backend does not support a configured feature.
+    #[error("the {backend} data plane does not support {feature}; use the xdp data plane")]
     Unsupported {
         /// The backend.
         backend: &'static str,
-        /// What is asked for.
-        what: &'static str,
+        /// The feature.
+        feature: &'static str,
     },
 }
 
-/// A host's address, or the group of all DHCPv6 servers of a site (RFC 8415 7.1).
+/// Whether the address can be a DHCP server: a host, or the group of all DHCPv6 servers of a site (RFC 8415 7.1).
 fn may_be_dhcp_server(ip: IpAddr) -> bool {
     let group = Ipv6Addr::new(0xff05, 0, 0, 0, 0, 0, 1, 3);
     let is_broadcast = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
     ip == group || !(ip.is_unspecified() || ip.is_multicast() || ip.is_loopback() || is_broadcast)
 }
 
-/// 128 MiB of memory, and up to four times that.
+/// Limits the table to 128 MiB in the usual case and to four times that size in the worst case.
 const P4DRA_PROVERS_MAX: usize = 1 << 20;
 
-/// Most addresses of one family.
-pub const LOCAL_MAX: usize = 4;
+/// Maximum number of addresses per family.
+pub const LOCAL_ADDRESSES_MAX: usize = 4;
 
-/// Why data planes have no room for these sources. Without a prefix no device is admitted, as before an interface has its address.
+/// Reports why a data plane cannot use these sources. An empty prefix list is valid: no device is admitted, for
+/// example before an interface has an address.
 #[must_use]
-pub fn sources_problems(sources: &DeviceSources) -> Vec<ConfigError> {
+pub fn source_problems(sources: &DeviceSources) -> Vec<ConfigError> {
     let mut problems = Vec::new();
     let mut refuse_if = |wrong, value, hint| {
         if wrong {
@@ -198,27 +206,27 @@ pub fn sources_problems(sources: &DeviceSources) -> Vec<ConfigError> {
     refuse_if(
         prefixes > PREFIXES_MAX,
         format!("{prefixes} prefixes"),
-        "at most 16; name wider prefixes",
+        "at most 16 prefixes; use wider prefixes",
     );
     for v4 in [true, false] {
-        let of_family = sources.refused().iter().filter(|ip| ip.is_ipv4() == v4);
+        let of_family = sources.excluded().iter().filter(|ip| ip.is_ipv4() == v4);
         let count = of_family.count();
         refuse_if(
-            count > REFUSED_MAX,
-            format!("{count} addresses of this machine lie inside"),
-            "at most 64 of a family; name narrower prefixes",
+            count > EXCLUDED_MAX,
+            format!("{count} addresses of this machine are inside the prefixes"),
+            "at most 64 addresses per family; use narrower prefixes",
         );
     }
     problems
 }
 
 impl Config {
-    /// What of it may change, without forwarding.
+    /// The settings that can change at run time, without forwarding.
     #[must_use]
-    pub fn live(&self) -> Live {
-        Live {
+    pub fn live_settings(&self) -> LiveSettings {
+        LiveSettings {
             sources: self.sources(),
-            lease_s: self.lease_s,
+            session_lifetime_s: self.session_lifetime_s,
             low_rows: self.low_rows,
             low_credit: self.low_credit,
             nak_per_s: self.nak_per_s,
@@ -228,7 +236,7 @@ impl Config {
         }
     }
 
-    /// From where messages are taken.
+    /// The sources from which messages are accepted.
     #[must_use]
     pub fn sources(&self) -> DeviceSources {
         let sources = DeviceSources::new(&self.device_prefixes, &self.local, &self.other_addresses);
@@ -238,7 +246,7 @@ impl Config {
         }
     }
 
-    /// Sizes of the provers' memory; of at least one, for no array is empty.
+    /// Sizes of the provers' memory. At least one slot, because no array may be empty.
     #[must_use]
     pub fn prover_geometry(&self) -> ProverGeometry {
         ProverGeometry {
@@ -250,12 +258,12 @@ impl Config {
     /// Checks all fields.
     ///
     /// # Errors
-    /// The first field that cannot be used.
+    /// The first invalid field.
     pub fn check(&self) -> Result<(), ConfigError> {
         self.problems().into_iter().next().map_or(Ok(()), Err)
     }
 
-    /// All fields that cannot be used.
+    /// All invalid fields.
     #[must_use]
     pub fn problems(&self) -> Vec<ConfigError> {
         let mut problems = Vec::new();
@@ -267,8 +275,8 @@ impl Config {
         let Geometry { slots, ring, .. } = self.geometry;
         let of_family = |v4| self.local.iter().filter(|ip| ip.is_ipv4() == v4).count();
         refuse_if(
-            self.lease_s == 0,
-            "lease_s",
+            self.session_lifetime_s == 0,
+            "session_lifetime_s",
             "0".into(),
             "a session must last at least a second",
         );
@@ -276,30 +284,30 @@ impl Config {
             self.lap_port == 0,
             "lap_port",
             "0".into(),
-            "name a UDP port; LAP/1's is 20550",
+            "set a UDP port; the LAP/1 port is 20550",
         );
         for (name, count) in [
             ("local (IPv4)", of_family(true)),
             ("local (IPv6)", of_family(false)),
         ] {
             refuse_if(
-                count > LOCAL_MAX,
+                count > LOCAL_ADDRESSES_MAX,
                 name,
                 count.to_string(),
-                "at most 4 addresses of a family",
+                "at most 4 addresses per family",
             );
         }
         refuse_if(
             self.local.is_empty(),
             "local",
             "[]".into(),
-            "name the gateway's own addresses",
+            "set the gateway's own addresses",
         );
         refuse_if(
-            self.fragments && (self.gate == Gate::Sealed || self.in_packets.is_some()),
+            self.fragments && (self.gate == Gate::Sealed || self.inband_evidence.is_some()),
             "fragments",
             "true".into(),
-            "a sealed gate, and evidence in packets, need the whole packet in one piece",
+            "a sealed gate and in-band evidence need the whole packet in one buffer",
         );
         let slots_fit = (1..=1 << 28).contains(&slots);
         refuse_if(
@@ -308,7 +316,7 @@ impl Config {
             slots.to_string(),
             "from 1 to 268435456 devices",
         );
-        // What does not fit because of the slots is told of them.
+        // An invalid number of slots is reported on its own.
         refuse_if(
             slots_fit && (ring == 0 || self.geometry.row_count().is_none()),
             "ring",
@@ -319,7 +327,7 @@ impl Config {
             ring > 0 && self.low_rows >= ring,
             "low_rows",
             self.low_rows.to_string(),
-            "less than `ring`, or every RESPONSE reports low rows",
+            "less than `ring`, otherwise every RESPONSE reports low rows",
         );
         refuse_if(
             self.provers > 1 << 28,
@@ -334,19 +342,19 @@ impl Config {
             "less than the 14 that a line holds",
         );
         refuse_if(
-            self.in_packets.is_some() && self.gate == Gate::Off,
+            self.inband_evidence.is_some() && self.gate == Gate::Off,
             "in_packets",
             "some".into(),
-            "what passes without a gate is none of the gateway's business: set one",
+            "in-band evidence requires a gate; set one",
         );
-        problems.extend(sources_problems(&self.sources()));
+        problems.extend(source_problems(&self.sources()));
         problems.extend(self.gate_problems());
         problems.extend(self.classic_problem());
         problems.extend(self.p4dra_problem());
         problems
     }
 
-    /// Of what passes the gate without a session.
+    /// Checks the settings of traffic that passes the gate without a session.
     fn gate_problems(&self) -> Vec<ConfigError> {
         let mut problems = Vec::new();
         let mut refuse = |field, value: String, hint| {
@@ -355,11 +363,11 @@ impl Config {
         let servers = &self.dhcp_servers;
         for v4 in [true, false] {
             let count = servers.iter().filter(|ip| ip.is_ipv4() == v4).count();
-            if count > LOCAL_MAX {
+            if count > LOCAL_ADDRESSES_MAX {
                 refuse(
                     "dhcp_servers",
                     count.to_string(),
-                    "at most 4 addresses of a family",
+                    "at most 4 addresses per family",
                 );
             }
         }
@@ -375,7 +383,7 @@ impl Config {
             refuse(
                 field,
                 "some".into(),
-                "everything passes without a gate: set one, or leave it out",
+                "all traffic passes without a gate; set a gate or remove this setting",
             );
         }
         problems
@@ -391,7 +399,7 @@ impl Config {
             header::ETHER_QINQ,
             header::ETHER_IPV6,
         ];
-        if p4dra.ether_type < header::ETHER_TYPE_LEAST || taken.contains(&p4dra.ether_type) {
+        if p4dra.ether_type < header::ETHER_TYPE_MIN || taken.contains(&p4dra.ether_type) {
             let value = format!("{:#06x}", p4dra.ether_type);
             return field("p4dra.ether_type", value, "a type of its own, 0x0600 or above");
         }
@@ -429,15 +437,15 @@ impl Config {
             return field(
                 "classic.crps",
                 rows.to_string(),
-                "at least 2, and as many for every identifier",
+                "at least 2, and the same number for every identifier",
             );
         }
         let fits = |crp: &(u32, Vec<u8>)| crp.1.len() == classic.response_bytes;
         if !classic.crps.iter().flatten().all(fits) {
             return field(
                 "classic.crps",
-                "a response".into(),
-                "of response_bytes bytes each",
+                "response".into(),
+                "every response must have response_bytes bytes",
             );
         }
         None

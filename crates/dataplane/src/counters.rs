@@ -2,14 +2,15 @@
 
 use linewarden_protocol::verdict::{VERDICT_SLOTS, Verdict};
 
-/// How many packets got each verdict, and what else is counted.
+/// How many packets got each verdict, and further counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counters {
     /// By verdict number.
     pub by_verdict: [u64; VERDICT_SLOTS],
-    /// Events that found no room.
+    /// Events that were lost because the queue was full.
     pub events_lost: u64,
-    /// Packets that the kernel has dropped before the data plane saw them, for want of room in the sockets' receive buffers: of `host` alone.
+    /// Packets that the kernel dropped before the data plane received them, because the sockets' receive buffers were
+    /// full. `host` only.
     pub kernel_drops: u64,
 }
 
@@ -40,7 +41,7 @@ impl Counters {
         }
     }
 
-    /// Adds another set.
+    /// Adds the counts of another set.
     pub fn merge(&mut self, other: &Self) {
         self.by_verdict
             .iter_mut()
@@ -50,7 +51,7 @@ impl Counters {
         self.kernel_drops += other.kernel_drops;
     }
 
-    /// What was counted since `before`.
+    /// The counts since `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let mut out = self.clone();
@@ -63,7 +64,7 @@ impl Counters {
         out
     }
 
-    /// The verdicts that were counted at all.
+    /// The verdicts with a nonzero count.
     pub fn nonzero(&self) -> impl Iterator<Item = (Verdict, u64)> + '_ {
         Verdict::ALL
             .iter()

@@ -1,31 +1,32 @@
-//! Interfaces' offloads and drivers, by the `SIOCETHTOOL` ioctl.
+//! Offloads and drivers of interfaces, by the `SIOCETHTOOL` ioctl.
 //!
-//! An interface that takes VLAN tags out of received frames keeps them from an XDP program, which then sees a tagged
-//! frame as an untagged one. And on veth a stack-sent packet carries only a partial checksum (`CHECKSUM_PARTIAL`), which
-//! leaves with a wrong sum once an XDP program has touched it, so transmit checksum offload is turned off. What is redirected
-//! into a veth needs an XDP program, or GRO, on its peer; what an XDP program sends back by `XDP_TX` an XDP program.
+//! An interface with VLAN offload strips the tags of received frames, so an XDP program sees a tagged frame as an
+//! untagged one. On veth, a packet from the stack carries only a partial checksum (`CHECKSUM_PARTIAL`). It leaves
+//! with a wrong checksum after an XDP program has changed it, so transmit checksum offload is turned off. A frame
+//! that is redirected into a veth needs an XDP program or GRO on the peer. A frame that is sent back with `XDP_TX`
+//! needs an XDP program on the peer.
 
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 
-/// One offload that can be switched.
+/// An offload that can be switched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Offload {
-    /// Checksums of sent packets left to the device (`ethtool -K … tx`).
+    /// Checksums of sent packets are computed by the device (`ethtool -K … tx`).
     TransmitChecksum,
-    /// Generic receive offload (`ethtool -K … gro`). On veth it also turns NAPI on.
+    /// Generic receive offload (`ethtool -K … gro`). On veth it also enables NAPI.
     GenericReceive,
-    /// VLAN tags (0x8100) of received frames taken out (`ethtool -K … rxvlan`).
+    /// VLAN tags (0x8100) of received frames are stripped (`ethtool -K … rxvlan`).
     ReceiveVlan,
 }
 
 /// How an offload is switched (include/uapi/linux/ethtool.h).
 #[derive(Clone, Copy)]
-enum Way {
-    /// A pair of commands of its own, `ETHTOOL_G…` and `ETHTOOL_S…`.
-    Own(u32, u32),
-    /// A bit of the flags.
+enum OffloadControl {
+    /// A pair of commands for this offload, `ETHTOOL_G…` and `ETHTOOL_S…`.
+    Commands(u32, u32),
+    /// A bit of the flags word.
     Flag(u32),
 }
 
@@ -33,18 +34,18 @@ const GET_FLAGS: u32 = 0x25;
 const SET_FLAGS: u32 = 0x26;
 
 impl Offload {
-    fn way(self) -> Way {
+    fn control(self) -> OffloadControl {
         match self {
-            Self::TransmitChecksum => Way::Own(0x16, 0x17),
-            Self::GenericReceive => Way::Own(0x2b, 0x2c),
-            Self::ReceiveVlan => Way::Flag(1 << 8),
+            Self::TransmitChecksum => OffloadControl::Commands(0x16, 0x17),
+            Self::GenericReceive => OffloadControl::Commands(0x2b, 0x2c),
+            Self::ReceiveVlan => OffloadControl::Flag(1 << 8),
         }
     }
 }
 
-/// Why an offload could not be switched.
+/// An offload could not be read or switched.
 #[derive(Debug, thiserror::Error)]
-#[error("interface {interface}: cannot read or switch {offload:?}: {source}")]
+#[error("cannot read or switch {offload:?} of interface {interface}: {source}")]
 pub struct EthtoolError {
     interface: String,
     offload: Offload,
@@ -68,31 +69,31 @@ struct InterfaceRequest {
 
 const SIOCETHTOOL: libc::c_ulong = 0x8946;
 
-/// Switches an offload of an interface of the calling thread's namespace.
+/// Switches an offload of an interface in the calling thread's namespace.
 ///
 /// # Errors
-/// No such interface, an offload that it does not have, or no right to.
+/// The interface does not exist or does not have the offload, or the privilege is missing.
 pub fn set(interface: &str, offload: Offload, on: bool) -> Result<(), EthtoolError> {
     let fail = failure(interface, offload);
-    match offload.way() {
-        Way::Own(_, set) => call(interface, set, u32::from(on)).map(drop),
-        Way::Flag(bit) => call(interface, GET_FLAGS, 0).and_then(|flags| {
-            let wanted = if on { flags | bit } else { flags & !bit };
-            call(interface, SET_FLAGS, wanted).map(drop)
+    match offload.control() {
+        OffloadControl::Commands(_, set) => call(interface, set, u32::from(on)).map(drop),
+        OffloadControl::Flag(bit) => call(interface, GET_FLAGS, 0).and_then(|flags| {
+            let changed = if on { flags | bit } else { flags & !bit };
+            call(interface, SET_FLAGS, changed).map(drop)
         }),
     }
     .map_err(fail)
 }
 
-/// Whether an offload of an interface of the calling thread's namespace is on.
+/// Whether an offload of an interface in the calling thread's namespace is on.
 ///
 /// # Errors
-/// No such interface, or one that does not say.
+/// The interface does not exist or does not report the offload.
 pub fn is_on(interface: &str, offload: Offload) -> Result<bool, EthtoolError> {
     let fail = failure(interface, offload);
-    match offload.way() {
-        Way::Own(get, _) => call(interface, get, 0).map(|value| value != 0),
-        Way::Flag(bit) => call(interface, GET_FLAGS, 0).map(|flags| flags & bit != 0),
+    match offload.control() {
+        OffloadControl::Commands(get, _) => call(interface, get, 0).map(|value| value != 0),
+        OffloadControl::Flag(bit) => call(interface, GET_FLAGS, 0).map(|flags| flags & bit != 0),
     }
     .map_err(fail)
 }
@@ -106,10 +107,10 @@ struct AddressRequest {
     padding: [u8; 16],
 }
 
-/// The MAC address of an interface of the calling thread's namespace.
+/// The MAC address of an interface in the calling thread's namespace.
 ///
 /// # Errors
-/// No such interface.
+/// The interface does not exist.
 pub fn mac(interface: &str) -> io::Result<[u8; 6]> {
     let mut request = AddressRequest {
         name: interface_name(interface)?,
@@ -126,7 +127,7 @@ pub fn mac(interface: &str) -> io::Result<[u8; 6]> {
     }
 }
 
-/// The name of an interface of the calling thread's namespace.
+/// The name of an interface in the calling thread's namespace.
 pub(crate) fn name_of(ifindex: u32) -> Option<String> {
     let mut name = [0u8; libc::IF_NAMESIZE];
     // SAFETY: the buffer has the size that the call writes at most.
@@ -137,36 +138,36 @@ pub(crate) fn name_of(ifindex: u32) -> Option<String> {
     name.to_str().ok().map(str::to_owned)
 }
 
-/// Its name for a message, or its number if it has none: it is gone.
-pub(crate) fn told_of(ifindex: u32) -> String {
+/// The interface's name for a message, or its index if the interface is gone.
+pub(crate) fn display_name(ifindex: u32) -> String {
     name_of(ifindex).unwrap_or_else(|| ifindex.to_string())
 }
 
-/// [`mac()`] by the interface's number.
+/// As [`mac()`], by interface index.
 pub(crate) fn mac_of(ifindex: u32) -> io::Result<[u8; 6]> {
     let name = name_of(ifindex).ok_or_else(io::Error::last_os_error)?;
     mac(&name)
 }
 
-/// `struct ethtool_drvinfo`, its command and the driver's name by themselves.
+/// `struct ethtool_drvinfo`: the command, the driver's name, and the remaining fields.
 #[repr(C)]
 struct DriverInfo {
     command: u32,
     driver: [u8; 32],
-    more: [u8; 160],
+    rest: [u8; 160],
 }
 
 const GET_DRIVER: u32 = 0x03;
 
-/// The driver of an interface of the calling thread's namespace, such as `veth`.
+/// The driver of an interface in the calling thread's namespace, such as `veth`.
 ///
 /// # Errors
-/// No such interface, or one that does not say.
+/// The interface does not exist or does not report its driver.
 pub fn driver(interface: &str) -> io::Result<String> {
     let mut info = DriverInfo {
         command: GET_DRIVER,
         driver: [0; 32],
-        more: [0; 160],
+        rest: [0; 160],
     };
     // SAFETY: `info` has the size of what the kernel writes for its command.
     unsafe { request(interface, (&raw mut info).cast()) }?;
@@ -183,15 +184,15 @@ fn failure(interface: &str, offload: Offload) -> impl FnOnce(io::Error) -> Ethto
     }
 }
 
-/// One command with its value; the value afterwards.
+/// Runs one command with its value and returns the new value.
 fn call(interface: &str, command: u32, data: u32) -> io::Result<u32> {
     let mut value = EthtoolValue { command, data };
-    // SAFETY: commands that go this way take and give an `ethtool_value`.
+    // SAFETY: these commands read and write an `ethtool_value`.
     unsafe { request(interface, (&raw mut value).cast()) }?;
     Ok(value.data)
 }
 
-/// One command.
+/// Runs one command.
 ///
 /// # Safety
 /// `data` points to the command's structure, which the kernel may write.
@@ -203,7 +204,7 @@ unsafe fn request(interface: &str, data: *mut libc::c_void) -> io::Result<()> {
     };
     let socket = control_socket()?;
     // SAFETY: `request` has the layout and at least the size of the kernel's `struct ifreq`, its name is terminated,
-    // and the caller answers for `data`, which outlives the call.
+    // and the caller guarantees that `data` is valid and outlives the call.
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
     match done {
         0 => Ok(()),
@@ -211,7 +212,7 @@ unsafe fn request(interface: &str, data: *mut libc::c_void) -> io::Result<()> {
     }
 }
 
-/// A name as the kernel's fixed, zero-terminated field.
+/// A name in the kernel's fixed, zero-terminated field.
 fn interface_name(interface: &str) -> io::Result<[libc::c_char; libc::IFNAMSIZ]> {
     let mut name = [0; libc::IFNAMSIZ];
     if interface.len() >= name.len() {
@@ -232,6 +233,6 @@ fn control_socket() -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor was just made and belongs to nobody else.
+    // SAFETY: the descriptor was just made and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

@@ -1,4 +1,4 @@
-//! Whole frames out of an interface, from user space: answers of the slow path in `xdp`, REQUESTs of `p4dra-classic`.
+//! Sends whole frames from user space: replies of the slow path in `xdp`, REQUESTs of `p4dra-classic`.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
@@ -10,7 +10,7 @@ pub(crate) struct FrameSender {
 }
 
 impl FrameSender {
-    /// In the calling thread's network namespace; needs CAP_NET_RAW.
+    /// Opens the socket in the calling thread's network namespace. Needs CAP_NET_RAW.
     pub(crate) fn open() -> io::Result<Self> {
         // Protocol 0: nothing is received.
         // SAFETY: takes no pointer.
@@ -18,11 +18,11 @@ impl FrameSender {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: just opened and owned by nobody else.
+        // SAFETY: just opened; no other owner exists.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         let sender = Self { socket };
-        // Past the queueing discipline, as what the program itself sends goes: a sealed gate's egress program lets
-        // nothing else out unsealed.
+        // Bypasses the queueing discipline, like frames that the program itself sends. The egress program of a sealed
+        // gate would drop an unsealed frame.
         let bypass: libc::c_int = 1;
         // SAFETY: the value is an int, valid for its size during the call.
         let result = unsafe {

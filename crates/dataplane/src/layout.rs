@@ -1,15 +1,15 @@
 //! Memory that a packet path and user space share: the mirror of `xdp/bpf/lw_layout.h`, field by field.
 //!
-//! The same structures back the `xdp` data plane (BPF arrays, mapped) and the `host` data plane (anonymous memory),
-//! so that rows are installed, refilled, revoked and recovered by one piece of code. Every field that both sides
-//! write while packets flow is atomic; plain bytes on the wire are kept as the words that a native load gives.
+//! The same structures back the `xdp` data plane (BPF arrays, mapped) and the `host` data plane (anonymous memory).
+//! The same code therefore installs, refills, revokes and recovers rows in both. Every field that both sides write
+//! while packets flow is atomic. Bytes in wire order are kept as the words that a native load gives.
 
 use core::mem::offset_of;
 use std::fmt;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 use linewarden_protocol::gateway::DROPPED_TYPES;
-use linewarden_protocol::sources::{PREFIXES_MAX, REFUSED_MAX};
+use linewarden_protocol::sources::{EXCLUDED_MAX, PREFIXES_MAX};
 
 /// Types that may be laid over zeroed shared memory.
 ///
@@ -18,8 +18,8 @@ use linewarden_protocol::sources::{PREFIXES_MAX, REFUSED_MAX};
 /// references may coexist with writers in the kernel.
 pub unsafe trait Shared: Sync {}
 
-/// They hold keys or responses, which no log shall show.
-macro_rules! print_nothing {
+/// These types hold keys or responses, which no log may contain.
+macro_rules! debug_without_contents {
     ($($name:ident),*) => {
         $(impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -28,7 +28,7 @@ macro_rules! print_nothing {
         })*
     };
 }
-print_nothing!(
+debug_without_contents!(
     Line,
     Session,
     RingRow,
@@ -39,10 +39,10 @@ print_nothing!(
     P4draProver
 );
 
-/// The device's hot line: all that a REQUEST reads, in one cache line.
+/// The hot line of a device: everything that a REQUEST reads, in one cache line.
 #[repr(C, align(64))]
 pub struct Line {
-    /// 0: the slot is empty. As on the wire, loaded natively.
+    /// 0: the slot is empty. In wire order, loaded natively.
     pub device_id: AtomicU64,
     /// `idx u32 | gen u24 | flags u8`, see [`linewarden_protocol::commit::CommitWord`].
     pub commit: AtomicU64,
@@ -50,13 +50,13 @@ pub struct Line {
     pub window: AtomicU64,
     /// First 8 bytes of the winning tag as loaded; 0: no session.
     pub session_id: AtomicU64,
-    /// Challenge of the current row, as on the wire.
+    /// Challenge of the current row, in wire order.
     pub challenge: AtomicU64,
-    /// Key of the current row; zero, and never used, unless VALID or BUSY.
+    /// Key of the current row. Zero and never used unless VALID or BUSY.
     pub auth_key: [AtomicU64; 2],
-    /// End of the session's lease, boot-time clock, seconds.
-    pub lease_until_s: AtomicU32,
-    /// Number of its session and of its rows.
+    /// End of the session, boot-time clock, seconds.
+    pub session_until_s: AtomicU32,
+    /// Index of the device's session and, times the ring, of its rows.
     pub slot: AtomicU32,
 }
 
@@ -69,141 +69,143 @@ pub struct Session {
     pub tag: [AtomicU64; 2],
     /// IPv6, or IPv4 as ::ffff:a.b.c.d.
     pub addr: [AtomicU64; 2],
-    /// Interface that the session is bound to.
+    /// Interface to which the session is bound.
     pub ingress: AtomicU32,
-    /// UDP source port, as on the wire.
+    /// UDP source port, in wire order.
     pub port: AtomicU16,
     /// MAC address as three 16-bit loads.
     pub mac: [AtomicU16; 3],
-    /// `VID | VLAN_TAGGED`, with [`VLAN_SERVICE`] by the tag's type; the first carries [`BOUND`].
+    /// `VID | VLAN_TAGGED`, with [`VLAN_SERVICE`] for a service tag. The first word carries [`BOUND`].
     pub vlan: [AtomicU16; 2],
 }
 
-/// Mark of a VLAN word that holds a VLAN.
+/// Flag of a VLAN word that holds a VLAN.
 pub const VLAN_TAGGED: u16 = 0x1000;
-/// Mark of a VLAN word whose tag is of type 0x88a8.
+/// Flag of a VLAN word whose tag has type 0x88a8.
 pub const VLAN_SERVICE: u16 = 0x2000;
-/// Mark, in the session's first VLAN word, of a BOUND session.
+/// Flag, in the session's first VLAN word, of a BOUND session.
 pub const BOUND: u16 = 0x8000;
 
-/// A row ahead of the line's own, 24 B. `auth_key[1]` is stored last and taken first; 0 means absent.
+/// A row after the line's own, 24 B. `auth_key[1]` is stored last and taken first; 0 means absent.
 #[repr(C)]
 pub struct RingRow {
-    /// Challenge, as on the wire.
+    /// Challenge, in wire order.
     pub challenge: AtomicU64,
     /// Key.
     pub auth_key: [AtomicU64; 2],
 }
 
-/// Lines of a home: a device's home is found by hashing its id; a line's place is `home * 4 + way`.
+/// Lines of a home. A device's home is found by hashing its id; the place of a line is `home * 4 + way`.
 pub const HOME_WAYS: usize = 4;
 
-/// Four words of a key; the first is 0 where there is none.
+/// Four words of a key. The first word is 0 if no key is stored.
 pub type KeyCells = [AtomicU64; 4];
 
-/// A prover in the periods of one lane (LAP/1 3.2): all that a PROOF needs, in a cache line. Periods with even and odd numbers
-/// have a lane each, and so have rounds.
+/// A prover in the periods of one lane (LAP/1 3.2): everything that a PROOF needs, in a cache line. Periods with even
+/// and with odd numbers have one lane each. So do rounds.
 #[repr(C, align(64))]
 pub struct ProverLine {
-    /// 0: the place is empty. As on the wire, loaded natively.
+    /// 0: the place is empty. In wire order, loaded natively.
     pub device_id: AtomicU64,
-    /// By lane of the round: its mark u16, bits 1 to 16 of its number | [`PROVED`] u1 | [`ALTERNATE`] u1 | elapsed u14; 0: none.
+    /// By lane of the round: bits 1 to 16 of the round number u16 | [`PROVED`] u1 | [`ALTERNATE`] u1 | elapsed u14.
+    /// 0: no verdict.
     pub proved: [AtomicU32; 2],
-    /// What it may prove.
+    /// Key of the configuration that the prover may prove.
     pub key: KeyCells,
-    /// Number of its alternate keys.
+    /// Index of its alternate keys.
     pub slot: AtomicU32,
     /// Zero.
     pub pad: [AtomicU32; 3],
 }
 
-/// Where a verdict has its round's mark.
-pub const MARK_SHIFT: u32 = 16;
-/// There is a verdict.
+/// Position of the round bits in a verdict word.
+pub const ROUND_BITS_SHIFT: u32 = 16;
+/// The word holds a verdict.
 pub const PROVED: u32 = 1 << 15;
-/// The configuration that is being rolled out was proven.
+/// The prover proved the configuration that is being rolled out.
 pub const ALTERNATE: u32 = 1 << 14;
-/// The longest time that a proof took, in units of [`Round::elapsed_shift`].
+/// The longest time of a proof, in units of [`Round::elapsed_shift`].
 pub const ELAPSED_MAX: u32 = ALTERNATE - 1;
 
 /// The key of the configuration that is being rolled out, in one period.
 #[repr(C)]
 pub struct AlternateKey {
-    /// Its words.
+    /// Words of the key.
     pub word: KeyCells,
 }
 
-/// A round that is open.
+/// An open round.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Round {
-    /// gateway_id and number, as on the wire; 0: none.
+    /// gateway_id and number, in wire order; 0: no round.
     pub r: AtomicU64,
-    /// As on the wire.
+    /// Nonce, in wire order.
     pub nonce: AtomicU64,
-    /// CLOCK_MONOTONIC, ns.
+    /// Start, CLOCK_MONOTONIC, ns.
     pub started_ns: AtomicU64,
-    /// Likewise.
+    /// End, CLOCK_MONOTONIC, ns.
     pub until_ns: AtomicU64,
-    /// Its number.
+    /// Number of the round.
     pub number: AtomicU32,
     /// Lane of its period.
     pub key_lane: AtomicU32,
-    /// The time that a proof took is kept in units of 2^this ns: no division, and the whole round fits.
+    /// Elapsed times are kept in units of 2^this ns: no division is needed, and the whole round fits.
     pub elapsed_shift: AtomicU32,
     /// Zero.
     pub pad: [AtomicU32; 5],
 }
 
-/// The newest round with an even number and the newest with an odd one, by lane; both may be running.
+/// The newest round with an even number and the newest with an odd one, by lane. Both may be open.
 #[derive(Debug)]
 #[repr(C)]
 pub struct OpenRounds {
-    /// Of even and of odd numbers.
+    /// Even numbers, odd numbers.
     pub lane: [Round; 2],
 }
 
-/// By CPU, a PROOF that has passed all checks but that of its block, and waits for the next one there or for user space.
+/// One per CPU: a PROOF that passed all checks except that of its block. It waits for the next PROOF on that CPU or
+/// for user space.
 #[repr(C, align(64))]
 pub struct WaitingProof {
-    /// One of the constants below.
+    /// One of the `WAITING_*` constants.
     pub state: AtomicU32,
-    /// Of its prover.
+    /// Line of the prover.
     pub line: AtomicU32,
-    /// The prover's word, as it was.
+    /// The prover's verdict word as it was read.
     pub before: AtomicU32,
-    /// What becomes of that, but for [`ALTERNATE`].
+    /// The new verdict word, without [`ALTERNATE`].
     pub after: AtomicU32,
-    /// Where it came from.
+    /// Source address.
     pub addr: [AtomicU64; 2],
-    /// Likewise.
+    /// Interface on which the PROOF arrived.
     pub ingress: AtomicU32,
     /// Zero.
     pub pad: AtomicU32,
-    /// As on the wire, loaded natively.
+    /// Device id, in wire order, loaded natively.
     pub device_id: AtomicU64,
-    /// Likewise.
+    /// `r` of the PROOF, likewise.
     pub r: AtomicU64,
-    /// Likewise.
+    /// Nonce, likewise.
     pub nonce: AtomicU64,
-    /// Likewise.
+    /// Block of the PROOF, likewise.
     pub proof: [AtomicU64; 8],
-    /// User space's: how many of those that it took were ok, ok already, wrong, and without a key.
-    pub settled: [AtomicU64; 4],
+    /// Written by user space: number of PROOFs that it settled as ok, already proved, wrong, and without a key.
+    pub settled_counts: [AtomicU64; 4],
     /// Zero.
-    pub room: [AtomicU64; 4],
+    pub reserved: [AtomicU64; 4],
 }
-/// Nothing waits; the packet path fills the place.
+/// Nothing waits. The packet path may fill the place.
 pub const WAITING_FREE: u32 = 0;
-/// Whoever swaps this settles what waits.
+/// A PROOF waits. The side that swaps this value settles the PROOF.
 pub const WAITING_FULL: u32 = 1;
-/// That is being done: by user space, which reads it, or by the packet path, until it is settled.
+/// The PROOF is being settled: user space reads it, or the packet path has it until it is settled.
 pub const WAITING_TAKEN: u32 = 2;
 
 /// Entries of a bucket.
 pub const WAYS: usize = 4;
 
-/// Bucket of a two-choice hash table; an entry is `fingerprint << 32 | place of the line + 1`, 0 is free.
+/// Bucket of a two-choice hash table. An entry is `fingerprint << 32 | place of the line + 1`; 0 is free.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Bucket {
@@ -218,57 +220,57 @@ pub const FILTER_WORDS: usize = 8;
 #[derive(Debug)]
 #[repr(C)]
 pub struct FilterBlock {
-    /// One bit of each is an id's.
+    /// An id sets one bit in each word.
     pub word: [AtomicU64; FILTER_WORDS],
 }
 
-/// What user space keeps of a device beside its rows; the packet path does not look at it.
+/// What user space records for a device in addition to its rows. The packet path does not read it.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Note {
-    /// The idx after the last row ever given.
+    /// The idx after the last row ever given to this gateway.
     pub end: AtomicU32,
-    /// Rows below it may be spent; all ones: all.
+    /// The mark: rows below it may be spent. All ones: no limit.
     pub mark: AtomicU32,
-    /// Epoch of the credentials, and one; 0: unknown.
+    /// Epoch of the credentials plus one; 0: unknown.
     pub epoch: AtomicU32,
-    /// Of the newest ticket request that was accepted: `generation u8 | serial u24`, the generation as in the window word.
+    /// The newest accepted ticket request: `generation u8 | serial u24`, with the generation as in the window word.
     pub ticket: AtomicU32,
 }
 
-/// Place of an expected RESPONSE; 0 is free.
+/// An expected RESPONSE; 0 is free.
 #[derive(Debug)]
 #[repr(C)]
-pub struct Expected(pub AtomicU64);
+pub struct ExpectedResponse(pub AtomicU64);
 
-/// RESPONSEs that the slow path remembers.
-pub const EXPECTED: u32 = 65_536;
-/// Cells in which messages for the slow path are counted by source, per CPU or thread.
-pub const SOURCES: usize = 16_384;
+/// RESPONSEs that the slow path can expect at once.
+pub const EXPECTED_RESPONSES: u32 = 65_536;
+/// Cells that count slow-path messages by source, per CPU or thread.
+pub const SOURCE_CELLS: usize = 16_384;
 
-/// Interfaces on the devices' side that there is room for, and MAC addresses of each.
+/// Maximum number of interfaces on the devices' side, and of MAC addresses per interface.
 pub const PORTS: usize = 64;
 #[allow(missing_docs, reason = "see PORTS")]
 pub const PORT_MACS: usize = 8;
 
-/// An interface on the devices' side, at the place that its number names, or behind.
+/// An interface on the devices' side. Its place is given by its index, or is the next free one.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Port {
-    /// Its number; 0: the place is free.
+    /// Interface index; 0: the place is free.
     pub ifindex: AtomicU64,
-    /// As [`crate::host`] has them in words: its own first, then those of what frames go on to from it; all ones where there is
-    /// none.
+    /// MAC addresses as words, in the format of [`crate::host`]: first the interface's own, then those of interfaces
+    /// that receive its frames. All ones if unused.
     pub mac: [AtomicU64; PORT_MACS],
 }
 
-/// A prefix of source addresses, as loaded.
+/// A prefix of source addresses, in wire order.
 #[derive(Debug)]
 #[repr(C)]
 pub struct SourcePrefix {
     /// The address, masked.
     pub net: [AtomicU64; 2],
-    /// Ones for the bits that count.
+    /// Ones for the bits that must match.
     pub mask: [AtomicU64; 2],
 }
 
@@ -276,19 +278,19 @@ pub struct SourcePrefix {
 #[derive(Debug)]
 #[repr(C)]
 pub struct Sources {
-    /// Not 0: what is in the first prefix, and not one of the first two addresses, is a device's. The packet path reads this field
-    /// only for IPv6; for IPv4 it reads [`Control::ip4_prefix`].
-    pub quick: AtomicU32,
+    /// Not 0: an address inside the first prefix that is not one of the first two refused addresses is a device's.
+    /// The packet path reads this field only for IPv6; for IPv4 it reads [`Control::ip4_prefix`].
+    pub is_simple: AtomicU32,
     /// Not 0: loopback addresses are admitted, if the prefixes contain them.
     pub loopback: AtomicU32,
-    /// Prefixes that there are.
+    /// Number of prefixes.
     pub prefixes: AtomicU32,
-    /// Likewise, of `address`.
+    /// Number of refused addresses.
     pub refused: AtomicU32,
     /// The prefixes.
     pub prefix: [SourcePrefix; PREFIXES_MAX],
-    /// Inside the prefixes, and no device's.
-    pub address: [[AtomicU64; 2]; REFUSED_MAX],
+    /// Addresses inside the prefixes that no device may use.
+    pub address: [[AtomicU64; 2]; EXCLUDED_MAX],
 }
 
 /// By family: IPv4, IPv6.
@@ -299,38 +301,39 @@ pub struct SourceBank {
     pub family: [Sources; 2],
 }
 
-/// What user space writes while packets flow.
+/// Data that user space writes while packets flow.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Control {
-    /// As on the wire; 0: nothing is answered.
+    /// In wire order; 0: no message is answered.
     pub fresh_current: AtomicU64,
-    /// The value before; 0: none.
+    /// The previous value; 0: none.
     pub fresh_previous: AtomicU64,
     /// CLOCK_MONOTONIC when `fresh_current` was drawn, ns.
     pub fresh_at_ns: AtomicU64,
     /// Not 0: REQUESTs are answered with a NAK.
     pub stopping: AtomicU64,
-    /// Not 0: user space sleeps, and wants to be woken by what it must act on.
+    /// Not 0: user space sleeps and must be woken by events that it has to handle.
     pub listening: AtomicU64,
-    /// Not 0: the filter holds every device that is enrolled.
+    /// Not 0: the filter contains every enrolled device.
     pub filtering: AtomicU64,
-    /// IPv4 sources of devices, if one prefix and at most two refused addresses describe all of them. Upper 32 bits: the prefix's last
-    /// address; lower 32 bits: its host mask; both as the packet path loads a word of a packet. 0 matches no device.
+    /// IPv4 sources of devices, if one prefix and at most two refused addresses describe all of them. Upper 32 bits:
+    /// the prefix's last address; lower 32 bits: its host mask; both in the byte order of a word that the packet path
+    /// loads from a packet. 0 matches no device.
     pub ip4_prefix: AtomicU64,
     /// The two refused addresses, 32 bits each, loaded in the same way.
     pub ip4_refused: AtomicU64,
     /// Settings that may change.
     pub live: LiveCells,
-    /// Number of the process that the memory belongs to.
+    /// Registration number of the process that owns the memory.
     pub owner: AtomicU64,
-    /// Layout, gateway, sizes and hash seed: who may take the memory up.
+    /// Layout, gateway, sizes and hash seed. They decide which process may adopt the memory.
     pub identity: [AtomicU64; 4],
-    /// Its lowest bit names the one of `sources` that is in force; the other is written.
+    /// The lowest bit selects the active bank of `sources`. The other bank is written.
     pub source_bank: AtomicU64,
-    /// Where devices may be.
+    /// Source addresses of devices.
     pub sources: [SourceBank; 2],
-    /// Interfaces on their side.
+    /// Interfaces on the devices' side.
     pub port: [Port; PORTS],
 }
 
@@ -338,13 +341,13 @@ pub struct Control {
 #[derive(Debug)]
 #[repr(C)]
 pub struct LiveCells {
-    /// Lease of a session.
-    pub lease_s: AtomicU32,
-    /// The shortest there has been.
-    pub lease_least_s: AtomicU32,
-    /// Since when `lease_s` is in force, boot-time clock; 0: from the beginning.
-    pub lease_from_s: AtomicU32,
-    /// See [`crate::Config`], as all that follow.
+    /// Lifetime of a new session, seconds.
+    pub session_lifetime_s: AtomicU32,
+    /// The shortest lifetime that was ever active.
+    pub session_lifetime_min_s: AtomicU32,
+    /// Boot-time second since which `session_lifetime_s` applies; 0: since the start.
+    pub session_lifetime_from_s: AtomicU32,
+    /// See [`crate::Config`], as for all that follow.
     pub low_rows: AtomicU32,
     #[allow(missing_docs, reason = "see low_rows")]
     pub low_credit: AtomicU32,
@@ -362,18 +365,18 @@ pub struct LiveCells {
 pub struct ClassicState {
     /// `1 << 32 | CRC-32`; 0: no challenge is outstanding.
     pub expected: AtomicU64,
-    /// `classic-iot`: the CRP of the next REQ.
+    /// `classic-iot`: the CRP for the next REQ.
     pub next: AtomicU32,
     /// Zero.
     pub pad: AtomicU32,
 }
 
-/// One CRP of the classic profiles, as on the wire.
+/// One CRP of the classic profiles, in wire order.
 #[repr(C)]
 pub struct ClassicCrp {
     /// Challenge.
     pub challenge: AtomicU32,
-    /// The CRC register after the response, so that only RN is hashed per packet.
+    /// The CRC register after the response, so that each packet hashes only RN.
     pub crc: AtomicU32,
     /// Response, left-aligned.
     pub response: [AtomicU64; 4],
@@ -384,13 +387,13 @@ pub struct ClassicCrp {
 pub struct P4draProver {
     /// 0: the place is empty.
     pub used: AtomicU64,
-    /// As on the wire.
+    /// Identifier, in wire order.
     pub id: [AtomicU64; 2],
-    /// By lane: the count of the round that it is ok in; 0: none.
+    /// By lane: the count of the round in which the prover is ok; 0: none.
     pub proved: [AtomicU64; 2],
     /// Zero.
     pub pad: [AtomicU64; 3],
-    /// What its proofs are computed from, but for r and n.
+    /// Template of its proofs, without r and n.
     pub matrix: [AtomicU32; 16],
 }
 
@@ -398,11 +401,11 @@ pub struct P4draProver {
 #[derive(Debug)]
 #[repr(C)]
 pub struct P4draRound {
-    /// Of rounds so far; 0: none, or the others change.
+    /// Number of rounds so far; 0: no round, or the other fields are being changed.
     pub count: AtomicU64,
-    /// As on the wire.
+    /// `r`, in wire order.
     pub r: AtomicU64,
-    /// As on the wire.
+    /// `n`, in wire order.
     pub n: AtomicU64,
     /// Zero.
     pub pad: AtomicU64,
@@ -416,23 +419,23 @@ pub struct P4draRounds {
     pub lane: [P4draRound; 2],
 }
 
-/// Places that a prover of `p4dra-classic` may lie in, from its hash on.
+/// Places where a prover of `p4dra-classic` may be stored, starting at its hash.
 pub const P4DRA_PROBES: usize = 16;
 
-/// Addresses of control protocols that can pass without a session.
+/// Maximum number of control protocol addresses that pass without a session.
 pub const ALWAYS_MAX: usize = 16;
 
-/// Ethernet types of the frames other than IP that the gate has dropped: [`TYPE_TAKEN`] and the type, 0 is free.
+/// Ethernet types of non-IP frames that the gate dropped: [`TYPE_TAKEN`] and the type. 0 is free.
 #[derive(Debug)]
 #[repr(C)]
 pub struct DroppedTypeCells {
     /// By place.
     pub types: [AtomicU64; DROPPED_TYPES],
 }
-/// Mark of a place with a type.
+/// Flag of a used place.
 pub const TYPE_TAKEN: u64 = 0x1_0000;
 
-/// `struct lw_config`: what the eBPF program is loaded with, as constants. Fields as in C; see there.
+/// `struct lw_config`: the constants with which the eBPF program is loaded. Fields as in C; see there.
 #[derive(Debug, Clone, zerocopy::IntoBytes, zerocopy::Immutable)]
 #[repr(C)]
 #[allow(missing_docs, reason = "documented once, in lw_layout.h")]
@@ -484,7 +487,7 @@ macro_rules! shared {
         unsafe impl Shared for $name {}
     )+};
 }
-shared!(DroppedTypeCells 320, Line 64, Session 64, RingRow 24, Bucket 32, FilterBlock 64, ProverLine 64, WaitingProof 192, AlternateKey 32, Round 64, OpenRounds 128, Expected 8, Note 16, Port 72, SourcePrefix 32, Sources 1552, SourceBank 3104, Control 10960, LiveCells 32, ClassicState 16, ClassicCrp 40, P4draProver 128, P4draRound 32, P4draRounds 64);
+shared!(DroppedTypeCells 320, Line 64, Session 64, RingRow 24, Bucket 32, FilterBlock 64, ProverLine 64, WaitingProof 192, AlternateKey 32, Round 64, OpenRounds 128, ExpectedResponse 8, Note 16, Port 72, SourcePrefix 32, Sources 1552, SourceBank 3104, Control 10960, LiveCells 32, ClassicState 16, ClassicCrp 40, P4draProver 128, P4draRound 32, P4draRounds 64);
 
-const _: () = assert!(offset_of!(Line, commit) == 8 && offset_of!(Line, lease_until_s) == 56);
+const _: () = assert!(offset_of!(Line, commit) == 8 && offset_of!(Line, session_until_s) == 56);
 const _: () = assert!(offset_of!(Session, ingress) == 48 && offset_of!(Session, vlan) == 60);

@@ -1,5 +1,17 @@
-//! The [`DataPlane`] trait, the line store that its backends share, and the backends: `host` (UDP), `xdp` (eBPF) and
-//! `p4runtime` (a P4 switch).
+//! The data plane of a gateway: the engine that verifies devices and forwards or drops their packets.
+//!
+//! The crate defines the [`DataPlane`] trait, three backends, and the [`Store`] that two of them share. A gateway
+//! process drives one backend; the packets flow without it.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`host`] | backend on UDP sockets; needs no privileges |
+//! | [`xdp`] | backend in eBPF, attached to network interfaces; the only one with a sealed gate |
+//! | [`p4runtime`] | backend that controls a P4 switch over P4Runtime |
+//! | [`store`] | devices, rows, sessions and provers in the memory that `host` and `xdp` work on |
+//! | [`layout`] | that memory, field by field: the mirror of `xdp/bpf/lw_layout.h` |
+//! | [`config`], [`capability`] | configuration and Linux capabilities |
+//! | [`event`], [`miss`], [`counters`] | what a data plane reports to the gateway |
 //!
 //! ```text
 //!  gateway (control thread)          packets
@@ -11,13 +23,35 @@
 //!  └───────────┘           └─────────────────────────────┘
 //! ```
 //!
-//! A switch has memory of its own; `p4runtime` writes there what the store holds for the others.
+//! A packet path never waits: it reads and claims what is in that memory. A switch has memory of its own; `p4runtime`
+//! writes there what the store holds for the other backends. Tests compare every reply byte for byte with the oracle,
+//! `linewarden_protocol::gateway`.
 //!
-//! A packet path never waits for anything: it reads and claims what lies in that memory. What it answers is compared
-//! byte for byte with `linewarden_protocol::gateway`, the oracle.
+//! The crate does not decide policy, does not store credentials on disk, and does not talk to the controller. The
+//! gateway crate does.
+//!
+//! Put a device into a store and read its state:
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use linewarden_dataplane::store::Regions;
+//! use linewarden_dataplane::{Geometry, Row, Store};
+//! use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
+//! use linewarden_protocol::keys::AuthKey;
+//!
+//! let geometry = Geometry { slots: 16, ring: 4, hash_seed: [1, 2] };
+//! let regions = Arc::new(Regions::anonymous(&geometry)?);
+//! let mut store = Store::new(regions, geometry);
+//! let row = Row { challenge: [7; 8], auth_key: AuthKey::from_bytes([9; 16]) };
+//! store.install(DeviceId(1), Mode::Pool, RowIndex(0), &[row], None)?;
+//! let status = store.status(DeviceId(1)).ok_or("not installed")?;
+//! assert_eq!(status.rows_left, 1);
+//! assert!(!status.has_session);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
-mod ask;
-mod bell;
+mod attest_request_sender;
 pub mod capability;
 pub mod classic;
 pub mod config;
@@ -25,18 +59,20 @@ pub mod counters;
 pub mod ethtool;
 pub mod event;
 mod frames;
-pub mod handling;
+pub mod handling_time;
 pub mod host;
 pub mod layout;
 mod links;
 mod measurement;
 pub mod miss;
 pub mod p4dra;
+#[cfg(feature = "p4")]
 pub mod p4runtime;
 mod provers;
 mod rate;
 mod stamp;
 pub mod store;
+mod wake_fd;
 pub mod xdp;
 
 use std::net::{IpAddr, SocketAddr};
@@ -49,63 +85,65 @@ use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId};
 use linewarden_protocol::sources::DeviceSources;
 use linewarden_protocol::wire::{AttestRequest, MESSAGE_BYTES};
 
-pub use self::config::{Classic, ClassicProfile, Config, ConfigError, Gate, Live, P4dra, P4draProver};
+pub use self::config::{
+    Classic, ClassicProfile, Config, ConfigError, Gate, LiveSettings, P4dra, P4draProver,
+};
 pub use self::counters::Counters;
-pub use self::event::{Event, EventKind, Opening};
-pub use self::handling::Handling;
+pub use self::event::{Event, EventKind, SessionOpening};
+pub use self::handling_time::HandlingTimes;
 pub use self::links::Links;
-pub use self::measurement::{Measurement, Witness};
+pub use self::measurement::{Measurement, MeasurementSource};
 pub use self::miss::Miss;
 pub use self::p4dra::P4draControl;
 pub use self::provers::ProverSet;
-pub use self::stamp::{STAMP_LIFE_NS, Stamp, StampCounts};
-pub use self::store::adopt::{Left, LeftDevice};
+pub use self::stamp::{STAMP_LIFETIME_NS, Stamp, StampCounts};
+pub use self::store::adopt::{InheritedDevice, InheritedState};
 pub use self::store::provers::{ProverError, Provers};
 pub use self::store::{
     ClosedSession, Geometry, KeyedSession, LineStatus, Row, SessionView, Store, StoreError,
 };
 
-/// What a backend that cannot do everything can; a configuration that asks for more is refused.
+/// The features that a backend supports. A configuration that needs an unsupported feature is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Whether it sees, and can drop, traffic that is not addressed to it.
+    /// Sees, and can drop, traffic that is not addressed to the gateway.
     pub gate: bool,
-    /// Whether it opens and seals what goes through that gate.
+    /// Opens and seals the traffic through the gate.
     pub sealed: bool,
-    /// Whether it judges PROOFs.
+    /// Verifies PROOFs.
     pub attest: bool,
-    /// Whether it judges the proofs of `p4dra-classic`.
+    /// Verifies the proofs of `p4dra-classic`.
     pub p4dra: bool,
-    /// Whether it serves the classic profiles.
+    /// Serves the classic profiles.
     pub classic: bool,
-    /// Whether packets that pass its gate can carry evidence of itself.
-    pub in_packets: bool,
+    /// Adds evidence of the gateway to packets that pass the gate.
+    pub inband_evidence: bool,
 }
 
 impl Capabilities {
-    /// The first thing that a configuration asks for and that is not among them.
+    /// The first feature that the configuration needs and the backend does not support.
     #[must_use]
-    pub fn missing(&self, config: &Config) -> Option<&'static str> {
-        let asked = [
+    pub fn first_missing(&self, config: &Config) -> Option<&'static str> {
+        let requested = [
             (config.gate != Gate::Off, self.gate, "gate"),
             (config.gate == Gate::Sealed, self.sealed, "sealed gate"),
             (config.provers != 0, self.attest, "PROOFs"),
             (config.p4dra.is_some(), self.p4dra, "p4dra-classic"),
             (config.classic.is_some(), self.classic, "classic profile"),
             (
-                config.in_packets.is_some(),
-                self.in_packets,
-                "evidence in packets",
+                config.inband_evidence.is_some(),
+                self.inband_evidence,
+                "in-band evidence",
             ),
         ];
-        let missing = asked
+        let missing = requested
             .into_iter()
-            .find(|(is_asked, is_there, _)| *is_asked && !is_there);
-        missing.map(|(.., what)| what)
+            .find(|(is_requested, is_supported, _)| *is_requested && !is_supported);
+        missing.map(|(.., feature)| feature)
     }
 }
 
-/// Why a backend cannot do something.
+/// An operation of a data plane failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DataPlaneError {
     /// The store refused.
@@ -114,38 +152,37 @@ pub enum DataPlaneError {
     /// The provers' memory refused.
     #[error(transparent)]
     Prover(#[from] ProverError),
-    /// The configuration contradicts itself.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The P4 switch refused something, or is lost.
+    /// The P4 switch refused a request, or the connection to it is lost.
+    #[cfg(feature = "p4")]
     #[error(transparent)]
     Switch(#[from] p4runtime::SwitchError),
-    /// Only what a device sends tells where it is, and it has sent nothing.
-    #[error(
-        "device {device} has sent nothing from {address} through this switch: behind which port it is nobody knows"
-    )]
-    Unplaced {
+    /// The port of a device is learned from its messages, and it has sent none.
+    #[error("the switch port of device {device} is unknown: no message arrived from {address}")]
+    DeviceLocationUnknown {
         /// The device.
         device: DeviceId,
-        /// Where it was to be asked.
+        /// Destination of the request.
         address: IpAddr,
     },
-    /// A privilege is missing.
-    #[error("the {backend} data plane needs {needed}: {hint}")]
+    /// A capability is missing.
+    #[error("the {backend} data plane needs {capability}; {hint}")]
     Privilege {
         /// The backend.
         backend: &'static str,
         /// The capability by its name in capabilities(7).
-        needed: &'static str,
-        /// What still works.
+        capability: &'static str,
+        /// What to do.
         hint: &'static str,
     },
-    /// The kernel refused something.
-    #[error("{what}: {source}")]
+    /// The kernel or libbpf refused an operation.
+    #[error("{operation}: {source}")]
     Kernel {
-        /// What was tried.
-        what: String,
-        /// The kernel's or libbpf's word.
+        /// The operation.
+        operation: String,
+        /// The error of the kernel or of libbpf.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -153,19 +190,19 @@ pub enum DataPlaneError {
 
 impl DataPlaneError {
     pub(crate) fn kernel(
-        what: impl Into<String>,
+        operation: impl Into<String>,
         source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
     ) -> Self {
         Self::Kernel {
-            what: what.into(),
+            operation: operation.into(),
             source: source.into(),
         }
     }
 }
 
-/// A data plane as the gateway drives it. Times are the caller's.
+/// A data plane as the gateway drives it. The caller supplies all times.
 pub trait DataPlane: Send {
-    /// Name in messages and metrics.
+    /// Name in log messages and metrics.
     fn name(&self) -> &'static str;
     /// See [`Store::install`].
     ///
@@ -204,118 +241,125 @@ pub trait DataPlane: Send {
     /// # Errors
     /// See [`StoreError`].
     fn wipe(&mut self, device: DeviceId) -> Result<(), StoreError>;
-    /// Keeps the epoch of an installed device's credentials with its rows, for [`DataPlane::take_left`].
-    fn note_epoch(&mut self, device: DeviceId, epoch: u32);
-    /// What an earlier process left in memory that outlives processes, and that packets flow through; once. `None`: the
-    /// memory is this process's own, or was empty.
-    fn take_left(&mut self) -> Option<Left>;
-    /// Says which process the memory belongs to, by the number of its registration.
+    /// Records the epoch of an installed device's credentials with its rows, for [`DataPlane::take_inherited_state`].
+    fn set_epoch(&mut self, device: DeviceId, epoch: u32);
+    /// The state that an earlier process left in memory that outlives processes and through which packets flow.
+    /// Returned once. `None`: the memory is new or was empty.
+    fn take_inherited_state(&mut self) -> Option<InheritedState>;
+    /// Records which process owns the memory, by the number of its registration.
     fn set_owner(&mut self, owner: u64);
-    /// Whether memory and packet path go on when this process ends.
+    /// Whether memory and packet path stay in use when this process ends.
     fn outlives_process(&self) -> bool;
-    /// What the device's line holds.
+    /// The content of the device's line.
     fn status(&self, device: DeviceId) -> Option<LineStatus>;
-    /// The same of several, in their order: one step where each by itself would be a call to another process.
+    /// The status of several devices, in their order, in one request where a single request would be a call to
+    /// another process.
     fn statuses(&self, devices: &[DeviceId]) -> Vec<Option<LineStatus>> {
         devices.iter().map(|device| self.status(*device)).collect()
     }
-    /// What the device's session is bound to; `None` without one, and while it changes.
+    /// The binding of the device's session. `None` without a session and while it changes.
     fn session(&self, device: DeviceId) -> Option<SessionView>;
-    /// The sessions of several devices with their keys, in their order; `None` as of [`DataPlane::session`].
+    /// The sessions of several devices with their keys, in their order. `None` as for [`DataPlane::session`].
     fn keyed_sessions(&self, devices: &[DeviceId]) -> Vec<Option<KeyedSession>>;
-    /// Keeps the serial numbers of ticket requests with their sessions ([`Store::note_ticket`]).
-    fn note_tickets(&mut self, newest: &[(DeviceId, SessionId, u64)]);
-    /// Who can say what it runs now. In `xdp` the calling thread has to be in the network namespace of the interfaces.
+    /// Records the serial numbers of ticket requests with their sessions ([`Store::record_ticket_serial`]).
+    fn record_ticket_serials(&mut self, newest: &[(DeviceId, SessionId, u64)]);
+    /// Measures what the data plane runs now. For `xdp`, the calling thread must be in the network namespace of the
+    /// interfaces.
     ///
     /// # Errors
     /// Those of the kernel; a program that is not the one that was loaded.
-    fn measure(&self) -> Result<Witness, DataPlaneError> {
-        Ok(Witness::Nobody)
+    fn measure(&self) -> Result<MeasurementSource, DataPlaneError> {
+        Ok(MeasurementSource::Unavailable)
     }
-    /// Has packets that pass the gate carry evidence of a state, until its time is over; `None`: they carry nothing. Only where the
-    /// [configuration](Config::in_packets) says that they carry any.
-    fn stamp(&self, _stamp: Option<&Stamp>) {}
-    /// What became of packets that pass the gate; `None`: they carry nothing by the configuration.
+    /// Lets packets that pass the gate carry evidence of a state until the stamp expires. `None`: packets carry no
+    /// evidence. Only if the [configuration](Config::inband_evidence) enables it.
+    fn set_stamp(&self, _stamp: Option<&Stamp>) {}
+    /// Counts of packets that passed the gate. `None`: in-band evidence is not configured.
     ///
     /// # Errors
     /// Those of the kernel.
-    fn stamped(&self) -> Result<Option<StampCounts>, DataPlaneError> {
+    fn stamp_counts(&self) -> Result<Option<StampCounts>, DataPlaneError> {
         Ok(None)
     }
-    /// Puts other settings into force: all, or after an error none; `boot_s` is the boot-time clock.
+    /// Activates other settings: all, or none after an error. `boot_s` is the boot-time clock.
     ///
     /// # Errors
-    /// Those of the kernel; then nothing has changed.
-    fn reconfigure(&mut self, live: &Live, boot_s: u32) -> Result<(), DataPlaneError>;
-    /// Replaces the sources that messages are accepted from, and closes the sessions at addresses that the machine has now. Returns the
-    /// closed sessions. A RESPONSE that was checked against the former sources may still open a session: call this function twice, a
-    /// second apart. In `xdp` the calling thread has to be in the network namespace of the interfaces.
+    /// Those of the kernel; no setting has changed.
+    fn reconfigure(&mut self, live: &LiveSettings, boot_s: u32) -> Result<(), DataPlaneError>;
+    /// Replaces the sources from which messages are accepted, and closes the sessions at addresses that the machine
+    /// has now. Returns the closed sessions. A RESPONSE that was checked against the former sources may still open a
+    /// session: call this function twice, a second apart. For `xdp`, the calling thread must be in the network
+    /// namespace of the interfaces.
     fn set_sources(&mut self, sources: &DeviceSources) -> Vec<ClosedSession>;
-    /// A new freshness value, drawn at `now_ns` of CLOCK_MONOTONIC. Zero is none: nothing is answered until the next one.
+    /// Sets a new freshness value, drawn at `now_ns` of CLOCK_MONOTONIC. Zero means no value: no message is answered
+    /// until the next one.
     fn set_fresh(&mut self, fresh: [u8; 8], now_ns: u64);
-    /// From now on REQUESTs are answered with a NAK.
+    /// Answers REQUESTs with a NAK from now on.
     fn set_stopping(&mut self, stopping: bool);
     /// Verdicts so far, over all CPUs and threads.
     ///
     /// # Errors
     /// Those of the kernel.
     fn counters(&self) -> Result<Counters, DataPlaneError>;
-    /// Frames other than IP that the gate has dropped so far, by Ethernet type; `None`: it does not count them.
+    /// Non-IP frames that the gate dropped so far, by Ethernet type. `None`: the data plane does not count them.
     ///
     /// # Errors
     /// Those of the kernel.
     fn dropped_types(&self) -> Result<Option<DroppedTypes>, DataPlaneError> {
         Ok(None)
     }
-    /// How long accepted RESPONSEs took so far, over all CPUs and threads; `None`: nobody measures it.
+    /// Handling times of accepted RESPONSEs so far, over all CPUs and threads. `None`: not measured.
     ///
     /// # Errors
     /// Those of the kernel.
-    fn handling(&self) -> Result<Option<Handling>, DataPlaneError> {
+    fn handling_times(&self) -> Result<Option<HandlingTimes>, DataPlaneError> {
         Ok(None)
     }
-    /// How many sessions live at `now_s` of the boot-time clock, see [`Store::count_sessions`]; `None`: nobody knows (yet).
-    fn sessions(&mut self, _now_s: u32) -> Option<u64> {
+    /// Number of live sessions at `now_s` of the boot-time clock, see [`Store::count_sessions`]. `None`: unknown
+    /// (yet).
+    fn session_count(&mut self, _now_s: u32) -> Option<u64> {
         None
     }
-    /// Hands the events so far to `sink`.
+    /// Passes the events so far to `sink`.
     ///
     /// # Errors
     /// Those of the kernel.
     fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError>;
-    /// Hands the messages of unknown devices so far to `sink`.
+    /// Passes the messages of unknown devices so far to `sink`.
     ///
     /// # Errors
     /// Those of the kernel.
     fn drain_misses(&mut self, sink: &mut dyn FnMut(Miss)) -> Result<(), DataPlaneError>;
-    /// The device is enrolled: its messages may take the slow path.
-    fn enrol(&mut self, device: DeviceId);
-    /// Whether messages of devices that it was not told of are dropped; so it begins with `false`.
-    fn set_filtering(&mut self, filtering: bool);
-    /// Answers a REQUEST of an unknown device, and expects the RESPONSE that follows a CHALLENGE; an answer that cannot be sent is
-    /// left out, for the device repeats.
-    fn send(&mut self, miss: &Miss, reply: &[u8; MESSAGE_BYTES]);
-    /// The RESPONSE, which nobody had time for, may come again.
-    fn expect(&mut self, miss: &Miss);
-    /// Hands a message to the packet path again, now that its device is here, and sends what that replies. In `xdp` the
-    /// calling thread has to be in the network namespace of the interface by which the message came.
+    /// Marks the device as enrolled: its messages may take the slow path.
+    fn enroll(&mut self, device: DeviceId);
+    /// Whether messages of devices that were not passed to [`DataPlane::enroll`] are dropped. Initially `false`.
+    fn set_enrollment_filter(&mut self, filtering: bool);
+    /// Replies to a REQUEST of an unknown device and, after a CHALLENGE, expects the RESPONSE. A reply that cannot be
+    /// sent is skipped, because the device repeats its message.
+    fn send_reply(&mut self, miss: &Miss, reply: &[u8; MESSAGE_BYTES]);
+    /// Accepts the RESPONSE again, after the gateway had no capacity to process it.
+    fn expect_response(&mut self, miss: &Miss);
+    /// Passes a message to the packet path again after its device was installed, and sends the reply. For `xdp`, the
+    /// calling thread must be in the network namespace of the interface on which the message arrived.
     ///
     /// # Errors
-    /// Those of the kernel; an interface that is not there.
+    /// Those of the kernel; the interface does not exist.
     fn replay(&mut self, miss: Miss) -> Result<(), DataPlaneError>;
-    /// Provers, their keys and rounds; `None`: it attests nobody. Verdicts are those of now: ask anew before each look.
+    /// Provers, their keys and rounds. `None`: the data plane does not verify PROOFs. The verdicts are current at the
+    /// time of the call: call again before each query.
     fn provers(&mut self) -> Option<&mut dyn ProverSet> {
         None
     }
-    /// What devices with a session here are asked in that round, each under its session key, and the address of its session, in their
-    /// order. `None`: no session that lives at `now_s` of the boot-time clock, or one that changes just now.
+    /// The ATTEST_REQUEST of that round for each device with a session, under its session key, and the address of its
+    /// session, in the order of the devices. `None`: no session is live at `now_s` of the boot-time clock, or it is
+    /// changing.
     fn session_requests(
         &self,
         devices: &[DeviceId],
         round: &Round,
         now_s: u32,
     ) -> Vec<Option<(IpAddr, AttestRequest)>>;
-    /// The same of one.
+    /// The request for one device.
     fn session_request(
         &self,
         device: DeviceId,
@@ -324,86 +368,95 @@ pub trait DataPlane: Send {
     ) -> Option<(IpAddr, AttestRequest)> {
         self.session_requests(&[device], round, now_s).pop().flatten()
     }
-    /// Asks devices, in this order and without waiting, from the gateway's own address and LAP's port. Of several addresses
-    /// of a family each request takes that which the kernel's route to its device begins at, and through a P4 switch the one to which
-    /// the device sent its RESPONSE. Returns how many were sent, from the first on. The rest may be tried again.
+    /// Sends ATTEST_REQUESTs in this order, without waiting, from the gateway's own address and the LAP port. If the
+    /// gateway has several addresses of a family, each request uses the source address of the kernel's route to the
+    /// device. Through a P4 switch it uses the address to which the device sent its RESPONSE. Returns how many were
+    /// sent, starting with the first. The others may be sent again.
     ///
     /// # Errors
-    /// The first of them cannot be sent, and not for want of room: there is no route, or no address of its family, or
-    /// ([`DataPlaneError::Unplaced`]) nobody knows where the device is. Go on behind it.
-    fn ask(&mut self, requests: &[(SocketAddr, AttestRequest)]) -> Result<usize, DataPlaneError>;
-    /// Rounds of `p4dra-classic`; `None`: it is off.
+    /// The first request cannot be sent, and not because buffers are full: no route or no address of its family
+    /// exists, or ([`DataPlaneError::DeviceLocationUnknown`]) the location of the device is unknown. Continue with
+    /// the next request.
+    fn send_attest_requests(
+        &mut self,
+        requests: &[(SocketAddr, AttestRequest)],
+    ) -> Result<usize, DataPlaneError>;
+    /// Rounds of `p4dra-classic`; `None`: the profile is disabled.
     fn p4dra(&mut self) -> Option<&mut P4draControl> {
         None
     }
-    /// Asks the provers of `p4dra-classic`: a REQUEST of that round to everybody, out of each interface on their side. In the
-    /// network namespace of these interfaces.
+    /// Sends a REQUEST of that `p4dra-classic` round to all provers, through each interface on the devices' side. The
+    /// calling thread must be in the network namespace of these interfaces.
     ///
     /// # Errors
-    /// The first interface that it could not be sent out of; it was tried on all.
-    fn ask_p4dra(&mut self, _round: &P4draRound) -> Result<(), DataPlaneError> {
+    /// The first interface on which sending failed. All interfaces are tried.
+    fn send_p4dra_requests(&mut self, _round: &P4draRound) -> Result<(), DataPlaneError> {
         Ok(())
     }
-    /// From now on the bell rings, once, when something happens that must be acted on: call it before draining.
-    fn listen(&mut self);
-    /// Readable when it has rung; `None`: it never does.
-    fn bell(&self) -> Option<BorrowedFd<'_>>;
-    /// Frees what dead sessions hold, and devices that were wiped before the last call; call it every few seconds, not
-    /// more often than every few milliseconds.
+    /// From now on the wake descriptor becomes readable, once, when an event occurs that the gateway must handle.
+    /// Call this method before draining.
+    fn arm_wake(&mut self);
+    /// Becomes readable when the gateway must wake. `None`: never.
+    fn wake_fd(&self) -> Option<BorrowedFd<'_>>;
+    /// Frees the resources of dead sessions and of devices that were wiped before the last call. Call it every few
+    /// seconds, and not more often than every few milliseconds.
     fn housekeep(&mut self);
-    /// Learns of MAC addresses of its interfaces that have changed; call it every few seconds. In the network namespace of these
+    /// Reads changed MAC addresses of its interfaces. Call it every few seconds, in the network namespace of these
     /// interfaces.
-    fn follow_links(&mut self) {}
-    /// Why packets are no longer handled although nobody stopped it; `None` while all is well.
+    fn refresh_links(&mut self) {}
+    /// Why packets are no longer handled although the data plane was not stopped. `None` if it works.
     fn failure(&mut self) -> Option<String>;
 }
 
-/// A backend whose packet path works on a [`Store`]: all that distinguishes it from another one.
+/// A backend whose packet path works on a [`Store`]: everything that differs between such backends.
 pub(crate) trait StoreBacked: Send {
     const NAME: &'static str;
     fn store(&self) -> &Store;
     fn store_mut(&mut self) -> &mut Store;
     fn provers(&mut self) -> Option<&mut Provers>;
-    fn ask(&mut self, requests: &[(SocketAddr, AttestRequest)]) -> Result<usize, DataPlaneError>;
+    fn send_attest_requests(
+        &mut self,
+        requests: &[(SocketAddr, AttestRequest)],
+    ) -> Result<usize, DataPlaneError>;
     fn p4dra(&mut self) -> Option<&mut P4draControl>;
-    fn ask_p4dra(&mut self, round: &P4draRound) -> Result<(), DataPlaneError>;
+    fn send_p4dra_requests(&mut self, round: &P4draRound) -> Result<(), DataPlaneError>;
     fn counters(&self) -> Result<Counters, DataPlaneError>;
-    /// Only where there is a gate.
+    /// Only for backends with a gate.
     fn dropped_types(&self) -> Result<Option<DroppedTypes>, DataPlaneError> {
         Ok(None)
     }
-    fn handling(&self) -> Result<Handling, DataPlaneError>;
+    fn handling_times(&self) -> Result<HandlingTimes, DataPlaneError>;
     fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError>;
     fn drain_misses(&mut self, sink: &mut dyn FnMut(Miss)) -> Result<(), DataPlaneError>;
-    fn send(&mut self, miss: &Miss, reply: &[u8; MESSAGE_BYTES]);
+    fn send_reply(&mut self, miss: &Miss, reply: &[u8; MESSAGE_BYTES]);
     fn replay(&mut self, miss: Miss) -> Result<(), DataPlaneError>;
-    fn reconfigure(&mut self, live: &Live, boot_s: u32) -> Result<(), DataPlaneError> {
+    fn reconfigure(&mut self, live: &LiveSettings, boot_s: u32) -> Result<(), DataPlaneError> {
         self.store().set_live(live, boot_s);
         Ok(())
     }
     fn set_sources(&mut self, sources: &DeviceSources) -> Vec<ClosedSession> {
         self.store().set_sources(sources)
     }
-    /// Only the kernel's word counts.
-    fn measure(&self) -> Result<Witness, DataPlaneError> {
-        Ok(Witness::Nobody)
+    /// The kernel is the only trusted source of a measurement.
+    fn measure(&self) -> Result<MeasurementSource, DataPlaneError> {
+        Ok(MeasurementSource::Unavailable)
     }
-    /// Only what sees a gate's packets stamps them.
-    fn stamp(&self, _stamp: Option<&Stamp>) {}
-    fn stamped(&self) -> Result<Option<StampCounts>, DataPlaneError> {
+    /// Only a backend with a gate stamps packets.
+    fn set_stamp(&self, _stamp: Option<&Stamp>) {}
+    fn stamp_counts(&self) -> Result<Option<StampCounts>, DataPlaneError> {
         Ok(None)
     }
-    /// Only memory in the kernel outlives a process.
-    fn take_left(&mut self) -> Option<Left> {
+    /// Only kernel memory outlives a process.
+    fn take_inherited_state(&mut self) -> Option<InheritedState> {
         None
     }
     fn outlives_process(&self) -> bool {
         false
     }
-    fn silence(&mut self);
-    /// Learns of MAC addresses that have changed.
-    fn follow_links(&mut self) {}
-    fn bell(&self) -> Option<BorrowedFd<'_>>;
+    fn reset_wake(&mut self);
+    /// Reads MAC addresses that have changed.
+    fn refresh_links(&mut self) {}
+    fn wake_fd(&self) -> Option<BorrowedFd<'_>>;
     fn failure(&mut self) -> Option<String>;
 }
 
@@ -439,11 +492,11 @@ impl<T: StoreBacked> DataPlane for T {
     fn wipe(&mut self, device: DeviceId) -> Result<(), StoreError> {
         self.store_mut().wipe(device)
     }
-    fn note_epoch(&mut self, device: DeviceId, epoch: u32) {
-        self.store().note_epoch(device, epoch);
+    fn set_epoch(&mut self, device: DeviceId, epoch: u32) {
+        self.store().set_epoch(device, epoch);
     }
-    fn take_left(&mut self) -> Option<Left> {
-        StoreBacked::take_left(self)
+    fn take_inherited_state(&mut self) -> Option<InheritedState> {
+        StoreBacked::take_inherited_state(self)
     }
     fn set_owner(&mut self, owner: u64) {
         self.store().set_owner(owner);
@@ -461,21 +514,21 @@ impl<T: StoreBacked> DataPlane for T {
         let session = |device: &DeviceId| self.store().keyed_session(*device);
         devices.iter().map(session).collect()
     }
-    fn note_tickets(&mut self, newest: &[(DeviceId, SessionId, u64)]) {
+    fn record_ticket_serials(&mut self, newest: &[(DeviceId, SessionId, u64)]) {
         for (device, session, serial) in newest {
-            self.store().note_ticket(*device, *session, *serial);
+            self.store().record_ticket_serial(*device, *session, *serial);
         }
     }
-    fn measure(&self) -> Result<Witness, DataPlaneError> {
+    fn measure(&self) -> Result<MeasurementSource, DataPlaneError> {
         StoreBacked::measure(self)
     }
-    fn stamp(&self, stamp: Option<&Stamp>) {
-        StoreBacked::stamp(self, stamp);
+    fn set_stamp(&self, stamp: Option<&Stamp>) {
+        StoreBacked::set_stamp(self, stamp);
     }
-    fn stamped(&self) -> Result<Option<StampCounts>, DataPlaneError> {
-        StoreBacked::stamped(self)
+    fn stamp_counts(&self) -> Result<Option<StampCounts>, DataPlaneError> {
+        StoreBacked::stamp_counts(self)
     }
-    fn reconfigure(&mut self, live: &Live, boot_s: u32) -> Result<(), DataPlaneError> {
+    fn reconfigure(&mut self, live: &LiveSettings, boot_s: u32) -> Result<(), DataPlaneError> {
         StoreBacked::reconfigure(self, live, boot_s)
     }
     fn set_fresh(&mut self, fresh: [u8; 8], now_ns: u64) {
@@ -484,10 +537,10 @@ impl<T: StoreBacked> DataPlane for T {
     fn set_stopping(&mut self, stopping: bool) {
         self.store().set_stopping(stopping);
     }
-    fn handling(&self) -> Result<Option<Handling>, DataPlaneError> {
-        StoreBacked::handling(self).map(Some)
+    fn handling_times(&self) -> Result<Option<HandlingTimes>, DataPlaneError> {
+        StoreBacked::handling_times(self).map(Some)
     }
-    fn sessions(&mut self, now_s: u32) -> Option<u64> {
+    fn session_count(&mut self, now_s: u32) -> Option<u64> {
         self.store_mut().count_sessions(now_s)
     }
     fn counters(&self) -> Result<Counters, DataPlaneError> {
@@ -502,20 +555,20 @@ impl<T: StoreBacked> DataPlane for T {
     fn drain_misses(&mut self, sink: &mut dyn FnMut(Miss)) -> Result<(), DataPlaneError> {
         StoreBacked::drain_misses(self, sink)
     }
-    fn enrol(&mut self, device: DeviceId) {
-        self.store().enrol(device);
+    fn enroll(&mut self, device: DeviceId) {
+        self.store().enroll(device);
     }
-    fn set_filtering(&mut self, filtering: bool) {
-        self.store().set_filtering(filtering);
+    fn set_enrollment_filter(&mut self, filtering: bool) {
+        self.store().set_enrollment_filter(filtering);
     }
-    fn send(&mut self, miss: &Miss, reply: &[u8; MESSAGE_BYTES]) {
+    fn send_reply(&mut self, miss: &Miss, reply: &[u8; MESSAGE_BYTES]) {
         if miss::is_challenge(reply) {
-            self.store().expect(miss.message());
+            self.store().expect_response(miss.message());
         }
-        StoreBacked::send(self, miss, reply);
+        StoreBacked::send_reply(self, miss, reply);
     }
-    fn expect(&mut self, miss: &Miss) {
-        self.store().expect(miss.message());
+    fn expect_response(&mut self, miss: &Miss) {
+        self.store().expect_response(miss.message());
     }
     fn replay(&mut self, miss: Miss) -> Result<(), DataPlaneError> {
         StoreBacked::replay(self, miss)
@@ -532,21 +585,24 @@ impl<T: StoreBacked> DataPlane for T {
         let request = |device: &DeviceId| self.store().session_request(*device, round, now_s);
         devices.iter().map(request).collect()
     }
-    fn ask(&mut self, requests: &[(SocketAddr, AttestRequest)]) -> Result<usize, DataPlaneError> {
-        StoreBacked::ask(self, requests)
+    fn send_attest_requests(
+        &mut self,
+        requests: &[(SocketAddr, AttestRequest)],
+    ) -> Result<usize, DataPlaneError> {
+        StoreBacked::send_attest_requests(self, requests)
     }
     fn p4dra(&mut self) -> Option<&mut P4draControl> {
         StoreBacked::p4dra(self)
     }
-    fn ask_p4dra(&mut self, round: &P4draRound) -> Result<(), DataPlaneError> {
-        StoreBacked::ask_p4dra(self, round)
+    fn send_p4dra_requests(&mut self, round: &P4draRound) -> Result<(), DataPlaneError> {
+        StoreBacked::send_p4dra_requests(self, round)
     }
-    fn listen(&mut self) {
-        self.silence();
-        self.store().listen();
+    fn arm_wake(&mut self) {
+        self.reset_wake();
+        self.store().arm_wake();
     }
-    fn bell(&self) -> Option<BorrowedFd<'_>> {
-        StoreBacked::bell(self)
+    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        StoreBacked::wake_fd(self)
     }
     fn housekeep(&mut self) {
         self.store_mut().reclaim();
@@ -555,11 +611,11 @@ impl<T: StoreBacked> DataPlane for T {
         }
         let removed = self.store_mut().sweep_bindings();
         if removed > 0 {
-            tracing::debug!(removed, "swept bindings of dead sessions");
+            tracing::debug!(count = removed, "data plane: removed bindings of dead sessions");
         }
     }
-    fn follow_links(&mut self) {
-        StoreBacked::follow_links(self);
+    fn refresh_links(&mut self) {
+        StoreBacked::refresh_links(self);
     }
     fn failure(&mut self) -> Option<String> {
         StoreBacked::failure(self)

@@ -1,4 +1,4 @@
-//! The interfaces of a network namespace and how they lie on each other (rtnetlink(7), RTM_GETLINK).
+//! The interfaces of a network namespace and how they are stacked (rtnetlink(7), RTM_GETLINK).
 
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
@@ -24,14 +24,14 @@ const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_XDP: u16 = 43;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_XDP_ATTACHED: u16 = 2;
-/// Of an attribute's type, what is no flag.
+/// The type bits of an attribute's type field, without flags.
 const ATTRIBUTE_TYPE: u16 = 0x3fff;
 /// Bytes of nlmsghdr and ifinfomsg.
 const HEADER_BYTES: usize = 16;
 const MESSAGE_BYTES: usize = 16;
-/// No message of a dump is longer.
+/// Longer than any message of a dump.
 const BUFFER_BYTES: usize = 1 << 16;
-/// What takes frames to its MAC address from the interface that it lies on.
+/// Link kinds that receive frames for their MAC address from the interface below.
 const UPPER_KINDS: [&[u8]; 3] = [b"vlan", b"macvlan", b"macvtap"];
 
 /// An interface.
@@ -39,24 +39,24 @@ const UPPER_KINDS: [&[u8]; 3] = [b"vlan", b"macvlan", b"macvtap"];
 pub(crate) struct Interface {
     pub(crate) ifindex: u32,
     name: String,
-    /// `None`: it has no Ethernet address.
+    /// `None`: the interface has no Ethernet address.
     mac: Option<Mac>,
-    /// Bridge or bond that it is a port of.
+    /// The bridge or bond of which it is a port.
     master: Option<u32>,
-    /// Which frames it takes from, if it lies on another one of this namespace.
+    /// The interface below it in the same namespace, from which it receives frames.
     lower: Option<u32>,
     /// The largest packet, bytes.
     pub(crate) mtu: u32,
-    /// It is an Ethernet interface, as the loopback interface is none.
+    /// An Ethernet interface; loopback is not.
     pub(crate) is_ethernet: bool,
-    /// An XDP program is on it.
+    /// An XDP program is attached.
     pub(crate) has_program: bool,
 }
 
 /// A socket of rtnetlink(7) in the calling thread's network namespace.
 ///
 /// # Errors
-/// The kernel's.
+/// Those of the kernel.
 pub(crate) fn open_route() -> io::Result<OwnedFd> {
     // SAFETY: takes no pointer.
     let fd = unsafe {
@@ -69,14 +69,14 @@ pub(crate) fn open_route() -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: just opened and owned by nobody else.
+    // SAFETY: just opened; no other owner exists.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// All interfaces of the calling thread's network namespace.
 ///
 /// # Errors
-/// The kernel's.
+/// Those of the kernel.
 pub(crate) fn links() -> io::Result<Vec<Interface>> {
     let socket = open_route()?;
     let request = request();
@@ -91,13 +91,13 @@ pub(crate) fn links() -> io::Result<Vec<Interface>> {
         // SAFETY: the buffer is valid for its length.
         let got = unsafe { libc::recv(socket.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
         let got = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
-        if read_all(buffer.get(..got).unwrap_or_default(), &mut found)? {
+        if parse_messages(buffer.get(..got).unwrap_or_default(), &mut found)? {
             return Ok(found);
         }
     }
 }
 
-/// MAC addresses that frames which come in by an interface may be for: its own first.
+/// MAC addresses to which frames that arrive on an interface can be addressed; its own first.
 pub(crate) fn macs_of(links: &[Interface], ifindex: u32) -> Vec<Mac> {
     let mut macs = Vec::new();
     for member in members(links, ifindex) {
@@ -108,8 +108,8 @@ pub(crate) fn macs_of(links: &[Interface], ifindex: u32) -> Vec<Mac> {
     macs
 }
 
-/// The interfaces that take frames which come in by an interface: itself, the bridge or bond that it is a port of, and VLANs and
-/// macvlans on any of these.
+/// The interfaces that receive frames that arrive on an interface: itself, the bridge or bond of which it is a port,
+/// and VLANs and macvlans on any of these.
 fn members(links: &[Interface], ifindex: u32) -> Vec<u32> {
     let mut members = vec![ifindex];
     loop {
@@ -131,20 +131,21 @@ fn members(links: &[Interface], ifindex: u32) -> Vec<u32> {
     }
 }
 
-/// The interfaces of a network namespace at one moment.
+/// The interfaces of a network namespace at one time.
 #[derive(Clone, Debug)]
 pub struct Links(Vec<Interface>);
 
 impl Links {
-    /// Those of the calling thread's network namespace.
+    /// The interfaces of the calling thread's network namespace.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Those of the kernel.
     pub fn list() -> io::Result<Self> {
         links().map(Self)
     }
 
-    /// The names of an interface, of the bridge or bond that it is a port of, and of VLANs and macvlans on any of these.
+    /// The names of an interface, of the bridge or bond of which it is a port, and of VLANs and macvlans on any of
+    /// these.
     #[must_use]
     pub fn stack_of(&self, ifindex: u32) -> Vec<&str> {
         let members = members(&self.0, ifindex);
@@ -153,7 +154,7 @@ impl Links {
     }
 }
 
-/// RTM_GETLINK for all: nlmsghdr and ifinfomsg.
+/// RTM_GETLINK for all interfaces: nlmsghdr and ifinfomsg.
 fn request() -> Vec<u8> {
     let flags = NLM_F_REQUEST | NLM_F_DUMP;
     let mut bytes = ((HEADER_BYTES + MESSAGE_BYTES) as u32).to_ne_bytes().to_vec();
@@ -163,22 +164,22 @@ fn request() -> Vec<u8> {
     bytes
 }
 
-/// Reads the messages of one datagram; whether they were the last.
-fn read_all(mut bytes: &[u8], found: &mut Vec<Interface>) -> io::Result<bool> {
+/// Reads the messages of one datagram. Returns whether they were the last.
+fn parse_messages(mut bytes: &[u8], found: &mut Vec<Interface>) -> io::Result<bool> {
     let malformed = || io::Error::other("the kernel's list of interfaces is malformed");
     while !bytes.is_empty() {
-        let length = word(bytes, 0).ok_or_else(malformed)? as usize;
+        let length = u32_at(bytes, 0).ok_or_else(malformed)? as usize;
         let message = bytes
             .get(..length)
             .filter(|message| message.len() >= HEADER_BYTES);
         let message = message.ok_or_else(malformed)?;
-        match half(message, 4) {
+        match u16_at(message, 4) {
             Some(NLMSG_DONE) => return Ok(true),
             Some(NLMSG_ERROR) => {
-                let code = word(message, HEADER_BYTES).unwrap_or_default().cast_signed();
+                let code = u32_at(message, HEADER_BYTES).unwrap_or_default().cast_signed();
                 return Err(io::Error::from_raw_os_error(code.wrapping_neg()));
             }
-            Some(RTM_NEWLINK) => found.extend(link(message)),
+            Some(RTM_NEWLINK) => found.extend(parse_link(message)),
             _ => {}
         }
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
@@ -186,18 +187,18 @@ fn read_all(mut bytes: &[u8], found: &mut Vec<Interface>) -> io::Result<bool> {
     Ok(false)
 }
 
-fn link(message: &[u8]) -> Option<Interface> {
+fn parse_link(message: &[u8]) -> Option<Interface> {
     let mut link = Interface {
-        ifindex: word(message, HEADER_BYTES + 4)?,
+        ifindex: u32_at(message, HEADER_BYTES + 4)?,
         name: String::new(),
         mac: None,
         master: None,
         lower: None,
         mtu: 0,
-        is_ethernet: half(message, HEADER_BYTES + 2)? == ARPHRD_ETHER,
+        is_ethernet: u16_at(message, HEADER_BYTES + 2)? == ARPHRD_ETHER,
         has_program: false,
     };
-    let (mut is_upper, mut is_elsewhere) = (false, false);
+    let (mut is_upper, mut is_other) = (false, false);
     for (kind, value) in attributes(message.get(HEADER_BYTES + MESSAGE_BYTES..)?) {
         match kind {
             IFLA_ADDRESS => link.mac = value.try_into().ok(),
@@ -205,15 +206,15 @@ fn link(message: &[u8]) -> Option<Interface> {
                 let name = value.strip_suffix(&[0]).unwrap_or(value);
                 link.name = String::from_utf8_lossy(name).into_owned();
             }
-            IFLA_MTU => link.mtu = word(value, 0)?,
-            IFLA_LINK => link.lower = word(value, 0),
-            IFLA_MASTER => link.master = word(value, 0),
+            IFLA_MTU => link.mtu = u32_at(value, 0)?,
+            IFLA_LINK => link.lower = u32_at(value, 0),
+            IFLA_MASTER => link.master = u32_at(value, 0),
             IFLA_XDP => {
                 let attached = attributes(value).find(|(kind, _)| *kind == IFLA_XDP_ATTACHED);
                 link.has_program =
                     attached.is_some_and(|(_, mode)| mode.first().is_some_and(|mode| *mode != 0));
             }
-            IFLA_LINK_NETNSID => is_elsewhere = true,
+            IFLA_LINK_NETNSID => is_other = true,
             IFLA_LINKINFO => {
                 let name = attributes(value).find(|(kind, _)| *kind == IFLA_INFO_KIND);
                 let name = name.map(|(_, name)| name.strip_suffix(&[0]).unwrap_or(name));
@@ -222,27 +223,27 @@ fn link(message: &[u8]) -> Option<Interface> {
             _ => {}
         }
     }
-    // A veth names its other end there, which is another station.
-    link.lower = link.lower.filter(|_| is_upper && !is_elsewhere);
+    // For a veth this attribute names the peer, which is another station.
+    link.lower = link.lower.filter(|_| is_upper && !is_other);
     Some(link)
 }
 
 /// Types and values.
 fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
-        let length = usize::from(half(bytes, 0)?);
-        let kind = half(bytes, 2)? & ATTRIBUTE_TYPE;
+        let length = usize::from(u16_at(bytes, 0)?);
+        let kind = u16_at(bytes, 2)? & ATTRIBUTE_TYPE;
         let value = bytes.get(4..length)?;
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
         Some((kind, value))
     })
 }
 
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-fn half(bytes: &[u8], at: usize) -> Option<u16> {
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
@@ -250,7 +251,7 @@ fn half(bytes: &[u8], at: usize) -> Option<u16> {
 mod tests {
     use super::*;
 
-    fn link(ifindex: u32, mac: u8, master: u32, lower: u32) -> Interface {
+    fn parse_link(ifindex: u32, mac: u8, master: u32, lower: u32) -> Interface {
         Interface {
             ifindex,
             name: format!("eth{ifindex}"),
@@ -275,14 +276,14 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_for_the_port_its_bridge_and_what_lies_on_either() {
+    fn frames_are_for_the_port_its_bridge_and_the_interfaces_above_both() {
         let links = [
-            link(2, 2, 5, 0), // a port of the bridge
-            link(3, 3, 5, 0), // and another
-            link(4, 4, 0, 2), // a macvlan on the port
-            link(5, 5, 0, 0), // the bridge
-            link(6, 5, 0, 5), // a VLAN on the bridge, with its address
-            link(7, 7, 0, 0),
+            parse_link(2, 2, 5, 0), // a port of the bridge
+            parse_link(3, 3, 5, 0), // and another
+            parse_link(4, 4, 0, 2), // a macvlan on the port
+            parse_link(5, 5, 0, 0), // the bridge
+            parse_link(6, 5, 0, 5), // a VLAN on the bridge, with its address
+            parse_link(7, 7, 0, 0),
         ];
         let macs = |ifindex| -> Vec<u8> { macs_of(&links, ifindex).iter().map(|mac| mac[5]).collect() };
         assert_eq!(macs(2), [2, 5, 4]);
@@ -295,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_cut_off_anywhere_are_an_error_or_less() {
+    fn truncated_messages_are_an_error() {
         let attribute = |kind: u16, value: &[u8]| {
             let mut bytes = (value.len() as u16 + 4).to_ne_bytes().to_vec();
             bytes.extend(kind.to_ne_bytes());
@@ -320,11 +321,14 @@ mod tests {
         message.resize(HEADER_BYTES + MESSAGE_BYTES, 0);
         message.extend(body);
         let mut found = Vec::new();
-        assert!(!read_all(&message, &mut found).unwrap());
+        assert!(!parse_messages(&message, &mut found).unwrap());
         assert_eq!((found[0].ifindex, found[0].lower), (9, Some(7)));
         assert_eq!(found[0].name, "macvlan0");
         for length in 1..message.len() {
-            assert!(read_all(&message[..length], &mut found).is_err(), "{length}");
+            assert!(
+                parse_messages(&message[..length], &mut found).is_err(),
+                "{length}"
+            );
         }
     }
 }

@@ -1,28 +1,28 @@
-//! What a data plane is measured to run, for `linewarden_evidence`.
+//! Measurement of a data plane, for `linewarden_evidence`.
 
 use linewarden_evidence::encoding::{BpfProgram, Entry};
-use linewarden_evidence::statement::Kind;
+use linewarden_evidence::statement::DataPlaneKind;
 
-/// Who can say what an engine runs. What a process says of its own code is worth nothing.
+/// The source of a measurement. A process's statement about its own code proves nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Witness {
-    /// Nobody.
-    Nobody,
-    /// The kernel, which was asked.
+pub enum MeasurementSource {
+    /// No trusted source exists.
+    Unavailable,
+    /// The kernel, from which the measurement was read.
     Kernel(Box<Measurement>),
-    /// The engine, which measures itself and signs what it says.
-    Engine,
+    /// The data plane measures itself and signs its evidence.
+    SelfSigned,
 }
 
-/// What was read back from the engine itself, at one moment.
+/// What was read back from the data plane at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Measurement {
-    /// What kind of data plane that is.
-    pub kind: Kind,
-    /// The programs that run.
+    /// Kind of the data plane.
+    pub kind: DataPlaneKind,
+    /// The running programs.
     pub programs: Vec<BpfProgram>,
     /// Programs, attachments, maps and configuration.
     pub entries: Vec<Entry>,
-    /// What the entries leave out, for a person to read.
-    pub left_out: Vec<String>,
+    /// What the entries do not cover, as text for an operator.
+    pub exclusions: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! Messages of devices that the data plane does not know: the beginning of the slow path (LAP/1 1.4.6).
+//! Messages of devices that the data plane does not know: the start of the slow path (LAP/1 1.4.6).
 
 use std::net::IpAddr;
 
@@ -7,13 +7,13 @@ use linewarden_protocol::ids::DeviceId;
 use linewarden_protocol::tag;
 use linewarden_protocol::wire::{FLAG_BOUND, MESSAGE_BYTES, message_type};
 
-use crate::host::Letter;
+use crate::host::ReplyHandle;
 
-/// A REQUEST, or a RESPONSE with an accepted fresh value, of a device that is not here.
+/// A REQUEST, or a RESPONSE with an accepted fresh value, of a device that is not installed.
 ///
-/// It can be answered by [`DataPlane::send`](crate::DataPlane::send), or, once the device is installed, be handed to the
-/// packet path again by [`DataPlane::replay`](crate::DataPlane::replay): the session is then opened by the same code as
-/// every other.
+/// The gateway can reply with [`DataPlane::send_reply`](crate::DataPlane::send_reply). After it installed the device,
+/// it can pass the message to the packet path again with [`DataPlane::replay`](crate::DataPlane::replay). The session
+/// is then opened by the same code as every other.
 #[derive(Debug)]
 pub struct Miss {
     message: [u8; MESSAGE_BYTES],
@@ -22,19 +22,19 @@ pub struct Miss {
     pub(crate) carrier: Carrier,
 }
 
-/// How it came, and how the answer goes back.
+/// How the message arrived and how a reply is returned.
 #[derive(Debug)]
 pub(crate) enum Carrier {
     /// A frame from an interface.
     Frame { frame: Vec<u8>, ingress: u32 },
     /// A datagram from a socket.
-    Datagram(Letter),
-    /// Neither: a data plane of some other crate.
+    Datagram(ReplyHandle),
+    /// For data planes of other crates.
     Other,
 }
 
 impl Miss {
-    /// A message without a way back, for data planes that keep that themselves.
+    /// A message without a reply path, for data planes that keep the path themselves.
     #[must_use]
     pub fn new(message: [u8; MESSAGE_BYTES], source: IpAddr, loc: [u8; 8]) -> Self {
         Self {
@@ -49,7 +49,7 @@ impl Miss {
         message: [u8; MESSAGE_BYTES],
         source: IpAddr,
         loc: [u8; 8],
-        letter: Letter,
+        letter: ReplyHandle,
     ) -> Self {
         Self {
             carrier: Carrier::Datagram(letter),
@@ -57,13 +57,13 @@ impl Miss {
         }
     }
 
-    /// `None` for a frame that holds no datagram of a message's length.
+    /// `None` if the frame contains no datagram with the length of a message.
     pub(crate) fn of_frame(frame: &[u8], ingress: u32) -> Option<Self> {
-        let (parsed, at) = datagram(frame)?;
+        let (parsed, at) = parse_datagram(frame)?;
         let message: [u8; MESSAGE_BYTES] = frame.get(at..at + MESSAGE_BYTES)?.try_into().ok()?;
         let (ip, _) = parsed.datagram()?;
         Some(Self {
-            loc: tag::loc(is_bound(&message).then_some(parsed.src_mac)),
+            loc: tag::location(is_bound(&message).then_some(parsed.src_mac)),
             message,
             source: ip.src,
             carrier: Carrier::Frame {
@@ -79,20 +79,20 @@ impl Miss {
         &self.message
     }
 
-    /// The device that it says it is from.
+    /// The device id in the message; unverified.
     #[must_use]
     pub fn device(&self) -> DeviceId {
         let id = self.message.get(8..16).and_then(|id| id.try_into().ok());
         DeviceId(u64::from_be_bytes(id.unwrap_or_default()))
     }
 
-    /// Where it says it comes from.
+    /// The source address of the message; unverified.
     #[must_use]
     pub fn source(&self) -> IpAddr {
         self.source
     }
 
-    /// The word that a RESPONSE's tag covers: the sender's MAC address if it is BOUND, else zeros.
+    /// The word that the tag of a RESPONSE covers: the sender's MAC address if it is BOUND, otherwise zeros.
     #[must_use]
     pub fn loc(&self) -> &[u8; 8] {
         &self.loc
@@ -105,25 +105,25 @@ pub(crate) fn is_bound(message: &[u8; MESSAGE_BYTES]) -> bool {
     flags & FLAG_BOUND != 0
 }
 
-/// Whether a RESPONSE follows it.
+/// Whether a RESPONSE follows this reply.
 pub(crate) fn is_challenge(reply: &[u8; MESSAGE_BYTES]) -> bool {
     let [_, _, _, kind, ..] = reply;
     *kind == message_type::CHALLENGE
 }
 
-/// The frame's headers and where its message begins.
-pub(crate) fn datagram(frame: &[u8]) -> Option<(Frame, usize)> {
+/// The parsed headers of the frame and the offset of its message.
+pub(crate) fn parse_datagram(frame: &[u8]) -> Option<(Frame, usize)> {
     let parsed = frame::parse(frame).ok()?;
     let (_, udp) = parsed.datagram()?;
     let payload = udp.payload();
     (payload.len() == MESSAGE_BYTES).then_some((parsed, payload.start))
 }
 
-/// The frame as the reply to itself; `None` if it holds no message.
-pub(crate) fn reply_to(frame: &[u8], message: &[u8; MESSAGE_BYTES]) -> Option<Vec<u8>> {
-    let (parsed, at) = datagram(frame)?;
+/// Turns the frame into the reply to itself. `None` if it contains no message.
+pub(crate) fn reply_frame(frame: &[u8], message: &[u8; MESSAGE_BYTES]) -> Option<Vec<u8>> {
+    let (parsed, at) = parse_datagram(frame)?;
     let mut reply = frame.to_vec();
     reply.get_mut(at..at + MESSAGE_BYTES)?.copy_from_slice(message);
-    frame::turn_round(&mut reply, &parsed)?;
+    frame::reverse_frame(&mut reply, &parsed)?;
     Some(reply)
 }

@@ -1,15 +1,16 @@
-//! What the backends share of `p4dra-classic` (LAP/1 3.1): provers in memory, rounds, and who is ok.
+//! Parts of `p4dra-classic` (LAP/1 3.1) that all backends share: provers in memory, rounds, and verdicts.
 //!
-//! Provers are those of the configuration and never change. Packet paths write only who is ok, by compare-and-swap.
+//! The provers come from the configuration and never change. Packet paths write only the verdicts, by
+//! compare-and-swap.
 
-mod ask;
+mod request_sender;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use linewarden_protocol::classic::p4dra::{ProverId, Round, Template, sw};
+use linewarden_protocol::classic::p4dra::{ProverId, Round, Template, swap_word_bytes};
 
-pub(crate) use self::ask::P4draAsker;
+pub(crate) use self::request_sender::P4draRequestSender;
 use crate::config::{Config, P4dra};
 use crate::layout::{P4DRA_PROBES, P4draProver, P4draRounds};
 use crate::store::{Region, prefetch, table, wire_word};
@@ -20,24 +21,24 @@ const PLACES_MAX_LOG2: u32 = 28;
 /// The arrays that packet paths work on.
 #[derive(Debug)]
 pub struct P4draRegions {
-    /// A table with open addressing, as many places as a power of two.
+    /// A table with open addressing. The number of places is a power of two.
     pub provers: Region<P4draProver>,
     /// One element.
     pub rounds: Region<P4draRounds>,
 }
 
-/// d as on the wire, loaded.
+/// The identifier `d` in wire order, loaded natively.
 pub(crate) fn id_words(id: &ProverId) -> [u64; 2] {
-    linewarden_protocol::keys::halves(&sw(id.0)).map(wire_word)
+    linewarden_protocol::keys::halves(&swap_word_bytes(id.0)).map(wire_word)
 }
 
-/// r or n likewise.
-pub(crate) fn asked_word(value: [u8; 8]) -> u64 {
-    wire_word(sw(value))
+/// `r` or `n` in wire order, loaded natively.
+pub(crate) fn round_word(value: [u8; 8]) -> u64 {
+    wire_word(swap_word_bytes(value))
 }
 
-/// Where provers lie, by their number in the configuration: the smallest table, at most half full, in which none is farther
-/// from its hash than packet paths look. `None`: there is none.
+/// The places of the provers, by their number in the configuration: the smallest table, at most half full, in which
+/// each prover is close enough to its hash to be found. `None`: there is no such table.
 pub(crate) fn table(p4dra: &P4dra, seed: [u64; 2]) -> Option<Vec<Option<usize>>> {
     let least = (2 * p4dra.provers.len()).max(1).next_power_of_two();
     (least.trailing_zeros()..=PLACES_MAX_LOG2).find_map(|log2| {
@@ -53,7 +54,7 @@ pub(crate) fn table(p4dra: &P4dra, seed: [u64; 2]) -> Option<Vec<Option<usize>>>
     })
 }
 
-/// The places that a prover may lie in, first those that are looked at first.
+/// The places where a prover may be stored, in the order in which they are searched.
 fn probes(id: &ProverId, seed: [u64; 2], places: usize) -> impl Iterator<Item = usize> + use<> {
     let [a, b] = id_words(id);
     let first = table::hash(seed, a, b) as u32;
@@ -72,7 +73,7 @@ impl P4draRegions {
         })
     }
 
-    /// The prover of that id, and its place.
+    /// The prover with that id, and its place.
     #[inline]
     pub(crate) fn find(&self, id: &ProverId, seed: [u64; 2]) -> Option<(usize, &P4draProver)> {
         let [a, b] = id_words(id);
@@ -89,7 +90,7 @@ impl P4draRegions {
         None
     }
 
-    /// Has the first place where the prover may lie on its way from memory.
+    /// Prefetches the first place where the prover may be stored.
     #[inline]
     pub(crate) fn prefetch(&self, id: &ProverId, seed: [u64; 2]) {
         let place = probes(id, seed, self.provers.len()).next();
@@ -101,12 +102,12 @@ impl P4draRegions {
     /// The count of that round, if it is open.
     #[inline]
     pub(crate) fn count(&self, round: &Round) -> Option<u64> {
-        let (r, n) = (asked_word(round.r), asked_word(round.n));
+        let (r, n) = (round_word(round.r), round_word(round.n));
         let lanes = &self.rounds.first()?.lane;
         lanes.iter().find_map(|cells| {
             let count = cells.count.load(Acquire);
             let is_it = count != 0 && cells.r.load(Acquire) == r && cells.n.load(Acquire) == n;
-            // Or the values may have been another round's.
+            // If the count changed, the values may belong to another round.
             (is_it && cells.count.load(Acquire) == count).then_some(count)
         })
     }
@@ -120,7 +121,7 @@ impl P4draRegions {
             for (cell, word) in cells.id.iter().zip(id_words(&prover.id)) {
                 cell.store(word, Relaxed);
             }
-            let template = Template::new(&prover.key, &prover.id, &prover.h);
+            let template = Template::new(&prover.key, &prover.id, &prover.configuration_hash);
             for (cell, word) in cells.matrix.iter().zip(template.words()) {
                 cell.store(*word, Relaxed);
             }
@@ -129,7 +130,7 @@ impl P4draRegions {
     }
 }
 
-/// Rounds in shared memory, as user space opens them.
+/// Rounds in shared memory, opened by user space.
 #[derive(Debug)]
 pub struct P4draControl {
     regions: Arc<P4draRegions>,
@@ -142,7 +143,8 @@ pub struct P4draControl {
 }
 
 impl P4draControl {
-    /// Fills the memory that `regions` makes for so many provers, if the profile is configured, and warns of it.
+    /// Fills the memory that `regions` allocates for this many provers, if the profile is configured, and logs a
+    /// warning.
     pub(crate) fn new<E>(
         config: &Config,
         regions: impl FnOnce(usize) -> Result<P4draRegions, E>,
@@ -155,8 +157,8 @@ impl P4draControl {
         let regions = regions(table.len())?;
         regions.fill(p4dra, &table);
         tracing::warn!(
-            provers = p4dra.provers.len(),
-            "p4dra-classic is on: insecure, for comparison and interoperation only"
+            count = p4dra.provers.len(),
+            "p4dra-classic is enabled; it is insecure and only for comparison and interoperation"
         );
         Ok(Some(Self {
             regions: Arc::new(regions),
@@ -173,19 +175,20 @@ impl P4draControl {
         &self.regions
     }
 
-    /// How many are asked.
+    /// Number of provers.
     #[must_use]
     pub fn provers(&self) -> usize {
         self.provers.len()
     }
 
-    /// Who is not ok in that round, in the configuration's order; everybody, if it is not open.
-    pub fn silent(&self, round: &Round) -> impl Iterator<Item = &ProverId> {
+    /// The provers that are not ok in that round, in the order of the configuration; all of them if the round is not
+    /// open.
+    pub fn unproved(&self, round: &Round) -> impl Iterator<Item = &ProverId> {
         self.provers.iter().filter(|id| !self.is_proved(id, round))
     }
 
-    /// Begins a round, in the place of the one before the last; `false`: it is open already, and nothing was changed. r and n
-    /// are random, or a prover could have its proof from before.
+    /// Opens a round in place of the one before the last. Returns `false` without a change if it is already open. `r`
+    /// and `n` must be random, otherwise a prover could reuse an earlier proof.
     #[must_use]
     pub fn open_round(&mut self, round: Round) -> bool {
         if self.open.contains(&Some(round)) {
@@ -199,15 +202,15 @@ impl P4draControl {
             return false;
         };
         cells.count.store(0, Release);
-        cells.r.store(asked_word(round.r), Release);
-        cells.n.store(asked_word(round.n), Release);
+        cells.r.store(round_word(round.r), Release);
+        cells.n.store(round_word(round.n), Release);
         cells.count.store(count, Release);
         self.count = count;
         *open = Some(round);
         true
     }
 
-    /// Whether that prover is ok in that round, if it is open still.
+    /// Whether that prover is ok in that round, if the round is still open.
     #[must_use]
     pub fn is_proved(&self, id: &ProverId, round: &Round) -> bool {
         let (prover, count) = (self.regions.find(id, self.seed), self.regions.count(round));

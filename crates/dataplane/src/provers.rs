@@ -1,46 +1,50 @@
-//! Provers, their keys and rounds, and who is ok (LAP/1 3.2), wherever a data plane holds them.
+//! Provers, their keys, rounds and verdicts (LAP/1 3.2), independent of where a data plane stores them.
 
-use linewarden_protocol::gateway::{OpenRound, Proved, ProverKeys};
+use linewarden_protocol::gateway::{OpenRound, ProofRecord, ProverKeys};
 use linewarden_protocol::ids::{DeviceId, Period, RoundNumber};
 
 use crate::store::provers::{ProverError, Provers};
 
-/// What a gateway writes and reads to have PROOFs judged.
+/// What a gateway writes and reads so that PROOFs are verified.
 pub trait ProverSet {
-    /// Installs what a prover may prove in a period. The first key of a period takes the place of all provers' keys of the
-    /// period before the last. While it is being replaced a key proves nothing.
+    /// Installs the keys of a prover for a period. The first key of a period replaces all provers' keys of the period
+    /// before the last. While a key is being replaced it verifies no proof.
     ///
     /// # Errors
     /// See [`ProverError`].
     fn install(&mut self, device: DeviceId, period: Period, keys: &ProverKeys) -> Result<(), ProverError>;
-    /// Forgets a prover; `false`: it was not here.
+    /// Removes a prover. Returns `false` if it was not installed.
     fn wipe(&mut self, device: DeviceId) -> bool;
-    /// What was installed and wiped is in force from here on at the latest, and when a round begins.
+    /// Makes installed and wiped provers effective, if they are not yet. Opening a round does the same.
     ///
     /// # Errors
     /// `Switch`.
     fn commit(&mut self) -> Result<(), ProverError>;
-    /// Begins a round, in the place of the one before the last.
+    /// Opens a round in place of the one before the last.
     ///
     /// # Errors
     /// `RoundNotAbove`, `PeriodUnknown`, `Switch`.
     fn open_round(&mut self, open: &OpenRound) -> Result<(), ProverError>;
-    /// The verdicts on these provers, in their order, in the newest round with an even number or the newest with an odd one; `None`:
-    /// silent, or not here.
+    /// The verdicts on these provers, in their order, in the newest round with an even number or the newest with an
+    /// odd one. `None`: no proof received, or not installed.
     ///
     /// # Errors
-    /// `Switch`: nobody knows who is silent.
-    fn proved_of(&self, devices: &[DeviceId], round: RoundNumber)
-    -> Result<Vec<Option<Proved>>, ProverError>;
-    /// How far looks at verdicts should be apart, ns for each prover that is looked at, so that little time goes into looking.
-    fn look_spacing_ns(&self) -> u64;
-    /// Verdicts on all that are here, in no order. Of any other round there are none.
+    /// `SwitchFailed`: the verdicts are unknown.
+    fn verdicts_of(
+        &self,
+        devices: &[DeviceId],
+        round: RoundNumber,
+    ) -> Result<Vec<Option<ProofRecord>>, ProverError>;
+    /// Recommended time between queries of the verdicts, ns per queried prover, so that queries take little time.
+    fn poll_spacing_ns(&self) -> u64;
+    /// The verdicts on all installed provers, in no order. For any other round the result is empty.
     ///
     /// # Errors
-    /// `Switch`.
-    fn verdicts(&self, round: RoundNumber) -> Result<Vec<(DeviceId, Option<Proved>)>, ProverError>;
-    /// Closes all rounds, forgets who was ok, and lets numbers begin anew: for tests. In operation a number never comes again.
-    fn forget_rounds(&mut self);
+    /// `SwitchFailed`.
+    fn verdicts(&self, round: RoundNumber) -> Result<Vec<(DeviceId, Option<ProofRecord>)>, ProverError>;
+    /// Closes all rounds, clears all verdicts, and lets round numbers restart: for tests. In operation a number is
+    /// never reused.
+    fn reset_rounds(&mut self);
 }
 
 impl ProverSet for Provers {
@@ -56,20 +60,20 @@ impl ProverSet for Provers {
     fn open_round(&mut self, open: &OpenRound) -> Result<(), ProverError> {
         Self::open_round(self, open)
     }
-    fn proved_of(
+    fn verdicts_of(
         &self,
         devices: &[DeviceId],
         round: RoundNumber,
-    ) -> Result<Vec<Option<Proved>>, ProverError> {
+    ) -> Result<Vec<Option<ProofRecord>>, ProverError> {
         Ok(devices.iter().map(|device| self.proved(*device, round)).collect())
     }
-    fn look_spacing_ns(&self) -> u64 {
+    fn poll_spacing_ns(&self) -> u64 {
         100
     }
-    fn verdicts(&self, round: RoundNumber) -> Result<Vec<(DeviceId, Option<Proved>)>, ProverError> {
+    fn verdicts(&self, round: RoundNumber) -> Result<Vec<(DeviceId, Option<ProofRecord>)>, ProverError> {
         Ok(Self::verdicts(self, round).collect())
     }
-    fn forget_rounds(&mut self) {
-        Self::forget_rounds(self);
+    fn reset_rounds(&mut self) {
+        Self::reset_rounds(self);
     }
 }

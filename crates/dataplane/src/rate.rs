@@ -1,6 +1,6 @@
-//! How much of something may be done a second.
+//! Limits the rate of an operation.
 
-/// At most so many of something in one second of the monotonic clock.
+/// Allows at most a given number of operations per second of the monotonic clock.
 #[derive(Debug, Default)]
 pub(crate) struct RateWindow {
     second: u64,
@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_window_begins_anew_with_each_second() {
+    fn a_rate_window_restarts_with_each_second() {
         let mut window = RateWindow::default();
         let allowed = |window: &mut RateWindow, ns| (0..3).filter(|_| window.allows(ns, 2)).count();
         assert_eq!(allowed(&mut window, 999_999_999), 2);

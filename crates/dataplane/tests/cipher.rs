@@ -1,5 +1,5 @@
-//! The ciphers of the eBPF programs against those of user space: Forró against `linewarden-forro`, ChaCha and the AEADs
-//! against RustCrypto's, and published vectors.
+//! Compares the ciphers of the eBPF programs with user space: Forró with `linewarden-forro`, ChaCha and the AEADs
+//! with RustCrypto, and all with published vectors.
 //!
 //! `LINEWARDEN_SEED` sets the seed; a failure prints it.
 #![allow(
@@ -18,8 +18,8 @@ use chacha20poly1305::ChaCha20Poly1305;
 use chacha20poly1305::aead::{AeadInOut as _, KeyInit as _};
 use linewarden_dataplane::DataPlaneError;
 use linewarden_dataplane::xdp::cipher_bench::{
-    AAD_BYTES_MAX, Act, Aead, AeadInput, BLOCK_BYTES, Cipher, CipherBench, PAYLOAD_BYTES_MAX, Program,
-    TAG_BYTES, Width,
+    AAD_BYTES_MAX, Aead, AeadInput, AeadOperation, BLOCK_BYTES, Cipher, CipherBench, PAYLOAD_BYTES_MAX,
+    Program, TAG_BYTES, Width,
 };
 use linewarden_forro::{Matrix, R6, R10, R14, XForro14Poly1305};
 use linewarden_protocol::frame::builder::FrameBuilder;
@@ -33,9 +33,9 @@ const PASS: u32 = libbpf_rs::libbpf_sys::XDP_PASS;
 const DROP: u32 = libbpf_rs::libbpf_sys::XDP_DROP;
 const TX: u32 = libbpf_rs::libbpf_sys::XDP_TX;
 
-/// Where the payload begins: Ethernet, IPv4, UDP.
+/// Start of the payload: behind Ethernet, IPv4 and UDP.
 const PAYLOAD_AT: usize = 42;
-/// Behind the datagram, as short frames have it; never touched.
+/// Bytes behind the datagram, as in short frames; they must stay unchanged.
 const PADDING: [u8; 5] = [0xa5; 5];
 
 const ENDS: [Endpoint; 2] = [
@@ -51,10 +51,10 @@ const ENDS: [Endpoint; 2] = [
     },
 ];
 
-/// `None`, with the reason printed, where eBPF programs may not be loaded.
+/// `None`, with the reason printed, if eBPF programs cannot be loaded.
 fn load(programs: &[Program]) -> Option<CipherBench> {
     match CipherBench::load(programs) {
-        Ok(bench) => Some(bench),
+        Ok(fixture) => Some(fixture),
         Err(error @ DataPlaneError::Privilege { .. }) => {
             println!("SKIPPED: {error}");
             None
@@ -63,7 +63,7 @@ fn load(programs: &[Program]) -> Option<CipherBench> {
     }
 }
 
-/// Seeded; the seed is printed, and shown when the test fails.
+/// A seeded generator; the seed is printed and shown if the test fails.
 fn rng() -> ChaCha8Rng {
     let seed = std::env::var("LINEWARDEN_SEED")
         .map_or_else(|_| getrandom::u64().unwrap(), |seed| seed.parse().unwrap());
@@ -84,7 +84,7 @@ fn words(bytes: &[u8]) -> Vec<u32> {
         .collect()
 }
 
-/// Key, counter and nonce as a cipher takes them.
+/// Key, counter and nonce as the ciphers take them.
 #[derive(Clone, Debug)]
 struct Stream {
     key: [u8; 32],
@@ -121,9 +121,10 @@ impl Stream {
         parts.concat().try_into().unwrap()
     }
 
-    /// By the ciphers of user space.
+    /// The result of the user-space cipher.
     fn keystream(&self, cipher: Cipher, count: usize) -> Vec<u8> {
-        // Block by block: the carry into the counter's upper half, the first word of the nonce here, is ours to make.
+        // Block by block: the test must carry into the counter's upper half, which is the first word of the nonce
+        // here.
         macro_rules! chacha {
             ($rounds:ty, $counter:expr) => {{
                 let counter: u64 = $counter;
@@ -158,14 +159,14 @@ fn frame(payload: &[u8]) -> Vec<u8> {
     FrameBuilder::new(ENDS[0], ENDS[1]).padding(&PADDING).udp(payload)
 }
 
-/// What comes back of a datagram: turned round, without a checksum.
-fn answer(payload: &[u8]) -> Vec<u8> {
+/// The expected reply to a datagram: addresses swapped, no checksum.
+fn expected_reply(payload: &[u8]) -> Vec<u8> {
     let mut frame = FrameBuilder::new(ENDS[1], ENDS[0]).padding(&PADDING).udp(payload);
     frame[40..42].fill(0);
     frame
 }
 
-/// Every length up to four blocks and more, and some up to the longest.
+/// Every length up to a little over four blocks, and some up to the longest.
 fn lengths(rng: &mut ChaCha8Rng, most: usize) -> Vec<usize> {
     let long = [320, 511, 512, 513, 575, 1023, 1024, 1025, 1280, 1407, 1408];
     let random = std::iter::repeat_with(|| rng.random_range(257..=most)).take(20);
@@ -177,9 +178,9 @@ fn lengths(rng: &mut ChaCha8Rng, most: usize) -> Vec<usize> {
 }
 
 #[test]
-fn blocks_are_those_of_user_space() {
+fn blocks_equal_those_of_user_space() {
     let blocks = |cipher| Width::ALL.map(|width| Program::Blocks(Some(cipher), width));
-    let Some(bench) = load(&Cipher::ALL.map(blocks).concat()) else {
+    let Some(fixture) = load(&Cipher::ALL.map(blocks).concat()) else {
         return;
     };
     let mut rng = rng();
@@ -198,13 +199,15 @@ fn blocks_are_those_of_user_space() {
             .collect();
         for counter in carries.iter().chain(&random) {
             let stream = Stream::random(&mut rng, *counter);
-            bench.set_matrix(stream.matrix(cipher)).unwrap();
+            fixture.set_matrix(stream.matrix(cipher)).unwrap();
             for width in Width::ALL {
-                let run = bench.run(Program::Blocks(Some(cipher), width), &[0; 64]).unwrap();
+                let run = fixture
+                    .run(Program::Blocks(Some(cipher), width), &[0; 64])
+                    .unwrap();
                 assert_eq!(run.action, TX);
                 let expected = stream.keystream(cipher, width.blocks() * BLOCK_BYTES);
                 assert_eq!(
-                    bench.keystream(width).unwrap(),
+                    fixture.keystream(width).unwrap(),
                     expected,
                     "{cipher:?} {width:?} {stream:x?}"
                 );
@@ -215,22 +218,28 @@ fn blocks_are_those_of_user_space() {
 
 #[test]
 fn payloads_of_every_length_are_encrypted_in_place_and_decrypted_again() {
-    let Some(bench) = load(&Cipher::ALL.map(|cipher| Program::Answer(Some(cipher)))) else {
+    let Some(fixture) = load(&Cipher::ALL.map(|cipher| Program::Answer(Some(cipher)))) else {
         return;
     };
     let mut rng = rng();
     for cipher in Cipher::ALL {
         for length in lengths(&mut rng, PAYLOAD_BYTES_MAX) {
-            // A carry into the counter's upper half somewhere in the longer ones.
+            // The longer inputs carry into the counter's upper half at some block.
             let stream = Stream::random(&mut rng, 0xffff_fff8);
             let plain = bytes(&mut rng, length);
-            bench.set_matrix(stream.matrix(cipher)).unwrap();
-            let there = bench.run(Program::Answer(Some(cipher)), &frame(&plain)).unwrap();
+            fixture.set_matrix(stream.matrix(cipher)).unwrap();
+            let there = fixture
+                .run(Program::Answer(Some(cipher)), &frame(&plain))
+                .unwrap();
             let keystream = stream.keystream(cipher, length);
             let encrypted: Vec<u8> = plain.iter().zip(keystream).map(|(a, b)| a ^ b).collect();
             assert_eq!(there.action, TX, "{cipher:?} {length}");
-            assert_eq!(there.frame, answer(&encrypted), "{cipher:?} {length} {stream:x?}");
-            let back = bench.run(Program::Answer(Some(cipher)), &there.frame).unwrap();
+            assert_eq!(
+                there.frame,
+                expected_reply(&encrypted),
+                "{cipher:?} {length} {stream:x?}"
+            );
+            let back = fixture.run(Program::Answer(Some(cipher)), &there.frame).unwrap();
             let mut expected = frame(&plain);
             expected[40..42].fill(0);
             assert_eq!(back.frame, expected, "{cipher:?} {length} {stream:x?}");
@@ -263,48 +272,55 @@ fn random_input(rng: &mut ChaCha8Rng) -> AeadInput {
 
 #[test]
 fn messages_of_every_length_are_sealed_as_in_user_space_and_opened_again() {
-    let programs =
-        Aead::ALL.map(|aead| [Act::Seal, Act::Open, Act::Both].map(|act| Program::Aead(aead, act)));
-    let Some(bench) = load(&programs.concat()) else {
+    let programs = Aead::ALL.map(|aead| {
+        [AeadOperation::Seal, AeadOperation::Open, AeadOperation::Both].map(|act| Program::Aead(aead, act))
+    });
+    let Some(fixture) = load(&programs.concat()) else {
         return;
     };
     let mut rng = rng();
     for aead in Aead::ALL {
         for length in lengths(&mut rng, PAYLOAD_BYTES_MAX - TAG_BYTES) {
             let input = random_input(&mut rng);
-            bench.set_aead(&input).unwrap();
+            fixture.set_aead(&input).unwrap();
             let plain = bytes(&mut rng, length);
             let with_room = [plain.as_slice(), &[0; TAG_BYTES]].concat();
-            let sealed = bench
-                .run(Program::Aead(aead, Act::Seal), &frame(&with_room))
+            let sealed = fixture
+                .run(Program::Aead(aead, AeadOperation::Seal), &frame(&with_room))
                 .unwrap();
             let mut expected = plain.clone();
             let tag = seal(aead, &input, &mut expected);
             expected.extend_from_slice(&tag);
             assert_eq!(sealed.action, TX, "{aead:?} {length}");
-            assert_eq!(sealed.frame, answer(&expected), "{aead:?} {length} {input:x?}");
+            assert_eq!(
+                sealed.frame,
+                expected_reply(&expected),
+                "{aead:?} {length} {input:x?}"
+            );
 
-            let opened = bench.run(Program::Aead(aead, Act::Open), &sealed.frame).unwrap();
+            let opened = fixture
+                .run(Program::Aead(aead, AeadOperation::Open), &sealed.frame)
+                .unwrap();
             assert_eq!(opened.action, TX, "{aead:?} {length}");
             let payload = &opened.frame[PAYLOAD_AT..PAYLOAD_AT + length];
             assert_eq!(payload, plain, "{aead:?} {length} {input:x?}");
-            let both = bench
-                .run(Program::Aead(aead, Act::Both), &frame(&with_room))
+            let both = fixture
+                .run(Program::Aead(aead, AeadOperation::Both), &frame(&with_room))
                 .unwrap();
             assert_eq!(
                 both.frame,
-                answer(&[plain, tag.to_vec()].concat()),
+                expected_reply(&[plain, tag.to_vec()].concat()),
                 "{aead:?} {length}"
             );
         }
     }
 }
 
-/// One wrong bit, in the tag, the ciphertext, the associated data, the nonce or the key: the packet is dropped and its
-/// payload not decrypted.
+/// With one wrong bit in the tag, ciphertext, associated data, nonce or key, the packet is dropped and its payload is
+/// not decrypted.
 #[test]
 fn a_wrong_tag_opens_nothing() {
-    let Some(bench) = load(&Aead::ALL.map(|aead| Program::Aead(aead, Act::Open))) else {
+    let Some(fixture) = load(&Aead::ALL.map(|aead| Program::Aead(aead, AeadOperation::Open))) else {
         return;
     };
     let mut rng = rng();
@@ -324,17 +340,17 @@ fn a_wrong_tag_opens_nothing() {
                 3 => input.nonce[rng.random_range(0..12)] ^= bit,
                 _ => input.key[rng.random_range(0..32)] ^= bit,
             }
-            bench.set_aead(&input).unwrap();
-            let run = bench
-                .run(Program::Aead(aead, Act::Open), &frame(&message))
+            fixture.set_aead(&input).unwrap();
+            let run = fixture
+                .run(Program::Aead(aead, AeadOperation::Open), &frame(&message))
                 .unwrap();
             assert_eq!(run.action, DROP, "{aead:?} {round}");
-            assert_eq!(run.frame, answer(&message), "{aead:?} {round}");
+            assert_eq!(run.frame, expected_reply(&message), "{aead:?} {round}");
         }
     }
 }
 
-/// What Poly1305 authenticates in an AEAD.
+/// The input that Poly1305 authenticates in an AEAD.
 fn mac_data(aad: &[u8], text: &[u8]) -> Vec<u8> {
     let padded = |part: &[u8]| [part, &vec![0; part.len().next_multiple_of(16) - part.len()]].concat();
     let lengths = [aad.len() as u64, text.len() as u64]
@@ -343,10 +359,11 @@ fn mac_data(aad: &[u8], text: &[u8]) -> Vec<u8> {
     [padded(aad), padded(text), lengths].concat()
 }
 
-/// Keys and messages at the edges of the limbs and of 2^130 - 5, which no cipher's keystream would bring, and random ones.
+/// Keys and messages at the edges of the limbs and of 2^130 - 5, which no cipher's keystream would produce, and
+/// random ones.
 #[test]
-fn poly1305_carries_as_rustcrypto_s() {
-    let Some(bench) = load(&[Program::Poly1305]) else {
+fn poly1305_carries_like_rustcrypto() {
+    let Some(fixture) = load(&[Program::Poly1305]) else {
         return;
     };
     let mut rng = rng();
@@ -365,35 +382,35 @@ fn poly1305_carries_as_rustcrypto_s() {
         let aad = part(round % (AAD_BYTES_MAX + 1));
         let mut matrix = [0; 16];
         matrix[..8].copy_from_slice(&words(&key));
-        bench.set_matrix(matrix).unwrap();
+        fixture.set_matrix(matrix).unwrap();
         let input = AeadInput {
             key: [0; 32],
             nonce: [0; 24],
             aad: aad.clone(),
         };
-        bench.set_aead(&input).unwrap();
+        fixture.set_aead(&input).unwrap();
         let with_room = [text.as_slice(), &[0; TAG_BYTES]].concat();
-        let run = bench.run(Program::Poly1305, &frame(&with_room)).unwrap();
+        let run = fixture.run(Program::Poly1305, &frame(&with_room)).unwrap();
         let key: [u8; 32] = key.try_into().unwrap();
         let tag = Poly1305::new(&key.into()).compute_unpadded(&mac_data(&aad, &text));
         assert_eq!(
             run.frame,
-            answer(&[text, tag.to_vec()].concat()),
+            expected_reply(&[text, tag.to_vec()].concat()),
             "{round} {key:x?}"
         );
     }
 }
 
 #[test]
-fn what_is_no_whole_datagram_passes_untouched() {
-    let aead = Program::Aead(Aead::XForro14Poly1305, Act::Seal);
+fn incomplete_datagrams_pass_unchanged() {
+    let aead = Program::Aead(Aead::XForro14Poly1305, AeadOperation::Seal);
     let stream = Program::Answer(Some(Cipher::Forro14));
-    let Some(bench) = load(&[aead, stream]) else {
+    let Some(fixture) = load(&[aead, stream]) else {
         return;
     };
-    let whole = frame(&[7; 100]);
+    let complete = frame(&[7; 100]);
     let changed = |at: usize, value: u8| {
-        let mut frame = whole.clone();
+        let mut frame = complete.clone();
         frame[at] = value;
         frame
     };
@@ -406,21 +423,21 @@ fn what_is_no_whole_datagram_passes_untouched() {
         ("TCP", changed(23, 6)),
         ("options", changed(14, 0x46)),
         ("fragment", changed(20, 0x20)),
-        ("cut off", whole[..41].to_vec()),
+        ("cut off", complete[..41].to_vec()),
         ("IPv6", FrameBuilder::new(v6[0], v6[1]).udp(&[7; 100])),
     ];
     for (what, frame) in &cases {
         for program in [aead, stream] {
-            let run = bench.run(program, frame).unwrap();
+            let run = fixture.run(program, frame).unwrap();
             assert_eq!((run.action, &run.frame), (PASS, frame), "{what}, {program:?}");
         }
     }
-    // Turned round already, for the length is found out later; the payload is as it was.
+    // The addresses are already swapped, since the length is checked later; the payload is unchanged.
     let longer_than_the_frame = changed(38, 1);
-    let run = bench.run(stream, &longer_than_the_frame).unwrap();
+    let run = fixture.run(stream, &longer_than_the_frame).unwrap();
     assert_eq!(run.action, PASS);
     assert_eq!(run.frame[PAYLOAD_AT..], longer_than_the_frame[PAYLOAD_AT..]);
-    let run = bench.run(aead, &frame(&[7; TAG_BYTES - 1])).unwrap();
+    let run = fixture.run(aead, &frame(&[7; TAG_BYTES - 1])).unwrap();
     assert_eq!(
         (run.action, &run.frame[PAYLOAD_AT..PAYLOAD_AT + 15]),
         (PASS, &[7; 15][..])
@@ -431,7 +448,7 @@ fn vectors() -> Value {
     serde_json::from_str(include_str!("../../forro/tests/vectors/forro.json")).unwrap()
 }
 
-/// A field as hexadecimal digits, or as text under its name with `_ascii`.
+/// A field as hexadecimal digits, or as text if its name ends in `_ascii`.
 fn field(of: &Value, name: &str) -> Vec<u8> {
     match of[name].as_str() {
         Some(digits) => hex::decode(digits).unwrap(),
@@ -440,10 +457,10 @@ fn field(of: &Value, name: &str) -> Vec<u8> {
 }
 
 #[test]
-fn the_published_vectors_of_the_streams_come_out() {
+fn streams_match_the_published_vectors() {
     let forro = Program::Blocks(Some(Cipher::Forro14), Width::X2);
     let chacha = Program::Blocks(Some(Cipher::Chacha20), Width::X1);
-    let Some(bench) = load(&[forro, chacha]) else {
+    let Some(fixture) = load(&[forro, chacha]) else {
         return;
     };
     for vector in vectors()["forro14"].as_array().unwrap() {
@@ -452,9 +469,9 @@ fn the_published_vectors_of_the_streams_come_out() {
             counter: 0,
             nonce: field(vector, "nonce").try_into().unwrap(),
         };
-        bench.set_matrix(stream.matrix(Cipher::Forro14)).unwrap();
-        bench.run(forro, &[0; 64]).unwrap();
-        let blocks = bench.keystream(Width::X2).unwrap();
+        fixture.set_matrix(stream.matrix(Cipher::Forro14)).unwrap();
+        fixture.run(forro, &[0; 64]).unwrap();
+        let blocks = fixture.keystream(Width::X2).unwrap();
         for (expected, block) in vector["blocks"].as_array().unwrap().iter().zip(blocks.chunks(64)) {
             assert_eq!(hex::encode(block), expected.as_str().unwrap());
         }
@@ -465,23 +482,23 @@ fn the_published_vectors_of_the_streams_come_out() {
         counter: 1 | 0x0900_0000 << 32,
         nonce: [0, 0, 0, 0x4a, 0, 0, 0, 0],
     };
-    bench.set_matrix(stream.matrix(Cipher::Chacha20)).unwrap();
-    bench.run(chacha, &[0; 64]).unwrap();
+    fixture.set_matrix(stream.matrix(Cipher::Chacha20)).unwrap();
+    fixture.run(chacha, &[0; 64]).unwrap();
     let expected = "10f1e7e4d13b5915500fdd1fa32071c4c7d1f4c733c068030422aa9ac3d46c4e\
                     d2826446079faa0914c2d705d98b02a2b5129cd1de164eb9cbd083e8a2503c4e";
-    assert_eq!(hex::encode(bench.keystream(Width::X1).unwrap()), expected);
+    assert_eq!(hex::encode(fixture.keystream(Width::X1).unwrap()), expected);
 }
 
 #[test]
-fn the_published_vectors_of_the_aeads_come_out() {
-    let Some(bench) = load(&Aead::ALL.map(|aead| Program::Aead(aead, Act::Seal))) else {
+fn aeads_match_the_published_vectors() {
+    let Some(fixture) = load(&Aead::ALL.map(|aead| Program::Aead(aead, AeadOperation::Seal))) else {
         return;
     };
     let sealed = |aead, input: &AeadInput, text: &[u8]| {
-        bench.set_aead(input).unwrap();
+        fixture.set_aead(input).unwrap();
         let with_room = [text, &[0; TAG_BYTES]].concat();
-        let run = bench
-            .run(Program::Aead(aead, Act::Seal), &frame(&with_room))
+        let run = fixture
+            .run(Program::Aead(aead, AeadOperation::Seal), &frame(&with_room))
             .unwrap();
         run.frame[PAYLOAD_AT..PAYLOAD_AT + with_room.len()].to_vec()
     };
@@ -523,17 +540,18 @@ fn the_published_vectors_of_the_aeads_come_out() {
     );
 }
 
-/// Kernel 6.1 has no more: every program fits the stack, and none needs a tenth of what the verifier walks through.
+/// Limits of kernel 6.1: every program fits the stack, and none needs a tenth of the instructions that the verifier
+/// may visit.
 #[test]
-fn programs_fit_what_the_kernel_allows() {
-    let answers = Cipher::ALL.map(|cipher| Program::Answer(Some(cipher)));
-    let aeads = Aead::ALL.map(|aead| Program::Aead(aead, Act::Both));
-    let all = [&answers[..], &aeads[..]].concat();
-    let Some(bench) = load(&all) else {
+fn programs_fit_the_kernel_limits() {
+    let replies = Cipher::ALL.map(|cipher| Program::Answer(Some(cipher)));
+    let aeads = Aead::ALL.map(|aead| Program::Aead(aead, AeadOperation::Both));
+    let all = [&replies[..], &aeads[..]].concat();
+    let Some(fixture) = load(&all) else {
         return;
     };
     for program in all {
-        let facts = bench.facts(program).unwrap();
+        let facts = fixture.stats(program).unwrap();
         assert!(facts.stack_bytes <= 512, "{program:?} {facts:?}");
         assert!((1..500_000).contains(&facts.verified), "{program:?} {facts:?}");
         assert!(

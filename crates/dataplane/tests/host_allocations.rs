@@ -1,4 +1,5 @@
-//! The host's packet path takes no memory from the allocator: REQUESTs, RESPONSEs and junk, counted over all threads.
+//! The packet path of `host` allocates no memory: REQUESTs, RESPONSEs and invalid datagrams are counted over all
+//! threads.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -17,7 +18,7 @@ struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-// SAFETY: hands everything on to the system's allocator.
+// SAFETY: forwards all calls to the system allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
@@ -39,7 +40,7 @@ const DEVICE: DeviceId = DeviceId(0x1234_5678_9abc_def0);
 const KEY: [u8; 16] = [7; 16];
 const EXCHANGES: u64 = 500;
 
-/// REQUEST and CHALLENGE, RESPONSE and ACK, a BOUND RESPONSE that is refused, and a datagram that is none.
+/// REQUEST and CHALLENGE, RESPONSE and ACK, a refused BOUND RESPONSE, and an invalid datagram.
 fn exchange(socket: &UdpSocket, number: u64) {
     let mut nonce = [3; 16];
     nonce[..8].copy_from_slice(&number.to_be_bytes());
@@ -65,10 +66,10 @@ fn exchange(socket: &UdpSocket, number: u64) {
     response.tag = linewarden_protocol::tag::response(
         &AuthKey::from_bytes(KEY),
         &response,
-        &linewarden_protocol::tag::loc(None),
+        &linewarden_protocol::tag::location(None),
     );
     socket.send(&[0; 70]).unwrap();
-    // BOUND, so that the neighbour table is asked, which knows nobody on loopback.
+    // BOUND, so that the neighbor table is read, which has no entries for loopback.
     let mut bound = response;
     bound.header.flags = wire::FLAG_BOUND;
     socket.send(zerocopy::IntoBytes::as_bytes(&bound)).unwrap();
@@ -83,7 +84,7 @@ fn packets_are_handled_without_the_allocator() {
     let port = UdpSocket::bind((ip, 0)).unwrap().local_addr().unwrap().port();
     let config = Config {
         gateway_id: GATEWAY,
-        lease_s: 600,
+        session_lifetime_s: 600,
         lap_port: port,
         local: vec![ip.into()],
         device_prefixes: vec!["127.0.0.0/8".parse().unwrap()],
@@ -104,7 +105,7 @@ fn packets_are_handled_without_the_allocator() {
         provers: 0,
         classic: None,
         p4dra: None,
-        in_packets: None,
+        inband_evidence: None,
         always_pass: Vec::new(),
         dhcp_servers: Vec::new(),
     };
@@ -119,7 +120,7 @@ fn packets_are_handled_without_the_allocator() {
     };
     host.install(DEVICE, Mode::Key, RowIndex(0), &[row], None)
         .unwrap();
-    // Drawn once: it lives longer than the test takes.
+    // Drawn once: it is valid for longer than the test runs.
     let mut now = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,

@@ -1,4 +1,4 @@
-//! `host` as a user runs it: real sockets, real threads, the real device role at the other end.
+//! `host` as a user runs it: real sockets, real threads, and the real device role as the peer.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -32,8 +32,8 @@ use linewarden_protocol::verdict::Verdict;
 use netns::{ip, leave_namespace};
 
 const GATEWAY: GatewayId = GatewayId(5);
-/// What is waited for a datagram that will come; on a loaded machine it may take long.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Maximum time to wait for an expected datagram; a loaded machine may need long.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn now_ms(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec {
@@ -48,7 +48,7 @@ fn now_ms(clock: libc::clockid_t) -> u64 {
 fn config(local: &[IpAddr], port: u16) -> Config {
     Config {
         gateway_id: GATEWAY,
-        lease_s: 600,
+        session_lifetime_s: 600,
         lap_port: port,
         local: local.to_vec(),
         device_prefixes: ["127.0.0.0/8", "::1/128"]
@@ -71,7 +71,7 @@ fn config(local: &[IpAddr], port: u16) -> Config {
         provers: 0,
         classic: None,
         p4dra: None,
-        in_packets: None,
+        inband_evidence: None,
         always_pass: Vec::new(),
         dhcp_servers: Vec::new(),
     }
@@ -84,12 +84,12 @@ fn options(threads: usize) -> HostOptions {
     }
 }
 
-/// A loopback address for one test alone: tests run side by side.
+/// A loopback address that only one test uses, since tests run side by side.
 fn own_loopback(test: u8) -> IpAddr {
     Ipv4Addr::new(127, 20, test, 1).into()
 }
 
-/// A port that nobody uses at that address.
+/// An unused port at that address.
 fn free_port(ip: IpAddr) -> u16 {
     UdpSocket::bind((ip, 0)).unwrap().local_addr().unwrap().port()
 }
@@ -110,7 +110,7 @@ struct Peer {
 impl Peer {
     fn connect(number: u64, mode: Mode, from: IpAddr, to: SocketAddr) -> Self {
         let socket = UdpSocket::bind((from, 0)).unwrap();
-        // Connected: a reply from any other address than the one asked is not received.
+        // Connected: a reply from another address than that of the request is not received.
         socket.connect(to).unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
         Self {
@@ -120,7 +120,7 @@ impl Peer {
         }
     }
 
-    /// What its PUF gives for a row.
+    /// The PUF's response for a row.
     fn row_key(&self, idx: RowIndex) -> RowKey {
         let idx = if self.mode == Mode::Key { 0 } else { idx.0 };
         RowKey::from_bytes(prf::f(
@@ -146,7 +146,7 @@ impl Peer {
             .unwrap();
     }
 
-    /// One handshake with the real device role, to its end.
+    /// One complete handshake with the real device role.
     fn authenticate(&self, bound_mac: Option<[u8; 6]>) -> bool {
         let mut device = Device::new(DeviceConfig {
             device: self.id,
@@ -162,7 +162,7 @@ impl Peer {
         nonce[..8].copy_from_slice(&(began ^ self.id.0).to_be_bytes());
         let mut output = device.start(nonce, began).unwrap();
         let mut buffer = [0; 256];
-        while clock() - began < PATIENCE.as_millis() as u64 {
+        while clock() - began < TIMEOUT.as_millis() as u64 {
             output = match output {
                 Output::Transmit(message) => {
                     self.socket.send(&message).unwrap();
@@ -200,9 +200,9 @@ fn loopbacks() -> Vec<IpAddr> {
     all
 }
 
-/// Held while a port is given up and taken again, and while a program is started: between fork and exec that one has copies of
-/// all sockets, and their ports are in use.
-static ALONE: Mutex<()> = Mutex::new(());
+/// Locked while a port is released and bound again, and while a program is started: between fork and exec the child
+/// has copies of all sockets, and their ports are in use.
+static EXCLUSIVE: Mutex<()> = Mutex::new(());
 
 #[test]
 fn devices_authenticate_over_loopback() {
@@ -212,7 +212,7 @@ fn devices_authenticate_over_loopback() {
     let mut peers = Vec::new();
     for (number, ip) in (1u64..).zip(addresses.iter().cycle().take(20)) {
         let mode = if number % 4 < 2 { Mode::Pool } else { Mode::Key };
-        // Each from an address of its own, as a session owns its address.
+        // Each from its own address, since a session owns its address.
         let from = match ip {
             IpAddr::V4(_) => Ipv4Addr::new(127, 1, 0, number as u8).into(),
             IpAddr::V6(_) => *ip,
@@ -238,32 +238,32 @@ fn devices_authenticate_over_loopback() {
 }
 
 #[test]
-fn the_rest_is_dropped_without_an_answer() {
+fn other_datagrams_are_dropped_without_a_reply() {
     let ip = own_loopback(1);
     let port = free_port(ip);
     let mut host = started(&config(&[ip], port), 1);
     let peer = Peer::connect(1, Mode::Pool, ip, (ip, port).into());
-    let stranger = Peer::connect(2, Mode::Pool, ip, (ip, port).into());
+    let unknown = Peer::connect(2, Mode::Pool, ip, (ip, port).into());
     peer.install(&mut host);
-    stranger.socket.send(b"").unwrap();
-    stranger.socket.send(&[0xff; 64]).unwrap();
-    stranger.socket.send(&vec![0x4c; 9000]).unwrap();
+    unknown.socket.send(b"").unwrap();
+    unknown.socket.send(&[0xff; 64]).unwrap();
+    unknown.socket.send(&vec![0x4c; 9000]).unwrap();
     let mut data = vec![0; 1400];
     data[..8].copy_from_slice(&[0x4c, 0x57, 1, 6, 1, 0, 5, 120]);
     data[15] = 1;
-    stranger.socket.send(&data).unwrap();
-    // Behind them in the queue: when this is answered, they were judged.
+    unknown.socket.send(&data).unwrap();
+    // Behind them in the queue: when this is answered, all of them have been checked.
     assert!(peer.authenticate(None));
     let counters = host.counters().unwrap();
     assert_eq!(counters.get(Verdict::DropLength), 1);
     assert_eq!(counters.get(Verdict::DropMagic), 2);
     assert_eq!(counters.get(Verdict::DropNotSealed), 1);
-    stranger.socket.set_nonblocking(true).unwrap();
-    assert!(stranger.socket.recv(&mut [0; 9]).is_err());
+    unknown.socket.set_nonblocking(true).unwrap();
+    assert!(unknown.socket.recv(&mut [0; 9]).is_err());
 }
 
 #[test]
-fn a_wildcard_socket_answers_from_the_address_asked() {
+fn a_wildcard_socket_replies_from_the_requested_address() {
     let all = IpAddr::from(Ipv4Addr::UNSPECIFIED);
     let port = free_port(all);
     let mut host = started(&config(&[all], port), 2);
@@ -272,7 +272,7 @@ fn a_wildcard_socket_answers_from_the_address_asked() {
         let from = Ipv4Addr::new(127, 9, 8, number).into();
         let peer = Peer::connect(number.into(), Mode::Pool, from, (to, port).into());
         peer.install(&mut host);
-        assert!(peer.authenticate(None), "asked {to}");
+        assert!(peer.authenticate(None), "requested from {to}");
     }
 }
 
@@ -294,26 +294,26 @@ fn the_classic_profile_is_served_on_its_port() {
     let host = started(&config, 1);
     let socket = UdpSocket::bind((ip, 0)).unwrap();
     socket.connect((ip, classic_port)).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     let bits = ResponseBits::B128;
-    let ask = |message: &Message| {
+    let exchange = |message: &Message| {
         let mut bytes = vec![0; bits.message_bytes()];
         message.write(bits, &mut bytes).unwrap();
         socket.send(&bytes).unwrap();
         let length = socket.recv(&mut bytes).unwrap();
         Message::parse(bits, &bytes[..length]).unwrap()
     };
-    let challenge = ask(&classic_device::request(1));
+    let challenge = exchange(&classic_device::request(1));
     assert_eq!((challenge.kind, challenge.challenge1), (message_type::CH, 0));
     let response = classic_device::respond(&challenge, bits, &[0; 32], None).unwrap();
-    let ack = ask(&response);
+    let ack = exchange(&response);
     assert!(classic_device::is_accepted(&ack, &response));
     assert_eq!(host.counters().unwrap().get(Verdict::ReplyClassicAck), 1);
 }
 
 #[test]
-fn what_cannot_be_served_is_refused() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+fn unsupported_settings_are_refused() {
+    let _alone = EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner);
     let ip = own_loopback(3);
     let port = free_port(ip);
     let gated = Config {
@@ -321,23 +321,23 @@ fn what_cannot_be_served_is_refused() {
         ..config(&[ip], port)
     };
     match Host::start(&gated, &options(1)) {
-        Err(DataPlaneError::Config(ConfigError::Unsupported { what: "gate", .. })) => {}
+        Err(DataPlaneError::Config(ConfigError::Unsupported { feature: "gate", .. })) => {}
         other => panic!("{other:?}"),
     }
     let first = started(&config(&[ip], port), 2);
     let second = Host::start(&config(&[ip], port), &options(1)).unwrap_err();
     let text = format!("{second}");
     assert!(text.contains(&format!("{ip}:{port}")), "{text}");
-    assert!(text.contains("another gateway"), "{text}");
+    assert!(text.contains("second gateway"), "{text}");
     drop(first);
     started(&config(&[ip], port), 1);
-    let elsewhere = Host::start(&config(&[Ipv4Addr::new(192, 0, 2, 1).into()], port), &options(1));
-    assert!(format!("{}", elsewhere.unwrap_err()).contains("configured on an interface"));
+    let other_address = Host::start(&config(&[Ipv4Addr::new(192, 0, 2, 1).into()], port), &options(1));
+    assert!(format!("{}", other_address.unwrap_err()).contains("configure the address on an interface"));
 }
 
 #[test]
-fn it_stops_and_starts_again() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+fn the_data_plane_stops_and_starts_again() {
+    let _alone = EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner);
     let ip = own_loopback(4);
     let config = config(&[ip], free_port(ip));
     let mut host = started(&config, 3);
@@ -346,13 +346,13 @@ fn it_stops_and_starts_again() {
     host.stop();
     assert_eq!(host.failure(), None);
     host.listen(&config, &options(2)).unwrap();
-    assert!(peer.authenticate(None), "what was installed is still there");
+    assert!(peer.authenticate(None), "the installed device is still available");
 }
 
-/// BOUND sessions: the MAC address comes from the neighbour table, also after the device has changed it.
+/// BOUND sessions: the MAC address comes from the neighbor table, also after the device has changed it.
 #[test]
-fn a_bound_session_takes_the_mac_address_from_the_neighbour_table() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+fn a_bound_session_takes_the_mac_address_from_the_neighbor_table() {
+    let _alone = EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner);
     let gateway_ip = Ipv4Addr::new(10, 9, 0, 254);
     let port = 20_550;
     let (ready, is_ready) = mpsc::channel();
@@ -422,7 +422,7 @@ fn a_bound_session_takes_the_mac_address_from_the_neighbour_table() {
     assert_eq!(mac.map(u16::to_ne_bytes).concat(), [2, 0, 0, 0, 0, 2]);
 }
 
-/// What does not fit the receive buffer has no verdict. All that was sent is counted, in one way or the other.
+/// Datagrams that do not fit into the receive buffer have no verdict. Each datagram is counted as received or lost.
 #[test]
 fn packets_that_the_kernel_drops_are_counted() {
     let local = own_loopback(99);
@@ -440,14 +440,14 @@ fn packets_that_the_kernel_drops_are_counted() {
     let begin = std::time::Instant::now();
     let mut sent = 0;
     while counted(&host).1 == 0 {
-        assert!(begin.elapsed() < PATIENCE, "{sent} were sent, and none dropped");
+        assert!(begin.elapsed() < TIMEOUT, "{sent} datagrams sent, none dropped");
         for _ in 0..1_000 {
             socket.send_to(&[0; 64], (local, config.lap_port)).unwrap();
             sent += 1;
         }
     }
     while counted(&host).0 + counted(&host).1 < sent {
-        assert!(begin.elapsed() < PATIENCE, "{:?} of {sent}", counted(&host));
+        assert!(begin.elapsed() < TIMEOUT, "{:?} of {sent}", counted(&host));
         thread::yield_now();
     }
     let (seen, dropped) = counted(&host);
@@ -456,6 +456,6 @@ fn packets_that_the_kernel_drops_are_counted() {
     assert_eq!(
         counted(&host),
         (seen, dropped),
-        "also when the sockets are closed"
+        "the count is kept after the sockets are closed"
     );
 }

@@ -1,5 +1,5 @@
-//! What of a sealed gate outlives its process: the data plane is dropped, as by the end of its process, and the program that stays on the
-//! interface is run on frames. Needs root.
+//! The parts of a sealed gate that outlive its process: the data plane is dropped, as when its process ends, and the program
+//! that stays on the interface is run on frames. Needs root.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -26,18 +26,18 @@ use linewarden_protocol::ids::{Mode, RowIndex};
 use linewarden_protocol::verdict::Verdict::{self, *};
 use zerocopy::IntoBytes as _;
 
-use support::device::{A, GATEWAY, Held, Response, gateway_end, sealed_frame, service_end};
+use support::device::{A, DeviceSession, GATEWAY, Response, gateway_end, sealed_frame, service_end};
+use support::fixture::attest::{proof, round};
+use support::fixture::{load_xdp, real_now};
 use support::netns::{index_of, ip, leave_namespace};
-use support::shape::Shape;
-use support::world::attest::{proof, round};
-use support::world::{load_xdp, real_now};
+use support::test_config::TestConfig;
 
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
 const XDP_TX: u32 = 3;
 const FRESH: [u8; 8] = [7; 8];
 
-/// A BPF filesystem of the test's own.
+/// A BPF filesystem that only the test uses.
 struct BpfFilesystem(tempfile::TempDir);
 
 impl BpfFilesystem {
@@ -61,20 +61,20 @@ impl Drop for BpfFilesystem {
 
 /// A gateway's data plane at a sealed gate that stays.
 fn start(pins: &Path, interfaces: &[u32]) -> Result<Xdp, DataPlaneError> {
-    let shape = Shape {
+    let shape = TestConfig {
         provers: 16,
-        ..Shape::SEALED
+        ..TestConfig::SEALED
     };
-    let mut plane = Xdp::load_kept(&shape.config(), pins)?;
-    // The interface that test runs come in by.
-    assert!(plane.store().set_port(1, &[gateway_end(false).mac]));
+    let mut data_plane = Xdp::load_pinned(&shape.config(), pins)?;
+    // The interface that test runs use as ingress interface.
+    assert!(data_plane.store().set_port(1, &[gateway_end(false).mac]));
     for interface in interfaces {
-        plane.attach_pinned(*interface, pins)?;
+        data_plane.attach_pinned(*interface, pins)?;
     }
-    Ok(plane)
+    Ok(data_plane)
 }
 
-/// Two interfaces whose other ends are not looked at.
+/// Two interfaces whose peers are not used.
 fn interfaces() -> [u32; 2] {
     for pair in [
         "lw-a address 02:00:00:00:ff:fe type veth peer name lw-x",
@@ -85,17 +85,17 @@ fn interfaces() -> [u32; 2] {
     ["lw-a", "lw-b"].map(index_of)
 }
 
-/// A's pool of four rows, on a value that was fresh at `now_ns`.
-fn serve_a(plane: &mut Xdp, now_ns: u64) {
+/// A's pool of four rows, under a value that was fresh at `now_ns`.
+fn install_a(data_plane: &mut Xdp, now_ns: u64) {
     let row = |idx| Row {
         challenge: A.challenge(Mode::Pool, RowIndex(idx)),
         auth_key: A.auth_key(Mode::Pool, RowIndex(idx)),
     };
     let rows: Vec<Row> = (0..4).map(row).collect();
-    plane
+    data_plane
         .install(A.id(), Mode::Pool, RowIndex(0), &rows, None)
         .unwrap();
-    plane.set_fresh(FRESH, now_ns);
+    data_plane.set_fresh(FRESH, now_ns);
 }
 
 fn request() -> Vec<u8> {
@@ -103,7 +103,7 @@ fn request() -> Vec<u8> {
 }
 
 /// A's RESPONSE with its first row.
-fn answer() -> Response {
+fn response_fields() -> Response {
     Response {
         mode: Mode::Pool,
         idx: 0,
@@ -116,13 +116,13 @@ fn answer() -> Response {
 
 /// A datagram of the session that this RESPONSE opens.
 fn data(seq: u32) -> Vec<u8> {
-    let held = Held::of(A, Mode::Pool, &A.response(&answer()));
+    let held = DeviceSession::of(A, Mode::Pool, &A.response(&response_fields()));
     let to = service_end(false);
     sealed_frame(A, &to).udp(&held.seal(seq, &to, b"reading"))
 }
 
 #[test]
-fn a_sealed_gate_answers_without_its_process_and_what_ends_with_it_ends() {
+fn a_sealed_gate_replies_without_its_process_and_other_functions_end() {
     let filesystem = match capability() {
         true => BpfFilesystem::mount("mode=0700"),
         false => return,
@@ -130,17 +130,17 @@ fn a_sealed_gate_answers_without_its_process_and_what_ends_with_it_ends() {
     let pins = filesystem.0.path().join("gates");
     let interfaces = interfaces();
     let now_ns = real_now().monotonic_ms * 1_000_000;
-    let mut plane = start(&pins, &interfaces).unwrap();
-    serve_a(&mut plane, now_ns);
-    let before = Tried::of(interfaces[0]);
+    let mut data_plane = start(&pins, &interfaces).unwrap();
+    install_a(&mut data_plane, now_ns);
+    let before = AttachedProgram::of(interfaces[0]);
     assert_eq!(before.run(&request()), (XDP_TX, Some(ReplyChallenge)));
     let claim = A.frame(false).udp(&proof(A, &round(4, 1), 1));
     assert_eq!(before.run(&claim), (XDP_DROP, Some(DropRound)));
 
-    drop(plane);
-    answers_without_its_process(&before, &claim, &interfaces);
+    drop(data_plane);
+    replies_without_its_process(&before, &claim, &interfaces);
     the_next_process_takes_its_place(&before, &pins, &interfaces);
-    an_old_value_stops_the_answers(&pins, &interfaces, now_ns);
+    expired_fresh_value_stops_replies(&pins, &interfaces, now_ns);
 
     for interface in interfaces {
         assert!(xdp::release(&pins, interface).unwrap());
@@ -149,29 +149,29 @@ fn a_sealed_gate_answers_without_its_process_and_what_ends_with_it_ends() {
     assert_eq!(names(&pins), BTreeSet::new());
 }
 
-fn answers_without_its_process(before: &Tried, claim: &[u8], interfaces: &[u32; 2]) {
-    // The kernel empties the tables of programs a moment later, in a thread of its own.
+fn replies_without_its_process(before: &AttachedProgram, claim: &[u8], interfaces: &[u32; 2]) {
+    // The kernel empties the tables of programs a moment later, in its own thread.
     let until = Instant::now() + Duration::from_secs(60);
     while before.run(claim).1 != Some(DropStopped) {
-        assert!(Instant::now() < until, "PROOFs are still judged");
+        assert!(Instant::now() < until, "PROOFs are still checked");
     }
-    // That of the same moment that is kept is not empty, on either interface: the whole handshake, and DATA.
+    // The tables of the kept program are not empty, on either interface: the whole handshake works, and DATA.
     for interface in interfaces {
         assert_eq!(
-            Tried::of(*interface).run(&request()),
+            AttachedProgram::of(*interface).run(&request()),
             (XDP_TX, Some(ReplyChallenge))
         );
     }
-    let response = A.frame(false).udp(&answer().bytes(A));
+    let response = A.frame(false).udp(&response_fields().bytes(A));
     assert_eq!(before.run(&response), (XDP_TX, Some(ReplyAck)));
-    assert_eq!(before.run(&response), (XDP_TX, Some(ReplyAckAgain)));
+    assert_eq!(before.run(&response), (XDP_TX, Some(ReplyAckRepeated)));
     assert_eq!(before.run(&data(1)), (XDP_PASS, Some(PassData)));
 }
 
-/// It leaves one table at each interface.
-fn the_next_process_takes_its_place(before: &Tried, pins: &Path, interfaces: &[u32; 2]) {
-    let plane = start(pins, interfaces).unwrap();
-    let after = Tried::of(interfaces[0]);
+/// One table remains at each interface.
+fn the_next_process_takes_its_place(before: &AttachedProgram, pins: &Path, interfaces: &[u32; 2]) {
+    let data_plane = start(pins, interfaces).unwrap();
+    let after = AttachedProgram::of(interfaces[0]);
     assert_ne!(before.id, after.id);
     assert_eq!(after.run(&request()), (XDP_TX, Some(ReplyChallenge)));
     assert_eq!(after.run(&data(2)), (XDP_PASS, Some(PassData)));
@@ -180,28 +180,29 @@ fn the_next_process_takes_its_place(before: &Tried, pins: &Path, interfaces: &[u
         let tables = names.iter().filter(|name| name.starts_with("programs-"));
         assert_eq!((names.len(), tables.count()), (3, 1), "{names:?}");
     }
-    drop(plane);
-    let second = Tried::of(interfaces[1]);
+    drop(data_plane);
+    let second = AttachedProgram::of(interfaces[1]);
     assert_eq!(second.run(&request()), (XDP_TX, Some(ReplyChallenge)));
 }
 
-/// Older than 16 s, `fresh` stops the answers, whoever is there.
-fn an_old_value_stops_the_answers(pins: &Path, interfaces: &[u32; 2], now_ns: u64) {
-    let plane = start(pins, &[]).unwrap();
-    plane
+/// When `fresh` is older than 16 s, replies stop, with or without a process.
+fn expired_fresh_value_stops_replies(pins: &Path, interfaces: &[u32; 2], now_ns: u64) {
+    let data_plane = start(pins, &[]).unwrap();
+    data_plane
         .store()
         .set_fresh(FRESH, now_ns.saturating_sub(17_000_000_000));
-    drop(plane);
+    drop(data_plane);
     for (seq, interface) in (3..).zip(interfaces) {
-        let tried = Tried::of(*interface);
-        assert_eq!(tried.run(&request()), (XDP_DROP, Some(DropStopped)));
-        assert_eq!(tried.run(&data(seq)), (XDP_PASS, Some(PassData)));
+        let attached = AttachedProgram::of(*interface);
+        assert_eq!(attached.run(&request()), (XDP_DROP, Some(DropStopped)));
+        assert_eq!(attached.run(&data(seq)), (XDP_PASS, Some(PassData)));
     }
 }
 
-/// A start that a program of somebody else on the interface refuses leaves no pin behind, and the gate of before as it is.
+/// A start that fails because another program is on the interface leaves no new pin, and the previous gate is
+/// unchanged.
 #[test]
-fn a_start_that_fails_takes_nothing_from_the_gate_before() {
+fn a_failed_start_leaves_the_previous_gate_unchanged() {
     let filesystem = match capability() {
         true => BpfFilesystem::mount("mode=0700"),
         false => return,
@@ -209,56 +210,56 @@ fn a_start_that_fails_takes_nothing_from_the_gate_before() {
     let pins = filesystem.0.path().join("gates");
     ip("link add lw-a type veth peer name lw-x");
     let interface = index_of("lw-a");
-    let elsewhere = filesystem.0.path().join("elsewhere");
-    drop(start(&elsewhere, &[interface]).unwrap());
+    let other_directory = filesystem.0.path().join("elsewhere");
+    drop(start(&other_directory, &[interface]).unwrap());
     let error = start(&pins, &[interface]).err().unwrap().to_string();
     assert!(error.contains("has an XDP program"), "{error}");
     assert_eq!(names(&place(&pins, interface)), BTreeSet::new());
-    let names = names(&place(&elsewhere, interface));
+    let names = names(&place(&other_directory, interface));
     assert!(
         names.contains("link") && names.contains("programs-0"),
         "{names:?}"
     );
-    assert!(xdp::release(&elsewhere, interface).unwrap());
+    assert!(xdp::release(&other_directory, interface).unwrap());
 }
 
-/// Whose the directories are does not matter for a release, so that what lies there may be planted.
+/// A release does not check who owns the directories, so that planted directories can be released too.
 #[test]
-fn a_release_takes_nothing_off_other_interfaces_than_its_own() {
+fn a_release_affects_only_its_own_interface() {
     let filesystem = match capability() {
         true => BpfFilesystem::mount("mode=0700"),
         false => return,
     };
     let pins = filesystem.0.path().join("gates");
-    let [mine, other] = interfaces();
+    let [own, other] = interfaces();
     let attached = |interface: u32| {
         let null = std::fs::File::open("/dev/null").unwrap();
         let hook = libbpf_rs::Xdp::new(null.as_fd());
         hook.query_id(interface.cast_signed(), XdpFlags::NONE)
             .is_ok_and(|id| id != 0)
     };
-    drop(start(&pins, &[mine, other]).unwrap());
-    let (pin, others_pin) = (place(&pins, mine).join("link"), place(&pins, other).join("link"));
-    let aside = filesystem.0.path().join("aside");
+    drop(start(&pins, &[own, other]).unwrap());
+    let (pin, others_pin) = (place(&pins, own).join("link"), place(&pins, other).join("link"));
+    let moved = filesystem.0.path().join("aside");
     for plant in [
         |from: &Path, to: &Path| std::os::unix::fs::symlink(from, to).unwrap(),
         |from: &Path, to: &Path| std::fs::hard_link(from, to).unwrap(),
     ] {
-        std::fs::rename(&pin, &aside).unwrap();
+        std::fs::rename(&pin, &moved).unwrap();
         plant(&others_pin, &pin);
-        let _ = xdp::release(&pins, mine);
-        assert!(attached(mine) && attached(other) && others_pin.exists());
-        // The planted pin is gone with the directory; the right one is put back.
+        let _ = xdp::release(&pins, own);
+        assert!(attached(own) && attached(other) && others_pin.exists());
+        // The planted pin is removed with the directory; the original one is restored.
         std::fs::create_dir_all(pin.parent().unwrap()).unwrap();
-        std::fs::rename(&aside, &pin).unwrap();
+        std::fs::rename(&moved, &pin).unwrap();
     }
-    for interface in [mine, other] {
+    for interface in [own, other] {
         assert!(xdp::release(&pins, interface).unwrap() && !attached(interface));
     }
     assert!(xdp::release_memory(&pins, GATEWAY.0).unwrap());
 }
 
-/// Directories that are still to be made lie in the current directory.
+/// The directories that are still to be created are in the current directory.
 #[test]
 fn a_relative_directory_is_as_secure_as_the_current_one() {
     if !capability() {
@@ -267,10 +268,10 @@ fn a_relative_directory_is_as_secure_as_the_current_one() {
     for (mode, is_secure) in [("mode=0700", true), ("mode=1777", false)] {
         let filesystem = BpfFilesystem::mount(mode);
         let thread = std::thread::spawn(move || {
-            // SAFETY: takes no pointer; the current directory is this thread's own from here on.
+            // SAFETY: takes no pointer; from here on the current directory belongs to this thread alone.
             assert_eq!(unsafe { libc::unshare(libc::CLONE_FS) }, 0);
             std::env::set_current_dir(filesystem.0.path()).unwrap();
-            let found = xdp::insecure(Path::new("gates/of-here"));
+            let found = xdp::pin_directory_problem(Path::new("gates/of-here"));
             assert_eq!(found.is_none(), is_secure, "{mode}: {found:?}");
             std::env::set_current_dir("/").unwrap();
         });
@@ -278,9 +279,9 @@ fn a_relative_directory_is_as_secure_as_the_current_one() {
     }
 }
 
-/// In a network namespace of its own; `false`, with the reason, without the privilege.
+/// Enters a new network namespace; `false`, with the reason printed, without the privilege.
 fn capability() -> bool {
-    load_xdp(&Shape::SEALED.config()).is_some() && leave_namespace()
+    load_xdp(&TestConfig::SEALED.config()).is_some() && leave_namespace()
 }
 
 fn names(directory: &Path) -> BTreeSet<String> {
@@ -290,7 +291,7 @@ fn names(directory: &Path) -> BTreeSet<String> {
         .collect()
 }
 
-/// Where an interface's pins are.
+/// The directory of an interface's pins.
 fn place(pins: &Path, interface: u32) -> PathBuf {
     let name = names(pins)
         .into_iter()
@@ -299,13 +300,13 @@ fn place(pins: &Path, interface: u32) -> PathBuf {
 }
 
 /// The program on an interface, with its counters.
-struct Tried {
+struct AttachedProgram {
     id: u32,
     program: OwnedFd,
     percpu: MapHandle,
 }
 
-impl Tried {
+impl AttachedProgram {
     fn of(interface: u32) -> Self {
         let null = std::fs::File::open("/dev/null").unwrap();
         let hook = libbpf_rs::Xdp::new(null.as_fd());
@@ -336,7 +337,7 @@ impl Tried {
         })
     }
 
-    /// What becomes of a frame: the action, and the verdict that was counted.
+    /// The result for a frame: the action, and the counted verdict.
     fn run(&self, frame: &[u8]) -> (u32, Option<Verdict>) {
         let before = self.counts();
         let mut out = vec![0u8; frame.len() + 256];
@@ -348,7 +349,7 @@ impl Tried {
             data_size_out: out.len() as u32,
             ..Default::default()
         };
-        // SAFETY: the buffers live until the call is back, and are as long as said.
+        // SAFETY: the buffers are valid until the call returns, and have the given lengths.
         let result =
             unsafe { libbpf_sys::bpf_prog_test_run_opts(self.program.as_raw_fd(), &raw mut options) };
         assert_eq!(result, 0, "{}", std::io::Error::last_os_error());

@@ -1,4 +1,5 @@
-//! The `xdp` data plane on interfaces of the kernel: whose frames are the gateway's in a bridge, and what a large MTU asks for.
+//! The `xdp` data plane on real interfaces: which frames belong to the gateway in a bridge, and what a large MTU
+//! requires.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -22,9 +23,9 @@ use linewarden_protocol::verdict::Verdict;
 use zerocopy::IntoBytes as _;
 
 use support::device::{A, GATEWAY, Response, gateway_end, service_end};
+use support::fixture::{install_key, load_xdp};
 use support::netns::{index_of, ip, leave_namespace, packet_socket};
-use support::shape::Shape;
-use support::world::{install_key, load_xdp};
+use support::test_config::TestConfig;
 
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
@@ -35,7 +36,7 @@ fn written(mac: Mac) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// Two interfaces, `here` and `there`, of a namespace of the calling thread's own, that send nothing by themselves.
+/// Two interfaces, `here` and `there`, in a new namespace of the calling thread, that send nothing by themselves.
 fn link(mtu: u32) -> bool {
     if !leave_namespace() {
         return false;
@@ -52,13 +53,13 @@ fn link(mtu: u32) -> bool {
     true
 }
 
-/// What devices send, and what the data plane counts of it.
-struct Wire {
+/// Frames that devices send, and how the data plane counts them.
+struct TestLink {
     socket: OwnedFd,
     counted: Counters,
 }
 
-impl Wire {
+impl TestLink {
     fn at(interface: &str) -> Self {
         Self {
             socket: packet_socket(interface, 0),
@@ -66,30 +67,30 @@ impl Wire {
         }
     }
 
-    fn judged(&mut self, plane: &Xdp, frame: &[u8]) -> Verdict {
+    fn verdict_of(&mut self, data_plane: &Xdp, frame: &[u8]) -> Verdict {
         // SAFETY: the frame is valid for its length during the call.
         let sent = unsafe { libc::send(self.socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
         assert_eq!(sent, frame.len() as isize, "{}", std::io::Error::last_os_error());
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
-            let counted = plane.counters().unwrap();
+            let counted = data_plane.counters().unwrap();
             let counts: Vec<_> = counted.since(&self.counted).nonzero().collect();
             if let [(verdict, 1)] = counts[..] {
                 self.counted = counted;
                 return verdict;
             }
             assert!(counts.is_empty(), "{counts:?}");
-            assert!(Instant::now() < deadline, "nothing is counted");
+            assert!(Instant::now() < deadline, "no frame is counted");
             std::thread::yield_now();
         }
     }
 }
 
-/// A plane that knows A, loaded and not attached.
-fn plane(config: &Config) -> Option<Xdp> {
-    let mut plane = load_xdp(config)?;
-    install_key(&mut plane, A, FRESH);
-    Some(plane)
+/// A data plane that knows A, loaded and not attached.
+fn data_plane(config: &Config) -> Option<Xdp> {
+    let mut data_plane = load_xdp(config)?;
+    install_key(&mut data_plane, A, FRESH);
+    Some(data_plane)
 }
 
 fn request_to(mac: Mac) -> Vec<u8> {
@@ -100,9 +101,10 @@ fn request_to(mac: Mac) -> Vec<u8> {
     FrameBuilder::new(A.end(false), to).udp(A.request([3; 16]).as_bytes())
 }
 
-/// In a bridge devices send to the bridge's address, and what is for a silent station behind another port is flooded to this one.
+/// In a bridge devices send to the bridge's address, and frames for an idle station behind another port are flooded
+/// to this one.
 #[test]
-fn a_port_of_a_bridge_answers_for_itself_and_its_bridge_and_for_no_station() {
+fn a_bridge_port_replies_for_itself_and_its_bridge_only() {
     if !link(1500) {
         return;
     }
@@ -117,11 +119,11 @@ fn a_port_of_a_bridge_answers_for_itself_and_its_bridge_and_for_no_station() {
     ));
     ip("link set here master bridge");
     ip("link set bridge up");
-    let Some(mut plane) = plane(&Shape::OFF.config()) else {
+    let Some(mut data_plane) = data_plane(&TestConfig::OFF.config()) else {
         return;
     };
-    plane.attach(index_of("here")).unwrap();
-    let mut wire = Wire::at("there");
+    data_plane.attach(index_of("here")).unwrap();
+    let mut wire = TestLink::at("there");
     for (mac, expected) in [
         (gateway_end(false).mac, Verdict::ReplyChallenge),
         (bridge, Verdict::ReplyChallenge),
@@ -129,21 +131,21 @@ fn a_port_of_a_bridge_answers_for_itself_and_its_bridge_and_for_no_station() {
         (later, Verdict::PassForeign),
     ] {
         assert_eq!(
-            wire.judged(&plane, &request_to(mac)),
+            wire.verdict_of(&data_plane, &request_to(mac)),
             expected,
             "{}",
             written(mac)
         );
     }
     ip(&format!("link set bridge address {}", written(later)));
-    plane.follow_links();
+    data_plane.refresh_links();
     for (mac, expected) in [
         (gateway_end(false).mac, Verdict::ReplyChallenge),
         (bridge, Verdict::PassForeign),
         (later, Verdict::ReplyChallenge),
     ] {
         assert_eq!(
-            wire.judged(&plane, &request_to(mac)),
+            wire.verdict_of(&data_plane, &request_to(mac)),
             expected,
             "later, {}",
             written(mac)
@@ -151,48 +153,56 @@ fn a_port_of_a_bridge_answers_for_itself_and_its_bridge_and_for_no_station() {
     }
 }
 
-/// Of such a frame the program sees only the beginning, and still knows that it is whole.
+/// Of such a frame the program sees only the beginning, and still determines that it is complete.
 #[test]
-fn an_open_gate_judges_frames_that_come_in_fragments() {
+fn an_open_gate_checks_fragmented_frames() {
     if !link(9000) {
         return;
     }
     assert!(has_large_frames(&[index_of("here")]) && !has_large_frames(&[1]));
     let config = Config {
         fragments: true,
-        ..Shape::OPEN.config()
+        ..TestConfig::OPEN.config()
     };
-    let Some(mut plane) = plane(&config) else {
+    let Some(mut data_plane) = data_plane(&config) else {
         return;
     };
-    plane.attach(index_of("here")).unwrap();
-    let mut wire = Wire::at("there");
+    data_plane.attach(index_of("here")).unwrap();
+    let mut wire = TestLink::at("there");
     let to_service = FrameBuilder::new(A.end(false), service_end(false));
     for bytes in [100, 3000, 5000, 8900] {
         let frame = to_service.clone().udp(&vec![0x5a; bytes]);
-        assert_eq!(wire.judged(&plane, &frame), Verdict::DropGate, "{bytes} B");
+        assert_eq!(
+            wire.verdict_of(&data_plane, &frame),
+            Verdict::DropGate,
+            "{bytes} B"
+        );
         let beyond = {
             let mut frame = frame;
             let total = u16::try_from(frame.len() - 14).unwrap() + 1;
             frame[16..18].copy_from_slice(&total.to_be_bytes());
             frame
         };
-        assert_eq!(wire.judged(&plane, &beyond), Verdict::DropTruncated, "{bytes} B");
+        assert_eq!(
+            wire.verdict_of(&data_plane, &beyond),
+            Verdict::DropTruncated,
+            "{bytes} B"
+        );
     }
     assert_eq!(
-        wire.judged(&plane, &request_to(gateway_end(false).mac)),
+        wire.verdict_of(&data_plane, &request_to(gateway_end(false).mac)),
         Verdict::ReplyChallenge
     );
 }
 
-/// What lies in fragments counts as what lies behind the packet. Drivers put less into the first buffer than veth does.
+/// Bytes in fragments count as bytes behind the packet. Drivers put less into the first buffer than veth does.
 #[test]
-fn what_always_passes_hides_nothing_in_fragments() {
+fn frames_that_always_pass_hide_nothing_in_fragments() {
     let config = Config {
         fragments: true,
-        ..Shape::OPEN.config()
+        ..TestConfig::OPEN.config()
     };
-    let Some(plane) = plane(&config) else {
+    let Some(data_plane) = data_plane(&config) else {
         return;
     };
     let end = |ip: &str, port| Endpoint {
@@ -215,8 +225,8 @@ fn what_always_passes_hides_nothing_in_fragments() {
     ];
     for frame in frames {
         for (behind, action) in [(0, XDP_PASS), (18, XDP_PASS), (19, XDP_DROP), (1400, XDP_DROP)] {
-            let whole = [&frame[..], &vec![0x5a; behind]].concat();
-            let Ok(run) = plane.test_run_in_fragments(&whole, frame.len()) else {
+            let complete = [&frame[..], &vec![0x5a; behind]].concat();
+            let Ok(run) = data_plane.test_run_in_fragments(&complete, frame.len()) else {
                 println!("SKIPPED: this kernel splits no frame in test runs (Linux 6.18)");
                 return;
             };
@@ -225,14 +235,15 @@ fn what_always_passes_hides_nothing_in_fragments() {
     }
 }
 
-/// The type of a control message decides whether a device may send it. A driver may put less than that into the first buffer.
+/// The type of a control message determines whether a device may send it. A driver may put less than that into the
+/// first buffer.
 #[test]
-fn control_messages_whose_type_is_not_seen_are_dropped() {
+fn control_messages_with_an_unreadable_type_are_dropped() {
     let config = Config {
         fragments: true,
-        ..Shape::OPEN.config()
+        ..TestConfig::OPEN.config()
     };
-    let Some(plane) = plane(&config) else {
+    let Some(data_plane) = data_plane(&config) else {
         return;
     };
     let response = Response {
@@ -243,7 +254,9 @@ fn control_messages_whose_type_is_not_seen_are_dropped() {
         bound: Some(A.mac()),
         nonce: [1; 16],
     };
-    let opened = plane.test_run(&A.frame(false).udp(&response.bytes(A))).unwrap();
+    let opened = data_plane
+        .test_run(&A.frame(false).udp(&response.bytes(A)))
+        .unwrap();
     assert_eq!(opened.action, XDP_TX);
     let to = |v6| FrameBuilder::new(A.end(v6), service_end(v6));
     let igmp = to(false).ip(2, &[&[0x11][..], &[0; 63]].concat());
@@ -266,7 +279,7 @@ fn control_messages_whose_type_is_not_seen_are_dropped() {
         (&echo6, before6 + 1, XDP_PASS),
         (&other, before4, XDP_PASS),
     ] {
-        let Ok(run) = plane.test_run_in_fragments(frame, first_buffer) else {
+        let Ok(run) = data_plane.test_run_in_fragments(frame, first_buffer) else {
             println!("SKIPPED: this kernel splits no frame in test runs (Linux 6.18)");
             return;
         };
@@ -274,31 +287,31 @@ fn control_messages_whose_type_is_not_seen_are_dropped() {
     }
 }
 
-/// The error names what is in the way.
+/// The error names the obstacle.
 #[test]
-fn a_large_mtu_is_not_taken_for_another_program() {
+fn a_large_mtu_is_not_reported_as_another_program() {
     if !link(9000) {
         return;
     }
-    let Some(mut plane) = plane(&Shape::SEALED.config()) else {
+    let Some(mut data_plane) = data_plane(&TestConfig::SEALED.config()) else {
         return;
     };
-    let refused = plane.attach(index_of("here")).unwrap_err().to_string();
+    let refused = data_plane.attach(index_of("here")).unwrap_err().to_string();
     assert!(
-        refused.contains("interface here, which has an MTU of 9000"),
+        refused.contains("interface here failed: with MTU 9000"),
         "{refused}"
     );
     assert!(
-        refused.contains("mtu 3498") && !refused.contains("XDP program (it"),
+        refused.contains("mtu 3498") && !refused.contains("already has an XDP program"),
         "{refused}"
     );
     ip("link set there mtu 3498");
     ip("link set here mtu 3498");
-    plane.attach(index_of("here")).unwrap();
-    let mut second = load_xdp(&Shape::OFF.config()).unwrap();
+    data_plane.attach(index_of("here")).unwrap();
+    let mut second = load_xdp(&TestConfig::OFF.config()).unwrap();
     let refused = second.attach(index_of("here")).unwrap_err().to_string();
     assert!(
-        refused.contains("interface here, which has an XDP program"),
+        refused.contains("interface here failed, it already has an XDP program"),
         "{refused}"
     );
 }

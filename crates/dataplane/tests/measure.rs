@@ -1,4 +1,5 @@
-//! What the kernel is measured to run: the same twice, and what is changed behind the gateway's back. Needs root.
+//! The measurement of the programs that the kernel runs: identical when repeated, and different after changes that
+//! the gateway did not make. Needs root.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -20,20 +21,22 @@ use libbpf_rs::{MapCore as _, MapFlags, MapHandle, Program, TC_EGRESS, TcHook, X
 use linewarden_dataplane::xdp::Xdp;
 use linewarden_dataplane::{Config, DataPlane, DataPlaneError, Measurement, Stamp};
 use linewarden_evidence::encoding::Entry;
-use linewarden_evidence::inband::{Form, MasterKey, Template};
+use linewarden_evidence::inband::{ContentFormat, MasterKey, Template};
 use linewarden_evidence::state::{Digests, Snapshot};
 use linewarden_evidence::{BootCount, Digest, Sequence, SwitchId};
 
 use linewarden_protocol::sources::{DeviceSources, OwnAddress, Prefix};
 use support::netns::{index_of, ip, leave_namespace};
-use support::shape::{Shape, device_prefixes};
+use support::test_config::{TestConfig, device_prefixes};
 
-/// `None`, with the reason, where it may not be loaded.
+/// `None`, with the reason printed, if it cannot be loaded.
 fn load(config: &Config) -> Option<Xdp> {
     match Xdp::load(config) {
-        Ok(plane) => Some(plane),
-        Err(DataPlaneError::Privilege { needed, .. }) => {
-            println!("SKIPPED: needs {needed}");
+        Ok(data_plane) => Some(data_plane),
+        Err(DataPlaneError::Privilege {
+            capability: needed, ..
+        }) => {
+            println!("SKIPPED: requires {needed}");
             None
         }
         Err(error) => panic!("{error}"),
@@ -41,19 +44,24 @@ fn load(config: &Config) -> Option<Xdp> {
 }
 
 fn config(seed: u64) -> Config {
-    let mut config = Shape::OFF.config();
+    let mut config = TestConfig::OFF.config();
     config.geometry.hash_seed = [seed, !seed];
     config
 }
 
-fn told(measurement: &Measurement) -> BTreeMap<String, String> {
-    let line = |entry: &Entry| (format!("{} {}", entry.object(), entry.which()), entry.what());
+fn entry_value(measurement: &Measurement) -> BTreeMap<String, String> {
+    let line = |entry: &Entry| {
+        (
+            format!("{} {}", entry.object(), entry.entry_name()),
+            entry.content_text(),
+        )
+    };
     measurement.entries.iter().map(line).collect()
 }
 
-/// What is another, in words.
+/// The difference between two contents, in words.
 fn changed(before: &Measurement, after: &Measurement) -> Vec<String> {
-    let (before, after) = (told(before), told(after));
+    let (before, after) = (entry_value(before), entry_value(after));
     let mut names: Vec<_> = before.keys().chain(after.keys()).collect();
     names.sort();
     names.dedup();
@@ -76,45 +84,50 @@ fn the_same_object_loaded_twice_measures_the_same() {
             .any(|program| program.name == "linewarden_gateway")
     );
     let mut other = config(1);
-    other.lease_s += 1;
+    other.session_lifetime_s += 1;
     let other = load(&other).unwrap().measure().unwrap();
     assert_eq!(changed(&first, &other), ["eBPF map control entry 00000000"]);
 }
 
 #[test]
-fn what_packets_and_the_node_do_changes_nothing() {
-    let Some(mut plane) = load(&config(1)) else { return };
-    let before = plane.measure().unwrap();
-    plane.set_fresh([7; 8], 1);
-    plane.set_stopping(true);
-    plane.set_filtering(true);
-    plane.enrol(linewarden_protocol::ids::DeviceId(7));
-    plane.set_owner(9);
-    plane.test_run(&[0xff; 64]).unwrap();
-    let after = plane.measure().unwrap();
+fn packets_and_the_node_do_not_change_the_measurement() {
+    let Some(mut data_plane) = load(&config(1)) else {
+        return;
+    };
+    let before = data_plane.measure().unwrap();
+    data_plane.set_fresh([7; 8], 1);
+    data_plane.set_stopping(true);
+    data_plane.set_enrollment_filter(true);
+    data_plane.enroll(linewarden_protocol::ids::DeviceId(7));
+    data_plane.set_owner(9);
+    data_plane.test_run(&[0xff; 64]).unwrap();
+    let after = data_plane.measure().unwrap();
     assert_eq!(before, after, "{:?}", changed(&before, &after));
 }
 
-/// The machine's addresses change; the configured prefixes are measured, and the memory is what the gateway wrote.
+/// When the machine's addresses change, the configured prefixes are measured, and the memory has what the gateway
+/// wrote.
 #[test]
-fn addresses_of_the_machine_are_left_out_until_somebody_else_writes_them() {
-    let Some(mut plane) = load(&config(1)) else { return };
+fn addresses_are_excluded_until_another_process_writes_them() {
+    let Some(mut data_plane) = load(&config(1)) else {
+        return;
+    };
     let prefixes =
         |texts: &[&str]| -> Vec<Prefix> { texts.iter().map(|text| text.parse().unwrap()).collect() };
     let own = |hosts: u8| -> Vec<OwnAddress> {
         let address = |host: u8| IpAddr::from([10, 66, 0, host]);
-        (1..=hosts).map(|host| OwnAddress::alone(address(host))).collect()
+        (1..=hosts).map(|host| OwnAddress::host(address(host))).collect()
     };
     let configured = device_prefixes();
     let mut of = |sources: &DeviceSources| {
-        plane.set_sources(sources);
-        plane.measure().unwrap()
+        data_plane.set_sources(sources);
+        data_plane.measure().unwrap()
     };
     let before = of(&DeviceSources::new(&configured, &[], &own(1)));
     assert_eq!(of(&DeviceSources::new(&configured, &[], &own(9))), before);
-    let crowd = DeviceSources::new(&configured, &[], &own(70));
-    assert!(crowd.overflows(true));
-    assert_eq!(of(&crowd), before);
+    let too_many = DeviceSources::new(&configured, &[], &own(70));
+    assert!(too_many.overflows(true));
+    assert_eq!(of(&too_many), before);
     let names = ["eBPF map control entry 64657669636520736f7572636573"];
     let wider = of(&DeviceSources::new(&prefixes(&["0.0.0.0/0"]), &[], &own(9)));
     assert_eq!(changed(&before, &wider), names);
@@ -123,29 +136,29 @@ fn addresses_of_the_machine_are_left_out_until_somebody_else_writes_them() {
     assert_eq!(changed(&before, &followed), names);
     assert_eq!(of(&found(&["10.66.0.0/16", "10.9.0.0/16"])), followed);
 
-    // The same prefixes, and the same addresses but one, by somebody who has found the memory.
-    plane
+    // The same prefixes and the same addresses except one, written by a process that has opened the memory.
+    data_plane
         .store()
         .set_sources(&found(&["10.66.0.0/16", "10.8.0.0/15"]));
-    assert_eq!(changed(&followed, &plane.measure().unwrap()), names);
-    plane.set_sources(&found(&["10.66.0.0/16"]));
-    assert_eq!(plane.measure().unwrap(), followed);
+    assert_eq!(changed(&followed, &data_plane.measure().unwrap()), names);
+    data_plane.set_sources(&found(&["10.66.0.0/16"]));
+    assert_eq!(data_plane.measure().unwrap(), followed);
     let fewer = DeviceSources::new(&prefixes(&["10.66.0.0/16"]), &[], &own(1));
-    plane.store().set_sources(&fewer.following_interfaces());
-    assert_eq!(changed(&followed, &plane.measure().unwrap()), names);
+    data_plane.store().set_sources(&fewer.following_interfaces());
+    assert_eq!(changed(&followed, &data_plane.measure().unwrap()), names);
 }
 
-/// Evidence that packets carry is none of what it is evidence of; who writes it is.
+/// Evidence in packets is not part of what it attests; the program that writes it is.
 #[test]
-fn what_packets_carry_changes_nothing_and_who_stamps_is_told() {
-    let of = |form| Shape {
-        in_packets: form,
-        ..Shape::OPEN
+fn evidence_in_packets_changes_nothing_and_its_program_is_measured() {
+    let of = |form| TestConfig {
+        inband_evidence: form,
+        ..TestConfig::OPEN
     };
-    let Some(plane) = load(&of(Some(Form::Default)).config()) else {
+    let Some(data_plane) = load(&of(Some(ContentFormat::Default)).config()) else {
         return;
     };
-    let before = plane.measure().unwrap();
+    let before = data_plane.measure().unwrap();
     let snapshot = Snapshot {
         switch: SwitchId(1),
         boot_count: BootCount(2),
@@ -157,12 +170,12 @@ fn what_packets_carry_changes_nothing_and_who_stamps_is_told() {
         },
     };
     let key = MasterKey::new([4; 16]).key(snapshot.switch, snapshot.boot_count);
-    plane.stamp(Some(&Stamp {
-        template: Template::new(&key, Form::Default, &snapshot),
+    data_plane.set_stamp(Some(&Stamp {
+        template: Template::new(&key, ContentFormat::Default, &snapshot),
         until_ns: u64::MAX,
     }));
-    plane.test_run(&[0xff; 64]).unwrap();
-    let after = plane.measure().unwrap();
+    data_plane.test_run(&[0xff; 64]).unwrap();
+    let after = data_plane.measure().unwrap();
     assert_eq!(before, after, "{:?}", changed(&before, &after));
 
     let is_there = |measurement: &Measurement, name: &str| {
@@ -186,8 +199,8 @@ fn what_packets_carry_changes_nothing_and_who_stamps_is_told() {
         names.contains(&"eBPF map programs entry 00000002".to_owned()),
         "{names:?}"
     );
-    // What it writes is a constant of the program's.
-    let classic = load(&of(Some(Form::Classic)).config())
+    // The value that it writes is a constant of the program.
+    let classic = load(&of(Some(ContentFormat::Classic)).config())
         .unwrap()
         .measure()
         .unwrap();
@@ -199,17 +212,19 @@ fn what_packets_carry_changes_nothing_and_who_stamps_is_told() {
 }
 
 #[test]
-fn what_is_attached_and_set_behind_its_back_is_named() {
-    let Some(mut plane) = load(&config(1)) else { return };
+fn foreign_programs_and_settings_are_reported() {
+    let Some(mut data_plane) = load(&config(1)) else {
+        return;
+    };
     if !leave_namespace() {
         return;
     }
     ip("link add lw-a type veth peer name lw-b");
     ip("link set lw-a up");
     let index = index_of("lw-a");
-    plane.attach(index).unwrap();
-    let before = plane.measure().unwrap();
-    let attached = told(&before);
+    data_plane.attach(index).unwrap();
+    let before = data_plane.measure().unwrap();
+    let attached = entry_value(&before);
     let mut hooks = attached.iter().filter(|(name, _)| name.contains("of interface"));
     let (hook_name, program) = hooks.next().unwrap();
     assert!(
@@ -221,7 +236,7 @@ fn what_is_attached_and_set_behind_its_back_is_named() {
         "{program}"
     );
 
-    // A filter of somebody else.
+    // A filter of another program.
     let filter = foreign(libbpf_sys::BPF_PROG_TYPE_SCHED_CLS, c"let_all_out");
     let mut hook = TcHook::new(filter.as_fd());
     hook.ifindex(index.cast_signed())
@@ -230,7 +245,7 @@ fn what_is_attached_and_set_behind_its_back_is_named() {
         .priority(7);
     hook.create().unwrap();
     hook.attach().unwrap();
-    let names = changed(&before, &plane.measure().unwrap());
+    let names = changed(&before, &data_plane.measure().unwrap());
     assert_eq!(names.len(), 2, "{names:?}");
     assert!(
         names[0].contains("program foreign let_all_out, tag "),
@@ -238,35 +253,35 @@ fn what_is_attached_and_set_behind_its_back_is_named() {
     );
     assert!(names[1].contains("tc-egress 7:1"), "{names:?}");
     hook.detach().unwrap();
-    assert_eq!(plane.measure().unwrap(), before);
+    assert_eq!(data_plane.measure().unwrap(), before);
 
-    // The hook itself, by somebody who has found the link.
+    // The hook itself, replaced by a process that has opened the link.
     let program = foreign(libbpf_sys::BPF_PROG_TYPE_XDP, c"linewarden_gateway");
-    let ours = Xdp::measure(&plane).unwrap();
+    let own = Xdp::measure(&data_plane).unwrap();
     let back = exchange(index, &program);
-    let after = plane.measure().unwrap();
-    let now = &told(&after)[hook_name];
+    let after = data_plane.measure().unwrap();
+    let now = &entry_value(&after)[hook_name];
     assert!(now.contains("foreign linewarden_gate, tag "), "{now}");
-    assert_ne!(after.programs, ours.programs);
+    assert_ne!(after.programs, own.programs);
     exchange(index, &back);
-    assert_eq!(plane.measure().unwrap(), before);
+    assert_eq!(data_plane.measure().unwrap(), before);
 
-    // Another MAC address, and one that the map has got from somebody else.
+    // Another MAC address, and one that another process has written to the map.
     let entry = format!("eBPF map control entry {}", hex(b"lw-a"));
-    plane.set_own_macs(index, &[[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]]);
-    assert_eq!(plane.measure().unwrap(), before);
-    plane.store().set_port(index, &[[2, 0, 0, 0, 0, 3]]);
-    assert_eq!(changed(&before, &plane.measure().unwrap()), [entry]);
-    plane.follow_links();
-    assert_eq!(plane.measure().unwrap(), before);
+    data_plane.set_own_macs(index, &[[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]]);
+    assert_eq!(data_plane.measure().unwrap(), before);
+    data_plane.store().set_port(index, &[[2, 0, 0, 0, 0, 3]]);
+    assert_eq!(changed(&before, &data_plane.measure().unwrap()), [entry]);
+    data_plane.refresh_links();
+    assert_eq!(data_plane.measure().unwrap(), before);
 
-    // The settings, by somebody who has found the map.
+    // The settings, changed by a process that has opened the map.
     let control = map_of(index, "control");
     let key = 0u32.to_ne_bytes();
     let mut value = control.lookup(&key, MapFlags::ANY).unwrap().unwrap();
-    value[64] ^= 1; // lease_s
+    value[64] ^= 1; // session_lifetime_s
     control.update(&key, &value, MapFlags::ANY).unwrap();
-    let after = plane.measure().unwrap();
+    let after = data_plane.measure().unwrap();
     assert_eq!(changed(&before, &after), ["eBPF map control entry 00000000"]);
 }
 
@@ -274,10 +289,10 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A program that lets everything through.
+/// A program that passes all frames.
 fn foreign(kind: libbpf_sys::bpf_prog_type, name: &CStr) -> OwnedFd {
     let mut instructions = [bpf_insn::default(); 2];
-    // r0 = 2, which lets a frame pass; exit.
+    // r0 = 2 (XDP_PASS); exit.
     (instructions[0].code, instructions[0].imm) = (0xb7, 2);
     instructions[1].code = 0x95;
     let mut options = libbpf_sys::bpf_prog_load_opts {
@@ -285,10 +300,10 @@ fn foreign(kind: libbpf_sys::bpf_prog_type, name: &CStr) -> OwnedFd {
         ..Default::default()
     };
     if kind == libbpf_sys::BPF_PROG_TYPE_XDP {
-        // As libbpf loads the gateway's: a link takes no other.
+        // As libbpf loads the gateway's programs: a link accepts no other type.
         options.expected_attach_type = libbpf_sys::BPF_XDP;
     }
-    // SAFETY: strings that end with a zero byte, and as many instructions as said.
+    // SAFETY: strings that end with a zero byte, and the given number of instructions.
     let fd = unsafe {
         libbpf_sys::bpf_prog_load(
             kind,
@@ -300,13 +315,14 @@ fn foreign(kind: libbpf_sys::bpf_prog_type, name: &CStr) -> OwnedFd {
         )
     };
     assert!(fd > 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: just opened and owned by nobody else.
+    // SAFETY: just opened, and no other owner has it.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// Puts a program into the link at an interface, in the place of the one that it had, which is returned.
+/// Replaces the program in the link at an interface; returns the previous one.
 fn exchange(index: u32, program: &OwnedFd) -> OwnedFd {
-    // By its program: other namespaces, those of tests that run beside this one too, have interfaces of the same number.
+    // Found by its program: other namespaces, including those of tests that run beside this one, have interfaces with
+    // the same number.
     let program_id = program_on(index);
     let link = LinkInfoIter::default()
         .find(|link| link.prog_id == program_id && matches!(link.info, LinkTypeInfo::Xdp(_)))
@@ -330,7 +346,7 @@ fn program_on(index: u32) -> u32 {
     hook.query_id(index.cast_signed(), XdpFlags::NONE).unwrap()
 }
 
-/// A map of the program on an interface, found as anybody with the privilege finds it.
+/// A map of the program on an interface, found as any process with the privilege can find it.
 fn map_of(index: u32, name: &str) -> MapHandle {
     let id = program_on(index);
     let options = ProgInfoQueryOptions::default().include_map_ids(true);

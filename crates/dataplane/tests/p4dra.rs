@@ -1,7 +1,7 @@
-//! `p4dra-classic` (LAP/1 3.1): each bit of a frame; random rounds and frames, right, wrong and mutated, on the oracle, `xdp` and
-//! `host`; many frames at once; several CPUs with the same ones; frames over a link.
+//! `p4dra-classic` (LAP/1 3.1): each bit of a frame; random rounds and frames (right, wrong and mutated) on the
+//! oracle, `xdp` and `host`; many frames at once; several CPUs with the same frames; frames over a link.
 //!
-//! `LINEWARDEN_SEEDS` sets how many random runs are made (30 without it), `LINEWARDEN_SEED` the first seed; a failure prints
+//! `LINEWARDEN_SEEDS` sets the number of random runs (default 30), `LINEWARDEN_SEED` the first seed; a failure prints
 //! the seed of its run.
 #![allow(
     clippy::unwrap_used,
@@ -26,26 +26,26 @@ use linewarden_protocol::verdict::Verdict;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
-use support::device::{A, Dev, gateway_end};
+use support::device::{A, TestDevice, gateway_end};
+use support::fixture::p4dra::{frame, id, reply, round, tagged};
+use support::fixture::{TestFixture, load_xdp};
 use support::netns::{index_of, ip, leave_namespace, packet_socket};
 use support::number;
-use support::shape::{P4DRA_PROVERS, Shape};
-use support::world::p4dra::{frame, id, reply, round, tagged};
-use support::world::{World, load_xdp};
+use support::test_config::{P4DRA_PROVERS, TestConfig};
 
-/// What is waited for something that will happen; on a loaded machine it may take long.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Maximum time to wait for an expected event; a loaded machine may need long.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[test]
-fn each_bit_of_a_frame_is_judged_alike() {
-    let mut world = World::new(Shape::P4DRA);
+fn all_data_planes_agree_on_each_bit_of_a_frame() {
+    let mut fixture = TestFixture::new(TestConfig::P4DRA);
     let mut seen: BTreeMap<Verdict, u64> = BTreeMap::new();
     for bit in 0..111 * 8 {
-        // What verifies in spite of it is of another round than the last.
-        let asked = world.p4dra_round();
-        let mut frame = reply(A, &asked, 1);
+        // A frame that still verifies belongs to another round than the last.
+        let requested = fixture.p4dra_round();
+        let mut frame = reply(A, &requested, 1);
         frame[bit / 8] ^= 1 << (bit % 8);
-        *seen.entry(world.send(&frame)).or_default() += 1;
+        *seen.entry(fixture.send(&frame)).or_default() += 1;
     }
     let expected = [
         (Verdict::PassForeign, 63),
@@ -60,7 +60,7 @@ fn each_bit_of_a_frame_is_judged_alike() {
 }
 
 struct Run<'a> {
-    world: &'a mut World,
+    fixture: &'a mut TestFixture,
     rng: ChaCha8Rng,
     history: Vec<Vec<u8>>,
     verdicts: BTreeMap<Verdict, u64>,
@@ -73,22 +73,22 @@ impl Run<'_> {
 
     fn step(&mut self) {
         if self.one_in(12) {
-            self.world.p4dra_round();
+            self.fixture.p4dra_round();
         }
-        let device = Dev(self.rng.random_range(1..=P4DRA_PROVERS + 2));
+        let device = TestDevice(self.rng.random_range(1..=P4DRA_PROVERS + 2));
         let ago = if self.one_in(3) {
             self.rng.random_range(0..4)
         } else {
             0
         };
-        let mut asked = self.world.p4dra_ago(ago);
+        let mut requested = self.fixture.p4dra_ago(ago);
         if self.one_in(20) {
-            asked.n = round(self.rng.random()).n;
+            requested.n = round(self.rng.random()).n;
         }
         let runs = if self.one_in(4) { 2 } else { 1 };
         let mut frame = match self.one_in(10) {
-            true => frame(device, &self.other(device, asked)),
-            false => reply(device, &asked, runs),
+            true => frame(device, &self.other(device, requested)),
+            false => reply(device, &requested, runs),
         };
         if self.one_in(8) {
             let at = self.rng.random_range(0..frame.len());
@@ -103,7 +103,7 @@ impl Run<'_> {
         if !self.history.is_empty() && self.one_in(6) {
             frame = self.history[self.rng.random_range(0..self.history.len())].clone();
         }
-        let verdict = self.world.send(&frame);
+        let verdict = self.fixture.send(&frame);
         *self.verdicts.entry(verdict).or_default() += 1;
         match self.history.len() < 30 {
             true => self.history.push(frame),
@@ -111,31 +111,34 @@ impl Run<'_> {
         }
     }
 
-    fn other(&mut self, device: Dev, asked: Round) -> Message {
+    fn other(&mut self, device: TestDevice, requested: Round) -> Message {
         let any = [self.rng.random(); 64];
         match self.rng.random_range(0..4) {
-            0 => Message::Start(asked),
-            1 => Message::Request(asked),
-            2 => Message::Calculating(asked, id(device), self.rng.random(), [7; 16], any),
-            _ => Message::Verified(asked, id(device), any, any),
+            0 => Message::Start(requested),
+            1 => Message::Request(requested),
+            2 => Message::Calculating(requested, id(device), self.rng.random(), [7; 16], any),
+            _ => Message::Verified(requested, id(device), any, any),
         }
     }
 }
 
 #[test]
-fn all_data_planes_judge_alike() {
+fn all_data_planes_agree() {
     use Verdict::*;
     let (first, runs) = (number("LINEWARDEN_SEED", 1), number("LINEWARDEN_SEEDS", 30));
     let mut verdicts: BTreeMap<Verdict, u64> = BTreeMap::new();
     for gate in [Gate::Off, Gate::Open, Gate::Sealed] {
-        let mut world = World::new(Shape { gate, ..Shape::P4DRA });
+        let mut fixture = TestFixture::new(TestConfig {
+            gate,
+            ..TestConfig::P4DRA
+        });
         for _ in 0..4 {
-            world.p4dra_round();
+            fixture.p4dra_round();
         }
         for seed in first..first + runs {
-            world.reset();
+            fixture.reset();
             let mut run = Run {
-                world: &mut world,
+                fixture: &mut fixture,
                 rng: ChaCha8Rng::seed_from_u64(seed),
                 history: Vec::new(),
                 verdicts: BTreeMap::new(),
@@ -144,7 +147,7 @@ fn all_data_planes_judge_alike() {
                 (0..200).for_each(|_| run.step());
             }));
             if let Err(panic) = outcome {
-                eprintln!("LINEWARDEN_SEED={seed} LINEWARDEN_SEEDS=1 repeats it, with {gate:?}");
+                eprintln!("LINEWARDEN_SEED={seed} LINEWARDEN_SEEDS=1 repeats the run with {gate:?}");
                 std::panic::resume_unwind(panic);
             }
             for (verdict, count) in run.verdicts {
@@ -170,20 +173,20 @@ fn all_data_planes_judge_alike() {
     assert!(rare.is_empty(), "never seen: {rare:?}, of {verdicts:?}");
 }
 
-/// What leaves past a sealed gate is sealed, of whatever type, but for what the gateway itself asks.
+/// Frames that leave past a sealed gate are sealed, whatever their type, except the gateway's own requests.
 #[test]
-fn a_sealed_gate_lets_no_request_out() {
-    let mut world = World::new(Shape {
+fn no_request_leaves_a_sealed_gate() {
+    let mut fixture = TestFixture::new(TestConfig {
         gate: Gate::Sealed,
-        ..Shape::P4DRA
+        ..TestConfig::P4DRA
     });
     let request = frame(A, &Message::Request(round(1)));
-    assert_eq!(world.send_down(&request).0, Verdict::DropUnsealed);
+    assert_eq!(fixture.send_down(&request).0, Verdict::DropUnsealed);
 }
 
 /// A data plane that knows the provers of all tests, with round 1 open.
 fn host(lanes: Backend) -> Host {
-    let mut host = Host::with_lanes(&Shape::P4DRA.config(), lanes).unwrap();
+    let mut host = Host::with_lanes(&TestConfig::P4DRA.config(), lanes).unwrap();
     assert!(DataPlane::p4dra(&mut host).unwrap().open_round(round(1)));
     host
 }
@@ -192,10 +195,10 @@ fn counted(host: &Host) -> BTreeMap<Verdict, u64> {
     host.counters().unwrap().nonzero().collect()
 }
 
-/// Right and wrong ones, repetitions and broken ones are mixed. In a batch a wrong proof beside the right one is hashed; after
-/// it, it is not.
+/// Right, wrong, repeated and malformed frames are mixed. In a batch a wrong proof beside the right one is hashed;
+/// after it, it is not.
 #[test]
-fn many_at_once_are_judged_as_one_by_one() {
+fn batches_have_the_same_verdicts_as_single_frames() {
     let seed = number("LINEWARDEN_SEED", 1);
     println!("seed {seed}");
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -203,7 +206,7 @@ fn many_at_once_are_judged_as_one_by_one() {
     for (lanes, count) in Backend::available().flat_map(|lanes| counts.map(|count| (lanes, count))) {
         let frames: Vec<Vec<u8>> = (0..count)
             .map(|_| {
-                let device = Dev(rng.random_range(1..=P4DRA_PROVERS + 3));
+                let device = TestDevice(rng.random_range(1..=P4DRA_PROVERS + 3));
                 let mut frame = reply(device, &round(1), rng.random_range(1..=2));
                 if rng.random_range(0..10) == 0 {
                     let at = rng.random_range(0..frame.len());
@@ -216,37 +219,39 @@ fn many_at_once_are_judged_as_one_by_one() {
         let (mut batch, mut thread) = (P4draBatch::default(), at_once.thread_state());
         assert_eq!(batch.fill(&frames), count);
         at_once.engine().process_p4dra(&mut thread, &mut batch);
-        assert_eq!(batch.judged().count(), count);
+        assert_eq!(batch.results().count(), count);
         let mut single = (P4draBatch::default(), one_by_one.thread_state());
-        for (frame, (verdict, became)) in frames.iter().zip(batch.judged()) {
+        for (frame, (verdict, became)) in frames.iter().zip(batch.results()) {
             single.0.fill(std::slice::from_ref(frame));
             one_by_one.engine().process_p4dra(&mut single.1, &mut single.0);
-            let (alone, alone_became) = single.0.judged().next().unwrap();
+            let (alone, alone_became) = single.0.results().next().unwrap();
             let is_late = alone == Verdict::DropP4draProved && verdict == Verdict::DropP4draProof;
             assert!(alone == verdict || is_late, "{alone} {verdict}");
             assert_eq!(alone_became, became);
         }
-        for device in (1..=P4DRA_PROVERS).map(Dev) {
+        for device in (1..=P4DRA_PROVERS).map(TestDevice) {
             let ok = |host: &mut Host| DataPlane::p4dra(host).unwrap().is_proved(&id(device), &round(1));
             assert_eq!(ok(&mut at_once), ok(&mut one_by_one));
         }
     }
 }
 
-/// One verdict per prover and round, whoever else has the same proof at the same moment.
+/// One verdict per prover and round, even if several CPUs have the same proof at the same time.
 #[test]
 fn of_several_cpus_with_one_proof_one_wins() {
     const ROUNDS: u64 = 40;
-    let frames = |asked| -> Vec<Vec<u8>> {
-        let provers = (1..=P4DRA_PROVERS).map(Dev);
-        provers.map(|device| reply(device, &round(asked), 1)).collect()
+    let frames = |requested| -> Vec<Vec<u8>> {
+        let provers = (1..=P4DRA_PROVERS).map(TestDevice);
+        provers
+            .map(|device| reply(device, &round(requested), 1))
+            .collect()
     };
-    let mut host = Host::new(&Shape::P4DRA.config()).unwrap();
+    let mut host = Host::new(&TestConfig::P4DRA.config()).unwrap();
     let engine = host.engine();
     let mut threads = [host.thread_state(), host.thread_state()];
-    for asked in 1..=ROUNDS {
-        assert!(DataPlane::p4dra(&mut host).unwrap().open_round(round(asked)));
-        let frames = frames(asked);
+    for requested in 1..=ROUNDS {
+        assert!(DataPlane::p4dra(&mut host).unwrap().open_round(round(requested)));
+        let frames = frames(requested);
         let start = Barrier::new(threads.len());
         std::thread::scope(|scope| {
             for thread in &mut threads {
@@ -265,12 +270,12 @@ fn of_several_cpus_with_one_proof_one_wins() {
         (Verdict::DropP4draProved, each),
     ]);
     assert_eq!(counted(&host), expected);
-    let Some(mut xdp) = load_xdp(&Shape::P4DRA.config()) else {
+    let Some(mut xdp) = load_xdp(&TestConfig::P4DRA.config()) else {
         return;
     };
-    for asked in 1..=ROUNDS {
-        assert!(DataPlane::p4dra(&mut xdp).unwrap().open_round(round(asked)));
-        let (frames, start) = (frames(asked), Barrier::new(2));
+    for requested in 1..=ROUNDS {
+        assert!(DataPlane::p4dra(&mut xdp).unwrap().open_round(round(requested)));
+        let (frames, start) = (frames(requested), Barrier::new(2));
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
@@ -286,20 +291,20 @@ fn of_several_cpus_with_one_proof_one_wins() {
     );
 }
 
-/// A packet socket on an interface, as a prover or a controller has it.
+/// A packet socket on an interface, as a prover or a controller uses it.
 struct Station(OwnedFd);
 
 impl Station {
     fn open(interface: &str) -> Self {
         let fd = packet_socket(interface, ETHER_TYPE);
-        let patience = libc::timeval {
+        let timeout = libc::timeval {
             tv_sec: 20,
             tv_usec: 0,
         };
         // SAFETY: the pointer is to a timeval of that size, which the call only reads.
         unsafe {
             let bytes = size_of::<libc::timeval>() as u32;
-            let value = (&raw const patience).cast();
+            let value = (&raw const timeout).cast();
             let level = libc::SOL_SOCKET;
             assert_eq!(
                 libc::setsockopt(fd.as_raw_fd(), level, libc::SO_RCVTIMEO, value, bytes),
@@ -324,53 +329,53 @@ impl Station {
     }
 }
 
-/// The REQUEST of a round as it comes in at the devices' side.
-fn request(asked: u64) -> Vec<u8> {
+/// The REQUEST of a round as it arrives at the devices' side.
+fn request(requested: u64) -> Vec<u8> {
     let mut message = [0; 46];
-    Message::Request(round(asked)).write(&mut message).unwrap();
+    Message::Request(round(requested)).write(&mut message).unwrap();
     let mac = gateway_end(false).mac;
     [&[0xff; 6][..], &mac, &ETHER_TYPE.to_be_bytes(), &message].concat()
 }
 
-/// The way of the published tools, over a link: request out, reply in, "verified" out, to the controller. At the end the interface
-/// goes down, and then away, which the data plane tells in these words.
-fn over_a_link(gone: &str, start: impl FnOnce(&mut Config, u32) -> Option<Box<dyn DataPlane>>) {
+/// The exchange of the published tools, over a link: request out, reply in, "verified" out, to the controller. At the
+/// end the interface goes down and is removed, which the data plane reports as an error.
+fn over_a_link(failure_text: &str, start: impl FnOnce(&mut Config, u32) -> Option<Box<dyn DataPlane>>) {
     if !leave_namespace() {
         return;
     }
     ip("link add here type veth peer name there");
     let mac = gateway_end(false).mac.map(|byte| format!("{byte:02x}")).join(":");
     ip(&format!("link set here address {mac}"));
-    // The controller and a prover, of which the one gets what the other has asked for.
+    // The controller and a prover; the prover receives what the controller has requested.
     ip(&format!(
         "link set there address {}",
         CONTROLLER.map(|byte| format!("{byte:02x}")).join(":")
     ));
     ip("link set here up");
     ip("link set there up");
-    let mut config = Shape::P4DRA.config();
-    let Some(mut plane) = start(&mut config, index_of("here")) else {
+    let mut config = TestConfig::P4DRA.config();
+    let Some(mut data_plane) = start(&mut config, index_of("here")) else {
         return;
     };
-    // What an XDP program sends arrives at a veth that has NAPI on, as another program there turns it on.
-    let mut receiver = load_xdp(&Shape::OFF.config());
+    // Frames that an XDP program sends arrive at a veth with NAPI enabled, which another program there enables.
+    let mut receiver = load_xdp(&TestConfig::OFF.config());
     receiver
         .iter_mut()
         .for_each(|receiver| receiver.attach(index_of("there")).unwrap());
     let station = Station::open("there");
-    for asked in 1..=3 {
-        assert!(plane.p4dra().unwrap().open_round(round(asked)));
+    for requested in 1..=3 {
+        assert!(data_plane.p4dra().unwrap().open_round(round(requested)));
         assert_eq!(
-            plane.p4dra().unwrap().silent(&round(asked)).count(),
+            data_plane.p4dra().unwrap().unproved(&round(requested)).count(),
             usize::from(P4DRA_PROVERS)
         );
-        plane.ask_p4dra(&round(asked)).unwrap();
-        assert_eq!(station.receive(), Some(request(asked)));
-        let right = reply(A, &round(asked), 1);
+        data_plane.send_p4dra_requests(&round(requested)).unwrap();
+        assert_eq!(station.receive(), Some(request(requested)));
+        let right = reply(A, &round(requested), 1);
         for frame in [
             &right[..110],
-            &frame(A, &Message::Verified(round(asked), id(A), [7; 64], [7; 64])),
-            &reply(A, &round(asked), 2),
+            &frame(A, &Message::Verified(round(requested), id(A), [7; 64], [7; 64])),
+            &reply(A, &round(requested), 2),
             &right,
         ] {
             station.send(frame);
@@ -384,17 +389,22 @@ fn over_a_link(gone: &str, start: impl FnOnce(&mut Config, u32) -> Option<Box<dy
             &right[47..],
         ]
         .concat();
-        // All that was sent before it was judged, and not answered.
+        // All frames sent before it were checked and not answered.
         let got = station.receive();
         assert_eq!(
             got,
             Some(expected),
             "{:?}",
-            plane.counters().map(|all| all.nonzero().collect::<Vec<_>>())
+            data_plane.counters().map(|all| all.nonzero().collect::<Vec<_>>())
         );
-        let silent: Vec<_> = plane.p4dra().unwrap().silent(&round(asked)).copied().collect();
-        let others = (1..=P4DRA_PROVERS).map(Dev).filter(|device| *device != A);
-        assert_eq!(silent, others.map(id).collect::<Vec<_>>());
+        let unproved: Vec<_> = data_plane
+            .p4dra()
+            .unwrap()
+            .unproved(&round(requested))
+            .copied()
+            .collect();
+        let others = (1..=P4DRA_PROVERS).map(TestDevice).filter(|device| *device != A);
+        assert_eq!(unproved, others.map(id).collect::<Vec<_>>());
     }
     let expected = [
         (Verdict::ReplyP4draVerified, 3),
@@ -402,36 +412,33 @@ fn over_a_link(gone: &str, start: impl FnOnce(&mut Config, u32) -> Option<Box<dy
         (Verdict::DropP4draOperation, 3),
         (Verdict::DropP4draProof, 3),
     ];
-    let counters = plane.counters().unwrap();
+    let counters = data_plane.counters().unwrap();
     for (verdict, count) in expected {
         assert_eq!(counters.get(verdict), count, "{verdict}");
     }
-    assert_eq!(plane.failure(), None);
+    assert_eq!(data_plane.failure(), None);
     ip("link set here down");
-    let error = plane
-        .ask_p4dra(&round(4))
-        .expect_err("nothing leaves by an interface that is down");
+    let error = data_plane
+        .send_p4dra_requests(&round(4))
+        .expect_err("no frame leaves by an interface that is down");
     assert!(error.to_string().contains("on interface here"), "{error}");
-    assert_eq!(plane.failure(), None, "it may come up again");
-    // Down before it goes: the kernel reports only the former to who listens on it.
+    assert_eq!(data_plane.failure(), None, "the interface may come up again");
+    // Down before it is removed: the kernel reports only the former to sockets that listen on it.
     ip("link del here");
     let start = Instant::now();
     let failure = loop {
-        if let Some(failure) = plane.failure() {
+        if let Some(failure) = data_plane.failure() {
             break failure;
         }
-        assert!(
-            start.elapsed() < PATIENCE,
-            "nobody notices that the interface is gone"
-        );
+        assert!(start.elapsed() < TIMEOUT, "the removed interface is not reported");
         std::thread::yield_now();
     };
-    assert!(failure.contains(gone), "{failure}");
+    assert!(failure.contains(failure_text), "{failure}");
 }
 
 #[test]
 fn host_serves_an_interface() {
-    over_a_link("interface here is gone", |config, interface| {
+    over_a_link("interface here no longer exists", |config, interface| {
         config.local = vec![std::net::Ipv4Addr::LOCALHOST.into()];
         config.p4dra.as_mut().unwrap().interfaces = vec![interface];
         ip("link set lo up");
@@ -463,8 +470,8 @@ fn xdp_serves_an_interface() {
 }
 
 #[test]
-fn what_cannot_be_served_is_refused() {
-    let right = Shape::P4DRA.config();
+fn unsupported_settings_are_refused() {
+    let right = TestConfig::P4DRA.config();
     assert_eq!(right.check(), Ok(()));
     let field = |change: &dyn Fn(&mut P4dra)| {
         let mut config = right.clone();
@@ -484,13 +491,16 @@ fn what_cannot_be_served_is_refused() {
     assert_eq!(field(&twice), "p4dra.provers");
 }
 
-/// As many as a published switch holds, under several seeds: each is found, nobody else is.
+/// As many as a published switch holds, with several seeds: each prover is found, and no other id is.
 #[test]
 fn as_many_provers_as_a_switch_holds_are_found() {
     for seed in 0..3 {
-        let mut config = Shape::P4DRA.config();
+        let mut config = TestConfig::P4DRA.config();
         config.geometry.hash_seed = [seed, !seed];
-        config.p4dra.as_mut().unwrap().provers = (1..=20_000).map(Dev).map(Shape::p4dra_prover).collect();
+        config.p4dra.as_mut().unwrap().provers = (1..=20_000)
+            .map(TestDevice)
+            .map(TestConfig::p4dra_prover)
+            .collect();
         let mut host = Host::new(&config).unwrap();
         assert!(DataPlane::p4dra(&mut host).unwrap().open_round(round(1)));
         let (engine, mut thread, mut batch) = (host.engine(), host.thread_state(), P4draBatch::default());
@@ -498,7 +508,7 @@ fn as_many_provers_as_a_switch_holds_are_found() {
         for some in all.chunks(64) {
             let frames: Vec<_> = some
                 .iter()
-                .map(|number| reply(Dev(*number), &round(1), 1))
+                .map(|number| reply(TestDevice(*number), &round(1), 1))
                 .collect();
             batch.fill(&frames);
             engine.process_p4dra(&mut thread, &mut batch);

@@ -17,30 +17,30 @@ use std::collections::BTreeSet;
 use linewarden_protocol::verdict::Verdict;
 
 use records::{Group, Record};
-use support::world::World;
+use support::fixture::TestFixture;
 
 fn run(groups: Vec<Group>) {
     for group in groups {
-        let mut world = World::new(group.shape);
+        let mut fixture = TestFixture::new(group.shape);
         for Record {
             description,
-            given,
+            setup: given,
             packet,
             verdict,
         } in group.records
         {
-            world.reset();
-            given(&mut world);
-            let frame = packet(&world);
-            let judged = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                let got = world.send(&frame);
-                world.compare_lines();
+            fixture.reset();
+            given(&mut fixture);
+            let frame = packet(&fixture);
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                let got = fixture.send(&frame);
+                fixture.compare_lines();
                 got
             }));
-            match judged {
+            match result {
                 Ok(got) => assert_eq!(got, verdict, "{description} ({:?})", group.shape),
                 Err(panic) => {
-                    eprintln!("in the record: {description} ({:?})", group.shape);
+                    eprintln!("failed record: {description} ({:?})", group.shape);
                     std::panic::resume_unwind(panic);
                 }
             }
@@ -54,7 +54,7 @@ fn messages_that_are_not_lap() {
 }
 
 #[test]
-fn messages_from_where_no_device_is_and_frames_for_others() {
+fn messages_from_invalid_addresses_and_frames_for_other_stations() {
     run(records::admission::groups());
 }
 
@@ -75,7 +75,7 @@ fn responses() {
 
 #[test]
 fn repeated_responses() {
-    run(records::again::groups());
+    run(records::repeated::groups());
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn the_slow_path() {
 }
 
 #[test]
-fn what_always_passes() {
+fn frames_that_always_pass() {
     run(records::always::groups());
 }
 
@@ -123,15 +123,15 @@ fn frames_of_p4dra() {
     run(records::p4dra::groups());
 }
 
-/// What no record can bring about, and why.
-const NOT_BY_A_RECORD: [Verdict; 8] = [
-    // Towards a device, which records do not send: `sealed.rs`.
+/// Verdicts that no record can cause, and why.
+const WITHOUT_RECORD: [Verdict; 8] = [
+    // Towards a device, which records do not send: see `sealed.rs`.
     Verdict::PassSealed,
-    // By a rate: `shed.rs`.
+    // Depends on a rate: see `shed.rs`.
     Verdict::DropShed,
-    // Only of two CPUs at the same time: `stress.rs`.
+    // Needs two CPUs at the same time: see `stress.rs`.
     Verdict::DropLostRace,
-    // A tag that verifies and begins with eight zero bytes is a search of 2^64.
+    // A tag that verifies and begins with eight zero bytes needs a search of 2^64.
     Verdict::DropSessionZero,
     // Towards a device.
     Verdict::DropUnsealed,
@@ -150,5 +150,5 @@ fn every_verdict_has_a_record() {
         .collect();
     let all = Verdict::ALL.iter().copied();
     let missing: Vec<Verdict> = all.filter(|verdict| !covered.contains(verdict)).collect();
-    assert_eq!(missing, NOT_BY_A_RECORD);
+    assert_eq!(missing, WITHOUT_RECORD);
 }

@@ -1,8 +1,8 @@
-//! Random keys, periods, rounds and PROOFs, right, wrong and mutated, on the oracle, `xdp` and `host`; many PROOFs at once;
-//! and several CPUs with the same ones.
+//! Random keys, periods, rounds and PROOFs (right, wrong and mutated) on the oracle, `xdp` and `host`; many PROOFs at
+//! once; several CPUs with the same PROOFs.
 //!
-//! `LINEWARDEN_SEEDS` sets how many runs are made (30 without it), `LINEWARDEN_SEED` the first seed; a failure prints
-//! the seed of its run.
+//! `LINEWARDEN_SEEDS` sets the number of runs (default 30), `LINEWARDEN_SEED` the first seed; a failure prints the
+//! seed of its run.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -16,7 +16,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::sync::Barrier;
 
-use linewarden_dataplane::host::{Host, Moment};
+use linewarden_dataplane::host::{Host, Timestamps};
 use linewarden_dataplane::layout::PROVED;
 use linewarden_dataplane::{DataPlane, ProverError, Provers};
 use linewarden_forro::Backend;
@@ -29,16 +29,16 @@ use linewarden_protocol::wire::PROOF_BYTES;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
-use support::device::{Dev, GATEWAY, STRANGER};
+use support::device::{GATEWAY, TestDevice, UNKNOWN};
+use support::fixture::attest::{key, proof, round};
+use support::fixture::{TestFixture, load_xdp, real_now};
 use support::number;
-use support::shape::{Shape, crowd};
-use support::world::attest::{key, proof, round};
-use support::world::{World, load_xdp, real_now};
+use support::test_config::{TestConfig, devices_with_one_home};
 
 struct Run<'a> {
-    world: &'a mut World,
+    fixture: &'a mut TestFixture,
     rng: ChaCha8Rng,
-    devices: Vec<Dev>,
+    devices: Vec<TestDevice>,
     history: Vec<Vec<u8>>,
     period: u64,
     number: u32,
@@ -50,14 +50,14 @@ impl Run<'_> {
         self.rng.random_range(0..n) == 0
     }
 
-    fn device(&mut self) -> Dev {
+    fn device(&mut self) -> TestDevice {
         if self.one_in(30) {
-            return STRANGER;
+            return UNKNOWN;
         }
         self.devices[self.rng.random_range(0..self.devices.len())]
     }
 
-    /// What most devices run most of the time.
+    /// The configuration that a device runs, usually 1.
     fn runs(&mut self) -> u8 {
         if self.one_in(4) { 2 } else { 1 }
     }
@@ -67,7 +67,7 @@ impl Run<'_> {
             0..20 => self.install(),
             20..23 => {
                 let device = self.device();
-                self.world.wipe_prover(device);
+                self.fixture.wipe_prover(device);
             }
             23..29 => self.open(),
             29..31 => self.period += 1,
@@ -80,43 +80,46 @@ impl Run<'_> {
         let ahead = u64::from(self.one_in(3));
         let (current, alternate) = (self.runs(), self.runs());
         let alternate = self.one_in(3).then_some(alternate);
-        if device != STRANGER {
-            self.world.prover(device, self.period + ahead, current, alternate);
+        if device != UNKNOWN {
+            self.fixture
+                .prover(device, self.period + ahead, current, alternate);
         }
     }
 
     fn open(&mut self) {
         self.number += if self.one_in(6) { 2 } else { 1 };
         if self.one_in(6) {
-            // Far enough for verdicts that name their rounds by fewer bits to be mistaken for others.
+            // Far enough that verdicts, which name their rounds by fewer bits, could be mistaken for others.
             self.number += 1 << self.rng.random_range(10..20);
         }
         let is_late = self.one_in(12);
         let ahead = u64::from(self.one_in(12));
-        // One in a few comes again, or is older than the last.
+        // A few are repeated, or older than the last.
         let number = match self.one_in(8) {
             true => self.number.saturating_sub(self.rng.random_range(1..4)),
             false => self.number,
         };
-        let last = self.world.last_round().map_or(0, |last| last.number.0);
-        let is_open = self.world.open_round(round(self.period + ahead, number), is_late);
+        let last = self.fixture.last_round().map_or(0, |last| last.number.0);
+        let is_open = self
+            .fixture
+            .open_round(round(self.period + ahead, number), is_late);
         assert!(!is_open || number > last, "{number} after {last}");
     }
 
     fn packet(&mut self) {
         let device = self.device();
-        let Some(last) = self.world.last_round() else {
+        let Some(last) = self.fixture.last_round() else {
             return self.open();
         };
-        let mut asked = last;
+        let mut requested = last;
         if self.one_in(6) {
-            asked = round(
+            requested = round(
                 self.period,
                 last.number.0.saturating_sub(self.rng.random_range(0..3)),
             );
         }
         let runs = self.runs();
-        let mut message = proof(device, &asked, runs);
+        let mut message = proof(device, &requested, runs);
         if self.one_in(8) {
             let (at, bit) = (
                 self.rng.random_range(0..message.len()),
@@ -125,7 +128,7 @@ impl Run<'_> {
             message[at] ^= 1 << bit;
         }
         if self.one_in(20) {
-            // As in a place where no round is.
+            // An all-zero round, as in an unused place.
             message[16..32].fill(0);
         }
         if self.one_in(20) {
@@ -135,7 +138,7 @@ impl Run<'_> {
         if !self.history.is_empty() && self.one_in(6) {
             frame = self.history[self.rng.random_range(0..self.history.len())].clone();
         }
-        let verdict = self.world.send(&frame);
+        let verdict = self.fixture.send(&frame);
         *self.verdicts.entry(verdict).or_default() += 1;
         if self.history.len() < 30 {
             self.history.push(frame);
@@ -144,17 +147,17 @@ impl Run<'_> {
 }
 
 #[test]
-fn all_data_planes_judge_alike() {
+fn all_data_planes_agree() {
     use Verdict::*;
     let (first, runs) = (number("LINEWARDEN_SEED", 1), number("LINEWARDEN_SEEDS", 30));
-    let mut world = World::new(Shape::ATTESTING);
+    let mut fixture = TestFixture::new(TestConfig::ATTESTING);
     let mut verdicts: BTreeMap<Verdict, u64> = BTreeMap::new();
     for seed in first..first + runs {
-        world.reset();
+        fixture.reset();
         let mut run = Run {
-            world: &mut world,
+            fixture: &mut fixture,
             rng: ChaCha8Rng::seed_from_u64(seed),
-            devices: crowd(9),
+            devices: devices_with_one_home(9),
             history: Vec::new(),
             period: 10,
             number: 1,
@@ -164,7 +167,7 @@ fn all_data_planes_judge_alike() {
             (0..600).for_each(|_| run.step());
         }));
         if let Err(panic) = outcome {
-            eprintln!("LINEWARDEN_SEED={seed} LINEWARDEN_SEEDS=1 repeats it");
+            eprintln!("LINEWARDEN_SEED={seed} LINEWARDEN_SEEDS=1 repeats the run");
             std::panic::resume_unwind(panic);
         }
         for (verdict, count) in run.verdicts {
@@ -196,15 +199,15 @@ fn open(round: Round) -> OpenRound {
     OpenRound {
         round,
         started: Monotonic(now),
-        until: Monotonic(now + (1 << 30)),
+        deadline: Monotonic(now + (1 << 30)),
     }
 }
 
 /// Provers that may prove 1, and every third one 2 as well.
-fn install(plane: &mut dyn DataPlane) {
-    let provers = plane.provers().unwrap();
+fn install(data_plane: &mut dyn DataPlane) {
+    let provers = data_plane.provers().unwrap();
     for number in 1..=PROVERS {
-        let device = Dev(number);
+        let device = TestDevice(number);
         let alternate = number.is_multiple_of(3).then(|| key(device, GATEWAY, 4, 2));
         let keys = ProverKeys {
             current: key(device, GATEWAY, 4, 1),
@@ -215,19 +218,19 @@ fn install(plane: &mut dyn DataPlane) {
     provers.open_round(&open(round(4, 1))).unwrap();
 }
 
-fn whole(message: Vec<u8>) -> [u8; PROOF_BYTES] {
+fn proof_bytes(message: Vec<u8>) -> [u8; PROOF_BYTES] {
     message.try_into().unwrap()
 }
 
-/// More than a batch, in which right and wrong ones, ones under the other key, of both rounds and of one that is not open,
-/// repetitions and broken ones are mixed.
+/// More than a batch: right and wrong PROOFs, PROOFs under the other key, of both rounds and of one that is not open,
+/// repeated and malformed ones are mixed.
 #[test]
-fn many_at_once_are_judged_as_one_by_one() {
+fn batches_have_the_same_verdicts_as_single_messages() {
     let seed = number("LINEWARDEN_SEED", 1);
     println!("seed {seed}");
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let planes = |lanes| {
-        let mut host = Host::with_lanes(&Shape::ATTESTING.config(), lanes).unwrap();
+    let data_planes = |lanes| {
+        let mut host = Host::with_lanes(&TestConfig::ATTESTING.config(), lanes).unwrap();
         install(&mut host);
         let second = open(round(4, 2));
         host.prover_store().unwrap().open_round(&second).unwrap();
@@ -238,10 +241,10 @@ fn many_at_once_are_judged_as_one_by_one() {
     for (lanes, count) in Backend::available().flat_map(|lanes| counts.map(|count| (lanes, count))) {
         let messages: Vec<[u8; PROOF_BYTES]> = (0..count)
             .map(|_| {
-                let device = Dev(rng.random_range(1..=PROVERS + 3));
-                // Mostly one, as on a wire.
+                let device = TestDevice(rng.random_range(1..=PROVERS + 3));
+                // Usually one, as on a wire.
                 let number = [1, 1, 1, 1, 2, 3][rng.random_range(0..6)];
-                let mut message = whole(proof(device, &round(4, number), rng.random_range(1..=3)));
+                let mut message = proof_bytes(proof(device, &round(4, number), rng.random_range(1..=3)));
                 if rng.random_range(0..20) == 0 {
                     message[16..32].fill(0);
                 }
@@ -251,10 +254,10 @@ fn many_at_once_are_judged_as_one_by_one() {
                 message
             })
             .collect();
-        let now = Moment::from(real_now());
-        let (engine, mut thread, at_once) = planes(lanes);
+        let now = Timestamps::from(real_now());
+        let (engine, mut thread, at_once) = data_planes(lanes);
         engine.process_proofs(&mut thread, now, &messages);
-        let (engine, mut thread, one_by_one) = planes(Backend::SCALAR);
+        let (engine, mut thread, one_by_one) = data_planes(Backend::SCALAR);
         for message in &messages {
             engine.process_proofs(&mut thread, now, std::slice::from_ref(message));
         }
@@ -273,8 +276,8 @@ fn many_at_once_are_judged_as_one_by_one() {
         assert_eq!(counted(&at_once), counted(&one_by_one), "{count}");
         let ok = |mut host: Host| {
             let provers = host.prover_store().unwrap();
-            let proved = |(device, number)| provers.proved(Dev(device).id(), RoundNumber(number));
-            // Of a device that proves both configurations only which comes first differs.
+            let proved = |(device, number)| provers.proved(TestDevice(device).id(), RoundNumber(number));
+            // For a device that proves both configurations, only the order may differ.
             (1..=PROVERS)
                 .flat_map(|device| [(device, 1), (device, 2)])
                 .map(|of_round| proved(of_round).is_some())
@@ -284,23 +287,23 @@ fn many_at_once_are_judged_as_one_by_one() {
     }
 }
 
-/// One verdict per prover and round, whoever else has the same PROOF at the same moment.
+/// One verdict per prover and round, even if several CPUs have the same PROOF at the same time.
 #[test]
 fn of_several_cpus_with_one_proof_one_wins() {
     let rounds = 40;
     let messages = |number| -> Vec<Vec<u8>> {
         (1..=PROVERS)
-            .map(|device| proof(Dev(device), &round(4, number), 1))
+            .map(|device| proof(TestDevice(device), &round(4, number), 1))
             .collect()
     };
-    let mut host = Host::new(&Shape::ATTESTING.config()).unwrap();
+    let mut host = Host::new(&TestConfig::ATTESTING.config()).unwrap();
     install(&mut host);
     for number in 2..=rounds + 1 {
         host.prover_store()
             .unwrap()
             .open_round(&open(round(4, number)))
             .unwrap();
-        let proofs: Vec<_> = messages(number).into_iter().map(whole).collect();
+        let proofs: Vec<_> = messages(number).into_iter().map(proof_bytes).collect();
         let engine = host.engine();
         let mut threads = [host.thread_state(), host.thread_state()];
         let start = Barrier::new(threads.len());
@@ -308,12 +311,12 @@ fn of_several_cpus_with_one_proof_one_wins() {
             for thread in &mut threads {
                 scope.spawn(|| {
                     start.wait();
-                    engine.process_proofs(thread, Moment::from(real_now()), &proofs);
+                    engine.process_proofs(thread, Timestamps::from(real_now()), &proofs);
                 });
             }
         });
     }
-    let Some(mut xdp) = load_xdp(&Shape::ATTESTING.config()) else {
+    let Some(mut xdp) = load_xdp(&TestConfig::ATTESTING.config()) else {
         return;
     };
     install(&mut xdp);
@@ -324,7 +327,7 @@ fn of_several_cpus_with_one_proof_one_wins() {
             .unwrap();
         let frames: Vec<_> = messages(number)
             .iter()
-            .map(|message| Dev(1).frame(false).udp(message))
+            .map(|message| TestDevice(1).frame(false).udp(message))
             .collect();
         let start = Barrier::new(2);
         std::thread::scope(|scope| {
@@ -348,7 +351,7 @@ fn of_several_cpus_with_one_proof_one_wins() {
     }
 }
 
-/// As a packet path does that has slept since before.
+/// Like a packet path that has been suspended since before.
 fn write_verdicts(provers: &Provers, word: u32) {
     let lines = provers.regions().lines.iter();
     lines
@@ -356,18 +359,18 @@ fn write_verdicts(provers: &Provers, word: u32) {
         .for_each(|cell| cell.store(word, std::sync::atomic::Ordering::Release));
 }
 
-/// Verdicts name their rounds by 16 bits, which come again every 2^17 rounds.
+/// Verdicts name their rounds by 16 bits, which repeat every 2^17 rounds.
 #[test]
-fn no_verdict_is_one_of_a_much_later_round() {
-    let mut host = Host::new(&Shape::ATTESTING.config()).unwrap();
+fn no_verdict_counts_in_a_much_later_round() {
+    let mut host = Host::new(&TestConfig::ATTESTING.config()).unwrap();
     install(&mut host);
     let (engine, mut thread) = (host.engine(), host.thread_state());
-    let device = Dev(1);
+    let device = TestDevice(1);
     let mut prove = |host: &mut Host, number: u32| {
         let provers = host.prover_store().unwrap();
         assert_eq!(provers.proved(device.id(), RoundNumber(number)), None, "{number}");
-        let message = whole(proof(device, &round(4, number), 1));
-        engine.process_proofs(&mut thread, Moment::from(real_now()), &[message]);
+        let message = proof_bytes(proof(device, &round(4, number), 1));
+        engine.process_proofs(&mut thread, Timestamps::from(real_now()), &[message]);
         let provers = host.prover_store().unwrap();
         assert!(
             provers.proved(device.id(), RoundNumber(number)).is_some(),
@@ -390,19 +393,20 @@ fn no_verdict_is_one_of_a_much_later_round() {
         provers.open_round(&open(round(4, number))).unwrap();
         prove(&mut host, number);
     }
-    // Of any round but the newest of its lane nothing is known.
+    // Nothing is known of any round but the newest of its lane.
     let provers = host.prover_store().unwrap();
     assert_eq!(provers.proved(device.id(), RoundNumber(1 << 31)), None);
     assert_eq!(provers.verdicts(RoundNumber(1 << 31)).count(), 0);
 }
 
-/// A packet path that slept while the words were cleared writes an old round's mark after that; it shuts nobody out for long.
+/// A packet path that is suspended while the words are cleared writes an old round's verdict afterwards; it excludes
+/// no device for long.
 #[test]
-fn a_late_verdict_shuts_nobody_out() {
-    let mut host = Host::new(&Shape::ATTESTING.config()).unwrap();
+fn a_late_verdict_excludes_no_device() {
+    let mut host = Host::new(&TestConfig::ATTESTING.config()).unwrap();
     install(&mut host);
     let (engine, mut thread) = (host.engine(), host.thread_state());
-    let device = Dev(1);
+    let device = TestDevice(1);
     let mut number = 1;
     let far = 1 << 14;
     while number < 5 * far {
@@ -413,8 +417,8 @@ fn a_late_verdict_shuts_nobody_out() {
             let provers = host.prover_store().unwrap();
             let mark = number.wrapping_sub(age * 2) >> 1 & 0xffff;
             write_verdicts(provers, mark << 16 | PROVED);
-            let message = whole(proof(device, &round(4, number), 1));
-            engine.process_proofs(&mut thread, Moment::from(real_now()), &[message]);
+            let message = proof_bytes(proof(device, &round(4, number), 1));
+            engine.process_proofs(&mut thread, Timestamps::from(real_now()), &[message]);
             assert!(
                 provers.proved(device.id(), RoundNumber(number)).is_some(),
                 "{number}, {age}"
@@ -423,12 +427,12 @@ fn a_late_verdict_shuts_nobody_out() {
     }
 }
 
-/// A tenth of the provers are not where their ids' hashes say.
+/// A tenth of the provers are not in the bucket of their id's hash.
 #[test]
-fn everybody_is_found_however_full_it_is() {
-    let full = Shape {
+fn all_provers_are_found_in_a_full_table() {
+    let full = TestConfig {
         provers: 1_000,
-        ..Shape::ATTESTING
+        ..TestConfig::ATTESTING
     };
     let mut host = Host::new(&full.config()).unwrap();
     let (engine, mut thread) = (host.engine(), host.thread_state());
@@ -441,25 +445,29 @@ fn everybody_is_found_however_full_it_is() {
         let provers = host.prover_store().unwrap();
         for number in &fresh {
             let keys = ProverKeys {
-                current: key(Dev(*number), GATEWAY, 4, 1),
-                alternate: number.is_multiple_of(3).then(|| key(Dev(*number), GATEWAY, 4, 2)),
+                current: key(TestDevice(*number), GATEWAY, 4, 1),
+                alternate: number
+                    .is_multiple_of(3)
+                    .then(|| key(TestDevice(*number), GATEWAY, 4, 2)),
             };
-            provers.install(Dev(*number).id(), Period(4), &keys).unwrap();
+            provers
+                .install(TestDevice(*number).id(), Period(4), &keys)
+                .unwrap();
         }
         live.extend(fresh);
-        let stranger = ProverKeys {
-            current: key(Dev(1), GATEWAY, 4, 1),
+        let other_keys = ProverKeys {
+            current: key(TestDevice(1), GATEWAY, 4, 1),
             alternate: None,
         };
         assert_eq!(
-            provers.install(Dev(1).id(), Period(4), &stranger),
-            Err(ProverError::Full(Dev(1).id()))
+            provers.install(TestDevice(1).id(), Period(4), &other_keys),
+            Err(ProverError::NoFreeSlot(TestDevice(1).id()))
         );
         provers.open_round(&open(round(4, number))).unwrap();
         let runs = |number: u16| if number.is_multiple_of(6) { 2 } else { 1 };
-        let message = |of: &u16| whole(proof(Dev(*of), &round(4, number), runs(*of)));
+        let message = |of: &u16| proof_bytes(proof(TestDevice(*of), &round(4, number), runs(*of)));
         let messages: Vec<_> = live.iter().map(message).collect();
-        engine.process_proofs(&mut thread, Moment::from(real_now()), &messages);
+        engine.process_proofs(&mut thread, Timestamps::from(real_now()), &messages);
         let counters: Vec<_> = host.counters().unwrap().nonzero().collect();
         assert_eq!(counters, [(Verdict::ProofOk, u64::from(number) * 1_000)]);
         let provers = host.prover_store().unwrap();
@@ -467,11 +475,11 @@ fn everybody_is_found_however_full_it_is() {
             .verdicts(RoundNumber(number))
             .filter(|(_, proved)| proved.is_some());
         assert_eq!(ok.count(), 1_000);
-        for (at, gone) in std::mem::take(&mut live).into_iter().enumerate() {
+        for (at, wiped) in std::mem::take(&mut live).into_iter().enumerate() {
             if at.is_multiple_of(2) {
-                assert!(provers.wipe(Dev(gone).id()));
+                assert!(provers.wipe(TestDevice(wiped).id()));
             } else {
-                live.push(gone);
+                live.push(wiped);
             }
         }
         host.housekeep();
@@ -479,15 +487,16 @@ fn everybody_is_found_however_full_it_is() {
     }
 }
 
-/// A proof on its way while its prover is wiped may be marked after that; who takes the place is not ok by it.
+/// A proof that is being checked while its prover is wiped may be recorded afterwards; the next prover in that place
+/// does not become ok by it.
 #[test]
-fn nobody_takes_over_what_somebody_else_has_proven() {
-    let one = Shape {
+fn no_prover_inherits_the_verdict_of_another() {
+    let one = TestConfig {
         provers: 1,
-        ..Shape::ATTESTING
+        ..TestConfig::ATTESTING
     };
     let mut host = Host::new(&one.config()).unwrap();
-    let install = |host: &mut Host, device: Dev| {
+    let install = |host: &mut Host, device: TestDevice| {
         let keys = ProverKeys {
             current: key(device, GATEWAY, 4, 1),
             alternate: None,
@@ -495,14 +504,14 @@ fn nobody_takes_over_what_somebody_else_has_proven() {
         let provers = host.prover_store().unwrap();
         provers.install(device.id(), Period(4), &keys).unwrap();
     };
-    install(&mut host, Dev(1));
+    install(&mut host, TestDevice(1));
     let provers = host.prover_store().unwrap();
     provers.open_round(&open(round(4, 1))).unwrap();
-    provers.wipe(Dev(1).id());
+    provers.wipe(TestDevice(1).id());
     write_verdicts(provers, PROVED);
     host.housekeep();
     host.housekeep();
-    install(&mut host, Dev(2));
+    install(&mut host, TestDevice(2));
     let provers = host.prover_store().unwrap();
-    assert_eq!(provers.proved(Dev(2).id(), RoundNumber(1)), None);
+    assert_eq!(provers.proved(TestDevice(2).id(), RoundNumber(1)), None);
 }

@@ -1,5 +1,5 @@
-//! The sealed gate of `xdp` against the oracle: every length up to the largest both ways, what leaves towards a device
-//! and what does not, numbers, and two CPUs with one number.
+//! The sealed gate of `xdp` against the oracle: every length up to the largest in both directions, frames that leave
+//! towards a device and frames that do not, sequence numbers, and two CPUs with the same number.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -27,20 +27,20 @@ use linewarden_protocol::keys::SessionKey;
 use linewarden_protocol::verdict::Verdict::{self, *};
 use linewarden_protocol::wire::{self, Message};
 
-use support::While;
-use support::device::{A, B, Held, gateway_end, sealed_frame, service_end};
-use support::shape::{DHCP_SERVER, DHCP_SERVER6, LEASE_S, Shape};
-use support::world::attest::round;
-use support::world::{World, load_xdp};
+use support::RunningFlag;
+use support::device::{A, B, DeviceSession, gateway_end, sealed_frame, service_end};
+use support::fixture::attest::round;
+use support::fixture::{TestFixture, load_xdp};
+use support::test_config::{DHCP_SERVER, DHCP_SERVER6, SESSION_LIFETIME_S, TestConfig};
 
-/// What 1,500 bytes leave of an IPv4 packet.
+/// The space for payload in an IPv4 packet of 1,500 bytes.
 const PAYLOAD_BYTES_MAX: usize = 1416;
 
-fn site(v6: bool) -> World {
-    let mut world = World::new(Shape::SEALED);
-    world.pool(A, 0, 4);
-    world.open_bound(A, v6);
-    world
+fn site(v6: bool) -> TestFixture {
+    let mut fixture = TestFixture::new(TestConfig::SEALED);
+    fixture.pool(A, 0, 4);
+    fixture.open_bound(A, v6);
+    fixture
 }
 
 fn payload(bytes: usize) -> Vec<u8> {
@@ -51,8 +51,8 @@ fn from_service(v6: bool) -> FrameBuilder {
     FrameBuilder::new(service_end(v6), A.end(v6))
 }
 
-/// Opens a sealed frame as a device would: number, port field, payload.
-fn open(held: &Held, frame: &[u8]) -> (u32, u16, Vec<u8>) {
+/// Opens a sealed frame like a device: number, port field, payload.
+fn open(held: &DeviceSession, frame: &[u8]) -> (u32, u16, Vec<u8>) {
     let (ip, udp) = parse(frame).unwrap().datagram().unwrap();
     let Ok(Message::DataDown(message, payload)) = wire::parse(&frame[udp.payload()]) else {
         panic!("no DATA_DOWN");
@@ -70,10 +70,10 @@ fn open(held: &Held, frame: &[u8]) -> (u32, u16, Vec<u8>) {
 }
 
 #[test]
-fn every_length_is_opened_and_sealed_as_the_oracle_does() {
+fn every_length_is_opened_and_sealed_like_the_oracle() {
     for v6 in [false, true] {
-        let mut world = site(v6);
-        let held = world.held(A);
+        let mut fixture = site(v6);
+        let held = fixture.device_session(A);
         let tagged = |builder: FrameBuilder, tags: usize| {
             (0..tags).fold(builder, |builder, tag| builder.vlan(7 + tag as u16))
         };
@@ -81,13 +81,13 @@ fn every_length_is_opened_and_sealed_as_the_oracle_does() {
             let (tags, seq, to) = (bytes % 3, bytes as u32 + 1, service_end(v6));
             let sealed = held.seal(seq, &to, &payload(bytes));
             let frame = tagged(sealed_frame(A, &to), tags).udp(&sealed);
-            let (verdict, plain) = world.send_for_reply(&frame);
+            let (verdict, plain) = fixture.send_for_reply(&frame);
             assert_eq!(verdict, PassData, "{bytes} B up");
             let expected = tagged(FrameBuilder::new(A.end(v6), to), tags).udp(&payload(bytes));
             assert_eq!(plain, expected, "{bytes} B up");
 
             let plain = tagged(from_service(v6), tags);
-            let (verdict, frame) = world.send_down(&plain.udp(&payload(bytes)));
+            let (verdict, frame) = fixture.send_down(&plain.udp(&payload(bytes)));
             assert_eq!(verdict, PassSealed, "{bytes} B down");
             assert_eq!(open(&held, &frame), (seq, A.end(v6).port, payload(bytes)));
         }
@@ -96,7 +96,7 @@ fn every_length_is_opened_and_sealed_as_the_oracle_does() {
 
 type Down = (&'static str, Vec<u8>, Verdict);
 
-/// From the gateway's side of the link to A's address, with the hop limit of what does not pass routers.
+/// From the gateway's side of the link to A's address, with the hop limit of packets that pass no router.
 fn near(from: &str) -> FrameBuilder {
     let from = Endpoint {
         ip: from.parse().unwrap(),
@@ -105,7 +105,7 @@ fn near(from: &str) -> FrameBuilder {
     FrameBuilder::new(from, A.end(true)).ip_fields(0, 0, 255)
 }
 
-/// What passes a sealed gate towards devices without a seal, and its likenesses.
+/// Frames that pass a sealed gate towards devices without a seal, and frames that resemble them.
 fn always_downwards() -> Vec<Down> {
     let to = |from: &str, to: &str| {
         let end = |ip: &str| Endpoint {
@@ -144,7 +144,7 @@ fn always_downwards() -> Vec<Down> {
             DropUnsealed,
         ),
         (
-            "one from an address that is routed",
+            "one from a routed address",
             to("fd66::fe", "ff02::1").icmpv6(134, &advertisement(1)),
             DropUnsealed,
         ),
@@ -161,7 +161,7 @@ fn always_downwards() -> Vec<Down> {
             DropUnsealed,
         ),
         (
-            "a neighbor solicitation of the gateway's",
+            "a neighbor solicitation from the gateway",
             to("fd66::fe", "fd66::1:7").icmpv6(135, &solicitation(1)),
             PassAlways,
         ),
@@ -181,12 +181,12 @@ fn always_downwards() -> Vec<Down> {
             PassAlways,
         ),
         (
-            "DHCPv6 of the gateway",
+            "DHCPv6 from the gateway",
             dhcp("fd66::fe", "fe80::7", (547, 546)),
             PassAlways,
         ),
         (
-            "DHCPv6 from afar",
+            "DHCPv6 from another network",
             dhcp("fd77::10", "fe80::7", (547, 546)),
             DropSession,
         ),
@@ -197,7 +197,7 @@ fn always_downwards() -> Vec<Down> {
             DropUnsealed,
         ),
         (
-            "a report of groups",
+            "a membership report",
             to("fe80::1", "ff02::16").ip(0, &report()),
             DropGateExtension,
         ),
@@ -209,12 +209,12 @@ fn report() -> Vec<u8> {
 }
 
 #[test]
-fn what_passes_towards_a_device_without_a_seal_has_its_exact_form() {
-    let mut world = site(false);
+fn unsealed_frames_towards_a_device_have_an_exact_form() {
+    let mut fixture = site(false);
     for (name, frame, verdict) in always_downwards() {
-        assert_eq!(world.send_down(&frame).0, verdict, "{name}");
+        assert_eq!(fixture.send_down(&frame).0, verdict, "{name}");
     }
-    // A neighbor of the devices' other prefix, and a service in the /64 that devices have a part of.
+    // A neighbor in the devices' other prefix, and a service in a /64 that devices have a part of.
     for (prefixes, from, to, verdict) in [
         (
             ["fd66::/64", "fd66:0:0:1::/64"],
@@ -236,7 +236,7 @@ fn what_passes_towards_a_device_without_a_seal_has_its_exact_form() {
         ),
         (["fd66::1:0/112", "fd99::/64"], "fd77::9", "fd77::8", DropUnsealed),
     ] {
-        world.move_devices(&prefixes);
+        fixture.move_devices(&prefixes);
         let end = |ip: &str| Endpoint {
             ip: ip.parse().unwrap(),
             ..service_end(true)
@@ -245,14 +245,14 @@ fn what_passes_towards_a_device_without_a_seal_has_its_exact_form() {
             .ip_fields(0, 0, 255)
             .icmpv6(136, &[0; 20]);
         assert_eq!(
-            world.send_down(&frame).0,
+            fixture.send_down(&frame).0,
             verdict,
             "{from} to {to}, devices in {prefixes:?}"
         );
     }
-    let mut world = World::new(Shape {
+    let mut fixture = TestFixture::new(TestConfig {
         lists: true,
-        ..Shape::SEALED
+        ..TestConfig::SEALED
     });
     let server = |from: IpAddr| {
         let v6 = from.is_ipv6();
@@ -277,7 +277,7 @@ fn what_passes_towards_a_device_without_a_seal_has_its_exact_form() {
         (gateway_end(false).ip, PassAlways),
         ([10, 77, 0, 8].into(), DropSession),
     ] {
-        assert_eq!(world.send_down(&server(from)).0, verdict, "{from}");
+        assert_eq!(fixture.send_down(&server(from)).0, verdict, "{from}");
     }
     for protocol in ControlProtocol::ALL {
         for (mac, ether_type) in protocol.addresses() {
@@ -287,7 +287,7 @@ fn what_passes_towards_a_device_without_a_seal_has_its_exact_form() {
             };
             let builder = FrameBuilder::new(service_end(false), to);
             let frame = builder.ethernet(if *ether_type == 0 { 46 } else { *ether_type }, &[0; 46]);
-            assert_eq!(world.send_down(&frame).0, PassAlways, "{}", protocol.name());
+            assert_eq!(fixture.send_down(&frame).0, PassAlways, "{}", protocol.name());
         }
     }
 }
@@ -311,7 +311,7 @@ fn downwards(v6: bool) -> Vec<Down> {
         request[at] ^= by;
         FrameBuilder::new(from, B.end(v6)).udp(&request)
     };
-    let elsewhere = Endpoint {
+    let other_endpoint = Endpoint {
         port: 20_551,
         ..gateway_end(v6)
     };
@@ -328,25 +328,33 @@ fn downwards(v6: bool) -> Vec<Down> {
         (
             "a DHCP server",
             ports(dhcp.0, dhcp.1),
-            // A server of DHCPv6 is on the link, or named.
+            // A DHCPv6 server is on the link, or listed.
             if v6 { PassSealed } else { PassAlways },
         ),
         ("a DHCP client", ports(dhcp.1, dhcp.0), PassSealed),
-        ("from LAP's port to LAP's port", ports(20_550, 20_550), PassSealed),
         (
-            "to nobody",
+            "from the LAP port to the LAP port",
+            ports(20_550, 20_550),
+            PassSealed,
+        ),
+        (
+            "to a device without a session",
             FrameBuilder::new(service_end(v6), B.end(v6)).udp(b"x"),
             DropSession,
         ),
         (
-            "an ATTEST_REQUEST of ours",
+            "an ATTEST_REQUEST from the gateway",
             own(gateway_end(v6), 63, 0),
             PassAlways,
         ),
         ("of another type", own(gateway_end(v6), 3, 1), DropSession),
         ("of another length", own(gateway_end(v6), 7, 1), DropSession),
-        ("of a service", own(service_end(v6), 63, 0), DropSession),
-        ("from another port of ours", own(elsewhere, 63, 0), DropSession),
+        ("from a service", own(service_end(v6), 63, 0), DropSession),
+        (
+            "from another port of the gateway",
+            own(other_endpoint, 63, 0),
+            DropSession,
+        ),
         ("TCP", back().ip(6, &[0x50; 20]), DropUnsealed),
         ("ICMP", back().ip(1, &[3, 4, 0, 0]), DropUnsealed),
         ("ARP", back().arp_request(), PassAlways),
@@ -366,7 +374,7 @@ fn downwards(v6: bool) -> Vec<Down> {
             },
             DropTruncated,
         ),
-        ("a UDP length that is short", changed(39, 8), DropTruncated),
+        ("a UDP length that is too short", changed(39, 8), DropTruncated),
         (
             "bytes between datagram and packet's end",
             {
@@ -400,9 +408,13 @@ fn downwards(v6: bool) -> Vec<Down> {
             };
             ("ICMPv6", near("fe80::1").icmpv6(kind, &[0; 20][..body]), verdict)
         }));
-        cases.extend(
-            (130..140).map(|kind| ("ICMPv6, from afar", back().icmpv6(kind, &[0; 20]), DropUnsealed)),
-        );
+        cases.extend((130..140).map(|kind| {
+            (
+                "ICMPv6, from another network",
+                back().icmpv6(kind, &[0; 20]),
+                DropUnsealed,
+            )
+        }));
     } else {
         let mut none = back().udp(b"reading");
         none[40..42].fill(0);
@@ -413,78 +425,81 @@ fn downwards(v6: bool) -> Vec<Down> {
 }
 
 #[test]
-fn what_leaves_towards_a_device_is_sealed_or_does_not_leave() {
+fn frames_towards_a_device_are_sealed_or_dropped() {
     for v6 in [false, true] {
-        let mut world = site(v6);
+        let mut fixture = site(v6);
         for (name, frame, verdict) in downwards(v6) {
-            assert_eq!(world.send_down(&frame).0, verdict, "{name}, IPv6 {v6}");
+            assert_eq!(fixture.send_down(&frame).0, verdict, "{name}, IPv6 {v6}");
         }
     }
 }
 
-/// What ends a session.
-type End = (fn(&mut World), Verdict);
+/// Events that end a session.
+type End = (fn(&mut TestFixture), Verdict);
 
 #[test]
 fn a_session_that_is_not_live_gets_nothing() {
     let ends: [End; 5] = [
-        (|world| world.revoke(A), DropSession),
-        (|world| world.advance(LEASE_S + 1), DropGateLease),
-        (|world| world.wipe(A), DropSession),
+        (|fixture| fixture.revoke(A), DropSession),
         (
-            |world| {
-                let frame = A.frame(false).udp(&world.response(A).bound(A.mac()).bytes(A));
-                world.half_win(A, &frame);
+            |fixture| fixture.advance(SESSION_LIFETIME_S + 1),
+            DropSessionExpired,
+        ),
+        (|fixture| fixture.wipe(A), DropSession),
+        (
+            |fixture| {
+                let frame = A.frame(false).udp(&fixture.response(A).bound(A.mac()).bytes(A));
+                fixture.interrupted_win(A, &frame);
             },
             DropSession,
         ),
-        // To where it was bound before.
-        (|world| world.open_bound(A, true), DropSession),
+        // To the address it was bound to before.
+        (|fixture| fixture.open_bound(A, true), DropSession),
     ];
     for (end, verdict) in ends {
-        let mut world = site(false);
-        assert_eq!(world.send_down(&from_service(false).udp(b"x")).0, PassSealed);
-        end(&mut world);
-        assert_eq!(world.send_down(&from_service(false).udp(b"x")).0, verdict);
+        let mut fixture = site(false);
+        assert_eq!(fixture.send_down(&from_service(false).udp(b"x")).0, PassSealed);
+        end(&mut fixture);
+        assert_eq!(fixture.send_down(&from_service(false).udp(b"x")).0, verdict);
     }
 }
 
 #[test]
-fn numbers_towards_a_device_end_and_begin_anew_with_its_session() {
-    let mut world = site(false);
+fn numbers_towards_a_device_restart_with_its_session() {
+    let mut fixture = site(false);
     let frame = from_service(false).udp(b"x");
-    world.set_down(A, u64::from(u32::MAX) - 1);
-    assert_eq!(world.send_down(&frame).0, PassSealed);
+    fixture.set_down(A, u64::from(u32::MAX) - 1);
+    assert_eq!(fixture.send_down(&frame).0, PassSealed);
     for _ in 0..3 {
-        assert_eq!(world.send_down(&frame).0, DropExhausted);
+        assert_eq!(fixture.send_down(&frame).0, DropExhausted);
     }
-    world.open_bound(A, false);
-    let (verdict, sealed) = world.send_down(&frame);
+    fixture.open_bound(A, false);
+    let (verdict, sealed) = fixture.send_down(&frame);
     assert_eq!(verdict, PassSealed);
-    assert_eq!(open(&world.held(A), &sealed).0, 1);
+    assert_eq!(open(&fixture.device_session(A), &sealed).0, 1);
 }
 
-/// An `xdp` of its own, with a session of A's, in key mode.
-fn alone() -> Option<(Xdp, Held)> {
-    let mut xdp = load_xdp(&Shape::SEALED.config())?;
+/// A separate `xdp` data plane with a session of A in key mode.
+fn xdp_with_session() -> Option<(Xdp, DeviceSession)> {
+    let mut xdp = load_xdp(&TestConfig::SEALED.config())?;
     let row = linewarden_dataplane::Row {
         challenge: A.challenge(Mode::Key, RowIndex(0)),
         auth_key: A.auth_key(Mode::Key, RowIndex(0)),
     };
     xdp.install(A.id(), Mode::Key, RowIndex(0), &[row], None).unwrap();
     refresh(&mut xdp);
-    let held = win(&xdp, 0);
+    let held = open_session(&xdp, 0);
     Some((xdp, held))
 }
 
 fn refresh(xdp: &mut Xdp) {
-    xdp.set_fresh(FRESH, support::world::real_now().monotonic_ms * 1_000_000);
+    xdp.set_fresh(FRESH, support::fixture::real_now().monotonic_ms * 1_000_000);
 }
 
 const FRESH: [u8; 8] = [9; 8];
 
-/// The session that A opens with its `idx`th RESPONSE.
-fn win(xdp: &Xdp, idx: u32) -> Held {
+/// The session that A opens with its RESPONSE `idx`.
+fn open_session(xdp: &Xdp, idx: u32) -> DeviceSession {
     let response = A.response(&support::device::Response {
         mode: Mode::Key,
         idx,
@@ -495,16 +510,16 @@ fn win(xdp: &Xdp, idx: u32) -> Held {
     });
     let frame = A.frame(false).udp(zerocopy::IntoBytes::as_bytes(&response));
     assert_eq!(xdp.test_run(&frame).unwrap().action, 3);
-    Held::of(A, Mode::Key, &response)
+    DeviceSession::of(A, Mode::Key, &response)
 }
 
-/// Several threads send the same numbers, and several have the same device sealed for: each number passes once, up and
-/// down.
+/// Several threads send the same numbers, and several have packets sealed for the same device: each number passes
+/// once, in both directions.
 #[test]
-fn on_several_cpus_no_number_passes_or_is_given_twice() {
+fn several_cpus_use_and_accept_no_number_twice() {
     const THREADS: u32 = 4;
     const NUMBERS: u32 = 400;
-    let Some((xdp, held)) = alone() else {
+    let Some((xdp, held)) = xdp_with_session() else {
         return;
     };
     let to = Endpoint {
@@ -536,16 +551,19 @@ fn on_several_cpus_no_number_passes_or_is_given_twice() {
             .skip(1)
             .all(|count| count.load(Ordering::Relaxed) == 1)
     };
-    assert!(once(&passed), "of several with one number one passes");
-    assert!(once(&given), "every number is given once");
+    assert!(
+        once(&passed),
+        "only one of several packets with one number passes"
+    );
+    assert!(once(&given), "every number is used once");
 }
 
-/// The session is renewed again and again, more often than a generation has numbers, while others send and seal: what is
-/// sealed opens under the key of the session that it names, and no number comes twice in one.
+/// The session is renewed repeatedly, more often than the generation has values, while other threads send and seal:
+/// each sealed message opens under the key of the session that it names, and no number occurs twice in a session.
 #[test]
-fn renewals_beside_traffic_give_no_number_twice_under_one_key() {
+fn renewals_during_traffic_use_no_number_twice_under_one_key() {
     const RENEWALS: u32 = 2_000;
-    let Some((xdp, first)) = alone() else {
+    let Some((xdp, first)) = xdp_with_session() else {
         return;
     };
     let xdp = RwLock::new(xdp);
@@ -555,24 +573,24 @@ fn renewals_beside_traffic_give_no_number_twice_under_one_key() {
     let to = service_end(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let _renewing = While(&renewing);
+            let _renewing = RunningFlag(&renewing);
             for idx in 1..=RENEWALS {
-                // On a busy machine the freshness value would grow too old before the last.
+                // On a busy machine the freshness value would otherwise expire before the last one.
                 if idx % 100 == 0 {
                     refresh(&mut xdp.write().unwrap());
                 }
-                // A few packets a session.
+                // A few packets per session.
                 while renewing.load(Ordering::Acquire) && rounds.load(Ordering::Acquire) < 3 * u64::from(idx)
                 {
                     std::thread::yield_now();
                 }
-                let held = win(&xdp.read().unwrap(), idx);
+                let held = open_session(&xdp.read().unwrap(), idx);
                 sessions.lock().unwrap().push(held);
             }
         });
         for _ in 0..2 {
             scope.spawn(|| {
-                let _sending = While(&renewing);
+                let _sending = RunningFlag(&renewing);
                 let mut seq = 0;
                 while renewing.load(Ordering::Acquire) {
                     let xdp = xdp.read().unwrap();
@@ -601,7 +619,7 @@ fn renewals_beside_traffic_give_no_number_twice_under_one_key() {
             (id, open(by_id[&id], frame).0)
         })
         .collect();
-    assert_eq!(numbers.len(), sealed.len(), "of {RENEWALS} sessions");
+    assert_eq!(numbers.len(), sealed.len(), "numbers of {RENEWALS} sessions");
     let passed = passed.into_inner().unwrap();
     let once: BTreeSet<_> = passed.iter().collect();
     assert_eq!(once.len(), passed.len());

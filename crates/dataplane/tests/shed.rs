@@ -1,4 +1,5 @@
-//! What of a flood of devices that are not here reaches user space (LAP/1 1.4.5): `xdp` and `host`, each by itself.
+//! How much of a flood of messages from absent devices reaches user space (LAP/1 1.4.5): `xdp` and `host`, each
+//! separately.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -12,7 +13,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Instant;
 
-use linewarden_dataplane::host::{Engine, Host, Moment, ThreadState};
+use linewarden_dataplane::host::{Engine, Host, ThreadState, Timestamps};
 use linewarden_dataplane::xdp::Xdp;
 use linewarden_dataplane::{Config, DataPlane, Miss};
 use linewarden_protocol::frame::parse;
@@ -21,27 +22,27 @@ use linewarden_protocol::verdict::Verdict::{self, *};
 use linewarden_protocol::wire::message_type;
 use zerocopy::IntoBytes as _;
 
-use support::device::{Dev, GATEWAY, Response};
-use support::shape::Shape;
-use support::world::{load_xdp, real_now};
+use support::device::{GATEWAY, Response, TestDevice};
+use support::fixture::{load_xdp, real_now};
+use support::test_config::TestConfig;
 
 const FRESH: [u8; 8] = [3; 8];
 
-/// A data plane to which frames can be given.
-enum Side {
+/// A data plane that takes frames.
+enum DataPlaneUnderTest {
     Xdp(Box<Xdp>),
     Host(Box<Host>, Arc<Engine>, Box<ThreadState>),
 }
 
-impl Side {
-    fn plane(&mut self) -> &mut dyn DataPlane {
+impl DataPlaneUnderTest {
+    fn data_plane(&mut self) -> &mut dyn DataPlane {
         match self {
             Self::Xdp(xdp) => &mut **xdp,
             Self::Host(host, ..) => &mut **host,
         }
     }
 
-    fn send(&mut self, device: Dev, message: &[u8]) -> Verdict {
+    fn send(&mut self, device: TestDevice, message: &[u8]) -> Verdict {
         let frame = device.frame(false).udp(message);
         match self {
             Self::Xdp(xdp) => {
@@ -52,7 +53,7 @@ impl Side {
                 *Verdict::ALL.iter().find(moved).unwrap()
             }
             Self::Host(_, engine, thread) => {
-                let now = Moment {
+                let now = Timestamps {
                     monotonic_ns: real_now().monotonic_ms * 1_000_000,
                     boot_ns: 0,
                 };
@@ -64,29 +65,29 @@ impl Side {
     }
 }
 
-/// Both, with a share of `miss_per_s`.
-fn sides(miss_per_s: u32) -> Vec<Side> {
+/// Both data planes, with a share of `miss_per_s`.
+fn sides(miss_per_s: u32) -> Vec<DataPlaneUnderTest> {
     let config = Config {
         miss_per_s,
-        ..Shape::SLOW.config()
+        ..TestConfig::SLOW.config()
     };
     let mut host = Host::new(&config).unwrap();
     let (engine, thread) = (host.engine(), host.thread_state());
-    let host = Side::Host(Box::new(host), engine, Box::new(thread));
-    let xdp = load_xdp(&config).map(|xdp| Side::Xdp(Box::new(xdp)));
-    let mut sides: Vec<Side> = xdp.into_iter().chain([host]).collect();
+    let host = DataPlaneUnderTest::Host(Box::new(host), engine, Box::new(thread));
+    let xdp = load_xdp(&config).map(|xdp| DataPlaneUnderTest::Xdp(Box::new(xdp)));
+    let mut sides: Vec<DataPlaneUnderTest> = xdp.into_iter().chain([host]).collect();
     for side in &mut sides {
         let now_ns = real_now().monotonic_ms * 1_000_000;
-        side.plane().set_fresh(FRESH, now_ns);
+        side.data_plane().set_fresh(FRESH, now_ns);
     }
     sides
 }
 
-fn request(device: Dev, nonce: u8) -> Vec<u8> {
+fn request(device: TestDevice, nonce: u8) -> Vec<u8> {
     device.request([nonce; 16]).as_bytes().to_vec()
 }
 
-fn response(device: Dev, nonce: u8) -> Vec<u8> {
+fn response(device: TestDevice, nonce: u8) -> Vec<u8> {
     let response = Response {
         mode: Mode::Pool,
         idx: 0,
@@ -103,68 +104,74 @@ fn as_miss(message: &[u8]) -> Miss {
 }
 
 #[test]
-fn who_is_enrolled_nowhere_does_not_get_through() {
+fn messages_of_devices_that_are_not_enrolled_are_dropped() {
     let _pinned = support::pin_to_one_cpu();
     for mut side in sides(u32::MAX) {
-        assert_eq!(side.send(Dev(5), &request(Dev(5), 1)), SlowPath, "not in force");
+        assert_eq!(
+            side.send(TestDevice(5), &request(TestDevice(5), 1)),
+            SlowPath,
+            "the limit is not active"
+        );
         for number in 0..200 {
-            side.plane().enrol(Dev(number * 2).id());
+            side.data_plane().enroll(TestDevice(number * 2).id());
         }
-        side.plane().set_filtering(true);
+        side.data_plane().set_enrollment_filter(true);
         for number in 0..200 {
-            let (known, stranger) = (Dev(number * 2), Dev(number * 2 + 1));
+            let (known, unknown) = (TestDevice(number * 2), TestDevice(number * 2 + 1));
             assert_eq!(side.send(known, &request(known, 1)), SlowPath);
             assert_eq!(side.send(known, &response(known, 1)), SlowPath);
-            assert_eq!(side.send(stranger, &request(stranger, 1)), DropUnknownDevice);
-            assert_eq!(side.send(stranger, &response(stranger, 1)), DropUnknownDevice);
+            assert_eq!(side.send(unknown, &request(unknown, 1)), DropUnknownDevice);
+            assert_eq!(side.send(unknown, &response(unknown, 1)), DropUnknownDevice);
         }
     }
 }
 
-/// Windows of 67 ms that may have been touched since.
+/// Windows of 67 ms that may have been used since.
 fn windows_since(began: Instant) -> usize {
     began.elapsed().as_millis() as usize / 67 + 2
 }
 
 #[test]
-fn a_flood_is_shed_by_source_and_in_all() {
+fn a_flood_is_limited_per_source_and_in_total() {
     let _pinned = support::pin_to_one_cpu();
     for mut side in sides(960) {
-        // 960 a second are 65 in a window; one source takes half of them at most.
+        // 960 per second are 65 per window; one source gets at most half of them.
         let began = Instant::now();
         let mut passed = 0;
         for nonce in 0..200 {
-            match side.send(Dev(1), &request(Dev(1), nonce)) {
+            match side.send(TestDevice(1), &request(TestDevice(1), nonce)) {
                 SlowPath => passed += 1,
                 verdict => assert_eq!(verdict, DropShed),
             }
         }
         assert!((1..=33 * windows_since(began)).contains(&passed), "{passed}");
         let began = Instant::now();
-        let passed =
-            (2..2000).filter(|number| side.send(Dev(*number), &request(Dev(*number), 1)) == SlowPath);
+        let passed = (2..2000)
+            .filter(|number| side.send(TestDevice(*number), &request(TestDevice(*number), 1)) == SlowPath);
         let passed = passed.count();
         assert!((1..=65 * windows_since(began)).contains(&passed), "{passed}");
     }
 }
 
 #[test]
-fn the_response_to_a_challenge_gets_through_a_flood_once() {
+fn the_response_to_a_challenge_passes_once_during_a_flood() {
     let _pinned = support::pin_to_one_cpu();
     for mut side in sides(15) {
-        let honest = Dev(1);
+        let legitimate = TestDevice(1);
         let mut challenge = [0; 64];
         challenge[3] = message_type::CHALLENGE;
-        side.plane().send(&as_miss(&request(honest, 9)), &challenge);
+        side.data_plane()
+            .send_reply(&as_miss(&request(legitimate, 9)), &challenge);
         for number in 2..200 {
-            side.send(Dev(number), &request(Dev(number), 1));
-            side.send(Dev(number), &response(Dev(number), 1));
+            side.send(TestDevice(number), &request(TestDevice(number), 1));
+            side.send(TestDevice(number), &response(TestDevice(number), 1));
         }
-        // Of its own source nothing is left, either.
-        while side.send(honest, &response(honest, 7)) == SlowPath {}
-        assert_eq!(side.send(honest, &response(honest, 9)), SlowPath);
-        // Nobody had time for it.
-        side.plane().expect(&as_miss(&response(honest, 9)));
-        assert_eq!(side.send(honest, &response(honest, 9)), SlowPath);
+        // Its own source has nothing left, either.
+        while side.send(legitimate, &response(legitimate, 7)) == SlowPath {}
+        assert_eq!(side.send(legitimate, &response(legitimate, 9)), SlowPath);
+        // User space has not read any.
+        side.data_plane()
+            .expect_response(&as_miss(&response(legitimate, 9)));
+        assert_eq!(side.send(legitimate, &response(legitimate, 9)), SlowPath);
     }
 }

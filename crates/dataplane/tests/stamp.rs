@@ -1,5 +1,5 @@
-//! Evidence in the packets that pass the gate of `xdp`, byte for byte against what `linewarden_evidence` makes of the same packet, and
-//! judged by its appraiser. Needs root.
+//! Evidence in the packets that pass the gate of `xdp`: compared byte for byte with what `linewarden_evidence`
+//! creates for the same packet, and checked by its appraiser. Needs root.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -15,9 +15,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use linewarden_dataplane::xdp::{TestRun, Xdp};
-use linewarden_dataplane::{DataPlane, Row, STAMP_LIFE_NS, Stamp, StampCounts};
+use linewarden_dataplane::{DataPlane, Row, STAMP_LIFETIME_NS, Stamp, StampCounts};
 use linewarden_evidence::inband::{
-    Appraiser, Carried, Content, Counter, Form, MasterKey, Refused, Stamper, Template, read_option,
+    Appraiser, CarriedEvidence, Content, ContentFormat, Counter, MasterKey, PacketEvidenceError, Stamper,
+    Template, read_option,
 };
 use linewarden_evidence::state::{Digests, Snapshot};
 use linewarden_evidence::{BootCount, Digest, Sequence, SwitchId};
@@ -29,17 +30,19 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use zerocopy::IntoBytes as _;
 
-use support::device::{self, Dev, Held, Response, STRANGER, gateway_end, sealed_frame, service_end};
+use support::device::{
+    self, DeviceSession, Response, TestDevice, UNKNOWN, gateway_end, sealed_frame, service_end,
+};
+use support::fixture::{load_xdp, real_now};
 use support::netns::{ip, leave_namespace};
-use support::shape::Shape;
-use support::world::{load_xdp, real_now};
+use support::test_config::TestConfig;
 
 const FRESH: [u8; 8] = [9; 8];
 /// `XDP_DROP`, `XDP_PASS`, `XDP_TX`.
 const DROP: u32 = 1;
 const PASS: u32 = 2;
-const SENT_BACK: u32 = 3;
-/// What the option makes a packet longer.
+const TX: u32 = 3;
+/// How many bytes the option adds to a packet.
 const GROWTH: usize = 104;
 
 fn snapshot(sequence: u64) -> Snapshot {
@@ -68,17 +71,17 @@ fn now_ns() -> u64 {
     real_now().monotonic_ms * 1_000_000
 }
 
-fn stamp(form: Form, sequence: u64) -> Stamp {
+fn stamp(form: ContentFormat, sequence: u64) -> Stamp {
     let snapshot = snapshot(sequence);
     Stamp {
         template: Template::new(&key(&snapshot), form, &snapshot),
-        until_ns: now_ns() + STAMP_LIFE_NS,
+        until_ns: now_ns() + STAMP_LIFETIME_NS,
     }
 }
 
-/// Device 1 has a session without a tag, 2 behind one, 3 behind two.
-fn device(tags: usize) -> Dev {
-    Dev(1 + tags as u16)
+/// Device 1 has a session without a VLAN tag, 2 behind one, 3 behind two.
+fn device(tags: usize) -> TestDevice {
+    TestDevice(1 + tags as u16)
 }
 
 fn tagged(builder: FrameBuilder, tags: usize) -> FrameBuilder {
@@ -88,19 +91,19 @@ fn tagged(builder: FrameBuilder, tags: usize) -> FrameBuilder {
     })
 }
 
-/// A frame of that device's to a service.
+/// A frame from that device to a service.
 fn frame(tags: usize) -> FrameBuilder {
     tagged(FrameBuilder::new(device(tags).end(true), service_end(true)), tags)
 }
 
-fn load(shape: Shape) -> Option<(Xdp, Vec<Held>)> {
+fn load(shape: TestConfig) -> Option<(Xdp, Vec<DeviceSession>)> {
     let mut xdp = load_xdp(&shape.config())?;
     xdp.set_fresh(FRESH, now_ns());
     let held = (0..3).map(|tags| open(&mut xdp, tags)).collect();
     Some((xdp, held))
 }
 
-fn open(xdp: &mut Xdp, tags: usize) -> Held {
+fn open(xdp: &mut Xdp, tags: usize) -> DeviceSession {
     let device = device(tags);
     let row = Row {
         challenge: device.challenge(Mode::Key, RowIndex(0)),
@@ -117,23 +120,23 @@ fn open(xdp: &mut Xdp, tags: usize) -> Held {
         nonce: [1; 16],
     });
     let frame = tagged(device.frame(true), tags).udp(response.as_bytes());
-    assert_eq!(xdp.test_run(&frame).unwrap().action, SENT_BACK);
-    Held::of(device, Mode::Key, &response)
+    assert_eq!(xdp.test_run(&frame).unwrap().action, TX);
+    DeviceSession::of(device, Mode::Key, &response)
 }
 
-fn open_gate(form: Form) -> Shape {
-    Shape {
-        in_packets: Some(form),
-        ..Shape::OPEN
+fn open_gate(form: ContentFormat) -> TestConfig {
+    TestConfig {
+        inband_evidence: Some(form),
+        ..TestConfig::OPEN
     }
 }
 
 fn counts(xdp: &Xdp) -> StampCounts {
-    xdp.stamped().unwrap().unwrap()
+    xdp.stamp_counts().unwrap().unwrap()
 }
 
-fn carried(frame: &[u8]) -> Carried {
-    read_option(frame).unwrap().expect("it carries evidence")
+fn carried(frame: &[u8]) -> CarriedEvidence {
+    read_option(frame).unwrap().expect("the frame contains evidence")
 }
 
 fn counter(frame: &[u8]) -> Counter {
@@ -143,8 +146,8 @@ fn counter(frame: &[u8]) -> Counter {
     }
 }
 
-/// What the evidence crate makes of the packet.
-fn expected(frame: &[u8], form: Form, counter: Counter) -> Vec<u8> {
+/// The packet as the evidence crate creates it.
+fn expected(frame: &[u8], form: ContentFormat, counter: Counter) -> Vec<u8> {
     let snapshot = snapshot(1);
     let mut front = Vec::new();
     let mut stamper = Stamper::new(key(&snapshot), form, &snapshot);
@@ -152,12 +155,13 @@ fn expected(frame: &[u8], form: Form, counter: Counter) -> Vec<u8> {
     [&front, &frame[taken..]].concat()
 }
 
-/// Packets of all kinds that the gate lets pass: TCP, UDP, ICMPv6, ESP, SCTP and others, tagged or not, with padding or without.
+/// Packets of all kinds that the gate passes: TCP, UDP, ICMPv6, ESP, SCTP and others, tagged or not, with padding or
+/// without.
 fn packet(rng: &mut ChaCha8Rng) -> Vec<u8> {
     let tags = rng.random_range(0..3);
     let mut target = service_end(true);
     target.ip = std::net::Ipv6Addr::from(0xfd77_u128 << 112 | rng.random::<u128>() >> 16).into();
-    // What is for a DHCP client never passes.
+    // Packets for a DHCP client never pass.
     target.port = match rng.random_range(1..1000) {
         546 => 1000,
         port => port,
@@ -188,32 +192,32 @@ fn packet(rng: &mut ChaCha8Rng) -> Vec<u8> {
 }
 
 #[test]
-fn packets_are_stamped_byte_for_byte_as_the_evidence_crate_does() {
+fn evidence_in_packets_equals_that_of_the_evidence_crate() {
     let seed = support::number("LINEWARDEN_SEED", 1);
     println!("LINEWARDEN_SEED={seed}");
-    for form in [Form::Default, Form::Classic] {
+    for form in [ContentFormat::Default, ContentFormat::Classic] {
         let Some((xdp, _)) = load(open_gate(form)) else {
             return;
         };
-        xdp.stamp(Some(&stamp(form, 1)));
+        xdp.set_stamp(Some(&stamp(form, 1)));
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let (mut appraiser, mut last) = (Appraiser::new(master()), None);
         for number in 1..=2000 {
             let before = packet(&mut rng);
             let run = xdp.test_run(&before).unwrap();
             assert_eq!(run.action, PASS, "{}", hex::encode(&before));
-            let shown = counter(&run.frame);
+            let evidence_counter = counter(&run.frame);
             assert_eq!(
                 hex::encode(&run.frame),
-                hex::encode(expected(&before, form, shown))
+                hex::encode(expected(&before, form, evidence_counter))
             );
-            let judged = appraiser.appraise(&carried(&run.frame), &snapshot(1).digests);
+            let appraisal = appraiser.appraise(&carried(&run.frame), &snapshot(1).digests);
             match form {
-                Form::Classic => assert_eq!(judged, Err(Refused::Classic)),
-                Form::Default => {
-                    let judged = judged.unwrap();
+                ContentFormat::Classic => assert_eq!(appraisal, Err(PacketEvidenceError::Unauthenticated)),
+                ContentFormat::Default => {
+                    let appraisal = appraisal.unwrap();
                     assert_eq!(
-                        (judged.counter(), *judged.snapshot()),
+                        (appraisal.counter(), *appraisal.snapshot()),
                         (Counter(number), snapshot(1))
                     );
                 }
@@ -221,34 +225,37 @@ fn packets_are_stamped_byte_for_byte_as_the_evidence_crate_does() {
             last = Some(run.frame);
         }
         assert_eq!(counts(&xdp).stamped, 2000);
-        if let (Some(frame), Form::Default) = (last, form) {
+        if let (Some(frame), ContentFormat::Default) = (last, form) {
             refusals(&mut appraiser, &frame);
         }
     }
 }
 
-/// The same again, what is changed on the way, and what shows another state.
+/// A repeated packet, packets changed on the way, and packets that attest another state.
 fn refusals(appraiser: &mut Appraiser, frame: &[u8]) {
     let known = snapshot(1).digests;
     assert!(matches!(
         appraiser.appraise(&carried(frame), &known),
-        Err(Refused::Replayed(_))
+        Err(PacketEvidenceError::Replayed(_))
     ));
     let at = frame.windows(2).position(|type_| type_ == [0x86, 0xdd]).unwrap() + 2;
-    // A byte of the destination, of the source, of the counter.
+    // A byte of the destination, the source, the counter.
     for place in [39, 20, 40 + 87] {
-        let mut bent = frame.to_vec();
-        bent[at + place] ^= 1;
-        let judged = Appraiser::new(master()).appraise(&carried(&bent), &known);
-        assert_eq!(judged, Err(Refused::Tag), "byte {place}");
+        let mut altered = frame.to_vec();
+        altered[at + place] ^= 1;
+        let appraisal = Appraiser::new(master()).appraise(&carried(&altered), &known);
+        assert_eq!(appraisal, Err(PacketEvidenceError::InvalidTag), "byte {place}");
     }
-    let judged = Appraiser::new(master()).appraise(&carried(frame), &snapshot(2).digests);
-    assert!(matches!(judged, Err(Refused::Differs { .. })));
-    let judged = Appraiser::new(MasterKey::new([1; 16])).appraise(&carried(frame), &known);
-    assert_eq!(judged, Err(Refused::Tag));
+    let appraisal = Appraiser::new(master()).appraise(&carried(frame), &snapshot(2).digests);
+    assert!(matches!(
+        appraisal,
+        Err(PacketEvidenceError::DigestMismatch { .. })
+    ));
+    let appraisal = Appraiser::new(MasterKey::new([1; 16])).appraise(&carried(frame), &known);
+    assert_eq!(appraisal, Err(PacketEvidenceError::InvalidTag));
 }
 
-/// The verdict, and what becomes of the frame.
+/// The verdict, and the resulting frame.
 #[track_caller]
 fn run(xdp: &Xdp, frame: &[u8]) -> (Verdict, TestRun) {
     let before = xdp.counters().unwrap();
@@ -256,21 +263,21 @@ fn run(xdp: &Xdp, frame: &[u8]) -> (Verdict, TestRun) {
     let after = xdp.counters().unwrap();
     let counted: Vec<_> = after.since(&before).nonzero().collect();
     let [(verdict, 1)] = counted[..] else {
-        panic!("one verdict each: {counted:?}");
+        panic!("not one verdict per frame: {counted:?}");
     };
     (verdict, run)
 }
 
 type Case = (&'static str, Vec<u8>, Verdict);
 
-/// With a hop-by-hop header that has evidence, made with nobody's key or somebody's.
+/// With a hop-by-hop header that contains evidence.
 fn with_option(builder: FrameBuilder) -> Vec<u8> {
-    expected(&builder.udp(b"reading"), Form::Default, Counter(99))
+    expected(&builder.udp(b"reading"), ContentFormat::Default, Counter(99))
 }
 
 fn others() -> Vec<Case> {
     let v4 = FrameBuilder::new(device(0).end(false), service_end(false));
-    let stranger = FrameBuilder::new(STRANGER.end(true), service_end(true));
+    let unknown = FrameBuilder::new(UNKNOWN.end(true), service_end(true));
     let own = Endpoint {
         port: 80,
         ..gateway_end(true)
@@ -298,21 +305,21 @@ fn others() -> Vec<Case> {
         ),
         ("three tags", tagged(frame(1), 2).udp(b"x"), Verdict::DropGateTag),
         ("neighbor discovery", icmp(135), Verdict::PassAlways),
-        ("a report of groups", report, Verdict::PassSession),
+        ("a membership report", report, Verdict::PassSession),
         (
             "to the gateway itself",
             FrameBuilder::new(device(0).end(true), own).udp(b"x"),
             Verdict::PassSession,
         ),
-        ("of somebody else", stranger.udp(b"x"), Verdict::DropGate),
+        ("from another host", unknown.udp(b"x"), Verdict::DropGate),
         (
-            "evidence of its own",
+            "evidence from the device",
             with_option(frame(0)),
             Verdict::DropGateExtension,
         ),
         (
-            "evidence of its own, of somebody else",
-            with_option(stranger),
+            "evidence from another host",
+            with_option(unknown),
             Verdict::DropGateExtension,
         ),
         (
@@ -328,8 +335,8 @@ fn others() -> Vec<Case> {
     ]
 }
 
-/// The frame with tags of these types, the outer first.
-fn behind(types: &[u16], frame: &[u8]) -> Vec<u8> {
+/// The frame with tags of these types, the outermost first.
+fn with_tags(types: &[u16], frame: &[u8]) -> Vec<u8> {
     let (addresses, rest) = frame.split_at(12);
     let tags = types.iter().flat_map(|tag| [tag.to_be_bytes(), [0, 1]].concat());
     addresses
@@ -340,7 +347,7 @@ fn behind(types: &[u16], frame: &[u8]) -> Vec<u8> {
         .collect()
 }
 
-/// What only a gate that stamps looks for.
+/// Frames that only a gate with evidence in packets examines.
 fn clones() -> Vec<(&'static str, Vec<u8>)> {
     let clone = |builder: FrameBuilder| builder.ethernet(0x5241, &[0; 152]);
     vec![
@@ -350,21 +357,21 @@ fn clones() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 /// Evidence where the evidence crate finds it: behind tags that no gate parses.
-fn hidden() -> Vec<(&'static str, Vec<u8>)> {
+fn hidden_evidence() -> Vec<(&'static str, Vec<u8>)> {
     let clone = |builder: FrameBuilder| builder.ethernet(0x5241, &[0; 152]);
     vec![
         ("a clone behind an old tag", clone(frame(0).tag(0x9100, 1))),
         (
             "a clone behind a made-up tag",
-            behind(&[0x9200], &clone(frame(0))),
+            with_tags(&[0x9200], &clone(frame(0))),
         ),
         (
             "evidence behind another",
-            behind(&[0x9300], &with_option(frame(0))),
+            with_tags(&[0x9300], &with_option(frame(0))),
         ),
         (
             "evidence behind three tags",
-            behind(&[0x9100, 0x8100, 0x8100], &with_option(frame(0))),
+            with_tags(&[0x9100, 0x8100, 0x8100], &with_option(frame(0))),
         ),
         ("evidence behind an old tag", with_option(frame(0).tag(0x9100, 1))),
         (
@@ -375,19 +382,19 @@ fn hidden() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 #[test]
-fn whatever_else_there_is_carries_nothing_and_nobody_brings_evidence() {
-    let Some((xdp, _)) = load(open_gate(Form::Default)) else {
+fn other_frames_get_no_evidence_and_received_evidence_is_dropped() {
+    let Some((xdp, _)) = load(open_gate(ContentFormat::Default)) else {
         return;
     };
-    let (off, _) = load(Shape::OPEN).unwrap();
-    assert_eq!(off.stamped().unwrap(), None);
-    xdp.stamp(Some(&stamp(Form::Default, 1)));
+    let (off, _) = load(TestConfig::OPEN).unwrap();
+    assert_eq!(off.stamp_counts().unwrap(), None);
+    xdp.set_stamp(Some(&stamp(ContentFormat::Default, 1)));
     for (name, frame, verdict) in others() {
-        for plane in [&xdp, &off] {
-            let (got, run) = run(plane, &frame);
+        for data_plane in [&xdp, &off] {
+            let (got, run) = run(data_plane, &frame);
             assert_eq!(got, verdict, "{name}");
             assert_eq!(run.action == PASS, (verdict as u8) < 16, "{name}");
-            assert_eq!(run.frame, frame, "{name}: not a byte of it");
+            assert_eq!(run.frame, frame, "{name}: the frame was changed");
         }
     }
     assert_eq!((counts(&xdp).stamped, counts(&xdp).not_ipv6), (0, 2));
@@ -402,17 +409,17 @@ fn whatever_else_there_is_carries_nothing_and_nobody_brings_evidence() {
         );
         assert_eq!(run(&off, &frame).0, Verdict::PassSession, "{name}");
     }
-    for (name, frame) in hidden() {
-        for plane in [&xdp, &off] {
-            let (verdict, stamped) = run(plane, &frame);
+    for (name, frame) in hidden_evidence() {
+        for data_plane in [&xdp, &off] {
+            let (verdict, stamped) = run(data_plane, &frame);
             assert_eq!((verdict, stamped.action), (Verdict::DropGateTag, DROP), "{name}");
         }
     }
 }
 
 #[test]
-fn a_state_that_nobody_confirms_is_carried_no_longer() {
-    let Some((xdp, _)) = load(open_gate(Form::Default)) else {
+fn a_state_that_is_not_confirmed_expires() {
+    let Some((xdp, _)) = load(open_gate(ContentFormat::Default)) else {
         return;
     };
     let plain = frame(0).udp(b"reading");
@@ -421,36 +428,36 @@ fn a_state_that_nobody_confirms_is_carried_no_longer() {
         assert_eq!(verdict, Verdict::PassSession);
         run.frame == plain
     };
-    assert!(passes_as_it_is(&xdp), "nothing was measured yet");
-    let mut shown = stamp(Form::Default, 1);
-    xdp.stamp(Some(&shown));
+    assert!(passes_as_it_is(&xdp), "no state was confirmed yet");
+    let mut stamp_settings = stamp(ContentFormat::Default, 1);
+    xdp.set_stamp(Some(&stamp_settings));
     assert!(!passes_as_it_is(&xdp));
-    shown.until_ns = now_ns() - 20_000_000;
-    xdp.stamp(Some(&shown));
-    assert!(passes_as_it_is(&xdp), "its time is over");
-    xdp.stamp(Some(&stamp(Form::Default, 1)));
-    assert!(!passes_as_it_is(&xdp), "it was confirmed");
-    xdp.stamp(None);
-    assert!(passes_as_it_is(&xdp), "it was taken back");
-    xdp.stamp(Some(&stamp(Form::Default, 2)));
+    stamp_settings.until_ns = now_ns() - 20_000_000;
+    xdp.set_stamp(Some(&stamp_settings));
+    assert!(passes_as_it_is(&xdp), "the state has expired");
+    xdp.set_stamp(Some(&stamp(ContentFormat::Default, 1)));
+    assert!(!passes_as_it_is(&xdp), "the state was confirmed");
+    xdp.set_stamp(None);
+    assert!(passes_as_it_is(&xdp), "the state was withdrawn");
+    xdp.set_stamp(Some(&stamp(ContentFormat::Default, 2)));
     let run = run(&xdp, &plain).1;
-    // The numbers go on, for the key is the same.
+    // The numbers continue, since the key is the same.
     assert_eq!(counter(&run.frame), Counter(3));
-    let judged = Appraiser::new(master()).appraise(&carried(&run.frame), &snapshot(2).digests);
-    assert_eq!(*judged.unwrap().snapshot(), snapshot(2));
+    let appraisal = Appraiser::new(master()).appraise(&carried(&run.frame), &snapshot(2).digests);
+    assert_eq!(*appraisal.unwrap().snapshot(), snapshot(2));
     assert_eq!((counts(&xdp).stamped, counts(&xdp).stale), (3, 3));
 }
 
 #[test]
-fn what_was_sealed_is_opened_and_then_stamped() {
-    let shape = Shape {
-        in_packets: Some(Form::Default),
-        ..Shape::SEALED
+fn opened_packets_get_evidence() {
+    let shape = TestConfig {
+        inband_evidence: Some(ContentFormat::Default),
+        ..TestConfig::SEALED
     };
     let Some((xdp, held)) = load(shape) else {
         return;
     };
-    xdp.stamp(Some(&stamp(Form::Default, 1)));
+    xdp.set_stamp(Some(&stamp(ContentFormat::Default, 1)));
     for bytes in 0..600_u32 {
         let tags = bytes as usize % 3;
         let payload: Vec<u8> = (0..bytes).map(|at| at as u8).collect();
@@ -462,7 +469,7 @@ fn what_was_sealed_is_opened_and_then_stamped() {
         let number = Counter(u64::from(bytes) + 1);
         assert_eq!(
             hex::encode(&stamped.frame),
-            hex::encode(expected(&opened, Form::Default, number))
+            hex::encode(expected(&opened, ContentFormat::Default, number))
         );
     }
     let unsealed = frame(0).udp(b"reading");
@@ -478,27 +485,27 @@ fn what_was_sealed_is_opened_and_then_stamped() {
     );
 }
 
-/// Sets the MTU of the interface by which test runs come in.
+/// Sets the MTU of the ingress interface of test runs.
 fn set_mtu(mtu: usize) {
     ip(&format!("link set lo mtu {mtu}"));
 }
 
-/// An ICMPv6 message to the sender of a packet, and nothing else.
-fn told(sent: &[u8], answer: &[u8], tags: usize) -> u32 {
+/// An ICMPv6 message to the sender of a packet, and no other reply.
+fn entry_value(sent: &[u8], reply: &[u8], tags: usize) -> u32 {
     let at = 14 + 4 * tags;
-    assert_eq!(answer.len(), at + 1280);
+    assert_eq!(reply.len(), at + 1280);
     let own = gateway_end(true).mac;
-    assert_eq!((&answer[..6], &answer[6..12]), (&sent[6..12], &own[..]));
-    assert_eq!(answer[12..at], sent[12..at], "the tags");
+    assert_eq!((&reply[..6], &reply[6..12]), (&sent[6..12], &own[..]));
+    assert_eq!(reply[12..at], sent[12..at], "the tags");
     let header = [0x60, 0, 0, 0, 4, 0xd8, 58, 64];
-    assert_eq!(answer[at..at + 8], header);
-    let (source, target) = (&answer[at + 8..at + 24], &answer[at + 24..at + 40]);
+    assert_eq!(reply[at..at + 8], header);
+    let (source, target) = (&reply[at + 8..at + 24], &reply[at + 24..at + 40]);
     let std::net::IpAddr::V6(gateway) = gateway_end(true).ip else {
         unreachable!("asked for");
     };
     assert_eq!(source, gateway.octets());
     assert_eq!(target, &sent[at + 8..at + 24]);
-    let message = &answer[at + 40..];
+    let message = &reply[at + 40..];
     assert_eq!((message[0], message[1]), (2, 0));
     // RFC 1071, with the pseudo header of RFC 8200 8.1.
     let pseudo = [
@@ -513,19 +520,23 @@ fn told(sent: &[u8], answer: &[u8], tags: usize) -> u32 {
         .map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]))
         .sum();
     assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff);
-    assert_eq!(message[8..], sent[at..at + 1232], "as much as fits");
+    assert_eq!(
+        message[8..],
+        sent[at..at + 1232],
+        "the largest possible part of the packet"
+    );
     u32::from_be_bytes(message[4..8].try_into().unwrap())
 }
 
 #[test]
-fn who_sends_too_much_is_told_the_size() {
+fn senders_of_too_large_packets_get_the_maximum_size() {
     if !leave_namespace() {
         return;
     }
-    let Some((xdp, _)) = load(open_gate(Form::Default)) else {
+    let Some((xdp, _)) = load(open_gate(ContentFormat::Default)) else {
         return;
     };
-    xdp.stamp(Some(&stamp(Form::Default, 1)));
+    xdp.set_stamp(Some(&stamp(ContentFormat::Default, 1)));
     let ip_bytes = |bytes: usize, tags: usize| frame(tags).ip(6, &vec![1; bytes - 40]);
     for tags in 0..3 {
         for mtu in [1384, 1500, 2000] {
@@ -537,21 +548,20 @@ fn who_sends_too_much_is_told_the_size() {
             }
             for bytes in [mtu - GROWTH + 1, mtu] {
                 let sent = ip_bytes(bytes, tags);
-                let (verdict, answer) = run(&xdp, &sent);
-                assert_eq!(
-                    (verdict, answer.action),
-                    (Verdict::DropTooBig, SENT_BACK),
-                    "{bytes}"
-                );
-                assert_eq!(told(&sent, &answer.frame, tags) as usize, mtu - GROWTH);
-                // In no other station's name.
+                let (verdict, reply) = run(&xdp, &sent);
+                assert_eq!((verdict, reply.action), (Verdict::DropTooBig, TX), "{bytes}");
+                assert_eq!(entry_value(&sent, &reply.frame, tags) as usize, mtu - GROWTH);
+                // Not in the name of another station.
                 let to_another = [&[2, 0, 0, 0, 0x77, 1], &sent[6..]].concat();
-                let (_, answer) = run(&xdp, &to_another);
-                assert_eq!(told(&to_another, &answer.frame, tags) as usize, mtu - GROWTH);
+                let (_, reply) = run(&xdp, &to_another);
+                assert_eq!(
+                    entry_value(&to_another, &reply.frame, tags) as usize,
+                    mtu - GROWTH
+                );
             }
         }
     }
-    // A sender takes no smaller size than this less the option; a group has no one sender to tell.
+    // No sender accepts a smaller size than this less the option; a group has no single sender to notify.
     set_mtu(1383);
     let sent = ip_bytes(1280, 0);
     assert_eq!(
@@ -581,22 +591,24 @@ fn who_sends_too_much_is_told_the_size() {
 }
 
 #[test]
-fn on_several_cpus_no_number_comes_twice_and_no_state_is_torn() {
+fn several_cpus_use_no_number_twice_and_read_whole_states() {
     const PACKETS: usize = 3000;
-    let Some((xdp, _)) = load(open_gate(Form::Default)) else {
+    let Some((xdp, _)) = load(open_gate(ContentFormat::Default)) else {
         return;
     };
     let cpus = support::cpus();
     let threads = cpus.len().clamp(2, 4);
     let plain = frame(0).udp(b"reading");
-    xdp.stamp(Some(&stamp(Form::Default, 0)));
+    xdp.set_stamp(Some(&stamp(ContentFormat::Default, 0)));
     let frames = Mutex::new(Vec::new());
     let (running, done) = (AtomicBool::new(true), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let states: Vec<Stamp> = (0..16).map(|number| stamp(Form::Default, number)).collect();
+            let states: Vec<Stamp> = (0..16)
+                .map(|number| stamp(ContentFormat::Default, number))
+                .collect();
             for state in states.iter().cycle() {
-                xdp.stamp(Some(state));
+                xdp.set_stamp(Some(state));
                 if !running.load(Ordering::Acquire) {
                     break;
                 }
@@ -608,8 +620,8 @@ fn on_several_cpus_no_number_comes_twice_and_no_state_is_torn() {
             scope.spawn(move || {
                 support::pin_to(cpus[thread % cpus.len()]);
                 let run = || xdp.test_run(plain).unwrap().frame;
-                let mine: Vec<_> = (0..PACKETS).map(|_| run()).collect();
-                frames.lock().unwrap().extend(mine);
+                let own: Vec<_> = (0..PACKETS).map(|_| run()).collect();
+                frames.lock().unwrap().extend(own);
                 if done.fetch_add(1, Ordering::AcqRel) + 1 == threads {
                     running.store(false, Ordering::Release);
                 }
@@ -628,11 +640,11 @@ fn on_several_cpus_no_number_comes_twice_and_no_state_is_torn() {
             panic!("default content");
         };
         let state = snapshot(content.sequence.0);
-        let judged = Appraiser::new(master()).appraise(&carried(&frame), &state.digests);
-        assert_eq!(*judged.unwrap().snapshot(), state);
+        let appraisal = Appraiser::new(master()).appraise(&carried(&frame), &state.digests);
+        assert_eq!(*appraisal.unwrap().snapshot(), state);
         assert!(
             numbers.insert(content.counter),
-            "{:?} came twice",
+            "{:?} occurred twice",
             content.counter
         );
     }

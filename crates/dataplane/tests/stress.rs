@@ -1,5 +1,5 @@
-//! Several CPUs on one line: `host`'s engine and `xdp` under RESPONSEs for the same row at once, with user space
-//! refilling, revoking and sweeping meanwhile (LAP/1 1.4.3, 1.4.8, docs/protocols.md 1.4.15).
+//! Several CPUs on one line: `host`'s engine and `xdp` under RESPONSEs for the same row at once, while user space
+//! refills, revokes and sweeps (LAP/1 1.4.3, 1.4.8, docs/protocols.md 1.4.15).
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use linewarden_dataplane::host::{Engine, Host, Moment, ThreadState};
+use linewarden_dataplane::host::{Engine, Host, ThreadState, Timestamps};
 use linewarden_dataplane::layout::Line;
 use linewarden_dataplane::store::{Regions, Row, table};
 use linewarden_dataplane::xdp::Xdp;
@@ -32,17 +32,17 @@ use linewarden_protocol::time::Now;
 use linewarden_protocol::verdict::{Disposition, Verdict};
 use linewarden_protocol::wire::{self, Message};
 
-use support::device::{A, B, Dev, GATEWAY, Response, gateway_end};
-use support::shape::Shape;
-use support::world::{load_xdp, real_now};
+use support::device::{A, B, GATEWAY, Response, TestDevice, gateway_end};
+use support::fixture::{load_xdp, real_now};
+use support::test_config::TestConfig;
 
 const THREADS: usize = 2;
 const FRESH: [u8; 8] = *b"freshful";
-/// Rows per device beside the one in the line: enough for a CPU to go on while user space is not scheduled.
+/// Rows per device beside the one in the line: enough for a CPU to continue while user space is not scheduled.
 const RING: u32 = 64;
 
 fn config() -> Config {
-    let mut config = Shape::OFF.config();
+    let mut config = TestConfig::OFF.config();
     config.geometry.ring = RING;
     config
 }
@@ -51,15 +51,15 @@ fn geometry() -> Geometry {
     config().geometry
 }
 
-/// Draws the same fresh value anew: it must not grow old on a slow machine.
+/// Draws the same fresh value again, so that it does not expire on a slow machine.
 fn keep_fresh(store: &Store) {
     store.set_fresh(FRESH, real_now().monotonic_ms * 1_000_000);
 }
 
-/// One CPU's way into a data plane: takes a frame, says whether an ACK came back.
+/// One CPU's access to a data plane: takes a frame, returns whether an ACK was sent.
 type Cpu<'a> = Box<dyn FnMut(&[u8]) -> bool + Send + 'a>;
 
-/// A barrier of two threads that spins, so that both leave it at the same moment.
+/// A spinning barrier for two threads, so that both leave it at the same time.
 #[derive(Default)]
 struct Rendezvous(AtomicU64);
 
@@ -78,7 +78,7 @@ impl Rendezvous {
     }
 }
 
-/// Lets the other threads end when the one that leads them does, in whatever way.
+/// Stops the other threads when the leading thread ends, also by a panic.
 struct EndOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for EndOnDrop<'_> {
@@ -87,8 +87,8 @@ impl Drop for EndOnDrop<'_> {
     }
 }
 
-/// What the tests drive.
-trait Plane {
+/// The data plane that a test uses.
+trait DataPlaneUnderTest {
     fn name(&self) -> &'static str;
     fn regions(&self) -> Arc<Regions>;
     fn cpus(&mut self) -> Vec<Cpu<'_>>;
@@ -96,14 +96,14 @@ trait Plane {
     fn data_plane(&mut self) -> &mut dyn DataPlane;
 }
 
-struct HostPlane {
+struct HostUnderTest {
     host: Host,
     engine: Arc<Engine>,
     states: Vec<ThreadState>,
-    now: Moment,
+    now: Timestamps,
 }
 
-impl Plane for HostPlane {
+impl DataPlaneUnderTest for HostUnderTest {
     fn name(&self) -> &'static str {
         "host"
     }
@@ -133,12 +133,12 @@ impl Plane for HostPlane {
     }
 }
 
-struct XdpPlane(Xdp);
+struct XdpUnderTest(Xdp);
 
 /// A program that several threads run.
 struct Shared<'a>(&'a Xdp);
-// SAFETY: only `test_run` is called through it, which takes `&self`, touches no state of libbpf's and is one system
-// call on a file descriptor.
+// SAFETY: only `test_run` is called through it; it takes `&self`, changes no state of libbpf and is one system call
+// on a file descriptor.
 unsafe impl Sync for Shared<'_> {}
 // SAFETY: as above.
 unsafe impl Send for Shared<'_> {}
@@ -149,7 +149,7 @@ impl Shared<'_> {
     }
 }
 
-impl Plane for XdpPlane {
+impl DataPlaneUnderTest for XdpUnderTest {
     fn name(&self) -> &'static str {
         "xdp"
     }
@@ -172,33 +172,33 @@ impl Plane for XdpPlane {
     }
 }
 
-/// Both data planes, each with a fresh value; `xdp` where it may be loaded.
-fn planes() -> Vec<Box<dyn Plane>> {
+/// Both data planes, each with a fresh value; `xdp` only if it can be loaded.
+fn data_planes() -> Vec<Box<dyn DataPlaneUnderTest>> {
     let config = config();
     let now: Now = real_now();
     let mut host = Host::new(&config).unwrap();
     host.set_fresh(FRESH, now.monotonic_ms * 1_000_000);
     let states = (0..THREADS).map(|_| host.thread_state()).collect();
-    let mut planes: Vec<Box<dyn Plane>> = vec![Box::new(HostPlane {
+    let mut data_planes: Vec<Box<dyn DataPlaneUnderTest>> = vec![Box::new(HostUnderTest {
         engine: host.engine(),
         host,
         states,
-        now: Moment::from(now),
+        now: Timestamps::from(now),
     })];
     if let Some(mut xdp) = load_xdp(&config) {
         xdp.set_fresh(FRESH, now.monotonic_ms * 1_000_000);
-        planes.push(Box::new(XdpPlane(xdp)));
+        data_planes.push(Box::new(XdpUnderTest(xdp)));
     }
-    planes
+    data_planes
 }
 
-/// User space's side of a data plane: a store of its own over the same memory, since the packet threads borrow the
-/// data plane.
-fn control(plane: &dyn Plane) -> Store {
-    Store::new(plane.regions(), geometry())
+/// User space's side of a data plane: a separate store over the same memory, since the packet threads borrow the data
+/// plane.
+fn control(data_plane: &dyn DataPlaneUnderTest) -> Store {
+    Store::new(data_plane.regions(), geometry())
 }
 
-fn rows(device: Dev, mode: Mode, first: u32, count: u32) -> Vec<Row> {
+fn rows(device: TestDevice, mode: Mode, first: u32, count: u32) -> Vec<Row> {
     let row = |idx| Row {
         challenge: device.challenge(mode, RowIndex(idx)),
         auth_key: device.auth_key(mode, RowIndex(idx)),
@@ -206,7 +206,7 @@ fn rows(device: Dev, mode: Mode, first: u32, count: u32) -> Vec<Row> {
     (first..first + count).map(row).collect()
 }
 
-fn end_at(ip: IpAddr, device: Dev) -> Endpoint {
+fn end_at(ip: IpAddr, device: TestDevice) -> Endpoint {
     Endpoint {
         ip,
         ..device.end(false)
@@ -214,7 +214,7 @@ fn end_at(ip: IpAddr, device: Dev) -> Endpoint {
 }
 
 /// A RESPONSE for row `idx`, BOUND, under nonce number `n`, from `end`.
-fn response(device: Dev, mode: Mode, idx: u32, n: u64, end: Endpoint) -> (Vec<u8>, [u8; 16]) {
+fn response(device: TestDevice, mode: Mode, idx: u32, n: u64, end: Endpoint) -> (Vec<u8>, [u8; 16]) {
     let mut nonce = [0x77; 16];
     nonce[..8].copy_from_slice(&n.to_be_bytes());
     let what = Response {
@@ -250,47 +250,47 @@ fn session(regions: &Regions, line: &Line) -> ([u8; 16], SessionKey) {
     )
 }
 
-/// The device's line, by looking it up as a packet path does.
-fn line(regions: &Regions, device: Dev) -> (&Line, u32) {
+/// The device's line, looked up like a packet path does.
+fn line(regions: &Regions, device: TestDevice) -> (&Line, u32) {
     regions
         .find(&geometry(), u64::from_ne_bytes(device.id().0.to_be_bytes()))
         .unwrap()
 }
 
-/// Both threads answer the same row at the same moment, row by row, while user space refills as fast as it can. No
-/// row is accepted twice, and the session that is left is that of the last winner.
+/// Both threads answer the same row at the same time, row by row, while user space refills as fast as it can. No row
+/// is accepted twice, and the remaining session is that of the last winner.
 #[test]
 fn each_row_has_one_winner() {
     const ROUNDS: u64 = 4_000;
-    for mut plane in planes() {
-        let mut store = control(&*plane);
+    for mut data_plane in data_planes() {
+        let mut store = control(&*data_plane);
         let first = rows(A, Mode::Pool, 0, RING + 1);
         store
             .install(A.id(), Mode::Pool, RowIndex(0), &first, None)
             .unwrap();
-        let regions = plane.regions();
+        let regions = data_plane.regions();
         let (accepted, running) = (Mutex::new(BTreeMap::new()), AtomicBool::new(true));
         let (nonces, meeting) = (AtomicU64::new(0), Rendezvous::default());
         thread::scope(|scope| {
-            for mut cpu in plane.cpus() {
+            for mut cpu in data_plane.cpus() {
                 let (regions, accepted, running) = (&regions, &accepted, &running);
                 let (nonces, meeting) = (&nonces, &meeting);
                 scope.spawn(move || {
                     let _end = EndOnDrop(running);
                     let line = line(regions, A).0;
-                    let mut mine = Vec::new();
+                    let mut own = Vec::new();
                     for _ in 0..ROUNDS {
                         let idx = commit(line).idx().0;
                         let number = nonces.fetch_add(1, Relaxed);
                         let (frame, tag) = response(A, Mode::Pool, idx, number, A.end(false));
                         meeting.meet();
                         if cpu(&frame) {
-                            mine.push((idx, tag));
+                            own.push((idx, tag));
                         }
                         meeting.meet();
                     }
                     let mut accepted = accepted.lock().unwrap();
-                    for (idx, tag) in mine {
+                    for (idx, tag) in own {
                         assert_eq!(accepted.insert(idx, tag), None, "row {idx} was accepted twice");
                     }
                 });
@@ -314,37 +314,37 @@ fn each_row_has_one_winner() {
             accepted.keys().copied().collect::<Vec<_>>(),
             spent,
             "{}",
-            plane.name()
+            data_plane.name()
         );
-        assert_eq!(plane.counter(Verdict::ReplyAck), spent.len() as u64);
+        assert_eq!(data_plane.counter(Verdict::ReplyAck), spent.len() as u64);
         let (idx, last) = accepted.last_key_value().unwrap();
         let (tag, key) = session(&regions, line);
-        assert_eq!(&tag, last, "{}: the last winner's session", plane.name());
+        assert_eq!(&tag, last, "{}: the last winner's session", data_plane.name());
         let auth_key: AuthKey = A.auth_key(Mode::Pool, RowIndex(*idx));
         assert!(key == SessionKey::derive(&auth_key, Suite::SipHash128, &tag));
         let [id, _] = halves(&tag);
         assert_eq!(line.session_id.load(Acquire).to_ne_bytes(), id);
         println!(
             "{}: {} rows, {} lost races, {} busy",
-            plane.name(),
+            data_plane.name(),
             spent.len(),
-            plane.counter(Verdict::DropLostRace),
-            plane.counter(Verdict::DropBusy)
+            data_plane.counter(Verdict::DropLostRace),
+            data_plane.counter(Verdict::DropBusy)
         );
     }
 }
 
-/// A revocation in the middle of it all: from the moment it returns nothing is accepted, and the flag stays.
+/// A concurrent revocation: after it returns, no RESPONSE is accepted, and the flag stays.
 #[test]
 fn a_revocation_is_never_lost() {
     const ROUNDS: u32 = 60;
-    for mut plane in planes() {
-        let (name, regions) = (plane.name(), plane.regions());
-        let mut store = control(&*plane);
+    for mut data_plane in data_planes() {
+        let (name, regions) = (data_plane.name(), data_plane.regions());
+        let mut store = control(&*data_plane);
         let (running, present) = (AtomicBool::new(true), AtomicBool::new(false));
         let sent = AtomicU64::new(0);
         thread::scope(|scope| {
-            for mut cpu in plane.cpus() {
+            for mut cpu in data_plane.cpus() {
                 let (regions, running, present, sent) = (&regions, &running, &present, &sent);
                 scope.spawn(move || {
                     while running.load(Acquire) {
@@ -393,14 +393,14 @@ fn a_revocation_is_never_lost() {
     }
 }
 
-/// User space closes sessions while they are renewed. What is told as closed is over: after each there is a new session,
-/// never a renewal that goes on with the old one.
+/// User space closes sessions while they are renewed. A session reported as closed has ended: after it there is a new
+/// session, never a renewal of the old one.
 #[test]
-fn a_session_that_was_closed_is_not_renewed() {
+fn a_closed_session_is_not_renewed() {
     const CLOSES: u64 = 2_000;
-    for mut plane in planes() {
-        let (name, regions) = (plane.name(), plane.regions());
-        let mut store = control(&*plane);
+    for mut data_plane in data_planes() {
+        let (name, regions) = (data_plane.name(), data_plane.regions());
+        let mut store = control(&*data_plane);
         store
             .install(A.id(), Mode::Key, RowIndex(0), &rows(A, Mode::Key, 0, 1), None)
             .unwrap();
@@ -409,7 +409,7 @@ fn a_session_that_was_closed_is_not_renewed() {
             let idx = commit(line(&regions, A).0).idx().0;
             cpu(&response(A, Mode::Key, idx, numbers.fetch_add(1, Relaxed), A.end(false)).0)
         };
-        let mut cpus = plane.cpus();
+        let mut cpus = data_plane.cpus();
         thread::scope(|scope| {
             for mut cpu in cpus.drain(..) {
                 let (running, authenticate) = (&running, &authenticate);
@@ -439,31 +439,31 @@ fn a_session_that_was_closed_is_not_renewed() {
         });
         drop(cpus);
         // With the last one, which may have been opened since.
-        let mut cpus = plane.cpus();
+        let mut cpus = data_plane.cpus();
         while line(&regions, A).0.session_id.load(Acquire) == 0 {
             authenticate(&mut cpus[0]);
         }
         drop(cpus);
         let mut opened = 0;
-        let plane = plane.data_plane();
-        plane
+        let data_plane = data_plane.data_plane();
+        data_plane
             .drain_events(&mut |event| opened += u64::from(matches!(event.kind, EventKind::Session(_))))
             .unwrap();
-        assert_eq!(plane.counters().unwrap().events_lost, 0);
+        assert_eq!(data_plane.counters().unwrap().events_lost, 0);
         assert_eq!(opened, CLOSES + 1, "{name}");
     }
 }
 
-/// Two devices try to move to one address at the same moment, again and again, while user space sweeps the tables: it
-/// is never both's, and whoever lives there is found there by others.
+/// Two devices repeatedly try to move to one address at the same time while user space sweeps the tables: never do
+/// both own it, and other devices find the owner there.
 #[test]
 fn an_address_has_one_owner() {
     const ROUNDS: u32 = 4_000;
     let shared = A.end(false).ip;
-    for mut plane in planes() {
-        let name = plane.name();
-        let regions = plane.regions();
-        let mut store = control(&*plane);
+    for mut data_plane in data_planes() {
+        let name = data_plane.name();
+        let regions = data_plane.regions();
+        let mut store = control(&*data_plane);
         for device in [A, B] {
             let key = rows(device, Mode::Key, 0, 1);
             store
@@ -474,20 +474,22 @@ fn an_address_has_one_owner() {
         let (owners, failures) = (Mutex::new([0u32; 3]), Mutex::new(Vec::new()));
         let fail = |what: String| failures.lock().unwrap().push(format!("{name}: {what}"));
         let check = |round: u32| {
-            let living = [A, B].map(|device| lives_at(&regions, device, shared));
-            let count = living.iter().filter(|lives| **lives).count();
+            let live_lines = [A, B].map(|device| is_live_at(&regions, device, shared));
+            let count = live_lines.iter().filter(|is_live| **is_live).count();
             owners.lock().unwrap()[count] += 1;
             if count > 1 {
                 fail(format!("round {round}: two live sessions own {shared}"));
             }
-            for (device, lives) in [A, B].into_iter().zip(living) {
-                if lives && !has_entry(&regions, device, shared) {
-                    fail(format!("round {round}: {device:?} lives there without an entry"));
+            for (device, is_live) in [A, B].into_iter().zip(live_lines) {
+                if is_live && !has_entry(&regions, device, shared) {
+                    fail(format!(
+                        "round {round}: {device:?} is live there without an entry"
+                    ));
                 }
             }
         };
         thread::scope(|scope| {
-            for (mut cpu, device) in plane.cpus().into_iter().zip([A, B]) {
+            for (mut cpu, device) in data_plane.cpus().into_iter().zip([A, B]) {
                 let (regions, meeting, numbers, fail, check) = (&regions, &meeting, &numbers, &fail, &check);
                 let running = &running;
                 scope.spawn(move || {
@@ -499,8 +501,8 @@ fn an_address_has_one_owner() {
                         cpu(&response(device, Mode::Key, idx, number, end_at(ip, device)).0)
                     };
                     for round in 0..ROUNDS {
-                        // Away, then there at the same time.
-                        if !authenticate(Dev(100 + device.0).end(false).ip) {
+                        // Leaves, then returns at the same time as the other.
+                        if !authenticate(TestDevice(100 + device.0).end(false).ip) {
                             fail(format!(
                                 "round {round}: {device:?} was refused at its own address"
                             ));
@@ -533,7 +535,7 @@ fn an_address_has_one_owner() {
     }
 }
 
-fn lives_at(regions: &Regions, device: Dev, ip: IpAddr) -> bool {
+fn is_live_at(regions: &Regions, device: TestDevice, ip: IpAddr) -> bool {
     let (line, _) = line(regions, device);
     let session = &regions.sessions[line.slot.load(Acquire) as usize];
     let addr = [0, 1]
@@ -542,17 +544,17 @@ fn lives_at(regions: &Regions, device: Dev, ip: IpAddr) -> bool {
     line.session_id.load(Acquire) != 0 && addr == ip_bytes(ip)
 }
 
-fn has_entry(regions: &Regions, device: Dev, ip: IpAddr) -> bool {
+fn has_entry(regions: &Regions, device: TestDevice, ip: IpAddr) -> bool {
     let [low, high] = halves(&ip_bytes(ip)).map(u64::from_ne_bytes);
     let hash = table::hash(geometry().hash_seed, low, high);
     let (_, place) = line(regions, device);
-    // The sweep takes an entry away for an instant before it looks again: it is to be there, not to be there at once.
+    // The sweep removes an entry for an instant before it checks again, so the entry may be missing at first.
     (0..1_000_000).any(|_| {
         table::candidates(&regions.by_address, geometry().bucket_mask(), hash).any(|found| found == place)
     })
 }
 
-/// That the helper above makes what it says.
+/// Checks the helper above.
 #[test]
 fn the_frames_of_this_test_are_responses() {
     let (frame, tag) = response(A, Mode::Pool, 3, 9, A.end(false));

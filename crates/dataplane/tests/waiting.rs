@@ -1,6 +1,7 @@
-//! PROOFs that wait in `xdp` for the next one on their CPU: in pairs, alone, taken by this side, and while somebody looks.
+//! PROOFs that wait in `xdp` for the next one on their CPU: in pairs, alone, collected by user space, and during
+//! concurrent reads.
 //!
-//! `LINEWARDEN_SEEDS` sets how many random runs are made (30 without it), `LINEWARDEN_SEED` the first seed; a failure prints
+//! `LINEWARDEN_SEEDS` sets the number of random runs (default 30), `LINEWARDEN_SEED` the first seed; a failure prints
 //! the seed of its run.
 #![allow(
     clippy::unwrap_used,
@@ -18,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use linewarden_dataplane::host::{Host, Moment};
+use linewarden_dataplane::host::{Host, Timestamps};
 use linewarden_dataplane::layout::{PROVED, WAITING_FREE, WAITING_FULL, WAITING_TAKEN, WaitingProof};
 use linewarden_dataplane::xdp::Xdp;
 use linewarden_dataplane::{Counters, DataPlane, EventKind, Provers};
@@ -29,10 +30,10 @@ use linewarden_protocol::verdict::Verdict::{self, *};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
-use support::device::{Dev, GATEWAY};
-use support::shape::Shape;
-use support::world::attest::{key, proof, round};
-use support::world::{load_xdp, real_now};
+use support::device::{GATEWAY, TestDevice};
+use support::fixture::attest::{key, proof, round};
+use support::fixture::{load_xdp, real_now};
+use support::test_config::TestConfig;
 use support::{cpus, number, pin_to, pin_to_one_cpu};
 
 const PROVERS: u16 = 60;
@@ -42,14 +43,14 @@ fn open(period: u64, number: u32) -> OpenRound {
     OpenRound {
         round: round(period, number),
         started: Monotonic(now),
-        until: Monotonic(now + (1 << 30)),
+        deadline: Monotonic(now + (1 << 30)),
     }
 }
 
 /// Provers that may prove 1, and every third one 2 as well; rounds 1 and 2 are open.
 fn fill(provers: &mut Provers, period: u64) {
     for number in 1..=PROVERS {
-        let device = Dev(number);
+        let device = TestDevice(number);
         let alternate = number.is_multiple_of(3).then_some(2);
         let keys = ProverKeys {
             current: key(device, GATEWAY, period, 1),
@@ -61,10 +62,10 @@ fn fill(provers: &mut Provers, period: u64) {
     provers.open_round(&open(period, 2)).unwrap();
 }
 
-/// On one CPU, which is this thread's.
+/// On one CPU, to which this thread is pinned.
 fn attesting() -> Option<(Xdp, usize)> {
     let cpu = pin_to_one_cpu();
-    let mut xdp = load_xdp(&Shape::ATTESTING.config())?;
+    let mut xdp = load_xdp(&TestConfig::ATTESTING.config())?;
     fill(provers(&mut xdp), 4);
     Some((xdp, cpu))
 }
@@ -73,7 +74,7 @@ fn provers(xdp: &mut Xdp) -> &mut Provers {
     xdp.prover_store().unwrap()
 }
 
-/// A PROOF of a device that runs that.
+/// A PROOF of a device that runs that configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Proof {
     device: u16,
@@ -85,11 +86,15 @@ struct Proof {
 
 impl Proof {
     fn message(self) -> Vec<u8> {
-        proof(Dev(self.device), &round(self.period, self.number), self.runs)
+        proof(
+            TestDevice(self.device),
+            &round(self.period, self.number),
+            self.runs,
+        )
     }
 
     fn frame(self) -> Vec<u8> {
-        Dev(self.device).frame(self.v6).udp(&self.message())
+        TestDevice(self.device).frame(self.v6).udp(&self.message())
     }
 
     fn proves(self) -> Option<Configuration> {
@@ -100,9 +105,9 @@ impl Proof {
         }
     }
 
-    /// What is told of it if it is wrong.
+    /// The report for it if it is wrong.
     fn event(self) -> (DeviceId, RoundNumber, IpAddr) {
-        let device = Dev(self.device);
+        let device = TestDevice(self.device);
         (device.id(), RoundNumber(self.number), device.end(self.v6).ip)
     }
 }
@@ -115,9 +120,15 @@ fn state(xdp: &Xdp, cpu: usize) -> &AtomicU32 {
     &xdp.waiting()[cpu].state
 }
 
-/// How many this side has settled.
+/// How many PROOFs user space has settled.
 fn taken(xdp: &Xdp) -> u64 {
-    let all = |place: &WaitingProof| place.settled.iter().map(|count| count.load(Relaxed)).sum::<u64>();
+    let all = |place: &WaitingProof| {
+        place
+            .settled_counts
+            .iter()
+            .map(|count| count.load(Relaxed))
+            .sum::<u64>()
+    };
     xdp.waiting().iter().map(all).sum()
 }
 
@@ -126,19 +137,19 @@ fn counted(counters: &Counters) -> BTreeMap<Verdict, u64> {
 }
 
 fn events(xdp: &mut Xdp) -> Vec<(DeviceId, RoundNumber, IpAddr)> {
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let sink = &mut |event: linewarden_dataplane::Event| {
         let EventKind::WrongProof(round) = event.kind else {
             panic!("{event:?}");
         };
         assert_eq!(event.ingress, 1);
-        told.push((event.device, round, event.from));
+        reported.push((event.device, round, event.source));
     };
     xdp.drain_events(sink).unwrap();
-    told
+    reported
 }
 
-/// What two PROOFs of different provers, or one that comes twice, end with.
+/// The results of two PROOFs of different provers, or of a repeated one.
 fn ends(first: Proof, second: Proof) -> BTreeMap<Verdict, u64> {
     let mut ends = BTreeMap::new();
     for (at, proof) in [first, second].into_iter().enumerate() {
@@ -162,7 +173,7 @@ fn proof_of(device: u16, number: u32, runs: u8, v6: bool) -> Proof {
     }
 }
 
-/// Current, alternate and wrong, in both rounds, from both families.
+/// Current, alternate and wrong, in both rounds, over both IP versions.
 fn all_kinds(device: u16, period: u64) -> Vec<Proof> {
     let kinds = [1, 2, 3].into_iter().flat_map(|runs| [(runs, 1), (runs, 2)]);
     let of_both = kinds.flat_map(|(runs, number)| [false, true].map(|v6| proof_of(device, number, runs, v6)));
@@ -177,14 +188,14 @@ fn all_kinds_of(device: u16) -> Vec<Proof> {
         .collect()
 }
 
-/// As before anything was proven, in that period.
+/// The state before any proof, in that period.
 fn begin(xdp: &mut Xdp, period: u64) {
-    provers(xdp).forget_rounds();
+    provers(xdp).reset_rounds();
     fill(provers(xdp), period);
 }
 
 #[test]
-fn the_first_waits_until_the_second_comes() {
+fn the_first_proof_waits_for_the_second() {
     let Some((mut xdp, cpu)) = attesting() else {
         return;
     };
@@ -211,7 +222,7 @@ fn the_first_waits_until_the_second_comes() {
             .collect();
         assert_eq!(events(&mut xdp), wrong);
         for proof in [first, second] {
-            let proved = provers(&mut xdp).proved(Dev(proof.device).id(), RoundNumber(proof.number));
+            let proved = provers(&mut xdp).proved(TestDevice(proof.device).id(), RoundNumber(proof.number));
             assert_eq!(
                 proved.map(|proved| proved.configuration),
                 proof.proves(),
@@ -223,39 +234,39 @@ fn the_first_waits_until_the_second_comes() {
 }
 
 #[test]
-fn whoever_looks_has_what_waits_settled() {
+fn a_read_settles_the_waiting_proof() {
     let Some((mut xdp, cpu)) = attesting() else {
         return;
     };
-    type Look = fn(&mut Xdp);
-    let looks: [Look; 3] = [
+    type Read = fn(&mut Xdp);
+    let read_functions: [Read; 3] = [
         |xdp| assert!(xdp.prover_store().is_some()),
         |xdp| assert_ne!(xdp.counters().unwrap(), Counters::default()),
         |xdp| xdp.drain_events(&mut |_| ()).unwrap(),
     ];
     let mut settled = 0;
-    for (look, proof) in looks
+    for (read, proof) in read_functions
         .into_iter()
-        .flat_map(|look| all_kinds_of(3).into_iter().map(move |proof| (look, proof)))
+        .flat_map(|read| all_kinds_of(3).into_iter().map(move |proof| (read, proof)))
     {
         begin(&mut xdp, proof.period);
         let before = xdp.counters().unwrap();
         send(&xdp, proof);
         assert_eq!(state(&xdp, cpu).load(Acquire), WAITING_FULL);
-        look(&mut xdp);
+        read(&mut xdp);
         assert_eq!(state(&xdp, cpu).load(Acquire), WAITING_FREE);
         settled += 1;
         assert_eq!(taken(&xdp), settled);
         let verdict = proof.proves().map_or(DropProof, |_| ProofOk);
         let since = xdp.counters().unwrap().since(&before);
         assert_eq!(counted(&since), BTreeMap::from([(verdict, 1)]), "{proof:?}");
-        let proved = provers(&mut xdp).proved(Dev(3).id(), RoundNumber(proof.number));
+        let proved = provers(&mut xdp).proved(TestDevice(3).id(), RoundNumber(proof.number));
         assert_eq!(
             proved.map(|proved| proved.configuration),
             proof.proves(),
             "{proof:?}"
         );
-        // It comes again after the look.
+        // It is repeated after the read.
         send(&xdp, proof);
         let again = proof.proves().map_or(DropProof, |_| DropProved);
         let since = xdp.counters().unwrap().since(&before);
@@ -265,9 +276,9 @@ fn whoever_looks_has_what_waits_settled() {
     }
 }
 
-/// An operator is told of a PROOF that nobody follows.
+/// A PROOF without successor is reported to the operator.
 #[test]
-fn a_wrong_proof_that_waits_alone_is_told_of() {
+fn a_wrong_proof_that_waits_alone_is_reported() {
     let Some((mut xdp, _)) = attesting() else {
         return;
     };
@@ -276,7 +287,9 @@ fn a_wrong_proof_that_waits_alone_is_told_of() {
         .flat_map(|v6| [(v6, 0), (v6, 1), (v6, 2)])
     {
         let wrong = proof_of(5, 1, 3, v6);
-        let frame = (0..tags).fold(Dev(wrong.device).frame(v6), |frame, tag| frame.vlan(tag + 4));
+        let frame = (0..tags).fold(TestDevice(wrong.device).frame(v6), |frame, tag| {
+            frame.vlan(tag + 4)
+        });
         let frame = frame.udp(&wrong.message());
         // Alone, and of two.
         for times in [1, 2] {
@@ -291,23 +304,23 @@ fn a_wrong_proof_that_waits_alone_is_told_of() {
 }
 
 #[test]
-fn what_changes_meanwhile_decides() {
+fn changes_during_the_wait_decide() {
     let Some((mut xdp, cpu)) = attesting() else {
         return;
     };
-    // A look would settle what waits.
+    // A read would settle the waiting PROOF.
     let regions = Arc::clone(provers(&mut xdp).regions());
-    // A round that opens while a PROOF of the one before the last waits: that was in time.
+    // A round that opens while a PROOF of the one before the last waits: the PROOF was in time.
     send(&xdp, proof_of(1, 1, 1, false));
     provers(&mut xdp).open_round(&open(4, 3)).unwrap();
     assert_eq!(xdp.counters().unwrap().get(ProofOk), 1);
-    assert_eq!(provers(&mut xdp).proved(Dev(1).id(), RoundNumber(3)), None);
-    // Somebody else's verdict of a later round has come in between, as by a CPU that has seen it open.
+    assert_eq!(provers(&mut xdp).proved(TestDevice(1).id(), RoundNumber(3)), None);
+    // Another verdict of a later round has been written in between, as by a CPU that has seen it open.
     send(&xdp, proof_of(1, 3, 1, false));
     let line = |xdp: &Xdp| &regions.lines[xdp.waiting()[cpu].line.load(Relaxed) as usize];
     line(&xdp).proved[1].store(7 << 16 | PROVED, Release);
     assert_eq!(xdp.counters().unwrap().get(DropProved), 1);
-    // A key that is taken away.
+    // A key that is removed.
     send(&xdp, proof_of(2, 3, 1, false));
     line(&xdp).key.iter().for_each(|word| word.store(0, Release));
     assert_eq!(xdp.counters().unwrap().get(DropNoKey), 1);
@@ -315,16 +328,16 @@ fn what_changes_meanwhile_decides() {
     line(&xdp).key.iter().for_each(|word| word.store(0, Release));
     send(&xdp, proof_of(7, 3, 1, false));
     assert_eq!(xdp.counters().unwrap().get(DropNoKey), 2);
-    assert_eq!(events(&mut xdp), [], "nobody has sent anything wrong");
-    // A prover that is wiped: its PROOF was there first.
+    assert_eq!(events(&mut xdp), [], "no wrong PROOF is reported");
+    // A prover that is wiped after its PROOF arrived.
     send(&xdp, proof_of(4, 3, 1, false));
-    assert!(provers(&mut xdp).wipe(Dev(4).id()));
+    assert!(provers(&mut xdp).wipe(TestDevice(4).id()));
     assert_eq!(xdp.counters().unwrap().get(ProofOk), 3);
 }
 
-/// As while this side reads what has waited, or was killed over it.
+/// As if user space were reading the waiting PROOFs, or was killed during that.
 #[test]
-fn where_a_place_stays_taken_each_is_settled_alone() {
+fn proofs_are_settled_alone_while_the_place_is_occupied() {
     let Some((mut xdp, cpu)) = attesting() else {
         return;
     };
@@ -343,22 +356,22 @@ fn where_a_place_stays_taken_each_is_settled_alone() {
     assert_eq!(taken(&xdp), 0);
 }
 
-/// Any mixture, looked at at any moment, ends as one by one does.
+/// Any sequence of PROOFs and reads has the same results as PROOFs checked one by one.
 #[test]
-fn random_mixtures_end_as_one_by_one() {
+fn random_sequences_have_the_results_of_single_proofs() {
     let (first, runs) = (number("LINEWARDEN_SEED", 1), number("LINEWARDEN_SEEDS", 30));
     let Some((mut xdp, _)) = attesting() else {
         return;
     };
     for seed in first..first + runs {
-        println!("LINEWARDEN_SEED={seed} LINEWARDEN_SEEDS=1 repeats it");
+        println!("LINEWARDEN_SEED={seed} LINEWARDEN_SEEDS=1 repeats the run");
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         begin(&mut xdp, 4);
-        let mut host = Host::new(&Shape::ATTESTING.config()).unwrap();
+        let mut host = Host::new(&TestConfig::ATTESTING.config()).unwrap();
         fill(host.prover_store().unwrap(), 4);
         let (engine, mut thread) = (host.engine(), host.thread_state());
         let before = xdp.counters().unwrap();
-        let looks_in = rng.random_range(2..40);
+        let read_interval = rng.random_range(2..40);
         for _ in 0..400 {
             let proof = proof_of(
                 rng.random_range(1..=PROVERS + 2),
@@ -371,11 +384,11 @@ fn random_mixtures_end_as_one_by_one() {
                 let at = rng.random_range(8..message.len());
                 message[at] ^= 1 << rng.random_range(0..8);
             }
-            xdp.test_run(&Dev(proof.device).frame(proof.v6).udp(&message))
+            xdp.test_run(&TestDevice(proof.device).frame(proof.v6).udp(&message))
                 .unwrap();
-            let whole = message.try_into().unwrap();
-            engine.process_proofs(&mut thread, Moment::from(real_now()), &[whole]);
-            if rng.random_range(0..looks_in) == 0 {
+            let datagram_bytes = message.try_into().unwrap();
+            engine.process_proofs(&mut thread, Timestamps::from(real_now()), &[datagram_bytes]);
+            if rng.random_range(0..read_interval) == 0 {
                 xdp.counters().unwrap();
             }
         }
@@ -383,7 +396,7 @@ fn random_mixtures_end_as_one_by_one() {
             counted(&xdp.counters().unwrap().since(&before)),
             counted(&host.counters().unwrap()),
         );
-        // A wrong PROOF that comes while the right one waits is hashed; after it, it is not.
+        // A wrong PROOF that arrives while the right one waits is hashed; after it, it is not.
         let repeated = |counts: &mut BTreeMap<Verdict, u64>| {
             let [proved, wrong] = [DropProved, DropProof].map(|verdict| counts.remove(&verdict).unwrap_or(0));
             (proved, proved + wrong)
@@ -394,7 +407,7 @@ fn random_mixtures_end_as_one_by_one() {
         assert!(proved_here <= proved_there);
         for (device, number) in (1..=PROVERS).flat_map(|device| [(device, 1), (device, 2)]) {
             let of = |provers: &Provers| {
-                let proved = provers.proved(Dev(device).id(), RoundNumber(number));
+                let proved = provers.proved(TestDevice(device).id(), RoundNumber(number));
                 proved.map(|proved| proved.configuration)
             };
             let expected = of(host.prover_store().unwrap());
@@ -403,8 +416,8 @@ fn random_mixtures_end_as_one_by_one() {
     }
 }
 
-/// On two CPUs at once, one where there is no second: packets come one at a time on each.
-fn on_each_cpu<T: Send>(work: impl Fn(usize) -> T + Sync, meanwhile: impl Fn()) -> Vec<T> {
+/// On two CPUs at once, or on one if there is no second: packets arrive one at a time on each.
+fn on_each_cpu<T: Send>(work: impl Fn(usize) -> T + Sync, during: impl Fn()) -> Vec<T> {
     let allowed = cpus();
     std::thread::scope(|scope| {
         let work = &work;
@@ -417,16 +430,16 @@ fn on_each_cpu<T: Send>(work: impl Fn(usize) -> T + Sync, meanwhile: impl Fn()) 
         };
         let workers: Vec<_> = allowed.iter().take(2).enumerate().map(on).collect();
         while !workers.iter().all(|worker| worker.is_finished()) {
-            meanwhile();
+            during();
         }
         workers.into_iter().map(|worker| worker.join().unwrap()).collect()
     })
 }
 
-/// Somebody looks all the time, and each PROOF is settled once.
+/// Reads run all the time, and each PROOF is settled once.
 #[test]
-fn nothing_is_lost_while_somebody_looks() {
-    let Some(mut xdp) = load_xdp(&Shape::ATTESTING.config()) else {
+fn no_proof_is_lost_during_reads() {
+    let Some(mut xdp) = load_xdp(&TestConfig::ATTESTING.config()) else {
         return;
     };
     fill(provers(&mut xdp), 4);
@@ -436,8 +449,8 @@ fn nothing_is_lost_while_somebody_looks() {
         let proofs = (1..=PROVERS).map(|device| proof_of(device, number, runs(device), false));
         let frames: Vec<_> = proofs.map(Proof::frame).collect();
         let send_all = |_| frames.iter().for_each(|frame| drop(xdp.test_run(frame).unwrap()));
-        let look = || assert!(xdp.counters().is_ok());
-        let copies = on_each_cpu(send_all, look).len() as u64;
+        let read = || assert!(xdp.counters().is_ok());
+        let copies = on_each_cpu(send_all, read).len() as u64;
         let of = u64::from(number - 2) * u64::from(PROVERS);
         let mut expected = BTreeMap::from([
             (ProofOk, of * 4 / 5),
@@ -447,13 +460,13 @@ fn nothing_is_lost_while_somebody_looks() {
         expected.retain(|_, count| *count > 0);
         assert_eq!(counted(&xdp.counters().unwrap()), expected);
     }
-    println!("{} were settled by who looked", taken(&xdp));
+    println!("{} PROOFs were settled by user space", taken(&xdp));
 }
 
-/// Likewise, as fast as it goes: a wrong PROOF is judged as often as it comes, by whoever takes it.
+/// Likewise, as fast as possible: a wrong PROOF is checked each time it arrives, by the CPU or by user space.
 #[test]
-fn each_is_taken_once_however_fast_they_come() {
-    let Some(mut xdp) = load_xdp(&Shape::ATTESTING.config()) else {
+fn each_proof_is_settled_once_at_full_speed() {
+    let Some(mut xdp) = load_xdp(&TestConfig::ATTESTING.config()) else {
         return;
     };
     fill(provers(&mut xdp), 4);
@@ -463,5 +476,5 @@ fn each_is_taken_once_however_fast_they_come() {
     let senders = on_each_cpu(send, || assert!(xdp.counters().is_ok())).len() as u64;
     let expected = BTreeMap::from([(DropProof, senders * u64::from(times))]);
     assert_eq!(counted(&xdp.counters().unwrap()), expected);
-    println!("{} of them were settled by who looked", taken(&xdp));
+    println!("{} of them were settled by user space", taken(&xdp));
 }

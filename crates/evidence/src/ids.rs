@@ -1,22 +1,23 @@
-//! Who says it, and when.
+//! Identifiers of data planes, starts and states.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A data plane, as its operator has numbered it. A gateway's is its gateway_id.
+/// A data plane, numbered by its operator. For a gateway it is the gateway_id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SwitchId(pub u64);
 
-/// How often the data plane was started; durable and never the same twice, else keys of packets' evidence would be.
+/// Number of starts of the data plane. It is durable and never repeats, otherwise keys of packet evidence would
+/// repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct BootCount(pub u64);
 
-/// The number of a state since the start. A higher one is later, equal ones are the same state.
+/// The number of a state since the start. A higher number is a later state; equal numbers are the same state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Sequence(pub u64);
 
-macro_rules! shown_as_number {
+macro_rules! display_as_number {
     ($($id:ident)*) => {$(
         impl fmt::Display for $id {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -26,4 +27,4 @@ macro_rules! shown_as_number {
     )*};
 }
 
-shown_as_number!(SwitchId BootCount Sequence);
+display_as_number!(SwitchId BootCount Sequence);

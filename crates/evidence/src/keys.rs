@@ -1,4 +1,4 @@
-//! Keys that sign statements and files of reference values.
+//! Keys that sign statements and reference value files.
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{
@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 
 const PRIVATE_LABEL: &str = "PRIVATE KEY";
 const PUBLIC_LABEL: &str = "PUBLIC KEY";
-/// What stands before the key in a SubjectPublicKeyInfo (RFC 8410, RFC 5480).
+/// Prefix of the key in a SubjectPublicKeyInfo (RFC 8410, RFC 5480).
 const ED25519_PREFIX: [u8; 12] = [
     0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00,
 ];
@@ -20,20 +20,20 @@ const P256_PREFIX: [u8; 26] = [
 /// Bytes of a signature of either scheme.
 const SIGNATURE_BYTES: usize = 64;
 
-/// Why there is no key or no signature.
+/// Why a key is invalid, or why signing failed.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// The text is no key.
-    #[error("no {expected} in PEM: {why}")]
-    Key {
-        /// What it should be.
+    /// The text is not a key.
+    #[error("invalid {expected} in PEM: {reason}")]
+    InvalidKey {
+        /// The expected type of key.
         expected: &'static str,
         /// What is wrong.
-        why: String,
+        reason: String,
     },
-    /// What holds the key did not sign.
-    #[error("nothing was signed: {0}")]
-    Sign(String),
+    /// The holder of the key did not sign.
+    #[error("signing failed: {0}")]
+    SigningFailed(String),
 }
 
 /// A public key, with its scheme.
@@ -41,31 +41,31 @@ pub enum KeyError {
 pub enum PublicKey {
     /// Ed25519 (RFC 8032).
     Ed25519([u8; 32]),
-    /// ECDSA on P-256 with SHA-256, the uncompressed point: what a TPM has.
+    /// ECDSA on P-256 with SHA-256, the uncompressed point: a key of a TPM.
     EcdsaP256([u8; 65]),
 }
 
-/// What signs: a key from a file, or one that a TPM holds.
+/// A signer: a key from a file, or one in a TPM.
 pub trait Signer {
-    /// With what its signatures are verified.
+    /// The public key that verifies the signatures.
     fn public_key(&self) -> PublicKey;
 
-    /// Signs a message. 64 bytes: Ed25519's signature, or ECDSA's r and s.
+    /// Signs a message. Returns 64 bytes: Ed25519's signature, or ECDSA's r and s.
     ///
     /// # Errors
-    /// [`KeyError::Sign`].
+    /// [`KeyError::SigningFailed`].
     fn sign(&mut self, message: &[u8]) -> Result<[u8; SIGNATURE_BYTES], KeyError>;
 }
 
 impl PublicKey {
-    /// From PEM (SubjectPublicKeyInfo).
+    /// Parses PEM (SubjectPublicKeyInfo).
     ///
     /// # Errors
-    /// A text that is none, or of another scheme.
+    /// Invalid PEM, or an unsupported scheme.
     pub fn from_pem(text: &str) -> Result<Self, KeyError> {
-        let refuse = |why: String| KeyError::Key {
+        let refuse = |reason: String| KeyError::InvalidKey {
             expected: "public key",
-            why,
+            reason,
         };
         let parsed = pem::parse(text).map_err(|error| refuse(error.to_string()))?;
         if parsed.tag() != PUBLIC_LABEL {
@@ -103,13 +103,13 @@ impl PublicKey {
         }
     }
 
-    /// SHA-256 of the key's bytes: its name.
+    /// SHA-256 of the key bytes; identifies the key.
     #[must_use]
     pub fn fingerprint(&self) -> [u8; 32] {
         Sha256::digest(self.bytes()).into()
     }
 
-    /// Whether it is this key's signature over the message.
+    /// Whether this is a valid signature of the message by this key.
     #[must_use]
     pub fn verifies(&self, message: &[u8], signature: &[u8]) -> bool {
         match self {
@@ -129,25 +129,25 @@ pub struct Ed25519Signer {
 }
 
 impl Ed25519Signer {
-    /// A new key, as PEM (PKCS #8).
+    /// Generates a key, as PEM (PKCS #8).
     ///
     /// # Errors
-    /// The operating system gives no random bytes.
+    /// The operating system has no random bytes.
     pub fn generate_pem() -> Result<Zeroizing<String>, KeyError> {
         let document = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new())
-            .map_err(|error| KeyError::Sign(error.to_string()))?;
+            .map_err(|error| KeyError::SigningFailed(error.to_string()))?;
         let pem = pem::Pem::new(PRIVATE_LABEL, document.as_ref());
         Ok(Zeroizing::new(pem::encode(&pem)))
     }
 
-    /// Reads a key.
+    /// Parses a key.
     ///
     /// # Errors
-    /// A text that is none.
+    /// Invalid PEM.
     pub fn from_pem(text: &str) -> Result<Self, KeyError> {
-        let refuse = |why: String| KeyError::Key {
+        let refuse = |reason: String| KeyError::InvalidKey {
             expected: "Ed25519 private key (PKCS #8)",
-            why,
+            reason,
         };
         let parsed = pem::parse(text).map_err(|error| refuse(error.to_string()))?;
         if parsed.tag() != PRIVATE_LABEL {
@@ -172,7 +172,7 @@ impl Signer for Ed25519Signer {
         signature
             .as_ref()
             .try_into()
-            .map_err(|_| KeyError::Sign("the signature is not 64 bytes long".to_owned()))
+            .map_err(|_| KeyError::SigningFailed("the signature is not 64 bytes long".to_owned()))
     }
 }
 

@@ -1,20 +1,34 @@
-//! What a data plane runs, who says so, and whether that is what it should run (RATS, RFC 9334).
+//! Attestation of data planes (RATS, RFC 9334): measurement of the running state, signed statements, evidence in packets, and
+//! appraisal against reference values.
 //!
 //! ```text
-//!  data plane                                                  appraiser
-//!  entries, cells ── encoding ── lthash ── state::Measured       Reference ── appraisal ── EAR
-//!                                               │                               ▲
-//!                                    Snapshot   ├── statement (COSE, EAT) ──────┤ pulled, with a nonce
-//!                                               └── inband (option, clone) ─────┘ in packets, with a tag
+//!  data plane                                                    appraiser
+//!  entries, cells ── encoding ── lthash ── state::MeasuredState    Reference ── appraisal ── EAR
+//!                                               │                                 ▲
+//!                                    Snapshot   ├── statement (COSE, EAT) ────────┤ requested, with a nonce
+//!                                               └── inband (option, clone) ───────┘ in packets, with a tag
 //! ```
 //!
-//! * [`encoding`]: one way to write each thing that behaviour depends on; [`lthash`]: hashes of sets of them, one change at a
-//!   time; [`state`]: what a running data plane is measured to be.
-//! * [`inband`]: evidence in packets; [`statement`]: evidence that is asked for, signed by [`keys`]; [`appraisal`]: what differs from
-//!   reference values.
+//! | module | contents |
+//! |---|---|
+//! | [`encoding`] | canonical encodings of everything that the behavior of a data plane depends on |
+//! | [`lthash`] | incremental hashes of sets of encodings |
+//! | [`state`] | the measured state of a running data plane |
+//! | [`statement`], [`keys`] | signed statements on request, and their keys |
+//! | [`inband`] | evidence in packets |
+//! | [`appraisal`] | differences from reference values |
 //!
-//! No I/O, no clock, no randomness but where a key is made. **What it is not**: who measures is the same process that forwards; a TPM's key
-//! and a measured boot below it say which process that is.
+//! The crate uses no I/O, no clock, and no random source except for key generation. **Limits:** the process that measures is
+//! the process that forwards. A key in a TPM and a measured boot prove which process that is.
+//!
+//! ```
+//! use linewarden_evidence::lthash::{DigestKind, Expansion, LtHash};
+//!
+//! let mut set = LtHash::EMPTY;
+//! set.add(&Expansion::of(b"entry"));
+//! set.remove(&Expansion::of(b"entry"));
+//! assert_eq!(set.digest(DigestKind::Object), LtHash::EMPTY.digest(DigestKind::Object));
+//! ```
 
 pub mod appraisal;
 pub mod encoding;

@@ -1,18 +1,18 @@
-//! Hashes of sets that are kept up to date, one element at a time: LtHash with 1,024 words of 16 bits over BLAKE3's
-//! extendable output.
+//! Incremental hashes of sets: LtHash with 1,024 words of 16 bits over BLAKE3's extendable output.
 //!
-//! The hash of a set is the sum of its elements' expansions, word by word modulo 2¹⁶, so elements come and go in any order and at
-//! the same cost whatever the set's size. That two different sets of *distinct* elements have one sum is as hard as a problem
-//! of short lattice vectors, estimated at 200 bits and more (Lewi, Kim, Maykov, Weis: "Securing Update Propagation with
-//! Homomorphic Hashing", 2019). 65,536 copies of one element add up to nothing, so an element must never be in twice:
-//! [`crate::state`] sees to that.
+//! The hash of a set is the sum of its elements' expansions, word by word modulo 2¹⁶. Elements are added and removed
+//! in any order, at a cost independent of the size of the set. Finding two different sets of *distinct* elements with
+//! one sum is as hard as a problem of short lattice vectors, estimated at 200 bits and more (Lewi, Kim, Maykov, Weis:
+//! "Securing Update Propagation with Homomorphic Hashing", 2019). 65,536 copies of one element sum to zero, so no
+//! element may be in a set twice: [`crate::state`] ensures that.
 //!
-//! An element's expansion is 2,048 bytes of BLAKE3 in keyed mode, its key being the text `linewarden evidence element 1` padded with zeros to 32
-//! bytes; they are read as little-endian words.
+//! An element's expansion is 2,048 bytes of BLAKE3 in keyed mode, with the text `linewarden evidence element 1`
+//! padded with zeros to 32 bytes as its key, read as little-endian words.
 //!
-//! What is shown of a state is its [`Digest`]. The 2,048 bytes, words little-endian, are dealt to eight leaves by groups of four
-//! bytes: leaf l gets the groups l, l + 8, l + 16, ... Each leaf is hashed by BLAKE3 keyed with `linewarden evidence leaf 1`, and the eight
-//! hashes together by BLAKE3 keyed with the text of what it is ([`DigestKind`]).
+//! The [`Digest`] represents a state. The 2,048 bytes, words little-endian, are distributed to eight leaves in groups
+//! of four bytes: leaf l gets the groups l, l + 8, l + 16, ... Each leaf is hashed by BLAKE3 keyed with `linewarden
+//! evidence leaf 1`, and the eight hashes together by BLAKE3 keyed with the text of the digest's kind
+//! ([`DigestKind`]).
 
 mod lanes;
 
@@ -25,7 +25,7 @@ pub const WORDS: usize = 1024;
 /// Bytes of a state, and of an element's expansion.
 pub const STATE_BYTES: usize = 2 * WORDS;
 
-/// A public key of BLAKE3's keyed mode: a text, padded with zeros. It separates domains and hides nothing.
+/// A public key of BLAKE3's keyed mode: a text, padded with zeros. It separates domains and is not secret.
 const fn domain(text: &str) -> [u8; 32] {
     let mut key = [0; 32];
     let (head, _) = key.split_at_mut(text.len());
@@ -36,15 +36,15 @@ const fn domain(text: &str) -> [u8; 32] {
 const ELEMENT: [u8; 32] = domain("linewarden evidence element 1");
 const LEAF: [u8; 32] = domain("linewarden evidence leaf 1");
 
-/// 32 bytes that stand for a program, a set, or a part of one.
+/// A 32-byte digest of a program, a set, or a part of one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest(pub [u8; 32]);
 
 impl Digest {
-    /// Bytes that are carried in packets.
+    /// Length of a digest in packets.
     pub const SHORT_BYTES: usize = 16;
 
-    /// The first 16 bytes, as packets carry them.
+    /// The first 16 bytes, the form in packets.
     #[must_use]
     pub fn short(&self) -> [u8; Self::SHORT_BYTES] {
         let mut short = [0; Self::SHORT_BYTES];
@@ -65,19 +65,19 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// Whose state it is, so that no set's digest can be shown for another's.
+/// The kind of a digest, so that digests of different kinds cannot be confused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DigestKind {
-    /// All tables and what belongs to them.
+    /// All tables and related objects.
     Tables,
-    /// All register arrays but the volatile ones.
+    /// All register arrays except the volatile ones.
     Registers,
     /// One table, array or other object.
     Object,
 }
 
 impl DigestKind {
-    /// The key of its digests: `linewarden evidence tables 1` and the like, padded with zeros to 32 bytes.
+    /// The BLAKE3 key of the digests: `linewarden evidence tables 1` and the like, padded with zeros to 32 bytes.
     const fn key(self) -> [u8; 32] {
         match self {
             Self::Tables => domain("linewarden evidence tables 1"),
@@ -87,7 +87,7 @@ impl DigestKind {
     }
 }
 
-/// The expansion of one element, to be added to any number of states: the hash of the set that has nothing else.
+/// The expansion of one element, to be added to any number of states: the hash of the set with only this element.
 #[derive(Clone)]
 pub struct Expansion(LtHash);
 
@@ -100,7 +100,7 @@ impl Expansion {
         expansion
     }
 
-    /// Expands another element in its place.
+    /// Replaces it by the expansion of another element.
     pub fn set(&mut self, element: &[u8]) {
         self.0 = LtHash::EMPTY;
         if let Some(block) = Block::of(element) {
@@ -128,20 +128,21 @@ impl fmt::Debug for Expansion {
 pub struct LtHash([u16; WORDS]);
 
 impl LtHash {
-    /// Of the empty set.
+    /// The hash of the empty set.
     pub const EMPTY: Self = Self([0; WORDS]);
 
-    /// Puts an element in, which must not be in.
+    /// Adds an element that is not in the set.
     pub fn add(&mut self, element: &Expansion) {
         self.add_all(&element.0);
     }
 
-    /// Takes an element out, which must be in.
+    /// Removes an element that is in the set.
     pub fn remove(&mut self, element: &Expansion) {
         self.remove_all(&element.0);
     }
 
-    /// Takes an element out of all of these sets and puts another in, by their encodings; either may be none. Faster than by expansions.
+    /// Replaces an element by another in all of these sets, by their encodings; either may be absent. Faster than
+    /// with expansions.
     pub fn exchange(sets: &mut [&mut Self], old: Option<&[u8]>, new: Option<&[u8]>) {
         let (old_block, new_block) = (old.and_then(Block::of), new.and_then(Block::of));
         if old_block.is_some() == old.is_some() && new_block.is_some() == new.is_some() {
@@ -154,14 +155,14 @@ impl LtHash {
         }
     }
 
-    /// Adds all elements of another set, which must have none in common with this one.
+    /// Adds all elements of another set, which must be disjoint from this one.
     pub fn add_all(&mut self, other: &Self) {
         for (word, added) in self.0.iter_mut().zip(other.0) {
             *word = word.wrapping_add(added);
         }
     }
 
-    /// Takes out all elements of another set, which must all be in.
+    /// Removes all elements of another set, which must be a subset.
     pub fn remove_all(&mut self, other: &Self) {
         for (word, removed) in self.0.iter_mut().zip(other.0) {
             *word = word.wrapping_sub(removed);
@@ -178,7 +179,7 @@ impl LtHash {
         bytes
     }
 
-    /// What is shown of it.
+    /// The digest of the state.
     #[must_use]
     pub fn digest(&self, kind: DigestKind) -> Digest {
         let leaves = lanes::hashes(&LEAF, &self.0);

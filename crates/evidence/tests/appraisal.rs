@@ -1,4 +1,4 @@
-//! Appraisal: what differs is named, and damaged reference values are refused.
+//! Appraisal: differences are named, and damaged reference values are rejected.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
 
 // Other tests use more of it.
@@ -10,25 +10,27 @@ use linewarden_evidence::encoding::{
     Action, ActionRef, Bits, Class, DefaultAction, Entry, KeyField, Match, Object, ProfileMember, TableEntry,
 };
 use linewarden_evidence::keys::{Ed25519Signer, Signer};
-use linewarden_evidence::state::{DirtyCells, Measured, Stability, program_digest};
-use linewarden_evidence::statement::{Evidence, Inventory, Kind, Nonce, Proven, Statement, verify};
+use linewarden_evidence::state::{DirtyCells, MeasuredState, Stability, program_digest};
+use linewarden_evidence::statement::{
+    DataPlaneKind, Inventory, Nonce, ProvenEntries, Statement, VerifiedStatement, verify,
+};
 use linewarden_evidence::{BootCount, Digest, SwitchId};
 use proptest::prelude::*;
 
 use common::config;
 
-/// What a switch runs in a test.
+/// The state of a switch in a test.
 #[derive(Clone)]
-struct Running {
+struct TestDataPlane {
     switch: u64,
-    kind: Kind,
+    kind: DataPlaneKind,
     program: &'static [u8],
     entries: Vec<Entry>,
     memory: [u16; 4],
     memory_stability: Stability,
     counters: [u16; 2],
-    /// A sum over the tables that is not that of its objects.
-    lies: bool,
+    /// Whether the sum over the tables contradicts the objects.
+    contradicts: bool,
 }
 
 fn action(name: &str, data: &[u64]) -> Action {
@@ -64,11 +66,11 @@ fn default_action(name: &str) -> Entry {
     .into()
 }
 
-impl Running {
-    fn good() -> Self {
+impl TestDataPlane {
+    fn valid() -> Self {
         Self {
             switch: 7,
-            kind: Kind::P4,
+            kind: DataPlaneKind::P4,
             program: b"router",
             entries: vec![
                 route(0x0a00_0100, 1),
@@ -78,17 +80,17 @@ impl Running {
             memory: [0, 5, 0, 7],
             memory_stability: Stability::Static,
             counters: [1, 2],
-            lies: false,
+            contradicts: false,
         }
     }
 
-    /// Its statement, and the entries that it lists.
-    fn evidence(&self) -> (Evidence, Proven) {
-        let mut state = Measured::new(SwitchId(self.switch), BootCount(1), program_digest(self.program));
+    /// Its statement, and its listed entries.
+    fn evidence(&self) -> (VerifiedStatement, ProvenEntries) {
+        let mut state = MeasuredState::new(SwitchId(self.switch), BootCount(1), program_digest(self.program));
         for entry in &self.entries {
             state.put(entry).unwrap();
         }
-        let mut encodings: Vec<_> = state.entries().map(|encoded| encoded.whole()).collect();
+        let mut encodings: Vec<_> = state.entries().map(|encoded| encoded.to_bytes()).collect();
         for (name, cells, stability) in [
             ("memory", &self.memory[..], self.memory_stability),
             ("counters", &self.counters[..], Stability::Volatile),
@@ -105,14 +107,14 @@ impl Running {
                 .each_cell(read, |cell| encodings.push(cell.to_vec()));
         }
         let mut snapshot = state.snapshot();
-        if self.lies {
+        if self.contradicts {
             snapshot.digests.tables.0[0] ^= 1;
         }
         let statement = Statement {
             kind: self.kind,
             snapshot,
             objects: state.objects(),
-            left_out: Statement::LEFT_OUT_P4.map(str::to_owned).to_vec(),
+            exclusions: Statement::EXCLUSIONS_P4.map(str::to_owned).to_vec(),
             software_version: "0".to_owned(),
         };
         let mut signer = signer();
@@ -125,7 +127,7 @@ impl Running {
 
     fn reference(&self) -> Reference {
         let (evidence, proven) = self.evidence();
-        Reference::of("router", &evidence, Some(&proven), |_| false)
+        Reference::from_statement("router", &evidence, Some(&proven), |_| false)
     }
 
     fn against(&self, reference: &Reference) -> Appraisal {
@@ -139,35 +141,35 @@ fn signer() -> Ed25519Signer {
 }
 
 #[track_caller]
-fn assert_told(changed: &Running, lines: &[&str]) {
-    let told = changed.against(&Running::good().reference());
-    assert_eq!(told.to_string().lines().collect::<Vec<_>>(), lines);
-    assert_eq!(told.is_affirmed(), lines == ["nothing differs"]);
+fn assert_differences(changed: &TestDataPlane, lines: &[&str]) {
+    let reported = changed.against(&TestDataPlane::valid().reference());
+    assert_eq!(reported.to_string().lines().collect::<Vec<_>>(), lines);
+    assert_eq!(reported.is_affirmed(), lines == ["no differences"]);
 }
 
 #[test]
-fn what_is_as_it_should_be_is_affirmed() {
-    assert_told(&Running::good(), &["nothing differs"]);
-    // Order and counters say nothing.
-    let mut same = Running::good();
+fn a_compliant_data_plane_is_affirmed() {
+    assert_differences(&TestDataPlane::valid(), &["no differences"]);
+    // Order and counts have no effect.
+    let mut same = TestDataPlane::valid();
     same.entries.reverse();
     same.counters = [0, 900];
-    assert_told(&same, &["nothing differs"]);
+    assert_differences(&same, &["no differences"]);
 }
 
 #[test]
 fn another_program_is_named() {
-    let changed = Running {
+    let changed = TestDataPlane {
         program: b"other",
-        ..Running::good()
+        ..TestDataPlane::valid()
     };
     let (old, new) = (program_digest(b"router"), program_digest(b"other"));
-    assert_told(&changed, &[&format!("program: {old} is now {new}")]);
+    assert_differences(&changed, &[&format!("program: {old} is now {new}")]);
 }
 
 #[test]
 fn each_entry_that_differs_is_named() {
-    let mut changed = Running::good();
+    let mut changed = TestDataPlane::valid();
     changed.entries = vec![
         route(0x0a00_0100, 3),
         route(0x0a00_0900, 2),
@@ -179,35 +181,35 @@ fn each_entry_that_differs_is_named() {
         }
         .into(),
     ];
-    assert_told(
+    assert_differences(
         &changed,
         &[
             "table acl: differs",
             "    default action: drop() is now pass()",
             "table ipv4: differs",
             "    entry dst=0xa000100/24: forward(0x1) is now forward(0x3)",
-            "    entry dst=0xa000200/24: gone, was forward(0x2)",
+            "    entry dst=0xa000200/24: removed, was forward(0x2)",
             "    entry dst=0xa000900/24: added, forward(0x2)",
-            "action profile nexthops: should not be there",
+            "action profile nexthops: unexpected",
             "    member 4: added, forward(0x1)",
         ],
     );
     changed.entries = vec![default_action("drop")];
-    assert_told(
+    assert_differences(
         &changed,
         &[
-            "table ipv4: not there",
-            "    entry dst=0xa000100/24: gone, was forward(0x1)",
-            "    entry dst=0xa000200/24: gone, was forward(0x2)",
+            "table ipv4: missing",
+            "    entry dst=0xa000100/24: removed, was forward(0x1)",
+            "    entry dst=0xa000200/24: removed, was forward(0x2)",
         ],
     );
 }
 
 #[test]
 fn each_cell_that_differs_is_named() {
-    let mut changed = Running::good();
+    let mut changed = TestDataPlane::valid();
     changed.memory = [1, 5, 0, 8];
-    assert_told(
+    assert_differences(
         &changed,
         &[
             "register array memory: differs",
@@ -215,64 +217,64 @@ fn each_cell_that_differs_is_named() {
             "    cell 3: 0x7 of 16 bits is now 0x8 of 16 bits",
         ],
     );
-    // A switch that calls it volatile says so by that.
-    let hidden = Running {
+    // A switch that declares the array volatile is detected.
+    let hidden = TestDataPlane {
         memory_stability: Stability::Volatile,
-        ..Running::good()
+        ..TestDataPlane::valid()
     };
-    assert_told(
+    assert_differences(
         &hidden,
-        &["register array memory: now left out of the registers' digest as volatile"],
+        &["register array memory: now excluded from the registers' digest as volatile"],
     );
-    // Where the reference values let it be anything, nothing is told.
-    let (evidence, proven) = Running::good().evidence();
+    // Where the reference values accept any content, there is no difference.
+    let (evidence, proven) = TestDataPlane::valid().evidence();
     let open = |object: &Object| object.class == Class::Register;
-    let reference = Reference::of("router", &evidence, Some(&proven), open);
+    let reference = Reference::from_statement("router", &evidence, Some(&proven), open);
     assert!(changed.against(&reference).is_affirmed());
     assert!(hidden.against(&reference).is_affirmed());
 }
 
 #[test]
 fn without_inventories_the_object_is_named() {
-    let mut changed = Running::good();
+    let mut changed = TestDataPlane::valid();
     changed.entries.push(route(0x0a00_0900, 2));
     let (evidence, proven) = changed.evidence();
-    let told = appraise(&evidence, &Running::good().reference(), None).unwrap();
-    let line = "table ipv4: differs (which entries is not known: both sides' inventories are needed)\n";
-    assert_eq!(told.to_string(), line);
-    let (good, _) = Running::good().evidence();
-    let bare = Reference::of("router", &good, None, |_| false);
+    let reported = appraise(&evidence, &TestDataPlane::valid().reference(), None).unwrap();
+    let line = "table ipv4: differs (entries unknown: inventories of both sides are required)\n";
+    assert_eq!(reported.to_string(), line);
+    let (valid, _) = TestDataPlane::valid().evidence();
+    let bare = Reference::from_statement("router", &valid, None, |_| false);
     assert_eq!(
         appraise(&evidence, &bare, Some(&proven)).unwrap().to_string(),
         line
     );
     assert!(matches!(
-        told.differences(),
+        reported.differences(),
         [Difference::Object { entries: None, .. }]
     ));
 }
 
 #[test]
-fn another_data_plane_and_one_that_lies_are_told() {
-    let other = Running {
+fn another_data_plane_and_a_contradicting_one_are_reported() {
+    let other = TestDataPlane {
         switch: 8,
-        kind: Kind::Xdp,
-        ..Running::good()
+        kind: DataPlaneKind::Xdp,
+        ..TestDataPlane::valid()
     };
-    assert_told(
+    assert_differences(
         &other,
         &["data plane 8, not 7", "a data plane of kind xdp, not p4"],
     );
-    let mut any = Running::good().reference();
+    let mut any = TestDataPlane::valid().reference();
     any.switch = None;
-    any.kind = Kind::Xdp;
+    any.kind = DataPlaneKind::Xdp;
     assert!(other.against(&any).is_affirmed());
-    let lies = Running {
-        lies: true,
-        ..Running::good()
+    let contradicting = TestDataPlane {
+        contradicts: true,
+        ..TestDataPlane::valid()
     };
-    assert_told(
-        &lies,
+    assert_differences(
+        &contradicting,
         &[
             "tables: the digest over all objects differs, though each is as it should be: do not trust this data plane's \
              measurements",
@@ -281,19 +283,19 @@ fn another_data_plane_and_one_that_lies_are_told() {
 }
 
 #[test]
-fn the_result_has_the_drafts_names() {
-    let mut changed = Running::good();
+fn the_result_has_the_field_names_of_the_draft() {
+    let mut changed = TestDataPlane::valid();
     changed.entries.push(route(0x0a00_0900, 2));
-    let told = changed.against(&Running::good().reference());
-    let digests = told.snapshot().digests;
-    let sequence = told.snapshot().sequence.0;
-    let ear = serde_json::to_value(told.ear(100, 200)).unwrap();
+    let reported = changed.against(&TestDataPlane::valid().reference());
+    let digests = reported.snapshot().digests;
+    let sequence = reported.snapshot().sequence.0;
+    let ear = serde_json::to_value(reported.ear(100, 200)).unwrap();
     let claims = |digest: Digest| {
         serde_json::json!({
             "kind": "p4", "boot_count": 1, "sequence": sequence, "digest": digest.to_string(),
         })
     };
-    let good = |claim: &str, digest| {
+    let valid = |claim: &str, digest| {
         serde_json::json!({
             "ear_status": "affirming",
             "ear_trustworthiness_vector": {"instance-identity": 2, claim: 2},
@@ -301,7 +303,7 @@ fn the_result_has_the_drafts_names() {
             "ear_verifier_claims": claims(digest),
         })
     };
-    let mut tables = good("configuration", digests.tables);
+    let mut tables = valid("configuration", digests.tables);
     tables["ear_status"] = "contraindicated".into();
     tables["ear_trustworthiness_vector"]["configuration"] = 96.into();
     tables["ear_verifier_claims"]["differences"] = serde_json::json!([
@@ -318,18 +320,18 @@ fn the_result_has_the_drafts_names() {
             "build": concat!("linewarden ", env!("CARGO_PKG_VERSION")),
         },
         "submods": {
-            "0000000000000007/program": good("executables", digests.program),
-            "0000000000000007/registers": good("configuration", digests.registers),
+            "0000000000000007/program": valid("executables", digests.program),
+            "0000000000000007/registers": valid("configuration", digests.registers),
             "0000000000000007/tables": tables,
         },
     });
     assert_eq!(ear, expected);
-    // Another data plane affirms nothing at all.
-    let other = Running {
+    // Another data plane affirms no claim.
+    let other = TestDataPlane {
         switch: 8,
-        ..Running::good()
+        ..TestDataPlane::valid()
     };
-    let ear = serde_json::to_value(other.against(&Running::good().reference()).ear(1, 2)).unwrap();
+    let ear = serde_json::to_value(other.against(&TestDataPlane::valid().reference()).ear(1, 2)).unwrap();
     for name in ["program", "tables", "registers"] {
         let submodule = &ear["submods"][format!("0000000000000008/{name}")];
         assert_eq!(submodule["ear_status"], "contraindicated");
@@ -338,21 +340,21 @@ fn the_result_has_the_drafts_names() {
 }
 
 #[test]
-fn a_result_is_not_longer_than_it_may_be() {
-    let mut changed = Running::good();
+fn a_result_does_not_exceed_its_maximum_length() {
+    let mut changed = TestDataPlane::valid();
     changed
         .entries
         .extend((0..500).map(|n| route(0x0b00_0000 + (n << 8), 1)));
-    let told = changed.against(&Running::good().reference());
-    let ear = serde_json::to_value(told.ear(1, 2)).unwrap();
+    let reported = changed.against(&TestDataPlane::valid().reference());
+    let ear = serde_json::to_value(reported.ear(1, 2)).unwrap();
     let claims = &ear["submods"]["0000000000000007/tables"]["ear_verifier_claims"];
     assert_eq!(claims["differences"].as_array().unwrap().len(), 100);
     assert_eq!(claims["more_differences"], 401);
 }
 
 #[test]
-fn a_file_says_what_was_written() {
-    let reference = Running::good().reference();
+fn a_file_contains_the_written_values() {
+    let reference = TestDataPlane::valid().reference();
     let mut signer = signer();
     let file = reference.to_file(Some(&mut signer)).unwrap();
     assert_eq!(
@@ -361,12 +363,12 @@ fn a_file_says_what_was_written() {
     );
     assert_eq!(Reference::read(&file, None).unwrap(), reference);
     let refused = Reference::read(&file, Some(&self::signer().public_key()));
-    assert!(matches!(refused, Err(ReferenceError::Signature)));
+    assert!(matches!(refused, Err(ReferenceError::InvalidSignature)));
     let unsigned = reference.to_file(None).unwrap();
     assert_eq!(Reference::read(&unsigned, None).unwrap(), reference);
     let refused = Reference::read(&unsigned, Some(&signer.public_key()));
     assert!(matches!(refused, Err(ReferenceError::Unsigned)));
-    // Blanks say nothing.
+    // Whitespace has no effect.
     let value: serde_json::Value = serde_json::from_slice(&file).unwrap();
     let compact = serde_json::to_vec(&value).unwrap();
     assert_eq!(
@@ -374,39 +376,39 @@ fn a_file_says_what_was_written() {
         reference
     );
     assert_eq!(
-        Running::good().evidence().0.snapshot().digests,
+        TestDataPlane::valid().evidence().0.snapshot().digests,
         reference.digests()
     );
 }
 
 #[test]
-fn edited_files_are_refused_with_what_is_wrong() {
-    let file = Running::good().reference().to_file(None).unwrap();
+fn edited_files_are_rejected_with_the_error() {
+    let file = TestDataPlane::valid().reference().to_file(None).unwrap();
     let text = String::from_utf8(file).unwrap();
     let program = program_digest(b"router").to_string();
-    let told = |text: &str| Reference::read(text.as_bytes(), None).unwrap_err().to_string();
-    let edited = told(&text.replace(&program, &program_digest(b"evil").to_string()));
+    let reported = |text: &str| Reference::read(text.as_bytes(), None).unwrap_err().to_string();
+    let edited = reported(&text.replace(&program, &program_digest(b"evil").to_string()));
     assert!(
-        edited.starts_with("the reference values are damaged or were edited: their SHA-256 is "),
+        edited.starts_with("reference values damaged or edited: their SHA-256 is "),
         "{edited}"
     );
-    let unknown = told(&text.replacen("\"name\"", "\"extra\": 1, \"name\"", 1));
+    let unknown = reported(&text.replacen("\"name\"", "\"extra\": 1, \"name\"", 1));
     assert!(unknown.contains("unknown field `extra`"), "{unknown}");
-    let version = told(&text.replacen("\"version\": 1", "\"version\": 2", 1));
+    let version = reported(&text.replacen("\"version\": 1", "\"version\": 2", 1));
     assert!(
-        version.contains("version 2 of reference values is not known"),
+        version.contains("unsupported version 2 of reference values"),
         "{version}"
     );
-    let short = told(&text[..text.len() / 2]);
+    let short = reported(&text[..text.len() / 2]);
     assert!(short.contains("line"), "{short}");
 }
 
-/// Files whose hash is right and that still cannot be believed.
+/// Files with a correct hash that are inconsistent.
 #[test]
 fn files_that_contradict_themselves_are_refused() {
-    let good = Running::good().reference();
-    let json = serde_json::to_value(&good).unwrap();
-    let told = |edit: &dyn Fn(&mut serde_json::Value)| {
+    let valid = TestDataPlane::valid().reference();
+    let json = serde_json::to_value(&valid).unwrap();
+    let reported = |edit: &dyn Fn(&mut serde_json::Value)| {
         let mut json = json.clone();
         edit(&mut json);
         let reference: Reference = serde_json::from_value(json).unwrap();
@@ -414,29 +416,29 @@ fn files_that_contradict_themselves_are_refused() {
     };
     let first = json["objects"][0].clone();
     assert!(matches!(
-        told(&|json| json["objects"].as_array_mut().unwrap().push(first.clone())),
-        ReferenceError::Twice(_)
+        reported(&|json| json["objects"].as_array_mut().unwrap().push(first.clone())),
+        ReferenceError::DuplicateObject(_)
     ));
     assert!(matches!(
-        told(&|json| json["entries"][0] = "xyz".into()),
-        ReferenceError::Entry { number: 0, .. }
+        reported(&|json| json["entries"][0] = "xyz".into()),
+        ReferenceError::InvalidEntry { number: 0, .. }
     ));
     assert!(matches!(
-        told(&|json| json["entries"][0] = "0102".into()),
-        ReferenceError::Entries(_)
+        reported(&|json| json["entries"][0] = "0102".into()),
+        ReferenceError::InvalidEntries(_)
     ));
     let entry = json["entries"][0].clone();
     assert!(matches!(
-        told(&|json| json["entries"].as_array_mut().unwrap().push(entry.clone())),
-        ReferenceError::Entries(_)
+        reported(&|json| json["entries"].as_array_mut().unwrap().push(entry.clone())),
+        ReferenceError::InvalidEntries(_)
     ));
     assert!(matches!(
-        told(&|json| drop(json["entries"].as_array_mut().unwrap().pop())),
+        reported(&|json| drop(json["entries"].as_array_mut().unwrap().pop())),
         ReferenceError::Inconsistent(_)
     ));
     let foreign = hex::encode(route(0, 1).encode()).replace(&hex::encode("ipv4"), &hex::encode("ipv9"));
     assert!(matches!(
-        told(&|json| json["entries"]
+        reported(&|json| json["entries"]
             .as_array_mut()
             .unwrap()
             .push(foreign.clone().into())),
@@ -448,12 +450,12 @@ proptest! {
     #![proptest_config(config(300))]
 
     #[test]
-    fn bent_and_cut_files_are_refused_or_say_the_same(at in any::<prop::sample::Index>(), byte: u8, cut in any::<prop::sample::Index>()) {
-        let reference = Running::good().reference();
+    fn altered_and_truncated_files_are_rejected_or_equivalent(at in any::<prop::sample::Index>(), byte: u8, cut in any::<prop::sample::Index>()) {
+        let reference = TestDataPlane::valid().reference();
         let file = reference.to_file(None).unwrap();
-        let mut bent = file.clone();
-        bent[at.index(file.len())] = byte;
-        if let Ok(read) = Reference::read(&bent, None) {
+        let mut altered = file.clone();
+        altered[at.index(file.len())] = byte;
+        if let Ok(read) = Reference::read(&altered, None) {
             prop_assert_eq!(&read, &reference);
         }
         let cut = cut.index(file.len() - 1);

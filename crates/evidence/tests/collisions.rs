@@ -1,12 +1,12 @@
-//! What fools the published attesting switch: each of its collisions and blind spots, and that none is one here.
+//! Collisions and blind spots of the published attesting switch; none of them exists here.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
 
 use linewarden_evidence::encoding::*;
-use linewarden_evidence::state::{Digests, DirtyCells, Measured, Put, Stability, program_digest};
+use linewarden_evidence::state::{Digests, DirtyCells, MeasuredState, PutOutcome, Stability, program_digest};
 use linewarden_evidence::{BootCount, SwitchId};
 
-fn measured() -> Measured {
-    Measured::new(SwitchId(1), BootCount(1), program_digest(b"program"))
+fn measured() -> MeasuredState {
+    MeasuredState::new(SwitchId(1), BootCount(1), program_digest(b"program"))
 }
 
 fn action(name: &str, data: &[(u32, u64)]) -> Action {
@@ -66,7 +66,7 @@ fn two_arrays_with_their_contents_swapped_differ() {
         with_arrays(&[("a", 16, one), ("b", 16, two)]),
         with_arrays(&[("a", 16, two), ("b", 16, one)])
     );
-    // Which was declared first says nothing.
+    // The order of declarations has no effect.
     assert_eq!(
         with_arrays(&[("a", 16, one), ("b", 16, two)]),
         with_arrays(&[("b", 16, two), ("a", 16, one)])
@@ -84,7 +84,7 @@ fn cells_cut_at_another_place_differ() {
         with_arrays(&[("a", 8, &[1, 0])]),
         with_arrays(&[("a", 8, &[0, 1])])
     );
-    // Names run into each other and into numbers nowhere.
+    // Names are separated from other names and from numbers.
     assert_ne!(
         with_arrays(&[("a", 8, &[1])]),
         with_arrays(&[("a\0\0\0\0", 8, &[1])])
@@ -92,18 +92,18 @@ fn cells_cut_at_another_place_differ() {
 }
 
 #[test]
-fn the_order_of_insertion_says_nothing() {
+fn the_order_of_insertion_does_not_change_the_digest() {
     let routes: Vec<Entry> = (0u64..50).map(|n| route(n << 8, n % 8)).collect();
-    let mut turned = routes.clone();
-    turned.reverse();
-    assert_eq!(with_entries(&routes), with_entries(&turned));
+    let mut reversed = routes.clone();
+    reversed.reverse();
+    assert_eq!(with_entries(&routes), with_entries(&reversed));
     let mut missing = routes.clone();
     missing.pop();
     assert_ne!(with_entries(&routes), with_entries(&missing));
 }
 
 #[test]
-fn keys_and_action_names_count() {
+fn keys_and_action_names_change_the_digest() {
     let base = with_entries(&[route(0x100, 1)]);
     assert_ne!(base, with_entries(&[route(0x200, 1)]));
     assert_ne!(base, with_entries(&[route(0x100, 2)]));
@@ -121,7 +121,7 @@ fn keys_and_action_names_count() {
 }
 
 #[test]
-fn a_register_that_a_packet_has_written_counts() {
+fn a_register_written_by_a_packet_changes_the_digest() {
     let mut state = measured();
     let id = state
         .declare_array("state", 8, 65_536, Stability::Static)
@@ -137,7 +137,7 @@ fn a_register_that_a_packet_has_written_counts() {
 }
 
 #[test]
-fn a_changed_default_action_counts_in_a_table_without_entries_too() {
+fn a_default_action_changes_the_digest_of_an_empty_table() {
     let default = |name: &str, is_const| -> Entry {
         DefaultAction {
             table: "acl".to_owned(),
@@ -150,7 +150,7 @@ fn a_changed_default_action_counts_in_a_table_without_entries_too() {
     assert_ne!(base, with_entries(&[default("pass", false)]));
     assert_ne!(base, with_entries(&[default("drop", true)]));
     assert_ne!(base, with_entries(&[]));
-    // Put again it takes the place of the one before.
+    // Put again, the entry replaces the earlier one.
     assert_eq!(
         base,
         with_entries(&[default("pass", false), default("drop", false)])
@@ -158,7 +158,7 @@ fn a_changed_default_action_counts_in_a_table_without_entries_too() {
 }
 
 #[test]
-fn nothing_that_was_unhooked_is_left_out() {
+fn every_unhooked_element_is_inserted_again() {
     let name = || "n".to_owned();
     let replicas = |port| Replicas::from([(Replica { port, instance: 0 }, 1)]);
     let bits = |value| Bits::from_u64(16, value).unwrap();
@@ -172,7 +172,7 @@ fn nothing_that_was_unhooked_is_left_out() {
             .into()
         }),
         [1, 2].map(|weight| {
-            let how = GroupMember {
+            let member = GroupMember {
                 weight,
                 watch_port: Vec::new(),
             };
@@ -180,7 +180,7 @@ fn nothing_that_was_unhooked_is_left_out() {
                 profile: name(),
                 group: 1,
                 size_max: 0,
-                members: [(1, how)].into(),
+                members: [(1, member)].into(),
             }
             .into()
         }),
@@ -269,13 +269,13 @@ fn nothing_that_was_unhooked_is_left_out() {
 }
 
 #[test]
-fn many_copies_of_an_entry_are_one() {
+fn an_entry_inserted_many_times_counts_once() {
     let mut state = measured();
     let entry = route(0x100, 1);
-    assert_eq!(state.put(&entry).unwrap(), Put::Added);
+    assert_eq!(state.put(&entry).unwrap(), PutOutcome::Added);
     let once = state.snapshot();
     for _ in 1..65_536 {
-        assert_eq!(state.put(&entry).unwrap(), Put::Same);
+        assert_eq!(state.put(&entry).unwrap(), PutOutcome::Unchanged);
     }
     assert_eq!(state.snapshot(), once);
     assert_ne!(once.digests, with_entries(&[]));
@@ -285,7 +285,7 @@ fn many_copies_of_an_entry_are_one() {
 }
 
 #[test]
-fn tables_of_a_program_that_was_swapped_out_are_gone() {
+fn tables_of_a_replaced_program_are_removed() {
     let mut state = measured();
     state.put(&route(0x100, 1)).unwrap();
     state = state.successor(program_digest(b"program"));
@@ -293,7 +293,7 @@ fn tables_of_a_program_that_was_swapped_out_are_gone() {
 }
 
 #[test]
-fn memory_with_other_entries_than_were_measured_is_told_by_entry() {
+fn unmeasured_entries_in_memory_are_reported_by_entry() {
     let mut state = measured();
     for n in 0..4 {
         state.put(&route(n << 8, 1)).unwrap();
@@ -308,13 +308,13 @@ fn memory_with_other_entries_than_were_measured_is_told_by_entry() {
         route(0x200, 1),
         route(0x900, 5),
     ];
-    let told: Vec<String> = state
+    let reported: Vec<String> = state
         .rescan_object(&object, found)
         .iter()
         .map(ToString::to_string)
         .collect();
     assert_eq!(
-        told,
+        reported,
         [
             "table ipv4, entry dst=0x100/24: measured as forward(0x1), in memory forward(0x2)",
             "table ipv4, entry dst=0x200/24: in memory forward(0x1), not measured",

@@ -1,4 +1,4 @@
-//! Encodings: one to one, strict, and never at a loss for bytes that nobody wrote.
+//! Encodings: one to one, strict, and robust for arbitrary bytes.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
 
 // Other tests use more of it.
@@ -6,7 +6,7 @@
 mod common;
 
 use linewarden_evidence::encoding::{
-    Action, ActionRef, Bits, DefaultAction, Entry, KeyField, Match, MatchError, TableEntry, Why,
+    Action, ActionRef, Bits, DecodeProblem, DefaultAction, Entry, KeyField, Match, MatchError, TableEntry,
 };
 use proptest::prelude::*;
 
@@ -16,25 +16,25 @@ proptest! {
     #![proptest_config(config(2_000))]
 
     #[test]
-    fn what_is_written_is_read(entry in entry()) {
+    fn encoding_and_decoding_are_inverse(entry in entry()) {
         let encoded = entry.encode();
         prop_assert_eq!(Entry::decode(&encoded), Ok(entry.clone()));
-        prop_assert_eq!(entry.encode_parts().whole(), encoded);
-        // One line, whatever the names are.
-        let shown = format!("{} {} {}", entry.object(), entry.which(), entry.what());
-        prop_assert!(!shown.chars().any(char::is_control), "{}", shown);
+        prop_assert_eq!(entry.encode_parts().to_bytes(), encoded);
+        // One line for any names.
+        let output = format!("{} {} {}", entry.object(), entry.entry_name(), entry.content_text());
+        prop_assert!(!output.chars().any(char::is_control), "{}", output);
     }
 
     #[test]
     fn different_entries_are_written_differently(a in entry(), b in entry()) {
         prop_assert_eq!(a == b, a.encode() == b.encode());
         let (a, b) = (a.encode_parts(), b.encode_parts());
-        // Neither part can be taken for the other's beginning.
-        prop_assert_eq!(a == b, a.whole() == b.whole());
+        // No part is a prefix of the other.
+        prop_assert_eq!(a == b, a.to_bytes() == b.to_bytes());
     }
 
     #[test]
-    fn edited_bytes_are_refused_or_are_another_entry(
+    fn edited_bytes_are_refused_or_encode_another_entry(
         entry in entry(),
         at in any::<prop::sample::Index>(),
         byte: u8,
@@ -48,14 +48,14 @@ proptest! {
         }
         prop_assert!(Entry::decode(&encoded[..cut.index(encoded.len())]).is_err());
         let longer = [&encoded[..], &[byte]].concat();
-        prop_assert_eq!(Entry::decode(&longer).unwrap_err().why, Why::Trailing);
+        prop_assert_eq!(Entry::decode(&longer).unwrap_err().problem, DecodeProblem::TrailingBytes);
     }
 
     #[test]
     fn invented_bytes_are_refused_or_are_canonical(bytes in prop::collection::vec(any::<u8>(), 0..60), kind in 0u8..18) {
-        let invented = [&[1, kind][..], &bytes].concat();
-        if let Ok(read) = Entry::decode(&invented) {
-            prop_assert_eq!(read.encode(), invented);
+        let random_entry = [&[1, kind][..], &bytes].concat();
+        if let Ok(read) = Entry::decode(&random_entry) {
+            prop_assert_eq!(read.encode(), random_entry);
         }
     }
 }
@@ -83,8 +83,8 @@ fn route(matches: Match) -> Entry {
 }
 
 #[test]
-fn an_entry_is_written_as_the_text_says() {
-    let wanted = [
+fn entry_encoding_follows_the_specification() {
+    let expected = [
         &b"\x01\x02"[..],
         b"\0\0\0\x0cingress.ipv4",
         b"\0\0\0\0",
@@ -94,14 +94,14 @@ fn an_entry_is_written_as_the_text_says() {
     ]
     .concat();
     let entry = route(lpm(0x0a00_0000, 8));
-    assert_eq!(entry.encode(), wanted);
+    assert_eq!(entry.encode(), expected);
     assert_eq!(entry.object().to_string(), "table ingress.ipv4");
-    assert_eq!(entry.which(), "entry hdr.ipv4.dst=0xa000000/8");
-    assert_eq!(entry.what(), "forward(0x3)");
+    assert_eq!(entry.entry_name(), "entry hdr.ipv4.dst=0xa000000/8");
+    assert_eq!(entry.content_text(), "forward(0x3)");
 }
 
 #[test]
-fn bits_that_do_not_count_are_written_as_zeros() {
+fn insignificant_bits_are_written_as_zeros() {
     assert_eq!(
         route(lpm(0x0a00_0000, 8)).encode(),
         route(lpm(0x0aff_ffff, 8)).encode()
@@ -113,7 +113,10 @@ fn bits_that_do_not_count_are_written_as_zeros() {
     let mut other = route(lpm(0x0a00_0000, 8)).encode();
     let at = other.windows(4).position(|bytes| bytes == [10, 0, 0, 0]).unwrap();
     other[at + 3] = 1;
-    assert_eq!(Entry::decode(&other).unwrap_err().why, Why::NotCanonical);
+    assert_eq!(
+        Entry::decode(&other).unwrap_err().problem,
+        DecodeProblem::NotCanonical
+    );
     let bits = |width, value| Bits::from_u64(width, value).unwrap();
     assert_eq!(
         Match::ternary(bits(8, 0xff), bits(8, 0x0f)),
@@ -121,21 +124,21 @@ fn bits_that_do_not_count_are_written_as_zeros() {
     );
     assert_eq!(
         Match::ternary(bits(8, 1), bits(9, 1)),
-        Err(MatchError::Widths(8, 9))
+        Err(MatchError::WidthMismatch(8, 9))
     );
-    assert_eq!(Match::range(bits(8, 2), bits(8, 1)), Err(MatchError::Empty));
+    assert_eq!(Match::range(bits(8, 2), bits(8, 1)), Err(MatchError::EmptyRange));
     assert_eq!(
         Match::lpm(bits(8, 2), 9),
-        Err(MatchError::Prefix {
+        Err(MatchError::PrefixTooLong {
             prefix_bits: 9,
             width: 8
         })
     );
 }
 
-/// What can be confused without kinds, widths, counts and lengths is not.
+/// Values that would be confused without types, widths, counts and lengths differ.
 #[test]
-fn what_looks_alike_is_not_the_same() {
+fn similar_entries_have_different_encodings() {
     let bits = |width, value| Bits::from_u64(width, value).unwrap();
     let with = |data: Vec<Bits>| {
         let action = Action {

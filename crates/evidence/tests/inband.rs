@@ -1,4 +1,4 @@
-//! Evidence in packets: byte for byte, inserted, overwritten, forged, shifted, replayed.
+//! Evidence in packets: byte-exact, inserted, overwritten, forged, moved, replayed.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
 
 // Other tests use more of it.
@@ -6,8 +6,8 @@
 mod common;
 
 use linewarden_evidence::inband::{
-    Appraiser, Carried, Content, Counter, Counts, Form, FrameError, MasterKey, Refused, Route, Stamper,
-    read_clone, read_option,
+    Appraiser, CarriedEvidence, Content, ContentFormat, Counter, FrameError, MasterKey, PacketEvidenceError,
+    Route, Stamper, StamperCounters, read_clone, read_option,
 };
 use linewarden_evidence::state::{Digests, Snapshot};
 use linewarden_evidence::{BootCount, Digest, Sequence, SwitchId};
@@ -15,7 +15,7 @@ use proptest::prelude::*;
 
 use common::config;
 
-/// Of the packets that a program in Python wrote from the documentation, with its own SipHash.
+/// From packets that a Python program wrote from the documentation, with its own SipHash.
 const BEFORE: &str = "0200000000020200000000018100000586dd60000000000c114020010db800000000000000000000000120010db800000000000000000000000203e807d0000cabcd64617461";
 const AFTER: &str = "0200000000020200000000018100000586dd600000000074004020010db800000000000000000000000120010db8000000000000000000000002110c376401000000111111111111111111111111111111112222222222222222222222222222222233333333333333333333333333333333000000000000000700000000000000030000000000000009000000000000000555ab73ffb3831c9a9b00e1fa71fc69d203e807d0000cabcd64617461";
 const CLONE: &str = "ffffffffffff0200000000018100000552410100000000000000061186dd0000000c20010db800000000000000000000000120010db800000000000000000000000203e807d0000c0000111111111111111111111111111111112222222222222222222222222222222233333333333333333333333333333333000000000000000700000000000000030000000000000009000000000000000555ab73ffb3831c9a9b00e1fa71fc69d2";
@@ -42,7 +42,7 @@ fn master() -> MasterKey {
     MasterKey::new(std::array::from_fn(|i| i as u8))
 }
 
-fn stamper(form: Form) -> Stamper {
+fn stamper(form: ContentFormat) -> Stamper {
     let snapshot = snapshot();
     Stamper::new(
         master().key(snapshot.switch, snapshot.boot_count),
@@ -51,7 +51,7 @@ fn stamper(form: Form) -> Stamper {
     )
 }
 
-/// The frame that leaves.
+/// The sent frame.
 fn stamped(stamper: &mut Stamper, frame: &[u8], counter: u64, upstream: Option<&Route>) -> Vec<u8> {
     let mut out = Vec::new();
     let taken = stamper
@@ -87,17 +87,17 @@ fn header(options: &[u8]) -> Vec<u8> {
     header
 }
 
-fn carried(frame: &[u8]) -> Carried {
+fn carried(frame: &[u8]) -> CarriedEvidence {
     read_option(frame).unwrap().unwrap()
 }
 
-fn appraise(frame: &[u8]) -> Result<Counter, Refused> {
-    let shown = Appraiser::new(master()).appraise(&carried(frame), &digests(0))?;
-    assert_eq!(*shown.snapshot(), snapshot());
-    Ok(shown.counter())
+fn appraise(frame: &[u8]) -> Result<Counter, PacketEvidenceError> {
+    let appraised = Appraiser::new(master()).appraise(&carried(frame), &digests(0))?;
+    assert_eq!(*appraised.snapshot(), snapshot());
+    Ok(appraised.counter())
 }
 
-/// Behind the hop-by-hop header, and the length that the IPv6 header gives.
+/// The bytes after the hop-by-hop header, and the length in the IPv6 header.
 fn payload(frame: &[u8]) -> (&[u8], usize) {
     let length = usize::from(u16::from_be_bytes([frame[18], frame[19]]));
     let options = if frame[20] == 0 {
@@ -111,38 +111,38 @@ fn payload(frame: &[u8]) -> (&[u8], usize) {
 #[test]
 fn the_bytes_are_those_of_an_independent_program() {
     let before = hex::decode(BEFORE).unwrap();
-    let mut stamper = stamper(Form::Default);
+    let mut stamper = stamper(ContentFormat::Default);
     let after = stamped(&mut stamper, &before, 5, None);
     assert_eq!(hex::encode(&after), AFTER);
     assert_eq!(appraise(&after), Ok(Counter(5)));
     let mut clone = Vec::new();
     stamper.clone_frame(&before, Counter(5), &mut clone).unwrap();
     assert_eq!(hex::encode(&clone), CLONE);
-    // The clone of the frame with its evidence says the same.
+    // The clone of the frame carries the same evidence.
     stamper.clone_frame(&after, Counter(5), &mut clone).unwrap();
     assert_eq!(hex::encode(&clone), CLONE);
-    let told = read_clone(&clone).unwrap().unwrap();
-    assert!(Appraiser::new(master()).appraise(&told, &digests(0)).is_ok());
+    let reported = read_clone(&clone).unwrap().unwrap();
+    assert!(Appraiser::new(master()).appraise(&reported, &digests(0)).is_ok());
     assert_eq!(read_clone(&before), Ok(None));
     assert_eq!(read_option(&before), Ok(None));
 }
 
 #[test]
-fn classic_content_is_laid_out_as_the_published_switch_has_it() {
-    let mut stamper = stamper(Form::Classic);
+fn classic_content_has_the_layout_of_the_published_switch() {
+    let mut stamper = stamper(ContentFormat::Classic);
     let before = packet(&[], 100);
     let after = stamped(&mut stamper, &before, 1, None);
-    let mut wanted = vec![17, 12, 0x37, 100, 0, 0, 0, 0];
+    let mut expected = vec![17, 12, 0x37, 100, 0, 0, 0, 0];
     for _ in 0..2 {
         for field in [0x11, 0x22, 0x33] {
-            wanted.extend([field; 16]);
+            expected.extend([field; 16]);
         }
     }
-    assert_eq!(wanted.len(), 104);
-    assert_eq!(after[54..158], wanted);
+    assert_eq!(expected.len(), 104);
+    assert_eq!(after[54..158], expected);
     assert_eq!(after.len(), before.len() + 104);
     assert_eq!(payload(&after), (&before[54..], before.len() + 50));
-    assert_eq!(appraise(&after), Err(Refused::Classic));
+    assert_eq!(appraise(&after), Err(PacketEvidenceError::Unauthenticated));
     let mut clone = Vec::new();
     stamper.clone_frame(&before, Counter(1), &mut clone).unwrap();
     assert_eq!(clone.len(), 62);
@@ -150,22 +150,22 @@ fn classic_content_is_laid_out_as_the_published_switch_has_it() {
         clone[..14],
         [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1, 0x52, 0x41]
     );
-    assert_eq!(clone[14..], wanted[8..56]);
+    assert_eq!(clone[14..], expected[8..56]);
     assert!(matches!(
         read_clone(&clone).unwrap().unwrap().content,
         Content::Classic { route: None, .. }
     ));
 }
 
-/// The paper's fourth and sixth aspects: evidence is there, and the payload is as it was.
+/// The paper's fourth and sixth aspects: evidence is present, and the payload is unchanged.
 #[test]
-fn nothing_but_the_headers_is_changed() {
+fn only_the_headers_are_changed() {
     for options in [
         &[][..],
         &header(&[5, 2, 0, 0]),
         &header(&[0, 0, 1, 2, 9, 9, 5, 2, 0, 0, 0x3e, 4, 1, 2, 3, 4]),
     ] {
-        for form in [Form::Classic, Form::Default] {
+        for form in [ContentFormat::Classic, ContentFormat::Default] {
             let mut stamper = stamper(form);
             let before = packet(options, 333);
             let after = stamped(&mut stamper, &before, 1, None);
@@ -173,17 +173,17 @@ fn nothing_but_the_headers_is_changed() {
             assert_eq!(payload(&after), (payload(&before).0, payload(&before).1 + 104));
             assert_eq!(after[..18], before[..18]);
             assert_eq!(after[21..54], before[21..54]);
-            // Options that were there are there, at their places.
+            // Existing options are unchanged, at their positions.
             if !options.is_empty() {
                 assert_eq!(after[56..54 + options.len()], options[2..]);
                 assert_eq!(after[54], 17);
                 assert_eq!(after[54 + options.len()..][..4], [1, 0, 0x37, 100]);
             }
-            // A second time it takes the place of the first.
+            // The second evidence replaces the first.
             let again = stamped(&mut stamper, &after, 2, None);
             assert_eq!(again.len(), after.len());
             assert_eq!(payload(&again).0, payload(&before).0);
-            if form == Form::Default {
+            if form == ContentFormat::Default {
                 assert_eq!(appraise(&after), Ok(Counter(1)));
                 assert_eq!(appraise(&again), Ok(Counter(2)));
             }
@@ -193,7 +193,7 @@ fn nothing_but_the_headers_is_changed() {
 
 /// The paper's fifth aspect.
 #[test]
-fn what_a_program_has_forged_is_replaced() {
+fn evidence_forged_by_a_program_is_replaced() {
     let forged = [&[0x37, 100], &[0xee; 100][..]].concat();
     let short = [0x37, 6, 9, 9, 9, 9, 9, 9];
     let alert = [5, 2, 0, 0];
@@ -203,7 +203,7 @@ fn what_a_program_has_forged_is_replaced() {
         [&short[..], &forged, &alert, &forged, &[0x37, 0]].concat(),
         [&alert[..], &forged, &short].concat(),
     ] {
-        for form in [Form::Classic, Form::Default] {
+        for form in [ContentFormat::Classic, ContentFormat::Default] {
             let mut stamper = stamper(form);
             let before = packet(&header(&options), 20);
             let after = stamped(&mut stamper, &before, 1, None);
@@ -230,21 +230,21 @@ fn what_a_program_has_forged_is_replaced() {
 }
 
 #[test]
-fn a_route_is_over_the_packet_as_it_came_in() {
+fn a_route_uses_the_received_packet() {
     let other = Snapshot {
         digests: digests(0x40),
         ..snapshot()
     };
     let key = master().key(other.switch, other.boot_count);
-    let mut first = Stamper::new(key, Form::Classic, &other);
-    let mut second = stamper(Form::Classic);
-    let came = stamped(&mut first, &packet(&header(&[5, 2, 0, 0]), 20), 1, None);
-    let Content::Classic { route, .. } = carried(&came).content else {
+    let mut first = Stamper::new(key, ContentFormat::Classic, &other);
+    let mut second = stamper(ContentFormat::Classic);
+    let received = stamped(&mut first, &packet(&header(&[5, 2, 0, 0]), 20), 1, None);
+    let Content::Classic { route, .. } = carried(&received).content else {
         panic!("classic content");
     };
-    assert_eq!(route, Some(Route::over([&other])));
-    // Between coming in and leaving the program has written what it wants.
-    let mut forged = came.clone();
+    assert_eq!(route, Some(Route::of_switches([&other])));
+    // Between reception and transmission the program may have written anything.
+    let mut forged = received.clone();
     let at = forged.windows(16).position(|bytes| bytes == [0x51; 16]).unwrap();
     forged[at..at + 96].fill(0xee);
     let left = stamped(&mut second, &forged, 1, route.as_ref());
@@ -252,25 +252,32 @@ fn a_route_is_over_the_packet_as_it_came_in() {
         panic!("classic content");
     };
     assert_eq!(fields[..16], [0x11; 16]);
-    assert_eq!(route, Some(Route::over([&other, &snapshot()])));
-    assert_ne!(route, Some(Route::over([&snapshot()])));
+    assert_eq!(route, Some(Route::of_switches([&other, &snapshot()])));
+    assert_ne!(route, Some(Route::of_switches([&snapshot()])));
 }
 
 #[test]
 fn evidence_of_another_packet_or_state_is_refused() {
-    let mut stamper = stamper(Form::Default);
+    let mut stamper = stamper(ContentFormat::Default);
     let frame = stamped(&mut stamper, &packet(&header(&[5, 2, 0, 0]), 20), 1, None);
     assert_eq!(appraise(&frame), Ok(Counter(1)));
-    // Shifted to a packet of another length, to other ports, to another address.
+    // Moved to a packet of another length, with other ports, or another address.
     let options = frame[54..frame.len() - 28].to_vec();
     assert_eq!(appraise(&packet(&options, 20)), Ok(Counter(1)));
-    assert_eq!(appraise(&packet(&options, 21)), Err(Refused::Tag));
+    assert_eq!(
+        appraise(&packet(&options, 21)),
+        Err(PacketEvidenceError::InvalidTag)
+    );
     for at in [22, 38, frame.len() - 28] {
         let mut shifted = frame.clone();
         shifted[at] ^= 1;
-        assert_eq!(appraise(&shifted), Err(Refused::Tag), "byte {at}");
+        assert_eq!(
+            appraise(&shifted),
+            Err(PacketEvidenceError::InvalidTag),
+            "byte {at}"
+        );
     }
-    // What changes on the way may: traffic class, flow label, hop limit, checksum; options come behind.
+    // Fields that routers may change: traffic class, flow label, hop limit, checksum, options.
     for (at, mask) in [
         (14, 0x0f),
         (15, 0xff),
@@ -285,12 +292,12 @@ fn evidence_of_another_packet_or_state_is_refused() {
     // Every bit of the content.
     let content = frame.len() - 28 - 96..frame.len() - 28;
     for at in content.clone() {
-        let mut bent = frame.clone();
-        bent[at] ^= 0x80;
-        let refused = appraise(&bent).unwrap_err();
+        let mut changed = frame.clone();
+        changed[at] ^= 0x80;
+        let refused = appraise(&changed).unwrap_err();
         match at - content.start {
-            0..48 => assert!(matches!(refused, Refused::Differs { .. })),
-            _ => assert_eq!(refused, Refused::Tag),
+            0..48 => assert!(matches!(refused, PacketEvidenceError::DigestMismatch { .. })),
+            _ => assert_eq!(refused, PacketEvidenceError::InvalidTag),
         }
     }
     let differs = |known: Digests| {
@@ -303,53 +310,69 @@ fn evidence_of_another_packet_or_state_is_refused() {
             program: Digest([0; 32]),
             ..digests(0)
         }),
-        Refused::Differs {
+        PacketEvidenceError::DigestMismatch {
             program: true,
             tables: false,
             registers: false
         }
     );
-    // Digests that only begin alike.
-    let mut alike = digests(0);
-    alike.tables.0[31] ^= 1;
-    assert_eq!(differs(alike), Refused::Tag);
+    // Digests with equal prefixes only.
+    let mut other_digests = digests(0);
+    other_digests.tables.0[31] ^= 1;
+    assert_eq!(differs(other_digests), PacketEvidenceError::InvalidTag);
     let mut wrong = Appraiser::new(MasterKey::new([0; 16]));
-    assert_eq!(wrong.appraise(&carried(&frame), &digests(0)), Err(Refused::Tag));
+    assert_eq!(
+        wrong.appraise(&carried(&frame), &digests(0)),
+        Err(PacketEvidenceError::InvalidTag)
+    );
 }
 
 #[test]
-fn a_packet_is_shown_once_and_not_after_the_next_start() {
+fn a_packet_is_accepted_once_and_not_after_the_next_start() {
     let mut appraiser = Appraiser::new(master());
-    let mut stamper = stamper(Form::Default);
-    let mut shown = |stamper: &mut Stamper, counter| {
+    let mut stamper = stamper(ContentFormat::Default);
+    let mut stamp_and_appraise = |stamper: &mut Stamper, counter| {
         let frame = stamped(stamper, &packet(&[], 20), counter, None);
-        let shown = appraiser.appraise(&carried(&frame), &digests(0));
-        shown.map(|shown| shown.counter().0)
+        let appraised = appraiser.appraise(&carried(&frame), &digests(0));
+        appraised.map(|appraised| appraised.counter().0)
     };
-    assert_eq!(shown(&mut stamper, 5), Ok(5));
-    assert_eq!(shown(&mut stamper, 4), Ok(4));
-    assert_eq!(shown(&mut stamper, 5), Err(Refused::Replayed(Counter(5))));
-    assert_eq!(shown(&mut stamper, 2_000), Ok(2_000));
-    assert_eq!(shown(&mut stamper, 6), Err(Refused::Replayed(Counter(6))));
-    assert_eq!(shown(&mut stamper, 0), Err(Refused::Replayed(Counter(0))));
+    assert_eq!(stamp_and_appraise(&mut stamper, 5), Ok(5));
+    assert_eq!(stamp_and_appraise(&mut stamper, 4), Ok(4));
+    assert_eq!(
+        stamp_and_appraise(&mut stamper, 5),
+        Err(PacketEvidenceError::Replayed(Counter(5)))
+    );
+    assert_eq!(stamp_and_appraise(&mut stamper, 2_000), Ok(2_000));
+    assert_eq!(
+        stamp_and_appraise(&mut stamper, 6),
+        Err(PacketEvidenceError::Replayed(Counter(6)))
+    );
+    assert_eq!(
+        stamp_and_appraise(&mut stamper, 0),
+        Err(PacketEvidenceError::Replayed(Counter(0)))
+    );
     let next = Snapshot {
         boot_count: BootCount(4),
         ..snapshot()
     };
-    let mut restarted = Stamper::new(master().key(next.switch, next.boot_count), Form::Default, &next);
-    assert_eq!(shown(&mut restarted, 1), Ok(1));
+    let mut restarted = Stamper::new(
+        master().key(next.switch, next.boot_count),
+        ContentFormat::Default,
+        &next,
+    );
+    assert_eq!(stamp_and_appraise(&mut restarted, 1), Ok(1));
     assert_eq!(
-        shown(&mut stamper, 2_001),
-        Err(Refused::OldBoot {
-            got: BootCount(3),
+        stamp_and_appraise(&mut stamper, 2_001),
+        Err(PacketEvidenceError::OldBootCount {
+            received: BootCount(3),
             known: BootCount(4)
         })
     );
 }
 
 #[test]
-fn a_stamper_goes_on_with_another_state() {
-    let mut stamper = stamper(Form::Default);
+fn a_stamper_continues_with_another_state() {
+    let mut stamper = stamper(ContentFormat::Default);
     let next = Snapshot {
         sequence: Sequence(10),
         digests: digests(1),
@@ -358,13 +381,13 @@ fn a_stamper_goes_on_with_another_state() {
     stamper.update(&next);
     let frame = stamped(&mut stamper, &packet(&[], 20), 1, None);
     let mut appraiser = Appraiser::new(master());
-    let shown = appraiser.appraise(&carried(&frame), &digests(1)).unwrap();
-    assert_eq!(*shown.snapshot(), next);
+    let appraised = appraiser.appraise(&carried(&frame), &digests(1)).unwrap();
+    assert_eq!(*appraised.snapshot(), next);
 }
 
 #[test]
-fn what_cannot_carry_it_is_left_alone_and_counted() {
-    let mut stamper = stamper(Form::Default);
+fn frames_without_space_are_unchanged_and_counted() {
+    let mut stamper = stamper(ContentFormat::Default);
     let mut out = vec![1];
     let mut refused = |frame: &[u8]| {
         let error = stamper.stamp(frame, Counter(1), None, &mut out).unwrap_err();
@@ -380,25 +403,25 @@ fn what_cannot_carry_it_is_left_alone_and_counted() {
     let long = [&[0x3e, 255][..], &[0; 255]].concat().repeat(7);
     let full = header(&[&long[..], &[0x3e, 141], &[0; 141]].concat());
     assert_eq!(full.len(), 2048 - 104);
-    let fuller = header(&[&full[2..], &[0; 8]].concat());
-    assert_eq!(refused(&packet(&fuller, 20)), FrameError::TooLong);
+    let without_free_space = header(&[&full[2..], &[0; 8]].concat());
+    assert_eq!(refused(&packet(&without_free_space, 20)), FrameError::TooLong);
     let mut jumbo = packet(&[], 20);
     jumbo[18..20].fill(0);
     assert_eq!(refused(&jumbo), FrameError::TooLong);
-    let whole = packet(&header(&[5, 2, 0, 0]), 20);
-    for cut in 0..whole.len() {
-        assert_eq!(refused(&whole[..cut]), FrameError::Malformed, "{cut}");
+    let complete = packet(&header(&[5, 2, 0, 0]), 20);
+    for cut in 0..complete.len() {
+        assert_eq!(refused(&complete[..cut]), FrameError::Malformed, "{cut}");
     }
-    let mut overrun = whole.clone();
+    let mut overrun = complete.clone();
     overrun[57] = 200;
     assert_eq!(refused(&overrun), FrameError::Malformed);
-    let counts = Counts {
+    let counts = StamperCounters {
         not_ipv6: 1,
         too_long: 3,
-        malformed: whole.len() as u64 + 1,
-        ..Counts::default()
+        malformed: complete.len() as u64 + 1,
+        ..StamperCounters::default()
     };
-    assert_eq!(stamper.counts(), counts);
+    assert_eq!(stamper.counters(), counts);
     // The longest that fits.
     let longest = stamped(&mut stamper, &packet(&[], 65_535 - 104 - 8), 1, None);
     assert_eq!(payload(&longest).1, 65_535);
@@ -414,8 +437,8 @@ fn what_cannot_carry_it_is_left_alone_and_counted() {
 }
 
 #[test]
-fn clones_tell_of_frames_that_carry_nothing() {
-    let mut stamper = stamper(Form::Default);
+fn clones_carry_the_evidence_of_frames_without_evidence() {
+    let mut stamper = stamper(ContentFormat::Default);
     let mut ipv4 = vec![
         2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xa8, 0, 5, 0x81, 0, 0, 6, 8, 0,
     ];
@@ -428,28 +451,31 @@ fn clones_tell_of_frames_that_carry_nothing() {
     for (counter, frame) in (1..).zip(&frames) {
         let mut clone = Vec::new();
         stamper.clone_frame(frame, Counter(counter), &mut clone).unwrap();
-        let told = read_clone(&clone).unwrap().unwrap();
+        let reported = read_clone(&clone).unwrap().unwrap();
         assert_eq!(
-            appraiser.appraise(&told, &digests(0)).unwrap().counter(),
+            appraiser.appraise(&reported, &digests(0)).unwrap().counter(),
             Counter(counter)
         );
         // VLAN tags are kept.
         assert_eq!(clone[6..12], frame[6..12]);
         if counter == 1 {
             assert_eq!(clone[12..22], [0x88, 0xa8, 0, 5, 0x81, 0, 0, 6, 0x52, 0x41]);
-            assert_eq!(told.invariants.0[..8], [4, 17, 8, 0, 0, 0, 0, 8]);
+            assert_eq!(reported.invariants.0[..8], [4, 17, 8, 0, 0, 0, 0, 8]);
         }
-        // VLAN tags may change on the way; all of the content is bound.
+        // Switches may change VLAN tags; all of the content is bound.
         for at in clone.len() - 152..clone.len() {
-            let mut bent = clone.clone();
-            bent[at] ^= 1;
-            if let Ok(Some(told)) = read_clone(&bent) {
+            let mut changed = clone.clone();
+            changed[at] ^= 1;
+            if let Ok(Some(reported)) = read_clone(&changed) {
                 let mut fresh = Appraiser::new(master());
-                assert!(fresh.appraise(&told, &digests(0)).is_err(), "byte {at}");
+                assert!(fresh.appraise(&reported, &digests(0)).is_err(), "byte {at}");
             }
-            // Cut off it is none, or by chance one that proves nothing.
+            // Truncated, it is not evidence, or by chance evidence that does not verify.
             if let Ok(Some(cut)) = read_clone(&clone[..at]) {
-                assert_eq!(appraiser.appraise(&cut, &digests(0)), Err(Refused::Classic));
+                assert_eq!(
+                    appraiser.appraise(&cut, &digests(0)),
+                    Err(PacketEvidenceError::Unauthenticated)
+                );
             }
         }
     }
@@ -458,27 +484,30 @@ fn clones_tell_of_frames_that_carry_nothing() {
         stamper.clone_frame(&ipv4[..15], Counter(1), &mut out),
         Err(FrameError::Malformed)
     );
-    assert_eq!(stamper.counts().cloned, 4);
+    assert_eq!(stamper.counters().cloned, 4);
 }
 
 #[test]
-fn no_key_is_shown() {
-    let shown = format!(
+fn debug_output_has_no_keys() {
+    let output = format!(
         "{:?} {:?} {:?}",
         master(),
-        stamper(Form::Default),
+        stamper(ContentFormat::Default),
         Appraiser::new(master())
     );
-    assert!(shown.contains("MasterKey(..)") && shown.contains("EvidenceKey(..)"));
-    assert!(!shown.contains("[0, 1, 2, 3") && !shown.contains("v0"), "{shown}");
+    assert!(output.contains("MasterKey(..)") && output.contains("EvidenceKey(..)"));
+    assert!(
+        !output.contains("[0, 1, 2, 3") && !output.contains("v0"),
+        "{output}"
+    );
 }
 
 proptest! {
     #![proptest_config(config(500))]
 
-    /// Any frame at all: what leaves is a packet again, once stamped it reads as ours.
+    /// Any frame: the result is a valid packet, and a stamped one parses as ours.
     #[test]
-    fn any_frame_is_left_alone_or_carries_what_is_ours(
+    fn any_frame_is_unchanged_or_carries_valid_evidence(
         options in prop::collection::vec(any::<u8>(), 0..120),
         payload_bytes in 0usize..60,
         edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
@@ -490,7 +519,7 @@ proptest! {
             let at = at.index(frame.len());
             frame[at] = byte;
         }
-        for form in [Form::Classic, Form::Default] {
+        for form in [ContentFormat::Classic, ContentFormat::Default] {
             let mut stamper = stamper(form);
             let mut out = Vec::new();
             let _ = read_clone(&frame);
@@ -499,7 +528,7 @@ proptest! {
             };
             let left = [&out, &frame[taken..]].concat();
             let read = read_option(&left).unwrap().unwrap();
-            if form == Form::Default {
+            if form == ContentFormat::Default {
                 prop_assert!(Appraiser::new(master()).appraise(&read, &digests(0)).is_ok());
             }
             prop_assert!(left.ends_with(&frame[taken..]));
@@ -508,7 +537,7 @@ proptest! {
     }
 
     #[test]
-    fn a_front_is_stamped_as_the_whole_frame_or_not_at_all(
+    fn a_frame_front_is_stamped_as_the_full_frame_or_not_at_all(
         options in prop::collection::vec(any::<u8>(), 0..120),
         has_options: bool,
         payload_bytes in 0usize..200,
@@ -521,20 +550,20 @@ proptest! {
             let at = at.index(frame.len());
             frame[at] = byte;
         }
-        let stamper = &mut stamper(Form::Default);
-        let (mut whole, mut out) = (Vec::new(), Vec::new());
-        let of_whole = stamper.stamp(&frame, Counter(1), None, &mut whole).ok();
-        let stamped_before = stamper.counts();
+        let stamper = &mut stamper(ContentFormat::Default);
+        let (mut stamped_frame, mut out) = (Vec::new(), Vec::new());
+        let frame_result = stamper.stamp(&frame, Counter(1), None, &mut stamped_frame).ok();
+        let stamped_before = stamper.counters();
         let (front, behind) = frame.split_at(cut.index(frame.len() + 1));
         match stamper.stamp_front(front, behind.len(), Counter(1), None, &mut out) {
             Some(taken) => {
-                prop_assert_eq!(of_whole, Some(taken));
-                prop_assert_eq!(out, whole);
+                prop_assert_eq!(frame_result, Some(taken));
+                prop_assert_eq!(out, stamped_frame);
             }
             None => {
-                prop_assert_eq!(stamper.counts(), stamped_before);
-                // Ethernet, IPv6, options and 8 bytes are all that is looked at.
-                prop_assert!(of_whole.is_none_or(|taken| front.len() < taken + 8));
+                prop_assert_eq!(stamper.counters(), stamped_before);
+                // Only Ethernet, IPv6, options and 8 bytes are parsed.
+                prop_assert!(frame_result.is_none_or(|taken| front.len() < taken + 8));
             }
         }
     }

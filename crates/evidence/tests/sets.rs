@@ -1,4 +1,4 @@
-//! Set hashes: known answers, order, and what a state is after any history of changes.
+//! Set hashes: known answers, order independence, and states after any history of changes.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
 
 // Other tests use more of it.
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use linewarden_evidence::encoding::Entry;
 use linewarden_evidence::lthash::{DigestKind, Expansion, LtHash};
 use linewarden_evidence::state::{
-    ArrayId, Digests, DirtyCells, Measured, Put, Stability, StateError, program_digest,
+    ArrayId, Digests, DirtyCells, MeasuredState, PutOutcome, Stability, StateError, program_digest,
 };
 use linewarden_evidence::{BootCount, SwitchId};
 use proptest::prelude::*;
@@ -25,15 +25,15 @@ fn hash<'a>(elements: impl IntoIterator<Item = &'a [u8]>) -> LtHash {
     hash
 }
 
-fn measured() -> Measured {
-    Measured::new(SwitchId(1), BootCount(1), program_digest(b"program"))
+fn measured() -> MeasuredState {
+    MeasuredState::new(SwitchId(1), BootCount(1), program_digest(b"program"))
 }
 
-/// Recomputed by a program in Python over its own BLAKE3.
+/// Recomputed by a Python program with its own BLAKE3.
 #[test]
 fn the_digests_are_those_of_an_independent_program() {
     let numbers: Vec<[u8; 4]> = (0u32..100).map(u32::to_be_bytes).collect();
-    for (hash, kind, wanted) in [
+    for (hash, kind, digest) in [
         (
             LtHash::EMPTY,
             DigestKind::Tables,
@@ -50,12 +50,12 @@ fn the_digests_are_those_of_an_independent_program() {
             "37f272fcf2392e8c56cbe0c97f978b5d4ff596aefde3962b056fa9e8ba869764",
         ),
     ] {
-        assert_eq!(hash.digest(kind).to_string(), wanted);
+        assert_eq!(hash.digest(kind).to_string(), digest);
     }
 }
 
 #[test]
-fn no_sets_digest_can_be_shown_for_anothers() {
+fn no_digest_of_a_set_is_valid_for_another_set() {
     let hash = hash([&b"a"[..]]);
     let digests =
         [DigestKind::Tables, DigestKind::Registers, DigestKind::Object].map(|kind| hash.digest(kind));
@@ -75,73 +75,73 @@ proptest! {
     ) {
         let elements: Vec<_> = elements.into_iter().collect();
         let straight = hash(elements.iter().map(Vec::as_slice));
-        let mut turned = elements.clone();
-        if !turned.is_empty() {
-            let at = order.index(turned.len());
-            turned.rotate_left(at);
-            turned.reverse();
+        let mut reversed = elements.clone();
+        if !reversed.is_empty() {
+            let at = order.index(reversed.len());
+            reversed.rotate_left(at);
+            reversed.reverse();
         }
         let mut other = LtHash::EMPTY;
         others.iter().for_each(|element| other.add(&Expansion::of(element)));
-        turned.iter().for_each(|element| other.add(&Expansion::of(element)));
+        reversed.iter().for_each(|element| other.add(&Expansion::of(element)));
         others.iter().rev().for_each(|element| other.remove(&Expansion::of(element)));
         prop_assert_eq!(&straight, &other);
         prop_assert_eq!(straight.to_bytes(), other.to_bytes());
     }
 
-    /// Whatever was put and removed before: the digests are those of what is there in the end.
+    /// Independent of earlier entries, the digests are those of the final content.
     #[test]
-    fn a_state_does_not_tell_its_history(
+    fn a_state_digest_is_independent_of_its_history(
         changes in prop::collection::vec((entry(), any::<bool>()), 0..40),
     ) {
-        let mut lived = measured();
+        let mut changed_state = measured();
         let mut there = BTreeMap::new();
         for (entry, is_put) in changes {
             if matches!(entry, Entry::RegisterCell(_)) {
-                prop_assert_eq!(lived.put(&entry), Err(StateError::Register));
-                prop_assert_eq!(lived.remove(&entry), Err(StateError::Register));
+                prop_assert_eq!(changed_state.put(&entry), Err(StateError::RegisterAsEntry));
+                prop_assert_eq!(changed_state.remove(&entry), Err(StateError::RegisterAsEntry));
                 continue;
             }
             let identity = entry.encode_parts().identity;
-            let sequence = lived.snapshot().sequence;
+            let sequence = changed_state.snapshot().sequence;
             let has_changed = if is_put {
                 let before = there.insert(identity, entry.clone());
                 let expected = match before {
-                    None => Put::Added,
-                    Some(before) if before == entry => Put::Same,
-                    Some(_) => Put::Replaced,
+                    None => PutOutcome::Added,
+                    Some(before) if before == entry => PutOutcome::Unchanged,
+                    Some(_) => PutOutcome::Replaced,
                 };
-                prop_assert_eq!(lived.put(&entry).unwrap(), expected);
-                expected != Put::Same
+                prop_assert_eq!(changed_state.put(&entry).unwrap(), expected);
+                expected != PutOutcome::Unchanged
             } else {
                 let was_there = there.remove(&identity).is_some();
-                prop_assert_eq!(lived.remove(&entry).unwrap(), was_there);
+                prop_assert_eq!(changed_state.remove(&entry).unwrap(), was_there);
                 was_there
             };
-            prop_assert_eq!(lived.snapshot().sequence > sequence, has_changed);
+            prop_assert_eq!(changed_state.snapshot().sequence > sequence, has_changed);
         }
         let mut fresh = measured();
         for entry in there.values().rev() {
-            prop_assert_eq!(fresh.put(entry).unwrap(), Put::Added);
+            prop_assert_eq!(fresh.put(entry).unwrap(), PutOutcome::Added);
         }
-        prop_assert_eq!(lived.snapshot().digests, fresh.snapshot().digests);
-        prop_assert_eq!(lived.objects(), fresh.objects());
-        let drift = lived.rescan_hashes();
-        prop_assert!(drift.objects.is_empty() && drift.are_sums_right);
-        let inventory: Vec<_> = lived.entries().map(|encoded| Entry::decode(&encoded.whole()).unwrap()).collect();
+        prop_assert_eq!(changed_state.snapshot().digests, fresh.snapshot().digests);
+        prop_assert_eq!(changed_state.objects(), fresh.objects());
+        let drift = changed_state.rescan_hashes();
+        prop_assert!(drift.objects.is_empty() && drift.are_sums_valid);
+        let inventory: Vec<_> = changed_state.entries().map(|encoded| Entry::decode(&encoded.to_bytes()).unwrap()).collect();
         prop_assert_eq!(inventory.len(), there.len());
         for entry in inventory {
             prop_assert_eq!(there.get(&entry.encode_parts().identity), Some(&entry));
         }
     }
 
-    /// Folding late, early or never in between gives the same.
+    /// Folding late, early or never in between has the same result.
     #[test]
-    fn registers_are_their_present_values(
+    fn registers_are_measured_by_their_current_values(
         width in 1u32..80,
         writes in prop::collection::vec((0u32..70, any::<u128>(), any::<bool>()), 0..60),
     ) {
-        let mut array = Array::new(width, 70);
+        let mut array = TestArray::new(width, 70);
         let mut state = measured();
         let id = state.declare_array("r", width, 70, Stability::Static).unwrap();
         for (index, value, folds) in writes {
@@ -159,12 +159,12 @@ proptest! {
         prop_assert_eq!(state.snapshot().digests, fresh.snapshot().digests);
         prop_assert_eq!(state.objects(), fresh.objects());
         prop_assert_eq!(state.check_array(id).unwrap().compare(|i, out| array.read(i, out)), None);
-        prop_assert!(state.rescan_hashes().are_sums_right);
+        prop_assert!(state.rescan_hashes().are_sums_valid);
     }
 }
 
-/// A register array as a data plane has it.
-struct Array {
+/// A register array of a data plane.
+struct TestArray {
     bytes: usize,
     mask: u128,
     width: u32,
@@ -172,7 +172,7 @@ struct Array {
     dirty: DirtyCells,
 }
 
-impl Array {
+impl TestArray {
     fn new(width: u32, size: u32) -> Self {
         Self {
             bytes: width.div_ceil(8) as usize,
@@ -194,7 +194,7 @@ impl Array {
         self.cells[index as usize] = value & self.mask;
     }
 
-    fn fold(&mut self, state: &mut Measured, id: ArrayId) -> usize {
+    fn fold(&mut self, state: &mut MeasuredState, id: ArrayId) -> usize {
         let mut dirty = std::mem::replace(&mut self.dirty, DirtyCells::new(self.width, 0));
         let folded = state
             .fold(id, &mut dirty, |index, out| self.read(index, out))
@@ -209,22 +209,22 @@ impl Array {
         }
     }
 
-    /// All cells at once into a state that knows them as zero.
-    fn dirty_zero(&mut self, state: &mut Measured, id: ArrayId) {
+    /// Marks all cells as changed, for a state in which they are zero.
+    fn dirty_zero(&mut self, state: &mut MeasuredState, id: ArrayId) {
         self.fold(state, id);
     }
 }
 
-fn registers(state: &mut Measured) -> Digests {
+fn registers(state: &mut MeasuredState) -> Digests {
     state.snapshot().digests
 }
 
 #[test]
-fn a_cell_that_is_zero_again_leaves_nothing() {
+fn a_cell_set_back_to_zero_leaves_the_digest_unchanged() {
     let mut state = measured();
     let id = state.declare_array("r", 9, 8, Stability::Static).unwrap();
     let empty = registers(&mut state);
-    let mut array = Array::new(9, 8);
+    let mut array = TestArray::new(9, 8);
     array.write(3, 7);
     array.write(3, 8);
     assert_eq!(array.dirty.len(), 1);
@@ -233,7 +233,7 @@ fn a_cell_that_is_zero_again_leaves_nothing() {
     assert_ne!(registers(&mut state), empty);
     let sequence = state.snapshot().sequence;
     array.write(3, 0);
-    // Between two looks it came back: nothing has changed.
+    // The cell has its old value again between two measurements: no change.
     array.write(4, 1);
     array.write(4, 0);
     assert_eq!(array.fold(&mut state, id), 1);
@@ -247,12 +247,12 @@ fn a_cell_that_is_zero_again_leaves_nothing() {
 }
 
 #[test]
-fn volatile_arrays_are_told_but_do_not_count() {
+fn volatile_arrays_are_listed_but_excluded_from_the_digest() {
     let mut state = measured();
     let id = state.declare_array("counts", 32, 8, Stability::Volatile).unwrap();
     let before = registers(&mut state);
     let object = state.objects()[0].clone();
-    let mut array = Array::new(32, 8);
+    let mut array = TestArray::new(32, 8);
     array.write(1, 1);
     assert_eq!(array.fold(&mut state, id), 1);
     assert_eq!(registers(&mut state), before);
@@ -261,10 +261,10 @@ fn volatile_arrays_are_told_but_do_not_count() {
 }
 
 #[test]
-fn memory_that_was_changed_behind_its_back_is_told() {
+fn memory_changed_without_a_mark_is_detected() {
     let mut state = measured();
     let id = state.declare_array("r", 16, 300, Stability::Static).unwrap();
-    let mut array = Array::new(16, 300);
+    let mut array = TestArray::new(16, 300);
     (0..300).for_each(|index| array.write(index, u128::from(index)));
     array.fold(&mut state, id);
     assert_eq!(
@@ -285,12 +285,12 @@ fn memory_that_was_changed_behind_its_back_is_told() {
 }
 
 #[test]
-fn what_is_no_cell_of_an_array_is_not_taken_up() {
+fn invalid_cells_are_not_folded() {
     let mut state = measured();
     let id = state.declare_array("r", 16, 4, Stability::Static).unwrap();
     assert_eq!(
         state.declare_array("r", 8, 4, Stability::Static),
-        Err(StateError::Twice("r".to_owned()))
+        Err(StateError::DuplicateArray("r".to_owned()))
     );
     let mut dirty = DirtyCells::new(16, 4);
     dirty.mark(4, &[0, 0]);
@@ -302,16 +302,16 @@ fn what_is_no_cell_of_an_array_is_not_taken_up() {
     let mut narrow = DirtyCells::new(8, 4);
     assert!(matches!(
         state.fold(id, &mut narrow, |_, _| ()),
-        Err(StateError::Array(0))
+        Err(StateError::UnknownArray(0))
     ));
     assert_eq!(state.fold(id, &mut dirty, |_, out| out.fill(1)), Ok(1));
 }
 
 #[test]
-fn another_program_begins_with_nothing() {
+fn another_program_begins_with_an_empty_state() {
     let mut state = measured();
     let id = state.declare_array("r", 16, 4, Stability::Static).unwrap();
-    let mut array = Array::new(16, 4);
+    let mut array = TestArray::new(16, 4);
     array.write(0, 1);
     array.fold(&mut state, id);
     let before = state.snapshot();
@@ -320,8 +320,8 @@ fn another_program_begins_with_nothing() {
     assert_ne!(before.digests.program, after.digests.program);
     assert!(after.sequence > before.sequence);
     assert!(state.objects().is_empty());
-    assert!(matches!(state.check_array(id), Err(StateError::Array(_))));
-    let empty = registers(&mut Measured::new(
+    assert!(matches!(state.check_array(id), Err(StateError::UnknownArray(_))));
+    let empty = registers(&mut MeasuredState::new(
         SwitchId(1),
         BootCount(1),
         program_digest(b"another"),

@@ -1,4 +1,4 @@
-//! Statements: byte for byte, and nothing but the asked data plane's own answer is believed.
+//! Statements: byte-exact, and only the response of the requested data plane is accepted.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
 
 // Other tests use more of it.
@@ -10,10 +10,10 @@ use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPai
 use linewarden_evidence::encoding::{Class, Entry, Object};
 use linewarden_evidence::keys::{Ed25519Signer, KeyError, PublicKey, Signer};
 use linewarden_evidence::state::{
-    Digests, DirtyCells, Measured, ObjectDigest, Snapshot, Stability, program_digest,
+    Digests, DirtyCells, MeasuredState, ObjectDigest, Snapshot, Stability, program_digest,
 };
 use linewarden_evidence::statement::{
-    Evidence, Inventory, InventoryError, Kind, Nonce, Statement, StatementError, verify,
+    DataPlaneKind, Inventory, InventoryError, Nonce, Statement, StatementError, VerifiedStatement, verify,
 };
 use linewarden_evidence::{BootCount, Digest, Sequence, SwitchId};
 use proptest::prelude::*;
@@ -29,7 +29,7 @@ const PUBLIC: &str = "-----BEGIN PUBLIC KEY-----
 MCowBQYDK2VwAyEAA6EHv/POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg=
 -----END PUBLIC KEY-----
 ";
-/// Written and signed by a program in Python from the documentation, with its own CBOR and Ed25519.
+/// Written and signed by a Python program from the documentation, with its own CBOR and Ed25519.
 const SIGNED: &str = "d2845818a2012703736170706c69636174696f6e2f6561742b637774a1044856475aa75463474c59017fa70a5820abababababababababababababababababababababababababababababababab19010058210156475aa75463474c0285df5dbf2bcab73da651358839e9b77481b2eab107708c19010978347461673a6769746875622e636f6d2c323032363a6c696e6577617264656e2f6c696e6577617264656e2f65766964656e63652f3119010b0319010e6a6c696e6577617264656e19010f8165302e312e30190111818219fde858d6a801627034020703090458203333333333333333333333333333333333333333333333333333333333333333055820222222222222222222222222222222222222222222222222222222222222222206582011111111111111111111111111111111111111111111111111111111111111110782850065666c6f77735820444444444444444444444444444444444444444444444444444444444444444402f485016469707634582055555555555555555555555555555555555555555555555555555555555555551903e8f40881667175657565735840a262928f2fe8a97af25bb96e078f61f25250cd5491b8237207511656ad692a0cce36a947e4316d47d9277162fc7cfe70676f05186c7690b94eb9753e62abfa01";
 const NONCE: Nonce = Nonce([0xab; 32]);
 
@@ -48,7 +48,7 @@ fn statement() -> Statement {
         is_volatile: false,
     };
     Statement {
-        kind: Kind::P4,
+        kind: DataPlaneKind::P4,
         snapshot: Snapshot {
             switch: SwitchId(7),
             boot_count: BootCount(3),
@@ -64,12 +64,12 @@ fn statement() -> Statement {
             object(Class::Table, "ipv4", 0x55, 1000),
             object(Class::Register, "flows", 0x44, 2),
         ],
-        left_out: vec!["queues".to_owned()],
+        exclusions: vec!["queues".to_owned()],
         software_version: "0.1.0".to_owned(),
     }
 }
 
-/// A key of the kind that a TPM has.
+/// A key of the type in a TPM.
 struct P256(EcdsaKeyPair);
 
 impl P256 {
@@ -91,16 +91,18 @@ impl Signer for P256 {
     }
 }
 
-/// One that fails as a TPM may.
-struct Broken;
+/// A signer that fails as a TPM may.
+struct FailingSigner;
 
-impl Signer for Broken {
+impl Signer for FailingSigner {
     fn public_key(&self) -> PublicKey {
         signer().public_key()
     }
 
     fn sign(&mut self, _: &[u8]) -> Result<[u8; 64], KeyError> {
-        Err(KeyError::Sign("the TPM is gone".to_owned()))
+        Err(KeyError::SigningFailed(
+            "the connection to the TPM was lost".to_owned(),
+        ))
     }
 }
 
@@ -112,10 +114,10 @@ fn the_bytes_are_those_of_an_independent_program() {
     let signed = statement().sign(NONCE, &mut signer()).unwrap();
     assert_eq!(hex::encode(&signed), SIGNED);
     let evidence = verify(&signed, &key, NONCE).unwrap();
-    let said = statement();
-    assert_eq!(evidence.kind(), said.kind);
-    assert_eq!(evidence.snapshot(), &said.snapshot);
-    assert_eq!(evidence.left_out(), said.left_out);
+    let expected = statement();
+    assert_eq!(evidence.kind(), expected.kind);
+    assert_eq!(evidence.snapshot(), &expected.snapshot);
+    assert_eq!(evidence.exclusions(), expected.exclusions);
     assert_eq!(evidence.software_version(), "0.1.0");
     assert_eq!(evidence.nonce(), NONCE);
     let names: Vec<_> = evidence
@@ -127,7 +129,7 @@ fn the_bytes_are_those_of_an_independent_program() {
 }
 
 #[test]
-fn a_key_as_a_tpm_has_it_signs_too() {
+fn a_key_in_tpm_format_signs_too() {
     let mut signer = P256::new();
     let key = signer.public_key();
     assert_eq!(PublicKey::from_pem(&key.to_pem()).unwrap(), key);
@@ -139,15 +141,15 @@ fn a_key_as_a_tpm_has_it_signs_too() {
     let refused = |key: &PublicKey| verify(&signed, key, NONCE).unwrap_err();
     assert!(matches!(
         refused(&P256::new().public_key()),
-        StatementError::Signature
+        StatementError::InvalidSignature
     ));
     assert!(matches!(
         refused(&self::signer().public_key()),
-        StatementError::Algorithm
+        StatementError::AlgorithmMismatch
     ));
     assert!(matches!(
-        statement().sign(NONCE, &mut Broken),
-        Err(StatementError::Key(KeyError::Sign(_)))
+        statement().sign(NONCE, &mut FailingSigner),
+        Err(StatementError::SigningFailed(KeyError::SigningFailed(_)))
     ));
 }
 
@@ -155,12 +157,12 @@ fn a_key_as_a_tpm_has_it_signs_too() {
 fn another_nonce_is_refused() {
     let signed = statement().sign(NONCE, &mut signer()).unwrap();
     let refused = verify(&signed, &signer().public_key(), Nonce([0xac; 32]));
-    assert!(matches!(refused, Err(StatementError::Nonce)));
+    assert!(matches!(refused, Err(StatementError::NonceMismatch)));
 }
 
-/// A signature over something else than a statement of the profile.
+/// A signature over something other than a statement of the profile.
 #[test]
-fn what_is_signed_and_no_statement_is_refused() {
+fn signed_data_that_are_not_a_statement_are_rejected() {
     use coset::cbor::Value;
     use coset::{CoseSign1Builder, HeaderBuilder, TaggedCborSerializable as _, iana};
     let signed = hex::decode(SIGNED).unwrap();
@@ -172,7 +174,7 @@ fn what_is_signed_and_no_statement_is_refused() {
     let Value::Map(claims) = claims else {
         panic!("a map")
     };
-    let judged = |claims: Vec<(Value, Value)>, trailing: &[u8]| {
+    let verify_claims = |claims: Vec<(Value, Value)>, trailing: &[u8]| {
         let mut payload = Vec::new();
         coset::cbor::into_writer(&Value::Map(claims), &mut payload).unwrap();
         payload.extend_from_slice(trailing);
@@ -184,39 +186,45 @@ fn what_is_signed_and_no_statement_is_refused() {
             .build();
         verify(&signed.to_tagged_vec().unwrap(), &signer().public_key(), NONCE)
     };
-    assert!(judged(claims.clone(), &[]).is_ok());
+    assert!(verify_claims(claims.clone(), &[]).is_ok());
     assert!(matches!(
-        judged(claims.clone(), &[0]),
-        Err(StatementError::Claims(..))
+        verify_claims(claims.clone(), &[0]),
+        Err(StatementError::InvalidClaims(..))
     ));
     for place in 0..claims.len() {
         let mut missing = claims.clone();
         let (key, _) = missing.remove(place);
         assert!(
-            matches!(judged(missing, &[]), Err(StatementError::Claims(..))),
+            matches!(
+                verify_claims(missing, &[]),
+                Err(StatementError::InvalidClaims(..))
+            ),
             "{key:?}"
         );
         let mut wrong = claims.clone();
         wrong[place].1 = Value::Bool(true);
         assert!(
-            matches!(judged(wrong, &[]), Err(StatementError::Claims(..))),
+            matches!(verify_claims(wrong, &[]), Err(StatementError::InvalidClaims(..))),
             "{key:?}"
         );
         let mut twice = claims.clone();
         twice.push(claims[place].clone());
         assert!(
-            matches!(judged(twice, &[]), Err(StatementError::Claims(..))),
+            matches!(verify_claims(twice, &[]), Err(StatementError::InvalidClaims(..))),
             "{key:?}"
         );
     }
     let mut ueid = claims.clone();
     let place = ueid.iter().position(|(key, _)| *key == Value::from(256)).unwrap();
     ueid[place].1 = Value::Bytes(vec![1; 33]);
-    assert!(matches!(judged(ueid, &[]), Err(StatementError::Ueid)));
+    assert!(matches!(
+        verify_claims(ueid, &[]),
+        Err(StatementError::UeidMismatch)
+    ));
 }
 
 #[test]
-fn what_is_no_key_is_refused() {
+fn invalid_keys_are_rejected() {
     let other = PUBLIC.replace("PUBLIC KEY", "CERTIFICATE");
     let short = PUBLIC.replace("MCow", "MCoz");
     for text in ["", "x", PRIVATE, &other, &short] {
@@ -231,11 +239,11 @@ fn what_is_no_key_is_refused() {
     assert_ne!(made.public_key(), signer().public_key());
 }
 
-/// A data plane with these entries and an array, its statement's evidence, and its inventory.
-fn running(entries: &[Entry]) -> (Evidence, Vec<Vec<u8>>) {
-    let mut state = Measured::new(SwitchId(7), BootCount(3), program_digest(b"p"));
+/// A data plane with these entries and an array, its verified statement, and its inventory.
+fn running(entries: &[Entry]) -> (VerifiedStatement, Vec<Vec<u8>>) {
+    let mut state = MeasuredState::new(SwitchId(7), BootCount(3), program_digest(b"p"));
     for entry in entries {
-        // Cells come in by their array.
+        // Cells are listed by array.
         let _ = state.put(entry);
     }
     let array = state.declare_array("memory", 16, 8, Stability::Static).unwrap();
@@ -243,7 +251,7 @@ fn running(entries: &[Entry]) -> (Evidence, Vec<Vec<u8>>) {
     dirty.mark_u64(3, 0);
     let read = |index: u32, out: &mut [u8]| out.copy_from_slice(&[0, if index == 3 { 9 } else { 0 }]);
     state.fold(array, &mut dirty, read).unwrap();
-    let mut inventory: Vec<_> = state.entries().map(|encoded| encoded.whole()).collect();
+    let mut inventory: Vec<_> = state.entries().map(|encoded| encoded.to_bytes()).collect();
     state
         .check_array(array)
         .unwrap()
@@ -271,46 +279,46 @@ proptest! {
         byte in any::<prop::sample::Index>(),
     ) {
         let (evidence, encodings) = running(&entries);
-        let whole = inventory(&encodings).unwrap();
-        prop_assert_eq!(&Inventory::read(&whole.to_bytes()).unwrap(), &whole);
-        let proven = whole.clone().prove(&evidence).unwrap();
+        let full_inventory = inventory(&encodings).unwrap();
+        prop_assert_eq!(&Inventory::read(&full_inventory.to_bytes()).unwrap(), &full_inventory);
+        let proven = full_inventory.clone().prove(&evidence).unwrap();
         for signed in evidence.objects() {
             prop_assert_eq!(proven.entries(&signed.object).unwrap().len() as u64, signed.entries);
         }
-        // One less: its object has other entries, or none and is not spoken of.
+        // One entry removed: its object has other entries, or none and is not listed.
         let mut less = encodings.clone();
         let removed = Entry::decode(&less.remove(at.index(encodings.len()))).unwrap().object();
         match inventory(&less).unwrap().prove(&evidence) {
             Ok(proven) => prop_assert_eq!(proven.entries(&removed), None),
-            Err(error) => prop_assert_eq!(error, InventoryError::Differs(removed)),
+            Err(error) => prop_assert_eq!(error, InventoryError::NotSigned(removed)),
         }
-        // One twice.
+        // One entry duplicated.
         let mut twice = encodings.clone();
         twice.push(encodings[at.index(encodings.len())].clone());
-        let refused = matches!(inventory(&twice), Err(InventoryError::Twice { .. }));
+        let refused = matches!(inventory(&twice), Err(InventoryError::DuplicateEntry { .. }));
         prop_assert!(refused);
         // Any byte of the file.
-        let mut bytes = whole.to_bytes();
+        let mut bytes = full_inventory.to_bytes();
         let place = byte.index(bytes.len());
         bytes[place] ^= 1;
-        let proven = Inventory::read(&bytes).and_then(|bent| bent.prove(&evidence));
+        let proven = Inventory::read(&bytes).and_then(|changed| changed.prove(&evidence));
         prop_assert!(proven.is_err());
-        let cut = &whole.to_bytes()[..byte.index(whole.to_bytes().len())];
+        let cut = &full_inventory.to_bytes()[..byte.index(full_inventory.to_bytes().len())];
         if let Ok(cut) = Inventory::read(cut) {
-            // Cut between two entries.
-            prop_assert_ne!(cut, whole);
+            // Truncated between two entries.
+            prop_assert_ne!(cut, full_inventory);
         }
     }
 
     #[test]
-    fn bent_and_cut_statements_are_refused(at in any::<prop::sample::Index>(), bits in 1u8.., cut in any::<prop::sample::Index>()) {
+    fn altered_and_truncated_statements_are_rejected(at in any::<prop::sample::Index>(), bits in 1u8.., cut in any::<prop::sample::Index>()) {
         let signed = hex::decode(SIGNED).unwrap();
         let key = signer().public_key();
-        let mut bent = signed.clone();
-        let place = at.index(bent.len());
-        bent[place] ^= bits;
-        // The kid is a hint that nobody relies on, and not signed.
-        if let Ok(evidence) = verify(&bent, &key, NONCE) {
+        let mut changed = signed.clone();
+        let place = at.index(changed.len());
+        changed[place] ^= bits;
+        // The kid is an unsigned hint that is never relied on.
+        if let Ok(evidence) = verify(&changed, &key, NONCE) {
             let kid = signed.windows(2).position(|bytes| bytes == [4, 0x48]).unwrap();
             prop_assert!((kid..kid + 10).contains(&place), "byte {place}");
             prop_assert_eq!(evidence, verify(&signed, &key, NONCE).unwrap());

@@ -1,4 +1,4 @@
-//! A number in a file that is one more at each start, and never the same twice.
+//! A persistent counter that increases at each start and never repeats a number.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -9,50 +9,50 @@ use rustix::fs::OFlags;
 
 use crate::{read_text_bounded, replace};
 
-/// What the file begins with.
-const HEAD: &str = "linewarden count 1: ";
-/// No file of this kind is longer.
+/// Start of the file.
+const FILE_PREFIX: &str = "linewarden count 1: ";
+/// Maximum length of the file.
 const FILE_BYTES_MAX: usize = 128;
 
 /// Why there is no next number.
 #[derive(Debug, thiserror::Error)]
 pub enum CounterError {
-    /// The operating system refuses.
+    /// An error of the operating system.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// Not what [`next_count`] has written.
+    /// The file was not written by [`next_count`].
     #[error(
-        "it is damaged: {0}; restore it, or, if nobody has seen a number of it, remove it, and the count begins anew at 1"
+        "the file is damaged: {0}; restore it, or remove it to restart at 1 if none of its numbers is in use"
     )]
     Damaged(&'static str),
 }
 
-/// The number after the one in the file, which is there durably when this returns; 1 where no file is. Processes that call it at once
-/// get different numbers.
+/// Increments the number in the file and returns it; 1 if there is no file. The number is durable before the return.
+/// Concurrent processes get different numbers.
 ///
 /// # Errors
-/// A file that cannot be read or written, or is damaged: then it is left as it is, for a number that was counted from it could have
-/// been given before.
+/// The file cannot be read or written, or is damaged. A damaged file is left unchanged, because a restarted count
+/// could repeat a number.
 pub fn next_count(path: &Path) -> Result<u64, CounterError> {
-    let _locked = lock_beside(path)?;
+    let _locked = lock_sidecar(path)?;
     let before = match read_text_bounded(path, FILE_BYTES_MAX) {
         Ok(text) => parse(&text)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-            return Err(CounterError::Damaged("no text"));
+            return Err(CounterError::Damaged("not text"));
         }
         Err(error) => return Err(error.into()),
     };
     let next = before
         .checked_add(1)
-        .ok_or(CounterError::Damaged("the greatest number there is"))?;
-    replace(path, line(next).as_bytes())?;
+        .ok_or(CounterError::Damaged("the maximum number is reached"))?;
+    replace(path, format_count(next).as_bytes())?;
     Ok(next)
 }
 
-/// A file beside it, `PATH.lock`, that is locked as long as this is held: the file itself is replaced. Nobody else may open it, for
-/// whoever opens a file can hold its lock.
-fn lock_beside(path: &Path) -> io::Result<File> {
+/// Locks the file `PATH.lock` as long as the result is held; the counter file itself is replaced on each write. Only
+/// its owner may open the lock file, because each user who opens a file can hold its lock.
+fn lock_sidecar(path: &Path) -> io::Result<File> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".lock");
     let lock = OpenOptions::new()
@@ -66,20 +66,20 @@ fn lock_beside(path: &Path) -> io::Result<File> {
     Ok(lock)
 }
 
-/// The number twice, so that a changed digit does not go unseen.
-fn line(number: u64) -> String {
-    format!("{HEAD}{number} {:016x}\n", !number)
+/// The number twice, to detect a changed digit.
+fn format_count(number: u64) -> String {
+    format!("{FILE_PREFIX}{number} {:016x}\n", !number)
 }
 
 fn parse(text: &str) -> Result<u64, CounterError> {
     let rest = text
-        .strip_prefix(HEAD)
-        .ok_or(CounterError::Damaged("another file, or cut off"))?;
+        .strip_prefix(FILE_PREFIX)
+        .ok_or(CounterError::Damaged("another file, or truncated"))?;
     let number = rest.split(' ').next().and_then(|number| number.parse().ok());
-    let number = number.ok_or(CounterError::Damaged("no number in it"))?;
-    match line(number) == text {
+    let number = number.ok_or(CounterError::Damaged("no number"))?;
+    match format_count(number) == text {
         true => Ok(number),
-        false => Err(CounterError::Damaged("its two halves do not agree")),
+        false => Err(CounterError::Damaged("the two copies of the number differ")),
     }
 }
 
@@ -88,10 +88,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_written_is_read() {
+    fn only_written_numbers_are_accepted() {
         for number in [1, 2, 10, u64::MAX - 1] {
-            assert_eq!(parse(&line(number)).unwrap(), number);
-            let text = line(number);
+            assert_eq!(parse(&format_count(number)).unwrap(), number);
+            let text = format_count(number);
             for at in 0..text.len() {
                 let mut other = text.clone().into_bytes();
                 if let Some(byte) = other.get_mut(at) {

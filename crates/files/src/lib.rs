@@ -1,5 +1,22 @@
-//! Files that people and crashes spoil: reading that is bounded, secrets that only their owner can read, writing that
-//! lasts, numbers that never come twice, blobs that only a key opens.
+//! Robust file access: bounded reads, private secrets, atomic durable writes, a persistent counter, sealed blobs.
+//!
+//! The crate knows no file formats besides its counter and its sealed blobs, and it does not choose paths.
+//!
+//! | functions | purpose |
+//! |---|---|
+//! | [`read_bounded`], [`read_text_bounded`], [`open_regular`] | read regular files of limited size |
+//! | [`open_private`], [`read_private`], [`create_private`] | files with secrets, readable only by their owner |
+//! | [`replace`] and its variants | atomic, durable writes |
+//! | [`next_count`] | a number that increases at each start |
+//! | [`seal::Sealer`] | encryption of blobs at rest |
+//!
+//! ```
+//! let path = std::env::temp_dir().join(format!("linewarden-files-{}", std::process::id()));
+//! linewarden_files::replace(&path, b"content")?;
+//! assert_eq!(linewarden_files::read_bounded(&path, 100)?, b"content");
+//! # std::fs::remove_file(&path)?;
+//! # Ok::<(), std::io::Error>(())
+//! ```
 
 #![forbid(unsafe_code)]
 
@@ -18,11 +35,11 @@ pub use private::{PrivateFileError, create_private, open_private, read_private};
 pub use regular::{check_regular, open_regular};
 pub use write::{can_replace, replace, replace_owned, replace_private, replace_public, sync_parent};
 
-/// Reads a whole regular file of at most `bytes_max` bytes; its size is not trusted, for files of the kernel report 0. Nothing else than a
-/// regular file is read ([`open_regular`]): a caller that waits for a FIFO handles no signal meanwhile.
+/// Reads a whole regular file of at most `bytes_max` bytes. Its reported size is not trusted, because kernel files
+/// report 0. Only regular files are read ([`open_regular`]): a caller blocked on a FIFO could not handle signals.
 ///
 /// # Errors
-/// Those of [`open_regular`], or [`io::ErrorKind::FileTooLarge`] with a message that names the bound.
+/// Those of [`open_regular`], or [`io::ErrorKind::FileTooLarge`] with a message that names the limit.
 pub fn read_bounded(path: impl AsRef<Path>, bytes_max: usize) -> io::Result<Vec<u8>> {
     let file = open_regular(path, OpenOptions::new().read(true))?;
     let mut bytes = Vec::new();
@@ -37,15 +54,15 @@ pub fn read_bounded(path: impl AsRef<Path>, bytes_max: usize) -> io::Result<Vec<
 /// [`read_bounded`] for text.
 ///
 /// # Errors
-/// As [`read_bounded`], or [`io::ErrorKind::InvalidData`] for what is no UTF-8.
+/// As [`read_bounded`], or [`io::ErrorKind::InvalidData`] if the content is not UTF-8.
 pub fn read_text_bounded(path: impl AsRef<Path>, bytes_max: usize) -> io::Result<String> {
     let bytes = read_bounded(path, bytes_max)?;
-    String::from_utf8(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is no UTF-8 text"))
+    String::from_utf8(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "not UTF-8 text"))
 }
 
 fn too_large(bytes_max: usize) -> io::Error {
     io::Error::new(
         io::ErrorKind::FileTooLarge,
-        format!("longer than {bytes_max} bytes, which no file of this kind is"),
+        format!("file too long: the limit is {bytes_max} bytes"),
     )
 }

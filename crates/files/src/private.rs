@@ -1,4 +1,4 @@
-//! Files with secrets: made for their owner only, and refused when anybody else could have read or written them.
+//! Files with secrets: created for their owner only, and refused if others could have read or written them.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -10,27 +10,27 @@ use zeroize::Zeroizing;
 use crate::write::sync_parent;
 use crate::{open_regular, too_large};
 
-/// Why a private file is not read.
+/// Why a private file was not read.
 #[derive(Debug, thiserror::Error)]
 pub enum PrivateFileError {
     /// It cannot be opened or read.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// Somebody else may read it or have written it, or it is no file at all.
+    /// Others may read or write the file, or it is not a regular file.
     #[error("{problem}; {remedy}")]
     Unsafe {
         /// What makes it unsafe.
         problem: String,
-        /// What mends it.
+        /// How to fix it.
         remedy: String,
     },
 }
 
-/// Opens a file with a secret to read it, and to write it in place if it is to be `writable`. Symbolic links are followed; what they lead to
-/// is what is checked.
+/// Opens a file with a secret for reading, and for writing in place if `writable`. Symbolic links are followed; the
+/// target is checked.
 ///
 /// # Errors
-/// A file that cannot be opened, is not a regular file, belongs to another user, or may be read or written by group or
+/// The file cannot be opened, is not a regular file, belongs to another user, or may be read or written by group or
 /// others.
 pub fn open_private(path: &Path, writable: bool) -> Result<File, PrivateFileError> {
     let file =
@@ -50,10 +50,11 @@ pub fn open_private(path: &Path, writable: bool) -> Result<File, PrivateFileErro
 /// Reads a whole file with a secret of at most `bytes_max` bytes.
 ///
 /// # Errors
-/// As [`open_private`], what the operating system says of reading, or [`io::ErrorKind::FileTooLarge`].
+/// As [`open_private`], read errors of the operating system, or [`io::ErrorKind::FileTooLarge`].
 pub fn read_private(path: &Path, bytes_max: usize) -> Result<Zeroizing<Vec<u8>>, PrivateFileError> {
     let mut file = open_private(path, false)?;
-    // One buffer of full size: growing one would leave copies of the secret behind. One byte more shows a longer file.
+    // One buffer of full size: growing one would leave copies of the secret in memory. One extra byte detects a
+    // longer file.
     let mut bytes = Zeroizing::new(vec![0u8; bytes_max.saturating_add(1)]);
     let mut length = 0;
     while let Some(rest) = bytes.get_mut(length..).filter(|rest| !rest.is_empty()) {
@@ -71,16 +72,16 @@ pub fn read_private(path: &Path, bytes_max: usize) -> Result<Zeroizing<Vec<u8>>,
     Ok(bytes)
 }
 
-/// Checks the opened file, not the path, which may lead elsewhere a moment later.
+/// Checks the opened file, not the path, which may point elsewhere a moment later.
 fn check(path: &Path, file: &File) -> Result<(), PrivateFileError> {
     let refuse = |problem: String, remedy: String| Err(PrivateFileError::Unsafe { problem, remedy });
     let metadata = file.metadata()?;
     let mode = metadata.mode() & 0o7777;
     if mode & 0o077 != 0 {
         return refuse(
-            format!("its mode {mode:04o} gives group or others access"),
+            format!("mode {mode:04o} gives group or others access"),
             format!(
-                "run `chmod 600 {}`, and make a new one if others may have read it",
+                "run `chmod 600 {}`, and create a new secret if others may have read it",
                 path.display()
             ),
         );
@@ -89,19 +90,19 @@ fn check(path: &Path, file: &File) -> Result<(), PrivateFileError> {
     if metadata.uid() != user {
         return refuse(
             format!(
-                "it belongs to user {}, this program runs as user {user}",
+                "owned by user {}, but this program runs as user {user}",
                 metadata.uid()
             ),
-            "run as its owner, or give the file to this user".to_owned(),
+            "run as the owner, or change the owner to this user".to_owned(),
         );
     }
     Ok(())
 }
 
-/// Writes a secret to a new file of mode 0600, durably. Nothing is left of one that could not be written whole.
+/// Writes a secret to a new file of mode 0600, durably. An incomplete file is removed.
 ///
 /// # Errors
-/// [`io::ErrorKind::AlreadyExists`] for whatever is at the path, a dangling link too, or what the operating system says.
+/// [`io::ErrorKind::AlreadyExists`] if the path exists, even as a dangling link, or errors of the operating system.
 pub fn create_private(path: &Path, secret: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new()
         .write(true)
@@ -113,7 +114,7 @@ pub fn create_private(path: &Path, secret: &[u8]) -> io::Result<()> {
         .and_then(|()| file.sync_all())
         .and_then(|()| sync_parent(path));
     if written.is_err() {
-        // Half a secret must not stay behind to be taken for a whole one.
+        // An incomplete secret must not be left behind.
         let _ = std::fs::remove_file(path);
     }
     written

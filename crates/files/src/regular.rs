@@ -1,4 +1,4 @@
-//! Opening a file that an operator names: a regular file, or an error at once.
+//! Opening a file that an operator named: a regular file, or an immediate error.
 
 use std::fs::{File, FileType, OpenOptions};
 use std::io;
@@ -7,18 +7,18 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-/// Opens a regular file with these options, whose own flags it replaces. Symbolic links are followed. No FIFO, device or socket is
-/// opened: opening a FIFO waits for its other end, and opening a device can have effects.
+/// Opens a regular file with these options; their custom flags are replaced. Symbolic links are followed. FIFOs,
+/// devices and sockets are not opened: opening a FIFO waits for its other end, and opening a device can have effects.
 ///
 /// # Errors
-/// What the operating system says, or [`io::ErrorKind::InvalidInput`] with a message that names what is there.
+/// Errors of the operating system, or [`io::ErrorKind::InvalidInput`] with a message that names the type of the file.
 pub fn open_regular(path: impl AsRef<Path>, options: &mut OpenOptions) -> io::Result<File> {
     let path = path.as_ref();
-    // A file that is to be created is not there yet; all other errors come again.
+    // A file to be created does not exist yet; all other errors occur again below.
     if let Ok(metadata) = path.metadata() {
         refuse_irregular(metadata.file_type())?;
     }
-    // Another object may have taken its place since: a FIFO must not block before it is refused.
+    // The file may have been replaced since: a FIFO must not block before it is refused.
     let file = options
         .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
         .open(path)?;
@@ -26,7 +26,7 @@ pub fn open_regular(path: impl AsRef<Path>, options: &mut OpenOptions) -> io::Re
     Ok(file)
 }
 
-/// Finds out whether [`open_regular`] opens the file for reading, for libraries that open a file by its path.
+/// Checks that [`open_regular`] can open the file for reading, for libraries that open a file by its path.
 ///
 /// # Errors
 /// Those of [`open_regular`].
@@ -42,7 +42,7 @@ fn refuse_irregular(kind: FileType) -> io::Result<()> {
         _ if kind.is_socket() => "a socket",
         _ if kind.is_char_device() => "a character device",
         _ if kind.is_block_device() => "a block device",
-        _ => "an object of another kind",
+        _ => "an object of another type",
     };
     Err(io::Error::new(
         io::ErrorKind::InvalidInput,

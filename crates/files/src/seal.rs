@@ -1,7 +1,7 @@
-//! Sealing at rest: XChaCha20-Poly1305 with a random nonce, bound to the place where the blob belongs.
+//! Sealing at rest: XChaCha20-Poly1305 with a random nonce, bound to the storage location of the blob.
 //!
-//! A sealed blob is `nonce[24] | ciphertext | tag[16]`. The 192-bit nonce is drawn from the operating system for
-//! each blob, so no counter has to survive a restored backup. The key is derived from a secret and a public salt, so one
+//! A sealed blob is `nonce[24] | ciphertext | tag[16]`. The 192-bit nonce is drawn from the operating system for each
+//! blob, so no counter has to survive a restored backup. The key is derived from a secret and a public salt, so one
 //! secret may serve several stores.
 
 use chacha20poly1305::aead::inout::InOutBuf;
@@ -15,9 +15,9 @@ const TAG_BYTES: usize = 16;
 /// Bytes that sealing adds to a plaintext.
 pub const SEAL_OVERHEAD_BYTES: usize = NONCE_BYTES + TAG_BYTES;
 
-/// A blob that does not authenticate: damaged, moved, or sealed under another key.
+/// The blob does not authenticate: damaged, moved, or sealed under another key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("it is damaged, was sealed for another place, or under another key")]
+#[error("blob does not authenticate: it is damaged, from another location, or sealed under another key")]
 pub struct NotAuthentic;
 
 /// Seals and opens blobs under one derived key.
@@ -35,8 +35,8 @@ impl Sealer {
         }
     }
 
-    /// Seals `plaintext_len` bytes that `write` appends; the plaintext exists only in the buffer where it is
-    /// overwritten by its ciphertext.
+    /// Seals `plaintext_len` bytes that `write` appends. The plaintext exists only in the buffer where the ciphertext
+    /// overwrites it.
     ///
     /// # Errors
     /// The operating system has no random bytes.
@@ -68,7 +68,7 @@ impl Sealer {
             .encrypt_inout_detached(&XNonce::from(nonce), aad, InOutBuf::from(&mut *body))
         {
             Ok(tag) => blob.extend_from_slice(&tag),
-            // Only a plaintext of 256 GiB fails; an empty blob then never opens.
+            // Fails only for a plaintext of 256 GiB; the empty blob then never opens.
             Err(_) => {
                 zeroize::Zeroize::zeroize(body);
                 blob.clear();
@@ -80,7 +80,7 @@ impl Sealer {
     /// Opens a blob that was sealed with the same `aad`.
     ///
     /// # Errors
-    /// It was not, or not under this key, or has changed since.
+    /// The blob was sealed with other data or another key, or was altered.
     pub fn open(&self, aad: &[u8], sealed: &[u8]) -> Result<Zeroizing<Vec<u8>>, NotAuthentic> {
         let (nonce, rest) = sealed.split_first_chunk::<NONCE_BYTES>().ok_or(NotAuthentic)?;
         let (body, tag) = rest.split_last_chunk::<TAG_BYTES>().ok_or(NotAuthentic)?;
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn opens_what_it_sealed_and_hides_it() {
+    fn opens_sealed_blobs_and_hides_their_content() {
         let blob = sealer()
             .seal(b"aad", 9, |out| out.extend_from_slice(b"plaintext"))
             .unwrap();

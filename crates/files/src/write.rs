@@ -1,24 +1,25 @@
-//! Writing that a crash leaves done or undone, never half done.
+//! Atomic writes: after a crash the file has the old or the new content, never a mixture.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 
-/// Puts `bytes` at `path`, over what is there; after a crash at any moment the old content or the new is there, whole.
+/// Writes `bytes` to `path`, replacing its content. After a crash at any moment the old or the new content is there,
+/// complete.
 ///
 /// # Errors
-/// What the operating system says; the old content is there still.
+/// Errors of the operating system; the old content is unchanged.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace_with(path, bytes, 0o666)
 }
 
-/// [`replace`] for what others read: what is at `path` then has mode 0644, whatever the process's mask.
+/// [`replace`] for a public file: mode 0644, independent of the process umask.
 ///
 /// # Errors
 /// As [`replace`].
 pub fn replace_public(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    replace_by(path, |draft| {
+    replace_via_draft(path, |draft| {
         let mut file = create(draft, 0o644)?;
         file.set_permissions(fs::Permissions::from_mode(0o644))?;
         file.write_all(bytes)?;
@@ -26,13 +27,13 @@ pub fn replace_public(path: &Path, bytes: &[u8]) -> io::Result<()> {
     })
 }
 
-/// [`replace`] for a file that is to belong to `owner` (user and group id); without one, to this process. No link is followed: the owner is
-/// set on the open file before it gets its name.
+/// [`replace`] for a file that belongs to `owner` (user and group id), or to this process without one. Links are not
+/// followed: the owner is set on the open file before it gets its name.
 ///
 /// # Errors
-/// As [`replace`]; a process without `CAP_CHOWN` may not give files away.
+/// As [`replace`]; a process without `CAP_CHOWN` cannot change the owner.
 pub fn replace_owned(path: &Path, bytes: &[u8], owner: Option<(u32, u32)>) -> io::Result<()> {
-    replace_by(path, |draft| {
+    replace_via_draft(path, |draft| {
         let mut file = create(draft, 0o666)?;
         if let Some((user, group)) = owner {
             fchown(&file, Some(user), Some(group))?;
@@ -42,7 +43,7 @@ pub fn replace_owned(path: &Path, bytes: &[u8], owner: Option<(u32, u32)>) -> io
     })
 }
 
-/// [`replace`] for a secret: what is at `path` then has mode 0600, whatever was there.
+/// [`replace`] for a secret: mode 0600, independent of the mode before.
 ///
 /// # Errors
 /// As [`replace`].
@@ -50,39 +51,40 @@ pub fn replace_private(path: &Path, secret: &[u8]) -> io::Result<()> {
     replace_with(path, secret, 0o600)
 }
 
-/// `mode` is less what the process's mask takes away.
+/// `mode` is reduced by the process umask.
 fn replace_with(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-    replace_by(path, |draft| {
+    replace_via_draft(path, |draft| {
         let mut file = create(draft, mode)?;
         file.write_all(bytes)?;
         file.sync_all()
     })
 }
 
-fn replace_by(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+fn replace_via_draft(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let draft = draft_of(path);
     let written = write(&draft)
         .and_then(|()| fs::rename(&draft, path))
         .and_then(|()| sync_parent(path));
     if written.is_err() {
-        // The write error is what matters; a leftover draft does no harm.
+        // The write error is reported; a leftover draft is harmless.
         let _ = fs::remove_file(&draft);
     }
     written
 }
 
-/// Finds out whether [`replace`] could put something at `path` now, by making and removing what it would write first. Whether
-/// a file that is there may be taken away, which in a sticky directory only its owner may, is not found out.
+/// Checks that [`replace`] could write to `path` now, by creating and removing the draft file. Whether an existing
+/// file may be replaced, which in a sticky directory only its owner may, is not checked.
 ///
 /// # Errors
-/// What the operating system says.
+/// Errors of the operating system.
 pub fn can_replace(path: &Path) -> io::Result<()> {
     let draft = draft_of(path);
     create(&draft, 0o666)?;
     fs::remove_file(&draft)
 }
 
-/// A file that was not there, or was a leftover: never what somebody has made a link to, for its name can be guessed.
+/// Creates the draft file after removing a leftover. Its name can be guessed, so a link that another user has created
+/// there is never followed.
 fn create(draft: &Path, mode: u32) -> io::Result<File> {
     let _ = fs::remove_file(draft);
     OpenOptions::new()
@@ -98,10 +100,10 @@ fn draft_of(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Makes a directory entry that was made, renamed or removed last.
+/// Makes a created, renamed or removed directory entry durable.
 ///
 /// # Errors
-/// What the operating system says.
+/// Errors of the operating system.
 pub fn sync_parent(path: &Path) -> io::Result<()> {
     File::open(parent_of(path))?.sync_all()
 }

@@ -1,5 +1,5 @@
-//! Bounds, atomic replacement, and that a secret's file is private. What makes a file unsafe is tested through the
-//! registry's keys, whose messages people read.
+//! Bounds, atomic replacement, and the privacy of secret files. The tests of the registry's keys cover the reasons
+//! for which a file is unsafe.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::fs;
@@ -21,7 +21,7 @@ fn no_more_is_read_than_was_asked_for() {
     let error = read_bounded(&path, 4).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::FileTooLarge);
     assert!(error.to_string().contains("4 bytes"), "{error}");
-    // A file of the kernel says that it is empty.
+    // Kernel files report a size of 0.
     assert_eq!(fs::metadata("/proc/version").unwrap().len(), 0);
     assert!(!read_bounded("/proc/version", 1 << 16).unwrap().is_empty());
     fs::write(&path, [0xff]).unwrap();
@@ -31,7 +31,7 @@ fn no_more_is_read_than_was_asked_for() {
     );
 }
 
-/// A FIFO without a writer is opened for as long as nobody writes: this ends, or the test hangs.
+/// Opening a FIFO without a writer would block: the test would hang.
 #[test]
 fn only_regular_files_are_read_and_nothing_is_waited_for() {
     use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -74,7 +74,7 @@ fn only_regular_files_are_read_and_nothing_is_waited_for() {
 fn a_secret_is_private_whatever_was_in_its_place() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("f");
-    replace(&path, b"anybody's").unwrap();
+    replace(&path, b"public").unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
     replace_private(&path, b"secret").unwrap();
     assert_eq!(*read_private(&path, 64).unwrap(), b"secret");
@@ -95,7 +95,7 @@ fn a_replaced_file_is_the_old_one_or_the_new_one() {
     assert_eq!(
         fs::read_dir(directory.path()).unwrap().count(),
         2,
-        "no draft is left"
+        "no draft file remains"
     );
     assert!(replace(Path::new("/nonexistent/f"), b"x").is_err());
 }
@@ -159,9 +159,9 @@ fn starts_at_once_get_different_counts() {
     assert_eq!(counts, (1..=200).collect::<Vec<_>>());
 }
 
-/// Anybody may lock what he may read.
+/// Any user may lock a readable file.
 #[test]
-fn who_holds_the_directory_holds_no_start_up() {
+fn a_lock_on_the_directory_does_not_block_a_start() {
     let directory = tempfile::tempdir().unwrap();
     let held = fs::File::open(directory.path()).unwrap();
     held.lock().unwrap();

@@ -1,20 +1,20 @@
-//! The inputs of many blocks, kept as lanes load them.
+//! The inputs of many blocks, in the layout that lanes load.
 
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::KEY_BYTES;
 use crate::matrix::Matrix;
 
-/// Words of a matrix that are the key's, in its order.
+/// The words of a matrix that belong to the key, in its order.
 const KEY_ROWS: [usize; 8] = [0, 1, 2, 3, 8, 9, 10, 11];
 
-/// What up to [`Inputs::ROOM`] blocks are computed from: the first words of all, then the second words, and so on. Of places that
-/// were not set the matrix is all zero.
+/// The inputs of up to [`Inputs::ROOM`] blocks: the first words of all matrices, then the second words, and so on.
+/// The matrix of a slot that was not set is all zero.
 #[derive(Zeroize, ZeroizeOnDrop)]
 #[repr(align(64))]
 pub struct Inputs {
     pub(crate) rows: [[u32; Inputs::ROOM]; 16],
-    /// Counter and nonce that every place has, unless one was set to others since.
+    /// Counter and nonce of all slots, unless one slot was set to others since.
     shared: Option<(u64, [u8; 8])>,
 }
 
@@ -34,21 +34,21 @@ impl Default for Inputs {
 }
 
 impl Inputs {
-    /// How many there is room for.
+    /// Number of slots.
     pub const ROOM: usize = 64;
 
-    /// Gives every place that counter and nonce, ahead of its key ([`Inputs::set_key`]). Nothing is done where all have them
-    /// already: whoever computes blocks of one counter and nonce all the time writes nothing but keys.
+    /// Sets counter and nonce of all slots, before their keys ([`Inputs::set_key`]). Does nothing if all slots have
+    /// them already: repeated calls with one counter and nonce write only keys.
     #[inline]
-    pub fn share(&mut self, counter: u64, nonce: &[u8; 8]) {
+    pub fn set_shared_counter_and_nonce(&mut self, counter: u64, nonce: &[u8; 8]) {
         if self.shared != Some((counter, *nonce)) {
-            self.share_anew(counter, nonce);
+            self.write_shared(counter, nonce);
         }
     }
 
     #[cold]
-    fn share_anew(&mut self, counter: u64, nonce: &[u8; 8]) {
-        let words = Matrix::words_of(&[0; KEY_BYTES], counter, nonce);
+    fn write_shared(&mut self, counter: u64, nonce: &[u8; 8]) {
+        let words = Matrix::input_words(&[0; KEY_BYTES], counter, nonce);
         for (at, (row, word)) in self.rows.iter_mut().zip(words).enumerate() {
             if !KEY_ROWS.contains(&at) {
                 row.fill(word);
@@ -57,7 +57,7 @@ impl Inputs {
         self.shared = Some((counter, *nonce));
     }
 
-    /// The key at a place below [`Inputs::ROOM`], as four little-endian words; elsewhere nothing happens.
+    /// Sets the key of a slot below [`Inputs::ROOM`], as four little-endian words; other slots are ignored.
     #[inline]
     pub fn set_key(&mut self, at: usize, key: &[u64; 4]) {
         let halves = key.iter().flat_map(|word| [*word as u32, (*word >> 32) as u32]);
@@ -68,15 +68,15 @@ impl Inputs {
         }
     }
 
-    /// Counter and nonce of one place, ahead of its key.
+    /// Sets counter and nonce of one slot, before its key.
     #[inline]
-    pub fn ask(&mut self, at: usize, counter: u64, nonce: &[u8; 8]) {
+    pub fn set_counter_and_nonce(&mut self, at: usize, counter: u64, nonce: &[u8; 8]) {
         if self.shared != Some((counter, *nonce)) {
-            self.put(at, &Matrix::words_of(&[0; KEY_BYTES], counter, nonce));
+            self.put(at, &Matrix::input_words(&[0; KEY_BYTES], counter, nonce));
         }
     }
 
-    /// Any matrix.
+    /// Sets the matrix of a slot.
     #[inline]
     pub fn set_matrix(&mut self, at: usize, matrix: &Matrix) {
         self.put(at, &matrix.0);

@@ -1,10 +1,10 @@
 //! Forró: a stream cipher, its AEAD, and single blocks under many keys at once.
 //!
 //! Forró (Coutinho, Passos, Grados Vásquez, de Mendonça, de Sousa, Borges: *Latin Dances Reloaded*, Journal of Cryptology
-//! 2023) is an ARX permutation of 16 words of 32 bits, like ChaCha. Its *pollination* hands a fifth word to each quarter
-//! round, which spreads changes faster, so 14 rounds do what ChaCha does in 20, with 30 % fewer operations; and it makes the
-//! quarter rounds of a round depend on each other. A single block is therefore slower than ChaCha's on a wide CPU. What hides
-//! the chain is other blocks: [`Backend`]s compute 4 to 32 side by side (the idea of the designers' *Xote*).
+//! 2023) is an ARX permutation of 16 words of 32 bits, like ChaCha. Its *pollination* passes a fifth word to each quarter
+//! round. Changes spread faster, so 14 rounds replace 20 rounds of ChaCha, with 30 % fewer operations; but the quarter rounds
+//! of a round depend on each other. A single block is therefore slower than ChaCha's on a wide CPU. Other blocks fill the
+//! pipeline: [`Backend`]s compute 4 to 32 blocks side by side (the idea of the designers' *Xote*).
 //!
 //! | type | key | nonce | counter |
 //! |---|---|---|---|
@@ -15,15 +15,22 @@
 //! | [`Matrix`], [`blocks`] | the block function itself, for use as a PRF | | |
 //! | [`Inputs`], [`matching_blocks`] | many of its values, only compared with others | | |
 //!
-//! 14 rounds are the cipher. The best attacks that are known reach 5.5 of them (2^225) and 5 (2^144); 6 and 10 rounds are here to
-//! be measured beside published figures, not to be used.
+//! 14 rounds are the cipher. The best known attacks reach 5.5 rounds (2^225) and 5 rounds (2^144). The variants with 6 and 10
+//! rounds exist for comparison with published measurements only. The crate does not manage keys or nonces.
 //!
-//! # What may be chosen by others
-//! As a PRF, `block(key, counter, nonce)` is what the designers and others have analysed, whoever chooses counter and nonce:
-//! `attest/2` (LAP/1 3.2) puts nothing else into it, and needs no further assumption. `p4dra-classic` (3.1) replaces the
-//! four constant words by values that a prover or a network chooses. That is another function: the constants are what keeps
-//! a matrix from being symmetric (an all-zero one maps to itself), and nobody has analysed it with parameters that an
-//! attacker chooses. [`Matrix::from_words`] makes it possible, for compatibility; protocols of one's own should not need it.
+//! ```
+//! use linewarden_forro::{Matrix, R14};
+//!
+//! let block = Matrix::new(&[1; 32], 0, &[2; 8]).block::<R14>();
+//! assert_eq!(block, Matrix::new(&[1; 32], 0, &[2; 8]).block::<R14>());
+//! ```
+//!
+//! # Inputs chosen by an attacker
+//! As a PRF, `block(key, counter, nonce)` is the function that the designers and others have analyzed, no matter which party chooses counter
+//! and nonce: `attest/2` (LAP/1 3.2) has no other inputs and needs no further assumption. `p4dra-classic` (3.1) replaces the
+//! four constant words by values that a prover or a network chooses. That is another function: the constants prevent a
+//! symmetric matrix (an all-zero one maps to itself), and its security with chosen parameters was not analyzed.
+//! [`Matrix::from_words`] supports it for compatibility; new protocols should not need it.
 #![no_std]
 
 #[cfg(test)]

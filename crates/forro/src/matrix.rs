@@ -1,4 +1,4 @@
-//! The 16 words that a block is computed from, and the block function on one of them.
+//! The 16 input words of a block, and the block function on one matrix.
 
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
@@ -6,7 +6,7 @@ use crate::permute::{block, permute};
 use crate::rounds::Rounds;
 use crate::{BLOCK_BYTES, KEY_BYTES};
 
-/// "voltadaasabranca", after a song.
+/// "voltadaasabranca", from a song.
 const CONSTANT: [u32; 4] = [0x746c_6f76, 0x6161_6461, 0x7262_6173, 0x6163_6e61];
 
 /// Input of the block function: key words in 0–3 and 8–11, counter in 4 and 5, nonce in 12 and 13, constants in 6, 7, 14 and
@@ -21,14 +21,14 @@ impl core::fmt::Debug for Matrix {
 }
 
 impl Matrix {
-    /// For the block of that counter and nonce.
+    /// The matrix of a key, counter and nonce.
     #[must_use]
     #[inline]
     pub fn new(key: &[u8; KEY_BYTES], counter: u64, nonce: &[u8; 8]) -> Self {
-        Self(Self::words_of(key, counter, nonce))
+        Self(Self::input_words(key, counter, nonce))
     }
 
-    /// Words 4, 5, 12 and 13 as given.
+    /// The matrix with the given words 4, 5, 12 and 13.
     #[inline]
     pub(crate) fn with_input(key: &[u8; KEY_BYTES], input: [u32; 4]) -> Self {
         Self(words_with(key, input))
@@ -36,19 +36,19 @@ impl Matrix {
 
     /// The words of [`Matrix::new`].
     #[inline(always)]
-    pub(crate) fn words_of(key: &[u8; KEY_BYTES], counter: u64, nonce: &[u8; 8]) -> [u32; 16] {
+    pub(crate) fn input_words(key: &[u8; KEY_BYTES], counter: u64, nonce: &[u8; 8]) -> [u32; 16] {
         let [n0, n1] = words(nonce);
         words_with(key, [counter as u32, (counter >> 32) as u32, n0, n1])
     }
 
-    /// Any words: without the constants it is **not** Forró, and nothing that is known of Forró's security holds (see the
-    /// crate's documentation).
+    /// A matrix of arbitrary words. Without the constants it is **not** Forró, and the known security results do not
+    /// apply (see the documentation of the crate).
     #[must_use]
     pub fn from_words(words: [u32; 16]) -> Self {
         Self(words)
     }
 
-    /// The block of keystream. For many at once there is [`blocks`](crate::blocks).
+    /// The block of keystream. For many blocks use [`blocks`](crate::blocks).
     #[must_use]
     #[inline]
     pub fn block<R: Rounds>(&self) -> [u8; BLOCK_BYTES] {

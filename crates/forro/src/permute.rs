@@ -1,24 +1,24 @@
-//! The permutation, written once for one block and for many side by side.
+//! The permutation, for one block and for many side by side.
 
 use crate::rounds::Rounds;
 
 /// One word of the matrix, or the same word of several matrices.
 pub(crate) trait Word: Copy {
-    /// Modulo 2^32, in each.
+    /// Addition modulo 2^32, per lane.
     fn add(self, other: Self) -> Self;
-    /// Bitwise.
+    /// Bitwise xor.
     fn xor(self, other: Self) -> Self;
-    /// To the left, `N` of 1 to 31.
+    /// Rotation to the left, `N` of 1 to 31.
     fn rotate<const N: i32>(self) -> Self;
 
-    /// Lays it aside for a round: where registers do not suffice for all rows, in memory.
+    /// Stores the word for a round: in memory if the registers do not suffice for all rows.
     #[inline(always)]
-    fn park(self, place: &mut Self) {
+    fn spill(self, place: &mut Self) {
         *place = self;
     }
-    /// What was laid aside.
+    /// Loads the stored word.
     #[inline(always)]
-    fn parked(place: &Self) -> Self {
+    fn reload(place: &Self) -> Self {
         *place
     }
 }
@@ -38,17 +38,17 @@ impl Word for u32 {
     }
 }
 
-/// `QR(a, b, c, d, e)` of the paper; `e` is the pollen. Of the rows it is the last, d's, of which a word is needed once a round
-/// and for no more than six operations: the one to park.
+/// `QR(a, b, c, d, e)` of the paper; `e` is the pollen. The last row, of d, is the best one to spill: each of its
+/// words is used once per round and for at most six operations.
 macro_rules! quarter_round {
     ($m:ident: $a:literal, $b:literal, $c:literal, $d:literal | $e:literal) => {
-        let d = W::parked(&$m[$d]).add($m[$e]);
+        let d = W::reload(&$m[$d]).add($m[$e]);
         $m[$c] = $m[$c].xor(d);
         $m[$b] = $m[$b].add($m[$c]).rotate::<10>();
         $m[$a] = $m[$a].add($m[$b]);
         $m[$e] = $m[$e].xor($m[$a]);
         let d = d.add($m[$e]).rotate::<27>();
-        d.park(&mut $m[$d]);
+        d.spill(&mut $m[$d]);
         $m[$c] = $m[$c].add(d);
         $m[$b] = $m[$b].xor($m[$c]);
         $m[$a] = $m[$a].add($m[$b]).rotate::<8>();
@@ -68,7 +68,7 @@ fn double_round<W: Word>(mut m: [W; 16]) -> [W; 16] {
     m
 }
 
-/// Without the addition of the input at the end.
+/// The permutation without the final addition of the input.
 #[inline(always)]
 pub(crate) fn permute<R: Rounds, W: Word>(mut matrix: [W; 16]) -> [W; 16] {
     for _ in 0..R::DOUBLE_ROUNDS {

@@ -1,4 +1,4 @@
-//! How many rounds.
+//! Numbers of rounds.
 
 /// A number of rounds.
 pub trait Rounds: sealed::Sealed + Copy + Default + 'static {
@@ -6,10 +6,10 @@ pub trait Rounds: sealed::Sealed + Copy + Default + 'static {
     const DOUBLE_ROUNDS: usize;
 }
 
-/// 6 rounds: to be measured, not to be used.
+/// 6 rounds: only for measurements.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct R6;
-/// 10 rounds: to be measured, not to be used.
+/// 10 rounds: only for measurements.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct R10;
 /// 14 rounds: the cipher.

@@ -1,4 +1,4 @@
-//! The stream cipher, by the traits of the `cipher` crate.
+//! The stream cipher, with the traits of the `cipher` crate.
 
 use core::marker::PhantomData;
 
@@ -9,20 +9,20 @@ use cipher::{
 };
 use zeroize::ZeroizeOnDrop;
 
-use crate::backend::{Backend, Counted};
+use crate::backend::{Backend, BlockCounter};
 use crate::matrix::{Matrix, words};
 use crate::rounds::{R6, R10, R14, Rounds};
 
 /// Forró of 14 rounds with an 8-byte nonce: the cipher. 2^64 blocks.
 pub type Forro14 = StreamCipherCoreWrapper<ForroCore<R14>>;
-/// 10 rounds: to be measured, not to be used.
+/// 10 rounds: only for measurements.
 pub type Forro10 = StreamCipherCoreWrapper<ForroCore<R10>>;
-/// 6 rounds: to be measured, not to be used.
+/// 6 rounds: only for measurements.
 pub type Forro6 = StreamCipherCoreWrapper<ForroCore<R6>>;
-/// 14 rounds with a 12-byte nonce, laid out as RFC 8439 does with ChaCha20. 2^32 blocks.
+/// 14 rounds with a 12-byte nonce, in the layout of ChaCha20 in RFC 8439. 2^32 blocks.
 pub type Forro14Ietf = StreamCipherCoreWrapper<ForroIetfCore<R14>>;
 
-/// The cipher by blocks, with a 64-bit counter.
+/// The block-level cipher with a 64-bit counter.
 #[derive(Clone)]
 pub struct ForroCore<R: Rounds> {
     matrix: Matrix,
@@ -31,7 +31,7 @@ pub struct ForroCore<R: Rounds> {
 }
 
 impl<R: Rounds> ForroCore<R> {
-    pub(crate) fn of(matrix: Matrix) -> Self {
+    pub(crate) fn from_matrix(matrix: Matrix) -> Self {
         Self {
             matrix,
             backend: Backend::widest(),
@@ -39,7 +39,7 @@ impl<R: Rounds> ForroCore<R> {
         }
     }
 
-    /// The same with another backend, to compare them.
+    /// The same with another backend, for comparisons.
     #[must_use]
     pub fn with_backend(mut self, backend: Backend) -> Self {
         self.backend = backend;
@@ -47,7 +47,7 @@ impl<R: Rounds> ForroCore<R> {
     }
 }
 
-/// The cipher by blocks, with a 32-bit counter.
+/// The block-level cipher with a 32-bit counter.
 #[derive(Clone)]
 pub struct ForroIetfCore<R: Rounds> {
     matrix: Matrix,
@@ -56,7 +56,7 @@ pub struct ForroIetfCore<R: Rounds> {
 }
 
 impl<R: Rounds> ForroIetfCore<R> {
-    /// The same with another backend, to compare them.
+    /// The same with another backend, for comparisons.
     #[must_use]
     pub fn with_backend(mut self, backend: Backend) -> Self {
         self.backend = backend;
@@ -111,14 +111,14 @@ macro_rules! stream_cipher {
             }
         }
 
-        /// Says nothing of the key.
+        /// Does not print the key.
         impl<R: Rounds> core::fmt::Debug for $core<R> {
             fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
                 f.write_str(concat!(stringify!($core), " { .. }"))
             }
         }
 
-        // The matrix is wiped by its own type; nothing else is secret.
+        // The matrix type wipes itself; there are no other secrets.
         impl<R: Rounds> ZeroizeOnDrop for $core<R> {}
     };
 }

@@ -1,4 +1,4 @@
-//! XForró: 24-byte nonces, which may be chosen by chance, and the AEAD over it.
+//! XForró: 24-byte nonces, which may be random, and the AEAD based on it.
 
 use chacha20poly1305::ChaChaPoly1305;
 use cipher::consts::{U24, U32, U64};
@@ -13,20 +13,21 @@ use crate::matrix::{Matrix, hforro, words};
 use crate::rounds::R14;
 use crate::stream::ForroCore;
 
-/// Forró14 under the key that [`hforro`] makes of key and the nonce's first 16 bytes; the last 8 are its nonce.
+/// Forró14 under the key that [`hforro`] derives from the key and the nonce's first 16 bytes; the last 8 are its
+/// nonce.
 pub type XForro14 = StreamCipherCoreWrapper<XForro14Core>;
 
-/// Authenticated encryption with associated data: [`XForro14`] and Poly1305 composed as XChaCha20-Poly1305 is
-/// (draft-irtf-cfrg-xchacha-03; RFC 8439 2.8). A nonce is used for one message; chosen by chance, 2^80 of them may be
-/// used under one key before two are likely to agree with probability 2^-33.
+/// Authenticated encryption with associated data: [`XForro14`] and Poly1305, composed like XChaCha20-Poly1305
+/// (draft-irtf-cfrg-xchacha-03; RFC 8439 2.8). A nonce is used for one message. With random nonces, 2^80 messages
+/// under one key give a collision probability of 2^-33.
 pub type XForro14Poly1305 = ChaChaPoly1305<XForro14, U24>;
 
-/// [`XForro14`] by blocks.
+/// [`XForro14`] at block level.
 #[derive(Clone, Debug)]
 pub struct XForro14Core(ForroCore<R14>);
 
 impl XForro14Core {
-    /// The same with another backend, to compare them.
+    /// The same with another backend, for comparisons.
     #[must_use]
     pub fn with_backend(self, backend: Backend) -> Self {
         Self(self.0.with_backend(backend))
@@ -52,7 +53,7 @@ impl KeyIvInit for XForro14Core {
         let [n0, n1] = words::<8, 2>(rest.as_ref());
         let matrix = Matrix::with_input(&derived, [0, 0, n0, n1]);
         derived.zeroize();
-        Self(ForroCore::of(matrix))
+        Self(ForroCore::from_matrix(matrix))
     }
 }
 

@@ -1,4 +1,5 @@
-//! Every backend against the straight implementation in `support`, and its edges: lengths, counters that wrap, seeking.
+//! Every backend compared with the plain implementation in `support`, and edge cases: lengths, wrapping counters,
+//! seeking.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, missing_docs)]
 
 mod support;
@@ -42,7 +43,7 @@ fn rounds_of<R: Rounds>() -> usize {
 
 fn every_length<R: Rounds>() {
     for backend in Backend::available() {
-        // Three times as wide as the widest, so that groups, half groups and single blocks follow each other.
+        // Three times the widest width, so that groups, half groups and single blocks follow each other.
         let longest = 64 * 3 * backend.lanes() + 1;
         let expected = expected(rounds_of::<R>(), 0, longest);
         for length in 0..=longest {
@@ -72,7 +73,7 @@ fn every_length_of_14_rounds() {
 }
 
 #[test]
-fn this_machine_s_widest_is_among_them() {
+fn the_widest_backend_of_this_machine_is_tested() {
     let all: Vec<_> = Backend::available().collect();
     assert_eq!(all[..2], [Backend::SCALAR, Backend::PORTABLE]);
     assert_eq!(all.last(), Some(&Backend::widest()));
@@ -82,7 +83,7 @@ fn this_machine_s_widest_is_among_them() {
     );
 }
 
-/// The carry between the counter's words, within a group and at each of its places.
+/// The carry between the counter's words, within a group and at each position.
 #[test]
 fn a_carry_goes_to_the_counter_s_upper_word() {
     for backend in Backend::available() {
@@ -98,9 +99,9 @@ fn a_carry_goes_to_the_counter_s_upper_word() {
     }
 }
 
-/// 2^32 blocks of 12-byte nonces: word 5 is the nonce's, and nothing is carried into it.
+/// 2^32 blocks with 12-byte nonces: word 5 belongs to the nonce, and no carry reaches it.
 #[test]
-fn a_short_counter_ends_and_spoils_no_nonce() {
+fn a_short_counter_ends_without_changing_the_nonce() {
     let nonce = *b"twelve bytes";
     let words = [0, 1, 2].map(|at| u32::from_le_bytes(nonce[4 * at..4 * at + 4].try_into().unwrap()));
     for backend in Backend::available() {
@@ -112,7 +113,7 @@ fn a_short_counter_ends_and_spoils_no_nonce() {
             let mut cipher = StreamCipherCoreWrapper::from_core(core);
             let mut out = vec![0; 64 * left as usize];
             assert!(cipher.try_apply_keystream(&mut vec![0; out.len() + 1]).is_err());
-            // What the trait's counter can tell apart: a block before the end at most.
+            // The trait's counter can represent at most one block before the end.
             let usable = out.len() - 64;
             cipher.try_apply_keystream(&mut out[..usable]).unwrap();
             for (at, block) in out[..usable].chunks(64).enumerate() {
@@ -140,18 +141,18 @@ fn the_end_of_the_long_counter_is_refused() {
 }
 
 #[test]
-fn nothing_secret_is_shown() {
+fn debug_output_shows_no_secret() {
     let key = [0xab; 32];
-    let shown = format!(
+    let debug_text = format!(
         "{:?} {:?}",
         Matrix::new(&key, 1, &NONCE),
         ForroCore::<R14>::new(&key.into(), &NONCE.into())
     );
-    assert_eq!(shown, "Matrix { .. } ForroCore { .. }");
+    assert_eq!(debug_text, "Matrix { .. } ForroCore { .. }");
 }
 
-/// A counter and a nonce, of few: some are the same.
-fn asked() -> impl Strategy<Value = (u64, [u8; 8])> {
+/// A counter and a nonce from a small set, so that some repeat.
+fn counter_and_nonce() -> impl Strategy<Value = (u64, [u8; 8])> {
     (0..3u64, any::<u64>()).prop_map(|(which, any)| match which {
         0 => (any, any.to_be_bytes()),
         which => (u64::MAX << (16 * which), [which as u8; 8]),
@@ -168,7 +169,7 @@ fn words(key: &[u8; 32]) -> [u64; 4] {
 }
 
 proptest! {
-    /// Keystream in pieces, from any place, is one stream.
+    /// Keystream read in pieces, from any position, is one stream.
     #[test]
     fn pieces_are_one_stream(
         pieces in prop::collection::vec(0usize..700, 1..12),
@@ -193,9 +194,9 @@ proptest! {
         prop_assert_eq!(&out[..], &expected[skipped..]);
     }
 
-    /// Blocks under many keys are those of each alone, whatever their number.
+    /// Blocks under many keys equal those computed one by one, for any number.
     #[test]
-    fn many_are_each_alone(
+    fn parallel_computations_equal_single_ones(
         inputs in prop::collection::vec((any::<[u8; 32]>(), any::<u64>(), any::<[u8; 8]>()), 0..100),
     ) {
         let matrices: Vec<_> = inputs
@@ -208,37 +209,38 @@ proptest! {
             for ((key, counter, nonce), out) in inputs.iter().zip(&out) {
                 prop_assert_eq!(&support::block(key, *counter, nonce, 14), out, "{}", backend.name());
             }
-            // Fewer places than matrices.
+            // Fewer slots than matrices.
             let mut some = vec![[0; 64]; inputs.len() / 2];
             blocks::<R14>(backend, &matrices, &mut some);
             prop_assert!(some == out[..some.len()]);
         }
     }
 
-    /// Of many blocks those are found that were given, and none with a bit changed, whatever stood in the places before.
+    /// Given blocks are found among many, but none with a changed bit, independent of the earlier content of the
+    /// slots.
     #[test]
     fn matching_blocks_are_found(
-        keys in prop::collection::vec((any::<[u8; 32]>(), asked(), asked()), 0..=Inputs::ROOM),
-        shared in asked(),
+        keys in prop::collection::vec((any::<[u8; 32]>(), counter_and_nonce(), counter_and_nonce()), 0..=Inputs::ROOM),
+        shared in counter_and_nonce(),
         flips in prop::collection::vec((0..Inputs::ROOM, 0..512usize), 0..20),
     ) {
         let mut inputs = Inputs::default();
         for at in 0..Inputs::ROOM + 1 {
             inputs.set_matrix(at, &Matrix::from_words([at as u32; 16]));
         }
-        // Twice, as who keeps them does: what was asked of one place first is not what all share then.
+        // Twice, as callers that keep the inputs do: the values of one slot must not become those of all.
         let first = keys.iter().map(|(key, first, _)| (key, first));
         let second = keys.iter().map(|(key, _, second)| (key, second));
-        inputs.share(shared.0, &shared.1);
+        inputs.set_shared_counter_and_nonce(shared.0, &shared.1);
         for (at, (key, (counter, nonce))) in first.enumerate() {
-            inputs.ask(at, *counter, nonce);
+            inputs.set_counter_and_nonce(at, *counter, nonce);
             inputs.set_key(at, &words(key));
         }
-        inputs.share(shared.0, &shared.1);
+        inputs.set_shared_counter_and_nonce(shared.0, &shared.1);
         let mut given: Vec<[u8; 64]> = Vec::new();
         for (at, (key, (counter, nonce))) in second.clone().enumerate() {
             if (*counter, *nonce) != shared {
-                inputs.ask(at, *counter, nonce);
+                inputs.set_counter_and_nonce(at, *counter, nonce);
             }
             inputs.set_key(at, &words(key));
             given.push(support::block(key, *counter, nonce, 14).try_into().unwrap());
@@ -260,7 +262,7 @@ proptest! {
         }
     }
 
-    /// What was sealed opens; with anything changed it does not, and the buffer is left as it was.
+    /// A sealed message opens; with any change it does not, and the buffer is unchanged.
     #[test]
     fn a_changed_message_does_not_open(
         key in any::<[u8; 32]>(),
@@ -289,7 +291,7 @@ proptest! {
     }
 }
 
-/// XForró goes by the same backends.
+/// XForró uses the same backends.
 #[test]
 fn xforro_on_every_backend() {
     let nonce = [7; 24];
@@ -302,7 +304,7 @@ fn xforro_on_every_backend() {
     for backend in Backend::available() {
         assert!(stream(backend) == stream(Backend::PORTABLE));
     }
-    // A key and nonce of its own, else the two ciphers would be one.
+    // Another key and nonce, otherwise the two ciphers would be equal.
     let mut other = vec![0; 64];
     Forro14Ietf::new(&KEY.into(), &[7; 12].into()).apply_keystream(&mut other);
     assert!(other != stream(Backend::PORTABLE)[..64]);

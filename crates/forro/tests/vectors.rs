@@ -103,7 +103,8 @@ fn the_aead_without_associated_data_is_libsodium_s() {
     assert_eq!(hex::encode(tag), "cf1c92b14adbffa77dff2cd8486ff3c8");
 }
 
-/// `p4dra-classic` puts d and h where the constants are (LAP/1 3.1); the second vector tells every order of fields apart.
+/// `p4dra-classic` puts d and h in place of the constants (LAP/1 3.1); the second vector distinguishes every order of
+/// fields.
 #[test]
 fn a_matrix_of_any_words_makes_p4dra_s_proofs() {
     let vectors = vectors();

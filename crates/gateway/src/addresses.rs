@@ -1,4 +1,4 @@
-//! Which addresses an interface has, in which subnets, and which number.
+//! Addresses, subnets and indexes of interfaces.
 
 use std::net::IpAddr;
 
@@ -8,33 +8,33 @@ use nix::ifaddrs::getifaddrs;
 use nix::net::if_::if_nametoindex;
 use nix::sys::socket::SockaddrStorage;
 
-/// Why an interface cannot be used.
+/// The reason why an interface cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum InterfaceError {
-    /// No such interface.
-    #[error("there is no interface {name}; `ip link` lists them")]
+    /// The interface does not exist.
+    #[error("interface {name} does not exist; `ip link` lists all interfaces")]
     Unknown {
-        /// The name asked for.
+        /// The requested name.
         name: String,
     },
-    /// No address that devices could send to.
-    #[error("interface {name} has no address; give it one, or list `addresses` in the configuration")]
+    /// The interface has no address to which devices could send.
+    #[error("interface {name} has no address; assign one, or set `addresses` in the configuration")]
     NoAddress {
         /// The interface.
         name: String,
     },
-    /// The kernel gave no list.
-    #[error("cannot list the interfaces' addresses: {0}")]
+    /// Listing the addresses failed.
+    #[error("listing the addresses of interfaces failed: {0}")]
     List(nix::Error),
-    /// The kernel gave no list.
-    #[error("cannot list the interfaces: {0}")]
+    /// Listing the interfaces failed.
+    #[error("listing the interfaces failed: {0}")]
     Links(std::io::Error),
 }
 
-/// The number of an interface of the calling thread's network namespace.
+/// Returns the index of an interface of the calling thread's network namespace.
 ///
 /// # Errors
-/// There is none of that name.
+/// The interface does not exist.
 pub fn index(name: &str) -> Result<u32, InterfaceError> {
     if_nametoindex(name).map_err(|_| InterfaceError::Unknown {
         name: name.to_owned(),
@@ -44,32 +44,33 @@ pub fn index(name: &str) -> Result<u32, InterfaceError> {
 /// An address of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterfaceAddress {
-    /// The interface that has it.
+    /// The interface.
     pub interface: String,
     /// The address.
-    pub own: OwnAddress,
+    pub address: OwnAddress,
 }
 
 impl InterfaceAddress {
     fn is_link_local(&self) -> bool {
-        matches!(self.own.address, IpAddr::V6(v6) if v6.is_unicast_link_local())
+        matches!(self.address.address, IpAddr::V6(v6) if v6.is_unicast_link_local())
     }
 
-    /// The subnet has room for another host; on the loopback interface devices have the gateway's own address.
+    /// Whether the subnet has room for another host. On the loopback interface, devices have the gateway's own
+    /// address.
     fn has_subnet(&self) -> bool {
-        let width = if self.own.address.is_ipv4() { 32 } else { 128 };
-        self.own.subnet.bits() < width || self.own.address.is_loopback()
+        let width = if self.address.address.is_ipv4() { 32 } else { 128 };
+        self.address.subnet.bits() < width || self.address.address.is_loopback()
     }
 }
 
-/// Bits of the prefix of link-local addresses (RFC 4291 2.4).
+/// Prefix length of link-local addresses (RFC 4291 2.4).
 const LINK_LOCAL_BITS: u8 = 10;
 
-/// All addresses of the calling thread's network namespace.
+/// Returns all addresses of the calling thread's network namespace.
 ///
 /// # Errors
-/// The kernel gives no list.
-pub fn own() -> Result<Vec<InterfaceAddress>, InterfaceError> {
+/// The kernel returns no list.
+pub fn machine_addresses() -> Result<Vec<InterfaceAddress>, InterfaceError> {
     let entries = getifaddrs().map_err(InterfaceError::List)?;
     let own = |entry: nix::ifaddrs::InterfaceAddress| {
         let address = ip(entry.address.as_ref()?)?;
@@ -80,41 +81,42 @@ pub fn own() -> Result<Vec<InterfaceAddress>, InterfaceError> {
             None if address.is_ipv4() => 32,
             None => 128,
         };
-        let subnet = Prefix::around(address, u8::try_from(bits).ok()?)?;
-        // Behind a colon is the label of an address (ip-address(8)).
+        let subnet = Prefix::containing(address, u8::try_from(bits).ok()?)?;
+        // The part after a colon is the label of an address (ip-address(8)).
         let interface = entry.interface_name.split(':').next()?.to_owned();
         Some(InterfaceAddress {
             interface,
-            own: OwnAddress { address, subnet },
+            address: OwnAddress { address, subnet },
         })
     };
     Ok(entries.filter_map(own).collect())
 }
 
-/// Of this machine's addresses those that frames which come in by an interface may be for: of the interface, of its bridge or bond, and
-/// of VLANs and macvlans on any of these. None of an interface that does not exist.
+/// Returns the machine's addresses that frames received on an interface may have as destination: of the interface, of
+/// its bridge or bond, and of VLANs and macvlans on any of these. Empty if the interface does not exist.
 #[must_use]
-pub fn behind(own: &[InterfaceAddress], links: &Links, interface: &str) -> Vec<InterfaceAddress> {
-    // An interface can be called by an alternative name, which its addresses are not listed under.
+pub fn addresses_behind(own: &[InterfaceAddress], links: &Links, interface: &str) -> Vec<InterfaceAddress> {
+    // Addresses are not listed under an interface's alternative name.
     let stack = index(interface).map_or_else(|_| Vec::new(), |index| links.stack_of(index));
     let is_in_stack = |own: &&InterfaceAddress| stack.contains(&&*own.interface);
     own.iter().filter(is_in_stack).cloned().collect()
 }
 
-/// The subnets of these addresses, where devices are; with IPv6 the link-local one too, which every host is in (RFC 4861). Empty if all
-/// of them are single addresses or link-local.
+/// Returns the subnets of these addresses, in which devices are. With IPv6 this includes the link-local subnet, which
+/// contains every host (RFC 4861). Empty if all addresses are single addresses or link-local.
 #[must_use]
 pub fn subnets_of(here: &[InterfaceAddress]) -> Vec<Prefix> {
     let routed = here.iter().filter(|own| !own.is_link_local() && own.has_subnet());
-    let mut subnets: Vec<Prefix> = routed.map(|own| own.own.subnet).collect();
+    let mut subnets: Vec<Prefix> = routed.map(|own| own.address.subnet).collect();
     if !subnets.is_empty() {
         let link_local = here.iter().find(|own| own.is_link_local());
-        subnets.extend(link_local.and_then(|own| Prefix::around(own.own.address, LINK_LOCAL_BITS)));
+        subnets.extend(link_local.and_then(|own| Prefix::containing(own.address.address, LINK_LOCAL_BITS)));
     }
     subnets
 }
 
-/// What these addresses lack: an address in a subnet, of a family that there are only single addresses of. `None`: nothing.
+/// Returns the kind of address in a subnet that is missing: of a family with single addresses only. `None` if nothing
+/// is missing.
 #[must_use]
 pub fn without_subnet(here: &[InterfaceAddress]) -> Option<&'static str> {
     if subnets_of(here).is_empty() {
@@ -123,7 +125,7 @@ pub fn without_subnet(here: &[InterfaceAddress]) -> Option<&'static str> {
     let is_lacking = |v4| {
         let routed = here
             .iter()
-            .filter(|own| !own.is_link_local() && own.own.address.is_ipv4() == v4);
+            .filter(|own| !own.is_link_local() && own.address.address.is_ipv4() == v4);
         let mut routed = routed.peekable();
         routed.peek().is_some() && !routed.any(InterfaceAddress::has_subnet)
     };
@@ -133,12 +135,12 @@ pub fn without_subnet(here: &[InterfaceAddress]) -> Option<&'static str> {
         .find_map(|(name, v4)| is_lacking(v4).then_some(name))
 }
 
-/// This machine's addresses that a device could claim: without link-local addresses of interfaces that are not on the devices' side,
-/// which name other hosts there.
+/// Returns the machine's addresses that a device could claim. Link-local addresses of interfaces that are not on the
+/// devices' side are omitted, because they belong to other hosts there.
 #[must_use]
 pub fn claimable(own: &[InterfaceAddress], here: &[InterfaceAddress]) -> Vec<OwnAddress> {
     let is_claimable = |own: &&InterfaceAddress| !own.is_link_local() || here.contains(own);
-    own.iter().filter(is_claimable).map(|own| own.own).collect()
+    own.iter().filter(is_claimable).map(|own| own.address).collect()
 }
 
 fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
@@ -146,17 +148,17 @@ fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
     v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
 }
 
-/// The addresses of an interface, IPv6 link-local ones left out: devices could not reach them across a router, and
-/// they need a scope.
+/// Returns the addresses of an interface, except IPv6 link-local addresses: devices could not reach these across a
+/// router, and they need a scope.
 ///
 /// # Errors
-/// No such interface, or it has none.
-pub fn of_interface(name: &str) -> Result<Vec<IpAddr>, InterfaceError> {
+/// The interface does not exist, or has no address.
+pub fn interface_addresses(name: &str) -> Result<Vec<IpAddr>, InterfaceError> {
     index(name)?;
-    let addresses: Vec<IpAddr> = own()?
+    let addresses: Vec<IpAddr> = machine_addresses()?
         .into_iter()
         .filter(|own| own.interface == name)
-        .map(|own| own.own.address)
+        .map(|own| own.address.address)
         .filter(|ip| !matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local()))
         .collect();
     if addresses.is_empty() {
@@ -173,10 +175,10 @@ mod tests {
 
     fn of(interface: &str, address: &str, bits: u8) -> InterfaceAddress {
         let address = address.parse().unwrap();
-        let subnet = Prefix::around(address, bits).unwrap();
+        let subnet = Prefix::containing(address, bits).unwrap();
         InterfaceAddress {
             interface: interface.to_owned(),
-            own: OwnAddress { address, subnet },
+            address: OwnAddress { address, subnet },
         }
     }
 
@@ -201,12 +203,12 @@ mod tests {
         assert_eq!(subnets(&alone), "");
         assert_eq!(without_subnet(&alone), Some("address"));
         assert_eq!(without_subnet(&eth1), None);
-        // DHCPv6 gives single addresses.
+        // DHCPv6 assigns single addresses.
         let mixed = [of("eth1", "192.0.2.1", 25), of("eth1", "2001:db8::7", 128)];
         assert_eq!(without_subnet(&mixed), Some("IPv6 address"));
-        let lo = behind(&own().unwrap(), &Links::list().unwrap(), "lo");
+        let lo = addresses_behind(&machine_addresses().unwrap(), &Links::list().unwrap(), "lo");
         assert!(subnets_of(&lo).contains(&"127.0.0.0/8".parse().unwrap()));
-        assert!(behind(&lo, &Links::list().unwrap(), "lw-none0").is_empty());
+        assert!(addresses_behind(&lo, &Links::list().unwrap(), "lw-none0").is_empty());
     }
 
     #[test]
@@ -225,11 +227,11 @@ mod tests {
     #[test]
     fn loopback_has_its_address_and_an_unknown_interface_is_named() {
         assert!(
-            of_interface("lo")
+            interface_addresses("lo")
                 .unwrap()
                 .contains(&"127.0.0.1".parse().unwrap())
         );
-        let error = of_interface("lw-none0").unwrap_err();
+        let error = interface_addresses("lw-none0").unwrap_err();
         assert!(error.to_string().contains("lw-none0"), "{error}");
     }
 }

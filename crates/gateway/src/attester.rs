@@ -1,4 +1,4 @@
-//! What the gateway says of its data plane, signed.
+//! Signed evidence about the gateway's data plane.
 
 use std::collections::BTreeMap;
 
@@ -6,113 +6,118 @@ use linewarden_dataplane::Measurement;
 use linewarden_evidence::encoding::Entry;
 use linewarden_evidence::inband::{EvidenceKey, MasterKey};
 use linewarden_evidence::keys::{PublicKey, Signer};
-use linewarden_evidence::state::{Measured, Snapshot, StateError, bpf_digest};
+use linewarden_evidence::state::{MeasuredState, Snapshot, StateError, bpf_digest};
 use linewarden_evidence::statement::{Inventory, InventoryError, Nonce, Statement, StatementError};
 use linewarden_evidence::{BootCount, Digest, SwitchId};
 use linewarden_protocol::ids::GatewayId;
 
-/// Why there is no statement.
+/// The reason why no evidence was created.
 #[derive(Debug, thiserror::Error)]
 pub enum AttesterError {
-    /// The measurement contradicts itself: the data plane's mistake.
+    /// The measurement is inconsistent, which is an error of the data plane.
     #[error(transparent)]
     State(#[from] StateError),
-    /// Likewise.
+    /// As above.
     #[error(transparent)]
     Inventory(#[from] InventoryError),
-    /// It could not be signed.
+    /// Signing failed.
     #[error(transparent)]
     Statement(#[from] StatementError),
 }
 
-/// A statement and the entries behind it.
+/// A statement and its inventory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shown {
+pub struct SignedEvidence {
     /// Signed (COSE_Sign1).
     pub statement: Vec<u8>,
-    /// Not signed: the statement's digests prove it.
+    /// Not signed; the digests in the statement prove it.
     pub inventory: Vec<u8>,
 }
 
-/// Signs what is measured, and counts its states.
+/// Signs measurements, and counts states.
 pub struct Attester {
     signer: Box<dyn Signer + Send>,
     switch: SwitchId,
     boot_count: BootCount,
-    /// What was measured last, by identity.
-    measured: Option<(Measured, Digest)>,
+    /// The state of the last measurement, and the digest of its programs.
+    state: Option<(MeasuredState, Digest)>,
     entries: BTreeMap<Box<[u8]>, Entry>,
 }
 
 impl Attester {
-    /// For this start of a gateway, which has never had that count before.
+    /// Creates an attester for this start of the gateway. Each start has another boot count.
     #[must_use]
     pub fn new(gateway: GatewayId, boot_count: BootCount, signer: Box<dyn Signer + Send>) -> Self {
         Self {
             signer,
             switch: SwitchId(gateway.0.into()),
             boot_count,
-            measured: None,
+            state: None,
             entries: BTreeMap::new(),
         }
     }
 
-    /// By what its statements are verified.
+    /// The key that verifies the statements.
     #[must_use]
     pub fn public_key(&self) -> PublicKey {
         self.signer.public_key()
     }
 
-    /// By what packets prove its states.
+    /// The key of evidence in packets.
     pub(crate) fn packet_key(&self, master: &MasterKey) -> EvidenceKey {
         master.key(self.switch, self.boot_count)
     }
 
-    /// The state that was measured, for packets.
+    /// Returns the state of a measurement, for evidence in packets.
     ///
     /// # Errors
-    /// A measurement that contradicts itself.
+    /// The measurement is inconsistent.
     pub(crate) fn snapshot(&mut self, measurement: Measurement) -> Result<Snapshot, AttesterError> {
         let Measurement {
             programs, entries, ..
         } = measurement;
-        Ok(self.take(bpf_digest(programs), entries)?.snapshot())
+        Ok(self.update_state(bpf_digest(programs), entries)?.snapshot())
     }
 
-    /// Says, in answer to a nonce, what was measured after the nonce had come.
+    /// Signs a measurement that was taken after the nonce was received.
     ///
     /// # Errors
-    /// Nothing was signed.
-    pub fn show(&mut self, nonce: Nonce, measurement: Measurement) -> Result<Shown, AttesterError> {
+    /// The measurement is inconsistent, or signing failed.
+    pub fn sign(&mut self, nonce: Nonce, measurement: Measurement) -> Result<SignedEvidence, AttesterError> {
         let Measurement {
             kind,
             programs,
             entries,
-            left_out,
+            exclusions: left_out,
         } = measurement;
-        let measured = self.take(bpf_digest(programs), entries)?;
-        let encoded: Vec<_> = measured.entries().map(|entry| entry.whole()).collect();
+        let measured = self.update_state(bpf_digest(programs), entries)?;
+        let encoded: Vec<_> = measured.entries().map(|entry| entry.to_bytes()).collect();
         let inventory = Inventory::new(encoded.iter().map(Vec::as_slice))?.to_bytes();
         let statement = Statement {
             kind,
             snapshot: measured.snapshot(),
             objects: measured.objects(),
-            left_out,
+            exclusions: left_out,
             software_version: env!("CARGO_PKG_VERSION").to_owned(),
         };
-        Ok(Shown {
+        Ok(SignedEvidence {
             statement: statement.sign(nonce, &mut *self.signer)?,
             inventory,
         })
     }
 
-    /// What differs from the measurement before is a new state; without a difference it is the same one.
-    fn take(&mut self, program: Digest, entries: Vec<Entry>) -> Result<&mut Measured, StateError> {
-        let first = || (Measured::new(self.switch, self.boot_count, program), program);
-        let (measured, known) = self.measured.get_or_insert_with(first);
-        if *known != program {
+    /// Updates the state. A measurement that differs from the previous one is a new state; an equal measurement is
+    /// the same state.
+    fn update_state(
+        &mut self,
+        program: Digest,
+        entries: Vec<Entry>,
+    ) -> Result<&mut MeasuredState, StateError> {
+        let first = || (MeasuredState::new(self.switch, self.boot_count, program), program);
+        let (measured, state) = self.state.get_or_insert_with(first);
+        if *state != program {
             *measured = measured.successor(program);
-            *known = program;
+            *state = program;
             self.entries.clear();
         }
         let identified = entries
@@ -137,7 +142,7 @@ mod tests {
     use linewarden_evidence::appraisal::{Reference, appraise};
     use linewarden_evidence::encoding::{BpfMapEntry, BpfProgram};
     use linewarden_evidence::keys::Ed25519Signer;
-    use linewarden_evidence::statement::{Kind, verify};
+    use linewarden_evidence::statement::{DataPlaneKind, verify};
 
     use super::*;
 
@@ -165,10 +170,10 @@ mod tests {
         let mut entries: Vec<_> = settings.iter().enumerate().map(entry).collect();
         entries.push(program.clone().into());
         Measurement {
-            kind: Kind::Xdp,
+            kind: DataPlaneKind::Xdp,
             programs: vec![program],
             entries,
-            left_out: Vec::new(),
+            exclusions: Vec::new(),
         }
     }
 
@@ -187,15 +192,15 @@ mod tests {
             (1, &[1, 2], true),
         ];
         for (instructions, settings, is_new) in steps {
-            let shown = attester.show(NONCE, measurement(instructions, settings)).unwrap();
-            let evidence = verify(&shown.statement, &key, NONCE).unwrap();
+            let statement = attester.sign(NONCE, measurement(instructions, settings)).unwrap();
+            let evidence = verify(&statement.statement, &key, NONCE).unwrap();
             let state = evidence.snapshot();
             assert_eq!((state.switch, state.boot_count), (SwitchId(5), BootCount(3)));
             assert_eq!(state.sequence.0 > sequence, is_new, "{instructions} {settings:?}");
             sequence = state.sequence.0;
-            // As if it had been measured from the start.
-            let anew = super::tests::attester().show(NONCE, measurement(instructions, settings));
-            assert_eq!(anew.unwrap().inventory, shown.inventory);
+            // The inventory equals that of a new attester.
+            let again = super::tests::attester().sign(NONCE, measurement(instructions, settings));
+            assert_eq!(again.unwrap().inventory, statement.inventory);
         }
     }
 
@@ -204,16 +209,16 @@ mod tests {
         let mut attester = attester();
         let key = attester.public_key();
         let mut show = |settings: &[u8]| {
-            let shown = attester.show(NONCE, measurement(1, settings)).unwrap();
-            let evidence = verify(&shown.statement, &key, NONCE).unwrap();
-            let proven = Inventory::read(&shown.inventory)
+            let statement = attester.sign(NONCE, measurement(1, settings)).unwrap();
+            let evidence = verify(&statement.statement, &key, NONCE).unwrap();
+            let proven = Inventory::read(&statement.inventory)
                 .unwrap()
                 .prove(&evidence)
                 .unwrap();
             (evidence, proven)
         };
         let (evidence, proven) = show(&[1, 2]);
-        let reference = Reference::of("test", &evidence, Some(&proven), |_| false);
+        let reference = Reference::from_statement("test", &evidence, Some(&proven), |_| false);
         let (evidence, proven) = show(&[1, 9]);
         let appraisal = appraise(&evidence, &reference, Some(&proven)).unwrap();
         assert!(

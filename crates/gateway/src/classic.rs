@@ -1,35 +1,35 @@
-//! The CRPs of a classic profile, as a text file.
+//! The CRP file of a classic profile.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use linewarden_files::read_text_bounded;
 
-/// Why a file of CRPs cannot be used.
+/// The reason why a CRP file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CrpFileError {
-    /// The operating system refused.
+    /// Reading failed.
     #[error("{}: {source}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         #[source]
         source: std::io::Error,
     },
-    /// A line is wrong.
+    /// A line is invalid.
     #[error("{}, line {line}: {problem}", path.display())]
     Line {
         /// The file.
         path: PathBuf,
-        /// From 1.
+        /// The line, from 1.
         line: usize,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
 }
 
-/// No file is read further: more than a million CRPs of 256 bits.
+/// Maximum size of a file, bytes: more than a million CRPs of 256 bits.
 const FILE_BYTES_MAX: usize = 128 << 20;
 
 /// CRPs by identifier, from identifier 1.
@@ -38,7 +38,7 @@ pub type Crps = Vec<Vec<(u32, Vec<u8>)>>;
 /// Reads a file of CRPs.
 ///
 /// # Errors
-/// The file, the line and what is wrong with it.
+/// The file, the line and the problem.
 pub fn read_crps(path: &Path, response_bytes: usize) -> Result<Crps, CrpFileError> {
     let text = read_text_bounded(path, FILE_BYTES_MAX).map_err(|source| CrpFileError::Read {
         path: path.to_owned(),
@@ -51,11 +51,12 @@ pub fn read_crps(path: &Path, response_bytes: usize) -> Result<Crps, CrpFileErro
     })
 }
 
-/// Reads CRPs, one a line: `identifier challenge response`, the identifier decimal and counted from 1 without gaps, the
-/// challenge 8 and the response `2 * response_bytes` hexadecimal digits. Empty lines and what follows `#` are skipped.
+/// Reads CRPs, one in each line: `identifier challenge response`. The identifier is decimal and counts from 1 without
+/// gaps, the challenge has 8 and the response `2 * response_bytes` hexadecimal digits. Empty lines and text after `#`
+/// are skipped.
 ///
 /// # Errors
-/// The line, from 1, and what is wrong with it.
+/// The line, from 1, and the problem.
 pub fn parse_crps(text: &str, response_bytes: usize) -> Result<Crps, (usize, String)> {
     let mut by_identifier: BTreeMap<u32, Vec<(u32, Vec<u8>)>> = BTreeMap::new();
     let mut last_line = 0;
@@ -140,9 +141,9 @@ mod tests {
             } else {
                 text.to_owned()
             };
-            let (at, said) = parse_crps(&input, 8).unwrap_err();
+            let (at, message) = parse_crps(&input, 8).unwrap_err();
             assert_eq!(at, line, "{text}");
-            assert!(said.contains(problem), "{said}");
+            assert!(message.contains(problem), "{message}");
         }
     }
 }

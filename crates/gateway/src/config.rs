@@ -1,7 +1,7 @@
-//! The configuration of a gateway as people write it (TOML), and what it becomes.
+//! The configuration file of a gateway (TOML), and its resolved form.
 //!
-//! Reading the file is the caller's business; this module knows the fields, their defaults and what goes together.
-//! Paths are taken relative to the configuration file.
+//! The caller reads the file. This module defines the fields, their defaults and their consistency.
+//! Paths are relative to the configuration file.
 
 mod devices;
 mod live;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use linewarden_controller::Policy;
 use linewarden_dataplane as dataplane;
 use linewarden_dataplane::p4runtime::{self, P4Options};
-use linewarden_evidence::inband::Form;
+use linewarden_evidence::inband::ContentFormat;
 use linewarden_protocol::classic::p4dra;
 use linewarden_protocol::frame::Mac;
 use linewarden_protocol::gateway::ControlProtocol;
@@ -22,36 +22,36 @@ use linewarden_protocol::sources::Prefix;
 use linewarden_registry::Location;
 use serde::{Deserialize, Deserializer};
 
-pub use self::devices::FoundSources;
+pub use self::devices::DetectedSources;
 pub use self::p4::{BridgeSection, P4Section, Side};
 use crate::node::{ATTEST_PERIOD_S_MAX, P4DRA_ROUND_S, Settings};
 
-/// A whole configuration file.
+/// A configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GatewayConfig {
-    /// The gateway itself.
+    /// The gateway.
     pub gateway: GatewaySection,
-    /// Where its devices come from, if that is here ..
+    /// The registry, if it is on this machine ..
     pub registry: Option<RegistrySection>,
-    /// .. or who knows them, on other machines.
+    /// .. or the controllers on other machines.
     pub controller: Option<ControllerSection>,
-    /// One of the papers' profiles; insecure.
+    /// A classic profile; insecure.
     pub classic: Option<ClassicSection>,
-    /// The published P4DRA; insecure.
+    /// The published P4DRA protocol; insecure.
     pub p4dra_classic: Option<P4draClassicSection>,
-    /// What devices run is checked; nobody's if left out.
+    /// Attestation of devices; disabled if omitted.
     pub attest: Option<AttestSection>,
     /// The switch of `dataplane = "p4"`.
     pub p4: Option<P4Section>,
-    /// What its data plane runs is signed; nothing if left out.
+    /// Signed evidence about the data plane; disabled if omitted.
     pub evidence: Option<EvidenceSection>,
-    /// It gets rows only while it shows that its data plane runs what it should; always if left out.
+    /// Requirements for the gateway's evidence; the gateway always gets rows if omitted.
     pub trust: Option<TrustSection>,
-    /// Its log.
+    /// Logging.
     #[serde(default)]
     pub log: LogSection,
-    /// Its audit record; none if left out.
+    /// The gateway audit log; disabled if omitted.
     pub audit: Option<AuditSection>,
 }
 
@@ -59,59 +59,59 @@ pub struct GatewayConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GatewaySection {
-    /// Number of this gateway; keys are made for it, so it is never given to another one.
+    /// Number of this gateway. Keys are derived for it, so never assign it to another gateway.
     pub id: u32,
-    /// The engine that verifies.
+    /// The data plane.
     #[serde(default)]
     pub dataplane: Backend,
     /// Interfaces on the devices' side.
     #[serde(default)]
     pub interfaces: Vec<String>,
-    /// Own addresses, which devices send to; those of the interfaces if not given.
+    /// Addresses to which devices send; default: the addresses of the interfaces.
     pub addresses: Option<Vec<IpAddr>>,
-    /// Where devices are; the subnets of the interfaces if not given.
+    /// Prefixes of devices' addresses; default: the subnets of the interfaces.
     #[serde(default, deserialize_with = "devices::prefixes")]
     pub device_prefixes: Option<Vec<Prefix>>,
     /// UDP port of LAP/1.
     #[serde(default = "default_port")]
     pub port: u16,
-    /// UDP port of the desk, where devices' tickets are taken; LAP's plus 2 if not given, none if 0.
-    pub desk_port: Option<u16>,
-    /// The gate.
+    /// UDP port for tickets; default: `port` + 2; 0 disables the ticket relay.
+    pub ticket_port: Option<u16>,
+    /// The gate mode.
     #[serde(default)]
     pub gate: Gate,
     /// Control protocols of links that pass a gate without a session.
     #[serde(default, deserialize_with = "control_protocols")]
     pub always_pass: Vec<ControlProtocol>,
-    /// DHCP servers that devices may send to past a gate without a session, beside broadcast and the link's group.
+    /// DHCP servers to which devices may send past a gate without a session, besides broadcast and the link's group.
     #[serde(default)]
     pub dhcp_servers: Vec<IpAddr>,
-    /// Sealed gate: interfaces that opened datagrams may leave by past the network stack and its filters.
+    /// Sealed gate: interfaces to which opened datagrams may be sent without the network stack and its filters.
     #[serde(default)]
     pub forward_to: Vec<String>,
-    /// What becomes of a gate when the gateway ends, however it ends.
+    /// The state of the gate after the gateway has ended.
     #[serde(default)]
-    pub when_gone: WhenGone,
-    /// Where the program of a gate that stays closed is kept: a directory of the BPF filesystem.
+    pub gate_on_exit: GateOnExit,
+    /// The directory of the BPF filesystem in which the gate and its memory are pinned.
     #[serde(default = "default_pin_directory")]
     pub pin_directory: PathBuf,
-    /// Lease of a session, seconds.
-    #[serde(default = "default_lease_s")]
-    pub lease_s: u32,
-    /// Devices that fit; see [`GatewaySection::slots`].
+    /// Session lifetime, seconds.
+    #[serde(default = "default_session_lifetime_s")]
+    pub session_lifetime_s: u32,
+    /// Number of devices; see [`GatewaySection::slots`].
     pub slots: Option<u32>,
-    /// Rows held for a device beside the current one.
+    /// Rows of a device besides the current one.
     #[serde(default = "default_ring")]
     pub ring: u32,
-    /// More rows are fetched when no more than this are left.
+    /// More rows are requested when no more than this number is left.
     #[serde(default = "default_low_rows")]
     pub low_rows: u32,
-    /// Rows that a device may spend before its mark is moved: what a crash costs it at most.
+    /// Rows that a device may spend before its mark is moved: the maximum loss after a crash.
     #[serde(default = "default_mark_block")]
     pub mark_block: u32,
-    /// How long the gateway goes on without its controller, seconds.
-    #[serde(default = "default_link_lease_s")]
-    pub link_lease_s: u32,
+    /// Seconds that the gateway continues without its controller.
+    #[serde(default = "default_offline_limit_s")]
+    pub offline_limit_s: u32,
     /// NAKs a second and CPU.
     #[serde(default = "default_nak_per_s")]
     pub nak_per_s: u32,
@@ -121,10 +121,10 @@ pub struct GatewaySection {
     /// Messages of devices that are not in the data plane which go to the slow path, a second and CPU.
     #[serde(default = "default_miss_per_s")]
     pub miss_per_s: u32,
-    /// How often the registry is asked for changes, ms.
+    /// Interval of requests for changes, ms.
     #[serde(default = "default_feed_poll_ms")]
     pub feed_poll_ms: u64,
-    /// `host` only: threads for each address; one per CPU if not given.
+    /// `host` only: threads for each address; default: one for each CPU.
     pub threads: Option<usize>,
 }
 
@@ -136,7 +136,7 @@ pub struct RegistrySection {
     pub path: Location,
     /// The master key's file, of mode 0600.
     pub master_key_file: Option<PathBuf>,
-    /// Or the environment variable that holds it.
+    /// Or the environment variable that contains the master key.
     pub master_key_env: Option<String>,
 }
 
@@ -144,7 +144,7 @@ pub struct RegistrySection {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ControllerSection {
-    /// `HOST:PORT` of each controller, in the order in which they are asked.
+    /// `HOST:PORT` of each controller, in the order of use.
     pub addresses: Vec<String>,
     /// The CA of their certificates, PEM.
     pub ca: PathBuf,
@@ -152,7 +152,7 @@ pub struct ControllerSection {
     pub cert: PathBuf,
     /// Its private key, PEM, of mode 0600.
     pub key: PathBuf,
-    /// The name in the controllers' certificates, if it is not the host's.
+    /// The name in the controllers' certificates, if it differs from the host.
     pub server_name: Option<String>,
 }
 
@@ -160,11 +160,11 @@ pub struct ControllerSection {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClassicSection {
-    /// Which.
+    /// The profile.
     pub profile: ClassicProfile,
     /// 64, 128 or 256.
     pub response_bits: usize,
-    /// UDP port, another than LAP/1's.
+    /// UDP port, different from LAP/1's.
     #[serde(default = "default_classic_port")]
     pub port: u16,
     /// The CRPs, see [`crate::classic::parse_crps`].
@@ -178,12 +178,12 @@ pub struct P4draClassicSection {
     /// Ethernet type.
     #[serde(default = "default_ether_type")]
     pub ether_type: u16,
-    /// The MAC address that is told who is ok.
+    /// Destination MAC address of the reports about verified provers.
     #[serde(default = "default_p4dra_controller", deserialize_with = "mac")]
     pub controller: Mac,
     /// The provers, see [`crate::p4dra::parse_provers`]; of mode 0600.
     pub provers_file: PathBuf,
-    /// From one round to the next, seconds.
+    /// Interval of rounds, seconds.
     #[serde(default = "default_p4dra_round_s")]
     pub round_s: u32,
 }
@@ -192,12 +192,12 @@ pub struct P4draClassicSection {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AttestSection {
-    /// Provers that fit.
+    /// Maximum number of provers.
     pub provers: Option<u32>,
-    /// How long a period lasts, seconds: devices measure themselves once a period.
+    /// Duration of a period, seconds: devices measure themselves once in a period.
     #[serde(default = "default_period_s")]
     pub period_s: u32,
-    /// With which results are signed; they are not if left out.
+    /// The key that signs attestation results; unsigned if omitted.
     pub signing_key: Option<PathBuf>,
 }
 
@@ -205,40 +205,40 @@ pub struct AttestSection {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EvidenceSection {
-    /// With which statements are signed: a private key, or one that the TPM has encrypted; of mode 0600.
+    /// The key that signs evidence: a private key, or a key that the TPM has encrypted; of mode 0600.
     pub key: PathBuf,
-    /// The TPM that the key is of, by its TCTI; the key is in the file itself if left out.
+    /// The TCTI of the TPM that has the key; default: the key is in the file.
     pub tpm: Option<String>,
-    /// The file in which starts are counted. It must be kept as long as the key.
+    /// The file that counts starts. Keep it as long as the key.
     pub boot_count: PathBuf,
-    /// The socket where statements are asked for on this machine; none if left out.
+    /// The socket at which local processes request evidence; disabled if omitted.
     pub socket: Option<PathBuf>,
-    /// How packets that pass the gate carry evidence; not at all if left out.
-    pub in_packets: Option<Carrier>,
-    /// What they carry; [`PacketContent::Default`] if left out.
+    /// How packets that pass the gate carry evidence; disabled if omitted.
+    pub in_packets: Option<PacketCarrier>,
+    /// Content of the evidence in packets; default: [`PacketContent::Default`].
     pub packet_content: Option<PacketContent>,
-    /// The secret of their tags, which the appraiser has too: 32 hexadecimal digits; of mode 0600.
+    /// The secret key of their tags, which the appraiser needs too: 32 hexadecimal digits; of mode 0600.
     pub packet_key_file: Option<PathBuf>,
 }
 
 /// How packets carry evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Carrier {
-    /// IPv6 packets as a hop-by-hop option.
+pub enum PacketCarrier {
+    /// IPv6 packets carry it in a hop-by-hop option.
     Option,
-    /// Any frame, in one of its own beside it; P4 switches do.
+    /// A copy of any frame carries it; only for P4 switches.
     Clone,
 }
 
-/// What packets carry.
+/// Content of the evidence in packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PacketContent {
-    /// With a tag that proves it.
+    /// With a tag that authenticates it.
     #[default]
     Default,
-    /// The attesting BMv2's: nothing in it is proven.
+    /// The format of the attesting BMv2, without authentication.
     Classic,
 }
 
@@ -246,18 +246,18 @@ pub enum PacketContent {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrustSection {
-    /// What the data plane is to run.
+    /// The reference values of the data plane.
     pub reference: PathBuf,
-    /// By whom that must be signed; by nobody if left out.
+    /// The public key of the reference values' signature; unsigned if omitted.
     pub reference_key: Option<PathBuf>,
-    /// The public key of the data plane's statements.
+    /// The public key of the gateway's evidence.
     pub key: PathBuf,
-    /// From one look to the next, seconds.
+    /// Interval of evidence requests, seconds.
     #[serde(default = "default_trust_every_s")]
     pub every_s: u32,
-    /// How long an answer may take, seconds.
-    #[serde(default = "default_trust_answer_s")]
-    pub answer_s: u32,
+    /// Timeout of an evidence request, seconds.
+    #[serde(default = "default_trust_response_timeout_s")]
+    pub response_timeout_s: u32,
 }
 
 /// `[log]`.
@@ -272,17 +272,17 @@ pub struct LogSection {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AuditSection {
-    /// The file that records are appended to.
+    /// The file to which records are appended.
     pub path: PathBuf,
-    /// Records of each kind a second; what is beyond is counted.
+    /// Maximum number of records of each kind a second; further events are counted.
     #[serde(default = "default_audit_per_s")]
     pub per_s: u32,
-    /// The file is not made longer than this.
+    /// Maximum length of the file, bytes.
     #[serde(default = "default_audit_bytes_max")]
     pub bytes_max: u64,
 }
 
-/// Which engine verifies.
+/// The data plane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
@@ -295,37 +295,37 @@ pub enum Backend {
     P4,
 }
 
-/// The gate.
+/// The gate mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Gate {
-    /// Passes everything that is not LAP/1's.
+    /// Passes all frames except LAP/1 messages.
     #[default]
     Off,
-    /// Passes only live bound sessions and what must always pass.
+    /// Passes only frames of live bound sessions, and frames that always pass.
     Open,
-    /// Passes only what is sealed under a live session, both ways, and what must always pass.
+    /// Passes only datagrams sealed under a live session, in both directions, and frames that always pass.
     Sealed,
 }
 
-/// What becomes of a gate when its gateway ends.
+/// The state of the gate after the gateway has ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum WhenGone {
-    /// It stays: what has a live session passes until its lease ends, then nothing does.
+pub enum GateOnExit {
+    /// The gate stays: frames of a live session pass until the session expires, then no frame passes.
     #[default]
     Closed,
-    /// Everything passes.
+    /// All frames pass.
     Open,
 }
 
-/// Which of the papers' profiles.
+/// A classic profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClassicProfile {
-    /// One CRP a time.
+    /// One CRP at a time.
     Iot,
-    /// Two CRPs a time.
+    /// Two CRPs at a time.
     Uav,
 }
 
@@ -347,7 +347,7 @@ fn default_p4dra_round_s() -> u32 {
 fn default_pin_directory() -> PathBuf {
     PathBuf::from("/sys/fs/bpf/linewarden")
 }
-fn default_lease_s() -> u32 {
+fn default_session_lifetime_s() -> u32 {
     300
 }
 fn default_ring() -> u32 {
@@ -359,7 +359,7 @@ fn default_low_rows() -> u32 {
 fn default_mark_block() -> u32 {
     4
 }
-fn default_link_lease_s() -> u32 {
+fn default_offline_limit_s() -> u32 {
     86_400
 }
 fn default_nak_per_s() -> u32 {
@@ -380,7 +380,7 @@ fn default_period_s() -> u32 {
 fn default_trust_every_s() -> u32 {
     60
 }
-fn default_trust_answer_s() -> u32 {
+fn default_trust_response_timeout_s() -> u32 {
     10
 }
 fn default_audit_per_s() -> u32 {
@@ -390,7 +390,7 @@ fn default_audit_bytes_max() -> u64 {
     1 << 30
 }
 
-/// A MAC address as six pairs of hexadecimal digits.
+/// Parses a MAC address of six pairs of hexadecimal digits.
 fn mac<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Mac, D::Error> {
     let text = String::deserialize(deserializer)?;
     let mut pairs = text.split(':');
@@ -405,7 +405,7 @@ fn mac<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Mac, D::Error> {
     }
 }
 
-/// Names of control protocols.
+/// Parses names of control protocols.
 fn control_protocols<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<ControlProtocol>, D::Error> {
     let names = Vec::<String>::deserialize(deserializer)?;
     let protocol = |name: String| {
@@ -415,7 +415,7 @@ fn control_protocols<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<C
                 .map(|protocol| protocol.name())
                 .collect();
             serde::de::Error::custom(format!(
-                "{name}: no control protocol; known are {}",
+                "{name} is not a control protocol; use {}",
                 known.join(", ")
             ))
         })
@@ -423,18 +423,18 @@ fn control_protocols<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<C
     names.into_iter().map(protocol).collect()
 }
 
-/// The mark is moved ahead when no more rows than this may be spent.
+/// The mark is moved when no more rows than this may be spent.
 pub(crate) const LOW_CREDIT: u32 = 2;
 
-/// A field that cannot be used; whoever read the file knows its line.
+/// A field that cannot be used. The code that has read the file adds the line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {problem}", path.join("."))]
 pub struct FieldError {
     /// Tables and key, outermost first.
     pub path: Vec<&'static str>,
-    /// What is wrong and what would do.
+    /// The problem, and the remedy.
     pub problem: String,
-    /// Others may have read or written a secret.
+    /// Whether others may have read or written a secret.
     pub is_unsafe: bool,
 }
 
@@ -449,7 +449,7 @@ impl FieldError {
 }
 
 impl GatewayConfig {
-    /// Makes the paths absolute, seen from the configuration file's directory.
+    /// Makes the paths absolute, relative to the configuration file's directory.
     pub fn resolve_paths(&mut self, directory: &Path) {
         let evidence = self.evidence.as_mut().map(EvidenceSection::paths);
         let trust = self.trust.as_mut().map(TrustSection::paths);
@@ -475,7 +475,7 @@ impl GatewayConfig {
         });
         let controller = self.controller.as_mut();
         let controller = controller.map(|section| [&mut section.ca, &mut section.cert, &mut section.key]);
-        // An empty one stays empty, and is a mistake.
+        // An empty path stays empty, and is reported as an error.
         let named = paths
             .into_iter()
             .chain(registry.into_iter().flatten())
@@ -499,19 +499,19 @@ impl EvidenceSection {
         ]
     }
 
-    /// What packets carry, if they are to carry anything.
+    /// The content of evidence in packets, if packets carry any.
     #[must_use]
-    pub fn form(&self) -> Option<Form> {
+    pub fn form(&self) -> Option<ContentFormat> {
         let content = self.packet_content.unwrap_or_default();
         self.in_packets.map(|_| match content {
-            PacketContent::Default => Form::Default,
-            PacketContent::Classic => Form::Classic,
+            PacketContent::Default => ContentFormat::Default,
+            PacketContent::Classic => ContentFormat::Classic,
         })
     }
 }
 
 impl TrustSection {
-    /// What is to be made absolute.
+    /// The paths of this section.
     pub fn paths(&mut self) -> [Option<&mut PathBuf>; 3] {
         [
             Some(&mut self.reference),
@@ -522,14 +522,14 @@ impl TrustSection {
 }
 
 impl GatewaySection {
-    /// Where the program is kept beyond the end of the process, if it is.
+    /// The directory in which the program is pinned beyond the end of the process, if it is.
     #[must_use]
-    pub fn pins(&self) -> Option<&Path> {
+    pub fn kept_in(&self) -> Option<&Path> {
         let is_kept = self.dataplane != Backend::P4 && self.gate != Gate::Off;
-        (is_kept && self.when_gone == WhenGone::Closed).then_some(&self.pin_directory)
+        (is_kept && self.gate_on_exit == GateOnExit::Closed).then_some(&self.pin_directory)
     }
 
-    /// Devices that fit: as many as `lap` has registers for, or 100,000.
+    /// Number of devices; default: as many as `lap` has registers for, or 100,000.
     #[must_use]
     pub fn slots(&self) -> u32 {
         self.slots.unwrap_or(match self.dataplane {
@@ -540,7 +540,7 @@ impl GatewaySection {
 }
 
 impl AttestSection {
-    /// Provers that fit: as many as `lap` has registers for, or 100,000.
+    /// Number of provers; default: as many as `lap` has registers for, or 100,000.
     fn provers(&self, dataplane: Backend) -> u32 {
         self.provers.unwrap_or(match dataplane {
             Backend::P4 => p4runtime::PROVERS,
@@ -549,27 +549,27 @@ impl AttestSection {
     }
 }
 
-/// What a configuration becomes.
+/// A resolved configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Resolved {
-    /// How the controller gives rows out to this gateway.
+pub struct ResolvedConfig {
+    /// The lease policy for this gateway.
     pub policy: Policy,
     /// For the data plane.
     pub config: dataplane::Config,
     /// For the node.
     pub settings: Settings,
-    /// Interfaces without a subnet, while `device_prefixes` is not set. The gateway can start: it admits no device behind them until
-    /// they have one. A configuration of a machine that is complete has none.
+    /// Interfaces without a subnet, while `device_prefixes` is not set. The gateway can start, but admits no device
+    /// behind them until they have a subnet. Empty on a completely configured machine.
     pub without_subnet: Vec<FieldError>,
-    /// A warning, if device prefixes are the subnets of bridges, bonds, VLANs or macvlans because `device_prefixes` is not set: services
-    /// can be in these.
+    /// A warning, if device prefixes are the subnets of bridges, bonds, VLANs or macvlans because `device_prefixes`
+    /// is not set: these may contain services.
     pub upper_subnets: Option<FieldError>,
-    /// Interface numbers, in the order of the names.
+    /// Interface indexes, in the order of the names.
     pub interfaces: Vec<u32>,
-    /// Numbers of the interfaces that are forwarded to.
+    /// Indexes of the interfaces of `forward_to`.
     pub forward_to: Vec<u32>,
-    /// Where devices' tickets are taken, if anywhere.
-    pub desk_port: Option<u16>,
+    /// The port of the ticket relay, if any.
+    pub ticket_port: Option<u16>,
     /// The switch, of `dataplane = "p4"`.
     pub p4: Option<P4Options>,
 }
@@ -600,7 +600,7 @@ mod tests {
         let resolved = config.resolve([1, 2], 3).unwrap();
         assert_eq!(resolved.config.gateway_id, GatewayId(7));
         assert_eq!(resolved.config.lap_port, 20_550);
-        assert_eq!(resolved.config.lease_s, 300);
+        assert_eq!(resolved.config.session_lifetime_s, 300);
         assert_eq!(resolved.config.gate, dataplane::Gate::Off);
         assert_eq!(resolved.settings.mark_block, 4);
         assert_eq!(resolved.interfaces, Vec::<u32>::new());
@@ -621,15 +621,15 @@ mod tests {
                 format!("[gateway]\nid = 1\ninterfaces = [\"lo\"]\nforward_to = [\"lo\"]\n{gate}{REGISTRY}");
             refused(&text)
         };
-        for (gate, problem) in [("", "only a sealed"), ("gate = \"sealed\"\n", "devices' side")] {
-            let (path, said) = with(gate);
+        for (gate, problem) in [("", "only a sealed"), ("gate = \"sealed\"\n", "in `interfaces`")] {
+            let (path, message) = with(gate);
             assert_eq!(path, "gateway.forward_to");
-            assert!(said.contains(problem), "{said}");
+            assert!(message.contains(problem), "{message}");
         }
     }
 
     #[test]
-    fn what_passes_without_a_session_is_named_and_needs_a_gate() {
+    fn exempt_protocols_are_known_by_name_and_need_a_gate() {
         let with = |lists: &str, gate: &str| {
             format!("[gateway]\nid = 1\ninterfaces = [\"lo\"]\n{gate}{lists}{REGISTRY}")
         };
@@ -658,7 +658,7 @@ mod tests {
                 "always_pass = [\"ptp\", \"ptp\"]\n",
                 open,
                 "gateway.always_pass",
-                "named twice",
+                "occurs twice",
             ),
             (
                 "dhcp_servers = [\"255.255.255.255\"]\n",
@@ -679,9 +679,9 @@ mod tests {
                 "at most 4",
             ),
         ] {
-            let (path, said) = refused(&with(lists, gate));
+            let (path, message) = refused(&with(lists, gate));
             assert_eq!(path, field, "{lists}");
-            assert!(said.contains(problem), "{said}");
+            assert!(message.contains(problem), "{message}");
         }
         let unknown = with("always_pass = [\"goose\"]\n", open);
         let error = toml::from_str::<GatewayConfig>(&unknown).unwrap_err().to_string();
@@ -699,7 +699,7 @@ mod tests {
             (
                 format!("id = 1\ninterfaces = [\"lw-none0\"]\n{REGISTRY}"),
                 "gateway.interfaces",
-                "no interface lw-none0",
+                "interface lw-none0 does not exist",
             ),
             (
                 format!("id = 1\ndataplane = \"host\"\n{REGISTRY}"),
@@ -712,8 +712,8 @@ mod tests {
                 "no gate",
             ),
             (
-                format!("{host}lease_s = 0\n{REGISTRY}"),
-                "gateway.lease_s",
+                format!("{host}session_lifetime_s = 0\n{REGISTRY}"),
+                "gateway.session_lifetime_s",
                 "at least a second",
             ),
             (format!("{host}port = 0\n{REGISTRY}"), "gateway.port", "20550"),
@@ -734,17 +734,17 @@ mod tests {
             ),
         ];
         for (text, path, problem) in cases {
-            let (found, said) = refused(&format!("[gateway]\n{text}"));
+            let (found, message) = refused(&format!("[gateway]\n{text}"));
             assert_eq!(found, path, "{text}");
-            assert!(said.contains(problem), "{said}");
+            assert!(message.contains(problem), "{message}");
         }
     }
 
     #[test]
-    fn all_mistakes_are_told_at_once() {
+    fn all_errors_are_reported_at_once() {
         let text = format!(
-            "[gateway]\nid = 1\ndataplane = \"host\"\naddresses = []\ngate = \"open\"\nlease_s = 0\nmark_block = 15\n\
-             low_rows = 20\nfeed_poll_ms = 0\nlink_lease_s = 0\nforward_to = [\"a\", \"a\"]\n{REGISTRY}\
+            "[gateway]\nid = 1\ndataplane = \"host\"\naddresses = []\ngate = \"open\"\nsession_lifetime_s = 0\nmark_block = 15\n\
+             low_rows = 20\nfeed_poll_ms = 0\noffline_limit_s = 0\nforward_to = [\"a\", \"a\"]\n{REGISTRY}\
              [audit]\npath = \"a\"\nper_s = 0\nbytes_max = 1\n"
         );
         let errors = parse(&text).check().unwrap_err();
@@ -760,10 +760,10 @@ mod tests {
                 "gateway.forward_to",
                 "gateway.forward_to",
                 "gateway.gate",
-                "gateway.lease_s",
-                "gateway.link_lease_s",
                 "gateway.low_rows",
                 "gateway.mark_block",
+                "gateway.offline_limit_s",
+                "gateway.session_lifetime_s",
             ]
         );
     }

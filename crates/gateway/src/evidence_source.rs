@@ -1,91 +1,105 @@
-//! Who signs what a gateway's data plane runs: the gateway itself, by the kernel's word, or the switch.
+//! Sources of signed evidence about the data plane: the gateway, which measures the kernel, or the switch.
 
+#[cfg(feature = "full")]
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
+#[cfg(feature = "full")]
 use std::time::Duration;
 
-use linewarden_dataplane::{Measurement, p4runtime};
+use linewarden_dataplane::Measurement;
+#[cfg(feature = "full")]
+use linewarden_dataplane::p4runtime;
 use linewarden_evidence::statement::Nonce;
-use linewarden_p4runtime::evidence::{AskError, Client, Listing};
+#[cfg(feature = "full")]
+use linewarden_p4runtime::evidence::{Client, EvidenceClientError, InventoryScope};
+#[cfg(feature = "full")]
 use linewarden_tls::ClientTls;
 
-use crate::attester::{Attester, AttesterError, Shown};
+use crate::attester::{Attester, AttesterError, SignedEvidence};
 
-/// A switch that says nothing for so long is asked anew: its TPM takes its time.
-const ANSWER_MAX: Duration = Duration::from_secs(30);
+#[cfg(feature = "full")]
+/// Timeout of evidence requests to the switch. A TPM needs seconds.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A switch that has changed must not fill this machine's memory: a bridge of 65,536 entries is 5 MB.
+#[cfg(feature = "full")]
+/// Maximum size of an inventory from the switch, bytes. A bridge of 65,536 entries takes 5 MB.
 const INVENTORY_BYTES_MAX: usize = 64 << 20;
 
-/// Where statements come from.
+/// The source of evidence.
 #[derive(Clone)]
 pub enum EvidenceSource {
-    /// This process, which has a key, signs what it has measured.
+    /// This process signs its measurements with its key.
     Gateway(Arc<Mutex<Attester>>),
-    /// The switch measures itself, and has the key.
+    /// The switch measures itself and signs.
+    #[cfg(feature = "full")]
     Switch(SwitchAttester),
 }
 
-/// A P4 switch that gives evidence beside P4Runtime.
+#[cfg(feature = "full")]
+/// A P4 switch that serves evidence beside P4Runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SwitchAttester {
-    /// Where.
+    /// The address of the service.
     pub address: SocketAddr,
-    /// As which it proves itself; in the clear if `None`.
+    /// TLS identity of the gateway; plain text if `None`.
     pub tls: Option<ClientTls>,
 }
 
-/// Why there is no statement.
+/// The reason why no evidence was created.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ShowError {
+pub(crate) enum EvidenceError {
     #[error(transparent)]
     Attester(#[from] AttesterError),
+    #[cfg(feature = "full")]
     #[error(transparent)]
-    Switch(#[from] AskError),
-    #[error("the switch has not answered for {} s", ANSWER_MAX.as_secs())]
-    Silent,
-    #[error("the thread that was to sign is gone: {0}")]
-    Ended(#[from] tokio::task::JoinError),
-    /// The data plane and its configuration do not go together.
-    #[error("nothing was measured that could be signed here")]
-    Unmeasured,
+    Switch(#[from] EvidenceClientError),
+    #[cfg(feature = "full")]
+    #[error("no evidence received from the switch for {} s", RESPONSE_TIMEOUT.as_secs())]
+    Timeout,
+    #[error("the signing thread has ended: {0}")]
+    TaskFailed(#[from] tokio::task::JoinError),
+    /// The data plane and the source do not fit together.
+    #[error("no measurement for this evidence source")]
+    NotMeasured,
 }
 
 impl EvidenceSource {
-    /// A statement in answer to this nonce: of what was measured, or of the switch as it is now.
-    pub(crate) async fn show(
+    /// Returns signed evidence with this nonce: of the measurement, or of the switch's present state.
+    pub(crate) async fn statement(
         &self,
         nonce: Nonce,
         measurement: Option<Box<Measurement>>,
-    ) -> Result<Shown, ShowError> {
+    ) -> Result<SignedEvidence, EvidenceError> {
         match (self, measurement) {
             (Self::Gateway(attester), Some(measurement)) => {
                 let attester = Arc::clone(attester);
-                // A TPM takes its time, and others wait on this thread.
+                // A TPM needs seconds, and this thread serves other requests.
                 let sign = move || {
                     let mut attester = attester.lock().unwrap_or_else(PoisonError::into_inner);
-                    attester.show(nonce, *measurement)
+                    attester.sign(nonce, *measurement)
                 };
                 Ok(tokio::task::spawn_blocking(sign).await??)
             }
+            #[cfg(feature = "full")]
             (Self::Switch(switch), None) => {
-                let shown = tokio::time::timeout(ANSWER_MAX, switch.show(nonce)).await;
-                Ok(shown.map_err(|_| ShowError::Silent)??)
+                let result = tokio::time::timeout(RESPONSE_TIMEOUT, switch.statement(nonce)).await;
+                Ok(result.map_err(|_| EvidenceError::Timeout)??)
             }
-            _ => Err(ShowError::Unmeasured),
+            _ => Err(EvidenceError::NotMeasured),
         }
     }
 }
 
+#[cfg(feature = "full")]
 impl SwitchAttester {
-    /// Without the entries of what a gateway changes all the time, which no reference values have.
-    async fn show(&self, nonce: Nonce) -> Result<Shown, AskError> {
+    /// Omits entries that the gateway changes all the time, which no reference value contains.
+    async fn statement(&self, nonce: Nonce) -> Result<SignedEvidence, EvidenceClientError> {
         let mut client = Client::connect(self.address, self.tls.as_ref())
             .await?
             .with_inventory_max(INVENTORY_BYTES_MAX);
-        let listing = Listing::AllBut(p4runtime::changing_objects());
+        let listing = InventoryScope::AllExcept(p4runtime::changing_objects());
         let attested = client.attest(nonce.0, listing).await?;
-        Ok(Shown {
+        Ok(SignedEvidence {
             statement: attested.statement,
             inventory: attested.inventory.unwrap_or_default(),
         })

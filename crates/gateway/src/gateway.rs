@@ -1,4 +1,4 @@
-//! The shell around the node: its threads, clocks, randomness and link to the controller.
+//! Runs a node: threads, clocks, random numbers and the link to the controller.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -7,38 +7,38 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use linewarden_dataplane::{Counters, DataPlane, DataPlaneError, Live};
+use linewarden_dataplane::{Counters, DataPlane, DataPlaneError, LiveSettings};
 use linewarden_protocol::ids::GatewayId;
 use linewarden_protocol::sources::DeviceSources;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-use crate::audit::{AuditLog, AuditState, CloseReason, Happening, session_name};
-use crate::desk::Counts as DeskCounts;
+use crate::audit::{AuditEvent, AuditLog, AuditState, CloseReason, session_name};
+use crate::dispatcher::{ControllerLink, RequestDispatcher, RequestQueues, StatusSample};
 use crate::evidence_source::EvidenceSource;
-use crate::exchange::{Answer, Ask};
-use crate::feeder::{ControllerLink, Desks, Feeder, Look};
 use crate::node::{Node, ReconfigureError, Settings, SettingsError, Status};
+use crate::requests::{ControllerRequest, ControllerResponse};
 use crate::tasks;
+use crate::ticket_relay::TicketCounts;
 use crate::time::Clock;
 
-/// How long handshakes under way may take once the gateway is told to stop.
+/// Time for handshakes in progress after the stop was requested.
 const STOP_GRACE: Duration = Duration::from_millis(200);
-/// How long the controller has for taking note of where the gateway stood.
-const SETTLE_MAX: Duration = Duration::from_secs(10);
+/// Timeout for the last report of unused rows.
+const UNUSED_ROWS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why a gateway cannot start.
+/// The reason why a gateway cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum GatewayError {
-    /// Settings that do not fit together.
+    /// The settings are inconsistent.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// Settings that cannot come into force.
+    /// The settings cannot be applied.
     #[error(transparent)]
     Reconfigure(#[from] ReconfigureError),
-    /// The operating system gave no thread.
-    #[error("cannot start a thread: {0}; check the limit on processes (`ulimit -u`)")]
+    /// The operating system provides no thread.
+    #[error("starting a thread failed: {0}; check the limit on processes (`ulimit -u`)")]
     Thread(#[from] std::io::Error),
-    /// The control thread is gone.
+    /// The control thread has ended.
     #[error("the gateway's control thread has ended; see the log")]
     Ended,
     /// The data plane failed.
@@ -46,107 +46,107 @@ pub enum GatewayError {
     DataPlane(#[from] DataPlaneError),
 }
 
-/// What a gateway leaves behind.
+/// The result of stopping a gateway.
 #[derive(Debug, Default)]
-pub struct Stopped {
-    /// How things stood.
+pub struct StopReport {
+    /// The last status.
     pub status: Status,
-    /// All verdicts.
+    /// Frames by verdict.
     pub counters: Counters,
-    /// Whether the controller knows where the gateway stood; if not, each device loses the rows below its mark.
-    pub settled: bool,
-    /// The data plane goes on without this process, with all that it holds, for the next one to take up.
-    pub goes_on: bool,
+    /// Whether the controller has recorded the unused rows; if not, each device loses the rows below its mark.
+    pub marks_committed: bool,
+    /// The data plane keeps running without this process; the next process continues with its memory.
+    pub keeps_running: bool,
 }
 
-/// Another configuration for a gateway at work.
+/// Another configuration for a running gateway.
 #[derive(Debug)]
-pub struct Change {
-    /// Of the node.
+pub struct ConfigChange {
+    /// For the node.
     pub settings: Settings,
-    /// Of the data plane.
-    pub live: Live,
+    /// For the data plane.
+    pub live: LiveSettings,
     /// Rows that may be spent at once after a first authentication.
     pub mark_block: u32,
-    /// The audit record's file, opened anew, and its rate.
+    /// The gateway audit log, opened again, and its rate.
     pub audit: Option<(AuditLog, u32)>,
 }
 
-/// A gateway at work. Dropping it stops it.
+/// A running gateway. Dropping it stops it.
 pub struct Gateway {
-    messages: Post,
-    control: Option<JoinHandle<Stopped>>,
+    control_sender: ControlSender,
+    control_thread: Option<JoinHandle<StopReport>>,
     /// Disconnected when the link's thread has ended.
     link: Mutex<mpsc::Receiver<()>>,
     shared: Arc<Shared>,
 }
 
-enum Message {
-    Answer(Answer),
+enum ControlMessage {
+    Response(ControllerResponse),
     Run(Action),
-    Change(
-        Box<Change>,
+    Reconfigure(
+        Box<ConfigChange>,
         mpsc::SyncSender<Result<Option<AuditLog>, ReconfigureError>>,
     ),
-    Refuse(Vec<String>),
-    Audit(Option<(AuditLog, u32)>, mpsc::SyncSender<Option<AuditLog>>),
-    Record(Happening),
+    ConfigRefused(Vec<String>),
+    SetAudit(Option<(AuditLog, u32)>, mpsc::SyncSender<Option<AuditLog>>),
+    Record(AuditEvent),
     Stop,
 }
 
-/// Messages to the control thread, which is woken by them.
+/// Sends messages to the control thread and wakes it.
 #[derive(Clone)]
-struct Post {
-    messages: mpsc::Sender<Message>,
-    bell: Arc<OwnedFd>,
+struct ControlSender {
+    messages: mpsc::Sender<ControlMessage>,
+    wakeup: Arc<OwnedFd>,
 }
 
-impl Post {
-    fn new() -> io::Result<(Self, mpsc::Receiver<Message>)> {
+impl ControlSender {
+    fn new() -> io::Result<(Self, mpsc::Receiver<ControlMessage>)> {
         let (messages, inbox) = mpsc::channel();
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let bell = Arc::new(bell);
-        Ok((Self { messages, bell }, inbox))
+        let wakeup = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let wakeup = Arc::new(wakeup);
+        Ok((Self { messages, wakeup }, inbox))
     }
 
-    /// False when the control thread is gone.
-    fn send(&self, message: Message) -> bool {
+    /// Returns `false` if the control thread has ended.
+    fn send(&self, message: ControlMessage) -> bool {
         let sent = self.messages.send(message).is_ok();
-        // A full counter has rung already.
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        // If the counter is full, the thread has been woken already.
+        let _ = rustix::io::write(&self.wakeup, &1u64.to_ne_bytes());
         sent
     }
 }
 
 /// Runs actions on the control thread with the data plane.
 #[derive(Clone)]
-pub struct PlaneHandle {
-    messages: Post,
+pub struct DataPlaneHandle {
+    control_sender: ControlSender,
     shared: Arc<Shared>,
 }
 
-impl PlaneHandle {
-    /// As [`Gateway::with_plane`].
+impl DataPlaneHandle {
+    /// As [`Gateway::with_data_plane`].
     ///
     /// # Errors
     /// The control thread has ended.
-    pub fn with_plane<T: Send + 'static>(
+    pub fn with_data_plane<T: Send + 'static>(
         &self,
         action: impl FnOnce(&mut dyn DataPlane) -> T + Send + 'static,
     ) -> Result<T, GatewayError> {
         let (reply, result) = mpsc::sync_channel(1);
-        let run = Box::new(move |plane: &mut dyn DataPlane| {
-            // Nobody waits any more: the caller was interrupted.
-            let _ = reply.send(action(plane));
+        let run = Box::new(move |data_plane: &mut dyn DataPlane| {
+            // If the caller was interrupted, no receiver is left.
+            let _ = reply.send(action(data_plane));
         });
-        if !self.messages.send(Message::Run(run)) {
+        if !self.control_sender.send(ControlMessage::Run(run)) {
             return Err(GatewayError::Ended);
         }
         result.recv().map_err(|_| GatewayError::Ended)
     }
 
-    /// Publishes what has become of tickets.
-    pub(crate) fn note_tickets(&self, counts: DeskCounts) {
+    /// Publishes the ticket counts.
+    pub(crate) fn publish_ticket_counts(&self, counts: TicketCounts) {
         *self.shared.tickets.lock().unwrap_or_else(PoisonError::into_inner) = Some(counts);
     }
 }
@@ -157,13 +157,13 @@ type Action = Box<dyn FnOnce(&mut dyn DataPlane) + Send>;
 struct Shared {
     /// Without `tickets`.
     status: Mutex<Status>,
-    tickets: Mutex<Option<DeskCounts>>,
+    tickets: Mutex<Option<TicketCounts>>,
     changed: Condvar,
 }
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Status> {
-        // A status is whole at every moment, whoever panicked.
+        // The status is consistent at every moment, so a poisoned lock is usable.
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -176,100 +176,100 @@ impl Shared {
 }
 
 impl Gateway {
-    /// Starts a node over this data plane, which the caller has attached to its interface or sockets already; it
-    /// answers nothing before the first freshness value is drawn.
+    /// Starts a node over this data plane, which the caller has attached to its interfaces or sockets. The gateway
+    /// sends no reply before the first freshness value is drawn.
     ///
     /// # Errors
-    /// Settings that do not fit together, or no thread to be had.
+    /// The settings are inconsistent, or the operating system provides no thread.
     pub fn start(
-        plane: Box<dyn DataPlane>,
+        data_plane: Box<dyn DataPlane>,
         controller: impl Into<ControllerLink>,
         gateway_id: GatewayId,
         settings: Settings,
     ) -> Result<Self, GatewayError> {
-        Self::start_with(plane, controller, gateway_id, settings, None)
+        Self::start_with_evidence(data_plane, controller, gateway_id, settings, None)
     }
 
-    /// Likewise, with who signs what the data plane runs.
+    /// The same, with a source of signed evidence.
     ///
     /// # Errors
     /// As [`Gateway::start`].
-    pub fn start_with(
-        plane: Box<dyn DataPlane>,
+    pub fn start_with_evidence(
+        data_plane: Box<dyn DataPlane>,
         controller: impl Into<ControllerLink>,
         gateway_id: GatewayId,
         settings: Settings,
         source: Option<EvidenceSource>,
     ) -> Result<Self, GatewayError> {
         let controller = controller.into();
-        let node = Node::new(plane, settings)?;
-        let (messages, inbox) = Post::new()?;
+        let node = Node::new(data_plane, settings)?;
+        let (messages, inbox) = ControlSender::new()?;
         let shared = Arc::new(Shared::default());
-        let (desks, link) = start_feeder(
-            Feeder::new(controller.clone(), gateway_id, source),
+        let (queues, link) = start_dispatcher(
+            RequestDispatcher::new(controller.clone(), gateway_id, source),
             &messages,
             &shared,
         )?;
-        let control = Control {
+        let control = ControlLoop {
             node,
             inbox,
-            bell: Arc::clone(&messages.bell),
-            desks,
+            wakeup: Arc::clone(&messages.wakeup),
+            queues,
             controller,
             audit: None,
-            lost_before: 0,
+            records_lost_before: 0,
             published: Arc::clone(&shared),
         };
         let control = std::thread::Builder::new()
             .name("lw-control".to_owned())
             .spawn(move || control.run())?;
         Ok(Self {
-            messages,
-            control: Some(control),
+            control_sender: messages,
+            control_thread: Some(control),
             link: Mutex::new(link),
             shared,
         })
     }
 
-    /// How things stand.
+    /// The status.
     #[must_use]
     pub fn status(&self) -> Status {
         self.shared.status()
     }
 
-    /// Waits until the status is as wanted, at most for `timeout`. Says whether it is.
+    /// Waits until the status satisfies `condition`, at most for `timeout`. Returns whether it does.
     #[must_use]
-    pub fn wait_until(&self, timeout: Duration, wanted: impl Fn(&Status) -> bool) -> bool {
+    pub fn wait_until(&self, timeout: Duration, condition: impl Fn(&Status) -> bool) -> bool {
         let (status, _) = self
             .shared
             .changed
-            .wait_timeout_while(self.shared.lock(), timeout, |status| !wanted(status))
+            .wait_timeout_while(self.shared.lock(), timeout, |status| !condition(status))
             .unwrap_or_else(PoisonError::into_inner);
-        wanted(&status)
+        condition(&status)
     }
 
     /// Runs `action` on the control thread with the data plane.
     ///
     /// # Errors
     /// The control thread has ended.
-    pub fn with_plane<T: Send + 'static>(
+    pub fn with_data_plane<T: Send + 'static>(
         &self,
         action: impl FnOnce(&mut dyn DataPlane) -> T + Send + 'static,
     ) -> Result<T, GatewayError> {
-        self.plane_handle().with_plane(action)
+        self.data_plane_handle().with_data_plane(action)
     }
 
-    /// Takes messages from other sources from now on; see [`DataPlane::set_sources`]. Sessions that this closes are put into the audit
-    /// record.
+    /// Sets the sources from which messages are accepted; see [`DataPlane::set_sources`]. Sessions that this closes
+    /// are recorded in the gateway audit log.
     ///
     /// # Errors
     /// The control thread has ended.
     pub fn set_sources(&self, sources: DeviceSources) -> Result<(), GatewayError> {
-        let closed = self.with_plane(move |plane| plane.set_sources(&sources))?;
+        let closed = self.with_data_plane(move |data_plane| data_plane.set_sources(&sources))?;
         for closed in closed {
             let (device, address) = (closed.device, closed.address);
-            tracing::warn!(%device, %address, "closed the session: this machine has the device's address now");
-            self.record(Happening::SessionClosed {
+            tracing::warn!(device_id = %device, %address, "session closed: an interface of this machine has the address of the device now");
+            self.record(AuditEvent::SessionClosed {
                 device,
                 session: session_name(closed.session),
                 reason: CloseReason::OwnAddress { own_address: address },
@@ -278,75 +278,80 @@ impl Gateway {
         Ok(())
     }
 
-    /// A way to the data plane for another thread.
+    /// Returns a handle to the data plane for another thread.
     #[must_use]
-    pub fn plane_handle(&self) -> PlaneHandle {
-        PlaneHandle {
-            messages: self.messages.clone(),
+    pub fn data_plane_handle(&self) -> DataPlaneHandle {
+        DataPlaneHandle {
+            control_sender: self.control_sender.clone(),
             shared: Arc::clone(&self.shared),
         }
     }
 
-    /// Puts another configuration into force: all of it at once, or nothing.
+    /// Applies another configuration: all of it at once, or nothing.
     ///
     /// # Errors
-    /// What does not fit together; the data plane's refusal; the control thread has ended.
-    pub fn change(&self, change: Change) -> Result<(), GatewayError> {
+    /// The settings are inconsistent, the data plane rejects them, or the control thread has ended.
+    pub fn reconfigure(&self, change: ConfigChange) -> Result<(), GatewayError> {
         let (reply, result) = mpsc::sync_channel(1);
-        if !self.messages.send(Message::Change(Box::new(change), reply)) {
+        if !self
+            .control_sender
+            .send(ControlMessage::Reconfigure(Box::new(change), reply))
+        {
             return Err(GatewayError::Ended);
         }
-        // The old file is closed here, where a slow disk keeps nobody waiting.
+        // The old file is closed on this thread, so a slow disk delays no device.
         drop(result.recv().map_err(|_| GatewayError::Ended)??);
         Ok(())
     }
 
-    /// Takes note that another configuration was refused.
-    pub fn refuse_change(&self, errors: Vec<String>) {
-        self.messages.send(Message::Refuse(errors));
+    /// Records that another configuration was rejected.
+    pub fn record_refused_config(&self, errors: Vec<String>) {
+        self.control_sender.send(ControlMessage::ConfigRefused(errors));
     }
 
-    /// Sets where the audit record goes, and at most how many of each kind a second.
+    /// Sets the gateway audit log, and the maximum number of records of each kind a second.
     ///
     /// # Errors
     /// The control thread has ended.
     pub fn set_audit(&self, audit: Option<(AuditLog, u32)>) -> Result<(), GatewayError> {
         let (reply, old) = mpsc::sync_channel(1);
-        if !self.messages.send(Message::Audit(audit, reply)) {
+        if !self.control_sender.send(ControlMessage::SetAudit(audit, reply)) {
             return Err(GatewayError::Ended);
         }
         drop(old.recv().map_err(|_| GatewayError::Ended)?);
         Ok(())
     }
 
-    /// Puts something into the audit record.
-    pub fn record(&self, what: Happening) {
-        self.messages.send(Message::Record(what));
+    /// Adds an event to the gateway audit log.
+    pub fn record(&self, event: AuditEvent) {
+        self.control_sender.send(ControlMessage::Record(event));
     }
 
-    /// All verdicts so far.
+    /// Returns all verdicts so far.
     ///
     /// # Errors
-    /// The control thread has ended, or the kernel gives no counters.
+    /// The control thread has ended, or the kernel returns no counters.
     pub fn counters(&self) -> Result<Counters, GatewayError> {
-        Ok(self.with_plane(|plane| plane.counters())??)
+        Ok(self.with_data_plane(|data_plane| data_plane.counters())??)
     }
 
-    /// Answers REQUESTs with NAKs, lets handshakes under way end, shuts all devices out, says where each stood and
-    /// detaches the data plane. One that outlives its process is left as it is: the next process goes on with it.
+    /// Stops the gateway: replies to REQUESTs with NAKs, completes handshakes in progress, revokes all devices,
+    /// reports the unused rows and detaches the data plane. A data plane that outlives its process keeps running for
+    /// the next process.
     ///
     /// # Errors
     /// The control thread has ended before.
-    pub fn stop(mut self) -> Result<Stopped, GatewayError> {
-        let control = self.control.take().ok_or(GatewayError::Ended)?;
-        self.messages.send(Message::Stop);
+    pub fn stop(mut self) -> Result<StopReport, GatewayError> {
+        let control = self.control_thread.take().ok_or(GatewayError::Ended)?;
+        self.control_sender.send(ControlMessage::Stop);
         let stopped = control.join().map_err(|_| GatewayError::Ended);
-        self.await_link();
+        self.wait_for_link();
         stopped
     }
 
-    /// Whoever closes the registry next is the last to have it open, unless somebody is still being asked for evidence.
-    fn await_link(&mut self) {
+    /// Waits for the link's thread, so the caller is the last user of the registry, unless evidence is still being
+    /// created.
+    fn wait_for_link(&mut self) {
         let link = self.link.get_mut().unwrap_or_else(PoisonError::into_inner);
         let _ = link.recv_timeout(tasks::GRACE);
     }
@@ -354,41 +359,41 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        if let Some(control) = self.control.take() {
-            self.messages.send(Message::Stop);
+        if let Some(control) = self.control_thread.take() {
+            self.control_sender.send(ControlMessage::Stop);
             let _ = control.join();
-            self.await_link();
+            self.wait_for_link();
         }
     }
 }
 
-fn start_feeder(
-    (feeder, desks): (Feeder, Desks),
-    messages: &Post,
+fn start_dispatcher(
+    (dispatcher, queues): (RequestDispatcher, RequestQueues),
+    messages: &ControlSender,
     shared: &Arc<Shared>,
-) -> Result<(Desks, mpsc::Receiver<()>), GatewayError> {
-    // The database's own work is done by threads of the driver; unsealing is a few milliseconds a chunk.
+) -> Result<(RequestQueues, mpsc::Receiver<()>), GatewayError> {
+    // The driver's threads do the database work. Opening a part of the leases takes a few milliseconds.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let plane = PlaneHandle {
-        messages: messages.clone(),
+    let data_plane = DataPlaneHandle {
+        control_sender: messages.clone(),
         shared: Arc::clone(shared),
     };
     let shared = Arc::clone(shared);
-    let look = move || {
-        let counted = plane.with_plane(|plane| {
+    let sample_status = move || {
+        let counted = data_plane.with_data_plane(|data_plane| {
             let now_ns = Clock::now().boot_ns;
             let now_s = u32::try_from(now_ns / 1_000_000_000).unwrap_or(u32::MAX);
-            Ok::<_, DataPlaneError>(Look {
+            Ok::<_, DataPlaneError>(StatusSample {
                 at_ns: now_ns,
                 status: Status::default(),
-                counters: plane.counters()?,
-                handling: plane.handling()?,
-                sessions: plane.sessions(now_s),
+                counters: data_plane.counters()?,
+                handling: data_plane.handling_times()?,
+                sessions: data_plane.session_count(now_s),
             })
         });
-        Some(Look {
+        Some(StatusSample {
             status: shared.status(),
             ..counted.ok()?.ok()?
         })
@@ -398,173 +403,178 @@ fn start_feeder(
     std::thread::Builder::new()
         .name("lw-link".to_owned())
         .spawn(move || {
-            // Once the control thread is gone, so is everybody who asked.
-            let answer = |answer| {
-                messages.send(Message::Answer(answer));
+            // Once the control thread has ended, no receiver is left.
+            let handle_response = |response| {
+                messages.send(ControlMessage::Response(response));
             };
-            runtime.block_on(feeder.serve(answer, look));
+            runtime.block_on(dispatcher.serve(handle_response, sample_status));
             tasks::end(runtime);
             drop(at_work);
         })?;
-    Ok((desks, link))
+    Ok((queues, link))
 }
 
-struct Control {
+struct ControlLoop {
     node: Node,
-    inbox: mpsc::Receiver<Message>,
-    bell: Arc<OwnedFd>,
-    desks: Desks,
+    inbox: mpsc::Receiver<ControlMessage>,
+    wakeup: Arc<OwnedFd>,
+    queues: RequestQueues,
     controller: ControllerLink,
     audit: Option<AuditLog>,
-    /// Records that earlier files lost.
-    lost_before: u64,
+    /// Records that earlier log files lost.
+    records_lost_before: u64,
     published: Arc<Shared>,
 }
 
-impl Control {
-    fn run(mut self) -> Stopped {
-        while self.turn() {}
+impl ControlLoop {
+    fn run(mut self) -> StopReport {
+        while self.run_once() {}
         if self.node.outlives_process() {
-            let audit = self.end_audit(true);
+            let audit = self.close_audit(true);
             self.publish();
             drop(audit);
-            return Stopped {
+            return StopReport {
                 status: self.node.status().clone(),
-                counters: self.node.plane().counters().unwrap_or_default(),
-                settled: true,
-                goes_on: true,
+                counters: self.node.data_plane().counters().unwrap_or_default(),
+                marks_committed: true,
+                keeps_running: true,
             };
         }
         self.node.begin_stop();
         let grace_ends = Instant::now() + STOP_GRACE;
         while Instant::now() < grace_ends {
-            self.turn();
+            self.run_once();
         }
-        let stood = self.node.close();
-        // They are answered in their order, so the last answer is to this one.
-        let answers = 1 + usize::from(self.node.is_settling());
-        self.desks.hand_in(Ask::Settle(stood));
-        let settled = self.await_settled(answers);
-        let counters = self.node.plane().counters().unwrap_or_default();
-        let audit = self.end_audit(settled);
+        let unused_rows = self.node.close();
+        // Responses have the order of the requests, so the last response belongs to this request.
+        let responses = 1 + usize::from(self.node.is_reporting_unused_rows());
+        self.queues.send(ControllerRequest::ReportUnusedRows(unused_rows));
+        let marks_committed = self.wait_for_unused_rows(responses);
+        let counters = self.node.data_plane().counters().unwrap_or_default();
+        let audit = self.close_audit(marks_committed);
         self.publish();
-        // The status is out before the disk is waited for.
+        // The status is published before waiting for the disk.
         drop(audit);
-        Stopped {
+        StopReport {
             status: self.node.status().clone(),
             counters,
-            settled,
-            goes_on: false,
+            marks_committed,
+            keeps_running: false,
         }
     }
 
-    /// Does what is due, then waits for the next message or event. False when it is time to stop.
-    fn turn(&mut self) -> bool {
-        // Told to listen before it is looked at: what comes in between makes the descriptor readable.
-        self.node.plane_mut().listen();
-        let asks = self.node.tick(Clock::now(), &mut random);
-        asks.into_iter().for_each(|ask| self.desks.hand_in(ask));
-        self.hand_records(false);
+    /// Does the work that is due, then waits for the next message or event. Returns `false` after a stop request.
+    fn run_once(&mut self) -> bool {
+        // The data plane is armed before it is read, so an event in between makes the descriptor readable.
+        self.node.data_plane_mut().arm_wake();
+        let requests = self.node.tick(Clock::now(), &mut random);
+        requests.into_iter().for_each(|request| self.queues.send(request));
+        self.forward_records(false);
         self.publish();
-        self.wait();
+        self.wait_for_work();
         loop {
             match self.inbox.try_recv() {
-                Ok(Message::Answer(answer)) => self.node.answer(answer, Clock::now()),
-                Ok(Message::Run(action)) => action(self.node.plane_mut()),
-                Ok(Message::Stop) | Err(TryRecvError::Disconnected) => return false,
-                Ok(order) => self.take_order(order),
+                Ok(ControlMessage::Response(response)) => self.node.handle_response(response, Clock::now()),
+                Ok(ControlMessage::Run(action)) => action(self.node.data_plane_mut()),
+                Ok(ControlMessage::Stop) | Err(TryRecvError::Disconnected) => return false,
+                Ok(order) => self.handle_command(order),
                 Err(TryRecvError::Empty) => return true,
             }
         }
     }
 
-    /// What does not touch the node's course.
-    fn take_order(&mut self, message: Message) {
+    /// Handles commands that do not depend on the node's state.
+    fn handle_command(&mut self, message: ControlMessage) {
         match message {
-            Message::Change(change, reply) => {
-                let _ = reply.send(self.change(*change));
+            ControlMessage::Reconfigure(change, reply) => {
+                let _ = reply.send(self.reconfigure(*change));
             }
-            Message::Refuse(errors) => self.node.refuse_reload(errors),
-            Message::Audit(audit, reply) => {
-                let _ = reply.send(self.exchange_audit(audit));
+            ControlMessage::ConfigRefused(errors) => self.node.record_refused_config(errors),
+            ControlMessage::SetAudit(audit, reply) => {
+                let _ = reply.send(self.replace_audit_log(audit));
             }
-            Message::Record(what) => self.node.record(what),
-            Message::Answer(_) | Message::Run(_) | Message::Stop => {}
+            ControlMessage::Record(event) => self.node.record(event),
+            ControlMessage::Response(_) | ControlMessage::Run(_) | ControlMessage::Stop => {}
         }
     }
 
-    fn change(&mut self, change: Change) -> Result<Option<AuditLog>, ReconfigureError> {
+    fn reconfigure(&mut self, change: ConfigChange) -> Result<Option<AuditLog>, ReconfigureError> {
         self.node
             .reconfigure(change.settings, &change.live, Clock::now())?;
-        // What others give out, they decide.
+        // Remote controllers have their own lease policy.
         if let ControllerLink::InProcess(controller) = &self.controller {
             controller.set_mark_block(change.mark_block);
         }
-        Ok(self.exchange_audit(change.audit))
+        Ok(self.replace_audit_log(change.audit))
     }
 
-    /// Returns the one before, to be closed by somebody who has time.
-    fn exchange_audit(&mut self, audit: Option<(AuditLog, u32)>) -> Option<AuditLog> {
-        self.hand_records(false);
+    /// Returns the previous log, which the caller closes.
+    fn replace_audit_log(&mut self, audit: Option<(AuditLog, u32)>) -> Option<AuditLog> {
+        self.forward_records(false);
         let (log, per_s) = audit.map_or((None, 0), |(log, per_s)| (Some(log), per_s));
         let old = std::mem::replace(&mut self.audit, log);
-        self.lost_before += old.as_ref().map_or(0, |old| old.state().lost);
+        self.records_lost_before += old.as_ref().map_or(0, |old| old.state().lost);
         self.node.set_audit_rate(per_s);
         old
     }
 
-    fn hand_records(&mut self, end: bool) {
-        let records = self.node.take_records(end);
+    fn forward_records(&mut self, end: bool) {
+        let records = self.node.take_audit_records(end);
         let Some(audit) = &self.audit else {
             return;
         };
-        records.into_iter().for_each(|record| audit.hand_in(record));
+        records.into_iter().for_each(|record| audit.submit(record));
         let state = audit.state();
-        self.node.note_audit(AuditState {
-            lost: self.lost_before + state.lost,
+        self.node.set_audit_state(AuditState {
+            lost: self.records_lost_before + state.lost,
             ..state
         });
     }
 
-    fn end_audit(&mut self, settled: bool) -> Option<AuditLog> {
-        self.hand_records(true);
-        self.node.record(Happening::Stopped { settled });
-        self.hand_records(true);
+    fn close_audit(&mut self, marks_committed: bool) -> Option<AuditLog> {
+        self.forward_records(true);
+        self.node.record(AuditEvent::Stopped { marks_committed });
+        self.forward_records(true);
         self.audit.take()
     }
 
-    fn wait(&mut self) {
+    fn wait_for_work(&mut self) {
         let now_ns = Clock::now().monotonic_ns;
         let wait_ns = self.node.due_ns(now_ns).saturating_sub(now_ns);
         let timeout = Timespec {
             tv_sec: 0,
-            // A tenth of a second at most; rounded up, or it would not be due yet.
+            // At most one second; rounded up, or the work would not be due yet.
             tv_nsec: i64::try_from(wait_ns.saturating_add(1000))
                 .unwrap_or(0)
                 .min(999_999_999),
         };
-        let mut fds = vec![PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN)];
-        let listening = self.node.plane().bell();
+        let mut fds = vec![PollFd::from_borrowed_fd(self.wakeup.as_fd(), PollFlags::IN)];
+        let listening = self.node.data_plane().wake_fd();
         fds.extend(listening.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-        // Interrupted or failed: the loop looks at everything anyway.
+        // After an interrupt or an error, the loop checks everything anyway.
         let _ = poll(&mut fds, Some(&timeout));
         let mut count = [0u8; 8];
-        let _ = rustix::io::read(&self.bell, &mut count);
+        let _ = rustix::io::read(&self.wakeup, &mut count);
     }
 
-    fn await_settled(&mut self, mut answers: usize) -> bool {
-        let until = Instant::now() + SETTLE_MAX;
+    fn wait_for_unused_rows(&mut self, mut responses: usize) -> bool {
+        let until = Instant::now() + UNUSED_ROWS_TIMEOUT;
         while let Some(left) = until.checked_duration_since(Instant::now()) {
             match self.inbox.recv_timeout(left) {
-                Ok(Message::Answer(Answer::Settled(_))) if answers > 1 => answers -= 1,
-                Ok(Message::Answer(Answer::Settled(Ok(_)))) => return true,
-                Ok(Message::Answer(Answer::Settled(Err(error)))) => {
-                    tracing::warn!(?error, "rows below the marks stay spent");
+                Ok(ControlMessage::Response(ControllerResponse::ReportUnusedRows(_))) if responses > 1 => {
+                    responses -= 1
+                }
+                Ok(ControlMessage::Response(ControllerResponse::ReportUnusedRows(Ok(_)))) => return true,
+                Ok(ControlMessage::Response(ControllerResponse::ReportUnusedRows(Err(error)))) => {
+                    tracing::warn!(
+                        ?error,
+                        "reporting unused rows failed; rows below the marks count as spent"
+                    );
                     return false;
                 }
-                Ok(Message::Run(action)) => action(self.node.plane_mut()),
-                Ok(Message::Answer(_) | Message::Stop) => {}
-                Ok(order) => self.take_order(order),
+                Ok(ControlMessage::Run(action)) => action(self.node.data_plane_mut()),
+                Ok(ControlMessage::Response(_) | ControlMessage::Stop) => {}
+                Ok(order) => self.handle_command(order),
                 Err(_) => return false,
             }
         }
@@ -585,7 +595,11 @@ pub(crate) fn random() -> Option<[u8; 8]> {
     match getrandom::fill(&mut bytes) {
         Ok(()) => Some(bytes),
         Err(error) => {
-            tracing::error!(%error, "the operating system gives no random bytes");
+            tracing::error!(
+                %error,
+                action = "check the random number generator of the kernel (getrandom)",
+                "reading random bytes failed; retrying; 16 s after the last freshness value, no device can authenticate"
+            );
             None
         }
     }

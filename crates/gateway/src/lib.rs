@@ -1,49 +1,84 @@
-//! The node: one data plane, its devices and their rows, its link to a controller.
+//! The gateway: one data plane, its devices and their rows, and a link to a controller.
 //!
 //! ```text
-//!              ┌──── control thread: woken by events, answers, time ───┐
-//!   packets    │                                                       │
-//!  ─────────►  │  data plane ◄─── Node (no clock, no randomness,       │
-//!              │  events, misses ─►      no database of its own)       │
-//!              └──────────────────────▲───────────┬────────────────────┘
-//!                              Answer │           │ Ask
+//!              ┌──── control thread: woken by events, responses and time ────┐
+//!   frames     │                                                             │
+//!  ─────────►  │  data plane ◄─── Node (no clock, no random numbers,         │
+//!              │  events, misses ─►      no database, no threads of its own) │
+//!              └──────────────────────▲───────────┬──────────────────────────┘
+//!                  ControllerResponse │           │ ControllerRequest
 //!                                     │           ▼
-//!                             the link to the controller
+//!                             link to the controller
 //! ```
 //!
-//! [`Node`] decides everything and waits for nothing: it is told the time, draws randomness from its caller, drives a
-//! [`DataPlane`](linewarden_dataplane::DataPlane), and asks the controller by [`Ask`]s whose [`Answer`]s come whenever
-//! they come. [`Desk`] takes what devices ask of the controller end to end, and hands it on. [`Gateway`] is the shell around it: the threads, the clocks, the link. While the controller is away, the
-//! node goes on with what it holds (LAP/1 1.4.6); the packet path notices nothing.
+//! [`Node`] makes all decisions and never blocks. It gets the time and random numbers from its caller, drives a
+//! [`DataPlane`](linewarden_dataplane::DataPlane), and sends [`ControllerRequest`]s, whose [`ControllerResponse`]s arrive at any time later.
+//! [`Gateway`] runs a node: threads, clocks and the link. [`TicketRelay`] relays tickets of devices to the controller. While the controller
+//! does not respond, the node continues with its leases and sessions (LAP/1 1.4.6), and the data plane is not affected.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`config`] | the configuration file, its checks and defaults |
+//! | [`data_plane`] | start and release of the data plane |
+//! | `gateway` | [`Gateway`]: threads, clocks, link |
+//! | `node` | [`Node`]: devices, rows, sessions, attestation, eviction |
+//! | `requests`, `dispatcher` | requests to a controller in this process or on another machine |
+//! | `ticket_relay` | [`TicketRelay`], with its rate limits |
+//! | [`evidence_server`], `attester`, `evidence_source`, `packet_stamper` | signed evidence about the data plane |
+//! | [`audit`] | the gateway audit log |
+//! | [`addresses`] | addresses of interfaces |
+//! | [`classic`], [`p4dra`] | files of the classic profiles |
+//!
+//! ```
+//! use linewarden_gateway::classic::parse_crps;
+//!
+//! // identifier, challenge, response
+//! let crps = parse_crps("1 00000001 1111111111111111\n", 8).unwrap();
+//! assert_eq!(crps[0], [(1, vec![0x11; 8])]);
+//! ```
+#![cfg_attr(
+    not(feature = "full"),
+    allow(
+        dead_code,
+        unused_imports,
+        unused_variables,
+        irrefutable_let_patterns,
+        reason = "a controller in the same process needs less"
+    )
+)]
 #![forbid(unsafe_code)]
 
 pub mod addresses;
 mod attester;
 pub mod audit;
 pub mod classic;
+#[cfg(feature = "full")]
 pub mod config;
-mod desk;
-pub mod evidence_desk;
+#[cfg(feature = "full")]
+pub mod data_plane;
+mod dispatcher;
+pub mod evidence_server;
 mod evidence_source;
-mod exchange;
-mod feeder;
 mod gateway;
-mod in_packets;
 mod node;
 pub mod p4dra;
-pub mod plane;
+mod packet_stamper;
+mod requests;
 mod tasks;
+mod ticket_relay;
 mod time;
 
-pub use attester::{Attester, AttesterError, Shown};
-pub use desk::{Counts as DeskCounts, Desk, DeskError, DeskSockets};
-pub use evidence_source::{EvidenceSource, SwitchAttester};
-pub use exchange::{Answer, Ask, LinkError};
-pub use feeder::{About, ControllerLink};
-pub use gateway::{Change, Gateway, GatewayError, PlaneHandle, Stopped};
-pub use in_packets::InPackets;
+pub use attester::{Attester, AttesterError, SignedEvidence};
+pub use dispatcher::{ControllerLink, DataPlaneInfo};
+pub use evidence_source::EvidenceSource;
+#[cfg(feature = "full")]
+pub use evidence_source::SwitchAttester;
+pub use gateway::{ConfigChange, DataPlaneHandle, Gateway, GatewayError, StopReport};
 pub use node::{
-    AttestStatus, Eviction, InPacketsStatus, LinkState, Node, P4draStatus, ReconfigureError, Settings,
+    AttestStatus, Eviction, LinkState, Node, P4draStatus, PacketEvidenceStatus, ReconfigureError, Settings,
     SettingsError, Status, TrustState, WRONG_TAGS,
 };
+pub use packet_stamper::PacketStamper;
+pub use requests::{ControllerRequest, ControllerResponse, LinkError};
+pub use ticket_relay::{TicketCounts, TicketRelay, TicketRelayError, TicketSockets};
 pub use time::Clock;

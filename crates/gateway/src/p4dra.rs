@@ -1,4 +1,4 @@
-//! The provers of `p4dra-classic`, as a text file.
+//! The prover file of `p4dra-classic`.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -10,32 +10,32 @@ use linewarden_protocol::attest::{AttestationKey, ConfigurationHash};
 use linewarden_protocol::classic::p4dra::ProverId;
 use zeroize::Zeroizing;
 
-/// Why a file of provers cannot be used. No message repeats what stands in it.
+/// The reason why a prover file cannot be used. No message contains file content.
 #[derive(Debug, thiserror::Error)]
 pub enum ProverFileError {
-    /// The operating system refused, or others than its owner can get at the keys.
+    /// Reading failed, or the file's permissions allow access by others.
     #[error("{}: {source}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         #[source]
         source: PrivateFileError,
     },
-    /// It is too long.
-    #[error("{}: longer than {FILE_BYTES_MAX} bytes, which no file of this kind is", path.display())]
+    /// The file is too long.
+    #[error("{}: longer than {FILE_BYTES_MAX} bytes; check that this is a prover file", path.display())]
     Long {
         /// The file.
         path: PathBuf,
     },
-    /// A line is wrong.
+    /// A line is invalid.
     #[error("{}, line {line}: {problem}", path.display())]
     Line {
         /// The file.
         path: PathBuf,
-        /// From 1.
+        /// The line, from 1.
         line: usize,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
 }
@@ -51,13 +51,13 @@ impl ProverFileError {
     }
 }
 
-/// No file is read further: a million provers, and room for as many remarks.
+/// Maximum size of a file, bytes: a million provers with comments.
 const FILE_BYTES_MAX: usize = 256 << 20;
 
-/// Reads a file of provers, which holds their keys: only its owner may get at it.
+/// Reads a prover file. The file contains keys, so only its owner may have access.
 ///
 /// # Errors
-/// The file, the line and what is wrong with it.
+/// The file, the line and the problem.
 pub fn read_provers(path: &Path) -> Result<Vec<P4draProver>, ProverFileError> {
     let refuse = |source| match source {
         PrivateFileError::Io(error) if error.kind() == ErrorKind::FileTooLarge => ProverFileError::Long {
@@ -69,7 +69,7 @@ pub fn read_provers(path: &Path) -> Result<Vec<P4draProver>, ProverFileError> {
         },
     };
     let length = path.metadata().map_err(|error| refuse(error.into()))?.len();
-    // The buffer is made, and wiped, at its full size. A file that has grown since is too long.
+    // The buffer is allocated and wiped at its full size. A file that has grown since is too long.
     let room = usize::try_from(length).unwrap_or(usize::MAX).min(FILE_BYTES_MAX);
     let bytes = read_private(path, room).map_err(refuse)?;
     parse_provers(&bytes).map_err(|(line, problem)| ProverFileError::Line {
@@ -79,10 +79,11 @@ pub fn read_provers(path: &Path) -> Result<Vec<P4draProver>, ProverFileError> {
     })
 }
 
-/// Reads provers, one a line: `d k h`, of 32, 64 and 64 hexadecimal digits. Empty lines and what follows `#` are skipped.
+/// Reads provers, one in each line: `d k h`, of 32, 64 and 64 hexadecimal digits. Empty lines and text after `#` are
+/// skipped.
 ///
 /// # Errors
-/// The line, from 1, and what is wrong with it.
+/// The line, from 1, and the problem.
 pub fn parse_provers(bytes: &[u8]) -> Result<Vec<P4draProver>, (usize, String)> {
     let mut provers: Vec<P4draProver> = Vec::new();
     let mut lines: HashMap<ProverId, usize> = HashMap::new();
@@ -114,7 +115,7 @@ fn parse_line(content: &[u8]) -> Result<P4draProver, String> {
     Ok(P4draProver {
         id: ProverId(digits("d", d)?),
         key: AttestationKey::from_bytes(*Zeroizing::new(digits("k", k)?)),
-        h: ConfigurationHash(digits("h", h)?),
+        configuration_hash: ConfigurationHash(digits("h", h)?),
     })
 }
 
@@ -147,7 +148,7 @@ mod tests {
         let prover = |d, k, h| P4draProver {
             id: ProverId([d; 16]),
             key: AttestationKey::from_bytes([k; 32]),
-            h: ConfigurationHash([h; 32]),
+            configuration_hash: ConfigurationHash([h; 32]),
         };
         let provers = parse_provers(text.as_bytes()).unwrap();
         assert_eq!(provers, [prover(1, 2, 3), prover(4, 5, 6)]);
@@ -158,7 +159,7 @@ mod tests {
         let good = line(1, 0xab, 3);
         let cases = [
             (String::new(), 1, "no prover"),
-            ("# nobody\n\n".to_owned(), 3, "no prover"),
+            ("# no prover\n\n".to_owned(), 3, "no prover"),
             (format!("{good} 00"), 1, "4 fields"),
             (good.replacen("01", "0x", 1), 1, "d is not 32"),
             (good.replacen("ab", "", 1), 1, "k is not 64"),
@@ -167,10 +168,10 @@ mod tests {
             (format!("{good}\n\u{e9} {good}"), 2, "4 fields"),
         ];
         for (text, line, problem) in cases {
-            let (at, said) = parse_provers(text.as_bytes()).unwrap_err();
+            let (at, message) = parse_provers(text.as_bytes()).unwrap_err();
             assert_eq!(at, line, "{text}");
-            assert!(said.contains(problem), "{said}");
-            assert!(!said.contains("abab"), "{said}");
+            assert!(message.contains(problem), "{message}");
+            assert!(!message.contains("abab"), "{message}");
         }
     }
 
@@ -188,10 +189,10 @@ mod tests {
             }
         }
         std::fs::write(&path, "1 2\n").unwrap();
-        let said = read_provers(&path).unwrap_err().to_string();
+        let message = read_provers(&path).unwrap_err().to_string();
         assert!(
-            said.ends_with("provers, line 1: 2 fields; expected are d, k, h"),
-            "{said}"
+            message.ends_with("provers, line 1: 2 fields; expected are d, k, h"),
+            "{message}"
         );
     }
 }

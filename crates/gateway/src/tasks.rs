@@ -1,14 +1,14 @@
-//! Tasks that a runtime has left when its work is done.
+//! Orderly shutdown of an asynchronous runtime.
 
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
 
-/// How long they have.
+/// Timeout for the remaining tasks.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);
 
-/// Ends a runtime, whose tasks end before. The database's driver gives connections back in tasks: one that is dropped unrun leaves its
-/// connection to a thread that closes it some time later, and until then the registry's log lies beside its file.
+/// Ends a runtime after its tasks have ended. The database driver returns connections in tasks. A connection whose
+/// task did not run is closed by a thread later, and until then the registry's write-ahead log stays beside its file.
 pub(crate) fn end(runtime: Runtime) {
     runtime.block_on(async {
         let tasks = tokio::runtime::Handle::current().metrics();

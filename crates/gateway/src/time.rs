@@ -1,9 +1,9 @@
-//! The two clocks that a gateway goes by (LAP/1 1.4.1).
+//! The two clocks of a gateway (LAP/1 1.4.1).
 
 use linewarden_registry::BootId;
 
-/// Which start of this machine the boot-time clock counts from; `None` where the kernel does not tell, as in a container
-/// without that part of /proc.
+/// Returns the boot id, which identifies the start of the boot-time clock; `None` if the kernel does not provide it,
+/// as in a container without that part of /proc.
 pub(crate) fn boot_id() -> Option<BootId> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
@@ -13,18 +13,18 @@ pub(crate) fn boot_id() -> Option<BootId> {
     Some(BootId(number.to_be_bytes()))
 }
 
-/// A moment on both clocks, nanoseconds.
+/// The time on both clocks, nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Clock {
-    /// `CLOCK_MONOTONIC`, which stands still while the machine is suspended.
+    /// `CLOCK_MONOTONIC`, which stops during a suspend.
     pub monotonic_ns: u64,
-    /// `CLOCK_BOOTTIME`, which goes on.
+    /// `CLOCK_BOOTTIME`, which does not stop.
     pub boot_ns: u64,
 }
 
 impl Clock {
-    /// Reads both clocks. A thread switch between the two readings would look like a suspend, so the pair is taken
-    /// again when the readings lie far apart.
+    /// Reads both clocks. A thread switch between the two readings would look like a suspend, so the readings are
+    /// repeated until they are close together.
     #[must_use]
     pub fn now() -> Self {
         const APART_NS: u64 = 1_000_000;
@@ -45,7 +45,7 @@ impl Clock {
         }
     }
 
-    /// How long the machine has been suspended since it was started.
+    /// Time that the machine was suspended since its start.
     #[must_use]
     pub(crate) fn suspended_ns(self) -> u64 {
         self.boot_ns.saturating_sub(self.monotonic_ns)
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn both_clocks_go_on_and_boot_time_is_not_behind() {
+    fn both_clocks_advance_and_boot_time_is_not_behind() {
         let first = Clock::now();
         let second = Clock::now();
         assert!(second.monotonic_ns >= first.monotonic_ns);

@@ -1,4 +1,4 @@
-//! Attestation by a whole gateway: rounds over real sockets, and what follows from them at the gate and in the registry.
+//! Attestation by a whole gateway: rounds over real sockets, and their effects on the gate and in the registry.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -23,19 +23,20 @@ use linewarden_measurement::HashAlgorithm;
 use linewarden_measurement::configuration::Configuration;
 use linewarden_measurement::files::{ContentHash, FileEntry, FilePath, Mode as FileMode};
 use linewarden_measurement::pcr::PcrValues;
-use linewarden_protocol::attest::prover::{Answer, AskedBy, Prover};
+use linewarden_protocol::attest::prover::{ProofOutcome, Prover, RequestTagKey};
 use linewarden_protocol::attest::{AttestationKey, ConfigurationHash, Round};
 use linewarden_protocol::ids::{DeviceId, Mode, Period};
 use linewarden_protocol::keys::SessionKey;
 use linewarden_protocol::verdict::Verdict;
 use linewarden_protocol::wire::{self, Message};
 use linewarden_registry::{
-    Credentials, GroupName, GroupPolicy, Home, NewGroup, NewProver, Protection, Reopen, RollOut, State,
+    AttestationState, Credentials, GroupName, GroupPolicy, NewGroup, NewProver, Protection, ProverLocation,
+    ReleaseMode, RollOut,
 };
 
 use zerocopy::IntoBytes as _;
 
-use self::site::{Client, GATEWAY, LONG, Site, record, row_key};
+use self::site::{GATEWAY, LONG, Site, TestDevice, record, row_key};
 
 const HOUR_S: u64 = 3_600;
 
@@ -58,48 +59,48 @@ fn group() -> GroupName {
     GroupName::new("sensors").unwrap()
 }
 
-/// Rounds come as fast as they can be ordered; two silences of three quarantine.
+/// Rounds start only on request; two missed proofs of three quarantine a device.
 fn policy() -> GroupPolicy {
     GroupPolicy {
         every_s: HOUR_S as u32,
         jitter_s: 0,
-        answer_ms: 500,
-        silent: 2,
-        of: 3,
+        proof_timeout_ms: 500,
+        missed_limit: 2,
+        window_rounds: 3,
         ..GroupPolicy::default()
     }
 }
 
-/// What a device runs, and the session that it has; the test changes both.
+/// The configuration and the session of a device; the test changes both.
 #[derive(Clone)]
-struct Inside {
+struct DeviceState {
     configuration: Arc<Mutex<u8>>,
     session: Arc<Mutex<Option<SessionKey>>>,
-    is_mute: Arc<AtomicBool>,
-    /// In whose names it sends junk.
+    is_muted: Arc<AtomicBool>,
+    /// Device ids for which it sends junk.
     victims: Arc<Mutex<Vec<DeviceId>>>,
 }
 
-/// Pieces of junk for each victim and request.
+/// Junk messages for each victim and challenge.
 const JUNK: u8 = 20;
 
-/// A device's role as a prover, on a socket and a thread of its own.
-struct Attester {
-    inside: Inside,
+/// A device as a prover, on its own socket and thread.
+struct SimulatedProver {
+    state: DeviceState,
     address: SocketAddr,
     ends: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Attester {
+impl SimulatedProver {
     fn start(device: DeviceId) -> Self {
         let address = [127, 0, 1, device.0.to_be_bytes()[7]];
         let socket = UdpSocket::bind(SocketAddr::from((address, 0))).unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-        let inside = Inside {
+        let inside = DeviceState {
             configuration: Arc::new(Mutex::new(1)),
             session: Arc::default(),
-            is_mute: Arc::default(),
+            is_muted: Arc::default(),
             victims: Arc::default(),
         };
         let ends = Arc::new(AtomicBool::new(false));
@@ -107,26 +108,26 @@ impl Attester {
             address: socket.local_addr().unwrap(),
             thread: Some(std::thread::spawn({
                 let (inside, ends) = (inside.clone(), Arc::clone(&ends));
-                move || answer_all(device, &socket, &inside, &ends)
+                move || respond_to_requests(device, &socket, &inside, &ends)
             })),
-            inside,
+            state: inside,
             ends,
         }
     }
 
     fn runs(&self, content: u8) {
-        *self.inside.configuration.lock().unwrap() = content;
+        *self.state.configuration.lock().unwrap() = content;
     }
 }
 
-impl Drop for Attester {
+impl Drop for SimulatedProver {
     fn drop(&mut self) {
         self.ends.store(true, Ordering::Relaxed);
         self.thread.take().unwrap().join().unwrap();
     }
 }
 
-fn answer_all(device: DeviceId, socket: &UdpSocket, inside: &Inside, ends: &AtomicBool) {
+fn respond_to_requests(device: DeviceId, socket: &UdpSocket, inside: &DeviceState, ends: &AtomicBool) {
     let mut prover = Prover::new(device, Period(0));
     let mut buffer = [0u8; 2048];
     while !ends.load(Ordering::Relaxed) {
@@ -137,12 +138,12 @@ fn answer_all(device: DeviceId, socket: &UdpSocket, inside: &Inside, ends: &Atom
             let round = Round::from(request);
             for victim in inside.victims.lock().unwrap().iter() {
                 for junk in 0..JUNK {
-                    let proof = round.answer(*victim, [junk; 64]);
+                    let proof = round.proof_message(*victim, [junk; 64]);
                     socket.send_to(proof.as_bytes(), from).unwrap();
                 }
             }
         }
-        if inside.is_mute.load(Ordering::Relaxed) {
+        if inside.is_muted.load(Ordering::Relaxed) {
             continue;
         }
         let session = inside.session.lock().unwrap().clone();
@@ -155,22 +156,22 @@ fn answer_all(device: DeviceId, socket: &UdpSocket, inside: &Inside, ends: &Atom
             let round = Round::from(request);
             let request_key = attestation_key(device).for_requests(device, round.gateway, round.start.period);
             let by = match (in_session, &session) {
-                (true, Some(key)) => AskedBy::Session(key),
+                (true, Some(key)) => RequestTagKey::Session(key),
                 (true, None) => return None,
-                (false, _) => AskedBy::Request(&request_key),
+                (false, _) => RequestTagKey::Request(&request_key),
             };
-            let asked = screened.verify(Some(by)).ok()?;
-            let answer = match prover.answer(asked) {
-                Answer::Period(start, asked) => {
-                    // Measured when the period begins, and then not again.
+            let target = screened.verify(Some(by)).ok()?;
+            let response = match prover.respond(target) {
+                ProofOutcome::MeasurementNeeded(start, target) => {
+                    // The device measures itself once, when the period starts.
                     let h = configuration(*inside.configuration.lock().unwrap()).hash();
                     let key = attestation_key(device).for_period(device, &start, &ConfigurationHash(h.0));
-                    prover.begin(&asked, &key);
-                    prover.answer(asked)
+                    prover.begin_period(&target, &key);
+                    prover.respond(target)
                 }
-                answer => answer,
+                response => response,
             };
-            answer.bytes().map(<[u8]>::to_vec)
+            response.bytes().map(<[u8]>::to_vec)
         });
         if let Some(proof) = proof {
             socket.send_to(&proof, from).unwrap();
@@ -178,14 +179,14 @@ fn answer_all(device: DeviceId, socket: &UdpSocket, inside: &Inside, ends: &Atom
     }
 }
 
-/// A site whose devices are enrolled as provers, each at its attester.
-struct Field {
+/// A site whose devices are enrolled as provers.
+struct ProverSite {
     site: Site,
     devices: Vec<DeviceId>,
-    attesters: Vec<Attester>,
+    attesters: Vec<SimulatedProver>,
 }
 
-impl Field {
+impl ProverSite {
     fn new(count: u64, policy: GroupPolicy) -> Self {
         let devices: Vec<DeviceId> = (1..=count).map(DeviceId).collect();
         let key = |device| Credentials::Key(row_key(device, 0));
@@ -196,12 +197,15 @@ impl Field {
         let mut site = Site::new(records);
         site.config.provers = 64;
         let field = Self {
-            attesters: devices.iter().map(|device| Attester::start(*device)).collect(),
+            attesters: devices
+                .iter()
+                .map(|device| SimulatedProver::start(*device))
+                .collect(),
             site,
             devices,
         };
         field.set_group(policy, 1, None);
-        (0..field.devices.len()).for_each(|at| field.enrol(at, &group()));
+        (0..field.devices.len()).for_each(|at| field.enroll(at, &group()));
         field
     }
 
@@ -209,8 +213,8 @@ impl Field {
         self.site.runtime.block_on(future)
     }
 
-    /// Also again, as a member of another group.
-    fn enrol(&self, at: usize, group: &GroupName) {
+    /// Also repeatedly, as a member of another group.
+    fn enroll(&self, at: usize, group: &GroupName) {
         let address = self.attesters[at].address;
         let prover = NewProver {
             device: self.devices[at],
@@ -219,14 +223,14 @@ impl Field {
             protection: Protection::Software,
             binding: None,
             overlay: None,
-            home: Some(Home {
+            location: Some(ProverLocation {
                 gateway: GATEWAY,
                 address: address.ip(),
             }),
             port: address.port(),
             enrolled_period: Period(0),
         };
-        self.block(self.site.registry.enrol_prover(prover, 1)).unwrap();
+        self.block(self.site.registry.enroll_prover(prover, 1)).unwrap();
     }
 
     fn set_group(&self, policy: GroupPolicy, reference: u8, roll_out: Option<RollOut>) {
@@ -239,37 +243,37 @@ impl Field {
         self.block(self.site.registry.set_group(&group, 1)).unwrap();
     }
 
-    /// Orders a round and waits until it was decided about; the numbers of ok, late and silent provers.
+    /// Requests a round and waits until it was appraised; returns the numbers of ok, late and missed provers.
     fn round(&self, gateway: &Gateway) -> (u32, u32, u32) {
         let before = gateway.status().attest.rounds;
-        self.block(self.site.registry.want_round(&group())).unwrap();
+        self.block(self.site.registry.request_round(&group())).unwrap();
         let decided = gateway.wait_until(LONG, |status| status.attest.rounds > before);
         assert!(decided, "{:?}", gateway.status());
         let rounds = self.block(self.site.registry.rounds(Some(GATEWAY), 1)).unwrap();
-        if rounds[0].silent > 0 {
+        if rounds[0].missed > 0 {
             println!("{:?}\n{:?}", rounds[0], gateway.status().attest);
             for (verdict, count) in gateway.counters().unwrap().nonzero() {
                 println!("{} {count}", verdict.name());
             }
         }
-        (rounds[0].ok, rounds[0].late, rounds[0].silent)
+        (rounds[0].ok, rounds[0].late, rounds[0].missed)
     }
 
-    /// Another period begins, as every hour; all measure themselves anew.
+    /// Starts another period, as every hour; all devices measure themselves again.
     fn next_period(&self, gateway: &Gateway) {
         let next = self.block(self.site.registry.newest_period()).unwrap().unwrap();
         let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
-        self.block(self.site.registry.begin_period(next.number, now_s))
+        self.block(self.site.registry.start_period(next.number, now_s))
             .unwrap();
         assert!(gateway.wait_until(LONG, |status| status.attest.period == next.number.0));
     }
 
-    fn state(&self, device: DeviceId) -> State {
+    fn state(&self, device: DeviceId) -> AttestationState {
         let appraisal = self.block(self.site.registry.appraisal(device)).unwrap();
         appraisal.unwrap().state
     }
 
-    /// Where this gateway's audit record is from now on.
+    /// Opens the gateway's audit log; returns its path.
     fn audit(&self, gateway: &Gateway) -> std::path::PathBuf {
         let path = self.site.path.with_file_name("audit.jsonl");
         let options = AuditOptions {
@@ -290,12 +294,12 @@ impl Field {
 }
 
 #[test]
-fn a_fleet_proves_what_it_runs() {
-    let field = Field::new(5, policy());
+fn a_fleet_proves_its_configuration() {
+    let field = ProverSite::new(5, policy());
     let gateway = field.start();
     assert_eq!(field.round(&gateway), (5, 0, 0));
     for device in &field.devices {
-        assert_eq!(field.state(*device), State::Ok);
+        assert_eq!(field.state(*device), AttestationState::Ok);
     }
     let counters = gateway.counters().unwrap();
     assert_eq!(counters.get(Verdict::ProofOk), 10);
@@ -303,66 +307,70 @@ fn a_fleet_proves_what_it_runs() {
 }
 
 #[test]
-fn a_changed_device_is_quarantined_shut_out_and_let_in_again() {
-    let field = Field::new(3, policy());
+fn a_changed_device_is_quarantined_and_released_after_its_remediation() {
+    let field = ProverSite::new(3, policy());
     let changed = field.devices[1];
     let gateway = field.start();
-    let mut client = Client::new(changed, Mode::Key, field.site.address());
+    let mut client = TestDevice::new(changed, Mode::Key, field.site.address());
     assert!(client.authenticate(LONG).is_some());
-    *field.attesters[1].inside.session.lock().unwrap() = client.session_key();
+    *field.attesters[1].state.session.lock().unwrap() = client.session_key();
     assert_eq!(
         field.round(&gateway),
         (3, 0, 0),
-        "in a session it is asked under its key"
+        "in a session the challenge uses the session key"
     );
 
-    // What is valid changes for all but this one: it runs the old.
+    // The allowed configuration changes for all devices; this one keeps the old configuration.
     field.set_group(policy(), 2, None);
     field.attesters[0].runs(2);
     field.attesters[2].runs(2);
     field.next_period(&gateway);
     assert_eq!(field.round(&gateway), (2, 0, 1));
-    assert_eq!(field.state(changed), State::Silent);
+    assert_eq!(field.state(changed), AttestationState::Missed);
     assert_eq!(field.round(&gateway), (2, 0, 1));
     assert!(gateway.wait_until(LONG, |status| status.attest.quarantined == 1));
-    assert_eq!(field.state(changed), State::Quarantined);
+    assert_eq!(field.state(changed), AttestationState::Quarantined);
     assert!(gateway.wait_until(LONG, |status| status.revoked == 1));
     assert_eq!(client.authenticate(Duration::from_millis(300)), None);
 
-    // It goes on being asked, without a session, and proves itself again.
-    *field.attesters[1].inside.session.lock().unwrap() = None;
+    // It is still challenged, without a session, and proves itself again.
+    *field.attesters[1].state.session.lock().unwrap() = None;
     field.attesters[1].runs(2);
     field.next_period(&gateway);
     assert_eq!(field.round(&gateway), (3, 0, 0));
-    assert_eq!(field.state(changed), State::Ok);
-    assert!(gateway.wait_until(LONG, |status| status.attest.readmitted == 1));
+    assert_eq!(field.state(changed), AttestationState::Ok);
+    assert!(gateway.wait_until(LONG, |status| status.attest.remediated == 1));
     client.nonce += 50;
     assert!(client.authenticate(LONG).is_some());
 }
 
-/// Two silences quarantine; two rounds without any answer come before them, as when a switch is down.
+/// Two missed proofs quarantine; two rounds without any proof come before, as when a switch is down.
 #[test]
-fn a_round_that_nobody_answers_quarantines_nobody_at_first() {
-    let field = Field::new(3, policy());
+fn a_group_outage_quarantines_no_device_at_first() {
+    let field = ProverSite::new(3, policy());
     let gateway = field.start();
-    let mute = |is_mute| {
+    let set_muted = |is_muted| {
         for attester in &field.attesters {
-            attester.inside.is_mute.store(is_mute, Ordering::Relaxed);
+            attester.state.is_muted.store(is_muted, Ordering::Relaxed);
         }
     };
-    mute(true);
+    set_muted(true);
     for _ in 0..2 {
         assert_eq!(field.round(&gateway), (0, 0, 3));
         for device in &field.devices {
-            assert_eq!(field.state(*device), State::Silent, "it is not shown as well");
+            assert_eq!(
+                field.state(*device),
+                AttestationState::Missed,
+                "it is not shown as compliant"
+            );
         }
     }
-    mute(false);
+    set_muted(false);
     assert_eq!(field.round(&gateway), (3, 0, 0));
     assert_eq!(gateway.status().attest.quarantined, 0);
 
-    // Whoever silences all must not hide one of them for ever.
-    mute(true);
+    // An attacker who blocks all devices must not hide one of them forever.
+    set_muted(true);
     for _ in 0..3 {
         field.round(&gateway);
     }
@@ -372,29 +380,29 @@ fn a_round_that_nobody_answers_quarantines_nobody_at_first() {
 }
 
 #[test]
-fn by_command_only_the_operator_lets_a_device_in() {
+fn with_the_release_policy_command_only_the_operator_releases_a_device() {
     let policy = GroupPolicy {
-        reopen: Reopen::ByCommand,
+        release_mode: ReleaseMode::Manual,
         ..policy()
     };
-    let field = Field::new(1, policy);
+    let field = ProverSite::new(1, policy);
     let device = field.devices[0];
     let gateway = field.start();
     let audit = field.audit(&gateway);
     assert_eq!(field.round(&gateway), (1, 0, 0));
-    field.attesters[0].inside.is_mute.store(true, Ordering::Relaxed);
+    field.attesters[0].state.is_muted.store(true, Ordering::Relaxed);
     field.round(&gateway);
     field.round(&gateway);
-    assert_eq!(field.state(device), State::Quarantined);
-    field.attesters[0].inside.is_mute.store(false, Ordering::Relaxed);
+    assert_eq!(field.state(device), AttestationState::Quarantined);
+    field.attesters[0].state.is_muted.store(false, Ordering::Relaxed);
     assert_eq!(field.round(&gateway), (1, 0, 0));
-    assert_eq!(field.state(device), State::Quarantined);
-    let mut client = Client::new(device, Mode::Key, field.site.address());
+    assert_eq!(field.state(device), AttestationState::Quarantined);
+    let mut client = TestDevice::new(device, Mode::Key, field.site.address());
     assert_eq!(client.authenticate(Duration::from_millis(300)), None);
-    field.block(field.site.registry.readmit(device)).unwrap();
+    field.block(field.site.registry.release(device)).unwrap();
     client.nonce += 50;
     assert!(client.authenticate(LONG).is_some());
-    assert!(gateway.wait_until(LONG, |status| status.attest.reopened == 1));
+    assert!(gateway.wait_until(LONG, |status| status.attest.released == 1));
     gateway.stop().unwrap();
     let audit = std::fs::read_to_string(audit).unwrap();
     let events: Vec<serde_json::Value> = audit
@@ -406,18 +414,18 @@ fn by_command_only_the_operator_lets_a_device_in() {
         .filter(|event| event["device"] == device.to_string().as_str());
     let mut names: Vec<&str> = of_device.map(|event| event["event"].as_str().unwrap()).collect();
     let at = |name: &str| names.iter().position(|event| *event == name);
-    assert!(at("quarantined") < at("reopened"), "{audit}");
+    assert!(at("quarantined") < at("released"), "{audit}");
     names.sort_unstable();
-    let expected = ["admitted", "quarantined", "reopened", "revoked", "session"];
+    let expected = ["admitted", "quarantined", "released", "revoked", "session"];
     assert_eq!(names, expected, "{audit}");
 }
 
 #[test]
-fn junk_in_anothers_name_quarantines_nobody() {
-    let field = Field::new(3, policy());
-    // It is a prover itself, so it knows round and nonce, and it sends before anybody has proven.
+fn junk_with_other_device_ids_quarantines_no_device() {
+    let field = ProverSite::new(3, policy());
+    // The sender is a prover itself, so it knows round and nonce, and it sends before any other device.
     let victims = field.devices[1..].to_vec();
-    *field.attesters[0].inside.victims.lock().unwrap() = victims;
+    *field.attesters[0].state.victims.lock().unwrap() = victims;
     let gateway = field.start();
     for _ in 0..4 {
         assert_eq!(field.round(&gateway), (3, 0, 0));
@@ -428,22 +436,22 @@ fn junk_in_anothers_name_quarantines_nobody() {
     assert!(junk.iter().sum::<u64>() >= 5 * 2 * u64::from(JUNK), "{junk:?}");
 }
 
-/// Its round is open for longer than anybody waits here; the others' rounds take the other place in the data plane.
+/// The round of that group stays open for the whole test; the rounds of the other group use the other slot.
 #[test]
-fn while_one_group_waits_for_a_silent_member_another_proves() {
-    let field = Field::new(2, policy());
+fn rounds_of_one_group_do_not_wait_for_missing_proofs_of_another() {
+    let field = ProverSite::new(2, policy());
     let slow = NewGroup {
         name: GroupName::new("slow").unwrap(),
         policy: GroupPolicy {
-            answer_ms: 60_000,
+            proof_timeout_ms: 60_000,
             ..policy()
         },
         reference: Some(configuration(1).encode()),
         roll_out: None,
     };
     field.block(field.site.registry.set_group(&slow, 1)).unwrap();
-    field.enrol(1, &slow.name);
-    field.attesters[1].inside.is_mute.store(true, Ordering::Relaxed);
+    field.enroll(1, &slow.name);
+    field.attesters[1].state.is_muted.store(true, Ordering::Relaxed);
     let gateway = field.start();
     for _ in 0..4 {
         assert_eq!(field.round(&gateway), (1, 0, 0));
@@ -451,7 +459,7 @@ fn while_one_group_waits_for_a_silent_member_another_proves() {
     let rounds = field
         .block(field.site.registry.rounds(Some(GATEWAY), 10))
         .unwrap();
-    assert_eq!(rounds.len(), 5, "one when it started, and four that were ordered");
+    assert_eq!(rounds.len(), 5, "one at the start, and four on request");
     assert!(rounds.iter().all(|round| round.group == group()), "{rounds:?}");
     assert!(
         rounds
@@ -463,19 +471,19 @@ fn while_one_group_waits_for_a_silent_member_another_proves() {
 
 #[test]
 fn round_numbers_are_not_used_again_by_the_next_process() {
-    let field = Field::new(1, policy());
+    let field = ProverSite::new(1, policy());
     let gateway = field.start();
     field.round(&gateway);
     let last = gateway.status().attest.round;
     gateway.stop().unwrap();
     let gateway = field.start();
     assert!(gateway.status().attest.round > last);
-    assert_eq!(field.state(field.devices[0]), State::Ok);
+    assert_eq!(field.state(field.devices[0]), AttestationState::Ok);
 }
 
 #[test]
-fn while_it_is_rolled_out_old_and_new_are_both_valid() {
-    let field = Field::new(2, policy());
+fn during_a_roll_out_both_configurations_are_allowed() {
+    let field = ProverSite::new(2, policy());
     let gateway = field.start();
     let new = RollOut {
         reference: configuration(2).encode(),
@@ -494,7 +502,7 @@ fn while_it_is_rolled_out_old_and_new_are_both_valid() {
         (proven(field.devices[0]), proven(field.devices[1])),
         (Current, Alternate)
     );
-    // The window is closed by command: the old one counts no more.
+    // The roll-out ends by command: the old configuration is no longer allowed.
     field.set_group(policy(), 2, None);
     field.next_period(&gateway);
     assert_eq!(field.round(&gateway), (1, 0, 1));
@@ -502,11 +510,11 @@ fn while_it_is_rolled_out_old_and_new_are_both_valid() {
 
 #[test]
 fn results_are_signed() {
-    let field = Field::new(2, policy());
+    let field = ProverSite::new(2, policy());
     let pem = Signer::generate_pem().unwrap();
     let gateway = field
         .site
-        .start_with(|controller: Controller| controller.signing(Signer::from_pem(&pem).unwrap()));
+        .start_with(|controller: Controller| controller.with_signer(Signer::from_pem(&pem).unwrap()));
     let path = field.site.path.with_file_name("audit.jsonl");
     let options = linewarden_gateway::audit::AuditOptions {
         path: path.clone(),
@@ -532,26 +540,32 @@ fn results_are_signed() {
 }
 
 #[test]
-fn a_gateway_that_attests_nobody_tells_of_provers_that_come_to_it() {
-    let mut field = Field::new(2, policy());
+fn a_gateway_without_attestation_reports_provers() {
+    let mut field = ProverSite::new(2, policy());
     field.site.config.provers = 0;
-    let [stray, _] = field.devices[..] else {
+    let [unattested_device, _] = field.devices[..] else {
         panic!("two devices")
     };
     let gateway = field.site.start();
     let path = field.audit(&gateway);
-    let mut client = Client::new(stray, Mode::Key, field.site.address());
-    assert!(client.authenticate(LONG).is_some(), "it is served all the same");
-    let tells = |count| gateway.wait_until(LONG, |status| status.attest.not_attested == count);
-    assert!(tells(1), "{:?}", gateway.status());
-    field.block(field.site.registry.remove_prover(stray)).unwrap();
-    assert!(tells(0), "{:?}", gateway.status());
+    let mut client = TestDevice::new(unattested_device, Mode::Key, field.site.address());
+    assert!(client.authenticate(LONG).is_some(), "it is served nevertheless");
+    let reports_count = |count| gateway.wait_until(LONG, |status| status.attest.not_attested == count);
+    assert!(reports_count(1), "{:?}", gateway.status());
+    field
+        .block(field.site.registry.remove_prover(unattested_device))
+        .unwrap();
+    assert!(reports_count(0), "{:?}", gateway.status());
     gateway.stop().unwrap();
     let audit = std::fs::read_to_string(path).unwrap();
-    let told: Vec<&str> = audit
+    let events: Vec<&str> = audit
         .lines()
         .filter(|line| line.contains("\"not_attested\""))
         .collect();
-    assert_eq!(told.len(), 1, "once: {audit}");
-    assert!(told[0].contains(&stray.to_string()), "{}", told[0]);
+    assert_eq!(events.len(), 1, "once: {audit}");
+    assert!(
+        events[0].contains(&unattested_device.to_string()),
+        "{}",
+        events[0]
+    );
 }

@@ -1,4 +1,4 @@
-//! Files of anybody's making: configurations and CRPs are read or refused, and never end the program.
+//! Fuzzing of files: configurations and CRPs are parsed or rejected, and never cause a panic.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::path::Path;
@@ -16,7 +16,7 @@ dataplane = "host"
 addresses = ["127.0.0.1", "::1"]
 port = 20550
 gate = "off"
-lease_s = 300
+session_lifetime_s = 300
 slots = 1000
 ring = 8
 low_rows = 2
@@ -53,7 +53,7 @@ const CRPS: &str =
     "1 00000001 1111111111111111\n1 00000002 2222222222222222\n2 00000003 3333333333333333 # last\n";
 
 #[test]
-fn what_is_edited_below_is_valid() {
+fn the_unedited_files_are_valid() {
     toml::from_str::<GatewayConfig>(CONFIG).unwrap();
     assert_eq!(parse_crps(CRPS, 8).unwrap().len(), 2);
 }
@@ -90,7 +90,7 @@ proptest! {
         }
     }
 
-    /// Whatever is in the file: no more provers than lines, and none twice.
+    /// For any content: no more provers than lines, and no duplicate.
     #[test]
     fn provers_of_p4dra(
         lines in vec(("0{28}([01]{4}|[01]{2,5})", "[0-9a-f]{64}|[0-9a-f]{63,65}", "[0-9a-f]{64}", " {0,2}|#"), 0..6),

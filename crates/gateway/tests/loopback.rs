@@ -1,4 +1,4 @@
-//! A whole gateway: registry file, node, `host` data plane on loopback, and a device that speaks LAP/1 over a socket.
+//! A whole gateway: registry file, node, `host` data plane on loopback, and a device that sends LAP/1 over a socket.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -18,25 +18,25 @@ use linewarden_protocol::sources::{DeviceSources, OwnAddress};
 use linewarden_protocol::verdict::Verdict;
 use linewarden_registry::{Credentials, Registry};
 
-use self::site::{Client, GATEWAY, LONG, Site, config, kill, pool, record, row_key};
+use self::site::{GATEWAY, LONG, Site, TestDevice, config, kill, pool, record, row_key};
 
 #[test]
 fn a_pool_lasts_to_its_last_row_across_a_stop() {
     let device = DeviceId(0xd1);
     let site = Site::new(vec![record(device, pool(device, 30))]);
     let gateway = site.start();
-    assert_eq!(gateway.status().devices, 0, "nobody has proved anything yet");
-    let mut client = Client::new(device, Mode::Pool, site.address());
+    assert_eq!(gateway.status().devices, 0, "no device has authenticated yet");
+    let mut client = TestDevice::new(device, Mode::Pool, site.address());
     for expected in 0..11 {
         assert_eq!(client.authenticate(LONG), Some(RowIndex(expected)));
     }
     let stopped = gateway.stop().unwrap();
-    assert!(stopped.settled);
+    assert!(stopped.marks_committed);
     assert_eq!(stopped.status.admitted, 1);
     assert_eq!(stopped.counters.get(Verdict::ReplyAck), 11);
 
     let gateway = site.start();
-    assert_eq!(gateway.status().devices, 1, "its lease goes on");
+    assert_eq!(gateway.status().devices, 1, "its lease is resumed");
     for expected in 11..30 {
         assert_eq!(client.authenticate(LONG), Some(RowIndex(expected)));
     }
@@ -54,10 +54,10 @@ fn a_gateway_that_is_killed_never_offers_a_row_again_and_loses_a_block_at_most()
     let mut least = 0;
     for _ in 0..4 {
         let gateway = site.start();
-        let mut client = Client::new(device, Mode::Pool, site.address());
+        let mut client = TestDevice::new(device, Mode::Pool, site.address());
         for _ in 0..2 {
             let idx = client.authenticate(LONG).unwrap().0;
-            // A device that comes often gets a mark that is moved further ahead.
+            // The mark of a device that authenticates often is moved further.
             assert!(idx >= least && idx < least + 15, "{idx} after {least}");
             least = idx + 1;
         }
@@ -67,7 +67,7 @@ fn a_gateway_that_is_killed_never_offers_a_row_again_and_loses_a_block_at_most()
 
 /// The gateway's machine gets the address of a device that has a session.
 #[test]
-fn a_session_at_an_address_of_the_machine_is_closed_and_the_audit_record_says_so() {
+fn a_session_at_an_address_of_the_machine_is_closed_and_recorded() {
     let device = DeviceId(0xd4);
     let site = Site::new(vec![record(device, pool(device, 30))]);
     let gateway = site.start();
@@ -78,12 +78,12 @@ fn a_session_at_an_address_of_the_machine_is_closed_and_the_audit_record_says_so
     };
     let log = AuditLog::open(GATEWAY, &options).unwrap();
     gateway.set_audit(Some((log, 100))).unwrap();
-    let mut client = Client::new(device, Mode::Pool, site.address());
+    let mut client = TestDevice::new(device, Mode::Pool, site.address());
     client.authenticate(LONG).unwrap();
     let address = IpAddr::V4(client.address);
-    let has_session = move |plane: &mut dyn DataPlane| plane.session(device).is_some();
+    let has_session = move |data_plane: &mut dyn DataPlane| data_plane.session(device).is_some();
     let gateways_own = |others: &[IpAddr]| {
-        let own: Vec<OwnAddress> = others.iter().copied().map(OwnAddress::alone).collect();
+        let own: Vec<OwnAddress> = others.iter().copied().map(OwnAddress::host).collect();
         DeviceSources::new(
             &site.config.device_prefixes,
             &["192.0.2.1".parse().unwrap()],
@@ -91,9 +91,9 @@ fn a_session_at_an_address_of_the_machine_is_closed_and_the_audit_record_says_so
         )
     };
     gateway.set_sources(gateways_own(&[])).unwrap();
-    assert!(gateway.with_plane(has_session).unwrap());
+    assert!(gateway.with_data_plane(has_session).unwrap());
     gateway.set_sources(gateways_own(&[address])).unwrap();
-    assert!(!gateway.with_plane(has_session).unwrap());
+    assert!(!gateway.with_data_plane(has_session).unwrap());
     gateway.stop().unwrap();
     let audit = std::fs::read_to_string(path).unwrap();
     let closed = audit.lines().map(|line| serde_json::from_str(line).unwrap());
@@ -108,23 +108,23 @@ fn a_session_at_an_address_of_the_machine_is_closed_and_the_audit_record_says_so
 fn a_gateway_that_was_replaced_without_its_knowledge_spends_no_row_of_its_successor() {
     let device = DeviceId(0xd7);
     let site = Site::new(vec![record(device, pool(device, 40))]);
-    let zombie = site.start();
+    let replaced = site.start();
     let old_address = site.address();
-    let mut client = Client::new(device, Mode::Pool, old_address);
+    let mut client = TestDevice::new(device, Mode::Pool, old_address);
     let mut seen = vec![client.authenticate(LONG).unwrap()];
-    let elsewhere = Site {
+    let other_gateway = Site {
         config: config(),
         ..site
     };
-    let _successor = elsewhere.start();
-    let mut newer = Client::new(device, Mode::Pool, elsewhere.address());
+    let _successor = other_gateway.start();
+    let mut newer = TestDevice::new(device, Mode::Pool, other_gateway.address());
     newer.socket = client.socket.try_clone().unwrap();
-    newer.socket.connect(elsewhere.address()).unwrap();
+    newer.socket.connect(other_gateway.address()).unwrap();
     for _ in 0..3 {
         seen.push(newer.authenticate(LONG).unwrap());
     }
-    assert!(zombie.wait_until(LONG, |status| status.replaced));
-    // Another nonce than any before.
+    assert!(replaced.wait_until(LONG, |status| status.replaced));
+    // A nonce that was not used before.
     client.nonce = 100;
     client.socket.connect(old_address).unwrap();
     seen.extend(client.authenticate(Duration::from_millis(300)));
@@ -153,8 +153,8 @@ fn more_devices_than_places_take_turns_and_no_row_is_lost() {
         ..site
     };
     let gateway = site.start();
-    let mut clients: Vec<Client> = ids
-        .map(|id| Client::new(DeviceId(id), Mode::Pool, site.address()))
+    let mut clients: Vec<TestDevice> = ids
+        .map(|id| TestDevice::new(DeviceId(id), Mode::Pool, site.address()))
         .collect();
     for round in 0..4 {
         for client in &mut clients {
@@ -168,20 +168,22 @@ fn more_devices_than_places_take_turns_and_no_row_is_lost() {
 }
 
 #[test]
-fn a_revocation_by_another_process_shuts_the_device_out() {
-    let (lost, kept) = (DeviceId(0xd3), DeviceId(0xd4));
+fn a_revocation_by_another_process_reaches_the_gateway() {
+    let (revoked, kept) = (DeviceId(0xd3), DeviceId(0xd4));
     let key = |device| Credentials::Key(row_key(device, 0));
-    let site = Site::new(vec![record(lost, key(lost)), record(kept, key(kept))]);
+    let site = Site::new(vec![record(revoked, key(revoked)), record(kept, key(kept))]);
     let gateway = site.start();
-    let mut client = Client::new(lost, Mode::Key, site.address());
-    let mut other = Client::new(kept, Mode::Key, site.address());
+    let mut client = TestDevice::new(revoked, Mode::Key, site.address());
+    let mut other = TestDevice::new(kept, Mode::Key, site.address());
     assert_eq!(client.authenticate(LONG), Some(RowIndex(0)));
 
-    let elsewhere = site
+    let other_registry = site
         .runtime
         .block_on(Registry::open(&site.path, &site.key))
         .unwrap();
-    site.runtime.block_on(elsewhere.revoke(lost, "lost", 1)).unwrap();
+    site.runtime
+        .block_on(other_registry.revoke(revoked, "lost", 1))
+        .unwrap();
     assert!(gateway.wait_until(LONG, |status| status.revoked == 1));
     assert_eq!(client.authenticate(Duration::from_millis(300)), None);
     assert!(gateway.counters().unwrap().get(Verdict::DropRevoked) > 0);
@@ -189,27 +191,27 @@ fn a_revocation_by_another_process_shuts_the_device_out() {
 
     let new = DeviceId(0xd5);
     site.runtime
-        .block_on(elsewhere.enrol(record(new, key(new))))
+        .block_on(other_registry.enroll(record(new, key(new))))
         .unwrap();
-    let mut client = Client::new(new, Mode::Key, site.address());
+    let mut client = TestDevice::new(new, Mode::Key, site.address());
     assert_eq!(client.authenticate(LONG), Some(RowIndex(0)));
     assert!(gateway.wait_until(LONG, |status| status.devices == 2));
 }
 
 #[test]
-fn who_is_not_enrolled_or_revoked_before_meets_silence() {
-    let (stranger, revoked) = (DeviceId(0xd8), DeviceId(0xd9));
+fn unknown_and_revoked_devices_get_no_reply() {
+    let (unknown, revoked) = (DeviceId(0xd8), DeviceId(0xd9));
     let site = Site::new(vec![record(revoked, pool(revoked, 9))]);
     site.runtime
         .block_on(site.registry.revoke(revoked, "", 1))
         .unwrap();
     let gateway = site.start();
-    for device in [stranger, revoked] {
-        let mut client = Client::new(device, Mode::Pool, site.address());
+    for device in [unknown, revoked] {
+        let mut client = TestDevice::new(device, Mode::Pool, site.address());
         assert_eq!(client.authenticate(Duration::from_millis(200)), None);
     }
     let stopped = gateway.stop().unwrap();
-    // They do not even reach the slow path.
+    // These messages do not reach the slow path.
     assert!(stopped.counters.get(Verdict::DropUnknownDevice) > 0);
     assert_eq!(stopped.counters.get(Verdict::SlowPath), 0);
     assert_eq!((stopped.status.admitted, site.floor(revoked)), (0, 0));

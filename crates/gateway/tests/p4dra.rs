@@ -1,5 +1,5 @@
-//! Rounds of `p4dra-classic` as the node opens and ends them: time and randomness are arguments, proofs are judged by the `host`
-//! data plane.
+//! Rounds of `p4dra-classic` in the node: time and random numbers are arguments, and the `host` data plane verifies
+//! the proofs.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -14,7 +14,7 @@ use std::process::Command;
 
 use linewarden_dataplane::host::{Engine, Host, HostOptions, P4draBatch, ThreadState};
 use linewarden_dataplane::{Config, DataPlane as _, DataPlaneError, P4dra, P4draProver};
-use linewarden_gateway::audit::Happening;
+use linewarden_gateway::audit::AuditEvent;
 use linewarden_gateway::{Clock, Node, P4draStatus, ReconfigureError, Settings};
 use linewarden_protocol::attest::{AttestationKey, ConfigurationHash};
 use linewarden_protocol::classic::p4dra::prover::Prover;
@@ -40,7 +40,7 @@ fn config() -> Config {
     let prover = |number| P4draProver {
         id: id(number),
         key: key(number),
-        h: H,
+        configuration_hash: H,
     };
     Config {
         p4dra: Some(P4dra {
@@ -53,7 +53,7 @@ fn config() -> Config {
     }
 }
 
-/// A node, and the packet path of its data plane.
+/// A node, and its data plane.
 struct Site {
     node: Node,
     engine: std::sync::Arc<Engine>,
@@ -74,7 +74,7 @@ impl Site {
         let (engine, thread) = (host.engine(), host.thread_state());
         let settings = Settings {
             p4dra_round_s: 60,
-            ..Settings::for_plane(&config)
+            ..Settings::for_data_plane(&config)
         };
         let mut node = Node::new(Box::new(host), settings).unwrap();
         node.set_audit_rate(100);
@@ -96,23 +96,23 @@ impl Site {
         }
     }
 
-    /// Ticks, and says which rounds have ended.
-    fn tick(&mut self, ms: u64, is_random: bool) -> Vec<Happening> {
+    /// Ticks, and returns the rounds that have ended.
+    fn tick(&mut self, ms: u64, is_random: bool) -> Vec<AuditEvent> {
         let drawn = &mut self.drawn;
         let mut random = || {
             let value = (drawn.len() as u64 + 1).to_be_bytes();
             is_random.then(|| drawn.push(value)).map(|()| value)
         };
         self.node.tick(Self::clock(ms), &mut random);
-        let records = self.node.take_records(false).into_iter();
-        let is_round = |what: &Happening| matches!(what, Happening::P4draRound { .. });
-        records.map(|record| record.what).filter(is_round).collect()
+        let records = self.node.take_audit_records(false).into_iter();
+        let is_round = |event: &AuditEvent| matches!(event, AuditEvent::P4draRound { .. });
+        records.map(|record| record.event).filter(is_round).collect()
     }
 
-    /// The round of the last two values that were drawn.
+    /// The round of the last two random values.
     fn round(&self) -> Round {
         let [.., r, n] = self.drawn[..] else {
-            panic!("nothing was drawn");
+            panic!("no value was drawn");
         };
         Round { r, n }
     }
@@ -121,12 +121,12 @@ impl Site {
     fn reply(&mut self, number: u8, h: &ConfigurationHash, round: Round) -> Verdict {
         let mut request = [0; 46];
         Message::Request(round).write(&mut request).unwrap();
-        let reply = Prover::new(&key(number), id(number), h).answer(&request).unwrap();
+        let reply = Prover::new(&key(number), id(number), h).reply(&request).unwrap();
         let frame = [&[2; 6][..], &[4; 6], &ETHER_TYPE.to_be_bytes(), &reply].concat();
         let mut batch = P4draBatch::default();
         assert_eq!(batch.fill(&[frame]), 1);
         self.engine.process_p4dra(&mut self.thread, &mut batch);
-        batch.judged().next().unwrap().0
+        batch.results().next().unwrap().0
     }
 
     fn status(&self) -> P4draStatus {
@@ -134,15 +134,15 @@ impl Site {
     }
 }
 
-fn ended(round: u64, silent: impl IntoIterator<Item = u8>) -> Happening {
-    let all: Vec<u8> = silent.into_iter().collect();
-    Happening::P4draRound {
+fn round_ended(round: u64, missed: impl IntoIterator<Item = u8>) -> AuditEvent {
+    let all: Vec<u8> = missed.into_iter().collect();
+    AuditEvent::P4draRound {
         round,
-        asked: PROVERS.into(),
+        requested: PROVERS.into(),
         verified: u64::from(PROVERS) - all.len() as u64,
-        silent: all.len() as u64,
-        unsent: false,
-        silent_ids: all
+        missed: all.len() as u64,
+        is_incomplete: false,
+        missed_ids: all
             .iter()
             .take(16)
             .map(|number| id(*number).to_string())
@@ -151,45 +151,45 @@ fn ended(round: u64, silent: impl IntoIterator<Item = u8>) -> Happening {
 }
 
 #[test]
-fn each_round_is_told_of_when_the_next_begins() {
+fn each_round_is_reported_when_the_next_starts() {
     let mut site = Site::new();
     assert_eq!(site.tick(0, true), []);
     let first = site.round();
     for number in [1, 2, 3] {
         assert_eq!(site.reply(number, &H, first), Verdict::ReplyP4draVerified);
     }
-    // Another configuration, and a proof of a round that nobody has asked for.
+    // Another configuration, and a proof of a round that was never requested.
     let other = ConfigurationHash([8; 32]);
     assert_eq!(site.reply(4, &other, first), Verdict::DropP4draProof);
     let never = Round { r: [1; 8], n: [2; 8] };
     assert_eq!(site.reply(5, &H, never), Verdict::DropP4draRound);
     assert_eq!(site.tick(59_999, true), []);
     assert_eq!(site.status().rounds, 0);
-    // Nobody is left out of the counts, but only some are named.
-    assert_eq!(site.tick(60_000, true), [ended(1, 4..=PROVERS)]);
+    // All provers are counted, but only some are listed.
+    assert_eq!(site.tick(60_000, true), [round_ended(1, 4..=PROVERS)]);
     let expected = P4draStatus {
         provers: 20,
         rounds: 1,
         verified: 3,
-        silent: 17,
-        unsent: 0,
+        missed: 17,
+        incomplete: 0,
     };
     assert_eq!(site.status(), expected);
     let second = site.round();
     assert_ne!(first, second);
-    // Late for the first: it is verified, and counts in neither.
+    // Late for the first round: the proof is verified, and counts in neither.
     assert_eq!(site.reply(4, &H, first), Verdict::ReplyP4draVerified);
     for number in (1..=PROVERS).filter(|number| *number != 4) {
         assert_eq!(site.reply(number, &H, second), Verdict::ReplyP4draVerified);
     }
-    assert_eq!(site.tick(120_000, true), [ended(2, [4])]);
+    assert_eq!(site.tick(120_000, true), [round_ended(2, [4])]);
     let quarantined = site.node.status().attest.quarantined;
-    assert_eq!(quarantined, 0, "nobody is shut out by it");
+    assert_eq!(quarantined, 0, "no device is quarantined");
 }
 
-/// On the loopback interface of a new network namespace, which is down until somebody sets it up.
+/// On the loopback interface of a new network namespace, which is down at first.
 #[test]
-fn a_round_that_could_not_be_sent_is_told_as_that() {
+fn a_round_that_could_not_be_sent_is_reported_as_incomplete() {
     // SAFETY: takes no pointer; affects the calling thread only, and those that it starts.
     if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
         println!(
@@ -211,26 +211,30 @@ fn a_round_that_could_not_be_sent_is_told_as_that() {
     };
     let mut site = Site::over(host, config);
     assert_eq!(site.tick(0, true), []);
-    assert_eq!(site.status().unsent, 1);
+    assert_eq!(site.status().incomplete, 1);
     let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
     assert!(up.unwrap().success());
-    let unsent = |mut what: Happening| {
-        if let Happening::P4draRound { unsent, .. } = &mut what {
+    let unsent = |mut event: AuditEvent| {
+        if let AuditEvent::P4draRound {
+            is_incomplete: unsent,
+            ..
+        } = &mut event
+        {
             *unsent = true;
         }
-        what
+        event
     };
-    assert_eq!(site.tick(60_000, true), [unsent(ended(1, 1..=PROVERS))]);
+    assert_eq!(site.tick(60_000, true), [unsent(round_ended(1, 1..=PROVERS))]);
     assert_eq!(
         site.tick(120_000, true),
-        [ended(2, 1..=PROVERS)],
-        "asked, and silent"
+        [round_ended(2, 1..=PROVERS)],
+        "requested, without proofs"
     );
-    assert_eq!(site.status().unsent, 1);
+    assert_eq!(site.status().incomplete, 1);
 }
 
 #[test]
-fn without_randomness_the_round_goes_on() {
+fn without_randomness_the_round_continues() {
     let mut site = Site::new();
     site.tick(0, true);
     let first = site.round();
@@ -239,7 +243,7 @@ fn without_randomness_the_round_goes_on() {
     assert!(site.node.status().draws_failed > 0);
     assert_eq!(site.drawn.len(), draws);
     assert_eq!(site.reply(1, &H, first), Verdict::ReplyP4draVerified);
-    assert_eq!(site.tick(61_000, true), [ended(1, 2..=PROVERS)]);
+    assert_eq!(site.tick(61_000, true), [round_ended(1, 2..=PROVERS)]);
     assert_ne!(site.round(), first);
 }
 
@@ -252,7 +256,7 @@ fn another_interval_holds_for_the_round_that_runs() {
             p4dra_round_s: round_s,
             ..site.settings
         };
-        let live = site.config.live();
+        let live = site.config.live_settings();
         site.node.reconfigure(settings, &live, Site::clock(ms))
     };
     for wrong in [0, 86_401] {
@@ -260,7 +264,7 @@ fn another_interval_holds_for_the_round_that_runs() {
     }
     change(5, 1000).unwrap();
     assert_eq!(site.tick(4999, true), []);
-    assert_eq!(site.tick(5000, true), [ended(1, 1..=PROVERS)]);
+    assert_eq!(site.tick(5000, true), [round_ended(1, 1..=PROVERS)]);
 }
 
 #[test]
@@ -270,11 +274,11 @@ fn a_gateway_that_ends_opens_none() {
     site.tick(0, true);
     let round = site.round();
     assert_eq!(site.reply(1, &H, round), Verdict::DropP4draRound);
-    // Nor without the profile.
+    // The same without the profile.
     let mut config = config();
     config.p4dra = None;
     let mut host = Host::new(&config).unwrap();
     assert!(host.p4dra().is_none());
-    let node = Node::new(Box::new(host), Settings::for_plane(&config)).unwrap();
+    let node = Node::new(Box::new(host), Settings::for_data_plane(&config)).unwrap();
     assert_eq!(node.status().p4dra, None);
 }

@@ -1,4 +1,5 @@
-//! Rounds of attestation step by step: the node over the `host` data plane, by a clock that the test moves. Nobody answers.
+//! Attestation rounds step by step: the node over the `host` data plane, with the test's clock, and without proofs
+//! unless a test sends them.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -12,36 +13,36 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Instant;
 
 use linewarden_controller::attest::{
-    Appraised, GroupPlan, Plan, ProverProvision, Provers, Quarantined, RoundOutcome, Seen,
+    GroupPlan, Plan, ProofOutcome, ProverProvision, Provers, QuarantinedDevice, RoundAppraisal, RoundOutcome,
 };
-use linewarden_controller::{Changes, Chunk, Provision, Reported};
+use linewarden_controller::{Changes, LeaseChunk, Provision, SessionReportResult};
 use linewarden_dataplane::host::{Host, HostOptions};
-use linewarden_gateway::audit::Happening;
-use linewarden_gateway::{Answer, Ask, Clock, LinkError, Node, Settings};
+use linewarden_gateway::audit::AuditEvent;
+use linewarden_gateway::{Clock, ControllerRequest, ControllerResponse, LinkError, Node, Settings};
 use linewarden_protocol::attest::{AttestationKey, ConfigurationHash, PeriodKey, PeriodStart, Round};
 use linewarden_protocol::gateway::Configuration::Current;
 use linewarden_protocol::gateway::{ProverKeys, Row};
 use linewarden_protocol::ids::{DeviceId, Mode, Period, RoundNumber, RowIndex, Suite};
 use linewarden_protocol::keys::AuthKey;
-use linewarden_registry::{Change, EnrolledAt, GroupName, GroupPolicy, Revision};
+use linewarden_registry::{Change, EnrollmentTime, GroupName, GroupPolicy, Revision};
 
 use zerocopy::IntoBytes as _;
 
-use self::site::{Client, GATEWAY, LONG, row_key};
+use self::site::{GATEWAY, LONG, TestDevice, row_key};
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// All random bytes are these.
+/// All random bytes.
 const NONCE: [u8; 8] = [7; 8];
 
 fn name(number: usize) -> GroupName {
     GroupName::new(format!("group-{number}")).unwrap()
 }
 
-fn policy(every_s: u32, answer_ms: u32) -> GroupPolicy {
+fn policy(every_s: u32, timeout_ms: u32) -> GroupPolicy {
     GroupPolicy {
         every_s,
         jitter_s: 0,
-        answer_ms,
+        proof_timeout_ms: timeout_ms,
         ..GroupPolicy::default()
     }
 }
@@ -53,7 +54,7 @@ fn start(period: u64) -> PeriodStart {
     }
 }
 
-/// What the prover of a group proves by in a period.
+/// The keys of a group's prover in a period.
 fn keys(number: usize, start: &PeriodStart) -> (DeviceId, AttestationKey, PeriodKey) {
     let device = DeviceId(number as u64 + 1);
     let key = AttestationKey::from_bytes([number as u8 + 1; 32]);
@@ -61,31 +62,31 @@ fn keys(number: usize, start: &PeriodStart) -> (DeviceId, AttestationKey, Period
     (device, key, k2)
 }
 
-/// A node with its controller, played by the test. Each group has one prover, which is silent.
-struct Bench {
+/// A node whose controller is the test. Each group has one prover, which sends no proof.
+struct NodeHarness {
     node: Node,
     gateway: SocketAddr,
     groups: Vec<GroupPolicy>,
     now_ns: u64,
-    /// Without, no random byte is to be had.
+    /// If false, no random bytes are available.
     is_random: bool,
-    /// Where the provers are asked.
+    /// The provers' address.
     address: IpAddr,
-    /// They have proven something there before.
+    /// Whether they have sent a proof from there before.
     is_answering: bool,
-    /// As which enrolment of theirs.
-    enrolled_at: EnrolledAt,
-    /// Of the provers.
+    /// Their enrollment.
+    enrolled_at: EnrollmentTime,
+    /// The revision of the provers.
     revision: u64,
     numbers: u32,
     outcomes: Vec<RoundOutcome>,
-    /// What the feed tells next.
+    /// The next part of the feed.
     changes: Vec<Change>,
-    /// What the next round has brought about; without, the controller decides about none.
-    decisions: Option<Appraised>,
+    /// The decisions about the next round; without, appraisals fail.
+    decisions: Option<RoundAppraisal>,
 }
 
-impl Bench {
+impl NodeHarness {
     fn new(groups: &[GroupPolicy]) -> Self {
         let config = linewarden_dataplane::Config {
             provers: 64,
@@ -97,19 +98,19 @@ impl Bench {
         };
         let host = Host::start(&config, &options).unwrap();
         Self {
-            node: Node::new(Box::new(host), Settings::for_plane(&config)).unwrap(),
+            node: Node::new(Box::new(host), Settings::for_data_plane(&config)).unwrap(),
             gateway: (Ipv4Addr::LOCALHOST, config.lap_port).into(),
             groups: groups.to_vec(),
             now_ns: SECOND_NS,
             is_random: true,
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             is_answering: true,
-            enrolled_at: EnrolledAt(1),
+            enrolled_at: EnrollmentTime(1),
             revision: 1,
             numbers: 1,
             outcomes: Vec::new(),
             changes: Vec::new(),
-            decisions: Some(Appraised::default()),
+            decisions: Some(RoundAppraisal::default()),
         }
     }
 
@@ -120,17 +121,17 @@ impl Bench {
         }
     }
 
-    /// A tick, and the answers to what it asks.
+    /// A tick, and the responses to its requests.
     fn tick(&mut self) {
         let is_random = self.is_random;
-        let asks = self.node.tick(self.clock(), &mut || is_random.then_some(NONCE));
-        for ask in asks {
-            let answer = self.answer(ask);
-            self.node.answer(answer, self.clock());
+        let requests = self.node.tick(self.clock(), &mut || is_random.then_some(NONCE));
+        for request in requests {
+            let response = self.respond(request);
+            self.node.handle_response(response, self.clock());
         }
     }
 
-    /// Goes on, always to when the node wants to be woken.
+    /// Runs for this time, ticking when the node is due.
     fn run_for(&mut self, ns: u64) {
         let until_ns = self.now_ns + ns;
         while self.now_ns < until_ns {
@@ -140,51 +141,55 @@ impl Bench {
         }
     }
 
-    fn answer(&mut self, ask: Ask) -> Answer {
-        match ask {
-            Ask::Enter => Answer::Entered(Ok(1)),
-            Ask::Resume => Answer::Chunk(Ok(Chunk {
+    fn respond(&mut self, request: ControllerRequest) -> ControllerResponse {
+        match request {
+            ControllerRequest::Register => ControllerResponse::Register(Ok(1)),
+            ControllerRequest::ResumeLeases => ControllerResponse::ResumeLeases(Ok(LeaseChunk {
                 provisions: Vec::new(),
                 damaged: Vec::new(),
                 progress: (0, 0),
-                last: true,
+                is_last: true,
             })),
-            Ask::Changes { since } => Answer::Changes {
+            ControllerRequest::ListChanges { since } => ControllerResponse::ListChanges {
                 result: Ok(Changes {
-                    upto: self.changes.last().map_or(since, |change| change.revision),
+                    up_to_revision: self.changes.last().map_or(since, |change| change.revision),
                     changes: std::mem::take(&mut self.changes),
-                    elsewhere: Vec::new(),
-                    more: false,
+                    newer_sessions: Vec::new(),
+                    has_more: false,
                 }),
                 at_ns: self.now_ns,
-                scrutiny: None,
+                trust: None,
             },
-            Ask::Plan(wish) => {
+            ControllerRequest::GetPlan(plan_request) => {
                 let first = self.numbers;
-                self.numbers += 256 * u32::from(wish.numbers);
-                Answer::Plan(Ok(Some(Plan {
+                self.numbers += 256 * u32::from(plan_request.needs_round_numbers);
+                ControllerResponse::GetPlan(Ok(Some(Plan {
                     running: start(1),
                     age_s: 0,
                     next: start(2),
                     revision: self.revision,
-                    references: 1,
+                    reference_digest: 1,
                     groups: self.plans(),
                     rounds: first..self.numbers,
                 })))
             }
-            Ask::Provers { start, .. } => Answer::Provers(Ok(self.provers(start))),
-            Ask::Appraise(outcome) => {
+            ControllerRequest::ListProvers { start, .. } => {
+                ControllerResponse::ListProvers(Ok(self.provers(start)))
+            }
+            ControllerRequest::AppraiseRound(outcome) => {
                 let Some(decisions) = self.decisions.clone() else {
-                    return Answer::Appraised(Err(LinkError::Failed("it is away".to_owned())));
+                    return ControllerResponse::AppraiseRound(Err(LinkError::Failed(
+                        "it does not respond".to_owned(),
+                    )));
                 };
                 self.outcomes.push(*outcome);
-                Answer::Appraised(Ok(decisions))
+                ControllerResponse::AppraiseRound(Ok(decisions))
             }
-            Ask::Report(openings) => Answer::Reported {
-                result: Ok(vec![Reported::Newest; openings.len()]),
+            ControllerRequest::ReportSessions(openings) => ControllerResponse::ReportSessions {
+                result: Ok(vec![SessionReportResult::Newest; openings.len()]),
                 at_ns: self.now_ns,
             },
-            ask => panic!("{ask:?}"),
+            request => panic!("{request:?}"),
         }
     }
 
@@ -192,7 +197,7 @@ impl Bench {
         let plan = |(number, policy): (usize, &GroupPolicy)| GroupPlan {
             name: name(number),
             policy: *policy,
-            rounds_wanted: 0,
+            rounds_requested: 0,
         };
         self.groups.iter().enumerate().map(plan).collect()
     }
@@ -211,21 +216,21 @@ impl Bench {
                 }),
                 request_key: key.for_requests(device, GATEWAY, start.period),
                 address: Some(self.address),
-                is_answering: self.is_answering,
+                is_responsive: self.is_answering,
             }
         };
         Provers {
             start,
-            references: 1,
+            reference_digest: 1,
             provisions: (0..self.groups.len()).map(provision).collect(),
             removed: Vec::new(),
             damaged: Vec::new(),
-            upto: self.revision,
-            more: false,
+            up_to_revision: self.revision,
+            has_more: false,
         }
     }
 
-    /// Goes on by the machine's own clock, as the data plane does.
+    /// Runs with the machine's clock, as the data plane does.
     fn live_until(&mut self, mut is_done: impl FnMut(&mut Self) -> bool) {
         let until = Instant::now() + LONG;
         while !is_done(self) {
@@ -236,12 +241,12 @@ impl Bench {
     }
 
     fn has_proven(&mut self, device: DeviceId, number: RoundNumber) -> bool {
-        let provers = self.node.plane_mut().provers().unwrap();
-        let proved = provers.proved_of(&[device], number).unwrap();
+        let provers = self.node.data_plane_mut().provers().unwrap();
+        let proved = provers.verdicts_of(&[device], number).unwrap();
         proved.iter().all(Option::is_some)
     }
 
-    /// A device that the controller has let in here, in key mode.
+    /// Admits a device, in key mode.
     fn admit(&mut self, device: DeviceId) {
         let auth_key = AuthKey::derive(
             &row_key(device, 0),
@@ -261,13 +266,14 @@ impl Bench {
             }],
             mark: RowIndex(0),
         };
-        let chunk = Chunk {
+        let chunk = LeaseChunk {
             provisions: vec![provision],
             damaged: Vec::new(),
             progress: (1, 1),
-            last: true,
+            is_last: true,
         };
-        self.node.answer(Answer::Chunk(Ok(chunk)), self.clock());
+        self.node
+            .handle_response(ControllerResponse::ResumeLeases(Ok(chunk)), self.clock());
     }
 
     /// Rounds of a group that have ended.
@@ -279,80 +285,84 @@ impl Bench {
 
 #[test]
 fn groups_with_slow_members_keep_no_other_waiting() {
-    let mut bench = Bench::new(&[policy(60, 15_000), policy(60, 15_000), policy(2, 500)]);
-    bench.run_for(300 * SECOND_NS);
-    let counts = [0, 1, 2].map(|group| bench.rounds(group).count());
+    let mut fixture = NodeHarness::new(&[policy(60, 15_000), policy(60, 15_000), policy(2, 500)]);
+    fixture.run_for(300 * SECOND_NS);
+    let counts = [0, 1, 2].map(|group| fixture.rounds(group).count());
     assert!(counts[0] >= 3 && counts[1] >= 3, "{counts:?}");
     assert!(counts[2] >= 140, "{counts:?}");
-    let mut numbers: Vec<u32> = bench.outcomes.iter().map(|outcome| outcome.number.0).collect();
+    let mut numbers: Vec<u32> = fixture.outcomes.iter().map(|outcome| outcome.number.0).collect();
     numbers.sort_unstable();
     numbers.dedup();
-    assert_eq!(numbers.len(), bench.outcomes.len(), "no number twice");
+    assert_eq!(numbers.len(), fixture.outcomes.len(), "no number twice");
 }
 
 #[test]
-fn a_silent_member_keeps_a_round_open_for_half_the_interval_at_most() {
-    let mut bench = Bench::new(&[policy(8, 7_999)]);
-    bench.run_for(40 * SECOND_NS);
-    assert!(bench.rounds(0).count() >= 4);
-    for round in bench.rounds(0) {
-        assert!((4_000..4_200).contains(&round.lasted_ms), "{round:?}");
+fn a_missing_proof_keeps_a_round_open_for_at_most_half_the_interval() {
+    let mut fixture = NodeHarness::new(&[policy(8, 7_999)]);
+    fixture.run_for(40 * SECOND_NS);
+    assert!(fixture.rounds(0).count() >= 4);
+    for round in fixture.rounds(0) {
+        assert!((4_000..4_200).contains(&round.duration_ms), "{round:?}");
     }
 }
 
-/// The gateway has no address of the family, as it has no route when an interface is down: the kernel refuses each request.
+/// The gateway has no address of the family, as without a route when an interface is down: the kernel rejects each
+/// challenge.
 #[test]
-fn who_cannot_be_asked_is_not_silent_and_is_told_of_once() {
-    let mut bench = Bench::new(&[policy(2, 500), policy(2, 500)]);
-    bench.address = IpAddr::V6(Ipv6Addr::LOCALHOST);
-    bench.node.set_audit_rate(1_000);
-    bench.run_for(60 * SECOND_NS);
-    assert!(bench.rounds(0).count() > 20 && bench.rounds(1).count() > 20);
-    for round in &bench.outcomes {
-        assert_eq!(round.verdicts, [], "nobody was asked");
-        assert!(round.lasted_ms < 100, "there is nothing to wait for: {round:?}");
+fn unreachable_provers_are_not_missed_and_are_reported_once() {
+    let mut fixture = NodeHarness::new(&[policy(2, 500), policy(2, 500)]);
+    fixture.address = IpAddr::V6(Ipv6Addr::LOCALHOST);
+    fixture.node.set_audit_rate(1_000);
+    fixture.run_for(60 * SECOND_NS);
+    assert!(fixture.rounds(0).count() > 20 && fixture.rounds(1).count() > 20);
+    for round in &fixture.outcomes {
+        assert_eq!(round.observations, [], "no prover was challenged");
+        assert!(
+            round.duration_ms < 100,
+            "the round has no pending request: {round:?}"
+        );
     }
-    let status = bench.node.status();
-    assert_eq!((status.attest.unreached, status.attest.requests), (2, 0));
-    let records = bench.node.take_records(false);
-    let told: Vec<_> = records
+    let status = fixture.node.status();
+    assert_eq!((status.attest.unreachable, status.attest.requests), (2, 0));
+    let records = fixture.node.take_audit_records(false);
+    let reported: Vec<_> = records
         .iter()
-        .filter(|record| matches!(record.what, Happening::Unreached { .. }))
+        .filter(|record| matches!(record.event, AuditEvent::DevicesUnreachable { .. }))
         .collect();
-    assert_eq!(told.len(), 2, "once of each group: {told:?}");
+    assert_eq!(reported.len(), 2, "once for each group: {reported:?}");
 }
 
-/// It may have chosen the address, to which no gateway can send.
+/// The prover may have chosen the address, to which no gateway can send.
 #[test]
-fn who_has_proven_nothing_where_it_cannot_be_asked_is_silent() {
-    let mut bench = Bench::new(&[policy(2, 500)]);
-    bench.address = IpAddr::V6(Ipv6Addr::LOCALHOST);
-    bench.is_answering = false;
-    bench.run_for(20 * SECOND_NS);
-    assert!(bench.rounds(0).count() > 5);
-    for round in bench.rounds(0) {
-        let seen: Vec<Seen> = round.verdicts.iter().map(|verdict| verdict.seen).collect();
-        assert_eq!(seen, [Seen::Silent], "{round:?}");
+fn provers_at_an_unreachable_unproven_address_are_missed() {
+    let mut fixture = NodeHarness::new(&[policy(2, 500)]);
+    fixture.address = IpAddr::V6(Ipv6Addr::LOCALHOST);
+    fixture.is_answering = false;
+    fixture.run_for(20 * SECOND_NS);
+    assert!(fixture.rounds(0).count() > 5);
+    for round in fixture.rounds(0) {
+        let seen: Vec<ProofOutcome> = round.observations.iter().map(|verdict| verdict.outcome).collect();
+        assert_eq!(seen, [ProofOutcome::Missed], "{round:?}");
     }
-    assert_eq!(bench.node.status().attest.unreached, 0);
+    assert_eq!(fixture.node.status().attest.unreachable, 0);
 }
 
-/// Where a device is asked, as far as it matters for what it then proves.
+/// Where a device is challenged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
-    There,
-    /// The kernel refuses each request.
-    Nowhere,
-    /// It refuses the first; then the device has a session elsewhere.
-    Elsewhere,
+enum RequestTarget {
+    Reachable,
+    /// The kernel rejects each challenge.
+    Unreachable,
+    /// The kernel rejects the first challenge; then the device has a session at another address.
+    OtherSession,
 }
 
-/// What the device has shown that has the round's nonce from others, and where it was asked.
-fn proven(asked: Asked) -> (Seen, IpAddr) {
-    let mut bench = Bench::new(&[policy(60, 15_000)]);
-    bench.is_answering = false;
-    if asked != Asked::There {
-        bench.address = IpAddr::V6(Ipv6Addr::LOCALHOST);
+/// Returns the outcome of a device that got the round's nonce from others, and its address.
+fn proven(target: RequestTarget) -> (ProofOutcome, IpAddr) {
+    let mut fixture = NodeHarness::new(&[policy(60, 15_000)]);
+    fixture.is_answering = false;
+    if target != RequestTarget::Reachable {
+        fixture.address = IpAddr::V6(Ipv6Addr::LOCALHOST);
     }
     let (device, _, k2) = keys(0, &start(1));
     let round = Round {
@@ -361,71 +371,90 @@ fn proven(asked: Asked) -> (Seen, IpAddr) {
         nonce: NONCE,
         start: start(1),
     };
-    let proof = round.answer(device, k2.for_gateway(GATEWAY).prove(&round));
+    let proof = round.proof_message(device, k2.for_gateway(GATEWAY).prove(&round));
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let gateway = bench.gateway;
-    let requests = |bench: &Bench| bench.node.status().attest.requests;
-    // Who had proven it before would not be asked.
-    bench.live_until(|bench| asked != Asked::There || requests(bench) == 1);
-    bench.live_until(|bench| {
+    let gateway = fixture.gateway;
+    let requests = |fixture: &NodeHarness| fixture.node.status().attest.requests;
+    // A device that had proven itself before would not be challenged.
+    fixture.live_until(|fixture| target != RequestTarget::Reachable || requests(fixture) == 1);
+    fixture.live_until(|fixture| {
         socket.send_to(proof.as_bytes(), gateway).unwrap();
-        bench.has_proven(device, round.number)
+        fixture.has_proven(device, round.number)
     });
-    assert_eq!(requests(&bench), u64::from(asked == Asked::There));
-    if asked == Asked::Elsewhere {
-        bench.admit(device);
-        let mut client = Client::new(device, Mode::Key, gateway);
+    assert_eq!(requests(&fixture), u64::from(target == RequestTarget::Reachable));
+    if target == RequestTarget::OtherSession {
+        fixture.admit(device);
+        let mut client = TestDevice::new(device, Mode::Key, gateway);
         assert!(client.authenticate(LONG).is_some());
     }
-    bench.run_for(40 * SECOND_NS);
-    assert_eq!(requests(&bench), u64::from(asked != Asked::Nowhere));
-    let [round] = &bench.outcomes[..] else {
-        panic!("{:?}", bench.outcomes)
+    fixture.run_for(40 * SECOND_NS);
+    assert_eq!(
+        requests(&fixture),
+        u64::from(target != RequestTarget::Unreachable)
+    );
+    let [round] = &fixture.outcomes[..] else {
+        panic!("{:?}", fixture.outcomes)
     };
-    let [verdict] = round.verdicts[..] else {
+    let [verdict] = round.observations[..] else {
         panic!("{round:?}")
     };
-    (verdict.seen, verdict.address)
+    (verdict.outcome, verdict.address)
 }
 
-/// It would be excused ever after where nothing can be sent to it.
+/// Otherwise the device would be excused whenever nothing can be sent to it.
 #[test]
-fn what_is_proven_counts_only_where_something_was_sent() {
+fn a_proof_counts_only_after_a_challenge_was_sent() {
     let here = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    assert_eq!(proven(Asked::There), (Seen::Ok(Current), here));
-    let nowhere = IpAddr::V6(Ipv6Addr::LOCALHOST);
-    assert_eq!(proven(Asked::Nowhere), (Seen::Silent, nowhere));
+    assert_eq!(
+        proven(RequestTarget::Reachable),
+        (ProofOutcome::Ok(Current), here)
+    );
+    let unknown_address = IpAddr::V6(Ipv6Addr::LOCALHOST);
+    assert_eq!(
+        proven(RequestTarget::Unreachable),
+        (ProofOutcome::Missed, unknown_address)
+    );
     let session = IpAddr::V4(Ipv4Addr::new(127, 0, 1, 1));
-    assert_eq!(proven(Asked::Elsewhere), (Seen::Ok(Current), session));
+    assert_eq!(
+        proven(RequestTarget::OtherSession),
+        (ProofOutcome::Ok(Current), session)
+    );
 }
 
-/// What it proves in that round may be by its old key, and it is not asked by the new one before the next.
+/// Its proof in that round may use the old key, and the new key is used in the next round only.
 #[test]
-fn who_is_enrolled_anew_in_mid_round_is_told_as_who_was_asked() {
-    let mut bench = Bench::new(&[policy(60, 15_000)]);
-    while bench.node.status().attest.requests == 0 {
-        bench.tick();
-        bench.now_ns += 1_000_000;
+fn a_device_enrolled_again_during_a_round_is_reported_with_its_old_enrollment() {
+    let mut fixture = NodeHarness::new(&[policy(60, 15_000)]);
+    while fixture.node.status().attest.requests == 0 {
+        fixture.tick();
+        fixture.now_ns += 1_000_000;
     }
-    (bench.enrolled_at, bench.revision) = (EnrolledAt(2), 2);
-    bench.run_for(40 * SECOND_NS);
-    assert_eq!(bench.node.status().attest.requests, 1, "it is not asked again");
-    bench.run_for(60 * SECOND_NS);
-    assert_eq!(bench.node.status().attest.requests, 5, "with all repeats");
-    let told = bench.rounds(0).flat_map(|round| &round.verdicts);
-    let told: Vec<_> = told
-        .map(|verdict| (verdict.enrolled_at.0, verdict.seen))
+    (fixture.enrolled_at, fixture.revision) = (EnrollmentTime(2), 2);
+    fixture.run_for(40 * SECOND_NS);
+    assert_eq!(
+        fixture.node.status().attest.requests,
+        1,
+        "it is not challenged again"
+    );
+    fixture.run_for(60 * SECOND_NS);
+    assert_eq!(fixture.node.status().attest.requests, 5, "with all repeats");
+    let observations = fixture.rounds(0).flat_map(|round| &round.observations);
+    let observations: Vec<_> = observations
+        .map(|verdict| (verdict.enrolled_at.0, verdict.outcome))
         .collect();
-    assert_eq!(told, [(1, Seen::Silent), (2, Seen::Silent)]);
+    assert_eq!(
+        observations,
+        [(1, ProofOutcome::Missed), (2, ProofOutcome::Missed)]
+    );
 }
 
-/// For the keys of both periods, and however often they come.
+/// For the keys of both periods, and for repeated updates.
 #[test]
 fn provers_without_room_are_counted_once() {
     const PROVERS: usize = 200;
-    let mut bench = Bench::new(&vec![policy(60, 500); PROVERS]);
-    bench.run_for(5 * SECOND_NS);
-    let attest = bench.node.status().attest.clone();
+    let mut fixture = NodeHarness::new(&vec![policy(60, 500); PROVERS]);
+    fixture.run_for(5 * SECOND_NS);
+    let attest = fixture.node.status().attest.clone();
     assert!(attest.provers >= 64 && attest.provers_refused > 0, "{attest:?}");
     assert_eq!(
         attest.provers + attest.provers_refused,
@@ -436,228 +465,265 @@ fn provers_without_room_are_counted_once() {
 
 #[test]
 fn without_random_bytes_no_round_begins_and_the_node_does_not_spin() {
-    let mut bench = Bench::new(&[policy(2, 500)]);
-    bench.run_for(3 * SECOND_NS);
-    assert!(bench.rounds(0).count() > 0);
-    bench.is_random = false;
-    // Over the end of what is under way.
-    bench.run_for(3 * SECOND_NS);
-    let (before, failed) = (bench.outcomes.len(), bench.node.status().draws_failed);
+    let mut fixture = NodeHarness::new(&[policy(2, 500)]);
+    fixture.run_for(3 * SECOND_NS);
+    assert!(fixture.rounds(0).count() > 0);
+    fixture.is_random = false;
+    // Until the open round has ended.
+    fixture.run_for(3 * SECOND_NS);
+    let (before, failed) = (fixture.outcomes.len(), fixture.node.status().draws_failed);
     let mut ticks = 0;
-    let until_ns = bench.now_ns + 10 * SECOND_NS;
-    while bench.now_ns < until_ns && ticks < 1_000 {
-        bench.tick();
+    let until_ns = fixture.now_ns + 10 * SECOND_NS;
+    while fixture.now_ns < until_ns && ticks < 1_000 {
+        fixture.tick();
         ticks += 1;
-        let due_ns = bench.node.due_ns(bench.now_ns);
-        // A spin would come back at the same moment for ever.
-        bench.now_ns = due_ns.max(bench.now_ns + 1_000);
+        let due_ns = fixture.node.due_ns(fixture.now_ns);
+        // A busy loop would return the same time forever.
+        fixture.now_ns = due_ns.max(fixture.now_ns + 1_000);
     }
     assert!(ticks < 1_000, "{ticks} ticks in 10 s");
-    assert!(bench.node.status().draws_failed > failed, "it goes on trying");
-    assert_eq!(bench.outcomes.len(), before);
-    bench.is_random = true;
-    bench.run_for(10 * SECOND_NS);
-    assert!(bench.outcomes.len() > before);
+    assert!(fixture.node.status().draws_failed > failed, "it keeps retrying");
+    assert_eq!(fixture.outcomes.len(), before);
+    fixture.is_random = true;
+    fixture.run_for(10 * SECOND_NS);
+    assert!(fixture.outcomes.len() > before);
 }
 
 const DEVICE: DeviceId = DeviceId(1);
 
-/// What happens, in the order in which the node hears of it.
-enum Heard {
-    /// By the feed, of a revision: whether the device may authenticate.
+/// An event, in the order in which the node receives it.
+enum ReceivedEvent {
+    /// From the feed, with a revision: whether the device may authenticate.
     Feed(u64, bool),
-    /// The controller has quarantined it by this change.
+    /// A decision of the controller: quarantined by this revision.
     Quarantined(u64),
-    /// The controller has let it in again by this change.
-    Readmitted(u64),
+    /// A decision of the controller: released by this revision.
+    Remediated(u64),
 }
 
-/// The records that this leaves of the device, and how often it was shut out.
-fn records(heard: &[Heard]) -> (Vec<&'static str>, u64) {
-    let mut bench = Bench::new(&[policy(60, 500)]);
-    bench.node.set_audit_rate(100);
-    // Until a round has ended that the controller says nothing of.
-    bench.decisions = None;
-    bench.run_for(70 * SECOND_NS);
-    for heard in heard {
-        match *heard {
-            Heard::Feed(revision, active) => bench.changes.push(Change {
+/// Returns the audit events of the device, and how often it was revoked.
+fn records(received: &[ReceivedEvent]) -> (Vec<&'static str>, u64) {
+    let mut fixture = NodeHarness::new(&[policy(60, 500)]);
+    fixture.node.set_audit_rate(100);
+    // Until a round has ended that is not appraised yet.
+    fixture.decisions = None;
+    fixture.run_for(70 * SECOND_NS);
+    for received in received {
+        match *received {
+            ReceivedEvent::Feed(revision, active) => fixture.changes.push(Change {
                 device: DEVICE,
                 revision: Revision(revision),
                 active,
                 epoch: 0,
             }),
-            Heard::Quarantined(revision) => {
-                bench.decisions = Some(Appraised {
-                    quarantined: vec![Quarantined {
+            ReceivedEvent::Quarantined(revision) => {
+                fixture.decisions = Some(RoundAppraisal {
+                    quarantined: vec![QuarantinedDevice {
                         device: DEVICE,
                         reason: String::new(),
                         revision: Revision(revision),
                     }],
-                    ..Appraised::default()
+                    ..RoundAppraisal::default()
                 });
             }
-            Heard::Readmitted(revision) => {
-                bench.decisions = Some(Appraised {
-                    readmitted: vec![(DEVICE, Revision(revision))],
-                    ..Appraised::default()
+            ReceivedEvent::Remediated(revision) => {
+                fixture.decisions = Some(RoundAppraisal {
+                    remediated: vec![(DEVICE, Revision(revision))],
+                    ..RoundAppraisal::default()
                 });
             }
         }
-        let decided = bench.outcomes.len() + usize::from(bench.decisions.is_some());
-        while !bench.changes.is_empty() || bench.outcomes.len() < decided {
-            bench.tick();
-            bench.now_ns = bench.node.due_ns(bench.now_ns).max(bench.now_ns + 1_000_000);
+        let decided = fixture.outcomes.len() + usize::from(fixture.decisions.is_some());
+        while !fixture.changes.is_empty() || fixture.outcomes.len() < decided {
+            fixture.tick();
+            fixture.now_ns = fixture
+                .node
+                .due_ns(fixture.now_ns)
+                .max(fixture.now_ns + 1_000_000);
         }
-        // The next round ends, and waits again.
-        bench.decisions = None;
-        bench.run_for(70 * SECOND_NS);
+        // The next round ends, and waits for its appraisal.
+        fixture.decisions = None;
+        fixture.run_for(70 * SECOND_NS);
     }
-    let records = bench.node.take_records(true).into_iter();
-    let names = records.filter_map(|record| match record.what {
-        Happening::Revoked { device: DEVICE, .. } => Some("revoked"),
-        Happening::Quarantined { device: DEVICE, .. } => Some("quarantined"),
-        Happening::Readmitted { device: DEVICE } => Some("readmitted"),
-        Happening::Reopened { device: DEVICE } => Some("reopened"),
+    let records = fixture.node.take_audit_records(true).into_iter();
+    let names = records.filter_map(|record| match record.event {
+        AuditEvent::Revoked { device: DEVICE, .. } => Some("revoked"),
+        AuditEvent::Quarantined { device: DEVICE, .. } => Some("quarantined"),
+        AuditEvent::Remediated { device: DEVICE } => Some("remediated"),
+        AuditEvent::Released { device: DEVICE } => Some("released"),
         _ => None,
     });
-    (names.collect(), bench.node.status().revoked)
+    (names.collect(), fixture.node.status().revoked)
 }
 
-/// Between two looks at the feed: it was let in, has come again, and was silent too often.
+/// Between two parts of the feed, the device was released, has returned, and missed too many proofs.
 #[test]
-fn who_came_again_before_the_feed_has_told_of_it_is_shut_out_at_once() {
-    let mut bench = Bench::new(&[policy(60, 500)]);
-    bench.decisions = None;
-    bench.run_for(70 * SECOND_NS);
-    bench.changes.push(Change {
+fn a_device_that_returned_before_the_feed_reports_its_release_is_revoked_at_once() {
+    let mut fixture = NodeHarness::new(&[policy(60, 500)]);
+    fixture.decisions = None;
+    fixture.run_for(70 * SECOND_NS);
+    fixture.changes.push(Change {
         device: DEVICE,
         revision: Revision(3),
         active: false,
         epoch: 0,
     });
-    // Long enough for what was shut out to be forgotten.
-    bench.run_for(200 * SECOND_NS);
-    bench.admit(DEVICE);
-    let is_revoked = |bench: &Bench| bench.node.plane().status(DEVICE).unwrap().commit.is_revoked();
-    assert!(!is_revoked(&bench));
-    bench.decisions = Some(Appraised {
-        quarantined: vec![Quarantined {
+    // Long enough that the revoked device's entry is removed.
+    fixture.run_for(200 * SECOND_NS);
+    fixture.admit(DEVICE);
+    let is_revoked = |fixture: &NodeHarness| {
+        fixture
+            .node
+            .data_plane()
+            .status(DEVICE)
+            .unwrap()
+            .commit
+            .is_revoked()
+    };
+    assert!(!is_revoked(&fixture));
+    fixture.decisions = Some(RoundAppraisal {
+        quarantined: vec![QuarantinedDevice {
             device: DEVICE,
             reason: String::new(),
             revision: Revision(5),
         }],
-        ..Appraised::default()
+        ..RoundAppraisal::default()
     });
-    while bench.outcomes.is_empty() {
-        bench.tick();
-        bench.now_ns = bench.node.due_ns(bench.now_ns).max(bench.now_ns + 1_000_000);
+    while fixture.outcomes.is_empty() {
+        fixture.tick();
+        fixture.now_ns = fixture
+            .node
+            .due_ns(fixture.now_ns)
+            .max(fixture.now_ns + 1_000_000);
     }
-    assert!(is_revoked(&bench));
+    assert!(is_revoked(&fixture));
 }
 
 #[test]
-fn what_the_operator_lets_in_is_recorded_once_and_in_its_order() {
-    use Heard::{Feed, Quarantined, Readmitted};
-    // The feed is first, or the controller's decision.
-    let told = (vec!["quarantined", "revoked", "reopened"], 1);
-    assert_eq!(records(&[Quarantined(5), Feed(5, false), Feed(6, true)]), told);
-    assert_eq!(records(&[Quarantined(5), Feed(6, true)]), told);
-    // Told late, after the operator's word: nobody is shut out by it.
-    let told = (vec!["revoked", "quarantined", "reopened"], 1);
-    assert_eq!(records(&[Feed(5, false), Feed(6, true), Quarantined(5)]), told);
-    // Several devices are quarantined by as many changes, of which the decision knows the last.
-    let told = (vec!["quarantined", "revoked", "reopened"], 1);
-    assert_eq!(records(&[Quarantined(5), Feed(4, false), Feed(6, true)]), told);
+fn a_release_by_the_operator_is_recorded_once_and_in_order() {
+    use ReceivedEvent::{Feed, Quarantined, Remediated};
+    // The feed arrives first, or the controller's decision.
+    let expected = (vec!["quarantined", "revoked", "released"], 1);
+    assert_eq!(
+        records(&[Quarantined(5), Feed(5, false), Feed(6, true)]),
+        expected
+    );
+    assert_eq!(records(&[Quarantined(5), Feed(6, true)]), expected);
+    // The decision arrives after the operator's release, and has no effect.
+    let expected = (vec!["revoked", "quarantined", "released"], 1);
+    assert_eq!(
+        records(&[Feed(5, false), Feed(6, true), Quarantined(5)]),
+        expected
+    );
+    // Several devices are quarantined by as many changes, of which the decision has the last revision.
+    let expected = (vec!["quarantined", "revoked", "released"], 1);
+    assert_eq!(
+        records(&[Quarantined(5), Feed(4, false), Feed(6, true)]),
+        expected
+    );
     // A record that is damaged, and then revoked.
     assert_eq!(
         records(&[Feed(99, false), Feed(99, false), Feed(5, false)]),
         (vec!["revoked", "revoked"], 2)
     );
-    // Another gateway's quarantine.
+    // A quarantine by another gateway.
     assert_eq!(
         records(&[Feed(5, false), Feed(5, false), Feed(6, true), Feed(7, true)]),
-        (vec!["revoked", "reopened"], 1)
+        (vec!["revoked", "released"], 1)
     );
-    // A proof lets it in, and is recorded as that alone.
-    for end in [[Feed(6, true), Readmitted(6)], [Readmitted(6), Feed(6, true)]] {
+    // A proof releases the device, and only that is recorded.
+    for end in [[Feed(6, true), Remediated(6)], [Remediated(6), Feed(6, true)]] {
         let [first, second] = end;
         assert_eq!(
             records(&[Quarantined(5), Feed(5, false), first, second]),
-            (vec!["quarantined", "revoked", "readmitted"], 1)
+            (vec!["quarantined", "revoked", "remediated"], 1)
         );
     }
-    // It was let in and is out again before the decision is told.
+    // The device was released and blocked again before the decision is returned.
     assert_eq!(
         records(&[Feed(5, false), Feed(6, true), Feed(7, false)]),
-        (vec!["revoked", "reopened", "revoked"], 2)
+        (vec!["revoked", "released", "revoked"], 2)
     );
 }
 
-/// The questions of a node, of which those are held back that the test answers itself.
-fn ask_into(bench: &mut Bench, held: &mut Vec<Ask>, holds: impl Fn(&[Ask], &Ask) -> bool) {
-    let asks = bench.node.tick(bench.clock(), &mut || Some(NONCE));
-    for ask in asks {
-        if holds(held, &ask) {
-            held.push(ask);
+/// Ticks, and holds back the requests that the test handles itself.
+fn tick_holding(
+    fixture: &mut NodeHarness,
+    held_back: &mut Vec<ControllerRequest>,
+    holds: impl Fn(&[ControllerRequest], &ControllerRequest) -> bool,
+) {
+    let requests = fixture.node.tick(fixture.clock(), &mut || Some(NONCE));
+    for request in requests {
+        if holds(held_back, &request) {
+            held_back.push(request);
             continue;
         }
-        let answer = bench.answer(ask);
-        bench.node.answer(answer, bench.clock());
+        let response = fixture.respond(request);
+        fixture.node.handle_response(response, fixture.clock());
     }
-    bench.now_ns += 10_000_000;
-    assert!(bench.now_ns < 60 * SECOND_NS, "held: {held:?}");
+    fixture.now_ns += 10_000_000;
+    assert!(fixture.now_ns < 60 * SECOND_NS, "held: {held_back:?}");
 }
 
-/// Each question in flight is refused. The first refusal wipes the devices; those that are back when the others come stay.
+/// Each request in flight is rejected. The first rejection wipes the devices; devices that have returned when the
+/// others arrive stay.
 #[test]
-fn a_restored_registry_is_acted_on_once_for_all_questions_in_flight() {
-    let mut bench = Bench::new(&[policy(2, 500)]);
-    bench.node.set_audit_rate(1_000);
-    let mut held = Vec::new();
-    while held.is_empty() {
-        ask_into(&mut bench, &mut held, |_, ask| matches!(ask, Ask::Appraise(_)));
+fn a_restored_registry_is_handled_once_for_all_pending_requests() {
+    let mut fixture = NodeHarness::new(&[policy(2, 500)]);
+    fixture.node.set_audit_rate(1_000);
+    let mut held_back = Vec::new();
+    while held_back.is_empty() {
+        tick_holding(&mut fixture, &mut held_back, |_, request| {
+            matches!(request, ControllerRequest::AppraiseRound(_))
+        });
     }
-    bench.revision = 2;
-    let is_held = |held: &[Ask], kind: fn(&Ask) -> bool| held.iter().any(kind);
-    let has_provers = |held: &[Ask]| is_held(held, |ask| matches!(ask, Ask::Provers { .. }));
-    while held.len() < 4 {
-        ask_into(&mut bench, &mut held, |held, ask| match ask {
-            Ask::Changes { .. } | Ask::Provers { .. } => true,
-            Ask::Plan(_) => has_provers(held),
+    fixture.revision = 2;
+    let is_held =
+        |held_back: &[ControllerRequest], kind: fn(&ControllerRequest) -> bool| held_back.iter().any(kind);
+    let has_provers = |held_back: &[ControllerRequest]| {
+        is_held(held_back, |request| {
+            matches!(request, ControllerRequest::ListProvers { .. })
+        })
+    };
+    while held_back.len() < 4 {
+        tick_holding(&mut fixture, &mut held_back, |held_back, request| match request {
+            ControllerRequest::ListChanges { .. } | ControllerRequest::ListProvers { .. } => true,
+            ControllerRequest::GetPlan(_) => has_provers(held_back),
             _ => false,
         });
     }
-    let ended = bench.node.status().attest.round;
-    let restored = || LinkError::Restored("registry restored".to_owned());
-    let refused = |ask: &Ask| match ask {
-        Ask::Changes { .. } => Answer::Changes {
+    let ended = fixture.node.status().attest.round;
+    let restored = || LinkError::RegistryRestored("registry restored".to_owned());
+    let refused = |request: &ControllerRequest| match request {
+        ControllerRequest::ListChanges { .. } => ControllerResponse::ListChanges {
             result: Err(restored()),
             at_ns: 0,
-            scrutiny: None,
+            trust: None,
         },
-        Ask::Plan(_) => Answer::Plan(Err(restored())),
-        Ask::Provers { .. } => Answer::Provers(Err(restored())),
-        Ask::Appraise(_) => Answer::Appraised(Err(restored())),
-        ask => panic!("{ask:?}"),
+        ControllerRequest::GetPlan(_) => ControllerResponse::GetPlan(Err(restored())),
+        ControllerRequest::ListProvers { .. } => ControllerResponse::ListProvers(Err(restored())),
+        ControllerRequest::AppraiseRound(_) => ControllerResponse::AppraiseRound(Err(restored())),
+        request => panic!("{request:?}"),
     };
-    held.sort_by_key(|ask| !matches!(ask, Ask::Changes { .. }));
-    bench.node.answer(refused(&held[0]), bench.clock());
-    // It registers anew, and a device comes back.
-    bench.run_for(SECOND_NS);
-    bench.admit(DeviceId(1));
-    assert_eq!(bench.node.status().devices, 1);
-    for ask in &held[1..] {
-        bench.node.answer(refused(ask), bench.clock());
-        assert_eq!(bench.node.status().devices, 1, "after {ask:?}");
+    held_back.sort_by_key(|request| !matches!(request, ControllerRequest::ListChanges { .. }));
+    fixture
+        .node
+        .handle_response(refused(&held_back[0]), fixture.clock());
+    // The node registers again, and a device returns.
+    fixture.run_for(SECOND_NS);
+    fixture.admit(DeviceId(1));
+    assert_eq!(fixture.node.status().devices, 1);
+    for request in &held_back[1..] {
+        fixture.node.handle_response(refused(request), fixture.clock());
+        assert_eq!(fixture.node.status().devices, 1, "after {request:?}");
     }
-    let records = bench.node.take_records(false);
+    let records = fixture.node.take_audit_records(false);
     let restores = records
         .iter()
-        .filter(|record| matches!(record.what, Happening::RegistryRestored));
+        .filter(|record| matches!(record.event, AuditEvent::RegistryRestored));
     assert_eq!(restores.count(), 1);
-    bench.run_for(10 * SECOND_NS);
-    let numbers: Vec<u32> = bench.outcomes.iter().map(|outcome| outcome.number.0).collect();
+    fixture.run_for(10 * SECOND_NS);
+    let numbers: Vec<u32> = fixture.outcomes.iter().map(|outcome| outcome.number.0).collect();
     assert!(numbers.contains(&ended), "the round is appraised: {numbers:?}");
-    assert!(numbers.len() > 2, "rounds go on: {numbers:?}");
+    assert!(numbers.len() > 2, "rounds continue: {numbers:?}");
 }

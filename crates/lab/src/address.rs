@@ -1,9 +1,9 @@
-//! Who has which address in the lab.
+//! The addresses in the lab.
 //!
-//! A simulated device is an index; MAC, IPv4 and IPv6 address follow from it and lead back to it, so nothing has to
-//! be looked up per packet, and a program in the kernel can compute them too.
+//! A simulated device is an index. Its MAC, IPv4 and IPv6 addresses are computed from the index and back, so no lookup is
+//! needed per packet, and an eBPF program can compute them, too.
 //!
-//! | who | MAC | IPv4 | IPv6 |
+//! | station | MAC | IPv4 | IPv6 |
 //! |---|---|---|---|
 //! | device `i` | 02:00:`i` as 4 bytes | 10.66.1.0 + `i` | fd66::1:0:0 + `i` |
 //! | gateway, devices' side | 02:4c:57:00:00:01 | 10.66.0.1/16 | fd66::1/64 |
@@ -11,8 +11,8 @@
 //! | gateway, service side | 02:4c:57:00:00:02 | 10.77.0.1/24 | fd77::1/64 |
 //! | service | 02:4c:57:00:00:03 | 10.77.0.2/24 | fd77::2/64 |
 //!
-//! Around a switch ([`crate::topology::Middle::Switch`]) the gateway is one station with the service, and has its MAC
-//! address there; the switch's two interfaces are 02:4c:57:00:00:04 and :05, which nobody sends to.
+//! With a switch ([`crate::topology::ForwardingMode::Switch`]) gateway and service are one station, which has the gateway's
+//! MAC address. The switch's two interfaces are 02:4c:57:00:00:04 and :05; no frame is sent to them.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -37,7 +37,7 @@ impl fmt::Debug for Mac {
     }
 }
 
-/// Which IP version somebody uses.
+/// An IP version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Family {
     /// IPv4.
@@ -107,11 +107,11 @@ pub const DEVICE_HOST: Station = Station::new(
     Ipv6Addr::new(0xfd66, 0, 0, 0, 0, 0, 0, 0xfe),
 );
 
-/// Devices that fit into 10.66.0.0/16, attackers included. Larger fleets exist only towards a data plane that needs
-/// no route back (`xdp`); their IPv4 addresses go on above 10.66.255.255.
+/// Devices that fit into 10.66.0.0/16, including attackers. Larger fleets work only with a data plane that needs no route
+/// back (`xdp`); their IPv4 addresses continue above 10.66.255.255.
 pub const DEVICES_MAX: u32 = 65_024;
 /// Indices from here up to [`DEVICES_MAX`] belong to attackers.
-pub const ATTACKERS_FROM: u32 = 64_000;
+pub const FIRST_ATTACKER: u32 = 64_000;
 
 /// The devices' subnets in the lab's network.
 #[must_use]
@@ -119,20 +119,20 @@ pub fn link_prefixes() -> Vec<Prefix> {
     prefixes(&[(GATEWAY.v4.into(), 16), (GATEWAY.v6.into(), 64)])
 }
 
-/// Where devices of fleets are that exist only towards a data plane, see [`DEVICES_MAX`].
+/// The prefixes of fleets larger than [`DEVICES_MAX`].
 #[must_use]
 pub fn fleet_prefixes() -> Vec<Prefix> {
     prefixes(&[(GATEWAY.v4.into(), 8), (GATEWAY.v6.into(), 64)])
 }
 
-/// Where devices are that are sockets on the loopback interface.
+/// The prefix of devices that are sockets on the loopback interface.
 #[must_use]
 pub fn loopback_prefixes() -> Vec<Prefix> {
     prefixes(&[(Ipv4Addr::LOCALHOST.into(), 8)])
 }
 
 fn prefixes(around: &[(IpAddr, u8)]) -> Vec<Prefix> {
-    let prefix = |(address, bits): &(IpAddr, u8)| Prefix::around(*address, *bits);
+    let prefix = |(address, bits): &(IpAddr, u8)| Prefix::containing(*address, *bits);
     around.iter().filter_map(prefix).collect()
 }
 
@@ -148,7 +148,7 @@ pub fn other_addresses() -> Vec<OwnAddress> {
     let own = |(address, bits)| {
         Some(OwnAddress {
             address,
-            subnet: Prefix::around(address, bits)?,
+            subnet: Prefix::containing(address, bits)?,
         })
     };
     addresses.into_iter().filter_map(own).collect()
@@ -160,7 +160,7 @@ const DEVICE_V6_BASE: u128 = 0xfd66_0000_0000_0000_0000_0001_0000_0000;
 /// A simulated device's addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceAddress {
-    /// Which device.
+    /// Index of the device.
     pub index: u32,
 }
 
@@ -203,7 +203,7 @@ impl DeviceAddress {
         }
     }
 
-    /// The device with that Ethernet address, if its form is a device's.
+    /// The device with that Ethernet address, if it is a device's address.
     #[must_use]
     pub const fn from_mac(mac: Mac) -> Option<Self> {
         match mac.0 {
@@ -212,7 +212,7 @@ impl DeviceAddress {
         }
     }
 
-    /// The device with that address, if it lies where devices' addresses do.
+    /// The device with that IP address, if it is in the range of device addresses.
     #[must_use]
     pub fn from_ip(ip: IpAddr) -> Option<Self> {
         let index = match ip {
@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_lead_back_to_the_index() {
+    fn every_address_maps_back_to_its_index() {
         for index in [0, 1, 255, 256, 63_999, DEVICES_MAX - 1, 1_000_000] {
             let address = DeviceAddress::new(index);
             assert_eq!(DeviceAddress::from_mac(address.mac()), Some(address));
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn stations_are_no_devices() {
+    fn station_addresses_are_not_device_addresses() {
         for station in [GATEWAY, GATEWAY_SERVICE_SIDE, SERVICE, DEVICE_HOST] {
             assert_eq!(DeviceAddress::from_mac(station.mac), None);
             assert_eq!(DeviceAddress::from_ip(station.v6.into()).map(|d| d.index), None);

@@ -1,8 +1,8 @@
-//! Frames prepared ahead, each sent once, in bursts, from the devices' end of a lab's link: the next burst when the last one was
-//! judged. So a verifier always has a burst's work before it, and nothing is lost.
+//! Sends prepared frames in bursts, each frame once, from the devices' end of a lab's link. The next burst starts when the
+//! verifier has processed the last one, so the verifier always has work and no frame is lost.
 //!
-//! Frames are the kernel's own (`BPF_PROG_TEST_RUN` with live frames), as those of [`crate::pace`]: on their way to the other end
-//! they cost next to nothing, and the other end sees what comes from a card without checksums or aggregation.
+//! The kernel creates the frames (`BPF_PROG_TEST_RUN` with live frames), as in [`crate::pace`]: their transport to the other
+//! end costs almost nothing, and the other end receives them as from a card without checksum offload or aggregation.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,28 +23,28 @@ use crate::topology::Lab;
 pub const FRAME_BYTES: usize = 138;
 /// `struct burst_frame`.
 const ELEMENT_BYTES: usize = 144;
-/// How long a burst may take to be judged; on a loaded machine it may take long.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How often it is asked what has been judged.
-const LOOK: Duration = Duration::from_micros(20);
-/// Frames that the kernel offers in a call: the end of a run waits for the end of a call.
-const OFFERED: u32 = 50_000;
+/// Timeout for the verifier to process a burst; long for the sake of loaded machines.
+const BURST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Interval between two reads of the processed frames.
+const POLL_INTERVAL: Duration = Duration::from_micros(20);
+/// Frames that the kernel offers per call: a run ends only at the end of a call.
+const FRAMES_PER_CALL: u32 = 50_000;
 
-/// A sender at the devices' end.
-pub struct Burster<'lab> {
+/// A burst sender at the devices' end.
+pub struct BurstSender<'lab> {
     namespace: &'lab NetNs,
     skeleton: BurstSkel<'static>,
     prepared: u32,
 }
 
-impl<'lab> Burster<'lab> {
-    /// With room for so many frames.
+impl<'lab> BurstSender<'lab> {
+    /// A sender with room for `frames_max` frames.
     ///
     /// # Errors
-    /// A missing capability, or what the kernel says.
+    /// A capability is missing, or the kernel refuses the program.
     pub fn new(lab: &'lab Lab, frames_max: u32) -> Result<Self, PaceError> {
         capability::require(FOR_LOAD_GENERATOR)?;
-        // libbpf wants the object's storage to outlive the skeleton; a few dozen bytes are left behind.
+        // libbpf requires the object's storage to outlive the skeleton; a few dozen bytes are leaked.
         let storage: &'static mut MaybeUninit<_> = Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = BurstSkelBuilder::default().open(storage)?;
         open.maps.prepared.set_max_entries(frames_max)?;
@@ -59,10 +59,10 @@ impl<'lab> Burster<'lab> {
         })
     }
 
-    /// Lays these frames out; the first of them is the next.
+    /// Stores the frames to send and starts again with the first one.
     ///
     /// # Errors
-    /// More than there is room for, as the kernel says it.
+    /// There are more frames than the sender has room for.
     pub fn prepare(&mut self, frames: &[[u8; FRAME_BYTES]]) -> Result<(), PaceError> {
         self.prepared = u32::try_from(frames.len()).unwrap_or(u32::MAX);
         let element = |at: u32| {
@@ -79,34 +79,34 @@ impl<'lab> Burster<'lab> {
         Ok(())
     }
 
-    /// Sends all that was prepared, from the first of these processors, in bursts of so many; `judged`, asked on the second one,
-    /// tells how many of all have been judged.
+    /// Sends all prepared frames in bursts of `burst` frames from the first of these CPUs. `processed`, called on the second
+    /// CPU, returns how many frames the verifier has processed.
     ///
     /// # Errors
-    /// The kernel's, or that of `judged`; frames that are not judged in time.
+    /// The kernel's error, the error of `processed`, or [`PaceError::FramesLost`].
     pub fn run<E: Send + From<PaceError>>(
         &mut self,
         burst: u32,
         [sender, regulator]: [usize; 2],
-        judged: &(dyn Fn() -> Result<u64, E> + Sync),
+        processed: &(dyn Fn() -> Result<u64, E> + Sync),
     ) -> Result<(), E> {
         let (skeleton, prepared, namespace) = (&mut self.skeleton, self.prepared, self.namespace);
         let allowed = maps::handle(&skeleton.maps.allowed).map_err(PaceError::from)?;
-        let is_over = AtomicBool::new(false);
+        let is_done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let regulating = scope.spawn(|| {
                 let result = pin(regulator)
                     .map_err(E::from)
-                    .and_then(|()| regulate(&allowed, burst, prepared, judged));
-                is_over.store(true, Ordering::Release);
+                    .and_then(|()| allow_bursts(&allowed, burst, prepared, processed));
+                is_done.store(true, Ordering::Release);
                 result
             });
             let sent = namespace.run(|| {
-                // The whole of it: its parts are not made to go to another thread.
+                // Moves the whole skeleton, because its parts are not `Send`.
                 let skeleton = skeleton;
                 pin(sender)?;
-                while !is_over.load(Ordering::Acquire) {
-                    offer(skeleton)?;
+                while !is_done.load(Ordering::Acquire) {
+                    offer_frames(skeleton)?;
                 }
                 Ok::<_, PaceError>(())
             });
@@ -124,38 +124,42 @@ fn pin(processor: usize) -> Result<(), PaceError> {
     pin_task(0, processor).map_err(|source| PaceError::Processor { processor, source })
 }
 
-/// Allows a burst when the one before has been judged.
-fn regulate<E: From<PaceError>>(
+/// Allows the next burst when the verifier has processed the last one.
+fn allow_bursts<E: From<PaceError>>(
     allowed: &MapHandle,
     burst: u32,
     prepared: u32,
-    judged: &dyn Fn() -> Result<u64, E>,
+    processed: &dyn Fn() -> Result<u64, E>,
 ) -> Result<(), E> {
-    let (mut sent, mut deadline) = (0, Instant::now() + PATIENCE);
+    let (mut sent, mut deadline) = (0, Instant::now() + BURST_TIMEOUT);
     loop {
-        let done = judged()?;
+        let done = processed()?;
         if done >= prepared.into() {
             return Ok(());
         }
         if done >= u64::from(sent) {
             sent = prepared.min(sent + burst);
             maps::write(allowed, 0, &sent.to_ne_bytes()).map_err(PaceError::from)?;
-            deadline = Instant::now() + PATIENCE;
+            deadline = Instant::now() + BURST_TIMEOUT;
         }
         if Instant::now() > deadline {
-            return Err(PaceError::Lost { sent, judged: done }.into());
+            return Err(PaceError::FramesLost {
+                sent,
+                processed: done,
+            }
+            .into());
         }
-        // To look all the time would take the counters out of the verifier's cache for each frame.
-        std::thread::sleep(LOOK);
+        // Continuous reads would evict the counters from the verifier's cache for each frame.
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
 /// Offers the program frames for some milliseconds.
-fn offer(skeleton: &BurstSkel<'static>) -> Result<(), PaceError> {
+fn offer_frames(skeleton: &BurstSkel<'static>) -> Result<(), PaceError> {
     let input = ProgramInput {
         data_in: Some(&[0; FRAME_BYTES]),
         flags: LIVE_FRAMES,
-        repeat: OFFERED,
+        repeat: FRAMES_PER_CALL,
         ..Default::default()
     };
     skeleton

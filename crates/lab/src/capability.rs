@@ -1,13 +1,13 @@
-//! Which of the capabilities that the lab needs this thread has.
+//! The capabilities that the lab needs, and a check for them.
 
 use std::fmt;
 
 pub use linewarden_dataplane::capability::Capability;
 use linewarden_dataplane::capability::missing;
 
-/// What a private network with packet sockets in it needs.
+/// Capabilities for a private network with packet sockets.
 pub const FOR_NETWORK: &[Capability] = &[Capability::SysAdmin, Capability::NetAdmin, Capability::NetRaw];
-/// What the load generator needs besides [`FOR_NETWORK`].
+/// Capabilities for the load generator: those of [`FOR_NETWORK`] and two for eBPF.
 pub const FOR_LOAD_GENERATOR: &[Capability] = &[
     Capability::SysAdmin,
     Capability::NetAdmin,
@@ -18,17 +18,17 @@ pub const FOR_LOAD_GENERATOR: &[Capability] = &[
 
 /// Capabilities that are missing.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Missing(Vec<Capability>);
+pub struct MissingCapabilities(Vec<Capability>);
 
-impl Missing {
-    /// The capabilities that are missing, never none.
+impl MissingCapabilities {
+    /// The missing capabilities, at least one.
     #[must_use]
     pub fn capabilities(&self) -> &[Capability] {
         &self.0
     }
 }
 
-impl fmt::Display for Missing {
+impl fmt::Display for MissingCapabilities {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (n, capability) in self.0.iter().enumerate() {
             write!(f, "{}{}", if n == 0 { "" } else { ", " }, capability.name())?;
@@ -37,16 +37,16 @@ impl fmt::Display for Missing {
     }
 }
 
-impl std::error::Error for Missing {}
+impl std::error::Error for MissingCapabilities {}
 
 /// Checks that this thread has all of `needed` in its effective set.
 ///
 /// # Errors
 /// The ones that are missing. When `/proc` cannot be read, all of them.
-pub fn require(needed: &[Capability]) -> Result<(), Missing> {
+pub fn require(needed: &[Capability]) -> Result<(), MissingCapabilities> {
     match missing(needed) {
         none if none.is_empty() => Ok(()),
-        some => Err(Missing(some)),
+        some => Err(MissingCapabilities(some)),
     }
 }
 
@@ -55,8 +55,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn says_which_capability_is_missing() {
-        let text = Missing(vec![Capability::NetAdmin, Capability::Bpf]).to_string();
+    fn the_error_lists_the_missing_capabilities() {
+        let text = MissingCapabilities(vec![Capability::NetAdmin, Capability::Bpf]).to_string();
         assert_eq!(text, "CAP_NET_ADMIN, CAP_BPF missing: run as root");
     }
 }

@@ -1,14 +1,14 @@
-//! The clocks that the simulated fleet lives by.
+//! The clocks of the simulated fleet.
 
 use std::time::Duration;
 
-/// `CLOCK_BOOTTIME`, which goes on through suspend: leases and retransmissions count on it. Milliseconds.
+/// `CLOCK_BOOTTIME`, which includes suspend time, for session lifetimes and retransmissions. Milliseconds.
 #[must_use]
 pub fn boot_ms() -> u64 {
     u64::try_from(read(libc::CLOCK_BOOTTIME).as_millis()).unwrap_or(u64::MAX)
 }
 
-/// `CLOCK_REALTIME`, by which the kernel stamps received frames; only differences are meant. Nanoseconds.
+/// `CLOCK_REALTIME`, the clock of the kernel's receive timestamps; only differences are meaningful. Nanoseconds.
 #[must_use]
 pub fn real_ns() -> u64 {
     u64::try_from(read(libc::CLOCK_REALTIME).as_nanos()).unwrap_or(u64::MAX)

@@ -1,7 +1,7 @@
 //! Runs `ip -batch` (iproute2) inside a namespace.
 //!
-//! One process configures any number of interfaces, addresses, routes and neighbours; the script is what an
-//! operator would type, so a failing line can be tried by hand.
+//! One process configures any number of interfaces, addresses, routes and neighbors. The script has the syntax of the
+//! command line, so a failing line can be tried by hand.
 
 use std::io::{self, Write as _};
 use std::process::{Command, Stdio};
@@ -14,15 +14,15 @@ pub enum IpError {
     /// The namespace could not be entered.
     #[error(transparent)]
     NetNs(#[from] NetNsError),
-    /// `ip` is not there or could not be fed.
-    #[error("cannot run `ip` (package iproute2): {0}")]
+    /// `ip` could not be started or its input could not be written.
+    #[error("`ip` could not be run: {0}; install the package iproute2")]
     Run(#[source] io::Error),
     /// `ip` refused a line.
-    #[error("`ip -batch` failed: {stderr}; script:\n{script}")]
+    #[error("`ip -batch` failed: {stderr}; its input was:\n{script}")]
     Refused {
-        /// What it said.
+        /// The error output of `ip`.
         stderr: String,
-        /// What it was given, cut off after 2,000 characters.
+        /// The input of `ip`, cut off after 2,000 characters.
         script: String,
     },
 }
@@ -41,7 +41,7 @@ pub fn batch(netns: &NetNs, script: &str) -> Result<(), IpError> {
                 .stderr(Stdio::piped())
                 .spawn()?;
             if let Some(mut stdin) = child.stdin.take() {
-                // When `ip` stops at a bad line it closes its end; its exit status then tells more than EPIPE.
+                // `ip` closes its input at a bad line; its exit status is then more useful than EPIPE.
                 match stdin.write_all(script.as_bytes()) {
                     Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error),
                     _ => {}

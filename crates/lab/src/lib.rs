@@ -1,16 +1,64 @@
-//! Network namespaces, simulated fleets, attackers, load generators and the experiments of the papers.
+//! Simulated devices and attackers on real packets: the demonstration, the benchmarks and the tools of the system tests.
 //!
-//! Everything here runs on real packets in a private network that [`topology::Lab`] builds out of unnamed network
-//! namespaces and veth pairs, and that the kernel removes when the process ends, however it ends.
+//! ```text
+//!   network namespace "devices"          "gateway"             "service"
+//!  ┌──────────────────────────┐ veth ┌──────────────┐ veth ┌──────────────┐
+//!  │ fleet, attackers,        ├──────┤ data plane   ├──────┤ echo service │
+//!  │ load generators          │      │ under test   │      │              │
+//!  └──────────────────────────┘      └──────────────┘      └──────────────┘
+//! ```
+//!
+//! [`topology::Lab`] builds this private network out of unnamed network namespaces and veth pairs. The kernel removes it when the
+//! process ends, also after a crash. It requires root or some capabilities ([`capability`]).
+//!
+//! Not for production: no gateway, controller or device needs this crate. Only the commands `linewarden-lab demo` and `linewarden bench`
+//! and tests use it.
+//!
+//! | modules | purpose |
+//! |---|---|
+//! | [`topology`], [`netns`], [`iproute`], [`address`], [`capability`] | the private network, its addresses and the capabilities that it requires |
+//! | [`fleet`] | simulated devices, which enroll, authenticate, attest and exchange datagrams with the service |
+//! | [`attackers`] | attacks on all protocols, each with a check whether it succeeded |
+//! | [`service`] | the service behind the gateway, which counts datagrams |
+//! | [`demo`] | the demonstration: a fleet authenticates while all attacks run; the report lists every wrong decision |
+//! | [`bench`](mod@bench) | the benchmarks, which repeat the experiments of the five papers |
+//! | [`loadgen`], [`burst`], [`pace`] | senders for the benchmarks: complete handshakes, bursts, frames at a fixed rate |
+//! | [`packet_socket`], [`xdp_pass`], [`napi`], [`clock`] | access to kernel interfaces: packet sockets, XDP, receive threads, clocks |
+//!
+//! # Example
+//! The addresses of a simulated device are computed from its index, and the index from an address:
+//!
+//! ```
+//! use linewarden_lab::address::DeviceAddress;
+//!
+//! let device = DeviceAddress::new(3);
+//! assert_eq!(device.v4().to_string(), "10.66.1.3");
+//! assert_eq!(device.mac().to_string(), "02:00:00:00:00:03");
+//! ```
+//!
+//! A small demonstration, in which all attacks must fail:
+//!
+//! ```no_run
+//! use std::sync::atomic::AtomicBool;
+//!
+//! use linewarden_lab::demo::{self, DataPlaneKind, Options};
+//!
+//! let options = Options::new(64, DataPlaneKind::Host, 1);
+//! let stop = AtomicBool::new(false);
+//! let report = demo::run(&options, &stop, &mut |_| {})?;
+//! assert_eq!(report.false_accepts, 0);
+//! # Ok::<(), linewarden_lab::demo::DemoError>(())
+//! ```
 
 pub mod address;
 pub mod attackers;
+#[cfg(feature = "bench")]
 pub mod bench;
 pub mod burst;
 pub mod capability;
 pub mod clock;
-mod decoy;
 pub mod demo;
+mod exempt_traffic;
 pub mod fleet;
 pub mod iproute;
 pub mod loadgen;

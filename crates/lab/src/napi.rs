@@ -1,8 +1,8 @@
 //! Threaded NAPI: the receive work of an interface on a kernel thread of its own.
 //!
-//! Without it the packets of a veth pair are handled in whichever context happened to send, so nobody can say what
-//! the verifier's share of the processor was. With it, each receive queue has a kernel thread `napi/IFACE-ID` that
-//! can be pinned to a processor and whose run time the scheduler accounts.
+//! Without threaded NAPI the packets of a veth pair are processed in the context of the sender, so the verifier's CPU
+//! time cannot be measured. With threaded NAPI each receive queue has a kernel thread `napi/IFACE-ID`, which can be pinned
+//! to a CPU and whose run time the scheduler accounts.
 
 use std::ffi::CStr;
 use std::fs;
@@ -19,21 +19,21 @@ pub enum NapiError {
     #[error(transparent)]
     NetNs(#[from] NetNsError),
     /// The kernel refused one step.
-    #[error("threaded NAPI of {interface}: {step} failed: {source}")]
+    #[error("threaded NAPI of interface {interface}: {step} failed: {source}")]
     Kernel {
         /// The interface.
         interface: String,
-        /// What was tried.
+        /// The failed step.
         step: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The interface has no receive thread: neither GRO nor an XDP program turned its NAPI on.
-    #[error("interface {0} has no NAPI thread: turn GRO on or attach an XDP program first")]
+    #[error("interface {0} has no NAPI thread; turn on GRO or attach an XDP program first")]
     NoThread(String),
 }
 
-/// The NAPI kernel threads of one interface. They end with it.
+/// The NAPI kernel threads of one interface. They end with the interface.
 #[derive(Debug, Clone)]
 pub struct NapiThreads {
     interface: String,
@@ -41,11 +41,11 @@ pub struct NapiThreads {
 }
 
 impl NapiThreads {
-    /// Turns threaded NAPI of the interface on and finds its threads. The interface's name must be unique on the
-    /// machine, since kernel threads of all namespaces stand in one list; those of [`crate::topology::Lab`] are.
+    /// Enables threaded NAPI on the interface and finds its threads. The interface's name must be unique on the machine,
+    /// because the kernel threads of all namespaces are in one list; names of [`crate::topology::Lab`] are unique.
     ///
     /// # Errors
-    /// What the kernel says; [`NapiError::NoThread`] while NAPI itself is off.
+    /// The kernel refuses a step; [`NapiError::NoThread`] while NAPI itself is off.
     pub fn enable(netns: &NetNs, interface: &str) -> Result<Self, NapiError> {
         set_threaded(netns, interface, true)?;
         let threads = Self::find(interface);
@@ -55,7 +55,7 @@ impl NapiThreads {
         Ok(threads)
     }
 
-    /// The threads that exist at the moment, maybe none.
+    /// The threads that exist at the moment, possibly none.
     #[must_use]
     pub fn find(interface: &str) -> Self {
         let prefix = format!("napi/{interface}-");
@@ -77,10 +77,10 @@ impl NapiThreads {
         &self.pids
     }
 
-    /// Pins the threads to the processors, going round when there are more threads.
+    /// Pins the threads to the CPUs, going round when there are more threads.
     ///
     /// # Errors
-    /// A processor that does not exist, or a thread that has ended.
+    /// A CPU that does not exist, or a thread that has ended.
     pub fn pin(&self, processors: &[usize]) -> Result<(), NapiError> {
         for (pid, processor) in self.pids.iter().zip(processors.iter().cycle()) {
             pin_task(*pid, *processor).map_err(|source| self.kernel("sched_setaffinity", source))?;
@@ -88,19 +88,19 @@ impl NapiThreads {
         Ok(())
     }
 
-    /// Lets the threads run before everything else on their processors (`SCHED_FIFO`), as receive work does that is not on
-    /// threads.
+    /// Gives the threads real-time priority on their CPUs (`SCHED_FIFO`), which receive work outside of threads has,
+    /// too.
     ///
     /// # Errors
     /// A missing capability, or a thread that has ended.
-    pub fn run_first(&self) -> Result<(), NapiError> {
+    pub fn set_fifo_priority(&self) -> Result<(), NapiError> {
         for pid in &self.pids {
-            run_first(*pid).map_err(|source| self.kernel("sched_setscheduler", source))?;
+            set_fifo_priority(*pid).map_err(|source| self.kernel("sched_setscheduler", source))?;
         }
         Ok(())
     }
 
-    /// Processor time that all the threads have used since they were made.
+    /// CPU time that all the threads have used since they were made.
     ///
     /// # Errors
     /// When a thread has ended.
@@ -120,15 +120,15 @@ impl NapiThreads {
     }
 }
 
-/// Pins a task (a thread id; 0 is the calling thread) to one processor.
+/// Pins a task (a thread id; 0 is the calling thread) to one CPU.
 ///
 /// # Errors
-/// A processor that does not exist or may not be used, or no such task.
+/// A CPU that does not exist or may not be used, or no such task.
 pub fn pin_task(pid: libc::pid_t, processor: usize) -> io::Result<()> {
     // SAFETY: a `cpu_set_t` is plain bits, for which zero is valid.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     if processor >= 8 * size_of::<libc::cpu_set_t>() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "no such processor"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "no such CPU"));
     }
     // SAFETY: `processor` is below the number of bits of the set, as checked above.
     unsafe { libc::CPU_SET(processor, &mut set) };
@@ -141,11 +141,11 @@ pub fn pin_task(pid: libc::pid_t, processor: usize) -> io::Result<()> {
     }
 }
 
-/// Lets a task (a thread id; 0 is the calling thread) run before all that have no real-time priority.
+/// Gives a task (a thread id; 0 is the calling thread) real-time priority (`SCHED_FIFO`).
 ///
 /// # Errors
 /// A missing capability, or no such task.
-pub fn run_first(pid: libc::pid_t) -> io::Result<()> {
+pub fn set_fifo_priority(pid: libc::pid_t) -> io::Result<()> {
     let lowest = libc::sched_param { sched_priority: 1 };
     // SAFETY: the structure lives through the call, which only reads it.
     match unsafe { libc::sched_setscheduler(pid, libc::SCHED_FIFO, &raw const lowest) } {
@@ -154,7 +154,7 @@ pub fn run_first(pid: libc::pid_t) -> io::Result<()> {
     }
 }
 
-/// Processor time of one task (thread id), from the first field of `/proc/PID/schedstat`, nanoseconds.
+/// CPU time of one task (thread id), from the first field of `/proc/PID/schedstat`, nanoseconds.
 ///
 /// # Errors
 /// When there is no such task, or the kernel keeps no such statistics.
@@ -167,13 +167,13 @@ pub fn task_cpu_time(pid: libc::pid_t) -> io::Result<Duration> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "schedstat is not a list of numbers"))
 }
 
-/// Whether a task (a thread id) runs, or waits for its turn.
+/// Whether a task (a thread id) runs or is ready to run.
 ///
 /// # Errors
 /// When there is no such task.
 pub fn is_running(pid: libc::pid_t) -> io::Result<bool> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // Its name may hold anything but ends with the last parenthesis.
+    // The name may contain any character; it ends at the last parenthesis.
     let (_, rest) = text.rsplit_once(')').unwrap_or_default();
     Ok(rest.trim_start().starts_with('R'))
 }
@@ -195,8 +195,8 @@ fn set_threaded(netns: &NetNs, interface: &str, on: bool) -> Result<(), NapiErro
     })?
 }
 
-/// A sysfs of the calling thread's network namespace, mounted nowhere: it vanishes with its descriptor. (The sysfs
-/// under `/sys` shows the interfaces of the namespace that mounted it, which is not ours.)
+/// A detached sysfs mount of the calling thread's network namespace; it is removed with its descriptor. (The sysfs under
+/// `/sys` shows the interfaces of the namespace that mounted it.)
 fn mount_sysfs() -> io::Result<OwnedFd> {
     const FSOPEN_CLOEXEC: libc::c_uint = 1;
     const FSMOUNT_CLOEXEC: libc::c_uint = 1;
@@ -239,7 +239,7 @@ fn open_beneath(directory: &OwnedFd, path: &str) -> io::Result<fs::File> {
 
 fn owned(fd: libc::c_long) -> io::Result<OwnedFd> {
     match RawFd::try_from(fd) {
-        // SAFETY: a fresh descriptor, which belongs to nobody else.
+        // SAFETY: a new descriptor without another owner.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         _ => Err(io::Error::last_os_error()),
     }

@@ -1,8 +1,8 @@
 //! Unnamed network namespaces.
 //!
-//! A namespace here has no name in the file system: it lives as long as a file descriptor or a thread refers to it.
-//! So the kernel removes it, with every interface, address and packet socket in it, when this process ends in
-//! whatever way, SIGKILL included; there is nothing to clean up and nothing that can be left behind.
+//! Such a namespace has no name in the file system: it exists as long as a file descriptor or a thread refers to it. The
+//! kernel removes it with all its interfaces, addresses and packet sockets when this process ends, even by SIGKILL. No
+//! cleanup is needed.
 
 use std::fs::File;
 use std::io;
@@ -10,20 +10,20 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::thread::JoinHandle;
 
-use crate::capability::{self, Missing};
+use crate::capability::{self, MissingCapabilities};
 
 /// Why a namespace could not be made or entered.
 #[derive(Debug, thiserror::Error)]
 pub enum NetNsError {
-    /// Not allowed.
+    /// A capability is missing.
     #[error(transparent)]
-    Capability(#[from] Missing),
+    Capability(#[from] MissingCapabilities),
     /// The kernel refused one step.
     #[error("network namespace: {step} failed: {source}")]
     Kernel {
-        /// What was tried.
+        /// The failed step.
         step: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -42,10 +42,10 @@ impl NetNs {
     /// Makes a new namespace; its loopback interface is down.
     ///
     /// # Errors
-    /// A missing capability, by name, or what the kernel says.
+    /// A capability is missing, or the kernel refuses a step.
     pub fn new() -> Result<Self, NetNsError> {
         capability::require(&[capability::Capability::SysAdmin])?;
-        // In a thread of its own, because a thread that has left its namespace should serve nothing else.
+        // In a separate thread, because a thread that has left its namespace must not run other code.
         on_own_thread(|| {
             // SAFETY: takes no pointer; affects only the network namespace of this short-lived thread.
             if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
@@ -85,7 +85,7 @@ impl NetNs {
         })
     }
 
-    /// Starts a thread that works inside the namespace until it returns, and keeps the namespace alive as long.
+    /// Starts a thread that works inside the namespace until it returns, and keeps the namespace open until then.
     ///
     /// # Errors
     /// When no thread can be started. Failure to enter is the thread's result.
@@ -112,10 +112,10 @@ impl NetNs {
         format!("/proc/{}/fd/{}", std::process::id(), self.fd.as_raw_fd())
     }
 
-    /// The inode number that tells namespaces apart, as in `/proc/PID/ns/net`.
+    /// The inode number that identifies a namespace, as in `/proc/PID/ns/net`.
     ///
     /// # Errors
-    /// When the kernel does not answer.
+    /// The kernel refuses the query.
     pub fn inode(&self) -> Result<u64, NetNsError> {
         let copy = self.fd.try_clone().map_err(kernel("dup"))?;
         let metadata = File::from(copy).metadata().map_err(kernel("fstat"))?;

@@ -1,4 +1,4 @@
-//! The service behind the gate: a UDP echo that remembers who reached it.
+//! The service behind the gate: a UDP echo that counts datagrams by sender.
 
 use std::collections::HashMap;
 use std::io;
@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::decoy::Decoy;
+use crate::exempt_traffic::ExemptTrafficSockets;
 use crate::netns::NetNsError;
 use crate::topology::Lab;
 
-/// How long the service waits for a datagram before it looks whether it shall stop.
-const NAP: Duration = Duration::from_millis(20);
+/// Longest wait for a datagram between two checks of the stop flag.
+const READ_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// Why the service could not be run.
 #[derive(Debug, thiserror::Error)]
@@ -21,59 +21,66 @@ pub enum ServiceError {
     /// The namespace could not be entered.
     #[error(transparent)]
     NetNs(#[from] NetNsError),
-    /// The socket.
-    #[error("echo service on UDP port {port}: {source}")]
+    /// A socket failed.
+    #[error("echo service failed on UDP port {port}: {source}")]
     Socket {
         /// The port.
         port: u16,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Its thread ended early.
-    #[error("the echo service's thread panicked")]
+    /// The service thread panicked.
+    #[error("the echo service thread panicked")]
     Panicked,
 }
 
-/// What reached the service.
+/// The datagrams that reached the service.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Reached {
+pub struct ServiceTraffic {
     /// Datagrams by source address.
     pub sources: HashMap<IpAddr, u64>,
     /// Datagrams by UDP source port.
     pub ports: HashMap<u16, u64>,
-    /// Datagrams in all.
+    /// All datagrams.
     pub datagrams: u64,
 }
 
-/// An echo service in the service's namespace; ends when dropped.
+/// An echo service in the service's namespace; stops when dropped.
 #[derive(Debug)]
 pub struct EchoService {
     stop: Arc<AtomicBool>,
-    reached: Arc<Mutex<Reached>>,
+    traffic: Arc<Mutex<ServiceTraffic>>,
     port: u16,
-    /// In the service's namespace, for [`Self::fence`].
-    neighbour: UdpSocket,
-    decoy: Decoy,
+    /// In the service's namespace, for [`Self::drain_queue`].
+    local_socket: UdpSocket,
+    exempt_traffic: ExemptTrafficSockets,
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
 impl EchoService {
-    /// Starts it on all addresses of the service.
+    /// Starts the service on all its addresses.
     ///
     /// # Errors
-    /// A port in use, or what the kernel says.
+    /// The port is in use, or the kernel refuses a socket.
     pub fn start(lab: &Lab, port: u16) -> Result<Self, ServiceError> {
         let socket_error = |source| ServiceError::Socket { port, source };
         let socket = lab.service.run(|| bind(port))?.map_err(socket_error)?;
-        socket.set_read_timeout(Some(NAP)).map_err(socket_error)?;
-        let neighbour = lab
+        socket
+            .set_read_timeout(Some(READ_TIMEOUT))
+            .map_err(socket_error)?;
+        let neighbor = lab
             .service
             .run(|| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)))?
             .map_err(socket_error)?;
-        neighbour.set_read_timeout(Some(NAP)).map_err(socket_error)?;
-        let decoy = lab.service.run(Decoy::open)?.map_err(socket_error)?;
+        neighbor
+            .set_read_timeout(Some(READ_TIMEOUT))
+            .map_err(socket_error)?;
+        let exempt_traffic = lab
+            .service
+            .run(ExemptTrafficSockets::open)?
+            .map_err(socket_error)?;
         let stop = Arc::new(AtomicBool::new(false));
-        let reached = Arc::new(Mutex::new(Reached::default()));
+        let reached = Arc::new(Mutex::new(ServiceTraffic::default()));
         let (stopped, noted) = (stop.clone(), reached.clone());
         let thread = std::thread::Builder::new()
             .name("echo".to_owned())
@@ -81,35 +88,35 @@ impl EchoService {
             .map_err(socket_error)?;
         Ok(Self {
             stop,
-            reached,
+            traffic: reached,
             port,
-            neighbour,
-            decoy,
+            local_socket: neighbor,
+            exempt_traffic,
             thread: Some(thread),
         })
     }
 
-    /// What reached it so far.
+    /// The datagrams so far.
     #[must_use]
-    pub fn reached(&self) -> Reached {
-        self.reached
+    pub fn traffic(&self) -> ServiceTraffic {
+        self.traffic
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
     }
 
-    /// Waits until everything that lies in the service's queue now is counted: sends it a datagram from beside it, which
-    /// is counted too, and waits for the echo. False when none comes within 10 s.
+    /// Waits until all datagrams in the service's queue are counted: sends a datagram from the same namespace, which is
+    /// counted, too, and waits for its echo. False if no echo arrives within 10 s.
     #[must_use]
-    pub fn fence(&self) -> bool {
-        static FENCES: AtomicU64 = AtomicU64::new(0);
-        let mark = FENCES.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+    pub fn drain_queue(&self) -> bool {
+        static DRAINS: AtomicU64 = AtomicU64::new(0);
+        let mark = DRAINS.fetch_add(1, Ordering::Relaxed).to_be_bytes();
         let start = Instant::now();
         let mut buffer = [0u8; 16];
         while start.elapsed() < Duration::from_secs(10) {
-            // Loopback loses nothing but when the queue is full; then the next one gets through.
-            let _ = self.neighbour.send_to(&mark, (Ipv4Addr::LOCALHOST, self.port));
-            while let Ok((length, _)) = self.neighbour.recv_from(&mut buffer) {
+            // Loopback loses a datagram only if the queue is full; a later one then arrives.
+            let _ = self.local_socket.send_to(&mark, (Ipv4Addr::LOCALHOST, self.port));
+            while let Ok((length, _)) = self.local_socket.recv_from(&mut buffer) {
                 if buffer.get(..length) == Some(&mark) {
                     return true;
                 }
@@ -118,17 +125,17 @@ impl EchoService {
         false
     }
 
-    /// Attackers' messages that have come since the last call as something that always passes a gate; `None` when none of one's own
-    /// arrives there within 10 s.
-    pub(crate) fn disguised(&self) -> Option<u64> {
-        self.decoy.count(&self.neighbour)
+    /// Marked attack messages in exempt traffic since the last call; `None` if the service's own datagram does not arrive within
+    /// 10 s.
+    pub(crate) fn count_marked_messages(&self) -> Option<u64> {
+        self.exempt_traffic.count(&self.local_socket)
     }
 
-    /// Stops it and says what reached it.
+    /// Stops the service and returns its datagrams.
     ///
     /// # Errors
-    /// Its socket failed.
-    pub fn finish(mut self) -> Result<Reached, ServiceError> {
+    /// The service's socket failed.
+    pub fn finish(mut self) -> Result<ServiceTraffic, ServiceError> {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             let port = self.port;
@@ -137,7 +144,7 @@ impl EchoService {
                 .map_err(|_| ServiceError::Panicked)?
                 .map_err(|source| ServiceError::Socket { port, source })?;
         }
-        Ok(self.reached())
+        Ok(self.traffic())
     }
 }
 
@@ -155,7 +162,7 @@ fn bind(port: u16) -> io::Result<UdpSocket> {
     UdpSocket::bind((Ipv6Addr::UNSPECIFIED, port)).or_else(|_| UdpSocket::bind(("0.0.0.0", port)))
 }
 
-fn serve(socket: &UdpSocket, stop: &AtomicBool, reached: &Mutex<Reached>) -> io::Result<()> {
+fn serve(socket: &UdpSocket, stop: &AtomicBool, reached: &Mutex<ServiceTraffic>) -> io::Result<()> {
     let mut buffer = [0u8; 2048];
     while !stop.load(Ordering::Relaxed) {
         let (length, from) = match socket.recv_from(&mut buffer) {
@@ -177,7 +184,7 @@ fn serve(socket: &UdpSocket, stop: &AtomicBool, reached: &Mutex<Reached>) -> io:
     Ok(())
 }
 
-/// Nothing came in time, a signal, or an ICMP error about an echo sent before (its sender may have gone).
+/// A timeout, a signal, or an ICMP error about an earlier echo whose receiver is closed.
 fn is_transient(error: &io::Error) -> bool {
     use io::ErrorKind::{
         ConnectionRefused, HostUnreachable, Interrupted, NetworkUnreachable, TimedOut, WouldBlock,

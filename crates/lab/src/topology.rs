@@ -1,24 +1,24 @@
-//! The lab's private network: devices ── gateway ── service, each in a namespace of its own.
+//! The lab's private network: devices ── gateway ── service, each in its own network namespace.
 //!
 //! ```text
 //!  devices namespace            gateway namespace                    service namespace
 //!  dev-XXXXXX ════ veth ════ gwd-XXXXXX   forwards   gws-XXXXXX ════ veth ════ svc-XXXXXX
 //!  10.66.0.0/16, fd66::/64      .0.1                    .0.1            10.77.0.2, fd77::2
 //! ```
-//! With [`Middle::Switch`] the gateway namespace neither forwards nor has an address: a switch connects its two interfaces. The
-//! gateway's addresses towards the devices are the service's then, so whatever the switch does not answer is answered there:
+//! With [`ForwardingMode::Switch`] the gateway namespace has no address and does not forward: a switch connects its two
+//! interfaces. The service then has the gateway's addresses, too, so it receives all frames that the switch does not handle:
 //! ```text
 //!  dev-XXXXXX ════ veth ════ gwd-XXXXXX   a switch   gws-XXXXXX ════ veth ════ svc-XXXXXX
 //!  10.66.0.0/16, fd66::/64                                              10.66.0.1, fd66::1
 //!                                                                       10.77.0.2, fd77::2
 //! ```
-//! It has no connection to any other network, and is silent: no router advertisement, no duplicate address
-//! detection, no addresses of the kernel's own making, so that counters of the data plane count only what the lab sends. (With
-//! IPv6 on, the kernel still reports its multicast groups once per interface; on the devices' side only if
+//! The network has no connection to any other network, and its kernels send nothing by themselves: no router advertisement,
+//! no duplicate address detection, no generated addresses. The data plane's counters therefore count only the lab's traffic.
+//! (With IPv6 the kernel still reports its multicast groups once per interface; on the devices' side only if
 //! [`Topology::device_host`] is set.)
 //!
-//! XXXXXX is drawn at random per lab, because kernel threads of all namespaces stand in one list and are told apart
-//! by interface name ([`crate::napi`]).
+//! XXXXXX is random per lab, because the kernel threads of all namespaces are in one list and are distinguished by
+//! interface name ([`crate::napi`]).
 
 use std::ffi::CString;
 use std::fmt::Write as _;
@@ -29,7 +29,7 @@ use linewarden_dataplane::ethtool::{self, EthtoolError, Offload};
 use crate::address::{
     DEVICE_HOST, DEVICES_MAX, DeviceAddress, GATEWAY, GATEWAY_SERVICE_SIDE, Mac, SERVICE, SWITCH, Station,
 };
-use crate::capability::{self, Missing};
+use crate::capability::{self, MissingCapabilities};
 use crate::iproute::{self, IpError};
 use crate::netns::{NetNs, NetNsError};
 use crate::xdp_pass::{XdpPass, XdpPassError};
@@ -37,83 +37,83 @@ use crate::xdp_pass::{XdpPass, XdpPassError};
 /// Why a lab could not be built.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    /// Not allowed.
+    /// A capability is missing.
     #[error(transparent)]
-    Capability(#[from] Missing),
-    /// A namespace.
+    Capability(#[from] MissingCapabilities),
+    /// A network namespace failed.
     #[error(transparent)]
     NetNs(#[from] NetNsError),
-    /// An interface, address, route or neighbour.
+    /// The configuration of an interface, address, route or neighbor failed.
     #[error(transparent)]
     Ip(#[from] IpError),
-    /// An offload.
+    /// An offload could not be set.
     #[error(transparent)]
     Ethtool(#[from] EthtoolError),
-    /// The program on the devices' end.
+    /// The XDP program on the devices' end could not be attached.
     #[error(transparent)]
     Xdp(#[from] XdpPassError),
-    /// A kernel parameter.
-    #[error("cannot set net.{key} = {value}: {source}")]
+    /// A kernel parameter could not be set.
+    #[error("kernel parameter net.{key} could not be set to {value}: {source}")]
     Sysctl {
         /// Path below `/proc/sys/net`.
         key: String,
-        /// The value wanted.
+        /// The requested value.
         value: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// An interface that was just made is not there.
-    #[error("interface {0} is not there: {1}")]
+    /// An interface that was just created does not exist.
+    #[error("interface {0} not found: {1}")]
     NoInterface(String, #[source] io::Error),
-    /// No random name.
-    #[error("no randomness from the system: {0}")]
+    /// No random bytes for the interface names.
+    #[error("no random bytes from the system: {0}")]
     Random(#[from] getrandom::Error),
-    /// More neighbours than addresses.
-    #[error("{0} permanent neighbours wanted, the devices' network has room for {DEVICES_MAX}")]
-    TooManyNeighbours(u32),
+    /// More permanent neighbors than device addresses.
+    #[error("too many permanent neighbors: {0}; the devices' network has {DEVICES_MAX} addresses")]
+    TooManyNeighbors(u32),
 }
 
-/// What stands between devices and service.
+/// How the gateway namespace forwards between devices and service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Middle {
+pub enum ForwardingMode {
     /// The network stack of the gateway namespace, which forwards IP packets.
     #[default]
     Router,
-    /// Nothing, until a switch connects the gateway namespace's two interfaces.
+    /// No forwarding until a switch connects the gateway namespace's two interfaces.
     Switch,
 }
 
-/// What to build.
+/// Options of the network.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Topology {
-    /// Who forwards.
-    pub middle: Middle,
+    /// How the gateway namespace forwards.
+    pub forwarding: ForwardingMode,
     /// Largest IP packet, bytes.
     pub mtu: u16,
     /// Receive and transmit queues of each veth end.
     pub queues: u16,
-    /// IPv6 addresses and forwarding too.
+    /// Enables IPv6 addresses and forwarding, too.
     pub ipv6: bool,
     /// Gives the devices' end of the link an IP address of its own, for programs that use ordinary sockets.
     pub device_host: bool,
-    /// Fixed neighbour entries for the devices 0.. where the gateway's addresses are, so that its network stack need not resolve them
-    /// (at most [`DEVICES_MAX`]). Permanent entries do not count against the machine-wide `gc_thresh` limits, which
-    /// a namespace cannot change.
-    pub permanent_neighbours: u32,
-    /// Attaches [`XdpPass`] to the devices' end, without which nothing that the `xdp` data plane answers arrives
-    /// there. Off for the load generator, which attaches a program of its own.
+    /// Number of permanent neighbor entries for devices from index 0 on, in the namespace with the gateway's addresses, so that its
+    /// network stack need not resolve them (at most [`DEVICES_MAX`]). Permanent entries do not count against the machine-wide
+    /// `gc_thresh` limits, which a namespace cannot change.
+    pub permanent_neighbors: u32,
+    /// Attaches [`XdpPass`] to the devices' end, which replies of the `xdp` data plane need in order to arrive. Off for the
+    /// load generator, which attaches its own program.
     pub devices_end_accepts_xdp: bool,
 }
 
 impl Default for Topology {
     fn default() -> Self {
         Self {
-            middle: Middle::default(),
+            forwarding: ForwardingMode::default(),
             mtu: 1500,
             queues: 1,
             ipv6: true,
             device_host: true,
-            permanent_neighbours: 0,
+            permanent_neighbors: 0,
             devices_end_accepts_xdp: true,
         }
     }
@@ -130,14 +130,14 @@ pub struct Interface {
     pub mac: Mac,
 }
 
-/// A built network; dropping it (or dying) removes it.
+/// A network. It is removed when the value is dropped or the process ends.
 #[derive(Debug)]
 pub struct Lab {
-    /// Where the fleet and the attackers are.
+    /// Namespace of the fleet and the attackers.
     pub devices: NetNs,
-    /// Where the data plane is.
+    /// Namespace of the data plane.
     pub gateway: NetNs,
-    /// Where the service is.
+    /// Namespace of the service.
     pub service: NetNs,
     /// In `devices`, towards the gateway.
     pub devices_end: Interface,
@@ -147,7 +147,7 @@ pub struct Lab {
     pub gateway_service_end: Interface,
     /// In `service`.
     pub service_end: Interface,
-    middle: Middle,
+    forwarding: ForwardingMode,
     _devices_end_program: Option<XdpPass>,
 }
 
@@ -155,21 +155,21 @@ impl Lab {
     /// Builds the network.
     ///
     /// # Errors
-    /// A missing capability by name, or the step that failed; nothing stays behind then.
+    /// The missing capability or the failed step; a partly built network is removed.
     pub fn build(topology: &Topology) -> Result<Self, LabError> {
         capability::require(capability::FOR_NETWORK)?;
-        if topology.permanent_neighbours > DEVICES_MAX {
-            return Err(LabError::TooManyNeighbours(topology.permanent_neighbours));
+        if topology.permanent_neighbors > DEVICES_MAX {
+            return Err(LabError::TooManyNeighbors(topology.permanent_neighbors));
         }
         let devices = NetNs::new()?;
         let gateway = NetNs::new()?;
         let service = NetNs::new()?;
-        quiet(&devices, topology.ipv6 && topology.device_host)?;
-        let is_router = topology.middle == Middle::Router;
-        quiet(&gateway, topology.ipv6 && is_router)?;
-        quiet(&service, topology.ipv6)?;
+        disable_kernel_traffic(&devices, topology.ipv6 && topology.device_host)?;
+        let is_router = topology.forwarding == ForwardingMode::Router;
+        disable_kernel_traffic(&gateway, topology.ipv6 && is_router)?;
+        disable_kernel_traffic(&service, topology.ipv6)?;
         if is_router {
-            forward(&gateway, topology.ipv6)?;
+            enable_forwarding(&gateway, topology.ipv6)?;
         }
 
         let names = Names::random()?;
@@ -191,7 +191,7 @@ impl Lab {
             gateway_devices_end: interface(&gateway, names.gateway_devices, gateway_devices)?,
             gateway_service_end: interface(&gateway, names.gateway_service, gateway_service)?,
             service_end: interface(&service, names.service, service_mac)?,
-            middle: topology.middle,
+            forwarding: topology.forwarding,
             devices,
             gateway,
             service,
@@ -200,7 +200,8 @@ impl Lab {
         Ok(lab)
     }
 
-    /// Whole checksums on every packet; NAPI (by GRO) wherever an `XDP_TX` of the peer can arrive.
+    /// Disables checksum offload, so that every packet carries its checksum, and enables NAPI (by GRO) on every interface that
+    /// can receive an `XDP_TX` frame of its peer.
     fn set_offloads(&self) -> Result<(), LabError> {
         for (netns, end) in self.ends() {
             netns.run(|| {
@@ -211,24 +212,24 @@ impl Lab {
         Ok(())
     }
 
-    /// Where the gateway's addresses are, with the interface towards the devices.
+    /// The namespace with the gateway's addresses, and its interface towards the devices.
     #[must_use]
     pub fn gateway_stack(&self) -> (&NetNs, &Interface) {
-        match self.middle {
-            Middle::Router => (&self.gateway, &self.gateway_devices_end),
-            Middle::Switch => (&self.service, &self.service_end),
+        match self.forwarding {
+            ForwardingMode::Router => (&self.gateway, &self.gateway_devices_end),
+            ForwardingMode::Switch => (&self.service, &self.service_end),
         }
     }
 
-    /// Gives the interface towards the devices the gateway's MAC address, where a switch had it: a data plane that answers by
-    /// itself takes only frames for its interface.
+    /// Sets the gateway's MAC address on the interface towards the devices after the switch has ended: other data planes accept
+    /// only frames that are addressed to their interface.
     ///
     /// # Errors
     /// The address cannot be set.
     pub fn replace_switch(&self) -> Result<(), IpError> {
-        match self.middle {
-            Middle::Router => Ok(()),
-            Middle::Switch => iproute::batch(
+        match self.forwarding {
+            ForwardingMode::Router => Ok(()),
+            ForwardingMode::Switch => iproute::batch(
                 &self.gateway,
                 &format!(
                     "link set {} address {}\n",
@@ -251,11 +252,11 @@ impl Lab {
 }
 
 impl Topology {
-    /// Of the gateway's two interfaces, and of the service's.
+    /// The MAC addresses of the gateway's two interfaces and of the service's.
     fn macs(&self) -> [Mac; 3] {
-        match self.middle {
-            Middle::Router => [GATEWAY.mac, GATEWAY_SERVICE_SIDE.mac, SERVICE.mac],
-            Middle::Switch => {
+        match self.forwarding {
+            ForwardingMode::Router => [GATEWAY.mac, GATEWAY_SERVICE_SIDE.mac, SERVICE.mac],
+            ForwardingMode::Switch => {
                 let [devices_side, service_side] = SWITCH;
                 [devices_side, service_side, GATEWAY.mac]
             }
@@ -282,7 +283,7 @@ impl Names {
         })
     }
 
-    /// Both veth pairs, made in the gateway's namespace.
+    /// The commands that create both veth pairs in the gateway's namespace.
     fn links(&self, topology: &Topology, devices: &NetNs, service: &NetNs) -> String {
         let end = |name: &str, mac: Mac| {
             let Topology { mtu, queues, .. } = topology;
@@ -312,14 +313,14 @@ impl Names {
 
     fn gateway_addresses(&self, topology: &Topology) -> String {
         let mut script = up("lo");
-        match topology.middle {
-            Middle::Router => {
+        match topology.forwarding {
+            ForwardingMode::Router => {
                 script += &station(&self.gateway_devices, &GATEWAY, 16, topology.ipv6);
                 script += &station(&self.gateway_service, &GATEWAY_SERVICE_SIDE, 24, topology.ipv6);
-                script += &neighbour(&self.gateway_service, &SERVICE, topology.ipv6);
-                script += &device_neighbours(&self.gateway_devices, topology);
+                script += &neighbor(&self.gateway_service, &SERVICE, topology.ipv6);
+                script += &device_neighbors(&self.gateway_devices, topology);
             }
-            Middle::Switch => {
+            ForwardingMode::Switch => {
                 script += &up(&self.gateway_devices);
                 script += &up(&self.gateway_service);
             }
@@ -330,14 +331,14 @@ impl Names {
     fn service_addresses(&self, topology: &Topology) -> String {
         let mut script = up("lo");
         script += &station(&self.service, &SERVICE, 24, topology.ipv6);
-        match topology.middle {
-            Middle::Router => {
-                script += &neighbour(&self.service, &GATEWAY_SERVICE_SIDE, topology.ipv6);
+        match topology.forwarding {
+            ForwardingMode::Router => {
+                script += &neighbor(&self.service, &GATEWAY_SERVICE_SIDE, topology.ipv6);
                 script += &default_route(&GATEWAY_SERVICE_SIDE, topology.ipv6);
             }
-            Middle::Switch => {
+            ForwardingMode::Switch => {
                 script += &station(&self.service, &GATEWAY, 16, topology.ipv6);
-                script += &device_neighbours(&self.service, topology);
+                script += &device_neighbors(&self.service, topology);
             }
         }
         script
@@ -347,7 +348,7 @@ impl Names {
         let mut script = up("lo");
         if topology.device_host {
             script += &station(&self.devices, &DEVICE_HOST, 16, topology.ipv6);
-            script += &neighbour(&self.devices, &GATEWAY, topology.ipv6);
+            script += &neighbor(&self.devices, &GATEWAY, topology.ipv6);
             script += &default_route(&GATEWAY, topology.ipv6);
         } else {
             script += &up(&self.devices);
@@ -364,14 +365,14 @@ fn station(name: &str, station: &Station, prefix_v4: u8, ipv6: bool) -> String {
     let mut script = format!("address add {}/{prefix_v4} dev {name}\n", station.v4);
     if ipv6 {
         script += &format!("address add {}/64 dev {name} nodad\n", station.v6);
-        // Without a link-local address the kernel solicits no neighbour for packets that it forwards.
+        // Without a link-local address the kernel solicits no neighbor for packets that it forwards.
         let [.., last] = station.mac.0;
         script += &format!("address add fe80::{last:x}/64 dev {name} nodad\n");
     }
     script + &up(name)
 }
 
-fn neighbour(name: &str, station: &Station, ipv6: bool) -> String {
+fn neighbor(name: &str, station: &Station, ipv6: bool) -> String {
     let Station { mac, v4, v6 } = station;
     let mut script = format!("neigh replace {v4} lladdr {mac} dev {name} nud permanent\n");
     if ipv6 {
@@ -380,13 +381,13 @@ fn neighbour(name: &str, station: &Station, ipv6: bool) -> String {
     script
 }
 
-/// The device host and the first devices.
-fn device_neighbours(name: &str, topology: &Topology) -> String {
+/// The commands for the neighbor entries of the device host and the first devices.
+fn device_neighbors(name: &str, topology: &Topology) -> String {
     let mut script = String::new();
     if topology.device_host {
-        script += &neighbour(name, &DEVICE_HOST, topology.ipv6);
+        script += &neighbor(name, &DEVICE_HOST, topology.ipv6);
     }
-    for device in (0..topology.permanent_neighbours).map(DeviceAddress::new) {
+    for device in (0..topology.permanent_neighbors).map(DeviceAddress::new) {
         let (v4, v6, mac) = (device.v4(), device.v6(), device.mac());
         // Writing to a String cannot fail.
         let _ = writeln!(script, "neigh replace {v4} lladdr {mac} dev {name} nud permanent");
@@ -405,8 +406,8 @@ fn default_route(via: &Station, ipv6: bool) -> String {
     script
 }
 
-/// Keeps the namespace's kernel from sending anything by itself; before its interfaces are made.
-fn quiet(netns: &NetNs, ipv6: bool) -> Result<(), LabError> {
+/// Disables all traffic that the namespace's kernel sends by itself; called before its interfaces are created.
+fn disable_kernel_traffic(netns: &NetNs, ipv6: bool) -> Result<(), LabError> {
     let mut parameters = vec![
         ("ipv4/conf/all/rp_filter", "0"),
         ("ipv4/conf/default/rp_filter", "0"),
@@ -417,7 +418,7 @@ fn quiet(netns: &NetNs, ipv6: bool) -> Result<(), LabError> {
         parameters.extend([
             ("ipv6/conf/default/accept_ra", "0"),
             ("ipv6/conf/default/autoconf", "0"),
-            ("ipv6/conf/default/addr_gen_mode", "1"), // no address of its own making
+            ("ipv6/conf/default/addr_gen_mode", "1"), // no generated link-local address
             ("ipv6/conf/default/dad_transmits", "0"),
             ("ipv6/conf/default/router_solicitations", "0"),
         ]);
@@ -430,7 +431,7 @@ fn quiet(netns: &NetNs, ipv6: bool) -> Result<(), LabError> {
     sysctl(netns, &parameters)
 }
 
-fn forward(netns: &NetNs, ipv6: bool) -> Result<(), LabError> {
+fn enable_forwarding(netns: &NetNs, ipv6: bool) -> Result<(), LabError> {
     let mut parameters = vec![("ipv4/ip_forward", "1")];
     if ipv6 {
         parameters.push(("ipv6/conf/all/forwarding", "1"));
@@ -442,7 +443,7 @@ fn forward(netns: &NetNs, ipv6: bool) -> Result<(), LabError> {
 /// Sets parameters below `/proc/sys/net` of a namespace, in order.
 ///
 /// # Errors
-/// The first one that could not be set.
+/// The first parameter that could not be set.
 pub fn sysctl(netns: &NetNs, parameters: &[(&str, &str)]) -> Result<(), LabError> {
     netns.run(|| {
         parameters.iter().try_for_each(|(key, value)| {

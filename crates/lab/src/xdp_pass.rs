@@ -1,16 +1,15 @@
-//! An XDP program that lets everything through, for the end of a veth into which the other end transmits by XDP.
+//! An XDP program that passes all frames, for the end of a veth into which the other end transmits by XDP.
 //!
-//! When a program on one end of a veth answers `XDP_TX`, the driver wakes the other end's receive work only if an
-//! XDP program is attached there too (`veth_xdp_flush` in drivers/net/veth.c looks for `xdp_prog`). GRO alone lets
-//! the frames into the ring, where they lie until something else wakes it. (`XDP_REDIRECT` does not need this, only
-//! NAPI.)
+//! When a program on one end of a veth returns `XDP_TX`, the driver wakes the other end's receive work only if an XDP
+//! program is attached there, too (`veth_xdp_flush` in drivers/net/veth.c checks `xdp_prog`). With GRO alone the frames
+//! stay in the ring until another event wakes the receive work. (`XDP_REDIRECT` needs only NAPI.)
 
 use std::mem::MaybeUninit;
 
 use libbpf_rs::Link;
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 
-use crate::capability::{self, Capability, Missing};
+use crate::capability::{self, Capability, MissingCapabilities};
 use crate::netns::{NetNs, NetNsError};
 use crate::skeletons::pass::PassSkelBuilder;
 use crate::topology::Interface;
@@ -18,23 +17,23 @@ use crate::topology::Interface;
 /// Why the program could not be attached.
 #[derive(Debug, thiserror::Error)]
 pub enum XdpPassError {
-    /// Not allowed.
+    /// A capability is missing.
     #[error(transparent)]
-    Capability(#[from] Missing),
+    Capability(#[from] MissingCapabilities),
     /// The namespace could not be entered.
     #[error(transparent)]
     NetNs(#[from] NetNsError),
     /// Loading or attaching; `Device or resource busy` means that another program is attached.
-    #[error("interface {interface}: cannot attach the XDP program that lets everything through: {source}")]
+    #[error("XDP pass program could not be attached to interface {interface}: {source}")]
     Bpf {
         /// The interface.
         interface: String,
-        /// What libbpf or the kernel says.
+        /// The error of libbpf or the kernel.
         source: libbpf_rs::Error,
     },
 }
 
-/// The program, attached; detached when dropped or when the process dies.
+/// The program, attached; detached when dropped or when the process ends.
 #[derive(Debug)]
 pub struct XdpPass {
     _link: Link,
@@ -44,7 +43,7 @@ impl XdpPass {
     /// Attaches to an interface that has no XDP program yet.
     ///
     /// # Errors
-    /// A missing capability, or what the kernel says.
+    /// A capability is missing, or the kernel refuses the program.
     pub fn attach(netns: &NetNs, interface: &Interface) -> Result<Self, XdpPassError> {
         capability::require(&[Capability::NetAdmin, Capability::Bpf])?;
         let attach = || {

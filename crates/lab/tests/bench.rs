@@ -1,4 +1,4 @@
-//! The benches run small, so that they cannot rot; what they measure is not judged here.
+//! Small runs of the benchmarks, which check that they complete. The measured values are not checked.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -17,19 +17,19 @@ use linewarden_lab::bench::scale::{Part, Size};
 use linewarden_lab::bench::{self, Scale, attest, figures, signatures, switch};
 use linewarden_lab::capability::FOR_LOAD_GENERATOR;
 
-/// A bench has the machine for itself: each pins its threads to all processors there are, before everything else.
+/// Held by the running benchmark: benchmarks must not run concurrently, because each pins threads with priority to all CPUs.
 static MACHINE: Mutex<()> = Mutex::new(());
 
-fn alone() -> MutexGuard<'static, ()> {
+fn lock_machine() -> MutexGuard<'static, ()> {
     MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[test]
-fn every_row_and_every_picture_comes_out() {
+fn every_row_and_every_picture_is_written() {
     if skipped(FOR_LOAD_GENERATOR) {
         return;
     }
-    let _machine = alone();
+    let _machine = lock_machine();
     let report = bench::auth(&Scale::QUICK, &mut |_| {}).unwrap();
     for name in [
         "xdp.request_ns.hot",
@@ -58,11 +58,11 @@ fn is_svg(path: &Path) -> bool {
 }
 
 #[test]
-fn a_small_fleet_goes_through_the_scale_bench_and_every_row_is_where_it_belongs() {
+fn the_scale_bench_assigns_every_row_of_a_small_fleet_to_its_gateway() {
     if skipped(FOR_LOAD_GENERATOR) {
         return;
     }
-    let _machine = alone();
+    let _machine = lock_machine();
     let report = bench::scale::run(&Size::QUICK, &Part::ALL, &mut |_, _| {}).unwrap();
     for name in [
         "enroll.devices_per_s",
@@ -75,7 +75,7 @@ fn a_small_fleet_goes_through_the_scale_bench_and_every_row_is_where_it_belongs(
         "eviction.hit_rate.mixed.s3_fifo",
         "eviction.hit_rate_over_lru.zipf",
         "revoke.p99_ms",
-        "refill.p99_over_quiet",
+        "refill.p99_over_baseline",
         "slowpath.first_auth_ms.p99",
     ] {
         let value = report.value(name).unwrap_or_else(|| panic!("no row {name}"));
@@ -92,9 +92,9 @@ fn the_attest_bench_encrypts_seals_and_sends_back() {
     if skipped(FOR_LOAD_GENERATOR) {
         return;
     }
-    let _machine = alone();
+    let _machine = lock_machine();
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
-        println!("SKIPPED: sender and program need a processor each");
+        println!("SKIPPED: sender and program need two CPUs");
         return;
     }
     let report = attest::run(&attest::Size::QUICK, &attest::Part::ALL, &mut |_, _| {}).unwrap();
@@ -112,7 +112,7 @@ fn the_attest_bench_encrypts_seals_and_sends_back() {
         "cipher.map_bytes",
         "cipher.rate.forro14.100k.in",
         "cipher.rate.forro14.100k.out",
-        "cipher.rate.none.most",
+        "cipher.rate.none.max",
         "p4dra_classic.xdp.proof_ns",
         "p4dra_classic.xdp.harness_ns",
         "p4dra_classic.simd.proof_ns",
@@ -143,9 +143,9 @@ fn the_switch_bench_forwards_encrypts_and_verifies() {
     if skipped(FOR_LOAD_GENERATOR) {
         return;
     }
-    let _machine = alone();
+    let _machine = lock_machine();
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
-        println!("SKIPPED: sender and switch need a processor each");
+        println!("SKIPPED: sender and switch need two CPUs");
         return;
     }
     let p4 = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../p4");
@@ -172,10 +172,10 @@ fn the_switch_bench_forwards_encrypts_and_verifies() {
         "p4.forro14.quarter-round.block_ns",
         "p4.chacha20.round.block_ns",
         "p4.rate.forro14.quarter-round.10k.out",
-        "p4.rate.chacha20.round.most",
+        "p4.rate.chacha20.round.max",
         "ports.forro.quarter-round.28x1.measured",
         "ports.chacha.round.10x1.computed",
-        "ports.off_by_most",
+        "ports.max_deviation",
     ] {
         let value = report.value(name).unwrap_or_else(|| panic!("no row {name}"));
         assert!(value.is_finite() && value > 0.0, "{name} = {value}");
@@ -188,7 +188,7 @@ fn the_switch_bench_forwards_encrypts_and_verifies() {
 
 #[test]
 fn the_signatures_bench_signs_verifies_and_schedules() {
-    let _machine = alone();
+    let _machine = lock_machine();
     let parts = signatures::Part::ALL;
     let report = signatures::run(&signatures::Size::QUICK, &parts, &mut |_, _| {}).unwrap();
     for name in [
@@ -216,29 +216,29 @@ fn the_signatures_bench_signs_verifies_and_schedules() {
         let value = report.value(name).unwrap_or_else(|| panic!("no row {name}"));
         assert!(value.is_finite() && value > 0.0, "{name} = {value}");
     }
-    // What cannot be measured here is said, and in the file as in the table.
+    // Values that cannot be measured on this machine are in the report as pending, with a reason.
     let text = serde_json::to_value(&report).unwrap();
     let rows = text["rows"].as_array().unwrap();
     let of = |name: &str| rows.iter().find(|row| row["name"] == name);
     assert!(of("gpu.rsa2048_verify_per_s").is_some() && of("rsa2048.verify.awslc_per_s").is_some());
     for row in &report.pending {
         assert_eq!(of(&row.name).unwrap()["value"], "pending");
-        assert!(!row.why.is_empty());
+        assert!(!row.reason.is_empty());
     }
     let directory = tempfile::tempdir().unwrap();
     let drawn = signatures::figures::draw(&report, directory.path()).unwrap();
     assert_eq!(drawn.len(), 3);
     assert!(drawn.iter().all(|path| is_svg(path)), "{drawn:?}");
-    // A scheme is named at its bar.
+    // The chart names the scheme of each bar.
     let table = drawn
         .iter()
         .find(|path| path.ends_with("haa-table1.svg"))
         .unwrap();
     let table = std::fs::read_to_string(table).unwrap();
-    for name in ["thesis (2016): HAA-2048, K40c", "one core here: Ed25519"] {
+    for name in ["thesis (2016): HAA-2048, K40c", "this machine, one core: Ed25519"] {
         assert!(table.contains(name), "{name}");
     }
-    // A second line, where there is a GPU.
+    // With a GPU, the charts have a second line.
     let mut with_gpu = report;
     for row in std::mem::take(&mut with_gpu.pending) {
         if row.name.starts_with("stage.") {
@@ -247,12 +247,12 @@ fn the_signatures_bench_signs_verifies_and_schedules() {
     }
     let drawn = signatures::figures::draw(&with_gpu, directory.path()).unwrap();
     for (name, legend) in [
-        ("haa-fig3-8.svg", "a GPU here"),
-        ("haa-fig9-11.svg", "and a GPU at once"),
+        ("haa-fig3-8.svg", "this machine, GPU"),
+        ("haa-fig9-11.svg", "this machine, with a GPU"),
     ] {
         let picture = drawn.iter().find(|path| path.ends_with(name)).unwrap();
         let picture = std::fs::read_to_string(picture).unwrap();
-        // The legend, once a stage.
+        // One legend per stage.
         assert_eq!(picture.matches(legend).count(), 3, "{name}");
     }
 }

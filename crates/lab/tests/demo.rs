@@ -1,4 +1,4 @@
-//! The demonstration as a whole, small: on all data planes, and spoilt, so that its judge is judged. Needs root.
+//! Small demonstrations on all data planes, with and without injected faults that the checks must detect. Needs root.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -10,9 +10,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use linewarden_lab::attackers::{ALL, JUNK_PROOFS, Needs};
+use linewarden_lab::attackers::{ATTACKS, FORGED_PROOFS, Requirement};
 use linewarden_lab::capability::{self, Capability, FOR_LOAD_GENERATOR, FOR_NETWORK};
-use linewarden_lab::demo::{self, Backend, DemoError, Event, Options, Report, Sabotage, Stage};
+use linewarden_lab::demo::{self, DataPlaneKind, DemoError, Event, InjectedFault, Options, Report, Stage};
 
 fn skipped(needed: &[Capability]) -> bool {
     match capability::require(needed) {
@@ -24,10 +24,10 @@ fn skipped(needed: &[Capability]) -> bool {
     }
 }
 
-fn options(backend: Backend, devices: u32) -> Options {
+fn options(data_plane: DataPlaneKind, devices: u32) -> Options {
     Options {
-        effort: 500,
-        ..Options::new(devices, backend, 7)
+        messages_per_attack: 500,
+        ..Options::new(devices, data_plane, 7)
     }
 }
 
@@ -40,21 +40,21 @@ fn run(options: &Options) -> (Report, Vec<Event>) {
 }
 
 fn assert_passed(report: &Report, devices: u64) {
-    assert_judged(report, devices, ["xdp", "host"]);
+    assert_verdict(report, devices, ["xdp", "host"]);
 }
 
-fn assert_judged(report: &Report, devices: u64, expected: [&str; 2]) {
+fn assert_verdict(report: &Report, devices: u64, expected: [&str; 2]) {
     assert!(report.passed, "{:?}", report.findings);
-    assert_eq!(report.attacks.len(), ALL.len() + 1);
+    assert_eq!(report.attacks.len(), ATTACKS.len() + 1);
     assert_attested(report);
     assert_eq!((report.false_accepts, report.false_rejects), (0, 0));
-    assert_eq!((report.authenticated, report.inconclusive), (devices, 0));
+    assert_eq!((report.authenticated, report.inconclusive_attacks), (devices, 0));
     assert!(report.auth_per_s > 0.0);
     assert!(report.latency_us.p50 > 0.0 && report.latency_us.p50 <= report.latency_us.p99);
     let revocation = report.revocation.as_ref().unwrap();
-    assert_eq!(revocation.others_authenticated, u64::from(demo::WITNESSES) - 1);
-    let planes: Vec<_> = report.comparison.iter().map(|pass| pass.dataplane).collect();
-    assert_eq!(planes, expected);
+    assert_eq!(revocation.others_authenticated, u64::from(demo::VICTIMS) - 1);
+    let data_planes: Vec<_> = report.comparison.iter().map(|pass| pass.dataplane).collect();
+    assert_eq!(data_planes, expected);
     for pass in &report.comparison {
         assert_eq!(pass.devices, devices / 4);
     }
@@ -62,7 +62,7 @@ fn assert_judged(report: &Report, devices: u64, expected: [&str; 2]) {
     assert!(expected.iter().all(|name| svg.contains(name)));
 }
 
-/// The changed device was found, shut out and let in again; the junk did nothing.
+/// The modified device was detected, quarantined and released; the forged PROOFs had no effect.
 fn assert_attested(report: &Report) {
     let attestation = report.attestation.as_ref().unwrap();
     assert!(
@@ -70,85 +70,100 @@ fn assert_attested(report: &Report) {
         "{attestation:?}"
     );
     assert!(
-        attestation.all_proved && attestation.quarantined && attestation.readmitted && attestation.back_in
+        attestation.all_proved_initially
+            && attestation.quarantined
+            && attestation.released
+            && attestation.access_restored
     );
-    let (found, out) = (
-        attestation.found_after_rounds,
+    let (detected, quarantined) = (
+        attestation.detected_after_rounds,
         attestation.quarantined_after_rounds,
     );
     assert!(
-        found > 0 && found < out && out < attestation.rounds,
+        detected > 0 && detected < quarantined && quarantined < attestation.rounds,
         "{attestation:?}"
     );
-    assert!(!attestation.authenticated_after);
+    assert!(!attestation.authenticated_in_quarantine);
     assert_eq!(attestation.wrongly_quarantined, 0);
-    // Without a session asked under the request key, with one under the session's: requests, junk and good proofs met.
-    assert!(attestation.requests_heard > attestation.provers && attestation.junk_sent > 0);
-    assert!(attestation.drop_proof > 0 && attestation.drop_round > 0 && attestation.proofs_ok > 0);
-    let junk = report.attacks.last().unwrap();
-    assert_eq!((junk.name, junk.attempts), (JUNK_PROOFS, attestation.junk_sent));
+    // Requests under the request key (without a session) and under the session key, forged and valid PROOFs arrived.
+    assert!(attestation.requests_overheard > attestation.provers && attestation.forged_proofs_sent > 0);
+    assert!(attestation.drop_proof > 0 && attestation.drop_round > 0 && attestation.proofs_accepted > 0);
+    let forgery = report.attacks.last().unwrap();
+    assert_eq!(
+        (forgery.name, forgery.attempts),
+        (FORGED_PROOFS, attestation.forged_proofs_sent)
+    );
 }
 
 #[test]
-fn on_xdp_all_devices_get_in_and_no_attack_does() {
+fn on_xdp_all_devices_authenticate_and_no_attack_succeeds() {
     if skipped(FOR_LOAD_GENERATOR) {
         return;
     }
-    let (report, events) = run(&options(Backend::Xdp, 64));
+    let (report, events) = run(&options(DataPlaneKind::Xdp, 64));
     assert_passed(&report, 64);
     for attack in &report.attacks {
         assert!(attack.attempts > 0 && attack.skipped.is_none(), "{attack:?}");
     }
     let service = report.service.as_ref().unwrap();
-    assert_eq!((service.reached, service.reached_before), (64, 0));
-    assert_eq!(report.attestation.as_ref().unwrap().reached_after, Some(0));
-    assert!(service.tried_before > 0);
+    assert_eq!(
+        (service.devices_with_echo, service.delivered_before_authentication),
+        (64, 0)
+    );
+    assert_eq!(
+        report.attestation.as_ref().unwrap().delivered_in_quarantine,
+        Some(0)
+    );
+    assert!(service.sent_before_authentication > 0);
     for stage in [
         Stage::Enrolling,
         Stage::Loading,
         Stage::Authenticating,
-        Stage::Reaching,
+        Stage::AccessingService,
         Stage::Attesting,
-        Stage::Measuring(Backend::Host),
+        Stage::Measuring(DataPlaneKind::Host),
     ] {
         assert!(events.contains(&Event::Stage(stage)), "{stage:?}");
     }
-    let told = events.iter().filter(|event| matches!(event, Event::Attack(_)));
-    assert_eq!(told.count(), ALL.len() + 1);
+    let attack_events = events.iter().filter(|event| matches!(event, Event::Attack(_)));
+    assert_eq!(attack_events.count(), ATTACKS.len() + 1);
 }
 
 #[test]
-fn on_host_all_devices_get_in_and_no_attack_does() {
+fn on_host_all_devices_authenticate_and_no_attack_succeeds() {
     if skipped(FOR_LOAD_GENERATOR) {
         return;
     }
-    let (report, _) = run(&options(Backend::Host, 64));
+    let (report, _) = run(&options(DataPlaneKind::Host, 64));
     assert_passed(&report, 64);
-    // Behind all of them stands the junk.
-    for (attack, known) in report.attacks.iter().zip(ALL) {
-        let needs_gate = known.needs == Needs::OpenGate;
+    // The forged PROOFs are the last attack.
+    for (attack, known) in report.attacks.iter().zip(ATTACKS) {
+        let needs_gate = known.requirement == Requirement::OpenGate;
         assert_eq!(attack.skipped.is_some(), needs_gate, "{attack:?}");
         assert_eq!(attack.attempts > 0, !needs_gate, "{attack:?}");
     }
     assert!(report.service.is_none());
-    assert!(report.left_out.iter().any(|left_out| left_out.contains("gate")));
+    assert!(report.skipped_checks.iter().any(|check| check.contains("gate")));
 }
 
 #[test]
-fn on_a_p4_switch_all_devices_get_in_and_no_attack_does() {
+fn on_a_p4_switch_all_devices_authenticate_and_no_attack_succeeds() {
     if skipped(FOR_LOAD_GENERATOR) {
         return;
     }
-    let (report, events) = run(&options(Backend::P4, 64));
-    assert_judged(&report, 64, ["xdp", "p4"]);
+    let (report, events) = run(&options(DataPlaneKind::P4, 64));
+    assert_verdict(&report, 64, ["xdp", "p4"]);
     for attack in &report.attacks {
         assert!(attack.attempts > 0 && attack.skipped.is_none(), "{attack:?}");
     }
     let service = report.service.as_ref().unwrap();
-    assert_eq!((service.reached, service.reached_before), (64, 0));
-    assert!(service.tried_before > 0);
-    assert!(report.left_out.is_empty() && events.contains(&Event::Stage(Stage::Attesting)));
-    // Who is enrolled is asked about, all others are dropped at the switch.
+    assert_eq!(
+        (service.devices_with_echo, service.delivered_before_authentication),
+        (64, 0)
+    );
+    assert!(service.sent_before_authentication > 0);
+    assert!(report.skipped_checks.is_empty() && events.contains(&Event::Stage(Stage::Attesting)));
+    // Enrolled devices take the slow path; the switch drops frames of unknown devices.
     let count = |verdict: &str| report.verdicts.get(verdict).copied().unwrap_or(0);
     assert!(
         count("slow_path") > 0 && count("drop_unknown_device") > 0,
@@ -158,70 +173,73 @@ fn on_a_p4_switch_all_devices_get_in_and_no_attack_does() {
 }
 
 #[test]
-fn the_judge_of_a_p4_switch_notices_what_is_spoilt() {
+fn the_checks_detect_injected_faults_on_a_p4_switch() {
     if skipped(FOR_LOAD_GENERATOR) {
         return;
     }
-    let spoilt = |sabotage| Options {
-        sabotage: Some(sabotage),
-        limit: Duration::from_secs(20),
-        ..options(Backend::P4, 32)
+    let with_fault = |fault| Options {
+        fault: Some(fault),
+        timeout: Duration::from_secs(20),
+        ..options(DataPlaneKind::P4, 32)
     };
-    let (refused, _) = run(&spoilt(Sabotage::RevokeBeforeTurn));
+    let (refused, _) = run(&with_fault(InjectedFault::RevokeBeforeAuthentication));
     assert_eq!((refused.false_accepts, refused.false_rejects), (0, 1));
-    assert_eq!((refused.authenticated, refused.audit.refused), (31, 1));
-    let (open, _) = run(&spoilt(Sabotage::GateLeftOff));
+    assert_eq!(
+        (refused.authenticated, refused.line_check.without_session),
+        (31, 1)
+    );
+    let (open, _) = run(&with_fault(InjectedFault::GateDisabled));
     let service = open.service.as_ref().unwrap();
-    assert!(service.reached_before > 0 && service.strangers > 0);
-    assert!(open.revocation.as_ref().unwrap().reached_after > 0);
+    assert!(service.delivered_before_authentication > 0 && service.unauthorized_datagrams > 0);
+    assert!(open.revocation.as_ref().unwrap().delivered_after > 0);
     assert!(open.false_accepts > 0 && !refused.passed && !open.passed);
 }
 
 #[test]
-fn an_honest_device_that_is_refused_fails_the_run() {
+fn a_refused_legitimate_device_fails_the_run() {
     if skipped(FOR_LOAD_GENERATOR) {
         return;
     }
     let (report, _) = run(&Options {
-        sabotage: Some(Sabotage::RevokeBeforeTurn),
-        limit: Duration::from_secs(20),
-        ..options(Backend::Xdp, 32)
+        fault: Some(InjectedFault::RevokeBeforeAuthentication),
+        timeout: Duration::from_secs(20),
+        ..options(DataPlaneKind::Xdp, 32)
     });
     assert_eq!((report.false_accepts, report.false_rejects), (0, 1));
-    assert_eq!((report.authenticated, report.audit.refused), (31, 1));
+    assert_eq!((report.authenticated, report.line_check.without_session), (31, 1));
     assert!(!report.passed);
 }
 
 #[test]
-fn a_gate_that_is_left_off_fails_the_run() {
+fn a_disabled_gate_fails_the_run() {
     if skipped(FOR_LOAD_GENERATOR) {
         return;
     }
     let (report, _) = run(&Options {
-        sabotage: Some(Sabotage::GateLeftOff),
-        ..options(Backend::Xdp, 32)
+        fault: Some(InjectedFault::GateDisabled),
+        ..options(DataPlaneKind::Xdp, 32)
     });
     let service = report.service.as_ref().unwrap();
-    assert!(service.reached_before > 0 && service.strangers > 0);
-    let through = report
+    assert!(service.delivered_before_authentication > 0 && service.unauthorized_datagrams > 0);
+    let attack = report
         .attacks
         .iter()
-        .find(|attack| attack.name == "through the gate without a session")
+        .find(|attack| attack.name == "traffic to the service without a session")
         .unwrap();
-    assert!(through.successes > 0, "{through:?}");
-    assert!(report.revocation.as_ref().unwrap().reached_after > 0);
+    assert!(attack.successes > 0, "{attack:?}");
+    assert!(report.revocation.as_ref().unwrap().delivered_after > 0);
     assert!(report.false_accepts > 0 && !report.passed);
 }
 
 #[test]
-fn a_change_that_nobody_made_is_not_found_and_one_too_many_is_noticed() {
+fn a_missing_and_an_additional_modified_device_fail_the_run() {
     if skipped(FOR_LOAD_GENERATOR) {
         return;
     }
     let (report, _) = run(&Options {
-        sabotage: Some(Sabotage::FileLeftAlone),
-        limit: Duration::from_secs(15),
-        ..options(Backend::Xdp, 32)
+        fault: Some(InjectedFault::FileUnchanged),
+        timeout: Duration::from_secs(15),
+        ..options(DataPlaneKind::Xdp, 32)
     });
     assert_eq!(
         (report.false_accepts, report.false_rejects),
@@ -231,8 +249,8 @@ fn a_change_that_nobody_made_is_not_found_and_one_too_many_is_noticed() {
     );
     assert!(!report.attestation.as_ref().unwrap().quarantined && !report.passed);
     let (report, _) = run(&Options {
-        sabotage: Some(Sabotage::SecondFile),
-        ..options(Backend::Host, 32)
+        fault: Some(InjectedFault::SecondFileChanged),
+        ..options(DataPlaneKind::Host, 32)
     });
     let attestation = report.attestation.as_ref().unwrap();
     assert!(
@@ -242,9 +260,9 @@ fn a_change_that_nobody_made_is_not_found_and_one_too_many_is_noticed() {
     assert!(report.false_rejects > 0 && !report.passed);
 }
 
-/// In a thread without any capability, as somebody who is not root has it.
+/// Runs `work` in a thread without capabilities, as an unprivileged user runs it.
 fn without_rights<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-    // Header (version 3, this thread) and two empty sets of three words, as capset(2) wants them.
+    // Header (version 3, this thread) and two empty sets of three words, as capset(2) expects them.
     let header = [0x2008_0522u32, 0];
     let sets = [0u32; 6];
     std::thread::scope(|scope| {
@@ -259,36 +277,37 @@ fn without_rights<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 }
 
 #[test]
-fn without_rights_it_runs_on_loopback_and_says_what_it_leaves_out() {
+fn without_privileges_the_demonstration_runs_on_loopback_and_lists_skipped_checks() {
     without_rights(|| {
-        let (report, _) = run(&options(Backend::Host, 64));
+        let (report, _) = run(&options(DataPlaneKind::Host, 64));
         assert!(report.passed, "{:?}", report.findings);
-        assert_eq!((report.authenticated, report.audit.refused), (64, 0));
+        assert_eq!((report.authenticated, report.line_check.without_session), (64, 0));
         assert_eq!(report.attacks.len(), 6);
         assert_attested(&report);
         for attack in &report.attacks {
             assert!(attack.attempts > 0 && attack.inconclusive.is_none(), "{attack:?}");
-            let is_known = ALL.iter().any(|known| known.name == attack.name) || attack.name == JUNK_PROOFS;
+            let is_known =
+                ATTACKS.iter().any(|known| known.name == attack.name) || attack.name == FORGED_PROOFS;
             assert!(is_known, "{attack:?}");
         }
-        let left_out = report.left_out.join("\n");
+        let skipped_checks = report.skipped_checks.join("\n");
         for word in ["CAP_NET_ADMIN", "xdp", "gate", "MAC", "VLAN"] {
-            assert!(left_out.contains(word), "{word}: {left_out}");
+            assert!(skipped_checks.contains(word), "{word}: {skipped_checks}");
         }
         let revocation = report.revocation.unwrap();
         assert!(!revocation.authenticated_after && revocation.others_authenticated == 7);
 
-        // The judge is no blinder there.
-        let (spoilt, _) = run(&Options {
-            sabotage: Some(Sabotage::RevokeBeforeTurn),
-            limit: Duration::from_secs(10),
-            ..options(Backend::Host, 32)
+        // The checks detect a refused device on loopback, too.
+        let (report, _) = run(&Options {
+            fault: Some(InjectedFault::RevokeBeforeAuthentication),
+            timeout: Duration::from_secs(10),
+            ..options(DataPlaneKind::Host, 32)
         });
-        assert_eq!((spoilt.false_accepts, spoilt.false_rejects), (0, 1));
-        assert!(!spoilt.passed);
+        assert_eq!((report.false_accepts, report.false_rejects), (0, 1));
+        assert!(!report.passed);
 
-        for backend in [Backend::Xdp, Backend::P4] {
-            let refused = demo::run(&options(backend, 64), &AtomicBool::new(false), &mut |_| {});
+        for data_plane in [DataPlaneKind::Xdp, DataPlaneKind::P4] {
+            let refused = demo::run(&options(data_plane, 64), &AtomicBool::new(false), &mut |_| {});
             assert!(matches!(refused, Err(DemoError::Capability(_))), "{refused:?}");
         }
     });
@@ -300,7 +319,7 @@ fn a_run_can_be_stopped() {
         return;
     }
     let stop = AtomicBool::new(false);
-    let result = demo::run(&options(Backend::Host, 1_000), &stop, &mut |event| {
+    let result = demo::run(&options(DataPlaneKind::Host, 1_000), &stop, &mut |event| {
         if event == Event::Stage(Stage::Enrolling) {
             stop.store(true, Ordering::Relaxed);
         }
@@ -309,19 +328,19 @@ fn a_run_can_be_stopped() {
 }
 
 #[test]
-fn sizes_that_cannot_be_shown_are_refused() {
+fn unsupported_sizes_are_refused() {
     for devices in [0, demo::DEVICES_MIN - 1, demo::DEVICES_MAX + 1] {
         let result = demo::run(
-            &options(Backend::Host, devices),
+            &options(DataPlaneKind::Host, devices),
             &AtomicBool::new(false),
             &mut |_| {},
         );
-        assert!(matches!(result, Err(DemoError::Devices(_))), "{devices}");
+        assert!(matches!(result, Err(DemoError::DeviceCount(_))), "{devices}");
     }
     let rows = Options {
         rows: demo::ROWS_MIN - 1,
-        ..options(Backend::Host, 64)
+        ..options(DataPlaneKind::Host, 64)
     };
     let result = demo::run(&rows, &AtomicBool::new(false), &mut |_| {});
-    assert!(matches!(result, Err(DemoError::Rows(_))));
+    assert!(matches!(result, Err(DemoError::RowCount(_))));
 }

@@ -1,4 +1,4 @@
-//! A simulated fleet against the protocol's own gateway, over a real link. Needs root.
+//! A simulated fleet against the reference gateway of the protocol crate, over a veth link. Needs root.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -21,7 +21,7 @@ use linewarden_lab::address::{Family, GATEWAY, SERVICE};
 use linewarden_lab::capability::FOR_LOAD_GENERATOR;
 use linewarden_lab::fleet::{
     Exchange, Fleet, FleetOptions, FleetSpec, Outcome, Progress, PufKind, Report, SimulatedDevice,
-    enrol_fleet,
+    enroll_fleet,
 };
 use linewarden_lab::service::EchoService;
 use linewarden_lab::topology::{Lab, Topology};
@@ -42,7 +42,7 @@ fn service(family: Family) -> Endpoint {
 
 fn enrolled(devices: u32, seed: u64) -> Vec<SimulatedDevice> {
     let spec = FleetSpec {
-        kind: |index| {
+        puf_kind: |index| {
             if index % 10 == 9 {
                 PufKind::WEAK
             } else {
@@ -51,7 +51,7 @@ fn enrolled(devices: u32, seed: u64) -> Vec<SimulatedDevice> {
         },
         ..FleetSpec::new(devices, seed)
     };
-    enrol_fleet(&spec, &mut |_| {}).unwrap()
+    enroll_fleet(&spec, &mut |_| {}).unwrap()
 }
 
 fn options() -> FleetOptions {
@@ -62,16 +62,16 @@ fn options() -> FleetOptions {
 }
 
 fn authenticate(fleet: &mut Fleet, limit: Duration) -> (Report, Vec<Progress>) {
-    let mut shown = Vec::new();
+    let mut progress_reports = Vec::new();
     let report = fleet
-        .authenticate(&mut linewarden_lab::fleet::Run {
+        .authenticate(&mut linewarden_lab::fleet::RunOptions {
             window: 32,
-            limit,
+            timeout: limit,
             stop: &AtomicBool::new(false),
-            progress: &mut |progress| shown.push(progress),
+            progress: &mut |progress| progress_reports.push(progress),
         })
         .unwrap();
-    (report, shown)
+    (report, progress_reports)
 }
 
 fn lab() -> Lab {
@@ -99,48 +99,48 @@ fn every_device_authenticates_and_reaches_the_service() {
         let members: Vec<_> = devices.into_iter().map(|device| device.member).collect();
         let mut fleet = Fleet::new(&lab, members, &FleetOptions { workers, ..options() }).unwrap();
 
-        let (report, shown) = authenticate(&mut fleet, Duration::from_secs(60));
+        let (report, progress_reports) = authenticate(&mut fleet, Duration::from_secs(60));
         assert_eq!((report.authenticated, report.unfinished), (100, 0), "{report:?}");
         assert_eq!(report.latency_ns.len(), 100);
         assert!(report.puf_readings >= 100);
         assert!(report.network_ns.max() <= report.latency_ns.max());
-        let last = shown.last().unwrap();
+        let last = progress_reports.last().unwrap();
         assert_eq!((last.authenticated, last.devices), (100, 100));
-        // A second run finds nothing to do.
+        // A second run sends no message.
         let (again, _) = authenticate(&mut fleet, Duration::from_secs(60));
         assert_eq!((again.authenticated, again.unfinished, again.sent), (0, 0, 0));
 
         let echo = EchoService::start(&lab, ECHO_PORT).unwrap();
-        // The gateway's kernel has to resolve every device. Its neighbour tables are shared by all namespaces of the machine: where
-        // other tests have just filled them, it takes no new entry for 5 s.
-        let patient = Exchange {
+        // The gateway's kernel has to resolve every device. All namespaces of the machine share the neighbor tables: if other tests
+        // have just filled them, the kernel accepts no new entry for 5 s.
+        let many_attempts = Exchange {
             attempts: 60,
             ..Exchange::to(service)
         };
         let exchanged = fleet
             .exchange(
-                &patient,
-                &mut linewarden_lab::fleet::Run {
+                &many_attempts,
+                &mut linewarden_lab::fleet::RunOptions {
                     window: 16,
-                    limit: Duration::from_secs(60),
+                    timeout: Duration::from_secs(60),
                     stop: &AtomicBool::new(false),
                     progress: &mut |_| {},
                 },
             )
             .unwrap();
         assert_eq!(
-            (exchanged.answered, exchanged.unanswered),
+            (exchanged.echoed, exchanged.not_echoed),
             (100, 0),
             "{exchanged:?}"
         );
-        let seen = echo.finish().unwrap();
-        assert_eq!(seen.sources.len(), 100);
+        let traffic = echo.finish().unwrap();
+        assert_eq!(traffic.sources.len(), 100);
 
-        // Both ends hold the same sessions.
+        // Gateway and devices have the same sessions.
         let gateway = gateway.finish();
         for index in fleet.indices() {
             assert_eq!(fleet.outcome(index), Some(Outcome::Authenticated));
-            assert!(fleet.got_echo(index));
+            assert!(fleet.received_echo(index));
             let session = fleet.session(index).unwrap();
             let device = linewarden_lab::fleet::device_id(index);
             assert_eq!(gateway.session(device, now()), Some(session.id));
@@ -150,22 +150,23 @@ fn every_device_authenticates_and_reaches_the_service() {
     }
 }
 
-/// `LINEWARDEN_FLEET_DEVICES` sets the number; with `--nocapture` it prints figures.
+/// `LINEWARDEN_FLEET_DEVICES` sets the number of devices; with `--nocapture` the test prints latencies and rates.
 #[test]
 fn a_fleet_authenticates_at_the_xdp_gateway_and_passes_its_gate() {
     if skipped(FOR_LOAD_GENERATOR) {
         return;
     }
-    let wanted = std::env::var("LINEWARDEN_FLEET_DEVICES").map_or(300, |number| number.parse().unwrap());
+    let device_count =
+        std::env::var("LINEWARDEN_FLEET_DEVICES").map_or(300, |number| number.parse().unwrap());
     let lab = Lab::build(&Topology {
         device_host: false,
-        permanent_neighbours: wanted,
+        permanent_neighbors: device_count,
         ..Topology::default()
     })
     .unwrap();
     let started = std::time::Instant::now();
-    let devices = enrolled(wanted, 21);
-    println!("enrolled {wanted} in {:?}", started.elapsed());
+    let devices = enrolled(device_count, 21);
+    println!("enrolled {device_count} in {:?}", started.elapsed());
     let gateway = XdpGateway::start(&lab, &devices);
     let echo = EchoService::start(&lab, ECHO_PORT).unwrap();
     let members = devices.into_iter().map(|device| device.member).collect();
@@ -175,27 +176,27 @@ fn a_fleet_authenticates_at_the_xdp_gateway_and_passes_its_gate() {
             attempts,
             ..Exchange::to(service)
         };
-        let mut run = linewarden_lab::fleet::Run {
+        let mut run = linewarden_lab::fleet::RunOptions {
             window: 64,
-            limit: Duration::from_secs(120),
+            timeout: Duration::from_secs(120),
             stop: &AtomicBool::new(false),
             progress: &mut |_| {},
         };
         fleet.exchange(&exchange, &mut run).unwrap()
     };
-    // Before: the gate is closed to all. After: it is open to each.
+    // Before authentication the gate is closed to all devices, afterwards it is open to each of them.
     let closed = exchange(&mut fleet, 1);
-    assert_eq!((closed.answered, echo.reached().datagrams), (0, 0));
+    assert_eq!((closed.echoed, echo.traffic().datagrams), (0, 0));
     let (report, _) = authenticate(&mut fleet, Duration::from_secs(120));
     assert_eq!(
         (report.authenticated, report.unfinished),
-        (u64::from(wanted), 0),
+        (u64::from(device_count), 0),
         "{report:?}"
     );
     let open = exchange(&mut fleet, 5);
-    assert_eq!((open.answered, open.unanswered), (u64::from(wanted), 0));
-    assert_eq!(echo.finish().unwrap().sources.len(), wanted as usize);
-    assert_eq!(gateway.counters().get(Verdict::ReplyAck), u64::from(wanted));
+    assert_eq!((open.echoed, open.not_echoed), (u64::from(device_count), 0));
+    assert_eq!(echo.finish().unwrap().sources.len(), device_count as usize);
+    assert_eq!(gateway.counters().get(Verdict::ReplyAck), u64::from(device_count));
     for (name, histogram) in [
         ("latency", &report.latency_ns),
         ("network", &report.network_ns),
@@ -206,33 +207,33 @@ fn a_fleet_authenticates_at_the_xdp_gateway_and_passes_its_gate() {
         println!("{name}: p50 {:.1} µs, p99 {:.1} µs", at(0.5), at(0.99));
     }
     println!(
-        "{:.0} authentications/s, {} repeated",
+        "{:.0} authentications/s, {} retransmissions",
         report.per_second(),
-        report.repeated
+        report.retransmitted
     );
 }
 
 #[test]
-fn clones_with_other_chips_authenticate_never() {
+fn clones_with_other_chips_never_authenticate() {
     if skipped(FOR_LOAD_GENERATOR) {
         return;
     }
     let lab = lab();
-    let honest = enrolled(10, 11);
-    let gateway = OracleGateway::start(&lab, &honest, |_| {});
-    // Everything public is copied; only the chips differ.
-    let clones = honest
+    let legitimate = enrolled(10, 11);
+    let gateway = OracleGateway::start(&lab, &legitimate, |_| {});
+    // All public data is copied; only the chips differ.
+    let clones = legitimate
         .into_iter()
         .zip(enrolled(10, 12))
-        .map(|(honest, other)| linewarden_lab::fleet::Member {
+        .map(|(legitimate, other)| linewarden_lab::fleet::Member {
             puf: other.member.puf,
-            ..honest.member
+            ..legitimate.member
         })
         .collect();
     let mut fleet = Fleet::new(&lab, clones, &options()).unwrap();
     let (report, _) = authenticate(&mut fleet, Duration::from_secs(2));
     assert_eq!((report.authenticated, report.unfinished), (0, 10));
-    assert!(report.puf_readings >= 10, "they were asked");
+    assert!(report.puf_readings >= 10, "the clones received CHALLENGEs");
     let gateway = gateway.finish();
     let opened = gateway
         .devices()
@@ -240,28 +241,28 @@ fn clones_with_other_chips_authenticate_never() {
     assert_eq!(opened.count(), 0);
 }
 
-/// Clones keep nobody waiting where one handshake is all that counts: each gives up after its own, and the next begins.
+/// In a single-attempt run clones do not block other devices: each stops after its handshake and the next device starts.
 #[test]
-fn devices_that_may_try_once_give_up_and_make_room() {
+fn in_a_single_attempt_run_failed_devices_free_their_place() {
     if skipped(FOR_LOAD_GENERATOR) {
         return;
     }
     let lab = lab();
-    let honest = enrolled(12, 11);
-    let gateway = OracleGateway::start(&lab, &honest, |_| {});
-    let members = (0..).zip(honest.into_iter().zip(enrolled(12, 12)));
-    let members = members.map(|(index, (honest, other))| match index < 6 {
+    let legitimate = enrolled(12, 11);
+    let gateway = OracleGateway::start(&lab, &legitimate, |_| {});
+    let members = (0..).zip(legitimate.into_iter().zip(enrolled(12, 12)));
+    let members = members.map(|(index, (legitimate, other))| match index < 6 {
         true => linewarden_lab::fleet::Member {
             puf: other.member.puf,
-            ..honest.member
+            ..legitimate.member
         },
-        false => honest.member,
+        false => legitimate.member,
     });
     let mut fleet = Fleet::new(&lab, members.collect(), &options()).unwrap();
     let report = fleet
-        .authenticate_once(&mut linewarden_lab::fleet::Run {
+        .authenticate_once(&mut linewarden_lab::fleet::RunOptions {
             window: 2,
-            limit: Duration::from_secs(300),
+            timeout: Duration::from_secs(300),
             stop: &AtomicBool::new(false),
             progress: &mut |_| {},
         })
@@ -270,7 +271,7 @@ fn devices_that_may_try_once_give_up_and_make_room() {
     assert_eq!(report.failures.values().sum::<u64>(), 6, "{report:?}");
     for index in fleet.indices() {
         let expected = match index < 6 {
-            true => Outcome::GaveUp,
+            true => Outcome::Abandoned,
             false => Outcome::Authenticated,
         };
         assert_eq!(fleet.outcome(index), Some(expected), "{index}");

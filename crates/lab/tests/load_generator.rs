@@ -1,4 +1,4 @@
-//! The load generator against its reflector: every count fits every other. Needs root.
+//! The load generator against its reflector: all counters agree. Needs root.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -14,7 +14,7 @@ use std::time::Duration;
 use common::{Datagram, skipped, wait_until};
 use linewarden_lab::address::DeviceAddress;
 use linewarden_lab::capability::FOR_LOAD_GENERATOR;
-use linewarden_lab::loadgen::{Generator, Plan, Reflected, Reflector, Transmit};
+use linewarden_lab::loadgen::{Generator, Plan, Reflector, ReflectorCounters, Transmit};
 use linewarden_lab::napi::NapiThreads;
 use linewarden_lab::packet_socket::{Options, PacketSocket, TxBatch};
 use linewarden_lab::topology::{Lab, Topology};
@@ -102,27 +102,30 @@ fn generator_and_reflector_count_the_same_messages() {
     );
     assert_eq!(
         reflector.counters().unwrap(),
-        Reflected {
+        ReflectorCounters {
             requests: counters.requests + window,
             responses: counters.responses,
         }
     );
 }
 
-/// A verifier played by hand on the gateway's end.
-struct Gateway(PacketSocket);
+/// A verifier on the gateway's end whose replies the test writes.
+struct ManualGateway(PacketSocket);
 
-impl Gateway {
+impl ManualGateway {
     fn next_frame(&mut self) -> Vec<u8> {
         let mut got = Vec::new();
         while got.is_empty() {
-            assert!(self.0.wait(Duration::from_secs(10)).unwrap(), "nothing arrived");
+            assert!(
+                self.0.wait(Duration::from_secs(10)).unwrap(),
+                "no frame arrived within 10 s"
+            );
             self.0.receive(1, |received| got = received.frame.to_vec());
         }
         got
     }
 
-    /// Sends the frame back with another payload.
+    /// Sends the frame back with a changed payload.
     fn reply(&self, frame: &[u8], change: impl FnOnce(&mut [u8; 64])) {
         let request = Datagram::parse(frame);
         let mut payload: [u8; 64] = request.payload.try_into().unwrap();
@@ -136,7 +139,7 @@ impl Gateway {
 }
 
 #[test]
-fn the_messages_sent_are_valid_and_carry_right_tags_and_checksums() {
+fn sent_messages_are_valid_with_correct_tags_and_checksums() {
     if skipped(FOR_LOAD_GENERATOR) {
         return;
     }
@@ -144,7 +147,7 @@ fn the_messages_sent_are_valid_and_carry_right_tags_and_checksums() {
     // No XDP program on the gateway's end here.
     let plan = plan(1, Transmit::Redirect);
     let socket = PacketSocket::open(&lab.gateway, &lab.gateway_devices_end, &Options::default()).unwrap();
-    let mut gateway = Gateway(socket);
+    let mut gateway = ManualGateway(socket);
     let mut generator = Generator::attach(&lab, &plan, device_id, auth_key).unwrap();
     generator.start().unwrap();
     for index in 0..3 {
@@ -153,7 +156,7 @@ fn the_messages_sent_are_valid_and_carry_right_tags_and_checksums() {
         assert_eq!(frame.to.port, LAP_PORT);
         assert_eq!(frame.from.mac, DeviceAddress::new(index).mac().0);
         let Ok(Message::Request(request)) = parse(frame.payload) else {
-            panic!("no REQUEST: {:02x?}", frame.payload);
+            panic!("not a REQUEST: {:02x?}", frame.payload);
         };
         assert_eq!(request.header.device(), device_id(index));
         let nonce = request.nonce;
@@ -168,31 +171,35 @@ fn the_messages_sent_are_valid_and_carry_right_tags_and_checksums() {
         let response_frame = gateway.next_frame();
         let frame = Datagram::parse(&response_frame);
         let Ok(Message::Response(response)) = parse(frame.payload) else {
-            panic!("no RESPONSE: {:02x?}", frame.payload);
+            panic!("not a RESPONSE: {:02x?}", frame.payload);
         };
         assert_eq!((response.nonce, response.fresh), (nonce, plan.fresh));
         let mut loc = [0; 8];
         loc[..6].copy_from_slice(&frame.from.mac);
         assert_eq!(tag::response(&auth_key(index, IDX), response, &loc), response.tag);
 
-        // The generator looks at no more of an ACK than its type and its device.
+        // The generator checks only type and device of an ACK.
         gateway.reply(&response_frame, |payload| {
             payload[3] = message_type::ACK;
             payload[5] = 0;
         });
     }
-    // The fourth device's REQUEST gets lost; the generator finds that it stands still.
+    // The fourth device's REQUEST is lost; the generator detects the stalled handshake.
     gateway.next_frame();
     wait_until("three handshakes are counted", || {
         generator.counters().unwrap().completed == 3
     });
-    assert_eq!(generator.revive().unwrap(), 0, "it has moved since the start");
-    assert_eq!(generator.revive().unwrap(), 1);
-    let again = gateway.next_frame();
-    let frame = Datagram::parse(&again);
+    assert_eq!(
+        generator.restart_stalled().unwrap(),
+        0,
+        "the handshake has made progress since the start"
+    );
+    assert_eq!(generator.restart_stalled().unwrap(), 1);
+    let resent = gateway.next_frame();
+    let frame = Datagram::parse(&resent);
     assert_eq!(frame.from.mac, DeviceAddress::new(3).mac().0);
     // A NAK ends the handshake.
-    gateway.reply(&again, |payload| payload[3] = message_type::NAK);
+    gateway.reply(&resent, |payload| payload[3] = message_type::NAK);
     let counters = generator.finish(Duration::from_secs(20)).unwrap();
     assert_eq!((counters.completed, counters.naks, counters.ended), (3, 1, 1));
 }

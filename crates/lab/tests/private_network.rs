@@ -1,4 +1,4 @@
-//! The private network carries packets, and leaves nothing behind, not even when its process is killed. Needs root.
+//! The private network forwards packets and is removed completely, even when its process is killed. Needs root.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -23,7 +23,7 @@ use linewarden_lab::capability::{FOR_NETWORK, require};
 use linewarden_lab::napi::NapiThreads;
 use linewarden_lab::netns::NetNs;
 use linewarden_lab::packet_socket::{Fanout, Options, PacketSocket, TxBatch};
-use linewarden_lab::topology::{Lab, LabError, Middle, Topology};
+use linewarden_lab::topology::{ForwardingMode, Lab, LabError, Topology};
 use linewarden_switch::ports::packet::{self, PacketOptions};
 use linewarden_switch::ports::{PortId, PortSet};
 
@@ -64,16 +64,16 @@ fn devices_reach_the_service_through_the_gateway() {
 }
 
 #[test]
-fn around_a_switch_the_gateway_is_one_station_with_the_service() {
+fn with_a_switch_gateway_and_service_are_one_station() {
     if skipped(FOR_NETWORK) {
         return;
     }
     let lab = Lab::build(&Topology {
-        middle: Middle::Switch,
+        forwarding: ForwardingMode::Switch,
         ..Topology::default()
     })
     .unwrap();
-    // It is the switch that connects them: the gateway namespace has no address, and forwards nothing.
+    // Only the switch connects the interfaces: the gateway namespace has no address and does not forward.
     let mut ports = lab.gateway.run(|| {
         let mut ports = PortSet::new().unwrap();
         for (number, end) in [&lab.gateway_devices_end, &lab.gateway_service_end]
@@ -89,7 +89,7 @@ fn around_a_switch_the_gateway_is_one_station_with_the_service() {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let waker = ports.waker();
-        let through = scope.spawn(|| {
+        let forwarder = scope.spawn(|| {
             let mut forwarded = 0;
             while !stop.load(Ordering::Relaxed) {
                 ports
@@ -107,7 +107,7 @@ fn around_a_switch_the_gateway_is_one_station_with_the_service() {
         }
         stop.store(true, Ordering::Relaxed);
         waker.wake();
-        assert!(through.join().unwrap() >= 8);
+        assert!(forwarder.join().unwrap() >= 8);
     });
     let (netns, end) = lab.gateway_stack();
     assert_eq!(
@@ -117,7 +117,7 @@ fn around_a_switch_the_gateway_is_one_station_with_the_service() {
 }
 
 #[test]
-fn without_a_host_the_devices_side_sends_nothing_by_itself() {
+fn without_a_host_the_device_side_sends_no_frame() {
     if skipped(FOR_NETWORK) {
         return;
     }
@@ -127,7 +127,7 @@ fn without_a_host_the_devices_side_sends_nothing_by_itself() {
         ..Topology::default()
     };
     let lab = Lab::build(&topology).unwrap();
-    // Everything that the devices' interface ever sent, read where the kernel counts it.
+    // All frames that the devices' interface has sent, from the kernel's counters.
     let text = lab
         .devices
         .run(|| fs::read_to_string("/proc/thread-self/net/dev").unwrap())
@@ -141,12 +141,12 @@ fn without_a_host_the_devices_side_sends_nothing_by_itself() {
 }
 
 #[test]
-fn permanent_neighbours_lead_to_every_device_without_resolution() {
+fn permanent_neighbors_reach_every_device_without_resolution() {
     if skipped(FOR_NETWORK) {
         return;
     }
     let topology = Topology {
-        permanent_neighbours: 10_000,
+        permanent_neighbors: 10_000,
         device_host: false,
         ..Topology::default()
     };
@@ -160,7 +160,7 @@ fn permanent_neighbours_lead_to_every_device_without_resolution() {
         while destination.is_none() {
             assert!(
                 devices.wait(Duration::from_secs(10)).unwrap(),
-                "nothing arrived for {index}"
+                "no frame arrived for device {index}"
             );
             devices.receive(1, |received| {
                 let is_ipv4 = received.frame[12..14] == [0x08, 0x00];
@@ -177,7 +177,7 @@ fn frame(to: [u8; 6], from: [u8; 6], number: u32) -> Vec<u8> {
 }
 
 #[test]
-fn packet_sockets_carry_batches_whole_and_in_order() {
+fn packet_sockets_deliver_batches_completely_and_in_order() {
     if skipped(FOR_NETWORK) {
         return;
     }
@@ -217,7 +217,7 @@ fn packet_sockets_carry_batches_whole_and_in_order() {
 }
 
 #[test]
-fn a_listener_sees_what_others_send_unless_they_bypass_the_queue() {
+fn a_capture_contains_frames_of_other_sockets_unless_they_bypass_the_queue() {
     if skipped(FOR_NETWORK) {
         return;
     }
@@ -227,30 +227,30 @@ fn a_listener_sees_what_others_send_unless_they_bypass_the_queue() {
     })
     .unwrap();
     let open = |options| PacketSocket::open(&lab.devices, &lab.devices_end, &options).unwrap();
-    let mut listener = open(Options {
-        see_outgoing: true,
+    let mut capture = open(Options {
+        receive_outgoing: true,
         ..Options::default()
     });
     let hidden = open(Options::default());
-    let audible = open(Options {
+    let visible = open(Options {
         bypass_qdisc: false,
         ..Options::default()
     });
     let mut batch = TxBatch::new(1);
-    for (socket, number) in [(&hidden, 1), (&audible, 2)] {
+    for (socket, number) in [(&hidden, 1), (&visible, 2)] {
         batch.push(&frame([2; 6], lab.devices_end.mac.0, number));
         assert_eq!(socket.send(&mut batch).unwrap(), 1);
     }
-    assert!(listener.wait(Duration::from_secs(10)).unwrap());
-    let mut heard = Vec::new();
-    listener.receive(usize::MAX, |received| {
-        heard.push((received.outgoing, received.frame[17]))
+    assert!(capture.wait(Duration::from_secs(10)).unwrap());
+    let mut captured = Vec::new();
+    capture.receive(usize::MAX, |received| {
+        captured.push((received.outgoing, received.frame[17]))
     });
-    assert_eq!(heard, [(true, 2)]);
+    assert_eq!(captured, [(true, 2)]);
 }
 
 #[test]
-fn a_fanout_group_shares_frames_by_destination() {
+fn a_fanout_group_distributes_frames_by_destination() {
     if skipped(FOR_NETWORK) {
         return;
     }
@@ -308,28 +308,28 @@ fn napi_threads_are_found_pinned_and_accounted() {
     }
     assert!(threads.pin(&[4_000]).is_err());
     let before = threads.cpu_time().unwrap();
-    wait_until("the gateway's receive thread has used processor time", || {
+    wait_until("the gateway's receive thread has used CPU time", || {
         echo_once(&lab, (DEVICE_HOST.v4, 0).into(), (SERVICE.v4, 0).into());
         threads.cpu_time().unwrap() > before
     });
 }
 
 #[test]
-fn too_many_neighbours_are_refused_by_name() {
+fn too_many_neighbors_are_refused_by_name() {
     if skipped(FOR_NETWORK) {
         return;
     }
     let topology = Topology {
-        permanent_neighbours: 70_000,
+        permanent_neighbors: 70_000,
         ..Topology::default()
     };
     assert!(matches!(
         Lab::build(&topology),
-        Err(LabError::TooManyNeighbours(70_000))
+        Err(LabError::TooManyNeighbors(70_000))
     ));
 }
 
-/// Run by the next test in a process of its own: builds a lab with busy threads, says where, and waits to be killed.
+/// Run by a later test in a child process: builds a lab with threads, prints its names, and waits to be killed.
 #[test]
 #[ignore = "a child process of another test"]
 fn child_that_holds_a_lab() {
@@ -397,7 +397,7 @@ fn a_killed_process_leaves_no_namespace_interface_or_thread_behind() {
     };
     let inodes: [u64; 2] = [devices_inode.parse().unwrap(), gateway_inode.parse().unwrap()];
 
-    // We keep the service's namespace: its interface vanishes when the gateway's namespace, with the other end, does.
+    // Holds the service's namespace open: its interface is removed with the gateway's namespace, which has the other end.
     let service = NetNs::from_fd(File::open(service_path).unwrap().into());
     let service_end_exists = || {
         let list = service
@@ -423,8 +423,8 @@ fn a_killed_process_leaves_no_namespace_interface_or_thread_behind() {
 }
 
 #[test]
-fn without_rights_the_error_names_the_capability() {
-    // A thread of its own gives up its rights; others keep theirs.
+fn without_privileges_the_error_names_the_capability() {
+    // Drops the capabilities of a separate thread only.
     std::thread::spawn(|| {
         #[repr(C)]
         struct Header(u32, i32);

@@ -1,23 +1,24 @@
-//! What can be typed.
+//! Command-line grammar: global options and the top-level commands.
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
+use linewarden_cli::color::ColorWhen;
+use linewarden_cli::exit_codes;
 
 use crate::cmd::{
-    agent, appraise, attest, audit, bench, certificate, check, completions, config, controller, demo, device,
+    agent, appraise, attest, audit, bench, certificate, check, completions, config, controller, device,
     events, evidence, gateway, manual, policy, puf, registry, serve, signed, signer, switch, user,
 };
-use crate::failure::exit_codes;
 
-/// Proves who devices are, at line rate, in the packet path
+/// Authenticate and attest devices at line rate in the network data plane
 #[derive(Parser, Debug)]
-#[command(name = "linewarden", version, about, after_help = EXAMPLES, after_long_help = LONG_HELP, propagate_version = true)]
+#[command(name = "linewarden", version, after_help = EXAMPLES, after_long_help = LONG_HELP, propagate_version = true)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
-    /// error, warn, info, debug, trace, off, or a filter such as linewarden_gateway=debug [env: LINEWARDEN_LOG]
+    /// Log level or filter: error, warn, info, debug, trace, off, or e.g. linewarden_gateway=debug [env: LINEWARDEN_LOG]
     #[arg(long, global = true, value_name = "LEVEL")]
     pub log: Option<String>,
-    /// Colours
+    /// When to color the output
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     pub color: ColorWhen,
 }
@@ -36,79 +37,54 @@ Examples:
 const EXAMPLES: &str = examples!();
 const LONG_HELP: &str = concat!(examples!(), "\n\n", exit_codes!());
 
-/// When to use colours.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum ColorWhen {
-    /// On a terminal, unless NO_COLOR is set
-    Auto,
-    /// Always
-    Always,
-    /// Never
-    Never,
-}
-
-impl ColorWhen {
-    /// Sets it for all that is printed.
-    pub fn apply(self) {
-        match self {
-            Self::Auto => anstream::ColorChoice::Auto,
-            Self::Always => anstream::ColorChoice::Always,
-            Self::Never => anstream::ColorChoice::Never,
-        }
-        .write_global();
-    }
-}
-
-/// The commands.
+/// The top-level commands.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Authenticate a simulated fleet over a private network, under attack
-    Demo(demo::DemoArgs),
     /// Run a gateway
     Serve(serve::ServeArgs),
-    /// Run a controller: API, dashboard, and gateways on other machines
+    /// Run a controller: API, dashboard and connections of remote gateways
     Controller(controller::ControllerArgs),
-    /// Keep who may use a controller's API
+    /// Manage API users
     #[command(
         subcommand,
         after_help = "\
 Examples:
-  linewarden user add alice --role admin --config controller.toml
+  linewarden user create alice --role admin --config controller.toml
   linewarden user list --config controller.toml"
     )]
     User(user::UserCommand),
-    /// Keep the book of gateways, and see how they stand
+    /// Manage gateways
     #[command(
         subcommand,
         after_help = "\
 Examples:
   linewarden gateway list --config controller.toml
-  linewarden gateway retire 7 --reason stolen --config controller.toml"
+  linewarden gateway revoke 7 --reason stolen --config controller.toml"
     )]
     Gateway(gateway::GatewayCommand),
-    /// Say how groups of devices are asked what they run, and see what came of it
+    /// Manage attestation policies
     #[command(
         subcommand,
         after_help = "\
 Examples:
   linewarden policy list --config controller.toml
-  linewarden policy results --state silent --config controller.toml"
+  linewarden policy results --state missed --config controller.toml"
     )]
     Policy(policy::PolicyCommand),
-    /// Keep whose broadcast messages are believed
+    /// Manage trusted signers
     #[command(
         subcommand,
         after_help = "\
 Examples:
   linewarden signer list --config controller.toml
-  linewarden signer add truck7/signer.json --name \"truck 7\" --reason new --config controller.toml"
+  linewarden signer create truck7/signer.json --name \"truck 7\" --reason new --config controller.toml"
     )]
     Signer(signer::SignerCommand),
-    /// Show what has happened, and what happens
+    /// Stream events
     Events(events::EventsArgs),
-    /// Show who had what done, and why
+    /// Show the registry audit log
     Audit(audit::AuditArgs),
-    /// Make certificates for controllers, gateways and users
+    /// Manage certificates of controllers, gateways and API users
     #[command(
         subcommand,
         after_help = "\
@@ -117,11 +93,11 @@ Examples:
   linewarden certificate gateway --ca pki --id 7 --out gateway-7"
     )]
     Certificate(certificate::CertificateCommand),
-    /// Check a configuration, and start nothing
+    /// Validate a configuration file
     Check(check::CheckArgs),
-    /// Run a device's side: authenticate, keep the lease alive, print the state
+    /// Run a device agent: authenticate to a gateway and keep the session open
     Agent(agent::AgentArgs),
-    /// Keep the registry's devices
+    /// Manage devices
     #[command(
         subcommand,
         after_help = "\
@@ -131,12 +107,12 @@ Examples:
   linewarden device revoke d1 --config gateway.toml"
     )]
     Device(device::DeviceCommand),
-    /// Check what devices run: groups, enrolment, rounds, and how devices stand
+    /// Manage device attestation: groups, enrollment, rounds and results
     #[command(
         subcommand,
         after_help = "\
 Examples:
-  linewarden attest measure --config agent.toml --out pumps.conf         # on a good device
+  linewarden attest measure --config agent.toml --out pumps.conf         # on a reference device
   linewarden attest group set pumps --reference pumps.conf --config gateway.toml
   linewarden attest enroll d1 --group pumps --software --key-out d1.attest-key --config gateway.toml
   linewarden attest round --config gateway.toml
@@ -144,18 +120,18 @@ Examples:
   linewarden attest explain d1 --config gateway.toml"
     )]
     Attest(attest::AttestCommand),
-    /// Show what a data plane runs, signed
+    /// Manage signed evidence of a gateway's data plane
     #[command(
         subcommand,
         after_help = "\
 Examples:
   linewarden evidence key --out gateway.evidence-key > gateway.pub
-  linewarden evidence ask --socket evidence.sock --out s.cose --inventory s.inventory"
+  linewarden evidence export --socket evidence.sock --out s.cose --inventory s.inventory"
     )]
     Evidence(evidence::EvidenceCommand),
-    /// Compare what a data plane runs with what it should, and name what differs
+    /// Verify a signed statement against reference values
     Appraise(Box<appraise::AppraiseArgs>),
-    /// Sign and verify broadcast messages
+    /// Manage signed broadcast messages
     #[command(
         subcommand,
         after_help = "\
@@ -164,7 +140,7 @@ Examples:
   linewarden signed masks truck7 --count 100000"
     )]
     Signed(signed::SignedCommand),
-    /// Make and check registries
+    /// Manage registries
     #[command(
         subcommand,
         after_help = "\
@@ -173,7 +149,7 @@ Examples:
   linewarden registry check --registry fleet.registry --key-file master.key"
     )]
     Registry(registry::RegistryCommand),
-    /// Judge PUFs
+    /// Evaluate PUF readouts
     #[command(
         subcommand,
         after_help = "\
@@ -181,7 +157,7 @@ Examples:
   linewarden puf report readouts --svg report.svg"
     )]
     Puf(puf::PufCommand),
-    /// Run P4 programs, and test them
+    /// Run P4 programs and packet tests
     #[command(
         subcommand,
         after_help = "\
@@ -190,7 +166,7 @@ Examples:
   linewarden switch stf p4/tests"
     )]
     Switch(switch::SwitchCommand),
-    /// Measure
+    /// Run benchmarks
     #[command(
         subcommand,
         after_help = "\
@@ -199,7 +175,7 @@ Examples:
   linewarden bench attest --only round"
     )]
     Bench(bench::BenchCommand),
-    /// Show configuration files
+    /// Show example configuration files
     #[command(
         subcommand,
         after_help = "\
@@ -208,39 +184,37 @@ Examples:
   linewarden config example agent > agent.toml"
     )]
     Config(config::ConfigCommand),
-    /// Print a completion script for a shell
+    /// Print a shell completion script
     Completions(completions::CompletionsArgs),
-    /// Write manual pages
+    /// Write the manual pages
     Manual(manual::ManualArgs),
 }
 
 impl Command {
-    /// Whether machines read what it prints.
-    pub fn wants_json(&self) -> bool {
+    /// Whether the command prints JSON.
+    pub fn prints_json(&self) -> bool {
         match self {
             Self::Serve(args) => args.json,
             Self::Agent(args) => args.json,
             Self::Controller(args) => args.json,
-            Self::User(command) => command.wants_json(),
-            Self::Gateway(command) => command.wants_json(),
-            Self::Policy(command) => command.wants_json(),
-            Self::Signer(command) => command.wants_json(),
+            Self::User(command) => command.prints_json(),
+            Self::Gateway(command) => command.prints_json(),
+            Self::Policy(command) => command.prints_json(),
+            Self::Signer(command) => command.prints_json(),
             Self::Events(args) => args.json,
             Self::Audit(args) => args.json,
-            Self::Certificate(command) => command.wants_json(),
+            Self::Certificate(command) => command.prints_json(),
             Self::Check(args) => args.json,
-            Self::Device(command) => command.wants_json(),
-            Self::Attest(command) => command.wants_json(),
-            Self::Evidence(command) => command.wants_json(),
+            Self::Device(command) => command.prints_json(),
+            Self::Attest(command) => command.prints_json(),
+            Self::Evidence(command) => command.prints_json(),
             Self::Appraise(args) => args.json,
-            Self::Signed(command) => command.wants_json(),
-            Self::Registry(command) => command.wants_json(),
-            Self::Puf(command) => command.wants_json(),
-            Self::Switch(command) => command.wants_json(),
-            // Their --json names a file.
-            Self::Demo(_) | Self::Bench(_) | Self::Config(_) | Self::Completions(_) | Self::Manual(_) => {
-                false
-            }
+            Self::Signed(command) => command.prints_json(),
+            Self::Registry(command) => command.prints_json(),
+            Self::Puf(command) => command.prints_json(),
+            Self::Switch(command) => command.prints_json(),
+            // In these commands `--json` names a file.
+            Self::Bench(_) | Self::Config(_) | Self::Completions(_) | Self::Manual(_) => false,
         }
     }
 }

@@ -1,8 +1,9 @@
-//! Reading TOML files so that every mistake is told with file, line, column and field: all of them at once.
+//! Reads TOML files and reports all mistakes at once, each with file, line, column and field.
 
+mod messages;
 mod recovery;
-mod words;
 
+use linewarden_cli::failure::Failure;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -14,28 +15,26 @@ use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
-use crate::failure::Failure;
-
-/// No file is read further.
+/// Maximum size of a configuration file, bytes.
 const FILE_BYTES_MAX: usize = 1 << 20;
 
-/// A mistake in a file, or something that the machine lacks for it.
+/// A mistake in a configuration file, or a prerequisite that this machine does not meet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
     /// The file.
     pub file: PathBuf,
-    /// From 1.
+    /// Line, counted from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<usize>,
-    /// From 1, in characters.
+    /// Column, counted from 1, in characters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub column: Option<usize>,
-    /// Tables and key.
+    /// Dotted path of tables and key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
-    /// What is wrong and what would do.
+    /// The error, and the accepted values.
     pub problem: String,
-    /// The exit code that it leads to; 0 for a warning.
+    /// Exit code that the problem leads to; 0 for a warning.
     pub exit_code: u8,
 }
 
@@ -51,16 +50,25 @@ impl Problem {
         }
     }
 
-    /// Where it stands, to sort by.
-    pub fn place(&self) -> (Option<usize>, Option<usize>) {
+    /// Position in the file; the sort key of problems.
+    pub fn position(&self) -> (Option<usize>, Option<usize>) {
         (self.line, self.column)
     }
 
-    /// Leads to another exit code than a mistake in a file; 0 makes it a warning.
+    /// The same problem with another exit code; 0 makes it a warning.
     pub fn with_code(mut self, exit_code: u8) -> Self {
         self.exit_code = exit_code;
         self
     }
+}
+
+/// A failure with several problems; the first one that is not a warning determines the exit code.
+pub fn failure(problems: &[Problem]) -> Failure {
+    let mut errors = problems.iter().filter(|problem| problem.exit_code != 0);
+    let Some(first) = errors.next() else {
+        return Failure::failed("configuration refused without an error; report this defect of the program");
+    };
+    Failure::new(first.exit_code, first).with_more(errors.map(ToString::to_string).collect())
 }
 
 impl std::fmt::Display for Problem {
@@ -77,7 +85,7 @@ impl std::fmt::Display for Problem {
     }
 }
 
-/// A file that was read, kept to say where its fields stand.
+/// A parsed file; keeps the text to locate its fields.
 #[derive(Debug)]
 pub struct ConfigFile<T> {
     /// Its content.
@@ -86,25 +94,25 @@ pub struct ConfigFile<T> {
     text: String,
 }
 
-/// What came out of reading a file: its content, unless nothing can stand for what it lacks; and its mistakes. With
-/// mistakes the content is for finding more of them only: something stands in it for what is missing or was left out.
+/// Result of parsing a file: its content, and all mistakes. If there are mistakes, the content only serves to find more of them: missing
+/// and skipped fields contain placeholders. `file` is `None` if no placeholder was possible.
 pub struct Parsed<T> {
-    /// What is right in it.
+    /// The content.
     pub file: Option<ConfigFile<T>>,
-    /// What is not.
+    /// The mistakes.
     pub problems: Vec<Problem>,
-    /// Fields that are missing, or were left out for their mistakes.
-    left_out: Vec<Vec<String>>,
+    /// Fields that are missing, or that were skipped because of a mistake.
+    skipped: Vec<Vec<String>>,
 }
 
 impl<T> Parsed<T> {
-    /// Whether a field, or what it lies in, is missing or was left out.
-    pub fn lacks(&self, field: &[impl AsRef<str>]) -> bool {
-        recovery::is_left_out(&self.left_out, field)
+    /// Whether a field, or a table that contains it, is missing or was skipped.
+    pub fn is_missing(&self, field: &[impl AsRef<str>]) -> bool {
+        recovery::is_skipped(&self.skipped, field)
     }
 }
 
-/// What has a configuration.
+/// The programs that have a configuration file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// `linewarden serve`
@@ -115,21 +123,21 @@ pub enum Role {
     Controller,
 }
 
-/// A content whose file can be taken for the other role's.
-pub trait OfRole {
-    /// Whose it is.
+/// A configuration type with the program that reads it, to detect a file of another program.
+pub trait HasRole {
+    /// The program that reads the file.
     const ROLE: Role;
 }
 
-impl OfRole for GatewayConfig {
+impl HasRole for GatewayConfig {
     const ROLE: Role = Role::Gateway;
 }
 
-impl OfRole for AgentConfig {
+impl HasRole for AgentConfig {
     const ROLE: Role = Role::Agent;
 }
 
-/// Whose configuration a text is: only an agent's has a device, and only a controller's a service.
+/// Detects the program that a configuration is for: only an agent's has `device`, only a controller's has `service`.
 pub fn role_of(text: &str) -> Option<Role> {
     let (root, _) = DeTable::parse_recoverable(text);
     let has = |name: &str| root.get_ref().iter().any(|(key, _)| key.get_ref() == name);
@@ -145,11 +153,11 @@ pub fn role_of(text: &str) -> Option<Role> {
     }
 }
 
-/// Says so where a file is the other role's: all its fields would be unknown.
+/// Refuses the configuration of another program, in which every field would be unknown.
 ///
 /// # Errors
-/// It is.
-pub fn refuse_other_role<T: OfRole>(path: &Path, text: &str) -> Result<(), Failure> {
+/// The file is another program's.
+pub fn refuse_other_role<T: HasRole>(path: &Path, text: &str) -> Result<(), Failure> {
     let of = |role: Role| match role {
         Role::Gateway => ("a gateway's", "serve"),
         Role::Agent => ("an agent's", "agent"),
@@ -158,25 +166,26 @@ pub fn refuse_other_role<T: OfRole>(path: &Path, text: &str) -> Result<(), Failu
     let Some(role) = role_of(text).filter(|role| *role != T::ROLE) else {
         return Ok(());
     };
-    let ((whose, command), (wanted, _)) = (of(role), of(T::ROLE));
-    let problem = format!("is {whose} configuration, for `linewarden {command}`; {wanted} is wanted here");
+    let ((whose, command), (expected, _)) = (of(role), of(T::ROLE));
+    let problem =
+        format!("file is {whose} configuration, which `linewarden {command}` reads; expected {expected}");
     Err(Failure::input(format!("{}: {problem}", path.display())))
 }
 
-/// Reads a file's text.
+/// Reads the text of a file.
 ///
 /// # Errors
-/// A file that cannot be read, or is no text.
+/// The file cannot be read, or is not UTF-8 text.
 pub fn read_text(path: &Path) -> Result<String, Failure> {
     read_text_bounded(path, FILE_BYTES_MAX)
         .map_err(|error| Failure::input(format!("{}: cannot be read: {error}", path.display())))
 }
 
-impl<T: DeserializeOwned + OfRole> ConfigFile<T> {
-    /// Reads a file.
+impl<T: DeserializeOwned + HasRole> ConfigFile<T> {
+    /// Reads and parses a file.
     ///
     /// # Errors
-    /// A file that cannot be read, is no TOML, is the other role's, or has unknown, missing or wrong fields: all of them.
+    /// The file cannot be read, is not TOML, is another program's, or has unknown, missing or wrong fields: all mistakes are reported.
     pub fn read(path: &Path) -> Result<Self, Failure> {
         let text = read_text(path)?;
         refuse_other_role::<T>(path, &text)?;
@@ -186,30 +195,30 @@ impl<T: DeserializeOwned + OfRole> ConfigFile<T> {
                 problems,
                 ..
             } if problems.is_empty() => Ok(file),
-            parsed => Err(Failure::all(&parsed.problems)),
+            parsed => Err(failure(&parsed.problems)),
         }
     }
 }
 
 impl<T: DeserializeOwned> ConfigFile<T> {
-    /// Reads a text with everything that is wrong in it. A field with a mistake is left out, something stands for one that is
-    /// missing, and reading goes on.
+    /// Parses a text and collects all mistakes. A field with a mistake is skipped, a missing field gets a placeholder, and parsing
+    /// continues.
     pub fn parse(path: &Path, text: String) -> Parsed<T> {
         let mut problems = Vec::new();
-        let mut left_out = Vec::new();
-        let value = recovery::parse(path, &text, &mut problems, &mut left_out);
-        problems.sort_by_key(Problem::place);
+        let mut skipped = Vec::new();
+        let value = recovery::parse(path, &text, &mut problems, &mut skipped);
+        problems.sort_by_key(Problem::position);
         let path = path.to_owned();
         Parsed {
             file: value.map(|value| Self { value, path, text }),
             problems,
-            left_out,
+            skipped,
         }
     }
 }
 
-/// Where in an array the element of that number is.
-fn index(number: &str) -> Option<usize> {
+/// Index in an array of an element that is named by its number, from 1.
+fn element_index(number: &str) -> Option<usize> {
     number.parse::<usize>().ok()?.checked_sub(1)
 }
 
@@ -219,29 +228,29 @@ impl<T> ConfigFile<T> {
         &self.path
     }
 
-    /// The directory that the file's relative paths start from.
+    /// The directory that relative paths of the file refer to.
     pub fn directory(&self) -> PathBuf {
         let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let parent = parent.unwrap_or(Path::new("."));
-        // A relative directory would mean another one for whoever changes theirs.
+        // Absolute, because the process may change its working directory.
         std::path::absolute(parent).unwrap_or_else(|_| parent.to_owned())
     }
 
-    /// A failure that names the place of a field.
-    pub fn field(&self, field: &[impl AsRef<str>], problem: &str) -> Failure {
-        Failure::all(&[self.problem(field, problem)])
+    /// A failure at the position of a field.
+    pub fn field_failure(&self, field: &[impl AsRef<str>], problem: &str) -> Failure {
+        failure(&[self.problem(field, problem)])
     }
 
-    /// A mistake at the place of a field.
+    /// A mistake at the position of a field.
     pub fn problem(&self, field: &[impl AsRef<str>], problem: &str) -> Problem {
         let field: Vec<&str> = field.iter().map(AsRef::as_ref).collect();
-        let place = span_of(&self.text, &field).map(|span| place(&self.text, span.start));
+        let place = key_span(&self.text, &field).map(|span| position(&self.text, span.start));
         Problem::new(&self.path, place, Some(field.join(".")), problem.to_owned())
     }
 }
 
-/// Line and column, both from 1.
-fn place(text: &str, offset: usize) -> (usize, usize) {
+/// Line and column of an offset, both from 1.
+fn position(text: &str, offset: usize) -> (usize, usize) {
     let before = text.get(..offset).unwrap_or(text);
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
     let line = before.matches('\n').count() + 1;
@@ -251,9 +260,9 @@ fn place(text: &str, offset: usize) -> (usize, usize) {
     )
 }
 
-/// Where a field's key stands; that of the innermost table which is there if the field is not. Of several tables of one
-/// name, or elements of an array, the name is followed by a number, from 1.
-fn span_of(text: &str, field: &[&str]) -> Option<Range<usize>> {
+/// Span of a field's key; if the field is missing, span of the innermost table that exists. An element of an array (of tables) is named by
+/// its number, from 1, behind the array's name.
+fn key_span(text: &str, field: &[&str]) -> Option<Range<usize>> {
     let root = DeTable::parse(text).ok()?;
     let mut table = root.get_ref();
     let mut span = None;
@@ -266,7 +275,7 @@ fn span_of(text: &str, field: &[&str]) -> Option<Range<usize>> {
         match value.get_ref() {
             DeValue::Table(inner) => table = inner,
             DeValue::Array(array) => {
-                let number = names.next().and_then(|number| index(number));
+                let number = names.next().and_then(|number| element_index(number));
                 let Some(element) = number.and_then(|number| array.get(number)) else {
                     break;
                 };
@@ -282,8 +291,8 @@ fn span_of(text: &str, field: &[&str]) -> Option<Range<usize>> {
     span
 }
 
-/// The names of the field that a span lies in, numbers among them as for [`span_of`].
-fn names_at(table: &DeTable<'_>, span: &Range<usize>) -> Vec<String> {
+/// Dotted names of the field that contains a span; array elements are numbered as in [`key_span`].
+fn field_at(table: &DeTable<'_>, span: &Range<usize>) -> Vec<String> {
     let mut names = Vec::new();
     descend(table, span, &mut names);
     names
@@ -294,7 +303,7 @@ fn descend(table: &DeTable<'_>, span: &Range<usize>, names: &mut Vec<String>) {
         if covers(&key.span(), span) {
             return names.push(key.get_ref().to_string());
         }
-        if !lies_in(value, span) {
+        if !contains_span(value, span) {
             continue;
         }
         names.push(key.get_ref().to_string());
@@ -307,13 +316,13 @@ fn descend(table: &DeTable<'_>, span: &Range<usize>, names: &mut Vec<String>) {
     }
 }
 
-/// Into the one of several tables that a span lies in. A plain array is one field.
+/// Descends into the table of an array of tables that contains a span. A plain array is one field.
 fn descend_into(array: &DeArray<'_>, span: &Range<usize>, names: &mut Vec<String>) {
     let found = array
         .iter()
         .zip(1..)
         .find_map(|(element, number)| match element.get_ref() {
-            DeValue::Table(inner) if lies_in(element, span) => Some((inner, number)),
+            DeValue::Table(inner) if contains_span(element, span) => Some((inner, number)),
             _ => None,
         });
     if let Some((inner, number)) = found {
@@ -327,14 +336,14 @@ fn covers(outer: &Range<usize>, span: &Range<usize>) -> bool {
     outer.start <= span.start && span.end <= outer.end
 }
 
-/// Whether a span lies in a value. The span of a `[table]` is that of its header only.
-fn lies_in(value: &Spanned<DeValue<'_>>, span: &Range<usize>) -> bool {
+/// Whether a value contains a span. The span of a `[table]` is that of its header only.
+fn contains_span(value: &Spanned<DeValue<'_>>, span: &Range<usize>) -> bool {
     covers(&value.span(), span)
         || match value.get_ref() {
-            DeValue::Table(inner) => inner
-                .iter()
-                .any(|(key, value): (&Spanned<_>, _)| covers(&key.span(), span) || lies_in(value, span)),
-            DeValue::Array(array) => array.iter().any(|element| lies_in(element, span)),
+            DeValue::Table(inner) => inner.iter().any(|(key, value): (&Spanned<_>, _)| {
+                covers(&key.span(), span) || contains_span(value, span)
+            }),
+            DeValue::Array(array) => array.iter().any(|element| contains_span(element, span)),
             _ => false,
         }
 }
@@ -347,18 +356,18 @@ mod tests {
 
     #[test]
     fn fields_are_found_at_their_lines() {
-        let line = |field: &[&str]| place(TEXT, span_of(TEXT, field).unwrap().start);
+        let line = |field: &[&str]| position(TEXT, key_span(TEXT, field).unwrap().start);
         assert_eq!(line(&["a"]), (1, 2));
         assert_eq!(line(&["a", "y"]), (3, 1));
         assert_eq!(line(&["b", "c", "z", "w"]), (5, 7));
         assert_eq!(line(&["a", "missing"]), (1, 2), "else where the table is");
-        assert_eq!(span_of(TEXT, &["d"]), None);
+        assert_eq!(key_span(TEXT, &["d"]), None);
     }
 
     #[test]
     fn each_of_several_tables_has_its_own_place() {
         let text = "[[t]]\nx = 1\n[[t]]\nx = 2\ny = [{ z = 3 }]\n[b]\nids = [7, 8]\n";
-        let at = |field: &[&str]| place(text, span_of(text, field).unwrap().start);
+        let at = |field: &[&str]| position(text, key_span(text, field).unwrap().start);
         assert_eq!(at(&["t", "1", "x"]), (2, 1));
         assert_eq!(at(&["t", "2", "x"]), (4, 1));
         assert_eq!(at(&["t", "2", "y", "1", "z"]), (5, 8));
@@ -367,7 +376,7 @@ mod tests {
         let root = DeTable::parse(text).unwrap();
         for (needle, name) in [("2", "t.2.x"), ("3", "t.2.y.1.z"), ("8", "b.ids")] {
             let start = text.find(needle).unwrap();
-            assert_eq!(names_at(root.get_ref(), &(start..start + 1)).join("."), name);
+            assert_eq!(field_at(root.get_ref(), &(start..start + 1)).join("."), name);
         }
     }
 
@@ -375,7 +384,7 @@ mod tests {
     fn a_place_in_the_text_has_its_field() {
         let at = |needle: &str| {
             let start = TEXT.find(needle).unwrap();
-            names_at(
+            field_at(
                 DeTable::parse(TEXT).unwrap().get_ref(),
                 &(start..start + needle.len()),
             )
@@ -407,15 +416,15 @@ mod tests {
         id: u32,
     }
 
-    fn told(text: &str) -> Vec<String> {
+    fn problems_of(text: &str) -> Vec<String> {
         let parsed = ConfigFile::<Outer>::parse(Path::new("f"), text.to_owned());
         parsed.problems.iter().map(ToString::to_string).collect()
     }
 
     #[test]
-    fn all_mistakes_are_told_and_none_twice() {
+    fn all_mistakes_are_reported_once() {
         assert_eq!(
-            told("[a]\nlease = 1\nid = -1\nport = 70000\n[b]\nzzz = 1\nid = 1\n"),
+            problems_of("[a]\nlease = 1\nid = -1\nport = 70000\n[b]\nzzz = 1\nid = 1\n"),
             [
                 "f:2:1: a.lease: unknown field `lease`; did you mean `lease_s`?",
                 "f:3:6: a.id: -1: a whole number from 0 to 4294967295",
@@ -424,15 +433,15 @@ mod tests {
             ]
         );
         assert_eq!(
-            told("[a]\nid = 1\nport = 70000\n[b]\nzzz = 1\nid = 1\n"),
+            problems_of("[a]\nid = 1\nport = 70000\n[b]\nzzz = 1\nid = 1\n"),
             [
                 "f:3:8: a.port: 70000: a whole number from 0 to 65535",
                 "f:5:1: b.zzz: unknown field `zzz`, expected one of `lease_s`, `port`, `id`",
             ]
         );
-        assert_eq!(told("[a]\nport = 1\n"), ["f:1:1: a: missing field `id`"]);
+        assert_eq!(problems_of("[a]\nport = 1\n"), ["f:1:1: a: missing field `id`"]);
         assert_eq!(
-            told("[a]\nid = 1\n[[c]]\nid = 1\n[[c]]\nid = 2\nport = -1\nzzz = 1\n[[c]]\nport = 7\n"),
+            problems_of("[a]\nid = 1\n[[c]]\nid = 1\n[[c]]\nid = 2\nport = -1\nzzz = 1\n[[c]]\nport = 7\n"),
             [
                 "f:7:8: c.2.port: -1: a whole number from 0 to 65535",
                 "f:8:1: c.2.zzz: unknown field `zzz`, expected one of `lease_s`, `port`, `id`",
@@ -465,16 +474,16 @@ mod tests {
     }
 
     #[test]
-    fn something_stands_for_what_is_missing_and_reading_goes_on() {
+    fn placeholders_replace_missing_fields_and_reading_continues() {
         let read = |text: &str| ConfigFile::<Lacking>::parse(Path::new("f"), text.to_owned());
-        let told = |text: &str| -> Vec<String> {
+        let problems_of = |text: &str| -> Vec<String> {
             let parsed = read(text);
             parsed.problems.iter().map(ToString::to_string).collect()
         };
         let parsed = read("last = 256\n[place]\nip = \"here\"\nat = \"127.0.0.1\"\nmany = [1, \"x\"]\n");
-        let said: Vec<String> = parsed.problems.iter().map(ToString::to_string).collect();
+        let problems: Vec<String> = parsed.problems.iter().map(ToString::to_string).collect();
         assert_eq!(
-            said,
+            problems,
             [
                 "f:1:1: missing field `shape`",
                 "f:1:8: last: 256: a whole number from 0 to 255",
@@ -485,10 +494,10 @@ mod tests {
             ]
         );
         for (field, lacks) in [("path", true), ("at", true), ("many", true), ("other", false)] {
-            assert_eq!(parsed.lacks(&["place", field]), lacks, "{field}");
+            assert_eq!(parsed.is_missing(&["place", field]), lacks, "{field}");
         }
         assert_eq!(
-            told("last = -1"),
+            problems_of("last = -1"),
             [
                 "f:1:1: missing field `place`",
                 "f:1:1: missing field `shape`",
@@ -496,21 +505,21 @@ mod tests {
             ]
         );
         assert_eq!(
-            told("place = 7\nshape = \"rund\"\n"),
+            problems_of("place = 7\nshape = \"rund\"\n"),
             [
-                "f:1:9: place: 7: a table of its own, with fields",
+                "f:1:9: place: 7: a table with fields",
                 "f:2:9: shape: unknown variant `rund`; did you mean `round`?",
             ]
         );
     }
 
     #[test]
-    fn all_lines_that_are_no_toml_are_told() {
-        let told = told("[a]\nid = \nport = 1 2\n");
-        assert_eq!(told.len(), 2, "{told:?}");
+    fn all_syntax_errors_are_reported() {
+        let problems = problems_of("[a]\nid = \nport = 1 2\n");
+        assert_eq!(problems.len(), 2, "{problems:?}");
         assert!(
-            told[0].starts_with("f:2:") && told[1].starts_with("f:3:"),
-            "{told:?}"
+            problems[0].starts_with("f:2:") && problems[1].starts_with("f:3:"),
+            "{problems:?}"
         );
     }
 }

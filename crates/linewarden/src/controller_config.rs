@@ -1,5 +1,7 @@
-//! The configuration of a controller as people write it.
+//! The configuration file of a controller.
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::log;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -12,34 +14,33 @@ use linewarden_tls::{ServerTls, first_certificate};
 use serde::Deserialize;
 
 use crate::cmd::now_s;
-use crate::config_file::{ConfigFile, OfRole, Problem, Role};
-use crate::failure::Failure;
-use crate::{log, nats_config, registry, secret_file, telemetry_config, tls, trust_config};
+use crate::config_file::{ConfigFile, HasRole, Problem, Role};
+use crate::{nats_config, registry, secret_file, telemetry_config, tls, trust_config};
 
-/// A whole configuration file.
+/// The whole file.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ControllerConfig {
-    /// The service itself.
+    /// `[service]`: name and addresses.
     pub service: ServiceSection,
-    /// Its certificate, and the CA of gateways and users.
+    /// `[tls]`: the controller's certificate, and the CA of gateways and users.
     pub tls: TlsSection,
-    /// What it knows.
+    /// `[registry]`: the registry and its master key.
     pub registry: RegistrySection,
-    /// How rows are given out.
+    /// `[rows]`: how rows are leased to gateways.
     #[serde(default)]
     pub rows: RowsSection,
-    /// What devices run is checked.
+    /// `[attest]`: attestation of devices.
     #[serde(default)]
     pub attest: AttestSection,
-    /// Gateways that get rows only while they show what they run; all others always get them.
+    /// `[trust.N]`: gateways that receive rows only while their evidence is trusted; other gateways always receive rows.
     #[serde(default)]
     pub trust: BTreeMap<GatewayNumber, TrustSection>,
-    /// Where events are published.
+    /// `[nats]`: where events are published.
     pub nats: Option<NatsSection>,
-    /// Where traces go.
+    /// `[telemetry]`: where traces are sent.
     pub telemetry: Option<TelemetrySection>,
-    /// Its log.
+    /// `[log]`.
     #[serde(default)]
     pub log: LogSection,
 }
@@ -48,12 +49,12 @@ pub struct ControllerConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceSection {
-    /// What it is called, for people; the host's name if not given.
+    /// Display name; default: the host name.
     pub name: Option<String>,
-    /// Where it listens: API, dashboard and gateways.
+    /// Address and port of API, dashboard and gateway connections.
     #[serde(default = "default_listen")]
     pub listen: SocketAddr,
-    /// Where it listens for metrics and health, in the clear.
+    /// Address and port of metrics and health checks, without TLS.
     pub metrics: Option<SocketAddr>,
 }
 
@@ -61,11 +62,11 @@ pub struct ServiceSection {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsSection {
-    /// Its certificate, PEM.
+    /// The controller's certificate, PEM.
     pub cert: PathBuf,
-    /// Its private key, PEM, of mode 0600.
+    /// Its private key, PEM, file mode 0600.
     pub key: PathBuf,
-    /// The CA of gateways' and users' certificates, PEM.
+    /// The CA of the certificates of gateways and users, PEM.
     pub ca: PathBuf,
 }
 
@@ -73,9 +74,9 @@ pub struct TlsSection {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RowsSection {
-    /// Rows that are leased with a device's first authentication at a gateway.
+    /// Rows that a gateway receives with a device's first authentication there.
     pub lease_rows: u32,
-    /// How many of them may be spent at once: what a gateway's crash costs a device at most.
+    /// Rows that a gateway may use per durable mark; a crash of the gateway costs a device at most this many rows.
     pub mark_block: u32,
 }
 
@@ -93,11 +94,11 @@ impl Default for RowsSection {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AttestSection {
-    /// The key that signs results.
+    /// Key file that signs attestation results.
     pub signing_key: Option<PathBuf>,
 }
 
-/// The name of a table: N of `[trust.N]`.
+/// Gateway ID as a table name: N of `[trust.N]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
 pub struct GatewayNumber(pub u32);
@@ -112,7 +113,7 @@ impl TryFrom<String> for GatewayNumber {
             .filter(|number: &u32| number.to_string() == text);
         number
             .map(Self)
-            .ok_or_else(|| format!("{text:?} is no gateway's number, such as 7 in [trust.7]"))
+            .ok_or_else(|| format!("{text:?} is not a gateway ID; use a number, such as 7 in [trust.7]"))
     }
 }
 
@@ -120,24 +121,24 @@ impl TryFrom<String> for GatewayNumber {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NatsSection {
-    /// `nats://HOST:PORT` or `tls://HOST:PORT`, of one cluster.
+    /// `nats://HOST:PORT` or `tls://HOST:PORT`; all servers of one cluster.
     pub servers: Vec<String>,
-    /// The stream; made if it is not there.
+    /// JetStream stream; created if it does not exist.
     #[serde(default = "default_stream")]
     pub stream: String,
-    /// Subjects are this, a dot and the kind of the event.
+    /// Prefix of subjects; a subject is the prefix, a dot and the kind of the event.
     #[serde(default = "default_subject_prefix")]
     pub subject_prefix: String,
-    /// The CA of the servers' certificates, PEM; then they are spoken to by TLS.
+    /// The CA of the servers' certificates, PEM; enables TLS.
     pub ca: Option<PathBuf>,
-    /// Without TLS also to other machines, where nobody else is on the way.
+    /// Permits connections to other machines without TLS.
     #[serde(default)]
     pub plaintext: bool,
-    /// One's own certificate, PEM, where servers ask for one.
+    /// Client certificate, PEM, if the servers require one.
     pub cert: Option<PathBuf>,
-    /// Its private key, PEM, of mode 0600.
+    /// Private key of the client certificate, PEM, file mode 0600.
     pub key: Option<PathBuf>,
-    /// A `.creds` file, of mode 0600.
+    /// NATS credentials file (`.creds`), file mode 0600.
     pub credentials_file: Option<PathBuf>,
 }
 
@@ -145,14 +146,14 @@ pub struct NatsSection {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TelemetrySection {
-    /// `http://HOST:PORT` or `https://HOST:PORT` of a collector that speaks OTLP over gRPC.
+    /// `http://HOST:PORT` or `https://HOST:PORT` of a collector for OTLP over gRPC.
     pub otlp: String,
-    /// The CA of its certificate, PEM, for `https`.
+    /// The CA of the collector's certificate, PEM, for `https`.
     pub ca: Option<PathBuf>,
-    /// Whether `http` may go to another machine.
+    /// Permits `http` to another machine.
     #[serde(default)]
     pub plaintext: bool,
-    /// Which part of all traces is sent, from 0 to 1.
+    /// Fraction of traces that are sent, from 0 to 1.
     #[serde(default = "default_sample")]
     pub sample: f64,
 }
@@ -161,7 +162,7 @@ pub struct TelemetrySection {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogSection {
-    /// As `--log`.
+    /// Level or filter, as `--log`.
     pub level: Option<String>,
 }
 
@@ -181,12 +182,12 @@ fn default_sample() -> f64 {
     1.0
 }
 
-impl OfRole for ControllerConfig {
+impl HasRole for ControllerConfig {
     const ROLE: Role = Role::Controller;
 }
 
 impl ControllerConfig {
-    /// Makes the paths absolute, seen from the configuration file's directory.
+    /// Makes relative paths absolute, based on the directory of the configuration file.
     pub fn resolve_paths(&mut self, directory: &Path) {
         let paths = [
             Some(&mut self.tls.cert),
@@ -219,20 +220,20 @@ impl ControllerConfig {
     }
 }
 
-/// Reads a controller's configuration, its paths made absolute.
+/// Reads a controller's configuration; its paths become absolute.
 ///
 /// # Errors
-/// All mistakes in it.
+/// All mistakes in the file.
 pub fn read(path: &Path) -> Result<ConfigFile<ControllerConfig>, Failure> {
     let text = crate::config_file::read_text(path)?;
     crate::config_file::refuse_other_role::<ControllerConfig>(path, &text)?;
     match parse(path, text) {
         (Some(file), problems) if problems.is_empty() => Ok(file),
-        (_, problems) => Err(Failure::all(&problems)),
+        (_, problems) => Err(crate::config_file::failure(&problems)),
     }
 }
 
-/// Likewise from its text: what is right in it, and all that is not.
+/// Parses the text of a controller's configuration: the content, and all mistakes.
 pub fn parse(path: &Path, text: String) -> (Option<ConfigFile<ControllerConfig>>, Vec<Problem>) {
     let mut parsed = ConfigFile::<ControllerConfig>::parse(path, text);
     let mut problems = std::mem::take(&mut parsed.problems);
@@ -241,21 +242,21 @@ pub fn parse(path: &Path, text: String) -> (Option<ConfigFile<ControllerConfig>>
     };
     let directory = file.directory();
     file.value.resolve_paths(&directory);
-    let wrong = file.value.mistakes();
-    let wrong = wrong.iter().filter(|(field, _)| !parsed.lacks(field));
+    let wrong = file.value.field_errors();
+    let wrong = wrong.iter().filter(|(field, _)| !parsed.is_missing(field));
     problems.extend(wrong.map(|(field, problem)| file.problem(field, problem)));
-    let wrong = file.value.mistakes_of_trust();
-    let wrong = wrong.iter().filter(|(field, _)| !parsed.lacks(field));
+    let wrong = file.value.trust_field_errors();
+    let wrong = wrong.iter().filter(|(field, _)| !parsed.is_missing(field));
     problems.extend(wrong.map(|(field, problem)| file.problem(field, problem)));
-    problems.sort_by_key(Problem::place);
+    problems.sort_by_key(Problem::position);
     (Some(file), problems)
 }
 
 impl ControllerConfig {
-    fn mistakes_of_trust(&self) -> Vec<([String; 3], String)> {
+    fn trust_field_errors(&self) -> Vec<([String; 3], String)> {
         let of = |(number, section): (&GatewayNumber, &TrustSection)| {
-            let field = place_of_trust(*number);
-            let mistakes = section.mistakes().into_iter();
+            let field = trust_field(*number);
+            let mistakes = section.problems().into_iter();
             mistakes
                 .map(move |(name, problem)| (field(name), problem))
                 .collect::<Vec<_>>()
@@ -263,8 +264,8 @@ impl ControllerConfig {
         self.trust.iter().flat_map(of).collect()
     }
 
-    /// What is wrong with fields beside others, each with its path.
-    fn mistakes(&self) -> Vec<([&'static str; 2], String)> {
+    /// Mistakes in combinations of fields, each with its path.
+    fn field_errors(&self) -> Vec<([&'static str; 2], String)> {
         let mut wrong = Vec::new();
         for (table, field, path) in [
             ("tls", "cert", &self.tls.cert),
@@ -272,18 +273,18 @@ impl ControllerConfig {
             ("tls", "ca", &self.tls.ca),
         ] {
             if path.as_os_str().is_empty() {
-                wrong.push(([table, field], "is empty; name a file".to_owned()));
+                wrong.push(([table, field], "is empty: set the path of a file".to_owned()));
             }
         }
         let registry = &self.registry;
         match (&registry.master_key_file, &registry.master_key_env) {
             (None, None) => wrong.push((
                 ["registry", "master_key_file"],
-                "is missing: name the master key's file, or by master_key_env an environment variable with it".to_owned(),
+                "is missing: set the path of the master key, or set master_key_env to an environment variable that holds the key".to_owned(),
             )),
             (Some(_), Some(_)) => wrong.push((
                 ["registry", "master_key_env"],
-                "stands beside master_key_file; take one of them out".to_owned(),
+                "conflicts with master_key_file: remove master_key_env or master_key_file".to_owned(),
             )),
             _ => {}
         }
@@ -294,7 +295,7 @@ impl ControllerConfig {
             if value == 0 {
                 wrong.push((
                     ["rows", field],
-                    "0: devices would get no rows; 1 or more".to_owned(),
+                    "must be at least 1; found 0; with 0, no device receives rows".to_owned(),
                 ));
             }
         }
@@ -305,12 +306,12 @@ impl ControllerConfig {
         {
             wrong.push((
                 ["service", "metrics"],
-                "is where the API listens already; choose another port".to_owned(),
+                "is also `listen`, the address of the API: use another port for metrics".to_owned(),
             ));
         }
-        let nats = self.nats.as_ref().and_then(nats_config::mistake);
+        let nats = self.nats.as_ref().and_then(nats_config::field_error);
         wrong.extend(nats.map(|(field, problem)| (["nats", field], problem)));
-        let telemetry = self.telemetry.as_ref().and_then(telemetry_config::mistake);
+        let telemetry = self.telemetry.as_ref().and_then(telemetry_config::field_error);
         wrong.extend(telemetry.map(|(field, problem)| (["telemetry", field], problem)));
         if let Some(level) = &self.log.level
             && let Err(problem) = log::filter(level)
@@ -321,15 +322,15 @@ impl ControllerConfig {
     }
 }
 
-/// A field of a `[trust.N]`.
-fn place_of_trust(GatewayNumber(number): GatewayNumber) -> impl Fn(&str) -> [String; 3] {
+/// Path of a field of `[trust.N]`.
+fn trust_field(GatewayNumber(number): GatewayNumber) -> impl Fn(&str) -> [String; 3] {
     move |field| ["trust".to_owned(), number.to_string(), field.to_owned()]
 }
 
-/// What gateways must show to get rows.
+/// Reads the trust policies of gateways.
 ///
 /// # Errors
-/// Reference values or keys that cannot be read, or reference values of another data plane: all of them.
+/// Reference values or keys cannot be read, or reference values are of another data plane: all mistakes are reported.
 pub fn trust(file: &ConfigFile<ControllerConfig>) -> Result<Vec<(GatewayId, TrustPolicy)>, Vec<Problem>> {
     let (mut policies, mut problems) = (Vec::new(), Vec::new());
     for (number, section) in &file.value.trust {
@@ -337,7 +338,7 @@ pub fn trust(file: &ConfigFile<ControllerConfig>) -> Result<Vec<(GatewayId, Trus
         match trust_config::policy(section, gateway, None) {
             Ok(policy) => policies.push((gateway, policy)),
             Err((field, failure)) => problems.push(
-                file.problem(&place_of_trust(*number)(field), &failure.to_string())
+                file.problem(&trust_field(*number)(field), &failure.to_string())
                     .with_code(failure.code()),
             ),
         }
@@ -348,19 +349,19 @@ pub fn trust(file: &ConfigFile<ControllerConfig>) -> Result<Vec<(GatewayId, Trus
     }
 }
 
-/// What this machine lacks; nothing is changed.
-pub async fn examine(file: &ConfigFile<ControllerConfig>) -> Vec<Problem> {
+/// Checks whether this machine meets the prerequisites; changes nothing.
+pub async fn check_machine(file: &ConfigFile<ControllerConfig>) -> Vec<Problem> {
     let config = &file.value;
     let place = |field: [&str; 2], failure: &Failure| {
         file.problem(&field, &failure.to_string())
             .with_code(failure.code())
     };
     let mut problems = Vec::new();
-    match tls::certificates(&config.tls.ca) {
+    match tls::read_certificates(&config.tls.ca) {
         Err(failure) => problems.push(place(["tls", "ca"], &failure)),
-        Ok(ca) => match tls::identity(&config.tls.cert, &config.tls.key) {
+        Ok(ca) => match tls::read_identity(&config.tls.cert, &config.tls.key) {
             Err(failure) => {
-                // What is wrong begins with the file's name.
+                // The message begins with the path of the file.
                 let of_key = failure
                     .to_string()
                     .starts_with(&config.tls.key.display().to_string());
@@ -368,9 +369,9 @@ pub async fn examine(file: &ConfigFile<ControllerConfig>) -> Vec<Problem> {
                 problems.push(place(["tls", field], &failure));
             }
             Ok(identity) => {
-                problems.extend(outlived(file));
+                problems.extend(certificate_problem(file));
                 if let Err(error) = ServerTls::new(identity, Some(&ca)) {
-                    problems.push(place(["tls", "ca"], &tls::in_file(&config.tls.ca, &error)));
+                    problems.push(place(["tls", "ca"], &tls::file_failure(&config.tls.ca, &error)));
                 }
             }
         },
@@ -383,25 +384,25 @@ pub async fn examine(file: &ConfigFile<ControllerConfig>) -> Vec<Problem> {
     problems.extend(trust(file).err().into_iter().flatten());
     problems.extend(nats_config::read(file).err());
     problems.extend(telemetry_config::read(file).err());
-    if let Err((field, failure)) = registry::examine(&config.registry).await {
+    if let Err((field, failure)) = registry::check(&config.registry).await {
         problems.push(place(["registry", field], &failure));
     }
-    problems.sort_by_key(Problem::place);
+    problems.sort_by_key(Problem::position);
     problems
 }
 
-/// A certificate that nobody takes any more, or yet.
-pub fn outlived(file: &ConfigFile<ControllerConfig>) -> Option<Problem> {
+/// Checks whether the controller's certificate is valid now.
+pub fn certificate_problem(file: &ConfigFile<ControllerConfig>) -> Option<Problem> {
     let path = &file.value.tls.cert;
-    let first = first_certificate(&tls::certificates(path).ok()?).ok()?;
+    let first = first_certificate(&tls::read_certificates(path).ok()?).ok()?;
     let (from_s, until_s) = validity_s(&first)?;
     let now_s = i64::try_from(now_s().ok()?).ok()?;
-    let why = match (now_s < from_s, now_s > until_s) {
-        (true, _) => "is not valid yet; see whether the clock is right",
+    let reason = match (now_s < from_s, now_s > until_s) {
+        (true, _) => "the certificate is not valid yet: check the clock",
         (_, true) => {
-            "has expired: nobody connects; make another one with `linewarden certificate controller`"
+            "the certificate has expired and clients refuse it: create a new one with `linewarden certificate controller`"
         }
         _ => return None,
     };
-    Some(file.problem(&["tls", "cert"], &format!("{}: {why}", path.display())))
+    Some(file.problem(&["tls", "cert"], &format!("{}: {reason}", path.display())))
 }

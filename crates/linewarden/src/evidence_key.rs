@@ -1,42 +1,42 @@
-//! Keys of evidence in files: of data planes, which sign statements, and of those who sign reference values.
+//! Files of evidence keys: of data planes, which sign statements, and of operators, who sign reference values.
 
+use linewarden_cli::failure::Failure;
 use std::path::Path;
 
 use linewarden_evidence::keys::{Ed25519Signer, PublicKey, Signer};
 use linewarden_files::read_text_bounded;
 
-use crate::failure::Failure;
 use crate::secret_file;
 
-/// No key is longer, as PEM or encrypted by a TPM.
+/// Maximum size of a key file, as PEM or encrypted by a TPM.
 const KEY_BYTES_MAX: usize = 16_384;
 
 /// Reads a public key.
 ///
 /// # Errors
-/// A file that cannot be read, or is none.
-pub fn public(path: &Path) -> Result<PublicKey, Failure> {
-    let wrong = |why: &dyn std::fmt::Display| Failure::input(format!("{}: {why}", path.display()));
+/// The file cannot be read, or is not a public key.
+pub fn read_public_key(path: &Path) -> Result<PublicKey, Failure> {
+    let wrong = |reason: &dyn std::fmt::Display| Failure::input(format!("{}: {reason}", path.display()));
     let text = read_text_bounded(path, KEY_BYTES_MAX).map_err(|error| wrong(&error))?;
     PublicKey::from_pem(&text).map_err(|error| wrong(&error))
 }
 
-/// Reads a private key; with `tpm` it is one that this TPM has encrypted.
+/// Reads a private key; with `tpm`, a key that this TPM has encrypted.
 ///
 /// # Errors
-/// A file that cannot be read or that others can read, that is none, or another TPM's.
-pub fn signer(path: &Path, tpm: Option<&str>) -> Result<Box<dyn Signer + Send>, Failure> {
+/// The file cannot be read, other users can read it, or it is not a key of this format or TPM.
+pub fn read_signer(path: &Path, tpm: Option<&str>) -> Result<Box<dyn Signer + Send>, Failure> {
     let bytes = secret_file::read(path, KEY_BYTES_MAX)?;
     if let Some(tcti) = tpm {
-        return of_tpm(path, &bytes, tcti);
+        return read_tpm_signer(path, &bytes, tcti);
     }
-    let wrong = |why: &dyn std::fmt::Display| {
+    let wrong = |reason: &dyn std::fmt::Display| {
         Failure::input(format!(
-            "{}: {why}; `linewarden evidence key --out FILE` makes one",
+            "{}: {reason}; create a key with `linewarden evidence key --out FILE`",
             path.display()
         ))
     };
-    let text = str::from_utf8(&bytes).map_err(|_| wrong(&"no text, and no key in PEM"))?;
+    let text = str::from_utf8(&bytes).map_err(|_| wrong(&"not a key in PEM format"))?;
     let signer = Ed25519Signer::from_pem(text).map_err(|error| wrong(&error))?;
     Ok(Box::new(signer))
 }
@@ -49,17 +49,17 @@ mod tpm {
     use linewarden_tpm::device::{EndorsementKind, Retries, SigningBlob, Tpm, TpmSigner};
     use zeroize::Zeroizing;
 
-    use crate::failure::Failure;
+    use linewarden_cli::failure::Failure;
 
     fn open(tcti: &str) -> Result<Tpm, Failure> {
         let wait = |attempt| std::thread::sleep(std::time::Duration::from_millis(50u64 << attempt));
         Tpm::open(tcti, Retries::new(3, wait)).map_err(Failure::failed)
     }
 
-    pub fn of_tpm(path: &Path, blob: &[u8], tcti: &str) -> Result<Box<dyn Signer + Send>, Failure> {
+    pub fn read_tpm_signer(path: &Path, blob: &[u8], tcti: &str) -> Result<Box<dyn Signer + Send>, Failure> {
         let blob: SigningBlob = serde_json::from_slice(blob).map_err(|error| {
             Failure::input(format!(
-                "{}: {error}; `linewarden evidence key --tpm TCTI --out FILE` makes one",
+                "{}: {error}; create a key with `linewarden evidence key --tpm TCTI --out FILE`",
                 path.display()
             ))
         })?;
@@ -68,8 +68,8 @@ mod tpm {
         Ok(Box::new(signer))
     }
 
-    /// Has the TPM make a key; what it has encrypted of it.
-    pub fn make(tcti: &str) -> Result<Zeroizing<Vec<u8>>, Failure> {
+    /// Creates a key in the TPM; returns it as the TPM encrypts it.
+    pub fn create_key(tcti: &str) -> Result<Zeroizing<Vec<u8>>, Failure> {
         let blob = open(tcti)?
             .create_signing_key(EndorsementKind::Rsa2048)
             .map_err(Failure::failed)?;
@@ -86,16 +86,20 @@ mod tpm {
     use linewarden_evidence::keys::Signer;
     use zeroize::Zeroizing;
 
-    use crate::failure::Failure;
+    use linewarden_cli::failure::Failure;
 
-    pub fn of_tpm(_: &Path, _: &[u8], _: &str) -> Result<Box<dyn Signer + Send>, Failure> {
-        Err(Failure::input("this program was built without TPMs"))
+    pub fn read_tpm_signer(_: &Path, _: &[u8], _: &str) -> Result<Box<dyn Signer + Send>, Failure> {
+        Err(Failure::input(
+            "TPM key not available: this program was built without the feature `tpm`",
+        ))
     }
 
-    pub fn make(_: &str) -> Result<Zeroizing<Vec<u8>>, Failure> {
-        Err(Failure::input("this program was built without TPMs"))
+    pub fn create_key(_: &str) -> Result<Zeroizing<Vec<u8>>, Failure> {
+        Err(Failure::input(
+            "TPM key not available: this program was built without the feature `tpm`",
+        ))
     }
 }
 
-pub use tpm::make as make_in_tpm;
-use tpm::of_tpm;
+pub use tpm::create_key as create_key_in_tpm;
+use tpm::read_tpm_signer;

@@ -1,5 +1,7 @@
-//! A gateway's configuration with all its mistakes, and what this machine lacks for it: for `check` and `serve`.
+//! A gateway's configuration: all mistakes in the file, and all prerequisites that this machine does not meet. For `check` and `serve`.
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::log;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -12,54 +14,53 @@ use linewarden_dataplane::capability::{self, Capability};
 use linewarden_dataplane::{ethtool, xdp};
 use linewarden_evidence::inband::MasterKey as PacketKey;
 use linewarden_evidence::keys::Signer as EvidenceSigner;
-use linewarden_evidence::statement::Kind;
+use linewarden_evidence::statement::DataPlaneKind;
 use linewarden_files::check_regular;
-use linewarden_gateway::config::{Backend, FieldError, Gate, GatewayConfig, Resolved};
+use linewarden_gateway::config::{Backend, FieldError, Gate, GatewayConfig, ResolvedConfig};
 use linewarden_link::{Client, ClientOptions};
 use linewarden_protocol::ids::GatewayId;
 
 use crate::config_file::{ConfigFile, Problem, read_text, refuse_other_role};
-use crate::failure::Failure;
-use crate::{evidence_key, log, registry, secret_file, tls, trust_config};
+use crate::{evidence_key, registry, secret_file, tls, trust_config};
 
-/// The oldest kernel that the eBPF program is meant for.
+/// Oldest kernel that supports the eBPF program.
 const KERNEL_MIN: (u32, u32) = (6, 1);
 
-/// Reads a gateway's configuration, its paths made absolute.
+/// Reads a gateway's configuration; its paths become absolute.
 ///
 /// # Errors
-/// All mistakes in it.
+/// All mistakes in the file.
 pub fn read(path: &Path) -> Result<ConfigFile<GatewayConfig>, Failure> {
     let text = read_text(path)?;
     refuse_other_role::<GatewayConfig>(path, &text)?;
     match parse(path, text) {
         (Some(file), problems) if problems.is_empty() => Ok(file),
-        (_, problems) => Err(Failure::all(&problems)),
+        (_, problems) => Err(crate::config_file::failure(&problems)),
     }
 }
 
-/// What a release needs of a configuration, which may be wrong in all else: number, interfaces, directory. The value has stand-ins for
-/// fields that cannot be used; these are returned beside it.
+/// Reads the fields that a release of gates needs: ID, interfaces, pin directory. Other fields may be wrong: they get placeholders, and
+/// their mistakes are returned.
 ///
 /// # Errors
-/// The needed fields cannot be read.
+/// A required field is missing or wrong.
 pub fn read_for_release(path: &Path) -> Result<(ConfigFile<GatewayConfig>, Vec<Problem>), Failure> {
     let text = read_text(path)?;
     refuse_other_role::<GatewayConfig>(path, &text)?;
     let mut parsed = ConfigFile::<GatewayConfig>::parse(path, text);
     let needed = ["id", "interfaces", "pin_directory"];
-    let is_whole = !needed.iter().any(|field| parsed.lacks(&["gateway", field]));
+    let is_complete = !needed.iter().any(|field| parsed.is_missing(&["gateway", field]));
     match parsed.file.take() {
-        Some(mut file) if is_whole => {
+        Some(mut file) if is_complete => {
             let directory = file.directory();
             file.value.resolve_paths(&directory);
             Ok((file, parsed.problems))
         }
-        _ => Err(Failure::all(&parsed.problems)),
+        _ => Err(crate::config_file::failure(&parsed.problems)),
     }
 }
 
-/// Likewise from its text: what is right in it, and all that is not.
+/// Parses the text of a gateway's configuration: the content, and all mistakes.
 pub fn parse(path: &Path, text: String) -> (Option<ConfigFile<GatewayConfig>>, Vec<Problem>) {
     let mut parsed = ConfigFile::<GatewayConfig>::parse(path, text);
     let mut problems = std::mem::take(&mut parsed.problems);
@@ -69,24 +70,24 @@ pub fn parse(path: &Path, text: String) -> (Option<ConfigFile<GatewayConfig>>, V
     let directory = file.directory();
     file.value.resolve_paths(&directory);
     let errors = file.value.check().err().unwrap_or_default();
-    // What is wrong only because a field was left out is no mistake of the file.
-    let errors = errors.iter().filter(|error| !parsed.lacks(&error.path));
-    problems.extend(errors.map(|error| placed(&file, error)));
+    // A mistake that only a skipped field causes is not reported.
+    let errors = errors.iter().filter(|error| !parsed.is_missing(&error.path));
+    problems.extend(errors.map(|error| field_problem(&file, error)));
     if let Some(level) = &file.value.log.level
         && let Err(problem) = log::filter(level)
     {
         problems.push(file.problem(&["log", "level"], &problem));
     }
-    problems.sort_by_key(Problem::place);
+    problems.sort_by_key(Problem::position);
     (Some(file), problems)
 }
 
-/// Fields as problems with their places.
-pub fn places(file: &ConfigFile<GatewayConfig>, errors: &[FieldError]) -> Vec<Problem> {
-    errors.iter().map(|error| placed(file, error)).collect()
+/// Converts field errors to problems with positions.
+pub fn field_problems(file: &ConfigFile<GatewayConfig>, errors: &[FieldError]) -> Vec<Problem> {
+    errors.iter().map(|error| field_problem(file, error)).collect()
 }
 
-fn placed(file: &ConfigFile<GatewayConfig>, error: &FieldError) -> Problem {
+fn field_problem(file: &ConfigFile<GatewayConfig>, error: &FieldError) -> Problem {
     let problem = file.problem(&error.path, &error.problem);
     match error.is_unsafe {
         true => problem.with_code(4),
@@ -94,37 +95,41 @@ fn placed(file: &ConfigFile<GatewayConfig>, error: &FieldError) -> Problem {
     }
 }
 
-/// Interfaces of a machine at rest without a subnet where `device_prefixes` is not set. A start goes on: they can get their address later.
-pub fn without_subnet(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
+/// Interfaces without a subnet where `device_prefixes` is not set. For a check only: a start continues, because an interface may get its
+/// address later.
+pub fn interfaces_without_subnet(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     let resolved = file.value.resolve([0; 2], 0);
-    resolved.map_or_else(|_| Vec::new(), |resolved| places(file, &resolved.without_subnet))
+    resolved.map_or_else(
+        |_| Vec::new(),
+        |resolved| field_problems(file, &resolved.without_subnet),
+    )
 }
 
-/// What this machine lacks; nothing is changed. Warnings have exit code 0.
-pub async fn examine(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
+/// Checks whether this machine meets the prerequisites; changes nothing. Warnings have exit code 0.
+pub async fn check_machine(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     let mut problems = Vec::new();
     match file.value.resolve([0; 2], 0) {
         Ok(resolved) => {
-            problems.extend(gates(file, &resolved));
+            problems.extend(check_gates(file, &resolved));
             let upper_subnets = resolved.upper_subnets.iter();
-            problems.extend(upper_subnets.map(|warning| placed(file, warning).with_code(0)));
+            problems.extend(upper_subnets.map(|warning| field_problem(file, warning).with_code(0)));
         }
-        Err(errors) => problems.extend(places(file, &errors)),
+        Err(errors) => problems.extend(field_problems(file, &errors)),
     }
-    problems.extend(veths(file));
-    problems.extend(privileges(file));
-    problems.extend(kernel(file));
-    problems.extend(pin_directory(file));
-    problems.extend(audit(file));
-    problems.extend(signer(file).err());
-    problems.extend(evidence(file));
-    problems.extend(trust(file).err());
-    problems.extend(registry(file).await);
-    problems.extend(controller(file).err());
+    problems.extend(check_veths(file));
+    problems.extend(check_privileges(file));
+    problems.extend(check_kernel(file));
+    problems.extend(check_pin_directory(file));
+    problems.extend(check_audit(file));
+    problems.extend(read_result_signer(file).err());
+    problems.extend(check_evidence(file));
+    problems.extend(read_trust_policy(file).err());
+    problems.extend(check_registry(file).await);
+    problems.extend(controller_client(file).err());
     problems
 }
 
-fn privileges(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
+fn check_privileges(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     if file.value.gateway.dataplane == Backend::P4 {
         return Vec::new();
     }
@@ -134,7 +139,7 @@ fn privileges(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
             return Vec::new();
         }
         let problem = format!(
-            "needs {0}: run as root, or give it {0}; all else of the host data plane needs none",
+            "missing privilege {0}: run as root, or grant {0}; without [p4dra_classic], the host data plane needs no privilege",
             Capability::NetRaw.name()
         );
         return vec![file.problem(&["p4dra_classic"], &problem).with_code(3)];
@@ -146,7 +151,7 @@ fn privileges(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
         Capability::NetRaw,
     ];
     if file.value.evidence.is_some() {
-        // The kernel tells nobody else which programs there are.
+        // The kernel lists loaded programs only to privileged processes.
         needed.push(Capability::SysAdmin);
     }
     let missing: Vec<&str> = capability::missing(&needed)
@@ -161,14 +166,14 @@ fn privileges(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
         None => "none".to_owned(),
     };
     let problem = format!(
-        "the xdp data plane needs {}: run as root, or use the host data plane (`dataplane = \"host\"`), which needs \
-         {host_needs}",
+        "missing privileges for the xdp data plane: {0}; run as root, or grant {0}; the host data plane (`dataplane = \"host\"`) has no gate, \
+         and needs these privileges: {host_needs}",
         missing.join(", ")
     );
     vec![file.problem(&["gateway", "dataplane"], &problem).with_code(3)]
 }
 
-fn kernel(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
+fn check_kernel(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     if file.value.gateway.dataplane != Backend::Xdp {
         return Vec::new();
     }
@@ -183,51 +188,52 @@ fn kernel(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
         && (major, minor) < KERNEL_MIN
     {
         warn(format!(
-            "Linux {major}.{minor} is older than 6.1, which the eBPF program is meant for"
+            "Linux {major}.{minor} is not supported, and the kernel may reject the eBPF program; use Linux 6.1 or later"
         ));
     }
     if !Path::new("/sys/kernel/btf/vmlinux").exists() {
         warn(
-            "the kernel has no BTF of its own (CONFIG_DEBUG_INFO_BTF); the program may be loaded without"
+            "the kernel provides no BTF (CONFIG_DEBUG_INFO_BTF), and the eBPF program is loaded without BTF; no action is needed if the gateway starts"
                 .to_owned(),
         );
     }
     found
 }
 
-/// Gates on the interfaces that other starts have left shut: those that this one does not take the place of, and those
-/// of other gateways, which it does.
-fn gates(file: &ConfigFile<GatewayConfig>, resolved: &Resolved) -> Vec<Problem> {
+/// Checks for gates that ended gateways left on the interfaces. An error if this gateway does not replace such a gate, a warning
+/// if it replaces the gate of another gateway.
+fn check_gates(file: &ConfigFile<GatewayConfig>, resolved: &ResolvedConfig) -> Vec<Problem> {
     let section = &file.value.gateway;
-    let problem = |name: &String, gate: xdp::Held| {
+    let problem = |name: &String, gate: xdp::OrphanedGate| {
         let whose = match gate.gateway_id {
-            Some(id) => format!("gateway {id}'s gate"),
-            None => "an earlier gateway's gate".to_owned(),
+            Some(id) => format!("the gate that gateway {id} left"),
+            None => "the gate that an ended gateway left".to_owned(),
         };
         let shut = format!(
-            "{whose} is still shut on {name} (kept in {})",
-            gate.place.display()
+            "{whose} is still on {name} (pinned in {})",
+            gate.pin_path.display()
         );
-        if section.pins().is_none() {
+        if section.kept_in().is_none() {
             let field = match (section.dataplane, section.gate) {
                 (Backend::Host | Backend::P4, _) => "dataplane",
                 (Backend::Xdp, Gate::Off) => "gate",
-                (Backend::Xdp, _) => "when_gone",
+                (Backend::Xdp, _) => "gate_on_exit",
             };
             let path = file.path().display();
             let remedy = match section.interfaces.contains(name) {
-                true => format!("`linewarden serve --config {path} --release` lets it go"),
+                true => format!("remove the gate with `linewarden serve --config {path} --release`"),
                 false => {
-                    "`linewarden serve --release` with a configuration that names it lets it go".to_owned()
+                    "remove the gate with `linewarden serve --config FILE --release`, where FILE names the interface in `interfaces`"
+                        .to_owned()
                 }
             };
-            let problem = format!("{shut}, and would go on beside this gateway: {remedy}");
+            let problem = format!("{shut}, and would stay active beside this gateway: {remedy}");
             return Some(file.problem(&["gateway", field], &problem).with_code(1));
         }
         let other = gate.gateway_id.filter(|id| *id != section.id)?;
         let problem = format!(
-            "{shut}: gateway {} takes its place, and sessions of gateway {other} pass no more; its memory stays until \
-             `serve --release` with its configuration",
+            "{shut}: gateway {} replaces the gate, and sessions of gateway {other} end; the memory of gateway {other} stays pinned until \
+             `linewarden serve --config FILE --release` runs with the configuration of gateway {other}",
             section.id
         );
         Some(file.problem(&["gateway", "interfaces"], &problem).with_code(0))
@@ -237,23 +243,23 @@ fn gates(file: &ConfigFile<GatewayConfig>, resolved: &Resolved) -> Vec<Problem> 
         .iter()
         .cloned()
         .zip(resolved.interfaces.iter().copied());
-    // Those that it does not name stay shut as well; a start that takes places tells of them itself.
-    let strays = match section.pins() {
+    // Gates stay on other interfaces, too; a start that replaces gates reports them itself.
+    let orphans = match section.kept_in() {
         Some(_) => Vec::new(),
-        None => xdp::strays(&section.pin_directory, &resolved.interfaces),
+        None => xdp::orphaned_interfaces(&section.pin_directory, &resolved.interfaces),
     };
-    let strays = strays
+    let orphans = orphans
         .into_iter()
         .map(|index| (format!("interface {index}"), index));
-    let held = interfaces
-        .chain(strays)
-        .filter_map(|(name, index)| problem(&name, xdp::held(&section.pin_directory, index)?));
-    held.collect()
+    let gates = interfaces
+        .chain(orphans)
+        .filter_map(|(name, index)| problem(&name, xdp::orphaned_gate(&section.pin_directory, index)?));
+    gates.collect()
 }
 
-/// Frames that an XDP program sends into a veth are lost unless the other end is prepared, which may be in a namespace
-/// that cannot be looked into.
-pub fn veths(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
+/// Warns about veth interfaces. Frames that an XDP program sends into a veth are lost unless the other end is prepared, and the other end
+/// may be in a network namespace that this process cannot inspect.
+pub fn check_veths(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     let section = &file.value.gateway;
     if section.dataplane != Backend::Xdp {
         return Vec::new();
@@ -262,8 +268,8 @@ pub fn veths(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
         let is_veth = |name: &&String| ethtool::driver(name).is_ok_and(|driver| driver == "veth");
         let warning = |name: &String| {
             let problem = format!(
-                "{name} is a veth: {needs}, else what the gateway sends by XDP is lost without a trace in the log; \
-                 on the other end `ip link set OTHER-END xdpdrv obj pass.o sec xdp`, see \"On a veth\" in docs/operations.md"
+                "{name} is a veth: {needs}; otherwise frames that the gateway sends by XDP are lost without a log message; on the other end run \
+                 `ip link set OTHER-END xdpdrv obj pass.o sec xdp`, see \"On a veth\" in docs/operations/interfaces.md"
             );
             file.problem(&["gateway", field], &problem).with_code(0)
         };
@@ -272,23 +278,23 @@ pub fn veths(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     let mut problems = warn(
         "interfaces",
         &section.interfaces,
-        "its other end must have an XDP program of its own, GRO is not enough",
+        "the other end needs an XDP program; GRO is not sufficient",
     );
     problems.extend(warn(
         "forward_to",
         &section.forward_to,
-        "its other end must have an XDP program of its own or GRO on",
+        "the other end needs an XDP program or GRO",
     ));
     problems
 }
 
-/// A gate that stays shut is kept on the BPF filesystem.
-fn pin_directory(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
-    let Some(directory) = file.value.gateway.pins() else {
+/// Checks the pin directory: gates that stay closed after the gateway ends are pinned on the BPF filesystem.
+fn check_pin_directory(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
+    let Some(directory) = file.value.gateway.kept_in() else {
         return Vec::new();
     };
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    // The innermost mount that the directory lies in; spaces in names are escapes there, and seldom in this one.
+    // The innermost mount that contains the directory. Spaces in mount points are escaped, which does not matter for a BPF filesystem.
     let innermost = mounts
         .lines()
         .filter_map(|line| {
@@ -299,7 +305,7 @@ fn pin_directory(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
         .max_by_key(|(mounted, _)| mounted.components().count());
     match innermost {
         Some((_, "bpf")) => {
-            let insecure = xdp::insecure(directory);
+            let insecure = xdp::pin_directory_problem(directory);
             let problem = |insecure: xdp::InsecureDirectory| {
                 file.problem(&["gateway", "pin_directory"], &insecure.to_string()).with_code(4)
             };
@@ -307,24 +313,26 @@ fn pin_directory(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
         }
         _ => vec![file.problem(
             &["gateway", "pin_directory"],
-            "it is not on the BPF filesystem; `mount -t bpf -o mode=0700 bpf /sys/fs/bpf`, or set when_gone = \"open\"",
+            "not on a BPF filesystem: run `mount -t bpf -o mode=0700 bpf /sys/fs/bpf`; or set gate_on_exit = \"open\", which removes the gate when \
+             the gateway ends, so that all traffic passes and sessions end",
         )],
     }
 }
 
-/// Reading and writing, of those who are neither the owner nor of the group, which may be that of who collects logs.
-const OTHERS_MAY: u32 = 0o006;
+/// Permission bits of users outside owner and group; a group may collect logs.
+const OTHER_PERMISSIONS: u32 = 0o006;
 
-fn audit(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
+fn check_audit(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     let Some(audit) = &file.value.audit else {
         return Vec::new();
     };
     let problem = match audit.path.metadata() {
         Ok(metadata) if metadata.is_file() => {
-            let open = OTHERS_MAY & metadata.mode();
+            let open = OTHER_PERMISSIONS & metadata.mode();
             let problem = format!(
-                "everybody on this machine can read or write it (mode {:04o}); `chmod o=` closes it",
-                metadata.mode() & 0o7777
+                "other users can read or write the file (mode {:04o}): run `chmod o= {}`",
+                metadata.mode() & 0o7777,
+                audit.path.display()
             );
             let warning = (open != 0).then(|| file.problem(&["audit", "path"], &problem).with_code(0));
             return warning.into_iter().collect();
@@ -336,18 +344,24 @@ fn audit(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
         Err(error) if error.kind() != ErrorKind::NotFound => format!("{}: {error}", audit.path.display()),
         Err(_) => match audit.path.parent().map(Path::metadata) {
             Some(Ok(directory)) if directory.is_dir() => return Vec::new(),
-            Some(Err(error)) => format!("its directory: {error}"),
-            _ => "its directory is none".to_owned(),
+            Some(Err(error)) => format!(
+                "reading the directory of the file failed: {error}; create the directory, or correct the path {}",
+                audit.path.display()
+            ),
+            _ => format!(
+                "the parent of the file is not a directory; correct the path {}",
+                audit.path.display()
+            ),
         },
     };
     vec![file.problem(&["audit", "path"], &problem)]
 }
 
-/// The key that signs results of attestation, if one is named.
+/// Reads the key that signs attestation results, if the configuration names one.
 ///
 /// # Errors
-/// It cannot be read, is no key, or others can read it.
-pub fn signer(file: &ConfigFile<GatewayConfig>) -> Result<Option<Signer>, Problem> {
+/// The key cannot be read, is not a key, or other users can read it.
+pub fn read_result_signer(file: &ConfigFile<GatewayConfig>) -> Result<Option<Signer>, Problem> {
     let attest = file.value.attest.as_ref();
     let Some(path) = attest.and_then(|attest| attest.signing_key.as_ref()) else {
         return Ok(None);
@@ -360,25 +374,25 @@ pub fn signer(file: &ConfigFile<GatewayConfig>) -> Result<Option<Signer>, Proble
     }
 }
 
-/// What this machine lacks to sign evidence with, and whether [trust] expects this very key.
-fn evidence(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
+/// Checks the prerequisites for signed evidence, and whether `[trust]` expects this gateway's key.
+fn check_evidence(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     let Some(section) = &file.value.evidence else {
         return Vec::new();
     };
     let mut problems = Vec::new();
-    match evidence_signer(file) {
+    match read_evidence_signer(file) {
         Err(problem) => problems.push(problem),
         Ok(None) => {}
         Ok(Some(signer)) => {
-            if let Ok(Some(policy)) = trust(file)
+            if let Ok(Some(policy)) = read_trust_policy(file)
                 && policy.key != signer.public_key()
             {
-                let problem = "it is not the public half of [evidence] key: nothing that this gateway signs would be believed";
+                let problem = "is not the public key of [evidence] key, so the controller would not trust this gateway; write the public key of [evidence] key to this file (`linewarden evidence key --show FILE`)";
                 problems.push(file.problem(&["trust", "key"], problem));
             }
         }
     }
-    problems.extend(packet_key(file).err());
+    problems.extend(read_packet_key(file).err());
     let places = [
         ("boot_count", Some(&section.boot_count)),
         ("socket", section.socket.as_ref()),
@@ -386,24 +400,27 @@ fn evidence(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     for (field, path) in places {
         let directory = path.and_then(|path| path.parent());
         if let Some(directory) = directory.filter(|directory| !directory.is_dir()) {
-            let problem = format!("{}: no such directory", directory.display());
+            let problem = format!(
+                "directory {} does not exist; create the directory",
+                directory.display()
+            );
             problems.push(file.problem(&["evidence", field], &problem));
         }
     }
     problems
 }
 
-/// The key that signs evidence, if there is to be any.
+/// Reads the key that signs evidence, if evidence is configured.
 ///
 /// # Errors
-/// It cannot be read, is no key, another TPM's, or others can read it.
-pub fn evidence_signer(
+/// The key cannot be read, is not a key, is another TPM's, or other users can read it.
+pub fn read_evidence_signer(
     file: &ConfigFile<GatewayConfig>,
 ) -> Result<Option<Box<dyn EvidenceSigner + Send>>, Problem> {
     let Some(section) = &file.value.evidence else {
         return Ok(None);
     };
-    match evidence_key::signer(&section.key, section.tpm.as_deref()) {
+    match evidence_key::read_signer(&section.key, section.tpm.as_deref()) {
         Ok(signer) => Ok(Some(signer)),
         Err(failure) => Err(file
             .problem(&["evidence", "key"], &failure.to_string())
@@ -411,11 +428,11 @@ pub fn evidence_signer(
     }
 }
 
-/// The secret of packets' tags, if they are to carry evidence; classic content has none.
+/// Reads the secret of the tags of in-packet evidence; the classic profile has none.
 ///
 /// # Errors
-/// It cannot be read, is no key, or others can read it.
-pub fn packet_key(file: &ConfigFile<GatewayConfig>) -> Result<PacketKey, Problem> {
+/// The secret cannot be read, is malformed, or other users can read it.
+pub fn read_packet_key(file: &ConfigFile<GatewayConfig>) -> Result<PacketKey, Problem> {
     let path = file
         .value
         .evidence
@@ -430,17 +447,17 @@ pub fn packet_key(file: &ConfigFile<GatewayConfig>) -> Result<PacketKey, Problem
     })
 }
 
-/// What the gateway must show to get rows, if anything.
+/// Reads the trust policy that this gateway must satisfy to receive rows, if there is one.
 ///
 /// # Errors
-/// Reference values or a key that cannot be read; reference values of another data plane.
-pub fn trust(file: &ConfigFile<GatewayConfig>) -> Result<Option<TrustPolicy>, Problem> {
+/// Reference values or a key cannot be read, or reference values are of another data plane.
+pub fn read_trust_policy(file: &ConfigFile<GatewayConfig>) -> Result<Option<TrustPolicy>, Problem> {
     let Some(section) = &file.value.trust else {
         return Ok(None);
     };
     let kind = match file.value.gateway.dataplane {
-        Backend::P4 => Kind::P4,
-        Backend::Xdp | Backend::Host => Kind::Xdp,
+        Backend::P4 => DataPlaneKind::P4,
+        Backend::Xdp | Backend::Host => DataPlaneKind::Xdp,
     };
     let gateway = GatewayId(file.value.gateway.id);
     let policy = trust_config::policy(section, gateway, Some(kind)).map_err(|(field, failure)| {
@@ -450,12 +467,12 @@ pub fn trust(file: &ConfigFile<GatewayConfig>) -> Result<Option<TrustPolicy>, Pr
     Ok(Some(policy))
 }
 
-/// What reaches the controllers; nothing if there are none elsewhere.
-pub fn controller(file: &ConfigFile<GatewayConfig>) -> Result<Option<Client>, Problem> {
+/// The client of the remote controllers, if any are configured.
+pub fn controller_client(file: &ConfigFile<GatewayConfig>) -> Result<Option<Client>, Problem> {
     let Some(section) = &file.value.controller else {
         return Ok(None);
     };
-    let identities = tls::Files {
+    let identities = tls::TlsFiles {
         ca: section.ca.clone(),
         cert: section.cert.clone(),
         key: section.key.clone(),
@@ -466,11 +483,14 @@ pub fn controller(file: &ConfigFile<GatewayConfig>) -> Result<Option<Client>, Pr
             .with_code(failure.code())
     };
     identities.read().map_err(problem)?;
-    let named = tls::gateway_of(&section.cert).map_err(problem)?;
+    let named = tls::gateway_in_certificate(&section.cert).map_err(problem)?;
     if named != Some(file.value.gateway.id) {
         let text = match named {
-            Some(other) => format!("is of gateway {other}, and this is gateway {}", file.value.gateway.id),
-            None => "is no gateway's: it names no urn:linewarden:gateway:N; make one with `linewarden certificate gateway`".to_owned(),
+            Some(other) => format!(
+                "the certificate is of gateway {other}, but `id` is {}; install the certificate of this gateway, or correct `id`",
+                file.value.gateway.id
+            ),
+            None => "not a gateway certificate (no urn:linewarden:gateway:N): create one with `linewarden certificate gateway`".to_owned(),
         };
         return Err(file.problem(
             &["controller", "cert"],
@@ -481,16 +501,16 @@ pub fn controller(file: &ConfigFile<GatewayConfig>) -> Result<Option<Client>, Pr
         controllers: section.addresses.clone(),
         identities: Arc::new(identities),
         connect_timeout: Duration::from_secs(2),
-        answer_timeout: Duration::from_secs(5),
+        response_timeout: Duration::from_secs(5),
         version: env!("CARGO_PKG_VERSION").to_owned(),
     })))
 }
 
-async fn registry(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
+async fn check_registry(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     let Some(section) = &file.value.registry else {
         return Vec::new();
     };
-    match registry::examine(section).await {
+    match registry::check(section).await {
         Ok(()) => Vec::new(),
         Err((field, failure)) => {
             let problem = file.problem(&["registry", field], &failure.to_string());

@@ -1,20 +1,19 @@
-//! Counters in a file in the text format of Prometheus, for programs that serve no HTTP: the textfile collector of `node_exporter` reads
-//! it. Labels are names of this program's own lists, never what a message says.
+//! Counters in a file in the Prometheus text format, for programs without an HTTP server; the textfile collector of `node_exporter` reads
+//! it. Label values are from this program's own lists, never from messages.
 
+use linewarden_cli::failure::Failure;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::mpsc::{SyncSender, sync_channel};
 
 use linewarden_files::{can_replace, replace_public};
 
-use crate::failure::Failure;
-
-/// A page of metrics.
+/// The content of one file.
 #[derive(Default)]
 pub struct Page(String);
 
 impl Page {
-    /// A counter with one value for each value of the label; without a label, the counter has one value, of the empty name.
+    /// Adds a counter with one value per label value; without a label, the counter has one value, with an empty name.
     pub fn counter<'n>(
         &mut self,
         name: &str,
@@ -22,7 +21,7 @@ impl Page {
         label: Option<&str>,
         values: impl IntoIterator<Item = (&'n str, u64)>,
     ) {
-        // Writing into a String does not fail.
+        // Writing to a String cannot fail.
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} counter");
         for (value, count) in values {
             let labels = label.map(|label| format!("{{{label}=\"{value}\"}}"));
@@ -31,14 +30,14 @@ impl Page {
     }
 }
 
-/// The file, replaced as a whole by a thread of its own, so that a slow disk does not block the caller.
+/// The metrics file. A separate thread replaces it as a whole, so that a slow disk does not block the caller.
 pub struct MetricsFile(SyncSender<String>);
 
 impl MetricsFile {
-    /// `path` is what the option `--metrics-file` names.
+    /// Starts the thread; `path` is the value of the option `--metrics-file`.
     ///
     /// # Errors
-    /// Nothing can be written there.
+    /// The file cannot be written.
     pub fn start(path: &Path) -> Result<Self, Failure> {
         let named = |error| Failure::input(format!("--metrics-file {}: {error}", path.display()));
         can_replace(path).map_err(named)?;
@@ -50,8 +49,8 @@ impl MetricsFile {
         Ok(Self(pages))
     }
 
-    /// Writes a page, unless two are waiting for the disk.
-    pub fn put(&self, page: Page) {
+    /// Queues a page; dropped if one is queued and one is being written.
+    pub fn submit(&self, page: Page) {
         let _ = self.0.try_send(page.0);
     }
 }
@@ -63,7 +62,7 @@ fn write(path: &Path, pages: impl IntoIterator<Item = String>) {
         if let Err(error) = &written
             && !is_failing
         {
-            tracing::warn!(%error, file = %path.display(), "writing metrics failed; retrying with the next page");
+            tracing::warn!(%error, path = %path.display(), "writing metrics failed; retrying with the next page");
         }
         is_failing = written.is_err();
     }

@@ -1,5 +1,6 @@
-//! `[nats]` of a controller: where events are published, once all of it can be used.
+//! `[nats]` of a controller: validates the section and reads its files.
 
+use linewarden_cli::failure::Failure;
 use std::path::Path;
 
 use linewarden_service::{NatsOptions, NatsTls};
@@ -8,19 +9,18 @@ use zeroize::Zeroizing;
 
 use crate::config_file::{ConfigFile, Problem};
 use crate::controller_config::{ControllerConfig, NatsSection};
-use crate::failure::Failure;
 use crate::{secret_file, tls};
 
-/// Longest file of credentials, bytes.
+/// Maximum size of a credentials file, bytes.
 const CREDENTIALS_BYTES_MAX: usize = 65_536;
 
-/// A field, and what is wrong with it.
-type Wrong = (&'static str, Failure);
+/// A field, and its error.
+type FieldFailure = (&'static str, Failure);
 
-/// What the section says, if there is one.
+/// Reads the section, if there is one.
 ///
 /// # Errors
-/// A field that cannot be used, or a file that cannot be read or is not what it should be.
+/// A field is invalid, or a file cannot be read or has invalid content.
 pub fn read(file: &ConfigFile<ControllerConfig>) -> Result<Option<NatsOptions>, Problem> {
     let Some(section) = &file.value.nats else {
         return Ok(None);
@@ -31,8 +31,8 @@ pub fn read(file: &ConfigFile<ControllerConfig>) -> Result<Option<NatsOptions>, 
     })
 }
 
-/// What is wrong with the section whatever its files hold.
-pub fn mistake(section: &NatsSection) -> Option<(&'static str, String)> {
+/// Checks the section without reading files.
+pub fn field_error(section: &NatsSection) -> Option<(&'static str, String)> {
     let tls = section.ca.clone().map(|ca| NatsTls {
         ca,
         identity: section.cert.clone().zip(section.key.clone()),
@@ -49,7 +49,7 @@ pub fn mistake(section: &NatsSection) -> Option<(&'static str, String)> {
     Some((error.field(), error.to_string()))
 }
 
-fn options(section: &NatsSection) -> Result<NatsOptions, Wrong> {
+fn options(section: &NatsSection) -> Result<NatsOptions, FieldFailure> {
     let credentials = section.credentials_file.as_deref().map(credentials).transpose();
     let options = NatsOptions {
         servers: section.servers.clone(),
@@ -66,18 +66,20 @@ fn options(section: &NatsSection) -> Result<NatsOptions, Wrong> {
     Ok(options)
 }
 
-fn tls_of(section: &NatsSection) -> Result<Option<NatsTls>, Wrong> {
+fn tls_of(section: &NatsSection) -> Result<Option<NatsTls>, FieldFailure> {
     let refuse = |problem: &str| Err(("cert", Failure::input(problem)));
     match (&section.ca, &section.cert, &section.key) {
         (None, None, None) => Ok(None),
-        (None, ..) => refuse("without `ca` there is no TLS: name the CA of the servers too"),
-        (Some(_), Some(_), None) | (Some(_), None, Some(_)) => refuse("`cert` and `key` go together"),
+        (None, ..) => refuse("TLS needs `ca`: set the path of the CA of the servers"),
+        (Some(_), Some(_), None) | (Some(_), None, Some(_)) => {
+            refuse("`cert` and `key` must be set together")
+        }
         (Some(ca), cert, key) => {
-            let read = tls::certificates(ca).map_err(|failure| ("ca", failure))?;
-            ClientTls::new(&read).map_err(|error| ("ca", tls::in_file(ca, &error)))?;
+            let read = tls::read_certificates(ca).map_err(|failure| ("ca", failure))?;
+            ClientTls::new(&read).map_err(|error| ("ca", tls::file_failure(ca, &error)))?;
             let identity = cert.clone().zip(key.clone());
             if let Some((cert, key)) = &identity {
-                tls::identity(cert, key).map_err(|failure| ("cert", failure))?;
+                tls::read_identity(cert, key).map_err(|failure| ("cert", failure))?;
             }
             Ok(Some(NatsTls {
                 ca: ca.clone(),
@@ -91,6 +93,6 @@ fn credentials(path: &Path) -> Result<Zeroizing<String>, Failure> {
     let read = secret_file::read(path, CREDENTIALS_BYTES_MAX)?;
     match std::str::from_utf8(&read) {
         Ok(text) => Ok(Zeroizing::new(text.to_owned())),
-        Err(_) => Err(Failure::input(format!("{}: is no text", path.display()))),
+        Err(_) => Err(Failure::input(format!("{}: not UTF-8 text", path.display()))),
     }
 }

@@ -1,44 +1,45 @@
-//! Which registry a command works on.
+//! Selects and opens the registry of a command.
 
+use indicatif::ProgressBar;
+use linewarden_cli::failure::Failure;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use linewarden_gateway::config::{GatewayConfig, RegistrySection};
-use linewarden_registry::{Location, MasterKey, Registry};
+use linewarden_registry::{Location, MasterKey, Progress, Registry};
 
 use crate::config_file::{ConfigFile, Role, read_text, role_of};
 use crate::controller_config;
-use crate::failure::Failure;
 
-/// The environment variable that holds the master key where no key file is named.
+/// Environment variable that holds the master key if no key file is named.
 pub const KEY_VARIABLE: &str = "LINEWARDEN_MASTER_KEY";
 
-/// Where a registry and its key are.
+/// Options that locate a registry and its key.
 #[derive(Args, Debug)]
-pub struct PlaceArgs {
-    /// A gateway's or controller's configuration, whose registry is meant
+pub struct LocationArgs {
+    /// Configuration file of a gateway or controller; the command uses its registry (path)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["registry", "key_file", "server"])]
     pub config: Option<PathBuf>,
-    /// The registry: a file, or postgres://USER@HOST/DATABASE
+    /// Registry (file, or postgres://USER@HOST/DATABASE)
     #[arg(long, value_name = "REGISTRY", conflicts_with = "server")]
     pub registry: Option<String>,
-    /// The master key's file, of mode 0600; without it the key is taken from LINEWARDEN_MASTER_KEY
+    /// File of the master key, mode 0600 (path, default: the key in LINEWARDEN_MASTER_KEY)
     #[arg(long, value_name = "FILE", conflicts_with = "server")]
     pub key_file: Option<PathBuf>,
 }
 
-/// The registry and its key, of a command that a controller cannot do for somebody elsewhere.
+/// Registry options of a command that only works directly on a registry.
 #[derive(Args, Debug)]
 pub struct RegistryArgs {
     #[command(flatten)]
-    place: PlaceArgs,
-    /// Known, to say that it does not go.
+    location: LocationArgs,
+    /// Accepted only to report that the command does not work through a controller.
     #[arg(long, value_name = "URL", hide = true)]
     server: Option<String>,
 }
 
 impl RegistryArgs {
-    /// Opens it and works on it. Whatever comes of that, it is closed after it, so that no log stays beside its file.
+    /// Opens the registry, runs `work` and closes the registry, also after an error, so that no write-ahead log stays beside its file.
     pub fn with<T>(&self, work: impl AsyncFnOnce(&Registry) -> Result<T, Failure>) -> Result<T, Failure> {
         block_on(async {
             let registry = self.open().await?;
@@ -51,29 +52,29 @@ impl RegistryArgs {
     async fn open(&self) -> Result<Registry, Failure> {
         if self.server.is_some() {
             return Err(Failure::input(
-                "a controller does not do this for somebody elsewhere; run it where the registry is, with --config, or --registry and \
-                 --key-file",
+                "command not available with --server: run the command on the controller with `--config controller.toml`, or on the machine of the \
+                 registry with --registry and --key-file",
             ));
         }
-        self.place.open().await
+        self.location.open().await
     }
 }
 
-impl PlaceArgs {
-    /// Whether something is named.
-    pub fn is_named(&self) -> bool {
+impl LocationArgs {
+    /// Whether an option names a registry.
+    pub fn is_given(&self) -> bool {
         self.config.is_some() || self.registry.is_some()
     }
 
-    /// Opens it.
+    /// Opens the registry.
     pub async fn open(&self) -> Result<Registry, Failure> {
         if let Some(path) = &self.config {
-            return open(&section(path)?).await;
+            return open(&registry_section(path)?).await;
         }
         let named = self.registry.as_deref().ok_or_else(|| {
-            Failure::input("which registry? name it by --config FILE, or by --registry and --key-file")
+            Failure::input("no registry selected: use --config FILE with a configuration that has [registry], or --registry and --key-file")
         })?;
-        let location = location(named)?;
+        let location = parse_location(named)?;
         let key = match &self.key_file {
             Some(file) => MasterKey::from_file(file)?,
             None => MasterKey::from_env(KEY_VARIABLE)?,
@@ -82,8 +83,8 @@ impl PlaceArgs {
     }
 }
 
-/// What a gateway's or a controller's configuration says of its registry, its paths made absolute.
-fn section(path: &Path) -> Result<RegistrySection, Failure> {
+/// The registry section of a gateway's or controller's configuration; its paths are absolute.
+fn registry_section(path: &Path) -> Result<RegistrySection, Failure> {
     if role_of(&read_text(path)?) == Some(Role::Controller) {
         return Ok(controller_config::read(path)?.value.registry);
     }
@@ -92,15 +93,15 @@ fn section(path: &Path) -> Result<RegistrySection, Failure> {
     file.value.resolve_paths(&directory);
     file.value.registry.ok_or_else(|| {
         Failure::input(format!(
-            "{}: names no registry, but a [controller]; ask that by --server, or name a registry by --registry",
+            "{}: has no [registry], because the gateway uses a [controller]; run the command on the controller with `--config controller.toml`",
             path.display()
         ))
     })
 }
 
-/// Where a registry is, as an argument says it. It is not read as an argument: what is wrong with one is told with all of it, and an
-/// address may hold a password.
-pub fn location(text: &str) -> Result<Location, Failure> {
+/// Parses the location of a registry. Not parsed by clap: clap repeats invalid values in its messages, and an address may contain a
+/// password.
+pub fn parse_location(text: &str) -> Result<Location, Failure> {
     text.parse().map_err(Failure::input)
 }
 
@@ -111,22 +112,22 @@ pub async fn open(section: &RegistrySection) -> Result<Registry, Failure> {
         (None, Some(variable)) => MasterKey::from_env(variable)?,
         (None, None) => {
             return Err(Failure::input(
-                "[registry] names neither master_key_file nor master_key_env",
+                "[registry] has neither master_key_file nor master_key_env: set one of them",
             ));
         }
     };
     Ok(Registry::open(&section.path, &key).await?)
 }
 
-/// Only looks whether a configuration's registry could be opened.
+/// Checks whether the registry of a configuration can be opened, without changing it.
 ///
 /// # Errors
-/// The field that is at fault, and what is wrong.
-pub async fn examine(section: &RegistrySection) -> Result<(), (&'static str, Failure)> {
+/// The field that is wrong, and the reason.
+pub async fn check(section: &RegistrySection) -> Result<(), (&'static str, Failure)> {
     let (field, key) = match (&section.master_key_file, &section.master_key_env) {
         (Some(path), _) => ("master_key_file", MasterKey::from_file(path)),
         (None, Some(variable)) => ("master_key_env", MasterKey::from_env(variable)),
-        // That is a mistake of the file, and told as one.
+        // A mistake in the file, which the check of the configuration reports.
         (None, None) => return Ok(()),
     };
     let key = key.map_err(|error| (field, error.into()))?;
@@ -134,11 +135,19 @@ pub async fn examine(section: &RegistrySection) -> Result<(), (&'static str, Fai
     examined.map_err(|error| ("path", error.into()))
 }
 
-/// Runs a command's asynchronous part.
+/// Runs the asynchronous part of a command.
 pub fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()?
         .block_on(future)
+}
+
+/// Sets a progress bar to the progress of an operation.
+pub fn update_bar(bar: &ProgressBar, progress: Progress) {
+    if let Some(total) = progress.total {
+        bar.set_length(total);
+    }
+    bar.set_position(progress.done);
 }

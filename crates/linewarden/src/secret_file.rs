@@ -1,5 +1,6 @@
-//! Files with secrets of the operator's: read and made as `linewarden_files` does, with what is wrong as a [`Failure`].
+//! Secret files of the operator: reads and creates them as `linewarden_files` does, with errors as [`Failure`].
 
+use linewarden_cli::failure::Failure;
 use std::io;
 use std::path::Path;
 
@@ -8,17 +9,15 @@ use linewarden_evidence::inband::MasterKey;
 use linewarden_files::{PrivateFileError, create_private, read_private};
 use zeroize::Zeroizing;
 
-use crate::failure::Failure;
-
-/// Hexadecimal digits of the secret of packets' tags, and the line's end.
+/// Size of a packet key file: hexadecimal digits and a line break.
 const PACKET_KEY_BYTES_MAX: usize = 33;
-/// No signing key is read further.
+/// Maximum size of a signing key file, bytes.
 const SIGNING_KEY_BYTES_MAX: usize = 16_384;
 
-/// Reads a secret of at most `bytes_max` bytes.
+/// Reads a secret file of at most `bytes_max` bytes.
 ///
 /// # Errors
-/// A file that is not there or cannot be read, or, for safety, one that others can read.
+/// The file is missing or unreadable, or, with exit code 4, other users can read it.
 pub fn read(path: &Path, bytes_max: usize) -> Result<Zeroizing<Vec<u8>>, Failure> {
     read_private(path, bytes_max).map_err(|error| match error {
         PrivateFileError::Unsafe { .. } => Failure::unsafe_(format!("{}: {error}", path.display())),
@@ -26,64 +25,64 @@ pub fn read(path: &Path, bytes_max: usize) -> Result<Zeroizing<Vec<u8>>, Failure
     })
 }
 
-/// Reads the secret of packets' tags: 32 hexadecimal digits.
+/// Reads the secret of the tags of in-packet evidence: 32 hexadecimal digits.
 ///
 /// # Errors
-/// As [`read()`], or a file that holds something else.
+/// As [`read()`], or the file has other content.
 pub fn packet_key(path: &Path) -> Result<MasterKey, Failure> {
     let text = read(path, PACKET_KEY_BYTES_MAX)?;
     let digits = text.trim_ascii_end();
     let mut key = Zeroizing::new([0; 16]);
     hex::decode_to_slice(digits, &mut *key).map_err(|error| {
         Failure::input(format_args!(
-            "{}: {error}; 32 hexadecimal digits are wanted",
+            "{}: {error}; expected 32 hexadecimal digits",
             path.display()
         ))
     })?;
     Ok(MasterKey::new(*key))
 }
 
-/// Makes a file of mode 0600 with a secret, durably.
+/// Creates a secret file with mode 0600, durably.
 ///
 /// # Errors
-/// Something is there already, or it cannot be written.
+/// The file already exists, or cannot be written.
 pub fn create(path: &Path, secret: &[u8]) -> Result<(), Failure> {
     create_private(path, secret).map_err(|error| match error.kind() {
-        io::ErrorKind::AlreadyExists => exists(path),
+        io::ErrorKind::AlreadyExists => already_exists(path),
         _ => Failure::input(format!("{}: cannot be written: {error}", path.display())),
     })
 }
 
-/// Refuses a path where something is.
+/// Refuses a path that exists.
 ///
 /// # Errors
-/// Something is there.
+/// The path exists.
 pub fn check_absent(path: &Path) -> Result<(), Failure> {
     match path.symlink_metadata() {
-        Ok(_) => Err(exists(path)),
+        Ok(_) => Err(already_exists(path)),
         Err(_) => Ok(()),
     }
 }
 
-fn exists(path: &Path) -> Failure {
+fn already_exists(path: &Path) -> Failure {
     Failure::input(format!(
-        "{} exists already and is not overwritten; name another file",
+        "{} already exists and is not overwritten: name another file",
         path.display()
     ))
 }
 
-/// Reads the key that signs results.
+/// Reads the key that signs attestation results.
 ///
 /// # Errors
-/// As [`read()`], or a file that holds no such key.
+/// As [`read()`], or the file does not hold such a key.
 pub fn signer(path: &Path) -> Result<Signer, Failure> {
     let bytes = read(path, SIGNING_KEY_BYTES_MAX)?;
-    let wrong = |why: &dyn std::fmt::Display| {
+    let wrong = |reason: &dyn std::fmt::Display| {
         Failure::input(format!(
-            "{}: {why}; `linewarden attest key --out FILE` makes one",
+            "{}: {reason}; create a key with `linewarden attest key --out FILE`",
             path.display()
         ))
     };
-    let text = str::from_utf8(&bytes).map_err(|_| wrong(&"no text, and no key in PEM"))?;
-    Signer::from_pem(text).map_err(|_| wrong(&"no P-256 private key in PEM: another file, or damaged"))
+    let text = str::from_utf8(&bytes).map_err(|_| wrong(&"not a key in PEM format"))?;
+    Signer::from_pem(text).map_err(|_| wrong(&"not a P-256 private key in PEM format"))
 }

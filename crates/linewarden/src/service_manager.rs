@@ -1,22 +1,22 @@
-//! What a service manager is told: sd_notify(3), `Type=notify` and `notify-reload`. The units are in `deploy/systemd`.
+//! Notifications to the service manager: sd_notify(3), `Type=notify` and `notify-reload`. The units are in `deploy/systemd`.
 
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Packets are handled, or a device is about to authenticate, or another configuration is in force or refused.
+/// The service is ready, or a reload has ended.
 pub const READY: &str = "READY=1";
-/// The end has begun.
+/// The service is stopping.
 pub const STOPPING: &str = "STOPPING=1";
 
-/// The configuration is read again.
+/// The service reloads its configuration.
 pub fn reloading() -> String {
     let now_us = linewarden_gateway::Clock::now().monotonic_ns / 1000;
     format!("RELOADING=1\nMONOTONIC_USEC={now_us}")
 }
 
-/// Tells it, if there is one that listens.
-pub fn tell(state: &str) {
+/// Sends a notification, if a service manager listens.
+pub fn notify(state: &str) {
     let Some(name) = std::env::var_os("NOTIFY_SOCKET") else {
         return;
     };
@@ -26,6 +26,6 @@ pub fn tell(state: &str) {
     };
     let sent = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address));
     if let Err(error) = sent {
-        tracing::warn!(%error, "the service manager cannot be told");
+        tracing::warn!(%error, "service manager notification failed");
     }
 }

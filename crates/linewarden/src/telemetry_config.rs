@@ -1,5 +1,6 @@
-//! `[telemetry]` of a controller: where traces go, once all of it can be used.
+//! `[telemetry]` of a controller: validates the section and reads its files.
 
+use linewarden_cli::failure::Failure;
 use std::path::Path;
 
 use linewarden_service::TelemetryOptions;
@@ -7,13 +8,12 @@ use linewarden_tls::ClientTls;
 
 use crate::config_file::{ConfigFile, Problem};
 use crate::controller_config::{ControllerConfig, TelemetrySection};
-use crate::failure::Failure;
 use crate::tls;
 
-/// What the section says, if there is one.
+/// Reads the section, if there is one.
 ///
 /// # Errors
-/// A field that cannot be used, or a file that cannot be read or is not what it should be.
+/// A field is invalid, or a file cannot be read or has invalid content.
 pub fn read(file: &ConfigFile<ControllerConfig>) -> Result<Option<TelemetryOptions>, Problem> {
     let Some(section) = &file.value.telemetry else {
         return Ok(None);
@@ -24,8 +24,8 @@ pub fn read(file: &ConfigFile<ControllerConfig>) -> Result<Option<TelemetryOptio
     })
 }
 
-/// What is wrong with the section whatever its files hold. With a CA only its file tells.
-pub fn mistake(section: &TelemetrySection) -> Option<(&'static str, String)> {
+/// Checks the section without reading files; incomplete if the section names a CA.
+pub fn field_error(section: &TelemetrySection) -> Option<(&'static str, String)> {
     if section.ca.is_some() {
         return None;
     }
@@ -40,7 +40,7 @@ pub fn mistake(section: &TelemetrySection) -> Option<(&'static str, String)> {
 }
 
 fn options(section: &TelemetrySection) -> Result<TelemetryOptions, (&'static str, Failure)> {
-    let tls = section.ca.as_deref().map(whom_to_believe).transpose();
+    let tls = section.ca.as_deref().map(read_ca).transpose();
     let options = TelemetryOptions {
         otlp: section.otlp.clone(),
         tls: tls.map_err(|failure| ("ca", failure))?,
@@ -54,6 +54,6 @@ fn options(section: &TelemetrySection) -> Result<TelemetryOptions, (&'static str
     Ok(options)
 }
 
-fn whom_to_believe(ca: &Path) -> Result<ClientTls, Failure> {
-    ClientTls::new(&tls::certificates(ca)?).map_err(|error| tls::in_file(ca, &error))
+fn read_ca(ca: &Path) -> Result<ClientTls, Failure> {
+    ClientTls::new(&tls::read_certificates(ca)?).map_err(|error| tls::file_failure(ca, &error))
 }

@@ -1,40 +1,41 @@
-//! Files of TLS: certificates and keys, as PEM.
+//! TLS files: certificates and keys, PEM.
 
+use linewarden_cli::failure::Failure;
 use std::path::{Path, PathBuf};
 
 use linewarden_files::read_bounded;
 use linewarden_link::Identities;
-use linewarden_tls::{ClientTls, Identity, Part, ServerTls, TlsError};
+use linewarden_tls::{ClientTls, Identity, ServerTls, TlsError, TlsPart};
 
-use crate::failure::Failure;
 use crate::secret_file;
 
-/// The longest chain or bundle that is read.
+/// Maximum size of a certificate file, bytes.
 const CERTIFICATES_BYTES_MAX: usize = 1 << 20;
-/// A key of RSA with 16,384 bits is below 13 KB.
+/// Maximum size of a key file, bytes; an RSA key of 16,384 bits has less than 13 KB.
 const KEY_BYTES_MAX: usize = 16_384;
 
-/// Whom to believe and who one is, read with each connection: exchanged files count from then on.
+/// Paths of CA, certificate and key. They are read for each connection, so that replaced files take effect.
 #[derive(Clone, Debug)]
-pub struct Files {
+pub struct TlsFiles {
     /// The CA of the other side.
     pub ca: PathBuf,
-    /// One's own certificate.
+    /// The own certificate.
     pub cert: PathBuf,
-    /// Its key.
+    /// The private key of the own certificate.
     pub key: PathBuf,
-    /// The name in the other side's certificate, if it is not the host's.
+    /// The name in the other side's certificate, if it differs from the host name.
     pub domain: Option<String>,
 }
 
-impl Files {
-    /// As they are now.
+impl TlsFiles {
+    /// Reads the files for a client.
     ///
     /// # Errors
-    /// A file that cannot be read, or is not what it should be; a key that others can read.
+    /// A file cannot be read or has invalid content, or other users can read the key.
     pub fn read(&self) -> Result<ClientTls, Failure> {
-        let identity = identity(&self.cert, &self.key)?;
-        let tls = ClientTls::new(&certificates(&self.ca)?).map_err(|error| in_file(&self.ca, &error))?;
+        let identity = read_identity(&self.cert, &self.key)?;
+        let tls =
+            ClientTls::new(&read_certificates(&self.ca)?).map_err(|error| file_failure(&self.ca, &error))?;
         let tls = match &self.domain {
             Some(domain) => tls
                 .with_domain(domain)
@@ -44,55 +45,56 @@ impl Files {
         Ok(tls.with_identity(identity))
     }
 
-    /// The same for who serves: whoever shows a certificate must have one of the CA.
+    /// Reads the files for a server: client certificates must be issued by the CA.
     ///
     /// # Errors
-    /// As [`Files::read`].
+    /// As [`TlsFiles::read`].
     pub fn read_server(&self) -> Result<ServerTls, Failure> {
-        let identity = identity(&self.cert, &self.key)?;
-        ServerTls::new(identity, Some(&certificates(&self.ca)?)).map_err(|error| in_file(&self.ca, &error))
+        let identity = read_identity(&self.cert, &self.key)?;
+        ServerTls::new(identity, Some(&read_certificates(&self.ca)?))
+            .map_err(|error| file_failure(&self.ca, &error))
     }
 }
 
-impl Identities for Files {
-    fn now(&self) -> Result<ClientTls, String> {
+impl Identities for TlsFiles {
+    fn current(&self) -> Result<ClientTls, String> {
         self.read().map_err(|failure| failure.to_string())
     }
 }
 
-/// The gateway that a certificate names.
+/// The gateway ID in a certificate.
 ///
 /// # Errors
-/// A file that cannot be read, or holds none.
-pub fn gateway_of(cert: &Path) -> Result<Option<u32>, Failure> {
-    let chain =
-        linewarden_tls::first_certificate(&certificates(cert)?).map_err(|error| in_file(cert, &error))?;
+/// The file cannot be read, or holds no certificate.
+pub fn gateway_in_certificate(cert: &Path) -> Result<Option<u32>, Failure> {
+    let chain = linewarden_tls::first_certificate(&read_certificates(cert)?)
+        .map_err(|error| file_failure(cert, &error))?;
     Ok(linewarden_link::gateway_of(&chain).map(|gateway| gateway.0))
 }
 
-/// Who one is.
+/// Reads a certificate and its key.
 ///
 /// # Errors
-/// A file that cannot be read, or is not what it should be; a key that others can read.
-pub fn identity(cert: &Path, key: &Path) -> Result<Identity, Failure> {
-    let chain = certificates(cert)?;
+/// A file cannot be read or has invalid content, or other users can read the key.
+pub fn read_identity(cert: &Path, key: &Path) -> Result<Identity, Failure> {
+    let chain = read_certificates(cert)?;
     let secret = secret_file::read(key, KEY_BYTES_MAX)?;
     Identity::from_pem(&chain, &secret).map_err(|error| match error.part {
-        Part::Key => in_file(key, &error),
-        _ => in_file(cert, &error),
+        TlsPart::Key => file_failure(key, &error),
+        _ => file_failure(cert, &error),
     })
 }
 
-/// A chain or bundle.
+/// Reads a certificate chain or bundle.
 ///
 /// # Errors
-/// A file that cannot be read.
-pub fn certificates(path: &Path) -> Result<Vec<u8>, Failure> {
+/// The file cannot be read.
+pub fn read_certificates(path: &Path) -> Result<Vec<u8>, Failure> {
     read_bounded(path, CERTIFICATES_BYTES_MAX)
         .map_err(|error| Failure::input(format_args!("{}: {error}", path.display())))
 }
 
-/// An error of what a file holds.
-pub fn in_file(path: &Path, error: &TlsError) -> Failure {
-    Failure::input(format_args!("{}: {}", path.display(), error.why))
+/// An error in the content of a file, with its path.
+pub fn file_failure(path: &Path, error: &TlsError) -> Failure {
+    Failure::input(format_args!("{}: {}", path.display(), error.reason))
 }

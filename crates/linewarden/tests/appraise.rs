@@ -14,27 +14,27 @@ use linewarden_evidence::encoding::{
     Action, ActionRef, Bits, BpfMapEntry, BpfProgram, DefaultAction, Entry, KeyField, Match, TableEntry,
 };
 use linewarden_evidence::keys::Ed25519Signer;
-use linewarden_evidence::state::{Measured, bpf_digest, program_digest};
-use linewarden_evidence::statement::{Inventory, Kind, Nonce, Statement};
+use linewarden_evidence::state::{MeasuredState, bpf_digest, program_digest};
+use linewarden_evidence::statement::{DataPlaneKind, Inventory, Nonce, Statement};
 use linewarden_evidence::{BootCount, SwitchId};
 use support::linewarden;
 
 const NONCE: [u8; 32] = [0x5a; 32];
 
 /// Writes a statement and its inventory, signed by the key in a file.
-fn state(at: &Path, name: &str, kind: Kind, measured: &mut Measured) {
-    let key = std::fs::read_to_string(at.join("plane.key")).unwrap();
+fn state(at: &Path, name: &str, kind: DataPlaneKind, measured: &mut MeasuredState) {
+    let key = std::fs::read_to_string(at.join("signer.key")).unwrap();
     let statement = Statement {
         kind,
         snapshot: measured.snapshot(),
         objects: measured.objects(),
-        left_out: vec!["packets".to_owned()],
+        exclusions: vec!["packets".to_owned()],
         software_version: "1".to_owned(),
     };
     let mut signer = Ed25519Signer::from_pem(&key).unwrap();
     let signed = statement.sign(Nonce(NONCE), &mut signer).unwrap();
     std::fs::write(at.join(format!("{name}.cose")), signed).unwrap();
-    let entries: Vec<_> = measured.entries().map(|entry| entry.whole()).collect();
+    let entries: Vec<_> = measured.entries().map(|entry| entry.to_bytes()).collect();
     let inventory = Inventory::new(entries.iter().map(Vec::as_slice)).unwrap();
     std::fs::write(at.join(format!("{name}.inventory")), inventory.to_bytes()).unwrap();
 }
@@ -55,8 +55,8 @@ fn forwards_to(port: u64) -> Entry {
     .into()
 }
 
-fn switch() -> Measured {
-    let mut measured = Measured::new(SwitchId(7), BootCount(1), program_digest(b"a program"));
+fn switch() -> MeasuredState {
+    let mut measured = MeasuredState::new(SwitchId(7), BootCount(1), program_digest(b"a program"));
     measured.put(&forwards_to(1)).unwrap();
     let table = "ingress.routes".to_owned();
     let default = DefaultAction {
@@ -68,12 +68,12 @@ fn switch() -> Measured {
     measured
 }
 
-fn gateway() -> Measured {
+fn gateway() -> MeasuredState {
     let program = BpfProgram {
         name: "linewarden_gateway".to_owned(),
         instructions: [3; 32],
     };
-    let mut measured = Measured::new(SwitchId(5), BootCount(1), bpf_digest([program.clone()]));
+    let mut measured = MeasuredState::new(SwitchId(5), BootCount(1), bpf_digest([program.clone()]));
     measured.put(&program.into()).unwrap();
     measured
 }
@@ -93,23 +93,23 @@ fn run(at: &Path, words: &str) -> (i32, String, String) {
 fn site() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
-    for name in ["plane", "other"] {
+    for name in ["signer", "other"] {
         let (code, public, _) = run(at, &format!("evidence key --out {name}.key"));
         assert_eq!(code, 0);
         assert!(public.starts_with("-----BEGIN PUBLIC KEY"), "{public}");
-        let (_, shown, _) = run(at, &format!("evidence key --show {name}.key"));
-        assert_eq!(shown, public);
+        let (_, printed, _) = run(at, &format!("evidence key --show {name}.key"));
+        assert_eq!(printed, public);
         std::fs::write(at.join(format!("{name}.pub")), public).unwrap();
     }
-    state(at, "p4", Kind::P4, &mut switch());
-    state(at, "xdp", Kind::Xdp, &mut gateway());
+    state(at, "p4", DataPlaneKind::P4, &mut switch());
+    state(at, "xdp", DataPlaneKind::Xdp, &mut gateway());
     for name in ["p4", "xdp"] {
         let words = format!(
-            "appraise {name}.cose --key plane.pub --inventory {name}.inventory --make-reference {name}.reference \
+            "appraise {name}.cose --key signer.pub --inventory {name}.inventory --make-reference {name}.reference \
              --signing-key other.key"
         );
-        let (code, said, error) = run(at, &words);
-        assert_eq!(code, 0, "{said}{error}");
+        let (code, output, error) = run(at, &words);
+        assert_eq!(code, 0, "{output}{error}");
     }
     directory
 }
@@ -117,12 +117,12 @@ fn site() -> tempfile::TempDir {
 fn words(name: &str, reference: &str) -> String {
     let nonce = hex::encode(NONCE);
     format!(
-        "appraise {name}.cose --key plane.pub --nonce {nonce} --inventory {name}.inventory --reference {reference}"
+        "appraise {name}.cose --key signer.pub --nonce {nonce} --inventory {name}.inventory --reference {reference}"
     )
 }
 
 #[test]
-fn what_is_as_it_should_be_is_affirmed_for_either_kind() {
+fn a_matching_statement_is_affirmed_for_either_kind() {
     let directory = site();
     let at = directory.path();
     for name in ["p4", "xdp"] {
@@ -130,9 +130,9 @@ fn what_is_as_it_should_be_is_affirmed_for_either_kind() {
             name,
             &format!("{name}.reference --reference-key other.pub --ear {name}.ear"),
         );
-        let (code, said, error) = run(at, &words);
-        assert_eq!((code, error.as_str()), (0, ""), "{said}");
-        assert!(said.contains("nothing differs"), "{said}");
+        let (code, output, error) = run(at, &words);
+        assert_eq!((code, error.as_str()), (0, ""), "{output}");
+        assert!(output.contains("no differences"), "{output}");
         let ear: serde_json::Value =
             serde_json::from_slice(&std::fs::read(at.join(format!("{name}.ear"))).unwrap()).unwrap();
         let submods = ear["submods"].as_object().unwrap();
@@ -144,16 +144,19 @@ fn what_is_as_it_should_be_is_affirmed_for_either_kind() {
 }
 
 #[test]
-fn what_differs_is_named_by_table_and_entry() {
+fn differences_are_named_by_table_and_entry() {
     let directory = site();
     let at = directory.path();
     let mut measured = switch();
     measured.put(&forwards_to(2)).unwrap();
-    state(at, "p4", Kind::P4, &mut measured);
-    let (code, said, error) = run(at, &words("p4", "p4.reference"));
-    assert_eq!(code, 1, "{said}{error}");
-    assert!(said.contains("table ingress.routes: differs"), "{said}");
-    assert!(said.contains("forward(") && said.contains(" is now "), "{said}");
+    state(at, "p4", DataPlaneKind::P4, &mut measured);
+    let (code, output, error) = run(at, &words("p4", "p4.reference"));
+    assert_eq!(code, 1, "{output}{error}");
+    assert!(output.contains("table ingress.routes: differs"), "{output}");
+    assert!(
+        output.contains("forward(") && output.contains(" is now "),
+        "{output}"
+    );
     assert!(error.contains("1 difference"), "{error}");
 
     let mut measured = gateway();
@@ -163,63 +166,72 @@ fn what_differs_is_named_by_table_and_entry() {
         value: vec![9],
     };
     measured.put(&entry.into()).unwrap();
-    state(at, "xdp", Kind::Xdp, &mut measured);
-    let (code, said, _) = run(at, &format!("{} --json", words("xdp", "xdp.reference")));
-    let told: serde_json::Value = serde_json::from_str(&said).unwrap();
-    assert_eq!((code, &told["affirmed"]), (1, &false.into()));
+    state(at, "xdp", DataPlaneKind::Xdp, &mut measured);
+    let (code, output, _) = run(at, &format!("{} --json", words("xdp", "xdp.reference")));
+    let report: serde_json::Value = serde_json::from_str(&output).unwrap();
+    assert_eq!((code, &report["affirmed"]), (1, &false.into()));
     assert!(
-        told["differences"][0].as_str().unwrap().contains("control"),
-        "{said}"
+        report["differences"][0].as_str().unwrap().contains("control"),
+        "{output}"
     );
     // One data plane's reference values are not another's.
-    let (code, said, _) = run(at, &words("xdp", "p4.reference"));
+    let (code, output, _) = run(at, &words("xdp", "p4.reference"));
     assert_eq!(code, 1);
     assert!(
-        said.contains("data plane 5, not 7") && said.contains("kind xdp, not p4"),
-        "{said}"
+        output.contains("data plane 5, not 7") && output.contains("kind xdp, not p4"),
+        "{output}"
     );
 }
 
 #[test]
-fn what_is_forged_or_old_is_not_believed() {
+fn forged_or_old_statements_are_rejected() {
     let directory = site();
     let at = directory.path();
     let good = words("p4", "p4.reference");
-    for (words, said) in [
-        (good.replace("plane.pub", "other.pub"), "not that of this key"),
-        (good.replace("5a5a", "5a5b"), "another nonce"),
+    for (words, cause) in [
+        (
+            good.replace("signer.pub", "other.pub"),
+            "signature does not verify",
+        ),
+        (good.replace("5a5a", "5a5b"), "its nonce differs"),
     ] {
         let (code, _, error) = run(at, &words);
         assert_eq!(code, 1, "{error}");
-        assert!(error.contains("not believed") && error.contains(said), "{error}");
+        assert!(
+            error.contains("statement is not authentic") && error.contains(cause),
+            "{error}"
+        );
     }
     let (code, _, error) = run(at, &good.replace(&format!("--nonce {} ", hex::encode(NONCE)), ""));
     assert_eq!(code, 0, "{error}");
-    assert!(error.contains("when this statement was made"), "{error}");
+    assert!(error.contains("statement verified without --nonce"), "{error}");
 }
 
 #[test]
-fn damaged_files_are_refused_by_what_is_wrong_in_them() {
+fn damaged_files_are_rejected_with_the_cause() {
     let directory = site();
     let at = directory.path();
     let reference = std::fs::read_to_string(at.join("p4.reference")).unwrap();
-    let spoil = |from: &str, to: &str| {
+    let damage = |from: &str, to: &str| {
         assert!(reference.contains(from));
         std::fs::write(at.join("bad.reference"), reference.replacen(from, to, 1)).unwrap();
     };
-    for (from, to, said) in [
+    for (from, to, cause) in [
         ("\"kind\": \"p4\"", "\"kind\": \"p5\"", "unknown variant `p5`"),
         ("ingress.routes", "ingress.rootes", "SHA-256"),
         ("\"tables\"", "\"tabels\"", "tabels"),
     ] {
-        spoil(from, to);
+        damage(from, to);
         let (code, _, error) = run(at, &words("p4", "bad.reference"));
         assert_eq!(code, 2, "{error}");
-        assert!(error.contains("bad.reference") && error.contains(said), "{error}");
+        assert!(
+            error.contains("bad.reference") && error.contains(cause),
+            "{error}"
+        );
     }
-    let (code, _, error) = run(at, &words("p4", "p4.reference --reference-key plane.pub"));
+    let (code, _, error) = run(at, &words("p4", "p4.reference --reference-key signer.pub"));
     assert_eq!(code, 2);
-    assert!(error.contains("somebody else's"), "{error}");
+    assert!(error.contains("they were signed by another key"), "{error}");
     std::fs::write(
         at.join("p4.inventory"),
         std::fs::read(at.join("xdp.inventory")).unwrap(),
@@ -234,23 +246,23 @@ fn damaged_files_are_refused_by_what_is_wrong_in_them() {
 fn only_a_data_plane_that_can_be_measured_can_be_trusted() {
     let directory = site();
     let at = directory.path();
-    let configuration = |plane: &str, evidence: &str| {
+    let configuration = |data_plane: &str, evidence: &str| {
         let text = format!(
-            "[gateway]\nid = 5\n{plane}\naddresses = [\"127.0.0.1\"]\n[registry]\npath = \"r\"\nmaster_key_file = \"k\"\n\
-             {evidence}[trust]\nreference = \"xdp.reference\"\nkey = \"plane.pub\"\nevery_s = 0\n"
+            "[gateway]\nid = 5\n{data_plane}\naddresses = [\"127.0.0.1\"]\n[registry]\npath = \"r\"\nmaster_key_file = \"k\"\n\
+             {evidence}[trust]\nreference = \"xdp.reference\"\nkey = \"signer.pub\"\nevery_s = 0\n"
         );
         std::fs::write(at.join("gateway.toml"), text).unwrap();
         run(at, "check gateway.toml")
     };
-    let evidence = "[evidence]\nkey = \"plane.key\"\nboot_count = \"count\"\n";
+    let evidence = "[evidence]\nkey = \"signer.key\"\nboot_count = \"count\"\n";
     let (code, _, error) = configuration("dataplane = \"host\"", evidence);
     assert_eq!(code, 2, "{error}");
     assert!(error.contains("evidence: the host data plane"), "{error}");
     assert!(
-        error.contains("trust.every_s: 0: allowed is 1 to 86400"),
+        error.contains("trust.every_s: must be 1 to 86400; found 0"),
         "{error}"
     );
     let (code, _, error) = configuration("interfaces = [\"lo\"]", "");
     assert_eq!(code, 2);
-    assert!(error.contains("trust: it needs [evidence]"), "{error}");
+    assert!(error.contains("trust: requires [evidence]"), "{error}");
 }

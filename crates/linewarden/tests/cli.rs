@@ -1,4 +1,4 @@
-//! The command line as its users call it: files in, exit codes and text out.
+//! The command line: input files, exit codes and output.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -36,13 +36,13 @@ struct Site {
     directory: tempfile::TempDir,
 }
 
-struct Said {
+struct CommandOutput {
     code: i32,
     out: String,
     err: String,
 }
 
-impl Said {
+impl CommandOutput {
     #[track_caller]
     fn ok(self) -> String {
         assert_eq!(self.code, 0, "{}{}", self.out, self.err);
@@ -56,7 +56,7 @@ impl Said {
     }
 }
 
-impl From<Output> for Said {
+impl From<Output> for CommandOutput {
     fn from(output: Output) -> Self {
         Self {
             code: output.status.code().unwrap(),
@@ -90,11 +90,11 @@ impl Site {
     }
 
     /// Runs a command in the site's directory; words are separated by spaces.
-    fn run(&self, words: &str) -> Said {
+    fn run(&self, words: &str) -> CommandOutput {
         self.run_words(&words.split_whitespace().collect::<Vec<_>>())
     }
 
-    fn run_words(&self, words: &[&str]) -> Said {
+    fn run_words(&self, words: &[&str]) -> CommandOutput {
         Command::new(env!("CARGO_BIN_EXE_linewarden"))
             .args(words)
             .current_dir(self.directory.path())
@@ -106,7 +106,7 @@ impl Site {
     }
 
     /// Runs a command on the site's registry.
-    fn on_registry(&self, words: &str) -> Said {
+    fn on_registry(&self, words: &str) -> CommandOutput {
         self.run(&format!(
             "{words} --registry fleet.registry --key-file master.key"
         ))
@@ -154,9 +154,9 @@ fn a_fleet_is_enrolled_listed_shown_moved_and_revoked() {
     );
     assert_eq!(site.on_registry("device list --json --mode key").ok(), "");
 
-    let shown = json(&site.on_registry(&format!("device show {} --json", ids[0])).ok());
+    let device = json(&site.on_registry(&format!("device show {} --json", ids[0])).ok());
     assert_eq!(
-        (shown["status"].as_str(), shown["rows_total"].as_u64()),
+        (device["status"].as_str(), device["rows_total"].as_u64()),
         (Some("active"), Some(2))
     );
 
@@ -164,10 +164,10 @@ fn a_fleet_is_enrolled_listed_shown_moved_and_revoked() {
         .on_registry(&format!("device revoke {} --reason stolen", ids[0]))
         .ok();
     assert_eq!(revoked, format!("revoked {}\n", ids[0]));
-    let shown = site.on_registry(&format!("device show {}", ids[0])).ok();
+    let text = site.on_registry(&format!("device show {}", ids[0])).ok();
     assert!(
-        shown.contains("revoked on 20") && shown.contains("stolen"),
-        "{shown}"
+        text.contains("revoked on 20") && text.contains("stolen"),
+        "{text}"
     );
     assert_eq!(
         site.on_registry("device list --json --revoked")
@@ -204,14 +204,14 @@ fn revoking_an_unknown_device_revokes_none() {
 }
 
 #[test]
-fn new_credentials_go_on_where_the_old_rows_ended() {
+fn new_credentials_continue_after_the_old_rows() {
     let site = Site::new();
     site.on_registry("device enroll simulated --device d1 --rows 2 --out devices")
         .ok();
     let error = site
         .on_registry("device enroll simulated --device d1 --rows 2 --out others")
         .refused(1);
-    assert!(error.contains("enrolled already"), "{error}");
+    assert!(error.contains("already enrolled"), "{error}");
     let (config, helper) = ("devices/00000000000000d1.toml", "devices/00000000000000d1.helper");
     let edited = fs::read_to_string(site.path(config)).unwrap() + "# by hand\n";
     site.write(config, &edited);
@@ -220,12 +220,12 @@ fn new_credentials_go_on_where_the_old_rows_ended() {
         .ok();
     assert_eq!(fs::read_to_string(site.path(config)).unwrap(), edited);
     assert_ne!(fs::read(site.path(helper)).unwrap(), old_helper);
-    let shown = json(&site.on_registry("device show d1 --json").ok());
+    let device = json(&site.on_registry("device show d1 --json").ok());
     assert_eq!(
-        (shown["epoch"].as_u64(), shown["rows_total"].as_u64()),
+        (device["epoch"].as_u64(), device["rows_total"].as_u64()),
         (Some(1), Some(3))
     );
-    // Its helper data are what makes a device: they are never overwritten by an enrolment that knows nothing of it.
+    // Helper data identify a device: an enrollment of another registry never overwrites them.
     site.run("registry create --registry other.registry --key-file other.key")
         .ok();
     let other = "--registry other.registry --key-file other.key";
@@ -235,7 +235,7 @@ fn new_credentials_go_on_where_the_old_rows_ended() {
         ))
         .refused(2);
     assert!(
-        error.contains("00000000000000d1.helper exists already"),
+        error.contains("00000000000000d1.helper already exists"),
         "{error}"
     );
 }
@@ -260,18 +260,18 @@ fn key_files_that_others_can_read_are_refused() {
         "device enroll simulated --device d2 --rows 2 --out devices --registry fleet.registry --key-file master.key",
         "agent --config devices/00000000000000d1.toml --gateway 127.0.0.1 --once",
     ] {
-        let said = site.run(words);
+        let output = site.run(words);
         assert!(
-            said.code != 0 && said.err.contains("chmod 600"),
+            output.code != 0 && output.err.contains("chmod 600"),
             "{words}: {}",
-            said.err
+            output.err
         );
     }
 }
 
-/// An enrolment that was killed leaves nothing in the way of the next one, and one that fails leaves nothing at all.
+/// A killed enrollment does not prevent the next one, and a failed one leaves no files.
 #[test]
-fn enrolments_that_did_not_end_are_no_dead_end() {
+fn interrupted_enrollments_can_be_repeated() {
     let site = Site::new();
     fs::create_dir(site.path("devices")).unwrap();
     site.write("devices/00000000000000d1.helper.new", "half");
@@ -280,7 +280,7 @@ fn enrolments_that_did_not_end_are_no_dead_end() {
         .ok();
     let count = || fs::read_dir(site.path("devices")).unwrap().count();
     assert_eq!(count(), 3, "helper data, configuration, seed");
-    // Its chips have the rows, but the registry refuses: the id is taken.
+    // The chips were read, but the registry rejects the enrollment: the id is in use.
     fs::rename(
         site.path("devices/00000000000000d1.helper"),
         site.path("d1.helper"),
@@ -291,7 +291,7 @@ fn enrolments_that_did_not_end_are_no_dead_end() {
     assert_eq!(count(), 2);
 }
 
-/// Answers every challenge with bits of which 62 % are one, 2 % of them noise.
+/// Responds to every challenge with bits of which 62 % are one, 2 % of them noise.
 const BIASED_PUF: &str = r#"#!/bin/sh
 read challenge bits
 awk -v seed="$((0x${challenge%????????????}))" -v noise="$(date +%N | sed 's/^0*//')" -v digits="$(((bits + 7) / 8 * 2))" '
@@ -315,12 +315,12 @@ fn a_puf_with_too_little_entropy_is_refused() {
             "device enroll command --mode pool --rows 2 --out devices {registry} -- ./biased-puf"
         ))
         .refused(4);
-    assert!(error.contains("bits of min-entropy, 143 are needed"), "{error}");
+    assert!(error.contains("bits of min-entropy, 143 are required"), "{error}");
     assert_eq!(site.on_registry("device list --json").ok(), "");
     assert_eq!(fs::read_dir(site.path("devices")).unwrap().count(), 0);
 }
 
-/// As a factory does, with a device that is named too: of the chips that follow from a seed, one in two thousand is too biased.
+/// In a factory, and with a named device: of the chips of a seed, one in two thousand is too biased.
 #[test]
 fn another_chip_takes_the_place_of_one_that_is_refused() {
     use linewarden_agent::source::{FleetSeed, SimulatedPuf};
@@ -335,7 +335,7 @@ fn another_chip_takes_the_place_of_one_that_is_refused() {
             .unwrap();
         chip.read(Challenge::Pool([3; 8]), 4096).unwrap().count_ones()
     };
-    // Of one chain every other is; this one's chips are clearly so, and clearly not.
+    // Half of the chips of this seed are too biased, by a clear margin.
     let device = (1..).find(|device| ones(*device, 0) > 2600 && ones(*device, 1).abs_diff(2048) < 60);
     let device = DeviceId(device.unwrap());
     let site = Site::new();
@@ -344,27 +344,29 @@ fn another_chip_takes_the_place_of_one_that_is_refused() {
     let words = format!(
         "device enroll simulated --device {device} --model arbiter --rows 2 --out devices --seed-file fleet.seed"
     );
-    let said = site.on_registry(&words).ok();
-    assert!(said.contains("refused: 1 chip,"), "{said}");
+    let output = site.on_registry(&words).ok();
+    assert!(output.contains("1 chip"), "{output}");
     let config = fs::read_to_string(site.path(&format!("devices/{device}.toml"))).unwrap();
     assert!(config.contains("chip = 1\n"), "{config}");
-    // The device has this chip, and keeps its configuration.
-    let said = site.on_registry(&format!("{words} --replace")).ok();
-    assert!(!said.contains("refused"), "{said}");
+    // The device keeps its configuration with the new chip.
+    let output = site.on_registry(&format!("{words} --replace")).ok();
+    assert!(!output.contains("refused"), "{output}");
 }
 
-/// A PUF with too few cells, and one that is stuck.
+/// A PUF with too few cells, and a PUF with stuck cells.
 #[test]
-fn a_puf_that_is_unfit_is_refused_for_safety() {
+fn an_unsuitable_puf_is_rejected() {
     let site = Site::new();
     let registry = "--registry fleet.registry --key-file master.key";
-    let enrol = |words: &str| {
+    let enroll = |words: &str| {
         site.run(&format!("device enroll {words} --out devices {registry}"))
             .refused(4)
     };
     for cells in ["64", "1000"] {
-        let error = enrol(&format!("simulated --model sram --cells {cells}"));
-        assert!(error.contains("cells") || error.contains("bits"), "{error}");
+        let error = enroll(&format!("simulated --model sram --cells {cells}"));
+        // So few noisy cells may also give the same readout twice.
+        let causes = ["cells", "bits", "identical"];
+        assert!(causes.iter().any(|cause| error.contains(cause)), "{error}");
     }
     site.write(
         "stuck",
@@ -384,10 +386,10 @@ fn readouts_of_a_weak_puf_are_enrolled_in_key_mode() {
     write_dumps(&site.path("dumps"), 5);
     site.on_registry("device enroll readouts dumps --device d7 --out devices")
         .ok();
-    let shown = json(&site.on_registry("device show d7 --json").ok());
-    assert_eq!(shown["mode"], "key");
+    let device = json(&site.on_registry("device show d7 --json").ok());
+    assert_eq!(device["mode"], "key");
     let report = site
-        .run("puf report dumps --svg report.svg --enrolment-readouts 3")
+        .run("puf report dumps --svg report.svg --enrollment-readouts 3")
         .ok();
     assert!(
         report.contains("uniformity") || report.contains("ones"),
@@ -398,7 +400,7 @@ fn readouts_of_a_weak_puf_are_enrolled_in_key_mode() {
             .unwrap()
             .contains("<svg")
     );
-    assert!(json(&site.run("puf report dumps --enrolment-readouts 3 --json").ok())["devices"].is_array());
+    assert!(json(&site.run("puf report dumps --enrollment-readouts 3 --json").ok())["devices"].is_array());
     let error = site.run("puf report nothing").refused(2);
     assert!(error.contains("nothing"), "{error}");
 }
@@ -413,13 +415,13 @@ fn write_dumps(directory: &Path, count: u64) {
         let mut chip = model
             .build(&FleetSeed::from_bytes([4; 32]), DeviceId(1), index)
             .unwrap();
-        let bits = chip.read(Challenge::Whole, 32_768).unwrap();
+        let bits = chip.read(Challenge::PowerUp, 32_768).unwrap();
         fs::write(directory.join(format!("readout-{index}.bin")), bits.to_bytes()).unwrap();
     }
 }
 
 #[test]
-fn a_broken_dump_is_told_with_file_line_and_field_and_nothing_is_imported() {
+fn a_broken_dump_is_reported_with_file_line_and_field_and_nothing_is_imported() {
     let site = Site::new();
     site.on_registry("device enroll simulated --count 2 --rows 1 --out devices")
         .ok();
@@ -434,7 +436,7 @@ fn a_broken_dump_is_told_with_file_line_and_field_and_nothing_is_imported() {
         (
             "\"active\"",
             "\"alive\"",
-            "broken.jsonl, line 2: the fields of its status",
+            "broken.jsonl, line 2: the fields for status",
         ),
         (
             "\"idx_floor\":0",
@@ -458,7 +460,7 @@ fn a_broken_dump_is_told_with_file_line_and_field_and_nothing_is_imported() {
 }
 
 #[test]
-fn completions_are_there_for_every_shell() {
+fn every_shell_has_completions() {
     let site = Site::empty();
     for shell in ["bash", "zsh", "fish"] {
         let script = site.run(&format!("completions {shell}")).ok();
@@ -474,25 +476,25 @@ fn completions_are_there_for_every_shell() {
 fn every_command_has_help_with_examples() {
     let site = Site::empty();
     let mut commands = vec![String::new()];
-    let mut judged = 0;
+    let mut checked = 0;
     while let Some(command) = commands.pop() {
         let help = site.run(&format!("{command} --help")).ok();
         assert!(help.contains("Examples:"), "{command}: {help}");
-        assert!(!help.contains('\u{1b}'), "{command}: colours without a terminal");
-        judge_lines(&command, &help);
+        assert!(!help.contains('\u{1b}'), "{command}: colors without a terminal");
+        check_lines(&command, &help);
         let below = help.lines().skip_while(|line| *line != "Commands:").skip(1);
         let below = below.take_while(|line| !line.is_empty());
         // The name alone is indented by two.
         let names = below.filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
         let names = names.filter(|name| !name.is_empty() && *name != "help");
         commands.extend(names.map(|name| format!("{command} {name}").trim().to_owned()));
-        judged += 1;
+        checked += 1;
     }
-    assert!(judged > 40, "{judged} commands");
+    assert!(checked > 40, "{checked} commands");
 }
 
-/// Running text fills its lines, and what is to be copied stands on one line, or says that it goes on.
-fn judge_lines(command: &str, help: &str) {
+/// Prose fills its lines; a command is on one line, or its lines end with a continuation mark.
+fn check_lines(command: &str, help: &str) {
     const COLUMNS: usize = 100;
     let lines: Vec<&str> = help.lines().collect();
     for pair in lines.windows(2) {
@@ -503,21 +505,21 @@ fn judge_lines(command: &str, help: &str) {
         }
     }
     let examples = lines.iter().skip_while(|line| **line != "Examples:").skip(1);
-    let mut goes_on = false;
+    let mut continues = false;
     for line in examples.take_while(|line| !line.is_empty()) {
-        assert!(goes_on || line.starts_with("  linewarden"), "{command}: {line}");
+        assert!(continues || line.starts_with("  linewarden"), "{command}: {line}");
         assert!(line.chars().count() <= COLUMNS, "{command}: {line}");
-        goes_on = line.ends_with('\\');
+        continues = line.ends_with('\\');
     }
 }
 
 #[test]
-fn nothing_is_coloured_without_a_terminal_and_a_closed_pipe_is_no_failure() {
+fn output_without_a_terminal_has_no_color_and_a_closed_pipe_is_no_failure() {
     let site = Site::new();
     let error = site.run("serve --config none.toml").refused(2);
     assert!(!error.contains('\u{1b}'), "{error}");
-    let coloured = site.run("serve --config none.toml --color always").refused(2);
-    assert!(coloured.contains('\u{1b}'), "{coloured}");
+    let colored = site.run("serve --config none.toml --color always").refused(2);
+    assert!(colored.contains('\u{1b}'), "{colored}");
     let program = env!("CARGO_BIN_EXE_linewarden");
     let status = Command::new("/bin/bash")
         .args([
@@ -535,9 +537,9 @@ fn nothing_is_coloured_without_a_terminal_and_a_closed_pipe_is_no_failure() {
     );
 }
 
-/// What a command does, and how it ends, does not depend on whether somebody reads what it prints.
+/// The result of a command does not depend on a reader of its output.
 #[test]
-fn a_reader_that_goes_away_stops_no_work_and_hides_no_failure() {
+fn a_closed_reader_stops_no_work_and_hides_no_failure() {
     let site = Site::new();
     site.on_registry("device enroll simulated --count 3 --rows 2 --out devices")
         .ok();
@@ -563,30 +565,29 @@ fn a_reader_that_goes_away_stops_no_work_and_hides_no_failure() {
     assert_eq!(run_unread("device show 00000000000000ff"), 2, "no such device");
 }
 
-/// Every command line in the documents' shell blocks: with `--help` behind it, it is parsed and nothing is done.
+/// Every command line in the documents' shell blocks is valid: with `--help` appended, it is parsed and not run.
 #[test]
 fn the_command_lines_in_the_documents_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut files = vec![root.join("README.md")];
-    files.extend(
-        fs::read_dir(root.join("docs"))
-            .unwrap()
-            .map(|entry| entry.unwrap().path()),
-    );
+    for directory in ["docs", "docs/operations"] {
+        let entries = fs::read_dir(root.join(directory)).unwrap();
+        files.extend(entries.map(|entry| entry.unwrap().path()));
+    }
     let mut seen = 0;
     for file in files
         .iter()
         .filter(|file| file.extension().is_some_and(|end| end == "md"))
     {
         for line in shell_lines(&fs::read_to_string(file).unwrap()) {
-            // `lw` is the same as the service's user.
+            // `lw` runs `linewarden` as the service's user.
             let Some(command) = line
                 .strip_prefix("linewarden ")
                 .or_else(|| line.strip_prefix("lw "))
             else {
                 continue;
             };
-            // What the shell takes: comments, redirections, the quotes round a word, the end of a line that goes on.
+            // Shell syntax: comments, redirections, quotes round a word, continued lines.
             let command = command.split(['#', '>', '\\']).next().unwrap();
             let words: Vec<String> = command
                 .split_whitespace()
@@ -604,6 +605,7 @@ fn the_command_lines_in_the_documents_exist() {
 fn shell_lines(text: &str) -> Vec<&str> {
     let mut inside = false;
     text.lines()
+        .map(str::trim_start)
         .filter(|line| {
             inside = if line.starts_with("```") {
                 *line == "```sh"
@@ -615,12 +617,12 @@ fn shell_lines(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// A size that no memory has is told, by whatever source it is asked of.
+/// A size beyond all memory is rejected, for every source.
 #[test]
 fn sizes_beyond_all_bounds_are_refused() {
     let site = Site::new();
-    let said = site.run(&format!("serve --config gateway.toml --every {}", u64::MAX));
-    assert!(said.code == 2 && said.err.contains("86400"), "{}", said.err);
+    let output = site.run(&format!("serve --config gateway.toml --every {}", u64::MAX));
+    assert!(output.code == 2 && output.err.contains("86400"), "{}", output.err);
     for words in [
         "device enroll command --mode key --out devices -- /bin/true",
         "device enroll simulated --model sram --out devices",
@@ -630,20 +632,20 @@ fn sizes_beyond_all_bounds_are_refused() {
             "{before} --cells {} --registry fleet.registry --key-file master.key --out{after}",
             u64::MAX
         );
-        let said = site.run(&words);
+        let output = site.run(&words);
         assert!(
-            matches!(said.code, 1 | 2) && !said.err.contains("panicked"),
+            matches!(output.code, 1 | 2) && !output.err.contains("panicked"),
             "{}",
-            said.err
+            output.err
         );
     }
 }
 
-/// Names and files hold what others wrote: nothing of it steers the terminal.
+/// Names and files may contain control characters of others: none reaches the terminal.
 #[test]
-fn nothing_that_steers_a_terminal_is_printed() {
+fn no_terminal_control_sequence_is_printed() {
     let site = Site::new();
-    let enrol = |name: &str| {
+    let enroll = |name: &str| {
         site.run_words(&[
             "device",
             "enroll",
@@ -660,12 +662,12 @@ fn nothing_that_steers_a_terminal_is_printed() {
             "master.key",
         ])
     };
-    let error = enrol("red \u{1b}[31m").refused(1);
+    let error = enroll("red \u{1b}[31m").refused(1);
     assert!(
         error.contains("control character") && !error.contains('\u{1b}'),
         "{error}"
     );
-    enrol("left \u{202e} right").ok();
+    enroll("left \u{202e} right").ok();
     let list = site.on_registry("device list").ok();
     assert!(list.contains("left \\u{202e} right"), "{list}");
     site.write("steer.jsonl", "{\"\\u001b]0;x\\u0007\":1}\n");

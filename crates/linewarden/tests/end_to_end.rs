@@ -33,7 +33,7 @@ use support::{Namespace, PROGRAM, Process, free_udp_port};
 /// Where the processes run.
 struct Place<'a> {
     directory: &'a Path,
-    /// What goes before each command, to enter a network namespace.
+    /// Command prefix that enters a network namespace.
     wrapper: Vec<String>,
 }
 
@@ -60,14 +60,14 @@ impl Place<'_> {
     }
 }
 
-/// The whole story on one data plane: two devices renew their leases, one is revoked, everything is stopped.
-fn story(place: &Place<'_>, dataplane: &str) {
+/// The scenario on one data plane: two devices renew their sessions, one is revoked, all processes are stopped.
+fn scenario(place: &Place<'_>, dataplane: &str) {
     let port = free_udp_port();
     std::fs::write(
         place.directory.join("gateway.toml"),
         format!(
             "[gateway]\nid = 5\ndataplane = \"{dataplane}\"\ninterfaces = [\"lo\"]\naddresses = [\"127.0.0.1\", \"::1\"]\n\
-             port = {port}\nlease_s = 2\nslots = 100\nthreads = 1\n\
+             port = {port}\nsession_lifetime_s = 2\nslots = 100\nthreads = 1\n\
              [registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n"
         ),
     )
@@ -79,7 +79,7 @@ fn story(place: &Place<'_>, dataplane: &str) {
     let loaded = gateway.wait_for("loaded fleet", |line| {
         line["event"] == "status" && line["loaded"] == true
     });
-    assert_eq!(loaded["devices"], 0, "nobody has proved anything yet");
+    assert_eq!(loaded["devices"], 0, "no device has authenticated yet");
 
     // Addresses of their own: no two live sessions may share one.
     let agent = |id: &str, address: &str| {
@@ -97,41 +97,45 @@ fn story(place: &Place<'_>, dataplane: &str) {
         let sessions = process.events("authenticated");
         sessions
             .iter()
-            .map(|line| line["idx"].as_u64().unwrap())
+            .map(|line| line["row"].as_u64().unwrap())
             .collect()
     };
-    assert_eq!(rows(&lost), [0, 1, 2], "renewed in time, each with the next row");
-    assert!(lost.events("expired").is_empty() && kept.events("expired").is_empty());
+    assert_eq!(
+        rows(&lost),
+        [0, 1, 2],
+        "renewed in time, each session with the next row"
+    );
+    assert!(lost.events("session_expired").is_empty() && kept.events("session_expired").is_empty());
 
     place.run("device revoke d1 --reason lost --config gateway.toml");
     gateway.wait_for("revocation", |line| line["revoked"] == 1);
     gateway.wait_for("refused packets", |line| {
         line["counters"]["drop_revoked"].as_u64() > Some(0)
     });
-    lost.event("expired");
+    lost.event("session_expired");
     kept.event("authenticated");
 
     lost.terminate();
     assert_eq!(kept.terminate().last().unwrap()["event"], "stopped");
-    let told = gateway.terminate();
-    let last = told.last().unwrap();
+    let lines = gateway.terminate();
+    let last = lines.last().unwrap();
     assert_eq!(last["event"], "stopped");
     assert!(last["counters"]["reply_ack"].as_u64() >= Some(6), "{last}");
     assert_eq!(last["counters"]["drop_tag"], Value::Null, "{last}");
 }
 
 #[test]
-fn a_device_keeps_its_lease_until_it_is_revoked_on_host() {
+fn a_device_keeps_its_session_until_it_is_revoked_on_host() {
     let directory = tempfile::tempdir().unwrap();
     let place = Place {
         directory: directory.path(),
         wrapper: Vec::new(),
     };
-    story(&place, "host");
+    scenario(&place, "host");
 }
 
-/// Runs a story in a network namespace of its own, if this user may have one.
-fn in_private_namespace(story: impl Fn(&Place<'_>)) {
+/// Runs a scenario in a private network namespace, if the user has the privilege.
+fn in_private_namespace(scenario: impl Fn(&Place<'_>)) {
     let Some(namespace) = Namespace::new() else {
         println!("SKIPPED: no root, or no unshare and ip: the xdp data plane was not run");
         return;
@@ -141,16 +145,16 @@ fn in_private_namespace(story: impl Fn(&Place<'_>)) {
         directory: directory.path(),
         wrapper: namespace.wrapper(),
     };
-    story(&place);
+    scenario(&place);
 }
 
 #[test]
-fn a_device_keeps_its_lease_until_it_is_revoked_on_xdp() {
-    in_private_namespace(|place| story(place, "xdp"));
+fn a_device_keeps_its_session_until_it_is_revoked_on_xdp() {
+    in_private_namespace(|place| scenario(place, "xdp"));
 }
 
 #[test]
-fn without_privileges_xdp_says_what_it_needs_and_what_works() {
+fn the_error_of_xdp_without_privileges_names_capabilities_and_alternatives() {
     if !nix::unistd::geteuid().is_root() {
         println!(
             "SKIPPED: no root, so there is no privilege to drop; the message is that of every xdp start"

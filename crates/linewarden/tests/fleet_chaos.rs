@@ -1,10 +1,10 @@
-//! Three gateways, two controllers, PostgreSQL and nats-server as processes in network namespaces, under the load of devices that go
-//! from gateway to gateway: each process is killed in turn and started again, and the network is parted and healed.
+//! Three gateways, two controllers, PostgreSQL and nats-server as processes in network namespaces, under the load of devices that roam
+//! between gateways: each process is killed in turn and restarted, and the network is partitioned and reconnected.
 //!
-//! What must hold, by what devices receive and by what gateways and registry have written down: no row is accepted twice, whoever
-//! accepts it; no row is at two gateways; whoever may authenticates at every gateway that reaches a controller, and at one that
-//! reaches none with rows below its marks; who is revoked gets nothing from a gateway once that knows, and from one that is cut
-//! off not after its lease; every event is published once, in order.
+//! Invariants, checked in the messages of devices and in the records of gateways and registry: no row is accepted twice, by any
+//! gateway; no row is leased to two gateways; a permitted device authenticates at every gateway that reaches a controller, and at a
+//! gateway without a controller while rows below its marks remain; a revoked device gets no session from a gateway that knows of the
+//! revocation, nor from a disconnected gateway after its offline limit; every event is published once, in order.
 //!
 //! `LINEWARDEN_CHAOS_SEED` replays a schedule; the order of packets is the machine's.
 #![allow(
@@ -34,7 +34,7 @@ use rand::seq::SliceRandom as _;
 use chaos::{Chaos, Fault};
 
 #[test]
-fn whatever_is_killed_or_cut_off_rows_are_spent_once_and_nobody_is_turned_away() {
+fn rows_are_used_once_and_devices_authenticate_during_crashes_and_partitions() {
     let seed: u64 = std::env::var("LINEWARDEN_CHAOS_SEED").map_or_else(
         |_| getrandom::u64().unwrap(),
         |text| text.parse().expect("LINEWARDEN_CHAOS_SEED is a number"),
@@ -50,7 +50,7 @@ fn whatever_is_killed_or_cut_off_rows_are_spent_once_and_nobody_is_turned_away()
     let mut faults = Fault::all();
     faults.shuffle(&mut chaos.field.rng);
     for fault in faults {
-        chaos.suffer(fault);
+        chaos.inject(fault);
     }
     chaos.finish();
 }

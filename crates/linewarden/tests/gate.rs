@@ -1,4 +1,4 @@
-//! An open or sealed gate when its gateway ends: killed, told to, started again, released. The devices' side is the loopback
+//! An open or sealed gate when its gateway ends: killed, terminated, restarted, released. The devices' side is the loopback
 //! interface of a network namespace of the test's own.
 #![allow(
     clippy::unwrap_used,
@@ -90,15 +90,15 @@ impl Site {
         Gateway(child)
     }
 
-    /// Whether something filters what leaves.
+    /// Whether an egress filter of linewarden is attached.
     fn is_filtered(&self) -> bool {
         let words = ["filter", "show", "dev", "lo", "egress"];
         let show = || Command::new("tc").args(words).output().unwrap();
-        let shown = self.namespace.run(show).unwrap();
-        String::from_utf8(shown.stdout).unwrap().contains("linewarden")
+        let filters = self.namespace.run(show).unwrap();
+        String::from_utf8(filters.stdout).unwrap().contains("linewarden")
     }
 
-    /// Whether a datagram of somebody without a session arrives.
+    /// Whether a datagram without a session arrives.
     fn passes(&self) -> bool {
         let to = self.service.local_addr().unwrap();
         let sender = self
@@ -171,7 +171,7 @@ fn skipped() -> bool {
 }
 
 #[test]
-fn a_gate_stays_shut_when_its_gateway_is_gone_until_it_is_released() {
+fn a_gate_stays_closed_without_its_gateway_until_it_is_released() {
     if skipped() {
         return;
     }
@@ -181,7 +181,7 @@ fn a_gate_stays_shut_when_its_gateway_is_gone_until_it_is_released() {
         directory.path(),
         &format!("pin_directory = \"{}/gates\"", filesystem.0.display()),
     );
-    assert!(site.passes(), "nobody is there yet");
+    assert!(site.passes(), "no gate before the start");
 
     let gateway = site.serve();
     assert!(!site.passes());
@@ -196,7 +196,7 @@ fn a_gate_stays_shut_when_its_gateway_is_gone_until_it_is_released() {
     assert!(!site.passes(), "killed");
 
     let gateway = site.serve();
-    assert!(!site.passes(), "the next one has taken its place");
+    assert!(!site.passes(), "the next gate has replaced it");
     gateway.end(Signal::SIGTERM);
     assert!(!site.passes(), "stopped");
 
@@ -213,21 +213,21 @@ fn a_gate_stays_shut_when_its_gateway_is_gone_until_it_is_released() {
 }
 
 #[test]
-fn a_gate_opens_with_the_end_of_its_gateway_if_that_is_wanted() {
+fn a_gate_opens_at_the_end_of_its_gateway_if_configured() {
     if skipped() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let site = site(directory.path(), "when_gone = \"open\"");
+    let site = site(directory.path(), "gate_on_exit = \"open\"");
     let gateway = site.serve();
     assert!(!site.passes());
     gateway.end(Signal::SIGKILL);
     assert!(site.passes());
 }
 
-/// A sealed gate has a filter on the way out besides, which is no link: it stays and goes all the same.
+/// A sealed gate also has an egress filter, which is not a link: the filter stays and is removed with the gate.
 #[test]
-fn a_sealed_gate_stays_shut_both_ways_until_it_is_released() {
+fn a_sealed_gate_stays_closed_in_both_directions_until_it_is_released() {
     if skipped() {
         return;
     }
@@ -241,7 +241,7 @@ fn a_sealed_gate_stays_shut_both_ways_until_it_is_released() {
         gateway.end(signal);
         assert!(!site.passes() && site.is_filtered(), "{signal}");
     }
-    // An open gate in its place takes the filter off.
+    // An open gate in its place removes the filter.
     let path = directory.path().join("gateway.toml");
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, text.replace("sealed", "open")).unwrap();
@@ -254,34 +254,34 @@ fn a_sealed_gate_stays_shut_both_ways_until_it_is_released() {
 }
 
 #[test]
-fn a_sealed_gate_opens_with_the_end_of_its_gateway_if_that_is_wanted() {
+fn a_sealed_gate_opens_at_the_end_of_its_gateway_if_configured() {
     if skipped() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let site = site_of("sealed", directory.path(), "when_gone = \"open\"");
+    let site = site_of("sealed", directory.path(), "gate_on_exit = \"open\"");
     let gateway = site.serve();
     assert!(!site.passes());
     gateway.end(Signal::SIGTERM);
     assert!(site.passes() && !site.is_filtered());
     let gateway = site.serve();
     gateway.end(Signal::SIGKILL);
-    assert!(site.is_filtered(), "nobody has taken it off");
-    // Until nobody has renewed the freshness value for 16 s.
+    assert!(site.is_filtered(), "no process has removed the filter");
+    // Until the freshness value was not renewed for 16 s.
     let until = Instant::now() + Duration::from_secs(60);
     while !site.passes() {
         assert!(Instant::now() < until);
     }
     let gateway = site.serve();
-    assert!(!site.passes(), "the next one takes its place");
+    assert!(!site.passes(), "the next gate replaces it");
     gateway.end(Signal::SIGTERM);
     assert!(site.passes() && !site.is_filtered());
 }
 
-/// A gate that another configuration would not take the place of: the check and the start say whose it is and what to do,
-/// and the release works with the configuration as it is now.
+/// A gate that the new configuration does not replace: the check and the start report its gateway and the remedy,
+/// and the release works with the present configuration.
 #[test]
-fn a_gate_that_was_left_shut_is_told_when_the_configuration_has_none() {
+fn a_closed_gate_is_reported_when_the_configuration_has_none() {
     if skipped() {
         return;
     }
@@ -294,7 +294,7 @@ fn a_gate_that_was_left_shut_is_told_when_the_configuration_has_none() {
     for (field, line) in [
         ("gate", "gate = \"off\""),
         ("dataplane", "gate = \"off\"\ndataplane = \"host\""),
-        ("when_gone", "gate = \"open\"\nwhen_gone = \"open\""),
+        ("gate_on_exit", "gate = \"open\"\ngate_on_exit = \"open\""),
     ] {
         let changed = text.replace("gate = \"open\"", line);
         std::fs::write(&path, &text).unwrap();
@@ -305,7 +305,7 @@ fn a_gate_that_was_left_shut_is_told_when_the_configuration_has_none() {
         gateway.end(Signal::SIGKILL);
         for words in ["check --machine gateway.toml", "serve --config gateway.toml"] {
             let error = site.refused(words);
-            let expected = format!("gateway.{field}: gateway 5's gate is still shut on lo");
+            let expected = format!("gateway.{field}: the gate that gateway 5 left is still on lo");
             assert!(
                 error.contains(&expected) && error.contains("serve --config gateway.toml --release"),
                 "{error}"
@@ -317,17 +317,17 @@ fn a_gate_that_was_left_shut_is_told_when_the_configuration_has_none() {
         assert_eq!(
             String::from_utf8(released.stderr).unwrap(),
             "",
-            "no word of libbpf's"
+            "no message of libbpf"
         );
         assert!(site.passes());
         assert!(site.run("check --machine gateway.toml").status.success());
-        let left = std::fs::read_dir(filesystem.0.join("gates")).unwrap().count();
-        assert_eq!(left, 0, "the release leaves nothing");
+        let gate_count = std::fs::read_dir(filesystem.0.join("gates")).unwrap().count();
+        assert_eq!(gate_count, 0, "the release leaves nothing");
     }
 }
 
 #[test]
-fn a_gate_of_another_gateway_whose_place_is_taken_is_told() {
+fn a_replaced_gate_of_another_gateway_is_reported() {
     if skipped() {
         return;
     }
@@ -347,11 +347,11 @@ fn a_gate_of_another_gateway_whose_place_is_taken_is_told() {
     std::fs::write(&path, text.replace("id = 5", "id = 6")).unwrap();
     let warned = warns();
     assert!(
-        warned.contains("gateway 5's gate is still shut on lo")
-            && warned.contains("gateway 6 takes its place"),
+        warned.contains("the gate that gateway 5 left is still on lo")
+            && warned.contains("gateway 6 replaces the gate"),
         "{warned}"
     );
-    // What gateway 5 has left in memory can be given up though gateway 6 has its interface by now.
+    // The memory of gateway 5 can be released although gateway 6 now has its interface.
     let memories = || {
         let entries = std::fs::read_dir(filesystem.0.join("gates")).unwrap();
         let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -365,7 +365,7 @@ fn a_gate_of_another_gateway_whose_place_is_taken_is_told() {
     assert_eq!(memories().len(), 2);
     std::fs::write(&path, &text).unwrap();
     let error = site.refused("serve --config gateway.toml --release");
-    assert!(error.contains("another gateway runs"), "{error}");
+    assert!(error.contains("another gateway uses this directory"), "{error}");
     assert_eq!(memories().len(), 1);
     assert_ne!(memories(), both, "gateway 6's is there");
     std::fs::write(&path, text.replace("id = 5", "id = 6")).unwrap();
@@ -373,9 +373,9 @@ fn a_gate_of_another_gateway_whose_place_is_taken_is_told() {
     assert_eq!(warns(), "", "gateway 6's by now");
 }
 
-/// A gateway that names no interface starts beside no shut gate either.
+/// A gateway without an interface does not start beside a closed gate either.
 #[test]
-fn a_gate_on_an_interface_that_is_not_named_is_told() {
+fn a_gate_on_an_interface_outside_the_configuration_is_reported() {
     if skipped() {
         return;
     }
@@ -393,8 +393,8 @@ fn a_gate_on_an_interface_that_is_not_named_is_told() {
     for words in ["check --machine gateway.toml", "serve --config gateway.toml"] {
         let error = site.refused(words);
         assert!(
-            error.contains("gateway.dataplane: gateway 5's gate is still shut on interface 1")
-                && error.contains("with a configuration that names it"),
+            error.contains("gateway.dataplane: the gate that gateway 5 left is still on interface 1")
+                && error.contains("where FILE names the interface in `interfaces`"),
             "{error}"
         );
     }
@@ -403,7 +403,7 @@ fn a_gate_on_an_interface_that_is_not_named_is_told() {
     assert!(site.passes());
 }
 
-/// What is sent back by XDP_TX into a veth is lost unless the other end has a program: the check warns, with the remedy.
+/// Frames that XDP_TX sends into a veth are lost unless the other end has a program: the check warns, with the remedy.
 #[test]
 fn veths_are_warned_of() {
     if skipped() {
@@ -431,9 +431,9 @@ fn veths_are_warned_of() {
         (
             lines[0],
             "gateway.interfaces: inner0 is a veth",
-            "GRO is not enough",
+            "GRO is not sufficient",
         ),
-        (lines[1], "gateway.forward_to: inner1 is a veth", "or GRO on"),
+        (lines[1], "gateway.forward_to: inner1 is a veth", "or GRO;"),
     ] {
         assert!(
             line.contains(starts) && line.contains(needs) && line.contains("xdpdrv obj pass.o"),
@@ -443,7 +443,7 @@ fn veths_are_warned_of() {
 }
 
 #[test]
-fn without_a_bpf_filesystem_it_says_what_to_do() {
+fn the_error_without_a_bpf_filesystem_names_the_remedy() {
     if skipped() {
         return;
     }
@@ -454,13 +454,13 @@ fn without_a_bpf_filesystem_it_says_what_to_do() {
     );
     let error = site.refused("serve --config gateway.toml");
     assert!(
-        error.contains("mount -t bpf -o mode=0700") && error.contains("when_gone"),
+        error.contains("mount -t bpf -o mode=0700") && error.contains("gate_on_exit"),
         "{error}"
     );
-    assert!(site.passes(), "and leaves nothing behind");
+    assert!(site.passes(), "the interface has no gate left");
 }
 
-/// Whoever may write where a gate is kept puts his own in its place, which the next start would take up.
+/// A user with write access to the pin directory could plant a gate that the next start would use.
 #[test]
 fn a_pin_directory_that_others_own_or_may_write_is_refused() {
     if skipped() {
@@ -477,39 +477,39 @@ fn a_pin_directory_that_others_own_or_may_write_is_refused() {
         std::os::unix::fs::chown(path, Some(uid), None).unwrap();
         std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
     };
-    let refused = |why: &str, chmod: &str| {
+    let refused = |cause: &str, chmod: &str| {
         for words in ["check --machine gateway.toml", "serve --config gateway.toml"] {
             let error = site.refused(words);
-            assert!(error.contains(why) && error.contains(chmod), "{words}: {error}");
+            assert!(error.contains(cause) && error.contains(chmod), "{words}: {error}");
         }
-        assert!(site.passes(), "and nothing is attached");
+        assert!(site.passes(), "no program is attached");
     };
-    // As `mount -t bpf bpf` makes it: everybody may add names, and the sticky bit does not hinder that.
+    // As `mount -t bpf bpf` creates it: all users can add names, in spite of the sticky bit.
     set(&filesystem.0, 0, 0o1777);
-    refused("has mode 1777", "mode=0700");
+    refused("with mode 1777", "mode=0700");
     set(&filesystem.0, 0, 0o700);
     std::fs::create_dir(&gates).unwrap();
     set(&gates, 1234, 0o700);
-    refused("belongs to user 1234", "chown root");
+    refused("user 1234 owns it", "chown root");
     for mode in [0o770, 0o702] {
         set(&gates, 0, mode);
-        refused(&format!("has mode {mode:04o}"), "chmod go-w");
+        refused(&format!("with mode {mode:04o}"), "chmod go-w");
     }
-    // Root has given all of it to one user, as the package does.
+    // Root has made one user the owner of the directory, as the package does.
     set(&filesystem.0, 1234, 0o700);
     set(&gates, 1234, 0o700);
     assert!(site.run("check --machine gateway.toml").status.success());
     site.serve().end(Signal::SIGKILL);
-    assert!(!site.passes(), "the gate stays shut");
-    // Nothing that is removed is run or trusted: a directory that others may write is released, too.
+    assert!(!site.passes(), "the gate stays closed");
+    // Removed objects are neither run nor trusted: a directory that others may write is released, too.
     set(&filesystem.0, 1234, 0o1777);
     let error = site.refused("serve --config gateway.toml");
-    assert!(error.contains("has mode 1777"), "{error}");
+    assert!(error.contains("with mode 1777"), "{error}");
     let released = site.run("serve --config gateway.toml --release");
     assert!(released.status.success() && site.passes(), "{released:?}");
 }
 
-/// A configuration that was changed, or that another version wrote, must not keep a gate shut.
+/// A changed configuration, or one of another version, must not keep a gate closed.
 #[test]
 fn a_gate_is_released_by_a_configuration_that_cannot_start() {
     if skipped() {
@@ -528,29 +528,29 @@ fn a_gate_is_released_by_a_configuration_that_cannot_start() {
         .replace("[\"127.0.0.0/8\"]", "[]\nunknown = true")
         .replace("slots = 16", "slots = 0")
         .replace("[\"127.0.0.1\"]", &format!("[{}]", many.join(", ")))
-        .replace("[registry]", "[log]\nlevel = \"loud\"\n[nobody_s]")
+        .replace("[registry]", "[log]\nlevel = \"loud\"\n[unknown]")
         .replace("gate = \"open\"", "gate = 7");
     site.serve().end(Signal::SIGKILL);
-    assert!(!site.passes(), "the gate stays shut");
+    assert!(!site.passes(), "the gate stays closed");
     std::fs::write(&path, &wrong).unwrap();
     site.refused("serve --config gateway.toml");
     let released = site.run("serve --config gateway.toml --release");
     assert!(released.status.success() && site.passes(), "{released:?}");
-    // What it needs is not guessed.
+    // The release does not guess a missing setting.
     for (needed, instead) in [("id = 5\n", ""), ("interfaces = [\"lo\"]", "interfaces = 1")] {
         std::fs::write(&path, wrong.replace(needed, instead)).unwrap();
         site.refused("serve --config gateway.toml --release");
     }
 }
 
-/// A default that admits every address would check nothing.
+/// A default that admits every address would disable the source check.
 #[test]
-fn an_interface_without_a_subnet_wants_the_devices_prefixes() {
+fn an_interface_without_a_subnet_requires_device_prefixes() {
     if skipped() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let site = site(directory.path(), "when_gone = \"open\"");
+    let site = site(directory.path(), "gate_on_exit = \"open\"");
     for words in [
         "link add port0 type veth peer name port1",
         "link add bridge0 type bridge",
@@ -568,14 +568,14 @@ fn an_interface_without_a_subnet_wants_the_devices_prefixes() {
     std::fs::write(&path, &text).unwrap();
     let missing = |words: &str| {
         let error = site.refused(words);
-        let is_told = error.contains("device_prefixes is missing: interface port0");
+        let is_reported = error.contains("device_prefixes is missing: interface port0");
         assert!(
-            is_told && error.contains("device_prefixes = [\"192.0.2.0/24\""),
+            is_reported && error.contains("device_prefixes = [\"192.0.2.0/24\""),
             "{error}"
         );
     };
     missing("check --machine gateway.toml");
-    // No other host has room there.
+    // The subnet has no room for another host.
     site.ip("address add 10.9.0.1/32 dev bridge0");
     site.ip("address add 10.9.0.2/32 dev port0");
     missing("check --machine gateway.toml");
@@ -610,7 +610,7 @@ fn a_gateway_starts_before_its_interface_has_an_address_and_follows_it() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let site = site(directory.path(), "when_gone = \"open\"");
+    let site = site(directory.path(), "gate_on_exit = \"open\"");
     site.ip("link add port0 type veth peer name port1");
     let path = directory.path().join("gateway.toml");
     let text = std::fs::read_to_string(&path).unwrap();
@@ -653,7 +653,7 @@ fn an_interface_with_jumbo_frames_is_served_by_an_open_gate() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let site = site(directory.path(), "when_gone = \"open\"");
+    let site = site(directory.path(), "gate_on_exit = \"open\"");
     site.ip("link add port0 mtu 9000 type veth peer name port1 mtu 9000");
     let path = directory.path().join("gateway.toml");
     let text = std::fs::read_to_string(&path).unwrap();
@@ -672,7 +672,7 @@ fn an_interface_that_goes_away_ends_the_gateway() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let site = site(directory.path(), "when_gone = \"open\"");
+    let site = site(directory.path(), "gate_on_exit = \"open\"");
     site.ip("link add gone0 type veth peer name gone1");
     let path = directory.path().join("gateway.toml");
     let text = std::fs::read_to_string(&path).unwrap();
@@ -682,9 +682,9 @@ fn an_interface_that_goes_away_ends_the_gateway() {
     assert_eq!(gateway.0.wait().unwrap().code(), Some(1));
 }
 
-/// An interface that was taken out of the configuration goes on with its old program: the start says so.
+/// An interface that was removed from the configuration keeps its old program: the start reports it.
 #[test]
-fn an_interface_that_is_named_no_more_is_told() {
+fn an_interface_removed_from_the_configuration_is_reported() {
     if skipped() {
         return;
     }
@@ -705,10 +705,11 @@ fn an_interface_that_is_named_no_more_is_told() {
     let mut command = site.command("serve --config gateway.toml --json");
     let command = command.stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = site.namespace.run(|| command.spawn().unwrap()).unwrap();
-    let told = BufReader::new(child.stderr.take().unwrap()).lines();
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let gateway = Gateway(child);
     assert!(
-        told.map(Result::unwrap)
+        lines
+            .map(Result::unwrap)
             .any(|line| line.contains("not in the configuration"))
     );
     drop(gateway);

@@ -1,5 +1,5 @@
-//! Evidence in the packets of an `xdp` gateway: from a device through the open gate to a service, whose side judges it by what the
-//! gateway has signed. Each is in a network namespace of its own.
+//! Evidence in the packets of an `xdp` gateway: from a device through the open gate to a service, which appraises the evidence with
+//! the gateway's signed statement. Each party is in its own network namespace.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use linewarden_evidence::inband::{
-    Appraiser, Content, MasterKey, PacketEvidence, Refused, Tagged, read_option,
+    Appraiser, Content, DefaultContent, MasterKey, PacketEvidence, PacketEvidenceError, read_option,
 };
 use linewarden_evidence::keys::PublicKey;
 use linewarden_evidence::state::Snapshot;
@@ -29,11 +29,11 @@ use linewarden_lab::packet_socket::{Options, PacketSocket};
 use linewarden_lab::topology::{Lab, Topology};
 use linewarden_protocol::wire::LAP_PORT;
 use nix::sys::signal::Signal;
-use support::{PATIENCE, PROGRAM, Process, echoed, key_file, linewarden};
+use support::{PROGRAM, Process, TEST_TIMEOUT, echoed, key_file, linewarden};
 
 /// Where the service is.
 const PORT: u16 = 5683;
-/// More than fits into a few packets: a size that is too large is met again and again.
+/// More than a few packets: the stream meets the size limit repeatedly.
 const STREAM_BYTES: usize = 300_000;
 const PACKET_KEY: &str = "000102030405060708090a0b0c0d0e0f";
 
@@ -145,16 +145,16 @@ impl Site {
         }
     }
 
-    /// What the gateway signs that it runs.
+    /// The gateway's signed statement.
     fn statement(&self) -> Snapshot {
         let at = self.directory.path();
-        let words = "evidence ask --socket evidence.sock --out s.cose --inventory s.inventory --force";
+        let words = "evidence export --socket evidence.sock --out s.cose --inventory s.inventory --force";
         run(&self.lab.gateway, at, words);
         let statement = std::fs::read(at.join("s.cose")).unwrap();
         *verify_recorded(&statement, &self.key).unwrap().snapshot()
     }
 
-    /// The device's packets of IPv6 that have come to the service's side, as they came.
+    /// The device's IPv6 packets as received at the service's side.
     fn arrived(&mut self) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         self.seen.receive(usize::MAX, |received| {
@@ -166,24 +166,28 @@ impl Site {
         frames
     }
 
-    /// A datagram to the service and back, and what it carried on its way there.
-    fn carried(&mut self) -> Vec<Option<Tagged>> {
+    /// Sends a datagram to the service and back; returns the evidence that it carried to the service.
+    fn carried(&mut self) -> Vec<Option<DefaultContent>> {
         let device = socket(&self.lab.devices, DEVICE_HOST.v6, 0);
         self.arrived();
         echoed(&device, SocketAddr::new(SERVICE.v6.into(), PORT));
         let content = |frame: &Vec<u8>| match read_option(frame).unwrap()?.content {
             Content::Default(content) => Some(content),
-            Content::Classic { .. } => panic!("classic content was not asked for"),
+            Content::Classic { .. } => panic!("classic content was not requested"),
         };
         self.arrived().iter().map(content).collect()
     }
 
-    fn appraise(&mut self, frame: &[u8], known: &Snapshot) -> Result<PacketEvidence, Refused> {
-        let carried = read_option(frame).unwrap().expect("it carries evidence");
-        self.appraiser.appraise(&carried, &known.digests)
+    fn appraise(
+        &mut self,
+        frame: &[u8],
+        signed_state: &Snapshot,
+    ) -> Result<PacketEvidence, PacketEvidenceError> {
+        let carried = read_option(frame).unwrap().expect("the packet carries evidence");
+        self.appraiser.appraise(&carried, &signed_state.digests)
     }
 
-    /// Changes a setting by its map, as anybody with the privilege can.
+    /// Changes a setting in its map, as any privileged process can.
     fn change_settings(&self) {
         let directory = std::fs::read_dir(format!("/proc/{}/fdinfo", self.gateway.id())).unwrap();
         let map_id = |text: String| {
@@ -196,7 +200,7 @@ impl Site {
         let control = maps.into_iter().find(|map| map.name() == "control").unwrap();
         let key = 0u32.to_ne_bytes();
         let mut value = control.lookup(&key, MapFlags::ANY).unwrap().unwrap();
-        // The highest byte of the limit of NAKs, behind the lease and two numbers more.
+        // The highest byte of the NAK limit, behind the session lifetime and two more numbers.
         value[64 + 5 * 4 + 3] ^= 1;
         control.update(&key, &value, MapFlags::ANY).unwrap();
     }
@@ -213,33 +217,39 @@ fn skipped() -> bool {
 }
 
 #[test]
-fn what_a_service_gets_shows_what_the_gateway_runs() {
+fn a_service_receives_evidence_of_the_gateway() {
     if skipped() {
         return;
     }
     let mut site = Site::new();
-    let known = site.statement();
-    // Until the first measurement packets pass without.
-    let until = Instant::now() + PATIENCE;
+    let signed_state = site.statement();
+    // Until the first measurement packets pass without evidence.
+    let until = Instant::now() + TEST_TIMEOUT;
     while site.carried().iter().all(Option::is_none) {
-        assert!(Instant::now() < until, "nothing is carried");
+        assert!(Instant::now() < until, "no packet carries evidence");
     }
-    let shown = datagrams(&mut site, &known);
-    a_stream_finds_its_size(&mut site, &known);
+    let sequence = datagrams(&mut site, &signed_state);
+    a_stream_finds_its_size(&mut site, &signed_state);
 
-    // Behind the gateway's back: the next state shows it, by itself.
+    // A change outside the gateway: the next state shows it without a request.
     site.change_settings();
     let later = loop {
         let carried = site.carried();
-        let later = carried.iter().flatten().find(|carried| carried.sequence > shown);
+        let later = carried
+            .iter()
+            .flatten()
+            .find(|carried| carried.sequence > sequence);
         if let Some(later) = later {
             break *later;
         }
-        assert!(Instant::now() < until + PATIENCE, "nothing shows the change");
+        assert!(
+            Instant::now() < until + TEST_TIMEOUT,
+            "no packet shows the change"
+        );
     };
     let changed = site.statement();
     assert_eq!(changed.sequence, later.sequence);
-    assert_ne!(changed.digests.tables, known.digests.tables);
+    assert_ne!(changed.digests.tables, signed_state.digests.tables);
     assert_eq!(later.fields[16..32], changed.digests.tables.0[..16]);
     datagrams(&mut site, &changed);
     site.carried();
@@ -247,27 +257,27 @@ fn what_a_service_gets_shows_what_the_gateway_runs() {
     echoed(&device, SocketAddr::new(SERVICE.v6.into(), PORT));
     let frame = site.arrived().remove(0);
     assert!(matches!(
-        site.appraise(&frame, &known),
-        Err(Refused::Differs {
+        site.appraise(&frame, &signed_state),
+        Err(PacketEvidenceError::DigestMismatch {
             tables: true,
             program: false,
             ..
         })
     ));
 
-    // IPv4 carries nothing, and is counted.
+    // IPv4 packets carry no evidence, and are counted.
     let device = socket(&site.lab.devices, DEVICE_HOST.v4, 0);
     echoed(&device, SocketAddr::new(SERVICE.v4.into(), PORT));
     let line = site.gateway.wait_for("the counts", |line| {
-        line["in_packets"]["not_ipv6"].as_u64() >= Some(1)
+        line["packet_evidence"]["not_ipv6"].as_u64() >= Some(1)
     });
-    assert!(line["in_packets"]["stamped"].as_u64() > Some(100), "{line}");
-    // Some are a stack's own, that reports its groups behind a hop-by-hop header; a gate that took its own packets for forged
+    assert!(line["packet_evidence"]["stamped"].as_u64() > Some(100), "{line}");
+    // Some are group reports of a network stack, behind a hop-by-hop header; a gate that treated its own packets as forged
     // would have dropped the stream.
     let dropped = line["counters"]["drop_gate_extension"].as_u64();
     assert!(dropped < Some(10), "{line}");
 
-    // The gate goes on without its gateway, but shows nothing any more.
+    // The gate continues without its gateway, but sends no evidence.
     site.gateway.end_by(Signal::SIGKILL);
     let carried = site.carried();
     assert!(!carried.is_empty() && carried.iter().all(Option::is_none));
@@ -278,8 +288,8 @@ fn what_a_service_gets_shows_what_the_gateway_runs() {
     );
 }
 
-/// Every one of them carries the state that the gateway has signed; its number.
-fn datagrams(site: &mut Site, known: &Snapshot) -> linewarden_evidence::Sequence {
+/// Checks that every datagram carries the gateway's signed state; returns its sequence number.
+fn datagrams(site: &mut Site, signed_state: &Snapshot) -> linewarden_evidence::Sequence {
     let device = socket(&site.lab.devices, DEVICE_HOST.v6, 0);
     site.arrived();
     for _ in 0..10 {
@@ -288,21 +298,24 @@ fn datagrams(site: &mut Site, known: &Snapshot) -> linewarden_evidence::Sequence
     let frames = site.arrived();
     assert!(frames.len() >= 10);
     for frame in &frames {
-        let shown = site.appraise(frame, known).unwrap();
-        assert_eq!(shown.snapshot(), known);
-        assert!(matches!(site.appraise(frame, known), Err(Refused::Replayed(_))));
+        let evidence = site.appraise(frame, signed_state).unwrap();
+        assert_eq!(evidence.snapshot(), signed_state);
+        assert!(matches!(
+            site.appraise(frame, signed_state),
+            Err(PacketEvidenceError::Replayed(_))
+        ));
     }
-    known.sequence
+    signed_state.sequence
 }
 
-/// Segments that would not fit any more are told of, and the stream goes on with smaller ones: all of them with evidence.
-fn a_stream_finds_its_size(site: &mut Site, known: &Snapshot) {
+/// Segments that are too long are reported to the sender, and the stream continues with smaller ones, all with evidence.
+fn a_stream_finds_its_size(site: &mut Site, signed_state: &Snapshot) {
     let at = SocketAddr::new(SERVICE.v6.into(), PORT);
     let listener = site.lab.service.run(|| TcpListener::bind(at).unwrap()).unwrap();
     let receiver = std::thread::spawn(move || {
         let mut bytes = Vec::new();
         let (mut stream, _) = listener.accept().unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         stream.read_to_end(&mut bytes).unwrap();
         bytes
     });
@@ -310,25 +323,28 @@ fn a_stream_finds_its_size(site: &mut Site, known: &Snapshot) {
     let mut stream = site
         .lab
         .devices
-        .run(|| TcpStream::connect_timeout(&at, PATIENCE).unwrap())
+        .run(|| TcpStream::connect_timeout(&at, TEST_TIMEOUT).unwrap())
         .unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(TEST_TIMEOUT)).unwrap();
     let sent: Vec<u8> = (0..STREAM_BYTES).map(|at| (at / 7) as u8).collect();
     stream.write_all(&sent).unwrap();
     drop(stream);
-    assert!(receiver.join().unwrap() == sent, "another stream");
+    assert!(receiver.join().unwrap() == sent, "the received stream differs");
     let frames = site.arrived();
     for frame in &frames {
-        assert_eq!(site.appraise(frame, known).unwrap().snapshot(), known);
+        assert_eq!(
+            site.appraise(frame, signed_state).unwrap().snapshot(),
+            signed_state
+        );
     }
     let longest = frames.iter().map(Vec::len).max();
     assert_eq!(longest, Some(14 + 1500), "of {} packets", frames.len());
     site.gateway.wait_for_count("drop_too_big", 1);
 }
 
-/// What is asked for and cannot be is refused by field, before anything is touched.
+/// Unsupported settings are rejected by field, before any change.
 #[test]
-fn what_cannot_be_carried_is_refused() {
+fn payloads_that_do_not_fit_are_rejected() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
     let config = |gate: &str, evidence: &str| {
@@ -340,7 +356,7 @@ fn what_cannot_be_carried_is_refused() {
     let open = "gate = \"open\"";
     let key = "packet_key_file = \"p\"";
     let option = "in_packets = \"option\"";
-    for (gate, evidence, said) in [
+    for (gate, evidence, cause) in [
         (
             open,
             format!("in_packets = \"clone\"\n{key}"),
@@ -349,18 +365,18 @@ fn what_cannot_be_carried_is_refused() {
         (
             "",
             format!("{option}\n{key}"),
-            "evidence.in_packets: what passes without a gate",
+            "evidence.in_packets: without a gate",
         ),
         (open, option.to_owned(), "packet_key_file is missing"),
         (
             open,
             key.to_owned(),
-            "evidence.packet_key_file: packets carry nothing",
+            "evidence.packet_key_file: packets carry no evidence",
         ),
         (
             open,
             "packet_content = \"classic\"".to_owned(),
-            "evidence.packet_content: packets carry nothing",
+            "evidence.packet_content: packets carry no evidence",
         ),
         (open, format!("in_packets = \"header\"\n{key}"), "in_packets"),
     ] {
@@ -372,7 +388,7 @@ fn what_cannot_be_carried_is_refused() {
             .unwrap();
         let error = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{evidence}: {error}");
-        assert!(error.contains(said), "{error}");
+        assert!(error.contains(cause), "{error}");
     }
     for evidence in [
         format!("{option}\n{key}"),

@@ -21,14 +21,14 @@ use linewarden_registry::{MasterKey, Registry};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use support::device::Booted;
-use support::{PATIENCE, free_udp_port, linewarden};
+use support::{TEST_TIMEOUT, free_udp_port, linewarden};
 
 const KILLS: u32 = 40;
 const ROWS: u32 = 800;
 /// The gateway's default.
 const MARK_BLOCK: u32 = 4;
-/// What a kill may cost a device that came more than once in that life: its mark is moved further each time, and a row
-/// may be spent whose ACK was never sent.
+/// Rows that a kill may cost a device with several handshakes in one life of the gateway: each handshake moves the mark, and a row
+/// may be used whose ACK was never sent.
 const BUSY_LOSS: u32 = 14 + 1;
 
 /// A device with a socket of its own, and a record of what the gateway accepted from it.
@@ -36,7 +36,7 @@ struct Station {
     device: Booted,
     address: Ipv4Addr,
     socket: UdpSocket,
-    /// In which life of the gateway a row, in key mode a session, was accepted.
+    /// Life of the gateway in which a row, in key mode a session, was accepted.
     accepted: HashMap<(u32, [u8; 8]), u32>,
     /// Handshakes in this life.
     handshakes: u32,
@@ -63,14 +63,14 @@ impl Station {
             .begin(nonce, now_ms, |message| send(&self.socket, message));
     }
 
-    /// Takes all that has come and does what is due. `life` numbers the gateway's processes.
-    fn turn(&mut self, life: u32, now_ms: u64) {
+    /// Processes received messages and due timers. `life` numbers the gateway's processes.
+    fn poll(&mut self, life: u32, now_ms: u64) {
         let mut payload = [0u8; 128];
         loop {
             let length = match self.socket.recv(&mut payload) {
                 Ok(length) => length,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                // Nobody listens: the gateway is dead.
+                // No process listens: the gateway is dead.
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => continue,
                 Err(error) => panic!("{error}"),
             };
@@ -83,7 +83,7 @@ impl Station {
         self.device.poll(now_ms, |message| send(&self.socket, message));
     }
 
-    /// An ACK says that a row is spent, whoever asked for it: that may be said in one life of the gateway only.
+    /// An ACK proves that a row is used: only one process of the gateway may send it for a row.
     fn note(&mut self, payload: &[u8], life: u32) {
         let Ok(Message::Ack(ack)) = wire::parse(payload) else {
             return;
@@ -103,7 +103,7 @@ impl Station {
 }
 
 fn send(socket: &UdpSocket, message: &[u8; 64]) {
-    // What is lost is sent again.
+    // A lost message is sent again.
     let _ = socket.send(message);
 }
 
@@ -148,7 +148,7 @@ fn killed_at_any_moment_it_accepts_no_row_twice_and_empties_no_pool() {
     runtime.block_on(async {
         let registry = Registry::create(&path, &key).await.unwrap();
         for station in &stations {
-            registry.enrol(station.device.record()).await.unwrap();
+            registry.enroll(station.device.record()).await.unwrap();
         }
         registry.close().await;
     });
@@ -160,10 +160,10 @@ fn killed_at_any_moment_it_accepts_no_row_twice_and_empties_no_pool() {
         let mut gateway = serve(directory.path());
         let started = Instant::now();
         for station in &mut stations {
-            // Mostly it begins anew; else it goes on repeating what the dead one did not answer.
+            // In most cases it starts a new handshake; otherwise it continues to repeat the message without a reply.
             station.device.is_idle |= life == KILLS || rng.random_ratio(3, 4);
             station.handshakes = u32::from(!station.device.is_idle);
-            // What an eavesdropper has of earlier lives.
+            // An eavesdropper replays messages of earlier lives.
             for message in station.device.sent.iter().rev().take(3) {
                 let _ = station.socket.send(message);
             }
@@ -174,17 +174,17 @@ fn killed_at_any_moment_it_accepts_no_row_twice_and_empties_no_pool() {
             lost_max += if handshakes == 1 { MARK_BLOCK } else { BUSY_LOSS };
         }
         let before: Vec<u32> = stations.iter().map(|station| station.device.sessions).collect();
-        // From before it listens to long after every device has come.
+        // From before the gateway listens to long after every device has authenticated.
         let lives_ms = rng.random_range(0..700);
         loop {
             for station in &mut stations {
-                station.turn(life, now_ms());
+                station.poll(life, now_ms());
                 if station.device.is_idle && (is_last || station.handshakes < handshakes) {
                     station.begin(rng.random(), now_ms());
                 }
             }
             std::thread::sleep(Duration::from_micros(500));
-            let all_came = || {
+            let all_authenticated = || {
                 stations
                     .iter()
                     .zip(&before)
@@ -192,18 +192,18 @@ fn killed_at_any_moment_it_accepts_no_row_twice_and_empties_no_pool() {
             };
             match is_last {
                 false if started.elapsed() > Duration::from_millis(lives_ms) => break,
-                true if all_came() => break,
-                true => assert!(started.elapsed() < PATIENCE, "a device is locked out"),
+                true if all_authenticated() => break,
+                true => assert!(started.elapsed() < TEST_TIMEOUT, "a device cannot authenticate"),
                 false => {}
             }
         }
         // SIGKILL.
         gateway.kill().unwrap();
         gateway.wait().unwrap();
-        // Loopback has delivered by now what the dead one has sent.
+        // Loopback has delivered the killed process's messages by now.
         stations
             .iter_mut()
-            .for_each(|station| station.turn(life, now_ms()));
+            .for_each(|station| station.poll(life, now_ms()));
     }
 
     let mut accepted = 0;
@@ -226,16 +226,19 @@ fn killed_at_any_moment_it_accepts_no_row_twice_and_empties_no_pool() {
         );
         accepted += rows.len();
     }
-    assert!(accepted > stations.len(), "hardly anybody ever came: {accepted}");
+    assert!(
+        accepted > stations.len(),
+        "too few handshakes were accepted: {accepted}"
+    );
     let registry = runtime.block_on(Registry::open(&path, &key)).unwrap();
     for station in &stations {
-        let left = runtime
+        let rows_left = runtime
             .block_on(registry.get(station.device.id))
             .unwrap()
             .rows_left();
         assert!(
-            left.is_none_or(|left| left > ROWS / 4),
-            "device {}: {left:?}",
+            rows_left.is_none_or(|rows_left| rows_left > ROWS / 4),
+            "device {}: {rows_left:?}",
             station.device.id
         );
     }

@@ -1,5 +1,5 @@
-//! Devices that change their IP or MAC address at one gateway, and hosts that take the old ones: what the gate lets pass is
-//! what LAP/1 1.4.9 and 1.4.15 say. Two hosts on one segment, a gateway on `xdp`, and a service behind it.
+//! Devices that change their IP or MAC address at one gateway, and hosts that take over the old addresses: the gate passes packets as
+//! LAP/1 1.4.9 and 1.4.15 specify. Two hosts on one segment, a gateway on `xdp`, and a service behind it.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -14,12 +14,12 @@ use std::path::Path;
 use std::time::Instant;
 
 use linewarden_lab::xdp_pass::XdpPass;
-use support::{Namespace, PATIENCE, PROGRAM, Process, echoed};
+use support::{Namespace, PROGRAM, Process, TEST_TIMEOUT, echoed};
 
 const SERVICE_PORT: u16 = 5683;
-/// What waits for a neighbour's address is dropped before that: the kernel asks three times, once a second. The gateway tells
-/// its state every second.
-const NEIGHBOUR_WAIT_S: u32 = 5;
+/// Packets that wait for a neighbor's address are dropped before that: the kernel sends three solicitations, one a second. The
+/// gateway reports its state every second.
+const NEIGHBOR_WAIT_S: u32 = 5;
 const MACS: [&str; 3] = ["02:00:00:00:00:d1", "02:00:00:00:00:d2", "02:00:00:00:00:d3"];
 
 /// Host 1 is the gateway.
@@ -54,7 +54,7 @@ impl Host {
         if self.v6 { "-6" } else { "-4" }
     }
 
-    /// From now on it has this address, and speaks from it.
+    /// Adds this address and sends from it.
     fn move_to(&self, host: u8) {
         let (own, bits) = (address(self.v6, host), if self.v6 { 64 } else { 24 });
         let (family, gateway) = (self.family(), address(self.v6, 1));
@@ -71,12 +71,12 @@ impl Host {
         }
     }
 
-    fn leave(&self, host: u8) {
+    fn remove_address(&self, host: u8) {
         let (own, bits) = (address(self.v6, host), if self.v6 { 64 } else { 24 });
         self.run(&format!("ip {} addr del {own}/{bits} dev h0", self.family()));
     }
 
-    fn wear(&self, mac: &str) {
+    fn set_mac(&self, mac: &str) {
         self.run(&format!("ip link set dev h0 address {mac}"));
     }
 
@@ -116,7 +116,7 @@ fn build(gateway: &Namespace, switch: &Namespace, hosts: &[Host; 2], at: &Path) 
         host.run("ethtool -K h0 tx off");
         // With the first address the second would go, too.
         host.run("sysctl -q -w net.ipv4.conf.all.promote_secondaries=1");
-        host.wear(mac);
+        host.set_mac(mac);
         host.run("ip link set h0 up");
     }
     gateway.run(at, "ip link set v up");
@@ -153,7 +153,7 @@ impl Site {
             at.join("gateway.toml"),
             format!(
                 "[gateway]\nid = 5\ninterfaces = [\"v\"]\naddresses = [\"{}\", \"{}\"]\ngate = \"{gate}\"\nslots = 16\n\
-                 when_gone = \"open\"\n[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n",
+                 gate_on_exit = \"open\"\n[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n",
                 own[0], own[1]
             ),
         )
@@ -179,7 +179,7 @@ impl Site {
         })
     }
 
-    /// Has the device with tunnels to the service, from that port of its own.
+    /// Configures tunnels from the device's port `port` to the service.
     fn tunnel(&self, file: &str, port: u16) {
         let path = self.directory.path().join("devices");
         let config = std::fs::read_to_string(path.join("00000000000000d1.toml")).unwrap();
@@ -204,16 +204,16 @@ impl Site {
         agent
     }
 
-    /// A datagram to the service is judged so. Where a segment has just come up it may be lost before anybody judges it, and
-    /// is sent again, once nobody waits for a neighbour any more.
+    /// Asserts that the gate counts this verdict for a datagram to the service. On a new segment the datagram may be lost before it
+    /// reaches the gate; it is sent again after neighbor resolution.
     #[track_caller]
-    fn judged(&self, from: &UdpSocket, verdict: &str) {
+    fn assert_verdict(&self, from: &UdpSocket, verdict: &str) {
         let before = self.serving.count(verdict);
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TEST_TIMEOUT;
         while self.serving.count(verdict) == before {
             assert!(Instant::now() < until, "no {verdict}: {:#?}", self.serving.seen());
             from.send_to(b"a measurement", service(self.v6)).unwrap();
-            for _ in 0..NEIGHBOUR_WAIT_S {
+            for _ in 0..NEIGHBOR_WAIT_S {
                 self.serving
                     .wait_for("state", |line| line["counters"].is_object());
                 if self.serving.count(verdict) > before {
@@ -223,8 +223,8 @@ impl Site {
         }
     }
 
-    /// Who has which address is found out anew.
-    fn forget_neighbours(&self) {
+    /// Clears the neighbor tables.
+    fn forget_neighbors(&self) {
         self.gateway.run(self.directory.path(), "ip neigh flush dev v");
     }
 }
@@ -240,52 +240,52 @@ fn site(gate: &str, v6: bool) -> Option<Site> {
 const D1: &str = "00000000000000d1.toml";
 const D2: &str = "00000000000000d2.toml";
 
-/// An open gate knows a MAC address: what is behind it may change its IP address as it likes.
+/// An open gate identifies a device by its MAC address: the device may change its IP address.
 fn open_gate(v6: bool) {
     let Some(site) = site("open", v6) else {
         return;
     };
     let [one, two] = &site.hosts;
     one.move_to(2);
-    site.judged(&one.socket(2), "drop_gate");
+    site.assert_verdict(&one.socket(2), "drop_gate");
     let agent = site.authenticate(0, D1);
     echoed(&one.socket(2), service(v6));
 
     one.move_to(3);
-    one.leave(2);
+    one.remove_address(2);
     echoed(&one.socket(3), service(v6));
-    // Its old IP address lets nobody in, who has another MAC address.
+    // A host with another MAC address does not pass with the old IP address.
     two.move_to(2);
-    site.judged(&two.socket(2), "drop_gate");
-    // Nor does a session of its own begin there before the device has moved for the gateway too.
+    site.assert_verdict(&two.socket(2), "drop_gate");
+    // It also gets no session of its own there before the gateway has seen the device move.
     let early = site.start(1, D2);
     site.serving.wait_for_count("drop_address_owned", 1);
     drop(early);
     drop(agent);
     let agent = site.authenticate(0, D1);
     let other = site.authenticate(1, D2);
-    site.forget_neighbours();
+    site.forget_neighbors();
     echoed(&two.socket(2), service(v6));
     echoed(&one.socket(3), service(v6));
 
-    // With another MAC address the device is somebody else, until it has authenticated.
-    one.wear(MACS[2]);
-    site.judged(&one.socket(3), "drop_gate");
+    // With another MAC address the device does not pass until it has authenticated.
+    one.set_mac(MACS[2]);
+    site.assert_verdict(&one.socket(3), "drop_gate");
     drop(agent);
     let _agent = site.authenticate(0, D1);
-    site.forget_neighbours();
+    site.forget_neighbors();
     echoed(&one.socket(3), service(v6));
-    // Who wears its old one finds it given up.
+    // The old address no longer passes for another host.
     drop(other);
-    two.wear(MACS[0]);
-    site.judged(&two.socket(2), "drop_gate");
-    // Who wears its present one passes: an open gate trusts MAC addresses (threat model).
+    two.set_mac(MACS[0]);
+    site.assert_verdict(&two.socket(2), "drop_gate");
+    // A host with the device's present MAC address passes: an open gate trusts MAC addresses (threat model).
     one.run("ip link set h0 down");
-    two.wear(MACS[2]);
-    site.judged(&two.socket(2), "pass_session");
+    two.set_mac(MACS[2]);
+    site.assert_verdict(&two.socket(2), "pass_session");
 }
 
-/// A sealed gate knows a session at an IP address, and no MAC address.
+/// A sealed gate identifies a session by its IP address and ignores MAC addresses.
 fn sealed_gate(v6: bool) {
     let Some(site) = site("sealed", v6) else {
         return;
@@ -300,33 +300,33 @@ fn sealed_gate(v6: bool) {
     echoed(&program, through(6001));
 
     // Another MAC address changes nothing.
-    one.wear(MACS[2]);
-    site.forget_neighbours();
+    one.set_mac(MACS[2]);
+    site.forget_neighbors();
     echoed(&program, through(6001));
-    // Whoever has its old MAC address has no key.
-    two.wear(MACS[0]);
+    // A host with its old MAC address has no key.
+    two.set_mac(MACS[0]);
     two.move_to(4);
-    site.judged(&two.socket(4), "drop_gate");
+    site.assert_verdict(&two.socket(4), "drop_gate");
 
-    // From another IP address it has another session; the one before is over, for all that it is sent from where it was.
+    // From another IP address it has another session; the previous one is closed, even for datagrams from its old address.
     one.move_to(3);
     let _after = site.authenticate(0, "after.toml");
     echoed(&program, through(6002));
     let before = site.serving.count("drop_session");
-    program.send_to(b"nobody hears this", through(6001)).unwrap();
+    program.send_to(b"no receiver", through(6001)).unwrap();
     site.serving.wait_for_count("drop_session", before + 1);
     echoed(&program, through(6002));
 
-    // Who takes the old IP address gets nothing of what is meant for the device: it has no session there.
-    one.leave(2);
+    // A host that takes the old IP address receives none of the device's packets: it has no session there.
+    one.remove_address(2);
     two.move_to(2);
-    site.judged(&two.socket(2), "drop_gate");
+    site.assert_verdict(&two.socket(2), "drop_gate");
     let service_end = site.gateway.socket(SocketAddr::new(service(v6).ip(), 0));
     let before = site.serving.count("drop_session");
     let old = SocketAddr::new(address(v6, 2), 9);
     service_end.send_to(b"to the old address", old).unwrap();
     site.serving.wait_for_count("drop_session", before + 1);
-    // But once it has authenticated there, as itself.
+    // It receives its own packets after it has authenticated there.
     let _other = site.authenticate(1, D2);
 }
 

@@ -1,5 +1,5 @@
-//! A gateway whose data plane is a P4 switch: a device behind the switch's port 0 gets to a service behind port 1 once it has
-//! authenticated, and the controller gives rows only while the switch shows that it runs what it should. Switch and gateway, device
+//! A gateway whose data plane is a P4 switch: a device behind the switch's port 0 reaches a service behind port 1 after it has
+//! authenticated, and the controller grants rows only while the switch proves its reference configuration. Switch and gateway, device
 //! and service are in network namespaces of their own.
 #![allow(
     clippy::unwrap_used,
@@ -23,7 +23,7 @@ use serde_json::Value;
 use support::{Namespace, PROGRAM, Process, authority, echoed};
 use tonic::transport::Endpoint;
 
-/// The service, whose address the switch takes LAP's messages for.
+/// The service, at whose address the switch receives LAP messages.
 const SERVICE: &str = "10.9.1.1";
 const SERVICE_MAC: &str = "02:00:00:00:00:51";
 const SWITCH: &str = "switch run --no-p4 --cpu-port 510 --grpc-server-addr 127.0.0.1:9559 -i 0@p0 -i 1@p1";
@@ -50,7 +50,7 @@ const TRUST: &str = "\
 reference = \"switch.reference\"
 key = \"switch.pub\"
 every_s = 1
-answer_s = 20
+response_timeout_s = 20
 ";
 
 struct Site {
@@ -128,7 +128,7 @@ impl Site {
         self.device.socket("10.9.1.2:9001".parse().unwrap())
     }
 
-    /// The switch as it is now is as it is to be.
+    /// Makes the switch's present state the reference value.
     fn make_reference(&self) {
         self.run("switch evidence --out s.cose --inventory s.inventory --gateway");
         self.run(
@@ -136,18 +136,18 @@ impl Site {
         );
     }
 
-    /// Puts a station into the bridge, or takes it out, as anybody can who reaches the switch's server.
+    /// Adds a station to the bridge, or removes it, as any client of the switch's server can.
     fn change_bridge(&self, change: impl FnOnce(TableEntry) -> Change<TableEntry, EntryKey> + Send) {
         let compiled = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../p4/compiled");
         let info = std::fs::read_to_string(compiled.join("lap.p4info.txtpb")).unwrap();
         let info = P4Info::from_text(&info).unwrap();
         let key = EntryKey {
-            table: info.tables().named("bridge").unwrap().id,
+            table: info.tables().by_name_or_alias("bridge").unwrap().id,
             fields: vec![FieldMatch::Exact(Bits::from_u128(48, 0x0266).unwrap())],
             priority: 0,
         };
         let action = EntryAction::Action(Action {
-            id: info.actions().named("to_port").unwrap().id,
+            id: info.actions().by_name_or_alias("to_port").unwrap().id,
             params: [(9, 1), (1, 0)]
                 .map(|(width, value)| Bits::from_u128(width, value).unwrap())
                 .to_vec(),
@@ -155,7 +155,7 @@ impl Site {
         let update = Update::TableEntry(Box::new(change(TableEntry::new(key, action))));
         let session = Session {
             device_id: 0,
-            role: "somebody".to_owned(),
+            role: "test".to_owned(),
             election_id: 1,
         };
         let work = async {
@@ -170,11 +170,11 @@ impl Site {
     }
 }
 
-fn stands(state: &'static str) -> impl Fn(&Value) -> bool {
+fn has_trust(state: &'static str) -> impl Fn(&Value) -> bool {
     move |line| line["trust"]["state"] == state
 }
 
-/// A datagram through the gate comes back only to who has authenticated. Gateway and switch show each other certificates.
+/// Only an authenticated device receives an echo through the gate. Gateway and switch authenticate each other with certificates.
 #[test]
 fn a_device_gets_through_the_switch_once_it_has_authenticated() {
     let Some(site) = Site::new() else {
@@ -197,7 +197,7 @@ fn a_device_gets_through_the_switch_once_it_has_authenticated() {
     serving.wait_for("loaded fleet", |line| line["loaded"] == true);
     let socket = site.client();
     let service = format!("{SERVICE}:9000").parse().unwrap();
-    socket.send_to(b"nobody", service).unwrap();
+    socket.send_to(b"no session", service).unwrap();
     serving.wait_for_count("drop_gate", 1);
     assert!(site.authenticates(60), "{:#?}", serving.seen());
     echoed(&socket, service);
@@ -207,14 +207,14 @@ fn a_device_gets_through_the_switch_once_it_has_authenticated() {
     assert!(!site.authenticates(2));
     serving.wait_for_count("drop_revoked", 1);
 
-    // Without its switch the gateway ends, for a service manager to start it again.
+    // Without its switch the gateway ends, so that a service manager restarts it.
     switch.end_by(Signal::SIGKILL);
     let (code, lines) = serving.ended();
     assert_eq!(code, 1, "{lines:#?}");
 }
 
 #[test]
-fn a_switch_that_is_changed_behind_its_gateway_s_back_gets_no_rows_until_it_is_put_right() {
+fn a_switch_that_is_changed_behind_its_gateway_s_back_gets_no_rows_until_it_is_restored() {
     let Some(site) = Site::new() else {
         println!("SKIPPED: no root, or no unshare and ip");
         return;
@@ -231,18 +231,18 @@ fn a_switch_that_is_changed_behind_its_gateway_s_back_gets_no_rows_until_it_is_p
     std::fs::write(site.at().join("gateway.toml"), format!("{CONFIGURATION}{TRUST}")).unwrap();
     site.run("check --machine gateway.toml");
     let serving = site.serve();
-    serving.wait_for("trust", stands("trusted"));
+    serving.wait_for("trust", has_trust("trusted"));
     assert!(site.authenticates(60), "{:#?}", serving.seen());
     let socket = site.client();
     let service = format!("{SERVICE}:9000").parse().unwrap();
     echoed(&socket, service);
 
     site.change_bridge(Change::Insert);
-    let line = serving.wait_for("distrust", stands("distrusted"));
-    let why = line["trust"]["why"].as_str().unwrap().to_owned();
+    let line = serving.wait_for("distrust", has_trust("untrusted"));
+    let reason = line["trust"]["reason"].as_str().unwrap().to_owned();
     assert!(
-        why.contains("table LapIngress.bridge: differs") && why.contains("added"),
-        "{why}"
+        reason.contains("table LapIngress.bridge: differs") && reason.contains("added"),
+        "{reason}"
     );
     serving.wait_for("the loss", |line| line["devices"] == 0);
     let dropped = serving.count("drop_gate");
@@ -250,17 +250,17 @@ fn a_switch_that_is_changed_behind_its_gateway_s_back_gets_no_rows_until_it_is_p
     serving.wait_for_count("drop_gate", dropped + 1);
     socket.set_nonblocking(true).unwrap();
     assert!(socket.recv(&mut [0; 32]).is_err());
-    assert!(!site.authenticates(2), "it has no rows");
+    assert!(!site.authenticates(2), "an untrusted gateway has no rows");
 
     site.change_bridge(|entry| Change::Delete(entry.key));
-    serving.wait_for("trust again", stands("trusted"));
+    serving.wait_for("trust again", has_trust("trusted"));
     assert!(site.authenticates(60), "{:#?}", serving.seen());
     serving.terminate();
 }
 
-/// The switch goes on when its gateway ends, and must let nobody through on a session that nobody can revoke.
+/// The switch continues when its gateway ends, and must not pass traffic of a session that cannot be revoked.
 #[test]
-fn whose_key_does_not_run_out_is_shut_out_too_when_the_gateway_ends() {
+fn key_mode_sessions_also_end_with_the_gateway() {
     let Some(site) = Site::new() else {
         println!("SKIPPED: no root, or no unshare and ip");
         return;
@@ -274,17 +274,17 @@ fn whose_key_does_not_run_out_is_shut_out_too_when_the_gateway_ends() {
     echoed(&socket, format!("{SERVICE}:9000").parse().unwrap());
     serving.terminate();
 
-    let [quiet, leases] = [9002, 67].map(|port| (SERVICE, port));
-    let [no_one, server] = [quiet, leases].map(|(ip, port)| {
+    let [data, dhcp] = [9002, 67].map(|port| (SERVICE, port));
+    let [data_socket, dhcp_server] = [data, dhcp].map(|(ip, port)| {
         let at = format!("{ip}:{port}").parse().unwrap();
         site.service.socket(at)
     });
-    socket.send_to(b"of an open session", quiet).unwrap();
-    // What passes without a session goes the same way, behind it.
+    socket.send_to(b"of an open session", data).unwrap();
+    // A packet that passes without a session takes the same path, after the first one.
     let client = site.device.socket("10.9.1.2:68".parse().unwrap());
-    client.send_to(b"a lease", leases).unwrap();
-    assert_eq!(server.recv(&mut [0; 32]).unwrap(), 7);
-    no_one.set_nonblocking(true).unwrap();
-    assert!(no_one.recv(&mut [0; 32]).is_err());
+    client.send_to(b"request", dhcp).unwrap();
+    assert_eq!(dhcp_server.recv(&mut [0; 32]).unwrap(), 7);
+    data_socket.set_nonblocking(true).unwrap();
+    assert!(data_socket.recv(&mut [0; 32]).is_err());
     switch.terminate();
 }

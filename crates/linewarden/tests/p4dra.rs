@@ -1,5 +1,5 @@
 //! `p4dra-classic` as its users run it: a gateway with `[p4dra_classic]`, and on a veth provers that answer raw frames with Forró
-//! proofs, one that is silent, one that runs something else, and one that nobody knows.
+//! proofs: one that does not respond, one with another configuration, and an unknown one.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -24,13 +24,13 @@ use linewarden_protocol::classic::p4dra::{CONTROLLER, ETHER_TYPE, Message, Prove
 use serde_json::{Value, json};
 use support::{Namespace, PROGRAM, linewarden};
 
-/// What all should run.
+/// The reference value.
 const H: [u8; 32] = [0x77; 32];
 /// Their numbers.
-const HONEST: [u8; 2] = [1, 2];
-const SILENT: u8 = 3;
+const LEGITIMATE: [u8; 2] = [1, 2];
+const UNRESPONSIVE: u8 = 3;
 const TAMPERED: u8 = 4;
-const STRANGER: u8 = 5;
+const UNKNOWN: u8 = 5;
 
 fn id(number: u8) -> ProverId {
     ProverId([number; 16])
@@ -50,11 +50,11 @@ fn provers_file() -> String {
     format!("# d k h\n{}", (1..=TAMPERED).map(line).collect::<String>())
 }
 
-/// What came in at the provers' side.
+/// Frames received at the provers' side.
 #[derive(Default)]
-struct Heard {
+struct Observed {
     requests: Vec<Round>,
-    /// Rounds and provers that the controller was told of.
+    /// Rounds and provers that were reported to the controller.
     verified: Vec<(Round, ProverId)>,
 }
 
@@ -62,12 +62,12 @@ struct Heard {
 struct Segment {
     socket: PacketSocket,
     batch: TxBatch,
-    heard: Heard,
+    observed: Observed,
     gateway: [u8; 6],
 }
 
 impl Segment {
-    fn run(mut self, stop: &AtomicBool) -> Heard {
+    fn run(mut self, stop: &AtomicBool) -> Observed {
         while !stop.load(Ordering::Acquire) {
             if !self.socket.wait(Duration::from_millis(50)).unwrap() {
                 continue;
@@ -82,7 +82,7 @@ impl Segment {
                 .for_each(|frame| self.take(frame));
             self.socket.send(&mut self.batch).unwrap();
         }
-        self.heard
+        self.observed
     }
 
     fn take(&mut self, frame: &[u8]) {
@@ -90,19 +90,19 @@ impl Segment {
         match Message::parse(&frame[14..]) {
             Some(Message::Request(round)) => {
                 assert_eq!((&frame[..6], frame.len()), (&[0xff; 6][..], 60));
-                self.heard.requests.push(round);
-                for number in HONEST.into_iter().chain([TAMPERED, STRANGER]) {
-                    let reply = prover(number).answer(&frame[14..]).unwrap();
+                self.observed.requests.push(round);
+                for number in LEGITIMATE.into_iter().chain([TAMPERED, UNKNOWN]) {
+                    let reply = prover(number).reply(&frame[14..]).unwrap();
                     let mac = [0x52, 0x54, 0, 0, 0, number];
                     let frame = [&self.gateway[..], &mac, &ETHER_TYPE.to_be_bytes(), &reply].concat();
                     // The first of them twice: one verdict per round.
-                    (0..=usize::from(number == HONEST[0])).for_each(|_| assert!(self.batch.push(&frame)));
+                    (0..=usize::from(number == LEGITIMATE[0])).for_each(|_| assert!(self.batch.push(&frame)));
                 }
             }
             Some(Message::Verified(round, id, block, proof)) => {
                 assert_eq!(frame[..6], CONTROLLER);
                 assert_eq!(block, proof);
-                self.heard.verified.push((round, id));
+                self.observed.verified.push((round, id));
             }
             other => panic!("{other:?}"),
         }
@@ -124,15 +124,15 @@ fn configure(at: &Path, dataplane: &str) {
 }
 
 fn gateway_mac(gateway: &Namespace, at: &Path) -> [u8; 6] {
-    let shown = gateway.run(at, "ip -o link show dev v");
-    let (_, rest) = shown.split_once("link/ether ").unwrap();
+    let text = gateway.run(at, "ip -o link show dev v");
+    let (_, rest) = text.split_once("link/ether ").unwrap();
     let pairs = rest[..17].split(':');
     let bytes: Vec<u8> = pairs.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect();
     bytes.try_into().unwrap()
 }
 
-/// All that answered rightly are verified, whoever else answers what.
-fn whole_story(dataplane: &str) {
+/// All provers with a correct response are verified, independent of other responses.
+fn scenario(dataplane: &str) {
     let (Some(gateway), Some(provers)) = (Namespace::new(), Namespace::new()) else {
         println!("SKIPPED: no root, or no unshare and ip");
         return;
@@ -153,7 +153,7 @@ fn whole_story(dataplane: &str) {
     let segment = Segment {
         socket: provers.packet_socket(at, "p4"),
         batch: TxBatch::new(1024),
-        heard: Heard::default(),
+        observed: Observed::default(),
         gateway: gateway_mac(&gateway, at),
     };
     let stop = Arc::new(AtomicBool::new(false));
@@ -164,15 +164,18 @@ fn whole_story(dataplane: &str) {
     let mut command = linewarden(at, "serve --config gateway.toml --json --every 1");
     command.stderr(File::create(at.join("log")).unwrap());
     let serving = gateway.start_command(command);
-    let expected = |line: &Value| line["p4dra"]["verified"] == HONEST.len() && line["p4dra"]["silent"] == 2;
+    let expected =
+        |line: &Value| line["p4dra"]["verified"] == LEGITIMATE.len() && line["p4dra"]["missed"] == 2;
     serving.wait_for("round with all verified", expected);
     for verdict in ["drop_p4dra_proof", "drop_p4dra_prover", "drop_p4dra_proved"] {
         serving.wait_for_count(verdict, 1);
     }
-    // Nobody can be asked by an interface that is down, which is told, and passes.
+    // Requests on an interface that is down reach no prover: the failure is reported, and ends when the interface is up.
     gateway.run(at, "ip link set v down");
     let unsent = serving.wait_for("round that is not sent", |line| {
-        line["p4dra"]["unsent"].as_u64().is_some_and(|unsent| unsent > 0)
+        line["p4dra"]["incomplete"]
+            .as_u64()
+            .is_some_and(|unsent| unsent > 0)
     });
     gateway.run(at, "ip link set v up");
     let rounds = |line: &Value| line["p4dra"]["rounds"].as_u64();
@@ -181,67 +184,67 @@ fn whole_story(dataplane: &str) {
     });
     let lines = serving.terminate();
     stop.store(true, Ordering::Release);
-    let heard = listening.join().unwrap();
+    let observed = listening.join().unwrap();
     for line in lines.iter().filter(|line| line["p4dra"].is_object()) {
         assert_eq!(line["p4dra"]["provers"], 4);
         assert!(
-            line["p4dra"]["verified"].as_u64().unwrap() <= HONEST.len() as u64,
+            line["p4dra"]["verified"].as_u64().unwrap() <= LEGITIMATE.len() as u64,
             "{line}"
         );
         assert_eq!(line["attest"]["quarantined"], 0);
     }
-    told_the_controller(&heard);
+    check_reports(&observed);
     recorded(at);
     let log = std::fs::read_to_string(at.join("log")).unwrap();
-    assert!(log.contains("p4dra-classic is on: insecure"), "{log}");
-    assert!(log.contains("a round of p4dra-classic has ended"), "{log}");
-    assert!(log.contains("provers of p4dra-classic cannot be asked"), "{log}");
+    assert!(log.contains("p4dra-classic is enabled; it is insecure"), "{log}");
+    assert!(log.contains("round of p4dra-classic ended"), "{log}");
+    assert!(log.contains("sending a request of p4dra-classic failed"), "{log}");
     assert!(
-        log.contains("asking provers of p4dra-classic on interface v: "),
+        log.contains("sending a p4dra-classic REQUEST on interface v: "),
         "{log}"
     );
     assert!(
-        log.contains("provers of p4dra-classic can be asked again"),
+        log.contains("sending requests of p4dra-classic succeeds again"),
         "{log}"
     );
     assert!(
-        !log.contains(&hex::encode([0xa0 + HONEST[0]; 32])),
+        !log.contains(&hex::encode([0xa0 + LEGITIMATE[0]; 32])),
         "no key is logged"
     );
 }
 
-/// Of the honest ones only, once a round, and of rounds that were asked for; no two of which are alike.
-fn told_the_controller(heard: &Heard) {
-    let rounds: BTreeSet<_> = heard.requests.iter().map(|round| (round.r, round.n)).collect();
-    assert_eq!(rounds.len(), heard.requests.len());
-    assert!(rounds.len() >= 2, "one that has ended, and the next");
-    let told: BTreeSet<_> = heard
+/// Only legitimate provers are reported, once per round, for requested rounds, which are all different.
+fn check_reports(observed: &Observed) {
+    let rounds: BTreeSet<_> = observed.requests.iter().map(|round| (round.r, round.n)).collect();
+    assert_eq!(rounds.len(), observed.requests.len());
+    assert!(rounds.len() >= 2, "a completed round, and the next one");
+    let reported: BTreeSet<_> = observed
         .verified
         .iter()
         .map(|(round, id)| (round.r, round.n, *id))
         .collect();
-    assert_eq!(told.len(), heard.verified.len());
-    assert!(told.iter().all(|(r, n, _)| rounds.contains(&(*r, *n))));
-    let ids: BTreeSet<_> = told.iter().map(|(.., id)| *id).collect();
-    assert_eq!(ids, BTreeSet::from(HONEST.map(id)));
+    assert_eq!(reported.len(), observed.verified.len());
+    assert!(reported.iter().all(|(r, n, _)| rounds.contains(&(*r, *n))));
+    let ids: BTreeSet<_> = reported.iter().map(|(.., id)| *id).collect();
+    assert_eq!(ids, BTreeSet::from(LEGITIMATE.map(id)));
 }
 
-/// The audit record has the round, and names who was silent.
+/// The audit record has the round and the provers that missed it.
 fn recorded(at: &Path) {
     let text = std::fs::read_to_string(at.join("audit.jsonl")).unwrap();
     let lines = text
         .lines()
         .map(|line| serde_json::from_str::<Value>(line).unwrap());
     let rounds: Vec<Value> = lines.filter(|line| line["event"] == "p4dra_round").collect();
-    let whole = rounds.iter().find(|line| line["verified"] == HONEST.len());
-    let whole = whole.unwrap_or_else(|| panic!("{text}"));
-    assert_eq!((&whole["asked"], &whole["silent"]), (&json!(4), &json!(2)));
-    assert_eq!(whole["unsent"], false);
-    let silent = [SILENT, TAMPERED].map(|number| id(number).to_string());
-    assert_eq!(whole["silent_ids"], json!(silent));
-    let unsent = rounds.iter().find(|line| line["unsent"] == true);
+    let record = rounds.iter().find(|line| line["verified"] == LEGITIMATE.len());
+    let record = record.unwrap_or_else(|| panic!("{text}"));
+    assert_eq!((&record["requested"], &record["missed"]), (&json!(4), &json!(2)));
+    assert_eq!(record["is_incomplete"], false);
+    let expected_missed = [UNRESPONSIVE, TAMPERED].map(|number| id(number).to_string());
+    assert_eq!(record["missed_ids"], json!(expected_missed));
+    let unsent = rounds.iter().find(|line| line["is_incomplete"] == true);
     let unsent = unsent.unwrap_or_else(|| panic!("{text}"));
-    assert_eq!((&unsent["verified"], &unsent["silent"]), (&json!(0), &json!(4)));
+    assert_eq!((&unsent["verified"], &unsent["missed"]), (&json!(0), &json!(4)));
     let numbers: Vec<u64> = rounds
         .iter()
         .map(|line| line["round"].as_u64().unwrap())
@@ -253,11 +256,11 @@ fn recorded(at: &Path) {
 }
 
 #[test]
-fn provers_are_asked_and_verified_by_xdp() {
-    whole_story("xdp");
+fn provers_are_challenged_and_verified_by_xdp() {
+    scenario("xdp");
 }
 
 #[test]
-fn provers_are_asked_and_verified_by_host() {
-    whole_story("host");
+fn provers_are_challenged_and_verified_by_host() {
+    scenario("host");
 }

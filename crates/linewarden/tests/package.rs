@@ -1,5 +1,5 @@
-//! The Debian package: built, looked into, installed on a machine of the test's own under a systemd of its own, upgraded, removed and purged; and
-//! what a gateway may do once it has started.
+//! The Debian package: built, inspected, installed on a private machine under its own systemd, upgraded, removed and purged; and
+//! the capabilities of a started gateway.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -34,15 +34,15 @@ fn build(version: &str, out: &Path) -> PathBuf {
     PathBuf::from(run(command).trim())
 }
 
-fn shown(program: &str, words: &[&str], package: &Path) -> String {
+fn output_of(program: &str, words: &[&str], package: &Path) -> String {
     let mut command = Command::new(program);
     command.args(words).arg(package);
     run(command)
 }
 
-/// What lintian would look at, as far as it matters here.
-fn look_into(package: &Path, at: &Path) {
-    let control = shown("dpkg-deb", &["--field"], package);
+/// Relevant checks of lintian.
+fn inspect(package: &Path, at: &Path) {
+    let control = output_of("dpkg-deb", &["--field"], package);
     for field in ["Package: linewarden\n", "Version: 0.1.0-1\n", "Section: net\n"] {
         assert!(control.contains(field), "{control}");
     }
@@ -53,7 +53,7 @@ fn look_into(package: &Path, at: &Path) {
     for library in ["libc6 (>= ", "libelf1", "zlib1g", "libtss2-esys", "adduser"] {
         assert!(depends.contains(library), "{depends}");
     }
-    let contents = shown("dpkg-deb", &["--contents"], package);
+    let contents = output_of("dpkg-deb", &["--contents"], package);
     for line in contents.lines() {
         assert!(line[10..].starts_with(" root/root "), "{line}");
         let mode = &line[1..10];
@@ -70,7 +70,7 @@ fn look_into(package: &Path, at: &Path) {
         "/usr/lib/systemd/system/linewarden-gateway.service",
         "/usr/share/doc/linewarden/copyright",
         "/usr/share/doc/linewarden/changelog.Debian.gz",
-        "/usr/share/doc/linewarden/operations.md",
+        "/usr/share/doc/linewarden/operations/README.md",
         "/usr/share/doc/linewarden/examples/linewarden.rules.yml",
         "/usr/share/man/man1/linewarden.1.gz",
         "/usr/share/man/man1/linewarden-registry-create.1.gz",
@@ -111,7 +111,7 @@ fn the_examples_are_configurations() {
         let path = entry.unwrap().path();
         let mut command = Command::new(PROGRAM);
         command.arg("check").arg(&path);
-        assert!(run(command).contains("in order"), "{}", path.display());
+        assert!(run(command).contains(": valid"), "{}", path.display());
         seen += 1;
     }
     assert_eq!(seen, 4);
@@ -130,8 +130,8 @@ fn the_units_are_in_order_and_hardened() {
         let unit = format!("{ROOT}/deploy/systemd/linewarden-{service}.service");
         let mut command = Command::new("systemd-analyze");
         command.args(["security", "--offline=true", "--no-pager", &unit]);
-        let said = run(command);
-        let overall = said
+        let text = run(command);
+        let overall = text
             .lines()
             .find(|line| line.contains("Overall exposure level"))
             .unwrap();
@@ -143,7 +143,7 @@ fn the_units_are_in_order_and_hardened() {
             .unwrap()
             .parse()
             .unwrap();
-        assert!(exposure <= exposure_max, "{said}");
+        assert!(exposure <= exposure_max, "{text}");
     }
 }
 
@@ -164,9 +164,9 @@ fn all_are(status: &str, name: &str, expected: u64, threads_min: usize) {
     );
 }
 
-/// What the controller's machine says in the clear.
+/// The controller's unencrypted health page.
 fn health(machine: &Machine) -> String {
-    let ask = || {
+    let request_health = || {
         let mut stream = TcpStream::connect("127.0.0.1:20561").unwrap();
         write!(
             stream,
@@ -177,10 +177,10 @@ fn health(machine: &Machine) -> String {
         stream.read_to_string(&mut text).unwrap();
         text
     };
-    machine.network().run(ask).unwrap()
+    machine.network().run(request_health).unwrap()
 }
 
-/// As `docs/operations.md` says, "First fleet".
+/// The steps of `docs/operations/first-fleet.md`.
 fn first_fleet(machine: &Machine) {
     machine.run("cp /usr/share/doc/linewarden/examples/controller.toml /etc/linewarden/controller.toml");
     machine.run(
@@ -193,7 +193,7 @@ fn first_fleet(machine: &Machine) {
     machine.linewarden("certificate gateway --ca pki --id 7 --out gateway-7");
     machine.linewarden("registry create --registry fleet.registry --key-file master.key");
     machine.run("cp -p /var/lib/linewarden/pki/ca.pem /var/lib/linewarden/ca.pem");
-    let token = machine.linewarden("user add alice --role admin --config /etc/linewarden/controller.toml");
+    let token = machine.linewarden("user create alice --role admin --config /etc/linewarden/controller.toml");
     assert!(token.starts_with("lw_"), "{token}");
     machine.systemctl("start linewarden-controller");
     assert!(health(machine).starts_with("HTTP/1.1 200"));
@@ -205,7 +205,7 @@ fn first_fleet(machine: &Machine) {
     machine.systemctl("start linewarden-gateway");
 }
 
-/// What the kernel knows of a service's process and all of its threads.
+/// The kernel's status of a service's process and all of its threads.
 fn status(machine: &Machine, unit: &str) -> String {
     let pid = machine.main_pid(unit);
     machine.run(&format!("cat /proc/{pid}/task/*/status"))
@@ -213,7 +213,7 @@ fn status(machine: &Machine, unit: &str) -> String {
 
 fn is_confined(machine: &Machine, unit: &str, bounds: u64) {
     let status = status(machine, unit);
-    // The agent has one thread beside its first.
+    // The agent has one thread besides its first.
     let threads_min = if unit == "linewarden-agent" { 2 } else { 4 };
     for set in ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"] {
         all_are(&status, set, 0, threads_min);
@@ -229,12 +229,12 @@ fn is_confined(machine: &Machine, unit: &str, bounds: u64) {
     }
 }
 
-/// Wherever it can be built, whether or not a machine of its own can be started to install it.
+/// Runs wherever the package can be built, also without a private machine to install it.
 #[test]
-fn a_package_holds_what_it_should() {
+fn a_package_contains_the_expected_files() {
     let directory = tempfile::tempdir().unwrap();
     let package = build("0.1.0-1", directory.path());
-    look_into(&package, directory.path());
+    inspect(&package, directory.path());
 }
 
 #[test]
@@ -243,7 +243,7 @@ fn a_package_is_installed_works_is_upgraded_and_leaves_nothing() {
     let at = directory.path();
     let (machine, device) = match (Machine::start(at), Namespace::new()) {
         (Ok(machine), Some(device)) => (machine, device),
-        (Err(why), _) => return println!("SKIPPED: {why}"),
+        (Err(reason), _) => return println!("SKIPPED: {reason}"),
         (_, None) => return println!("SKIPPED: no network namespaces"),
     };
     if let Err(missing) = capability::require(FOR_LOAD_GENERATOR) {
@@ -258,20 +258,28 @@ fn a_package_is_installed_works_is_upgraded_and_leaves_nothing() {
         machine.run("stat -c '%U %G %a' /etc/linewarden /var/lib/linewarden"),
         "root linewarden 750\nlinewarden linewarden 700\n"
     );
-    // Without a configuration nothing runs, also when it is told to.
+    // Without a configuration no unit starts, also by command.
     for unit in ["controller", "gateway", "agent"] {
         machine.systemctl(&format!("start linewarden-{unit}"));
         let state = machine.try_run(&format!("systemctl is-active linewarden-{unit}"));
         assert_eq!(state.stdout, b"inactive\n", "{unit}");
     }
 
-    let (ours, theirs) = (machine.pid().to_string(), device.pid().to_string());
+    let (machine_pid, device_pid) = (machine.pid().to_string(), device.pid().to_string());
     run({
         let mut command = Command::new("nsenter");
         command.args([
-            "--net", "--target", &ours, "ip", "link", "add", "eth1", "type", "veth",
+            "--net",
+            "--target",
+            &machine_pid,
+            "ip",
+            "link",
+            "add",
+            "eth1",
+            "type",
+            "veth",
         ]);
-        command.args(["peer", "name", "eth0", "netns", &theirs]);
+        command.args(["peer", "name", "eth0", "netns", &device_pid]);
         command
     });
     machine.run("ip address add 10.7.0.1/24 dev eth1; ip link set eth1 up");
@@ -281,13 +289,13 @@ fn a_package_is_installed_works_is_upgraded_and_leaves_nothing() {
     first_fleet(&machine);
     is_confined(&machine, "linewarden-controller", 0);
     is_confined(&machine, "linewarden-gateway", OF_THE_GATEWAY);
-    // Packet threads of the data plane `host` have a CPU each; a controller has no such thing.
+    // Packet threads of the data plane `host` have a CPU each; a controller has none.
     let pinned = "/usr/bin/taskset -c 0 /bin/true";
     assert!(ends_well_as(&machine, "linewarden-gateway", pinned));
     assert!(!ends_well_as(&machine, "linewarden-controller", pinned));
 
-    // Without any of what it started with, another configuration comes into force, devices come in for the first time and go on.
-    machine.run("sed -i 's/^gate = .*/&\\nlease_s = 2/' /etc/linewarden/gateway.toml");
+    // Without its start capabilities, a reload applies, new devices authenticate, and sessions continue.
+    machine.run("sed -i 's/^gate = .*/&\\nsession_lifetime_s = 2/' /etc/linewarden/gateway.toml");
     machine.systemctl("reload linewarden-gateway");
     machine.run(
         r#"exec bash -c 'exec 3< <(exec tail -n +1 -F /var/log/linewarden/gateway.jsonl); timeout 60 grep -q -m 1 \"reloaded\" <&3; s=$?; kill $!; exit $s'"#,
@@ -329,7 +337,7 @@ fn upgrade(machine: &Machine, agent: &Process) {
     assert_eq!(state.stdout, b"inactive\n");
 }
 
-/// Whether a command ends well under all settings of a unit of the package but those of its start.
+/// Whether a command succeeds under all settings of a unit of the package except those of its start.
 fn ends_well_as(machine: &Machine, unit: &str, command: &str) -> bool {
     let start =
         "-e 's/^Type=.*/Type=oneshot/' -e '/^ExecStartPre=/d' -e '/^Restart/d' -e '/^RuntimeDirectory/d'";
@@ -343,7 +351,7 @@ fn ends_well_as(machine: &Machine, unit: &str, command: &str) -> bool {
 
 /// A user's directory on the test's machine.
 const HOME: &str = concat!("/home", "/sensor");
-/// What the agent is to measure: through a link, in a home, among the kernel's modules, a link, and nothing.
+/// Paths that the agent measures: through a link, in a home, among the kernel's modules, a link, and a missing file.
 const MEASURED: [&str; 5] = [
     "/bin/linewarden",
     HOME,
@@ -352,8 +360,8 @@ const MEASURED: [&str; 5] = [
     "/srv/absent",
 ];
 
-/// The agent as the package's unit runs it, with all of the unit's settings: it measures in that sandbox what is measured outside, and
-/// proves it to the gateway. Only the network is another one, the device's.
+/// The agent as the package's unit runs it, with all of the unit's settings: it measures the same in that sandbox as outside, and
+/// proves it to the gateway. Only the network differs: the device's.
 fn attest(machine: &Machine, device: &Namespace) {
     let registry = "--registry fleet.registry --key-file master.key";
     machine.run(&format!("install -D -m 755 /bin/true {HOME}/bin/sensord"));
@@ -398,16 +406,18 @@ fn attest(machine: &Machine, device: &Namespace) {
     let status = machine.run("systemctl show --property StatusText --value linewarden-agent");
     assert!(status.starts_with("attested to gateway 7"), "{status}");
 
-    // What cannot be measured is an error that the service manager and the log show.
+    // A path that cannot be measured is an error that the service manager and the log show.
     machine.run(&format!(
         "chmod 700 {HOME}/bin; systemctl restart linewarden-agent"
     ));
     machine.wait_for_output(&format!(
-        "ERROR.*measurement failed.*{HOME}/bin: Permission denied"
+        "ERROR.*measurement failed.*{HOME}/bin cannot be read: Permission denied"
     ));
-    machine.wait_for_output(&format!("not attesting: {HOME}/bin: Permission denied"));
+    machine.wait_for_output(&format!(
+        "attestation failed: {HOME}/bin cannot be read: Permission denied"
+    ));
     let status = machine.run("systemctl show --property StatusText --value linewarden-agent");
-    let denied = format!("not attesting: {HOME}/bin: Permission denied");
+    let denied = format!("attestation failed: {HOME}/bin cannot be read: Permission denied");
     assert!(status.starts_with(&denied), "{status}");
     assert!(!ends_well_as(machine, "linewarden-agent", check));
     machine.run("rm -r /etc/systemd/system/probe.service*");
@@ -432,7 +442,7 @@ fn show_evidence(machine: &Machine) {
     machine.systemctl("daemon-reload");
     machine.systemctl("restart linewarden-gateway");
     machine.linewarden(
-        "evidence ask --socket /run/linewarden/evidence.sock --out s.cose --inventory s.inventory",
+        "evidence export --socket /run/linewarden/evidence.sock --out s.cose --inventory s.inventory",
     );
     machine.run(&format!("rm -r {drop_in}; systemctl daemon-reload"));
 }
@@ -440,18 +450,18 @@ fn show_evidence(machine: &Machine) {
 fn remove(machine: &Machine) {
     assert!(machine.run("ip link show eth1").contains("xdp"));
     machine.run("dpkg --remove linewarden");
-    // Nothing runs, no gate is shut, and what is the administrator's is there.
+    // No process runs, no gate is closed, and the administrator's files remain.
     assert!(!machine.run("ip link show eth1").contains("xdp"));
     let running =
         machine.try_run("systemctl list-units --no-legend --state active 'linewarden-*' 'run-linewarden*'");
     assert_eq!(String::from_utf8(running.stdout).unwrap(), "");
     machine.run("test ! -e /usr/bin/linewarden && test -e /etc/linewarden/gateway.toml && test -e /var/lib/linewarden/master.key");
     machine.run("dpkg --purge linewarden");
-    // The test's own drop-in, and what dpkg writes of everybody.
-    let left = machine.run(
+    // The test's own drop-in, and dpkg's own files.
+    let remaining = machine.run(
         "find /etc /usr /var /run -path /etc/systemd/system/linewarden-.service.d -prune -o -cnewer /mnt/ready -name '*linewarden*' -print",
     );
-    assert_eq!(left, "");
+    assert_eq!(remaining, "");
     assert!(
         !machine
             .try_run("getent passwd linewarden || getent group linewarden")
@@ -460,10 +470,10 @@ fn remove(machine: &Machine) {
     );
 }
 
-/// A gateway that root has started by hand, in a namespace whose loopback interface is the devices' side.
+/// A gateway started by root without a unit, in a namespace with the devices on its loopback interface.
 fn started_by_root(namespace: &Namespace, at: &Path, section: &str) -> Process {
     let text = format!(
-        "[gateway]\nid = 3\naddresses = [\"127.0.0.1\"]\nslots = 100\nlease_s = 2\n{section}\n\
+        "[gateway]\nid = 3\naddresses = [\"127.0.0.1\"]\nslots = 100\nsession_lifetime_s = 2\n{section}\n\
          [registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n[audit]\npath = \"audit.jsonl\"\n"
     );
     std::fs::write(at.join("gateway.toml"), text).unwrap();
@@ -472,12 +482,12 @@ fn started_by_root(namespace: &Namespace, at: &Path, section: &str) -> Process {
     gateway
 }
 
-/// Whose files they are does not matter to root.
+/// Root can use files of any owner.
 const CAP_DAC_OVERRIDE: u64 = 1 << 1;
 const CAP_NET_ADMIN: u64 = 1 << 12;
 
 #[test]
-fn a_gateway_gives_up_what_it_needed_to_start() {
+fn a_gateway_drops_the_capabilities_of_its_start() {
     if let Err(missing) = capability::require(FOR_LOAD_GENERATOR) {
         return println!("SKIPPED: {missing}");
     }
@@ -489,20 +499,20 @@ fn a_gateway_gives_up_what_it_needed_to_start() {
         "registry create --registry fleet.registry --key-file master.key",
     ));
     let xdp = "dataplane = \"xdp\"\ninterfaces = [\"lo\"]";
-    let open = "gate = \"open\"\nwhen_gone = \"open\"";
-    let sealed = "gate = \"sealed\"\nwhen_gone = \"open\"";
+    let open = "gate = \"open\"\ngate_on_exit = \"open\"";
+    let sealed = "gate = \"sealed\"\ngate_on_exit = \"open\"";
     for (section, kept) in [
         ("dataplane = \"host\"", CAP_DAC_OVERRIDE),
         (xdp, CAP_DAC_OVERRIDE),
         (&format!("{xdp}\n{open}"), CAP_DAC_OVERRIDE),
-        // It is to take its filter off.
+        // The gateway keeps the capability to remove its filter.
         (&format!("{xdp}\n{sealed}"), CAP_DAC_OVERRIDE | CAP_NET_ADMIN),
     ] {
         let gateway = started_by_root(&namespace, at, section);
         let mut status = String::new();
         for thread in std::fs::read_dir(format!("/proc/{}/task", gateway.id())).unwrap() {
             let thread = std::fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
-            // Those that read packets of the host data plane have nothing at all.
+            // Packet threads of the host data plane have no capabilities.
             let is_packets = thread.starts_with("Name:\tlw-host");
             let expected = if is_packets { 0 } else { kept };
             for set in ["CapPrm:", "CapEff:", "CapBnd:"] {
@@ -513,12 +523,13 @@ fn a_gateway_gives_up_what_it_needed_to_start() {
         all_are(&status, "CapInh:", 0, 4);
         gateway.signal(Signal::SIGHUP);
         gateway.event("reloaded");
-        let told = gateway.terminate();
-        assert_eq!(told.last().unwrap()["settled"], true, "{section}");
-        let left = namespace.run(at, "ip link show lo") + &namespace.run(at, "tc filter show dev lo egress");
+        let lines = gateway.terminate();
+        assert_eq!(lines.last().unwrap()["marks_committed"], true, "{section}");
+        let remaining =
+            namespace.run(at, "ip link show lo") + &namespace.run(at, "tc filter show dev lo egress");
         assert!(
-            !left.contains("xdp") && !left.contains("linewarden"),
-            "{section}: {left}"
+            !remaining.contains("xdp") && !remaining.contains("linewarden"),
+            "{section}: {remaining}"
         );
     }
 }

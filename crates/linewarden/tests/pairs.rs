@@ -1,5 +1,5 @@
-//! Two devices that talk to each other as their users run them: gateway and both agents in network namespaces of their
-//! own, the gateway routing between two segments.
+//! Two devices that exchange messages: gateway and both agents in private network
+//! namespaces, the gateway routing between two segments.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -14,25 +14,25 @@ use std::process::Command;
 
 use support::{Namespace, PROGRAM, Process};
 
-/// Asks a program at the peer by way of the agent's listener, again and again, until there is an answer.
-const ASK: &str = "import socket,time\ns=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\ns.settimeout(1)\n\
+/// Sends requests to a program at the peer through the agent's listener until a response arrives.
+const CLIENT: &str = "import socket,time\ns=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\ns.settimeout(1)\n\
     for n in range(60):\n  s.sendto(b'how do you do', ('127.0.0.1', 6000))\n  try:\n    print(s.recv(2000).decode())\n    \
     break\n  except socket.timeout: pass\n";
-/// Answers, at UDP port 6001.
-const ANSWER: &str = "import socket\ns=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\ns.bind(('127.0.0.1', 6001))\n\
+/// Responds at UDP port 6001.
+const SERVER: &str = "import socket\ns=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\ns.bind(('127.0.0.1', 6001))\n\
     print('{}', flush=True)\nwhile True:\n  d,a=s.recvfrom(2000)\n  s.sendto(d[::-1],a)\n";
 
 /// How the site is laid out.
 #[derive(Clone, Copy, Default)]
 struct Plan {
     v6: bool,
-    /// Each device has a gateway of its own, both over one registry; else they have one between them.
+    /// Whether each device has its own gateway over one registry; otherwise both share one gateway.
     two_gateways: bool,
     sealed: bool,
 }
 
 impl Plan {
-    /// Of host `host` on segment `n`.
+    /// Address of host `host` on segment `n`.
     fn address(self, n: u32, host: u32) -> String {
         match self.v6 {
             true => format!("fd09:{n}::{host}"),
@@ -54,7 +54,7 @@ impl Plan {
             false => "dataplane = \"host\"".to_owned(),
         };
         format!(
-            "[gateway]\nid = {id}\n{dataplane}\naddresses = [{}]\nslots = 16\nwhen_gone = \"open\"\n\
+            "[gateway]\nid = {id}\n{dataplane}\naddresses = [{}]\nslots = 16\ngate_on_exit = \"open\"\n\
              [registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n",
             addresses.join(", ")
         )
@@ -67,7 +67,7 @@ struct Site {
     a: Process,
     b: Process,
     _gateways: Vec<Process>,
-    _answerer: Process,
+    _responder: Process,
     /// The router between the segments, where the gateways run, and the devices.
     inside: [Namespace; 3],
     directory: tempfile::TempDir,
@@ -92,21 +92,21 @@ impl Site {
         }
         let lw = |words: &str| router.run(at, &format!("{PROGRAM} {words}"));
         lw("registry create --registry fleet.registry --key-file master.key");
-        enrol(plan, at, lw);
+        enroll(plan, at, lw);
         let serve = |n| {
             let gateway = router.start(at, &format!("serve --config gateway{n}.toml --json --every 1"));
             gateway.wait_for("loaded fleet", |line| line["loaded"] == true);
             gateway
         };
         let gateways = (1..=configurations.len()).map(serve).collect();
-        let answerer = Process::start(inside_of(b, at, &["python3", "-c", ANSWER]));
-        answerer.wait_for("answerer", |_| true);
+        let responder = Process::start(inside_of(b, at, &["python3", "-c", SERVER]));
+        responder.wait_for("responder", |_| true);
         Some(Self {
             plan,
             a: agent(plan, 1, a, at),
             b: agent(plan, 2, b, at),
             _gateways: gateways,
-            _answerer: answerer,
+            _responder: responder,
             inside,
             directory,
         })
@@ -120,21 +120,21 @@ impl Site {
     /// The pair is allowed, and opens.
     #[track_caller]
     fn allow(&self) {
-        self.run("device pair allow d1 d2 --config gateway1.toml");
+        self.run("device pair create d1 d2 --config gateway1.toml");
         for (agent, peer) in [(&self.a, "00000000000000d2"), (&self.b, "00000000000000d1")] {
-            assert_eq!(agent.event("peer_open")["device"], peer);
+            assert_eq!(agent.event("peer_connected")["peer"], peer);
         }
     }
 
-    /// A program at the first device asks one at the second, and gets its answer.
+    /// A program at the first device sends a request to a program at the second, and receives its response.
     #[track_caller]
-    fn converse(&self) {
+    fn exchange_messages(&self) {
         let [_, a, _] = &self.inside;
-        let said = support::run(inside_of(a, self.directory.path(), &["python3", "-c", ASK]));
-        assert_eq!(said, "od uoy od woh\n");
+        let text = support::run(inside_of(a, self.directory.path(), &["python3", "-c", CLIENT]));
+        assert_eq!(text, "od uoy od woh\n");
     }
 
-    /// The second device's agent is killed and started again, without what it knew.
+    /// Kills and restarts the second device's agent, without its session state.
     fn restart_b(&mut self) {
         let [.., b] = &self.inside;
         self.b.end_by(nix::sys::signal::Signal::SIGKILL);
@@ -142,7 +142,7 @@ impl Site {
     }
 }
 
-/// Segments 1 and 2, and the way between them.
+/// Segments 1 and 2, and the route between them.
 fn connect(plan: Plan, inside: &[Namespace; 3], at: &Path) {
     let [router, a, b] = inside;
     let (family, bits) = (if plan.v6 { "-6" } else { "-4" }, plan.bits());
@@ -169,7 +169,7 @@ fn connect(plan: Plan, inside: &[Namespace; 3], at: &Path) {
 }
 
 /// Both devices, each with the other one as its peer.
-fn enrol(plan: Plan, at: &Path, lw: impl Fn(&str) -> String) {
+fn enroll(plan: Plan, at: &Path, lw: impl Fn(&str) -> String) {
     for (n, id, peer) in [(1, "d1", "d2"), (2, "d2", "d1")] {
         lw(&format!(
             "device enroll simulated --device {id} --rows 40 --out devices --config gateway1.toml"
@@ -204,31 +204,31 @@ fn agent(plan: Plan, n: u32, namespace: &Namespace, at: &Path) -> Process {
     agent
 }
 
-fn story(plan: Plan, close: &str) {
+fn scenario(plan: Plan, close: &str) {
     let Some(site) = Site::new(plan) else {
         println!("SKIPPED: no root, or no unshare, nsenter, ip and ethtool");
         return;
     };
     site.allow();
-    site.converse();
+    site.exchange_messages();
     site.run(close);
-    let closed = site.a.event("peer_closed");
-    assert_eq!(closed["device"], "00000000000000d2");
-    assert_eq!(closed["why"], "the controller has no such pair");
+    let closed = site.a.event("peer_disconnected");
+    assert_eq!(closed["peer"], "00000000000000d2");
+    assert_eq!(closed["reason"], "the pair does not exist at the controller");
 }
 
 const REVOKE: &str = "device revoke d2 --reason lost --config gateway1.toml";
-const CLOSE: &str = "device pair close d2 d1 --config gateway1.toml";
+const CLOSE: &str = "device pair delete d2 d1 --config gateway1.toml";
 
 #[test]
-fn a_pair_talks_until_one_of_the_two_is_revoked() {
-    story(Plan::default(), REVOKE);
+fn a_pair_communicates_until_one_device_is_revoked() {
+    scenario(Plan::default(), REVOKE);
 }
 
 #[test]
-fn a_pair_talks_through_a_sealed_gate_until_it_is_closed() {
+fn a_pair_communicates_through_a_sealed_gate_until_it_is_closed() {
     let sealed = true;
-    story(
+    scenario(
         Plan {
             sealed,
             ..Plan::default()
@@ -238,10 +238,10 @@ fn a_pair_talks_through_a_sealed_gate_until_it_is_closed() {
 }
 
 #[test]
-fn a_pair_talks_over_ipv6_past_no_gate_and_a_sealed_one() {
+fn a_pair_communicates_over_ipv6_past_no_gate_and_a_sealed_one() {
     for (sealed, close) in [(false, REVOKE), (true, CLOSE)] {
         let v6 = true;
-        story(
+        scenario(
             Plan {
                 v6,
                 sealed,
@@ -252,11 +252,11 @@ fn a_pair_talks_over_ipv6_past_no_gate_and_a_sealed_one() {
     }
 }
 
-/// Each device is known to its own gateway only; the registry that both have gives the key.
+/// Each device is known to its own gateway only; the shared registry provides the key.
 #[test]
-fn a_pair_talks_across_two_gateways_of_one_registry() {
+fn a_pair_communicates_across_two_gateways_of_one_registry() {
     let two_gateways = true;
-    story(
+    scenario(
         Plan {
             two_gateways,
             ..Plan::default()
@@ -266,14 +266,14 @@ fn a_pair_talks_across_two_gateways_of_one_registry() {
 }
 
 #[test]
-fn a_peer_that_has_restarted_is_talked_to_again() {
+fn a_restarted_peer_is_reachable_again() {
     let Some(mut site) = Site::new(Plan::default()) else {
         println!("SKIPPED: no root, or no unshare, nsenter, ip and ethtool");
         return;
     };
     site.allow();
-    site.converse();
+    site.exchange_messages();
     site.restart_b();
-    site.converse();
-    assert!(site.a.events("peer_closed").is_empty());
+    site.exchange_messages();
+    assert!(site.a.events("peer_disconnected").is_empty());
 }

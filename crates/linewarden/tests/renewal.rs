@@ -31,8 +31,8 @@ impl Site {
         std::fs::write(
             site.path("gateway.toml"),
             format!(
-                "[gateway]\nid = 5\ndataplane = \"host\"\naddresses = [\"127.0.0.1\", \"::1\"]\nport = {}\ndesk_port = {}\n\
-                 lease_s = 2\nslots = 100\nthreads = 1\n[registry]\npath = \"fleet.registry\"\n\
+                "[gateway]\nid = 5\ndataplane = \"host\"\naddresses = [\"127.0.0.1\", \"::1\"]\nport = {}\nticket_port = {}\n\
+                 session_lifetime_s = 2\nslots = 100\nthreads = 1\n[registry]\npath = \"fleet.registry\"\n\
                  master_key_file = \"master.key\"\n",
                 site.port,
                 free_udp_port()
@@ -66,17 +66,17 @@ impl Site {
         self.run(&format!(
             "device enroll simulated {words} --out devices --config gateway.toml"
         ));
-        let desk = std::fs::read_to_string(self.path("gateway.toml")).unwrap();
-        let desk = desk
+        let ticket_port = std::fs::read_to_string(self.path("gateway.toml")).unwrap();
+        let ticket_port = ticket_port
             .lines()
-            .find_map(|line| line.strip_prefix("desk_port = "))
+            .find_map(|line| line.strip_prefix("ticket_port = "))
             .unwrap();
         for file in std::fs::read_dir(self.path("devices")).unwrap() {
             let path = file.unwrap().path();
             if path.extension().is_some_and(|extension| extension == "toml") {
                 let config = std::fs::read_to_string(&path).unwrap();
-                let section = format!("[gateway]\ndesk_port = {desk}\n");
-                if !config.contains("desk_port") {
+                let section = format!("[gateway]\nticket_port = {ticket_port}\n");
+                if !config.contains("ticket_port") {
                     std::fs::write(&path, config.replace("[gateway]\n", &section)).unwrap();
                 }
             }
@@ -92,9 +92,9 @@ impl Site {
         ))
     }
 
-    fn shown(&self, id: &str) -> Value {
-        let said = self.run(&format!("device show {id} --config gateway.toml --json"));
-        serde_json::from_str(&said).unwrap()
+    fn device(&self, id: &str) -> Value {
+        let text = self.run(&format!("device show {id} --config gateway.toml --json"));
+        serde_json::from_str(&text).unwrap()
     }
 
     fn helper(&self, id: &str) -> std::path::PathBuf {
@@ -104,7 +104,7 @@ impl Site {
     fn helper_rows(&self, id: &str) -> u64 {
         match Credential::read_from(&self.helper(id)).unwrap() {
             Credential::Pool(helper) => helper.end_idx().into(),
-            Credential::Key(_) => panic!("of key mode"),
+            Credential::Key(_) => panic!("helper data are of key mode"),
         }
     }
 }
@@ -125,68 +125,68 @@ fn a_pool_is_renewed_ahead_of_need_and_never_runs_out() {
     // Two messages: a row number beyond the first pool is used in the end.
     assert_eq!(agent.event("rows_renewed")["rows_end"], 54);
     agent.wait_for("a new row", |line| {
-        line["event"] == "authenticated" && line["idx"].as_u64() >= Some(5)
+        line["event"] == "authenticated" && line["row"].as_u64() >= Some(5)
     });
-    assert_eq!(site.shown("d1")["rows_total"], 54);
+    assert_eq!(site.device("d1")["rows_total"], 54);
     assert_eq!(site.helper_rows("d1"), 54);
 }
 
 #[test]
-fn a_pool_that_was_spent_to_the_last_row_but_one_goes_on() {
+fn a_pool_with_one_remaining_row_is_renewed() {
     let site = Site::new();
     site.enroll("--device d1 --rows 2");
     let _gateway = site.gateway();
     let first = site.agent("d1", "--once").ended_well();
-    assert_eq!(events(&first), ["linked", "authenticated"]);
+    assert_eq!(events(&first), ["link_opened", "authenticated"]);
     let renewed = site.agent("d1", "--once --renew").ended_well();
-    assert_eq!(events(&renewed), ["linked", "authenticated", "rows_renewed"]);
-    assert_eq!(renewed[1]["idx"], 1, "the last row of the first pool");
+    assert_eq!(events(&renewed), ["link_opened", "authenticated", "rows_renewed"]);
+    assert_eq!(renewed[1]["row"], 1, "the last row of the first pool");
     let after = site.agent("d1", "--once").ended_well();
     let session = after
         .iter()
         .find(|line| line["event"] == "authenticated")
         .unwrap();
-    assert!(session["idx"].as_u64() >= Some(2), "{after:#?}");
+    assert!(session["row"].as_u64() >= Some(2), "{after:#?}");
 }
 
 #[test]
-fn a_key_is_renewed_and_the_old_one_is_good_for_nothing() {
+fn a_key_is_renewed_and_the_old_one_is_invalid() {
     let site = Site::new();
     site.enroll("--device d2 --model sram");
     let gateway = site.gateway();
     let old = std::fs::read(site.helper("d2")).unwrap();
     let lines = site.agent("d2", "--once --renew").ended_well();
-    assert_eq!(events(&lines), ["linked", "authenticated", "key_renewed"]);
-    assert_eq!(site.shown("d2")["epoch"], 1);
+    assert_eq!(events(&lines), ["link_opened", "authenticated", "key_renewed"]);
+    assert_eq!(site.device("d2")["epoch"], 1);
     let new = std::fs::read(site.helper("d2")).unwrap();
     assert_ne!(old, new);
     assert!(!site.path("devices/00000000000000d2.helper.new").exists());
     site.agent("d2", "--once --timeout 50").ended_well();
 
-    // Killed after the registry had taken the new key, before the device knew: the new one is tried first.
+    // Killed after the registry had stored the new key, before the device received the confirmation: the device tries the new key first.
     std::fs::write(site.helper("d2"), &old).unwrap();
     std::fs::write(site.path("devices/00000000000000d2.helper.new"), &new).unwrap();
     let lines = site.agent("d2", "--once --timeout 50").ended_well();
     assert!(events(&lines).contains(&"key_renewed"), "{lines:#?}");
     assert_eq!(std::fs::read(site.helper("d2")).unwrap(), new);
-    // Killed before the registry had it: the old one is tried then, and the renewal ends what was begun.
+    // Killed before the registry had the new key: the device tries the old one, and completes the renewal.
     std::fs::write(site.path("devices/00000000000000d2.helper.new"), &old).unwrap();
     site.agent("d2", "--once --timeout 50").ended_well();
     assert_eq!(std::fs::read(site.helper("d2")).unwrap(), new);
     let lines = site.agent("d2", "--once --renew --timeout 50").ended_well();
     assert!(events(&lines).contains(&"key_renewed"), "{lines:#?}");
-    assert_eq!(site.shown("d2")["epoch"], 2);
+    assert_eq!(site.device("d2")["epoch"], 2);
     drop(gateway);
 }
 
 #[test]
-fn a_renewal_that_nobody_answers_ends_with_a_failure() {
+fn a_renewal_without_a_response_fails() {
     let site = Site::new();
     site.enroll("--device d1 --rows 4");
     let config = site.path("gateway.toml");
     let text = std::fs::read_to_string(&config).unwrap();
-    let without = text.lines().map(|line| match line.starts_with("desk_port") {
-        true => "desk_port = 0\n".to_owned(),
+    let without = text.lines().map(|line| match line.starts_with("ticket_port") {
+        true => "ticket_port = 0\n".to_owned(),
         false => format!("{line}\n"),
     });
     std::fs::write(&config, without.collect::<String>()).unwrap();
@@ -194,15 +194,15 @@ fn a_renewal_that_nobody_answers_ends_with_a_failure() {
     let (code, lines) = site.agent("d1", "--once --renew").ended();
     assert_eq!(code, 1, "{lines:#?}");
     let last = lines.last().unwrap();
-    assert_eq!(last["event"], "not_renewed");
-    assert_eq!(last["why"], "no answer from the controller");
-    // Who did not demand it has what it asked for.
+    assert_eq!(last["event"], "renewal_failed");
+    assert_eq!(last["reason"], "the controller did not respond");
+    // A renewal that was not requested does not fail the command.
     site.agent("d1", "--once").ended_well();
 }
 
 /// `kill -9` of the device after each line that it prints, and at moments in between that differ from run to run.
 #[test]
-fn a_device_killed_at_any_moment_of_a_renewal_can_go_on() {
+fn a_device_killed_at_any_moment_of_a_renewal_continues() {
     let site = Site::new();
     site.enroll("--device d1 --rows 40");
     site.enroll("--device d2 --model sram");
@@ -211,7 +211,7 @@ fn a_device_killed_at_any_moment_of_a_renewal_can_go_on() {
         for id in ["d1", "d2"] {
             let agent = site.agent(id, "--renew");
             agent.event("authenticated");
-            // Not a wait for a condition: where in the renewal it is hit shall differ.
+            // Not a wait for a condition: the moment of the kill within the renewal varies.
             let _ = agent.next(Duration::from_millis(7 * round));
             drop(agent);
         }
@@ -230,7 +230,7 @@ fn a_device_killed_at_any_moment_of_a_renewal_can_go_on() {
         site.agent(id, "--once --timeout 55").ended_well();
     }
     assert_eq!(
-        site.shown("d1")["rows_total"].as_u64(),
+        site.device("d1")["rows_total"].as_u64(),
         Some(site.helper_rows("d1"))
     );
     assert!(!Path::new(&site.path("devices/00000000000000d2.helper.new")).exists());

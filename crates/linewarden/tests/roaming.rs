@@ -1,5 +1,5 @@
-//! A device that goes from one gateway to another and back, as its users run it: two gateways on `xdp` over one registry,
-//! each with a segment of its own, and a device with an interface in both. Its old session ends where it has left.
+//! A device that roams from one gateway to another and back: two gateways on `xdp` over one registry,
+//! each with its own segment, and a device with an interface in both. The old session ends at the gateway that the device left.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -45,7 +45,7 @@ fn service(v6: bool) -> SocketAddr {
     SocketAddr::new(ip, SERVICE_PORT)
 }
 
-/// Lays a segment from the gateway's `v` to the device's `dN`; the device answers by the way it was asked.
+/// Lays a segment from the gateway's `v` to the device's `dN`; the device replies through the interface of the request.
 fn segment(n: usize, gateway: &Namespace, device: &Namespace, at: &Path) -> XdpPass {
     let peer = device.pid();
     gateway.run(
@@ -75,7 +75,7 @@ fn segment(n: usize, gateway: &Namespace, device: &Namespace, at: &Path) -> XdpP
             &format!("ip {family} addr add {}/{host} dev lo", service(v6).ip()),
         );
     }
-    // As a router by that address; the sealed gate's datagrams come in by another interface than `lo`.
+    // The gateway is a router with that address; the sealed gate's datagrams arrive on another interface than `lo`.
     gateway.run(at, "sysctl -q -w net.ipv4.conf.all.rp_filter=0");
     device.accept_xdp(at, &format!("d{n}"))
 }
@@ -86,7 +86,7 @@ fn configure(at: &Path, gate: &str, n: usize) {
         at.join(format!("gateway{n}.toml")),
         format!(
             "[gateway]\nid = {}\ninterfaces = [\"v\"]\naddresses = [\"{v4}\", \"{v6}\"]\ngate = \"{gate}\"\nslots = 16\n\
-             when_gone = \"open\"\n[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n\
+             gate_on_exit = \"open\"\n[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n\
              [audit]\npath = \"audit{n}.jsonl\"\n",
             4 + n
         ),
@@ -106,7 +106,7 @@ impl Site {
         let lw = |words: &str| first.run(at, &format!("{PROGRAM} {words}"));
         lw("registry create --registry fleet.registry --key-file master.key");
         lw("device enroll simulated --device d1 --rows 40 --out devices1 --config gateway1.toml");
-        // The device as it is at each gateway: an agent of its own, with a way to the service of its own.
+        // The device at each gateway: its own agent, with its own route to the service.
         first.run(at, "cp -r devices1 devices2");
         for n in [1, 2] {
             let file = at.join(format!("devices{n}/00000000000000d1.toml"));
@@ -147,7 +147,7 @@ impl Site {
         agent
     }
 
-    /// A program on the device that speaks to the service by way of that gateway, and where it sends to.
+    /// A socket on the device that reaches the service through that gateway, and its destination.
     fn program(&self, n: usize) -> (UdpSocket, SocketAddr) {
         match self.gate {
             "sealed" => {
@@ -162,14 +162,14 @@ impl Site {
     }
 
     #[track_caller]
-    fn passes(&self, n: usize) {
+    fn assert_passes(&self, n: usize) {
         let (program, to) = self.program(n);
         echoed(&program, to);
     }
 
-    /// Nothing of the device gets through that gateway any more.
+    /// Asserts that no packet of the device passes that gateway.
     #[track_caller]
-    fn is_shut(&self, n: usize) {
+    fn assert_closed(&self, n: usize) {
         let (program, to) = self.program(n);
         let gateway = &self.serving[n - 1];
         let verdict = if self.gate == "sealed" {
@@ -178,19 +178,19 @@ impl Site {
             "drop_gate"
         };
         let before = gateway.count(verdict);
-        program.send_to(b"nobody hears this", to).unwrap();
+        program.send_to(b"no receiver", to).unwrap();
         gateway.wait_for_count(verdict, before + 1);
         program.set_nonblocking(true).unwrap();
         assert!(program.recv(&mut [0; 64]).is_err());
     }
 
     #[track_caller]
-    fn closed(&self, n: usize, count: u64) {
+    fn wait_for_closed_sessions(&self, n: usize, count: u64) {
         let gateway = &self.serving[n - 1];
         gateway.wait_for("closed session", |line| line["sessions_closed"] == count);
     }
 
-    /// The line of the audit record says where the device went.
+    /// Whether the audit log names the device's new gateway.
     fn audited(&self, n: usize, newer_at: u64) -> bool {
         let file = self.directory.path().join(format!("audit{n}.jsonl"));
         let text = std::fs::read_to_string(file).unwrap();
@@ -200,51 +200,51 @@ impl Site {
         lines.any(|line| {
             line["event"] == "session_closed"
                 && line["device"] == "00000000000000d1"
-                && line["newer_at"] == newer_at
+                && line["newer_gateway"] == newer_at
         })
     }
 }
 
-fn story(gate: &'static str, v6: bool) {
+fn scenario(gate: &'static str, v6: bool) {
     let Some(site) = Site::new(gate, v6) else {
         println!("SKIPPED: no root, or no unshare, ip and ethtool");
         return;
     };
     let at_first = site.arrive(1);
-    site.passes(1);
-    // The old agent goes on sending, as somebody does who has its key.
+    site.assert_passes(1);
+    // The old agent continues to send, like an attacker with its key.
     let at_second = site.arrive(2);
-    site.closed(1, 1);
-    site.is_shut(1);
-    site.passes(2);
+    site.wait_for_closed_sessions(1, 1);
+    site.assert_closed(1);
+    site.assert_passes(2);
     assert!(site.audited(1, 6));
 
     drop(at_first);
     let back_at_first = site.arrive(1);
-    site.closed(2, 1);
-    site.is_shut(2);
-    site.passes(1);
+    site.wait_for_closed_sessions(2, 1);
+    site.assert_closed(2);
+    site.assert_passes(1);
     assert!(site.audited(2, 5));
 
     drop(at_second);
     let _back_at_second = site.arrive(2);
-    site.closed(1, 2);
-    site.is_shut(1);
-    site.passes(2);
+    site.wait_for_closed_sessions(1, 2);
+    site.assert_closed(1);
+    site.assert_passes(2);
     drop(back_at_first);
     let registry = site.gateways[0].run(
         site.directory.path(),
         &format!("{PROGRAM} registry check --config gateway1.toml"),
     );
-    assert!(registry.contains("sound"), "{registry}");
+    assert!(registry.contains("registry check passed"), "{registry}");
 }
 
 #[test]
 fn a_device_that_roams_leaves_no_open_gate_behind() {
-    [false, true].into_iter().for_each(|v6| story("open", v6));
+    [false, true].into_iter().for_each(|v6| scenario("open", v6));
 }
 
 #[test]
 fn a_device_that_roams_leaves_no_sealed_gate_open_behind() {
-    [false, true].into_iter().for_each(|v6| story("sealed", v6));
+    [false, true].into_iter().for_each(|v6| scenario("sealed", v6));
 }

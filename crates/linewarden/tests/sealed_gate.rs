@@ -25,7 +25,7 @@ use linewarden_protocol::frame::parse;
 use linewarden_protocol::wire::LAP_PORT;
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use support::{PATIENCE, PROGRAM, Process, linewarden};
+use support::{PROGRAM, Process, TEST_TIMEOUT, linewarden};
 
 /// Where the echo service is, and where the agent listens.
 const PORT: u16 = 5683;
@@ -36,7 +36,7 @@ fn ip(station: &Station, v6: bool) -> IpAddr {
 
 fn socket(namespace: &NetNs, at: SocketAddr) -> UdpSocket {
     let socket = namespace.run(|| UdpSocket::bind(at).unwrap()).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     socket
 }
 
@@ -57,7 +57,7 @@ fn start(namespace: &NetNs, directory: &Path, words: &str) -> Process {
         .unwrap()
 }
 
-/// All parts of the play.
+/// Namespaces and processes of the test.
 struct Site {
     agent: Process,
     gateway: Process,
@@ -78,33 +78,33 @@ impl Site {
         serve(&self.lab, self.directory.path())
     }
 
-    /// Without what it knew of its session.
+    /// Restarts the agent without its session state.
     fn agent_again(&self) -> Process {
         let address = SocketAddr::new(ip(&GATEWAY, self.v6), LAP_PORT);
         agent(&self.lab, self.directory.path(), address)
     }
 
-    /// `forwards`: opened datagrams go past the gateway's network stack. `pins`: where the gate is kept when the gateway
-    /// ends.
+    /// `forwards`: opened datagrams bypass the gateway's network stack. `pins`: the pin directory, in which the gate outlives the
+    /// gateway.
     fn with(v6: bool, forwards: bool, pins: Option<&Path>) -> Self {
         Self::of("sealed", 300, v6, forwards, pins)
     }
 
-    /// With a gate of that kind, and sessions of so many seconds.
-    fn of(gate: &str, lease_s: u32, v6: bool, forwards: bool, pins: Option<&Path>) -> Self {
+    /// With a gate of that kind, and sessions of `lease_s` seconds.
+    fn of(gate: &str, session_lifetime_s: u32, v6: bool, forwards: bool, pins: Option<&Path>) -> Self {
         let lab = Lab::build(&Topology::default()).unwrap();
         let directory = tempfile::tempdir().unwrap();
         let at = directory.path();
         let interface = &lab.gateway_devices_end.name;
-        let when_gone = match pins {
+        let gate_action = match pins {
             Some(path) => format!("pin_directory = \"{}\"", path.display()),
-            None => "when_gone = \"open\"".to_owned(),
+            None => "gate_on_exit = \"open\"".to_owned(),
         };
         std::fs::write(
             at.join("gateway.toml"),
             format!(
                 "[gateway]\nid = 5\ninterfaces = [\"{interface}\"]\naddresses = [\"{}\", \"{}\"]\ngate = \"{gate}\"\n\
-                 lease_s = {lease_s}\n{when_gone}\nslots = 16\n[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n",
+                 session_lifetime_s = {session_lifetime_s}\n{gate_action}\nslots = 16\n[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n",
                 GATEWAY.v4, GATEWAY.v6
             ),
         )
@@ -208,20 +208,20 @@ fn skipped() -> bool {
     }
 }
 
-fn story(v6: bool) {
+fn scenario(v6: bool) {
     let site = Site::new(v6);
     let listener = PacketSocket::open(
         &site.lab.devices,
         &site.lab.devices_end,
         &Options {
-            see_outgoing: true,
+            receive_outgoing: true,
             bypass_qdisc: false,
             ..Options::default()
         },
     );
     let mut listener = listener.unwrap();
 
-    // Datagrams of all sizes, of two programs at a time; what is too long is not sent in pieces.
+    // Datagrams of all sizes, of two programs at a time; too long datagrams are not fragmented.
     let programs = [site.program(), site.program()];
     for bytes in [1, 2, 7, 8, 9, 100, 1000, site.payload_bytes_max()] {
         for (program, fill) in programs.iter().zip([0x11, 0x22]) {
@@ -241,22 +241,25 @@ fn story(v6: bool) {
     let revoke = "device revoke d1 --reason lost --config gateway.toml";
     run(&site.lab.gateway, site.directory.path(), PROGRAM, revoke);
     site.gateway.wait_for("revocation", |line| line["revoked"] == 1);
-    programs[0].send(b"nobody hears this").unwrap();
+    programs[0].send(b"no receiver").unwrap();
     site.gateway.wait_for_count("drop_revoked", 1);
 
-    let told = site.agent.terminate();
-    let counts = &told.iter().find(|line| line["event"] == "tunnelled").unwrap();
+    let lines = site.agent.terminate();
+    let counts = &lines
+        .iter()
+        .find(|line| line["event"] == "tunnel_statistics")
+        .unwrap();
     assert_eq!(counts["dropped_too_long"], 1, "{counts}");
     assert_eq!(counts["dropped_unopened"], 0, "{counts}");
-    let told = site.gateway.terminate();
-    let counters = &told.last().unwrap()["counters"];
+    let lines = site.gateway.terminate();
+    let counters = &lines.last().unwrap()["counters"];
     assert_eq!(counters["drop_tag"], Value::Null, "{counters}");
     assert_eq!(counters["drop_too_big"], Value::Null, "{counters}");
-    // With the gateway its filter has gone.
+    // The filter was removed with the gateway.
     let from = SocketAddr::new(ip(&DEVICE_HOST, v6), 0);
     let sender = socket(&site.lab.devices, from);
     sender.send_to(b"plainly", site.service).unwrap();
-    assert_eq!(sender.recv(&mut [0; 64]).unwrap(), 7, "everything passes");
+    assert_eq!(sender.recv(&mut [0; 64]).unwrap(), 7, "all traffic passes");
 }
 
 /// Checksums that the service leaves to its network card are sealed as well as whole ones, whether the card towards the
@@ -277,7 +280,7 @@ fn both_checksums(site: &Site, program: &UdpSocket) {
     }
 }
 
-/// Neither way, although the session lives.
+/// No traffic in either direction, although the session is open.
 fn unsealed_is_dropped(site: &Site) {
     let (lab, device) = (&site.lab, ip(&DEVICE_HOST, site.v6));
     let plain = socket(&lab.devices, SocketAddr::new(device, 0));
@@ -292,14 +295,14 @@ fn unsealed_is_dropped(site: &Site) {
     for verdict in ["drop_gate", "drop_gate_port", "drop_unsealed"] {
         site.gateway.wait_for_count(verdict, 1);
     }
-    // It came, but as a DATA_DOWN: a plain program can make nothing of it.
+    // It arrived as DATA_DOWN, which a plain program cannot read.
     let mut buffer = [0; 256];
     let bytes = plain.recv(&mut buffer).unwrap();
     assert_eq!(buffer[..4], [0x4c, 0x57, 1, 7]);
     assert_eq!(bytes, 56 + 20);
 }
 
-/// What was recorded on the devices' network is sent again, from the same place.
+/// Replays frames recorded on the devices' network, from the same place.
 fn replays_are_dropped(site: &Site, listener: &mut PacketSocket) {
     let mut recorded = Vec::new();
     listener.receive(4096, |received| {
@@ -319,7 +322,7 @@ fn replays_are_dropped(site: &Site, listener: &mut PacketSocket) {
         .wait_for_count("drop_sequence", recorded.len() as u64);
 }
 
-/// With the route's MTU less the seal a service that sends too much is told so.
+/// With the route's MTU reduced by the seal, a service that sends too long datagrams gets an error.
 fn the_service_learns_the_largest_size(site: &Site, program: &UdpSocket) {
     let (lab, name) = (&site.lab, &site.lab.gateway_devices_end.name);
     let route = if site.v6 {
@@ -336,10 +339,10 @@ fn the_service_learns_the_largest_size(site: &Site, program: &UdpSocket) {
         sockopt::set_ip_mtu_discover(&service, Ipv4PathMtuDiscovery::DO).unwrap();
     }
     let to = SocketAddr::new(ip(&DEVICE_HOST, site.v6), 9);
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TEST_TIMEOUT;
     let headers = 1500 - 56 - site.payload_bytes_max();
     while service.send_to(&vec![1; 1500 - headers], to).is_ok() {
-        assert!(Instant::now() < until, "the service is never told");
+        assert!(Instant::now() < until, "the service receives no error");
         std::thread::yield_now();
     }
     let error = service.send_to(&vec![1; 1500 - headers], to).unwrap_err();
@@ -352,16 +355,16 @@ fn the_service_learns_the_largest_size(site: &Site, program: &UdpSocket) {
 }
 
 #[test]
-fn datagrams_pass_a_sealed_gate_and_nothing_else_does_ipv4() {
+fn datagrams_pass_a_sealed_gate_and_other_packets_do_not_ipv4() {
     if !skipped() {
-        story(false);
+        scenario(false);
     }
 }
 
 #[test]
-fn datagrams_pass_a_sealed_gate_and_nothing_else_does_ipv6() {
+fn datagrams_pass_a_sealed_gate_and_other_packets_do_not_ipv6() {
     if !skipped() {
-        story(true);
+        scenario(true);
     }
 }
 
@@ -385,9 +388,9 @@ fn forwarded(site: &Site) -> u64 {
     words().nth(at).unwrap().parse().unwrap()
 }
 
-/// Past the stack on the way up, where a neighbour is known; down through it, or nothing would be sealed.
+/// Upstream past the stack, if the neighbor is known; downstream through the stack, because the egress filter seals there.
 #[test]
-fn opened_datagrams_are_forwarded_past_the_stack_if_that_is_wanted() {
+fn opened_datagrams_are_forwarded_past_the_stack_if_configured() {
     if skipped() {
         return;
     }
@@ -430,9 +433,9 @@ impl Drop for BpfFilesystem {
     }
 }
 
-/// Sends datagrams one after the other while `work` runs, each after the echo of the one before, and says how many.
+/// Sends datagrams one after the other while `work` runs, each after the previous echo; returns their number.
 fn while_datagrams_pass(program: &UdpSocket, pause: Duration, work: impl FnOnce()) -> u32 {
-    /// Ends the traffic also when `work` panics, or the scope would wait for ever.
+    /// Ends the traffic also when `work` panics, or the scope would wait forever.
     struct End<'a>(&'a AtomicBool);
     impl Drop for End<'_> {
         fn drop(&mut self) {
@@ -459,7 +462,7 @@ fn while_datagrams_pass(program: &UdpSocket, pause: Duration, work: impl FnOnce(
 }
 
 /// Datagrams go to and fro all the time while the gateway is killed, or stopped for another version, and started again:
-/// none is lost, the session goes on, and no row is spent.
+/// none is lost, the session continues, and no row is used.
 #[test]
 fn a_gateway_is_replaced_without_a_lost_datagram() {
     if skipped() {
@@ -479,27 +482,27 @@ fn a_gateway_is_replaced_without_a_lost_datagram() {
     assert!(sent > 100, "{sent}");
     let counted = |verdict: &str| site.gateway.count(verdict);
     site.gateway.wait_for_count("pass_data", u64::from(sent));
-    assert_eq!(counted("reply_ack"), 1, "the session of the beginning");
+    assert_eq!(counted("reply_ack"), 1, "the session at the start");
 
-    // The process that stands there now is in charge: it revokes.
+    // The new process is in charge: it revokes.
     let revoke = "device revoke d1 --reason lost --config gateway.toml";
     run(&site.lab.gateway, site.directory.path(), PROGRAM, revoke);
     site.gateway.wait_for("revocation", |line| line["revoked"] == 1);
-    program.send(b"nobody hears this").unwrap();
+    program.send(b"no receiver").unwrap();
     site.gateway.wait_for_count("drop_revoked", 1);
     drop(site);
 }
 
-/// The device renews its session while no process of its gateway runs, killed or stopped, and the next process goes on with
-/// that: no datagram is lost, and no session.
+/// The device renews its session while no process of its gateway runs, killed or stopped, and the next process continues with
+/// the session: no datagram is lost, and no session.
 fn renewed_without_a_process(gate: &str) {
-    // It ends soon after a renewal: the next one comes 3/4 of this later, and finds a value of `fresh` that is younger than 16 s.
-    const LEASE_S: u32 = 6;
+    // The process ends soon after a renewal: the next renewal comes after 3/4 of this time, while `fresh` is younger than 16 s.
+    const SESSION_LIFETIME_S: u32 = 6;
     let filesystem = BpfFilesystem::mount();
     let pins = filesystem.0.path().join("gates");
-    let mut site = Site::of(gate, LEASE_S, false, false, Some(&pins));
+    let mut site = Site::of(gate, SESSION_LIFETIME_S, false, false, Some(&pins));
     let program = site.program();
-    let renewed = |site: &Site| site.agent.event("authenticated")["idx"].as_u64().unwrap();
+    let renewed = |site: &Site| site.agent.event("authenticated")["row"].as_u64().unwrap();
     let sent = while_datagrams_pass(&program, Duration::from_millis(5), || {
         let mut idx = 0;
         for signal in [Signal::SIGKILL, Signal::SIGTERM] {
@@ -511,7 +514,7 @@ fn renewed_without_a_process(gate: &str) {
         }
     });
     assert!(sent > 100, "{sent}");
-    // Counters go on: of the first session, four renewals, and nothing that the gate refused.
+    // Counters continue: the first session, four renewals, and no drops by the gate.
     site.gateway.wait_for_count("reply_ack", 5);
     let passed = if site.is_sealed {
         "pass_data"
@@ -522,17 +525,17 @@ fn renewed_without_a_process(gate: &str) {
     for verdict in [
         "drop_stopped",
         "drop_session",
-        "drop_gate_lease",
+        "drop_session_expired",
         "drop_fresh",
         "drop_sequence",
     ] {
         assert_eq!(site.gateway.count(verdict), 0, "{gate}, {verdict}");
     }
     let ended = site.agent.terminate();
-    let lost = |line: &&Value| line["event"] == "expired" || line["event"] == "session_lost";
+    let lost = |line: &&Value| line["event"] == "session_expired" || line["event"] == "session_lost";
     assert_eq!(ended.iter().find(lost), None, "{ended:?}");
 
-    // Nothing stays after the gate was let go.
+    // The release removes all pinned objects.
     site.gateway.end_by(Signal::SIGKILL);
     let release = "serve --config gateway.toml --release";
     run(&site.lab.gateway, site.directory.path(), PROGRAM, release);
@@ -553,9 +556,9 @@ fn a_session_is_renewed_at_a_sealed_gate_while_no_process_runs() {
     }
 }
 
-/// Somebody else has been this gateway in between, and may have spent what lies here: none of it is used.
+/// Another process was this gateway in the meantime, and may have used the stored rows: none of them is used.
 #[test]
-fn memory_of_a_gateway_that_was_replaced_elsewhere_is_not_taken_up() {
+fn memory_of_a_gateway_that_was_replaced_elsewhere_is_not_used() {
     if skipped() {
         return;
     }
@@ -573,17 +576,17 @@ fn memory_of_a_gateway_that_was_replaced_elsewhere_is_not_taken_up() {
     drop(serve(&elsewhere, site.directory.path()));
     std::fs::write(&path, text).unwrap();
     site.gateway = site.serve();
-    // The session has gone with the memory.
-    site.program().send(b"nobody hears this").unwrap();
+    // The session was lost with the memory.
+    site.program().send(b"no receiver").unwrap();
     site.gateway.wait_for_count("drop_session", 1);
-    // The device goes on at the mark: what lies below it may have been spent elsewhere.
+    // The device continues at the mark: rows below it may have been used elsewhere.
     site.agent.end_by(Signal::SIGKILL);
     let agent = site.agent_again();
-    let told = agent.wait_for("a new session", |line| line["event"] == "authenticated");
-    assert!(told["idx"].as_u64() >= Some(4), "{told}");
+    let event = agent.wait_for("a new session", |line| line["event"] == "authenticated");
+    assert!(event["row"].as_u64() >= Some(4), "{event}");
 }
 
-/// A ticket goes to the gateway's desk inside DATA, and its answer comes back sealed: rows are renewed while tunnels carry.
+/// A ticket is sent to the gateway inside DATA, and its response comes back sealed: rows are renewed while tunnels carry traffic.
 #[test]
 fn rows_are_renewed_through_the_sealed_gate() {
     if skipped() {
@@ -598,7 +601,7 @@ fn rows_are_renewed_through_the_sealed_gate() {
             site.lab.devices_end.name
         );
         let at = site.directory.path();
-        // The same device once more: the first one's tunnel sockets go with it.
+        // Restart the device's agent: the tunnel sockets of the first agent end with it.
         site.agent.end_by(Signal::SIGKILL);
         site.agent = start(&site.lab.devices, at, &words);
         let renewed = site

@@ -10,9 +10,9 @@
 mod floods;
 #[path = "signed/groups.rs"]
 mod groups;
+#[path = "signed/reports.rs"]
+mod reports;
 mod support;
-#[path = "signed/told.rs"]
-mod told;
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -24,20 +24,20 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-use linewarden_signatures::lane::OneByOne;
+use linewarden_signatures::lane::SingleLane;
 use linewarden_signatures::message::{Envelope, MESSAGE_BYTES_MAX, TimeMs};
 use linewarden_signatures::receive::{Receiver, ReplayMemory, Signers, Window};
 use linewarden_signatures::refusal::Refusal;
 use linewarden_signatures::store::{Revocations, read_public};
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use support::{PATIENCE, PROGRAM, Process, linewarden, run};
+use support::{PROGRAM, Process, TEST_TIMEOUT, linewarden, run};
 
 fn keygen(at: &Path, words: &str) -> Value {
     serde_json::from_str(&run(linewarden(at, &format!("signed keygen --json {words}")))).unwrap()
 }
 
-/// A signer of RA that signs a byte, with so many masks. All of them have one key: to make its table takes seconds.
+/// A signer of RA that signs a byte, with so many masks. All share one key: its table takes seconds to compute.
 fn byte_signer(at: &Path, name: &str, masks: u32) {
     static FILES: OnceLock<Vec<(OsString, Vec<u8>)>> = OnceLock::new();
     let files = FILES.get_or_init(|| {
@@ -68,7 +68,7 @@ fn byte_signer(at: &Path, name: &str, masks: u32) {
     }
 }
 
-/// Files of masks are bound to a machine, which has a name in /etc/machine-id.
+/// Mask files are bound to the machine's /etc/machine-id.
 fn nameless() -> bool {
     let nameless = !Path::new("/etc/machine-id").exists();
     if nameless {
@@ -77,10 +77,10 @@ fn nameless() -> bool {
     nameless
 }
 
-/// Where a sender sends to.
+/// A sender's destination.
 fn inbox() -> (UdpSocket, String) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     let address = socket.local_addr().unwrap().to_string();
     (socket, address)
 }
@@ -116,16 +116,16 @@ fn now() -> TimeMs {
 
 fn payload(receiver: &mut Receiver, bytes: &[u8]) -> Result<Vec<u8>, Refusal> {
     let checked = receiver.screen(bytes.to_vec(), now())?;
-    let holds = OneByOne::default().holds(&checked);
+    let holds = SingleLane::default().verify_one(&checked);
     Ok(receiver
-        .admit(checked, holds, now())?
+        .accept(checked, holds, now())?
         .message()
         .payload()
         .to_vec())
 }
 
 #[test]
-fn what_is_sent_is_the_signers_and_each_payload_is_what_the_line_says() {
+fn sent_messages_verify_and_carry_the_payloads_of_the_lines() {
     if nameless() {
         return;
     }
@@ -160,7 +160,7 @@ fn what_is_sent_is_the_signers_and_each_payload_is_what_the_line_says() {
         "signed send breaker --to {address} --input lines --count 70 --priority 0 --idle-masks 0 --json"
     );
     let sent: Value = serde_json::from_str(&run(linewarden(at, &words))).unwrap();
-    // One mask was asked for, and a block was made; six messages had none.
+    // One mask was requested, and a block was generated; six messages had none.
     assert_eq!(
         (&sent["sent"], &sent["signed_with_masks"]),
         (&70.into(), &64.into())
@@ -175,7 +175,7 @@ fn what_is_sent_is_the_signers_and_each_payload_is_what_the_line_says() {
 }
 
 #[test]
-fn no_mask_goes_out_twice_whatever_kills_the_sender() {
+fn no_mask_is_sent_twice_after_a_kill() {
     if nameless() {
         return;
     }
@@ -198,7 +198,7 @@ fn no_mask_goes_out_twice_whatever_kills_the_sender() {
             assert!(payload(&mut receiver, &message).is_ok());
             assert!(
                 seen.insert(*Envelope::parse(&message).unwrap().mask_name.unwrap()),
-                "a mask came twice"
+                "a mask was sent twice"
             );
         }
         sender.kill().unwrap();
@@ -207,7 +207,7 @@ fn no_mask_goes_out_twice_whatever_kills_the_sender() {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         while let Ok(length) = inbox.recv(&mut bytes) {
             let name = *Envelope::parse(&bytes[..length]).unwrap().mask_name.unwrap();
-            assert!(seen.insert(name), "a mask came twice");
+            assert!(seen.insert(name), "a mask was sent twice");
         }
         inbox.set_nonblocking(false).unwrap();
     }
@@ -221,12 +221,12 @@ fn files_that_others_could_have_read_or_copied_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
     byte_signer(at, "truck", 64);
-    let refused = |code: i32, says: &str| {
+    let refused = |code: i32, cause: &str| {
         let words = "signed send truck --to 127.0.0.1:9 --input truck/signer.json";
         let output = linewarden(at, words).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(code), "{said}");
-        assert!(said.contains(says), "{said}");
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{errors}");
+        assert!(errors.contains(cause), "{errors}");
     };
     for name in ["key", "table", "masks", "seal.key"] {
         let file = at.join("truck").join(name);
@@ -238,7 +238,7 @@ fn files_that_others_could_have_read_or_copied_are_refused() {
     std::fs::copy(&masks, at.join("copy")).unwrap();
     std::fs::remove_file(&masks).unwrap();
     std::fs::copy(at.join("copy"), &masks).unwrap();
-    refused(4, "a copy of the file");
+    refused(4, "is a copy");
     std::fs::remove_file(&masks).unwrap();
     run(linewarden(at, "signed masks truck --count 128"));
     let backup = at.join("backup");
@@ -249,7 +249,7 @@ fn files_that_others_could_have_read_or_copied_are_refused() {
         run(linewarden(at, words));
     }
     std::fs::write(&masks, std::fs::read(&backup).unwrap()).unwrap();
-    refused(4, "earlier content was written back");
+    refused(4, "was rolled back");
     std::fs::write(&masks, b"nonsense").unwrap();
     refused(2, "masks");
     std::fs::write(at.join("truck/table"), b"nonsense").unwrap();
@@ -260,9 +260,9 @@ fn files_that_others_could_have_read_or_copied_are_refused() {
     assert_eq!(output.status.code(), Some(2));
 }
 
-/// Runs a script in which file systems may be mounted that nobody else sees. `None`, with the reason, if that cannot be had here; what
-/// comes back otherwise is what it printed, both streams, and whether it ended well.
-fn in_own_mounts(at: &Path, script: &str) -> Option<(bool, String)> {
+/// Runs a script in a private mount namespace. Prints the reason and returns `None` without the privilege; otherwise returns
+/// whether the script succeeded, and its output of both streams.
+fn in_private_mounts(at: &Path, script: &str) -> Option<(bool, String)> {
     let script = format!("set -e; exec 2>&1; mount -t tmpfs none /mnt && umount /mnt || exit 77; {script}");
     let run = Command::new("unshare")
         .args(["--mount", "sh", "-c", &script])
@@ -276,13 +276,13 @@ fn in_own_mounts(at: &Path, script: &str) -> Option<(bool, String)> {
             return None;
         }
     };
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    Some((output.status.success(), said))
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    Some((output.status.success(), text))
 }
 
-/// ramfs has no attributes of users: the file is made without, and says so.
+/// ramfs has no user extended attributes: the file is created without, with a notice.
 #[test]
-fn a_file_system_without_attributes_is_told_of() {
+fn a_file_system_without_attributes_is_reported() {
     if nameless() {
         return;
     }
@@ -290,19 +290,19 @@ fn a_file_system_without_attributes_is_told_of() {
     let script = "mkdir ram; mount -t ramfs none ram; cd ram
         $LINEWARDEN signed keygen --scheme ra-rsa2048 --layout bytes:1 --masks 128 --out truck
         echo a > line; $LINEWARDEN signed send truck --to 127.0.0.1:9 --input line --idle-masks 0";
-    let Some((well, said)) = in_own_mounts(directory.path(), script) else {
+    let Some((succeeded, text)) = in_private_mounts(directory.path(), script) else {
         return;
     };
-    assert!(well, "{said}");
+    assert!(succeeded, "{text}");
     assert!(
-        said.contains("truck/masks: the file system keeps no attributes"),
-        "{said}"
+        text.contains("truck/masks: the file system has no user extended attributes"),
+        "{text}"
     );
-    assert!(said.contains("64 left in the file"), "{said}");
+    assert!(text.contains("64 masks left in the file"), "{text}");
 }
 
-/// The clone has the same inodes, births and attributes, and another UUID, as it must have to be mounted beside the first with XFS or
-/// btrfs, and should have with ext4.
+/// The clone has the same inodes, births and attributes, and another UUID, which XFS and btrfs require for a mount beside the first,
+/// and ext4 recommends.
 #[test]
 fn masks_on_a_cloned_file_system_are_refused() {
     if nameless() {
@@ -321,16 +321,13 @@ fn masks_on_a_cloned_file_system_are_refused() {
         echo a > line; send='$LINEWARDEN signed send at/truck --to 127.0.0.1:9 --input line --idle-masks 0'
         mount -o loop two at; code=0; eval $send || code=$?; echo code $code; umount at
         mount -o loop one at; eval $send; umount at";
-    let Some((well, said)) = in_own_mounts(directory.path(), script) else {
+    let Some((succeeded, text)) = in_private_mounts(directory.path(), script) else {
         return;
     };
-    assert!(well, "{said}");
-    assert!(
-        said.contains("code 4") && said.contains("a copy of the file"),
-        "{said}"
-    );
-    // After it was mounted again, the first is what it was.
-    assert!(said.contains("1 with masks, 0 without"), "{said}");
+    assert!(succeeded, "{text}");
+    assert!(text.contains("code 4") && text.contains("is a copy"), "{text}");
+    // After a remount the first file is valid.
+    assert!(text.contains("1 with masks, 0 without"), "{text}");
 }
 
 /// A running receiver that knows these signers, and where it listens.
@@ -347,7 +344,7 @@ fn receive(at: &Path, signers: &[&str], words: &str) -> (Process, String) {
 }
 
 /// A message with the other form of its ECDSA P-256 signature: n - s, with n of SEC 2, 2.4.2.
-fn other_form(message: &[u8]) -> Vec<u8> {
+fn negated_s(message: &[u8]) -> Vec<u8> {
     let order = hex::decode("ffffffff00000000ffffffffffffffffbce6faada7179e84f3b9cac2fc632551").unwrap();
     let mut other = message.to_vec();
     let s = message.len() - 32;
@@ -369,7 +366,7 @@ fn p256_signatures_with_high_s_are_accepted_unless_the_receiver_demands_low_s() 
     let forms = || {
         send(at, "one", "hello", &to);
         let low = next(&inbox);
-        [other_form(&low), low]
+        [negated_s(&low), low]
     };
 
     let (receiver, address) = receive(at, &["one"], "");
@@ -407,7 +404,7 @@ fn send(at: &Path, signer: &str, line: &str, to: &str) {
     ));
 }
 
-/// With a driver and a GPU it fails too: there is no compiler where it is told to look.
+/// The command also fails with a driver and a GPU: there is no compiler at the given path.
 #[test]
 fn a_gpu_that_is_required_and_not_there_is_a_failure() {
     let directory = tempfile::tempdir().unwrap();
@@ -419,19 +416,19 @@ fn a_gpu_that_is_required_and_not_there_is_a_failure() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(told.contains("--gpu require: "), "{told}");
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(errors.contains("--gpu require: "), "{errors}");
 }
 
 #[test]
-fn a_receiver_hands_on_what_is_verified_and_counts_what_is_not() {
+fn a_receiver_delivers_verified_messages_and_counts_the_others() {
     if nameless() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
     let plain = keygen(at, "--scheme ed25519 --out plain");
-    keygen(at, "--scheme ecdsa-p256 --out stranger");
+    keygen(at, "--scheme ecdsa-p256 --out unknown");
     keygen(at, "--scheme ra-rsa2048 --layout bytes:2 --masks 64 --out truck");
     revoke(at, &[]);
     let (receiver, address) = receive(at, &["plain", "truck"], "--revoked revoked");
@@ -449,7 +446,7 @@ fn a_receiver_hands_on_what_is_verified_and_counts_what_is_not() {
     send(at, "truck", "ab", &address);
     assert_eq!(receiver.event("verified")["payload"]["hex"], "6162");
 
-    // One message three times, one byte of it wrong, and what is no message at all.
+    // One message three times, the same with one wrong byte, and datagrams that are not messages.
     let (inbox, own) = inbox();
     send(at, "truck", "cd", &own);
     let message = next(&inbox);
@@ -467,7 +464,7 @@ fn a_receiver_hands_on_what_is_verified_and_counts_what_is_not() {
         out.send_to(bytes, &address).unwrap();
     }
     assert_eq!(receiver.event("verified")["payload"]["text"], "cd");
-    send(at, "stranger", "who", &address);
+    send(at, "unknown", "who", &address);
 
     revoke(at, &[plain["signer"].as_str().unwrap()]);
     receiver.signal(Signal::SIGHUP);
@@ -501,15 +498,15 @@ fn a_receiver_hands_on_what_is_verified_and_counts_what_is_not() {
     ] {
         assert_eq!(refused[reason], count, "{reason}: {counts}");
     }
-    // The two copies were recognised before or after they were verified.
+    // The two copies were recognized before or after they were verified.
     let copies =
         refused["replayed"].as_u64().unwrap_or(0) + counts["shed"]["duplicate"].as_u64().unwrap_or(0);
     assert_eq!(copies, 1, "{counts}");
 }
 
-/// A pipe in the list's place is refused at once: to open one waits for a writer, and there is none.
+/// A pipe in place of the list is rejected at once: opening a pipe would wait for a writer.
 #[test]
-fn a_list_that_is_not_whole_unrevokes_nobody_and_a_whole_one_says_whom() {
+fn a_truncated_list_unrevokes_no_signer_and_a_complete_one_reports_them() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
     let plain = keygen(at, "--scheme ed25519 --out plain");
@@ -540,7 +537,7 @@ fn a_list_that_is_not_whole_unrevokes_nobody_and_a_whole_one_says_whom() {
             .contains("not a regular file"),
         "{reloaded}"
     );
-    // Whoever cannot have been un-revoked by any of that is refused still.
+    // A revoked signer is still rejected after each of these reloads.
     send(at, "plain", "hello", &address);
     receiver.signal(Signal::SIGUSR1);
     receiver.wait_for("the refusal", |line| {
@@ -562,11 +559,11 @@ fn a_list_that_is_not_whole_unrevokes_nobody_and_a_whole_one_says_whom() {
     let counts = ended.iter().find(|line| line["event"] == "ended").unwrap();
     assert_eq!(counts["failed_reloads"], 6, "{counts}");
 
-    // At the start there is no list before: it is not begun with.
+    // At the start there is no earlier list: an invalid list is an error.
     std::fs::write(at.join("revoked"), "").unwrap();
     let pipe = at.join("pipe.json");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    for (words, says) in [
+    for (words, cause) in [
         (
             "--signers plain/signer.json --revoked revoked",
             "linewarden revoked 1",
@@ -575,9 +572,9 @@ fn a_list_that_is_not_whole_unrevokes_nobody_and_a_whole_one_says_whom() {
     ] {
         let words = format!("signed receive --listen 127.0.0.1:0 {words}");
         let output = linewarden(at, &words).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains(says), "{said}");
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        assert!(errors.contains(cause), "{errors}");
     }
 }
 
@@ -595,12 +592,12 @@ fn signal(to: &std::process::Child, signal: Signal) {
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(to.id() as i32), signal).unwrap();
 }
 
-/// Told to end, or by a line that is no payload: what was read before is sent, and said.
+/// After a signal, or an invalid line: all lines read before are sent and counted.
 #[test]
-fn a_sender_says_what_it_has_sent_however_it_ends() {
+fn a_sender_prints_its_counters_at_every_end() {
     use std::io::Write as _;
-    // As the documentation says a line is.
-    let documented = include_str!("../../../docs/operations.md").lines();
+    // The line format of the documentation.
+    let documented = include_str!("../../../docs/operations/signed-messages.md").lines();
     let bsm = documented
         .clone()
         .find(|line| line.starts_with("{\"msgCnt\""))
@@ -610,14 +607,14 @@ fn a_sender_says_what_it_has_sent_however_it_ends() {
     keygen(at, "--scheme ed25519 --out plain");
     let (inbox, to) = inbox();
 
-    let mut told = sender(at, &format!("plain --to {to}"));
-    let mut input = told.stdin.take().unwrap();
+    let mut child = sender(at, &format!("plain --to {to}"));
+    let mut input = child.stdin.take().unwrap();
     input.write_all(b"one\n\nhalf a li").unwrap();
     for payload in [b"one".as_slice(), b""] {
         assert_eq!(Envelope::parse(&next(&inbox)).unwrap().payload, payload);
     }
-    signal(&told, Signal::SIGTERM);
-    let output = told.wait_with_output().unwrap();
+    signal(&child, Signal::SIGTERM);
+    let output = child.wait_with_output().unwrap();
     assert!(
         output.status.success()
             && String::from_utf8(output.stdout)
@@ -640,9 +637,9 @@ fn a_sender_says_what_it_has_sent_however_it_ends() {
     assert!(error.contains("line 4: missing field"), "{error}");
 }
 
-/// Nothing that was asked for is left out without a word.
+/// No requested option is ignored without an error.
 #[test]
-fn what_cannot_be_done_is_said() {
+fn impossible_operations_are_reported() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
     keygen(at, "--scheme ed25519 --out plain");
@@ -653,7 +650,7 @@ fn what_cannot_be_done_is_said() {
     for (words, expected) in [
         (
             "signed send bytes --to 127.0.0.1:9 --input line",
-            "line 1: a payload of 5 bytes; those of the key's layout have 1",
+            "line 1: payload of 5 bytes, but the key's layout has 1",
         ),
         ("signed send plain --to 127.0.0.1:9 --input line", "--seal-key"),
         (
@@ -662,9 +659,9 @@ fn what_cannot_be_done_is_said() {
         ),
         (
             &format!("{receive} --out tcp:127.0.0.1:9"),
-            "neither udp:ADDRESS:PORT nor unix:PATH",
+            "unknown destination: use udp:ADDRESS:PORT or unix:PATH",
         ),
-        (&format!("{receive} --interface lo"), "no multicast group"),
+        (&format!("{receive} --interface lo"), "not a multicast group"),
         (&format!("{receive} --remember 0"), "--remember"),
         (
             "signed keygen --scheme ra-rsa2048 --layout BSM --out new",

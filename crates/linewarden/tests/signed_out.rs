@@ -1,4 +1,4 @@
-//! Receivers of signed messages whose output nobody reads: they go on verifying, and end when they are told to.
+//! Receivers of signed messages without a reader of their output: they continue to verify, and stop after a signal.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -20,7 +20,7 @@ use std::time::Instant;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use support::{PATIENCE, Process, Running, linewarden, run};
+use support::{Process, Running, TEST_TIMEOUT, linewarden, run};
 
 /// Messages that are sent at once: fewer than a socket's buffer holds.
 const BURST: u64 = 100;
@@ -73,18 +73,25 @@ impl Signer {
     }
 }
 
-/// Sends until that many lines were dropped, and then until as many messages again are verified: (dropped, verified) are what the
-/// receiver says when it is asked.
-fn send_until_it_goes_on_without_its_reader(signer: &Signer, to: &str, mut ask: impl FnMut() -> (u64, u64)) {
-    let until = Instant::now() + PATIENCE;
-    let mut wait_for = |what: &str, wanted: &dyn Fn((u64, u64)) -> bool| {
+/// Sends until that many lines were dropped, and then until as many messages again are verified. `read_counts` returns the
+/// receiver's counts (dropped, verified).
+fn send_until_it_continues_without_its_reader(
+    signer: &Signer,
+    to: &str,
+    mut read_counts: impl FnMut() -> (u64, u64),
+) {
+    let until = Instant::now() + TEST_TIMEOUT;
+    let mut wait_for = |what: &str, condition: &dyn Fn((u64, u64)) -> bool| {
         loop {
             signer.send(to);
-            let counts = ask();
-            if wanted(counts) {
+            let counts = read_counts();
+            if condition(counts) {
                 return counts;
             }
-            assert!(Instant::now() < until, "no {what} after {PATIENCE:?}: {counts:?}");
+            assert!(
+                Instant::now() < until,
+                "no {what} after {TEST_TIMEOUT:?}: {counts:?}"
+            );
         }
     };
     let (dropped, verified) = wait_for("dropped line", &|(dropped, _)| dropped > 0);
@@ -94,7 +101,7 @@ fn send_until_it_goes_on_without_its_reader(signer: &Signer, to: &str, mut ask: 
 }
 
 #[test]
-fn a_unix_socket_that_nobody_reads_stops_no_lane_and_no_end() {
+fn a_unix_socket_without_a_reader_stops_no_lane_and_no_end() {
     let signer = Signer::new();
     let path = signer.at().join("socket");
     let unread = UnixDatagram::bind(&path).unwrap();
@@ -104,7 +111,7 @@ fn a_unix_socket_that_nobody_reads_stops_no_lane_and_no_end() {
         .as_str()
         .unwrap()
         .to_owned();
-    send_until_it_goes_on_without_its_reader(&signer, &address, || {
+    send_until_it_continues_without_its_reader(&signer, &address, || {
         receiver.signal(Signal::SIGUSR1);
         let counts = receiver.event("counters");
         (
@@ -117,7 +124,7 @@ fn a_unix_socket_that_nobody_reads_stops_no_lane_and_no_end() {
     let counts = lines.iter().find(|line| line["event"] == "ended").unwrap();
     assert_eq!(code, 1, "{counts}");
     let of = |name: &str| counts["outputs"][name].as_u64().unwrap();
-    // What waited, and the one that was being written.
+    // The queued lines, and the line that was being written.
     assert_eq!(of("lost"), 17, "{counts}");
     assert_eq!(
         counts["verified"].as_u64().unwrap(),
@@ -132,16 +139,16 @@ fn a_unix_socket_that_nobody_reads_stops_no_lane_and_no_end() {
     assert_eq!(there, of("written"));
 }
 
-/// What `--out` names, and how a line is read from it.
+/// Outputs of `--out`, and the lines that each delivers.
 #[test]
 fn lines_arrive_in_a_file_and_as_datagrams() {
     let signer = Signer::new();
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     let udp = format!("udp:{}", socket.local_addr().unwrap());
-    // As many as a socket holds in any case.
+    // Fewer than a socket's buffer holds.
     let count = 20;
-    std::fs::write(signer.at().join("file"), "there before\n").unwrap();
+    std::fs::write(signer.at().join("file"), "earlier line\n").unwrap();
     for out in ["file", &udp] {
         let receiver = Process::start(signer.receiver(&format!("--json --count {count} --out {out}")));
         let address = receiver.event("listening")["address"]
@@ -162,7 +169,9 @@ fn lines_arrive_in_a_file_and_as_datagrams() {
         );
     }
     let text = std::fs::read_to_string(signer.at().join("file")).unwrap();
-    let in_file = text.strip_prefix("there before\n").expect("lines are appended");
+    let in_file = text
+        .strip_prefix("earlier line\n")
+        .expect("lines must be appended");
     let in_file: Vec<_> = in_file.lines().map(str::to_owned).collect();
     let datagram = |_| {
         let mut line = [0; 4096];
@@ -181,16 +190,16 @@ fn lines_arrive_in_a_file_and_as_datagrams() {
 }
 
 #[test]
-fn a_reader_that_comes_back_gets_what_waited() {
+fn a_reader_that_reconnects_receives_the_queued_lines() {
     let signer = Signer::new();
     let socket = UnixDatagram::bind(signer.at().join("socket")).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     let receiver = Process::start(signer.receiver("--json --out unix:socket"));
     let address = receiver.event("listening")["address"]
         .as_str()
         .unwrap()
         .to_owned();
-    // More than the kernel holds for a socket (net.unix.max_dgram_qlen), and nothing of it is read before it is verified.
+    // More than the kernel queues for a socket (net.unix.max_dgram_qlen); none is read before all are verified.
     let held: u64 = std::fs::read_to_string("/proc/sys/net/unix/max_dgram_qlen")
         .unwrap()
         .trim()
@@ -217,13 +226,13 @@ fn a_reader_that_comes_back_gets_what_waited() {
     assert_eq!(counts["outputs"]["dropped"], 0, "{counts}");
 }
 
-/// Its counters are on standard error, line by line.
-struct Told {
+/// A receiver whose standard error is read line by line.
+struct RunningReceiver {
     process: Running,
     lines: Receiver<String>,
 }
 
-impl Told {
+impl RunningReceiver {
     fn start(mut command: Command) -> Self {
         let mut child = command
             .stdout(Stdio::piped())
@@ -241,12 +250,12 @@ impl Told {
         kill(Pid::from_raw(self.process.0.id() as i32), signal).unwrap();
     }
 
-    /// What follows these words in the next line that begins with them.
+    /// The rest of the next line that begins with these words.
     fn after(&self, words: &str) -> String {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TEST_TIMEOUT;
         loop {
-            let left = until.saturating_duration_since(Instant::now());
-            let line = self.lines.recv_timeout(left).unwrap();
+            let remaining = until.saturating_duration_since(Instant::now());
+            let line = self.lines.recv_timeout(remaining).unwrap();
             if let Some(rest) = line.strip_prefix(words) {
                 return rest.to_owned();
             }
@@ -276,31 +285,34 @@ fn number(text: &str, behind: &str) -> u64 {
 #[test]
 fn a_full_standard_output_stops_no_lane_and_no_end() {
     let signer = Signer::new();
-    let mut receiver = Told::start(signer.receiver("--backlog 16"));
-    let address = receiver.after("listening at ");
-    send_until_it_goes_on_without_its_reader(&signer, &address, || {
+    let mut receiver = RunningReceiver::start(signer.receiver("--backlog 16"));
+    let address = receiver.after("listening on ");
+    send_until_it_continues_without_its_reader(&signer, &address, || {
         receiver.signal(Signal::SIGUSR1);
         let verified = number(&receiver.after("received "), "verified ");
-        (number(&receiver.after("handed on "), "dropped "), verified)
+        (number(&receiver.after("delivered "), "dropped "), verified)
     });
     receiver.signal(Signal::SIGTERM);
-    let last = receiver.after("handed on ");
+    let last = receiver.after("delivered ");
     assert_eq!(number(&last, "lost at the end "), 17, "{last}");
     receiver.after("error: --out -: ");
     assert_eq!(receiver.process.0.wait().unwrap().code(), Some(1));
-    // All that was handed on is whole lines; the one that was being written is cut.
+    // All delivered lines are complete; the line that was being written is cut.
     let mut read = String::new();
     let mut stdout = receiver.process.0.stdout.take().unwrap();
     stdout.read_to_string(&mut read).unwrap();
-    let whole = read.matches('\n').count() as u64;
-    assert_eq!(whole, last.split(',').next().unwrap().parse::<u64>().unwrap());
+    let line_count = read.matches('\n').count() as u64;
+    assert_eq!(
+        line_count,
+        last.split(',').next().unwrap().parse::<u64>().unwrap()
+    );
 }
 
-/// Waits until no datagram waits in a socket of 127.0.0.1 any more; what a receiver has taken it verifies before it ends.
-fn wait_until_taken(address: &str) {
+/// Waits until the receive queue of the socket on 127.0.0.1 is empty; a receiver verifies received messages before it ends.
+fn wait_until_received(address: &str) {
     let (_, port) = address.split_once(':').unwrap();
     let local = format!("0100007F:{:04X}", port.parse::<u16>().unwrap());
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TEST_TIMEOUT;
     loop {
         let sockets = std::fs::read_to_string("/proc/net/udp").unwrap();
         let socket = sockets.lines().find(|line| line.contains(&local)).unwrap();
@@ -313,7 +325,7 @@ fn wait_until_taken(address: &str) {
 }
 
 #[test]
-fn it_ends_where_nobody_reads_anything() {
+fn it_ends_without_a_reader() {
     let signer = Signer::new();
     let mut command = signer.receiver("--json --backlog 16");
     let mut receiver = Running(
@@ -323,7 +335,7 @@ fn it_ends_where_nobody_reads_anything() {
             .spawn()
             .unwrap(),
     );
-    // Its first line is read, to know where it listens, and no other.
+    // Only the first line is read, for the address.
     let mut stdout = BufReader::with_capacity(1, receiver.0.stdout.take().unwrap());
     let mut listening = String::new();
     stdout.read_line(&mut listening).unwrap();
@@ -333,36 +345,36 @@ fn it_ends_where_nobody_reads_anything() {
     for _ in 0..4 {
         signer.send(address);
     }
-    wait_until_taken(address);
+    wait_until_received(address);
     let process = Pid::from_raw(receiver.0.id() as i32);
     kill(process, Signal::SIGUSR1).unwrap();
     kill(process, Signal::SIGTERM).unwrap();
     assert_eq!(receiver.0.wait().unwrap().code(), Some(1));
-    // The counters that did not get through are beside.
-    let mut told = String::new();
+    // The counters that could not be written are on standard error.
+    let mut text = String::new();
     receiver
         .0
         .stderr
         .take()
         .unwrap()
-        .read_to_string(&mut told)
+        .read_to_string(&mut text)
         .unwrap();
-    let ended = told.lines().find_map(|line| {
+    let ended = text.lines().find_map(|line| {
         let line: Value = serde_json::from_str(line).ok()?;
         (line["event"] == "ended").then_some(line)
     });
-    let ended = ended.expect(&told);
+    let ended = ended.expect(&text);
     assert!(ended["outputs"]["dropped"].as_u64().unwrap() > 0, "{ended}");
 }
 
 #[test]
-fn a_fifo_that_nobody_reads_is_an_error_and_errors_are_counted() {
+fn a_fifo_without_a_reader_is_an_error_and_errors_are_counted() {
     let signer = Signer::new();
     nix::unistd::mkfifo(&signer.at().join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     let output = signer.receiver("--out pipe").output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("nobody reads this FIFO"), "{said}");
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("FIFO has no reader"), "{errors}");
 
     let socket = UnixDatagram::bind(signer.at().join("socket")).unwrap();
     let receiver = Process::start(signer.receiver("--json --count 1 --out unix:socket"));
@@ -394,7 +406,7 @@ fn a_reader_that_starts_again_is_found() {
     drop(socket);
     signer.send(&address);
     receiver.signal(Signal::SIGUSR1);
-    receiver.wait_for("a line that nobody took", |line| {
+    receiver.wait_for("a line without a reader", |line| {
         let failed = line["outputs"]["failed"]["Connection refused"].as_u64() > Some(0);
         if line["event"] == "counters" && !failed {
             receiver.signal(Signal::SIGUSR1);
@@ -403,7 +415,7 @@ fn a_reader_that_starts_again_is_found() {
     });
     std::fs::remove_file(&path).unwrap();
     let socket = UnixDatagram::bind(&path).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     signer.send(&address);
     let mut line = [0; 4096];
     let length = socket.recv(&mut line).unwrap();

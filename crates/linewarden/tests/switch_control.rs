@@ -83,8 +83,11 @@ fn p4runtime_shell_programs_a_switch_and_its_packets_follow() {
         .arg(tests().join("switch_control/shell.py"))
         .arg(serving["p4runtime"].as_str().unwrap())
         .arg(tests().join("../../switch/tests/control/data"));
-    let said = run(shell);
-    assert!(said.contains("everything went where it should"), "{said}");
+    let text = run(shell);
+    assert!(
+        text.contains("all packets arrived at the expected ports"),
+        "{text}"
+    );
     let lines = switch.terminate();
     let report = lines.last().unwrap();
     let ports: Vec<&Value> = report["ports"].as_array().unwrap().iter().collect();
@@ -97,7 +100,7 @@ fn p4runtime_shell_programs_a_switch_and_its_packets_follow() {
     );
 }
 
-/// With its P4Info a program can be controlled from the start; a controller that is still there hears the end.
+/// With its P4Info a program can be controlled from the start; a connected controller is notified of the end.
 #[test]
 fn a_program_can_be_there_before_its_controller() {
     let Some(python) = python() else {
@@ -125,14 +128,14 @@ fn a_program_can_be_there_before_its_controller() {
         .arg(tests().join("switch_control/until_the_end.py"))
         .arg(serving["p4runtime"].as_str().unwrap())
         .arg(switch.id().to_string());
-    let said = run(shell);
-    assert!(said.contains("the server ends"), "{said}");
+    let text = run(shell);
+    assert!(text.contains("server is shutting down"), "{text}");
     let lines = switch.ended_well();
     assert_eq!(lines.last().unwrap()["dropped"], json!(0));
 }
 
 #[test]
-fn what_contradicts_itself_is_refused() {
+fn contradictory_options_are_rejected() {
     let directory = tempfile::tempdir().unwrap();
     let data = tests()
         .join("../../switch/tests/control/data")
@@ -143,7 +146,7 @@ fn what_contradicts_itself_is_refused() {
         .canonicalize()
         .unwrap();
     let (data, other) = (data.display(), other.display());
-    for (words, code, why) in [
+    for (words, code, cause) in [
         ("switch run -i 0@p0".to_owned(), 2, "PROGRAM.json"),
         (
             format!("switch run --no-p4 {data}/packets.json -i 0@p0"),
@@ -154,12 +157,12 @@ fn what_contradicts_itself_is_refused() {
         (
             format!("switch run {data}/packets.json --p4info {other} --use-files 0 -i 0@p0"),
             2,
-            "P4Info does not fit the program",
+            "P4Info does not match the program",
         ),
         (
             format!("switch run {data}/packets.json --cpu-port 0 --use-files 0 -i 0@p0"),
             2,
-            "port 0 is --cpu-port",
+            "port 0 is the port of --cpu-port",
         ),
     ] {
         // A capture file with nothing in it.
@@ -168,8 +171,8 @@ fn what_contradicts_itself_is_refused() {
         ];
         std::fs::write(directory.path().join("p0_in.pcap"), header).unwrap();
         let output = support::linewarden(directory.path(), &words).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(code), "{words}: {said}");
-        assert!(said.contains(why), "{words}: {said}");
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{words}: {errors}");
+        assert!(errors.contains(cause), "{words}: {errors}");
     }
 }

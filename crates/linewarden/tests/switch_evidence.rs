@@ -1,4 +1,4 @@
-//! Evidence of `linewarden switch run`: in packets, and asked for.
+//! Evidence of `linewarden switch run`: in packets, and on request.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -26,7 +26,7 @@ use linewarden_switch::switch::{Settings, Switch};
 use linewarden_switch::tables::HashSeed;
 use serde_json::Value;
 use support::{Namespace, PROGRAM, Process, key_file, linewarden};
-use swtpm::{Emulator, Maker};
+use swtpm::{Emulator, TpmManufacturer};
 
 const PACKET_KEY: &str = "000102030405060708090a0b0c0d0e0f";
 
@@ -36,7 +36,7 @@ fn program(name: &str) -> String {
     path.display().to_string()
 }
 
-/// What a switch is measured to be that runs a program with nothing set.
+/// The measurement of a switch that runs a program without table entries.
 fn digests(name: &str) -> Digests {
     let json = std::fs::read(program(name)).unwrap();
     let mut switch = Switch::new(&json, Settings::default(), &HashSeed::new([1; 4])).unwrap();
@@ -46,7 +46,12 @@ fn digests(name: &str) -> Digests {
         cpu_port: None,
         volatile: BTreeSet::new(),
     };
-    switch.attest(settings, None).unwrap().snapshot().unwrap().digests
+    switch
+        .start_attestation(settings, None)
+        .unwrap()
+        .snapshot()
+        .unwrap()
+        .digests
 }
 
 fn output(at: &Path, words: &str) -> Output {
@@ -56,14 +61,14 @@ fn output(at: &Path, words: &str) -> Output {
 /// Standard error of a command that fails with this code.
 fn refused(at: &Path, words: &str, code: i32) -> String {
     let output = output(at, words);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(code), "{words}: {said}");
-    said
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{words}: {errors}");
+    errors
 }
 
 /// Frames go in by p0 and out by p1, with evidence in them or beside them, start by start.
 #[test]
-fn packets_carry_evidence_that_the_holder_of_the_key_believes() {
+fn packets_carry_evidence_that_the_holder_of_the_key_verifies() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
     key_file(at, "packet", &format!("{PACKET_KEY}\n"), 0o600);
@@ -84,9 +89,9 @@ fn packets_carry_evidence_that_the_holder_of_the_key_believes() {
         );
         let ran = output(at, &words);
         assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
-        let said = String::from_utf8(ran.stdout).unwrap();
-        let report: Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
-        assert_eq!(report["forged"], 0, "{said}");
+        let text = String::from_utf8(ran.stdout).unwrap();
+        let report: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+        assert_eq!(report["forged"], 0, "{text}");
         let (from, read): (_, fn(&[u8]) -> _) = match how {
             "option" => ("p1_out.pcap", read_option),
             _ => ("p2_out.pcap", read_clone),
@@ -103,7 +108,10 @@ fn packets_carry_evidence_that_the_holder_of_the_key_believes() {
                 (SwitchId(77), BootCount(boot))
             );
             appraiser.appraise(&carried, &known).unwrap();
-            assert!(appraiser.appraise(&carried, &known).is_err(), "shown twice");
+            assert!(
+                appraiser.appraise(&carried, &known).is_err(),
+                "a statement was accepted twice"
+            );
         }
     }
 }
@@ -117,7 +125,7 @@ fn settings_that_contradict_each_other_are_refused_and_count_no_start() {
     let attest = format!("{run} --switch-id 7 --boot-count boots");
     std::fs::write(at.join("open.key"), PACKET_KEY).unwrap();
     key_file(at, "short", "00ff", 0o600);
-    for (words, code, why) in [
+    for (words, code, cause) in [
         (format!("{run} --switch-id 7"), 2, "--boot-count"),
         (format!("{run} --evidence-in option"), 2, "--switch-id"),
         (format!("{attest} --evidence-in option"), 2, "--packet-key"),
@@ -129,22 +137,22 @@ fn settings_that_contradict_each_other_are_refused_and_count_no_start() {
         (format!("{attest} --packet-key open.key"), 4, "open.key"),
         (format!("{attest} --evidence-key none.key"), 2, "none.key"),
     ] {
-        let said = refused(at, &words, code);
-        assert!(said.contains(why), "{words}: {said}");
+        let errors = refused(at, &words, code);
+        assert!(errors.contains(cause), "{words}: {errors}");
         assert!(!at.join("boots").exists(), "{words}");
     }
-    let said = refused(
+    let errors = refused(
         at,
         &format!("{attest} --volatile no.such.array --grpc-server-addr 127.0.0.1:0"),
         2,
     );
-    assert!(said.contains("no.such.array"), "{said}");
+    assert!(errors.contains("no.such.array"), "{errors}");
     std::fs::write(at.join("boots"), "linewarden count 1: 7 0000000000000000\n").unwrap();
-    let said = refused(at, &attest, 2);
-    assert!(said.contains("boots") && said.contains("damaged"), "{said}");
+    let errors = refused(at, &attest, 2);
+    assert!(errors.contains("boots") && errors.contains("damaged"), "{errors}");
 }
 
-/// A namespace for a switch, which is asked there.
+/// A namespace for a switch and its clients.
 struct Site {
     directory: tempfile::TempDir,
     namespace: Namespace,
@@ -172,7 +180,7 @@ impl Site {
         self.directory.path()
     }
 
-    /// A switch that signs with switch.key, and where it is asked.
+    /// A switch that signs with switch.key, and its evidence address.
     fn start(&self, name: &str, how: &str) -> (Process, String) {
         let words = run_words(name, how);
         let switch = self.namespace.start(self.at(), &words);
@@ -181,10 +189,10 @@ impl Site {
         (switch, address)
     }
 
-    fn ask(&self, address: &str, words: &str) -> Value {
+    fn request(&self, address: &str, words: &str) -> Value {
         let words = format!("switch evidence --json --grpc-addr {address} {words}");
-        let asked = self.namespace.start(self.at(), &words).ended_well();
-        asked.last().unwrap().clone()
+        let lines = self.namespace.start(self.at(), &words).ended_well();
+        lines.last().unwrap().clone()
     }
 
     fn make_reference(&self) {
@@ -195,14 +203,14 @@ impl Site {
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     }
 
-    /// Whether what was asked for with this nonce is affirmed, and what is said of it.
+    /// Whether the statement with this nonce is affirmed, and the output.
     fn appraise(&self, nonce: &str) -> (bool, String) {
         let words = format!(
             "appraise now.cose --key switch.pub --nonce {nonce} --inventory now.inventory --reference router.reference"
         );
         let appraised = output(self.at(), &words);
-        let said = String::from_utf8_lossy(&appraised.stdout).into_owned();
-        (appraised.status.success(), said)
+        let text = String::from_utf8_lossy(&appraised.stdout).into_owned();
+        (appraised.status.success(), text)
     }
 }
 
@@ -215,42 +223,42 @@ fn run_words(name: &str, how: &str) -> String {
 }
 
 #[test]
-fn what_is_asked_for_is_signed_and_appraised() {
+fn an_exported_statement_is_signed_and_appraised() {
     let Some(site) = Site::new() else { return };
     let made = output(site.at(), "evidence key --out switch.key");
     std::fs::write(site.at().join("switch.pub"), &made.stdout).unwrap();
     let (switch, address) = site.start("router", "");
-    let first = site.ask(&address, "");
+    let first = site.request(&address, "");
     assert_eq!(
         (&first["switch_id"], &first["boot_count"]),
         (&9.into(), &1.into())
     );
-    site.ask(&address, "--out router.cose --inventory router.inventory");
+    site.request(&address, "--out router.cose --inventory router.inventory");
     switch.terminate();
     site.make_reference();
     for (name, boot, affirmed) in [("router", 2, true), ("evidence", 3, false)] {
         let (switch, address) = site.start(name, "");
-        assert_eq!(site.ask(&address, "")["boot_count"], boot);
+        assert_eq!(site.request(&address, "")["boot_count"], boot);
         let nonce = hex::encode([boot as u8; 32]);
-        site.ask(
+        site.request(
             &address,
             &format!("--out now.cose --inventory now.inventory --nonce {nonce} --force"),
         );
         switch.terminate();
-        let (is_affirmed, said) = site.appraise(&nonce);
-        assert_eq!(is_affirmed, affirmed, "{said}");
-        assert_eq!(said.contains("RouterIngress.routes4"), !affirmed, "{said}");
+        let (is_affirmed, text) = site.appraise(&nonce);
+        assert_eq!(is_affirmed, affirmed, "{text}");
+        assert_eq!(text.contains("RouterIngress.routes4"), !affirmed, "{text}");
     }
 }
 
-/// The TPM is an emulator in the switch's namespace. What the file holds is of no use without it.
+/// The TPM is an emulator in the switch's namespace. The key file is useless without the TPM.
 #[test]
-fn the_key_may_lie_in_a_tpm() {
+fn the_key_may_be_in_a_tpm() {
     if !swtpm::installed() {
         return;
     }
     let Some(site) = Site::new() else { return };
-    let maker = Maker::new();
+    let maker = TpmManufacturer::new();
     let emulator = || {
         let inside = site.namespace.inside();
         inside.run(|| Emulator::made_by(&maker)).unwrap()
@@ -261,16 +269,19 @@ fn the_key_may_lie_in_a_tpm() {
     assert!(public.starts_with("-----BEGIN PUBLIC KEY-----"), "{public}");
     std::fs::write(site.at().join("switch.pub"), public).unwrap();
     let (switch, address) = site.start("router", &format!("--evidence-tpm {}", own.tcti()));
-    site.ask(&address, "--out router.cose --inventory router.inventory");
+    site.request(&address, "--out router.cose --inventory router.inventory");
     site.make_reference();
     let nonce = hex::encode([7; 32]);
-    site.ask(
+    site.request(
         &address,
         &format!("--out now.cose --inventory now.inventory --nonce {nonce}"),
     );
-    let (is_affirmed, said) = site.appraise(&nonce);
-    assert!(is_affirmed, "{said}");
-    assert!(!site.appraise(&hex::encode([8; 32])).0, "of another question");
+    let (is_affirmed, text) = site.appraise(&nonce);
+    assert!(is_affirmed, "{text}");
+    assert!(
+        !site.appraise(&hex::encode([8; 32])).0,
+        "a statement with another nonce was affirmed"
+    );
     switch.terminate();
     for (how, code) in [
         (format!("--evidence-tpm {}", other.tcti()), 1),

@@ -1,4 +1,4 @@
-//! `linewarden switch run` by TLS, and `linewarden switch evidence` as its client.
+//! `linewarden switch run` over TLS, and `linewarden switch evidence` as its client.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -26,13 +26,13 @@ fn program() -> PathBuf {
 /// Standard error of a command that fails with this code.
 fn refused(at: &Path, words: &str, code: i32) -> String {
     let output = linewarden(at, words).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(code), "{words}: {said}");
-    said
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{words}: {errors}");
+    errors
 }
 
 #[test]
-fn evidence_goes_to_who_shows_a_certificate() {
+fn evidence_requires_a_client_certificate() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
     let Some(namespace) = Namespace::new() else {
@@ -44,7 +44,7 @@ fn evidence_goes_to_who_shows_a_certificate() {
     namespace.run(at, "ip link set dev h0 up");
     namespace.run(at, "ip link set dev p0 up");
     authority(at, "ca", &[("switch", "switch.example"), ("me", "controller")]);
-    authority(at, "other", &[("stranger", "controller")]);
+    authority(at, "other", &[("unknown", "controller")]);
     let words = format!(
         "switch run --json {} -i 0@p0 --grpc-server-addr 127.0.0.1:0 --switch-id 9 --boot-count boots \
          --grpc-server-ssl --grpc-server-cert switch.crt --grpc-server-key switch.key \
@@ -55,21 +55,18 @@ fn evidence_goes_to_who_shows_a_certificate() {
     let serving = switch.wait_for("server", |line| line["p4runtime"].is_string());
     assert_eq!(serving["tls"], "mutual");
     let address = serving["p4runtime"].as_str().unwrap();
-    let ask = |words: &str| {
+    let request = |words: &str| {
         namespace.start(
             at,
             &format!("switch evidence --json --grpc-addr {address} {words}"),
         )
     };
-    let mine = "--ca ca.crt --domain switch.example --cert me.crt --key-file me.key";
-    let shown: Value = ask(mine).ended_well().last().unwrap().clone();
-    assert_eq!(shown["switch_id"], 9);
-    for (words, why) in [
-        ("", "--ca is needed"),
-        (
-            "--ca ca.crt --domain switch.example",
-            "--cert and --key-file are needed",
-        ),
+    let credentials = "--ca ca.crt --domain switch.example --cert me.crt --key-file me.key";
+    let evidence: Value = request(credentials).ended_well().last().unwrap().clone();
+    assert_eq!(evidence["switch_id"], 9);
+    for (words, cause) in [
+        ("", "use --ca"),
+        ("--ca ca.crt --domain switch.example", "use --cert and --key-file"),
         (
             "--ca ca.crt --cert me.crt --key-file me.key",
             "not valid for name",
@@ -79,21 +76,21 @@ fn evidence_goes_to_who_shows_a_certificate() {
             "UnknownIssuer",
         ),
         (
-            "--ca ca.crt --domain switch.example --cert stranger.crt --key-file stranger.key",
-            "is not of the CA",
+            "--ca ca.crt --domain switch.example --cert unknown.crt --key-file unknown.key",
+            "be of another CA",
         ),
     ] {
         let (wrapper, words) = (
             namespace.wrapper(),
             format!("switch evidence --grpc-addr {address} {words}"),
         );
-        let mut asking = Command::new(&wrapper[0]);
+        let mut command = Command::new(&wrapper[0]);
         let program = env!("CARGO_BIN_EXE_linewarden");
-        asking.args(&wrapper[1..]).arg(program).current_dir(at);
-        let output = asking.args(words.split_whitespace()).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{words}: {said}");
-        assert!(said.contains(why), "{words}: {said}");
+        command.args(&wrapper[1..]).arg(program).current_dir(at);
+        let output = command.args(words.split_whitespace()).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{words}: {errors}");
+        assert!(errors.contains(cause), "{words}: {errors}");
     }
     switch.terminate();
 }
@@ -106,7 +103,7 @@ fn files_that_are_wrong_are_named() {
     let open = std::fs::read_to_string(at.join("switch.key")).unwrap();
     key_file(at, "open", &open, 0o644);
     std::fs::write(at.join("p0_in.pcap"), capture(&[])).unwrap();
-    for (words, code, why) in [
+    for (words, code, cause) in [
         ("cert switch.crt", 2, "--grpc-server-key"),
         ("key switch.key", 2, "--grpc-server-cert"),
         ("cacert ca.crt", 2, "--grpc-server-cert"),
@@ -119,41 +116,41 @@ fn files_that_are_wrong_are_named() {
         (
             "cert switch.crt --grpc-server-key other.key",
             2,
-            "other.key: belongs to another certificate",
+            "other.key: does not match the first certificate",
         ),
         ("cert switch.crt --grpc-server-key open.key", 4, "open.key"),
         (
             "cert switch.key --grpc-server-key switch.key",
             2,
-            "switch.key: holds no certificate",
+            "switch.key: no certificate",
         ),
         ("cert none.crt --grpc-server-key switch.key", 2, "none.crt: "),
         ("cert switch.crt --grpc-server-key none.key", 2, "none.key: "),
         (
             "cert switch.crt --grpc-server-key switch.key --grpc-server-cacert switch.key",
             2,
-            "switch.key: holds no certificate",
+            "switch.key: no certificate",
         ),
     ] {
         let words = format!("switch run --no-p4 --use-files 0 -i 0@p0 --grpc-server-{words}");
-        let said = refused(at, &words, code);
-        assert!(said.contains(why), "{words}: {said}");
+        let errors = refused(at, &words, code);
+        assert!(errors.contains(cause), "{words}: {errors}");
     }
-    for (words, code, why) in [
+    for (words, code, cause) in [
         ("--domain switch.example", 2, "--ca"),
         ("--cert switch.crt --key-file switch.key", 2, "--ca"),
         ("--ca ca.crt --cert switch.crt", 2, "--key-file"),
         ("--ca ca.crt --key-file switch.key", 2, "--cert"),
-        ("--ca switch.key", 2, "switch.key: holds no certificate"),
+        ("--ca switch.key", 2, "switch.key: no certificate"),
         ("--ca ca.crt --cert switch.crt --key-file open.key", 4, "open.key"),
         (
             "--ca ca.crt --cert switch.crt --key-file other.key",
             2,
-            "other.key: belongs",
+            "other.key: does not match",
         ),
         ("--ca ca.crt --domain ..", 2, "--domain: "),
     ] {
-        let said = refused(at, &format!("switch evidence {words}"), code);
-        assert!(said.contains(why), "{words}: {said}");
+        let errors = refused(at, &format!("switch evidence {words}"), code);
+        assert!(errors.contains(cause), "{words}: {errors}");
     }
 }

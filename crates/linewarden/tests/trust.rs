@@ -1,5 +1,5 @@
-//! A gateway that shows its controller what it runs: trusted, changed behind its back, and put right again, with a controller in its own
-//! process or with controllers elsewhere. Gateway and device are in network namespaces of their own.
+//! A gateway that sends evidence to its controller: trusted, changed by another process, and restored, with a controller in its own
+//! process or with remote controllers. Gateway and device are in private network namespaces.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -19,7 +19,7 @@ use linewarden_lab::xdp_pass::XdpPass;
 use linewarden_testbed::{Postgres, PostgresOptions};
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use support::{Namespace, PATIENCE, PROGRAM, Process};
+use support::{Namespace, PROGRAM, Process, TEST_TIMEOUT};
 
 const CONFIGURATION: &str = "\
 [gateway]
@@ -43,10 +43,10 @@ reference = \"gateway.reference\"
 reference_key = \"operator.pub\"
 key = \"gateway.pub\"
 every_s = 1
-answer_s = 20
+response_timeout_s = 20
 ";
 
-/// Behind controllers: its trust is theirs to decide.
+/// With remote controllers, which decide about its trust.
 const ELSEWHERE: &str = "\
 [gateway]
 id = 5
@@ -64,7 +64,7 @@ boot_count = \"boot-count\"
 socket = \"evidence.sock\"
 ";
 
-/// Where a data plane has where devices are: which bank is in force, and behind it the two banks.
+/// Offset of the source prefixes of devices: the active bank, and behind it the two banks.
 const SOURCE_BANK_AT: usize = offset_of!(Control, source_bank);
 const SOURCE_BANK_BYTES: usize = size_of::<SourceBank>();
 
@@ -116,20 +116,20 @@ impl Site {
         std::fs::write(self.at().join(format!("{name}.pub")), public).unwrap();
     }
 
-    /// The gateway as it is now is as it is to be.
+    /// Makes the gateway's present state the reference value.
     fn make_reference(&self) {
-        self.run("evidence ask --socket evidence.sock --out s.cose --inventory s.inventory");
+        self.run("evidence export --socket evidence.sock --out s.cose --inventory s.inventory");
         self.run(
             "appraise s.cose --key gateway.pub --inventory s.inventory --make-reference gateway.reference --signing-key \
              operator.evidence-key",
         );
     }
 
-    /// Appraises it as an operator would; exit code and what was said.
+    /// Appraises it as an operator would; returns exit code and output.
     fn appraise(&self) -> (i32, String) {
         let nonce = "5a".repeat(32);
         self.run(&format!(
-            "evidence ask --socket evidence.sock --out s.cose --inventory s.inventory --force --nonce {nonce}"
+            "evidence export --socket evidence.sock --out s.cose --inventory s.inventory --force --nonce {nonce}"
         ));
         let words = format!(
             "appraise s.cose --key gateway.pub --inventory s.inventory --nonce {nonce} --reference gateway.reference \
@@ -153,7 +153,7 @@ impl Site {
     }
 }
 
-/// Changes the memory of a gateway by its map, as anybody with the privilege can.
+/// Changes a map of a gateway, as any privileged process can.
 fn change_control(serving: &Process, change: impl FnOnce(&mut Vec<u8>)) {
     let directory = std::fs::read_dir(format!("/proc/{}/fdinfo", serving.id())).unwrap();
     let map_id = |text: String| {
@@ -170,17 +170,17 @@ fn change_control(serving: &Process, change: impl FnOnce(&mut Vec<u8>)) {
     control.update(&key, &value, MapFlags::ANY).unwrap();
 }
 
-/// The highest byte of the limit of NAKs, behind the lease and two numbers more.
+/// The highest byte of the NAK limit, behind the session lifetime and two more numbers.
 fn change_settings(serving: &Process) {
     change_control(serving, |value| value[64 + 5 * 4 + 3] ^= 1);
 }
 
-fn stands(state: &'static str) -> impl Fn(&Value) -> bool {
+fn has_trust(state: &'static str) -> impl Fn(&Value) -> bool {
     move |line| line["trust"]["state"] == state
 }
 
 #[test]
-fn a_gateway_that_is_changed_behind_its_back_loses_its_leases_until_it_is_put_right() {
+fn a_gateway_that_is_changed_behind_its_back_loses_its_leases_until_it_is_restored() {
     let Some(site) = Site::new() else {
         println!("SKIPPED: no root, or no unshare, ip and ethtool");
         return;
@@ -197,36 +197,36 @@ fn a_gateway_that_is_changed_behind_its_back_loses_its_leases_until_it_is_put_ri
     std::fs::write(site.at().join("gateway.toml"), format!("{CONFIGURATION}{TRUST}")).unwrap();
     site.run("check --machine gateway.toml");
     let serving = site.serve();
-    serving.wait_for("trust", stands("trusted"));
+    serving.wait_for("trust", has_trust("trusted"));
     assert!(site.authenticates(60), "{:#?}", serving.seen());
     serving.wait_for("the device", |line| line["devices"] == 1);
-    let (code, said) = site.appraise();
-    assert_eq!((code, said.contains("nothing differs")), (0, true), "{said}");
-    assert!(said.contains("start 2"), "{said}");
+    let (code, text) = site.appraise();
+    assert_eq!((code, text.contains("no differences")), (0, true), "{text}");
+    assert!(text.contains("boot 2"), "{text}");
 
     change_settings(&serving);
-    let line = serving.wait_for("distrust", stands("distrusted"));
-    let why = line["trust"]["why"].as_str().unwrap().to_owned();
+    let line = serving.wait_for("distrust", has_trust("untrusted"));
+    let reason = line["trust"]["reason"].as_str().unwrap().to_owned();
     assert!(
-        why.contains("map control: differs") && why.contains("entry 00000000"),
-        "{why}"
+        reason.contains("map control: differs") && reason.contains("entry 00000000"),
+        "{reason}"
     );
     serving.wait_for("the loss", |line| line["devices"] == 0);
-    assert!(!site.authenticates(2), "it has no rows");
-    let (code, said) = site.appraise();
-    assert_eq!((code, said.contains("map control: differs")), (1, true), "{said}");
+    assert!(!site.authenticates(2), "an untrusted gateway has no rows");
+    let (code, text) = site.appraise();
+    assert_eq!((code, text.contains("map control: differs")), (1, true), "{text}");
 
     change_settings(&serving);
-    serving.wait_for("trust again", stands("trusted"));
+    serving.wait_for("trust again", has_trust("trusted"));
     assert!(site.authenticates(60), "{:#?}", serving.seen());
     serving.terminate();
     let audit = std::fs::read_to_string(site.at().join("audit.jsonl")).unwrap();
-    let told = |event: &str| audit.matches(&format!("\"event\":\"{event}\"")).count();
-    assert_eq!((told("trusted"), told("distrusted")), (2, 1), "{audit}");
+    let count_of = |event: &str| audit.matches(&format!("\"event\":\"{event}\"")).count();
+    assert_eq!((count_of("trusted"), count_of("untrusted")), (2, 1), "{audit}");
 }
 
-/// A machine gets and loses addresses: the data plane follows, and its evidence stays as it was. What somebody else writes into
-/// the same memory is shown.
+/// A machine gets and loses addresses: the data plane follows, and its evidence does not change. Writes of another process to
+/// the same memory change the evidence.
 #[test]
 fn addresses_of_the_machine_are_followed_and_are_no_part_of_the_evidence() {
     let Some(site) = Site::new() else {
@@ -243,7 +243,7 @@ fn addresses_of_the_machine_are_followed_and_are_no_part_of_the_evidence() {
     serving.terminate();
     std::fs::write(site.at().join("gateway.toml"), format!("{CONFIGURATION}{TRUST}")).unwrap();
     let serving = site.serve();
-    serving.wait_for("trust", stands("trusted"));
+    serving.wait_for("trust", has_trust("trusted"));
 
     for words in [
         "ip addr flush dev h0 scope global",
@@ -258,18 +258,18 @@ fn addresses_of_the_machine_are_followed_and_are_no_part_of_the_evidence() {
         .run(site.at(), "ip link add link v name over0 type macvlan");
     site.gateway.run(site.at(), "ip addr add 10.9.2.1/24 dev over0");
     assert!(site.authenticates(60), "{:#?}", serving.seen());
-    let (code, said) = site.appraise();
-    assert_eq!((code, said.contains("nothing differs")), (0, true), "{said}");
+    let (code, text) = site.appraise();
+    assert_eq!((code, text.contains("no differences")), (0, true), "{text}");
 
     site.gateway.run(site.at(), "ip addr add 10.9.2.2/32 dev lo");
     let before = serving.count("drop_source_not_device");
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TEST_TIMEOUT;
     while site.authenticates(1) {
         assert!(Instant::now() < until, "the address is the gateway's own");
     }
     serving.wait_for_count("drop_source_not_device", before + 1);
-    let (code, said) = site.appraise();
-    assert_eq!((code, said.contains("nothing differs")), (0, true), "{said}");
+    let (code, text) = site.appraise();
+    assert_eq!((code, text.contains("no differences")), (0, true), "{text}");
 
     // The first prefix of IPv4, in the bank that is in force: every address is a device's.
     change_control(&serving, |value| {
@@ -277,16 +277,16 @@ fn addresses_of_the_machine_are_followed_and_are_no_part_of_the_evidence() {
         let prefix = SOURCE_BANK_AT + size_of::<u64>() + bank + offset_of!(Sources, prefix);
         value[prefix..prefix + size_of::<SourcePrefix>()].fill(0);
     });
-    let line = serving.wait_for("distrust", stands("distrusted"));
-    let why = line["trust"]["why"].as_str().unwrap();
-    assert!(why.contains("map control: differs"), "{why}");
+    let line = serving.wait_for("distrust", has_trust("untrusted"));
+    let reason = line["trust"]["reason"].as_str().unwrap();
+    assert!(reason.contains("map control: differs"), "{reason}");
     serving.terminate();
     let audit = std::fs::read_to_string(site.at().join("audit.jsonl")).unwrap();
-    assert_eq!(audit.matches("\"event\":\"distrusted\"").count(), 1, "{audit}");
+    assert_eq!(audit.matches("\"event\":\"untrusted\"").count(), 1, "{audit}");
 }
 
 #[test]
-fn a_gateway_of_another_configuration_gets_nothing_and_a_spoilt_count_stops_the_start() {
+fn a_gateway_of_another_configuration_gets_no_rows_and_a_damaged_count_stops_the_start() {
     let Some(site) = Site::new() else {
         println!("SKIPPED: no root, or no unshare, ip and ethtool");
         return;
@@ -303,21 +303,21 @@ fn a_gateway_of_another_configuration_gets_nothing_and_a_spoilt_count_stops_the_
     let other = CONFIGURATION.replace("slots = 16", "slots = 32");
     std::fs::write(site.at().join("gateway.toml"), format!("{other}{TRUST}")).unwrap();
     let serving = site.serve();
-    let line = serving.wait_for("distrust", stands("distrusted"));
-    let why = line["trust"]["why"].as_str().unwrap();
-    assert!(why.contains("map lines: differs"), "{why}");
-    assert!(!site.authenticates(2), "it has no rows");
+    let line = serving.wait_for("distrust", has_trust("untrusted"));
+    let reason = line["trust"]["reason"].as_str().unwrap();
+    assert!(reason.contains("map lines: differs"), "{reason}");
+    assert!(!site.authenticates(2), "an untrusted gateway has no rows");
     serving.terminate();
 
     std::fs::write(site.at().join("boot-count"), "linewarden count 1: 1 0\n").unwrap();
     let output = support::linewarden(site.at(), "serve --config gateway.toml")
         .output()
         .unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
     assert_ne!(output.status.code(), Some(0));
     assert!(
-        said.contains("boot_count") || said.contains("interface"),
-        "{said}"
+        errors.contains("boot_count") || errors.contains("interface"),
+        "{errors}"
     );
 }
 
@@ -346,7 +346,7 @@ impl Controllers<'_> {
             self.registry
         ));
         site.run("device enroll simulated --device d1 --rows 60 --out devices --config ctl-a.toml");
-        let token = site.run("user add vic --role viewer --config ctl-a.toml");
+        let token = site.run("user create vic --role viewer --config ctl-a.toml");
         support::key_file(site.at(), "vic", &token, 0o600);
         site.key("gateway");
         site.key("operator");
@@ -370,26 +370,25 @@ impl Controllers<'_> {
         controller
     }
 
-    fn ask(&self, name: &str, words: &str) -> String {
+    fn run_remote(&self, name: &str, words: &str) -> String {
         let (_, port) = Self::PORTS.into_iter().find(|(of, _)| *of == name).unwrap();
         self.site.run(&format!(
             "{words} --json --server https://127.0.0.1:{port} --server-ca pki/ca.pem --token-file vic.key"
         ))
     }
 
-    /// What a controller says of the gateway, once it is as wanted.
-    fn gateway(&self, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        let until = Instant::now() + PATIENCE;
+    /// A controller's report of the gateway that satisfies the condition.
+    fn gateway(&self, name: &str, condition: impl Fn(&Value) -> bool) -> Value {
+        let until = Instant::now() + TEST_TIMEOUT;
         loop {
-            // Another controller knows of it once the first has noted it.
-            let is_known = self.ask(name, "gateway list").contains("\"id\":5");
-            let gateway: Value = match is_known {
-                true => {
-                    serde_json::from_str(self.ask(name, "gateway status 5").lines().next().unwrap()).unwrap()
-                }
+            // The second controller lists the gateway once the first has registered it.
+            let is_listed = self.run_remote(name, "gateway list").contains("\"id\":5");
+            let gateway: Value = match is_listed {
+                true => serde_json::from_str(self.run_remote(name, "gateway show 5").lines().next().unwrap())
+                    .unwrap(),
                 false => Value::Null,
             };
-            if wanted(&gateway) {
+            if condition(&gateway) {
                 return gateway;
             }
             assert!(Instant::now() < until, "{gateway}");
@@ -397,13 +396,13 @@ impl Controllers<'_> {
     }
 }
 
-/// How the gateway stands by the word of a controller.
+/// Whether this controller reports this trust state.
 fn by(controller: &'static str, trust: &'static str) -> impl Fn(&Value) -> bool {
     move |gateway| gateway["controller"] == controller && gateway["trust"] == trust
 }
 
 #[test]
-fn a_gateway_of_controllers_elsewhere_shows_what_it_runs_to_each_of_them() {
+fn a_gateway_of_remote_controllers_sends_evidence_to_each_of_them() {
     let Some(site) = Site::new() else {
         println!("SKIPPED: no root, or no unshare, ip and ethtool");
         return;
@@ -425,7 +424,11 @@ fn a_gateway_of_controllers_elsewhere_shows_what_it_runs_to_each_of_them() {
     serving.wait_for("loaded fleet", |line| line["loaded"] == true);
     site.make_reference();
     let gateway = controllers.gateway("a", |gateway| gateway["state"] == "connected");
-    assert_eq!(gateway["trust"], Value::Null, "nobody wants anything of it");
+    assert_eq!(
+        gateway["trust"],
+        Value::Null,
+        "no controller requires evidence of this gateway"
+    );
     serving.terminate();
     unasking.terminate();
 
@@ -436,7 +439,7 @@ fn a_gateway_of_controllers_elsewhere_shows_what_it_runs_to_each_of_them() {
     site.run("check --machine gateway.toml");
     let (mut first, second) = (controllers.start("a"), controllers.start("b"));
     let serving = site.serve();
-    serving.wait_for("trust", stands("trusted"));
+    serving.wait_for("trust", has_trust("trusted"));
     assert!(site.authenticates(60), "{:#?}", serving.seen());
     let gateway = controllers.gateway("b", by("ctl-a", "trusted"));
     assert_eq!(gateway["evidence"]["verdict"], "affirming", "{gateway}");
@@ -447,24 +450,24 @@ fn a_gateway_of_controllers_elsewhere_shows_what_it_runs_to_each_of_them() {
     assert!(site.authenticates(60), "{:#?}", serving.seen());
 
     change_settings(&serving);
-    serving.wait_for("distrust", stands("distrusted"));
+    serving.wait_for("distrust", has_trust("untrusted"));
     let gateway = controllers.gateway("b", by("ctl-b", "untrusted"));
-    let why = gateway["trust_why"].as_str().unwrap();
-    assert!(why.contains("map control: differs"), "{why}");
+    let reason = gateway["trust_reason"].as_str().unwrap();
+    assert!(reason.contains("map control: differs"), "{reason}");
     serving.wait_for("the loss", |line| line["devices"] == 0);
-    assert!(!site.authenticates(2), "it has no rows");
+    assert!(!site.authenticates(2), "an untrusted gateway has no rows");
 
-    // Where it is not trusted it goes to another controller, which hears from it what is right again.
+    // An untrusted gateway connects to another controller, which then appraises the restored state.
     let again = controllers.start("a");
     second.terminate();
     change_settings(&serving);
-    serving.wait_for("trust again", stands("trusted"));
+    serving.wait_for("trust again", has_trust("trusted"));
     controllers.gateway("a", by("ctl-a", "trusted"));
     assert!(site.authenticates(60), "{:#?}", serving.seen());
-    let events = controllers.ask("a", "events");
-    let told = |kind: &str| events.matches(&format!("\"{kind}\"")).count();
+    let events = controllers.run_remote("a", "events");
+    let count_of = |kind: &str| events.matches(&format!("\"{kind}\"")).count();
     assert_eq!(
-        (told("gateway_trusted"), told("gateway_distrusted")),
+        (count_of("gateway_trusted"), count_of("gateway_untrusted")),
         (2, 1),
         "{events}"
     );

@@ -1,4 +1,4 @@
-//! Writes `src/proto/` from `proto/`: the messages as Rust.
+//! Generates `src/proto/` from `proto/`.
 
 #[path = "../../p4runtime/examples/support/messages.rs"]
 mod messages;

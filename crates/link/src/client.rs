@@ -1,18 +1,19 @@
-//! The gateway's end: one controller at a time, and the next one where that does not answer.
+//! The gateway's end: it uses one controller at a time, and changes to the next one after a failure.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use linewarden_controller::attest::{Appraised, Plan, PlanWish, ProverIds, Provers, RoundOutcome};
-use linewarden_controller::trust::Scrutiny;
+use linewarden_controller::attest::{Plan, PlanRequest, ProverIds, Provers, RoundAppraisal, RoundOutcome};
+use linewarden_controller::trust::TrustStatus;
 use linewarden_controller::{
-    Changes, Chunk, Knock, Provision, Reception, Refused, Reported, SessionReport, Want,
+    AdmissionRequest, AdmissionResponse, Changes, LeaseChunk, Provision, RowRefusal, RowRequest,
+    SessionReport, SessionReportResult,
 };
 use linewarden_protocol::attest::PeriodStart;
 use linewarden_protocol::ids::DeviceId;
-use linewarden_registry::{LeasedPlace, Revision, Settlement};
+use linewarden_registry::{LeasedCursor, Revision, UnusedRows};
 use linewarden_tls::{ClientTls, endpoint};
 use tonic::transport::Channel;
 use tonic::{Code, Status};
@@ -20,67 +21,69 @@ use tonic::{Code, Status};
 use crate::convert::{self, Malformed};
 use crate::proto;
 use crate::proto::link_client::LinkClient;
-use crate::server::{DENIAL, Told};
+use crate::server::{DENIAL, StatusReport};
 
-/// Longest answer of a controller, bytes.
+/// Maximum length of a response, bytes.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
-/// A controller that does not answer is dead after two of these.
+/// Interval of HTTP/2 keepalive pings, and the timeout of each. A dead connection is detected after two intervals.
 const KEEPALIVE: Duration = Duration::from_secs(2);
 
-/// How controllers are reached.
+/// Options of a [`Client`].
 #[derive(Clone)]
 pub struct ClientOptions {
-    /// `HOST:PORT` of each controller, in the order in which they are tried.
+    /// `HOST:PORT` of each controller, in the order in which the client tries them.
     pub controllers: Vec<String>,
-    /// Whom to believe, and who this gateway is: asked for with each new connection, so that certificates are exchanged while it runs.
+    /// Trust anchors, certificate and key. The client reads them for each new connection, so certificates can be
+    /// renewed without a restart.
     pub identities: Arc<dyn Identities>,
-    /// How long a connection may take.
+    /// Timeout of a connection attempt.
     pub connect_timeout: Duration,
-    /// How long an answer may take; one about a whole fleet, ten times as long.
-    pub answer_timeout: Duration,
-    /// The program's version, for people.
+    /// Timeout of a response. Requests about a whole fleet have ten times as long.
+    pub response_timeout: Duration,
+    /// The program's version, for display.
     pub version: String,
 }
 
-/// Where certificates and keys come from.
+/// The source of certificates and keys.
 pub trait Identities: Send + Sync {
-    /// The ones of now.
+    /// Returns the current certificates and keys.
     ///
     /// # Errors
-    /// What is wrong with them, in words.
-    fn now(&self) -> Result<ClientTls, String>;
+    /// A description of the problem.
+    fn current(&self) -> Result<ClientTls, String>;
 }
 
-/// Why a question was not answered.
+/// The reason why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Remote {
-    /// No controller answered, or one could not.
+pub enum ClientError {
+    /// No controller was reachable, or the controller could not complete the request.
     #[error("{0}")]
     Failed(String),
-    /// The gateway has not shown what it runs.
+    /// The gateway's evidence is missing or was not affirmed.
     #[error("{0}")]
     Untrusted(String),
-    /// Another process has registered as this gateway, or it is retired.
+    /// Another process has registered as this gateway, or the gateway was revoked.
     #[error("{0}")]
     Replaced(String),
-    /// The registry was put back to an earlier state: this process is to register anew, and holds nothing.
+    /// The registry was restored to an earlier state. All leases of this process are void, and it must register
+    /// again.
     #[error("{0}")]
-    Restored(String),
+    RegistryRestored(String),
 }
 
-impl From<Malformed> for Remote {
+impl From<Malformed> for ClientError {
     fn from(error: Malformed) -> Self {
-        Self::Failed(format!("the controller sent a {error}"))
+        Self::Failed(format!("invalid response of the controller: {error}"))
     }
 }
 
-/// A link to any of several controllers. Cheap to clone.
+/// A link to one of several controllers. Cloning is cheap.
 #[derive(Clone)]
 pub struct Client {
     options: Arc<ClientOptions>,
-    current: Arc<Mutex<Current>>,
-    /// The newest registration of this process; 0 before the first, which is none.
-    registered: Arc<AtomicU64>,
+    current: Arc<Mutex<CurrentController>>,
+    /// The newest fencing token of this process; 0 before the first registration.
+    fencing_token: Arc<AtomicU64>,
 }
 
 impl std::fmt::Debug for Client {
@@ -92,59 +95,59 @@ impl std::fmt::Debug for Client {
 }
 
 #[derive(Default)]
-struct Current {
-    /// Which controller.
-    at: usize,
-    connected: Option<Connected>,
+struct CurrentController {
+    /// Index of the controller in [`ClientOptions::controllers`].
+    index: usize,
+    connection: Option<Connection>,
 }
 
 #[derive(Clone)]
-struct Connected {
+struct Connection {
     channel: Channel,
-    /// Drawn for this connection.
+    /// 16 random bytes, drawn for this connection.
     id: Vec<u8>,
 }
 
-/// Which answer is waited for how long.
+/// The expected size of a response, which selects the timeout.
 #[derive(Clone, Copy)]
-enum Size {
-    Usual,
+enum ResponseSize {
+    Small,
     Fleet,
 }
 
 impl Client {
-    /// To these controllers; nothing is connected before something is asked.
+    /// Creates a client. The client connects with the first request.
     #[must_use]
     pub fn new(options: ClientOptions) -> Self {
         Self {
             options: Arc::new(options),
             current: Arc::default(),
-            registered: Arc::default(),
+            fencing_token: Arc::default(),
         }
     }
 
-    fn current(&self) -> MutexGuard<'_, Current> {
-        // Whole at every moment, whoever panicked.
+    fn current(&self) -> MutexGuard<'_, CurrentController> {
+        // The state is consistent at every moment, so a poisoned lock is usable.
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The connection of now, or a new one to the controller whose turn it is.
-    async fn connected(&self) -> Result<Connected, Remote> {
+    /// Returns the open connection, or connects to the current controller.
+    async fn connection(&self) -> Result<Connection, ClientError> {
         let at = {
             let current = self.current();
-            if let Some(connected) = &current.connected {
+            if let Some(connected) = &current.connection {
                 return Ok(connected.clone());
             }
-            current.at
+            current.index
         };
         let count = self.options.controllers.len().max(1);
         let Some(address) = self.options.controllers.get(at % count) else {
-            return Err(Remote::Failed("no controller is named".to_owned()));
+            return Err(ClientError::Failed("no controller is configured".to_owned()));
         };
-        let failed = |why: String| Remote::Failed(format!("controller {address}: {why}"));
-        let tls = self.options.identities.now().map_err(failed)?;
+        let failed = |reason: String| ClientError::Failed(format!("controller {address}: {reason}"));
+        let tls = self.options.identities.current().map_err(failed)?;
         let endpoint = endpoint(address, Some(&tls))
-            .map_err(|error| failed(said(&error)))?
+            .map_err(|error| failed(error_with_causes(&error)))?
             .connect_timeout(self.options.connect_timeout)
             .http2_keep_alive_interval(KEEPALIVE)
             .keep_alive_timeout(KEEPALIVE)
@@ -154,46 +157,46 @@ impl Client {
         getrandom::fill(&mut id).map_err(|error| failed(error.to_string()))?;
         let connecting = endpoint.connect();
         let channel = match tokio::time::timeout(self.options.connect_timeout, connecting).await {
-            Ok(channel) => channel.map_err(|error| failed(said(&error)))?,
-            Err(_) => return Err(failed("no connection in time".to_owned())),
+            Ok(channel) => channel.map_err(|error| failed(error_with_causes(&error)))?,
+            Err(_) => return Err(failed("connection timed out".to_owned())),
         };
-        let connected = Connected { channel, id };
+        let connected = Connection { channel, id };
         let mut current = self.current();
-        // Another question may have connected meanwhile.
-        Ok(current.connected.get_or_insert(connected).clone())
+        // Another request may have connected at the same time.
+        Ok(current.connection.get_or_insert(connected).clone())
     }
 
-    /// That connection, or that controller, is of no use: the next one has its turn.
-    fn leave(&self, at: usize, id: Option<&[u8]>) {
+    /// Drops that connection and selects the next controller, unless another request has done so before.
+    fn skip_controller(&self, at: usize, id: Option<&[u8]>) {
         let mut current = self.current();
-        let is_it = match (&current.connected, id) {
+        let is_it = match (&current.connection, id) {
             (Some(connected), Some(id)) => connected.id == id,
             (None, None) => true,
             _ => false,
         };
-        if is_it && current.at == at {
-            current.connected = None;
-            current.at = (at + 1) % self.options.controllers.len().max(1);
+        if is_it && current.index == at {
+            current.connection = None;
+            current.index = (at + 1) % self.options.controllers.len().max(1);
         }
     }
 
-    /// Asks until a controller answers, each of them once. All questions may be repeated.
-    async fn ask<T>(
+    /// Sends the request to one controller after the other, until one responds. Each request may be repeated.
+    async fn call<T>(
         &self,
-        size: Size,
-        mut ask: impl AsyncFnMut(&mut LinkClient<Channel>, Vec<u8>) -> Result<tonic::Response<T>, Status>,
-    ) -> Result<T, Remote> {
+        size: ResponseSize,
+        mut request: impl AsyncFnMut(&mut LinkClient<Channel>, Vec<u8>) -> Result<tonic::Response<T>, Status>,
+    ) -> Result<T, ClientError> {
         let timeout = match size {
-            Size::Usual => self.options.answer_timeout,
-            Size::Fleet => self.options.answer_timeout.saturating_mul(10),
+            ResponseSize::Small => self.options.response_timeout,
+            ResponseSize::Fleet => self.options.response_timeout.saturating_mul(10),
         };
         let mut last = None;
         for _ in 0..self.options.controllers.len().max(1) {
-            let at = self.current().at;
-            let connected = match self.connected().await {
+            let at = self.current().index;
+            let connected = match self.connection().await {
                 Ok(connected) => connected,
                 Err(error) => {
-                    self.leave(at, None);
+                    self.skip_controller(at, None);
                     last = Some(error);
                     continue;
                 }
@@ -201,359 +204,403 @@ impl Client {
             let mut client = LinkClient::new(connected.channel)
                 .max_decoding_message_size(MESSAGE_BYTES_MAX)
                 .max_encoding_message_size(MESSAGE_BYTES_MAX);
-            let answer = tokio::time::timeout(timeout, ask(&mut client, connected.id.clone())).await;
-            let status = match answer {
-                Ok(Ok(answer)) => return Ok(answer.into_inner()),
+            let response = tokio::time::timeout(timeout, request(&mut client, connected.id.clone())).await;
+            let status = match response {
+                Ok(Ok(response)) => return Ok(response.into_inner()),
                 Ok(Err(status)) => status,
-                Err(_) => Status::deadline_exceeded("no answer in time"),
+                Err(_) => Status::deadline_exceeded("response timed out"),
             };
-            match denial(&status) {
+            match client_error(&status) {
                 Ok(denial) => return Err(denial),
-                // Of this gateway it has too much at the moment: what it remembers of the connection stays good.
+                // The controller limits this gateway's requests. The connection is still usable.
                 Err(failed) if status.code() == Code::ResourceExhausted => return Err(failed),
                 Err(failed) => {
-                    self.leave(at, Some(&connected.id));
+                    self.skip_controller(at, Some(&connected.id));
                     last = Some(failed);
                 }
             }
         }
-        Err(last.unwrap_or_else(|| Remote::Failed("no controller is named".to_owned())))
+        Err(last.unwrap_or_else(|| ClientError::Failed("no controller is configured".to_owned())))
     }
 
-    /// Registers this process; whoever was registered before gets nothing from now on.
+    /// Registers this process. Requests with the fencing token of an earlier process are rejected from then on.
     ///
     /// # Errors
-    /// [`Remote`].
-    pub async fn enter(&self) -> Result<u64, Remote> {
+    /// [`ClientError`].
+    pub async fn register(&self) -> Result<u64, ClientError> {
         let version = &self.options.version;
-        let reply = self.ask(Size::Usual, async |client, connection| {
+        let reply = self.call(ResponseSize::Small, async |client, connection| {
             let version = version.clone();
-            client.enter(proto::EnterRequest { connection, version }).await
+            client
+                .register(proto::RegisterRequest {
+                    connection_id: connection,
+                    version,
+                })
+                .await
         });
-        let fence = reply.await?.fence;
-        self.raised(fence);
-        Ok(fence)
+        let fencing_token = reply.await?.fencing_token;
+        self.set_fencing_token(fencing_token);
+        Ok(fencing_token)
     }
 
-    /// The controller has raised the fence of this process: what is carried for devices shows it from now on.
-    pub fn raised(&self, fence: u64) {
-        self.registered.store(fence, Relaxed);
+    /// Stores the fencing token that the controller has renewed; tickets are relayed with this token from now on.
+    pub fn set_fencing_token(&self, fencing_token: u64) {
+        self.fencing_token.store(fencing_token, Relaxed);
     }
 
-    /// The next part of what the gateway held when it stopped, and where the one after it begins.
+    /// Returns the next part of the leases that the gateway had when it stopped, and the cursor of the part after it.
     ///
     /// # Errors
-    /// [`Remote`].
-    pub async fn resume(&self, fence: u64, place: LeasedPlace) -> Result<(Chunk, LeasedPlace), Remote> {
-        let reply = self.ask(Size::Fleet, async |client, connection| {
-            let request = proto::ResumeRequest {
-                session: session(fence, connection),
+    /// [`ClientError`].
+    pub async fn resume_leases(
+        &self,
+        fencing_token: u64,
+        place: LeasedCursor,
+    ) -> Result<(LeaseChunk, LeasedCursor), ClientError> {
+        let reply = self.call(ResponseSize::Fleet, async |client, connection| {
+            let request = proto::ResumeLeasesRequest {
+                registration: registration(fencing_token, connection),
                 cursor: convert::cursor_to_wire(place),
             };
-            client.resume(request).await
+            client.resume_leases(request).await
         });
         let reply = reply.await?;
-        let chunk = Chunk {
+        let chunk = LeaseChunk {
             provisions: convert::provisions_from_wire(reply.provisions)?,
             damaged: reply.damaged,
-            progress: (reply.done, reply.of),
-            last: reply.last,
+            progress: (reply.done, reply.total),
+            is_last: reply.is_last,
         };
         Ok((chunk, convert::cursor_from_wire(&reply.cursor)?))
     }
 
-    /// Rows for devices that the gateway holds.
+    /// Leases more rows for devices in the gateway's data plane.
     ///
     /// # Errors
-    /// [`Remote`].
-    pub async fn lease(&self, fence: u64, wants: &[Want]) -> Result<(Vec<Provision>, Vec<Refused>), Remote> {
-        let reply = self.ask(Size::Usual, async |client, connection| {
-            let request = proto::LeaseRequest {
-                session: session(fence, connection),
-                wants: wants.iter().map(convert::want_to_wire).collect(),
+    /// [`ClientError`].
+    pub async fn extend_leases(
+        &self,
+        fencing_token: u64,
+        requests: &[RowRequest],
+    ) -> Result<(Vec<Provision>, Vec<RowRefusal>), ClientError> {
+        let reply = self.call(ResponseSize::Small, async |client, connection| {
+            let request = proto::ExtendLeasesRequest {
+                registration: registration(fencing_token, connection),
+                requests: requests.iter().map(convert::row_request_to_wire).collect(),
             };
-            client.lease(request).await
+            client.extend_leases(request).await
         });
         let reply = reply.await?;
-        let refused = reply.refused.into_iter().map(convert::refused_from_wire);
+        let refused = reply.refusals.into_iter().map(convert::refusal_from_wire);
         Ok((
             convert::provisions_from_wire(reply.provisions)?,
             refused.collect::<Result<_, _>>()?,
         ))
     }
 
-    /// Messages of devices that the gateway does not hold; answers in their order.
+    /// Sends messages of devices that are not in the gateway's data plane. The responses are in the order of the
+    /// requests.
     ///
     /// # Errors
-    /// [`Remote`].
-    pub async fn receive(
+    /// [`ClientError`].
+    pub async fn admit_devices(
         &self,
-        fence: u64,
-        knocks: &[Knock],
+        fencing_token: u64,
+        requests: &[AdmissionRequest],
         fresh: [u8; 8],
-    ) -> Result<Vec<Reception>, Remote> {
-        let reply = self.ask(Size::Usual, async |client, connection| {
-            let request = proto::ReceiveRequest {
-                session: session(fence, connection),
-                knocks: knocks.iter().map(convert::knock_to_wire).collect(),
+    ) -> Result<Vec<AdmissionResponse>, ClientError> {
+        let reply = self.call(ResponseSize::Small, async |client, connection| {
+            let request = proto::AdmitDevicesRequest {
+                registration: registration(fencing_token, connection),
+                requests: requests.iter().map(convert::admission_request_to_wire).collect(),
                 fresh: fresh.to_vec(),
             };
-            client.receive(request).await
+            client.admit_devices(request).await
         });
-        let receptions = reply.await?.receptions;
-        if receptions.len() != knocks.len() {
-            return Err(Malformed("number of answers to messages").into());
+        let responses = reply.await?.responses;
+        if responses.len() != requests.len() {
+            return Err(Malformed("number of admission responses").into());
         }
-        let receptions = receptions.into_iter().map(convert::reception_from_wire);
-        Ok(receptions.collect::<Result<_, _>>()?)
+        let responses = responses.into_iter().map(convert::admission_response_from_wire);
+        Ok(responses.collect::<Result<_, _>>()?)
     }
 
-    /// Where the gateway stands with devices that left its data plane.
+    /// Reports the unused rows of devices that left the gateway's data plane. Returns how many rows were returned to
+    /// their pools.
     ///
     /// # Errors
-    /// [`Remote`].
-    pub async fn settle(&self, fence: u64, settlements: &[Settlement]) -> Result<u64, Remote> {
+    /// [`ClientError`].
+    pub async fn report_unused_rows(
+        &self,
+        fencing_token: u64,
+        unused_rows: &[UnusedRows],
+    ) -> Result<u64, ClientError> {
         let mut back = 0u64;
-        // A gateway that stops speaks of all that it holds.
-        for part in settlements.chunks(convert::ENTRIES_MAX) {
-            let reply = self.ask(Size::Usual, async |client, connection| {
-                let request = proto::SettleRequest {
-                    session: session(fence, connection),
-                    settlements: part.iter().map(convert::settlement_to_wire).collect(),
+        // A gateway that stops reports all its devices at once.
+        for part in unused_rows.chunks(convert::ENTRIES_MAX) {
+            let reply = self.call(ResponseSize::Small, async |client, connection| {
+                let request = proto::ReportUnusedRowsRequest {
+                    registration: registration(fencing_token, connection),
+                    unused: part.iter().map(convert::unused_rows_to_wire).collect(),
                 };
-                client.settle(request).await
+                client.report_unused_rows(request).await
             });
-            back = back.saturating_add(reply.await?.back);
+            back = back.saturating_add(reply.await?.rows_returned);
         }
         Ok(back)
     }
 
-    /// Sessions that were opened at the gateway; answers in their order.
+    /// Reports sessions that were opened at the gateway. The results are in the order of the reports.
     ///
     /// # Errors
-    /// [`Remote`].
-    pub async fn report(&self, fence: u64, reports: &[SessionReport]) -> Result<Vec<Reported>, Remote> {
-        let reply = self.ask(Size::Usual, async |client, connection| {
-            let request = proto::ReportRequest {
-                session: session(fence, connection),
+    /// [`ClientError`].
+    pub async fn report_sessions(
+        &self,
+        fencing_token: u64,
+        reports: &[SessionReport],
+    ) -> Result<Vec<SessionReportResult>, ClientError> {
+        let reply = self.call(ResponseSize::Small, async |client, connection| {
+            let request = proto::ReportSessionsRequest {
+                registration: registration(fencing_token, connection),
                 reports: reports.iter().map(convert::report_to_wire).collect(),
             };
-            client.report(request).await
+            client.report_sessions(request).await
         });
-        let reported = reply.await?.reported;
+        let reported = reply.await?.results;
         if reported.len() != reports.len() {
-            return Err(Malformed("number of answers to reports").into());
+            return Err(Malformed("number of session report results").into());
         }
-        Ok(reported.into_iter().map(convert::reported_from_wire).collect())
+        Ok(reported
+            .into_iter()
+            .map(convert::report_result_from_wire)
+            .collect())
     }
 
-    /// What has changed, and what is wanted of the gateway, with the fence from now on if it was raised.
+    /// Returns the changes of devices since a revision, and the gateway's trust status with the new fencing token if
+    /// the controller renewed it.
     ///
     /// # Errors
-    /// [`Remote`].
-    pub async fn changes(
+    /// [`ClientError`].
+    pub async fn list_changes(
         &self,
-        fence: u64,
+        fencing_token: u64,
         since: Revision,
-    ) -> Result<(Changes, Option<(Scrutiny, Option<u64>)>), Remote> {
-        let reply = self.ask(Size::Usual, async |client, connection| {
-            let request = proto::ChangesRequest {
-                session: session(fence, connection),
+    ) -> Result<(Changes, Option<(TrustStatus, Option<u64>)>), ClientError> {
+        let reply = self.call(ResponseSize::Small, async |client, connection| {
+            let request = proto::ListChangesRequest {
+                registration: registration(fencing_token, connection),
                 since: since.0,
             };
-            client.changes(request).await
+            client.list_changes(request).await
         });
         let mut reply = reply.await?;
-        let scrutiny = reply
-            .scrutiny
-            .take()
-            .map(convert::scrutiny_from_wire)
-            .transpose()?;
-        Ok((convert::changes_from_wire(&reply), scrutiny))
+        let trust_status = reply.trust.take().map(convert::trust_from_wire).transpose()?;
+        Ok((convert::changes_from_wire(&reply), trust_status))
     }
 
-    /// What the data plane runs, and what comes of it.
+    /// Submits evidence about the data plane. Returns the trust status that follows.
     ///
     /// # Errors
-    /// [`Remote`].
-    pub async fn show(
+    /// [`ClientError`].
+    pub async fn submit_evidence(
         &self,
-        fence: u64,
+        fencing_token: u64,
         statement: &[u8],
         inventory: &[u8],
-    ) -> Result<(Scrutiny, Option<u64>), Remote> {
-        let reply = self.ask(Size::Usual, async |client, connection| {
-            let request = proto::ShowRequest {
-                session: session(fence, connection),
+    ) -> Result<(TrustStatus, Option<u64>), ClientError> {
+        let reply = self.call(ResponseSize::Small, async |client, connection| {
+            let request = proto::SubmitEvidenceRequest {
+                registration: registration(fencing_token, connection),
                 statement: statement.to_vec(),
                 inventory: inventory.to_vec(),
             };
-            client.show(request).await
+            client.submit_evidence(request).await
         });
-        let scrutiny = reply.await?.scrutiny.ok_or(Malformed("answer to evidence"))?;
-        Ok(convert::scrutiny_from_wire(scrutiny)?)
+        let trust_status = reply.await?.trust.ok_or(Malformed("no trust status"))?;
+        Ok(convert::trust_from_wire(trust_status)?)
     }
 
-    /// What is to be attested.
+    /// Returns the attestation plan.
     ///
     /// # Errors
-    /// [`Remote`].
-    pub async fn plan(&self, fence: u64, wish: PlanWish) -> Result<Option<Plan>, Remote> {
-        let reply = self.ask(Size::Fleet, async |client, connection| {
-            let request = proto::PlanRequest {
-                session: session(fence, connection),
-                begin: wish.begin.map(|period| period.0),
-                period_s: wish.period_s,
-                numbers: wish.numbers,
+    /// [`ClientError`].
+    pub async fn get_plan(
+        &self,
+        fencing_token: u64,
+        plan_request: PlanRequest,
+    ) -> Result<Option<Plan>, ClientError> {
+        let reply = self.call(ResponseSize::Fleet, async |client, connection| {
+            let request = proto::GetPlanRequest {
+                registration: registration(fencing_token, connection),
+                start_period: plan_request.start_period.map(|period| period.0),
+                period_s: plan_request.period_s,
+                needs_round_numbers: plan_request.needs_round_numbers,
             };
-            client.plan(request).await
+            client.get_plan(request).await
         });
         Ok(convert::plan_from_wire(reply.await?)?)
     }
 
-    /// Provers, with this gateway's keys of a period.
+    /// Returns provers with this gateway's keys of a period.
     ///
     /// # Errors
-    /// [`Remote`].
-    pub async fn provers(&self, fence: u64, start: PeriodStart, since: u64) -> Result<Provers, Remote> {
-        let reply = self.ask(Size::Fleet, async |client, connection| {
-            let request = proto::ProversRequest {
-                session: session(fence, connection),
+    /// [`ClientError`].
+    pub async fn list_provers(
+        &self,
+        fencing_token: u64,
+        start: PeriodStart,
+        since: u64,
+    ) -> Result<Provers, ClientError> {
+        let reply = self.call(ResponseSize::Fleet, async |client, connection| {
+            let request = proto::ListProversRequest {
+                registration: registration(fencing_token, connection),
                 start: Some(convert::start_to_wire(&start)),
                 since,
             };
-            client.provers(request).await
+            client.list_provers(request).await
         });
         Ok(convert::provers_from_wire(reply.await?)?)
     }
 
-    /// A round that ended so long ago.
+    /// Submits a round that ended `age_ns` ago, and returns its appraisal.
     ///
     /// # Errors
-    /// [`Remote`].
-    pub async fn appraise(&self, fence: u64, round: &RoundOutcome, age_ns: u64) -> Result<Appraised, Remote> {
-        let reply = self.ask(Size::Fleet, async |client, connection| {
-            let request = proto::AppraiseRequest {
-                session: session(fence, connection),
-                ..convert::outcome_to_wire(round, age_ns)
+    /// [`ClientError`].
+    pub async fn appraise_round(
+        &self,
+        fencing_token: u64,
+        round: &RoundOutcome,
+        age_ns: u64,
+    ) -> Result<RoundAppraisal, ClientError> {
+        let reply = self.call(ResponseSize::Fleet, async |client, connection| {
+            let request = proto::AppraiseRoundRequest {
+                registration: registration(fencing_token, connection),
+                ..convert::round_to_wire(round, age_ns)
             };
-            client.appraise(request).await
+            client.appraise_round(request).await
         });
-        Ok(convert::appraised_from_wire(reply.await?))
+        Ok(convert::appraisal_from_wire(reply.await?))
     }
 
-    /// Who is to be attested.
+    /// Returns the device ids of the provers.
     ///
     /// # Errors
-    /// [`Remote`].
-    pub async fn prover_ids(&self, fence: u64, since: u64) -> Result<ProverIds, Remote> {
-        let reply = self.ask(Size::Usual, async |client, connection| {
-            let request = proto::ProverIdsRequest {
-                session: session(fence, connection),
+    /// [`ClientError`].
+    pub async fn list_prover_ids(&self, fencing_token: u64, since: u64) -> Result<ProverIds, ClientError> {
+        let reply = self.call(ResponseSize::Small, async |client, connection| {
+            let request = proto::ListProverIdsRequest {
+                registration: registration(fencing_token, connection),
                 since,
             };
-            client.prover_ids(request).await
+            client.list_prover_ids(request).await
         });
-        Ok(convert::ids_from_wire(reply.await?))
+        Ok(convert::prover_ids_from_wire(reply.await?))
     }
 
-    /// Carries a device's ticket, under the registration of this process; `None` for one that is met with silence. `locate` says where a
-    /// device's session at this gateway is.
+    /// Relays a device's ticket, under the registration of this process. Returns `None` if the controller sends no
+    /// response. `locate` returns the address of a device's session at this gateway.
     ///
     /// # Errors
-    /// [`Remote`]; also before this process has registered.
-    pub async fn ticket(
+    /// [`ClientError`]; also before this process has registered.
+    pub async fn relay_ticket(
         &self,
         message: &[u8],
         locate: &(dyn Fn(DeviceId) -> Option<[u8; 16]> + Sync),
-    ) -> Result<Option<Vec<u8>>, Remote> {
-        use proto::ticket_reply::Outcome;
-        let fence = self.registered.load(Relaxed);
-        if fence == 0 {
-            return Err(Remote::Failed("this gateway has not registered yet".to_owned()));
+    ) -> Result<Option<Vec<u8>>, ClientError> {
+        use proto::relay_ticket_response::Outcome;
+        let fencing_token = self.fencing_token.load(Relaxed);
+        if fencing_token == 0 {
+            return Err(ClientError::Failed("gateway has not registered yet".to_owned()));
         }
         let mut located = None;
-        // The second answer is to where the device is that the first one asked for.
+        // The first response may request the address of a device's session; the second request contains it.
         for _ in 0..2 {
-            let reply = self.ask(Size::Usual, async |client, connection| {
-                let request = proto::TicketRequest {
-                    session: session(fence, connection),
+            let reply = self.call(ResponseSize::Small, async |client, connection| {
+                let request = proto::RelayTicketRequest {
+                    registration: registration(fencing_token, connection),
                     message: message.to_vec(),
-                    located: located.map(|(device, _): (u64, Option<[u8; 16]>)| device),
+                    located_device: located.map(|(device, _): (u64, Option<[u8; 16]>)| device),
                     address: located
                         .and_then(|(_, address)| address)
                         .map_or_else(Vec::new, |address| address.to_vec()),
                 };
-                client.ticket(request).await
+                client.relay_ticket(request).await
             });
             match reply.await?.outcome {
                 None => return Ok(None),
-                Some(Outcome::Answer(answer)) => return Ok(Some(answer)),
+                Some(Outcome::Response(response)) => return Ok(Some(response)),
                 Some(Outcome::Locate(device)) => located = Some((device, locate(DeviceId(device)))),
             }
         }
-        Err(Malformed("answer to a ticket").into())
+        Err(Malformed("second location request for one ticket").into())
     }
 
-    /// How the gateway stands.
+    /// Reports the gateway's status.
     ///
     /// # Errors
-    /// [`Remote`].
-    pub async fn tell(&self, fence: u64, told: &Told) -> Result<(), Remote> {
-        let reply = self.ask(Size::Usual, async |client, connection| {
-            let request = proto::TellRequest {
-                session: session(fence, connection),
-                dataplane: told.dataplane.clone(),
-                devices: told.devices,
-                slots: told.slots,
-                sessions: told.sessions,
-                authentications_per_s: told.authentications_per_s,
-                latency_us_p50: told.latency_us_p50,
-                latency_us_p99: told.latency_us_p99,
-                verdicts: told.verdicts.clone(),
-                dropped_types: told.dropped_types.clone(),
-                kernel_drops: told.kernel_drops.clone(),
-                tickets: told.tickets.clone(),
+    /// [`ClientError`].
+    pub async fn report_status(&self, fencing_token: u64, report: &StatusReport) -> Result<(), ClientError> {
+        let reply = self.call(ResponseSize::Small, async |client, connection| {
+            let request = proto::ReportStatusRequest {
+                registration: registration(fencing_token, connection),
+                data_plane: report.data_plane.clone(),
+                devices: report.devices,
+                slots: report.slots,
+                sessions: report.sessions,
+                authentications_per_s: report.authentications_per_s,
+                latency_us_p50: report.latency_us_p50,
+                latency_us_p99: report.latency_us_p99,
+                verdicts: report.verdicts.clone(),
+                dropped_types: report.dropped_types.clone(),
+                kernel_drops: report.kernel_drops.clone(),
+                tickets: report.tickets.clone(),
             };
-            client.tell(request).await
+            client.report_status(request).await
         });
         reply.await?;
         Ok(())
     }
 }
 
-fn session(fence: u64, connection: Vec<u8>) -> Option<proto::Session> {
-    Some(proto::Session { fence, connection })
+fn registration(fencing_token: u64, connection: Vec<u8>) -> Option<proto::Registration> {
+    Some(proto::Registration {
+        fencing_token,
+        connection_id: connection,
+    })
 }
 
-/// What a status means: a denial that another controller would repeat, or a failure that it may not have.
-fn denial(status: &Status) -> Result<Remote, Remote> {
-    let why = status.metadata().get(DENIAL).and_then(|why| why.to_str().ok());
+/// Converts a status: `Ok` for a denial that any controller would repeat, `Err` for a failure that another controller
+/// may not have.
+fn client_error(status: &Status) -> Result<ClientError, ClientError> {
+    let reason = status
+        .metadata()
+        .get(DENIAL)
+        .and_then(|reason| reason.to_str().ok());
     let message = || status.message().to_owned();
-    match why {
-        Some("replaced") => Ok(Remote::Replaced(message())),
-        Some("restored") => Ok(Remote::Restored(message())),
-        Some("untrusted") => Ok(Remote::Untrusted(message())),
-        // About the question, or about who asks.
+    match reason {
+        Some("replaced") => Ok(ClientError::Replaced(message())),
+        Some("restored") => Ok(ClientError::RegistryRestored(message())),
+        Some("untrusted") => Ok(ClientError::Untrusted(message())),
+        // The request or the caller is at fault.
         _ if matches!(status.code(), Code::InvalidArgument | Code::Unauthenticated) => {
-            Ok(Remote::Failed(message()))
+            Ok(ClientError::Failed(message()))
         }
-        // Its own: whatever is wrong with its database, another controller may stand before another one.
-        Some(_) => Err(Remote::Failed(message())),
-        None => Err(Remote::Failed(format!("{}: {}", status.code(), message()))),
+        // This controller is at fault. Another controller may use another database server.
+        Some(_) => Err(ClientError::Failed(message())),
+        None => Err(ClientError::Failed(format!("{}: {}", status.code(), message()))),
     }
 }
 
-/// An error with its causes.
-fn said(error: &dyn std::error::Error) -> String {
-    let mut said = error.to_string();
+/// Returns the message of an error with its causes.
+fn error_with_causes(error: &dyn std::error::Error) -> String {
+    let mut message = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
         let more = error.to_string();
-        if !said.contains(&more) {
-            said = format!("{said}: {more}");
+        if !message.contains(&more) {
+            message = format!("{message}: {more}");
         }
         cause = error.source();
     }
-    said
+    message
 }

@@ -1,4 +1,4 @@
-//! Who a gateway is: its number, in its certificate.
+//! The identity of a gateway: its number, in its certificate.
 
 use linewarden_protocol::ids::GatewayId;
 use x509_parser::extensions::GeneralName;
@@ -6,18 +6,19 @@ use x509_parser::parse_x509_certificate;
 
 const PREFIX: &str = "urn:linewarden:gateway:";
 
-/// Who has shown a certificate on this connection; to be put into a request's extensions by who has done the handshake.
+/// The gateway whose certificate was presented on this connection. The code that does the TLS handshake stores it in
+/// the extensions of each request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerGateway(pub GatewayId);
 
-/// What stands in the subject alternative names of a gateway's certificate.
+/// Returns the URI that the subject alternative names of a gateway's certificate contain.
 #[must_use]
 pub fn gateway_uri(gateway: GatewayId) -> String {
     format!("{PREFIX}{}", gateway.0)
 }
 
-/// The gateway that a certificate (DER) names; `None` if it names none, or more than one. Whether the certificate is to be believed was
-/// found by the handshake.
+/// Returns the gateway that a certificate (DER) names, or `None` if the certificate names no gateway or more than
+/// one. The TLS handshake has verified the certificate before.
 #[must_use]
 pub fn gateway_of(certificate: &[u8]) -> Option<GatewayId> {
     let (_, certificate) = parse_x509_certificate(certificate).ok()?;

@@ -1,6 +1,7 @@
-//! The messages of the link, generated from `proto/`, where they are explained.
+//! The messages of the link, generated from `proto/`. The `.proto` file documents them.
 //!
-//! `cargo run -p linewarden-link --example generate_link_messages` writes them anew; the test `generated` compares.
+//! `cargo run -p linewarden-link --example generate_link_messages` generates them; the test `generated` fails if they
+//! are out of date.
 #![allow(
     missing_docs,
     clippy::all,

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use linewarden_controller::attest::{Appraised, Verifier};
-use linewarden_controller::trust::{Memory, Report, Times, Verdict};
-use linewarden_controller::{Carrier, Controller, Denial, Link, SessionReport};
+use linewarden_controller::attest::{RoundAppraisal, Verifier};
+use linewarden_controller::trust::{Timestamps, TrustMemory, TrustOutcome, TrustReport};
+use linewarden_controller::{Controller, Denial, Link, RelayContext, SessionReport};
 use linewarden_protocol::ids::{DeviceId, GatewayId};
-use linewarden_registry::{Moment, RegistryError, Revision, RoundRecord};
+use linewarden_registry::{BootTimestamp, RegistryError, Revision, RoundRecord};
 use tonic::{Code, Request, Response, Status};
 
 use crate::convert::{self, Malformed};
@@ -15,86 +15,87 @@ use crate::identity::PeerGateway;
 use crate::proto;
 use crate::proto::link_server::LinkServer;
 
-/// Longest message, bytes: what a data plane runs, entry by entry.
+/// Maximum length of a message, bytes: evidence with its inventory.
 pub const MESSAGE_BYTES_MAX: usize = 32 << 20;
-/// Longest message of a gateway beside that and what came of a round, bytes: as many entries as there may be, each well below 256. All of
-/// it is decoded before anything is known of a registration, and an entry without fields, of 2 bytes, takes 56 in memory: 14 MiB at most,
-/// where its list was doubled just now. Long messages have no lists but of numbers of 8 bytes.
+/// Maximum length of a gateway's message except evidence and appraisals, bytes. It allows
+/// `ENTRIES_MAX` entries below 256 bytes each. A message is decoded before its registration
+/// is checked. An entry without fields takes 2 bytes on the wire and 56 in memory, so decoding allocates at most 14
+/// MiB, with a list that has just doubled. Longer messages have lists of 8-byte numbers only.
 pub const SHORT_MESSAGE_BYTES_MAX: usize = 256 << 10;
-/// Of the number that a gateway draws for a connection.
+/// Length of the connection id, bytes.
 pub(crate) const CONNECTION_BYTES: usize = 16;
-/// The trailer that says why.
+/// The trailer that contains the reason of a rejection.
 pub(crate) const DENIAL: &str = "linewarden-denial";
-/// Another process is this gateway now, or none is any more.
+/// Another process is registered as this gateway, or the gateway was revoked.
 pub(crate) const REPLACED: &str = "replaced";
 
-/// Clocks and randomness of who serves.
-pub trait Surroundings: Send + Sync {
-    /// Now.
-    fn times(&self) -> Times;
-    /// Now by the boot-time clock of this machine; `None` where nobody tells which start of it that counts from.
-    fn moment(&self) -> Option<Moment>;
-    /// Fills it with random bytes; `false` where there are none.
-    fn random(&self, bytes: &mut [u8]) -> bool;
+/// Clocks and random numbers of the server.
+pub trait ServerEnvironment: Send + Sync {
+    /// The current time.
+    fn timestamps(&self) -> Timestamps;
+    /// The current boot-time clock of this machine; `None` if the kernel does not provide the boot id.
+    fn boot_timestamp(&self) -> Option<BootTimestamp>;
+    /// Fills the slice with random bytes; returns `false` if the source fails.
+    fn fill_random(&self, bytes: &mut [u8]) -> bool;
 }
 
-/// What a gateway says of itself.
+/// The status that a gateway reports.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Told {
-    /// The kind of its data plane.
-    pub dataplane: String,
-    /// Devices that it holds.
+pub struct StatusReport {
+    /// The kind of the gateway's data plane.
+    pub data_plane: String,
+    /// Devices in the data plane.
     pub devices: u64,
-    /// Devices that fit.
+    /// Slots of the data plane.
     pub slots: u64,
-    /// Sessions that live, where that is counted.
+    /// Live sessions, if the data plane counts them.
     pub sessions: Option<u64>,
-    /// Accepted RESPONSEs a second, since it was told before.
+    /// Accepted RESPONSEs a second, since the previous report.
     pub authentications_per_s: Option<f64>,
-    /// Latency of an authentication at the gateway, µs: from when an accepted RESPONSE was parsed until its ACK was written, in the
-    /// data plane and over the last minute. The median.
+    /// Latency of an authentication at the gateway, µs: from parsing an accepted RESPONSE until its ACK was written,
+    /// in the data plane and over the last minute. The median.
     pub latency_us_p50: Option<f64>,
-    /// Likewise, 99 of 100 are no longer.
+    /// The same, 99th percentile.
     pub latency_us_p99: Option<f64>,
-    /// Frames by verdict since its start.
+    /// Frames by verdict, since the gateway started.
     pub verdicts: BTreeMap<String, u64>,
     /// Frames that the gate has dropped since then, by the name of their Ethernet type.
     pub dropped_types: BTreeMap<String, u64>,
-    /// Packets that the kernel has dropped since then before the gateway received them, by whose socket it was:
-    /// [`Told::KERNEL_DROPS`].
+    /// Packets that the kernel has dropped since then because a receive buffer was full, by socket:
+    /// [`StatusReport::KERNEL_DROPS`].
     pub kernel_drops: BTreeMap<String, u64>,
-    /// Tickets since then, by what became of them: [`Told::TICKETS`]. Empty where none are taken.
+    /// Tickets since then, by result: [`StatusReport::TICKETS`]. Empty if the gateway relays none.
     pub tickets: BTreeMap<String, u64>,
 }
 
-impl Told {
-    /// Names in [`Told::kernel_drops`]: the sockets of the data plane `host`, and those at which tickets are taken.
+impl StatusReport {
+    /// Names in [`StatusReport::kernel_drops`]: the sockets of the data plane `host`, and those of the ticket relay.
     pub const KERNEL_DROPS: [&'static str; 2] = ["dataplane", "tickets"];
-    /// Names in [`Told::tickets`].
-    pub const TICKETS: [&'static str; 5] = ["answered", "strange", "limited", "silent", "failed"];
+    /// Names in [`StatusReport::tickets`].
+    pub const TICKETS: [&'static str; 5] = ["answered", "unknown", "rate_limited", "rejected", "failed"];
 }
 
-/// Who is told how gateways stand.
+/// Receives events about gateways.
 #[tonic::async_trait]
-pub trait TellSink: Send + Sync {
-    /// A gateway has registered, with the fence that it got.
-    fn entered(&self, gateway: GatewayId, fence: u64, version: &str);
-    /// The newest process of it has asked something.
-    fn heard(&self, gateway: GatewayId);
-    /// It has said how it stands.
-    fn told(&self, gateway: GatewayId, told: Told);
-    /// A round has ended, and this has come of it; it may be told again.
-    fn appraised(&self, round: &RoundRecord, appraised: &Appraised);
-    /// How one stands that has to show what it runs; told again and again.
-    fn stands(&self, gateway: GatewayId, report: &Report);
-    /// What the controller that one of them was with before has left.
+pub trait GatewayObserver: Send + Sync {
+    /// A gateway has registered and got this fencing token.
+    fn gateway_registered(&self, gateway: GatewayId, fencing_token: u64, version: &str);
+    /// The newest process of the gateway has sent a request.
+    fn feed_revision(&self, gateway: GatewayId);
+    /// The gateway has reported its status.
+    fn status_reported(&self, gateway: GatewayId, report: StatusReport);
+    /// A round has ended and was appraised. The server may report the same round twice.
+    fn round_appraised(&self, round: &RoundRecord, appraised: &RoundAppraisal);
+    /// The trust state of a gateway that must submit evidence. The server reports it repeatedly.
+    fn trust_reported(&self, gateway: GatewayId, report: &TrustReport);
+    /// Returns the trust memory that the gateway's previous controller has stored.
     ///
     /// # Errors
     /// A failure of the database.
-    async fn recall(&self, gateway: GatewayId) -> Result<Option<Memory>, RegistryError>;
+    async fn load_trust_memory(&self, gateway: GatewayId) -> Result<Option<TrustMemory>, RegistryError>;
 }
 
-/// Serves gateways. Cheap to clone.
+/// Serves gateways. Cloning is cheap.
 #[derive(Clone)]
 pub struct Server {
     inner: Arc<Inner>,
@@ -102,69 +103,70 @@ pub struct Server {
 
 struct Inner {
     controller: Controller,
-    surroundings: Box<dyn Surroundings>,
-    sink: Box<dyn TellSink>,
+    environment: Box<dyn ServerEnvironment>,
+    observer: Box<dyn GatewayObserver>,
     connections: Mutex<HashMap<GatewayId, Connection>>,
 }
 
-/// What is remembered of a gateway for as long as it stays.
+/// State of a gateway's connection.
 #[derive(Default)]
 struct Connection {
     id: Vec<u8>,
-    /// The newest registration that was found to be so.
-    fence: u64,
+    /// The newest fencing token that was verified.
+    fencing_token: u64,
     verifier: Arc<tokio::sync::Mutex<Option<(u64, Verifier)>>>,
 }
 
-/// Questions that show a registration.
-trait Asked {
-    fn session(&self) -> Option<&proto::Session>;
+/// A request that carries a registration.
+trait RegisteredRequest {
+    fn registration(&self) -> Option<&proto::Registration>;
 }
 
-macro_rules! asked {
+macro_rules! requested {
     ($($kind:ident),+) => {
-        $(impl Asked for proto::$kind {
-            fn session(&self) -> Option<&proto::Session> {
-                self.session.as_ref()
+        $(impl RegisteredRequest for proto::$kind {
+            fn registration(&self) -> Option<&proto::Registration> {
+                self.registration.as_ref()
             }
         })+
     };
 }
 
-asked!(
-    ResumeRequest,
-    LeaseRequest,
-    ReceiveRequest,
-    SettleRequest,
-    ReportRequest,
-    ChangesRequest,
-    ShowRequest,
-    PlanRequest,
-    ProversRequest,
-    AppraiseRequest,
-    ProverIdsRequest,
-    TicketRequest,
-    TellRequest
+requested!(
+    ResumeLeasesRequest,
+    ExtendLeasesRequest,
+    AdmitDevicesRequest,
+    ReportUnusedRowsRequest,
+    ReportSessionsRequest,
+    ListChangesRequest,
+    SubmitEvidenceRequest,
+    GetPlanRequest,
+    ListProversRequest,
+    AppraiseRoundRequest,
+    ListProverIdsRequest,
+    RelayTicketRequest,
+    ReportStatusRequest
 );
 
 impl Server {
-    /// Serves what this controller knows.
+    /// Creates a server over this controller.
     pub fn new(
         controller: Controller,
-        surroundings: impl Surroundings + 'static,
-        sink: impl TellSink + 'static,
+        environment: impl ServerEnvironment + 'static,
+        sink: impl GatewayObserver + 'static,
     ) -> Self {
         Self {
             inner: Arc::new(Inner {
                 controller,
-                surroundings: Box::new(surroundings),
-                sink: Box::new(sink),
+                environment: Box::new(environment),
+                observer: Box::new(sink),
                 connections: Mutex::default(),
             }),
         }
     }
 
-    /// As a service of gRPC that takes messages of so many bytes at most. Each request must have a [`PeerGateway`] among its extensions.
+    /// Returns the gRPC service, with this maximum message length. Each request must have a [`PeerGateway`] among its
+    /// extensions.
     #[must_use]
     pub fn into_service(self, message_bytes_max: usize) -> LinkServer<Self> {
         LinkServer::new(self)
@@ -173,125 +175,146 @@ impl Server {
     }
 
     fn connections(&self) -> MutexGuard<'_, HashMap<GatewayId, Connection>> {
-        // Whole at every moment, whoever panicked.
+        // The map is consistent at every moment, so a poisoned lock is usable.
         self.inner
             .connections
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes note of the connection; over another one than before, what is remembered is forgotten. Not for who only says that its fence
-    /// is the newest: that would have forgotten what is the newest one's. `None` is of a process that is about to register.
-    async fn follow(&self, gateway: GatewayId, id: &[u8], shown: Option<u64>) -> Result<(), Status> {
+    /// Records the connection of a request. A new connection discards the state of the previous one, after the
+    /// fencing token was verified: an unverified token must not discard the state of the newest process. `presented` is
+    /// `None` for a process that is about to register.
+    async fn accept_connection(
+        &self,
+        gateway: GatewayId,
+        id: &[u8],
+        presented: Option<u64>,
+    ) -> Result<(), Status> {
         if id.len() != CONNECTION_BYTES {
-            return Err(Malformed("the id of a connection is not of 16 bytes").into());
+            return Err(Malformed("connection id of a wrong length").into());
         }
         let is_new = |connection: &Connection| {
-            connection.id != id && shown.is_none_or(|fence| fence >= connection.fence)
+            connection.id != id
+                && presented.is_none_or(|fencing_token| fencing_token >= connection.fencing_token)
         };
         if !self.connections().get(&gateway).is_none_or(is_new) {
             return Ok(());
         }
-        if let Some(fence) = shown {
-            self.check(&self.inner.controller.link(gateway, fence)).await?;
+        if let Some(fencing_token) = presented {
+            self.verify_registration(&self.inner.controller.link(gateway, fencing_token))
+                .await?;
         }
-        // Before anything is answered over it.
-        let memory = match self.inner.controller.scrutinizes(gateway) {
-            true => self.inner.sink.recall(gateway).await,
+        // Before any request on this connection is served.
+        let memory = match self.inner.controller.requires_evidence(gateway) {
+            true => self.inner.observer.load_trust_memory(gateway).await,
             false => Ok(None),
         };
-        let memory = memory.map_err(|error| self.denied(error))?;
+        let memory = memory.map_err(|error| self.denial_to_status(error))?;
         let mut connections = self.connections();
         let connection = connections.entry(gateway).or_default();
         if is_new(connection) {
             *connection = Connection {
                 id: id.to_vec(),
-                fence: connection.fence,
+                fencing_token: connection.fencing_token,
                 ..Connection::default()
             };
-            // While nobody else can find that it is known already.
-            self.inner.controller.begin_trust(gateway, memory);
+            // In the same critical section, so no request sees the connection with the trust state of the previous
+            // one.
+            self.inner.controller.restart_trust(gateway, memory);
         }
         Ok(())
     }
 
-    /// Refuses who was replaced or is retired, by two small rows. Whose fence was raised because it is not trusted is to hear of it.
-    async fn check(&self, link: &Link) -> Result<(), Status> {
-        match link.check().await {
-            Err(error) if !self.inner.controller.has_distrusted(&error) => Err(self.denied(error)),
+    /// Rejects a process that was replaced and a gateway that was revoked, with two queries of one row. A process
+    /// whose token was renewed because it is untrusted passes, so it learns the renewal.
+    async fn verify_registration(&self, link: &Link) -> Result<(), Status> {
+        match link.verify_registration().await {
+            Err(error) if !self.inner.controller.is_distrust_fencing(&error) => {
+                Err(self.denial_to_status(error))
+            }
             _ => Ok(()),
         }
     }
 
-    /// The registration was the newest just now.
-    fn confirm(&self, gateway: GatewayId, fence: u64) {
+    /// The registration was the newest a moment ago.
+    fn record_registration(&self, gateway: GatewayId, fencing_token: u64) {
         if let Some(connection) = self.connections().get_mut(&gateway) {
-            connection.fence = connection.fence.max(fence);
+            connection.fencing_token = connection.fencing_token.max(fencing_token);
         }
     }
 
-    /// Who asks, by which registration, and what.
-    async fn enter<M: Asked>(&self, request: Request<M>) -> Result<(Link, M), Status> {
-        let gateway = gateway(&request)?;
+    /// Returns the link of the request's registration, and the request.
+    async fn open_request<M: RegisteredRequest>(&self, request: Request<M>) -> Result<(Link, M), Status> {
+        let gateway = peer_gateway(&request)?;
         let message = request.into_inner();
-        let session = message.session().ok_or(Malformed("no session"))?;
+        let session = message.registration().ok_or(Malformed("no registration"))?;
         self.inner
             .controller
-            .pass_time(self.inner.surroundings.times().now_ns);
-        self.follow(gateway, &session.connection, Some(session.fence))
+            .advance_time(self.inner.environment.timestamps().now_ns);
+        self.accept_connection(gateway, &session.connection_id, Some(session.fencing_token))
             .await?;
-        Ok((self.inner.controller.link(gateway, session.fence), message))
+        Ok((
+            self.inner.controller.link(gateway, session.fencing_token),
+            message,
+        ))
     }
 
-    /// Answers a question under the registration that it shows. Who has been replaced or is retired was not heard, however often it asks.
-    async fn answer<M: Asked, T>(
+    /// Serves a request under its registration. A replaced process and a revoked gateway do not count as seen.
+    async fn serve_request<M: RegisteredRequest, T>(
         &self,
         request: Request<M>,
-        answer: impl AsyncFnOnce(Link, M) -> Result<T, Status>,
+        handler: impl AsyncFnOnce(Link, M) -> Result<T, Status>,
     ) -> Result<Response<T>, Status> {
-        let (link, message) = self.enter(request).await?;
-        let (gateway, fence) = (link.gateway(), link.number());
-        let answer = answer(link, message).await;
-        if answer.is_ok() {
-            self.confirm(gateway, fence);
+        let (link, message) = self.open_request(request).await?;
+        let (gateway, fencing_token) = (link.gateway(), link.token_number());
+        let result = handler(link, message).await;
+        if result.is_ok() {
+            self.record_registration(gateway, fencing_token);
         }
-        // What is malformed is refused before the registration is looked at.
-        let is_nobody = |status: &Status| is_replaced(status) || status.code() == Code::InvalidArgument;
-        if !answer.as_ref().is_err_and(is_nobody) {
-            self.inner.sink.heard(gateway);
+        // A malformed message is rejected before its registration is checked.
+        let is_unknown_gateway =
+            |status: &Status| is_replaced(status) || status.code() == Code::InvalidArgument;
+        if !result.as_ref().is_err_and(is_unknown_gateway) {
+            self.inner.observer.feed_revision(gateway);
         }
-        Ok(Response::new(answer?))
+        Ok(Response::new(result?))
     }
 
-    fn denied(&self, error: impl Into<Denial>) -> Status {
+    fn denial_to_status(&self, error: impl Into<Denial>) -> Status {
         let denial = error.into();
-        let (why, code) = match &denial {
+        let (reason, code) = match &denial {
             Denial::Untrusted { .. } => ("untrusted", Code::FailedPrecondition),
-            Denial::Registry(error @ RegistryError::OldFence { .. }) => {
-                match self.inner.controller.has_distrusted(error) {
+            Denial::Registry(error @ RegistryError::StaleFencingToken { .. }) => {
+                match self.inner.controller.is_distrust_fencing(error) {
                     true => ("untrusted", Code::FailedPrecondition),
                     false => (REPLACED, Code::FailedPrecondition),
                 }
             }
-            Denial::Registry(RegistryError::Restored { .. }) => ("restored", Code::FailedPrecondition),
-            Denial::Registry(RegistryError::RetiredGateway { .. }) => (REPLACED, Code::PermissionDenied),
+            Denial::Registry(RegistryError::RegistryRestored { .. }) => {
+                ("restored", Code::FailedPrecondition)
+            }
+            Denial::Registry(RegistryError::GatewayRevoked { .. }) => (REPLACED, Code::PermissionDenied),
             Denial::Registry(
                 RegistryError::Unreachable(_) | RegistryError::Locked | RegistryError::DiskFull,
             ) => ("failed", Code::Unavailable),
             Denial::Registry(_) => ("failed", Code::Internal),
         };
-        denial_status(code, denial.to_string(), why)
+        denial_status(code, denial.to_string(), reason)
     }
 
-    /// Runs `ask` with the verifier of this registration, which knows how the provers stood once the registry has told it.
+    /// Runs `action` with the verifier of this registration. The verifier has loaded the provers' histories from the
+    /// registry.
     async fn with_verifier<T>(
         &self,
         link: Link,
-        ask: impl AsyncFnOnce(&mut Verifier) -> Result<T, Denial>,
+        action: impl AsyncFnOnce(&mut Verifier) -> Result<T, Denial>,
     ) -> Result<T, Status> {
         let gateway = link.gateway();
-        // Opened for nobody else: it reads how all provers of the fleet stand.
-        link.check().await.map_err(|error| self.denied(error))?;
+        // Only for a verified registration, because opening reads the histories of all provers.
+        link.verify_registration()
+            .await
+            .map_err(|error| self.denial_to_status(error))?;
         let of_now = || {
             let connections = self.connections();
             connections
@@ -300,54 +323,66 @@ impl Server {
         };
         let verifier = of_now().unwrap_or_default();
         let mut place = verifier.lock().await;
-        let number = link.number();
+        let number = link.token_number();
         if place.as_ref().is_none_or(|(of, _)| *of != number) {
-            let opened = Verifier::open(link).await.map_err(|error| self.denied(error))?;
+            let opened = Verifier::open(link)
+                .await
+                .map_err(|error| self.denial_to_status(error))?;
             *place = Some((number, opened));
         }
         let Some((_, opened)) = place.as_mut() else {
             return Err(Status::internal("no verifier"));
         };
-        // What another connection shows meanwhile is not this one's.
+        // The verifier belongs to the connection that opened it.
         if of_now().is_none_or(|of_now| !Arc::ptr_eq(&of_now, &verifier)) {
             return Err(Status::unavailable(
-                "another connection has taken this one's place",
+                "connection was replaced by a newer one of the same gateway",
             ));
         }
-        ask(opened).await.map_err(|error| self.denied(error))
+        action(opened).await.map_err(|error| self.denial_to_status(error))
     }
 
-    fn tell_trust(&self, gateway: GatewayId) {
-        if let Some(report) = self.inner.controller.report(gateway) {
-            self.inner.sink.stands(gateway, &report);
+    fn report_trust(&self, gateway: GatewayId) {
+        if let Some(report) = self.inner.controller.trust_report(gateway) {
+            self.inner.observer.trust_reported(gateway, &report);
         }
     }
 
-    /// What is wanted of the gateway, and what came of it.
-    fn conclude(&self, gateway: GatewayId, Verdict { scrutiny, link }: &Verdict) -> proto::Scrutiny {
-        self.tell_trust(gateway);
-        convert::scrutiny_to_wire(scrutiny, link.as_ref().map(Link::number))
+    /// Reports the trust state, and encodes it.
+    fn trust_response(
+        &self,
+        gateway: GatewayId,
+        TrustOutcome {
+            status: trust_status,
+            link,
+        }: &TrustOutcome,
+    ) -> proto::TrustStatus {
+        self.report_trust(gateway);
+        convert::trust_to_wire(trust_status, link.as_ref().map(Link::token_number))
     }
 }
 
-fn gateway<M>(request: &Request<M>) -> Result<GatewayId, Status> {
+fn peer_gateway<M>(request: &Request<M>) -> Result<GatewayId, Status> {
     match request.extensions().get::<PeerGateway>() {
         Some(PeerGateway(gateway)) => Ok(*gateway),
         None => Err(Status::unauthenticated(
-            "this certificate is no gateway's: it names no urn:linewarden:gateway:N",
+            "certificate names no gateway: expected one urn:linewarden:gateway:N",
         )),
     }
 }
 
 fn is_replaced(status: &Status) -> bool {
-    status.metadata().get(DENIAL).is_some_and(|why| why == REPLACED)
+    status
+        .metadata()
+        .get(DENIAL)
+        .is_some_and(|reason| reason == REPLACED)
 }
 
-fn denial_status(code: Code, message: String, why: &'static str) -> Status {
+fn denial_status(code: Code, message: String, reason: &'static str) -> Status {
     let mut status = Status::new(code, message);
     status
         .metadata_mut()
-        .insert(DENIAL, tonic::metadata::MetadataValue::from_static(why));
+        .insert(DENIAL, tonic::metadata::MetadataValue::from_static(reason));
     status
 }
 
@@ -359,157 +394,181 @@ impl From<Malformed> for Status {
 
 #[tonic::async_trait]
 impl proto::link_server::Link for Server {
-    async fn enter(
+    async fn register(
         &self,
-        request: Request<proto::EnterRequest>,
-    ) -> Result<Response<proto::EnterReply>, Status> {
-        let gateway = gateway(&request)?;
-        let proto::EnterRequest { connection, version } = request.into_inner();
-        let times = self.inner.surroundings.times();
-        self.inner.controller.pass_time(times.now_ns);
-        self.follow(gateway, &connection, None).await?;
-        let link = self.inner.controller.connect(gateway, times.now_s);
-        let fence = link.await.map_err(|error| self.denied(error))?.number();
-        self.confirm(gateway, fence);
-        self.inner.sink.entered(gateway, fence, &version);
-        self.tell_trust(gateway);
-        Ok(Response::new(proto::EnterReply { fence }))
+        request: Request<proto::RegisterRequest>,
+    ) -> Result<Response<proto::RegisterResponse>, Status> {
+        let gateway = peer_gateway(&request)?;
+        let proto::RegisterRequest {
+            connection_id: connection,
+            version,
+        } = request.into_inner();
+        let times = self.inner.environment.timestamps();
+        self.inner.controller.advance_time(times.now_ns);
+        self.accept_connection(gateway, &connection, None).await?;
+        let link = self.inner.controller.register(gateway, times.now_s);
+        let fencing_token = link
+            .await
+            .map_err(|error| self.denial_to_status(error))?
+            .token_number();
+        self.record_registration(gateway, fencing_token);
+        self.inner
+            .observer
+            .gateway_registered(gateway, fencing_token, &version);
+        self.report_trust(gateway);
+        Ok(Response::new(proto::RegisterResponse { fencing_token }))
     }
 
-    async fn resume(
+    async fn resume_leases(
         &self,
-        request: Request<proto::ResumeRequest>,
-    ) -> Result<Response<proto::ResumeReply>, Status> {
-        self.answer(request, async |link, request| {
-            let mut leases = link.held_from(convert::cursor_from_wire(&request.cursor)?);
-            let chunk = leases.next_chunk().await.map_err(|error| self.denied(error))?;
-            Ok(proto::ResumeReply {
+        request: Request<proto::ResumeLeasesRequest>,
+    ) -> Result<Response<proto::ResumeLeasesResponse>, Status> {
+        self.serve_request(request, async |link, request| {
+            let mut leases = link.leases_from(convert::cursor_from_wire(&request.cursor)?);
+            let chunk = leases
+                .next_chunk()
+                .await
+                .map_err(|error| self.denial_to_status(error))?;
+            Ok(proto::ResumeLeasesResponse {
                 provisions: chunk.provisions.iter().map(convert::provision_to_wire).collect(),
                 damaged: chunk.damaged,
                 done: chunk.progress.0,
-                of: chunk.progress.1,
-                last: chunk.last,
-                cursor: convert::cursor_to_wire(leases.place()),
+                total: chunk.progress.1,
+                is_last: chunk.is_last,
+                cursor: convert::cursor_to_wire(leases.cursor()),
             })
         })
         .await
     }
 
-    async fn lease(
+    async fn extend_leases(
         &self,
-        request: Request<proto::LeaseRequest>,
-    ) -> Result<Response<proto::LeaseReply>, Status> {
-        self.answer(request, async |link, request| {
-            let wants: Vec<_> = convert::entries(&request.wants)?
-                .map(convert::want_from_wire)
+        request: Request<proto::ExtendLeasesRequest>,
+    ) -> Result<Response<proto::ExtendLeasesResponse>, Status> {
+        self.serve_request(request, async |link, request| {
+            let requests: Vec<_> = convert::entries(&request.requests)?
+                .map(convert::row_request_from_wire)
                 .collect();
-            let (provisions, refused) = link.lease(&wants).await.map_err(|error| self.denied(error))?;
-            Ok(proto::LeaseReply {
-                provisions: provisions.iter().map(convert::provision_to_wire).collect(),
-                refused: refused.iter().map(convert::refused_to_wire).collect(),
-            })
-        })
-        .await
-    }
-
-    async fn receive(
-        &self,
-        request: Request<proto::ReceiveRequest>,
-    ) -> Result<Response<proto::ReceiveReply>, Status> {
-        self.answer(request, async |link, request| {
-            let knocks = convert::entries(&request.knocks)?.map(convert::knock_from_wire);
-            let knocks: Vec<_> = knocks.collect::<Result<_, _>>()?;
-            let fresh = convert::exactly(&request.fresh, "a fresh value")?;
-            let receptions = link.receive(&knocks, fresh).await;
-            let receptions = receptions.map_err(|error| self.denied(error))?;
-            Ok(proto::ReceiveReply {
-                receptions: receptions.iter().map(convert::reception_to_wire).collect(),
-            })
-        })
-        .await
-    }
-
-    async fn settle(
-        &self,
-        request: Request<proto::SettleRequest>,
-    ) -> Result<Response<proto::SettleReply>, Status> {
-        self.answer(request, async |link, request| {
-            let settlements = convert::entries(&request.settlements)?.map(convert::settlement_from_wire);
-            let settlements: Vec<_> = settlements.collect();
-            let back = link
-                .settle(&settlements)
+            let (provisions, refused) = link
+                .extend_leases(&requests)
                 .await
-                .map_err(|error| self.denied(error))?;
-            Ok(proto::SettleReply { back })
+                .map_err(|error| self.denial_to_status(error))?;
+            Ok(proto::ExtendLeasesResponse {
+                provisions: provisions.iter().map(convert::provision_to_wire).collect(),
+                refusals: refused.iter().map(convert::refusal_to_wire).collect(),
+            })
         })
         .await
     }
 
-    async fn report(
+    async fn admit_devices(
         &self,
-        request: Request<proto::ReportRequest>,
-    ) -> Result<Response<proto::ReportReply>, Status> {
-        self.answer(request, async |link, request| {
+        request: Request<proto::AdmitDevicesRequest>,
+    ) -> Result<Response<proto::AdmitDevicesResponse>, Status> {
+        self.serve_request(request, async |link, request| {
+            let requests = convert::entries(&request.requests)?.map(convert::admission_request_from_wire);
+            let requests: Vec<_> = requests.collect::<Result<_, _>>()?;
+            let fresh = convert::exact_bytes(&request.fresh, "fresh value of a wrong length")?;
+            let responses = link.admit_devices(&requests, fresh).await;
+            let responses = responses.map_err(|error| self.denial_to_status(error))?;
+            Ok(proto::AdmitDevicesResponse {
+                responses: responses
+                    .iter()
+                    .map(convert::admission_response_to_wire)
+                    .collect(),
+            })
+        })
+        .await
+    }
+
+    async fn report_unused_rows(
+        &self,
+        request: Request<proto::ReportUnusedRowsRequest>,
+    ) -> Result<Response<proto::ReportUnusedRowsResponse>, Status> {
+        self.serve_request(request, async |link, request| {
+            let unused_rows = convert::entries(&request.unused)?.map(convert::unused_rows_from_wire);
+            let unused_rows: Vec<_> = unused_rows.collect();
+            let back = link
+                .record_unused_rows(&unused_rows)
+                .await
+                .map_err(|error| self.denial_to_status(error))?;
+            Ok(proto::ReportUnusedRowsResponse { rows_returned: back })
+        })
+        .await
+    }
+
+    async fn report_sessions(
+        &self,
+        request: Request<proto::ReportSessionsRequest>,
+    ) -> Result<Response<proto::ReportSessionsResponse>, Status> {
+        self.serve_request(request, async |link, request| {
             let reports = convert::entries(&request.reports)?.map(convert::report_from_wire);
             let reports: Vec<SessionReport> = reports.collect::<Result<_, _>>()?;
             let now = self
                 .inner
                 .controller
-                .moment(self.inner.surroundings.moment())
+                .session_clock(self.inner.environment.boot_timestamp())
                 .await;
-            let Some(now) = now.map_err(|error| self.denied(error))? else {
-                link.check().await.map_err(|error| self.denied(error))?;
-                // Nothing can be compared: each is the newest that is known.
-                let reported = vec![proto::Reported::default(); reports.len()];
-                return Ok(proto::ReportReply { reported });
+            let Some(now) = now.map_err(|error| self.denial_to_status(error))? else {
+                link.verify_registration()
+                    .await
+                    .map_err(|error| self.denial_to_status(error))?;
+                // Without a boot id, sessions cannot be compared, so each counts as the newest.
+                let reported = vec![proto::SessionReportResult::default(); reports.len()];
+                return Ok(proto::ReportSessionsResponse { results: reported });
             };
             let reported = link
-                .report(&reports, now)
+                .report_sessions(&reports, now)
                 .await
-                .map_err(|error| self.denied(error))?;
-            Ok(proto::ReportReply {
-                reported: reported.into_iter().map(convert::reported_to_wire).collect(),
+                .map_err(|error| self.denial_to_status(error))?;
+            Ok(proto::ReportSessionsResponse {
+                results: reported.into_iter().map(convert::report_result_to_wire).collect(),
             })
         })
         .await
     }
 
-    async fn changes(
+    async fn list_changes(
         &self,
-        request: Request<proto::ChangesRequest>,
-    ) -> Result<Response<proto::ChangesReply>, Status> {
-        self.answer(request, async |link, request| {
-            let surroundings = &self.inner.surroundings;
+        request: Request<proto::ListChangesRequest>,
+    ) -> Result<Response<proto::ListChangesResponse>, Status> {
+        self.serve_request(request, async |link, request| {
+            let environment = &self.inner.environment;
             let mut random = || {
                 let mut bytes = [0; 32];
-                surroundings.random(&mut bytes).then_some(bytes)
+                environment.fill_random(&mut bytes).then_some(bytes)
             };
-            // Before what may fail because of it.
-            let looked = link.look(surroundings.times(), &mut random).await;
-            let looked = looked.map_err(|error| self.denied(error))?;
-            let scrutiny = looked
+            // Before the changes are read, which may fail if the token was renewed.
+            let result = link.poll_trust(environment.timestamps(), &mut random).await;
+            let result = result.map_err(|error| self.denial_to_status(error))?;
+            let trust_status = result
                 .as_ref()
-                .map(|verdict| self.conclude(link.gateway(), verdict));
-            let link = looked.and_then(|verdict| verdict.link).unwrap_or(link);
-            let changes = link.changes(Revision(request.since), surroundings.moment()).await;
-            let changes = changes.map_err(|error| self.denied(error))?;
-            Ok(proto::ChangesReply {
-                scrutiny,
+                .map(|verdict| self.trust_response(link.gateway(), verdict));
+            let link = result.and_then(|verdict| verdict.link).unwrap_or(link);
+            let changes = link
+                .changes_since(Revision(request.since), environment.boot_timestamp())
+                .await;
+            let changes = changes.map_err(|error| self.denial_to_status(error))?;
+            Ok(proto::ListChangesResponse {
+                trust: trust_status,
                 ..convert::changes_to_wire(&changes)
             })
         })
         .await
     }
 
-    async fn show(&self, request: Request<proto::ShowRequest>) -> Result<Response<proto::ShowReply>, Status> {
-        self.answer(request, async |link, request| {
-            let times = self.inner.surroundings.times();
-            let judged = link
-                .judge(request.statement, Some(request.inventory), times)
+    async fn submit_evidence(
+        &self,
+        request: Request<proto::SubmitEvidenceRequest>,
+    ) -> Result<Response<proto::SubmitEvidenceResponse>, Status> {
+        self.serve_request(request, async |link, request| {
+            let times = self.inner.environment.timestamps();
+            let outcome = link
+                .submit_evidence(request.statement, Some(request.inventory), times)
                 .await;
-            match judged.map_err(|error| self.denied(error))? {
-                Ok(verdict) => Ok(proto::ShowReply {
-                    scrutiny: Some(self.conclude(link.gateway(), &verdict)),
+            match outcome.map_err(|error| self.denial_to_status(error))? {
+                Ok(verdict) => Ok(proto::SubmitEvidenceResponse {
+                    trust: Some(self.trust_response(link.gateway(), &verdict)),
                 }),
                 Err(error) => Err(denial_status(
                     Code::FailedPrecondition,
@@ -521,18 +580,21 @@ impl proto::link_server::Link for Server {
         .await
     }
 
-    async fn plan(&self, request: Request<proto::PlanRequest>) -> Result<Response<proto::PlanReply>, Status> {
-        self.answer(request, async |link, request| {
-            let surroundings = &self.inner.surroundings;
-            let now_s = surroundings.times().now_s;
-            let wish = convert::wish_from_wire(&request);
+    async fn get_plan(
+        &self,
+        request: Request<proto::GetPlanRequest>,
+    ) -> Result<Response<proto::GetPlanResponse>, Status> {
+        self.serve_request(request, async |link, request| {
+            let environment = &self.inner.environment;
+            let now_s = environment.timestamps().now_s;
+            let plan_request = convert::plan_request_from_wire(&request);
             let plan = self
                 .with_verifier(link, async |verifier| {
                     let mut random = || {
                         let mut bytes = [0; 8];
-                        surroundings.random(&mut bytes).then_some(bytes)
+                        environment.fill_random(&mut bytes).then_some(bytes)
                     };
-                    Ok(verifier.plan(wish, now_s, &mut random).await?)
+                    Ok(verifier.plan(plan_request, now_s, &mut random).await?)
                 })
                 .await?;
             Ok(convert::plan_to_wire(plan.as_ref()))
@@ -540,11 +602,11 @@ impl proto::link_server::Link for Server {
         .await
     }
 
-    async fn provers(
+    async fn list_provers(
         &self,
-        request: Request<proto::ProversRequest>,
-    ) -> Result<Response<proto::ProversReply>, Status> {
-        self.answer(request, async |link, request| {
+        request: Request<proto::ListProversRequest>,
+    ) -> Result<Response<proto::ListProversResponse>, Status> {
+        self.serve_request(request, async |link, request| {
             let start = convert::start_from_wire(request.start)?;
             let since = request.since;
             let provers = self
@@ -555,99 +617,112 @@ impl proto::link_server::Link for Server {
         .await
     }
 
-    async fn appraise(
+    async fn appraise_round(
         &self,
-        request: Request<proto::AppraiseRequest>,
-    ) -> Result<Response<proto::AppraiseReply>, Status> {
-        self.answer(request, async |link, request| {
-            // Before each of its devices is looked up.
-            link.check().await.map_err(|error| self.denied(error))?;
-            let (mut round, age_ns) = convert::outcome_from_wire(&request)?;
-            // Whoever has a gateway's key decides about no other gateway's devices.
-            let devices: Vec<DeviceId> = round.verdicts.iter().map(|verdict| verdict.device).collect();
-            let known = link.known(&devices).await;
-            let known = known.map_err(|error| self.denied(error))?;
-            round.verdicts.retain(|verdict| known.contains(&verdict.device));
-            let now_s = self.inner.surroundings.times().now_s;
+        request: Request<proto::AppraiseRoundRequest>,
+    ) -> Result<Response<proto::AppraiseRoundResponse>, Status> {
+        self.serve_request(request, async |link, request| {
+            // Before each of the devices is looked up.
+            link.verify_registration()
+                .await
+                .map_err(|error| self.denial_to_status(error))?;
+            let (mut round, age_ns) = convert::round_from_wire(&request)?;
+            // A gateway's key must not decide about devices of other gateways.
+            let devices: Vec<DeviceId> = round.observations.iter().map(|verdict| verdict.device).collect();
+            let enrolled = link.known_devices(&devices).await;
+            let enrolled = enrolled.map_err(|error| self.denial_to_status(error))?;
+            round
+                .observations
+                .retain(|verdict| enrolled.contains(&verdict.device));
+            let now_s = self.inner.environment.timestamps().now_s;
             let ended_s = now_s.saturating_sub(age_ns / 1_000_000_000);
             let gateway = link.gateway();
             let appraised = self
                 .with_verifier(link, async |verifier| {
-                    Ok(verifier.appraise(&round, ended_s, now_s).await?)
+                    Ok(verifier.appraise_round(&round, ended_s, now_s).await?)
                 })
                 .await?;
             self.inner
-                .sink
-                .appraised(&round.record(gateway, ended_s), &appraised);
-            Ok(convert::appraised_to_wire(&appraised))
+                .observer
+                .round_appraised(&round.record(gateway, ended_s), &appraised);
+            Ok(convert::appraisal_to_wire(&appraised))
         })
         .await
     }
 
-    async fn prover_ids(
+    async fn list_prover_ids(
         &self,
-        request: Request<proto::ProverIdsRequest>,
-    ) -> Result<Response<proto::ProverIdsReply>, Status> {
-        self.answer(request, async |link, request| {
+        request: Request<proto::ListProverIdsRequest>,
+    ) -> Result<Response<proto::ListProverIdsResponse>, Status> {
+        self.serve_request(request, async |link, request| {
             let ids = link.prover_ids(request.since).await;
-            let ids = ids.map_err(|error| self.denied(error))?;
-            Ok(convert::ids_to_wire(&ids))
+            let ids = ids.map_err(|error| self.denial_to_status(error))?;
+            Ok(convert::prover_ids_to_wire(&ids))
         })
         .await
     }
 
-    async fn ticket(
+    async fn relay_ticket(
         &self,
-        request: Request<proto::TicketRequest>,
-    ) -> Result<Response<proto::TicketReply>, Status> {
-        use proto::ticket_reply::Outcome;
-        self.answer(request, async |link, request| {
-            link.check().await.map_err(|error| self.denied(error))?;
-            let address = convert::optional::<16>(&request.address, "where a device is")?;
-            let located = request.located.map(|device| (DeviceId(device), address));
-            let wanted = Mutex::new(None);
+        request: Request<proto::RelayTicketRequest>,
+    ) -> Result<Response<proto::RelayTicketResponse>, Status> {
+        use proto::relay_ticket_response::Outcome;
+        self.serve_request(request, async |link, request| {
+            link.verify_registration()
+                .await
+                .map_err(|error| self.denial_to_status(error))?;
+            let address = convert::optional_bytes::<16>(&request.address, "address of a wrong length")?;
+            let located = request.located_device.map(|device| (DeviceId(device), address));
+            let requested_device = Mutex::new(None);
             let locate = |device: DeviceId| match located {
                 Some((of, address)) if of == device => address,
                 _ => {
-                    *wanted.lock().unwrap_or_else(PoisonError::into_inner) = Some(device);
+                    *requested_device.lock().unwrap_or_else(PoisonError::into_inner) = Some(device);
                     None
                 }
             };
             let mut aead_nonce = [0; 24];
-            if !self.inner.surroundings.random(&mut aead_nonce) {
+            if !self.inner.environment.fill_random(&mut aead_nonce) {
                 return Err(denial_status(
                     Code::Unavailable,
                     "no random bytes".to_owned(),
                     "failed",
                 ));
             }
-            let carrier = Carrier {
+            let carrier = RelayContext {
                 aead_nonce,
-                now_s: self.inner.surroundings.times().now_s,
+                now_s: self.inner.environment.timestamps().now_s,
                 locate: &locate,
             };
-            let answer = self
+            let response = self
                 .inner
                 .controller
-                .ticket(link.gateway(), &request.message, &carrier)
+                .handle_ticket(link.gateway(), &request.message, &carrier)
                 .await;
-            let answer = answer.map_err(|error| self.denied(error))?;
-            // An answer that was made without what it should hold is thrown away: asked again, it is made once more.
-            let wanted = wanted.into_inner().unwrap_or_else(PoisonError::into_inner);
-            let outcome = match wanted {
+            let response = response.map_err(|error| self.denial_to_status(error))?;
+            // A response without the requested address is discarded. The repeated request produces another one.
+            let requested_device = requested_device
+                .into_inner()
+                .unwrap_or_else(PoisonError::into_inner);
+            let outcome = match requested_device {
                 Some(device) => Some(Outcome::Locate(device.0)),
-                None => answer.map(Outcome::Answer),
+                None => response.map(Outcome::Response),
             };
-            Ok(proto::TicketReply { outcome })
+            Ok(proto::RelayTicketResponse { outcome })
         })
         .await
     }
 
-    async fn tell(&self, request: Request<proto::TellRequest>) -> Result<Response<proto::TellReply>, Status> {
-        self.answer(request, async |link, request| {
-            link.check().await.map_err(|error| self.denied(error))?;
-            let told = Told {
-                dataplane: request.dataplane,
+    async fn report_status(
+        &self,
+        request: Request<proto::ReportStatusRequest>,
+    ) -> Result<Response<proto::ReportStatusResponse>, Status> {
+        self.serve_request(request, async |link, request| {
+            link.verify_registration()
+                .await
+                .map_err(|error| self.denial_to_status(error))?;
+            let report = StatusReport {
+                data_plane: request.data_plane,
                 devices: request.devices,
                 slots: request.slots,
                 sessions: request.sessions,
@@ -659,8 +734,8 @@ impl proto::link_server::Link for Server {
                 kernel_drops: request.kernel_drops,
                 tickets: request.tickets,
             };
-            self.inner.sink.told(link.gateway(), told);
-            Ok(proto::TellReply {})
+            self.inner.observer.status_reported(link.gateway(), report);
+            Ok(proto::ReportStatusResponse {})
         })
         .await
     }

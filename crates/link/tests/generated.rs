@@ -1,4 +1,4 @@
-//! What lies in `src/proto` is what `proto` gives.
+//! `src/proto` matches the output of the generator for `proto`.
 
 #[path = "../examples/generate_link_messages.rs"]
 mod generate;

@@ -1,4 +1,4 @@
-//! What a device runs, its one encoding, and its hash h. Source: docs/measurement.md, 3; LAP/1 3.3.
+//! The configuration of a device, its canonical encoding, and its hash h. Source: docs/measurement.md, 3; LAP/1 3.3.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,39 +6,39 @@ use std::fmt;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
+use crate::byte_reader::ByteReader;
 use crate::digest::{Digest, HashAlgorithm};
-use crate::fields::Fields;
 use crate::files::{ContentHash, FileEntry, FilePath, LinkTarget, Mode};
 use crate::pcr::{PcrIndex, PcrValues};
 
-/// What every encoding begins with, so that no other hash is of such bytes.
+/// Start of every encoding, so that no other hash covers such bytes.
 const DOMAIN: &[u8; 24] = b"linewarden configuration";
 const VERSION: u8 = 1;
-/// The longest encoding. 16,384 files with paths of 100 bytes take 2.3 MB.
+/// Maximum length of an encoding. 16,384 files with paths of 100 bytes take 2.3 MB.
 pub const CONFIGURATION_BYTES_MAX: usize = 16 << 20;
 
-/// Why there is no such configuration.
+/// Why a configuration is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigurationError {
-    /// Two configurations could be made that have the same values.
-    #[error("values of the bank {0} prove nothing: its hash is broken")]
+    /// Different configurations can have the same values in this bank.
+    #[error("PCR bank {0} rejected: its hash algorithm is broken; use sha256")]
     WeakBank(HashAlgorithm),
-    /// One configuration cannot be laid over another.
-    #[error("values of the bank {over} cannot be laid over values of the bank {bank}")]
-    OtherBank {
-        /// Of the one below.
+    /// The two configurations have different banks.
+    #[error("overlay rejected: its PCR bank is {overlay}, that of the base is {bank}")]
+    BankMismatch {
+        /// The bank of the base.
         bank: HashAlgorithm,
-        /// Of the one that is laid over it.
-        over: HashAlgorithm,
+        /// The bank of the overlay.
+        overlay: HashAlgorithm,
     },
-    /// Longer than any that is meant.
-    #[error("the configuration takes {0} bytes, more than {CONFIGURATION_BYTES_MAX}: list fewer files")]
+    /// Longer than allowed.
+    #[error("configuration too long: {0} bytes, the maximum is {CONFIGURATION_BYTES_MAX}; list fewer files")]
     TooLong(usize),
-    /// The bytes are no configuration, or are not written in the one way.
-    #[error("byte {at} of the configuration: {problem}")]
-    Encoding {
-        /// Where the field that is wrong ends, or where there is not enough left for it.
-        at: usize,
+    /// The bytes are not a configuration, or not its canonical encoding.
+    #[error("invalid configuration at byte {offset}: {problem}")]
+    InvalidEncoding {
+        /// The end of the invalid field, or the position where bytes are missing.
+        offset: usize,
         /// What is wrong.
         problem: EncodingProblem,
     },
@@ -48,31 +48,31 @@ pub enum ConfigurationError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncodingProblem {
     /// It ends too early.
-    #[error("it ends before its {0}")]
+    #[error("it ends before the {0}")]
     Truncated(&'static str),
     /// It begins with something else.
-    #[error("this is no configuration of version {VERSION}")]
+    #[error("not a configuration of version {VERSION}")]
     Domain,
-    /// Not one of TPM_ALG_ID's that are known.
-    #[error("no bank has the number {0:#06x}")]
+    /// Not one of the known TPM_ALG_IDs.
+    #[error("unknown bank {0:#06x}")]
     Bank(u16),
     /// PCRs or paths are not in strictly ascending order.
-    #[error("the {0} does not come after the one before it")]
+    #[error("the {0} is not in ascending order")]
     Order(&'static str),
     /// An index above 23.
-    #[error("there is no PCR {0}")]
+    #[error("invalid PCR {0}")]
     Pcr(u8),
-    /// Not in its shortest form, or longer than paths are.
-    #[error("a path is not in its one form")]
+    /// Not in its shortest form, or too long.
+    #[error("a path is not in canonical form")]
     Path,
-    /// A number that stands for no kind of entry.
-    #[error("no kind of entry has the number {0}")]
+    /// Not the number of an entry type.
+    #[error("unknown entry type {0}")]
     Kind(u8),
-    /// More than twelve bits, or a link's text that none can have.
-    #[error("a mode or a link's text is none")]
+    /// More than twelve mode bits, or an impossible link target.
+    #[error("invalid mode or link target")]
     Value,
-    /// It goes on after its end.
-    #[error("bytes follow its end")]
+    /// Bytes follow the end.
+    #[error("trailing bytes")]
     Trailing,
 }
 
@@ -98,8 +98,8 @@ impl Serialize for ConfigurationHash {
     }
 }
 
-/// Values of selected PCRs of one bank, and what lies at configured paths. Two of them are equal exactly if their encodings
-/// are.
+/// Values of selected PCRs of one bank, and the files at configured paths. Two configurations are equal exactly if
+/// their encodings are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Configuration {
     pcrs: PcrValues,
@@ -107,7 +107,7 @@ pub struct Configuration {
 }
 
 impl Configuration {
-    /// Without a TPM there are no values of PCRs, and without configured paths no files.
+    /// Without a TPM there are no PCR values; without configured paths there are no files.
     ///
     /// # Errors
     /// A bank of SHA-1, or an encoding above [`CONFIGURATION_BYTES_MAX`].
@@ -122,23 +122,23 @@ impl Configuration {
         }
     }
 
-    /// The PCRs' values.
+    /// The PCR values.
     pub const fn pcrs(&self) -> &PcrValues {
         &self.pcrs
     }
 
-    /// What lies at each path.
+    /// The entry at each path.
     pub const fn files(&self) -> &BTreeMap<FilePath, FileEntry> {
         &self.files
     }
 
-    /// This configuration with another one laid over it: PCRs and paths of that one take the place of those of the same index
-    /// or path, or are added.
+    /// This configuration with an overlay: PCRs and paths of the overlay replace those with the same index or path,
+    /// or are added.
     ///
     /// # Errors
     /// PCRs of another bank, or an encoding above [`CONFIGURATION_BYTES_MAX`].
-    pub fn overlaid(&self, over: &Self) -> Result<Self, ConfigurationError> {
-        // Without values there is no bank to keep to.
+    pub fn with_overlay(&self, over: &Self) -> Result<Self, ConfigurationError> {
+        // Without values the bank is irrelevant.
         let takes_bank = self.pcrs.selection().is_empty() && !over.pcrs.selection().is_empty();
         let mut pcrs = match takes_bank {
             true => PcrValues::new(over.pcrs.bank()),
@@ -146,9 +146,9 @@ impl Configuration {
         };
         for (index, value) in over.pcrs.iter() {
             pcrs.set(index, *value)
-                .map_err(|_| ConfigurationError::OtherBank {
+                .map_err(|_| ConfigurationError::BankMismatch {
                     bank: self.pcrs.bank(),
-                    over: over.pcrs.bank(),
+                    overlay: over.pcrs.bank(),
                 })?;
         }
         let mut files = self.files.clone();
@@ -165,12 +165,12 @@ impl Configuration {
         ConfigurationHash(Sha256::digest(self.encode()).into())
     }
 
-    /// Its one encoding (docs/measurement.md, 3). Numbers are big-endian.
+    /// The canonical encoding (docs/measurement.md, 3). Numbers are big-endian.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = DOMAIN.to_vec();
         bytes.push(VERSION);
         bytes.extend(self.pcrs.bank().tcg_id().to_be_bytes());
-        // At most 24, and as many entries as fit into memory have a number of 32 bits within the length's limit.
+        // At most 24 PCRs, and within the length limit the number of entries fits 32 bits.
         bytes.push(self.pcrs.selection().len() as u8);
         for (index, value) in self.pcrs.iter() {
             bytes.push(index.get() as u8);
@@ -178,23 +178,23 @@ impl Configuration {
         }
         bytes.extend((self.files.len() as u32).to_be_bytes());
         for (path, entry) in &self.files {
-            sized(&mut bytes, path.as_bytes());
+            write_sized(&mut bytes, path.as_bytes());
             encode_entry(&mut bytes, entry);
         }
         bytes
     }
 
-    /// Reads an encoding: the only one of what it stands for, or none.
+    /// Decodes a canonical encoding.
     ///
     /// # Errors
-    /// [`ConfigurationError`], with the place of the first field that is wrong.
+    /// [`ConfigurationError`], with the position of the first invalid field.
     pub fn decode(bytes: &[u8]) -> Result<Self, ConfigurationError> {
         if bytes.len() > CONFIGURATION_BYTES_MAX {
             return Err(ConfigurationError::TooLong(bytes.len()));
         }
-        let mut fields = Fields::new(bytes);
-        let decoded = decode(&mut fields).map_err(|problem| ConfigurationError::Encoding {
-            at: bytes.len() - fields.rest().len(),
+        let mut fields = ByteReader::new(bytes);
+        let decoded = decode(&mut fields).map_err(|problem| ConfigurationError::InvalidEncoding {
+            offset: bytes.len() - fields.rest().len(),
             problem,
         });
         let (pcrs, files) = decoded?;
@@ -202,8 +202,8 @@ impl Configuration {
     }
 }
 
-/// Paths and links' texts have at most 4,095 bytes.
-fn sized(bytes: &mut Vec<u8>, text: &[u8]) {
+/// Paths and link targets have at most 4,095 bytes.
+fn write_sized(bytes: &mut Vec<u8>, text: &[u8]) {
     bytes.extend((text.len() as u16).to_be_bytes());
     bytes.extend(text);
 }
@@ -221,7 +221,7 @@ fn encode_entry(bytes: &mut Vec<u8>, entry: &FileEntry) {
         }
         FileEntry::Link { target } => {
             bytes.push(2);
-            sized(bytes, target.as_bytes());
+            write_sized(bytes, target.as_bytes());
         }
         FileEntry::Directory { mode } => kind(3, mode),
         FileEntry::Fifo { mode } => kind(4, mode),
@@ -244,15 +244,16 @@ fn encode_device(bytes: &mut Vec<u8>, (major, minor): (u32, u32)) {
 
 type Decoded<T> = Result<T, EncodingProblem>;
 
-fn decode(fields: &mut Fields<'_>) -> Decoded<(PcrValues, BTreeMap<FilePath, FileEntry>)> {
+fn decode(fields: &mut ByteReader<'_>) -> Decoded<(PcrValues, BTreeMap<FilePath, FileEntry>)> {
     if fields.take(DOMAIN.len()) != Some(DOMAIN) || fields.u8() != Some(VERSION) {
         return Err(EncodingProblem::Domain);
     }
     let pcrs = decode_pcrs(fields)?;
-    let count = need(fields.u32_be(), "number of files")?;
+    let count = require(fields.u32_be(), "number of files")?;
     let mut files = BTreeMap::new();
     for _ in 0..count {
-        let path = FilePath::new(need(fields.sized_u16_be(), "path")?).map_err(|_| EncodingProblem::Path)?;
+        let path =
+            FilePath::new(require(fields.sized_u16_be(), "path")?).map_err(|_| EncodingProblem::Path)?;
         if files.last_key_value().is_some_and(|(last, _)| *last >= path) {
             return Err(EncodingProblem::Order("path"));
         }
@@ -264,33 +265,33 @@ fn decode(fields: &mut Fields<'_>) -> Decoded<(PcrValues, BTreeMap<FilePath, Fil
     }
 }
 
-fn decode_pcrs(fields: &mut Fields<'_>) -> Decoded<PcrValues> {
-    let bank = need(fields.u16_be(), "bank")?;
+fn decode_pcrs(fields: &mut ByteReader<'_>) -> Decoded<PcrValues> {
+    let bank = require(fields.u16_be(), "bank")?;
     let bank = HashAlgorithm::from_tcg_id(bank).ok_or(EncodingProblem::Bank(bank))?;
     let mut pcrs = PcrValues::new(bank);
-    for _ in 0..need(fields.u8(), "number of PCRs")? {
-        let index = need(fields.u8(), "PCR")?;
+    for _ in 0..require(fields.u8(), "number of PCRs")? {
+        let index = require(fields.u8(), "PCR")?;
         let index = PcrIndex::try_from(u32::from(index)).map_err(|_| EncodingProblem::Pcr(index))?;
         if pcrs.iter().last().is_some_and(|(last, _)| last >= index) {
             return Err(EncodingProblem::Order("PCR"));
         }
         let value = fields.take(bank.digest_bytes());
         let value = value.and_then(|value| Digest::new(bank, value).ok());
-        // It is of the bank.
-        let _ = pcrs.set(index, need(value, "PCR's value")?);
+        // The value is of the bank.
+        let _ = pcrs.set(index, require(value, "PCR's value")?);
     }
     Ok(pcrs)
 }
 
-fn decode_entry(fields: &mut Fields<'_>) -> Decoded<FileEntry> {
-    Ok(match need(fields.u8(), "kind")? {
+fn decode_entry(fields: &mut ByteReader<'_>) -> Decoded<FileEntry> {
+    Ok(match require(fields.u8(), "kind")? {
         0 => FileEntry::Absent,
         1 => FileEntry::File {
             mode: decode_mode(fields)?,
-            content: ContentHash(need(fields.array(), "content's hash")?),
+            content: ContentHash(require(fields.array(), "content's hash")?),
         },
         2 => {
-            let text = need(fields.sized_u16_be(), "link's text")?;
+            let text = require(fields.sized_u16_be(), "link's text")?;
             FileEntry::Link {
                 target: LinkTarget::new(text).ok_or(EncodingProblem::Value)?,
             }
@@ -316,15 +317,15 @@ fn decode_entry(fields: &mut Fields<'_>) -> Decoded<FileEntry> {
     })
 }
 
-fn decode_mode(fields: &mut Fields<'_>) -> Decoded<Mode> {
-    Mode::new(need(fields.u16_be(), "mode")?).ok_or(EncodingProblem::Value)
+fn decode_mode(fields: &mut ByteReader<'_>) -> Decoded<Mode> {
+    Mode::new(require(fields.u16_be(), "mode")?).ok_or(EncodingProblem::Value)
 }
 
-fn decode_device(fields: &mut Fields<'_>) -> Decoded<(u32, u32)> {
-    let mut number = || need(fields.u32_be(), "device's number");
+fn decode_device(fields: &mut ByteReader<'_>) -> Decoded<(u32, u32)> {
+    let mut number = || require(fields.u32_be(), "device's number");
     Ok((number()?, number()?))
 }
 
-fn need<T>(field: Option<T>, name: &'static str) -> Decoded<T> {
+fn require<T>(field: Option<T>, name: &'static str) -> Decoded<T> {
     field.ok_or(EncodingProblem::Truncated(name))
 }

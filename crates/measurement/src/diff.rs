@@ -1,4 +1,4 @@
-//! What has changed between two configurations.
+//! Differences between two configurations.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -7,15 +7,15 @@ use serde::Serialize;
 
 use crate::configuration::Configuration;
 use crate::digest::{Digest, HashAlgorithm};
-use crate::eventlog::{Replayed, ReplayedEvent};
+use crate::eventlog::{ReplayedEvent, ReplayedLog};
 use crate::files::{FileEntry, FilePath};
 use crate::pcr::{PcrIndex, PcrSelection};
 
-/// All that differs: empty exactly if the configurations are equal. `Display` gives a line for each change, serde the same as
-/// JSON.
+/// All differences: empty exactly if the configurations are equal. `Display` prints a line for each change; serde
+/// gives the same as JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Difference {
-    /// The banks, if they are not the same: then values of one PCR cannot be compared, and all are told.
+    /// The banks, if they differ: then PCR values cannot be compared, and all of them are listed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub banks: Option<Change<HashAlgorithm>>,
     /// Changed PCRs, by index.
@@ -33,49 +33,49 @@ pub struct Change<T> {
     pub new: T,
 }
 
-/// A PCR with another value, or one that only one of the configurations has.
+/// A PCR with another value, or one that is selected in only one of the configurations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PcrChange {
-    /// Which.
+    /// The PCR.
     pub pcr: PcrIndex,
-    /// The values; nothing where the PCR is not selected.
+    /// The values; `None` if the PCR is not selected.
     #[serde(flatten)]
     pub value: Change<Option<Digest>>,
-    /// The first event of this PCR that differs, where the logs tell it: [`Difference::with_events`].
+    /// The first event of this PCR that differs, if the logs show it: [`Difference::with_events`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_event: Option<Box<Change<Option<ReplayedEvent>>>>,
 }
 
-/// A path at which something else is.
+/// A path with another entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FileChange {
-    /// Where.
+    /// The path.
     pub path: FilePath,
-    /// In what respect.
-    pub what: FileChangeKind,
-    /// The entries; nothing where the path is not measured.
+    /// The type of the change.
+    pub change: FileChangeKind,
+    /// The entries; `None` if the path is not measured.
     #[serde(flatten)]
     pub entry: Change<Option<FileEntry>>,
 }
 
-/// In what respect a file has changed.
+/// The type of a file change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileChangeKind {
-    /// It is there now.
-    New,
-    /// It is no longer there.
-    Gone,
-    /// Its content, its link's text, its device.
+    /// The file was added.
+    Added,
+    /// The file was removed.
+    Removed,
+    /// The content, the link target or the device number.
     Content,
-    /// Its mode and nothing else.
+    /// Only the mode.
     Mode,
     /// Both.
     ContentAndMode,
-    /// It is of another kind, as a link in a file's place.
+    /// The type of the entry, such as a link in place of a file.
     Kind,
-    /// It is absent as before, but only one of the configurations says so: the list of paths has changed.
-    Listed,
+    /// Absent in both, but listed in only one of the configurations: the list of paths has changed.
+    ListingChanged,
 }
 
 impl Difference {
@@ -92,17 +92,17 @@ impl Difference {
         }
     }
 
-    /// Adds to each changed PCR the first event in which the logs differ, which digests alone decide. Both must replay to the PCRs
-    /// of the configuration that they belong to; what they say of others is not told.
+    /// Adds to each changed PCR the first event in which the logs differ; only digests are compared. Each log must
+    /// replay to the PCRs of its configuration; events of other PCRs are ignored.
     #[must_use]
-    pub fn with_events(mut self, old: &Replayed, new: &Replayed) -> Self {
+    pub fn with_events(mut self, old: &ReplayedLog, new: &ReplayedLog) -> Self {
         for change in &mut self.pcrs {
             change.first_event = first_difference(change.pcr, old, new).map(Box::new);
         }
         self
     }
 
-    /// Whether nothing differs.
+    /// Whether there is no difference.
     pub const fn is_empty(&self) -> bool {
         self.banks.is_none() && self.pcrs.is_empty() && self.files.is_empty()
     }
@@ -124,7 +124,11 @@ fn pcr_changes(old: &Configuration, new: &Configuration) -> Vec<PcrChange> {
         .collect()
 }
 
-fn first_difference(pcr: PcrIndex, old: &Replayed, new: &Replayed) -> Option<Change<Option<ReplayedEvent>>> {
+fn first_difference(
+    pcr: PcrIndex,
+    old: &ReplayedLog,
+    new: &ReplayedLog,
+) -> Option<Change<Option<ReplayedEvent>>> {
     let mut old = old.events().iter().filter(|event| event.pcr == pcr);
     let mut new = new.events().iter().filter(|event| event.pcr == pcr);
     loop {
@@ -147,7 +151,7 @@ fn file_changes(old: &Configuration, new: &Configuration) -> Vec<FileChange> {
         let (old, new) = (old.files().get(path), new.files().get(path));
         Some(FileChange {
             path: path.clone(),
-            what: kind_of_change(old, new)?,
+            change: file_change_kind(old, new)?,
             entry: Change {
                 old: old.cloned(),
                 new: new.cloned(),
@@ -157,13 +161,13 @@ fn file_changes(old: &Configuration, new: &Configuration) -> Vec<FileChange> {
     paths.into_iter().filter_map(change).collect()
 }
 
-fn kind_of_change(old: Option<&FileEntry>, new: Option<&FileEntry>) -> Option<FileChangeKind> {
+fn file_change_kind(old: Option<&FileEntry>, new: Option<&FileEntry>) -> Option<FileChangeKind> {
     let is_there = |entry: Option<&FileEntry>| entry.is_some_and(|entry| *entry != FileEntry::Absent);
     match (old, new) {
         (old, new) if old == new => None,
-        (old, new) if !is_there(old) && !is_there(new) => Some(FileChangeKind::Listed),
-        (old, _) if !is_there(old) => Some(FileChangeKind::New),
-        (_, new) if !is_there(new) => Some(FileChangeKind::Gone),
+        (old, new) if !is_there(old) && !is_there(new) => Some(FileChangeKind::ListingChanged),
+        (old, _) if !is_there(old) => Some(FileChangeKind::Added),
+        (_, new) if !is_there(new) => Some(FileChangeKind::Removed),
         (Some(old), Some(new)) => Some(match (old.same_content(new), old.mode() == new.mode()) {
             (None, _) => FileChangeKind::Kind,
             (Some(true), _) => FileChangeKind::Mode,
@@ -177,7 +181,7 @@ fn kind_of_change(old: Option<&FileEntry>, new: Option<&FileEntry>) -> Option<Fi
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_empty() {
-            return writeln!(f, "nothing has changed");
+            return writeln!(f, "no differences");
         }
         if let Some(Change { old, new }) = self.banks {
             writeln!(f, "bank {old} is now {new}")?;
@@ -187,7 +191,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// One line, and one for each side of the first event that differs.
+/// One line, and one for each side of the first differing event.
 impl fmt::Display for PcrChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pcr = self.pcr;
@@ -227,14 +231,14 @@ impl fmt::Display for FileChange {
                 .and_then(FileEntry::mode)
                 .map_or_else(String::new, |mode| mode.to_string())
         };
-        match (self.what, old, new) {
-            (FileChangeKind::New, _, Some(new)) => write!(f, "new, {new}"),
-            (FileChangeKind::Gone, Some(old), _) => write!(f, "gone, was {old}"),
+        match (self.change, old, new) {
+            (FileChangeKind::Added, _, Some(new)) => write!(f, "added, {new}"),
+            (FileChangeKind::Removed, Some(old), _) => write!(f, "removed, was {old}"),
             (FileChangeKind::Mode, ..) => write!(f, "mode {} is now {}", mode(old), mode(new)),
-            (FileChangeKind::Listed, None, _) => f.write_str("now measured, absent"),
-            (FileChangeKind::Listed, ..) => f.write_str("no longer measured, was absent"),
+            (FileChangeKind::ListingChanged, None, _) => f.write_str("now measured, absent"),
+            (FileChangeKind::ListingChanged, ..) => f.write_str("no longer measured, was absent"),
             (_, Some(old), Some(new)) => write!(f, "{old} is now {new}"),
-            // No comparison gives these.
+            // Comparisons do not produce these.
             _ => f.write_str("changed"),
         }
     }

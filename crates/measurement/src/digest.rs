@@ -1,18 +1,18 @@
-//! Hash algorithms of TPM 2.0 banks, and digests that know their algorithm.
+//! Hash algorithms of TPM 2.0 banks, and digests with their algorithm.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// A hash algorithm that banks of PCRs have. The numbers are TPM_ALG_ID's (TCG Algorithm Registry, table 3).
+/// Hash algorithms of PCR banks. The numbers are TPM_ALG_IDs (TCG Algorithm Registry, table 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[repr(u16)]
 pub enum HashAlgorithm {
-    /// Collisions can be made: read and replayed, because logs carry it, but nothing rests on it.
+    /// Not collision-resistant: read and replayed, because logs contain it, but no decision depends on it.
     Sha1 = 0x0004,
-    /// The bank that configurations are made of.
+    /// The bank of configurations.
     Sha256 = 0x000b,
     /// 48 bytes.
     Sha384 = 0x000c,
@@ -24,7 +24,7 @@ impl HashAlgorithm {
     /// All of them, by number.
     pub const ALL: [Self; 4] = [Self::Sha1, Self::Sha256, Self::Sha384, Self::Sha512];
 
-    /// The algorithm of this TPM_ALG_ID, if it is one of these.
+    /// The algorithm of this TPM_ALG_ID, if supported.
     pub fn from_tcg_id(id: u16) -> Option<Self> {
         Self::ALL.into_iter().find(|algorithm| algorithm.tcg_id() == id)
     }
@@ -34,7 +34,7 @@ impl HashAlgorithm {
         self as u16
     }
 
-    /// How long its digests are.
+    /// Length of its digests in bytes.
     pub const fn digest_bytes(self) -> usize {
         match self {
             Self::Sha1 => 20,
@@ -44,7 +44,7 @@ impl HashAlgorithm {
         }
     }
 
-    /// The digest of the parts, one after the other.
+    /// The digest of the concatenated parts.
     pub fn digest(self, parts: &[&[u8]]) -> Digest {
         match self {
             Self::Sha1 => Digest::finished(self, &hashed::<sha1::Sha1>(parts)),
@@ -85,33 +85,33 @@ impl FromStr for HashAlgorithm {
     }
 }
 
-/// What is wrong with the name of an algorithm, or with a digest.
+/// Why an algorithm name or a digest is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DigestError {
     /// No such algorithm.
-    #[error("{0} is no hash algorithm of these: sha1, sha256, sha384, sha512")]
+    #[error("unknown hash algorithm {0}; supported: sha1, sha256, sha384, sha512")]
     Unknown(String),
-    /// The bytes are fewer or more than the algorithm gives.
-    #[error("a digest of {algorithm} has {} bytes, not {got}", algorithm.digest_bytes())]
+    /// The length does not match the algorithm.
+    #[error("invalid length of a {algorithm} digest: expected {} bytes, got {got}", algorithm.digest_bytes())]
     Length {
         /// The algorithm.
         algorithm: HashAlgorithm,
-        /// The bytes that there are.
+        /// The given number of bytes.
         got: usize,
     },
 }
 
-/// A digest: an algorithm and exactly as many bytes as it gives. Shown as hex.
+/// A digest: an algorithm and exactly as many bytes as it produces. Displayed as hex.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest {
     algorithm: HashAlgorithm,
-    // What is behind the algorithm's length is zero, so that equality may look at all of it.
+    // The bytes after the algorithm's length are zero, so that equality can compare all bytes.
     bytes: [u8; 64],
 }
 
 impl Digest {
     /// # Errors
-    /// A length that is not the algorithm's.
+    /// The length does not match the algorithm.
     pub fn new(algorithm: HashAlgorithm, bytes: &[u8]) -> Result<Self, DigestError> {
         match bytes.len() == algorithm.digest_bytes() {
             true => Ok(Self::finished(algorithm, bytes)),
@@ -122,7 +122,7 @@ impl Digest {
         }
     }
 
-    /// All bytes zero: the value that most PCRs start with.
+    /// All bytes zero: the start value of most PCRs.
     pub const fn zero(algorithm: HashAlgorithm) -> Self {
         Self {
             algorithm,
@@ -130,7 +130,7 @@ impl Digest {
         }
     }
 
-    /// All bits one: the value that PCRs of a dynamic launch start with.
+    /// All bits one: the start value of PCRs of a dynamic launch.
     pub fn ones(algorithm: HashAlgorithm) -> Self {
         Self::finished(algorithm, &[0xff; 64])
     }
@@ -147,8 +147,8 @@ impl Digest {
             .unwrap_or_default()
     }
 
-    /// What a PCR holds after `event` was extended into it: the hash of the old value followed by the event's digest
-    /// (TPM 2.0 Library, Part 1, "Extend of a PCR").
+    /// The PCR value after `event` was extended: the hash of the old value followed by the event's digest (TPM 2.0
+    /// Library, Part 1, "Extend of a PCR").
     pub fn extended(&self, event: &Self) -> Self {
         self.algorithm.digest(&[self.as_bytes(), event.as_bytes()])
     }

@@ -1,35 +1,35 @@
-//! TCG event logs: what firmware and boot loaders say that they have extended into PCRs.
+//! TCG event logs: the firmware's and boot loaders' record of what they extended into PCRs.
 //!
-//! Source: TCG PC Client Platform Firmware Profile (PFP) 1.06, section 10. A log is a claim. What of it is proven by the values
-//! of the PCRs, and what is not, is said by [`replays`] and in `docs/measurement.md`.
+//! Source: TCG PC Client Platform Firmware Profile (PFP) 1.06, section 10. A log is a claim. [`verify_replay`] and
+//! `docs/measurement.md` define which parts the PCR values prove.
 
-mod binding;
+mod coverage;
 mod describe;
-mod kind;
+mod event_type;
 mod notice;
 mod parse;
 mod replay;
 mod text;
 
-pub use binding::Binding;
-pub use kind::EventType;
+pub use coverage::DigestCoverage;
+pub use event_type::EventType;
 pub use notice::{Notice, notices};
 pub use parse::{ENTRIES_MAX, EntryProblem, LOG_BYTES_MAX, ParseError};
-pub use replay::{ReplayError, Replayed, ReplayedEvent, replays};
+pub use replay::{ReplayError, ReplayedEvent, ReplayedLog, verify_replay};
 
 use crate::digest::{Digest, HashAlgorithm};
 use crate::pcr::PcrIndex;
 
-/// How a log is written.
+/// The format of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
     /// SHA-1 alone: TCG_PCR_EVENT throughout, as of TPM 1.2.
     Sha1,
-    /// A digest for each bank: "Spec ID Event03", then TCG_PCR_EVENT2.
+    /// One digest per bank: "Spec ID Event03", then TCG_PCR_EVENT2.
     Agile,
 }
 
-/// A log whose entries could all be read.
+/// A log with only valid entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventLog {
     format: LogFormat,
@@ -47,39 +47,39 @@ pub struct Event {
 }
 
 impl EventLog {
-    /// How it is written.
+    /// The format.
     pub const fn format(&self) -> LogFormat {
         self.format
     }
 
-    /// The banks that it says to have digests of, as far as their algorithms are known here.
+    /// The banks with digests in the log, as far as their algorithms are supported.
     pub fn banks(&self) -> &[HashAlgorithm] {
         &self.banks
     }
 
-    /// All entries. The number of an entry is its place here.
+    /// All entries. The number of an entry is its index.
     pub fn events(&self) -> &[Event] {
         &self.events
     }
 }
 
 impl Event {
-    /// The PCR that it extends, or that it is about. Only a remark may be about none.
+    /// The PCR that the entry extends or refers to. Only an EV_NO_ACTION entry may have none.
     pub const fn pcr(&self) -> Option<PcrIndex> {
         self.pcr
     }
 
-    /// Its type, which no digest covers: whoever has the log can change it.
+    /// The event type. No digest covers it, so it can be forged.
     pub const fn kind(&self) -> EventType {
         self.kind
     }
 
-    /// What was extended into the PCR of this bank.
+    /// The digest extended into the PCR of this bank.
     pub fn digest(&self, bank: HashAlgorithm) -> Option<&Digest> {
         self.digests.iter().find(|digest| digest.algorithm() == bank)
     }
 
-    /// What the firmware wrote beside the digest. See [`Binding`] for what of it is proven.
+    /// The data logged with the digest. [`DigestCoverage`] defines which part is proven.
     pub fn data(&self) -> &[u8] {
         &self.data
     }

@@ -1,8 +1,10 @@
-//! Sets of files: what lies at configured paths, with nothing that differs between devices that run the same.
+//! Sets of files: the entries at configured paths, without properties that differ between devices with the same
+//! software.
 //!
-//! Of a file, content and mode bits are taken; of a symbolic link its text, and what it leads to only if that is listed
-//! itself; of a directory its mode and, recursively, all that is in it. What is not there is an entry of its own. Owners,
-//! times, sizes on disk and extended attributes are left out: devices that run the same differ in them.
+//! For a file, content and mode bits are measured; for a symbolic link its target text, and the target itself only if
+//! it is listed; for a directory its mode and, recursively, its contents. An absent path is an entry of its own.
+//! Owners, times, sizes on disk and extended attributes are not measured, because they differ between devices with
+//! the same software.
 
 mod read;
 mod walk;
@@ -13,17 +15,17 @@ use serde::Serialize;
 
 pub use read::{FilesError, Limits, measure};
 
-/// The longest path and the longest text of a link, as Linux has it (PATH_MAX with its NUL).
+/// Maximum length of a path and of a link target, as in Linux (PATH_MAX with its NUL).
 pub const PATH_BYTES_MAX: usize = 4095;
 
-/// An absolute path in its shortest form: no empty component, no `.` or `..`, no final `/` but the root's own. Any bytes but
-/// NUL, ordered by them.
+/// An absolute path in its shortest form: no empty component, no `.` or `..`, no final `/` except for the root. Any
+/// bytes except NUL, ordered bytewise.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FilePath(Vec<u8>);
 
 /// The path is not absolute, not in its shortest form, or too long.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{:?} is no absolute path without empty components, `.` and `..`, of at most {PATH_BYTES_MAX} bytes", String::from_utf8_lossy(&self.0))]
+#[error("invalid path {:?}: expected an absolute path without empty components, `.` and `..`, of at most {PATH_BYTES_MAX} bytes", String::from_utf8_lossy(&self.0))]
 pub struct PathError(Vec<u8>);
 
 impl FilePath {
@@ -48,14 +50,14 @@ impl FilePath {
         &self.0
     }
 
-    /// The path of what has this name in this directory.
+    /// The path of a name in this directory.
     fn join(&self, name: &[u8]) -> Result<Self, PathError> {
         let separator: &[u8] = if self.0 == b"/" { b"" } else { b"/" };
         Self::new([&self.0, separator, name].concat())
     }
 }
 
-/// With control characters and what is no UTF-8 escaped: names of files are anybody's bytes.
+/// Escapes control characters and invalid UTF-8: file names are untrusted bytes.
 impl fmt::Display for FilePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         escape(&self.0, f)
@@ -76,7 +78,7 @@ impl Serialize for FilePath {
 
 fn escape(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     for chunk in bytes.utf8_chunks() {
-        f.write_str(&crate::text::shown(chunk.valid(), usize::MAX))?;
+        f.write_str(&crate::text::escape_text(chunk.valid(), usize::MAX))?;
         write!(f, "{}", chunk.invalid().escape_ascii())?;
     }
     Ok(())
@@ -104,13 +106,13 @@ impl Serialize for ContentHash {
     }
 }
 
-/// Who may do what, set-user-id, set-group-id and sticky included: the lowest twelve bits of `st_mode`.
+/// The permission bits including set-user-id, set-group-id and sticky: the lowest twelve bits of `st_mode`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(into = "String")]
 pub struct Mode(u16);
 
 impl Mode {
-    /// The mode, or nothing where other bits are set.
+    /// The mode, or `None` if other bits are set.
     pub const fn new(bits: u16) -> Option<Self> {
         match bits & !0o7777 {
             0 => Some(Self(bits)),
@@ -142,12 +144,12 @@ impl fmt::Debug for Mode {
     }
 }
 
-/// The text of a symbolic link: 1 to [`PATH_BYTES_MAX`] bytes without NUL.
+/// The target of a symbolic link: 1 to [`PATH_BYTES_MAX`] bytes without NUL.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkTarget(Vec<u8>);
 
 impl LinkTarget {
-    /// The text, or nothing where no link can have it.
+    /// The target, or `None` if no link can have it.
     pub fn new(text: impl Into<Vec<u8>>) -> Option<Self> {
         let text = text.into();
         ((1..=PATH_BYTES_MAX).contains(&text.len()) && !text.contains(&0)).then_some(Self(text))
@@ -177,11 +179,11 @@ impl Serialize for LinkTarget {
     }
 }
 
-/// What lies at a path.
+/// The entry at a path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum FileEntry {
-    /// Nothing.
+    /// Nothing exists at the path.
     Absent,
     /// A file.
     File {
@@ -192,15 +194,15 @@ pub enum FileEntry {
     },
     /// A symbolic link. Links have no mode.
     Link {
-        /// Its text.
+        /// Its target.
         target: LinkTarget,
     },
-    /// A directory; what is in it has entries of its own.
+    /// A directory; its contents have entries of their own.
     Directory {
         /// Its mode.
         mode: Mode,
     },
-    /// A pipe with a name.
+    /// A named pipe.
     Fifo {
         /// Its mode.
         mode: Mode,
@@ -240,7 +242,7 @@ impl FileEntry {
         }
     }
 
-    /// Whether both are of one kind and have the same in them, whatever their modes; nothing if they are of two kinds.
+    /// Whether both have the same type and content; modes are ignored. `None` if the types differ.
     pub(crate) fn same_content(&self, other: &Self) -> Option<bool> {
         match (self, other) {
             (Self::File { content: one, .. }, Self::File { content: two, .. }) => Some(one == two),
@@ -258,7 +260,7 @@ impl FileEntry {
     }
 }
 
-/// In words, for people.
+/// A description for operators.
 impl fmt::Display for FileEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,15 +1,33 @@
-//! What a device runs, as one number: TCG event logs that replay to PCRs, sets of files, and the hash over both.
+//! Measurement of a device's configuration: TCG event logs that replay to PCRs, sets of files, and the hash over both.
 //!
-//! The device's agent makes a measurement; the controller appraises it and tells what has changed. Neither a TPM nor a
-//! network, a clock or a source of randomness is used here.
+//! The agent of a device makes a measurement; the controller appraises it and reports the differences. The crate uses no TPM,
+//! network, clock or random source, and it does not decide whether a configuration is compliant.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`pcr`] | PCR indices, selections and values |
+//! | [`files`] | entries at configured paths |
+//! | [`configuration`] | both together, the canonical encoding and the hash h |
+//! | [`eventlog`] | parsing, replay and description of TCG event logs |
+//! | [`diff`] | differences between two configurations |
+//!
+//! ```
+//! use linewarden_measurement::HashAlgorithm;
+//! use linewarden_measurement::pcr::PcrValues;
+//!
+//! let mut values = PcrValues::new(HashAlgorithm::Sha256);
+//! values.set(7.try_into()?, HashAlgorithm::Sha256.digest(&[b"state"]))?;
+//! assert_eq!(values.selection().to_string(), "7");
+//! # Ok::<(), linewarden_measurement::pcr::PcrError>(())
+//! ```
 
 #![forbid(unsafe_code)]
 
+mod byte_reader;
 pub mod configuration;
 pub mod diff;
 mod digest;
 pub mod eventlog;
-mod fields;
 pub mod files;
 pub mod pcr;
 mod text;

@@ -8,32 +8,32 @@ use serde::{Deserialize, Serialize};
 
 use crate::digest::{Digest, HashAlgorithm};
 
-/// What is wrong with an index, a selection or a value.
+/// Why an index, a selection or a value is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PcrError {
-    /// No PCR of a PC has this index.
-    #[error("PCR {0} is not one of 0 to {max}", max = PcrIndex::MAX)]
+    /// A PC has no PCR with this index.
+    #[error("invalid PCR {0}: the range is 0 to {max}", max = PcrIndex::MAX)]
     Index(u32),
-    /// The text is no selection.
-    #[error("{0:?} is no selection of PCRs: write indices and ranges, as in 0-7,11, or none")]
+    /// The text is not a selection.
+    #[error("invalid PCR selection {0:?}: write indices and ranges, as in 0-7,11, or none")]
     Selection(String),
-    /// The value's algorithm is not the bank's.
-    #[error("a value of {got} in the bank of {bank}")]
+    /// The algorithm of the value is not that of the bank.
+    #[error("PCR value rejected: its algorithm is {got}, the bank is {bank}")]
     Bank {
         /// The bank's algorithm.
         bank: HashAlgorithm,
-        /// The value's.
+        /// The algorithm of the value.
         got: HashAlgorithm,
     },
 }
 
-/// Which PCR: 0 to 23, those of a PC (TCG PC Client Platform TPM Profile, "PCR Attributes").
+/// A PCR index: 0 to 23, those of a PC (TCG PC Client Platform TPM Profile, "PCR Attributes").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u32", into = "u32")]
 pub struct PcrIndex(u8);
 
 impl PcrIndex {
-    /// The greatest one.
+    /// The highest index.
     pub const MAX: u32 = 23;
 
     /// The index as a number.
@@ -41,8 +41,8 @@ impl PcrIndex {
         self.0 as u32
     }
 
-    /// What this PCR holds after a start of the platform that no locality event precedes: zeros, but ones in 17 to 22, which
-    /// only a dynamic launch sets to zero (TCG PC Client Platform TPM Profile, "PCR Initial and Reset Values").
+    /// The value after a platform start without a locality event: zeros, but ones in 17 to 22, which only a dynamic
+    /// launch sets to zero (TCG PC Client Platform TPM Profile, "PCR Initial and Reset Values").
     pub fn start_value(self, bank: HashAlgorithm) -> Digest {
         match self.0 {
             17..=22 => Digest::ones(bank),
@@ -74,34 +74,34 @@ impl fmt::Display for PcrIndex {
     }
 }
 
-/// A set of PCRs, which has an order by nature: by index. Written `0-7,11`, and `none` if it is empty.
+/// A set of PCRs, ordered by index. Written `0-7,11`, and `none` if it is empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PcrSelection(u32);
 
 impl PcrSelection {
-    /// The same, with this one too.
+    /// The set with this PCR added.
     #[must_use]
     pub const fn with(self, index: PcrIndex) -> Self {
         Self(self.0 | 1 << index.get())
     }
 
-    /// Whether this one is in it.
+    /// Whether this PCR is in the set.
     pub const fn contains(self, index: PcrIndex) -> bool {
         self.0 & 1 << index.get() != 0
     }
 
-    /// Whether there is none in it.
+    /// Whether the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// How many there are.
+    /// Number of PCRs.
     pub const fn len(self) -> usize {
         self.0.count_ones() as usize
     }
 
-    /// Those in it, by index.
+    /// The PCRs, by index.
     pub fn iter(self) -> impl Iterator<Item = PcrIndex> {
         (0u8..=23)
             .map(PcrIndex)
@@ -114,7 +114,7 @@ impl PcrSelection {
         [first, second, third]
     }
 
-    /// The set that these bits stand for.
+    /// The set of these bits.
     pub const fn from_bitmap([first, second, third]: [u8; 3]) -> Self {
         Self(u32::from_le_bytes([first, second, third, 0]))
     }
@@ -185,7 +185,7 @@ impl fmt::Display for PcrSelection {
     }
 }
 
-/// Values of some PCRs of one bank, by index.
+/// Values of PCRs of one bank, by index.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PcrValues {
     bank: HashAlgorithm,
@@ -193,7 +193,7 @@ pub struct PcrValues {
 }
 
 impl PcrValues {
-    /// No values yet, of this bank.
+    /// No values, of this bank.
     pub const fn new(bank: HashAlgorithm) -> Self {
         Self {
             bank,
@@ -206,7 +206,7 @@ impl PcrValues {
         self.bank
     }
 
-    /// Sets a value, over the one that may be there.
+    /// Sets a value, replacing an existing one.
     ///
     /// # Errors
     /// A value of another bank.
@@ -221,17 +221,17 @@ impl PcrValues {
         Ok(())
     }
 
-    /// The value of this PCR, if it is there.
+    /// The value of this PCR, if present.
     pub fn get(&self, index: PcrIndex) -> Option<&Digest> {
         self.values.get(&index)
     }
 
-    /// All of them, by index.
+    /// All values, by index.
     pub fn iter(&self) -> impl Iterator<Item = (PcrIndex, &Digest)> {
         self.values.iter().map(|(index, value)| (*index, value))
     }
 
-    /// Whose values are there.
+    /// The PCRs with values.
     pub fn selection(&self) -> PcrSelection {
         self.values.keys().copied().collect()
     }
@@ -251,7 +251,10 @@ mod tests {
         for wrong in [24, 255, 256, u32::MAX] {
             assert_eq!(PcrIndex::try_from(wrong), Err(PcrError::Index(wrong)));
         }
-        assert_eq!(PcrError::Index(24).to_string(), "PCR 24 is not one of 0 to 23");
+        assert_eq!(
+            PcrError::Index(24).to_string(),
+            "invalid PCR 24: the range is 0 to 23"
+        );
     }
 
     #[test]
@@ -267,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_selection_is_refused() {
+    fn invalid_selections_are_rejected() {
         for text in [
             "",
             ",",

@@ -1,4 +1,4 @@
-//! Configurations: one encoding each, and one that others have written.
+//! Configurations: canonical encodings, and an encoding from an independent program.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::collections::{BTreeMap, HashSet};
@@ -78,20 +78,20 @@ fn encodings_and_hashes_are_those_of_the_vectors() {
 }
 
 #[test]
-fn what_is_not_the_one_encoding_is_refused() {
+fn non_canonical_encodings_are_rejected() {
     for case in vectors()["refused"].as_array().unwrap() {
         let read = Configuration::decode(&bytes(&case["encoding"]));
-        assert!(read.is_err(), "{}", case["why"]);
+        assert!(read.is_err(), "{}", case["reason"]);
     }
 }
 
 #[test]
 fn an_encoding_cut_anywhere_is_refused_at_its_end_or_before() {
     for case in vectors()["configurations"].as_array().unwrap() {
-        let whole = bytes(&case["encoding"]);
-        for length in 0..whole.len() {
-            let error = Configuration::decode(&whole[..length]).unwrap_err();
-            let ConfigurationError::Encoding { at, problem } = error else {
+        let encoding = bytes(&case["encoding"]);
+        for length in 0..encoding.len() {
+            let error = Configuration::decode(&encoding[..length]).unwrap_err();
+            let ConfigurationError::InvalidEncoding { offset: at, problem } = error else {
                 panic!("{error}")
             };
             assert!(at <= length);
@@ -134,7 +134,7 @@ fn of(bank: HashAlgorithm, pcrs: &[(u32, u8)], files: &[(&str, u8)]) -> Configur
 }
 
 #[test]
-fn what_is_laid_over_takes_the_place_of_what_was_there_or_is_added() {
+fn an_overlay_replaces_or_adds_entries() {
     use HashAlgorithm::{Sha256, Sha384};
     let base = of(Sha256, &[(0, 1), (7, 2)], &[("/a", 1), ("/b", 2)]);
     let over = of(Sha256, &[(7, 3), (11, 4)], &[("/b", 3), ("/c", 4)]);
@@ -143,22 +143,22 @@ fn what_is_laid_over_takes_the_place_of_what_was_there_or_is_added() {
         &[(0, 1), (7, 3), (11, 4)],
         &[("/a", 1), ("/b", 3), ("/c", 4)],
     );
-    assert_eq!(base.overlaid(&over), Ok(both.clone()));
-    // Twice is once, and nothing changes nothing.
-    assert_eq!(both.overlaid(&over), Ok(both.clone()));
+    assert_eq!(base.with_overlay(&over), Ok(both.clone()));
+    // A repeated overlay has no further effect, and an empty one has none.
+    assert_eq!(both.with_overlay(&over), Ok(both.clone()));
     for bank in [Sha256, Sha384] {
-        assert_eq!(base.overlaid(&of(bank, &[], &[])), Ok(base.clone()));
+        assert_eq!(base.with_overlay(&of(bank, &[], &[])), Ok(base.clone()));
         let bare = of(Sha256, &[], &[("/a", 1)]);
         let files = of(bank, &[], &[("/a", 9)]);
-        assert_eq!(bare.overlaid(&files), Ok(of(Sha256, &[], &[("/a", 9)])));
+        assert_eq!(bare.with_overlay(&files), Ok(of(Sha256, &[], &[("/a", 9)])));
     }
     let other = of(Sha384, &[(7, 3)], &[]);
-    assert_eq!(of(Sha256, &[], &[]).overlaid(&other), Ok(other.clone()));
+    assert_eq!(of(Sha256, &[], &[]).with_overlay(&other), Ok(other.clone()));
     assert_eq!(
-        base.overlaid(&other),
-        Err(ConfigurationError::OtherBank {
+        base.with_overlay(&other),
+        Err(ConfigurationError::BankMismatch {
             bank: Sha256,
-            over: Sha384
+            overlay: Sha384
         })
     );
 }

@@ -1,4 +1,4 @@
-//! What is told of two configurations that differ.
+//! The reported differences between two configurations.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 // Other tests use more of it.
@@ -11,7 +11,7 @@ use common::log::{Log, values_of};
 use linewarden_measurement::HashAlgorithm::Sha256;
 use linewarden_measurement::configuration::Configuration;
 use linewarden_measurement::diff::Difference;
-use linewarden_measurement::eventlog::{EventLog, EventType, replays};
+use linewarden_measurement::eventlog::{EventLog, EventType, verify_replay};
 use linewarden_measurement::files::{ContentHash, FileEntry, FilePath, LinkTarget, Mode};
 use linewarden_measurement::pcr::PcrValues;
 use serde_json::json;
@@ -37,26 +37,26 @@ fn files(entries: &[(&str, FileEntry)]) -> Configuration {
 }
 
 #[test]
-fn each_way_in_which_a_file_changes_is_told() {
+fn every_type_of_file_change_is_reported() {
     let content = |digit: &str| digit.repeat(32);
     let cases = [
         (Some(file(0o644, 0x11)), Some(file(0o644, 0x11)), None),
         (
             None,
             Some(file(0o644, 0x11)),
-            Some(format!("new, file 0644 {}", content("11"))),
+            Some(format!("added, file 0644 {}", content("11"))),
         ),
         (
             Some(FileEntry::Absent),
             Some(link("x")),
-            Some("new, link to x".to_owned()),
+            Some("added, link to x".to_owned()),
         ),
         (
             Some(link("x")),
             Some(FileEntry::Absent),
-            Some("gone, was link to x".to_owned()),
+            Some("removed, was link to x".to_owned()),
         ),
-        (Some(link("x")), None, Some("gone, was link to x".to_owned())),
+        (Some(link("x")), None, Some("removed, was link to x".to_owned())),
         (
             None,
             Some(FileEntry::Absent),
@@ -92,7 +92,7 @@ fn each_way_in_which_a_file_changes_is_told() {
             Some(format!("file 0644 {} is now link to x", content("11"))),
         ),
     ];
-    for (old, new, want) in cases {
+    for (old, new, expected) in cases {
         let one = |entry: &Option<FileEntry>| {
             files(
                 &entry
@@ -102,14 +102,16 @@ fn each_way_in_which_a_file_changes_is_told() {
             )
         };
         let difference = Difference::between(&one(&old), &one(&new));
-        assert_eq!(difference.is_empty(), want.is_none());
-        let want = want.map_or("nothing has changed\n".to_owned(), |want| format!("/f: {want}\n"));
-        assert_eq!(difference.to_string(), want);
+        assert_eq!(difference.is_empty(), expected.is_none());
+        let expected = expected.map_or("no differences\n".to_owned(), |expected| {
+            format!("/f: {expected}\n")
+        });
+        assert_eq!(difference.to_string(), expected);
     }
 }
 
 #[test]
-fn files_are_told_in_order_and_as_json() {
+fn files_are_reported_in_order_and_as_json() {
     let old = files(&[
         ("/a", file(0o644, 1)),
         ("/b", link("x")),
@@ -122,12 +124,12 @@ fn files_are_told_in_order_and_as_json() {
         serde_json::to_value(&difference).unwrap(),
         json!({ "pcrs": [], "files": [
             {
-                "path": "/a", "what": "mode",
+                "path": "/a", "change": "mode",
                 "old": { "kind": "file", "mode": "0644", "content": content(1) },
                 "new": { "kind": "file", "mode": "0600", "content": content(1) },
             },
             {
-                "path": "/c", "what": "new",
+                "path": "/c", "change": "added",
                 "old": { "kind": "absent" },
                 "new": { "kind": "file", "mode": "0644", "content": content(2) },
             },
@@ -148,16 +150,16 @@ fn boot(kernel: &[u8], last: bool) -> EventLog {
 }
 
 #[test]
-fn the_first_event_that_differs_is_told_for_each_pcr() {
+fn the_first_differing_event_is_reported_for_each_pcr() {
     let logs = [boot(b"one", false), boot(b"two", true)];
     let values = logs.each_ref().map(|log| values_of(log, Sha256, "4,7-8"));
     let configurations = values
         .each_ref()
         .map(|values| Configuration::new(values.clone(), BTreeMap::new()).unwrap());
-    let [old, new] = [0, 1].map(|side| replays(&logs[side], &values[side]).unwrap());
+    let [old, new] = [0, 1].map(|side| verify_replay(&logs[side], &values[side]).unwrap());
     let difference = Difference::between(&configurations[0], &configurations[1]).with_events(&old, &new);
     let value = |side: usize, pcr: u32| values[side].get(common::log::pcr(pcr)).unwrap();
-    let want = format!(
+    let expected = format!(
         "PCR 4: {} is now {}\n\
          \x20   was entry 3, PCR 4, EV_EFI_BOOT_SERVICES_APPLICATION: nothing (claimed)\n\
          \x20   is entry 3, PCR 4, EV_EFI_BOOT_SERVICES_APPLICATION: nothing (claimed)\n\
@@ -169,7 +171,7 @@ fn the_first_event_that_differs_is_told_for_each_pcr() {
         value(0, 8),
         value(1, 8),
     );
-    assert_eq!(difference.to_string(), want);
+    assert_eq!(difference.to_string(), expected);
     let json = serde_json::to_value(&difference).unwrap();
     assert_eq!(json["pcrs"][1]["pcr"], 8);
     assert_eq!(json["pcrs"][1]["first_event"]["new"]["kind"], "EV_IPL");

@@ -1,4 +1,4 @@
-//! Sets of files: what an entry tells, what it leaves out, bounds, and files that change while they are read.
+//! Sets of files: contents of entries, limits, and files that change while they are read.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ fn link(target: &str) -> FileEntry {
     }
 }
 
-/// A small tree that stands for a device's root.
+/// A small tree in place of a device's root.
 struct Tree(TempDir);
 
 impl Tree {
@@ -89,7 +89,7 @@ fn directories_are_measured_with_all_that_is_in_them() {
     let tree = Tree::new();
     fs::create_dir(tree.at("etc/empty")).unwrap();
     fs::set_permissions(tree.at("etc/empty"), Permissions::from_mode(0o1777)).unwrap();
-    let want = BTreeMap::from([
+    let expected = BTreeMap::from([
         (path("/etc"), FileEntry::Directory { mode: mode(0o755) }),
         (path("/etc/a.conf"), file(0o644, b"a")),
         (path("/etc/d"), FileEntry::Directory { mode: mode(0o755) }),
@@ -97,17 +97,17 @@ fn directories_are_measured_with_all_that_is_in_them() {
         (path("/etc/empty"), FileEntry::Directory { mode: mode(0o1777) }),
         (path("/usr/bin/tool"), file(0o4755, b"tool")),
     ]);
-    assert_eq!(tree.measure(&["/etc", "/usr/bin/tool"]).unwrap(), want);
-    // Neither the order nor what is listed twice changes anything.
+    assert_eq!(tree.measure(&["/etc", "/usr/bin/tool"]).unwrap(), expected);
+    // Order and duplicates in the list have no effect.
     assert_eq!(
         tree.measure(&["/usr/bin/tool", "/etc/d", "/etc/a.conf", "/etc", "/etc"])
             .unwrap(),
-        want
+        expected
     );
 }
 
 #[test]
-fn owners_and_times_change_nothing() {
+fn owners_and_times_are_not_measured() {
     let (one, other) = (Tree::new(), Tree::new());
     let when = std::time::SystemTime::UNIX_EPOCH;
     fs::File::options()
@@ -117,13 +117,13 @@ fn owners_and_times_change_nothing() {
         .set_modified(when)
         .unwrap();
     if std::os::unix::fs::chown(other.at("etc/a.conf"), Some(12345), None).is_err() {
-        println!("without another owner: not root");
+        println!("SKIPPED: changing the owner requires root");
     }
     assert_eq!(one.measure(&["/etc"]).unwrap(), other.measure(&["/etc"]).unwrap());
 }
 
 #[test]
-fn what_is_not_there_is_an_entry() {
+fn absent_paths_are_measured_as_absent() {
     let tree = Tree::new();
     let measured = tree
         .measure(&["/etc/none", "/none/at/all", "/etc/a.conf/below"])
@@ -132,7 +132,7 @@ fn what_is_not_there_is_an_entry() {
 }
 
 #[test]
-fn links_are_their_texts() {
+fn links_are_measured_by_their_text() {
     let tree = Tree::new();
     symlink("a.conf", tree.at("etc/link")).unwrap();
     symlink("nowhere", tree.at("etc/dangling")).unwrap();
@@ -150,7 +150,7 @@ fn links_are_their_texts() {
     assert_eq!(measured[&path("/etc/link")], link("a.conf"));
     assert_eq!(measured[&path("/etc/dangling")], link("nowhere"));
     assert_eq!(measured[&path("/bin")], link("/usr/bin"));
-    // On the way they are followed, and lead nowhere outside.
+    // Links before the last component are followed, and never lead outside.
     assert_eq!(measured[&path("/bin/tool")], file(0o4755, b"tool"));
     assert_eq!(measured[&path("/up/etc/a.conf")], file(0o644, b"a"));
     assert_eq!(measured.len(), 5);
@@ -159,7 +159,7 @@ fn links_are_their_texts() {
     assert!(matches!(tree.measure(&["/loop/x"]), Err(FilesError::Io { .. })));
 }
 
-/// What the kernel opens by itself, where it is let: nothing above the root, and no links of processes.
+/// The same path opened by the kernel, where permitted: nothing outside the root, and no links of processes.
 fn opened_by_the_kernel(tree: &Tree, at: &str) -> Result<(FileType, u32), Errno> {
     let root = fs::File::open(tree.at("")).unwrap();
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
@@ -170,9 +170,9 @@ fn opened_by_the_kernel(tree: &Tree, at: &str) -> Result<(FileType, u32), Errno>
 }
 
 #[test]
-fn paths_lead_where_the_kernel_would_lead_them() {
+fn paths_resolve_as_in_the_kernel() {
     let tree = Tree::new();
-    // Each has a mode of its own, which tells where a path leads.
+    // Each file has its own mode, which identifies the target of a path.
     for (n, directory) in ["a", "a/b", "a/b/c", "d", "d/e", "etc", "etc/d", ""]
         .into_iter()
         .enumerate()
@@ -215,38 +215,38 @@ fn paths_lead_where_the_kernel_would_lead_them() {
     ];
     let first = links.iter().map(|(link, _)| format!("/{link}"));
     let first: Vec<String> = first.chain([0, 5, 6, 7].map(|n| format!("/n{n}"))).collect();
-    let mut told = [0; 2];
+    let mut reported = [0; 2];
     for at in first
         .iter()
         .flat_map(|first| last.iter().map(move |last| format!("{first}{last}")))
     {
         let kernel = match opened_by_the_kernel(&tree, &at) {
-            Err(Errno::NOSYS | Errno::PERM) => return println!("SKIPPED: openat2 is refused here"),
+            Err(Errno::NOSYS | Errno::PERM) => return println!("SKIPPED: openat2 is not permitted here"),
             kernel => kernel,
         };
         match (tree.measure(&[&at]), kernel) {
             (Ok(measured), Err(Errno::NOENT | Errno::NOTDIR)) => {
                 assert_eq!(measured[&path(&at)], FileEntry::Absent, "{at}");
-                told[0] += 1;
+                reported[0] += 1;
             }
             (Ok(measured), Ok((kind, bits))) => {
                 match &measured[&path(&at)] {
                     FileEntry::Link { .. } => assert_eq!(kind, FileType::Symlink, "{at}"),
                     entry => assert_eq!(entry.mode().map(Mode::get), Some(bits as u16), "{at}: {entry}"),
                 }
-                told[1] += 1;
+                reported[1] += 1;
             }
             (Err(FilesError::Io { .. }), Err(Errno::LOOP)) => {}
-            (measured, kernel) => panic!("{at}: {measured:?}, and the kernel says {kernel:?}"),
+            (measured, kernel) => panic!("{at}: {measured:?}, the kernel gives {kernel:?}"),
         }
     }
-    assert!(told.iter().all(|count| *count > 20), "{told:?}");
+    assert!(reported.iter().all(|count| *count > 20), "{reported:?}");
 }
 
 #[test]
-fn links_of_processes_and_planted_ones_are_not_followed() {
+fn links_of_processes_and_of_other_users_are_not_followed() {
     let at = |text: &str| measure(Path::new("/"), &[path(text)], Limits::default());
-    // Their text is one thing, where they lead another. Those in the root of /proc are plain links.
+    // The text of these links differs from their target. Those in the root of /proc are plain links.
     assert!(matches!(
         at("/proc/self/exe").unwrap()[&path("/proc/self/exe")],
         FileEntry::Link { .. }
@@ -269,7 +269,7 @@ fn links_of_processes_and_planted_ones_are_not_followed() {
     symlink("/etc", shared.join("link")).unwrap();
     assert_eq!(tree.measure(&["/shared/link/a.conf"]).unwrap().len(), 1);
     match lchown(shared.join("link"), Some(12_345), None) {
-        Err(error) => println!("SKIPPED: no link of another user: {error}"),
+        Err(error) => println!("SKIPPED: cannot create a link of another user: {error}"),
         Ok(()) => {
             let error = tree.measure(&["/shared/link/a.conf"]).unwrap_err();
             assert!(error.to_string().contains("Permission denied"), "{error}");
@@ -278,7 +278,7 @@ fn links_of_processes_and_planted_ones_are_not_followed() {
 }
 
 #[test]
-fn what_is_no_file_is_not_opened() {
+fn only_regular_files_are_opened() {
     let tree = Tree::new();
     rustix::fs::mknodat(
         rustix::fs::CWD,
@@ -322,22 +322,28 @@ fn number_and_size_are_bounded() {
     assert!(
         within(4, 6)
             .unwrap_err()
-            .starts_with("more than 4 files and directories, at /etc/d/b.conf: ")
+            .starts_with("too many files and directories at /etc/d/b.conf: the maximum is 4")
     );
-    assert!(within(1, 6).unwrap_err().starts_with("more than 1 files"));
+    assert!(
+        within(1, 6)
+            .unwrap_err()
+            .starts_with("too many files and directories")
+    );
     assert!(
         within(5, 5)
             .unwrap_err()
-            .starts_with("more than 5 bytes in all files, at /usr/bin/tool: ")
+            .starts_with("too many bytes at /usr/bin/tool: the maximum of all files is 5")
     );
 }
 
 #[test]
-fn what_cannot_be_read_is_named() {
-    // Reading a process's memory from its beginning is an error, for root too.
+fn unreadable_paths_are_named() {
+    // Reading the memory of a process from its beginning is an error, for root too.
     let memory = measure(Path::new("/proc/self"), &[path("/mem")], Limits::default()).unwrap_err();
     assert!(
-        memory.to_string().starts_with("/mem: Input/output error"),
+        memory
+            .to_string()
+            .starts_with("/mem cannot be read: Input/output error"),
         "{memory}"
     );
     let root = measure(Path::new("nowhere/at/all"), &[], Limits::default()).unwrap_err();
@@ -348,11 +354,11 @@ fn what_cannot_be_read_is_named() {
 }
 
 #[test]
-fn a_file_that_always_changes_is_named_in_the_end() {
+fn a_file_that_changes_at_every_attempt_is_named() {
     const ROUNDS_MAX: usize = 1_000;
     let tree = Tree::new();
     tree.file("busy", b"", 0o600);
-    // Without blocks on the disk, and long enough to see the kernel's clock tick while it is read.
+    // A sparse file, long enough that the kernel's clock ticks while it is read.
     let busy = fs::File::options().write(true).open(tree.at("busy")).unwrap();
     busy.set_len(64 << 20).unwrap();
     let stop = AtomicBool::new(false);
@@ -366,12 +372,12 @@ fn a_file_that_always_changes_is_named_in_the_end() {
             }
         });
         let unsteady = (0..ROUNDS_MAX).map(|_| tree.measure(&["/busy"])).find(
-            |measured| matches!(measured, Err(FilesError::Unsteady { path }) if *path == self::path("/busy")),
+            |measured| matches!(measured, Err(FilesError::ChangedWhileRead { path }) if *path == self::path("/busy")),
         );
         stop.store(true, Ordering::Relaxed);
-        assert!(unsteady.is_some(), "{ROUNDS_MAX} times nothing was seen");
+        assert!(unsteady.is_some(), "no change was seen in {ROUNDS_MAX} rounds");
     });
-    // At rest again it can be measured.
+    // Without changes it can be measured again.
     assert!(tree.measure(&["/busy"]).is_ok());
 }
 
@@ -387,7 +393,7 @@ fn paths_have_one_form() {
     }
     assert!(FilePath::new([b"/", &[b'x'; 4094][..]].concat()).is_ok());
     assert!(FilePath::new([b"/", &[b'x'; 4095][..]].concat()).is_err());
-    // What a terminal would act upon, and bytes that are no text.
+    // Terminal control characters, and bytes that are not text.
     assert_eq!(
         FilePath::new(*b"/a\x1b[2J\xff\n").unwrap().to_string(),
         "/a\\u{1b}[2J\\xff\\n"
@@ -395,7 +401,7 @@ fn paths_have_one_form() {
 }
 
 #[test]
-fn names_that_are_no_text_are_measured() {
+fn names_that_are_not_utf_8_are_measured() {
     let tree = Tree::new();
     let name = std::ffi::OsStr::from_bytes(b"\xff\xfe");
     fs::write(tree.at("etc/d").join(name), b"x").unwrap();

@@ -1,5 +1,5 @@
-//! Logs of real firmware, recorded (tests/data) and made anew: they are read and replay to the TPM's values, and no bit of them can
-//! be turned without being refused, or leaving what it is in unproven.
+//! Logs of real firmware, recorded (tests/data) and made during the test: they are accepted and replay to the TPM's
+//! values. Each changed bit is rejected or leaves its data unproven.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::fs;
@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use linewarden_measurement::eventlog::{
-    Binding, EventLog, EventType, LogFormat, Notice, ReplayError, Replayed, notices, replays,
+    DigestCoverage, EventLog, EventType, LogFormat, Notice, ReplayError, ReplayedLog, notices, verify_replay,
 };
 use linewarden_measurement::pcr::{PcrIndex, PcrSelection, PcrValues};
 use linewarden_measurement::{Digest, HashAlgorithm};
 
-/// All PCRs but 10, which IMA extends and has a log of its own for.
+/// All PCRs except 10, which IMA extends and logs separately.
 const MEASURED: &str = "0-9,11-23";
 
 struct Recording {
@@ -64,16 +64,16 @@ impl Recording {
         values
     }
 
-    /// The log replays to every bank's values but IMA's, and nothing in it is unexplained.
+    /// The log replays to every bank's values except IMA's, and no data are unexplained.
     fn check(&self) -> EventLog {
         let log = EventLog::parse(&self.log).unwrap();
         for bank in log.banks() {
-            let replayed = replays(&log, &self.values(*bank, MEASURED)).unwrap();
+            let replayed = verify_replay(&log, &self.values(*bank, MEASURED)).unwrap();
             assert!(replayed.events().len() > 10);
             assert_eq!(replayed.unexplained().next(), None);
-            let error = replays(&log, &self.values(*bank, "10")).unwrap_err();
+            let error = verify_replay(&log, &self.values(*bank, "10")).unwrap_err();
             assert!(
-                matches!(error, ReplayError::Value { last_entry: None, .. }),
+                matches!(error, ReplayError::ValueMismatch { last_entry: None, .. }),
                 "{error}"
             );
         }
@@ -81,10 +81,10 @@ impl Recording {
     }
 }
 
-/// What the log tells of this PCR, line by line.
-fn told(recording: &Recording, bank: HashAlgorithm, pcr: u32) -> Vec<String> {
+/// The log lines of this PCR.
+fn reported(recording: &Recording, bank: HashAlgorithm, pcr: u32) -> Vec<String> {
     let log = EventLog::parse(&recording.log).unwrap();
-    let replayed = replays(&log, &recording.values(bank, &pcr.to_string())).unwrap();
+    let replayed = verify_replay(&log, &recording.values(bank, &pcr.to_string())).unwrap();
     replayed.events().iter().map(ToString::to_string).collect()
 }
 
@@ -92,15 +92,15 @@ fn told(recording: &Recording, bank: HashAlgorithm, pcr: u32) -> Vec<String> {
 fn ovmf_explains_all_its_banks() {
     let recording = Recording::recorded("direct");
     assert_eq!(recording.check().banks(), HashAlgorithm::ALL);
-    let told = told(&recording, HashAlgorithm::Sha256, 4);
+    let reported = reported(&recording, HashAlgorithm::Sha256, 4);
     assert_eq!(
-        told[1],
+        reported[1],
         "entry 13, PCR 4, EV_EFI_ACTION: Calling EFI Application from Boot Option"
     );
     assert!(
-        told[0].contains("kernel, ") && told[0].ends_with(" bytes (claimed)"),
+        reported[0].contains("kernel, ") && reported[0].ends_with(" bytes (claimed)"),
         "{}",
-        told[0]
+        reported[0]
     );
 }
 
@@ -108,7 +108,7 @@ fn ovmf_explains_all_its_banks() {
 fn secure_boot_with_shim_and_grub_replays() {
     let recording = Recording::recorded("shim");
     recording.check();
-    let sha256 = |pcr| told(&recording, HashAlgorithm::Sha256, pcr).join("\n");
+    let sha256 = |pcr| reported(&recording, HashAlgorithm::Sha256, pcr).join("\n");
     assert!(
         sha256(7).contains(
             "EV_EFI_VARIABLE_DRIVER_CONFIG: SecureBoot (8be4df61-93ca-11d2-aa0d-00e098032b8c): 01\n"
@@ -127,9 +127,12 @@ fn secure_boot_with_shim_and_grub_replays() {
 fn a_unified_kernel_image_replays() {
     let recording = Recording::recorded("uki");
     recording.check();
-    let told = told(&recording, HashAlgorithm::Sha256, 11);
-    let names: Vec<_> = told.iter().filter(|line| !line.ends_with("(claimed)")).collect();
-    assert_eq!(names.len(), 4, "{told:?}");
+    let reported = reported(&recording, HashAlgorithm::Sha256, 11);
+    let names: Vec<_> = reported
+        .iter()
+        .filter(|line| !line.ends_with("(claimed)"))
+        .collect();
+    assert_eq!(names.len(), 4, "{reported:?}");
     assert!(names[2].ends_with("EV_IPL: .cmdline"), "{}", names[2]);
 }
 
@@ -137,9 +140,9 @@ fn a_unified_kernel_image_replays() {
 fn a_bios_with_sha_1_alone_replays() {
     let recording = Recording::recorded("bios");
     assert_eq!(recording.check().banks(), [HashAlgorithm::Sha1]);
-    assert!(told(&recording, HashAlgorithm::Sha1, 4)[0].ends_with("EV_ACTION: Calling INT 19h"));
+    assert!(reported(&recording, HashAlgorithm::Sha1, 4)[0].ends_with("EV_ACTION: Calling INT 19h"));
     // Bytes that would be letters of some script in UTF-16.
-    let tag = &told(&recording, HashAlgorithm::Sha1, 1)[0];
+    let tag = &reported(&recording, HashAlgorithm::Sha1, 1)[0];
     assert_eq!(
         tag.rsplit(' ')
             .next()
@@ -149,17 +152,17 @@ fn a_bios_with_sha_1_alone_replays() {
     );
 }
 
-/// PCRs of which the notices say that devices which run the same differ in them.
+/// PCRs that the notices report as machine-specific.
 fn machine_specific(name: &str, bank: HashAlgorithm, selection: &str) -> Vec<u32> {
     let recording = Recording::recorded(name);
     let values = recording.values(bank, selection);
     let log = EventLog::parse(&recording.log).unwrap();
-    let replayed = replays(&log, &values).unwrap();
+    let replayed = verify_replay(&log, &values).unwrap();
     let notices = notices(values.selection(), Ok(&replayed));
     let specific = |notice: &Notice| match notice {
         Notice::MachineSpecific { pcr, event } => {
             assert!(event.as_ref().is_some_and(|event| event.pcr == *pcr), "{notice}");
-            assert!(notice.to_string().contains("leave it out of `pcrs`"), "{notice}");
+            assert!(notice.to_string().contains("remove it from `pcrs`"), "{notice}");
             pcr.get()
         }
         other => panic!("{other}"),
@@ -168,7 +171,7 @@ fn machine_specific(name: &str, bank: HashAlgorithm, selection: &str) -> Vec<u32
 }
 
 #[test]
-fn data_of_one_machine_are_noticed_and_the_default_has_none() {
+fn machine_specific_data_gives_a_notice_and_the_default_has_none() {
     for name in ["direct", "uki"] {
         assert_eq!(
             machine_specific(name, HashAlgorithm::Sha256, "0,2-4,7"),
@@ -187,14 +190,14 @@ fn data_of_one_machine_are_noticed_and_the_default_has_none() {
 fn no_log_replays_to_another_machines_values() {
     let log = EventLog::parse(&Recording::recorded("direct").log).unwrap();
     let values = Recording::recorded("uki").values(HashAlgorithm::Sha256, MEASURED);
-    let error = replays(&log, &values).unwrap_err();
+    let error = verify_replay(&log, &values).unwrap_err();
     assert!(
-        matches!(error, ReplayError::Value { pcr, last_entry: Some(_), .. } if pcr.get() == 1),
+        matches!(error, ReplayError::ValueMismatch { pcr, last_entry: Some(_), .. } if pcr.get() == 1),
         "{error}"
     );
 }
 
-/// Types whose digest must be of the data (docs/measurement.md, 1.1).
+/// Types whose digest must cover the data (docs/measurement.md, 1.1).
 const BOUND: [EventType; 7] = [
     EventType::EV_SEPARATOR,
     EventType::EV_ACTION,
@@ -205,18 +208,18 @@ const BOUND: [EventType; 7] = [
     EventType::EV_EFI_VARIABLE_AUTHORITY,
 ];
 
-/// The bytes that are proven, and where they lie in the data.
-fn proven(log: &EventLog, entry: usize, binding: &Binding) -> Option<Vec<u8>> {
+/// The proven bytes, and their position in the data.
+fn proven(log: &EventLog, entry: usize, binding: &DigestCoverage) -> Option<Vec<u8>> {
     let data = log.events()[entry].data();
     match binding {
-        Binding::All => Some(data.to_vec()),
-        Binding::Part(part) => Some(data[part.clone()].to_vec()),
-        Binding::Nothing | Binding::Unexplained => None,
+        DigestCoverage::All => Some(data.to_vec()),
+        DigestCoverage::Part(part) => Some(data[part.clone()].to_vec()),
+        DigestCoverage::NotLogged | DigestCoverage::Unexplained => None,
     }
 }
 
-/// A log with one bit turned that is accepted: what it proves was proven before, and by the same data.
-fn check_accepted(before: (&EventLog, &Replayed), after: (&EventLog, &Replayed), at: usize) {
+/// An accepted log with one changed bit proves only what was proven before, by the same data.
+fn check_accepted(before: (&EventLog, &ReplayedLog), after: (&EventLog, &ReplayedLog), at: usize) {
     assert_eq!(before.1.events().len(), after.1.events().len(), "byte {at}");
     for (old, new) in before.1.events().iter().zip(after.1.events()) {
         assert_eq!(
@@ -225,13 +228,15 @@ fn check_accepted(before: (&EventLog, &Replayed), after: (&EventLog, &Replayed),
             "byte {at}"
         );
         let bytes = (
-            proven(before.0, old.entry, &old.binding),
-            proven(after.0, new.entry, &new.binding),
+            proven(before.0, old.entry, &old.coverage),
+            proven(after.0, new.entry, &new.coverage),
         );
         match bytes {
-            // Turned data prove nothing from then on, and those that the type binds are unexplained.
+            // Changed data are no longer proven, and those that the type requires to be covered are unexplained.
             (Some(_), None) => assert!(
-                !BOUND.contains(&old.kind) || new.kind != old.kind || new.binding == Binding::Unexplained,
+                !BOUND.contains(&old.kind)
+                    || new.kind != old.kind
+                    || new.coverage == DigestCoverage::Unexplained,
                 "byte {at}: {old} became {new}"
             ),
             (old_bytes, new_bytes) => assert_eq!(old_bytes, new_bytes, "byte {at}: {old} became {new}"),
@@ -239,12 +244,12 @@ fn check_accepted(before: (&EventLog, &Replayed), after: (&EventLog, &Replayed),
     }
 }
 
-/// Which bytes of the log may turn without a contradiction to the values: types, digests of other banks, data, and what a remark
-/// says but for the list of algorithms.
-fn unbound(log: &EventLog, bank: HashAlgorithm) -> Vec<bool> {
+/// Bytes of the log that may change without contradicting the values: types, digests of other banks, data, and
+/// EV_NO_ACTION data except the list of algorithms.
+fn unproven_bytes(log: &EventLog, bank: HashAlgorithm) -> Vec<bool> {
     let agile = log.format() == LogFormat::Agile;
-    let mut unbound = Vec::new();
-    let mut push = |bytes: usize, is_unbound: bool| unbound.extend(vec![is_unbound; bytes]);
+    let mut unproven_bytes = Vec::new();
+    let mut push = |bytes: usize, is_unbound: bool| unproven_bytes.extend(vec![is_unbound; bytes]);
     for (entry, event) in log.events().iter().enumerate() {
         let remark = event.kind() == EventType::EV_NO_ACTION;
         push(4, remark);
@@ -258,7 +263,7 @@ fn unbound(log: &EventLog, bank: HashAlgorithm) -> Vec<bool> {
         } else {
             push(20, remark);
         }
-        // The end of the last entry's data may become filling.
+        // The end of the last entry's data may become padding.
         let is_filling = [0, 0xff].map(|fill| event.data().iter().all(|byte| *byte == fill));
         push(4, entry + 1 == log.events().len() && is_filling != [false; 2]);
         let data = event.data().len();
@@ -272,60 +277,60 @@ fn unbound(log: &EventLog, bank: HashAlgorithm) -> Vec<bool> {
             false => push(data, true),
         }
     }
-    unbound
+    unproven_bytes
 }
 
-/// Turns each bit of the log whose number is a multiple of `step`.
-fn turn_bits(name: &str, bank: HashAlgorithm, step: usize) {
+/// Flips each bit of the log whose number is a multiple of `step`.
+fn flip_bits(name: &str, bank: HashAlgorithm, step: usize) {
     let recording = Recording::recorded(name);
     let values = recording.values(bank, MEASURED);
     let log = EventLog::parse(&recording.log).unwrap();
-    let replayed = replays(&log, &values).unwrap();
-    let unbound = unbound(&log, bank);
-    assert_eq!(unbound.len(), recording.log.len());
+    let replayed = verify_replay(&log, &values).unwrap();
+    let unproven_bytes = unproven_bytes(&log, bank);
+    assert_eq!(unproven_bytes.len(), recording.log.len());
     let (mut refused, mut accepted, mut unexplained) = (0, 0, 0);
     for bit in (0..recording.log.len() * 8).step_by(step) {
         let mut bytes = recording.log.clone();
         bytes[bit / 8] ^= 1 << (bit % 8);
-        let Ok(turned) = EventLog::parse(&bytes) else {
+        let Ok(changed_log) = EventLog::parse(&bytes) else {
             refused += 1;
             continue;
         };
-        match replays(&turned, &values) {
+        match verify_replay(&changed_log, &values) {
             Ok(again) => {
                 accepted += 1;
                 unexplained += again.unexplained().count();
-                assert!(unbound[bit / 8], "bit {bit} turns unseen");
-                check_accepted((&log, &replayed), (&turned, &again), bit / 8);
+                assert!(unproven_bytes[bit / 8], "a change of bit {bit} is not detected");
+                check_accepted((&log, &replayed), (&changed_log, &again), bit / 8);
             }
             Err(_) => refused += 1,
         }
     }
     println!(
-        "{name}: {refused} turned bits refused, {accepted} accepted, of which {unexplained} leave an event unexplained"
+        "{name}: {refused} changed bits rejected, {accepted} accepted, {unexplained} of them with an unexplained event"
     );
     assert!(refused > 0 && unexplained > 0);
 }
 
 #[test]
-fn no_bit_of_ovmfs_log_turns_unseen() {
-    turn_bits("direct", HashAlgorithm::Sha256, 1);
+fn every_changed_bit_of_the_ovmf_log_is_detected() {
+    flip_bits("direct", HashAlgorithm::Sha256, 1);
 }
 
 #[test]
-fn no_bit_of_shims_and_grubs_log_turns_unseen() {
+fn every_changed_bit_of_the_shim_and_grub_log_is_detected() {
     // One bit of each byte, a different one each time.
-    turn_bits("shim", HashAlgorithm::Sha256, 9);
+    flip_bits("shim", HashAlgorithm::Sha256, 9);
 }
 
 #[test]
-fn no_bit_of_a_unified_images_log_turns_unseen() {
-    turn_bits("uki", HashAlgorithm::Sha256, 3);
+fn every_changed_bit_of_the_unified_image_log_is_detected() {
+    flip_bits("uki", HashAlgorithm::Sha256, 3);
 }
 
 #[test]
-fn no_bit_of_a_bios_log_turns_unseen() {
-    turn_bits("bios", HashAlgorithm::Sha1, 1);
+fn every_changed_bit_of_the_bios_log_is_detected() {
+    flip_bits("bios", HashAlgorithm::Sha1, 1);
 }
 
 fn script() -> PathBuf {
@@ -351,7 +356,7 @@ fn firmware_booted_now_replays() {
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
     let recording = Recording::read(directory.path());
     let log = recording.check();
-    // What follows from what was booted, and not from which release of OVMF did it.
+    // Derived from the booted files, independent of the OVMF release.
     assert!(
         log.events()
             .iter()

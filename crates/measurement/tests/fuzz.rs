@@ -1,4 +1,4 @@
-//! Bytes of anybody's making: logs and configurations are read or refused, and what is read has one encoding.
+//! Untrusted bytes: logs and configurations are parsed or rejected, and parsed ones have one encoding.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 // Other tests use more of it.
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use common::log::{BANKS, Log, digests, spec_id};
 use linewarden_measurement::configuration::Configuration;
 use linewarden_measurement::diff::Difference;
-use linewarden_measurement::eventlog::{Event, EventLog, EventType, LogFormat, replays};
+use linewarden_measurement::eventlog::{Event, EventLog, EventType, LogFormat, verify_replay};
 use linewarden_measurement::files::{ContentHash, FileEntry, FilePath, LinkTarget, Mode};
 use linewarden_measurement::pcr::{PcrIndex, PcrSelection, PcrValues};
 use linewarden_measurement::{Digest, HashAlgorithm};
@@ -24,14 +24,14 @@ const LOGS: [&[u8]; 4] = [
     include_bytes!("data/uki/log.bin"),
 ];
 
-/// One change: where, as a share of the length; what; how.
+/// One change: the position as a share of the length; the byte; the kind of change.
 fn edits() -> impl Strategy<Value = Vec<(f64, u8, u8)>> {
     vec((0.0..1.0, any::<u8>(), 0u8..6), 0..5)
 }
 
 fn edited(bytes: &[u8], edits: &[(f64, u8, u8)]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
-    for (share, value, how) in edits {
+    for (share, value, operation) in edits {
         // The first entry is short: half of the changes go there.
         let most = if value & 1 == 0 {
             bytes.len()
@@ -39,7 +39,7 @@ fn edited(bytes: &[u8], edits: &[(f64, u8, u8)]) -> Vec<u8> {
             bytes.len().min(80)
         };
         let at = (share * most as f64) as usize;
-        match how {
+        match operation {
             0 => bytes.truncate(at),
             1 => bytes.insert(at, *value),
             2 if at < bytes.len() => drop(bytes.remove(at)),
@@ -51,14 +51,14 @@ fn edited(bytes: &[u8], edits: &[(f64, u8, u8)]) -> Vec<u8> {
     bytes
 }
 
-/// Whether digests of algorithms that are not known were passed over: the first entry lists more than there are banks.
+/// Whether digests of unknown algorithms were skipped: the first entry lists more algorithms than there are banks.
 fn has_unknown_banks(log: &EventLog) -> bool {
     let first = log.events().first().map(Event::data).unwrap_or_default();
     let listed = first.get(24).map(|count| usize::from(*count));
     log.format() == LogFormat::Agile && listed != Some(log.banks().len())
 }
 
-/// A log written anew from what was read of it.
+/// The log written again from its parsed form.
 fn rewritten(log: &EventLog) -> Vec<u8> {
     let mut bytes = Log::empty();
     for (entry, event) in log.events().iter().enumerate() {
@@ -83,14 +83,14 @@ fn all() -> PcrSelection {
     PcrSelection::from_bitmap([0xff; 3])
 }
 
-/// Everything that can be asked of a log.
+/// Calls all functions of a log.
 fn examine(log: &EventLog) {
     for line in log.events().iter().map(Event::describe) {
         assert!(!line.chars().any(char::is_control), "{line:?}");
     }
     for bank in HashAlgorithm::ALL {
         let Ok(replayed) = log.replay(bank) else { continue };
-        match replays(log, &replayed) {
+        match verify_replay(log, &replayed) {
             Ok(held) => assert!(
                 held.events()
                     .iter()
@@ -138,7 +138,7 @@ fn entry() -> impl Strategy<Value = FileEntry> {
     ]
 }
 
-/// Few indices, paths and values, so that two configurations have some in common.
+/// Few indices, paths and values, so that two configurations overlap.
 fn configuration() -> impl Strategy<Value = Configuration> {
     let path = "/[ab]{1,2}(/[ab\u{e9}])?".prop_map(|path| FilePath::new(path).unwrap());
     let pcrs = btree_map(0u32..24, 0u8..2, 0..6);
@@ -180,8 +180,8 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn edited_logs_are_refused_or_all_of_their_bytes_are_entries_and_filling(which in 0..4usize, changes in edits()) {
-        let bytes = edited(LOGS[which], &changes);
+    fn edited_logs_are_refused_or_all_bytes_are_entries_and_padding(log_index in 0..4usize, changes in edits()) {
+        let bytes = edited(LOGS[log_index], &changes);
         if let Ok(log) = EventLog::parse(&bytes) {
             examine(&log);
             if !has_unknown_banks(&log) {
@@ -194,17 +194,17 @@ proptest! {
     }
 
     #[test]
-    fn edited_logs_replay_to_nothing_else(which in 1..4usize, changes in edits()) {
-        let log = EventLog::parse(LOGS[which]).unwrap();
+    fn edited_logs_never_replay_to_other_proven_values(log_index in 1..4usize, changes in edits()) {
+        let log = EventLog::parse(LOGS[log_index]).unwrap();
         let values = log.replay(HashAlgorithm::Sha256).unwrap();
         let proven = |log: &EventLog| {
-            let held = replays(log, &values).ok()?;
+            let held = verify_replay(log, &values).ok()?;
             Some(held.events().iter().map(|event| (event.pcr, event.digest)).collect::<Vec<_>>())
         };
         let before = proven(&log);
         prop_assert!(before.is_some());
-        if let Some(after) = EventLog::parse(&edited(LOGS[which], &changes)).ok().as_ref().and_then(proven) {
-            // Entries of different PCRs may trade places; within a PCR nothing may.
+        if let Some(after) = EventLog::parse(&edited(LOGS[log_index], &changes)).ok().as_ref().and_then(proven) {
+            // Entries of different PCRs may be reordered; those of one PCR may not.
             for index in all().iter() {
                 let of = |events: &[(PcrIndex, Digest)]| -> Vec<Digest> {
                     events.iter().filter(|(pcr, _)| *pcr == index).map(|(_, digest)| *digest).collect()
@@ -229,15 +229,15 @@ proptest! {
     #[test]
     fn any_events_are_examined(events in vec(event(), 0..20)) {
         let mut log = Log::new();
-        for (pcr, kind, data, honest) in &events {
-            let measured: &[u8] = if *honest { data } else { b"something else" };
+        for (pcr, kind, data, digest_matches) in &events {
+            let measured: &[u8] = if *digest_matches { data } else { b"something else" };
             log.agile(*pcr, EventType(*kind), &digests(measured), data);
         }
         if let Ok(log) = EventLog::parse(&log.bytes) {
             examine(&log);
-            // What is measured as it is logged is never unexplained.
-            if events.iter().all(|(.., honest)| *honest) && let Ok(replayed) = log.replay(BANKS[1]) {
-                let held = replays(&log, &replayed).unwrap();
+            // Data measured as logged are never unexplained.
+            if events.iter().all(|(.., digest_matches)| *digest_matches) && let Ok(replayed) = log.replay(BANKS[1]) {
+                let held = verify_replay(&log, &replayed).unwrap();
                 prop_assert_eq!(held.unexplained().next(), None);
             }
         }
@@ -258,7 +258,7 @@ proptest! {
     }
 
     #[test]
-    fn a_difference_is_all_that_differs(old in configuration(), new in configuration()) {
+    fn a_difference_lists_all_differing_entries(old in configuration(), new in configuration()) {
         let difference = Difference::between(&old, &new);
         prop_assert_eq!(difference.is_empty(), old == new);
         prop_assert_eq!(old == new, old.hash() == new.hash());
@@ -270,7 +270,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_differs_from_itself(configuration in configuration()) {
+    fn a_configuration_equals_itself(configuration in configuration()) {
         prop_assert!(Difference::between(&configuration, &configuration).is_empty());
     }
 }

@@ -1,12 +1,12 @@
-//! Writes `src/proto/` from `proto/`: the messages as Rust, and their descriptors, which text format is read
-//! with.
+//! Generates `src/proto/` from `proto/`: the messages as Rust, and the descriptors that the text format
+//! requires.
 
 #[path = "support/messages.rs"]
 mod messages;
 
 use self::messages::Messages;
 
-/// The messages of this crate.
+/// Messages of this crate.
 pub const MESSAGES: Messages = Messages {
     of: env!("CARGO_MANIFEST_DIR"),
     sources: &[

@@ -1,62 +1,62 @@
-//! Who may write: one primary for each role, by election (specification 5, "Client Arbitration").
+//! Client arbitration: one primary controller for each role, elected by election id (specification 5).
 //!
-//! A state machine without input and output. The server feeds it the arbitration messages of its streams and
-//! their ends, sends the notices that come out, and asks it before every write. A takeover has two steps,
-//! because writes of the primary before may still run: after the first nobody of the role may write, and
-//! [`Arbitration::complete`] is called once no write runs any more.
+//! A state machine without input and output. The server passes in the arbitration messages and the ends of its
+//! streams, sends the resulting notices, and checks every write. A takeover has two steps, because writes of the
+//! previous primary may still run: after the first step no controller of the role may write. The server calls
+//! [`Arbitration::complete`] as soon as no earlier write runs.
 //!
-//! An election id of zero never makes a primary; like an id that is not set it is for standing by. What a
-//! role's configuration means is not judged here: it is remembered and repeated.
+//! An election id of zero never makes a primary: like an absent id, the controller stays a backup. The
+//! configuration of a role is not interpreted: it is stored and returned.
 
 use std::collections::BTreeMap;
 
 use prost_types::Any;
 use thiserror::Error;
 
-/// A stream between a controller and this server; the server numbers them and uses no number twice.
+/// Id of a stream between a controller and this server. The server never reuses an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u64);
 
-/// What a controller says of itself with a `MasterArbitrationUpdate`.
+/// Content of a controller's `MasterArbitrationUpdate`.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Candidacy {
-    /// The device it wants to control.
+pub struct ArbitrationRequest {
+    /// Device that the controller requests to control.
     pub device_id: u64,
-    /// The role it plays; empty for the default role.
+    /// Role of the controller; empty for the default role.
     pub role: String,
-    /// The configuration of that role, which becomes the role's if this controller becomes primary.
+    /// Configuration of the role. It takes effect if this controller becomes primary.
     pub config: Option<Any>,
-    /// Its rank, where it has one.
+    /// Election id, if the controller sent one.
     pub election_id: Option<u128>,
 }
 
-/// How a controller stands after a change.
+/// Status of a controller after a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// It is the primary: status OK.
+pub enum ArbitrationStatus {
+    /// This controller is the primary: status OK.
     Primary,
-    /// Another one is: status ALREADY_EXISTS.
+    /// Another controller is the primary: status ALREADY_EXISTS.
     Backup,
-    /// Nobody is: status NOT_FOUND.
-    Leaderless,
+    /// The role has no primary: status NOT_FOUND.
+    NoPrimary,
 }
 
-/// What a controller is to be told.
+/// Arbitration message for a controller.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Notice {
-    /// Whom to tell.
+pub struct ArbitrationNotice {
+    /// Receiver.
     pub stream: StreamId,
     /// The role.
     pub role: String,
-    /// The role's configuration, as the last primary gave it.
+    /// Configuration of the role, as the last primary set it.
     pub config: Option<Any>,
-    /// The highest rank that was ever seen for the role; none before the first primary.
+    /// Highest election id ever received for the role; none before the first primary.
     pub election_id: Option<u128>,
-    /// How it stands.
-    pub standing: Standing,
+    /// Status of the receiver.
+    pub status: ArbitrationStatus,
 }
 
-/// A takeover that waits for the writes that still run.
+/// Takeover that waits for running writes to finish.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "the role has no primary until the takeover is completed"]
 pub struct Takeover {
@@ -64,86 +64,86 @@ pub struct Takeover {
     number: u64,
 }
 
-/// What an accepted [`Candidacy`] changes.
+/// Effects of an accepted [`ArbitrationRequest`].
 #[derive(Debug)]
 pub struct Outcome {
-    /// To be sent now.
-    pub notices: Vec<Notice>,
-    /// To be completed when no write runs any more, if the controller is to be primary.
+    /// Notices to send now.
+    pub notices: Vec<ArbitrationNotice>,
+    /// Takeover to complete when no write runs; set if the controller becomes primary.
     pub takeover: Option<Takeover>,
 }
 
-/// Why a stream has to end.
+/// Reason to end a stream.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum Refusal {
+pub enum ArbitrationError {
     /// NOT_FOUND: no such device.
-    #[error("device {asked} is not here; this is device {here}")]
+    #[error("unknown device {requested}: this server controls device {actual}")]
     NoSuchDevice {
-        /// As asked for.
-        asked: u64,
-        /// The one that is.
-        here: u64,
+        /// Requested value.
+        requested: u64,
+        /// Device of this server.
+        actual: u64,
     },
-    /// FAILED_PRECONDITION: a stream keeps its device.
-    #[error("this stream is device {here}'s; open another one for device {asked}")]
+    /// FAILED_PRECONDITION: the device of a stream cannot change.
+    #[error("device of the stream cannot change from {actual} to {requested}: open another stream")]
     DeviceChanged {
-        /// As asked for.
-        asked: u64,
-        /// The stream's.
-        here: u64,
+        /// Requested value.
+        requested: u64,
+        /// Value of the stream.
+        actual: u64,
     },
-    /// FAILED_PRECONDITION: a stream keeps its role.
-    #[error("this stream has the role \"{here}\"; open another one for \"{asked}\"")]
+    /// FAILED_PRECONDITION: the role of a stream cannot change.
+    #[error("role of the stream cannot change from \"{actual}\" to \"{requested}\": open another stream")]
     RoleChanged {
-        /// As asked for.
-        asked: String,
-        /// The stream's.
-        here: String,
+        /// Requested value.
+        requested: String,
+        /// Value of the stream.
+        actual: String,
     },
-    /// INVALID_ARGUMENT: another controller has this rank.
-    #[error("election id {0} is another live controller's of this role")]
+    /// INVALID_ARGUMENT: another controller uses this election id.
+    #[error("election id {0} is in use by another connected controller of this role")]
     ElectionIdTaken(u128),
     /// RESOURCE_EXHAUSTED.
-    #[error("{0} controllers have this role already")]
+    #[error("too many controllers: {0} are connected with this role")]
     TooManyStreams(usize),
     /// RESOURCE_EXHAUSTED.
-    #[error("{0} roles are known already")]
+    #[error("too many roles: {0} are in use")]
     TooManyRoles(usize),
 }
 
-/// Why a write is not allowed.
+/// Reason to reject a write.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum WriteRefusal {
+pub enum WriteError {
     /// NOT_FOUND: no such device.
-    #[error("device {asked} is not here; this is device {here}")]
+    #[error("unknown device {requested}: this server controls device {actual}")]
     NoSuchDevice {
-        /// As asked for.
-        asked: u64,
-        /// The one that is.
-        here: u64,
+        /// Requested value.
+        requested: u64,
+        /// Device of this server.
+        actual: u64,
     },
     /// NOT_FOUND: no such role.
-    #[error("no controller has ever had the role \"{0}\"")]
+    #[error("unknown role \"{0}\": no controller has requested it")]
     NoSuchRole(String),
-    /// PERMISSION_DENIED: not the primary.
-    #[error("only the primary of role \"{role}\" may do this, and {}", match highest {
-        Some(id) => format!("its election id is {id}"),
-        None => "there is none".to_owned(),
+    /// PERMISSION_DENIED: the controller is not the primary.
+    #[error("not the primary of role \"{role}\": {}", match primary_election_id {
+        Some(id) => format!("the primary has election id {id}"),
+        None => "the role has no primary".to_owned(),
     })]
     NotPrimary {
         /// The role.
         role: String,
-        /// The primary's rank, if there is one.
-        highest: Option<u128>,
+        /// Election id of the primary, if there is one.
+        primary_election_id: Option<u128>,
     },
 }
 
-/// How much of clients' doing is remembered.
+/// Limits on the state kept for clients.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Live streams of one role.
+    /// Maximum number of open streams of one role.
     pub streams_per_role: usize,
-    /// Roles that were ever used: their highest ranks stay until the server starts anew (5, 16.2).
+    /// Maximum number of roles. The highest election id of each stays until the server restarts (5, 16.2).
     pub roles: usize,
 }
 
@@ -164,46 +164,50 @@ struct Client {
 
 #[derive(Debug, Default)]
 struct Role {
-    /// The highest rank ever seen; its holder is the primary, while it lives and keeps it.
-    highest: Option<u128>,
+    /// Highest election id ever received. Its holder is the primary while connected with this id.
+    highest_election_id: Option<u128>,
     config: Option<Any>,
     primary: Option<StreamId>,
-    /// Whether the primary may write already, or which takeover it waits for.
-    awaits: Option<u64>,
+    /// Takeover that the primary waits for; none if the primary may write.
+    pending_takeover: Option<u64>,
 }
 
-/// The election of one device's primaries.
+/// Election of the primaries of one device.
 #[derive(Debug)]
 pub struct Arbitration {
     device_id: u64,
     limits: Limits,
     clients: BTreeMap<StreamId, Client>,
     roles: BTreeMap<String, Role>,
-    takeovers: u64,
+    last_takeover: u64,
 }
 
 impl Arbitration {
-    /// Nobody has come yet.
+    /// Creates the state without controllers.
     pub fn new(device_id: u64, limits: Limits) -> Self {
         Self {
             device_id,
             limits,
             clients: BTreeMap::new(),
             roles: BTreeMap::new(),
-            takeovers: 0,
+            last_takeover: 0,
         }
     }
 
-    /// The device that is controlled here.
+    /// Device of this server.
     pub fn device_id(&self) -> u64 {
         self.device_id
     }
 
-    /// A `MasterArbitrationUpdate` came on a stream. If it is refused nothing has changed; the caller ends
-    /// the stream with the error and calls [`close`](Self::close).
-    pub fn update(&mut self, stream: StreamId, candidacy: Candidacy) -> Result<Outcome, Refusal> {
+    /// Handles a `MasterArbitrationUpdate` received on a stream. An error changes nothing: the caller ends the
+    /// stream with the error and calls [`close`](Self::close).
+    pub fn update(
+        &mut self,
+        stream: StreamId,
+        candidacy: ArbitrationRequest,
+    ) -> Result<Outcome, ArbitrationError> {
         self.check(stream, &candidacy)?;
-        let Candidacy {
+        let ArbitrationRequest {
             role: name,
             config,
             election_id,
@@ -219,28 +223,28 @@ impl Arbitration {
         );
         let rank = election_id.filter(|id| *id > 0);
         if let Some(rank) = rank
-            && role.highest.is_none_or(|highest| rank >= highest)
+            && role.highest_election_id.is_none_or(|highest| rank >= highest)
         {
-            self.takeovers += 1;
+            self.last_takeover += 1;
             *role = Role {
-                highest: Some(rank),
+                highest_election_id: Some(rank),
                 config,
                 primary: Some(stream),
-                awaits: Some(self.takeovers),
+                pending_takeover: Some(self.last_takeover),
             };
             let notices = self.notices(&name, |other| other != stream);
             return Ok(Outcome {
                 notices,
                 takeover: Some(Takeover {
                     role: name,
-                    number: self.takeovers,
+                    number: self.last_takeover,
                 }),
             });
         }
         let stepped_down = role.primary == Some(stream);
         if stepped_down {
             role.primary = None;
-            role.awaits = None;
+            role.pending_takeover = None;
         }
         let notices = self.notices(&name, |other| stepped_down || other == stream);
         Ok(Outcome {
@@ -249,94 +253,100 @@ impl Arbitration {
         })
     }
 
-    /// No write runs any more that began before this takeover: its controller may write from now on, if
-    /// nothing has come in between, and is told so.
-    pub fn complete(&mut self, takeover: Takeover) -> Vec<Notice> {
+    /// Completes a takeover after all earlier writes have finished. The controller may write from now on and
+    /// receives a notice, unless a later takeover has superseded this one.
+    pub fn complete(&mut self, takeover: Takeover) -> Vec<ArbitrationNotice> {
         let Some(role) = self.roles.get_mut(&takeover.role) else {
             return Vec::new();
         };
-        if role.awaits != Some(takeover.number) {
+        if role.pending_takeover != Some(takeover.number) {
             return Vec::new();
         }
-        role.awaits = None;
+        role.pending_takeover = None;
         let primary = role.primary;
         self.notices(&takeover.role, |stream| Some(stream) == primary)
     }
 
-    /// A stream ended, for whatever reason.
-    pub fn close(&mut self, stream: StreamId) -> Vec<Notice> {
+    /// Removes a stream that has ended.
+    pub fn close(&mut self, stream: StreamId) -> Vec<ArbitrationNotice> {
         let Some(client) = self.clients.remove(&stream) else {
             return Vec::new();
         };
         match self.roles.get_mut(&client.role) {
             Some(role) if role.primary == Some(stream) => {
                 role.primary = None;
-                role.awaits = None;
+                role.pending_takeover = None;
                 self.notices(&client.role, |_| true)
             }
             _ => Vec::new(),
         }
     }
 
-    /// Whether a write with these three may be made now (12, "Write RPC"; checked in this order).
-    pub fn may_write(
+    /// Checks whether a write with these parameters is allowed now (12, "Write RPC"; checked in this order).
+    pub fn check_write(
         &self,
         device_id: u64,
         role: &str,
         election_id: Option<u128>,
-    ) -> Result<(), WriteRefusal> {
+    ) -> Result<(), WriteError> {
         if device_id != self.device_id {
-            return Err(WriteRefusal::NoSuchDevice {
-                asked: device_id,
-                here: self.device_id,
+            return Err(WriteError::NoSuchDevice {
+                requested: device_id,
+                actual: self.device_id,
             });
         }
         let known = self.roles.get(role);
         if known.is_none() && !role.is_empty() {
-            return Err(WriteRefusal::NoSuchRole(role.to_owned()));
+            return Err(WriteError::NoSuchRole(role.to_owned()));
         }
-        let primary = known.filter(|role| role.primary.is_some() && role.awaits.is_none());
-        let highest = primary.and_then(|role| role.highest);
+        let primary = known.filter(|role| role.primary.is_some() && role.pending_takeover.is_none());
+        let highest = primary.and_then(|role| role.highest_election_id);
         if highest.is_some() && highest == election_id {
             return Ok(());
         }
-        Err(WriteRefusal::NotPrimary {
+        Err(WriteError::NotPrimary {
             role: role.to_owned(),
-            highest,
+            primary_election_id: highest,
         })
     }
 
-    /// Whether packets and acknowledgements of this stream are taken: it is its role's primary.
+    /// Whether the stream is the primary of its role: only then packets and acknowledgments are accepted.
     pub fn is_primary(&self, stream: StreamId) -> bool {
         self.clients
             .get(&stream)
             .and_then(|client| self.roles.get(&client.role))
-            .is_some_and(|role| role.primary == Some(stream) && role.awaits.is_none())
+            .is_some_and(|role| role.primary == Some(stream) && role.pending_takeover.is_none())
     }
 
-    /// The primaries of all roles, who get packets and notifications.
+    /// Primaries of all roles: the receivers of packets and notifications.
     pub fn primaries(&self) -> impl Iterator<Item = StreamId> {
         self.roles
             .values()
-            .filter(|role| role.awaits.is_none())
+            .filter(|role| role.pending_takeover.is_none())
             .filter_map(|role| role.primary)
     }
 
-    fn check(&self, stream: StreamId, candidacy: &Candidacy) -> Result<(), Refusal> {
+    fn check(&self, stream: StreamId, candidacy: &ArbitrationRequest) -> Result<(), ArbitrationError> {
         let known = self.clients.get(&stream);
-        let (asked, here) = (candidacy.device_id, self.device_id);
-        if asked != here {
+        let (requested, device_id) = (candidacy.device_id, self.device_id);
+        if requested != device_id {
             return Err(match known {
-                None => Refusal::NoSuchDevice { asked, here },
-                Some(_) => Refusal::DeviceChanged { asked, here },
+                None => ArbitrationError::NoSuchDevice {
+                    requested,
+                    actual: device_id,
+                },
+                Some(_) => ArbitrationError::DeviceChanged {
+                    requested,
+                    actual: device_id,
+                },
             });
         }
         if let Some(client) = known
             && client.role != candidacy.role
         {
-            return Err(Refusal::RoleChanged {
-                asked: candidacy.role.clone(),
-                here: client.role.clone(),
+            return Err(ArbitrationError::RoleChanged {
+                requested: candidacy.role.clone(),
+                actual: client.role.clone(),
             });
         }
         let mut others = 0;
@@ -348,38 +358,38 @@ impl Arbitration {
             if let Some(id) = candidacy.election_id
                 && client.election_id == Some(id)
             {
-                return Err(Refusal::ElectionIdTaken(id));
+                return Err(ArbitrationError::ElectionIdTaken(id));
             }
         }
         if others >= self.limits.streams_per_role {
-            return Err(Refusal::TooManyStreams(others));
+            return Err(ArbitrationError::TooManyStreams(others));
         }
         if !self.roles.contains_key(&candidacy.role) && self.roles.len() >= self.limits.roles {
-            return Err(Refusal::TooManyRoles(self.roles.len()));
+            return Err(ArbitrationError::TooManyRoles(self.roles.len()));
         }
         Ok(())
     }
 
-    /// How things stand, for those controllers of a role.
-    fn notices(&self, name: &str, whom: impl Fn(StreamId) -> bool) -> Vec<Notice> {
+    /// Notices with the current status for the selected controllers of a role.
+    fn notices(&self, name: &str, is_recipient: impl Fn(StreamId) -> bool) -> Vec<ArbitrationNotice> {
         let Some(role) = self.roles.get(name) else {
             return Vec::new();
         };
-        let notice = |stream: &StreamId| Notice {
+        let notice = |stream: &StreamId| ArbitrationNotice {
             stream: *stream,
             role: name.to_owned(),
             config: role.config.clone(),
-            election_id: role.highest,
-            standing: match role.primary {
-                Some(primary) if primary == *stream => Standing::Primary,
-                Some(_) => Standing::Backup,
-                None => Standing::Leaderless,
+            election_id: role.highest_election_id,
+            status: match role.primary {
+                Some(primary) if primary == *stream => ArbitrationStatus::Primary,
+                Some(_) => ArbitrationStatus::Backup,
+                None => ArbitrationStatus::NoPrimary,
             },
         };
         let of_role = self.clients.iter().filter(|(_, client)| client.role == name);
         of_role
             .map(|(stream, _)| stream)
-            .filter(|stream| whom(**stream))
+            .filter(|stream| is_recipient(**stream))
             .map(notice)
             .collect()
     }

@@ -1,24 +1,24 @@
-//! P4's integers of any width as P4Runtime writes them (specification 8.4, "Bytestrings").
+//! P4 integers of any width in P4Runtime's encoding (specification 8.4, "Bytestrings").
 //!
-//! A sender uses the shortest big-endian string that holds the value, one byte at least. A receiver takes any
-//! number of leading zeros (of copies of the sign bit, for `int<W>`) and checks only that the value fits W
-//! bits; the empty string is no value.
+//! A sender uses the shortest big-endian string that holds the value, at least one byte. A receiver accepts any
+//! number of leading zeros (copies of the sign bit for `int<W>`) and checks that the value fits in W bits. The
+//! empty string is invalid.
 
 use std::fmt;
 
 use thiserror::Error;
 
-/// Why a byte string is no value of its type. P4Runtime's answer to all of them is OUT_OF_RANGE.
+/// Reason to reject a byte string. The P4Runtime status of all variants is OUT_OF_RANGE.
 ///
-/// (Sections 9.1.1 and 9.1.2 have INVALID_ARGUMENT for "does not conform to Bytestrings", which itself says
-/// OUT_OF_RANGE.)
+/// (Sections 9.1.1 and 9.1.2 require INVALID_ARGUMENT for "does not conform to Bytestrings"; section 8.4 itself
+/// requires OUT_OF_RANGE.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum BytesError {
-    /// No byte at all.
-    #[error("an empty byte string is no value; zero is one byte 0x00")]
+    /// The string is empty.
+    #[error("byte string is empty: encode zero as one byte 0x00")]
     Empty,
-    /// More bits than the type has.
-    #[error("the value needs {needed_bits} bits, the type has {width_bits}")]
+    /// The value is wider than the type.
+    #[error("value does not fit: it needs {needed_bits} bits, the type has {width_bits}")]
     TooWide {
         /// Bits of the shortest representation.
         needed_bits: usize,
@@ -30,7 +30,7 @@ pub enum BytesError {
 /// A value of `bit<W>`, or the two's complement of one of `int<W>`: W bits, big-endian, in the fewest whole
 /// bytes that hold W bits.
 ///
-/// Values of one width order as numbers.
+/// Values of the same width are ordered as numbers.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bits {
     width: u32,
@@ -46,13 +46,13 @@ impl Bits {
         }
     }
 
-    /// All `width` bits set: the highest value of `bit<W>`, or the mask of an exact match.
+    /// Sets all `width` bits: the highest value of `bit<W>`, or the mask of an exact match.
     pub fn ones(width: u32) -> Self {
         Self::prefix(width, width)
     }
 
-    /// The mask of a prefix: the `length` most significant of `width` bits set; a longer prefix than `width`
-    /// is all of them.
+    /// Mask of a prefix: the `length` most significant of `width` bits are set; all bits if `length` exceeds
+    /// `width`.
     pub fn prefix(width: u32, length: u32) -> Self {
         let mut mask = Self::zero(width);
         let unused = (mask.bytes.len() * 8).saturating_sub(width as usize);
@@ -66,12 +66,12 @@ impl Bits {
         mask
     }
 
-    /// `value` in `width` bits, if it fits.
+    /// `value` in `width` bits; `None` if it does not fit.
     pub fn from_u128(width: u32, value: u128) -> Option<Self> {
         Self::parse(width, &value.to_be_bytes()).ok()
     }
 
-    /// What a received string says for a `bit<W>`.
+    /// Parses a received string as a `bit<W>`.
     pub fn parse(width: u32, string: &[u8]) -> Result<Self, BytesError> {
         if string.is_empty() {
             return Err(BytesError::Empty);
@@ -86,7 +86,7 @@ impl Bits {
         Ok(Self::resized(width, string, 0))
     }
 
-    /// What a received string says for an `int<W>`: the W bits of its two's complement.
+    /// Parses a received string as an `int<W>`: the W bits of the two's complement.
     pub fn parse_signed(width: u32, string: &[u8]) -> Result<Self, BytesError> {
         if string.is_empty() {
             return Err(BytesError::Empty);
@@ -103,7 +103,7 @@ impl Bits {
         Ok(value)
     }
 
-    /// W.
+    /// Width W, bits.
     pub fn width(&self) -> u32 {
         self.width
     }
@@ -119,7 +119,7 @@ impl Bits {
         let start = zeros.min(self.bytes.len().saturating_sub(1));
         match self.bytes.get(start..) {
             Some(string) if !string.is_empty() => string,
-            // Only of a width of no bits.
+            // Only for a width of 0 bits.
             _ => &[0],
         }
     }
@@ -151,8 +151,8 @@ impl Bits {
         *self == Self::ones(self.width)
     }
 
-    /// Whether no bit is set that `mask` has not. Both have one width.
-    pub fn within(&self, mask: &Self) -> bool {
+    /// Whether every set bit is also set in `mask`. Both have the same width.
+    pub fn is_subset_of(&self, mask: &Self) -> bool {
         self.width == mask.width
             && self
                 .bytes
@@ -161,7 +161,7 @@ impl Bits {
                 .all(|(value, mask)| value & !mask == 0)
     }
 
-    /// The value, if 64 bits hold it.
+    /// The value; `None` if it needs more than 64 bits.
     pub fn to_u64(&self) -> Option<u64> {
         let canonical = self.canonical();
         let mut bytes = [0; 8];
@@ -170,7 +170,7 @@ impl Bits {
         Some(u64::from_be_bytes(bytes))
     }
 
-    /// The last ⌈`width`/8⌉ bytes of `string`, or `string` behind as many `fill` as are missing.
+    /// The last ⌈`width`/8⌉ bytes of `string`, padded in front with `fill`.
     fn resized(width: u32, string: &[u8], fill: u8) -> Self {
         let length = bytes_for(width);
         let kept = string
@@ -228,10 +228,10 @@ fn unsigned_bits(string: &[u8]) -> usize {
     }
 }
 
-/// Bits of the shortest representation as an `int<W>`, its sign bit among them.
+/// Bits of the shortest representation as an `int<W>`, including the sign bit.
 fn signed_bits(string: &[u8]) -> usize {
     let sign = sign_byte(string);
-    // XOR with the sign leaves the copies of the sign bit zero; one of them stays.
+    // XOR with the sign clears all copies of the sign bit; one copy is counted.
     match string.iter().position(|byte| *byte != sign) {
         None => 1,
         Some(first) => {
@@ -257,8 +257,8 @@ mod tests {
 
     use super::*;
 
-    /// The specification's table of valid encodings: width, signed, string, and whether it is the one to be
-    /// sent.
+    /// Table of valid encodings of the specification: width, signed, string, and whether the encoding is
+    /// canonical.
     const VALID: [(u32, bool, &[u8], bool); 14] = [
         (8, false, b"\x63", true),
         (16, false, b"\x00\x63", false),
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tables_of_the_specification_hold() {
+    fn the_tables_of_the_specification_are_reproduced() {
         for (width, signed, string, canonical) in VALID {
             let value = parse(width, signed, string).unwrap();
             let sent = if signed {
@@ -326,11 +326,19 @@ mod tests {
         assert_eq!(Bits::prefix(32, 20).as_bytes(), [0xff, 0xff, 0xf0, 0x00]);
         assert_eq!(Bits::prefix(9, 0), Bits::zero(9));
         assert_eq!(Bits::prefix(9, 40), Bits::ones(9));
-        assert!(Bits::from_u128(12, 0x230).unwrap().within(&Bits::prefix(12, 8)));
-        assert!(!Bits::from_u128(12, 0x231).unwrap().within(&Bits::prefix(12, 8)));
+        assert!(
+            Bits::from_u128(12, 0x230)
+                .unwrap()
+                .is_subset_of(&Bits::prefix(12, 8))
+        );
+        assert!(
+            !Bits::from_u128(12, 0x231)
+                .unwrap()
+                .is_subset_of(&Bits::prefix(12, 8))
+        );
     }
 
-    /// The value of a string of at most 16 bytes by the definition, as a number.
+    /// Value of a string of at most 16 bytes, computed from the definition.
     fn number(string: &[u8], signed: bool) -> i128 {
         let mut value: i128 = if signed && string[0] >= 0x80 { -1 } else { 0 };
         for byte in string {
@@ -341,7 +349,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn unsigned_values_fit_exactly_where_arithmetic_says(
+        fn unsigned_values_fit_exactly_in_their_range(
             string in prop::collection::vec(any::<u8>(), 1..=12), width in 1_u32..=100,
         ) {
             let value = number(&string, false);
@@ -358,7 +366,7 @@ mod tests {
         }
 
         #[test]
-        fn signed_values_fit_exactly_where_arithmetic_says(
+        fn signed_values_fit_exactly_in_their_range(
             string in prop::collection::vec(any::<u8>(), 1..=12), width in 1_u32..=100,
         ) {
             let value = number(&string, true);

@@ -1,4 +1,4 @@
-//! A controller's end of a connection: one role at one switch, in checked values.
+//! P4Runtime client of a controller: one role at one switch, with checked values.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,12 +9,12 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status, Streaming};
 
-use crate::arbitration::Standing;
+use crate::arbitration::ArbitrationStatus;
 use crate::bytes::Bits;
 use crate::data::Data;
 use crate::digest::DigestList;
 use crate::entity::{Entity, TableEntry, Update};
-use crate::error::{EntityError, causes, is_of_connection};
+use crate::error::{EntityError, causes, is_connection_error};
 use crate::ids::DigestId;
 use crate::p4info::{P4Info, P4InfoError};
 use crate::proto::{google, v1};
@@ -25,152 +25,157 @@ use v1::set_forwarding_pipeline_config_request::Action;
 use v1::stream_message_request::Update as Outgoing;
 use v1::stream_message_response::Update as Incoming;
 
-/// Answers with an error for each update of a large batch do not fit gRPC's usual 8 KiB (appendix,
-/// "Guidelines").
+/// Maximum bytes of response headers. Responses with an error for each update of a large batch exceed gRPC's
+/// default of 8 KiB (appendix, "Guidelines").
 const HEADERS_BYTES_MAX: u32 = 16 << 20;
-/// The largest answer that is taken: a program with its P4Info.
-const ANSWER_BYTES_MAX: usize = 128 << 20;
-/// Messages to the switch that wait to be sent.
+/// Maximum bytes of a response: a program with its P4Info.
+const RESPONSE_BYTES_MAX: usize = 128 << 20;
+/// Capacity of the queue of messages to the switch.
 const OUTBOX_MESSAGES: usize = 1024;
 
-/// Why the switch did not do what it was to.
+/// Failure of a request to the switch.
 #[derive(Debug, Error)]
 pub enum ClientError {
-    /// It cannot be reached.
-    #[error("the switch cannot be reached: {}", causes(.0))]
+    /// The connection could not be established.
+    #[error("connection to the switch failed: {}", causes(.0))]
     Unreachable(#[from] tonic::transport::Error),
-    /// The connection broke, maybe before it was any use: a server with TLS turns clients away that have no certificate.
-    #[error("the connection to the switch broke: {}", causes(.0))]
-    Broken(Box<Status>),
-    /// It refused the whole request.
-    #[error("the switch refused: {}: {}", .0.code(), .0.message())]
-    Refused(#[from] Box<Status>),
-    /// Parts of a batch failed; a result for each, in order.
-    #[error("{}", describe(.0))]
-    Batch(Vec<Result<(), EntityError>>),
-    /// The stream ended.
-    #[error("the switch ended the stream")]
-    Ended,
-    /// It has no program, or none that this client knows: set one, or ask for it.
-    #[error("no program is known: set one or ask the switch for its own")]
+    /// The connection was lost, possibly during the handshake: a TLS server closes connections of clients without a certificate.
+    #[error("connection to the switch was lost: {}", causes(.0))]
+    ConnectionLost(Box<Status>),
+    /// The switch rejected the whole request.
+    #[error("request rejected by the switch: {}: {}", .0.code(), .0.message())]
+    Rejected(#[from] Box<Status>),
+    /// Parts of a batch failed: one result for each part, in order.
+    #[error("{}", describe_failures(.0))]
+    BatchFailed(Vec<Result<(), EntityError>>),
+    /// The switch closed the stream.
+    #[error("stream closed by the switch")]
+    StreamEnded,
+    /// The client has no P4Info: set a pipeline, or request the pipeline of the switch.
+    #[error("no forwarding pipeline: set one, or request the pipeline of the switch")]
     NoProgram,
-    /// Its P4Info contradicts itself.
-    #[error("the switch's own {0}")]
-    Info(#[from] P4InfoError),
-    /// Its answer contradicts its P4Info.
-    #[error("the switch answered what its P4Info does not allow: {0}")]
-    Answer(EntityError),
+    /// The P4Info of the switch is invalid.
+    #[error("invalid P4Info received from the switch: {0}")]
+    InvalidP4Info(#[from] P4InfoError),
+    /// The response contradicts the P4Info.
+    #[error("response of the switch contradicts its P4Info: {0}")]
+    InvalidResponse(EntityError),
 }
 
 impl From<Status> for ClientError {
     fn from(status: Status) -> Self {
         match results_of(&status) {
-            Some(results) => Self::Batch(results),
-            None if is_of_connection(&status) => Self::Broken(Box::new(status)),
-            None => Self::Refused(Box::new(status)),
+            Some(results) => Self::BatchFailed(results),
+            None if is_connection_error(&status) => Self::ConnectionLost(Box::new(status)),
+            None => Self::Rejected(Box::new(status)),
         }
     }
 }
 
-/// Whom this client is to the switch.
+/// Identity of this client at the switch.
 #[derive(Clone, Debug)]
 pub struct Session {
-    /// The switch's number.
+    /// Device id of the switch.
     pub device_id: u64,
-    /// The role; empty for the default role, which may do everything.
+    /// Role; empty for the default role, which has full access.
     pub role: String,
-    /// The rank: the highest of a role's clients becomes primary.
+    /// Election id: the client with the highest id of a role becomes primary.
     pub election_id: u128,
 }
 
-/// What the switch tells.
+/// Message received on the stream from the switch.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Told {
-    /// How this client stands now, and the highest rank the switch has seen.
-    Standing(Standing, Option<u128>),
-    /// A packet, with a value for each field of the program's header.
+pub enum StreamEvent {
+    /// Arbitration status of this client, and the highest election id that the switch has received.
+    Arbitration(ArbitrationStatus, Option<u128>),
+    /// Packet-in, with a value for each metadata field of the program.
     PacketIn {
-        /// The values.
+        /// Metadata values.
         metadata: Vec<Bits>,
-        /// The packet.
+        /// Packet.
         payload: Vec<u8>,
     },
-    /// A digest's messages; [`Client::acknowledge`] them.
+    /// Digest messages to acknowledge with [`Client::acknowledge`].
     Digest(DigestList),
-    /// Entries that nothing has hit for their time to live.
+    /// Entries whose idle timeout has expired.
     IdleTimeout(Vec<TableEntry>),
-    /// A packet or an acknowledgement of this client was not taken.
+    /// The switch rejected a packet or an acknowledgment of this client.
     Error(EntityError),
-    /// Digests or notices that this client did not take in time are lost; in the switch's words.
+    /// Digests or notifications were lost because this client read too slowly; message of the switch.
     Lost(String),
 }
 
-/// The P4Info that both ends mean, once known.
-type Known = Arc<Mutex<Option<Arc<P4Info>>>>;
+/// P4Info of the current pipeline, shared by client and events.
+type SharedP4Info = Arc<Mutex<Option<Arc<P4Info>>>>;
 
-/// A session at a switch. It lasts as long as both this and its [`Events`] do.
+/// Session at a switch. The session lasts while this value and its [`Events`] exist.
 #[derive(Debug)]
 pub struct Client {
     rpc: P4RuntimeClient<Channel>,
     session: Session,
     outbox: mpsc::Sender<v1::StreamMessageRequest>,
-    known: Known,
+    p4info: SharedP4Info,
 }
 
-/// What the switch tells during a session.
+/// Stream messages of the switch during a session.
 #[derive(Debug)]
 pub struct Events {
     incoming: Streaming<v1::StreamMessageResponse>,
-    known: Known,
+    p4info: SharedP4Info,
 }
 
 impl Client {
-    /// Connects, says who it is, and waits until the switch has said how it stands. [`linewarden_tls::endpoint`] makes endpoints
-    /// for TLS.
+    /// Connects, sends the arbitration request and waits for the arbitration status. [`linewarden_tls::endpoint`] creates
+    /// endpoints for TLS.
     pub async fn connect(
         endpoint: Endpoint,
         session: Session,
-    ) -> Result<(Self, Events, Standing), ClientError> {
+    ) -> Result<(Self, Events, ArbitrationStatus), ClientError> {
         let channel = endpoint
             .http2_max_header_list_size(HEADERS_BYTES_MAX)
             .tcp_nodelay(true)
             .connect()
             .await?;
-        let mut rpc = P4RuntimeClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
+        let mut rpc = P4RuntimeClient::new(channel).max_decoding_message_size(RESPONSE_BYTES_MAX);
         let (outbox, outgoing) = mpsc::channel(OUTBOX_MESSAGES);
-        let known = Known::default();
+        let known = SharedP4Info::default();
         let client = Self {
             rpc: rpc.clone(),
             session,
             outbox,
-            known: known.clone(),
+            p4info: known.clone(),
         };
-        client.send(Outgoing::Arbitration(client.candidacy())).await?;
+        client
+            .send(Outgoing::Arbitration(client.arbitration_update()))
+            .await?;
         let incoming = rpc
             .stream_channel(ReceiverStream::new(outgoing))
             .await?
             .into_inner();
-        let mut events = Events { incoming, known };
+        let mut events = Events {
+            incoming,
+            p4info: known,
+        };
         match events.next().await? {
-            Told::Standing(standing, _) => Ok((client, events, standing)),
-            _ => Err(ClientError::Answer(EntityError::invalid(
-                "the stream begins without arbitration",
+            StreamEvent::Arbitration(status, _) => Ok((client, events, status)),
+            _ => Err(ClientError::InvalidResponse(EntityError::invalid(
+                "the first stream message is not an arbitration update",
             ))),
         }
     }
 
-    /// Stands for election with this rank from now on; the events tell what comes of it.
-    pub async fn stand(&mut self, election_id: u128) -> Result<(), ClientError> {
+    /// Sends an arbitration request with a new election id. The result arrives as an event.
+    pub async fn set_election_id(&mut self, election_id: u128) -> Result<(), ClientError> {
         self.session.election_id = election_id;
-        self.send(Outgoing::Arbitration(self.candidacy())).await
+        self.send(Outgoing::Arbitration(self.arbitration_update())).await
     }
 
-    /// The P4Info of the program that was last set or asked for.
+    /// P4Info of the pipeline that was last set or requested.
     pub fn info(&self) -> Option<Arc<P4Info>> {
-        info_of(&self.known)
+        p4info_of(&self.p4info)
     }
 
-    /// The version of P4Runtime that the switch speaks.
+    /// P4Runtime version of the switch.
     pub async fn api_version(&mut self) -> Result<String, ClientError> {
         let request = v1::CapabilitiesRequest {
             device_id: self.session.device_id,
@@ -183,12 +188,12 @@ impl Client {
             .p4runtime_api_version)
     }
 
-    /// Has the switch run a program, with nothing in it.
+    /// Installs a program with empty forwarding state (`VERIFY_AND_COMMIT`).
     pub async fn set_pipeline(&mut self, pipeline: &Pipeline) -> Result<(), ClientError> {
         self.configure(Action::VerifyAndCommit, pipeline).await
     }
 
-    /// Has the switch run a program and keep what was written to the one before.
+    /// Installs a program and keeps the forwarding state (`RECONCILE_AND_COMMIT`).
     pub async fn reconcile_pipeline(&mut self, pipeline: &Pipeline) -> Result<(), ClientError> {
         self.configure(Action::ReconcileAndCommit, pipeline).await
     }
@@ -210,26 +215,26 @@ impl Client {
             ..Default::default()
         };
         self.rpc.set_forwarding_pipeline_config(request).await?;
-        self.know(pipeline.info.clone());
+        self.set_p4info(pipeline.info.clone());
         Ok(())
     }
 
-    /// The switch's program, if it has one; from now on this client means that one too.
+    /// Reads the pipeline of the switch, if there is one, and uses its P4Info from now on.
     pub async fn pipeline(&mut self) -> Result<Option<Pipeline>, ClientError> {
         let request = v1::GetForwardingPipelineConfigRequest {
             device_id: self.session.device_id,
             response_type: 0,
         };
-        let answer = self
+        let response = self
             .rpc
             .get_forwarding_pipeline_config(request)
             .await?
             .into_inner();
-        let Some(config) = answer.config else {
+        let Some(config) = response.config else {
             return Ok(None);
         };
         let info = Arc::new(P4Info::new(config.p4info.unwrap_or_default())?);
-        self.know(info.clone());
+        self.set_p4info(info.clone());
         Ok(Some(Pipeline {
             info,
             device_config: config.p4_device_config.into(),
@@ -237,7 +242,7 @@ impl Client {
         }))
     }
 
-    /// Writes a batch, in its order. [`ClientError::Batch`] says what became of each update.
+    /// Writes a batch in order. [`ClientError::BatchFailed`] carries the result of each update.
     pub async fn write(&mut self, updates: &[Update], atomicity: Atomicity) -> Result<(), ClientError> {
         use v1::write_request::Atomicity as Message;
         let info = self.info().ok_or(ClientError::NoProgram)?;
@@ -262,7 +267,7 @@ impl Client {
         Ok(())
     }
 
-    /// Reads all that answers these requests.
+    /// Reads all entities that match the requests.
     pub async fn read(&mut self, requests: &[Read]) -> Result<Vec<Entity>, ClientError> {
         let info = self.info().ok_or(ClientError::NoProgram)?;
         let translator = Translator::new(&info);
@@ -274,17 +279,21 @@ impl Client {
                 .map(|request| translator.encode_read(request))
                 .collect(),
         };
-        let mut answer = self.rpc.read(request).await?.into_inner();
+        let mut responses = self.rpc.read(request).await?.into_inner();
         let mut entities = Vec::new();
-        while let Some(response) = answer.message().await? {
+        while let Some(response) = responses.message().await? {
             for entity in &response.entities {
-                entities.push(translator.decode_entity(entity).map_err(ClientError::Answer)?);
+                entities.push(
+                    translator
+                        .decode_entity(entity)
+                        .map_err(ClientError::InvalidResponse)?,
+                );
             }
         }
         Ok(entities)
     }
 
-    /// Sends a packet out of the switch, with a value for each field of the program's header.
+    /// Sends a packet-out, with a value for each metadata field of the program.
     pub async fn packet_out(&mut self, metadata: &[Bits], payload: Vec<u8>) -> Result<(), ClientError> {
         let info = self.info().ok_or(ClientError::NoProgram)?;
         let metadata = Translator::new(&info).encode_packet_out(metadata);
@@ -292,7 +301,7 @@ impl Client {
             .await
     }
 
-    /// Says that a list of digests was acted on: the switch may send its messages again.
+    /// Acknowledges a digest list: the switch may send the same messages again.
     pub async fn acknowledge(&mut self, digest: DigestId, list_id: u64) -> Result<(), ClientError> {
         self.send(Outgoing::DigestAck(v1::DigestListAck {
             digest_id: digest.0,
@@ -305,10 +314,13 @@ impl Client {
         let message = v1::StreamMessageRequest {
             update: Some(message),
         };
-        self.outbox.send(message).await.map_err(|_| ClientError::Ended)
+        self.outbox
+            .send(message)
+            .await
+            .map_err(|_| ClientError::StreamEnded)
     }
 
-    fn candidacy(&self) -> v1::MasterArbitrationUpdate {
+    fn arbitration_update(&self) -> v1::MasterArbitrationUpdate {
         let role = v1::Role {
             name: self.session.role.clone(),
             ..Default::default()
@@ -321,66 +333,66 @@ impl Client {
         }
     }
 
-    fn know(&self, info: Arc<P4Info>) {
-        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(info);
+    fn set_p4info(&self, info: Arc<P4Info>) {
+        *self.p4info.lock().unwrap_or_else(PoisonError::into_inner) = Some(info);
     }
 }
 
 impl Events {
-    /// The next event. After an error there are no more.
-    pub async fn next(&mut self) -> Result<Told, ClientError> {
+    /// Waits for the next event. No event follows an error.
+    pub async fn next(&mut self) -> Result<StreamEvent, ClientError> {
         loop {
-            let message = self.incoming.message().await?.ok_or(ClientError::Ended)?;
-            if let Some(told) = message
+            let message = self.incoming.message().await?.ok_or(ClientError::StreamEnded)?;
+            if let Some(event) = message
                 .update
-                .map(|update| self.told(update))
+                .map(|update| self.stream_event(update))
                 .transpose()?
                 .flatten()
             {
-                return Ok(told);
+                return Ok(event);
             }
         }
     }
 
-    /// What a message tells; nothing if it is of an architecture's own kind, or of a program that is not
-    /// known.
-    fn told(&self, message: Incoming) -> Result<Option<Told>, ClientError> {
-        let info = info_of(&self.known);
+    /// Converts a stream message; `None` for architecture-specific messages and messages of an unknown
+    /// program.
+    fn stream_event(&self, message: Incoming) -> Result<Option<StreamEvent>, ClientError> {
+        let info = p4info_of(&self.p4info);
         Ok(match (message, info) {
             (Incoming::Arbitration(update), _) => {
-                let standing = match update.status.map(|status| Code::from_i32(status.code)) {
-                    None | Some(Code::Ok) => Standing::Primary,
-                    Some(Code::AlreadyExists) => Standing::Backup,
-                    Some(_) => Standing::Leaderless,
+                let own_status = match update.status.map(|status| Code::from_i32(status.code)) {
+                    None | Some(Code::Ok) => ArbitrationStatus::Primary,
+                    Some(Code::AlreadyExists) => ArbitrationStatus::Backup,
+                    Some(_) => ArbitrationStatus::NoPrimary,
                 };
-                Some(Told::Standing(
-                    standing,
+                Some(StreamEvent::Arbitration(
+                    own_status,
                     update
                         .election_id
                         .map(|id| u128::from(id.high) << 64 | u128::from(id.low)),
                 ))
             }
-            // About no message of this client's.
+            // Does not refer to a message of this client.
             (Incoming::Error(error), _)
                 if error.canonical_code == i32::from(Code::ResourceExhausted) && error.details.is_none() =>
             {
-                Some(Told::Lost(error.message))
+                Some(StreamEvent::Lost(error.message))
             }
-            (Incoming::Error(error), _) => Some(Told::Error(EntityError::new(
+            (Incoming::Error(error), _) => Some(StreamEvent::Error(EntityError::new(
                 Code::from_i32(error.canonical_code),
                 error.message,
             ))),
             (Incoming::Packet(packet), Some(info)) => {
                 let metadata = Translator::new(&info)
                     .decode_packet_in(&packet.metadata)
-                    .map_err(ClientError::Answer)?;
-                Some(Told::PacketIn {
+                    .map_err(ClientError::InvalidResponse)?;
+                Some(StreamEvent::PacketIn {
                     metadata,
                     payload: packet.payload,
                 })
             }
-            (Incoming::Digest(list), Some(info)) => Some(Told::Digest(
-                decode_list(&info, &list).map_err(ClientError::Answer)?,
+            (Incoming::Digest(list), Some(info)) => Some(StreamEvent::Digest(
+                decode_list(&info, &list).map_err(ClientError::InvalidResponse)?,
             )),
             (Incoming::IdleTimeoutNotification(notification), Some(info)) => {
                 let translator = Translator::new(&info);
@@ -388,8 +400,10 @@ impl Events {
                     .table_entry
                     .iter()
                     .map(|entry| translator.decode_idle_entry(entry));
-                Some(Told::IdleTimeout(
-                    entries.collect::<Result<_, _>>().map_err(ClientError::Answer)?,
+                Some(StreamEvent::IdleTimeout(
+                    entries
+                        .collect::<Result<_, _>>()
+                        .map_err(ClientError::InvalidResponse)?,
                 ))
             }
             (Incoming::Other(_), _) | (_, None) => None,
@@ -402,7 +416,7 @@ fn decode_list(info: &P4Info, list: &v1::DigestList) -> Result<DigestList, Entit
     let digest = info
         .digests()
         .get(id)
-        .ok_or_else(|| EntityError::invalid(format!("there is no digest {id}")))?;
+        .ok_or_else(|| EntityError::invalid(format!("unknown digest {id}")))?;
     let data = list
         .data
         .iter()
@@ -415,7 +429,7 @@ fn decode_list(info: &P4Info, list: &v1::DigestList) -> Result<DigestList, Entit
     })
 }
 
-fn info_of(known: &Known) -> Option<Arc<P4Info>> {
+fn p4info_of(known: &SharedP4Info) -> Option<Arc<P4Info>> {
     known.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
@@ -426,7 +440,7 @@ fn uint128(id: u128) -> v1::Uint128 {
     }
 }
 
-/// The results that a status carries in its details, if it carries any.
+/// Results in the details of a status, if there are any.
 fn results_of(status: &Status) -> Option<Vec<Result<(), EntityError>>> {
     let details = google::rpc::Status::decode(status.details()).ok()?.details;
     if details.is_empty() {
@@ -444,7 +458,7 @@ fn results_of(status: &Status) -> Option<Vec<Result<(), EntityError>>> {
     details.iter().map(result).collect()
 }
 
-fn describe(results: &[Result<(), EntityError>]) -> String {
+fn describe_failures(results: &[Result<(), EntityError>]) -> String {
     let failed = || {
         results
             .iter()
@@ -453,7 +467,7 @@ fn describe(results: &[Result<(), EntityError>]) -> String {
     };
     let first = failed()
         .next()
-        .map(|(place, error)| format!("; number {place}: {:?}: {error}", error.code));
+        .map(|(place, error)| format!("; update {place}: {:?}: {error}", error.code));
     format!(
         "{} of {} failed{}",
         failed().count(),

@@ -1,4 +1,4 @@
-//! Values of P4's types, as registers hold and digests carry them (specification 8.5).
+//! Values of P4 types in registers and digests (specification 8.5).
 
 use crate::bytes::Bits;
 use crate::error::EntityError;
@@ -6,21 +6,21 @@ use crate::p4info::{HeaderType, Type};
 use crate::proto::v1;
 use v1::p4_data::Data as Wire;
 
-/// A value; what it is a value of is in P4Info.
+/// Value of a P4 type; the P4Info has the type.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs, reason = "the names are P4's")]
 pub enum Data {
     Bits(Bits),
-    /// The two's complement.
+    /// Two's complement.
     Signed(Bits),
-    /// As wide as it is at the moment; no bits at all is a value too.
+    /// Value of the current width; zero bits are allowed.
     Varbit(Bits),
     Bool(bool),
     Tuple(Vec<Data>),
     Struct(Vec<Data>),
-    /// Fields in order; absent for a header that is not valid.
+    /// Fields in order; `None` for an invalid header.
     Header(Option<Vec<Data>>),
-    /// The valid member, by its place, and its fields; absent where none is valid.
+    /// Index of the valid member and its fields; `None` if no member is valid.
     Union(Option<(usize, Vec<Data>)>),
     Stack(Vec<Option<Vec<Data>>>),
     UnionStack(Vec<Option<(usize, Vec<Data>)>>),
@@ -34,12 +34,12 @@ type UnionData = Option<(usize, Vec<Data>)>;
 type UnionMembers = [(String, std::sync::Arc<HeaderType>)];
 
 impl Data {
-    /// What a message says, if it is of this type.
+    /// Decodes a message of this type.
     pub fn decode(of: &Type, message: &v1::P4Data) -> Result<Self, EntityError> {
         let data = message
             .data
             .as_ref()
-            .ok_or_else(|| EntityError::invalid("no value is given"))?;
+            .ok_or_else(|| EntityError::invalid("value is missing"))?;
         match (of, data) {
             (Type::Bits(width), Wire::Bitstring(string)) => Ok(Self::Bits(Bits::parse(*width, string)?)),
             (Type::Signed(width), Wire::Bitstring(string)) => {
@@ -60,7 +60,7 @@ impl Data {
                 Ok(Self::Union(decode_union(members, union)?))
             }
             (Type::Stack(of, size), Wire::HeaderStack(stack)) => {
-                count(stack.entries.len(), *size as usize, "headers")?;
+                check_count(stack.entries.len(), *size as usize, "headers")?;
                 Ok(Self::Stack(
                     stack
                         .entries
@@ -70,27 +70,27 @@ impl Data {
                 ))
             }
             (Type::UnionStack(members, size), Wire::HeaderUnionStack(stack)) => {
-                count(stack.entries.len(), *size as usize, "header unions")?;
+                check_count(stack.entries.len(), *size as usize, "header unions")?;
                 let entries = stack.entries.iter().map(|union| decode_union(members, union));
                 Ok(Self::UnionStack(entries.collect::<Result<_, _>>()?))
             }
-            (Type::Enum(members), Wire::Enum(name)) => Ok(Self::Enum(known(members, name)?)),
-            (Type::Error(members), Wire::Error(name)) => Ok(Self::Error(known(members, name)?)),
+            (Type::Enum(members), Wire::Enum(name)) => Ok(Self::Enum(require_member_name(members, name)?)),
+            (Type::Error(members), Wire::Error(name)) => Ok(Self::Error(require_member_name(members, name)?)),
             (Type::SerializableEnum(width), Wire::EnumValue(string)) => {
                 Ok(Self::EnumValue(Bits::parse(*width, string)?))
             }
             (Type::Text, _) => Err(EntityError::unimplemented(
-                "values that are written as names (sdn_string) are not translated here",
+                "translated types of kind sdn_string are not supported",
             )),
             (of, data) => Err(EntityError::invalid(format!(
-                "a value of {} is needed, not {}",
+                "value has the wrong type: expected {}, found {}",
                 type_name(of),
                 wire_name(data)
             ))),
         }
     }
 
-    /// The canonical message. A union's member is named by its type; without the type the name stays empty.
+    /// Encodes the value as its canonical message. The name of a union member comes from the type.
     pub fn encode(&self, of: &Type) -> v1::P4Data {
         let data = match self {
             Self::Bits(bits) => Wire::Bitstring(bits.canonical().to_vec()),
@@ -137,7 +137,7 @@ impl Data {
 }
 
 fn decode_members(types: &[&Type], members: &[v1::P4Data]) -> Result<Vec<Data>, EntityError> {
-    count(members.len(), types.len(), "members")?;
+    check_count(members.len(), types.len(), "members")?;
     let pairs = types.iter().zip(members).enumerate();
     let decoded = pairs.map(|(place, (of, member))| {
         Data::decode(of, member).map_err(|error| error.at(format!("member {place}")))
@@ -147,10 +147,10 @@ fn decode_members(types: &[&Type], members: &[v1::P4Data]) -> Result<Vec<Data>, 
 
 fn decode_header(of: &HeaderType, header: &v1::P4Header) -> Result<HeaderData, EntityError> {
     if !header.is_valid {
-        count(header.bitstrings.len(), 0, "fields of a header that is not valid")?;
+        check_count(header.bitstrings.len(), 0, "fields of an invalid header")?;
         return Ok(None);
     }
-    count(header.bitstrings.len(), of.fields.len(), "fields")?;
+    check_count(header.bitstrings.len(), of.fields.len(), "fields")?;
     let fields = of
         .fields
         .iter()
@@ -158,11 +158,11 @@ fn decode_header(of: &HeaderType, header: &v1::P4Header) -> Result<HeaderData, E
         .map(|((name, of), string)| {
             let field = match of {
                 Type::Signed(width) => Bits::parse_signed(*width, string).map(Data::Signed),
-                // P4Runtime gives a header's varbit no width of its own: as many bits as its whole bytes
-                // have.
+                // P4Runtime encodes no width for a varbit of a header: its width is that of the
+                // whole bytes.
                 Type::Varbit(most) => varbit(*most, string).map(Data::Varbit),
                 Type::Bits(width) => Bits::parse(*width, string).map(Data::Bits),
-                _ => return Err(EntityError::invalid("a header has only numbers").at(name)),
+                _ => return Err(EntityError::invalid("header field is not a number").at(name)),
             };
             field.map_err(|error| EntityError::from(error).at(name))
         });
@@ -174,7 +174,7 @@ fn decode_union(members: &UnionMembers, union: &v1::P4HeaderUnion) -> Result<Uni
         return match union.valid_header {
             None => Ok(None),
             Some(_) => Err(EntityError::invalid(
-                "a header union has a valid header without a name",
+                "valid header of the header union has no name",
             )),
         };
     }
@@ -184,7 +184,10 @@ fn decode_union(members: &UnionMembers, union: &v1::P4HeaderUnion) -> Result<Uni
     let (place, of) = place
         .and_then(|place| members.get(place).map(|(_, of)| (place, of)))
         .ok_or_else(|| {
-            EntityError::invalid(format!("the header union has no \"{}\"", union.valid_header_name))
+            EntityError::invalid(format!(
+                "header union has no member \"{}\"",
+                union.valid_header_name
+            ))
         })?;
     let header = union
         .valid_header
@@ -193,7 +196,7 @@ fn decode_union(members: &UnionMembers, union: &v1::P4HeaderUnion) -> Result<Uni
         .transpose()?
         .flatten();
     let fields =
-        header.ok_or_else(|| EntityError::invalid("the header union's valid header is not valid"))?;
+        header.ok_or_else(|| EntityError::invalid("selected header of the header union is invalid"))?;
     Ok(Some((place, fields)))
 }
 
@@ -203,7 +206,7 @@ fn decode_varbit(most: u32, message: &v1::P4Varbit) -> Result<Bits, EntityError>
         .filter(|width| *width <= most)
         .ok_or_else(|| {
             EntityError::out_of_range(format!(
-                "a width of {} bits; up to {most} are allowed",
+                "width of {} bits is out of range: the maximum is {most}",
                 message.bitwidth
             ))
         })?;
@@ -228,19 +231,22 @@ fn varbit(most: u32, string: &[u8]) -> Result<Bits, crate::bytes::BytesError> {
     Bits::parse(width.min(most), string)
 }
 
-fn known(members: &[String], name: &str) -> Result<String, EntityError> {
+fn require_member_name(members: &[String], name: &str) -> Result<String, EntityError> {
     let found = members.iter().find(|member| *member == name);
-    found
-        .cloned()
-        .ok_or_else(|| EntityError::invalid(format!("\"{name}\" is none of {}", members.join(", "))))
+    found.cloned().ok_or_else(|| {
+        EntityError::invalid(format!(
+            "unknown member \"{name}\": expected one of {}",
+            members.join(", ")
+        ))
+    })
 }
 
-fn count(given: usize, needed: usize, what: &str) -> Result<(), EntityError> {
+fn check_count(given: usize, needed: usize, items: &str) -> Result<(), EntityError> {
     if given == needed {
         Ok(())
     } else {
         Err(EntityError::invalid(format!(
-            "{given} {what} are given, {needed} are needed"
+            "wrong number of {items}: expected {needed}, found {given}"
         )))
     }
 }

@@ -1,6 +1,6 @@
-//! Digests: messages gathered into lists, each sent once until it is acknowledged (specification 9.7).
+//! Digests: messages are buffered into lists. A message is sent once until it is acknowledged (specification 9.7).
 //!
-//! Without input, output and clock: time is an argument, in nanoseconds from any origin.
+//! A state machine without input, output and clock: time is an argument, in nanoseconds from any origin.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,116 +8,120 @@ use crate::data::Data;
 use crate::entity::DigestConfig;
 use crate::ids::DigestId;
 
-/// Messages in one list, where the controller sets no limit.
+/// Maximum number of messages in a list if the controller sets no limit.
 const LIST_MESSAGES_MAX: usize = 4096;
-/// Messages of one digest that were sent and are not acknowledged; beyond, the oldest list counts as
+/// Maximum number of unacknowledged messages of one digest. Beyond this limit the oldest list is treated as
 /// acknowledged.
 const UNACKNOWLEDGED_MAX: usize = 65_536;
 
-/// A list to be sent.
+/// Digest list to send.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DigestList {
     /// The digest.
     pub id: DigestId,
-    /// What it is acknowledged by.
+    /// Id for the acknowledgment.
     pub list_id: u64,
-    /// Its messages, each once, oldest first.
+    /// Messages without duplicates, oldest first.
     pub data: Vec<Data>,
 }
 
 #[derive(Debug)]
-struct Gathering {
+struct DigestBuffer {
     config: DigestConfig,
     waiting: Vec<Data>,
     since_ns: u64,
-    /// Lists that are not acknowledged, by when they count as such, as it was set when they were sent, and number.
+    /// Unacknowledged lists by acknowledgment deadline (set when the list was sent) and list id.
     sent: BTreeMap<(u64, u64), Vec<Data>>,
-    /// All messages of `waiting` and `sent`.
-    known: BTreeSet<Data>,
+    /// All messages in `waiting` and `sent`.
+    cached: BTreeSet<Data>,
 }
 
-/// All digests of a switch.
+/// State of all digests of a switch.
 #[derive(Debug, Default)]
 pub struct Digests {
-    enabled: BTreeMap<DigestId, Gathering>,
-    lists: u64,
+    enabled: BTreeMap<DigestId, DigestBuffer>,
+    last_list_id: u64,
 }
 
 impl Digests {
-    /// Nothing is enabled.
+    /// Creates the state with all digests disabled.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Enables a digest, changes how it is gathered, or disables it; then what was gathered is forgotten.
+    /// Enables, reconfigures or disables a digest. Disabling discards all buffered messages.
     pub fn configure(&mut self, id: DigestId, config: Option<DigestConfig>) {
         let Some(config) = config else {
             self.enabled.remove(&id);
             return;
         };
-        let new = Gathering {
+        let new = DigestBuffer {
             config,
             waiting: Vec::new(),
             since_ns: 0,
             sent: BTreeMap::new(),
-            known: BTreeSet::new(),
+            cached: BTreeSet::new(),
         };
         self.enabled.entry(id).or_insert(new).config = config;
     }
 
-    /// Forgets all digests; another program runs. Numbers of lists go on.
+    /// Discards all digests because another program runs. List ids continue.
     pub fn clear(&mut self) {
         self.enabled.clear();
     }
 
-    /// A message came; the list that it completes.
+    /// Adds a message. Returns the list that the message completes.
     pub fn push(&mut self, now_ns: u64, id: DigestId, message: Data) -> Option<DigestList> {
-        let gathering = self.enabled.get_mut(&id)?;
-        gathering.expire(now_ns);
-        if !gathering.known.insert(message.clone()) {
+        let digest_list = self.enabled.get_mut(&id)?;
+        digest_list.expire(now_ns);
+        if !digest_list.cached.insert(message.clone()) {
             return None;
         }
-        if gathering.waiting.is_empty() {
-            gathering.since_ns = now_ns;
+        if digest_list.waiting.is_empty() {
+            digest_list.since_ns = now_ns;
         }
-        gathering.waiting.push(message);
-        let limit = match gathering.config.max_list_size as usize {
+        digest_list.waiting.push(message);
+        let limit = match digest_list.config.max_list_size as usize {
             0 => LIST_MESSAGES_MAX,
             limit => limit.min(LIST_MESSAGES_MAX),
         };
-        let full = gathering.waiting.len() >= limit || gathering.config.max_timeout_ns == 0;
-        full.then(|| gathering.list(now_ns, id, &mut self.lists))
+        let full = digest_list.waiting.len() >= limit || digest_list.config.max_timeout_ns == 0;
+        full.then(|| digest_list.list(now_ns, id, &mut self.last_list_id))
     }
 
-    /// Time has passed; the lists that have waited long enough.
+    /// Returns the lists whose timeout has expired.
     pub fn due(&mut self, now_ns: u64) -> Vec<DigestList> {
-        let lists = &mut self.lists;
+        let lists = &mut self.last_list_id;
         let due = self
             .enabled
             .iter_mut()
-            .filter(|(_, gathering)| gathering.due_ns().is_some_and(|due| due <= now_ns));
-        due.map(|(id, gathering)| gathering.list(now_ns, *id, lists))
+            .filter(|(_, digest_list)| digest_list.due_ns().is_some_and(|due| due <= now_ns));
+        due.map(|(id, digest_list)| digest_list.list(now_ns, *id, lists))
             .collect()
     }
 
-    /// When [`due`](Self::due) has something next.
+    /// Time at which [`due`](Self::due) next returns a list.
     pub fn next_due_ns(&self) -> Option<u64> {
-        self.enabled.values().filter_map(Gathering::due_ns).min()
+        self.enabled.values().filter_map(DigestBuffer::due_ns).min()
     }
 
-    /// The controller has acted on a list, or could not be told: its messages may be sent again.
+    /// Removes a list that was acknowledged or could not be delivered: its messages may be sent again.
     pub fn acknowledge(&mut self, id: DigestId, list_id: u64) {
-        let Some(gathering) = self.enabled.get_mut(&id) else {
+        let Some(digest_list) = self.enabled.get_mut(&id) else {
             return;
         };
-        let key = gathering.sent.keys().find(|(_, sent)| *sent == list_id).copied();
-        if let Some(messages) = key.and_then(|key| gathering.sent.remove(&key)) {
-            gathering.forget(messages);
+        let key = digest_list
+            .sent
+            .keys()
+            .find(|(_, sent)| *sent == list_id)
+            .copied();
+        if let Some(messages) = key.and_then(|key| digest_list.sent.remove(&key)) {
+            digest_list.remove_from_cache(messages);
         }
     }
 }
 
-impl Gathering {
+impl DigestBuffer {
     fn due_ns(&self) -> Option<u64> {
         (!self.waiting.is_empty()).then(|| self.since_ns.saturating_add(self.config.max_timeout_ns))
     }
@@ -128,10 +132,10 @@ impl Gathering {
         let until_ns = now_ns.saturating_add(self.config.ack_timeout_ns);
         self.sent.insert((until_ns, *lists), data.clone());
         self.expire(now_ns);
-        while self.known.len() > UNACKNOWLEDGED_MAX
+        while self.cached.len() > UNACKNOWLEDGED_MAX
             && let Some((_, oldest)) = self.sent.pop_first()
         {
-            self.forget(oldest);
+            self.remove_from_cache(oldest);
         }
         DigestList {
             id,
@@ -145,13 +149,13 @@ impl Gathering {
             && oldest.key().0 <= now_ns
         {
             let messages = oldest.remove();
-            self.forget(messages);
+            self.remove_from_cache(messages);
         }
     }
 
-    fn forget(&mut self, messages: Vec<Data>) {
+    fn remove_from_cache(&mut self, messages: Vec<Data>) {
         for message in messages {
-            self.known.remove(&message);
+            self.cached.remove(&message);
         }
     }
 }

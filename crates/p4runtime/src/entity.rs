@@ -1,31 +1,31 @@
-//! What P4Runtime reads and writes, as values that were checked against P4Info: no protobuf, no unknown ids,
-//! every number in its width.
+//! P4Runtime entities as values checked against P4Info: no protobuf, no unknown ids, every number in its
+//! width.
 //!
-//! Each of them was or can be made by [`translate`](crate::translate). What only a target knows is not
-//! checked here: whether an entity exists, whether there is room, which action executes which direct
+//! [`translate`](crate::translate) converts them from and to messages. Checks that only a target can make are
+//! not made here: whether an entity exists, whether capacity is left, and which action executes which direct
 //! resource.
 
 use crate::bytes::Bits;
 use crate::data::Data;
 use crate::ids::*;
 
-/// What one field of a key takes. "Any value" has one form for each kind: a prefix of no bits of zero, a mask
-/// of zero, the whole range, no optional value.
+/// Match of one key field. "Don't care" has one form for each kind: prefix length zero, mask zero, the whole
+/// range, no optional value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[allow(missing_docs, reason = "the variants say it")]
+#[allow(missing_docs, reason = "the variant names are self-explanatory")]
 pub enum FieldMatch {
     Exact(Bits),
-    /// The bits behind the prefix are zero.
+    /// Bits after the prefix are zero.
     Lpm {
         value: Bits,
         prefix_bits: u32,
     },
-    /// The bits that the mask leaves out are zero.
+    /// Bits outside the mask are zero.
     Ternary {
         value: Bits,
         mask: Bits,
     },
-    /// Both ends included, in order.
+    /// Both bounds are inclusive, and `low` does not exceed `high`.
     Range {
         low: Bits,
         high: Bits,
@@ -34,7 +34,7 @@ pub enum FieldMatch {
 }
 
 impl FieldMatch {
-    /// Whether it takes every value; P4Runtime leaves such a field out of its messages.
+    /// Whether every value matches ("don't care"). P4Runtime omits such fields from messages.
     pub fn is_any(&self) -> bool {
         match self {
             Self::Exact(_) => false,
@@ -46,108 +46,108 @@ impl FieldMatch {
     }
 }
 
-/// What identifies an entry (9.1).
+/// Identity of a table entry (9.1).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryKey {
     /// The table.
     pub table: TableId,
-    /// One for each of the table's fields, in P4Info's order.
+    /// One match for each field of the table, in the order of the P4Info.
     pub fields: Vec<FieldMatch>,
-    /// Higher wins; zero exactly where the table's entries have none.
+    /// Priority: the highest wins. Zero if and only if the table has no priorities.
     pub priority: i32,
 }
 
-/// An action with its arguments.
+/// Action with its arguments.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Action {
-    /// Which.
+    /// Id.
     pub id: ActionId,
-    /// One for each parameter, in P4Info's order.
+    /// One argument for each parameter, in the order of the P4Info.
     pub params: Vec<Bits>,
 }
 
-/// A port, by the controller's number for it.
+/// Port, in the controller's numbering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Port {
-    /// The number.
+    /// Port number.
     pub number: u32,
-    /// Whether the client wrote it in the field that P4Runtime 1.4 deprecated, and gets it back there. It has
-    /// no other meaning.
+    /// Whether the client used the field that P4Runtime 1.4 deprecated. Reads return the port in the same
+    /// field.
     pub deprecated_field: bool,
 }
 
-/// One of the actions of a one-shot entry.
+/// Action of a one-shot entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WeightedAction {
     /// The action.
     pub action: Action,
-    /// Its share, from 1; 0 where the selector weighs by itself.
+    /// Weight, at least 1; 0 if the selector disallows weights.
     pub weight: u32,
-    /// It is selected only while this port is up.
-    pub watch: Option<Port>,
+    /// Port to watch: the member is selected only while this port is up.
+    pub watch_port: Option<Port>,
 }
 
-/// How a one-shot entry selects.
+/// Selection mode of a one-shot entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SelectionMode {
-    /// As its selector does.
+    /// Default of the selector.
     #[default]
-    OfSelector,
+    SelectorDefault,
     /// By hash.
     Hash,
     /// At random.
     Random,
 }
 
-/// How a one-shot entry's size is counted.
+/// Size semantics of a one-shot entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SizeMode {
-    /// As its selector's.
+    /// Default of the selector.
     #[default]
-    OfSelector,
-    /// By weights.
+    SelectorDefault,
+    /// Sum of weights.
     SumOfWeights,
-    /// By members.
+    /// Number of members.
     SumOfMembers,
 }
 
-/// An entry, a group and its members in one (9.2.3); they are read as they were written.
+/// Action set of a one-shot entry (9.2.3). Reads return the set as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ActionSet {
-    /// Carried out before the one that is selected.
+    /// Action that runs before the selected action.
     pub group_action: Option<Action>,
-    /// Among which one is selected for each packet.
+    /// Actions; one of them is selected for each packet.
     pub actions: Vec<WeightedAction>,
-    /// How.
+    /// Selection mode.
     pub mode: SelectionMode,
-    /// What counts against the selector's size.
+    /// Size semantics.
     pub size: SizeMode,
 }
 
-/// What an entry leads to.
+/// Action specification of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EntryAction {
-    /// An action; of direct tables.
+    /// Action, in direct tables.
     Action(Action),
-    /// A member of the table's action profile.
+    /// Member of the table's action profile.
     Member(MemberId),
-    /// A group of the table's action selector.
+    /// Group of the table's action selector.
     Group(GroupId),
-    /// A group of the table's action selector that is this entry's own.
+    /// One-shot action set of this entry.
     OneShot(ActionSet),
 }
 
-/// What a counter has counted.
+/// Counter values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
+#[allow(missing_docs, reason = "the field names are self-explanatory")]
 pub struct CounterData {
     pub bytes: u64,
     pub packets: u64,
 }
 
-/// Rates in bytes or packets a second, bursts in bytes or packets, as the meter counts (RFC 2697, RFC 2698).
+/// Rates in bytes/s or packets/s and bursts in bytes or packets, depending on the meter unit (RFC 2697, RFC 2698).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names are those of the RFCs")]
+#[allow(missing_docs, reason = "the RFCs define the names")]
 pub struct MeterConfig {
     pub committed_rate: u64,
     pub committed_burst: u64,
@@ -156,50 +156,50 @@ pub struct MeterConfig {
     pub excess_burst: u64,
 }
 
-/// What a meter has marked.
+/// Counters of the packets that a meter has marked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
+#[allow(missing_docs, reason = "the field names are self-explanatory")]
 pub struct MeterCounters {
     pub green: CounterData,
     pub yellow: CounterData,
     pub red: CounterData,
 }
 
-/// An entry's direct resources (9.1.7). What is absent on insertion starts at its default, no counts and a
-/// meter that is always green; on modification counts stay, and the meter becomes always green.
+/// Direct resources of an entry (9.1.7). On insertion, an absent resource starts at its default: counter zero,
+/// meter always green. On modification, an absent counter stays and an absent meter becomes always green.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirectResources {
-    /// Its counter.
+    /// Counter values.
     pub counter: Option<CounterData>,
-    /// Its meter's configuration; absent for always green.
+    /// Meter configuration; absent for always green.
     pub meter: Option<MeterConfig>,
-    /// What its meter has marked; in a write all zero, which resets it.
+    /// Counters of the meter. A write may only reset them: all values are zero.
     pub meter_counters: Option<MeterCounters>,
 }
 
-/// A table's entry.
+/// Table entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableEntry {
-    /// What it matches.
+    /// Match key.
     pub key: EntryKey,
-    /// What it leads to; absent only in a modification that leaves it.
+    /// Action; absent only in a modification that keeps the action.
     pub action: Option<EntryAction>,
-    /// The controller's own, repeated when it reads; deprecated for `metadata`.
+    /// Metadata of the controller, returned by reads; deprecated in favor of `metadata`.
     pub controller_metadata: u64,
-    /// The controller's own, repeated when it reads.
+    /// Metadata of the controller, returned by reads.
     pub metadata: Vec<u8>,
-    /// After how long without a hit the controller is told; zero for never.
+    /// Idle timeout, ns; zero disables the notification.
     pub idle_timeout_ns: u64,
-    /// Counter and meter.
+    /// Direct counter and direct meter.
     pub resources: DirectResources,
-    /// Time since the last hit. Only in what is read, and only if it was asked for.
+    /// Time since the last hit, ns. Only in responses to reads that request this value.
     pub since_hit_ns: Option<u64>,
-    /// Whether it can be neither changed nor deleted. Only in what is read.
+    /// Whether the entry is constant. Only in read responses.
     pub is_const: bool,
 }
 
 impl TableEntry {
-    /// An entry with nothing but a key and an action.
+    /// Creates an entry that has only a key and an action.
     pub fn new(key: EntryKey, action: EntryAction) -> Self {
         Self {
             key,
@@ -214,29 +214,29 @@ impl TableEntry {
     }
 }
 
-/// What a table does with packets that no entry matches.
+/// Default entry of a table: the action of packets that match no entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DefaultEntry {
     /// The table.
     pub table: TableId,
-    /// The action; absent in a write to go back to the program's, with all else.
+    /// Default action. A write without an action restores the initial default entry of the program.
     pub action: Option<Action>,
-    /// As an entry's.
+    /// See [`TableEntry`].
     pub controller_metadata: u64,
-    /// As an entry's.
+    /// See [`TableEntry`].
     pub metadata: Vec<u8>,
-    /// Counter and meter.
+    /// Direct counter and direct meter.
     pub resources: DirectResources,
-    /// Whether it cannot be changed. Only in what is read.
+    /// Whether the entry is constant. Only in read responses.
     pub is_const: bool,
 }
 
-/// Whose direct resource is meant.
+/// Owner of a direct resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EntryRef {
-    /// An entry's.
+    /// Table entry.
     Entry(EntryKey),
-    /// The default entry's.
+    /// Default entry.
     Default(TableId),
 }
 
@@ -250,141 +250,141 @@ impl EntryRef {
     }
 }
 
-/// A member of an action profile.
+/// Member of an action profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
     /// The profile.
     pub profile: ProfileId,
-    /// Its number there.
+    /// Id within the profile.
     pub id: MemberId,
-    /// What it does.
+    /// Action of the member.
     pub action: Action,
 }
 
-/// A member within a group.
+/// Member of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupMember {
-    /// Which.
+    /// Id.
     pub id: MemberId,
-    /// Its share, from 1; 0 where the selector weighs by itself.
+    /// Weight, at least 1; 0 if the selector disallows weights.
     pub weight: u32,
-    /// It is selected only while this port is up.
-    pub watch: Option<Port>,
+    /// Port to watch: the member is selected only while this port is up.
+    pub watch_port: Option<Port>,
 }
 
-/// A group of an action selector.
+/// Group of an action selector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     /// The selector.
     pub profile: ProfileId,
-    /// Its number there.
+    /// Id within the profile.
     pub id: GroupId,
-    /// Its members, each once.
+    /// Members without duplicates.
     pub members: Vec<GroupMember>,
-    /// How large it may become, as the selector counts; zero for as large as the selector allows. It is never
+    /// Maximum size in the size semantics of the selector; zero for the maximum of the selector. Cannot be
     /// modified.
     pub max_size: u32,
 }
 
-/// A copy of a packet.
+/// Replica of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replica {
-    /// Where it goes.
+    /// Egress port.
     pub port: Port,
-    /// What the egress knows it by.
+    /// Instance id in the egress pipeline.
     pub instance: u32,
-    /// Where it goes instead while the ports before are down: port and instance.
+    /// Backup replicas, used while the preceding ports are down: port and instance.
     pub backups: Vec<(u32, u32)>,
 }
 
-/// A multicast group.
+/// Multicast group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MulticastGroup {
-    /// Its number.
+    /// Id.
     pub id: MulticastGroupId,
-    /// Its copies; no pair of port and instance is there twice.
+    /// Replicas; each pair of port and instance is unique.
     pub replicas: Vec<Replica>,
-    /// The controller's own, repeated when it reads.
+    /// Metadata of the controller, returned by reads.
     pub metadata: Vec<u8>,
 }
 
-/// A clone session.
+/// Clone session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CloneSession {
-    /// Its number.
+    /// Id.
     pub id: CloneSessionId,
-    /// Its copies.
+    /// Replicas.
     pub replicas: Vec<Replica>,
-    /// All copies' class of service.
+    /// Class of service of all replicas.
     pub class_of_service: u32,
-    /// Where copies are cut off; zero for nowhere.
+    /// Maximum length of a clone, bytes; zero for no truncation.
     pub packet_length_bytes: u32,
 }
 
-/// How digests are gathered (9.7).
+/// Digest configuration (9.7).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DigestConfig {
-    /// How long the first message of a list waits for more.
+    /// Maximum delay of the first message of a list, ns.
     pub max_timeout_ns: u64,
-    /// How many messages make a list; zero for no limit.
+    /// Maximum number of messages in a list; zero for no limit.
     pub max_list_size: u32,
-    /// For how long a message that was sent is not sent again without an acknowledgement.
+    /// Time until an unacknowledged message may be sent again, ns.
     pub ack_timeout_ns: u64,
 }
 
-/// A digest that is sent.
+/// Enabled digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Digest {
-    /// Which.
+    /// Id.
     pub id: DigestId,
-    /// How.
+    /// Selection mode.
     pub config: DigestConfig,
 }
 
-/// A change to an entity with a key.
+/// Change of an entity that has a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change<E, K> {
-    /// It is not there yet, else ALREADY_EXISTS.
+    /// Creates the entity; ALREADY_EXISTS if it exists.
     Insert(E),
-    /// It is there, else NOT_FOUND, and becomes this.
+    /// Replaces the entity; NOT_FOUND if it does not exist.
     Modify(E),
-    /// It is there, else NOT_FOUND.
+    /// Deletes the entity; NOT_FOUND if it does not exist.
     Delete(K),
 }
 
-/// One update of a write.
+/// Update of a write request.
 #[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs, reason = "the types of the fields say it")]
+#[allow(missing_docs, reason = "the field types are self-explanatory")]
 pub enum Update {
     TableEntry(Box<Change<TableEntry, EntryKey>>),
     DefaultEntry(Box<DefaultEntry>),
     Member(Change<Member, (ProfileId, MemberId)>),
     Group(Change<Group, (ProfileId, GroupId)>),
-    /// One cell or, without an index, all; no data leaves the value.
+    /// One cell, or all cells without an index. Without data the value stays.
     Counter {
         id: CounterId,
         index: Option<u64>,
         data: Option<CounterData>,
     },
-    /// No data leaves the value.
+    /// Without data the value stays.
     DirectCounter {
         entry: EntryRef,
         data: Option<CounterData>,
     },
-    /// One cell or, without an index, all; no configuration makes it always green.
+    /// One cell, or all cells without an index. Without a configuration the meter becomes always green.
     Meter {
         id: MeterId,
         index: Option<u64>,
         config: Option<MeterConfig>,
         reset_counters: bool,
     },
-    /// No configuration makes it always green.
+    /// Without a configuration the meter becomes always green.
     DirectMeter {
         entry: EntryRef,
         config: Option<MeterConfig>,
         reset_counters: bool,
     },
-    /// One cell or, without an index, all.
+    /// One cell, or all cells without an index.
     Register {
         id: RegisterId,
         index: Option<u64>,
@@ -392,7 +392,7 @@ pub enum Update {
     },
     MulticastGroup(Change<MulticastGroup, MulticastGroupId>),
     CloneSession(Change<CloneSession, CloneSessionId>),
-    /// All its members, each once, one match for each of its fields.
+    /// All members without duplicates, each with one match for each field.
     ValueSet {
         id: ValueSetId,
         members: Vec<Vec<FieldMatch>>,
@@ -400,9 +400,9 @@ pub enum Update {
     Digest(Change<Digest, DigestId>),
 }
 
-/// Something that was read.
+/// Entity in a read response.
 #[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs, reason = "the types of the fields say it")]
+#[allow(missing_docs, reason = "the field types are self-explanatory")]
 pub enum Entity {
     TableEntry(Box<TableEntry>),
     DefaultEntry(Box<DefaultEntry>),
@@ -442,31 +442,31 @@ pub enum Entity {
     Digest(Digest),
 }
 
-/// What is to be read of an entry beside itself; resources that its table has not are not there.
+/// Optional parts of an entry to read. Resources that the table does not have are ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
-pub struct Want {
+#[allow(missing_docs, reason = "the field names are self-explanatory")]
+pub struct ReadOptions {
     pub counter: bool,
     pub meter: bool,
     pub meter_counters: bool,
     pub since_hit: bool,
 }
 
-/// A question to a target about one table, one profile, one array.
+/// Query to a target for one table, one profile or one array.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(
     missing_docs,
-    reason = "the types of the fields say it; what is absent means all"
+    reason = "the field types are self-explanatory; an absent field selects all"
 )]
 pub enum Query {
     Entries {
         table: TableId,
         key: Option<EntryKey>,
-        want: Want,
+        options: ReadOptions,
     },
     DefaultEntry {
         table: TableId,
-        want: Want,
+        options: ReadOptions,
     },
     Members {
         profile: ProfileId,

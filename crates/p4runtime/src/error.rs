@@ -1,4 +1,4 @@
-//! Why something about one entity was refused.
+//! Errors of single entities.
 
 use std::error::Error as StdError;
 
@@ -6,18 +6,18 @@ use thiserror::Error;
 pub use tonic::Code;
 use tonic::Status;
 
-/// What becomes of one update or one request that cannot be carried out: a `p4.v1.Error` (specification 10).
+/// Error of one update or one read request: a `p4.v1.Error` (specification 10).
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{message}")]
 pub struct EntityError {
-    /// The kind of error, which the specification prescribes for most cases.
+    /// Status code; the specification prescribes the code for most cases.
     pub code: Code,
-    /// What is wrong and what to do, for a person.
+    /// Message for a person: problem and remedy.
     pub message: String,
 }
 
 impl EntityError {
-    /// An error of this kind.
+    /// Creates an error with this code.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Self {
             code,
@@ -25,47 +25,47 @@ impl EntityError {
         }
     }
 
-    /// The request contradicts P4Info or itself.
+    /// INVALID_ARGUMENT: the request contradicts the P4Info or itself.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(Code::InvalidArgument, message)
     }
 
-    /// There is no such entity.
+    /// NOT_FOUND: the entity does not exist.
     pub fn not_found(message: impl Into<String>) -> Self {
         Self::new(Code::NotFound, message)
     }
 
-    /// There is such an entity already.
+    /// ALREADY_EXISTS: the entity exists.
     pub fn already_exists(message: impl Into<String>) -> Self {
         Self::new(Code::AlreadyExists, message)
     }
 
-    /// A value or index is beyond what its type or array has.
+    /// OUT_OF_RANGE: a value or index exceeds its type or array.
     pub fn out_of_range(message: impl Into<String>) -> Self {
         Self::new(Code::OutOfRange, message)
     }
 
-    /// The program does not allow it.
+    /// PERMISSION_DENIED: the program does not allow the operation.
     pub fn denied(message: impl Into<String>) -> Self {
         Self::new(Code::PermissionDenied, message)
     }
 
-    /// There is no room.
+    /// RESOURCE_EXHAUSTED: no capacity is left.
     pub fn exhausted(message: impl Into<String>) -> Self {
         Self::new(Code::ResourceExhausted, message)
     }
 
-    /// Something else has to be done before.
+    /// FAILED_PRECONDITION: another operation is required first.
     pub fn precondition(message: impl Into<String>) -> Self {
         Self::new(Code::FailedPrecondition, message)
     }
 
-    /// The target cannot do it.
+    /// UNIMPLEMENTED: the target does not support the operation.
     pub fn unimplemented(message: impl Into<String>) -> Self {
         Self::new(Code::Unimplemented, message)
     }
 
-    /// The same, with the place put before the message.
+    /// Prefixes the message with the location of the error.
     pub fn at(mut self, place: impl std::fmt::Display) -> Self {
         self.message = format!("{place}: {}", self.message);
         self
@@ -78,25 +78,25 @@ impl From<crate::bytes::BytesError> for EntityError {
     }
 }
 
-/// What lies behind an error, from the outside in: "transport error" is all that tonic itself says of most.
+/// Error with its chain of sources, outermost first: tonic itself reports only "transport error" for most errors.
 pub(crate) fn causes(error: &dyn StdError) -> String {
-    let mut said: Vec<String> = Vec::new();
+    let mut messages: Vec<String> = Vec::new();
     let mut cause = error.source();
     while let Some(error) = cause {
-        let words = error.to_string();
-        // Some repeat what is behind them.
-        if words != "transport error" && !said.iter().any(|before| before.contains(&words)) {
-            said.push(words);
+        let message = error.to_string();
+        // Some errors repeat the text of their source.
+        if message != "transport error" && !messages.iter().any(|before| before.contains(&message)) {
+            messages.push(message);
         }
         cause = error.source();
     }
-    match said.is_empty() {
+    match messages.is_empty() {
         true => error.to_string(),
-        false => said.join(": "),
+        false => messages.join(": "),
     }
 }
 
-/// Whether a status was made at this end, because the connection broke, and not by the server.
-pub(crate) fn is_of_connection(status: &Status) -> bool {
+/// Whether the client created the status because the connection was lost. The server did not send this status.
+pub(crate) fn is_connection_error(status: &Status) -> bool {
     status.source().is_some()
 }

@@ -1,4 +1,4 @@
-//! Evidence of a switch, served beside P4Runtime: `proto/linewarden/evidence/v1.proto`.
+//! Evidence service of a switch, next to P4Runtime: `proto/linewarden/evidence/v1.proto`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio_stream::Stream;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
-use crate::error::{causes, is_of_connection};
+use crate::error::{causes, is_connection_error};
 use crate::proto::linewarden::evidence::v1;
 use linewarden_tls::{ClientTls, endpoint};
 use v1::attest_response::Piece;
@@ -19,98 +19,101 @@ use v1::evidence_server::{Evidence, EvidenceServer};
 
 pub use v1::DigestsResponse as Digests;
 
-/// Bytes of a nonce.
+/// Length of a nonce, bytes.
 pub const NONCE_BYTES: usize = 32;
-/// Bytes of an inventory in one message: below gRPC's usual 4 MiB.
-const PIECE_BYTES: usize = 1 << 20;
-/// The longest inventory that a client takes, unless it says less.
+/// Maximum bytes of an inventory in one message: below gRPC's default limit of 4 MiB.
+const INVENTORY_CHUNK_BYTES: usize = 1 << 20;
+/// Default maximum length of an inventory that a client accepts, bytes.
 const INVENTORY_BYTES_MAX: usize = 1 << 30;
-/// The longest message that a client takes: a statement is one.
-const ANSWER_BYTES_MAX: usize = 32 << 20;
+/// Maximum length of a message that a client accepts, bytes; a statement is one message.
+const RESPONSE_BYTES_MAX: usize = 32 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why a switch gives no evidence, for the one who asks.
+/// Reason why a switch provides no evidence, for the client.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0}")]
-pub struct NoEvidence(pub String);
+pub struct EvidenceUnavailable(pub String);
 
-/// What was asked for.
+/// Evidence of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attested {
-    /// COSE_Sign1 over EAT claims.
+pub struct SignedEvidence {
+    /// Statement: COSE_Sign1 over EAT claims.
     pub statement: Vec<u8>,
-    /// What names entries, where it was asked for.
+    /// Inventory of all entries, if the client requested one.
     pub inventory: Option<Vec<u8>>,
 }
 
-/// Which entries an inventory names.
+/// Entries to list in an inventory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Listing {
-    /// None: no inventory is asked for.
+pub enum InventoryScope {
+    /// No inventory.
     #[default]
-    Nothing,
-    /// Those of all objects but these, each as CLASS:NAME.
-    AllBut(Vec<String>),
+    None,
+    /// Entries of all objects except these, each as CLASS:NAME.
+    AllExcept(Vec<String>),
 }
 
-impl Listing {
-    /// Every entry.
-    pub const ALL: Self = Self::AllBut(Vec::new());
+impl InventoryScope {
+    /// Entries of all objects.
+    pub const ALL: Self = Self::AllExcept(Vec::new());
 }
 
-/// A switch that gives evidence. Both calls may block.
-pub trait Source: Send + Sync + 'static {
-    /// The digests as they are now.
+/// Source of evidence: a switch. Both methods may block.
+pub trait EvidenceSource: Send + Sync + 'static {
+    /// Returns the current digests.
     ///
     /// # Errors
-    /// There is no evidence.
-    fn digests(&self) -> Result<Digests, NoEvidence>;
+    /// The switch provides no evidence.
+    fn digests(&self) -> Result<Digests, EvidenceUnavailable>;
 
-    /// A signed statement.
+    /// Returns a signed statement.
     ///
     /// # Errors
-    /// There is no evidence, or no key.
-    fn attest(&self, nonce: [u8; NONCE_BYTES], listing: Listing) -> Result<Attested, NoEvidence>;
+    /// The switch provides no evidence, or has no signing key.
+    fn attest(
+        &self,
+        nonce: [u8; NONCE_BYTES],
+        listing: InventoryScope,
+    ) -> Result<SignedEvidence, EvidenceUnavailable>;
 }
 
 struct Server<S> {
     source: Arc<S>,
-    /// One at a time: each costs a signature, and an inventory as much memory as the tables.
-    turn: Arc<Semaphore>,
+    /// Serializes requests: each costs a signature, and an inventory needs as much memory as the tables.
+    permit: Arc<Semaphore>,
 }
 
-/// The gRPC service, for a server that serves P4Runtime too.
-pub fn service<S: Source>(source: Arc<S>) -> EvidenceServer<impl Evidence> {
+/// Creates the gRPC service for a server that also serves P4Runtime.
+pub fn service<S: EvidenceSource>(source: Arc<S>) -> EvidenceServer<impl Evidence> {
     let turn = Arc::new(Semaphore::new(1));
-    EvidenceServer::new(Server { source, turn })
+    EvidenceServer::new(Server { source, permit: turn })
 }
 
-impl<S: Source> Server<S> {
-    async fn ask<T: Send + 'static>(
+impl<S: EvidenceSource> Server<S> {
+    async fn run_blocking<T: Send + 'static>(
         &self,
-        what: impl FnOnce(&S) -> Result<T, NoEvidence> + Send + 'static,
+        operation: impl FnOnce(&S) -> Result<T, EvidenceUnavailable> + Send + 'static,
     ) -> Result<T, Status> {
-        let turn = Arc::clone(&self.turn).acquire_owned().await;
-        let turn = turn.map_err(|_| Status::unavailable("the server ends"))?;
+        let turn = Arc::clone(&self.permit).acquire_owned().await;
+        let turn = turn.map_err(|_| Status::unavailable("server is shutting down"))?;
         let source = Arc::clone(&self.source);
-        // The turn ends with the work, also where the one who asked has gone.
-        let asked = tokio::task::spawn_blocking(move || {
+        // The task holds the permit until it finishes, even if the client has disconnected.
+        let task = tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            what(&source)
+            operation(&source)
         })
         .await;
-        asked
-            .map_err(|error| Status::internal(error.to_string()))?
-            .map_err(|NoEvidence(why)| Status::failed_precondition(why))
+        task.map_err(|error| Status::internal(error.to_string()))?
+            .map_err(|EvidenceUnavailable(reason)| Status::failed_precondition(reason))
     }
 }
 
 #[tonic::async_trait]
-impl<S: Source> Evidence for Server<S> {
+impl<S: EvidenceSource> Evidence for Server<S> {
     type AttestStream = std::pin::Pin<Box<dyn Stream<Item = Result<v1::AttestResponse, Status>> + Send>>;
 
     async fn digests(&self, _: Request<v1::DigestsRequest>) -> Result<Response<Digests>, Status> {
-        self.ask(S::digests).await.map(Response::new)
+        self.run_blocking(S::digests).await.map(Response::new)
     }
 
     async fn attest(
@@ -120,21 +123,23 @@ impl<S: Source> Evidence for Server<S> {
         let v1::AttestRequest {
             nonce,
             with_inventory,
-            without,
+            excluded_objects: without,
         } = request.into_inner();
         let nonce = <[u8; NONCE_BYTES]>::try_from(nonce.as_slice()).map_err(|_| {
-            Status::invalid_argument(format!("a nonce of {} bytes: it has {NONCE_BYTES}", nonce.len()))
+            Status::invalid_argument(format!("nonce has {} bytes: expected {NONCE_BYTES}", nonce.len()))
         })?;
         let listing = match with_inventory {
-            true => Listing::AllBut(without),
-            false => Listing::Nothing,
+            true => InventoryScope::AllExcept(without),
+            false => InventoryScope::None,
         };
-        let attested = self.ask(move |source| source.attest(nonce, listing)).await?;
+        let attested = self
+            .run_blocking(move |source| source.attest(nonce, listing))
+            .await?;
         let inventory = attested.inventory.unwrap_or_default();
         let mut pieces = vec![Piece::Statement(attested.statement)];
         pieces.extend(
             inventory
-                .chunks(PIECE_BYTES)
+                .chunks(INVENTORY_CHUNK_BYTES)
                 .map(|piece| Piece::Inventory(piece.to_vec())),
         );
         let messages = pieces
@@ -144,33 +149,33 @@ impl<S: Source> Evidence for Server<S> {
     }
 }
 
-/// Why a client got no evidence.
+/// Failure of a request for evidence.
 #[derive(Debug, Error)]
-pub enum AskError {
-    /// The switch cannot be reached.
-    #[error("the switch cannot be reached: {}", causes(.0))]
+pub enum EvidenceClientError {
+    /// The connection could not be established.
+    #[error("connection to the switch failed: {}", causes(.0))]
     Unreachable(#[from] tonic::transport::Error),
-    /// The connection broke, maybe before it was any use: a server with TLS turns clients away that have no certificate.
-    #[error("the connection to the switch broke: {}", causes(.0))]
-    Broken(Box<Status>),
-    /// It refused.
-    #[error("the switch gives no evidence: {}: {}", .0.code(), .0.message())]
-    Refused(#[from] Box<Status>),
-    /// Its answer is not one.
-    #[error("the switch's answer {0}")]
-    Answer(&'static str),
+    /// The connection was lost, possibly during the handshake: a TLS server closes connections of clients without a certificate.
+    #[error("connection to the switch was lost: {}", causes(.0))]
+    ConnectionLost(Box<Status>),
+    /// The switch rejected the request.
+    #[error("evidence request rejected by the switch: {}: {}", .0.code(), .0.message())]
+    Rejected(#[from] Box<Status>),
+    /// The response is malformed.
+    #[error("invalid response from the switch: {0}")]
+    InvalidResponse(&'static str),
 }
 
-impl From<Status> for AskError {
+impl From<Status> for EvidenceClientError {
     fn from(status: Status) -> Self {
-        match is_of_connection(&status) {
-            true => Self::Broken(Box::new(status)),
-            false => Self::Refused(Box::new(status)),
+        match is_connection_error(&status) {
+            true => Self::ConnectionLost(Box::new(status)),
+            false => Self::Rejected(Box::new(status)),
         }
     }
 }
 
-/// Asks one switch for evidence.
+/// Client of the evidence service of one switch.
 #[derive(Clone, Debug)]
 pub struct Client {
     rpc: EvidenceClient<Channel>,
@@ -178,21 +183,21 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects; without a TLS configuration in the clear.
+    /// Connects; without a TLS configuration the connection is unencrypted.
     ///
     /// # Errors
-    /// The switch cannot be reached, or shows no certificate that is believed.
-    pub async fn connect(address: SocketAddr, tls: Option<&ClientTls>) -> Result<Self, AskError> {
+    /// The connection failed, or the certificate of the switch is not trusted.
+    pub async fn connect(address: SocketAddr, tls: Option<&ClientTls>) -> Result<Self, EvidenceClientError> {
         let endpoint = endpoint(&address.to_string(), tls)?;
         let channel = endpoint.connect_timeout(CONNECT_TIMEOUT).connect().await?;
-        let client = EvidenceClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
+        let client = EvidenceClient::new(channel).max_decoding_message_size(RESPONSE_BYTES_MAX);
         Ok(Self {
             rpc: client,
             inventory_bytes_max: INVENTORY_BYTES_MAX,
         })
     }
 
-    /// Takes no longer inventory.
+    /// Limits the length of an accepted inventory.
     #[must_use]
     pub fn with_inventory_max(self, bytes: usize) -> Self {
         Self {
@@ -201,44 +206,52 @@ impl Client {
         }
     }
 
-    /// The digests as they are now; nothing proves them.
+    /// Requests the current digests. They are not signed.
     ///
     /// # Errors
-    /// The switch gives none.
-    pub async fn digests(&mut self) -> Result<Digests, AskError> {
+    /// The switch provides no evidence.
+    pub async fn digests(&mut self) -> Result<Digests, EvidenceClientError> {
         Ok(self.rpc.digests(v1::DigestsRequest {}).await?.into_inner())
     }
 
-    /// A statement with this nonce. Nothing of it is verified yet.
+    /// Requests a statement with this nonce. The statement is not verified.
     ///
     /// # Errors
-    /// The switch gives none.
-    pub async fn attest(&mut self, nonce: [u8; NONCE_BYTES], listing: Listing) -> Result<Attested, AskError> {
+    /// The switch provides no evidence.
+    pub async fn attest(
+        &mut self,
+        nonce: [u8; NONCE_BYTES],
+        listing: InventoryScope,
+    ) -> Result<SignedEvidence, EvidenceClientError> {
         let (with_inventory, without) = match listing {
-            Listing::Nothing => (false, Vec::new()),
-            Listing::AllBut(without) => (true, without),
+            InventoryScope::None => (false, Vec::new()),
+            InventoryScope::AllExcept(without) => (true, without),
         };
         let request = v1::AttestRequest {
             nonce: nonce.to_vec(),
             with_inventory,
-            without,
+            excluded_objects: without,
         };
         let mut pieces = self.rpc.attest(request).await?.into_inner();
         let first = pieces.message().await?.and_then(|message| message.piece);
         let Some(Piece::Statement(statement)) = first else {
-            return Err(AskError::Answer("begins with no statement"));
+            return Err(EvidenceClientError::InvalidResponse(
+                "first message is not a statement",
+            ));
         };
         let mut inventory = Vec::new();
         while let Some(message) = pieces.message().await? {
             let Some(Piece::Inventory(piece)) = message.piece else {
-                return Err(AskError::Answer("has a second statement"));
+                return Err(EvidenceClientError::InvalidResponse("more than one statement"));
             };
             if inventory.len() + piece.len() > self.inventory_bytes_max {
-                return Err(AskError::Answer("has an inventory without an end"));
+                return Err(EvidenceClientError::InvalidResponse(
+                    "inventory exceeds the maximum length",
+                ));
             }
             inventory.extend_from_slice(&piece);
         }
-        Ok(Attested {
+        Ok(SignedEvidence {
             statement,
             inventory: with_inventory.then_some(inventory),
         })

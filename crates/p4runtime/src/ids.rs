@@ -1,4 +1,4 @@
-//! The numbers by which P4Runtime's messages name things, each kind a type of its own.
+//! Ids in P4Runtime messages, one type for each kind.
 
 use std::fmt;
 
@@ -29,38 +29,38 @@ macro_rules! ids {
 }
 
 ids! {
-    /// A table, as P4Info numbers it.
+    /// Id of a table in the P4Info.
     TableId,
-    /// An action, as P4Info numbers it.
+    /// Id of an action in the P4Info.
     ActionId,
-    /// An action profile or selector, as P4Info numbers it.
+    /// Id of an action profile or selector in the P4Info.
     ProfileId,
-    /// An indirect counter array, as P4Info numbers it.
+    /// Id of an indirect counter array in the P4Info.
     CounterId,
-    /// A direct counter, as P4Info numbers it.
+    /// Id of a direct counter in the P4Info.
     DirectCounterId,
-    /// An indirect meter array, as P4Info numbers it.
+    /// Id of an indirect meter array in the P4Info.
     MeterId,
-    /// A direct meter, as P4Info numbers it.
+    /// Id of a direct meter in the P4Info.
     DirectMeterId,
-    /// A parser value set, as P4Info numbers it.
+    /// Id of a parser value set in the P4Info.
     ValueSetId,
-    /// A register array, as P4Info numbers it.
+    /// Id of a register array in the P4Info.
     RegisterId,
-    /// A digest, as P4Info numbers it.
+    /// Id of a digest in the P4Info.
     DigestId,
-    /// A match field within its table or value set.
+    /// Id of a match field within its table or value set.
     FieldId,
-    /// A parameter within its action.
+    /// Id of a parameter within its action.
     ParamId,
-    /// A field within the header of packet-ins or of packet-outs.
+    /// Id of a metadata field of packet-ins or packet-outs.
     MetadataId,
-    /// A member within its action profile; the controller chooses it, never zero.
+    /// Id of a member within its action profile, chosen by the controller; never zero.
     MemberId,
-    /// A group within its action selector; the controller chooses it, never zero.
+    /// Id of a group within its action selector, chosen by the controller; never zero.
     GroupId,
-    /// A multicast group of the packet replication engine, never zero.
+    /// Id of a multicast group of the packet replication engine; never zero.
     MulticastGroupId,
-    /// A clone session of the packet replication engine, never zero.
+    /// Id of a clone session of the packet replication engine; never zero.
     CloneSessionId,
 }

@@ -1,10 +1,10 @@
-//! P4Info: what of a P4 program a controller can name, as an index that was checked when it was made
+//! P4Info: a checked index of the elements of a P4 program that a controller can refer to
 //! (specification 6).
 //!
-//! The names here are those of the BMv2 JSON that `p4c` writes with the same command: `preamble.name` is the
-//! JSON's `name` of a table, action, action profile, counter, meter, register, value set, digest, and a match
-//! field's `name` that of the key's element; the numbers have nothing to do with the JSON's. Aliases are
-//! shorter names for people.
+//! The names are those of the BMv2 JSON that `p4c` writes with the same command: `preamble.name` is the JSON's
+//! `name` of a table, action, action profile, counter, meter, register, value set or digest; the `name` of a
+//! match field is that of the key element. The ids are unrelated to the ids of the JSON. Aliases are short
+//! names for people.
 
 mod elements;
 mod error;
@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use crate::ids::{ActionId, CounterId, DigestId, MeterId, ProfileId, RegisterId, TableId, ValueSetId};
 use crate::proto::config;
 
-/// The elements of one kind, found by number, name or alias.
+/// Elements of one kind, indexed by id, name and alias.
 #[derive(Clone, Debug)]
 pub struct Index<I, T> {
     by_id: BTreeMap<I, T>,
@@ -30,29 +30,29 @@ pub struct Index<I, T> {
 }
 
 impl<I: Copy + Ord, T> Index<I, T> {
-    /// The element of this number.
+    /// Element with this id.
     pub fn get(&self, id: I) -> Option<&T> {
         self.by_id.get(&id)
     }
 
-    /// The element of this name, or else of this alias.
-    pub fn named(&self, name: &str) -> Option<&T> {
+    /// Element with this name, or else with this alias.
+    pub fn by_name_or_alias(&self, name: &str) -> Option<&T> {
         let id = self.by_name.get(name).or_else(|| self.by_alias.get(name))?;
         self.by_id.get(id)
     }
 
-    /// All elements, in the order of their numbers.
+    /// All elements, ordered by id.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.by_id.values()
     }
 
-    /// All names, in order: for messages that list what there is.
+    /// All names, sorted; for error messages.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.by_name.keys().map(String::as_str)
     }
 }
 
-/// A checked P4Info: every reference in it leads somewhere, every number and name is its element's only.
+/// Checked P4Info: every reference resolves, every id and name is unique.
 #[derive(Clone, Debug)]
 pub struct P4Info {
     message: config::P4Info,
@@ -69,7 +69,7 @@ pub struct P4Info {
 }
 
 impl P4Info {
-    /// The message this is an index of, unchanged.
+    /// The indexed message, unchanged.
     pub fn message(&self) -> &config::P4Info {
         &self.message
     }
@@ -114,12 +114,12 @@ impl P4Info {
         &self.value_sets
     }
 
-    /// The header of packets to the controller, if the program declares one.
+    /// Header of packet-ins, if the program declares one.
     pub fn packet_in(&self) -> Option<&ControllerHeader> {
         self.packet_in.as_ref()
     }
 
-    /// The header of packets from the controller, if the program declares one.
+    /// Header of packet-outs, if the program declares one.
     pub fn packet_out(&self) -> Option<&ControllerHeader> {
         self.packet_out.as_ref()
     }

@@ -1,16 +1,16 @@
-//! The messages of P4Runtime and of evidence, generated from `proto/`, where they are explained.
+//! Messages of P4Runtime and of the evidence service, generated from `proto/`, which documents them.
 //!
-//! `cargo run -p linewarden-p4runtime --example generate_p4runtime_messages` writes them anew; the test `generated` compares.
+//! `cargo run -p linewarden-p4runtime --example generate_p4runtime_messages` regenerates them; the test `generated` compares.
 #![allow(
     missing_docs,
     clippy::all,
     clippy::pedantic,
     rustdoc::all,
-    reason = "generated: the .proto files document it"
+    reason = "generated code: the .proto files have the documentation"
 )]
 
-/// P4Runtime's own packages, named as in the protocol buffers, because the generated code refers to itself
-/// so.
+/// Packages of P4Runtime. The module names follow the protobuf packages because the generated code refers to
+/// them.
 pub mod p4 {
     pub mod v1 {
         include!("proto/p4.v1.rs");
@@ -22,14 +22,14 @@ pub mod p4 {
     }
 }
 
-/// `google.rpc`: the status whose details carry one error for each update.
+/// `google.rpc`: status whose details carry one error for each update.
 pub mod google {
     pub mod rpc {
         include!("proto/google.rpc.rs");
     }
 }
 
-/// Linewarden's own.
+/// Packages of Linewarden.
 pub mod linewarden {
     pub mod evidence {
         pub mod v1 {
@@ -41,5 +41,5 @@ pub mod linewarden {
 pub use p4::config::v1 as config;
 pub use p4::v1;
 
-/// The serialized `google.protobuf.FileDescriptorSet` of all of these and what they import.
+/// Serialized `google.protobuf.FileDescriptorSet` of these messages and their imports.
 pub const DESCRIPTORS: &[u8] = include_bytes!("proto/descriptors.bin");

@@ -1,11 +1,11 @@
-//! The P4Runtime service in front of a [`Target`].
+//! P4Runtime service for a [`Target`].
 //!
-//! Everything that changes something has a lock to itself, for as long as it runs on a thread where it may
-//! block; reads share it. So requests are serial as the specification wants them (12.1, 13.3), also where a
-//! client gives up half-way, and a takeover only has to wait for that lock.
+//! A request that changes state holds an exclusive lock while it runs on a blocking thread; reads share the
+//! lock. So requests are serialized as the specification requires (12.1, 13.3), even if a client cancels a
+//! request, and a takeover only waits for this lock.
 //!
-//! Every role may do everything: what a role's configuration means is agreed on outside of P4Runtime (5.2), and is
-//! repeated here, not judged.
+//! Every role has full access: the meaning of a role's configuration is defined outside of P4Runtime (5.2). The
+//! server stores and returns the configuration without interpreting it.
 
 mod config;
 mod read;
@@ -32,27 +32,27 @@ use crate::target::{EventReceiver, Pipeline, Target};
 use linewarden_tls::ServerTls;
 use v1::p4_runtime_server::{P4Runtime, P4RuntimeServer};
 
-/// The version of the API that is answered with.
+/// API version in `Capabilities` responses.
 pub const API_VERSION: &str = "1.5.0";
-/// The largest request that is taken: programs exceed gRPC's usual 4 MiB (appendix, "Guidelines").
+/// Maximum bytes of a request: programs exceed gRPC's default of 4 MiB (appendix, "Guidelines").
 const REQUEST_BYTES_MAX: usize = 128 << 20;
-/// How often a connection without traffic is asked whether its controller lives, and how long it may be
-/// silent then: a primary that is gone keeps others from writing.
+/// Keepalive interval and timeout of idle connections: a dead primary would prevent other controllers from
+/// writing.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a server is told of its switch.
+/// Options of a server.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The number that controllers know this switch by.
+    /// Device id of the switch.
     pub device_id: u64,
-    /// How much of clients' doing is remembered.
+    /// Limits on the state kept for clients.
     pub limits: Limits,
-    /// The program that the switch runs already, if it does.
+    /// Pipeline that the switch already runs, if any.
     pub pipeline: Option<Pipeline>,
 }
 
-/// Which program runs, and which is prepared: what writes and reads mean is the latter, if there is one.
+/// Running program and saved program. Writes and reads refer to the saved program if there is one.
 #[derive(Debug, Default)]
 struct Programs {
     live: Option<Arc<Pipeline>>,
@@ -60,9 +60,9 @@ struct Programs {
 }
 
 impl Programs {
-    fn meant(&self) -> Result<Arc<Pipeline>, Status> {
+    fn addressed(&self) -> Result<Arc<Pipeline>, Status> {
         let none =
-            || Status::failed_precondition("no program is set: SetForwardingPipelineConfig comes first");
+            || Status::failed_precondition("no forwarding pipeline: call SetForwardingPipelineConfig first");
         self.saved
             .as_ref()
             .or(self.live.as_ref())
@@ -71,7 +71,7 @@ impl Programs {
     }
 }
 
-/// Who is connected.
+/// Connected clients.
 struct Clients {
     arbitration: Arbitration,
     outboxes: BTreeMap<StreamId, stream::Outbox>,
@@ -82,11 +82,11 @@ struct Shared<T> {
     target: Arc<T>,
     device_id: u64,
     programs: Arc<RwLock<Programs>>,
-    /// The program that runs, for what comes from the switch and must not wait for writes.
+    /// Running program, for events from the switch, which must not wait for writes.
     live: Mutex<Option<Arc<Pipeline>>>,
     clients: Mutex<Clients>,
     digests: Mutex<Digests>,
-    /// Digests' settings have changed, or a list was acknowledged.
+    /// Notified when digest settings change or a list is acknowledged.
     digests_changed: Arc<Notify>,
     started: Instant,
 }
@@ -113,12 +113,12 @@ impl<T> Shared<T> {
             return Ok(());
         }
         Err(Status::not_found(format!(
-            "device {device_id} is not here; this is device {}",
+            "unknown device {device_id}: this server controls device {}",
             self.device_id
         )))
     }
 
-    /// Whether a request that changes something comes from a primary (12, 14; in this order).
+    /// Checks that a request that changes state comes from a primary (12, 14; in this order).
     fn check_primary(
         &self,
         device_id: u64,
@@ -127,17 +127,17 @@ impl<T> Shared<T> {
         election_id: Option<v1::Uint128>,
     ) -> Result<(), Status> {
         if role_id != 0 && role.is_empty() {
-            return Err(stream::old_role(role_id));
+            return Err(stream::numeric_role_error(role_id));
         }
         let election_id = election_id.map(|id| election_id_of(&id));
         Ok(self
             .clients()
             .arbitration
-            .may_write(device_id, role, election_id)?)
+            .check_write(device_id, role, election_id)?)
     }
 }
 
-/// P4Runtime for one switch. Clones are the same service.
+/// P4Runtime service of one switch. Clones share the state.
 pub struct Service<T> {
     shared: Arc<Shared<T>>,
 }
@@ -151,7 +151,7 @@ impl<T> Clone for Service<T> {
 }
 
 impl<T: Target> Service<T> {
-    /// Serves this switch and passes on what it tells. Must be called within a tokio runtime.
+    /// Creates the service and forwards the events of the switch. Must be called within a tokio runtime.
     pub fn new(target: Arc<T>, events: EventReceiver, options: Options) -> Self {
         let programs = Programs {
             live: options.pipeline.map(Arc::new),
@@ -171,19 +171,19 @@ impl<T: Target> Service<T> {
             digests_changed: Arc::new(Notify::new()),
             started: Instant::now(),
         });
-        tokio::spawn(stream::pass_on_events(Arc::downgrade(&shared), events));
+        tokio::spawn(stream::forward_events(Arc::downgrade(&shared), events));
         Self { shared }
     }
 
-    /// The gRPC service, for a server that serves others beside it.
+    /// Returns the gRPC service, for a server with further services.
     pub fn into_grpc(self) -> P4RuntimeServer<Self> {
         P4RuntimeServer::new(self)
             .max_decoding_message_size(REQUEST_BYTES_MAX)
             .max_encoding_message_size(REQUEST_BYTES_MAX)
     }
 
-    /// Answers on this socket, with `others` beside it, until `until` is over; then open streams end. Without TLS
-    /// whoever reaches the socket controls the switch.
+    /// Serves on this socket, together with `others`, until `until` completes; then open streams end. Without TLS
+    /// every client that reaches the socket can control the switch.
     pub async fn serve(
         self,
         others: Routes,
@@ -209,15 +209,15 @@ impl<T: Target> Service<T> {
             .await
     }
 
-    /// A socket to serve on.
+    /// Opens a socket for [`Service::serve`].
     pub async fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
         TcpListener::bind(address).await
     }
 }
 
-/// Connections that wait for nothing before they send: Nagle's algorithm holds back a packet-in or a digest that follows
-/// another until the client acknowledges that one, which it delays by 40 ms where it has nothing to say itself. Of the
-/// server's own option tonic takes no notice where the listener is somebody else's.
+/// Accepts connections with TCP_NODELAY: Nagle's algorithm would delay a packet-in or digest that follows another one
+/// until the client acknowledges the first, and a client without data to send delays the acknowledgment by 40 ms. tonic
+/// ignores the nodelay option of its server if the caller provides the listener.
 fn incoming(listener: TcpListener) -> TcpIncoming {
     TcpIncoming::from(listener).with_nodelay(Some(true))
 }
@@ -225,7 +225,7 @@ fn incoming(listener: TcpListener) -> TcpIncoming {
 fn end_all_streams<T>(shared: &Weak<Shared<T>>) {
     if let Some(shared) = shared.upgrade() {
         for outbox in shared.clients().outboxes.values() {
-            outbox.end(Status::unavailable("the server ends"));
+            outbox.end(Status::unavailable("server is shutting down"));
         }
     }
 }
@@ -234,7 +234,7 @@ fn election_id_of(id: &v1::Uint128) -> u128 {
     u128::from(id.high) << 64 | u128::from(id.low)
 }
 
-/// Nanoseconds since 1970, for messages that carry the time of day.
+/// Nanoseconds since 1970, for messages that carry wall-clock time.
 fn timestamp_ns() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
@@ -309,7 +309,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn connections_hold_nothing_back() {
+    async fn connections_send_without_delay() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let _client = std::net::TcpStream::connect(address).unwrap();

@@ -1,4 +1,4 @@
-//! What a switch has to offer so that it can be controlled, in terms of checked values.
+//! Interface of a switch that P4Runtime controls, with checked values.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,89 +12,89 @@ use crate::error::EntityError;
 use crate::ids::DigestId;
 use crate::p4info::P4Info;
 
-/// A program, as a controller hands it over (specification 7).
+/// Forwarding pipeline of a controller (specification 7).
 #[derive(Clone, Debug)]
 pub struct Pipeline {
-    /// What of it can be named.
+    /// P4Info.
     pub info: Arc<P4Info>,
-    /// The program itself, in the target's own form.
+    /// Program in the format of the target (`p4_device_config`).
     pub device_config: Arc<[u8]>,
-    /// The controller's own number for it.
+    /// Cookie of the controller.
     pub cookie: Option<u64>,
 }
 
-/// What a batch promises (12.2).
+/// Atomicity of a batch (12.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Atomicity {
-    /// Every update is tried, whatever becomes of the others.
+    /// Every update is attempted, even after failures.
     ContinueOnError,
-    /// All or none; packets may see steps in between.
+    /// All or none; packets may observe intermediate states.
     RollbackOnError,
-    /// All or none, and no packet sees a step in between.
+    /// All or none; no packet observes an intermediate state.
     DataplaneAtomic,
 }
 
-/// A switch. The server calls it from several threads: reads at the same time, all that changes something one
-/// at a time and with no read beside it. Everything that P4Info can judge has been judged before.
+/// A switch. The server calls the methods from several threads: reads run concurrently, a call that changes
+/// state runs alone. All arguments have been checked against the P4Info.
 pub trait Target: Send + Sync + 'static {
-    /// Whether this program could be run: INVALID_ARGUMENT says why not, also where it asks for more than the
-    /// platform has (`pkg_info.platform_properties`). Nothing changes.
+    /// Checks whether the program can run. INVALID_ARGUMENT gives the reason, also if the program requires more
+    /// than the platform provides (`pkg_info.platform_properties`). Changes no state.
     fn verify(&self, pipeline: &Pipeline) -> Result<(), EntityError>;
 
-    /// Prepares this program, with its initial entries and nothing else; packets go on through the one
-    /// before. From now on writes and reads mean the prepared one. What was prepared before and never
-    /// committed is forgotten. On error nothing has changed.
+    /// Prepares the program with its initial entries only; packets continue through the running program. From
+    /// now on writes and reads refer to the prepared program. An earlier prepared program that was not
+    /// committed is discarded. An error changes no state.
     fn save(&self, pipeline: &Pipeline) -> Result<(), EntityError>;
 
-    /// Has packets go through the prepared program, with what was written to it. The server calls it only
-    /// where one is prepared. On error nothing has changed.
+    /// Switches packets to the prepared program with its written state. The server calls this method only if a
+    /// program is prepared. An error changes no state.
     fn commit(&self) -> Result<(), EntityError>;
 
-    /// Runs this program and keeps all that was written; INVALID_ARGUMENT if it does not fit, and nothing has
-    /// changed. What was prepared is forgotten.
+    /// Runs the program and keeps all written state. INVALID_ARGUMENT if the state does not fit the program; then
+    /// nothing changes. A prepared program is discarded.
     fn reconcile(&self, pipeline: &Pipeline) -> Result<(), EntityError>;
 
-    /// Carries out updates in their order; one result for each. Where all or none was promised and one fails,
-    /// nothing has changed, whatever the other results say. An error of the whole means that nothing was
-    /// tried: UNIMPLEMENTED if this atomicity is not to be had for these.
+    /// Applies updates in order and returns one result for each. If the atomicity requires all or none and one
+    /// update fails, no state changes, even if other results are successes. An error of the whole call means that no
+    /// update was attempted: UNIMPLEMENTED if the atomicity is not supported for these updates.
     fn write(
         &self,
         updates: &[Update],
         atomicity: Atomicity,
     ) -> Result<Vec<Result<(), EntityError>>, EntityError>;
 
-    /// Hands over everything that answers this. What is not there is no error. Resources are read where
-    /// `want` asks for them and they are there.
+    /// Passes all matching entities to `found`. A missing entity is not an error. Direct resources are included
+    /// if `options` requests them and the table has them.
     fn read(&self, query: &Query, found: &mut dyn FnMut(Entity)) -> Result<(), EntityError>;
 
-    /// Takes a packet from the controller, with a value for each field of the program's header; must not
-    /// wait.
+    /// Sends a packet-out of the controller, with a value for each metadata field of the program. Must not
+    /// block.
     fn packet_out(&self, metadata: Vec<Bits>, payload: Vec<u8>) -> Result<(), EntityError>;
 }
 
-/// What a switch tells by itself.
+/// Unsolicited event of a switch.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// A packet for the controller, with a value for each field of the program's header.
+    /// Packet-in, with a value for each metadata field of the program.
     PacketIn {
-        /// The values.
+        /// Metadata values.
         metadata: Vec<Bits>,
-        /// The packet.
+        /// Packet.
         payload: Vec<u8>,
     },
-    /// One message of a digest, as the program emitted it. Gathering, duplicates and acknowledgements are the
-    /// server's; messages of digests that are not enabled may be left out.
+    /// One digest message of the program. The server handles buffering, duplicates and acknowledgments.
+    /// Messages of disabled digests may be omitted.
     Digest {
-        /// Which.
+        /// Digest.
         id: DigestId,
-        /// The message.
+        /// Message.
         data: Data,
     },
-    /// Entries that nothing has hit for as long as their time to live says; the time runs anew for each.
+    /// Entries whose idle timeout has expired; the timeout of each restarts.
     IdleTimeout(Vec<TableEntry>),
 }
 
-/// The switch's end of the events' queues. It never waits.
+/// Sender of events, for the switch. Never blocks.
 #[derive(Clone, Debug)]
 pub struct EventSender {
     packets: mpsc::Sender<Event>,
@@ -102,7 +102,7 @@ pub struct EventSender {
     lost: Arc<AtomicU64>,
 }
 
-/// The server's end.
+/// Receiver of events, for the server.
 #[derive(Debug)]
 pub struct EventReceiver {
     packets: mpsc::Receiver<Event>,
@@ -110,7 +110,7 @@ pub struct EventReceiver {
     lost: Arc<AtomicU64>,
 }
 
-/// Queues for so many packets and so many other events: who floods with packets keeps nothing else from being told.
+/// Creates separate queues of this capacity for packets and for other events: a flood of packets delays no other event.
 pub fn events(capacity: usize) -> (EventSender, EventReceiver) {
     let (packets, packets_end) = mpsc::channel(capacity.max(1));
     let (notices, notices_end) = mpsc::channel(capacity.max(1));
@@ -129,9 +129,9 @@ pub fn events(capacity: usize) -> (EventSender, EventReceiver) {
 }
 
 impl EventSender {
-    /// Hands over an event. Returns whether it was taken: it is lost where the queue is full or the server is
-    /// gone, which P4Runtime allows for all of them. Clients are told how many were lost that were no packets.
-    #[must_use = "an event that is lost is to be counted"]
+    /// Queues an event and returns whether it was queued. An event is lost if the queue is full or the server has
+    /// ended, which P4Runtime allows for all events. Clients receive the number of lost events that are not packets.
+    #[must_use = "the caller counts lost events"]
     pub fn send(&self, event: Event) -> bool {
         match event {
             Event::PacketIn { .. } => self.packets.try_send(event).is_ok(),
@@ -145,7 +145,7 @@ impl EventSender {
 }
 
 impl EventReceiver {
-    /// The next event; none once all senders are gone.
+    /// Waits for the next event; `None` after all senders are dropped.
     pub async fn next(&mut self) -> Option<Event> {
         tokio::select! {
             Some(event) = self.notices.recv() => Some(event),
@@ -154,7 +154,7 @@ impl EventReceiver {
         }
     }
 
-    /// Events but for packets that were lost since this was last asked.
+    /// Number of lost events other than packets since the last call.
     pub(crate) fn take_lost(&self) -> u64 {
         self.lost.swap(0, Ordering::Relaxed)
     }

@@ -1,11 +1,11 @@
-//! Between P4Runtime's messages and checked values: everything that P4Info alone can judge.
+//! Translation between P4Runtime messages and checked values: all checks that need only the P4Info.
 //!
-//! Both ends use it. A server decodes updates and questions, which come from anybody, and encodes what was
-//! read; a client encodes updates and questions, and decodes what was read. What is encoded is canonical:
-//! shortest byte strings, keys in P4Info's order, fields that take any value left out.
+//! Server and client use this module. A server decodes updates and read requests, which are untrusted, and
+//! encodes read entities. A client encodes updates and read requests and decodes read entities. Encodings are
+//! canonical: shortest byte strings, keys in the order of the P4Info, don't-care fields omitted.
 #![allow(
     deprecated,
-    reason = "fields that P4Runtime 1.4 deprecated are taken, and given back where they were used"
+    reason = "fields that P4Runtime 1.4 deprecated are accepted, and used in responses if the client used them"
 )]
 
 mod action;
@@ -29,24 +29,24 @@ use v1::entity::Entity as Message;
 use v1::packet_replication_engine_entry::Type as Replication;
 use v1::update::Type as Kind;
 
-/// Translates what one program's P4Info names.
+/// Translator for the P4Info of one program.
 #[derive(Clone, Copy, Debug)]
 pub struct Translator<'a> {
     info: &'a P4Info,
 }
 
 impl<'a> Translator<'a> {
-    /// For this program.
+    /// Creates a translator for this program.
     pub fn new(info: &'a P4Info) -> Self {
         Self { info }
     }
 
-    /// An update of a write request.
+    /// Decodes an update of a write request.
     pub fn decode_update(&self, update: &v1::Update) -> Result<Update, EntityError> {
         let kind = match Kind::try_from(update.r#type) {
             Ok(Kind::Unspecified) | Err(_) => {
                 return Err(EntityError::invalid(format!(
-                    "update type {} is none of INSERT, MODIFY, DELETE",
+                    "unknown update type {}: expected INSERT, MODIFY or DELETE",
                     update.r#type
                 )));
             }
@@ -92,14 +92,14 @@ impl<'a> Translator<'a> {
                     self.decode_clone_update(kind, session).map(Update::CloneSession)
                 }
                 None => Err(EntityError::invalid(
-                    "it is neither a multicast group nor a clone session",
+                    "packet replication entry is neither a multicast group nor a clone session",
                 )),
             },
             Message::ExternEntry(_) => Err(no_externs()),
         }
     }
 
-    /// An update as a message.
+    /// Encodes an update.
     pub fn encode_update(&self, update: &Update) -> v1::Update {
         let (kind, message) = match update {
             Update::TableEntry(change) => match &**change {
@@ -163,7 +163,7 @@ impl<'a> Translator<'a> {
         }
     }
 
-    /// Something that was read, as a message.
+    /// Encodes a read entity.
     pub fn encode_entity(&self, entity: &Entity) -> v1::Entity {
         let message = match entity {
             Entity::TableEntry(entry) => Message::TableEntry(self.encode_entry(entry)),
@@ -198,7 +198,7 @@ impl<'a> Translator<'a> {
         }
     }
 
-    /// Something that a server has answered.
+    /// Decodes an entity of a read response.
     pub fn decode_entity(&self, entity: &v1::Entity) -> Result<Entity, EntityError> {
         match entity_of(Some(entity))? {
             Message::TableEntry(entry) => self.decode_read_entry(entry),
@@ -221,7 +221,7 @@ impl<'a> Translator<'a> {
                     replication::decode_clone(session).map(Entity::CloneSession)
                 }
                 None => Err(EntityError::invalid(
-                    "it is neither a multicast group nor a clone session",
+                    "packet replication entry is neither a multicast group nor a clone session",
                 )),
             },
             Message::ExternEntry(_) => Err(no_externs()),
@@ -231,49 +231,49 @@ impl<'a> Translator<'a> {
 
 fn entity_of(entity: Option<&v1::Entity>) -> Result<&Message, EntityError> {
     entity.and_then(|entity| entity.entity.as_ref()).ok_or_else(|| {
-        EntityError::invalid("no entity is given, or one of a kind that P4Runtime 1.5 has not")
+        EntityError::invalid("entity is missing or of a kind that P4Runtime 1.5 does not define")
     })
 }
 
-fn modify_only(kind: Kind, what: &str) -> Result<(), EntityError> {
+fn modify_only(kind: Kind, entity: &str) -> Result<(), EntityError> {
     match kind {
         Kind::Modify => Ok(()),
         _ => Err(EntityError::invalid(format!(
-            "{what} is there as long as its program: it can only be modified"
+            "{entity} can only be modified: it exists as long as its program"
         ))),
     }
 }
 
 fn no_externs() -> EntityError {
-    EntityError::unimplemented("v1model has no extern of its own that P4Runtime could name")
+    EntityError::unimplemented("extern entries are not supported: v1model defines no P4Runtime extern")
 }
 
-/// A number that a message carries signed and that cannot be negative.
-fn unsigned(value: i64, what: &str) -> Result<u64, EntityError> {
+/// Converts a signed number of a message that must not be negative.
+fn unsigned(value: i64, field: &str) -> Result<u64, EntityError> {
     u64::try_from(value)
-        .map_err(|_| EntityError::invalid(format!("{what} is {value}; it cannot be negative")))
+        .map_err(|_| EntityError::invalid(format!("{field} is {value}: it must not be negative")))
 }
 
-/// The same of 32 bits.
-fn unsigned32(value: i32, what: &str) -> Result<u32, EntityError> {
+/// As [`unsigned`], for 32 bits.
+fn unsigned32(value: i32, field: &str) -> Result<u32, EntityError> {
     u32::try_from(value)
-        .map_err(|_| EntityError::invalid(format!("{what} is {value}; it cannot be negative")))
+        .map_err(|_| EntityError::invalid(format!("{field} is {value}: it must not be negative")))
 }
 
-/// A number for a field that is signed; what does not fit stays at the highest that does.
+/// Converts a number for a signed field; saturates at the maximum.
 fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// An id that a client has chosen, and that is not zero, which means "all" when reading.
-fn chosen<I: From<u32>>(id: u32, what: &str) -> Result<I, EntityError> {
+/// Converts an id that the client chooses. Zero is invalid: it means "all" in reads.
+fn nonzero_id<I: From<u32>>(id: u32, field: &str) -> Result<I, EntityError> {
     if id == 0 {
-        Err(EntityError::invalid(format!("{what} cannot be 0")))
+        Err(EntityError::invalid(format!("{field} must not be 0")))
     } else {
         Ok(id.into())
     }
 }
 
 fn unknown(kind: &str, id: u32) -> EntityError {
-    EntityError::invalid(format!("the program has no {kind} with id {id}"))
+    EntityError::invalid(format!("unknown {kind}: the program has none with id {id}"))
 }

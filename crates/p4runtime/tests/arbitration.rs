@@ -1,4 +1,4 @@
-//! Arbitration: each rule of the specification's chapter 5, and random runs beside an obvious model.
+//! Arbitration: each rule of chapter 5 of the specification, and random runs compared with a simple model.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -9,15 +9,16 @@
 use std::collections::BTreeMap;
 
 use linewarden_p4runtime::arbitration::{
-    Arbitration, Candidacy, Limits, Notice, Outcome, Refusal, Standing, StreamId, WriteRefusal,
+    Arbitration, ArbitrationError, ArbitrationNotice, ArbitrationRequest, ArbitrationStatus, Limits, Outcome,
+    StreamId, WriteError,
 };
 use proptest::prelude::*;
 use prost_types::Any;
 
 const DEVICE: u64 = 7;
 
-fn candidacy(role: &str, election_id: impl Into<Option<u128>>) -> Candidacy {
-    Candidacy {
+fn arbitration_request(role: &str, election_id: impl Into<Option<u128>>) -> ArbitrationRequest {
+    ArbitrationRequest {
         device_id: DEVICE,
         role: role.to_owned(),
         config: None,
@@ -35,49 +36,52 @@ fn arbitration() -> Arbitration {
     )
 }
 
-/// Who is told what: stream, standing, rank.
-fn told(notices: &[Notice]) -> Vec<(u64, Standing, Option<u128>)> {
+/// Content of notices: stream, status, election id.
+fn notified(notices: &[ArbitrationNotice]) -> Vec<(u64, ArbitrationStatus, Option<u128>)> {
     notices
         .iter()
-        .map(|notice| (notice.stream.0, notice.standing, notice.election_id))
+        .map(|notice| (notice.stream.0, notice.status, notice.election_id))
         .collect()
 }
 
-/// Both steps of an accepted candidacy.
+/// Both steps of an accepted request.
 fn update(
     arbitration: &mut Arbitration,
     stream: u64,
-    candidacy: Candidacy,
-) -> Vec<(u64, Standing, Option<u128>)> {
+    request: ArbitrationRequest,
+) -> Vec<(u64, ArbitrationStatus, Option<u128>)> {
     let Outcome {
         mut notices,
         takeover,
-    } = arbitration.update(StreamId(stream), candidacy).unwrap();
+    } = arbitration.update(StreamId(stream), request).unwrap();
     notices.extend(
         takeover
             .into_iter()
             .flat_map(|takeover| arbitration.complete(takeover)),
     );
-    told(&notices)
+    notified(&notices)
 }
 
 fn may_write(arbitration: &Arbitration, role: &str, election_id: u128) -> bool {
-    arbitration.may_write(DEVICE, role, Some(election_id)).is_ok()
+    arbitration.check_write(DEVICE, role, Some(election_id)).is_ok()
 }
 
-use Standing::{Backup, Leaderless, Primary};
+use ArbitrationStatus::{Backup, NoPrimary, Primary};
 
 #[test]
-fn the_highest_id_is_primary_and_everybody_hears_of_changes() {
+fn highest_election_id_is_primary_and_changes_are_notified() {
     let mut a = arbitration();
-    assert_eq!(update(&mut a, 1, candidacy("", 10)), [(1, Primary, Some(10))]);
     assert_eq!(
-        update(&mut a, 2, candidacy("", 5)),
-        [(2, Backup, Some(10))],
-        "the primary need not hear of a backup"
+        update(&mut a, 1, arbitration_request("", 10)),
+        [(1, Primary, Some(10))]
     );
     assert_eq!(
-        update(&mut a, 3, candidacy("", 11)),
+        update(&mut a, 2, arbitration_request("", 5)),
+        [(2, Backup, Some(10))],
+        "the primary receives no notice of a new backup"
+    );
+    assert_eq!(
+        update(&mut a, 3, arbitration_request("", 11)),
         [
             (1, Backup, Some(11)),
             (2, Backup, Some(11)),
@@ -90,75 +94,87 @@ fn the_highest_id_is_primary_and_everybody_hears_of_changes() {
 }
 
 #[test]
-fn nobody_follows_a_primary_that_goes_until_somebody_ranks_as_high() {
+fn lost_primary_is_replaced_only_by_an_equal_or_higher_election_id() {
     let mut a = arbitration();
-    update(&mut a, 1, candidacy("", 10));
-    update(&mut a, 2, candidacy("", 9));
-    assert_eq!(told(&a.close(StreamId(1))), [(2, Leaderless, Some(10))]);
+    update(&mut a, 1, arbitration_request("", 10));
+    update(&mut a, 2, arbitration_request("", 9));
+    assert_eq!(notified(&a.close(StreamId(1))), [(2, NoPrimary, Some(10))]);
     assert!(!may_write(&a, "", 9) && !may_write(&a, "", 10));
-    assert_eq!(update(&mut a, 2, candidacy("", 9)), [(2, Leaderless, Some(10))]);
     assert_eq!(
-        update(&mut a, 3, candidacy("", 10)),
+        update(&mut a, 2, arbitration_request("", 9)),
+        [(2, NoPrimary, Some(10))]
+    );
+    assert_eq!(
+        update(&mut a, 3, arbitration_request("", 10)),
         [(2, Backup, Some(10)), (3, Primary, Some(10))]
     );
     assert!(
         a.close(StreamId(2)).is_empty(),
-        "nobody need hear of a backup that goes"
+        "no controller receives a notice of a disconnected backup"
     );
     assert!(a.close(StreamId(2)).is_empty());
 }
 
 #[test]
-fn a_primary_may_step_down_and_come_back() {
+fn a_primary_may_step_down_and_become_primary_again() {
     let mut a = arbitration();
-    update(&mut a, 1, candidacy("", 10));
-    update(&mut a, 2, candidacy("", 4));
+    update(&mut a, 1, arbitration_request("", 10));
+    update(&mut a, 2, arbitration_request("", 4));
     assert_eq!(
-        update(&mut a, 1, candidacy("", 3)),
-        [(1, Leaderless, Some(10)), (2, Leaderless, Some(10))]
+        update(&mut a, 1, arbitration_request("", 3)),
+        [(1, NoPrimary, Some(10)), (2, NoPrimary, Some(10))]
     );
     assert!(!may_write(&a, "", 3));
     assert_eq!(
-        update(&mut a, 1, candidacy("", None)),
-        [(1, Leaderless, Some(10))]
+        update(&mut a, 1, arbitration_request("", None)),
+        [(1, NoPrimary, Some(10))]
     );
     assert_eq!(
-        update(&mut a, 1, candidacy("", 10)),
+        update(&mut a, 1, arbitration_request("", 10)),
         [(2, Backup, Some(10)), (1, Primary, Some(10))]
     );
 }
 
 #[test]
-fn no_id_and_zero_stand_by() {
+fn missing_and_zero_election_ids_stay_backup() {
     let mut a = arbitration();
-    assert_eq!(update(&mut a, 1, candidacy("", None)), [(1, Leaderless, None)]);
-    assert_eq!(update(&mut a, 2, candidacy("", 0)), [(2, Leaderless, None)]);
-    assert!(a.may_write(DEVICE, "", None).is_err() && !may_write(&a, "", 0));
-    update(&mut a, 3, candidacy("", 1));
-    assert_eq!(update(&mut a, 2, candidacy("", 0)), [(2, Backup, Some(1))]);
-    assert!(a.may_write(DEVICE, "", None).is_err() && !may_write(&a, "", 0));
+    assert_eq!(
+        update(&mut a, 1, arbitration_request("", None)),
+        [(1, NoPrimary, None)]
+    );
+    assert_eq!(
+        update(&mut a, 2, arbitration_request("", 0)),
+        [(2, NoPrimary, None)]
+    );
+    assert!(a.check_write(DEVICE, "", None).is_err() && !may_write(&a, "", 0));
+    update(&mut a, 3, arbitration_request("", 1));
+    assert_eq!(
+        update(&mut a, 2, arbitration_request("", 0)),
+        [(2, Backup, Some(1))]
+    );
+    assert!(a.check_write(DEVICE, "", None).is_err() && !may_write(&a, "", 0));
 }
 
 #[test]
-fn roles_are_elected_apart_and_keep_their_configuration() {
+fn roles_are_elected_separately_and_keep_their_configuration() {
     let mut a = arbitration();
     let config = Any {
         type_url: "example.com/Role".into(),
         value: vec![1, 2],
     };
-    update(&mut a, 1, candidacy("", 10));
-    let with_config = Candidacy {
+    update(&mut a, 1, arbitration_request("", 10));
+    let with_config = ArbitrationRequest {
         config: Some(config.clone()),
-        ..candidacy("acl", 2)
+        ..arbitration_request("acl", 2)
     };
     assert_eq!(update(&mut a, 2, with_config), [(2, Primary, Some(2))]);
     assert!(may_write(&a, "", 10) && may_write(&a, "acl", 2) && !may_write(&a, "acl", 10));
     let outcome = a
         .update(
             StreamId(3),
-            Candidacy {
+            ArbitrationRequest {
                 config: None,
-                ..candidacy("acl", 1)
+                ..arbitration_request("acl", 1)
             },
         )
         .unwrap();
@@ -171,120 +187,128 @@ fn roles_are_elected_apart_and_keep_their_configuration() {
 }
 
 #[test]
-fn each_refusal_leaves_everything_as_it_was() {
+fn rejected_request_leaves_the_state_unchanged() {
     let mut a = arbitration();
-    update(&mut a, 1, candidacy("", 10));
-    update(&mut a, 2, candidacy("", 5));
+    update(&mut a, 1, arbitration_request("", 10));
+    update(&mut a, 2, arbitration_request("", 5));
     let before = format!("{a:?}");
-    let elsewhere = Candidacy {
+    let other_device = ArbitrationRequest {
         device_id: 8,
-        ..candidacy("", 20)
+        ..arbitration_request("", 20)
     };
     let cases = [
         (
             9,
-            elsewhere.clone(),
-            Refusal::NoSuchDevice {
-                asked: 8,
-                here: DEVICE,
+            other_device.clone(),
+            ArbitrationError::NoSuchDevice {
+                requested: 8,
+                actual: DEVICE,
             },
         ),
         (
             1,
-            elsewhere,
-            Refusal::DeviceChanged {
-                asked: 8,
-                here: DEVICE,
+            other_device,
+            ArbitrationError::DeviceChanged {
+                requested: 8,
+                actual: DEVICE,
             },
         ),
         (
             1,
-            candidacy("acl", 10),
-            Refusal::RoleChanged {
-                asked: "acl".into(),
-                here: String::new(),
+            arbitration_request("acl", 10),
+            ArbitrationError::RoleChanged {
+                requested: "acl".into(),
+                actual: String::new(),
             },
         ),
-        (9, candidacy("", 5), Refusal::ElectionIdTaken(5)),
-        (2, candidacy("", 10), Refusal::ElectionIdTaken(10)),
+        (
+            9,
+            arbitration_request("", 5),
+            ArbitrationError::ElectionIdTaken(5),
+        ),
+        (
+            2,
+            arbitration_request("", 10),
+            ArbitrationError::ElectionIdTaken(10),
+        ),
     ];
-    for (stream, candidacy, refusal) in cases {
-        assert_eq!(a.update(StreamId(stream), candidacy).unwrap_err(), refusal);
+    for (stream, request, refusal) in cases {
+        assert_eq!(a.update(StreamId(stream), request).unwrap_err(), refusal);
         assert_eq!(format!("{a:?}"), before);
     }
-    update(&mut a, 3, candidacy("", None));
+    update(&mut a, 3, arbitration_request("", None));
     assert_eq!(
-        a.update(StreamId(4), candidacy("", None)).unwrap_err(),
-        Refusal::TooManyStreams(3)
+        a.update(StreamId(4), arbitration_request("", None)).unwrap_err(),
+        ArbitrationError::TooManyStreams(3)
     );
-    update(&mut a, 3, candidacy("", None));
-    update(&mut a, 4, candidacy("acl", 1));
+    update(&mut a, 3, arbitration_request("", None));
+    update(&mut a, 4, arbitration_request("acl", 1));
     a.close(StreamId(4));
     assert_eq!(
-        a.update(StreamId(5), candidacy("more", 1)).unwrap_err(),
-        Refusal::TooManyRoles(2)
+        a.update(StreamId(5), arbitration_request("more", 1)).unwrap_err(),
+        ArbitrationError::TooManyRoles(2)
     );
 }
 
 #[test]
-fn writes_are_refused_in_the_order_of_the_specification() {
+fn writes_are_rejected_in_the_order_of_the_specification() {
     let mut a = arbitration();
     assert_eq!(
-        a.may_write(8, "x", None),
-        Err(WriteRefusal::NoSuchDevice {
-            asked: 8,
-            here: DEVICE
+        a.check_write(8, "x", None),
+        Err(WriteError::NoSuchDevice {
+            requested: 8,
+            actual: DEVICE
         })
     );
     assert_eq!(
-        a.may_write(DEVICE, "x", None),
-        Err(WriteRefusal::NoSuchRole("x".into()))
+        a.check_write(DEVICE, "x", None),
+        Err(WriteError::NoSuchRole("x".into()))
     );
-    let refusal = a.may_write(DEVICE, "", Some(1)).unwrap_err();
+    let refusal = a.check_write(DEVICE, "", Some(1)).unwrap_err();
     assert_eq!(
         refusal,
-        WriteRefusal::NotPrimary {
+        WriteError::NotPrimary {
             role: String::new(),
-            highest: None
+            primary_election_id: None
         }
     );
     assert_eq!(
         refusal.to_string(),
-        "only the primary of role \"\" may do this, and there is none"
+        "not the primary of role \"\": the role has no primary"
     );
-    update(&mut a, 1, candidacy("", 3));
-    let refusal = a.may_write(DEVICE, "", Some(1)).unwrap_err();
+    update(&mut a, 1, arbitration_request("", 3));
+    let refusal = a.check_write(DEVICE, "", Some(1)).unwrap_err();
     assert_eq!(
         refusal.to_string(),
-        "only the primary of role \"\" may do this, and its election id is 3"
+        "not the primary of role \"\": the primary has election id 3"
     );
 }
 
 #[test]
-fn nobody_writes_between_the_steps_of_a_takeover() {
+fn no_controller_writes_between_the_steps_of_a_takeover() {
     let mut a = arbitration();
-    update(&mut a, 1, candidacy("", 10));
-    let first = a.update(StreamId(2), candidacy("", 11)).unwrap();
-    assert_eq!(told(&first.notices), [(1, Backup, Some(11))]);
+    update(&mut a, 1, arbitration_request("", 10));
+    let first = a.update(StreamId(2), arbitration_request("", 11)).unwrap();
+    assert_eq!(notified(&first.notices), [(1, Backup, Some(11))]);
     assert!(!may_write(&a, "", 10) && !may_write(&a, "", 11) && a.primaries().count() == 0);
-    // A third one overtakes both: the second never was primary.
-    let second = a.update(StreamId(3), candidacy("", 12)).unwrap();
+    // A third controller supersedes both: the second never becomes primary.
+    let second = a.update(StreamId(3), arbitration_request("", 12)).unwrap();
     assert_eq!(
-        told(&second.notices),
+        notified(&second.notices),
         [(1, Backup, Some(12)), (2, Backup, Some(12))]
     );
     assert!(a.complete(first.takeover.unwrap()).is_empty());
     assert!(!may_write(&a, "", 11) && !may_write(&a, "", 12));
     assert_eq!(
-        told(&a.complete(second.takeover.unwrap())),
+        notified(&a.complete(second.takeover.unwrap())),
         [(3, Primary, Some(12))]
     );
     assert!(may_write(&a, "", 12));
-    // One that goes while it waits.
-    let third = a.update(StreamId(2), candidacy("", 13)).unwrap();
+    // A controller that disconnects during its takeover.
+    let third = a.update(StreamId(2), arbitration_request("", 13)).unwrap();
     assert_eq!(
-        told(&a.close(StreamId(2))),
-        [(1, Leaderless, Some(13)), (3, Leaderless, Some(13))]
+        notified(&a.close(StreamId(2))),
+        [(1, NoPrimary, Some(13)), (3, NoPrimary, Some(13))]
     );
     assert!(a.complete(third.takeover.unwrap()).is_empty());
     assert!(!may_write(&a, "", 13) && !may_write(&a, "", 12));
@@ -313,7 +337,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// The rule in one sentence: the primary is the live controller whose id is the highest that was ever accepted.
+/// The rule in one sentence: the primary is the connected controller with the highest election id ever accepted.
 #[derive(Default)]
 struct Model {
     live: BTreeMap<u64, (&'static str, Option<u128>)>,
@@ -329,9 +353,9 @@ impl Model {
             .map(|(stream, _)| *stream)
     }
 
-    fn standing(&self, stream: u64) -> Standing {
+    fn status(&self, stream: u64) -> ArbitrationStatus {
         match self.primary(self.live[&stream].0) {
-            None => Leaderless,
+            None => NoPrimary,
             Some(primary) if primary == stream => Primary,
             Some(_) => Backup,
         }
@@ -354,10 +378,10 @@ proptest! {
         let mut a = Arbitration::new(DEVICE, Limits::default());
         let mut model = Model::default();
         let mut waiting = Vec::new();
-        let mut heard: BTreeMap<u64, (Standing, Option<u128>)> = BTreeMap::new();
+        let mut received: BTreeMap<u64, (ArbitrationStatus, Option<u128>)> = BTreeMap::new();
         for event in events {
             let notices = match event {
-                Event::Update { stream, role, election_id } => match a.update(StreamId(stream), candidacy(role, election_id)) {
+                Event::Update { stream, role, election_id } => match a.update(StreamId(stream), arbitration_request(role, election_id)) {
                     Ok(outcome) => {
                         prop_assert!(model.accepts(stream, role, election_id));
                         model.live.insert(stream, (role, election_id));
@@ -375,19 +399,19 @@ proptest! {
                         a.close(StreamId(stream))
                     }
                 },
-                Event::Complete(which) if which < waiting.len() => a.complete(waiting.remove(which)),
+                Event::Complete(index) if index < waiting.len() => a.complete(waiting.remove(index)),
                 Event::Complete(_) => Vec::new(),
                 Event::Close { stream } => {
                     model.live.remove(&stream);
                     a.close(StreamId(stream))
                 }
             };
-            heard.retain(|stream, _| model.live.contains_key(stream));
+            received.retain(|stream, _| model.live.contains_key(stream));
             for notice in notices {
-                heard.insert(notice.stream.0, (notice.standing, notice.election_id));
+                received.insert(notice.stream.0, (notice.status, notice.election_id));
             }
             for role in ["", "acl"] {
-                // At most the model's primary may write; all others are told at once where they stand.
+                // At most the model's primary may write; all other controllers receive their status immediately.
                 for id in 0..6 {
                     if may_write(&a, role, id) {
                         prop_assert_eq!(model.live[&model.primary(role).unwrap()], (role, Some(id)));
@@ -395,23 +419,23 @@ proptest! {
                 }
             }
             for (stream, (role, _)) in &model.live {
-                if model.standing(*stream) != Primary {
-                    let expected = (model.standing(*stream), model.highest.get(role).copied());
-                    prop_assert_eq!(heard.get(stream), Some(&expected), "stream {}", stream);
+                if model.status(*stream) != Primary {
+                    let expected = (model.status(*stream), model.highest.get(role).copied());
+                    prop_assert_eq!(received.get(stream), Some(&expected), "stream {}", stream);
                 }
             }
         }
-        // Once all takeovers are through every primary knows, and may write.
+        // After all takeovers are completed every primary has received its status and may write.
         for takeover in waiting {
             for notice in a.complete(takeover) {
-                heard.insert(notice.stream.0, (notice.standing, notice.election_id));
+                received.insert(notice.stream.0, (notice.status, notice.election_id));
             }
         }
         for (stream, (role, id)) in &model.live {
-            prop_assert_eq!(heard[stream].0, model.standing(*stream));
+            prop_assert_eq!(received[stream].0, model.status(*stream));
             let is_primary = model.primary(role) == Some(*stream);
             prop_assert_eq!(a.is_primary(StreamId(*stream)), is_primary);
-            prop_assert_eq!(a.may_write(DEVICE, role, *id).is_ok(), is_primary);
+            prop_assert_eq!(a.check_write(DEVICE, role, *id).is_ok(), is_primary);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What lies in `src/proto` is what `proto` gives.
+//! The files in `src/proto` match `proto`.
 
 #[path = "../examples/generate_p4runtime_messages.rs"]
 mod generate;
@@ -8,6 +8,6 @@ fn the_committed_messages_are_those_of_the_vendored_protocol_buffers() {
     let stale = generate::MESSAGES.stale().unwrap();
     assert!(
         stale.is_empty(),
-        "{stale:?}: run cargo run -p linewarden-p4runtime --example generate_p4runtime_messages, and commit"
+        "generated messages are stale: {stale:?}; run `cargo run -p linewarden-p4runtime --example generate_p4runtime_messages` and commit"
     );
 }

@@ -1,5 +1,5 @@
-//! P4Info as p4c writes it, beside the BMv2 JSON of the same program; and damaged in every way that has a
-//! message.
+//! P4Info from p4c compared with the BMv2 JSON of the same program, and a malformed P4Info for every
+//! error.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -28,10 +28,10 @@ fn everything() -> P4Info {
 }
 
 #[test]
-fn everything_of_the_program_is_found_by_name_and_alias() {
+fn all_elements_are_found_by_name_and_alias() {
     let info = everything();
-    let acl = info.tables().named("In.acl").unwrap();
-    assert_eq!(info.tables().named("acl").unwrap().id, acl.id);
+    let acl = info.tables().by_name_or_alias("In.acl").unwrap();
+    assert_eq!(info.tables().by_name_or_alias("acl").unwrap().id, acl.id);
     let kinds: Vec<_> = acl
         .fields
         .iter()
@@ -50,24 +50,39 @@ fn everything_of_the_program_is_found_by_name_and_alias() {
     assert!(acl.needs_priority());
     assert_eq!(acl.counter.as_ref().unwrap().name, "In.acl_hits");
     assert_eq!(acl.meter.as_ref().unwrap().name, "In.acl_rate");
-    let deny = info.actions().named("deny").unwrap().id;
+    let deny = info.actions().by_name_or_alias("deny").unwrap().id;
     assert_eq!(acl.scope(deny), Some(ActionScope::TableOnly));
-    let mac = info.tables().named("mac").unwrap();
+    let mac = info.tables().by_name_or_alias("mac").unwrap();
     assert!(mac.idle_timeout && !mac.needs_priority());
     assert_eq!(mac.size, 4);
     assert_eq!(
-        mac.scope(info.actions().named("learn").unwrap().id),
+        mac.scope(info.actions().by_name_or_alias("learn").unwrap().id),
         Some(ActionScope::DefaultOnly)
     );
-    let vrf = info.tables().named("vrf_of_port").unwrap();
+    let vrf = info.tables().by_name_or_alias("vrf_of_port").unwrap();
     assert!(vrf.is_const && vrf.has_initial_entries && vrf.const_default.is_some());
-    assert!(info.tables().named("everywhere").unwrap().fields.is_empty());
-    let selector = info.profiles().named("next_hops").unwrap();
-    assert!(selector.with_selector && !info.profiles().named("ports").unwrap().with_selector);
-    assert_eq!(info.tables().named("routes").unwrap().profile, Some(selector.id));
-    assert_eq!(info.value_sets().named("tunnel_types").unwrap().size, 4);
-    assert_eq!(*info.registers().named("last_seen").unwrap().data, Type::Bits(48));
-    let Type::Struct(members) = &*info.digests().named("learned_t").unwrap().data else {
+    assert!(
+        info.tables()
+            .by_name_or_alias("everywhere")
+            .unwrap()
+            .fields
+            .is_empty()
+    );
+    let selector = info.profiles().by_name_or_alias("next_hops").unwrap();
+    assert!(selector.with_selector && !info.profiles().by_name_or_alias("ports").unwrap().with_selector);
+    assert_eq!(
+        info.tables().by_name_or_alias("routes").unwrap().profile,
+        Some(selector.id)
+    );
+    assert_eq!(
+        info.value_sets().by_name_or_alias("tunnel_types").unwrap().size,
+        4
+    );
+    assert_eq!(
+        *info.registers().by_name_or_alias("last_seen").unwrap().data,
+        Type::Bits(48)
+    );
+    let Type::Struct(members) = &*info.digests().by_name_or_alias("learned_t").unwrap().data else {
         panic!()
     };
     assert_eq!(
@@ -86,7 +101,7 @@ fn binary_and_text_give_the_same() {
     assert_eq!(again.message(), info.message());
 }
 
-/// The strings at `field` of the objects in the arrays at `path`.
+/// The names of the objects in the arrays at `path`.
 fn json_names(json: &Value, path: &str) -> BTreeSet<String> {
     let names = |array: &Value| -> Vec<String> {
         array
@@ -163,13 +178,13 @@ fn the_names_are_those_of_the_bmv2_json() {
     }
 }
 
-/// One way to damage a P4Info, and what its message has to say.
+/// Modification that makes a P4Info invalid, and a part of the error message.
 type Damage = (fn(&mut config::P4Info), &'static str);
 
 const DAMAGES: &[Damage] = &[
     (
         |p| p.tables[0].preamble = None,
-        "table \"\" (id 0): it has no preamble",
+        "table \"\" (id 0): preamble is missing",
     ),
     (
         |p| p.tables[0].preamble.as_mut().unwrap().id = 0,
@@ -177,59 +192,56 @@ const DAMAGES: &[Damage] = &[
     ),
     (
         |p| p.tables[0].preamble.as_mut().unwrap().name.clear(),
-        "it has no name",
+        "name is missing",
     ),
     (
         |p| p.tables[0].preamble = p.actions[0].preamble.clone(),
-        "another element has the same id",
+        "id is in use by another element",
     ),
     (
         |p| p.tables[1].preamble.as_mut().unwrap().name = p.tables[0].preamble.as_ref().unwrap().name.clone(),
-        "another table has the same name",
+        "name is in use by another table",
     ),
     (
         |p| {
             p.actions[1].preamble.as_mut().unwrap().alias =
                 p.actions[0].preamble.as_ref().unwrap().alias.clone()
         },
-        "has the same alias",
+        "is in use by another",
     ),
     (
         |p| p.tables[0].match_fields[1].id = 1,
-        "match field \"std.ingress_port\": id 1 is zero or another's",
+        "match field \"std.ingress_port\": id 1 is zero or not unique",
     ),
-    (
-        |p| p.tables[0].match_fields[1].bitwidth = -1,
-        "a width of -1 bits",
-    ),
+    (|p| p.tables[0].match_fields[1].bitwidth = -1, "width of -1 bits"),
     (
         |p| p.tables[0].match_fields[1].bitwidth = i32::MAX,
-        "a width of 2147483647 bits",
+        "width of 2147483647 bits",
     ),
     (
         |p| p.tables[0].match_fields[1].r#match = None,
-        "it has no match type",
+        "match type is missing",
     ),
     (
         |p| p.tables[0].match_fields[1].r#match = Some(config::match_field::Match::MatchType(77)),
-        "match type 77 is not one",
+        "match type 77 is not defined",
     ),
     (
         |p| p.tables[0].action_refs[0].id = 5,
-        "it refers to action 5, which is not there",
+        "reference to unknown action 5",
     ),
     (|p| p.tables[0].action_refs[0].scope = 9, "action scope 9"),
     (
         |p| p.tables[0].const_default_action_id = 5,
-        "the constant default action 5",
+        "constant default action 5",
     ),
     (
         |p| p.tables[0].implementation_id = 5,
-        "action profile 5, which is not there",
+        "reference to unknown action profile 5",
     ),
     (
         |p| p.tables[0].implementation_id = p.action_profiles[0].preamble.as_ref().unwrap().id,
-        "do not name each other",
+        "are not mutual",
     ),
     (
         |p| {
@@ -237,57 +249,48 @@ const DAMAGES: &[Damage] = &[
                 .table_ids
                 .push(p.tables[0].preamble.as_ref().unwrap().id)
         },
-        "do not name each other",
+        "are not mutual",
     ),
     (
         |p| p.tables[0].direct_resource_ids.push(5),
-        "5, which is not there",
+        "reference to unknown",
     ),
-    (
-        |p| p.direct_counters[0].direct_table_id = 5,
-        "do not name each other",
-    ),
-    (
-        |p| p.direct_meters[0].direct_table_id = 5,
-        "do not name each other",
-    ),
-    (|p| p.tables[0].size = -1, "a size of -1"),
+    (|p| p.direct_counters[0].direct_table_id = 5, "are not mutual"),
+    (|p| p.direct_meters[0].direct_table_id = 5, "are not mutual"),
+    (|p| p.tables[0].size = -1, "size -1 is negative"),
     (|p| p.actions[2].params[0].id = 0, "parameter \"port\": id 0"),
     (
         |p| p.actions[2].params[0].bitwidth = -8,
-        "parameter \"port\": a width of -8 bits",
+        "parameter \"port\": width of -8 bits",
     ),
     (|p| p.counters[0].spec = None, "counter unit 0"),
     (|p| p.meters[0].spec.as_mut().unwrap().unit = 0, "meter unit 0"),
     (|p| p.meters[0].spec.as_mut().unwrap().r#type = 8, "meter type 8"),
     (
         |p| p.registers[0].type_spec = None,
-        "register \"In.last_seen\" (id 374516543): no type is given",
+        "register \"In.last_seen\" (id 374516543): type is missing",
     ),
-    (|p| p.registers[0].size = -4, "a size of -4"),
-    (
-        |p| p.type_info = None,
-        "the type \"learned_t\" is not in type_info",
-    ),
+    (|p| p.registers[0].size = -4, "size -4 is negative"),
+    (|p| p.type_info = None, "type \"learned_t\" is not in type_info"),
     (
         |p| {
             let own = p.digests[0].type_spec.clone();
             let info = p.type_info.as_mut().unwrap();
             info.structs.get_mut("learned_t").unwrap().members[0].type_spec = own;
         },
-        "the type \"learned_t\" contains itself",
+        "type \"learned_t\" contains itself",
     ),
     (
         |p| p.controller_packet_metadata[0].metadata[0].bitwidth = -3,
-        "metadata \"ingress_port\": a width of -3",
+        "metadata \"ingress_port\": width of -3",
     ),
     (
         |p| p.controller_packet_metadata[0].preamble.as_mut().unwrap().name = "packet".into(),
-        "the name is neither packet_in nor packet_out",
+        "must be packet_in or packet_out",
     ),
     (
         |p| p.controller_packet_metadata[0].preamble.as_mut().unwrap().name = "packet_out".into(),
-        "another controller header has the same name",
+        "name is in use by another controller header",
     ),
     (
         |p| p.value_sets[0].r#match[0].bitwidth = -1,
@@ -296,17 +299,20 @@ const DAMAGES: &[Damage] = &[
 ];
 
 #[test]
-fn every_damage_is_named_with_its_element() {
-    for (place, (damage, says)) in DAMAGES.iter().enumerate() {
+fn every_problem_is_reported_with_its_element() {
+    for (place, (damage, expected)) in DAMAGES.iter().enumerate() {
         let mut message = everything().message().clone();
         damage(&mut message);
-        let error = P4Info::new(message).expect_err(says).to_string();
-        assert!(error.contains(says), "{place}: {error:?} does not say {says:?}");
+        let error = P4Info::new(message).expect_err(expected).to_string();
+        assert!(
+            error.contains(expected),
+            "{place}: {error:?} does not contain {expected:?}"
+        );
     }
 }
 
 #[test]
-fn what_is_no_p4info_is_refused_with_its_place() {
+fn malformed_p4info_is_rejected_with_the_location() {
     let text = data("everything.p4info.txtpb");
     let error = P4Info::from_text(&text.replace("bitwidth", "bitwith"))
         .unwrap_err()
@@ -315,7 +321,7 @@ fn what_is_no_p4info_is_refused_with_its_place() {
     assert!(P4Info::from_text(&text[..text.len() - 3]).is_err());
     assert!(P4Info::from_binary(text.as_bytes()).is_err());
     let binary = everything().message().encode_to_vec();
-    // Cut anywhere it is refused or, where a whole element ended there, is the shorter P4Info.
+    // A truncated P4Info is rejected, unless the cut is at the end of an element.
     for length in 0..binary.len() {
         let _ = P4Info::from_binary(&binary[..length]);
     }
@@ -324,7 +330,7 @@ fn what_is_no_p4info_is_refused_with_its_place() {
 #[test]
 fn all_of_p4cs_own_p4infos_are_read() {
     let Some(root) = std::env::var_os("LINEWARDEN_P4C") else {
-        println!("SKIPPED: LINEWARDEN_P4C does not name a checkout of p4c, whose P4Infos are read then");
+        println!("SKIPPED: LINEWARDEN_P4C does not name a checkout of p4c with P4Info files");
         return;
     };
     let directory = PathBuf::from(root).join("testdata/p4_16_samples_outputs");

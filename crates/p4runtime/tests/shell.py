@@ -1,7 +1,7 @@
-"""What people do with p4runtime-shell. Usage: shell.py HOST:PORT DIRECTORY [CA CERTIFICATE KEY]
-The directory has everything.p4info.txtpb and .json. With files of certificates the connection is TLS.
+"""Typical operations with p4runtime-shell. Usage: shell.py HOST:PORT DIRECTORY [CA CERTIFICATE KEY]
+DIRECTORY contains everything.p4info.txtpb and everything.json. With certificate files, the connection uses TLS.
 
-p4runtime-shell checks little by itself: every write is read again here and compared.
+p4runtime-shell checks little itself, so this program reads every write back and compares.
 """
 
 import os
@@ -23,7 +23,7 @@ sh.setup(
 
 
 def refused(code, do):
-    """What a write or a read that has to fail says."""
+    """Returns the error message of a write or read that must fail."""
     try:
         do()
     except P4RuntimeWriteException as error:
@@ -198,4 +198,4 @@ try:
 finally:
     sh.teardown()
 assert threading.active_count() == 1
-print("all of it is as it was left")
+print("all state is restored")

@@ -1,13 +1,13 @@
 //! The commit word of a device's line (LAP/1 1.4.3): `idx u32 | gen u24 | flags u8`.
 //!
-//! It is the only thing that decides who spends a row. A CPU loads the word, verifies the RESPONSE, and then
-//! compares-and-swaps the *whole* word to [`CommitWord::won`]; whoever succeeds owns the line until it clears BUSY
-//! by [`CommitWord::released`]. `idx` and `gen` never go down.
+//! Only the commit word decides which CPU spends a row. A CPU loads the word, verifies the RESPONSE, and then
+//! compares-and-swaps the *whole* word to [`CommitWord::with_row_spent`]. The CPU that succeeds owns the line until
+//! it clears BUSY with [`CommitWord::with_busy_cleared`]. `idx` and `gen` never decrease.
 //!
 //! The layout is shared with C: `idx << 32 | gen << 8 | credit << 4 | flags`.
 //!
-//! The *credit* says how many more rows may be spent before user space has moved the device's durable mark (LAP/1
-//! 1.4.6): rows of a whole lease lie ready, and still only a few of them can be lost with the memory.
+//! The *credit* is the number of rows that may still be spent before user space moves the device's durable mark
+//! (LAP/1 1.4.6). The rows of a whole lease are available, but a crash can lose only a few of them.
 
 use core::fmt;
 
@@ -17,19 +17,19 @@ use crate::ids::RowIndex;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct CommitWord(pub u64);
 
-/// The current row (or key) is there and unspent.
+/// The current row (or key) is present and unspent.
 pub const VALID: u64 = 1;
 /// A winner is writing the line.
 pub const BUSY: u64 = 2;
 /// The device is revoked; read on each packet (LAP/1 1.4.8).
 pub const REVOKED: u64 = 4;
-/// Key mode: the row is kept after a success.
+/// Key mode: the row is kept after a successful authentication.
 pub const KEY: u64 = 8;
 /// The credit's bits.
 pub const CREDIT: u64 = 0xf0;
-/// A credit that is not counted: key mode, and rows that no mark guards.
+/// A credit that is not counted: key mode, and rows without a mark.
 pub const UNLIMITED: u64 = CREDIT;
-/// The most that a counted credit holds.
+/// The maximum of a counted credit.
 pub const CREDIT_MAX: u32 = 14;
 
 const CREDIT_SHIFT: u32 = 4;
@@ -46,13 +46,13 @@ impl CommitWord {
         Self(u64::from(idx.0) << IDX_SHIFT | (u64::from(generation) & GEN_MASK) << GEN_SHIFT | (flags & 0xff))
     }
 
-    /// The current row's number: offered in a CHALLENGE when VALID.
+    /// Number of the current row; offered in a CHALLENGE if VALID.
     #[must_use]
     pub fn idx(self) -> RowIndex {
         RowIndex(u32::try_from(self.0 >> IDX_SHIFT).unwrap_or(u32::MAX))
     }
 
-    /// How often the line was won, modulo 2^24. Its low 8 bits name the generation of the window.
+    /// Number of commits on this line, modulo 2^24. Its low 8 bits are the generation of the window.
     #[must_use]
     pub fn generation(self) -> u32 {
         u32::try_from(self.0 >> GEN_SHIFT & GEN_MASK).unwrap_or_default()
@@ -89,22 +89,22 @@ impl CommitWord {
         self.0 & KEY != 0
     }
 
-    /// Whether a row may be spent now, as far as the mark goes.
+    /// Whether the mark allows spending a row now.
     #[must_use]
     pub fn has_credit(self) -> bool {
         self.0 & CREDIT != 0
     }
 
-    /// Rows that may be spent before the mark has moved; `None` when they are not counted.
+    /// Rows that may be spent before the mark moves; `None` if they are not counted.
     #[must_use]
     pub fn credit(self) -> Option<u32> {
         let credit = self.0 & CREDIT;
         (credit != UNLIMITED).then_some(u32::try_from(credit >> CREDIT_SHIFT).unwrap_or(CREDIT_MAX))
     }
 
-    /// The word with the credit that `mark` allows its idx, at most [`CREDIT_MAX`]; `None` stands for no mark.
+    /// The word with the credit that `mark` allows for its idx, at most [`CREDIT_MAX`]. `None` means no mark.
     #[must_use]
-    pub fn granted(self, mark: Option<RowIndex>) -> Self {
+    pub fn with_credit_up_to(self, mark: Option<RowIndex>) -> Self {
         let bits = match mark {
             None => UNLIMITED,
             Some(mark) => u64::from(mark.0.saturating_sub(self.idx().0).min(CREDIT_MAX)) << CREDIT_SHIFT,
@@ -112,16 +112,16 @@ impl CommitWord {
         Self(self.0 & !CREDIT | bits)
     }
 
-    /// Neither VALID nor BUSY: user space may fill the line, and only then.
+    /// Neither VALID nor BUSY. User space may fill the line only in this state.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.0 & (VALID | BUSY) == 0
     }
 
-    /// What the winner of this word's row swaps in: idx+1, gen+1, one less credit where it is counted, VALID→BUSY.
-    /// `None` when the word cannot be won: not VALID, BUSY, REVOKED, no credit, or no number left.
+    /// The word that the winning CPU swaps in: idx+1, gen+1, one less credit where it is counted, VALID→BUSY. `None`
+    /// if the row cannot be spent: not VALID, BUSY, REVOKED, no credit, or no number left.
     #[must_use]
-    pub fn won(self) -> Option<Self> {
+    pub fn with_row_spent(self) -> Option<Self> {
         if !self.is_valid() || self.is_busy() || self.is_revoked() || !self.has_credit() {
             return None;
         }
@@ -131,10 +131,10 @@ impl CommitWord {
         Some(Self::new(idx, self.generation().wrapping_add(1), flags))
     }
 
-    /// What the winner leaves: BUSY cleared, VALID set when a next row was put in place. REVOKED, which may have
-    /// been set meanwhile, is kept: on shared memory this is one atomic XOR (or AND), never a store.
+    /// The word that the winning CPU leaves: BUSY cleared, VALID set if a next row is in place. REVOKED may have been
+    /// set in between and is kept: on shared memory this is one atomic XOR (or AND), never a store.
     #[must_use]
-    pub fn released(self, has_row: bool) -> Self {
+    pub fn with_busy_cleared(self, has_row: bool) -> Self {
         if has_row {
             Self(self.0 ^ (BUSY | VALID))
         } else {
@@ -142,16 +142,17 @@ impl CommitWord {
         }
     }
 
-    /// The line filled by user space at `idx`. `None` unless the line is empty, not revoked, and `idx` not lower.
+    /// The line filled by user space at `idx`. `None` unless the line is empty and not revoked, and `idx` is not
+    /// lower.
     #[must_use]
-    pub fn filled(self, idx: RowIndex) -> Option<Self> {
+    pub fn with_row_filled(self, idx: RowIndex) -> Option<Self> {
         let allowed = self.is_empty() && !self.is_revoked() && idx >= self.idx();
         allowed.then(|| Self::new(idx, self.generation(), (self.0 & 0xff) | VALID))
     }
 
     /// The word with REVOKED set.
     #[must_use]
-    pub fn revoked(self) -> Self {
+    pub fn with_revoked(self) -> Self {
         Self(self.0 | REVOKED)
     }
 }
@@ -194,21 +195,21 @@ mod tests {
 
     proptest! {
         #[test]
-        fn winning_and_releasing_only_move_forward(raw: u64, has_row: bool, revoked_meanwhile: bool) {
+        fn winning_and_releasing_only_move_forward(raw: u64, has_row: bool, is_revoked_in_between: bool) {
             let word = CommitWord(raw);
             let winnable =
                 raw & (VALID | BUSY | REVOKED) == VALID && raw & CREDIT != 0 && word.idx().0 != u32::MAX;
-            prop_assert_eq!(word.won().is_some(), winnable);
-            if let Some(won) = word.won() {
+            prop_assert_eq!(word.with_row_spent().is_some(), winnable);
+            if let Some(won) = word.with_row_spent() {
                 prop_assert_eq!(won.idx().0, word.idx().0 + 1);
                 prop_assert_eq!(won.generation(), (word.generation() + 1) & 0xff_ffff);
-                prop_assert!(won.is_busy() && !won.is_valid() && won.won().is_none());
+                prop_assert!(won.is_busy() && !won.is_valid() && won.with_row_spent().is_none());
                 prop_assert_eq!(won.credit(), word.credit().map(|credit| credit - 1));
-                let before = if revoked_meanwhile { won.revoked() } else { won };
-                let after = before.released(has_row);
+                let before = if is_revoked_in_between { won.with_revoked() } else { won };
+                let after = before.with_busy_cleared(has_row);
                 prop_assert_eq!(after.is_valid(), has_row);
                 prop_assert!(!after.is_busy());
-                prop_assert_eq!(after.is_revoked(), revoked_meanwhile);
+                prop_assert_eq!(after.is_revoked(), is_revoked_in_between);
                 prop_assert_eq!(after.is_key_mode(), word.is_key_mode());
                 prop_assert_eq!((after.idx(), after.generation()), (won.idx(), won.generation()));
             }
@@ -218,17 +219,17 @@ mod tests {
         fn a_mark_allows_the_rows_below_it(raw: u64, ahead in 0..40u32) {
             let word = CommitWord(raw);
             let mark = RowIndex(word.idx().0.saturating_add(ahead));
-            let granted = word.granted(Some(mark));
+            let granted = word.with_credit_up_to(Some(mark));
             prop_assert_eq!(granted.credit(), Some((mark.0 - word.idx().0).min(CREDIT_MAX)));
             prop_assert_eq!(granted.0 & !CREDIT, raw & !CREDIT);
-            prop_assert_eq!(word.granted(Some(RowIndex(0))).has_credit(), false);
-            prop_assert_eq!(word.granted(None).credit(), None);
+            prop_assert_eq!(word.with_credit_up_to(Some(RowIndex(0))).has_credit(), false);
+            prop_assert_eq!(word.with_credit_up_to(None).credit(), None);
         }
 
         #[test]
         fn only_an_empty_unrevoked_line_is_filled_and_never_lowered(raw: u64, idx: u32) {
             let word = CommitWord(raw);
-            let filled = word.filled(RowIndex(idx));
+            let filled = word.with_row_filled(RowIndex(idx));
             prop_assert_eq!(filled.is_some(), raw & (VALID | BUSY | REVOKED) == 0 && idx >= word.idx().0);
             if let Some(filled) = filled {
                 prop_assert_eq!(filled.0 & 0xffff_ffff, (raw & 0xffff_ffff) | VALID);

@@ -1,8 +1,8 @@
 //! DATA: datagrams sealed under a session key (LAP/1 1.2, 1.4.7). No heap; the caller owns the buffers.
 //!
-//! A receiver keeps this order, which its types demand: read the [`Window`], then the session's id and key; [`open`]
-//! the message, which gives the proof [`Opened`]; then [`mark`] its number in the window and compare-and-swap that.
-//! A window of another generation belongs to another session, and the message is dropped.
+//! The types enforce the order of a receiver: read the [`Window`], then the session id and key; [`open`] the message,
+//! which returns the proof [`Opened`]; then [`accept_number`] its number in the window and compare-and-swap the
+//! window. A window of another generation belongs to another session; the receiver drops the message.
 
 use core::num::NonZeroU32;
 
@@ -16,10 +16,10 @@ use crate::verdict::Verdict;
 use crate::window::Window;
 use crate::wire::{DATA_HEADER_BYTES, Data, Header, message_type};
 
-/// The longest payload, bytes: what the largest UDP datagram leaves. What a path's MTU leaves is less (LAP/1 1.4.7).
+/// The longest payload in bytes, limited by the largest UDP datagram. The MTU of a path allows less (LAP/1 1.4.7).
 pub const PAYLOAD_BYTES_MAX: usize = 65_535 - 8 - DATA_HEADER_BYTES;
 
-/// A message's number in its session and direction, from 1. Re-authenticate before it would wrap.
+/// The number of a message in its session and direction, from 1. The device re-authenticates before the number wraps.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Sequence(pub NonZeroU32);
 
@@ -27,31 +27,31 @@ impl Sequence {
     /// The first number of a session.
     pub const FIRST: Self = Self(NonZeroU32::MIN);
 
-    /// The following number; `None` at the end: the session is used up.
+    /// The following number; `None` if the numbers of the session are used up.
     #[must_use]
     pub fn next(self) -> Option<Self> {
         self.0.checked_add(1).map(Self)
     }
 
-    /// The number in a message; `None` when it is 0 or its high half is not zero.
+    /// The number in a message; `None` if it is 0 or its high half is not zero.
     #[must_use]
     pub fn from_wire(seq: u64) -> Option<Self> {
         u32::try_from(seq).ok().and_then(NonZeroU32::new).map(Self)
     }
 }
 
-/// Who counts the messages towards a device: `gen u8 | 0 u24 | last u32`, where the generation is the low 8 bits of
-/// the commit word's, as in a [`Window`], and `last` the last number taken (LAP/1 1.4.7).
+/// The counter of messages to a device: `gen u8 | 0 u24 | last u32`. The generation is the low 8 bits of the commit
+/// word's generation, as in a [`Window`]; `last` is the last number taken (LAP/1 1.4.7).
 ///
-/// On shared memory a number is taken by one atomic addition of 1 to the whole word, which is void when the generation
-/// is not the session's. Then the commit word is read once more, and only if it is still what it was when the key was
-/// read, the word that the addition gave is compared-and-swapped to the first number of the new generation; if that
-/// fails, all begins again. So it never goes back: whoever
-/// holds an older session's key finds a younger generation here only after the commit word has changed.
+/// On shared memory a sender takes a number by one atomic addition of 1 to the whole word. The addition is void if
+/// the generation is not that of the session. Then the sender reads the commit word again. Only if it is unchanged
+/// since the key was read, the sender compares-and-swaps the word to the first number of the new generation; on
+/// failure it starts over. So the counter never goes back: the holder of an older session key sees a newer generation
+/// only after the commit word has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct DownWord(pub u64);
+pub struct DownCounter(pub u64);
 
-impl DownWord {
+impl DownCounter {
     const COUNT_MASK: u64 = u64::MAX >> 8;
 
     /// The generation.
@@ -61,15 +61,15 @@ impl DownWord {
         generation
     }
 
-    /// How many numbers were asked for; above 2^32 - 1 they were refused.
+    /// Numbers taken; numbers above 2^32 - 1 are refused.
     #[must_use]
     pub fn count(self) -> u64 {
         self.0 & Self::COUNT_MASK
     }
 
-    /// The word and the number after taking one for a session of `generation`; no number when they are used up.
+    /// The word and the number after taking one for a session of `generation`; no number if they are used up.
     #[must_use]
-    pub fn take(self, generation: u8) -> (Self, Option<Sequence>) {
+    pub fn take_number(self, generation: u8) -> (Self, Option<Sequence>) {
         let next = if self.generation() == generation {
             Self(self.0 + 1)
         } else {
@@ -79,14 +79,14 @@ impl DownWord {
     }
 }
 
-/// Which way a message goes, with what only that way has.
+/// The direction of a message, with the fields of that direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
     /// DATA_UP: device to service.
     Up,
     /// DATA_DOWN: service to device.
     Down {
-        /// UDP source port of the sealed datagram as it stands in its UDP header.
+        /// UDP source port of the sealed datagram, from its UDP header.
         source_port: u16,
     },
 }
@@ -99,7 +99,7 @@ impl Direction {
         }
     }
 
-    /// Upwards the source port is 0 in the tag: address translation may change it.
+    /// Upwards the tag covers 0 as the source port, because address translation may change it.
     fn tagged_source_port(self) -> u16 {
         match self {
             Self::Up => 0,
@@ -108,10 +108,10 @@ impl Direction {
     }
 }
 
-/// One end of a live session.
+/// One end of an active session.
 #[derive(Clone, Copy, Debug)]
 pub struct Channel<'a> {
-    /// The device's suite.
+    /// The suite of the device.
     pub suite: Suite,
     /// The device.
     pub device: DeviceId,
@@ -123,7 +123,7 @@ pub struct Channel<'a> {
     pub key: &'a SessionKey,
 }
 
-/// The IP addresses of a sealed datagram as its receiver sees them; IPv4 as ::ffff:a.b.c.d.
+/// The IP addresses of a sealed datagram as the receiver sees them; IPv4 as ::ffff:a.b.c.d.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Route {
     /// Source address.
@@ -133,8 +133,8 @@ pub struct Route {
 }
 
 impl Route {
-    /// The device's end and the other one.
-    fn ends(&self, direction: Direction) -> (&[u8; 16], &[u8; 16]) {
+    /// The address of the device and the address of its peer.
+    fn device_and_peer(&self, direction: Direction) -> (&[u8; 16], &[u8; 16]) {
         match direction {
             Direction::Up => (&self.source, &self.destination),
             Direction::Down { .. } => (&self.destination, &self.source),
@@ -146,10 +146,10 @@ impl Route {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SealError {
     /// The payload is longer than a datagram can carry.
-    #[error("payload of {0} B; at most {PAYLOAD_BYTES_MAX} B fit a DATA message")]
+    #[error("payload too long: {0} B; a DATA message carries at most {PAYLOAD_BYTES_MAX} B")]
     PayloadTooLong(usize),
     /// The buffer is too short.
-    #[error("buffer of {have} B; the message needs {need} B")]
+    #[error("buffer too short: {have} B; the message needs {need} B")]
     BufferTooShort {
         /// Bytes given.
         have: usize,
@@ -158,12 +158,12 @@ pub enum SealError {
     },
 }
 
-/// Proof that a DATA message verified, and what it says.
+/// Proof that a DATA message verified, with its fields.
 #[derive(Debug)]
 pub struct Opened {
     seq: Sequence,
     port: u16,
-    _tag: TagVerified,
+    _verified: TagVerified,
 }
 
 impl Opened {
@@ -182,10 +182,10 @@ impl Opened {
 
 /// Writes a sealed message (56 B + payload) to the front of `out` and returns its length.
 ///
-/// `port` is the message's port field. Of the route only the end that is not the device's enters the tag.
+/// `port` is the port field of the message. Of the route, the tag covers only the address that is not the device's.
 ///
 /// # Errors
-/// [`SealError`]; nothing is written then.
+/// [`SealError`]; nothing is written.
 pub fn seal(
     channel: &Channel<'_>,
     direction: Direction,
@@ -214,7 +214,7 @@ pub fn seal(
         tag: [0; 16],
     };
     let source_port = direction.tagged_source_port();
-    let (_, peer) = route.ends(direction);
+    let (_, peer) = route.device_and_peer(direction);
     message.tag = tag::data(channel.key, &message, source_port, peer, payload);
     let (head, rest) = out
         .get_mut(..need)
@@ -225,14 +225,15 @@ pub fn seal(
     Ok(need)
 }
 
-/// Verifies a parsed message that came along `route`.
+/// Verifies a parsed message that arrived along `route`.
 ///
-/// Device and session id are not under the tag: they choose the key, so a message that names others than the
-/// channel's is dropped here.
+/// The tag does not cover the device id and the session id: they select the key. A message that names others than the
+/// channel is dropped here.
 ///
 /// # Errors
-/// [`Verdict::DropDirection`], [`Verdict::DropSession`] for another device, suite or session,
-/// [`Verdict::DropSource`] when the device's end is not the session's address, [`Verdict::DropSequence`] when its number is out of range, [`Verdict::DropTag`].
+/// [`Verdict::DropDirection`], [`Verdict::DropSession`] for another device, suite or session, [`Verdict::DropSource`]
+/// if the device address is not that of the session, [`Verdict::DropSequence`] if the number is out of range,
+/// [`Verdict::DropTag`].
 pub fn open(
     channel: &Channel<'_>,
     direction: Direction,
@@ -249,7 +250,7 @@ pub fn open(
     if !is_channels {
         return Err(Verdict::DropSession);
     }
-    let (device_end, peer) = route.ends(direction);
+    let (device_end, peer) = route.device_and_peer(direction);
     if device_end != &channel.addr {
         return Err(Verdict::DropSource);
     }
@@ -260,15 +261,15 @@ pub fn open(
     Ok(Opened {
         seq,
         port: message.port.get(),
-        _tag: tag,
+        _verified: tag,
     })
 }
 
-/// The window after an opened message. `generation` is that of the window that was read before the key.
+/// The window after an opened message. `generation` is that of the window read before the key.
 ///
 /// # Errors
-/// [`Verdict::DropSequence`]: accepted before, too old, or the session was replaced meanwhile.
-pub fn mark(window: Window, generation: u8, opened: &Opened) -> Result<Window, Verdict> {
+/// [`Verdict::DropSequence`]: accepted before, too old, or the session was replaced in between.
+pub fn accept_number(window: Window, generation: u8, opened: &Opened) -> Result<Window, Verdict> {
     let current = Some(window).filter(|window| window.generation() == generation);
     current
         .and_then(|window| window.accept(opened.seq.0.get()))
@@ -317,7 +318,7 @@ mod tests {
         assert_eq!(
             out.split_off(bytes),
             [0xee; 3],
-            "nothing behind the message is touched"
+            "bytes after the message are unchanged"
         );
         out
     }
@@ -335,7 +336,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn opens_what_was_sealed_and_nothing_altered(
+        fn opens_sealed_messages_and_rejects_altered_ones(
             payload in prop::collection::vec(any::<u8>(), 0..80),
             seq in 1u32..,
             down: Option<u16>,
@@ -355,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn directions_peers_and_padding_are_told_apart() {
+    fn directions_peers_and_padding_are_distinguished() {
         let up = sealed(Direction::Up, 1, &[7, 0]);
         let down = Direction::Down { source_port: 0 };
         assert_eq!(open_bytes(down, &up).unwrap_err(), Verdict::DropDirection);
@@ -368,19 +369,19 @@ mod tests {
             })
             .unwrap_err()
         };
-        let way = route(Direction::Up);
-        assert_eq!(open_along(2, way), Verdict::DropSession);
+        let route_to_test = route(Direction::Up);
+        assert_eq!(open_along(2, route_to_test), Verdict::DropSession);
         let other_peer = Route {
             destination: [0; 16],
-            ..way
+            ..route_to_test
         };
         assert_eq!(open_along(1, other_peer), Verdict::DropTag);
         let other_source = Route {
             source: [0; 16],
-            ..way
+            ..route_to_test
         };
         assert_eq!(open_along(1, other_source), Verdict::DropSource);
-        // Zero padding must not make a longer payload of zeros verify: the length stands in H0.
+        // Zero padding must not let a longer payload of zeros verify: H0 contains the length.
         let mut longer = up.clone();
         longer.push(0);
         longer[6..8].copy_from_slice(&59u16.to_be_bytes());
@@ -420,13 +421,16 @@ mod tests {
     #[test]
     fn a_number_is_marked_once_and_only_in_its_own_generation() {
         let opened = open_bytes(Direction::Up, &sealed(Direction::Up, 9, b"")).unwrap();
-        let window = mark(Window::new(4), 4, &opened).unwrap();
-        assert_eq!(mark(window, 4, &opened), Err(Verdict::DropSequence));
-        assert_eq!(mark(Window::new(5), 4, &opened), Err(Verdict::DropSequence));
+        let window = accept_number(Window::new(4), 4, &opened).unwrap();
+        assert_eq!(accept_number(window, 4, &opened), Err(Verdict::DropSequence));
+        assert_eq!(
+            accept_number(Window::new(5), 4, &opened),
+            Err(Verdict::DropSequence)
+        );
     }
 
     #[test]
-    fn refuses_what_does_not_fit() {
+    fn rejects_payloads_and_buffers_of_wrong_length() {
         let payload = vec![0; PAYLOAD_BYTES_MAX + 1];
         let mut out = vec![0; 70_000];
         let too_long = seal_to(Direction::Up, 1, &payload, &mut out);

@@ -1,4 +1,4 @@
-//! Identifiers, each its own type so that two numbers of different meaning cannot be swapped.
+//! Identifiers. Each has its own type, so that two numbers of different meaning cannot be swapped.
 
 use core::fmt;
 use core::num::NonZeroU64;
@@ -23,11 +23,11 @@ macro_rules! id {
 }
 
 id!(
-    /// A device, sparse and chosen at enrolment; 0 is no device.
+    /// A device id, sparse and chosen at enrollment; 0 is not a device.
     DeviceId, u64, "{:016x}"
 );
 id!(
-    /// A gateway, from its certificate, never reused (LAP/1 1.4.11).
+    /// A gateway id, from the gateway's certificate, never reused (LAP/1 1.4.11).
     GatewayId, u32, "{}"
 );
 id!(
@@ -35,7 +35,7 @@ id!(
     RowIndex, u32, "{}"
 );
 id!(
-    /// A span of at most an hour in which a device proves one configuration (LAP/1 3.2).
+    /// A period of at most an hour in which a device proves one configuration (LAP/1 3.2).
     Period, u64, "{}"
 );
 id!(
@@ -43,25 +43,25 @@ id!(
     RoundNumber, u32, "{}"
 );
 
-/// A live session's identifier: the first 8 bytes of the winning RESPONSE's tag, never 0 (LAP/1 1.3, type 4).
+/// The id of an active session: the first 8 bytes of the winning RESPONSE's tag, never 0 (LAP/1 1.3, type 4).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SessionId(pub NonZeroU64);
 
 impl SessionId {
-    /// The identifier as the eight bytes that stand on the wire; `None` when they are all zero.
+    /// The id from the eight bytes on the wire; `None` if they are all zero.
     #[must_use]
     pub fn from_wire(bytes: [u8; 8]) -> Option<Self> {
         NonZeroU64::new(u64::from_be_bytes(bytes)).map(Self)
     }
 
-    /// The eight bytes that stand on the wire.
+    /// The eight bytes on the wire.
     #[must_use]
     pub fn to_wire(self) -> [u8; 8] {
         self.0.get().to_be_bytes()
     }
 }
 
-/// A cipher suite; a device has exactly one, fixed at enrolment.
+/// A cipher suite; a device has exactly one, fixed at enrollment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Suite {
@@ -70,7 +70,7 @@ pub enum Suite {
 }
 
 impl Suite {
-    /// The suite of that number, if this implementation speaks it.
+    /// The suite of this number, if this implementation supports it.
     #[must_use]
     pub fn from_number(number: u8) -> Option<Self> {
         (number == 1).then_some(Self::SipHash128)
@@ -83,7 +83,7 @@ impl Suite {
     }
 }
 
-/// How a device's credential works (LAP/1 1.1).
+/// The kind of a device's credential (LAP/1 1.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Mode {
     /// A strong PUF: a pool of rows, each spent once.

@@ -1,7 +1,7 @@
-//! Keys and how each comes from the one before (LAP/1 1.1, 1.2).
+//! Keys, and the derivation of each from the one before (LAP/1 1.1, 1.2).
 //!
-//! `R → RowKey → AuthKey → SessionKey`: a gateway is given only `AuthKey`s made for its own id, so a stolen one
-//! can neither act as another gateway nor learn `R`.
+//! `R → RowKey → AuthKey → SessionKey`: a gateway only gets `AuthKey`s derived for its own id, so a stolen one can
+//! neither act as another gateway nor reveal `R`.
 
 use core::fmt;
 
@@ -20,7 +20,7 @@ macro_rules! key {
         pub struct $name([u8; 16]);
 
         impl $name {
-            /// Takes over the 16 bytes of a key made elsewhere (a registry, a line of a data plane).
+            /// Imports the 16 bytes of a key made elsewhere (a registry, a line of a data plane).
             #[must_use]
             pub fn from_bytes(bytes: [u8; 16]) -> Self {
                 Self(bytes)
@@ -49,7 +49,7 @@ macro_rules! key {
 }
 
 key!(
-    /// What enrolment keeps of one error-corrected response; it never reaches a gateway.
+    /// The enrollment keeps this key of one error-corrected response; gateways never get it.
     RowKey
 );
 key!(
@@ -64,7 +64,7 @@ key!(
 impl RowKey {
     /// Derives the key of row `idx` from the error-corrected response `r` (pool mode).
     ///
-    /// `helper_digest` is SHA-256 of the public helper data, so that tampering with it fails closed.
+    /// `helper_digest` is SHA-256 of the public helper data: with modified helper data the key does not match.
     #[must_use]
     pub fn for_row(
         r: &[u8],

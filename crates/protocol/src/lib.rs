@@ -1,11 +1,37 @@
-//! LAP/1 and the classic profiles: wire formats, keys and the state machines of both roles.
+//! LAP/1 and the classic profiles: wire formats, keys and the state machines of device and gateway.
 //!
-//! Bytes, the time and the state go in; bytes, a verdict and the state come out. There is no socket, clock, random
-//! source or file in this crate, so every timeout and every reordering can be tried without waiting. The gateway
-//! role here is the *oracle*: plain, single-threaded and easy to read; every data plane is compared with it byte
-//! for byte.
+//! Functions take bytes, the time and the state, and return bytes, a verdict and the new state. The crate uses no socket,
+//! clock, random source or file, so tests can try every timeout and every reordering without waiting. The gateway role is the
+//! *oracle*: a plain, single-threaded reference implementation. Tests compare every data plane with it byte for byte.
 //!
-//! The text of the protocol is `docs/protocols.md`; its clauses are cited as "LAP/1 1.4.3".
+//! The crate is not a data plane, and it does not store credentials or open sockets: callers do.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`wire`], [`frame`] | layouts of messages and of the Ethernet frames around them |
+//! | [`device`], [`data_endpoint`] | role of the device: handshake and DATA |
+//! | `gateway` | role of the gateway (feature `alloc`) |
+//! | [`commit`], [`window`], [`data`] | words in gateway memory: commit word, replay window, DATA |
+//! | [`keys`], [`prf`], [`tag`] | key derivation and message tags |
+//! | [`attest`] | attestation rounds (`attest/2`) |
+//! | [`ticket`], [`pair`] | sealed messages to the controller and between two devices |
+//! | [`classic`] | the papers' protocols, for measurement only |
+//! | [`verdict`] | the shared list of verdicts |
+//!
+//! The specification is `docs/protocols.md`; comments cite its clauses as "LAP/1 1.4.3".
+//!
+//! ```
+//! use linewarden_protocol::ids::{DeviceId, Suite};
+//! use linewarden_protocol::wire::{Header, Message, Request, message_type, parse};
+//! use zerocopy::IntoBytes as _;
+//!
+//! let request = Request {
+//!     header: Header::new(message_type::REQUEST, Suite::SipHash128, 0, DeviceId(7)),
+//!     nonce: [1; 16],
+//!     reserved: [0; 32],
+//! };
+//! assert!(matches!(parse(request.as_bytes()), Ok(Message::Request(_))));
+//! ```
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -16,8 +42,8 @@ pub mod attest;
 pub mod classic;
 pub mod commit;
 pub mod data;
+pub mod data_endpoint;
 pub mod device;
-pub mod device_end;
 pub mod frame;
 #[cfg(feature = "alloc")]
 pub mod gateway;

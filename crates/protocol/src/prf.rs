@@ -1,7 +1,6 @@
 //! The keyed function `F` of suite 1: SipHash-2-4 with 128-bit output over 8-byte words (LAP/1 1.2).
 //!
-//! A call is written as the list of its words; the label `L(x)` and the header word can never be equal, which
-//! separates keys from tags.
+//! A call lists its words. The label `L(x)` and the header word are never equal, which separates keys from tags.
 
 use core::hash::Hasher as _;
 use siphasher::sip128::{Hasher128 as _, SipHasher24};
@@ -34,7 +33,7 @@ pub fn f_padded(key: &[u8; 16], words: &[Word], payload: &[u8]) -> [u8; 16] {
     hasher.finish128().as_bytes()
 }
 
-/// `L(x)`: bytes `00 00 01 x suite 00 00 00`. It never begins like a header, whose first bytes are the magic.
+/// `L(x)`: bytes `00 00 01 x suite 00 00 00`. A header never begins like this: its first bytes are the magic.
 #[must_use]
 pub const fn label(x: u8, suite: Suite) -> Word {
     [0, 0, 1, x, suite as u8, 0, 0, 0]

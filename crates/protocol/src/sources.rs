@@ -1,42 +1,43 @@
-//! Which source addresses can be a device's (LAP/1 1.4.13): those inside configured prefixes that are nobody else's.
+//! The source addresses that devices may have (LAP/1 1.4.13): those inside configured prefixes that belong to no
+//! other host.
 
 use alloc::vec::Vec;
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr};
 use core::str::FromStr;
 
-use crate::frame::names_a_host;
+use crate::frame::is_host_address;
 
-/// Most prefixes of devices.
+/// Maximum number of device prefixes.
 pub const PREFIXES_MAX: usize = 16;
-/// Most addresses of one family that lie inside the prefixes and are refused.
-pub const REFUSED_MAX: usize = 64;
+/// Maximum number of excluded addresses of one family inside the prefixes.
+pub const EXCLUDED_MAX: usize = 64;
 
-/// An address prefix (RFC 4632 3.1, RFC 4291 2.3). The bits behind it are zero.
+/// An address prefix (RFC 4632 3.1, RFC 4291 2.3). The host bits are zero.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Prefix {
     network: IpAddr,
     bits: u8,
 }
 
-/// Why a text names no prefix.
+/// Why a text is not a prefix.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PrefixError {
     /// Not of the form `ADDRESS/BITS`.
-    #[error("expected ADDRESS/BITS, such as 192.0.2.0/24 or 2001:db8::/32")]
+    #[error("invalid prefix: expected ADDRESS/BITS, such as 192.0.2.0/24 or 2001:db8::/32")]
     Syntax,
     /// More bits than an address of the family has.
-    #[error("a prefix of this family has at most {0} bits")]
+    #[error("invalid prefix length: the maximum of this family is {0} bits")]
     Length(u8),
-    /// Bits behind the prefix are set.
-    #[error("bits behind the prefix are set; write {0}")]
+    /// Host bits are set.
+    #[error("invalid prefix: host bits are set; write {0}")]
     HostBits(Prefix),
 }
 
 impl Prefix {
-    /// The prefix of that length which an address lies in; `None` if the address has fewer bits.
+    /// The prefix of this length that contains an address; `None` if the address has fewer bits.
     #[must_use]
-    pub fn around(address: IpAddr, bits: u8) -> Option<Self> {
+    pub fn containing(address: IpAddr, bits: u8) -> Option<Self> {
         let width = width(address);
         let behind = width.checked_sub(bits)?;
         let network = match address {
@@ -64,19 +65,20 @@ impl Prefix {
         self.bits
     }
 
-    /// Whether an address of the same family lies inside.
+    /// Whether an address of the same family is inside.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
-        Self::around(address, self.bits).is_some_and(|around| around.network == self.network)
+        Self::containing(address, self.bits).is_some_and(|around| around.network == self.network)
     }
 
-    /// Whether all of another prefix lies inside.
+    /// Whether all of another prefix is inside.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         self.bits <= other.bits && self.contains(other.network)
     }
 
-    /// The subnet-directed broadcast address (RFC 919); none of IPv6, nor of an IPv4 prefix of 31 or 32 bits (RFC 3021).
+    /// The subnet-directed broadcast address (RFC 919); `None` for IPv6, and for an IPv4 prefix of 31 or 32 bits (RFC
+    /// 3021).
     #[must_use]
     pub fn broadcast(&self) -> Option<Ipv4Addr> {
         match self.network {
@@ -103,7 +105,7 @@ impl FromStr for Prefix {
             return Err(PrefixError::Syntax);
         }
         let bits = bits.parse().map_err(|_| PrefixError::Length(width(address)))?;
-        let prefix = Self::around(address, bits).ok_or(PrefixError::Length(width(address)))?;
+        let prefix = Self::containing(address, bits).ok_or(PrefixError::Length(width(address)))?;
         match prefix.network == address {
             true => Ok(prefix),
             false => Err(PrefixError::HostBits(prefix)),
@@ -117,7 +119,7 @@ impl fmt::Display for Prefix {
     }
 }
 
-/// An address of the gateway's machine, and the subnet that the address is in.
+/// An address of the gateway's machine, and its subnet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OwnAddress {
     /// The address.
@@ -129,7 +131,7 @@ pub struct OwnAddress {
 impl OwnAddress {
     /// An address without a subnet, as a /32 or /128.
     #[must_use]
-    pub fn alone(address: IpAddr) -> Self {
+    pub fn host(address: IpAddr) -> Self {
         let bits = width(address);
         let network = address;
         let subnet = Prefix { network, bits };
@@ -137,15 +139,15 @@ impl OwnAddress {
     }
 }
 
-/// The source addresses that REQUESTs and RESPONSEs are taken from.
+/// The allowed source addresses of REQUESTs and RESPONSEs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DeviceSources {
     prefixes: Vec<Prefix>,
     /// Sorted: the machine's addresses, and broadcast addresses of its subnets.
-    own: Vec<IpAddr>,
-    /// Those of them that lie inside the prefixes.
-    refused: Vec<IpAddr>,
-    /// More of the IPv4, or IPv6, addresses are refused than data planes have room for.
+    own_addresses: Vec<IpAddr>,
+    /// Those inside the prefixes.
+    excluded: Vec<IpAddr>,
+    /// More IPv4, or IPv6, addresses are excluded than data planes have room for.
     overflows: [bool; 2],
     admits_loopback: bool,
     follows_interfaces: bool,
@@ -153,9 +155,10 @@ pub struct DeviceSources {
 
 impl DeviceSources {
     /// `local`: the gateway's addresses, which devices send to; `others`: further addresses of its machine. A gateway
-    /// that has none but loopback addresses (or the unspecified one, which stands for all) serves devices on its own
-    /// machine: there loopback sources are admitted, if the prefixes contain them. The machine's subnets have broadcast
-    /// addresses. The last address of a prefix is a host's address, for a prefix can be a part of a subnet.
+    /// that has only loopback addresses (or the unspecified address, which means all) serves devices on its own
+    /// machine: loopback sources are then admitted, if the prefixes contain them. The subnets of the machine have
+    /// broadcast addresses. The last address of a prefix is a host address, because a prefix can be a part of a
+    /// subnet.
     #[must_use]
     pub fn new(prefixes: &[Prefix], local: &[IpAddr], others: &[OwnAddress]) -> Self {
         let admits_loopback =
@@ -170,19 +173,19 @@ impl DeviceSources {
         let refused: Vec<IpAddr> = own.iter().copied().filter(is_inside).collect();
         let overflows = [true, false].map(|v4| {
             let of_family = refused.iter().filter(|ip| ip.is_ipv4() == v4);
-            of_family.count() > REFUSED_MAX
+            of_family.count() > EXCLUDED_MAX
         });
         Self {
             prefixes: prefixes.to_vec(),
-            own,
-            refused,
+            own_addresses: own,
+            excluded: refused,
             overflows,
             admits_loopback,
             follows_interfaces: false,
         }
     }
 
-    /// The same, with prefixes that are subnets of the machine's interfaces, and not of the configuration.
+    /// The same, with prefixes from the subnets of the machine's interfaces instead of the configuration.
     #[must_use]
     pub fn following_interfaces(self) -> Self {
         Self {
@@ -191,7 +194,7 @@ impl DeviceSources {
         }
     }
 
-    /// Whether the prefixes are the subnets of the machine's interfaces.
+    /// Whether the prefixes come from the subnets of the machine's interfaces.
     #[must_use]
     pub fn follows_interfaces(&self) -> bool {
         self.follows_interfaces
@@ -203,19 +206,21 @@ impl DeviceSources {
         self.prefixes.iter().any(|prefix| prefix.contains(address))
     }
 
-    /// What a source has to lie in.
+    /// The prefixes that sources must be in.
     #[must_use]
     pub fn prefixes(&self) -> &[Prefix] {
         &self.prefixes
     }
 
-    /// Addresses inside the prefixes that no device has: the gateway's own, and broadcast addresses of the machine's subnets.
+    /// Addresses inside the prefixes that no device may have: the gateway's own, and broadcast addresses of the
+    /// machine's subnets.
     #[must_use]
-    pub fn refused(&self) -> &[IpAddr] {
-        &self.refused
+    pub fn excluded(&self) -> &[IpAddr] {
+        &self.excluded
     }
 
-    /// Whether more than [`REFUSED_MAX`] addresses of a family are refused. Then no source of that family is admitted.
+    /// Whether more than [`EXCLUDED_MAX`] addresses of a family are excluded. Then no source of this family is
+    /// admitted.
     #[must_use]
     pub fn overflows(&self, v4: bool) -> bool {
         let [of_v4, of_v6] = self.overflows;
@@ -224,8 +229,8 @@ impl DeviceSources {
 
     /// Whether an address is the machine's, or a broadcast address of its subnets, inside the prefixes or not.
     #[must_use]
-    pub fn owns(&self, address: IpAddr) -> bool {
-        self.own.binary_search(&address).is_ok()
+    pub fn is_own_address(&self, address: IpAddr) -> bool {
+        self.own_addresses.binary_search(&address).is_ok()
     }
 
     /// Whether loopback addresses are admitted at all.
@@ -237,11 +242,11 @@ impl DeviceSources {
     /// Whether a device can have this address.
     #[must_use]
     pub fn admits(&self, source: IpAddr) -> bool {
-        names_a_host(source)
+        is_host_address(source)
             && (self.admits_loopback || !source.is_loopback())
             && self.contains(source)
             && !self.overflows(source.is_ipv4())
-            && !self.owns(source)
+            && !self.is_own_address(source)
     }
 }
 
@@ -256,7 +261,7 @@ mod tests {
     }
 
     fn alone(text: &str) -> OwnAddress {
-        OwnAddress::alone(ip(text))
+        OwnAddress::host(ip(text))
     }
 
     fn prefixes(texts: &[&str]) -> Vec<Prefix> {
@@ -310,9 +315,9 @@ mod tests {
         assert_eq!(one6.broadcast(), None);
     }
 
-    /// Whoever writes that every address may be a device's still gets none of those that never are.
+    /// Even a prefix that covers all addresses does not admit those that no device may have.
     #[test]
-    fn no_prefix_makes_these_a_device() {
+    fn no_prefix_admits_addresses_that_no_device_may_have() {
         let everything = prefixes(&["0.0.0.0/0", "::/0", "10.66.0.0/16"]);
         let own = ["10.66.0.254", "fd66::fe"].map(ip);
         let link = OwnAddress {
@@ -370,7 +375,7 @@ mod tests {
         ];
         let refused = |texts: &[&str]| -> Vec<IpAddr> {
             let sources = DeviceSources::new(&prefixes(texts), &[ip("192.0.2.1")], &machine);
-            sources.refused().to_vec()
+            sources.excluded().to_vec()
         };
         // Parts of the subnet, and prefixes behind a router.
         let narrow = ["192.0.2.64/26", "192.0.2.192/26", "198.18.0.0/15", "10.1.0.0/25"];

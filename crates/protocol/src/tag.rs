@@ -1,4 +1,4 @@
-//! The tags of LAP/1 messages (table in LAP/1 1.2), each written as its list of words.
+//! The tags of LAP/1 messages (table in LAP/1 1.2), each as the list of its words.
 
 use subtle::ConstantTimeEq as _;
 use zerocopy::IntoBytes as _;
@@ -8,7 +8,7 @@ use crate::keys::{AuthKey, SessionKey, halves};
 use crate::prf::{f, f_padded, idx_gateway};
 use crate::wire::{Ack, AttestRequest, Challenge, Data, Response};
 
-/// Proof that a message's tag was computed and compared equal; made only in this module.
+/// Proof that a tag was computed and compared equal; created only in this module.
 #[derive(Debug)]
 pub struct TagVerified(());
 
@@ -18,9 +18,9 @@ pub fn verify(expected: &[u8; 16], got: &[u8; 16]) -> Option<TagVerified> {
     bool::from(expected.ct_eq(got)).then_some(TagVerified(()))
 }
 
-/// Where a RESPONSE claims to come from: the source MAC address and two zero bytes when BOUND, else zero.
+/// The claimed origin of a RESPONSE: the source MAC address and two zero bytes if BOUND, else zero.
 #[must_use]
-pub fn loc(bound_mac: Option<[u8; 6]>) -> [u8; 8] {
+pub fn location(bound_mac: Option<[u8; 6]>) -> [u8; 8] {
     let mut word = [0u8; 8];
     word[..6].copy_from_slice(&bound_mac.unwrap_or_default());
     word
@@ -58,16 +58,16 @@ pub fn response(key: &AuthKey, message: &Response, loc: &[u8; 8]) -> [u8; 16] {
     )
 }
 
-/// ACK.tag = F(session_key, H0, idx ‖ lease_s, session_id, seen_ip).
+/// ACK.tag = F(session_key, H0, idx ‖ session_lifetime_s, session_id, seen_ip).
 #[must_use]
 pub fn ack(key: &SessionKey, message: &Ack) -> [u8; 16] {
     let [ip0, ip1] = halves(&message.seen_ip);
-    let mut idx_lease = [0u8; 8];
-    idx_lease[..4].copy_from_slice(message.idx.as_bytes());
-    idx_lease[4..].copy_from_slice(message.lease_s.as_bytes());
+    let mut idx_lifetime = [0u8; 8];
+    idx_lifetime[..4].copy_from_slice(message.idx.as_bytes());
+    idx_lifetime[4..].copy_from_slice(message.session_lifetime_s.as_bytes());
     f(
         key.as_bytes(),
-        &[message.header.h0(), idx_lease, message.session_id, ip0, ip1],
+        &[message.header.h0(), idx_lifetime, message.session_id, ip0, ip1],
     )
 }
 

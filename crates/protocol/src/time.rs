@@ -1,10 +1,10 @@
-//! Time is an argument: nothing in this crate reads a clock.
+//! Time is an argument: this crate reads no clock.
 //!
-//! Two clocks are told apart because they answer different questions. The monotonic clock stops while the machine
-//! is suspended and measures the age of the freshness value (LAP/1 1.4.1). The boot-time clock goes on through
-//! suspend, so a lease cannot be stretched by closing a lid (LAP/1 1.4.1).
+//! Two clocks have separate types. The monotonic clock stops while the machine is suspended and measures the age of
+//! the freshness value (LAP/1 1.4.1). The boot-time clock continues during suspend, so that suspending the machine
+//! does not extend a session (LAP/1 1.4.1).
 
-/// The moment at which something is handled, on both clocks, milliseconds since an arbitrary start.
+/// The time of an event on both clocks, milliseconds since an arbitrary start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Now {
     /// `CLOCK_MONOTONIC`, ms.
@@ -13,11 +13,11 @@ pub struct Now {
     pub boot_ms: u64,
 }
 
-/// A moment on the monotonic clock, ms.
+/// A time on the monotonic clock, ms.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Monotonic(pub u64);
 
-/// A moment on the boot-time clock, ms.
+/// A time on the boot-time clock, ms.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct BootTime(pub u64);
 
@@ -34,7 +34,7 @@ impl Now {
         BootTime(self.boot_ms)
     }
 
-    /// The same moment `ms` later, without a suspend in between.
+    /// The time `ms` later, without a suspend in between.
     #[must_use]
     pub fn plus_ms(self, ms: u64) -> Self {
         Self {
@@ -43,7 +43,7 @@ impl Now {
         }
     }
 
-    /// The moment of waking from a suspend of `ms`: only the boot-time clock went on.
+    /// The time of waking from a suspend of `ms`: only the boot-time clock advances.
     #[must_use]
     pub fn plus_suspend_ms(self, ms: u64) -> Self {
         Self {
@@ -54,14 +54,14 @@ impl Now {
 }
 
 impl Monotonic {
-    /// How much later this is than `earlier`, ms. A reading from another CPU's coarse clock may lie a tick before
-    /// `earlier`; that counts as no time passed.
+    /// The time since `earlier`, ms. A reading from another CPU's coarse clock may be a tick before `earlier`; the
+    /// result is then 0.
     #[must_use]
     pub fn since_ms(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// The whole second that this lies in, which is the window of rate limits.
+    /// The whole second of this time, the window of rate limits.
     #[must_use]
     pub fn second(self) -> u64 {
         self.0 / 1000
@@ -69,7 +69,7 @@ impl Monotonic {
 }
 
 impl BootTime {
-    /// Whole seconds, as leases are kept in a device's line. Saturates after 136 years.
+    /// Whole seconds, the unit of session expiry in a device's line. Saturates after 136 years.
     #[must_use]
     pub fn seconds(self) -> u32 {
         u32::try_from(self.0 / 1000).unwrap_or(u32::MAX)

@@ -1,24 +1,24 @@
-//! The one numbered list of verdicts and drop reasons, shared by Rust, eBPF and P4, by counters, metrics and logs.
+//! The numbered list of verdicts and drop reasons, shared by Rust, eBPF and P4, by counters, metrics and logs.
 //!
-//! Every packet gets exactly one verdict. The C and P4 headers are generated from this list (see [`render_c`]);
-//! a test fails when the generated files are not current. Numbers are never reused or moved.
+//! Every packet gets exactly one verdict. The C and P4 headers are generated from this list (see [`render_c`]); a
+//! test compares the generated files with it. Numbers are never reused or moved.
 
 use core::fmt;
 
-/// What becomes of a packet.
+/// The action on a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Disposition {
-    /// Goes on to the network stack, the service or the device: unchanged, or with its seal taken off or put on.
+    /// Forwarded to the network stack, the service or the device: unchanged, unsealed or sealed.
     Pass,
-    /// Answered: the packet is consumed and a reply leaves on the same port.
+    /// The packet is consumed and a reply leaves on the same port.
     Reply,
-    /// Consumed without an answer.
+    /// Consumed without a reply.
     Drop,
 }
 
 macro_rules! verdicts {
     ($($(#[doc = $doc:literal])+ $variant:ident = $number:literal, $disposition:ident, $name:literal;)+) => {
-        /// A packet's verdict.
+        /// The verdict on a packet.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         #[repr(u8)]
         pub enum Verdict { $($(#[doc = $doc])+ $variant = $number),+ }
@@ -27,7 +27,7 @@ macro_rules! verdicts {
             /// All verdicts, in numeric order.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// The verdict of that number.
+            /// The verdict of this number.
             #[must_use]
             pub fn from_number(number: u8) -> Option<Self> {
                 match number { $($number => Some(Self::$variant),)+ _ => None }
@@ -39,13 +39,13 @@ macro_rules! verdicts {
                 match self { $(Self::$variant => $name),+ }
             }
 
-            /// What becomes of the packet.
+            /// The action on the packet.
             #[must_use]
             pub fn disposition(self) -> Disposition {
                 match self { $(Self::$variant => Disposition::$disposition),+ }
             }
 
-            /// One line for people.
+            /// One-line description.
             #[must_use]
             pub fn description(self) -> &'static str {
                 match self { $(Self::$variant => concat!($($doc),+)),+ }
@@ -54,41 +54,41 @@ macro_rules! verdicts {
     };
 }
 
-/// One more than the highest verdict number: the length of a table of counters.
+/// One more than the highest verdict number: the length of a counter table.
 pub const VERDICT_SLOTS: usize = 96;
 
 verdicts! {
-    /// Not for the gateway, and no gate in its way: it is off, or the frame came in by a port of services.
+    /// Not for the gateway, and no gate applies: the gate is off, or the frame arrived on the services' side.
     PassForeign = 1, Pass, "pass_foreign";
-    /// On the gate's list of what always passes (ARP, neighbor discovery, DHCP, what `always_pass` names; ATTEST_REQUESTs of
-    /// the gateway's own).
+    /// Passes the gate without a session (ARP, neighbor discovery, DHCP, protocols in `always_pass`, ATTEST_REQUESTs
+    /// of the gateway itself).
     PassAlways = 2, Pass, "pass_always";
-    /// From a MAC address with a live bound session, through the open gate.
+    /// From a MAC address with a live BOUND session, through the open gate.
     PassSession = 3, Pass, "pass_session";
-    /// Addressed to the gateway's port in a form that the fast path does not parse (IP options, fragments,
-    /// extension headers); the gate is off and the network stack takes it.
+    /// Addressed to the gateway's UDP port in a form that the fast path does not parse (IP options, fragments,
+    /// extension headers); the gate is off, and the network stack processes the packet.
     PassUnparsed = 4, Pass, "pass_unparsed";
-    /// A DATA_UP that verified: the seal is taken off and the datagram goes on (sealed gate).
+    /// A DATA_UP that verified: the LAP header is removed, and the datagram is forwarded (sealed gate).
     PassData = 5, Pass, "pass_data";
-    /// A datagram towards a device, sealed as a DATA_DOWN on its way out (sealed gate).
+    /// A datagram to a device, sent as a DATA_DOWN (sealed gate).
     PassSealed = 6, Pass, "pass_sealed";
 
-    /// A REQUEST answered with a CHALLENGE.
+    /// A REQUEST; a CHALLENGE is sent.
     ReplyChallenge = 16, Reply, "reply_challenge";
-    /// A RESPONSE accepted: a row spent, a session opened, an ACK sent.
+    /// A RESPONSE that verified: a row is spent, a session is opened, an ACK is sent.
     ReplyAck = 17, Reply, "reply_ack";
-    /// The winning RESPONSE again: the same ACK again.
-    ReplyAckAgain = 18, Reply, "reply_ack_again";
-    /// A REQUEST of a known device that cannot be served now: a NAK.
+    /// A copy of the winning RESPONSE: the same ACK is sent.
+    ReplyAckRepeated = 18, Reply, "reply_ack_repeated";
+    /// A REQUEST of a known device that cannot be served now: a NAK is sent.
     ReplyNak = 19, Reply, "reply_nak";
-    /// Classic profile: a challenge sent.
+    /// Classic profile: a challenge is sent.
     ReplyClassicChallenge = 20, Reply, "reply_classic_challenge";
-    /// Classic profile: a response accepted.
+    /// Classic profile: a response is accepted.
     ReplyClassicAck = 21, Reply, "reply_classic_ack";
-    /// `p4dra-classic`: a proof verified; the reply, which is longer, tells the controller.
+    /// `p4dra-classic`: a proof verified; the longer reply to the controller is sent.
     ReplyP4draVerified = 22, Reply, "reply_p4dra_verified";
 
-    /// Payload or length field of wrong length.
+    /// The payload, or the length field of the message, has a wrong length.
     DropLength = 32, Drop, "drop_length";
     /// Magic is not "LW".
     DropMagic = 33, Drop, "drop_magic";
@@ -96,137 +96,144 @@ verdicts! {
     DropVersion = 34, Drop, "drop_version";
     /// Unknown message type.
     DropType = 35, Drop, "drop_type";
-    /// Suite not spoken here.
+    /// Unsupported suite.
     DropSuite = 36, Drop, "drop_suite";
-    /// A flag that this type does not have.
+    /// A flag that this message type does not have.
     DropFlags = 37, Drop, "drop_flags";
     /// Device id 0.
     DropDeviceZero = 38, Drop, "drop_device_zero";
     /// A reserved field that is not zero.
     DropReserved = 39, Drop, "drop_reserved";
-    /// A type that only gateways send (CHALLENGE, ACK, NAK, DATA_DOWN), which nothing ever answers.
+    /// A type that only gateways send (CHALLENGE, ACK, NAK, DATA_DOWN, ATTEST_REQUEST).
     DropDirection = 40, Drop, "drop_direction";
-    /// A PROOF, and this gateway attests nobody.
+    /// A PROOF, but attestation is not configured at this gateway.
     DropUnsupportedType = 41, Drop, "drop_unsupported_type";
-    /// The packet ends before its headers do, or their lengths contradict each other.
+    /// The packet ends before its headers end, or their lengths contradict each other.
     DropTruncated = 42, Drop, "drop_truncated";
-    /// For us, but between addresses that no reply may go between: a group MAC address, or a source IP address that
-    /// names no host (unspecified, multicast, broadcast, or IPv6 in ::/64 but ::1, where IPv4-mapped addresses lie).
+    /// For the gateway, but no reply is possible between these addresses: a group MAC address, or a source IP address
+    /// that names no host (unspecified, multicast, broadcast, or IPv6 in ::/64 except ::1, where IPv4-mapped addresses
+    /// are).
     DropUnanswerable = 43, Drop, "drop_unanswerable";
-    /// A REQUEST or RESPONSE from an address that no device has: outside `device_prefixes`, or one of the gateway's own, a loopback or
-    /// a broadcast address.
+    /// A REQUEST or RESPONSE from an address that no device can have: outside `device_prefixes`, or one of the
+    /// gateway's own, a loopback or a broadcast address.
     DropSourceNotDevice = 45, Drop, "drop_source_not_device";
 
-    /// Of a device that is not here: more than the slow path takes, of this source or of all.
+    /// Unknown device: the load shedder of the slow path drops the message, because the share of its source or of all
+    /// sources is used up.
     DropShed = 46, Drop, "drop_shed";
-    /// Of a device that is not here: handed to the slow path, which asks the controller and answers.
+    /// Unknown device: the data plane consumes the message without a reply and passes it to the gateway process. The
+    /// process queries the controller and sends the CHALLENGE or NAK, or installs the device.
     SlowPath = 47, Drop, "slow_path";
-    /// No such device here, and either it is enrolled nowhere, or its RESPONSE is an old one, or there is no slow path.
+    /// Unknown device: not enrolled, or its RESPONSE is old, or there is no slow path.
     DropUnknownDevice = 48, Drop, "drop_unknown_device";
     /// The device is revoked.
     DropRevoked = 49, Drop, "drop_revoked";
-    /// The device's line is being committed by another CPU, or a P4 switch lets it open no more sessions this second; the sender repeats.
+    /// Another CPU is changing the line of the device, or a P4 switch has reached its limit of new sessions in this
+    /// second; the sender retries.
     DropBusy = 50, Drop, "drop_busy";
-    /// No row is left for a RESPONSE.
+    /// No row is left for the RESPONSE, or its row index is the last possible one.
     DropNoRows = 51, Drop, "drop_no_rows";
-    /// A NAK was due but their rate limit is reached.
+    /// A REQUEST that needs a NAK, above the NAK rate limit.
     DropNakLimit = 52, Drop, "drop_nak_limit";
-    /// The RESPONSE's idx is not the current one.
+    /// The row index of the RESPONSE is not the current one.
     DropIndex = 53, Drop, "drop_index";
-    /// The RESPONSE names another gateway.
+    /// The RESPONSE or PROOF is for another gateway.
     DropGateway = 54, Drop, "drop_gateway";
-    /// The RESPONSE's fresh value is neither the current nor the previous one.
+    /// The freshness value of the RESPONSE is neither the current nor the previous one.
     DropFresh = 55, Drop, "drop_fresh";
-    /// The gateway's own fresh value is too old: the fast path has stopped.
+    /// The gateway's own freshness value is too old: the fast path has stopped.
     DropStopped = 56, Drop, "drop_stopped";
     /// The tag does not verify.
     DropTag = 57, Drop, "drop_tag";
-    /// Another CPU spent the row first.
+    /// Another CPU spent the row first, or the session that the RESPONSE renews was closed at the same time.
     DropLostRace = 58, Drop, "drop_lost_race";
-    /// Another live session owns the sender's IP or MAC address.
+    /// The session of another device owns the sender's IP or MAC address.
     DropAddressOwned = 59, Drop, "drop_address_owned";
-    /// A RESPONSE whose row is already spent, and which is not the winning one or not from where that came.
+    /// A RESPONSE for a spent row: not the winning RESPONSE, from another origin, or its session is not live.
     DropReplay = 60, Drop, "drop_replay";
     /// No room in the tables that bind addresses to sessions.
     DropTableFull = 61, Drop, "drop_table_full";
-    /// A verified RESPONSE whose tag begins with eight zero bytes, which cannot name a session.
+    /// A verified RESPONSE whose tag begins with eight zero bytes, which is not a valid session id.
     DropSessionZero = 62, Drop, "drop_session_zero";
-    /// Verified, but its row may not be spent before the device's durable mark has moved; the device repeats.
+    /// A RESPONSE that verified, but the row can be spent only after the durable mark has moved; the device retries.
     DropMark = 63, Drop, "drop_mark";
 
-    /// The gate is closed to the sender of an IP packet: no live bound session, or no seal.
+    /// The gate drops an IP packet: its sender has no live BOUND session (open gate), or the packet is not DATA
+    /// (sealed gate).
     DropGate = 64, Drop, "drop_gate";
-    /// The gate lets no fragment pass.
+    /// The gate drops fragments.
     DropGateFragment = 65, Drop, "drop_gate_fragment";
-    /// The gate lets no extension header or IP option pass, nor, where packets carry evidence, anything else that could bring some.
+    /// The gate drops packets with extension headers or IP options. A gate that adds evidence also drops every frame
+    /// that could contain evidence.
     DropGateExtension = 66, Drop, "drop_gate_extension";
-    /// LAP's port is never forwarded towards the service, nor port 0: of a frame, or inside a seal.
+    /// A UDP destination port that is never forwarded to the service: LAP's port, or port 0 in a DATA_UP.
     DropGatePort = 67, Drop, "drop_gate_port";
-    /// The session's lease is over.
-    DropGateLease = 68, Drop, "drop_gate_lease";
-    /// Towards a device past a sealed gate, and neither a datagram, which could be sealed, nor on the list of what
-    /// always passes.
+    /// The session has expired.
+    DropSessionExpired = 68, Drop, "drop_session_expired";
+    /// To a device through a sealed gate: not a UDP datagram, which could be sealed, and not a frame that passes
+    /// without a session.
     DropUnsealed = 69, Drop, "drop_unsealed";
-    /// Towards a device, and no room for the seal: beyond the link's MTU. Towards a service, and no room for evidence: its sender is
-    /// told the size. `p4dra-classic`: no room for the longer reply.
+    /// To a device: no room for the LAP header within the link's MTU. To a service: no room for evidence; the sender
+    /// gets the maximum size. `p4dra-classic`: no room for the longer reply.
     DropTooBig = 70, Drop, "drop_too_big";
-    /// Towards a device, several datagrams in one that a network card would cut up (GSO): they cannot be sealed.
+    /// To a device: several datagrams in one that a network card would split (GSO); they cannot be sealed.
     DropSegments = 71, Drop, "drop_segments";
 
     /// A DATA message while the gate is not sealed.
     DropNotSealed = 72, Drop, "drop_not_sealed";
-    /// No live session: of the DATA that came, or at the address that a datagram goes to.
+    /// No live session: of the received DATA, or at the destination address of a datagram.
     DropSession = 73, Drop, "drop_session";
-    /// DATA from another address than the session's.
+    /// DATA from another source address than the session's.
     DropSource = 74, Drop, "drop_source";
-    /// DATA whose sequence number was seen, is too old or out of range.
+    /// DATA with a sequence number that was received before, is too old or is out of range.
     DropSequence = 75, Drop, "drop_sequence";
-    /// The session's numbers towards the device are used up; it must authenticate anew.
+    /// The session's numbers for DATA_DOWN are used up; the device must authenticate again.
     DropExhausted = 76, Drop, "drop_exhausted";
 
-    /// At a gate: behind the VLAN tags that are parsed is one more, or one of an older or another kind, by which a bridge would take
-    /// the frame elsewhere than the session is.
+    /// At a gate: a VLAN tag that is not parsed, because it is a third tag or of another type. A bridge could forward
+    /// the frame to another network than that of the session.
     DropGateTag = 77, Drop, "drop_gate_tag";
-    /// At a gate: a router's, DHCP server's or bridge's message (router advertisement, redirect, group query, DHCP reply, BPDU), which
-    /// no device may send, with a session or without.
+    /// At a gate: a message of a router, DHCP server or bridge (router advertisement, redirect, group query, DHCP
+    /// reply, BPDU), which no device may send, with or without a session.
     DropGateRole = 78, Drop, "drop_gate_role";
-    /// The gate is closed to the sender of a frame that is no IP packet: no live bound session, or no seal. Counted by Ethernet type.
+    /// The gate drops a frame that is not an IP packet: its sender has no live BOUND session (open gate), or the gate
+    /// is sealed. Counted by Ethernet type.
     DropGateType = 79, Drop, "drop_gate_type";
 
     /// Classic profile: malformed message.
     DropClassicMalformed = 80, Drop, "drop_classic_malformed";
-    /// Classic profile: unknown identifier, or none of its CRPs left.
+    /// Classic profile: unknown identifier, or no CRPs left.
     DropClassicUnknown = 81, Drop, "drop_classic_unknown";
     /// Classic profile: wrong hash, or no challenge outstanding.
     DropClassicHash = 82, Drop, "drop_classic_hash";
-    /// `p4dra-classic`: no operation that there is, or of another length than it has.
+    /// `p4dra-classic`: unknown operation, or wrong length for the operation.
     DropP4draMalformed = 83, Drop, "drop_p4dra_malformed";
 
-    /// A PROOF that verified: the prover is ok in this round.
+    /// A PROOF that verified: the round result of the prover is ok. A PROOF gets no reply.
     ProofOk = 84, Drop, "proof_ok";
-    /// A PROOF of a round that is neither the running nor the previous one, or under another nonce.
+    /// A PROOF with a round number or nonce that is not that of the newest even or newest odd round.
     DropRound = 85, Drop, "drop_round";
-    /// A PROOF of a round whose time is over.
+    /// A PROOF after the deadline of its round.
     DropLate = 86, Drop, "drop_late";
-    /// A PROOF of a device whose keys are not here.
+    /// A PROOF of a device of which the gateway has no keys.
     DropUnknownProver = 87, Drop, "drop_unknown_prover";
-    /// A PROOF of a prover that is ok in this round already.
+    /// A PROOF of a prover that is already ok in this round.
     DropProved = 88, Drop, "drop_proved";
-    /// A PROOF of a prover that has no key for the round's period here.
+    /// A PROOF of a prover without a key for the round's period.
     DropNoKey = 89, Drop, "drop_no_key";
-    /// A PROOF that does not verify: counts as silence.
+    /// A PROOF that does not verify. The verdict changes no round result.
     DropProof = 90, Drop, "drop_proof";
 
-    /// `p4dra-classic`: what is a controller's or a verifier's to send, never a prover's (start, request, setup), or what the
-    /// published switch sends to itself (calculating, verified), which nobody may bring it from outside.
+    /// `p4dra-classic`: an operation of controllers or verifiers (start, request, setup), or one that the published
+    /// switch sends only to itself (calculating, verified).
     DropP4draOperation = 91, Drop, "drop_p4dra_operation";
-    /// `p4dra-classic`: a proof of neither the running nor the previous round.
+    /// `p4dra-classic`: a reply for another round than the current and the previous one.
     DropP4draRound = 92, Drop, "drop_p4dra_round";
-    /// `p4dra-classic`: a proof of a prover that is not here.
+    /// `p4dra-classic`: a reply of an unknown prover.
     DropP4draProver = 93, Drop, "drop_p4dra_prover";
-    /// `p4dra-classic`: a proof of a prover that is ok in this round already.
+    /// `p4dra-classic`: a reply of a prover that is already ok in this round.
     DropP4draProved = 94, Drop, "drop_p4dra_proved";
-    /// `p4dra-classic`: a proof that does not verify.
+    /// `p4dra-classic`: a reply with a proof that does not verify. The verdict changes no round result.
     DropP4draProof = 95, Drop, "drop_p4dra_proof";
 }
 

@@ -1,18 +1,18 @@
 //! The replay window of a session's DATA (LAP/1 1.4.7), one word: `gen u8 | top u32 | bitmap u24`.
 //!
-//! The generation is the low 8 bits of the commit word's: a CPU that read the window before the session was
-//! replaced cannot mark a number in the new session's window, because its compare-and-swap fails.
+//! The generation is the low 8 bits of the commit word's generation. A CPU that read the window before the session
+//! was replaced cannot mark a number in the new session's window, because its compare-and-swap fails.
 
 use core::fmt;
 
-/// Numbers that the window remembers, counted back from the highest accepted one.
+/// Numbers that the window covers, down from the highest accepted one.
 pub const WINDOW_SIZE: u32 = 24;
 
 const BITMAP_MASK: u64 = 0xff_ffff;
 const TOP_SHIFT: u32 = 24;
 const GEN_SHIFT: u32 = 56;
 
-/// A window word. Bit `i` of the bitmap stands for number `top - i`; a new window has accepted nothing.
+/// A window word. Bit `i` of the bitmap represents number `top - i`; a new window has accepted nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Window(pub u64);
 
@@ -30,14 +30,14 @@ impl Window {
         generation
     }
 
-    /// The highest accepted sequence number; 0 when there is none.
+    /// The highest accepted sequence number; 0 if there is none.
     #[must_use]
     pub fn top(self) -> u32 {
         let [_, a, b, c, d, ..] = self.0.to_be_bytes();
         u32::from_be_bytes([a, b, c, d])
     }
 
-    /// The window after accepting `seq`; `None` when `seq` is 0, was accepted before, or lies below the window.
+    /// The window after accepting `seq`; `None` if `seq` is 0, was accepted before, or is below the window.
     #[must_use]
     pub fn accept(self, seq: u32) -> Option<Self> {
         if seq == 0 {
@@ -92,7 +92,7 @@ mod tests {
         assert!(last.accept(0).is_none());
     }
 
-    /// The window's meaning in one line: a number is accepted once, and only above `highest - 24`.
+    /// The meaning of the window in one line: a number is accepted once, and only above `highest - 24`.
     fn accepts(seen: &BTreeSet<u32>, seq: u32) -> bool {
         let highest = seen.last().copied().unwrap_or_default();
         seq != 0 && !seen.contains(&seq) && u64::from(seq) + u64::from(WINDOW_SIZE) > u64::from(highest)

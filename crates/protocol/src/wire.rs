@@ -1,6 +1,6 @@
-//! Messages on the wire (LAP/1 1.3): fixed layouts, one parser that rejects everything else.
+//! Messages on the wire (LAP/1 1.3): fixed layouts, and one parser that rejects everything else.
 //!
-//! Every message but DATA and PROOF is [`MESSAGE_BYTES`] long, so a reply is never longer than its request.
+//! Every message except DATA and PROOF is [`MESSAGE_BYTES`] long, so a reply is never longer than its request.
 
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -10,13 +10,13 @@ use crate::verdict::Verdict;
 
 /// UDP port of LAP/1.
 pub const LAP_PORT: u16 = 20550;
-/// UDP port of a device at which gateways ask it to attest (LAP/1 3.2).
+/// UDP port of a device for the ATTEST_REQUESTs of gateways (LAP/1 3.2).
 pub const ATTEST_PORT: u16 = 20554;
 /// First two bytes of every message: "LW".
 pub const MAGIC: u16 = 0x4C57;
 /// Protocol version.
 pub const VERSION: u8 = 1;
-/// Size of every message but DATA and PROOF, bytes.
+/// Size of every message except DATA and PROOF, bytes.
 pub const MESSAGE_BYTES: usize = 64;
 /// Size of the header, bytes.
 pub const HEADER_BYTES: usize = 16;
@@ -39,7 +39,7 @@ pub mod message_type {
     pub const ACK: u8 = 4;
     /// Gateway to device, untagged, for display only.
     pub const NAK: u8 = 5;
-    /// Sealed datagram of the device.
+    /// Sealed datagram from the device.
     pub const DATA_UP: u8 = 6;
     /// Sealed datagram to the device.
     pub const DATA_DOWN: u8 = 7;
@@ -74,7 +74,7 @@ wire_struct!(
         flags: u8,
         /// UDP length − 8.
         length: U16,
-        /// The device that the message is from or to.
+        /// The device that sends or receives the message.
         device_id: U64,
     }
 );
@@ -83,7 +83,7 @@ wire_struct!(
     Request, MESSAGE_BYTES, {
         /// Header.
         header: Header,
-        /// Fresh per handshake, from a CSPRNG.
+        /// New for each handshake, from a CSPRNG.
         nonce: [u8; 16],
         /// Zero; makes the request as long as its reply.
         reserved: [u8; 32],
@@ -132,11 +132,11 @@ wire_struct!(
         header: Header,
         /// Row that was spent.
         idx: U32,
-        /// How long the session lasts, seconds from the acceptance.
-        lease_s: U32,
+        /// The session lifetime in seconds, from the acceptance.
+        session_lifetime_s: U32,
         /// The session, `RESPONSE.tag[0:8]`.
         session_id: [u8; 8],
-        /// Over header, idx ‖ lease_s, session_id, seen_ip, under the session key.
+        /// Over header, idx ‖ session_lifetime_s, session_id, seen_ip, under the session key.
         tag: [u8; 16],
         /// Source address of the RESPONSE as the gateway saw it; IPv4 as ::ffff:a.b.c.d.
         seen_ip: [u8; 16],
@@ -164,7 +164,7 @@ wire_struct!(
         session_id: [u8; 8],
         /// From 1, increasing; the high half is zero.
         seq: U64,
-        /// Upwards the destination port behind the gate, downwards the UDP destination port as the service sent it.
+        /// Upwards the destination port behind the gate, downwards the UDP destination port set by the service.
         port: U16,
         /// Zero.
         reserved: [u8; 6],
@@ -177,15 +177,15 @@ wire_struct!(
     AttestRequest, MESSAGE_BYTES, {
         /// Header.
         header: Header,
-        /// The gateway that asks.
+        /// The gateway that sends the request.
         gateway_id: U32,
         /// Its round.
         round: U32,
-        /// Of the round; first seen when it begins.
+        /// The nonce of the round; published when it begins.
         nonce: [u8; 8],
-        /// The period whose key proves.
+        /// The period to prove.
         period: U64,
-        /// Of the period; first seen when it begins.
+        /// The salt of the period; published when it begins.
         salt: [u8; 8],
         /// Over header, device, gateway ‖ round, nonce, period, salt.
         tag: [u8; 16],
@@ -207,9 +207,9 @@ wire_struct!(
     }
 );
 
-/// Reasons in a NAK. A device shows them and never acts on them.
+/// Reasons in a NAK. A device displays them and never acts on them.
 pub mod nak_reason {
-    /// The gateway holds no row of this device at the moment.
+    /// The gateway holds no row of this device now.
     pub const NO_ROWS: u8 = 1;
     /// The gateway is stopping.
     pub const STOPPING: u8 = 2;
@@ -236,7 +236,7 @@ impl Header {
         }
     }
 
-    /// `H0`: the first 8 bytes, as they stand in front of every tag.
+    /// `H0`: the first 8 bytes, the start of every tag input.
     #[must_use]
     pub fn h0(&self) -> [u8; 8] {
         let [magic0, magic1] = self.magic.to_bytes();
@@ -253,14 +253,14 @@ impl Header {
         ]
     }
 
-    /// The device named.
+    /// The device id in the header.
     #[must_use]
     pub fn device(&self) -> DeviceId {
         DeviceId(self.device_id.get())
     }
 }
 
-/// A message whose layout is valid. Nothing in it is authenticated.
+/// A message with a valid layout. It is not authenticated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Message<'a> {
     /// Type 1.
@@ -283,10 +283,10 @@ pub enum Message<'a> {
     Proof(&'a Proof),
 }
 
-/// Parses the payload of a UDP datagram whose port is ours.
+/// Parses the payload of a UDP datagram to a port of ours.
 ///
 /// # Errors
-/// The drop reason, tested in this order: length of the header, magic, version, type, suite, length field, flags,
+/// The drop reason, checked in this order: length of the header, magic, version, type, suite, length field, flags,
 /// device id, reserved fields. Every data plane keeps this order, so that counters agree.
 pub fn parse(payload: &[u8]) -> Result<Message<'_>, Verdict> {
     let (header, _) = Header::ref_from_prefix(payload).map_err(|_| Verdict::DropLength)?;

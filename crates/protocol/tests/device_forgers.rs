@@ -1,5 +1,5 @@
-//! Forged CHALLENGEs and the readings of the PUF (LAP/1 1.5): they end nothing, cost a bounded number of readings, and keep no
-//! device out.
+//! Forged CHALLENGEs and PUF readings (LAP/1 1.5): forged messages end no handshake, cost a bounded number of
+//! readings, and lock no device out.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -9,24 +9,24 @@
 
 mod device_support;
 
-use device_support::{LOCAL_IP, Offer, answer, authenticate, config, nonce, row_key, sent};
+use device_support::{LOCAL_IP, TestChallenge, answer, authenticate, config, nonce, row_key, sent};
 use linewarden_protocol::device::{
-    Device, Failure, Ignored, Output, Phase, PufFailed, READING_INTERVAL_MS, READINGS_AT_ONCE,
+    Device, Failure, IgnoredReason, Output, Phase, PufFailed, READING_INTERVAL_MS, READINGS_AT_ONCE,
 };
 use linewarden_protocol::ids::Mode;
 use linewarden_protocol::keys::RowKey;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-/// A CHALLENGE that echoes the nonce, and whose tag is wrong.
+/// A CHALLENGE with the nonce's echo and a wrong tag.
 fn forged(mode: Mode, idx: u32, nonce: &[u8; 16]) -> [u8; 64] {
-    let mut challenge = Offer::of(mode, 0).challenge(nonce);
+    let mut challenge = TestChallenge::of(mode, 0).challenge(nonce);
     challenge[16..20].copy_from_slice(&idx.to_be_bytes());
     challenge[63] ^= 1;
     challenge
 }
 
-/// Reads the PUF as long as the machine wants it; how often that was, and what it wants then.
+/// Reads the PUF as long as the machine requests it; returns the number of readings and the next output.
 fn read_all(device: &mut Device, mut output: Output, now_ms: u64) -> (u64, Output) {
     let mode = device.config().mode;
     let mut readings = 0;
@@ -71,30 +71,30 @@ fn forged_challenges_of_the_right_row_cost_one_reading_together() {
         let _request = device.start(nonce(1), 0).unwrap();
         let mut readings = 0;
         for fresh in 1..=200u8 {
-            let offer = Offer {
+            let offer = TestChallenge {
                 fresh: [fresh; 8],
-                ..Offer::of(mode, 3)
+                ..TestChallenge::of(mode, 3)
             };
             let mut challenge = offer.challenge(&nonce(1));
             challenge[63] ^= 1;
             match device.handle(&challenge, &LOCAL_IP, 1) {
                 Ok(output) => readings += read_all(&mut device, output, 1).0,
-                Err(ignored) => assert_eq!(ignored, Ignored::ChallengeTag),
+                Err(ignored) => assert_eq!(ignored, IgnoredReason::ChallengeTag),
             }
         }
         // In key mode the second one shows that there are no other helper data to try.
         assert_eq!(readings, if mode == Mode::Key { 2 } else { 1 });
-        let right = Offer::of(mode, 3).challenge(&nonce(1));
+        let right = TestChallenge::of(mode, 3).challenge(&nonce(1));
         let _response = sent(device.handle(&right, &LOCAL_IP, 1).unwrap());
     }
 }
 
-/// While a key is renewed the device reads with one set of helper data after the other.
+/// During a key renewal the device reads with one set of helper data after the other.
 #[test]
 fn a_second_set_of_helper_data_is_tried_for_the_same_challenge() {
     let mut device = Device::new(config(Mode::Key));
     let _request = device.start(nonce(1), 0).unwrap();
-    let challenge = Offer::of(Mode::Key, 0).challenge(&nonce(1));
+    let challenge = TestChallenge::of(Mode::Key, 0).challenge(&nonce(1));
     let _query = device.handle(&challenge, &LOCAL_IP, 0).unwrap();
     let renewed = device.puf_result(Ok(RowKey::from_bytes([9; 16])), 0);
     assert!(matches!(renewed, Output::EvaluatePuf(_)), "{renewed:?}");
@@ -107,22 +107,23 @@ fn rows_that_are_not_enrolled_cost_no_reading() {
     let _request = device.start(nonce(1), 0).unwrap();
     for idx in 0..100 {
         let challenge = forged(Mode::Pool, idx, &nonce(1));
-        let ignored = device.handle_enrolled(&challenge, &LOCAL_IP, 1, |query| query.challenge == [0; 8]);
-        assert_eq!(ignored, Err(Ignored::UnknownRow));
+        let ignored =
+            device.handle_with_enrolled_rows(&challenge, &LOCAL_IP, 1, |query| query.challenge == [0; 8]);
+        assert_eq!(ignored, Err(IgnoredReason::UnknownRow));
     }
-    let _response = answer(&mut device, &Offer::of(Mode::Pool, 3), 1, 1);
+    let _response = answer(&mut device, &TestChallenge::of(Mode::Pool, 3), 1, 1);
 }
 
-/// It knows which row its gateway offers next.
+/// The device knows the next row of its gateway.
 #[test]
 fn a_device_that_had_a_session_reads_for_the_row_that_is_expected_first() {
     let mut device = Device::new(config(Mode::Pool));
     authenticate(&mut device, 1, 10, 0);
     let renew_ms = device.session().unwrap().renew_at_ms;
     let _due = device.poll(renew_ms);
-    let nonce = device.statement().within(nonce(2));
+    let nonce = device.row_statement().write_into(nonce(2));
     let _request = device.start(nonce, renew_ms).unwrap();
-    // Of another gateway, which the device does not know yet, any row may come.
+    // Any row is plausible for another gateway, which the device does not know yet.
     for idx in 0..1_000 {
         let mut other = forged(Mode::Pool, idx, &nonce);
         other[20..24].copy_from_slice(&8u32.to_be_bytes());
@@ -146,14 +147,14 @@ fn a_device_that_had_a_session_reads_for_the_row_that_is_expected_first() {
         };
     }
     assert!(rows[..2].contains(&11), "{rows:?}");
-    let right = Offer::of(Mode::Pool, 11).challenge(&nonce);
+    let right = TestChallenge::of(Mode::Pool, 11).challenge(&nonce);
     let _response = sent(device.handle(&right, &LOCAL_IP, now_ms).unwrap());
 }
 
-/// A forger on the device's segment sends one for another row each millisecond, and is faster than the gateway. The device has
-/// just started: it does not know which row comes next.
+/// An attacker on the device's segment sends one for another row each millisecond, faster than the gateway. The
+/// device has just started and does not know the next row.
 #[test]
-fn an_honest_challenge_wins_against_a_thousand_forged_ones_a_second() {
+fn a_genuine_challenge_wins_against_a_thousand_forged_ones_a_second() {
     const ROWS: u32 = 256;
     const SEED: u64 = 0x1f0a_57e2;
     println!("seed {SEED:#x}");
@@ -162,9 +163,9 @@ fn an_honest_challenge_wins_against_a_thousand_forged_ones_a_second() {
         let right = random.random_range(0..ROWS);
         let mut device = Device::new(config(Mode::Pool));
         let (mut now_ms, mut handshakes, mut readings) = (0, 1, 0);
-        let mut current = device.statement().within(random.random());
+        let mut current = device.row_statement().write_into(random.random());
         let mut outputs = vec![device.start(current, now_ms).unwrap()];
-        let mut honest_at_ms = None;
+        let mut legitimate_at_ms = None;
         let forge = |random: &mut StdRng, current: &[u8; 16]| {
             forged(Mode::Pool, random.random_range(0..ROWS), current)
         };
@@ -172,31 +173,31 @@ fn an_honest_challenge_wins_against_a_thousand_forged_ones_a_second() {
             assert!(now_ms < 600_000, "run {run}: locked out, {readings} readings");
             while let Some(output) = outputs.pop() {
                 match output {
-                    Output::Transmit(_) => honest_at_ms = Some(now_ms + 1),
+                    Output::Transmit(_) => legitimate_at_ms = Some(now_ms + 1),
                     Output::EvaluatePuf(query) => {
                         readings += 1;
-                        // One more comes while the PUF is read.
+                        // Another one arrives while the PUF is read.
                         let _ = device.handle(&forge(&mut random, &current), &LOCAL_IP, now_ms);
                         outputs.push(device.puf_result(Ok(row_key(Mode::Pool, query.idx.0)), now_ms));
                     }
                     Output::NeedNonce => {
                         handshakes += 1;
-                        current = device.statement().within(random.random());
+                        current = device.row_statement().write_into(random.random());
                         outputs.push(device.start(current, now_ms).unwrap());
                     }
                     _ => {}
                 }
             }
             outputs.extend(device.handle(&forge(&mut random, &current), &LOCAL_IP, now_ms));
-            if honest_at_ms == Some(now_ms) {
-                let challenge = Offer::of(Mode::Pool, right).challenge(&current);
+            if legitimate_at_ms == Some(now_ms) {
+                let challenge = TestChallenge::of(Mode::Pool, right).challenge(&current);
                 outputs.extend(device.handle(&challenge, &LOCAL_IP, now_ms));
             }
             outputs.push(device.poll(now_ms));
             now_ms += 1;
         }
         println!("run {run}: {handshakes} handshakes, {readings} readings, {now_ms} ms");
-        // What docs/protocols.md 1.5 states.
+        // As stated in docs/protocols.md 1.5.
         assert!(now_ms <= 46_000, "run {run}: {now_ms} ms");
     }
 }
@@ -205,7 +206,7 @@ fn an_honest_challenge_wins_against_a_thousand_forged_ones_a_second() {
 fn a_puf_that_cannot_be_read_is_read_again_and_ends_the_handshake_with_its_last_request() {
     let mut device = Device::new(config(Mode::Key));
     let _request = device.start(nonce(1), 0).unwrap();
-    let challenge = Offer::of(Mode::Key, 0).challenge(&nonce(1));
+    let challenge = TestChallenge::of(Mode::Key, 0).challenge(&nonce(1));
     let mut readings = 0;
     let ended = loop {
         let now_ms = device.next_deadline().unwrap();
@@ -226,20 +227,20 @@ fn a_puf_that_cannot_be_read_is_read_again_and_ends_the_handshake_with_its_last_
     };
     assert_eq!(ended, Failure::ChallengesRejected);
     assert!(readings > READINGS_AT_ONCE, "{readings} readings");
-    assert_eq!(device.rejected_challenges(), 0, "no challenge was judged");
+    assert_eq!(device.rejected_challenges(), 0, "no challenge was checked");
 }
 
 #[test]
-fn a_clone_with_another_puf_never_answers() {
+fn a_clone_with_another_puf_never_responds() {
     let mut device = Device::new(config(Mode::Pool));
     let _request = device.start(nonce(1), 0).unwrap();
-    let challenge = Offer::of(Mode::Pool, 0).challenge(&nonce(1));
+    let challenge = TestChallenge::of(Mode::Pool, 0).challenge(&nonce(1));
     let query = device.handle(&challenge, &LOCAL_IP, 0).unwrap();
     assert!(matches!(query, Output::EvaluatePuf(_)));
     let output = device.puf_result(Ok(RowKey::from_bytes([1; 16])), 0);
     assert_eq!(output, Output::None);
     for now_ms in 0..5_000 {
         let again = device.handle(&challenge, &LOCAL_IP, now_ms);
-        assert_eq!(again, Err(Ignored::ChallengeTag));
+        assert_eq!(again, Err(IgnoredReason::ChallengeTag));
     }
 }

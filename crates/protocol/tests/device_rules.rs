@@ -1,4 +1,4 @@
-//! The device's rules of LAP/1 1.5, each by its clause.
+//! The rules of the device in LAP/1 1.5, by clause.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -9,17 +9,18 @@
 mod device_support;
 
 use device_support::{
-    GATEWAY, LEASE_S, LOCAL_IP, MAC, Offer, answer, authenticate, config, nonce, row_key, sent, stated,
+    GATEWAY, LOCAL_IP, MAC, SESSION_LIFETIME_S, TestChallenge, answer, authenticate, config, nonce,
+    nonce_with_statement, row_key, sent,
 };
 use linewarden_protocol::device::{
-    Device, DeviceConfig, Failure, GatewayPolicy, Ignored, Output, Phase, READINGS_AT_ONCE,
+    Device, DeviceConfig, Failure, GatewayPolicy, IgnoredReason, Output, Phase, READINGS_AT_ONCE,
     RESPONSE_LIFETIME_MS, UNPLANNED_INTERVAL_MS,
 };
 use linewarden_protocol::ids::{GatewayId, Mode, RowIndex};
-use linewarden_protocol::nonce::Statement;
+use linewarden_protocol::nonce::RowStatement;
 use linewarden_protocol::wire::{self, FLAG_BOUND, Message};
 
-/// Everything that the machine does by itself up to `until_ms`: (when, what).
+/// All outputs of the machine without input up to `until_ms`, with their times.
 fn run_alone(device: &mut Device, until_ms: u64) -> Vec<(u64, Output)> {
     let mut done = Vec::new();
     while let Some(due_ms) = device.next_deadline().filter(|due| *due <= until_ms) {
@@ -28,7 +29,7 @@ fn run_alone(device: &mut Device, until_ms: u64) -> Vec<(u64, Output)> {
             // The key of a replaced session is wiped.
             assert!(
                 device.next_deadline() > Some(due_ms),
-                "a deadline at {due_ms} ms must bring something"
+                "the deadline at {due_ms} ms must produce an output"
             );
             continue;
         }
@@ -53,14 +54,14 @@ fn a_request_is_sent_8_times_byte_identically_doubling_from_20_ms() {
         "{ended:?}"
     );
     assert_eq!(rest[1].1, Output::NeedNonce);
-    assert_eq!(rest.len(), 2, "a nonce is asked for once: {rest:?}");
+    assert_eq!(rest.len(), 2, "a nonce is requested once: {rest:?}");
 }
 
 #[test]
 fn a_response_is_repeated_byte_identically_for_60_s_at_most_5_s_apart() {
     let mut device = Device::new(config(Mode::Pool));
     let _request = device.start(nonce(1), 0).unwrap();
-    let response = answer(&mut device, &Offer::of(Mode::Pool, 3), 1, 50);
+    let response = answer(&mut device, &TestChallenge::of(Mode::Pool, 3), 1, 50);
     let done = run_alone(&mut device, 50 + RESPONSE_LIFETIME_MS);
     let (last, copies) = done.split_last().unwrap();
     assert_eq!(last.1, Output::NeedNonce, "a new REQUEST needs a new nonce");
@@ -75,15 +76,15 @@ fn a_response_is_repeated_byte_identically_for_60_s_at_most_5_s_apart() {
 }
 
 #[test]
-fn a_waiting_challenge_is_judged_by_the_reading_for_a_forged_one_of_its_row() {
+fn a_waiting_challenge_is_verified_with_the_reading_for_a_forged_one_of_the_same_row() {
     let mut device = Device::new(config(Mode::Pool));
     let _request = device.start(nonce(1), 0).unwrap();
-    let right = Offer::of(Mode::Pool, 3).challenge(&nonce(1));
+    let right = TestChallenge::of(Mode::Pool, 3).challenge(&nonce(1));
     let mut forged = right;
     forged[63] ^= 1;
     let _query = device.handle(&forged, &LOCAL_IP, 1).unwrap();
     assert_eq!(device.handle(&right, &LOCAL_IP, 1), Ok(Output::None));
-    assert_eq!(device.handle(&right, &LOCAL_IP, 1), Err(Ignored::Duplicate));
+    assert_eq!(device.handle(&right, &LOCAL_IP, 1), Err(IgnoredReason::Duplicate));
     let _response = sent(device.puf_result(Ok(row_key(Mode::Pool, 3)), 1));
 }
 
@@ -91,14 +92,14 @@ fn a_waiting_challenge_is_judged_by_the_reading_for_a_forged_one_of_its_row() {
 fn one_challenge_per_nonce_is_answered() {
     let mut device = Device::new(config(Mode::Pool));
     let _request = device.start(nonce(1), 0).unwrap();
-    let response = answer(&mut device, &Offer::of(Mode::Pool, 3), 1, 0);
+    let response = answer(&mut device, &TestChallenge::of(Mode::Pool, 3), 1, 0);
     for idx in [3, 4] {
-        let offer = Offer {
+        let offer = TestChallenge {
             fresh: [9; 8],
-            ..Offer::of(Mode::Pool, idx)
+            ..TestChallenge::of(Mode::Pool, idx)
         };
         let again = device.handle(&offer.challenge(&nonce(1)), &LOCAL_IP, 5);
-        assert_eq!(again, Err(Ignored::NotAwaited));
+        assert_eq!(again, Err(IgnoredReason::Unexpected));
     }
     assert_eq!(sent(device.poll(20)), response);
 }
@@ -111,7 +112,7 @@ fn a_response_carries_the_binding_that_was_configured() {
             ..config(Mode::Pool)
         });
         let _request = device.start(nonce(1), 0).unwrap();
-        let challenge = Offer::of(Mode::Pool, 3).challenge(&nonce(1));
+        let challenge = TestChallenge::of(Mode::Pool, 3).challenge(&nonce(1));
         let _query = device.handle(&challenge, &LOCAL_IP, 0).unwrap();
         let response = sent(device.puf_result(Ok(row_key(Mode::Pool, 3)), 0));
         let Ok(Message::Response(response)) = wire::parse(&response) else {
@@ -122,24 +123,24 @@ fn a_response_carries_the_binding_that_was_configured() {
 }
 
 #[test]
-fn the_lease_counts_from_the_first_response_and_is_renewed_at_three_quarters() {
+fn the_session_lifetime_counts_from_the_first_response_and_is_renewed_at_three_quarters() {
     let mut renewals = Vec::new();
     for number in [1, 0x1234_0000, u64::MAX] {
         let mut device = Device::new(config(Mode::Pool));
         let mut jitter = nonce(number);
         jitter[12..14].copy_from_slice(&(number as u16 ^ 0x8000).to_be_bytes());
         let _request = device.start(jitter, 1_000).unwrap();
-        let offer = Offer::of(Mode::Pool, 0);
+        let offer = TestChallenge::of(Mode::Pool, 0);
         let _query = device
             .handle(&offer.challenge(&jitter), &LOCAL_IP, 1_000)
             .unwrap();
         let response = sent(device.puf_result(Ok(row_key(Mode::Pool, 0)), 2_000));
-        let ack = offer.ack(&response, LEASE_S, LOCAL_IP);
+        let ack = offer.ack(&response, SESSION_LIFETIME_S, LOCAL_IP);
         let _done = device.handle(&ack, &LOCAL_IP, 9_000).unwrap();
         let session = device.session().unwrap();
-        let lease_ms = u64::from(LEASE_S) * 1_000;
-        assert_eq!(session.until_ms, 2_000 + lease_ms);
-        let part = (session.renew_at_ms - 2_000) as f64 / lease_ms as f64;
+        let lifetime_ms = u64::from(SESSION_LIFETIME_S) * 1_000;
+        assert_eq!(session.expires_at_ms, 2_000 + lifetime_ms);
+        let part = (session.renew_at_ms - 2_000) as f64 / lifetime_ms as f64;
         assert!((0.6875..=0.8125).contains(&part), "{part}");
         renewals.push(session.renew_at_ms);
         assert_eq!(device.poll(session_renewal(&device) - 1), Output::None);
@@ -153,10 +154,10 @@ fn session_renewal(device: &Device) -> u64 {
 }
 
 #[test]
-fn after_a_suspend_beyond_the_lease_the_session_is_gone_before_anything_else() {
+fn after_a_suspend_beyond_the_session_lifetime_the_session_has_expired_first() {
     let mut device = Device::new(config(Mode::Pool));
     authenticate(&mut device, 1, 0, 0);
-    let much_later = u64::from(LEASE_S) * 5_000;
+    let much_later = u64::from(SESSION_LIFETIME_S) * 5_000;
     assert_eq!(device.poll(much_later), Output::SessionExpired);
     assert!(device.session().is_none());
     assert_eq!(device.poll(much_later), Output::NeedNonce);
@@ -164,19 +165,19 @@ fn after_a_suspend_beyond_the_lease_the_session_is_gone_before_anything_else() {
     authenticate(&mut device, 2, 1, much_later);
 }
 
-/// What the gateway has sealed under the session before may still come for a second; nothing is to be sealed while the
-/// gateway has replaced a session and the device does not know it yet.
+/// The gateway's messages sealed under the previous session may arrive for one more second. The device must not seal
+/// while the gateway has replaced a session and the device does not know it yet.
 #[test]
-fn the_session_lives_on_while_it_is_renewed_and_is_opened_for_a_second_more() {
+fn the_session_stays_active_during_its_renewal_and_accepts_messages_for_one_more_second() {
     let mut device = Device::new(config(Mode::Pool));
     authenticate(&mut device, 1, 0, 0);
-    assert!(device.previous().is_none() && !device.awaits_prompt_ack());
+    assert!(device.previous_session().is_none() && !device.awaits_prompt_ack());
     let first = device.session().unwrap().id;
     let renew_ms = session_renewal(&device);
     assert_eq!(device.poll(renew_ms), Output::NeedNonce);
     let _request = device.start(nonce(2), renew_ms).unwrap();
     assert!(!device.awaits_prompt_ack());
-    let offer = Offer::of(Mode::Pool, 1);
+    let offer = TestChallenge::of(Mode::Pool, 1);
     let response = answer(&mut device, &offer, 2, renew_ms);
     assert_eq!(device.session().unwrap().id, first);
     for (copies, at_ms) in [(1, 0), (2, 20), (3, 60), (4, 140)] {
@@ -184,28 +185,28 @@ fn the_session_lives_on_while_it_is_renewed_and_is_opened_for_a_second_more() {
         assert_eq!(device.awaits_prompt_ack(), copies < 4, "{copies}");
     }
     let acked_ms = renew_ms + 150;
-    let ack = offer.ack(&response, LEASE_S, LOCAL_IP);
+    let ack = offer.ack(&response, SESSION_LIFETIME_S, LOCAL_IP);
     let output = device.handle(&ack, &LOCAL_IP, acked_ms).unwrap();
     assert!(
         matches!(output, Output::Authenticated(id) if id != first),
         "{output:?}"
     );
     assert_eq!(device.poll(acked_ms + 999), Output::None);
-    assert_eq!(device.previous().map(|previous| previous.id), Some(first));
+    assert_eq!(device.previous_session().map(|previous| previous.id), Some(first));
     assert_eq!(device.next_deadline(), Some(acked_ms + 1_000));
     assert_eq!(device.poll(acked_ms + 1_000), Output::None);
-    assert!(device.previous().is_none());
+    assert!(device.previous_session().is_none());
 }
 
 #[test]
 fn a_relayed_response_gives_no_session_and_the_device_starts_again() {
     let mut device = Device::new(config(Mode::Pool));
     let _request = device.start(nonce(1), 0).unwrap();
-    let offer = Offer::of(Mode::Pool, 0);
+    let offer = TestChallenge::of(Mode::Pool, 0);
     let response = answer(&mut device, &offer, 1, 0);
     let relay = [0x42; 16];
     let output = device
-        .handle(&offer.ack(&response, LEASE_S, relay), &LOCAL_IP, 10)
+        .handle(&offer.ack(&response, SESSION_LIFETIME_S, relay), &LOCAL_IP, 10)
         .unwrap();
     assert!(matches!(
         output,
@@ -220,7 +221,7 @@ fn a_relayed_response_gives_no_session_and_the_device_starts_again() {
 }
 
 #[test]
-fn whoever_swallows_acks_costs_a_pool_device_one_row_per_10_minutes_after_the_first() {
+fn dropping_acks_costs_a_pool_device_one_row_per_10_minutes_after_the_first() {
     let mut device = Device::new(config(Mode::Pool));
     let hours = 3;
     let mut responses_at = Vec::new();
@@ -236,11 +237,11 @@ fn whoever_swallows_acks_costs_a_pool_device_one_row_per_10_minutes_after_the_fi
             }
             Output::Transmit(_) if device.phase() == Phase::AwaitChallenge => {
                 let idx = u32::try_from(responses_at.len()).unwrap();
-                let _response = answer(&mut device, &Offer::of(Mode::Pool, idx), number, now_ms);
+                let _response = answer(&mut device, &TestChallenge::of(Mode::Pool, idx), number, now_ms);
                 responses_at.push(now_ms);
             }
             Output::Postponed { .. } => {
-                panic!("the machine itself asks for a nonce no sooner than it may start")
+                panic!("the machine does not request a nonce before it may start")
             }
             _ => {}
         }
@@ -254,15 +255,11 @@ fn whoever_swallows_acks_costs_a_pool_device_one_row_per_10_minutes_after_the_fi
             .all(|pair| pair[1] - pair[0] >= UNPLANNED_INTERVAL_MS),
         "{responses_at:?}"
     );
-    assert_eq!(
-        unplanned.len() as u64,
-        hours * 6,
-        "and it does not give up either"
-    );
+    assert_eq!(unplanned.len() as u64, hours * 6, "the handshake does not end");
 }
 
 #[test]
-fn a_caller_who_starts_again_and_again_is_held_back_in_pool_mode_only() {
+fn a_caller_that_restarts_repeatedly_is_limited_in_pool_mode_only() {
     for mode in [Mode::Pool, Mode::Key] {
         let mut device = Device::new(config(mode));
         authenticate(&mut device, 1, 0, 0);
@@ -278,11 +275,11 @@ fn a_caller_who_starts_again_and_again_is_held_back_in_pool_mode_only() {
                     }
                 );
                 assert_eq!(device.poll(600_999), Output::None);
-                let early = Offer::of(mode, 2).challenge(&nonce(3));
+                let early = TestChallenge::of(mode, 2).challenge(&nonce(3));
                 assert_eq!(
                     device.handle(&early, &LOCAL_IP, 600_999),
-                    Err(Ignored::NotAwaited),
-                    "nothing is answered before it was asked"
+                    Err(IgnoredReason::Unexpected),
+                    "no RESPONSE before a CHALLENGE"
                 );
                 assert!(matches!(device.poll(601_000), Output::Transmit(_)));
             }
@@ -291,7 +288,7 @@ fn a_caller_who_starts_again_and_again_is_held_back_in_pool_mode_only() {
 }
 
 #[test]
-fn planned_renewals_are_not_held_back() {
+fn planned_renewals_are_not_limited() {
     let mut device = Device::new(config(Mode::Pool));
     authenticate(&mut device, 1, 0, 0);
     for row in 1..50 {
@@ -302,93 +299,93 @@ fn planned_renewals_are_not_held_back() {
 }
 
 #[test]
-fn a_row_is_asked_for_again_until_its_ack_verified_and_never_after() {
+fn a_row_is_accepted_again_until_its_ack_verified_and_never_after() {
     let mut device = Device::new(config(Mode::Pool));
     let _request = device.start(nonce(1), 0).unwrap();
-    let _lost = answer(&mut device, &Offer::of(Mode::Pool, 5), 1, 0);
+    let _lost = answer(&mut device, &TestChallenge::of(Mode::Pool, 5), 1, 0);
     let _copies = run_alone(&mut device, RESPONSE_LIFETIME_MS);
     authenticate(&mut device, 2, 5, RESPONSE_LIFETIME_MS);
     let renew_ms = session_renewal(&device);
     let _due = device.poll(renew_ms);
     let _request = device.start(nonce(3), renew_ms).unwrap();
-    let spent = Offer::of(Mode::Pool, 5);
-    let nonce = stated(&device, 3);
+    let spent = TestChallenge::of(Mode::Pool, 5);
+    let nonce = nonce_with_statement(&device, 3);
     assert_eq!(
         device.handle(&spent.challenge(&nonce), &LOCAL_IP, renew_ms),
-        Err(Ignored::IndexSpent)
+        Err(IgnoredReason::IndexSpent)
     );
-    let elsewhere = Offer {
+    let other_challenge = TestChallenge {
         gateway: GatewayId(8),
         ..spent
     };
     assert!(
         matches!(
-            device.handle(&elsewhere.challenge(&nonce), &LOCAL_IP, renew_ms),
+            device.handle(&other_challenge.challenge(&nonce), &LOCAL_IP, renew_ms),
             Ok(Output::EvaluatePuf(_))
         ),
         "another gateway has a range of its own"
     );
 }
 
-/// Each REQUEST of the pool mode states the lowest row above all that were answered, whether or not an ACK came, and the
-/// CHALLENGE is verified with that statement: one that was made for another is not answered.
+/// Each REQUEST of the pool mode states the lowest row above all that were responded to, with or without an ACK. The
+/// CHALLENGE is verified with that statement: one made for another statement gets no RESPONSE.
 #[test]
-fn a_request_states_above_which_row_nothing_was_answered() {
+fn a_request_states_the_first_unanswered_row() {
     let mut device = Device::new(config(Mode::Pool));
-    device.raise_unanswered_from(RowIndex(3));
+    device.raise_first_unanswered_row(RowIndex(3));
     let states = |device: &mut Device, nonce, now_ms| {
         let request = sent(device.start(nonce, now_ms).unwrap());
         let Ok(Message::Request(request)) = wire::parse(&request) else {
             panic!("not a REQUEST");
         };
-        Statement::of(&request.nonce)
+        RowStatement::from_nonce(&request.nonce)
     };
-    let above = |row| Statement {
-        unanswered_from: RowIndex(row),
-        has_refused: false,
+    let above = |row| RowStatement {
+        first_unanswered_row: RowIndex(row),
+        has_refused_row: false,
     };
     assert_eq!(
         states(&mut device, nonce(1), 0),
         above(3),
-        "from a memory of before"
+        "from persistent storage"
     );
-    let _unacknowledged = answer(&mut device, &Offer::of(Mode::Pool, 9), 1, 0);
-    assert_eq!(device.answered(), Some((GATEWAY, RowIndex(9))));
+    let _unacknowledged = answer(&mut device, &TestChallenge::of(Mode::Pool, 9), 1, 0);
+    assert_eq!(device.responded_row(), Some((GATEWAY, RowIndex(9))));
     let _copies = run_alone(&mut device, RESPONSE_LIFETIME_MS);
     assert_eq!(states(&mut device, nonce(2), RESPONSE_LIFETIME_MS), above(10));
-    let altered = Offer::of(Mode::Pool, 150).challenge(&above(150).within(nonce(2)));
+    let altered = TestChallenge::of(Mode::Pool, 150).challenge(&above(150).write_into(nonce(2)));
     let _query = device.handle(&altered, &LOCAL_IP, RESPONSE_LIFETIME_MS);
     let output = device.puf_result(Ok(row_key(Mode::Pool, 150)), RESPONSE_LIFETIME_MS);
-    assert_eq!(output, Output::None, "it was made for another statement");
+    assert_eq!(output, Output::None, "the CHALLENGE is for another statement");
     let later_ms = RESPONSE_LIFETIME_MS + 20;
-    let _response = answer(&mut device, &Offer::of(Mode::Pool, 5), 2, later_ms);
-    assert_eq!(device.unanswered_from(), RowIndex(10), "it never falls");
-    assert_eq!(device.last_accepted(), None);
+    let _response = answer(&mut device, &TestChallenge::of(Mode::Pool, 5), 2, later_ms);
+    assert_eq!(
+        device.first_unanswered_row(),
+        RowIndex(10),
+        "the row never decreases"
+    );
+    assert_eq!(device.last_accepted_row(), None);
 
     let mut device = Device::new(config(Mode::Key));
     authenticate(&mut device, 1, 0, 0);
     let stated = states(&mut device, [7; 16], 1);
-    assert_eq!(
-        stated,
-        above(0x0707_0707),
-        "in key mode the nonce is the caller's"
-    );
+    assert_eq!(stated, above(0x0707_0707), "in key mode the nonce is unchanged");
 }
 
-/// A caller that knows a row to be answered before refuses it without a reading, and the handshake goes on.
+/// A caller that knows that a row was responded to refuses it without a reading, and the handshake continues.
 #[test]
 fn a_refused_row_counts_for_no_reading_and_is_stated() {
     let mut device = Device::new(config(Mode::Pool));
     let _request = device.start(nonce(1), 0).unwrap();
-    let spent = Offer::of(Mode::Pool, 4).challenge(&nonce(1));
+    let spent = TestChallenge::of(Mode::Pool, 4).challenge(&nonce(1));
     for _ in 0..2 * READINGS_AT_ONCE {
         let query = device.handle(&spent, &LOCAL_IP, 0).unwrap();
         assert!(matches!(query, Output::EvaluatePuf(_)));
-        assert_eq!(device.offered(), Some((GATEWAY, RowIndex(4))));
+        assert_eq!(device.offered_row(), Some((GATEWAY, RowIndex(4))));
         assert_eq!(device.refuse_row(0), Output::None);
     }
     let _query = device.handle(&spent, &LOCAL_IP, 0).unwrap();
-    let right = Offer::of(Mode::Pool, 5);
+    let right = TestChallenge::of(Mode::Pool, 5);
     let _queued = device.handle(&right.challenge(&nonce(1)), &LOCAL_IP, 0).unwrap();
     let next = device.refuse_row(0);
     assert!(
@@ -396,12 +393,15 @@ fn a_refused_row_counts_for_no_reading_and_is_stated() {
         "{next:?}"
     );
     let response = sent(device.puf_result(Ok(row_key(Mode::Pool, 5)), 0));
-    assert!(device.statement().has_refused);
+    assert!(device.row_statement().has_refused_row);
     let _session = device
-        .handle(&right.ack(&response, LEASE_S, LOCAL_IP), &LOCAL_IP, 0)
+        .handle(&right.ack(&response, SESSION_LIFETIME_S, LOCAL_IP), &LOCAL_IP, 0)
         .unwrap();
-    assert_eq!(device.last_accepted(), Some((GATEWAY, RowIndex(5))));
-    assert!(!device.statement().has_refused, "a session ends that");
+    assert_eq!(device.last_accepted_row(), Some((GATEWAY, RowIndex(5))));
+    assert!(
+        !device.row_statement().has_refused_row,
+        "a session clears the statement"
+    );
 }
 
 #[test]

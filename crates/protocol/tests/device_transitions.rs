@@ -1,4 +1,4 @@
-//! Every (state, event) pair of the device role: what comes out, and where the machine stands afterwards.
+//! Every (state, event) pair of the device role: the output and the next state.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -9,17 +9,17 @@
 mod device_support;
 
 use device_support::{
-    DEVICE, LEASE_S, LOCAL_IP, Offer, SUITE, answer, authenticate, bytes, config, nonce, row_key, sent,
-    stated,
+    DEVICE, LOCAL_IP, SESSION_LIFETIME_S, SUITE, TestChallenge, answer, authenticate, bytes, config, nonce,
+    nonce_with_statement, row_key, sent,
 };
-use linewarden_protocol::device::{Device, Failure, Ignored, Output, Phase, PufFailed, StartError};
+use linewarden_protocol::device::{Device, Failure, IgnoredReason, Output, Phase, PufFailed, StartError};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode};
 use linewarden_protocol::verdict::Verdict;
 use linewarden_protocol::wire::{self, message_type};
 use zerocopy::IntoBytes as _;
 
-/// The phases, told apart where a session from before or a waiting CHALLENGE changes what happens. In `AwaitReading` one waits
-/// until the gateway's will have come.
+/// The phases, subdivided where a previous session or a queued CHALLENGE changes the result. In `AwaitReading` a
+/// CHALLENGE is queued until that of the gateway has arrived.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Idle,
@@ -63,7 +63,7 @@ enum Event {
     AckOtherSession,
     AckWrongTag,
     AckOtherAddress,
-    AckLeaseOver,
+    AckSessionExpired,
     Nak,
     Request,
     Response,
@@ -76,7 +76,7 @@ enum Event {
     PollEarly,
     PollDue,
     PollGiveUp,
-    PollLeaseOver,
+    PollSessionExpired,
     Abandon,
 }
 
@@ -95,7 +95,7 @@ const EVENTS: [Event; 29] = [
     Event::AckOtherSession,
     Event::AckWrongTag,
     Event::AckOtherAddress,
-    Event::AckLeaseOver,
+    Event::AckSessionExpired,
     Event::Nak,
     Event::Request,
     Event::Response,
@@ -108,13 +108,13 @@ const EVENTS: [Event; 29] = [
     Event::PollEarly,
     Event::PollDue,
     Event::PollGiveUp,
-    Event::PollLeaseOver,
+    Event::PollSessionExpired,
     Event::Abandon,
 ];
 
-/// What came out, without its payload.
+/// The output without its payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Out {
+enum ExpectedOutput {
     Nothing,
     Request,
     Response,
@@ -124,17 +124,17 @@ enum Out {
     Expired,
     Failed(Failure),
     Refused(StartError),
-    Ignored(Ignored),
+    Ignored(IgnoredReason),
 }
 
-/// Every state is reached at this time, so that the session before it was renewable for a while.
+/// Every state is reached at this time, so that the previous session was renewable for a while.
 const NOW_MS: u64 = 10_000_000;
 const OLD_ROW: u32 = 4;
 const ROW: u32 = 5;
-const OLD_SESSION_AT_MS: u64 = NOW_MS - LEASE_S as u64 * 1_000 + 100_000;
+const OLD_SESSION_AT_MS: u64 = NOW_MS - SESSION_LIFETIME_S as u64 * 1_000 + 100_000;
 const HANDSHAKE: u64 = 2;
 
-/// A device in that state and the RESPONSE it sent, if it did.
+/// A device in this state, and the RESPONSE it sent, if any.
 fn reach(state: State, mode: Mode) -> (Device, Option<[u8; 64]>) {
     let mut device = Device::new(config(mode));
     let renewal = matches!(
@@ -148,8 +148,8 @@ fn reach(state: State, mode: Mode) -> (Device, Option<[u8; 64]>) {
         return (device, None);
     }
     let _request = device.start(nonce(HANDSHAKE), NOW_MS).unwrap();
-    let nonce = stated(&device, HANDSHAKE);
-    let offer = Offer::of(mode, ROW);
+    let nonce = nonce_with_statement(&device, HANDSHAKE);
+    let offer = TestChallenge::of(mode, ROW);
     let mut response = None;
     match state {
         State::AwaitPuf | State::RenewalAwaitPuf => {
@@ -157,7 +157,7 @@ fn reach(state: State, mode: Mode) -> (Device, Option<[u8; 64]>) {
         }
         State::AwaitPufQueued => {
             let _query = feed(&mut device, &offer.challenge(&nonce));
-            let next = Offer {
+            let next = TestChallenge {
                 fresh: [0x77; 8],
                 ..offer
             };
@@ -176,18 +176,18 @@ fn reach(state: State, mode: Mode) -> (Device, Option<[u8; 64]>) {
     (device, response)
 }
 
-fn feed(device: &mut Device, message: &[u8]) -> Result<Output, Ignored> {
+fn feed(device: &mut Device, message: &[u8]) -> Result<Output, IgnoredReason> {
     device.handle(message, &LOCAL_IP, NOW_MS)
 }
 
-/// An ACK for the RESPONSE sent, or for one that never was.
-fn ack(mode: Mode, response: Option<[u8; 64]>, lease_s: u32, seen_ip: [u8; 16]) -> [u8; 64] {
+/// An ACK for the RESPONSE sent, or for one that was never sent.
+fn ack(mode: Mode, response: Option<[u8; 64]>, lifetime_s: u32, seen_ip: [u8; 16]) -> [u8; 64] {
     let response = response.unwrap_or_else(|| {
         let mut other = Device::new(config(mode));
         let _request = other.start(nonce(HANDSHAKE), NOW_MS).unwrap();
-        answer(&mut other, &Offer::of(mode, ROW), HANDSHAKE, NOW_MS)
+        answer(&mut other, &TestChallenge::of(mode, ROW), HANDSHAKE, NOW_MS)
     });
-    Offer::of(mode, ROW).ack(&response, lease_s, seen_ip)
+    TestChallenge::of(mode, ROW).ack(&response, lifetime_s, seen_ip)
 }
 
 fn altered(mut message: [u8; 64], at: usize) -> [u8; 64] {
@@ -201,12 +201,12 @@ fn plain(kind: u8) -> [u8; 64] {
     message
 }
 
-fn apply(device: &mut Device, event: Event, mode: Mode, response: Option<[u8; 64]>) -> Out {
-    let offer = Offer::of(mode, ROW);
-    let of_handshake = stated(device, HANDSHAKE);
-    let challenge = |offer: Offer| offer.challenge(&of_handshake);
+fn apply(device: &mut Device, event: Event, mode: Mode, response: Option<[u8; 64]>) -> ExpectedOutput {
+    let offer = TestChallenge::of(mode, ROW);
+    let of_handshake = nonce_with_statement(device, HANDSHAKE);
+    let challenge = |offer: TestChallenge| offer.challenge(&of_handshake);
     let other_ip = [9; 16];
-    let started = |result: Result<Output, StartError>| result.map_or_else(Out::Refused, out);
+    let started = |result: Result<Output, StartError>| result.map_or_else(ExpectedOutput::Refused, out);
     let message: Vec<u8> = match event {
         Event::Start => return started(device.start(nonce(3), NOW_MS)),
         Event::StartZeroNonce => return started(device.start([0; 16], NOW_MS)),
@@ -224,39 +224,39 @@ fn apply(device: &mut Device, event: Event, mode: Mode, response: Option<[u8; 64
         Event::PollEarly => return out(device.poll(NOW_MS + 19)),
         Event::PollDue => return out(device.poll(NOW_MS + 20)),
         Event::PollGiveUp => return out(device.poll(NOW_MS + 60_000)),
-        Event::PollLeaseOver => return out(device.poll(NOW_MS + 100_000)),
+        Event::PollSessionExpired => return out(device.poll(NOW_MS + 100_000)),
         Event::Abandon => {
             device.abandon();
-            return Out::Nothing;
+            return ExpectedOutput::Nothing;
         }
         Event::Challenge => challenge(offer).to_vec(),
-        Event::ChallengeAgain => challenge(Offer {
+        Event::ChallengeAgain => challenge(TestChallenge {
             fresh: [0x77; 8],
             ..offer
         })
         .to_vec(),
         Event::ChallengeOtherEcho => offer.challenge(&nonce(99)).to_vec(),
-        Event::ChallengeOtherDevice => challenge(Offer {
+        Event::ChallengeOtherDevice => challenge(TestChallenge {
             device: DeviceId(1),
             ..offer
         })
         .to_vec(),
-        Event::ChallengeUnpinnedGateway => challenge(Offer {
+        Event::ChallengeUnpinnedGateway => challenge(TestChallenge {
             gateway: GatewayId(99),
             ..offer
         })
         .to_vec(),
-        Event::ChallengeSpentRow => challenge(Offer {
+        Event::ChallengeSpentRow => challenge(TestChallenge {
             idx: OLD_ROW,
             ..offer
         })
         .to_vec(),
-        Event::Ack => ack(mode, response, LEASE_S, LOCAL_IP).to_vec(),
-        Event::AckOtherRow => altered(ack(mode, response, LEASE_S, LOCAL_IP), 19).to_vec(),
-        Event::AckOtherSession => altered(ack(mode, response, LEASE_S, LOCAL_IP), 31).to_vec(),
-        Event::AckWrongTag => altered(ack(mode, response, LEASE_S, LOCAL_IP), 47).to_vec(),
-        Event::AckOtherAddress => ack(mode, response, LEASE_S, other_ip).to_vec(),
-        Event::AckLeaseOver => ack(mode, response, 0, LOCAL_IP).to_vec(),
+        Event::Ack => ack(mode, response, SESSION_LIFETIME_S, LOCAL_IP).to_vec(),
+        Event::AckOtherRow => altered(ack(mode, response, SESSION_LIFETIME_S, LOCAL_IP), 19).to_vec(),
+        Event::AckOtherSession => altered(ack(mode, response, SESSION_LIFETIME_S, LOCAL_IP), 31).to_vec(),
+        Event::AckWrongTag => altered(ack(mode, response, SESSION_LIFETIME_S, LOCAL_IP), 47).to_vec(),
+        Event::AckOtherAddress => ack(mode, response, SESSION_LIFETIME_S, other_ip).to_vec(),
+        Event::AckSessionExpired => ack(mode, response, 0, LOCAL_IP).to_vec(),
         Event::Nak => plain(message_type::NAK).to_vec(),
         Event::Request => plain(message_type::REQUEST).to_vec(),
         Event::Response => plain(message_type::RESPONSE).to_vec(),
@@ -264,29 +264,29 @@ fn apply(device: &mut Device, event: Event, mode: Mode, response: Option<[u8; 64
         Event::DataDown => plain(message_type::DATA_DOWN).to_vec(),
         Event::Malformed => vec![0; 64],
     };
-    feed(device, &message).map_or_else(Out::Ignored, out)
+    feed(device, &message).map_or_else(ExpectedOutput::Ignored, out)
 }
 
 fn wrong_key() -> linewarden_protocol::keys::RowKey {
     linewarden_protocol::keys::RowKey::from_bytes([0x66; 16])
 }
 
-fn out(output: Output) -> Out {
+fn out(output: Output) -> ExpectedOutput {
     match output {
-        Output::None => Out::Nothing,
-        Output::Transmit(message) if message[3] == message_type::REQUEST => Out::Request,
-        Output::Transmit(_) => Out::Response,
-        Output::EvaluatePuf(_) => Out::Evaluate,
-        Output::NeedNonce => Out::NeedNonce,
-        Output::Postponed { .. } => panic!("nothing here is postponed"),
-        Output::Authenticated(_) => Out::Authenticated,
-        Output::SessionExpired => Out::Expired,
-        Output::Failed { failure, .. } => Out::Failed(failure),
+        Output::None => ExpectedOutput::Nothing,
+        Output::Transmit(message) if message[3] == message_type::REQUEST => ExpectedOutput::Request,
+        Output::Transmit(_) => ExpectedOutput::Response,
+        Output::EvaluatePuf(_) => ExpectedOutput::Evaluate,
+        Output::NeedNonce => ExpectedOutput::NeedNonce,
+        Output::Postponed { .. } => panic!("no output is postponed in this test"),
+        Output::Authenticated(_) => ExpectedOutput::Authenticated,
+        Output::SessionExpired => ExpectedOutput::Expired,
+        Output::Failed { failure, .. } => ExpectedOutput::Failed(failure),
     }
 }
 
-/// The table: output and next phase. The session before is alive unless said otherwise.
-fn expected(state: State, event: Event, mode: Mode) -> (Out, Phase) {
+/// The table: output and next phase. The previous session is active unless stated otherwise.
+fn expected(state: State, event: Event, mode: Mode) -> (ExpectedOutput, Phase) {
     use Event as E;
     use State as S;
     let rests = if has_session(state) {
@@ -303,13 +303,17 @@ fn expected(state: State, event: Event, mode: Mode) -> (Out, Phase) {
     let awaits_ack = matches!(state, S::AwaitAck | S::RenewalAwaitAck);
     let resting = matches!(state, S::Idle | S::Authenticated);
     match event {
-        E::Start if resting => (Out::Request, Phase::AwaitChallenge),
+        E::Start if resting => (ExpectedOutput::Request, Phase::AwaitChallenge),
         // An Idle machine has no last nonce.
-        E::StartSameNonce if state == S::Idle => (Out::Request, Phase::AwaitChallenge),
-        E::StartZeroNonce | E::StartSameNonce if resting => (Out::Refused(StartError::BadNonce), stays),
-        E::Start | E::StartZeroNonce | E::StartSameNonce => (Out::Refused(StartError::UnderWay), stays),
+        E::StartSameNonce if state == S::Idle => (ExpectedOutput::Request, Phase::AwaitChallenge),
+        E::StartZeroNonce | E::StartSameNonce if resting => {
+            (ExpectedOutput::Refused(StartError::BadNonce), stays)
+        }
+        E::Start | E::StartZeroNonce | E::StartSameNonce => {
+            (ExpectedOutput::Refused(StartError::HandshakeInProgress), stays)
+        }
 
-        E::ChallengeOtherDevice => (Out::Ignored(Ignored::OtherDevice), stays),
+        E::ChallengeOtherDevice => (ExpectedOutput::Ignored(IgnoredReason::OtherDevice), stays),
         E::Challenge
         | E::ChallengeAgain
         | E::ChallengeOtherEcho
@@ -317,62 +321,77 @@ fn expected(state: State, event: Event, mode: Mode) -> (Out, Phase) {
         | E::ChallengeSpentRow
             if resting || awaits_ack =>
         {
-            (Out::Ignored(Ignored::NotAwaited), stays)
+            (ExpectedOutput::Ignored(IgnoredReason::Unexpected), stays)
         }
-        E::ChallengeOtherEcho => (Out::Ignored(Ignored::NonceEcho), stays),
-        E::ChallengeUnpinnedGateway => (Out::Ignored(Ignored::Gateway), stays),
+        E::ChallengeOtherEcho => (ExpectedOutput::Ignored(IgnoredReason::NonceEcho), stays),
+        E::ChallengeUnpinnedGateway => (ExpectedOutput::Ignored(IgnoredReason::Gateway), stays),
         E::ChallengeSpentRow if has_session(state) && mode == Mode::Pool => {
-            (Out::Ignored(Ignored::IndexSpent), stays)
+            (ExpectedOutput::Ignored(IgnoredReason::IndexSpent), stays)
         }
-        E::ChallengeSpentRow if state == S::AwaitReading => (Out::Nothing, stays),
+        E::ChallengeSpentRow if state == S::AwaitReading => (ExpectedOutput::Nothing, stays),
         E::Challenge | E::ChallengeAgain if state == S::AwaitReading => {
-            (Out::Ignored(Ignored::Duplicate), stays)
+            (ExpectedOutput::Ignored(IgnoredReason::Duplicate), stays)
         }
         E::Challenge | E::ChallengeAgain | E::ChallengeSpentRow if awaits_challenge => {
-            (Out::Evaluate, Phase::AwaitPuf)
+            (ExpectedOutput::Evaluate, Phase::AwaitPuf)
         }
-        E::Challenge => (Out::Ignored(Ignored::Duplicate), stays),
-        E::ChallengeAgain if state == S::AwaitPufQueued => (Out::Ignored(Ignored::Duplicate), stays),
-        E::ChallengeAgain | E::ChallengeSpentRow => (Out::Nothing, stays),
+        E::Challenge => (ExpectedOutput::Ignored(IgnoredReason::Duplicate), stays),
+        E::ChallengeAgain if state == S::AwaitPufQueued => {
+            (ExpectedOutput::Ignored(IgnoredReason::Duplicate), stays)
+        }
+        E::ChallengeAgain | E::ChallengeSpentRow => (ExpectedOutput::Nothing, stays),
 
-        E::Ack if awaits_ack => (Out::Authenticated, Phase::Authenticated),
-        E::AckOtherRow | E::AckOtherSession if awaits_ack => (Out::Ignored(Ignored::OtherResponse), stays),
-        E::AckWrongTag if awaits_ack => (Out::Ignored(Ignored::AckTag), stays),
-        // The gateway replaced the session before: it is gone here too.
-        E::AckOtherAddress if awaits_ack => (Out::Failed(Failure::AddressChanged), Phase::Idle),
-        E::AckLeaseOver if awaits_ack => (Out::Failed(Failure::LeaseOver), Phase::Idle),
+        E::Ack if awaits_ack => (ExpectedOutput::Authenticated, Phase::Authenticated),
+        E::AckOtherRow | E::AckOtherSession if awaits_ack => {
+            (ExpectedOutput::Ignored(IgnoredReason::ResponseMismatch), stays)
+        }
+        E::AckWrongTag if awaits_ack => (ExpectedOutput::Ignored(IgnoredReason::AckTag), stays),
+        // The gateway replaced the previous session: it is closed here, too.
+        E::AckOtherAddress if awaits_ack => (ExpectedOutput::Failed(Failure::AddressChanged), Phase::Idle),
+        E::AckSessionExpired if awaits_ack => (ExpectedOutput::Failed(Failure::SessionExpired), Phase::Idle),
         E::Ack
         | E::AckOtherRow
         | E::AckOtherSession
         | E::AckWrongTag
         | E::AckOtherAddress
-        | E::AckLeaseOver => (Out::Ignored(Ignored::NotAwaited), stays),
+        | E::AckSessionExpired => (ExpectedOutput::Ignored(IgnoredReason::Unexpected), stays),
 
-        E::Nak if awaits_challenge => (Out::Nothing, stays),
-        E::Nak => (Out::Ignored(Ignored::NotAwaited), stays),
-        E::Request | E::Response | E::DataUp => (Out::Ignored(Ignored::Direction), stays),
-        E::DataDown => (Out::Ignored(Ignored::Unserved), stays),
-        E::Malformed => (Out::Ignored(Ignored::Malformed(Verdict::DropMagic)), stays),
+        E::Nak if awaits_challenge => (ExpectedOutput::Nothing, stays),
+        E::Nak => (ExpectedOutput::Ignored(IgnoredReason::Unexpected), stays),
+        E::Request | E::Response | E::DataUp => (ExpectedOutput::Ignored(IgnoredReason::Direction), stays),
+        E::DataDown => (ExpectedOutput::Ignored(IgnoredReason::UnsupportedType), stays),
+        E::Malformed => (
+            ExpectedOutput::Ignored(IgnoredReason::Malformed(Verdict::DropMagic)),
+            stays,
+        ),
 
-        E::PufRight if awaits_puf => (Out::Response, Phase::AwaitAck),
-        // Of the same row in pool mode: one reading judges both. In key mode there may be other helper data.
-        E::PufWrong if awaits_puf && mode == Mode::Key => (Out::Evaluate, Phase::AwaitPuf),
-        E::PufWrong | E::PufFails if awaits_puf => (Out::Nothing, Phase::AwaitChallenge),
-        E::PufRight | E::PufWrong | E::PufFails => (Out::Nothing, stays),
+        E::PufRight if awaits_puf => (ExpectedOutput::Response, Phase::AwaitAck),
+        // Of the same row in pool mode: one reading decides both. In key mode there may be other helper data.
+        E::PufWrong if awaits_puf && mode == Mode::Key => (ExpectedOutput::Evaluate, Phase::AwaitPuf),
+        E::PufWrong | E::PufFails if awaits_puf => (ExpectedOutput::Nothing, Phase::AwaitChallenge),
+        E::PufRight | E::PufWrong | E::PufFails => (ExpectedOutput::Nothing, stays),
 
         // The renewal was due long before.
-        E::PollEarly | E::PollDue | E::PollGiveUp if state == S::Authenticated => (Out::NeedNonce, stays),
-        E::PollLeaseOver if has_session(state) => (Out::Expired, if resting { Phase::Idle } else { stays }),
-        E::PollEarly => (Out::Nothing, stays),
-        E::PollDue | E::PollGiveUp | E::PollLeaseOver if state == S::AwaitReading => {
-            (Out::Evaluate, Phase::AwaitPuf)
+        E::PollEarly | E::PollDue | E::PollGiveUp if state == S::Authenticated => {
+            (ExpectedOutput::NeedNonce, stays)
         }
-        E::PollDue | E::PollGiveUp | E::PollLeaseOver if awaits_challenge => (Out::Request, stays),
-        E::PollDue if awaits_ack => (Out::Response, stays),
-        E::PollGiveUp | E::PollLeaseOver if awaits_ack => (Out::Failed(Failure::NoAck), rests),
-        E::PollDue | E::PollGiveUp | E::PollLeaseOver => (Out::Nothing, stays),
+        E::PollSessionExpired if has_session(state) => {
+            (ExpectedOutput::Expired, if resting { Phase::Idle } else { stays })
+        }
+        E::PollEarly => (ExpectedOutput::Nothing, stays),
+        E::PollDue | E::PollGiveUp | E::PollSessionExpired if state == S::AwaitReading => {
+            (ExpectedOutput::Evaluate, Phase::AwaitPuf)
+        }
+        E::PollDue | E::PollGiveUp | E::PollSessionExpired if awaits_challenge => {
+            (ExpectedOutput::Request, stays)
+        }
+        E::PollDue if awaits_ack => (ExpectedOutput::Response, stays),
+        E::PollGiveUp | E::PollSessionExpired if awaits_ack => {
+            (ExpectedOutput::Failed(Failure::NoAck), rests)
+        }
+        E::PollDue | E::PollGiveUp | E::PollSessionExpired => (ExpectedOutput::Nothing, stays),
 
-        E::Abandon => (Out::Nothing, Phase::Idle),
+        E::Abandon => (ExpectedOutput::Nothing, Phase::Idle),
     }
 }
 
@@ -393,27 +412,27 @@ fn has_session(state: State) -> bool {
     )
 }
 
-/// Whether a session lives after that transition.
+/// Whether a session is active after this transition.
 fn session_after(state: State, event: Event, next: Phase) -> bool {
     match event {
-        Event::Ack | Event::AckOtherAddress | Event::AckLeaseOver if phase(state) == Phase::AwaitAck => {
+        Event::Ack | Event::AckOtherAddress | Event::AckSessionExpired if phase(state) == Phase::AwaitAck => {
             next == Phase::Authenticated
         }
-        Event::PollLeaseOver | Event::Abandon => false,
+        Event::PollSessionExpired | Event::Abandon => false,
         _ => has_session(state),
     }
 }
 
 #[test]
-fn every_event_in_every_state_does_what_the_table_says() {
+fn every_event_in_every_state_matches_the_table() {
     for mode in [Mode::Pool, Mode::Key] {
         for state in STATES {
             for event in EVENTS {
                 let (mut device, response) = reach(state, mode);
                 assert_eq!(device.phase(), phase(state), "{state:?} is not reached");
                 let got = apply(&mut device, event, mode, response);
-                let (want, next) = expected(state, event, mode);
-                assert_eq!(got, want, "{mode:?} {state:?} {event:?}: output");
+                let (expected_output, next) = expected(state, event, mode);
+                assert_eq!(got, expected_output, "{mode:?} {state:?} {event:?}: output");
                 assert_eq!(device.phase(), next, "{mode:?} {state:?} {event:?}: next phase");
                 assert_eq!(
                     device.session().is_some(),
@@ -425,20 +444,20 @@ fn every_event_in_every_state_does_what_the_table_says() {
     }
 }
 
-/// Whatever was ignored left no trace: the handshake then ends as if it had not come.
+/// Ignored messages leave no trace: the handshake then ends as without them.
 #[test]
-fn what_is_ignored_changes_nothing() {
+fn ignored_messages_change_nothing() {
     for state in STATES {
         for event in EVENTS {
             let (mut touched, response) = reach(state, Mode::Pool);
-            let (untouched, _) = reach(state, Mode::Pool);
+            let (expected, _) = reach(state, Mode::Pool);
             if matches!(
                 apply(&mut touched, event, Mode::Pool, response),
-                Out::Ignored(_) | Out::Refused(_)
+                ExpectedOutput::Ignored(_) | ExpectedOutput::Refused(_)
             ) {
                 assert_eq!(
                     format!("{touched:?}"),
-                    format!("{untouched:?}"),
+                    format!("{expected:?}"),
                     "{state:?} {event:?}"
                 );
             }
@@ -447,7 +466,7 @@ fn what_is_ignored_changes_nothing() {
 }
 
 #[test]
-fn a_nak_is_remembered_for_display_and_changes_nothing() {
+fn a_nak_is_stored_for_display_and_changes_no_state() {
     let (mut device, _) = reach(State::AwaitChallenge, Mode::Pool);
     let message = bytes(&wire::Nak {
         header: wire::Header::new(message_type::NAK, SUITE, 0, DEVICE),
@@ -456,8 +475,8 @@ fn a_nak_is_remembered_for_display_and_changes_nothing() {
         reserved: [0; 43],
     });
     assert_eq!(feed(&mut device, &message), Ok(Output::None));
-    let seen = device.last_nak().expect("the NAK is remembered for display");
+    let seen = device.last_nak().expect("the NAK is stored for display");
     assert_eq!((seen.reason, seen.idx.0), (wire::nak_reason::NO_ROWS, 9));
     let repeat = sent(device.poll(NOW_MS + 20));
-    assert_eq!(repeat[3], message_type::REQUEST, "and changes nothing");
+    assert_eq!(repeat[3], message_type::REQUEST, "a NAK changes nothing");
 }

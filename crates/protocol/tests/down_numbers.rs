@@ -1,5 +1,6 @@
-//! Numbers towards a device (LAP/1 1.4.16), one memory access at a time: every interleaving of three sealers and two
-//! renewals. No number is given twice under one key; and each of the rules that see to it is missed when it is left out.
+//! Message numbers towards a device (LAP/1 1.4.16), one memory access at a time: every interleaving of three sealers
+//! and two renewals. No number is used twice under one key, and the removal of any rule that ensures this is
+//! detected.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -9,66 +10,66 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use linewarden_protocol::data::DownWord;
+use linewarden_protocol::data::DownCounter;
 
 const SEALERS: usize = 3;
 const RENEWALS: u8 = 2;
 const TRIES: u8 = 2;
-/// Datagrams that are begun.
+/// Datagrams started.
 const STARTS: u8 = 5;
 
-/// A rule that can be left out.
+/// A rule that can be removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Without {
+enum RemovedRule {
     Nothing,
     /// The commit word is read again before another generation begins.
-    SecondLook,
+    Reread,
     /// Another generation begins by compare-and-swap, and not by a store.
     Compare,
     /// A number is taken by one addition, and not by a load and a store.
     Addition,
-    /// The generation is that of the word which the addition gave, and not of one seen before.
+    /// The generation is that of the word that the addition returned, not of an earlier one.
     OwnWord,
 }
 
-/// Where a sealer stands. It holds the key of the generation `of`.
+/// The state of a sealer. It holds the key of generation `of`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Step {
     ReadCommit,
     Add { of: u8, tries: u8 },
     Store { of: u8, seen: u64, tries: u8 },
-    LookAgain { of: u8, seen: u64, tries: u8 },
+    Reread { of: u8, seen: u64, tries: u8 },
     Begin { of: u8, seen: u64, tries: u8 },
     AddBlindly { of: u8 },
     Done,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct World {
+struct Model {
     /// The generation of the commit word.
     commit: u8,
     down: u64,
     sealers: [Step; SEALERS],
-    /// Key and number, of all that was sealed.
-    given: BTreeSet<(u8, u64)>,
+    /// Key and number of all sealed messages.
+    used: BTreeSet<(u8, u64)>,
     repeated: bool,
     starts: u8,
 }
 
-impl World {
-    fn give(&mut self, of: u8, number: u64) -> Step {
-        self.repeated |= !self.given.insert((of, number));
+impl Model {
+    fn use_number(&mut self, of: u8, number: u64) -> Step {
+        self.repeated |= !self.used.insert((of, number));
         Step::Done
     }
 
-    /// The sealer's next access.
-    fn step(&mut self, sealer: usize, without: Without) {
+    /// The next access of the sealer.
+    fn step(&mut self, sealer: usize, without: RemovedRule) {
         self.sealers[sealer] = match self.sealers[sealer] {
             Step::ReadCommit => Step::Add {
                 of: self.commit,
                 tries: TRIES,
             },
-            Step::Add { of, tries } if without == Without::Addition => {
+            Step::Add { of, tries } if without == RemovedRule::Addition => {
                 let seen = self.down;
                 Step::Store { of, seen, tries }
             }
@@ -80,18 +81,18 @@ impl World {
                 self.down = seen + 1;
                 self.after(of, seen + 1, tries)
             }
-            Step::LookAgain { of, seen, tries } if self.commit == of || without == Without::SecondLook => {
+            Step::Reread { of, seen, tries } if self.commit == of || without == RemovedRule::Reread => {
                 Step::Begin { of, seen, tries }
             }
-            Step::LookAgain { .. } => Step::Done,
+            Step::Reread { .. } => Step::Done,
             Step::Begin { of, seen, tries } => {
-                if self.down == seen || without == Without::Compare {
-                    self.down = DownWord(self.down).take(of).0.0;
-                    self.give(of, DownWord(self.down).count())
-                } else if without == Without::OwnWord && DownWord(self.down).generation() == of {
+                if self.down == seen || without == RemovedRule::Compare {
+                    self.down = DownCounter(self.down).take_number(of).0.0;
+                    self.use_number(of, DownCounter(self.down).count())
+                } else if without == RemovedRule::OwnWord && DownCounter(self.down).generation() == of {
                     Step::AddBlindly { of }
                 } else if tries > 1 {
-                    // From the beginning: the generation is looked at in the very word that an addition gave.
+                    // Start over: the generation is checked in the word that an addition returned.
                     Step::Add { of, tries: tries - 1 }
                 } else {
                     Step::Done
@@ -99,65 +100,65 @@ impl World {
             }
             Step::AddBlindly { of } => {
                 self.down += 1;
-                self.give(of, DownWord(self.down).count())
+                self.use_number(of, DownCounter(self.down).count())
             }
             Step::Done => Step::Done,
         };
     }
 
     fn after(&mut self, of: u8, seen: u64, tries: u8) -> Step {
-        if DownWord(seen).generation() == of {
-            self.give(of, DownWord(seen).count())
+        if DownCounter(seen).generation() == of {
+            self.use_number(of, DownCounter(seen).count())
         } else {
-            Step::LookAgain { of, seen, tries }
+            Step::Reread { of, seen, tries }
         }
     }
 }
 
-/// Whether some interleaving gives a number twice; and how many states there are.
-fn explore(without: Without) -> (bool, usize) {
-    let start = World {
+/// Whether some interleaving uses a number twice, and the number of states.
+fn explore(without: RemovedRule) -> (bool, usize) {
+    let start = Model {
         commit: 1,
         down: 0,
         sealers: [Step::ReadCommit; SEALERS],
-        given: BTreeSet::new(),
+        used: BTreeSet::new(),
         repeated: false,
         starts: SEALERS as u8,
     };
     let mut seen = HashSet::from([start.clone()]);
     let mut open = vec![start];
-    while let Some(world) = open.pop() {
-        if world.repeated {
+    while let Some(model) = open.pop() {
+        if model.repeated {
             return (true, seen.len());
         }
         let mut next = Vec::new();
         for sealer in 0..SEALERS {
-            let mut world = world.clone();
-            world.step(sealer, without);
-            next.push(world);
+            let mut model = model.clone();
+            model.step(sealer, without);
+            next.push(model);
         }
-        if world.commit <= RENEWALS {
-            let mut world = world.clone();
-            world.commit += 1;
-            next.push(world);
+        if model.commit <= RENEWALS {
+            let mut model = model.clone();
+            model.commit += 1;
+            next.push(model);
         }
-        // Who is done seals again.
+        // A finished sealer seals again.
         for sealer in 0..SEALERS {
-            if world.sealers[sealer] == Step::Done && world.starts < STARTS {
-                let mut world = world.clone();
-                world.sealers[sealer] = Step::ReadCommit;
-                world.starts += 1;
-                next.push(world);
+            if model.sealers[sealer] == Step::Done && model.starts < STARTS {
+                let mut model = model.clone();
+                model.sealers[sealer] = Step::ReadCommit;
+                model.starts += 1;
+                next.push(model);
             }
         }
-        open.extend(next.into_iter().filter(|world| seen.insert(world.clone())));
+        open.extend(next.into_iter().filter(|model| seen.insert(model.clone())));
     }
     (false, seen.len())
 }
 
 #[test]
-fn no_interleaving_gives_a_number_twice_under_one_key() {
-    let (repeats, states) = explore(Without::Nothing);
+fn no_interleaving_uses_a_number_twice_under_one_key() {
+    let (repeats, states) = explore(RemovedRule::Nothing);
     assert!(!repeats);
     assert!(states > 10_000, "{states} states");
 }
@@ -165,10 +166,10 @@ fn no_interleaving_gives_a_number_twice_under_one_key() {
 #[test]
 fn every_rule_is_needed() {
     for without in [
-        Without::SecondLook,
-        Without::Compare,
-        Without::Addition,
-        Without::OwnWord,
+        RemovedRule::Reread,
+        RemovedRule::Compare,
+        RemovedRule::Addition,
+        RemovedRule::OwnWord,
     ] {
         assert!(explore(without).0, "{without:?}");
     }

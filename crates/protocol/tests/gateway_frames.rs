@@ -1,4 +1,4 @@
-//! Frames: what the builder makes is parsed as meant, replies carry right checksums, nothing short is believed.
+//! Frames: built frames parse as intended, replies have correct checksums, truncated frames are rejected.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::write::{self, Endpoint};
 use linewarden_protocol::frame::{
-    Network, Transport, Truncated, VLAN_SERVICE, VLAN_TAGGED, ip_bytes, ip_from_bytes, parse, turn_round,
+    Network, Transport, Truncated, VLAN_SERVICE, VLAN_TAGGED, ip_bytes, ip_from_bytes, parse, reverse_frame,
 };
 use proptest::prelude::*;
 
@@ -41,7 +41,7 @@ fn transport(frame: &[u8]) -> Transport {
     }
 }
 
-/// The one's complement sum of 16-bit words, written again for the test.
+/// The one's complement sum of 16-bit words, reimplemented for the test.
 fn folded(parts: &[&[u8]]) -> u32 {
     let mut sum = 0u32;
     for part in parts {
@@ -109,7 +109,7 @@ proptest! {
         id: u16,
         ttl: u8,
         payload in prop::collection::vec(any::<u8>(), 0..100),
-        answer: u8,
+        fill: u8,
     ) {
         let built = builder(v6).ip_fields(tos, id, ttl).padding(&[0xaa; 5]);
         let built = if tagged { built.tag(0x88a8, 0xe007).vlan(0) } else { built };
@@ -117,8 +117,8 @@ proptest! {
         let mut frame = sent.clone();
         let parsed = parse(&frame).unwrap();
         let (ip, udp) = parsed.datagram().unwrap();
-        frame[udp.payload()].fill(answer);
-        turn_round(&mut frame, &parsed).unwrap();
+        frame[udp.payload()].fill(fill);
+        reverse_frame(&mut frame, &parsed).unwrap();
         assert_checksums(&frame);
         let back = parse(&frame).unwrap();
         let (back_ip, back_udp) = back.datagram().unwrap();
@@ -134,7 +134,7 @@ proptest! {
     }
 
     #[test]
-    fn no_prefix_of_a_datagram_is_taken_for_one(v6: bool, tagged: bool, cut: prop::sample::Index) {
+    fn a_truncated_datagram_is_rejected(v6: bool, tagged: bool, cut: prop::sample::Index) {
         let built = if tagged { builder(v6).vlan(3) } else { builder(v6) };
         let frame = built.udp(&[0; 64]);
         let cut = cut.index(frame.len());
@@ -161,28 +161,28 @@ proptest! {
         {
             let mut reply = frame.clone();
             prop_assert!(frame.get(udp.payload()).is_some());
-            prop_assert!(turn_round(&mut reply, &parsed).is_some());
+            prop_assert!(reverse_frame(&mut reply, &parsed).is_some());
         }
     }
 }
 
 #[test]
-fn fragments_options_and_extension_headers_are_not_looked_behind() {
-    let whole = builder(false);
+fn payload_after_fragments_options_and_extension_headers_is_not_parsed() {
+    let complete = builder(false);
     assert_eq!(
-        transport(&whole.clone().fragment(0, true).udp(b"x")),
+        transport(&complete.clone().fragment(0, true).udp(b"x")),
         Transport::Fragment
     );
     assert_eq!(
-        transport(&whole.clone().fragment(3, false).udp(b"x")),
+        transport(&complete.clone().fragment(3, false).udp(b"x")),
         Transport::Fragment
     );
     assert_eq!(
-        transport(&whole.clone().options(&[1]).udp(b"x")),
+        transport(&complete.clone().options(&[1]).udp(b"x")),
         Transport::Extension
     );
     assert_eq!(
-        transport(&whole.options(&[1]).fragment(1, false).udp(b"x")),
+        transport(&complete.options(&[1]).fragment(1, false).udp(b"x")),
         Transport::Fragment
     );
     assert_eq!(
@@ -197,7 +197,7 @@ fn fragments_options_and_extension_headers_are_not_looked_behind() {
     assert_eq!(
         transport(&behind),
         Transport::Extension,
-        "only the first is looked at"
+        "only the first one is parsed"
     );
 }
 
@@ -214,7 +214,7 @@ fn other_layers_are_named() {
     let three_tags = builder(false).vlan(1).vlan(2).vlan(3).udp(b"x");
     assert_eq!(parse(&three_tags).unwrap().network, Network::Other(0x8100));
     assert_eq!(
-        transport(&builder(true).neighbour_solicitation([1; 16])),
+        transport(&builder(true).neighbor_solicitation([1; 16])),
         Transport::Icmpv6(135)
     );
     assert_eq!(
@@ -226,7 +226,7 @@ fn other_layers_are_named() {
 }
 
 #[test]
-fn contradicting_lengths_are_told_apart() {
+fn contradicting_lengths_are_distinguished() {
     let set = |v6: bool, at: usize, value: u16| {
         let mut frame = builder(v6).udp(&[0; 64]);
         frame[LINK_BYTES + at..LINK_BYTES + at + 2].copy_from_slice(&value.to_be_bytes());

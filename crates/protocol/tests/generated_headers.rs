@@ -1,4 +1,4 @@
-//! The C and P4 headers in the tree are those that the list of verdicts generates.
+//! The C and P4 headers in the repository match the list of verdicts.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -32,12 +32,12 @@ fn the_p4_header_is_current() {
     assert_current("p4/include/lw_verdicts.p4", verdict::render_p4);
 }
 
-/// The data planes take the disposition from the number: below 16 pass, below 32 reply, drop from there.
+/// Data planes derive the disposition from the number: below 16 pass, below 32 reply, otherwise drop.
 #[test]
-fn numbers_tell_the_disposition() {
+fn numbers_determine_the_disposition() {
     for verdict in Verdict::ALL {
         let by_number = match verdict.number() {
-            0 => panic!("0 is no verdict"),
+            0 => panic!("0 is not a verdict"),
             1..16 => Disposition::Pass,
             16..32 => Disposition::Reply,
             _ => Disposition::Drop,

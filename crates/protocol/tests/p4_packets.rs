@@ -1,7 +1,9 @@
-//! The packet tests of the P4 programs (p4/tests), made from this crate: whatever answers them agrees with it byte for byte.
+//! The packet tests of the P4 programs (p4/tests), generated from this crate: a program that passes agrees with the
+//! crate byte for byte.
 //!
-//! `LINEWARDEN_WRITE=1 cargo test -p linewarden-protocol --test p4_packets` writes them anew. They also run here, on the switch,
-//! with frames that are bent otherwise by each seed: `LINEWARDEN_SEEDS` says how many (10 without it), `LINEWARDEN_SEED` which first.
+//! `LINEWARDEN_WRITE=1 cargo test -p linewarden-protocol --test p4_packets` regenerates them. They also run here on
+//! the switch, with frames altered differently by each seed: `LINEWARDEN_SEEDS` sets the number of seeds (default
+//! 10), `LINEWARDEN_SEED` the first one.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -11,7 +13,6 @@
 
 mod p4_packets {
     pub mod attest;
-    pub mod bench;
     pub mod cipher;
     pub mod classic;
     pub mod lap;
@@ -19,6 +20,7 @@ mod p4_packets {
     pub mod lap_handshakes;
     pub mod lap_limits;
     pub mod lap_lists;
+    pub mod packet_tester;
     pub mod router;
     pub mod stf;
 }
@@ -28,7 +30,7 @@ use std::path::Path;
 use linewarden_switch::stf::Test;
 use linewarden_switch::stf::run::run;
 use p4_packets::stf::Stf;
-use p4_packets::{attest, bench, cipher, classic, lap, router};
+use p4_packets::{attest, cipher, classic, lap, packet_tester, router};
 
 fn assert_current(tests: impl IntoIterator<Item = Stf>) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../p4/tests");
@@ -41,7 +43,7 @@ fn assert_current(tests: impl IntoIterator<Item = Stf>) {
         assert!(
             found == test.text(),
             "p4/tests/{} is not what the protocol gives; run `LINEWARDEN_WRITE=1 cargo test -p linewarden-protocol \
-             --test p4_packets`, look at what has changed, and commit it",
+             --test p4_packets`, review the changes, and commit them",
             test.file_name()
         );
     }
@@ -77,18 +79,18 @@ fn number(name: &str, default: u64) -> u64 {
 }
 
 #[test]
-fn the_programs_agree_on_frames_that_are_bent_anew() {
+fn the_programs_agree_on_newly_altered_frames() {
     let compiled = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../p4/compiled");
     let first = number("LINEWARDEN_SEED", 1);
     for seed in first..first + number("LINEWARDEN_SEEDS", 10) {
-        bench::vary(seed);
+        packet_tester::vary(seed);
         let tests = attest::tests().into_iter().chain(classic::tests());
         for test in tests.chain(lap::tests()) {
             let json = std::fs::read(compiled.join(format!("{}.json", test.program()))).unwrap();
             let parsed = Test::parse(&test.file_name(), test.text()).unwrap();
             if let Err(error) = run(&json, &parsed) {
                 let name = test.file_name();
-                panic!("{name}: LINEWARDEN_SEED={seed} LINEWARDEN_SEEDS=1 repeats it: {error}");
+                panic!("{name}: replay with LINEWARDEN_SEED={seed} LINEWARDEN_SEEDS=1: {error}");
             }
         }
     }

@@ -1,4 +1,5 @@
-//! `p4dra-classic` against the published proof and against one that tells every order of fields apart (LAP/1 3.1).
+//! `p4dra-classic` compared with the published proof and with one that distinguishes every order of fields (LAP/1
+//! 3.1).
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -9,7 +10,7 @@
 use linewarden_protocol::attest::{AttestationKey, ConfigurationHash};
 use linewarden_protocol::classic::p4dra::prover::Prover;
 use linewarden_protocol::classic::p4dra::{
-    MESSAGE_BYTES_MAX, Message, PADDED_BYTES, ProverId, Round, Template, bytes_of, sw,
+    MESSAGE_BYTES_MAX, Message, PADDED_BYTES, ProverId, Round, Template, bytes_of, swap_word_bytes,
 };
 use proptest::prelude::*;
 use serde_json::Value;
@@ -62,9 +63,9 @@ fn proofs_are_the_published_ones() {
     );
 }
 
-/// What a prover sends, byte for byte, to a request that is padded to the shortest frame or not.
+/// The reply of a prover, byte for byte, to a request with and without padding.
 #[test]
-fn a_reply_is_on_the_wire_what_the_published_tools_expect() {
+fn a_reply_has_the_wire_format_of_the_published_tools() {
     let expected = "02 0302010007060504 0b0a09080f0e0d0c 13121110171615141b1a19181f1e1d1c\
                     34d129423ec1b4e9b23f86d77f65305887593813df59551d5b5059ac4e963eed\
                     3d92b4d8c97f38273880a9f3663daf5117d9d050884a7d9af22700fc297c93fe"
@@ -76,12 +77,12 @@ fn a_reply_is_on_the_wire_what_the_published_tools_expect() {
     for length in [17, PADDED_BYTES] {
         let mut request = vec![0; length];
         assert_eq!(Message::Request(round).write(&mut request), Some(17));
-        assert_eq!(hex::encode(prover.answer(&request).unwrap()), expected);
+        assert_eq!(hex::encode(prover.reply(&request).unwrap()), expected);
     }
 }
 
 #[test]
-fn a_prover_answers_requests_only() {
+fn a_prover_replies_to_requests_only() {
     let Vector {
         key,
         id,
@@ -99,20 +100,20 @@ fn a_prover_answers_requests_only() {
     ] {
         let mut payload = vec![0; bytes_of(message.operation()).unwrap()];
         message.write(&mut payload).unwrap();
-        assert!(prover.answer(&payload).is_none(), "{}", message.operation());
+        assert!(prover.reply(&payload).is_none(), "{}", message.operation());
     }
-    assert!(prover.answer(&[1; 16]).is_none() && prover.answer(&[]).is_none());
+    assert!(prover.reply(&[1; 16]).is_none() && prover.reply(&[]).is_none());
 }
 
 #[test]
 fn reversing_words_twice_is_nothing() {
     let bytes: [u8; 16] = core::array::from_fn(|at| at as u8);
-    assert_eq!(sw(bytes)[..8], [3, 2, 1, 0, 7, 6, 5, 4]);
-    assert_eq!(sw(sw(bytes)), bytes);
+    assert_eq!(swap_word_bytes(bytes)[..8], [3, 2, 1, 0, 7, 6, 5, 4]);
+    assert_eq!(swap_word_bytes(swap_word_bytes(bytes)), bytes);
 }
 
 proptest! {
-    /// What parses is written as it came, but for padding; nothing else parses.
+    /// A parsed message is written as it was received, except for padding; other bytes do not parse.
     #[test]
     fn messages_are_read_and_written_alike(
         kind in 0u8..8,

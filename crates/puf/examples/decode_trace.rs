@@ -1,5 +1,5 @@
-//! One rebuild, to be counted instruction by instruction: the count must not depend on secret, errors or
-//! their places.
+//! Performs one rebuild, so that its instructions can be counted. The count must not depend on the secret, the number
+//! of errors, or their positions.
 //!
 //! `cargo build --release -p linewarden-puf --example decode_trace`, then for several ERRORS and SEEDs
 //! `valgrind --tool=callgrind --toggle-collect='*extractor*rebuild*' target/release/examples/decode_trace
@@ -10,24 +10,24 @@ use std::error::Error;
 use linewarden_puf::{
     Challenge, Puf, PufError,
     bits::Bits,
-    extractor::{PoolEnrolment, enrol_pool},
+    extractor::{PoolEnrollment, enroll_pool},
     health::HealthTest,
 };
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha20Rng;
 
 /// Answers every challenge with the same random bits, of which `errors` are flipped.
-struct Flipping {
+struct BitFlippingPuf {
     response: Bits,
     errors: usize,
     rng: ChaCha20Rng,
 }
 
-impl Puf for Flipping {
+impl Puf for BitFlippingPuf {
     fn read(&mut self, _: Challenge, bits: usize) -> Result<Bits, PufError> {
         let available = self.response.len();
         let mut reading = self.response.window(0, bits).ok_or(PufError::TooFewBits {
-            wanted: bits,
+            requested: bits,
             available,
         })?;
         for _ in 0..self.errors {
@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let mut rng = ChaCha20Rng::seed_from_u64(seed);
     let response = Bits::from_words((0..1024).map(|_| rng.next_u64()).collect(), 65_536);
-    let mut puf = Flipping {
+    let mut puf = BitFlippingPuf {
         response,
         errors: 0,
         rng: ChaCha20Rng::seed_from_u64(seed + 1),
@@ -54,12 +54,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         refuse_identical: false,
         ..HealthTest::default()
     };
-    let options = PoolEnrolment {
+    let options = PoolEnrollment {
         health,
         entropy_sample_bits: 65_536 - 1785,
-        ..PoolEnrolment::rows(1)
+        ..PoolEnrollment::rows(1)
     };
-    let pool = enrol_pool(&mut puf, &options, &mut rng)?;
+    let pool = enroll_pool(&mut puf, &options, &mut rng)?;
 
     puf.errors = usize::try_from(errors)?;
     let row = pool.rows.first().ok_or("no row")?;

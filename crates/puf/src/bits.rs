@@ -6,9 +6,9 @@ use zeroize::Zeroize;
 
 /// A string of bits: a readout, a response, an offset.
 ///
-/// Bit `i` of a byte string is bit `i % 8`, counted from the least significant, of byte `i / 8`. Bits behind
-/// the end are zero. The memory is erased on drop and `Debug` shows the length alone, because most of these
-/// strings are secret PUF bits.
+/// Bit `i` of a byte string is bit `i % 8`, counted from the least significant, of byte `i / 8`. Bits after the end
+/// are zero. The memory is erased on drop, and `Debug` shows only the length, because most of these strings are
+/// secret PUF bits.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Bits {
     words: Vec<u64>,
@@ -66,12 +66,12 @@ impl Bits {
         self.len == 0
     }
 
-    /// The packed words; bits behind the end are zero.
+    /// The packed words; bits after the end are zero.
     pub fn words(&self) -> &[u64] {
         &self.words
     }
 
-    /// Changes the words in place; whatever `change` writes behind the end is cleared afterwards.
+    /// Changes the words in place. Bits that `change` writes after the end are cleared.
     pub fn change_words(&mut self, change: impl FnOnce(&mut [u64])) {
         change(&mut self.words);
         self.clear_tail();
@@ -84,7 +84,7 @@ impl Bits {
         bytes
     }
 
-    /// Bit `index`; false behind the end.
+    /// Bit `index`; false after the end.
     #[inline]
     pub fn get(&self, index: usize) -> bool {
         self.words
@@ -92,7 +92,7 @@ impl Bits {
             .is_some_and(|w| w >> (index % 64) & 1 == 1)
     }
 
-    /// Sets bit `index`; does nothing behind the end.
+    /// Sets bit `index`; has no effect after the end.
     #[inline]
     pub fn set(&mut self, index: usize, value: bool) {
         if index >= self.len {
@@ -103,7 +103,7 @@ impl Bits {
         }
     }
 
-    /// The 64 bits that begin at `offset`, zeros behind the end.
+    /// The 64 bits that begin at `offset`; zeros after the end.
     #[inline]
     pub fn word_at(&self, offset: usize) -> u64 {
         let (index, shift) = (offset / 64, offset % 64);
@@ -113,7 +113,7 @@ impl Bits {
         low | (high << 1) << (63 - shift)
     }
 
-    /// `len` bits from `offset`; `None` when they go beyond the end.
+    /// `len` bits from `offset`; `None` if they exceed the end.
     pub fn window(&self, offset: usize, len: usize) -> Option<Self> {
         if offset.checked_add(len)? > self.len {
             return None;
@@ -124,7 +124,7 @@ impl Bits {
         Some(Self::from_words(words, len))
     }
 
-    /// The bits at the given positions, in that order; positions behind the end read as zero.
+    /// The bits at the given positions, in that order; positions after the end read as zero.
     pub fn gather(&self, positions: &[u32]) -> Self {
         Self::from_bools(positions.iter().map(|&p| self.get(p as usize)))
     }
@@ -137,14 +137,14 @@ impl Bits {
     /// The number of positions that differ, over the shorter of the two.
     pub fn distance(&self, other: &Self) -> usize {
         let len = self.len.min(other.len);
-        let whole = len / 64;
+        let full_words = len / 64;
         let pairs = self.words.iter().zip(&other.words);
         let mut distance: usize = pairs
-            .take(whole)
+            .take(full_words)
             .map(|(a, b)| (a ^ b).count_ones() as usize)
             .sum();
         if !len.is_multiple_of(64) {
-            let differing = self.word_at(whole * 64) ^ other.word_at(whole * 64);
+            let differing = self.word_at(full_words * 64) ^ other.word_at(full_words * 64);
             distance += (differing & tail_mask(len)).count_ones() as usize;
         }
         distance
@@ -168,7 +168,7 @@ impl Bits {
             .take(self.len)
     }
 
-    /// The bit-wise majority of several strings of one length; a tie goes to the first string.
+    /// The bit-wise majority of several strings of one length; in a tie, the first string decides.
     ///
     /// `None` when there are no strings or their lengths differ.
     pub fn majority(strings: &[Self]) -> Option<Self> {
@@ -184,7 +184,7 @@ impl Bits {
         Some(result)
     }
 
-    /// Of strings of one length: how many positions have a one in none, in one, in two, .. of them.
+    /// For strings of one length: how many positions have a one in none, in one, in two, .. of them.
     pub fn ones_histogram(strings: &[Self]) -> Vec<u64> {
         let mut histogram = vec![0_u64; strings.len() + 1];
         let len = strings.first().map_or(0, Self::len);
@@ -197,7 +197,7 @@ impl Bits {
                 *positions += u64::from(equal.fold(u64::MAX, |all, plane| all & plane).count_ones());
             }
         }
-        // Bits behind the end are zero in all of them.
+        // Bits after the end are zero in all of them.
         if let Some(none) = histogram.first_mut() {
             *none -= (len.next_multiple_of(64) - len) as u64;
         }
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_survive_a_round_trip_and_debug_hides_them() {
+    fn bytes_round_trip_and_debug_hides_them() {
         let bits = Bits::from_bytes(&[0x01, 0x80, 0xa5]);
         assert!(bits.get(0) && bits.get(15) && !bits.get(1));
         assert_eq!(bits.to_bytes(), [0x01, 0x80, 0xa5]);

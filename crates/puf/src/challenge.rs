@@ -1,4 +1,4 @@
-//! From the 8-byte challenge seed of a row to the challenges of a strong PUF.
+//! Expands the 8-byte challenge seed of a row to the challenges of a strong PUF.
 
 /// The weight of SplitMix64's counter (Steele, Lea, Flood: Fast splittable pseudorandom number generators,
 /// 2014).
@@ -7,7 +7,7 @@ const GOLDEN_GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Separates these streams from other uses of SplitMix64 on the same seed.
 const DOMAIN: u64 = u64::from_be_bytes(*b"lap1 puf");
 
-/// The endless sequence of 64-bit words that a challenge seed stands for.
+/// The endless sequence of 64-bit words of a challenge seed.
 ///
 /// SplitMix64 whose counter starts at `mix(seed xor "lap1 puf")`, the seed read big-endian. Challenges are
 /// public (LAP/1 1.6), so the expansion needs no secrecy, only that distinct seeds give unrelated challenges.
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mix_is_the_published_finaliser() {
+    fn mix_is_the_published_finalizer() {
         // First outputs of SplitMix64 from state 1234567, as in the reference implementation by Vigna.
         let mut stream = ChallengeStream { counter: 1_234_567 };
         assert_eq!(stream.next_word(), 6_457_827_717_110_365_317);
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbouring_seeds_give_unrelated_words() {
+    fn neighboring_seeds_give_unrelated_words() {
         let mut differing = 0;
         for seed in 0_u64..256 {
             let mut a = ChallengeStream::new(seed.to_be_bytes());

@@ -1,11 +1,11 @@
-//! Fingerprints of PUFs: is this the PUF of another device?
+//! Fingerprints of PUFs: detect that a PUF already belongs to another device.
 //!
-//! A fingerprint is a list of *bands*, groups of [`BAND_BITS`] bits at places that are the same for every device. The
-//! registry keeps a keyed hash of each band; those of two readouts of one PUF agree in many bands, those of unrelated
-//! PUFs in none or one.
+//! A fingerprint is a list of *bands*: groups of [`BAND_BITS`] bits at positions that are the same for every device.
+//! The registry stores a keyed hash of each band. The hashes of two readouts of one PUF agree in many bands, those of
+//! unrelated PUFs in none or one.
 //!
-//! The bits serve for nothing else, so they reveal nothing of a secret:
-//! * of a memory, 160 of each 2,048 cells are *reserved*: enrolment never draws the secret from them;
+//! The bits have no other use, so they reveal nothing about a secret:
+//! * of a memory, 160 of each 2,048 cells are *reserved*: enrollment never draws the secret from them;
 //! * of a strong PUF, they are its response to a challenge that no row has.
 
 use std::sync::LazyLock;
@@ -26,16 +26,16 @@ pub const BAND_BITS: usize = 20;
 pub const BLOCK_BYTES: usize = 256;
 /// Cells of a block.
 const BLOCK_CELLS: usize = 8 * BLOCK_BYTES;
-/// Blocks that have places: of 1 MiB, which enrolment takes no more than.
+/// Blocks that have bands: those of 1 MiB, the maximum for enrollment.
 const BLOCKS_MAX: usize = 4096;
 /// Bands of a block.
 const BLOCK_BANDS: usize = 8;
-/// Most bands of a fingerprint. A larger memory has fewer of each block, and then of every second, fourth, .. block, so
-/// that the bands of memories of different lengths are at common places.
+/// Maximum number of bands of a fingerprint. A larger memory has fewer in each block, and then only in every second,
+/// fourth, .. block, so that the bands of memories of different lengths have common positions.
 pub const BANDS_MAX: usize = 192;
 /// Bands of a strong PUF.
 const STRONG_BANDS: usize = 128;
-/// Added to the places of a strong PUF's bands.
+/// Offset of the positions of a strong PUF's bands.
 const STRONG_PLACE: u16 = 1 << 15;
 /// Readings of a strong PUF's fingerprint, as of its rows; the majority counts.
 const STRONG_READS: usize = 3;
@@ -43,19 +43,20 @@ const STRONG_READS: usize = 3;
 /// A band.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Band {
-    /// Where the bits were taken, the same for every device.
+    /// Position of the bits, the same for every device.
     pub place: u16,
     /// The bits.
     pub bits: u32,
 }
 
-/// The bands of one PUF, by place; erased on drop.
+/// The bands of one PUF, by position; erased on drop.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Fingerprint(Vec<Band>);
 
 impl Fingerprint {
-    /// Of a memory, or of the part that begins at byte `start`, with these reference values. `start` is a multiple of [`BLOCK_BYTES`]:
-    /// places are addresses in the memory, so that a part has bands in common with the whole.
+    /// The fingerprint of a memory, or of the part that begins at byte `start`, with these reference values. `start`
+    /// is a multiple of [`BLOCK_BYTES`]: positions are addresses in the memory, so that a part has bands in common
+    /// with the whole.
     pub fn of_memory(reference: &Bits, start: usize) -> Self {
         let first = start / BLOCK_BYTES;
         let blocks = (reference.len() / BLOCK_CELLS).min(BLOCKS_MAX);
@@ -81,7 +82,7 @@ impl Fingerprint {
         Self(places.map_while(band).collect())
     }
 
-    /// Of a strong PUF, which is read three times on [`challenge`].
+    /// The fingerprint of a strong PUF, which is read three times on [`challenge`].
     ///
     /// # Errors
     /// [`ExtractorError`] if it cannot be read, or a reading fails its health test.
@@ -97,7 +98,7 @@ impl Fingerprint {
         Ok(Self(bands.map(|(place, bits)| Band { place, bits }).collect()))
     }
 
-    /// The bands, by place.
+    /// The bands, by position.
     pub fn bands(&self) -> &[Band] {
         &self.0
     }
@@ -117,25 +118,25 @@ impl std::fmt::Debug for Fingerprint {
     }
 }
 
-/// The challenge that strong PUFs are compared by: no row has this one.
+/// The challenge for fingerprints of strong PUFs; no row has it.
 pub fn challenge() -> [u8; 8] {
     let hash = Sha256::digest(b"linewarden PUF fingerprint v1");
     hash.first_chunk().copied().unwrap_or_default()
 }
 
-/// Whether a memory's cell is kept for fingerprints, and so carries no secret.
+/// Whether a memory's cell is reserved for fingerprints, and so carries no secret.
 pub fn is_reserved(cell: u32) -> bool {
     RESERVED.cells.get(cell as usize % BLOCK_CELLS)
 }
 
 /// The reserved cells of a block.
 struct Reserved {
-    /// In the order in which bands take them.
+    /// In the order in which bands use them.
     order: Vec<u16>,
     cells: Bits,
 }
 
-/// Drawn by a fixed shuffle, so that they lie in all columns of a memory and no pattern of data spares them.
+/// Drawn by a fixed shuffle, so that they are in all columns of a memory and no data pattern misses them.
 static RESERVED: LazyLock<Reserved> = LazyLock::new(|| {
     let count = BLOCK_BANDS * BAND_BITS;
     let mut all: Vec<u16> = (0..BLOCK_CELLS as u16).collect();
@@ -199,19 +200,22 @@ mod tests {
                 "{bytes}"
             );
         }
-        let whole = memory(65_536, 1);
-        let of_whole = Fingerprint::of_memory(&whole, 0);
+        let full_memory = memory(65_536, 1);
+        let memory_fingerprint = Fingerprint::of_memory(&full_memory, 0);
         for start in [0, 256, 4096, 61_440] {
-            let part = whole.window(8 * start, 8 * 4096).unwrap();
+            let part = full_memory.window(8 * start, 8 * 4096).unwrap();
             let of_part = Fingerprint::of_memory(&part, start);
             assert_eq!(
-                common(&of_whole, &of_part),
+                common(&memory_fingerprint, &of_part),
                 8,
                 "every second of 16 blocks, from {start} on"
             );
         }
         assert_eq!(
-            common(&of_whole, &Fingerprint::of_memory(&memory(65_536, 2), 0)),
+            common(
+                &memory_fingerprint,
+                &Fingerprint::of_memory(&memory(65_536, 2), 0)
+            ),
             0
         );
     }

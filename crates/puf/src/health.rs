@@ -1,7 +1,7 @@
-//! Health test of a readout: is it plausible as fresh PUF bits at all?
+//! Health test of a readout: checks whether it is plausible as fresh PUF bits.
 //!
-//! Catches a PUF that is dead, stuck, read at the wrong address or replayed by its driver. It is not an
-//! entropy estimate; see [`crate::entropy`] for that.
+//! Detects a PUF that is dead, stuck, read at the wrong address or replayed by its driver. It does not estimate
+//! entropy; see [`crate::entropy`].
 
 use serde::{Deserialize, Serialize};
 
@@ -14,9 +14,9 @@ pub struct HealthTest {
     pub ones_min: f64,
     /// The largest share of ones.
     pub ones_max: f64,
-    /// The probability that one healthy window or run fails, as a power of two (40 stands for 2^-40).
+    /// The probability that one healthy window or run fails, as a negative power of two (40 means 2^-40).
     pub false_alarm_log2: u32,
-    /// The largest share of positions that may agree with a copy moved by 1 to 64 positions.
+    /// The largest share of positions that may agree with a copy shifted by 1 to 64 positions.
     pub periodic_max: f64,
     /// The largest share of bits in which two consecutive readouts may differ.
     pub distance_max: f64,
@@ -37,7 +37,7 @@ impl Default for HealthTest {
     }
 }
 
-/// Why a readout was refused.
+/// A readout was refused.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HealthError {
@@ -45,7 +45,7 @@ pub enum HealthError {
     #[error("the readout is empty; check the PUF's driver")]
     Empty,
     /// All bits are equal.
-    #[error("all {bits} bits are {value}; the PUF is not powered, or was read after initialisation")]
+    #[error("all {bits} bits are {value}; the PUF is not powered, or was read after initialization")]
     Constant {
         /// The value of all bits.
         value: u8,
@@ -53,7 +53,7 @@ pub enum HealthError {
         bits: usize,
     },
     /// Too few or too many ones.
-    #[error("{share:.3} of the bits are one, allowed is {min} to {max}; the PUF is damaged or too biased")]
+    #[error("the share of ones is {share:.3}, allowed is {min} to {max}; the PUF is damaged or too biased")]
     Weight {
         /// The share of ones.
         share: f64,
@@ -100,7 +100,7 @@ pub enum HealthError {
     },
     /// Two consecutive readouts are too different.
     #[error(
-        "two consecutive readouts differ in {share:.3} of their bits, allowed is {max}; is it the same device?"
+        "two consecutive readouts differ in {share:.3} of their bits, allowed is {max}; check that both are from the same device"
     )]
     TooFar {
         /// The share of differing bits.
@@ -125,7 +125,7 @@ impl HealthTest {
     /// Tests one readout.
     ///
     /// # Errors
-    /// [`HealthError`] with the first limit that is broken.
+    /// [`HealthError`] with the first limit that is exceeded.
     pub fn check(&self, readout: &Bits) -> Result<(), HealthError> {
         let (bits, ones) = (readout.len(), readout.count_ones());
         if bits == 0 {
@@ -181,7 +181,7 @@ impl HealthTest {
     }
 
     fn check_period(&self, readout: &Bits) -> Result<(), HealthError> {
-        // Long enough that chance agreement does not come near the limit.
+        // Long enough that chance agreement stays far below the limit.
         for period in (1..=64).filter(|period| readout.len() >= 256 + period) {
             let overlap = readout.len() - period;
             let differing: usize = (0..overlap.div_ceil(64))
@@ -233,8 +233,13 @@ impl HealthTest {
 
     fn check_windows(&self, readout: &Bits) -> Result<(), HealthError> {
         let limit = self.count_limit(WINDOW);
-        let whole = readout.len() / WINDOW;
-        for (index, words) in readout.words().chunks_exact(WINDOW / 64).take(whole).enumerate() {
+        let windows = readout.len() / WINDOW;
+        for (index, words) in readout
+            .words()
+            .chunks_exact(WINDOW / 64)
+            .take(windows)
+            .enumerate()
+        {
             let ones: usize = words.iter().map(|w| w.count_ones() as usize).sum();
             let count = ones.max(WINDOW - ones);
             if count > limit {
@@ -253,8 +258,8 @@ impl HealthTest {
         (-f64::from(self.false_alarm_log2)).exp2()
     }
 
-    /// How many of `bits` bits may have one value: the least count whose probability of being exceeded is at most the
-    /// false alarm rate, by bisection.
+    /// The maximum number of `bits` bits with one value: the smallest count that is exceeded with at most the false
+    /// alarm probability, by bisection.
     pub(crate) fn count_limit(&self, bits: usize) -> usize {
         let (mut low, mut high) = (bits / 2, bits);
         while low < high {
@@ -271,7 +276,7 @@ impl HealthTest {
 
 /// Whether more than `limit` bits in a row are equal.
 ///
-/// Bit `i` of `equal` says that bits `i … i + reach` are equal; each step doubles the reach as far as needed.
+/// If bit `i` of `equal` is set, bits `i … i + reach` are equal; each step doubles the reach as far as needed.
 fn has_run_above(readout: &Bits, limit: usize) -> bool {
     if limit == 0 || readout.len() <= limit {
         return limit == 0 && !readout.is_empty();
@@ -371,7 +376,7 @@ mod tests {
             for value in [false, true] {
                 let mut bits = alternating.clone();
                 (start..start + limit).for_each(|i| bits.set(i, value));
-                // Neighbours of the run have the other value, whatever its parity.
+                // Neighbors of the run have the other value, for any parity.
                 bits.set(start + limit, !value);
                 if start > 0 {
                     bits.set(start - 1, !value);

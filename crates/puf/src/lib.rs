@@ -1,21 +1,27 @@
-//! Physical unclonable functions for LAP/1: models with noise, readout import, error correction, residual
-//! entropy and quality metrics.
+//! Physical unclonable functions for LAP/1: models with noise, readout import, error correction, residual entropy and
+//! quality metrics.
 //!
-//! A *PUF* answers challenges with bits that depend on the manufacturing variation of one chip: hard to
-//! clone, noisy by a few per cent. This crate turns such bits into secrets that are the same each time (the
-//! `R` of LAP/1 1.1), and judges whether they are good enough.
+//! A *PUF* answers challenges with bits that depend on the manufacturing variation of one chip: hard to clone, noisy
+//! by a few per cent. This crate turns such bits into a reproducible secret (the `R` of LAP/1 1.1), and assesses
+//! whether the bits are good enough.
 //!
-//! * [`Puf`] is what enrolment and the device role read. Behind it: [`model`]s (arbiter, k-XOR arbiter,
-//!   interpose, SRAM), or stored [`readout`]s.
-//! * [`extractor`] enrols and rebuilds, in *pool mode* (strong PUF, many rows) and *key mode* (weak PUF, one
-//!   key), with the error correction of [`code`], the entropy check of [`entropy`] and the health test of
-//!   [`health`].
-//! * [`blocks`] judges which parts of a memory are power-up state, and [`fingerprint`] finds out whether two PUFs are one.
-//! * [`metrics`] and [`report`] measure a chip or a fleet.
+//! | module | contents |
+//! |---|---|
+//! | [`Puf`] | the trait through which enrollment and the device role read a PUF |
+//! | [`model`] | simulated PUFs: arbiter, k-XOR arbiter, interpose, SRAM |
+//! | [`readout`] | stored readouts, and a PUF that serves them |
+//! | [`extractor`] | enrollment and rebuild, in *pool mode* (strong PUF, many rows) and *key mode* (weak PUF, one key) |
+//! | [`code`] | error correction |
+//! | [`entropy`], [`health`] | min-entropy assessment and health test |
+//! | [`blocks`] | detects parts of a memory that are not power-up state |
+//! | [`fingerprint`] | detects that two PUFs are the same |
+//! | [`metrics`], [`report`] | quality of a chip or a fleet |
+//!
+//! Enroll a simulated device and rebuild a secret:
 //!
 //! ```
 //! use linewarden_puf::{
-//!     extractor::{PoolEnrolment, enrol_pool},
+//!     extractor::{PoolEnrollment, enroll_pool},
 //!     health::HealthTest,
 //!     model::{Simulated, XorArbiterPuf},
 //! };
@@ -27,7 +33,7 @@
 //!
 //! // At the factory. Use an operating-system generator there, not a fixed seed.
 //! let mut rng = rand_chacha::ChaCha20Rng::seed_from_u64(3);
-//! let pool = enrol_pool(&mut puf, &PoolEnrolment::rows(4), &mut rng)?;
+//! let pool = enroll_pool(&mut puf, &PoolEnrollment::rows(4), &mut rng)?;
 //! assert!(pool.entropy.residual_bits >= 128.0);
 //!
 //! // In the field: the device has its PUF and the public helper data.
@@ -37,10 +43,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! **What it is not.** The models are for tests, demonstrations and comparison with the literature; they say
-//! nothing about a particular chip. Key derivation from `R` belongs to the protocol. Entropy figures cover
-//! what estimators can see (bias, dependence, helper data), not what an attacker may know about a design; see
-//! [`entropy`].
+//! **Limits.** The models are for tests, demonstrations and comparison with the literature; they make no statement
+//! about a particular chip. Key derivation from `R` is part of the protocol. Entropy figures cover what estimators
+//! can see (bias, dependence, helper data), not what an attacker may know about a design; see [`entropy`].
 
 #![forbid(unsafe_code)]
 

@@ -94,7 +94,7 @@ pub struct DeviceMetrics {
     pub stable_share: f64,
 }
 
-/// The measurement of a device whose memory comes in parts.
+/// The measurement of a device whose memory is read in parts.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceTally {
     bits: usize,
@@ -102,12 +102,12 @@ pub struct DeviceTally {
     ones: Vec<usize>,
     from_majority: Vec<usize>,
     from_first: Vec<usize>,
-    /// Cells by how many readouts they are one in.
+    /// Number of cells by the number of readouts in which they are one.
     histogram: Vec<u64>,
 }
 
 impl DeviceTally {
-    /// Adds a part of all readouts, which have one length, and their majority.
+    /// Adds a part of all readouts, which have equal length, and their majority.
     pub fn add(&mut self, readouts: &[Bits], majority: &Bits) {
         let Some(first) = readouts.first() else { return };
         self.bits += first.len();
@@ -123,7 +123,7 @@ impl DeviceTally {
         }
     }
 
-    /// Cells by how many readouts they are one in.
+    /// Number of cells by the number of readouts in which they are one.
     pub fn histogram(&self) -> &[u64] {
         &self.histogram
     }
@@ -188,7 +188,7 @@ mod tests {
         let readouts = [bits("11001010"), bits("11001011"), bits("01001010")];
         let majority = Bits::majority(&readouts).unwrap();
         let mut tally = DeviceTally::default();
-        // In two parts, as a memory comes.
+        // In two parts, as a memory is read.
         for (offset, len) in [(0, 3), (3, 5)] {
             let part = |bits: &Bits| bits.window(offset, len).unwrap();
             tally.add(&readouts.each_ref().map(part), &part(&majority));

@@ -1,20 +1,20 @@
-//! What every PUF offers: a challenge in, noisy bits out.
+//! The interface of all PUFs: a challenge in, noisy bits out.
 
 use crate::bits::Bits;
 
-/// What a PUF is asked.
+/// A challenge to a PUF.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Challenge {
-    /// A strong PUF (pool mode): the 8-byte seed of a row, which the device expands to as many challenges of
-    /// its PUF as response bits are wanted (LAP/1 1.1); see [`crate::challenge::ChallengeStream`].
+    /// A strong PUF (pool mode): the 8-byte seed of a row, which the device expands to as many challenges of its PUF
+    /// as response bits are needed (LAP/1 1.1); see [`crate::challenge::ChallengeStream`].
     Pool([u8; 8]),
     /// A weak PUF (key mode): its power-up state from the first cell on.
-    Whole,
+    PowerUp,
 }
 
 /// A physical unclonable function: real hardware, stored readouts or a model.
 ///
-/// A reading is noisy; two readings of one challenge differ in a few per cent of their bits. Enrolment and
+/// A reading is noisy; two readings of one challenge differ in a few per cent of their bits. Enrollment and
 /// the device role both use this trait, so the same code runs on every kind of PUF.
 pub trait Puf: Send {
     /// Reads `bits` response bits. Each call is a fresh, noisy evaluation.
@@ -30,37 +30,39 @@ impl<P: Puf + ?Sized> Puf for Box<P> {
     }
 }
 
-/// Why a reading failed.
+/// A reading failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PufError {
-    /// A weak PUF got a pool challenge, or a strong PUF was asked for all its cells.
-    #[error("this PUF {has}; enrol the device in {enrol_in} mode")]
+    /// A weak PUF received a pool challenge, or a strong PUF received a request for its power-up state.
+    #[error("wrong challenge type: this PUF {has}; enroll the device in {enroll_in} mode")]
     WrongMode {
         /// What the PUF is.
         has: &'static str,
-        /// The mode that fits.
-        enrol_in: &'static str,
+        /// The right mode.
+        enroll_in: &'static str,
     },
-    /// More bits were asked for than the PUF has.
-    #[error("{wanted} bits were asked of a PUF that has {available}; use a larger PUF or a smaller profile")]
+    /// The PUF has fewer bits than requested.
+    #[error(
+        "too few PUF bits: {requested} requested, {available} available; use a larger PUF or a smaller profile"
+    )]
     TooFewBits {
-        /// Bits asked for.
-        wanted: usize,
-        /// Bits there are.
+        /// Bits requested.
+        requested: usize,
+        /// Bits available.
         available: usize,
     },
     /// A parameter of a model is out of range.
-    #[error("{name} is {value}, but must be {allowed}")]
+    #[error("invalid {name} {value}; allowed is {allowed}")]
     BadParameter {
         /// The parameter's name.
         name: &'static str,
         /// Its value.
         value: String,
-        /// What is allowed.
+        /// The allowed values.
         allowed: &'static str,
     },
     /// The source behind the PUF (a file, a command, a device) failed.
-    #[error("the PUF could not be read: {0}")]
+    #[error("reading the PUF failed: {0}")]
     Source(String),
 }

@@ -1,4 +1,4 @@
-//! Enrolment and rebuilding, and everything they refuse.
+//! Enrollment and rebuilding, and the inputs that they refuse.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -11,8 +11,8 @@ use linewarden_puf::{
     bits::Bits,
     code::Profile,
     extractor::{
-        CellSelection, EnrolledPool, ExtractorError, FileError, HelperData, KeyEnrolment, PoolEnrolment,
-        PoolHelper, Problem, enrol, enrol_pool, enrol_puf, reproduce, reproduce_puf,
+        CellSelection, EnrolledPool, ExtractorError, FileError, HelperData, KeyEnrollment, PoolEnrollment,
+        PoolHelper, Problem, enroll, enroll_pool, enroll_puf, reproduce, reproduce_puf,
     },
     health::{HealthError, HealthTest},
     model::{ArbiterPuf, InterposePuf, Model, Simulated, SramParameters, SramPuf, XorArbiterPuf},
@@ -43,7 +43,7 @@ fn sram(seed: u64, cells: usize, ones: f64, rate: f64) -> Simulated<SramPuf> {
 }
 
 fn pool(puf: &mut dyn Puf, rows: u32) -> EnrolledPool {
-    enrol_pool(puf, &PoolEnrolment::rows(rows), &mut rng(5)).unwrap()
+    enroll_pool(puf, &PoolEnrollment::rows(rows), &mut rng(5)).unwrap()
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn pool_rows_are_rebuilt_by_the_device_and_by_no_other() {
 }
 
 #[test]
-fn interpose_pufs_enrol_too() {
+fn interpose_pufs_enroll_too() {
     let model = InterposePuf::with_bit_error_rate(64, 1, 5, 0.08, 3).unwrap();
     let mut device = Simulated::new(model, 4);
     let enrolled = pool(&mut device, 2);
@@ -92,20 +92,20 @@ fn interpose_pufs_enrol_too() {
 
 #[test]
 fn foreign_challenges_and_unknown_rows_do_not_reach_the_puf() {
-    struct Counted(Simulated<XorArbiterPuf>, u32);
-    impl Puf for Counted {
+    struct CountingPuf(Simulated<XorArbiterPuf>, u32);
+    impl Puf for CountingPuf {
         fn read(&mut self, challenge: Challenge, bits: usize) -> Result<Bits, PufError> {
             self.1 += 1;
             self.0.read(challenge, bits)
         }
     }
-    let mut device = Counted(strong(1, 0.05), 0);
-    let options = PoolEnrolment {
+    let mut device = CountingPuf(strong(1, 0.05), 0);
+    let options = PoolEnrollment {
         first_idx: 100,
-        ..PoolEnrolment::rows(3)
+        ..PoolEnrollment::rows(3)
     };
-    let enrolled = enrol_pool(&mut device, &options, &mut rng(1)).unwrap();
-    let after_enrolment = device.1;
+    let enrolled = enroll_pool(&mut device, &options, &mut rng(1)).unwrap();
+    let after_enrollment = device.1;
     let wrong = enrolled.helper.reproduce(101, [0; 8], &mut device, &HEALTH());
     assert!(matches!(
         wrong,
@@ -125,15 +125,15 @@ fn foreign_challenges_and_unknown_rows_do_not_reach_the_puf() {
             "{idx}"
         );
     }
-    assert_eq!(device.1, after_enrolment);
+    assert_eq!(device.1, after_enrollment);
     assert_eq!(enrolled.rows[2].idx, 102);
 }
 
 #[test]
-fn a_fleet_of_honest_devices_is_enrolled_without_exception() {
+fn a_fleet_of_valid_devices_is_enrolled_without_exception() {
     for seed in 0..150 {
         let mut device = strong(seed, 0.05);
-        enrol_pool(&mut device, &PoolEnrolment::rows(2), &mut rng(seed))
+        enroll_pool(&mut device, &PoolEnrollment::rows(2), &mut rng(seed))
             .unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     }
 }
@@ -147,11 +147,11 @@ fn key_mode_rebuilds_from_any_later_readout() {
     ] {
         for seed in 0..3 {
             let mut device = sram(seed, 65_536, 0.5, 0.06);
-            let options = KeyEnrolment {
+            let options = KeyEnrollment {
                 selection,
-                ..KeyEnrolment::default()
+                ..KeyEnrollment::default()
             };
-            let enrolled = enrol_puf(&mut device, 65_536, 5, &options, &mut rng(seed)).unwrap();
+            let enrolled = enroll_puf(&mut device, 65_536, 5, &options, &mut rng(seed)).unwrap();
             assert_eq!(
                 enrolled.helper.cells().is_empty(),
                 selection == CellSelection::First
@@ -161,7 +161,7 @@ fn key_mode_rebuilds_from_any_later_readout() {
                 assert_eq!(secret, enrolled.secret, "{selection:?}, seed {seed}");
             }
             let other = sram(seed + 77, 65_536, 0.5, 0.06)
-                .read(Challenge::Whole, 65_536)
+                .read(Challenge::PowerUp, 65_536)
                 .unwrap();
             let foreign = reproduce(&other, &enrolled.helper, &HEALTH());
             assert!(matches!(foreign, Err(ExtractorError::Uncorrectable)));
@@ -170,19 +170,19 @@ fn key_mode_rebuilds_from_any_later_readout() {
 }
 
 #[test]
-fn biased_pufs_are_refused_with_the_number() {
+fn biased_pufs_are_refused_with_their_min_entropy() {
     for (ones, selection, accepted) in [
         (0.5, CellSelection::First, true),
         (0.6, CellSelection::First, false),
         (0.6, CellSelection::Stable, false),
-        // Von Neumann's method makes the most of it.
+        // Von Neumann's method extracts the most from biased cells.
         (0.6, CellSelection::Debiased, true),
     ] {
-        let options = KeyEnrolment {
+        let options = KeyEnrollment {
             selection,
-            ..KeyEnrolment::default()
+            ..KeyEnrollment::default()
         };
-        let result = enrol_puf(
+        let result = enroll_puf(
             &mut sram(1, 131_072, ones, 0.05),
             131_072,
             5,
@@ -203,13 +203,13 @@ fn biased_pufs_are_refused_with_the_number() {
             Err(other) => panic!("{ones} {selection:?}: {other}"),
         }
     }
-    let very_biased = enrol_puf(
+    let very_biased = enroll_puf(
         &mut sram(1, 131_072, 0.7, 0.05),
         131_072,
         3,
-        &KeyEnrolment {
+        &KeyEnrollment {
             selection: CellSelection::First,
-            ..KeyEnrolment::default()
+            ..KeyEnrollment::default()
         },
         &mut rng(1),
     );
@@ -221,12 +221,12 @@ fn biased_pufs_are_refused_with_the_number() {
         ones_max: 0.8,
         ..HEALTH()
     };
-    let options = KeyEnrolment {
+    let options = KeyEnrollment {
         selection: CellSelection::First,
         health: tolerant,
-        ..KeyEnrolment::default()
+        ..KeyEnrollment::default()
     };
-    let refused = enrol_puf(
+    let refused = enroll_puf(
         &mut sram(1, 131_072, 0.7, 0.05),
         131_072,
         3,
@@ -234,22 +234,23 @@ fn biased_pufs_are_refused_with_the_number() {
         &mut rng(1),
     )
     .unwrap_err();
-    assert!(refused.to_string().contains("128 are needed"), "{refused}");
+    assert!(refused.to_string().contains("128 are required"), "{refused}");
 }
 
-/// Chips near the limit: of those that a first enrollment accepts none is refused by a later one, which judges anew by other
-/// responses. A plain arbiter's bias differs much from chip to chip, so that 400 of them hold some at every distance from the limit.
+/// Chips near the limit: a chip that a first enrollment accepts is not refused by a later one, which uses other
+/// responses. The bias of plain arbiters differs much between chips, so 400 chips include some at every distance
+/// from the limit.
 #[test]
 fn an_accepted_strong_puf_is_accepted_again() {
     let (mut near, mut refused) = (0, 0);
     for seed in 0..400 {
         let mut device = Simulated::new(ArbiterPuf::with_bit_error_rate(64, 0.05, seed).unwrap(), seed);
         let mut enroll = |is_known, seed| {
-            let options = PoolEnrolment {
-                is_known,
-                ..PoolEnrolment::rows(2)
+            let options = PoolEnrollment {
+                is_reenrollment: is_known,
+                ..PoolEnrollment::rows(2)
             };
-            enrol_pool(&mut device, &options, &mut rng(seed))
+            enroll_pool(&mut device, &options, &mut rng(seed))
         };
         match enroll(false, seed) {
             Ok(first) => {
@@ -267,7 +268,7 @@ fn an_accepted_strong_puf_is_accepted_again() {
                 assert!(residual_bits < needed_bits && needed_bits == 143.0);
                 refused += u32::from(residual_bits > 128.0);
             }
-            // Few chips are so biased that a reading is refused as such.
+            // A few chips are so biased that the health test refuses a reading.
             Err(ExtractorError::Health(_)) => {}
             Err(other) => panic!("{other}"),
         }
@@ -280,34 +281,36 @@ fn an_accepted_strong_puf_is_accepted_again() {
 fn plain_arbiter_pufs_are_often_too_biased() {
     let refused = (0..40).filter(|&seed| {
         let mut device = Simulated::new(ArbiterPuf::with_bit_error_rate(64, 0.05, seed).unwrap(), seed);
-        let result = enrol_pool(&mut device, &PoolEnrolment::rows(1), &mut rng(seed));
+        let result = enroll_pool(&mut device, &PoolEnrollment::rows(1), &mut rng(seed));
         matches!(result, Err(ExtractorError::TooLittleEntropy { .. }))
     });
     assert!(refused.count() > 5);
 }
 
 #[test]
-fn enrolment_names_what_is_missing() {
+fn enrollment_errors_name_the_missing_input() {
     let readouts: Vec<Bits> = {
         let mut device = sram(1, 20_000, 0.5, 0.05);
         (0..3)
-            .map(|_| device.read(Challenge::Whole, 20_000).unwrap())
+            .map(|_| device.read(Challenge::PowerUp, 20_000).unwrap())
             .collect()
     };
     let short: Vec<Bits> = readouts.iter().map(|r| r.window(0, 3000).unwrap()).collect();
     let uneven = vec![readouts[0].clone(), short[0].clone()];
     let copied = vec![readouts[0].clone(), readouts[1].clone(), readouts[1].clone()];
-    let first = KeyEnrolment {
+    let first = KeyEnrollment {
         selection: CellSelection::First,
-        ..KeyEnrolment::default()
+        ..KeyEnrollment::default()
     };
-    let attempt = |readouts: &[Bits], how: &KeyEnrolment| enrol(readouts, how, &mut rng(1)).unwrap_err();
+    let attempt = |readouts: &[Bits], key_enrollment: &KeyEnrollment| {
+        enroll(readouts, key_enrollment, &mut rng(1)).unwrap_err()
+    };
     assert!(matches!(
         attempt(&[], &first),
         ExtractorError::TooFewReadouts { given: 0, .. }
     ));
     assert!(matches!(
-        attempt(&readouts[..2], &KeyEnrolment::default()),
+        attempt(&readouts[..2], &KeyEnrollment::default()),
         ExtractorError::TooFewReadouts {
             given: 2,
             needed: 3,
@@ -322,7 +325,7 @@ fn enrolment_names_what_is_missing() {
         }
     ));
     assert!(matches!(
-        attempt(&readouts, &KeyEnrolment::default()),
+        attempt(&readouts, &KeyEnrollment::default()),
         ExtractorError::TooFewCells { .. }
     ));
     assert!(matches!(
@@ -333,14 +336,14 @@ fn enrolment_names_what_is_missing() {
         attempt(&copied, &first),
         ExtractorError::Health(HealthError::Identical { .. })
     ));
-    let none = enrol_pool(&mut strong(1, 0.05), &PoolEnrolment::rows(0), &mut rng(1));
+    let none = enroll_pool(&mut strong(1, 0.05), &PoolEnrollment::rows(0), &mut rng(1));
     assert!(matches!(none, Err(ExtractorError::BadRows { .. })));
-    let beyond = PoolEnrolment {
+    let beyond = PoolEnrollment {
         first_idx: u32::MAX - 1,
-        ..PoolEnrolment::rows(2)
+        ..PoolEnrollment::rows(2)
     };
     assert!(matches!(
-        enrol_pool(&mut strong(1, 0.05), &beyond, &mut rng(1)),
+        enroll_pool(&mut strong(1, 0.05), &beyond, &mut rng(1)),
         Err(ExtractorError::BadRows { .. })
     ));
 }
@@ -348,10 +351,10 @@ fn enrolment_names_what_is_missing() {
 fn key_helper() -> (HelperData, Vec<Bits>) {
     let mut device = sram(9, 40_000, 0.5, 0.05);
     let readouts: Vec<Bits> = (0..4)
-        .map(|_| device.read(Challenge::Whole, 40_000).unwrap())
+        .map(|_| device.read(Challenge::PowerUp, 40_000).unwrap())
         .collect();
     (
-        enrol(&readouts, &KeyEnrolment::default(), &mut rng(2))
+        enroll(&readouts, &KeyEnrollment::default(), &mut rng(2))
             .unwrap()
             .helper,
         readouts,
@@ -465,7 +468,7 @@ fn any_change_of_helper_data_changes_the_salt_or_is_refused() {
 }
 
 #[test]
-fn files_survive_and_errors_name_file_and_place() {
+fn files_round_trip_and_errors_name_file_and_position() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("helper");
     let (helper, _) = key_helper();
@@ -497,7 +500,7 @@ fn files_survive_and_errors_name_file_and_place() {
         PoolHelper::read_from(&path)
             .unwrap_err()
             .to_string()
-            .contains("holds 0 rows")
+            .contains("0 rows from index")
     );
     assert!(matches!(
         PoolHelper::read_from(&directory.path().join("none")),
@@ -528,7 +531,7 @@ fn profiles_have_one_identifier_each() {
 }
 
 #[test]
-fn secrets_and_readings_do_not_show_in_debug_output() {
+fn debug_output_has_no_secrets_and_readings() {
     let enrolled = pool(&mut strong(3, 0.05), 1);
     let text = format!("{:?}", enrolled.rows[0]);
     assert!(text.contains("Secret(24 bytes)"), "{text}");
@@ -539,13 +542,13 @@ fn secrets_and_readings_do_not_show_in_debug_output() {
     assert_eq!(format!("{nominal:?}"), "Bits(64 bits)");
 }
 
-/// A strong PUF that hears only the lowest bits of its challenge.
-struct Deaf {
+/// A strong PUF that uses only the lowest bits of its challenge.
+struct TruncatingPuf {
     puf: Simulated<XorArbiterPuf>,
     mask: u8,
 }
 
-impl Puf for Deaf {
+impl Puf for TruncatingPuf {
     fn read(&mut self, challenge: Challenge, bits: usize) -> Result<Bits, PufError> {
         match challenge {
             Challenge::Pool(seed) => self.puf.read(Challenge::Pool([seed[7] & self.mask; 8]), bits),
@@ -555,13 +558,13 @@ impl Puf for Deaf {
 }
 
 #[test]
-fn a_strong_puf_that_does_not_hear_its_challenge_is_refused() {
+fn a_strong_puf_that_ignores_its_challenge_is_refused() {
     for mask in [0, 1, 7] {
-        let mut deaf = Deaf {
+        let mut truncating = TruncatingPuf {
             puf: strong(3, 0.05),
             mask,
         };
-        let refused = enrol_pool(&mut deaf, &PoolEnrolment::rows(40), &mut rng(5));
+        let refused = enroll_pool(&mut truncating, &PoolEnrollment::rows(40), &mut rng(5));
         assert!(
             matches!(refused, Err(ExtractorError::ChallengeIgnored { .. })),
             "{mask}: {refused:?}"
@@ -569,23 +572,23 @@ fn a_strong_puf_that_does_not_hear_its_challenge_is_refused() {
     }
 }
 
-/// As a dump of an address range that wraps, or of a page that was read twice, at times of their own.
+/// Like a dump of a wrapping address range, or of a page that was read twice at different times.
 #[test]
-fn a_memory_that_is_there_twice_is_refused() {
+fn a_memory_read_twice_is_refused() {
     let mut chip = sram(4, 16_384, 0.5, 0.05);
     for read_again in [false, true] {
         let readouts: Vec<Bits> = (0..5)
             .map(|_| {
-                let once = chip.read(Challenge::Whole, 16_384).unwrap();
+                let once = chip.read(Challenge::PowerUp, 16_384).unwrap();
                 let again = if read_again {
-                    chip.read(Challenge::Whole, 16_384).unwrap()
+                    chip.read(Challenge::PowerUp, 16_384).unwrap()
                 } else {
                     once.clone()
                 };
                 Bits::from_bools(once.iter().chain(again.iter()))
             })
             .collect();
-        let refused = enrol(&readouts, &KeyEnrolment::default(), &mut rng(5));
+        let refused = enroll(&readouts, &KeyEnrollment::default(), &mut rng(5));
         assert!(
             matches!(refused, Err(ExtractorError::Copied { .. })),
             "{read_again}: {refused:?}"

@@ -1,9 +1,11 @@
-//! Bytes of anybody's making: helper data and hex text are read or refused, and what is read has one encoding.
+//! Arbitrary bytes: helper data and hex text are read or refused, and accepted data have exactly one encoding.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::sync::OnceLock;
 
-use linewarden_puf::extractor::{HelperData, KeyEnrolment, PoolEnrolment, PoolHelper, enrol_pool, enrol_puf};
+use linewarden_puf::extractor::{
+    HelperData, KeyEnrollment, PoolEnrollment, PoolHelper, enroll_pool, enroll_puf,
+};
 use linewarden_puf::model::{Simulated, SramParameters, SramPuf, XorArbiterPuf};
 use linewarden_puf::readout::parse_hex;
 use proptest::collection::vec;
@@ -15,18 +17,18 @@ fn valid() -> &'static [Vec<u8>; 2] {
     VALID.get_or_init(|| {
         let mut rng = rand_chacha::ChaCha20Rng::seed_from_u64(1);
         let model = XorArbiterPuf::with_bit_error_rate(64, 6, 0.05, 1).unwrap();
-        let pool = enrol_pool(&mut Simulated::new(model, 2), &PoolEnrolment::rows(2), &mut rng).unwrap();
+        let pool = enroll_pool(&mut Simulated::new(model, 2), &PoolEnrollment::rows(2), &mut rng).unwrap();
         let parameters = SramParameters {
             cells: 32_768,
             ones: 0.5,
             bit_error_rate: 0.05,
         };
         let sram = SramPuf::new(parameters, 3).unwrap();
-        let key = enrol_puf(
+        let key = enroll_puf(
             &mut Simulated::new(sram, 4),
             32_768,
             3,
-            &KeyEnrolment::default(),
+            &KeyEnrollment::default(),
             &mut rng,
         )
         .unwrap();
@@ -34,22 +36,22 @@ fn valid() -> &'static [Vec<u8>; 2] {
     })
 }
 
-/// One change: where, as a share of the length; what; how.
+/// One change: position as a share of the length, value, kind.
 fn edits() -> impl Strategy<Value = Vec<(f64, u8, u8)>> {
     vec((0.0..1.0, any::<u8>(), 0u8..6), 0..5)
 }
 
 fn edited(bytes: &[u8], edits: &[(f64, u8, u8)]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
-    for (share, value, how) in edits {
-        // Headers are short: half of the changes go there.
+    for (share, value, operation) in edits {
+        // Headers are short: half of the changes are in the header.
         let most = if value & 1 == 0 {
             bytes.len()
         } else {
             bytes.len().min(24)
         };
         let at = (share * most as f64) as usize;
-        match how {
+        match operation {
             0 => bytes.truncate(at),
             1 => bytes.insert(at, *value),
             2 if at < bytes.len() => drop(bytes.remove(at)),

@@ -1,4 +1,4 @@
-//! The models behave as their parameters say.
+//! The models behave as their parameters specify.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -36,15 +36,15 @@ fn population<M: Model>(challenge: Challenge, make: impl Fn(u64) -> M) -> (f64, 
 
 /// A calibrated error rate varies from device to device by some 10 % of itself, so the mean over 60 devices
 /// varies by 1.5 %; five of these are allowed.
-fn assert_rate(name: &str, observed: f64, wanted: f64) {
+fn assert_rate(name: &str, observed: f64, expected: f64) {
     assert!(
-        (observed / wanted - 1.0).abs() < 0.075,
-        "{name}: {observed:.4} instead of {wanted}"
+        (observed / expected - 1.0).abs() < 0.075,
+        "{name}: {observed:.4} instead of {expected}"
     );
 }
 
 #[test]
-fn calibrated_models_have_the_wanted_error_rate_and_look_random() {
+fn calibrated_models_have_the_given_error_rate_and_random_output() {
     let pool = Challenge::Pool(*b"any seed");
     for rate in [0.03, 0.05, 0.10] {
         let (arbiter, _) = population(pool, |s| ArbiterPuf::with_bit_error_rate(64, rate, s).unwrap());
@@ -54,7 +54,7 @@ fn calibrated_models_have_the_wanted_error_rate_and_look_random() {
                 XorArbiterPuf::with_bit_error_rate(stages, chains, rate, s).unwrap()
             });
             assert_rate("xor", xor, rate);
-            // Inter-HD of unrelated devices: one half, with deviation 1 / (2 sqrt(n)) per pair.
+            // Hamming distance of unrelated devices: one half, with deviation 1 / (2 sqrt(n)) per pair.
             let spread = Spread::of(&pairwise_distances(&responses)).unwrap();
             assert!(
                 (spread.mean - 0.5).abs() < 0.01,
@@ -73,7 +73,7 @@ fn calibrated_models_have_the_wanted_error_rate_and_look_random() {
                 ones,
                 bit_error_rate: rate,
             };
-            let (sram, cells) = population(Challenge::Whole, |s| SramPuf::new(parameters, s).unwrap());
+            let (sram, cells) = population(Challenge::PowerUp, |s| SramPuf::new(parameters, s).unwrap());
             assert_rate("sram", sram, rate);
             let share: f64 = cells
                 .iter()
@@ -86,7 +86,7 @@ fn calibrated_models_have_the_wanted_error_rate_and_look_random() {
 }
 
 #[test]
-fn sram_errors_sit_in_cells() {
+fn sram_errors_are_a_property_of_cells() {
     let parameters = SramParameters {
         cells: 100_000,
         ones: 0.5,
@@ -95,7 +95,7 @@ fn sram_errors_sit_in_cells() {
     let device = SramPuf::new(parameters, 1).unwrap();
     let mut noise = ChaCha8Rng::seed_from_u64(2);
     let readouts: Vec<Bits> = (0..35)
-        .map(|_| device.respond(Challenge::Whole, 100_000, &mut noise).unwrap())
+        .map(|_| device.respond(Challenge::PowerUp, 100_000, &mut noise).unwrap())
         .collect();
     let mut tally = DeviceTally::default();
     tally.add(&readouts, &Bits::majority(&readouts).unwrap());
@@ -109,7 +109,7 @@ fn sram_errors_sit_in_cells() {
 }
 
 #[test]
-fn seeds_fix_everything_and_noise_free_models_are_exact() {
+fn a_seed_determines_the_model_and_noise_free_models_are_exact() {
     let pool = Challenge::Pool([7; 8]);
     let device = |seed| XorArbiterPuf::new(64, 3, 0.0, seed).unwrap();
     let mut noise = ChaCha8Rng::seed_from_u64(1);
@@ -132,8 +132,8 @@ fn seeds_fix_everything_and_noise_free_models_are_exact() {
     )
     .unwrap();
     assert_eq!(
-        quiet.respond(Challenge::Whole, 1000, &mut noise).unwrap(),
-        quiet.nominal(Challenge::Whole, 1000).unwrap()
+        quiet.respond(Challenge::PowerUp, 1000, &mut noise).unwrap(),
+        quiet.nominal(Challenge::PowerUp, 1000).unwrap()
     );
 }
 
@@ -150,9 +150,9 @@ fn wrong_challenges_and_sizes_are_refused() {
     .unwrap();
     let strong = ArbiterPuf::new(64, 0.1, 1).unwrap();
     for error in [
-        sram.nominal(Challenge::Whole, 101).unwrap_err(),
+        sram.nominal(Challenge::PowerUp, 101).unwrap_err(),
         sram.nominal(Challenge::Pool([0; 8]), 10).unwrap_err(),
-        strong.nominal(Challenge::Whole, 10).unwrap_err(),
+        strong.nominal(Challenge::PowerUp, 10).unwrap_err(),
         XorArbiterPuf::new(7, 4, 0.1, 1).unwrap_err(),
         XorArbiterPuf::new(64, 33, 0.1, 1).unwrap_err(),
         XorArbiterPuf::new(64, 4, f64::NAN, 1).unwrap_err(),

@@ -1,4 +1,4 @@
-//! Memory that is not power-up state, in part or in all: refused, with the addresses.
+//! Memory that is completely or partly not power-up state is refused, and the error names the addresses.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -12,7 +12,7 @@ mod support;
 use linewarden_puf::{
     bits::Bits,
     blocks::{BadBlocks, Defect},
-    extractor::{ExtractorError, KeyEnrolment, enrol},
+    extractor::{ExtractorError, KeyEnrollment, enroll},
     fingerprint::{Fingerprint, is_reserved},
     health::HealthTest,
     model::{Simulated, XorArbiterPuf},
@@ -24,9 +24,9 @@ use support::{chip_readouts, overwritten, real_readouts, with_noise};
 const CHIP_BYTES: usize = 32 << 10;
 
 fn bad_blocks(readouts: &[Bits]) -> BadBlocks {
-    match enrol(
+    match enroll(
         readouts,
-        &KeyEnrolment::default(),
+        &KeyEnrollment::default(),
         &mut ChaCha20Rng::seed_from_u64(1),
     ) {
         Err(ExtractorError::NotPowerUp(bad)) => bad,
@@ -40,7 +40,7 @@ fn random_bytes(count: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// Thumb code is not needed: this program's own machine code has what code has.
+/// Thumb code is not needed: this program's own machine code has the same kind of statistics.
 fn machine_code(count: usize) -> Vec<u8> {
     let program = std::fs::read(std::env::current_exe().unwrap()).unwrap();
     let from = program.len() / 2;
@@ -48,22 +48,22 @@ fn machine_code(count: usize) -> Vec<u8> {
 }
 
 #[test]
-fn honest_chips_pass_in_every_block() {
+fn valid_chips_pass_in_every_block() {
     for seed in 0..6 {
         let readouts = chip_readouts(CHIP_BYTES, 0.06, seed, 5);
-        enrol(
+        enroll(
             &readouts,
-            &KeyEnrolment::default(),
+            &KeyEnrollment::default(),
             &mut ChaCha20Rng::seed_from_u64(seed),
         )
         .unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     }
-    // A quiet memory, a noisy one, and one read three times only.
+    // A memory with low noise, one with high noise, and one read only three times.
     for (rate, count) in [(0.01, 3), (0.12, 5), (0.05, 3)] {
         let readouts = chip_readouts(CHIP_BYTES, rate, 7, count);
-        enrol(
+        enroll(
             &readouts,
-            &KeyEnrolment::default(),
+            &KeyEnrollment::default(),
             &mut ChaCha20Rng::seed_from_u64(7),
         )
         .unwrap_or_else(|e| panic!("rate {rate}: {e}"));
@@ -79,7 +79,7 @@ fn data_in_a_part_of_a_chip_is_refused_with_its_addresses() {
     }
     for (name, chip) in chips {
         for kib in [8, 16, 24] {
-            // Even data without any statistics of its own, such as compressed firmware, do not change.
+            // Even data without recognizable statistics, such as compressed firmware, do not change between readouts.
             for data in [random_bytes(kib << 10, 2), machine_code(kib << 10)] {
                 let bad = bad_blocks(&overwritten(&chip, 4096, &data));
                 let [range] = bad.ranges.as_slice() else {
@@ -93,7 +93,7 @@ fn data_in_a_part_of_a_chip_is_refused_with_its_addresses() {
     }
 }
 
-/// As by a dump tool that adds noise, or data that a program changes a little.
+/// Like data from a dump tool that adds noise, or data that a program changes slightly.
 #[test]
 fn structured_data_with_noise_are_refused_by_their_statistics() {
     let chip = chip_readouts(CHIP_BYTES, 0.05, 3, 5);
@@ -121,12 +121,12 @@ fn structured_data_with_noise_are_refused_by_their_statistics() {
 }
 
 #[test]
-fn a_readout_that_is_there_twice_is_refused_wherever_it_stands() {
+fn a_readout_given_twice_is_refused_at_any_position() {
     let mut readouts = chip_readouts(CHIP_BYTES, 0.05, 5, 5);
     readouts[4] = readouts[1].clone();
-    let refused = enrol(
+    let refused = enroll(
         &readouts,
-        &KeyEnrolment::default(),
+        &KeyEnrollment::default(),
         &mut ChaCha20Rng::seed_from_u64(1),
     );
     assert!(
@@ -138,7 +138,7 @@ fn a_readout_that_is_there_twice_is_refused_wherever_it_stands() {
     );
 }
 
-/// With a common part so large that the readouts as a whole differ by little.
+/// With a common part so large that the whole readouts differ only slightly.
 #[test]
 fn readouts_of_two_chips_in_one_directory_are_refused() {
     let data = chip_readouts(24 << 10, 0.05, 6, 6);
@@ -157,13 +157,13 @@ fn readouts_of_two_chips_in_one_directory_are_refused() {
     );
 }
 
-/// They can be refused for both.
+/// Both are possible reasons.
 #[test]
 fn small_boards_are_refused_for_their_content_and_not_for_their_size() {
     let board = chip_readouts(1024, 0.05, 9, 5);
-    let too_small = enrol(
+    let too_small = enroll(
         &board,
-        &KeyEnrolment::default(),
+        &KeyEnrollment::default(),
         &mut ChaCha20Rng::seed_from_u64(1),
     );
     assert!(
@@ -175,11 +175,11 @@ fn small_boards_are_refused_for_their_content_and_not_for_their_size() {
 }
 
 #[test]
-fn the_secret_takes_no_reserved_cell_and_so_tells_nothing_of_a_fingerprint() {
+fn the_secret_uses_no_reserved_cell_and_reveals_no_fingerprint_bit() {
     let readouts = chip_readouts(CHIP_BYTES, 0.05, 10, 5);
-    let enrolled = enrol(
+    let enrolled = enroll(
         &readouts,
-        &KeyEnrolment::default(),
+        &KeyEnrollment::default(),
         &mut ChaCha20Rng::seed_from_u64(1),
     )
     .unwrap();
@@ -187,7 +187,7 @@ fn the_secret_takes_no_reserved_cell_and_so_tells_nothing_of_a_fingerprint() {
     assert_eq!(enrolled.fingerprint.unwrap().bands().len(), 128);
 }
 
-/// Bands in common, for the registry's thresholds: those of one chip at two times, of chips that share a part, of others.
+/// Common bands, for the registry's thresholds: of one chip at two times, of chips that share a part, of other chips.
 #[test]
 fn fingerprints_of_one_chip_agree_and_those_of_others_do_not() {
     let fingerprint = |readouts: &[Bits]| Fingerprint::of_memory(&Bits::majority(readouts).unwrap(), 0);

@@ -1,4 +1,4 @@
-//! The real SRAM readouts: known figures, and no failure to rebuild.
+//! The real SRAM readouts: the report has the known figures, and no rebuild fails.
 //!
 //! The directory comes from `LINEWARDEN_PUF_DATA`, or is `../shared/data/sram-puf-stm32f407` beside the
 //! workspace.
@@ -14,7 +14,7 @@ mod support;
 
 use linewarden_puf::{
     bits::Bits,
-    extractor::{CellSelection, ExtractorError, KeyEnrolment, enrol, reproduce, reproduce_puf},
+    extractor::{CellSelection, ExtractorError, KeyEnrollment, enroll, reproduce, reproduce_puf},
     health::HealthTest,
     readout::{ReadoutPuf, Span, read_directory},
     report::{PufReport, ReportOptions},
@@ -31,7 +31,7 @@ fn the_report_finds_the_known_figures_and_no_failure() {
     let metrics = &device.metrics;
     let near =
         |value: f64, known: f64, by: f64| assert!((value - known).abs() < by, "{value} instead of {known}");
-    // Known from 35 readouts of this chip; 20 of them are here, so fewer cells had the chance to change.
+    // The figures are from 35 readouts of this chip; the data set has 20, so fewer cells have changed.
     near(metrics.uniformity.mean, 0.496, 0.001);
     near(metrics.error_vs_majority.mean, 0.0495, 0.0015);
     near(metrics.error_vs_majority.max, 0.0595, 0.0015);
@@ -41,13 +41,13 @@ fn the_report_finds_the_known_figures_and_no_failure() {
     assert!(device.bad_ranges.is_empty(), "{:?}", device.bad_ranges);
     assert!(report.refusals().is_empty(), "{:?}", report.refusals());
 
-    assert_eq!(report.windows_stand_in, Some(128));
+    assert_eq!(report.substitute_windows, Some(128));
     for trial in &report.rebuilds {
         assert_eq!((trial.failures, trial.refused), (0, 0), "{trial:?}");
         assert!(trial.attempts >= 240, "{trial:?}");
         assert!(trial.failure_rate_below.unwrap() < 0.013, "{trial:?}");
     }
-    // The chip's columns lean to one and to zero by turns, so raw cells are not good enough for a key.
+    // The chip's columns are biased to one and to zero alternately, so raw cells have too little entropy for a key.
     let raw = device.entropy.as_ref().unwrap();
     assert!(!raw.is_enough() && raw.limited_by.contains("columns"), "{raw:?}");
     assert!(report.rebuilds[0].residual_bits_min.unwrap() >= 128.0);
@@ -65,7 +65,7 @@ fn the_report_finds_the_known_figures_and_no_failure() {
 }
 
 #[test]
-fn the_whole_chip_enrols_and_rebuilds_from_every_other_readout() {
+fn all_cells_enroll_and_rebuild_from_every_other_readout() {
     let Some(directory) = real_data() else { return };
     let readouts: Vec<Bits> = read_directory(&directory, &Span::default())
         .unwrap()
@@ -74,10 +74,10 @@ fn the_whole_chip_enrols_and_rebuilds_from_every_other_readout() {
         .collect();
     let mut rng = ChaCha20Rng::seed_from_u64(8);
     let health = HealthTest::default();
-    for enrolment in [3, 5] {
-        let enrolled = enrol(&readouts[..enrolment], &KeyEnrolment::default(), &mut rng).unwrap();
-        println!("{enrolment} readouts: {:?}", enrolled.entropy);
-        for (i, readout) in readouts.iter().enumerate().skip(enrolment) {
+    for enrollment in [3, 5] {
+        let enrolled = enroll(&readouts[..enrollment], &KeyEnrollment::default(), &mut rng).unwrap();
+        println!("{enrollment} readouts: {:?}", enrolled.entropy);
+        for (i, readout) in readouts.iter().enumerate().skip(enrollment) {
             assert_eq!(
                 reproduce(readout, &enrolled.helper, &health).unwrap(),
                 enrolled.secret,
@@ -90,10 +90,10 @@ fn the_whole_chip_enrols_and_rebuilds_from_every_other_readout() {
             enrolled.secret
         );
     }
-    let raw = KeyEnrolment {
+    let raw = KeyEnrollment {
         selection: CellSelection::First,
-        ..KeyEnrolment::default()
+        ..KeyEnrollment::default()
     };
-    let refused = enrol(&readouts[..5], &raw, &mut rng);
+    let refused = enroll(&readouts[..5], &raw, &mut rng);
     assert!(matches!(refused, Err(ExtractorError::TooLittleEntropy { .. })));
 }

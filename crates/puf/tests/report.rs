@@ -31,7 +31,7 @@ fn write_fleet(directory: &Path, devices: u64, readouts: usize) {
         let path = directory.join(format!("device-{device}"));
         fs::create_dir(&path).unwrap();
         for readout in 0..readouts {
-            let bytes = puf.read(Challenge::Whole, 65_536).unwrap().to_bytes();
+            let bytes = puf.read(Challenge::PowerUp, 65_536).unwrap().to_bytes();
             match readout % 2 {
                 0 => fs::write(path.join(format!("{readout}.bin")), bytes).unwrap(),
                 _ => {
@@ -51,7 +51,7 @@ fn a_fleet_is_compared_device_by_device() {
     let directory = tempfile::tempdir().unwrap();
     write_fleet(directory.path(), 4, 7);
     let report = PufReport::from_directory(directory.path(), &ReportOptions::default(), &|_| {}).unwrap();
-    assert_eq!((report.devices.len(), report.windows_stand_in), (4, None));
+    assert_eq!((report.devices.len(), report.substitute_windows), (4, None));
     let uniqueness = report.uniqueness.unwrap();
     assert!((uniqueness.mean - 0.5).abs() < 0.01, "{uniqueness:?}");
     assert_eq!(report.inter_distances.counts.iter().sum::<u64>(), 6);
@@ -72,14 +72,14 @@ fn a_fleet_is_compared_device_by_device() {
         report
             .devices
             .iter()
-            .all(|device| device.enrolment_bits.unwrap() >= 128.0)
+            .all(|device| device.enrollment_bits.unwrap() >= 128.0)
     );
-    // Four devices cannot show the one bit that a position has.
+    // With four devices the estimate stays below the one bit that a position has.
     let rows = report.rows();
     let across = rows
         .iter()
         .find(|row| row.metric.starts_with("min-entropy per bit by position"));
-    assert_eq!(across.unwrap().wanted, "0.583, as of 4 fair ones");
+    assert_eq!(across.unwrap().target, "0.583, as of 4 fair ones");
     let rebuilds = rows
         .iter()
         .find(|row| row.metric.starts_with("key mode ("))
@@ -87,14 +87,14 @@ fn a_fleet_is_compared_device_by_device() {
     assert!(
         rebuilds
             .value
-            .contains("0 failures in 16 rebuilds, 8 windows: the rate is below 17.07 %"),
+            .contains("0 failures in 16 rebuilds, 8 windows: failure rate below 17.07 %"),
         "{}",
         rebuilds.value
     );
 }
 
 #[test]
-fn a_single_readout_makes_a_report_without_the_figures_that_need_more() {
+fn a_report_of_one_readout_omits_figures_that_need_several() {
     let directory = tempfile::tempdir().unwrap();
     write_fleet(directory.path(), 1, 1);
     let report = PufReport::from_directory(directory.path(), &ReportOptions::default(), &|_| {}).unwrap();
@@ -104,14 +104,14 @@ fn a_single_readout_makes_a_report_without_the_figures_that_need_more() {
     let rows = report.rows();
     assert!(
         rows.iter()
-            .filter(|row| row.value.starts_with("NOT TRIED: 5 readouts"))
+            .filter(|row| row.value.starts_with("NOT TRIED: enrollment uses 5 readouts"))
             .count()
             == 3,
         "{rows:?}"
     );
     assert!(!rows.iter().any(|row| row.value.contains("0 failures")));
     assert!(
-        report.refusals()[0].contains("1 readouts were given"),
+        report.refusals()[0].contains("too few readouts: 1 given"),
         "{:?}",
         report.refusals()
     );
@@ -119,7 +119,7 @@ fn a_single_readout_makes_a_report_without_the_figures_that_need_more() {
 }
 
 #[test]
-fn a_dead_chip_shows_in_the_report() {
+fn a_dead_chip_is_named_in_the_report() {
     let directory = tempfile::tempdir().unwrap();
     for readout in 0..7 {
         fs::write(directory.path().join(format!("{readout}.bin")), [0x55; 8192]).unwrap();
@@ -149,14 +149,14 @@ fn report_of(devices: &[Vec<Bits>]) -> PufReport {
 }
 
 #[test]
-fn the_report_says_what_enrolment_refuses() {
+fn the_report_lists_the_refusals_of_enrollment() {
     let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(1);
     let firmware: Vec<u8> = (0..16 << 10).map(|_| rng.random()).collect();
     let mut chips = [
         chip_readouts(32 << 10, 0.05, 1, 5),
         chip_readouts(32 << 10, 0.05, 2, 5),
     ];
-    // As they are, then with common data, then with noise of their own in these.
+    // Unchanged, then with common data, then with common data and separate noise.
     assert!(report_of(&chips).refusals().is_empty());
     chips = chips.map(|chip| overwritten(&chip, 0, &firmware));
     let report = report_of(&chips);
@@ -169,20 +169,20 @@ fn the_report_says_what_enrolment_refuses() {
         with_noise(&chip, 0..16 << 10, 0.05, seed)
     });
     let report = report_of(&noisy);
-    let [same] = report.same_pufs.as_slice() else {
-        panic!("{:?}", report.same_pufs);
+    let [same] = report.duplicate_devices.as_slice() else {
+        panic!("{:?}", report.duplicate_devices);
     };
     assert_eq!((same.from_byte, same.common_bytes), (0, 16 << 10));
     assert_eq!(
         report.refusals(),
         [same.to_string()],
-        "random data with noise look like power-up state"
+        "random data with noise must look like power-up state"
     );
 }
 
-/// Each would be refused for its size; that they are the same must not be hidden by that.
+/// Each would be refused for its size, but the report must also name the duplicate.
 #[test]
-fn small_boards_that_agree_are_named_as_a_pair() {
+fn small_boards_that_agree_are_reported_as_a_pair() {
     let first = chip_readouts(1024, 0.05, 1, 5);
     let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(2);
     let changed: Vec<bool> = (0..8192).map(|_| rng.random_bool(0.013)).collect();

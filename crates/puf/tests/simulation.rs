@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use linewarden_puf::code::{FailureReport, Profile, simulate_failure};
 
-/// The probability with which a right program fails one of these tests.
+/// The probability that a correct program fails one of these tests.
 const SIGNIFICANCE: f64 = 1e-6;
 
 fn simulate(profile: Profile, rate: f64, decodes: u64, seed: u64) -> FailureReport {
@@ -24,7 +24,7 @@ fn failures_at_high_error_rates_are_as_frequent_as_computed() {
         let report = simulate(profile, rate, 20_000, 5);
         assert!(report.failures() > 50, "nothing to compare: {report:?}");
         assert!(report.agrees(SIGNIFICANCE), "seed 5: {report:?}");
-        // The comparison has teeth: one per cent more or less noise does not pass for the same.
+        // The comparison is sensitive: one per cent more or less noise is a difference.
         let other = FailureReport {
             computed: profile.failure(rate + 0.01).rebuild,
             ..report
@@ -34,7 +34,7 @@ fn failures_at_high_error_rates_are_as_frequent_as_computed() {
 }
 
 #[test]
-fn no_failures_at_the_rates_that_profiles_are_made_for() {
+fn no_failures_at_the_design_error_rates_of_the_profiles() {
     for (profile, rate) in [(Profile::POOL, 0.05), (Profile::POOL, 0.10), (Profile::KEY, 0.10)] {
         let report = simulate(profile, rate, 40_000, 6);
         assert_eq!(report.failures(), 0, "seed 6: {report:?}");

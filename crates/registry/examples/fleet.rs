@@ -1,7 +1,7 @@
 //! Measures a fleet's life in the registry: `cargo run -p linewarden-registry --example fleet [DEVICES]`.
 //!
-//! Enrols devices of 100 rows in bulk, then does what a gateway does at its start: leases rows of all of them
-//! and loads all their credentials.
+//! Enrolls devices of 100 rows in bulk, then leases rows of all devices and loads all credentials, as a gateway does
+//! at startup.
 
 mod support;
 
@@ -9,8 +9,8 @@ use std::error::Error;
 use std::time::Instant;
 
 use linewarden_protocol::ids::{GatewayId, RowIndex};
-use linewarden_protocol::nonce::Statement;
-use linewarden_registry::{BulkOptions, Filter, LeaseRequest, MasterKey, Registry};
+use linewarden_protocol::nonce::RowStatement;
+use linewarden_registry::{BulkOptions, DeviceFilter, LeaseRequest, MasterKey, Registry};
 
 const ROWS: usize = 100;
 
@@ -24,16 +24,16 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let registry = Registry::create(&path, &MasterKey::from_bytes([1; 32])).await?;
     let ids = support::sparse_ids(devices, 1);
 
-    // Making the records counts, too: an enrolling station does both.
+    // The time includes creating the records, as at an enrollment station.
     let began = Instant::now();
     registry
-        .enrol_bulk(
+        .enroll_bulk(
             ids.iter().map(|id| support::record(*id, ROWS)),
             BulkOptions::default(),
             |_| (),
         )
         .await?;
-    report("enrol_bulk", devices, began);
+    report("enroll_bulk", devices, began);
 
     let requests: Vec<_> = ids
         .iter()
@@ -42,23 +42,23 @@ async fn main() -> Result<(), Box<dyn Error>> {
             epoch: 0,
             from: RowIndex(0),
             received: RowIndex(0),
-            hold: 32,
-            ahead: 4,
-            stated: Statement::default(),
+            hold_rows: 32,
+            spendable_rows: 4,
+            statement: RowStatement::default(),
         })
         .collect();
-    let fence = registry.register_gateway(GatewayId(1), 0).await?;
+    let fencing_token = registry.register_gateway(GatewayId(1), 0).await?;
     let began = Instant::now();
     let granted = registry
-        .lease(&fence, &requests)
+        .lease(&fencing_token, &requests)
         .await?
         .iter()
-        .filter(|answer| answer.is_ok())
+        .filter(|result| result.is_ok())
         .count();
     report("lease", granted, began);
 
     let began = Instant::now();
-    let mut stream = registry.stream_leased(fence, 1000);
+    let mut stream = registry.stream_leased(fencing_token, 1000);
     let mut loaded = 0;
     while let Some(chunk) = stream.next_chunk().await? {
         loaded += chunk.devices.len();
@@ -68,11 +68,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let singles = 200.min(devices);
     let began = Instant::now();
     for request in requests.iter().take(singles) {
-        let _ = registry.lease(&fence, &[*request]).await?;
+        let _ = registry.lease(&fencing_token, &[*request]).await?;
     }
     report("lease, one by one", singles, began);
 
-    let count = registry.count(&Filter::default()).await?;
+    let count = registry.count(&DeviceFilter::default()).await?;
     registry.close().await;
     let bytes = std::fs::metadata(&path)?.len();
     println!(

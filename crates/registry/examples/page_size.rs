@@ -1,7 +1,7 @@
-//! Measures what SQLite's page size costs and gains: `cargo run -p linewarden-registry --example page_size [DEVICES]`.
+//! Measures the effect of SQLite's page size: `cargo run -p linewarden-registry --example page_size [DEVICES]`.
 //!
 //! First table: a registry of devices with 100 rows of 24 B, by page size. Second table: only the sealed
-//! credentials of 50, 100 and 200 rows as the schema keeps them (in the order of enrolment, with an index), and
+//! credentials of 50, 100 and 200 rows as the schema keeps them (in the order of enrollment, with an index), and
 //! those of 100 rows clustered by device id (`INTEGER PRIMARY KEY`), as the alternative. Every time is the best of
 //! five runs; the page sizes take turns, so that a busy machine disturbs all alike.
 
@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex};
-use linewarden_protocol::nonce::Statement;
+use linewarden_protocol::nonce::RowStatement;
 use linewarden_registry::{
     BulkOptions, LeaseRequest, MasterKey, Options, POOL_ROW_BYTES, Registry, SEAL_OVERHEAD_BYTES,
 };
@@ -46,13 +46,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     println!(
-        "page_B  file_B/device  enrol_devices/s  lookup_us  lease_all_ms  lease_one_us  stream_devices/s"
+        "page_B  file_B/device  enroll_devices/s  lookup_us  lease_all_ms  lease_one_us  stream_devices/s"
     );
     for (page_size, best) in PAGE_SIZES.into_iter().zip(registries) {
         println!(
             "{page_size:6}  {:13.0}  {:15.0}  {:9.0}  {:14.0}  {:14.0}  {:16.0}",
             best.file_bytes / devices as f64,
-            devices as f64 / best.enrol_s,
+            devices as f64 / best.enroll_s,
             best.lookup_s * 1e6,
             best.lease_all_s * 1e3,
             best.lease_one_s * 1e6,
@@ -80,11 +80,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What one run measures; times in seconds.
+/// Results of one run; times in seconds.
 #[derive(Clone, Copy)]
 struct Figures {
     file_bytes: f64,
-    enrol_s: f64,
+    enroll_s: f64,
     lookup_s: f64,
     lease_all_s: f64,
     lease_one_s: f64,
@@ -94,7 +94,7 @@ struct Figures {
 impl Figures {
     const WORST: Self = Self {
         file_bytes: f64::INFINITY,
-        enrol_s: f64::INFINITY,
+        enroll_s: f64::INFINITY,
         lookup_s: f64::INFINITY,
         lease_all_s: f64::INFINITY,
         lease_one_s: f64::INFINITY,
@@ -104,7 +104,7 @@ impl Figures {
     fn better(self, other: Self) -> Self {
         Self {
             file_bytes: self.file_bytes.min(other.file_bytes),
-            enrol_s: self.enrol_s.min(other.enrol_s),
+            enroll_s: self.enroll_s.min(other.enroll_s),
             lookup_s: self.lookup_s.min(other.lookup_s),
             lease_all_s: self.lease_all_s.min(other.lease_all_s),
             lease_one_s: self.lease_one_s.min(other.lease_one_s),
@@ -126,10 +126,10 @@ async fn registry(page_size_bytes: u32, ids: &[DeviceId]) -> Result<Figures, Box
     let records: Vec<_> = ids.iter().map(|id| support::record(*id, ROWS)).collect();
     let began = Instant::now();
     registry
-        .enrol_bulk(records, BulkOptions::default(), |_| ())
+        .enroll_bulk(records, BulkOptions::default(), |_| ())
         .await?;
-    let enrol_s = began.elapsed().as_secs_f64();
-    // Closing folds the log into the file, whose size then counts everything.
+    let enroll_s = began.elapsed().as_secs_f64();
+    // Closing checkpoints the log into the file, so the file size is complete.
     registry.close().await;
     let file_bytes = std::fs::metadata(&path)?.len() as f64;
 
@@ -150,30 +150,30 @@ async fn registry(page_size_bytes: u32, ids: &[DeviceId]) -> Result<Figures, Box
             epoch: 0,
             from: RowIndex(0),
             received: RowIndex(0),
-            hold: 32,
-            ahead: 4,
-            stated: Statement::default(),
+            hold_rows: 32,
+            spendable_rows: 4,
+            statement: RowStatement::default(),
         })
         .collect();
-    let fence = registry.register_gateway(GatewayId(1), 0).await?;
+    let fencing_token = registry.register_gateway(GatewayId(1), 0).await?;
     let began = Instant::now();
-    registry.lease(&fence, &requests).await?;
+    registry.lease(&fencing_token, &requests).await?;
     let lease_all_s = began.elapsed().as_secs_f64();
 
     let began = Instant::now();
     let singles = ids.len().min(200);
     for request in requests.iter().take(singles) {
-        let _ = registry.lease(&fence, &[*request]).await?;
+        let _ = registry.lease(&fencing_token, &[*request]).await?;
     }
     let lease_one_s = began.elapsed().as_secs_f64() / singles as f64;
 
     let began = Instant::now();
-    let mut stream = registry.stream_leased(fence, 1000);
+    let mut stream = registry.stream_leased(fencing_token, 1000);
     while stream.next_chunk().await?.is_some() {}
     let stream_s = began.elapsed().as_secs_f64();
     Ok(Figures {
         file_bytes,
-        enrol_s,
+        enroll_s,
         lookup_s,
         lease_all_s,
         lease_one_s,
@@ -181,7 +181,7 @@ async fn registry(page_size_bytes: u32, ids: &[DeviceId]) -> Result<Figures, Box
     })
 }
 
-/// Stores blobs of sealed size under a key of the given type; file bytes per blob byte, and seconds.
+/// Stores blobs of sealed size with the given key type; returns file bytes per blob byte, and seconds.
 async fn blobs(
     key_type: &str,
     page_size: u32,

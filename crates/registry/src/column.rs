@@ -1,62 +1,62 @@
-//! Values as they stand in the file, which need not be of their column's type.
+//! Column values as stored, which may have another type than their column.
 //!
-//! SQLite keeps text in a column of numbers if somebody or a flipped bit puts it there. Refused by the driver, such a value
-//! would fail every question that meets its row; here it is read as a value that no record has, and so becomes the damage
-//! of that one record, whose code it does not fit.
+//! SQLite stores text in a numeric column if another program, or a flipped bit, puts it there. The driver would fail
+//! every query that reads such a row. Here such a value is replaced by one that no valid record has, so that only
+//! this record is damaged: its MAC does not match.
 
 use sqlx::error::BoxDynError;
 use sqlx::sqlite::{SqliteTypeInfo, SqliteValueRef};
 use sqlx::{Decode, Sqlite, Type, ValueRef as _};
 
-/// A value of a column, or what stands for one of another type.
+/// A column value, or a substitute for a value of another type.
 #[derive(Clone, Debug)]
-pub(crate) struct Stored<T>(pub(crate) T);
+pub(crate) struct ColumnValue<T>(pub(crate) T);
 
-/// What no column of a sound record holds.
-pub(crate) trait Foreign {
-    /// In place of a value of another type.
-    fn foreign() -> Self;
+/// A substitute value that no valid record contains.
+pub(crate) trait Substitute {
+    /// The substitute for a value of another type.
+    fn substitute() -> Self;
 
-    /// In place of NULL.
-    fn null() -> Self
+    /// The substitute for NULL.
+    fn null_value() -> Self
     where
         Self: Sized,
     {
-        Self::foreign()
+        Self::substitute()
     }
 }
 
-impl Foreign for i64 {
-    /// Only ids are negative; of those this is device 2^63.
-    fn foreign() -> Self {
+impl Substitute for i64 {
+    /// Only device ids are negative; this value is device 2^63.
+    fn substitute() -> Self {
         Self::MIN
     }
 }
 
-impl Foreign for i16 {
-    fn foreign() -> Self {
+impl Substitute for i16 {
+    fn substitute() -> Self {
         Self::MIN
     }
 }
 
-impl Foreign for Vec<u8> {
-    /// No code, and no sealed text, is empty.
-    fn foreign() -> Self {
+impl Substitute for Vec<u8> {
+    /// No MAC and no sealed value is empty.
+    fn substitute() -> Self {
         Self::new()
     }
 }
 
-impl<T: Foreign> Foreign for Option<T> {
-    fn foreign() -> Self {
-        Some(T::foreign())
+impl<T: Substitute> Substitute for Option<T> {
+    fn substitute() -> Self {
+        Some(T::substitute())
     }
 
-    fn null() -> Self {
+    fn null_value() -> Self {
         None
     }
 }
 
-impl<T: Type<Sqlite>> Type<Sqlite> for Stored<T> {
+impl<T: Type<Sqlite>> Type<Sqlite> for ColumnValue<T> {
     fn type_info() -> SqliteTypeInfo {
         T::type_info()
     }
@@ -66,13 +66,13 @@ impl<T: Type<Sqlite>> Type<Sqlite> for Stored<T> {
     }
 }
 
-impl<'r, T: Foreign + Type<Sqlite> + Decode<'r, Sqlite>> Decode<'r, Sqlite> for Stored<T> {
+impl<'r, T: Substitute + Type<Sqlite> + Decode<'r, Sqlite>> Decode<'r, Sqlite> for ColumnValue<T> {
     fn decode(value: SqliteValueRef<'r>) -> Result<Self, BoxDynError> {
         if value.is_null() {
-            return Ok(Self(T::null()));
+            return Ok(Self(T::null_value()));
         }
         let fits = T::compatible(&value.type_info());
         let decoded = if fits { T::decode(value).ok() } else { None };
-        Ok(Self(decoded.unwrap_or_else(T::foreign)))
+        Ok(Self(decoded.unwrap_or_else(T::substitute)))
     }
 }

@@ -1,4 +1,4 @@
-//! What enrolment leaves behind for the verifying side, and its byte form inside the seal.
+//! Credentials of devices, and their byte form inside the seal.
 
 use std::ops::Range;
 
@@ -6,11 +6,11 @@ use linewarden_protocol::ids::{Mode, RowIndex};
 use linewarden_protocol::keys::RowKey;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-/// Bytes of a pool row inside the seal: `challenge[8] | row_key[16]`.
+/// Length of a pool row inside the seal, bytes: `challenge[8] | row_key[16]`.
 pub const POOL_ROW_BYTES: usize = 24;
-/// Bytes of a key-mode credential inside the seal: `row_key[16]`.
+/// Length of a key-mode credential inside the seal, bytes: `row_key[16]`.
 pub const KEY_BYTES: usize = 16;
-/// Most rows that one device may have; its record is then 24 MiB.
+/// Maximum number of rows of a device, with a record of 24 MiB.
 pub const POOL_ROWS_MAX: usize = 1 << 20;
 
 /// One enrolled challenge-response pair (LAP/1 1.1, pool mode).
@@ -25,14 +25,14 @@ pub struct PoolRow {
 /// A device's credentials, wiped from memory when dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Credentials {
-    /// Rows of a strong PUF, each spent once.
+    /// Rows of a strong PUF, each used once.
     Pool {
-        /// Number of the first row: 0, or higher where rows follow an earlier pool of the same device.
+        /// Number of the first row: 0, or higher if the rows follow an earlier pool of the same device.
         first_idx: RowIndex,
         /// The rows `first_idx..first_idx + rows.len()`.
         rows: Vec<PoolRow>,
     },
-    /// The one key of a weak PUF.
+    /// The key of a weak PUF.
     Key(RowKey),
 }
 
@@ -46,7 +46,7 @@ impl Credentials {
         }
     }
 
-    /// Which kind this is.
+    /// The mode of these credentials.
     #[must_use]
     pub fn mode(&self) -> Mode {
         match self {
@@ -66,7 +66,7 @@ impl Credentials {
         }
     }
 
-    /// The row numbers of a pool; empty in key mode, where `idx` only counts.
+    /// The row numbers of a pool; empty in key mode, where `idx` is only a counter.
     #[must_use]
     pub fn indices(&self) -> Range<u32> {
         match self {
@@ -80,13 +80,13 @@ impl Credentials {
         }
     }
 
-    /// Two rows with the same key, by position: what was learnt of one would answer for the other.
+    /// The positions of two rows with the same key: such a key would be used twice.
     pub(crate) fn repeated_row(&self) -> Option<(usize, usize)> {
         let Self::Pool { rows, .. } = self else {
             return None;
         };
         let key = |position: &usize| rows.get(*position).map(|row| row.row_key.as_bytes());
-        // Positions are sorted, so that no copy of a key is left behind.
+        // Positions are sorted instead of keys, so that no copy of a key remains in memory.
         let mut order: Vec<usize> = (0..rows.len()).collect();
         order.sort_by(|a, b| key(a).cmp(&key(b)));
         let same = order
@@ -95,12 +95,12 @@ impl Credentials {
         same.and_then(|pair| Some((*pair.first()?, *pair.last()?)))
     }
 
-    /// Length of the byte form.
+    /// Length of the byte form, bytes.
     pub(crate) fn encoded_len(&self) -> usize {
         Self::encoded_len_of(self.mode(), &self.indices())
     }
 
-    /// The same of these rows; of key mode there are none.
+    /// Length of the byte form for this mode and these rows, bytes.
     pub(crate) fn encoded_len_of(mode: Mode, indices: &Range<u32>) -> usize {
         match mode {
             Mode::Pool => indices.len() * POOL_ROW_BYTES,
@@ -108,7 +108,7 @@ impl Credentials {
         }
     }
 
-    /// Appends the byte form; `out` must have room, or growing it would leave copies behind.
+    /// Appends the byte form. `out` must have enough capacity: reallocation would leave copies of keys in memory.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Pool { rows, .. } => {
@@ -121,19 +121,19 @@ impl Credentials {
         }
     }
 
-    /// Reads the byte form back; the error says what does not fit.
+    /// Decodes the byte form; the error names the problem.
     pub(crate) fn decode(mode: Mode, indices: &Range<u32>, bytes: &[u8]) -> Result<Self, String> {
         match mode {
             Mode::Key => {
                 let key = <[u8; KEY_BYTES]>::try_from(bytes)
-                    .map_err(|_| format!("{} B of credentials, {KEY_BYTES} B expected", bytes.len()))?;
+                    .map_err(|_| format!("{} B of credentials, expected {KEY_BYTES} B", bytes.len()))?;
                 Ok(Self::Key(RowKey::from_bytes(key)))
             }
             Mode::Pool => {
                 let (chunks, rest) = bytes.as_chunks::<POOL_ROW_BYTES>();
                 if !rest.is_empty() || chunks.len() != indices.len() {
                     return Err(format!(
-                        "{} B of credentials do not hold {} rows",
+                        "{} B of credentials do not contain {} rows",
                         bytes.len(),
                         indices.len()
                     ));

@@ -1,4 +1,4 @@
-//! A device as it is enrolled, and as the registry shows it.
+//! Records of devices: for enrollment, and without credentials for display.
 
 use std::ops::Range;
 
@@ -7,79 +7,80 @@ use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
 use crate::credentials::{Credentials, POOL_ROWS_MAX};
 use crate::error::{RegistryError, Result};
 
-/// Longest device name, in bytes.
+/// Maximum length of a device name, bytes.
 pub const NAME_BYTES_MAX: usize = 255;
-/// Longest PUF profile and reason of a revocation or a quarantine, in bytes.
+/// Maximum length of a PUF profile, and of the reason of a revocation or quarantine, bytes.
 pub const TEXT_BYTES_MAX: usize = 65_536;
 
-/// A device to be enrolled.
+/// A device to enroll.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceRecord {
-    /// Its id, never 0, chosen at enrolment.
+    /// The device id, chosen at enrollment, never 0.
     pub device: DeviceId,
-    /// For people; may be empty, need not be unique.
+    /// A display name; may be empty, need not be unique.
     pub name: String,
-    /// The one suite it speaks.
+    /// The cipher suite of the device.
     pub suite: Suite,
     /// Seconds since 1970-01-01 UTC.
     pub enrolled_at_s: u64,
-    /// Which PUF and error correction it has, as text that only the enrolling side reads.
+    /// PUF and error correction, as text for the enrolling side only.
     pub puf_profile: String,
-    /// What proves it.
+    /// The credentials.
     pub credentials: Credentials,
 }
 
-/// A device as the registry shows it: everything but its credentials.
+/// A device record without its credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// Its id.
+    /// The device id.
     pub device: DeviceId,
-    /// For people.
+    /// For display.
     pub name: String,
-    /// Pool or key.
+    /// Pool mode or key mode.
     pub mode: Mode,
-    /// The one suite it speaks.
+    /// The cipher suite of the device.
     pub suite: Suite,
-    /// Active, or revoked for good.
+    /// Active or revoked.
     pub status: Status,
-    /// Why it is shut out for the time being, if it is.
+    /// The quarantine, if the device is in quarantine.
     pub quarantine: Option<Quarantine>,
     /// Seconds since 1970-01-01 UTC.
     pub enrolled_at_s: u64,
-    /// Number of the first row of its pool; 0 in key mode.
+    /// Number of the first row of the pool; 0 in key mode.
     pub first_idx: RowIndex,
-    /// Rows in its pool; 0 in key mode.
+    /// Number of rows in the pool; 0 in key mode.
     pub rows_total: u32,
-    /// The durable mark: no row below it may be handed out any more. In key mode the next number to count with.
+    /// The first row that was never leased: no lower row is leased for the first time. In key mode the next value of
+    /// the counter.
     pub idx_floor: RowIndex,
-    /// How often its credentials have been replaced.
+    /// Number of replacements of the credentials.
     pub epoch: u32,
-    /// The registry's revision at its last change.
+    /// Revision of the last change.
     pub revision: Revision,
-    /// Which PUF and error correction it has.
+    /// PUF and error correction.
     pub puf_profile: String,
-    /// Counts every move of `idx_floor`.
+    /// Number of changes of `idx_floor`.
     pub(crate) floor_version: i64,
 }
 
-/// Why a device is shut out for the time being.
+/// The quarantine of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quarantine {
-    /// Since when, in seconds since 1970-01-01 UTC.
+    /// Start, seconds since 1970-01-01 UTC.
     pub at_s: u64,
-    /// Why, for people.
+    /// The reason, for display.
     pub reason: String,
 }
 
 impl DeviceInfo {
-    /// Whether it may authenticate: it is neither revoked nor in quarantine.
+    /// Whether the device may authenticate: neither revoked nor in quarantine.
     #[must_use]
     pub fn may_authenticate(&self) -> bool {
         self.status.is_active() && self.quarantine.is_none()
     }
 
-    /// Refuses one that may not authenticate.
-    pub(crate) fn admit(&self) -> Result<()> {
+    /// Refuses a device that may not authenticate.
+    pub(crate) fn check_may_authenticate(&self) -> Result<()> {
         let device = self.device;
         match (self.status.is_active(), &self.quarantine) {
             (false, _) => Err(RegistryError::Revoked { device }),
@@ -88,56 +89,56 @@ impl DeviceInfo {
         }
     }
 
-    /// The row numbers of its pool; in key mode every number, since `idx` only counts there.
+    /// The row numbers of the pool; in key mode all numbers, since `idx` is only a counter.
     #[must_use]
     pub fn indices(&self) -> Range<u32> {
         match self.mode {
             Mode::Pool => self.first_idx.0..self.first_idx.0.saturating_add(self.rows_total),
-            // The last number is never reached, so that the one after it always exists.
+            // The last number is excluded, so that a next number always exists.
             Mode::Key => 0..u32::MAX,
         }
     }
 
-    /// Rows that may still be handed out; `None` in key mode, which never runs out.
+    /// Number of rows that were never leased; `None` in key mode, which has no limit.
     #[must_use]
     pub fn rows_left(&self) -> Option<u32> {
         (self.mode == Mode::Pool).then(|| self.indices().end.saturating_sub(self.idx_floor.0))
     }
 }
 
-/// Whether a device may authenticate, if it is not in [quarantine](Quarantine).
+/// Whether a device may authenticate when it is not in [quarantine](Quarantine).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// It may.
+    /// The device may authenticate.
     Active,
-    /// It may not, ever again under this id (LAP/1 1.4.8).
+    /// The device may never authenticate again under this id (LAP/1 1.4.8).
     Revoked {
-        /// When, in seconds since 1970-01-01 UTC.
+        /// Time, seconds since 1970-01-01 UTC.
         at_s: u64,
-        /// Why, for people.
+        /// The reason, for display.
         reason: String,
     },
 }
 
 impl Status {
-    /// Whether it is [`Status::Active`].
+    /// Whether the status is [`Status::Active`].
     #[must_use]
     pub fn is_active(&self) -> bool {
         matches!(self, Self::Active)
     }
 }
 
-/// A count of changes to the registry's devices; each change has its own, later ones higher.
+/// A counter of changes to devices; each change has a unique value, and later changes have higher values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision(pub u64);
 
 impl Revision {
-    /// Before any change: `changes_since(Revision::ZERO)` tells everything.
+    /// Before any change: `changes_since(Revision::ZERO)` returns all devices.
     pub const ZERO: Self = Self(0);
 }
 
 impl DeviceRecord {
-    /// Refuses what must never be stored.
+    /// Validates the record before it is stored.
     pub(crate) fn validate(&self) -> Result<()> {
         let refuse = |field, problem: String| {
             Err(RegistryError::InvalidRecord {
@@ -147,7 +148,7 @@ impl DeviceRecord {
             })
         };
         if self.device.0 == 0 {
-            return refuse("device_id", "0 is no device; choose another id".to_owned());
+            return refuse("device_id", "0 is not a valid id; choose another one".to_owned());
         }
         if let Err(problem) = check_text(&self.name, NAME_BYTES_MAX, false) {
             return refuse("name", problem);
@@ -156,7 +157,10 @@ impl DeviceRecord {
             return refuse("puf_profile", problem);
         }
         if i64::try_from(self.enrolled_at_s).is_err() {
-            return refuse("enrolled_at_s", "not a time in seconds since 1970".to_owned());
+            return refuse(
+                "enrolled_at_s",
+                "not a valid time in seconds since 1970".to_owned(),
+            );
         }
         match self.credentials.problem() {
             Some(problem) => refuse("credentials", problem),
@@ -165,10 +169,10 @@ impl DeviceRecord {
     }
 }
 
-/// Texts are printed on terminals, so none holds what steers one; a reason may have several lines.
+/// Refuses control characters, because texts are printed on terminals; a reason may have several lines.
 pub(crate) fn check_text(text: &str, bytes_max: usize, lines: bool) -> Result<(), String> {
     if text.len() > bytes_max {
-        return Err(format!("{} B long, at most {bytes_max} B are stored", text.len()));
+        return Err(format!("{} B long; the maximum is {bytes_max} B", text.len()));
     }
     match text
         .chars()
@@ -194,10 +198,12 @@ impl Credentials {
                 let zero_row = rows.iter().position(|row| row.row_key.as_bytes() == &zero);
                 match (end, zero_row) {
                     (None, _) => Some(format!(
-                        "{} rows from {first_idx} pass the highest row number",
+                        "{} rows from {first_idx} exceed the highest row number",
                         rows.len()
                     )),
-                    (_, Some(position)) => Some(format!("the key of row {position} of the pool is all zero")),
+                    (_, Some(position)) => {
+                        Some(format!("the key at position {position} of the pool is all zero"))
+                    }
                     _ => None,
                 }
             }

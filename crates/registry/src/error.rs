@@ -1,4 +1,4 @@
-//! Everything that can go wrong, in one enum; each message says what is wrong and what to do about it.
+//! The error type of this crate. Each message names the failure, the cause and the remedy.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 use crate::attest::GroupName;
 use crate::location::Location;
 
-/// What the functions of this crate return.
+/// The result type of this crate.
 pub type Result<T, E = RegistryError> = std::result::Result<T, E>;
 
 /// An error of the registry. No message holds key material.
@@ -17,44 +17,42 @@ pub type Result<T, E = RegistryError> = std::result::Result<T, E>;
 pub enum RegistryError {
     // ---- key files ----
     /// A key file cannot be opened or read.
-    #[error("cannot read the key file {path}: {source}; check the path, or make a new key file")]
+    #[error("reading the key file {path} failed: {source}; check the path, or create a key file")]
     KeyFileUnreadable {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// A key file that somebody else may read or have written.
-    #[error("refused the key file {path}: {problem}; {remedy}")]
+    /// A key file that other users can read or could have written.
+    #[error("key file {path} is unsafe: {problem}; {remedy}")]
     KeyFileUnsafe {
         /// The file.
         path: PathBuf,
-        /// What makes it unsafe.
+        /// Why the file is unsafe.
         problem: String,
-        /// What mends it.
+        /// The remedy.
         remedy: String,
     },
     /// A key that is not 32 bytes in hexadecimal.
-    #[error(
-        "the key in {origin} is malformed: {problem}; expected are exactly 64 hexadecimal digits (32 bytes) and nothing else"
-    )]
+    #[error("malformed key in {origin}: {problem}; expected are exactly 64 hexadecimal digits (32 bytes)")]
     KeyMalformed {
         /// The file or environment variable.
         origin: String,
-        /// What is wrong with it; never the content.
+        /// The problem, without the content.
         problem: String,
     },
-    /// The environment variable that should hold a key is not set.
+    /// The environment variable for a key is not set.
     #[error(
-        "the environment variable {variable} is not set; set it to 64 hexadecimal digits, or give a key file"
+        "environment variable {variable} is not set; set it to 64 hexadecimal digits, or specify a key file"
     )]
-    KeyVariableUnset {
-        /// Its name.
+    KeyVariableMissing {
+        /// The name of the variable.
         variable: String,
     },
     /// A new key file would overwrite something.
     #[error(
-        "{path} exists already and a key is never overwritten; choose another path, or use the key that is there"
+        "{path} already exists, and keys are never overwritten; choose another path, or use the existing key"
     )]
     KeyFileExists {
         /// The file.
@@ -62,164 +60,161 @@ pub enum RegistryError {
     },
 
     // ---- opening ----
-    /// Nothing is at the given path.
-    #[error("there is no registry at {registry}; check the path, or create one first")]
+    /// The location has no registry.
+    #[error("no registry at {registry}; check the path, or create a registry")]
     NoRegistry {
-        /// Where it is, or should be.
+        /// The location.
         registry: Location,
     },
-    /// Something is at the path where a new registry should be made.
-    #[error("{registry} exists already and is not overwritten; open it, or choose another path")]
+    /// The location of a new registry is not empty.
+    #[error("{registry} already exists and is not overwritten; open it, or choose another path")]
     AlreadyExists {
-        /// Where it is, or should be.
+        /// The location.
         registry: Location,
     },
-    /// Something is at the path where a copy or an export should be written.
-    #[error("{path} exists already and is not overwritten; name another file, or move this one away")]
+    /// The path of a copy or an export exists.
+    #[error("{path} already exists and is not overwritten; choose another file, or move this one")]
     FileExists {
         /// The path.
         path: PathBuf,
     },
-    /// The file is something else.
-    #[error("{path} is not a Linewarden registry: {problem}; it was left as it is, check the path")]
+    /// The file is not a registry.
+    #[error("{path} is not a Linewarden registry: {problem}; check the path; nothing was changed")]
     NotARegistry {
         /// The path.
         path: PathBuf,
-        /// How one can tell.
+        /// Why the file is not a registry.
         problem: String,
     },
     /// The registry was written by a newer program.
     #[error(
-        "the registry {registry} has schema {found}, this program knows up to {supported}; use the newer program, nothing was changed"
+        "registry {registry} has schema version {found}, but this program supports versions up to {supported}; use a newer program; nothing was changed"
     )]
     NewerSchema {
-        /// Where it is, or should be.
+        /// The location.
         registry: Location,
-        /// The newest migration in the file.
+        /// The schema version of the registry.
         found: i64,
-        /// The newest migration in this program.
+        /// The newest schema version that this program supports.
         supported: i64,
     },
-    /// The registry's schema holds what no version of this program makes.
-    #[error(
-        "the registry {registry} holds the {kind} \"{name}\" as Linewarden does not make it, which could undo what is written; {remedy}"
-    )]
-    ForeignSchema {
-        /// Where it is, or should be.
+    /// The registry's schema has an object that this program does not create.
+    #[error("registry {registry} has an unexpected {kind} \"{name}\", which could undo changes; {remedy}")]
+    UnexpectedSchemaObject {
+        /// The location.
         registry: Location,
-        /// What it is, in SQL's words: a trigger, a view, a table or an index.
+        /// The type of the object: trigger, view, table or index.
         kind: String,
-        /// Its name.
+        /// The name of the variable.
         name: String,
-        /// What mends it.
+        /// The remedy.
         remedy: String,
     },
     /// The master key does not fit the registry.
     #[error(
-        "this master key is not the one that the registry {registry} was made with; give the right key file (if you are sure of the key, the registry's key check is damaged: restore a backup)"
+        "wrong master key for registry {registry}; specify the right key file (if the key is right, the registry's key check is damaged: restore a backup)"
     )]
     WrongMasterKey {
-        /// Where it is, or should be.
+        /// The location.
         registry: Location,
     },
     /// The registry was moved.
-    #[error("the registry {registry} was moved to {to} and gives nothing out any more; name that one")]
+    #[error("registry {registry} was moved to {to} and refuses requests; use the new location")]
     Moved {
-        /// Where it was.
+        /// The old location.
         registry: Location,
-        /// Where it is.
+        /// The new location.
         to: String,
     },
-    /// A copy that is not what was copied.
-    #[error("the copy at {registry} is not what was copied ({problem}); nothing was changed, try again")]
+    /// A copy that differs from its source.
+    #[error("the copy at {registry} differs from its source: {problem}; try again; nothing was changed")]
     CopyDiffers {
-        /// Where the copy is.
+        /// The location of the copy.
         registry: Location,
-        /// In what.
+        /// The difference.
         problem: String,
     },
-    /// A move whose last step was not seen to succeed: the registry that is moved gives nothing out any more, and the other one may not be
-    /// there yet.
+    /// A move whose last step may have failed: the source refuses all requests, and the target may not exist yet.
     #[error(
-        "the move to {target} has not ended: {source}; move there once more, nothing is given out until then"
+        "the move to {target} is not complete: {source}; repeat the move; requests are refused until then"
     )]
     MoveUnfinished {
-        /// Where it is moved to.
+        /// The target.
         target: Location,
         /// The cause.
         source: Box<RegistryError>,
     },
-    /// Another error while a registry was opened or made, with its path.
-    #[error("cannot open the registry {registry}: {source}")]
+    /// Another error while a registry was opened or created, with its location.
+    #[error("opening registry {registry} failed: {source}")]
     Open {
-        /// Where it is, or should be.
+        /// The location.
         registry: Location,
         /// The cause.
         source: Box<RegistryError>,
     },
 
     // ---- the database underneath ----
-    /// Another program kept the registry locked.
+    /// Another program holds the lock of the registry.
     #[error(
-        "the registry is locked by another program; wait for it to end (or stop it) and try again, nothing was changed"
+        "the registry is locked by another program; wait until it ends, or stop it, and try again; nothing was changed"
     )]
     Locked,
     /// No space is left.
-    #[error("the disk (or quota) of the registry is full; make room and try again, the change was not made")]
+    #[error("the disk or quota of the registry is full; free space and try again; nothing was changed")]
     DiskFull,
     /// The file or its directory cannot be written.
     #[error(
-        "the registry or its directory cannot be written ({detail}); allow this user to write both, or move the registry"
+        "the registry or its directory is not writable: {detail}; allow this user to write both, or move the registry"
     )]
     NotWritable {
-        /// What SQLite or the operating system said.
+        /// The error of SQLite or the operating system.
         detail: String,
     },
     /// Pages of the file are damaged.
     #[error(
-        "the registry file is damaged ({detail}); restore a backup, or save what can be read with `sqlite3 FILE .recover`"
+        "the registry file is damaged: {detail}; restore a backup, or recover readable data with `sqlite3 FILE .recover`"
     )]
     Damaged {
-        /// What was found.
+        /// The problem.
         detail: String,
     },
-    /// The server does not let the registry's role do what it has to.
+    /// The registry's database role lacks permissions.
     #[error(
-        "the registry's database does not let this role read or write it ({detail}); give the role of the registry's address all rights in its schema"
+        "the database role of the registry lacks permissions: {detail}; grant the role of the registry's address all rights in its schema"
     )]
     NotPermitted {
-        /// What the server said.
+        /// The error of the server.
         detail: String,
     },
-    /// The database is damaged, or lacks what makes it a registry.
-    #[error("the registry's database is damaged ({detail}); see the server's log, and restore a backup")]
+    /// The database is damaged or lacks tables of a registry.
+    #[error("the registry's database is damaged: {detail}; see the server's log, and restore a backup")]
     DamagedDatabase {
-        /// What the server said.
+        /// The error of the server.
         detail: String,
     },
-    /// Reading or writing failed below the database.
-    #[error("cannot {action}: {source}")]
+    /// A file operation failed.
+    #[error("failed to {action}: {source}")]
     Io {
-        /// What was tried, with the file's name.
+        /// The operation, with the file name.
         action: String,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The operating system gave no random bytes.
-    #[error("the operating system gave no random bytes: {0}")]
-    Entropy(getrandom::Error),
+    /// The operating system provided no random bytes.
+    #[error("the operating system provided no random bytes: {0}")]
+    NoRandomBytes(getrandom::Error),
     /// Any other failure of the database.
-    #[error("the registry's database failed: {0}")]
+    #[error("query of the registry's database failed: {0}")]
     Database(#[source] sqlx::Error),
     /// The database server does not answer, or refuses the connection.
-    #[error("the registry's database cannot be reached: {0}; it is asked again when it is needed again")]
+    #[error("the registry's database is unreachable: {0}; the next request connects again")]
     Unreachable(#[source] sqlx::Error),
-    /// The server answers, but cannot serve as a registry.
-    #[error("the database at {registry} cannot hold a registry: {problem}")]
-    UnfitDatabase {
-        /// Where it is.
+    /// The server is reachable, but the database cannot be used as a registry.
+    #[error("the database at {registry} cannot be used as a registry: {problem}")]
+    UnsuitableDatabase {
+        /// The new location.
         registry: Location,
-        /// Why, and what to do.
+        /// The problem and the remedy.
         problem: String,
     },
 
@@ -227,101 +222,103 @@ pub enum RegistryError {
     /// No such device.
     #[error("device {device} is not enrolled; check the id")]
     UnknownDevice {
-        /// The id asked for.
+        /// The requested id.
         device: DeviceId,
     },
-    /// The device is there already.
+    /// The device is already enrolled.
     #[error(
-        "device {device} is enrolled already; choose another id, or have its credentials replaced (`--replace`)"
+        "device {device} is already enrolled; choose another id, or replace its credentials with `--replace`"
     )]
     AlreadyEnrolled {
         /// The id.
         device: DeviceId,
     },
-    /// The PUF is that of another device.
+    /// The PUF is already enrolled as another device.
     #[error(
-        "device {device}: its PUF answers as that of device {other}, in {bands} of {of} samples: the same chip, or chips \
-         with memory in common that is not power-up state; revoke {other} if this is its chip, else enroll another PUF or \
+        "device {device}: its PUF matches that of device {other} in {bands} of {of} samples: the same chip, or chips \
+         with common memory content other than power-up state; revoke {other} if this is its chip, otherwise enroll another PUF or \
          another part of the memory (`--range`)"
     )]
-    SamePuf {
-        /// The device to be enrolled.
+    DuplicatePuf {
+        /// The device to enroll.
         device: DeviceId,
         /// The device that has the PUF.
         other: DeviceId,
-        /// Samples in which they agree.
+        /// Number of samples in which the PUFs agree.
         bands: usize,
-        /// Samples that were compared.
+        /// Number of samples that were compared.
         of: usize,
     },
-    /// The same device twice in one input.
+    /// A device that occurs twice in one input.
     #[error("device {device} occurs twice in the input; remove one of the two")]
-    RepeatedDevice {
+    DuplicateDevice {
         /// The id.
         device: DeviceId,
     },
-    /// The device is revoked, for good.
-    #[error("device {device} is revoked, and stays so; enrol it anew under another id")]
+    /// The device is revoked permanently.
+    #[error("device {device} is revoked permanently; enroll it under another id")]
     Revoked {
         /// The id.
         device: DeviceId,
     },
-    /// The device is shut out until it proves again what it runs, or is readmitted.
-    #[error("device {device} is in quarantine; see why it was put there, then readmit it")]
+    /// The device is in quarantine until its next valid proof, or until it is released.
+    #[error("device {device} is in quarantine; check the reason, then release it")]
     Quarantined {
         /// The id.
         device: DeviceId,
     },
-    /// A field of a record is not acceptable.
+    /// A field of a device record is invalid.
     #[error("device {device}: field {field}: {problem}")]
     InvalidRecord {
         /// The device.
         device: DeviceId,
         /// The field's name.
         field: &'static str,
-        /// What is wrong with it, and what is accepted.
+        /// The problem and the accepted values.
         problem: String,
     },
-    /// A stored record does not authenticate or makes no sense.
+    /// A stored device record does not authenticate or is invalid.
     #[error(
-        "the record of device {device} is damaged or was tampered with ({problem}); restore a backup, or enrol the device under another id"
+        "the record of device {device} is damaged or was modified: {problem}; restore a backup, or enroll the device under another id"
     )]
     DamagedRecord {
         /// The device.
         device: DeviceId,
-        /// What was found.
+        /// The problem.
         problem: String,
     },
 
     // ---- rows ----
-    /// No row is left to hand out.
-    #[error("device {device} has no rows left (its pool ends at {rows_end}); give it new rows")]
+    /// The device has no rows left to lease.
+    #[error("device {device} has no rows left: its pool ends at {rows_end}; enroll new rows")]
     RowsExhausted {
         /// The device.
         device: DeviceId,
         /// One past the last row of its pool.
         rows_end: u32,
     },
-    /// Rows said to be unused that are not the gateway's.
+    /// A gateway reports unused rows that are not in its lease.
     #[error(
-        "device {device}: gateway {gateway} says that its rows from {unused_from} on are unused, but it holds rows {rows_start}..{rows_end}"
+        "device {device}: gateway {gateway} reports unused rows from {unused_from}, but its lease is {rows_start}..{rows_end}"
     )]
-    NotLeased {
+    InvalidUnusedRows {
         /// The device.
         device: DeviceId,
         /// The gateway.
         gateway: GatewayId,
-        /// The first row said to be unused.
+        /// The first row reported as unused.
         unused_from: u32,
-        /// First row of its lease.
+        /// First row of the gateway's lease.
         rows_start: u32,
         /// One past its last row.
         rows_end: u32,
     },
 
-    /// More rows for a device of which the gateway holds none.
-    #[error("gateway {gateway} holds nothing of device {device}: the device is to authenticate there first")]
-    NotHeld {
+    /// A gateway requests more rows for a device without a lease.
+    #[error(
+        "gateway {gateway} has no lease for device {device}; the device must authenticate at that gateway first"
+    )]
+    NoLease {
         /// The device.
         device: DeviceId,
         /// The gateway.
@@ -329,35 +326,35 @@ pub enum RegistryError {
     },
 
     // ---- gateways ----
-    /// A gateway that has been replaced by a newer process.
+    /// A fencing token that is not the newest.
     #[error(
-        "gateway {gateway} shows fence {shown}, the newest is {newest}: another process has registered under this id since; stop this one, or give it an id of its own"
+        "fencing token {presented} of gateway {gateway} is stale, the newest is {newest}: another process has registered with this id; stop this process, or configure another id"
     )]
-    OldFence {
+    StaleFencingToken {
         /// The gateway.
         gateway: GatewayId,
-        /// What it shows.
-        shown: u64,
-        /// The number of the newest registration; 0 for none.
+        /// The presented token.
+        presented: u64,
+        /// The newest token; 0 for none.
         newest: u64,
     },
-    /// A gateway that registered before the registry was put back to an earlier state.
+    /// A gateway that registered before the registry was restored to an earlier state.
     #[error(
-        "the registry was put back to an earlier state, or copied, since gateway {gateway} registered: its rows are void; it registers anew"
+        "the registry was restored or copied since gateway {gateway} registered: its leases are void; the gateway registers again"
     )]
-    Restored {
+    RegistryRestored {
         /// The gateway.
         gateway: GatewayId,
     },
-    /// A gateway that was retired.
-    #[error("gateway {gateway} is retired, and its number is never used again; give the gateway another one")]
-    RetiredGateway {
+    /// A revoked gateway.
+    #[error("gateway {gateway} is revoked, and its id is never used again; configure another id")]
+    GatewayRevoked {
         /// The gateway.
         gateway: GatewayId,
     },
     /// A gateway's record does not authenticate.
     #[error(
-        "the record of gateway {gateway} is damaged or was tampered with; restore a backup, or give the gateway another id"
+        "the record of gateway {gateway} is damaged or was modified; restore a backup, or configure another id"
     )]
     DamagedGateway {
         /// The gateway.
@@ -365,39 +362,39 @@ pub enum RegistryError {
     },
 
     // ---- running as a service ----
-    /// A field of something that is to be entered is not acceptable.
+    /// A field of a service record is invalid.
     #[error("field {field}: {problem}")]
-    InvalidEntry {
+    InvalidField {
         /// The field's name.
         field: &'static str,
-        /// What is wrong with it, and what is accepted.
+        /// The problem and the accepted values.
         problem: String,
     },
-    /// An entry of the journal does not authenticate, or does not follow the one before it.
+    /// An event does not authenticate, or does not follow the previous event.
     #[error(
-        "entry {number} of the journal, or the one before it, was changed, damaged or taken out; see who can write the database"
+        "event {number}, or the one before it, was modified or deleted; check write access to the database"
     )]
-    DamagedEntry {
+    DamagedEvent {
         /// Its number.
         number: u64,
     },
 
     // ---- attestation ----
     /// The device is not attested.
-    #[error("device {device} is not enrolled for attestation; enrol it first")]
+    #[error("device {device} is not enrolled for attestation; enroll it first")]
     NotAProver {
         /// The id.
         device: DeviceId,
     },
     /// No such group.
-    #[error("there is no group {group}; make it first, or check the name")]
+    #[error("group {group} does not exist; create it, or check the name")]
     UnknownGroup {
-        /// The name asked for.
+        /// The requested name.
         group: GroupName,
     },
-    /// A group that is to be removed, and has provers.
+    /// A group that cannot be deleted because it has provers.
     #[error(
-        "group {group} has provers, {device} among them; enrol them into another group, or remove them first"
+        "group {group} has provers, for example {device}; enroll them into another group, or remove them first"
     )]
     GroupInUse {
         /// The group.
@@ -405,125 +402,123 @@ pub enum RegistryError {
         /// One of its provers.
         device: DeviceId,
     },
-    /// A field of a group is not acceptable.
+    /// A field of a group is invalid.
     #[error("group {group}: field {field}: {problem}")]
     InvalidGroup {
         /// The group.
         group: GroupName,
         /// The field's name.
         field: &'static str,
-        /// What is wrong with it, and what is accepted.
+        /// The problem and the accepted values.
         problem: String,
     },
-    /// A stored group does not authenticate or makes no sense.
+    /// A stored group does not authenticate or is invalid.
     #[error(
-        "the record of group {group} is damaged or was tampered with; set the group anew, or restore a backup"
+        "the record of group {group} is damaged or was modified; set the group again, or restore a backup"
     )]
     DamagedGroup {
-        /// Its name as it stands there.
+        /// The stored name.
         group: String,
     },
-    /// A period that was never drawn.
-    #[error("period {period} was never drawn; draw it first")]
+    /// A period that does not exist.
+    #[error("period {period} does not exist; create it first")]
     UnknownPeriod {
         /// Its number.
         period: Period,
     },
     /// A stored period does not authenticate.
-    #[error("the record of period {period} is damaged or was tampered with; draw and begin a later one")]
+    #[error("the record of period {period} is damaged or was modified; create and start a later period")]
     DamagedPeriod {
         /// Its number.
         period: Period,
     },
-    /// A round that its gateway cannot have had.
+    /// A reported round that is invalid.
     #[error("round {number} of gateway {gateway}: {problem}")]
     InvalidRound {
         /// The gateway.
         gateway: GatewayId,
         /// The round's number.
         number: u32,
-        /// What does not fit.
+        /// The problem.
         problem: String,
     },
-    /// The count of a gateway's rounds does not authenticate, or is behind its rounds.
+    /// The round counter of a gateway does not authenticate, or is lower than its rounds.
     #[error(
-        "the count of gateway {gateway}'s rounds is damaged, missing or was tampered with; nothing need be done: the gateway goes on far behind it when it next asks for numbers (restart it for that to be now); see who can write the file"
+        "the round counter of gateway {gateway} is damaged, missing or was modified; the gateway's next reservation repairs it (restart the gateway to repair it now); check write access to the database"
     )]
-    DamagedRoundCount {
+    DamagedRoundCounter {
         /// The gateway.
         gateway: GatewayId,
     },
     /// A stored round does not authenticate.
-    #[error(
-        "the record of round {number} of gateway {gateway} is damaged or was tampered with; it is left out of what is shown"
-    )]
+    #[error("the record of round {number} of gateway {gateway} is damaged or was modified; it is not shown")]
     DamagedRound {
         /// The gateway.
         gateway: GatewayId,
         /// The round's number.
         number: u32,
     },
-    /// All numbers of a gateway's rounds are used up.
-    #[error("gateway {gateway} has used up the numbers of its rounds; give it another id")]
-    NoRoundsLeft {
+    /// All round numbers of a gateway are used.
+    #[error("gateway {gateway} has used all round numbers; configure another id")]
+    RoundNumbersExhausted {
         /// The gateway.
         gateway: GatewayId,
     },
 
     // ---- bulk ----
-    /// A bulk enrolment or import stopped at a chunk.
+    /// A bulk enrollment or import stopped at a chunk.
     #[error(
-        "{committed} devices were stored, then records {first}..{end} (counted from 0) were refused as one chunk: {source}"
+        "{committed} devices were stored, then the chunk of records {first}..{end} (counted from 0) was refused: {source}"
     )]
-    Chunk {
-        /// Devices stored by the chunks before.
+    ChunkRefused {
+        /// Number of devices stored by earlier chunks.
         committed: u64,
         /// Position in the input of the chunk's first record, from 0.
         first: u64,
         /// One past the position of its last record.
         end: u64,
-        /// Why.
+        /// The cause.
         source: Box<RegistryError>,
     },
-    /// Lines of an import file are not acceptable.
-    #[error("{}; nothing was imported", .mistakes.iter().map(|mistake| mistake.of(.path)).collect::<Vec<_>>().join("; "))]
-    ImportLines {
+    /// Lines of an import file are invalid.
+    #[error("{}; nothing was imported", .problems.iter().map(|mistake| mistake.with_path(.path)).collect::<Vec<_>>().join("; "))]
+    InvalidImportLines {
         /// The file.
         path: PathBuf,
-        /// What is wrong with which lines, in the order of the first of them; never none.
-        mistakes: Vec<LineMistake>,
+        /// The problems, in the order of their first lines; not empty.
+        problems: Vec<LineProblem>,
     },
 }
 
-/// Something that is wrong with lines of a file.
+/// A problem of lines of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LineMistake {
-    /// The lines' numbers, from 1, ascending, never none.
+pub struct LineProblem {
+    /// The line numbers, from 1, ascending; not empty.
     pub lines: Vec<u64>,
-    /// What is wrong with each of them.
+    /// The problem of each line.
     pub problem: String,
 }
 
-/// Of more lines, or ranges of them, the others are counted.
-const RANGES_TOLD_MAX: usize = 20;
+/// Maximum number of lines or ranges in a message; the others are counted.
+const RANGES_SHOWN_MAX: usize = 20;
 
-impl LineMistake {
-    /// With the file's name before it.
+impl LineProblem {
+    /// The problem, prefixed with the file name.
     #[must_use]
-    pub fn of(&self, path: &std::path::Path) -> String {
+    pub fn with_path(&self, path: &std::path::Path) -> String {
         format!("{}, {self}", path.display())
     }
 }
 
-impl std::fmt::Display for LineMistake {
+impl std::fmt::Display for LineProblem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let ranges: Vec<&[u64]> = self
             .lines
             .chunk_by(|line, next| line.checked_add(1) == Some(*next))
             .collect();
-        let told: Vec<String> = ranges
+        let range_texts: Vec<String> = ranges
             .iter()
-            .take(RANGES_TOLD_MAX)
+            .take(RANGES_SHOWN_MAX)
             .map(|range| match range {
                 [first, .., last] => format!("{first} to {last}"),
                 [only] => only.to_string(),
@@ -531,8 +526,12 @@ impl std::fmt::Display for LineMistake {
             })
             .collect();
         let lines = if self.lines.len() == 1 { "line" } else { "lines" };
-        write!(f, "{lines} {}", told.join(", "))?;
-        let more: usize = ranges.iter().skip(RANGES_TOLD_MAX).map(|range| range.len()).sum();
+        write!(f, "{lines} {}", range_texts.join(", "))?;
+        let more: usize = ranges
+            .iter()
+            .skip(RANGES_SHOWN_MAX)
+            .map(|range| range.len())
+            .sum();
         if more > 0 {
             write!(f, " and {more} more")?;
         }
@@ -552,7 +551,7 @@ const SQLITE_NOTADB: u32 = 26;
 
 impl From<getrandom::Error> for RegistryError {
     fn from(error: getrandom::Error) -> Self {
-        Self::Entropy(error)
+        Self::NoRandomBytes(error)
     }
 }
 
@@ -565,22 +564,22 @@ impl From<sqlx::Error> for RegistryError {
                 detail: database.message().to_owned(),
             };
         }
-        if let Some(known) = of_postgres(&error) {
+        if let Some(known) = classify_postgres(&error) {
             return match known {
-                Postgres::Locked => Self::Locked,
-                Postgres::DiskFull => Self::DiskFull,
-                Postgres::NotPermitted => Self::NotPermitted {
+                PostgresFailure::Locked => Self::Locked,
+                PostgresFailure::DiskFull => Self::DiskFull,
+                PostgresFailure::NotPermitted => Self::NotPermitted {
                     detail: error.to_string(),
                 },
-                Postgres::Damaged => Self::DamagedDatabase {
+                PostgresFailure::Damaged => Self::DamagedDatabase {
                     detail: error.to_string(),
                 },
-                Postgres::Unreachable => Self::Unreachable(error),
+                PostgresFailure::Unreachable => Self::Unreachable(error),
             };
         }
         let code = match &error {
             sqlx::Error::Database(database) => database.code().and_then(|code| code.parse::<u32>().ok()),
-            // All connections in use for longer than the pool waits: somebody holds a lock.
+            // All connections were in use for longer than the pool waits: another program holds a lock.
             sqlx::Error::PoolTimedOut => Some(SQLITE_BUSY),
             sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) => Some(SQLITE_CORRUPT),
             _ => None,
@@ -599,8 +598,8 @@ impl From<sqlx::Error> for RegistryError {
     }
 }
 
-/// What PostgreSQL's codes mean here.
-enum Postgres {
+/// The meaning of PostgreSQL's error codes for a registry.
+enum PostgresFailure {
     Locked,
     DiskFull,
     NotPermitted,
@@ -608,29 +607,29 @@ enum Postgres {
     Unreachable,
 }
 
-/// `None` for what is none of PostgreSQL's failures, or none that calls for more than its words.
-fn of_postgres(error: &sqlx::Error) -> Option<Postgres> {
+/// `None` for other errors, and for codes without a specific remedy.
+fn classify_postgres(error: &sqlx::Error) -> Option<PostgresFailure> {
     match error {
         sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed => {
-            Some(Postgres::Unreachable)
+            Some(PostgresFailure::Unreachable)
         }
         sqlx::Error::Database(database) => {
             let database = database.try_downcast_ref::<sqlx::postgres::PgDatabaseError>()?;
             // By class and code: PostgreSQL's documentation, appendix A.
             match database.code() {
                 // lock_not_available, query_canceled, deadlock_detected
-                "55P03" | "57014" | "40P01" => Some(Postgres::Locked),
+                "55P03" | "57014" | "40P01" => Some(PostgresFailure::Locked),
                 // disk_full
-                "53100" => Some(Postgres::DiskFull),
+                "53100" => Some(PostgresFailure::DiskFull),
                 // read_only_sql_transaction, insufficient_privilege
-                "25006" | "42501" => Some(Postgres::NotPermitted),
+                "25006" | "42501" => Some(PostgresFailure::NotPermitted),
                 // data_corrupted, index_corrupted, undefined_table, undefined_column
-                "XX001" | "XX002" | "42P01" | "42703" => Some(Postgres::Damaged),
+                "XX001" | "XX002" | "42P01" | "42703" => Some(PostgresFailure::Damaged),
                 // Connection exceptions, refused logins, too many connections, a server that is shutting down or starting.
                 code if code.starts_with("08") || code.starts_with("28") || code.starts_with("57P") => {
-                    Some(Postgres::Unreachable)
+                    Some(PostgresFailure::Unreachable)
                 }
-                "53300" | "3D000" => Some(Postgres::Unreachable),
+                "53300" | "3D000" => Some(PostgresFailure::Unreachable),
                 _ => None,
             }
         }
@@ -651,8 +650,8 @@ impl From<sqlx::migrate::MigrateError> for RegistryError {
 }
 
 impl RegistryError {
-    /// The error once more, for a record that is asked for twice.
-    pub(crate) fn of_one_record(&self) -> Self {
+    /// The error for a second request of the same record.
+    pub(crate) fn for_same_record(&self) -> Self {
         match self {
             Self::DamagedRecord { device, problem } => Self::DamagedRecord {
                 device: *device,
@@ -664,13 +663,13 @@ impl RegistryError {
         }
     }
 
-    /// Wraps the failure of a file operation with what was tried.
+    /// Adds the operation to an I/O error.
     pub(crate) fn io(action: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let action = action.into();
         move |source| match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::DiskFull,
             io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => Self::NotWritable {
-                detail: format!("cannot {action}: {source}"),
+                detail: format!("failed to {action}: {source}"),
             },
             _ => Self::Io { action, source },
         }

@@ -1,48 +1,48 @@
-//! The change feed: what a gateway asks for, again and again, to follow the registry.
+//! The change feed, which gateways poll to follow the registry.
 //!
-//! Every change to a device (enrolment, replacement, revocation, quarantine and its end) takes the next number of one counter and writes
-//! it to the device, in the same transaction. So the feed needs no log that grows: a device shows up once with
-//! its newest change, and once more with where it is if it has roamed; asking costs an index look-up when nothing has happened. Marks that move are not changes:
-//! they are the gateways' own doing.
+//! Every change to a device (enrollment, replacement, revocation, start and end of a quarantine) takes the next value
+//! of one counter and writes it to the device in the same transaction. So the feed needs no growing log: a device
+//! appears once with its newest change, and once more with its newest session if it has roamed. A query costs one
+//! index look-up when nothing has changed. Changes of marks are not reported, because the gateways make them.
 
 use linewarden_protocol::ids::DeviceId;
 
-use crate::column::Stored;
+use crate::column::ColumnValue;
 use crate::device::Revision;
 use crate::error::{RegistryError, Result};
-use crate::roaming::{self, Roamed, RoamingRow};
+use crate::roaming::{self, NewestSession, NewestSessionRow};
 use crate::row::{DEVICE_COLUMNS, DeviceRow, device_columns, device_info, id_from_column};
 use crate::sql::{self, Connection, FromRow, Row};
 use crate::store::Registry;
 use crate::walk::revision;
 
-/// A device that has changed.
+/// A changed device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Which.
+    /// The device.
     pub device: DeviceId,
-    /// Its newest change.
+    /// Revision of the newest change.
     pub revision: Revision,
-    /// Whether it may authenticate; if not, it was revoked, is in quarantine and may come back, or has a record that does
-    /// not authenticate.
+    /// Whether the device may authenticate; if not, it is revoked or in quarantine, or its record does not
+    /// authenticate.
     pub active: bool,
-    /// How often its credentials have been replaced.
+    /// Number of replacements of the credentials.
     pub epoch: u32,
 }
 
-/// An answer of the feed.
+/// A page of the feed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changes {
     /// In the order of their revisions.
     pub changes: Vec<Change>,
-    /// Devices that have opened a session at another gateway than before, in the order of their revisions.
-    pub roamed: Vec<Roamed>,
-    /// Devices whose records do not authenticate, in words: they are told as inactive.
+    /// Newest sessions of devices that moved to another gateway, in the order of their revisions.
+    pub newest_sessions: Vec<NewestSession>,
+    /// Errors of devices whose records do not authenticate; the feed reports these devices as inactive.
     pub damaged: Vec<String>,
-    /// Ask from here next: no record that does not authenticate lifts it.
-    pub upto: Revision,
-    /// Whether there is more to be had at once.
-    pub more: bool,
+    /// The revision to continue after; only authentic records advance it.
+    pub up_to_revision: Revision,
+    /// Whether the next page is already available.
+    pub has_more: bool,
 }
 
 /// The revision of the newest change, within the caller's transaction.
@@ -50,7 +50,7 @@ pub(crate) async fn revision_in(connection: &mut Connection) -> Result<Revision>
     let (revision,): (i64,) = sql::query("SELECT revision FROM registry")
         .fetch_one(connection)
         .await?;
-    to_revision(revision)
+    revision_from_column(revision)
 }
 
 impl Registry {
@@ -62,11 +62,11 @@ impl Registry {
         revision_in(&mut self.reader().acquire().await?).await
     }
 
-    /// Devices changed after `since`, and those that have roamed, at most `limit` of them and more only where most do not
-    /// authenticate, oldest change first.
+    /// Devices changed after `since`, and newest sessions of roaming devices, oldest change first: at most `limit`,
+    /// or more if most records do not authenticate.
     ///
-    /// A record that does not authenticate is told as inactive, whatever it says: nobody without the key lets a device in
-    /// that was shut out. Of where a device has roamed to only what authenticates is told.
+    /// A device whose record does not authenticate is reported as inactive: write access to the database without the
+    /// master key must not re-admit a device. Sessions whose records do not authenticate are not reported.
     ///
     /// # Errors
     /// A failure of the database.
@@ -80,19 +80,20 @@ impl Registry {
         }
     }
 
-    /// `None` if not one record of a full page authenticates: how far the next one would have to begin, nobody knows.
+    /// `None` if no record of a full page authenticates: the start of the next page is then unknown.
     async fn changes_page(&self, since: Revision, limit: u32) -> Result<Option<Changes>> {
-        // One question, so that all is of one moment: between two a change could take a number that the answer passes by.
+        // One query, so that the page is consistent: between two queries a change could take a revision that the page
+        // skips.
         let rows: Vec<FeedRow> = sql::query(concat!(
-            "WITH changed AS (SELECT 0 AS kind, rowid AS place, NULL AS device_id, revision, NULL AS gateway_id, \
-             NULL AS boot, NULL AS began_ns, NULL AS mac FROM device \
+            "WITH changed AS (SELECT 0 AS kind, rowid AS position, NULL AS device_id, revision, NULL AS gateway_id, \
+             NULL AS boot_id, NULL AS started_ns, NULL AS mac FROM device \
              WHERE revision > $1 AND revision <= 9223372036854775807 \
-             UNION ALL SELECT 1, NULL, device_id, revision, gateway_id, boot, began_ns, mac FROM roaming \
+             UNION ALL SELECT 1, NULL, device_id, revision, gateway_id, boot_id, started_ns, mac FROM newest_session \
              WHERE revision > $1 AND revision <= 9223372036854775807 ORDER BY revision LIMIT $2) SELECT ",
             device_columns!(),
-            ", changed.kind, changed.revision, changed.device_id, changed.gateway_id, changed.boot, changed.began_ns, \
+            ", changed.kind, changed.revision, changed.device_id, changed.gateway_id, changed.boot_id, changed.started_ns, \
              changed.mac, (SELECT revision FROM registry) AS newest \
-             FROM changed LEFT JOIN device ON device.rowid = changed.place ORDER BY changed.revision"
+             FROM changed LEFT JOIN device ON device.rowid = changed.position ORDER BY changed.revision"
         ))
         .bind(i64::try_from(since.0).unwrap_or(i64::MAX))
         .bind(i64::from(limit))
@@ -101,42 +102,48 @@ impl Registry {
         let (count, newest) = (rows.len(), rows.first().and_then(|row| row.newest));
         let mut changes = Changes {
             changes: Vec::new(),
-            roamed: Vec::new(),
+            newest_sessions: Vec::new(),
             damaged: Vec::new(),
-            upto: since,
-            more: false,
+            up_to_revision: since,
+            has_more: false,
         };
         for row in rows {
-            // A revision that is no number sorts among the others; the check names its record.
+            // A revision that is not a number may appear anywhere in the order; [`Registry::check`] reports its
+            // record.
             let Some(change_at) = revision(&row.revision) else {
                 continue;
             };
-            if row.kind == OF_A_DEVICE {
-                self.tell(row.device, change_at, &mut changes);
+            if row.kind == KIND_DEVICE {
+                self.push_change(row.device, change_at, &mut changes);
                 continue;
             }
-            // Nobody without the key ends sessions.
-            if let Ok(noted) = roaming::noted(self.record_mac(), &row.roaming) {
-                changes.roamed.push(noted.roamed);
-                changes.upto = changes.upto.max(change_at);
+            // A record that does not authenticate must not end sessions.
+            if let Ok(session) = roaming::session_from_row(self.record_mac(), &row.newest_session) {
+                changes.newest_sessions.push(session.session);
+                changes.up_to_revision = changes.up_to_revision.max(change_at);
             }
         }
         let Some(newest) = newest else {
             return Ok(Some(changes));
         };
-        let extent = Extent::of(count, limit, (since.0, changes.upto.0), newest.0);
-        Ok(extent.map(|Extent { upto, more }| Changes {
-            upto: Revision(upto),
-            more,
-            ..changes
-        }))
+        let extent = PageExtent::of(count, limit, (since.0, changes.up_to_revision.0), newest.0);
+        Ok(extent.map(
+            |PageExtent {
+                 up_to_revision: upto,
+                 has_more: more,
+             }| Changes {
+                up_to_revision: Revision(upto),
+                has_more: more,
+                ..changes
+            },
+        ))
     }
 
-    fn tell(&self, row: DeviceRow, revision: Revision, changes: &mut Changes) {
+    fn push_change(&self, row: DeviceRow, revision: Revision, changes: &mut Changes) {
         let device = id_from_column(row.id.0);
         let change = match device_info(self.record_mac(), row) {
             Ok(info) => {
-                changes.upto = changes.upto.max(revision);
+                changes.up_to_revision = changes.up_to_revision.max(revision);
                 Change {
                     device,
                     revision,
@@ -158,19 +165,19 @@ impl Registry {
     }
 }
 
-/// How far a page of records reaches that are told by their revisions.
-pub(crate) struct Extent {
-    pub(crate) upto: u64,
-    pub(crate) more: bool,
+/// The extent of a page of records in the order of revisions.
+pub(crate) struct PageExtent {
+    pub(crate) up_to_revision: u64,
+    pub(crate) has_more: bool,
 }
 
-impl Extent {
-    /// Of a page of `count` records above `since` whose highest revision that authenticates is `highest`, `since` if none does;
-    /// `newest` is what the registry counts as the newest, at the moment of the page. `None` if the page is full and nothing in it
-    /// says where the next one begins.
+impl PageExtent {
+    /// The extent of a page of `count` records after `since`. `highest` is the highest authentic revision, or `since`
+    /// if there is none; `newest` is the registry's counter at the time of the query. `None` if the page is full and
+    /// has no authentic record to continue after.
     ///
-    /// A record that does not authenticate may be said to be of any revision: taken at its word, it would keep everything up to that
-    /// one from being heard. The count is not authenticated, but what comes later takes a higher number than it has, whatever that is.
+    /// A record that does not authenticate may show any revision; continuing after it could skip other changes. The
+    /// counter is not authenticated, but later changes always take a higher value than it has.
     pub(crate) fn of(count: usize, limit: u32, (since, highest): (u64, u64), newest: u64) -> Option<Self> {
         let is_full = count >= usize::try_from(limit).unwrap_or(usize::MAX);
         if is_full && highest == since && since < newest {
@@ -178,33 +185,33 @@ impl Extent {
         }
         let upto = if is_full { highest.min(newest) } else { newest };
         Some(Self {
-            upto,
-            more: is_full && upto > since,
+            up_to_revision: upto,
+            has_more: is_full && upto > since,
         })
     }
 }
 
-/// The kind of a row about a device; one about where it has roamed to has 1.
-const OF_A_DEVICE: i64 = 0;
+/// The kind of a row about a device; a row about a newest session has kind 1.
+const KIND_DEVICE: i64 = 0;
 
-/// A row of either kind; the columns of the other one are NULL.
+/// A row of either kind; the columns of the other kind are NULL.
 struct FeedRow {
     device: DeviceRow,
     kind: i64,
-    revision: Stored<i64>,
-    roaming: RoamingRow,
-    /// What the registry counts as the newest revision.
+    revision: ColumnValue<i64>,
+    newest_session: NewestSessionRow,
+    /// The registry's newest revision.
     newest: Option<Revision>,
 }
 
 impl FromRow for FeedRow {
     fn from_row(row: &Row<'_>) -> sqlx::Result<Self> {
         const FIRST: usize = DEVICE_COLUMNS;
-        let revision: Stored<i64> = row.get(FIRST + 1)?;
+        let revision: ColumnValue<i64> = row.get(FIRST + 1)?;
         Ok(Self {
             device: DeviceRow::from_row(row)?,
             kind: row.get(FIRST)?,
-            roaming: (
+            newest_session: (
                 row.get(FIRST + 2)?,
                 row.get(FIRST + 3)?,
                 row.get(FIRST + 4)?,
@@ -218,8 +225,8 @@ impl FromRow for FeedRow {
     }
 }
 
-/// Takes the next `count` revisions within the caller's transaction; they start one above the value returned.
-pub(crate) async fn advance(connection: &mut Connection, count: usize) -> Result<i64> {
+/// Takes the next `count` revisions in the caller's transaction; the first is one above the returned value.
+pub(crate) async fn reserve_revisions(connection: &mut Connection, count: usize) -> Result<i64> {
     let count = i64::try_from(count).unwrap_or(i64::MAX);
     let (after,): (i64,) = sql::query("UPDATE registry SET revision = revision + $1 RETURNING revision")
         .bind(count)
@@ -228,10 +235,10 @@ pub(crate) async fn advance(connection: &mut Connection, count: usize) -> Result
     Ok(after.saturating_sub(count))
 }
 
-fn to_revision(column: i64) -> Result<Revision> {
+fn revision_from_column(column: i64) -> Result<Revision> {
     u64::try_from(column)
         .map(Revision)
         .map_err(|_| RegistryError::Damaged {
-            detail: format!("a revision is {column}"),
+            detail: format!("invalid revision {column}"),
         })
 }

@@ -1,28 +1,28 @@
-//! Gateways and their fences.
+//! Registrations of gateways and their fencing tokens.
 
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 
-use crate::column::Stored;
+use crate::column::ColumnValue;
 use crate::error::{RegistryError, Result};
 use crate::record_mac::{RecordMac, halves};
 use crate::row::seconds_to_column;
 use crate::sql::{self, Connection};
-use crate::storage::first_fence;
+use crate::storage::first_fencing_token;
 use crate::store::Registry;
 
 const LABEL: &[u8] = b"linewarden registry table gateway v1";
 
-/// A fencing token: the number of a gateway's registration. Only the newest is served.
+/// A fencing token: the number of a gateway's registration. Requests with an older token are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fence {
+pub struct FencingToken {
     gateway: GatewayId,
     number: u64,
 }
 
-impl Fence {
-    /// The one that a gateway shows; whether it is the newest is found with each question.
+impl FencingToken {
+    /// The token that a gateway presents; each request checks whether it is the newest.
     #[must_use]
-    pub fn shown(gateway: GatewayId, number: u64) -> Self {
+    pub fn presented(gateway: GatewayId, number: u64) -> Self {
         Self { gateway, number }
     }
 
@@ -32,7 +32,7 @@ impl Fence {
         self.gateway
     }
 
-    /// How often the gateway has registered.
+    /// The number of the registration.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.number
@@ -40,36 +40,40 @@ impl Fence {
 }
 
 impl Registry {
-    /// Registers a gateway, at each of its starts. From now on, whoever registered under that id before gets nothing; the
-    /// leases stay, unless the registry is a copy, or was put back to an earlier state, and this is the first registration since: then
-    /// those of all gateways end.
+    /// Registers a gateway; called at each start of a gateway. Requests with an earlier token of that id are refused
+    /// from then on. Leases remain, unless the registry is a copy or was restored to an earlier state and this is the
+    /// first registration since then: in that case the leases of all gateways end.
     ///
     /// # Errors
-    /// A gateway that is retired, a damaged record, or a failure of the database.
-    pub async fn register_gateway(&self, gateway: GatewayId, now_s: u64) -> Result<Fence> {
+    /// A revoked gateway, a damaged record, or a failure of the database.
+    pub async fn register_gateway(&self, gateway: GatewayId, now_s: u64) -> Result<FencingToken> {
         let mut transaction = self.write().await?;
-        self.refuse_retired(&mut transaction, gateway).await?;
-        let fence = self.register_gateway_in(&mut transaction, gateway, now_s).await?;
+        self.refuse_revoked(&mut transaction, gateway).await?;
+        let fencing_token = self.register_gateway_in(&mut transaction, gateway, now_s).await?;
         let advance = self.advance_storage(&mut transaction).await?;
         transaction.commit().await?;
-        self.follow_storage(advance);
-        Ok(fence)
+        self.complete_advance(advance);
+        Ok(fencing_token)
     }
 
-    /// Registers a gateway anew in the place of whoever shows this fence: what was asked under it comes to nothing from now on. The leases
-    /// stay.
+    /// Replaces this fencing token by a new one: requests with the old token have no effect from then on. Leases
+    /// remain.
     ///
     /// # Errors
-    /// [`RegistryError::OldFence`], then nothing is changed; a damaged record, or a failure of the database.
-    pub async fn raise_fence(&self, fence: &Fence, now_s: u64) -> Result<Fence> {
+    /// [`RegistryError::StaleFencingToken`], and nothing is changed; a damaged record, or a failure of the database.
+    pub async fn renew_fencing_token(
+        &self,
+        fencing_token: &FencingToken,
+        now_s: u64,
+    ) -> Result<FencingToken> {
         let mut transaction = self.write().await?;
-        self.check_fence(&mut transaction, fence).await?;
+        self.check_fencing_token(&mut transaction, fencing_token).await?;
         let raised = self
-            .register_gateway_in(&mut transaction, fence.gateway, now_s)
+            .register_gateway_in(&mut transaction, fencing_token.gateway, now_s)
             .await?;
         let advance = self.advance_storage(&mut transaction).await?;
         transaction.commit().await?;
-        self.follow_storage(advance);
+        self.complete_advance(advance);
         Ok(raised)
     }
 
@@ -78,27 +82,27 @@ impl Registry {
         connection: &mut Connection,
         gateway: GatewayId,
         now_s: u64,
-    ) -> Result<Fence> {
-        // The code covers the time as it will be read again.
+    ) -> Result<FencingToken> {
+        // The MAC covers the time as it will be read again.
         let at_s = seconds_to_column(now_s);
-        let incarnation = self.settle_storage(connection).await?;
-        let before = self.fence_number(connection, gateway).await?;
+        let incarnation = self.ensure_incarnation(connection).await?;
+        let before = self.newest_fencing_token(connection, gateway).await?;
         let before = match before {
             Some(before) => before,
-            // A row that somebody has deleted must not begin the count again. This looks at all of the gateway's leases.
+            // A deleted row must not restart the counter. This query reads all leases of the gateway.
             None => {
                 let (leased,): (Option<i64>,) =
-                    sql::query("SELECT MAX(fence) FROM lease WHERE gateway_id = $1")
+                    sql::query("SELECT MAX(fencing_token) FROM lease WHERE gateway_id = $1")
                         .bind(i64::from(gateway.0))
                         .fetch_one(&mut *connection)
                         .await?;
                 leased.unwrap_or_default().cast_unsigned()
             }
         };
-        let number = before.max(first_fence(incarnation)).saturating_add(1);
+        let number = before.max(first_fencing_token(incarnation)).saturating_add(1);
         sql::query(
-            "INSERT INTO gateway (gateway_id, fence, registered_at_s, mac) VALUES ($1, $2, $3, $4) \
-             ON CONFLICT (gateway_id) DO UPDATE SET fence = excluded.fence, \
+            "INSERT INTO gateway (gateway_id, fencing_token, registered_at_s, mac) VALUES ($1, $2, $3, $4) \
+             ON CONFLICT (gateway_id) DO UPDATE SET fencing_token = excluded.fencing_token, \
              registered_at_s = excluded.registered_at_s, mac = excluded.mac",
         )
         .bind(i64::from(gateway.0))
@@ -107,48 +111,62 @@ impl Registry {
         .bind(code(self.record_mac(), gateway, number, at_s.cast_unsigned()).to_vec())
         .execute(connection)
         .await?;
-        Ok(Fence { gateway, number })
+        Ok(FencingToken { gateway, number })
     }
 
-    /// Refuses a gateway that has been replaced.
+    /// Refuses a fencing token that is not the newest.
     ///
     /// # Errors
-    /// [`RegistryError::OldFence`], a damaged record, or a failure of the database.
-    pub async fn verify_fence(&self, fence: &Fence) -> Result<()> {
+    /// [`RegistryError::StaleFencingToken`], a damaged record, or a failure of the database.
+    pub async fn verify_fencing_token(&self, fencing_token: &FencingToken) -> Result<()> {
         let mut connection = self.reader().acquire().await?;
-        self.check_fence(&mut connection, fence).await
+        self.check_fencing_token(&mut connection, fencing_token).await
     }
 
-    pub(crate) async fn check_fence(&self, connection: &mut Connection, fence: &Fence) -> Result<()> {
+    pub(crate) async fn check_fencing_token(
+        &self,
+        connection: &mut Connection,
+        fencing_token: &FencingToken,
+    ) -> Result<()> {
         self.refuse_moved(connection).await?;
-        self.refuse_restored(connection, fence).await?;
+        self.refuse_restored(connection, fencing_token).await?;
         let newest = self
-            .fence_number(connection, fence.gateway)
+            .newest_fencing_token(connection, fencing_token.gateway)
             .await?
             .unwrap_or_default();
-        if newest != fence.number {
-            return Err(RegistryError::OldFence {
-                gateway: fence.gateway,
-                shown: fence.number,
+        if newest != fencing_token.number {
+            return Err(RegistryError::StaleFencingToken {
+                gateway: fencing_token.gateway,
+                presented: fencing_token.number,
                 newest,
             });
         }
         Ok(())
     }
 
-    async fn fence_number(&self, connection: &mut Connection, gateway: GatewayId) -> Result<Option<u64>> {
-        let row: Option<GatewayRow> =
-            sql::query("SELECT gateway_id, fence, registered_at_s, mac FROM gateway WHERE gateway_id = $1")
-                .bind(i64::from(gateway.0))
-                .fetch_optional(connection)
-                .await?;
+    async fn newest_fencing_token(
+        &self,
+        connection: &mut Connection,
+        gateway: GatewayId,
+    ) -> Result<Option<u64>> {
+        let row: Option<GatewayRow> = sql::query(
+            "SELECT gateway_id, fencing_token, registered_at_s, mac FROM gateway WHERE gateway_id = $1",
+        )
+        .bind(i64::from(gateway.0))
+        .fetch_optional(connection)
+        .await?;
         row.map(|row| number_from_row(self.record_mac(), &row))
             .transpose()
     }
 }
 
-/// A row of `gateway`: id, fence, registered_at_s, mac.
-type GatewayRow = (Stored<i64>, Stored<i64>, Stored<i64>, Stored<Vec<u8>>);
+/// A row of `gateway`: id, fencing token, registered_at_s, mac.
+type GatewayRow = (
+    ColumnValue<i64>,
+    ColumnValue<i64>,
+    ColumnValue<i64>,
+    ColumnValue<Vec<u8>>,
+);
 
 fn number_from_row(mac: &RecordMac, (gateway, number, at_s, code): &GatewayRow) -> Result<u64> {
     let gateway = GatewayId(u32::try_from(gateway.0).unwrap_or(u32::MAX));
@@ -159,19 +177,20 @@ fn number_from_row(mac: &RecordMac, (gateway, number, at_s, code): &GatewayRow) 
     }
 }
 
-/// Gateways whose records do not authenticate, or that hold leases of a later registration than the newest one known,
-/// for [`Registry::check`]: an old process could be served.
+/// Gateways whose records do not authenticate, or that have leases of a later registration than the newest known one,
+/// for [`Registry::check`]: a replaced process could be served.
 pub(crate) async fn damaged(connection: &mut Connection, mac: &RecordMac) -> Result<Vec<RegistryError>> {
-    let rows: Vec<GatewayRow> = sql::query("SELECT gateway_id, fence, registered_at_s, mac FROM gateway")
-        .fetch_all(&mut *connection)
-        .await?;
+    let rows: Vec<GatewayRow> =
+        sql::query("SELECT gateway_id, fencing_token, registered_at_s, mac FROM gateway")
+            .fetch_all(&mut *connection)
+            .await?;
     let mut damaged: Vec<RegistryError> = rows
         .iter()
         .filter_map(|row| number_from_row(mac, row).err())
         .collect();
-    let behind: Vec<(Stored<i64>,)> = sql::query(
+    let behind: Vec<(ColumnValue<i64>,)> = sql::query(
         "SELECT DISTINCT lease.gateway_id FROM lease LEFT JOIN gateway ON gateway.gateway_id = lease.gateway_id \
-         WHERE gateway.fence IS NULL OR lease.fence > gateway.fence AND typeof(lease.fence) = 'integer'",
+         WHERE gateway.fencing_token IS NULL OR lease.fencing_token > gateway.fencing_token AND typeof(lease.fencing_token) = 'integer'",
     )
     .fetch_all(connection)
     .await?;
@@ -186,6 +205,6 @@ fn code(mac: &RecordMac, gateway: GatewayId, number: u64, at_s: u64) -> [u8; 16]
 }
 
 fn fields(gateway: GatewayId, number: u64, at_s: u64) -> [u32; 5] {
-    let ([fence_high, fence_low], [at_high, at_low]) = (halves(number), halves(at_s));
-    [gateway.0, fence_high, fence_low, at_high, at_low]
+    let ([token_high, token_low], [at_high, at_low]) = (halves(number), halves(at_s));
+    [gateway.0, token_high, token_low, at_high, at_low]
 }

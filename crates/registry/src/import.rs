@@ -1,4 +1,4 @@
-//! Import of export files: read and check everything first, then store.
+//! Import of export files: the whole file is checked before anything is stored.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -9,27 +9,27 @@ use std::path::{Path, PathBuf};
 use linewarden_files::open_regular;
 use linewarden_protocol::ids::DeviceId;
 
-use crate::enrol::{BulkOptions, IDS_PER_QUERY, NewDevice, OnConflict, Progress};
-use crate::error::{LineMistake, RegistryError, Result};
+use crate::enroll::{BulkOptions, IDS_PER_QUERY, NewDevice, OnConflict, Progress};
+use crate::error::{LineProblem, RegistryError, Result};
 use crate::key::ExportKey;
 use crate::store::Registry;
 use crate::transfer::{parse_device, parse_header};
 use linewarden_files::seal::Sealer;
 
-/// No line is longer: a device with the most rows has 50 MiB of hexadecimal digits.
+/// Maximum length of a line: a device with the maximum number of rows has 50 MiB of hexadecimal digits.
 const LINE_BYTES_MAX: u64 = 64 << 20;
-/// Mistakes of a file that are told; of further ones, only the lines.
-const TOLD_MAX: usize = 20;
+/// Maximum number of problems that are reported with their text; for further problems only the lines are reported.
+const PROBLEMS_SHOWN_MAX: usize = 20;
 
 impl Registry {
-    /// Imports an export file that was made with `key`, and returns how many devices were stored.
+    /// Imports an export file that was created with `key`; returns the number of devices stored.
     ///
-    /// Marks, epochs and revocations come along. The whole file is read and checked before anything is stored;
-    /// then it is stored in chunks as by [`Registry::enrol_bulk`], with `progress` after each.
+    /// Row floors, epochs and revocations are imported. The whole file is checked before anything is stored; then it
+    /// is stored in chunks as by [`Registry::enroll_bulk`], with `progress` after each chunk.
     ///
     /// # Errors
-    /// [`RegistryError::ImportLines`] names file, lines and fields, and nothing was stored.
-    /// [`RegistryError::Chunk`] if storing failed midway (a full disk, another writer).
+    /// [`RegistryError::InvalidImportLines`] names file, lines and fields, and nothing was stored. [`RegistryError::ChunkRefused`]
+    /// if storing failed midway (for example because of a full disk).
     pub async fn import_file(
         &self,
         path: impl AsRef<Path>,
@@ -42,11 +42,11 @@ impl Registry {
         let devices = self.check_import(path, &file, key, options.on_conflict).await?;
         file.rewind()
             .map_err(RegistryError::io(format!("read {}", path.display())))?;
-        let import = Import::begin(path, &file, key)?;
+        let import = ImportReader::begin(path, &file, key)?;
         self.store_bulk(import, Some(devices), options, progress).await
     }
 
-    /// The first reading: every line opens, no device occurs twice, none is in the way.
+    /// The first pass: every line opens, no device occurs twice, and no device conflicts with an enrolled one.
     async fn check_import(
         &self,
         path: &Path,
@@ -54,7 +54,7 @@ impl Registry {
         key: &ExportKey,
         on_conflict: OnConflict,
     ) -> Result<u64> {
-        let mut import = Import::begin(path, file, key)?;
+        let mut import = ImportReader::begin(path, file, key)?;
         let mut problems = Problems::default();
         let lines = import.read_all(&mut problems);
         self.check_conflicts(lines, on_conflict, &mut problems).await?;
@@ -64,7 +64,7 @@ impl Registry {
         }
     }
 
-    /// Which of these devices are in the way of what is to be stored.
+    /// Finds conflicts with enrolled devices.
     async fn check_conflicts(
         &self,
         lines: HashMap<DeviceId, Line>,
@@ -81,8 +81,10 @@ impl Registry {
             for (line, device) in batch {
                 let problem = match (enrolled.get(device), on_conflict) {
                     (None, _) => continue,
-                    (Some(Ok(info)), _) if !info.status.is_active() && line.is_active => REVOKED.to_owned(),
-                    (Some(_), OnConflict::Refuse) => ENROLLED_ALREADY.to_owned(),
+                    (Some(Ok(info)), _) if !info.status.is_active() && line.is_active => {
+                        REVOKED_PROBLEM.to_owned()
+                    }
+                    (Some(_), OnConflict::Refuse) => ENROLLED_PROBLEM.to_owned(),
                     (Some(Ok(_)), OnConflict::Replace) => continue,
                     (Some(Err(error)), OnConflict::Replace) => error.to_string(),
                 };
@@ -93,12 +95,12 @@ impl Registry {
     }
 }
 
-/// Without the device's id, as one mistake of many lines.
-const REVOKED: &str = "the device is revoked in this registry, and stays so; take the line out";
-const ENROLLED_ALREADY: &str =
-    "the device is enrolled already; take the line out, or have its credentials replaced (`--replace`)";
+/// Without the device id, so that the problem is reported once for many lines.
+const REVOKED_PROBLEM: &str = "the device is revoked in this registry permanently; remove the line";
+const ENROLLED_PROBLEM: &str =
+    "the device is already enrolled; remove the line, or replace its credentials with `--replace`";
 
-/// An export file whose every line was found to be right, for who stores it elsewhere than in a registry at hand.
+/// An export file in which every line was checked, for storing its devices by other means than a local registry.
 #[derive(Debug)]
 pub struct ExportFile {
     path: PathBuf,
@@ -107,14 +109,14 @@ pub struct ExportFile {
 }
 
 impl ExportFile {
-    /// Reads the whole file: every line opens with `key`, and no device occurs twice.
+    /// Checks the whole file: every line opens with `key`, and no device occurs twice.
     ///
     /// # Errors
-    /// A file that cannot be read, or [`RegistryError::ImportLines`] with all its mistakes.
+    /// A file that cannot be read, or [`RegistryError::InvalidImportLines`] with all problems.
     pub fn check(path: impl AsRef<Path>, key: &ExportKey) -> Result<Self> {
         let path = path.as_ref();
         let file = open_export(path)?;
-        let mut import = Import::begin(path, &file, key)?;
+        let mut import = ImportReader::begin(path, &file, key)?;
         let mut problems = Problems::default();
         import.read_all(&mut problems);
         let devices = import.devices;
@@ -128,109 +130,114 @@ impl ExportFile {
         }
     }
 
-    /// How many devices are in it.
+    /// The number of devices in the file.
     #[must_use]
     pub fn devices(&self) -> u64 {
         self.devices
     }
 
-    /// Reads it once more, device by device.
+    /// Reads the file again, device by device.
     ///
     /// # Errors
-    /// A file that cannot be read, or that has changed since.
+    /// A file that cannot be read, or that has changed since the check.
     pub fn read(&mut self, key: &ExportKey) -> Result<impl Iterator<Item = Result<NewDevice>> + use<'_>> {
         self.file
             .rewind()
             .map_err(RegistryError::io(format!("read {}", self.path.display())))?;
-        Import::begin(&self.path, &self.file, key)
+        ImportReader::begin(&self.path, &self.file, key)
     }
 }
 
-/// An export file is read twice: it is a regular file. Its lines are bounded, and its first line says how many there are.
+/// An export file must be a regular file, because it is read twice. Its lines have a maximum length, and its first
+/// line names the number of lines.
 fn open_export(path: &Path) -> Result<File> {
     open_regular(path, OpenOptions::new().read(true))
         .map_err(RegistryError::io(format!("open {}", path.display())))
 }
 
-/// Where a device stands in the file, and how.
+/// The line of a device in the file, and its status.
 struct Line {
     number: u64,
     is_active: bool,
 }
 
-/// What is wrong with which lines.
+/// Problems by line.
 #[derive(Default)]
 struct Problems {
-    told: Vec<LineMistake>,
-    /// With further mistakes.
-    untold: Vec<u64>,
+    reported: Vec<LineProblem>,
+    /// Lines with further problems.
+    unreported_lines: Vec<u64>,
 }
 
 impl Problems {
-    /// Many lines have one mistake often: it is told once.
+    /// A problem of many lines is reported once.
     fn add(&mut self, line: u64, problem: String) {
-        if let Some(mistake) = self.told.iter_mut().find(|mistake| mistake.problem == problem) {
-            mistake.lines.push(line);
-        } else if self.told.len() < TOLD_MAX {
-            self.told.push(LineMistake {
+        if let Some(known_problem) = self
+            .reported
+            .iter_mut()
+            .find(|known_problem| known_problem.problem == problem)
+        {
+            known_problem.lines.push(line);
+        } else if self.reported.len() < PROBLEMS_SHOWN_MAX {
+            self.reported.push(LineProblem {
                 lines: vec![line],
                 problem,
             });
         } else {
-            self.untold.push(line);
+            self.unreported_lines.push(line);
         }
     }
 
     fn into_error(mut self, path: &Path) -> Option<RegistryError> {
-        // Of what is in the file before what is in the registry, but told by line.
-        self.told.sort_by(|a, b| a.lines.cmp(&b.lines));
-        if !self.untold.is_empty() {
-            self.untold.sort_unstable();
-            self.told.push(LineMistake {
-                lines: self.untold,
-                problem: "other mistakes".to_owned(),
+        // Problems of the file are found before conflicts, but reported in the order of lines.
+        self.reported.sort_by(|a, b| a.lines.cmp(&b.lines));
+        if !self.unreported_lines.is_empty() {
+            self.unreported_lines.sort_unstable();
+            self.reported.push(LineProblem {
+                lines: self.unreported_lines,
+                problem: "other problems".to_owned(),
             });
         }
-        (!self.told.is_empty()).then(|| RegistryError::ImportLines {
+        (!self.reported.is_empty()).then(|| RegistryError::InvalidImportLines {
             path: path.to_owned(),
-            mistakes: self.told,
+            problems: self.reported,
         })
     }
 }
 
-fn refused(path: &Path, line: u64, problem: String) -> RegistryError {
-    RegistryError::ImportLines {
+fn import_error(path: &Path, line: u64, problem: String) -> RegistryError {
+    RegistryError::InvalidImportLines {
         path: path.to_owned(),
-        mistakes: vec![LineMistake {
+        problems: vec![LineProblem {
             lines: vec![line],
             problem,
         }],
     }
 }
 
-/// Why a line gives no device.
-struct Wrong {
+/// Why a line could not be read as a device.
+struct LineFailure {
     problem: String,
-    /// What follows cannot be told apart any more.
+    /// The rest of the file cannot be read.
     is_last: bool,
 }
 
-/// An export file while it is read; yields its devices.
-struct Import<'file> {
+/// A reader of an export file; yields its devices.
+struct ImportReader<'file> {
     path: PathBuf,
     input: BufReader<&'file File>,
-    /// Number of the line read last, from 1.
+    /// Number of the last line read, from 1.
     line: u64,
     sealer: Sealer,
-    /// As the header says.
+    /// The number of devices in the header.
     devices: u64,
     finished: bool,
 }
 
-impl<'file> Import<'file> {
+impl<'file> ImportReader<'file> {
     fn begin(path: &Path, file: &'file File, key: &ExportKey) -> Result<Self> {
         let mut input = BufReader::with_capacity(1 << 18, file);
-        let refuse = |problem| refused(path, 1, problem);
+        let refuse = |problem| import_error(path, 1, problem);
         let text = read_line(&mut input)
             .map_err(refuse)?
             .ok_or_else(|| refuse("the file is empty".to_owned()))?;
@@ -245,7 +252,7 @@ impl<'file> Import<'file> {
         })
     }
 
-    /// All lines, and what is wrong with which; no device occurs twice.
+    /// Reads all lines, and collects problems and duplicate devices.
     fn read_all(&mut self, problems: &mut Problems) -> HashMap<DeviceId, Line> {
         let mut lines: HashMap<DeviceId, Line> = HashMap::new();
         loop {
@@ -260,7 +267,7 @@ impl<'file> Import<'file> {
                         let (device, earlier) = (earlier.key(), earlier.get().number);
                         problems.add(
                             self.line,
-                            format!("field device_id: {device} is on line {earlier} already"),
+                            format!("field device_id: {device} already occurs on line {earlier}"),
                         );
                     }
                 },
@@ -274,12 +281,12 @@ impl<'file> Import<'file> {
         }
     }
 
-    fn problem(&self, problem: String) -> RegistryError {
-        refused(&self.path, self.line, problem)
+    fn error_at_line(&self, problem: String) -> RegistryError {
+        import_error(&self.path, self.line, problem)
     }
 
-    fn read_device(&mut self) -> Result<Option<NewDevice>, Wrong> {
-        let last = |problem: String| Wrong {
+    fn read_device(&mut self) -> Result<Option<NewDevice>, LineFailure> {
+        let last = |problem: String| LineFailure {
             problem,
             is_last: true,
         };
@@ -289,23 +296,23 @@ impl<'file> Import<'file> {
         self.line += 1;
         match text.map_err(last)? {
             Some(_) if before >= expected => Err(last(format!(
-                "the header announces {expected} devices, here is one more"
+                "the header announces {expected} devices, but the file has more"
             ))),
             Some(text) => parse_device(&text, &self.sealer)
                 .map(Some)
-                .map_err(|problem| Wrong {
+                .map_err(|problem| LineFailure {
                     problem,
                     is_last: false,
                 }),
             None if before < expected => Err(last(format!(
-                "the file ends after {before} of {expected} devices; it was cut off, export again"
+                "the file ends after {before} of {expected} devices: it was truncated; export again"
             ))),
             None => Ok(None),
         }
     }
 }
 
-impl Iterator for Import<'_> {
+impl Iterator for ImportReader<'_> {
     type Item = Result<NewDevice>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -314,23 +321,25 @@ impl Iterator for Import<'_> {
         }
         let device = self.read_device();
         self.finished = !matches!(device, Ok(Some(_)));
-        device.map_err(|wrong| self.problem(wrong.problem)).transpose()
+        device
+            .map_err(|wrong| self.error_at_line(wrong.problem))
+            .transpose()
     }
 }
 
-/// The next line without its end; `None` at the end of the file.
+/// The next line without its line feed; `None` at the end of the file.
 fn read_line(input: &mut BufReader<&File>) -> Result<Option<Vec<u8>>, String> {
     let mut text = Vec::new();
     let read = input
         .take(LINE_BYTES_MAX)
         .read_until(b'\n', &mut text)
-        .map_err(|error| format!("cannot be read: {error}"))?;
+        .map_err(|error| format!("read failed: {error}"))?;
     match text.pop() {
         None => Ok(None),
         Some(b'\n') => Ok(Some(text)),
         Some(_) if u64::try_from(read) == Ok(LINE_BYTES_MAX) => {
-            Err(format!("longer than {LINE_BYTES_MAX} B"))
+            Err(format!("the line is longer than {LINE_BYTES_MAX} B"))
         }
-        Some(_) => Err("the line has no end; the file was cut off, export again".to_owned()),
+        Some(_) => Err("the line has no line feed: the file was truncated; export again".to_owned()),
     }
 }

@@ -1,7 +1,7 @@
-//! The two secrets that people handle: the master key of a registry and the key of an export file.
+//! Keys that operators handle: the master key of a registry and the key of an export file.
 //!
 //! Both are 32 random bytes, written as 64 hexadecimal digits, in a file that only its owner may read or in an
-//! environment variable. They are keys, not passwords: nothing stretches them.
+//! environment variable. They are keys and not passwords: no key derivation strengthens them.
 
 use std::fmt;
 use std::io;
@@ -12,9 +12,9 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::error::{RegistryError, Result};
 
-/// Bytes of a key.
+/// Length of a key, bytes.
 pub const KEY_BYTES: usize = 32;
-/// No key file is longer; reading stops there.
+/// Maximum length of a key file, bytes.
 const KEY_FILE_BYTES_MAX: usize = 1024;
 
 macro_rules! key_type {
@@ -24,39 +24,39 @@ macro_rules! key_type {
         pub struct $name([u8; KEY_BYTES]);
 
         impl $name {
-            /// Takes over 32 random bytes.
+            /// Creates a key from 32 random bytes.
             #[must_use]
             pub fn from_bytes(bytes: [u8; KEY_BYTES]) -> Self {
                 Self(bytes)
             }
 
-            /// Reads a key file. Symbolic links are followed; what they lead to is what is checked.
+            /// Reads a key file. Symbolic links are followed, and their target is checked.
             ///
             /// # Errors
-            /// A file that cannot be read, is not a regular file, belongs to another user, may be read or
-            /// written by group or others, or does not hold exactly 64 hexadecimal digits.
+            /// A file that cannot be read, is not a regular file, has another owner, is accessible to group or
+            /// others, or does not contain exactly 64 hexadecimal digits.
             pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
                 read_key_file(path.as_ref()).map(Self)
             }
 
-            /// Reads the key from the environment variable of that name.
+            /// Reads the key from an environment variable.
             ///
             /// # Errors
-            /// A variable that is not set or does not hold exactly 64 hexadecimal digits.
+            /// A variable that is not set or does not contain exactly 64 hexadecimal digits.
             pub fn from_env(variable: &str) -> Result<Self> {
                 let value = std::env::var_os(variable)
-                    .ok_or_else(|| RegistryError::KeyVariableUnset { variable: variable.to_owned() })?;
+                    .ok_or_else(|| RegistryError::KeyVariableMissing { variable: variable.to_owned() })?;
                 let text = Zeroizing::new(value.into_encoded_bytes());
                 parse_key(&text, || format!("the environment variable {variable}")).map(Self)
             }
 
-            /// Makes a new random key and stores it in a new file of mode 0600, durably.
+            /// Generates a random key and stores it durably in a new file of mode 0600.
             ///
             /// # Errors
             /// An existing file (never overwritten), a directory that cannot be written, no random bytes.
             pub fn generate_file(path: impl AsRef<Path>) -> Result<Self> {
                 let mut key = Self([0; KEY_BYTES]);
-                getrandom::fill(&mut key.0).map_err(RegistryError::Entropy)?;
+                getrandom::fill(&mut key.0).map_err(RegistryError::NoRandomBytes)?;
                 write_key_file(path.as_ref(), &key.0)?;
                 Ok(key)
             }
@@ -75,13 +75,13 @@ macro_rules! key_type {
 }
 
 key_type!(
-    /// The key under which a registry's credentials are sealed. Without it the registry is useless; with it and
-    /// the file, every device can be impersonated, so keep the two apart in backups.
+    /// The key that seals a registry's credentials. Without the key the registry is unusable. With the key and the
+    /// registry every device can be impersonated, so keep the two apart in backups.
     MasterKey
 );
 key_type!(
-    /// The key under which an export file's credentials are sealed, so that the file can travel to a registry
-    /// with another master key.
+    /// The key that seals the credentials in an export file, so that a registry with another master key can import
+    /// them.
     ExportKey
 );
 

@@ -1,9 +1,20 @@
-//! The registry: which devices there are, what proves them, and which gateway may use which of their rows.
+//! The registry: the database of devices, their credentials, leases of rows to gateways, and attestation results.
 //!
-//! One SQLite file, or one schema of PostgreSQL, holds one record per device (not per row): its state in a small row that changes often, its
-//! credentials in a big one that is written once, sealed with XChaCha20-Poly1305 under a key derived from a
-//! [`MasterKey`] that is never in the file. A sealed blob is bound to its device, mode, suite, epoch and row
-//! numbers, so one that was damaged, moved or exchanged does not open.
+//! A registry is one SQLite file or one PostgreSQL schema. It has one record per device, not per row. The state of a device is a
+//! short row that changes often. Its credentials are a long row that is written once, sealed with XChaCha20-Poly1305 under a key
+//! derived from a [`MasterKey`], which is never stored in the database. A sealed value is bound to device, mode, suite, epoch and
+//! row numbers: it does not open if it was damaged or moved to another record. All other columns are authenticated.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `store`, `sqlite`, `postgres`, `schema`, `sql` | opening and creating a registry, schema version, SQL for both databases |
+//! | `device`, `credentials`, `enroll`, `renew`, `revoke`, `quarantine`, `query`, `walk` | device records and credentials |
+//! | `gateway`, `lease`, `roaming`, `feed` | fencing tokens, leases of rows, newest sessions, change feed |
+//! | `pair` | keys for pairs of devices |
+//! | `attest` | groups, provers, periods, rounds, appraisals, evidence |
+//! | `fingerprint` | detection of a PUF that is already enrolled |
+//! | `service` | API users, event log, gateway records, signers, stored responses |
+//! | `copy`, `storage`, `transfer`, `import` | backups and moves, detection of restores, export files |
 //!
 //! ```
 //! use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex, Suite};
@@ -21,7 +32,7 @@
 //! let rows = (1..=8).map(|n| PoolRow { challenge: [n; 8], row_key: RowKey::from_bytes([n; 16]) }).collect();
 //! let device = DeviceId(0xd1);
 //! registry
-//!     .enrol(DeviceRecord {
+//!     .enroll(DeviceRecord {
 //!         device,
 //!         name: "pump 7".to_owned(),
 //!         suite: Suite::SipHash128,
@@ -31,27 +42,26 @@
 //!     })
 //!     .await?;
 //!
-//! // Rows go to one gateway each, in increasing order, also across crashes.
-//! let fence = registry.register_gateway(GatewayId(1), 1_790_000_000).await?;
-//! let wish = LeaseRequest { device, epoch: 0, from: RowIndex(0), received: RowIndex(0), hold: 6, ahead: 4,
-//!     stated: Default::default() };
-//! let granted = registry.lease(&fence, &[wish]).await?.remove(0)?;
-//! assert_eq!((granted.rows, granted.mark), (0..6, RowIndex(4)));
+//! // Each row is leased to one gateway only, in increasing order, even across crashes.
+//! let token = registry.register_gateway(GatewayId(1), 1_790_000_000).await?;
+//! let request = LeaseRequest { device, epoch: 0, from: RowIndex(0), received: RowIndex(0), hold_rows: 6,
+//!     spendable_rows: 4, statement: Default::default() };
+//! let grant = registry.lease(&token, &[request]).await?.remove(0)?;
+//! assert_eq!((grant.rows, grant.mark), (0..6, RowIndex(4)));
 //!
-//! // The same gateway, started again: whoever it was before gets nothing.
+//! // The gateway restarts and registers again: requests with the earlier token are refused.
 //! let newer = registry.register_gateway(GatewayId(1), 1_790_000_060).await?;
-//! let refused = registry.lease(&fence, &[wish]).await;
-//! assert!(matches!(refused, Err(RegistryError::OldFence { .. })));
+//! let refused = registry.lease(&token, &[request]).await;
+//! assert!(matches!(refused, Err(RegistryError::StaleFencingToken { .. })));
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! What it does not do: it opens no socket, reads no clock (times are arguments), derives no key for a gateway
-//! (`linewarden_protocol::keys::AuthKey` does, from a row key), and does not protect against somebody who puts an
-//! old copy of the whole file back: marks and revocations since then are lost with it.
+//! The crate opens no socket except to PostgreSQL, reads no clock of its own (times are arguments) and derives no keys for
+//! gateways (`linewarden_protocol::keys::AuthKey` does). It detects most restores of an older database, see `storage`, but
+//! revocations since a backup are lost with a restore.
 //!
-//! Nonces and keys come from the operating system and not from the caller, because a repeated one would open
-//! what it seals.
+//! Nonces and keys come from the operating system and not from the caller, because a repeated nonce would reveal sealed data.
 #![forbid(unsafe_code)]
 
 mod attest;
@@ -59,7 +69,7 @@ mod column;
 mod copy;
 mod credentials;
 mod device;
-mod enrol;
+mod enroll;
 mod error;
 mod feed;
 mod fingerprint;
@@ -68,9 +78,8 @@ mod import;
 mod key;
 mod lease;
 mod location;
-mod migrations;
+mod monitor;
 mod pair;
-mod place;
 mod postgres;
 mod quarantine;
 mod query;
@@ -79,6 +88,8 @@ mod renew;
 mod revoke;
 mod roaming;
 mod row;
+mod schema;
+mod seal_context;
 mod service;
 mod sql;
 mod sqlite;
@@ -86,40 +97,41 @@ mod storage;
 mod store;
 mod transfer;
 mod walk;
-mod watch;
 
 pub use attest::{
-    Appraisal, AppraisalPage, BINDING_BYTES_MAX, EVIDENCE_BYTES_MAX, EnrolledAt, Group, GroupList, GroupName,
-    GroupNameError, GroupPolicy, Home, LOST_NUMBERS, NewGroup, NewProver, NoRoundPlace, OVERLAY_BYTES_MAX,
-    PERIODS_KEPT, PeriodRecord, Protection, ProverIdPage, ProverPage, ProverRecord, ROUNDS_KEPT, Reopen,
-    ReservedRounds, RollOut, RoundPage, RoundPlace, RoundRecord, SILENCES_MAX, State,
+    Appraisal, AppraisalPage, AttestationState, BINDING_BYTES_MAX, EVIDENCE_BYTES_MAX, EnrollmentTime, Group,
+    GroupList, GroupName, GroupNameError, GroupPolicy, InvalidRoundCursor, LOST_COUNTER_GAP,
+    MISSED_ROUNDS_MAX, NewGroup, NewProver, OVERLAY_BYTES_MAX, PERIODS_MAX, PeriodRecord, Protection,
+    ProverIdPage, ProverLocation, ProverPage, ProverRecord, ROUNDS_MAX, ReleaseMode, ReservedRounds, RollOut,
+    RoundCursor, RoundPage, RoundRecord,
 };
-pub use copy::Copied;
+pub use copy::CopySummary;
 pub use credentials::{Credentials, POOL_ROW_BYTES, POOL_ROWS_MAX, PoolRow};
 pub use device::{DeviceInfo, DeviceRecord, NAME_BYTES_MAX, Quarantine, Revision, Status, TEXT_BYTES_MAX};
-pub use enrol::{BulkOptions, NewDevice, OnConflict, Progress, SealedDevices};
-pub use error::{LineMistake, RegistryError, Result};
+pub use enroll::{BulkOptions, NewDevice, OnConflict, Progress, SealedDevices};
+pub use error::{LineProblem, RegistryError, Result};
 pub use feed::{Change, Changes};
 pub use fingerprint::{BANDS_MAX, Band, Fingerprint};
-pub use gateway::Fence;
+pub use gateway::FencingToken;
 pub use import::ExportFile;
 pub use key::{ExportKey, KEY_BYTES, MasterKey};
 pub use lease::{
-    Granted, Lease, LeaseRequest, LeasedChunk, LeasedDevice, LeasedPlace, LeasedStream, SealedChunk,
-    Settlement,
+    Lease, LeaseGrant, LeaseRequest, LeasedChunk, LeasedCursor, LeasedDevice, LeasedStream, SealedChunk,
+    UnusedRows,
 };
 pub use linewarden_files::seal::SEAL_OVERHEAD_BYTES;
 pub use location::{Location, LocationError, PostgresAddress};
+pub use monitor::{TransactionMonitor, TransactionObserver};
 pub use pair::{PAIR_LIFETIME_S, PairKey};
-pub use quarantine::{ShutOut, Suspect};
-pub use query::{Filter, Page, ids_beginning};
-pub use renew::{Enrolment, Renewal, RenewalResult};
-pub use roaming::{BootId, Moment, Opened, Roamed, Standing};
+pub use quarantine::{QuarantineRequest, QuarantineResult};
+pub use query::{DeviceFilter, DevicePage, ids_with_prefix};
+pub use renew::{Enrollment, Renewal, RenewalResult};
+pub use roaming::{BootId, BootTimestamp, NewestSession, ProvenSession, SessionOrder};
 pub use service::{
-    ANSWERS_KEPT_S, Act, Actor, Answered, Entry, Follower, GatewayEntry, GatewayState, JournalFilter,
-    JournalPage, Kept, NOTED_AHEAD_MS, Note, Role, SignerEntry, User,
+    Action, Actor, CLOCK_SKEW_MAX_MS, EventFilter, EventLogEntry, EventLogPage, EventLogReader,
+    GatewayRecord, GatewayState, IdempotencyState, NewEvent, RESPONSES_KEPT_S, Role, SignerRecord,
+    StoredResponse, User,
 };
 pub use store::{Options, Registry};
-pub use transfer::{DeviceLine, Exported, OnDamage};
+pub use transfer::{DeviceLine, ExportSummary, OnDamage};
 pub use walk::ActiveDevice;
-pub use watch::{Watch, Watched};

@@ -1,4 +1,4 @@
-//! Where a registry is: a file of SQLite's, or a database of PostgreSQL's.
+//! The location of a registry: a SQLite file or a PostgreSQL database.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -10,10 +10,12 @@ use std::sync::Arc;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sqlx::postgres::PgConnectOptions;
 
-/// Where a registry is. Written as `postgres://USER@HOST/DATABASE`, `sqlite:PATH` or just `PATH`; shown without a password.
+/// The location of a registry: `postgres://USER@HOST/DATABASE`, `sqlite:PATH` or `PATH`. Displayed without a
+/// password.
 ///
-/// A PostgreSQL address may carry some of what libpq's may, and nothing else: `?sslmode=verify-full&sslrootcert=FILE`, `?host=/run/postgresql`,
-/// `?options[search_path]=SCHEMA`. A password is best left out of it: `PGPASSWORD` and `~/.pgpass` are read.
+/// A PostgreSQL address accepts some of libpq's parameters and no others: `?sslmode=verify-full&sslrootcert=FILE`,
+/// `?host=/run/postgresql`, `?options[search_path]=SCHEMA`. A password should not be part of the address:
+/// `PGPASSWORD` and `~/.pgpass` are read.
 #[derive(Clone)]
 pub enum Location {
     /// A file.
@@ -22,25 +24,25 @@ pub enum Location {
     Postgres(Arc<PostgresAddress>),
 }
 
-/// How to reach a database.
+/// The address of a database.
 #[derive(Clone)]
 pub struct PostgresAddress {
     pub(crate) options: PgConnectOptions,
-    /// As it was given.
-    given: String,
+    /// The address as configured.
+    text: String,
 }
 
-/// Why an address is none.
+/// An invalid address.
 #[derive(Debug, thiserror::Error)]
-#[error("{given} is no address of a PostgreSQL database: {problem}; write postgres://USER@HOST/DATABASE")]
+#[error("invalid PostgreSQL address {text}: {problem}; the form is postgres://USER@HOST/DATABASE")]
 pub struct LocationError {
-    given: String,
+    text: String,
     problem: String,
 }
 
 const SCHEMES: [&str; 2] = ["postgres://", "postgresql://"];
-/// What an address may carry; `options[NAME]` as well. Another one, or one of these misspelt, would be passed over: the connection might
-/// then not be encrypted.
+/// Accepted parameters, in addition to `options[NAME]`. The driver would ignore an unknown or misspelled parameter,
+/// and the connection might then not be encrypted.
 const PARAMETERS: [&str; 11] = [
     "sslmode",
     "sslrootcert",
@@ -55,26 +57,26 @@ const PARAMETERS: [&str; 11] = [
     "application_name",
 ];
 
-/// Those that name files.
-const FILES: [&str; 3] = ["sslrootcert", "sslcert", "sslkey"];
+/// Parameters that name files.
+const FILE_PARAMETERS: [&str; 3] = ["sslrootcert", "sslcert", "sslkey"];
 
 impl PostgresAddress {
-    /// The files that the address names. The driver opens them by their paths.
+    /// The files that the address names, which the driver opens.
     pub(crate) fn files(&self) -> impl Iterator<Item = PathBuf> {
-        let query = self.given.split_once('?').map_or("", |(_, query)| query);
+        let query = self.text.split_once('?').map_or("", |(_, query)| query);
         let values = query.split('&').filter_map(|part| {
             let (name, value) = part.split_once('=')?;
-            FILES.contains(&name).then(|| decoded(value))
+            FILE_PARAMETERS.contains(&name).then(|| percent_decoded(value))
         });
-        // A certificate may be written out in place of its file.
+        // A parameter may contain the certificate itself instead of a file name.
         values
             .filter(|value| !value.trim_ascii_start().starts_with(b"-----BEGIN"))
             .map(|value| PathBuf::from(OsString::from_vec(value)))
     }
 }
 
-/// A value of a query (application/x-www-form-urlencoded).
-fn decoded(text: &str) -> Vec<u8> {
+/// Decodes a value of a query (application/x-www-form-urlencoded).
+fn percent_decoded(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
     while let Some((first, after)) = rest.split_first() {
@@ -93,7 +95,7 @@ fn decoded(text: &str) -> Vec<u8> {
 }
 
 impl Location {
-    /// The file, if it is one.
+    /// The path, if the location is a file.
     #[must_use]
     pub fn file(&self) -> Option<&PathBuf> {
         match self {
@@ -102,7 +104,7 @@ impl Location {
         }
     }
 
-    /// The same, to be changed.
+    /// The path as a mutable reference, if the location is a file.
     pub fn file_mut(&mut self) -> Option<&mut PathBuf> {
         match self {
             Self::Sqlite(path) => Some(path),
@@ -116,31 +118,31 @@ impl FromStr for Location {
 
     fn from_str(text: &str) -> Result<Self, LocationError> {
         if !SCHEMES.iter().any(|scheme| text.starts_with(scheme)) {
-            return file(text);
+            return parse_path(text);
         }
         let error = |problem: String| LocationError {
-            given: without_password(text),
+            text: without_password(text),
             problem,
         };
         if let Some(name) = unknown_parameter(text) {
             return Err(error(format!(
-                "{name:?} is none of its parameters: {}, options[NAME]",
+                "unknown parameter {name:?}; known are {}, options[NAME]",
                 PARAMETERS.join(", ")
             )));
         }
         let options = PgConnectOptions::from_str(text).map_err(|cause| error(cause.to_string()))?;
         if options.get_database().is_none_or(str::is_empty) {
-            return Err(error("it names no database".to_owned()));
+            return Err(error("the database name is missing".to_owned()));
         }
         Ok(Self::Postgres(Arc::new(PostgresAddress {
             options,
-            given: text.to_owned(),
+            text: text.to_owned(),
         })))
     }
 }
 
-/// What is no address is a path; but not what looks like an address.
-fn file(text: &str) -> Result<Location, LocationError> {
+/// Parses a path. A text that looks like an address of another scheme is refused.
+fn parse_path(text: &str) -> Result<Location, LocationError> {
     if let Some(path) = text.strip_prefix("sqlite:") {
         return Ok(Location::Sqlite(PathBuf::from(path)));
     }
@@ -148,16 +150,16 @@ fn file(text: &str) -> Result<Location, LocationError> {
     let is_scheme = |scheme: &str| scheme.len() > 1 && scheme.bytes().all(|byte| byte.is_ascii_alphabetic());
     match scheme {
         Some(scheme) if is_scheme(scheme) => Err(LocationError {
-            given: without_password(text),
+            text: without_password(text),
             problem: format!(
-                "{scheme}: is not how one begins (a file of this name is sqlite:PATH or ./PATH)"
+                "unknown scheme {scheme}: (for a file with this name use sqlite:PATH or ./PATH)"
             ),
         }),
         _ => Ok(Location::Sqlite(PathBuf::from(text))),
     }
 }
 
-/// The first parameter of an address that would be passed over.
+/// The first unknown parameter of an address.
 fn unknown_parameter(address: &str) -> Option<&str> {
     let (_, query) = address.split_once('?')?;
     let names = query
@@ -173,7 +175,7 @@ fn unknown_parameter(address: &str) -> Option<&str> {
     names.into_iter().find(|name| !is_known(name))
 }
 
-/// The address with dots in place of a password.
+/// The address with its password replaced by dots.
 fn without_password(text: &str) -> String {
     let Some((scheme, rest)) = text.split_once("://") else {
         return text.to_owned();
@@ -188,13 +190,13 @@ fn without_password(text: &str) -> String {
         },
         None => address.to_owned(),
     };
-    let shown = |part: &str| match part.split_once('=') {
+    let redact = |part: &str| match part.split_once('=') {
         Some((name, _)) if name.eq_ignore_ascii_case("password") => format!("{name}=..."),
         _ => part.to_owned(),
     };
     match query {
         Some(query) => {
-            let parts: Vec<String> = query.split('&').map(shown).collect();
+            let parts: Vec<String> = query.split('&').map(redact).collect();
             format!("{scheme}://{address}?{}", parts.join("&"))
         }
         None => format!("{scheme}://{address}"),
@@ -205,7 +207,7 @@ impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Sqlite(path) => path.display().fmt(f),
-            Self::Postgres(address) => f.write_str(&without_password(&address.given)),
+            Self::Postgres(address) => f.write_str(&without_password(&address.text)),
         }
     }
 }
@@ -220,7 +222,7 @@ impl PartialEq for Location {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Sqlite(one), Self::Sqlite(other)) => one == other,
-            (Self::Postgres(one), Self::Postgres(other)) => one.given == other.given,
+            (Self::Postgres(one), Self::Postgres(other)) => one.text == other.text,
             _ => false,
         }
     }
@@ -270,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_told_from_files() {
+    fn addresses_and_files_are_distinguished() {
         for (text, is_file) in [
             ("fleet.registry", true),
             ("sqlite:/var/lib/linewarden/fleet.registry", true),
@@ -295,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused_without_its_password() {
+    fn an_invalid_address_is_refused_without_showing_its_password() {
         for text in [
             "postgres://linewarden:secret@db.example:port/fleet",
             "postgres://linewarden:secret@db.example/fleet?sslmode=perhaps",
@@ -323,7 +325,7 @@ mod tests {
 
     #[test]
     fn no_password_is_shown() {
-        for (text, shown) in [
+        for (text, redacted) in [
             ("postgres://u:secret@h/d", "postgres://u:...@h/d"),
             ("postgres://u:se@cret@h/d", "postgres://u:...@h/d"),
             (
@@ -333,8 +335,8 @@ mod tests {
             ("postgres://u@h/d", "postgres://u@h/d"),
         ] {
             let location: Location = text.parse().unwrap();
-            assert_eq!(location.to_string(), shown);
-            assert_eq!(format!("{location:?}"), shown);
+            assert_eq!(location.to_string(), redacted);
+            assert_eq!(format!("{location:?}"), redacted);
         }
     }
 }

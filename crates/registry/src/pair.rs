@@ -1,13 +1,13 @@
-//! Pairs: which devices may talk to each other, and under which key for the moment (LAP/1 1.7.5).
+//! Pairs of devices that may communicate, and their current keys (LAP/1 1.7.5).
 //!
-//! A row of the table is the permission; the key in it is made when one of the two asks, and is good for a short time only:
-//! a pair that is closed, or one of whose devices is revoked, gets no further one.
+//! A row of the table is the permission. Its key is created when one of the two devices requests it, and is valid for
+//! a short time: a deleted pair, or one with a revoked device, gets no new key.
 
 use linewarden_protocol::ids::DeviceId;
 use linewarden_protocol::pair::{Pairing, Role};
 use zeroize::Zeroizing;
 
-use crate::column::Stored;
+use crate::column::ColumnValue;
 use crate::error::{RegistryError, Result};
 use crate::lease::damage;
 use crate::record_mac::{RecordMac, halves};
@@ -16,38 +16,38 @@ use crate::sql::{self, Connection};
 use crate::store::Registry;
 
 const LABEL: &[u8] = b"linewarden registry table pair v1";
-/// How long the key of a pair is good, seconds.
+/// Lifetime of the key of a pair, seconds.
 pub const PAIR_LIFETIME_S: u64 = 300;
-/// With no more than this left a new key is made, seconds.
+/// Remaining lifetime below which a new key is created, seconds.
 const PAIR_RENEWAL_S: u64 = 75;
 /// `id[16] | key[32] | made_at_s u64 | initiator u64`.
 const CURRENT_BYTES: usize = 64;
 
-/// The key of a pair, as one of its devices gets it.
+/// The key of a pair, for one of its devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PairKey {
     /// Id and key.
     pub pairing: Pairing,
-    /// The role of the device that asked.
+    /// The role of the requesting device.
     pub role: Role,
-    /// How long it is good, seconds.
+    /// Remaining lifetime, seconds.
     pub lifetime_s: u32,
 }
 
-/// Both ids, the lower one first.
+/// The ids of a pair, the lower one first.
 #[derive(Clone, Copy)]
-struct Both {
+struct PairIds {
     low: DeviceId,
     high: DeviceId,
 }
 
-impl Both {
+impl PairIds {
     fn of(a: DeviceId, b: DeviceId) -> Result<Self> {
         if a == b {
             return Err(RegistryError::InvalidRecord {
                 device: a,
                 field: "pair",
-                problem: "a device is no pair with itself".to_owned(),
+                problem: "the two devices of a pair must differ".to_owned(),
             });
         }
         Ok(Self {
@@ -66,13 +66,13 @@ impl Both {
 }
 
 /// A row of `pair`: low, high, mac.
-type PermissionRow = (Stored<i64>, Stored<i64>, Stored<Vec<u8>>);
+type PermissionRow = (ColumnValue<i64>, ColumnValue<i64>, ColumnValue<Vec<u8>>);
 
 /// The key and the mac of a row.
-type CurrentRow = (Stored<Option<Vec<u8>>>, Stored<Vec<u8>>);
+type CurrentRow = (ColumnValue<Option<Vec<u8>>>, ColumnValue<Vec<u8>>);
 
-fn permission(mac: &RecordMac, (low, high, code): &PermissionRow) -> Result<Both> {
-    let both = Both {
+fn permission(mac: &RecordMac, (low, high, code): &PermissionRow) -> Result<PairIds> {
+    let both = PairIds {
         low: id_from_column(low.0),
         high: id_from_column(high.0),
     };
@@ -83,12 +83,12 @@ fn permission(mac: &RecordMac, (low, high, code): &PermissionRow) -> Result<Both
 }
 
 impl Registry {
-    /// Lets two devices talk to each other; whether that is new.
+    /// Allows two devices to communicate; returns whether the permission is new.
     ///
     /// # Errors
-    /// A device that is unknown or revoked, one and the same, a damaged record, or a failure of the database.
+    /// An unknown or revoked device, twice the same device, a damaged record, or a failure of the database.
     pub async fn allow_pair(&self, a: DeviceId, b: DeviceId) -> Result<bool> {
-        let both = Both::of(a, b)?;
+        let both = PairIds::of(a, b)?;
         let mut transaction = self.write().await?;
         for device in [a, b] {
             if !self.get_in(&mut transaction, device).await?.status.is_active() {
@@ -107,12 +107,12 @@ impl Registry {
         Ok(done > 0)
     }
 
-    /// Closes a pair: it gets no key any more; whether there was one.
+    /// Deletes the permission of a pair, which then gets no new key; returns whether it existed.
     ///
     /// # Errors
-    /// One and the same device, or a failure of the database.
-    pub async fn close_pair(&self, a: DeviceId, b: DeviceId) -> Result<bool> {
-        let both = Both::of(a, b)?;
+    /// Twice the same device, or a failure of the database.
+    pub async fn disallow_pair(&self, a: DeviceId, b: DeviceId) -> Result<bool> {
+        let both = PairIds::of(a, b)?;
         let mut transaction = self.write().await?;
         let done = sql::query("DELETE FROM pair WHERE low_id = $1 AND high_id = $2")
             .bind(id_to_column(both.low))
@@ -123,7 +123,7 @@ impl Registry {
         Ok(done > 0)
     }
 
-    /// With whom a device may talk, in the order of their ids; each, or what is wrong with the record.
+    /// The devices with which a device may communicate, in the order of their ids; an error for each damaged record.
     ///
     /// # Errors
     /// A failure of the database.
@@ -133,7 +133,7 @@ impl Registry {
                 .bind(id_to_column(device))
                 .fetch_all(self.reader())
                 .await?;
-        let other = |both: Both| if both.low == device { both.high } else { both.low };
+        let other = |both: PairIds| if both.low == device { both.high } else { both.low };
         let mut peers: Vec<Result<DeviceId>> = rows
             .iter()
             .map(|row| permission(self.record_mac(), row).map(other))
@@ -142,34 +142,35 @@ impl Registry {
         Ok(peers)
     }
 
-    /// The key of the pair of `device`, which asks, and `peer`: the present one, or a new one that is durable before it is
-    /// here. `None` if they are none, or one of them is unknown, revoked or in quarantine.
+    /// The key of the pair of `device`, which requests it, and `peer`: the current key, or a new one that is durable
+    /// before the function returns. `None` if the pair is not allowed, or one of the devices is unknown, revoked or
+    /// in quarantine.
     ///
     /// # Errors
     /// A damaged record, or a failure of the database.
     pub async fn pair_key(&self, device: DeviceId, peer: DeviceId, now_s: u64) -> Result<Option<PairKey>> {
-        let Ok(both) = Both::of(device, peer) else {
+        let Ok(both) = PairIds::of(device, peer) else {
             return Ok(None);
         };
-        // Most questions are answered without a word to the one writer, whom the gateways' leases wait for.
+        // Most requests are served without the write lock, which leases of gateways wait for.
         let mut connection = self.reader().acquire().await?;
-        match self.standing(&mut connection, both, now_s).await? {
-            Standing::NoPair => return Ok(None),
-            Standing::Present(current) => return Ok(Some(current.for_device(device, now_s))),
-            Standing::NoKey => drop(connection),
+        match self.pair_state(&mut connection, both, now_s).await? {
+            PairState::NoPair => return Ok(None),
+            PairState::HasKey(current) => return Ok(Some(current.for_device(device, now_s))),
+            PairState::NoKey => drop(connection),
         }
         let mut transaction = self.write().await?;
-        // The other device may have asked in between.
-        match self.standing(&mut transaction, both, now_s).await? {
-            Standing::NoPair => return Ok(None),
-            Standing::Present(current) => return Ok(Some(current.for_device(device, now_s))),
-            Standing::NoKey => {}
+        // The other device may have requested a key in between.
+        match self.pair_state(&mut transaction, both, now_s).await? {
+            PairState::NoPair => return Ok(None),
+            PairState::HasKey(current) => return Ok(Some(current.for_device(device, now_s))),
+            PairState::NoKey => {}
         }
-        let current = Current::new(device, now_s)?;
+        let current = CurrentKey::new(device, now_s)?;
         let sealed = self
             .sealer()
             .seal(&both.aad(), CURRENT_BYTES, |out| current.encode(out))?;
-        sql::query("UPDATE pair SET current = $1 WHERE low_id = $2 AND high_id = $3")
+        sql::query("UPDATE pair SET sealed = $1 WHERE low_id = $2 AND high_id = $3")
             .bind(sealed)
             .bind(id_to_column(both.low))
             .bind(id_to_column(both.high))
@@ -179,62 +180,64 @@ impl Registry {
         Ok(Some(current.for_device(device, now_s)))
     }
 
-    async fn standing(&self, connection: &mut Connection, both: Both, now_s: u64) -> Result<Standing> {
+    async fn pair_state(&self, connection: &mut Connection, both: PairIds, now_s: u64) -> Result<PairState> {
         for one in [both.low, both.high] {
             match self.get_in(connection, one).await {
                 Ok(info) if info.may_authenticate() => {}
-                Ok(_) | Err(RegistryError::UnknownDevice { .. }) => return Ok(Standing::NoPair),
+                Ok(_) | Err(RegistryError::UnknownDevice { .. }) => return Ok(PairState::NoPair),
                 Err(error) => return Err(error),
             }
         }
         let row: Option<CurrentRow> =
-            sql::query("SELECT current, mac FROM pair WHERE low_id = $1 AND high_id = $2")
+            sql::query("SELECT sealed, mac FROM pair WHERE low_id = $1 AND high_id = $2")
                 .bind(id_to_column(both.low))
                 .bind(id_to_column(both.high))
                 .fetch_optional(connection)
                 .await?;
         let Some((current, code)) = row else {
-            return Ok(Standing::NoPair);
+            return Ok(PairState::NoPair);
         };
         let columns = (
-            Stored(id_to_column(both.low)),
-            Stored(id_to_column(both.high)),
+            ColumnValue(id_to_column(both.low)),
+            ColumnValue(id_to_column(both.high)),
             code,
         );
         permission(self.record_mac(), &columns)?;
-        let present = current.0.and_then(|sealed| self.present(both, &sealed, now_s));
-        Ok(present.map_or(Standing::NoKey, Standing::Present))
+        let present = current
+            .0
+            .and_then(|sealed| self.open_current_key(both, &sealed, now_s));
+        Ok(present.map_or(PairState::NoKey, PairState::HasKey))
     }
 
-    /// The key that is sealed there, if it is good for some time yet. One that does not open is replaced.
-    fn present(&self, both: Both, sealed: &[u8], now_s: u64) -> Option<Current> {
+    /// The sealed key, if it is valid long enough. A key that does not open is replaced.
+    fn open_current_key(&self, both: PairIds, sealed: &[u8], now_s: u64) -> Option<CurrentKey> {
         let plain = self.sealer().open(&both.aad(), sealed).ok()?;
-        let current = Current::decode(&plain)?;
-        // A clock that was set back makes a new key, and never an old one good for longer.
+        let current = CurrentKey::decode(&plain)?;
+        // After the clock was set back a new key is created; an old key's lifetime is never extended.
         let age_s = now_s.checked_sub(current.made_at_s)?;
         (age_s + PAIR_RENEWAL_S < PAIR_LIFETIME_S).then_some(current)
     }
 }
 
-/// How two devices stand.
-enum Standing {
-    /// Not allowed, or one of them is unknown, revoked or in quarantine.
+/// The state of a pair.
+enum PairState {
+    /// Not allowed, or one of the devices is unknown, revoked or in quarantine.
     NoPair,
-    /// Allowed, without a key that is good for some time yet.
+    /// Allowed, without a key that is valid long enough.
     NoKey,
-    Present(Current),
+    HasKey(CurrentKey),
 }
 
-struct Current {
+struct CurrentKey {
     pairing: Pairing,
     made_at_s: u64,
     initiator: DeviceId,
 }
 
-impl Current {
+impl CurrentKey {
     fn new(initiator: DeviceId, now_s: u64) -> Result<Self> {
         let mut random = Zeroizing::new([0u8; 48]);
-        getrandom::fill(&mut *random).map_err(RegistryError::Entropy)?;
+        getrandom::fill(&mut *random).map_err(RegistryError::NoRandomBytes)?;
         let (id, key) = random.split_at(16);
         let mut pairing = Pairing {
             id: [0; 16],

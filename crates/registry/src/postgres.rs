@@ -1,8 +1,9 @@
-//! A registry in a database of PostgreSQL's: reached, told from others, opened, made.
+//! A registry in a PostgreSQL database: connecting, checking, opening, creating.
 //!
-//! Any number of programs may have one open. Those that write take turns, under one advisory lock for the length of each
-//! transaction, as SQLite has them do: revisions become visible in their order, so that no follower of the feed passes one by, and
-//! what a transaction has read stands until it ends ([decision 36](../../../docs/adr/0036-one-writer-at-a-time.md)).
+//! Any number of programs may open the same registry. Writers take turns: each transaction holds one advisory lock,
+//! as SQLite's writers do. So revisions become visible in their order, no follower of the feed misses a change, and
+//! data that a transaction has read does not change until it ends ([ADR
+//! 35](../../../docs/adr/0035-one-write-transaction-at-a-time.md)).
 
 use std::time::Duration;
 
@@ -13,33 +14,33 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection, Po
 use crate::error::{RegistryError, Result};
 use crate::key::MasterKey;
 use crate::location::Location;
-use crate::migrations;
+use crate::schema;
 use crate::sql::{self, Connection, Pool};
 use crate::storage::Storage;
-use crate::store::{Keys, Options, STATEMENTS_AT, at, check_key};
+use crate::store::{Keys, Options, STATEMENT_LOG_LEVEL, check_key, with_location};
 
-/// Marks our advisory locks among those of other programs: the ASCII letters "LWRG".
+/// The class of the advisory locks of registries: the ASCII letters "LWRG".
 const LOCK_CLASS: i32 = 0x4C57_5247;
-/// The oldest server that is meant: older ones are not maintained any more.
+/// The oldest supported server version; older ones are no longer maintained.
 const VERSION_MIN: i64 = 130_000;
-/// How long a transaction may wait for its program, which may be gone: others wait for its lock.
-const IDLE_MS_MAX: u32 = 10_000;
-/// How long one statement of a transaction that writes may take.
-const STATEMENT_MS_MAX: u32 = 60_000;
-/// Connections for writing: one is at work, and one is on its way.
-const WRITERS: u32 = 2;
+/// Maximum idle time of a transaction, ms: its program may have stopped while others wait for the lock.
+const IDLE_TRANSACTION_TIMEOUT_MS: u32 = 10_000;
+/// Maximum duration of one statement of a writing transaction, ms.
+const STATEMENT_TIMEOUT_MS: u32 = 60_000;
+/// Connections for writing: one in use, one being established.
+const WRITER_CONNECTIONS: u32 = 2;
 
 /// The connections to a database.
-pub(crate) struct Opened {
+pub(crate) struct Connections {
     pub(crate) writer: Pool,
     pub(crate) reader: Pool,
-    pub(crate) reader_apart: Pool,
+    pub(crate) separate_reader: Pool,
     pub(crate) keys: Keys,
     pub(crate) lock: WriteLock,
     pub(crate) storage: Storage,
 }
 
-/// Who has it, writes.
+/// The lock that a writer must hold.
 pub(crate) struct WriteLock {
     statement: String,
     registry: Location,
@@ -48,36 +49,37 @@ pub(crate) struct WriteLock {
 impl WriteLock {
     fn new(server: &Server, registry: &Location) -> Self {
         Self {
-            statement: server.lock(),
+            statement: server.lock_statement(),
             registry: registry.clone(),
         }
     }
 
-    /// Begins a transaction that may write, once nobody else does.
+    /// Begins a writing transaction after other writers have finished.
     pub(crate) async fn begin(&self, writer: &PgPool) -> sqlx::Result<Transaction<'static, Postgres>> {
-        // Not in one with BEGIN: the transaction has to be known as one before its wait can fail or be given up, or nobody undoes it.
-        let mut transaction = writer.begin().await.map_err(sql::without_connection)?;
+        // A separate statement after BEGIN: sqlx must know the transaction before the wait for the lock fails or is
+        // cancelled, so that it is rolled back.
+        let mut transaction = writer.begin().await.map_err(sql::timeout_as_io_error)?;
         sqlx::raw_sql(AssertSqlSafe(self.statement.clone()))
             .execute(&mut *transaction)
             .await?;
         Ok(transaction)
     }
 
-    /// Refuses a schema in which anything is not as the migrations make it.
+    /// Refuses a schema that differs from the migrations.
     pub(crate) async fn refuse_foreign(&self, reader: &Pool) -> Result<()> {
-        migrations::refuse_foreign_postgres(&mut reader.acquire().await?, &self.registry).await
+        schema::refuse_foreign_postgres(&mut reader.acquire().await?, &self.registry).await
     }
 }
 
-/// What the server says of itself and of the schema that the registry is in.
+/// Properties of the server and of the registry's schema.
 struct Server {
     schema_id: u32,
     has_registry: bool,
 }
 
 impl Server {
-    async fn ask(connection: &mut Connection, registry: &Location) -> Result<Self> {
-        let unfit = |problem: String| RegistryError::UnfitDatabase {
+    async fn query(connection: &mut Connection, registry: &Location) -> Result<Self> {
+        let unfit = |problem: String| RegistryError::UnsuitableDatabase {
             registry: registry.clone(),
             problem,
         };
@@ -90,22 +92,22 @@ impl Server {
         if version < VERSION_MIN {
             let major = version / 10_000;
             return Err(unfit(format!(
-                "it is PostgreSQL {major}; 13 and later are supported"
+                "the server is PostgreSQL {major}; versions from 13 on are supported"
             )));
         }
         if encoding != "UTF8" {
             return Err(unfit(format!(
-                "its encoding is {encoding}; make one with `createdb --encoding UTF8 --template template0`"
+                "the encoding is {encoding}; create a database with `createdb --encoding UTF8 --template template0`"
             )));
         }
         if standby != 0 {
             return Err(unfit(
-                "it is a standby, which only reads; name the primary".to_owned(),
+                "the server is a read-only standby; use the primary".to_owned(),
             ));
         }
         if fsync != "on" {
             log::warn!(
-                "the server of {registry} runs with fsync = {fsync}: a loss of power may hand rows out twice"
+                "the PostgreSQL server of {registry} runs with fsync = {fsync}: after a power failure rows may be leased twice; set fsync = on"
             );
         }
         let schema: Option<(i64, i64)> = sql::query(
@@ -116,7 +118,7 @@ impl Server {
         .await?;
         let Some((schema_id, has_registry)) = schema else {
             return Err(unfit(
-                "none of the schemas in its search_path exists, or may be used; make one".to_owned(),
+                "no schema in the search_path exists or is accessible; create one".to_owned(),
             ));
         };
         Ok(Self {
@@ -125,8 +127,8 @@ impl Server {
         })
     }
 
-    /// The statement that takes the lock, until the transaction ends.
-    fn lock(&self) -> String {
+    /// The statement that acquires the lock until the end of the transaction.
+    fn lock_statement(&self) -> String {
         format!("SELECT pg_advisory_xact_lock({})", self.lock_key())
     }
 
@@ -135,13 +137,17 @@ impl Server {
     }
 }
 
-/// Connects, within the time that is waited for a lock.
+/// Connects within the lock timeout.
 async fn connect(registry: &Location, options: &Options) -> Result<(Connection, PgConnectOptions)> {
     let connect = connect_options(registry, options)?;
     let connecting = PgConnection::connect_with(&connect);
     let connection = match tokio::time::timeout(options.busy_timeout, connecting).await {
-        Ok(connection) => connection.map_err(at(registry))?,
-        Err(_) => return Err(at(registry)(sql::without_connection(sqlx::Error::PoolTimedOut))),
+        Ok(connection) => connection.map_err(with_location(registry))?,
+        Err(_) => {
+            return Err(with_location(registry)(sql::timeout_as_io_error(
+                sqlx::Error::PoolTimedOut,
+            )));
+        }
     };
     Ok((connection.into(), connect))
 }
@@ -152,22 +158,22 @@ fn connect_options(registry: &Location, options: &Options) -> Result<PgConnectOp
             registry: registry.clone(),
         });
     };
-    // The driver would wait for a FIFO, in a thread that keeps the process from ending.
+    // The driver would block on a FIFO, in a thread that keeps the process from exiting.
     for file in address.files() {
         check_regular(&file).map_err(RegistryError::io(format!("read {}", file.display())))?;
     }
     let lock_ms = options.busy_timeout.as_millis().to_string();
-    let idle_ms = IDLE_MS_MAX.to_string();
-    let mut connect = address.options.clone().log_statements(STATEMENTS_AT);
+    let idle_ms = IDLE_TRANSACTION_TIMEOUT_MS.to_string();
+    let mut connect = address.options.clone().log_statements(STATEMENT_LOG_LEVEL);
     if connect.get_application_name().is_none() {
         connect = connect.application_name("linewarden");
     }
     Ok(connect.options([
-        // Each commit is on the disk before it returns, whatever this server does otherwise.
+        // Each commit is on disk before it returns, regardless of the server's configuration.
         ("synchronous_commit", "on"),
         ("lock_timeout", lock_ms.as_str()),
         ("idle_in_transaction_session_timeout", idle_ms.as_str()),
-        // A client behind a network that is gone holds no lock for long.
+        // A client behind a failed network must not hold a lock for long.
         ("tcp_keepalives_idle", "10"),
         ("tcp_keepalives_interval", "5"),
         ("tcp_keepalives_count", "3"),
@@ -175,9 +181,9 @@ fn connect_options(registry: &Location, options: &Options) -> Result<PgConnectOp
 }
 
 async fn refuse_missing(connection: &mut Connection, registry: &Location) -> Result<Server> {
-    let server = Server::ask(connection, registry)
+    let server = Server::query(connection, registry)
         .await
-        .map_err(at_once(registry))?;
+        .map_err(with_location_if_missing(registry))?;
     match server.has_registry {
         true => Ok(server),
         false => Err(RegistryError::NoRegistry {
@@ -186,75 +192,81 @@ async fn refuse_missing(connection: &mut Connection, registry: &Location) -> Res
     }
 }
 
-/// Refuses another key's registry, a newer one, and one that is not as the migrations make it.
+/// Refuses a registry with another key, a newer schema or unexpected objects.
 async fn examine_with(connection: &mut Connection, registry: &Location, key: &MasterKey) -> Result<Keys> {
-    migrations::refuse_newer(connection, registry).await?;
+    schema::refuse_newer(connection, registry).await?;
     let keys = check_key(connection, registry, key).await?;
-    migrations::refuse_foreign_postgres(connection, registry).await?;
+    schema::refuse_foreign_postgres(connection, registry).await?;
     Ok(keys)
 }
 
-/// Opens an existing registry and brings its schema up to this program's.
-pub(crate) async fn open(registry: &Location, key: &MasterKey, options: &Options) -> Result<Opened> {
+/// Opens an existing registry.
+pub(crate) async fn open(registry: &Location, key: &MasterKey, options: &Options) -> Result<Connections> {
     let (mut connection, connect) = connect(registry, options).await?;
     let server = refuse_missing(&mut connection, registry).await?;
     let keys = examine_with(&mut connection, registry, key).await?;
-    migrations::run(&mut connection).await.map_err(at(registry))?;
+    schema::run(&mut connection)
+        .await
+        .map_err(with_location(registry))?;
     let storage = Storage::of_database(&mut connection)
         .await
-        .map_err(at(registry))?;
-    connection.close().await.map_err(at(registry))?;
+        .map_err(with_location(registry))?;
+    connection.close().await.map_err(with_location(registry))?;
 
     let pool = || {
         PgPoolOptions::new()
             .acquire_timeout(options.busy_timeout)
             .idle_timeout(Duration::from_secs(600))
     };
-    let statement_ms = STATEMENT_MS_MAX.to_string();
+    let statement_ms = STATEMENT_TIMEOUT_MS.to_string();
     let writing = connect
         .clone()
         .options([("statement_timeout", statement_ms.as_str())]);
     let reader = || pool().max_connections(options.readers.max(1));
-    Ok(Opened {
-        writer: Pool::Postgres(pool().max_connections(WRITERS).connect_lazy_with(writing)),
+    Ok(Connections {
+        writer: Pool::Postgres(
+            pool()
+                .max_connections(WRITER_CONNECTIONS)
+                .connect_lazy_with(writing),
+        ),
         reader: Pool::Postgres(reader().connect_lazy_with(connect.clone())),
-        reader_apart: Pool::Postgres(reader().connect_lazy_with(connect)),
+        separate_reader: Pool::Postgres(reader().connect_lazy_with(connect)),
         keys,
         lock: WriteLock::new(&server, registry),
         storage,
     })
 }
 
-/// A connection to a registry that is there.
-pub(crate) async fn reading(registry: &Location) -> Result<Connection> {
+/// Connects to an existing registry.
+pub(crate) async fn open_read_only(registry: &Location) -> Result<Connection> {
     let (mut connection, _) = connect(registry, &Options::default()).await?;
     refuse_missing(&mut connection, registry).await?;
     Ok(connection)
 }
 
-/// Whether [`open`] would find a registry of this key that this program knows; nothing is changed.
+/// Checks whether [`open`] would accept the registry with this key; nothing is changed.
 pub(crate) async fn examine(registry: &Location, key: &MasterKey) -> Result<()> {
-    let mut connection = reading(registry).await?;
+    let mut connection = open_read_only(registry).await?;
     examine_with(&mut connection, registry, key).await?;
-    connection.close().await.map_err(at(registry))
+    connection.close().await.map_err(with_location(registry))
 }
 
-/// Tables that are being filled: all of them are there at once, or none.
+/// A registry that is being created in one transaction: all tables become visible at once, or none.
 pub(crate) struct Draft {
-    /// What the migrations begin in it are parts of it.
+    /// Transactions of the migrations are nested in this one.
     transaction: sql::Transaction,
     pool: PgPool,
     registry: Location,
 }
 
 impl Draft {
-    /// Makes the tables of a new registry, in a transaction.
+    /// Begins a transaction and creates the tables of a new registry.
     pub(crate) async fn begin(registry: &Location) -> Result<Self> {
         let (mut connection, connect) = connect(registry, &Options::default()).await?;
-        let server = Server::ask(&mut connection, registry)
+        let server = Server::query(&mut connection, registry)
             .await
-            .map_err(at_once(registry))?;
-        connection.close().await.map_err(at(registry))?;
+            .map_err(with_location_if_missing(registry))?;
+        connection.close().await.map_err(with_location(registry))?;
         let exists = || RegistryError::AlreadyExists {
             registry: registry.clone(),
         };
@@ -264,16 +276,18 @@ impl Draft {
         let pool = PgPoolOptions::new().max_connections(1).connect_lazy_with(connect);
         let begin = async || -> Result<Option<sql::Transaction>> {
             let mut transaction =
-                sql::Transaction::from(pool.begin().await.map_err(sql::without_connection)?);
-            // Another program may be at it as well.
-            sql::text(server.lock()).execute(&mut *transaction).await?;
-            if Server::ask(&mut transaction, registry).await?.has_registry {
+                sql::Transaction::from(pool.begin().await.map_err(sql::timeout_as_io_error)?);
+            // Another program may create a registry at the same time.
+            sql::text(server.lock_statement())
+                .execute(&mut *transaction)
+                .await?;
+            if Server::query(&mut transaction, registry).await?.has_registry {
                 return Ok(None);
             }
-            migrations::run(&mut transaction).await?;
+            schema::run(&mut transaction).await?;
             Ok(Some(transaction))
         };
-        match begin().await.map_err(at_once(registry))? {
+        match begin().await.map_err(with_location_if_missing(registry))? {
             Some(transaction) => Ok(Self {
                 transaction,
                 pool,
@@ -283,24 +297,27 @@ impl Draft {
         }
     }
 
-    /// What they are filled by.
+    /// The connection of the transaction.
     pub(crate) fn connection(&mut self) -> &mut Connection {
         &mut self.transaction
     }
 
-    /// Makes them durable, for all to see.
+    /// Commits the new registry.
     pub(crate) async fn finish(self) -> Result<()> {
-        self.transaction.commit().await.map_err(at(&self.registry))?;
+        self.transaction
+            .commit()
+            .await
+            .map_err(with_location(&self.registry))?;
         self.pool.close().await;
         Ok(())
     }
 }
 
-/// [`at`] of what does not say itself where it is.
-fn at_once(registry: &Location) -> impl FnOnce(RegistryError) -> RegistryError {
+/// [`with_location`] for errors that do not name the location themselves.
+fn with_location_if_missing(registry: &Location) -> impl FnOnce(RegistryError) -> RegistryError {
     let registry = registry.clone();
     move |error| match error {
-        unfit @ RegistryError::UnfitDatabase { .. } => unfit,
-        other => at(registry)(other),
+        unfit @ RegistryError::UnsuitableDatabase { .. } => unfit,
+        other => with_location(registry)(other),
     }
 }

@@ -1,4 +1,4 @@
-//! Looking devices up: one, a page of a list, how many there are.
+//! Queries for devices: one device, a page of a list, a count.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -6,35 +6,35 @@ use std::ops::RangeInclusive;
 use linewarden_protocol::ids::{DeviceId, Mode};
 
 use crate::device::DeviceInfo;
-use crate::enrol::PushIds as _;
+use crate::enroll::PushIds as _;
 use crate::error::{RegistryError, Result};
 use crate::row::{DeviceRow, device_columns, device_info, id_from_column, id_to_column, mode_to_column};
 use crate::sql::{self, Builder, Connection};
 use crate::store::Registry;
 
-/// Which devices a list or a count covers; the default is all.
+/// The devices that a list or a count covers; the default is all devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Filter {
-    /// Only those whose name begins like this (upper and lower case differ).
+pub struct DeviceFilter {
+    /// Only devices whose name starts with this prefix (case-sensitive).
     pub name_prefix: Option<String>,
-    /// Only those with an id between these two, both included.
+    /// Only devices with an id in this range.
     pub ids: Option<RangeInclusive<DeviceId>>,
-    /// Only those of this mode.
+    /// Only devices of this mode.
     pub mode: Option<Mode>,
-    /// Only those that may authenticate (`true`), or only revoked ones (`false`).
+    /// Only devices that may authenticate (`true`), or only revoked devices (`false`).
     pub active: Option<bool>,
-    /// Only those in quarantine.
+    /// Only devices in quarantine.
     pub quarantined: bool,
 }
 
-/// A part of a list.
+/// A page of a list.
 #[derive(Debug)]
-pub struct Page {
+pub struct DevicePage {
     /// The devices, in the order of the list.
     pub devices: Vec<DeviceInfo>,
-    /// Records that could not be read, each error with the device's id: report them and go on.
+    /// Errors of records that could not be read, each with the device id.
     pub damaged: Vec<RegistryError>,
-    /// After which id the list goes on; `None` at its end.
+    /// The device id to continue after; `None` at the end.
     pub next: Option<DeviceId>,
 }
 
@@ -48,7 +48,7 @@ impl Registry {
         self.get_in(&mut connection, device).await
     }
 
-    /// The record of a device as the caller's connection or transaction sees it.
+    /// The record of a device, read in the caller's connection or transaction.
     pub(crate) async fn get_in(&self, connection: &mut Connection, device: DeviceId) -> Result<DeviceInfo> {
         let row: Option<DeviceRow> = sql::query(concat!(
             "SELECT ",
@@ -64,7 +64,7 @@ impl Registry {
         )
     }
 
-    /// The records of those of these devices that are enrolled, each or what is wrong with it.
+    /// The records of those of these devices that are enrolled; an error for each damaged record.
     pub(crate) async fn get_many_in(
         &self,
         connection: &mut Connection,
@@ -83,14 +83,19 @@ impl Registry {
             .collect())
     }
 
-    /// The next `limit` devices after `after` that the filter lets through: by ascending id, or by name, and id where names are equal,
-    /// if the filter asks for a beginning of names.
+    /// The next `limit` devices after `after` that match the filter: by ascending id, or by name and id if the filter
+    /// has a name prefix.
     ///
-    /// Begin with `None` and go on with [`Page::next`] until that is `None`.
+    /// Start with `None` and continue with [`DevicePage::next`] until that is `None`.
     ///
     /// # Errors
     /// A failure of the database.
-    pub async fn list(&self, filter: &Filter, after: Option<DeviceId>, limit: u32) -> Result<Page> {
+    pub async fn list(
+        &self,
+        filter: &DeviceFilter,
+        after: Option<DeviceId>,
+        limit: u32,
+    ) -> Result<DevicePage> {
         let mut connection = self.reader().acquire().await?;
         let limit = limit.max(1);
         let rows = match filter.name_prefix {
@@ -98,7 +103,7 @@ impl Registry {
             None => list_by_id(&mut connection, filter, after, limit).await?,
         };
         let full = u32::try_from(rows.len()).is_ok_and(|count| count >= limit);
-        let mut page = Page {
+        let mut page = DevicePage {
             next: rows.last().filter(|_| full).map(|row| id_from_column(row.id.0)),
             devices: Vec::with_capacity(rows.len()),
             damaged: Vec::new(),
@@ -112,11 +117,11 @@ impl Registry {
         Ok(page)
     }
 
-    /// How many devices the filter lets through.
+    /// The number of devices that match the filter.
     ///
     /// # Errors
     /// A failure of the database.
-    pub async fn count(&self, filter: &Filter) -> Result<u64> {
+    pub async fn count(&self, filter: &DeviceFilter) -> Result<u64> {
         let mut query = Builder::new("SELECT COUNT(*) FROM device WHERE 1 = 1");
         filter.push_ids(&mut query);
         filter.push_conditions(&mut query);
@@ -127,7 +132,7 @@ impl Registry {
 
 async fn list_by_id(
     connection: &mut Connection,
-    filter: &Filter,
+    filter: &DeviceFilter,
     after: Option<DeviceId>,
     limit: u32,
 ) -> Result<Vec<DeviceRow>> {
@@ -168,7 +173,7 @@ async fn list_by_id(
 
 async fn list_by_name(
     connection: &mut Connection,
-    filter: &Filter,
+    filter: &DeviceFilter,
     after: Option<DeviceId>,
     limit: u32,
 ) -> Result<Vec<DeviceRow>> {
@@ -190,10 +195,9 @@ async fn list_by_name(
     Ok(query.build().fetch_all(connection).await?)
 }
 
-/// The ids that, written with all their 16 hexadecimal digits, begin with these: 1 to 16 of them. `None` if it is
-/// anything else.
+/// The range of ids whose 16 hexadecimal digits start with these 1 to 16 digits. `None` for any other text.
 #[must_use]
-pub fn ids_beginning(digits: &str) -> Option<RangeInclusive<DeviceId>> {
+pub fn ids_with_prefix(digits: &str) -> Option<RangeInclusive<DeviceId>> {
     if digits.is_empty() || digits.len() > 16 || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return None;
     }
@@ -202,11 +206,11 @@ pub fn ids_beginning(digits: &str) -> Option<RangeInclusive<DeviceId>> {
     Some(DeviceId(first)..=DeviceId(last))
 }
 
-/// The least text above all that begin with this one; `None` if there is none.
-fn above(prefix: &str) -> Option<String> {
+/// The lowest text above all texts with this prefix; `None` if there is none.
+fn upper_bound(prefix: &str) -> Option<String> {
     let mut characters: Vec<char> = prefix.chars().collect();
     while let Some(last) = characters.pop() {
-        // No text has a character between these two.
+        // There is no character between these two.
         let next = match last {
             '\u{d7ff}' => Some('\u{e000}'),
             other => char::from_u32(u32::from(other).saturating_add(1)),
@@ -219,12 +223,12 @@ fn above(prefix: &str) -> Option<String> {
     None
 }
 
-impl Filter {
-    /// The condition of [`Filter::ids`], which a list by id has in its own bounds.
+impl DeviceFilter {
+    /// Adds the condition of [`DeviceFilter::ids`]; a list by id adds it in its own bounds.
     fn push_ids(&self, query: &mut Builder) {
         if let Some(ids) = &self.ids {
             let (first, last) = (id_to_column(*ids.start()), id_to_column(*ids.end()));
-            // Bit-cast, a range over both halves begins above where it ends, and goes around.
+            // Bit-cast to i64, a range over both halves starts above its end and wraps around.
             let is_around =
                 ids.start().0.cast_signed() > ids.end().0.cast_signed() && ids.start() <= ids.end();
             query.push(" AND (device_id >= ").push_bind(first);
@@ -235,16 +239,16 @@ impl Filter {
 
     fn push_conditions(&self, query: &mut Builder) {
         if let Some(prefix) = &self.name_prefix {
-            // As a range, which an index answers: texts are in the order of their characters, with either database.
+            // A range, which an index can serve: both databases sort texts by characters.
             query.push(" AND name >= ").push_bind(prefix);
-            if let Some(above) = above(prefix) {
+            if let Some(above) = upper_bound(prefix) {
                 query.push(" AND name < ").push_bind(above);
             }
         }
         if let Some(mode) = self.mode {
             query.push(" AND mode = ").push_bind(mode_to_column(mode));
         }
-        // Written out, so that an index of just those is known to fit.
+        // Literal conditions, so that the partial indexes apply.
         match self.active {
             Some(true) => drop(query.push(" AND quarantined_at_s IS NULL AND status = 1")),
             Some(false) => drop(query.push(" AND status = 2")),
@@ -261,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn digits_give_the_ids_that_begin_with_them() {
+    fn a_prefix_of_digits_selects_a_range_of_ids() {
         let all = [
             ("0", 0..=0x0fff_ffff_ffff_ffff),
             ("f", 0xf000_0000_0000_0000..=u64::MAX),
@@ -270,26 +274,26 @@ mod tests {
         ];
         for (digits, ids) in all {
             assert_eq!(
-                ids_beginning(digits),
+                ids_with_prefix(digits),
                 Some(DeviceId(*ids.start())..=DeviceId(*ids.end()))
             );
         }
         for digits in ["", "x", "+1", "0x1", "\u{ff11}", "00000000000000d1a"] {
-            assert_eq!(ids_beginning(digits), None, "{digits:?}");
+            assert_eq!(ids_with_prefix(digits), None, "{digits:?}");
         }
     }
 
     #[test]
-    fn what_begins_with_a_prefix_lies_below_its_bound() {
+    fn texts_with_a_prefix_are_below_its_upper_bound() {
         for prefix in ["a", "pump 7", "z\u{10ffff}", "\u{d7ff}", "é"] {
-            let above = above(prefix).unwrap();
+            let above = upper_bound(prefix).unwrap();
             for tail in ["", "\0", "zz", "\u{10ffff}\u{10ffff}"] {
                 let text = format!("{prefix}{tail}");
                 assert!(*prefix <= *text && *text < *above, "{prefix:?} {tail:?}");
             }
             assert!(!above.starts_with(prefix));
         }
-        assert_eq!(above("\u{10ffff}"), None);
-        assert_eq!(above(""), None);
+        assert_eq!(upper_bound("\u{10ffff}"), None);
+        assert_eq!(upper_bound(""), None);
     }
 }

@@ -1,8 +1,8 @@
-//! Authenticates what stands open in the file, so that nobody without the master key can lift a revocation or lower a mark
-//! in the file, nor a flipped bit do so by chance.
+//! Authenticates plain-text columns: write access without the master key, or a flipped bit, cannot lift a revocation
+//! or lower a mark unnoticed.
 //!
-//! HMAC-SHA-256, cut to 16 bytes, over a fixed encoding of every field. It does not see that a whole row, or the
-//! whole file, was put back as it was earlier.
+//! HMAC-SHA-256, truncated to 16 bytes, over a fixed encoding of every field. It does not detect that a row, or the
+//! whole database, was restored to an earlier state.
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
@@ -13,54 +13,54 @@ use linewarden_protocol::ids::DeviceId;
 use crate::device::{DeviceInfo, Quarantine, Status};
 use crate::row::mode_to_column;
 
-/// Bytes of the stored code.
+/// Length of the stored MAC, bytes.
 pub(crate) const MAC_BYTES: usize = 16;
 const LABEL: &[u8] = b"linewarden registry table device v1";
 
-/// A 64-bit field as two of 32 bits.
+/// Splits a 64-bit field into two of 32 bits.
 pub(crate) fn halves(word: u64) -> [u32; 2] {
     [(word >> 32) as u32, word as u32]
 }
 
-/// Makes and checks the codes of one registry.
+/// Computes and verifies the MACs of one registry.
 pub(crate) struct RecordMac {
     keyed: Hmac<Sha256>,
 }
 
 impl RecordMac {
-    /// Takes a key of SHA-256's block length, which HMAC uses as it is.
+    /// Takes a key of SHA-256's block length, which HMAC uses unchanged.
     pub(crate) fn new(key: &Zeroizing<[u8; 64]>) -> Self {
         Self {
             keyed: Hmac::new((&**key).into()),
         }
     }
 
-    /// The code of a record.
+    /// The MAC of a device record.
     pub(crate) fn code(&self, info: &DeviceInfo) -> [u8; MAC_BYTES] {
         let code = self.absorb(info).finalize().into_bytes();
-        // SHA-256 has 32 bytes; a zero code verifies nothing.
+        // SHA-256 has 32 bytes, so the default is never used.
         code.first_chunk().copied().unwrap_or_default()
     }
 
-    /// Whether `code` is that of the record; takes the same time wherever they differ.
+    /// Whether `code` is the MAC of the record, compared in constant time.
     pub(crate) fn verifies(&self, info: &DeviceInfo, code: &[u8]) -> bool {
         code.len() == MAC_BYTES && self.absorb(info).verify_truncated_left(code).is_ok()
     }
 
-    /// The code of a row of numbers about a device, in the table that `label` names.
+    /// The MAC of a row of numbers about a device, in the table of `label`.
     pub(crate) fn code_of(&self, label: &[u8], device: DeviceId, fields: &[u32]) -> [u8; MAC_BYTES] {
         let code = self.absorb_fields(label, device, fields).finalize().into_bytes();
-        // SHA-256 has 32 bytes; a zero code verifies nothing.
+        // SHA-256 has 32 bytes, so the default is never used.
         code.first_chunk().copied().unwrap_or_default()
     }
 
-    /// Whether `code` is that of the row; takes the same time wherever they differ.
+    /// Whether `code` is the MAC of the row, compared in constant time.
     pub(crate) fn verifies_of(&self, label: &[u8], device: DeviceId, fields: &[u32], code: &[u8]) -> bool {
         let mac = self.absorb_fields(label, device, fields);
         code.len() == MAC_BYTES && mac.verify_truncated_left(code).is_ok()
     }
 
-    /// The code of a row of columns of any kind, in the table that `label` names.
+    /// Starts the MAC of a row of columns of any type, in the table of `label`.
     pub(crate) fn row(&self, label: &[u8]) -> RowCode {
         let mut mac = self.keyed.clone();
         mac.update(label);
@@ -99,11 +99,11 @@ impl RecordMac {
             info.puf_profile.as_str(),
             reason.unwrap_or_default(),
         ] {
-            // With its length, or text could move from one field to the next.
+            // The length prefix prevents text from moving to the next field.
             mac.update(&u64::try_from(text.len()).unwrap_or(u64::MAX).to_be_bytes());
             mac.update(text.as_bytes());
         }
-        // What comes before says where it ends, and codes of before there were quarantines stay what they are.
+        // The fields before have a fixed or prefixed length, so the optional quarantine is unambiguous.
         if let Some(Quarantine { at_s, reason }) = &info.quarantine {
             mac.update(b"quarantine");
             mac.update(&at_s.to_be_bytes());
@@ -113,8 +113,8 @@ impl RecordMac {
     }
 }
 
-/// A code in the making, over the columns of a row in their order. Each goes in with its kind and, where it needs one, its
-/// length, so that nothing can move from one column to the next.
+/// A MAC over the columns of a row in their order. Each column is encoded with its type and, if necessary, its
+/// length, so that no value can move to the next column.
 pub(crate) struct RowCode(Hmac<Sha256>);
 
 impl RowCode {
@@ -152,15 +152,15 @@ impl RowCode {
         }
     }
 
-    /// The code.
+    /// The MAC.
     pub(crate) fn finish(self) -> Vec<u8> {
         let code = self.0.finalize().into_bytes();
         // SHA-256 has 32 bytes.
         code.iter().copied().take(MAC_BYTES).collect()
     }
 
-    /// Whether it is this one; takes the same time wherever they differ.
-    pub(crate) fn is(self, code: &[u8]) -> bool {
+    /// Whether the MAC is this one, compared in constant time.
+    pub(crate) fn matches(self, code: &[u8]) -> bool {
         code.len() == MAC_BYTES && self.0.verify_truncated_left(code).is_ok()
     }
 }

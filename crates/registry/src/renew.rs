@@ -1,109 +1,114 @@
-//! What a device renews by itself: rows behind its last one, or the key of a key-mode device (LAP/1 1.7).
+//! Renewal of credentials by a device: rows after its last one, or the key of a key-mode device (LAP/1 1.7).
 //!
-//! Each change is one transaction together with the number of the ticket that asked for it, so a ticket that comes twice
-//! changes nothing the second time. Rows are taken at the end of the pool only: the same rows twice do not fit there
-//! either.
+//! Each change is stored in one transaction with the number of its ticket, so that a repeated ticket changes nothing.
+//! Rows are added at the end of the pool only, so repeated rows do not fit either.
 
 use linewarden_protocol::ids::{DeviceId, Mode};
 use linewarden_protocol::keys::RowKey;
 
-use crate::column::Stored;
+use crate::column::ColumnValue;
 use crate::credentials::{Credentials, POOL_ROWS_MAX, PoolRow};
 use crate::device::{DeviceInfo, Revision};
 use crate::error::{RegistryError, Result};
 use crate::feed;
 use crate::lease::damage;
-use crate::place::Place;
 use crate::record_mac::{RecordMac, halves};
 use crate::row::{id_from_column, id_to_column};
+use crate::seal_context::SealContext;
 use crate::sql::{self, Connection};
 use crate::store::Registry;
 
 const LABEL: &[u8] = b"linewarden registry table ticket v1";
-/// Rows that a device may have ready that no gateway has been given.
-const ROWS_LEFT_MAX: usize = 4_096;
+/// Maximum number of unleased rows of a device after a renewal.
+const UNLEASED_ROWS_MAX: usize = 4_096;
 
-/// What a device brings.
+/// The new credentials of a device.
 #[derive(Debug)]
 pub enum Renewal {
-    /// Rows that follow its last one.
+    /// Rows that follow the last one.
     Rows {
-        /// Of the credentials that they follow.
+        /// The epoch of the existing credentials.
         epoch: u32,
-        /// Number of the first one.
+        /// Number of the first row.
         first: u32,
         /// The rows.
         rows: Vec<PoolRow>,
     },
-    /// A key in place of the present one.
+    /// A key that replaces the current one.
     Key {
-        /// Of the key that it replaces.
+        /// The epoch of the current key.
         epoch: u32,
         /// The new key.
         key: RowKey,
     },
 }
 
-/// What became of a [`Renewal`].
+/// The result of a [`Renewal`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenewalResult {
-    /// It is stored.
+    /// The renewal is stored.
     Stored,
-    /// The number is not above the last one.
-    OldNumber,
-    /// Mode, epoch or first row are not those that would follow.
-    Misplaced,
-    /// A key of zeros, or too many rows.
-    Refused,
+    /// The ticket number is not higher than the last one.
+    StaleTicket,
+    /// Mode, epoch or first row do not match the existing credentials.
+    WrongPosition,
+    /// An all-zero key, or too many rows.
+    Rejected,
 }
 
 /// A device's record and the number of the last ticket that changed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Enrolment {
+pub struct Enrollment {
     /// The record.
     pub info: DeviceInfo,
-    /// The number, 0 before the first.
-    pub number: u64,
+    /// The ticket number; 0 before the first ticket.
+    pub ticket_number: u64,
 }
 
 impl Registry {
-    /// How a device's enrolment stands.
+    /// The enrollment of a device.
     ///
     /// # Errors
-    /// A device that is unknown, revoked or in quarantine, a damaged record, or a failure of the database.
-    pub async fn enrolment(&self, device: DeviceId) -> Result<Enrolment> {
+    /// An unknown or revoked device, a device in quarantine, a damaged record, or a failure of the database.
+    pub async fn enrollment(&self, device: DeviceId) -> Result<Enrollment> {
         let mut connection = self.reader().acquire().await?;
-        self.enrolment_in(&mut connection, device).await
+        self.enrollment_in(&mut connection, device).await
     }
 
-    /// Stores what a device has renewed, durably, or changes nothing; says which, and how the enrolment stands then.
+    /// Stores a renewal durably, or changes nothing; returns the result and the enrollment after it.
     ///
-    /// A new key ends all leases of the old one and is told by the feed as any replacement is.
+    /// A new key ends all leases of the old one; the feed reports it as a replacement.
     ///
     /// # Errors
-    /// A device that is unknown, revoked or in quarantine, a damaged record, or a failure of the database; nothing is changed then.
+    /// An unknown or revoked device, a device in quarantine, a damaged record, or a failure of the database. Nothing
+    /// is changed then.
     pub async fn renew(
         &self,
         device: DeviceId,
         number: u64,
         renewal: Renewal,
-    ) -> Result<(RenewalResult, Enrolment)> {
+    ) -> Result<(RenewalResult, Enrollment)> {
         let mut transaction = self.write().await?;
-        let before = self.enrolment_in(&mut transaction, device).await?;
-        if number <= before.number || i64::try_from(number).is_err() {
-            return Ok((RenewalResult::OldNumber, before));
+        let before = self.enrollment_in(&mut transaction, device).await?;
+        if number <= before.ticket_number || i64::try_from(number).is_err() {
+            return Ok((RenewalResult::StaleTicket, before));
         }
-        let (mut info, credentials) = match self.renewed(&mut transaction, &before.info, renewal).await? {
+        let (mut info, credentials) = match self
+            .apply_renewal(&mut transaction, &before.info, renewal)
+            .await?
+        {
             Ok(renewed) => renewed,
             Err(refusal) => return Ok((refusal, before)),
         };
-        let revision = feed::advance(&mut transaction, 1).await?.saturating_add(1);
+        let revision = feed::reserve_revisions(&mut transaction, 1)
+            .await?
+            .saturating_add(1);
         info.revision = Revision(revision.cast_unsigned());
         self.write_renewed(&mut transaction, &info, &credentials).await?;
         if info.epoch != before.info.epoch {
             for table in [
                 "DELETE FROM lease WHERE device_id = $1",
-                "DELETE FROM spare WHERE device_id = $1",
+                "DELETE FROM unleased_range WHERE device_id = $1",
             ] {
                 sql::query(table)
                     .bind(id_to_column(device))
@@ -113,11 +118,17 @@ impl Registry {
         }
         self.write_number(&mut transaction, device, number).await?;
         transaction.commit().await?;
-        Ok((RenewalResult::Stored, Enrolment { info, number }))
+        Ok((
+            RenewalResult::Stored,
+            Enrollment {
+                info,
+                ticket_number: number,
+            },
+        ))
     }
 
-    /// The record and the credentials as they will be.
-    async fn renewed(
+    /// The record and the credentials after the renewal.
+    async fn apply_renewal(
         &self,
         connection: &mut Connection,
         info: &DeviceInfo,
@@ -127,10 +138,10 @@ impl Registry {
         match (renewal, info.mode) {
             (Renewal::Key { epoch, key }, Mode::Key) if epoch == info.epoch => {
                 let Some(next) = epoch.checked_add(1) else {
-                    return Ok(Err(RenewalResult::Refused));
+                    return Ok(Err(RenewalResult::Rejected));
                 };
                 if key.as_bytes() == &[0; 16] {
-                    return Ok(Err(RenewalResult::Refused));
+                    return Ok(Err(RenewalResult::Rejected));
                 }
                 info.epoch = next;
                 Ok(Ok((info, Credentials::Key(key))))
@@ -146,7 +157,7 @@ impl Registry {
                 else {
                     return Err(RegistryError::DamagedRecord {
                         device: info.device,
-                        problem: "its credentials are of another mode".to_owned(),
+                        problem: "its credentials have another mode".to_owned(),
                     });
                 };
                 all.extend(rows.iter().cloned());
@@ -155,19 +166,19 @@ impl Registry {
                 });
                 let is_zero = |row: &PoolRow| row.row_key.as_bytes() == &[0; 16];
                 match total {
-                    Some(total) if left + rows.len() <= ROWS_LEFT_MAX && !rows.iter().any(is_zero) => {
+                    Some(total) if left + rows.len() <= UNLEASED_ROWS_MAX && !rows.iter().any(is_zero) => {
                         info.rows_total = total;
                         Ok(Ok((info, Credentials::Pool { first_idx, rows: all })))
                     }
-                    _ => Ok(Err(RenewalResult::Refused)),
+                    _ => Ok(Err(RenewalResult::Rejected)),
                 }
             }
-            _ => Ok(Err(RenewalResult::Misplaced)),
+            _ => Ok(Err(RenewalResult::WrongPosition)),
         }
     }
 
     async fn credentials_in(&self, connection: &mut Connection, info: &DeviceInfo) -> Result<Credentials> {
-        let sealed: Option<(Stored<Vec<u8>>,)> =
+        let sealed: Option<(ColumnValue<Vec<u8>>,)> =
             sql::query("SELECT sealed FROM credential WHERE device_id = $1")
                 .bind(id_to_column(info.device))
                 .fetch_optional(connection)
@@ -183,7 +194,7 @@ impl Registry {
     ) -> Result<()> {
         let sealed = self
             .sealer()
-            .seal(&Place::of(info).aad(), credentials.encoded_len(), |out| {
+            .seal(&SealContext::of(info).aad(), credentials.encoded_len(), |out| {
                 credentials.encode(out);
             })?;
         sql::query("UPDATE credential SET sealed = $1 WHERE device_id = $2")
@@ -204,16 +215,19 @@ impl Registry {
         Ok(())
     }
 
-    async fn enrolment_in(&self, connection: &mut Connection, device: DeviceId) -> Result<Enrolment> {
+    async fn enrollment_in(&self, connection: &mut Connection, device: DeviceId) -> Result<Enrollment> {
         let info = self.get_in(connection, device).await?;
-        info.admit()?;
+        info.check_may_authenticate()?;
         let row: Option<TicketRow> =
             sql::query("SELECT device_id, number, mac FROM ticket WHERE device_id = $1")
                 .bind(id_to_column(device))
                 .fetch_optional(connection)
                 .await?;
         let number = row.map_or(Ok(0), |row| number_from_row(self.record_mac(), &row))?;
-        Ok(Enrolment { info, number })
+        Ok(Enrollment {
+            info,
+            ticket_number: number,
+        })
     }
 
     async fn write_number(&self, connection: &mut Connection, device: DeviceId, number: u64) -> Result<()> {
@@ -231,7 +245,7 @@ impl Registry {
 }
 
 /// A row of `ticket`: device, number, mac.
-type TicketRow = (Stored<i64>, Stored<i64>, Stored<Vec<u8>>);
+type TicketRow = (ColumnValue<i64>, ColumnValue<i64>, ColumnValue<Vec<u8>>);
 
 fn number_from_row(mac: &RecordMac, (device, number, code): &TicketRow) -> Result<u64> {
     let (device, number) = (id_from_column(device.0), number.0.cast_unsigned());
@@ -241,7 +255,7 @@ fn number_from_row(mac: &RecordMac, (device, number, code): &TicketRow) -> Resul
     }
 }
 
-/// Numbers that do not authenticate, for [`Registry::check`].
+/// Ticket numbers that do not authenticate, for [`Registry::check`].
 pub(crate) async fn damaged(connection: &mut Connection, mac: &RecordMac) -> Result<Vec<RegistryError>> {
     let rows: Vec<TicketRow> = sql::query("SELECT device_id, number, mac FROM ticket")
         .fetch_all(connection)

@@ -1,4 +1,4 @@
-//! Revocation. There is no way back: a device that was lost is not trusted again under the same id.
+//! Revocation, which is permanent: a lost device is never trusted again under the same id.
 
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
 
@@ -10,11 +10,12 @@ use crate::sql::{self, Connection};
 use crate::store::Registry;
 
 impl Registry {
-    /// Revokes a device for good and returns the revision under which gateways learn of it (LAP/1 1.4.8).
+    /// Revokes a device permanently and returns the revision under which gateways learn of the revocation (LAP/1
+    /// 1.4.8).
     ///
-    /// Revoking it again changes nothing: time and reason of the first revocation stay. A record that is damaged is
-    /// overwritten with a revoked one of no name and no rows: whoever can write the file but lacks the key shall not
-    /// keep a stolen device alive by spoiling its record. [`Registry::check`] goes on to name it, for its credentials.
+    /// A repeated revocation changes nothing: time and reason of the first one remain. A damaged record is
+    /// overwritten with a revoked record without name and rows: write access to the database without the master key
+    /// must not prevent a revocation. [`Registry::check`] still reports the device, because of its credentials.
     ///
     /// # Errors
     /// An unknown device, a reason longer than [`TEXT_BYTES_MAX`], or a failure of the database.
@@ -28,10 +29,11 @@ impl Registry {
         Ok(revision)
     }
 
-    /// Revokes all of these in one transaction; how many were not before, and what is wrong with which.
+    /// Revokes devices in one transaction; returns the number of devices that were not revoked before, and the errors
+    /// of others.
     ///
     /// # Errors
-    /// As [`Registry::revoke`]; nobody is revoked then.
+    /// As [`Registry::revoke`]. No device is revoked then.
     pub async fn revoke_all(
         &self,
         devices: &[DeviceId],
@@ -54,7 +56,7 @@ impl Registry {
         Ok((revoked, problems))
     }
 
-    /// The revision of the revocation, and whether it is new.
+    /// Returns the revision of the revocation, and whether it is new.
     async fn revoke_in(
         &self,
         connection: &mut Connection,
@@ -63,13 +65,13 @@ impl Registry {
         now_s: u64,
     ) -> Result<(Revision, bool)> {
         let mut info = match self.get_in(connection, device).await {
-            Err(RegistryError::DamagedRecord { .. }) => remains(device),
+            Err(RegistryError::DamagedRecord { .. }) => blank_record(device),
             other => other?,
         };
         if !info.status.is_active() {
             return Ok((info.revision, false));
         }
-        let revision = feed::advance(connection, 1).await?.saturating_add(1);
+        let revision = feed::reserve_revisions(connection, 1).await?.saturating_add(1);
         info.status = Status::Revoked {
             at_s: now_s,
             reason: reason.to_owned(),
@@ -107,7 +109,7 @@ impl Registry {
     }
 }
 
-/// Refuses what must not be stored.
+/// Validates reason and time.
 fn check(device: DeviceId, reason: &str, now_s: u64) -> Result<()> {
     let refuse = |field, problem: String| {
         Err(RegistryError::InvalidRecord {
@@ -120,13 +122,16 @@ fn check(device: DeviceId, reason: &str, now_s: u64) -> Result<()> {
         return refuse("revoked_reason", problem);
     }
     if i64::try_from(now_s).is_err() {
-        return refuse("revoked_at_s", "not a time in seconds since 1970".to_owned());
+        return refuse(
+            "revoked_at_s",
+            "not a valid time in seconds since 1970".to_owned(),
+        );
     }
     Ok(())
 }
 
-/// A record that says nothing but whose it is.
-fn remains(device: DeviceId) -> DeviceInfo {
+/// A record that contains only the device id.
+fn blank_record(device: DeviceId) -> DeviceInfo {
     DeviceInfo {
         device,
         name: String::new(),

@@ -1,120 +1,120 @@
-//! Where devices opened their newest sessions, so that older ones elsewhere end (LAP/1 1.4.11).
+//! The gateways of the devices' newest sessions, so that older sessions at other gateways end (LAP/1 1.4.11).
 //!
-//! One row of a device that more than one gateway has had rows of; none of all others. Reports of sessions may come late
-//! and in any order, so they are ordered by when the sessions began, on one clock that nobody can set: the boot-time clock
-//! of the controller's machine. What began before the machine's present start is not compared with what was noted in
-//! an earlier one: then nothing is noted, and nothing ends before its lease.
+//! A device has a row if it was leased to more than one gateway. Reports of sessions may arrive late and in any
+//! order. They are ordered by the start times of the sessions, on a clock that cannot be set: the boot-time clock of
+//! the controller's machine. A session from before the current boot is not compared with a record of an earlier boot:
+//! nothing is recorded, and no session ends early.
 
 use std::collections::{HashMap, HashSet};
 
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 
-use crate::column::Stored;
+use crate::column::ColumnValue;
 use crate::device::Revision;
-use crate::enrol::{IDS_PER_QUERY, PushIds as _};
+use crate::enroll::{IDS_PER_QUERY, PushIds as _};
 use crate::error::Result;
 use crate::feed;
-use crate::gateway::Fence;
+use crate::gateway::FencingToken;
 use crate::lease::damage;
 use crate::record_mac::{RecordMac, halves};
 use crate::row::{id_from_column, id_to_column};
 use crate::sql::{self, Builder, Connection, Pool};
 use crate::store::Registry;
 
-const LABEL: &[u8] = b"linewarden registry table roaming v1";
+const LABEL: &[u8] = b"linewarden registry table newest_session v1";
 
-/// Two readings of one clock that reach the registry in the wrong order are not further apart, ns.
-const AHEAD_NS: i64 = 1_000_000_000;
+/// Maximum difference between two readings of the clock that reach the registry in the wrong order, ns.
+const CLOCK_SKEW_MAX_NS: i64 = 1_000_000_000;
 
-/// Which start of the controller's machine: random, and another one each time.
+/// Identifies a boot of the controller's machine: random and different for each boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BootId(pub [u8; 16]);
 
-/// A moment of the boot-time clock of the controller's machine.
+/// A reading of the boot-time clock of the controller's machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moment {
-    /// Which start of the machine it counts from.
-    pub boot: BootId,
-    /// Nanoseconds; negative before that start.
+pub struct BootTimestamp {
+    /// The boot that the time counts from.
+    pub boot_id: BootId,
+    /// Time, ns; negative before that boot.
     pub ns: i64,
 }
 
-impl Moment {
-    /// So long before this one, ns.
+impl BootTimestamp {
+    /// The time `age_ns` before this one.
     #[must_use]
-    pub fn before(self, age_ns: u64) -> Self {
+    pub fn earlier_by(self, age_ns: u64) -> Self {
         Self {
             ns: self.ns.saturating_sub_unsigned(age_ns),
             ..self
         }
     }
 
-    /// How long it is past at `now`, ns; `None` if the two cannot be compared: it is of another start of the machine, or it
-    /// lies ahead, as when the machine was set back to a snapshot.
+    /// The age at `now`, ns; `None` if the two cannot be compared: they are of different boots, or this time is in
+    /// the future, for example after a restore of a snapshot of the machine.
     #[must_use]
     pub fn age_ns(self, now: Self) -> Option<u64> {
-        let is_ahead = self.ns > now.ns.saturating_add(AHEAD_NS);
+        let is_ahead = self.ns > now.ns.saturating_add(CLOCK_SKEW_MAX_NS);
         let age_ns = u64::try_from(now.ns.saturating_sub(self.ns)).unwrap_or_default();
-        (self.boot == now.boot && !is_ahead).then_some(age_ns)
+        (self.boot_id == now.boot_id && !is_ahead).then_some(age_ns)
     }
 }
 
-/// A session that a gateway has proved.
+/// A session that a gateway has proven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Opened {
-    /// Whose.
+pub struct ProvenSession {
+    /// The device.
     pub device: DeviceId,
-    /// When it began.
-    pub began: Moment,
+    /// Start of the session.
+    pub started: BootTimestamp,
 }
 
-/// How a session stands to what is known of its device.
+/// The order of a session relative to the recorded session of its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// No newer one is known: it is noted, and older ones at other gateways end.
+pub enum SessionOrder {
+    /// No newer session is known: this one is recorded, and older ones at other gateways end.
     Newest,
-    /// A newer one began at another gateway: this one is over.
+    /// A newer session started at another gateway: this one ends.
     Older {
-        /// Where.
-        at: GatewayId,
-        /// When that one began.
-        began: Moment,
+        /// The gateway of the newer session.
+        gateway: GatewayId,
+        /// Start of the newer session.
+        started: BootTimestamp,
     },
-    /// It began before the controller's machine was started, and cannot be compared. Nothing is noted.
+    /// The session started before the boot of the controller's machine and cannot be compared. Nothing is recorded.
     Unknown,
 }
 
-/// Where a device opened its newest session: a word of the feed to all other gateways.
+/// The newest session of a device, reported by the feed to all other gateways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Roamed {
-    /// Which device.
+pub struct NewestSession {
+    /// The device.
     pub device: DeviceId,
-    /// Where.
+    /// The gateway of the newer session.
     pub gateway: GatewayId,
-    /// When that session began.
-    pub began: Moment,
+    /// Start of that session.
+    pub started: BootTimestamp,
 }
 
-/// A row of `roaming`: device, gateway, boot, began, revision, mac.
-pub(crate) type RoamingRow = (
-    Stored<i64>,
-    Stored<i64>,
-    Stored<Vec<u8>>,
-    Stored<i64>,
-    Stored<i64>,
-    Stored<Vec<u8>>,
+/// A row of `newest_session`: device, gateway, boot id, start, revision, mac.
+pub(crate) type NewestSessionRow = (
+    ColumnValue<i64>,
+    ColumnValue<i64>,
+    ColumnValue<Vec<u8>>,
+    ColumnValue<i64>,
+    ColumnValue<i64>,
+    ColumnValue<Vec<u8>>,
 );
 
-/// Of the clock that all programs on one database server go by, in place of a start of a machine.
-const DATABASES_CLOCK: BootId = BootId(*b"database's clock");
+/// The boot id for the clock of the database server, which all its clients use.
+const DATABASE_CLOCK: BootId = BootId(*b"database's clock");
 
 impl Registry {
-    /// Now, by the clock that sessions at different gateways are compared by: on SQLite the caller's own, as all programs are on one
-    /// machine; on PostgreSQL the server's, which is the same for all.
+    /// The current time of the clock by which sessions at different gateways are compared. With SQLite, the caller's
+    /// own clock, since all programs run on one machine; with PostgreSQL, the server's clock.
     ///
     /// # Errors
     /// A failure of the database.
-    pub async fn moment(&self, own: Option<Moment>) -> Result<Option<Moment>> {
+    pub async fn session_clock(&self, own: Option<BootTimestamp>) -> Result<Option<BootTimestamp>> {
         if matches!(self.reader(), Pool::Sqlite(_)) {
             return Ok(own);
         }
@@ -122,24 +122,29 @@ impl Registry {
             sql::query("SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)")
                 .fetch_one(self.reader())
                 .await?;
-        Ok(Some(Moment {
-            boot: DATABASES_CLOCK,
+        Ok(Some(BootTimestamp {
+            boot_id: DATABASE_CLOCK,
             ns: now_us.saturating_mul(1000),
         }))
     }
 
-    /// Which of these devices another gateway than this one has, or had, rows of: elsewhere no session can be.
+    /// Those of these devices that are or were leased to another gateway. Other devices cannot have a session
+    /// elsewhere.
     ///
     /// # Errors
-    /// [`RegistryError::OldFence`](crate::RegistryError::OldFence), or a failure of the database.
-    pub async fn leased_elsewhere(&self, fence: &Fence, devices: &[DeviceId]) -> Result<HashSet<DeviceId>> {
+    /// [`RegistryError::StaleFencingToken`](crate::RegistryError::StaleFencingToken), or a failure of the database.
+    pub async fn leased_elsewhere(
+        &self,
+        fencing_token: &FencingToken,
+        devices: &[DeviceId],
+    ) -> Result<HashSet<DeviceId>> {
         let mut connection = self.reader().acquire().await?;
-        self.check_fence(&mut connection, fence).await?;
+        self.check_fencing_token(&mut connection, fencing_token).await?;
         let mut found = HashSet::new();
         for batch in devices.chunks(IDS_PER_QUERY) {
             let mut query = Builder::new("SELECT DISTINCT device_id FROM lease WHERE gateway_id <> ");
             query
-                .push_bind(i64::from(fence.gateway().0))
+                .push_bind(i64::from(fencing_token.gateway().0))
                 .push(" AND device_id IN ");
             query.push_ids(batch.iter().copied());
             let rows: Vec<(i64,)> = query.build().fetch_all(&mut connection).await?;
@@ -148,86 +153,89 @@ impl Registry {
         Ok(found)
     }
 
-    /// Notes sessions that this gateway has proved, in one transaction, durable before it returns; answers in their order.
-    /// What changes nothing costs no write. `now` is of the clock that they began by.
+    /// Records sessions that this gateway has proven, in one transaction, durable before the function returns.
+    /// Results are in the order of the sessions. Without changes nothing is written. `now` is a time of the same
+    /// clock.
     ///
     /// # Errors
-    /// [`RegistryError::OldFence`](crate::RegistryError::OldFence), or a failure of the database; nothing is noted then.
-    pub async fn note_sessions(
+    /// [`RegistryError::StaleFencingToken`](crate::RegistryError::StaleFencingToken), or a failure of the database. Nothing is recorded
+    /// then.
+    pub async fn record_sessions(
         &self,
-        fence: &Fence,
-        sessions: &[Opened],
-        now: Moment,
-    ) -> Result<Vec<Standing>> {
+        fencing_token: &FencingToken,
+        sessions: &[ProvenSession],
+        now: BootTimestamp,
+    ) -> Result<Vec<SessionOrder>> {
         {
-            // Most repetitions are answered without a word to the one writer, whom the gateways' leases wait for.
+            // Most repeated reports are served without the write lock, which leases of gateways wait for.
             let mut connection = self.reader().acquire().await?;
-            self.check_fence(&mut connection, fence).await?;
-            let known = self.roaming(&mut connection, sessions).await?;
-            let judged: Vec<Judgement> = judge(&known, fence.gateway(), sessions, now);
-            if judged.iter().all(|judged| judged.note.is_none()) {
-                return Ok(judged.into_iter().map(|judged| judged.standing).collect());
+            self.check_fencing_token(&mut connection, fencing_token).await?;
+            let known = self.newest_sessions(&mut connection, sessions).await?;
+            let decisions: Vec<SessionDecision> = decide_all(&known, fencing_token.gateway(), sessions, now);
+            if decisions.iter().all(|decision| decision.write.is_none()) {
+                return Ok(decisions.into_iter().map(|decision| decision.order).collect());
             }
         }
         let mut transaction = self.write().await?;
-        self.check_fence(&mut transaction, fence).await?;
-        let known = self.roaming(&mut transaction, sessions).await?;
-        let judged = judge(&known, fence.gateway(), sessions, now);
-        for note in judged.iter().filter_map(|judged| judged.note) {
-            self.write_roaming(&mut transaction, note).await?;
+        self.check_fencing_token(&mut transaction, fencing_token).await?;
+        let known = self.newest_sessions(&mut transaction, sessions).await?;
+        let decisions = decide_all(&known, fencing_token.gateway(), sessions, now);
+        for note in decisions.iter().filter_map(|decision| decision.write) {
+            self.write_newest_session(&mut transaction, note).await?;
         }
         transaction.commit().await?;
-        Ok(judged.into_iter().map(|judged| judged.standing).collect())
+        Ok(decisions.into_iter().map(|decision| decision.order).collect())
     }
 
-    /// What is noted of the devices of these sessions. A row that does not authenticate is as good as none, and is
-    /// overwritten.
-    async fn roaming(
+    /// The recorded sessions of these devices. A row that does not authenticate is ignored and overwritten.
+    async fn newest_sessions(
         &self,
         connection: &mut Connection,
-        sessions: &[Opened],
-    ) -> Result<HashMap<DeviceId, Noted>> {
+        sessions: &[ProvenSession],
+    ) -> Result<HashMap<DeviceId, StoredSession>> {
         let mut found = HashMap::new();
         for batch in sessions.chunks(IDS_PER_QUERY) {
             let mut query = Builder::new(
-                "SELECT device_id, gateway_id, boot, began_ns, revision, mac FROM roaming WHERE device_id IN ",
+                "SELECT device_id, gateway_id, boot_id, started_ns, revision, mac FROM newest_session WHERE device_id IN ",
             );
             query.push_ids(batch.iter().map(|session| session.device));
-            let rows: Vec<RoamingRow> = query.build().fetch_all(&mut *connection).await?;
-            let noted = rows.iter().filter_map(|row| noted(self.record_mac(), row).ok());
-            found.extend(noted.map(|noted| (noted.roamed.device, noted)));
+            let rows: Vec<NewestSessionRow> = query.build().fetch_all(&mut *connection).await?;
+            let stored = rows
+                .iter()
+                .filter_map(|row| session_from_row(self.record_mac(), row).ok());
+            found.extend(stored.map(|stored| (stored.session.device, stored)));
         }
         Ok(found)
     }
 
-    async fn write_roaming(&self, connection: &mut Connection, note: Note) -> Result<()> {
+    async fn write_newest_session(&self, connection: &mut Connection, note: SessionWrite) -> Result<()> {
         let revision = match note.revision {
             Some(revision) => revision,
             None => {
-                let before = feed::advance(connection, 1).await?;
+                let before = feed::reserve_revisions(connection, 1).await?;
                 Revision(before.saturating_add(1).cast_unsigned())
             }
         };
-        let noted = Noted {
-            roamed: note.roamed,
+        let stored = StoredSession {
+            session: note.session,
             revision,
         };
-        let Roamed {
+        let NewestSession {
             device,
             gateway,
-            began,
-        } = note.roamed;
+            started: began,
+        } = note.session;
         sql::query(
-            "INSERT INTO roaming (device_id, gateway_id, boot, began_ns, revision, mac) VALUES ($1, $2, $3, $4, $5, $6) \
-             ON CONFLICT (device_id) DO UPDATE SET gateway_id = excluded.gateway_id, boot = excluded.boot, \
-             began_ns = excluded.began_ns, revision = excluded.revision, mac = excluded.mac",
+            "INSERT INTO newest_session (device_id, gateway_id, boot_id, started_ns, revision, mac) VALUES ($1, $2, $3, $4, $5, $6) \
+             ON CONFLICT (device_id) DO UPDATE SET gateway_id = excluded.gateway_id, boot_id = excluded.boot_id, \
+             started_ns = excluded.started_ns, revision = excluded.revision, mac = excluded.mac",
         )
         .bind(id_to_column(device))
         .bind(i64::from(gateway.0))
-        .bind(began.boot.0.to_vec())
+        .bind(began.boot_id.0.to_vec())
         .bind(began.ns)
         .bind(revision.0.cast_signed())
-        .bind(self.record_mac().code_of(LABEL, device, &fields(&noted)).to_vec())
+        .bind(self.record_mac().code_of(LABEL, device, &fields(&stored)).to_vec())
         .execute(connection)
         .await?;
         Ok(())
@@ -236,78 +244,92 @@ impl Registry {
 
 /// A row that authenticates.
 #[derive(Clone, Copy)]
-pub(crate) struct Noted {
-    pub(crate) roamed: Roamed,
+pub(crate) struct StoredSession {
+    pub(crate) session: NewestSession,
     revision: Revision,
 }
 
-/// What is to be written.
+/// A row to write.
 #[derive(Clone, Copy)]
-struct Note {
-    roamed: Roamed,
-    /// The one that the row has; `None`: the others must hear of it, under a new one.
+struct SessionWrite {
+    session: NewestSession,
+    /// The revision of the existing row; `None`: a new revision, so that other gateways learn of the change.
     revision: Option<Revision>,
 }
 
 #[derive(Clone, Copy)]
-struct Judgement {
-    standing: Standing,
-    note: Option<Note>,
+struct SessionDecision {
+    order: SessionOrder,
+    write: Option<SessionWrite>,
 }
 
-/// Of several sessions of one device the last one in the list is noted at most: a gateway reports its newest.
-fn judge(
-    known: &HashMap<DeviceId, Noted>,
+/// Of several sessions of one device at most the last one in the list is recorded: a gateway reports only its newest
+/// session.
+fn decide_all(
+    known: &HashMap<DeviceId, StoredSession>,
     gateway: GatewayId,
-    sessions: &[Opened],
-    now: Moment,
-) -> Vec<Judgement> {
-    let one = |session: &Opened| judge_one(known.get(&session.device), gateway, session, now);
+    sessions: &[ProvenSession],
+    now: BootTimestamp,
+) -> Vec<SessionDecision> {
+    let one = |session: &ProvenSession| decide(known.get(&session.device), gateway, session, now);
     sessions.iter().map(one).collect()
 }
 
-fn judge_one(known: Option<&Noted>, gateway: GatewayId, session: &Opened, now: Moment) -> Judgement {
-    let roamed = Roamed {
+fn decide(
+    known: Option<&StoredSession>,
+    gateway: GatewayId,
+    session: &ProvenSession,
+    now: BootTimestamp,
+) -> SessionDecision {
+    let newest_session = NewestSession {
         device: session.device,
         gateway,
-        began: session.began,
+        started: session.started,
     };
-    let newest = |revision| Judgement {
-        standing: Standing::Newest,
-        note: Some(Note { roamed, revision }),
+    let newest = |revision| SessionDecision {
+        order: SessionOrder::Newest,
+        write: Some(SessionWrite {
+            session: newest_session,
+            revision,
+        }),
     };
-    let only = |standing| Judgement { standing, note: None };
+    let only = |order| SessionDecision { order, write: None };
     let Some(known) = known else {
         return newest(None);
     };
-    let at = known.roamed.gateway;
-    let is_newer = match known.roamed.began.age_ns(now) {
-        Some(_) => session.began.ns > known.roamed.began.ns,
-        // Noted before this start of the machine, or before it was set back.
-        None if session.began.ns >= 0 => true,
-        None => return only(Standing::Unknown),
+    let at = known.session.gateway;
+    let is_newer = match known.session.started.age_ns(now) {
+        Some(_) => session.started.ns > known.session.started.ns,
+        // Recorded before this boot, or before the machine was set back.
+        None if session.started.ns >= 0 => true,
+        None => return only(SessionOrder::Unknown),
     };
     match (is_newer, at == gateway) {
-        // Nobody else need hear of it: what they hold is older than the one before, or their report is answered with this one.
+        // Other gateways need no report: their sessions are older than the recorded one, or their next report gets
+        // this session as the response.
         (true, true) => newest(Some(known.revision)),
         (true, false) => newest(None),
-        // The same report again, or one before it.
-        (false, true) => only(Standing::Newest),
-        (false, false) => only(Standing::Older {
-            at,
-            began: known.roamed.began,
+        // A repeated or an earlier report.
+        (false, true) => only(SessionOrder::Newest),
+        (false, false) => only(SessionOrder::Older {
+            gateway: at,
+            started: known.session.started,
         }),
     }
 }
 
-fn fields(noted: &Noted) -> [u32; 9] {
-    let Roamed { gateway, began, .. } = &noted.roamed;
+fn fields(stored: &StoredSession) -> [u32; 9] {
+    let NewestSession {
+        gateway,
+        started: began,
+        ..
+    } = &stored.session;
     let word = |at: usize| {
-        let bytes = began.boot.0.as_chunks::<4>().0.get(at);
+        let bytes = began.boot_id.0.as_chunks::<4>().0.get(at);
         bytes.map_or(0, |bytes| u32::from_be_bytes(*bytes))
     };
     let ([began_high, began_low], [revision_high, revision_low]) =
-        (halves(began.ns.cast_unsigned()), halves(noted.revision.0));
+        (halves(began.ns.cast_unsigned()), halves(stored.revision.0));
     [
         gateway.0,
         word(0),
@@ -321,25 +343,25 @@ fn fields(noted: &Noted) -> [u32; 9] {
     ]
 }
 
-/// Turns a stored row into what it says; one that does not authenticate is that device's damage.
-pub(crate) fn noted(
+/// Decodes a stored row; a row that does not authenticate is damage of that device.
+pub(crate) fn session_from_row(
     mac: &RecordMac,
-    (device, gateway, boot, began, revision, code): &RoamingRow,
-) -> Result<Noted> {
+    (device, gateway, boot, began, revision, code): &NewestSessionRow,
+) -> Result<StoredSession> {
     let device = id_from_column(device.0);
-    let noted = Noted {
-        roamed: Roamed {
+    let stored = StoredSession {
+        session: NewestSession {
             device,
             gateway: GatewayId(u32::try_from(gateway.0).unwrap_or(u32::MAX)),
-            began: Moment {
-                boot: BootId(boot.0.as_slice().try_into().unwrap_or_default()),
+            started: BootTimestamp {
+                boot_id: BootId(boot.0.as_slice().try_into().unwrap_or_default()),
                 ns: began.0,
             },
         },
         revision: Revision(revision.0.cast_unsigned()),
     };
-    match mac.verifies_of(LABEL, device, &fields(&noted), &code.0) {
-        true => Ok(noted),
+    match mac.verifies_of(LABEL, device, &fields(&stored), &code.0) {
+        true => Ok(stored),
         false => Err(damage(device, "record of its newest session")),
     }
 }
@@ -349,9 +371,12 @@ pub(crate) async fn damaged(
     connection: &mut Connection,
     mac: &RecordMac,
 ) -> Result<Vec<crate::error::RegistryError>> {
-    let rows: Vec<RoamingRow> =
-        sql::query("SELECT device_id, gateway_id, boot, began_ns, revision, mac FROM roaming")
+    let rows: Vec<NewestSessionRow> =
+        sql::query("SELECT device_id, gateway_id, boot_id, started_ns, revision, mac FROM newest_session")
             .fetch_all(connection)
             .await?;
-    Ok(rows.iter().filter_map(|row| noted(mac, row).err()).collect())
+    Ok(rows
+        .iter()
+        .filter_map(|row| session_from_row(mac, row).err())
+        .collect())
 }

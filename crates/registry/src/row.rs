@@ -1,8 +1,8 @@
-//! Between the tables' columns and the types of this crate.
+//! Conversion between table columns and the types of this crate.
 
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
 
-use crate::column::Stored;
+use crate::column::ColumnValue;
 use crate::device::{DeviceInfo, Quarantine, Revision, Status};
 use crate::error::{RegistryError, Result};
 use crate::record_mac::RecordMac;
@@ -19,37 +19,37 @@ macro_rules! device_columns {
 }
 pub(crate) use device_columns;
 
-/// How many they are.
+/// Number of these columns.
 pub(crate) const DEVICE_COLUMNS: usize = 18;
-/// Which of them is the revision.
+/// Position of the column `revision`.
 pub(crate) const DEVICE_REVISION: usize = 13;
 
-/// A row of the table `device`. Text comes as bytes: a flipped bit that makes it no text is that record's damage, not
-/// the whole question's.
+/// A row of the table `device`. Text is read as bytes: invalid UTF-8 then damages only that record and does not fail
+/// the query.
 pub(crate) struct DeviceRow {
-    pub(crate) id: Stored<i64>,
-    name: Stored<Vec<u8>>,
-    mode: Stored<i16>,
-    suite: Stored<i16>,
-    status: Stored<i16>,
-    enrolled_at_s: Stored<i64>,
-    revoked_at_s: Stored<Option<i64>>,
-    revoked_reason: Stored<Option<Vec<u8>>>,
-    first_idx: Stored<i64>,
-    rows_total: Stored<i64>,
-    idx_floor: Stored<i64>,
-    floor_version: Stored<i64>,
-    epoch: Stored<i64>,
-    revision: Stored<i64>,
-    puf_profile: Stored<Vec<u8>>,
-    mac: Stored<Vec<u8>>,
-    quarantined_at_s: Stored<Option<i64>>,
-    quarantined_reason: Stored<Option<Vec<u8>>>,
+    pub(crate) id: ColumnValue<i64>,
+    name: ColumnValue<Vec<u8>>,
+    mode: ColumnValue<i16>,
+    suite: ColumnValue<i16>,
+    status: ColumnValue<i16>,
+    enrolled_at_s: ColumnValue<i64>,
+    revoked_at_s: ColumnValue<Option<i64>>,
+    revoked_reason: ColumnValue<Option<Vec<u8>>>,
+    first_idx: ColumnValue<i64>,
+    rows_total: ColumnValue<i64>,
+    idx_floor: ColumnValue<i64>,
+    floor_version: ColumnValue<i64>,
+    epoch: ColumnValue<i64>,
+    revision: ColumnValue<i64>,
+    puf_profile: ColumnValue<Vec<u8>>,
+    mac: ColumnValue<Vec<u8>>,
+    quarantined_at_s: ColumnValue<Option<i64>>,
+    quarantined_reason: ColumnValue<Option<Vec<u8>>>,
 }
 
 impl FromRow for DeviceRow {
     fn from_row(row: &Row<'_>) -> sqlx::Result<Self> {
-        // By place, for names occur twice where tables are joined.
+        // By position, because names are ambiguous in joins.
         Ok(Self {
             id: row.get(0)?,
             name: row.get(1)?,
@@ -76,7 +76,7 @@ impl FromRow for DeviceRow {
 pub(crate) const ACTIVE: i16 = 1;
 pub(crate) const REVOKED: i16 = 2;
 
-/// Ids are stored bit-cast, so that all 64 bits fit a BIGINT.
+/// Device ids are bit-cast, so that all 64 bits fit a BIGINT.
 pub(crate) fn id_to_column(device: DeviceId) -> i64 {
     device.0.cast_signed()
 }
@@ -100,26 +100,31 @@ pub(crate) fn mode_from_column(column: i16) -> Option<Mode> {
     }
 }
 
-/// Turns a stored row into what the API shows; every value that cannot be is an error that names the device.
+/// Decodes a stored row; an invalid value is an error that names the device.
 pub(crate) fn device_info(mac: &RecordMac, row: DeviceRow) -> Result<DeviceInfo> {
     let device = id_from_column(row.id.0);
     let damaged = |problem: String| RegistryError::DamagedRecord { device, problem };
     let unusable = |column: &str, value: i64| match value {
-        i64::MIN => damaged(format!("{column} is no number")),
+        i64::MIN => damaged(format!("{column} is not a number")),
         value => damaged(format!("{column} is {value}")),
     };
-    let number =
-        |column: &str, Stored(value): Stored<i64>| u32::try_from(value).map_err(|_| unusable(column, value));
-    let seconds = |column: &str, value: i64| u64::try_from(value).map_err(|_| unusable(column, value));
-    let text = |column: &str, value: Stored<Vec<u8>>| {
-        String::from_utf8(value.0).map_err(|_| damaged(format!("{column} is no text")))
+    let number = |column: &str, ColumnValue(value): ColumnValue<i64>| {
+        u32::try_from(value).map_err(|_| unusable(column, value))
     };
-    let (Stored(status), Stored(revoked_at_s), Stored(mode)) = (row.status, row.revoked_at_s, row.mode);
+    let seconds = |column: &str, value: i64| u64::try_from(value).map_err(|_| unusable(column, value));
+    let text = |column: &str, value: ColumnValue<Vec<u8>>| {
+        String::from_utf8(value.0).map_err(|_| damaged(format!("{column} is not valid UTF-8")))
+    };
+    let (ColumnValue(status), ColumnValue(revoked_at_s), ColumnValue(mode)) =
+        (row.status, row.revoked_at_s, row.mode);
     let status = match (status, revoked_at_s) {
         (ACTIVE, None) if row.revoked_reason.0.is_none() => Status::Active,
         (REVOKED, Some(at_s)) => Status::Revoked {
             at_s: seconds("revoked_at_s", at_s)?,
-            reason: text("revoked_reason", Stored(row.revoked_reason.0.unwrap_or_default()))?,
+            reason: text(
+                "revoked_reason",
+                ColumnValue(row.revoked_reason.0.unwrap_or_default()),
+            )?,
         },
         _ => {
             return Err(damaged(format!(
@@ -131,11 +136,11 @@ pub(crate) fn device_info(mac: &RecordMac, row: DeviceRow) -> Result<DeviceInfo>
         (None, None) => None,
         (Some(at_s), Some(reason)) => Some(Quarantine {
             at_s: seconds("quarantined_at_s", at_s)?,
-            reason: text("quarantined_reason", Stored(reason))?,
+            reason: text("quarantined_reason", ColumnValue(reason))?,
         }),
         (at_s, _) => {
             return Err(damaged(format!(
-                "half of a quarantine, with quarantined_at_s {at_s:?}"
+                "incomplete quarantine with quarantined_at_s {at_s:?}"
             )));
         }
     };
@@ -146,7 +151,7 @@ pub(crate) fn device_info(mac: &RecordMac, row: DeviceRow) -> Result<DeviceInfo>
         suite: u8::try_from(row.suite.0)
             .ok()
             .and_then(Suite::from_number)
-            .ok_or_else(|| damaged(format!("suite {} is not spoken by this program", row.suite.0)))?,
+            .ok_or_else(|| damaged(format!("unsupported suite {}", row.suite.0)))?,
         status,
         quarantine,
         enrolled_at_s: seconds("enrolled_at_s", row.enrolled_at_s.0)?,
@@ -181,7 +186,7 @@ pub(crate) fn quarantine_to_columns(quarantine: Option<&Quarantine>) -> (Option<
     }
 }
 
-/// Times are checked before they get here; a later one than the column holds means "the end of time".
+/// Times are validated by callers; a time that exceeds the column means "never".
 pub(crate) fn seconds_to_column(seconds: u64) -> i64 {
     i64::try_from(seconds).unwrap_or(i64::MAX)
 }

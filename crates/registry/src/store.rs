@@ -1,4 +1,4 @@
-//! Opening, making and closing a registry, whatever it lies in.
+//! Opening, creating and closing a registry on either database.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,19 +12,19 @@ use crate::error::{RegistryError, Result};
 use crate::fingerprint::FingerprintKeys;
 use crate::key::MasterKey;
 use crate::location::Location;
+use crate::monitor::TransactionMonitor;
 use crate::postgres::{self, WriteLock};
 use crate::record_mac::RecordMac;
-use crate::service::Act;
+use crate::service::Action;
 use crate::sql::{self, Connection, Pool, Transaction};
 use crate::sqlite::{self, SchemaGuard};
-use crate::storage::{Schedule, Storage};
-use crate::watch::Watch;
+use crate::storage::{CounterSchedule, Storage};
 
-/// What the key check seals.
+/// The plain text of the key check.
 const KEY_CHECK_TEXT: &[u8] = b"linewarden registry";
 const KEY_CHECK_AAD: &[u8] = b"linewarden registry key check v1";
-/// Statements are many, and say nothing to who looks for a fault at `debug`. Slow ones are warned of all the same.
-pub(crate) const STATEMENTS_AT: LevelFilter = LevelFilter::Trace;
+/// Log level of SQL statements: too many for `debug`. Slow statements are logged as warnings in any case.
+pub(crate) const STATEMENT_LOG_LEVEL: LevelFilter = LevelFilter::Trace;
 const SEALING_PURPOSE: &str = "linewarden registry sealing v1";
 const MAC_PURPOSE: &str = "linewarden registry records v1";
 
@@ -45,7 +45,7 @@ impl Keys {
     }
 }
 
-/// How a registry is opened; the defaults suit everything but tests and measurements.
+/// Options of a registry; the defaults are suitable except for tests and measurements.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// SQLite: page size of a new file in bytes, a power of two from 512 to 65536.
@@ -53,7 +53,7 @@ pub struct Options {
     /// 16384 by default, as measured by `cargo run -p linewarden-registry --example page_size` (10,000 devices of
     /// 100 rows, sparse ids, every commit synced, best of 5 runs on two virtual cores shared with other work):
     ///
-    /// | page, B | file, B per device | file bytes per sealed byte at 50, 100, 200 rows | enrol, devices/s | look-up, µs |
+    /// | page, B | file, B per device | file bytes per sealed byte at 50, 100, 200 rows | enroll, devices/s | look-up, µs |
     /// |---|---|---|---|---|
     /// | 4096 | 4296 | 1.12, 1.69, 1.02 | 15,300 | 61 |
     /// | 8192 | 2932 | 1.12, 1.13, 1.70 | 26,500 | 74 |
@@ -61,16 +61,17 @@ pub struct Options {
     /// | 32768 | 2749 | 1.04, 1.05, 1.13 | 33,200 | 76 |
     /// | 65536 | 2785 | 1.05, 1.05, 1.05 | 45,700 | 79 |
     ///
-    /// 16384 is the smallest that wastes little at every common number of rows; larger ones gain 6 % of space,
-    /// but each move of one mark writes a whole page to the log. Clustering the credentials by device id instead of
-    /// by order of enrolment takes 4 to 13 times longer to load and up to 15 % more space.
+    /// 16384 is the smallest size that wastes little space at every common number of rows. Larger ones save 6 % of
+    /// space, but each change of one mark writes a whole page to the log. Clustering the credentials by device id
+    /// instead of by order of enrollment takes 4 to 13 times longer to load and up to 15 % more space.
     pub page_size_bytes: u32,
-    /// How long to wait for another program's lock, and for a connection to PostgreSQL.
+    /// Timeout for the lock of another program, and for a connection to PostgreSQL.
     pub busy_timeout: Duration,
-    /// Connections for reading beside the one for writing; as many again for who reads [apart](Registry::apart), once somebody does.
+    /// Number of connections for reading, in addition to the one for writing. [Separate
+    /// readers](Registry::with_separate_reader) use the same number again.
     pub readers: u32,
-    /// SQLite: time between two leases that raise the count of the storage. A restore of a backup is detected if the registry has leased
-    /// that long after the backup, or was closed after a lease.
+    /// SQLite: time between two leases that raise the counter of the storage. A restored backup is detected if the
+    /// registry has leased rows that long after the backup, or was closed after a lease.
     pub storage_period: Duration,
 }
 
@@ -89,10 +90,10 @@ impl Default for Options {
 #[derive(Clone)]
 pub struct Registry {
     inner: Arc<Inner>,
-    /// Whose hands it is in.
-    act: Option<Arc<Act>>,
-    /// It reads by connections of its own.
-    is_apart: bool,
+    /// The user action on whose behalf this clone writes.
+    action: Option<Arc<Action>>,
+    /// This clone uses the separate reader connections.
+    uses_separate_reader: bool,
 }
 
 struct Inner {
@@ -100,17 +101,17 @@ struct Inner {
     location: Option<Location>,
     writer: Pool,
     reader: Pool,
-    /// For who must not wait for who reads much.
-    reader_apart: Pool,
+    /// Connections for readers that must not wait for long queries of others.
+    separate_reader: Pool,
     keys: Keys,
-    writing: Writing,
-    watch: OnceLock<Box<dyn Watch>>,
+    write_access: WriteAccess,
+    monitor: OnceLock<Box<dyn TransactionMonitor>>,
     storage: Storage,
-    schedule: Schedule,
+    schedule: CounterSchedule,
 }
 
-/// What it takes to write alone.
-enum Writing {
+/// The exclusive access of a writer.
+enum WriteAccess {
     Sqlite(SchemaGuard),
     Postgres(WriteLock),
 }
@@ -124,17 +125,17 @@ impl fmt::Debug for Registry {
 }
 
 impl Registry {
-    /// Opens an existing registry and brings its schema up to this program's.
+    /// Opens an existing registry.
     ///
     /// # Errors
-    /// Nothing there, something else, a newer schema, one with triggers, views or anything else that no migration
-    /// makes, the wrong master key, a locked or damaged database, one that cannot be written or reached. Nothing is changed in any
-    /// of these cases.
+    /// No registry, another file, a newer schema, a schema with triggers, views or other unexpected objects, the
+    /// wrong master key, a locked or damaged database, or one that is not writable or reachable. Nothing is changed
+    /// in any of these cases.
     pub async fn open(location: impl Into<Location>, key: &MasterKey) -> Result<Self> {
         Self::open_with(location, key, &Options::default()).await
     }
 
-    /// [`Registry::open`] with other than the default options.
+    /// [`Registry::open`] with options.
     ///
     /// # Errors
     /// As [`Registry::open`].
@@ -143,11 +144,11 @@ impl Registry {
         key: &MasterKey,
         options: &Options,
     ) -> Result<Self> {
-        Self::open_but_moved(location.into(), key, options, None).await
+        Self::open_checked(location.into(), key, options, None).await
     }
 
-    /// [`Registry::open`] of one that is to be moved to `target`: also if it gives nothing out any more because it was to be moved there
-    /// before, and it is not known that it came there. That move is ended by repeating it.
+    /// [`Registry::open`] for a move to `target`. Also opens a registry that refuses requests because of an earlier
+    /// move to `target` that may be incomplete; repeating the move completes it.
     ///
     /// # Errors
     /// As [`Registry::open`].
@@ -156,10 +157,10 @@ impl Registry {
         key: &MasterKey,
         target: &Location,
     ) -> Result<Self> {
-        Self::open_but_moved(location.into(), key, &Options::default(), Some(target)).await
+        Self::open_checked(location.into(), key, &Options::default(), Some(target)).await
     }
 
-    async fn open_but_moved(
+    async fn open_checked(
         location: Location,
         key: &MasterKey,
         options: &Options,
@@ -172,23 +173,23 @@ impl Registry {
         let registry = Self {
             inner: Arc::new(Inner {
                 location: Some(location),
-                schedule: Schedule::every(options.storage_period),
+                schedule: CounterSchedule::every(options.storage_period),
                 ..inner
             }),
-            act: None,
-            is_apart: false,
+            action: None,
+            uses_separate_reader: false,
         };
         let mut connection = registry.reader().acquire().await?;
-        registry.refuse_moved_but_to(&mut connection, target).await?;
+        registry.refuse_moved_except_to(&mut connection, target).await?;
         drop(connection);
-        // One that is to be moved keeps what it has.
+        // A registry that is to be moved is not changed.
         if target.is_none() {
-            registry.note_storage().await?;
+            registry.record_storage().await?;
         }
         Ok(registry)
     }
 
-    /// Whether [`Registry::open`] would find a registry of this key that this program knows; nothing is changed.
+    /// Checks whether [`Registry::open`] would accept the registry with this key; nothing is changed.
     ///
     /// # Errors
     /// As [`Registry::open`].
@@ -200,16 +201,16 @@ impl Registry {
         }
     }
 
-    /// Makes a new, empty registry and opens it: a file, readable by its owner only, or the tables in a database that is
-    /// there already. All of it appears, or nothing.
+    /// Creates an empty registry and opens it: a file that only its owner may read, or the tables in an existing
+    /// database. The creation is atomic.
     ///
     /// # Errors
-    /// Something is there already, or the directory or database cannot be written or reached.
+    /// An existing registry, or a directory or database that is not writable or reachable.
     pub async fn create(location: impl Into<Location>, key: &MasterKey) -> Result<Self> {
         Self::create_with(location, key, &Options::default()).await
     }
 
-    /// [`Registry::create`] with other than the default options.
+    /// [`Registry::create`] with options.
     ///
     /// # Errors
     /// As [`Registry::create`].
@@ -220,14 +221,14 @@ impl Registry {
     ) -> Result<Self> {
         let location = location.into();
         let mut draft = Draft::begin(&location, options).await?;
-        initialise(draft.connection()?, key)
+        initialize(draft.connection()?, key)
             .await
-            .map_err(at(&location))?;
+            .map_err(with_location(&location))?;
         draft.finish().await?;
         Self::open_with(location, key, options).await
     }
 
-    /// Opens the registry there, or makes it if nothing is there.
+    /// Opens the registry, or creates it if it does not exist.
     ///
     /// # Errors
     /// As [`Registry::open`] and [`Registry::create`].
@@ -235,7 +236,7 @@ impl Registry {
         let location = location.into();
         match Self::open(&location, key).await {
             Err(RegistryError::NoRegistry { .. }) => match Self::create(&location, key).await {
-                // Another program was faster.
+                // Another program has created the registry in the meantime.
                 Err(RegistryError::AlreadyExists { .. }) => Self::open(location, key).await,
                 made => made,
             },
@@ -243,7 +244,7 @@ impl Registry {
         }
     }
 
-    /// Makes a registry that lives in memory and vanishes when dropped: for tests, demonstrations and benchmarks.
+    /// Creates an in-memory registry, for tests, demonstrations and benchmarks.
     ///
     /// # Errors
     /// No random bytes or no memory.
@@ -251,41 +252,41 @@ impl Registry {
         let opened = sqlite::in_memory(key).await?;
         Ok(Self {
             inner: Arc::new(opened.into()),
-            act: None,
-            is_apart: false,
+            action: None,
+            uses_separate_reader: false,
         })
     }
 
-    /// Where it is; `None` for a registry in memory.
+    /// The location; `None` for an in-memory registry.
     #[must_use]
     pub fn location(&self) -> Option<&Location> {
         self.inner.location.as_ref()
     }
 
-    /// Has `watch` know how transactions go, of all clones, from now on. The first one stays.
-    pub fn watch(&self, watch: impl Watch + 'static) {
-        let _ = self.inner.watch.set(Box::new(watch));
+    /// Sets the monitor of the transactions of all clones. The first monitor cannot be replaced.
+    pub fn set_monitor(&self, watch: impl TransactionMonitor + 'static) {
+        let _ = self.inner.monitor.set(Box::new(watch));
     }
 
-    /// Waits for what is under way and ends all connections, for all clones. SQLite folds its write-ahead log into the file.
-    /// Leases since the last count of the storage raise that count first.
+    /// Waits for pending operations and closes all connections, for all clones. SQLite copies its write-ahead log
+    /// into the file. If leases have changed since, the counter of the storage is raised first.
     pub async fn close(self) {
         self.advance_at_close().await;
         self.inner.reader.close().await;
-        self.inner.reader_apart.close().await;
+        self.inner.separate_reader.close().await;
         self.inner.writer.close().await;
     }
 
-    /// Checks the database's structure and opens every sealed record. Reads everything: seconds per 10^5 devices.
+    /// Checks the database structure and opens every sealed record. Reads all data: several seconds per 10^5 devices.
     ///
-    /// Returns the damaged records; none means that all is well.
+    /// Returns the damaged records; empty if the registry is intact.
     ///
     /// # Errors
-    /// Damage to the file's structure, or anything in the schema that no migration makes.
+    /// Damage to the file structure, or unexpected objects in the schema.
     pub async fn check(&self) -> Result<Vec<RegistryError>> {
-        let contents = match (self.reader(), &self.inner.writing) {
+        let contents = match (self.reader(), &self.inner.write_access) {
             (Pool::Sqlite(reader), _) => {
-                let (structure, contents) = sqlite::findings(reader).await?;
+                let (structure, contents) = sqlite::integrity_findings(reader).await?;
                 if !structure.is_empty() {
                     return Err(RegistryError::Damaged {
                         detail: structure.join("; "),
@@ -293,14 +294,14 @@ impl Registry {
                 }
                 contents
             }
-            (_, Writing::Postgres(lock)) => {
+            (_, WriteAccess::Postgres(lock)) => {
                 lock.refuse_foreign(self.reader()).await?;
                 Vec::new()
             }
             _ => Vec::new(),
         };
         let damaged = self.damaged_records().await?;
-        // What a value breaks is told by its record, unless its record bears it.
+        // A damaged value is reported by its record, unless the record is valid despite the value.
         if damaged.is_empty() && !contents.is_empty() {
             let detail = contents.join("; ");
             return Ok(vec![RegistryError::Damaged { detail }]);
@@ -308,18 +309,18 @@ impl Registry {
         Ok(damaged)
     }
 
-    /// The same registry, read by connections of its own: what others ask, however much, keeps it from none.
+    /// The same registry with separate connections for reading, which long queries of other users do not block.
     #[must_use]
-    pub fn apart(&self) -> Self {
+    pub fn with_separate_reader(&self) -> Self {
         Self {
-            is_apart: true,
+            uses_separate_reader: true,
             ..self.clone()
         }
     }
 
     pub(crate) fn reader(&self) -> &Pool {
-        match self.is_apart {
-            true => &self.inner.reader_apart,
+        match self.uses_separate_reader {
+            true => &self.inner.separate_reader,
             false => &self.inner.reader,
         }
     }
@@ -328,13 +329,13 @@ impl Registry {
         &self.inner.writer
     }
 
-    pub(crate) fn act(&self) -> Option<&Act> {
-        self.act.as_deref()
+    pub(crate) fn action(&self) -> Option<&Action> {
+        self.action.as_deref()
     }
 
-    pub(crate) fn with_act(&self, act: Act) -> Self {
+    pub(crate) fn acting_as(&self, act: Action) -> Self {
         Self {
-            act: Some(Arc::new(act)),
+            action: Some(Arc::new(act)),
             ..self.clone()
         }
     }
@@ -355,55 +356,58 @@ impl Registry {
         &self.inner.storage
     }
 
-    pub(crate) fn schedule(&self) -> &Schedule {
+    pub(crate) fn schedule(&self) -> &CounterSchedule {
         &self.inner.schedule
     }
 
-    /// Begins a transaction that may write; no other one does while it lasts, of this process or another.
-    pub(crate) async fn write_whatever(&self) -> Result<Transaction> {
-        let mut watched = self.inner.watch.get().and_then(|watch| watch.wanted());
-        let transaction = match (&self.inner.writer, &self.inner.writing) {
-            (Pool::Sqlite(writer), Writing::Sqlite(guard)) => guard.begin(writer).await?,
-            (Pool::Postgres(writer), Writing::Postgres(lock)) => lock.begin(writer).await?.into(),
-            // No other pair is made.
+    /// Begins a writing transaction; no other one runs at the same time, in this process or another. Permitted even
+    /// if the registry was moved.
+    pub(crate) async fn write_even_if_moved(&self) -> Result<Transaction> {
+        let mut observer = self.inner.monitor.get().and_then(|watch| watch.observer());
+        let transaction = match (&self.inner.writer, &self.inner.write_access) {
+            (Pool::Sqlite(writer), WriteAccess::Sqlite(guard)) => guard.begin(writer).await?,
+            (Pool::Postgres(writer), WriteAccess::Postgres(lock)) => lock.begin(writer).await?.into(),
+            // Other combinations do not exist.
             _ => return Err(RegistryError::Locked),
         };
-        if let Some(watched) = &mut watched {
-            watched.begun();
+        if let Some(observer) = &mut observer {
+            observer.started();
         }
-        Ok(transaction.watched_by(watched))
+        Ok(transaction.observed_by(observer))
     }
 
-    /// The same, unless the registry was moved elsewhere. What somebody does is in the journal with it.
+    /// Begins a writing transaction, unless the registry was moved. A user action is recorded in the same
+    /// transaction.
     pub(crate) async fn write(&self) -> Result<Transaction> {
-        let mut transaction = self.write_whatever().await?;
+        let mut transaction = self.write_even_if_moved().await?;
         self.refuse_moved(&mut transaction).await?;
-        self.journal_act(&mut transaction).await?;
+        self.record_action(&mut transaction).await?;
         Ok(transaction)
     }
 
-    /// It answers, and was not moved elsewhere.
+    /// Checks that the registry responds and was not moved.
     ///
     /// # Errors
-    /// That it was, or a failure of the database.
-    pub async fn is_in_place(&self) -> Result<()> {
+    /// A moved registry, or a failure of the database.
+    pub async fn check_available(&self) -> Result<()> {
         let mut connection = self.reader().acquire().await?;
         self.refuse_moved(&mut connection).await
     }
 
     pub(crate) async fn refuse_moved(&self, connection: &mut Connection) -> Result<()> {
-        self.refuse_moved_but_to(connection, None).await
+        self.refuse_moved_except_to(connection, None).await
     }
 
-    /// The same, unless that is where it was to be moved to, and nobody knows whether it came there.
-    pub(crate) async fn refuse_moved_but_to(
+    /// Refuses a moved registry, unless it was moved to `target` and that move may be incomplete.
+    pub(crate) async fn refuse_moved_except_to(
         &self,
         connection: &mut Connection,
         target: Option<&Location>,
     ) -> Result<()> {
-        let (to, has_ended): (Option<String>, i64) = sql::query("SELECT moved_to, move_ended FROM registry")
-            .fetch_one(connection)
-            .await?;
+        let (to, has_ended): (Option<String>, i64) =
+            sql::query("SELECT moved_to, move_completed FROM registry")
+                .fetch_one(connection)
+                .await?;
         let is_open = |to: &str| has_ended == 0 && target.is_some_and(|target| target.to_string() == to);
         match to {
             None => Ok(()),
@@ -416,7 +420,7 @@ impl Registry {
     }
 }
 
-/// A registry that is being filled, in a transaction: it is there when that is over, whole, or never.
+/// A registry that is being created in one transaction: it becomes visible completely, or never.
 pub(crate) enum Draft {
     Sqlite(sqlite::Draft),
     Postgres(postgres::Draft),
@@ -445,42 +449,42 @@ impl Draft {
     }
 }
 
-impl From<sqlite::Opened> for Inner {
-    fn from(opened: sqlite::Opened) -> Self {
+impl From<sqlite::Connections> for Inner {
+    fn from(opened: sqlite::Connections) -> Self {
         Self {
             location: None,
             writer: opened.writer,
             reader: opened.reader,
-            reader_apart: opened.reader_apart,
+            separate_reader: opened.separate_reader,
             keys: opened.keys,
-            writing: Writing::Sqlite(opened.guard),
-            watch: OnceLock::new(),
+            write_access: WriteAccess::Sqlite(opened.guard),
+            monitor: OnceLock::new(),
             storage: opened.storage,
-            schedule: Schedule::every(Options::default().storage_period),
+            schedule: CounterSchedule::every(Options::default().storage_period),
         }
     }
 }
 
-impl From<postgres::Opened> for Inner {
-    fn from(opened: postgres::Opened) -> Self {
+impl From<postgres::Connections> for Inner {
+    fn from(opened: postgres::Connections) -> Self {
         Self {
             location: None,
             writer: opened.writer,
             reader: opened.reader,
-            reader_apart: opened.reader_apart,
+            separate_reader: opened.separate_reader,
             keys: opened.keys,
-            writing: Writing::Postgres(opened.lock),
-            watch: OnceLock::new(),
+            write_access: WriteAccess::Postgres(opened.lock),
+            monitor: OnceLock::new(),
             storage: opened.storage,
-            schedule: Schedule::every(Options::default().storage_period),
+            schedule: CounterSchedule::every(Options::default().storage_period),
         }
     }
 }
 
-/// Fills an empty schema: registry id, key check.
-pub(crate) async fn initialise(connection: &mut Connection, key: &MasterKey) -> Result<Keys> {
+/// Initializes an empty schema: registry id and key check.
+pub(crate) async fn initialize(connection: &mut Connection, key: &MasterKey) -> Result<Keys> {
     let mut registry_id = [0u8; 16];
-    getrandom::fill(&mut registry_id).map_err(RegistryError::Entropy)?;
+    getrandom::fill(&mut registry_id).map_err(RegistryError::NoRandomBytes)?;
     let keys = Keys::derive(key, &registry_id);
     let key_check = keys.sealer.seal(KEY_CHECK_AAD, KEY_CHECK_TEXT.len(), |out| {
         out.extend_from_slice(KEY_CHECK_TEXT)
@@ -493,36 +497,38 @@ pub(crate) async fn initialise(connection: &mut Connection, key: &MasterKey) -> 
     Ok(keys)
 }
 
-/// What a registry and its copies have, and no other: its id and its key check.
-type Origin = (Vec<u8>, Vec<u8>);
+/// The identity of a registry and its copies: registry id and key check.
+type RegistryIdentity = (Vec<u8>, Vec<u8>);
 
-async fn origin(connection: &mut Connection) -> Result<Option<Origin>> {
+async fn registry_identity(connection: &mut Connection) -> Result<Option<RegistryIdentity>> {
     let found = sql::query("SELECT registry_id, key_check FROM registry").fetch_optional(connection);
     Ok(found.await?)
 }
 
-/// Whether what is at `location` is a copy of the registry of this connection, or that itself.
-pub(crate) async fn is_copied_to(connection: &mut Connection, location: &Location) -> Result<bool> {
+/// Whether the registry at `location` is a copy of the registry of this connection, or the same one.
+pub(crate) async fn is_copy_of(connection: &mut Connection, location: &Location) -> Result<bool> {
     let mut other = match location {
-        Location::Sqlite(path) => sqlite::reading(path).await?,
-        Location::Postgres(_) => postgres::reading(location).await?,
+        Location::Sqlite(path) => sqlite::open_read_only(path).await?,
+        Location::Postgres(_) => postgres::open_read_only(location).await?,
     };
-    let theirs = origin(&mut other).await;
+    let other_identity = registry_identity(&mut other).await;
     other.close().await?;
-    Ok(origin(connection).await? == theirs?)
+    Ok(registry_identity(connection).await? == other_identity?)
 }
 
-/// The registry's keys, if it was made with this one.
+/// The registry's keys, if its master key is this one.
 pub(crate) async fn check_key(
     connection: &mut Connection,
     registry: &Location,
     key: &MasterKey,
 ) -> Result<Keys> {
-    let found = origin(connection).await.map_err(at(registry))?;
+    let found = registry_identity(connection)
+        .await
+        .map_err(with_location(registry))?;
     let (registry_id, key_check) = found.ok_or_else(|| RegistryError::Open {
         registry: registry.clone(),
         source: Box::new(RegistryError::Damaged {
-            detail: "its key check is gone".to_owned(),
+            detail: "its key check is missing".to_owned(),
         }),
     })?;
     let keys = Keys::derive(key, &registry_id);
@@ -534,8 +540,10 @@ pub(crate) async fn check_key(
     }
 }
 
-/// Adds where the registry is to an error met while opening it.
-pub(crate) fn at<E: Into<RegistryError>>(registry: impl Into<Location>) -> impl FnOnce(E) -> RegistryError {
+/// Adds the location to an error of opening a registry.
+pub(crate) fn with_location<E: Into<RegistryError>>(
+    registry: impl Into<Location>,
+) -> impl FnOnce(E) -> RegistryError {
     let registry = registry.into();
     move |error| RegistryError::Open {
         registry,
@@ -550,7 +558,7 @@ mod tests {
 
     use super::*;
     use crate::sqlite::APPLICATION_ID;
-    use crate::{BulkOptions, Credentials, DeviceRecord, Filter, PoolRow};
+    use crate::{BulkOptions, Credentials, DeviceFilter, DeviceRecord, PoolRow};
 
     fn device(id: u64) -> DeviceRecord {
         let row = PoolRow {
@@ -574,7 +582,7 @@ mod tests {
             .unwrap();
     }
 
-    /// SQLite's own limit of pages stands for a full disk: it fails in the same place with the same code.
+    /// SQLite's page limit simulates a full disk: it fails at the same point with the same code.
     #[tokio::test]
     async fn a_full_disk_keeps_whole_chunks_and_the_registry_usable() {
         let directory = tempfile::tempdir().unwrap();
@@ -588,10 +596,10 @@ mod tests {
             ..BulkOptions::default()
         };
         let error = registry
-            .enrol_bulk((1..=2000).map(device), options, |_| ())
+            .enroll_bulk((1..=2000).map(device), options, |_| ())
             .await
             .unwrap_err();
-        let RegistryError::Chunk {
+        let RegistryError::ChunkRefused {
             committed, source, ..
         } = error
         else {
@@ -599,16 +607,16 @@ mod tests {
         };
         assert!(matches!(*source, RegistryError::DiskFull), "{source}");
         assert!(committed > 0 && committed % 50 == 0, "{committed}");
-        assert_eq!(registry.count(&Filter::default()).await.unwrap(), committed);
+        assert_eq!(registry.count(&DeviceFilter::default()).await.unwrap(), committed);
         assert!(registry.check().await.unwrap().is_empty());
 
         set(&registry, "PRAGMA max_page_count = 1000000").await;
-        registry.enrol(device(committed + 1)).await.unwrap();
+        registry.enroll(device(committed + 1)).await.unwrap();
     }
 
-    /// SQLite rolls back by itself when a commit meets a full disk or a failed sync.
+    /// SQLite rolls back itself when a commit fails because of a full disk or a failed sync.
     #[tokio::test]
-    async fn a_transaction_that_sqlite_has_ended_is_not_the_last_one() {
+    async fn transactions_work_after_sqlite_has_ended_one() {
         let directory = tempfile::tempdir().unwrap();
         let key = MasterKey::from_bytes([1; 32]);
         let registry = Registry::create(directory.path().join("registry"), &key)
@@ -618,13 +626,13 @@ mod tests {
             let mut transaction = registry.write().await.unwrap();
             sql::query("ROLLBACK").execute(&mut *transaction).await.unwrap();
             assert!(transaction.commit().await.is_err());
-            registry.enrol(device(id)).await.unwrap();
+            registry.enroll(device(id)).await.unwrap();
         }
-        assert_eq!(registry.count(&Filter::default()).await.unwrap(), 3);
+        assert_eq!(registry.count(&DeviceFilter::default()).await.unwrap(), 3);
     }
 
     #[tokio::test]
-    async fn a_new_file_has_the_settings_that_durability_rests_on() {
+    async fn a_new_file_has_the_settings_for_durability() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("registry");
         let options = Options {

@@ -1,8 +1,8 @@
-//! Export and import: JSON lines, one header and then one device per line.
+//! Export and import in JSON lines: one header, then one device per line.
 //!
-//! By default only public information is exported. With an [`ExportKey`] each line also carries the device's
-//! credentials, sealed under that key and bound to every other field of the line, so that an edited line (a lower
-//! mark, say, or a revocation taken out) does not open.
+//! By default only public information is exported. With an [`ExportKey`] each line also contains the device's
+//! credentials, sealed under that key and bound to every other field of the line, so that an edited line (for example
+//! with a lower row floor, or without a revocation) does not open.
 //!
 //! ```text
 //! {"linewarden_export":1,"salt":"…32 hex digits…","devices":2}
@@ -19,7 +19,7 @@ use zeroize::Zeroizing;
 
 use crate::credentials::Credentials;
 use crate::device::{DeviceInfo, DeviceRecord, Quarantine, Revision, Status, TEXT_BYTES_MAX, check_text};
-use crate::enrol::{NewDevice, Progress};
+use crate::enroll::{NewDevice, Progress};
 use crate::error::{RegistryError, Result};
 use crate::fingerprint::Fingerprint;
 use crate::key::ExportKey;
@@ -41,20 +41,20 @@ const CHUNK_DEVICES: u32 = 1000;
 #[serde(deny_unknown_fields)]
 pub(crate) struct Header {
     linewarden_export: u32,
-    /// Salt of the sealing key, 16 bytes in hexadecimal; absent where no credentials are in the file.
+    /// Salt of the sealing key, 16 bytes in hexadecimal; absent if the file contains no credentials.
     #[serde(skip_serializing_if = "Option::is_none")]
     salt: Option<String>,
-    /// Lines that follow.
+    /// Number of lines that follow.
     pub(crate) devices: u64,
 }
 
-/// A device as one line of JSON: for export files and for programs that read the command line's output.
+/// A device as one line of JSON, in export files and in the output of commands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceLine {
     /// 16 hexadecimal digits.
     pub device_id: String,
-    /// For people.
+    /// For display.
     pub name: String,
     /// "pool" or "key".
     pub mode: String,
@@ -64,29 +64,29 @@ pub struct DeviceLine {
     pub status: String,
     /// Seconds since 1970-01-01 UTC.
     pub enrolled_at_s: u64,
-    /// Seconds since 1970-01-01 UTC; only of revoked devices.
+    /// Seconds since 1970-01-01 UTC; only for revoked devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked_at_s: Option<u64>,
-    /// Only of revoked devices.
+    /// Only for revoked devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked_reason: Option<String>,
-    /// Seconds since 1970-01-01 UTC; only of devices in quarantine.
+    /// Seconds since 1970-01-01 UTC; only for devices in quarantine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quarantined_at_s: Option<u64>,
-    /// Only of devices in quarantine.
+    /// Only for devices in quarantine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quarantined_reason: Option<String>,
     /// First row of the pool; 0 in key mode.
     pub first_idx: u32,
     /// Rows in the pool; 0 in key mode.
     pub rows_total: u32,
-    /// No row below it is handed out any more.
+    /// The first row that was never leased.
     pub idx_floor: u32,
-    /// How often the credentials were replaced.
+    /// Number of replacements of the credentials.
     pub epoch: u32,
     /// PUF and error correction.
     pub puf_profile: String,
-    /// Sealed credentials in hexadecimal; only in export files made with an export key.
+    /// Sealed credentials in hexadecimal; only in export files with an export key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sealed: Option<String>,
 }
@@ -98,7 +98,7 @@ impl From<&DeviceInfo> for DeviceLine {
             Status::Active => ("active", None, None),
             Status::Revoked { at_s, reason } => ("revoked", Some(*at_s), Some(reason.clone())),
         };
-        // Revocation is for good: what else there was does not count any more.
+        // Revocation is permanent and supersedes a quarantine.
         let quarantine = info.quarantine.as_ref().filter(|_| info.status.is_active());
         let mode = match info.mode {
             Mode::Pool => "pool",
@@ -126,45 +126,45 @@ impl From<&DeviceInfo> for DeviceLine {
 }
 
 impl DeviceLine {
-    /// What the sealed credentials are bound to: the line as this program writes it, without them.
+    /// The associated data of the sealed credentials: the line without them, as this program writes it.
     fn aad(&self) -> Result<Vec<u8>> {
         let mut aad = SEALING_LABEL.to_vec();
         let bare = Self {
             sealed: None,
             ..self.clone()
         };
-        serde_json::to_writer(&mut aad, &bare).map_err(|error| unwritable(error.into()))?;
+        serde_json::to_writer(&mut aad, &bare).map_err(|error| export_error(error.into()))?;
         Ok(aad)
     }
 }
 
-/// What an export does about records that cannot be read.
+/// The action of an export for damaged records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnDamage {
-    /// Nothing is written.
+    /// Refuse the export.
     Refuse,
-    /// They are left out and named.
-    LeaveOut,
+    /// Skip damaged records and report them.
+    Skip,
 }
 
-/// What was exported.
+/// The result of an export.
 #[derive(Debug)]
-pub struct Exported {
+pub struct ExportSummary {
     /// Devices in the file.
     pub devices: u64,
-    /// What is wrong with those that were left out, with their ids.
+    /// Errors of the devices that were skipped, with their ids.
     pub damaged: Vec<RegistryError>,
 }
 
-/// All devices as lines, a chunk at a time.
-struct LineWalk<'a> {
+/// Reads all devices as lines, in chunks.
+struct DeviceLines<'a> {
     registry: &'a Registry,
-    /// Seals the credentials anew; without it they are opened at most.
+    /// Seals the credentials for the export; without it they are only checked.
     sealer: Option<Sealer>,
     after: Revision,
 }
 
-impl<'a> LineWalk<'a> {
+impl<'a> DeviceLines<'a> {
     fn new(registry: &'a Registry, sealer: Option<Sealer>) -> Self {
         Self {
             registry,
@@ -215,9 +215,9 @@ async fn count(snapshot: &mut Connection) -> Result<u64> {
 }
 
 impl Registry {
-    /// Writes all devices as JSON lines, as they are at one moment.
+    /// Writes all devices as JSON lines, as a consistent snapshot.
     ///
-    /// Without `key` only public information is written, which cannot be imported again.
+    /// Without `key` only public information is written, which cannot be imported.
     ///
     /// # Errors
     /// A failure of `out` or of the database; with [`OnDamage::Refuse`] also a damaged record, or with `key` damaged
@@ -228,14 +228,14 @@ impl Registry {
         key: Option<&ExportKey>,
         on_damage: OnDamage,
         mut progress: impl FnMut(Progress),
-    ) -> Result<Exported> {
-        // One read transaction: what is changed meanwhile is not seen, so the header's count stays true.
+    ) -> Result<ExportSummary> {
+        // One read transaction: concurrent changes are not visible, so the header's count is right.
         let mut snapshot = self.reader().snapshot().await?;
         let total = count(&mut snapshot).await?;
         let mut damaged = Vec::new();
-        if on_damage == OnDamage::LeaveOut {
-            // The header comes first and tells how many follow: they are looked through once more.
-            let mut walk = LineWalk::new(self, None);
+        if on_damage == OnDamage::Skip {
+            // The header precedes the lines and contains their number, so damaged records are counted first.
+            let mut walk = DeviceLines::new(self, None);
             while let Some(lines) = walk.next_chunk(&mut snapshot, key.is_some()).await? {
                 damaged.extend(lines.into_iter().filter_map(Result::err));
             }
@@ -243,13 +243,13 @@ impl Registry {
         let devices = total.saturating_sub(damaged.len() as u64);
         let (header, sealer) = header(devices, key)?;
         write_line(out, &header)?;
-        let mut walk = LineWalk::new(self, sealer);
+        let mut walk = DeviceLines::new(self, sealer);
         let mut done = 0u64;
         while let Some(lines) = walk.next_chunk(&mut snapshot, key.is_some()).await? {
             for line in lines {
                 match line {
                     Ok(line) => write_line(out, &line)?,
-                    Err(_) if on_damage == OnDamage::LeaveOut => continue,
+                    Err(_) if on_damage == OnDamage::Skip => continue,
                     Err(error) => return Err(error),
                 }
                 done += 1;
@@ -260,14 +260,14 @@ impl Registry {
             });
         }
         if done != devices {
-            let detail = format!("{done} of {devices} devices have a revision that can be");
+            let detail = format!("only {done} of {devices} devices have a valid revision");
             return Err(RegistryError::Damaged { detail });
         }
-        out.flush().map_err(unwritable)?;
-        Ok(Exported { devices, damaged })
+        out.flush().map_err(export_error)?;
+        Ok(ExportSummary { devices, damaged })
     }
 
-    /// [`Registry::export`] into a new file of mode 0600 that appears whole or not at all.
+    /// [`Registry::export`] into a new file of mode 0600, which is created atomically.
     ///
     /// # Errors
     /// As [`Registry::export`]; an existing file is not overwritten.
@@ -277,7 +277,7 @@ impl Registry {
         key: Option<&ExportKey>,
         on_damage: OnDamage,
         progress: impl FnMut(Progress),
-    ) -> Result<Exported> {
+    ) -> Result<ExportSummary> {
         use std::os::unix::fs::OpenOptionsExt as _;
         let path = path.as_ref();
         refuse_existing(path)?;
@@ -293,11 +293,11 @@ impl Registry {
             .export(&mut out, key, on_damage, progress)
             .await
             .and_then(|exported| {
-                out.get_ref().sync_all().map_err(unwritable)?;
+                out.get_ref().sync_all().map_err(export_error)?;
                 publish(&draft, path)?;
                 Ok(exported)
             });
-        // Published, it has its second name; otherwise nothing of it shall stay.
+        // A published file has a second name; an unpublished one is deleted.
         let _ = std::fs::remove_file(&draft);
         exported
     }
@@ -315,7 +315,7 @@ fn header(devices: u64, key: Option<&ExportKey>) -> Result<(Header, Option<Seale
         ));
     };
     let mut salt = [0u8; 16];
-    getrandom::fill(&mut salt).map_err(RegistryError::Entropy)?;
+    getrandom::fill(&mut salt).map_err(RegistryError::NoRandomBytes)?;
     let header = Header {
         linewarden_export: FORMAT,
         salt: Some(hex::encode(salt)),
@@ -324,7 +324,7 @@ fn header(devices: u64, key: Option<&ExportKey>) -> Result<(Header, Option<Seale
     Ok((header, Some(Sealer::derive(key.expose(), &salt, SEALING_PURPOSE))))
 }
 
-/// The credentials and, behind them, the fingerprint.
+/// Seals the credentials, followed by the fingerprint.
 fn seal_line(
     sealer: &Sealer,
     line: &DeviceLine,
@@ -342,15 +342,15 @@ fn seal_line(
 }
 
 fn write_line(out: &mut impl Write, line: &impl Serialize) -> Result<()> {
-    serde_json::to_writer(&mut *out, line).map_err(|error| unwritable(error.into()))?;
-    out.write_all(b"\n").map_err(unwritable)
+    serde_json::to_writer(&mut *out, line).map_err(|error| export_error(error.into()))?;
+    out.write_all(b"\n").map_err(export_error)
 }
 
-fn unwritable(error: std::io::Error) -> RegistryError {
+fn export_error(error: std::io::Error) -> RegistryError {
     RegistryError::io("write the export")(error)
 }
 
-/// Reads a header; the error says what is wrong with it.
+/// Parses a header; the error names the problem.
 pub(crate) fn parse_header(text: &[u8], key: &ExportKey) -> Result<(Header, Sealer), String> {
     let header: Header = serde_json::from_slice(text).map_err(|error| {
         format!(
@@ -360,26 +360,28 @@ pub(crate) fn parse_header(text: &[u8], key: &ExportKey) -> Result<(Header, Seal
     })?;
     if header.linewarden_export != FORMAT {
         return Err(format!(
-            "the export has format {}, this program reads format {FORMAT}; use the program that wrote it",
+            "the export has format {}, but this program reads format {FORMAT}; use the program that wrote it",
             header.linewarden_export
         ));
     }
     let Some(salt) = &header.salt else {
-        return Err("the export holds public information only; export again with an export key".to_owned());
+        return Err(
+            "the export contains public information only; export again with an export key".to_owned(),
+        );
     };
-    let salt: [u8; 16] = decode_hex(salt).ok_or("field salt: expected are 32 hexadecimal digits")?;
+    let salt: [u8; 16] = decode_hex(salt).ok_or("field salt: expected 32 hexadecimal digits")?;
     let sealer = Sealer::derive(key.expose(), &salt, SEALING_PURPOSE);
     Ok((header, sealer))
 }
 
-/// What is wrong with a line's JSON. The parser's own line number is of the line alone, and always 1.
+/// Describes an error in a line's JSON, without the parser's line number, which is always 1.
 fn json_problem(error: &serde_json::Error, line: &[u8]) -> String {
     if line.trim_ascii().is_empty() {
-        return "it is empty; remove it".to_owned();
+        return "the line is empty; remove it".to_owned();
     }
     if error.is_eof() {
         return format!(
-            "it ends too early, after {} B; it was cut off, export again",
+            "the line ends after {} B: it was truncated; export again",
             line.len()
         );
     }
@@ -391,7 +393,7 @@ fn json_problem(error: &serde_json::Error, line: &[u8]) -> String {
     }
 }
 
-/// Reads and opens a device's line; the error says which field is wrong.
+/// Parses and opens a device's line; the error names the field.
 pub(crate) fn parse_device(text: &[u8], sealer: &Sealer) -> Result<NewDevice, String> {
     let line: DeviceLine = serde_json::from_slice(text).map_err(|error| json_problem(&error, text))?;
     let id: [u8; 8] = decode_hex(&line.device_id).ok_or_else(|| {
@@ -403,11 +405,15 @@ pub(crate) fn parse_device(text: &[u8], sealer: &Sealer) -> Result<NewDevice, St
     let mode = match line.mode.as_str() {
         "pool" => Mode::Pool,
         "key" => Mode::Key,
-        other => return Err(format!("field mode: {other:?} is neither \"pool\" nor \"key\"")),
+        other => {
+            return Err(format!(
+                "field mode: unknown mode {other:?}; expected \"pool\" or \"key\""
+            ));
+        }
     };
     let suite = Suite::from_number(line.suite)
-        .ok_or_else(|| format!("field suite: suite {} is not spoken by this program", line.suite))?;
-    let (status, quarantine) = standing(&line)?;
+        .ok_or_else(|| format!("field suite: unsupported suite {}", line.suite))?;
+    let (status, quarantine) = parse_status(&line)?;
     let end = line
         .first_idx
         .checked_add(line.rows_total)
@@ -437,8 +443,8 @@ pub(crate) fn parse_device(text: &[u8], sealer: &Sealer) -> Result<NewDevice, St
     })
 }
 
-/// Whether it is revoked, and whether it is in quarantine.
-fn standing(line: &DeviceLine) -> Result<(Status, Option<Quarantine>), String> {
+/// Parses status and quarantine.
+fn parse_status(line: &DeviceLine) -> Result<(Status, Option<Quarantine>), String> {
     for (field, reason) in [
         ("revoked_reason", &line.revoked_reason),
         ("quarantined_reason", &line.quarantined_reason),
@@ -461,7 +467,7 @@ fn standing(line: &DeviceLine) -> Result<(Status, Option<Quarantine>), String> {
         ("revoked", Some((at_s, reason)), None) if !is_half && is_time(at_s) => {
             Ok((Status::Revoked { at_s, reason }, None))
         }
-        _ => Err("the fields of its status, revocation and quarantine contradict each other".to_owned()),
+        _ => Err("the fields for status, revocation and quarantine are inconsistent".to_owned()),
     }
 }
 
@@ -475,8 +481,7 @@ fn open_line(
     let sealed = hex::decode(sealed).map_err(|error| format!("field sealed: {error}"))?;
     let aad = line.aad().map_err(|error| error.to_string())?;
     let plaintext: Zeroizing<Vec<u8>> = sealer.open(&aad, &sealed).map_err(|_| {
-        "field sealed: does not authenticate; the export key is another one, or the line was altered"
-            .to_owned()
+        "field sealed: does not authenticate; the export key is wrong, or the line was modified".to_owned()
     })?;
     let (credentials, rest) = plaintext
         .split_at_checked(Credentials::encoded_len_of(mode, &indices))
@@ -486,7 +491,7 @@ fn open_line(
     match (rest, Fingerprint::from_bytes(rest)) {
         ([], _) => Ok((credentials, None)),
         (_, Some(fingerprint)) => Ok((credentials, Some(fingerprint))),
-        (_, None) => Err("field sealed: what follows the credentials is no fingerprint".to_owned()),
+        (_, None) => Err("field sealed: the data after the credentials is not a fingerprint".to_owned()),
     }
 }
 

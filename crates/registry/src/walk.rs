@@ -1,31 +1,31 @@
-//! Opening credentials: of one device, or of all in the order of their changes.
+//! Reading and opening credentials: of one device, or of all devices in the order of their changes.
 
 use linewarden_protocol::ids::DeviceId;
 
-use crate::column::Stored;
+use crate::column::ColumnValue;
 use crate::credentials::Credentials;
 use crate::device::{DeviceInfo, Revision};
 use crate::error::{RegistryError, Result};
 use crate::gateway;
 use crate::lease;
 use crate::pair;
-use crate::place::Place;
 use crate::quarantine;
 use crate::renew;
 use crate::roaming;
 use crate::row::{
     DEVICE_COLUMNS, DEVICE_REVISION, DeviceRow, device_columns, device_info, id_from_column, id_to_column,
 };
+use crate::seal_context::SealContext;
 use crate::service;
 use crate::sql::{self, Connection, FromRow, Row};
 use crate::store::Registry;
 
-/// A device that may authenticate, with what a gateway's rows are made from.
+/// A device that may authenticate, with its credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ActiveDevice {
-    /// Its record.
+    /// The device record.
     pub info: DeviceInfo,
-    /// Its credentials.
+    /// The credentials.
     pub credentials: Credentials,
 }
 
@@ -33,7 +33,7 @@ impl Registry {
     /// The record and the credentials of an active device, in one look-up.
     ///
     /// # Errors
-    /// A device that is unknown, revoked or in quarantine, a damaged record, or a failure of the database.
+    /// An unknown or revoked device, a device in quarantine, a damaged record, or a failure of the database.
     pub async fn load(&self, device: DeviceId) -> Result<ActiveDevice> {
         let row: Option<StoredRow> = sql::query(concat!(
             "SELECT ",
@@ -48,7 +48,7 @@ impl Registry {
             device: row, sealed, ..
         } = row.ok_or(RegistryError::UnknownDevice { device })?;
         let info = device_info(self.record_mac(), row)?;
-        info.admit()?;
+        info.check_may_authenticate()?;
         self.open_record(Ok(StoredDevice { info, sealed }))
     }
 
@@ -57,8 +57,8 @@ impl Registry {
             device: info.device,
             problem,
         };
-        let sealed = sealed.ok_or_else(|| damaged("its credentials are gone".to_owned()))?;
-        let place = Place::of(info);
+        let sealed = sealed.ok_or_else(|| damaged("its credentials are missing".to_owned()))?;
+        let place = SealContext::of(info);
         let plaintext = self
             .sealer()
             .open(&place.aad(), sealed)
@@ -88,7 +88,7 @@ impl Registry {
             );
             after = upto;
         }
-        damaged.extend(missing_devices(&mut snapshot).await?);
+        damaged.extend(deleted_devices(&mut snapshot).await?);
         damaged.extend(gateway::damaged(&mut snapshot, self.record_mac()).await?);
         damaged.extend(roaming::damaged(&mut snapshot, self.record_mac()).await?);
         damaged.extend(lease::damaged(&mut snapshot, self.record_mac()).await?);
@@ -99,7 +99,7 @@ impl Registry {
         damaged.extend(quarantine::damaged(&mut snapshot, self.record_mac()).await?);
         damaged.extend(service::damaged_entries(self, &mut snapshot).await?);
         if i64::try_from(visited) != Ok(devices) {
-            let detail = format!("{visited} of {devices} devices have a revision that can be");
+            let detail = format!("only {visited} of {devices} devices have a valid revision");
             damaged.push(RegistryError::Damaged { detail });
         }
         Ok(damaged)
@@ -122,7 +122,8 @@ impl Registry {
         .bind(i64::from(limit))
         .fetch_all(connection)
         .await?;
-        // What is no number sorts among the others; a chunk without any is the end, and whoever counts notices.
+        // A revision that is not a number may appear anywhere in the order. A chunk without a valid revision ends the
+        // walk; [`Registry::check`] compares the number of records.
         let Some(upto) = rows.iter().rev().find_map(|row| row.revision) else {
             return Ok((Vec::new(), after));
         };
@@ -145,9 +146,9 @@ impl Registry {
     }
 }
 
-/// Devices whose credentials are here and whose records are not: no device is ever taken out of the registry.
-async fn missing_devices(connection: &mut Connection) -> Result<Vec<RegistryError>> {
-    let missing: Vec<(Stored<i64>,)> = sql::query(
+/// Devices with credentials but without a record: a device record is never deleted.
+async fn deleted_devices(connection: &mut Connection) -> Result<Vec<RegistryError>> {
+    let missing: Vec<(ColumnValue<i64>,)> = sql::query(
         "SELECT device_id FROM credential WHERE NOT EXISTS \
          (SELECT 1 FROM device WHERE device.device_id = credential.device_id)",
     )
@@ -155,7 +156,7 @@ async fn missing_devices(connection: &mut Connection) -> Result<Vec<RegistryErro
     .await?;
     let missing = missing.iter().map(|(device,)| RegistryError::DamagedRecord {
         device: id_from_column(device.0),
-        problem: "it is gone, its credentials are not".to_owned(),
+        problem: "its record is missing, but its credentials exist".to_owned(),
     });
     Ok(missing.collect())
 }
@@ -165,14 +166,14 @@ const CHECK_CHUNK_DEVICES: u32 = 1000;
 /// A device with its credentials still sealed.
 pub(crate) struct StoredDevice {
     pub(crate) info: DeviceInfo,
-    /// Absent if the credentials' row was lost.
+    /// `None` if the row of the credentials is missing.
     pub(crate) sealed: Option<Vec<u8>>,
 }
 
 /// A row of `device` joined with its sealed credentials.
 pub(crate) struct StoredRow {
     pub(crate) device: DeviceRow,
-    /// `None` if no number stands there.
+    /// `None` if the column is not a number.
     pub(crate) revision: Option<Revision>,
     pub(crate) sealed: Option<Vec<u8>>,
 }
@@ -182,12 +183,12 @@ impl FromRow for StoredRow {
         Ok(Self {
             device: DeviceRow::from_row(row)?,
             revision: revision(&row.get(DEVICE_REVISION)?),
-            sealed: row.get::<Stored<_>>(DEVICE_COLUMNS)?.0,
+            sealed: row.get::<ColumnValue<_>>(DEVICE_COLUMNS)?.0,
         })
     }
 }
 
-/// A revision, unless no number stands there.
-pub(crate) fn revision(column: &Stored<i64>) -> Option<Revision> {
+/// The revision, if the column is a number.
+pub(crate) fn revision(column: &ColumnValue<i64>) -> Option<Revision> {
     u64::try_from(column.0).ok().map(Revision)
 }

@@ -1,4 +1,4 @@
-//! Who asks, and what they may.
+//! Authentication and authorization of API requests.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
-use linewarden_registry::{Act, Actor, Note, Registry, Role};
+use linewarden_registry::{Action, Actor, NewEvent, Registry, Role};
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
@@ -18,78 +18,85 @@ use crate::clock::{now_ms, now_s};
 use crate::error::{ApiError, Result};
 use crate::limits::Limits;
 use crate::peer::Peer;
-use crate::shares::until_sent;
+use crate::permits::hold_until_sent;
 use crate::state::App;
 
-/// The cookie of a browser that has logged in.
+/// Name of the browser session cookie.
 pub(crate) const COOKIE: &str = "linewarden_session";
-/// Writes by cookie need it: no form of another site can send it.
+/// Header that writes with a cookie require: a form of another site cannot send it.
 const OWN_HEADER: &str = "x-linewarden";
-/// How long it is believed that a token is whose it was: a user who was removed may ask for so long.
-const KNOWN_FOR: Duration = Duration::from_secs(1);
-/// How long it may take to find out who asks: a lock of the database and a connection to it are waited for no longer.
-const FIND_MAX: Duration = Duration::from_secs(10);
-/// How long whoever has come in is a regular: asked about again however many others guess from the same address.
-const REGULAR_FOR: Duration = Duration::from_secs(3_600);
-/// Tokens remembered, and hashes of those of regulars.
-const KNOWN_MAX: usize = 10_000;
+/// How long a successful authentication is cached: a removed user may continue to send requests for that time.
+const CACHED_FOR: Duration = Duration::from_secs(1);
+/// Longest time to identify the user, including waits for a database lock or connection.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a secret that authenticated counts as recent: it is looked up again regardless of failed attempts by
+/// others from the same address.
+const RECENT_FOR: Duration = Duration::from_secs(3_600);
+/// Largest number of cached authentications, and of hashes of recent secrets.
+const CACHED_SECRETS_MAX: usize = 10_000;
 
-/// When who has guessed too often comes again.
-pub(crate) const TRY_AGAIN_S: u32 = 60;
+/// `Retry-After` for an address with too many failed attempts, seconds.
+pub(crate) const RETRY_AFTER_S: u32 = 60;
 
-/// Who asks.
+/// The authenticated user of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Principal {
     pub(crate) name: String,
     pub(crate) role: Role,
     pub(crate) origin: String,
-    /// When this way of coming in ends.
-    pub(crate) expires_s: Option<u64>,
-    way: Way,
+    /// Expiry of the token, session or certificate.
+    pub(crate) expires_at_s: Option<u64>,
+    method: AuthMethod,
 }
 
-/// What somebody has shown to come in.
+/// The credential that authenticated the user.
 #[derive(Clone, Debug)]
-enum Way {
+enum AuthMethod {
     Token(Arc<Zeroizing<String>>),
-    /// The browser sends it whoever made the page.
+    /// The browser also sends it with requests from pages of other sites.
     Cookie(Arc<Zeroizing<String>>),
     Certificate,
 }
 
 impl Principal {
-    /// Whether who came in a while ago might still do so, with the role of then: a stream of events outlives the question that began it.
-    pub(crate) async fn may_stay(&self, registry: &Registry) -> bool {
+    /// Whether the credential still authenticates the user with at least the same role. An event stream lives longer
+    /// than the request that opened it.
+    pub(crate) async fn is_still_authorized(&self, registry: &Registry) -> bool {
         let now_s = now_s();
-        if self.expires_s.is_some_and(|until_s| until_s <= now_s) {
+        if self.expires_at_s.is_some_and(|until_s| until_s <= now_s) {
             return false;
         }
-        let found = match &self.way {
-            Way::Token(token) => registry.user_of_token(token, now_s).await,
-            Way::Cookie(cookie) => registry
-                .user_of_session(cookie, now_s)
+        let found = match &self.method {
+            AuthMethod::Token(token) => registry.user_by_token(token, now_s).await,
+            AuthMethod::Cookie(cookie) => registry
+                .user_by_session(cookie, now_s)
                 .await
                 .map(|found| found.map(|(user, _)| user)),
-            Way::Certificate => registry
-                .user_of_name(&self.name, now_s)
+            AuthMethod::Certificate => registry
+                .user_by_name(&self.name, now_s)
                 .await
                 .map(|user| user.filter(|user| !user.has_token)),
         };
-        // A registry that does not answer has taken nobody's access away.
+        // An unavailable registry does not revoke access.
         found.map_or(true, |user| {
             user.is_some_and(|user| user.name == self.name && user.role >= self.role)
         })
     }
 
-    /// The registry in the hands of this one, who does that for this reason.
-    pub(crate) fn acting(&self, registry: &Registry, reason: &str, note: Note) -> Result<Registry> {
+    /// A registry whose writes record this user as the actor, with this reason.
+    pub(crate) fn registry_for_action(
+        &self,
+        registry: &Registry,
+        reason: &str,
+        note: NewEvent,
+    ) -> Result<Registry> {
         if reason.trim().is_empty() {
             return Err(ApiError::invalid(
                 "reason",
-                "say why: it is kept with what is done",
+                "a reason is required; the registry audit log records the reason",
             ));
         }
-        Ok(registry.acting(Act {
+        Ok(registry.with_action(Action {
             at_ms: now_ms(),
             actor: Actor {
                 name: self.name.clone(),
@@ -97,12 +104,12 @@ impl Principal {
                 origin: self.origin.clone(),
             },
             reason: reason.to_owned(),
-            note,
+            event: note,
         })?)
     }
 }
 
-/// What stands for a token or a cookie.
+/// SHA-256 of a token or cookie.
 pub(crate) type SecretHash = [u8; 32];
 
 pub(crate) fn hash_of_token(token: &str) -> SecretHash {
@@ -120,61 +127,62 @@ fn hash(kind: u8, secret: &str) -> SecretHash {
     hash.finalize().into()
 }
 
-/// Who has shown which token or cookie a moment ago, and which ones were somebody's within the hour.
+/// Caches recent authentications, and which secrets authenticated within the last hour.
 #[derive(Default)]
-pub(crate) struct Known {
+pub(crate) struct LoginCache {
     users: Mutex<HashMap<SecretHash, (Principal, Instant)>>,
-    regulars: Mutex<HashMap<SecretHash, Instant>>,
+    recent: Mutex<HashMap<SecretHash, Instant>>,
 }
 
-impl Known {
+impl LoginCache {
     fn get(&self, secret: &SecretHash) -> Option<Principal> {
         let users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
         let (principal, at) = users.get(secret)?;
-        (at.elapsed() < KNOWN_FOR).then(|| principal.clone())
+        (at.elapsed() < CACHED_FOR).then(|| principal.clone())
     }
 
-    /// Whether the registry may be asked whose secret that is. Guessing is bounded by where it comes from; who has come in by the secret
-    /// lately is not counted, and not kept out by who guesses.
+    /// Whether the registry may be asked for the owner of this secret. Each address has a rate limit. Secrets that
+    /// authenticated recently are exempt from it, so failed attempts by others from the same address do not lock
+    /// their users out.
     pub(crate) fn may_look_up(&self, secret: &SecretHash, limits: &Limits, address: IpAddr) -> bool {
-        let regulars = self.regulars.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_regular = regulars.get(secret).is_some_and(|at| at.elapsed() < REGULAR_FOR);
-        drop(regulars);
-        is_regular || limits.may_look_up(address)
+        let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_regular = recent.get(secret).is_some_and(|at| at.elapsed() < RECENT_FOR);
+        drop(recent);
+        is_regular || limits.allow_lookup(address)
     }
 
-    /// The secret was found to be somebody's, or not to be.
-    pub(crate) fn looked_up(&self, secret: SecretHash, is_somebodys: bool) {
-        let mut regulars = self.regulars.lock().unwrap_or_else(PoisonError::into_inner);
-        if !is_somebodys {
-            regulars.remove(&secret);
+    /// Records whether the registry knows the secret.
+    pub(crate) fn record_lookup(&self, secret: SecretHash, is_known: bool) {
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        if !is_known {
+            recent.remove(&secret);
             return;
         }
-        if regulars.len() >= KNOWN_MAX && !regulars.contains_key(&secret) {
-            regulars.retain(|_, at| at.elapsed() < REGULAR_FOR);
+        if recent.len() >= CACHED_SECRETS_MAX && !recent.contains_key(&secret) {
+            recent.retain(|_, at| at.elapsed() < RECENT_FOR);
         }
-        if regulars.len() < KNOWN_MAX || regulars.contains_key(&secret) {
-            regulars.insert(secret, Instant::now());
+        if recent.len() < CACHED_SECRETS_MAX || recent.contains_key(&secret) {
+            recent.insert(secret, Instant::now());
         }
     }
 
     fn put(&self, secret: SecretHash, principal: Principal) {
         let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
-        if users.len() >= KNOWN_MAX {
-            users.retain(|_, (_, at)| at.elapsed() < KNOWN_FOR);
+        if users.len() >= CACHED_SECRETS_MAX {
+            users.retain(|_, (_, at)| at.elapsed() < CACHED_FOR);
         }
-        if users.len() < KNOWN_MAX {
+        if users.len() < CACHED_SECRETS_MAX {
             users.insert(secret, (principal, Instant::now()));
         }
     }
 
-    /// A session has ended, or a user is no more: everybody is asked about anew.
-    pub(crate) fn forget(&self) {
+    /// Removes all cached authentications, after the end of a session or the removal of a user.
+    pub(crate) fn clear(&self) {
         self.users.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }
 
-/// The cookie's value.
+/// The value of the session cookie.
 pub(crate) fn cookie(headers: &HeaderMap) -> Option<&str> {
     let cookies = headers.get_all(header::COOKIE).iter();
     let mut parts = cookies
@@ -189,7 +197,7 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
-/// Lets in who may come in, with a [`Principal`] among the request's extensions.
+/// Authenticates a request and adds a [`Principal`] to its extensions.
 pub(crate) async fn authenticate(
     State(app): State<App>,
     mut request: Request,
@@ -197,30 +205,35 @@ pub(crate) async fn authenticate(
 ) -> Result<Response> {
     let peer = request.extensions().get::<Peer>().cloned();
     let peer = peer.ok_or_else(ApiError::unauthenticated)?;
-    let found = tokio::time::timeout(FIND_MAX, find(&app, &peer, request.headers())).await;
-    let found = found.map_err(|_| ApiError::unavailable("the registry's database does not answer"))?;
+    let found = tokio::time::timeout(LOOKUP_TIMEOUT, find_principal(&app, &peer, request.headers())).await;
+    let found = found.map_err(|_| ApiError::unavailable("the registry database does not respond"))?;
     let principal = match found? {
         Some(principal) => principal,
-        // Guessing is slow; who is let in is not counted.
-        None if !app.limits.may_try(peer.owner()) => return Err(ApiError::rate_limited(TRY_AGAIN_S)),
+        // Only failed attempts are rate-limited.
+        None if !app.limits.allow_attempt(peer.address_owner()) => {
+            return Err(ApiError::rate_limited(RETRY_AFTER_S));
+        }
         None => return Err(ApiError::unauthenticated()),
     };
-    if !app.limits.may_ask(&principal.name) {
+    if !app.limits.allow_request(&principal.name) {
         return Err(ApiError::rate_limited(1));
     }
-    let place = app.limits.answer(&principal.name);
-    let place = place.ok_or_else(|| ApiError::rate_limited(1))?;
+    let permit = app.limits.response_permit(&principal.name);
+    let permit = permit.ok_or_else(|| ApiError::rate_limited(1))?;
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
-    if matches!(principal.way, Way::Cookie(_)) && !is_read && !request.headers().contains_key(OWN_HEADER) {
+    if matches!(principal.method, AuthMethod::Cookie(_))
+        && !is_read
+        && !request.headers().contains_key(OWN_HEADER)
+    {
         return Err(ApiError::forbidden(
-            "writes by cookie need the header X-Linewarden: 1",
+            "writes with a session cookie require the header X-Linewarden: 1",
         ));
     }
     request.extensions_mut().insert(principal);
-    Ok(until_sent(next.run(request).await, place))
+    Ok(hold_until_sent(next.run(request).await, permit))
 }
 
-async fn find(app: &App, peer: &Peer, headers: &HeaderMap) -> Result<Option<Principal>> {
+async fn find_principal(app: &App, peer: &Peer, headers: &HeaderMap) -> Result<Option<Principal>> {
     let origin = peer.address.ip().to_canonical().to_string();
     let secret = match (bearer(headers), cookie(headers)) {
         (Some(token), _) => Some((token, false)),
@@ -231,57 +244,60 @@ async fn find(app: &App, peer: &Peer, headers: &HeaderMap) -> Result<Option<Prin
         let Some(name) = &peer.user else {
             return Ok(None);
         };
-        let user = app.registry.user_of_name(name, now_s()).await?;
-        // Of one who has been given a token since, it is no way in any more.
+        let user = app.registry.user_by_name(name, now_s()).await?;
+        // A user with a token cannot authenticate with a certificate.
         return Ok(user.filter(|user| !user.has_token).map(|user| Principal {
             name: user.name,
             role: user.role,
             origin,
-            expires_s: user.expires_at_s,
-            way: Way::Certificate,
+            expires_at_s: user.expires_at_s,
+            method: AuthMethod::Certificate,
         }));
     };
     let hash = match by_cookie {
         true => hash_of_cookie(secret),
         false => hash_of_token(secret),
     };
-    if let Some(known) = app.known.get(&hash) {
+    if let Some(known) = app.login_cache.get(&hash) {
         return Ok(Some(Principal { origin, ..known }));
     }
-    if !app.known.may_look_up(&hash, &app.limits, peer.owner()) {
-        return Err(ApiError::rate_limited(TRY_AGAIN_S));
+    if !app
+        .login_cache
+        .may_look_up(&hash, &app.limits, peer.address_owner())
+    {
+        return Err(ApiError::rate_limited(RETRY_AFTER_S));
     }
     let found = match by_cookie {
         true => {
-            let found = app.registry.user_of_session(secret, now_s()).await?;
+            let found = app.registry.user_by_session(secret, now_s()).await?;
             found.map(|(user, until_s)| (user, Some(until_s)))
         }
         false => {
-            let found = app.registry.user_of_token(secret, now_s()).await?;
+            let found = app.registry.user_by_token(secret, now_s()).await?;
             found.map(|user| {
                 let until_s = user.expires_at_s;
                 (user, until_s)
             })
         }
     };
-    app.known.looked_up(hash, found.is_some());
+    app.login_cache.record_lookup(hash, found.is_some());
     Ok(found.map(|(user, expires_s)| {
         let principal = Principal {
             name: user.name,
             role: user.role,
             origin,
-            expires_s,
-            way: match by_cookie {
-                true => Way::Cookie(Arc::new(Zeroizing::new(secret.to_owned()))),
-                false => Way::Token(Arc::new(Zeroizing::new(secret.to_owned()))),
+            expires_at_s: expires_s,
+            method: match by_cookie {
+                true => AuthMethod::Cookie(Arc::new(Zeroizing::new(secret.to_owned()))),
+                false => AuthMethod::Token(Arc::new(Zeroizing::new(secret.to_owned()))),
             },
         };
-        app.known.put(hash, principal.clone());
+        app.login_cache.put(hash, principal.clone());
         principal
     }))
 }
 
-macro_rules! at_least {
+macro_rules! role_extractors {
     ($($(#[doc = $doc:literal])+ $name:ident $role:ident),+) => {
         $($(#[doc = $doc])+
         pub(crate) struct $name(pub(crate) Principal);
@@ -294,30 +310,30 @@ macro_rules! at_least {
                 let Extension(principal) = found.map_err(|_| ApiError::unauthenticated())?;
                 match principal.role >= Role::$role {
                     true => Ok(Self(principal)),
-                    false => Err(ApiError::forbidden(concat!("this needs the role ", stringify!($role)).to_lowercase())),
+                    false => Err(ApiError::forbidden(concat!("this request requires the role ", stringify!($role)).to_lowercase())),
                 }
             }
         })+
     };
 }
 
-at_least!(
-    /// Who may look.
+role_extractors!(
+    /// A user with read access.
     Viewer Viewer,
-    /// Who may enrol, revoke, quarantine, release and ask for rounds.
+    /// A user with permission to enroll, revoke, quarantine and release devices and to request rounds.
     Operator Operator,
-    /// Who may do everything.
+    /// A user with all permissions.
     Admin Admin
 );
 
-/// A secret that nobody guesses, in letters and digits.
+/// Draws a random 256-bit secret: the prefix and hexadecimal digits.
 pub(crate) fn draw_secret(prefix: &str) -> Result<String> {
     let mut bytes = [0_u8; 32];
     getrandom::fill(&mut bytes).map_err(|error| {
         ApiError::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "unavailable",
-            format!("no random bytes: {error}"),
+            format!("failed to read random bytes: {error}"),
         )
     })?;
     Ok(format!("{prefix}{}", hex::encode(bytes)))
@@ -329,9 +345,9 @@ mod tests {
 
     use super::*;
 
-    /// Who was removed and added again by the same name stays only with a role that is no less.
+    /// A user removed and added again with a lower role loses access.
     #[tokio::test]
-    async fn nobody_stays_with_a_role_of_before() {
+    async fn access_requires_at_least_the_former_role() {
         let registry = Registry::in_memory(&MasterKey::from_bytes([7; 32]))
             .await
             .unwrap();
@@ -339,10 +355,10 @@ mod tests {
             name: "olga".to_owned(),
             role: Role::Operator,
             origin: String::new(),
-            expires_s: None,
-            way: Way::Certificate,
+            expires_at_s: None,
+            method: AuthMethod::Certificate,
         };
-        for (role, stays) in [(Role::Operator, true), (Role::Viewer, false), (Role::Admin, true)] {
+        for (role, is_authorized) in [(Role::Operator, true), (Role::Viewer, false), (Role::Admin, true)] {
             let user = User {
                 name: "olga".to_owned(),
                 role,
@@ -351,9 +367,13 @@ mod tests {
                 expires_at_s: None,
             };
             registry.add_user(&user, None).await.unwrap();
-            assert_eq!(principal.may_stay(&registry).await, stays, "{role:?}");
+            assert_eq!(
+                principal.is_still_authorized(&registry).await,
+                is_authorized,
+                "{role:?}"
+            );
             registry.remove_user("olga").await.unwrap();
-            assert!(!principal.may_stay(&registry).await);
+            assert!(!principal.is_still_authorized(&registry).await);
         }
     }
 }

@@ -2,9 +2,9 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use linewarden_controller::trust::Times;
-use linewarden_link::Surroundings;
-use linewarden_registry::{BootId, Moment};
+use linewarden_controller::trust::Timestamps;
+use linewarden_link::ServerEnvironment;
+use linewarden_registry::{BootId, BootTimestamp};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Milliseconds since 1970-01-01 UTC.
@@ -18,12 +18,12 @@ pub(crate) fn now_s() -> u64 {
     now_ms() / 1000
 }
 
-/// Those of this machine.
-pub(crate) struct Machine {
+/// Clocks and randomness of this machine.
+pub(crate) struct MachineClock {
     boot: Option<BootId>,
 }
 
-impl Machine {
+impl MachineClock {
     pub(crate) fn new() -> Self {
         Self { boot: boot_id() }
     }
@@ -36,7 +36,7 @@ fn boot_ns() -> u64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)
 }
 
-/// Which start of the machine this is.
+/// Reads the boot ID of this machine.
 fn boot_id() -> Option<BootId> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let digits: String = text.trim().chars().filter(|digit| *digit != '-').collect();
@@ -44,22 +44,22 @@ fn boot_id() -> Option<BootId> {
     bytes.try_into().ok().map(BootId)
 }
 
-impl Surroundings for Machine {
-    fn times(&self) -> Times {
-        Times {
+impl ServerEnvironment for MachineClock {
+    fn timestamps(&self) -> Timestamps {
+        Timestamps {
             now_ns: boot_ns(),
             now_s: now_s(),
         }
     }
 
-    fn moment(&self) -> Option<Moment> {
-        Some(Moment {
-            boot: self.boot?,
+    fn boot_timestamp(&self) -> Option<BootTimestamp> {
+        Some(BootTimestamp {
+            boot_id: self.boot?,
             ns: i64::try_from(boot_ns()).unwrap_or(i64::MAX),
         })
     }
 
-    fn random(&self, bytes: &mut [u8]) -> bool {
+    fn fill_random(&self, bytes: &mut [u8]) -> bool {
         getrandom::fill(bytes).is_ok()
     }
 }

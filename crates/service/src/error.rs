@@ -1,4 +1,4 @@
-//! Why a question is not answered, as a status and one form of JSON.
+//! Errors of the API: an HTTP status and one JSON format.
 
 use std::borrow::Cow;
 
@@ -9,29 +9,29 @@ use linewarden_registry::RegistryError;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// The body of every answer that is none.
+/// The body of every error response.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct ErrorBody {
-    /// What is wrong.
+    /// The error.
     pub error: ErrorDetail,
 }
 
-/// What is wrong.
+/// An error.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct ErrorDetail {
-    /// For programs.
+    /// Error code, for programs.
     pub code: Cow<'static, str>,
-    /// For people.
+    /// Error message, for people.
     pub message: String,
-    /// The field that is at fault.
+    /// The invalid field.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
-    /// How many records of what was sent were stored before.
+    /// Records of the request that were stored before the error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stored: Option<u64>,
 }
 
-/// Why a question is not answered.
+/// An error response.
 #[derive(Debug)]
 pub(crate) struct ApiError {
     status: StatusCode,
@@ -59,7 +59,7 @@ impl ApiError {
         Self::new(
             StatusCode::UNAUTHORIZED,
             "unauthenticated",
-            "log in, or send `Authorization: Bearer TOKEN`",
+            "authentication required: log in or send `Authorization: Bearer TOKEN`",
         )
     }
 
@@ -68,11 +68,11 @@ impl ApiError {
     }
 
     pub(crate) fn not_found(what: &str) -> Self {
-        Self::new(StatusCode::NOT_FOUND, "not_found", format!("there is no {what}"))
+        Self::new(StatusCode::NOT_FOUND, "not_found", format!("{what} not found"))
     }
 
-    /// What axum could not read of a question.
-    pub(crate) fn unread(status: StatusCode, message: String) -> Self {
+    /// A request that axum failed to parse.
+    pub(crate) fn unreadable(status: StatusCode, message: String) -> Self {
         let code = match status {
             StatusCode::PAYLOAD_TOO_LARGE => "too_large",
             StatusCode::UNSUPPORTED_MEDIA_TYPE => "unsupported_media_type",
@@ -82,12 +82,12 @@ impl ApiError {
         Self::new(status, code, message)
     }
 
-    /// Of a path that this version does not have; another one may.
+    /// For a path that this version does not have.
     pub(crate) fn unknown_path() -> Self {
         Self::new(
             StatusCode::NOT_FOUND,
             "unknown_path",
-            "there is no such path; see /openapi.json",
+            "unknown path; see /openapi.json",
         )
     }
 
@@ -95,16 +95,16 @@ impl ApiError {
         Self::new(
             StatusCode::METHOD_NOT_ALLOWED,
             "method_not_allowed",
-            "this path takes other methods; see the header Allow, and /openapi.json",
+            "method not allowed; see the Allow header and /openapi.json",
         )
     }
 
-    /// The same is being done for somebody who has asked before.
-    pub(crate) fn under_way() -> Self {
+    /// The same request is already in progress.
+    pub(crate) fn in_progress() -> Self {
         let mut error = Self::new(
             StatusCode::CONFLICT,
-            "under_way",
-            "this is being done; ask again for what came of it",
+            "in_progress",
+            "the request is in progress; repeat it to get its result",
         );
         error.retry_after_s = Some(1);
         error
@@ -118,7 +118,7 @@ impl ApiError {
         let mut error = Self::new(
             StatusCode::TOO_MANY_REQUESTS,
             "rate_limited",
-            "too many questions; ask again later",
+            "too many requests; retry later",
         );
         error.retry_after_s = Some(retry_after_s);
         error
@@ -136,7 +136,7 @@ impl ApiError {
         error
     }
 
-    pub(crate) fn having_stored(mut self, stored: u64) -> Self {
+    pub(crate) fn with_stored(mut self, stored: u64) -> Self {
         self.detail.stored = Some(stored);
         self
     }
@@ -145,8 +145,8 @@ impl ApiError {
         &self.detail.message
     }
 
-    /// Whether the same question may be answered next time, though nobody changes it.
-    pub(crate) fn is_passing(&self) -> bool {
+    /// Whether the same request may succeed when it is repeated.
+    pub(crate) fn is_temporary(&self) -> bool {
         self.status.is_server_error() || self.status == StatusCode::TOO_MANY_REQUESTS
     }
 }
@@ -161,40 +161,40 @@ impl From<RegistryError> for ApiError {
             RegistryError::UnknownGroup { .. } | RegistryError::NotAProver { .. } => {
                 Self::new(StatusCode::NOT_FOUND, "not_found", message)
             }
-            RegistryError::SamePuf { .. } => Self::new(StatusCode::CONFLICT, "same_puf", message),
+            RegistryError::DuplicatePuf { .. } => Self::new(StatusCode::CONFLICT, "duplicate_puf", message),
             RegistryError::AlreadyEnrolled { .. }
-            | RegistryError::RepeatedDevice { .. }
+            | RegistryError::DuplicateDevice { .. }
             | RegistryError::Revoked { .. }
             | RegistryError::Quarantined { .. }
             | RegistryError::GroupInUse { .. }
-            | RegistryError::RetiredGateway { .. } => Self::conflict(message),
-            // It can be revoked all the same, which whoever asks has to know.
+            | RegistryError::GatewayRevoked { .. } => Self::conflict(message),
+            // The client must distinguish this error, because the device can still be revoked.
             RegistryError::DamagedRecord { .. } => {
-                tracing::error!(error = message, "a device's record is damaged");
+                tracing::error!(error = message, "device record is damaged");
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "damaged_record", message)
             }
             RegistryError::InvalidRecord { field, .. }
-            | RegistryError::InvalidEntry { field, .. }
+            | RegistryError::InvalidField { field, .. }
             | RegistryError::InvalidGroup { field, .. } => Self::invalid(field, message),
             RegistryError::Unreachable(_)
             | RegistryError::Locked
             | RegistryError::DiskFull
             | RegistryError::NotWritable { .. }
             | RegistryError::NotPermitted { .. } => {
-                tracing::warn!(error = message, "the registry cannot be asked");
+                tracing::warn!(error = message, "registry unavailable; request refused");
                 Self::unavailable(message)
             }
             RegistryError::Moved { .. } => {
-                tracing::error!(error = message, "a question could not be answered");
-                Self::unavailable("the registry was moved, and this controller stands over where it was")
+                tracing::error!(error = message, "request failed");
+                Self::unavailable("the registry was moved; this controller still uses its former location")
             }
-            // What is in it may say how the database is set up.
+            // The message may contain details of the database setup.
             _ => {
-                tracing::error!(error = message, "a question could not be answered");
+                tracing::error!(error = message, "request failed");
                 Self::new(
                     StatusCode::INTERNAL_SERVER_ERROR,
                     "internal",
-                    "the controller could not answer; its log says why",
+                    "internal error; see the controller log",
                 )
             }
         }

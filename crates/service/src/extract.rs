@@ -1,4 +1,4 @@
-//! What comes with a question, read as axum reads it and refused as everything here is: in one form of JSON.
+//! Extractors like those of axum, whose rejections use the JSON format of API errors.
 
 use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Request};
@@ -9,13 +9,13 @@ use serde::Serialize;
 
 use crate::error::ApiError;
 
-/// A body, or an answer, in JSON.
+/// A request or response body in JSON.
 pub(crate) struct Json<T>(pub(crate) T);
 
-/// Parts of the path.
+/// Path parameters.
 pub(crate) struct Path<T>(pub(crate) T);
 
-/// What stands behind the path.
+/// Query parameters.
 pub(crate) struct Query<T>(pub(crate) T);
 
 impl<S, T> FromRequest<S> for Json<T>
@@ -28,7 +28,7 @@ where
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         match axum::Json::<T>::from_request(request, state).await {
             Ok(axum::Json(value)) => Ok(Self(value)),
-            Err(rejection) => Err(ApiError::unread(rejection.status(), rejection.body_text())),
+            Err(rejection) => Err(ApiError::unreadable(rejection.status(), rejection.body_text())),
         }
     }
 }
@@ -49,7 +49,7 @@ where
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         match axum::extract::Path::<T>::from_request_parts(parts, state).await {
             Ok(axum::extract::Path(value)) => Ok(Self(value)),
-            Err(rejection) => Err(ApiError::unread(rejection.status(), rejection.body_text())),
+            Err(rejection) => Err(ApiError::unreadable(rejection.status(), rejection.body_text())),
         }
     }
 }
@@ -64,13 +64,13 @@ where
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         match axum::extract::Query::<T>::from_request_parts(parts, state).await {
             Ok(axum::extract::Query(value)) => Ok(Self(value)),
-            Err(rejection) => Err(ApiError::unread(rejection.status(), rejection.body_text())),
+            Err(rejection) => Err(ApiError::unreadable(rejection.status(), rejection.body_text())),
         }
     }
 }
 
-/// Refuses what no text may hold: databases end one there, or refuse it as their own failure.
-pub(crate) async fn without_null(
+/// Refuses NUL characters, which databases treat as an end of text or as an error.
+pub(crate) async fn refuse_null(
     request: Request,
     next: axum::middleware::Next,
 ) -> Result<Response, ApiError> {
@@ -78,7 +78,7 @@ pub(crate) async fn without_null(
         true => Err(ApiError::new(
             StatusCode::BAD_REQUEST,
             "bad_request",
-            "a path or query holds the character NUL (%00), which no text here has",
+            "path and query must not contain NUL (%00)",
         )),
         false => Ok(next.run(request).await),
     }

@@ -1,47 +1,49 @@
-//! How gateways stand, as they say themselves: here at once, and by the registry from other controllers.
+//! State of the gateways: from their own reports to this controller, and from the registry for those of other
+//! controllers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use linewarden_controller::attest::Appraised;
-use linewarden_controller::trust::{Memory, Report};
-use linewarden_link::{TellSink, Told};
+use linewarden_controller::attest::RoundAppraisal;
+use linewarden_controller::trust::{TrustMemory, TrustReport};
+use linewarden_link::{GatewayObserver, StatusReport};
 use linewarden_protocol::gateway::DroppedTypes;
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 use linewarden_protocol::verdict::Verdict;
-use linewarden_registry::{GatewayState, NOTED_AHEAD_MS, Note, Registry, RegistryError, RoundRecord};
+use linewarden_registry::{CLOCK_SKEW_MAX_MS, GatewayState, NewEvent, Registry, RegistryError, RoundRecord};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::api::Round;
 use crate::clock::now_ms;
-use crate::stream::{Event, Stream};
+use crate::stream::{EventStream, StreamEvent};
 use crate::trust::Trust;
 
-/// A gateway that has said nothing for so long is silent.
-pub(crate) const SILENT_MS: u64 = 10_000;
-/// From one time to note how gateways stand to the next.
-const NOTE_EVERY_MS: u64 = 2_000;
+/// A gateway without a message for this time is disconnected.
+pub(crate) const DISCONNECTED_AFTER_MS: u64 = 10_000;
+/// Interval between records of a gateway's state in the registry.
+const RECORD_INTERVAL_MS: u64 = 2_000;
 
-/// What waits for the database, at most: what is beyond, while it does not answer, is lost.
-const TASKS_MAX: usize = 4_096;
-/// A gateway holds no more devices, and has no more sessions.
+/// Largest number of tasks waiting for the database. More are dropped.
+const QUEUED_TASKS_MAX: usize = 4_096;
+/// Largest plausible number of devices or sessions of a gateway.
 const DEVICES_MAX: u64 = u32::MAX as u64;
-/// And accepts no more a second: an 800 Gbit/s line is full of smaller frames by then.
+/// Largest plausible number of accepted authentications per second: more than the smallest frames of an 800 Gbit/s
+/// link allow.
 const RATE_MAX: f64 = 1e9;
-/// Longer than a histogram's last bucket: no time that anybody has measured, µs.
+/// Largest plausible latency, µs: longer than the last bucket of the histogram.
 const LATENCY_US_MAX: f64 = 1e7;
-/// Of one verdict: the largest integer that a browser counts exactly, and a thousand years of a full line.
+/// Largest plausible count of one verdict, and the largest integer that a browser represents exactly.
 const COUNT_MAX: u64 = 1 << 53;
-/// What is counted under a name that this controller does not know: a newer gateway's verdict, or an Ethernet type without a name.
+/// Name for counts under a name unknown to this controller, such as a verdict of a newer gateway.
 pub(crate) const OTHER: &str = "other";
 
-/// What is kept of a gateway for other controllers.
+/// State of a gateway, as stored for other controllers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Standing {
+pub(crate) struct GatewayStatus {
     pub(crate) version: String,
-    pub(crate) fence: u64,
-    pub(crate) dataplane: String,
+    pub(crate) fencing_token: u64,
+    pub(crate) data_plane: String,
     pub(crate) devices: u64,
     pub(crate) slots: u64,
     pub(crate) sessions: Option<u64>,
@@ -49,109 +51,109 @@ pub(crate) struct Standing {
     pub(crate) latency_us_p50: Option<f64>,
     pub(crate) latency_us_p99: Option<f64>,
     pub(crate) verdicts: BTreeMap<String, u64>,
-    /// By names that there are, as `verdicts`; so are the next two.
+    /// By known names, like `verdicts` and the next two.
     #[serde(default)]
     pub(crate) dropped_types: BTreeMap<String, u64>,
     #[serde(default)]
     pub(crate) kernel_drops: BTreeMap<String, u64>,
     #[serde(default)]
     pub(crate) tickets: BTreeMap<String, u64>,
-    /// When it told these numbers; nothing before it has told any.
+    /// Time of the report. `None` before the first.
     #[serde(default)]
-    pub(crate) told_ms: Option<u64>,
-    /// Nothing where it has to show nothing.
+    pub(crate) reported_ms: Option<u64>,
+    /// `None` if no attestation of the gateway is required.
     #[serde(default)]
     pub(crate) trust: Option<Trust>,
 }
 
-/// A gateway, when it was heard and by whom.
+/// State of a gateway, with the time and controller of its last message.
 #[derive(Clone, Debug)]
-pub(crate) struct Heard {
+pub(crate) struct SeenGateway {
     pub(crate) at_ms: u64,
     pub(crate) controller: String,
-    pub(crate) standing: Standing,
+    pub(crate) status: GatewayStatus,
 }
 
-/// When something was heard; 0 where that is ahead of now by more than clocks differ: nobody knows when that was.
-pub(crate) fn heard_ms(now_ms: u64, at_ms: u64) -> u64 {
-    match at_ms > now_ms.saturating_add(NOTED_AHEAD_MS) {
+/// The time of a message, or 0 if it is ahead of now by more than the allowed clock skew.
+pub(crate) fn seen_ms(now_ms: u64, at_ms: u64) -> u64 {
+    match at_ms > now_ms.saturating_add(CLOCK_SKEW_MAX_MS) {
         true => 0,
         false => at_ms,
     }
 }
 
-/// How long ago that was.
+/// Age of a message at this time.
 pub(crate) fn age_ms(now_ms: u64, at_ms: u64) -> u64 {
-    now_ms.saturating_sub(heard_ms(now_ms, at_ms))
+    now_ms.saturating_sub(seen_ms(now_ms, at_ms))
 }
 
-/// What the journal is to hold, and what is to be noted for others.
+/// A write for the registry: to the event log, or to a gateway's state.
 enum Task {
-    Note(Note),
-    State(GatewayState),
+    RecordEvent(NewEvent),
+    RecordState(GatewayState),
 }
 
-/// All gateways.
+/// State of all gateways.
 pub(crate) struct Fleet {
     name: Arc<str>,
-    /// Those that this controller hears.
-    own: Mutex<HashMap<GatewayId, Own>>,
-    /// What others have noted.
-    others: Mutex<HashMap<GatewayId, Heard>>,
+    /// Gateways that are or were connected to this controller.
+    local: Mutex<HashMap<GatewayId, LocalGateway>>,
+    /// Gateways of other controllers, from the registry.
+    remote: Mutex<HashMap<GatewayId, SeenGateway>>,
     tasks: Sender<Task>,
-    stream: Arc<Stream>,
+    stream: Arc<EventStream>,
 }
 
 #[derive(Default)]
-struct Own {
-    heard_ms: u64,
-    noted_ms: u64,
+struct LocalGateway {
+    seen_ms: u64,
+    recorded_ms: u64,
     is_lost: bool,
-    /// The last round that ended.
+    /// The last round that was appraised.
     round: Option<u32>,
-    standing: Standing,
+    status: GatewayStatus,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Whole at every moment, whoever panicked.
+    // The data is consistent even if a holder of the lock panicked.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Fleet {
-    /// Rounds that end are told to who listens to `stream`.
-    pub(crate) fn new(name: Arc<str>, stream: Arc<Stream>) -> (Arc<Self>, FleetTasks) {
-        let (tasks, inbox) = channel(TASKS_MAX);
+    /// Creates an empty fleet. Appraised rounds are sent to `stream`.
+    pub(crate) fn new(name: Arc<str>, stream: Arc<EventStream>) -> (Arc<Self>, FleetTasks) {
+        let (tasks, inbox) = channel(QUEUED_TASKS_MAX);
         let fleet = Self {
             name,
-            own: Mutex::default(),
-            others: Mutex::default(),
+            local: Mutex::default(),
+            remote: Mutex::default(),
             tasks,
             stream,
         };
         (Arc::new(fleet), FleetTasks(inbox))
     }
 
-    /// Each gateway as whoever has heard it last has heard it.
-    pub(crate) fn all(&self) -> BTreeMap<GatewayId, Heard> {
+    /// The latest known state of each gateway, from this or another controller.
+    pub(crate) fn all(&self) -> BTreeMap<GatewayId, SeenGateway> {
         self.all_at(now_ms())
     }
 
-    fn all_at(&self, now_ms: u64) -> BTreeMap<GatewayId, Heard> {
-        let mut all: BTreeMap<GatewayId, Heard> = lock(&self.others)
+    fn all_at(&self, now_ms: u64) -> BTreeMap<GatewayId, SeenGateway> {
+        let mut all: BTreeMap<GatewayId, SeenGateway> = lock(&self.remote)
             .iter()
-            .map(|(gateway, heard)| (*gateway, heard.clone()))
+            .map(|(gateway, seen)| (*gateway, seen.clone()))
             .collect();
-        for (gateway, own) in lock(&self.own).iter() {
-            let is_elsewhere = all
+        for (gateway, own) in lock(&self.local).iter() {
+            let is_at_other = all
                 .get(gateway)
-                .is_some_and(|heard| heard_ms(now_ms, heard.at_ms) > heard_ms(now_ms, own.heard_ms));
-            if !is_elsewhere {
+                .is_some_and(|seen| seen_ms(now_ms, seen.at_ms) > seen_ms(now_ms, own.seen_ms));
+            if !is_at_other {
                 all.insert(
                     *gateway,
-                    Heard {
-                        at_ms: own.heard_ms,
+                    SeenGateway {
+                        at_ms: own.seen_ms,
                         controller: self.name.to_string(),
-                        standing: own.standing.clone(),
+                        status: own.status.clone(),
                     },
                 );
             }
@@ -159,41 +161,47 @@ impl Fleet {
         all
     }
 
-    /// Reads what other controllers have noted.
-    pub(crate) async fn read(&self, registry: &Registry) -> Result<(), RegistryError> {
-        *lock(&self.others) = noted(registry).await?.into_iter().collect();
+    /// Reads the gateway states recorded by other controllers.
+    pub(crate) async fn read_remote(&self, registry: &Registry) -> Result<(), RegistryError> {
+        *lock(&self.remote) = recorded_gateways(registry).await?.into_iter().collect();
         Ok(())
     }
 
-    /// Those of ours that have gone silent are told once.
-    pub(crate) fn watch(&self) {
-        self.watch_at(now_ms());
+    /// Records an event for each gateway of this controller that has disconnected, once.
+    pub(crate) fn report_disconnected(&self) {
+        self.report_disconnected_at(now_ms());
     }
 
-    fn watch_at(&self, now_ms: u64) {
-        let others = lock(&self.others);
-        for (gateway, own) in lock(&self.own).iter_mut() {
-            let is_silent = age_ms(now_ms, own.heard_ms) >= SILENT_MS;
-            if !is_silent || own.is_lost {
+    fn report_disconnected_at(&self, now_ms: u64) {
+        let others = lock(&self.remote);
+        for (gateway, own) in lock(&self.local).iter_mut() {
+            let is_disconnected = age_ms(now_ms, own.seen_ms) >= DISCONNECTED_AFTER_MS;
+            if !is_disconnected || own.is_lost {
                 continue;
             }
-            // It may have gone to another controller, which hears it, and tells when it does so no more.
-            let is_elsewhere = others
+            // If it has moved to another controller, that controller reports its disconnection.
+            let is_at_other = others
                 .get(gateway)
-                .is_some_and(|heard| heard_ms(now_ms, heard.at_ms) > heard_ms(now_ms, own.heard_ms));
-            let told = || format!("last heard by controller {}", self.name);
-            // Not told, as too much waits already, it is told the next time.
-            own.is_lost = is_elsewhere || self.note("gateway_lost", *gateway, told());
+                .is_some_and(|seen| seen_ms(now_ms, seen.at_ms) > seen_ms(now_ms, own.seen_ms));
+            let detail = || format!("last seen by controller {}", self.name);
+            // If the queue is full, the event is recorded the next time.
+            own.is_lost = is_at_other || self.record_event("gateway_disconnected", *gateway, detail());
         }
     }
 
-    /// Whether there was room for it.
-    fn note(&self, kind: &str, gateway: GatewayId, detail: String) -> bool {
-        self.note_of(kind, gateway, None, detail)
+    /// Returns whether the queue had room.
+    fn record_event(&self, kind: &str, gateway: GatewayId, detail: String) -> bool {
+        self.record_device_event(kind, gateway, None, detail)
     }
 
-    fn note_of(&self, kind: &str, gateway: GatewayId, device: Option<DeviceId>, detail: String) -> bool {
-        self.leave(Task::Note(Note {
+    fn record_device_event(
+        &self,
+        kind: &str,
+        gateway: GatewayId,
+        device: Option<DeviceId>,
+        detail: String,
+    ) -> bool {
+        self.enqueue(Task::RecordEvent(NewEvent {
             kind: kind.to_owned(),
             gateway: Some(gateway),
             device,
@@ -201,11 +209,11 @@ impl Fleet {
         }))
     }
 
-    /// Has it noted for others how a gateway stands.
-    fn tell(&self, gateway: GatewayId, own: &mut Own, now_ms: u64) {
-        own.noted_ms = now_ms;
-        if let Ok(body) = serde_json::to_string(&own.standing) {
-            self.leave(Task::State(GatewayState {
+    /// Queues a write of a gateway's state for other controllers.
+    fn record_state(&self, gateway: GatewayId, own: &mut LocalGateway, now_ms: u64) {
+        own.recorded_ms = now_ms;
+        if let Ok(body) = serde_json::to_string(&own.status) {
+            self.enqueue(Task::RecordState(GatewayState {
                 gateway,
                 at_ms: now_ms,
                 controller: self.name.to_string(),
@@ -214,47 +222,52 @@ impl Fleet {
         }
     }
 
-    fn leave(&self, task: Task) -> bool {
-        let is_left = self.tasks.try_send(task).is_ok();
-        if !is_left {
-            tracing::warn!("what a gateway said was not noted: the registry does not keep up");
+    fn enqueue(&self, task: Task) -> bool {
+        let is_queued = self.tasks.try_send(task).is_ok();
+        if !is_queued {
+            tracing::warn!("task queue full; gateway state or event dropped");
         }
-        is_left
+        is_queued
     }
 }
 
-/// How gateways stand, as controllers have noted it.
-pub(crate) async fn noted(registry: &Registry) -> Result<Vec<(GatewayId, Heard)>, RegistryError> {
+/// Gateway states as recorded by all controllers.
+pub(crate) async fn recorded_gateways(
+    registry: &Registry,
+) -> Result<Vec<(GatewayId, SeenGateway)>, RegistryError> {
     let states = registry.gateway_states().await?;
-    let heard = states
+    let seen = states
         .into_iter()
-        .filter_map(|state| Some((state.gateway, heard(state)?)));
-    Ok(heard.collect())
+        .filter_map(|state| Some((state.gateway, seen_from_state(state)?)));
+    Ok(seen.collect())
 }
 
-fn heard(state: GatewayState) -> Option<Heard> {
-    let standing: Standing = serde_json::from_str(&state.body).ok()?;
-    Some(Heard {
-        // Another version's controller may have noted it.
-        standing: standing.with_known_names(),
+fn seen_from_state(state: GatewayState) -> Option<SeenGateway> {
+    let status: GatewayStatus = serde_json::from_str(&state.body).ok()?;
+    Some(SeenGateway {
+        // A controller of another version may have recorded it.
+        status: status.with_known_names(),
         at_ms: state.at_ms,
         controller: state.controller,
     })
 }
 
-/// What can be true: JSON has no other numbers, and no gateway is faster, or slower, than any.
+/// The number if it is plausible. JSON cannot represent NaN and infinities.
 fn within(number: Option<f64>, most: f64) -> Option<f64> {
     number.filter(|number| (0.0..=most).contains(number))
 }
 
-/// Counts under names that there are, and the sum of all others: whatever a gateway calls what it counts, today and tomorrow, nobody
-/// who keeps the counts meets more names than there are, and one.
-fn by_known_name(
-    told: impl IntoIterator<Item = (String, u64)>,
+/// Counts by known name, with the sum of all others under [`OTHER`]. This bounds the number of names that a gateway
+/// can report.
+fn count_by_known_name(
+    counts_by_name: impl IntoIterator<Item = (String, u64)>,
     is_known: impl Fn(&str) -> bool,
 ) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
-    for (name, count) in told.into_iter().filter(|(_, count)| *count <= COUNT_MAX) {
+    for (name, count) in counts_by_name
+        .into_iter()
+        .filter(|(_, count)| *count <= COUNT_MAX)
+    {
         let name = match is_known(&name) {
             true => name,
             false => OTHER.to_owned(),
@@ -269,165 +282,174 @@ fn is_verdict(name: &str) -> bool {
     Verdict::ALL.iter().any(|verdict| verdict.name() == name)
 }
 
-impl Standing {
-    /// Without names that there are not.
+impl GatewayStatus {
+    /// Replaces unknown names.
     fn with_known_names(self) -> Self {
         Self {
-            verdicts: by_known_name(self.verdicts, is_verdict),
-            dropped_types: by_known_name(self.dropped_types, DroppedTypes::is_name),
-            kernel_drops: by_known_name(self.kernel_drops, |name| Told::KERNEL_DROPS.contains(&name)),
-            tickets: by_known_name(self.tickets, |name| Told::TICKETS.contains(&name)),
+            verdicts: count_by_known_name(self.verdicts, is_verdict),
+            dropped_types: count_by_known_name(self.dropped_types, DroppedTypes::is_name),
+            kernel_drops: count_by_known_name(self.kernel_drops, |name| {
+                StatusReport::KERNEL_DROPS.contains(&name)
+            }),
+            tickets: count_by_known_name(self.tickets, |name| StatusReport::TICKETS.contains(&name)),
             ..self
         }
     }
 }
 
-/// A sink for [`linewarden_link::Server`].
-pub(crate) struct Sink {
+/// Receives notifications from [`linewarden_link::Server`].
+pub(crate) struct FleetSink {
     pub(crate) fleet: Arc<Fleet>,
     pub(crate) registry: Registry,
 }
 
 #[tonic::async_trait]
-impl TellSink for Sink {
-    fn entered(&self, gateway: GatewayId, fence: u64, version: &str) {
-        let mut own = lock(&self.fleet.own);
+impl GatewayObserver for FleetSink {
+    fn gateway_registered(&self, gateway: GatewayId, fencing_token: u64, version: &str) {
+        let mut own = lock(&self.fleet.local);
         let entry = own.entry(gateway).or_default();
-        entry.heard_ms = now_ms();
+        entry.seen_ms = now_ms();
         entry.is_lost = false;
-        entry.standing.fence = fence;
-        entry.standing.version = version.chars().take(64).collect();
+        entry.status.fencing_token = fencing_token;
+        entry.status.version = version.chars().take(64).collect();
         drop(own);
-        let detail = format!("registered with fence {fence} at controller {}", self.fleet.name);
-        self.fleet.note("gateway_connected", gateway, detail);
+        let detail = format!(
+            "registered with controller {}, fencing token {fencing_token}",
+            self.fleet.name
+        );
+        self.fleet.record_event("gateway_connected", gateway, detail);
     }
 
-    fn heard(&self, gateway: GatewayId) {
-        let mut own = lock(&self.fleet.own);
+    fn feed_revision(&self, gateway: GatewayId) {
+        let mut own = lock(&self.fleet.local);
         let entry = own.entry(gateway).or_default();
-        entry.heard_ms = now_ms();
+        entry.seen_ms = now_ms();
         if std::mem::take(&mut entry.is_lost) {
             drop(own);
-            let detail = format!("heard again by controller {}", self.fleet.name);
-            self.fleet.note("gateway_connected", gateway, detail);
+            let detail = format!("reconnected to controller {}", self.fleet.name);
+            self.fleet.record_event("gateway_connected", gateway, detail);
         }
     }
 
-    fn told(&self, gateway: GatewayId, told: Told) {
+    fn status_reported(&self, gateway: GatewayId, report: StatusReport) {
         let now_ms = now_ms();
-        // One that has registered before this controller began, or at another, has said there which it is.
-        let noted = lock(&self.fleet.others)
+        // A gateway that registered with another controller, or before this one started, has its version and fencing
+        // token in the registry.
+        let recorded = lock(&self.fleet.remote)
             .get(&gateway)
-            .map(|heard| (heard.standing.fence, heard.standing.version.clone()));
-        let mut own = lock(&self.fleet.own);
+            .map(|seen| (seen.status.fencing_token, seen.status.version.clone()));
+        let mut own = lock(&self.fleet.local);
         let entry = own.entry(gateway).or_default();
-        if let Some((fence, version)) = noted.filter(|(fence, _)| *fence > entry.standing.fence) {
-            entry.standing.fence = fence;
-            entry.standing.version = version;
+        if let Some((fencing_token, version)) =
+            recorded.filter(|(fencing_token, _)| *fencing_token > entry.status.fencing_token)
+        {
+            entry.status.fencing_token = fencing_token;
+            entry.status.version = version;
         }
-        entry.heard_ms = now_ms;
-        entry.standing = Standing {
-            version: std::mem::take(&mut entry.standing.version),
-            fence: entry.standing.fence,
-            dataplane: told.dataplane.chars().take(64).collect(),
-            // Of thousands of gateways the sum is a number still.
-            devices: told.devices.min(DEVICES_MAX),
-            slots: told.slots.min(DEVICES_MAX),
-            sessions: told.sessions.filter(|sessions| *sessions <= DEVICES_MAX),
-            authentications_per_s: within(told.authentications_per_s, RATE_MAX),
-            latency_us_p50: within(told.latency_us_p50, LATENCY_US_MAX),
-            latency_us_p99: within(told.latency_us_p99, LATENCY_US_MAX),
-            verdicts: told.verdicts,
-            dropped_types: told.dropped_types,
-            kernel_drops: told.kernel_drops,
-            tickets: told.tickets,
-            told_ms: Some(now_ms),
-            trust: entry.standing.trust.take(),
+        entry.seen_ms = now_ms;
+        entry.status = GatewayStatus {
+            version: std::mem::take(&mut entry.status.version),
+            fencing_token: entry.status.fencing_token,
+            data_plane: report.data_plane.chars().take(64).collect(),
+            // Bounded, so that sums over thousands of gateways do not overflow.
+            devices: report.devices.min(DEVICES_MAX),
+            slots: report.slots.min(DEVICES_MAX),
+            sessions: report.sessions.filter(|sessions| *sessions <= DEVICES_MAX),
+            authentications_per_s: within(report.authentications_per_s, RATE_MAX),
+            latency_us_p50: within(report.latency_us_p50, LATENCY_US_MAX),
+            latency_us_p99: within(report.latency_us_p99, LATENCY_US_MAX),
+            verdicts: report.verdicts,
+            dropped_types: report.dropped_types,
+            kernel_drops: report.kernel_drops,
+            tickets: report.tickets,
+            reported_ms: Some(now_ms),
+            trust: entry.status.trust.take(),
         }
         .with_known_names();
-        // The clock may have been ahead when it was.
-        if now_ms.abs_diff(entry.noted_ms) < NOTE_EVERY_MS {
+        // The clock may have been ahead at the last record.
+        if now_ms.abs_diff(entry.recorded_ms) < RECORD_INTERVAL_MS {
             return;
         }
-        self.fleet.tell(gateway, entry, now_ms);
+        self.fleet.record_state(gateway, entry, now_ms);
     }
 
-    fn appraised(&self, round: &RoundRecord, appraised: &Appraised) {
-        let mut own = lock(&self.fleet.own);
+    fn round_appraised(&self, round: &RoundRecord, appraised: &RoundAppraisal) {
+        let mut own = lock(&self.fleet.local);
         let before = own.entry(round.gateway).or_default().round.replace(round.number);
         drop(own);
-        // The gateway did not hear the answer, and has asked again.
+        // The gateway did not receive the response and repeated its request.
         if before == Some(round.number) {
             return;
         }
         self.fleet.stream.send(round_event(round));
         let rounds = format!("in round {} of group {}", round.number, round.group.as_str());
-        for shut_out in &appraised.quarantined {
-            let detail = format!("{}, {rounds}", shut_out.reason);
+        for quarantined in &appraised.quarantined {
+            let detail = format!("{}, {rounds}", quarantined.reason);
             self.fleet
-                .note_of("quarantined", round.gateway, Some(shut_out.device), detail);
+                .record_device_event("quarantined", round.gateway, Some(quarantined.device), detail);
         }
-        for (device, _) in &appraised.readmitted {
-            let detail = format!("proved itself {rounds}");
+        for (device, _) in &appraised.remediated {
+            let detail = format!("passed attestation {rounds}");
             self.fleet
-                .note_of("released", round.gateway, Some(*device), detail);
+                .record_device_event("released", round.gateway, Some(*device), detail);
         }
     }
 
-    fn stands(&self, gateway: GatewayId, report: &Report) {
+    fn trust_reported(&self, gateway: GatewayId, report: &TrustReport) {
         let now_ms = now_ms();
-        let mut own = lock(&self.fleet.own);
+        let mut own = lock(&self.fleet.local);
         let entry = own.entry(gateway).or_default();
-        entry.heard_ms = now_ms;
-        let before = entry.standing.trust.take();
-        let trust = Trust::of(report, before.as_ref(), now_ms);
+        entry.seen_ms = now_ms;
+        let before = entry.status.trust.take();
+        let trust = Trust::after_report(report, before.as_ref(), now_ms);
         let is_news = trust.differs(before.as_ref());
-        let judged = trust
-            .was_trusted
-            .filter(|judged| before.and_then(|before| before.was_trusted) != Some(*judged));
-        let detail = match trust.why.as_str() {
+        let decision = trust
+            .last_decision
+            .filter(|decision| before.and_then(|before| before.last_decision) != Some(*decision));
+        let detail = match trust.reason.as_str() {
             "" => format!(
-                "it has shown controller {} that it runs what it should",
+                "evidence matches the reference values, by controller {}",
                 self.fleet.name
             ),
-            why => format!("by controller {}: {why}", self.fleet.name),
+            reason => format!("{reason}, by controller {}", self.fleet.name),
         };
-        entry.standing.trust = Some(trust);
+        entry.status.trust = Some(trust);
         if is_news {
-            self.fleet.tell(gateway, entry, now_ms);
+            self.fleet.record_state(gateway, entry, now_ms);
         }
         drop(own);
-        if let Some(is_trusted) = judged {
+        if let Some(is_trusted) = decision {
             let kind = if is_trusted {
                 "gateway_trusted"
             } else {
-                "gateway_distrusted"
+                "gateway_untrusted"
             };
-            self.fleet.note(kind, gateway, detail);
+            self.fleet.record_event(kind, gateway, detail);
         }
     }
 
-    async fn recall(&self, gateway: GatewayId) -> Result<Option<Memory>, RegistryError> {
-        let noted = self.registry.gateway_state(gateway).await?;
-        let Some(heard) = noted.and_then(heard) else {
+    async fn load_trust_memory(&self, gateway: GatewayId) -> Result<Option<TrustMemory>, RegistryError> {
+        let recorded = self.registry.gateway_state(gateway).await?;
+        let Some(seen) = recorded.and_then(seen_from_state) else {
             return Ok(None);
         };
-        let Some(trust) = heard.standing.trust else {
+        let Some(trust) = seen.status.trust else {
             return Ok(None);
         };
         let memory = trust.memory();
-        let mut own = lock(&self.fleet.own);
+        let mut own = lock(&self.fleet.local);
         let entry = own.entry(gateway).or_default();
-        // What this controller has noted itself it knows better.
-        if heard.controller != *self.fleet.name || entry.standing.trust.is_none() {
-            entry.standing.trust = Some(trust.left(now_ms()));
+        // The own state of this controller is newer.
+        if seen.controller != *self.fleet.name || entry.status.trust.is_none() {
+            entry.status.trust = Some(trust.reset_for_new_controller(now_ms()));
         }
         Ok(memory)
     }
 }
 
-/// A round that has ended, for who listens now: no entry of the journal, which would hold little else.
-fn round_event(round: &RoundRecord) -> Event {
+/// Event for an appraised round. It goes to current subscribers only, and is not stored in the event log, which
+/// rounds would dominate.
+fn round_event(round: &RoundRecord) -> StreamEvent {
     let body = serde_json::json!({
         "id": null,
         "at_ms": now_ms(),
@@ -435,26 +457,26 @@ fn round_event(round: &RoundRecord) -> Event {
         "gateway": round.gateway.0,
         "round": Round::from(round.clone()),
     });
-    Event {
+    StreamEvent {
         number: None,
         kind: "round".into(),
         data: body.to_string().into(),
     }
 }
 
-/// What the fleet leaves to somebody who may wait for the database.
+/// Registry writes queued by the fleet.
 pub(crate) struct FleetTasks(Receiver<Task>);
 
 impl FleetTasks {
-    /// Does them, until the fleet is gone.
+    /// Performs the writes until the fleet is dropped.
     pub(crate) async fn run(mut self, registry: Registry) {
         while let Some(task) = self.0.recv().await {
             let done = match task {
-                Task::Note(note) => registry.note(&[note], now_ms()).await,
-                Task::State(state) => registry.tell_gateway_state(&state, now_ms()).await,
+                Task::RecordEvent(note) => registry.record_events(&[note], now_ms()).await,
+                Task::RecordState(state) => registry.record_gateway_state(&state, now_ms()).await,
             };
             if let Err(error) = done {
-                tracing::warn!(%error, "what a gateway said was not noted");
+                tracing::warn!(%error, "failed to write to the registry; gateway state or event dropped");
             }
         }
     }
@@ -468,9 +490,9 @@ mod tests {
 
     const GATEWAY: GatewayId = GatewayId(7);
 
-    async fn sink(fleet: &Arc<Fleet>) -> Sink {
+    async fn sink(fleet: &Arc<Fleet>) -> FleetSink {
         let key = linewarden_registry::MasterKey::from_bytes([7; 32]);
-        Sink {
+        FleetSink {
             fleet: Arc::clone(fleet),
             registry: Registry::in_memory(&key).await.unwrap(),
         }
@@ -480,13 +502,13 @@ mod tests {
         tasks.0.try_recv().ok()
     }
 
-    /// Whatever a gateway says of itself, others can read it, and it makes no names of metrics of its own.
+    /// Reports with implausible values and unknown names are stored in valid form.
     #[tokio::test]
-    async fn what_a_gateway_tells_is_bounded_and_can_be_read() {
-        let (fleet, mut tasks) = Fleet::new("a".into(), Stream::new());
-        sink(&fleet).await.told(
+    async fn reports_are_bounded_and_readable() {
+        let (fleet, mut tasks) = Fleet::new("a".into(), EventStream::new());
+        sink(&fleet).await.status_reported(
             GATEWAY,
-            Told {
+            StatusReport {
                 authentications_per_s: Some(f64::NAN),
                 sessions: Some(u64::MAX),
                 devices: u64::MAX,
@@ -500,13 +522,13 @@ mod tests {
                     (String::new(), 1),
                 ]
                 .into(),
-                ..Told::default()
+                ..StatusReport::default()
             },
         );
-        let Some(Task::State(state)) = next(&mut tasks) else {
-            panic!("nothing is noted")
+        let Some(Task::RecordState(state)) = next(&mut tasks) else {
+            panic!("no task is queued")
         };
-        let read: Standing = serde_json::from_str(&state.body).unwrap();
+        let read: GatewayStatus = serde_json::from_str(&state.body).unwrap();
         assert_eq!((read.latency_us_p50, read.latency_us_p99), (None, Some(7.5)));
         assert_eq!((read.authentications_per_s, read.sessions), (None, None));
         assert_eq!(read.devices, DEVICES_MAX);
@@ -514,32 +536,34 @@ mod tests {
         assert_eq!(read.verdicts, counted.into());
     }
 
-    /// By what was noted, where this controller began after it had registered.
+    /// The registration is read from the registry if it predates this controller.
     #[tokio::test]
-    async fn a_gateway_is_known_by_its_registration_before() {
-        let (fleet, mut tasks) = Fleet::new("a".into(), Stream::new());
-        let heard = Heard {
+    async fn an_earlier_registration_is_used() {
+        let (fleet, mut tasks) = Fleet::new("a".into(), EventStream::new());
+        let seen = SeenGateway {
             at_ms: 1,
             controller: "a".to_owned(),
-            standing: Standing {
-                fence: 5,
+            status: GatewayStatus {
+                fencing_token: 5,
                 version: "0.1.0".to_owned(),
-                ..Standing::default()
+                ..GatewayStatus::default()
             },
         };
-        lock(&fleet.others).insert(GATEWAY, heard);
-        sink(&fleet).await.told(GATEWAY, Told::default());
-        let Some(Task::State(state)) = next(&mut tasks) else {
-            panic!("nothing is noted")
+        lock(&fleet.remote).insert(GATEWAY, seen);
+        sink(&fleet)
+            .await
+            .status_reported(GATEWAY, StatusReport::default());
+        let Some(Task::RecordState(state)) = next(&mut tasks) else {
+            panic!("no task is queued")
         };
-        let read: Standing = serde_json::from_str(&state.body).unwrap();
-        assert_eq!((read.fence, &*read.version), (5, "0.1.0"));
+        let read: GatewayStatus = serde_json::from_str(&state.body).unwrap();
+        assert_eq!((read.fencing_token, &*read.version), (5, "0.1.0"));
     }
 
-    /// However often a gateway thinks of other names, and whoever has noted them.
+    /// Unknown names are merged, in reports and in recorded states.
     #[tokio::test]
-    async fn names_that_change_without_end_are_one() {
-        let (fleet, mut tasks) = Fleet::new("a".into(), Stream::new());
+    async fn unknown_names_are_merged() {
+        let (fleet, mut tasks) = Fleet::new("a".into(), EventStream::new());
         let sink = sink(&fleet).await;
         let mut seen = BTreeSet::new();
         for round in 0..300 {
@@ -547,116 +571,130 @@ mod tests {
                 let new = (0..300).map(|name| (format!("drop_{round}_{name}"), 2));
                 new.chain([(known.to_owned(), 5)]).collect()
             };
-            sink.told(
+            sink.status_reported(
                 GATEWAY,
-                Told {
+                StatusReport {
                     verdicts: counts("drop_tag"),
                     dropped_types: counts("profinet"),
                     kernel_drops: counts("tickets"),
-                    tickets: counts("limited"),
-                    ..Told::default()
+                    tickets: counts("rate_limited"),
+                    ..StatusReport::default()
                 },
             );
-            let told = fleet.all().remove(&GATEWAY).unwrap().standing;
-            for counts in [told.verdicts, told.dropped_types, told.kernel_drops, told.tickets] {
+            let status = fleet.all().remove(&GATEWAY).unwrap().status;
+            for counts in [
+                status.verdicts,
+                status.dropped_types,
+                status.kernel_drops,
+                status.tickets,
+            ] {
                 assert_eq!(counts["other"], 600);
                 seen.extend(counts.into_keys());
             }
         }
-        let Some(Task::State(mut state)) = next(&mut tasks) else {
-            panic!("nothing is noted")
+        let Some(Task::RecordState(mut state)) = next(&mut tasks) else {
+            panic!("no task is queued")
         };
-        let noted = Standing {
+        let recorded = GatewayStatus {
             verdicts: [("drop_new".to_owned(), 1), ("other".to_owned(), 2)].into(),
-            ..Standing::default()
+            ..GatewayStatus::default()
         };
-        state.body = serde_json::to_string(&noted).unwrap();
-        seen.extend(heard(state).unwrap().standing.verdicts.into_keys());
-        let names = ["drop_tag", "profinet", "tickets", "limited", OTHER];
+        state.body = serde_json::to_string(&recorded).unwrap();
+        seen.extend(seen_from_state(state).unwrap().status.verdicts.into_keys());
+        let names = ["drop_tag", "profinet", "tickets", "rate_limited", OTHER];
         assert_eq!(seen, names.map(str::to_owned).into());
     }
 
     #[test]
-    fn a_gateway_that_has_gone_to_another_controller_is_not_lost() {
-        for (is_heard_elsewhere, notes) in [(false, 1), (true, 0)] {
-            let (fleet, mut tasks) = Fleet::new("a".into(), Stream::new());
-            lock(&fleet.own).insert(GATEWAY, Own::default());
-            if is_heard_elsewhere {
-                let heard = Heard {
+    fn a_gateway_at_another_controller_is_not_disconnected() {
+        for (is_at_other_controller, events) in [(false, 1), (true, 0)] {
+            let (fleet, mut tasks) = Fleet::new("a".into(), EventStream::new());
+            lock(&fleet.local).insert(GATEWAY, LocalGateway::default());
+            if is_at_other_controller {
+                let seen = SeenGateway {
                     at_ms: now_ms(),
                     controller: "b".to_owned(),
-                    standing: Standing::default(),
+                    status: GatewayStatus::default(),
                 };
-                lock(&fleet.others).insert(GATEWAY, heard);
+                lock(&fleet.remote).insert(GATEWAY, seen);
             }
-            fleet.watch();
-            fleet.watch();
-            let told = std::iter::from_fn(|| next(&mut tasks)).count();
-            assert_eq!(told, notes);
+            fleet.report_disconnected();
+            fleet.report_disconnected();
+            let recorded = std::iter::from_fn(|| next(&mut tasks)).count();
+            assert_eq!(recorded, events);
         }
     }
 
-    /// The clock of a controller was ahead by an hour for a moment, and is right again.
+    /// The clock of a controller was ahead by an hour for a while.
     #[test]
-    fn what_was_noted_ahead_of_now_was_not_heard() {
+    fn records_ahead_of_now_are_ignored() {
         const NOW_MS: u64 = 1_800_000_000_000;
         const HOUR_MS: u64 = 3_600_000;
-        for (own_ms, noted_ms, at_ms, notes) in [
-            (NOW_MS - SILENT_MS, NOW_MS + HOUR_MS, NOW_MS - SILENT_MS, 1),
+        for (own_ms, recorded_ms, at_ms, events) in [
+            (
+                NOW_MS - DISCONNECTED_AFTER_MS,
+                NOW_MS + HOUR_MS,
+                NOW_MS - DISCONNECTED_AFTER_MS,
+                1,
+            ),
             (NOW_MS + HOUR_MS, NOW_MS + HOUR_MS, NOW_MS + HOUR_MS, 1),
             (NOW_MS + HOUR_MS, NOW_MS, NOW_MS, 0),
             (NOW_MS, NOW_MS + HOUR_MS, NOW_MS, 0),
-            // Clocks differ.
+            // Allowed clock skew.
             (
-                NOW_MS - SILENT_MS,
-                NOW_MS + NOTED_AHEAD_MS,
-                NOW_MS + NOTED_AHEAD_MS,
+                NOW_MS - DISCONNECTED_AFTER_MS,
+                NOW_MS + CLOCK_SKEW_MAX_MS,
+                NOW_MS + CLOCK_SKEW_MAX_MS,
                 0,
             ),
         ] {
-            let (fleet, mut tasks) = Fleet::new("a".into(), Stream::new());
-            let own = Own {
-                heard_ms: own_ms,
-                ..Own::default()
+            let (fleet, mut tasks) = Fleet::new("a".into(), EventStream::new());
+            let own = LocalGateway {
+                seen_ms: own_ms,
+                ..LocalGateway::default()
             };
-            lock(&fleet.own).insert(GATEWAY, own);
-            let heard = Heard {
-                at_ms: noted_ms,
+            lock(&fleet.local).insert(GATEWAY, own);
+            let seen = SeenGateway {
+                at_ms: recorded_ms,
                 controller: "b".to_owned(),
-                standing: Standing::default(),
+                status: GatewayStatus::default(),
             };
-            lock(&fleet.others).insert(GATEWAY, heard);
-            assert_eq!(fleet.all_at(NOW_MS)[&GATEWAY].at_ms, at_ms, "{own_ms} {noted_ms}");
-            fleet.watch_at(NOW_MS);
-            fleet.watch_at(NOW_MS);
-            let told = std::iter::from_fn(|| next(&mut tasks)).count();
-            assert_eq!(told, notes, "{own_ms} {noted_ms}");
+            lock(&fleet.remote).insert(GATEWAY, seen);
+            assert_eq!(
+                fleet.all_at(NOW_MS)[&GATEWAY].at_ms,
+                at_ms,
+                "{own_ms} {recorded_ms}"
+            );
+            fleet.report_disconnected_at(NOW_MS);
+            fleet.report_disconnected_at(NOW_MS);
+            let recorded = std::iter::from_fn(|| next(&mut tasks)).count();
+            assert_eq!(recorded, events, "{own_ms} {recorded_ms}");
         }
         assert_eq!(age_ms(NOW_MS, NOW_MS + HOUR_MS), NOW_MS);
-        assert_eq!(age_ms(NOW_MS, NOW_MS + NOTED_AHEAD_MS), 0);
+        assert_eq!(age_ms(NOW_MS, NOW_MS + CLOCK_SKEW_MAX_MS), 0);
     }
 
-    /// A gateway that was lost while the database did not keep up is told as lost once it does.
+    /// A disconnection that did not fit into the queue is recorded later.
     #[test]
-    fn a_loss_that_was_not_noted_is_noted_later() {
-        let (fleet, mut tasks) = Fleet::new("a".into(), Stream::new());
-        lock(&fleet.own).insert(GATEWAY, Own::default());
-        while fleet.note("other", GATEWAY, String::new()) {}
-        fleet.watch();
+    fn a_dropped_disconnection_event_is_retried() {
+        let (fleet, mut tasks) = Fleet::new("a".into(), EventStream::new());
+        lock(&fleet.local).insert(GATEWAY, LocalGateway::default());
+        while fleet.record_event("other", GATEWAY, String::new()) {}
+        fleet.report_disconnected();
         while next(&mut tasks).is_some() {}
-        fleet.watch();
-        let told = next(&mut tasks);
-        assert!(matches!(told, Some(Task::Note(note)) if note.kind == "gateway_lost"));
-        fleet.watch();
+        fleet.report_disconnected();
+        let task = next(&mut tasks);
+        assert!(matches!(task, Some(Task::RecordEvent(note)) if note.kind == "gateway_disconnected"));
+        fleet.report_disconnected();
         assert!(next(&mut tasks).is_none(), "once");
     }
 
     #[test]
-    fn what_waits_for_the_database_is_bounded() {
-        let (fleet, mut tasks) = Fleet::new("a".into(), Stream::new());
-        for _ in 0..2 * TASKS_MAX {
-            fleet.note("gateway_lost", GATEWAY, String::new());
+    fn the_task_queue_is_bounded() {
+        let (fleet, mut tasks) = Fleet::new("a".into(), EventStream::new());
+        for _ in 0..2 * QUEUED_TASKS_MAX {
+            fleet.record_event("gateway_disconnected", GATEWAY, String::new());
         }
-        assert_eq!(std::iter::from_fn(|| next(&mut tasks)).count(), TASKS_MAX);
+        assert_eq!(std::iter::from_fn(|| next(&mut tasks)).count(), QUEUED_TASKS_MAX);
     }
 }

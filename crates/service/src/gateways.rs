@@ -1,4 +1,4 @@
-//! Where gateways ask, over gRPC: who is let in, with how long a message and how often.
+//! The gRPC interface for gateways: authentication, and limits on message size and rate.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,117 +12,121 @@ use linewarden_protocol::ids::GatewayId;
 use tokio::sync::Semaphore;
 use tonic::Status;
 
-use crate::clock::Machine;
-use crate::fleet::Sink;
+use crate::clock::MachineClock;
+use crate::fleet::FleetSink;
 use crate::limits::Limits;
-use crate::shares::{Shares, until_sent};
+use crate::permits::{KeyedPermits, hold_until_sent};
 use crate::state::App;
 use crate::telemetry;
 
-/// The service's name, and what of it.
-const QUESTION: &str = "/linewarden.link.v1.Link/{question}";
-const ENTER: &str = "/linewarden.link.v1.Link/Enter";
-/// Those that may be long: what a data plane runs, entry by entry, and a round over all provers.
-const LONG_QUESTIONS: [&str; 2] = [
-    "/linewarden.link.v1.Link/Show",
-    "/linewarden.link.v1.Link/Appraise",
+/// Routes of the gRPC service.
+const METHOD_ROUTE: &str = "/linewarden.link.v1.Link/{method}";
+const REGISTER_ROUTE: &str = "/linewarden.link.v1.Link/Register";
+/// Methods with large messages: the entries of a data plane, and a round over all provers.
+const LARGE_METHOD_ROUTES: [&str; 2] = [
+    "/linewarden.link.v1.Link/SubmitEvidence",
+    "/linewarden.link.v1.Link/AppraiseRound",
 ];
-/// Long questions of one gateway at once, one of each kind, and of all: so much memory at most.
-const LONG_OF_GATEWAY_MAX: usize = 2;
-const LONG_MAX: usize = 16;
-/// Questions of one gateway at once, over all its connections: twice as many as there are kinds. Of 14 MiB each, where all are made to
-/// take memory, they take half a GiB.
-const QUESTIONS_OF_GATEWAY_MAX: usize = 32;
-/// From when a question begins to come until its answer goes out.
-const QUESTION_MAX: Duration = Duration::from_secs(60);
+/// Largest number of concurrent large requests, of one gateway (one of each method) and of all. This bounds memory.
+const LARGE_REQUESTS_PER_GATEWAY_MAX: usize = 2;
+const LARGE_REQUESTS_MAX: usize = 16;
+/// Largest number of concurrent requests of one gateway over all its connections: two of each method. If all take as
+/// much memory as they can, 14 MiB each, they take half a GiB.
+const REQUESTS_PER_GATEWAY_MAX: usize = 32;
+/// Longest time from the start of a request to its response.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Serves gateways.
+/// Routes for gateways.
 pub(crate) fn router(app: &App) -> Router {
-    // Nobody who asks the API keeps a gateway from the registry.
-    let sink = Sink {
+    // A separate reader, so that API requests do not delay gateways.
+    let sink = FleetSink {
         fleet: Arc::clone(&app.fleet),
-        registry: app.registry.apart(),
+        registry: app.registry.with_separate_reader(),
     };
-    let server = Server::new(app.controller.apart(), Machine::new(), sink);
+    let server = Server::new(app.controller.with_separate_reader(), MachineClock::new(), sink);
     let short = server.clone().into_service(SHORT_MESSAGE_BYTES_MAX);
     let long = server.into_service(MESSAGE_BYTES_MAX);
-    let places = LongPlaces {
-        of_gateways: Shares::new(LONG_OF_GATEWAY_MAX),
-        all: Arc::new(Semaphore::new(LONG_MAX)),
+    let permits = LargeRequestPermits {
+        of_gateways: KeyedPermits::new(LARGE_REQUESTS_PER_GATEWAY_MAX),
+        all: Arc::new(Semaphore::new(LARGE_REQUESTS_MAX)),
     };
-    let long = LONG_QUESTIONS
+    let long = LARGE_METHOD_ROUTES
         .iter()
         .fold(Router::new(), |router, path| {
             router.route_service(path, long.clone())
         })
-        .layer(middleware::from_fn_with_state(places, take_a_place));
+        .layer(middleware::from_fn_with_state(permits, limit_large_requests));
     let known = Router::new()
-        .route_service(QUESTION, short)
+        .route_service(METHOD_ROUTE, short)
         .merge(long)
-        .layer(middleware::from_fn(within_time));
+        .layer(middleware::from_fn(with_timeout));
     let known = match &app.tracer {
         Some(tracer) => known.layer(middleware::from_fn_with_state(
             tracer.clone(),
-            telemetry::of_gateway,
+            telemetry::trace_gateway_request,
         )),
         None => known,
     };
-    let turns = Turns {
+    let gateway_limits = GatewayLimits {
         limits: app.limits.clone(),
-        of_gateways: Shares::new(QUESTIONS_OF_GATEWAY_MAX),
+        requests: KeyedPermits::new(REQUESTS_PER_GATEWAY_MAX),
     };
-    known.layer(middleware::from_fn_with_state(turns, gateways_only))
+    known.layer(middleware::from_fn_with_state(gateway_limits, gateways_only))
 }
 
-/// How often gateways may ask.
+/// Rate limits of gateways.
 #[derive(Clone)]
-struct Turns {
+struct GatewayLimits {
     limits: Limits,
-    of_gateways: Shares<GatewayId>,
+    requests: KeyedPermits<GatewayId>,
 }
 
-/// Turns away who has no gateway's certificate before anything that it sends is read, and who asks for more than its due.
-async fn gateways_only(State(turns): State<Turns>, request: Request, next: Next) -> Response {
-    let Some(gateway) = asker(&request) else {
+/// Refuses requests without a gateway certificate, and those over a limit, before their body is read.
+async fn gateways_only(State(limits): State<GatewayLimits>, request: Request, next: Next) -> Response {
+    let Some(gateway) = peer_gateway(&request) else {
         return Status::unauthenticated(
-            "this certificate is no gateway's: it names no urn:linewarden:gateway:N",
+            "certificate names no gateway: expected one urn:linewarden:gateway:N",
         )
         .into_http();
     };
-    if request.uri().path() == ENTER && !turns.limits.may_register(gateway) {
-        return Status::resource_exhausted("registered too often: wait a few seconds").into_http();
+    if request.uri().path() == REGISTER_ROUTE && !limits.limits.allow_registration(gateway) {
+        return Status::resource_exhausted("too many registrations; retry in a few seconds").into_http();
     }
-    let Some(turn) = turns.of_gateways.take(gateway) else {
-        return Status::resource_exhausted("too many questions at once").into_http();
+    let Some(permit) = limits.requests.take(gateway) else {
+        return Status::resource_exhausted("too many concurrent requests").into_http();
     };
-    until_sent(next.run(request).await, turn)
+    hold_until_sent(next.run(request).await, permit)
 }
 
-async fn within_time(request: Request, next: Next) -> Response {
-    match tokio::time::timeout(QUESTION_MAX, next.run(request)).await {
-        Ok(answer) => answer,
-        Err(_) => Status::deadline_exceeded("no answer within a minute").into_http(),
+async fn with_timeout(request: Request, next: Next) -> Response {
+    match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => Status::deadline_exceeded("no response within a minute").into_http(),
     }
 }
 
-/// Memory for long messages.
+/// Permits for large requests.
 #[derive(Clone)]
-struct LongPlaces {
-    of_gateways: Shares<GatewayId>,
+struct LargeRequestPermits {
+    of_gateways: KeyedPermits<GatewayId>,
     all: Arc<Semaphore>,
 }
 
-async fn take_a_place(State(places): State<LongPlaces>, request: Request, next: Next) -> Response {
-    let share = asker(&request).and_then(|gateway| places.of_gateways.take(gateway));
-    let Some(_share) = share else {
-        return Status::resource_exhausted("too many long questions at once").into_http();
+async fn limit_large_requests(
+    State(permits): State<LargeRequestPermits>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let permit = peer_gateway(&request).and_then(|gateway| permits.of_gateways.take(gateway));
+    let Some(_permit) = permit else {
+        return Status::resource_exhausted("too many concurrent large requests").into_http();
     };
-    // It is never closed.
-    let _place = places.all.acquire().await;
+    // The semaphore is never closed.
+    let _global_permit = permits.all.acquire().await;
     next.run(request).await
 }
 
-fn asker(request: &Request) -> Option<GatewayId> {
+fn peer_gateway(request: &Request) -> Option<GatewayId> {
     let PeerGateway(gateway) = request.extensions().get::<PeerGateway>()?;
     Some(*gateway)
 }

@@ -1,4 +1,4 @@
-//! Whether the process serves, and whether it can answer.
+//! Liveness and readiness.
 
 use std::time::{Duration, Instant};
 
@@ -10,46 +10,46 @@ use tokio::sync::Mutex;
 use crate::metrics;
 use crate::state::App;
 
-/// The process serves.
+/// Liveness: the process responds.
 pub(crate) async fn healthz() -> &'static str {
     "ok\n"
 }
 
-/// How long it is good to know whether the registry answers: whoever reaches the controller may ask as often as they like.
-const READY_FOR: Duration = Duration::from_secs(1);
+/// How long a readiness result is cached, because the endpoint needs no authentication.
+const READINESS_CACHED_FOR: Duration = Duration::from_secs(1);
 
-/// How long it may take to answer.
-const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// Longest readiness check.
+const READINESS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Whether the registry answered a moment ago; who asks meanwhile waits for whoever asks it.
+/// The last readiness result. Concurrent requests share one check.
 #[derive(Default)]
-pub(crate) struct LastReady(Mutex<Option<(Instant, bool)>>);
+pub(crate) struct ReadinessCache(Mutex<Option<(Instant, bool)>>);
 
-/// The registry answers.
+/// Readiness: the registry is available.
 pub(crate) async fn readyz(State(app): State<App>) -> Response {
-    let mut last = app.ready.0.lock().await;
+    let mut last = app.readiness.0.lock().await;
     let is_ready = match *last {
-        Some((at, is_ready)) if at.elapsed() < READY_FOR => is_ready,
+        Some((at, is_ready)) if at.elapsed() < READINESS_CACHED_FOR => is_ready,
         _ => {
-            let answer = tokio::time::timeout(ANSWER_MAX, app.registry.is_in_place()).await;
-            match &answer {
+            let result = tokio::time::timeout(READINESS_TIMEOUT, app.registry.check_available()).await;
+            match &result {
                 Ok(Ok(_)) => {}
-                Ok(Err(error)) => tracing::warn!(%error, "not ready"),
-                Err(_) => tracing::warn!("not ready: the registry has not answered within 5 s"),
+                Ok(Err(error)) => tracing::warn!(%error, "registry unavailable; controller not ready"),
+                Err(_) => tracing::warn!("no response from the registry within 5 s; controller not ready"),
             }
-            let is_ready = matches!(answer, Ok(Ok(_)));
+            let is_ready = matches!(result, Ok(Ok(_)));
             *last = Some((Instant::now(), is_ready));
             is_ready
         }
     };
     match is_ready {
         true => "ok\n".into_response(),
-        false => (StatusCode::SERVICE_UNAVAILABLE, "the registry does not answer\n").into_response(),
+        false => (StatusCode::SERVICE_UNAVAILABLE, "the registry is unavailable\n").into_response(),
     }
 }
 
-/// For Prometheus.
+/// Serves metrics for Prometheus.
 pub(crate) async fn metrics(State(app): State<App>) -> Response {
-    let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
-    (kind, metrics::page(&app).await).into_response()
+    let headers = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
+    (headers, metrics::page(&app).await).into_response()
 }

@@ -1,4 +1,4 @@
-//! Writes that may be repeated: what was done once under a key is not done again.
+//! Idempotent writes: a request repeated with the same key is not performed twice.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
-use linewarden_registry::{Answered, Kept, Role};
+use linewarden_registry::{IdempotencyState, Role, StoredResponse};
 use opentelemetry::Context;
 use opentelemetry::trace::FutureExt as _;
 use sha2::{Digest as _, Sha256};
@@ -17,21 +17,21 @@ use crate::clock::now_s;
 use crate::error::{ApiError, Result};
 use crate::state::App;
 
-/// Longest body of a write, bytes.
+/// Largest body of a write, bytes.
 pub(crate) const BODY_BYTES_MAX: usize = 1 << 20;
 const KEY: &str = "idempotency-key";
-/// After so long whoever took the key is gone, and who asks next does what was asked.
-pub const GIVEN_UP_S: u64 = 120;
-/// Until then what was asked for has come about, and its answer is kept, or never will.
-const WORK_MAX: Duration = Duration::from_secs(60);
-const KEEP_MAX: Duration = Duration::from_secs(20);
+/// After this time, an unfinished request is considered abandoned, and a repetition performs it.
+pub const ABANDONED_AFTER_S: u64 = 120;
+/// Longest time of a request. Then its response is stored or will never be.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+const STORE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Among an answer's extensions: it is not kept, as there is a secret in it.
+/// Response extension: the response contains a secret and is not stored.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Secret;
+pub(crate) struct ContainsSecret;
 
-/// Asks for a key, and answers the same question the same way.
-pub(crate) async fn once(State(app): State<App>, request: Request, next: Next) -> Result<Response> {
+/// Requires an idempotency key for writes, and repeats the stored response for a repeated request.
+pub(crate) async fn idempotent(State(app): State<App>, request: Request, next: Next) -> Result<Response> {
     if matches!(*request.method(), Method::GET | Method::HEAD) {
         return Ok(next.run(request).await);
     }
@@ -42,13 +42,13 @@ pub(crate) async fn once(State(app): State<App>, request: Request, next: Next) -
         .get(KEY)
         .map(|key| key.to_str().map(str::to_owned));
     if principal.role == Role::Viewer {
-        // Nothing that a viewer may ask for writes: it is refused, and need not be kept.
+        // A viewer may not write. The request will be refused and needs no stored response.
         return Ok(next.run(request).await);
     }
     let Some(Ok(key)) = key else {
         return Err(ApiError::invalid(
             "Idempotency-Key",
-            "send a key of your own, such as a UUID: repeated with it, nothing is done twice",
+            "an idempotency key is required, such as a UUID; a request repeated with the same key is not performed twice",
         ));
     };
     let (parts, body) = request.into_parts();
@@ -66,27 +66,27 @@ pub(crate) async fn once(State(app): State<App>, request: Request, next: Next) -
     let name = &principal.name;
     match app
         .registry
-        .begin_answer(name, &key, &hash, now_s(), GIVEN_UP_S)
+        .begin_request(name, &key, &hash, now_s(), ABANDONED_AFTER_S)
         .await?
     {
-        Answered::New => {}
-        Answered::Again(kept) => return Ok(again(kept)),
-        Answered::UnderWay => {
-            return Err(ApiError::under_way());
+        IdempotencyState::New => {}
+        IdempotencyState::Completed(stored) => return Ok(replay(stored)),
+        IdempotencyState::InProgress => {
+            return Err(ApiError::in_progress());
         }
-        Answered::Another => {
+        IdempotencyState::KeyReused => {
             return Err(ApiError::conflict(
-                "this Idempotency-Key was used for something else",
+                "the Idempotency-Key was used for a different request",
             ));
         }
     }
     let request = Request::from_parts(parts, Body::from(body));
-    // Whoever asked may be gone by then: what has been begun ends, and its answer is kept for when it asks again.
+    // The request is completed and its response stored even if the client disconnects.
     let work = async move {
-        match tokio::time::timeout(WORK_MAX, next.run(request)).await {
-            Ok(answer) => keep(&app, &principal.name, &key, &hash, answer).await,
-            // It may have come about all the same: for who asks again at once it is under way.
-            Err(_) => ApiError::unavailable("no answer within a minute").into_response(),
+        match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
+            Ok(response) => store_response(&app, &principal.name, &key, &hash, response).await,
+            // The write may still have succeeded, so an immediate repetition is answered as in progress.
+            Err(_) => ApiError::unavailable("no response within a minute").into_response(),
         }
     };
     let work = tokio::spawn(work.with_context(Context::current()));
@@ -94,50 +94,56 @@ pub(crate) async fn once(State(app): State<App>, request: Request, next: Next) -
         ApiError::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             "internal",
-            "see the controller's log",
+            "internal error; see the controller log",
         )
     })
 }
 
-async fn keep(app: &App, name: &str, key: &str, request: &[u8; 32], answer: Response) -> Response {
-    let (parts, body) = answer.into_parts();
+async fn store_response(
+    app: &App,
+    name: &str,
+    key: &str,
+    request: &[u8; 32],
+    response: Response,
+) -> Response {
+    let (parts, body) = response.into_parts();
     let body = to_bytes(body, usize::MAX).await.unwrap_or_default();
-    let is_kept = is_kept(parts.status) && parts.extensions.get::<Secret>().is_none();
-    let kept = is_kept.then(|| Kept {
+    let is_stored = is_storable(parts.status) && parts.extensions.get::<ContainsSecret>().is_none();
+    let stored = is_stored.then(|| StoredResponse {
         status: parts.status.as_u16(),
         body: body.to_vec(),
     });
-    // Not kept, it is done once more if it is asked for once more: what was done is in the registry.
-    let kept = app.registry.end_answer(name, key, request, kept.as_ref());
-    match tokio::time::timeout(KEEP_MAX, kept).await {
+    // A request without a stored response is performed again when it is repeated.
+    let stored = app.registry.finish_request(name, key, request, stored.as_ref());
+    match tokio::time::timeout(STORE_TIMEOUT, stored).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::warn!(%error, "an answer could not be kept for who asks again"),
-        Err(_) => tracing::warn!("an answer was not kept in time for who asks again"),
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "failed to store response; a repetition performs the request again")
+        }
+        Err(_) => tracing::warn!("timed out storing response; a repetition performs the request again"),
     }
     Response::from_parts(parts, Body::from(body))
 }
 
-/// What may come out differently next time is not kept, nor what nothing came of.
-fn is_kept(status: StatusCode) -> bool {
+/// Whether the response is final. Responses that may differ next time, and those of refused requests, are not stored.
+fn is_storable(status: StatusCode) -> bool {
     status.is_success() || status == StatusCode::CONFLICT
 }
 
-fn again(kept: Kept) -> Response {
-    let status = StatusCode::from_u16(kept.status).unwrap_or(StatusCode::OK);
-    let mut response = (status, Bytes::from(kept.body)).into_response();
+fn replay(stored: StoredResponse) -> Response {
+    let status = StatusCode::from_u16(stored.status).unwrap_or(StatusCode::OK);
+    let mut response = (status, Bytes::from(stored.body)).into_response();
     response
         .headers_mut()
         .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
 
-/// Of a body that is longer than is read.
+/// For a body over [`BODY_BYTES_MAX`].
 pub(crate) fn too_large() -> ApiError {
     ApiError::new(
         StatusCode::PAYLOAD_TOO_LARGE,
         "too_large",
-        format!(
-            "at most {BODY_BYTES_MAX} bytes are taken here; devices in numbers go to /api/v1/devices/import"
-        ),
+        format!("body exceeds {BODY_BYTES_MAX} bytes; import many devices with /api/v1/devices/import"),
     )
 }

@@ -1,4 +1,4 @@
-//! The controller as a service: API and dashboard over TLS, metrics, gateways over gRPC.
+//! The controller service: HTTP API and dashboard over TLS, Prometheus metrics, and the gRPC link for gateways.
 //!
 //! ```text
 //!   browser, command line ─── HTTPS, token or certificate ──► api ──┐
@@ -8,8 +8,25 @@
 //!   OpenTelemetry ◄────────── OTLP ─────────────────────── telemetry ┘
 //! ```
 //!
-//! A service keeps nothing that another one could not make anew: any number of them stand over one registry on PostgreSQL, and whoever
-//! asks may ask any of them. Nothing here is on the way of an authentication.
+//! | Module | Content |
+//! |---|---|
+//! | `service`, `listener` | start and stop, TLS connections and their limits |
+//! | `api`, `auth`, `idempotency`, `error` | HTTP API v1, its users, repeatable writes and errors |
+//! | `dashboard` | the web dashboard, compiled into the program |
+//! | `gateways`, `fleet`, `trust` | gRPC routes for gateways, and the state of all gateways |
+//! | `stream`, `nats` | events for API clients and NATS subscribers |
+//! | `metrics`, `telemetry` | Prometheus metrics and OpenTelemetry traces |
+//! | `limits`, `permits` | rate and concurrency limits |
+//!
+//! A service stores no state of its own: all state is in the registry. Any number of services can share one registry on PostgreSQL, and
+//! clients may use any of them. The service does not take part in authentications of devices, which are handled by the gateways alone. It
+//! does not issue certificates and does not decide on attestation results: for this it calls [`linewarden_controller`].
+//!
+//! # Example
+//! ```
+//! assert_eq!(linewarden_service::user_uri("alice"), "urn:linewarden:user:alice");
+//! assert!(linewarden_service::openapi().contains("\"/api/v1/devices\""));
+//! ```
 #![forbid(unsafe_code)]
 
 mod api;
@@ -27,8 +44,8 @@ mod listener;
 mod metrics;
 mod nats;
 mod peer;
+mod permits;
 mod service;
-mod shares;
 mod state;
 mod stream;
 mod telemetry;
@@ -36,6 +53,6 @@ mod trust;
 
 pub use api::{openapi, wire};
 pub use nats::{NatsError, NatsOptions, NatsTls};
-pub use peer::{user_of, user_uri, validity_s};
+pub use peer::{user_from_certificate, user_uri, validity_s};
 pub use service::{Service, ServiceError, ServiceOptions};
 pub use telemetry::{TelemetryError, TelemetryOptions};

@@ -1,4 +1,4 @@
-//! How much anybody may ask.
+//! Rate and concurrency limits.
 
 use std::net::IpAddr;
 use std::num::NonZeroU32;
@@ -9,50 +9,53 @@ use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use linewarden_protocol::ids::GatewayId;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
-use crate::shares::{Share, Shares};
+use crate::permits::{KeyedPermit, KeyedPermits};
 
-/// Questions a second of one user, and how many at once.
-const USER_PER_S: u32 = 5_000;
-/// Answers of one user on their way at once, events included: those that nobody reads are kept for a minute, of a third of a MiB each.
-const ANSWERS_OF_USER_MAX: usize = 512;
-/// Attempts to come in a minute from one address.
+/// Requests per second of one user; also the burst.
+const REQUESTS_PER_USER_PER_S: u32 = 5_000;
+/// Concurrent responses to one user, including event streams. Unread responses are kept for a minute, at a third of a
+/// MiB each.
+const RESPONSES_PER_USER_MAX: usize = 512;
+/// Failed authentications per minute from one address.
 const ATTEMPTS_PER_MINUTE: u32 = 30;
-/// Secrets a minute from one address, and how many at once, that the registry is asked about though nobody has come in by them lately:
-/// ten times as many as are refused with a word, so that who comes first behind the address of somebody who guesses has a chance.
-const LOOK_UPS_PER_MINUTE: u32 = 300;
+/// Registry look-ups per minute, and in a burst, from one address for secrets that did not authenticate recently. The
+/// limit is ten times that of failed attempts, so that a new user behind the address of an attacker still has a
+/// chance.
+const LOOKUPS_PER_MINUTE: u32 = 300;
 
-/// Streams of events of one user at once: browsers and programs that listen.
-const STREAMS_OF_USER_MAX: usize = 100;
+/// Concurrent event streams of one user.
+const STREAMS_PER_USER_MAX: usize = 100;
 
-/// Imports of one user at once, and of all: each has three chunks of devices in memory, and all store one after the other.
-const IMPORTS_OF_USER_MAX: usize = 4;
+/// Concurrent imports of one user and of all users. Each holds three chunks of devices in memory, and chunks are
+/// stored one at a time.
+const IMPORTS_PER_USER_MAX: usize = 4;
 const IMPORTS_MAX: usize = 16;
 
-/// Registrations of one gateway: each is a fence and an entry of the journal.
+/// Registrations per minute of one gateway. Each issues a fencing token and adds an entry to the event log.
 const REGISTRATIONS_PER_MINUTE: u32 = 30;
 
-/// Counts them.
+/// All limits. Clones share their state.
 #[derive(Clone)]
 pub(crate) struct Limits {
     users: Arc<DefaultKeyedRateLimiter<String>>,
     attempts: Arc<DefaultKeyedRateLimiter<IpAddr>>,
-    look_ups: Arc<DefaultKeyedRateLimiter<IpAddr>>,
+    lookups: Arc<DefaultKeyedRateLimiter<IpAddr>>,
     registrations: Arc<DefaultKeyedRateLimiter<GatewayId>>,
-    answers: Shares<String>,
-    streams: Shares<String>,
-    imports: Shares<String>,
+    responses: KeyedPermits<String>,
+    streams: KeyedPermits<String>,
+    imports: KeyedPermits<String>,
     all_imports: Arc<Semaphore>,
     storing: Arc<Semaphore>,
 }
 
-/// A user's place for one import, until it is dropped.
-pub(crate) type Importing = (Share<String>, OwnedSemaphorePermit);
+/// Permit for one import, released when dropped.
+pub(crate) type ImportPermit = (KeyedPermit<String>, OwnedSemaphorePermit);
 
-/// A user's place for one answer, until it is dropped.
-pub(crate) type Answering = Share<String>;
+/// Permit for one response, released when dropped.
+pub(crate) type ResponsePermit = KeyedPermit<String>;
 
-/// A user's place for one stream, until it is dropped.
-pub(crate) type Listening = Share<String>;
+/// Permit for one event stream, released when dropped.
+pub(crate) type StreamPermit = KeyedPermit<String>;
 
 const fn at_least_one(count: u32) -> NonZeroU32 {
     match NonZeroU32::new(count) {
@@ -64,81 +67,84 @@ const fn at_least_one(count: u32) -> NonZeroU32 {
 impl Limits {
     pub(crate) fn new() -> Self {
         Self {
-            users: Arc::new(RateLimiter::keyed(Quota::per_second(at_least_one(USER_PER_S)))),
+            users: Arc::new(RateLimiter::keyed(Quota::per_second(at_least_one(
+                REQUESTS_PER_USER_PER_S,
+            )))),
             attempts: Arc::new(RateLimiter::keyed(Quota::per_minute(at_least_one(
                 ATTEMPTS_PER_MINUTE,
             )))),
-            look_ups: Arc::new(RateLimiter::keyed(Quota::per_minute(at_least_one(
-                LOOK_UPS_PER_MINUTE,
+            lookups: Arc::new(RateLimiter::keyed(Quota::per_minute(at_least_one(
+                LOOKUPS_PER_MINUTE,
             )))),
             registrations: Arc::new(RateLimiter::keyed(Quota::per_minute(at_least_one(
                 REGISTRATIONS_PER_MINUTE,
             )))),
-            answers: Shares::new(ANSWERS_OF_USER_MAX),
-            streams: Shares::new(STREAMS_OF_USER_MAX),
-            imports: Shares::new(IMPORTS_OF_USER_MAX),
+            responses: KeyedPermits::new(RESPONSES_PER_USER_MAX),
+            streams: KeyedPermits::new(STREAMS_PER_USER_MAX),
+            imports: KeyedPermits::new(IMPORTS_PER_USER_MAX),
             all_imports: Arc::new(Semaphore::new(IMPORTS_MAX)),
             storing: Arc::new(Semaphore::new(1)),
         }
     }
 
-    /// Whether a user may ask one more question now.
-    pub(crate) fn may_ask(&self, user: &String) -> bool {
+    /// Whether the user may send one more request now.
+    pub(crate) fn allow_request(&self, user: &String) -> bool {
         self.users.check_key(user).is_ok()
     }
 
-    /// A place for one more answer to a user, if there is one.
-    pub(crate) fn answer(&self, user: &str) -> Option<Answering> {
-        self.answers.take(user.to_owned())
+    /// A permit for one more response to the user, if available.
+    pub(crate) fn response_permit(&self, user: &str) -> Option<ResponsePermit> {
+        self.responses.take(user.to_owned())
     }
 
-    /// Whether somebody who was refused may be looked at once more.
-    pub(crate) fn may_try(&self, address: IpAddr) -> bool {
+    /// Whether the address may fail to authenticate once more.
+    pub(crate) fn allow_attempt(&self, address: IpAddr) -> bool {
         self.attempts.check_key(&address).is_ok()
     }
 
-    /// Whether the registry may be asked about one more secret of that address by which nobody has come in lately.
-    pub(crate) fn may_look_up(&self, address: IpAddr) -> bool {
-        self.look_ups.check_key(&address).is_ok()
+    /// Whether the registry may be asked about one more secret from the address that did not authenticate recently.
+    pub(crate) fn allow_lookup(&self, address: IpAddr) -> bool {
+        self.lookups.check_key(&address).is_ok()
     }
 
-    /// A place for one more stream of events of a user, if there is one.
-    pub(crate) fn listen(&self, user: &str) -> Option<Listening> {
+    /// A permit for one more event stream of the user, if available.
+    pub(crate) fn stream_permit(&self, user: &str) -> Option<StreamPermit> {
         self.streams.take(user.to_owned())
     }
 
-    /// A place for one more import of a user, if there is one.
-    pub(crate) fn import(&self, user: &str) -> Option<Importing> {
-        let share = self.imports.take(user.to_owned())?;
-        let place = Arc::clone(&self.all_imports).try_acquire_owned().ok()?;
-        Some((share, place))
+    /// A permit for one more import of the user, if available.
+    pub(crate) fn import_permit(&self, user: &str) -> Option<ImportPermit> {
+        let permit = self.imports.take(user.to_owned())?;
+        let global_permit = Arc::clone(&self.all_imports).try_acquire_owned().ok()?;
+        Some((permit, global_permit))
     }
 
-    /// The turn to store a chunk of an import, until it is dropped: a gateway that writes waits for no more than one of them.
-    pub(crate) async fn store(&self) -> Option<SemaphorePermit<'_>> {
-        // It is never closed.
+    /// Permit to store a chunk of an import. Only one chunk is stored at a time, so that gateways wait for at most
+    /// one.
+    pub(crate) async fn storing_permit(&self) -> Option<SemaphorePermit<'_>> {
+        // The semaphore is never closed.
         self.storing.acquire().await.ok()
     }
 
-    /// Whether a gateway may register once more now.
-    pub(crate) fn may_register(&self, gateway: GatewayId) -> bool {
+    /// Whether the gateway may register once more now.
+    pub(crate) fn allow_registration(&self, gateway: GatewayId) -> bool {
         self.registrations.check_key(&gateway).is_ok()
     }
 
-    /// Forgets who has not asked for a while.
+    /// Removes inactive users and addresses.
     pub(crate) fn shrink(&self) {
         self.users.retain_recent();
         self.users.shrink_to_fit();
         self.attempts.retain_recent();
         self.attempts.shrink_to_fit();
-        self.look_ups.retain_recent();
-        self.look_ups.shrink_to_fit();
+        self.lookups.retain_recent();
+        self.lookups.shrink_to_fit();
         self.registrations.retain_recent();
         self.registrations.shrink_to_fit();
     }
 
-    /// From one time to forget to the next.
-    pub(crate) const SHRINK_EVERY: Duration = Duration::from_secs(60);
+    /// Interval of [`Self::shrink`].
+    pub(crate) const SHRINK_INTERVAL: Duration = Duration::from_secs(60);
 }
 
 #[cfg(test)]
@@ -146,30 +152,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_user_who_asks_without_end_is_slowed_down_and_nobody_else_is() {
+    fn request_limits_are_per_user() {
         let limits = Limits::new();
         let [alice, bob] = ["alice", "bob"].map(str::to_owned);
-        let asked = (0..10 * USER_PER_S).filter(|_| limits.may_ask(&alice)).count();
-        // At once, and what comes again while this is counted.
-        assert!(asked >= USER_PER_S as usize, "{asked}");
-        assert!(asked < 10 * USER_PER_S as usize, "{asked}");
-        assert!(limits.may_ask(&bob));
+        let allowed = (0..10 * REQUESTS_PER_USER_PER_S)
+            .filter(|_| limits.allow_request(&alice))
+            .count();
+        // The burst, plus the refill during the test.
+        assert!(allowed >= REQUESTS_PER_USER_PER_S as usize, "{allowed}");
+        assert!(allowed < 10 * REQUESTS_PER_USER_PER_S as usize, "{allowed}");
+        assert!(limits.allow_request(&bob));
     }
 
     #[test]
-    fn imports_are_few_of_a_user_and_of_all() {
+    fn imports_are_limited_per_user_and_globally() {
         let limits = Limits::new();
-        let users = IMPORTS_MAX / IMPORTS_OF_USER_MAX;
-        let mut places = Vec::new();
+        let users = IMPORTS_MAX / IMPORTS_PER_USER_MAX;
+        let mut permits = Vec::new();
         for user in 0..users {
             let user = user.to_string();
-            places.extend((0..IMPORTS_OF_USER_MAX).map(|_| limits.import(&user).unwrap()));
-            assert!(limits.import(&user).is_none(), "one more of {user}");
+            permits.extend((0..IMPORTS_PER_USER_MAX).map(|_| limits.import_permit(&user).unwrap()));
+            assert!(limits.import_permit(&user).is_none(), "limit of user {user}");
         }
-        assert!(limits.import("another").is_none(), "one more of all");
-        places.pop();
-        assert!(limits.import("0").is_none(), "the place was another's");
-        let _place = limits.import("another").unwrap();
-        assert!(limits.import("yet another").is_none());
+        assert!(limits.import_permit("another").is_none(), "limit of all users");
+        permits.pop();
+        assert!(limits.import_permit("0").is_none(), "limit of the user");
+        let _permit = limits.import_permit("another").unwrap();
+        assert!(limits.import_permit("yet another").is_none());
     }
 }

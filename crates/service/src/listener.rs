@@ -1,8 +1,8 @@
-//! Connections: TLS, who is at the other end, and HTTP in both versions.
+//! Connections: TLS, identification of peers, and HTTP/1.1 and HTTP/2.
 
 mod activity;
-mod newcomers;
-mod unread;
+mod handshakes;
+mod request_body;
 
 use std::io;
 use std::net::SocketAddr;
@@ -27,45 +27,49 @@ use tokio_rustls::server::TlsStream;
 use tower::ServiceExt as _;
 
 use self::activity::Activity;
-use self::newcomers::Newcomers;
-use self::unread::ReadOut;
+use self::handshakes::PendingHandshakes;
+use self::request_body::DrainedBody;
 use crate::clock::now_s;
-use crate::peer::{Peer, owner};
-use crate::shares::Shares;
+use crate::peer::{Peer, address_owner};
+use crate::permits::KeyedPermits;
 
-/// Longest wait for the first question, and longest head of one.
-const QUESTION_MAX: Duration = Duration::from_secs(10);
-/// Longest time without a question or an answer on the way.
-const IDLE_MAX: Duration = Duration::from_secs(300);
-/// Longest time in which nothing of an answer is taken that has begun. Events come more often.
-const UNREAD_MAX: Duration = Duration::from_secs(60);
-/// How long somebody who is turned away may take to hear it, and how much more they may say.
-const LINGER: Duration = Duration::from_secs(1);
-const UNREAD_PARTS_MAX: usize = 16;
-/// Connections at once.
+/// Longest time until the first request, and for the head of a request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest time without a request in progress.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
+/// Longest time in which a peer reads nothing of a response. Events are more frequent.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a refused peer may take to read the alert, and how many reads of its data are discarded in that time.
+const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
+const LINGER_READS_MAX: usize = 16;
+/// Largest number of connections.
 const CONNECTIONS_MAX: usize = 10_000;
-/// Connections at once from one address, which may be that of many behind a translator.
+/// Largest number of connections from one address, which may be a NAT shared by many hosts.
 const CONNECTIONS_PER_ADDRESS_MAX: usize = 1_000;
-/// Connections of who has shown no certificate. With newcomers they are fewer than all: some places stay for gateways.
-const NAMELESS_MAX: usize = 7_000;
-/// Connections of one gateway: its process may open one for each of its desks at once, and keeps the first; those before may be there yet.
+/// Largest number of connections without a client certificate. With pending handshakes they are fewer than all
+/// connections, so that some remain for gateways.
+const CONNECTIONS_WITHOUT_CERTIFICATE_MAX: usize = 7_000;
+/// Largest number of connections of one gateway. A gateway process may try several controllers at once and keeps the
+/// first connection, and earlier connections may still exist.
 const CONNECTIONS_PER_GATEWAY_MAX: usize = 16;
-/// Longest handshake.
-const HANDSHAKE_MAX: Duration = Duration::from_secs(3);
-/// Questions at once on one connection.
+/// Longest TLS handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Largest number of concurrent requests on one connection.
 const STREAMS_MAX: u32 = 256;
-/// Likewise on a gateway's, whose messages may be long; it asks one of each kind at a time.
+/// The same for connections of gateways, whose messages may be large. A gateway sends one request of each method at a
+/// time.
 const GATEWAY_STREAMS_MAX: u32 = 16;
-/// How often a connection is asked whether it lives.
-const KEEPALIVE: Duration = Duration::from_secs(20);
-/// How long answers under way may take at the end.
-const GRACE: Duration = Duration::from_secs(5);
+/// Interval of HTTP/2 keepalive pings.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
+/// How long responses in progress may take at shutdown.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The certificate and the CA of now; exchanged while it runs.
+/// The current certificate and CA, replaceable at run time.
 #[derive(Clone)]
 pub(crate) struct Tls {
     config: Arc<RwLock<Arc<rustls::ServerConfig>>>,
-    /// Connections of who has shown a certificate end with each exchange: the CA that it was of may be believed no more.
+    /// Each replacement ends all connections with a client certificate, because the CA that issued it may no longer
+    /// be trusted.
     exchanges: Arc<watch::Sender<()>>,
 }
 
@@ -78,7 +82,7 @@ impl Tls {
     }
 
     pub(crate) fn replace(&self, config: rustls::ServerConfig) {
-        // With it goes what would resume sessions that the old one has begun.
+        // The session resumption state of the old configuration is dropped with it.
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
         self.exchanges.send_replace(());
     }
@@ -88,18 +92,18 @@ impl Tls {
     }
 }
 
-/// What all connections of one listener share.
+/// State shared by all connections of one listener.
 #[derive(Clone)]
-struct Listening {
+struct ListenerContext {
     tls: Option<Tls>,
     router: Router,
-    newcomers: Arc<Newcomers>,
-    nameless: Arc<Semaphore>,
-    shares_of_gateways: Shares<GatewayId>,
+    handshakes: Arc<PendingHandshakes>,
+    without_certificate: Arc<Semaphore>,
+    gateway_permits: KeyedPermits<GatewayId>,
     stop: watch::Receiver<bool>,
 }
 
-/// Takes connections until `stop` says so; then lets answers under way end.
+/// Accepts connections until `stop` is set, then waits for responses in progress.
 pub(crate) async fn serve(
     listener: TcpListener,
     tls: Option<Tls>,
@@ -107,13 +111,13 @@ pub(crate) async fn serve(
     mut stop: watch::Receiver<bool>,
 ) {
     let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let shares = Shares::new(CONNECTIONS_PER_ADDRESS_MAX);
-    let listening = Listening {
+    let address_permits = KeyedPermits::new(CONNECTIONS_PER_ADDRESS_MAX);
+    let context = ListenerContext {
         tls,
         router,
-        newcomers: Arc::default(),
-        nameless: Arc::new(Semaphore::new(NAMELESS_MAX)),
-        shares_of_gateways: Shares::new(CONNECTIONS_PER_GATEWAY_MAX),
+        handshakes: Arc::default(),
+        without_certificate: Arc::new(Semaphore::new(CONNECTIONS_WITHOUT_CERTIFICATE_MAX)),
+        gateway_permits: KeyedPermits::new(CONNECTIONS_PER_GATEWAY_MAX),
         stop: stop.clone(),
     };
     let mut tasks = JoinSet::new();
@@ -126,56 +130,56 @@ pub(crate) async fn serve(
         let (stream, address) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                // No descriptors left, most likely: those that are there have to end first.
-                tracing::warn!(%error, "a connection could not be taken");
+                // Most likely no file descriptors are left. Existing connections must end first.
+                tracing::warn!(%error, "failed to accept connection");
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
         };
-        let places = Arc::clone(&connections)
+        let permits = Arc::clone(&connections)
             .try_acquire_owned()
             .ok()
-            .zip(shares.take(owner(address.ip())));
-        let Some(places) = places else {
-            tracing::debug!(%address, "too many connections");
+            .zip(address_permits.take(address_owner(address.ip())));
+        let Some(permits) = permits else {
+            tracing::debug!(peer = %address, "connection limit reached; connection closed");
             continue;
         };
-        let listening = listening.clone();
+        let context = context.clone();
         tasks.spawn(async move {
-            let _places = places;
-            if let Err(error) = connection(stream, address, listening).await {
-                tracing::debug!(%address, %error, "a connection has ended");
+            let _permits = permits;
+            if let Err(error) = connection(stream, address, context).await {
+                tracing::debug!(peer = %address, %error, "connection ended with an error");
             }
         });
     }
     let ended = async { while tasks.join_next().await.is_some() {} };
-    let _ = tokio::time::timeout(GRACE, ended).await;
+    let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, ended).await;
 }
 
-type Ended = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+type ConnectionResult = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
-async fn connection(stream: TcpStream, address: SocketAddr, listening: Listening) -> Ended {
-    let Listening {
+async fn connection(stream: TcpStream, address: SocketAddr, context: ListenerContext) -> ConnectionResult {
+    let ListenerContext {
         tls,
         router,
-        newcomers,
-        nameless,
-        shares_of_gateways,
+        handshakes,
+        without_certificate,
+        gateway_permits,
         stop,
-    } = listening;
+    } = context;
     stream.set_nodelay(true)?;
     let Some(tls) = tls else {
         let never = std::future::pending();
-        return http(stream, Peer::new(address, None), router, stop, never, PATIENCE).await;
+        return http(stream, Peer::new(address, None), router, stop, never, TIMEOUTS).await;
     };
-    // Before the configuration is taken: what is exchanged meanwhile ends it too.
+    // Subscribed before the configuration is read, so that no replacement is missed.
     let mut exchanged = tls.exchanges.subscribe();
-    let (newcomer, pushed_out) = newcomers.enter(owner(address.ip()));
+    let (pending, evicted) = handshakes.add(address_owner(address.ip()));
     let stream = tokio::select! {
-        shaken = tokio::time::timeout(HANDSHAKE_MAX, shake_hands(&tls, stream)) => shaken.map_err(|_| timed_out())??,
-        () = pushed_out => return Err(io::Error::other("too many handshakes, and this the oldest").into()),
+        shaken = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake(&tls, stream)) => shaken.map_err(|_| timed_out())??,
+        () = evicted => return Err(io::Error::other("handshake ended: the oldest of too many pending handshakes").into()),
     };
-    drop(newcomer);
+    drop(pending);
     let certificate = stream
         .get_ref()
         .1
@@ -183,37 +187,37 @@ async fn connection(stream: TcpStream, address: SocketAddr, listening: Listening
         .and_then(<[_]>::first)
         .map(|certificate| certificate.as_ref().to_vec());
     let peer = Peer::new(address, certificate.as_deref());
-    let _of_gateway = match peer.gateway {
+    let _gateway_permit = match peer.gateway {
         Some(gateway) => Some(
-            shares_of_gateways
+            gateway_permits
                 .take(gateway)
                 .ok_or_else(|| io::Error::other(format!("too many connections of gateway {gateway}")))?,
         ),
         None => None,
     };
-    let _of_nameless = match certificate {
+    let _permit_without_certificate = match certificate {
         Some(_) => None,
-        None => Some(nameless.try_acquire().map_err(io::Error::other)?),
+        None => Some(without_certificate.try_acquire().map_err(io::Error::other)?),
     };
-    let expires_s = peer.expires_s;
+    let expires_s = peer.expires_at_s;
     let outdated = async move {
         let Some(expires_s) = expires_s else {
             return std::future::pending().await;
         };
         tokio::select! {
-            () = expiry(expires_s) => {}
-            // Its sender lives as long as the listener.
+            () = until_expiry(expires_s) => {}
+            // The sender lives as long as the listener.
             _ = exchanged.changed() => {}
         }
     };
-    // A session that is resumed looks at no date.
+    // TLS session resumption does not check the certificate's expiry.
     if expires_s.is_some_and(|expires_s| expires_s <= now_s()) {
-        return Err(io::Error::other("the certificate has expired since the session began").into());
+        return Err(io::Error::other("the certificate of the resumed session has expired").into());
     }
-    http(stream, peer, router, stop, outdated, PATIENCE).await
+    http(stream, peer, router, stop, outdated, TIMEOUTS).await
 }
 
-async fn shake_hands(tls: &Tls, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+async fn handshake(tls: &Tls, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
     match TlsAcceptor::from(tls.now()).accept(stream).into_fallible().await {
         Ok(stream) => Ok(stream),
         Err((error, stream)) => {
@@ -223,64 +227,64 @@ async fn shake_hands(tls: &Tls, stream: TcpStream) -> io::Result<TlsStream<TcpSt
     }
 }
 
-/// Ends when the clock on the wall says so, which may be set meanwhile.
-async fn expiry(at_s: u64) {
-    const LOOK_EVERY_S: u64 = 60;
+/// Completes at this time by the system clock. It checks repeatedly, because the clock may be set.
+async fn until_expiry(at_s: u64) {
+    const CHECK_INTERVAL_S: u64 = 60;
     loop {
-        let left_s = at_s.saturating_sub(now_s());
-        if left_s == 0 {
+        let remaining_s = at_s.saturating_sub(now_s());
+        if remaining_s == 0 {
             return;
         }
-        tokio::time::sleep(Duration::from_secs(left_s.min(LOOK_EVERY_S))).await;
+        tokio::time::sleep(Duration::from_secs(remaining_s.min(CHECK_INTERVAL_S))).await;
     }
 }
 
-/// How long silence is borne.
+/// Timeouts of a connection.
 #[derive(Clone, Copy)]
-struct Patience {
-    /// For the first question, and for the rest of a head that was begun.
-    first: Duration,
-    /// Between questions.
+struct Timeouts {
+    /// For the first request, and for the head of a request.
+    request: Duration,
+    /// Between requests.
     idle: Duration,
-    /// From one part of an answer to the next.
-    unread: Duration,
-    /// For answers on their way, when no more is to be asked.
-    grace: Duration,
+    /// Between parts of a response that the peer reads.
+    write: Duration,
+    /// For responses in progress at shutdown.
+    shutdown: Duration,
 }
 
-const PATIENCE: Patience = Patience {
-    first: QUESTION_MAX,
-    idle: IDLE_MAX,
-    unread: UNREAD_MAX,
-    grace: GRACE,
+const TIMEOUTS: Timeouts = Timeouts {
+    request: REQUEST_TIMEOUT,
+    idle: IDLE_TIMEOUT,
+    write: WRITE_TIMEOUT,
+    shutdown: SHUTDOWN_TIMEOUT,
 };
 
-/// Waits until the other side has heard why it was turned away: closed with something unread, the connection would be reset, and the
-/// alert lost on the way.
+/// Waits until the peer has read the alert. Closing with unread data would reset the connection and could lose the
+/// alert.
 async fn linger(mut stream: TcpStream) {
     let mut unread = [0; 4_096];
-    let hear_out = async {
+    let drain = async {
         stream.shutdown().await?;
-        for _ in 0..UNREAD_PARTS_MAX {
+        for _ in 0..LINGER_READS_MAX {
             if stream.read(&mut unread).await? == 0 {
                 break;
             }
         }
         io::Result::Ok(())
     };
-    // Who does not listen is not waited for.
-    let _ = tokio::time::timeout(LINGER, hear_out).await;
+    // A peer that does not read is not waited for.
+    let _ = tokio::time::timeout(LINGER_TIMEOUT, drain).await;
 }
 
-/// Speaks with the other end until one of both has enough, or `outdated` ends.
+/// Serves HTTP until the connection ends, `outdated` completes or `stop` is set.
 async fn http<T>(
     stream: T,
     peer: Peer,
     router: Router,
     mut stop: watch::Receiver<bool>,
     outdated: impl Future<Output = ()>,
-    patience: Patience,
-) -> Ended
+    timeouts: Timeouts,
+) -> ConnectionResult
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -289,10 +293,10 @@ where
         Some(_) => GATEWAY_STREAMS_MAX,
         None => STREAMS_MAX,
     };
-    let asks = activity.clone();
+    let tracker = activity.clone();
     let service = router.map_request(move |request: Request<Incoming>| {
         let mut request = match request.version() {
-            Version::HTTP_2 => request.map(|body| Body::new(ReadOut::new(body))),
+            Version::HTTP_2 => request.map(|body| Body::new(DrainedBody::new(body))),
             _ => request.map(Body::new),
         };
         if let Some(gateway) = peer.gateway {
@@ -301,28 +305,28 @@ where
         request.extensions_mut().insert(peer.clone());
         request
     });
-    let service = asks.watch(service);
+    let service = tracker.track(service);
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(patience.first);
+        .header_read_timeout(timeouts.request);
     builder
         .http2()
         .timer(TokioTimer::new())
-        .keep_alive_interval(Some(KEEPALIVE))
+        .keep_alive_interval(Some(KEEPALIVE_INTERVAL))
         .max_concurrent_streams(streams);
     let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
         ended = connection.as_mut() => return ended,
-        () = activity.silence(patience) => return Err(timed_out().into()),
+        () = activity.until_timeout(timeouts) => return Err(timed_out().into()),
         () = outdated => {}
         _ = stop.wait_for(|stop| *stop) => {}
     }
     connection.as_mut().graceful_shutdown();
-    // Streams of events have no end of their own.
-    match tokio::time::timeout(patience.grace, connection).await {
+    // Event streams do not end by themselves.
+    match tokio::time::timeout(timeouts.shutdown, connection).await {
         Ok(ended) => ended,
         Err(_) => Err(timed_out().into()),
     }
@@ -339,120 +343,134 @@ mod tests {
 
     use super::*;
 
-    const SHORT: Patience = Patience {
-        first: Duration::from_millis(100),
+    const SHORT_TIMEOUTS: Timeouts = Timeouts {
+        request: Duration::from_millis(100),
         idle: Duration::from_millis(200),
-        unread: Duration::from_millis(300),
-        grace: Duration::from_millis(100),
+        write: Duration::from_millis(300),
+        shutdown: Duration::from_millis(100),
     };
 
-    /// What a connection hears that says `said` and nothing more, until it is ended.
-    async fn heard(said: &[u8], router: Router, outdated: impl Future<Output = ()>) -> Vec<u8> {
-        let (mut ours, theirs) = tokio::io::duplex(1 << 16);
+    /// Sends `request` on a connection and returns all that is received until it ends.
+    async fn exchange(request: &[u8], router: Router, outdated: impl Future<Output = ()>) -> Vec<u8> {
+        let (mut client_end, server_end) = tokio::io::duplex(1 << 16);
         let (_go_on, stop) = watch::channel(false);
         let peer = Peer::new(([127, 0, 0, 1], 1).into(), None);
-        let at_work = http(theirs, peer, router, stop, outdated, SHORT);
-        let talk = async {
-            ours.write_all(said).await.unwrap();
-            let mut heard = Vec::new();
-            ours.read_to_end(&mut heard).await.unwrap();
-            heard
+        let server = http(server_end, peer, router, stop, outdated, SHORT_TIMEOUTS);
+        let client = async {
+            client_end.write_all(request).await.unwrap();
+            let mut received = Vec::new();
+            client_end.read_to_end(&mut received).await.unwrap();
+            received
         };
-        tokio::join!(at_work, talk).1
+        tokio::join!(server, client).1
     }
 
     #[tokio::test]
-    async fn who_asks_nothing_holds_no_place() {
-        for said in [
+    async fn connections_without_a_request_are_closed() {
+        for request in [
             &b""[..],
             b"PRI * HTT",
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
             b"GET / HT",
         ] {
-            heard(said, Router::new(), std::future::pending()).await;
+            exchange(request, Router::new(), std::future::pending()).await;
         }
-        let said = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
-        let answered = heard(said, Router::new(), std::future::pending()).await;
-        assert!(answered.starts_with(b"HTTP/1.1 404"), "{answered:?}");
+        let request = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+        let received = exchange(request, Router::new(), std::future::pending()).await;
+        assert!(received.starts_with(b"HTTP/1.1 404"), "{received:?}");
     }
 
-    /// Who asks for much and takes nothing of it, or a byte, is waited for no longer than a while, whatever else is asked meanwhile.
+    /// A peer that reads nothing, or one byte, of a large response is disconnected, regardless of its other requests.
     #[tokio::test]
-    async fn answers_that_nobody_takes_are_not_kept() {
+    async fn unread_responses_time_out() {
         for window in [0, 1] {
-            let (ours, theirs) = tokio::io::duplex(1 << 16);
+            let (client_end, server_end) = tokio::io::duplex(1 << 16);
             let (_go_on, stop) = watch::channel(false);
             let peer = Peer::new(([127, 0, 0, 1], 1).into(), None);
             let router = Router::new()
                 .route("/much", get(|| async { vec![0_u8; 1 << 20] }))
                 .route("/", get(|| async {}));
-            let at_work = http(theirs, peer, router, stop, std::future::pending(), SHORT);
-            let (mut asks, connection) = h2::client::Builder::new()
+            let server = http(
+                server_end,
+                peer,
+                router,
+                stop,
+                std::future::pending(),
+                SHORT_TIMEOUTS,
+            );
+            let (mut sender, connection) = h2::client::Builder::new()
                 .initial_window_size(window)
-                .handshake::<_, Bytes>(ours)
+                .handshake::<_, Bytes>(client_end)
                 .await
                 .unwrap();
             tokio::spawn(connection);
-            let mut ask = move |path: &str| {
+            let mut send = move |path: &str| {
                 let request = Request::get(format!("http://a{path}")).body(()).unwrap();
-                asks.send_request(request, true).map(|(answer, _)| answer)
+                sender.send_request(request, true).map(|(response, _)| response)
             };
-            let kept = ask("/much").unwrap();
-            let talk = async {
-                let kept = kept.await.unwrap();
-                while let Ok(answer) = ask("/") {
-                    if answer.await.is_err() {
+            let response = send("/much").unwrap();
+            let client = async {
+                let response = response.await.unwrap();
+                while let Ok(response) = send("/") {
+                    if response.await.is_err() {
                         break;
                     }
                 }
-                drop(kept);
+                drop(response);
             };
-            let both = async { tokio::join!(at_work, talk).0 };
+            let both = async { tokio::join!(server, client).0 };
             let ended = tokio::time::timeout(Duration::from_secs(30), both).await;
-            let ended = ended.expect("it is kept for ever");
+            let ended = ended.expect("the connection is never closed");
             assert!(ended.unwrap_err().to_string().contains("timed out"));
         }
     }
 
-    /// A refusal is heard though the question's body is on its way still.
+    /// A refusal is received although the request body is still being sent.
     #[tokio::test]
-    async fn refusals_are_heard_before_the_end_of_the_question() {
-        let (ours, theirs) = tokio::io::duplex(1 << 16);
+    async fn refusals_arrive_before_the_end_of_the_request() {
+        let (client_end, server_end) = tokio::io::duplex(1 << 16);
         let (_go_on, stop) = watch::channel(false);
         let peer = Peer::new(([127, 0, 0, 1], 1).into(), None);
-        let at_work = http(theirs, peer, Router::new(), stop, std::future::pending(), SHORT);
-        let (mut asks, connection) = h2::client::handshake(ours).await.unwrap();
+        let server = http(
+            server_end,
+            peer,
+            Router::new(),
+            stop,
+            std::future::pending(),
+            SHORT_TIMEOUTS,
+        );
+        let (mut sender, connection) = h2::client::handshake(client_end).await.unwrap();
         tokio::spawn(connection);
-        let talk = async {
+        let client = async {
             for _ in 0..50 {
                 let request = Request::post("http://a/nowhere").body(()).unwrap();
-                let (answer, mut body) = asks.send_request(request, false).unwrap();
-                let mut answer = answer.await.unwrap();
-                assert_eq!(answer.status(), 404);
-                while let Some(part) = answer.body_mut().data().await {
+                let (response, mut body) = sender.send_request(request, false).unwrap();
+                let mut response = response.await.unwrap();
+                assert_eq!(response.status(), 404);
+                while let Some(part) = response.body_mut().data().await {
                     part.unwrap();
                 }
                 body.send_data(Bytes::from_static(b"{}"), true).unwrap();
             }
-            drop(asks);
+            drop(sender);
         };
-        // Nothing is asked any more then, and the connection ends for that.
-        let both = async { tokio::join!(at_work, talk).0 };
+        // Then no more requests are sent, and the idle connection is closed.
+        let both = async { tokio::join!(server, client).0 };
         let ended = tokio::time::timeout(Duration::from_secs(30), both).await;
-        drop(ended.expect("all refusals are heard"));
+        drop(ended.expect("all refusals arrive"));
     }
 
-    /// Whoever's certificate is good no more is waited for no longer, though an answer is on its way for ever.
+    /// An outdated connection is closed even if a response is still pending.
     #[tokio::test]
     async fn an_outdated_connection_ends() {
-        let (asked, mut is_asked) = tokio::sync::mpsc::unbounded_channel();
+        let (request_sender, mut is_requested) = tokio::sync::mpsc::unbounded_channel();
         let never = move || {
-            asked.send(()).unwrap();
+            request_sender.send(()).unwrap();
             std::future::pending::<&'static str>()
         };
         let router = Router::new().route("/never", get(never));
-        let outdated = async move { is_asked.recv().await.unwrap() };
-        let answered = heard(b"GET /never HTTP/1.1\r\nHost: a\r\n\r\n", router, outdated).await;
-        assert!(answered.is_empty(), "{answered:?}");
+        let outdated = async move { is_requested.recv().await.unwrap() };
+        let received = exchange(b"GET /never HTTP/1.1\r\nHost: a\r\n\r\n", router, outdated).await;
+        assert!(received.is_empty(), "{received:?}");
     }
 }

@@ -1,7 +1,7 @@
-//! Metrics in the text format of Prometheus: of this controller, and of the gateways that it hears.
+//! Metrics in the Prometheus text format: of this controller and of all gateways.
 //!
-//! Labels are gateways, which an admin enters, and names of which there is one list each, as of verdicts: no device's name or id is
-//! ever one.
+//! Labels are gateways, which admins create, and names from fixed lists, such as verdicts. Device names and IDs are
+//! never labels.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,48 +12,48 @@ use linewarden_protocol::ids::GatewayId;
 
 use crate::api::counts;
 use crate::clock::{now_ms, now_s};
-use crate::fleet::{Heard, SILENT_MS, Standing, age_ms};
+use crate::fleet::{DISCONNECTED_AFTER_MS, GatewayStatus, SeenGateway, age_ms};
 use crate::nats::NatsCounts;
 use crate::state::App;
 use crate::telemetry::TraceCounts;
 
-/// Upper bounds of the buckets of latencies, seconds.
+/// Upper bounds of the latency buckets, seconds.
 const BOUNDS_S: [f64; 10] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0];
-/// How long it may take to count devices.
-const COUNT_MAX: Duration = Duration::from_secs(5);
-/// Gateways told of at most, the first by number; how many are beyond is told as well.
+/// Longest time to count devices.
+const COUNT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Largest number of gateways in the metrics, lowest numbers first. The number of omitted ones is a metric.
 const GATEWAYS_MAX: usize = 1_000;
 
-/// Questions by kind, status class and latency.
+/// Requests by kind, status class and latency.
 #[derive(Default)]
-pub(crate) struct Counts {
+pub(crate) struct ApiCounters {
     /// Reads and writes; 2xx to 5xx.
-    answers: [[AtomicU64; 4]; 2],
+    responses: [[AtomicU64; 4]; 2],
     buckets: [[AtomicU64; BOUNDS_S.len()]; 2],
     sum_us: [AtomicU64; 2],
-    /// Attempts to come in that were refused.
-    pub(crate) refused: AtomicU64,
+    /// Failed authentications.
+    pub(crate) authentication_failures: AtomicU64,
 }
 
-impl Counts {
-    /// Takes note of an answer.
-    pub(crate) fn answered(&self, is_write: bool, status: u16, took: Duration) {
+impl ApiCounters {
+    /// Records a response.
+    pub(crate) fn record_response(&self, is_write: bool, status: u16, took: Duration) {
         let kind = usize::from(is_write);
         let class = usize::from(status / 100).saturating_sub(2).min(3);
-        if let Some(counter) = self.answers.get(kind).and_then(|classes| classes.get(class)) {
+        if let Some(counter) = self.responses.get(kind).and_then(|classes| classes.get(class)) {
             counter.fetch_add(1, Relaxed);
         }
         if let Some(sum) = self.sum_us.get(kind) {
             sum.fetch_add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), Relaxed);
         }
         let seconds = took.as_secs_f64();
-        let place = BOUNDS_S.iter().position(|bound| seconds <= *bound);
-        let bucket = place.and_then(|place| self.buckets.get(kind)?.get(place));
+        let index = BOUNDS_S.iter().position(|bound| seconds <= *bound);
+        let bucket = index.and_then(|index| self.buckets.get(kind)?.get(index));
         if let Some(bucket) = bucket {
             bucket.fetch_add(1, Relaxed);
         }
         if status == 401 {
-            self.refused.fetch_add(1, Relaxed);
+            self.authentication_failures.fetch_add(1, Relaxed);
         }
     }
 }
@@ -71,69 +71,65 @@ impl Page {
     }
 }
 
-/// The page.
+/// Renders the metrics.
 pub(crate) async fn page(app: &App) -> String {
     let mut page = Page(String::with_capacity(16 << 10));
-    page.begin("linewarden_build_info", "gauge", "The program.");
+    page.begin("linewarden_build_info", "gauge", "Version of the program.");
     page.value(
         "linewarden_build_info",
         concat!("{version=\"", env!("CARGO_PKG_VERSION"), "\"}"),
         1,
     );
-    own(&mut page, app);
-    if let Some(nats) = &app.nats {
-        published(&mut page, nats);
+    controller_metrics(&mut page, app);
+    if let Some(nats) = &app.nats_counters {
+        nats_metrics(&mut page, nats);
     }
-    if let Some(traces) = &app.traces {
-        traced(&mut page, traces);
+    if let Some(traces) = &app.trace_counters {
+        trace_metrics(&mut page, traces);
     }
-    attested(&mut page, app).await;
-    fleet(&mut page, &app.fleet.all());
+    attestation_metrics(&mut page, app).await;
+    gateway_metrics(&mut page, &app.fleet.all());
     page.0
 }
 
-/// Devices that have not proven what they run. Nothing is told of them while the registry does not answer.
-async fn attested(page: &mut Page, app: &App) {
+/// Devices without successful attestation. Omitted while the registry is unavailable.
+async fn attestation_metrics(page: &mut Page, app: &App) {
     let name = "linewarden_attested_devices";
     page.begin(
         name,
         "gauge",
-        "Devices that are to be attested and have not proven what they run: never_asked and never_proved since they were enrolled, silent \
-         in the last round (without those in quarantine for it).",
+        "Devices with required attestation and without a valid result: awaiting_first_round and unproven since enrollment, missed in the last round \
+         (without devices quarantined for it).",
     );
-    let Ok(Ok(counted)) = tokio::time::timeout(COUNT_MAX, counts(app)).await else {
+    let Ok(Ok(counted)) = tokio::time::timeout(COUNT_TIMEOUT, counts(app)).await else {
         return;
     };
     for (state, count) in [
-        ("never_asked", counted.never_asked),
-        ("never_proved", counted.never_proved),
-        ("silent", counted.silent),
+        ("awaiting_first_round", counted.awaiting_first_round),
+        ("unproven", counted.unproven),
+        ("missed", counted.missed),
     ] {
         page.value(name, &format!("{{state=\"{state}\"}}"), count);
     }
 }
 
-fn own(page: &mut Page, app: &App) {
-    let counts = &app.counts;
+fn controller_metrics(page: &mut Page, app: &App) {
+    let counts = &app.api_counters;
     let name = "linewarden_api_requests_total";
-    page.begin(
-        name,
-        "counter",
-        "Questions to the API, by kind and class of status.",
-    );
-    for (kind, classes) in ["read", "write"].iter().zip(&counts.answers) {
+    page.begin(name, "counter", "Requests to the API, by kind and status class.");
+    for (kind, classes) in ["read", "write"].iter().zip(&counts.responses) {
         for (class, counter) in ["2xx", "3xx", "4xx", "5xx"].iter().zip(classes) {
             let labels = format!("{{kind=\"{kind}\",class=\"{class}\"}}");
             page.value(name, &labels, counter.load(Relaxed));
         }
     }
     let name = "linewarden_api_request_seconds";
-    page.begin(name, "histogram", "How long answers of the API took.");
-    for (place, kind) in ["read", "write"].iter().enumerate() {
+    page.begin(name, "histogram", "Latency of API requests.");
+    for (index, kind) in ["read", "write"].iter().enumerate() {
         let (Some(buckets), Some(sum), Some(classes)) = (
-            counts.buckets.get(place),
-            counts.sum_us.get(place),
-            counts.answers.get(place),
+            counts.buckets.get(index),
+            counts.sum_us.get(index),
+            counts.responses.get(index),
         ) else {
             continue;
         };
@@ -151,38 +147,38 @@ fn own(page: &mut Page, app: &App) {
         page.value("linewarden_api_request_seconds_sum", &labels, seconds);
         page.value("linewarden_api_request_seconds_count", &labels, all);
     }
-    let name = "linewarden_api_refused_total";
-    page.begin(name, "counter", "Attempts to come in that were refused.");
-    page.value(name, "", counts.refused.load(Relaxed));
-    let name = "linewarden_event_listeners";
-    page.begin(name, "gauge", "Who listens to events now.");
-    page.value(name, "", app.stream.listeners());
+    let name = "linewarden_api_authentication_failures_total";
+    page.begin(name, "counter", "Failed authentications at the API.");
+    page.value(name, "", counts.authentication_failures.load(Relaxed));
+    let name = "linewarden_event_subscribers";
+    page.begin(name, "gauge", "Current subscribers to the event stream.");
+    page.value(name, "", app.stream.subscribers());
 }
 
-fn published(page: &mut Page, nats: &NatsCounts) {
+fn nats_metrics(page: &mut Page, nats: &NatsCounts) {
     let values: [(&str, &str, &str, Option<u64>); 4] = [
         (
             "linewarden_nats_connected",
             "gauge",
-            "Whether there is a connection to a NATS server.",
+            "Whether a connection to a NATS server exists.",
             Some(nats.is_connected().into()),
         ),
         (
             "linewarden_nats_published_total",
             "counter",
-            "Events that the stream took from this controller.",
+            "Events of this controller that the stream accepted.",
             Some(nats.published.load(Relaxed)),
         ),
         (
             "linewarden_nats_failed_total",
             "counter",
-            "Tries to publish events that failed.",
+            "Failed attempts to publish events.",
             Some(nats.failed.load(Relaxed)),
         ),
         (
             "linewarden_nats_lag_events",
             "gauge",
-            "Entries of the journal that the stream does not have yet, as far as this controller knows.",
+            "Entries of the event log that are not yet in the stream, as far as this controller knows.",
             nats.lag(),
         ),
     ];
@@ -194,109 +190,111 @@ fn published(page: &mut Page, nats: &NatsCounts) {
     }
 }
 
-fn traced(page: &mut Page, traces: &TraceCounts) {
+fn trace_metrics(page: &mut Page, traces: &TraceCounts) {
     let name = "linewarden_trace_spans_exported_total";
-    page.begin(name, "counter", "Spans that the collector of traces took.");
+    page.begin(name, "counter", "Spans that the trace collector accepted.");
     page.value(name, "", traces.exported.load(Relaxed));
-    let name = "linewarden_trace_spans_lost_total";
+    let name = "linewarden_trace_spans_dropped_total";
     page.begin(
         name,
         "counter",
-        "Spans that the collector of traces did not take, or that found the queue full.",
+        "Spans that the trace collector did not accept or that exceeded the queue.",
     );
-    page.value(name, "", traces.lost.load(Relaxed));
+    page.value(name, "", traces.dropped.load(Relaxed));
 }
 
-type Of = fn(&Heard) -> Option<f64>;
+type GatewayValue = fn(&SeenGateway) -> Option<f64>;
 
-/// What is told of gateways that were heard lately.
-const OF_GATEWAYS: [(&str, &str, Of); 8] = [
+/// Gauges of connected gateways.
+const GATEWAY_GAUGES: [(&str, &str, GatewayValue); 8] = [
     (
         "linewarden_gateway_devices",
-        "Devices that a gateway holds.",
-        |heard| Some(heard.standing.devices as f64),
+        "Devices leased to a gateway.",
+        |seen| Some(seen.status.devices as f64),
     ),
     (
         "linewarden_gateway_slots",
-        "Devices that fit into a gateway.",
-        |heard| Some(heard.standing.slots as f64),
+        "Capacity of a gateway in devices.",
+        |seen| Some(seen.status.slots as f64),
     ),
-    (
-        "linewarden_gateway_sessions",
-        "Sessions that live at a gateway.",
-        |heard| heard.standing.sessions.map(|sessions| sessions as f64),
-    ),
+    ("linewarden_gateway_sessions", "Sessions at a gateway.", |seen| {
+        seen.status.sessions.map(|sessions| sessions as f64)
+    }),
     (
         "linewarden_gateway_authentications_per_second",
-        "Accepted RESPONSEs a second at a gateway.",
-        |heard| heard.standing.authentications_per_s,
+        "Accepted RESPONSEs per second at a gateway.",
+        |seen| seen.status.authentications_per_s,
     ),
     (
         "linewarden_gateway_latency_p50_seconds",
-        "Median time that a gateway's data plane took from an accepted RESPONSE to its ACK, last minute.",
-        |heard| heard.standing.latency_us_p50.map(|us| us / 1e6),
+        "Median latency of a gateway's data plane from an accepted RESPONSE to its ACK, last minute.",
+        |seen| seen.status.latency_us_p50.map(|us| us / 1e6),
     ),
     (
         "linewarden_gateway_latency_p99_seconds",
-        "99th percentile of the time that a gateway's data plane took from an accepted RESPONSE to its ACK, last minute.",
-        |heard| heard.standing.latency_us_p99.map(|us| us / 1e6),
+        "99th percentile of the latency of a gateway's data plane from an accepted RESPONSE to its ACK, last minute.",
+        |seen| seen.status.latency_us_p99.map(|us| us / 1e6),
     ),
     (
         "linewarden_gateway_trusted",
-        "Whether a gateway that has to show what it runs is trusted.",
-        |heard| {
-            let said = heard.standing.trust.as_ref()?.said(now_s());
-            Some(f64::from(u8::from(said == "trusted")))
+        "Whether a gateway with required attestation is trusted.",
+        |seen| {
+            let label = seen.status.trust.as_ref()?.label(now_s());
+            Some(f64::from(u8::from(label == "trusted")))
         },
     ),
     (
         "linewarden_gateway_evidence_age_seconds",
-        "How long ago a gateway has shown what it runs.",
-        |heard| {
-            let evidence = heard.standing.trust.as_ref()?.evidence.as_ref()?;
+        "Age of the last evidence of a gateway.",
+        |seen| {
+            let evidence = seen.status.trust.as_ref()?.evidence.as_ref()?;
             Some(now_s().saturating_sub(evidence.at_s) as f64)
         },
     ),
 ];
 
-fn fleet(page: &mut Page, all: &BTreeMap<GatewayId, Heard>) {
+fn gateway_metrics(page: &mut Page, all: &BTreeMap<GatewayId, SeenGateway>) {
     let now_ms = now_ms();
-    let age_ms = |heard: &Heard| age_ms(now_ms, heard.at_ms);
-    let is_up = |heard: &Heard| age_ms(heard) < SILENT_MS;
+    let age_ms = |seen: &SeenGateway| age_ms(now_ms, seen.at_ms);
+    let is_up = |seen: &SeenGateway| age_ms(seen) < DISCONNECTED_AFTER_MS;
     let labels = |gateway: &GatewayId| format!("{{gateway=\"{}\"}}", gateway.0);
-    let name = "linewarden_gateways_left_out";
+    let name = "linewarden_gateways_omitted";
     page.begin(
         name,
         "gauge",
-        "Gateways beyond the first 1,000 by number: nothing else is told of them here.",
+        "Gateways beyond the first 1,000 by number, which have no metrics.",
     );
     page.value(name, "", all.len().saturating_sub(GATEWAYS_MAX));
-    let told: Vec<_> = all.iter().take(GATEWAYS_MAX).collect();
+    let reported: Vec<_> = all.iter().take(GATEWAYS_MAX).collect();
     let name = "linewarden_gateway_up";
-    page.begin(name, "gauge", "Whether a gateway was heard within 10 s.");
-    for (gateway, heard) in &told {
-        page.value(name, &labels(gateway), u8::from(is_up(heard)));
+    page.begin(
+        name,
+        "gauge",
+        "Whether a message of a gateway arrived within 10 s.",
+    );
+    for (gateway, seen) in &reported {
+        page.value(name, &labels(gateway), u8::from(is_up(seen)));
     }
-    let name = "linewarden_gateway_age_seconds";
-    page.begin(name, "gauge", "How long ago a gateway was heard.");
-    for (gateway, heard) in &told {
-        let age_s = Duration::from_millis(age_ms(heard)).as_secs_f64();
+    let name = "linewarden_gateway_last_seen_age_seconds";
+    page.begin(name, "gauge", "Time since the last message of a gateway.");
+    for (gateway, seen) in &reported {
+        let age_s = Duration::from_millis(age_ms(seen)).as_secs_f64();
         page.value(name, &labels(gateway), age_s);
     }
-    // Of a gateway that is silent nothing else is told: what was is not what is.
-    let up: Vec<_> = told.into_iter().filter(|(_, heard)| is_up(heard)).collect();
-    for (name, help, value) in OF_GATEWAYS {
+    // Disconnected gateways have no other metrics, because their values are outdated.
+    let up: Vec<_> = reported.into_iter().filter(|(_, seen)| is_up(seen)).collect();
+    for (name, help, value) in GATEWAY_GAUGES {
         page.begin(name, "gauge", help);
-        for (gateway, heard) in &up {
-            if let Some(value) = value(heard) {
+        for (gateway, seen) in &up {
+            if let Some(value) = value(seen) {
                 page.value(name, &labels(gateway), value);
             }
         }
     }
-    for (name, help, label, counts) in BY_NAME {
+    for (name, help, label, counts) in GATEWAY_COUNTERS {
         page.begin(name, "counter", help);
-        for (gateway, heard) in &up {
-            for (value, count) in counts(&heard.standing) {
+        for (gateway, seen) in &up {
+            for (value, count) in counts(&seen.status) {
                 let labels = format!("{{gateway=\"{}\",{label}=\"{value}\"}}", gateway.0);
                 page.value(name, &labels, count);
             }
@@ -304,34 +302,34 @@ fn fleet(page: &mut Page, all: &BTreeMap<GatewayId, Heard>) {
     }
 }
 
-type ByName = fn(&Standing) -> &BTreeMap<String, u64>;
+type CountsByName = fn(&GatewayStatus) -> &BTreeMap<String, u64>;
 
-/// What gateways count since their starts, and what its names are.
-const BY_NAME: [(&str, &str, &str, ByName); 4] = [
+/// Counters of gateways since their start, with their labels.
+const GATEWAY_COUNTERS: [(&str, &str, &str, CountsByName); 4] = [
     (
         "linewarden_gateway_frames_total",
-        "Frames at a gateway since its start, by verdict; those of verdicts that this version does not know are other.",
+        "Frames at a gateway since its start, by verdict; unknown verdicts are counted as other.",
         "verdict",
-        |standing| &standing.verdicts,
+        |status| &status.verdicts,
     ),
     (
         "linewarden_gateway_dropped_frames_total",
-        "Frames other than IP that a gateway's gate has dropped since its start, by the name of their Ethernet type; types without a \
-         name are other.",
+        "Non-IP frames dropped by the gate of a gateway since its start, by EtherType name; types without a name are counted as \
+         other.",
         "ethertype",
-        |standing| &standing.dropped_types,
+        |status| &status.dropped_types,
     ),
     (
         "linewarden_gateway_kernel_drops_total",
-        "Packets that the kernel has dropped since a gateway's start before the gateway received them, by whose socket it was.",
+        "Packets that the kernel dropped before a gateway received them, since the gateway's start, by socket.",
         "socket",
-        |standing| &standing.kernel_drops,
+        |status| &status.kernel_drops,
     ),
     (
         "linewarden_gateway_tickets_total",
-        "Devices' tickets at a gateway since its start, by what became of them.",
+        "Device tickets at a gateway since its start, by outcome.",
         "outcome",
-        |standing| &standing.tickets,
+        |status| &status.tickets,
     ),
 ];
 
@@ -339,34 +337,36 @@ const BY_NAME: [(&str, &str, &str, ByName); 4] = [
 mod tests {
     use super::*;
 
-    fn heard(at_ms: u64) -> Heard {
-        let standing = Standing {
+    fn seen_gateway(at_ms: u64) -> SeenGateway {
+        let status = GatewayStatus {
             verdicts: [("drop_tag".to_owned(), 3)].into(),
             dropped_types: [("profinet".to_owned(), 4)].into(),
             kernel_drops: [("tickets".to_owned(), 5)].into(),
-            tickets: [("limited".to_owned(), 6)].into(),
+            tickets: [("rate_limited".to_owned(), 6)].into(),
             sessions: Some(2),
-            ..Standing::default()
+            ..GatewayStatus::default()
         };
-        Heard {
+        SeenGateway {
             at_ms,
             controller: "a".to_owned(),
-            standing,
+            status,
         }
     }
 
-    fn told(all: &BTreeMap<GatewayId, Heard>) -> String {
+    fn rendered(all: &BTreeMap<GatewayId, SeenGateway>) -> String {
         let mut page = Page(String::new());
-        fleet(&mut page, all);
+        gateway_metrics(&mut page, all);
         page.0
     }
 
     #[test]
-    fn how_many_gateways_are_left_out_is_told() {
-        for (count, left_out) in [(1_000, 0), (1_001, 1)] {
-            let all = (1..=count).map(|id| (GatewayId(id), heard(now_ms()))).collect();
-            let page = told(&all);
-            let line = format!("linewarden_gateways_left_out {left_out}\n");
+    fn omitted_gateways_are_counted() {
+        for (count, omitted) in [(1_000, 0), (1_001, 1)] {
+            let all = (1..=count)
+                .map(|id| (GatewayId(id), seen_gateway(now_ms())))
+                .collect();
+            let page = rendered(&all);
+            let line = format!("linewarden_gateways_omitted {omitted}\n");
             assert!(page.contains(&line), "{line}");
             assert_eq!(page.matches("\nlinewarden_gateway_up{").count(), 1_000);
             assert_eq!(page.matches("gateway=\"1001\"").count(), 0);
@@ -374,17 +374,23 @@ mod tests {
     }
 
     #[test]
-    fn of_a_silent_gateway_only_its_silence_is_told() {
+    fn a_disconnected_gateway_has_only_liveness_metrics() {
         let now_ms = now_ms();
-        let all = [(1, now_ms), (2, now_ms - SILENT_MS)];
-        let all = all.map(|(id, at_ms)| (GatewayId(id), heard(at_ms))).into();
-        let page = told(&all);
+        let all = [(1, now_ms), (2, now_ms - DISCONNECTED_AFTER_MS)];
+        let all = all.map(|(id, at_ms)| (GatewayId(id), seen_gateway(at_ms))).into();
+        let page = rendered(&all);
         let of = |gateway: u32| -> Vec<&str> {
             let label = format!("{{gateway=\"{gateway}\"");
-            let told = page.lines().filter_map(|line| line.split_once(&label));
-            told.map(|(name, _)| name).collect()
+            let names = page.lines().filter_map(|line| line.split_once(&label));
+            names.map(|(name, _)| name).collect()
         };
-        assert_eq!(of(2), ["linewarden_gateway_up", "linewarden_gateway_age_seconds"]);
+        assert_eq!(
+            of(2),
+            [
+                "linewarden_gateway_up",
+                "linewarden_gateway_last_seen_age_seconds"
+            ]
+        );
         assert!(
             page.contains("linewarden_gateway_up{gateway=\"2\"} 0\n"),
             "{page}"
@@ -395,7 +401,7 @@ mod tests {
         for line in [
             "linewarden_gateway_dropped_frames_total{gateway=\"1\",ethertype=\"profinet\"} 4\n",
             "linewarden_gateway_kernel_drops_total{gateway=\"1\",socket=\"tickets\"} 5\n",
-            "linewarden_gateway_tickets_total{gateway=\"1\",outcome=\"limited\"} 6\n",
+            "linewarden_gateway_tickets_total{gateway=\"1\",outcome=\"rate_limited\"} 6\n",
         ] {
             assert!(page.contains(line), "{line}: {page}");
         }

@@ -1,9 +1,9 @@
-//! Events through NATS JetStream: each entry of the journal that the API's stream tells, once and in order, however many controllers
-//! publish them ([decision 38](../../../docs/adr/0038-the-stream-itself-says-how-far-it-has-come.md)).
+//! Publishes events to NATS JetStream: each public entry of the event log once and in order, however many controllers
+//! publish ([ADR 36](../../../docs/adr/0036-the-event-stream-holds-its-own-position.md)).
 //!
-//! How far it has come is what the newest message of the stream says, and nothing else: nobody keeps a position that could be lost or
-//! differ. Each message is published on the condition that nothing has come into the stream since that was read. Who finds that another
-//! controller was first reads again.
+//! The position is the newest message in the stream. No controller stores a position that could be lost or differ.
+//! Each message is published on the condition that nothing was added to the stream since the position was read. If
+//! another controller was first, the position is read again.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,98 +16,101 @@ use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::{Config, DiscardPolicy, LastRawMessageErrorKind};
 use async_nats::jetstream::{self, Context};
 use async_nats::{Client, ConnectOptions, Event, ServerAddr};
-use linewarden_registry::{Entry, Follower, Registry};
+use linewarden_registry::{EventLogEntry, EventLogReader, Registry};
 use tokio::sync::watch;
 use zeroize::Zeroizing;
 
-use crate::peer::is_here;
-use crate::stream::{body_of, is_told};
+use crate::peer::is_local_host;
+use crate::stream::{entry_to_json, is_public};
 
-/// Entries that are on their way at once: what a server that has died keeps in memory here.
+/// Entries in flight: what is kept in memory here if the server fails.
 const BATCH_ENTRIES: u32 = 200;
-/// How long an answer may take.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// From one try to the next.
-const TRY_EVERY: Duration = Duration::from_secs(1);
-/// Who was second leaves the first so much time.
-const YIELD: Duration = Duration::from_millis(50);
-/// Longest pause before the next try to connect.
-const RECONNECT_MAX: Duration = Duration::from_secs(2);
-/// A stream that is made here grows no longer; the oldest make room.
+/// Longest time of a response.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Interval between attempts.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// Delay after another controller published first.
+const CONFLICT_DELAY: Duration = Duration::from_millis(50);
+/// Longest delay before the next attempt to connect.
+const RECONNECT_DELAY_MAX: Duration = Duration::from_secs(2);
+/// Size limit of a stream created here. The oldest messages are removed.
 const STREAM_BYTES_MAX: i64 = 256 << 20;
-/// Position that is not known.
-const UNKNOWN: u64 = u64::MAX;
+/// Value of an unknown position.
+const UNKNOWN_POSITION: u64 = u64::MAX;
 
 /// Where events are published.
 #[derive(Clone, Debug)]
 pub struct NatsOptions {
     /// `nats://HOST:PORT` or `tls://HOST:PORT`, of one cluster.
     pub servers: Vec<String>,
-    /// By TLS, whatever the addresses say.
+    /// TLS is used for all addresses if given.
     pub tls: Option<NatsTls>,
-    /// Also in the clear to other machines: whoever is on the way reads events, writes others, and is believed in what he answers.
+    /// Allows connections to other machines without TLS, where anyone on the network path can read and forge events
+    /// and responses.
     pub plaintext: bool,
-    /// What `nsc` or an administrator gave: a `.creds` file's text.
+    /// Credentials: the text of a `.creds` file, as created by `nsc`.
     pub credentials: Option<Zeroizing<String>>,
-    /// The stream; made if it is not there.
+    /// Stream name. The stream is created if it does not exist.
     pub stream: String,
-    /// Subjects are this, a dot and the kind of the event.
+    /// Subjects consist of this prefix, a dot and the event kind.
     pub subject_prefix: String,
 }
 
-/// Files of TLS, read with each connection.
+/// TLS files, read for each connection.
 #[derive(Clone, Debug)]
 pub struct NatsTls {
-    /// Whom to believe, PEM.
+    /// CA certificates of the servers, PEM.
     pub ca: PathBuf,
-    /// One's own certificate and key, PEM, where the server asks for one.
+    /// Client certificate and key, PEM, if the server requires them.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// What of that cannot be used.
+/// An invalid NATS configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum NatsError {
-    /// No address.
-    #[error("{address:?} is no address of a NATS server ({why}): nats://HOST:PORT or tls://HOST:PORT")]
-    Address {
-        /// What was given.
-        address: String,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// Another machine, without TLS.
+    /// An invalid server address.
     #[error(
-        "{address} is on another machine, and there is no TLS: name the CA of the servers in `ca`, or write tls://, or set `plaintext = true` \
-         where nobody else is on the way"
+        "invalid NATS server address {address:?}: {reason}; expected nats://HOST:PORT or tls://HOST:PORT"
     )]
-    InTheClear {
-        /// What was given.
+    Address {
+        /// The configured value.
+        address: String,
+        /// The reason.
+        reason: String,
+    },
+    /// A server on another machine, without TLS.
+    #[error(
+        "{address} is on another machine and TLS is not configured: set `ca` to the CA of the servers, use tls://, or set `plaintext = true` \
+         on a trusted network"
+    )]
+    PlaintextRemote {
+        /// The configured value.
         address: String,
     },
-    /// No name.
-    #[error("{value:?} cannot be one: letters, digits, - and _{}", if *dots { ", in parts with dots between them" } else { "" })]
+    /// An invalid stream name or subject prefix.
+    #[error("invalid name {value:?}: expected letters, digits, - and _{}", if *dots { ", in parts separated by dots" } else { "" })]
     Name {
-        /// Which field.
+        /// The configuration field.
         field: &'static str,
-        /// What was given.
+        /// The configured value.
         value: String,
-        /// Whether it may have parts.
+        /// Whether dots are allowed.
         dots: bool,
     },
-    /// Credentials that are none.
-    #[error("no credentials of NATS: {0}")]
+    /// Invalid credentials.
+    #[error("invalid NATS credentials: {0}")]
     Credentials(String),
-    /// What the client says.
-    #[error("no client of NATS: {0}")]
+    /// The client could not be created.
+    #[error("failed to create NATS client: {0}")]
     Client(String),
 }
 
 impl NatsError {
-    /// What of [`NatsOptions`] is wrong.
+    /// The invalid field of [`NatsOptions`].
     #[must_use]
     pub fn field(&self) -> &'static str {
         match self {
-            Self::Address { .. } | Self::InTheClear { .. } | Self::Client(_) => "servers",
+            Self::Address { .. } | Self::PlaintextRemote { .. } | Self::Client(_) => "servers",
             Self::Name { field, .. } => field,
             Self::Credentials(_) => "credentials_file",
         }
@@ -115,15 +118,15 @@ impl NatsError {
 }
 
 impl NatsOptions {
-    /// Whether it can be used at all; nothing is connected.
+    /// Validates the options without connecting.
     ///
     /// # Errors
-    /// What of it is wrong.
+    /// The first invalid field.
     pub fn check(&self) -> Result<(), NatsError> {
         for address in self.addresses()? {
-            let is_private = self.tls.is_some() || address.tls_required() || is_here(address.host());
-            if !is_private && !self.plaintext {
-                return Err(NatsError::InTheClear {
+            let is_protected = self.tls.is_some() || address.tls_required() || is_local_host(address.host());
+            if !is_protected && !self.plaintext {
+                return Err(NatsError::PlaintextRemote {
                     address: address.into_inner().to_string(),
                 });
             }
@@ -152,23 +155,23 @@ impl NatsOptions {
 
     fn addresses(&self) -> Result<Vec<ServerAddr>, NatsError> {
         let parse = |address: &String| {
-            let wrong = |why: String| NatsError::Address {
+            let wrong = |reason: String| NatsError::Address {
                 address: address.clone(),
-                why,
+                reason,
             };
             let parsed: ServerAddr = address
                 .parse()
                 .map_err(|error: std::io::Error| wrong(error.to_string()))?;
             match parsed.scheme() {
                 "nats" | "tls" => Ok(parsed),
-                other => Err(wrong(format!("{other}:// is not spoken"))),
+                other => Err(wrong(format!("unsupported scheme {other}://"))),
             }
         };
         match self.servers.is_empty() {
-            // The client would take that for this machine.
+            // The client would use the local machine by default.
             true => Err(NatsError::Address {
                 address: String::new(),
-                why: "none is given".to_owned(),
+                reason: "no address given".to_owned(),
             }),
             false => self.servers.iter().map(parse).collect(),
         }
@@ -179,28 +182,30 @@ impl NatsOptions {
         let mut options = ConnectOptions::new()
             .name(format!("linewarden controller {name}"))
             .retry_on_initial_connect()
-            .connection_timeout(ANSWER_TIMEOUT)
-            .request_timeout(Some(ANSWER_TIMEOUT))
-            .ping_interval(ANSWER_TIMEOUT)
+            .connection_timeout(RESPONSE_TIMEOUT)
+            .request_timeout(Some(RESPONSE_TIMEOUT))
+            .ping_interval(RESPONSE_TIMEOUT)
             .client_capacity(BATCH_ENTRIES as usize)
             .subscription_capacity(BATCH_ENTRIES as usize)
             .reconnect_delay_callback(|tries| {
                 let tries = u32::try_from(tries).unwrap_or(u32::MAX);
-                Duration::from_millis(50).saturating_mul(tries).min(RECONNECT_MAX)
+                Duration::from_millis(50)
+                    .saturating_mul(tries)
+                    .min(RECONNECT_DELAY_MAX)
             });
         if self.tls.is_none() && !self.plaintext {
-            // Those that a server names are spoken to as they like, and that may be in the clear.
+            // Servers announced by a server may be connected without TLS.
             options = options.ignore_discovered_servers();
         }
-        // Once for each time that it goes: tries are many.
-        let is_told = AtomicBool::new(false);
+        // Logged once per disconnection, not for each attempt.
+        let is_logged = AtomicBool::new(false);
         options = options.event_callback(move |event| {
             match &event {
-                Event::Connected => is_told.store(false, Relaxed),
+                Event::Connected => is_logged.store(false, Relaxed),
                 Event::ClientError(error) => {
                     counts.failed.fetch_add(1, Relaxed);
-                    if !is_told.swap(true, Relaxed) {
-                        tracing::warn!(%error, "no connection to a NATS server; events are kept in the journal");
+                    if !is_logged.swap(true, Relaxed) {
+                        tracing::warn!(%error, "NATS connection failed; events remain in the event log");
                     }
                 }
                 _ => {}
@@ -222,32 +227,32 @@ impl NatsOptions {
     }
 }
 
-/// How publishing goes.
+/// Counters and state of publishing.
 pub(crate) struct NatsCounts {
-    /// Messages that the stream took from here.
+    /// Messages of this controller that the stream accepted.
     pub(crate) published: AtomicU64,
-    /// Tries that failed, to connect too.
+    /// Failed attempts, including connections.
     pub(crate) failed: AtomicU64,
     connected: AtomicBool,
-    /// Up to which entry all is in the stream.
+    /// The last published entry.
     position: AtomicU64,
     newest: watch::Receiver<u64>,
 }
 
 impl NatsCounts {
-    /// Whether there is a connection.
+    /// Whether a server is connected.
     pub(crate) fn is_connected(&self) -> bool {
         self.connected.load(Relaxed)
     }
 
-    /// Entries of the journal that the stream does not have yet; `None` before it was asked what it has.
+    /// Entries of the event log that are not yet in the stream; `None` before the position is known.
     pub(crate) fn lag(&self) -> Option<u64> {
         let position = self.position.load(Relaxed);
-        (position != UNKNOWN).then(|| self.newest.borrow().saturating_sub(position))
+        (position != UNKNOWN_POSITION).then(|| self.newest.borrow().saturating_sub(position))
     }
 }
 
-/// Publishes what the journal gets.
+/// Publishes the entries of the event log.
 pub(crate) struct Publisher {
     client: Client,
     context: Context,
@@ -255,31 +260,32 @@ pub(crate) struct Publisher {
     registry: Registry,
     newest: watch::Receiver<u64>,
     counts: Arc<NatsCounts>,
-    follower: Follower,
+    reader: EventLogReader,
     position: Option<Position>,
 }
 
-/// How far the stream has come.
+/// Position of the stream.
 #[derive(Clone, Copy, Debug)]
 struct Position {
-    /// The entry of the journal up to which it has all.
+    /// The last published entry of the event log.
     entry: u64,
-    /// Its newest message.
+    /// Sequence number of the newest message.
     sequence: u64,
 }
 
-/// What a try has brought.
+/// Result of one publishing step.
 enum Step {
-    /// There is more to do.
+    /// There may be more entries.
     More,
-    /// The stream has all.
+    /// All entries are published.
     Done,
-    /// Another controller was first.
-    Second,
+    /// Another controller published first.
+    Conflict,
 }
 
 impl Publisher {
-    /// Begins to connect; servers need not be there yet. `newest` tells the number of the journal's newest entry.
+    /// Starts to connect; servers need not be reachable yet. `newest` is the number of the newest entry of the event
+    /// log.
     pub(crate) async fn new(
         options: NatsOptions,
         name: &str,
@@ -292,7 +298,7 @@ impl Publisher {
             published: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             connected: AtomicBool::new(false),
-            position: AtomicU64::new(UNKNOWN),
+            position: AtomicU64::new(UNKNOWN_POSITION),
             newest: newest.clone(),
         });
         let connecting = options.connect_options(name, &counts)?.connect(addresses);
@@ -300,8 +306,8 @@ impl Publisher {
             .await
             .map_err(|error| NatsError::Client(error.to_string()))?;
         let context = jetstream::context::ContextBuilder::new()
-            .timeout(ANSWER_TIMEOUT)
-            .ack_timeout(ANSWER_TIMEOUT)
+            .timeout(RESPONSE_TIMEOUT)
+            .ack_timeout(RESPONSE_TIMEOUT)
             .max_ack_inflight(2 * BATCH_ENTRIES as usize)
             .build(client.clone());
         let publisher = Self {
@@ -311,76 +317,76 @@ impl Publisher {
             registry,
             newest,
             counts: Arc::clone(&counts),
-            follower: Follower::after(0),
+            reader: EventLogReader::after(0),
             position: None,
         };
         Ok((publisher, counts))
     }
 
-    /// Goes on until it is aborted; nobody waits for it.
+    /// Publishes until the task is aborted.
     pub(crate) async fn run(mut self) {
         let mut is_failing = false;
         loop {
             let is_connected = self.client.connection_state() == State::Connected;
             self.counts.connected.store(is_connected, Relaxed);
             if !is_connected {
-                // What is handed to a client without a connection waits in memory.
-                tokio::time::sleep(YIELD).await;
+                // The client would queue messages in memory without a connection.
+                tokio::time::sleep(CONFLICT_DELAY).await;
                 continue;
             }
             match self.step().await {
                 Ok(step) => {
                     if std::mem::take(&mut is_failing) {
-                        tracing::info!("events are published again");
+                        tracing::info!("NATS publishing resumed");
                     }
                     match step {
                         Step::More => {}
-                        Step::Second => tokio::time::sleep(YIELD).await,
-                        Step::Done => self.wait().await,
+                        Step::Conflict => tokio::time::sleep(CONFLICT_DELAY).await,
+                        Step::Done => self.wait_for_events().await,
                     }
                 }
-                Err(problem) => {
+                Err(error) => {
                     self.position = None;
                     self.counts.failed.fetch_add(1, Relaxed);
                     if !std::mem::replace(&mut is_failing, true) {
-                        tracing::warn!(problem, "events are not published; they are kept in the journal");
+                        tracing::warn!(error, "NATS publishing failed; events remain in the event log");
                     }
-                    tokio::time::sleep(TRY_EVERY).await;
+                    tokio::time::sleep(RETRY_INTERVAL).await;
                 }
             }
         }
     }
 
-    /// Until the journal has more, or a while has passed: a connection may have gone.
-    async fn wait(&mut self) {
-        let behind = self.position.map_or(0, |position| position.entry);
-        let more = self.newest.wait_for(|newest| *newest > behind);
-        // Its sender lives as long as this.
-        let _ = tokio::time::timeout(TRY_EVERY, more).await;
+    /// Waits for new entries, at most until the next check of the connection.
+    async fn wait_for_events(&mut self) {
+        let published_to = self.position.map_or(0, |position| position.entry);
+        let more = self.newest.wait_for(|newest| *newest > published_to);
+        // The sender lives as long as the publisher.
+        let _ = tokio::time::timeout(RETRY_INTERVAL, more).await;
     }
 
-    /// Publishes the next entries.
+    /// Publishes the next batch of entries.
     async fn step(&mut self) -> Result<Step, String> {
         let position = match self.position {
             Some(position) => position,
             None => {
-                let found = self.find().await?;
-                self.at(found);
+                let found = self.read_position().await?;
+                self.set_position(found);
                 found
             }
         };
-        self.follower.go_to(position.entry);
-        let entries = self.follower.next(&self.registry, BATCH_ENTRIES).await;
+        self.reader.set_position(position.entry);
+        let entries = self.reader.next(&self.registry, BATCH_ENTRIES).await;
         let mut entries = entries.map_err(|error| error.to_string())?;
         let is_end = entries.is_empty();
-        // What somebody else has written moves the position no further.
+        // Unauthentic entries do not move the position.
         entries.retain(|entry| entry.authentic);
         if is_end {
-            return Ok(match self.follower.read() < position.entry {
-                // An older registry was put back: the stream has to say what it has.
+            return Ok(match self.reader.position() < position.entry {
+                // An older registry was restored, so the position is read from the stream again.
                 true => {
                     self.position = None;
-                    Step::Second
+                    Step::Conflict
                 }
                 false => Step::Done,
             });
@@ -388,38 +394,39 @@ impl Publisher {
         self.publish(position, &entries).await
     }
 
-    fn at(&mut self, position: Position) {
+    fn set_position(&mut self, position: Position) {
         self.position = Some(position);
         self.counts.position.store(position.entry, Relaxed);
     }
 
-    /// All at once, each on the condition that the one before it was taken: where one is not, none behind it is.
-    async fn publish(&mut self, mut position: Position, entries: &[Entry]) -> Result<Step, String> {
-        let mut answers: Vec<(u64, Option<PublishAckFuture>)> = Vec::with_capacity(entries.len());
+    /// Publishes all entries at once, each on the condition that its predecessor was accepted. If one is refused, so
+    /// are all after it.
+    async fn publish(&mut self, mut position: Position, entries: &[EventLogEntry]) -> Result<Step, String> {
+        let mut acks: Vec<(u64, Option<PublishAckFuture>)> = Vec::with_capacity(entries.len());
         let mut sequence = position.sequence;
         for entry in entries {
-            if !is_told(entry) {
-                answers.push((entry.number, None));
+            if !is_public(entry) {
+                acks.push((entry.number, None));
                 continue;
             }
             let message = PublishMessage::build()
-                .payload(body_of(entry).to_string().into())
+                .payload(entry_to_json(entry).to_string().into())
                 .message_id(message_id(entry))
                 .expected_stream(&self.options.stream)
                 .expected_last_sequence(sequence);
             let sent = self.context.send_publish(self.subject(entry), message).await;
-            answers.push((entry.number, Some(sent.map_err(|error| said(&error))?)));
+            acks.push((entry.number, Some(sent.map_err(|error| error_chain(&error))?)));
             sequence += 1;
         }
-        for (entry, answer) in answers {
-            if let Some(answer) = answer {
-                let ack = match answer.await {
+        for (entry, ack) in acks {
+            if let Some(ack) = ack {
+                let ack = match ack.await {
                     Ok(ack) => ack,
                     Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => {
                         self.position = None;
-                        return Ok(Step::Second);
+                        return Ok(Step::Conflict);
                     }
-                    Err(error) => return Err(said(&error)),
+                    Err(error) => return Err(error_chain(&error)),
                 };
                 position.sequence = ack.sequence;
                 self.counts
@@ -427,12 +434,12 @@ impl Publisher {
                     .fetch_add(u64::from(!ack.duplicate), Relaxed);
             }
             position.entry = entry;
-            self.at(position);
+            self.set_position(position);
         }
         Ok(Step::More)
     }
 
-    fn subject(&self, entry: &Entry) -> String {
+    fn subject(&self, entry: &EventLogEntry) -> String {
         let safe = |byte: char| {
             if byte.is_ascii_alphanumeric() || byte == '-' {
                 byte
@@ -440,15 +447,15 @@ impl Publisher {
                 '_'
             }
         };
-        let kind: String = entry.note.kind.chars().map(safe).collect();
+        let kind: String = entry.event.kind.chars().map(safe).collect();
         match kind.is_empty() {
             true => format!("{}.event", self.options.subject_prefix),
             false => format!("{}.{kind}", self.options.subject_prefix),
         }
     }
 
-    /// What the stream says of how far it has come.
-    async fn find(&self) -> Result<Position, String> {
+    /// Reads the position from the stream.
+    async fn read_position(&self) -> Result<Position, String> {
         let subjects = format!("{}.>", self.options.subject_prefix);
         let config = Config {
             name: self.options.stream.clone(),
@@ -459,12 +466,12 @@ impl Publisher {
             ..Config::default()
         };
         let stream = self.context.get_or_create_stream(config);
-        let mut stream = stream.await.map_err(|error| said(&error))?;
-        // Before the newest message is read: what comes in between is noticed.
+        let mut stream = stream.await.map_err(|error| error_chain(&error))?;
+        // Read before the newest message, so that a message added in between is detected.
         let sequence = stream
             .info()
             .await
-            .map_err(|error| said(&error))?
+            .map_err(|error| error_chain(&error))?
             .state
             .last_sequence;
         let newest = match stream.get_last_raw_message_by_subject(&subjects).await {
@@ -472,39 +479,39 @@ impl Publisher {
                 let id = message.headers.get(async_nats::header::NATS_MESSAGE_ID);
                 let number = id.and_then(|id| number_of(id.as_str()));
                 Some(number.ok_or(
-                    "the newest message of the stream is not from here: give events a stream of their own",
+                    "the newest message of the stream is not a Linewarden event; use a stream for events only",
                 )?)
             }
             Err(error) if matches!(error.kind(), LastRawMessageErrorKind::NoMessageFound) => None,
-            Err(error) => return Err(said(&error)),
+            Err(error) => return Err(error_chain(&error)),
         };
-        // After it: no stream is ahead of its journal.
+        // Read after the newest message, because a stream is never ahead of its event log.
         let end = self
             .registry
-            .journal_end()
+            .newest_authentic_event()
             .await
             .map_err(|error| error.to_string())?;
         let entry = match newest {
             Some(newest) if newest > end => {
                 tracing::error!(
-                    newest,
-                    end,
-                    "the stream has events that the registry does not: an older registry was put back; what happens from now on is published"
+                    stream_event = newest,
+                    registry_event = end,
+                    "stream is ahead of the registry, so an older registry was restored; only new events are published"
                 );
                 end
             }
             Some(newest) => newest,
             None if sequence == 0 => 0,
-            None => self.emptied(end),
+            None => self.position_after_purge(end),
         };
         Ok(Position { entry, sequence })
     }
 
-    /// Everything was deleted: only who has published knows up to where.
-    fn emptied(&self, end: u64) -> u64 {
+    /// All messages were removed, so only a controller that published knows the position.
+    fn position_after_purge(&self, end: u64) -> u64 {
         match self.counts.position.load(Relaxed) {
-            UNKNOWN => {
-                tracing::warn!("the stream was emptied: what happens from now on is published");
+            UNKNOWN_POSITION => {
+                tracing::warn!("stream was purged; only new events are published");
                 end
             }
             known => known,
@@ -512,8 +519,8 @@ impl Publisher {
     }
 }
 
-/// Once in the life of a fleet, also where an older registry is put back, which gives its numbers again.
-fn message_id(entry: &Entry) -> String {
+/// Message ID for deduplication. The time makes it unique even if a restored older registry assigns numbers again.
+fn message_id(entry: &EventLogEntry) -> String {
     format!("{}-{}", entry.number, entry.at_ms)
 }
 
@@ -521,17 +528,17 @@ fn number_of(id: &str) -> Option<u64> {
     id.split_once('-')?.0.parse().ok()
 }
 
-/// An error with its causes.
-fn said(error: &(dyn std::error::Error + 'static)) -> String {
+/// Formats an error with its causes.
+fn error_chain(error: &(dyn std::error::Error + 'static)) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
-    let mut said = String::new();
+    let mut text = String::new();
     for cause in causes.map(ToString::to_string) {
-        if !said.contains(&cause) {
-            let colon = if said.is_empty() { "" } else { ": " };
-            said = format!("{said}{colon}{cause}");
+        if !text.contains(&cause) {
+            let separator = if text.is_empty() { "" } else { ": " };
+            text = format!("{text}{separator}{cause}");
         }
     }
-    said
+    text
 }
 
 #[cfg(test)]
@@ -550,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_said_before_anything_is_connected() {
+    fn invalid_options_are_detected_without_a_connection() {
         assert!(options().check().is_ok());
         type Change = fn(&mut NatsOptions);
         let wrong: [(Change, &str); 8] = [
@@ -590,7 +597,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_tell_the_number_and_nothing_else_does() {
+    fn only_valid_message_ids_have_a_number() {
         assert_eq!(number_of("17-1700000000000"), Some(17));
         for strange in ["", "17", "-17", "x-1", "99999999999999999999-1"] {
             assert_eq!(number_of(strange), None, "{strange}");

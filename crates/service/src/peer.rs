@@ -1,4 +1,4 @@
-//! Who is at the other end of a connection, as far as the handshake tells.
+//! Identity of the peer of a connection, from the TLS handshake.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -9,45 +9,45 @@ use x509_parser::parse_x509_certificate;
 
 const PREFIX: &str = "urn:linewarden:user:";
 
-/// The other end.
+/// The peer of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
-    /// Whose certificate it has shown: a gateway's ..
+    /// The gateway named by its certificate, if any.
     pub(crate) gateway: Option<GatewayId>,
-    /// .. or a user's.
+    /// The user named by its certificate, if any.
     pub(crate) user: Option<String>,
-    /// When that certificate ends.
-    pub(crate) expires_s: Option<u64>,
+    /// Expiry of its certificate.
+    pub(crate) expires_at_s: Option<u64>,
 }
 
 impl Peer {
-    /// By the certificate (DER) that was shown and found to be of our CA.
+    /// Identifies the peer by its certificate (DER), which the handshake has verified.
     pub(crate) fn new(address: SocketAddr, certificate: Option<&[u8]>) -> Self {
         Self {
             address,
             gateway: certificate.and_then(gateway_of),
-            user: certificate.and_then(user_of),
-            expires_s: certificate.map(expiry_of),
+            user: certificate.and_then(user_from_certificate),
+            expires_at_s: certificate.map(certificate_expiry),
         }
     }
 
-    /// Who has its address.
-    pub(crate) fn owner(&self) -> IpAddr {
-        owner(self.address.ip())
+    /// The owner of its address, see [`address_owner`].
+    pub(crate) fn address_owner(&self) -> IpAddr {
+        address_owner(self.address.ip())
     }
 }
 
-/// Who has an address, as far as it tells: of IPv6 everybody has all the addresses of one prefix of 64 bits.
-pub(crate) fn owner(address: IpAddr) -> IpAddr {
+/// The owner of an address for rate limits: the address itself for IPv4, the /64 prefix for IPv6.
+pub(crate) fn address_owner(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & u128::MAX << 64).into(),
         address => address,
     }
 }
 
-/// Whether a host is this machine, whatever a name server says.
-pub(crate) fn is_here(host: &str) -> bool {
+/// Whether a host is the local machine, without name resolution.
+pub(crate) fn is_local_host(host: &str) -> bool {
     let address = host.trim_start_matches('[').trim_end_matches(']');
     match address.parse::<IpAddr>() {
         Ok(address) => address.to_canonical().is_loopback(),
@@ -55,20 +55,20 @@ pub(crate) fn is_here(host: &str) -> bool {
     }
 }
 
-/// When a certificate (DER) ends; 0 for what is none, which no handshake lets through.
-fn expiry_of(certificate: &[u8]) -> u64 {
+/// Expiry of a certificate (DER); 0 if it cannot be parsed, which the handshake excludes.
+fn certificate_expiry(certificate: &[u8]) -> u64 {
     let parsed = parse_x509_certificate(certificate);
     let ends = parsed.map(|(_, certificate)| certificate.validity().not_after.timestamp());
     ends.map_or(0, |at_s| u64::try_from(at_s).unwrap_or(0))
 }
 
-/// What stands in the subject alternative names of a user's certificate.
+/// The URI that names the user in the subject alternative names of a certificate.
 #[must_use]
 pub fn user_uri(name: &str) -> String {
     format!("{PREFIX}{name}")
 }
 
-/// From when until when a certificate (DER) is good, seconds since 1970-01-01 UTC.
+/// Start and end of a certificate's (DER) validity, seconds since 1970-01-01 UTC.
 #[must_use]
 pub fn validity_s(certificate: &[u8]) -> Option<(i64, i64)> {
     let (_, certificate) = parse_x509_certificate(certificate).ok()?;
@@ -76,9 +76,9 @@ pub fn validity_s(certificate: &[u8]) -> Option<(i64, i64)> {
     Some((validity.not_before.timestamp(), validity.not_after.timestamp()))
 }
 
-/// The user that a certificate (DER) names; `None` if it names none, or more than one.
+/// The user named by a certificate (DER); `None` if there is none or more than one.
 #[must_use]
-pub fn user_of(certificate: &[u8]) -> Option<String> {
+pub fn user_from_certificate(certificate: &[u8]) -> Option<String> {
     let (_, certificate) = parse_x509_certificate(certificate).ok()?;
     let names = certificate.subject_alternative_name().ok()??;
     let mut users = names.value.general_names.iter().filter_map(|name| match name {
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn all_addresses_of_one_prefix_have_one_owner() {
-        let owner = |text: &str| owner(text.parse().unwrap());
+        let owner = |text: &str| address_owner(text.parse().unwrap());
         assert_eq!(owner("2001:db8::1"), owner("2001:db8::ffff:2"));
         assert_ne!(owner("2001:db8::1"), owner("2001:db8:0:1::1"));
         assert_eq!(owner("::ffff:192.0.2.1"), owner("192.0.2.1"));

@@ -1,4 +1,4 @@
-//! Starting and ending it.
+//! Start and stop of the service.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,59 +19,59 @@ use crate::limits::Limits;
 use crate::listener::{self, Tls};
 use crate::nats::{NatsError, NatsOptions, Publisher};
 use crate::state::App;
-use crate::stream::Stream;
-use crate::telemetry::{Telemetry, TelemetryError, TelemetryOptions, Transactions};
+use crate::stream::EventStream;
+use crate::telemetry::{Telemetry, TelemetryError, TelemetryOptions, TransactionTracer};
 
-/// From one look at everything to the next.
-const STATUS_EVERY: Duration = Duration::from_secs(1);
-/// Longest look: whoever was silent meanwhile is to be told of.
-const STATUS_MAX: Duration = Duration::from_secs(10);
-/// What a client may speak: gRPC wants the second version.
+/// Interval of the periodic tasks.
+const STATUS_INTERVAL: Duration = Duration::from_secs(1);
+/// Longest status refresh, so that disconnections are still reported in time.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(10);
+/// ALPN protocols. gRPC requires HTTP/2.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// What a service is made of.
+/// Parts and addresses of a service.
 pub struct ServiceOptions {
-    /// Its name, for people: other controllers have other ones.
+    /// Name of this controller, unique among controllers.
     pub name: String,
-    /// Where it listens, for everybody.
+    /// Address of the API, the dashboard and the gateway link.
     pub listen: SocketAddr,
-    /// Where it listens for metrics and health, in the clear; nowhere if not given.
+    /// Address for metrics and health without TLS; `None` for no such listener.
     pub metrics: Option<SocketAddr>,
-    /// Its certificate, and the CA of gateways' and users' certificates.
+    /// Server certificate, and the CA of gateway and user certificates.
     pub tls: ServerTls,
-    /// What it knows.
+    /// The registry.
     pub registry: Registry,
-    /// What it decides by.
+    /// The controller.
     pub controller: Controller,
-    /// Where events are published; nowhere if not given.
+    /// NATS publishing; `None` to publish nothing.
     pub nats: Option<NatsOptions>,
-    /// Where traces go; nowhere if not given.
+    /// Trace export; `None` to export nothing.
     pub telemetry: Option<TelemetryOptions>,
 }
 
-/// Why it does not start.
+/// A failed start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
-    /// An address is taken, or not this machine's.
-    #[error("cannot listen at {at}: {source}")]
+    /// An address cannot be bound.
+    #[error("failed to listen on {address}: {source}")]
     Listen {
         /// The address.
-        at: SocketAddr,
-        /// The operating system's answer.
+        address: SocketAddr,
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// Its certificate cannot be used.
+    /// Invalid TLS configuration.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// Nothing can be published so.
+    /// Invalid NATS configuration.
     #[error("[nats] {0}")]
     Nats(#[from] NatsError),
-    /// No trace can be told so.
+    /// Invalid telemetry configuration.
     #[error("[telemetry] {0}")]
     Telemetry(#[from] TelemetryError),
 }
 
-/// A service at work.
+/// A running service.
 pub struct Service {
     address: SocketAddr,
     metrics: Option<SocketAddr>,
@@ -83,11 +83,11 @@ pub struct Service {
 }
 
 impl Service {
-    /// Begins to serve.
+    /// Starts the service.
     ///
     /// # Errors
-    /// An address that is taken, a certificate that cannot be used, no way to publish events or to tell traces. A NATS server or a
-    /// collector that does not answer is none.
+    /// The address cannot be bound, or the configuration of TLS, NATS or telemetry is invalid. An unreachable NATS
+    /// server or collector is not an error.
     pub async fn start(options: ServiceOptions) -> Result<Self, ServiceError> {
         let tls = Tls::new(options.tls.to_rustls(&PROTOCOLS)?);
         let listen = bind(options.listen).await?;
@@ -96,10 +96,11 @@ impl Service {
             None => None,
         };
         let name: Arc<str> = options.name.into();
-        let stream = Stream::new();
+        let stream = EventStream::new();
         let (fleet, tasks) = Fleet::new(Arc::clone(&name), Arc::clone(&stream));
-        // What gateways have said is not noted over with less. Without that it is read with the first look.
-        let _ = tokio::time::timeout(STATUS_MAX, fleet.read(&options.registry)).await;
+        // Read first, so that recorded states are not overwritten with less. On failure they are read by the first
+        // status refresh.
+        let _ = tokio::time::timeout(STATUS_TIMEOUT, fleet.read_remote(&options.registry)).await;
         let (publisher, nats) = match options.nats {
             Some(nats) => {
                 let registry = options.registry.clone();
@@ -113,7 +114,9 @@ impl Service {
             .map(|options| Telemetry::start(options, &name))
             .transpose()?;
         if let Some(telemetry) = &telemetry {
-            options.registry.watch(Transactions(telemetry.tracer()));
+            options
+                .registry
+                .set_monitor(TransactionTracer(telemetry.tracer()));
         }
         let app = App {
             name,
@@ -121,19 +124,19 @@ impl Service {
             controller: options.controller,
             fleet,
             stream,
-            nats,
+            nats_counters: nats,
             tracer: telemetry.as_ref().map(Telemetry::tracer),
-            traces: telemetry.as_ref().map(Telemetry::counts),
+            trace_counters: telemetry.as_ref().map(Telemetry::counts),
             limits: Limits::new(),
-            known: Arc::default(),
-            counts: Arc::default(),
-            counted: Arc::default(),
-            ready: Arc::default(),
+            login_cache: Arc::default(),
+            api_counters: Arc::default(),
+            device_counts: Arc::default(),
+            readiness: Arc::default(),
         };
         let router = api::router(&app).merge(gateways::router(&app));
         let (stop, stopped) = watch::channel(false);
-        let address = address(&listen, options.listen);
-        let mut tasks_at_work = vec![tokio::spawn(listener::serve(
+        let address = local_address(&listen, options.listen);
+        let mut listeners = vec![tokio::spawn(listener::serve(
             listen,
             Some(tls.clone()),
             router,
@@ -142,15 +145,15 @@ impl Service {
         let metrics_address = metrics
             .as_ref()
             .zip(options.metrics)
-            .map(|(at, asked)| self::address(at, asked));
+            .map(|(at, configured)| self::local_address(at, configured));
         if let Some(metrics) = metrics {
             let router = api::metrics_router(&app);
-            tasks_at_work.push(tokio::spawn(listener::serve(metrics, None, router, stopped)));
+            listeners.push(tokio::spawn(listener::serve(metrics, None, router, stopped)));
         }
         let mut background = vec![
             tokio::spawn(tasks.run(app.registry.clone())),
             tokio::spawn(Arc::clone(&app.stream).follow(app.registry.clone())),
-            tokio::spawn(watch_all(app)),
+            tokio::spawn(run_periodic_tasks(app)),
         ];
         background.extend(publisher.map(|publisher| tokio::spawn(publisher.run())));
         Ok(Self {
@@ -158,36 +161,36 @@ impl Service {
             metrics: metrics_address,
             tls,
             stop,
-            tasks: tasks_at_work,
+            tasks: listeners,
             background,
             telemetry,
         })
     }
 
-    /// Where it listens.
+    /// The address of the API.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where it listens for metrics.
+    /// The address of the metrics.
     #[must_use]
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics
     }
 
-    /// Another certificate or CA, for connections from now on.
+    /// Replaces the certificate and CA for new connections.
     ///
     /// # Errors
-    /// One that cannot be used: the old one stays.
-    pub fn exchange_tls(&self, tls: &ServerTls) -> Result<(), TlsError> {
+    /// Invalid TLS configuration. The former one stays in use.
+    pub fn replace_tls(&self, tls: &ServerTls) -> Result<(), TlsError> {
         self.tls.replace(tls.to_rustls(&PROTOCOLS)?);
         Ok(())
     }
 
-    /// Takes no more connections, and lets answers under way end.
+    /// Stops accepting connections and waits for responses in progress.
     pub async fn stop(self) {
-        // Nobody listens any more: it has ended by itself.
+        // Fails only if all listeners have ended.
         let _ = self.stop.send(true);
         for task in self.tasks {
             let _ = task.await;
@@ -205,37 +208,40 @@ impl Service {
 async fn bind(at: SocketAddr) -> Result<TcpListener, ServiceError> {
     TcpListener::bind(at)
         .await
-        .map_err(|source| ServiceError::Listen { at, source })
+        .map_err(|source| ServiceError::Listen { address: at, source })
 }
 
-fn address(listener: &TcpListener, asked: SocketAddr) -> SocketAddr {
-    listener.local_addr().unwrap_or(asked)
+fn local_address(listener: &TcpListener, configured: SocketAddr) -> SocketAddr {
+    listener.local_addr().unwrap_or(configured)
 }
 
-/// What is looked at each second, whoever asks.
-async fn watch_all(app: App) {
-    let mut clock = tokio::time::interval(STATUS_EVERY);
+/// Runs the periodic tasks.
+async fn run_periodic_tasks(app: App) {
+    let mut clock = tokio::time::interval(STATUS_INTERVAL);
     clock.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut shrunk = tokio::time::Instant::now();
     loop {
         clock.tick().await;
-        app.fleet.watch();
-        if tokio::time::timeout(STATUS_MAX, look(&app)).await.is_err() {
-            tracing::debug!("the registry has not said how everything stands");
+        app.fleet.report_disconnected();
+        if tokio::time::timeout(STATUS_TIMEOUT, refresh_status(&app))
+            .await
+            .is_err()
+        {
+            tracing::debug!("status refresh timed out");
         }
-        if shrunk.elapsed() >= Limits::SHRINK_EVERY {
+        if shrunk.elapsed() >= Limits::SHRINK_INTERVAL {
             app.limits.shrink();
             shrunk = tokio::time::Instant::now();
         }
     }
 }
 
-/// How other controllers' gateways stand, and what is told of all to who listens.
-async fn look(app: &App) {
-    if let Err(error) = app.fleet.read(&app.registry).await {
-        tracing::debug!(%error, "how other controllers' gateways stand was not read");
+/// Refreshes gateway states of other controllers, and sends the status to event subscribers.
+async fn refresh_status(app: &App) {
+    if let Err(error) = app.fleet.read_remote(&app.registry).await {
+        tracing::debug!(%error, "failed to read gateway states of other controllers");
     }
-    if app.stream.listeners() > 0
+    if app.stream.subscribers() > 0
         && let Some(event) = api::status_event(app).await
     {
         app.stream.send(event);

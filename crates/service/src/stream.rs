@@ -1,156 +1,156 @@
-//! What happens, to all who listen: entries of the journal as they come, and how things stand, each second.
+//! The event stream: new entries of the event log, and the status each second.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use linewarden_registry::{Entry, Follower, Registry};
+use linewarden_registry::{EventLogEntry, EventLogReader, Registry};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{broadcast, watch};
 use utoipa::ToSchema;
 
-/// Events that wait for a slow listener; then it is told to catch up by itself.
-const BACKLOG: usize = 4_096;
-/// Entries read at once.
+/// Events buffered for a slow subscriber. Beyond that, the subscriber is asked to catch up from the history.
+const BACKLOG_EVENTS: usize = 4_096;
+/// Entries per read of the event log.
 pub(crate) const PAGE_ENTRIES: u32 = 1_000;
-/// How often the journal is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Interval of event log reads.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Something that happened.
+/// An event for subscribers.
 #[derive(Clone, Debug)]
-pub(crate) struct Event {
-    /// Of an entry of the journal, its number.
+pub(crate) struct StreamEvent {
+    /// Number of the event log entry, if it is one.
     pub(crate) number: Option<u64>,
     pub(crate) kind: Arc<str>,
     pub(crate) data: Arc<str>,
 }
 
-/// What was refused is for the audit only, and what somebody else has written for nobody.
-pub(crate) fn is_told(entry: &Entry) -> bool {
+/// Whether an entry is public. Refused actions are visible in the registry audit log only, and unauthentic entries nowhere.
+pub(crate) fn is_public(entry: &EventLogEntry) -> bool {
     entry.authentic && !entry.refused
 }
 
-/// What goes out for an entry.
-pub(crate) fn event_of(entry: &Entry) -> Event {
-    Event {
+/// The stream event for an entry.
+pub(crate) fn to_stream_event(entry: &EventLogEntry) -> StreamEvent {
+    StreamEvent {
         number: Some(entry.number),
-        kind: entry.note.kind.as_str().into(),
-        data: body_of(entry).to_string().into(),
+        kind: entry.event.kind.as_str().into(),
+        data: entry_to_json(entry).to_string().into(),
     }
 }
 
-/// Something that has happened.
+/// An event of the event log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Happening {
-    /// Its number in the journal.
+pub struct EventRecord {
+    /// Number in the event log.
     pub id: u64,
-    /// When, milliseconds since 1970-01-01 UTC.
+    /// Time, milliseconds since 1970-01-01 UTC.
     pub at_ms: u64,
-    /// Of which kind: `revoked`, `enrolled`, ..
+    /// Event kind: `revoked`, `enrolled`, ..
     pub kind: String,
-    /// At which gateway.
+    /// The gateway concerned.
     pub gateway: Option<u32>,
-    /// To which device.
+    /// The device concerned.
     pub device: Option<String>,
-    /// What.
+    /// Details.
     pub detail: String,
-    /// Who had it done, if anybody.
-    pub by: Option<String>,
-    /// Why.
+    /// The user who acted, if any.
+    pub actor: Option<String>,
+    /// Reason of the action.
     pub reason: Option<String>,
 }
 
-impl Happening {
-    /// Of an entry that is told: what was refused is for the audit only, and what somebody else has written for nobody.
+impl EventRecord {
+    /// The event of a public entry; `None` for refused actions and unauthentic entries.
     #[must_use]
-    pub fn of(entry: &Entry) -> Option<Self> {
-        is_told(entry).then(|| Self::from(entry))
+    pub fn from_public_entry(entry: &EventLogEntry) -> Option<Self> {
+        is_public(entry).then(|| Self::from(entry))
     }
 }
 
-impl From<&Entry> for Happening {
-    fn from(entry: &Entry) -> Self {
+impl From<&EventLogEntry> for EventRecord {
+    fn from(entry: &EventLogEntry) -> Self {
         Self {
             id: entry.number,
             at_ms: entry.at_ms,
-            kind: entry.note.kind.clone(),
-            gateway: entry.note.gateway.map(|gateway| gateway.0),
-            device: entry.note.device.map(|device| device.to_string()),
-            detail: entry.note.detail.clone(),
-            by: entry.actor.as_ref().map(|actor| actor.name.clone()),
+            kind: entry.event.kind.clone(),
+            gateway: entry.event.gateway.map(|gateway| gateway.0),
+            device: entry.event.device.map(|device| device.to_string()),
+            detail: entry.event.detail.clone(),
+            actor: entry.actor.as_ref().map(|actor| actor.name.clone()),
             reason: entry.reason.clone(),
         }
     }
 }
 
-/// An entry as JSON.
-pub(crate) fn body_of(entry: &Entry) -> serde_json::Value {
-    serde_json::to_value(Happening::from(entry)).unwrap_or_default()
+/// Converts an entry to JSON.
+pub(crate) fn entry_to_json(entry: &EventLogEntry) -> serde_json::Value {
+    serde_json::to_value(EventRecord::from(entry)).unwrap_or_default()
 }
 
-/// To all listeners of this controller.
-pub(crate) struct Stream {
-    sender: broadcast::Sender<Event>,
+/// Distributes events to all subscribers of this controller.
+pub(crate) struct EventStream {
+    sender: broadcast::Sender<StreamEvent>,
     newest: watch::Sender<u64>,
 }
 
-impl Stream {
+impl EventStream {
     pub(crate) fn new() -> Arc<Self> {
-        let (sender, _) = broadcast::channel(BACKLOG);
+        let (sender, _) = broadcast::channel(BACKLOG_EVENTS);
         Arc::new(Self {
             sender,
             newest: watch::Sender::new(0),
         })
     }
 
-    /// The number of the journal's newest entry that authenticates, as it grows; 0 before that is known.
+    /// Number of the newest authentic entry of the event log, updated as it grows; 0 before it is known.
     pub(crate) fn newest(&self) -> watch::Receiver<u64> {
         self.newest.subscribe()
     }
 
-    pub(crate) fn listen(&self) -> broadcast::Receiver<Event> {
+    pub(crate) fn subscribe(&self) -> broadcast::Receiver<StreamEvent> {
         self.sender.subscribe()
     }
 
-    pub(crate) fn listeners(&self) -> usize {
+    pub(crate) fn subscribers(&self) -> usize {
         self.sender.receiver_count()
     }
 
-    /// To whoever listens now.
-    pub(crate) fn send(&self, event: Event) {
-        // Nobody listens.
+    /// Sends an event to all current subscribers.
+    pub(crate) fn send(&self, event: StreamEvent) {
+        // Fails only if there are no subscribers.
         let _ = self.sender.send(event);
     }
 
-    /// Sends on what the journal gets, whoever writes it.
+    /// Distributes new entries of the event log, from this and other controllers.
     pub(crate) async fn follow(self: Arc<Self>, registry: Registry) {
-        let mut follower: Option<Follower> = None;
-        let mut clock = tokio::time::interval(LOOK_EVERY);
+        let mut reader: Option<EventLogReader> = None;
+        let mut clock = tokio::time::interval(POLL_INTERVAL);
         clock.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             clock.tick().await;
-            let follower = match &mut follower {
-                Some(follower) => follower,
-                None => match registry.journal_end().await {
-                    Ok(end) => follower.insert(Follower::after(end)),
+            let reader = match &mut reader {
+                Some(reader) => reader,
+                None => match registry.newest_authentic_event().await {
+                    Ok(end) => reader.insert(EventLogReader::after(end)),
                     Err(_) => continue,
                 },
             };
-            let Ok(entries) = follower.next(&registry, PAGE_ENTRIES).await else {
+            let Ok(entries) = reader.next(&registry, PAGE_ENTRIES).await else {
                 continue;
             };
             self.newest.send_if_modified(|newest| {
-                let before = std::mem::replace(newest, follower.read());
+                let before = std::mem::replace(newest, reader.position());
                 before != *newest
             });
             for entry in &entries {
                 if !entry.authentic {
                     tracing::error!(
-                        number = entry.number,
-                        "an entry of the journal was changed: run `linewarden registry check`"
+                        event = entry.number,
+                        "event log entry is not authentic; run `linewarden registry check`"
                     );
                 }
-                if is_told(entry) {
-                    self.send(event_of(entry));
+                if is_public(entry) {
+                    self.send(to_stream_event(entry));
                 }
             }
         }

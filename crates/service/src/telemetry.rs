@@ -1,8 +1,8 @@
-//! Traces by OpenTelemetry: what becomes of each question, told to a collector by OTLP over gRPC
-//! ([decision 43](../../../docs/adr/0043-spans-are-made-by-hand.md)).
+//! OpenTelemetry traces of requests, exported to a collector with OTLP over gRPC ([ADR
+//! 40](../../../docs/adr/0040-spans-are-created-explicitly.md)).
 //!
-//! Nobody waits for the collector. Spans that have ended go into a queue of bounded length; one task sends them from there, and what does
-//! not fit is counted and gone.
+//! Requests never wait for the collector. Ended spans are added to a bounded queue, and one task exports them. Spans
+//! that do not fit are counted and dropped.
 
 mod spans;
 
@@ -26,87 +26,89 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tonic::transport::Channel;
 
-pub(crate) use self::spans::{Transactions, of_api, of_gateway};
-use crate::peer::is_here;
+pub(crate) use self::spans::{TransactionTracer, trace_api_request, trace_gateway_request};
+use crate::peer::is_local_host;
 
-/// Spans that wait for the collector, at most: some 2 MB.
+/// Capacity of the span queue: about 2 MB.
 const QUEUE_SPANS: usize = 2_048;
-/// Spans in one message to it.
+/// Spans per export.
 const BATCH_SPANS: usize = 512;
-/// How long a span may wait for others to go with.
-const GATHER: Duration = Duration::from_secs(1);
-/// How long a connection, or an answer of the collector, may take.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// From one question to a silent collector whether it lives to the next.
-const KEEPALIVE: Duration = Duration::from_secs(20);
-/// How long the end waits for what is still to be sent.
-const FLUSH_MAX: Duration = Duration::from_secs(3);
-/// From one line of the log about a collector that does not take spans to the next.
-const TELL_EVERY: Duration = Duration::from_secs(60);
+/// Longest wait to collect a batch.
+const BATCH_DELAY: Duration = Duration::from_secs(1);
+/// Longest time to connect, and of a response of the collector.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Interval of HTTP/2 keepalive pings.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
+/// Longest export at shutdown.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
+/// Interval of log messages about failed exports.
+const WARN_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Where traces go.
+/// Trace export options.
 #[derive(Clone, Debug)]
 pub struct TelemetryOptions {
-    /// `http://HOST:PORT` or `https://HOST:PORT` of a collector that speaks OTLP over gRPC.
+    /// `http://HOST:PORT` or `https://HOST:PORT` of a collector for OTLP over gRPC.
     pub otlp: String,
-    /// Whom to believe, by `https`.
+    /// TLS configuration for `https`.
     pub tls: Option<ClientTls>,
-    /// Whether `http` may go to another machine.
+    /// Allows `http` to other machines.
     pub plaintext: bool,
-    /// Which part of all traces is sent, from 0 to 1.
+    /// Ratio of exported traces, from 0 to 1.
     pub sample: f64,
 }
 
-/// What of that cannot be used.
+/// An invalid telemetry configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
-    /// No address.
-    #[error("{address:?} is no address of a collector ({why}): http://HOST:PORT or https://HOST:PORT")]
-    Address {
-        /// What was given.
-        address: String,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// Everybody on the way could read it.
+    /// An invalid collector address.
     #[error(
-        "{address:?} is another machine, and http is read by whoever is on the way: use https, or say `plaintext = true`"
+        "invalid collector address {address:?}: {reason}; expected http://HOST:PORT or https://HOST:PORT"
+    )]
+    Address {
+        /// The configured value.
+        address: String,
+        /// The reason.
+        reason: String,
+    },
+    /// A collector on another machine, without TLS.
+    #[error(
+        "{address:?} is on another machine and http is not encrypted: use https or set `plaintext = true`"
     )]
     Plaintext {
-        /// What was given.
+        /// The configured value.
         address: String,
     },
     /// `https` without a CA.
-    #[error("https needs the CA of the collector's certificate: name its file")]
-    NoCa,
+    #[error("https requires the CA of the collector: set `ca`")]
+    MissingCa,
     /// A CA without `https`.
-    #[error("there is no TLS by http: leave it out, or use https")]
+    #[error("a CA is not used with http: remove it or use https")]
     CaWithoutTls,
-    /// No part.
-    #[error("{0}: a part of all traces, from 0 to 1")]
+    /// An invalid sampling ratio.
+    #[error("invalid sampling ratio {0}: expected 0 to 1")]
     Sample(f64),
-    /// What the exporter says.
-    #[error("no exporter of traces: {0}")]
+    /// The exporter could not be created.
+    #[error("failed to create trace exporter: {0}")]
     Exporter(String),
 }
 
 impl TelemetryError {
-    /// What of [`TelemetryOptions`] is wrong.
+    /// The invalid field of [`TelemetryOptions`].
     #[must_use]
     pub fn field(&self) -> &'static str {
         match self {
             Self::Address { .. } | Self::Plaintext { .. } | Self::Exporter(_) => "otlp",
-            Self::NoCa | Self::CaWithoutTls => "ca",
+            Self::MissingCa | Self::CaWithoutTls => "ca",
             Self::Sample(_) => "sample",
         }
     }
 }
 
 impl TelemetryOptions {
-    /// Whether it can be used at all; nothing is connected.
+    /// Validates the options without connecting.
     ///
     /// # Errors
-    /// What of it is wrong.
+    /// The first invalid field.
     pub fn check(&self) -> Result<(), TelemetryError> {
         if !(0.0..=1.0).contains(&self.sample) {
             return Err(TelemetryError::Sample(self.sample));
@@ -116,35 +118,35 @@ impl TelemetryOptions {
 
     /// Host and port.
     fn authority(&self) -> Result<String, TelemetryError> {
-        let wrong = |why: &str| TelemetryError::Address {
+        let wrong = |reason: &str| TelemetryError::Address {
             address: self.otlp.clone(),
-            why: why.to_owned(),
+            reason: reason.to_owned(),
         };
-        let uri: Uri = self.otlp.parse().map_err(|_| wrong("it is no URL"))?;
-        let authority = uri.authority().ok_or_else(|| wrong("it has no host"))?;
+        let uri: Uri = self.otlp.parse().map_err(|_| wrong("not a URL"))?;
+        let authority = uri.authority().ok_or_else(|| wrong("no host"))?;
         if authority.as_str().contains('@') {
             return Err(TelemetryError::Address {
-                // Who put a password there does not want it in a log.
+                // Omitted, because it may contain a password.
                 address: String::new(),
-                why: "it has a user".to_owned(),
+                reason: "it must not contain a user".to_owned(),
             });
         }
         if authority.host().is_empty() || authority.port_u16().is_none() {
-            return Err(wrong("it has no port; collectors listen at 4317"));
+            return Err(wrong("no port; the default of OTLP over gRPC is 4317"));
         }
         if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
-            return Err(wrong("it has a path, which gRPC has not"));
+            return Err(wrong("it must not contain a path or query"));
         }
         match (uri.scheme_str(), &self.tls) {
-            (Some("https"), None) => Err(TelemetryError::NoCa),
+            (Some("https"), None) => Err(TelemetryError::MissingCa),
             (Some("http"), Some(_)) => Err(TelemetryError::CaWithoutTls),
-            (Some("http"), None) if !self.plaintext && !is_here(authority.host()) => {
+            (Some("http"), None) if !self.plaintext && !is_local_host(authority.host()) => {
                 Err(TelemetryError::Plaintext {
                     address: self.otlp.clone(),
                 })
             }
             (Some("http" | "https"), _) => Ok(authority.to_string()),
-            _ => Err(wrong("its scheme is neither http nor https")),
+            _ => Err(wrong("unsupported scheme")),
         }
     }
 
@@ -152,24 +154,24 @@ impl TelemetryOptions {
         let endpoint = endpoint(&self.authority()?, self.tls.as_ref());
         let endpoint = endpoint.map_err(|error| TelemetryError::Exporter(error.to_string()))?;
         let endpoint = endpoint
-            .connect_timeout(ANSWER_TIMEOUT)
-            .timeout(ANSWER_TIMEOUT)
-            .http2_keep_alive_interval(KEEPALIVE)
-            .keep_alive_timeout(ANSWER_TIMEOUT);
+            .connect_timeout(RESPONSE_TIMEOUT)
+            .timeout(RESPONSE_TIMEOUT)
+            .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+            .keep_alive_timeout(RESPONSE_TIMEOUT);
         Ok(endpoint.connect_lazy())
     }
 }
 
-/// How sending goes.
+/// Counters of exported and dropped spans.
 #[derive(Debug, Default)]
 pub(crate) struct TraceCounts {
-    /// Spans that the collector took.
+    /// Spans that the collector accepted.
     pub(crate) exported: AtomicU64,
-    /// Spans that it did not take, or that found the queue full.
-    pub(crate) lost: AtomicU64,
+    /// Spans that the collector did not accept or that exceeded the queue.
+    pub(crate) dropped: AtomicU64,
 }
 
-/// Traces at work.
+/// Running trace export.
 pub(crate) struct Telemetry {
     tracer: SdkTracer,
     counts: Arc<TraceCounts>,
@@ -178,16 +180,16 @@ pub(crate) struct Telemetry {
 }
 
 impl Telemetry {
-    /// Begins; a collector need not be there yet.
+    /// Starts the export. The collector need not be reachable yet.
     pub(crate) fn start(options: &TelemetryOptions, name: &str) -> Result<Self, TelemetryError> {
         options.check()?;
         let exporter = opentelemetry_otlp::SpanExporter::builder()
             .with_tonic()
             .with_channel(options.channel()?)
-            .with_timeout(ANSWER_TIMEOUT)
+            .with_timeout(RESPONSE_TIMEOUT)
             .build();
         let mut exporter = exporter.map_err(|error| TelemetryError::Exporter(error.to_string()))?;
-        // Only this: what the environment or the machine is called says nothing more.
+        // Only these attributes, nothing from the environment.
         let resource = Resource::builder_empty()
             .with_service_name("linewarden-controller")
             .with_attributes([
@@ -206,20 +208,20 @@ impl Telemetry {
             .with_span_processor(queue)
             .build();
         let (end, ended) = oneshot::channel();
-        let courier = Courier {
+        let sender = SpanSender {
             exporter,
             counts: Arc::clone(&counts),
-            told: None,
+            warned_at: None,
         };
         Ok(Self {
             tracer: provider.tracer("linewarden"),
             counts,
             end,
-            sending: tokio::spawn(courier.run(inbox, ended)),
+            sending: tokio::spawn(sender.run(inbox, ended)),
         })
     }
 
-    /// What makes spans.
+    /// The tracer.
     pub(crate) fn tracer(&self) -> SdkTracer {
         self.tracer.clone()
     }
@@ -228,18 +230,21 @@ impl Telemetry {
         Arc::clone(&self.counts)
     }
 
-    /// Sends what is there, unless that takes too long.
+    /// Exports the remaining spans, within [`FLUSH_TIMEOUT`].
     pub(crate) async fn end(mut self) {
-        // Its receiver is gone only where the task is.
+        // Fails only if the task has ended.
         let _ = self.end.send(());
-        if tokio::time::timeout(FLUSH_MAX, &mut self.sending).await.is_err() {
-            tracing::warn!("the collector of traces did not take the last ones in time");
+        if tokio::time::timeout(FLUSH_TIMEOUT, &mut self.sending)
+            .await
+            .is_err()
+        {
+            tracing::warn!("trace export timed out at shutdown; remaining spans dropped");
             self.sending.abort();
         }
     }
 }
 
-/// Where spans go that have ended.
+/// Queue of ended spans.
 #[derive(Debug)]
 struct Queue {
     spans: Sender<SpanData>,
@@ -258,7 +263,7 @@ impl SpanProcessor for Queue {
 
     fn on_end(&self, span: SpanData) {
         if span.span_context.is_sampled() && self.spans.try_send(span).is_err() {
-            self.counts.lost.fetch_add(1, Relaxed);
+            self.counts.dropped.fetch_add(1, Relaxed);
         }
     }
 
@@ -266,29 +271,29 @@ impl SpanProcessor for Queue {
         Ok(())
     }
 
-    // What is in the queue is the courier's, who ends by himself.
+    // The sender task exports the queue and ends by itself.
     fn shutdown_with_timeout(&self, _: Duration) -> OTelSdkResult {
         Ok(())
     }
 }
 
-/// Carries spans to the collector.
-struct Courier {
+/// Exports spans to the collector.
+struct SpanSender {
     exporter: opentelemetry_otlp::SpanExporter,
     counts: Arc<TraceCounts>,
-    /// When it was last told that the collector takes none.
-    told: Option<Instant>,
+    /// Time of the last warning about a failed export.
+    warned_at: Option<Instant>,
 }
 
-impl Courier {
+impl SpanSender {
     async fn run(mut self, mut inbox: Receiver<SpanData>, mut ended: oneshot::Receiver<()>) {
         let mut is_last = false;
         let mut batch = Vec::new();
         loop {
-            let gathered = gather(&mut inbox, &mut batch);
+            let gathered = collect_batch(&mut inbox, &mut batch);
             tokio::select! {
                 () = gathered, if !is_last => {}
-                // Whoever began it has gone, or wants the end.
+                // The telemetry was dropped or ended.
                 _ = &mut ended, if !is_last => {
                     is_last = true;
                     inbox.close();
@@ -310,26 +315,29 @@ impl Courier {
 
     async fn send(&mut self, batch: Vec<SpanData>) {
         let spans = batch.len() as u64;
-        let sent = tokio::time::timeout(ANSWER_TIMEOUT, self.exporter.export(batch)).await;
-        let problem = match sent {
+        let sent = tokio::time::timeout(RESPONSE_TIMEOUT, self.exporter.export(batch)).await;
+        let error = match sent {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(error.to_string()),
-            Err(_) => Some("no answer in time".to_owned()),
+            Err(_) => Some("timed out".to_owned()),
         };
-        let Some(problem) = problem else {
+        let Some(error) = error else {
             self.counts.exported.fetch_add(spans, Relaxed);
             return;
         };
-        let lost = self.counts.lost.fetch_add(spans, Relaxed) + spans;
-        if self.told.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
-            self.told = Some(Instant::now());
-            tracing::warn!(problem, lost, "the collector does not take traces");
+        let dropped = self.counts.dropped.fetch_add(spans, Relaxed) + spans;
+        if self
+            .warned_at
+            .is_none_or(|warned_at| warned_at.elapsed() >= WARN_INTERVAL)
+        {
+            self.warned_at = Some(Instant::now());
+            tracing::warn!(error, count = dropped, "trace export failed; spans dropped");
         }
     }
 }
 
-/// Waits for a span, and a moment for others to go with it. What has come so far is in `batch` at any time.
-async fn gather(inbox: &mut Receiver<SpanData>, batch: &mut Vec<SpanData>) {
+/// Waits for a span, then briefly for more. Spans are added to `batch` immediately, so cancellation loses none.
+async fn collect_batch(inbox: &mut Receiver<SpanData>, batch: &mut Vec<SpanData>) {
     if batch.is_empty() && inbox.recv_many(batch, BATCH_SPANS).await == 0 {
         return;
     }
@@ -341,8 +349,8 @@ async fn gather(inbox: &mut Receiver<SpanData>, batch: &mut Vec<SpanData>) {
             }
         }
     };
-    // What comes later goes with the next ones.
-    let _ = tokio::time::timeout(GATHER, more).await;
+    // Later spans go into the next batch.
+    let _ = tokio::time::timeout(BATCH_DELAY, more).await;
 }
 
 #[cfg(test)]
@@ -361,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_said_before_anything_is_connected() {
+    fn invalid_options_are_detected_without_a_connection() {
         for right in [
             "http://127.0.0.1:4317",
             "http://[::1]:4317/",
@@ -401,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_counted_and_gone() {
+    fn spans_beyond_the_queue_are_counted_and_dropped() {
         let counts = Arc::new(TraceCounts::default());
         let (queue, mut inbox) = Queue::new(2, Arc::clone(&counts));
         let provider = SdkTracerProvider::builder().with_span_processor(queue).build();
@@ -409,9 +417,9 @@ mod tests {
         for _ in 0..5 {
             drop(tracer.start("span"));
         }
-        assert_eq!(counts.lost.load(Relaxed), 3);
+        assert_eq!(counts.dropped.load(Relaxed), 3);
         assert!(inbox.try_recv().is_ok() && inbox.try_recv().is_ok());
         drop(tracer.start("span"));
-        assert_eq!(counts.lost.load(Relaxed), 3, "there is room again");
+        assert_eq!(counts.dropped.load(Relaxed), 3, "the queue has room again");
     }
 }

@@ -1,29 +1,29 @@
-//! How a gateway stands that has to show what it runs, as controllers note it for others.
+//! Trust state of gateways with required attestation, as recorded for other controllers.
 
-use linewarden_controller::trust::{Memory, Report, Standing};
+use linewarden_controller::trust::{GatewayTrustState, TrustMemory, TrustReport};
 use linewarden_evidence::{BootCount, Sequence};
-use linewarden_registry::NOTED_AHEAD_MS;
+use linewarden_registry::CLOCK_SKEW_MAX_MS;
 use serde::{Deserialize, Serialize};
 
-/// Of a reason that is kept, bytes.
-const WHY_BYTES_MAX: usize = 1_024;
-/// Of the name of reference values, bytes.
+/// Largest stored reason, bytes.
+const REASON_BYTES_MAX: usize = 1_024;
+/// Largest stored name of reference values, bytes.
 const NAME_BYTES_MAX: usize = 128;
 
-/// How it stands.
+/// Trust in a gateway.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum State {
-    /// It has shown nothing to the controller that it is with.
+pub(crate) enum TrustState {
+    /// No evidence was shown to the current controller.
     #[default]
     Unproven,
-    /// It runs what it should.
+    /// The evidence matches the reference values.
     Trusted,
-    /// It does not, or does not show it.
-    Distrusted,
+    /// The evidence does not match or is missing.
+    Untrusted,
 }
 
-/// What its key has signed last.
+/// The last evidence signed by its key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Evidence {
@@ -31,131 +31,143 @@ pub(crate) struct Evidence {
     pub(crate) is_affirmed: bool,
     pub(crate) boot_count: u64,
     pub(crate) sequence: u64,
-    /// Digests, in hexadecimal.
+    /// Digests in hexadecimal.
     pub(crate) program: String,
     pub(crate) tables: String,
     pub(crate) registers: String,
 }
 
-/// What is kept of it. Fields that an older controller has not written are as if nothing were known.
+/// Recorded trust state. Fields missing in records of an older controller have default values.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Trust {
-    pub(crate) state: State,
-    /// Since when it stands so.
+    pub(crate) state: TrustState,
+    /// Start of the state.
     pub(crate) since_ms: u64,
-    /// Why it is not trusted.
-    pub(crate) why: String,
-    /// What its reference values are called.
+    /// Reason of distrust.
+    pub(crate) reason: String,
+    /// Name of its reference values.
     pub(crate) reference: String,
-    /// It is trusted for no longer after what it has shown.
-    pub(crate) good_for_s: u64,
+    /// Validity of evidence.
+    pub(crate) validity_s: u64,
     pub(crate) evidence: Option<Evidence>,
-    /// Of its key, SHA-256 in hexadecimal.
+    /// SHA-256 of its key in hexadecimal.
     pub(crate) key: String,
-    /// The newest state that this key has signed: start and number.
-    pub(crate) seen: Option<(u64, u64)>,
-    /// Whether it was trusted when that was judged last, by whichever controller: what the journal has.
-    pub(crate) was_trusted: Option<bool>,
+    /// Boot count and sequence number of the newest state signed by this key.
+    pub(crate) newest_state: Option<(u64, u64)>,
+    /// The last decision of any controller, as recorded in the event log.
+    pub(crate) last_decision: Option<bool>,
 }
 
 impl Trust {
-    /// What is to be kept after this report, where `before` was kept.
-    pub(crate) fn of(report: &Report, before: Option<&Self>, now_ms: u64) -> Self {
-        let (state, why) = match &report.standing {
-            Standing::Unproven => (State::Unproven, String::new()),
-            Standing::Trusted => (State::Trusted, String::new()),
-            Standing::Distrusted { why } => (State::Distrusted, bounded(why, WHY_BYTES_MAX)),
+    /// The state after a report, given the state before.
+    pub(crate) fn after_report(report: &TrustReport, before: Option<&Self>, now_ms: u64) -> Self {
+        let (state, reason) = match &report.state {
+            GatewayTrustState::Unproven => (TrustState::Unproven, String::new()),
+            GatewayTrustState::Trusted => (TrustState::Trusted, String::new()),
+            GatewayTrustState::Untrusted { reason } => {
+                (TrustState::Untrusted, bounded(reason, REASON_BYTES_MAX))
+            }
         };
-        let evidence = report.shown.map(|(shown, at_s)| Evidence {
+        let evidence = report.last_evidence.map(|(appraised, at_s)| Evidence {
             at_s,
-            is_affirmed: shown.is_affirmed,
-            boot_count: shown.snapshot.boot_count.0,
-            sequence: shown.snapshot.sequence.0,
-            program: shown.snapshot.digests.program.to_string(),
-            tables: shown.snapshot.digests.tables.to_string(),
-            registers: shown.snapshot.digests.registers.to_string(),
+            is_affirmed: appraised.is_affirmed,
+            boot_count: appraised.snapshot.boot_count.0,
+            sequence: appraised.snapshot.sequence.0,
+            program: appraised.snapshot.digests.program.to_string(),
+            tables: appraised.snapshot.digests.tables.to_string(),
+            registers: appraised.snapshot.digests.registers.to_string(),
         });
-        let key = hex::encode(report.memory.key);
+        let key = hex::encode(report.memory.key_fingerprint);
         let of_key = before.filter(|before| before.key == key);
-        let was_so = before.filter(|before| before.state == state && before.why == why);
-        let was_trusted = match state {
-            State::Unproven => before.and_then(|before| before.was_trusted),
-            State::Trusted => Some(true),
-            State::Distrusted => Some(false),
+        let same_state = before.filter(|before| before.state == state && before.reason == reason);
+        let last_decision = match state {
+            TrustState::Unproven => before.and_then(|before| before.last_decision),
+            TrustState::Trusted => Some(true),
+            TrustState::Untrusted => Some(false),
         };
         Self {
             state,
-            since_ms: was_so.map_or(now_ms, |before| before.since_ms),
-            why,
+            since_ms: same_state.map_or(now_ms, |before| before.since_ms),
+            reason,
             reference: bounded(&report.reference, NAME_BYTES_MAX),
-            good_for_s: report.good_for_ns / 1_000_000_000,
-            // What it has shown to another controller may be newer than what it has shown here.
+            validity_s: report.validity_ns / 1_000_000_000,
+            // Evidence shown to another controller may be newer.
             evidence: [evidence, of_key.and_then(|before| before.evidence.clone())]
                 .into_iter()
                 .flatten()
                 .filter(|evidence| !is_ahead(evidence, now_ms / 1000))
                 .max_by_key(|evidence| evidence.at_s),
-            // Whoever notes it last, nothing that was seen is forgotten.
-            seen: report
+            // The newest state is kept regardless of which controller records last.
+            newest_state: report
                 .memory
-                .seen
+                .newest_state
                 .map(|(start, number)| (start.0, number.0))
-                .max(of_key.and_then(|before| before.seen)),
+                .max(of_key.and_then(|before| before.newest_state)),
             key,
-            was_trusted,
+            last_decision,
         }
     }
 
-    /// What is kept of it by a controller that it comes to, to which it has shown nothing yet.
-    pub(crate) fn left(self, now_ms: u64) -> Self {
+    /// The state at a new controller, to which no evidence was shown yet.
+    pub(crate) fn reset_for_new_controller(self, now_ms: u64) -> Self {
         Self {
-            state: State::Unproven,
+            state: TrustState::Unproven,
             since_ms: now_ms,
-            why: String::new(),
+            reason: String::new(),
             ..self
         }
     }
 
-    /// Whether others are to know at once: all but that the same was shown once more.
+    /// Whether the state must be recorded immediately: it does not only repeat the same evidence.
     pub(crate) fn differs(&self, before: Option<&Self>) -> bool {
-        let of = |trust: &Self| (trust.state, trust.why.clone(), trust.seen, trust.key.clone());
+        let of = |trust: &Self| {
+            (
+                trust.state,
+                trust.reason.clone(),
+                trust.newest_state,
+                trust.key.clone(),
+            )
+        };
         before.map(of) != Some(of(self))
     }
 
-    /// What another controller has to know, if it can be read.
-    pub(crate) fn memory(&self) -> Option<Memory> {
+    /// The memory for another controller; `None` if it cannot be parsed.
+    pub(crate) fn memory(&self) -> Option<TrustMemory> {
         let key = hex::decode(&self.key).ok()?.try_into().ok()?;
         let seen = self
-            .seen
+            .newest_state
             .map(|(start, number)| (BootCount(start), Sequence(number)));
-        Some(Memory { key, seen })
+        Some(TrustMemory {
+            key_fingerprint: key,
+            newest_state: seen,
+        })
     }
 
-    /// How it stands by now: nobody is trusted for longer by a statement than until the next one is overdue.
-    pub(crate) fn said(&self, now_s: u64) -> &'static str {
+    /// The state at this time. A trusted gateway becomes overdue when its evidence expires.
+    pub(crate) fn label(&self, now_s: u64) -> &'static str {
         match self.state {
-            State::Unproven => "unproven",
-            State::Distrusted => "untrusted",
-            State::Trusted if self.is_good(now_s) => "trusted",
-            State::Trusted => "overdue",
+            TrustState::Unproven => "unproven",
+            TrustState::Untrusted => "untrusted",
+            TrustState::Trusted if self.is_valid(now_s) => "trusted",
+            TrustState::Trusted => "overdue",
         }
     }
 
-    fn is_good(&self, now_s: u64) -> bool {
+    fn is_valid(&self, now_s: u64) -> bool {
         let evidence = self.evidence.as_ref();
         evidence.is_some_and(|evidence| {
-            !is_ahead(evidence, now_s) && now_s.saturating_sub(evidence.at_s) <= self.good_for_s
+            !is_ahead(evidence, now_s) && now_s.saturating_sub(evidence.at_s) <= self.validity_s
         })
     }
 }
 
-/// It was shown by a clock that was wrong.
+/// Whether the evidence was received by a clock that was ahead.
 fn is_ahead(evidence: &Evidence, now_s: u64) -> bool {
-    evidence.at_s > now_s.saturating_add(NOTED_AHEAD_MS / 1000)
+    evidence.at_s > now_s.saturating_add(CLOCK_SKEW_MAX_MS / 1000)
 }
 
-/// What fits, on one line: a gateway's words are among it.
+/// Truncates the text and removes control characters, because it may contain text from a gateway.
 fn bounded(text: &str, bytes_max: usize) -> String {
     let mut line: String = text
         .chars()

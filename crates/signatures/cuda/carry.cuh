@@ -1,7 +1,7 @@
-// Additions and multiplications of 32-bit words that hand a carry on. On the device they are PTX instructions on the
-// condition code register: ptxas joins mad.lo.cc and the madc.hi.cc that follows it on the same factors into one
-// IMAD.WIDE.U32(.X), whose carry is a predicate. The order in which these functions are called is the order of the
-// chain; nothing else may touch a carry in between.
+// Additions and multiplications of 32-bit words with carry propagation. On the device they are PTX instructions on
+// the condition code register: ptxas joins mad.lo.cc and the following madc.hi.cc on the same factors into one
+// IMAD.WIDE.U32(.X), whose carry is a predicate. The order of the calls is the order of the carry chain; no other
+// operation may use the carry in between.
 #pragma once
 #include "platform.cuh"
 

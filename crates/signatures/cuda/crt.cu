@@ -1,19 +1,19 @@
 // The private operation of RSA by the Chinese remainder theorem (RFC 8017, 5.1.2), for masks and tables.
 //
-// Two kernels: `crt_halves` raises each input to dp modulo p and to dq modulo q, by throughput one thread or two each,
-// by latency four; `crt_join`, a thirtieth of the work, puts the two together (Garner) and raises the result to e
-// before it lets it out: a fault in one half would tell the factors (Boneh, DeMillo, Lipton 1997), so what does not
-// come back to the input is written as zeros, with status 0.
+// Two kernels: `crt_halves` raises each input to dp modulo p and to dq modulo q, by throughput with one or two threads
+// each, by latency with four; `crt_join`, a thirtieth of the work, combines both (Garner) and raises the result to e
+// before it is returned: a fault in one half would reveal the factors (Boneh, DeMillo, Lipton 1997). A result that
+// does not match the input is written as zeros, with status 0.
 //
-// Exponents are read in windows of four bits, each of which costs the same multiplications, and all sixteen powers
-// are read for each.
+// Exponents are processed in windows of four bits, each of which costs the same multiplications, and all sixteen
+// powers are read for each window.
 #include "kernel.cuh"
 #include "public.cuh"
 
 static const int CRT_WINDOW_BITS = 4;
 static const int CRT_POWERS = 1 << CRT_WINDOW_BITS;
 
-// The powers of one instance: word i of power `index` of a lane lies beside those of the block's other threads.
+// The powers of one instance: word i of power `index` of a lane is next to those of the block's other threads.
 template <int M, int T>
 struct CrtPowers {
     static const int THREADS = LW_DEVICE ? LW_THREADS : T;
@@ -30,7 +30,7 @@ struct CrtPowers {
             for (int i = 0; i < M; i++) at(h, index, i) = number.limb[h][i];
         }
     }
-    // Puts the power that the window names into the stage, having read all.
+    // Writes the power that the window selects into the stage, after reading all powers.
     LW_FN void stage(const Field& mont, const Stage<T>& to, u32 window) const {
         mont.group.sync();
 #pragma unroll
@@ -54,7 +54,7 @@ struct CrtPowers {
     }
 };
 
-// Half `item & 1` of input `item / 2`: the input to the exponent of a half, modulo its prime.
+// Half `item & 1` of input `item / 2`: the input raised to the exponent of that half, modulo its prime.
 template <int M, int T>
 LW_FN void crt_halves(const CrtArgs& args, u32 item, bool active, const Stage<T>& stage) {
     const int H = M * T;
@@ -66,8 +66,8 @@ LW_FN void crt_halves(const CrtArgs& args, u32 item, bool active, const Stage<T>
     Field mont(half.modulus, half.n0);
     typename Field::Number number, other;
 
-    // The input is high R + low. High times R^2, divided by R, is what the high part is worth; with the low part the
-    // same once more makes the Montgomery form. Then that multiplies 1 again and again.
+    // The input is high R + low. high R^2 / R is the residue of the high part; with the low part added, a second such
+    // multiplication makes the Montgomery form. That form is then raised to the exponent, starting from 1.
     mont.load(number, input + H);
     mont.stage_row(stage, half.r2);
 #pragma unroll 1
@@ -88,7 +88,7 @@ LW_FN void crt_halves(const CrtArgs& args, u32 item, bool active, const Stage<T>
     mont.one(number);
 #pragma unroll 1
     for (int window = 32 * H / CRT_WINDOW_BITS - 1; window >= -1; window--) {
-        // Four squarings and a power; after the last window times 1, out of Montgomery form.
+        // Four squarings and one power; after the last window times 1, which leaves Montgomery form.
 #pragma unroll 1
         for (int step = window < 0 ? CRT_WINDOW_BITS : 0; step <= CRT_WINDOW_BITS; step++) {
             if (step < CRT_WINDOW_BITS) {
@@ -109,7 +109,7 @@ LW_FN void crt_halves(const CrtArgs& args, u32 item, bool active, const Stage<T>
     powers.wipe();
 }
 
-// h = qinv (x_p - x_q) mod p, left in the stage.
+// h = qinv (x_p - x_q) mod p, stored in the stage.
 template <int M, int T>
 LW_FN void crt_quotient(const CrtKey<M * T>& secret, const u32* halves, const Stage<T>& stage) {
     typedef Mont<M, T> Field;
@@ -117,7 +117,7 @@ LW_FN void crt_quotient(const CrtKey<M * T>& secret, const u32* halves, const St
     typename Field::Number x, y;
     mont.load(x, halves);
     mont.load(y, halves + M * T);
-    // q may be above p, yet is below 2 p: both have their topmost bit set.
+    // q may be above p, but is below 2 p: both have their topmost bit set.
     mont.canonical(y);
     mont.subtract_mod(x, x, y);
     mont.stage_row(stage, secret.qinv);
@@ -141,7 +141,7 @@ LW_FN void crt_join(const CrtArgs& args, u32 item, bool active, const Stage<T>& 
     Field mont(key.n, key.n0);
     typename Field::Number number, other, zero;
     mont.set_word(zero, 0);
-    // q h is below n: what the multiplier leaves modulo n is the product itself, and with x_q it stays below n.
+    // q h is below n: the multiplier's result modulo n is the product itself, and with x_q it stays below n.
     mont.load(number, secret.q_shift);
     mont.template multiply<Field::FEW_DIGITS>(number, number, stage, 0, H);
     mont.canonical(number);

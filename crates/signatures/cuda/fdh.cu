@@ -1,5 +1,4 @@
-// Full-domain hashes of given byte strings: what components are multiplied by, and what masks and tables are
-// signatures of.
+// Full-domain hashes of byte strings: the factors of components, and the numbers that masks and tables sign.
 #include "fdh.cuh"
 #include "kernel.cuh"
 

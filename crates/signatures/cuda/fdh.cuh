@@ -1,24 +1,24 @@
 // The full-domain hash: H(x) = MGF1-SHA-256(x) (RFC 8017, B.2.1) to |n| + 128 bits, as a number with its most
 // significant byte first, modulo n.
 //
-// MGF1 hashes x followed by a 4-byte counter. Blocks that end before the counter begins are taken in once; those that
-// hold it, at most two, are taken in again for each 32 bytes of output. The lanes of a group share these out.
+// MGF1 hashes x followed by a 4-byte counter. Blocks that end before the counter are compressed once; the at most two
+// blocks with the counter are compressed for each 32 bytes of output. The lanes of a group share this work.
 #pragma once
 #include "mont.cuh"
 #include "sha256.cuh"
 
-// Longest x in bytes: with counter and padding three blocks.
+// Maximum length of x in bytes: three blocks with counter and padding.
 static const int FDH_BYTES_MAX = 128;
 static const int FDH_MESSAGE_WORDS = 48;
 
-// What a hash of a modulus of N limbs needs of the stage: its output first, then the padded message.
+// Stage words for a hash modulo N limbs: first the output, then the padded message.
 template <int N>
 struct FdhStage {
     static const int OUTPUT = N + 4;
     static const int WORDS = OUTPUT + FDH_MESSAGE_WORDS;
 };
 
-// Byte `at` of x, its counter of zero and its padding.
+// Byte `at` of x, its zero counter and its padding.
 template <class Bytes>
 LW_FN u32 fdh_padded_byte(const Bytes& x, int length, int blocks, int at) {
     if (at < length) return x.at(at);
@@ -28,11 +28,11 @@ LW_FN u32 fdh_padded_byte(const Bytes& x, int length, int blocks, int at) {
     return from_end == 0 ? bits & 0xff : from_end == 1 ? bits >> 8 : 0;
 }
 
-// Leaves H(x), not yet reduced, in the first N + 4 words of the stage, least significant first.
+// Stores H(x), unreduced, in the first N + 4 words of the stage, least significant first.
 template <int M, int T, class Bytes>
 LW_FN void fdh_expand(const Group<T>& group, const Stage<T>& stage, const Bytes& x, int length) {
     const int N = M * T, OUTPUT = FdhStage<N>::OUTPUT, HELD = Group<T>::HELD;
-    // Counter, 0x80 and eight bytes of length follow x.
+    // The counter, 0x80 and eight bytes of length follow x.
     int blocks = (length + 4 + 9 + 63) / 64;
     group.sync();
 #pragma unroll
@@ -46,7 +46,7 @@ LW_FN void fdh_expand(const Group<T>& group, const Stage<T>& stage, const Bytes&
         }
     }
     group.sync();
-    // Counters stay below 256: only their last byte is ever set.
+    // Counters stay below 256: only their last byte is set.
     int first = length / 64, counter_word = (length + 3) / 4 - 16 * first, counter_shift = 24 - 8 * ((length + 3) % 4);
 #pragma unroll
     for (int h = 0; h < HELD; h++) {
@@ -54,7 +54,7 @@ LW_FN void fdh_expand(const Group<T>& group, const Stage<T>& stage, const Bytes&
         sha256_begin(before);
 #pragma unroll 1
         for (int counter = group.lane(h) - T, block = 0; counter < (OUTPUT + 7) / 8; counter += T) {
-            // The first time round takes in what is the same for all counters.
+            // The first pass compresses the blocks that all counters share.
             bool shared = counter < 0;
             u32 state[8];
 #pragma unroll
@@ -80,8 +80,8 @@ LW_FN void fdh_expand(const Group<T>& group, const Stage<T>& stage, const Bytes&
     group.sync();
 }
 
-// Reduces what fdh_expand left: out = the N + 4 words modulo n, almost reduced. `shift` holds 2^(32 N + 128) mod n:
-// the topmost four words times it, divided by 2^128, are their worth.
+// Reduces the output of fdh_expand: out = the N + 4 words modulo n, almost reduced. `shift` holds 2^(32 N + 128) mod
+// n: the topmost four words times `shift`, divided by 2^128, are their residue.
 template <int M, int T>
 LW_FN void fdh_reduce(const Mont<M, T>& mont, typename Mont<M, T>::Number& out, const Stage<T>& stage, const u32* shift) {
     typename Mont<M, T>::Number high;

@@ -1,10 +1,10 @@
-// The threads that work on one number together, and what they tell each other.
+// The threads that process one number together, and their exchanges.
 //
-// A group of T neighbouring threads of a warp holds one number, a run of limbs each, or works on one item with numbers
-// of their own (p256.cu); a thread's place in the group is its lane. On the device one context is one thread and holds
-// one lane. On the host one context holds all T lanes of a group, one after another: every value that may differ
-// between lanes is an array of HELD, every step over it a loop, and every exchange one of the functions here. So the
-// same text runs in both places, and no exchange can be forgotten on one of them.
+// A group of T neighboring threads of a warp holds one number, a run of limbs each, or processes one item with numbers
+// of their own (p256.cu); a thread's position in the group is its lane. On the device one context is one thread and
+// holds one lane. On the host one context holds all T lanes of a group, one after another: every value that may differ
+// between lanes is an array of HELD, every step is a loop over it, and every exchange is one of the functions here. The
+// same source therefore runs in both environments, and no exchange can be forgotten on one of them.
 #pragma once
 #include "platform.cuh"
 
@@ -14,7 +14,7 @@ struct Group {
     static const int HELD = LW_DEVICE ? 1 : T;
 
     int first_lane;
-    // Of the group's first lane in the warp.
+    // Number of the group's first lane in the warp.
     int first_bit;
 
     LW_FN Group() {
@@ -28,7 +28,7 @@ struct Group {
 
     LW_FN int lane(int held) const { return first_lane + held; }
 
-    // What one lane holds, to all of them.
+    // The value of one lane, to all lanes.
     LW_FN u32 broadcast(const u32 (&value)[HELD], int from) const {
 #if LW_DEVICE
         return T == 1 ? value[0] : __shfl_sync(0xffffffffu, value[0], from, T);
@@ -66,7 +66,7 @@ struct Group {
 #endif
     }
 
-    // One bit of each lane, lane 0's lowest, to all of them.
+    // One bit of each lane, lane 0's lowest, to all lanes.
     LW_FN u32 gather(const u32 (&bit)[HELD]) const {
 #if LW_DEVICE
         return T == 1 ? bit[0] : (__ballot_sync(0xffffffffu, bit[0] != 0) >> first_bit) & ((1u << T) - 1);
@@ -77,7 +77,7 @@ struct Group {
 #endif
     }
 
-    // Before memory that another lane has written is read, and before it is written again.
+    // Barrier before memory written by another lane is read, and before it is written again.
     LW_FN void sync() const {
 #if LW_DEVICE
         __syncwarp();
@@ -85,8 +85,8 @@ struct Group {
     }
 };
 
-// Where an instance (a group with its item) keeps words that all its lanes read: shared memory, word by word beside
-// those of the block's other instances, so that neighbouring groups meet different banks.
+// Storage of an instance (a group with its item) for words that all its lanes read: shared memory, interleaved word by
+// word with those of the block's other instances, so that neighboring groups use different banks.
 template <int T>
 struct Stage {
     static const int INSTANCES = LW_DEVICE ? LW_THREADS / T : 1;
@@ -106,8 +106,8 @@ struct Stage {
         part.words += first * INSTANCES;
         return part;
     }
-    // One for this thread alone, with a T-th of the words. On the host all lanes have the same one: for what is the same
-    // in all of them.
+    // Storage of this thread alone, with a T-th of the words. On the host all lanes share it, for values that are equal
+    // in all lanes.
     LW_FN Stage<1> of_thread() const {
 #if LW_DEVICE
         return Stage<1>(words - threadIdx.x / T);

@@ -1,4 +1,4 @@
-// All kernels as functions of the host, for tests; and what the C++ side takes the layouts to be.
+// All kernels as host functions, for tests; and the layouts of structures in C++.
 #include <cstddef>
 
 #include "crt.cu"

@@ -1,12 +1,12 @@
-// The two ways into a kernel: a launch on the device, a call on the host that does the items one after another.
+// Entry points of a kernel: a launch on the device, a call on the host that processes the items one after another.
 #pragma once
 #include "group.cuh"
 #include "layouts.cuh"
 
-// LW_KERNEL(name, Args, T, count, words, function): T threads an item, `count` items as an expression of `args`,
-// `words` of stage for each, and function(const Args&, u32 item, bool active, const Stage<T>&). Threads beyond the
-// last item do the last item again, for all lanes of a warp take part in exchanges; as they are not `active` they
-// write nothing that others read.
+// LW_KERNEL(name, Args, T, count, words, function): T threads per item, `count` items as an expression of `args`,
+// `words` of stage per item, and function(const Args&, u32 item, bool active, const Stage<T>&). Threads beyond the
+// last item process the last item again, since all lanes of a warp take part in exchanges; they are not `active`
+// and write no shared results.
 #if LW_DEVICE
 #define LW_KERNEL(name, Args, T, items, stage_words, ...)                                        \
     extern "C" __global__ void __launch_bounds__(LW_THREADS) name(const __grid_constant__ Args args) { \
@@ -24,7 +24,8 @@
     }
 #endif
 
-// Of memory that holds a part for each thread: where a block's parts begin, and the thread's place among them.
+// Offset of a thread's part in memory with a part for each thread: where a block's parts begin, and the thread's
+// position in the block.
 LW_FN u32 block_index() {
 #if LW_DEVICE
     return blockIdx.x;

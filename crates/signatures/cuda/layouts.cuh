@@ -1,9 +1,9 @@
-// What the host hands to kernels. src/gpu/layouts.rs has the same structures; sizes and places are asserted here and
-// there, and a test compares the two.
+// Argument structures of kernels. src/gpu/layouts.rs has the same structures; sizes and offsets are asserted in both
+// files, and a test compares them.
 //
-// Numbers in keys and tables are limbs of 32 bits, least significant first; signatures and messages are bytes as they
-// are sent, numbers in them most significant byte first. All arrays are aligned to 16 bytes. N is 64 limbs for moduli
-// of 2,048 bits and 96 for 3,072, H is N / 2.
+// Numbers in keys and tables are limbs of 32 bits, least significant first; signatures and messages are bytes as
+// sent, numbers in them have the most significant byte first. All arrays are aligned to 16 bytes. N is 64 limbs for
+// moduli of 2,048 bits and 96 for 3,072, H is N / 2.
 #pragma once
 #include "platform.cuh"
 
@@ -11,17 +11,17 @@
 template <int N>
 struct RsaKey {
     u32 n[N];
-    // 2^(64 N) mod n: makes Montgomery forms.
+    // 2^(64 N) mod n, for conversion to Montgomery form.
     u32 r2[N];
     // 2^(32 N + 128) mod n, see fdh.cuh.
     u32 shift[N];
     // -n^-1 mod 2^32.
     u32 n0;
-    // Of Rapid Authentication: bytes of `prefix`, and the row of the batch's table at which this key's rows begin.
+    // For Rapid Authentication: bytes of `prefix`, and the first row of this key in the table of the batch.
     u32 prefix_bytes;
     u32 first_row;
     u32 unused;
-    // What stands before r in the hash of a mask.
+    // The bytes before r in the hash of a mask.
     u8 prefix[96];
 };
 
@@ -53,11 +53,11 @@ struct PssArgs {
     // RsaKey[]
     const void* keys;
     const u32* key_of;
-    // 4 N bytes each.
+    // 4 N bytes per item.
     const u8* signatures;
-    // SHA-256, 32 bytes each.
+    // SHA-256, 32 bytes per item.
     const u8* digests;
-    // Of each item 1 or 0.
+    // 1 or 0 per item.
     u8* verdicts;
     u32 count;
     u32 unused;
@@ -67,13 +67,13 @@ struct RaVerifyArgs {
     // RsaKey[]
     const void* keys;
     const u32* key_of;
-    // 4 N bytes each.
+    // 4 N bytes per item.
     const u8* signatures;
-    // r, 32 bytes each.
+    // r, 32 bytes per item.
     const u8* seeds;
-    // `components` of each item.
+    // `components` entries per item.
     const u16* digits;
-    // Where the rows of each position begin, after a key's first row; one more entry ends the last position.
+    // First row of each position, relative to a key's first row; one more entry ends the last position.
     const u32* offsets;
     // Rows of N limbs, hashes of components in Montgomery form.
     const u32* table;
@@ -92,13 +92,13 @@ struct RaSignArgs {
     const u32* table;
     // The slot of each item's mask.
     const u32* slots;
-    // Rows of N limbs, one a slot. Those that were taken are zero.
+    // Rows of N limbs, one per slot. Used ones are zero.
     u32* masks;
-    // 1 of each slot that holds a mask.
+    // 1 for each slot that holds a mask.
     u32* filled;
-    // 4 N bytes each, zero where the status is 0.
+    // 4 N bytes per item, zero where the status is 0.
     u8* signatures;
-    // Of each item 1, or 0: a digit outside its domain, or a slot without a mask.
+    // 1 per item, or 0: a digit outside its domain, or a slot without a mask.
     u8* statuses;
     u32 count;
     u32 components;
@@ -108,7 +108,7 @@ struct FdhArgs {
     // RsaKey[]
     const void* keys;
     const u32* key_of;
-    // 128 bytes each, of which as many count as `lengths` says.
+    // 128 bytes per item, of which `lengths` bytes are used.
     const u8* messages;
     const u32* lengths;
     // Rows of N limbs.
@@ -126,9 +126,9 @@ struct CrtArgs {
     const u32* key_of;
     // Rows of N limbs.
     const u32* inputs;
-    // Of each thread of the launch 16 powers of H limbs, those of a block side by side.
+    // For each thread of the launch 16 powers of H limbs, interleaved within a block.
     u32* powers;
-    // Of each item the results modulo p and modulo q, H limbs each.
+    // For each item the results modulo p and modulo q, H limbs each.
     u32* halves;
     // Rows of N limbs, zero where the status is 0.
     u32* out;
@@ -139,11 +139,11 @@ struct CrtArgs {
 };
 
 struct P256Args {
-    // Tables of multiples: of the base point 32 places of 255, of each key 13 of 16, see p256.cu.
+    // Tables of multiples: 32 places of 255 for the base point, 13 of 16 for each key, see p256.cu.
     const u32* base_table;
     const u32* tables;
     const u32* key_of;
-    // r and s, 64 bytes each.
+    // r and s, 64 bytes per item.
     const u8* signatures;
     const u8* digests;
     u8* verdicts;
@@ -151,16 +151,16 @@ struct P256Args {
     u32 unused;
 };
 
-// Tables of some points: of each place `multiples` points of 16 limbs, x and y in Montgomery form.
+// Tables of some points: for each place `multiples` points of 16 limbs, x and y in Montgomery form.
 struct P256TableArgs {
-    // x and y of points of the curve, 64 bytes each, most significant byte first.
+    // x and y of points on the curve, 64 bytes each, most significant byte first.
     const u8* points;
-    // Which of the tables is each point's.
+    // Table number of each point.
     const u32* numbers;
     u32* tables;
-    // Places of all points.
+    // Total number of places of all points.
     u32 count;
-    // Of each table.
+    // Number per table.
     u32 places;
     // Doublings from one place to the next.
     u32 bits;
@@ -168,13 +168,13 @@ struct P256TableArgs {
 };
 
 struct LimitArgs {
-    // Clock cycles that each block took.
+    // Clock cycles of each block.
     u64* cycles;
-    // A word of each thread, so that the work is not left out.
+    // One word per thread, so that the compiler does not remove the work.
     u32* sink;
-    // Threads, whole blocks of them.
+    // Number of threads, a multiple of the block size.
     u32 count;
-    // Each of 256 products.
+    // Number of rounds of 256 products.
     u32 rounds;
 };
 

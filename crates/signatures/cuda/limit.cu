@@ -1,11 +1,11 @@
-// What bounds the other kernels: how many products of 32 by 32 bits, added with carry to 64, a multiprocessor makes
-// in a clock cycle.
+// The limit of the other kernels: how many products of 32 by 32 bits, added with carry to 64 bits, a multiprocessor
+// computes in a clock cycle.
 #include "kernel.cuh"
 #include "mont.cuh"
 
 static const int LIMIT_LIMBS = 16, LIMIT_STEPS = 16;
 
-// Rows of a multiplication with nothing else between them: two independent chains of eight products each.
+// Rows of a multiplication without other instructions: two independent chains of eight products each.
 LW_FN void imad(const LimitArgs& args, u32 thread, bool, const Stage<1>&) {
     u32 even[LIMIT_LIMBS], odd[LIMIT_LIMBS], n[LIMIT_LIMBS], top = 0;
 #pragma unroll

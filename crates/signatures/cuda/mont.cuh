@@ -1,21 +1,21 @@
-// Montgomery multiplication of numbers of N = M T limbs of 32 bits that T lanes hold, M limbs each, least significant
-// first.
+// Montgomery multiplication of numbers of N = M T limbs of 32 bits, held by T lanes with M limbs each, least
+// significant first.
 //
-// The method is CIOS (Koc, Acar, Kaliski 1996) with two sums, one of the products at even limbs and one of those at
-// odd limbs, so that the 64-bit products of a sum lie side by side and each is one instruction with carry. After each
-// digit the two sums change places instead of being shifted: limb i + 1 of one is limb i of the other.
+// The method is CIOS (Koc, Acar, Kaliski 1996) with two sums, one of the products at even limbs and one of those at odd
+// limbs, so that the 64-bit products of a sum do not overlap and each is one instruction with carry. After each digit
+// the two sums exchange roles instead of being shifted: limb i + 1 of one is limb i of the other.
 //
-// Numbers are "almost reduced" (Gueron, "Efficient software implementations of modular exponentiation", 2012): below
-// R = 2^(32 N), not always below n. With R/2 < n < R and factors below R, the sum (a b + q n) / R is below R + n; n
-// is subtracted if and only if it reaches R, which is one masked subtraction and no comparison. `canonical` makes the
-// one number below n of it. Nothing here branches on a number or takes an address from it.
+// Numbers are "almost reduced" (Gueron, "Efficient software implementations of modular exponentiation", 2012): below R
+// = 2^(32 N), not always below n. With R/2 < n < R and factors below R, the sum (a b + q n) / R is below R + n; n is
+// subtracted if and only if the sum reaches R, which is one masked subtraction without a comparison. `canonical`
+// reduces such a number below n. Nothing here branches on a number or derives an address from it.
 #pragma once
 #include "carry.cuh"
 #include "group.cuh"
 
 // The sums of one lane between two digits. Limb i of `even` has weight i; limb i of `odd` weight i - 1, limb 0 being
-// spent; `above` came from the next lane with weight M - 1, `top` has weight M. All in all below 4 * 2^(32 M): the
-// sum over a digit, (2^(32 M) - 1) (2^32 - 1) twice, an old sum and a limb of weight M, stays below 2^(32 (M + 1) +
+// used up; `above` came from the next lane with weight M - 1, `top` has weight M. The total is below 4 * 2^(32 M): the
+// sum over a digit, (2^(32 M) - 1) (2^32 - 1) twice, a previous sum and a limb of weight M, stays below 2^(32 (M + 1) +
 // 1), so that `top` is at most 3.
 template <int M>
 struct LaneSums {
@@ -23,7 +23,7 @@ struct LaneSums {
     u32 above, top;
 };
 
-// Adds a times digit to the sums and puts them into their next places, except for exchanging the names of even and odd.
+// Adds a times digit to the sums and moves them to their next positions, except for exchanging even and odd.
 template <int M>
 LW_FN void add_digit(u32 (&even)[M], u32 (&odd)[M], u32 above, u32& top, const u32 (&a)[M], u32 digit) {
     Carry k;
@@ -75,9 +75,9 @@ struct Mont {
     static_assert(M % 4 == 0, "a lane's limbs are whole quads");
     static const int N = M * T;
     static const int HELD = Group<T>::HELD;
-    // Digits of a pass of the multiplier's loop. From one pass to the next ptxas moves many of the sums to other
-    // registers, 60 to 100 moves for M = 32; sixteen digits a pass make that 8 % of the instructions, and the loop 20
-    // KiB. Fewer compile sooner.
+    // Digits per pass of the multiplier's loop. From one pass to the next ptxas moves many of the sums to other
+    // registers, 60 to 100 moves for M = 32; with sixteen digits per pass that is 8 % of the instructions, and the loop
+    // has 20 KiB. Fewer digits compile faster.
     static const int MANY_DIGITS = M >= 24 ? 16 : 8;
     static const int FEW_DIGITS = 4;
 
@@ -87,12 +87,12 @@ struct Mont {
 
     Group<T> group;
     Number n;
-    // -n^-1 modulo 2^32. Read from memory: as a literal it makes ptxas choose worse instructions.
+    // -n^-1 modulo 2^32. Read from memory: as a literal it makes ptxas choose slower instructions.
     u32 n0;
 
     LW_FN Mont(const u32* modulus, u32 n0) : n0(n0) { load(n, modulus); }
 
-    // The number of one word.
+    // The number with a single word.
     LW_FN void set_word(Number& out, u32 word) const {
 #pragma unroll
         for (int h = 0; h < HELD; h++) {
@@ -101,13 +101,13 @@ struct Mont {
         }
     }
 
-    // 1 in Montgomery form: R - n, for n is above R/2.
+    // 1 in Montgomery form: R - n, since n is above R/2.
     LW_FN void one(Number& out) const {
         set_word(out, 0);
         subtract(out, out, n);
     }
 
-    // From N limbs, least significant first, aligned to quads.
+    // Loads N limbs, least significant first, aligned to quads.
     LW_FN void load(Number& out, const u32* from) const {
 #pragma unroll
         for (int h = 0; h < HELD; h++) {
@@ -121,7 +121,7 @@ struct Mont {
         }
     }
 
-    // From N / 2 limbs into the lower half of a number.
+    // Loads N / 2 limbs into the lower half of a number.
     LW_FN void load_low_half(Number& out, const u32* from) const {
 #pragma unroll
         for (int h = 0; h < HELD; h++) {
@@ -150,7 +150,7 @@ struct Mont {
         }
     }
 
-    // From 4 N bytes, most significant first, aligned to quads.
+    // Loads 4 N bytes, most significant first, aligned to quads.
     LW_FN void load_bytes(Number& out, const u8* from) const {
 #pragma unroll
         for (int h = 0; h < HELD; h++) {
@@ -178,7 +178,7 @@ struct Mont {
         }
     }
 
-    // Puts a number where `multiply` reads its digits. No lane may still be reading the one before.
+    // Writes a number where `multiply` reads its digits. No lane may still be reading the previous one.
     LW_FN void stage(const Stage<T>& to, const Number& number) const {
         group.sync();
 #pragma unroll
@@ -189,7 +189,7 @@ struct Mont {
         group.sync();
     }
 
-    // The same from memory, as `load` reads it.
+    // The same from memory, in the format of `load`.
     LW_FN void stage_row(const Stage<T>& to, const u32* row) const {
         group.sync();
 #pragma unroll
@@ -205,7 +205,7 @@ struct Mont {
         group.sync();
     }
 
-    // The same from bytes, as `load_bytes` reads them.
+    // The same from bytes, in the format of `load_bytes`.
     LW_FN void stage_bytes(const Stage<T>& to, const u8* from) const {
         Number number;
         load_bytes(number, from);
@@ -220,8 +220,8 @@ struct Mont {
         }
     }
 
-    // out = a b / 2^(32 count) modulo n, almost reduced, for the b whose `count` digits begin at `first` of the
-    // stage, PASS of them in each pass of the loop. `out` may be `a`.
+    // out = a b / 2^(32 count) modulo n, almost reduced, where the `count` digits of b begin at `first` of the stage,
+    // with PASS digits in each pass of the loop. `out` may be `a`.
     template <int PASS = MANY_DIGITS>
     LW_FN void multiply(Number& out, const Number& a, const Stage<T>& b, int first = 0, int count = N) const {
         LaneSums<M> sums[HELD];
@@ -242,7 +242,7 @@ struct Mont {
         finish(out, sums);
     }
 
-    // One digit. The second of two finds the sums in each other's place.
+    // One digit. For the second of two digits the sums have exchanged roles.
     template <bool EXCHANGED>
     LW_FN void row(LaneSums<M> (&sums)[HELD], const Number& a, u32 digit) const {
         u32 lowest[HELD];
@@ -269,7 +269,7 @@ struct Mont {
         for (int h = 0; h < HELD; h++) sums[h].above = above[h];
     }
 
-    // Joins the sums of all lanes into one number below R.
+    // Combines the sums of all lanes into one number below R.
     LW_FN void finish(Number& out, const LaneSums<M> (&sums)[HELD]) const {
         u32 top[HELD], carry[HELD];
 #pragma unroll
@@ -288,7 +288,8 @@ struct Mont {
         subtract(out, out, n, mask_of(over));
     }
 
-    // Adds a word to the lowest limb of each lane and carries on through the lanes; the carry out of the last one.
+    // Adds a word to the lowest limb of each lane and propagates carries through the lanes; returns the carry out of
+    // the last one.
     LW_FN u32 carry_up(Number& number, const u32 (&carry)[HELD]) const {
         u32 generates[HELD], passes[HELD];
 #pragma unroll
@@ -301,8 +302,8 @@ struct Mont {
             passes[h] = all == 0xffffffffu;
         }
         if (T == 1) return generates[0];
-        // A carry enters the lane above one that generates it, and runs through those that pass it on: as it does
-        // through bits in a sum.
+        // A carry enters the lane above one that generates it, and passes through lanes that propagate it, like bits in
+        // an adder.
         u32 pass = group.gather(passes);
         u32 entering = ((group.gather(generates) << 1) + pass) ^ pass;
 #pragma unroll
@@ -315,7 +316,7 @@ struct Mont {
         return entering >> T & 1;
     }
 
-    // out = a - (b and mask), all of one mask; the borrow out of the last lane. `out` may be `a`.
+    // out = a - (b and mask), with one mask for all limbs; returns the borrow out of the last lane. `out` may be `a`.
     LW_FN u32 subtract(Number& out, const Number& a, const Number& b, u32 mask = 0xffffffffu) const {
         u32 generates[HELD], passes[HELD];
 #pragma unroll
@@ -340,7 +341,7 @@ struct Mont {
         return entering >> T & 1;
     }
 
-    // out = a + (b and mask); the carry out of the last lane. `out` may be `a`.
+    // out = a + (b and mask); returns the carry out of the last lane. `out` may be `a`.
     LW_FN u32 add(Number& out, const Number& a, const Number& b, u32 mask = 0xffffffffu) const {
         u32 carry[HELD], up[HELD];
 #pragma unroll
@@ -357,21 +358,21 @@ struct Mont {
         return over + carry_up(out, up);
     }
 
-    // out = a + b modulo n, almost reduced: below 2 R before, and each n taken away is more than R/2.
+    // out = a + b modulo n, almost reduced: below 2 R before, and each subtracted n is more than R/2.
     LW_FN void add_mod(Number& out, const Number& a, const Number& b) const {
         u32 over = add(out, a, b);
         over -= subtract(out, out, n, mask_of(over));
         subtract(out, out, n, mask_of(over));
     }
 
-    // out = a - b modulo n, below n for an a below n: at worst a - b is above -R, and two n are more than R.
+    // out = a - b modulo n, below n for an a below n: a - b is above -R, and two n are more than R.
     LW_FN void subtract_mod(Number& out, const Number& a, const Number& b) const {
         u32 under = subtract(out, a, b);
         under -= add(out, out, n, mask_of(under));
         add(out, out, n, mask_of(under));
     }
 
-    // The number below n: an almost reduced one is below 2 n.
+    // The number reduced below n: an almost reduced number is below 2 n.
     LW_FN void canonical(Number& number) const {
         Number reduced;
         u32 below = subtract(reduced, number, n);
@@ -391,7 +392,7 @@ struct Mont {
         return subtract(difference, number, n);
     }
 
-    // 1 if all limbs are the same, else 0.
+    // 1 if all limbs are equal, else 0.
     LW_FN u32 is_equal(const Number& a, const Number& b) const {
         u32 differs[HELD];
 #pragma unroll

@@ -1,26 +1,26 @@
-// ECDSA on P-256 with a digest of 32 bytes (FIPS 186-4, 6.4), verification only: R = u1 G + u2 Q, and the x of R is
-// compared without dividing by Z^2.
+// ECDSA verification on P-256 with a digest of 32 bytes (FIPS 186-4, 6.4): R = u1 G + u2 Q, whose x is compared without
+// dividing by Z^2.
 //
-// Multiples of G and of all Q are in tables that were made before, so that u1 G takes no doublings and u2 Q fifteen
-// (crates/arithmetic/src/five/comb.rs does the same). By latency four threads share the additions out, and add their sums up.
+// Multiples of G and of all Q are in precomputed tables, so that u1 G takes no doublings and u2 Q fifteen (the arithmetic
+// crate uses the same comb). By latency four threads share the additions, and add their sums.
 #include "kernel.cuh"
 #include "mont.cuh"
 #include "p256_point.cuh"
 
-// The order of the group, 2^512 modulo it, -1/order modulo 2^32, and the order less 2.
+// The order of the group, 2^512 modulo the order, -1/order modulo 2^32, and the order minus 2.
 LW_CONSTANT u32 P256_N[8] = {0xfc632551, 0xf3b9cac2, 0xa7179e84, 0xbce6faad, 0xffffffff, 0xffffffff, 0, 0xffffffff};
 LW_CONSTANT u32 P256_N_R2[8] = {0xbe79eea2, 0x83244c95, 0x49bd6fa6, 0x4699799c, 0x2b6bec59, 0x2845b239, 0xf3d95620, 0x66e12d94};
 LW_CONSTANT u32 P256_N_N0 = 0xee00bc4f;
 LW_CONSTANT u32 P256_N_LESS_2[8] = {0xfc63254f, 0xf3b9cac2, 0xa7179e84, 0xbce6faad, 0xffffffff, 0xffffffff, 0, 0xffffffff};
 
-// u2 is read in 52 digits of five bits from -16 to 15: with 16 added at each digit it is one number of 260 bits,
-// whose digits are 16 too high. Digit 4 i + j is multiplied with 2^(20 i) Q, of which there are 16 multiples, and 2^(5 j).
+// u2 is read in 52 digits of five bits from -16 to 15: with 16 added at each digit it is one number of 260 bits, whose digits
+// are 16 too high. Digit 4 i + j is multiplied by 2^(20 i) Q, of which there are 16 multiples, and by 2^(5 j).
 static const int Q_BITS = 5, Q_BIAS = 16, Q_WINDOWS = 4, Q_PLACES = 13, Q_MULTIPLES = 16;
 LW_CONSTANT u32 P256_BIAS[9] = {0x21084210, 0x08421084, 0x42108421, 0x10842108, 0x84210842, 0x21084210, 0x08421084, 0x42108421, 8};
-// u1 is read in 32 digits of eight bits; of each place all multiples of G but 0 are in a table.
+// u1 is read in 32 digits of eight bits; for each place a table has all multiples of G except 0.
 static const int G_DIGITS = 32, G_MULTIPLES = 255, AFFINE_WORDS = 16;
 
-// The stage: the multiplier's digits, then powers 1 to 3 of what is inverted; afterwards u1 and, with its bias, u2.
+// The stage: the multiplier's digits, then powers 1 to 3 of the number to invert; afterwards u1 and, with its bias, u2.
 static const int P256_STAGE = 32, P256_U1 = 0, P256_U2 = 8;
 
 typedef Mont<8, 1> Scalars;
@@ -52,7 +52,7 @@ LW_FN void invert_scalar(const Scalars& scalars, Scalars::Number& out, const u32
     scalars.stage_row(stage.from(8), P256_N_R2);
 #pragma unroll 1
     for (int index = 1; index <= 3; index++) {
-        // The first takes s into Montgomery form, the others multiply by that.
+        // The first multiplication converts s to Montgomery form, the others multiply by it.
         scalars.multiply(power, power, stage.from(8));
         scalars.stage(stage.from(8 * index), power);
     }
@@ -68,7 +68,7 @@ LW_FN void invert_scalar(const Scalars& scalars, Scalars::Number& out, const u32
     }
 }
 
-// Leaves u1 = digest / s and u2 = r / s modulo the order in the stage, u2 with its bias.
+// Stores u1 = digest / s and u2 = r / s modulo the order in the stage, u2 with its bias.
 LW_FN void stage_scalars(const u32 (&r)[8], const u32 (&s)[8], const u32 (&digest)[8], const Stage<1>& stage) {
     Scalars scalars(P256_N, P256_N_N0);
     Scalars::Number inverse, u;
@@ -97,12 +97,11 @@ LW_FN int q_digit(const Stage<1>& stage, int index) {
 
 LW_FN u32 g_digit(const Stage<1>& stage, int index) { return stage.get(P256_U1 + index / 4) >> (8 * (index % 4)) & 0xff; }
 
-// What lane `lane` of T adds up of u1 G + u2 Q, for the scalars in the stage.
+// The part of u1 G + u2 Q that lane `lane` of T adds up, for the scalars in the stage.
 //
-// Of the windows j of u2 it has Q_WINDOWS / T neighbouring ones, from the highest down, and doubles what it has to
-// where the next one lies, at last to where window 0 does; then its digits of u1. One loop, so that each formula is
-// compiled once. An addition that finds the same point twice has the doubling do it: that happens only where somebody
-// looks for it.
+// Of the windows j of u2 the lane processes Q_WINDOWS / T neighboring ones, from the highest down, and doubles its sum up to
+// the position of the next one, finally up to window 0; then it adds its digits of u1. One loop, so that each formula is
+// compiled once. An addition of equal points triggers a doubling: this happens only for deliberately chosen inputs.
 template <int T>
 LW_FN void add_multiples(Point& point, int lane, const u32* table, const u32* base_table, const Stage<1>& stage) {
     const int WINDOWS = Q_WINDOWS / T, DOUBLINGS = T == 1 ? Q_BITS : Q_BITS * (Q_WINDOWS - WINDOWS);
@@ -150,7 +149,7 @@ LW_FN void exchange_fp(const Group<T>& group, Point (&out)[Group<T>::HELD], cons
     }
 }
 
-// Makes each lane's point the sum of all.
+// Sets each lane's point to the sum of all.
 template <int T>
 LW_FN void sum_points(const Group<T>& group, Point (&points)[Group<T>::HELD]) {
 #pragma unroll 1
@@ -208,7 +207,7 @@ LW_FN void p256_verify(const P256Args& args, u32 item, bool active, const Stage<
     Fp x, y;
     load_fp(x, table);
     load_fp(y, table + 8);
-    // No point of the curve is (0, 0): there no key was put.
+    // No point of the curve is (0, 0), which marks an unused key number.
     valid &= 1 ^ (fp_is_zero(x) & fp_is_zero(y));
     Point points[Group<T>::HELD];
 #pragma unroll
@@ -230,7 +229,7 @@ LW_FN void fp_invert(Fp& out, const Fp& a) {
     }
 }
 
-// One place of a point's table: 2^(bits place) times 1 to as many as there are. The point is on the curve.
+// One place of a point's table: 2^(bits place) times the multiples from 1 on. The point is on the curve.
 LW_FN void p256_table(const P256TableArgs& args, u32 item, bool active, const Stage<1>&) {
     u32 which = item / args.places, place = item % args.places;
     const u8* from = args.points + (u64)which * 64;
@@ -246,7 +245,7 @@ LW_FN void p256_table(const P256TableArgs& args, u32 item, bool active, const St
     int doublings = (int)(args.bits * place);
 #pragma unroll 1
     for (int multiple = 1 - doublings; multiple <= (int)args.multiples; multiple++) {
-        // Below 1 the point is on its way to the place; there it becomes what is added each time.
+        // Below 1 the point is doubled up to the place; the point at 1 is the addend of all later steps.
         u32 twice = multiple < 1;
         if (multiple >= 1) {
             fp_invert(t, point.z);

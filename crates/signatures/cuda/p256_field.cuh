@@ -2,7 +2,7 @@
 // with R = 2^256: eight limbs of 32 bits in one thread, least significant first, always below p.
 //
 // p is -1 modulo 2^96, so the quotient digit of Montgomery's reduction is the lowest limb itself, and digit times p
-// is additions only.
+// requires only additions.
 #pragma once
 #include "carry.cuh"
 
@@ -11,7 +11,7 @@ struct Fp {
 };
 
 LW_CONSTANT u32 P256_P[8] = {0xffffffff, 0xffffffff, 0xffffffff, 0, 0, 0, 1, 0xffffffff};
-// 2^512 mod p, which makes Montgomery forms, and 1 in Montgomery form, that is 2^256 mod p.
+// 2^512 mod p, for conversion to Montgomery form, and 1 in Montgomery form, which is 2^256 mod p.
 LW_CONSTANT u32 P256_R2[8] = {3, 0, 0xffffffff, 0xfffffffb, 0xfffffffe, 0xffffffff, 0xfffffffd, 4};
 LW_CONSTANT u32 P256_ONE[8] = {1, 0, 0, 0xffffffff, 0xffffffff, 0xffffffff, 0xfffffffe, 0};
 
@@ -20,7 +20,7 @@ LW_FN void fp_set(Fp& out, const u32* limbs) {
     for (int i = 0; i < 8; i++) out.limb[i] = limbs[i];
 }
 
-// From 32 bytes, most significant first, aligned to quads.
+// Loads 32 bytes, most significant first, aligned to quads.
 LW_FN void load_256(u32 (&out)[8], const u8* from) {
 #pragma unroll
     for (int i = 0; i < 8; i++) out[7 - i] = swap_bytes(((const Quad*)from)[i / 4].word[i % 4]);
@@ -51,7 +51,7 @@ LW_FN u32 fp_is_equal(const Fp& a, const Fp& b) {
     return any == 0;
 }
 
-// out = over 2^256 + t, less p if that is not below p; for sums below 2 p.
+// out = over 2^256 + t, minus p unless that is negative; for sums below 2 p.
 LW_FN void fp_subtract_once(Fp& out, const u32* t, u32 over) {
     u32 less[8];
     Carry k;
@@ -63,7 +63,7 @@ LW_FN void fp_subtract_once(Fp& out, const u32* t, u32 over) {
     less[5] = subc_cc(t[5], 0, k);
     less[6] = subc_cc(t[6], 1, k);
     less[7] = subc_cc(t[7], 0xffffffffu, k);
-    // -1: it was below p.
+    // -1: the sum was below p.
     u32 keep = subc(over, 0, k);
 #pragma unroll
     for (int i = 0; i < 8; i++) out.limb[i] = keep ? t[i] : less[i];
@@ -84,7 +84,7 @@ LW_FN void fp_sub(Fp& out, const Fp& a, const Fp& b) {
     t[0] = sub_cc(a.limb[0], b.limb[0], k);
 #pragma unroll
     for (int i = 1; i < 8; i++) t[i] = subc_cc(a.limb[i], b.limb[i], k);
-    // All ones if p must come back.
+    // All ones if p must be added back.
     u32 mask = subc(0, 0, k);
     out.limb[0] = add_cc(t[0], mask, k);
     out.limb[1] = addc_cc(t[1], mask, k);
@@ -105,9 +105,9 @@ LW_FN void fp_negate(Fp& a) {
 
 // out = t / 2^256 mod p, for t below p 2^256.
 //
-// Each digit q of the quotient is the lowest limb that is left. Of q p, -q clears that limb, and above it stand q
-// three limbs up, q six limbs up and q (2^32 - 1) seven limbs up. The high word of the last is at most 2^32 - 2, so
-// the carry that the digit before left there is added to it without overflow.
+// Each digit q of the quotient is the lowest remaining limb. Of q p, -q clears that limb, and the rest is q three
+// limbs up, q six limbs up and q (2^32 - 1) seven limbs up. The high word of the last product is at most 2^32 - 2, so
+// the carry of the previous digit is added to it without overflow.
 LW_FN void fp_reduce(Fp& out, u32 (&t)[16]) {
     u32 over = 0;
 #pragma unroll
@@ -127,19 +127,19 @@ LW_FN void fp_reduce(Fp& out, u32 (&t)[16]) {
     fp_subtract_once(out, t + 8, over);
 }
 
-// t = a b, all 16 limbs. The products at even and at odd places are summed apart, as in mont.cuh.
+// t = a b, all 16 limbs. The products at even and at odd positions have separate sums, as in mont.cuh.
 LW_FN void multiply_256(u32 (&t)[16], const u32 (&a)[8], const u32 (&b)[8]) {
     u32 odd[16];
     Carry k;
 #pragma unroll
     for (int i = 0; i < 16; i++) t[i] = odd[i] = 0;
-    // Row j adds to limbs j .. j + 8 products of which those at places of j's parity go to one sum. The place above a
+    // Row j adds products to limbs j .. j + 8; those at positions of j's parity go to one sum. The position above a
     // row is still 0.
 #pragma unroll
     for (int j = 0; j < 8; j++) {
         u32* same = j % 2 == 0 ? t : odd;
         u32* other = j % 2 == 0 ? odd : t;
-        // `odd` is kept one limb down: its limb i has weight i + 1.
+        // `odd` is stored one limb lower: its limb i has weight i + 1.
         int s = j % 2 == 0 ? j : j - 1, o = j % 2 == 0 ? j : j + 1;
         same[s] = mad_lo_cc(a[0], b[j], same[s], k);
         same[s + 1] = madc_hi_cc(a[0], b[j], same[s + 1], k);
@@ -172,7 +172,7 @@ LW_FN void square_256(u32 (&t)[16], const u32 (&a)[8]) {
     for (int i = 0; i < 16; i++) t[i] = odd[i] = 0;
 #pragma unroll
     for (int j = 0; j < 7; j++) {
-        // Places 2 j + 1, 2 j + 3, .. are odd whatever j is.
+        // Positions 2 j + 1, 2 j + 3, .. are odd for any j.
         odd[2 * j] = mad_lo_cc(a[j + 1], a[j], odd[2 * j], k);
         odd[2 * j + 1] = madc_hi_cc(a[j + 1], a[j], odd[2 * j + 1], k);
 #pragma unroll
@@ -180,7 +180,7 @@ LW_FN void square_256(u32 (&t)[16], const u32 (&a)[8]) {
             odd[i + j - 1] = madc_lo_cc(a[i], a[j], odd[i + j - 1], k);
             odd[i + j] = madc_hi_cc(a[i], a[j], odd[i + j], k);
         }
-        // The last product of the row ended at the place below this one.
+        // The last product of the row ended at the position below this one.
         const int end = (8 - j) % 2 == 0 ? 7 + j + 1 : 6 + j + 1;
         if (end < 16) odd[end] = addc(odd[end], 0, k);
         if (j + 2 >= 8) continue;

@@ -21,7 +21,7 @@ LW_FN void point_set_affine(Point& p, const Fp& x, const Fp& y) {
     fp_set(p.z, P256_ONE);
 }
 
-// p = 2 p. There is no point of order two, and infinity stays infinity.
+// p = 2 p. No point has order two, and infinity stays infinity.
 LW_FN void point_double(Point& p) {
     Fp delta, gamma, beta, alpha, t;
     fp_sqr(delta, p.z);
@@ -52,7 +52,7 @@ LW_FN void point_double(Point& p) {
     fp_sub(p.y, p.y, gamma);
 }
 
-// What both additions end with: p = p + q where p's coordinates brought to the common denominator are (u, s), and h
+// The common end of both additions: p = p + q, where (u, s) are p's coordinates for the common denominator, and h
 // and r are q's minus those. z must be the product of the two points' z.
 LW_FN void point_finish_add(Point& p, const Fp& u, const Fp& s, const Fp& h, const Fp& r, const Fp& z) {
     Fp hh, hhh, v;
@@ -70,8 +70,8 @@ LW_FN void point_finish_add(Point& p, const Fp& u, const Fp& s, const Fp& h, con
     fp_sub(p.y, p.y, hhh);
 }
 
-// p = p + q for any p and any q but infinity; except that p stays and 1 is returned if the two are the same point:
-// the caller doubles. Opposite points leave Z = 0.
+// p = p + q for any p and any q except infinity. If both are the same point, p is unchanged and 1 is returned: the
+// caller doubles. Opposite points give Z = 0.
 LW_FN u32 point_add(Point& p, const Point& q) {
     if (fp_is_zero(p.z)) {
         p = q;
@@ -94,7 +94,7 @@ LW_FN u32 point_add(Point& p, const Point& q) {
     return 0;
 }
 
-// The same for a q of z = 1.
+// The same for a q with z = 1.
 LW_FN u32 point_add_affine(Point& p, const Fp& x, const Fp& y) {
     if (fp_is_zero(p.z)) {
         point_set_affine(p, x, y);

@@ -1,5 +1,5 @@
-// What differs between the two compilers of these files. NVRTC makes device code of them; a C++ compiler makes of the
-// same text functions that tests run without a GPU.
+// Differences between the two compilers of these files. NVRTC compiles them to device code; a C++ compiler compiles the
+// same source to functions that tests run without a GPU.
 #pragma once
 
 typedef unsigned char u8;
@@ -7,8 +7,9 @@ typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
-// LW_CALL is for what a kernel needs at dozens of places: one function that is called keeps the code short, and ptxas,
-// whose time grows faster than a kernel's length, at a second a unit. Arguments go in registers.
+// LW_CALL is for functions that a kernel uses at dozens of places: a real function call keeps the code short, and
+// ptxas, whose time grows faster than the kernel's length, at about a second per unit. Arguments are passed in
+// registers.
 #ifdef __CUDACC__
 #define LW_DEVICE 1
 #define LW_FN __device__ __forceinline__
@@ -23,10 +24,11 @@ typedef unsigned long long u64;
 #define LW_CONSTANT alignas(16) static const
 #endif
 
-// Threads of a block, of every kernel but those that say otherwise.
+// Threads per block, for every kernel unless it states otherwise.
 #define LW_THREADS 128
 
-// Words that are read and written together; rows of tables and numbers in memory are multiples of it and aligned to it.
+// Words that are read and written together; rows of tables and numbers in memory are multiples of this unit and aligned
+// to it.
 struct alignas(16) Quad {
     u32 word[4];
 };

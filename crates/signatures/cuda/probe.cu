@@ -1,5 +1,5 @@
-// The arithmetic itself, for tests: single operations on operands that make carries run, for each split of numbers
-// over lanes that a kernel uses. No product code launches these.
+// Single operations of the arithmetic, for tests with operands that make carries propagate, for each split of
+// numbers over lanes that a kernel uses. Product code never launches these.
 #include "kernel.cuh"
 #include "mont.cuh"
 #include "p256_field.cuh"

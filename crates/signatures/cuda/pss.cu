@@ -4,7 +4,7 @@
 #include "public.cuh"
 #include "sha256.cuh"
 
-// Word i of the encoded message, which stands in the stage as a number: most significant word first.
+// Word i of the encoded message, stored in the stage as a number: most significant word first.
 template <int N, int T>
 LW_FN u32 encoded_word(const Stage<T>& stage, int i) {
     return stage.get(N - 1 - i);
@@ -20,7 +20,8 @@ LW_FN void read_shifted(u32* out, const Stage<T>& stage, int first) {
     }
 }
 
-// Takes the mask off the data block, in place: bytes 0 .. 4 N - 33, whose last word holds the first byte of H too.
+// Removes the mask from the data block, in place: bytes 0 .. 4 N - 33, whose last word also holds the first byte of
+// H.
 template <int N, int T>
 LW_FN void unmask(const Group<T>& group, const Stage<T>& stage, const u32 (&h)[8]) {
     const int BLOCKS = (4 * N - 33 + 31) / 32;

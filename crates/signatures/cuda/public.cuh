@@ -2,13 +2,12 @@
 #pragma once
 #include "mont.cuh"
 
-// Multiplications that it takes: into Montgomery form, sixteen squarings, times the number itself, which leaves
+// Number of multiplications: into Montgomery form, sixteen squarings, and times the number itself, which leaves
 // Montgomery form.
 static const u32 E_STEPS = 18;
 
-// number = number^e mod n, almost reduced. The stage is overwritten. `stage_again` puts the number it began with into
-// the stage: to keep it in registers all the while would leave fewer warps to a multiprocessor. PASS as of
-// Mont::multiply.
+// number = number^e mod n, almost reduced. The stage is overwritten. `stage_again` writes the original number into
+// the stage: keeping it in registers would allow fewer warps per multiprocessor. PASS as in Mont::multiply.
 template <int PASS, int M, int T, class StageAgain>
 LW_FN void raise_to_e(const Mont<M, T>& mont, typename Mont<M, T>::Number& number, const Stage<T>& stage, const u32* r2,
                       const StageAgain& stage_again) {

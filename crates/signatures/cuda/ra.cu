@@ -1,9 +1,9 @@
-// Rapid Authentication (Yavuz 2014, masked as docs/protocols.md 5 has it): online signing, and verification.
+// Rapid Authentication (Yavuz 2014, with masks as in docs/protocols.md 5): online signing, and verification.
 #include "fdh.cuh"
 #include "kernel.cuh"
 #include "public.cuh"
 
-// What the hash of a mask is taken of: the key's prefix, then r.
+// The hashed bytes of a mask: the key's prefix, then r.
 struct SeedBytes {
     const u8* prefix;
     const u8* seed;
@@ -13,7 +13,7 @@ struct SeedBytes {
 
 static const int SEED_BYTES = 32;
 
-// The stage of a verification: the number that multiplies, then the finished product; before both, the hash.
+// The stage of a verification: the multiplier, then the finished product; before both, the hash.
 template <int N>
 struct RaStage {
     static const int KEPT = N;
@@ -21,7 +21,7 @@ struct RaStage {
     static_assert(WORDS >= FdhStage<N>::WORDS, "the hash fits in");
 };
 
-// The row of component `position` in a table, if the digit is of its domain; else a row that exists, and `inside`
+// The row of component `position` in a table, if the digit is in its domain; else an existing row, and `inside`
 // becomes 0.
 LW_FN u64 component_row(const u32* offsets, const u16* digits, u32 position, u32 first_row, u32& inside) {
     u32 first = offsets[position], digit = digits[position];
@@ -29,8 +29,8 @@ LW_FN u64 component_row(const u32* offsets, const u16* digits, u32 position, u32
     return (u64)first_row + first + digit;
 }
 
-// sigma^e = H(prefix | r) h[m_1] .. h[m_a] mod n. The hash is not in Montgomery form and the components are, so that
-// each product stays out of it; so does sigma^e.
+// sigma^e = H(prefix | r) h[m_1] .. h[m_a] mod n. The hash is not in Montgomery form and the components are, so each
+// product leaves Montgomery form; so does sigma^e.
 template <int M, int T>
 LW_FN void ra_verify(const RaVerifyArgs& args, u32 item, bool active, const Stage<T>& stage) {
     const int N = M * T;
@@ -46,8 +46,8 @@ LW_FN void ra_verify(const RaVerifyArgs& args, u32 item, bool active, const Stag
     fdh_reduce(mont, number, stage, key.shift);
     const Stage<T> kept = stage.from(RaStage<N>::KEPT);
     u32 valid = 1;
-    // First the product of the components, kept aside when it is whole, then the power of the signature: one loop, so
-    // that there is one multiplier to compile.
+    // First the product of the components, stored when complete, then the power of the signature: one loop, so that
+    // the multiplier is compiled once.
 #pragma unroll 1
     for (u32 step = 0; step < args.components + E_STEPS; step++) {
         if (step < args.components) {
@@ -73,7 +73,7 @@ LW_FN void ra_verify(const RaVerifyArgs& args, u32 item, bool active, const Stag
     if (active && mont.group.first_lane == 0) args.verdicts[item] = (u8)valid;
 }
 
-// Takes the mask out of a slot, once: a second item that names the slot finds it empty.
+// Takes the mask out of a slot, once: a second item with the same slot finds it empty.
 LW_FN u32 take_slot(u32* filled) {
 #if LW_DEVICE
     return atomicExch(filled, 0u);
@@ -84,7 +84,7 @@ LW_FN u32 take_slot(u32* filled) {
 #endif
 }
 
-// sigma = beta Gamma[m_1] .. Gamma[m_a] mod n. Whatever becomes of the item, its mask is gone.
+// sigma = beta Gamma[m_1] .. Gamma[m_a] mod n. The mask is consumed in any case.
 template <int M, int T>
 LW_FN void ra_sign(const RaSignArgs& args, u32 item, bool active, const Stage<T>& stage) {
     const int N = M * T;

@@ -1,44 +1,44 @@
-//! What lanes take for the messages that will come, measured before any has.
+//! Measures how long each lane takes for messages of known signers, before the first message arrives.
 //!
-//! A lane takes as long for a wrong signature as for a right one, so messages of the signers that are known, with
-//! random numbers for signatures, do as samples. Nobody accepts them: they never meet [`Receiver::admit`].
+//! A lane takes as long for an invalid signature as for a valid one. Messages of known signers with random numbers as signatures
+//! therefore serve as samples. No sample is ever accepted: samples never reach [`Receiver::accept`].
 //!
-//! But RA's hashed components are kept of messages that hold alone, and multiples of points made for their signers.
-//! Those of the samples are kept and made as if they did: for a few signers, so that what is measured is what a
-//! signer's messages take but for the first ones.
+//! A lane caches hashed components of RA, and makes tables of points, for messages with valid signatures only. For samples a lane does
+//! both as if the signatures were valid, for a few signers. The measurement is then the time of a signer's messages after the first
+//! ones.
 
 use linewarden_arithmetic::Backend;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
 
 use crate::key::{Material, PublicKey};
-use crate::lane::Places;
-use crate::message::{Draft, MASK_NAME_BYTES, PayloadKind, Priority, Stamp, TimeMs, Unsigned};
+use crate::lane::KeyPlacement;
+use crate::message::{Draft, MASK_NAME_BYTES, PayloadKind, Priority, Stamp, TimeMs, UnsignedMessage};
 use crate::receive::{Checked, Receiver};
 use crate::refusal::Refusal;
 use crate::scheduler::engine::{Lane, LaneLost, measure};
 use crate::scheduler::{Class, LaneKind, LaneSpec};
 use crate::service::class;
 
-/// Signers of each class that samples are of.
+/// Signers of each class from whom samples are made.
 const SIGNERS_MAX: usize = 8;
-/// Samples of each signer, which differ by their signatures.
-const OF_A_SIGNER: usize = 8;
-/// Bytes of a payload where a layout does not say.
+/// Samples of each signer, which differ in their signatures.
+const SAMPLES_PER_SIGNER: usize = 8;
+/// Payload bytes for keys without a layout.
 const PAYLOAD_BYTES: usize = 64;
-/// Signatures that are tried for one that is in its range: of Ed25519's numbers, one in 16 is.
+/// Attempts to find a signature in its range: one in 16 of Ed25519's numbers is.
 const TRIES: usize = 512;
-/// Times that each size is measured; the median counts.
+/// Measurements of each size; the median counts.
 const REPEATS: usize = 3;
 
-/// Messages to measure lanes with.
+/// Messages for measuring lanes.
 pub struct Samples(Vec<(Class, Vec<Checked>)>);
 
 impl Samples {
-    /// Of the receiver's signers, for each class that they have keys of; of those with places on devices if any has. Numbers follow from
-    /// `random`.
+    /// Samples of the receiver's signers, for each class of their keys; of signers with places on devices if any has one. The signatures
+    /// follow from `random`.
     #[must_use]
-    pub fn new(receiver: &Receiver, places: Option<&Places>, now: TimeMs, random: [u8; 32]) -> Self {
+    pub fn new(receiver: &Receiver, places: Option<&KeyPlacement>, now: TimeMs, random: [u8; 32]) -> Self {
         let mut random = ChaCha8Rng::from_seed(random);
         let mut samples = Vec::new();
         for class in Class::all() {
@@ -46,13 +46,13 @@ impl Samples {
                 .signers()
                 .filter(|key| self::class(key.scheme()) == class);
             let (placed, others): (Vec<_>, Vec<_>) =
-                of_class.partition(|key| places.is_none_or(|places| places.has(key)));
+                of_class.partition(|key| places.is_none_or(|places| places.is_placed(key)));
             let of_class = if placed.is_empty() { others } else { placed };
             let of_keys = of_class
                 .into_iter()
-                .filter_map(|key| of_key(receiver, key, now, &mut random));
+                .filter_map(|key| samples_of_key(receiver, key, now, &mut random));
             let of_keys: Vec<Vec<Checked>> = of_keys.take(SIGNERS_MAX).collect();
-            // By turns, as messages of many signers come.
+            // Interleaved, as messages of many signers arrive.
             let turns = 0..of_keys.iter().map(Vec::len).max().unwrap_or(0);
             let messages =
                 turns.flat_map(|turn| of_keys.iter().filter_map(move |of_key| of_key.get(turn).cloned()));
@@ -64,30 +64,30 @@ impl Samples {
         Self(samples)
     }
 
-    /// Classes that there are samples of.
+    /// Classes with samples.
     pub fn classes(&self) -> impl Iterator<Item = Class> + '_ {
         self.0.iter().map(|(class, _)| *class)
     }
 
-    /// What is known of a lane, with what it takes for each class that it can do and there are samples of.
+    /// The lane's spec, with the measured cost of each class that the lane supports and that has samples.
     ///
     /// # Errors
     /// The lane is lost.
     pub fn measure(&self, spec: LaneSpec, lane: &mut dyn Lane<Checked>) -> Result<LaneSpec, LaneLost> {
         let mut measured = spec;
         for (class, messages) in &self.0 {
-            if measured.lines.of(*class).is_none() {
+            if measured.costs.of(*class).is_none() {
                 continue;
             }
             let some = |count| messages.iter().cycle().take(count).cloned().collect();
             let line = measure(lane, *class, &sizes(&measured), REPEATS, some)?;
-            measured = measured.with(*class, line);
+            measured = measured.with_class(*class, line);
         }
         Ok(measured)
     }
 }
 
-/// Batches whose times tell what a batch and what a job takes.
+/// Batch sizes that separate the cost of a batch from the cost of a job.
 fn sizes(spec: &LaneSpec) -> Vec<usize> {
     let grains = match spec.kind {
         LaneKind::Cpu | LaneKind::Reserved => [1, 8],
@@ -97,8 +97,8 @@ fn sizes(spec: &LaneSpec) -> Vec<usize> {
     sizes.into_iter().collect()
 }
 
-/// Messages of one signer that only their equations refuse. `None` of one who was revoked.
-fn of_key(
+/// Messages of one signer that fail only at the verification of the signature. `None` if the signer was revoked.
+fn samples_of_key(
     receiver: &Receiver,
     key: &PublicKey,
     now: TimeMs,
@@ -109,7 +109,7 @@ fn of_key(
         time: now,
         priority: Priority::LEAST,
     };
-    let unsigned = Unsigned {
+    let unsigned = UnsignedMessage {
         scheme: key.scheme(),
         key_id: key.id(),
         stamp,
@@ -117,11 +117,11 @@ fn of_key(
         payload: &payload,
     };
     let draft = unsigned.encode()?;
-    let messages = (0..OF_A_SIGNER).map(|_| sample(receiver, key, &draft, now, random));
+    let messages = (0..SAMPLES_PER_SIGNER).map(|_| sample(receiver, key, &draft, now, random));
     let messages = messages.collect::<Option<Vec<_>>>()?;
     if let Some(ra) = key.ra() {
         ra.components(&ra.layout().digits(stamp, kind, &payload).ok()?)?
-            .keep();
+            .cache_computed();
     }
     if let Some(backend) = Backend::widest() {
         key.make_table(backend);
@@ -157,7 +157,7 @@ fn sample(
     None
 }
 
-/// Something that a key's messages may say.
+/// A valid payload for this key.
 fn payload(key: &PublicKey, random: &mut ChaCha8Rng) -> (PayloadKind, Vec<u8>) {
     let Material::Ra(ra) = key.material() else {
         let mut payload = vec![0; PAYLOAD_BYTES];

@@ -1,22 +1,61 @@
-//! Signed broadcast messages: Rapid Authentication and plain schemes, on CPU and GPU lanes behind a scheduler.
+//! Signed broadcast messages: Rapid Authentication (RA) and plain signature schemes, on CPU and GPU lanes behind a scheduler.
 //!
-//! | module | what |
+//! The crate signs messages, verifies received messages, and schedules both. It does not distribute keys, does not encrypt, and has no
+//! command line: `linewarden signed` uses this crate.
+//!
+//! ```text
+//! payloads ──► signing ──► scheduler ──► lanes ──► udp::UdpSender
+//!                 │ signer: key, table, masks (store)
+//!
+//! udp::UdpReceiver ──► receive: checks ──► scheduler ──► lanes: signature ──► receive: replay ──► verified messages
+//! ```
+//!
+//! | module | purpose |
 //! |---|---|
-//! | [`scheme`], [`message`], [`refusal`] | which schemes there are, the bytes of a message, why one is refused |
+//! | [`scheme`], [`message`], [`refusal`] | signature schemes, format of a message, reasons of refusals |
 //! | [`ra`] | Rapid Authentication: layouts, hashes, masks, keys |
 //! | [`key`] | keys of all schemes, in memory and as JSON |
-//! | [`gpu`] | batches on a CUDA device, if there is one |
-//! | [`lane`] | where equations are computed: one at a time, eight at a time, on a GPU |
-//! | [`receive`] | from a datagram to a verified message: what is checked around a lane |
-//! | [`scheduler`] | which lane works on which messages, when: queue, policies, the core without I/O, the engine with threads |
-//! | [`calibration`] | what lanes take, measured before any message has come |
-//! | [`service`] | receiver, scheduler and lanes as one |
-//! | [`simulator`] | the scheduler in virtual time: traffic, lanes with measured rates, reports, policies side by side |
-//! | [`signer`] | a key at work, with its table and masks |
-//! | [`signing`] | signer, scheduler and lanes as one; masks made while nothing else is to do |
-//! | [`store`] | private keys, tables and masks in files; revocations |
-//! | [`udp`] | datagrams in batches |
+//! | [`gpu`] | batches on a CUDA device |
+//! | [`lane`] | verification of signatures: one at a time, eight at a time, on a GPU |
+//! | [`receive`] | checks of a received message before and after a lane |
+//! | [`scheduler`] | assignment of messages to lanes: queue, policies, the core without I/O, the engine with threads |
+//! | [`calibration`] | cost of each lane, measured before the first message arrives |
+//! | [`service`] | receiver, scheduler and lanes combined |
+//! | [`simulator`] | the scheduler in virtual time: traffic, lanes with measured rates, reports, comparison of policies |
+//! | [`signer`] | signing with a key, its table and its masks |
+//! | [`signing`] | signer, scheduler and lanes combined; idle lanes make masks |
+//! | [`store`] | files of private keys, tables, masks and revocations |
+//! | [`udp`] | UDP datagrams in batches |
 //! | [`bsm`] | part I of SAE J2735's Basic Safety Message: UPER and JSON |
+//!
+//! ```
+//! use linewarden_signatures::key::{PrivateKey, PublicKey};
+//! use linewarden_signatures::lane::SingleLane;
+//! use linewarden_signatures::message::{PayloadKind, Priority, Stamp, TimeMs};
+//! use linewarden_signatures::receive::{Receiver, ReplayMemory, Signers, Window};
+//! use linewarden_signatures::scheme::Scheme;
+//! use linewarden_signatures::signer::Signer;
+//! use linewarden_signatures::store::Revocations;
+//!
+//! let key = PrivateKey::generate(Scheme::Ed25519, None)?;
+//! let public = PublicKey::from_json(&key.public().to_json()?)?;
+//!
+//! let signer = Signer::new(key, None, None);
+//! let now = TimeMs::since_2020(1_000_000);
+//! let stamp = Stamp { time: now, priority: Priority::IMMEDIATE };
+//! let message = signer.prepare(stamp, PayloadKind::Opaque, b"brake")?;
+//! let signed = signer.sign(&[&message])?.remove(0);
+//!
+//! let mut signers = Signers::default();
+//! signers.add(public)?;
+//! let replays = ReplayMemory::new(Window::DEFAULT, 1_000, [0; 16]); // use a random key
+//! let mut receiver = Receiver::new(signers, Revocations::default(), Window::DEFAULT, replays);
+//! let checked = receiver.screen(signed.bytes, now)?;
+//! let is_valid = SingleLane::default().verify_one(&checked);
+//! let verified = receiver.accept(checked, is_valid, now)?;
+//! assert_eq!(verified.message().payload(), b"brake");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub mod bsm;
 pub mod calibration;

@@ -1,4 +1,4 @@
-//! Whether a signature's numbers are in their ranges: what every lane may rely on, and what makes two forms of one signature one.
+//! Range checks of a signature's numbers: lanes rely on the ranges, and out-of-range numbers would give a signature a second form.
 
 use linewarden_arithmetic::rsa::RsaPublic;
 
@@ -20,7 +20,7 @@ const ED25519_ORDER: [u64; 4] = [
     0x5812_631a_5cf5_d3ed,
 ];
 
-/// Checks what a signature of this key says before anything is computed with it; of ECDSA, whether s is in the lower half, only if asked.
+/// Checks the numbers of a signature before any computation. For ECDSA, `p256_low_s` also requires s in the lower half.
 ///
 /// # Errors
 /// [`Refusal::OutOfRange`], [`Refusal::Malleable`].
@@ -39,7 +39,7 @@ fn rsa(key: &RsaPublic, signature: &[u8]) -> Result<(), Refusal> {
     if signature.len() != modulus.len() {
         return Err(Refusal::WrongLength);
     }
-    // n is odd: n - 1 differs from it in the last bit only.
+    // n is odd: n - 1 differs from n in the last bit only.
     let (Some((last, rest)), Some((last_of_modulus, rest_of_modulus))) =
         (signature.split_last(), modulus.split_last())
     else {
@@ -79,7 +79,7 @@ const P256_HALF: [u64; 4] = {
     [a >> 1, a << 63 | b >> 1, b << 63 | c >> 1, c << 63 | d >> 1]
 };
 
-/// The form of an ECDSA signature that every receiver accepts: `(r, n - s)` where s is in the upper half. `None` for what is no signature.
+/// The form of an ECDSA signature that every receiver accepts: `(r, n - s)` where s is in the upper half. `None` for an invalid signature.
 pub(crate) fn lower_half(signature: &[u8]) -> Option<Vec<u8>> {
     let (r, s) = signature.split_first_chunk::<32>()?;
     let mut number = words(s.as_array()?, u64::from_be_bytes);
@@ -92,7 +92,7 @@ pub(crate) fn lower_half(signature: &[u8]) -> Option<Vec<u8>> {
     Some([r.as_slice(), number.map(u64::to_be_bytes).as_flattened()].concat())
 }
 
-/// `S < L` (RFC 8032, 5.1.7), and R in its one encoding.
+/// `S < L` (RFC 8032, 5.1.7), and R canonically encoded.
 fn ed25519(signature: &[u8]) -> Result<(), Refusal> {
     let (numbers, []) = signature.as_chunks::<32>() else {
         return Err(Refusal::WrongLength);
@@ -135,20 +135,20 @@ mod tests {
 
     use super::*;
 
-    /// `limbs + step`, and big-endian. No step here carries.
+    /// `limbs + step`, big-endian. No step here carries.
     fn number(mut limbs: [u64; 4], step: i64) -> [u8; 32] {
         limbs[3] = limbs[3].checked_add_signed(step).unwrap();
         limbs.map(u64::to_be_bytes).as_flattened().try_into().unwrap()
     }
 
     #[test]
-    fn of_two_forms_of_an_ecdsa_signature_one_is_accepted_if_asked() {
+    fn low_s_accepts_one_of_two_forms_of_an_ecdsa_signature() {
         let one = number([0; 4], 1);
         let of = |r: [u8; 32], s: [u8; 32]| p256(&[r, s].concat(), true);
         let any = |r: [u8; 32], s: [u8; 32]| p256(&[r, s].concat(), false);
         for s in [one, number(P256_HALF, -1), number(P256_HALF, 0)] {
             assert_eq!(of(one, s), Ok(()));
-            // Its other form, and that one's own lower form.
+            // The other form, and the lower form of that.
             let high = BigUint::from_bytes_be(P256_ORDER.map(u64::to_be_bytes).as_flattened())
                 - BigUint::from_bytes_be(&s);
             let high: [u8; 32] = high.to_bytes_be().try_into().unwrap();

@@ -4,7 +4,7 @@ use std::fmt;
 
 macro_rules! refusals {
     ($($(#[doc = $doc:literal])+ $name:ident = $number:literal, $key:literal;)+) => {
-        /// Why a signed message is refused. Numbers and names are never used again for something else.
+        /// Why a signed message is refused. Numbers and names are never reused.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum Refusal {
@@ -12,10 +12,10 @@ macro_rules! refusals {
         }
 
         impl Refusal {
-            /// All of them, in the order in which they are looked for.
+            /// All reasons, in the order of the checks.
             pub const ALL: &[Self] = &[$(Self::$name,)+];
 
-            /// Its name in counters and JSON.
+            /// The name in counters and JSON.
             #[must_use]
             pub const fn key(self) -> &'static str {
                 match self {
@@ -23,7 +23,7 @@ macro_rules! refusals {
                 }
             }
 
-            /// What it says to a person.
+            /// The description for people.
             #[must_use]
             pub const fn description(self) -> &'static str {
                 match self {
@@ -35,41 +35,40 @@ macro_rules! refusals {
 }
 
 refusals! {
-    /// Not a message of this protocol: wrong first bytes, or cut short.
+    /// Not a message of this protocol: wrong first bytes, or truncated.
     Malformed = 1, "malformed";
-    /// A version that this program does not speak.
-    Version = 2, "version";
+    /// Unsupported protocol version.
+    UnsupportedVersion = 2, "version";
     /// No scheme has this number.
     UnknownScheme = 3, "unknown_scheme";
-    /// Shorter or longer than its header says.
+    /// Shorter or longer than the header states.
     WrongLength = 4, "wrong_length";
-    /// No public key with this id is known here.
+    /// No public key with this id is configured.
     UnknownSigner = 5, "unknown_signer";
-    /// The signer's key is of another scheme.
-    CrossKey = 6, "cross_key";
+    /// The signer's key belongs to another scheme.
+    KeySchemeMismatch = 6, "cross_key";
     /// The signer has been revoked.
     Revoked = 7, "revoked";
-    /// The payload is not of the kind and shape that the key's layout demands.
+    /// The payload does not match the kind and layout of the key.
     WrongLayout = 8, "wrong_layout";
-    /// Signed longer ago than is accepted.
+    /// Signed longer ago than the receiver accepts.
     TooOld = 9, "too_old";
-    /// Signed in the future, beyond what clocks may differ.
+    /// Signed further in the future than the receiver accepts.
     TooNew = 10, "too_new";
     /// This message was accepted before.
     Replayed = 11, "replayed";
     /// A number of the signature is not in its range.
     OutOfRange = 12, "out_of_range";
-    /// A second form of a signature that has one form only; with ECDSA, where the receiver asks for one.
+    /// A second form of a signature, where the receiver accepts one form only.
     Malleable = 13, "malleable";
-    /// The signature is not this signer's over this message.
+    /// The signature is invalid for this signer and message.
     WrongSignature = 14, "wrong_signature";
-    /// More messages were accepted in the window than are remembered, and of this signer more than its share; accepting this one could
-    /// let a replay in.
+    /// The replay memory is full, and the signer has used its share. Accepting the message would allow a replay.
     ReplayMemoryFull = 15, "replay_memory_full";
 }
 
 impl Refusal {
-    /// Its number.
+    /// The number.
     #[must_use]
     pub const fn number(self) -> u8 {
         self as u8

@@ -1,45 +1,45 @@
-//! What a receiver's thread knows of senders without a lock: who has sent something valid lately, and which sources something invalid.
+//! Lock-free memory of the receiving thread: senders of valid messages and sources of invalid ones, seen recently.
 //!
-//! A table of fixed size: of what was noted last, each place keeps one. So what is noted may be forgotten early, which costs a sender
-//! no more than to be taken for a new one; the hashes are keyed, so that nobody chooses which ones meet. The scheduler decides by what it
-//! knows itself; this is for what is dropped before it is asked.
+//! A table of fixed size, in which each slot keeps the latest entry. An entry may be overwritten early; the sender then counts as new. The
+//! hashes are keyed, so that an attacker cannot choose colliding ones. The scheduler keeps its own records; this table serves drops before the
+//! scheduler.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::scheduler::{Source, Span, Time};
 use crate::udp::QUEUED_MAX;
 
-/// Places, a power of two, in pairs.
+/// Slots, a power of two, used in pairs.
 const PLACES: usize = 1 << 16;
-/// Bits of a hash that tell those apart that share a pair of places.
+/// Bits of a hash that distinguish the entries of a pair of slots.
 const TAG_BITS: u32 = 40;
-/// Length of a tick, in which times are noted.
+/// Resolution of recorded times.
 const TICK: Span = Span::from_micros(62_500);
-/// What is older is not known any more.
+/// Entries older than this are ignored.
 pub(crate) const MEMORY: Span = Span::from_millis(60_000);
 
-/// Which hashes were noted lately.
-pub(crate) struct Recently(Box<[AtomicU64]>);
+/// Sources recorded recently.
+pub(crate) struct RecentSources(Box<[AtomicU64]>);
 
-impl Default for Recently {
+impl Default for RecentSources {
     fn default() -> Self {
         Self(std::iter::repeat_with(AtomicU64::default).take(PLACES).collect())
     }
 }
 
-/// When it was noted, in ticks, which fit 24 bits for twelve days; never zero.
+/// The time in ticks, never zero; 24 bits cover twelve days.
 fn tick(now: Time) -> u64 {
     now.as_nanos() / TICK.as_nanos() % ((1 << (64 - TAG_BITS)) - 1) + 1
 }
 
-impl Recently {
+impl RecentSources {
     fn pair(&self, source: Source) -> &[AtomicU64] {
         let place = (source.0 as usize % PLACES) & !1;
         self.0.get(place..place + 2).unwrap_or_default()
     }
 
-    /// Notes a source, or a sender.
-    pub(crate) fn note(&self, source: Source, now: Time) {
+    /// Records a source, or a sender.
+    pub(crate) fn record(&self, source: Source, now: Time) {
         let (tag, noted) = (source.0 >> (64 - TAG_BITS), tick(now));
         let entry = tag << (64 - TAG_BITS) | noted;
         let pair = self.pair(source);
@@ -55,8 +55,8 @@ impl Recently {
         }
     }
 
-    /// Whether it was noted lately.
-    pub(crate) fn has(&self, source: Source, now: Time) -> bool {
+    /// Whether the source was recorded recently.
+    pub(crate) fn contains(&self, source: Source, now: Time) -> bool {
         let (tag, now) = (source.0 >> (64 - TAG_BITS), tick(now));
         self.pair(source).iter().any(|place| {
             let entry = place.load(Ordering::Relaxed);
@@ -64,23 +64,23 @@ impl Recently {
         })
     }
 
-    /// Forgets it.
+    /// Removes a source.
     pub(crate) fn forget(&self, source: Source) {
         let tag = source.0 >> (64 - TAG_BITS);
         for place in self.pair(source) {
             let entry = place.load(Ordering::Relaxed);
             if entry >> (64 - TAG_BITS) == tag {
-                // If it was noted again meanwhile, it stays.
+                // An entry that another thread refreshed in between stays.
                 let _ = place.compare_exchange(entry, 0, Ordering::Relaxed, Ordering::Relaxed);
             }
         }
     }
 }
 
-/// Ticks since an entry was noted; the most for a place that is empty. A message that waited may have arrived before its sender was noted:
-/// then its age is 0.
+/// Age of an entry in ticks; the maximum for an empty slot. A message that waited may have arrived before its sender was recorded: then
+/// the age is 0.
 fn age(entry: u64, now: u64) -> u64 {
-    // And one tick for rounding.
+    // Plus one tick for rounding.
     const WAITED_MAX: u64 = QUEUED_MAX.as_nanos() as u64 / TICK.as_nanos() + 1;
     let ticks = (1 << (64 - TAG_BITS)) - 1;
     match entry & ticks {
@@ -91,13 +91,13 @@ fn age(entry: u64, now: u64) -> u64 {
     }
 }
 
-/// New senders that a receiver takes while many wait: a token bucket of one thread.
-pub(crate) struct Newcomers {
+/// Rate limit of new senders during overload: a token bucket of one thread.
+pub(crate) struct NewSenderLimit {
     full_at: Time,
 }
 
-impl Newcomers {
-    /// One every so often, and so many at once.
+impl NewSenderLimit {
+    /// Interval between tokens, and burst size.
     pub(crate) const INTERVAL: Span = Span::from_micros(200);
     const BURST: u64 = 64;
 
@@ -106,7 +106,7 @@ impl Newcomers {
     }
 
     pub(crate) fn try_take(&mut self, now: Time) -> bool {
-        let takes = self.full_at.since(now) <= Self::INTERVAL.times(Self::BURST - 1);
+        let takes = self.full_at.saturating_since(now) <= Self::INTERVAL.times(Self::BURST - 1);
         if takes {
             self.full_at = self.full_at.max(now) + Self::INTERVAL;
         }
@@ -123,36 +123,46 @@ mod tests {
     }
 
     #[test]
-    fn what_was_noted_lately_is_known() {
-        let recently = Recently::default();
-        // Two that share a pair of places, and one in another.
+    fn recently_recorded_sources_are_known() {
+        let recently = RecentSources::default();
+        // Two sources that share a pair of slots, and one in another pair.
         let [one, two, third, other] = [5 << 40 | 8, 6 << 40 | 9, 7 << 40 | 8, 5 << 40 | 10].map(Source);
-        assert!(!recently.has(one, at(0)));
-        recently.note(one, at(0));
-        recently.note(two, at(1));
-        assert!(recently.has(one, at(30)) && recently.has(two, at(30)) && !recently.has(other, at(30)));
-        assert!(recently.has(two, at(0)), "it came before the other was noted");
-        assert!(!recently.has(one, at(61)) && recently.has(two, at(61)), "an age");
-        recently.note(one, at(61));
-        recently.note(third, at(62));
-        assert!(recently.has(one, at(62)) && recently.has(third, at(62)));
-        assert!(!recently.has(two, at(62)), "the oldest makes room");
+        assert!(!recently.contains(one, at(0)));
+        recently.record(one, at(0));
+        recently.record(two, at(1));
+        assert!(
+            recently.contains(one, at(30))
+                && recently.contains(two, at(30))
+                && !recently.contains(other, at(30))
+        );
+        assert!(
+            recently.contains(two, at(0)),
+            "arrived before the other was recorded"
+        );
+        assert!(
+            !recently.contains(one, at(61)) && recently.contains(two, at(61)),
+            "expired"
+        );
+        recently.record(one, at(61));
+        recently.record(third, at(62));
+        assert!(recently.contains(one, at(62)) && recently.contains(third, at(62)));
+        assert!(!recently.contains(two, at(62)), "the oldest entry is replaced");
         recently.forget(one);
-        assert!(!recently.has(one, at(62)) && recently.has(third, at(62)));
-        assert!(!recently.has(one, at(7 * 86_400)), "half of the ticks later");
-        // Ticks begin again after twelve days.
+        assert!(!recently.contains(one, at(62)) && recently.contains(third, at(62)));
+        assert!(!recently.contains(one, at(7 * 86_400)), "half of the ticks later");
+        // Tick numbers wrap after twelve days.
         let days = at(13 * 86_400);
-        recently.note(one, days);
-        assert!(recently.has(one, days));
+        recently.record(one, days);
+        assert!(recently.contains(one, days));
     }
 
     #[test]
-    fn new_senders_are_taken_at_a_bounded_rate() {
-        let mut newcomers = Newcomers::new();
-        let mut takes = |now| (0..1_000).filter(|_| newcomers.try_take(now)).count();
+    fn new_senders_are_admitted_at_a_bounded_rate() {
+        let mut limit = NewSenderLimit::new();
+        let mut takes = |now| (0..1_000).filter(|_| limit.try_take(now)).count();
         assert_eq!(takes(at(0)), 64);
         assert_eq!(takes(at(0)), 0);
-        assert_eq!(takes(Time::ZERO + Newcomers::INTERVAL.times(3)), 3);
+        assert_eq!(takes(Time::ZERO + NewSenderLimit::INTERVAL.times(3)), 3);
         assert_eq!(takes(at(9)), 64);
     }
 }

@@ -1,9 +1,9 @@
-//! Which schemes there are, by number, name and size.
+//! Signature schemes: number, name and sizes.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A signature scheme, by its number on the wire.
+/// A signature scheme; the discriminant is its number on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Scheme {
@@ -21,15 +21,15 @@ pub enum Scheme {
     Ed25519 = 6,
 }
 
-/// No scheme has this name.
+/// The name of an unknown scheme.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no signature scheme is called {0:?}; there are ra-rsa2048, ra-rsa3072, rsa-pss2048, rsa-pss3072, ecdsa-p256 and ed25519"
+    "unknown signature scheme {0:?}; expected ra-rsa2048, ra-rsa3072, rsa-pss2048, rsa-pss3072, ecdsa-p256 or ed25519"
 )]
-pub struct NoSuchScheme(String);
+pub struct UnknownScheme(String);
 
 impl Scheme {
-    /// All of them, by number.
+    /// All schemes, by number.
     pub const ALL: [Self; 6] = [
         Self::RaRsa2048,
         Self::RaRsa3072,
@@ -45,13 +45,13 @@ impl Scheme {
         Self::ALL.into_iter().find(|scheme| scheme.number() == number)
     }
 
-    /// Its number on the wire.
+    /// The number on the wire.
     #[must_use]
     pub const fn number(self) -> u8 {
         self as u8
     }
 
-    /// Its name in files and on the command line.
+    /// The name in files and on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -64,13 +64,13 @@ impl Scheme {
         }
     }
 
-    /// Whether messages are signed by what was signed before, component by component.
+    /// Whether the scheme is Rapid Authentication, which signs with a table and masks.
     #[must_use]
     pub const fn is_rapid(self) -> bool {
         matches!(self, Self::RaRsa2048 | Self::RaRsa3072)
     }
 
-    /// Bytes of a signature, without a mask's name.
+    /// Bytes of a signature, without the mask name.
     #[must_use]
     pub const fn signature_bytes(self) -> usize {
         match self.modulus_bytes() {
@@ -89,7 +89,7 @@ impl Scheme {
         }
     }
 
-    /// What it takes to forge a signature, as a power of two (NIST SP 800-57 part 1, table 2).
+    /// Security strength as a power of two (NIST SP 800-57 part 1, table 2).
     #[must_use]
     pub const fn security_bits(self) -> u32 {
         match self {
@@ -106,12 +106,12 @@ impl fmt::Display for Scheme {
 }
 
 impl FromStr for Scheme {
-    type Err = NoSuchScheme;
+    type Err = UnknownScheme;
 
-    fn from_str(name: &str) -> Result<Self, NoSuchScheme> {
+    fn from_str(name: &str) -> Result<Self, UnknownScheme> {
         Self::ALL
             .into_iter()
             .find(|scheme| scheme.name() == name)
-            .ok_or_else(|| NoSuchScheme(name.to_owned()))
+            .ok_or_else(|| UnknownScheme(name.to_owned()))
     }
 }

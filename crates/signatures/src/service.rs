@@ -1,39 +1,39 @@
-//! Receivers, scheduler and lanes as one: datagrams in, verified messages out.
+//! Receiver, scheduler and lanes combined: datagrams in, verified messages out.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::{fmt, io};
 
-use crate::flood::{FilterChange, Filtering, Flood, Stranger};
+use crate::flood::{FilterChange, FilterStatus, Flood, UnknownSenderMessage};
 use crate::key::Material;
-use crate::lane::{Eight, Graphics, Lost, OneByOne, Places};
+use crate::lane::{BatchLane, GpuLane, KeyPlacement, SingleLane, VerifierLost};
 use crate::message::{Envelope, KeyId, TimeMs};
 use crate::receive::{Checked, Receiver, Verified};
 use crate::refusal::Refusal;
-use crate::reputation::{Newcomers, Recently};
+use crate::reputation::{NewSenderLimit, RecentSources};
 use crate::scheduler::engine::{
-    Closed, Done, Ending, Engine, EngineError, Lane, LaneLost, Sink, Snapshot, Submitter,
+    BatchResult, Engine, EngineClosed, EngineError, Lane, LaneLost, ShutdownMode, Sink, Snapshot, Submitter,
 };
 use crate::scheduler::policy::Policy;
 use crate::scheduler::{
     Class, Config, Dropped, FingerprintKey, Job, LaneKind, LaneSpec, Meta, ORDINARY_WORK, Outcome, Priority,
-    Shed, Source, Span, Time,
+    ShedReason, Source, Span, Time,
 };
 use crate::scheme::Scheme;
 use crate::source::Origin;
 use crate::store::Revocations;
-use crate::udp::{Attachment, Datagram, Inbox};
+use crate::udp::{Datagram, FilterAttachment, UdpReceiver};
 
-/// Where verified messages go. Called from lanes' threads.
-pub trait Delivery: Send + Sync {
-    /// A message that is its signer's, fresh, and accepted for the first time; and how long after its arrival.
+/// Receives verified messages. Called from the threads of lanes.
+pub trait VerifiedMessageSink: Send + Sync {
+    /// A valid, fresh message, accepted for the first time, and its latency since arrival.
     fn verified(&self, message: Verified, latency: Span);
 }
 
-/// The time, as the signers' clocks have it.
+/// The current time on the signers' time scale.
 pub type Clock = fn() -> TimeMs;
 
-/// When a result is wanted, by priority: 1 ms for what is immediate, 10 ms for the next, 100 ms for the others.
+/// Deadline of a result by priority: 1 ms for immediate messages, 10 ms for the next priority, 100 ms for others.
 fn deadline(priority: Priority) -> Span {
     match priority.number() {
         0 => Span::from_millis(1),
@@ -42,7 +42,7 @@ fn deadline(priority: Priority) -> Span {
     }
 }
 
-/// What a message's equation is.
+/// The operation class of verifying a message of this scheme.
 #[must_use]
 pub fn class(scheme: Scheme) -> Class {
     match scheme {
@@ -55,13 +55,14 @@ pub fn class(scheme: Scheme) -> Class {
     }
 }
 
-/// The work of hashing a component of RA, in thousandths of an ordinary message's. Lines in work follow what lanes really take.
+/// The work of hashing a component of RA, in thousandths of an ordinary message. Cost models in units of work match the measured times of
+/// lanes.
 const COMPONENT_WORK: u32 = 200;
-/// The work of a message of ECDSA or Ed25519 of whose signer no multiples were computed ahead.
+/// The work of an ECDSA or Ed25519 message whose signer has no precomputed table.
 const NEW_SIGNER_WORK: u32 = 2_500;
 
-/// The lane time that a message takes. What is kept of RA's components is looked up for strangers, who choose them; for known senders it
-/// is what their messages took lately.
+/// The work of a message. For unknown senders, who choose the components, the cached components are looked up. For known senders, the work
+/// is the recent average of their messages.
 fn work(message: &Checked, known: bool) -> u32 {
     let key = message.key();
     let (ra, digits) = match (key.material(), message.rapid()) {
@@ -70,7 +71,7 @@ fn work(message: &Checked, known: bool) -> u32 {
         _ => return ORDINARY_WORK,
     };
     let missing = if known {
-        ra.recently_missed()
+        ra.average_missing()
     } else {
         ra.missing(digits)
     };
@@ -78,37 +79,42 @@ fn work(message: &Checked, known: bool) -> u32 {
     ORDINARY_WORK + COMPONENT_WORK * missing as u32
 }
 
-impl Lane<Checked> for OneByOne {
+impl Lane<Checked> for SingleLane {
     fn run(&mut self, _: Class, jobs: &mut [Checked], outcomes: &mut Vec<Outcome>) -> Result<(), LaneLost> {
-        outcomes.extend(jobs.iter().map(|message| outcome(self.holds(message))));
+        outcomes.extend(jobs.iter().map(|message| outcome(self.verify_one(message))));
         Ok(())
     }
 }
 
-impl Lane<Checked> for Eight {
+impl Lane<Checked> for BatchLane {
     fn run(&mut self, _: Class, jobs: &mut [Checked], outcomes: &mut Vec<Outcome>) -> Result<(), LaneLost> {
-        outcomes.extend(self.holds(jobs).into_iter().map(outcome));
+        outcomes.extend(self.verify_all(jobs).into_iter().map(outcome));
         Ok(())
     }
 }
 
-impl Lane<Checked> for Graphics {
+impl Lane<Checked> for GpuLane {
     fn run(&mut self, _: Class, jobs: &mut [Checked], outcomes: &mut Vec<Outcome>) -> Result<(), LaneLost> {
-        outcomes.extend(self.holds(jobs).map_err(lane_lost)?.into_iter().map(outcome));
+        outcomes.extend(
+            self.verify_all(jobs)
+                .map_err(to_lane_lost)?
+                .into_iter()
+                .map(outcome),
+        );
         Ok(())
     }
 
     fn refill(&mut self, count: usize) -> Result<usize, LaneLost> {
-        self.make_masks(count).map_err(lane_lost)
+        self.make_masks(count).map_err(to_lane_lost)
     }
 
     fn probe(&mut self) -> Result<(), LaneLost> {
-        self.reopen().map_err(lane_lost)
+        self.reopen().map_err(to_lane_lost)
     }
 }
 
-/// The engine knows the lane.
-fn lane_lost(lost: Lost) -> LaneLost {
+/// The engine adds the name of the lane.
+fn to_lane_lost(lost: VerifierLost) -> LaneLost {
     LaneLost(lost.reason)
 }
 
@@ -121,9 +127,9 @@ fn outcome(holds: bool) -> Outcome {
 
 /// A count for each reason of refusal.
 #[derive(Default)]
-struct Refusals([AtomicU64; Refusal::ALL.len()]);
+struct RefusalCounts([AtomicU64; Refusal::ALL.len()]);
 
-impl Refusals {
+impl RefusalCounts {
     fn count(&self, refusal: Refusal) {
         if let Some(count) = self.0.get(usize::from(refusal.number()) - 1) {
             count.fetch_add(1, Ordering::Relaxed);
@@ -133,78 +139,78 @@ impl Refusals {
 
 struct Shared {
     receiver: RwLock<Receiver>,
-    delivery: Arc<dyn Delivery>,
-    places: Option<Arc<Places>>,
+    sink: Arc<dyn VerifiedMessageSink>,
+    placement: Option<Arc<KeyPlacement>>,
     clock: Clock,
-    refusals: Refusals,
+    refusals: RefusalCounts,
     received: AtomicU64,
     verified: AtomicU64,
-    /// Messages that were dropped on receipt because too many wait, and datagrams that the kernel dropped while a filter was attached.
-    crowded_out: AtomicU64,
+    /// Messages dropped on receipt because too many wait, and datagrams that the kernel dropped while a filter was attached.
+    dropped_on_overload: AtomicU64,
     /// Senders of valid messages.
-    known: Recently,
-    /// Sources of strangers' invalid messages.
-    suspects: Recently,
+    known_senders: RecentSources,
+    /// Sources of invalid messages of unknown senders.
+    suspect_sources: RecentSources,
 }
 
 impl Sink<Checked> for Shared {
-    fn done(&self, done: Done<'_, Checked>) {
-        let results = done.payloads.drain(..).zip(done.tickets).zip(done.outcomes);
-        for ((message, ticket), outcome) in results {
-            // Forgeries take no lock.
+    fn done(&self, done: BatchResult<'_, Checked>) {
+        let results = done.payloads.drain(..).zip(done.entries).zip(done.outcomes);
+        for ((message, entry), outcome) in results {
+            // Invalid signatures are counted without taking the lock.
             if *outcome != Outcome::Accepted {
                 self.refusals.count(Refusal::WrongSignature);
-                if ticket.stranger {
-                    self.suspects.note(ticket.meta.source, done.at);
-                    self.known.forget(ticket.meta.sender);
+                if entry.is_unknown_sender {
+                    self.suspect_sources.record(entry.meta.source, done.at);
+                    self.known_senders.forget(entry.meta.sender);
                 }
                 continue;
             }
             let admitted = {
                 let mut receiver = self.receiver.write().unwrap_or_else(PoisonError::into_inner);
                 let now = (self.clock)();
-                receiver.admit(message, true, now)
+                receiver.accept(message, true, now)
             };
             match admitted {
                 Ok(verified) => {
-                    if let Some(places) = &self.places {
-                        places.held(verified.message().key(), done.at);
+                    if let Some(places) = &self.placement {
+                        places.record_accepted(verified.message().key(), done.at);
                     }
-                    self.known.note(ticket.meta.sender, done.at);
+                    self.known_senders.record(entry.meta.sender, done.at);
                     self.verified.fetch_add(1, Ordering::Relaxed);
-                    self.delivery
-                        .verified(verified, done.at.since(ticket.meta.arrived));
+                    self.sink
+                        .verified(verified, done.at.saturating_since(entry.meta.arrived));
                 }
                 Err(refusal) => {
-                    *outcome = Outcome::Refused;
+                    *outcome = Outcome::Discarded;
                     self.refusals.count(refusal);
                 }
             }
         }
     }
 
-    /// The core counts them.
+    /// The core counts dropped jobs.
     fn dropped(&self, dropped: &mut Vec<Dropped<Checked>>) {
         dropped.clear();
     }
 }
 
-/// What computes for a service.
+/// The lanes of a service.
 pub struct Lanes {
-    /// Each with what it takes.
+    /// Each lane with its spec.
     pub lanes: Vec<(LaneSpec, Box<dyn Lane<Checked>>)>,
-    /// Whose messages are for devices among them, if there are any.
-    pub places: Option<Arc<Places>>,
+    /// Signers whose messages devices among the lanes verify, if there are devices.
+    pub placement: Option<Arc<KeyPlacement>>,
 }
 
-/// A processor does the same for a signer without a place on a device, and takes as long.
-fn with_unplaced(mut spec: LaneSpec) -> LaneSpec {
+/// A CPU lane does the same work for a signer without a place on a device, at the same cost.
+fn with_unplaced_classes(mut spec: LaneSpec) -> LaneSpec {
     if spec.kind == LaneKind::Accelerator {
         return spec;
     }
     for class in Class::all() {
-        if let (Some(line), Some(unplaced)) = (*spec.lines.of(class), class.unplaced()) {
-            spec = spec.with(unplaced, line);
+        if let (Some(line), Some(unplaced)) = (*spec.costs.of(class), class.unplaced()) {
+            spec = spec.with_class(unplaced, line);
         }
     }
     spec
@@ -217,7 +223,7 @@ pub struct Service {
     submitter: Submitter<Checked>,
     fingerprints: FingerprintKey,
     sources: [u8; 16],
-    newcomers: Newcomers,
+    new_sender_limit: NewSenderLimit,
     flood: Flood,
     jobs: Vec<Job<Checked>>,
 }
@@ -226,17 +232,17 @@ pub struct Service {
 #[derive(Debug)]
 pub enum FloodFilter {
     /// A filter was attached.
-    Attached(Filtering),
+    Attached(FilterStatus),
     /// The flood has ended, and no filter is attached.
     Detached,
-    /// The kernel has rejected a filter. After a filter that samples messages, one that samples only other datagrams is tried.
+    /// The kernel rejected a filter. If that filter sampled messages, a filter that samples only other datagrams is tried next.
     Rejected(io::Error),
-    /// There is a flood of messages, and it passes: more senders are known than a filter has room for.
+    /// A flood of messages passes unfiltered: more senders are known than a filter can hold.
     TooManySenders,
 }
 
 impl FloodFilter {
-    /// Its name in events.
+    /// The name in events.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -251,14 +257,14 @@ impl FloodFilter {
 impl fmt::Display for FloodFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Attached(Filtering {
+            Self::Attached(FilterStatus {
                 sample_one_in,
                 known_senders: None,
             }) => write!(
                 f,
                 "flood filter attached: of datagrams that are not messages, one in {sample_one_in} passes"
             ),
-            Self::Attached(Filtering {
+            Self::Attached(FilterStatus {
                 sample_one_in,
                 known_senders: Some(known),
             }) => write!(
@@ -278,23 +284,23 @@ impl fmt::Display for FloodFilter {
     }
 }
 
-/// What a service has done so far.
+/// Counters of a service since its start.
 #[derive(Debug, Clone)]
 pub struct Report {
-    /// Datagrams that came in.
+    /// Datagrams received.
     pub received: u64,
-    /// Messages that were verified and handed on.
+    /// Messages verified and delivered.
     pub verified: u64,
-    /// Refused messages, by reason; those of no message are left out.
+    /// Refused messages by reason; reasons with a count of zero are omitted.
     pub refused: Vec<(Refusal, u64)>,
-    /// What the engine says.
+    /// Snapshot of the engine.
     pub engine: Snapshot,
 }
 
 impl Report {
-    /// Messages that were dropped before they were verified, by reason; those of no message are left out.
+    /// Messages dropped before verification, by reason; reasons with a count of zero are omitted.
     #[must_use]
-    pub fn shed(&self) -> Vec<(Shed, u64)> {
+    pub fn shed(&self) -> Vec<(ShedReason, u64)> {
         self.engine
             .counters
             .shed
@@ -305,34 +311,39 @@ impl Report {
 }
 
 impl Service {
-    /// Starts lanes. `random` is for the keys of hashes, secret.
+    /// Starts the lanes. `random` holds two secret keys for hashes.
     ///
     /// # Errors
-    /// No lane, or no thread for one.
+    /// No lane, or the thread of a lane could not be started.
     pub fn start(
         receiver: Receiver,
         config: Config,
         policy: Box<dyn Policy>,
-        Lanes { lanes, places }: Lanes,
-        delivery: Arc<dyn Delivery>,
+        Lanes {
+            lanes,
+            placement: places,
+        }: Lanes,
+        delivery: Arc<dyn VerifiedMessageSink>,
         clock: Clock,
         random: [[u8; 16]; 2],
     ) -> Result<Self, EngineError> {
         let [fingerprints, sources] = random;
         let shared = Arc::new(Shared {
             receiver: RwLock::new(receiver),
-            delivery,
-            places,
+            sink: delivery,
+            placement: places,
             clock,
-            refusals: Refusals::default(),
+            refusals: RefusalCounts::default(),
             received: AtomicU64::new(0),
             verified: AtomicU64::new(0),
-            crowded_out: AtomicU64::new(0),
-            known: Recently::default(),
-            suspects: Recently::default(),
+            dropped_on_overload: AtomicU64::new(0),
+            known_senders: RecentSources::default(),
+            suspect_sources: RecentSources::default(),
         });
         let sink: Arc<dyn Sink<Checked>> = Arc::<Shared>::clone(&shared);
-        let lanes = lanes.into_iter().map(|(spec, lane)| (with_unplaced(spec), lane));
+        let lanes = lanes
+            .into_iter()
+            .map(|(spec, lane)| (with_unplaced_classes(spec), lane));
         let engine = Engine::start(config, policy, lanes.collect(), sink)?;
         Ok(Self {
             submitter: engine.submitter(),
@@ -340,26 +351,26 @@ impl Service {
             engine,
             fingerprints: FingerprintKey::new(fingerprints),
             sources,
-            newcomers: Newcomers::new(),
+            new_sender_limit: NewSenderLimit::new(),
             flood: Flood::new(&sources),
             jobs: Vec::new(),
         })
     }
 
-    /// Takes in a datagram; it is handed to the lanes with others, by [`Service::submit`]. While messages of strangers wait for too long,
-    /// those of sources that have sent invalid ones are dropped here, and those of new sources beyond a rate.
-    pub fn take(&mut self, datagram: &Datagram<'_>) {
+    /// Enqueues a datagram; [`Service::submit`] hands all enqueued messages to the lanes. During overload, messages of unknown senders are
+    /// dropped here if their source sent invalid messages recently, or if new senders exceed their rate limit.
+    pub fn enqueue(&mut self, datagram: &Datagram<'_>) {
         self.shared.received.fetch_add(1, Ordering::Relaxed);
         match self.job(datagram) {
             Ok(Some(job)) => self.jobs.push(job),
             Ok(None) => {
-                self.shared.crowded_out.fetch_add(1, Ordering::Relaxed);
+                self.shared.dropped_on_overload.fetch_add(1, Ordering::Relaxed);
             }
             Err(refusal) => self.shared.refusals.count(refusal),
         }
     }
 
-    /// Returns `None` if a stranger's message is dropped because too many wait.
+    /// Returns `None` if the message of an unknown sender is dropped because of overload.
     fn job(&mut self, datagram: &Datagram<'_>) -> Result<Option<Job<Checked>>, Refusal> {
         let arrived = self.submitter.at(datagram.arrived);
         let address = datagram.sender.ip();
@@ -370,33 +381,33 @@ impl Service {
                 return Err(refusal);
             }
         };
-        let from = Origin::of(address, key, &self.sources);
-        let mut stranger = None;
-        if self.shared.known.has(from.sender, arrived) {
+        let from = Origin::from_address(address, key, &self.sources);
+        let mut unknown = None;
+        if self.shared.known_senders.contains(from.sender, arrived) {
             self.flood.record_known(address, key, from.sender, arrived);
         } else {
-            let is_crowded = self.submitter.is_crowded();
+            let is_crowded = self.submitter.is_overloaded();
             let when = (arrived, is_crowded);
-            let counted = self.flood.record_stranger(address, key, from.sender, when);
-            if is_crowded && self.is_crowded_out(from.source, (key, counted), arrived)? {
+            let counted = self.flood.record_unknown_sender(address, key, from.sender, when);
+            if is_crowded && self.is_dropped_on_overload(from.source, (key, counted), arrived)? {
                 return Ok(None);
             }
-            stranger = Some(counted);
+            unknown = Some(counted);
         }
         let screened = self.screen(datagram);
-        if let Some(stranger) = stranger {
+        if let Some(unknown) = unknown {
             match &screened {
-                Ok(_) => self.flood.record_candidate(stranger),
-                Err(_) => self.flood.record_refusal(stranger),
+                Ok(_) => self.flood.record_candidate(unknown),
+                Err(_) => self.flood.record_refusal(unknown),
             }
         }
         let (message, fresh_for) = screened?;
         let priority = message.stamp().priority;
         let meta = Meta {
             sender: from.sender,
-            work: work(&message, stranger.is_none()),
+            work: work(&message, unknown.is_none()),
             deadline: arrived + deadline(priority),
-            // Verified later, it would be refused as too old.
+            // A message verified after this time would be refused as too old.
             expires: self.submitter.now() + fresh_for,
             fingerprint: Some(self.fingerprints.of(message.bytes())),
             ..Meta::new(self.class(&message), priority, from.source, arrived)
@@ -407,23 +418,26 @@ impl Service {
         }))
     }
 
-    /// A malformed message in a known sender's name passes every filter. Such a message is not counted, since a filter would not drop it.
+    /// Records a malformed message. With a known sender's identity it passes every filter, so it is not counted: a filter would not drop
+    /// it.
     fn record_malformed(&mut self, datagram: &Datagram<'_>, arrived: Time) {
         let address = datagram.sender.ip();
         let Some(key) = Envelope::named_signer(datagram.bytes) else {
             self.flood.record_non_message(arrived);
             return;
         };
-        let sender = Origin::of(address, key, &self.sources).sender;
-        if self.shared.known.has(sender, arrived) {
+        let sender = Origin::from_address(address, key, &self.sources).sender;
+        if self.shared.known_senders.contains(sender, arrived) {
             self.flood.record_passing(arrived);
         } else {
-            let stranger = self.flood.record_stranger(address, key, sender, (arrived, false));
-            self.flood.record_refusal(stranger);
+            let unknown = self
+                .flood
+                .record_unknown_sender(address, key, sender, (arrived, false));
+            self.flood.record_refusal(unknown);
         }
     }
 
-    /// The message if it may be verified, and how long it is fresh.
+    /// Checks a message, and returns it with the remaining time of its validity.
     fn screen(&self, datagram: &Datagram<'_>) -> Result<(Checked, Span), Refusal> {
         let now = (self.shared.clock)();
         let receiver = self
@@ -432,19 +446,19 @@ impl Service {
             .read()
             .unwrap_or_else(PoisonError::into_inner);
         let message = receiver.screen(datagram.bytes.to_vec(), now)?;
-        let fresh_for_ms = receiver.fresh_for_ms(message.stamp(), now);
+        let fresh_for_ms = receiver.remaining_validity_ms(message.stamp(), now);
         Ok((message, Span::from_millis(fresh_for_ms)))
     }
 
-    /// Whether to drop a stranger's message because too many wait. A message that names an unknown signer is refused, and does not count
-    /// toward the rate limit of new senders.
-    fn is_crowded_out(
+    /// Whether to drop the message of an unknown sender because of overload. A message that names an unknown signer is refused, and does
+    /// not count toward the rate limit of new senders.
+    fn is_dropped_on_overload(
         &mut self,
         source: Source,
-        (key, stranger): (KeyId, Stranger),
+        (key, unknown): (KeyId, UnknownSenderMessage),
         now: Time,
     ) -> Result<bool, Refusal> {
-        if self.shared.suspects.has(source, now) {
+        if self.shared.suspect_sources.contains(source, now) {
             return Ok(true);
         }
         let receiver = self
@@ -453,45 +467,45 @@ impl Service {
             .read()
             .unwrap_or_else(PoisonError::into_inner);
         if !receiver.has_signer(key) {
-            self.flood.record_refusal(stranger);
+            self.flood.record_refusal(unknown);
             return Err(Refusal::UnknownSigner);
         }
-        Ok(!self.newcomers.try_take(now))
+        Ok(!self.new_sender_limit.try_take(now))
     }
 
-    /// Hands what was taken in to the lanes.
+    /// Hands the enqueued messages to the lanes.
     ///
     /// # Errors
     /// The service has been shut down.
-    pub fn submit(&mut self) -> Result<(), Closed> {
+    pub fn submit(&mut self) -> Result<(), EngineClosed> {
         self.submitter.submit(&mut self.jobs)
     }
 
-    /// Attaches, replaces or detaches the flood filter on the inbox's socket (ADR 54). Call after every receive. Returns a change if a filter
+    /// Attaches, replaces or detaches the flood filter on the inbox's socket (ADR 51). Call after every receive. Returns a change if a filter
     /// was attached, detached or rejected, or starts or stops sampling messages. A new sample rate or a new list of known senders alone is not
     /// returned. While a flood of messages passes because too many senders are known, [`FloodFilter::TooManySenders`] is returned repeatedly.
     ///
     /// # Errors
     /// The socket's drop counter cannot be read, or a filter cannot be detached.
-    pub fn update_flood_filter(&mut self, inbox: &mut Inbox) -> io::Result<Option<FloodFilter>> {
+    pub fn update_flood_filter(&mut self, inbox: &mut UdpReceiver) -> io::Result<Option<FloodFilter>> {
         let now = self.submitter.now();
-        let before = self.flood.filtering();
+        let before = self.flood.filter_status();
         if before.is_some() && !inbox.has_filter() {
             self.flood.record_new_socket(now);
         }
         let received_until = self.submitter.at(inbox.received_until());
-        let known = &self.shared.known;
+        let known = &self.shared.known_senders;
         let change = self
             .flood
-            .update(now, received_until, |sender| known.has(sender, now));
+            .update(now, received_until, |sender| known.contains(sender, now));
         match change {
             None => return Ok(None),
             Some(FilterChange::Attach(program)) => match inbox.attach_filter(&program)? {
-                Attachment::Rejected(error) => {
+                FilterAttachment::Rejected(error) => {
                     self.flood.record_rejection(now);
                     return Ok(Some(FloodFilter::Rejected(error)));
                 }
-                Attachment::Attached { replaced } => {
+                FilterAttachment::Attached { replaced } => {
                     self.flood.record_attached(self.submitter.now(), replaced);
                 }
             },
@@ -503,9 +517,9 @@ impl Service {
                 }));
             }
         }
-        let filtering = self.flood.filtering();
+        let filtering = self.flood.filter_status();
         let kind =
-            |filtering: Option<Filtering>| filtering.map(|filtering| filtering.known_senders.is_some());
+            |filtering: Option<FilterStatus>| filtering.map(|filtering| filtering.known_senders.is_some());
         if kind(before) == kind(filtering) {
             return Ok(None);
         }
@@ -514,26 +528,28 @@ impl Service {
         ))
     }
 
-    /// Counts what the kernel has dropped while a filter was attached. Call before a report is made.
+    /// Counts datagrams that the kernel dropped while a filter was attached. Call before making a report.
     ///
     /// # Errors
-    /// The kernel's.
-    pub fn count_filtered(&mut self, inbox: &mut Inbox) -> io::Result<()> {
+    /// Reading the socket's drop counter failed.
+    pub fn count_filtered(&mut self, inbox: &mut UdpReceiver) -> io::Result<()> {
         let filtered = inbox.take_filtered()?;
-        self.shared.crowded_out.fetch_add(filtered, Ordering::Relaxed);
+        self.shared
+            .dropped_on_overload
+            .fetch_add(filtered, Ordering::Relaxed);
         Ok(())
     }
 
-    /// What only processors are to be given, since the signer has no place on a device, is a class of its own.
+    /// Messages of signers without a place on a device have a class of their own, which only CPU lanes support.
     fn class(&self, message: &Checked) -> Class {
         let class = class(message.key().scheme());
-        match (class.unplaced(), &self.shared.places) {
-            (Some(unplaced), Some(places)) if !places.has(message.key()) => unplaced,
+        match (class.unplaced(), &self.shared.placement) {
+            (Some(unplaced), Some(places)) if !places.is_placed(message.key()) => unplaced,
             _ => class,
         }
     }
 
-    /// Takes over a list of revoked signers, and gives back the one before; it also holds for messages that wait.
+    /// Sets the list of revoked signers, also for waiting messages, and returns the previous list.
     pub fn set_revoked(&self, revoked: Revocations) -> Revocations {
         let mut receiver = self
             .shared
@@ -543,36 +559,36 @@ impl Service {
         receiver.set_revoked(revoked)
     }
 
-    /// Messages that were verified and handed on so far.
+    /// Messages verified and delivered so far.
     #[must_use]
     pub fn verified(&self) -> u64 {
         self.shared.verified.load(Ordering::Relaxed)
     }
 
-    /// What it has done so far.
+    /// The counters so far.
     ///
     /// # Errors
-    /// None, but for the histograms' types.
+    /// Only errors of the histogram types.
     pub fn report(&self) -> Result<Report, EngineError> {
         Ok(report(&self.shared, self.engine.snapshot()?))
     }
 
-    /// Ends it: what was taken in is worked on, and handed on.
+    /// Shuts down: enqueued messages are verified and delivered first.
     ///
     /// # Errors
-    /// None, but for the histograms' types.
+    /// Only errors of the histogram types.
     pub fn finish(mut self) -> Result<Report, EngineError> {
-        // Only a service that has been shut down takes nothing, and this is the only place where it is.
+        // Submitting fails only after a shutdown, and the only shutdown is here.
         let _ = self.submit();
         let shared = Arc::clone(&self.shared);
-        let (_, engine) = self.engine.shut_down(Ending::Finish)?;
+        let (_, engine) = self.engine.shut_down(ShutdownMode::CompleteJobs)?;
         Ok(report(&shared, engine))
     }
 }
 
 fn report(shared: &Shared, mut engine: Snapshot) -> Report {
-    let crowded_out = shared.crowded_out.load(Ordering::Relaxed);
-    engine.counters.shed.add(Shed::Crowded, crowded_out);
+    let crowded_out = shared.dropped_on_overload.load(Ordering::Relaxed);
+    engine.counters.shed.add(ShedReason::Overload, crowded_out);
     let counts = Refusal::ALL.iter().zip(&shared.refusals.0);
     Report {
         received: shared.received.load(Ordering::Relaxed),
@@ -590,13 +606,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processors_do_what_devices_are_not_given() {
-        let line = crate::scheduler::model::Line::new(Span::from_micros(1), 1e4);
+    fn cpu_lanes_verify_messages_without_a_place_on_a_device() {
+        let line = crate::scheduler::model::CostModel::new(Span::from_micros(1), 1e4);
         let of = |kind| {
             let spec = LaneSpec::new("a lane", kind)
-                .with(Class::RA_VERIFY, line)
-                .with(Class::P256_VERIFY, line);
-            let lines = with_unplaced(spec).lines;
+                .with_class(Class::RA_VERIFY, line)
+                .with_class(Class::P256_VERIFY, line);
+            let lines = with_unplaced_classes(spec).costs;
             Class::all()
                 .filter(|class| lines.of(*class).is_some())
                 .collect::<Vec<_>>()

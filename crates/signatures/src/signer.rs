@@ -1,75 +1,75 @@
-//! Signing messages with one key: with masks while there are some, and without them when not.
+//! Signing messages with one key: with masks while masks are available, else without.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::key::{PrivateKey, PrivateKeyError, PublicKey};
-use crate::message::{Draft, MASK_NAME_BYTES, PayloadKind, Priority, Stamp, TimeMs, Unsigned};
+use crate::message::{Draft, MASK_NAME_BYTES, PayloadKind, Priority, Stamp, TimeMs, UnsignedMessage};
 use crate::ra::{Digits, Mask, RaPrivate, Table};
 use crate::refusal::Refusal;
 use crate::store::{MaskFile, MaskFileError};
 
 /// How a message was signed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
-    /// By a plain scheme.
+pub enum SigningMethod {
+    /// With a plain scheme.
     Plain,
-    /// By RA, with a mask and products.
+    /// With RA, a mask and modular products.
     Masked,
-    /// By RA, at the price of an RSA signature, for there was no mask.
-    Dry,
+    /// With RA at the cost of an RSA signature, since no mask was available.
+    Unmasked,
 }
 
-/// Why a message was not signed.
+/// Why signing failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SignError {
-    /// The payload is not what this key signs.
-    #[error("this key does not sign such a payload: {0}")]
+    /// The payload does not match the key's layout.
+    #[error("payload does not match the layout of the key: {0}")]
     Payload(Refusal),
-    /// The payload is longer than a message can be.
-    #[error("a payload of {0} bytes is longer than {max}", max = crate::message::PAYLOAD_BYTES_MAX)]
-    Long(usize),
-    /// The key did not sign.
+    /// The payload exceeds the maximum length.
+    #[error("payload of {0} bytes exceeds the limit of {max} bytes", max = crate::message::PAYLOAD_BYTES_MAX)]
+    PayloadTooLong(usize),
+    /// Signing with the key failed.
     #[error(transparent)]
     Key(#[from] PrivateKeyError),
-    /// The file of masks cannot be used.
+    /// The mask file cannot be used.
     #[error(transparent)]
     Masks(#[from] MaskFileError),
-    /// Without a mask, a random number is needed.
-    #[error("no random bytes: {0}")]
+    /// Signing without a mask requires a random number.
+    #[error("getting random bytes failed: {0}")]
     Entropy(getrandom::Error),
-    /// RA needs its table.
-    #[error("the key's table is missing")]
+    /// RA requires the table of the key.
+    #[error("signing failed: the table of the key is missing")]
     NoTable,
 }
 
-/// A mask's name, and the signature that was made with it.
+/// A mask name, and the signature made with that mask.
 pub(crate) type NamedSignature = ([u8; MASK_NAME_BYTES], Vec<u8>);
 
-/// A message to sign, of a form that the key signs.
+/// A message that the key can sign.
 #[derive(Debug, Clone)]
-pub struct ToSign {
+pub struct PreparedMessage {
     draft: Draft,
-    /// With RA.
+    /// For RA.
     digits: Option<Digits>,
 }
 
 /// A signed message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signed {
-    /// The whole message.
+    /// The complete message.
     pub bytes: Vec<u8>,
     /// How it was signed.
-    pub way: Way,
+    pub method: SigningMethod,
 }
 
-/// A key at work, with what it has prepared. Several threads may sign with it.
+/// A key with its table and masks. Several threads may sign with it.
 pub struct Signer {
     key: Arc<PrivateKey>,
     table: Option<Table>,
-    /// Locked before the pool, and not while a mask is taken out of that: a block waits for the disk.
+    /// Lock order: before the pool. Not held while a mask is taken out of the pool, since reading a block waits for the disk.
     file: Mutex<Option<MaskFile>>,
-    /// Masks that were never used, and are in no file any more.
+    /// Unused masks that are no longer in any file.
     pool: Mutex<Vec<Mask>>,
 }
 
@@ -80,7 +80,7 @@ impl fmt::Debug for Signer {
 }
 
 impl Signer {
-    /// Signs with this key; RA with its table, and with masks out of the file, if there is one.
+    /// Signs with this key; RA requires its table, and uses masks of the file if there is one.
     #[must_use]
     pub fn new(key: PrivateKey, table: Option<Table>, file: Option<MaskFile>) -> Self {
         Self {
@@ -91,10 +91,10 @@ impl Signer {
         }
     }
 
-    /// Signs something that nobody gets: the library's first random number takes a tenth of a second.
+    /// Makes and discards a signature: the library's first random number takes a tenth of a second.
     pub(crate) fn warm_up(&self) {
         let public = self.key.public();
-        let nothing = Unsigned {
+        let message = UnsignedMessage {
             scheme: public.scheme(),
             key_id: public.id(),
             stamp: Stamp {
@@ -104,8 +104,8 @@ impl Signer {
             kind: PayloadKind::Opaque,
             payload: &[],
         };
-        if let Some(draft) = nothing.encode() {
-            let _ = self.key.sign_plainly(draft);
+        if let Some(draft) = message.encode() {
+            let _ = self.key.sign_plain(draft);
         }
     }
 
@@ -115,27 +115,27 @@ impl Signer {
         self.key.public()
     }
 
-    /// For a device that makes masks of it.
+    /// The private key, for a device that makes masks.
     pub(crate) fn key(&self) -> &Arc<PrivateKey> {
         &self.key
     }
 
-    /// Masks that are left, in memory and in the file.
+    /// Masks available in memory and in the file.
     #[must_use]
     pub fn masks(&self) -> u64 {
-        self.in_file().saturating_add(self.pool().len() as u64)
+        self.masks_in_file().saturating_add(self.pool().len() as u64)
     }
 
-    /// Masks that are left in the file.
+    /// Masks available in the file.
     #[must_use]
-    pub fn in_file(&self) -> u64 {
+    pub fn masks_in_file(&self) -> u64 {
         self.file().as_ref().map_or(0, MaskFile::remaining)
     }
 
-    /// Makes so many masks of fresh random names, for as long as this process lives; none with a plain key.
+    /// Makes masks of fresh random names and adds them to the pool in memory; none for a plain key.
     ///
     /// # Errors
-    /// No random bytes, or a result does not check.
+    /// No random bytes, or the check of a result failed.
     pub fn refill(&self, count: usize) -> Result<usize, SignError> {
         let Some(ra) = self.key.ra() else {
             return Ok(0);
@@ -148,30 +148,40 @@ impl Signer {
         Ok(made)
     }
 
-    /// Adds masks of this key that were made elsewhere just now, and are in no file.
+    /// Adds new masks of this key that were made elsewhere and are in no file.
     pub fn add_masks(&self, masks: impl IntoIterator<Item = Mask>) {
         self.pool().extend(masks);
     }
 
-    /// What a device needs to sign this message, with RA.
-    pub(crate) fn ready_for<'a>(&'a self, message: &'a ToSign) -> Option<(&'a Table, &'a Digits)> {
+    /// The table and components for signing this message on a device, for RA.
+    pub(crate) fn table_and_digits<'a>(
+        &'a self,
+        message: &'a PreparedMessage,
+    ) -> Option<(&'a Table, &'a Digits)> {
         self.table.as_ref().zip(message.digits.as_ref())
     }
 
-    /// Takes a message apart.
+    /// Checks a payload and encodes its message.
     ///
     /// # Errors
     /// A payload that this key does not sign.
-    pub fn prepare(&self, stamp: Stamp, kind: PayloadKind, payload: &[u8]) -> Result<ToSign, SignError> {
+    pub fn prepare(
+        &self,
+        stamp: Stamp,
+        kind: PayloadKind,
+        payload: &[u8],
+    ) -> Result<PreparedMessage, SignError> {
         let public = self.key.public();
-        let unsigned = Unsigned {
+        let unsigned = UnsignedMessage {
             scheme: public.scheme(),
             key_id: public.id(),
             stamp,
             kind,
             payload,
         };
-        let draft = unsigned.encode().ok_or(SignError::Long(payload.len()))?;
+        let draft = unsigned
+            .encode()
+            .ok_or(SignError::PayloadTooLong(payload.len()))?;
         let digits = match public.ra() {
             Some(ra) => Some(ra.layout().digits(stamp, kind, payload)),
             None => {
@@ -180,68 +190,68 @@ impl Signer {
             }
         };
         let digits = digits.transpose().map_err(SignError::Payload)?;
-        Ok(ToSign { draft, digits })
+        Ok(PreparedMessage { draft, digits })
     }
 
-    /// Signs messages: with RA each with a mask while there are some, then without.
+    /// Signs messages: for RA each with a mask while masks are available, then without.
     ///
     /// # Errors
-    /// No random bytes, a file of masks that cannot be used, a library that does not sign. Nothing is signed then; masks that were
-    /// taken for it are gone.
-    pub fn sign(&self, messages: &[&ToSign]) -> Result<Vec<Signed>, SignError> {
-        self.sign_by(messages, products)
+    /// No random bytes, an unusable mask file, or a failure of the library. Then nothing is signed; masks taken for the messages
+    /// are lost.
+    pub fn sign(&self, messages: &[&PreparedMessage]) -> Result<Vec<Signed>, SignError> {
+        self.sign_with(messages, sign_products)
     }
 
-    /// The same, where something else may make signatures of a table, masks and components, in their order.
+    /// As [`Signer::sign`], with the signatures made by `products` from the table, masks and components, in order.
     ///
     /// # Errors
-    /// As for [`Signer::sign`], and what that says.
-    pub(crate) fn sign_by<E: From<SignError>>(
+    /// As [`Signer::sign`], and the errors of `products`.
+    pub(crate) fn sign_with<E: From<SignError>>(
         &self,
-        messages: &[&ToSign],
+        messages: &[&PreparedMessage],
         products: impl FnOnce(&Table, Vec<Mask>, &[&Digits]) -> Result<Vec<NamedSignature>, E>,
     ) -> Result<Vec<Signed>, E> {
         let Some(ra) = self.key.ra() else {
-            let signed = messages.iter().map(|message| self.sign_plainly(message));
+            let signed = messages.iter().map(|message| self.sign_plain(message));
             return Ok(signed.collect::<Result<_, _>>()?);
         };
         let table = self.table.as_ref().ok_or(SignError::NoTable)?;
         let masks = self.take_masks(messages.len()).map_err(SignError::from)?;
-        let (masked, dry) = messages.split_at_checked(masks.len()).unwrap_or((messages, &[]));
+        let (masked, unmasked) = messages.split_at_checked(masks.len()).unwrap_or((messages, &[]));
         let digits = masked.iter().map(|message| message.digits());
         let digits = digits.collect::<Result<Vec<_>, _>>()?;
         let signatures = match masked {
             [] => Vec::new(),
             _ => products(table, masks, &digits)?,
         };
-        let finish = |(message, (name, signature)): (&&ToSign, NamedSignature)| Signed {
+        let finish = |(message, (name, signature)): (&&PreparedMessage, NamedSignature)| Signed {
             bytes: message.draft.clone().with_mask(&name, &signature),
-            way: Way::Masked,
+            method: SigningMethod::Masked,
         };
         let mut signed: Vec<_> = masked.iter().zip(signatures).map(finish).collect();
-        signed.extend(sign_dry(ra, dry)?);
+        signed.extend(sign_unmasked(ra, unmasked)?);
         Ok(signed)
     }
 
-    /// The same, but that RA signs without masks, and leaves those that there are.
+    /// As [`Signer::sign`], but RA signs without masks and keeps the available ones.
     ///
     /// # Errors
-    /// As for [`Signer::sign`].
-    pub fn sign_without_masks(&self, messages: &[&ToSign]) -> Result<Vec<Signed>, SignError> {
+    /// As [`Signer::sign`].
+    pub fn sign_without_masks(&self, messages: &[&PreparedMessage]) -> Result<Vec<Signed>, SignError> {
         match self.key.ra() {
             None => self.sign(messages),
-            Some(ra) => sign_dry(ra, messages),
+            Some(ra) => sign_unmasked(ra, messages),
         }
     }
 
-    fn sign_plainly(&self, message: &ToSign) -> Result<Signed, SignError> {
-        let signed = self.key.sign_plainly(message.draft.clone())?;
+    fn sign_plain(&self, message: &PreparedMessage) -> Result<Signed, SignError> {
+        let signed = self.key.sign_plain(message.draft.clone())?;
         let bytes = signed.ok_or(SignError::NoTable)?;
-        let way = Way::Plain;
-        Ok(Signed { bytes, way })
+        let method = SigningMethod::Plain;
+        Ok(Signed { bytes, method })
     }
 
-    /// So many, or all that there are.
+    /// Takes up to `count` masks.
     fn take_masks(&self, count: usize) -> Result<Vec<Mask>, MaskFileError> {
         let take = |masks: &mut Vec<Mask>| masks.split_off(masks.len().saturating_sub(count));
         loop {
@@ -251,7 +261,7 @@ impl Signer {
             }
             drop(pool);
             let mut file = self.file();
-            // Another thread has brought a block while this one waited for it.
+            // Another thread may have added a block while this thread waited for the lock.
             if self.pool().len() >= count {
                 continue;
             }
@@ -262,7 +272,7 @@ impl Signer {
         }
     }
 
-    /// A thread that panicked has left masks that are used or unused, none in between.
+    /// A thread that panicked leaves each mask either used or unused.
     fn pool(&self) -> MutexGuard<'_, Vec<Mask>> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -272,13 +282,13 @@ impl Signer {
     }
 }
 
-impl ToSign {
+impl PreparedMessage {
     fn digits(&self) -> Result<&Digits, SignError> {
         self.digits.as_ref().ok_or(SignError::NoTable)
     }
 }
 
-fn sign_dry(ra: &RaPrivate, messages: &[&ToSign]) -> Result<Vec<Signed>, SignError> {
+fn sign_unmasked(ra: &RaPrivate, messages: &[&PreparedMessage]) -> Result<Vec<Signed>, SignError> {
     let named = messages
         .iter()
         .map(|message| Ok((fresh_name()?, message.digits()?)));
@@ -287,20 +297,24 @@ fn sign_dry(ra: &RaPrivate, messages: &[&ToSign]) -> Result<Vec<Signed>, SignErr
     let finished = messages.iter().zip(named.iter().zip(signatures));
     let finished = finished.map(|(message, ((name, _), signature))| Signed {
         bytes: message.draft.clone().with_mask(name, &signature),
-        way: Way::Dry,
+        method: SigningMethod::Unmasked,
     });
     Ok(finished.collect())
 }
 
-/// By this processor.
-fn products(table: &Table, masks: Vec<Mask>, digits: &[&Digits]) -> Result<Vec<NamedSignature>, SignError> {
+/// Signs on this CPU.
+fn sign_products(
+    table: &Table,
+    masks: Vec<Mask>,
+    digits: &[&Digits],
+) -> Result<Vec<NamedSignature>, SignError> {
     let names: Vec<_> = masks.iter().map(|mask| *mask.name()).collect();
     let work = masks.into_iter().zip(digits.iter().copied()).collect();
     let signatures = table.sign_all(work).map_err(PrivateKeyError::from)?;
     Ok(names.into_iter().zip(signatures).collect())
 }
 
-/// 256 bits of the operating system's: no two are the same.
+/// 256 random bits of the operating system: unique in practice.
 pub(crate) fn fresh_name() -> Result<[u8; MASK_NAME_BYTES], SignError> {
     let mut name = [0; MASK_NAME_BYTES];
     getrandom::fill(&mut name).map_err(SignError::Entropy)?;

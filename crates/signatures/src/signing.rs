@@ -1,139 +1,139 @@
-//! A signer behind the scheduler: payloads in, signed messages out; masks are made while nothing else is to do.
+//! A signer behind the scheduler: payloads in, signed messages out. Idle lanes make masks.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use linewarden_arithmetic::Backend;
 
-use crate::lane::{Graphics, Lost};
+use crate::lane::{GpuLane, VerifierLost};
 use crate::message::{PayloadKind, Stamp};
 use crate::ra::Mask;
 use crate::scheduler::engine::{
-    Closed, Done, Ending, Engine, EngineError, Lane, LaneLost, Sink, Snapshot, Submitter,
+    BatchResult, Engine, EngineClosed, EngineError, Lane, LaneLost, ShutdownMode, Sink, Snapshot, Submitter,
 };
-use crate::scheduler::model::Line;
+use crate::scheduler::model::CostModel;
 use crate::scheduler::policy::Policy;
 use crate::scheduler::{
     Class, Config, Dropped, Job, LaneKind, LaneSpec, MaskLimits, Meta, Outcome, PerClass, QuotaLimits, Rate,
     Source, Span,
 };
 use crate::scheme::Scheme;
-use crate::signer::{SignError, Signed, Signer, ToSign, Way};
+use crate::signer::{PreparedMessage, SignError, Signed, Signer, SigningMethod};
 
-/// Messages that are being signed at most; whoever has more waits. A submission for which there is never room goes alone.
+/// Limit of messages in flight; a sender with more waits. A submission larger than the limit is admitted alone.
 pub const IN_FLIGHT_MAX: usize = 4_096;
-/// As many may always be, and as many are in the beginning.
+/// Lower limit of messages in flight, which is also the limit at the start.
 const IN_FLIGHT_MIN: usize = 64;
-/// How long a message may wait to be signed: its stamp is from before, and receivers refuse it by that after five seconds. Where
-/// processors take longer, fewer may be on their way.
+/// How long a message may wait for its signature. The stamp is older than the signature, and receivers refuse messages older than five
+/// seconds. The limit in flight shrinks if lanes take longer.
 const WAIT_MAX: Span = Span::from_millis(250);
 
-/// Where signed messages go. Called from lanes' threads.
-pub trait Dispatch: Send + Sync {
-    /// Messages that were signed together.
+/// Receives signed messages. Called from the threads of lanes.
+pub trait SignedMessageSink: Send + Sync {
+    /// Messages that were signed in one batch.
     fn signed(&self, messages: Vec<Vec<u8>>);
 }
 
-/// A message on its way through the lanes.
+/// A message on its path through the lanes.
 #[derive(Debug)]
-pub struct Item {
-    message: ToSign,
+pub struct SigningJob {
+    message: PreparedMessage,
     signed: Option<Signed>,
 }
 
-/// A processor that signs.
+/// A CPU lane that signs.
 pub struct SigningLane {
     signer: Arc<Signer>,
-    problem: Arc<Mutex<Option<SignError>>>,
+    last_error: Arc<Mutex<Option<SignError>>>,
 }
 
-/// A GPU that makes masks while it is idle, and signs with masks where there are many messages.
-struct DeviceLane {
-    device: Graphics,
+/// A GPU lane that makes masks while idle, and signs large batches with masks.
+struct GpuSigningLane {
+    gpu: GpuLane,
     signing: SigningLane,
 }
 
 /// Why a batch was not signed.
-enum Failed {
-    /// Another lane may do it.
-    Lane(Lost),
-    /// No lane would.
+enum BatchFailure {
+    /// Another lane may sign the batch.
+    Lane(VerifierLost),
+    /// No lane could sign the batch.
     Signer(SignError),
 }
 
-impl From<SignError> for Failed {
+impl From<SignError> for BatchFailure {
     fn from(error: SignError) -> Self {
         Self::Signer(error)
     }
 }
 
-/// How signing is done.
+/// Settings of a signing service.
 #[derive(Debug, Clone, Copy)]
-pub struct Settings {
-    /// Processors that sign, at least one.
+pub struct SigningSettings {
+    /// Number of CPU lanes, at least one.
     pub lanes: usize,
-    /// Masks that they and GPUs keep ready when they are idle; with fewer than a quarter of them they begin to make more.
+    /// Masks that idle lanes keep ready; refilling starts below a quarter of this number.
     pub idle_masks: usize,
 }
 
-/// How many messages were signed, by the way in which they were.
+/// Signed messages by method.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// By a plain scheme.
+pub struct SigningCounts {
+    /// With a plain scheme.
     pub plain: u64,
-    /// By RA with a mask.
+    /// With RA and a mask.
     pub masked: u64,
-    /// By RA without one.
-    pub dry: u64,
-    /// Given up by the scheduler: every processor failed at it, or too much was submitted at once.
-    pub lost: u64,
+    /// With RA and without a mask.
+    pub unmasked: u64,
+    /// Dropped by the scheduler: every CPU lane failed at the message, or one submission was too large.
+    pub failed: u64,
 }
 
-impl Counts {
-    /// All that were signed.
+impl SigningCounts {
+    /// All signed messages.
     #[must_use]
     pub fn total(self) -> u64 {
-        self.plain + self.masked + self.dry
+        self.plain + self.masked + self.unmasked
     }
 }
 
-/// A running signer.
+/// A running signing service.
 pub struct SigningService {
     signer: Arc<Signer>,
     class: Class,
-    engine: Engine<Item>,
-    submitter: Submitter<Item>,
+    engine: Engine<SigningJob>,
+    submitter: Submitter<SigningJob>,
     shared: Arc<Shared>,
-    problem: Arc<Mutex<Option<SignError>>>,
-    jobs: Vec<Job<Item>>,
+    last_error: Arc<Mutex<Option<SignError>>>,
+    jobs: Vec<Job<SigningJob>>,
 }
 
 struct Shared {
-    dispatch: Arc<dyn Dispatch>,
-    /// By [`Way`].
+    sink: Arc<dyn SignedMessageSink>,
+    /// Indexed by [`SigningMethod`].
     counts: [AtomicU64; 3],
     /// Messages that no lane signed.
-    lost: AtomicU64,
-    flight: Mutex<Flight>,
-    came_back: Condvar,
+    failed: AtomicU64,
+    in_flight: Mutex<InFlight>,
+    completed: Condvar,
 }
 
-/// What is on its way.
-struct Flight {
+/// Messages in flight.
+struct InFlight {
     count: usize,
-    /// More are not let go.
+    /// Limit of `count`.
     limit: usize,
 }
 
-impl Flight {
-    /// These are on their way no more, and say nothing of how long that takes.
-    fn forget(&mut self, count: usize) {
+impl InFlight {
+    /// Removes messages from the count that give no information about waiting times.
+    fn remove(&mut self, count: usize) {
         self.count = self.count.saturating_sub(count);
     }
 
-    /// Fewer from now on where these have waited too long, more where they have hardly waited.
-    fn land(&mut self, count: usize, waited: Span) {
-        self.forget(count);
+    /// Removes completed messages; lowers the limit if they waited too long, raises it if they hardly waited.
+    fn complete(&mut self, count: usize, waited: Span) {
+        self.remove(count);
         if waited > WAIT_MAX {
             self.limit = (self.limit / 2).max(IN_FLIGHT_MIN);
         } else if waited < Span::from_nanos(WAIT_MAX.as_nanos() / 4) {
@@ -143,76 +143,82 @@ impl Flight {
 }
 
 impl Shared {
-    fn count(&self, way: Way) {
-        let [plain, masked, dry] = &self.counts;
-        let count = match way {
-            Way::Plain => plain,
-            Way::Masked => masked,
-            Way::Dry => dry,
+    fn count(&self, method: SigningMethod) {
+        let [plain, masked, unmasked] = &self.counts;
+        let count = match method {
+            SigningMethod::Plain => plain,
+            SigningMethod::Masked => masked,
+            SigningMethod::Unmasked => unmasked,
         };
         count.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn counts(&self) -> Counts {
-        let [plain, masked, dry] = self.counts.each_ref().map(|count| count.load(Ordering::Relaxed));
-        let lost = self.lost.load(Ordering::Relaxed);
-        Counts {
+    fn counts(&self) -> SigningCounts {
+        let [plain, masked, unmasked] = self.counts.each_ref().map(|count| count.load(Ordering::Relaxed));
+        let lost = self.failed.load(Ordering::Relaxed);
+        SigningCounts {
             plain,
             masked,
-            dry,
-            lost,
+            unmasked,
+            failed: lost,
         }
     }
 
-    fn land(&self, land: impl FnOnce(&mut Flight)) {
-        land(&mut self.flight.lock().unwrap_or_else(PoisonError::into_inner));
-        self.came_back.notify_all();
+    fn complete(&self, update: impl FnOnce(&mut InFlight)) {
+        update(&mut self.in_flight.lock().unwrap_or_else(PoisonError::into_inner));
+        self.completed.notify_all();
     }
 
-    /// Waits until so many more may be on their way.
-    fn await_room(&self, count: usize) -> MutexGuard<'_, Flight> {
-        let flight = self.flight.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Waits until `count` more messages may be in flight.
+    fn wait_for_capacity(&self, count: usize) -> MutexGuard<'_, InFlight> {
+        let flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
         let too_many =
-            |flight: &mut Flight| flight.count > 0 && count > 0 && flight.count + count > flight.limit;
-        let flight = self.came_back.wait_while(flight, too_many);
+            |flight: &mut InFlight| flight.count > 0 && count > 0 && flight.count + count > flight.limit;
+        let flight = self.completed.wait_while(flight, too_many);
         flight.unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Sink<Item> for Shared {
-    fn done(&self, done: Done<'_, Item>) {
-        /// Lands what it was made for, also when whoever sends panics.
-        struct Landing<'a>(&'a Shared, usize, Span);
-        impl Drop for Landing<'_> {
+impl Sink<SigningJob> for Shared {
+    fn done(&self, done: BatchResult<'_, SigningJob>) {
+        /// Completes the messages when dropped, even if the sink panics.
+        struct CompletionGuard<'a>(&'a Shared, usize, Span);
+        impl Drop for CompletionGuard<'_> {
             fn drop(&mut self) {
-                self.0.land(|flight| flight.land(self.1, self.2));
+                self.0.complete(|flight| flight.complete(self.1, self.2));
             }
         }
         let waited = done
-            .tickets
+            .entries
             .iter()
-            .map(|ticket| done.at.since(ticket.meta.arrived));
-        let _landing = Landing(self, done.payloads.len(), waited.max().unwrap_or_default());
+            .map(|entry| done.at.saturating_since(entry.meta.arrived));
+        let _landing = CompletionGuard(self, done.payloads.len(), waited.max().unwrap_or_default());
         let handed_in = done.payloads.len();
         let signed = done.payloads.drain(..).filter_map(|item| item.signed);
-        let (messages, ways): (Vec<_>, Vec<_>) = signed.map(|signed| (signed.bytes, signed.way)).unzip();
-        self.lost
-            .fetch_add((handed_in - ways.len()) as u64, Ordering::Relaxed);
-        self.dispatch.signed(messages);
-        ways.into_iter().for_each(|way| self.count(way));
+        let (messages, methods): (Vec<_>, Vec<_>) =
+            signed.map(|signed| (signed.bytes, signed.method)).unzip();
+        self.failed
+            .fetch_add((handed_in - methods.len()) as u64, Ordering::Relaxed);
+        self.sink.signed(messages);
+        methods.into_iter().for_each(|method| self.count(method));
     }
 
-    /// Nothing expires: this is what every lane failed at, or a submission that is longer than the queue takes from one source.
-    fn dropped(&self, dropped: &mut Vec<Dropped<Item>>) {
-        self.lost.fetch_add(dropped.len() as u64, Ordering::Relaxed);
-        self.land(|flight| flight.forget(dropped.len()));
+    /// Jobs have no expiry: a dropped job failed on every lane, or its submission exceeded the queue share of one source.
+    fn dropped(&self, dropped: &mut Vec<Dropped<SigningJob>>) {
+        self.failed.fetch_add(dropped.len() as u64, Ordering::Relaxed);
+        self.complete(|flight| flight.remove(dropped.len()));
         dropped.clear();
     }
 }
 
 impl SigningLane {
-    /// What became of a batch. Of what no other lane would do better the sender is told.
-    fn finish(&self, signed: Result<Vec<Signed>, SignError>, jobs: &mut [Item], outcomes: &mut Vec<Outcome>) {
+    /// Stores the results of a batch. An error that another lane would also have is kept for the sender.
+    fn finish(
+        &self,
+        signed: Result<Vec<Signed>, SignError>,
+        jobs: &mut [SigningJob],
+        outcomes: &mut Vec<Outcome>,
+    ) {
         match signed {
             Ok(signed) => {
                 for (item, signed) in jobs.iter_mut().zip(signed) {
@@ -221,17 +227,22 @@ impl SigningLane {
                 }
             }
             Err(error) => {
-                *self.problem.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
                 outcomes.resize(jobs.len(), Outcome::Rejected);
             }
         }
     }
 }
 
-impl Lane<Item> for SigningLane {
-    fn run(&mut self, class: Class, jobs: &mut [Item], outcomes: &mut Vec<Outcome>) -> Result<(), LaneLost> {
-        let messages: Vec<&ToSign> = jobs.iter().map(|item| &item.message).collect();
-        // The scheduler counts masks: what it has given out for one batch is not another's.
+impl Lane<SigningJob> for SigningLane {
+    fn run(
+        &mut self,
+        class: Class,
+        jobs: &mut [SigningJob],
+        outcomes: &mut Vec<Outcome>,
+    ) -> Result<(), LaneLost> {
+        let messages: Vec<&PreparedMessage> = jobs.iter().map(|item| &item.message).collect();
+        // The scheduler assigns masks to batches; a batch uses no more masks than assigned.
         let signed = match class {
             Class::RSA_SIGN => self.signer.sign_without_masks(&messages),
             _ => self.signer.sign(&messages),
@@ -244,82 +255,96 @@ impl Lane<Item> for SigningLane {
         match self.signer.refill(count) {
             Ok(made) => Ok(made),
             Err(error) => {
-                *self.problem.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
                 Ok(0)
             }
         }
     }
 }
 
-impl Lane<Item> for DeviceLane {
-    /// Messages for which there is no mask any more are signed by this thread's processor.
-    fn run(&mut self, _: Class, jobs: &mut [Item], outcomes: &mut Vec<Outcome>) -> Result<(), LaneLost> {
-        let messages: Vec<&ToSign> = jobs.iter().map(|item| &item.message).collect();
-        let (device, signer) = (&mut self.device, &self.signing.signer);
-        // Masks are taken once it is known that there is something to sign with.
-        if let Some((table, digits)) = messages.first().and_then(|message| signer.ready_for(message)) {
+impl Lane<SigningJob> for GpuSigningLane {
+    /// Messages without an available mask are signed on the CPU, in this thread.
+    fn run(
+        &mut self,
+        _: Class,
+        jobs: &mut [SigningJob],
+        outcomes: &mut Vec<Outcome>,
+    ) -> Result<(), LaneLost> {
+        let messages: Vec<&PreparedMessage> = jobs.iter().map(|item| &item.message).collect();
+        let (device, signer) = (&mut self.gpu, &self.signing.signer);
+        // Masks are taken only after the device is ready to sign.
+        if let Some((table, digits)) = messages
+            .first()
+            .and_then(|message| signer.table_and_digits(message))
+        {
             device
                 .prepare(table, digits)
                 .map_err(|lost| LaneLost(lost.reason))?;
         }
-        let signed = signer.sign_by(&messages, |_, masks, digits| {
-            device.sign(masks, digits).map_err(Failed::Lane)
+        let signed = signer.sign_with(&messages, |_, masks, digits| {
+            device.sign(masks, digits).map_err(BatchFailure::Lane)
         });
         let signed = match signed {
             Ok(signed) => Ok(signed),
-            Err(Failed::Signer(error)) => Err(error),
-            Err(Failed::Lane(lost)) => return Err(LaneLost(lost.reason)),
+            Err(BatchFailure::Signer(error)) => Err(error),
+            Err(BatchFailure::Lane(lost)) => return Err(LaneLost(lost.reason)),
         };
         self.signing.finish(signed, jobs, outcomes);
         Ok(())
     }
 
     fn refill(&mut self, count: usize) -> Result<usize, LaneLost> {
-        self.device
-            .make_masks(count)
-            .map_err(|lost| LaneLost(lost.reason))
+        self.gpu.make_masks(count).map_err(|lost| LaneLost(lost.reason))
     }
 
     fn probe(&mut self) -> Result<(), LaneLost> {
-        self.device.reopen().map_err(|lost| LaneLost(lost.reason))
+        self.gpu.reopen().map_err(|lost| LaneLost(lost.reason))
     }
 }
 
 impl SigningService {
-    /// Starts its processors, and GPUs if the key is one of RA: for masks, unless none are to be kept ready, and for messages.
+    /// Starts the CPU lanes, and for a key of RA the GPU lanes, which make masks (unless `idle_masks` is 0) and sign.
     ///
     /// # Errors
-    /// No lane, or no thread for one.
+    /// No lane, or the thread of a lane could not be started.
     pub fn start(
         signer: Arc<Signer>,
-        settings: Settings,
-        gpus: Vec<Graphics>,
+        settings: SigningSettings,
+        gpus: Vec<GpuLane>,
         policy: Box<dyn Policy>,
-        dispatch: Arc<dyn Dispatch>,
+        dispatch: Arc<dyn SignedMessageSink>,
     ) -> Result<Self, EngineError> {
         signer.warm_up();
         let class = class(signer.public().scheme());
         let problem = Arc::new(Mutex::new(None));
         let shared = Arc::new(Shared {
-            dispatch,
+            sink: dispatch,
             counts: [const { AtomicU64::new(0) }; 3],
-            lost: AtomicU64::new(0),
-            flight: Mutex::new(Flight {
+            failed: AtomicU64::new(0),
+            in_flight: Mutex::new(InFlight {
                 count: 0,
                 limit: IN_FLIGHT_MIN,
             }),
-            came_back: Condvar::new(),
+            completed: Condvar::new(),
         });
         let signing = || SigningLane {
             signer: Arc::clone(&signer),
-            problem: Arc::clone(&problem),
+            last_error: Arc::clone(&problem),
         };
-        let lane = |number| (spec(number, settings), Box::new(signing()) as Box<dyn Lane<Item>>);
-        let sink: Arc<dyn Sink<Item>> = Arc::<Shared>::clone(&shared);
-        // What a GPU does not sign needs one.
+        let lane = |number| {
+            (
+                spec(number, settings),
+                Box::new(signing()) as Box<dyn Lane<SigningJob>>,
+            )
+        };
+        let sink: Arc<dyn Sink<SigningJob>> = Arc::<Shared>::clone(&shared);
+        // Messages that a GPU does not sign need a CPU lane.
         let mut lanes: Vec<_> = (0..settings.lanes.max(1)).map(lane).collect();
         if class == Class::RA_SIGN {
-            lanes.extend(gpus.into_iter().map(|gpu| device_lane(gpu, signing(), settings)));
+            lanes.extend(
+                gpus.into_iter()
+                    .map(|gpu| gpu_signing_lane(gpu, signing(), settings)),
+            );
         }
         let stock = usize::try_from(signer.masks()).unwrap_or(usize::MAX);
         let engine = Engine::start(config(class, stock, settings), policy, lanes, sink)?;
@@ -329,83 +354,86 @@ impl SigningService {
             class,
             engine,
             shared,
-            problem,
+            last_error: problem,
             jobs: Vec::new(),
         })
     }
 
-    /// Waits until so many messages may be handed over at once: whoever does so before he stamps them has none wait with its stamp on, but
-    /// those that are being signed.
-    pub fn await_room(&self, count: usize) {
-        drop(self.shared.await_room(count));
+    /// Waits until `count` messages may be submitted at once. A caller that stamps messages after this call keeps no stamped message
+    /// waiting, except those being signed.
+    pub fn wait_for_capacity(&self, count: usize) {
+        drop(self.shared.wait_for_capacity(count));
     }
 
-    /// Takes in a payload; it is handed to the lanes with others, by [`SigningService::submit`].
+    /// Enqueues a payload; [`SigningService::submit`] hands all enqueued payloads to the lanes.
     ///
     /// # Errors
     /// A payload that this key does not sign.
-    pub fn take(&mut self, stamp: Stamp, kind: PayloadKind, payload: &[u8]) -> Result<(), SignError> {
+    pub fn enqueue(&mut self, stamp: Stamp, kind: PayloadKind, payload: &[u8]) -> Result<(), SignError> {
         let message = self.signer.prepare(stamp, kind, payload)?;
         let meta = Meta::new(self.class, stamp.priority, Source(0), self.submitter.now());
         let signed = None;
-        let payload = Item { message, signed };
+        let payload = SigningJob { message, signed };
         self.jobs.push(Job { meta, payload });
         Ok(())
     }
 
-    /// Payloads that were taken in and not handed over yet.
+    /// Payloads enqueued and not submitted yet.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.jobs.len()
     }
 
-    /// Hands what was taken in to the lanes; waits while they have too much.
+    /// Hands the enqueued payloads to the lanes; waits while too many messages are in flight.
     ///
     /// # Errors
     /// The service has been shut down.
-    pub fn submit(&mut self) -> Result<(), Closed> {
-        self.shared.await_room(self.jobs.len()).count += self.jobs.len();
+    pub fn submit(&mut self) -> Result<(), EngineClosed> {
+        self.shared.wait_for_capacity(self.jobs.len()).count += self.jobs.len();
         self.submitter.submit(&mut self.jobs)
     }
 
-    /// What the engine says so far.
+    /// Snapshot of the engine.
     ///
     /// # Errors
-    /// None, but for the histograms' types.
+    /// Only errors of the histogram types.
     pub fn snapshot(&self) -> Result<Snapshot, EngineError> {
         self.engine.snapshot()
     }
 
-    /// What was signed and handed on so far.
+    /// Messages signed and delivered so far.
     #[must_use]
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> SigningCounts {
         self.shared.counts()
     }
 
-    /// Why the last message was not signed that was not, once.
+    /// Takes the last error that prevented signing.
     #[must_use]
-    pub fn problem(&self) -> Option<SignError> {
-        self.problem.lock().unwrap_or_else(PoisonError::into_inner).take()
+    pub fn take_last_error(&self) -> Option<SignError> {
+        self.last_error
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
     }
 
-    /// Ends it: what was taken in is signed, and handed on. What was signed, what the engine says, and the last problem.
+    /// Shuts down: enqueued payloads are signed and delivered first. Returns the counts, the engine's snapshot and the last error.
     ///
     /// # Errors
-    /// None, but for the histograms' types.
-    pub fn finish(mut self) -> Result<(Counts, Snapshot, Option<SignError>), EngineError> {
-        // Only a service that has been shut down takes nothing, and this is the only place where it is.
+    /// Only errors of the histogram types.
+    pub fn finish(mut self) -> Result<(SigningCounts, Snapshot, Option<SignError>), EngineError> {
+        // Submitting fails only after a shutdown, and the only shutdown is here.
         let _ = self.submit();
-        let problem = Arc::clone(&self.problem);
+        let problem = Arc::clone(&self.last_error);
         let shared = Arc::clone(&self.shared);
-        let (left, snapshot) = self.engine.shut_down(Ending::Finish)?;
+        let (left, snapshot) = self.engine.shut_down(ShutdownMode::CompleteJobs)?;
         let problem = problem.lock().unwrap_or_else(PoisonError::into_inner).take();
         let mut counts = shared.counts();
-        counts.lost += left.len() as u64;
+        counts.failed += left.len() as u64;
         Ok((counts, snapshot, problem))
     }
 }
 
-/// What signing with a key of this scheme is.
+/// The operation class of signing with a key of this scheme.
 fn class(scheme: Scheme) -> Class {
     match scheme {
         Scheme::RaRsa2048 | Scheme::RaRsa3072 => Class::RA_SIGN,
@@ -415,8 +443,8 @@ fn class(scheme: Scheme) -> Class {
     }
 }
 
-/// A processor, with what it does a second where nothing has been measured yet: the engine corrects it as it goes.
-fn spec(number: usize, settings: Settings) -> LaneSpec {
+/// A CPU lane with assumed rates; the engine corrects the rates from measurements.
+fn spec(number: usize, settings: SigningSettings) -> LaneSpec {
     let rates = [
         (Class::RA_SIGN, 20_000.0),
         (Class::RSA_SIGN, 1_000.0),
@@ -424,42 +452,46 @@ fn spec(number: usize, settings: Settings) -> LaneSpec {
         (Class::P256_SIGN, 40_000.0),
         (Class::ED25519_SIGN, 60_000.0),
     ];
-    // Side by side eight take as long as some four one after the other; without vectors nothing is gained by taking them together.
+    // Eight signatures in one batch take as long as about four single ones; without vector instructions a batch gains nothing.
     let grain = Backend::widest().map_or(1, |_| 8);
     let spec = LaneSpec::new(format!("cpu {number}"), LaneKind::Cpu).with_grain(grain);
     let spec = rates.into_iter().fold(spec, |spec, (class, rate)| {
-        spec.with(class, Line::new(Span::from_micros(1), rate))
+        spec.with_class(class, CostModel::new(Span::from_micros(1), rate))
     });
     match settings.idle_masks {
         0 => spec,
-        _ => spec.refilling(),
+        _ => spec.with_refill(),
     }
 }
 
-fn device_lane(gpu: Graphics, signing: SigningLane, settings: Settings) -> (LaneSpec, Box<dyn Lane<Item>>) {
+fn gpu_signing_lane(
+    gpu: GpuLane,
+    signing: SigningLane,
+    settings: SigningSettings,
+) -> (LaneSpec, Box<dyn Lane<SigningJob>>) {
     let pool = Arc::clone(&signing.signer);
     let deliver = Box::new(move |masks: Vec<Mask>| pool.add_masks(masks));
     let device = gpu.with_signer(Arc::clone(signing.signer.key()), deliver);
     let spec = device.spec();
-    let wanted = |class| match class {
+    let is_used = |class| match class {
         Class::RA_SIGN => true,
         Class::MASK_REFILL => settings.idle_masks > 0,
         _ => false,
     };
     let spec = LaneSpec {
-        lines: PerClass::from_fn(|class| spec.lines.of(class).filter(|_| wanted(class))),
-        refills: wanted(Class::MASK_REFILL),
+        costs: PerClass::from_fn(|class| spec.costs.of(class).filter(|_| is_used(class))),
+        refills: is_used(Class::MASK_REFILL),
         ..spec
     };
-    let spec = spec.with_batch_max(Graphics::SIGNED_MAX);
-    (spec, Box::new(DeviceLane { device, signing }))
+    let spec = spec.with_batch_max(GpuLane::SIGNED_MAX);
+    (spec, Box::new(GpuSigningLane { gpu: device, signing }))
 }
 
-/// What a GPU makes masks for in one go: a signature by CRT takes it some milliseconds, and as many again at once.
+/// Time limit of one refill on a GPU: one CRT signature takes some milliseconds, and a full batch takes as long.
 const GPU_SLICE: Span = Span::from_millis(20);
 
-/// Its own messages are all as urgent as they say.
-fn config(class: Class, stock: usize, settings: Settings) -> Config {
+/// The service trusts the priority of its own messages.
+fn config(class: Class, stock: usize, settings: SigningSettings) -> Config {
     let unbounded = Rate {
         burst: u32::MAX,
         interval: Span::from_nanos(1),
@@ -477,7 +509,7 @@ fn config(class: Class, stock: usize, settings: Settings) -> Config {
     Config {
         quotas: QuotaLimits {
             source: unbounded,
-            strangers: unbounded,
+            unknown_senders: unbounded,
             ..defaults.quotas
         },
         masks,
@@ -489,45 +521,45 @@ fn config(class: Class, stock: usize, settings: Settings) -> Config {
 mod tests {
     use super::*;
     use crate::gpu::rapid::tests::{PAYLOADS, key, stamp, table};
-    use crate::gpu::{BatchError, Emulation, Gpu, NoGpu};
-    use crate::lane::{KeyMemory, Places};
+    use crate::gpu::{BatchError, Emulation, Gpu, GpuUnavailable};
+    use crate::lane::{KeyMemory, KeyPlacement};
 
-    fn items(signer: &Signer) -> Vec<Item> {
-        let item = |payload: &[u8; 1]| Item {
+    fn items(signer: &Signer) -> Vec<SigningJob> {
+        let item = |payload: &[u8; 1]| SigningJob {
             message: signer.prepare(stamp(), PayloadKind::Opaque, payload).unwrap(),
             signed: None,
         };
         PAYLOADS.iter().map(item).collect()
     }
 
-    /// Kernels for this processor stand in for a GPU, which is lost after so many calls.
-    fn gpu(calls: u64) -> Result<Graphics, NoGpu> {
+    /// Kernels compiled for this CPU emulate a GPU that is lost after `calls` calls.
+    fn gpu(calls: u64) -> Result<GpuLane, GpuUnavailable> {
         let open = move || {
             let emulation = Emulation {
                 calls,
                 ..Emulation::default()
             };
-            Gpu::emulated(emulation).map_err(|lost| NoGpu::from(BatchError::from(lost)))
+            Gpu::emulated(emulation).map_err(|lost| GpuUnavailable::from(BatchError::from(lost)))
         };
         let memory = KeyMemory {
             table_bytes: 1 << 20,
             rsa_keys: 1,
             p256_keys: 1,
         };
-        Graphics::opened_by(Box::new(open), Arc::new(Places::new([], memory)))
+        GpuLane::open_with(Box::new(open), Arc::new(KeyPlacement::new([], memory)))
     }
 
-    fn lane(signer: &Arc<Signer>, gpu: Graphics) -> Box<dyn Lane<Item>> {
+    fn lane(signer: &Arc<Signer>, gpu: GpuLane) -> Box<dyn Lane<SigningJob>> {
         let signing = SigningLane {
             signer: Arc::clone(signer),
-            problem: Arc::default(),
+            last_error: Arc::default(),
         };
-        let settings = Settings {
+        let settings = SigningSettings {
             lanes: 1,
             idle_masks: 0,
         };
-        let (spec, lane) = device_lane(gpu, signing, settings);
-        assert!(spec.lines.of(Class::RA_SIGN).is_some() && !spec.refills);
+        let (spec, lane) = gpu_signing_lane(gpu, signing, settings);
+        assert!(spec.costs.of(Class::RA_SIGN).is_some() && !spec.refills);
         lane
     }
 
@@ -537,11 +569,11 @@ mod tests {
         Arc::new(Signer::new(key, Some(table), None))
     }
 
-    fn check(signer: &Signer, items: &[Item], ways: [Way; 3]) {
+    fn check(signer: &Signer, items: &[SigningJob], methods: [SigningMethod; 3]) {
         let public = signer.public().ra().unwrap();
-        for ((item, way), payload) in items.iter().zip(ways).zip(PAYLOADS) {
+        for ((item, method), payload) in items.iter().zip(methods).zip(PAYLOADS) {
             let signed = item.signed.as_ref().unwrap();
-            assert_eq!(signed.way, way);
+            assert_eq!(signed.method, method);
             let (rest, number) = signed.bytes.split_at(signed.bytes.len() - 256);
             let digits = public
                 .layout()
@@ -552,23 +584,33 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_signs_with_the_masks_that_there_are() {
+    fn a_gpu_signs_with_the_available_masks() {
         let signer = signer();
         let mut lane = lane(&signer, gpu(u64::MAX).unwrap());
-        for (masks, ways) in [(3, [Way::Masked; 3]), (2, [Way::Masked, Way::Masked, Way::Dry])] {
+        for (masks, methods) in [
+            (3, [SigningMethod::Masked; 3]),
+            (
+                2,
+                [
+                    SigningMethod::Masked,
+                    SigningMethod::Masked,
+                    SigningMethod::Unmasked,
+                ],
+            ),
+        ] {
             signer.refill(masks).unwrap();
             let (mut items, mut outcomes) = (items(&signer), Vec::new());
             lane.run(Class::RA_SIGN, &mut items, &mut outcomes).unwrap();
             assert_eq!((outcomes, signer.masks()), (vec![Outcome::Accepted; 3], 0));
-            check(&signer, &items, ways);
+            check(&signer, &items, methods);
         }
     }
 
-    /// Nothing is signed by a batch whose device is lost, and no mask is taken where there is nothing to sign with.
+    /// A batch on a lost device signs nothing, and no mask is taken before the device is ready.
     #[test]
-    fn a_gpu_that_is_lost_leaves_its_messages() {
+    fn messages_of_a_lost_gpu_are_returned_unsigned() {
         let signer = signer();
-        // The masks that a batch took whose device failed after so many calls; `None`: its messages were signed.
+        // Number of masks taken by a batch whose device failed after so many calls; `None` if the messages were signed.
         let masks_taken = |calls| {
             let Ok(gpu) = gpu(calls) else { return Some(0) };
             let mut lane = lane(&signer, gpu);
@@ -576,7 +618,7 @@ mod tests {
             let before = signer.masks();
             let (mut items, mut outcomes) = (items(&signer), Vec::new());
             if lane.run(Class::RA_SIGN, &mut items, &mut outcomes).is_ok() {
-                check(&signer, &items, [Way::Masked; 3]);
+                check(&signer, &items, [SigningMethod::Masked; 3]);
                 return None;
             }
             assert!(outcomes.is_empty() && items.iter().all(|item| item.signed.is_none()));
@@ -593,20 +635,20 @@ mod tests {
                 None => enough = between,
             }
         }
-        // Nearly all bring the table there, part by part: of them a few, and each of those that sign and verify.
+        // Most calls upload the table in parts: test a few of those, and each call that signs or verifies.
         let last = enough - 32;
         let some = (0..last).step_by(61).chain(last..enough);
         let taken: Vec<u64> = some.map(|calls| masks_taken(calls).unwrap()).collect();
-        println!("{enough} calls; masks that were taken: {taken:?}");
+        println!("{enough} calls; masks taken: {taken:?}");
         assert!(taken.is_sorted() && taken.last() == Some(&3));
-        // Not because there was no device yet.
+        // The device existed when it failed.
         assert!(gpu(last).is_ok() && taken[taken.len() - 32..].contains(&0));
         assert!(taken.iter().all(|taken| [0, 3].contains(taken)));
     }
 
-    /// Processors that sign `per_s` messages a second, and a sender that always has more, in submissions of 64.
+    /// CPU lanes that sign `per_s` messages a second, and a sender with an unlimited backlog, in submissions of 64.
     fn longest_wait_ms(per_s: u64) -> u64 {
-        let mut flight = Flight {
+        let mut flight = InFlight {
             count: 0,
             limit: IN_FLIGHT_MIN,
         };
@@ -619,19 +661,19 @@ mod tests {
             if round > 100 {
                 longest = longest.max(waited_ms);
             }
-            flight.land(8, Span::from_millis(waited_ms));
+            flight.complete(8, Span::from_millis(waited_ms));
         }
         longest
     }
 
     #[test]
     fn no_message_waits_until_its_stamp_is_too_old() {
-        // RSA-3072 on one processor, and on a slow one; RA with masks; Ed25519 on eight.
+        // RSA-3072 on one CPU lane, and on a slow one; RA with masks; Ed25519 on eight.
         for (per_s, most_ms) in [(440, 350), (64, 1_000), (20_000, 300), (400_000, 11)] {
             let waited_ms = longest_wait_ms(per_s);
             assert!(waited_ms <= most_ms, "{per_s}/s: {waited_ms} ms");
         }
-        // Who is fast enough has as many on their way as there may be.
+        // A lane that is fast enough reaches the limit in flight.
         assert_eq!(longest_wait_ms(400_000), IN_FLIGHT_MAX as u64 * 1_000 / 400_000);
     }
 }

@@ -1,4 +1,4 @@
-//! Where a message comes from, as costs are charged.
+//! The source of a message, to which the scheduler charges lane time.
 
 use std::hash::{Hash as _, Hasher as _};
 use std::net::{IpAddr, Ipv6Addr};
@@ -26,7 +26,7 @@ pub(crate) struct Origin {
 
 impl Origin {
     /// `secret` keys the hashes, so that an attacker cannot choose colliding origins.
-    pub(crate) fn of(address: IpAddr, key: KeyId, secret: &[u8; 16]) -> Self {
+    pub(crate) fn from_address(address: IpAddr, key: KeyId, secret: &[u8; 16]) -> Self {
         let mut hasher = SipHasher13::new_with_key(secret);
         network(address).hash(&mut hasher);
         let source = Source(hasher.finish());
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_has_one_network_whatever_address_it_takes() {
+    fn all_addresses_of_a_host_have_one_network() {
         let of = |text: &str| network(text.parse().unwrap());
         assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff:ffff:ffff:ffff"));
         assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));

@@ -1,4 +1,4 @@
-//! Datagrams in batches, to one or to many.
+//! UDP datagrams in batches, unicast and multicast.
 
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -18,82 +18,82 @@ use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockFilter, SockRef, So
 
 use crate::message::MESSAGE_BYTES_MAX;
 
-/// Datagrams that one call of the kernel takes or gives.
+/// Datagrams per system call.
 pub const BATCH: usize = 64;
-/// One byte more than any message: what fills it is too long, and refused as that.
+/// One byte more than the longest message: a datagram that fills the buffer is too long, and is refused.
 const BUFFER_BYTES: usize = MESSAGE_BYTES_MAX + 1;
-/// What the kernel keeps for a receiver that is busy, if it lets us: some ten thousand messages.
+/// Requested size of the kernel's receive buffer: some ten thousand messages.
 pub const RECEIVE_BUFFER_BYTES: usize = 8 << 20;
-/// A datagram that waited in the kernel for longer than this did not: the clock was set.
+/// Upper bound of the time in the kernel's queue. A longer time means that the clock was set.
 pub(crate) const QUEUED_MAX: Duration = Duration::from_secs(10);
 
-/// The kernel's count of drops has 32 bits, and must not begin again unseen.
-const COUNTED_EVERY: Duration = Duration::from_secs(60);
+/// Interval of reading the kernel's drop counter, which has 32 bits and must not wrap unnoticed.
+const COUNT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// A datagram that came in.
+/// A received datagram.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'a> {
-    /// What is in it; of one that is longer than any message, one byte more than the longest has.
+    /// The content, truncated to one byte more than the longest message.
     pub bytes: &'a [u8],
-    /// Where it says it comes from.
+    /// Claimed sender address.
     pub sender: SocketAddr,
     /// When the kernel received it.
     pub arrived: Instant,
 }
 
-/// How a filter was attached.
+/// Result of attaching a filter.
 #[derive(Debug)]
-pub(crate) enum Attachment {
-    /// `replaced`: in place of another one, so that the socket always had one.
+pub(crate) enum FilterAttachment {
+    /// `replaced`: the filter took the place of another one, so that the socket always had one.
     Attached { replaced: bool },
-    /// The kernel has rejected it.
+    /// The kernel rejected the filter.
     Rejected(io::Error),
 }
 
-/// Where messages come in.
-pub struct Inbox {
+/// Receives messages on a UDP socket.
+pub struct UdpReceiver {
     socket: UdpSocket,
     buffer_bytes: usize,
-    /// What the kernel had dropped, modulo 2^32, when it was counted last.
+    /// The kernel's drop counter at the last reading, modulo 2^32.
     drops: u64,
-    lost: u64,
+    dropped: u64,
     filtered: u64,
     has_filter: bool,
     counted_at: Instant,
-    /// All that had arrived by then has been received.
+    /// All datagrams that arrived before this time have been received.
     received_until: Instant,
     buffers: Vec<[u8; BUFFER_BYTES]>,
     headers: MultiHeaders<SockaddrStorage>,
 }
 
-impl fmt::Debug for Inbox {
+impl fmt::Debug for UdpReceiver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Inbox").field(&self.socket).finish()
     }
 }
 
-impl Inbox {
-    /// Listens at this address; of a multicast group on the interface of this index alone, 0 for the one that the kernel chooses. A group of
-    /// IPv6's that is one link's (`ff02::`) needs the index. [`Inbox::receive`] waits no longer than `wait`.
+impl UdpReceiver {
+    /// Binds this address. A multicast group is joined on the interface with this index, 0 for the kernel's choice; a link-local IPv6 group
+    /// (`ff02::`) requires the index. [`UdpReceiver::receive`] waits at most `wait`.
     ///
     /// # Errors
-    /// The kernel's.
+    /// A system call failed.
     pub fn open(address: SocketAddr, interface: u32, wait: Duration) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
         let group = address.ip();
         if group.is_multicast() {
-            // Several receivers of one machine.
+            // Several receivers may run on one machine.
             socket.set_reuse_address(true)?;
         }
         let buffer_bytes = enlarge_buffer(&socket)?;
         setsockopt(&socket, sockopt::ReceiveTimestampns, &true)?;
         socket.set_read_timeout(Some(wait))?;
         if group.is_multicast() && interface != 0 {
-            // IPv6 does not ask by which interface a socket has joined.
+            // For IPv6, the kernel does not filter by the interface on which the socket joined.
             socket.bind_device(Some(if_indextoname(interface)?.to_bytes()))?;
         }
-        socket.bind(&on_link(address, interface).into())?;
-        // Not what comes to the group by an interface by which another program of the machine has joined it.
+        socket.bind(&with_scope_id(address, interface).into())?;
+        // Excludes datagrams to the group on interfaces that another program of the machine has joined.
         match group {
             IpAddr::V4(group) if group.is_multicast() => {
                 socket.set_multicast_all_v4(false)?;
@@ -109,7 +109,7 @@ impl Inbox {
             socket: socket.into(),
             buffer_bytes,
             drops: 0,
-            lost: 0,
+            dropped: 0,
             filtered: 0,
             has_filter: false,
             counted_at: Instant::now(),
@@ -119,24 +119,23 @@ impl Inbox {
         })
     }
 
-    /// What the kernel keeps for this receiver while it is busy, bytes: [`RECEIVE_BUFFER_BYTES`], or less if this process may not have more
-    /// than `net.core.rmem_max`.
+    /// Size of the kernel's receive buffer, bytes: [`RECEIVE_BUFFER_BYTES`], or less if `net.core.rmem_max` does not allow that size.
     #[must_use]
     pub fn buffer_bytes(&self) -> usize {
         self.buffer_bytes
     }
 
-    /// Datagrams that the kernel has dropped since this was opened, for want of room in the buffer, or since their checksums were wrong;
-    /// without those that it dropped while a filter was attached.
+    /// Datagrams that the kernel dropped since the socket was opened because the buffer was full or a checksum was wrong. Drops while a
+    /// filter was attached are not included.
     ///
     /// # Errors
-    /// The kernel's.
-    pub fn lost(&mut self) -> io::Result<u64> {
+    /// A system call failed.
+    pub fn dropped(&mut self) -> io::Result<u64> {
         self.count()?;
-        Ok(self.lost)
+        Ok(self.dropped)
     }
 
-    /// The kernel has one count for all reasons.
+    /// The kernel has one counter for all reasons.
     fn count(&mut self) -> io::Result<()> {
         self.counted_at = Instant::now();
         let drops = linewarden_socket::kernel_drops(&self.socket)?;
@@ -144,24 +143,28 @@ impl Inbox {
         *if self.has_filter {
             &mut self.filtered
         } else {
-            &mut self.lost
+            &mut self.dropped
         } += more;
         Ok(())
     }
 
     /// Attaches a filter in place of the current one. If the kernel rejects it, the socket has no filter.
-    pub(crate) fn attach_filter(&mut self, program: &[SockFilter]) -> io::Result<Attachment> {
+    pub(crate) fn attach_filter(&mut self, program: &[SockFilter]) -> io::Result<FilterAttachment> {
         self.count()?;
         let mut replaced = self.has_filter;
         let mut attached = SockRef::from(&self.socket).attach_filter(program);
         if attached.is_err() && self.has_filter {
-            // The memory for filters is limited (`net.core.optmem_max`): one at a time may fit.
+            // The memory for filters is limited (`net.core.optmem_max`): one filter may fit where two do not.
             self.detach_filter()?;
             replaced = false;
             attached = SockRef::from(&self.socket).attach_filter(program);
         }
         self.has_filter = attached.is_ok();
-        Ok(attached.map_or_else(Attachment::Rejected, |()| Attachment::Attached { replaced }))
+        Ok(
+            attached.map_or_else(FilterAttachment::Rejected, |()| FilterAttachment::Attached {
+                replaced,
+            }),
+        )
     }
 
     pub(crate) fn detach_filter(&mut self) -> io::Result<()> {
@@ -177,46 +180,46 @@ impl Inbox {
         self.has_filter
     }
 
-    /// All datagrams that had arrived by then have been received.
+    /// All datagrams that arrived before this time have been received.
     pub(crate) fn received_until(&self) -> Instant {
         self.received_until
     }
 
-    /// Returns and resets the number of datagrams that the kernel has dropped while a filter was attached: nearly all by the filter.
+    /// Returns and resets the number of datagrams that the kernel dropped while a filter was attached: nearly all by the filter.
     pub(crate) fn take_filtered(&mut self) -> io::Result<u64> {
         self.count()?;
         Ok(std::mem::take(&mut self.filtered))
     }
 
-    /// Replaces this inbox with another one, and keeps the drop counts of this one.
+    /// Replaces this receiver with another one, and keeps the drop counts.
     ///
     /// # Errors
-    /// The kernel's counters.
+    /// Reading the kernel's counters failed.
     pub fn replace(&mut self, other: Self) -> io::Result<()> {
         self.count()?;
         *self = Self {
-            lost: self.lost,
+            dropped: self.dropped,
             filtered: self.filtered,
             ..other
         };
         Ok(())
     }
 
-    /// Where it listens.
+    /// The local address.
     ///
     /// # Errors
-    /// The kernel's.
+    /// A system call failed.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
 
-    /// Waits for datagrams, and hands up to [`BATCH`] to `each`; how many there were, 0 if none came in time.
+    /// Waits for datagrams, and hands up to [`BATCH`] to `each`. Returns their number, 0 after a timeout.
     ///
     /// # Errors
-    /// The kernel's.
+    /// A system call failed.
     pub fn receive(&mut self, mut each: impl FnMut(Datagram<'_>)) -> io::Result<usize> {
         let begun = Instant::now();
-        if begun.duration_since(self.counted_at) >= COUNTED_EVERY {
+        if begun.duration_since(self.counted_at) >= COUNT_INTERVAL {
             self.count()?;
         }
         let mut slices: Vec<[IoSliceMut<'_>; 1]> = self
@@ -234,7 +237,7 @@ impl Inbox {
             }
             Err(error) => return Err(error.into()),
         };
-        // In this order: if the thread is interrupted in between, datagrams seem older, and not newer than they are.
+        // In this order: if the thread is interrupted in between, datagrams appear older than they are, never newer.
         let (now, of_stamps) = (Instant::now(), SystemTime::now());
         let of_stamps = of_stamps
             .duration_since(SystemTime::UNIX_EPOCH)
@@ -249,7 +252,9 @@ impl Inbox {
                 let queued = stamps.next().and_then(|stamp| of_stamps.checked_sub(stamp));
                 (
                     datagram.bytes,
-                    datagram.address.map_or(NOWHERE, |address| plain(&address)),
+                    datagram
+                        .address
+                        .map_or(UNKNOWN_SENDER, |address| socket_addr(&address)),
                     queued
                         .filter(|queued| *queued <= QUEUED_MAX)
                         .and_then(|queued| now.checked_sub(queued))
@@ -268,19 +273,19 @@ impl Inbox {
     }
 }
 
-/// Asks for [`RECEIVE_BUFFER_BYTES`], and says what the kernel gives: with `CAP_NET_ADMIN` all of it. Less is no reason not to listen.
+/// Requests [`RECEIVE_BUFFER_BYTES`], and returns the granted size: with `CAP_NET_ADMIN` all of it. A smaller buffer is not an error.
 fn enlarge_buffer(socket: &Socket) -> io::Result<usize> {
     if setsockopt(socket, sockopt::RcvBufForce, &RECEIVE_BUFFER_BYTES).is_err() {
         socket.set_recv_buffer_size(RECEIVE_BUFFER_BYTES)?;
     }
-    // The kernel doubles it, for what it needs besides.
+    // The kernel doubles the size for its own overhead.
     Ok(socket.recv_buffer_size()? / 2)
 }
 
-/// Lets the calling thread, which takes datagrams in, go before lanes where they share a processor: what it leaves in the kernel waits
-/// without an order. It has the processor in slices of 100 us, the shortest there are (Linux 6.12 and later), so that a lane is not left
-/// without it for some milliseconds either; and with `CAP_SYS_NICE`, niceness -5. A thread with a real-time policy keeps it.
-pub fn receive_first() {
+/// Gives the calling thread, which receives datagrams, precedence over lanes on a shared CPU: datagrams left in the kernel wait without
+/// priorities. Sets time slices of 100 us, the shortest possible (Linux 6.12 and later), so that a lane does not delay the thread by
+/// milliseconds; with `CAP_SYS_NICE` also niceness -5. A thread with a real-time policy keeps its policy.
+pub fn prioritize_receiving_thread() {
     const NICE: i32 = -5;
     let Some(before) = scheduling() else { return };
     if before.sched_policy != libc::SCHED_OTHER as u32 {
@@ -294,9 +299,9 @@ pub fn receive_first() {
         sched_nice: NICE.min(before.sched_nice),
         ..short
     };
-    // If neither is allowed, try the niceness alone.
+    // If both together are not permitted, try the niceness alone.
     if !set_scheduling(&first) && !set_scheduling(&short) {
-        // Of Linux, for a thread: none is named, so it is the calling one.
+        // On Linux the call sets the niceness of the calling thread.
         let _ = rustix::process::setpriority_process(None, NICE);
     }
 }
@@ -304,26 +309,26 @@ pub fn receive_first() {
 const THIS_THREAD: libc::c_int = 0;
 const NO_FLAGS: libc::c_uint = 0;
 
-/// How the calling thread is scheduled.
+/// Scheduling attributes of the calling thread.
 fn scheduling() -> Option<libc::sched_attr> {
-    // SAFETY: `sched_attr` has integers only, so that zeros are a valid value.
+    // SAFETY: `sched_attr` has only integer fields, for which zeros are valid.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
     let size = size_of::<libc::sched_attr>() as libc::c_uint;
     let place = &raw mut attributes;
-    // SAFETY: the kernel writes as many bytes as are said, which are the attributes' and live through the call.
+    // SAFETY: the kernel writes at most the given number of bytes, which is the size of the attributes; they outlive the call.
     let got = unsafe { libc::syscall(libc::SYS_sched_getattr, THIS_THREAD, place, size, NO_FLAGS) };
     (got == 0).then_some(attributes)
 }
 
-/// Whether the calling thread may be scheduled so, and is from now on.
+/// Sets the scheduling attributes of the calling thread; returns false if the kernel refuses.
 fn set_scheduling(attributes: &libc::sched_attr) -> bool {
     let place = &raw const *attributes;
-    // SAFETY: the kernel reads as many bytes of the attributes as they say themselves, which live through the call.
+    // SAFETY: the kernel reads as many bytes as the attributes state; they outlive the call.
     unsafe { libc::syscall(libc::SYS_sched_setattr, THIS_THREAD, place, NO_FLAGS) == 0 }
 }
 
-/// The address, which for one link's group is of the interface's link.
-fn on_link(address: SocketAddr, interface: u32) -> SocketAddr {
+/// The address, with the interface as scope of a link-local group.
+fn with_scope_id(address: SocketAddr, interface: u32) -> SocketAddr {
     match address {
         SocketAddr::V6(mut address) if address.ip().is_multicast() && address.scope_id() == 0 => {
             address.set_scope_id(interface);
@@ -333,31 +338,31 @@ fn on_link(address: SocketAddr, interface: u32) -> SocketAddr {
     }
 }
 
-/// Of a datagram whose sender the kernel does not tell: none is known.
-const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+/// Sender address of a datagram for which the kernel reports none.
+const UNKNOWN_SENDER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
-fn plain(address: &SockaddrStorage) -> SocketAddr {
+fn socket_addr(address: &SockaddrStorage) -> SocketAddr {
     if let Some(address) = address.as_sockaddr_in() {
         return SocketAddr::new(address.ip().into(), address.port());
     }
-    address.as_sockaddr_in6().map_or(NOWHERE, |address| {
+    address.as_sockaddr_in6().map_or(UNKNOWN_SENDER, |address| {
         SocketAddr::new(address.ip().into(), address.port())
     })
 }
 
-/// Where messages go out.
+/// Sends messages on a UDP socket.
 #[derive(Debug)]
-pub struct Outbox {
+pub struct UdpSender {
     socket: UdpSocket,
     address: SocketAddr,
 }
 
-impl Outbox {
-    /// Sends to this address; to a multicast group by the interface of this index, 0 for the one that the kernel chooses, over so many
-    /// routers.
+impl UdpSender {
+    /// Sends to this address; a multicast group is reached through the interface with this index (0: the kernel's choice), across at most
+    /// `hops` routers.
     ///
     /// # Errors
-    /// The kernel's.
+    /// A system call failed.
     pub fn open(address: SocketAddr, interface: u32, hops: u8) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
         match address.ip() {
@@ -380,10 +385,10 @@ impl Outbox {
         })
     }
 
-    /// Sends these, in as few calls as can be.
+    /// Sends messages, in as few system calls as possible.
     ///
     /// # Errors
-    /// The kernel's; those before have been sent.
+    /// A system call failed; earlier messages were sent.
     pub fn send(&self, messages: &[Vec<u8>]) -> io::Result<()> {
         let address = SockaddrStorage::from(self.address);
         let mut headers = MultiHeaders::preallocate(BATCH.min(messages.len()), None);
@@ -413,8 +418,8 @@ mod tests {
 
     fn exchange(at: SocketAddr) {
         let wait = Duration::from_secs(10);
-        let mut inbox = Inbox::open(at, 0, wait).unwrap();
-        let outbox = Outbox::open(inbox.address().unwrap(), 0, 0).unwrap();
+        let mut inbox = UdpReceiver::open(at, 0, wait).unwrap();
+        let outbox = UdpSender::open(inbox.address().unwrap(), 0, 0).unwrap();
         let messages: Vec<Vec<u8>> = (0..150u8)
             .map(|number| vec![number; usize::from(number) + 1])
             .collect();
@@ -433,127 +438,128 @@ mod tests {
     }
 
     #[test]
-    fn batches_arrive_in_order_and_whole() {
+    fn batches_arrive_complete_and_in_order() {
         exchange("127.0.0.1:0".parse().unwrap());
     }
 
     #[test]
-    fn nothing_in_time_is_no_error() {
+    fn a_timeout_is_not_an_error() {
         let wait = Duration::from_millis(1);
-        let mut inbox = Inbox::open("127.0.0.1:0".parse().unwrap(), 0, wait).unwrap();
+        let mut inbox = UdpReceiver::open("127.0.0.1:0".parse().unwrap(), 0, wait).unwrap();
         assert_eq!(inbox.receive(|_| panic!("nothing was sent")).unwrap(), 0);
     }
 
-    /// What is longer than any message arrives as one byte more than the longest, and so is refused.
+    /// A datagram longer than any message arrives as one byte more than the longest message, and so is refused.
     #[test]
-    fn too_long_stays_too_long() {
+    fn an_oversized_datagram_stays_oversized() {
         let at = "127.0.0.1:0".parse().unwrap();
-        let mut inbox = Inbox::open(at, 0, Duration::from_secs(10)).unwrap();
-        let outbox = Outbox::open(inbox.address().unwrap(), 0, 0).unwrap();
+        let mut inbox = UdpReceiver::open(at, 0, Duration::from_secs(10)).unwrap();
+        let outbox = UdpSender::open(inbox.address().unwrap(), 0, 0).unwrap();
         outbox.send(&[vec![1; 9000]]).unwrap();
         let mut bytes = 0;
         inbox.receive(|datagram| bytes = datagram.bytes.len()).unwrap();
         assert_eq!(bytes, MESSAGE_BYTES_MAX + 1);
     }
 
-    /// Short slices with any kernel that knows them, precedence with the right to it, and nothing of this for a real-time thread.
+    /// Short slices on any kernel that supports them, precedence with the capability, and no change for a real-time thread.
     #[test]
     fn a_receiving_thread_gets_short_slices_and_precedence() {
         let before = scheduling().unwrap();
-        receive_first();
+        prioritize_receiving_thread();
         let after = scheduling().unwrap();
         assert_eq!(after.sched_policy, before.sched_policy);
         assert!(after.sched_nice == -5 || after.sched_nice == before.sched_nice);
         assert!(after.sched_runtime == 100_000 || after.sched_runtime == before.sched_runtime);
         let real_time = libc::sched_param { sched_priority: 1 };
-        // SAFETY: the structure lives through the call.
+        // SAFETY: the structure outlives the call.
         if unsafe { libc::sched_setscheduler(THIS_THREAD, libc::SCHED_RR, &raw const real_time) } == 0 {
-            receive_first();
+            prioritize_receiving_thread();
             assert_eq!(scheduling().unwrap().sched_policy, libc::SCHED_RR as u32);
         }
     }
 
-    /// More than the buffer holds: what the kernel drops is counted, and with what arrives it is all that was sent.
+    /// More datagrams than the buffer holds: drops and arrivals together are all datagrams sent.
     #[test]
-    fn what_the_kernel_drops_is_counted() {
+    fn datagrams_dropped_by_the_kernel_are_counted() {
         let wait = Duration::from_millis(1);
-        let mut inbox = Inbox::open("127.0.0.1:0".parse().unwrap(), 0, wait).unwrap();
-        assert_eq!(inbox.lost().unwrap(), 0);
+        let mut inbox = UdpReceiver::open("127.0.0.1:0".parse().unwrap(), 0, wait).unwrap();
+        assert_eq!(inbox.dropped().unwrap(), 0);
         inbox.socket = {
             let socket = Socket::from(inbox.socket);
             socket.set_recv_buffer_size(1 << 16).unwrap();
             socket.into()
         };
-        let outbox = Outbox::open(inbox.address().unwrap(), 0, 0).unwrap();
+        let outbox = UdpSender::open(inbox.address().unwrap(), 0, 0).unwrap();
         outbox.send(&vec![vec![1; 400]; 1_000]).unwrap();
-        let lost = inbox.lost().unwrap();
+        let lost = inbox.dropped().unwrap();
         let mut received = 0;
         while inbox.receive(|_| received += 1).unwrap() > 0 {}
         assert!(lost > 0 && received > 0, "{lost} lost, {received} received");
         assert_eq!(lost + received, 1_000);
-        assert_eq!(inbox.lost().unwrap(), lost);
+        assert_eq!(inbox.dropped().unwrap(), lost);
     }
 
     fn program(length: u32) -> Vec<SockFilter> {
-        // That many loads of an immediate number, and a return that drops the datagram.
+        // As many loads of an immediate number, and a return that drops the datagram.
         let loads = (1..length).map(|_| SockFilter::new(0, 0, 0, 7));
         let end = SockFilter::new(libc::BPF_RET as u16, 0, 0, 0);
         loads.chain([end]).collect()
     }
 
-    /// The counts are kept when the inbox is replaced.
+    /// The counts are kept when the receiver is replaced.
     #[test]
-    fn what_a_filter_drops_is_counted_apart() {
-        let open = || Inbox::open("127.0.0.1:0".parse().unwrap(), 0, Duration::from_millis(1)).unwrap();
+    fn datagrams_dropped_by_a_filter_are_counted_separately() {
+        let open = || UdpReceiver::open("127.0.0.1:0".parse().unwrap(), 0, Duration::from_millis(1)).unwrap();
         let mut inbox = open();
-        let send = |inbox: &Inbox| {
-            let outbox = Outbox::open(inbox.address().unwrap(), 0, 0).unwrap();
+        let send = |inbox: &UdpReceiver| {
+            let outbox = UdpSender::open(inbox.address().unwrap(), 0, 0).unwrap();
             outbox.send(&vec![vec![1; 40]; 10]).unwrap();
         };
         assert!(matches!(
             inbox.attach_filter(&program(2)).unwrap(),
-            Attachment::Attached { replaced: false }
+            FilterAttachment::Attached { replaced: false }
         ));
         send(&inbox);
         inbox.detach_filter().unwrap();
         send(&inbox);
         assert!(matches!(
             inbox.attach_filter(&program(3)).unwrap(),
-            Attachment::Attached { replaced: false }
+            FilterAttachment::Attached { replaced: false }
         ));
         send(&inbox);
         inbox.replace(open()).unwrap();
         assert!(!inbox.has_filter());
         assert_eq!(inbox.take_filtered().unwrap(), 20);
         assert_eq!(inbox.take_filtered().unwrap(), 0);
-        assert_eq!(inbox.lost().unwrap(), 0);
+        assert_eq!(inbox.dropped().unwrap(), 0);
     }
 
-    /// The one before is detached, too.
+    /// The previous filter is detached, too.
     #[test]
     fn a_filter_that_the_kernel_rejects_leaves_the_socket_without_one() {
-        let mut inbox = Inbox::open("127.0.0.1:0".parse().unwrap(), 0, Duration::from_secs(10)).unwrap();
+        let mut inbox =
+            UdpReceiver::open("127.0.0.1:0".parse().unwrap(), 0, Duration::from_secs(10)).unwrap();
         assert!(matches!(
             inbox.attach_filter(&program(2)).unwrap(),
-            Attachment::Attached { replaced: false }
+            FilterAttachment::Attached { replaced: false }
         ));
         assert!(matches!(
             inbox.attach_filter(&program(5_000)).unwrap(),
-            Attachment::Rejected(_)
+            FilterAttachment::Rejected(_)
         ));
         assert!(!inbox.has_filter());
-        let outbox = Outbox::open(inbox.address().unwrap(), 0, 0).unwrap();
+        let outbox = UdpSender::open(inbox.address().unwrap(), 0, 0).unwrap();
         outbox.send(&[vec![1; 40]]).unwrap();
         assert_eq!(inbox.receive(|_| {}).unwrap(), 1);
     }
 
-    /// What waits in the kernel's queue has been here for as long as it waits.
+    /// Time in the kernel's queue counts as part of the latency.
     #[test]
-    fn a_datagram_came_when_the_kernel_received_it() {
+    fn arrival_is_the_kernels_receive_time() {
         let wait = Duration::from_secs(10);
-        let mut inbox = Inbox::open("127.0.0.1:0".parse().unwrap(), 0, wait).unwrap();
-        let outbox = Outbox::open(inbox.address().unwrap(), 0, 0).unwrap();
-        // The kernel begins to stamp some time after it was asked. Twice: the second time, the headers are those that it has filled.
+        let mut inbox = UdpReceiver::open("127.0.0.1:0".parse().unwrap(), 0, wait).unwrap();
+        let outbox = UdpSender::open(inbox.address().unwrap(), 0, 0).unwrap();
+        // The kernel starts time-stamping some time after the request. Twice: the second time, the headers already hold values.
         let begin = Instant::now();
         let mut stamped = 0;
         while stamped < 2 {

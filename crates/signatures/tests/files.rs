@@ -1,4 +1,4 @@
-//! A signer's directory: what is written is read again, and nothing that was changed is.
+//! A signer's directory: written files are read back, and changed files are refused.
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,
@@ -28,7 +28,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn keys_of_all_schemes_are_read_as_they_were_written() {
+fn keys_of_all_schemes_are_read_back() {
     for scheme in Scheme::ALL {
         let place = tempfile::tempdir().unwrap();
         let directory = SignerDirectory::at(place.path());
@@ -44,7 +44,7 @@ fn keys_of_all_schemes_are_read_as_they_were_written() {
         );
         assert!(
             directory.create(key, None, &sealing_key()).is_err(),
-            "a signer is not overwritten"
+            "an existing signer is not overwritten"
         );
         let other = SealingKey::from_bytes([8; 32]);
         assert!(matches!(
@@ -55,7 +55,7 @@ fn keys_of_all_schemes_are_read_as_they_were_written() {
 }
 
 #[test]
-fn no_changed_or_missing_byte_of_a_private_key_is_read() {
+fn private_keys_with_changed_or_missing_bytes_are_refused() {
     let key = key(Scheme::Ed25519);
     let bytes = key.to_bytes().unwrap();
     for length in 0..bytes.len() {
@@ -68,21 +68,21 @@ fn no_changed_or_missing_byte_of_a_private_key_is_read() {
     let directory = SignerDirectory::at(place.path());
     directory.create(key, None, &sealing_key()).unwrap();
     let path = place.path().join("key");
-    let whole = std::fs::read(&path).unwrap();
-    for offset in 0..whole.len() {
-        let mut changed = whole.clone();
+    let original = std::fs::read(&path).unwrap();
+    for offset in 0..original.len() {
+        let mut changed = original.clone();
         changed[offset] ^= 4;
         std::fs::write(&path, &changed).unwrap();
         assert!(directory.key(&sealing_key()).is_err(), "byte {offset}");
     }
-    for length in 0..whole.len() {
-        std::fs::write(&path, &whole[..length]).unwrap();
+    for length in 0..original.len() {
+        std::fs::write(&path, &original[..length]).unwrap();
         assert!(directory.key(&sealing_key()).is_err(), "{length} bytes");
     }
 }
 
 #[test]
-fn a_sealed_file_is_of_one_kind_and_one_signer() {
+fn a_sealed_file_is_bound_to_its_kind_and_signer() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("file");
     let id = key(Scheme::Ed25519).public().id();
@@ -91,16 +91,16 @@ fn a_sealed_file_is_of_one_kind_and_one_signer() {
     assert_eq!((of, secret.as_slice()), (id, b"rows".as_slice()));
     assert!(matches!(
         open_sealed(&path, SealedKind::Key, &sealing_key(), 4),
-        Err(SealedFileError::Foreign { .. })
+        Err(SealedFileError::WrongKind { .. })
     ));
     assert!(matches!(
         open_sealed(&path, SealedKind::Table, &sealing_key(), 3),
-        Err(SealedFileError::Foreign { .. })
+        Err(SealedFileError::WrongKind { .. })
     ));
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o604)).unwrap();
     assert!(matches!(
         open_sealed(&path, SealedKind::Table, &sealing_key(), 4),
-        Err(SealedFileError::Unsafe { .. })
+        Err(SealedFileError::UnsafePermissions { .. })
     ));
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
     let mut newer = std::fs::read(&path).unwrap();
@@ -111,13 +111,16 @@ fn a_sealed_file_is_of_one_kind_and_one_signer() {
 }
 
 #[test]
-fn sealing_keys_are_64_digits_that_only_their_owner_reads() {
+fn sealing_keys_are_64_digits_readable_by_their_owner_only() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("seal.key");
     SealingKey::create(&path).unwrap();
     assert_eq!(mode(&path), 0o600);
     assert!(SealingKey::read(&path).is_ok());
-    assert!(SealingKey::create(&path).is_err(), "it is not overwritten");
+    assert!(
+        SealingKey::create(&path).is_err(),
+        "an existing key is not overwritten"
+    );
     let text = std::fs::read_to_string(&path).unwrap();
     for wrong in [
         "",
@@ -127,7 +130,10 @@ fn sealing_keys_are_64_digits_that_only_their_owner_reads() {
     ] {
         std::fs::write(&path, wrong).unwrap();
         assert!(
-            matches!(SealingKey::read(&path), Err(SignerFileError::Seal { .. })),
+            matches!(
+                SealingKey::read(&path),
+                Err(SignerFileError::InvalidSealingKey { .. })
+            ),
             "{wrong:?}"
         );
     }
@@ -135,29 +141,29 @@ fn sealing_keys_are_64_digits_that_only_their_owner_reads() {
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
     assert!(matches!(
         SealingKey::read(&path),
-        Err(SignerFileError::UnsafeSeal { .. })
+        Err(SignerFileError::UnsafeSealingKey { .. })
     ));
 }
 
-/// Debug output goes to logs.
+/// Debug output is written to logs.
 #[test]
-fn secrets_do_not_show_themselves() {
+fn debug_output_has_no_secrets() {
     let key = key(Scheme::RaRsa2048);
-    let shown = format!("{key:?} {:?} {:?}", key.ra().unwrap(), sealing_key());
+    let output = format!("{key:?} {:?} {:?}", key.ra().unwrap(), sealing_key());
     let secret = hex::encode(key.to_bytes().unwrap().as_slice());
     for window in secret.as_bytes().windows(16).step_by(8) {
-        assert!(!shown.contains(str::from_utf8(window).unwrap()));
+        assert!(!output.contains(str::from_utf8(window).unwrap()));
     }
-    assert!(shown.len() < 120, "{shown}");
+    assert!(output.len() < 120, "{output}");
 }
 
 #[test]
-fn machines_are_told_apart_by_their_names() {
+fn machines_are_distinguished_by_their_ids() {
     assert_eq!(MachineId::of_name(b"one"), MachineId::of_name(b"one"));
     assert_ne!(MachineId::of_name(b"one"), MachineId::of_name(b"two"));
 }
 
-/// Public keys that are no keys: even and short moduli, points that are none or verify anything.
+/// Weak public keys: even and short moduli, points that are not on the curve or verify any message.
 #[test]
 fn weak_public_keys_are_refused() {
     let modulus = |bytes: usize, first: u8, last: u8| {
@@ -174,7 +180,7 @@ fn weak_public_keys_are_refused() {
         );
         assert!(
             PublicKey::plain(scheme, &modulus(bytes, 0x7f, 1)).is_err(),
-            "a bit short"
+            "one bit short"
         );
         assert!(PublicKey::plain(scheme, &modulus(bytes - 1, 0x80, 1)).is_err());
         assert!(PublicKey::plain(scheme, &modulus(128, 0x80, 1)).is_err());
@@ -197,7 +203,7 @@ fn weak_public_keys_are_refused() {
     );
     assert!(
         PublicKey::plain(Scheme::Ed25519, &[0xff; 32]).is_err(),
-        "not in its one encoding"
+        "not canonically encoded"
     );
     assert!(
         PublicKey::plain(Scheme::RaRsa2048, &modulus(256, 0x80, 1)).is_err(),
@@ -206,7 +212,7 @@ fn weak_public_keys_are_refused() {
 }
 
 #[test]
-fn a_message_of_each_scheme_fits_a_link() {
+fn messages_of_all_schemes_fit_an_mtu_of_1500() {
     for scheme in Scheme::ALL {
         assert!(sign(scheme, stamp(NOW, 0), 1).len() <= 500);
     }

@@ -25,9 +25,9 @@ use zeroize::Zeroizing;
 const SCHEME: Scheme = Scheme::RaRsa2048;
 const KEY: KeyId = KeyId(*b"signer 1");
 const BLOCKS: u8 = 3;
-/// Where blocks begin in the file, behind its header and counts.
+/// Offset of the blocks, after header and counts.
 const BLOCKS_OFFSET: u64 = 4096;
-/// Names the file for the process that is killed, which is this test once more.
+/// The environment variable that passes the file to the child process, which runs this test again.
 const VARIABLE: &str = "LINEWARDEN_TEST_MASKS";
 
 fn open(path: &Path, create: bool) -> MaskFile {
@@ -43,12 +43,12 @@ fn masks(block: u8) -> Vec<Mask> {
     let mask = |index| {
         let mut name = [block; MASK_NAME_BYTES];
         name[0] = index as u8;
-        Mask::assertion(name, Zeroizing::new(vec![index as u8; 256]))
+        Mask::from_unused_parts(name, Zeroizing::new(vec![index as u8; 256]))
     };
     (0..BLOCK_MASKS).map(mask).collect()
 }
 
-/// Says which thread it is, waits for a byte, and says each block it takes.
+/// Prints its thread id, waits for a byte, and prints each block that it takes.
 fn take_all(path: &Path) {
     let mut out = std::io::stdout().lock();
     writeln!(out, "\nthread {}", nix::unistd::gettid()).unwrap();
@@ -59,29 +59,29 @@ fn take_all(path: &Path) {
     }
 }
 
-struct Taker {
+struct TracedProcess {
     child: Child,
     thread: Pid,
     output: BufReader<std::process::ChildStdout>,
     calls: Vec<Call>,
 }
 
-/// A system call that has returned.
+/// A completed system call.
 struct Call {
     number: i64,
-    /// The first argument: of these three calls, of which file.
+    /// The first argument: the file, for the three recorded calls.
     descriptor: u64,
-    /// The fourth argument: where `pread64` and `pwrite64` read and write.
+    /// The fourth argument: the offset of `pread64` and `pwrite64`.
     offset: u64,
     failed: bool,
 }
 
-impl Taker {
+impl TracedProcess {
     fn start(path: &Path) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([
                 "--exact",
-                "no_block_comes_twice_whichever_call_a_kill_comes_before",
+                "no_block_is_used_twice_after_a_kill_at_any_call",
                 "--nocapture",
             ])
             .env(VARIABLE, path)
@@ -93,7 +93,7 @@ impl Taker {
         let mut output = BufReader::new(child.stdout.take().unwrap());
         let thread = loop {
             let mut line = String::new();
-            assert!(output.read_line(&mut line).unwrap() > 0, "no thread was named");
+            assert!(output.read_line(&mut line).unwrap() > 0, "no thread id received");
             if let Some(number) = line.strip_prefix("thread ") {
                 break Pid::from_raw(number.trim().parse().unwrap());
             }
@@ -106,11 +106,11 @@ impl Taker {
         }
     }
 
-    /// Notes which call has begun or returned.
+    /// Records the call that started or completed.
     fn note_call(&mut self) {
         let info = ptrace::syscall_info(self.thread).unwrap();
         if info.op == libc::PTRACE_SYSCALL_INFO_ENTRY {
-            // SAFETY: the kernel has filled in what the operation says.
+            // SAFETY: the kernel has filled the structure for this operation.
             let entry = unsafe { info.u.entry };
             self.calls.push(Call {
                 number: entry.nr as i64,
@@ -126,7 +126,8 @@ impl Taker {
         }
     }
 
-    /// Lets it come to so many stops, one before and one after each system call, and kills it there. Whether it came so far.
+    /// Runs the process for a number of stops, one before and one after each system call, and kills it there. Returns whether the
+    /// process got so far.
     fn kill_at(&mut self, stops: usize) -> bool {
         let mut stdin = self.child.stdin.take().unwrap();
         ptrace::interrupt(self.thread).unwrap();
@@ -151,23 +152,24 @@ impl Taker {
             }
         };
         self.child.kill().unwrap();
-        // The thread first: its end is its tracer's to take.
+        // The thread first: only its tracer can reap it.
         let _ = wait();
         self.child.wait().unwrap();
         reached
     }
 
     fn blocks(&mut self) -> Vec<u8> {
-        let mut said = String::new();
-        self.output.read_to_string(&mut said).unwrap();
+        let mut text = String::new();
+        self.output.read_to_string(&mut text).unwrap();
         let block = |line: &str| line.strip_prefix("block ").map(|number| number.parse().unwrap());
-        said.lines().filter_map(block).collect()
+        text.lines().filter_map(block).collect()
     }
 }
 
-/// Each block is read after a sync that came after the write of the counts: what a loss of power leaves, no kill shows. How many blocks.
+/// Checks that each block is read after a sync that follows the write of the counts: a kill does not show the effect of a loss of power.
+/// Returns the number of blocks.
 fn blocks_read_after_a_sync(calls: &[Call]) -> usize {
-    // The file whose counts have been written, and whether they are durable.
+    // The file with written counts, and whether they are durable.
     let (mut blocks, mut file, mut durable) = (0, None, false);
     for call in calls.iter().filter(|call| !call.failed) {
         match call.number {
@@ -178,7 +180,7 @@ fn blocks_read_after_a_sync(calls: &[Call]) -> usize {
             libc::SYS_pread64 if call.offset >= BLOCKS_OFFSET => {
                 assert!(durable, "block {blocks} is read before its reservation is synced");
                 blocks += 1;
-                // The next one needs a reservation of its own.
+                // The next block needs a reservation of its own.
                 durable = false;
             }
             _ => {}
@@ -188,7 +190,7 @@ fn blocks_read_after_a_sync(calls: &[Call]) -> usize {
 }
 
 #[test]
-fn no_block_comes_twice_whichever_call_a_kill_comes_before() {
+fn no_block_is_used_twice_after_a_kill_at_any_call() {
     if let Some(path) = std::env::var_os(VARIABLE) {
         return take_all(Path::new(&path));
     }
@@ -202,15 +204,15 @@ fn no_block_comes_twice_whichever_call_a_kill_comes_before() {
             file.append(&masks(block)).unwrap();
         }
         drop(file);
-        let mut taker = Taker::start(&path);
-        if let Err(error) = ptrace::seize(taker.thread, Options::PTRACE_O_TRACESYSGOOD) {
+        let mut process = TracedProcess::start(&path);
+        if let Err(error) = ptrace::seize(process.thread, Options::PTRACE_O_TRACESYSGOOD) {
             println!("SKIPPED: a process may not trace its own child: {error}");
-            taker.child.kill().unwrap();
-            taker.child.wait().unwrap();
+            process.child.kill().unwrap();
+            process.child.wait().unwrap();
             return;
         }
-        let reached = taker.kill_at(stops);
-        let mut blocks = taker.blocks();
+        let reached = process.kill_at(stops);
+        let mut blocks = process.blocks();
         let mut file = open(&path, false);
         while let Some(masks) = file.take_block().unwrap() {
             blocks.push(masks[0].name()[1]);
@@ -223,8 +225,8 @@ fn no_block_comes_twice_whichever_call_a_kill_comes_before() {
         );
         with_losses += usize::from(blocks.len() < usize::from(BLOCKS));
         if !reached {
-            // It ended by itself, after it had done everything.
-            assert_eq!(blocks_read_after_a_sync(&taker.calls), usize::from(BLOCKS));
+            // The process ended by itself, after completing its work.
+            assert_eq!(blocks_read_after_a_sync(&process.calls), usize::from(BLOCKS));
             assert_eq!(blocks.len(), usize::from(BLOCKS));
             assert!(
                 stops > 40 && with_losses > 0,

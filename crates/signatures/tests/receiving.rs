@@ -1,4 +1,4 @@
-//! Messages through a receiver and a lane: what is accepted, and what is refused and why, for each scheme.
+//! Messages through a receiver and a lane: accepted messages, and the reasons of refusals, for each scheme.
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,
@@ -10,8 +10,10 @@ mod common;
 
 use common::{NOW, copy, key, mask_name, payload, receiver, receiver_of, sign, stamp};
 use linewarden_signatures::key::PublicKey;
-use linewarden_signatures::lane::OneByOne;
-use linewarden_signatures::message::{HEADER_BYTES, KeyId, MESSAGE_BYTES_MAX, PayloadKind, TimeMs, Unsigned};
+use linewarden_signatures::lane::SingleLane;
+use linewarden_signatures::message::{
+    HEADER_BYTES, KeyId, MESSAGE_BYTES_MAX, PayloadKind, TimeMs, UnsignedMessage,
+};
 use linewarden_signatures::receive::{Receiver, ReplayMemory, Signers, Verified, Window};
 use linewarden_signatures::refusal::Refusal;
 use linewarden_signatures::scheme::Scheme;
@@ -20,11 +22,11 @@ use num_bigint::BigUint;
 
 fn receive(receiver: &mut Receiver, bytes: &[u8], now: TimeMs) -> Result<Verified, Refusal> {
     let checked = receiver.screen(bytes.to_vec(), now)?;
-    let holds = OneByOne::default().holds(&checked);
-    receiver.admit(checked, holds, now)
+    let holds = SingleLane::default().verify_one(&checked);
+    receiver.accept(checked, holds, now)
 }
 
-/// Why a fresh receiver refuses this.
+/// The reason why a fresh receiver refuses this message.
 fn refusal(bytes: &[u8]) -> Option<Refusal> {
     receive(&mut receiver(), bytes, NOW).err()
 }
@@ -53,20 +55,20 @@ fn each_schemes_messages_are_accepted_once() {
     }
 }
 
-/// A message that comes twice before the first has been verified.
+/// A message that arrives twice before the first copy has been verified.
 #[test]
-fn of_two_that_are_under_way_one_is_accepted() {
+fn one_of_two_copies_in_verification_is_accepted() {
     let mut receiver = receiver();
     for scheme in Scheme::ALL {
         let bytes = sign(scheme, stamp(NOW, 0), 5);
         let first = receiver.screen(bytes.clone(), NOW).unwrap();
         let second = receiver.screen(bytes, NOW).unwrap();
-        assert!(receiver.admit(second, true, NOW).is_ok());
-        assert_eq!(receiver.admit(first, true, NOW).unwrap_err(), Refusal::Replayed);
+        assert!(receiver.accept(second, true, NOW).is_ok());
+        assert_eq!(receiver.accept(first, true, NOW).unwrap_err(), Refusal::Replayed);
     }
 }
 
-/// Signers of other systems do not choose the form with the lower s. Whoever turns one form into the other has made no other message.
+/// Signers of other systems do not choose the form with the lower s. Converting one form into the other makes no other message.
 #[test]
 fn both_forms_of_an_ecdsa_signature_are_one_message() {
     let low = sign(Scheme::EcdsaP256, stamp(NOW, 0), 5);
@@ -78,11 +80,11 @@ fn both_forms_of_an_ecdsa_signature_are_one_message() {
     high[split..].copy_from_slice(&other);
     for [first, second] in [[&low, &high], [&high, &low]] {
         let mut receiver = receiver();
-        // The second one is under way before the first one is accepted, or comes after it.
-        let under_way = receiver.screen(second.clone(), NOW).unwrap();
+        // The second form is in verification before the first one is accepted, or arrives later.
+        let pending = receiver.screen(second.clone(), NOW).unwrap();
         assert!(receive(&mut receiver, first, NOW).is_ok());
         assert_eq!(
-            receiver.admit(under_way, true, NOW).unwrap_err(),
+            receiver.accept(pending, true, NOW).unwrap_err(),
             Refusal::Replayed
         );
         assert_eq!(
@@ -95,14 +97,14 @@ fn both_forms_of_an_ecdsa_signature_are_one_message() {
     assert!(receive(&mut strict, &low, NOW).is_ok());
 }
 
-/// What was not verified is not remembered: a forger cannot use up the name of a message that is still to come.
+/// Unverified messages are not remembered: a forger cannot use up the identity of a future message.
 #[test]
-fn a_forgery_does_not_shut_out_the_message_that_it_imitates() {
+fn a_forgery_does_not_block_the_valid_message() {
     let mut receiver = receiver();
     for scheme in Scheme::ALL {
         let bytes = sign(scheme, stamp(NOW, 0), 6);
         let mut forged = bytes.clone();
-        // The last but one: of any scheme, the number stays in its range.
+        // The last byte but one: for any scheme, the number stays in its range.
         let place = forged.len() - 2;
         forged[place] ^= 1;
         assert!(receive(&mut receiver, &forged, NOW).is_err(), "{scheme}");
@@ -136,7 +138,7 @@ fn no_bit_of_a_message_may_change() {
 }
 
 #[test]
-fn what_the_header_says_is_checked_in_order() {
+fn header_fields_are_checked_in_order() {
     let bytes = sign(Scheme::Ed25519, stamp(NOW, 3), 2);
     let with = |offset: usize, value: u8| {
         let mut changed = bytes.clone();
@@ -144,10 +146,13 @@ fn what_the_header_says_is_checked_in_order() {
         refusal(&changed)
     };
     assert_eq!(with(0, b'l'), Some(Refusal::Malformed));
-    assert_eq!(with(2, 2), Some(Refusal::Version));
+    assert_eq!(with(2, 2), Some(Refusal::UnsupportedVersion));
     assert_eq!(with(3, 0), Some(Refusal::UnknownScheme));
     assert_eq!(with(3, 7), Some(Refusal::UnknownScheme));
-    assert_eq!(with(3, Scheme::EcdsaP256.number()), Some(Refusal::CrossKey));
+    assert_eq!(
+        with(3, Scheme::EcdsaP256.number()),
+        Some(Refusal::KeySchemeMismatch)
+    );
     assert_eq!(with(4, bytes[4] ^ 1), Some(Refusal::UnknownSigner));
     assert_eq!(with(12, bytes[12] | 0x10), Some(Refusal::Malformed));
     assert_eq!(with(18, 3), Some(Refusal::Malformed));
@@ -160,7 +165,7 @@ fn what_the_header_says_is_checked_in_order() {
 }
 
 #[test]
-fn a_signature_of_another_key_of_the_scheme_is_wrong() {
+fn a_signature_of_another_key_of_the_same_scheme_is_invalid() {
     use linewarden_signatures::key::PrivateKey;
     for scheme in [Scheme::EcdsaP256, Scheme::Ed25519, Scheme::RsaPss2048] {
         let other = PrivateKey::generate(scheme, None).unwrap();
@@ -169,7 +174,7 @@ fn a_signature_of_another_key_of_the_scheme_is_wrong() {
         assert!(receive(&mut receiver, &bytes, NOW).is_ok());
         bytes[4..12].copy_from_slice(&other.public().id().0);
         let reason = receive(&mut receiver, &bytes, NOW).unwrap_err();
-        // With RSA the number may be above the other modulus.
+        // With RSA the number may exceed the other modulus.
         assert!(
             matches!(reason, Refusal::WrongSignature | Refusal::OutOfRange),
             "{scheme}"
@@ -178,7 +183,7 @@ fn a_signature_of_another_key_of_the_scheme_is_wrong() {
 }
 
 #[test]
-fn stamps_are_of_now() {
+fn stamps_must_be_recent() {
     let window = Window::DEFAULT;
     let (age, ahead) = (u64::from(window.age_ms_max), u64::from(window.ahead_ms_max));
     let at = |ms: u64| refusal(&sign(Scheme::Ed25519, stamp(TimeMs::since_2020(ms), 0), 1));
@@ -186,35 +191,38 @@ fn stamps_are_of_now() {
     assert_eq!(at(NOW.ms() - age - 1), Some(Refusal::TooOld));
     assert_eq!(at(NOW.ms() + ahead), None);
     assert_eq!(at(NOW.ms() + ahead + 1), Some(Refusal::TooNew));
-    // It may become too old while it waits.
+    // The message may become too old while it waits.
     let mut receiver = receiver();
     let bytes = sign(Scheme::Ed25519, stamp(NOW, 0), 1);
     let checked = receiver.screen(bytes, NOW).unwrap();
     let later = TimeMs::since_2020(NOW.ms() + age + 1);
-    assert_eq!(receiver.admit(checked, true, later).unwrap_err(), Refusal::TooOld);
+    assert_eq!(
+        receiver.accept(checked, true, later).unwrap_err(),
+        Refusal::TooOld
+    );
 }
 
 #[test]
-fn the_revoked_are_refused_also_while_they_wait() {
+fn waiting_messages_of_revoked_signers_are_refused() {
     let mut receiver = receiver();
     let signer = key(Scheme::Ed25519).public().id();
     let bytes = sign(Scheme::Ed25519, stamp(NOW, 0), 1);
     let waiting = receiver.screen(bytes.clone(), NOW).unwrap();
     receiver.set_revoked([signer].into_iter().collect());
     assert_eq!(receiver.screen(bytes.clone(), NOW).unwrap_err(), Refusal::Revoked);
-    assert_eq!(receiver.admit(waiting, true, NOW).unwrap_err(), Refusal::Revoked);
+    assert_eq!(receiver.accept(waiting, true, NOW).unwrap_err(), Refusal::Revoked);
     assert!(receive(&mut receiver, &sign(Scheme::EcdsaP256, stamp(NOW, 0), 1), NOW).is_ok());
     receiver.set_revoked(Revocations::default());
     assert!(receive(&mut receiver, &bytes, NOW).is_ok());
 }
 
-/// A message whose layout is right but for one thing, with the signature of that layout's nearest message.
+/// A message with one deviation from the layout, with the signature of the layout's nearest valid message.
 #[test]
-fn a_payload_of_another_shape_is_refused_before_anything_is_computed() {
+fn a_payload_of_another_layout_is_refused_before_verification() {
     for scheme in [Scheme::RaRsa2048, Scheme::RaRsa3072] {
         let public = key(scheme).public();
         let of = |kind, payload: &[u8]| {
-            let draft = Unsigned {
+            let draft = UnsignedMessage {
                 scheme,
                 key_id: public.id(),
                 stamp: stamp(NOW, 0),
@@ -296,9 +304,9 @@ fn modulus_of(json: &str) -> Vec<u8> {
     hex::decode(json["key"].as_str().unwrap()).unwrap()
 }
 
-/// What there is no room to remember is not accepted: it could come again.
+/// A message that cannot be remembered is not accepted, since it could be replayed.
 #[test]
-fn a_full_memory_refuses_and_forgets_with_time() {
+fn a_full_replay_memory_refuses_messages_until_entries_expire() {
     let mut signers = Signers::default();
     signers.add(copy(key(Scheme::Ed25519).public())).unwrap();
     let replays = ReplayMemory::new(Window::DEFAULT, 2, [1; 16]);
@@ -313,13 +321,13 @@ fn a_full_memory_refuses_and_forgets_with_time() {
     assert!(receive(&mut receiver, &fresh, later).is_ok());
 }
 
-/// What was accepted before a receiver's start, or before the clock was set back, it may have forgotten.
+/// A receiver may not know messages accepted before its start, or before the clock was set back.
 #[test]
-fn what_is_not_remembered_is_refused() {
+fn messages_outside_the_replay_memory_are_refused() {
     let receiver_since = |first| {
         let mut signers = Signers::default();
         signers.add(copy(key(Scheme::Ed25519).public())).unwrap();
-        let replays = ReplayMemory::new(Window::DEFAULT, 100, [1; 16]).since(first);
+        let replays = ReplayMemory::new(Window::DEFAULT, 100, [1; 16]).accept_since(first);
         Receiver::new(signers, Revocations::default(), Window::DEFAULT, replays)
     };
     let at = |ms: u64| TimeMs::since_2020(NOW.ms() + ms);
@@ -328,7 +336,7 @@ fn what_is_not_remembered_is_refused() {
     let before = sign(Scheme::Ed25519, stamp(TimeMs::since_2020(NOW.ms() - 1), 0), 1);
     assert_eq!(receive(&mut receiver, &before, NOW).unwrap_err(), Refusal::TooOld);
     assert!(receive(&mut receiver, &message(0), NOW).is_ok());
-    // Long after, then the clock is set back to where the first message would be fresh.
+    // Long afterwards, the clock is set back to a time at which the first message would be fresh.
     let later = u64::from(Window::DEFAULT.age_ms_max) * 10;
     assert!(receive(&mut receiver, &message(later), at(later)).is_ok());
     assert_eq!(
@@ -338,7 +346,7 @@ fn what_is_not_remembered_is_refused() {
 }
 
 #[test]
-fn public_keys_survive_their_text_and_no_change_of_it() {
+fn public_keys_survive_json_and_changes_are_refused() {
     for scheme in Scheme::ALL {
         let public = key(scheme).public();
         let text = public.to_json().unwrap();

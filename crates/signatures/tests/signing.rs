@@ -14,27 +14,29 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{NOW, key, payload, receiver, stamp, table};
-use linewarden_signatures::gpu::{Emulation, Gpu, NoGpu};
+use linewarden_signatures::gpu::{Emulation, Gpu, GpuUnavailable};
 use linewarden_signatures::key::PrivateKey;
-use linewarden_signatures::lane::{Graphics, KeyMemory, OneByOne, Places};
+use linewarden_signatures::lane::{GpuLane, KeyMemory, KeyPlacement, SingleLane};
 use linewarden_signatures::message::{Envelope, PayloadKind};
 use linewarden_signatures::ra::Table;
 use linewarden_signatures::refusal::Refusal;
 use linewarden_signatures::scheduler::policy::Adaptive;
 use linewarden_signatures::scheme::Scheme;
 use linewarden_signatures::signer::{SignError, Signer};
-use linewarden_signatures::signing::{Counts, Dispatch, IN_FLIGHT_MAX, Settings, SigningService};
+use linewarden_signatures::signing::{
+    IN_FLIGHT_MAX, SignedMessageSink, SigningCounts, SigningService, SigningSettings,
+};
 
 #[derive(Default)]
-struct Sent(Mutex<Vec<Vec<u8>>>);
+struct SentMessages(Mutex<Vec<Vec<u8>>>);
 
-impl Dispatch for Sent {
+impl SignedMessageSink for SentMessages {
     fn signed(&self, messages: Vec<Vec<u8>>) {
         self.0.lock().unwrap().extend(messages);
     }
 }
 
-/// Keys are not copied but for tests, through their files' form.
+/// Keys are copied only in tests, through the file format.
 fn signer(scheme: Scheme) -> Arc<Signer> {
     let key = PrivateKey::from_bytes(&key(scheme).to_bytes().unwrap()).unwrap();
     let table = (scheme == Scheme::RaRsa2048).then(|| {
@@ -44,7 +46,7 @@ fn signer(scheme: Scheme) -> Arc<Signer> {
     Arc::new(Signer::new(key, table, None))
 }
 
-fn start(signer: &Arc<Signer>, lanes: usize, idle_masks: usize) -> (SigningService, Arc<Sent>) {
+fn start(signer: &Arc<Signer>, lanes: usize, idle_masks: usize) -> (SigningService, Arc<SentMessages>) {
     start_with(signer, lanes, idle_masks, Vec::new())
 }
 
@@ -52,11 +54,11 @@ fn start_with(
     signer: &Arc<Signer>,
     lanes: usize,
     idle_masks: usize,
-    gpus: Vec<Graphics>,
-) -> (SigningService, Arc<Sent>) {
-    let sent = Arc::new(Sent::default());
-    let settings = Settings { lanes, idle_masks };
-    let dispatch: Arc<dyn Dispatch> = Arc::<Sent>::clone(&sent);
+    gpus: Vec<GpuLane>,
+) -> (SigningService, Arc<SentMessages>) {
+    let sent = Arc::new(SentMessages::default());
+    let settings = SigningSettings { lanes, idle_masks };
+    let dispatch: Arc<dyn SignedMessageSink> = Arc::<SentMessages>::clone(&sent);
     let service = SigningService::start(
         Arc::clone(signer),
         settings,
@@ -67,38 +69,38 @@ fn start_with(
     (service.unwrap(), sent)
 }
 
-/// Signs so many messages that differ, and has a receiver accept each of them.
-fn exchange(mut service: SigningService, sent: &Sent, scheme: Scheme, count: usize) -> Counts {
-    let mut wanted = Vec::new();
+/// Signs a number of different messages, and lets a receiver accept each of them.
+fn exchange(mut service: SigningService, sent: &SentMessages, scheme: Scheme, count: usize) -> SigningCounts {
+    let mut expected = Vec::new();
     for number in 0..count {
         let (kind, payload) = payload(scheme, (number % 200) as u8);
         service
-            .take(stamp(NOW, (number % 8) as u8), kind, &payload)
+            .enqueue(stamp(NOW, (number % 8) as u8), kind, &payload)
             .unwrap();
-        wanted.push(payload);
+        expected.push(payload);
         if service.waiting() == 64 {
             service.submit().unwrap();
         }
     }
     let (counts, _, problem) = service.finish().unwrap();
     assert!(problem.is_none(), "{problem:?}");
-    let (mut receiver, mut lane) = (receiver(), OneByOne::default());
+    let (mut receiver, mut lane) = (receiver(), SingleLane::default());
     let mut found = Vec::new();
     for message in sent.0.lock().unwrap().drain(..) {
         let checked = receiver.screen(message, NOW).unwrap();
-        let holds = lane.holds(&checked);
+        let holds = lane.verify_one(&checked);
         found.push(
             receiver
-                .admit(checked, holds, NOW)
+                .accept(checked, holds, NOW)
                 .unwrap()
                 .message()
                 .payload()
                 .to_vec(),
         );
     }
-    wanted.sort();
+    expected.sort();
     found.sort();
-    assert_eq!(found, wanted);
+    assert_eq!(found, expected);
     counts
 }
 
@@ -111,7 +113,7 @@ fn every_scheme_signs_each_payload_once() {
     }
     let (service, sent) = start(&signer(Scheme::RaRsa2048), 2, 0);
     let counts = exchange(service, &sent, Scheme::RaRsa2048, 50);
-    assert_eq!((counts.dry, counts.total()), (50, 50));
+    assert_eq!((counts.unmasked, counts.total()), (50, 50));
 }
 
 #[test]
@@ -120,16 +122,16 @@ fn idle_processors_make_masks_and_none_is_used_twice() {
     let (mut service, sent) = start(&signer, 2, 96);
     let begin = Instant::now();
     while signer.masks() < 96 {
-        assert!(begin.elapsed() < Duration::from_secs(60), "nobody makes masks");
+        assert!(begin.elapsed() < Duration::from_secs(60), "no lane makes masks");
         std::thread::yield_now();
     }
-    // What was made last may not be counted yet.
+    // The last masks may not be counted yet.
     for number in 0..60 {
         let (kind, payload) = payload(Scheme::RaRsa2048, number);
-        service.take(stamp(NOW, 1), kind, &payload).unwrap();
+        service.enqueue(stamp(NOW, 1), kind, &payload).unwrap();
     }
     let (counts, snapshot, _) = service.finish().unwrap();
-    assert_eq!((counts.masked, counts.dry, counts.lost), (60, 0, 0));
+    assert_eq!((counts.masked, counts.unmasked, counts.failed), (60, 0, 0));
     assert!(snapshot.counters.masks_made >= 96);
     let sent = sent.0.lock().unwrap();
     let names: HashSet<_> = sent
@@ -139,8 +141,8 @@ fn idle_processors_make_masks_and_none_is_used_twice() {
     assert_eq!(names.len(), 60, "a mask was used twice");
 }
 
-/// Kernels for this processor stand in for a GPU, which is lost for good after so many calls.
-fn gpu(calls: u64) -> Graphics {
+/// Kernels compiled for this CPU emulate a GPU that is permanently lost after `calls` calls.
+fn gpu(calls: u64) -> GpuLane {
     let mut opened = false;
     let open = move || {
         let calls = if std::mem::replace(&mut opened, true) {
@@ -152,7 +154,7 @@ fn gpu(calls: u64) -> Graphics {
             calls,
             ..Emulation::default()
         })
-        .map_err(|lost| NoGpu::Refused {
+        .map_err(|lost| GpuUnavailable::DriverFailed {
             step: lost.step,
             cause: lost.cause,
         })
@@ -162,13 +164,13 @@ fn gpu(calls: u64) -> Graphics {
         rsa_keys: 1,
         p256_keys: 1,
     };
-    let nobody = Arc::new(Places::new([], memory));
-    Graphics::opened_by(Box::new(open), nobody).unwrap()
+    let no_signers = Arc::new(KeyPlacement::new([], memory));
+    GpuLane::open_with(Box::new(open), no_signers).unwrap()
 }
 
-/// It is lost at last, and the processor goes on.
+/// The GPU is lost during the test, and the CPU lane continues.
 #[test]
-fn an_idle_gpu_makes_masks_as_long_as_it_is_there() {
+fn an_idle_gpu_makes_masks_until_it_is_lost() {
     let signer = signer(Scheme::RaRsa2048);
     let gpu = gpu(120);
     let (mut service, sent) = start_with(&signer, 1, 64, vec![gpu]);
@@ -176,32 +178,32 @@ fn an_idle_gpu_makes_masks_as_long_as_it_is_there() {
     let mut count = 0;
     loop {
         let (kind, payload) = payload(Scheme::RaRsa2048, (count % 200) as u8);
-        service.take(stamp(NOW, 1), kind, &payload).unwrap();
+        service.enqueue(stamp(NOW, 1), kind, &payload).unwrap();
         service.submit().unwrap();
         count += 1;
         let lanes = service.snapshot().unwrap().lanes;
-        if lanes[1].masks > 0 && lanes[1].lost.is_some() {
+        if lanes[1].masks > 0 && lanes[1].last_loss.is_some() {
             break;
         }
         assert!(begin.elapsed() < Duration::from_secs(60), "{lanes:?}");
     }
     let (counts, _, problem) = service.finish().unwrap();
-    assert!(problem.is_none() && counts.lost == 0, "{problem:?}");
+    assert!(problem.is_none() && counts.failed == 0, "{problem:?}");
     assert_eq!(counts.total(), count);
-    let (mut receiver, mut lane) = (receiver(), OneByOne::default());
+    let (mut receiver, mut lane) = (receiver(), SingleLane::default());
     for message in sent.0.lock().unwrap().drain(..) {
         let checked = receiver.screen(message, NOW).unwrap();
-        let holds = lane.holds(&checked);
+        let holds = lane.verify_one(&checked);
         receiver
-            .admit(checked, holds, NOW)
+            .accept(checked, holds, NOW)
             .expect("no mask is used twice");
     }
 }
 
 #[test]
-fn what_a_key_does_not_sign_is_said_at_once() {
+fn invalid_payloads_are_refused_immediately() {
     let (mut service, _) = start(&signer(Scheme::RaRsa2048), 1, 0);
-    let refused = service.take(stamp(NOW, 1), PayloadKind::Opaque, b"text");
+    let refused = service.enqueue(stamp(NOW, 1), PayloadKind::Opaque, b"text");
     assert!(
         matches!(refused, Err(SignError::Payload(Refusal::WrongLayout))),
         "{refused:?}"
@@ -210,7 +212,7 @@ fn what_a_key_does_not_sign_is_said_at_once() {
     assert_eq!((counts.total(), problem.is_none()), (0, true));
 }
 
-/// More than may be on their way at once: whoever submits waits, and nothing is shed.
+/// More messages than may be in flight: the sender waits, and no message is shed.
 #[test]
 fn a_sender_that_is_too_fast_waits() {
     let scheme = Scheme::Ed25519;
@@ -218,7 +220,7 @@ fn a_sender_that_is_too_fast_waits() {
     let count = IN_FLIGHT_MAX + 500;
     for number in 0..count {
         let (kind, payload) = payload(scheme, number as u8);
-        service.take(stamp(NOW, 1), kind, &payload).unwrap();
+        service.enqueue(stamp(NOW, 1), kind, &payload).unwrap();
         if service.waiting() == 64 {
             service.submit().unwrap();
         }

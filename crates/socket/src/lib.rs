@@ -1,4 +1,12 @@
-//! What the kernel counts of a socket, which the standard library does not ask for.
+//! Socket statistics of the kernel that the standard library does not expose. Linux only.
+//!
+//! The crate has one function, [`kernel_drops`]. It does not open or configure sockets.
+//!
+//! ```
+//! let socket = std::net::UdpSocket::bind("127.0.0.1:0")?;
+//! assert_eq!(linewarden_socket::kernel_drops(&socket)?, 0);
+//! # Ok::<(), std::io::Error>(())
+//! ```
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _};
@@ -6,11 +14,11 @@ use std::os::fd::{AsFd, AsRawFd as _};
 /// Counts of `SO_MEMINFO` (`linux/sock_diag.h`); the last one is `SK_MEMINFO_DROPS`.
 const MEMINFO_COUNTS: usize = 9;
 
-/// Packets that the kernel has dropped of this socket's since it was opened: for want of room in its receive buffer, or since their
-/// checksums were wrong. The kernel counts modulo 2^32.
+/// Packets of this socket that the kernel dropped since it was opened: no room in the receive buffer, or wrong
+/// checksums. The kernel counts modulo 2^32.
 ///
 /// # Errors
-/// The kernel's: not a socket, or one of a kind that does not count.
+/// Errors of the kernel: not a socket, or a type without this counter.
 pub fn kernel_drops(socket: impl AsFd) -> io::Result<u64> {
     let mut counts = [0u32; MEMINFO_COUNTS];
     let mut length = size_of_val(&counts) as libc::socklen_t;
@@ -37,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_finds_no_room_is_counted_and_nothing_else() {
+    fn only_packets_without_room_are_counted() {
         let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
         receiver.set_nonblocking(true).unwrap();
         assert_eq!(kernel_drops(&receiver).unwrap(), 0);
@@ -57,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_socket_is_an_error() {
+    fn a_file_that_is_not_a_socket_is_an_error() {
         let file = std::fs::File::open("/dev/null").unwrap();
         assert_eq!(
             kernel_drops(file).unwrap_err().raw_os_error(),

@@ -1,7 +1,7 @@
-//! What a lookup costs: `cargo run --release -p linewarden-switch --example table_cost`.
+//! Cost of table lookups: `cargo run --release -p linewarden-switch --example table_cost`.
 //!
-//! Keys of entries, drawn at random beforehand, so that neither branches nor caches can learn the order. The minimum of
-//! several runs is printed, in nanoseconds per lookup and the use of what it finds.
+//! Looks up random keys of entries, drawn in advance so that branch predictors and caches do not contain the order. Prints the
+//! minimum of several runs in ns per lookup, including access to the entry.
 
 use linewarden_switch::tables::{
     ActionCall, ActionData, ActionId, DefaultPolicy, FieldMatch, HashSeed, KeyField, KeySpec, MatchKind,
@@ -159,7 +159,7 @@ fn prefixes(
     Ok(())
 }
 
-/// A five-tuple as access lists match it.
+/// Five-tuple as in access control lists.
 const FIVE_TUPLE: [u32; 5] = [32, 32, 16, 16, 8];
 
 fn ternary(rng: &mut ChaCha8Rng, name: &str, masks: usize, count: usize) -> Result<(), Box<dyn Error>> {
@@ -220,7 +220,7 @@ fn measure(rng: &mut ChaCha8Rng, name: &str, table: &Table, keys: &[Vec<u8>]) {
     );
 }
 
-/// What one snapshot costs, and one batch of one change on a table of a million entries: no copy is made of it.
+/// Cost of a snapshot, and of a batch with one change on a table of a million entries, which is not copied.
 fn updates(rng: &mut ChaCha8Rng) -> Result<(), Box<dyn Error>> {
     let mut table = table(&[(MatchKind::Exact, 48)], 1_000_001)?;
     for _ in 0..1_000_000 {
@@ -261,7 +261,7 @@ fn updates(rng: &mut ChaCha8Rng) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The least time of one call, over runs of many.
+/// Minimum time of a call over several runs.
 fn best_of(mut call: impl FnMut() -> Result<(), Box<dyn Error>>) -> Result<f64, Box<dyn Error>> {
     const CALLS: usize = 10_000;
     let mut best = f64::INFINITY;

@@ -1,22 +1,22 @@
-//! The switch's time.
+//! Clock of the switch.
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Counts microseconds from the switch's start, through the machine's sleep too: what a program gives until a time does not
-/// outlive a suspend.
+/// Counts microseconds since the start of the switch, including system suspend (CLOCK_BOOTTIME): a deadline of a program
+/// is not extended by a suspend.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     start_us: u64,
 }
 
 impl Clock {
-    /// Now is time 0.
+    /// Starts the clock at 0.
     #[must_use]
     pub fn start() -> Self {
         Self { start_us: boot_us() }
     }
 
-    /// The time, µs.
+    /// Current time, µs.
     #[must_use]
     pub fn now_us(self) -> u64 {
         boot_us().saturating_sub(self.start_us)

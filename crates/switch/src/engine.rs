@@ -1,68 +1,70 @@
-//! One worker: takes packets one by one through parser, ingress, egress and deparser, to completion.
+//! Packet engine of one worker: runs each packet through parser, ingress, egress and deparser to completion.
 //!
-//! What happens between ingress and egress is simple_switch's traffic manager: clones, resubmitted and recirculated
-//! packets, multicast, drops, in its order. Copies wait in queues of this worker and are finished before the next
-//! packet is taken, so that packets of one port leave in the order in which they came.
+//! The traffic manager between ingress and egress follows simple_switch: clones, resubmitted and recirculated
+//! packets, multicast and drops, in the same order. Copies wait in queues of this worker and finish before the next
+//! packet starts, so packets of one port leave in the order of arrival.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::exec::{Context, Fault, Machine, RandomSource, Requests, Scratch, World, get, put, set};
+use crate::exec::{
+    Context, Environment, Fault, Machine, RandomSource, Requests, Scratch, get, set, set_optional,
+};
 use crate::lower::Executable;
 use crate::program::FieldList;
 use crate::program::ids::FieldRef;
 
-/// Most passes that one received packet and its copies are given: resubmitted and recirculated. A cipher that
+/// Maximum number of resubmitted and recirculated passes of one received packet and its copies. A cipher that
 /// recirculates for each quarter round needs 160.
 pub const PASSES_MAX: u32 = 4096;
-/// Most passes through egress that one received packet leads to. A clone that is cloned again has no other end.
+/// Maximum number of egress passes of one received packet. No other limit bounds clones of clones.
 pub const COPIES_MAX: u32 = 65_536;
-/// Most packets that wait for another pass, as in BMv2.
+/// Maximum number of packets in the queue for another pass, as in BMv2.
 pub const WAITING_MAX: usize = 1024;
 
 /// `instance_type` of simple_switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Instance {
-    /// As received.
+    /// Packet as received.
     Normal = 0,
-    /// A clone of the packet as received.
+    /// Ingress clone: the packet as received.
     IngressClone = 1,
-    /// A clone of the packet as sent.
+    /// Egress clone: the packet as sent.
     EgressClone = 2,
-    /// Sent back to the parser.
+    /// Recirculated packet.
     Recirculated = 4,
-    /// A copy of a multicast packet.
+    /// Replica of a multicast packet.
     Replication = 5,
-    /// Started again as received.
+    /// Resubmitted packet.
     Resubmitted = 6,
 }
 
-/// Where packets and digests go.
+/// Receiver of packets, digests and drop events.
 pub trait Sink {
-    /// A packet leaves: first the headers that were sent, then the payload.
+    /// Sends a packet: deparsed headers followed by the payload.
     fn send(&mut self, port: u32, headers: &[u8], payload: &[u8]);
-    /// A program tells values to the control plane: the digest's number in the JSON, and its fields.
+    /// Emits a digest: the id in the JSON, and the field values.
     fn digest(&mut self, number: u32, values: Vec<Vec<u8>>);
-    /// The switch drops a packet for a reason of its own.
+    /// Reports a packet that the switch dropped because of a fault.
     fn fault(&mut self, fault: Fault);
-    /// A program drops a packet.
+    /// Reports a packet that the program dropped.
     fn dropped(&mut self);
-    /// A packet begins another pass: it was resubmitted or recirculated.
-    fn again(&mut self) {}
+    /// Reports a resubmitted or recirculated packet.
+    fn extra_pass(&mut self) {}
 }
 
-/// The bytes of a packet: those that were received, or those that a pass produced.
+/// Bytes of a packet: received, or produced by an earlier pass.
 #[derive(Clone, Debug)]
 enum Bytes<'f> {
     Received(&'f [u8]),
-    Made(Arc<[u8]>),
+    Produced(Arc<[u8]>),
 }
 
 impl Bytes<'_> {
     fn get(&self) -> &[u8] {
         match self {
             Self::Received(bytes) => bytes,
-            Self::Made(bytes) => bytes,
+            Self::Produced(bytes) => bytes,
         }
     }
 }
@@ -72,32 +74,32 @@ struct Pass<'f> {
     bytes: Bytes<'f>,
 }
 
-struct Leaving<'f> {
+struct EgressPacket<'f> {
     context: Box<Context>,
     bytes: Bytes<'f>,
     port: u32,
 }
 
-/// A worker's memory.
+/// Reusable memory of a worker.
 #[derive(Debug, Default)]
 pub struct Engine {
     scratch: Scratch,
-    /// Boxed, because contexts move between queues: a pointer moves, not the context.
+    /// Boxed because contexts move between queues: only the pointer is copied.
     #[allow(clippy::vec_box)]
-    spare: Vec<Box<Context>>,
+    free_contexts: Vec<Box<Context>>,
     out: Vec<u8>,
 }
 
-/// What does not change while a worker's batch runs.
+/// Environment of a batch, constant while the batch runs.
 pub struct Batch<'a> {
-    /// Program, tables, registers, time.
-    pub world: World<'a>,
-    /// Number of priority queues of a port; packets with a higher priority are dropped.
-    pub queues: u64,
+    /// Program, forwarding state, externs, time.
+    pub environment: Environment<'a>,
+    /// Number of priority queues of a port. Packets whose priority has no queue are dropped.
+    pub priority_queues: u64,
 }
 
 impl Engine {
-    /// Takes one packet through the switch.
+    /// Processes one packet.
     pub fn process(
         &mut self,
         batch: &Batch<'_>,
@@ -106,8 +108,8 @@ impl Engine {
         frame: &[u8],
         sink: &mut dyn Sink,
     ) {
-        let executable = batch.world.executable;
-        let mut context = self.spare.pop().unwrap_or_default();
+        let executable = batch.environment.executable;
+        let mut context = self.free_contexts.pop().unwrap_or_default();
         context.reset(executable.layout.bytes as usize);
         receive(&mut context, batch, port, frame.len());
         let mut run = Run {
@@ -115,9 +117,9 @@ impl Engine {
             batch,
             random,
             sink,
-            waiting: VecDeque::new(),
-            next: None,
-            leaving: VecDeque::new(),
+            ingress_queue: VecDeque::new(),
+            first_egress: None,
+            egress_queue: VecDeque::new(),
             passes: 0,
             copies: 0,
         };
@@ -130,14 +132,14 @@ impl Engine {
 }
 
 fn receive(context: &mut Context, batch: &Batch<'_>, port: u32, length: usize) {
-    let standard = &batch.world.executable.standard;
+    let standard = &batch.environment.executable.standard_metadata;
     context.ingress_port = port;
     context.ingress_length = length as u64;
     context.length = i64::try_from(length).unwrap_or(i64::MAX);
     let arena = &mut context.arena;
-    put(arena, standard.ingress_port, u64::from(port));
-    put(arena, standard.packet_length, length as u64);
-    put(arena, standard.ingress_global_timestamp, batch.world.now_us);
+    set_optional(arena, standard.ingress_port, u64::from(port));
+    set_optional(arena, standard.packet_length, length as u64);
+    set_optional(arena, standard.ingress_global_timestamp, batch.environment.now_us);
 }
 
 struct Run<'r, 'f> {
@@ -145,10 +147,10 @@ struct Run<'r, 'f> {
     batch: &'r Batch<'r>,
     random: &'r mut dyn RandomSource,
     sink: &'r mut dyn Sink,
-    waiting: VecDeque<Pass<'f>>,
-    /// The first of those that leave: most packets are the only one, and need no queue.
-    next: Option<Leaving<'f>>,
-    leaving: VecDeque<Leaving<'f>>,
+    ingress_queue: VecDeque<Pass<'f>>,
+    /// First packet for egress. Most packets have no copies and need no queue.
+    first_egress: Option<EgressPacket<'f>>,
+    egress_queue: VecDeque<EgressPacket<'f>>,
     passes: u32,
     copies: u32,
 }
@@ -156,9 +158,9 @@ struct Run<'r, 'f> {
 impl<'f> Run<'_, 'f> {
     fn finish(&mut self) {
         loop {
-            if let Some(leaving) = self.next.take().or_else(|| self.leaving.pop_front()) {
+            if let Some(leaving) = self.first_egress.take().or_else(|| self.egress_queue.pop_front()) {
                 self.egress(leaving);
-            } else if let Some(pass) = self.waiting.pop_front() {
+            } else if let Some(pass) = self.ingress_queue.pop_front() {
                 self.ingress(pass);
             } else {
                 return;
@@ -166,15 +168,15 @@ impl<'f> Run<'_, 'f> {
         }
     }
 
-    fn give_back(&mut self, context: Box<Context>) {
-        if self.engine.spare.len() < 64 {
-            self.engine.spare.push(context);
+    fn recycle(&mut self, context: Box<Context>) {
+        if self.engine.free_contexts.len() < 64 {
+            self.engine.free_contexts.push(context);
         }
     }
 
     fn fault(&mut self, fault: Fault, context: Box<Context>) {
         self.sink.fault(fault);
-        self.give_back(context);
+        self.recycle(context);
     }
 
     fn machine<'m>(
@@ -184,11 +186,11 @@ impl<'f> Run<'_, 'f> {
         context: &'m mut Context,
         bytes: &'m [u8],
     ) -> Machine<'m> {
-        Machine::new(&batch.world, context, scratch, bytes, random)
+        Machine::new(&batch.environment, context, scratch, bytes, random)
     }
 
     fn ingress(&mut self, pass: Pass<'f>) {
-        let executable = self.batch.world.executable;
+        let executable = self.batch.environment.executable;
         let Pass { mut context, bytes } = pass;
         let received = context.length;
         let mut machine = Self::machine(
@@ -199,8 +201,8 @@ impl<'f> Run<'_, 'f> {
             bytes.get(),
         );
         machine.parse();
-        machine.tell_errors();
-        // An exit in the parser leaves out the pipeline.
+        machine.store_parser_errors();
+        // An exit in the parser skips the pipeline.
         if !machine.has_ended() {
             machine.run(executable.ingress);
         }
@@ -212,10 +214,10 @@ impl<'f> Run<'_, 'f> {
         let requests = context.requests;
         if let Some((session, list)) = requests.clone {
             context.requests.clone = None;
-            self.clone_received(&context, &bytes, session, list, received);
+            self.clone_ingress(&context, &bytes, session, list, received);
         }
         if requests.digest != 0 {
-            self.tell_digest(&context, requests.digest);
+            self.send_digest(&context, requests.digest);
         }
         if requests.resubmit != 0 {
             return self.resubmit(context, bytes, requests.resubmit, received);
@@ -223,12 +225,12 @@ impl<'f> Run<'_, 'f> {
         self.forward(context, bytes);
     }
 
-    /// The rest of ingress: multicast, drop, or one port.
+    /// End of ingress: multicast, drop, or unicast.
     fn forward(&mut self, mut context: Box<Context>, bytes: Bytes<'f>) {
-        let standard = self.batch.world.executable.standard;
+        let standard = self.batch.environment.executable.standard_metadata;
         let group = standard.mcast_grp.map_or(0, |place| get(&context.arena, place));
         if group != 0 {
-            put(
+            set_optional(
                 &mut context.arena,
                 standard.instance_type,
                 Instance::Replication as u64,
@@ -239,14 +241,14 @@ impl<'f> Run<'_, 'f> {
                 u32::try_from(group).unwrap_or(u32::MAX),
                 usize::MAX,
             );
-            return self.give_back(context);
+            return self.recycle(context);
         }
         let port = get(&context.arena, standard.egress_spec) as u32;
-        if port == self.batch.world.drop_port {
+        if port == self.batch.environment.drop_port {
             self.sink.dropped();
-            return self.give_back(context);
+            return self.recycle(context);
         }
-        put(
+        set_optional(
             &mut context.arena,
             standard.instance_type,
             Instance::Normal as u64,
@@ -255,53 +257,53 @@ impl<'f> Run<'_, 'f> {
     }
 
     fn enqueue(&mut self, mut context: Box<Context>, bytes: Bytes<'f>, port: u32) {
-        let standard = self.batch.world.executable.standard;
+        let standard = self.batch.environment.executable.standard_metadata;
         let priority = standard.priority.map_or(0, |place| get(&context.arena, place));
-        if priority >= self.batch.queues {
-            return self.fault(Fault::Queue, context);
+        if priority >= self.batch.priority_queues {
+            return self.fault(Fault::QueueFull, context);
         }
         if self.copies >= COPIES_MAX {
-            return self.fault(Fault::Copies, context);
+            return self.fault(Fault::CopyLimit, context);
         }
         self.copies += 1;
         let arena = &mut context.arena;
-        put(arena, standard.enq_timestamp, self.batch.world.now_us);
-        // Packets are finished at once: nothing ever waits before them.
-        put(arena, standard.enq_qdepth, 0);
-        let leaving = Leaving { context, bytes, port };
-        if self.next.is_none() && self.leaving.is_empty() {
-            self.next = Some(leaving);
+        set_optional(arena, standard.enq_timestamp, self.batch.environment.now_us);
+        // Queues are always empty: packets are processed immediately.
+        set_optional(arena, standard.enq_qdepth, 0);
+        let leaving = EgressPacket { context, bytes, port };
+        if self.first_egress.is_none() && self.egress_queue.is_empty() {
+            self.first_egress = Some(leaving);
         } else {
-            self.leaving.push_back(leaving);
+            self.egress_queue.push_back(leaving);
         }
     }
 
     fn copy_of(&mut self, context: &Context) -> Box<Context> {
-        let mut copy = self.engine.spare.pop().unwrap_or_default();
+        let mut copy = self.engine.free_contexts.pop().unwrap_or_default();
         Context::clone_from(&mut copy, context);
         copy.requests = Requests::default();
         copy.exit = false;
-        // BMv2's copies forget how short the packet was to become.
+        // Copies in BMv2 discard the truncation length.
         copy.bytes_max = usize::MAX;
         copy
     }
 
-    /// Copies a packet for each member of a group. As in BMv2, the packet itself has the last copy's `egress_rid`.
+    /// Replicates a packet for each member of a group. As in BMv2, the original has the `egress_rid` of the last replica.
     fn multicast(&mut self, context: &mut Context, bytes: &Bytes<'f>, group: u32, bytes_max: usize) {
-        let Some(replicas) = self.batch.world.forwarding.group(group).cloned() else {
+        let Some(replicas) = self.batch.environment.forwarding.group(group).cloned() else {
             return;
         };
-        let standard = self.batch.world.executable.standard;
+        let standard = self.batch.environment.executable.standard_metadata;
         for replica in replicas.iter() {
-            put(&mut context.arena, standard.egress_rid, u64::from(replica.rid));
+            set_optional(&mut context.arena, standard.egress_rid, u64::from(replica.rid));
             let mut copy = self.copy_of(context);
             copy.bytes_max = bytes_max;
             self.enqueue(copy, bytes.clone(), replica.port);
         }
     }
 
-    /// A clone of the packet as it came in: parsed again, with the fields of the list.
-    fn clone_received(
+    /// Clones the packet as received: the clone is parsed again and keeps the fields of the list.
+    fn clone_ingress(
         &mut self,
         context: &Context,
         bytes: &Bytes<'f>,
@@ -309,14 +311,14 @@ impl<'f> Run<'_, 'f> {
         list: u16,
         received: i64,
     ) {
-        let Some(session) = self.batch.world.forwarding.mirror(u32::from(session)) else {
+        let Some(session) = self.batch.environment.forwarding.mirror(u32::from(session)) else {
             return;
         };
-        let executable = self.batch.world.executable;
-        let mut copy = self.fresh(context, received);
-        put(
+        let executable = self.batch.environment.executable;
+        let mut copy = self.new_context(context, received);
+        set_optional(
             &mut copy.arena,
-            executable.standard.ingress_port,
+            executable.standard_metadata.ingress_port,
             u64::from(context.ingress_port),
         );
         Self::machine(
@@ -330,9 +332,9 @@ impl<'f> Run<'_, 'f> {
         if let Some(fault) = copy.fault {
             return self.fault(fault, copy);
         }
-        // Of what the parser made, BMv2 keeps the headers only.
+        // BMv2 keeps only the headers of the parser's result.
         clear_metadata(executable, &mut copy);
-        keep(executable, &mut copy, context, list, Instance::IngressClone);
+        copy_field_list(executable, &mut copy, context, list, Instance::IngressClone);
         self.mirror(copy, bytes, session);
     }
 
@@ -351,22 +353,22 @@ impl<'f> Run<'_, 'f> {
         }
         match session.port {
             Some(port) => self.enqueue(copy, bytes.clone(), port),
-            None => self.give_back(copy),
+            None => self.recycle(copy),
         }
     }
 
-    /// The context of a packet that begins again.
-    fn fresh(&mut self, from: &Context, length: i64) -> Box<Context> {
-        let mut copy = self.engine.spare.pop().unwrap_or_default();
-        copy.reset(self.batch.world.executable.layout.bytes as usize);
+    /// Creates the context of a packet that starts another pass.
+    fn new_context(&mut self, from: &Context, length: i64) -> Box<Context> {
+        let mut copy = self.engine.free_contexts.pop().unwrap_or_default();
+        copy.reset(self.batch.environment.executable.layout.bytes as usize);
         copy.ingress_port = from.ingress_port;
         copy.ingress_length = from.ingress_length;
         copy.length = length;
         copy
     }
 
-    fn tell_digest(&mut self, context: &Context, number: u16) {
-        let executable = self.batch.world.executable;
+    fn send_digest(&mut self, context: &Context, number: u16) {
+        let executable = self.batch.environment.executable;
         let digests = &executable.program.digests;
         let Some(digest) = digests.iter().find(|digest| digest.json_id == u32::from(number)) else {
             return;
@@ -380,35 +382,39 @@ impl<'f> Run<'_, 'f> {
     }
 
     fn resubmit(&mut self, context: Box<Context>, bytes: Bytes<'f>, list: u16, received: i64) {
-        let executable = self.batch.world.executable;
-        let mut copy = self.fresh(&context, received);
-        keep(executable, &mut copy, &context, list, Instance::Resubmitted);
+        let executable = self.batch.environment.executable;
+        let mut copy = self.new_context(&context, received);
+        copy_field_list(executable, &mut copy, &context, list, Instance::Resubmitted);
         let length = u64::try_from(received).unwrap_or(0);
-        put(&mut copy.arena, executable.standard.packet_length, length);
-        self.give_back(context);
-        self.again(copy, bytes);
+        set_optional(
+            &mut copy.arena,
+            executable.standard_metadata.packet_length,
+            length,
+        );
+        self.recycle(context);
+        self.start_extra_pass(copy, bytes);
     }
 
-    fn again(&mut self, context: Box<Context>, bytes: Bytes<'f>) {
+    fn start_extra_pass(&mut self, context: Box<Context>, bytes: Bytes<'f>) {
         if self.passes >= PASSES_MAX {
-            return self.fault(Fault::Passes, context);
+            return self.fault(Fault::PassLimit, context);
         }
-        if self.waiting.len() >= WAITING_MAX {
-            return self.fault(Fault::Queue, context);
+        if self.ingress_queue.len() >= WAITING_MAX {
+            return self.fault(Fault::QueueFull, context);
         }
         self.passes += 1;
-        self.sink.again();
-        self.waiting.push_back(Pass { context, bytes });
+        self.sink.extra_pass();
+        self.ingress_queue.push_back(Pass { context, bytes });
     }
 
-    fn egress(&mut self, leaving: Leaving<'f>) {
-        let Leaving {
+    fn egress(&mut self, leaving: EgressPacket<'f>) {
+        let EgressPacket {
             mut context,
             bytes,
             port,
         } = leaving;
         self.begin_egress(&mut context, port);
-        let executable = self.batch.world.executable;
+        let executable = self.batch.environment.executable;
         if !context.exit {
             let start = executable.egress;
             Self::machine(
@@ -420,17 +426,19 @@ impl<'f> Run<'_, 'f> {
             )
             .run(start);
         }
-        // An exit in egress is not taken back: nothing comes after it.
+        // The exit flag needs no reset: nothing follows egress.
         if let Some(fault) = context.fault {
             return self.fault(fault, context);
         }
         if let Some((session, list)) = context.requests.clone {
             context.requests.clone = None;
-            self.clone_leaving(&context, &bytes, session, list);
+            self.clone_egress(&context, &bytes, session, list);
         }
-        if get(&context.arena, executable.standard.egress_spec) as u32 == self.batch.world.drop_port {
+        if get(&context.arena, executable.standard_metadata.egress_spec) as u32
+            == self.batch.environment.drop_port
+        {
             self.sink.dropped();
-            return self.give_back(context);
+            return self.recycle(context);
         }
         let mut out = std::mem::take(&mut self.engine.out);
         out.clear();
@@ -458,53 +466,57 @@ impl<'f> Run<'_, 'f> {
             self.sink.send(port, headers, rest);
         }
         self.engine.out = out;
-        self.give_back(context);
+        self.recycle(context);
     }
 
     fn begin_egress(&mut self, context: &mut Context, port: u32) {
-        let world = &self.batch.world;
-        let standard = &world.executable.standard;
+        let environment = &self.batch.environment;
+        let standard = &environment.executable.standard_metadata;
         let length = u64::try_from(context.length).unwrap_or(0);
         let arena = &mut context.arena;
-        put(arena, standard.egress_global_timestamp, world.now_us);
-        put(arena, standard.deq_timedelta, 0);
-        put(arena, standard.deq_qdepth, 0);
+        set_optional(arena, standard.egress_global_timestamp, environment.now_us);
+        set_optional(arena, standard.deq_timedelta, 0);
+        set_optional(arena, standard.deq_qdepth, 0);
         if let Some(qid) = standard.qid {
             let priority = standard.priority.map_or(0, |place| get(arena, place));
             set(arena, qid, priority);
         }
-        put(arena, standard.egress_port, u64::from(port));
-        set(arena, standard.egress_spec, u64::from(world.drop_port) + 1);
-        put(arena, standard.packet_length, length);
+        set_optional(arena, standard.egress_port, u64::from(port));
+        set(arena, standard.egress_spec, u64::from(environment.drop_port) + 1);
+        set_optional(arena, standard.packet_length, length);
     }
 
-    /// A clone of the packet as it is at the end of egress.
-    fn clone_leaving(&mut self, context: &Context, bytes: &Bytes<'f>, session: u16, list: u16) {
-        let Some(session) = self.batch.world.forwarding.mirror(u32::from(session)) else {
+    /// Clones the packet as it is at the end of egress.
+    fn clone_egress(&mut self, context: &Context, bytes: &Bytes<'f>, session: u16, list: u16) {
+        let Some(session) = self.batch.environment.forwarding.mirror(u32::from(session)) else {
             return;
         };
-        let executable = self.batch.world.executable;
+        let executable = self.batch.environment.executable;
         let mut copy = self.copy_of(context);
         clear_metadata(executable, &mut copy);
-        keep(executable, &mut copy, context, list, Instance::EgressClone);
+        copy_field_list(executable, &mut copy, context, list, Instance::EgressClone);
         self.mirror(copy, bytes, session);
     }
 
     fn recirculate(&mut self, context: &Context, headers: &[u8], payload: &[u8]) {
-        let executable = self.batch.world.executable;
-        let whole: Arc<[u8]> = [headers, payload].concat().into();
-        let length = whole.len() as u64;
-        let mut copy = self.fresh(context, i64::try_from(length).unwrap_or(i64::MAX));
-        keep(
+        let executable = self.batch.environment.executable;
+        let frame: Arc<[u8]> = [headers, payload].concat().into();
+        let length = frame.len() as u64;
+        let mut copy = self.new_context(context, i64::try_from(length).unwrap_or(i64::MAX));
+        copy_field_list(
             executable,
             &mut copy,
             context,
             context.requests.recirculate,
             Instance::Recirculated,
         );
-        put(&mut copy.arena, executable.standard.packet_length, length);
+        set_optional(
+            &mut copy.arena,
+            executable.standard_metadata.packet_length,
+            length,
+        );
         copy.ingress_length = length;
-        self.again(copy, Bytes::Made(whole));
+        self.start_extra_pass(copy, Bytes::Produced(frame));
     }
 }
 
@@ -515,8 +527,8 @@ fn clear_metadata(executable: &Executable, context: &mut Context) {
     }
 }
 
-/// Copies the fields that a copy keeps, and says what it is.
-fn keep(executable: &Executable, to: &mut Context, from: &Context, list: u16, instance: Instance) {
+/// Copies the fields of the list and sets the instance type.
+fn copy_field_list(executable: &Executable, to: &mut Context, from: &Context, list: u16, instance: Instance) {
     let lists = &executable.program.field_lists;
     let found: Option<&FieldList> = lists.iter().find(|known| known.json_id == u32::from(list));
     for field in found.map_or(&[][..], |list| list.fields.as_slice()) {
@@ -527,7 +539,11 @@ fn keep(executable: &Executable, to: &mut Context, from: &Context, list: u16, in
         let value = crate::exec::read_bits(&from.arena, start, place.bits as usize);
         crate::exec::write_bits(&mut to.arena, start, place.bits as usize, &value);
     }
-    put(&mut to.arena, executable.standard.instance_type, instance as u64);
+    set_optional(
+        &mut to.arena,
+        executable.standard_metadata.instance_type,
+        instance as u64,
+    );
 }
 
 fn field_bytes(executable: &Executable, context: &Context, field: FieldRef) -> Vec<u8> {

@@ -1,27 +1,27 @@
-//! What packets change: registers, counters, meters.
+//! Stateful externs: registers, counters, meters.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use linewarden_evidence::state::{ArrayId, DirtyCells, Measured, StateError};
+use linewarden_evidence::state::{ArrayId, DirtyCells, MeasuredState, StateError};
 use num_bigint::BigUint;
 
-use crate::evidence::{Touched, is_shown};
+use crate::evidence::{ChangedArrays, is_digest_register};
 use crate::meter::Meter;
 use crate::program::Program;
 use crate::program::ids::{CounterId, MeterId, RegisterId};
 
-/// The cells of a register array.
+/// Cells of a register array.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cells {
-    /// Of up to 64 bits.
+    /// Cells of up to 64 bits.
     Narrow(Vec<u64>),
-    /// Of more.
+    /// Wider cells.
     Wide(Vec<BigUint>),
 }
 
 impl Cells {
-    /// Writes a cell as evidence reads it: big-endian, in as many bytes as `out` has; zero if there is no such cell.
+    /// Encodes a cell for evidence: big-endian in the length of `out`; zero if the cell does not exist.
     pub(crate) fn write(&self, index: u32, out: &mut [u8]) {
         match self {
             Self::Narrow(cells) => {
@@ -44,26 +44,26 @@ fn pad(number: &[u8], out: &mut [u8]) {
     }
 }
 
-/// Remembers for evidence what is written.
+/// Tracks writes for evidence.
 #[derive(Clone, Debug)]
-struct Tracked {
+struct WriteTracker {
     dirty: DirtyCells,
-    touched: Arc<Touched>,
+    touched: Arc<ChangedArrays>,
     id: RegisterId,
 }
 
-/// A register array.
+/// Register array.
 #[derive(Clone, Debug)]
 pub struct Registers {
     bits: u32,
     cells: Cells,
-    /// Whether writes are ignored: the array shows digests to the program.
-    is_shown: bool,
-    tracked: Option<Tracked>,
+    /// Whether the array publishes digests to the program; writes are ignored.
+    is_digest_register: bool,
+    tracker: Option<WriteTracker>,
 }
 
 impl Registers {
-    /// An array of zeros.
+    /// Creates an array of zeros.
     #[must_use]
     pub fn new(size: u32, bits: u32) -> Self {
         let cells = match bits {
@@ -73,26 +73,26 @@ impl Registers {
         Self {
             bits,
             cells,
-            is_shown: false,
-            tracked: None,
+            is_digest_register: false,
+            tracker: None,
         }
     }
 
-    /// The cells.
+    /// Cells.
     #[must_use]
     pub fn cells(&self) -> &Cells {
         &self.cells
     }
 
-    /// From now on tells of its writes.
-    pub(crate) fn track(&mut self, touched: &Arc<Touched>, id: RegisterId) {
+    /// Starts tracking writes.
+    pub(crate) fn track(&mut self, touched: &Arc<ChangedArrays>, id: RegisterId) {
         let size = u32::try_from(self.len()).unwrap_or(u32::MAX);
-        let mut tracked = Tracked {
+        let mut tracked = WriteTracker {
             dirty: DirtyCells::new(self.bits, size),
             touched: Arc::clone(touched),
             id,
         };
-        // What was written before is taken up with the next fold: to evidence, the cells held zero.
+        // For evidence all cells were zero so far, so earlier writes count as changes in the next fold.
         let zero = vec![0; self.bits.div_ceil(8) as usize];
         for index in 0..size {
             if self
@@ -103,12 +103,12 @@ impl Registers {
                 tracked.touched.set(id);
             }
         }
-        self.tracked = Some(tracked);
+        self.tracker = Some(tracked);
     }
 
-    /// Has what was written measured.
-    pub(crate) fn fold(&mut self, measured: &mut Measured, array: ArrayId) -> Result<(), StateError> {
-        let Some(tracked) = &mut self.tracked else {
+    /// Adds the tracked writes to the measurement.
+    pub(crate) fn fold(&mut self, measured: &mut MeasuredState, array: ArrayId) -> Result<(), StateError> {
+        let Some(tracked) = &mut self.tracker else {
             return Ok(());
         };
         let cells = &self.cells;
@@ -116,9 +116,9 @@ impl Registers {
         folded.map(|_| ())
     }
 
-    /// Writes the front of a digest into a cell that shows it. Nothing tracks such an array, and no memory is asked for: it is done
-    /// for every state.
-    pub(crate) fn show(&mut self, index: u64, digest: &[u8; 32]) {
+    /// Writes the leading bits of a digest into a cell. Such an array is not tracked. The function allocates no memory because it
+    /// runs for every state.
+    pub(crate) fn set_digest(&mut self, index: u64, digest: &[u8; 32]) {
         let Ok(index) = usize::try_from(index) else {
             return;
         };
@@ -137,7 +137,7 @@ impl Registers {
                 for (digit, bytes) in digits.iter_mut().rev().zip(digest.as_chunks().0) {
                     *digit = u32::from_be_bytes(*bytes);
                 }
-                // Whole words that are not shown are not written at all; what is left is shifted out.
+                // Whole words beyond the width are skipped; remaining bits are shifted out.
                 let hidden = 256usize.saturating_sub(self.bits as usize);
                 cell.assign_from_slice(digits.get(hidden / 32..).unwrap_or_default());
                 match self.bits {
@@ -149,16 +149,16 @@ impl Registers {
         }
     }
 
-    /// Notes what a cell held before it is written.
+    /// Records the old value of a cell before a write.
     #[inline]
-    fn mark(tracked: &mut Option<Tracked>, index: u64, mark: impl FnOnce(&mut DirtyCells, u32)) {
+    fn mark_dirty(tracked: &mut Option<WriteTracker>, index: u64, mark: impl FnOnce(&mut DirtyCells, u32)) {
         if let (Some(tracked), Ok(index)) = (tracked, u32::try_from(index)) {
             mark(&mut tracked.dirty, index);
             tracked.touched.set(tracked.id);
         }
     }
 
-    /// Most bytes of memory that a cell of so many bits takes.
+    /// Maximum memory of a cell of this width, bytes.
     #[must_use]
     pub fn cell_bytes(bits: u32) -> usize {
         match bits {
@@ -167,7 +167,7 @@ impl Registers {
         }
     }
 
-    /// Width of a cell in bits.
+    /// Width of a cell, bits.
     #[must_use]
     pub fn bits(&self) -> u32 {
         self.bits
@@ -188,7 +188,7 @@ impl Registers {
         self.len() == 0
     }
 
-    /// A cell of up to 64 bits; none if there is no such cell.
+    /// Value of a cell of up to 64 bits; `None` if the cell does not exist.
     #[inline]
     #[must_use]
     pub fn narrow(&self, index: u64) -> Option<u64> {
@@ -198,7 +198,7 @@ impl Registers {
         }
     }
 
-    /// A cell of more than 64 bits; none if there is no such cell.
+    /// Value of a cell of more than 64 bits; `None` if the cell does not exist.
     #[must_use]
     pub fn wide(&self, index: u64) -> Option<&BigUint> {
         match &self.cells {
@@ -207,8 +207,8 @@ impl Registers {
         }
     }
 
-    /// Stores the low bits of a value in a cell of up to 64 bits; whether there is one. An array that shows digests stays
-    /// as it is.
+    /// Stores the low bits of a value in a cell of up to 64 bits; returns whether the cell exists. An array with digests
+    /// ignores the write.
     #[inline]
     pub fn set_narrow(&mut self, index: u64, value: u64) -> bool {
         let mask = u64::MAX >> (64 - self.bits.clamp(1, 64));
@@ -218,18 +218,18 @@ impl Registers {
         let Some(cell) = usize::try_from(index).ok().and_then(|index| cells.get_mut(index)) else {
             return false;
         };
-        if self.is_shown {
+        if self.is_digest_register {
             return true;
         }
         let old = *cell;
-        Self::mark(&mut self.tracked, index, |dirty, index| {
+        Self::mark_dirty(&mut self.tracker, index, |dirty, index| {
             dirty.mark_u64(index, old)
         });
         *cell = value & mask;
         true
     }
 
-    /// A cell's value.
+    /// Value of a cell.
     #[must_use]
     pub fn get(&self, index: u64) -> Option<BigUint> {
         let at = usize::try_from(index).ok()?;
@@ -239,7 +239,7 @@ impl Registers {
         }
     }
 
-    /// Stores the low bits of a value; whether there is such a cell. An array that shows digests stays as it is.
+    /// Stores the low bits of a value; returns whether the cell exists. An array with digests ignores the write.
     pub fn set(&mut self, index: u64, value: &BigUint) -> bool {
         let masked = value & ((BigUint::from(1u8) << self.bits) - 1u8);
         if let Cells::Narrow(_) = self.cells {
@@ -252,12 +252,12 @@ impl Registers {
         let Some(cell) = usize::try_from(index).ok().and_then(|at| cells.get_mut(at)) else {
             return false;
         };
-        if self.is_shown {
+        if self.is_digest_register {
             return true;
         }
         let old = std::mem::replace(cell, masked);
         let bytes = self.bits.div_ceil(8) as usize;
-        Self::mark(&mut self.tracked, index, |dirty, index| {
+        Self::mark_dirty(&mut self.tracker, index, |dirty, index| {
             let mut padded = vec![0; bytes];
             pad(&old.to_bytes_be(), &mut padded);
             dirty.mark(index, &padded);
@@ -275,7 +275,7 @@ impl Registers {
     }
 }
 
-/// A counter: packets and bytes.
+/// Counter of packets and bytes.
 #[derive(Debug, Default)]
 pub struct Counter {
     packets: AtomicU64,
@@ -283,7 +283,7 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// Counts a packet of so many bytes.
+    /// Counts a packet of this length, bytes.
     #[inline]
     pub fn count(&self, bytes: u64) {
         self.packets.fetch_add(1, Ordering::Relaxed);
@@ -299,14 +299,14 @@ impl Counter {
         )
     }
 
-    /// Sets both.
+    /// Sets both counts.
     pub fn set(&self, packets: u64, bytes: u64) {
         self.packets.store(packets, Ordering::Relaxed);
         self.bytes.store(bytes, Ordering::Relaxed);
     }
 }
 
-/// The registers, counters and meters of a program.
+/// Registers, counters and meters of a program.
 #[derive(Debug, Default)]
 pub struct Externs {
     registers: Vec<Mutex<Registers>>,
@@ -315,7 +315,7 @@ pub struct Externs {
 }
 
 impl Externs {
-    /// Those of a program, all zero.
+    /// Creates the externs of a program, all zero.
     #[must_use]
     pub fn of(program: &Program) -> Self {
         let registers = program
@@ -323,7 +323,7 @@ impl Externs {
             .iter()
             .map(|array| {
                 let mut cells = Registers::new(array.size, array.bits);
-                cells.is_shown = is_shown(&array.name);
+                cells.is_digest_register = is_digest_register(&array.name);
                 Mutex::new(cells)
             })
             .collect();
@@ -349,18 +349,18 @@ impl Externs {
     #[must_use]
     pub fn registers(&self, id: RegisterId) -> Option<MutexGuard<'_, Registers>> {
         let array = self.registers.get(id.index())?;
-        // A thread that panicked left whole values: cells are written at once.
+        // A panic cannot leave partial values: each cell is written in one step.
         Some(array.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A counter.
+    /// Counter of an array.
     #[inline]
     #[must_use]
     pub fn counter(&self, id: CounterId, index: u64) -> Option<&Counter> {
         self.counters.get(id.index())?.get(usize::try_from(index).ok()?)
     }
 
-    /// Number of counters of an array.
+    /// Number of counters in an array.
     #[must_use]
     pub fn counters(&self, id: CounterId) -> usize {
         self.counters.get(id.index()).map_or(0, Vec::len)
@@ -374,7 +374,7 @@ impl Externs {
         Some(meter.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Number of meters of an array.
+    /// Number of meters in an array.
     #[must_use]
     pub fn meters(&self, id: MeterId) -> usize {
         self.meters.get(id.index()).map_or(0, Vec::len)
@@ -386,23 +386,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cell_shows_the_front_of_a_digest_whatever_its_width() {
+    fn a_cell_of_any_width_holds_the_front_of_a_digest() {
         let one: [u8; 32] = std::array::from_fn(|i| 0x81 + 3 * i as u8);
         let zeros_in_front = std::array::from_fn(|i| u8::from(i > 20) * 7);
         for bits in [1, 8, 31, 32, 63, 64, 65, 127, 128, 200, 255, 256, 257, 300] {
             let mut array = Registers::new(3, bits);
-            array.is_shown = true;
+            array.is_digest_register = true;
             for digest in [one, zeros_in_front, one] {
-                array.show(1, &digest);
-                let whole = BigUint::from_bytes_be(&digest);
+                array.set_digest(1, &digest);
+                let full_digest = BigUint::from_bytes_be(&digest);
                 let front = if bits < 256 {
-                    whole >> (256 - bits)
+                    full_digest >> (256 - bits)
                 } else {
-                    whole << (bits - 256)
+                    full_digest << (bits - 256)
                 };
                 assert_eq!(array.get(1), Some(front), "{bits} bits");
             }
-            array.show(3, &one);
+            array.set_digest(3, &one);
             assert_eq!(array.get(0), Some(BigUint::default()));
             assert_eq!(array.get(2), Some(BigUint::default()));
         }

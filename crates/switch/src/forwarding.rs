@@ -1,7 +1,7 @@
-//! What the control plane sets and packets only read: tables, multicast groups, mirror sessions, value sets.
+//! Forwarding state: tables, multicast groups, mirror sessions and value sets. The control plane writes, packets only read.
 //!
-//! All of it is one state that changes in batches (see [`publish`](crate::tables::Publisher)): a packet sees a batch
-//! whole or not at all.
+//! The state changes in batches (see [`Publisher`](crate::tables::Publisher)): a packet observes a batch completely or
+//! not at all.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -9,67 +9,67 @@ use std::sync::Arc;
 use crate::program::ids::ValueSetId;
 use crate::tables::{Replicated, TableSet, TableSetChange, TableSetError, TableSetOp};
 
-/// One copy that a multicast group makes.
+/// Replica of a multicast group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Replica {
-    /// `egress_rid` of the copy.
+    /// `egress_rid` of the replica.
     pub rid: u16,
-    /// The port that it leaves by.
+    /// Egress port.
     pub port: u32,
 }
 
-/// Where clones go.
+/// Destination of clones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MirrorSession {
-    /// A port.
+    /// Port.
     pub port: Option<u32>,
-    /// A multicast group.
+    /// Multicast group.
     pub group: Option<u32>,
-    /// Longest clone in bytes; 0: whole packets.
+    /// Maximum length of a clone, bytes; 0 for no truncation.
     pub bytes_max: u32,
 }
 
-/// The members of a value set: the parts of a key behind each other without padding, right-aligned in whole bytes.
+/// Members of a value set: the parts of a key concatenated without padding, right-aligned in whole bytes.
 pub type ValueSetMembers = BTreeSet<Vec<u8>>;
 
-/// A change that is asked for.
+/// Operation on the forwarding state.
 #[derive(Clone, Debug)]
 pub enum ForwardingOp {
-    /// Of tables and action profiles.
+    /// Tables and action profiles.
     Tables(TableSetOp),
-    /// Sets a multicast group, or with `None` removes it.
+    /// Sets a multicast group; `None` removes the group.
     Group(u32, Option<Arc<[Replica]>>),
-    /// Sets a mirror session, or with `None` removes it.
+    /// Sets a mirror session; `None` removes the session.
     Mirror(u32, Option<MirrorSession>),
     /// Sets the members of a value set.
     ValueSet(ValueSetId, Arc<ValueSetMembers>),
 }
 
-/// A change that was made: what was, and what is now.
+/// Applied change: old and new value.
 #[derive(Clone, Debug)]
 pub enum ForwardingChange {
-    /// Of tables and action profiles.
+    /// Tables and action profiles.
     Tables(TableSetChange),
-    /// Of a multicast group.
+    /// Multicast group.
     Group(u32, Option<Arc<[Replica]>>, Option<Arc<[Replica]>>),
-    /// Of a mirror session.
+    /// Mirror session.
     Mirror(u32, Option<MirrorSession>, Option<MirrorSession>),
-    /// Of a value set.
+    /// Value set.
     ValueSet(ValueSetId, Arc<ValueSetMembers>, Arc<ValueSetMembers>),
 }
 
-/// Why a change is refused.
+/// Reason to reject an operation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ForwardingError {
-    /// By tables or action profiles.
+    /// Error of tables or action profiles.
     #[error(transparent)]
     Tables(#[from] TableSetError),
-    /// No such value set.
-    #[error("the program has no value set {0:?}")]
+    /// The value set does not exist.
+    #[error("unknown value set {0:?}: not found in the program")]
     NoValueSet(ValueSetId),
 }
 
-/// The state.
+/// Forwarding state.
 #[derive(Clone, Debug, Default)]
 pub struct Forwarding {
     tables: TableSet,
@@ -79,7 +79,7 @@ pub struct Forwarding {
 }
 
 impl Forwarding {
-    /// A state with these tables, so many empty value sets and nothing else.
+    /// Creates a state with these tables and this number of empty value sets.
     #[must_use]
     pub fn new(tables: TableSet, value_sets: usize) -> Self {
         Self {
@@ -90,14 +90,14 @@ impl Forwarding {
         }
     }
 
-    /// The tables and action profiles.
+    /// Tables and action profiles.
     #[inline]
     #[must_use]
     pub fn tables(&self) -> &TableSet {
         &self.tables
     }
 
-    /// The copies that a multicast group makes; none if there is no such group.
+    /// Replicas of a multicast group; `None` if the group does not exist.
     #[must_use]
     pub fn group(&self, group: u32) -> Option<&Arc<[Replica]>> {
         self.groups.get(&group)
@@ -108,7 +108,7 @@ impl Forwarding {
         self.groups.iter().map(|(id, replicas)| (*id, replicas))
     }
 
-    /// Where clones of a session go.
+    /// Mirror session by id.
     #[must_use]
     pub fn mirror(&self, session: u32) -> Option<MirrorSession> {
         self.mirrors.get(&session).copied()
@@ -119,7 +119,7 @@ impl Forwarding {
         self.mirrors.iter().map(|(id, session)| (*id, *session))
     }
 
-    /// The members of a value set.
+    /// Members of a value set.
     #[must_use]
     pub fn value_set(&self, id: ValueSetId) -> Option<&Arc<ValueSetMembers>> {
         self.value_sets.get(id.index())

@@ -1,108 +1,108 @@
-//! Where a packet's headers and metadata lie while it is processed: one arena of bytes per packet.
+//! Memory layout of a packet's headers and metadata during processing: one byte arena per packet.
 //!
 //! ```text
 //! | guard | valid, one byte a header | stacks' counts | lengths | metadata | headers, as on the wire | guard |
 //! ```
 //!
-//! A header keeps its wire format, so extracting and sending are copies; a field of metadata has bytes of its own.
-//! Every field of up to 64 bits is within the 8 bytes that end where it ends, every one of up to 121 bits within
-//! 16: one load, one shift, one mask. The guards let those loads reach before the first field.
+//! A header keeps its wire format, so extraction and emission are copies; a metadata field has separate bytes.
+//! Every field of up to 64 bits is within the 8 bytes before its end, every field of up to 121 bits within 16
+//! bytes: one load, one shift, one mask. The guards allow these loads to reach before the first field.
 
 use serde::Serialize;
 
 use crate::program::ids::{FieldRef, HeaderId, StackId, UnionId, UnionStackId};
 use crate::program::{HeaderType, Program};
 
-/// Bytes before the first and behind the last that a load may touch.
+/// Guard bytes before the first and after the last field that a load may touch.
 const GUARD_BYTES: u32 = 16;
 
-/// The greatest arena: programs of the field need a few KiB.
+/// Maximum size of an arena, bytes: typical programs need a few KiB.
 pub const ARENA_BYTES_MAX: u32 = 1 << 24;
 
-/// Where a field lies.
+/// Location of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Place {
-    /// The byte behind its last bit's byte.
+pub struct FieldLayout {
+    /// Offset after the byte with the field's last bit.
     pub end: u32,
-    /// Bits in that last byte below it.
+    /// Number of bits below the field in that byte.
     pub shift: u8,
-    /// Its width.
+    /// Width, bits.
     pub bits: u32,
     /// Whether its values are signed.
     pub signed: bool,
-    /// Whether it takes the nearest value instead of wrapping.
+    /// Whether values saturate instead of wrapping.
     pub saturating: bool,
-    /// Whether this is a field of variable length: then `end - bytes(bits)` is where its bytes begin.
+    /// Whether the field has variable length: then its bytes start at `end - bytes(bits)`.
     pub variable: bool,
-    /// Whether the 8 bytes that end where it ends are its own, and 0 above it.
-    pub own: bool,
+    /// Whether the 8 bytes before `end` belong to this field only and are 0 above the field.
+    pub has_own_word: bool,
 }
 
-impl Place {
-    /// The first byte that it touches.
+impl FieldLayout {
+    /// Offset of the first byte.
     #[must_use]
     pub const fn start(&self) -> u32 {
         self.end - (self.bits + self.shift as u32).div_ceil(8)
     }
 
-    /// Whether it is made of whole bytes.
+    /// Whether the field consists of whole bytes.
     #[must_use]
     pub const fn whole_bytes(&self) -> bool {
         self.shift == 0 && self.bits.is_multiple_of(8)
     }
 }
 
-/// A header's field of variable length.
+/// Variable-length field of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Variable {
-    /// Its position among the fields.
+pub struct VariableField {
+    /// Index of the field.
     pub field: u32,
-    /// Where its length in bits stands (4 bytes, most significant first).
+    /// Offset of its length in bits (4 bytes, big-endian).
     pub length: u32,
-    /// Where its bytes begin.
+    /// Offset of its bytes.
     pub bytes: u32,
-    /// Most bits that fit.
+    /// Maximum width, bits.
     pub bits_max: u32,
-    /// Bits of the header before it.
+    /// Number of header bits before the field.
     pub bits_before: u32,
 }
 
-/// A header's place.
+/// Location of a header.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct HeaderPlace {
-    /// Where its validity stands (1 byte).
+pub struct HeaderLayout {
+    /// Offset of the validity (1 byte).
     pub valid: u32,
-    /// Where its fields of fixed width begin.
+    /// Offset of the fixed-width fields.
     pub start: u32,
-    /// Bytes of them.
+    /// Length of the fixed-width fields, bytes.
     pub bytes: u32,
-    /// Whether it is metadata.
+    /// Whether the header is metadata.
     pub metadata: bool,
-    /// Its fields, the hidden one last.
-    pub fields: Vec<Place>,
-    /// Its field of variable length.
-    pub variable: Option<Variable>,
-    /// The union that it is a member of.
+    /// Fields; the hidden validity field is last.
+    pub fields: Vec<FieldLayout>,
+    /// Variable-length field.
+    pub variable: Option<VariableField>,
+    /// Union that the header is a member of.
     pub union: Option<UnionId>,
 }
 
-/// Where everything lies.
+/// Layout of an arena.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Layout {
-    /// Bytes of the arena.
+    /// Size of the arena, bytes.
     pub bytes: u32,
-    /// The metadata, zeroed where metadata is reset.
+    /// Range of the metadata, zeroed on reset.
     pub metadata: std::ops::Range<u32>,
-    /// By header.
-    pub headers: Vec<HeaderPlace>,
-    /// Where a stack's number of elements stands (2 bytes), by stack.
+    /// Location of each header.
+    pub headers: Vec<HeaderLayout>,
+    /// Offset of the element count (2 bytes) of each stack.
     pub stacks: Vec<u32>,
-    /// The same by stack of unions.
+    /// Offset of the element count (2 bytes) of each union stack.
     pub union_stacks: Vec<u32>,
 }
 
 impl Layout {
-    /// Lays out a program's headers; none if they need more than [`ARENA_BYTES_MAX`].
+    /// Computes the layout of a program's headers; `None` if they exceed [`ARENA_BYTES_MAX`].
     #[must_use]
     pub fn of(program: &Program) -> Option<Self> {
         let mut at = GUARD_BYTES;
@@ -128,7 +128,7 @@ impl Layout {
             });
         }
         at = at.next_multiple_of(8);
-        let mut headers: Vec<Option<HeaderPlace>> = vec![None; program.headers.len()];
+        let mut headers: Vec<Option<HeaderLayout>> = vec![None; program.headers.len()];
         let metadata_start = at;
         for metadata in [true, false] {
             let metadata_end = at;
@@ -140,9 +140,9 @@ impl Layout {
                 let valid = valid + u32::try_from(index).ok()?;
                 let length = lengths.get(index).copied().flatten();
                 let place = if metadata {
-                    lay_metadata(header_type, valid, length, &mut at)?
+                    layout_metadata(header_type, valid, length, &mut at)?
                 } else {
-                    lay_packet(header_type, valid, length, &mut at)?
+                    layout_packet_header(header_type, valid, length, &mut at)?
                 };
                 *headers.get_mut(index)? = Some(place);
             }
@@ -162,35 +162,35 @@ impl Layout {
         None
     }
 
-    /// A header's place.
+    /// Location of a header.
     #[must_use]
-    pub fn header(&self, header: HeaderId) -> Option<&HeaderPlace> {
+    pub fn header(&self, header: HeaderId) -> Option<&HeaderLayout> {
         self.headers.get(header.index())
     }
 
-    /// A field's place.
+    /// Location of a field.
     #[must_use]
-    pub fn field(&self, field: FieldRef) -> Option<Place> {
+    pub fn field(&self, field: FieldRef) -> Option<FieldLayout> {
         self.header(field.header)?
             .fields
             .get(field.field as usize)
             .copied()
     }
 
-    /// Where a stack's count stands.
+    /// Offset of the count of a stack.
     #[must_use]
     pub fn stack(&self, stack: StackId) -> Option<u32> {
         self.stacks.get(stack.index()).copied()
     }
 
-    /// Where the count of a stack of unions stands.
+    /// Offset of the count of a union stack.
     #[must_use]
     pub fn union_stack(&self, stack: UnionStackId) -> Option<u32> {
         self.union_stacks.get(stack.index()).copied()
     }
 }
 
-fn join_unions(program: &Program, headers: &mut [HeaderPlace]) {
+fn join_unions(program: &Program, headers: &mut [HeaderLayout]) {
     for (index, union) in (0u32..).zip(&program.unions) {
         for header in &union.headers {
             if let Some(place) = headers.get_mut(header.index()) {
@@ -200,15 +200,15 @@ fn join_unions(program: &Program, headers: &mut [HeaderPlace]) {
     }
 }
 
-fn hidden(valid: u32) -> Place {
-    Place {
+fn validity_field(valid: u32) -> FieldLayout {
+    FieldLayout {
         end: valid + 1,
         shift: 0,
         bits: 1,
         signed: false,
         saturating: false,
         variable: false,
-        own: false,
+        has_own_word: false,
     }
 }
 
@@ -220,13 +220,13 @@ fn advance(at: &mut u32, bytes: u32) -> Option<u32> {
     Some(start)
 }
 
-/// Metadata: every field in bytes of its own, those of up to 64 bits in 8 aligned ones.
-fn lay_metadata(
+/// Layout of metadata: every field has separate bytes; fields of up to 64 bits have 8 aligned bytes.
+fn layout_metadata(
     header_type: &HeaderType,
     valid: u32,
     length: Option<u32>,
     at: &mut u32,
-) -> Option<HeaderPlace> {
+) -> Option<HeaderLayout> {
     let start = *at;
     let mut fields = Vec::new();
     let mut variable = None;
@@ -238,7 +238,7 @@ fn lay_metadata(
         };
         if field.variable {
             let begin = advance(at, bytes)?;
-            variable = Some(Variable {
+            variable = Some(VariableField {
                 field: u32::try_from(fields.len()).ok()?,
                 length: length?,
                 bytes: begin,
@@ -246,30 +246,30 @@ fn lay_metadata(
                 bits_before: 0,
             });
             let room = field.bits.div_ceil(8);
-            fields.push(Place {
+            fields.push(FieldLayout {
                 end: begin + room,
                 shift: 0,
                 bits: room * 8,
                 signed: false,
                 saturating: false,
                 variable: true,
-                own: false,
+                has_own_word: false,
             });
             continue;
         }
         let end = advance(at, bytes)? + bytes;
-        fields.push(Place {
+        fields.push(FieldLayout {
             end,
             shift: 0,
             bits: field.bits,
             signed: field.signed,
             saturating: field.saturating,
             variable: false,
-            own: field.bits <= 64,
+            has_own_word: field.bits <= 64,
         });
     }
-    fields.push(hidden(valid));
-    Some(HeaderPlace {
+    fields.push(validity_field(valid));
+    Some(HeaderLayout {
         valid,
         start,
         bytes: *at - start,
@@ -280,14 +280,14 @@ fn lay_metadata(
     })
 }
 
-/// A header of the packet: its fixed fields as on the wire, as if a field of variable length were empty; that one
-/// beside them.
-fn lay_packet(
+/// Layout of a packet header: fixed fields in wire format as if the variable-length field were empty; the
+/// variable-length field follows separately.
+fn layout_packet_header(
     header_type: &HeaderType,
     valid: u32,
     length: Option<u32>,
     at: &mut u32,
-) -> Option<HeaderPlace> {
+) -> Option<HeaderLayout> {
     let bytes = header_type.fixed_bits().div_ceil(8);
     let start = advance(at, bytes)?;
     let mut bit = 0;
@@ -297,41 +297,41 @@ fn lay_packet(
         if field.variable {
             let room = field.bits.div_ceil(8);
             let begin = advance(at, room)?;
-            variable = Some(Variable {
+            variable = Some(VariableField {
                 field: index,
                 length: length?,
                 bytes: begin,
                 bits_max: field.bits,
                 bits_before: bit,
             });
-            fields.push(Place {
+            fields.push(FieldLayout {
                 end: begin + room,
                 shift: 0,
                 bits: room * 8,
                 signed: false,
                 saturating: false,
                 variable: true,
-                own: false,
+                has_own_word: false,
             });
             continue;
         }
         let last = bit + field.bits;
-        fields.push(Place {
+        fields.push(FieldLayout {
             end: start + last.div_ceil(8),
             shift: u8::try_from(last.next_multiple_of(8) - last).ok()?,
             bits: field.bits,
             signed: field.signed,
             saturating: field.saturating,
             variable: false,
-            own: false,
+            has_own_word: false,
         });
         bit = last;
     }
-    fields.push(hidden(valid));
-    // The next header begins at its own 8 bytes: no load of one waits for a store into the other.
+    fields.push(validity_field(valid));
+    // The next header starts in a new 8-byte word, so no load depends on a store to another header.
     let next = at.next_multiple_of(8);
     *at = next;
-    Some(HeaderPlace {
+    Some(HeaderLayout {
         valid,
         start,
         bytes,

@@ -1,42 +1,42 @@
-//! Meters: one or two rates, two or three colours (RFC 2698), with BMv2's arithmetic.
+//! Meters: one or two rates, two or three colors (RFC 2698), with BMv2's arithmetic.
 //!
-//! A meter holds a bucket of tokens per rate. Its rates are looked at from the highest to the lowest: a bucket
-//! that holds fewer tokens than the packet costs gives the packet its colour and ends the look, so that a
-//! lower bucket is neither filled nor emptied; a bucket with enough of them pays. A packet that all buckets
-//! pay for is green. With two rates, what the peak rate refuses is red (2) and what the committed rate refuses
-//! is yellow (1); with one rate, what it refuses is yellow (1).
+//! A meter has a token bucket for each rate. The rates are processed from the highest to the lowest. A bucket with
+//! fewer tokens than the cost of the packet determines the color and ends the processing, so a lower bucket is not
+//! updated. A bucket with enough tokens is charged. A packet that all buckets accept is green. With two rates, a
+//! packet that exceeds the peak rate is red (2) and a packet that exceeds the committed rate is yellow (1). With one
+//! rate, a packet that exceeds the rate is yellow (1).
 //!
-//! A colour that the packet has already (RFC 2698's colour-aware mode) does not change what is paid: the worse
-//! of the two colours comes out. A meter that nobody configured, or that was reset, says green to everything,
-//! whatever the packet's colour was before.
+//! A previous color of the packet (RFC 2698, color-aware mode) does not change the charges: the result is the worse
+//! of both colors. An unconfigured or reset meter marks every packet green, regardless of the previous
+//! color.
 //!
-//! # Time and numbers
-//! Time is microseconds since the switch started, as an argument. BMv2 counts tokens from that moment, not from
-//! the last packet: `floor(time × rate)` in double precision, less what was counted before; so the colours here
-//! are BMv2's, packet for packet, for the same times. It differs where BMv2's behaviour is undefined or an
-//! accident: time that goes back gives no tokens; sums stop at 2^64 - 1 instead of starting again at 0; rates
-//! that are not numbers or below zero are refused; and a refused configuration leaves the meter as it was, where
-//! BMv2 keeps half of it. A burst above 2^32 - 1 in a P4Runtime configuration is kept, which PI cuts.
+//! # Differences to BMv2
+//! Time is an argument, in microseconds since the start of the switch. BMv2 computes tokens from that origin, not
+//! from the last packet: `floor(time × rate)` in double precision minus the tokens counted before. So the colors
+//! equal those of BMv2 for the same times. Differences exist only where BMv2's behavior is undefined or accidental:
+//! a timestamp before the last one adds no tokens; sums saturate at 2^64 - 1 instead of wrapping; NaN and negative rates are
+//! rejected; a rejected configuration leaves the meter unchanged, while BMv2 keeps half of it. A burst above
+//! 2^32 - 1 in a P4Runtime configuration is kept, while PI truncates it.
 //!
 //! Sources: BMv2 1.15, `meters.h`, `meters.cpp`; its PI backend, `direct_res_spec.cpp`; P4Runtime 1.4, 9.3.
 
 use thiserror::Error;
 
-/// Rates that a meter may have: v1model's meters have two, older programs one or two.
+/// Maximum number of rates: meters of v1model have two, older programs one or two.
 pub const RATES_MAX: usize = 2;
 
 const MICROSECONDS_PER_S: f64 = 1e6;
 
-/// What a meter counts; the same for all cells of an array.
+/// Unit of a meter; the same for all cells of an array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MeterKind {
     /// Each packet costs one token.
     Packets,
-    /// Each packet costs its length at the ingress, bytes.
+    /// Each packet costs its ingress length in bytes.
     Bytes,
 }
 
-/// What a meter says of a packet.
+/// Color of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Color {
     /// Within all rates: 0.
@@ -49,7 +49,7 @@ pub enum Color {
 }
 
 impl Color {
-    /// The number that the program sees.
+    /// Value in the program.
     pub const fn value(self) -> u8 {
         match self {
             Self::Green => 0,
@@ -58,7 +58,7 @@ impl Color {
         }
     }
 
-    /// The colour that a program holds as a number; what lies above 2 is worse than red and taken for it.
+    /// Color of a program's value; values above 2 count as red.
     pub const fn from_value(value: u64) -> Self {
         match value {
             0 => Self::Green,
@@ -68,25 +68,25 @@ impl Color {
     }
 }
 
-/// A rate in the units that BMv2's interfaces take.
+/// Rate in the units of BMv2's interfaces.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rate {
     /// Tokens per microsecond: packets or bytes.
     pub units_per_us: f64,
-    /// Tokens that a bucket holds at most, and from the start.
+    /// Capacity and initial fill of the bucket, tokens.
     pub burst: u64,
 }
 
 impl Rate {
-    /// Tokens per second, to the nearest whole number.
+    /// Tokens per second, rounded.
     #[must_use]
     pub fn per_s(self) -> u64 {
-        // Rates are finite and not below zero; the cast stops at the largest number.
+        // Rates are finite and not negative; the cast saturates.
         (self.units_per_us * MICROSECONDS_PER_S).round() as u64
     }
 }
 
-/// Rates of a meter as P4Runtime's `MeterConfig` writes them: units per second, and units.
+/// Rates of a meter in the form of P4Runtime's `MeterConfig`: units per second, and units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MeterConfig {
     /// Committed information rate, units per second.
@@ -99,47 +99,49 @@ pub struct MeterConfig {
     pub pburst: i64,
 }
 
-/// Why a meter does not take its rates.
+/// Error of configuring a meter.
 #[derive(Debug, Clone, Copy, PartialEq, Error)]
 pub enum MeterError {
-    /// The meter has another number of rates.
-    #[error("{given} rates for a meter of {wanted}; give one `rate:burst` for each, the lowest first")]
+    /// The number of rates differs from that of the meter.
+    #[error(
+        "wrong number of rates: expected {expected}, found {actual}; give one `rate:burst` for each rate, lowest first"
+    )]
     RateCount {
-        /// Rates that were given.
-        given: usize,
-        /// Rates that the meter has.
-        wanted: usize,
+        /// Number of given rates.
+        actual: usize,
+        /// Number of rates of the meter.
+        expected: usize,
     },
-    /// BMv2 looks at rates from the last to the first and wants the last to be the highest.
-    #[error("the rate {lower} stands behind the higher rate {higher}; give the lowest rate first")]
+    /// The rates are not in ascending order, as BMv2 requires.
+    #[error("rates are not in ascending order: {lower} follows {higher}; give the lowest rate first")]
     RatesNotAscending {
-        /// The rate that came first.
+        /// First rate.
         higher: f64,
-        /// The one behind it.
+        /// Following rate.
         lower: f64,
     },
-    /// A rate that no clock can fill a bucket with.
-    #[error("{0} is no rate; give a finite number of units that is not below zero")]
-    NotARate(f64),
-    /// P4Runtime has signed numbers, none of which may be below zero here.
-    #[error("{name} is {value}; give a number that is not below zero")]
+    /// The rate is negative or not finite.
+    #[error("invalid rate {0}: expected a finite number of units that is not negative")]
+    InvalidRate(f64),
+    /// A signed number of P4Runtime is negative.
+    #[error("{name} is {value}: the value must not be negative")]
     Negative {
         /// Field of `MeterConfig`.
         name: &'static str,
-        /// Its value.
+        /// Value.
         value: i64,
     },
 }
 
 impl MeterConfig {
-    /// The rates that BMv2 makes of it: per microsecond, the committed rate first.
+    /// Converts to rates as BMv2 does: per microsecond, committed rate first.
     ///
-    /// A configuration of zeros is a meter whose buckets stay empty: every packet (but one of no bytes, where
-    /// bytes count) is red. It is not the default: the default is an update **without** `config`, which resets
+    /// A configuration of zeros makes a meter whose buckets stay empty: every packet is red (except an empty packet
+    /// if the unit is bytes). This is not the default: the default is an update **without** `config`, which resets
     /// the meter ([`Meter::reset`]) and makes every packet green.
     ///
     /// # Errors
-    /// [`MeterError::Negative`]. That `pir` is at least `cir` is checked where the rates are set.
+    /// [`MeterError::Negative`]. [`Meter::set_rates`] checks that `pir` is at least `cir`.
     pub fn rates(&self) -> Result<[Rate; RATES_MAX], MeterError> {
         let unsigned =
             |name, value: i64| u64::try_from(value).map_err(|_| MeterError::Negative { name, value });
@@ -153,10 +155,10 @@ impl MeterConfig {
         ])
     }
 
-    /// What a reader is told of these rates: what was written, also where BMv2 cuts off the fraction that its
-    /// division left.
+    /// Converts rates back to a configuration. The result equals the written values, while BMv2 truncates the
+    /// fraction of its division.
     pub fn from_rates([committed, peak]: [Rate; RATES_MAX]) -> Self {
-        // A conversion of a float stops at the limits of the integer.
+        // The conversion of a float saturates.
         let per_s = |rate: Rate| (rate.units_per_us * MICROSECONDS_PER_S).round() as i64;
         let burst = |rate: Rate| i64::try_from(rate.burst).unwrap_or(i64::MAX);
         Self {
@@ -172,8 +174,8 @@ impl MeterConfig {
 struct Bucket {
     rate: Rate,
     tokens: u64,
-    /// Tokens counted since the switch started.
-    counted: u64,
+    /// Tokens generated since the start of the switch.
+    counted_tokens: u64,
 }
 
 impl Bucket {
@@ -181,16 +183,16 @@ impl Bucket {
         Self {
             rate,
             tokens: rate.burst,
-            counted: 0,
+            counted_tokens: 0,
         }
     }
 
-    /// Fills the bucket up to `now_us` and pays; false if it holds too little.
-    fn pay(&mut self, now_us: u64, cost: u64) -> bool {
-        // Toward zero and at most u64::MAX, as `as` converts.
+    /// Refills the bucket up to `now_us` and takes the cost; false if the tokens do not suffice.
+    fn take_tokens(&mut self, now_us: u64, cost: u64) -> bool {
+        // `as` truncates toward zero and saturates at u64::MAX.
         let counted = (now_us as f64 * self.rate.units_per_us) as u64;
-        let fresh = counted.saturating_sub(self.counted);
-        self.counted = self.counted.max(counted);
+        let fresh = counted.saturating_sub(self.counted_tokens);
+        self.counted_tokens = self.counted_tokens.max(counted);
         self.tokens = self.tokens.saturating_add(fresh).min(self.rate.burst);
         match self.tokens.checked_sub(cost) {
             Some(left) => {
@@ -202,7 +204,7 @@ impl Bucket {
     }
 }
 
-/// What is configured: buckets from the lowest rate to the highest.
+/// Configured buckets from the lowest rate to the highest.
 #[derive(Debug, Clone, Copy, Default)]
 enum Buckets {
     #[default]
@@ -211,37 +213,37 @@ enum Buckets {
     Two([Bucket; 2]),
 }
 
-/// One cell of a meter array, or a direct meter of one table entry. It has no lock: who shares it locks it.
+/// One cell of a meter array, or a direct meter of one table entry. The owner must lock a shared meter.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Meter {
     buckets: Buckets,
 }
 
 impl Meter {
-    /// A meter that says green to everything until it has rates.
+    /// Creates an unconfigured meter, which marks every packet green.
     pub const fn new() -> Self {
         Self {
             buckets: Buckets::None,
         }
     }
 
-    /// Gives the meter rates, the lowest first (committed, peak), and full buckets. `rate_count` is the number
-    /// of rates that the program declares for the array.
+    /// Sets the rates, lowest first (committed, peak), and fills the buckets. `rate_count` is the number of rates
+    /// that the program declares for the array.
     ///
     /// # Errors
-    /// [`MeterError`]; the meter stays as it was.
+    /// [`MeterError`]; the meter stays unchanged.
     pub fn set_rates(&mut self, rate_count: usize, rates: &[Rate]) -> Result<(), MeterError> {
         if rates.len() != rate_count {
             return Err(MeterError::RateCount {
-                given: rates.len(),
-                wanted: rate_count,
+                actual: rates.len(),
+                expected: rate_count,
             });
         }
         if let Some(rate) = rates
             .iter()
             .find(|rate| !(rate.units_per_us.is_finite() && rate.units_per_us >= 0.0))
         {
-            return Err(MeterError::NotARate(rate.units_per_us));
+            return Err(MeterError::InvalidRate(rate.units_per_us));
         }
         self.buckets = match *rates {
             [only] => Buckets::One([Bucket::full(only)]),
@@ -254,20 +256,20 @@ impl Meter {
             [committed, peak] => Buckets::Two([Bucket::full(committed), Bucket::full(peak)]),
             _ => {
                 return Err(MeterError::RateCount {
-                    given: rates.len(),
-                    wanted: RATES_MAX,
+                    actual: rates.len(),
+                    expected: RATES_MAX,
                 });
             }
         };
         Ok(())
     }
 
-    /// Takes the rates away: every packet is green again.
+    /// Removes the rates: every packet is green again.
     pub fn reset(&mut self) {
         self.buckets = Buckets::None;
     }
 
-    /// The rates, the lowest first; none if the meter is not configured.
+    /// Rates, lowest first; empty if the meter is not configured.
     pub fn rates(&self) -> impl Iterator<Item = Rate> {
         let buckets: &[Bucket] = match &self.buckets {
             Buckets::None => &[],
@@ -277,8 +279,8 @@ impl Meter {
         buckets.iter().map(|bucket| bucket.rate)
     }
 
-    /// Meters one packet that came in with `length_bytes` at `now_us` microseconds after the switch started, and
-    /// had `before` as its colour ([`Color::Green`] if the program gives none).
+    /// Meters one packet with ingress length `length_bytes` at `now_us` microseconds after the start of the switch.
+    /// `before` is the previous color ([`Color::Green`] if the program gives none).
     pub fn execute(&mut self, kind: MeterKind, now_us: u64, length_bytes: u64, before: Color) -> Color {
         let cost = match kind {
             MeterKind::Packets => 1,
@@ -287,16 +289,16 @@ impl Meter {
         let color = match &mut self.buckets {
             Buckets::None => return Color::Green,
             Buckets::One([only]) => {
-                if only.pay(now_us, cost) {
+                if only.take_tokens(now_us, cost) {
                     Color::Green
                 } else {
                     Color::Yellow
                 }
             }
             Buckets::Two([committed, peak]) => {
-                if !peak.pay(now_us, cost) {
+                if !peak.take_tokens(now_us, cost) {
                     Color::Red
-                } else if !committed.pay(now_us, cost) {
+                } else if !committed.take_tokens(now_us, cost) {
                     Color::Yellow
                 } else {
                     Color::Green

@@ -1,4 +1,4 @@
-//! The loop of one worker: bursts of packets in, through the program, and out.
+//! Main loop of a worker: receives bursts of packets, runs the program and sends the results.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,43 +12,43 @@ use crate::exec::{Fault, RandomSource};
 use crate::ports::{PortId, PortSet, PortSetError, Senders};
 use crate::switch::Worker;
 
-/// Rounds without a packet before the worker sleeps.
+/// Number of rounds without a packet before the worker sleeps.
 const SPIN_ROUNDS: u32 = 64;
-/// The longest sleep: how late a request to stop is noticed where nobody wakes the worker.
+/// Maximum sleep: limits the delay of a stop request without a wake-up.
 const SLEEP_MAX: Duration = Duration::from_millis(200);
 
-/// What a worker counts besides its ports.
+/// Counters of a worker in addition to its port counters.
 #[derive(Debug, Default)]
 pub struct WorkerCounters {
-    /// Packets that programs dropped.
+    /// Packets dropped by programs.
     pub dropped: AtomicU64,
-    /// Packets that ran in a circle, through a pipeline or back to the parser too often.
-    pub circles: AtomicU64,
-    /// Packets on which an assertion of the program failed.
+    /// Packets that exceeded the step, pass or copy limit.
+    pub limit_exceeded: AtomicU64,
+    /// Packets with a failed assertion.
     pub assertions: AtomicU64,
-    /// Packets for which no queue had room.
+    /// Packets dropped because of a full queue.
     pub queue_full: AtomicU64,
-    /// Digests that were told.
+    /// Emitted digests.
     pub digests: AtomicU64,
 }
 
 fn count(counter: &AtomicU64) {
-    // One worker writes, others only read.
+    // Only one worker writes; other threads read.
     counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
-/// A digest as it was told: its number in the JSON, and its fields' values.
-pub type Told = (u32, Vec<Vec<u8>>);
+/// Digest message: id in the JSON, and field values.
+pub type DigestMessage = (u32, Vec<Vec<u8>>);
 
-struct Out<'a> {
+struct WorkerSink<'a> {
     senders: &'a mut Senders,
     counters: &'a WorkerCounters,
-    digests: &'a mut dyn FnMut(Told),
+    digests: &'a mut dyn FnMut(DigestMessage),
 }
 
-impl Sink for Out<'_> {
+impl Sink for WorkerSink<'_> {
     fn send(&mut self, port: u32, headers: &[u8], payload: &[u8]) {
-        // Ports have 9 bits in v1model; a program that writes more sends to a port that is not there.
+        // v1model ports have 9 bits: a larger value is a port that does not exist.
         let port = u16::try_from(port).ok().and_then(PortId::new);
         if let Some(port) = port {
             self.senders.send(port, headers, payload);
@@ -62,9 +62,9 @@ impl Sink for Out<'_> {
 
     fn fault(&mut self, fault: Fault) {
         count(match fault {
-            Fault::Fuel | Fault::Passes | Fault::Copies => &self.counters.circles,
+            Fault::FuelExhausted | Fault::PassLimit | Fault::CopyLimit => &self.counters.limit_exceeded,
             Fault::Assertion => &self.counters.assertions,
-            Fault::Queue => &self.counters.queue_full,
+            Fault::QueueFull => &self.counters.queue_full,
         });
     }
 
@@ -73,45 +73,45 @@ impl Sink for Out<'_> {
     }
 }
 
-struct Random(ChaCha8Rng);
+struct WorkerRandom(ChaCha8Rng);
 
-impl RandomSource for Random {
+impl RandomSource for WorkerRandom {
     fn between(&mut self, low: u64, high: u64) -> u64 {
         self.0.random_range(low..=high)
     }
 }
 
-/// Why a worker ended.
+/// Error that ended a worker.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// A port is lost, or waiting failed.
+    /// A port failed, or waiting failed.
     #[error(transparent)]
     Ports(#[from] PortSetError),
-    /// The system gives no random numbers.
-    #[error("the system's random numbers: {0}")]
+    /// The system provides no random numbers.
+    #[error("cannot read random numbers from the system: {0}")]
     Random(#[from] getrandom::Error),
 }
 
-/// Serves the ports until `stop` is set, or all of them were files that have been read.
+/// Serves the ports until `stop` is set, or until all ports are files that have been read.
 ///
 /// # Errors
-/// When a port is lost.
+/// A port failed.
 pub fn serve(
     worker: &mut Worker,
     ports: &mut PortSet,
     counters: &WorkerCounters,
-    digests: &mut dyn FnMut(Told),
+    digests: &mut dyn FnMut(DigestMessage),
     clock: Clock,
     stop: &AtomicBool,
 ) -> Result<(), ServeError> {
     let mut seed = [0; 32];
     getrandom::fill(&mut seed)?;
-    let mut random = Random(ChaCha8Rng::from_seed(seed));
+    let mut random = WorkerRandom(ChaCha8Rng::from_seed(seed));
     let mut idle_rounds = 0;
     while !stop.load(Ordering::Relaxed) {
         let frames = worker.batch(clock.now_us(), |taking| {
             ports.round(&mut |port, frame, senders| {
-                let mut out = Out {
+                let mut out = WorkerSink {
                     senders,
                     counters,
                     digests,

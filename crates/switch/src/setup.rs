@@ -1,10 +1,10 @@
-//! From a program to the state that its packets need: tables with what the program puts in them.
+//! Creation of the initial state of a program: calculations and forwarding state.
 
 use std::sync::Arc;
 
 use crate::calculations::{Algorithm, Calculation};
 use crate::forwarding::Forwarding;
-use crate::lower::{LowerError, lay_args};
+use crate::lower::{LowerError, layout_args};
 use crate::program::Program;
 use crate::program::pipeline::{ActionEntry, EntryMatch, MatchKind, Table, TableKind};
 use crate::tables::MatchKind as TableMatchKind;
@@ -13,10 +13,10 @@ use crate::tables::{
     ProfileSpec, Replicated, TableId, TableOp, TableSet, TableSetOp, TableSpec, Target, TargetKind,
 };
 
-/// The calculations of a program.
+/// Creates the calculations of a program.
 ///
 /// # Errors
-/// An algorithm that is not known.
+/// An algorithm is unknown.
 pub fn calculations(program: &Program) -> Result<Vec<Calculation>, LowerError> {
     program
         .calculations
@@ -32,10 +32,10 @@ pub fn calculations(program: &Program) -> Result<Vec<Calculation>, LowerError> {
         .collect()
 }
 
-/// The tables and profiles of a program, with its default actions and its own entries.
+/// Creates the tables and profiles of a program with default actions and constant entries.
 ///
 /// # Errors
-/// A table that contradicts itself.
+/// A table is inconsistent.
 pub fn forwarding(program: &Program, seed: &HashSeed) -> Result<Forwarding, LowerError> {
     let mut set = TableSet::new();
     let mut profiles = Vec::new();
@@ -44,7 +44,7 @@ pub fn forwarding(program: &Program, seed: &HashSeed) -> Result<Forwarding, Lowe
             name: profile.name.clone(),
             selector: profile.selector.is_some(),
             members_max: (profile.size > 0).then_some(profile.size),
-            group_places_max: None,
+            group_size_max: None,
         })));
     }
     for table in &program.tables {
@@ -55,15 +55,15 @@ pub fn forwarding(program: &Program, seed: &HashSeed) -> Result<Forwarding, Lowe
         set.add_table(Arc::new(spec(program, table)?), profile, seed);
     }
     for (id, table) in (0u32..).map(TableId).zip(&program.tables) {
-        fill(program, &mut set, id, table)?;
+        insert_const_entries(program, &mut set, id, table)?;
     }
     Ok(Forwarding::new(set, program.value_sets.len()))
 }
 
-fn refuse(table: &Table, what: impl std::fmt::Display) -> LowerError {
+fn table_error(table: &Table, problem: impl std::fmt::Display) -> LowerError {
     LowerError::Table {
         name: table.name.clone(),
-        what: what.to_string(),
+        problem: problem.to_string(),
     }
 }
 
@@ -90,7 +90,7 @@ fn spec(program: &Program, table: &Table) -> Result<TableSpec, LowerError> {
         MatchKind::Range => MatchType::Range,
         MatchKind::Exact | MatchKind::Valid => MatchType::Exact,
     };
-    let key = KeySpec::with_type(fields, declared).map_err(|error| refuse(table, error))?;
+    let key = KeySpec::with_type(fields, declared).map_err(|error| table_error(table, error))?;
     let default = table
         .default
         .as_ref()
@@ -119,14 +119,14 @@ fn spec(program: &Program, table: &Table) -> Result<TableSpec, LowerError> {
     })
 }
 
-/// An action with its arguments as the executor reads them.
+/// Encodes an action with its arguments for the executor.
 #[must_use]
 pub fn action_call(program: &Program, entry: &ActionEntry) -> ActionCall {
     let params = program
         .actions
         .get(entry.action.index())
         .map_or(&[][..], |action| action.params.as_slice());
-    let (places, bytes) = lay_args(params.iter().map(|param| param.bits));
+    let (places, bytes) = layout_args(params.iter().map(|param| param.bits));
     let mut data = vec![0u8; bytes as usize];
     for ((at, length), value) in places.iter().zip(&entry.args) {
         let digits = value.to_bytes_be();
@@ -143,7 +143,12 @@ pub fn action_call(program: &Program, entry: &ActionEntry) -> ActionCall {
     }
 }
 
-fn fill(program: &Program, set: &mut TableSet, id: TableId, table: &Table) -> Result<(), LowerError> {
+fn insert_const_entries(
+    program: &Program,
+    set: &mut TableSet,
+    id: TableId,
+    table: &Table,
+) -> Result<(), LowerError> {
     let Some(entries) = &table.entries else {
         return Ok(());
     };
@@ -164,7 +169,7 @@ fn fill(program: &Program, set: &mut TableSet, id: TableId, table: &Table) -> Re
         };
         let key = spec
             .key(&matches, priority)
-            .map_err(|error| refuse(table, error))?;
+            .map_err(|error| table_error(table, error))?;
         let new = NewEntry {
             key,
             target: Target::Action(action_call(program, &entry.action)),
@@ -172,10 +177,10 @@ fn fill(program: &Program, set: &mut TableSet, id: TableId, table: &Table) -> Re
             constant: true,
         };
         set.apply(TableSetOp::Table(id, TableOp::Insert(new)))
-            .map_err(|error| refuse(table, error))?;
+            .map_err(|error| table_error(table, error))?;
     }
     set.apply(TableSetOp::Table(id, TableOp::Seal))
-        .map_err(|error| refuse(table, error))?;
+        .map_err(|error| table_error(table, error))?;
     Ok(())
 }
 

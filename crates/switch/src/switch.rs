@@ -1,4 +1,4 @@
-//! A switch with one program: what the control plane changes and what packets run through.
+//! Switch with one program: forwarding state for the control plane, workers for packets.
 
 use std::sync::Arc;
 
@@ -6,58 +6,58 @@ use arc_swap::ArcSwapOption;
 
 use crate::calculations::Calculation;
 use crate::engine::{self, Engine, Sink};
-use crate::evidence::{Attester, EvidenceError, EvidenceSettings, Marker, Rescan};
-use crate::exec::{CoreErrors, RandomSource, World};
+use crate::evidence::{Attester, EvidenceError, EvidenceSettings, Rescan, WorkerAttester};
+use crate::exec::{CoreErrors, Environment, RandomSource};
 use crate::externs::Externs;
 use crate::forwarding::{Forwarding, ForwardingChange, ForwardingError, ForwardingOp};
 use crate::load::LoadError;
 use crate::lower::{Executable, LowerError};
 use crate::program::ids::{MeterId, TableId};
-use crate::tables::{Batch, BatchError, Current, EntryHandle, HashSeed, Publisher, Reader, Snapshot};
+use crate::tables::{Batch, BatchError, EntryHandle, HashSeed, Publisher, Reader, Snapshot, WriterSnapshot};
 use crate::{load, lower, setup};
 
-/// The port that means "drop", unless something else is asked for.
+/// Default drop port.
 pub const DROP_PORT: u32 = 511;
 
-/// Why a program cannot be installed.
+/// Error of installing a program.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProgramError {
     /// The JSON is malformed.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// It cannot be run.
+    /// The program cannot run.
     #[error(transparent)]
     Lower(#[from] LowerError),
 }
 
-/// What is configured beside the forwarding state.
+/// Item configured outside of the forwarding state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Configured {
-    /// The rates of a meter of an array.
+pub enum ConfiguredItem {
+    /// Rates of an indirect meter.
     Meter(MeterId, u64),
-    /// An entry's own meter, or its idle timeout.
+    /// Direct meter or idle timeout of an entry.
     Entry(TableId, EntryHandle),
 }
 
-/// How a switch behaves beside its program.
+/// Settings of a switch, independent of the program.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// The port that means "drop".
+    /// Drop port.
     pub drop_port: u32,
-    /// Priority queues of a port.
-    pub queues: u64,
+    /// Number of priority queues of a port.
+    pub priority_queues: u64,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
             drop_port: DROP_PORT,
-            queues: 1,
+            priority_queues: 1,
         }
     }
 }
 
-/// A switch.
+/// Switch.
 #[derive(Debug)]
 pub struct Switch {
     executable: Arc<Executable>,
@@ -70,10 +70,10 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// Installs a program that p4c compiled for BMv2.
+    /// Creates a switch for a program that p4c compiled for BMv2.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The program is malformed or cannot run.
     pub fn new(json: &[u8], settings: Settings, seed: &HashSeed) -> Result<Self, ProgramError> {
         let program = load::load(json)?;
         let calculations = setup::calculations(&program)?.into();
@@ -92,12 +92,12 @@ impl Switch {
         })
     }
 
-    /// From now on measures what runs here, and gives evidence of it; packets carry it from the next [`Slot::run`] on. `before` is the program that ran until now, whose
-    /// numbers of states go on.
+    /// Starts the measurement of the program for evidence; packets carry evidence after the next [`Slot::run`]. `before` is the previous
+    /// switch, whose sequence numbers continue.
     ///
     /// # Errors
-    /// Something in force has no encoding, or the settings do not fit the program.
-    pub fn attest(
+    /// Active state cannot be encoded, or the settings do not match the program.
+    pub fn start_attestation(
         &mut self,
         settings: EvidenceSettings,
         before: Option<&Self>,
@@ -115,44 +115,44 @@ impl Switch {
         Ok(self.attester.insert(Arc::new(attester)))
     }
 
-    /// Who gives evidence of it.
+    /// Attester, if the measurement has been started.
     #[must_use]
     pub fn attester(&self) -> Option<&Arc<Attester>> {
         self.attester.as_ref()
     }
 
-    /// Compares all memory with what was measured; nothing where nothing is measured. If they differ, no evidence is
-    /// given any more.
+    /// Compares all memory with the measurement; `None` if nothing is measured. A difference disables evidence
+    /// permanently.
     ///
     /// # Errors
-    /// Something in force has no encoding.
+    /// Active state cannot be encoded.
     pub fn rescan(&self) -> Result<Option<Rescan>, EvidenceError> {
         let rescan = |attester: &Arc<Attester>| attester.rescan(&self.publisher.reader(), &self.settings);
         self.attester.as_ref().map(rescan).transpose()
     }
 
-    /// The program as it runs.
+    /// Program in executable form.
     #[must_use]
     pub fn executable(&self) -> &Arc<Executable> {
         &self.executable
     }
 
-    /// Registers, counters, meters.
+    /// Externs.
     #[must_use]
     pub fn externs(&self) -> &Arc<Externs> {
         &self.externs
     }
 
-    /// What packets see now.
+    /// Current forwarding state.
     #[must_use]
-    pub fn forwarding(&self) -> Current<'_, Forwarding> {
+    pub fn forwarding(&self) -> WriterSnapshot<'_, Forwarding> {
         self.publisher.current()
     }
 
-    /// Makes one change.
+    /// Applies one operation.
     ///
     /// # Errors
-    /// Why it cannot be made; nothing has changed then.
+    /// The operation was rejected; nothing has changed.
     pub fn change(&mut self, op: ForwardingOp) -> Result<ForwardingChange, ForwardingError> {
         let mut batch = self.publisher.begin();
         let change = batch.apply(op)?;
@@ -160,10 +160,10 @@ impl Switch {
         Ok(change)
     }
 
-    /// Makes all of the changes, visible together, or none.
+    /// Applies all operations atomically, or none.
     ///
     /// # Errors
-    /// The first that cannot be made.
+    /// The first rejected operation.
     pub fn change_all(
         &mut self,
         ops: impl IntoIterator<Item = ForwardingOp>,
@@ -176,14 +176,14 @@ impl Switch {
         Ok(())
     }
 
-    /// Makes changes that depend on each other, visible together; none if `work` fails. What is to be set beside the forwarding
-    /// state `work` only hands over, so that it is set and measured in one step.
+    /// Applies dependent operations atomically; none if `work` fails. `work` returns further writes outside of the forwarding
+    /// state as a closure, so they are applied and measured in the same step.
     ///
     /// # Errors
-    /// What `work` fails with.
+    /// The error of `work`.
     pub fn change_with<T, E, S: FnOnce()>(
         &mut self,
-        work: impl FnOnce(&mut Batch<'_, Forwarding>) -> Result<(T, Vec<Configured>, S), E>,
+        work: impl FnOnce(&mut Batch<'_, Forwarding>) -> Result<(T, Vec<ConfiguredItem>, S), E>,
     ) -> Result<T, E> {
         let mut batch = self.publisher.begin();
         let (done, configured, set) = work(&mut batch)?;
@@ -191,7 +191,7 @@ impl Switch {
         Ok(done)
     }
 
-    /// Somebody who takes packets through this switch.
+    /// Creates a worker for this switch.
     #[must_use]
     pub fn worker(&self) -> Worker {
         let slot = Slot::default();
@@ -199,8 +199,8 @@ impl Switch {
         slot.worker()
     }
 
-    fn live(&self) -> Live {
-        Live {
+    fn live(&self) -> LiveSwitch {
+        LiveSwitch {
             executable: Arc::clone(&self.executable),
             reader: self.publisher.reader(),
             externs: Arc::clone(&self.externs),
@@ -215,7 +215,7 @@ impl Switch {
 fn commit(
     batch: Batch<'_, Forwarding>,
     attester: Option<&Attester>,
-    configured: &[Configured],
+    configured: &[ConfiguredItem],
     set: impl FnOnce(),
 ) {
     match attester {
@@ -227,9 +227,9 @@ fn commit(
     }
 }
 
-/// What packets need of a switch.
+/// Parts of a switch that packet processing needs.
 #[derive(Debug)]
-struct Live {
+struct LiveSwitch {
     executable: Arc<Executable>,
     reader: Reader<Forwarding>,
     externs: Arc<Externs>,
@@ -239,47 +239,47 @@ struct Live {
     attester: Option<Arc<Attester>>,
 }
 
-/// The place where workers find the switch that packets go through now. Exchanging it is one store: a batch that has
-/// begun is finished by the program before.
+/// Slot with the current switch for workers. Replacing the switch is one atomic store: a started batch finishes with the
+/// previous program.
 #[derive(Clone, Debug, Default)]
-pub struct Slot(Arc<ArcSwapOption<Live>>);
+pub struct Slot(Arc<ArcSwapOption<LiveSwitch>>);
 
 impl Slot {
-    /// From the next batch on, packets go through this switch.
+    /// Switches packets to this switch, starting with the next batch.
     pub fn run(&self, switch: &Switch) {
         self.0.store(Some(Arc::new(switch.live())));
     }
 
-    /// Somebody who takes packets through whatever runs here, on a thread of its own if need be. Several may work side
-    /// by side. While nothing runs, all packets are dropped.
+    /// Creates a worker for the current switch of this slot. Several workers may run in parallel on different threads.
+    /// Without a switch all packets are dropped.
     #[must_use]
     pub fn worker(&self) -> Worker {
         Worker {
             slot: self.clone(),
             engine: Engine::default(),
-            marker: None,
+            worker_attester: None,
         }
     }
 }
 
-/// Takes packets through a switch.
+/// Worker: processes packets.
 #[derive(Debug)]
 pub struct Worker {
     slot: Slot,
     engine: Engine,
-    marker: Option<Marker>,
+    worker_attester: Option<WorkerAttester>,
 }
 
 impl Worker {
-    /// Runs `with` over a batch: all its packets see the same program and the same tables. It must not wait for anything:
-    /// a change of the tables may wait for its end.
-    pub fn batch<T>(&mut self, now_us: u64, with: impl FnOnce(&mut Taking<'_>) -> T) -> T {
+    /// Runs `with` as one batch: all packets see the same program and forwarding state. `with` must not block because
+    /// table updates may wait for the end of the batch.
+    pub fn batch<T>(&mut self, now_us: u64, with: impl FnOnce(&mut WorkerBatch<'_>) -> T) -> T {
         let live = self.slot.0.load();
         let Some(live) = live.as_ref() else {
-            return with(&mut Taking { through: None });
+            return with(&mut WorkerBatch { execution: None });
         };
-        let forwarding = begin(live, &mut self.marker);
-        let world = World {
+        let forwarding = begin(live, &mut self.worker_attester);
+        let environment = Environment {
             executable: &live.executable,
             forwarding: &forwarding,
             externs: &live.externs,
@@ -289,44 +289,50 @@ impl Worker {
             now_us,
         };
         let batch = engine::Batch {
-            world,
-            queues: live.settings.queues,
+            environment,
+            priority_queues: live.settings.priority_queues,
         };
-        with(&mut Taking {
-            through: Some((&mut self.engine, batch, self.marker.as_mut())),
+        with(&mut WorkerBatch {
+            execution: Some((&mut self.engine, batch, self.worker_attester.as_mut())),
         })
     }
 }
 
-/// The forwarding state for a batch; where evidence is given, with a marker that has measured the same.
-fn begin(live: &Live, marker: &mut Option<Marker>) -> Snapshot<Forwarding> {
+/// Forwarding state for a batch; updates the attester to the same state if evidence is enabled.
+fn begin(live: &LiveSwitch, marker: &mut Option<WorkerAttester>) -> Snapshot<Forwarding> {
     let Some(attester) = &live.attester else {
         *marker = None;
         return live.reader.snapshot();
     };
-    match marker.as_mut().filter(|marker| marker.is_of(attester)) {
+    match marker.as_mut().filter(|marker| marker.belongs_to(attester)) {
         Some(marker) => marker.begin(&live.reader),
         None => {
-            let (new, forwarding) = Marker::new(attester, &live.reader);
+            let (new, forwarding) = WorkerAttester::new(attester, &live.reader);
             *marker = Some(new);
             forwarding
         }
     }
 }
 
-/// A worker within a batch.
-pub struct Taking<'a> {
-    through: Option<(&'a mut Engine, engine::Batch<'a>, Option<&'a mut Marker>)>,
+/// Worker during a batch.
+pub struct WorkerBatch<'a> {
+    execution: Option<(&'a mut Engine, engine::Batch<'a>, Option<&'a mut WorkerAttester>)>,
 }
 
-impl Taking<'_> {
-    /// Takes one packet through the switch, to completion.
+impl WorkerBatch<'_> {
+    /// Processes one packet to completion.
     pub fn packet(&mut self, port: u32, frame: &[u8], random: &mut dyn RandomSource, sink: &mut dyn Sink) {
-        match &mut self.through {
+        match &mut self.execution {
             Some((engine, batch, None)) => engine.process(batch, random, port, frame, sink),
             Some((engine, batch, Some(marker))) => {
                 marker.before_packet();
-                engine.process(batch, random, port, frame, &mut marker.over(frame, sink));
+                engine.process(
+                    batch,
+                    random,
+                    port,
+                    frame,
+                    &mut marker.attesting_sink(frame, sink),
+                );
             }
             None => sink.dropped(),
         }

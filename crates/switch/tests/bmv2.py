@@ -1,11 +1,11 @@
-"""Runs inputs of p4/features through BMv2's simple_switch and writes what it does as packet tests.
+"""Runs the inputs in p4/features on BMv2's simple_switch and writes its outputs as STF packet tests.
 
-Usage: bmv2.py SIMPLE_SWITCH SIMPLE_SWITCH_CLI P4_DIRECTORY [NAME..], in a network namespace of its own (scripts/bmv2-outputs).
+Usage: bmv2.py SIMPLE_SWITCH SIMPLE_SWITCH_CLI P4_DIRECTORY [NAME..], in its own network namespace (scripts/bmv2-outputs).
 
-features/NAME.inputs is a packet test (crates/switch/src/stf) without its results, which are put in here: `expect` after
-every packet, `expect_digest` at the end, the numbers of `check_counter` and `expect_register`. `expect_idle` must come true. Beyond
-the tests' words, `packets COUNT PORT HEX` stands for COUNT packets, with random digits where HEX has `?`: the same in every run.
-Ternary keys are written with `&&&`. An empty packet cannot be sent here: each has 14 bytes or more, and no VLAN tag.
+features/NAME.inputs is a packet test (crates/switch/src/stf) without results. This program adds them: `expect` after every
+packet, `expect_digest` at the end, and the values of `check_counter` and `expect_register`. `expect_idle` must hold. One more
+command exists: `packets COUNT PORT HEX` sends COUNT packets, with pseudorandom digits for `?` in HEX, the same in every run.
+Ternary keys are written with `&&&`. Every packet has at least 14 bytes and no VLAN tag: others cannot be sent here.
 """
 
 import hashlib
@@ -21,18 +21,18 @@ import tempfile
 import time
 
 PORTS = range(8)
-# No packet for so long, in seconds: nothing more comes of the last one.
+# Seconds without output after which a packet is considered processed.
 QUIET_S = 0.08
-# BMv2 looks for idle entries once a second.
+# Maximum wait for an idle entry: BMv2 looks for them once a second.
 SWEEP_S = 3.5
-# BMv2 keeps digests for a second, or until it has 16.
+# BMv2 holds digests for a second, or until it has 16.
 DIGEST_S = 2
 PROMPT = "RuntimeCmd: "
 VLAN_TYPES = ("8100", "88a8", "9100")
 
 
 class Ports:
-    """One veth pair per port: `sN` is the switch's end, `hN` is ours."""
+    """One veth pair per port: `sN` is the end of the switch, `hN` the end of the test."""
 
     def __init__(self):
         subprocess.run(["sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1"], check=True)
@@ -47,7 +47,7 @@ class Ports:
             self.sockets.append(end)
 
     def drain(self, quiet_s: float) -> list[tuple[int, bytes]]:
-        """What comes out, until nothing came for a while: port and bytes, each port's in order."""
+        """Frames that leave the switch until none arrives for `quiet_s`: port and bytes, sorted by port and in order."""
         out = []
         while ready := select.select(self.sockets, [], [], quiet_s)[0]:
             for end in ready:
@@ -58,7 +58,7 @@ class Ports:
 
 
 class Notifications:
-    """Digests and idle entries, from nanomsg's publisher: a connection to it, of its wire protocol."""
+    """Digests and idle entries, received from the nanomsg publisher over a socket that uses its wire protocol."""
 
     def __init__(self, address: str):
         self.socket = socket.socket(socket.AF_UNIX)
@@ -76,8 +76,8 @@ class Notifications:
             data += more
         return data
 
-    def take(self):
-        """Reads what has been told."""
+    def receive(self):
+        """Reads pending notifications."""
         while select.select([self.socket], [], [], 0)[0]:
             _, length = struct.unpack(">BQ", self.exactly(9))
             message = self.exactly(length)
@@ -90,51 +90,51 @@ class Notifications:
 
 
 class Switch:
-    """A simple_switch with a program, and its command line."""
+    """A simple_switch process with a program, and its command line."""
 
     def __init__(self, command: str, cli: str, program: pathlib.Path, folder: str):
         self.port = port = 9000 + int(hashlib.sha256(program.name.encode()).hexdigest(), 16) % 900
-        told = f"{folder}/{program.stem}.ipc"
-        wired = [word for number in PORTS for word in ("-i", f"{number}@s{number}")]
-        common = [command, *wired, "--thrift-port", str(port), "--log-file", f"{folder}/{program.stem}", "-L", "off"]
-        tells = "--notifications-addr" in subprocess.run([command, "--help"], capture_output=True, text=True).stdout
-        tell = ["--notifications-addr", f"ipc://{told}"] if tells else []
-        self.process = subprocess.Popen([*common, *tell, str(program)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        notifications = f"{folder}/{program.stem}.ipc"
+        interfaces = [word for number in PORTS for word in ("-i", f"{number}@s{number}")]
+        common = [command, *interfaces, "--thrift-port", str(port), "--log-file", f"{folder}/{program.stem}", "-L", "off"]
+        has_notifications = "--notifications-addr" in subprocess.run([command, "--help"], capture_output=True, text=True).stdout
+        options = ["--notifications-addr", f"ipc://{notifications}"] if has_notifications else []
+        self.process = subprocess.Popen([*common, *options, str(program)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + 20
         while True:
             try:
                 socket.create_connection(("127.0.0.1", port)).close()
                 break
             except OSError:
-                assert time.monotonic() < deadline and self.process.poll() is None, "simple_switch does not start"
+                assert time.monotonic() < deadline and self.process.poll() is None, "simple_switch did not start"
                 time.sleep(0.05)
-        self.told = Notifications(told) if tells else None
+        self.notifications = Notifications(notifications) if has_notifications else None
         self.cli = subprocess.Popen(
             [cli, "--thrift-port", str(port)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={"PYTHONUNBUFFERED": "1"},
         )
-        self.answer()
+        self.response()
 
-    def answer(self) -> str:
+    def response(self) -> str:
         text = ""
         while not text.endswith(PROMPT):
             read = self.cli.stdout.read1(65536)
-            assert read, f"simple_switch_CLI ended: {text}"
+            assert read, f"simple_switch_CLI exited: {text}"
             text += read.decode()
         return text.removesuffix(PROMPT)
 
-    def do(self, line: str, wanted: str = "") -> str:
-        """Carries out a command; the part of its answer that `wanted` says in brackets."""
+    def do(self, line: str, pattern: str = "") -> str:
+        """Executes a command and returns the part of its output that matches the group in `pattern`."""
         self.cli.stdin.write(f"{line}\n".encode())
         self.cli.stdin.flush()
-        answer = self.answer()
-        found = re.search(wanted, answer)
-        if not found or re.search(r"Invalid|Error|error|unknown|Unknown", answer):
-            raise RuntimeError(f"{line}\n{answer}")
+        response = self.response()
+        found = re.search(pattern, response)
+        if not found or re.search(r"Invalid|Error|error|unknown|Unknown", response):
+            raise RuntimeError(f"{line}\n{response}")
         return found.group(1) if found.groups() else ""
 
     def value_set_add(self, name: str, value: bytes):
-        """By Thrift: the command line's own word pads the value to one byte too many."""
+        """Adds a value over Thrift: the CLI command pads the value with one byte too many."""
 
         def text(data: bytes) -> bytes:
             return struct.pack(">i", len(data)) + data
@@ -144,8 +144,8 @@ class Switch:
         call += struct.pack(">bh", 11, 3) + text(value) + b"\0"
         with socket.create_connection(("127.0.0.1", self.port)) as connection:
             connection.sendall(call)
-            answer = connection.recv(4096)
-        assert answer[3] == 2 and answer.endswith(b"\0\0\0\0\0"), f"{name}: {answer}"
+            response = connection.recv(4096)
+        assert response[3] == 2 and response.endswith(b"\0\0\0\0\0"), f"{name}: {response}"
 
     def stop(self):
         for process in (self.cli, self.process):
@@ -154,7 +154,7 @@ class Switch:
 
 
 class Program:
-    """The compiled program: what the words of a test mean in it."""
+    """Compiled program, which resolves the names in a test."""
 
     def __init__(self, path: pathlib.Path):
         self.json = json.loads(path.read_text())
@@ -172,7 +172,7 @@ class Program:
         return self.tables[self.named(written, self.tables)]
 
     def call(self, written: str, ids) -> tuple[str, list[str]]:
-        """`ACTION(NAME:NUMBER, ..)` as the name and its arguments in order."""
+        """Parses `ACTION(NAME:NUMBER, ..)` into the name and the arguments in order."""
         name, arguments = re.fullmatch(r"([\w.$]+)\((.*)\)", written).groups()
         among = {self.actions[number]["name"]: self.actions[number] for number in ids}
         action = among[self.named(name, among)]
@@ -186,12 +186,12 @@ class Program:
         values = []
         for key in table["key"]:
             value = by_name[key["name"]]
-            assert (key["match_type"] == "ternary") == ("&&&" in value), f"{value} of a key that is {key['match_type']}"
+            assert (key["match_type"] == "ternary") == ("&&&" in value), f"value {value} does not fit a key field of type {key['match_type']}"
             values.append(value)
         return " ".join(values)
 
     def digest(self, number: int, sample: bytes) -> tuple[int, list[int]]:
-        """The fields of the first sample, and how many bytes it has."""
+        """Length in bytes and fields of the first sample."""
         learn = next(learn for learn in self.json["learn_lists"] if learn["id"] == number)
         types = {kind["name"]: dict(field[:2] for field in kind["fields"]) for kind in self.json["header_types"]}
         headers = {header["name"]: types[header["header_type"]] for header in self.json["headers"]}
@@ -205,7 +205,7 @@ class Program:
 
 
 class Run:
-    """One inputs file against one switch."""
+    """Runs one inputs file on one switch."""
 
     def __init__(self, name: str, switch: Switch, program: Program, ports: Ports):
         self.name, self.switch, self.program, self.ports = name, switch, program, ports
@@ -223,7 +223,7 @@ class Run:
         if handler:
             handler(words[1:], text)
         elif words:
-            # The rest is spelt as in the command line.
+            # All other commands are those of the CLI.
             self.switch.do(" ".join(words))
 
     def filled(self, template: str, seed: str) -> str:
@@ -234,21 +234,21 @@ class Run:
         self.packet(int(words[0]), "".join(words[1:]))
 
     def packet(self, port: int, digits: str):
-        assert len(digits) >= 28 and digits[24:28].lower() not in VLAN_TYPES, f"{digits}: cannot be sent"
+        assert len(digits) >= 28 and digits[24:28].lower() not in VLAN_TYPES, f"cannot send packet {digits}"
         self.out.append(f"packet {port} {digits}")
         self.ports.sockets[port].send(bytes.fromhex(digits))
         for at, frame in self.ports.drain(QUIET_S):
             self.out.append(f"expect {at} {frame.hex()}$")
-        assert self.switch.process.poll() is None, f"simple_switch ended at packet {digits}"
+        assert self.switch.process.poll() is None, f"simple_switch exited at packet {digits}"
 
     def digests(self):
-        """What was told, at the end: BMv2 collects."""
+        """Adds the received digests at the end, because BMv2 batches them."""
         if not self.program.json["learn_lists"]:
             return
-        assert self.switch.told, "digests want a simple_switch with nanomsg"
+        assert self.switch.notifications, "digests require a simple_switch with nanomsg"
         time.sleep(DIGEST_S)
-        self.switch.told.take()
-        for number, buffer, count, samples in self.switch.told.digests:
+        self.switch.notifications.receive()
+        for number, buffer, count, samples in self.switch.notifications.digests:
             for _ in range(count):
                 size, (name, *values) = self.program.digest(number, samples)
                 self.out.append(f"expect_digest {name} {' '.join(values)}")
@@ -354,12 +354,12 @@ class Run:
     def do_expect_register(self, words, _text):
         name = self.full("register_arrays", words[0])
         bits = next(array["bitwidth"] for array in self.program.json["register_arrays"] if array["name"] == name)
-        assert bits < 64, f"{name}: BMv2 tells no more than 63 bits of a cell; let a packet read it"
+        assert bits < 64, f"{name}: BMv2 returns at most 63 bits of a cell: read it with a packet instead"
         value = int(self.switch.do(f"register_read {name} {words[1]}", r"\]= *(-?\d+)")) % (1 << bits)
         self.out.append(f"expect_register {words[0]} {words[1]} {value:#x}")
 
     def do_timeout(self, words, _text):
-        assert self.switch.told, "idle timeouts want a simple_switch with nanomsg"
+        assert self.switch.notifications, "idle timeouts require a simple_switch with nanomsg"
         table, handle = self.entries[words[0]]
         self.switch.do(f"table_set_timeout {table['name']} {handle} {int(words[1]) // 1000}")
 
@@ -369,27 +369,27 @@ class Run:
     def do_expect_idle(self, words, _text):
         table, handle = self.entries[words[0]]
         deadline = time.monotonic() + SWEEP_S
-        while (table["id"], handle) not in self.switch.told.idle:
+        while (table["id"], handle) not in self.switch.notifications.idle:
             assert time.monotonic() < deadline, f"{words[0]} is not idle"
             time.sleep(0.1)
-            self.switch.told.take()
-        # The next time it must be told again.
-        self.switch.told.idle.discard((table["id"], handle))
+            self.switch.notifications.receive()
+        # The next check needs a new notification.
+        self.switch.notifications.idle.discard((table["id"], handle))
 
     def do_expect_used(self, words, _text):
         table, handle = self.entries[words[0]]
-        self.switch.told.take()
-        assert (table["id"], handle) not in self.switch.told.idle, f"{words[0]} is idle"
+        self.switch.notifications.receive()
+        assert (table["id"], handle) not in self.switch.notifications.idle, f"{words[0]} is idle"
 
 
 def main():
-    command, cli, folder, *wanted = sys.argv[1:]
+    command, cli, folder, *selected = sys.argv[1:]
     p4 = pathlib.Path(folder)
     ports = Ports()
     inputs = sorted((p4 / "features").glob("*.inputs"))
     for path in inputs:
         name = path.stem
-        if wanted and name not in wanted:
+        if selected and name not in selected:
             continue
         text = path.read_text()
         compiled = p4 / "compiled" / f"feature-{name}.json"
@@ -406,7 +406,7 @@ def main():
                 run.digests()
             finally:
                 switch.stop()
-        head = f"# feature-{name}: what BMv2 makes of p4/features/{name}.inputs; written by scripts/bmv2-outputs.\n"
+        head = f"# feature-{name}: outputs of BMv2 for p4/features/{name}.inputs, generated by scripts/bmv2-outputs.\n"
         head += f"# SHA-256 of the inputs: {hashlib.sha256(text.encode()).hexdigest()}\n"
         test = p4 / "tests" / f"feature-{name}-bmv2.stf"
         test.write_text(head + "\n".join(run.out) + "\n")

@@ -1,4 +1,4 @@
-//! Hash algorithms: BMv2's own vectors, and what they compute by definition.
+//! Hash algorithms: compared with BMv2's test vectors and with their definitions.
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::indexing_slicing)]
 
 use linewarden_switch::calculations::{
@@ -12,7 +12,7 @@ fn calculation(name: &str) -> Calculation {
 
 const PORTS: [u8; 4] = [0x0b, 0xb8, 0x1f, 0x90];
 
-/// A calculation named as in the data: custom CRCs with their parameters, a Toeplitz hash with its key.
+/// Calculation as named in the data: custom CRCs with parameters, a Toeplitz hash with its key.
 fn described(description: &str) -> Calculation {
     let words: Vec<_> = description.split(':').collect();
     let number = |place: usize| u64::from_str_radix(words[place], 16).unwrap();
@@ -45,7 +45,7 @@ fn described(description: &str) -> Calculation {
 }
 
 #[test]
-fn results_are_those_of_bmv2s_own_code() {
+fn results_match_bmv2_code() {
     let lines = include_str!("data/bmv2_calculations.txt")
         .lines()
         .filter(|line| !line.starts_with('#'));
@@ -60,7 +60,7 @@ fn results_are_those_of_bmv2s_own_code() {
     assert_eq!(checked, 221);
 }
 
-/// Name, input, what BMv2's tests expect of it.
+/// Name, input, result expected by BMv2's tests.
 const BMV2: &[(&str, &[u8], u64)] = &[
     ("identity", &[1, 2, 3, 4, 5], 0x01_0203_0405),
     ("identity", &[1, 2, 3, 4, 5, 6, 7, 8, 9], 0x0102_0304_0506_0708),
@@ -101,7 +101,7 @@ const BMV2: &[(&str, &[u8], u64)] = &[
 ];
 
 #[test]
-fn vectors_of_bmv2_come_out() {
+fn test_vectors_of_bmv2_match() {
     for (name, input, expected) in BMV2 {
         let got = calculation(name).compute(input);
         assert_eq!(got, *expected, "{name} of {input:02x?}: {got:#x}");
@@ -159,9 +159,9 @@ fn named_crcs_have_their_check_values() {
 }
 
 #[test]
-fn a_name_may_spell_a_crc_out() {
-    let spelt = calculation("poly_0x104c11db7_init_0xffffffff_xout_0xffffffff_not_rev");
-    assert_eq!(spelt.compute(b"123456789"), 0xfc89_1918);
+fn name_can_contain_crc_parameters() {
+    let named = calculation("poly_0x104c11db7_init_0xffffffff_xout_0xffffffff_not_rev");
+    assert_eq!(named.compute(b"123456789"), 0xfc89_1918);
     assert_eq!(calculation("poly_0x18005").compute(b"123456789"), 0xbb3d);
     let refused = [
         "",
@@ -202,7 +202,10 @@ fn custom_crcs_take_parameters_of_their_width() {
     let wide = CrcParameters::new(CrcWidth::W32, 0, 0, 0, true);
     assert_eq!(
         crc16.set_crc(wide),
-        Err(CalculationError::WrongCrcWidth { width: 16, given: 32 })
+        Err(CalculationError::WrongCrcWidth {
+            expected_bits: 16,
+            actual_bits: 32
+        })
     );
     assert!(matches!(
         calculation("crc16").set_crc(CrcParameters::new(CrcWidth::W16, 0x1021, 0, 0, false)),
@@ -210,7 +213,7 @@ fn custom_crcs_take_parameters_of_their_width() {
     ));
 }
 
-/// The key and the flow of Microsoft's verification suite for receive-side scaling.
+/// Key and flow of Microsoft's verification suite for receive-side scaling.
 #[test]
 fn toeplitz_agrees_with_the_verification_suite() {
     let key = hex::decode("6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b477cb2da38030f20c6a42b73bbeac01fa");
@@ -227,7 +230,7 @@ fn toeplitz_agrees_with_the_verification_suite() {
 }
 
 #[test]
-fn round_robins_count_each_for_itself() {
+fn round_robins_count_independently() {
     let (one, other) = (calculation("round_robin"), calculation("round_robin"));
     for turn in 0..64 {
         assert_eq!((one.compute(b"same"), other.compute(b"same")), (turn, turn));
@@ -237,9 +240,9 @@ fn round_robins_count_each_for_itself() {
     assert_eq!(turns, [0, 1, 0, 2, 1]);
 }
 
-/// Values of the reference implementation of xxHash, and of BMv2's source of `hash_ex` compiled as it stands.
+/// Values of the reference implementation of xxHash, and of BMv2's unmodified source of `hash_ex`.
 #[test]
-fn xxhash_and_hash_ex_are_those_of_simple_switch() {
+fn xxhash_and_hash_ex_match_simple_switch() {
     assert_eq!(calculation("xxh64").compute(b""), 0xef46_db37_51d8_e999);
     assert_eq!(calculation("bmv2_hash").compute(b"abc"), 0x44bc_2cf5_ad77_0999);
     let hash_ex = calculation("hash_ex");
@@ -251,7 +254,7 @@ fn xxhash_and_hash_ex_are_those_of_simple_switch() {
 const HASH_EX: &[(&[u8], u64)] = &[(b"", 0x5902879e), (b"abc", 0x02062503), (&PORTS, 0xfcc22c29)];
 
 #[test]
-fn nothing_has_a_hash_too() {
+fn empty_input_has_a_hash() {
     let expected = [
         ("crc16", 0),
         ("crc32", 0),
@@ -272,7 +275,7 @@ fn nothing_has_a_hash_too() {
     }
 }
 
-/// A CRC by definition: the remainder of the message, whose bits come one at a time from the top.
+/// CRC by definition: remainder of the message, processed bit by bit from the top.
 fn by_definition(parameters: &CrcParameters, input: &[u8]) -> u64 {
     let bits = parameters.width.bits();
     let mask = u64::MAX >> (64 - bits);
@@ -306,7 +309,7 @@ fn parameters() -> impl Strategy<Value = CrcParameters> {
     })
 }
 
-/// The one's complement sum by definition: 16-bit words in network order, carries added at once.
+/// One's complement sum by definition: 16-bit words in network byte order with end-around carry.
 fn checksum_by_definition(input: &[u8]) -> u16 {
     let sum = input.chunks(2).fold(0_u32, |sum, word| {
         let byte = |place| u32::from(word.get(place).copied().unwrap_or(0));
@@ -340,7 +343,7 @@ proptest! {
     }
 
     #[test]
-    fn every_algorithm_takes_every_input(input in prop::collection::vec(any::<u8>(), 0..64)) {
+    fn every_algorithm_accepts_every_input(input in prop::collection::vec(any::<u8>(), 0..64)) {
         for name in ["crc16", "crc32", "crcCCITT", "cksum16", "xor16", "xor32", "hash_ex", "toeplitz"] {
             prop_assert!(calculation(name).compute(&input) <= u64::from(u32::MAX), "{}", name);
         }

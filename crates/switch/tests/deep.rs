@@ -1,15 +1,15 @@
-//! Expressions that are deep take no longer than they are long.
+//! Lowering deep expressions takes linear time.
 
 use linewarden_switch::load::load;
 use linewarden_switch::lower::lower;
-use linewarden_switch::program::action::{Place, Statement};
+use linewarden_switch::program::action::{LValue, Statement};
 use linewarden_switch::program::expr::{Binary, Data};
 use linewarden_switch::program::ids::{FieldRef, HeaderId, StackId, TypeId};
 use linewarden_switch::program::{Field, Header, HeaderType, Stack};
 
-/// Were each mask over a value that only a tree can have tried in two ways, this would take 2^200 steps.
+/// If lowering tried two alternatives for each mask, this expression would take 2^200 steps.
 #[test]
-fn masks_upon_masks_are_each_lowered_once() {
+fn nested_masks_are_each_lowered_once() {
     let json = std::fs::read(concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../../p4/compiled/router.json"
@@ -46,7 +46,7 @@ fn masks_upon_masks_are_each_lowered_once() {
         let mask = Data::Const((num_bigint::BigInt::from(1) << (80 + bit % 20)) + 1);
         value = Data::Binary(Binary::And, Box::new(value), Box::new(mask));
     }
-    let target = Place::Field(FieldRef { header, field: 0 });
+    let target = LValue::Field(FieldRef { header, field: 0 });
     program.actions[0].body.push(Statement::Assign(target, value));
     lower(program).unwrap();
 }

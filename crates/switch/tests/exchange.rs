@@ -1,4 +1,4 @@
-//! Programs are exchanged while packets flow.
+//! Program replacement under traffic.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,7 +8,7 @@ use linewarden_switch::switch::{Settings, Slot, Switch};
 use linewarden_switch::tables::HashSeed;
 use serde_json::json;
 
-/// A program that sends everything to one port, in its smallest form.
+/// Minimal program that sends every packet to one port.
 fn program(port: u32) -> Vec<u8> {
     let field = |name: &str| json!({"type": "field", "value": ["standard_metadata", name]});
     let empty = json!([]);
@@ -50,12 +50,12 @@ impl RandomSource for NoRandom {
 }
 
 #[derive(Default)]
-struct Ports {
+struct CountingSink {
     sent: Vec<u32>,
     dropped: u32,
 }
 
-impl Sink for Ports {
+impl Sink for CountingSink {
     fn send(&mut self, port: u32, _headers: &[u8], _payload: &[u8]) {
         self.sent.push(port);
     }
@@ -71,7 +71,7 @@ impl Sink for Ports {
 
 #[test]
 fn without_a_program_packets_are_dropped() {
-    let mut ports = Ports::default();
+    let mut ports = CountingSink::default();
     Slot::default()
         .worker()
         .batch(0, |taking| taking.packet(0, b"packet", &mut NoRandom, &mut ports));
@@ -79,7 +79,7 @@ fn without_a_program_packets_are_dropped() {
 }
 
 #[test]
-fn every_batch_runs_through_one_program_whole() {
+fn every_batch_runs_in_a_single_program() {
     let switch = |port| Switch::new(&program(port), Settings::default(), &HashSeed::random()).unwrap();
     let (one, two) = (switch(1), switch(2));
     let slot = Slot::default();
@@ -95,7 +95,7 @@ fn every_batch_runs_through_one_program_whole() {
         });
         let mut seen = [false; 3];
         while !(seen[1] && seen[2]) {
-            let mut ports = Ports::default();
+            let mut ports = CountingSink::default();
             worker.batch(0, |taking| {
                 for _ in 0..16 {
                     taking.packet(0, b"packet", &mut NoRandom, &mut ports);

@@ -1,5 +1,5 @@
-//! The programs of p4/features: that together they have everything that the switch is to run, and that what BMv2 said of them is
-//! checked in for the inputs beside them. `tests/programs.rs` runs them.
+//! Programs in p4/features: together they use every construct that the switch supports, and the BMv2 outputs that are
+//! checked in belong to the current inputs. `tests/programs.rs` runs them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-/// What must occur, as [`words`] calls it.
+/// Required constructs, named as in [`words`].
 const REQUIRED: &[(&str, &[&str])] = &[
     (
         "parsers",
@@ -176,14 +176,14 @@ fn text<'a>(value: &'a Value, name: &str) -> Option<&'a str> {
     value.get(name).and_then(Value::as_str)
 }
 
-fn is(value: &Value, name: &str) -> bool {
+fn is_named(value: &Value, name: &str) -> bool {
     value.get(name) == Some(&Value::Bool(true))
 }
 
-/// What a compiled program consists of.
+/// Constructs of a compiled program.
 fn words(program: &Value) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    everywhere(program, &mut found);
+    collect_words(program, &mut found);
     for (kind, name) in [
         ("header_stacks", "header stack"),
         ("header_unions", "header union"),
@@ -195,7 +195,7 @@ fn words(program: &Value) -> BTreeSet<String> {
             found.insert(name.into());
         }
     }
-    // The core library has seven errors.
+    // core.p4 declares seven errors.
     if list(program, "errors").count() > 7 {
         found.insert("new error".into());
     }
@@ -220,8 +220,8 @@ fn words(program: &Value) -> BTreeSet<String> {
         }
     }
     for sum in list(program, "checksums") {
-        for (said, name) in [("verify", "checksum verified"), ("update", "checksum updated")] {
-            if is(sum, said) {
+        for (word, name) in [("verify", "checksum verified"), ("update", "checksum updated")] {
+            if is_named(sum, word) {
                 found.insert(name.into());
             }
         }
@@ -244,8 +244,8 @@ fn width(bits: u64) -> &'static str {
     }
 }
 
-/// Operations and kinds, wherever they stand.
-fn everywhere(value: &Value, found: &mut BTreeSet<String>) {
+/// Operations and types at any depth.
+fn collect_words(value: &Value, found: &mut BTreeSet<String>) {
     match value {
         Value::Object(fields) => {
             for (key, name) in [
@@ -254,15 +254,15 @@ fn everywhere(value: &Value, found: &mut BTreeSet<String>) {
                 ("match_type", "match"),
                 ("algo", "algo"),
             ] {
-                if let Some(said) = text(value, key) {
-                    found.insert(format!("{name} {said}"));
+                if let Some(word) = text(value, key) {
+                    found.insert(format!("{name} {word}"));
                 }
             }
-            fields.values().for_each(|inner| everywhere(inner, found));
+            fields.values().for_each(|inner| collect_words(inner, found));
         }
-        Value::Array(items) => items.iter().for_each(|inner| everywhere(inner, found)),
-        Value::String(said) if said == "mcast_grp" || said == "egress_rid" => {
-            found.insert(said.clone());
+        Value::Array(items) => items.iter().for_each(|inner| collect_words(inner, found)),
+        Value::String(word) if word == "mcast_grp" || word == "egress_rid" => {
+            found.insert(word.clone());
         }
         _ => {}
     }
@@ -295,13 +295,13 @@ fn table_words(table: &Value, found: &mut BTreeSet<String>) {
         ),
         (list(table, "entries").next().is_some(), "constant entries"),
         (
-            default.is_some_and(|entry| is(entry, "action_const")),
+            default.is_some_and(|entry| is_named(entry, "action_const")),
             "constant default",
         ),
         (kind == Some("indirect"), "action profile"),
         (kind == Some("indirect_ws"), "action selector"),
-        (is(table, "support_timeout"), "idle timeout"),
-        (is(table, "with_counters"), "direct counter"),
+        (is_named(table, "support_timeout"), "idle timeout"),
+        (is_named(table, "with_counters"), "direct counter"),
         (table["direct_meters"].is_string(), "direct meter"),
         (next.contains_key("__HIT__"), "hit and miss"),
         (next.len() > 1 && !next.contains_key("__HIT__"), "next by action"),
@@ -312,7 +312,7 @@ fn table_words(table: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// The words of each compiled program whose name is chosen.
+/// Constructs of each compiled program with a selected name.
 fn programs(folder: &Path, chosen: impl Fn(&str) -> bool) -> BTreeMap<String, BTreeSet<String>> {
     let mut programs = BTreeMap::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -350,9 +350,9 @@ fn every_construct_occurs_in_a_feature_program() {
     assert!(missing.is_empty(), "in no program of p4/features: {missing:#?}");
 }
 
-/// Ours, and those of p4c's suite where `LINEWARDEN_P4C_COMPILED` names it (tests/p4c.rs).
+/// Programs of this project, and of p4c's test suite if `LINEWARDEN_P4C_COMPILED` is set (tests/p4c.rs).
 #[test]
-fn no_other_program_has_what_no_feature_program_has() {
+fn feature_programs_cover_all_other_programs() {
     let covered: BTreeSet<String> = features().into_values().flatten().collect();
     let mut others = programs(&p4().join("compiled"), |name| !name.starts_with("feature-"));
     if let Some(folder) = std::env::var_os("LINEWARDEN_P4C_COMPILED") {
@@ -368,19 +368,19 @@ fn no_other_program_has_what_no_feature_program_has() {
 }
 
 #[test]
-fn outputs_of_bmv2_are_of_the_inputs_beside_the_programs() {
-    const MEND: &str = "run `make bmv2` where BMv2 is installed, and commit what it writes";
+fn bmv2_outputs_match_current_inputs() {
+    const HOW_TO_FIX: &str = "run `make bmv2` where BMv2 is installed, and commit what it writes";
     for name in features().keys() {
         let feature = name.strip_prefix("feature-").unwrap();
         let inputs = p4().join(format!("features/{feature}.inputs"));
-        // A program whose inputs are not BMv2's has tests of its own; tests/p4_artifacts.rs asks for them.
+        // A program without inputs for BMv2 has its own tests; tests/p4_artifacts.rs checks that these exist.
         let Ok(inputs) = fs::read(inputs) else { continue };
         let test = p4().join(format!("tests/{name}-bmv2.stf"));
-        let test = fs::read_to_string(test).unwrap_or_else(|error| panic!("{name}: {error}; {MEND}"));
+        let test = fs::read_to_string(test).unwrap_or_else(|error| panic!("{name}: {error}; {HOW_TO_FIX}"));
         let sum = hex::encode(Sha256::digest(inputs));
         assert!(
             test.contains(&format!("# SHA-256 of the inputs: {sum}\n")),
-            "{name}: its inputs have changed since; {MEND}"
+            "{name}: its inputs have changed since; {HOW_TO_FIX}"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! What `load` makes of programs that are deep, big or damaged: it names what is wrong, or the program runs.
+//! Loading of deeply nested, large or damaged programs: `load` reports the error, or the program runs.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -27,7 +27,7 @@ fn program(name: &str) -> Value {
     serde_json::from_slice(&text).unwrap()
 }
 
-/// A program with an expression so deep: `((a + 1) + 1) + ..`.
+/// Program with an expression of this depth: `((a + 1) + 1) + ..`.
 fn sum(depth: usize) -> String {
     let mut program = program("feature-arithmetic");
     let actions = program["actions"].as_array_mut().unwrap();
@@ -47,12 +47,12 @@ fn sum(depth: usize) -> String {
     program.to_string().replace(r#""the sum""#, &sum)
 }
 
-/// Which fields of the standard metadata are set for `router`, changed so.
+/// Standard metadata fields that are set for `router` after this change.
 fn set_for(change: impl FnOnce(&mut Value)) -> Vec<&'static str> {
     let mut json = program("router");
     change(&mut json);
     let switch = Switch::new(json.to_string().as_bytes(), Settings::default(), &seed()).unwrap();
-    let standard = &switch.executable().standard;
+    let standard = &switch.executable().standard_metadata;
     let fields = [
         ("egress_port", standard.egress_port),
         ("checksum_error", standard.checksum_error),
@@ -65,7 +65,7 @@ fn set_for(change: impl FnOnce(&mut Value)) -> Vec<&'static str> {
     set.map(|(name, _)| name).collect()
 }
 
-/// A statement at the end of the first action.
+/// Appends a statement to the first action.
 fn statement(json: &mut Value, op: &str, parameter: &Value) {
     let statement = json!({ "op": op, "parameters": [parameter] });
     json["actions"][0]["primitives"]
@@ -74,7 +74,7 @@ fn statement(json: &mut Value, op: &str, parameter: &Value) {
         .push(statement);
 }
 
-/// `NAME.FIELD` is to be that other field.
+/// Makes `NAME.FIELD` an alias of another field.
 fn alias(json: &mut Value, name: &str, field: [&str; 2]) {
     let aliases = json["field_aliases"].as_array_mut().unwrap();
     aliases.retain(|alias| alias[0] != name);
@@ -82,8 +82,8 @@ fn alias(json: &mut Value, name: &str, field: [&str; 2]) {
 }
 
 #[test]
-fn standard_metadata_is_set_as_far_as_anybody_can_tell() {
-    // `mark_to_drop` names the header, and looks at where packets go alone.
+fn standard_metadata_is_set_if_used() {
+    // `mark_to_drop` names the header but uses only the egress port.
     assert_eq!(set_for(|_| ()), ["egress_port", "checksum_error"]);
     let all = [
         "egress_port",
@@ -120,9 +120,9 @@ fn standard_metadata_is_set_as_far_as_anybody_can_tell() {
     assert_eq!(set_for(ipv4), all, "a checksum over it");
 }
 
-/// The switch reads where packets go, their group and their priority, by whatever field those names stand for.
+/// The switch reads egress port, multicast group and priority through the fields that the aliases name.
 #[test]
-fn what_the_switch_reads_by_another_name_is_set() {
+fn aliased_standard_metadata_is_set() {
     let group = |json: &mut Value| {
         alias(
             json,
@@ -156,76 +156,79 @@ fn what_the_switch_reads_by_another_name_is_set() {
 }
 
 #[test]
-fn long_sums_are_read() {
+fn long_sums_are_loaded() {
     Switch::new(sum(390).as_bytes(), Settings::default(), &seed()).unwrap();
 }
 
 #[test]
-fn what_is_too_deep_is_refused_wherever_it_stands() {
+fn too_deep_nesting_is_rejected_anywhere() {
     let error = load(sum(450).as_bytes()).unwrap_err();
     assert!(
-        error.what.contains("nested more than 400 deep") && error.place.starts_with("actions["),
+        error
+            .problem
+            .contains("nesting exceeds the maximum of 400 levels")
+            && error.location.starts_with("actions["),
         "{error}"
     );
     for open in ["[", r#"{"a":"#, r#"{"a":["#] {
         let text = format!("{{\n \"]\\\"\": {}", open.repeat(100_000));
         let error = load(text.as_bytes()).unwrap_err();
-        assert_eq!(error.what, "is nested more than 1024 deep");
-        assert!(error.place.starts_with("line 2, column "), "{error}");
+        assert_eq!(error.problem, "nesting exceeds the maximum of 1024 levels");
+        assert!(error.location.starts_with("line 2, column "), "{error}");
     }
     let error = load(sum(100_000).as_bytes()).unwrap_err();
-    assert_eq!(error.what, "is nested more than 1024 deep");
+    assert_eq!(error.problem, "nesting exceeds the maximum of 1024 levels");
 }
 
 #[test]
-fn brackets_within_strings_are_not_levels() {
+fn brackets_in_strings_add_no_depth() {
     let mut program = program("router");
     program["note"] = json!(r#"\"[{"#.repeat(2000));
     load(program.to_string().as_bytes()).unwrap();
 }
 
 #[test]
-fn arrays_have_a_limit_together() {
+fn total_array_size_is_limited() {
     let mut program = program("router");
     let array = |name: &str, size: u32| json!({ "name": name, "id": 0, "size": size, "bitwidth": 64 });
-    // Two times half a GiB is all there is.
+    // Twice half a GiB is the limit.
     program["register_arrays"] = json!([array("a", 1 << 26), array("b", 1 << 26)]);
     load(program.to_string().as_bytes()).unwrap();
     program["counter_arrays"] = json!([{ "name": "c", "id": 0, "is_direct": false, "size": 1 }]);
     let error = load(program.to_string().as_bytes()).unwrap_err();
-    assert_eq!(error.place, "register_arrays[1] (b)");
+    assert_eq!(error.location, "register_arrays[1] (b)");
     assert!(
         error
-            .what
-            .starts_with("takes 536870912 bytes; of the 1073741824 "),
+            .problem
+            .starts_with("array needs 536870912 bytes: the limit for all arrays is 1073741824, "),
         "{error}"
     );
     program["register_arrays"] = json!([array("a", (1 << 26) + 1)]);
     let error = load(program.to_string().as_bytes()).unwrap_err();
-    assert_eq!(error.what, "has 67108865 cells, more than 67108864");
+    assert_eq!(error.problem, "array has 67108865 cells: the maximum is 67108864");
 }
 
 fn seed() -> HashSeed {
     HashSeed::new([1, 2, 3, 4])
 }
 
-/// Takes everything and keeps nothing.
-struct Nothing;
+/// Egress that discards all frames.
+struct NullSink;
 
-impl Sink for Nothing {
+impl Sink for NullSink {
     fn send(&mut self, _port: u32, _headers: &[u8], _payload: &[u8]) {}
     fn digest(&mut self, _number: u32, _values: Vec<Vec<u8>>) {}
     fn fault(&mut self, _fault: Fault) {}
     fn dropped(&mut self) {}
 }
 
-impl RandomSource for Nothing {
+impl RandomSource for NullSink {
     fn between(&mut self, low: u64, _high: u64) -> u64 {
         low
     }
 }
 
-/// Every place in a document, as the steps that lead there.
+/// Path of every value in a document.
 fn places(value: &Value, here: &str, found: &mut Vec<String>) {
     found.push(here.to_owned());
     match value {
@@ -244,17 +247,20 @@ fn places(value: &Value, here: &str, found: &mut Vec<String>) {
     }
 }
 
-/// Puts something else in a place: most often what stands under the same name elsewhere, else what nobody writes there.
+/// Replaces the value at a path: mostly by a value of the same key elsewhere, else by an invalid value.
 fn damage(program: &mut Value, places: &[String], rng: &mut ChaCha8Rng) {
     let mut pick = || &places[rng.random_range(0..places.len())];
     let target = pick().clone();
     let name = |place: &str| place.rsplit_once('/').map(|(_, name)| name.to_owned());
-    let alike = (0..500)
+    let same_key_values = (0..500)
         .map(|_| pick().clone())
         .find(|place| name(place) == name(&target));
-    let anything = pick().clone();
-    let elsewhere = |place: &str| program.pointer(place).cloned().unwrap_or(Value::Null);
-    let (alike, anything) = (alike.map(|place| elsewhere(&place)), elsewhere(&anything));
+    let other_value = pick().clone();
+    let value_at = |place: &str| program.pointer(place).cloned().unwrap_or(Value::Null);
+    let (same_key_values, other_value) = (
+        same_key_values.map(|place| value_at(&place)),
+        value_at(&other_value),
+    );
     let Some(value) = program.pointer_mut(&target) else {
         return;
     };
@@ -269,20 +275,20 @@ fn damage(program: &mut Value, places: &[String], rng: &mut ChaCha8Rng) {
         6 => json!("0xffffffffffffffffffffffffffffffff"),
         7 => json!([]),
         8 => json!({}),
-        9 => anything,
+        9 => other_value,
         10..16 => match value {
             Value::Bool(flag) => json!(!*flag),
             Value::Number(number) => json!(number.as_u64().unwrap_or(0) ^ (1 << (random >> 5 & 15))),
             _ => value.clone(),
         },
-        _ => alike.unwrap_or(Value::Null),
+        _ => same_key_values.unwrap_or(Value::Null),
     };
 }
 
-/// As many programs as `LINEWARDEN_SEEDS` says, from `LINEWARDEN_SEED` on, each damaged in one to three places; those that are taken
-/// all the same get packets.
+/// Loads `LINEWARDEN_SEEDS` programs, from seed `LINEWARDEN_SEED` on, each damaged in one to three places. Accepted programs
+/// process packets.
 #[test]
-fn damaged_programs_are_refused_by_name_or_run() {
+fn damaged_programs_are_rejected_or_run() {
     let number = |name: &str, otherwise: u64| {
         let given = std::env::var(name);
         given.map_or(otherwise, |number| number.parse().unwrap())
@@ -301,7 +307,7 @@ fn damaged_programs_are_refused_by_name_or_run() {
             let program = program(name);
             let mut found = Vec::new();
             places(&program, "", &mut found);
-            // The program as a whole is not worth damaging.
+            // Never replace the whole program.
             (program, found.split_off(1))
         })
         .collect();
@@ -317,7 +323,10 @@ fn damaged_programs_are_refused_by_name_or_run() {
         match load(program.to_string().as_bytes()) {
             Err(error) => {
                 refused += 1;
-                assert!(!error.place.is_empty() && !error.what.is_empty(), "{error:?}");
+                assert!(
+                    !error.location.is_empty() && !error.problem.is_empty(),
+                    "{error:?}"
+                );
             }
             Ok(_) => ran += u64::from(runs(&program, &mut rng)),
         }
@@ -326,9 +335,9 @@ fn damaged_programs_are_refused_by_name_or_run() {
     assert!(count < 1000 || (refused > count / 10 && ran > count / 10));
 }
 
-/// Whether a program that was read can be installed; it is given packets then.
+/// Whether a loaded program can be installed. An installed program then processes packets.
 fn runs(program: &Value, rng: &mut ChaCha8Rng) -> bool {
-    // Arrays of a GiB are taken, but are no use here.
+    // Arrays up to a GiB are valid, but too large for this test.
     let big = |kind: &str| {
         let arrays = program[kind].as_array().into_iter().flatten();
         arrays
@@ -350,7 +359,7 @@ fn runs(program: &Value, rng: &mut ChaCha8Rng) -> bool {
         let mut packet = vec![0; rng.random_range(0..120)];
         rng.fill_bytes(&mut packet[..]);
         worker.batch(now_us, |taking| {
-            taking.packet(1, &packet, &mut Nothing, &mut Nothing)
+            taking.packet(1, &packet, &mut NullSink, &mut NullSink)
         });
     }
     true

@@ -1,4 +1,4 @@
-//! Meters against BMv2's own test and against its formula written down once more.
+//! Meters compared with BMv2's own test and with a second implementation of its formula.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use linewarden_switch::meter::{Color, Meter, MeterConfig, MeterError, MeterKind, Rate};
@@ -22,19 +22,19 @@ fn two_rates(rates: [Rate; 2]) -> Meter {
 }
 
 #[test]
-fn two_rates_mark_three_colours_as_bmv2_does() {
+fn two_rates_mark_three_colors_like_bmv2() {
     let mut meter = two_rates([COMMITTED, PEAK]);
     let times_ms = [0, 90, 180, 270, 360, 450, 540, 630, 720, 810, 820, 830, 1040];
-    let colours = times_ms.map(|ms| meter.execute(MeterKind::Packets, ms * 1000, 128, Green));
+    let colors = times_ms.map(|ms| meter.execute(MeterKind::Packets, ms * 1000, 128, Green));
     let expected = [
         Green, Red, Green, Green, Yellow, Yellow, Green, Yellow, Yellow, Yellow, Red, Red, Green,
     ];
-    assert_eq!(colours, expected);
+    assert_eq!(colors, expected);
     assert_eq!(meter.rates().collect::<Vec<_>>(), [COMMITTED, PEAK]);
 }
 
 #[test]
-fn one_rate_pays_also_for_a_packet_that_was_coloured_before() {
+fn single_rate_charges_precolored_packets() {
     let mut meter = Meter::new();
     meter.set_rates(1, &[COMMITTED]).unwrap();
     let mut run = |before| meter.execute(MeterKind::Packets, 0, 128, before);
@@ -45,7 +45,7 @@ fn one_rate_pays_also_for_a_packet_that_was_coloured_before() {
 }
 
 #[test]
-fn without_rates_everything_is_green_whatever_it_was() {
+fn unconfigured_meter_marks_all_packets_green() {
     let mut meter = Meter::new();
     assert_eq!(meter.execute(MeterKind::Bytes, 7, u64::MAX, Red), Green);
     meter.set_rates(2, &[COMMITTED, PEAK]).unwrap();
@@ -55,7 +55,7 @@ fn without_rates_everything_is_green_whatever_it_was() {
 }
 
 #[test]
-fn a_configuration_of_zeros_lets_nothing_pass() {
+fn zero_configuration_passes_no_packet() {
     let rates = MeterConfig {
         cir: 0,
         cburst: 0,
@@ -71,11 +71,11 @@ fn a_configuration_of_zeros_lets_nothing_pass() {
 }
 
 #[test]
-fn rates_that_are_refused_change_nothing() {
+fn rejected_rates_leave_the_meter_unchanged() {
     let mut meter = two_rates([COMMITTED, PEAK]);
     let refused: [(&[Rate], &str); 4] = [
         (&[PEAK, COMMITTED], "lowest rate first"),
-        (&[PEAK], "1 rates for a meter of 2"),
+        (&[PEAK], "expected 2, found 1"),
         (
             &[
                 Rate {
@@ -84,7 +84,7 @@ fn rates_that_are_refused_change_nothing() {
                 },
                 PEAK,
             ],
-            "NaN is no rate",
+            "invalid rate NaN",
         ),
         (
             &[
@@ -94,12 +94,12 @@ fn rates_that_are_refused_change_nothing() {
                 },
                 PEAK,
             ],
-            "-1 is no rate",
+            "invalid rate -1",
         ),
     ];
-    for (rates, says) in refused {
+    for (rates, expected) in refused {
         let error = meter.set_rates(2, rates).unwrap_err().to_string();
-        assert!(error.contains(says), "{error}");
+        assert!(error.contains(expected), "{error}");
         assert_eq!(meter.rates().collect::<Vec<_>>(), [COMMITTED, PEAK]);
     }
     let negative = MeterConfig {
@@ -118,12 +118,12 @@ fn rates_that_are_refused_change_nothing() {
 }
 
 #[test]
-fn a_cell_is_small() {
+fn cell_size_is_small() {
     assert!(size_of::<Meter>() <= 72, "{}", size_of::<Meter>());
 }
 
 #[test]
-fn colours_are_those_of_bmv2s_own_code() {
+fn colors_match_bmv2_code() {
     let mut meters = 0;
     let mut meter = Meter::new();
     let mut kind = MeterKind::Packets;
@@ -148,42 +148,42 @@ fn colours_are_those_of_bmv2s_own_code() {
                 MeterKind::Packets
             };
         } else {
-            let colour = meter.execute(kind, number(1), number(2), Color::from_value(number(3)));
-            assert_eq!(u64::from(colour.value()), number(4), "meter {meters}: {line}");
+            let color = meter.execute(kind, number(1), number(2), Color::from_value(number(3)));
+            assert_eq!(u64::from(color.value()), number(4), "meter {meters}: {line}");
         }
     }
     assert_eq!(meters, 20);
 }
 
-/// BMv2's `Meter::execute`, step by step, with its buckets from the highest rate to the lowest.
-struct Transcription {
+/// BMv2's `Meter::execute` step by step, buckets from the highest rate to the lowest.
+struct ReferenceMeter {
     rates: Vec<(f64, u64, u64, u64, u32)>,
 }
 
-impl Transcription {
+impl ReferenceMeter {
     fn new(rates: &[Rate]) -> Self {
         let mut rates: Vec<_> = (1..)
             .zip(rates)
-            .map(|(colour, rate)| (rate.units_per_us, rate.burst, rate.burst, 0, colour))
+            .map(|(color, rate)| (rate.units_per_us, rate.burst, rate.burst, 0, color))
             .collect();
         rates.reverse();
         Self { rates }
     }
 
     fn execute(&mut self, now_us: i64, input: u64, before: u32) -> u32 {
-        let mut packet_colour = 0;
-        for (info_rate, burst, tokens, tokens_last, colour) in &mut self.rates {
+        let mut packet_color = 0;
+        for (info_rate, burst, tokens, tokens_last, color) in &mut self.rates {
             let since_init = (now_us as f64 * *info_rate) as u64;
             let new_tokens = since_init - *tokens_last;
             *tokens_last = since_init;
             *tokens = (*tokens + new_tokens).min(*burst);
             if *tokens < input {
-                packet_colour = *colour;
+                packet_color = *color;
                 break;
             }
             *tokens -= input;
         }
-        before.max(packet_colour)
+        before.max(packet_color)
     }
 }
 
@@ -191,7 +191,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn colours_follow_the_formula_of_bmv2(
+    fn colors_match_bmv2_formula(
         lower in 0.0..2.0_f64,
         more in 0.0..20.0_f64,
         bursts in prop::array::uniform2(0..5_000_u64),
@@ -206,19 +206,19 @@ proptest! {
         let rates = if only_one { &both[..1] } else { &both[..] };
         let mut meter = Meter::new();
         meter.set_rates(rates.len(), rates).unwrap();
-        let mut norm = Transcription::new(rates);
+        let mut norm = ReferenceMeter::new(rates);
         let kind = if bytes { MeterKind::Bytes } else { MeterKind::Packets };
         let mut now_us = 0;
         for (pause_us, length, before) in packets {
             now_us += pause_us;
             let expected = norm.execute(now_us as i64, if bytes { length } else { 1 }, before as u32);
-            let colour = meter.execute(kind, now_us, length, Color::from_value(before));
-            prop_assert_eq!(u32::from(colour.value()), expected, "at {} us", now_us);
+            let color = meter.execute(kind, now_us, length, Color::from_value(before));
+            prop_assert_eq!(u32::from(color.value()), expected, "at {} us", now_us);
         }
     }
 
     #[test]
-    fn p4runtime_reads_what_it_wrote(
+    fn p4runtime_reads_the_written_rates(
         cir in 0..1_i64 << 40, above in 0..1_i64 << 40, cburst in 0..i64::MAX, pburst in 0..i64::MAX,
     ) {
         let config = MeterConfig { cir, cburst, pir: cir + above, pburst };
@@ -228,7 +228,7 @@ proptest! {
     }
 
     #[test]
-    fn equal_rates_never_disagree_whatever_time_and_length(
+    fn equal_rates_agree_for_any_time_and_length(
         steps in prop::collection::vec((any::<u64>(), any::<u64>()), 1..50),
         rate in 0.0..f64::MAX,
         burst: u64,

@@ -1,5 +1,5 @@
-//! The compiled P4 programs in the tree are those of the sources beside them. Compiling needs p4c, which few machines have; this
-//! needs none.
+//! Checks that the compiled P4 programs belong to their current sources. Compiling needs p4c, which few machines have; this
+//! test does not.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -13,21 +13,21 @@ use std::path::{Component, Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
 
-const MEND: &str = "run `make p4` and commit what it writes";
+const HOW_TO_FIX: &str = "run `make p4` and commit what it writes";
 
 fn p4() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../p4")
 }
 
 fn read(file: &str) -> Vec<u8> {
-    fs::read(p4().join(file)).unwrap_or_else(|error| panic!("p4/{file}: {error}; {MEND}"))
+    fs::read(p4().join(file)).unwrap_or_else(|error| panic!("p4/{file}: {error}; {HOW_TO_FIX}"))
 }
 
 fn text(file: &str) -> String {
     String::from_utf8(read(file)).unwrap()
 }
 
-/// A program of the list: its name, its source and its line.
+/// Listed program: its name, source file and line.
 struct Program {
     name: String,
     source: String,
@@ -53,7 +53,7 @@ fn programs() -> Vec<Program> {
     programs
 }
 
-/// A source and everything that it includes by quotes, relative to p4/.
+/// Source file and all files that it includes with quotes, relative to p4/.
 fn sources(source: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut open = vec![source.to_owned()];
@@ -74,7 +74,7 @@ fn sources(source: &str) -> BTreeSet<String> {
     found
 }
 
-/// A path without `..`.
+/// Path without `..`.
 fn normal(path: &Path) -> String {
     let mut parts = Vec::new();
     for part in path.components() {
@@ -91,7 +91,7 @@ fn hash(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn compiled_programs_are_those_of_their_sources() {
+fn compiled_programs_match_sources() {
     for Program { name, source, line } in programs() {
         let sums = text(&format!("compiled/{name}.sources"));
         let noted: BTreeMap<&str, &str> = sums
@@ -109,7 +109,7 @@ fn compiled_programs_are_those_of_their_sources() {
         for (file, sum) in &expected {
             assert!(
                 noted.get(file.as_str()) == Some(&sum.as_str()),
-                "{name}: {file} is not what p4/compiled/{name}.json was compiled from; {MEND}"
+                "{name}: {file} is not what p4/compiled/{name}.json was compiled from; {HOW_TO_FIX}"
             );
         }
         let unused: Vec<_> = noted
@@ -118,13 +118,13 @@ fn compiled_programs_are_those_of_their_sources() {
             .collect();
         assert!(
             unused.is_empty(),
-            "{name}: {unused:?} are no sources any more; {MEND}"
+            "{name}: {unused:?} are no sources any more; {HOW_TO_FIX}"
         );
     }
 }
 
 #[test]
-fn nothing_is_left_of_programs_that_are_gone() {
+fn removed_programs_leave_no_files() {
     let names: BTreeSet<String> = programs().into_iter().map(|program| program.name).collect();
     for entry in fs::read_dir(p4().join("compiled")).unwrap() {
         let file = entry.unwrap().file_name().into_string().unwrap();
@@ -141,7 +141,7 @@ fn nothing_is_left_of_programs_that_are_gone() {
 }
 
 #[test]
-fn every_packet_test_is_of_a_program() {
+fn every_packet_test_belongs_to_a_program() {
     let names: Vec<String> = programs().into_iter().map(|program| program.name).collect();
     let mut tested = BTreeSet::new();
     for entry in fs::read_dir(p4().join("tests")).unwrap() {
@@ -161,10 +161,10 @@ fn every_packet_test_is_of_a_program() {
 }
 
 #[test]
-fn compiled_programs_name_no_machine() {
+fn compiled_programs_contain_no_local_paths() {
     for Program { name, .. } in programs() {
         let json = text(&format!("compiled/{name}.json"));
-        assert!(!json.contains("source_info"), "{name}: {MEND}");
-        assert!(!json.contains("\"/"), "{name}: an absolute path; {MEND}");
+        assert!(!json.contains("source_info"), "{name}: {HOW_TO_FIX}");
+        assert!(!json.contains("\"/"), "{name}: an absolute path; {HOW_TO_FIX}");
     }
 }

@@ -1,6 +1,6 @@
-//! p4c's own packet tests (testdata/p4_16_samples, v1model), which are run from outside.
+//! p4c's own packet tests (testdata/p4_16_samples, v1model), which are not in this repository.
 //!
-//! `LINEWARDEN_P4C_COMPILED` names a directory that has `NAME.json` beside `NAME.stf`.
+//! `LINEWARDEN_P4C_COMPILED` names a directory with `NAME.json` and `NAME.stf` for each test.
 
 use std::path::PathBuf;
 

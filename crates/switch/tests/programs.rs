@@ -1,4 +1,4 @@
-//! The packet tests of the programs in p4/, run against what is checked in of them.
+//! Runs the packet tests of the programs in p4/ with the checked-in compiled programs.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ fn p4() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../p4")
 }
 
-/// The compiled program that a test belongs to: `NAME-WHAT.stf` is of the program `NAME`.
+/// Compiled program of a test: `NAME-WHAT.stf` tests program `NAME`.
 fn program_of(test: &str) -> Option<PathBuf> {
     let mut name = test;
     loop {

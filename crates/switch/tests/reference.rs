@@ -196,7 +196,7 @@ impl Runner {
                 self.set_groups();
             }
             Command::Expect { .. } | Command::Wait | Command::NoPacket => {}
-            other => panic!("no test of p4c's says {other:?}"),
+            other => panic!("unexpected command in a test of p4c: {other:?}"),
         }
     }
 }
@@ -209,13 +209,13 @@ fn run(json: &Path, stf: &Path) -> Result<(), String> {
     for statement in &test.statements {
         runner.run(&statement.command);
     }
-    Expectations::of(&test)
+    Expectations::from_test(&test)
         .check(&runner.received)
         .map_err(|mismatches| mismatches.iter().map(|each| format!("\n  {each}")).collect())
 }
 
 #[test]
-fn every_program_of_p4c_does_what_its_test_says() {
+fn every_p4c_test_passes() {
     let Some(directory) = std::env::var_os("LINEWARDEN_P4C_COMPILED") else {
         println!(
             "SKIPPED: LINEWARDEN_P4C_COMPILED names no directory with compiled programs and their tests"

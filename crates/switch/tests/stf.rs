@@ -1,4 +1,4 @@
-//! Packet tests: p4c's own, small ones, and texts that are none.
+//! STF parser and checks: p4c's tests, small tests, and invalid input.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -31,11 +31,11 @@ fn files_under(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// p4c's own parser refuses it, too: a comma is missing between two arguments.
+/// p4c's parser rejects this file too: a comma is missing between two arguments.
 const MALFORMED: &str = "p4tc_samples_stf/routing_default.stf";
 
 #[test]
-fn every_test_of_p4c_is_read() {
+fn every_p4c_test_is_parsed() {
     let Some(p4c) = std::env::var_os("LINEWARDEN_P4C") else {
         println!("SKIPPED: LINEWARDEN_P4C does not name a directory with p4c's sources");
         return;
@@ -58,7 +58,7 @@ fn every_test_of_p4c_is_read() {
 }
 
 #[test]
-fn an_entry_has_keys_an_action_and_a_name() {
+fn entry_has_keys_action_and_name() {
     let line = r#"ADD "my table" 200 data$0.f1:0x**01 hdr.s[1].f:0b1*  x.$valid$:1 c.act( a:1, b:0xFF ) = A"#;
     let Command::Add(entry) = only(line) else {
         panic!("no entry")
@@ -84,11 +84,11 @@ fn an_entry_has_keys_an_action_and_a_name() {
         (name.as_str(), arguments),
         ("c.act", vec![("a", Some(1)), ("b", Some(255))])
     );
-    assert_eq!(entry.entry.as_deref(), Some("A"));
+    assert_eq!(entry.entry_name.as_deref(), Some("A"));
 }
 
 #[test]
-fn comments_and_blank_lines_are_no_commands() {
+fn comments_and_blank_lines_are_skipped() {
     let test = parse("# one\n\n  \twait # two\r\nsetdefault t \"a#b\"()\npacket 0 00 # three\n");
     let lines: Vec<_> = test.statements.iter().map(|statement| statement.line).collect();
     assert_eq!(lines, [3, 4, 5]);
@@ -118,7 +118,7 @@ fn comments_and_blank_lines_are_no_commands() {
 }
 
 #[test]
-fn state_is_set_and_looked_at() {
+fn state_commands_are_parsed() {
     assert_eq!(
         only("mc_node_create 257 6 8"),
         Command::NodeCreate {
@@ -145,7 +145,7 @@ fn state_is_set_and_looked_at() {
     let check = CounterCheck {
         unit: CountedUnit::Bytes,
         comparison: Comparison::LessOrEqual,
-        wanted: 39,
+        expected: 39,
     };
     assert_eq!(
         only("check_counter cnt($A) bytes <= 39"),
@@ -182,7 +182,7 @@ fn state_is_set_and_looked_at() {
 }
 
 #[test]
-fn comparisons_hold_as_they_are_written() {
+fn comparison_operators_are_applied() {
     use Comparison::{Equal, Greater, GreaterOrEqual, Less, LessOrEqual, NotEqual};
     for (comparison, holds) in [
         (Equal, [false, true, false]),
@@ -201,7 +201,7 @@ fn comparisons_hold_as_they_are_written() {
 }
 
 #[test]
-fn our_own_commands_are_read() {
+fn additional_commands_are_parsed() {
     let Command::Add(entry) = only("add_group t 10 a:1->9 b:1&&&3 5 = E") else {
         panic!("no entry")
     };
@@ -214,7 +214,7 @@ fn our_own_commands_are_read() {
         panic!("no entry")
     };
     assert_eq!(
-        (entry.priority, entry.target, entry.entry),
+        (entry.priority, entry.target, entry.entry_name),
         (None, Target::Member(2), None)
     );
     let action = ActionCall {
@@ -284,14 +284,14 @@ fn our_own_commands_are_read() {
 }
 
 #[test]
-fn errors_say_where_and_what() {
-    let odd = "a hexadecimal digit, so that the packet is of whole bytes";
+fn errors_have_line_and_reason() {
+    let odd = "a hexadecimal digit to complete the last byte";
     for (text, place, found, expected) in [
         (
             "\n  frobnicate 1",
             "2:3",
             "`frobnicate`",
-            "a command, as `add`, `packet` or `expect`",
+            "a command such as `add`, `packet` or `expect`",
         ),
         ("packet 0 00 0g", "1:14", "`g`", "a hexadecimal digit"),
         ("packet 0 000", "1:13", "the end of the line", odd),
@@ -300,7 +300,12 @@ fn errors_say_where_and_what() {
         ("packet", "1:7", "the end of the line", "a port in decimal digits"),
         ("expect 0 00$ 00", "1:14", "`00`", "the end of the line"),
         ("expect 0 0x0", "1:11", "`x0`", "a hexadecimal digit, `*` or `$`"),
-        ("add t act(a:1)", "1:7", "`act(a:1)`", "a key, as `hdr.field:0x1`"),
+        (
+            "add t act(a:1)",
+            "1:7",
+            "`act(a:1)`",
+            "a key such as `hdr.field:0x1`",
+        ),
         ("add t é:1 a()", "1:7", "`é:1`", "a key"),
         (
             "add \"é\" k:0xZ a()",
@@ -329,7 +334,7 @@ fn errors_say_where_and_what() {
         let error: StfError = Test::parse("own.stf", text).unwrap_err();
         assert_eq!(
             error.to_string(),
-            format!("own.stf:{place}: {found} where {expected} was expected"),
+            format!("own.stf:{place}: expected {expected}, found {found}"),
             "{text}"
         );
     }
@@ -343,7 +348,7 @@ fn key(value: &str) -> KeyValue {
 }
 
 #[test]
-fn keys_mean_what_p4cs_runner_makes_of_them() {
+fn keys_are_interpreted_like_p4c() {
     assert_eq!(key("0x1ff").exact(9), Ok(vec![1, 0xff]));
     assert_eq!(key("300").exact(9), Ok(vec![1, 0x2c]));
     assert!(matches!(
@@ -351,9 +356,12 @@ fn keys_mean_what_p4cs_runner_makes_of_them() {
         Err(NumberError::TooWide { width_bits: 9, .. })
     ));
     assert!(matches!(key("0x1*").exact(9), Err(NumberError::Wildcards { .. })));
-    assert!(matches!(key("1/2").exact(9), Err(NumberError::OtherMatch { .. })));
+    assert!(matches!(
+        key("1/2").exact(9),
+        Err(NumberError::WrongMatchKind { .. })
+    ));
 
-    // Only digits that are written count.
+    // Only written digits are compared.
     assert_eq!(key("0x25").ternary(16), Ok((vec![0, 0x25], vec![0, 0xff])));
     assert_eq!(key("0x**2*").ternary(16), Ok((vec![0, 0x20], vec![0, 0xf0])));
     assert_eq!(key("0x0101").ternary(9), Ok((vec![1, 1], vec![1, 0xff])));
@@ -363,7 +371,7 @@ fn keys_mean_what_p4cs_runner_makes_of_them() {
     assert!(matches!(key("7").ternary(8), Err(NumberError::Decimal { .. })));
     assert!(matches!(
         key("1->2").ternary(8),
-        Err(NumberError::OtherMatch { .. })
+        Err(NumberError::WrongMatchKind { .. })
     ));
 
     assert_eq!(key("0xc0a8****").lpm(32), Ok((vec![0xc0, 0xa8, 0, 0], 16)));
@@ -396,7 +404,7 @@ fn keys_mean_what_p4cs_runner_makes_of_them() {
 }
 
 #[test]
-fn names_are_found_as_p4cs_runner_finds_them() {
+fn names_are_resolved_like_p4c() {
     let tables = ["ingress.t", "ingress.tab", "egress.tab"];
     assert_eq!(names::resolve_name("egress.tab", tables), Ok("egress.tab"));
     assert_eq!(names::resolve_name("t", tables), Ok("ingress.t"));
@@ -406,7 +414,7 @@ fn names_are_found_as_p4cs_runner_finds_them() {
         "not only at a dot"
     );
     let ambiguous = names::resolve_name("tab", tables).unwrap_err().to_string();
-    assert!(ambiguous.contains("ingress.tab or egress.tab"), "{ambiguous}");
+    assert!(ambiguous.contains("ingress.tab and egress.tab"), "{ambiguous}");
     assert!(names::resolve_name("u", tables).is_err());
 
     let keys = [
@@ -442,18 +450,18 @@ fn received<const N: usize>(packets: [(u32, &[&[u8]]); N]) -> BTreeMap<u32, Vec<
 }
 
 #[test]
-fn ports_give_what_is_expected_and_in_order() {
-    let expectations = Expectations::of(&parse(PORTS));
+fn ports_send_expected_packets_in_order() {
+    let expectations = Expectations::from_test(&parse(PORTS));
     assert_eq!(expectations.ports().collect::<Vec<_>>(), [0, 1, 2]);
     let good = received([(1, &[&[0xaa, 0xbf], &[0xc1, 2, 3]]), (2, &[&[]]), (9, &[&[1]])]);
     assert_eq!(expectations.check(&good), Ok(()), "the test does not name port 9");
-    let silent = Expectations::of(&parse(&format!("{PORTS}no_packet")));
-    assert!(silent.check(&good).is_err());
+    let no_packets = Expectations::from_test(&parse(&format!("{PORTS}no_packet")));
+    assert!(no_packets.check(&good).is_err());
 }
 
 #[test]
-fn what_differs_can_be_read() {
-    let expectations = Expectations::of(&parse(PORTS));
+fn differences_are_readable() {
+    let expectations = Expectations::from_test(&parse(PORTS));
     let report = |packets| {
         let mismatches = expectations.check(&packets).unwrap_err();
         mismatches.iter().map(ToString::to_string).collect::<Vec<_>>()
@@ -497,7 +505,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn packets_are_judged_as_by_p4c(expected in "[01*]{1,6}[$]?", received in "([01]{2}){0,4}") {
+    fn packets_are_compared_like_p4c(expected in "[01*]{1,6}[$]?", received in "([01]{2}){0,4}") {
         let received = hex::decode(received).unwrap();
         let Command::Expect { packet: Some(packet), .. } = only(&format!("expect 1 {expected}")) else {
             panic!("no packet");
@@ -507,7 +515,7 @@ proptest! {
     }
 
     #[test]
-    fn numbers_are_the_same_in_every_base(value: u128, less in 0..128_u32, width_bits in 1..200_u32) {
+    fn numbers_are_equal_in_every_base(value: u128, less in 0..128_u32, width_bits in 1..200_u32) {
         let value = value >> less;
         let fits = 128 - value.leading_zeros() <= width_bits;
         for written in [format!("{value}"), format!("{value:#x}"), format!("{value:#b}")] {
@@ -524,7 +532,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_upsets_the_parser(text in "(\\PC|\n){0,200}") {
+    fn parser_never_panics_on_any_text(text in "(\\PC|\n){0,200}") {
         let lines = text.lines().count();
         match Test::parse("random", &text) {
             Ok(test) => prop_assert!(test.statements.len() <= lines),
@@ -533,7 +541,7 @@ proptest! {
     }
 
     #[test]
-    fn no_line_that_looks_like_a_command_upsets_the_parser(
+    fn parser_never_panics_on_command_like_lines(
         keyword in "(add|add_member|setdefault|packet|expect|check_counter|mc_node_create|meter_set_rates|vset_add)",
         rest in "([ a-f01x*$:.,()=/&>\"é-]|\\[0\\]| k:0x| a\\(){0,30}",
     ) {
@@ -541,8 +549,8 @@ proptest! {
         match Test::parse("random", &text) {
             Ok(test) => {
                 prop_assert_eq!(test.statements.len(), 1);
-                let nothing_came = Expectations::of(&test).check(&BTreeMap::new());
-                prop_assert_eq!(nothing_came.is_err(), keyword == "expect");
+                let no_output = Expectations::from_test(&test).check(&BTreeMap::new());
+                prop_assert_eq!(no_output.is_err(), keyword == "expect");
             }
             Err(error) => prop_assert!(error.column as usize <= text.chars().count() + 1),
         }

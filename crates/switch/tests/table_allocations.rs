@@ -1,4 +1,4 @@
-//! What the packet path asks of tables takes no memory from the allocator: snapshots, and hits and misses in every
+//! The packet path allocates no memory in tables: snapshots, and hits and misses in every
 //! search structure.
 #![allow(clippy::expect_used, missing_docs, reason = "a test may fail loudly")]
 
@@ -10,31 +10,31 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-struct Counting;
+struct CountingAllocator;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-// SAFETY: hands everything on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
+// SAFETY: forwards every call to the system allocator.
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.dealloc(at, layout) }
     }
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const ENTRIES: u32 = 200;
 
-/// A match on one field in the kind's own form; of each kind some that differ.
-fn wanted(field: &KeyField, number: u32) -> FieldMatch {
+/// Match on one field of a match kind, in several variants.
+fn field_match(field: &KeyField, number: u32) -> FieldMatch {
     let value = (number % 256).to_be_bytes()[3..].to_vec();
     match field.kind {
         MatchKind::Exact => FieldMatch::Exact(value),
@@ -57,7 +57,7 @@ fn wanted(field: &KeyField, number: u32) -> FieldMatch {
     }
 }
 
-/// One key for each structure, short and long.
+/// A short and a long key for each search structure.
 fn keys() -> Vec<Vec<(MatchKind, u32)>> {
     use MatchKind::{Exact, Lpm, Optional, Range, Ternary, Valid};
     vec![
@@ -96,14 +96,18 @@ fn filled() -> TableSet {
 }
 
 #[test]
-fn lookups_allocate_nothing() {
+fn lookups_allocate_no_memory() {
     let mut publisher = Publisher::new(filled());
     let tables = keys().len() as u32;
     let mut batch = publisher.begin();
     for id in (0..tables).map(TableId) {
         let spec = batch.state().table(id).expect("is there").spec().key.clone();
         for number in 0..ENTRIES {
-            let matches: Vec<FieldMatch> = spec.fields().iter().map(|field| wanted(field, number)).collect();
+            let matches: Vec<FieldMatch> = spec
+                .fields()
+                .iter()
+                .map(|field| field_match(field, number))
+                .collect();
             let new = NewEntry {
                 key: spec.key(&matches, Priority(number as i32 % 5)).expect("fits"),
                 target: Target::Action(ActionCall {
@@ -113,7 +117,7 @@ fn lookups_allocate_nothing() {
                 state: None,
                 constant: false,
             };
-            // Some are there already.
+            // Some already exist.
             let _ = batch.apply(TableSetOp::Table(id, TableOp::Insert(new)));
         }
     }
@@ -142,7 +146,7 @@ fn lookups_allocate_nothing() {
             let entry = table.lookup(key);
             if let Some(state) = entry.and_then(|entry| entry.state()) {
                 state.count(64);
-                state.touch(u64::from(round));
+                state.record_hit(u64::from(round));
             }
             *(if entry.is_some() { &mut hits } else { &mut misses }) += 1;
         }

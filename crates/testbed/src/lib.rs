@@ -1,8 +1,28 @@
-//! Servers that tests and measurements start for themselves: PostgreSQL and nats-server.
+//! Servers for tests and benchmarks: PostgreSQL and nats-server.
 //!
-//! Each is a process of its own in a directory of its own, and both are gone when who started it is, in whatever way that ends.
-//! Nothing listens but where it is asked to. Where a machine lacks a server, [`Missing`] says which package has it: a test prints
-//! that and skips itself.
+//! Each server is a process with its own temporary directory. Both are removed when the process that started the server ends, also after a
+//! crash. Servers listen only on the given address.
+//!
+//! The crate is not for production: commits need not survive a power failure, and the servers have no passwords.
+//!
+//! | Type | Server |
+//! |---|---|
+//! | [`Postgres`] | PostgreSQL with its own cluster, which tests can stop, kill and pause |
+//! | [`Nats`] | nats-server, which tests can stop and kill |
+//! | [`Unavailable`] | error: the server is not installed, or does not start; names the Debian package |
+//!
+//! A test skips itself if the server is not installed:
+//!
+//! ```no_run
+//! use linewarden_testbed::{Postgres, PostgresOptions, Unavailable};
+//!
+//! match Postgres::start(PostgresOptions::default()) {
+//!     Ok(server) => println!("{}", server.new_schema("fleet")?),
+//!     Err(missing @ Unavailable::NotInstalled { .. }) => println!("SKIPPED: {missing}"),
+//!     Err(error) => return Err(error.into()),
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod nats;
@@ -14,7 +34,7 @@ use std::net::IpAddr;
 pub use nats::Nats;
 pub use postgres::{Paused, Postgres, PostgresOptions};
 
-/// An address and a port.
+/// An address and a port to listen on.
 #[derive(Clone, Copy, Debug)]
 pub struct Listen {
     /// The address.
@@ -23,23 +43,23 @@ pub struct Listen {
     pub port: u16,
 }
 
-/// What this machine lacks, and where it is to be had.
+/// Why a server is not available.
 #[derive(Debug, thiserror::Error)]
-pub enum Missing {
-    /// A program that is not installed.
-    #[error("no {program} on this machine; Debian has it in the package {package}")]
-    Program {
-        /// What was looked for.
+pub enum Unavailable {
+    /// The server is not installed.
+    #[error("{program} not found; install the Debian package {package}")]
+    NotInstalled {
+        /// The program.
         program: &'static str,
-        /// Where it is.
+        /// The Debian package of the program.
         package: &'static str,
     },
-    /// It is there, and does not start.
-    #[error("{program} does not start: {detail}")]
-    Start {
-        /// What was started.
+    /// The server is installed, but does not start.
+    #[error("starting {program} failed: {detail}")]
+    StartFailed {
+        /// The program.
         program: &'static str,
-        /// What it said.
+        /// Its error output.
         detail: String,
     },
 }

@@ -1,34 +1,34 @@
-//! nats-server, with JetStream.
+//! nats-server with JetStream.
 
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::process::{Launch, Server};
-use crate::{Listen, Missing};
+use crate::process::{LaunchOptions, Server};
+use crate::{Listen, Unavailable};
 
-const READY: &str = "Server is ready";
-/// What it says while somebody has its port: who has looked for a free one does not hold it until here, and a connection that begins
-/// meanwhile may get it.
-const IN_USE: &str = "address already in use";
+const READY_MESSAGE: &str = "Server is ready";
+/// Message of a server whose port is in use: a free port is not reserved before the server binds it, and an outgoing connection may use
+/// it in between.
+const PORT_IN_USE_MESSAGE: &str = "address already in use";
 
-/// A running server with a store of its own.
+/// A running server with its own store.
 #[derive(Debug)]
 pub struct Nats {
     program: PathBuf,
     directory: tempfile::TempDir,
     listen: Listen,
-    more: Vec<String>,
+    extra_arguments: Vec<String>,
     server: Option<Server>,
 }
 
 impl Nats {
-    /// Starts one there, with more arguments of its own.
+    /// Starts a server with additional arguments.
     ///
     /// # Errors
-    /// It is not installed, or does not start.
-    pub fn start(listen: Listen, more: &[&str]) -> Result<Self, Missing> {
-        let program = program().ok_or(Missing::Program {
+    /// The server is not installed, or does not start.
+    pub fn start(listen: Listen, more: &[&str]) -> Result<Self, Unavailable> {
+        let program = find_program().ok_or(Unavailable::NotInstalled {
             program: "nats-server",
             package: "nats-server",
         })?;
@@ -37,51 +37,52 @@ impl Nats {
                 program,
                 directory: tempfile::Builder::new().prefix("linewarden-nats-").tempdir()?,
                 listen,
-                more: more.iter().map(|&argument| argument.to_owned()).collect(),
+                extra_arguments: more.iter().map(|&argument| argument.to_owned()).collect(),
                 server: None,
             };
-            nats.resume()?;
+            nats.restart()?;
             Ok(nats)
         };
-        started().map_err(|error| Missing::Start {
+        started().map_err(|error| Unavailable::StartFailed {
             program: "nats-server",
             detail: error.to_string(),
         })
     }
 
-    /// Starts it once more, on what it held when it ended.
+    /// Starts the server again with its previous store.
     ///
     /// # Errors
-    /// What it said.
-    pub fn resume(&mut self) -> io::Result<()> {
+    /// The error output of the server.
+    pub fn restart(&mut self) -> io::Result<()> {
         let Listen { address, port } = self.listen;
         let (address, port) = (address.to_string(), port.to_string());
         let mut arguments: Vec<&OsStr> = ["-a", &address, "-p", &port, "-js", "-sd"]
             .map(OsStr::new)
             .to_vec();
         arguments.push(self.directory.path().as_os_str());
-        arguments.extend(self.more.iter().map(OsStr::new));
-        self.server = Some(Server::start(&Launch {
+        arguments.extend(self.extra_arguments.iter().map(OsStr::new));
+        self.server = Some(Server::start(&LaunchOptions {
             program: self.program.as_os_str(),
             arguments: &arguments,
             user: None,
             signal: "TERM",
-            remove: None,
-            ready: READY,
-            in_use: IN_USE,
+            remove_on_exit: None,
+            ready_message: READY_MESSAGE,
+            busy_message: PORT_IN_USE_MESSAGE,
         })?);
         Ok(())
     }
 
-    /// Ends it in good order.
+    /// Stops the server in good order.
     pub fn stop(&mut self) {
         self.server = None;
     }
 
-    /// `kill -9`. What it has acknowledged stays, as far as the operating system has it; [`resume`](Self::resume) starts it again.
+    /// Kills the server with SIGKILL. Acknowledged data remain if the operating system has written them;
+    /// [`restart`](Self::restart) starts it again.
     ///
     /// # Errors
-    /// It was not running.
+    /// The server is not running.
     pub fn kill(&mut self) -> io::Result<()> {
         let server = self.server.take();
         server
@@ -89,7 +90,7 @@ impl Nats {
             .kill()
     }
 
-    /// Where it listens.
+    /// URL of the server.
     #[must_use]
     pub fn address(&self) -> String {
         let Listen { address, port } = self.listen;
@@ -97,7 +98,7 @@ impl Nats {
     }
 }
 
-fn program() -> Option<PathBuf> {
+fn find_program() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
     directories

@@ -1,4 +1,4 @@
-//! PostgreSQL.
+//! PostgreSQL server.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -8,83 +8,83 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::process::{Launch, Server};
-use crate::{Listen, Missing};
+use crate::process::{LaunchOptions, Server};
+use crate::{Listen, Unavailable};
 
-const MISSING: Missing = Missing::Program {
+const NOT_INSTALLED: Unavailable = Unavailable::NotInstalled {
     program: "postgres",
     package: "postgresql",
 };
-const READY: &str = "database system is ready to accept connections";
-/// What it says while processes of an earlier start are still there: those of one that was killed notice it one by one.
-const IN_USE: &str = "is still in use";
+const READY_MESSAGE: &str = "database system is ready to accept connections";
+/// Message of a server while processes of a killed predecessor still run: each of them detects the end by itself.
+const CLUSTER_IN_USE_MESSAGE: &str = "is still in use";
 
-/// How a server is run.
+/// Settings of a server.
 #[derive(Clone, Debug, Default)]
 pub struct PostgresOptions {
-    /// Where it listens beside its socket in the file system; `None`: nowhere.
+    /// TCP address, in addition to the Unix socket; `None`: no TCP.
     pub listen: Option<Listen>,
-    /// Whether a commit is on the disk when it returns: for measurements. Tests do not turn machines off.
+    /// Whether commits are written to the disk: for benchmarks. Tests need not survive a power failure.
     pub durable: bool,
 }
 
-/// A running server with a cluster of its own.
+/// A running server with its own cluster.
 #[derive(Debug)]
 pub struct Postgres {
-    programs: PathBuf,
+    bin_directory: PathBuf,
     directory: PathBuf,
     user: Option<(u32, u32)>,
     options: PostgresOptions,
     server: Option<Server>,
-    /// Whether the cluster is another process's.
-    attached: bool,
+    /// Whether another process has started the cluster.
+    is_attached: bool,
 }
 
 impl Postgres {
-    /// One that another process has started in that directory.
+    /// A server that another process has started in that directory.
     #[must_use]
     pub fn attach(directory: &Path) -> Self {
         Self {
-            programs: programs().unwrap_or_default(),
+            bin_directory: find_bin_directory().unwrap_or_default(),
             directory: directory.to_owned(),
             user: None,
             options: PostgresOptions::default(),
             server: None,
-            attached: true,
+            is_attached: true,
         }
     }
 
-    /// Makes a cluster and starts it.
+    /// Creates a cluster and starts the server.
     ///
     /// # Errors
-    /// It is not installed, or does not start.
-    pub fn start(options: PostgresOptions) -> Result<Self, Missing> {
-        let programs = programs().ok_or(MISSING)?;
+    /// The server is not installed, or does not start.
+    pub fn start(options: PostgresOptions) -> Result<Self, Unavailable> {
+        let programs = find_bin_directory().ok_or(NOT_INSTALLED)?;
         let made = || -> io::Result<Self> {
             let directory = tempfile::Builder::new()
                 .prefix("linewarden-postgres-")
                 .tempdir()?;
             let user = server_user(directory.path())?;
             let mut postgres = Self {
-                programs,
+                bin_directory: programs,
                 directory: directory.keep(),
                 user,
                 options,
                 server: None,
-                attached: false,
+                is_attached: false,
             };
-            postgres.initialise()?;
-            postgres.resume()?;
+            postgres.initialize()?;
+            postgres.restart()?;
             Ok(postgres)
         };
-        made().map_err(|error| Missing::Start {
+        made().map_err(|error| Unavailable::StartFailed {
             program: "postgres",
             detail: error.to_string(),
         })
     }
 
-    fn initialise(&self) -> io::Result<()> {
-        let mut command = Command::new(self.programs.join("initdb"));
+    fn initialize(&self) -> io::Result<()> {
+        let mut command = Command::new(self.bin_directory.join("initdb"));
         command
             .args([
                 "--username=postgres",
@@ -110,12 +110,12 @@ impl Postgres {
         }
     }
 
-    /// Starts it once more, on what it held when it was stopped.
+    /// Starts the server again with its previous cluster.
     ///
     /// # Errors
-    /// What it said.
-    pub fn resume(&mut self) -> io::Result<()> {
-        let program = self.programs.join("postgres");
+    /// The error output of the server.
+    pub fn restart(&mut self) -> io::Result<()> {
+        let program = self.bin_directory.join("postgres");
         let data = self.directory.join("data");
         let mut arguments: Vec<String> = Vec::new();
         let mut set = |setting: String| arguments.extend(["-c".to_owned(), setting]);
@@ -125,7 +125,7 @@ impl Postgres {
             Some(Listen { address, port }) => {
                 set(format!("listen_addresses={address}"));
                 set(format!("port={port}"));
-                // Whoever reaches it is a test.
+                // Only tests can reach the server.
                 fs::write(
                     data.join("pg_hba.conf"),
                     "local all all trust\nhost all all all trust\n",
@@ -139,29 +139,30 @@ impl Postgres {
         }
         let mut all: Vec<&OsStr> = vec![OsStr::new("-D"), data.as_os_str()];
         all.extend(arguments.iter().map(OsStr::new));
-        let launch = Launch {
+        let launch = LaunchOptions {
             program: program.as_os_str(),
             arguments: &all,
             user: self.user,
-            // Without waiting for who is connected.
+            // Fast shutdown: does not wait for connected clients.
             signal: "INT",
-            remove: None,
-            ready: READY,
-            in_use: IN_USE,
+            remove_on_exit: None,
+            ready_message: READY_MESSAGE,
+            busy_message: CLUSTER_IN_USE_MESSAGE,
         };
         self.server = Some(Server::start(&launch)?);
         Ok(())
     }
 
-    /// Ends it, whoever is connected; what was committed stays.
+    /// Stops the server, also with connected clients; committed data remain.
     pub fn stop(&mut self) {
         self.server = None;
     }
 
-    /// `kill -9`. What was committed stays, as far as the operating system has it; [`resume`](Self::resume) starts it again.
+    /// Kills the server with SIGKILL. Committed data remain if the operating system has written them;
+    /// [`restart`](Self::restart) starts it again.
     ///
     /// # Errors
-    /// It was not running.
+    /// The server is not running.
     pub fn kill(&mut self) -> io::Result<()> {
         let server = self.server.take();
         server
@@ -169,21 +170,21 @@ impl Postgres {
             .kill()
     }
 
-    /// Its processes do nothing any more, as on a machine whose disk has hung, until what is returned is dropped.
+    /// Suspends all processes of the server, as if its disk hung, until the returned guard is dropped.
     ///
     /// # Errors
-    /// It is not running.
+    /// The server is not running.
     pub fn pause(&self) -> io::Result<Paused> {
         let file = fs::read_to_string(self.directory.join("data/postmaster.pid"))?;
         let first = file.lines().next().unwrap_or_default().to_owned();
-        // It makes no more of them from here on.
+        // The stopped postmaster starts no more processes.
         if !signal("STOP", &first)? {
             return Err(io::Error::other("no server is running"));
         }
         let mut paused = Paused { processes: first };
         let children = format!("/proc/{0}/task/{0}/children", paused.processes);
         paused.processes = format!("{} {}", paused.processes, fs::read_to_string(children)?);
-        // Some end meanwhile.
+        // Processes that have ended in between are ignored.
         signal("STOP", &paused.processes)?;
         Ok(paused)
     }
@@ -192,16 +193,16 @@ impl Postgres {
         self.options.listen.map_or(5432, |listen| listen.port)
     }
 
-    /// Where its cluster and its socket are.
+    /// Directory of the cluster and the Unix socket.
     #[must_use]
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// The address of a new, empty schema of this name, by the socket in the file system.
+    /// Creates an empty schema with this name; returns its URL by the Unix socket.
     ///
     /// # Errors
-    /// What `psql` said.
+    /// The error output of `psql`.
     pub fn new_schema(&self, name: &str) -> io::Result<String> {
         self.psql(&format!("CREATE SCHEMA {name}"))?;
         Ok(format!(
@@ -211,7 +212,7 @@ impl Postgres {
         ))
     }
 
-    /// The address of the database `postgres` where it listens.
+    /// URL of the database `postgres` by TCP.
     #[must_use]
     pub fn address(&self) -> Option<String> {
         let Listen { address, port } = self.options.listen?;
@@ -221,12 +222,12 @@ impl Postgres {
         })
     }
 
-    /// Runs statements, as somebody with a shell on the server would; returns what they return, a line a row.
+    /// Runs SQL statements; returns their results, one line per row.
     ///
     /// # Errors
-    /// What `psql` said.
+    /// The error output of `psql`.
     pub fn psql(&self, statements: &str) -> io::Result<String> {
-        let output = Command::new(self.programs.join("psql"))
+        let output = Command::new(self.bin_directory.join("psql"))
             .args([
                 "-X",
                 "-q",
@@ -255,7 +256,7 @@ impl Postgres {
     }
 }
 
-/// A server that does nothing; dropped, it goes on.
+/// A suspended server; dropping the guard resumes it.
 #[derive(Debug)]
 pub struct Paused {
     processes: String,
@@ -267,7 +268,7 @@ impl Drop for Paused {
     }
 }
 
-/// Whether all of them were there.
+/// Sends a signal; returns whether all processes existed.
 fn signal(name: &str, processes: &str) -> io::Result<bool> {
     let status = Command::new("/bin/sh")
         .args(["-c", "kill -\"$0\" \"$@\"", name])
@@ -279,7 +280,7 @@ fn signal(name: &str, processes: &str) -> io::Result<bool> {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
-        if self.attached {
+        if self.is_attached {
             return;
         }
         self.stop();
@@ -287,8 +288,8 @@ impl Drop for Postgres {
     }
 }
 
-/// The directory of the newest version that is installed.
-fn programs() -> Option<PathBuf> {
+/// The program directory of the newest installed version.
+fn find_bin_directory() -> Option<PathBuf> {
     let mut versions: Vec<(u32, PathBuf)> = fs::read_dir("/usr/lib/postgresql")
         .ok()?
         .filter_map(|entry| {
@@ -302,7 +303,7 @@ fn programs() -> Option<PathBuf> {
     versions.pop().map(|(_, programs)| programs)
 }
 
-/// As whom it runs: it refuses to be root. The directory becomes that user's.
+/// User and group of the server, which refuses to run as root. The directory is given to that user.
 fn server_user(directory: &Path) -> io::Result<Option<(u32, u32)>> {
     fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?;
     if fs::metadata(directory)?.uid() != 0 {
@@ -315,8 +316,8 @@ fn server_user(directory: &Path) -> io::Result<Option<(u32, u32)>> {
         let numbers = (fields.nth(1)?.parse().ok()?, fields.next()?.parse().ok()?);
         is_servers.then_some(numbers)
     });
-    const NOBODY: (u32, u32) = (65534, 65534);
-    let (user, group) = account.unwrap_or(NOBODY);
+    const UNPRIVILEGED: (u32, u32) = (65534, 65534);
+    let (user, group) = account.unwrap_or(UNPRIVILEGED);
     chown(directory, Some(user), Some(group))?;
     Ok(Some((user, group)))
 }

@@ -1,4 +1,4 @@
-//! A server's process, which does not outlive who started it.
+//! A server process that ends with the process that started it.
 
 use std::ffi::OsStr;
 use std::io::{self, BufRead as _, BufReader, Write as _};
@@ -7,9 +7,9 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
 
-/// Waits for the end of its input, which comes with the end of who holds the other side, however that ends; then ends the server, or
-/// kills it if it is told so before.
-const KEEPER: &str = r#"
+/// Waits for the end of its input, which the end of the parent process causes in any case, then stops the server; kills it after the
+/// input "kill".
+const SUPERVISOR_SCRIPT: &str = r#"
 "$@" </dev/null &
 server=$!
 read -r word || :
@@ -22,67 +22,69 @@ wait "$server"
 /// A running server.
 #[derive(Debug)]
 pub(crate) struct Server {
-    keeper: Child,
-    /// Closed, it ends the server.
-    line: Option<ChildStdin>,
+    supervisor: Child,
+    /// Closing the pipe stops the server.
+    control_pipe: Option<ChildStdin>,
 }
 
-/// How it is run.
-pub(crate) struct Launch<'a> {
+/// How a server is started.
+pub(crate) struct LaunchOptions<'a> {
     pub(crate) program: &'a OsStr,
     pub(crate) arguments: &'a [&'a OsStr],
-    /// The user and group that it runs as; `None`: as this process.
+    /// User and group of the server; `None`: those of this process.
     pub(crate) user: Option<(u32, u32)>,
-    /// What ends it in good order.
+    /// Signal that stops the server in good order.
     pub(crate) signal: &'static str,
-    /// What goes with it.
-    pub(crate) remove: Option<&'a Path>,
-    /// What it says on standard error once it serves.
-    pub(crate) ready: &'static str,
-    /// What it says where somebody is in its way who will be gone soon.
-    pub(crate) in_use: &'static str,
+    /// Path to remove after the server has ended.
+    pub(crate) remove_on_exit: Option<&'a Path>,
+    /// Message on standard error when the server is ready.
+    pub(crate) ready_message: &'static str,
+    /// Message on standard error if a resource is temporarily in use.
+    pub(crate) busy_message: &'static str,
 }
 
-/// How often it is started again then, and how long after another.
-const TRIES: u32 = 100;
-const TRY_EVERY: Duration = Duration::from_millis(100);
+/// Number of start attempts in that case, and the interval between them.
+const START_ATTEMPTS: u32 = 100;
+const START_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Server {
-    /// Starts it and waits until it serves.
+    /// Starts the server and waits until it is ready.
     ///
     /// # Errors
-    /// What it said, if it ends before.
-    pub(crate) fn start(launch: &Launch<'_>) -> io::Result<Self> {
-        for _ in 0..TRIES {
+    /// The error output, if the server ends before it is ready.
+    pub(crate) fn start(launch: &LaunchOptions<'_>) -> io::Result<Self> {
+        for _ in 0..START_ATTEMPTS {
             match Self::start_once(launch) {
-                Err(error) if error.to_string().contains(launch.in_use) => std::thread::sleep(TRY_EVERY),
+                Err(error) if error.to_string().contains(launch.busy_message) => {
+                    std::thread::sleep(START_RETRY_INTERVAL)
+                }
                 started => return started,
             }
         }
         Self::start_once(launch)
     }
 
-    fn start_once(launch: &Launch<'_>) -> io::Result<Self> {
+    fn start_once(launch: &LaunchOptions<'_>) -> io::Result<Self> {
         let mut command = Command::new("/bin/sh");
         command
-            .args(["-c", KEEPER, "sh"])
+            .args(["-c", SUPERVISOR_SCRIPT, "sh"])
             .arg(launch.program)
             .args(launch.arguments)
             .env("SIGNAL", launch.signal)
-            .env("REMOVE", launch.remove.unwrap_or(Path::new("")))
+            .env("REMOVE", launch.remove_on_exit.unwrap_or(Path::new("")))
             .current_dir("/")
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
-            // An interrupt from the keyboard is for who started it.
+            // Keyboard interrupts are only for the parent process.
             .process_group(0);
         if let Some((user, group)) = launch.user {
             command.uid(user).gid(group);
         }
-        let mut keeper = command.spawn()?;
-        let line = keeper.stdin.take();
-        let mut said = Vec::new();
-        let errors = keeper
+        let mut child = command.spawn()?;
+        let line = child.stdin.take();
+        let mut output = Vec::new();
+        let errors = child
             .stderr
             .take()
             .ok_or_else(|| io::Error::other("no standard error"))?;
@@ -90,31 +92,31 @@ impl Server {
         loop {
             let mut text = Vec::new();
             if errors.read_until(b'\n', &mut text)? == 0 {
-                let said = String::from_utf8_lossy(&said).into_owned();
-                return Err(io::Error::other(said));
+                let output = String::from_utf8_lossy(&output).into_owned();
+                return Err(io::Error::other(output));
             }
-            said.extend_from_slice(&text);
-            if String::from_utf8_lossy(&text).contains(launch.ready) {
+            output.extend_from_slice(&text);
+            if String::from_utf8_lossy(&text).contains(launch.ready_message) {
                 break;
             }
         }
-        // It goes on talking; nobody listens, but a full pipe would stop it.
+        // Reads further output, because a full pipe would block the server.
         std::thread::spawn(move || io::copy(&mut errors, &mut io::sink()));
         Ok(Self {
-            keeper,
-            line: Some(line).flatten(),
+            supervisor: child,
+            control_pipe: Some(line).flatten(),
         })
     }
 
-    /// Ends it in good order and waits until it has ended.
+    /// Stops the server and waits for its end.
     pub(crate) fn stop(&mut self) {
-        self.line = None;
-        let _ = self.keeper.wait();
+        self.control_pipe = None;
+        let _ = self.supervisor.wait();
     }
 
-    /// Kills it in the middle of whatever it does.
+    /// Kills the server.
     pub(crate) fn kill(mut self) -> io::Result<()> {
-        if let Some(line) = &mut self.line {
+        if let Some(line) = &mut self.control_pipe {
             line.write_all(b"kill\n")?;
         }
         self.stop();

@@ -1,8 +1,24 @@
-//! TLS at both ends of a connection. What people give as PEM is judged here, before anything listens or connects, and an
-//! error says which of it is at fault ([`Part`]).
+//! TLS configuration of clients and servers. PEM input is validated before a server listens or a client connects, and errors
+//! name the invalid part ([`TlsPart`]).
 //!
-//! A server proves with its certificate who it is. With a CA for clients it also asks each client for a certificate, before
-//! it reads anything else: whoever has one of that CA may then do everything. Nobody looks for revoked certificates.
+//! A server authenticates with its certificate. With a client CA it also requires a client certificate before it reads any
+//! request; a client with a certificate of that CA has full access. Revocation is not checked.
+//!
+//! The crate does not read files and does not authorize users.
+//!
+//! | type | purpose |
+//! |---|---|
+//! | [`Identity`] | certificate chain and private key |
+//! | [`ServerTls`] | server configuration for rustls and tonic |
+//! | [`ClientTls`] | client configuration: trusted CA, server name, identity |
+//! | [`endpoint`] | a tonic endpoint with or without TLS |
+//!
+//! ```
+//! use linewarden_tls::{ClientTls, TlsPart};
+//!
+//! let error = ClientTls::new(b"not PEM").unwrap_err();
+//! assert_eq!(error.part, TlsPart::Ca);
+//! ```
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -19,23 +35,23 @@ use thiserror::Error;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, ServerTlsConfig};
 use zeroize::Zeroizing;
 
-/// Longest handshake: whoever is slower holds no connection.
+/// Handshake timeout: slow clients must not hold connections.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What of a configuration is wrong.
+/// The part of a configuration that is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// The chain of certificates.
+pub enum TlsPart {
+    /// The certificate chain.
     Certificate,
     /// The private key.
     Key,
-    /// The certificates of those who are believed.
+    /// The trusted CA certificates.
     Ca,
-    /// The name that the server's certificate has to have.
+    /// The expected name in the server certificate.
     Domain,
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for TlsPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Certificate => "certificate",
@@ -46,33 +62,33 @@ impl fmt::Display for Part {
     }
 }
 
-/// Why a configuration cannot be used.
+/// Why a configuration is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{part}: {why}")]
+#[error("invalid {part}: {reason}")]
 pub struct TlsError {
-    /// What is at fault.
-    pub part: Part,
-    /// What is wrong with it, for a person.
-    pub why: String,
+    /// The invalid part.
+    pub part: TlsPart,
+    /// What is wrong, for operators.
+    pub reason: String,
 }
 
 impl TlsError {
-    fn new(part: Part, why: impl Into<String>) -> Self {
+    fn new(part: TlsPart, why: impl Into<String>) -> Self {
         Self {
             part,
-            why: why.into(),
+            reason: why.into(),
         }
     }
 }
 
-/// A chain of certificates, one's own first, and its private key.
+/// A certificate chain, leaf first, and its private key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Identity {
     chain: Vec<u8>,
     key: Zeroizing<Vec<u8>>,
 }
 
-/// The key is not shown.
+/// Does not print the key.
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Identity").finish_non_exhaustive()
@@ -80,20 +96,20 @@ impl fmt::Debug for Identity {
 }
 
 impl Identity {
-    /// Takes both as PEM; the key as PKCS #8, PKCS #1 or SEC 1, not encrypted.
+    /// Parses both from PEM; the key as PKCS #8, PKCS #1 or SEC 1, not encrypted.
     ///
     /// # Errors
-    /// Something that is neither, or a key that is not the first certificate's.
+    /// Invalid PEM, or a key that does not match the first certificate.
     pub fn from_pem(chain: &[u8], key: &[u8]) -> Result<Self, TlsError> {
-        let certificates = certificates(Part::Certificate, chain)?;
-        let wrong = |why: String| TlsError::new(Part::Key, why);
+        let certificates = certificates(TlsPart::Certificate, chain)?;
+        let wrong = |why: String| TlsError::new(TlsPart::Key, why);
         let private = PrivateKeyDer::from_pem_slice(key).map_err(|error| match error {
-            pem::Error::NoItemsFound => wrong("holds no private key in PEM that is not encrypted".to_owned()),
-            _ => wrong("its PEM is damaged".to_owned()),
+            pem::Error::NoItemsFound => wrong("no unencrypted private key in PEM".to_owned()),
+            _ => wrong("damaged PEM".to_owned()),
         })?;
         CertifiedKey::from_der(certificates, private, &provider()).map_err(|error| match error {
             rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
-                wrong("belongs to another certificate than the first of the chain".to_owned())
+                wrong("does not match the first certificate of the chain".to_owned())
             }
             error => wrong(format!("cannot be used: {error}")),
         })?;
@@ -108,7 +124,7 @@ impl Identity {
     }
 }
 
-/// How a server is reached by TLS.
+/// TLS configuration of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerTls {
     identity: Identity,
@@ -116,31 +132,31 @@ pub struct ServerTls {
 }
 
 impl ServerTls {
-    /// With a CA (PEM, one or more certificates) clients without a certificate of it are turned away.
+    /// With a CA (PEM, one or more certificates) clients without a certificate of that CA are rejected.
     ///
     /// # Errors
-    /// A CA that is none.
+    /// The CA is invalid.
     pub fn new(identity: Identity, client_ca: Option<&[u8]>) -> Result<Self, TlsError> {
         Ok(Self {
             identity,
-            client_ca: client_ca.map(trusted).transpose()?,
+            client_ca: client_ca.map(checked_ca).transpose()?,
         })
     }
 
-    /// Whether clients have to show a certificate.
+    /// Whether clients must present a certificate.
     #[must_use]
     pub fn authenticates_clients(&self) -> bool {
         self.client_ca.is_some()
     }
 
-    /// For servers that do their own handshakes. Who has no certificate of the CA for clients may come in without one; who shows one
-    /// of another CA may not.
+    /// For servers that perform handshakes themselves. Clients without a certificate are accepted; clients with a
+    /// certificate of another CA are rejected.
     ///
     /// # Errors
-    /// What was judged to be right before, and is not.
+    /// Input that was valid at the construction is invalid now.
     pub fn to_rustls(&self, protocols: &[&[u8]]) -> Result<rustls::ServerConfig, TlsError> {
-        let chain = certificates(Part::Certificate, &self.identity.chain)?;
-        let wrong = |why: String| TlsError::new(Part::Key, why);
+        let chain = certificates(TlsPart::Certificate, &self.identity.chain)?;
+        let wrong = |why: String| TlsError::new(TlsPart::Key, why);
         let key =
             PrivateKeyDer::from_pem_slice(&self.identity.key).map_err(|error| wrong(error.to_string()))?;
         let builder = rustls::ServerConfig::builder_with_provider(provider())
@@ -152,7 +168,7 @@ impl ServerTls {
                 let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider())
                     .allow_unauthenticated()
                     .build()
-                    .map_err(|error| TlsError::new(Part::Ca, error.to_string()))?;
+                    .map_err(|error| TlsError::new(TlsPart::Ca, error.to_string()))?;
                 builder.with_client_cert_verifier(verifier)
             }
             None => builder.with_no_client_auth(),
@@ -167,7 +183,7 @@ impl ServerTls {
     /// For tonic.
     #[must_use]
     pub fn to_tonic(&self) -> ServerTlsConfig {
-        // What tonic builds its configuration with.
+        // tonic builds its configuration with the default provider.
         provider();
         let config = ServerTlsConfig::new()
             .identity(self.identity.to_tonic())
@@ -179,7 +195,7 @@ impl ServerTls {
     }
 }
 
-/// Whom a client believes, and who it is itself.
+/// TLS configuration of a client: trusted CA, server name and client identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientTls {
     ca: Vec<u8>,
@@ -188,32 +204,32 @@ pub struct ClientTls {
 }
 
 impl ClientTls {
-    /// Believes servers with a certificate of this CA (PEM, one or more certificates) and no other.
+    /// Trusts only servers with a certificate of this CA (PEM, one or more certificates).
     ///
     /// # Errors
-    /// A CA that is none.
+    /// The CA is invalid.
     pub fn new(ca: &[u8]) -> Result<Self, TlsError> {
         Ok(Self {
-            ca: trusted(ca)?,
+            ca: checked_ca(ca)?,
             domain: None,
             identity: None,
         })
     }
 
-    /// The certificate must be for this name, or IP address, not for the host that is connected to.
+    /// Expects this DNS name or IP address in the certificate, instead of the host in the address.
     ///
     /// # Errors
-    /// A name that no certificate can have.
+    /// The name is invalid.
     pub fn with_domain(mut self, name: &str) -> Result<Self, TlsError> {
         ServerName::try_from(name).map_err(|_| {
             let why = format!("{name:?} is neither a DNS name nor an IP address");
-            TlsError::new(Part::Domain, why)
+            TlsError::new(TlsPart::Domain, why)
         })?;
         self.domain = Some(name.to_owned());
         Ok(self)
     }
 
-    /// Shows this to servers that ask for a certificate.
+    /// Presents this certificate to servers that request one.
     #[must_use]
     pub fn with_identity(mut self, identity: Identity) -> Self {
         self.identity = Some(identity);
@@ -236,14 +252,14 @@ impl ClientTls {
     }
 }
 
-/// A server at `HOST:PORT`; by TLS, or in the clear where there is no configuration.
+/// A server at `HOST:PORT`; with TLS, or without encryption if there is no configuration.
 ///
 /// # Errors
-/// What is no address.
+/// The address is invalid.
 pub fn endpoint(address: &str, tls: Option<&ClientTls>) -> Result<Endpoint, tonic::transport::Error> {
     match tls {
         None => Endpoint::from_shared(format!("http://{address}")),
-        // The scheme has to say so too: a configuration beside `http` would be passed over.
+        // The scheme must match: tonic ignores the configuration with `http`.
         Some(tls) => {
             provider();
             Endpoint::from_shared(format!("https://{address}"))?.tls_config(tls.to_tonic())
@@ -251,32 +267,32 @@ pub fn endpoint(address: &str, tls: Option<&ClientTls>) -> Result<Endpoint, toni
     }
 }
 
-/// The cryptography of the whole process: where nothing else has been chosen, what the rest of this workspace signs with.
-/// Without a choice rustls panics as soon as somebody's feature brings a second one.
+/// The default cryptography of the process: the installed one, or the one that this workspace uses. Without a
+/// default, rustls panics as soon as a dependency enables a second provider.
 fn provider() -> Arc<CryptoProvider> {
     if let Some(provider) = CryptoProvider::get_default() {
         return Arc::clone(provider);
     }
-    // Where two threads choose, they choose the same.
+    // If two threads install it at the same time, both install the same.
     let _ = aws_lc_rs::default_provider().install_default();
     CryptoProvider::get_default().map_or_else(|| Arc::new(aws_lc_rs::default_provider()), Arc::clone)
 }
 
-/// Chooses the cryptography of the process, for who makes its own connections.
+/// Installs the default cryptography of the process, for callers that make their own connections.
 pub fn install_provider() {
     provider();
 }
 
-fn certificates(part: Part, text: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+fn certificates(part: TlsPart, text: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let certificates: Vec<_> = CertificateDer::pem_slice_iter(text)
         .collect::<Result<_, _>>()
-        .map_err(|_| TlsError::new(part, "its PEM is damaged"))?;
+        .map_err(|_| TlsError::new(part, "damaged PEM"))?;
     if certificates.is_empty() {
-        return Err(TlsError::new(part, "holds no certificate in PEM"));
+        return Err(TlsError::new(part, "no certificate in PEM"));
     }
     for (place, certificate) in certificates.iter().enumerate() {
         ParsedCertificate::try_from(certificate).map_err(|error| {
-            let why = format!("certificate {} in it cannot be used: {error}", place + 1);
+            let why = format!("certificate {} of the file cannot be used: {error}", place + 1);
             TlsError::new(part, why)
         })?;
     }
@@ -288,24 +304,24 @@ fn certificates(part: Part, text: &[u8]) -> Result<Vec<CertificateDer<'static>>,
 /// # Errors
 /// There is none.
 pub fn first_certificate(chain: &[u8]) -> Result<Vec<u8>, TlsError> {
-    let certificates = certificates(Part::Certificate, chain)?;
+    let certificates = certificates(TlsPart::Certificate, chain)?;
     let first = certificates.into_iter().next();
     first
         .map(|certificate| certificate.to_vec())
-        .ok_or_else(|| TlsError::new(Part::Certificate, "holds no certificate in PEM"))
+        .ok_or_else(|| TlsError::new(TlsPart::Certificate, "no certificate in PEM"))
 }
 
-fn trusted(text: &[u8]) -> Result<Vec<u8>, TlsError> {
+fn checked_ca(text: &[u8]) -> Result<Vec<u8>, TlsError> {
     roots(text)?;
     Ok(text.to_vec())
 }
 
 fn roots(text: &[u8]) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
-    for certificate in certificates(Part::Ca, text)? {
+    for certificate in certificates(TlsPart::Ca, text)? {
         roots
             .add(certificate)
-            .map_err(|error| TlsError::new(Part::Ca, format!("cannot be used: {error}")))?;
+            .map_err(|error| TlsError::new(TlsPart::Ca, format!("cannot be used: {error}")))?;
     }
     Ok(roots)
 }

@@ -1,4 +1,4 @@
-//! What a TPM signs when it quotes: TPMS_ATTEST of type quote (TPM 2.0 Library, Part 2, 10.12).
+//! Attestation structures signed by a TPM quote: TPMS_ATTEST of type quote (TPM 2.0 Library, Part 2, 10.12).
 
 use linewarden_measurement::HashAlgorithm;
 use linewarden_measurement::pcr::PcrSelection;
@@ -6,41 +6,41 @@ use serde::{Deserialize, Serialize};
 
 use crate::wire::{ParseError, Reader, Writer};
 
-/// TPM_GENERATED_VALUE: a restricted key never signs outside data that begin so.
+/// TPM_GENERATED_VALUE: a restricted key never signs external data with this prefix.
 const GENERATED: u32 = 0xff54_4347;
 const ST_ATTEST_QUOTE: u16 = 0x8018;
 const SELECTIONS_MAX: u32 = 16;
 const SELECT_BYTES_MAX: u8 = 4;
-/// A name with the longest digest.
+/// Length of a name with the longest digest.
 const NAME_BYTES_MAX: usize = 2 + 64;
-/// TPM2B_DATA, as long as TPMT_HA with the longest digest.
+/// Maximum of TPM2B_DATA: TPMT_HA with the longest digest.
 const DATA_BYTES_MAX: usize = 2 + 64;
 
-/// The TPM's own account of its clock and its starts (TPMS_CLOCK_INFO).
+/// The TPM's clock and start counters (TPMS_CLOCK_INFO).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockInfo {
     /// Milliseconds for which the TPM has had power since it was last cleared.
     pub clock_ms: u64,
-    /// How often it was reset (the machine was started) since it was last cleared.
+    /// Number of resets (machine starts) since the TPM was last cleared.
     pub reset_count: u32,
-    /// How often it was restarted or resumed since the last reset.
+    /// Number of restarts and resumes since the last reset.
     pub restart_count: u32,
-    /// Whether no greater value of the clock was ever reported before.
+    /// Whether the TPM has never reported a greater clock value before.
     pub safe: bool,
 }
 
-/// A selection of one bank, as a TPM writes it.
+/// A selection of one bank in TPM format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BankSelection {
-    /// TPM_ALG_ID of the bank; it may be one that nothing here knows.
+    /// TPM_ALG_ID of the bank; it may be unsupported here.
     pub bank: u16,
     /// One bit for each PCR, index 0 the lowest of the first byte: at most four bytes.
     pub bitmap: Vec<u8>,
 }
 
 impl BankSelection {
-    /// Whether it is this bank and exactly these PCRs; a TPM may write more bytes than 24 PCRs need.
-    pub fn is(&self, bank: HashAlgorithm, selection: PcrSelection) -> bool {
+    /// Whether the selection is of this bank and exactly these PCRs; a TPM may write more bytes than 24 PCRs need.
+    pub fn matches(&self, bank: HashAlgorithm, selection: PcrSelection) -> bool {
         let bitmap = selection.to_bitmap();
         let (head, tail) = self.bitmap.split_at(self.bitmap.len().min(bitmap.len()));
         let left_out = bitmap.get(head.len()..).unwrap_or_default();
@@ -50,28 +50,28 @@ impl BankSelection {
     }
 }
 
-/// A quote, not verified: what the bytes say.
+/// A parsed quote, not verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quote {
     /// Name of the signing key with all its ancestors.
     pub qualified_signer: Vec<u8>,
-    /// What the asker gave: the nonce.
+    /// The caller's nonce.
     pub extra_data: Vec<u8>,
-    /// Clock and counts of starts.
+    /// Clock and start counters.
     pub clock: ClockInfo,
-    /// Whatever the maker of the TPM counts its firmware's versions by.
+    /// Firmware version in the format of the manufacturer.
     pub firmware_version: u64,
     /// The PCRs.
     pub selections: Vec<BankSelection>,
-    /// Digest of their values, by the signing scheme's hash.
+    /// Digest of the PCR values, with the hash of the signing scheme.
     pub pcr_digest: Vec<u8>,
 }
 
 impl Quote {
-    /// Reads TPMS_ATTEST.
+    /// Parses TPMS_ATTEST.
     ///
     /// # Errors
-    /// Whatever is not exactly one quote that a TPM has made.
+    /// The bytes are not exactly one quote made by a TPM.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, ParseError> {
         let mut reader = Reader::new("TPMS_ATTEST", bytes);
         match reader.u32("magic")? {
@@ -83,32 +83,32 @@ impl Quote {
             other => return Err(reader.refuse("type", 2, other)),
         }
         let quote = Self {
-            qualified_signer: reader.sized("qualifiedSigner", NAME_BYTES_MAX)?.to_vec(),
-            extra_data: reader.sized("extraData", DATA_BYTES_MAX)?.to_vec(),
+            qualified_signer: reader.sized_buffer("qualifiedSigner", NAME_BYTES_MAX)?.to_vec(),
+            extra_data: reader.sized_buffer("extraData", DATA_BYTES_MAX)?.to_vec(),
             clock: clock(&mut reader)?,
             firmware_version: reader.u64("firmwareVersion")?,
             selections: selections(&mut reader)?,
-            pcr_digest: reader.sized("pcrDigest", 64)?.to_vec(),
+            pcr_digest: reader.sized_buffer("pcrDigest", 64)?.to_vec(),
         };
         reader.finish()?;
         Ok(quote)
     }
 
-    /// As TPMS_ATTEST: the very bytes that it was read from.
+    /// TPMS_ATTEST: the same bytes that were parsed.
     pub fn to_bytes(&self) -> Vec<u8> {
         let head = Writer::new()
             .u32(GENERATED)
             .u16(ST_ATTEST_QUOTE)
-            .sized(&self.qualified_signer)
-            .sized(&self.extra_data)
+            .sized_buffer(&self.qualified_signer)
+            .sized_buffer(&self.extra_data)
             .u64(self.clock.clock_ms)
             .u32(self.clock.reset_count)
             .u32(self.clock.restart_count)
             .bytes(&[u8::from(self.clock.safe)])
             .u64(self.firmware_version);
         write_selections(head, &self.selections)
-            .sized(&self.pcr_digest)
-            .done()
+            .sized_buffer(&self.pcr_digest)
+            .into_bytes()
     }
 }
 
@@ -153,13 +153,13 @@ fn write_selections(writer: Writer, selections: &[BankSelection]) -> Writer {
     })
 }
 
-/// TPML_PCR_SELECTION of these PCRs of one bank, as a PC's TPM writes it: three bytes for 24 PCRs.
+/// TPML_PCR_SELECTION of these PCRs of one bank, in the form of a PC's TPM: three bytes for 24 PCRs.
 pub(crate) fn selection_list(bank: HashAlgorithm, selection: PcrSelection) -> Vec<u8> {
     let selection = BankSelection {
         bank: bank.tcg_id(),
         bitmap: selection.to_bitmap().to_vec(),
     };
-    write_selections(Writer::new(), &[selection]).done()
+    write_selections(Writer::new(), &[selection]).into_bytes()
 }
 
 #[cfg(test)]
@@ -167,14 +167,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_selection_is_the_one_asked_for_however_many_bytes_it_has() {
-        let asked: PcrSelection = "0-7".parse().unwrap();
-        let is = |bank: u16, bitmap: &[u8]| {
+    fn selections_match_with_any_number_of_bytes() {
+        let requested: PcrSelection = "0-7".parse().unwrap();
+        let matches = |bank: u16, bitmap: &[u8]| {
             let bitmap = bitmap.to_vec();
-            BankSelection { bank, bitmap }.is(HashAlgorithm::Sha256, asked)
+            BankSelection { bank, bitmap }.matches(HashAlgorithm::Sha256, requested)
         };
         for same in [&[0xff][..], &[0xff, 0], &[0xff, 0, 0], &[0xff, 0, 0, 0]] {
-            assert!(is(0x000b, same), "{same:?}");
+            assert!(matches(0x000b, same), "{same:?}");
         }
         for other in [
             &[][..],
@@ -184,13 +184,13 @@ mod tests {
             &[0xff, 0, 0, 1],
             &[0, 0xff],
         ] {
-            assert!(!is(0x000b, other), "{other:?}");
+            assert!(!matches(0x000b, other), "{other:?}");
         }
-        assert!(!is(0x0004, &[0xff, 0, 0]));
+        assert!(!matches(0x0004, &[0xff, 0, 0]));
         let high = BankSelection {
             bank: 0x000b,
             bitmap: vec![0xff],
         };
-        assert!(!high.is(HashAlgorithm::Sha256, "0-7,16".parse().unwrap()));
+        assert!(!high.matches(HashAlgorithm::Sha256, "0-7,16".parse().unwrap()));
     }
 }

@@ -1,4 +1,4 @@
-//! TPM2_MakeCredential without a TPM: a secret that only the TPM which holds both of two keys gives out.
+//! TPM2_MakeCredential without a TPM: a secret that only the TPM with both keys can decrypt.
 
 use rand::CryptoRng;
 
@@ -7,20 +7,20 @@ use crate::public::Name;
 use crate::template::EndorsementKey;
 use crate::wire::Writer;
 
-/// A secret on its way to the TPM that has an endorsement key and, loaded, the object of a certain name.
+/// An encrypted secret for the TPM with a certain endorsement key and a loaded object with a certain name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credential {
-    /// The inside of TPM2B_ID_OBJECT.
+    /// The content of TPM2B_ID_OBJECT.
     pub id_object: Vec<u8>,
-    /// The inside of TPM2B_ENCRYPTED_SECRET.
+    /// The content of TPM2B_ENCRYPTED_SECRET.
     pub encrypted_secret: Vec<u8>,
 }
 
-/// Encrypts `secret` so that TPM2_ActivateCredential gives it out in the TPM that has `for_key`, and only while the object
-/// named `object` is loaded there (TPM 2.0 Library, Part 1, "Credential Protection").
+/// Encrypts `secret` so that TPM2_ActivateCredential decrypts it only in the TPM with `for_key`, and only while the
+/// object named `object` is loaded there (TPM 2.0 Library, Part 1, "Credential Protection").
 ///
 /// # Errors
-/// A key that is none.
+/// The key is invalid.
 pub fn make_credential<R: CryptoRng + ?Sized>(
     for_key: &EndorsementKey,
     object: &Name,
@@ -28,7 +28,7 @@ pub fn make_credential<R: CryptoRng + ?Sized>(
     rng: &mut R,
 ) -> Result<Credential, ProtectError> {
     let seed = Seed::new(for_key, Purpose::Identity, rng)?;
-    let plain = zeroize::Zeroizing::new(Writer::new().sized(secret).done());
+    let plain = zeroize::Zeroizing::new(Writer::new().sized_buffer(secret).into_bytes());
     Ok(Credential {
         id_object: seed.protect(object, &plain)?,
         encrypted_secret: seed.encrypted,

@@ -7,7 +7,7 @@ use serde::{Deserialize as _, Deserializer, Serializer};
 fn to_array<const N: usize, E: serde::de::Error>(text: &str) -> Result<[u8; N], E> {
     let mut bytes = [0; N];
     hex::decode_to_slice(text, &mut bytes)
-        .map_err(|_| E::custom(format_args!("{N} bytes in hex are expected here")))?;
+        .map_err(|_| E::custom(format_args!("expected {N} bytes in hex")))?;
     Ok(bytes)
 }
 
@@ -42,7 +42,7 @@ pub(crate) mod hex_list {
 fn to_bytes<E: serde::de::Error>(text: &str) -> Result<Vec<u8>, E> {
     STANDARD
         .decode(text)
-        .map_err(|error| E::custom(format_args!("no Base64: {error}")))
+        .map_err(|error| E::custom(format_args!("invalid Base64: {error}")))
 }
 
 /// Bytes as Base64.
@@ -58,7 +58,7 @@ pub(crate) mod base64_bytes {
     }
 }
 
-/// Several pieces of bytes as Base64.
+/// Several byte strings as Base64.
 pub(crate) mod base64_list {
     use super::*;
 
@@ -72,7 +72,7 @@ pub(crate) mod base64_list {
     }
 }
 
-/// Bytes as Base64, or nothing.
+/// Optional bytes as Base64.
 pub(crate) mod base64_option {
     use super::*;
 

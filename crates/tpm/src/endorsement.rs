@@ -1,10 +1,12 @@
-//! Whether an endorsement key is one of a real TPM: its maker's certificate, or the operator's word.
+//! Verification that an endorsement key is that of a real TPM: by the manufacturer's certificate, or because the
+//! operator pinned the key.
 //!
-//! The operator gives the makers' root and intermediate certificates. A path from the key's certificate to a root is
-//! looked for as RFC 5280 has it, as far as endorsement certificates need it: names, signatures (SHA-1 is none), validity at a
-//! given time, who may issue and how far, no critical extension that is not understood. What makers of TPMs do there is
-//! known: a subject that is empty, with the TPM's maker and model in a critical subjectAltName; RSA keys under the
-//! identifier of RSAES-OAEP; no extendedKeyUsage in older ones. Revocation is not asked for: that would be I/O.
+//! The operator provides the manufacturers' root and intermediate certificates. A path from the key's certificate to
+//! a root is searched as in RFC 5280, as far as endorsement certificates need it: names, signatures (SHA-1 is
+//! rejected), validity at a given time, who may issue and how deep, no unknown critical extension. Known deviations
+//! of TPM manufacturers are accepted: an empty subject, with the TPM's manufacturer and model in a critical
+//! subjectAltName; RSA keys under the identifier of RSAES-OAEP; no extendedKeyUsage in older certificates. Revocation
+//! is not checked, because that needs I/O.
 
 use std::fmt;
 
@@ -21,12 +23,12 @@ use crate::kdf::sha256;
 use crate::public::{Kind, sec1};
 use crate::template::EndorsementKey;
 
-/// Certificates on a path, the key's own and the root's included.
+/// Maximum number of certificates on a path, including the leaf and the root.
 const PATH_MAX: usize = 6;
-/// Endorsement certificates of TPMs have one to two thousand bytes.
+/// Endorsement certificates have one to two thousand bytes.
 const CERTIFICATE_BYTES_MAX: usize = 16 * 1_024;
-/// How many certificates of its own chain a device may send.
-pub const SENT_MAX: usize = 5;
+/// Maximum number of further certificates that a device may send.
+pub const SENT_CERTIFICATES_MAX: usize = 5;
 
 const EK_USAGE: Oid<'static> = oid!(2.23.133.8.1);
 const RSA_ENCRYPTION: Oid<'static> = oid!(1.2.840.113549.1.1.1);
@@ -38,9 +40,9 @@ const SHA1_SIGNATURES: [Oid<'static>; 3] = [
     oid!(1.3.14.3.2.29),
     oid!(1.2.840.10045.4.1),
 ];
-/// Critical extensions that may stand in a certificate of a path: those that are looked at here, and those that only
-/// describe: alternative names, policies, directory attributes (TPM's specification).
-const UNDERSTOOD: [Oid<'static>; 6] = [
+/// Allowed critical extensions of certificates on a path: those that are checked here, and those that are only
+/// descriptive: alternative names, policies, directory attributes (TPM specification).
+const KNOWN_CRITICAL_EXTENSIONS: [Oid<'static>; 6] = [
     oid!(2.5.29.19),
     oid!(2.5.29.15),
     oid!(2.5.29.37),
@@ -49,15 +51,15 @@ const UNDERSTOOD: [Oid<'static>; 6] = [
     oid!(2.5.29.9),
 ];
 
-/// SHA-256 over TPMT_PUBLIC of an endorsement key: what an operator pins. `tpm2_createek -f tss` writes the area with two bytes
-/// of size in front, which do not belong to it.
+/// SHA-256 over TPMT_PUBLIC of an endorsement key; operators pin this hash. `tpm2_createek -f tss` writes the area
+/// with two bytes of size in front, which are not part of the hash input.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct EkHash(#[serde(with = "crate::encoding::hex_array")] [u8; 32]);
 
 impl EkHash {
-    /// Of this key.
-    pub fn of(key: &EndorsementKey) -> Self {
+    /// The hash of this key.
+    pub fn of_key(key: &EndorsementKey) -> Self {
         Self(sha256(&[&key.public().to_bytes()]))
     }
 }
@@ -80,110 +82,108 @@ impl fmt::Debug for EkHash {
     }
 }
 
-/// What shows that the key is a TPM's.
+/// The endorsement of a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "by", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Endorsement {
-    /// A certificate, up to one of the operator's roots.
+    /// A certificate with a path to one of the operator's roots.
     Certificate {
         /// SHA-256 of the certificate.
         #[serde(with = "crate::encoding::hex_array")]
         sha256: [u8; 32],
-        /// Who issued each certificate of the path, up to the root.
+        /// The issuer of each certificate of the path, up to the root.
         issuers: Vec<String>,
     },
-    /// The operator, who pinned the key by its hash; no maker vouches for it.
+    /// The operator pinned the key by its hash; there is no manufacturer certificate.
     Pinned,
 }
 
-/// Why a key does not count as a TPM's, or an operator's certificates cannot be used.
+/// Why a key is not endorsed, or why an operator's certificates cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndorsementError {
-    /// No certificate came, and the key is not pinned.
-    #[error("the endorsement key has no certificate and is not pinned")]
-    Unknown,
+    /// There is no certificate, and the key is not pinned.
+    #[error("endorsement key not trusted: it has no certificate and is not pinned")]
+    NoEndorsement,
     /// Not a certificate.
-    #[error("{what} is no certificate in DER or PEM: {why}")]
-    Form {
-        /// Which one.
-        what: String,
-        /// What the parser says.
-        why: String,
+    #[error("{name} is not a certificate in DER or PEM: {reason}")]
+    InvalidCertificate {
+        /// The name of the input.
+        name: String,
+        /// The error of the parser.
+        reason: String,
     },
-    /// Of another key.
-    #[error("the certificate is not of this endorsement key")]
-    OtherKey,
-    /// Too early, or too late.
-    #[error("the certificate of {subject} is valid from {from} to {to} (Unix time), not at {now}")]
-    Expired {
-        /// Whose.
+    /// The certificate is for another key.
+    #[error("the certificate is for another endorsement key")]
+    KeyMismatch,
+    /// Before or after the validity period.
+    #[error("certificate of {subject} rejected: it is valid from {from} to {to} (Unix time), not at {now}")]
+    OutsideValidity {
+        /// The subject of the certificate.
         subject: String,
         /// First second.
         from: i64,
         /// Last second.
         to: i64,
-        /// The time asked for.
+        /// The time of the check.
         now: i64,
     },
-    /// Not for an endorsement key, or not for what it was used for.
-    #[error("the certificate of {subject}: {why}")]
-    Use {
-        /// Whose.
+    /// The certificate is not for an endorsement key, or may not be used in this position.
+    #[error("certificate of {subject} rejected: {reason}")]
+    WrongUse {
+        /// The subject of the certificate.
         subject: String,
         /// What is wrong.
-        why: String,
+        reason: String,
     },
-    /// None of those who could have issued it did, or nobody is known by that name.
-    #[error(
-        "nobody who is trusted issued the certificate of {subject}: by its own account that was {issuer}"
-    )]
-    Issuer {
-        /// Whose.
+    /// No trusted certificate issued it, or none has the name of the issuer.
+    #[error("certificate of {subject} is not trusted: its issuer {issuer} is unknown or did not sign it")]
+    UntrustedIssuer {
+        /// The subject of the certificate.
         subject: String,
-        /// Who should have.
+        /// The stated issuer.
         issuer: String,
     },
 }
 
-/// What the operator believes: makers' certificates and pinned keys.
+/// Trust anchors of the operator: manufacturers' certificates and pinned keys.
 #[derive(Clone, Debug, Default)]
-pub struct Trust {
+pub struct EndorsementTrust {
     roots: Vec<Vec<u8>>,
     intermediates: Vec<Vec<u8>>,
     pins: Vec<EkHash>,
 }
 
-impl Trust {
-    /// Believes nobody yet.
+impl EndorsementTrust {
+    /// Trusts nothing.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds root certificates: one in DER, or any number in PEM. `what` names them in errors.
+    /// Adds root certificates: one in DER, or any number in PEM. `name` identifies the certificates in errors.
     ///
     /// # Errors
-    /// No certificate in it.
-    pub fn add_roots(&mut self, what: &str, bytes: &[u8]) -> Result<(), EndorsementError> {
-        self.roots.extend(read_all(what, bytes)?);
+    /// There is no valid certificate.
+    pub fn add_roots(&mut self, name: &str, bytes: &[u8]) -> Result<(), EndorsementError> {
+        self.roots.extend(read_all(name, bytes)?);
         Ok(())
     }
 
-    /// Adds intermediate certificates, which count only under a root.
+    /// Adds intermediate certificates, which are trusted only under a root.
     ///
     /// # Errors
-    /// No certificate in it.
-    pub fn add_intermediates(&mut self, what: &str, bytes: &[u8]) -> Result<(), EndorsementError> {
-        self.intermediates.extend(read_all(what, bytes)?);
+    /// There is no valid certificate.
+    pub fn add_intermediates(&mut self, name: &str, bytes: &[u8]) -> Result<(), EndorsementError> {
+        self.intermediates.extend(read_all(name, bytes)?);
         Ok(())
     }
 
-    /// Believes in a key without a certificate.
+    /// Trusts a key without a certificate.
     pub fn pin(&mut self, key: EkHash) {
         self.pins.push(key);
     }
 
-    /// Whether `key` is a TPM's: by `sent`, its certificate followed by others of its path as the TPM may hold them, at the time
-    /// `now_s` (Unix, in seconds); or because it is pinned, in which case certificates are not looked at.
+    /// Checks that `key` is that of a TPM: by `sent`, its certificate followed by others of its path from the TPM, at
+    /// the time `now_s` (Unix time in seconds); or because it is pinned, in which case certificates are ignored.
     ///
     /// # Errors
     /// What is wrong with the certificate or its path.
@@ -193,32 +193,32 @@ impl Trust {
         sent: &[Vec<u8>],
         now_s: i64,
     ) -> Result<Endorsement, EndorsementError> {
-        if self.pins.contains(&EkHash::of(key)) {
+        if self.pins.contains(&EkHash::of_key(key)) {
             return Ok(Endorsement::Pinned);
         }
-        let (own, others) = sent.split_first().ok_or(EndorsementError::Unknown)?;
+        let (own, others) = sent.split_first().ok_or(EndorsementError::NoEndorsement)?;
         let leaf = parse("the endorsement certificate", own)?;
-        if !is_of(&leaf, key) {
-            return Err(EndorsementError::OtherKey);
+        if !certifies_key(&leaf, key) {
+            return Err(EndorsementError::KeyMismatch);
         }
         check_time(&leaf, now_s)?;
         check_leaf(&leaf, key)?;
         let roots = parse_all("a root", &self.roots)?;
         let mut between = parse_all("an intermediate", &self.intermediates)?;
-        // What the device sends is believed no more than anything else without a root over it; what is damaged is left out.
+        // Certificates from the device are untrusted without a root over them; damaged ones are skipped.
         between.extend(
             others
                 .iter()
-                .take(SENT_MAX)
+                .take(SENT_CERTIFICATES_MAX)
                 .filter_map(|der| parse("sent", der).ok()),
         );
-        let path = Path {
+        let path = PathBuilder {
             roots: &roots,
-            between: &between,
+            intermediates: &between,
             now_s,
         };
         let mut issuers = Vec::new();
-        path.up_from(&leaf, 0, &mut issuers)?;
+        path.find_issuers(&leaf, 0, &mut issuers)?;
         Ok(Endorsement::Certificate {
             sha256: sha256(&[own]),
             issuers,
@@ -226,55 +226,55 @@ impl Trust {
     }
 }
 
-/// The certificates among which a path is looked for.
-struct Path<'a> {
+/// The certificates in which a path is searched.
+struct PathBuilder<'a> {
     roots: &'a [X509Certificate<'a>],
-    between: &'a [X509Certificate<'a>],
+    intermediates: &'a [X509Certificate<'a>],
     now_s: i64,
 }
 
-impl Path<'_> {
-    /// Finds issuers of `certificate` up to a root; `below` is the number of intermediates under it.
-    fn up_from(
+impl PathBuilder<'_> {
+    /// Finds the issuers of `certificate` up to a root; `below` is the number of intermediates under it.
+    fn find_issuers(
         &self,
         certificate: &X509Certificate<'_>,
         below: usize,
         issuers: &mut Vec<String>,
     ) -> Result<(), EndorsementError> {
-        let mut why = EndorsementError::Issuer {
+        let mut last_error = EndorsementError::UntrustedIssuer {
             subject: subject(certificate),
             issuer: certificate.issuer().to_string(),
         };
         if below + 2 > PATH_MAX {
-            return Err(why);
+            return Err(last_error);
         }
         let named =
             |issuer: &&X509Certificate<'_>| issuer.subject().as_raw() == certificate.issuer().as_raw();
         for issuer in self.roots.iter().filter(named) {
-            match self.issued(certificate, issuer, below) {
+            match self.is_issuer(certificate, issuer, below) {
                 Ok(()) => {
                     issuers.insert(0, issuer.subject().to_string());
                     return Ok(());
                 }
-                Err(error) => why = error,
+                Err(error) => last_error = error,
             }
         }
-        for issuer in self.between.iter().filter(named) {
+        for issuer in self.intermediates.iter().filter(named) {
             let found = self
-                .issued(certificate, issuer, below)
-                .and_then(|()| self.up_from(issuer, below + 1, issuers));
+                .is_issuer(certificate, issuer, below)
+                .and_then(|()| self.find_issuers(issuer, below + 1, issuers));
             match found {
                 Ok(()) => {
                     issuers.insert(0, issuer.subject().to_string());
                     return Ok(());
                 }
-                Err(error) => why = error,
+                Err(error) => last_error = error,
             }
         }
-        Err(why)
+        Err(last_error)
     }
 
-    fn issued(
+    fn is_issuer(
         &self,
         certificate: &X509Certificate<'_>,
         issuer: &X509Certificate<'_>,
@@ -286,52 +286,52 @@ impl Path<'_> {
     }
 }
 
-fn read_all(what: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, EndorsementError> {
-    let wrong = |why: String| EndorsementError::Form {
-        what: what.to_owned(),
-        why,
+fn read_all(name: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, EndorsementError> {
+    let wrong = |reason: String| EndorsementError::InvalidCertificate {
+        name: name.to_owned(),
+        reason,
     };
     if bytes.first() == Some(&0x30) {
-        parse(what, bytes)?;
+        parse(name, bytes)?;
         return Ok(vec![bytes.to_vec()]);
     }
     let mut found = Vec::new();
     for pem in Pem::iter_from_buffer(bytes) {
         let pem = pem.map_err(|error| wrong(error.to_string()))?;
         if pem.label == "CERTIFICATE" {
-            parse(what, &pem.contents)?;
+            parse(name, &pem.contents)?;
             found.push(pem.contents);
         }
     }
     match found.is_empty() {
-        true => Err(wrong("there is none in it".to_owned())),
+        true => Err(wrong("no certificate found".to_owned())),
         false => Ok(found),
     }
 }
 
-fn parse_all<'a>(what: &str, all: &'a [Vec<u8>]) -> Result<Vec<X509Certificate<'a>>, EndorsementError> {
-    all.iter().map(|der| parse(what, der)).collect()
+fn parse_all<'a>(name: &str, all: &'a [Vec<u8>]) -> Result<Vec<X509Certificate<'a>>, EndorsementError> {
+    all.iter().map(|der| parse(name, der)).collect()
 }
 
-fn parse<'a>(what: &str, der: &'a [u8]) -> Result<X509Certificate<'a>, EndorsementError> {
-    let wrong = |why: String| EndorsementError::Form {
-        what: what.to_owned(),
-        why,
+fn parse<'a>(name: &str, der: &'a [u8]) -> Result<X509Certificate<'a>, EndorsementError> {
+    let wrong = |reason: String| EndorsementError::InvalidCertificate {
+        name: name.to_owned(),
+        reason,
     };
     if der.len() > CERTIFICATE_BYTES_MAX {
         return Err(wrong(format!(
-            "{} bytes, more than {CERTIFICATE_BYTES_MAX}",
+            "too long: {} bytes, the maximum is {CERTIFICATE_BYTES_MAX}",
             der.len()
         )));
     }
     match X509Certificate::from_der(der) {
         Ok(([], certificate)) => Ok(certificate),
-        Ok((rest, _)) => Err(wrong(format!("{} bytes behind its end", rest.len()))),
+        Ok((rest, _)) => Err(wrong(format!("{} trailing bytes", rest.len()))),
         Err(error) => Err(wrong(error.to_string())),
     }
 }
 
-/// The subject, or what there is in its place: many endorsement certificates have none.
+/// The subject, or a replacement text: many endorsement certificates have none.
 fn subject(certificate: &X509Certificate<'_>) -> String {
     match certificate.subject().to_string() {
         empty if empty.is_empty() => format!("a TPM (serial number {})", certificate.raw_serial_as_string()),
@@ -339,14 +339,14 @@ fn subject(certificate: &X509Certificate<'_>) -> String {
     }
 }
 
-fn wrong_use(certificate: &X509Certificate<'_>, why: impl Into<String>) -> EndorsementError {
-    EndorsementError::Use {
+fn wrong_use(certificate: &X509Certificate<'_>, reason: impl Into<String>) -> EndorsementError {
+    EndorsementError::WrongUse {
         subject: subject(certificate),
-        why: why.into(),
+        reason: reason.into(),
     }
 }
 
-fn is_of(certificate: &X509Certificate<'_>, key: &EndorsementKey) -> bool {
+fn certifies_key(certificate: &X509Certificate<'_>, key: &EndorsementKey) -> bool {
     match &key.public().kind {
         Kind::Rsa { modulus, .. } => rsa_modulus(certificate.public_key()).is_some_and(|own| own == *modulus),
         Kind::EccP256 { x, y, .. } => p256_point(certificate.public_key())
@@ -379,7 +379,7 @@ fn check_time(certificate: &X509Certificate<'_>, now_s: i64) -> Result<(), Endor
     let (from, to) = (validity.not_before.timestamp(), validity.not_after.timestamp());
     match (from..=to).contains(&now_s) {
         true => Ok(()),
-        false => Err(EndorsementError::Expired {
+        false => Err(EndorsementError::OutsideValidity {
             subject: subject(certificate),
             from,
             to,
@@ -394,15 +394,12 @@ fn check_signature(
 ) -> Result<(), EndorsementError> {
     let outer = &certificate.signature_algorithm;
     if *outer != certificate.tbs_certificate.signature {
-        return Err(wrong_use(
-            certificate,
-            "it names two algorithms for its signature",
-        ));
+        return Err(wrong_use(certificate, "it names two signature algorithms"));
     }
     if SHA1_SIGNATURES.contains(&outer.algorithm) {
         return Err(wrong_use(
             certificate,
-            "its signature is over SHA-1, which proves nothing",
+            "its signature uses SHA-1, which is broken",
         ));
     }
     certificate
@@ -415,17 +412,17 @@ fn check_signature(
         })
 }
 
-/// All extensions that it has, each once, the critical ones understood.
+/// All extensions of the certificate: no duplicates, no unknown critical ones.
 fn extensions<'a, 'c>(
     certificate: &'a X509Certificate<'c>,
 ) -> Result<&'a [X509Extension<'c>], EndorsementError> {
     certificate
         .extensions_map()
-        .map_err(|_| wrong_use(certificate, "it has one extension twice"))?;
+        .map_err(|_| wrong_use(certificate, "it has a duplicate extension"))?;
     for extension in certificate.extensions() {
-        if extension.critical && !UNDERSTOOD.contains(&extension.oid) {
-            let why = format!("its critical extension {} is not understood", extension.oid);
-            return Err(wrong_use(certificate, why));
+        if extension.critical && !KNOWN_CRITICAL_EXTENSIONS.contains(&extension.oid) {
+            let reason = format!("its critical extension {} is unknown", extension.oid);
+            return Err(wrong_use(certificate, reason));
         }
     }
     Ok(certificate.extensions())
@@ -438,7 +435,7 @@ fn check_leaf(certificate: &X509Certificate<'_>, key: &EndorsementKey) -> Result
             ParsedExtension::BasicConstraints(constraints) if constraints.ca => {
                 return Err(wrong_use(
                     certificate,
-                    "it is an issuer's, not an endorsement key's",
+                    "it is a CA certificate, not an endorsement key certificate",
                 ));
             }
             ParsedExtension::KeyUsage(usage) => {
@@ -447,7 +444,10 @@ fn check_leaf(certificate: &X509Certificate<'_>, key: &EndorsementKey) -> Result
                     false => usage.key_agreement(),
                 };
                 if !fits {
-                    return Err(wrong_use(certificate, "its keyUsage is not an endorsement key's"));
+                    return Err(wrong_use(
+                        certificate,
+                        "its keyUsage is not that of an endorsement key",
+                    ));
                 }
             }
             ParsedExtension::ExtendedKeyUsage(usage) if !usage.any && !usage.other.contains(&EK_USAGE) => {
@@ -456,8 +456,10 @@ fn check_leaf(certificate: &X509Certificate<'_>, key: &EndorsementKey) -> Result
                     "its extendedKeyUsage is not tcg-kp-EKCertificate",
                 ));
             }
-            ParsedExtension::ParseError { .. } if extension.critical && is_looked_at(&extension.oid) => {
-                return Err(wrong_use(certificate, "a critical extension cannot be read"));
+            ParsedExtension::ParseError { .. }
+                if extension.critical && is_checked_extension(&extension.oid) =>
+            {
+                return Err(wrong_use(certificate, "a critical extension cannot be parsed"));
             }
             _ => {}
         }
@@ -473,25 +475,28 @@ fn check_issuer(certificate: &X509Certificate<'_>, below: usize) -> Result<(), E
                 may_issue = constraints.ca;
                 let longest = constraints.path_len_constraint;
                 if longest.is_some_and(|longest| below > usize::try_from(longest).unwrap_or(usize::MAX)) {
-                    return Err(wrong_use(certificate, "it stands higher on the path than it may"));
+                    return Err(wrong_use(certificate, "its path length constraint is exceeded"));
                 }
             }
             ParsedExtension::KeyUsage(usage) if !usage.key_cert_sign() => {
                 return Err(wrong_use(certificate, "its key may not sign certificates"));
             }
-            ParsedExtension::ParseError { .. } if is_looked_at(&extension.oid) => {
-                return Err(wrong_use(certificate, "an extension cannot be read"));
+            ParsedExtension::ParseError { .. } if is_checked_extension(&extension.oid) => {
+                return Err(wrong_use(certificate, "an extension cannot be parsed"));
             }
             _ => {}
         }
     }
     match may_issue {
         true => Ok(()),
-        false => Err(wrong_use(certificate, "it is no issuer's")),
+        false => Err(wrong_use(certificate, "it is not a CA certificate")),
     }
 }
 
-/// basicConstraints, keyUsage, extendedKeyUsage.
-fn is_looked_at(extension: &Oid<'_>) -> bool {
-    UNDERSTOOD.iter().take(3).any(|oid| oid == extension)
+/// The checked extensions: basicConstraints, keyUsage, extendedKeyUsage.
+fn is_checked_extension(extension: &Oid<'_>) -> bool {
+    KNOWN_CRITICAL_EXTENSIONS
+        .iter()
+        .take(3)
+        .any(|oid| oid == extension)
 }

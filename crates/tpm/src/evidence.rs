@@ -1,47 +1,47 @@
-//! What a device sends of itself when its configuration has changed, and with each quote (LAP/1 1.7.6).
+//! Evidence that a device sends when its configuration has changed, and with each quote (LAP/1 1.7.6).
 //!
-//! A PROOF says whether a device runs what it should, this says what it runs instead. It is the device's word: only what a
-//! quote covers is its TPM's.
+//! A PROOF shows whether the configuration of a device is compliant; this document shows the configuration itself. It
+//! is a claim of the device; only the part covered by a quote is proven by its TPM.
 
 use linewarden_measurement::configuration::{Configuration, ConfigurationError};
 use linewarden_measurement::eventlog::{
-    EventLog, Notice, ParseError as LogError, ReplayError, Replayed, notices, replays,
+    EventLog, Notice, ParseError as LogError, ReplayError, ReplayedLog, notices, verify_replay,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::enrol::{Binding, MessageError, Version, from_json};
+use crate::enroll::{Binding, MessageError, Version, from_json};
 use crate::key::Protection;
 use crate::public::Public;
-use crate::quote::{Nonce, QuoteError, QuoteVerified, verify_quote};
+use crate::quote::{Nonce, QuoteError, VerifiedQuote, verify_quote};
 use crate::template::{AttestationSigner, TemplateError};
 use crate::wire::ParseError;
 
-/// The longest document, bytes: what fits into tickets. [`from_json`] reads no longer one.
+/// Maximum length of the document in bytes, limited by tickets. [`from_json`] reads no longer one.
 pub const EVIDENCE_BYTES_MAX: usize = 2 << 20;
 
-/// The document, as JSON. Nothing in it is proven by itself: the configuration by PROOFs and by the quote, the log by the
-/// configuration's PCRs.
+/// The document, as JSON. It proves nothing by itself: PROOFs and the quote prove the configuration, and the
+/// configuration's PCRs prove the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Evidence {
-    /// The form.
+    /// The format version.
     pub version: Version,
-    /// In which period it was measured.
+    /// The period of the measurement.
     pub period: u64,
-    /// What the device runs: `Configuration::encode`.
+    /// The configuration of the device: `Configuration::encode`.
     #[serde(with = "crate::encoding::base64_bytes")]
     pub configuration: Vec<u8>,
-    /// The log that replays to its PCRs, if there are any, it says something about them, and the device sends it.
+    /// The log that replays to the PCRs, if there is one and the device sends it.
     #[serde(default, with = "crate::encoding::base64_option")]
     pub event_log: Option<Vec<u8>>,
-    /// A quote of its PCRs, if one was due.
+    /// A quote of the PCRs, if one was due.
     #[serde(default)]
     pub quote: Option<EvidenceQuote>,
-    /// Where the device's key lies.
+    /// Where the key of the device is stored.
     pub protection: Protection,
 }
 
-/// A quote, whose nonce is `protocol::attest::quote_nonce` of the period.
+/// A quote with the nonce `protocol::attest::quote_nonce` of the period.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EvidenceQuote {
@@ -53,83 +53,84 @@ pub struct EvidenceQuote {
     pub signature: Vec<u8>,
 }
 
-/// Why evidence is not believed.
+/// Why evidence is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EvidenceError {
-    /// No configuration.
+    /// Invalid configuration.
     #[error(transparent)]
-    Configuration(#[from] ConfigurationError),
-    /// No event log.
-    #[error("the event log: {0}")]
-    Log(#[from] LogError),
+    InvalidConfiguration(#[from] ConfigurationError),
+    /// Invalid event log.
+    #[error("invalid event log: {0}")]
+    InvalidEventLog(#[from] LogError),
     /// The log contradicts the PCRs.
-    #[error("the event log does not replay to the PCRs: {0}")]
-    Replay(#[from] ReplayError),
-    /// A quote of a device that has no TPM on record.
-    #[error("a quote, of a device that was enrolled without a TPM")]
-    NoTpm,
-    /// The key on record cannot be read.
-    #[error("the attestation key on record: {0}")]
-    Record(ParseError),
-    /// The key on record is none.
-    #[error("the attestation key on record: {0}")]
-    Template(#[from] TemplateError),
-    /// The quote shows nothing.
+    #[error("event log does not replay to the PCRs: {0}")]
+    EventLogMismatch(#[from] ReplayError),
+    /// A quote from a device without a TPM on record.
+    #[error("quote rejected: the device was enrolled without a TPM")]
+    QuoteWithoutTpm,
+    /// The recorded key cannot be parsed.
+    #[error("invalid recorded attestation key: {0}")]
+    InvalidRecordedKey(ParseError),
+    /// The recorded key is not an attestation key.
+    #[error("invalid recorded attestation key: {0}")]
+    WrongRecordedKey(#[from] TemplateError),
+    /// The quote does not verify.
     #[error(transparent)]
-    Quote(#[from] QuoteError),
-    /// The TPM counts fewer starts than before.
-    #[error("the TPM counts {now} starts and had counted {before} at enrolment: it was cleared since")]
-    Cleared {
-        /// At enrolment.
+    InvalidQuote(#[from] QuoteError),
+    /// The TPM's reset counter is lower than before.
+    #[error("TPM was cleared after the enrollment: its reset count is {now}, it was {before}")]
+    TpmCleared {
+        /// The count at the enrollment.
         before: u32,
-        /// In this quote.
+        /// The count in this quote.
         now: u32,
     },
 }
 
-/// Evidence that was looked at.
+/// Checked evidence.
 #[derive(Clone, Debug)]
-pub struct Examined {
-    /// What the device says it runs.
+pub struct CheckedEvidence {
+    /// The configuration that the device claims.
     pub configuration: Configuration,
-    /// How its PCRs came about, if it has any and has sent a log that says so. What its events' data prove, each event says.
-    pub replayed: Option<Replayed>,
-    /// What its TPM has signed; then the PCRs are not only its word.
-    pub quoted: Option<QuoteVerified>,
+    /// The replay of the log, if the device has PCRs and sent a log about them. Each event states which part of its
+    /// data is proven.
+    pub replayed: Option<ReplayedLog>,
+    /// The verified quote of the TPM; with it the PCRs are more than a claim of the device.
+    pub verified_quote: Option<VerifiedQuote>,
 }
 
-impl Examined {
-    /// What an operator should know of the PCRs before relying on them.
+impl CheckedEvidence {
+    /// Notices for operators about the PCRs.
     pub fn notices(&self) -> Vec<Notice> {
         let log = self
             .replayed
             .as_ref()
-            .ok_or("the device has sent no event log that says how its PCRs came about");
+            .ok_or("the device has sent no event log for its PCRs");
         notices(self.configuration.pcrs().selection(), log)
     }
 }
 
 impl Evidence {
-    /// Reads it.
+    /// Parses the document.
     ///
     /// # Errors
-    /// Too long, or of another form.
+    /// Too long, or another format.
     pub fn read(document: &[u8]) -> Result<Self, MessageError> {
         from_json(document)
     }
 
-    /// Looks at all that it says. `binding` is of the device's enrolment, if it has a TPM; `nonce` is what a quote of its
-    /// period must be over.
+    /// Checks the whole document. `binding` is from the enrollment of the device, if it has a TPM; `nonce` is that of
+    /// a quote in its period.
     ///
     /// # Errors
-    /// The first thing that cannot be believed.
-    pub fn examine(&self, binding: Option<&Binding>, nonce: &Nonce) -> Result<Examined, EvidenceError> {
+    /// The first part that does not verify.
+    pub fn check(&self, binding: Option<&Binding>, nonce: &Nonce) -> Result<CheckedEvidence, EvidenceError> {
         let configuration = Configuration::decode(&self.configuration)?;
         let pcrs = configuration.pcrs();
-        // A device need not send its log, which may say nothing either, and a quote is worth something without it.
+        // A device need not send its log, and the log may have no statement; a quote is useful without it.
         let replayed = match &self.event_log {
-            Some(log) => match replays(&EventLog::parse(log)?, pcrs) {
-                Err(silence) if silence.is_silence() => None,
+            Some(log) => match verify_replay(&EventLog::parse(log)?, pcrs) {
+                Err(silence) if silence.has_no_statement() => None,
                 replayed => Some(replayed?),
             },
             None => None,
@@ -137,22 +138,23 @@ impl Evidence {
         let quoted = match &self.quote {
             None => None,
             Some(quote) => {
-                let binding = binding.ok_or(EvidenceError::NoTpm)?;
-                let public = Public::from_sized(&binding.attestation_key).map_err(EvidenceError::Record)?;
+                let binding = binding.ok_or(EvidenceError::QuoteWithoutTpm)?;
+                let public = Public::from_sized(&binding.attestation_key)
+                    .map_err(EvidenceError::InvalidRecordedKey)?;
                 let signer = AttestationSigner::new(public)?;
                 let selected = (pcrs.bank(), pcrs.selection());
                 let verified = verify_quote(&signer, &quote.quote, &quote.signature, nonce, selected, pcrs)?;
                 let (before, now) = (binding.quote.clock.reset_count, verified.clock.reset_count);
                 if now < before {
-                    return Err(EvidenceError::Cleared { before, now });
+                    return Err(EvidenceError::TpmCleared { before, now });
                 }
                 Some(verified)
             }
         };
-        Ok(Examined {
+        Ok(CheckedEvidence {
             configuration,
             replayed,
-            quoted,
+            verified_quote: quoted,
         })
     }
 }
@@ -160,10 +162,10 @@ impl Evidence {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::enrol::from_json;
+    use crate::enroll::from_json;
 
     #[test]
-    fn the_document_is_the_one_that_the_text_says() {
+    fn the_document_is_the_specified_one() {
         let evidence = Evidence {
             version: Version,
             period: 7,

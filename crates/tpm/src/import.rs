@@ -1,18 +1,20 @@
-//! A key for HMAC, made outside, that one TPM takes in and never gives out again.
+//! An HMAC key, generated outside, that one TPM imports and never exports.
 //!
-//! The controller draws k and encrypts it for the TPM's endorsement key; TPM2_Import makes it a child of that key. Nobody
-//! but the controller and the TPM ever sees k: neither the device's software nor who listens between processor and TPM.
+//! The controller draws k and encrypts it for the TPM's endorsement key; TPM2_Import makes it a child of that key.
+//! Only the controller and the TPM ever see k: neither the device's software nor an attacker on the bus between
+//! processor and TPM does.
 //!
-//! **Why it stays there.** An object that is imported cannot have fixedTPM or fixedParent, so TPM2_Duplicate is not ruled out by
-//! attributes. It is by policy: duplication needs the role DUP, which is given by a policy session only, and only after
-//! TPM2_PolicyCommandCode(TPM2_Duplicate) or TPM2_PolicyDuplicationSelect in it (TPM 2.0 Library, Part 1, "Authorization Roles"). Both change the
-//! session's digest, and the key's authPolicy is PolicyPCR, or PolicyOR of such, with neither in any branch. adminWithPolicy does
-//! the same for TPM2_ObjectChangeAuth and TPM2_Certify's admin role. There is no password: userWithAuth is clear. The blob that
-//! TPM2_Import gives back is encrypted under the endorsement key's own seed, which does not leave the TPM.
+//! **Why it cannot be exported.** An imported object cannot have fixedTPM or fixedParent, so attributes do not
+//! prevent TPM2_Duplicate. The policy does: duplication needs the role DUP, which requires a policy session with
+//! TPM2_PolicyCommandCode(TPM2_Duplicate) or TPM2_PolicyDuplicationSelect (TPM 2.0 Library, Part 1, "Authorization
+//! Roles"). Both change the session's digest, and the key's authPolicy is PolicyPCR, or PolicyOR of such, with
+//! neither in any branch. adminWithPolicy does the same for TPM2_ObjectChangeAuth and TPM2_Certify's admin role.
+//! There is no password: userWithAuth is clear. The blob returned by TPM2_Import is encrypted under the endorsement
+//! key's own seed, which never leaves the TPM.
 //!
-//! **What PolicyPCR gives.** Each HMAC needs a session in which the TPM has compared the PCRs as they are with the digests in the
-//! policy; a PCR that changes in between makes the TPM refuse. A machine that started other firmware, another boot loader or
-//! another kernel, as far as these are measured, has no use of k.
+//! **What PolicyPCR provides.** Each HMAC needs a session in which the TPM has compared the current PCRs with the
+//! digests in the policy; a PCR that changes in between makes the TPM refuse. A machine that booted other firmware,
+//! another boot loader or another kernel, as far as these are measured, cannot use k.
 
 use rand::CryptoRng;
 use zeroize::Zeroizing;
@@ -27,27 +29,28 @@ use crate::wire::Writer;
 
 const ALG_KEYEDHASH: u16 = 0x0008;
 
-/// All that is set. noDA: nobody can guess at a policy, so nothing is to be locked out.
+/// All attributes that are set. noDA: a policy cannot be guessed, so no lockout is needed.
 const ATTRIBUTES: Attributes = Attributes::SIGN
-    .and(Attributes::NO_DA)
-    .and(Attributes::ADMIN_WITH_POLICY);
+    .union(Attributes::NO_DA)
+    .union(Attributes::ADMIN_WITH_POLICY);
 
-/// A key on its way into one TPM: the arguments of TPM2_Import with the endorsement key as parent and no inner wrapping.
+/// An encrypted key for one TPM: the arguments of TPM2_Import with the endorsement key as parent and no inner
+/// wrapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrappedKey {
     /// Its public area.
     pub public: Public,
-    /// The inside of TPM2B_PRIVATE.
+    /// The content of TPM2B_PRIVATE.
     pub duplicate: Vec<u8>,
-    /// The inside of TPM2B_ENCRYPTED_SECRET.
+    /// The content of TPM2B_ENCRYPTED_SECRET.
     pub encrypted_seed: Vec<u8>,
 }
 
-/// Encrypts `key` for import into the TPM that has `for_key` (TPM 2.0 Library, Part 1, "Duplication"). The TPM will use it for HMAC-SHA-256
-/// while `policy` is met, and for nothing else.
+/// Encrypts `key` for import into the TPM with `for_key` (TPM 2.0 Library, Part 1, "Duplication"). The TPM uses it
+/// only for HMAC-SHA-256 while `policy` is met.
 ///
 /// # Errors
-/// A key that is none.
+/// The key is invalid.
 pub fn wrap<R: CryptoRng + ?Sized>(
     for_key: &EndorsementKey,
     key: &AttestationSecret,
@@ -61,12 +64,12 @@ pub fn wrap<R: CryptoRng + ?Sized>(
     let sensitive = Zeroizing::new(
         Writer::new()
             .u16(ALG_KEYEDHASH)
-            .sized(&[])
-            .sized(&*obfuscation)
-            .sized(key.expose())
-            .done(),
+            .sized_buffer(&[])
+            .sized_buffer(&*obfuscation)
+            .sized_buffer(key.expose())
+            .into_bytes(),
     );
-    let plain = Zeroizing::new(Writer::new().sized(&sensitive).done());
+    let plain = Zeroizing::new(Writer::new().sized_buffer(&sensitive).into_bytes());
     let seed = Seed::new(for_key, Purpose::Duplicate, rng)?;
     Ok(WrappedKey {
         duplicate: seed.protect(&public.name(), &plain)?,
@@ -75,8 +78,8 @@ pub fn wrap<R: CryptoRng + ?Sized>(
     })
 }
 
-/// Whether this is the public area of a key as [`wrap`] makes it under `policy`. A device checks what it is offered: a key of
-/// another kind would be none that it can use, or one that can be taken out again.
+/// Whether this is the public area of a key made by [`wrap`] under `policy`. A device checks the offered key: another
+/// type of key might be unusable or exportable.
 pub fn is_bound_key(public: &Public, policy: &PcrPolicy) -> bool {
     let Kind::KeyedHash { unique, .. } = &public.kind else {
         return false;

@@ -6,7 +6,7 @@ use zeroize::Zeroizing;
 
 /// HMAC-SHA-256 over the parts, one after the other.
 pub(crate) fn hmac(key: &[u8; 32], parts: &[&[u8]]) -> [u8; 32] {
-    // RFC 2104 fills a key up to a block with zeros.
+    // RFC 2104 pads a key with zeros to a block.
     let mut block = Zeroizing::new([0; 64]);
     for (to, from) in block.iter_mut().zip(key) {
         *to = *from;
@@ -27,7 +27,7 @@ pub(crate) fn sha256(parts: &[&[u8]]) -> [u8; 32] {
     hash.finalize().into()
 }
 
-/// KDFa for at most 256 bits, which are its first block; `label` without the zero byte that ends it.
+/// KDFa for at most 256 bits, its first block; `label` without the terminating zero byte.
 pub(crate) fn kdfa<const N: usize>(
     key: &[u8; 32],
     label: &str,
@@ -43,7 +43,7 @@ pub(crate) fn kdfa<const N: usize>(
         context_v,
         &bits,
     ];
-    first(&Zeroizing::new(hmac(key, &parts)))
+    first_bytes(&Zeroizing::new(hmac(key, &parts)))
 }
 
 /// KDFe for 256 bits: from the x-coordinate of a shared point and those of both public keys.
@@ -64,7 +64,7 @@ const fn bits_of<const N: usize>() -> [u8; 4] {
     (N as u32 * 8).to_be_bytes()
 }
 
-fn first<const N: usize>(block: &[u8; 32]) -> Zeroizing<[u8; N]> {
+fn first_bytes<const N: usize>(block: &[u8; 32]) -> Zeroizing<[u8; N]> {
     let mut bytes = Zeroizing::new([0; N]);
     for (to, from) in bytes.iter_mut().zip(block) {
         *to = *from;

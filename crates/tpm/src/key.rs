@@ -1,4 +1,4 @@
-//! The device's attestation key k, wherever it lies.
+//! The device's attestation key k, in a TPM or in software.
 
 use std::fmt;
 
@@ -7,10 +7,10 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::kdf::hmac;
 
-/// The most bytes that [`AttestationKey::hmac`] takes: what every TPM takes in one command.
+/// Maximum length of a message for [`AttestationKey::hmac`]: the limit of every TPM for one command.
 pub const MESSAGE_BYTES_MAX: usize = 1_024;
 
-/// k: 32 bytes that the controller and the device's key store share (LAP/1 3.2). Wiped when dropped; prints nothing.
+/// k: 32 bytes shared by the controller and the device's key store (LAP/1 3.2). Wiped on drop; never printed.
 #[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct AttestationSecret(#[serde(with = "crate::encoding::hex_array")] [u8; 32]);
@@ -38,64 +38,64 @@ impl fmt::Debug for AttestationSecret {
     }
 }
 
-/// Where k lies; part of the evidence.
+/// Where k is stored; part of the evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protection {
-    /// In a TPM, bound to the measured start: software cannot copy it.
+    /// In a TPM, bound to the measured boot: software cannot copy it.
     Tpm,
-    /// In a file of the device: whoever reads it has it.
+    /// In a file of the device: every reader of the file has the key.
     Software,
 }
 
-/// Whether it helps to try again what failed.
+/// Whether a retry may succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Again {
-    /// Yes, after a while.
+pub enum Retry {
+    /// Yes, after a delay.
     Later,
-    /// Yes, after the TPM was opened anew: it is gone, or was restarted.
-    Reopened,
+    /// Yes, after the TPM is reopened: the connection was lost, or the TPM was restarted.
+    AfterReopen,
     /// No.
     Never,
 }
 
-/// Why there is no HMAC. There is never a wrong one in its place.
+/// Why an HMAC was not computed. A wrong HMAC is never returned.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// The PCRs are not in a state of the key's policy.
-    #[error("the boot differs from what the key is bound to: the TPM refuses to use it ({0})")]
+    /// The PCR values do not match the key's policy.
+    #[error("PCR values do not match the policy of the key: the TPM refuses to use the key ({0})")]
     BootDiffers(String),
-    /// The message is longer than every TPM takes.
-    #[error("a message of {0} bytes; a TPM takes at most {MESSAGE_BYTES_MAX}")]
+    /// The message is longer than the limit of TPMs.
+    #[error("message too long: {0} bytes, the maximum of a TPM is {MESSAGE_BYTES_MAX}")]
     TooLong(usize),
-    /// The TPM did not do it; the text names the command and the answer.
-    #[error("{what}")]
+    /// The TPM failed; the text names the command and the response.
+    #[error("{message}")]
     Tpm {
-        /// What failed.
-        what: String,
-        /// Whether to try again.
-        again: Again,
+        /// The error message.
+        message: String,
+        /// Whether a retry may succeed.
+        retry: Retry,
     },
 }
 
-/// The key k, in a TPM or in software: it makes HMACs and is not given out.
+/// The key k, in a TPM or in software: computes HMACs and is not exported.
 pub trait AttestationKey {
     /// HMAC-SHA-256 of a message of at most [`MESSAGE_BYTES_MAX`] bytes.
     ///
     /// # Errors
-    /// The message is too long, the boot is another one, or the TPM failed.
+    /// The message is too long, the PCR values do not match the policy, or the TPM failed.
     fn hmac(&mut self, message: &[u8]) -> Result<[u8; 32], KeyError>;
 
-    /// Where it lies.
+    /// Where the key is stored.
     fn protection(&self) -> Protection;
 }
 
-/// k held by the process itself, where there is no TPM.
+/// k in the memory of the process, for devices without a TPM.
 #[derive(Clone, Debug)]
 pub struct SoftwareKey(AttestationSecret);
 
 impl SoftwareKey {
-    /// Takes it over.
+    /// Uses this key.
     pub const fn new(secret: AttestationSecret) -> Self {
         Self(secret)
     }

@@ -1,38 +1,41 @@
-//! What a TPM 2.0 says and what it holds: endorsement keys, quotes, keys bound to measured states, and the enrolment that
-//! ties them to one TPM (LAP/1 3.2).
+//! TPM 2.0 attestation: endorsement keys, quotes, keys bound to measured states, and the enrollment of a device's key in its TPM
+//! (LAP/1 3.2).
 //!
-//! Two sides. The *controller's* needs no TPM and does no I/O; time and randomness are arguments:
-//! * [`endorsement`]: is this key a TPM's? By its maker's certificate, or because the operator pinned it.
-//! * [`enrol`]: the conversation by which a device's key k gets into its TPM. [`evidence`]: what a device sends of itself,
-//!   quotes of its PCRs too.
-//! * [`credential`], [`import`]: what only one TPM can open; [`policy`]: in which states it uses a key; [`quote`]: what it
-//!   signed. [`public`], [`attest`], [`signature`]: the structures, read strictly.
+//! The *controller* side needs no TPM and does no I/O; time and randomness are arguments. The *device* side, `device`, requires
+//! the feature of that name and the C library tpm2-tss (Debian: libtss2-dev 3.2). It opens a TPM, creates and loads keys, and
+//! computes HMACs through the trait [`AttestationKey`]; [`SoftwareKey`] is the same for devices without a TPM.
 //!
-//! The *device's*, `device`, is behind the feature of that name and stands on the C library tpm2-tss (Debian: libtss2-dev 3.2).
-//! It opens a TPM, makes and loads keys, and computes HMACs by the trait [`AttestationKey`]; [`SoftwareKey`] is the same
-//! for devices without a TPM.
+//! | module | contents |
+//! |---|---|
+//! | [`endorsement`] | checks that a key is that of a real TPM: manufacturer certificate or pinned hash |
+//! | [`enroll`] | messages that bring a device's key k into its TPM |
+//! | [`evidence`] | evidence that a device sends, including quotes |
+//! | [`credential`], [`import`] | data that only one TPM can decrypt |
+//! | [`policy`] | PCR states in which a TPM uses a key |
+//! | [`quote`] | verification of quotes |
+//! | [`public`], [`attest`], [`signature`] | strict parsers of TPM structures |
 //!
 //! ```
 //! use linewarden_measurement::pcr::PcrValues;
 //! use linewarden_measurement::{Digest, HashAlgorithm};
 //! use linewarden_tpm::policy::PcrPolicy;
 //!
-//! // A key that works with the kernel of today and with that of tomorrow, as PCR 11 shows them.
+//! // A key that works with the current kernel and with the next one, according to PCR 11.
 //! let state = |kernel: &[u8]| {
 //!     let mut values = PcrValues::new(HashAlgorithm::Sha256);
 //!     let measured = HashAlgorithm::Sha256.digest(&[kernel]);
 //!     values.set(11.try_into()?, Digest::zero(HashAlgorithm::Sha256).extended(&measured))?;
 //!     Ok::<_, linewarden_measurement::pcr::PcrError>(values)
 //! };
-//! let policy = PcrPolicy::new(&[state(b"today")?, state(b"tomorrow")?])?;
-//! assert!(policy.accepts(&state(b"tomorrow")?));
-//! assert!(!policy.accepts(&state(b"somebody's")?));
+//! let policy = PcrPolicy::new(&[state(b"current")?, state(b"next")?])?;
+//! assert!(policy.accepts(&state(b"next")?));
+//! assert!(!policy.accepts(&state(b"modified")?));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! **What it is not.** It does not judge PCRs or event logs, asks no authority whether a certificate was revoked, and does not
-//! decide which TPM belongs to which device. Only endorsement keys of the templates L-1 (RSA 2048) and L-2 (ECC P-256) are
-//! taken. A PSS signature whose salt is longer than its hash, as some old TPMs make it, is refused.
+//! **Limits.** The crate does not appraise PCRs or event logs, does not check revocation, and does not decide which TPM belongs
+//! to which device. Only endorsement keys of the templates L-1 (RSA 2048) and L-2 (ECC P-256) are supported. A PSS signature
+//! whose salt is longer than its hash, as some old TPMs produce, is rejected.
 
 #![forbid(unsafe_code)]
 
@@ -42,7 +45,7 @@ pub mod credential;
 pub mod device;
 mod encoding;
 pub mod endorsement;
-pub mod enrol;
+pub mod enroll;
 pub mod evidence;
 pub mod import;
 mod kdf;
@@ -55,6 +58,6 @@ pub mod signature;
 pub mod template;
 mod wire;
 
-pub use key::{Again, AttestationKey, AttestationSecret, KeyError, Protection, SoftwareKey};
+pub use key::{AttestationKey, AttestationSecret, KeyError, Protection, Retry, SoftwareKey};
 pub use protect::ProtectError;
-pub use wire::{ParseError, Problem};
+pub use wire::{FieldProblem, ParseError};

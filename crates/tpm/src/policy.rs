@@ -1,4 +1,4 @@
-//! In which measured states a key may be used: PolicyPCR, and PolicyOR of several.
+//! The measured states in which a key may be used: PolicyPCR, and PolicyOR of several.
 
 use linewarden_measurement::HashAlgorithm;
 use linewarden_measurement::pcr::{PcrSelection, PcrValues};
@@ -9,27 +9,27 @@ use crate::kdf::sha256;
 
 const CC_POLICY_OR: u32 = 0x0000_0171;
 const CC_POLICY_PCR: u32 = 0x0000_017f;
-/// As many as one TPM2_PolicyOR takes.
+/// Maximum number of branches of one TPM2_PolicyOR.
 pub const STATES_MAX: usize = 8;
 
-/// Why no policy can be made.
+/// Why a policy is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
-    /// No state, or no PCR in it: the key would not be bound to anything.
-    #[error("a policy needs at least one state, and each state at least one PCR")]
+    /// No state, or no PCR in it: the key would not be bound.
+    #[error("empty policy: at least one state is required, with at least one PCR")]
     Empty,
-    /// Values of PCRs in this bank can be made to order.
-    #[error("the bank of sha1 binds nothing: other measurements with the same values can be made")]
-    Sha1,
-    /// More than a TPM takes.
-    #[error("a policy takes at most {STATES_MAX} states")]
+    /// PCR values of this bank can be forged.
+    #[error("PCR bank sha1 rejected: its values can be forged; use sha256")]
+    WeakBank,
+    /// More than a TPM supports.
+    #[error("too many states in a policy; the maximum is {STATES_MAX}")]
     TooMany,
-    /// The states are not all of one bank and of the same PCRs.
-    #[error("all states of a policy are of the same PCRs of one bank")]
-    Mixed,
+    /// The states differ in the bank or in the selected PCRs.
+    #[error("states of a policy differ in their PCRs or bank; use the same PCRs of one bank")]
+    MixedSelections,
 }
 
-/// The states of some PCRs in which a key may be used. Each use compares the PCRs as they are then.
+/// The PCR states in which a key may be used. Each use compares the current PCRs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "PolicyFields", deny_unknown_fields)]
 pub struct PcrPolicy {
@@ -58,10 +58,10 @@ impl TryFrom<PolicyFields> for PcrPolicy {
 }
 
 impl PcrPolicy {
-    /// The policy that is met in each of these states and in no other.
+    /// The policy that is met in exactly these states.
     ///
     /// # Errors
-    /// No state, too many, of different PCRs, or of a bank that binds nothing.
+    /// No state, too many, of different PCRs, or of a broken bank.
     pub fn new(states: &[PcrValues]) -> Result<Self, PolicyError> {
         let first = states.first().ok_or(PolicyError::Empty)?;
         let (bank, selection) = (first.bank(), first.selection());
@@ -69,7 +69,7 @@ impl PcrPolicy {
             .iter()
             .any(|state| state.bank() != bank || state.selection() != selection)
         {
-            return Err(PolicyError::Mixed);
+            return Err(PolicyError::MixedSelections);
         }
         let mut digests: Vec<_> = states.iter().map(digest).collect();
         digests.sort_unstable();
@@ -83,7 +83,7 @@ impl PcrPolicy {
         states: Vec<[u8; 32]>,
     ) -> Result<Self, PolicyError> {
         match states.len() {
-            _ if bank == HashAlgorithm::Sha1 => Err(PolicyError::Sha1),
+            _ if bank == HashAlgorithm::Sha1 => Err(PolicyError::WeakBank),
             _ if selection.is_empty() => Err(PolicyError::Empty),
             0 => Err(PolicyError::Empty),
             1..=STATES_MAX => Ok(Self {
@@ -112,7 +112,7 @@ impl PcrPolicy {
             && self.states.contains(&digest(state))
     }
 
-    /// What TPM2_PolicyPCR comes to in each state: the branches of TPM2_PolicyOR, if there are several.
+    /// The digest of TPM2_PolicyPCR in each state: the branches of TPM2_PolicyOR, if there are several.
     pub fn branches(&self) -> Vec<[u8; 32]> {
         let selection = selection_list(self.bank, self.selection);
         self.states
@@ -131,7 +131,7 @@ impl PcrPolicy {
     }
 }
 
-/// SHA-256 over the values, by index: what TPM2_PolicyPCR compares, and what a quote of a key with SHA-256 signs.
+/// SHA-256 over the values, by index: the value that TPM2_PolicyPCR compares and that a quote by a SHA-256 key signs.
 pub(crate) fn digest(values: &PcrValues) -> [u8; 32] {
     let values: Vec<&[u8]> = values.iter().map(|(_, value)| value.as_bytes()).collect();
     sha256(&values)
@@ -154,25 +154,28 @@ mod tests {
     }
 
     #[test]
-    fn policies_that_bind_nothing_or_too_much_are_refused() {
+    fn policies_that_bind_no_pcr_or_too_many_are_refused() {
         const SHA256: HashAlgorithm = HashAlgorithm::Sha256;
         let one = |measured: &[u8]| state(SHA256, &[7], measured);
         assert_eq!(PcrPolicy::new(&[]), Err(PolicyError::Empty));
         assert_eq!(PcrPolicy::new(&[PcrValues::new(SHA256)]), Err(PolicyError::Empty));
         assert_eq!(
             PcrPolicy::new(&[state(HashAlgorithm::Sha1, &[7], b"a")]),
-            Err(PolicyError::Sha1)
+            Err(PolicyError::WeakBank)
         );
         for other in [
             state(SHA256, &[7, 8], b"a"),
             state(HashAlgorithm::Sha384, &[7], b"a"),
         ] {
-            assert_eq!(PcrPolicy::new(&[one(b"a"), other]), Err(PolicyError::Mixed));
+            assert_eq!(
+                PcrPolicy::new(&[one(b"a"), other]),
+                Err(PolicyError::MixedSelections)
+            );
         }
         let nine: Vec<_> = (0..9u8).map(|number| one(&[number])).collect();
         assert_eq!(PcrPolicy::new(&nine), Err(PolicyError::TooMany));
         PcrPolicy::new(&nine[1..]).unwrap();
-        // The same state twice is one, with the policy of one.
+        // A duplicate state counts once.
         assert_eq!(
             PcrPolicy::new(&[one(b"a"), one(b"a")]),
             PcrPolicy::new(&[one(b"a")])

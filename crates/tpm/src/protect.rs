@@ -1,8 +1,9 @@
-//! What only one TPM can open: a seed for its endorsement key, and the protection made from it (TPM 2.0 Library, Part 1,
-//! "Protected Storage", "Credential Protection", and "Secret Sharing" in the annexes on RSA and ECC).
+//! Data that only one TPM can decrypt: a seed for its endorsement key, and the protection derived from it (TPM 2.0
+//! Library, Part 1, "Protected Storage", "Credential Protection", and "Secret Sharing" in the annexes on RSA and
+//! ECC).
 //!
-//! Both credentials and keys for import go this way. They differ in the seed's label, so that neither can be taken for
-//! the other, and in what they protect.
+//! Credentials and keys for import use it. They differ in the seed's label, so that neither can be taken for the
+//! other, and in the protected data.
 
 use aws_lc_rs::agreement::{ECDH_P256, PrivateKey, UnparsedPublicKey, agree};
 use aws_lc_rs::cipher::{AES_128, EncryptingKey, EncryptionContext, UnboundCipherKey};
@@ -17,7 +18,7 @@ use crate::signature::rsa;
 use crate::template::EndorsementKey;
 use crate::wire::Writer;
 
-/// What a seed is for; part of its encryption.
+/// The purpose of a seed; part of its encryption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// A credential.
@@ -34,7 +35,7 @@ impl Purpose {
         }
     }
 
-    /// With the zero byte that OAEP's label has at its end.
+    /// With the terminating zero byte of an OAEP label.
     const fn oaep_label(self) -> &'static [u8] {
         match self {
             Self::Identity => b"IDENTITY\0",
@@ -43,18 +44,18 @@ impl Purpose {
     }
 }
 
-/// Why nothing could be made for an endorsement key.
+/// Why the encryption for an endorsement key failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtectError {
-    /// The public part is no point of its curve, or no modulus that is used with RSA.
-    #[error("the endorsement key's public part is no key: no point of P-256, or no RSA modulus")]
-    Key,
-    /// The library failed.
+    /// The public part is not a point of its curve, or not a valid RSA modulus.
+    #[error("invalid endorsement key: its public part is not a point of P-256 or not an RSA modulus")]
+    InvalidPublicKey,
+    /// The cryptographic library failed.
     #[error("the cryptographic library failed")]
-    Library,
+    CryptoFailed,
 }
 
-/// A seed, and what tells it to the one TPM that has the endorsement key: the inside of TPM2B_ENCRYPTED_SECRET.
+/// A seed, and its encryption for the TPM with the endorsement key: the content of TPM2B_ENCRYPTED_SECRET.
 pub(crate) struct Seed {
     seed: Zeroizing<[u8; 32]>,
     /// For the TPM.
@@ -62,8 +63,7 @@ pub(crate) struct Seed {
 }
 
 impl Seed {
-    /// A new one. OAEP's own padding is drawn by the cryptographic library, which offers no other way; all else comes
-    /// from `rng`.
+    /// Generates a seed. The cryptographic library draws OAEP's padding itself; everything else comes from `rng`.
     pub fn new<R: CryptoRng + ?Sized>(
         for_key: &EndorsementKey,
         purpose: Purpose,
@@ -72,7 +72,7 @@ impl Seed {
         match &for_key.public().kind {
             Kind::Rsa { modulus, .. } => Self::by_rsa(modulus, purpose, rng),
             Kind::EccP256 { x, y, .. } => Self::by_ecdh(x, y, purpose, rng),
-            Kind::KeyedHash { .. } => Err(ProtectError::Key),
+            Kind::KeyedHash { .. } => Err(ProtectError::InvalidPublicKey),
         }
     }
 
@@ -83,8 +83,10 @@ impl Seed {
     ) -> Result<Self, ProtectError> {
         let mut seed = Zeroizing::new([0; 32]);
         rng.fill_bytes(&mut *seed);
-        let key: PublicEncryptingKey = rsa(modulus).try_into().map_err(|_| ProtectError::Key)?;
-        let key = OaepPublicEncryptingKey::new(key).map_err(|_| ProtectError::Key)?;
+        let key: PublicEncryptingKey = rsa(modulus)
+            .try_into()
+            .map_err(|_| ProtectError::InvalidPublicKey)?;
+        let key = OaepPublicEncryptingKey::new(key).map_err(|_| ProtectError::InvalidPublicKey)?;
         let mut encrypted = vec![0; key.ciphertext_size()];
         let length = key
             .encrypt(
@@ -93,7 +95,7 @@ impl Seed {
                 &mut encrypted,
                 Some(purpose.oaep_label()),
             )
-            .map_err(|_| ProtectError::Library)?
+            .map_err(|_| ProtectError::CryptoFailed)?
             .len();
         encrypted.truncate(length);
         Ok(Self { seed, encrypted })
@@ -108,36 +110,39 @@ impl Seed {
         let ephemeral = ephemeral_key(rng);
         let public = ephemeral
             .compute_public_key()
-            .map_err(|_| ProtectError::Library)?;
+            .map_err(|_| ProtectError::CryptoFailed)?;
         let (own_x, own_y) = public
             .as_ref()
             .get(1..)
             .and_then(|point| point.split_at_checked(32))
-            .ok_or(ProtectError::Library)?;
-        let peer = sec1(x, y).ok_or(ProtectError::Key)?;
-        let peer_x = coordinate(x).ok_or(ProtectError::Key)?;
+            .ok_or(ProtectError::CryptoFailed)?;
+        let peer = sec1(x, y).ok_or(ProtectError::InvalidPublicKey)?;
+        let peer_x = coordinate(x).ok_or(ProtectError::InvalidPublicKey)?;
         let seed = agree(
             &ephemeral,
             UnparsedPublicKey::new(&ECDH_P256, peer),
-            ProtectError::Key,
+            ProtectError::InvalidPublicKey,
             |shared_x| Ok(kdfe(shared_x, purpose.label(), own_x, &peer_x)),
         )?;
-        let encrypted = Writer::new().sized(own_x).sized(own_y).done();
+        let encrypted = Writer::new().sized_buffer(own_x).sized_buffer(own_y).into_bytes();
         Ok(Self { seed, encrypted })
     }
 
-    /// `plain` encrypted and bound to `name`: the inside of TPM2B_ID_OBJECT and of TPM2B_PRIVATE for import.
+    /// `plain` encrypted and bound to `name`: the content of TPM2B_ID_OBJECT and of TPM2B_PRIVATE for import.
     pub fn protect(&self, name: &Name, plain: &[u8]) -> Result<Vec<u8>, ProtectError> {
         let key = kdfa::<16>(&self.seed, "STORAGE", name.as_bytes(), &[]);
         let mut encrypted = plain.to_vec();
         encrypt_cfb(&key, &mut encrypted)?;
         let integrity_key = kdfa::<32>(&self.seed, "INTEGRITY", &[], &[]);
         let integrity = hmac(&integrity_key, &[&encrypted, name.as_bytes()]);
-        Ok(Writer::new().sized(&integrity).bytes(&encrypted).done())
+        Ok(Writer::new()
+            .sized_buffer(&integrity)
+            .bytes(&encrypted)
+            .into_bytes())
     }
 }
 
-/// A key for one exchange. Of 2^32 numbers less than one is none; then the next is taken.
+/// A key for one exchange. Fewer than one of 2^32 numbers is invalid; then the next one is drawn.
 fn ephemeral_key<R: CryptoRng + ?Sized>(rng: &mut R) -> PrivateKey {
     let mut number = Zeroizing::new([0; 32]);
     loop {
@@ -148,12 +153,12 @@ fn ephemeral_key<R: CryptoRng + ?Sized>(rng: &mut R) -> PrivateKey {
     }
 }
 
-/// AES-128 in CFB mode from a zero vector, which is sound here because each key encrypts once.
+/// AES-128 in CFB mode with a zero IV, which is secure here because each key encrypts once.
 fn encrypt_cfb(key: &[u8; 16], in_out: &mut [u8]) -> Result<(), ProtectError> {
-    let key = UnboundCipherKey::new(&AES_128, key).map_err(|_| ProtectError::Library)?;
+    let key = UnboundCipherKey::new(&AES_128, key).map_err(|_| ProtectError::CryptoFailed)?;
     let zero = EncryptionContext::Iv128(FixedLength::from([0; 16]));
     EncryptingKey::cfb128(key)
         .and_then(|key| key.less_safe_encrypt(in_out, zero))
         .map(drop)
-        .map_err(|_| ProtectError::Library)
+        .map_err(|_| ProtectError::CryptoFailed)
 }

@@ -2,7 +2,7 @@
 
 use linewarden_measurement::HashAlgorithm;
 
-use crate::wire::{ParseError, Reader, Writer, inside};
+use crate::wire::{ParseError, Reader, Writer, sized_content};
 
 pub(crate) const ALG_NULL: u16 = 0x0010;
 const ALG_RSA: u16 = 0x0001;
@@ -16,10 +16,10 @@ const ALG_ECC: u16 = 0x0023;
 const ALG_CFB: u16 = 0x0043;
 const ECC_NIST_P256: u16 = 0x0003;
 const RSA_EXPONENT: u32 = 65_537;
-/// No public area of the kinds that are read here is longer.
+/// Maximum length of the supported public areas.
 const PUBLIC_BYTES_MAX: usize = 1_024;
 
-/// TPMA_OBJECT: what an object may be used for (TPM 2.0 Library, Part 2, 8.3).
+/// TPMA_OBJECT: the allowed uses of an object (TPM 2.0 Library, Part 2, 8.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes(u32);
 
@@ -30,34 +30,34 @@ impl Attributes {
     pub const ST_CLEAR: Self = Self(1 << 2);
     /// Never gets another parent.
     pub const FIXED_PARENT: Self = Self(1 << 4);
-    /// The TPM drew the secret part itself.
+    /// The TPM generated the secret part.
     pub const SENSITIVE_DATA_ORIGIN: Self = Self(1 << 5);
     /// May be used with its password.
     pub const USER_WITH_AUTH: Self = Self(1 << 6);
     /// May be administered by its policy only.
     pub const ADMIN_WITH_POLICY: Self = Self(1 << 7);
-    /// Wrong passwords are not counted against it.
+    /// Not subject to dictionary attack protection.
     pub const NO_DA: Self = Self(1 << 10);
     /// Leaves the TPM only under a second encryption.
     pub const ENCRYPTED_DUPLICATION: Self = Self(1 << 11);
-    /// Signs or decrypts only what the TPM itself has made.
+    /// Signs or decrypts only structures made by the TPM.
     pub const RESTRICTED: Self = Self(1 << 16);
     /// Decrypts.
     pub const DECRYPT: Self = Self(1 << 17);
     /// Signs.
     pub const SIGN: Self = Self(1 << 18);
 
-    /// All bits that the specification has given a meaning (version 1.84).
+    /// All bits defined by the specification (version 1.84).
     const KNOWN: u32 = 0b1111 << 16 | 0b1111 << 8 | 0b1111_0110;
 
-    /// Those of both.
+    /// The attributes of both.
     #[must_use]
-    pub const fn and(self, other: Self) -> Self {
+    pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
     /// Whether all of `others` are set.
-    pub const fn has(self, others: Self) -> bool {
+    pub const fn contains(self, others: Self) -> bool {
         self.0 & others.0 == others.0
     }
 
@@ -67,10 +67,10 @@ impl Attributes {
     }
 }
 
-/// How an asymmetric key signs.
+/// The signature scheme of an asymmetric key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
-    /// None of its own: a key that does not sign.
+    /// None: the key does not sign.
     Null,
     /// RSASSA-PKCS1-v1_5.
     Rsassa(HashAlgorithm),
@@ -80,43 +80,43 @@ pub enum Scheme {
     Ecdsa(HashAlgorithm),
 }
 
-/// The cipher under which a storage key protects its children: AES in CFB mode.
+/// The cipher with which a storage key protects its children: AES in CFB mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Symmetric {
     /// Not a storage key.
     Null,
-    /// AES-CFB with a key of so many bits.
+    /// AES-CFB with a key of this number of bits.
     AesCfb(u16),
 }
 
-/// What kind of object, with what only that kind has.
+/// The type of an object, with its parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// An RSA key; its exponent is 65,537.
     Rsa {
-        /// What it protects children with.
+        /// The cipher for children.
         symmetric: Symmetric,
-        /// What it signs with.
+        /// The signature scheme.
         scheme: Scheme,
-        /// The modulus, its first byte not zero: 256, 384 or 512 bytes.
+        /// The modulus without leading zeros: 256, 384 or 512 bytes.
         modulus: Vec<u8>,
         /// Whether the exponent was written as 65,537 and not as 0, which means the same but gives another name.
-        exponent_written: bool,
+        is_exponent_explicit: bool,
     },
     /// A key on the curve P-256.
     EccP256 {
-        /// What it protects children with.
+        /// The cipher for children.
         symmetric: Symmetric,
-        /// What it signs with.
+        /// The signature scheme.
         scheme: Scheme,
-        /// Coordinate, 32 bytes; some TPMs leave zeros in front out.
+        /// Coordinate, 32 bytes; some TPMs omit leading zeros.
         x: Vec<u8>,
-        /// Likewise.
+        /// As `x`.
         y: Vec<u8>,
     },
-    /// A key for HMAC, or sealed data.
+    /// An HMAC key, or sealed data.
     KeyedHash {
-        /// HMAC's hash; none for sealed data.
+        /// The hash of the HMAC; `None` for sealed data.
         hmac: Option<HashAlgorithm>,
         /// Digest of the secret part.
         unique: Vec<u8>,
@@ -128,15 +128,15 @@ pub enum Kind {
 pub struct Public {
     /// The hash of its name and its policy.
     pub name_alg: HashAlgorithm,
-    /// What it may be used for.
+    /// The allowed uses.
     pub attributes: Attributes,
-    /// The digest that a policy must come to, or nothing.
+    /// The digest that a policy session must have, or empty.
     pub auth_policy: Vec<u8>,
-    /// What it is.
+    /// The type.
     pub kind: Kind,
 }
 
-/// Name of an object: its name algorithm's id, then the digest of its public area. It tells the object from every other.
+/// Name of an object: its name algorithm's id, then the digest of its public area. It identifies the object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name(Vec<u8>);
 
@@ -148,10 +148,11 @@ impl Name {
 }
 
 impl Public {
-    /// Reads a TPMT_PUBLIC.
+    /// Parses a TPMT_PUBLIC.
     ///
     /// # Errors
-    /// Whatever is not exactly one, or is of a kind that LAP/1 has no use for: other curves, exponents, ciphers, schemes.
+    /// The bytes are not exactly one, or of a type that LAP/1 does not use: other curves, exponents, ciphers,
+    /// schemes.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, ParseError> {
         let mut reader = Reader::new("TPMT_PUBLIC", bytes);
         let kind = reader.u16("type")?;
@@ -176,15 +177,15 @@ impl Public {
         })
     }
 
-    /// Reads a TPM2B_PUBLIC.
+    /// Parses a TPM2B_PUBLIC.
     ///
     /// # Errors
     /// As [`Public::from_bytes`].
     pub fn from_sized(bytes: &[u8]) -> Result<Self, ParseError> {
-        Self::from_bytes(inside("TPM2B_PUBLIC", bytes, PUBLIC_BYTES_MAX)?)
+        Self::from_bytes(sized_content("TPM2B_PUBLIC", bytes, PUBLIC_BYTES_MAX)?)
     }
 
-    /// As TPMT_PUBLIC: the very bytes that it was read from.
+    /// TPMT_PUBLIC: the same bytes that were parsed.
     pub fn to_bytes(&self) -> Vec<u8> {
         let writer = Writer::new()
             .u16(match self.kind {
@@ -194,17 +195,17 @@ impl Public {
             })
             .u16(self.name_alg.tcg_id())
             .u32(self.attributes.bits())
-            .sized(&self.auth_policy);
+            .sized_buffer(&self.auth_policy);
         match &self.kind {
             Kind::Rsa {
                 symmetric,
                 scheme,
                 modulus,
-                exponent_written,
+                is_exponent_explicit: exponent_written,
             } => write_scheme(write_symmetric(writer, *symmetric), *scheme)
                 .u16(u16::try_from(modulus.len() * 8).unwrap_or(u16::MAX))
                 .u32(if *exponent_written { RSA_EXPONENT } else { 0 })
-                .sized(modulus),
+                .sized_buffer(modulus),
             Kind::EccP256 {
                 symmetric,
                 scheme,
@@ -213,27 +214,27 @@ impl Public {
             } => write_scheme(write_symmetric(writer, *symmetric), *scheme)
                 .u16(ECC_NIST_P256)
                 .u16(ALG_NULL)
-                .sized(x)
-                .sized(y),
+                .sized_buffer(x)
+                .sized_buffer(y),
             Kind::KeyedHash { hmac, unique } => match hmac {
                 Some(hash) => writer.u16(ALG_HMAC).u16(hash.tcg_id()),
                 None => writer.u16(ALG_NULL),
             }
-            .sized(unique),
+            .sized_buffer(unique),
         }
-        .done()
+        .into_bytes()
     }
 
-    /// As TPM2B_PUBLIC.
+    /// TPM2B_PUBLIC.
     pub fn to_sized(&self) -> Vec<u8> {
-        Writer::new().sized(&self.to_bytes()).done()
+        Writer::new().sized_buffer(&self.to_bytes()).into_bytes()
     }
 
     /// The object's name.
     pub fn name(&self) -> Name {
         let digest = self.name_alg.digest(&[&self.to_bytes()]);
         let name = Writer::new().u16(self.name_alg.tcg_id()).bytes(digest.as_bytes());
-        Name(name.done())
+        Name(name.into_bytes())
     }
 
     /// The parameters of an HMAC-SHA-256 key.
@@ -257,11 +258,11 @@ pub(crate) fn hash(reader: &mut Reader<'_>, field: &'static str) -> Result<HashA
 
 fn policy(reader: &mut Reader<'_>, name_alg: HashAlgorithm) -> Result<Vec<u8>, ParseError> {
     let length = name_alg.digest_bytes();
-    let policy = reader.sized("authPolicy", length)?;
+    let policy = reader.sized_buffer("authPolicy", length)?;
     match policy.len() {
         0 => Ok(Vec::new()),
-        has if has == length => Ok(policy.to_vec()),
-        has => Err(reader.refuse("authPolicy", has + 2, has as u64)),
+        length_found if length_found == length => Ok(policy.to_vec()),
+        length_found => Err(reader.refuse("authPolicy", length_found + 2, length_found as u64)),
     }
 }
 
@@ -315,14 +316,14 @@ fn rsa(reader: &mut Reader<'_>) -> Result<Kind, ParseError> {
         RSA_EXPONENT => true,
         other => return Err(reader.refuse("exponent", 4, other)),
     };
-    let modulus = reader.sized_exactly("unique", usize::from(bits / 8))?;
+    let modulus = reader.sized_buffer_exact("unique", usize::from(bits / 8))?;
     match modulus.first() {
         Some(0) | None => Err(reader.refuse("unique", modulus.len(), 0u8)),
         Some(_) => Ok(Kind::Rsa {
             symmetric,
             scheme,
             modulus: modulus.to_vec(),
-            exponent_written,
+            is_exponent_explicit: exponent_written,
         }),
     }
 }
@@ -345,8 +346,8 @@ fn ecc(reader: &mut Reader<'_>) -> Result<Kind, ParseError> {
     Ok(Kind::EccP256 {
         symmetric,
         scheme,
-        x: reader.sized("unique.x", 32)?.to_vec(),
-        y: reader.sized("unique.y", 32)?.to_vec(),
+        x: reader.sized_buffer("unique.x", 32)?.to_vec(),
+        y: reader.sized_buffer("unique.y", 32)?.to_vec(),
     })
 }
 
@@ -356,14 +357,14 @@ fn keyed_hash(reader: &mut Reader<'_>, name_alg: HashAlgorithm) -> Result<Kind, 
         ALG_HMAC => Some(hash(reader, "scheme.hashAlg")?),
         other => return Err(reader.refuse("scheme", 2, other)),
     };
-    let unique = reader.sized_exactly("unique", name_alg.digest_bytes())?;
+    let unique = reader.sized_buffer_exact("unique", name_alg.digest_bytes())?;
     Ok(Kind::KeyedHash {
         hmac,
         unique: unique.to_vec(),
     })
 }
 
-/// A coordinate of P-256 with the zeros that some TPMs leave out; nothing if it is longer than 32 bytes.
+/// A P-256 coordinate with the zeros that some TPMs omit; `None` if it is longer than 32 bytes.
 pub(crate) fn coordinate(bytes: &[u8]) -> Option<[u8; 32]> {
     let mut padded = [0; 32];
     let start = padded.len().checked_sub(bytes.len())?;
@@ -371,7 +372,7 @@ pub(crate) fn coordinate(bytes: &[u8]) -> Option<[u8; 32]> {
     Some(padded)
 }
 
-/// A point as SEC 1 writes it uncompressed.
+/// A point in the uncompressed form of SEC 1.
 pub(crate) fn sec1(x: &[u8], y: &[u8]) -> Option<[u8; 65]> {
     let mut point = [4; 65];
     point.get_mut(1..33)?.copy_from_slice(&coordinate(x)?);

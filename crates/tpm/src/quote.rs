@@ -1,4 +1,4 @@
-//! Quotes, verified.
+//! Verification of quotes.
 
 use linewarden_measurement::HashAlgorithm;
 use linewarden_measurement::pcr::{PcrSelection, PcrValues};
@@ -11,62 +11,62 @@ use crate::signature::{Signature, SignatureError};
 use crate::template::AttestationSigner;
 use crate::wire::ParseError;
 
-/// A nonce: what makes a quote new. 32 random bytes, used once.
+/// A nonce that makes a quote fresh: 32 random bytes, used once.
 pub type Nonce = [u8; 32];
 
-/// Why a quote does not count.
+/// Why a quote does not verify.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuoteError {
-    /// Not a quote at all.
-    #[error("no quote: {0}")]
-    Attest(ParseError),
+    /// Not a quote.
+    #[error("invalid quote: {0}")]
+    InvalidAttest(ParseError),
     /// Not a signature.
-    #[error("the quote's signature: {0}")]
-    SignatureForm(ParseError),
-    /// Not signed by the key.
-    #[error("the quote: {0}")]
+    #[error("invalid signature of the quote: {0}")]
+    InvalidSignature(ParseError),
+    /// Not signed by this key.
+    #[error("quote rejected: {0}")]
     Signature(#[from] SignatureError),
-    /// Signed over another nonce: an old quote, or one for somebody else.
-    #[error("the quote is over another nonce: it is an old one, or was made for somebody else")]
-    Nonce,
-    /// Other PCRs or another bank than asked for.
-    #[error("the quote is not of PCRs {selection} of {bank}")]
-    Selection {
-        /// The bank that was asked for.
+    /// Signed over another nonce: an old quote, or one for another verifier.
+    #[error("quote rejected: its nonce differs; it is old, or was made for another verifier")]
+    NonceMismatch,
+    /// Other PCRs or another bank than requested.
+    #[error("quote rejected: it does not cover exactly PCRs {selection} of {bank}")]
+    SelectionMismatch {
+        /// The requested bank.
         bank: HashAlgorithm,
-        /// The PCRs that were asked for.
+        /// The requested PCRs.
         selection: PcrSelection,
     },
-    /// The values that came with it are of other PCRs than asked for.
-    #[error("the values with the quote are not those of PCRs {selection} of {bank}")]
-    Values {
-        /// The bank that was asked for.
+    /// The accompanying values are of other PCRs than requested.
+    #[error("quote rejected: the accompanying values are not those of PCRs {selection} of {bank}")]
+    ValuesSelectionMismatch {
+        /// The requested bank.
         bank: HashAlgorithm,
-        /// The PCRs that were asked for.
+        /// The requested PCRs.
         selection: PcrSelection,
     },
-    /// The values are not those that were quoted.
+    /// The values differ from the quoted ones.
     #[error(
-        "the values with the quote are not those that the TPM quoted: they are wrong, or changed in between"
+        "quote rejected: the accompanying values differ from the quoted ones; they are wrong or changed in between"
     )]
-    Digest,
+    DigestMismatch,
 }
 
-/// What a verified quote tells besides its PCRs. Only [`verify_quote`] makes one.
+/// The content of a verified quote besides its PCRs. Created only by [`verify_quote`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct QuoteVerified {
-    /// The TPM's clock and counts of starts.
+pub struct VerifiedQuote {
+    /// The TPM's clock and start counters.
     pub clock: ClockInfo,
-    /// The TPM's firmware.
+    /// The TPM's firmware version.
     pub firmware_version: u64,
 }
 
-/// Verifies that the TPM with the key `signer` held just these `values` in just the PCRs `selection` of `bank` when it was
-/// given `nonce`.
+/// Verifies that the TPM with the key `signer` had exactly these `values` in exactly the PCRs `selection` of `bank`
+/// when it received `nonce`.
 ///
 /// # Errors
-/// Each way in which that is not shown.
+/// The property that does not verify.
 pub fn verify_quote(
     signer: &AttestationSigner,
     attest: &[u8],
@@ -74,24 +74,24 @@ pub fn verify_quote(
     nonce: &Nonce,
     (bank, selection): (HashAlgorithm, PcrSelection),
     values: &PcrValues,
-) -> Result<QuoteVerified, QuoteError> {
-    let signature = Signature::from_bytes(signature).map_err(QuoteError::SignatureForm)?;
-    let quote = Quote::from_bytes(attest).map_err(QuoteError::Attest)?;
+) -> Result<VerifiedQuote, QuoteError> {
+    let signature = Signature::from_bytes(signature).map_err(QuoteError::InvalidSignature)?;
+    let quote = Quote::from_bytes(attest).map_err(QuoteError::InvalidAttest)?;
     signature.verify(signer.public(), attest)?;
     if !bool::from(quote.extra_data.ct_eq(nonce)) {
-        return Err(QuoteError::Nonce);
+        return Err(QuoteError::NonceMismatch);
     }
     match &quote.selections[..] {
-        [only] if only.is(bank, selection) => {}
-        _ => return Err(QuoteError::Selection { bank, selection }),
+        [only] if only.matches(bank, selection) => {}
+        _ => return Err(QuoteError::SelectionMismatch { bank, selection }),
     }
     if values.bank() != bank || values.selection() != selection {
-        return Err(QuoteError::Values { bank, selection });
+        return Err(QuoteError::ValuesSelectionMismatch { bank, selection });
     }
     if quote.pcr_digest != digest(values) {
-        return Err(QuoteError::Digest);
+        return Err(QuoteError::DigestMismatch);
     }
-    Ok(QuoteVerified {
+    Ok(VerifiedQuote {
         clock: quote.clock,
         firmware_version: quote.firmware_version,
     })

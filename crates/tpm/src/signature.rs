@@ -9,7 +9,7 @@ use linewarden_measurement::HashAlgorithm;
 use crate::public::{ALG_ECDSA, ALG_RSAPSS, ALG_RSASSA, Kind, Public, Scheme, coordinate, hash, sec1};
 use crate::wire::{ParseError, Reader, Writer};
 
-/// Of RSA keys of 4,096 bits.
+/// Length for RSA keys of 4,096 bits.
 const RSA_BYTES_MAX: usize = 512;
 
 /// A signature, not verified.
@@ -33,31 +33,31 @@ pub enum Signature {
     Ecdsa {
         /// Hash of the message.
         hash: HashAlgorithm,
-        /// Some TPMs leave zeros in front out.
+        /// Some TPMs omit leading zeros.
         r: Vec<u8>,
-        /// Likewise.
+        /// As `r`.
         s: Vec<u8>,
     },
 }
 
-/// Why a signature does not count.
+/// Why a signature does not verify.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SignatureError {
-    /// The key signs by another scheme, or by one that is not accepted here.
+    /// The key has another scheme, or one that is not supported.
     #[error(
-        "the signature's scheme is not the key's, or is none of RSASSA, RSAPSS and ECDSA P-256 with SHA-256"
+        "unsupported signature scheme: it differs from that of the key, or is not RSASSA, RSAPSS or ECDSA P-256 with SHA-256"
     )]
-    Scheme,
-    /// It is not this key's signature over these bytes.
-    #[error("the signature is not that of this key over these bytes")]
-    Wrong,
+    WrongScheme,
+    /// The signature is not that of this key over these bytes.
+    #[error("signature does not verify with this key")]
+    Mismatch,
 }
 
 impl Signature {
-    /// Reads TPMT_SIGNATURE.
+    /// Parses TPMT_SIGNATURE.
     ///
     /// # Errors
-    /// Whatever is not exactly one, of the three schemes.
+    /// The bytes are not exactly one, of the three schemes.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, ParseError> {
         let mut reader = Reader::new("TPMT_SIGNATURE", bytes);
         let algorithm = reader.u16("sigAlg")?;
@@ -68,11 +68,11 @@ impl Signature {
         let signature = match algorithm {
             ALG_ECDSA => Self::Ecdsa {
                 hash,
-                r: reader.sized("signatureR", 32)?.to_vec(),
-                s: reader.sized("signatureS", 32)?.to_vec(),
+                r: reader.sized_buffer("signatureR", 32)?.to_vec(),
+                s: reader.sized_buffer("signatureS", 32)?.to_vec(),
             },
             _ => {
-                let bytes = reader.sized("sig", RSA_BYTES_MAX)?.to_vec();
+                let bytes = reader.sized_buffer("sig", RSA_BYTES_MAX)?.to_vec();
                 match algorithm {
                     ALG_RSASSA => Self::Rsassa { hash, bytes },
                     _ => Self::Rsapss { hash, bytes },
@@ -83,19 +83,29 @@ impl Signature {
         Ok(signature)
     }
 
-    /// As TPMT_SIGNATURE: the very bytes that it was read from.
+    /// TPMT_SIGNATURE: the same bytes that were parsed.
     pub fn to_bytes(&self) -> Vec<u8> {
         match self {
-            Self::Rsassa { hash, bytes } => Writer::new().u16(ALG_RSASSA).u16(hash.tcg_id()).sized(bytes),
-            Self::Rsapss { hash, bytes } => Writer::new().u16(ALG_RSAPSS).u16(hash.tcg_id()).sized(bytes),
-            Self::Ecdsa { hash, r, s } => Writer::new().u16(ALG_ECDSA).u16(hash.tcg_id()).sized(r).sized(s),
+            Self::Rsassa { hash, bytes } => Writer::new()
+                .u16(ALG_RSASSA)
+                .u16(hash.tcg_id())
+                .sized_buffer(bytes),
+            Self::Rsapss { hash, bytes } => Writer::new()
+                .u16(ALG_RSAPSS)
+                .u16(hash.tcg_id())
+                .sized_buffer(bytes),
+            Self::Ecdsa { hash, r, s } => Writer::new()
+                .u16(ALG_ECDSA)
+                .u16(hash.tcg_id())
+                .sized_buffer(r)
+                .sized_buffer(s),
         }
-        .done()
+        .into_bytes()
     }
 
-    /// Verifies it over `message` under a key whose scheme is the signature's.
+    /// Verifies the signature over `message` with a key of the same scheme.
     ///
-    /// A PSS signature must have a salt as long as the hash, as FIPS 186-4 has it.
+    /// A PSS signature must have a salt as long as the hash, as FIPS 186-4 requires.
     ///
     /// # Errors
     /// Another scheme, or a wrong signature.
@@ -107,26 +117,26 @@ impl Signature {
             {
                 rsa(modulus)
                     .verify(&RSA_PKCS1_2048_8192_SHA256, message, bytes)
-                    .map_err(|_| SignatureError::Wrong)
+                    .map_err(|_| SignatureError::Mismatch)
             }
             (Self::Rsapss { hash: SHA256, bytes }, Kind::Rsa { scheme, modulus, .. })
                 if *scheme == Scheme::Rsapss(SHA256) =>
             {
                 rsa(modulus)
                     .verify(&RSA_PSS_2048_8192_SHA256, message, bytes)
-                    .map_err(|_| SignatureError::Wrong)
+                    .map_err(|_| SignatureError::Mismatch)
             }
             (Self::Ecdsa { hash: SHA256, r, s }, Kind::EccP256 { scheme, x, y, .. })
                 if *scheme == Scheme::Ecdsa(SHA256) =>
             {
-                ecdsa(x, y, r, s, message).ok_or(SignatureError::Wrong)
+                ecdsa(x, y, r, s, message).ok_or(SignatureError::Mismatch)
             }
-            _ => Err(SignatureError::Scheme),
+            _ => Err(SignatureError::WrongScheme),
         }
     }
 }
 
-/// The public key, as the cryptographic library takes it; its exponent is 65,537.
+/// The public key in the type of the cryptographic library; its exponent is 65,537.
 pub(crate) const fn rsa(modulus: &[u8]) -> RsaPublicKeyComponents<&[u8]> {
     RsaPublicKeyComponents {
         n: modulus,

@@ -1,4 +1,4 @@
-//! Which endorsement and attestation keys count: their attributes, policies and schemes.
+//! Accepted endorsement and attestation keys: their attributes, policies and schemes.
 
 use linewarden_measurement::HashAlgorithm;
 
@@ -12,65 +12,67 @@ pub const ENDORSEMENT_POLICY: [u8; 32] = [
 ];
 
 pub(crate) const ENDORSEMENT_ATTRIBUTES: Attributes = Attributes::FIXED_TPM
-    .and(Attributes::FIXED_PARENT)
-    .and(Attributes::SENSITIVE_DATA_ORIGIN)
-    .and(Attributes::ADMIN_WITH_POLICY)
-    .and(Attributes::RESTRICTED)
-    .and(Attributes::DECRYPT);
+    .union(Attributes::FIXED_PARENT)
+    .union(Attributes::SENSITIVE_DATA_ORIGIN)
+    .union(Attributes::ADMIN_WITH_POLICY)
+    .union(Attributes::RESTRICTED)
+    .union(Attributes::DECRYPT);
 
-/// What an attestation key must have: a key that its TPM drew, that never leaves it, and that signs nothing from outside
-/// which looks like the TPM's own.
+/// Required attributes of an attestation key: its TPM generated it, it never leaves the TPM, and it signs no external
+/// data that look like TPM structures.
 pub(crate) const ATTESTATION_ATTRIBUTES: Attributes = Attributes::FIXED_TPM
-    .and(Attributes::FIXED_PARENT)
-    .and(Attributes::SENSITIVE_DATA_ORIGIN)
-    .and(Attributes::RESTRICTED)
-    .and(Attributes::SIGN);
+    .union(Attributes::FIXED_PARENT)
+    .union(Attributes::SENSITIVE_DATA_ORIGIN)
+    .union(Attributes::RESTRICTED)
+    .union(Attributes::SIGN);
 
-/// Why a key does not count as what it is shown for.
+/// Why a key is not of the expected template.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
     /// The attributes are not those of the template.
-    #[error("{key}: its attributes are {got:#010x}, but {why}")]
-    Attributes {
-        /// Which key.
+    #[error("{key} rejected: its attributes are {actual:#010x}; {requirement}")]
+    WrongAttributes {
+        /// The key.
         key: &'static str,
         /// Its attributes.
-        got: u32,
-        /// What they must be.
-        why: &'static str,
+        actual: u32,
+        /// The requirement.
+        requirement: &'static str,
     },
     /// The policy is not the template's.
-    #[error("the endorsement key: its policy is not PolicySecret(endorsement) of the templates L-1 and L-2")]
-    Policy,
+    #[error(
+        "endorsement key rejected: its policy is not PolicySecret(endorsement) of the templates L-1 and L-2"
+    )]
+    WrongPolicy,
     /// Another algorithm, size or scheme.
-    #[error("{key}: {why}")]
-    Parameters {
-        /// Which key.
+    #[error("{key} rejected: {requirement}")]
+    WrongParameters {
+        /// The key.
         key: &'static str,
-        /// What they must be.
-        why: &'static str,
+        /// The requirement.
+        requirement: &'static str,
     },
 }
 
-/// A public area that has the form of a standard endorsement key: RSA 2048 (template L-1) or ECC P-256 (L-2), a storage
-/// key with AES-128-CFB that never leaves its TPM. Whether it is one of a real TPM is another question: [`crate::endorsement`].
+/// A public area in the form of a standard endorsement key: RSA 2048 (template L-1) or ECC P-256 (L-2), a storage key
+/// with AES-128-CFB that never leaves its TPM. [`crate::endorsement`] checks that the key is one of a real TPM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndorsementKey(Public);
 
 impl EndorsementKey {
     /// # Errors
-    /// Anything that is not of the templates.
+    /// The key does not follow the templates.
     pub fn new(public: Public) -> Result<Self, TemplateError> {
         const KEY: &str = "the endorsement key";
         if public.attributes != ENDORSEMENT_ATTRIBUTES {
-            return Err(TemplateError::Attributes {
+            return Err(TemplateError::WrongAttributes {
                 key: KEY,
-                got: public.attributes.bits(),
-                why: "those of the templates L-1 and L-2 are 0x000300b2",
+                actual: public.attributes.bits(),
+                requirement: "those of the templates L-1 and L-2 are 0x000300b2",
             });
         }
         if public.name_alg != HashAlgorithm::Sha256 || public.auth_policy != ENDORSEMENT_POLICY {
-            return Err(TemplateError::Policy);
+            return Err(TemplateError::WrongPolicy);
         }
         match &public.kind {
             Kind::Rsa {
@@ -84,9 +86,9 @@ impl EndorsementKey {
                 scheme: Scheme::Null,
                 ..
             } => Ok(Self(public)),
-            _ => Err(TemplateError::Parameters {
+            _ => Err(TemplateError::WrongParameters {
                 key: KEY,
-                why: "only RSA 2048 (L-1) and ECC P-256 (L-2) with AES-128-CFB and no scheme are taken",
+                requirement: "only RSA 2048 (L-1) and ECC P-256 (L-2) with AES-128-CFB and no scheme are supported",
             }),
         }
     }
@@ -97,23 +99,25 @@ impl EndorsementKey {
     }
 }
 
-/// A public area that has the form of an attestation key: restricted, signing, drawn by its TPM and never leaving it; RSASSA or
-/// RSAPSS with RSA of at least 2,048 bits, or ECDSA on P-256, with SHA-256. That it lies in one TPM with a certain
-/// endorsement key is what [`crate::enrol`] finds out.
+/// A public area in the form of an attestation key: restricted, signing, generated by its TPM and never leaving it;
+/// RSASSA or RSAPSS with RSA of at least 2,048 bits, or ECDSA on P-256, with SHA-256. [`crate::enroll`] verifies that
+/// it is in one TPM with a certain endorsement key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttestationSigner(Public);
 
 impl AttestationSigner {
     /// # Errors
-    /// Anything else.
+    /// The key does not fulfill the requirements.
     pub fn new(public: Public) -> Result<Self, TemplateError> {
         const KEY: &str = "the attestation key";
         const SHA256: HashAlgorithm = HashAlgorithm::Sha256;
-        if !public.attributes.has(ATTESTATION_ATTRIBUTES) || public.attributes.has(Attributes::DECRYPT) {
-            return Err(TemplateError::Attributes {
+        if !public.attributes.contains(ATTESTATION_ATTRIBUTES)
+            || public.attributes.contains(Attributes::DECRYPT)
+        {
+            return Err(TemplateError::WrongAttributes {
                 key: KEY,
-                got: public.attributes.bits(),
-                why: "fixedTPM, fixedParent, sensitiveDataOrigin, restricted and sign must be set and decrypt clear",
+                actual: public.attributes.bits(),
+                requirement: "fixedTPM, fixedParent, sensitiveDataOrigin, restricted and sign must be set and decrypt clear",
             });
         }
         let scheme = match &public.kind {
@@ -126,9 +130,9 @@ impl AttestationSigner {
             {
                 Ok(Self(public))
             }
-            _ => Err(TemplateError::Parameters {
+            _ => Err(TemplateError::WrongParameters {
                 key: KEY,
-                why: "only RSASSA, RSAPSS and ECDSA on P-256, with SHA-256 as its hash and its name's, are taken",
+                requirement: "only RSASSA, RSAPSS and ECDSA on P-256, with SHA-256 as its hash and its name's, are supported",
             }),
         }
     }

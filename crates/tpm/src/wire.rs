@@ -1,59 +1,62 @@
-//! Reading and writing TPM 2.0 structures: big-endian, each variable part with its size in front (TPM 2.0 Library, Part 2).
+//! Reading and writing TPM 2.0 structures: big-endian, each variable part with its size in front (TPM 2.0 Library,
+//! Part 2).
 //!
-//! A [`Reader`] never reads past its end, takes no size beyond the structure's own limit, and every refusal names the
-//! structure, the field and the byte at which it begins.
+//! A [`Reader`] never reads past its end, accepts no size beyond the limit of the structure, and every error names
+//! the structure, the field and its offset.
 
 use std::fmt;
 
-/// A structure that was refused: which field of which structure, where, and why.
+/// A rejected structure: the field, its offset, and the cause.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{structure}: {field} at byte {offset}: {problem}")]
 pub struct ParseError {
     /// The structure, by its name in the specification.
     pub structure: &'static str,
-    /// The field in it.
+    /// The field.
     pub field: &'static str,
-    /// The byte at which the field begins.
+    /// The offset of the field.
     pub offset: usize,
     /// What is wrong with it.
-    pub problem: Problem,
+    pub problem: FieldProblem,
 }
 
 /// What is wrong with a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Problem {
-    /// The bytes end before it does.
-    Ends {
-        /// How many bytes the field has.
-        needs: usize,
-        /// How many there are.
+pub enum FieldProblem {
+    /// The bytes end within the field.
+    Truncated {
+        /// Length of the field.
+        needed: usize,
+        /// Bytes available.
         left: usize,
     },
-    /// It is longer than the specification allows, or than its kind of key makes it.
-    Size {
-        /// How many bytes it may have.
-        may: usize,
-        /// How many it has.
-        has: usize,
+    /// Longer than the specification or the type of key allows.
+    InvalidSize {
+        /// The maximum length.
+        max: usize,
+        /// The actual length.
+        actual: usize,
     },
-    /// A value that is not allowed there, or that nothing here knows.
-    Value(u64),
-    /// There are bytes behind the end of the structure.
-    Trailing(usize),
+    /// A value that is not allowed or not supported.
+    InvalidValue(u64),
+    /// Bytes after the end of the structure.
+    TrailingBytes(usize),
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for FieldProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Ends { needs, left } => write!(f, "{needs} bytes are needed and {left} are left"),
-            Self::Size { may, has } => write!(f, "{has} bytes, where {may} may be"),
-            Self::Value(value) => write!(f, "{value:#x} is not allowed or not known there"),
-            Self::Trailing(bytes) => write!(f, "{bytes} bytes behind the end"),
+            Self::Truncated { needed: needs, left } => {
+                write!(f, "{needs} bytes are required, {left} are left")
+            }
+            Self::InvalidSize { max: may, actual } => write!(f, "{actual} bytes, the maximum is {may}"),
+            Self::InvalidValue(value) => write!(f, "{value:#x} is not allowed or not supported"),
+            Self::TrailingBytes(bytes) => write!(f, "{bytes} bytes after the end"),
         }
     }
 }
 
-/// A place in the bytes of one structure.
+/// A reader of one structure.
 #[derive(Debug)]
 pub(crate) struct Reader<'a> {
     structure: &'static str,
@@ -70,7 +73,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn error(&self, field: &'static str, offset: usize, problem: Problem) -> ParseError {
+    fn error(&self, field: &'static str, offset: usize, problem: FieldProblem) -> ParseError {
         ParseError {
             structure: self.structure,
             field,
@@ -83,7 +86,7 @@ impl<'a> Reader<'a> {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
         let taken = rest.get(..length).ok_or_else(|| {
             let left = rest.len();
-            self.error(field, self.at, Problem::Ends { needs: length, left })
+            self.error(field, self.at, FieldProblem::Truncated { needed: length, left })
         })?;
         self.at += length;
         Ok(taken)
@@ -111,44 +114,55 @@ impl<'a> Reader<'a> {
         self.number(field).map(u64::from_be_bytes)
     }
 
-    /// A TPM2B: a size of two bytes, then as many bytes, `max` at most.
-    pub fn sized(&mut self, field: &'static str, max: usize) -> Result<&'a [u8], ParseError> {
+    /// A TPM2B: a size of two bytes, then as many bytes, at most `max`.
+    pub fn sized_buffer(&mut self, field: &'static str, max: usize) -> Result<&'a [u8], ParseError> {
         let at = self.at;
         let size = usize::from(self.u16(field)?);
         if size > max {
-            return Err(self.error(field, at, Problem::Size { may: max, has: size }));
+            return Err(self.error(field, at, FieldProblem::InvalidSize { max, actual: size }));
         }
         self.take(field, size)
     }
 
-    /// As [`Reader::sized`], with exactly this many bytes.
-    pub fn sized_exactly(&mut self, field: &'static str, length: usize) -> Result<&'a [u8], ParseError> {
+    /// As [`Reader::sized_buffer`], with exactly this length.
+    pub fn sized_buffer_exact(&mut self, field: &'static str, length: usize) -> Result<&'a [u8], ParseError> {
         let at = self.at;
-        let bytes = self.sized(field, length)?;
+        let bytes = self.sized_buffer(field, length)?;
         match bytes.len() == length {
             true => Ok(bytes),
             false => {
-                let has = bytes.len();
-                Err(self.error(field, at, Problem::Size { may: length, has }))
+                let actual_length = bytes.len();
+                Err(self.error(
+                    field,
+                    at,
+                    FieldProblem::InvalidSize {
+                        max: length,
+                        actual: actual_length,
+                    },
+                ))
             }
         }
     }
 
-    /// The field of `width` bytes that was just read has a value that is not allowed.
+    /// The error for the last field, of `width` bytes, with a value that is not allowed.
     pub fn refuse(&self, field: &'static str, width: usize, value: impl Into<u64>) -> ParseError {
-        self.error(field, self.at.saturating_sub(width), Problem::Value(value.into()))
+        self.error(
+            field,
+            self.at.saturating_sub(width),
+            FieldProblem::InvalidValue(value.into()),
+        )
     }
 
-    /// Nothing may be left.
+    /// Checks that no bytes are left.
     pub fn finish(self) -> Result<(), ParseError> {
         match self.bytes.len().saturating_sub(self.at) {
             0 => Ok(()),
-            left => Err(self.error("end", self.at, Problem::Trailing(left))),
+            left => Err(self.error("end", self.at, FieldProblem::TrailingBytes(left))),
         }
     }
 }
 
-/// Bytes of a structure that is being made.
+/// The bytes of a structure being written.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Writer(Vec<u8>);
 
@@ -181,27 +195,27 @@ impl Writer {
         self
     }
 
-    /// A TPM2B. All that is written here was read under a limit or has a fixed size, far below what two bytes can say.
+    /// A TPM2B. All written data were read under a limit or have a fixed size, far below the range of two bytes.
     #[must_use]
-    pub fn sized(self, bytes: &[u8]) -> Self {
+    pub fn sized_buffer(self, bytes: &[u8]) -> Self {
         debug_assert!(bytes.len() <= usize::from(u16::MAX));
         self.u16(u16::try_from(bytes.len()).unwrap_or(u16::MAX))
             .bytes(bytes)
     }
 
-    pub fn done(self) -> Vec<u8> {
+    pub fn into_bytes(self) -> Vec<u8> {
         self.0
     }
 }
 
-/// What of a TPM2B is inside: the size must be that of all the rest.
-pub(crate) fn inside<'a>(
+/// The content of a TPM2B: the size must be that of all remaining bytes.
+pub(crate) fn sized_content<'a>(
     structure: &'static str,
     bytes: &'a [u8],
     max: usize,
 ) -> Result<&'a [u8], ParseError> {
     let mut reader = Reader::new(structure, bytes);
-    let inside = reader.sized("size", max)?;
+    let inside = reader.sized_buffer("size", max)?;
     reader.finish()?;
     Ok(inside)
 }
@@ -213,20 +227,22 @@ mod tests {
     #[test]
     fn refusals_name_structure_field_and_byte() {
         let mut reader = Reader::new("TPM2B_DIGEST", &[0, 9, 1, 2]);
-        let error = reader.sized("buffer", 64).unwrap_err();
+        let error = reader.sized_buffer("buffer", 64).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "TPM2B_DIGEST: buffer at byte 2: 9 bytes are needed and 2 are left"
+            "TPM2B_DIGEST: buffer at byte 2: 9 bytes are required, 2 are left"
         );
         let mut reader = Reader::new("TPM2B_DIGEST", &[0, 9, 1, 2]);
-        let error = reader.sized("buffer", 8).unwrap_err();
+        let error = reader.sized_buffer("buffer", 8).unwrap_err();
         assert_eq!(
             (error.offset, error.problem),
-            (0, Problem::Size { may: 8, has: 9 })
+            (0, FieldProblem::InvalidSize { max: 8, actual: 9 })
         );
         assert_eq!(
-            inside("TPM2B_DIGEST", &[0, 1, 1, 2], 64).unwrap_err().to_string(),
-            "TPM2B_DIGEST: end at byte 3: 1 bytes behind the end"
+            sized_content("TPM2B_DIGEST", &[0, 1, 1, 2], 64)
+                .unwrap_err()
+                .to_string(),
+            "TPM2B_DIGEST: end at byte 3: 1 bytes after the end"
         );
     }
 }

@@ -1,10 +1,10 @@
-//! Paths of certificates from an endorsement key to a root: what is taken, and what is refused with which reason. No TPM is
-//! needed for them.
+//! Certificate paths from an endorsement key to a root: accepted ones, and rejected ones with their reasons. No TPM
+//! is needed.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use aws_lc_rs::rsa::{KeyPair as RsaKeyPair, KeySize};
 use linewarden_measurement::HashAlgorithm;
-use linewarden_tpm::endorsement::{EkHash, Endorsement, EndorsementError, Trust};
+use linewarden_tpm::endorsement::{EkHash, Endorsement, EndorsementError, EndorsementTrust};
 use linewarden_tpm::public::{Attributes, Kind, Public, Scheme, Symmetric};
 use linewarden_tpm::template::{AttestationSigner, ENDORSEMENT_POLICY, EndorsementKey, TemplateError};
 use rcgen::{
@@ -17,15 +17,15 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 const NOW_S: i64 = 1_800_000_000;
 
 const ENDORSEMENT: Attributes = Attributes::FIXED_TPM
-    .and(Attributes::FIXED_PARENT)
-    .and(Attributes::SENSITIVE_DATA_ORIGIN)
-    .and(Attributes::ADMIN_WITH_POLICY)
-    .and(Attributes::RESTRICTED)
-    .and(Attributes::DECRYPT);
+    .union(Attributes::FIXED_PARENT)
+    .union(Attributes::SENSITIVE_DATA_ORIGIN)
+    .union(Attributes::ADMIN_WITH_POLICY)
+    .union(Attributes::RESTRICTED)
+    .union(Attributes::DECRYPT);
 
 fn public(kind: Kind) -> Public {
     let attributes = ENDORSEMENT.bits().to_be_bytes();
-    // Attributes have no constructor from bits on purpose: they come from what a TPM wrote.
+    // Attributes deliberately have no constructor from bits: they come from TPM structures.
     let head = [&[0, 1, 0, 11][..], &attributes, &[0, 32], &ENDORSEMENT_POLICY].concat();
     let rest = [
         &[0, 6, 0, 128, 0, 0x43, 0, 0x10, 8, 0, 0, 0, 0, 0, 1, 0][..],
@@ -36,7 +36,7 @@ fn public(kind: Kind) -> Public {
     Public { kind, ..template }
 }
 
-/// An endorsement key on P-256 and its public part for certificates.
+/// A P-256 endorsement key and its public part for certificates.
 struct P256(KeyPair);
 
 impl P256 {
@@ -108,7 +108,7 @@ impl Ca {
     }
 }
 
-/// As makers of TPMs do it: no subject, the TPM's model in a critical alternative name.
+/// Like TPM manufacturers: no subject, the TPM's model in a critical alternative name.
 fn leaf_params() -> CertificateParams {
     let mut params = params("");
     params.key_usages = vec![KeyUsagePurpose::KeyAgreement];
@@ -129,8 +129,8 @@ const MODEL: [u8; 23] = [
     0x0c, 0x04, b'i', b'd', b':', b'1',
 ];
 
-fn trust(roots: &[&Ca], intermediates: &[&Ca]) -> Trust {
-    let mut trust = Trust::new();
+fn trust(roots: &[&Ca], intermediates: &[&Ca]) -> EndorsementTrust {
+    let mut trust = EndorsementTrust::new();
     for root in roots {
         trust.add_roots("root", &root.der).unwrap();
     }
@@ -152,13 +152,13 @@ fn issuers(found: Endorsement) -> Vec<String> {
 #[track_caller]
 fn refused_use(result: Result<Endorsement, EndorsementError>, expected: &str) {
     match result {
-        Err(EndorsementError::Use { why, .. }) => assert!(why.contains(expected), "{why}"),
+        Err(EndorsementError::WrongUse { reason, .. }) => assert!(reason.contains(expected), "{reason}"),
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
-fn paths_are_found_through_what_the_operator_and_the_device_have() {
+fn paths_use_certificates_of_the_operator_and_the_device() {
     let key = P256::new();
     let root = root("root");
     let upper = root.issue_ca(ca_params("upper", Some(1)));
@@ -177,15 +177,15 @@ fn paths_are_found_through_what_the_operator_and_the_device_have() {
         issuers(only_root.check(&key.key(), &sent, NOW_S).unwrap()),
         expected
     );
-    // Without them, and under a root that is only sent, there is no path.
+    // Without them, and with a root that only the device sent, there is no path.
     assert!(matches!(
         only_root.check(&key.key(), std::slice::from_ref(&leaf), NOW_S),
-        Err(EndorsementError::Issuer { issuer, .. }) if issuer == "CN=lower"
+        Err(EndorsementError::UntrustedIssuer { issuer, .. }) if issuer == "CN=lower"
     ));
     let sent = [leaf, lower.der.clone(), upper.der.clone(), root.der.clone()];
     assert!(matches!(
-        Trust::new().check(&key.key(), &sent, NOW_S),
-        Err(EndorsementError::Issuer { .. })
+        EndorsementTrust::new().check(&key.key(), &sent, NOW_S),
+        Err(EndorsementError::UntrustedIssuer { .. })
     ));
 }
 
@@ -196,11 +196,13 @@ fn certificates_that_issue_each_other_end_the_search() {
     let second = first.issue_ca(ca_params("loop", None));
     let leaf = second.issue(&leaf_params(), &key.0);
     let sent = [leaf, second.der.clone(), first.der.clone(), first.der.clone()];
-    Trust::new().check(&key.key(), &sent, NOW_S).unwrap_err();
+    EndorsementTrust::new()
+        .check(&key.key(), &sent, NOW_S)
+        .unwrap_err();
 }
 
 #[test]
-fn who_may_not_issue_did_not() {
+fn certificates_of_unauthorized_issuers_are_refused() {
     let key = P256::new();
     let root = root("root");
     let check = |issuer: &Ca| {
@@ -209,34 +211,34 @@ fn who_may_not_issue_did_not() {
     };
     let mut no_ca = ca_params("ca", None);
     no_ca.is_ca = IsCa::ExplicitNoCa;
-    refused_use(check(&root.issue_ca(no_ca)), "no issuer's");
+    refused_use(check(&root.issue_ca(no_ca)), "it is not a CA certificate");
     let mut no_signing = ca_params("ca", None);
     no_signing.key_usages = vec![KeyUsagePurpose::CrlSign];
     refused_use(check(&root.issue_ca(no_signing)), "may not sign certificates");
-    let mut strange = ca_params("ca", None);
-    strange.custom_extensions = vec![extension(&[1, 2, 3, 4], &[5, 0], true)];
-    refused_use(check(&root.issue_ca(strange)), "1.2.3.4 is not understood");
+    let mut other_issuer = ca_params("ca", None);
+    other_issuer.custom_extensions = vec![extension(&[1, 2, 3, 4], &[5, 0], true)];
+    refused_use(check(&root.issue_ca(other_issuer)), "1.2.3.4 is unknown");
     let mut names = ca_params("ca", None);
     names.name_constraints = Some(rcgen::NameConstraints {
         permitted_subtrees: vec![rcgen::GeneralSubtree::DnsName("example".to_owned())],
         excluded_subtrees: Vec::new(),
     });
-    refused_use(check(&root.issue_ca(names)), "2.5.29.30 is not understood");
+    refused_use(check(&root.issue_ca(names)), "2.5.29.30 is unknown");
     let mut old = ca_params("ca", None);
     old.not_after = date_time_ymd(2021, 1, 1);
     assert!(matches!(
         check(&root.issue_ca(old)),
-        Err(EndorsementError::Expired { subject, .. }) if subject == "CN=ca"
+        Err(EndorsementError::OutsideValidity { subject, .. }) if subject == "CN=ca"
     ));
-    // A CA that may have no CA under it has one.
+    // A CA that must not have a CA under it has one.
     let short = root.issue_ca(ca_params("short", Some(0)));
     let under = short.issue_ca(ca_params("under", None));
     let leaf = under.issue(&leaf_params(), &key.0);
     refused_use(
         trust(&[&root], &[&short, &under]).check(&key.key(), &[leaf], NOW_S),
-        "higher on the path",
+        "path length constraint",
     );
-    // One with the right name and another key.
+    // A CA with the right name and another key.
     let fake = self::root("root").issue(&leaf_params(), &key.0);
     refused_use(
         trust(&[&root], &[]).check(&key.key(), &[fake], NOW_S),
@@ -269,17 +271,17 @@ fn certificates_that_are_not_for_endorsement_keys_are_refused() {
     );
     refused_use(
         check(&|params| params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained)),
-        "an issuer's",
+        "it is a CA certificate",
     );
-    let strange = extension(&[1, 2, 3], &[5, 0], true);
+    let unknown_extension = extension(&[1, 2, 3], &[5, 0], true);
     refused_use(
-        check(&|params| params.custom_extensions.push(strange.clone())),
-        "1.2.3 is not understood",
+        check(&|params| params.custom_extensions.push(unknown_extension.clone())),
+        "1.2.3 is unknown",
     );
     let twice = extension(&[2, 5, 29, 17], &MODEL, true);
     refused_use(
         check(&|params| params.custom_extensions.push(twice.clone())),
-        "twice",
+        "duplicate extension",
     );
     for (from, to) in [(2010, 2011), (2039, 2040)] {
         let result = check(&|params| {
@@ -287,14 +289,14 @@ fn certificates_that_are_not_for_endorsement_keys_are_refused() {
             params.not_after = date_time_ymd(to, 1, 1);
         });
         assert!(
-            matches!(result, Err(EndorsementError::Expired { now: NOW_S, .. })),
+            matches!(result, Err(EndorsementError::OutsideValidity { now: NOW_S, .. })),
             "{from}"
         );
     }
 }
 
 #[test]
-fn a_certificate_counts_to_the_last_second_of_its_life() {
+fn a_certificate_is_valid_to_the_last_second_of_its_validity() {
     let key = P256::new();
     let root = root("root");
     let trust = trust(&[&root], &[]);
@@ -320,7 +322,8 @@ impl PublicKeyData for Rsa {
     }
 }
 
-/// The same certificate with its key under the identifier of RSAES-OAEP, as some makers write it, signed anew.
+/// The same certificate with its key under the identifier of RSAES-OAEP, as some manufacturers write it, signed
+/// again.
 fn as_rsaes_oaep(leaf: &[u8], issuer: &KeyPair) -> Vec<u8> {
     const RSA: [u8; 11] = [6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 1];
     const ECDSA_SHA256: [u8; 12] = [0x30, 10, 6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 2];
@@ -352,7 +355,7 @@ fn rsa_keys_are_found_in_their_certificates() {
             symmetric: Symmetric::AesCfb(128),
             scheme: Scheme::Null,
             modulus,
-            exponent_written: false,
+            is_exponent_explicit: false,
         }))
         .unwrap()
     };
@@ -368,12 +371,12 @@ fn rsa_keys_are_found_in_their_certificates() {
     other[100] ^= 1;
     assert_eq!(
         trust.check(&key(other), &[leaf], NOW_S),
-        Err(EndorsementError::OtherKey)
+        Err(EndorsementError::KeyMismatch)
     );
 }
 
 #[test]
-fn what_is_no_certificate_is_refused_by_name() {
+fn invalid_certificates_are_refused_with_their_name() {
     let key = P256::new();
     let root = root("root");
     let mut trust = trust(&[&root], &[]);
@@ -386,7 +389,7 @@ fn what_is_no_certificate_is_refused_by_name() {
     ] {
         assert!(matches!(
             trust.check(&key.key(), &[wrong], NOW_S),
-            Err(EndorsementError::Form { .. })
+            Err(EndorsementError::InvalidCertificate { .. })
         ));
     }
     for wrong in [
@@ -396,19 +399,22 @@ fn what_is_no_certificate_is_refused_by_name() {
     ] {
         let error = trust.add_roots("roots.pem", wrong).unwrap_err();
         assert!(
-            error.to_string().starts_with("roots.pem is no certificate"),
+            error.to_string().starts_with("roots.pem is not a certificate"),
             "{error}"
         );
     }
 }
 
 #[test]
-fn a_pin_stands_for_one_key_only() {
+fn a_pin_matches_one_key_only() {
     let (key, other) = (P256::new().key(), P256::new().key());
-    let mut trust = Trust::new();
-    trust.pin(EkHash::of(&key));
+    let mut trust = EndorsementTrust::new();
+    trust.pin(EkHash::of_key(&key));
     assert_eq!(trust.check(&key, &[], NOW_S), Ok(Endorsement::Pinned));
-    assert_eq!(trust.check(&other, &[], NOW_S), Err(EndorsementError::Unknown));
+    assert_eq!(
+        trust.check(&other, &[], NOW_S),
+        Err(EndorsementError::NoEndorsement)
+    );
 }
 
 #[test]
@@ -420,14 +426,20 @@ fn public_areas_that_are_not_of_a_template_are_refused() {
         EndorsementKey::new(public).unwrap_err()
     };
     assert!(matches!(
-        refused(&|key| key.attributes = key.attributes.and(Attributes::USER_WITH_AUTH)),
-        TemplateError::Attributes { .. }
+        refused(&|key| key.attributes = key.attributes.union(Attributes::USER_WITH_AUTH)),
+        TemplateError::WrongAttributes { .. }
     ));
-    assert_eq!(refused(&|key| key.auth_policy.clear()), TemplateError::Policy);
-    assert_eq!(refused(&|key| key.auth_policy[0] ^= 1), TemplateError::Policy);
+    assert_eq!(
+        refused(&|key| key.auth_policy.clear()),
+        TemplateError::WrongPolicy
+    );
+    assert_eq!(
+        refused(&|key| key.auth_policy[0] ^= 1),
+        TemplateError::WrongPolicy
+    );
     assert_eq!(
         refused(&|key| key.name_alg = HashAlgorithm::Sha384),
-        TemplateError::Policy
+        TemplateError::WrongPolicy
     );
     assert!(matches!(
         refused(&|key| {
@@ -435,11 +447,11 @@ fn public_areas_that_are_not_of_a_template_are_refused() {
                 *symmetric = Symmetric::AesCfb(256);
             }
         }),
-        TemplateError::Parameters { .. }
+        TemplateError::WrongParameters { .. }
     ));
-    // Nor is an endorsement key one that signs.
+    // An endorsement key that signs is rejected, too.
     assert!(matches!(
         AttestationSigner::new(good),
-        Err(TemplateError::Attributes { .. })
+        Err(TemplateError::WrongAttributes { .. })
     ));
 }

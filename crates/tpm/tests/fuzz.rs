@@ -1,4 +1,5 @@
-//! Bytes of anybody's making: TPM structures, certificates and messages are read or refused, and what is read has one encoding.
+//! Untrusted bytes: TPM structures, certificates and messages are parsed or rejected, and parsed ones have one
+//! encoding.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::sync::OnceLock;
@@ -7,9 +8,9 @@ use linewarden_measurement::pcr::PcrValues;
 use linewarden_measurement::{Digest, HashAlgorithm};
 use linewarden_tpm::ProtectError;
 use linewarden_tpm::attest::Quote;
-use linewarden_tpm::endorsement::{EkHash, Trust};
-use linewarden_tpm::enrol::{
-    self, Answer, EnrolError, Enrolment, Identity, Offer, PcrReport, Version, from_json,
+use linewarden_tpm::endorsement::{EkHash, EndorsementTrust};
+use linewarden_tpm::enroll::{
+    self, EnrollError, Enrollment, Identity, KeyOffer, OfferResponse, PcrReport, Version, from_json,
 };
 use linewarden_tpm::policy::PcrPolicy;
 use linewarden_tpm::public::Public;
@@ -21,7 +22,7 @@ use rand::SeedableRng as _;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, PublicKeyData as _, date_time_ymd};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-/// Template L-1, L-2, an attestation key with ECDSA, a key for HMAC: TPMT_PUBLIC.
+/// Template L-1, L-2, an ECDSA attestation key, an HMAC key: TPMT_PUBLIC.
 fn publics() -> [Vec<u8>; 4] {
     let endorsement = |kind: u8| [&[0, kind, 0, 11, 0, 3, 0, 0xb2, 0, 32][..], &ENDORSEMENT_POLICY].concat();
     let point = [&[0, 32][..], &[7; 32], &[0, 32], &[9; 32]].concat();
@@ -73,8 +74,8 @@ fn signatures() -> [Vec<u8>; 3] {
     [rsa(0x14), rsa(0x16), ecdsa]
 }
 
-/// An endorsement key, an operator who believes its maker and has pinned it, and what its device says first.
-struct Enrolling {
+/// An endorsement key, an operator who trusts its manufacturer and has pinned it, and the device's first message.
+struct EnrollmentFixture {
     root: Vec<u8>,
     certificate: Vec<u8>,
     key: EndorsementKey,
@@ -83,8 +84,8 @@ struct Enrolling {
 
 const NOW_S: i64 = 1_800_000_000;
 
-fn enrolling() -> &'static Enrolling {
-    static ENROLLING: OnceLock<Enrolling> = OnceLock::new();
+fn enrolling() -> &'static EnrollmentFixture {
+    static ENROLLING: OnceLock<EnrollmentFixture> = OnceLock::new();
     ENROLLING.get_or_init(|| {
         let mut root_params = CertificateParams::default();
         root_params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -111,7 +112,7 @@ fn enrolling() -> &'static Enrolling {
             pcrs: PcrReport(pcrs),
             event_log: Some(vec![0; 9]),
         };
-        Enrolling {
+        EnrollmentFixture {
             root,
             certificate,
             key: EndorsementKey::new(public).unwrap(),
@@ -120,34 +121,34 @@ fn enrolling() -> &'static Enrolling {
     })
 }
 
-fn offer(identity: &Identity, trust: &Trust) -> Result<(Offer, Enrolment), EnrolError> {
+fn offer(identity: &Identity, trust: &EndorsementTrust) -> Result<(KeyOffer, Enrollment), EnrollError> {
     let policy = PcrPolicy::new(std::slice::from_ref(&enrolling().identity.pcrs.0)).unwrap();
     let mut rng = rand_chacha::ChaCha20Rng::seed_from_u64(1);
-    enrol::offer(identity, trust, policy, NOW_S, &mut rng)
+    enroll::offer(identity, trust, policy, NOW_S, &mut rng)
 }
 
-fn maker() -> Trust {
-    let mut trust = Trust::new();
+fn maker() -> EndorsementTrust {
+    let mut trust = EndorsementTrust::new();
     trust.add_roots("root", &enrolling().root).unwrap();
     trust
 }
 
-/// One change: where, as a share of the length; what; how.
+/// One change: the position as a share of the length; the byte; the kind of change.
 fn edits() -> impl Strategy<Value = Vec<(f64, u8, u8)>> {
     vec((0.0..1.0, any::<u8>(), 0u8..6), 0..5)
 }
 
 fn edited(bytes: &[u8], edits: &[(f64, u8, u8)]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
-    for (share, value, how) in edits {
-        // What steers is in front: half of the changes go there.
+    for (share, value, operation) in edits {
+        // The control fields are in front: half of the changes go there.
         let most = if value & 1 == 0 {
             bytes.len()
         } else {
             bytes.len().min(64)
         };
         let at = (share * most as f64) as usize;
-        match how {
+        match operation {
             0 => bytes.truncate(at),
             1 => bytes.insert(at, *value),
             2 if at < bytes.len() => drop(bytes.remove(at)),
@@ -159,7 +160,7 @@ fn edited(bytes: &[u8], edits: &[(f64, u8, u8)]) -> Vec<u8> {
     bytes
 }
 
-/// Every reader on the same bytes; an error's place lies in them.
+/// All parsers on the same bytes; the offset of an error is within the bytes.
 fn read_all(bytes: &[u8]) -> Result<(), TestCaseError> {
     match Public::from_bytes(bytes) {
         Ok(public) => {
@@ -180,7 +181,7 @@ fn read_all(bytes: &[u8]) -> Result<(), TestCaseError> {
 }
 
 #[test]
-fn the_structures_that_are_edited_are_good_ones() {
+fn the_unedited_structures_are_valid() {
     for public in publics() {
         Public::from_bytes(&public).unwrap();
     }
@@ -205,17 +206,17 @@ fn offers_are_the_same_for_the_same_randomness() {
 }
 
 #[test]
-fn a_key_that_is_no_point_of_its_curve_gets_no_offer() {
+fn a_key_that_is_not_on_its_curve_gets_no_offer() {
     let public = Public::from_bytes(&publics()[1]).unwrap();
-    let mut trust = Trust::new();
-    trust.pin(EkHash::of(&EndorsementKey::new(public.clone()).unwrap()));
+    let mut trust = EndorsementTrust::new();
+    trust.pin(EkHash::of_key(&EndorsementKey::new(public.clone()).unwrap()));
     let identity = Identity {
         endorsement_key: public.to_sized(),
         ..enrolling().identity.clone()
     };
     assert_eq!(
         offer(&identity, &trust).unwrap_err(),
-        EnrolError::Protect(ProtectError::Key)
+        EnrollError::EncryptionFailed(ProtectError::InvalidPublicKey)
     );
 }
 
@@ -223,9 +224,9 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn edited_structures_are_refused_or_canonical(which in 0..8usize, changes in edits()) {
+    fn edited_structures_are_refused_or_canonical(number in 0..8usize, changes in edits()) {
         let all = [&publics()[..], &signatures()[..], &[quote()][..]].concat();
-        read_all(&edited(&all[which], &changes))?;
+        read_all(&edited(&all[number], &changes))?;
     }
 
     #[test]
@@ -241,7 +242,7 @@ proptest! {
         read_all(&[heads[head], &tail].concat())?;
     }
 
-    /// What the bytes of a signature say never makes it one: nobody has the key.
+    /// No invented bytes are a valid signature.
     #[test]
     fn invented_signatures_do_not_verify(changes in edits(), message in vec(any::<u8>(), 0..100)) {
         let key = Public::from_bytes(&publics()[2]).unwrap();
@@ -253,10 +254,10 @@ proptest! {
     #[test]
     fn any_bytes_are_refused_as_certificates(head in 0..3usize, tail in vec(any::<u8>(), 0..200)) {
         let heads = [&b"\x30\x82\x01\x00\x30\x81\xf0\xa0\x03\x02\x01\x02"[..], b"-----BEGIN CERTIFICATE-----\n", b""];
-        prop_assert!(Trust::new().add_roots("any", &[heads[head], &tail].concat()).is_err());
+        prop_assert!(EndorsementTrust::new().add_roots("any", &[heads[head], &tail].concat()).is_err());
     }
 
-    /// What was signed is as it was, or the certificate is refused.
+    /// The signed content is unchanged, or the certificate is refused.
     #[test]
     fn edited_certificates_are_refused(changes in edits()) {
         let good = enrolling();
@@ -267,7 +268,7 @@ proptest! {
         }
     }
 
-    /// An identity that is edited is refused, or gets an offer for the same two keys.
+    /// An edited identity is refused, or gets an offer for the same two keys.
     #[test]
     fn edited_identities_are_refused_or_of_the_same_keys(changes in edits()) {
         let good = &enrolling().identity;
@@ -285,8 +286,8 @@ proptest! {
         let bytes = [&b"{\"version\":1,"[..], b"{\"version\":1,\"nonce\":\"00\",", b""][head].iter().copied();
         let bytes: Vec<u8> = bytes.chain(tail).collect();
         prop_assert!(from_json::<Identity>(&bytes).is_err());
-        prop_assert!(from_json::<Offer>(&bytes).is_err());
-        prop_assert!(from_json::<Answer>(&bytes).is_err());
-        prop_assert!(from_json::<Enrolment>(&bytes).is_err());
+        prop_assert!(from_json::<KeyOffer>(&bytes).is_err());
+        prop_assert!(from_json::<OfferResponse>(&bytes).is_err());
+        prop_assert!(from_json::<Enrollment>(&bytes).is_err());
     }
 }

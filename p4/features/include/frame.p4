@@ -1,4 +1,4 @@
-// What every program of features/ begins a packet with: the 14 bytes that a veth interface wants. Nobody reads them.
+// First header of all programs in features/: the 14 bytes that a veth interface requires. The programs do not read them.
 header frame_t {
     bit<112> bytes;
 }

@@ -1,4 +1,4 @@
-// The stages that a program of features/ does not use. Wants headers_t and metadata_t.
+// Empty stages for programs in features/. Requires headers_t and metadata_t.
 control PlainVerify(inout headers_t hdr, inout metadata_t meta) {
     apply {
     }

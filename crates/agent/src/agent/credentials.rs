@@ -1,58 +1,58 @@
-//! What a session, or an offer, says of the device's helper data and rows.
+//! Updates helper data and rows after sessions and offers.
 
 use linewarden_protocol::ids::RowIndex;
 
-use super::{Agent, Sink};
-use crate::keyring::Set;
+use super::{Agent, EventSink};
+use crate::event::AgentEvent;
+use crate::keyring::CredentialSet;
 use crate::renewal::{Renewal, RenewalOptions};
-use crate::report::Report;
 
 impl Agent {
-    /// Once for each session.
-    pub(super) fn tell_spent(&mut self, row: RowIndex) {
-        let spent = self.answers.note_spent(row);
-        if !std::mem::replace(&mut self.told_of_spent_row, true) {
+    /// Logs a spent row, once per session.
+    pub(super) fn report_spent_row(&mut self, row: RowIndex) {
+        let spent = self.diagnosis.record_spent_row(row);
+        if !std::mem::replace(&mut self.spent_row_reported, true) {
             tracing::warn!("{spent}");
         }
     }
 
-    /// A session shows which of the helper data's keys the registry has.
-    pub(super) fn settle(&mut self, sink: Sink<'_>) {
+    /// Determines from a new session which key the registry has, and updates the helper data.
+    pub(super) fn confirm_credentials(&mut self, sink: EventSink<'_>) {
         let Some(session) = self.device.session() else {
             return;
         };
-        match self.options.keyring.opened(session, self.device.config()) {
-            Set::Pending => self.confirm_key(sink),
-            Set::Current => {}
-            Set::Previous(number) => self.fall_back(number, sink),
+        match self.options.keyring.session_opened(session, self.device.config()) {
+            CredentialSet::Pending => self.confirm_key(sink),
+            CredentialSet::Current => {}
+            CredentialSet::Previous(number) => self.restore_previous_key(number, sink),
         }
     }
 
-    /// The registry was restored to an earlier state: it gets the newer key again.
-    fn fall_back(&mut self, number: usize, sink: Sink<'_>) {
+    /// Returns to previous helper data, because the registry was restored to an earlier state; it receives the newer key again.
+    fn restore_previous_key(&mut self, number: usize, sink: EventSink<'_>) {
         if let Err(error) = self.options.keyring.restore(number) {
-            sink(&Report::NotRenewed {
-                why: format!("the previous helper data cannot take the newer ones' place: {error}"),
+            sink(&AgentEvent::RenewalFailed {
+                reason: format!("replacing the helper data by previous ones failed: {error}"),
             });
             return;
         }
         let renewal = self
             .renewal
             .get_or_insert_with(|| Renewal::new(RenewalOptions::default()));
-        renewal.reopen();
-        sink(&Report::OlderKey);
+        renewal.mark_unconfirmed();
+        sink(&AgentEvent::PreviousKeyInRegistry);
     }
 
-    /// The registry has the new key.
-    fn confirm_key(&mut self, sink: Sink<'_>) {
+    /// Makes the pending helper data current, because the registry has the new key.
+    fn confirm_key(&mut self, sink: EventSink<'_>) {
         let promoted = self.options.keyring.promote();
         if let Some(renewal) = &mut self.renewal {
-            renewal.confirmed(promoted.is_ok());
+            renewal.confirm(promoted.is_ok());
         }
         sink(&match promoted {
-            Ok(()) => Report::KeyRenewed,
-            Err(error) => Report::NotRenewed {
-                why: format!("the new helper data cannot take the old ones' place: {error}"),
+            Ok(()) => AgentEvent::KeyRenewed,
+            Err(error) => AgentEvent::RenewalFailed {
+                reason: format!("replacing the helper data by the new ones failed: {error}"),
             },
         });
     }

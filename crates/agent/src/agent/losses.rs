@@ -1,46 +1,50 @@
-//! Counters of datagrams that the agent or the kernel dropped, and when they are reported.
+//! Reports datagrams that the agent or the kernel dropped.
 
 use std::collections::BTreeMap;
 
 use linewarden_socket::kernel_drops;
 
-use super::{Agent, Sink};
-use crate::report::{LOSSES, Report};
+use super::{Agent, EventSink};
+use crate::event::{AgentEvent, LOSS_COUNTERS};
 use crate::time::boot_ms;
 
-/// Between two readings of the counters, ms.
-const LOOK_MS: u64 = 10_000;
-/// Between two reports, ms.
-const TELL_MS: u64 = 60_000;
+/// Interval between readings of the counters, ms.
+const READ_INTERVAL_MS: u64 = 10_000;
+/// Interval between reports, ms.
+const REPORT_INTERVAL_MS: u64 = 60_000;
 
-/// What was reported last, and when the counters are read again.
+/// The last report, and the time of the next reading.
 #[derive(Debug, Default)]
-pub(super) struct Reported {
-    losses: [u64; LOSSES.len()],
-    look_at_ms: u64,
-    /// What the kernel had dropped of sockets to the gateway that are closed.
-    pub(super) lap_before: u64,
+pub(super) struct LossReporter {
+    losses: [u64; LOSS_COUNTERS.len()],
+    read_at_ms: u64,
+    /// Kernel drops of closed sockets to the gateway.
+    pub(super) closed_link_drops: u64,
 }
 
 impl Agent {
-    /// Reports losses if there are more of them: now and then, and at the end.
-    pub(super) fn tell_losses(&mut self, is_end: bool, sink: Sink<'_>) {
+    /// Reports an increase of losses, at most once a minute, and at the end.
+    pub(super) fn report_losses(&mut self, is_end: bool, sink: EventSink<'_>) {
         let now_ms = boot_ms();
-        if now_ms < self.losses.look_at_ms && !is_end {
+        if now_ms < self.loss_reporter.read_at_ms && !is_end {
             return;
         }
         let losses = self.losses();
-        let is_news = losses != self.losses.losses;
-        self.losses.look_at_ms = now_ms.saturating_add(if is_news { TELL_MS } else { LOOK_MS });
-        self.losses.losses = losses;
+        let is_news = losses != self.loss_reporter.losses;
+        self.loss_reporter.read_at_ms = now_ms.saturating_add(if is_news {
+            REPORT_INTERVAL_MS
+        } else {
+            READ_INTERVAL_MS
+        });
+        self.loss_reporter.losses = losses;
         if is_news {
-            let datagrams: BTreeMap<_, _> = LOSSES.into_iter().zip(losses).collect();
-            sink(&Report::DatagramsLost { datagrams });
+            let datagrams: BTreeMap<_, _> = LOSS_COUNTERS.into_iter().zip(losses).collect();
+            sink(&AgentEvent::DatagramsLost { datagrams });
         }
     }
 
-    /// In the order of [`LOSSES`].
-    fn losses(&self) -> [u64; LOSSES.len()] {
+    /// The counters, in the order of [`LOSS_COUNTERS`].
+    fn losses(&self) -> [u64; LOSS_COUNTERS.len()] {
         let tunnels = self.tunnels.counts();
         let peers = self.peers.counts();
         let attestation = self.attestation.as_ref();
@@ -56,16 +60,16 @@ impl Agent {
             peers.dropped_undelivered,
             peers.dropped_unopened,
             peers.kernel_drops,
-            self.lap_drops(),
+            self.link_drops(),
             self.tickets.kernel_drops(),
             attestation.map_or(0, |attestation| attestation.kernel_drops()),
         ]
     }
 
-    /// What the kernel has dropped on its way from the gateway.
-    pub(super) fn lap_drops(&self) -> u64 {
+    /// Messages of the gateway that the kernel has dropped.
+    pub(super) fn link_drops(&self) -> u64 {
         let link = self.link.as_ref();
         let drops = link.and_then(|link| kernel_drops(&link.socket).ok());
-        self.losses.lap_before + drops.unwrap_or_default()
+        self.loss_reporter.closed_link_drops + drops.unwrap_or_default()
     }
 }

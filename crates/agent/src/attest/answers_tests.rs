@@ -1,4 +1,4 @@
-//! What waits for which key, what is never answered, and what a flood costs. Requests in a session: tests/attest.
+//! Tests of waiting requests, rejected requests and floods. Requests in a session: tests/attest.
 
 use linewarden_protocol::attest::{AttestationKey, PeriodKey, Round};
 use linewarden_protocol::ids::RoundNumber;
@@ -35,199 +35,208 @@ fn k2(start: &PeriodStart) -> PeriodKey {
     k().for_period(DEVICE, start, &H)
 }
 
-/// What the gateway expects.
+/// The proof that the gateway expects.
 fn proof(round: &Round) -> Vec<u8> {
     let proof = k2(&round.start).for_gateway(round.gateway).prove(round);
-    let message = round.answer(DEVICE, proof).as_bytes().to_vec();
+    let message = round.proof_message(DEVICE, proof).as_bytes().to_vec();
     assert_eq!(message.len(), PROOF_BYTES);
     message
 }
 
-struct Bench {
-    answers: Answers,
+struct Fixture {
+    answers: Responder,
     now_ms: u64,
 }
 
-impl Bench {
-    /// In period 5.
+impl Fixture {
+    /// A responder in period 5.
     fn new() -> Self {
         Self {
-            answers: Answers::new(DEVICE, Period(5), GatewayPolicy::ANY, RequestKeys::new([], true)),
+            answers: Responder::new(DEVICE, Period(5), GatewayPolicy::ANY, RequestKeys::new([], true)),
             now_ms: 100_000,
         }
     }
 
-    /// A request comes, with its right tag.
-    fn ask(&mut self, round: &Round) -> Option<Reply> {
+    /// Receives a request with a valid tag.
+    fn send_request(&mut self, round: &Round) -> Option<ProofReply> {
         let key = k().for_requests(DEVICE, round.gateway, round.start.period);
         let message = round.request_without_session(DEVICE, &key);
         let from = from(round.gateway);
         self.answers.receive(message.as_bytes(), from, None, self.now_ms)
     }
 
-    /// Makes all request keys that are wanted.
-    fn make_keys(&mut self) -> Vec<Reply> {
+    /// Makes all requested request keys.
+    fn make_keys(&mut self) -> Vec<ProofReply> {
         let mut replies = Vec::new();
-        while let Some(Wanted::RequestKey(gateway, period)) = self.answers.next(self.now_ms) {
+        while let Some(KeyJob::RequestKey(gateway, period)) = self.answers.next_job(self.now_ms) {
             let key = k().for_requests(DEVICE, gateway, period);
-            replies.extend(self.answers.key_made((gateway, period), key));
+            replies.extend(self.answers.request_key_ready((gateway, period), key));
         }
         replies
     }
 
-    fn make_period(&mut self, start: PeriodStart, took_ms: u64) -> Vec<Reply> {
+    fn make_period(&mut self, start: PeriodStart, took_ms: u64) -> Vec<ProofReply> {
         self.answers
-            .period_made(start, k2(&start), H, took_ms, self.now_ms)
+            .period_key_ready(start, k2(&start), H, took_ms, self.now_ms)
     }
 
-    fn refused(&self, why: &str) -> u64 {
-        self.answers.refusals().get(why).copied().unwrap_or_default()
+    fn refused(&self, reason: &str) -> u64 {
+        self.answers.rejections().get(reason).copied().unwrap_or_default()
     }
 }
 
 #[test]
-fn a_request_waits_for_its_key_and_its_period_and_is_answered_where_it_came_from() {
-    let mut bench = Bench::new();
+fn a_request_waits_for_its_keys_and_the_proof_returns_to_its_sender() {
+    let mut fixture = Fixture::new();
     let first = round(HOME, 5, 1);
-    assert!(bench.ask(&first).is_none());
+    assert!(fixture.send_request(&first).is_none());
     assert_eq!(
-        bench.answers.next(bench.now_ms),
-        Some(Wanted::RequestKey(HOME, Period(5)))
+        fixture.answers.next_job(fixture.now_ms),
+        Some(KeyJob::RequestKey(HOME, Period(5)))
     );
-    assert!(bench.make_keys().is_empty());
+    assert!(fixture.make_keys().is_empty());
     assert_eq!(
-        bench.answers.next(bench.now_ms),
-        Some(Wanted::Period(first.start))
+        fixture.answers.next_job(fixture.now_ms),
+        Some(KeyJob::Period(first.start))
     );
-    let replies = bench.make_period(first.start, 10);
+    let replies = fixture.make_period(first.start, 10);
     let [reply] = &replies[..] else {
         panic!("{replies:?}")
     };
     assert_eq!((reply.to, &reply.proof), (from(HOME), &proof(&first)));
-    let told = First {
+    let first_proof = FirstProof {
         gateway: HOME,
         period: Period(5),
         h: H,
     };
-    assert_eq!(reply.first, Some(told));
-    // Of the next rounds nothing has to be made.
+    assert_eq!(reply.first, Some(first_proof));
+    // Further rounds of the period need no key.
     let second = round(HOME, 5, 2);
-    let reply = bench.ask(&second).unwrap();
+    let reply = fixture.send_request(&second).unwrap();
     assert_eq!((reply.proof, reply.first), (proof(&second), None));
-    assert_eq!(bench.answers.next(bench.now_ms), None);
-    // Another gateway in the same period needs its own request key and nothing else.
+    assert_eq!(fixture.answers.next_job(fixture.now_ms), None);
+    // Another gateway in the same period only needs its own request key.
     let other = round(GatewayId(8), 5, 9);
-    assert!(bench.ask(&other).is_none());
-    let replies = bench.make_keys();
+    assert!(fixture.send_request(&other).is_none());
+    let replies = fixture.make_keys();
     assert_eq!(replies[0].proof, proof(&other));
     assert_eq!(replies[0].first.unwrap().gateway, GatewayId(8));
-    assert_eq!(bench.answers.refusals(), &Refusals::new());
+    assert_eq!(fixture.answers.rejections(), &Rejections::new());
 }
 
 #[test]
-fn of_several_requests_of_a_new_period_only_the_newest_is_answered() {
-    let mut bench = Bench::new();
+fn only_the_newest_request_of_a_new_period_is_answered() {
+    let mut fixture = Fixture::new();
     for number in 1..=3 {
-        bench.ask(&round(HOME, 6, number));
-        bench.make_keys();
+        fixture.send_request(&round(HOME, 6, number));
+        fixture.make_keys();
     }
     let start = round(HOME, 6, 1).start;
-    let replies = bench.make_period(start, 10);
+    let replies = fixture.make_period(start, 10);
     assert_eq!(replies.len(), 1);
     assert_eq!(replies[0].proof, proof(&round(HOME, 6, 3)));
-    assert_eq!(bench.answers.period(), Period(6));
+    assert_eq!(fixture.answers.period(), Period(6));
 }
 
 #[test]
-fn what_a_later_round_has_overtaken_is_not_answered() {
-    let mut bench = Bench::new();
-    bench.ask(&round(HOME, 5, 1));
-    bench.make_keys();
-    bench.make_period(round(HOME, 5, 1).start, 10);
-    // The next period's request waits, a later round of this one is answered.
-    assert!(bench.ask(&round(HOME, 6, 2)).is_none());
-    bench.make_keys();
+fn a_request_older_than_an_answered_round_is_not_answered() {
+    let mut fixture = Fixture::new();
+    fixture.send_request(&round(HOME, 5, 1));
+    fixture.make_keys();
+    fixture.make_period(round(HOME, 5, 1).start, 10);
+    // A request of the next period waits, a later round of this one is answered.
+    assert!(fixture.send_request(&round(HOME, 6, 2)).is_none());
+    fixture.make_keys();
     assert_eq!(
-        bench.ask(&round(HOME, 5, 3)).unwrap().proof,
+        fixture.send_request(&round(HOME, 5, 3)).unwrap().proof,
         proof(&round(HOME, 5, 3))
     );
-    assert!(bench.make_period(round(HOME, 6, 2).start, 10).is_empty());
-    assert_eq!(bench.refused("round_over"), 1);
+    assert!(fixture.make_period(round(HOME, 6, 2).start, 10).is_empty());
+    assert_eq!(fixture.refused("stale_round"), 1);
     assert_eq!(
-        bench.ask(&round(HOME, 6, 4)).unwrap().proof,
+        fixture.send_request(&round(HOME, 6, 4)).unwrap().proof,
         proof(&round(HOME, 6, 4))
     );
 }
 
 #[test]
-fn after_a_failure_nothing_is_answered_until_an_attempt_succeeds() {
-    let mut bench = Bench::new();
+fn after_a_failure_proofs_wait_for_a_successful_attempt() {
+    let mut fixture = Fixture::new();
     let start = round(HOME, 5, 1).start;
     for (number, pause_ms) in [1_000, 2_000, 4_000].into_iter().enumerate() {
-        assert!(bench.ask(&round(HOME, 5, number as u32 + 1)).is_none());
-        bench.make_keys();
-        assert_eq!(bench.answers.next(bench.now_ms), Some(Wanted::Period(start)));
-        let retry = bench.answers.period_failed(start, false, bench.now_ms);
+        assert!(fixture.send_request(&round(HOME, 5, number as u32 + 1)).is_none());
+        fixture.make_keys();
+        assert_eq!(
+            fixture.answers.next_job(fixture.now_ms),
+            Some(KeyJob::Period(start))
+        );
+        let retry = fixture.answers.period_key_failed(start, false, fixture.now_ms);
         assert_eq!(retry, Some(pause_ms));
-        bench.now_ms += pause_ms - 1;
-        assert_eq!(bench.answers.next(bench.now_ms), None);
-        assert_eq!(bench.answers.deadline(), Some(bench.now_ms + 1));
-        bench.now_ms += 1;
+        fixture.now_ms += pause_ms - 1;
+        assert_eq!(fixture.answers.next_job(fixture.now_ms), None);
+        assert_eq!(fixture.answers.deadline(), Some(fixture.now_ms + 1));
+        fixture.now_ms += 1;
     }
-    assert_eq!(bench.answers.next(bench.now_ms), Some(Wanted::Period(start)));
-    let replies = bench.make_period(start, 10);
+    assert_eq!(
+        fixture.answers.next_job(fixture.now_ms),
+        Some(KeyJob::Period(start))
+    );
+    let replies = fixture.make_period(start, 10);
     assert_eq!(replies[0].proof, proof(&round(HOME, 5, 3)));
 }
 
 #[test]
-fn a_request_that_has_waited_for_a_minute_is_forgotten() {
-    let mut bench = Bench::new();
-    bench.ask(&round(HOME, 5, 1));
-    bench.now_ms += WAIT_MS_MAX;
-    assert_eq!(bench.answers.next(bench.now_ms), None);
-    bench.ask(&round(HOME, 5, 2));
-    bench.make_keys();
-    bench.now_ms += WAIT_MS_MAX;
-    assert_eq!(bench.answers.next(bench.now_ms), None);
-    assert!(bench.make_period(round(HOME, 5, 2).start, 0).is_empty());
+fn a_request_expires_after_a_minute() {
+    let mut fixture = Fixture::new();
+    fixture.send_request(&round(HOME, 5, 1));
+    fixture.now_ms += WAIT_MS_MAX;
+    assert_eq!(fixture.answers.next_job(fixture.now_ms), None);
+    fixture.send_request(&round(HOME, 5, 2));
+    fixture.make_keys();
+    fixture.now_ms += WAIT_MS_MAX;
+    assert_eq!(fixture.answers.next_job(fixture.now_ms), None);
+    assert!(fixture.make_period(round(HOME, 5, 2).start, 0).is_empty());
 }
 
 #[test]
-fn in_a_period_whose_measurement_is_no_good_nothing_is_proven() {
-    let mut bench = Bench::new();
+fn a_permanently_failed_measurement_blocks_its_period() {
+    let mut fixture = Fixture::new();
     let bad = round(HOME, 5, 1).start;
-    bench.ask(&round(HOME, 5, 1));
-    bench.make_keys();
-    assert_eq!(bench.answers.period_failed(bad, true, bench.now_ms), None);
+    fixture.send_request(&round(HOME, 5, 1));
+    fixture.make_keys();
+    assert_eq!(fixture.answers.period_key_failed(bad, true, fixture.now_ms), None);
     for number in 2..5 {
-        assert!(bench.ask(&round(HOME, 5, number)).is_none());
+        assert!(fixture.send_request(&round(HOME, 5, number)).is_none());
     }
-    assert_eq!(bench.answers.next(bench.now_ms), None);
-    assert_eq!(bench.refused(NOT_MEASURED), 4);
-    // The next period is another chance.
-    bench.ask(&round(HOME, 6, 5));
-    bench.make_keys();
+    assert_eq!(fixture.answers.next_job(fixture.now_ms), None);
+    assert_eq!(fixture.refused(NOT_MEASURED), 4);
+    // The next period is measured again.
+    fixture.send_request(&round(HOME, 6, 5));
+    fixture.make_keys();
     let start = round(HOME, 6, 5).start;
-    assert_eq!(bench.answers.next(bench.now_ms), Some(Wanted::Period(start)));
+    assert_eq!(
+        fixture.answers.next_job(fixture.now_ms),
+        Some(KeyJob::Period(start))
+    );
 }
 
 #[test]
-fn between_two_measurements_it_rests_as_long_as_one_took() {
-    let mut bench = Bench::new();
-    bench.ask(&round(HOME, 5, 1));
-    bench.make_keys();
-    bench.make_period(round(HOME, 5, 1).start, 3_000);
-    bench.ask(&round(HOME, 6, 2));
-    bench.make_keys();
-    bench.now_ms += 2_999;
-    assert_eq!(bench.answers.next(bench.now_ms), None);
-    bench.now_ms += 1;
-    assert!(bench.answers.next(bench.now_ms).is_some());
+fn the_pause_between_measurements_is_as_long_as_the_last_one() {
+    let mut fixture = Fixture::new();
+    fixture.send_request(&round(HOME, 5, 1));
+    fixture.make_keys();
+    fixture.make_period(round(HOME, 5, 1).start, 3_000);
+    fixture.send_request(&round(HOME, 6, 2));
+    fixture.make_keys();
+    fixture.now_ms += 2_999;
+    assert_eq!(fixture.answers.next_job(fixture.now_ms), None);
+    fixture.now_ms += 1;
+    assert!(fixture.answers.next_job(fixture.now_ms).is_some());
 }
 
 #[test]
-fn wrong_tags_lead_to_no_measurement_and_strangers_to_few_keys() {
-    let mut bench = Bench::new();
+fn wrong_tags_cause_no_measurement_and_unknown_gateways_few_keys() {
+    let mut fixture = Fixture::new();
     let mut keys = 0;
     for n in 0..1_000u32 {
         let forged = round(GatewayId(n % 900 + 1), 5, n + 1);
@@ -235,50 +244,58 @@ fn wrong_tags_lead_to_no_measurement_and_strangers_to_few_keys() {
         let message = forged.request_without_session(DEVICE, &wrong);
         let from = from(HOME);
         assert!(
-            bench
+            fixture
                 .answers
-                .receive(message.as_bytes(), from, None, bench.now_ms)
+                .receive(message.as_bytes(), from, None, fixture.now_ms)
                 .is_none()
         );
-        bench.now_ms += 1;
-        while let Some(wanted) = bench.answers.next(bench.now_ms) {
-            let Wanted::RequestKey(gateway, period) = wanted else {
-                panic!("{wanted:?}");
+        fixture.now_ms += 1;
+        while let Some(job) = fixture.answers.next_job(fixture.now_ms) {
+            let KeyJob::RequestKey(gateway, period) = job else {
+                panic!("{job:?}");
             };
             keys += 1;
             let key = k().for_requests(DEVICE, gateway, period);
-            assert!(bench.answers.key_made((gateway, period), key).is_empty());
+            assert!(
+                fixture
+                    .answers
+                    .request_key_ready((gateway, period), key)
+                    .is_empty()
+            );
         }
     }
     assert_eq!(keys, 5, "four at once, and another within the second");
-    assert_eq!(bench.refused(LIMITED) + bench.refused("wrong_tag"), 1_000);
-    assert_eq!(bench.answers.period(), Period(5));
+    assert_eq!(
+        fixture.refused(RATE_LIMITED) + fixture.refused("wrong_tag"),
+        1_000
+    );
+    assert_eq!(fixture.answers.period(), Period(5));
 }
 
 #[test]
-fn what_is_refused_without_a_key_costs_none() {
+fn requests_rejected_before_verification_cost_no_key() {
     let pinned = GatewayPolicy::pinned(&[HOME]).unwrap();
-    let mut bench = Bench {
-        answers: Answers::new(DEVICE, Period(500), pinned, RequestKeys::new([], true)),
-        ..Bench::new()
+    let mut fixture = Fixture {
+        answers: Responder::new(DEVICE, Period(500), pinned, RequestKeys::new([], true)),
+        ..Fixture::new()
     };
-    bench.ask(&round(GatewayId(8), 500, 1));
-    bench.ask(&round(HOME, 498, 1));
-    bench.ask(&round(HOME, 500, 0));
+    fixture.send_request(&round(GatewayId(8), 500, 1));
+    fixture.send_request(&round(HOME, 498, 1));
+    fixture.send_request(&round(HOME, 500, 0));
     let from = from(HOME);
-    bench.answers.receive(b"hello", from, None, bench.now_ms);
-    assert_eq!(bench.answers.next(bench.now_ms), None);
+    fixture.answers.receive(b"hello", from, None, fixture.now_ms);
+    assert_eq!(fixture.answers.next_job(fixture.now_ms), None);
     let expected = [
         (OTHER_GATEWAY, 1),
         ("malformed", 1),
-        ("period_over", 1),
+        ("stale_period", 1),
         ("round_zero", 1),
     ];
-    let refusals: Vec<_> = bench
+    let refusals: Vec<_> = fixture
         .answers
-        .refusals()
+        .rejections()
         .iter()
-        .map(|(why, count)| (*why, *count))
+        .map(|(reason, count)| (*reason, *count))
         .collect();
     let mut expected = expected.to_vec();
     expected.sort_unstable();
@@ -286,40 +303,47 @@ fn what_is_refused_without_a_key_costs_none() {
 }
 
 #[test]
-fn a_key_that_cannot_be_made_is_tried_again_later() {
-    let mut bench = Bench::new();
-    bench.ask(&round(HOME, 5, 1));
-    assert!(bench.answers.next(bench.now_ms).is_some());
-    assert_eq!(bench.answers.key_failed(bench.now_ms), 1_000);
-    assert_eq!(bench.answers.next(bench.now_ms), None);
-    assert_eq!(bench.answers.deadline(), Some(bench.now_ms + 1_000));
-    bench.now_ms += 1_000;
+fn a_failed_key_is_retried_later() {
+    let mut fixture = Fixture::new();
+    fixture.send_request(&round(HOME, 5, 1));
+    assert!(fixture.answers.next_job(fixture.now_ms).is_some());
+    assert_eq!(fixture.answers.request_key_failed(fixture.now_ms), 1_000);
+    assert_eq!(fixture.answers.next_job(fixture.now_ms), None);
+    assert_eq!(fixture.answers.deadline(), Some(fixture.now_ms + 1_000));
+    fixture.now_ms += 1_000;
     assert_eq!(
-        bench.answers.next(bench.now_ms),
-        Some(Wanted::RequestKey(HOME, Period(5)))
+        fixture.answers.next_job(fixture.now_ms),
+        Some(KeyJob::RequestKey(HOME, Period(5)))
     );
 }
 
-/// Whoever has recorded a request must not make the device authenticate as often as he likes.
+/// A recorded request must not make the device authenticate repeatedly.
 #[test]
-fn only_a_new_request_under_the_request_key_says_that_there_is_no_session() {
-    let mut bench = Bench::new();
-    bench.ask(&round(HOME, 5, 1));
+fn only_a_new_request_under_the_request_key_indicates_a_missing_session() {
+    let mut fixture = Fixture::new();
+    fixture.send_request(&round(HOME, 5, 1));
     assert_eq!(
-        bench.answers.take_stranger(),
+        fixture.answers.take_sessionless_gateway(),
         None,
-        "its tag was not looked at yet"
+        "its tag is not verified yet"
     );
-    bench.make_keys();
-    assert_eq!(bench.answers.take_stranger(), Some(HOME));
-    assert_eq!(bench.answers.take_stranger(), None);
-    bench.make_period(round(HOME, 5, 1).start, 10);
-    assert!(bench.ask(&round(HOME, 5, 1)).is_some(), "a copy gets its proof");
-    assert_eq!(bench.answers.take_stranger(), None);
-    assert!(bench.ask(&round(HOME, 5, 2)).is_some());
-    assert_eq!(bench.answers.take_stranger(), Some(HOME));
+    fixture.make_keys();
+    assert_eq!(fixture.answers.take_sessionless_gateway(), Some(HOME));
+    assert_eq!(fixture.answers.take_sessionless_gateway(), None);
+    fixture.make_period(round(HOME, 5, 1).start, 10);
+    assert!(
+        fixture.send_request(&round(HOME, 5, 1)).is_some(),
+        "a copy gets its proof"
+    );
+    assert_eq!(fixture.answers.take_sessionless_gateway(), None);
+    assert!(fixture.send_request(&round(HOME, 5, 2)).is_some());
+    assert_eq!(fixture.answers.take_sessionless_gateway(), Some(HOME));
     for number in [1, 2, 1, 2] {
-        bench.ask(&round(HOME, 5, number));
-        assert_eq!(bench.answers.take_stranger(), None, "copies in turns");
+        fixture.send_request(&round(HOME, 5, number));
+        assert_eq!(
+            fixture.answers.take_sessionless_gateway(),
+            None,
+            "alternating copies"
+        );
     }
 }

@@ -1,44 +1,45 @@
-//! A document of evidence on its way to the controller, a piece at a time (LAP/1 1.7.6).
+//! Delivery of an evidence document to the controller, in pieces (LAP/1 1.7.6).
 
 use linewarden_protocol::attest::ConfigurationHash;
 use linewarden_protocol::ids::Period;
 use linewarden_protocol::ticket::{
-    BODY_BYTES_MAX, Bodies, EVIDENCE_BYTES_MAX, Outcome, PIECE_BYTES_MAX, Piece, ReportId, Taken,
+    BODY_BYTES_MAX, BodyBuffer, CHUNK_BYTES_MAX, ChunkAck, EVIDENCE_BYTES_MAX, EvidenceChunk, Outcome,
+    ReportId,
 };
 
-use super::answers::Pause;
+use super::responder::Backoff;
 
-/// Between two pieces, ms: a desk takes ten tickets a second of a device, and there are other questions.
-const PIECE_EVERY_MS: u64 = 125;
-/// First and longest pause after it was left for later, ms. A controller that takes no evidence is silent.
-const LATER_MS: (u64, u64) = (10_000, 600_000);
-/// Answers without progress before it is left for later.
+/// Interval between two pieces, ms: a gateway relays ten tickets a second of a device, and there are other requests.
+const PIECE_INTERVAL_MS: u64 = 125;
+/// First and longest backoff after a stall, ms. A controller that accepts no evidence does not respond.
+const RETRY_MS: (u64, u64) = (10_000, 600_000);
+/// Responses without progress before a stall.
 const STALLS_MAX: u32 = 4;
 
-/// A document with what is to be remembered once it was taken.
+/// A document, with what is stored after its acceptance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Document {
     pub(crate) bytes: Vec<u8>,
     pub(crate) period: Period,
     pub(crate) h: ConfigurationHash,
-    /// Whether there is a quote in it.
+    /// Whether the document contains a quote.
     pub(crate) has_quote: bool,
 }
 
-/// What became of a document.
+/// State of a delivery.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Delivered {
-    /// It is under way.
-    NotYet,
-    /// The controller has all of it.
-    Taken(Document),
-    /// The controller never will.
-    Refused(Document),
-    /// There is no answer, or no progress; it is tried again after so long, ms.
-    Stuck(u64),
+pub(crate) enum DeliveryState {
+    /// In progress.
+    InProgress,
+    /// The controller has accepted the whole document.
+    Accepted(Document),
+    /// The controller has refused the document permanently.
+    Rejected(Document),
+    /// No response, or no progress; time to the next attempt, ms.
+    Stalled(u64),
 }
 
-struct UnderWay {
+struct Transfer {
     document: Document,
     id: ReportId,
     total: u32,
@@ -46,29 +47,29 @@ struct UnderWay {
     stalls: u32,
 }
 
-/// At most one document at a time: a newer one takes its place.
+/// Delivers at most one document at a time: a newer one replaces it.
 #[derive(Default)]
 pub(crate) struct Delivery {
-    under_way: Option<UnderWay>,
-    next_ms: u64,
-    pause: Pause,
+    transfer: Option<Transfer>,
+    next_piece_ms: u64,
+    backoff: Backoff,
 }
 
 impl Delivery {
-    /// Sends this one.
+    /// Starts the delivery of a document.
     ///
     /// # Errors
-    /// The document, which is longer than any that is taken.
-    pub(crate) fn put(&mut self, document: Document) -> Result<(), Document> {
+    /// Returns the document if it is too long.
+    pub(crate) fn enqueue(&mut self, document: Document) -> Result<(), Document> {
         let Some(total) = u32::try_from(document.bytes.len())
             .ok()
             .filter(|total| (1..=EVIDENCE_BYTES_MAX).contains(total))
         else {
             return Err(document);
         };
-        let id = ReportId::of(&document.bytes);
-        if self.under_way.as_ref().is_none_or(|under_way| under_way.id != id) {
-            self.under_way = Some(UnderWay {
+        let id = ReportId::of_document(&document.bytes);
+        if self.transfer.as_ref().is_none_or(|transfer| transfer.id != id) {
+            self.transfer = Some(Transfer {
                 document,
                 id,
                 total,
@@ -79,59 +80,59 @@ impl Delivery {
         Ok(())
     }
 
-    /// When there is a piece to be sent.
+    /// When the next piece is due.
     pub(crate) fn deadline(&self) -> Option<u64> {
-        self.under_way
+        self.transfer
             .as_ref()
-            .map(|_| self.next_ms.max(self.pause.until_ms))
+            .map(|_| self.next_piece_ms.max(self.backoff.until_ms))
     }
 
-    /// The body of the next question, if it is time for one.
-    pub(crate) fn question(&mut self, now_ms: u64) -> Option<Vec<u8>> {
+    /// The body of the next ticket, if one is due.
+    pub(crate) fn next_piece(&mut self, now_ms: u64) -> Option<Vec<u8>> {
         if self.deadline().is_none_or(|at_ms| at_ms > now_ms) {
             return None;
         }
-        let under_way = self.under_way.as_ref()?;
-        let rest = under_way
+        let transfer = self.transfer.as_ref()?;
+        let rest = transfer
             .document
             .bytes
-            .get(usize::try_from(under_way.offset).ok()?..)?;
-        let bytes = rest.get(..PIECE_BYTES_MAX).unwrap_or(rest);
-        let piece = Piece::new(under_way.id, under_way.total, under_way.offset, bytes)?;
-        let mut room: Bodies = [0; BODY_BYTES_MAX];
+            .get(usize::try_from(transfer.offset).ok()?..)?;
+        let bytes = rest.get(..CHUNK_BYTES_MAX).unwrap_or(rest);
+        let piece = EvidenceChunk::new(transfer.id, transfer.total, transfer.offset, bytes)?;
+        let mut room: BodyBuffer = [0; BODY_BYTES_MAX];
         let body = piece.write(&mut room)?.to_vec();
-        self.next_ms = now_ms.saturating_add(PIECE_EVERY_MS);
+        self.next_piece_ms = now_ms.saturating_add(PIECE_INTERVAL_MS);
         Some(body)
     }
 
-    /// Goes on after an answer, or after none.
-    pub(crate) fn told(&mut self, taken: Option<Taken>, now_ms: u64) -> Delivered {
-        let Some(mut under_way) = self.under_way.take() else {
-            return Delivered::NotYet;
+    /// Handles a response, or a timeout (`None`).
+    pub(crate) fn handle_response(&mut self, ack: Option<ChunkAck>, now_ms: u64) -> DeliveryState {
+        let Some(mut transfer) = self.transfer.take() else {
+            return DeliveryState::InProgress;
         };
-        let Some(Taken { outcome, received }) = taken else {
-            self.under_way = Some(under_way);
-            return Delivered::Stuck(self.pause.lengthen(now_ms, LATER_MS));
+        let Some(ChunkAck { outcome, received }) = ack else {
+            self.transfer = Some(transfer);
+            return DeliveryState::Stalled(self.backoff.increase(now_ms, RETRY_MS));
         };
         if outcome == Outcome::Refused {
-            return Delivered::Refused(under_way.document);
+            return DeliveryState::Rejected(transfer.document);
         }
-        if outcome == Outcome::Done && received == under_way.total {
-            self.pause = Pause::default();
-            return Delivered::Taken(under_way.document);
+        if outcome == Outcome::Done && received == transfer.total {
+            self.backoff = Backoff::default();
+            return DeliveryState::Accepted(transfer.document);
         }
-        // The controller may have lost what it had, once or twice, but not for ever.
-        let has_moved = received > under_way.offset && received < under_way.total;
-        under_way.stalls = if has_moved { 0 } else { under_way.stalls + 1 };
-        under_way.offset = if received < under_way.total { received } else { 0 };
-        let is_stuck = under_way.stalls >= STALLS_MAX;
+        // A controller may lose its partial document, but not repeatedly.
+        let has_moved = received > transfer.offset && received < transfer.total;
+        transfer.stalls = if has_moved { 0 } else { transfer.stalls + 1 };
+        transfer.offset = if received < transfer.total { received } else { 0 };
+        let is_stuck = transfer.stalls >= STALLS_MAX;
         if is_stuck {
-            under_way.stalls = 0;
+            transfer.stalls = 0;
         }
-        self.under_way = Some(under_way);
+        self.transfer = Some(transfer);
         match is_stuck {
-            true => Delivered::Stuck(self.pause.lengthen(now_ms, LATER_MS)),
-            false => Delivered::NotYet,
+            true => DeliveryState::Stalled(self.backoff.increase(now_ms, RETRY_MS)),
+            false => DeliveryState::InProgress,
         }
     }
 }
@@ -149,49 +150,46 @@ mod tests {
         }
     }
 
-    /// A controller that takes what follows, and forgets everything at some pieces.
-    fn taken(stored: &mut Vec<u8>, body: &[u8]) -> Taken {
-        let piece = Piece::parse(body).unwrap();
+    /// A controller that accepts consecutive pieces, and can lose all of them.
+    fn acknowledge(stored: &mut Vec<u8>, body: &[u8]) -> ChunkAck {
+        let piece = EvidenceChunk::parse(body).unwrap();
         let received = |stored: &Vec<u8>| u32::try_from(stored.len()).unwrap();
         if piece.offset() != received(stored) {
-            return Taken {
-                outcome: Outcome::Misplaced,
+            return ChunkAck {
+                outcome: Outcome::OutOfSequence,
                 received: received(stored),
             };
         }
         stored.extend(piece.bytes());
-        Taken {
+        ChunkAck {
             outcome: Outcome::Done,
             received: received(stored),
         }
     }
 
     #[test]
-    fn a_document_arrives_whole_though_the_controller_forgets_once() {
+    fn a_document_is_delivered_after_the_controller_has_lost_it_once() {
         let mut delivery = Delivery::default();
-        let sent = document(10 * PIECE_BYTES_MAX + 1);
-        delivery.put(sent.clone()).unwrap();
+        let sent = document(10 * CHUNK_BYTES_MAX + 1);
+        delivery.enqueue(sent.clone()).unwrap();
         let mut stored = Vec::new();
         let mut now_ms = 1_000;
         for piece in 0.. {
             assert_eq!(
-                delivery.question(now_ms - 1).is_none(),
+                delivery.next_piece(now_ms - 1).is_none(),
                 piece > 0,
-                "no sooner than its time"
+                "not before it is due"
             );
-            now_ms += if piece == 0 { PIECE_EVERY_MS } else { 0 };
-            let body = delivery.question(now_ms).unwrap();
+            now_ms += if piece == 0 { PIECE_INTERVAL_MS } else { 0 };
+            let body = delivery.next_piece(now_ms).unwrap();
             if piece == 5 {
                 stored.clear();
             }
-            match delivery.told(Some(taken(&mut stored, &body)), now_ms) {
-                Delivered::NotYet => {}
-                Delivered::Taken(document) => {
+            match delivery.handle_response(Some(acknowledge(&mut stored, &body)), now_ms) {
+                DeliveryState::InProgress => {}
+                DeliveryState::Accepted(document) => {
                     assert_eq!(document, sent);
-                    assert_eq!(
-                        piece, 16,
-                        "eleven pieces, five of them twice, and one that did not follow"
-                    );
+                    assert_eq!(piece, 16, "eleven pieces, five of them twice, and one misplaced");
                     break;
                 }
                 other => panic!("{other:?}"),
@@ -203,32 +201,42 @@ mod tests {
     }
 
     #[test]
-    fn no_answer_and_no_progress_make_it_wait_longer_each_time() {
+    fn timeouts_and_stalls_increase_the_backoff() {
         let mut delivery = Delivery::default();
-        delivery.put(document(10)).unwrap();
+        delivery.enqueue(document(10)).unwrap();
         for expected in [10_000, 20_000, 40_000, 80_000, 160_000, 320_000, 600_000, 600_000] {
-            assert_eq!(delivery.told(None, 7), Delivered::Stuck(expected));
-            assert!(delivery.question(6 + expected).is_none());
+            assert_eq!(
+                delivery.handle_response(None, 7),
+                DeliveryState::Stalled(expected)
+            );
+            assert!(delivery.next_piece(6 + expected).is_none());
         }
-        let lost = Taken {
-            outcome: Outcome::Misplaced,
+        let lost = ChunkAck {
+            outcome: Outcome::OutOfSequence,
             received: 0,
         };
-        let answers: Vec<Delivered> = (0..4).map(|_| delivery.told(Some(lost), 7)).collect();
-        assert_eq!(answers[..3], [const { Delivered::NotYet }; 3]);
-        assert_eq!(answers[3], Delivered::Stuck(600_000));
+        let states: Vec<DeliveryState> = (0..4).map(|_| delivery.handle_response(Some(lost), 7)).collect();
+        assert_eq!(states[..3], [const { DeliveryState::InProgress }; 3]);
+        assert_eq!(states[3], DeliveryState::Stalled(600_000));
     }
 
     #[test]
-    fn what_is_refused_or_too_long_is_given_up() {
+    fn a_refused_or_too_long_document_is_dropped() {
         let mut delivery = Delivery::default();
-        delivery.put(document(10)).unwrap();
-        let refused = Taken {
+        delivery.enqueue(document(10)).unwrap();
+        let refused = ChunkAck {
             outcome: Outcome::Refused,
             received: 0,
         };
-        assert_eq!(delivery.told(Some(refused), 0), Delivered::Refused(document(10)));
+        assert_eq!(
+            delivery.handle_response(Some(refused), 0),
+            DeliveryState::Rejected(document(10))
+        );
         assert_eq!(delivery.deadline(), None);
-        assert!(delivery.put(document(EVIDENCE_BYTES_MAX as usize + 1)).is_err());
+        assert!(
+            delivery
+                .enqueue(document(EVIDENCE_BYTES_MAX as usize + 1))
+                .is_err()
+        );
     }
 }

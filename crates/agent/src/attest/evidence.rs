@@ -1,18 +1,18 @@
-//! When the controller is told what the device runs, and what it is told (LAP/1 1.7.6).
+//! Decides when evidence is sent to the controller, and handles the responses (LAP/1 1.7.6).
 
 use linewarden_measurement::pcr::PcrValues;
 use linewarden_protocol::attest::{ConfigurationHash, PeriodStart};
-use linewarden_protocol::ticket::Taken;
+use linewarden_protocol::ticket::ChunkAck;
 use linewarden_tpm::Protection;
-use linewarden_tpm::enrol::Version;
+use linewarden_tpm::enroll::Version;
 use linewarden_tpm::evidence::{Evidence, EvidenceQuote};
 
 use super::AttestOptions;
-use super::answers::{PAUSE_MS, Pause};
-use super::delivery::{Delivered, Delivery, Document};
+use super::delivery::{Delivery, DeliveryState, Document};
+use super::measurement::{MeasureError, Measurement};
+use super::responder::{BACKOFF_MS, Backoff};
 use super::state::State;
-use super::subject::{MeasureError, Measured};
-use crate::report::Report;
+use crate::event::AgentEvent;
 
 /// A document that waits for its quote.
 #[derive(Clone)]
@@ -21,23 +21,23 @@ struct Draft {
     h: ConfigurationHash,
     values: PcrValues,
     evidence: Evidence,
-    /// It is worth sending without a quote, too.
-    has_news: bool,
-    pause: Pause,
+    /// The configuration changed, so the document is sent even without a quote.
+    is_changed: bool,
+    backoff: Backoff,
 }
 
-/// Makes documents, and sends them.
-pub(crate) struct Evidencer {
+/// Creates and delivers evidence documents.
+pub(crate) struct EvidenceReporter {
     send_log: bool,
     quote_every: u64,
     protection: Protection,
     draft: Option<Draft>,
     delivery: Delivery,
-    /// The controller does not want to know of this one.
-    refused: Option<ConfigurationHash>,
+    /// A configuration that the controller has refused permanently.
+    rejected_configuration: Option<ConfigurationHash>,
 }
 
-impl Evidencer {
+impl EvidenceReporter {
     pub(crate) fn new(options: &AttestOptions, protection: Protection) -> Self {
         Self {
             send_log: options.send_log,
@@ -48,24 +48,25 @@ impl Evidencer {
             protection,
             draft: None,
             delivery: Delivery::default(),
-            refused: None,
+            rejected_configuration: None,
         }
     }
 
-    /// A measurement was made: what follows from it. Something to tell if the document cannot be sent.
-    pub(crate) fn measured(
+    /// Handles a measurement. Returns an event if the document cannot be sent.
+    pub(crate) fn on_measurement(
         &mut self,
         start: PeriodStart,
         h: ConfigurationHash,
-        measured: &Measured,
+        measured: &Measurement,
         state: &State,
         now_ms: u64,
-    ) -> Option<Report> {
-        let is_known = state.taken.as_deref() == Some(&h.to_string()) || self.refused == Some(h);
+    ) -> Option<AgentEvent> {
+        let is_known =
+            state.accepted.as_deref() == Some(&h.to_string()) || self.rejected_configuration == Some(h);
         let has_news = self.send_log && !is_known;
-        let wants_quote = !measured.configuration.pcrs().selection().is_empty()
-            && is_due(self.quote_every, start.period.0, state.quoted);
-        if !has_news && !wants_quote {
+        let needs_quote = !measured.configuration.pcrs().selection().is_empty()
+            && is_due(self.quote_every, start.period.0, state.quoted_period);
+        if !has_news && !needs_quote {
             return None;
         }
         let log = measured.replayed().filter(|_| self.send_log);
@@ -81,12 +82,12 @@ impl Evidencer {
                 quote: None,
                 protection: self.protection,
             },
-            has_news,
-            pause: Pause::default(),
+            is_changed: has_news,
+            backoff: Backoff::default(),
         };
-        if wants_quote {
+        if needs_quote {
             self.draft = Some(Draft {
-                pause: Pause::until(now_ms),
+                backoff: Backoff::until(now_ms),
                 ..draft
             });
             return None;
@@ -95,25 +96,28 @@ impl Evidencer {
         self.send(draft)
     }
 
-    /// When a quote is to be made.
+    /// When a quote is due.
     pub(crate) fn quote_deadline(&self) -> Option<u64> {
-        self.draft.as_ref().map(|draft| draft.pause.until_ms)
+        self.draft.as_ref().map(|draft| draft.backoff.until_ms)
     }
 
-    /// What is to be quoted, if it is time to.
+    /// The values to quote, if a quote is due.
     pub(crate) fn quote_due(&self, now_ms: u64) -> Option<(PeriodStart, PcrValues)> {
-        let draft = self.draft.as_ref().filter(|draft| draft.pause.is_over(now_ms))?;
+        let draft = self
+            .draft
+            .as_ref()
+            .filter(|draft| draft.backoff.has_elapsed(now_ms))?;
         Some((draft.start, draft.values.clone()))
     }
 
-    /// A quote was made, or not. One that fails is tried again until the period is over; what has changed is sent
-    /// meanwhile.
-    pub(crate) fn quoted(
+    /// Handles a quote or its failure. A failed quote is retried until the period ends; until then a changed configuration is sent
+    /// without it.
+    pub(crate) fn on_quote(
         &mut self,
         start: PeriodStart,
         quote: Result<EvidenceQuote, MeasureError>,
         now_ms: u64,
-    ) -> Option<Report> {
+    ) -> Option<AgentEvent> {
         let mut draft = self.draft.take_if(|draft| draft.start == start)?;
         let error = match quote {
             Ok(quote) => {
@@ -122,44 +126,44 @@ impl Evidencer {
             }
             Err(error) => error,
         };
-        let retry_in_ms = draft.pause.lengthen(now_ms, PAUSE_MS);
-        let unsent = match std::mem::take(&mut draft.has_news) {
+        let retry_in_ms = draft.backoff.increase(now_ms, BACKOFF_MS);
+        let unsent = match std::mem::take(&mut draft.is_changed) {
             true => self.send(draft.clone()),
             false => None,
         };
         self.draft = Some(draft);
-        unsent.or(Some(Report::NotAttesting {
-            why: format!("no quote: {error}"),
+        unsent.or(Some(AgentEvent::AttestationFailed {
+            reason: format!("no quote: {error}"),
             retry_in_ms: Some(retry_in_ms),
         }))
     }
 
-    fn send(&mut self, draft: Draft) -> Option<Report> {
+    fn send(&mut self, draft: Draft) -> Option<AgentEvent> {
         let Draft {
             start, h, evidence, ..
         } = draft;
         let document = |evidence: &Evidence| Document {
-            // Numbers, texts and bytes: nothing that JSON does not have.
+            // Serializing numbers, texts and bytes cannot fail.
             bytes: serde_json::to_vec(evidence).unwrap_or_default(),
             period: start.period,
             h,
             has_quote: evidence.quote.is_some(),
         };
-        let Err(whole) = self.delivery.put(document(&evidence)) else {
+        let Err(undelivered) = self.delivery.enqueue(document(&evidence)) else {
             return None;
         };
         let without_log = Evidence {
             event_log: None,
             ..evidence
         };
-        match self.delivery.put(document(&without_log)) {
+        match self.delivery.enqueue(document(&without_log)) {
             Ok(()) => None,
             Err(_) => {
-                self.refused = Some(h);
-                Some(Report::EvidenceNotTaken {
-                    why: format!(
-                        "{} B are more than the controller takes: list fewer files",
-                        whole.bytes.len()
+                self.rejected_configuration = Some(h);
+                Some(AgentEvent::EvidenceNotAccepted {
+                    reason: format!(
+                        "document of {} B is too long for the controller: list fewer files",
+                        undelivered.bytes.len()
                     ),
                     retry_in_ms: None,
                 })
@@ -167,51 +171,51 @@ impl Evidencer {
         }
     }
 
-    pub(crate) fn question(&mut self, now_ms: u64) -> Option<Vec<u8>> {
-        self.delivery.question(now_ms)
+    pub(crate) fn next_piece(&mut self, now_ms: u64) -> Option<Vec<u8>> {
+        self.delivery.next_piece(now_ms)
     }
 
-    pub(crate) fn question_deadline(&self) -> Option<u64> {
+    pub(crate) fn piece_deadline(&self) -> Option<u64> {
         self.delivery.deadline()
     }
 
-    /// What became of a piece; what is to be remembered goes into `state`.
-    pub(crate) fn answered(
+    /// Handles the response to a piece; results are stored in `state`.
+    pub(crate) fn handle_response(
         &mut self,
-        taken: Option<Taken>,
+        ack: Option<ChunkAck>,
         state: &mut State,
         now_ms: u64,
-    ) -> Option<Report> {
-        match self.delivery.told(taken, now_ms) {
-            Delivered::NotYet => None,
-            Delivered::Taken(document) => {
-                state.taken = Some(document.h.to_string());
+    ) -> Option<AgentEvent> {
+        match self.delivery.handle_response(ack, now_ms) {
+            DeliveryState::InProgress => None,
+            DeliveryState::Accepted(document) => {
+                state.accepted = Some(document.h.to_string());
                 if document.has_quote {
-                    state.quoted = Some(document.period.0);
+                    state.quoted_period = Some(document.period.0);
                 }
-                Some(Report::EvidenceTaken {
+                Some(AgentEvent::EvidenceAccepted {
                     period: document.period.0,
                     configuration: document.h.to_string(),
                     bytes: document.bytes.len(),
                     quote: document.has_quote,
                 })
             }
-            Delivered::Refused(document) => {
-                self.refused = Some(document.h);
-                Some(Report::EvidenceNotTaken {
-                    why: "the controller does not want it".to_owned(),
+            DeliveryState::Rejected(document) => {
+                self.rejected_configuration = Some(document.h);
+                Some(AgentEvent::EvidenceNotAccepted {
+                    reason: "the controller refuses evidence of this configuration".to_owned(),
                     retry_in_ms: None,
                 })
             }
-            Delivered::Stuck(retry_in_ms) => Some(Report::EvidenceNotTaken {
-                why: "the controller does not answer, or does not get on".to_owned(),
+            DeliveryState::Stalled(retry_in_ms) => Some(AgentEvent::EvidenceNotAccepted {
+                reason: "no response from the controller, or no progress".to_owned(),
                 retry_in_ms: Some(retry_in_ms),
             }),
         }
     }
 }
 
-/// Whether a quote is due in this period. Numbers that fall back were a gateway's own, in a session.
+/// Whether a quote is due in this period. Period numbers may decrease if a gateway has its own.
 fn is_due(every: u64, period: u64, last: Option<u64>) -> bool {
     every > 0 && last.is_none_or(|last| period < last || period - last >= every)
 }
@@ -221,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quotes_are_due_every_so_many_periods() {
+    fn quotes_are_due_at_the_configured_interval() {
         let due = |every, last| {
             (10..20)
                 .filter(|period| is_due(every, *period, last))

@@ -1,4 +1,4 @@
-//! Where k lies: a TPM, or a file that only its owner can read.
+//! The attestation key k: in a TPM, or in a file that only its owner can read.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -7,56 +7,54 @@ use linewarden_files::{PrivateFileError, read_private};
 use linewarden_measurement::pcr::PcrValues;
 #[cfg(feature = "tpm")]
 use linewarden_tpm::device::{KeyBlobs, Retries, Tpm, TpmError, TpmKey};
-#[cfg(feature = "tpm")]
-use linewarden_tpm::{Again, enrol};
 use linewarden_tpm::{AttestationKey as _, AttestationSecret, KeyError, Protection, SoftwareKey};
+#[cfg(feature = "tpm")]
+use linewarden_tpm::{Retry, enroll};
 use zeroize::Zeroizing;
 
-use super::subject::TpmSubject;
+use super::measurement::TpmScope;
 
-/// Of a software key: 64 hexadecimal digits, and a little more for what editors add.
+/// Maximum size of a software key file: 64 hexadecimal digits, and some white space that editors add.
 const SOFTWARE_KEY_BYTES_MAX: usize = 80;
 #[cfg(feature = "tpm")]
 const BLOBS_BYTES_MAX: usize = 64 * 1024;
 
-/// Why there is no key.
+/// Why the key cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
-    /// It cannot be read, or others can.
+    /// The file is unreadable, or other users can read it.
     #[error(transparent)]
     File(#[from] PrivateFileError),
-    /// It is no software key.
-    #[error(
-        "it does not hold exactly 64 hexadecimal digits, as a software key does; a key in a TPM needs `tpm`"
-    )]
+    /// The file is not a software key.
+    #[error("not exactly 64 hexadecimal digits, as a software key has; a key in a TPM needs `tpm`")]
     Software,
-    /// It is nothing that enrolment of a TPM leaves.
+    /// The file was not written by an enrollment with a TPM.
     #[cfg(feature = "tpm")]
-    #[error("it is not what enrolment with a TPM leaves: {0}")]
-    Blobs(enrol::MessageError),
-    /// Enrolment has begun and not ended.
+    #[error("not a key file of an enrollment with a TPM: {0}")]
+    Blobs(enroll::MessageError),
+    /// The enrollment is incomplete.
     #[cfg(feature = "tpm")]
-    #[error("the TPM has no key of this device yet; end the enrolment with `linewarden attest answer`")]
+    #[error("the TPM has no key of this device yet; complete the enrollment with `linewarden attest answer`")]
     NotEnrolled,
 }
 
-/// The key, or what the TPM needs to load it.
+/// The key, or the data that the TPM needs to load it.
 #[derive(Clone, Debug)]
 pub enum KeySource {
-    /// It is in this process.
+    /// A key in this process.
     Software(SoftwareKey),
-    /// It is in a TPM.
+    /// A key in a TPM.
     #[cfg(feature = "tpm")]
     Tpm {
-        /// Where the TPM is.
+        /// TCTI of the TPM.
         tcti: String,
-        /// What enrolment has left.
+        /// The key file of the enrollment.
         blobs: KeyBlobs,
     },
 }
 
 impl KeySource {
-    /// Reads a software key's file.
+    /// Reads a software key file.
     ///
     /// # Errors
     /// [`KeyFileError`].
@@ -67,7 +65,7 @@ impl KeySource {
         Ok(Self::Software(SoftwareKey::new(AttestationSecret::new(*key))))
     }
 
-    /// Reads what enrolment with the TPM at `tcti` has left.
+    /// Reads the key file of an enrollment with the TPM at `tcti`.
     ///
     /// # Errors
     /// [`KeyFileError`].
@@ -84,7 +82,7 @@ impl KeySource {
     }
 
     /// The key, if it is in this process.
-    pub(crate) fn in_software(&self) -> Option<&SoftwareKey> {
+    pub(crate) fn software_key(&self) -> Option<&SoftwareKey> {
         match self {
             Self::Software(key) => Some(key),
             #[cfg(feature = "tpm")]
@@ -100,46 +98,46 @@ impl KeySource {
         }
     }
 
-    pub(crate) fn open(&self) -> Result<OpenKey, KeyError> {
+    pub(crate) fn open(&self) -> Result<LoadedKey, KeyError> {
         match self {
-            Self::Software(key) => Ok(OpenKey::Software(key.clone())),
+            Self::Software(key) => Ok(LoadedKey::Software(key.clone())),
             #[cfg(feature = "tpm")]
             Self::Tpm { tcti, blobs } => {
                 let key = blobs.key.as_ref().ok_or(KeyError::Tpm {
-                    what: KeyFileError::NotEnrolled.to_string(),
-                    again: Again::Never,
+                    message: KeyFileError::NotEnrolled.to_string(),
+                    retry: Retry::Never,
                 })?;
                 let loaded = TpmKey::load(open(tcti)?, blobs.endorsement, key)?;
-                Ok(OpenKey::Tpm(loaded))
+                Ok(LoadedKey::Tpm(loaded))
             }
         }
     }
 }
 
-/// The file that a key was read from: another one may take its place while the agent runs, as when the device is enrolled anew.
+/// The file of a key, which may be replaced while the agent runs, for example by a new enrollment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyFile {
     path: PathBuf,
     tcti: Option<String>,
-    /// As it was before the key was read; `None`: no key was read yet.
-    stamp: Option<Stamp>,
+    /// Identity of the file before the key was read; `None`: not read yet.
+    read_identity: Option<FileIdentity>,
 }
 
-/// What tells one content of a file from another.
-type Stamp = (u64, u64, u64, i64, i64);
+/// Distinguishes contents of a file: device, inode, size and change time.
+type FileIdentity = (u64, u64, u64, i64, i64);
 
 impl KeyFile {
-    /// A file of which nothing was read yet. `tcti` names the TPM that the key lies in; `None` of a software key.
+    /// A key file that is not read yet. `tcti` names the TPM of the key; `None` for a software key.
     #[must_use]
     pub fn new(path: PathBuf, tcti: Option<String>) -> Self {
         Self {
             path,
             tcti,
-            stamp: None,
+            read_identity: None,
         }
     }
 
-    /// Where it is.
+    /// Path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -148,27 +146,27 @@ impl KeyFile {
     /// Reads the key.
     ///
     /// # Errors
-    /// [`KeyFileError`]; the file counts as unread then.
+    /// [`KeyFileError`]; the file counts as not read then.
     pub fn read(&mut self) -> Result<KeySource, KeyFileError> {
-        // Before it: a file that is replaced meanwhile is read again.
-        let stamp = self.current_stamp();
+        // Determined before reading, so that a file that is replaced in between is read again.
+        let stamp = self.current_identity();
         let key = match &self.tcti {
             #[cfg(feature = "tpm")]
             Some(tcti) => KeySource::in_tpm(tcti, &self.path),
             _ => KeySource::software(&self.path),
         }?;
-        self.stamp = stamp;
+        self.read_identity = stamp;
         Ok(key)
     }
 
-    /// Whether it is there, and not as it was when the key was read.
+    /// Whether the file exists and has changed since the key was read.
     pub(crate) fn is_replaced(&self) -> bool {
-        let stamp = self.current_stamp();
-        stamp.is_some() && stamp != self.stamp
+        let stamp = self.current_identity();
+        stamp.is_some() && stamp != self.read_identity
     }
 
-    /// Another one after each change; `None`: it is not there.
-    fn current_stamp(&self) -> Option<Stamp> {
+    /// The present identity; `None` if the file does not exist.
+    fn current_identity(&self) -> Option<FileIdentity> {
         let found = self.path.metadata().ok()?;
         Some((
             found.dev(),
@@ -180,29 +178,29 @@ impl KeyFile {
     }
 }
 
-/// What enrolment keeps in the key's file.
+/// Reads the key file of an enrollment with a TPM.
 #[cfg(feature = "tpm")]
 pub(crate) fn read_blobs(path: &Path) -> Result<KeyBlobs, KeyFileError> {
     let bytes = read_private(path, BLOBS_BYTES_MAX)?;
-    enrol::from_json(&bytes).map_err(KeyFileError::Blobs)
+    enroll::from_json(&bytes).map_err(KeyFileError::Blobs)
 }
 
-/// Opens a TPM; what it says may succeed later is tried a few times within a second.
+/// Opens a TPM; errors that may be temporary are retried a few times within a second.
 #[cfg(feature = "tpm")]
 pub(crate) fn open(tcti: &str) -> Result<Tpm, TpmError> {
     let wait = |attempt| std::thread::sleep(std::time::Duration::from_millis(50u64 << attempt));
     Tpm::open(tcti, Retries::new(3, wait))
 }
 
-/// The key, ready for use.
+/// A key that is ready for use.
 #[derive(Debug)]
-pub(crate) enum OpenKey {
+pub(crate) enum LoadedKey {
     Software(SoftwareKey),
     #[cfg(feature = "tpm")]
     Tpm(TpmKey),
 }
 
-impl OpenKey {
+impl LoadedKey {
     pub(crate) fn hmac(&mut self, message: &[u8]) -> Result<[u8; 32], KeyError> {
         match self {
             Self::Software(key) => key.hmac(message),
@@ -211,9 +209,9 @@ impl OpenKey {
         }
     }
 
-    pub(crate) fn pcrs(&mut self, subject: &TpmSubject) -> Result<PcrValues, KeyError> {
+    pub(crate) fn pcrs(&mut self, subject: &TpmScope) -> Result<PcrValues, KeyError> {
         match self {
-            // Nobody has configured PCRs without a TPM.
+            // Without a TPM no PCRs are configured.
             Self::Software(_) => Ok(PcrValues::new(subject.bank)),
             #[cfg(feature = "tpm")]
             Self::Tpm(key) => Ok(key.tpm().pcrs(subject.bank, subject.pcrs)?),
@@ -229,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_read_again_when_its_file_was_replaced_or_could_not_be_read() {
+    fn a_replaced_or_unreadable_key_file_is_read_again() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("attest.key");
         let write = |text: &str| {
@@ -239,14 +237,14 @@ mod tests {
             std::fs::rename(&next, &path).unwrap();
         };
         let mut file = KeyFile::new(path.clone(), None);
-        assert!(!file.is_replaced(), "it is not there");
+        assert!(!file.is_replaced(), "the file does not exist");
         write(&"42".repeat(32));
         assert!(file.is_replaced());
         file.read().unwrap();
         assert!(!file.is_replaced());
         write("half of a k");
         file.read().unwrap_err();
-        assert!(file.is_replaced(), "the same content is tried again");
+        assert!(file.is_replaced(), "the same content is read again");
         write(&"43".repeat(32));
         file.read().unwrap();
         assert!(!file.is_replaced());

@@ -1,24 +1,24 @@
-//! The device as a prover: it is asked what it runs, and proves it (LAP/1 3.2).
+//! The device as a prover: proves its configuration to gateways (LAP/1 3.2).
 //!
 //! ```text
-//!   gateway ◄── UDP ──► Attestation ── Answers     which request gets which proof (no I/O)
+//!   gateway ◄── UDP ──► Attestation ── Responder   responds to requests (no I/O)
 //!                        │       │
-//!                        │       └──── Worker      a thread: TPM or software key, files, PCRs, event log
-//!                        └──────────── Delivery    evidence to the controller, by tickets
+//!                        │       └──── Worker      thread for TPM or software key, files, PCRs, event log
+//!                        └──────────── Delivery    delivers evidence to the controller, by tickets
 //! ```
-//! A proof says what was measured when its period began. If it cannot be measured, if the event log contradicts the
-//! PCRs, or if the TPM does not do what it is told, nothing is proven: never something older in its place.
+//! A proof covers the configuration that was measured when its period began. If the measurement fails, the event log contradicts the PCRs,
+//! or the TPM fails, no proof is given: never an older one instead.
 
-mod answers;
 mod delivery;
 #[cfg(feature = "tpm")]
-mod enrol;
+mod enroll;
 mod evidence;
 mod key;
+mod measurement;
 mod request_keys;
+mod responder;
 mod section;
 mod state;
-mod subject;
 mod worker;
 
 use std::io;
@@ -30,130 +30,130 @@ use linewarden_measurement::diff::Difference;
 use linewarden_protocol::attest::{PeriodKey, PeriodStart};
 use linewarden_protocol::device::{Device, DeviceConfig};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
-use linewarden_protocol::ticket::Taken;
+use linewarden_protocol::ticket::ChunkAck;
 use linewarden_protocol::wire::MESSAGE_BYTES;
 use linewarden_tpm::{AttestationKey as _, SoftwareKey};
 
-use crate::report::Report;
-use crate::way::OwnSocket;
-use answers::{Answers, Refusals, Reply, Wanted};
-use evidence::Evidencer;
+use crate::device_socket::DeviceSocket;
+use crate::event::AgentEvent;
+use evidence::EvidenceReporter;
 use request_keys::RequestKeys;
-use state::Kept;
-use worker::{Attestor, Done, Job, Worker};
+use responder::{KeyJob, ProofReply, Rejections, Responder};
+use state::StateFile;
+use worker::{Job, JobResult, JobRunner, Worker};
 
 #[cfg(feature = "tpm")]
-pub use enrol::{EnrolError, answer, identity};
+pub use enroll::{EnrollError, accept_offer, identity};
 pub use key::{KeyFile, KeyFileError, KeySource};
+pub use measurement::{CheckedLog, MeasureError, Measurement, MeasurementScope, TpmScope};
 pub use section::AttestSection;
-pub use subject::{HeldLog, MeasureError, Measured, Subject, TpmSubject};
 
-/// Datagrams before the others have their turn.
+/// Maximum number of datagrams before other sockets are served.
 const BATCH: usize = 64;
-/// Between two attempts to listen, ms.
-const LISTEN_MS: u64 = 5_000;
-/// Between two attempts to read a key that was replaced, ms.
-const READ_KEY_MS: u64 = 1_000;
-/// Between two attempts to write the state, ms.
-const SAVE_MS: u64 = 600_000;
-/// Between two reports on refused requests, ms.
-const TELL_MS: u64 = 60_000;
+/// Interval between attempts to open the socket, ms.
+const LISTEN_RETRY_MS: u64 = 5_000;
+/// Interval between attempts to read a replaced key, ms.
+const READ_KEY_RETRY_MS: u64 = 1_000;
+/// Interval between attempts to write the state, ms.
+const SAVE_RETRY_MS: u64 = 600_000;
+/// Interval between reports of rejected requests, ms.
+const REPORT_INTERVAL_MS: u64 = 60_000;
 
-/// What a device needs to be a prover.
+/// Attestation settings of a device.
 #[derive(Clone, Debug)]
 pub struct AttestOptions {
     /// What is measured.
-    pub subject: Subject,
-    /// Where its key lies.
+    pub scope: MeasurementScope,
+    /// The attestation key.
     pub key: KeySource,
-    /// The file that it was read from; `None`: it is never read anew.
+    /// The file of the key; `None`: never read again.
     pub key_file: Option<KeyFile>,
-    /// UDP port at which it is asked.
+    /// UDP port for attestation requests.
     pub port: u16,
-    /// Whether the controller is told when the configuration has changed.
+    /// Whether a changed configuration is sent to the controller.
     pub send_log: bool,
     /// Periods between two quotes of a TPM; 0: never.
     pub quote_every: u64,
-    /// File with what it remembers.
+    /// State file.
     pub state: PathBuf,
-    /// The period in which it was enrolled.
+    /// The period of the enrollment.
     pub enrolled_period: Period,
 }
 
-/// The prover with its socket and its thread.
+/// The prover with its socket and its worker thread.
 pub(crate) struct Attestation {
     device: DeviceId,
     port: u16,
-    answers: Answers,
-    socket: OwnSocket,
+    responder: Responder,
+    socket: DeviceSocket,
     worker: Worker,
-    /// k, where it is in this process.
+    /// k, if it is in this process.
     software: Option<SoftwareKey>,
     options: AttestOptions,
-    /// When a key file that was replaced may be read again: one that cannot be read is tried again.
+    /// Earliest time to read a replaced key file: an unreadable one is retried.
     read_key_at_ms: u64,
-    /// A key that the thread has yet to take.
+    /// A new key that the worker has not received yet.
     new_key: Option<KeySource>,
-    /// What the thread does now it does with the key before.
-    is_overtaken: bool,
-    began_ms: u64,
-    evidence: Evidencer,
-    kept: Kept,
-    last: Option<Measured>,
-    /// Why there is no measurement now.
+    /// The worker's present job uses the previous key.
+    is_job_superseded: bool,
+    job_started_ms: u64,
+    evidence: EvidenceReporter,
+    state_file: StateFile,
+    last_measurement: Option<Measurement>,
+    /// The error of the present measurement.
     failure: Option<String>,
     listen_at_ms: u64,
-    told: Refusals,
-    tell_at_ms: u64,
+    reported_rejections: Rejections,
+    report_at_ms: u64,
     protection: linewarden_tpm::Protection,
     save_at_ms: u64,
 }
 
-type Sink<'a> = &'a mut dyn FnMut(&Report);
+type EventSink<'a> = &'a mut dyn FnMut(&AgentEvent);
 
 impl Attestation {
-    /// Reads the state and starts the thread; nothing is measured before somebody asks.
+    /// Reads the state and starts the worker; nothing is measured before the first request.
     ///
     /// # Errors
-    /// The state's file, or the operating system's.
+    /// The state file is unusable, or the thread cannot be started.
     pub(crate) fn start(options: &AttestOptions, device: &DeviceConfig) -> io::Result<Self> {
-        let kept = Kept::read_from(&options.state)?;
-        let period = Period(kept.state.period).max(options.enrolled_period);
+        let state_file = StateFile::read_from(&options.state)?;
+        let period = Period(state_file.state.period).max(options.enrolled_period);
         let protection = options.key.protection();
-        let software = options.key.in_software().cloned();
-        let familiar = kept.state.gateways.iter().copied().map(GatewayId);
+        let software = options.key.software_key().cloned();
+        let familiar = state_file.state.gateways.iter().copied().map(GatewayId);
         let keys = RequestKeys::new(familiar, software.is_none());
-        let worker = Worker::start(Attestor {
+        let worker = Worker::start(JobRunner {
             device: device.device,
-            subject: options.subject.clone(),
+            scope: options.scope.clone(),
             source: options.key.clone(),
             key: None,
         })?;
         Ok(Self {
             device: device.device,
             port: options.port,
-            answers: Answers::new(device.device, period, device.gateways, keys),
-            socket: OwnSocket::new(options.port),
+            responder: Responder::new(device.device, period, device.gateways, keys),
+            socket: DeviceSocket::new(options.port),
             worker,
             software,
             options: options.clone(),
             read_key_at_ms: 0,
             new_key: None,
-            is_overtaken: false,
-            began_ms: 0,
-            evidence: Evidencer::new(options, protection),
-            kept,
-            last: None,
+            is_job_superseded: false,
+            job_started_ms: 0,
+            evidence: EvidenceReporter::new(options, protection),
+            state_file,
+            last_measurement: None,
             failure: None,
             listen_at_ms: 0,
-            told: Refusals::new(),
-            tell_at_ms: 0,
+            reported_rejections: Rejections::new(),
+            report_at_ms: 0,
             protection,
             save_at_ms: 0,
         })
     }
 
-    /// What to wait for; without a way to the gateway nothing is received.
+    /// The descriptors to poll; without a route to the gateway the socket is not polled.
     pub(crate) fn descriptors(&self, is_linked: bool) -> impl Iterator<Item = BorrowedFd<'_>> {
         let socket = self.socket.descriptor().filter(|_| is_linked);
         socket.into_iter().chain([self.worker.descriptor()])
@@ -164,158 +164,162 @@ impl Attestation {
         self.socket.kernel_drops()
     }
 
-    /// When [`Attestation::carry`] has something to do though nothing has come.
+    /// When [`Attestation::poll`] must be called although no datagram has arrived.
     pub(crate) fn deadline(&self, is_linked: bool) -> Option<u64> {
         let waits = is_linked && self.socket.descriptor().is_none();
         let listen = waits.then_some(self.listen_at_ms);
-        let tell = (self.told != *self.answers.refusals()).then_some(self.tell_at_ms);
+        let report_at_ms =
+            (self.reported_rejections != *self.responder.rejections()).then_some(self.report_at_ms);
         let idle = self.worker.is_idle();
-        let work = [self.answers.deadline(), self.evidence.quote_deadline()];
+        let work = [self.responder.deadline(), self.evidence.quote_deadline()];
         let work = work.into_iter().flatten().filter(|_| idle);
-        listen.into_iter().chain(tell).chain(work).min()
+        listen.into_iter().chain(report_at_ms).chain(work).min()
     }
 
-    /// Answers what has come, takes what is done, begins what is to be done.
-    pub(crate) fn carry(&mut self, device: &Device, own: Option<IpAddr>, now_ms: u64, sink: Sink<'_>) {
+    /// Handles requests and finished jobs, and starts due jobs.
+    pub(crate) fn poll(&mut self, device: &Device, own: Option<IpAddr>, now_ms: u64, sink: EventSink<'_>) {
         if let Some(own) = own {
             self.listen(own, now_ms, sink);
             self.receive(device, now_ms, sink);
         }
-        while let Some(done) = self.worker.take() {
-            self.take(done, now_ms, sink);
+        while let Some(done) = self.worker.take_result() {
+            self.handle_result(done, now_ms, sink);
         }
         if self.worker.is_idle()
             && let Some(job) = self.next_job(now_ms)
         {
-            self.began_ms = now_ms;
-            self.worker.begin(job);
+            self.job_started_ms = now_ms;
+            self.worker.submit(job);
         }
-        self.kept.state.period = self.kept.state.period.max(self.answers.period().0);
-        let familiar = self.answers.familiar();
-        self.kept.state.gateways = familiar.into_iter().map(|gateway| gateway.0).collect();
+        self.state_file.state.period = self.state_file.state.period.max(self.responder.period().0);
+        let familiar = self.responder.verified_gateways();
+        self.state_file.state.gateways = familiar.into_iter().map(|gateway| gateway.0).collect();
         self.save(now_ms, sink);
-        if self.told != *self.answers.refusals() && self.tell_at_ms <= now_ms {
-            self.tell_at_ms = now_ms.saturating_add(TELL_MS);
-            self.tell_refusals(sink);
+        if self.reported_rejections != *self.responder.rejections() && self.report_at_ms <= now_ms {
+            self.report_at_ms = now_ms.saturating_add(REPORT_INTERVAL_MS);
+            self.report_rejections(sink);
         }
     }
 
-    /// The gateway that has asked for a proof as one does that has no session of this device, if one has since it was asked last.
-    pub(crate) fn take_stranger(&mut self) -> Option<GatewayId> {
-        self.answers.take_stranger()
+    /// The gateway that has sent an attestation request without a session of this device since the last call.
+    pub(crate) fn take_sessionless_gateway(&mut self) -> Option<GatewayId> {
+        self.responder.take_sessionless_gateway()
     }
 
-    /// Tells at the end what has not been told.
-    pub(crate) fn finish(&mut self, sink: Sink<'_>) {
-        if self.told != *self.answers.refusals() {
-            self.tell_refusals(sink);
+    /// Reports rejected requests at the end.
+    pub(crate) fn finish(&mut self, sink: EventSink<'_>) {
+        if self.reported_rejections != *self.responder.rejections() {
+            self.report_rejections(sink);
         }
     }
 
-    fn tell_refusals(&mut self, sink: Sink<'_>) {
-        self.told.clone_from(self.answers.refusals());
-        sink(&Report::AttestRefused {
-            requests: self.told.clone(),
+    fn report_rejections(&mut self, sink: EventSink<'_>) {
+        self.reported_rejections.clone_from(self.responder.rejections());
+        sink(&AgentEvent::AttestationRequestsRejected {
+            requests: self.reported_rejections.clone(),
         });
     }
 
-    fn listen(&mut self, own: IpAddr, now_ms: u64, sink: Sink<'_>) {
+    fn listen(&mut self, own: IpAddr, now_ms: u64, sink: EventSink<'_>) {
         if self.listen_at_ms > now_ms {
             return;
         }
         if let Err(error) = self.socket.bind(own) {
-            self.listen_at_ms = now_ms.saturating_add(LISTEN_MS);
-            sink(&Report::NotAttesting {
-                why: format!("cannot listen on {}: {error}", SocketAddr::new(own, self.port)),
-                retry_in_ms: Some(LISTEN_MS),
+            self.listen_at_ms = now_ms.saturating_add(LISTEN_RETRY_MS);
+            sink(&AgentEvent::AttestationFailed {
+                reason: format!("cannot listen on {}: {error}", SocketAddr::new(own, self.port)),
+                retry_in_ms: Some(LISTEN_RETRY_MS),
             });
         }
     }
 
-    fn receive(&mut self, device: &Device, now_ms: u64, sink: Sink<'_>) {
-        // One byte more than a request has, so that a longer one is not mistaken for one.
+    fn receive(&mut self, device: &Device, now_ms: u64, sink: EventSink<'_>) {
+        // One byte longer than a request, so that a longer datagram is not mistaken for one.
         let mut buffer = [0u8; MESSAGE_BYTES + 1];
         for number in 0..BATCH {
             let Some(received) = self.socket.receive_plain(&mut buffer) else {
                 return;
             };
-            // A device that is enrolled anew is asked with its new key, and asked again until it answers.
+            // A device that was enrolled again receives requests under its new key, repeated until it answers.
             if number == 0 {
-                self.look_at_key(now_ms, sink);
+                self.reload_replaced_key(now_ms, sink);
             }
             let (length, from) = received;
             let datagram = buffer.get(..length).unwrap_or_default();
             let session = device.session();
-            let reply = self.answers.receive(datagram, from, session, now_ms);
+            let reply = self.responder.receive(datagram, from, session, now_ms);
             self.send(reply, sink);
             self.make_request_keys(sink);
         }
     }
 
-    /// Reads the key anew if its file was replaced.
-    fn look_at_key(&mut self, now_ms: u64, sink: Sink<'_>) {
+    /// Reads the key again if its file was replaced.
+    fn reload_replaced_key(&mut self, now_ms: u64, sink: EventSink<'_>) {
         let file = self.options.key_file.as_mut();
         let Some(file) = file.filter(|file| self.read_key_at_ms <= now_ms && file.is_replaced()) else {
             return;
         };
         match file.read() {
             Ok(key) => {
-                self.use_key(key);
-                sink(&Report::AttestKeyReplaced);
+                self.replace_key(key);
+                sink(&AgentEvent::AttestationKeyReplaced);
             }
-            // An enrolment that is not finished, a file that is being written, or an error that passes.
+            // An incomplete enrollment, a file that is being written, or a temporary error.
             Err(error) => {
-                self.read_key_at_ms = now_ms.saturating_add(READ_KEY_MS);
+                self.read_key_at_ms = now_ms.saturating_add(READ_KEY_RETRY_MS);
                 tracing::warn!(
                     %error,
-                    file = %file.path().display(),
-                    retry_in_ms = READ_KEY_MS,
-                    "the new attestation key cannot be used; the key before stays in use"
+                    path = %file.path().display(),
+                    retry_in_ms = READ_KEY_RETRY_MS,
+                    "reading the new attestation key failed; the previous key stays in use"
                 );
             }
         }
     }
 
-    /// Begins anew with another key. The controller has forgotten what it was told of the enrolment before.
-    fn use_key(&mut self, key: KeySource) {
+    /// Starts again with another key. The controller has deleted the evidence of the previous enrollment.
+    fn replace_key(&mut self, key: KeySource) {
         self.protection = key.protection();
-        self.software = key.in_software().cloned();
-        let familiar = self.kept.state.gateways.iter().copied().map(GatewayId);
-        self.answers
-            .renew(self.device, RequestKeys::new(familiar, self.software.is_none()));
-        self.evidence = Evidencer::new(&self.options, self.protection);
-        (self.kept.state.taken, self.kept.state.quoted) = (None, None);
-        self.is_overtaken = !self.worker.is_idle();
+        self.software = key.software_key().cloned();
+        let familiar = self.state_file.state.gateways.iter().copied().map(GatewayId);
+        self.responder
+            .replace_key(self.device, RequestKeys::new(familiar, self.software.is_none()));
+        self.evidence = EvidenceReporter::new(&self.options, self.protection);
+        (
+            self.state_file.state.accepted,
+            self.state_file.state.quoted_period,
+        ) = (None, None);
+        self.is_job_superseded = !self.worker.is_idle();
         self.new_key = Some(key.clone());
         self.options.key = key;
     }
 
-    /// With the key at hand a request key costs no more than the check of its tag: nothing waits for one, so nobody can fill the
-    /// queue.
-    fn make_request_keys(&mut self, sink: Sink<'_>) {
+    /// With the key in this process a request key costs no more than checking its tag: it is made at once, so that the queue cannot
+    /// be filled.
+    fn make_request_keys(&mut self, sink: EventSink<'_>) {
         let Some(software) = &mut self.software else {
             return;
         };
         let mut replies = Vec::new();
-        while let Some(asks) = self.answers.wanted_key() {
-            let made = worker::request_key(self.device, asks, |message| software.hmac(message));
-            let Ok(key) = made else {
+        while let Some(key_id) = self.responder.next_request_key() {
+            let result = worker::request_key(self.device, key_id, |message| software.hmac(message));
+            let Ok(key) = result else {
                 break;
             };
-            replies.extend(self.answers.key_made(asks, key));
+            replies.extend(self.responder.request_key_ready(key_id, key));
         }
         self.send(replies, sink);
     }
 
-    fn send(&self, replies: impl IntoIterator<Item = Reply>, sink: Sink<'_>) {
+    fn send(&self, replies: impl IntoIterator<Item = ProofReply>, sink: EventSink<'_>) {
         for reply in replies {
             if let Err(error) = self.socket.send_plain(&reply.proof, reply.to) {
-                tracing::debug!(%error, to = %reply.to, "a proof was not sent");
+                tracing::debug!(%error, peer = %reply.to, "sending a proof failed");
                 continue;
             }
-            tracing::debug!(to = %reply.to, "sent a proof");
+            tracing::debug!(peer = %reply.to, "proof sent");
             if let Some(first) = reply.first {
-                sink(&Report::Attested {
+                sink(&AgentEvent::Attested {
                     gateway_id: first.gateway.0,
                     period: first.period.0,
                     configuration: first.h.to_string(),
@@ -329,9 +333,9 @@ impl Attestation {
         if let Some(key) = self.new_key.take() {
             return Some(Job::Key(Box::new(key)));
         }
-        match self.answers.next(now_ms) {
-            Some(Wanted::RequestKey(gateway, period)) => Some(Job::RequestKey(gateway, period)),
-            Some(Wanted::Period(start)) => Some(Job::Period(start)),
+        match self.responder.next_job(now_ms) {
+            Some(KeyJob::RequestKey(gateway, period)) => Some(Job::RequestKey(gateway, period)),
+            Some(KeyJob::Period(start)) => Some(Job::Period(start)),
             None => {
                 let (start, values) = self.evidence.quote_due(now_ms)?;
                 Some(Job::Quote(start, values))
@@ -339,143 +343,154 @@ impl Attestation {
         }
     }
 
-    fn take(&mut self, done: Done, now_ms: u64, sink: Sink<'_>) {
-        if std::mem::take(&mut self.is_overtaken) && !matches!(done, Done::Gone) {
+    fn handle_result(&mut self, done: JobResult, now_ms: u64, sink: EventSink<'_>) {
+        if std::mem::take(&mut self.is_job_superseded) && !matches!(done, JobResult::WorkerExited) {
             return;
         }
         match done {
-            Done::Key => {}
-            Done::RequestKey(asks, Ok(key)) => {
-                let replies = self.answers.key_made(asks, key);
+            JobResult::Key => {}
+            JobResult::RequestKey(key_id, Ok(key)) => {
+                let replies = self.responder.request_key_ready(key_id, key);
                 self.send(replies, sink);
             }
-            Done::RequestKey(_, Err(error)) => {
-                let retry_in_ms = Some(self.answers.key_failed(now_ms));
-                let why = error.to_string();
-                sink(&Report::NotAttesting { why, retry_in_ms });
+            JobResult::RequestKey(_, Err(error)) => {
+                let retry_in_ms = Some(self.responder.request_key_failed(now_ms));
+                let reason = error.to_string();
+                sink(&AgentEvent::AttestationFailed { reason, retry_in_ms });
             }
-            Done::Period(start, Ok(made)) => {
-                let (measured, key) = *made;
-                self.measured(start, measured, &key, now_ms, sink);
+            JobResult::Period(start, Ok(measurement)) => {
+                let (measured, key) = *measurement;
+                self.handle_measurement(start, measured, &key, now_ms, sink);
             }
-            Done::Period(start, Err(error)) => {
-                self.failed(&error);
-                let retry_in_ms = self.answers.period_failed(start, error.is_final(), now_ms);
-                let why = error.to_string();
-                sink(&Report::NotAttesting { why, retry_in_ms });
+            JobResult::Period(start, Err(error)) => {
+                self.log_failure(&error);
+                let retry_in_ms = self.responder.period_key_failed(start, error.is_final(), now_ms);
+                let reason = error.to_string();
+                sink(&AgentEvent::AttestationFailed { reason, retry_in_ms });
             }
-            Done::Quote(start, quote) => {
-                let told = self.evidence.quoted(start, quote, now_ms);
-                self.tell(told, sink);
+            JobResult::Quote(start, quote) => {
+                let event = self.evidence.on_quote(start, quote, now_ms);
+                self.report(event, sink);
             }
-            Done::Gone => sink(&Report::NotAttesting {
-                why: "the thread that measures has ended, which is a fault of this program; start it anew"
-                    .to_owned(),
+            JobResult::WorkerExited => sink(&AgentEvent::AttestationFailed {
+                reason:
+                    "the measuring thread has failed, which is a fault of this program; restart the agent"
+                        .to_owned(),
                 retry_in_ms: None,
             }),
         }
     }
 
-    /// A person must act, or nothing is ever proven: said once for each cause.
-    fn failed(&mut self, error: &MeasureError) {
+    /// Logs a failure that needs a person, once per cause.
+    fn log_failure(&mut self, error: &MeasureError) {
         let error = error.to_string();
         if self.failure.as_ref() != Some(&error) {
             tracing::error!(
                 error,
-                action = "remove the cause; `linewarden attest measure` as the service's user shows it too",
-                "measurement failed; this device proves nothing until it succeeds"
+                action =
+                    "remove the cause; `linewarden attest measure`, run as the service's user, shows it too",
+                "measurement failed; this device proves nothing until a measurement succeeds"
             );
             self.failure = Some(error);
         }
     }
 
-    fn measured(
+    fn handle_measurement(
         &mut self,
         start: PeriodStart,
-        measured: Measured,
+        measured: Measurement,
         key: &PeriodKey,
         now_ms: u64,
-        sink: Sink<'_>,
+        sink: EventSink<'_>,
     ) {
-        let h = worker::hash_of(&measured);
-        let shown = h.to_string();
+        let h = worker::configuration_hash(&measured);
+        let measured_hash = h.to_string();
         self.failure = None;
         if self
-            .last
+            .last_measurement
             .as_ref()
             .is_none_or(|last| last.configuration != measured.configuration)
         {
-            notify(&measured);
+            log_notices(&measured);
         }
-        let before = self.kept.state.measured.replace(shown.clone());
-        if before.is_some_and(|before| before != shown) {
+        let before = self.state_file.state.measured.replace(measured_hash.clone());
+        if before.is_some_and(|before| before != measured_hash) {
             let changes = self
-                .last
+                .last_measurement
                 .as_ref()
                 .map(|last| Box::new(difference(last, &measured)));
-            sink(&Report::ConfigurationChanged {
-                configuration: shown,
+            sink(&AgentEvent::ConfigurationChanged {
+                configuration: measured_hash,
                 changes,
             });
         }
-        let took_ms = now_ms.saturating_sub(self.began_ms);
-        let replies = self.answers.period_made(start, key.clone(), h, took_ms, now_ms);
+        let took_ms = now_ms.saturating_sub(self.job_started_ms);
+        let replies = self
+            .responder
+            .period_key_ready(start, key.clone(), h, took_ms, now_ms);
         self.send(replies, sink);
-        let told = self
+        let event = self
             .evidence
-            .measured(start, h, &measured, &self.kept.state, now_ms);
-        self.tell(told, sink);
-        self.last = Some(measured);
+            .on_measurement(start, h, &measured, &self.state_file.state, now_ms);
+        self.report(event, sink);
+        self.last_measurement = Some(measured);
     }
 
-    /// The body of the next piece of evidence, if it is time for one.
-    pub(crate) fn question(&mut self, now_ms: u64) -> Option<Vec<u8>> {
-        self.evidence.question(now_ms)
+    /// The body of the next piece of evidence, if one is due.
+    pub(crate) fn next_evidence_piece(&mut self, now_ms: u64) -> Option<Vec<u8>> {
+        self.evidence.next_piece(now_ms)
     }
 
-    /// When [`Attestation::question`] has one.
-    pub(crate) fn question_deadline(&self) -> Option<u64> {
-        self.evidence.question_deadline()
+    /// When [`Attestation::next_evidence_piece`] returns a piece.
+    pub(crate) fn evidence_deadline(&self) -> Option<u64> {
+        self.evidence.piece_deadline()
     }
 
-    /// What became of the piece.
-    pub(crate) fn answered(&mut self, taken: Option<Taken>, now_ms: u64, sink: Sink<'_>) {
-        let told = self.evidence.answered(taken, &mut self.kept.state, now_ms);
-        self.tell(told, sink);
+    /// Handles the response to a piece.
+    pub(crate) fn handle_evidence_response(
+        &mut self,
+        ack: Option<ChunkAck>,
+        now_ms: u64,
+        sink: EventSink<'_>,
+    ) {
+        let event = self
+            .evidence
+            .handle_response(ack, &mut self.state_file.state, now_ms);
+        self.report(event, sink);
         self.save(now_ms, sink);
     }
 
-    fn tell(&self, report: Option<Report>, sink: Sink<'_>) {
+    fn report(&self, report: Option<AgentEvent>, sink: EventSink<'_>) {
         if let Some(report) = report {
             sink(&report);
         }
     }
 
-    /// A state that is not written costs nothing before the next start.
-    fn save(&mut self, now_ms: u64, sink: Sink<'_>) {
+    /// Writes the state; a failure has no effect before the next start.
+    fn save(&mut self, now_ms: u64, sink: EventSink<'_>) {
         if self.save_at_ms > now_ms {
             return;
         }
-        if let Err(error) = self.kept.save() {
-            self.save_at_ms = now_ms.saturating_add(SAVE_MS);
-            sink(&Report::AttestNotKept {
-                why: format!("{}: {error}", self.kept.path().display()),
+        if let Err(error) = self.state_file.save() {
+            self.save_at_ms = now_ms.saturating_add(SAVE_RETRY_MS);
+            sink(&AgentEvent::AttestationStateNotSaved {
+                error: format!("{}: {error}", self.state_file.path().display()),
             });
         }
     }
 }
 
-/// What the operator should know of a measurement that succeeded.
-fn notify(measured: &Measured) {
+/// Logs what the operator should know about a successful measurement.
+fn log_notices(measured: &Measurement) {
     for notice in measured.notices() {
-        tracing::warn!(%notice, "measured PCRs");
+        tracing::warn!(reason = %notice, "measured PCRs need attention");
     }
     for path in measured.absent() {
-        tracing::warn!(%path, "measured path is absent, or hidden by the service's sandbox");
+        tracing::warn!(%path, "measured path does not exist, or is hidden by the service's sandbox");
     }
 }
 
-fn difference(old: &Measured, new: &Measured) -> Difference {
+fn difference(old: &Measurement, new: &Measurement) -> Difference {
     let difference = Difference::between(&old.configuration, &new.configuration);
     match (old.replayed(), new.replayed()) {
         (Some((_, old)), Some((_, new))) => difference.with_events(old, new),

@@ -1,121 +1,121 @@
-//! Keys under which gateways ask without a session: made once each, and where each costs something only a few a second for gateways
-//! that nobody has heard of.
+//! Keys for requests of gateways without a session: made once each; if they are expensive, rate-limited for unknown
+//! gateways.
 
 use std::collections::VecDeque;
 
 use linewarden_protocol::attest::RequestKey;
 use linewarden_protocol::ids::{GatewayId, Period};
 
-/// Gateways whose tags have been right. As many as a device may have home gateways, and more than ask one at a time.
-const FAMILIAR_MAX: usize = 4;
-/// Of a familiar gateway at most three periods pass the rules at a time: the last, the one before and the next.
-const KEYS_MAX: usize = 3 * FAMILIAR_MAX + STRANGERS_MAX;
-const STRANGERS_MAX: usize = 8;
-/// Keys that are waited for.
-const WANTED_MAX: usize = 3 * FAMILIAR_MAX + STRANGERS_MAX;
-/// Keys for strangers: so many at once, and then one in so long, ms.
-const STRANGERS_AT_ONCE: u64 = 4;
-const STRANGER_EVERY_MS: u64 = 500;
+/// Maximum number of gateways whose tags were valid: as many as a device may have home gateways, and more than attest at one time.
+const VERIFIED_GATEWAYS_MAX: usize = 4;
+/// Maximum number of keys. Of a verified gateway at most three periods are accepted at a time: the last, the previous and the next.
+const KEYS_MAX: usize = 3 * VERIFIED_GATEWAYS_MAX + UNKNOWN_GATEWAYS_MAX;
+const UNKNOWN_GATEWAYS_MAX: usize = 8;
+/// Maximum number of pending keys.
+const PENDING_MAX: usize = 3 * VERIFIED_GATEWAYS_MAX + UNKNOWN_GATEWAYS_MAX;
+/// Rate limit of keys for unknown gateways: burst, and then one per interval, ms.
+const UNKNOWN_BURST: u64 = 4;
+const UNKNOWN_INTERVAL_MS: u64 = 500;
 
-type Asks = (GatewayId, Period);
+type KeyId = (GatewayId, Period);
 
-/// The keys, and who may have more made.
+/// The request keys, and the rate limit for new ones.
 pub(crate) struct RequestKeys {
-    /// The one that was used last stands last.
-    keys: Vec<(Asks, RequestKey)>,
-    wanted: VecDeque<Asks>,
-    /// The one that was heard last stands last.
-    familiar: VecDeque<GatewayId>,
-    /// Up to here strangers have had their turns, ms.
-    strangers_ms: u64,
-    /// Whether a key costs more than the check of a tag under it.
-    are_costly: bool,
+    /// The keys; the last used one is last.
+    keys: Vec<(KeyId, RequestKey)>,
+    pending: VecDeque<KeyId>,
+    /// Gateways with valid tags; the last verified one is last.
+    verified_gateways: VecDeque<GatewayId>,
+    /// Token bucket of unknown gateways: the time up to which it is used, ms.
+    unknown_budget_ms: u64,
+    /// Whether a key costs more than checking a tag under it.
+    is_expensive: bool,
 }
 
 impl RequestKeys {
-    /// `familiar`: gateways whose tags were right before; of too many the last are remembered.
+    /// `familiar`: gateways whose tags were valid before; of too many, the last are kept.
     pub(crate) fn new(familiar: impl IntoIterator<Item = GatewayId>, are_costly: bool) -> Self {
         let mut keys = Self {
             keys: Vec::new(),
-            wanted: VecDeque::new(),
-            familiar: VecDeque::new(),
-            strangers_ms: 0,
-            are_costly,
+            pending: VecDeque::new(),
+            verified_gateways: VecDeque::new(),
+            unknown_budget_ms: 0,
+            is_expensive: are_costly,
         };
         familiar
             .into_iter()
-            .for_each(|gateway| keys.note_genuine(gateway));
+            .for_each(|gateway| keys.record_verified(gateway));
         keys
     }
 
-    /// Gateways whose tags have been right, in no order that tells which was heard last.
-    pub(crate) fn familiar(&self) -> Vec<GatewayId> {
-        let mut familiar: Vec<GatewayId> = self.familiar.iter().copied().collect();
+    /// Gateways with valid tags, sorted by ID.
+    pub(crate) fn verified_gateways(&self) -> Vec<GatewayId> {
+        let mut familiar: Vec<GatewayId> = self.verified_gateways.iter().copied().collect();
         familiar.sort_unstable();
         familiar
     }
 
-    pub(crate) fn get(&self, asks: Asks) -> Option<&RequestKey> {
-        self.keys.iter().find(|(of, _)| *of == asks).map(|(_, key)| key)
+    pub(crate) fn get(&self, key_id: KeyId) -> Option<&RequestKey> {
+        self.keys.iter().find(|(of, _)| *of == key_id).map(|(_, key)| key)
     }
 
-    /// Has a key made, unless it is asked for already; `false`: not now. Anybody can name a familiar gateway with a period that
-    /// is not due, so that one counts as a stranger's.
-    pub(crate) fn want(&mut self, asks: Asks, is_expected: bool, now_ms: u64) -> bool {
-        if self.wanted.contains(&asks) {
+    /// Requests a key, unless it is pending already; `false`: rate-limited. Any sender can name a verified gateway with a period that is
+    /// not due, so that such a request counts as one of an unknown gateway.
+    pub(crate) fn request(&mut self, key_id: KeyId, is_expected: bool, now_ms: u64) -> bool {
+        if self.pending.contains(&key_id) {
             return true;
         }
-        if is_expected && self.familiar.contains(&asks.0) {
-            // Ahead of strangers.
-            self.wanted.push_front(asks);
-            self.wanted.truncate(WANTED_MAX);
+        if is_expected && self.verified_gateways.contains(&key_id.0) {
+            // Before requests of unknown gateways.
+            self.pending.push_front(key_id);
+            self.pending.truncate(PENDING_MAX);
             return true;
         }
-        if !self.are_costly {
-            self.wanted.push_back(asks);
+        if !self.is_expensive {
+            self.pending.push_back(key_id);
             return true;
         }
-        let earliest_ms = now_ms.saturating_sub((STRANGERS_AT_ONCE - 1) * STRANGER_EVERY_MS);
-        let turn_ms = self.strangers_ms.max(earliest_ms);
-        if turn_ms > now_ms || self.wanted.len() >= WANTED_MAX {
+        let earliest_ms = now_ms.saturating_sub((UNKNOWN_BURST - 1) * UNKNOWN_INTERVAL_MS);
+        let turn_ms = self.unknown_budget_ms.max(earliest_ms);
+        if turn_ms > now_ms || self.pending.len() >= PENDING_MAX {
             return false;
         }
-        self.strangers_ms = turn_ms.saturating_add(STRANGER_EVERY_MS);
-        self.wanted.push_back(asks);
+        self.unknown_budget_ms = turn_ms.saturating_add(UNKNOWN_INTERVAL_MS);
+        self.pending.push_back(key_id);
         true
     }
 
-    /// The next to be made.
-    pub(crate) fn wanted(&self) -> Option<Asks> {
-        self.wanted.front().copied()
+    /// The next key to make.
+    pub(crate) fn next_pending(&self) -> Option<KeyId> {
+        self.pending.front().copied()
     }
 
-    /// Forgets what nobody waits for any more.
-    pub(crate) fn keep_wanted(&mut self, is_waited_for: impl Fn(Asks) -> bool) {
-        self.wanted.retain(|asks| is_waited_for(*asks));
+    /// Drops pending keys that no request waits for.
+    pub(crate) fn retain_pending(&mut self, is_waited_for: impl Fn(KeyId) -> bool) {
+        self.pending.retain(|key_id| is_waited_for(*key_id));
     }
 
-    /// Takes a key that was made. Of those that are too many a stranger's goes first, the oldest.
-    pub(crate) fn put(&mut self, asks: Asks, key: RequestKey) {
-        self.wanted.retain(|wanted| *wanted != asks);
-        self.keys.retain(|(of, _)| *of != asks);
-        self.keys.push((asks, key));
+    /// Stores a key. If there are too many, the oldest one of an unknown gateway is dropped.
+    pub(crate) fn insert(&mut self, key_id: KeyId, key: RequestKey) {
+        self.pending.retain(|pending_request| *pending_request != key_id);
+        self.keys.retain(|(of, _)| *of != key_id);
+        self.keys.push((key_id, key));
         if self.keys.len() > KEYS_MAX {
-            let familiar = &self.familiar;
-            let stranger = self
+            let familiar = &self.verified_gateways;
+            let oldest_unknown = self
                 .keys
                 .iter()
                 .position(|((gateway, _), _)| !familiar.contains(gateway));
-            self.keys.remove(stranger.unwrap_or_default());
+            self.keys.remove(oldest_unknown.unwrap_or_default());
         }
     }
 
-    /// This gateway's tag was right.
-    pub(crate) fn note_genuine(&mut self, gateway: GatewayId) {
-        self.familiar.retain(|familiar| *familiar != gateway);
-        self.familiar.push_back(gateway);
-        if self.familiar.len() > FAMILIAR_MAX {
-            self.familiar.pop_front();
+    /// Records a gateway with a valid tag.
+    pub(crate) fn record_verified(&mut self, gateway: GatewayId) {
+        self.verified_gateways.retain(|familiar| *familiar != gateway);
+        self.verified_gateways.push_back(gateway);
+        if self.verified_gateways.len() > VERIFIED_GATEWAYS_MAX {
+            self.verified_gateways.pop_front();
         }
     }
 }
@@ -129,80 +129,83 @@ mod tests {
     }
 
     #[test]
-    fn strangers_get_a_few_keys_at_once_and_then_two_a_second() {
+    fn unknown_gateways_get_a_burst_of_keys_and_then_two_a_second() {
         let mut keys = RequestKeys::new([], true);
-        let mut made = 0;
+        let mut request_keys = 0;
         for ms in 0..10_000u64 {
-            // A thousand gateways a second that nobody has heard of.
-            let asks = (GatewayId(ms as u32 + 1), Period(1));
-            made += usize::from(keys.want(asks, true, 100_000 + ms));
-            keys.put(asks, key(1));
+            // A thousand unknown gateways a second.
+            let key_id = (GatewayId(ms as u32 + 1), Period(1));
+            request_keys += usize::from(keys.request(key_id, true, 100_000 + ms));
+            keys.insert(key_id, key(1));
         }
-        assert_eq!(made, 4 + 19);
+        assert_eq!(request_keys, 4 + 19);
         assert_eq!(keys.keys.len(), KEYS_MAX);
     }
 
     #[test]
-    fn a_flood_takes_nothing_from_gateways_whose_tags_were_right() {
+    fn a_flood_does_not_affect_verified_gateways() {
         let mut keys = RequestKeys::new([], true);
         let home = GatewayId(9);
-        keys.note_genuine(home);
-        keys.put((home, Period(1)), key(9));
+        keys.record_verified(home);
+        keys.insert((home, Period(1)), key(9));
         for n in 100..200 {
-            keys.want((GatewayId(n), Period(1)), true, 100_000 + u64::from(n) * 1_000);
-            keys.put((GatewayId(n), Period(1)), key(1));
+            keys.request((GatewayId(n), Period(1)), true, 100_000 + u64::from(n) * 1_000);
+            keys.insert((GatewayId(n), Period(1)), key(1));
         }
         assert_eq!(keys.get((home, Period(1))).map(|key| key.as_bytes()[0]), Some(9));
-        while keys.want(
-            (GatewayId(keys.wanted.len() as u32 + 500), Period(1)),
+        while keys.request(
+            (GatewayId(keys.pending.len() as u32 + 500), Period(1)),
             true,
             u64::MAX / 2,
         ) {}
-        assert!(keys.want((home, Period(2)), true, 0), "though there is a queue");
-        assert_eq!(keys.wanted(), Some((home, Period(2))), "ahead of it");
+        assert!(
+            keys.request((home, Period(2)), true, 0),
+            "although there is a queue"
+        );
+        assert_eq!(keys.next_pending(), Some((home, Period(2))), "ahead of it");
     }
 
     #[test]
-    fn a_familiar_gateways_name_buys_no_keys_of_periods_that_are_not_due() {
+    fn periods_that_are_not_due_are_rate_limited_for_verified_gateways() {
         let mut keys = RequestKeys::new([], true);
         let home = GatewayId(9);
-        keys.note_genuine(home);
-        let far = (10..1_000).filter(|period| keys.want((home, Period(*period)), false, 100_000));
-        assert_eq!(far.count() as u64, STRANGERS_AT_ONCE);
+        keys.record_verified(home);
+        let far = (10..1_000).filter(|period| keys.request((home, Period(*period)), false, 100_000));
+        assert_eq!(far.count() as u64, UNKNOWN_BURST);
     }
 
     #[test]
-    fn gateways_that_were_familiar_before_a_restart_are_no_strangers() {
+    fn gateways_stay_verified_across_a_restart() {
         let home = GatewayId(9);
         let mut before = RequestKeys::new([], true);
-        (1..=9).for_each(|gateway| before.note_genuine(GatewayId(gateway)));
-        assert_eq!(before.familiar(), [6, 7, 8, 9].map(GatewayId));
-        let mut keys = RequestKeys::new(before.familiar(), true);
-        let strangers = (100..200).filter(|n| keys.want((GatewayId(*n), Period(1)), true, 100_000));
-        assert_eq!(strangers.count() as u64, STRANGERS_AT_ONCE);
-        assert!(keys.want((home, Period(1)), true, 100_000));
-        assert_eq!(keys.wanted(), Some((home, Period(1))), "ahead of them");
+        (1..=9).for_each(|gateway| before.record_verified(GatewayId(gateway)));
+        assert_eq!(before.verified_gateways(), [6, 7, 8, 9].map(GatewayId));
+        let mut keys = RequestKeys::new(before.verified_gateways(), true);
+        let new_gateways = (100..200).filter(|n| keys.request((GatewayId(*n), Period(1)), true, 100_000));
+        assert_eq!(new_gateways.count() as u64, UNKNOWN_BURST);
+        assert!(keys.request((home, Period(1)), true, 100_000));
+        assert_eq!(keys.next_pending(), Some((home, Period(1))), "ahead of them");
     }
 
     #[test]
-    fn keys_that_cost_nothing_are_made_for_everybody() {
+    fn cheap_keys_are_not_rate_limited() {
         let mut keys = RequestKeys::new([], false);
         for n in 1..=1_000 {
-            let asks = (GatewayId(n), Period(1));
-            assert!(keys.want(asks, false, 0));
-            assert_eq!(keys.wanted(), Some(asks));
-            keys.put(asks, key(1));
+            let key_id = (GatewayId(n), Period(1));
+            assert!(keys.request(key_id, false, 0));
+            assert_eq!(keys.next_pending(), Some(key_id));
+            keys.insert(key_id, key(1));
         }
         assert_eq!(keys.keys.len(), KEYS_MAX);
     }
 
     #[test]
-    fn what_nobody_waits_for_is_not_made() {
+    fn a_key_without_a_waiting_request_is_dropped() {
         let mut keys = RequestKeys::new([], true);
-        assert!(keys.want((GatewayId(1), Period(1)), true, 10_000));
-        assert!(keys.want((GatewayId(1), Period(1)), true, 10_000), "once");
-        assert_eq!(keys.wanted.len(), 1);
-        keys.keep_wanted(|_| false);
-        assert_eq!(keys.wanted(), None);
+        assert!(keys.request((GatewayId(1), Period(1)), true, 10_000));
+        assert!(keys.request((GatewayId(1), Period(1)), true, 10_000), "once");
+        assert_eq!(keys.pending.len(), 1);
+        keys.retain_pending(|_| false);
+        assert_eq!(keys.next_pending(), None);
     }
 }

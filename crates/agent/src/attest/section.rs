@@ -15,16 +15,16 @@ use serde::Deserialize;
 
 use super::AttestOptions;
 use super::key::{KeyFile, KeyFileError, KeySource};
-use super::state::Kept;
-use super::subject::{EVENT_LOG, LogFile, Subject, TpmSubject};
+use super::measurement::{EVENT_LOG, LogFile, MeasurementScope, TpmScope};
+use super::state::StateFile;
 use crate::config::{FieldError, field};
 
-/// What firmware and boot loader measure and other devices of the same kind share. Not PCR 1: most machines have serial numbers or
-/// boot options of their own in it.
+/// Default PCRs: measured by firmware and boot loader, and equal on devices of the same kind. Not PCR 1: on most machines it contains
+/// serial numbers or individual boot options.
 const PCRS: [u32; 5] = [0, 2, 3, 4, 7];
 const QUOTE_EVERY: u32 = 4;
-/// Directories that `deploy/systemd/linewarden-agent.service` has of its own, and by which setting.
-const OF_THE_UNIT: [(&str, &str); 3] = [
+/// Directories that are private in `deploy/systemd/linewarden-agent.service`, and the setting that makes them so.
+const UNIT_PRIVATE_DIRECTORIES: [(&str, &str); 3] = [
     ("/tmp", "PrivateTmp="),
     ("/var/tmp", "PrivateTmp="),
     ("/dev", "PrivateDevices="),
@@ -34,30 +34,30 @@ const OF_THE_UNIT: [(&str, &str); 3] = [
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AttestSection {
-    /// A software key, or what enrolment with the TPM has left. To measure none is needed.
+    /// A software key file, or the key file of an enrollment with a TPM. Not needed for measuring.
     pub key: Option<PathBuf>,
-    /// Where the TPM is, if the key lies in one: a TCTI such as `device:/dev/tpmrm0`.
+    /// TCTI of the TPM, if the key is in one, such as `device:/dev/tpmrm0`.
     pub tpm: Option<String>,
-    /// Absolute paths that are measured; directories with all that is in them.
+    /// Absolute paths that are measured; directories with their whole content.
     #[serde(default)]
     pub files: Vec<PathBuf>,
     /// PCRs that are measured.
     pub pcrs: Option<Vec<u32>>,
-    /// Their bank.
+    /// Hash algorithm of the PCR bank.
     pub bank: Option<HashAlgorithm>,
-    /// The log that must replay to them.
+    /// The event log that must replay to the PCRs.
     pub event_log: Option<PathBuf>,
-    /// UDP port at which gateways ask.
+    /// UDP port for attestation requests.
     #[serde(default = "default_port")]
     pub port: u16,
-    /// Whether the controller is told when the configuration has changed.
+    /// Whether a changed configuration is sent to the controller.
     #[serde(default = "default_send_log")]
     pub send_log: bool,
     /// Periods between two quotes; 0: never.
     pub quote_every: Option<u32>,
-    /// What is remembered across restarts; the key's path with the ending `.state` if not given.
+    /// State file; default: the key's path with the extension `.state`.
     pub state: Option<PathBuf>,
-    /// The period in which the device was enrolled, for its first start.
+    /// The period of the enrollment, for the first start.
     #[serde(default)]
     pub enrolled_period: u64,
 }
@@ -70,7 +70,7 @@ fn default_send_log() -> bool {
     true
 }
 
-fn wrong<T>(key: &str, problem: impl ToString) -> Result<T, FieldError> {
+fn attest_error<T>(key: &str, problem: impl ToString) -> Result<T, FieldError> {
     field(&["attest", key], problem)
 }
 
@@ -88,7 +88,7 @@ impl AttestSection {
             .flatten()
     }
 
-    /// The same with their names.
+    /// The same paths with their names.
     pub(crate) fn paths(&self) -> [(&'static str, Option<&PathBuf>); 3] {
         [
             ("key", self.key.as_ref()),
@@ -97,29 +97,32 @@ impl AttestSection {
         ]
     }
 
-    /// Everything that is wrong in it, as far as the file alone tells. `taken` are UDP ports of other uses.
-    pub(crate) fn problems(&self, taken: &[u16]) -> Vec<FieldError> {
+    /// All mistakes in the section. `used_ports` are the UDP ports in other use.
+    pub(crate) fn problems(&self, used_ports: &[u16]) -> Vec<FieldError> {
         let files = (0..self.files.len()).filter_map(|n| self.file_at(n)?.err());
         let mut problems: Vec<FieldError> = files.collect();
         let port = match self.port {
-            0 => wrong("port", "0: name the port at which gateways ask, such as 20554"),
-            port if taken.contains(&port) => wrong(
+            0 => attest_error(
                 "port",
-                format!("{port} is LAP's or the peers' port; name another"),
+                "0: set the UDP port for attestation requests, such as 20554",
+            ),
+            port if used_ports.contains(&port) => attest_error(
+                "port",
+                format!("{port} is the port of LAP or peers: use another port"),
             ),
             _ => Ok(()),
         };
         problems.extend(port.err());
         problems.extend(self.key().err());
-        problems.extend(self.tpm_subject().err());
-        problems.extend(self.anything().err());
+        problems.extend(self.tpm_scope().err());
+        problems.extend(self.check_not_empty().err());
         problems
     }
 
-    /// Everybody who measures nothing proves the same.
-    fn anything(&self) -> Result<(), FieldError> {
+    /// Refuses an empty measurement: all devices without measurements prove the same.
+    fn check_not_empty(&self) -> Result<(), FieldError> {
         match self.files.is_empty() && self.tpm.is_none() {
-            true => wrong(
+            true => attest_error(
                 "files",
                 "nothing is measured: name files, such as [\"/usr/bin/sensord\"], or a TPM with `tpm`",
             ),
@@ -127,40 +130,37 @@ impl AttestSection {
         }
     }
 
-    /// Where its key lies.
+    /// Path of the key file.
     ///
     /// # Errors
-    /// None is named.
+    /// No path is named.
     pub fn key(&self) -> Result<&Path, FieldError> {
         match &self.key {
             Some(key) => Ok(key),
-            None => wrong(
-                "key",
-                "it is missing: name the file that enrolment has made, or makes",
-            ),
+            None => attest_error("key", "is missing: name the key file of the enrollment"),
         }
     }
 
     fn file_at(&self, n: usize) -> Option<Result<FilePath, FieldError>> {
         use std::os::unix::ffi::OsStrExt as _;
         let path = self.files.get(n)?;
-        Some(FilePath::new(path.as_os_str().as_bytes()).or_else(|error| wrong("files", error)))
+        Some(FilePath::new(path.as_os_str().as_bytes()).or_else(|error| attest_error("files", error)))
     }
 
     /// What is measured.
     ///
     /// # Errors
-    /// A path or a PCR that is none, a TPM's field without one, or nothing at all.
-    pub fn subject(&self) -> Result<Subject, FieldError> {
-        self.anything()?;
+    /// A path or PCR is invalid, a TPM setting has no TPM, or nothing is measured.
+    pub fn scope(&self) -> Result<MeasurementScope, FieldError> {
+        self.check_not_empty()?;
         let files = (0..self.files.len()).filter_map(|n| self.file_at(n));
-        Ok(Subject {
+        Ok(MeasurementScope {
             files: files.collect::<Result<_, _>>()?,
-            tpm: self.tpm_subject()?,
+            tpm: self.tpm_scope()?,
         })
     }
 
-    fn tpm_subject(&self) -> Result<Option<TpmSubject>, FieldError> {
+    fn tpm_scope(&self) -> Result<Option<TpmScope>, FieldError> {
         let Some(tcti) = &self.tpm else {
             let given = [
                 ("pcrs", self.pcrs.is_some()),
@@ -169,49 +169,49 @@ impl AttestSection {
                 ("quote_every", self.quote_every.is_some()),
             ];
             return match given.into_iter().find(|(_, is_given)| *is_given) {
-                Some((key, _)) => wrong(key, "only with `tpm`: name the TPM that has it, or leave it out"),
+                Some((key, _)) => attest_error(key, "requires `tpm`: name the TPM, or remove the field"),
                 None => Ok(None),
             };
         };
         if tcti.is_empty() {
-            return wrong("tpm", "\"\": name the TPM, such as \"device:/dev/tpmrm0\"");
+            return attest_error("tpm", "\"\": name the TPM, such as \"device:/dev/tpmrm0\"");
         }
         if cfg!(not(feature = "tpm")) {
-            return wrong("tpm", "this program was built without TPMs (feature `tpm`)");
+            return attest_error(
+                "tpm",
+                "TPM not available: this program was built without the feature `tpm`",
+            );
         }
-        self.subject_of(tcti).map(Some)
+        self.build_tpm_scope(tcti).map(Some)
     }
 
-    fn subject_of(&self, tcti: &str) -> Result<TpmSubject, FieldError> {
+    fn build_tpm_scope(&self, tcti: &str) -> Result<TpmScope, FieldError> {
         #[cfg(feature = "tpm")]
-        linewarden_tpm::device::check_tcti(tcti).or_else(|error| wrong("tpm", error))?;
+        linewarden_tpm::device::check_tcti(tcti).or_else(|error| attest_error("tpm", error))?;
         if self.pcrs.as_ref().is_some_and(Vec::is_empty) {
-            return wrong(
+            return attest_error(
                 "pcrs",
-                "[]: name those that the key is bound to, or leave it out for the usual ones",
+                "[]: name the PCRs that the key is bound to, or remove the field for the default",
             );
         }
         let bank = self.bank.unwrap_or(HashAlgorithm::Sha256);
         if bank == HashAlgorithm::Sha1 {
-            return wrong(
-                "bank",
-                "\"sha1\" proves nothing, its hash is broken: name \"sha256\"",
-            );
+            return attest_error("bank", "\"sha1\" is not collision-resistant: use \"sha256\"");
         }
         let indices = self.pcrs.as_deref().unwrap_or(&PCRS);
         let pcrs: Result<PcrSelection, _> = indices.iter().map(|index| PcrIndex::try_from(*index)).collect();
-        Ok(TpmSubject {
+        Ok(TpmScope {
             tcti: tcti.to_owned(),
             bank,
-            pcrs: pcrs.or_else(|error| wrong("pcrs", error))?,
+            pcrs: pcrs.or_else(|error| attest_error("pcrs", error))?,
             event_log: self.event_log.clone().unwrap_or_else(|| PathBuf::from(EVENT_LOG)),
         })
     }
 
-    /// Reads the key, and says which file it is of.
-    fn source(&self) -> Result<(KeySource, KeyFile), FieldError> {
-        // Says so where this program was built without TPMs.
-        self.tpm_subject()?;
+    /// Reads the key; also returns its file.
+    fn read_key(&self) -> Result<(KeySource, KeyFile), FieldError> {
+        // Reports a program without TPM support.
+        self.tpm_scope()?;
         let key = self.key()?;
         let mut file = KeyFile::new(key.to_owned(), self.tpm.clone());
         let source = file.read().or_else(|error| {
@@ -221,18 +221,18 @@ impl AttestSection {
                 KeyFileError::File(PrivateFileError::Io(error)) if error.kind() == io::ErrorKind::NotFound
             );
             let refused = match (is_missing, &self.tpm) {
-                (false, _) => wrong("key", format!("{}: {error}", key.display())),
-                (true, None) => wrong(
+                (false, _) => attest_error("key", format!("{}: {error}", key.display())),
+                (true, None) => attest_error(
                     "key",
                     format!(
-                        "{}: it is not there; `linewarden attest enroll --software` at the operator makes it",
+                        "{}: file not found; the operator creates it with `linewarden attest enroll --software`",
                         key.display()
                     ),
                 ),
-                (true, Some(_)) => wrong(
+                (true, Some(_)) => attest_error(
                     "key",
                     format!(
-                        "{}: it is not there; `linewarden attest identity` makes it, and so begins the enrolment",
+                        "{}: file not found; create it with `linewarden attest identity`, which begins the enrollment",
                         key.display()
                     ),
                 ),
@@ -243,21 +243,21 @@ impl AttestSection {
     }
 
     fn state_path(&self) -> Result<PathBuf, FieldError> {
-        let beside = |key: &Path| key.with_extension("state");
-        self.state.clone().map_or_else(|| self.key().map(beside), Ok)
+        let state_path = |key: &Path| key.with_extension("state");
+        self.state.clone().map_or_else(|| self.key().map(state_path), Ok)
     }
 
-    /// What the agent needs; reads the key and looks at the state.
+    /// The settings of the agent; reads the key and checks the state file.
     ///
     /// # Errors
-    /// A field that cannot be used.
+    /// A field cannot be used.
     pub fn options(&self) -> Result<AttestOptions, FieldError> {
-        let subject = self.subject()?;
-        let (key, key_file) = self.source()?;
+        let subject = self.scope()?;
+        let (key, key_file) = self.read_key()?;
         let state = self.state_path()?;
         read_state(&state)?;
         Ok(AttestOptions {
-            subject,
+            scope: subject,
             key,
             key_file: Some(key_file),
             port: self.port,
@@ -268,26 +268,26 @@ impl AttestSection {
         })
     }
 
-    /// What this machine lacks for it, and warnings. The TPM's device file is opened; the TPM is not asked. The files are measured.
-    pub(crate) fn lacks(&self) -> Vec<FieldError> {
+    /// Checks the prerequisites on this machine, with warnings. Opens the TPM's device file without using the TPM; measures the files.
+    pub(crate) fn check_machine(&self) -> Vec<FieldError> {
         let state = self.state_path().and_then(|state| {
             read_state(&state)?;
-            can_replace(&state).or_else(|error| wrong("state", shown(&state, &error)))
+            can_replace(&state).or_else(|error| attest_error("state", path_error(&state, &error)))
         });
-        let log = match self.tpm_subject() {
+        let log = match self.tpm_scope() {
             Ok(Some(tpm)) if !tpm.pcrs.is_empty() => LogFile::read(&tpm.event_log)
                 .map(drop)
-                .or_else(|error| wrong("event_log", error)),
+                .or_else(|error| attest_error("event_log", error)),
             _ => Ok(()),
         };
         let tpm = self.tpm.as_deref().and_then(|tcti| tcti.strip_prefix("device:"));
         let tpm = tpm.map_or(Ok(()), |path| open_device(Path::new(path)));
-        let files = self.subject().and_then(|subject| {
+        let files = self.scope().and_then(|subject| {
             let measured = files::measure(Path::new("/"), &subject.files, Limits::default());
-            measured.map(drop).or_else(|error| wrong("files", error))
+            measured.map(drop).or_else(|error| attest_error("files", error))
         });
         [
-            self.source().map(drop).err(),
+            self.read_key().map(drop).err(),
             tpm.err(),
             files.err(),
             log.err(),
@@ -295,27 +295,27 @@ impl AttestSection {
         ]
         .into_iter()
         .flatten()
-        .chain(self.hidden_by_the_unit())
+        .chain(self.paths_hidden_by_unit())
         .collect()
     }
 
-    /// Listed paths that the packaged service sees otherwise than a shell does.
-    fn hidden_by_the_unit(&self) -> impl Iterator<Item = FieldError> {
+    /// Listed paths that the packaged service sees with other content than a shell.
+    fn paths_hidden_by_unit(&self) -> impl Iterator<Item = FieldError> {
         let is_in = |outer: &Path, inner: &Path| inner.starts_with(outer);
         let hidden = move |path: &PathBuf| {
-            let of_its_own = OF_THE_UNIT.iter();
+            let of_its_own = UNIT_PRIVATE_DIRECTORIES.iter();
             let found = of_its_own.map(|(hidden, by)| (Path::new(*hidden), *by));
             let mut found = found.filter(|(hidden, _)| is_in(hidden, path) || is_in(path, hidden));
             found.next().map(|(hidden, by)| (path.clone(), hidden, by))
         };
         self.files.iter().filter_map(hidden).filter_map(|(path, hidden, by)| {
             let problem = format!(
-                "{}: linewarden-agent.service has {} of its own ({by}): as that service the agent measures other content there; \
-                 list what lies elsewhere",
+                "{}: linewarden-agent.service has a private {} ({by}), so that the agent measures other content there: list files outside of \
+                 it",
                 path.display(),
                 hidden.display()
             );
-            let warning = wrong::<()>("files", problem).err()?;
+            let warning = attest_error::<()>("files", problem).err()?;
             Some(FieldError {
                 is_warning: true,
                 ..warning
@@ -325,33 +325,33 @@ impl AttestSection {
 }
 
 fn open_device(path: &Path) -> Result<(), FieldError> {
-    let refused = |why: &dyn std::fmt::Display| {
+    let refused = |reason: &dyn std::fmt::Display| {
         let path = path.display();
-        wrong(
+        attest_error(
             "tpm",
-            format!("{path}: {why}; is there a TPM, and may this user open it?"),
+            format!("{path}: {reason}; check that there is a TPM, and that this user may open it"),
         )
     };
     match path.metadata() {
-        Ok(metadata) if !metadata.file_type().is_char_device() => return refused(&"no device"),
+        Ok(metadata) if !metadata.file_type().is_char_device() => return refused(&"not a device"),
         Ok(_) => {}
         Err(error) => return refused(&error),
     }
     match OpenOptions::new().read(true).write(true).open(path) {
         Ok(_) => Ok(()),
-        // Without the kernel's resource manager one process has it, which may be this agent.
+        // Without the kernel's resource manager, only one process can open the TPM, possibly this agent.
         Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Ok(()),
         Err(error) => refused(&error),
     }
 }
 
 fn read_state(path: &Path) -> Result<(), FieldError> {
-    Kept::read_from(path)
+    StateFile::read_from(path)
         .map(drop)
-        .or_else(|error| wrong("state", shown(path, &error)))
+        .or_else(|error| attest_error("state", path_error(path, &error)))
 }
 
-fn shown(path: &Path, error: &io::Error) -> String {
+fn path_error(path: &Path, error: &io::Error) -> String {
     format!("{}: {error}", path.display())
 }
 
@@ -397,18 +397,18 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_measured_for_want_of_a_key() {
+    fn measuring_needs_no_key_but_attesting_does() {
         let section: AttestSection = toml::from_str("files = [\"/etc/hostname\"]").unwrap();
-        assert_eq!(section.subject().unwrap().files.len(), 1);
+        assert_eq!(section.scope().unwrap().files.len(), 1);
         let problems = section.problems(&[]);
         assert_eq!(problems.len(), 1, "{problems:?}");
-        assert!(problems[0].to_string().starts_with("attest.key: it is missing"));
+        assert!(problems[0].to_string().starts_with("attest.key: is missing"));
         assert!(section.options().is_err());
     }
 
     #[test]
-    fn what_is_left_out_is_as_the_example_says() {
-        let subject = section("tpm = \"device:/dev/tpmrm0\"").subject().unwrap();
+    fn defaults_are_those_of_the_example() {
+        let subject = section("tpm = \"device:/dev/tpmrm0\"").scope().unwrap();
         let tpm = subject.tpm.unwrap();
         assert_eq!(
             (tpm.bank, tpm.pcrs.to_string().as_str()),
@@ -420,31 +420,31 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_the_unit_hides_are_told_as_warnings() {
+    fn paths_that_the_unit_hides_cause_warnings() {
         let section = section("files = [\"/var/tmp/x\", \"/var\", \"/etc/hostname\", \"/device\", \"/dev\"]");
-        let told: Vec<String> = section
-            .hidden_by_the_unit()
+        let warnings: Vec<String> = section
+            .paths_hidden_by_unit()
             .map(|warning| {
                 assert!(warning.is_warning);
                 warning.problem
             })
             .collect();
-        assert_eq!(told.len(), 3, "{told:?}");
-        for (told, words) in told.iter().zip([
+        assert_eq!(warnings.len(), 3, "{warnings:?}");
+        for (warning, start) in warnings.iter().zip([
             "/var/tmp/x: ",
-            "/var: linewarden-agent.service has /var/tmp",
+            "/var: linewarden-agent.service has a private /var/tmp",
             "/dev: ",
         ]) {
-            assert!(told.starts_with(words), "{told}");
+            assert!(warning.starts_with(start), "{warning}");
         }
         let unit = include_str!("../../../../deploy/systemd/linewarden-agent.service");
-        for (_, setting) in OF_THE_UNIT {
+        for (_, setting) in UNIT_PRIVATE_DIRECTORIES {
             assert!(unit.contains(&format!("\n{setting}yes\n")), "{setting}");
         }
     }
 
     #[test]
-    fn a_key_that_others_can_read_or_that_is_none_is_refused() {
+    fn an_unprotected_or_malformed_key_is_refused() {
         use std::os::unix::fs::PermissionsExt as _;
         let directory = tempfile::tempdir().unwrap();
         let key = directory.path().join("attest.key");
@@ -461,11 +461,11 @@ mod tests {
         std::fs::write(&key, "ab".repeat(32)).unwrap();
         std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).unwrap();
         assert!(problem(&section).contains("0644"), "{}", problem(&section));
-        assert!(section.options().unwrap_err().is_unsafe && section.lacks()[0].is_unsafe);
+        assert!(section.options().unwrap_err().is_unsafe && section.check_machine()[0].is_unsafe);
         std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
         let options = section.options().unwrap();
         assert_eq!(options.state, directory.path().join("attest.state"));
-        assert!(section.lacks().is_empty());
+        assert!(section.check_machine().is_empty());
         std::fs::write(&key, "ab".repeat(31)).unwrap();
         assert!(
             problem(&section).contains("64 hexadecimal"),
@@ -473,7 +473,11 @@ mod tests {
             problem(&section)
         );
         std::fs::write(directory.path().join("attest.state"), "{").unwrap();
-        let lacking: Vec<String> = section.lacks().iter().map(|field| field.path.join(".")).collect();
+        let lacking: Vec<String> = section
+            .check_machine()
+            .iter()
+            .map(|field| field.path.join("."))
+            .collect();
         assert_eq!(lacking, ["attest.key", "attest.state"]);
     }
 }

@@ -1,4 +1,4 @@
-//! What an agent remembers of attestation across restarts. Nothing of it is secret.
+//! State of attestation that an agent stores across restarts. It contains no secrets.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,20 +9,20 @@ use serde::{Deserialize, Serialize};
 const VERSION: u32 = 1;
 const BYTES_MAX: usize = 4_096;
 
-/// The file's content.
+/// Content of the state file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct State {
     version: u32,
-    /// The last period that the controller has vouched for.
+    /// The last period that the controller has confirmed.
     pub(crate) period: u64,
-    /// h of the last measurement, in hexadecimal digits.
+    /// Hash h of the last measurement, hexadecimal.
     pub(crate) measured: Option<String>,
-    /// h of the configuration that the controller was told last.
-    pub(crate) taken: Option<String>,
-    /// The period of the last quote that it has taken.
-    pub(crate) quoted: Option<u64>,
-    /// Gateways that have asked under a right tag, a few: a flood in other names does not keep theirs from being looked at.
+    /// Hash h of the last configuration whose evidence the controller accepted, hexadecimal.
+    pub(crate) accepted: Option<String>,
+    /// The period of the last quote that the controller accepted.
+    pub(crate) quoted_period: Option<u64>,
+    /// Some gateways with valid tags: a flood with other gateway IDs does not affect their requests.
     #[serde(default)]
     pub(crate) gateways: Vec<u32>,
 }
@@ -33,8 +33,8 @@ impl Default for State {
             version: VERSION,
             period: 0,
             measured: None,
-            taken: None,
-            quoted: None,
+            accepted: None,
+            quoted_period: None,
             gateways: Vec::new(),
         }
     }
@@ -42,17 +42,17 @@ impl Default for State {
 
 /// The state with its file.
 #[derive(Clone, Debug)]
-pub(crate) struct Kept {
+pub(crate) struct StateFile {
     path: PathBuf,
-    written: State,
+    saved: State,
     pub(crate) state: State,
 }
 
-impl Kept {
-    /// Reads the file; none is an empty one.
+impl StateFile {
+    /// Reads the state; a missing file is an empty state.
     ///
     /// # Errors
-    /// It cannot be read, or is damaged.
+    /// The file cannot be read, or is damaged.
     pub(crate) fn read_from(path: &Path) -> io::Result<Self> {
         let state = match read_bounded(path, BYTES_MAX) {
             Ok(bytes) => parse(&bytes)?,
@@ -61,22 +61,22 @@ impl Kept {
         };
         Ok(Self {
             path: path.to_owned(),
-            written: state.clone(),
+            saved: state.clone(),
             state,
         })
     }
 
-    /// Makes what has changed durable.
+    /// Writes a changed state durably.
     ///
     /// # Errors
-    /// The file's; the next call tries again.
+    /// Writing fails; the next call tries again.
     pub(crate) fn save(&mut self) -> io::Result<()> {
-        if self.state == self.written {
+        if self.state == self.saved {
             return Ok(());
         }
         let bytes = serde_json::to_vec(&self.state)?;
         replace(&self.path, &bytes)?;
-        self.written = self.state.clone();
+        self.saved = self.state.clone();
         Ok(())
     }
 
@@ -86,15 +86,16 @@ impl Kept {
 }
 
 fn parse(bytes: &[u8]) -> io::Result<State> {
-    let damaged = |why: String| {
-        let remedy = "without the file the agent begins at `enrolled_period`, and sends its evidence again";
-        io::Error::new(io::ErrorKind::InvalidData, format!("{why}; {remedy}"))
+    let damaged = |reason: String| {
+        let remedy =
+            "delete the file: the agent then begins at `enrolled_period`, and sends its evidence again";
+        io::Error::new(io::ErrorKind::InvalidData, format!("{reason}; {remedy}"))
     };
     let state: State =
-        serde_json::from_slice(bytes).map_err(|error| damaged(format!("no state: {error}")))?;
+        serde_json::from_slice(bytes).map_err(|error| damaged(format!("malformed state: {error}")))?;
     match state.version {
         VERSION => Ok(state),
-        other => Err(damaged(format!("a state of version {other}"))),
+        other => Err(damaged(format!("unsupported version {other}"))),
     }
 }
 
@@ -103,29 +104,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_read_as_it_was_written_and_a_damaged_one_is_refused() {
+    fn a_state_is_read_as_written_and_a_damaged_one_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("attest.state");
-        let mut kept = Kept::read_from(&path).unwrap();
-        assert_eq!(kept.state, State::default());
-        kept.save().unwrap();
-        assert!(!path.exists(), "there is nothing to remember yet");
-        kept.state.period = 9;
-        kept.state.taken = Some("ab".to_owned());
-        kept.state.gateways = vec![3, 7];
-        kept.save().unwrap();
-        assert_eq!(Kept::read_from(&path).unwrap().state, kept.state);
-        // Of an agent that did not remember gateways.
+        let mut state_file = StateFile::read_from(&path).unwrap();
+        assert_eq!(state_file.state, State::default());
+        state_file.save().unwrap();
+        assert!(!path.exists(), "an empty state is not written");
+        state_file.state.period = 9;
+        state_file.state.accepted = Some("ab".to_owned());
+        state_file.state.gateways = vec![3, 7];
+        state_file.save().unwrap();
+        assert_eq!(StateFile::read_from(&path).unwrap().state, state_file.state);
+        // A state of an earlier version without gateways.
         std::fs::write(
             &path,
-            r#"{"version":1,"period":9,"measured":null,"taken":null,"quoted":null}"#,
+            r#"{"version":1,"period":9,"measured":null,"accepted":null,"quoted_period":null}"#,
         )
         .unwrap();
-        let read = Kept::read_from(&path).unwrap().state;
+        let read = StateFile::read_from(&path).unwrap().state;
         assert_eq!((read.period, read.gateways), (9, vec![]));
         for damaged in ["", "{}", r#"{"version":2,"period":9}"#] {
             std::fs::write(&path, damaged).unwrap();
-            let error = Kept::read_from(&path).unwrap_err();
+            let error = StateFile::read_from(&path).unwrap_err();
             assert!(error.to_string().contains("enrolled_period"), "{error}");
         }
     }

@@ -1,4 +1,4 @@
-//! A thread of its own for what takes time: the TPM and reading files. Authentication goes on meanwhile.
+//! Worker thread for slow operations: the TPM and reading files. Authentication continues during them.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -15,63 +15,63 @@ use linewarden_tpm::evidence::EvidenceQuote;
 use rustix::event::{EventfdFlags, eventfd};
 use zeroize::Zeroizing;
 
-use super::key::{KeySource, OpenKey};
-use super::subject::{MeasureError, Measured, Subject};
+use super::key::{KeySource, LoadedKey};
+use super::measurement::{MeasureError, Measurement, MeasurementScope};
 
-/// What is to be done.
+/// A job of the worker.
 pub(crate) enum Job {
     RequestKey(GatewayId, Period),
     Period(PeriodStart),
-    /// With the values that the quote must be of.
+    /// The values that the quote must cover.
     Quote(PeriodStart, PcrValues),
-    /// Another key takes the place of the one before.
+    /// Replace the key.
     Key(Box<KeySource>),
 }
 
-/// What was done.
-pub(crate) enum Done {
+/// The result of a job.
+pub(crate) enum JobResult {
     RequestKey((GatewayId, Period), Result<RequestKey, KeyError>),
-    Period(PeriodStart, Result<Box<(Measured, PeriodKey)>, MeasureError>),
+    Period(PeriodStart, Result<Box<(Measurement, PeriodKey)>, MeasureError>),
     Quote(PeriodStart, Result<EvidenceQuote, MeasureError>),
     Key,
-    /// The thread has ended by itself: nothing is done any more.
-    Gone,
+    /// The worker thread has failed: no further results.
+    WorkerExited,
 }
 
-/// Who does it.
-pub(crate) struct Attestor {
+/// Executes jobs in the worker thread.
+pub(crate) struct JobRunner {
     pub(crate) device: DeviceId,
-    pub(crate) subject: Subject,
+    pub(crate) scope: MeasurementScope,
     pub(crate) source: KeySource,
-    /// Loaded in the TPM, from the first use on; after a failure it is opened anew.
-    pub(crate) key: Option<OpenKey>,
+    /// The key, loaded on first use; loaded again after a failure.
+    pub(crate) key: Option<LoadedKey>,
 }
 
-impl Attestor {
-    fn run(&mut self, job: Job) -> Done {
+impl JobRunner {
+    fn run(&mut self, job: Job) -> JobResult {
         match job {
             Job::RequestKey(gateway, period) => {
-                Done::RequestKey((gateway, period), self.request_key(gateway, period))
+                JobResult::RequestKey((gateway, period), self.request_key(gateway, period))
             }
-            Job::Period(start) => Done::Period(start, self.period(&start).map(Box::new)),
-            Job::Quote(start, values) => Done::Quote(start, self.quote(&start, &values)),
+            Job::Period(start) => JobResult::Period(start, self.period(&start).map(Box::new)),
+            Job::Quote(start, values) => JobResult::Quote(start, self.quote(&start, &values)),
             Job::Key(source) => {
                 (self.source, self.key) = (*source, None);
-                Done::Key
+                JobResult::Key
             }
         }
     }
 
-    /// Does something with the key, which is loaded if it is not.
+    /// Runs a closure with the key, which is loaded if necessary.
     fn with_key<T, E: From<KeyError>>(
         &mut self,
-        what: impl FnOnce(&mut OpenKey, &Subject) -> Result<T, E>,
+        what: impl FnOnce(&mut LoadedKey, &MeasurementScope) -> Result<T, E>,
     ) -> Result<T, E> {
         let mut key = match self.key.take() {
             Some(key) => key,
             None => self.source.open()?,
         };
-        let done = what(&mut key, &self.subject);
+        let done = what(&mut key, &self.scope);
         if done.is_ok() {
             self.key = Some(key);
         }
@@ -83,11 +83,11 @@ impl Attestor {
         self.with_key(|key, _| request_key(device, (gateway, period), |message| key.hmac(message)))
     }
 
-    pub(super) fn period(&mut self, start: &PeriodStart) -> Result<(Measured, PeriodKey), MeasureError> {
+    pub(super) fn period(&mut self, start: &PeriodStart) -> Result<(Measurement, PeriodKey), MeasureError> {
         let device = self.device;
         self.with_key(|key, subject| {
             let measured = subject.measure_with(|tpm| key.pcrs(tpm))?;
-            let h = hash_of(&measured);
+            let h = configuration_hash(&measured);
             let k2 = Zeroizing::new(key.hmac(&period_message(device, start, &h))?);
             Ok((measured, PeriodKey::from_bytes(*k2)))
         })
@@ -101,7 +101,7 @@ impl Attestor {
         let blobs = blobs.clone();
         let nonce = linewarden_protocol::attest::quote_nonce(self.device, start);
         self.with_key(|key, _| {
-            let OpenKey::Tpm(key) = key else {
+            let LoadedKey::Tpm(key) = key else {
                 return Err(no_quote());
             };
             let quoted = key
@@ -124,32 +124,32 @@ impl Attestor {
     }
 }
 
-/// The key under which a gateway asks in a period, of the HMAC under k.
+/// The request key of a gateway and a period, derived from an HMAC under k.
 pub(crate) fn request_key(
     device: DeviceId,
     (gateway, period): (GatewayId, Period),
     hmac: impl FnOnce(&[u8]) -> Result<[u8; 32], KeyError>,
 ) -> Result<RequestKey, KeyError> {
-    let made = hmac(&request_message(device, gateway, period)).map(Zeroizing::new)?;
-    Ok(RequestKey::of_hmac(&made))
+    let output = hmac(&request_message(device, gateway, period)).map(Zeroizing::new)?;
+    Ok(RequestKey::from_hmac(&output))
 }
 
 fn no_quote() -> MeasureError {
     MeasureError::Key(KeyError::Tpm {
-        what: "there is no TPM that could quote".to_owned(),
-        again: linewarden_tpm::Again::Never,
+        message: "no TPM to create a quote".to_owned(),
+        retry: linewarden_tpm::Retry::Never,
     })
 }
 
-/// h as proofs have it.
-pub(crate) fn hash_of(measured: &Measured) -> ConfigurationHash {
+/// The hash h, as in proofs.
+pub(crate) fn configuration_hash(measured: &Measurement) -> ConfigurationHash {
     ConfigurationHash(measured.configuration.hash().0)
 }
 
 /// The thread, with at most one job.
 pub(crate) struct Worker {
     jobs: Option<Sender<Job>>,
-    done: Receiver<Done>,
+    results: Receiver<JobResult>,
     ready: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
     is_busy: bool,
@@ -159,33 +159,33 @@ impl Worker {
     /// Starts the thread.
     ///
     /// # Errors
-    /// The operating system gives no thread or no descriptor.
-    pub(crate) fn start(mut attestor: Attestor) -> io::Result<Self> {
+    /// The thread or the event descriptor cannot be created.
+    pub(crate) fn start(mut attestor: JobRunner) -> io::Result<Self> {
         let ready = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (jobs, to_do) = channel::<Job>();
         let (finished, done) = channel();
-        let bell = Bell(Arc::clone(&ready));
+        let signal = CompletionSignal(Arc::clone(&ready));
         let thread = Builder::new().name("attest".to_owned()).spawn(move || {
-            // Dropped last, so that whoever it wakes finds the channel closed.
-            let bell = bell;
+            // Dropped last, so that the woken thread finds the channel closed.
+            let signal = signal;
             let finished = finished;
             for job in to_do {
                 if finished.send(attestor.run(job)).is_err() {
                     return;
                 }
-                bell.ring();
+                signal.notify();
             }
         })?;
         Ok(Self {
             jobs: Some(jobs),
-            done,
+            results: done,
             ready,
             thread: Some(thread),
             is_busy: false,
         })
     }
 
-    /// Readable when something is done.
+    /// Readable when a result is available.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.ready.as_fd()
     }
@@ -194,24 +194,24 @@ impl Worker {
         !self.is_busy && self.jobs.is_some()
     }
 
-    /// Begins a job; only when idle.
-    pub(crate) fn begin(&mut self, job: Job) {
-        // A thread that is gone is found out about by `take`.
+    /// Submits a job; only when idle.
+    pub(crate) fn submit(&mut self, job: Job) {
+        // A failed thread is detected by `take`.
         self.is_busy = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok()) || self.is_busy;
     }
 
-    /// What was done, once.
-    pub(crate) fn take(&mut self) -> Option<Done> {
+    /// The next result.
+    pub(crate) fn take_result(&mut self) -> Option<JobResult> {
         let mut count = [0; 8];
-        // It counts up; what it has counted is no matter.
+        // Resets the event counter; its value is not used.
         let _ = rustix::io::read(&*self.ready, &mut count);
-        match self.done.try_recv() {
+        match self.results.try_recv() {
             Ok(done) => {
                 self.is_busy = false;
                 Some(done)
             }
             Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => self.jobs.take().map(|_| Done::Gone),
+            Err(TryRecvError::Disconnected) => self.jobs.take().map(|_| JobResult::WorkerExited),
         }
     }
 }
@@ -219,24 +219,24 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         self.jobs = None;
-        // One that waits for a TPM or a disk is left to itself; the kernel's resource manager flushes what it has loaded.
+        // A thread that waits for a TPM or a disk is not joined; the kernel's resource manager flushes its objects.
         if let Some(thread) = self.thread.take().filter(|_| !self.is_busy) {
             let _ = thread.join();
         }
     }
 }
 
-/// Wakes the loop up, also when the thread ends in a way that nobody foresaw.
-struct Bell(Arc<OwnedFd>);
+/// Wakes the event loop, also if the thread panics.
+struct CompletionSignal(Arc<OwnedFd>);
 
-impl Bell {
-    fn ring(&self) {
+impl CompletionSignal {
+    fn notify(&self) {
         let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
     }
 }
 
-impl Drop for Bell {
+impl Drop for CompletionSignal {
     fn drop(&mut self) {
-        self.ring();
+        self.notify();
     }
 }

@@ -1,5 +1,5 @@
 use linewarden_protocol::ids::DeviceId;
-use linewarden_puf::extractor::{KeyEnrolment, PoolEnrolment, enrol_pool, enrol_puf};
+use linewarden_puf::extractor::{KeyEnrollment, PoolEnrollment, enroll_pool, enroll_puf};
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng as _;
 use tempfile::TempDir;
@@ -15,27 +15,27 @@ fn chip(model: &str) -> Box<dyn linewarden_puf::Puf> {
 
 fn key(seed: u64) -> Credential {
     let mut rng = ChaCha20Rng::seed_from_u64(seed);
-    let enrolled = enrol_puf(&mut *chip("sram"), 32_768, 5, &KeyEnrolment::default(), &mut rng);
+    let enrolled = enroll_puf(&mut *chip("sram"), 32_768, 5, &KeyEnrollment::default(), &mut rng);
     Credential::Key(enrolled.unwrap().helper)
 }
 
 fn pool() -> Credential {
     let mut rng = ChaCha20Rng::seed_from_u64(1);
-    let enrolled = enrol_pool(&mut *chip("xor-arbiter"), &PoolEnrolment::rows(1), &mut rng);
+    let enrolled = enroll_pool(&mut *chip("xor-arbiter"), &PoolEnrollment::rows(1), &mut rng);
     Credential::Pool(enrolled.unwrap().helper)
 }
 
 fn files(sets: &[(&str, &[u8])]) -> (TempDir, PathBuf) {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("d1.helper");
-    for (ending, content) in sets {
-        std::fs::write(beside(&path, ending), content).unwrap();
+    for (suffix, content) in sets {
+        std::fs::write(sibling_path(&path, suffix), content).unwrap();
     }
     (home, path)
 }
 
 #[test]
-fn previous_helper_data_that_cannot_be_used_are_left_out() {
+fn unusable_previous_helper_data_are_skipped() {
     let (one, other, pool) = (key(1), key(2), pool());
     let (_home, path) = files(&[
         ("", &one.to_bytes()),
@@ -53,7 +53,7 @@ fn previous_helper_data_that_cannot_be_used_are_left_out() {
     let (_home, path) = files(&[("", &pool.to_bytes()), (".previous", &other.to_bytes())]);
     assert_eq!(Keyring::read_from(&path).unwrap().previous, []);
     let (_home, path) = files(&[("", &one.to_bytes())]);
-    std::fs::create_dir(beside(&path, ".previous")).unwrap();
+    std::fs::create_dir(sibling_path(&path, ".previous")).unwrap();
     assert_eq!(Keyring::read_from(&path).unwrap().previous, []);
 }
 
@@ -63,9 +63,9 @@ fn helper_data_of_the_last_three_renewals_are_kept() {
     let (_home, path) = files(&[("", &sets[0].to_bytes())]);
     let mut keyring = Keyring::read_from(&path).unwrap();
     for set in &sets[1..] {
-        keyring.put_beside(set.clone()).unwrap();
+        keyring.store_pending(set.clone()).unwrap();
         keyring.promote().unwrap();
-        assert!(!beside(&path, PENDING).exists());
+        assert!(!sibling_path(&path, PENDING).exists());
     }
     let kept = [sets[4].clone(), sets[3].clone(), sets[2].clone()];
     let read = Keyring::read_from(&path).unwrap();
@@ -80,9 +80,9 @@ fn helper_data_stay_pending_when_their_file_cannot_be_written() {
     let (one, other) = (key(1), key(2));
     let (_home, path) = files(&[("", &one.to_bytes())]);
     let mut keyring = Keyring::read_from(&path).unwrap();
-    keyring.put_beside(other.clone()).unwrap();
-    // A directory with content in the place of the file.
-    let blocked = beside(&path, PREVIOUS);
+    keyring.store_pending(other.clone()).unwrap();
+    // A non-empty directory at the path of the file.
+    let blocked = sibling_path(&path, PREVIOUS);
     std::fs::create_dir_all(blocked.join("content")).unwrap();
     keyring.promote().unwrap_err();
     assert_eq!((keyring.current(), keyring.pending()), (&one, Some(&other)));

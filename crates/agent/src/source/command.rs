@@ -1,16 +1,16 @@
-//! A PUF behind an external command: real hardware.
+//! A PUF that an external command reads: real hardware.
 //!
-//! The program is run once per reading, without a shell, in an environment that holds PATH only. It gets one line on
+//! The program is run once per readout, without a shell, in an environment with PATH only. It receives one line on
 //! standard input,
 //!
 //! ```text
 //! CHALLENGE BITS
 //! ```
 //!
-//! CHALLENGE being the row's seed as 16 hexadecimal digits (pool mode) or `-` for all cells from the first on (key mode),
-//! and BITS the number of response bits wanted, decimal. It prints ⌈BITS/8⌉ bytes as hexadecimal digits, the first bit
-//! in the least significant bit of the first byte; white space is ignored. Exit status 0 means success; anything else
-//! is a failure whose reason is the last line of standard error. A program that has not ended in time is killed.
+//! where CHALLENGE is the row's seed as 16 hexadecimal digits (pool mode) or `-` for all cells from the first one (key mode), and BITS is
+//! the number of response bits, decimal. It prints ⌈BITS/8⌉ bytes as hexadecimal digits, the first bit in the least significant bit of the
+//! first byte; white space is ignored. Exit status 0 means success; any other status is a failure, and the last line of standard error is
+//! its reason. A program that exceeds its timeout is killed.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -30,9 +30,9 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-/// No reading may take longer.
+/// Maximum timeout of a readout.
 const READING_MAX: Duration = Duration::from_secs(3600);
-/// No more is read of what a program writes to standard error, bytes.
+/// Maximum number of bytes that are read from standard error.
 const MESSAGE_BYTES_MAX: usize = 4096;
 
 /// An external command as a PUF.
@@ -44,7 +44,7 @@ pub struct CommandPuf {
     /// Its arguments.
     #[serde(default)]
     pub arguments: Vec<String>,
-    /// How long one reading may take, ms; an hour at most.
+    /// Timeout of one readout, ms; at most an hour.
     #[serde(default = "default_timeout_ms")]
     pub timeout_ms: u64,
 }
@@ -59,11 +59,11 @@ fn search_path() -> OsString {
 
 impl Puf for CommandPuf {
     fn read(&mut self, challenge: Challenge, bits: usize) -> Result<Bits, PufError> {
-        // As of dumps; room for the answer is made before it comes.
+        // The limit of dumps, because the buffer for the output is allocated in advance.
         let available = DUMP_BYTES_MAX * 8;
         if bits > available {
             return Err(PufError::TooFewBits {
-                wanted: bits,
+                requested: bits,
                 available,
             });
         }
@@ -76,10 +76,10 @@ impl Puf for CommandPuf {
 }
 
 impl CommandPuf {
-    /// Finds the program without running it.
+    /// Checks that the program exists, without running it.
     ///
     /// # Errors
-    /// There is none at its place, or in PATH, that can be run.
+    /// The program does not exist, at its path or in PATH, or is not executable.
     pub fn find(&self) -> Result<(), String> {
         let is_program = |path: &Path| {
             let metadata = path.metadata();
@@ -96,7 +96,7 @@ impl CommandPuf {
             }
             _ => (is_program(&self.program), ""),
         };
-        let missing = || format!("{}: there is no such program{place}", self.program.display());
+        let missing = || format!("{}: program not found{place}", self.program.display());
         found.then_some(()).ok_or_else(missing)
     }
 
@@ -106,21 +106,21 @@ impl CommandPuf {
             .args(&self.arguments)
             .env_clear()
             .env("PATH", search_path())
-            // A group of its own, so that whatever it starts can be ended with it.
+            // A process group, so that its child processes can be killed too.
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .map_err(|error| format!("cannot be started: {error}"))?;
-        let question = match challenge {
+            .map_err(|error| format!("starting the program failed: {error}"))?;
+        let request = match challenge {
             Challenge::Pool(seed) => format!("{} {bits}\n", hex::encode(seed)),
-            Challenge::Whole => format!("- {bits}\n"),
+            Challenge::PowerUp => format!("- {bits}\n"),
         };
-        // Two digits a byte, and room for white space.
-        let conversation = self.converse(&mut child, &question, 4 * wanted_bytes + 1024);
+        // Two digits per byte, and room for white space.
+        let conversation = self.exchange(&mut child, &request, 4 * wanted_bytes + 1024);
         if !matches!(conversation, Ok(Some(_))) {
-            // Killed and reaped, whatever it and those it started were doing.
+            // Kills and reaps the program and its child processes.
             if let Some(group) = pid(&child) {
                 let _ = kill_process_group(group, Signal::KILL);
             }
@@ -128,42 +128,42 @@ impl CommandPuf {
         }
         let ended = conversation
             .map_err(|error| error.to_string())?
-            .ok_or_else(|| format!("not done after {} ms; killed", self.timeout_ms))?;
+            .ok_or_else(|| format!("timeout after {} ms; program killed", self.timeout_ms))?;
         if !ended.status.success() {
             return Err(failure(ended.status, &ended.message));
         }
         parse(&ended.output, wanted_bytes)
     }
 
-    /// Writes the question, reads both outputs to their ends and waits for the program's end. `None` when the time is
-    /// over before that.
-    fn converse(
+    /// Writes the request, reads both outputs to their ends and waits for the exit. `None` after the
+    /// timeout.
+    fn exchange(
         &self,
         child: &mut Child,
-        question: &str,
+        request: &str,
         output_bytes_max: usize,
-    ) -> io::Result<Option<Ended>> {
-        // Beyond that the clock might not be able to say when.
+    ) -> io::Result<Option<ProcessOutput>> {
+        // A longer timeout might exceed the range of the clock.
         let timeout = Duration::from_millis(self.timeout_ms).min(READING_MAX);
         let deadline = Instant::now() + timeout;
         if let Some(mut input) = child.stdin.take() {
-            // Fits into the pipe; a program that does not want to know has closed it.
-            let _ = input.write_all(question.as_bytes());
+            // Fits into the pipe; a program that does not read its input has closed it.
+            let _ = input.write_all(request.as_bytes());
         }
-        let mut output = Stream::new(child.stdout.take().map(OwnedFd::from), output_bytes_max);
-        let mut message = Stream::new(child.stderr.take().map(OwnedFd::from), MESSAGE_BYTES_MAX);
+        let mut output = BoundedPipe::new(child.stdout.take().map(OwnedFd::from), output_bytes_max);
+        let mut message = BoundedPipe::new(child.stderr.take().map(OwnedFd::from), MESSAGE_BYTES_MAX);
         while output.pipe.is_some() || message.pipe.is_some() {
             let mut streams = [&mut output, &mut message];
-            if !read_some(&mut streams, deadline)? {
+            if !read_ready(&mut streams, deadline)? {
                 return Ok(None);
             }
         }
-        let id = pid(child).ok_or_else(|| io::Error::other("the process has no number"))?;
+        let id = pid(child).ok_or_else(|| io::Error::other("the process has no ID"))?;
         let process = pidfd_open(id, PidfdFlags::empty())?;
         if !wait(&mut [PollFd::new(&process, PollFlags::IN)], deadline)? {
             return Ok(None);
         }
-        Ok(child.try_wait()?.map(|status| Ended {
+        Ok(child.try_wait()?.map(|status| ProcessOutput {
             status,
             output: output.bytes,
             message: message.bytes,
@@ -175,32 +175,32 @@ fn pid(child: &Child) -> Option<Pid> {
     i32::try_from(child.id()).ok().and_then(Pid::from_raw)
 }
 
-/// A program that has ended.
-struct Ended {
+/// Status and outputs of a program that has exited.
+struct ProcessOutput {
     status: ExitStatus,
     output: Zeroizing<Vec<u8>>,
     message: Zeroizing<Vec<u8>>,
 }
 
-/// One of the program's outputs. Bytes beyond the most are read and thrown away, all but one, which shows that there
+/// An output of the program. Bytes beyond the limit are read and discarded, except one, which shows that there
 /// were too many.
-struct Stream {
+struct BoundedPipe {
     pipe: Option<File>,
     bytes: Zeroizing<Vec<u8>>,
     bytes_max: usize,
 }
 
-impl Stream {
+impl BoundedPipe {
     fn new(pipe: Option<OwnedFd>, bytes_max: usize) -> Self {
         Self {
             pipe: pipe.map(File::from),
-            // Of full size at once: growing it would leave copies of response bits behind.
+            // Allocated at full size: growing would leave copies of response bits in memory.
             bytes: Zeroizing::new(Vec::with_capacity(bytes_max + 1)),
             bytes_max,
         }
     }
 
-    fn take_some(&mut self) -> io::Result<()> {
+    fn read_chunk(&mut self) -> io::Result<()> {
         let mut chunk = Zeroizing::new([0u8; 4096]);
         let Some(pipe) = &mut self.pipe else {
             return Ok(());
@@ -219,8 +219,8 @@ impl Stream {
     }
 }
 
-/// Waits until one of the open streams has something and reads it; false when the time is over.
-fn read_some(streams: &mut [&mut Stream; 2], deadline: Instant) -> io::Result<bool> {
+/// Waits until an open stream is readable and reads it; false at the deadline.
+fn read_ready(streams: &mut [&mut BoundedPipe; 2], deadline: Instant) -> io::Result<bool> {
     let ready: Vec<bool> = {
         let mut polled: Vec<PollFd<'_>> = streams
             .iter()
@@ -235,13 +235,13 @@ fn read_some(streams: &mut [&mut Stream; 2], deadline: Instant) -> io::Result<bo
     let open = streams.iter_mut().filter(|stream| stream.pipe.is_some());
     for (stream, ready) in open.zip(ready) {
         if ready {
-            stream.take_some()?;
+            stream.read_chunk()?;
         }
     }
     Ok(true)
 }
 
-/// Waits until something is ready; false when the time is over.
+/// Waits until a descriptor is ready; false at the deadline.
 fn wait(polled: &mut [PollFd<'_>], deadline: Instant) -> io::Result<bool> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -258,9 +258,9 @@ fn wait(polled: &mut [PollFd<'_>], deadline: Instant) -> io::Result<bool> {
 fn failure(status: ExitStatus, message: &[u8]) -> String {
     let text = String::from_utf8_lossy(message);
     match text.lines().rfind(|line| !line.trim().is_empty()) {
-        // It may end in a log or on a terminal.
+        // The text may be shown in a log or on a terminal.
         Some(line) => format!("{status}: {}", line.trim().replace(char::is_control, " ")),
-        None => format!("{status}, without a word on standard error"),
+        None => format!("{status}, without a message on standard error"),
     }
 }
 
@@ -269,7 +269,7 @@ fn parse(output: &[u8], wanted_bytes: usize) -> Result<Zeroizing<Vec<u8>>, Strin
     digits.extend(output.iter().filter(|byte| !byte.is_ascii_whitespace()));
     if let Some(position) = digits.iter().position(|byte| !byte.is_ascii_hexdigit()) {
         return Err(format!(
-            "character {} of its output is not a hexadecimal digit",
+            "invalid output: character {} is not a hexadecimal digit",
             position + 1
         ));
     }
@@ -280,7 +280,7 @@ fn parse(output: &[u8], wanted_bytes: usize) -> Result<Zeroizing<Vec<u8>>, Strin
             ""
         };
         return Err(format!(
-            "it printed {} {more}hexadecimal digits, expected are {}",
+            "invalid output: {} {more}hexadecimal digits, expected {}",
             digits.len(),
             2 * wanted_bytes
         ));
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn the_program_gets_challenge_and_bits_and_its_digits_are_the_response() {
+    fn the_program_receives_challenge_and_bits_and_prints_the_response() {
         let mut puf = shell(r#"read c n; [ "$c $n" = "0102030405060708 12" ] && echo "a5 0f""#);
         let bits = puf.read(Challenge::Pool([1, 2, 3, 4, 5, 6, 7, 8]), 12).unwrap();
         let expected = [
@@ -315,44 +315,44 @@ mod tests {
         ];
         assert_eq!(bits, Bits::from_bools(expected));
         let mut puf = shell(r#"read c n; [ "$c $n" = "- 8" ] && echo ff"#);
-        assert_eq!(puf.read(Challenge::Whole, 8).unwrap().count_ones(), 8);
+        assert_eq!(puf.read(Challenge::PowerUp, 8).unwrap().count_ones(), 8);
     }
 
     #[test]
-    fn each_failure_says_what_happened() {
+    fn each_failure_has_its_reason() {
         assert!(
             refused(&mut shell("echo sensor is cold >&2; exit 3")).contains("exit status: 3: sensor is cold")
         );
-        assert!(refused(&mut shell("exit 1")).contains("without a word"));
-        assert!(refused(&mut shell("echo a5")).contains("2 hexadecimal digits, expected are 4"));
+        assert!(refused(&mut shell("exit 1")).contains("without a message"));
+        assert!(refused(&mut shell("echo a5")).contains("2 hexadecimal digits, expected 4"));
         assert!(refused(&mut shell("echo a5xx")).contains("character 3"));
         assert!(refused(&mut shell("head -c 100000 /dev/zero | tr '\\0' 0")).contains("or more"));
         let mut missing = CommandPuf {
             program: "/nonexistent/puf".into(),
             ..shell("")
         };
-        assert!(refused(&mut missing).contains("cannot be started"));
+        assert!(refused(&mut missing).contains("starting the program failed"));
     }
 
     #[test]
     fn a_program_that_hangs_is_killed() {
         let mut puf = shell("exec sleep 1000");
         puf.timeout_ms = 50;
-        assert!(refused(&mut puf).contains("not done after 50 ms"));
-        // Those it started hold its outputs open, and go with it.
+        assert!(refused(&mut puf).contains("timeout after 50 ms"));
+        // Child processes keep the outputs open, and are killed too.
         let directory = tempfile::tempdir().unwrap();
         let alive = directory.path().join("alive");
         rustix::fs::mkfifoat(rustix::fs::CWD, &alive, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
         let mut puf = shell(&format!("exec 3>{}; sleep 1000 & sleep 1000", alive.display()));
         puf.timeout_ms = 500;
-        // The FIFO ends when the last of them has.
+        // The FIFO ends when all processes have exited.
         let reader = std::thread::spawn(move || std::fs::read(alive).unwrap());
-        assert!(refused(&mut puf).contains("not done after 500 ms"));
+        assert!(refused(&mut puf).contains("timeout after 500 ms"));
         assert!(reader.join().unwrap().is_empty());
-        // Closed outputs are not its end.
+        // Closed outputs do not mean that the program has exited.
         let mut puf = shell("exec sleep 1000 >&- 2>&-");
         puf.timeout_ms = 50;
-        assert!(refused(&mut puf).contains("not done after 50 ms"));
+        assert!(refused(&mut puf).contains("timeout after 50 ms"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Where a device's PUF bits come from.
+//! Sources of a device's PUF bits.
 
 mod command;
 mod simulated;

@@ -1,4 +1,4 @@
-//! Simulated PUFs for trials: one seed file gives the chips of a whole fleet.
+//! Simulated PUFs for tests: one seed file determines the chips of a fleet.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
-/// Which model; the first three are strong PUFs (pool mode), SRAM is a weak one (key mode).
+/// A PUF model; the first three are strong PUFs (pool mode), SRAM is a weak one (key mode).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Model {
-    /// One arbiter chain: easily learnt by machines, for comparison only.
+    /// One arbiter chain: easy to model by machine learning, for comparison only.
     Arbiter,
     /// Several chains, their bits added.
     #[default]
@@ -27,7 +27,7 @@ pub enum Model {
 }
 
 impl Model {
-    /// Whether it answers challenges, so that it is enrolled in pool mode.
+    /// Whether the PUF responds to challenges, so that it is enrolled in pool mode.
     #[must_use]
     pub fn is_strong(self) -> bool {
         self != Self::Sram
@@ -45,7 +45,7 @@ impl fmt::Display for Model {
     }
 }
 
-/// A simulated PUF's parameters. The same parameters, seed and device always give the same chip.
+/// Parameters of a simulated PUF. The same parameters, seed and device always give the same chip.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SimulatedPuf {
@@ -55,23 +55,23 @@ pub struct SimulatedPuf {
     /// Stages of a chain.
     #[serde(default = "default_stages")]
     pub stages: usize,
-    /// Chains; of an interpose PUF, those of the lower layer.
+    /// Number of chains; of an interpose PUF, those of the lower layer.
     #[serde(default = "default_chains")]
     pub chains: usize,
-    /// Chains of an interpose PUF's upper layer.
+    /// Number of chains of an interpose PUF's upper layer.
     #[serde(default = "default_upper_chains")]
     pub upper_chains: usize,
-    /// Cells of SRAM.
+    /// Number of SRAM cells.
     #[serde(default = "default_cells")]
     pub cells: usize,
-    /// Mean bit error rate against the most frequent reading.
+    /// Mean bit error rate against the most frequent readout.
     #[serde(default = "default_bit_error_rate")]
     pub bit_error_rate: f64,
-    /// Which of the chips that were made for the device; enrolment refused those before it, as a factory sorts
+    /// Number of the chip of this device; enrollment refused the chips before it, as a factory sorts
     /// some out.
     #[serde(default, skip_serializing_if = "is_first")]
     pub chip: u32,
-    /// The fleet's seed.
+    /// Path of the fleet's seed.
     pub seed_file: PathBuf,
 }
 
@@ -95,10 +95,10 @@ fn is_first(chip: &u32) -> bool {
 }
 
 impl SimulatedPuf {
-    /// The chip of one device; `noise_seed` is another one for each run.
+    /// Builds the chip of a device; `noise_seed` differs for each run.
     ///
     /// # Errors
-    /// A parameter out of range.
+    /// A parameter is out of range.
     pub fn build(
         &self,
         seed: &FleetSeed,
@@ -131,7 +131,7 @@ impl SimulatedPuf {
         })
     }
 
-    /// Its name in the registry.
+    /// Description for the registry.
     #[must_use]
     pub fn describe(&self) -> String {
         let rate = 100.0 * self.bit_error_rate;
@@ -150,7 +150,7 @@ impl SimulatedPuf {
     }
 }
 
-/// 32 bytes from which the chips of a simulated fleet follow. Whoever has them has every chip.
+/// 32 bytes from which the chips of a simulated fleet are derived. Secret: they reproduce every chip.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub struct FleetSeed([u8; 32]);
 
@@ -163,38 +163,38 @@ impl fmt::Debug for FleetSeed {
 /// Why a seed file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SeedError {
-    /// It cannot be read or made.
+    /// The file cannot be read or created.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The operating system's error.
         #[source]
         source: std::io::Error,
     },
-    /// Others can read it, or it is no file at all.
-    #[error("{}: {problem}; it stands for every chip of the fleet: {remedy}", path.display())]
+    /// Other users can read the file, or it is not a regular file.
+    #[error("{}: {problem}, and the seed reproduces every chip of the fleet; {remedy}", path.display())]
     Unsafe {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         problem: String,
-        /// What to do.
+        /// The remedy.
         remedy: String,
     },
-    /// It holds something else.
-    #[error("{}: not a fleet's seed, which is 64 hexadecimal digits, not all 0", path.display())]
+    /// The file has other content.
+    #[error("{}: not a seed file: expected 64 hexadecimal digits, not all 0", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
     },
-    /// No random bytes.
-    #[error("the operating system gave no random bytes: {0}")]
+    /// No random bytes are available.
+    #[error("reading random bytes failed: {0}")]
     Entropy(getrandom::Error),
 }
 
 impl FleetSeed {
-    /// Takes over the bytes.
+    /// A seed from its bytes.
     #[must_use]
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
@@ -205,7 +205,7 @@ impl FleetSeed {
     /// # Errors
     /// The file, and what is wrong with it.
     pub fn from_file(path: &Path) -> Result<Self, SeedError> {
-        /// Digits, and white space round them.
+        /// Digits and surrounding white space.
         const BYTES_MAX: usize = 128;
         let text = read_private(path, BYTES_MAX).map_err(|error| match error {
             PrivateFileError::Io(source) => SeedError::Io {
@@ -227,10 +227,10 @@ impl FleetSeed {
         }
     }
 
-    /// Makes a random seed in a new file of mode 0600.
+    /// Creates a random seed in a new file of mode 0600.
     ///
     /// # Errors
-    /// An existing file, which is never overwritten, or what the operating system refuses.
+    /// The file exists already, or an error of the operating system.
     pub fn generate_file(path: &Path) -> Result<Self, SeedError> {
         let mut seed = Self([0; 32]);
         getrandom::fill(&mut seed.0).map_err(SeedError::Entropy)?;
@@ -242,8 +242,8 @@ impl FleetSeed {
         Ok(seed)
     }
 
-    /// `SHA-256("linewarden simulated chip" | seed | device_id)[0:8]`; of any but the first chip, its number
-    /// in four bytes follows.
+    /// `SHA-256("linewarden simulated chip" | seed | device_id)[0:8]`; for all but the first chip, followed by its number in four
+    /// bytes.
     fn chip(&self, device: DeviceId, number: u32) -> u64 {
         let mut hash = Sha256::new();
         hash.update(b"linewarden simulated chip");
@@ -268,13 +268,13 @@ mod tests {
     }
 
     #[test]
-    fn a_chip_follows_from_seed_and_device_and_its_noise_does_not() {
+    fn a_chip_is_determined_by_seed_and_device_but_its_noise_is_not() {
         let (seed, other) = (FleetSeed::from_bytes([1; 32]), FleetSeed::from_bytes([2; 32]));
         for model in [Model::Arbiter, Model::XorArbiter, Model::Interpose, Model::Sram] {
             let challenge = if model.is_strong() {
                 Challenge::Pool([3; 8])
             } else {
-                Challenge::Whole
+                Challenge::PowerUp
             };
             let read = |seed: &FleetSeed, device, noise| {
                 let mut puf = puf(model).build(seed, DeviceId(device), noise).unwrap();

@@ -1,9 +1,9 @@
-//! Who is answered and who is not, and what a changed file does.
+//! Requests that get a proof, requests that do not, and the effect of a changed file.
 
 use std::os::unix::fs::PermissionsExt as _;
 
 use linewarden_agent::attest::KeyFile;
-use linewarden_agent::{AttestOptions, Report};
+use linewarden_agent::{AgentEvent, AttestOptions};
 use linewarden_protocol::attest::{AttestationKey, Round};
 use linewarden_protocol::ids::GatewayId;
 use linewarden_protocol::verdict::Verdict;
@@ -11,9 +11,9 @@ use linewarden_tpm::Protection;
 
 use crate::site::{GATEWAY, Home, K, Running, Site, Tag, h, refused, round, start, state};
 
-fn attested(reports: &[Report]) -> Vec<(u64, &str)> {
-    let told = |report| match report {
-        &Report::Attested {
+fn attested(reports: &[AgentEvent]) -> Vec<(u64, &str)> {
+    let has_result = |report| match report {
+        &AgentEvent::Attested {
             gateway_id,
             period,
             ref configuration,
@@ -24,17 +24,17 @@ fn attested(reports: &[Report]) -> Vec<(u64, &str)> {
         }
         _ => None,
     };
-    reports.iter().filter_map(told).collect()
+    reports.iter().filter_map(has_result).collect()
 }
 
 #[test]
-fn in_a_session_every_round_is_proven_and_each_period_told_once() {
+fn in_a_session_every_round_is_proven_and_each_period_reported_once() {
     let (home, mut site) = (Home::new(), Site::new(Some(3_600)));
     let options = home.options();
     let (port, h) = (options.port, h(&options));
     let mut agent = Running::start(&site, options);
     site.serve(&mut agent, |site, _| site.sessions > 0);
-    // In a session the gateway's word is enough for a period far ahead.
+    // In a session the device accepts a period far ahead.
     for (period, number) in [(500, 1), (500, 2), (501, 3)] {
         site.expect(start(period), h);
         let verdict = site.verdict(&mut agent, round(period, number), Tag::Session, port);
@@ -45,9 +45,9 @@ fn in_a_session_every_round_is_proven_and_each_period_told_once() {
     assert_eq!(attested(&reports), [(500, h.as_str()), (501, h.as_str())]);
 }
 
-/// As after a quarantine: nothing else tells the device that its session is gone, and its lease has most of an hour to go.
+/// As after a quarantine: only the request shows the device that its session is closed, long before the session expires.
 #[test]
-fn a_gateway_that_asks_as_without_a_session_is_authenticated_to_again() {
+fn a_request_without_a_session_makes_the_device_authenticate_again() {
     let (home, mut site) = (Home::new(), Site::new(Some(3_600)));
     let options = home.options();
     let (port, h) = (options.port, h(&options));
@@ -56,28 +56,27 @@ fn a_gateway_that_asks_as_without_a_session_is_authenticated_to_again() {
     site.expect(start(5), h);
     let verdict = site.verdict(&mut agent, round(5, 1), Tag::Session, port);
     assert_eq!(verdict, Verdict::ProofOk);
-    // The last repeat of a round whose proofs are lost, or late, comes so too.
+    // The same applies to the last repetition in a round with lost or late proofs.
     let count = site.proofs.len();
-    site.ask(&round(5, 1), Tag::Request, port);
+    site.send_request(&round(5, 1), Tag::Request, port);
     site.serve(&mut agent, |site, _| site.proofs.len() > count);
     let verdict = site.verdict(&mut agent, round(5, 2), Tag::Request, port);
     assert_eq!(verdict, Verdict::ProofOk);
     site.serve(&mut agent, |site, _| site.sessions == 2);
-    // A copy of what it was asked before says nothing: the new session stays.
+    // A copy of an earlier request has no effect: the new session stays.
     let count = site.proofs.len();
-    site.ask(&round(5, 2), Tag::Request, port);
+    site.send_request(&round(5, 2), Tag::Request, port);
     site.serve(&mut agent, |site, _| site.proofs.len() > count);
     let verdict = site.verdict(&mut agent, round(5, 3), Tag::Session, port);
     assert_eq!(verdict, Verdict::ProofOk);
     assert_eq!(site.sessions, 2);
     let reports = agent.end();
-    let lost =
-        |report: &&Report| matches!(report, Report::SessionLost { gateway_id } if *gateway_id == GATEWAY.0);
-    assert_eq!(reports.iter().filter(lost).count(), 1, "{reports:?}");
+    let is_session_lost = |report: &&AgentEvent| matches!(report, AgentEvent::SessionLost { gateway_id } if *gateway_id == GATEWAY.0);
+    assert_eq!(reports.iter().filter(is_session_lost).count(), 1, "{reports:?}");
 }
 
 #[test]
-fn without_a_session_the_controllers_key_asks_and_its_periods_are_remembered() {
+fn without_a_session_requests_use_the_controllers_key_and_their_periods_are_stored() {
     let (home, mut site) = (Home::new(), Site::new(None));
     let options = home.options();
     let (port, h) = (options.port, h(&options));
@@ -90,7 +89,7 @@ fn without_a_session_the_controllers_key_asks_and_its_periods_are_remembered() {
     agent.end();
     assert_eq!(state(&options.state)["period"], 6);
     assert_eq!(state(&options.state)["gateways"], serde_json::json!([GATEWAY.0]));
-    // Enrolled in period 4, it would refuse this one if it had forgotten.
+    // The device is enrolled in period 4, and would refuse this period without its stored state.
     let mut agent = Running::start(&site, options);
     site.expect(start(7), h);
     let verdict = site.verdict(&mut agent, round(7, 4), Tag::Request, port);
@@ -98,9 +97,9 @@ fn without_a_session_the_controllers_key_asks_and_its_periods_are_remembered() {
     agent.end();
 }
 
-/// As when the device was enrolled anew while it was in quarantine, where nothing but its key lets it out.
+/// As after a new enrollment in quarantine, which only a proof with the new key ends.
 #[test]
-fn a_key_whose_file_was_replaced_is_used_without_a_restart() {
+fn a_replaced_key_file_is_used_without_a_restart() {
     let (home, mut site) = (Home::new(), Site::new(None));
     let write = |key: [u8; 32]| {
         home.write("next.key", &hex::encode(key));
@@ -111,7 +110,7 @@ fn a_key_whose_file_was_replaced_is_used_without_a_restart() {
     };
     let mut key_file = KeyFile::new(write([0x41; 32]), None);
     let key = key_file.read().unwrap();
-    // Replaced after it was read, before the agent begins.
+    // The key file is replaced after it was read, before the agent starts.
     write(K);
     let options = AttestOptions {
         key,
@@ -133,17 +132,17 @@ fn a_key_whose_file_was_replaced_is_used_without_a_restart() {
         let verdict = site.verdict(&mut agent, round, Tag::Request, port);
         assert_eq!(verdict, Verdict::ProofOk, "{round:?}");
     }
-    // One that is no key changes nothing.
+    // An invalid key file changes nothing.
     home.write("attest.key", "half of a k");
     let verdict = site.verdict(&mut agent, round(5, 4), Tag::Request, port);
     assert_eq!(verdict, Verdict::ProofOk);
     let reports = agent.end();
-    let replaced = |report: &&Report| matches!(report, Report::AttestKeyReplaced);
+    let replaced = |report: &&AgentEvent| matches!(report, AgentEvent::AttestationKeyReplaced);
     assert_eq!(reports.iter().filter(replaced).count(), 3, "{reports:?}");
 }
 
 #[test]
-fn replays_get_the_same_proof_again_and_everything_else_gets_silence() {
+fn replays_receive_the_same_proof_and_other_messages_no_reply() {
     let (home, mut site) = (Home::new(), Site::new(None));
     let options = home.options();
     let port = options.port;
@@ -153,27 +152,27 @@ fn replays_get_the_same_proof_again_and_everything_else_gets_silence() {
         site.verdict(&mut agent, round(5, 2), Tag::Request, port),
         Verdict::ProofOk
     );
-    // Requests are taken in their order: what is sent before one that is answered has got its silence by then.
-    site.ask(&round(5, 3), Tag::Wrong, port);
-    site.ask(&round(5, 1), Tag::Request, port);
-    site.ask(&round(7, 4), Tag::Wrong, port);
-    site.ask(&round(4, 4), Tag::Request, port);
+    // Requests are handled in order: when the last one gets a proof, the earlier ones were refused.
+    site.send_request(&round(5, 3), Tag::Wrong, port);
+    site.send_request(&round(5, 1), Tag::Request, port);
+    site.send_request(&round(7, 4), Tag::Wrong, port);
+    site.send_request(&round(4, 4), Tag::Request, port);
     let count = site.proofs.len();
-    site.ask(&round(5, 2), Tag::Request, port);
+    site.send_request(&round(5, 2), Tag::Request, port);
     site.serve(&mut agent, |site, _| site.proofs.len() > count);
     let again = site.proofs.pop().unwrap();
     assert_eq!(again.0, Verdict::DropProved);
     assert!(site.proofs.iter().all(|(_, proof)| *proof == again.1));
     let reports = agent.end();
-    for (why, count) in [("wrong_tag", 2), ("round_over", 1), ("period_over", 1)] {
-        assert_eq!(refused(&reports, why), count, "{why}: {reports:?}");
+    for (reason, count) in [("wrong_tag", 2), ("stale_round", 1), ("stale_period", 1)] {
+        assert_eq!(refused(&reports, reason), count, "{reason}: {reports:?}");
     }
 }
 
-/// A key in software makes a request key as fast as it checks a tag: forged requests of gateways that nobody has heard of keep nobody
-/// waiting.
+/// With a key in software, deriving a request key is as fast as checking a tag: forged requests of unknown gateways delay
+/// no other request.
 #[test]
-fn with_a_key_in_software_a_flood_of_strangers_is_looked_at_like_everything() {
+fn with_a_key_in_software_requests_of_unknown_gateways_are_verified() {
     let (home, mut site) = (Home::new(), Site::new(None));
     let options = home.options();
     let port = options.port;
@@ -183,12 +182,12 @@ fn with_a_key_in_software_a_flood_of_strangers_is_looked_at_like_everything() {
         site.verdict(&mut agent, round(5, 1), Tag::Request, port),
         Verdict::ProofOk
     );
-    for stranger in 100..140 {
+    for gateway in 100..140 {
         let forged = Round {
-            gateway: GatewayId(stranger),
+            gateway: GatewayId(gateway),
             ..round(5, 2)
         };
-        site.ask(&forged, Tag::Wrong, port);
+        site.send_request(&forged, Tag::Wrong, port);
     }
     assert_eq!(
         site.verdict(&mut agent, round(5, 2), Tag::Request, port),
@@ -213,7 +212,7 @@ fn a_file_that_changes_between_periods_makes_another_configuration() {
     home.write("sensord", "other");
     let after = h(&options);
     assert_ne!(before, after);
-    // What was measured when the period began is proven until it ends.
+    // The measurement from the start of the period is proven until its end.
     assert_eq!(
         site.verdict(&mut agent, round(5, 2), Tag::Request, port),
         Verdict::ProofOk
@@ -224,7 +223,7 @@ fn a_file_that_changes_between_periods_makes_another_configuration() {
         Verdict::DropProof
     );
     assert!(!site.is_proved(3));
-    // The same proof is right where the new configuration is expected.
+    // The same proof is valid if the new configuration is expected.
     site.expect(start(6), after);
     assert_eq!(
         site.verdict(&mut agent, round(6, 3), Tag::Request, port),
@@ -233,7 +232,7 @@ fn a_file_that_changes_between_periods_makes_another_configuration() {
     assert!(site.is_proved(3));
     let reports = agent.end();
     let changed = reports.iter().find_map(|report| match report {
-        Report::ConfigurationChanged {
+        AgentEvent::ConfigurationChanged {
             configuration,
             changes,
         } => Some((configuration, changes.as_deref()?)),
@@ -246,23 +245,23 @@ fn a_file_that_changes_between_periods_makes_another_configuration() {
 }
 
 #[test]
-fn a_file_that_is_gone_is_a_configuration_too_and_an_unreadable_one_is_none() {
+fn a_missing_file_is_measured_and_an_unreadable_file_is_an_error() {
     let (home, mut site) = (Home::new(), Site::new(None));
     let options = home.options();
     let port = options.port;
     std::fs::remove_file(home.path("sensord")).unwrap();
     let absent = h(&options);
     site.expect(start(5), absent);
-    // A directory that leads round in a circle can be read by nobody, not even by root.
+    // A directory loop cannot be read, not even by root.
     std::os::unix::fs::symlink("loop", home.path("loop")).unwrap();
     let mut unreadable = options.clone();
-    unreadable.subject.files = vec![home.file("loop/sensord")];
+    unreadable.scope.files = vec![home.file("loop/sensord")];
     let mut agent = Running::start(&site, unreadable);
     site.open(round(5, 1));
-    let told = |report: &Report| matches!(report, Report::NotAttesting { why, retry_in_ms: Some(_) } if why.contains("loop"));
+    let is_failure = |report: &AgentEvent| matches!(report, AgentEvent::AttestationFailed { reason, retry_in_ms: Some(_) } if reason.contains("loop"));
     site.serve(&mut agent, |site, agent| {
-        site.ask(&round(5, 1), Tag::Request, port);
-        agent.has(told)
+        site.send_request(&round(5, 1), Tag::Request, port);
+        agent.has(is_failure)
     });
     agent.end();
     assert!(site.proofs.is_empty(), "{:?}", site.proofs);

@@ -1,4 +1,4 @@
-//! A gateway that the test drives step by step, and an agent in a thread of its own.
+//! A gateway that the test controls step by step, and an agent in a separate thread.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -8,9 +8,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use linewarden_agent::attest::{KeySource, Subject};
+use linewarden_agent::attest::{KeySource, MeasurementScope};
 use linewarden_agent::source::{FleetSeed, SimulatedPuf};
-use linewarden_agent::{Agent, AgentOptions, AttestOptions, Credential, Keyring, Report};
+use linewarden_agent::{Agent, AgentEvent, AgentOptions, AttestOptions, Credential, Keyring};
 use linewarden_measurement::files::FilePath;
 use linewarden_protocol::attest::{AttestationKey, ConfigurationHash, PeriodStart, Round};
 use linewarden_protocol::device::{DeviceConfig, GatewayPolicy};
@@ -22,12 +22,12 @@ use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, Period, RoundNumber, R
 use linewarden_protocol::keys::{AuthKey, RowKey, SessionKey};
 use linewarden_protocol::sources::DeviceSources;
 use linewarden_protocol::ticket::{
-    self, Direction, MESSAGE_BYTES_MAX, Piece, Room, Sealed, Taken, TicketRoot,
+    self, ChunkAck, Direction, EvidenceChunk, MESSAGE_BYTES_MAX, PlaintextBuffer, SealedTicket, TicketRoot,
 };
 use linewarden_protocol::time::{Monotonic, Now};
 use linewarden_protocol::verdict::{Disposition, Verdict};
 use linewarden_protocol::wire::{self, Message};
-use linewarden_puf::extractor::{KeyEnrolment, enrol_puf};
+use linewarden_puf::extractor::{KeyEnrollment, enroll_puf};
 use linewarden_puf::health::HealthTest;
 use linewarden_tpm::{AttestationSecret, SoftwareKey};
 use rand::SeedableRng as _;
@@ -40,7 +40,7 @@ pub const GATEWAY: GatewayId = GatewayId(9);
 pub const DEVICE: DeviceId = DeviceId(0x00d1);
 const SUITE: Suite = Suite::SipHash128;
 /// Longer than any step takes on a machine with other work.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 pub const K: [u8; 32] = [0x42; 32];
 
 pub fn k() -> AttestationKey {
@@ -73,18 +73,18 @@ fn enrolled() -> (Credential, RowKey) {
         .build(&FleetSeed::from_bytes([1; 32]), DEVICE, 1)
         .unwrap();
     let mut rng = ChaCha20Rng::seed_from_u64(3);
-    let enrolled = enrol_puf(&mut chip, 32_768, 5, &KeyEnrolment::default(), &mut rng).unwrap();
+    let enrolled = enroll_puf(&mut chip, 32_768, 5, &KeyEnrollment::default(), &mut rng).unwrap();
     let key = RowKey::for_device(enrolled.secret.expose(), &enrolled.helper.digest(), SUITE, DEVICE);
     (Credential::Key(enrolled.helper), key)
 }
 
-/// A UDP port that was free a moment ago.
+/// A UDP port that was recently free.
 fn free_port() -> u16 {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.local_addr().unwrap().port()
 }
 
-/// Files to be measured, and places for what the agent keeps.
+/// Files to be measured, and paths of the agent's state files.
 pub struct Home(TempDir);
 
 impl Home {
@@ -109,7 +109,7 @@ impl Home {
     /// A device with a key in software that measures one file, enrolled in period 4.
     pub fn options(&self) -> AttestOptions {
         AttestOptions {
-            subject: Subject {
+            scope: MeasurementScope {
                 files: vec![self.file("sensord")],
                 tpm: None,
             },
@@ -125,14 +125,14 @@ impl Home {
 }
 
 pub fn h(options: &AttestOptions) -> ConfigurationHash {
-    ConfigurationHash(options.subject.measure().unwrap().configuration.hash().0)
+    ConfigurationHash(options.scope.measure().unwrap().configuration.hash().0)
 }
 
 /// The agent. Stopped when dropped.
 pub struct Running {
     stop: Arc<OwnedFd>,
-    reports: Receiver<Report>,
-    pub seen: Vec<Report>,
+    reports: Receiver<AgentEvent>,
+    pub seen: Vec<AgentEvent>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -154,19 +154,19 @@ impl Running {
             },
             keyring: Keyring::fixed(site.credential.clone()),
             renewal: None,
-            desk_port: site.desk.local_addr().unwrap().port(),
+            ticket_port: site.ticket_socket.local_addr().unwrap().port(),
             peers: Vec::new(),
             peer_port: 1,
             attest: Some(attest),
             health: HealthTest::default(),
             gateway: site.address(),
             once: false,
-            give_up_after: None,
+            session_timeout: None,
         };
         let stopped = Arc::clone(&stop);
         let run = move || {
             Agent::new(options, chip)
-                .run(stopped.as_fd(), &mut |report| tell(&sender, report))
+                .run(stopped.as_fd(), &mut |report| forward_event(&sender, report))
                 .unwrap();
         };
         Self {
@@ -177,14 +177,14 @@ impl Running {
         }
     }
 
-    /// Whether such a report has come by now.
-    pub fn has(&mut self, wanted: impl Fn(&Report) -> bool) -> bool {
+    /// Whether an event that satisfies the predicate has been reported.
+    pub fn has(&mut self, predicate: impl Fn(&AgentEvent) -> bool) -> bool {
         self.seen.extend(self.reports.try_iter());
-        self.seen.iter().any(wanted)
+        self.seen.iter().any(predicate)
     }
 
-    /// Ends it; everything that it has reported.
-    pub fn end(mut self) -> Vec<Report> {
+    /// Stops the agent; returns all reported events.
+    pub fn end(mut self) -> Vec<AgentEvent> {
         self.stop();
         self.seen.extend(self.reports.try_iter());
         std::mem::take(&mut self.seen)
@@ -199,7 +199,7 @@ impl Running {
     }
 }
 
-fn tell(sender: &Sender<Report>, report: &Report) {
+fn forward_event(sender: &Sender<AgentEvent>, report: &AgentEvent) {
     let _ = sender.send(report.clone());
 }
 
@@ -209,16 +209,18 @@ impl Drop for Running {
     }
 }
 
-/// How many requests were refused so, as told last.
-pub fn refused(reports: &[Report], why: &str) -> u64 {
-    let told = reports.iter().rev().find_map(|report| match report {
-        Report::AttestRefused { requests } => Some(requests),
+/// Number of requests rejected for this reason, in the last event.
+pub fn refused(reports: &[AgentEvent], reason: &str) -> u64 {
+    let rejections = reports.iter().rev().find_map(|report| match report {
+        AgentEvent::AttestationRequestsRejected { requests } => Some(requests),
         _ => None,
     });
-    told.and_then(|requests| requests.get(why).copied()).unwrap_or(0)
+    rejections
+        .and_then(|requests| requests.get(reason).copied())
+        .unwrap_or(0)
 }
 
-/// Under what a request is tagged.
+/// The key of a request's tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tag {
     Session,
@@ -226,11 +228,11 @@ pub enum Tag {
     Wrong,
 }
 
-/// The reference gateway with its LAP socket, and the controller's end of the tickets at its desk.
+/// The reference gateway with its LAP socket, and the controller's end of the tickets.
 pub struct Site {
     gateway: Gateway,
     lap: UdpSocket,
-    desk: UdpSocket,
+    ticket_socket: UdpSocket,
     began: Instant,
     credential: Credential,
     row_key: RowKey,
@@ -241,25 +243,26 @@ pub struct Site {
     pub sessions: usize,
     /// Verdicts on PROOFs, in their order, with the messages.
     pub proofs: Vec<(Verdict, Vec<u8>)>,
-    /// A document as far as it has come, those that are complete, and how many pieces there were.
+    /// The received part of a document, the complete documents, and the number of chunks.
     pub part: Vec<u8>,
     pub documents: Vec<Vec<u8>>,
     pub pieces: usize,
 }
 
 impl Site {
-    /// One that knows the device, with leases of that length; `None`: it does not know it, so there is no session.
-    pub fn new(lease_s: Option<u32>) -> Self {
+    /// A gateway that knows the device, with this session lifetime; `None`: the gateway does not know the device, so there
+    /// is no session.
+    pub fn new(lifetime_s: Option<u32>) -> Self {
         let socket = || {
             let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
             socket.set_read_timeout(Some(Duration::from_millis(2))).unwrap();
             socket
         };
-        let (lap, desk) = (socket(), socket());
+        let (lap, ticket_socket) = (socket(), socket());
         let address = lap.local_addr().unwrap();
         let mut gateway = Gateway::new(GatewayConfig {
             provers_max: 4,
-            lease_s: lease_s.unwrap_or(3_600),
+            session_lifetime_s: lifetime_s.unwrap_or(3_600),
             lap_port: address.port(),
             sources: Some(DeviceSources::new(
                 &["127.0.0.0/8".parse().unwrap()],
@@ -269,7 +272,7 @@ impl Site {
             ..GatewayConfig::new(GATEWAY, &[address.ip()])
         });
         let (credential, row_key) = enrolled();
-        if lease_s.is_some() {
+        if lifetime_s.is_some() {
             let auth_key = AuthKey::derive(&row_key, SUITE, Mode::Key, RowIndex(0), GATEWAY);
             let install = DeviceInstall {
                 device: DEVICE,
@@ -284,11 +287,11 @@ impl Site {
             gateway.install(install).unwrap();
         }
         let fresh = |byte| FreshValue::from_wire([byte; 8]).unwrap();
-        gateway.restart_fresh(fresh(1), fresh(2), Now::default());
+        gateway.replace_fresh_values(fresh(1), fresh(2), Now::default());
         Self {
             gateway,
             lap,
-            desk,
+            ticket_socket,
             began: Instant::now(),
             credential,
             row_key,
@@ -307,7 +310,7 @@ impl Site {
         self.lap.local_addr().unwrap()
     }
 
-    /// What is expected in a period.
+    /// Sets the expected configuration of a period.
     pub fn expect(&mut self, start: PeriodStart, h: ConfigurationHash) {
         let current = self.k.for_period(DEVICE, &start, &h).for_gateway(GATEWAY);
         let keys = ProverKeys {
@@ -317,7 +320,7 @@ impl Site {
         self.gateway.install_prover(DEVICE, start.period, keys).unwrap();
     }
 
-    /// Opens a round without end, unless it is open.
+    /// Opens a round that does not end, unless the round is open.
     pub fn open(&mut self, round: Round) {
         if self.opened == Some(round) {
             return;
@@ -326,17 +329,17 @@ impl Site {
         let open = OpenRound {
             round,
             started: self.now().monotonic(),
-            until: Monotonic(u64::MAX),
+            deadline: Monotonic(u64::MAX),
         };
         self.gateway.open_round(open).unwrap();
     }
 
     pub fn is_proved(&self, number: u32) -> bool {
-        self.gateway.proved(DEVICE, RoundNumber(number)).is_some()
+        self.gateway.proof_record(DEVICE, RoundNumber(number)).is_some()
     }
 
-    /// Asks the device, whose attestation port that is.
-    pub fn ask(&self, round: &Round, tag: Tag, port: u16) {
+    /// Sends a request to the device's attestation port.
+    pub fn send_request(&self, round: &Round, tag: Tag, port: u16) {
         let request_key = self.k.for_requests(DEVICE, GATEWAY, round.start.period);
         let message = match tag {
             Tag::Session => round.request(DEVICE, self.session_key.as_ref().unwrap()),
@@ -347,17 +350,17 @@ impl Site {
         self.lap.send_to(message.as_bytes(), device).unwrap();
     }
 
-    /// Opens the round, asks until there is an answer, and gives the verdict on it. A request may come before the device
-    /// listens.
+    /// Opens the round, sends requests until a PROOF arrives, and returns its verdict. A request may arrive before the
+    /// device listens.
     pub fn verdict(&mut self, agent: &mut Running, round: Round, tag: Tag, port: u16) -> Verdict {
         self.open(round);
         let before = self.proofs.len();
-        let mut asked = Instant::now();
-        self.ask(&round, tag, port);
+        let mut requested_at = Instant::now();
+        self.send_request(&round, tag, port);
         self.serve(agent, |site, _| {
-            if asked.elapsed() > Duration::from_millis(500) {
-                asked = Instant::now();
-                site.ask(&round, tag, port);
+            if requested_at.elapsed() > Duration::from_millis(500) {
+                requested_at = Instant::now();
+                site.send_request(&round, tag, port);
             }
             site.proofs.len() > before
         });
@@ -372,19 +375,19 @@ impl Site {
         }
     }
 
-    /// Handles what comes until it is enough.
+    /// Handles messages until `enough` is true.
     #[track_caller]
     pub fn serve(&mut self, agent: &mut Running, mut enough: impl FnMut(&mut Self, &mut Running) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + STEP_TIMEOUT;
         while !enough(self, agent) {
             assert!(
                 Instant::now() < deadline,
-                "nothing came of it: {:?}, {:?}",
+                "timeout: {:?}, {:?}",
                 agent.seen,
                 self.proofs
             );
             self.serve_lap();
-            self.serve_desk();
+            self.serve_tickets();
         }
     }
 
@@ -397,9 +400,9 @@ impl Site {
             panic!("{from}")
         };
         let now = self.now();
-        // The fast path stops when these are old, and a test may wait for a TPM.
+        // The fast path stops when freshness values are old, and a test may wait for a TPM.
         let fresh = |byte| FreshValue::from_wire([byte; 8]).unwrap();
-        self.gateway.restart_fresh(fresh(1), fresh(2), now);
+        self.gateway.replace_fresh_values(fresh(1), fresh(2), now);
         let meta = Meta {
             ingress: 1,
             vlans: [0; 2],
@@ -410,11 +413,11 @@ impl Site {
             src_port: from.port(),
             dst_port: self.address().port(),
         };
-        let came = buffer[..length].to_vec();
+        let message = buffer[..length].to_vec();
         let payload = &mut buffer[..length];
         let verdict = self.gateway.handle_payload(now, &meta, payload);
-        match wire::parse(&came) {
-            Ok(Message::Proof(_)) => self.proofs.push((verdict, came.clone())),
+        match wire::parse(&message) {
+            Ok(Message::Proof(_)) => self.proofs.push((verdict, message.clone())),
             Ok(Message::Response(response)) if verdict == Verdict::ReplyAck => {
                 let auth = AuthKey::derive(&self.row_key, SUITE, Mode::Key, RowIndex(0), GATEWAY);
                 self.session_key = Some(SessionKey::derive(&auth, SUITE, &response.tag));
@@ -427,53 +430,53 @@ impl Site {
         }
     }
 
-    /// What a controller does with evidence: takes what follows.
-    fn serve_desk(&mut self) {
+    /// Receives evidence like a controller.
+    fn serve_tickets(&mut self) {
         let mut buffer = [0u8; 2048];
-        let Ok((length, from)) = self.desk.recv_from(&mut buffer) else {
+        let Ok((length, from)) = self.ticket_socket.recv_from(&mut buffer) else {
             return;
         };
         // Every other copy is inside DATA.
-        let Ok(sealed) = Sealed::parse(&buffer[..length]) else {
+        let Ok(sealed) = SealedTicket::parse(&buffer[..length]) else {
             return;
         };
-        let head = *sealed.head();
+        let head = *sealed.header();
         assert_eq!((head.direction, head.number), (Direction::Up, 0));
-        let root = TicketRoot::derive(&self.row_key, &head.opening);
-        let mut room = Room::default();
+        let root = TicketRoot::derive(&self.row_key, &head.session);
+        let mut room = PlaintextBuffer::default();
         let body = sealed.open(&root, &mut room).unwrap();
-        let taken = self.take(&Piece::parse(body).unwrap());
+        let taken = self.take(&EvidenceChunk::parse(body).unwrap());
         let mut out = [0; MESSAGE_BYTES_MAX];
-        let length = ticket::seal_answer(&root, &head, [7; 24], &taken.to_wire(), &mut out).unwrap();
-        self.desk.send_to(&out[..length], from).unwrap();
+        let length = ticket::seal_response(&root, &head, [7; 24], &taken.to_wire(), &mut out).unwrap();
+        self.ticket_socket.send_to(&out[..length], from).unwrap();
     }
 
-    fn take(&mut self, piece: &Piece<'_>) -> Taken {
+    fn take(&mut self, piece: &EvidenceChunk<'_>) -> ChunkAck {
         self.pieces += 1;
         let offset = piece.offset() as usize;
         if offset == 0 {
             self.part.clear();
         }
-        // A copy of what is there already is answered as the first one was.
+        // A repeated chunk gets the same acknowledgment as the first one.
         if offset <= self.part.len() {
             self.part.truncate(offset);
             self.part.extend(piece.bytes());
         }
         let received = self.part.len() as u32;
         if received == piece.total() {
-            assert_eq!(ticket::ReportId::of(&self.part), piece.report());
+            assert_eq!(ticket::ReportId::of_document(&self.part), piece.report());
             if self.documents.last() != Some(&self.part) {
                 self.documents.push(self.part.clone());
             }
         }
-        Taken {
+        ChunkAck {
             outcome: ticket::Outcome::Done,
             received,
         }
     }
 }
 
-/// Reads what the agent keeps.
+/// Reads the agent's state file.
 pub fn state(path: &Path) -> serde_json::Value {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }

@@ -1,4 +1,4 @@
-//! A device whose key lies in a TPM (swtpm) and whose PCRs are those of firmware that was recorded.
+//! A device with its key in a TPM (swtpm) and the PCRs of recorded firmware.
 
 use std::io;
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -6,17 +6,17 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
-use linewarden_agent::attest::{self, KeySource, Subject, TpmSubject};
-use linewarden_agent::{AttestOptions, Report};
+use linewarden_agent::attest::{self, KeySource, MeasurementScope, TpmScope};
+use linewarden_agent::{AgentEvent, AttestOptions};
 use linewarden_measurement::HashAlgorithm;
 use linewarden_measurement::configuration::Configuration;
-use linewarden_measurement::eventlog::{EventLog, EventType, replays};
+use linewarden_measurement::eventlog::{EventLog, EventType, verify_replay};
 use linewarden_measurement::pcr::PcrSelection;
 use linewarden_protocol::attest::{AttestationKey, quote_nonce};
 use linewarden_protocol::verdict::Verdict;
 use linewarden_tpm::Protection;
 use linewarden_tpm::device::EndorsementKind;
-use linewarden_tpm::enrol::{self, Enrolled, from_json};
+use linewarden_tpm::enroll::{self, EnrolledDevice, from_json};
 use linewarden_tpm::evidence::Evidence;
 use linewarden_tpm::policy::PcrPolicy;
 use linewarden_tpm::public::Public;
@@ -26,9 +26,9 @@ use rand::SeedableRng as _;
 use rand_chacha::ChaCha20Rng;
 
 use crate::site::{DEVICE, Home, Running, Site, Tag, h, refused, round, start};
-use crate::swtpm::{Emulator, Maker, installed, tcti, two_listeners};
+use crate::swtpm::{Emulator, TpmManufacturer, installed, tcti, two_listeners};
 
-/// In the life of the emulator's certificates, which are valid from their making on.
+/// Within the validity of the emulator's certificates.
 const NOW_S: i64 = 4_000_000_000;
 const BANK: HashAlgorithm = HashAlgorithm::Sha256;
 
@@ -36,21 +36,21 @@ fn selection() -> PcrSelection {
     "2,4,7".parse().unwrap()
 }
 
-/// The log of real firmware.
+/// The event log of real firmware.
 fn recorded() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../measurement/tests/data/direct/log.bin")
 }
 
-/// A TPM that can be taken away and given back: it is always reached at one place.
+/// A TPM that can be disconnected and connected again at the same address.
 struct Machine {
     emulator: Emulator,
-    maker: Maker,
+    maker: TpmManufacturer,
     wire: Wire,
 }
 
 impl Machine {
     fn new() -> Self {
-        let maker = Maker::new();
+        let maker = TpmManufacturer::new();
         let emulator = Emulator::made_by(&maker);
         let wire = Wire::to(emulator.port());
         let machine = Self {
@@ -62,7 +62,7 @@ impl Machine {
         machine
     }
 
-    /// What the recorded firmware did.
+    /// Extends the PCRs as the recorded firmware did.
     fn boot(&self) {
         let log = EventLog::parse(&std::fs::read(recorded()).unwrap()).unwrap();
         let extends = log.events().iter().filter_map(|event| {
@@ -81,16 +81,16 @@ impl Machine {
         self.emulator.tool(Path::new("/"), command);
     }
 
-    fn start_again(&mut self) {
+    fn restart(&mut self) {
         self.emulator.start();
         self.boot();
         self.wire.lead_to(self.emulator.port());
     }
 
-    /// A device of this machine, with an event log of that content, enrolled by what the commands do.
-    fn enrolled(&self, home: &Home, site: &mut Site, log: &[u8]) -> (AttestOptions, Enrolled) {
+    /// Enrolls a device of this machine, with this event log, as the commands do.
+    fn enrolled(&self, home: &Home, site: &mut Site, log: &[u8]) -> (AttestOptions, EnrolledDevice) {
         std::fs::write(home.path("log.bin"), log).unwrap();
-        let subject = TpmSubject {
+        let subject = TpmScope {
             tcti: tcti(self.wire.port),
             bank: BANK,
             pcrs: selection(),
@@ -98,19 +98,22 @@ impl Machine {
         };
         let key_file = home.path("attest.key");
         let (identity, _) = attest::identity(&subject, EndorsementKind::Rsa2048, &key_file).unwrap();
-        let begun = KeySource::in_tpm(&subject.tcti, &key_file).unwrap_err();
-        assert!(begun.to_string().contains("attest answer"), "{begun}");
+        let pending_enrollment = KeySource::in_tpm(&subject.tcti, &key_file).unwrap_err();
+        assert!(
+            pending_enrollment.to_string().contains("attest answer"),
+            "{pending_enrollment}"
+        );
         let policy = PcrPolicy::new(std::slice::from_ref(&identity.pcrs.0)).unwrap();
         let mut rng = ChaCha20Rng::seed_from_u64(1);
-        let (offer, mut enrolment) =
-            enrol::offer(&identity, &self.maker.trust(), policy, NOW_S, &mut rng).unwrap();
-        let answer = attest::answer(&subject.tcti, &offer, &key_file).unwrap();
-        let enrolled = enrolment.finish(&answer, NOW_S + 1).unwrap();
+        let (offer, mut enrollment) =
+            enroll::offer(&identity, &self.maker.trust(), policy, NOW_S, &mut rng).unwrap();
+        let enrollment_answer = attest::accept_offer(&subject.tcti, &offer, &key_file).unwrap();
+        let enrolled = enrollment.finish(&enrollment_answer, NOW_S + 1).unwrap();
         site.k = AttestationKey::from_bytes(*enrolled.key.expose());
         let options = AttestOptions {
-            subject: Subject {
+            scope: MeasurementScope {
                 tpm: Some(subject.clone()),
-                ..home.options().subject
+                ..home.options().scope
             },
             key: KeySource::in_tpm(&subject.tcti, &key_file).unwrap(),
             ..home.options()
@@ -119,7 +122,7 @@ impl Machine {
     }
 }
 
-/// A stretch of wire whose other end can be moved, and which can be held up.
+/// A network link whose other end can be changed, and which can be interrupted.
 struct Wire {
     port: u16,
     to: Arc<AtomicU16>,
@@ -172,9 +175,9 @@ fn carry(listener: &TcpListener, to: &AtomicU16, offset: u16, held: &(Mutex<bool
     }
 }
 
-fn not_attesting(report: &Report) -> Option<(&str, Option<u64>)> {
+fn not_attesting(report: &AgentEvent) -> Option<(&str, Option<u64>)> {
     match report {
-        Report::NotAttesting { why, retry_in_ms } => Some((why, *retry_in_ms)),
+        AgentEvent::AttestationFailed { reason, retry_in_ms } => Some((reason, *retry_in_ms)),
         _ => None,
     }
 }
@@ -203,10 +206,10 @@ fn a_device_that_the_commands_have_enrolled_proves_its_pcrs_and_quotes_them() {
         site.verdict(&mut agent, round(5, 2), Tag::Session, port),
         Verdict::ProofOk
     );
-    let is_taken = |report: &Report| {
+    let is_taken = |report: &AgentEvent| {
         matches!(
             report,
-            Report::EvidenceTaken {
+            AgentEvent::EvidenceAccepted {
                 period: 5,
                 quote: true,
                 ..
@@ -221,7 +224,7 @@ fn a_device_that_the_commands_have_enrolled_proves_its_pcrs_and_quotes_them() {
         assert_eq!(verdict, Verdict::ProofOk);
     }
     let reports = agent.end();
-    let attested = |report: &Report| matches!(report, Report::Attested { protection: Protection::Tpm, configuration, .. } if *configuration == h.to_string());
+    let attested = |report: &AgentEvent| matches!(report, AgentEvent::Attested { protection: Protection::Tpm, configuration, .. } if *configuration == h.to_string());
     assert!(reports.iter().any(attested), "{reports:?}");
     assert_eq!(site.documents.len(), 1);
 
@@ -229,8 +232,8 @@ fn a_device_that_the_commands_have_enrolled_proves_its_pcrs_and_quotes_them() {
     assert_eq!(evidence.protection, Protection::Tpm);
     let configuration = Configuration::decode(&evidence.configuration).unwrap();
     assert_eq!(configuration.hash().0, h.0);
-    let told = EventLog::parse(&evidence.event_log.unwrap()).unwrap();
-    replays(&told, configuration.pcrs()).unwrap();
+    let event_log = EventLog::parse(&evidence.event_log.unwrap()).unwrap();
+    verify_replay(&event_log, configuration.pcrs()).unwrap();
     let quote = evidence.quote.unwrap();
     let public = Public::from_sized(&enrolled.binding.attestation_key).unwrap();
     let signer = AttestationSigner::new(public).unwrap();
@@ -242,7 +245,7 @@ fn a_device_that_the_commands_have_enrolled_proves_its_pcrs_and_quotes_them() {
 }
 
 #[test]
-fn a_tpm_that_is_gone_is_named_and_nothing_is_proven_until_it_is_back() {
+fn a_missing_tpm_is_reported_and_nothing_is_proven_until_it_returns() {
     if !installed() {
         return;
     }
@@ -267,19 +270,23 @@ fn a_tpm_that_is_gone_is_named_and_nothing_is_proven_until_it_is_back() {
     site.expect(start(6), h);
     site.open(round(6, 3));
     let proofs = site.proofs.len();
-    site.ask(&round(6, 3), Tag::Session, port);
+    site.send_request(&round(6, 3), Tag::Session, port);
     let failures = |agent: &mut Running| {
         agent.has(|_| false);
         agent.seen.iter().filter_map(not_attesting).count()
     };
     site.serve(&mut agent, |_, agent| failures(agent) >= 2);
     assert_eq!(site.proofs.len(), proofs);
-    let told: Vec<_> = agent.seen.iter().filter_map(not_attesting).collect();
-    let (command, object) = told[0].0.split_once(" (").unwrap();
+    let reported: Vec<_> = agent.seen.iter().filter_map(not_attesting).collect();
+    let (command, object) = reported[0].0.split_once(" (").unwrap();
     assert!(command.starts_with("TPM2_"), "{command} ({object}");
-    assert_eq!((told[0].1, told[1].1), (Some(1_000), Some(2_000)), "{told:?}");
-    machine.start_again();
-    // The request that has waited is answered, without another.
+    assert_eq!(
+        (reported[0].1, reported[1].1),
+        (Some(1_000), Some(2_000)),
+        "{reported:?}"
+    );
+    machine.restart();
+    // The waiting request gets its proof without a repetition.
     site.serve(&mut agent, |site, _| site.proofs.len() > proofs);
     assert_eq!(site.proofs[proofs].0, Verdict::ProofOk);
     assert!(site.is_proved(3));
@@ -287,7 +294,7 @@ fn a_tpm_that_is_gone_is_named_and_nothing_is_proven_until_it_is_back() {
 }
 
 #[test]
-fn authentication_goes_on_while_a_tpm_takes_its_time() {
+fn authentication_continues_during_slow_tpm_operations() {
     if !installed() {
         return;
     }
@@ -301,22 +308,22 @@ fn authentication_goes_on_while_a_tpm_takes_its_time() {
     site.expect(start(5), h);
     site.open(round(5, 1));
     machine.wire.hold(true);
-    let (sessions, mut asked) = (site.sessions, 0);
-    // Each session's key may ask.
-    let ask_again = |site: &mut Site, asked: &mut usize| {
-        if *asked != site.sessions {
-            *asked = site.sessions;
-            site.ask(&round(5, 1), Tag::Session, port);
+    let (sessions, mut last_sessions) = (site.sessions, 0);
+    // Requests may use the key of each session.
+    let request_again = |site: &mut Site, last_sessions: &mut usize| {
+        if *last_sessions != site.sessions {
+            *last_sessions = site.sessions;
+            site.send_request(&round(5, 1), Tag::Session, port);
         }
     };
     site.serve(&mut agent, |site, _| {
-        ask_again(site, &mut asked);
+        request_again(site, &mut last_sessions);
         site.sessions >= sessions + 3
     });
     assert!(site.proofs.is_empty(), "{:?}", site.proofs);
     machine.wire.hold(false);
     site.serve(&mut agent, |site, _| {
-        ask_again(site, &mut asked);
+        request_again(site, &mut last_sessions);
         !site.proofs.is_empty()
     });
     assert_eq!(site.proofs[0].0, Verdict::ProofOk);
@@ -337,10 +344,10 @@ fn with_a_log_that_contradicts_the_pcrs_nothing_is_proven_in_the_period() {
     let machine = Machine::new();
     let (home, mut site) = (Home::new(), Site::new(Some(3_600)));
     let (options, _) = machine.enrolled(&home, &mut site, &log);
-    // Something was extended that is in no log.
+    // A PCR was extended by an event that is in no log.
     machine.tool(&["tpm2_pcrextend", &format!("4:sha256={}", "11".repeat(32))]);
-    // The operator would refuse it.
-    let subject = options.subject.tpm.as_ref().unwrap();
+    // The enrollment station would refuse this log.
+    let subject = options.scope.tpm.as_ref().unwrap();
     let error = attest::identity(subject, EndorsementKind::Rsa2048, &home.path("attest.key")).unwrap_err();
     assert!(
         error.to_string().contains("does not replay to the PCRs"),
@@ -349,29 +356,26 @@ fn with_a_log_that_contradicts_the_pcrs_nothing_is_proven_in_the_period() {
     let port = options.port;
     let mut agent = Running::start(&site, options.clone());
     site.serve(&mut agent, |site, _| site.sessions > 0);
-    let why = |site: &mut Site, agent: &mut Running, period: u64, number: u32| -> String {
+    let rejection_reason = |site: &mut Site, agent: &mut Running, period: u64, number: u32| -> String {
         let before = agent.seen.iter().filter_map(not_attesting).count();
-        site.ask(&round(period, number), Tag::Session, port);
+        site.send_request(&round(period, number), Tag::Session, port);
         site.serve(agent, |_, agent| {
             agent.has(|_| false);
             agent.seen.iter().filter_map(not_attesting).count() > before
         });
-        let (why, retry) = agent.seen.iter().filter_map(not_attesting).next_back().unwrap();
-        assert_eq!(retry, None, "{why}");
-        why.to_owned()
+        let (rejection_reason, retry) = agent.seen.iter().filter_map(not_attesting).next_back().unwrap();
+        assert_eq!(retry, None, "{rejection_reason}");
+        rejection_reason.to_owned()
     };
-    let told = why(&mut site, &mut agent, 5, 1);
-    assert!(told.contains("PCR 4"), "{told}");
-    assert!(
-        told.contains(&format!("the last entry for it is {last}")),
-        "{told}"
-    );
-    // Rounds of that period are refused without another look.
-    site.ask(&round(5, 2), Tag::Session, port);
-    site.ask(&round(5, 3), Tag::Session, port);
-    // The next period begins with another look, which finds the same.
-    let told = why(&mut site, &mut agent, 6, 4);
-    assert!(told.contains("PCR 4"), "{told}");
+    let reason = rejection_reason(&mut site, &mut agent, 5, 1);
+    assert!(reason.contains("PCR 4"), "{reason}");
+    assert!(reason.contains(&format!("its last entry is {last}")), "{reason}");
+    // Rounds of that period are refused without another measurement.
+    site.send_request(&round(5, 2), Tag::Session, port);
+    site.send_request(&round(5, 3), Tag::Session, port);
+    // The next period begins with another measurement, which has the same result.
+    let reason = rejection_reason(&mut site, &mut agent, 6, 4);
+    assert!(reason.contains("PCR 4"), "{reason}");
     assert!(site.proofs.is_empty(), "{:?}", site.proofs);
     let reports = agent.end();
     assert_eq!(refused(&reports, "not_measured"), 4);
@@ -392,12 +396,13 @@ fn a_device_with_unexplained_data_or_an_empty_log_proves_its_pcrs_all_the_same()
     let (separator, _) = separators.next().unwrap();
     let (mut options, _) = machine.enrolled(&home, &mut site, &unexplained(&log, separator));
     (options.send_log, options.quote_every) = (true, 4);
-    let measured = options.subject.measure().unwrap();
-    let told: Vec<String> = measured.notices().iter().map(ToString::to_string).collect();
-    assert_eq!(told.len(), 1, "{told:?}");
+    let measured = options.scope.measure().unwrap();
+    let notice_texts: Vec<String> = measured.notices().iter().map(ToString::to_string).collect();
+    assert_eq!(notice_texts.len(), 1, "{notice_texts:?}");
     assert!(
-        told[0].starts_with("1 event of the log") && told[0].contains(&format!("entry {separator}, ")),
-        "{told:?}"
+        notice_texts[0].starts_with("1 event with data")
+            && notice_texts[0].contains(&format!("entry {separator}, ")),
+        "{notice_texts:?}"
     );
 
     let (port, h) = (options.port, h(&options));
@@ -408,12 +413,11 @@ fn a_device_with_unexplained_data_or_an_empty_log_proves_its_pcrs_all_the_same()
             site.verdict(&mut agent, round(period, number), tag, port),
             Verdict::ProofOk
         );
-        let is_taken =
-            |report: &Report| matches!(report, Report::EvidenceTaken { period: of, .. } if *of == period);
+        let is_taken = |report: &AgentEvent| matches!(report, AgentEvent::EvidenceAccepted { period: of, .. } if *of == period);
         site.serve(&mut agent, |_, agent| agent.has(is_taken));
     };
     prove(&mut site, 5, 1, Tag::Request);
-    // The firmware's log is gone, as after an update that makes none: what the device runs is the same.
+    // The firmware's log is missing, as after an update without one; the configuration is the same.
     std::fs::write(home.path("log.bin"), b"").unwrap();
     prove(&mut site, 9, 2, Tag::Session);
     agent.end();
@@ -424,7 +428,7 @@ fn a_device_with_unexplained_data_or_an_empty_log_proves_its_pcrs_all_the_same()
         .collect();
     assert_eq!(sent.len(), 2);
     assert_eq!(sent[0].configuration, sent[1].configuration);
-    let replayed = replays(
+    let replayed = verify_replay(
         &EventLog::parse(sent[0].event_log.as_ref().unwrap()).unwrap(),
         measured.configuration.pcrs(),
     )
@@ -441,24 +445,24 @@ fn a_device_with_unexplained_data_or_an_empty_log_proves_its_pcrs_all_the_same()
         sent[1].quote.is_some(),
         "the TPM vouches for the PCRs, with a log or without"
     );
-    let notices = options.subject.measure().unwrap().notices();
+    let notices = options.scope.measure().unwrap().notices();
     assert!(
         notices[0]
             .to_string()
-            .starts_with("the event log is empty: PCRs 2,4,7"),
+            .starts_with("event log is empty: PCRs 2,4,7"),
         "{}",
         notices[0]
     );
 }
 
-/// The log with another byte in the data of that entry, which end it.
+/// The log with another last byte in the data of that entry.
 fn unexplained(log: &[u8], entry: usize) -> Vec<u8> {
-    let whole = EventLog::parse(log).unwrap();
-    // The shortest beginning that has the entry ends with its data.
+    let event_log = EventLog::parse(log).unwrap();
+    // The shortest prefix that contains the entry ends with the entry's data.
     let end = (1..=log.len())
         .find(|length| EventLog::parse(&log[..*length]).is_ok_and(|part| part.events().len() == entry + 1))
         .unwrap();
-    assert!(!whole.events()[entry].data().is_empty());
+    assert!(!event_log.events()[entry].data().is_empty());
     let mut changed = log.to_vec();
     changed[end - 1] ^= 1;
     changed

@@ -1,26 +1,26 @@
 //! A factor of a point as signed digits, `-2^(w-1) ..= 2^(w-1)` for windows of w bits (Booth, *A signed binary multiplication technique*, 1951).
 //!
-//! Unlike P-256's, these digits may be 0, for additions know no exceptions here. And no factor k is replaced by -k or k + L: a key may have a
-//! component of small order, for which L is not 0.
+//! Unlike the digits of P-256, these may be 0, since additions have no exceptional cases here. A factor k is never replaced by -k or k + L:
+//! a key may have a component of small order, for which L is not 0.
 
-use crate::five::bits;
+use crate::elliptic::bits;
 
-/// Bits of the factors, below L; the topmost digit has a bit left for what it is carried.
+/// Bits of the factors, below L; the topmost digit has a spare bit for its carry.
 const BITS: usize = 253;
 
-/// A digit: a number, or its negative.
+/// A digit: a number or its negative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Digit {
     pub(super) index: usize,
     pub(super) negative: bool,
 }
 
-/// How many digits of `width` bits there are.
+/// Number of digits with `width` bits.
 pub(super) const fn places(width: usize) -> usize {
     (BITS + 1).div_ceil(width)
 }
 
-/// The digit that counts `2^(width place)`, at most 15 bits wide.
+/// The digit with weight `2^(width place)`, at most 15 bits wide.
 pub(super) fn digit(number: &[u64; 4], width: usize, place: usize) -> Digit {
     // The window, and the bit below it.
     let window = match (width * place).checked_sub(1) {

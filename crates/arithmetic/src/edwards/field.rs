@@ -1,20 +1,20 @@
 //! Numbers modulo p = 2^255 - 19, eight side by side, in words of 52 bits.
 //!
-//! 2^260 is 608 modulo p: the upper five columns of a product, times 608, are added to the lower ones. How large a number can be is a
-//! parameter of its type, in units of 2^255, and each operation asks the compiler whether its result fits.
+//! 2^260 is 608 modulo p: the upper five columns of a product, times 608, are added to the lower ones. The bound of a number is a parameter
+//! of its type, in units of 2^255, and each operation checks at compile time that its result fits.
 //!
-//! Words of 51 bits, which other implementations take, would save carries in sums, but need every high half doubled and the upper columns
-//! multiplied by 19 before their carries are gone: 102 operations for a multiplication, where this takes 87.
+//! Words of 51 bits, common in other implementations, would save carries in sums, but require every high half to be doubled and the upper
+//! columns to be multiplied by 19 before carries are propagated: 102 operations per multiplication instead of 87.
 #![allow(
     clippy::indexing_slicing,
     reason = "arrays of fixed size, and indices that are constants once the loops are unrolled"
 )]
 
-use crate::eight::Word8;
-use crate::five::{
-    COLUMNS, Code, Columns, Counts, Kernel, Outline, PRODUCT, WORDS, Words, add_product, add_row, both,
-    carry, columns, limbs, splat, square, subtract, words, zip,
+use crate::elliptic::{
+    BackendCode, BackendWords, COLUMNS, Columns, Counts, PRODUCT, WORDS, WordKernel, Words, add_product,
+    add_row, carry, columns, limbs, splat, square, subtract, sum_counts, words, zip,
 };
+use crate::simd::WordVector;
 
 /// p, in limbs of 64 bits.
 pub(super) const P: [u64; 4] = [u64::MAX - 18, u64::MAX, u64::MAX, u64::MAX >> 1];
@@ -22,16 +22,16 @@ pub(super) const P: [u64; 4] = [u64::MAX - 18, u64::MAX, u64::MAX, u64::MAX >> 1
 const FOLD: u64 = 608;
 /// Bits of the topmost word below 2^255.
 const TOP_BITS: u32 = 47;
-/// Multiples of p that are added to a product, for its lower columns may be negative, if high halves are one too many: by at most 5 low halves
-/// of 2^51 in the topmost one, and another when the upper columns are added, 96 * 2^255 together and little more.
+/// Multiples of p added to a product, since its lower columns may be negative if high halves are one too high: by at most 5 low halves of
+/// 2^51 in the topmost column, and another when the upper columns are added, in total slightly more than 96 * 2^255.
 const BIAS: u64 = 100;
-/// What a product is below, in units of 2^255.
+/// Bound of a product, in units of 2^255.
 ///
-/// Its lower columns are at most (k + 1) low and k high halves below 2^52, which makes 9.1 * 2^260. What is added to them of the upper ones
-/// is below 1.1 * 2^260, and [`BIAS`] p.
+/// The lower columns have at most (k + 1) low and k high halves below 2^52, in total 9.1 * 2^260. The contribution of the upper columns is
+/// below 1.1 * 2^260, and [`BIAS`] p.
 pub(super) const RAW: u64 = 430;
 
-/// The halves that folding the upper columns adds.
+/// The halves added by folding the upper columns.
 const FOLDING: Counts = {
     let mut counts = [(0, 0); COLUMNS];
     let mut i = 0;
@@ -46,7 +46,7 @@ const FOLDING: Counts = {
     counts
 };
 
-/// A number below 2^256 + 2^220, in reduced words: what can be multiplied.
+/// A number below 2^256 + 2^220, in reduced words: a valid factor.
 #[derive(Clone, Copy)]
 pub(super) struct Element<W>(Words<W>);
 
@@ -54,7 +54,7 @@ pub(super) struct Element<W>(Words<W>);
 #[derive(Clone, Copy)]
 pub(super) struct Sum<W, const M: u64>(Words<W>);
 
-impl<W: Outline> Element<W> {
+impl<W: BackendWords> Element<W> {
     /// The same number in all lanes.
     #[inline(always)]
     pub(super) fn splat(limbs: &[u64; 4]) -> Self {
@@ -78,54 +78,54 @@ impl<W: Outline> Element<W> {
 
     #[inline(always)]
     pub(super) fn mul(&self, other: &Self) -> Sum<W, RAW> {
-        Sum(W::outline(&Product, [&self.0, &other.0]))
+        Sum(W::run_kernel(&Product, [&self.0, &other.0]))
     }
 
     #[inline(always)]
     pub(super) fn square(&self) -> Sum<W, RAW> {
-        Sum(W::outline(&Square, [&self.0]))
+        Sum(W::run_kernel(&Square, [&self.0]))
     }
 
     /// `self^(2^times)`.
     #[inline(always)]
-    fn square_often(&self, times: usize) -> Self {
-        W::call(SquareOften(*self, times))
+    fn square_repeatedly(&self, times: usize) -> Self {
+        W::call(RepeatedSquare(*self, times))
     }
 
-    /// `self^(2^250 - 1)` and `self^11`: what the powers to p - 2 and to (p - 5) / 8 are made of.
+    /// `self^(2^250 - 1)` and `self^11`: the common parts of the powers p - 2 and (p - 5) / 8.
     #[inline(always)]
     fn powers(&self) -> (Self, Self) {
         let mul = |a: &Self, b: &Self| a.mul(b).fold();
-        let to_9 = mul(&self.square_often(3), self);
-        let to_11 = mul(&to_9, &self.square_often(1));
+        let to_9 = mul(&self.square_repeatedly(3), self);
+        let to_11 = mul(&to_9, &self.square_repeatedly(1));
         // ones[i] is the power to 2^i - 1.
-        let ones_5 = mul(&to_11.square_often(1), &to_9);
-        let ones_10 = mul(&ones_5.square_often(5), &ones_5);
-        let ones_20 = mul(&ones_10.square_often(10), &ones_10);
-        let ones_40 = mul(&ones_20.square_often(20), &ones_20);
-        let ones_50 = mul(&ones_40.square_often(10), &ones_10);
-        let ones_100 = mul(&ones_50.square_often(50), &ones_50);
-        let ones_200 = mul(&ones_100.square_often(100), &ones_100);
-        (mul(&ones_200.square_often(50), &ones_50), to_11)
+        let ones_5 = mul(&to_11.square_repeatedly(1), &to_9);
+        let ones_10 = mul(&ones_5.square_repeatedly(5), &ones_5);
+        let ones_20 = mul(&ones_10.square_repeatedly(10), &ones_10);
+        let ones_40 = mul(&ones_20.square_repeatedly(20), &ones_20);
+        let ones_50 = mul(&ones_40.square_repeatedly(10), &ones_10);
+        let ones_100 = mul(&ones_50.square_repeatedly(50), &ones_50);
+        let ones_200 = mul(&ones_100.square_repeatedly(100), &ones_100);
+        (mul(&ones_200.square_repeatedly(50), &ones_50), to_11)
     }
 
-    /// `self^(p - 2)`, the inverse if there is one.
+    /// `self^(p - 2)`, the inverse if it exists.
     #[inline(always)]
     pub(super) fn invert(&self) -> Self {
         let (ones_250, to_11) = self.powers();
-        ones_250.square_often(5).mul(&to_11).fold()
+        ones_250.square_repeatedly(5).mul(&to_11).fold()
     }
 
     /// `self^((p - 5) / 8)`.
     #[inline(always)]
     pub(super) fn power_for_roots(&self) -> Self {
-        self.powers().0.square_often(2).mul(self).fold()
+        self.powers().0.square_repeatedly(2).mul(self).fold()
     }
 }
 
-/// Inverses of numbers other than 0: Montgomery's trick, so that a power is raised once for all.
+/// Inverts numbers other than 0 with Montgomery's trick, which needs a single power.
 #[inline(always)]
-pub(super) fn invert_all<W: Outline>(numbers: &mut [Element<W>]) {
+pub(super) fn invert_all<W: BackendWords>(numbers: &mut [Element<W>]) {
     let mut product = Element::splat(&[1, 0, 0, 0]);
     let mut before = Vec::with_capacity(numbers.len());
     for number in numbers.iter() {
@@ -140,18 +140,18 @@ pub(super) fn invert_all<W: Outline>(numbers: &mut [Element<W>]) {
     }
 }
 
-impl<W: Outline, const M: u64> Sum<W, M> {
+impl<W: BackendWords, const M: u64> Sum<W, M> {
     #[inline(always)]
     pub(super) fn plus<const N: u64, const OUT: u64>(&self, other: &Sum<W, N>) -> Sum<W, OUT> {
         const { assert!(M + N <= OUT) };
-        Sum(zip(&self.0, &other.0, Word8::add))
+        Sum(zip(&self.0, &other.0, WordVector::add))
     }
 
-    /// With (N + 1) p added, which is more than N 2^255.
+    /// The difference plus (N + 1) p, which is more than N 2^255.
     #[inline(always)]
     pub(super) fn minus<const N: u64, const OUT: u64>(&self, other: &Sum<W, N>) -> Sum<W, OUT> {
         const { assert!(M + N < OUT) };
-        let [a, b, c, d, e] = zip(&self.0, &other.0, Word8::sub);
+        let [a, b, c, d, e] = zip(&self.0, &other.0, WordVector::sub);
         Sum([
             a.sub(W::splat(19 * (N + 1))),
             b,
@@ -171,10 +171,10 @@ impl<W: Outline, const M: u64> Sum<W, M> {
         self.plus(self)
     }
 
-    /// Takes `(t - 1) p` off, for `t = floor(sum / 2^255)` as the topmost word alone tells it, and carries.
+    /// Subtracts `(t - 1) p`, with `t = floor(sum / 2^255)` estimated from the topmost word alone, and propagates carries.
     ///
-    /// What the other words carry into the topmost one is not in t, and can be negative, by less than 2^9: hence not t p. For the same
-    /// reason t can be -1, and t + 1 is what is multiplied.
+    /// Carries from the other words into the topmost one are not included in t, and can be negative, by less than 2^9: therefore not t p.
+    /// For the same reason t can be -1, and t + 1 is multiplied.
     #[inline(always)]
     pub(super) fn fold(&self) -> Element<W> {
         const { assert!(M < 1 << 11) };
@@ -188,9 +188,9 @@ impl<W: Outline, const M: u64> Sum<W, M> {
     }
 }
 
-struct SquareOften<W>(Element<W>, usize);
+struct RepeatedSquare<W>(Element<W>, usize);
 
-impl<W: Outline> Code for SquareOften<W> {
+impl<W: BackendWords> BackendCode for RepeatedSquare<W> {
     type Output = Element<W>;
 
     #[inline(always)]
@@ -205,10 +205,10 @@ impl<W: Outline> Code for SquareOften<W> {
 
 struct Product;
 
-impl Kernel<2> for Product {
+impl WordKernel<2> for Product {
     #[inline(always)]
-    fn run<W: Outline>(&self, [a, b]: [&Words<W>; 2]) -> Words<W> {
-        let mut columns = columns(&both(&PRODUCT, &FOLDING));
+    fn run<W: BackendWords>(&self, [a, b]: [&Words<W>; 2]) -> Words<W> {
+        let mut columns = columns(&sum_counts(&PRODUCT, &FOLDING));
         add_product(&mut columns, a, b);
         reduce(columns)
     }
@@ -216,16 +216,16 @@ impl Kernel<2> for Product {
 
 struct Square;
 
-impl Kernel<1> for Square {
+impl WordKernel<1> for Square {
     #[inline(always)]
-    fn run<W: Outline>(&self, [a]: [&Words<W>; 1]) -> Words<W> {
+    fn run<W: BackendWords>(&self, [a]: [&Words<W>; 1]) -> Words<W> {
         reduce(square(a, &FOLDING))
     }
 }
 
-/// The product's lower columns and 608 times its upper ones, of columns in which [`FOLDING`] was counted, and [`BIAS`] p.
+/// The product's lower columns plus 608 times its upper ones, in columns prepared for [`FOLDING`], plus [`BIAS`] p.
 #[inline(always)]
-fn reduce<W: Word8>(mut columns: Columns<W>) -> Words<W> {
+fn reduce<W: WordVector>(mut columns: Columns<W>) -> Words<W> {
     let fold = W::splat(FOLD).factor();
     columns[0] = columns[0].sub(W::splat(19 * BIAS));
     columns[WORDS - 1] = columns[WORDS - 1].add(W::splat(BIAS << TOP_BITS));
@@ -247,10 +247,10 @@ fn reduce<W: Word8>(mut columns: Columns<W>) -> Words<W> {
     [a, b, c, d, e]
 }
 
-/// The number below p that an element is.
+/// The canonical value of an element, below p.
 pub(super) fn canonical(number: &[u64; WORDS]) -> [u64; 4] {
     let [a, b, c, d, e] = *number;
-    let (sum, _) = crate::five::add(
+    let (sum, _) = crate::elliptic::add(
         &limbs(&[a, b, c, d, e & ((1 << TOP_BITS) - 1)]),
         &[19 * (e >> TOP_BITS), 0, 0, 0],
     );

@@ -1,14 +1,14 @@
-//! The field against arbitrary numbers.
+//! The field with arbitrary numbers.
 
 use num_bigint::BigUint;
 use rand::RngExt as _;
 
 use super::*;
-use crate::eight::LANES;
-use crate::five::testing::{
-    Random, from_limbs, from_words, on_each_backend, to_words, with, with_instructions,
+use crate::elliptic::testing::{
+    Random, from_limbs, from_words, on_each_backend, run_with_instructions, to_words, with_instructions,
 };
-use crate::five::{load, store};
+use crate::elliptic::{load, store};
+use crate::simd::LANES;
 
 const ROUNDS: usize = 300;
 
@@ -36,13 +36,13 @@ fn p() -> BigUint {
     from_limbs(&P)
 }
 
-/// What is just not an element any more.
+/// The smallest number that is not an element.
 fn bound() -> BigUint {
     (BigUint::from(1u32) << 256u32) + (BigUint::from(1u32) << 220u32)
 }
 
 /// Numbers below the bound, some of them next to a multiple of p.
-fn lanes<W: Outline>(random: &mut Random) -> ([BigUint; LANES], Element<W>) {
+fn lanes<W: BackendWords>(random: &mut Random) -> ([BigUint; LANES], Element<W>) {
     let numbers = std::array::from_fn(|_| match random.rng.random_range(0..6u32) {
         0 => p() * random.rng.random_range(1..=2u32) + random.rng.random_range(0..3u32) - 1u32,
         _ => random.number(&bound()),
@@ -51,8 +51,8 @@ fn lanes<W: Outline>(random: &mut Random) -> ([BigUint; LANES], Element<W>) {
     (numbers, Element::from_words(words))
 }
 
-/// That each lane is an element, and the one that it should be.
-fn check<W: Outline>(found: &Element<W>, expected: impl Fn(usize) -> BigUint) {
+/// Checks that each lane is an element, and has the expected value.
+fn check<W: BackendWords>(found: &Element<W>, expected: impl Fn(usize) -> BigUint) {
     let canonical = store(found.words()).map(|words| canonical(&words));
     for (lane, found) in from_words(found.words()).iter().enumerate() {
         assert!(*found < bound(), "lane {lane}: {found:x}");
@@ -66,56 +66,67 @@ fn check<W: Outline>(found: &Element<W>, expected: impl Fn(usize) -> BigUint) {
     }
 }
 
-fn products<W: Outline>() {
+fn products<W: BackendWords>() {
     let mut random = Random::new();
     for _ in 0..ROUNDS {
         let (a, a_words) = lanes::<W>(&mut random);
         let (b, b_words) = lanes::<W>(&mut random);
         let product = |lane: usize| &a[lane] * &b[lane];
-        check(&with::<W, _>(|| a_words.mul(&b_words).fold()), product);
-        check(&with::<W, _>(|| a_words.square().fold()), |lane| {
-            &a[lane] * &a[lane]
-        });
-        let (difference, sum) = with::<W, _>(|| (a_words.square(), a_words.mul(&b_words)));
         check(
-            &with::<W, _>(|| difference.minus::<RAW, { 2 * RAW + 1 }>(&sum).fold()),
+            &run_with_instructions::<W, _>(|| a_words.mul(&b_words).fold()),
+            product,
+        );
+        check(
+            &run_with_instructions::<W, _>(|| a_words.square().fold()),
+            |lane| &a[lane] * &a[lane],
+        );
+        let (difference, sum) = run_with_instructions::<W, _>(|| (a_words.square(), a_words.mul(&b_words)));
+        check(
+            &run_with_instructions::<W, _>(|| difference.minus::<RAW, { 2 * RAW + 1 }>(&sum).fold()),
             |lane| &a[lane] * &a[lane] + p() * (1u32 << 20) * p() - product(lane),
         );
         let many: Sum<W, { 4 * RAW }> = sum
             .twice::<{ 2 * RAW }>()
             .plus(&difference.twice::<{ 2 * RAW }>());
-        check(&with::<W, _>(|| many.fold()), |lane| {
+        check(&run_with_instructions::<W, _>(|| many.fold()), |lane| {
             (product(lane) + &a[lane] * &a[lane]) * 2u32
         });
     }
 }
 
-fn linear_operations<W: Outline>() {
+fn linear_operations<W: BackendWords>() {
     let mut random = Random::new();
     for _ in 0..ROUNDS {
         let (a, a_words) = lanes::<W>(&mut random);
         let (b, b_words) = lanes::<W>(&mut random);
         let (a_sum, b_sum) = (a_words.sum(), b_words.sum());
-        check(&with::<W, _>(|| a_sum.plus::<3, 6>(&b_sum).fold()), |lane| {
-            &a[lane] + &b[lane]
+        check(
+            &run_with_instructions::<W, _>(|| a_sum.plus::<3, 6>(&b_sum).fold()),
+            |lane| &a[lane] + &b[lane],
+        );
+        check(
+            &run_with_instructions::<W, _>(|| a_sum.minus::<3, 7>(&b_sum).fold()),
+            |lane| &a[lane] + p() * 4u32 - &b[lane],
+        );
+        check(
+            &run_with_instructions::<W, _>(|| a_sum.minus::<3, 7>(&a_sum).fold()),
+            |_| BigUint::from(0u32),
+        );
+        check(
+            &run_with_instructions::<W, _>(|| a_sum.negative::<4>().fold()),
+            |lane| p() * 4u32 - &a[lane],
+        );
+        check(
+            &run_with_instructions::<W, _>(|| a_sum.twice::<6>().fold()),
+            |lane| &a[lane] * 2u32,
+        );
+        check(&run_with_instructions::<W, _>(|| a_sum.fold()), |lane| {
+            a[lane].clone()
         });
-        check(&with::<W, _>(|| a_sum.minus::<3, 7>(&b_sum).fold()), |lane| {
-            &a[lane] + p() * 4u32 - &b[lane]
-        });
-        check(&with::<W, _>(|| a_sum.minus::<3, 7>(&a_sum).fold()), |_| {
-            BigUint::from(0u32)
-        });
-        check(&with::<W, _>(|| a_sum.negative::<4>().fold()), |lane| {
-            p() * 4u32 - &a[lane]
-        });
-        check(&with::<W, _>(|| a_sum.twice::<6>().fold()), |lane| {
-            &a[lane] * 2u32
-        });
-        check(&with::<W, _>(|| a_sum.fold()), |lane| a[lane].clone());
     }
 }
 
-fn powers<W: Outline>() {
+fn powers<W: BackendWords>() {
     let mut random = Random::new();
     for _ in 0..4 {
         let (a, a_words) = lanes::<W>(&mut random);
@@ -126,7 +137,7 @@ fn powers<W: Outline>() {
         });
         let inverses = invert_both(a_words, b_words);
         for (number, inverse) in [(&a, inverses[0]), (&b, inverses[1])] {
-            // None of a lane has one if one of its numbers is 0.
+            // A lane with a 0 has no inverses.
             check(&inverse, |lane| {
                 let others_are_zero = (&a[lane] * &b[lane]) % p() == BigUint::from(0u32);
                 if others_are_zero {

@@ -1,9 +1,8 @@
-//! Ed25519 (RFC 8032, 5.1.7), eight signatures side by side, each with its own key.
+//! Ed25519 verification (RFC 8032, 5.1.7), eight signatures side by side, each with its own key.
 //!
-//! A signature is valid if the encoding of `s B - h A` is r, byte by byte, and `s < L`: without the cofactor, as other libraries decide about a
-//! signature alone. Every lane goes through the same steps, and there is no equation that combines several signatures: such a one lets
-//! components of small order cancel, and would have verdicts of its own. All inputs are public, and the time that they take says something
-//! about them.
+//! A signature is valid if the encoding of `s B - h A` equals r, byte by byte, and `s < L`: without the cofactor, like single verification
+//! in other libraries. Every lane executes the same steps, and no equation combines several signatures: a combined equation lets components
+//! of small order cancel, and would give other verdicts. All inputs are public, and the running time depends on them.
 
 mod digits;
 mod field;
@@ -15,41 +14,41 @@ use std::fmt;
 
 use sha2::{Digest as _, Sha512};
 
-use crate::eight::Backend;
-use crate::five::comb::KEY_WINDOW;
-use crate::five::montgomery::Modulus;
-use crate::five::{self, WORDS, limbs_of_le, subtract, words};
+use crate::elliptic::comb::KEY_WINDOW;
+use crate::elliptic::montgomery::Modulus;
+use crate::elliptic::{self, WORDS, limbs_of_le, subtract, words};
+use crate::simd::Backend;
 
 /// The order L of the base point, a prime.
 const ORDER: Modulus = Modulus::new([0x5812_631a_5cf5_d3ed, 0x14de_f9de_a2f7_9cd6, 0, 1 << 60]);
 
-/// Why bytes are no public key.
+/// Why bytes are not a public key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// y is p or more, for which another encoding has the same point.
-    #[error("the y coordinate is not below the field's prime")]
+    /// y is p or more: the point has another, canonical encoding.
+    #[error("invalid Ed25519 key: the y coordinate is not below the prime of the field")]
     NotCanonical,
     /// No point has this y.
-    #[error("the point is not on the curve edwards25519")]
+    #[error("invalid Ed25519 key: the point is not on the curve edwards25519")]
     NotOnCurve,
-    /// One of the eight points for which there are signatures that hold for many messages.
-    #[error("the point has a small order")]
+    /// One of the eight points for which a signature can hold for many messages.
+    #[error("invalid Ed25519 key: the point has a small order")]
     SmallOrder,
 }
 
-/// A point whose order is not small; it may have a component of small order.
+/// A point that does not have small order; it may have a component of small order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PublicKey {
     bytes: [u8; 32],
-    /// x and y of the negative point.
+    /// x and y of the negative of the point.
     negative: [[u64; WORDS]; 2],
 }
 
 impl PublicKey {
-    /// From RFC 8032's encoding (5.1.2).
+    /// Decodes RFC 8032's encoding (5.1.2).
     ///
     /// # Errors
-    /// Encodings that are not canonical, or of no point, or of a point of small order.
+    /// Encodings that are not canonical, or not of a point, or of a point of small order.
     pub fn from_bytes(bytes: &[u8; 32]) -> Result<Self, KeyError> {
         let (y, x_is_odd) = split(bytes);
         if !subtract(&y, &field::P).1 {
@@ -59,7 +58,7 @@ impl PublicKey {
             return Err(KeyError::SmallOrder);
         }
         let backend = Backend::widest().unwrap_or(Backend::PORTABLE);
-        let point = five::run(backend, verify::Decompress { y: &y, x_is_odd });
+        let point = elliptic::run(backend, verify::Decompress { y: &y, x_is_odd });
         let [_, negative_x] = point.ok_or(KeyError::NotOnCurve)?;
         Ok(Self {
             bytes: *bytes,
@@ -67,53 +66,53 @@ impl PublicKey {
         })
     }
 
-    /// The encoding that it was made from.
+    /// The encoded key.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.bytes
     }
 }
 
-/// A key with multiples of its point that were computed ahead, with which signatures are verified in two fifths of the time.
-pub struct KnownKey {
+/// A key with precomputed multiples of its point, with which verification takes two fifths of the time.
+pub struct PrecomputedKey {
     key: PublicKey,
     comb: multiples::Comb<KEY_WINDOW>,
 }
 
-impl KnownKey {
-    /// Bytes of memory that one takes.
+impl PrecomputedKey {
+    /// Bytes of memory of one key.
     pub const BYTES: usize = size_of::<Self>() + multiples::Comb::<KEY_WINDOW>::BYTES;
 
-    /// Computes the multiples, which takes as long as seven signatures of a new key.
+    /// Computes the multiples, which takes as long as seven verifications without them.
     #[must_use]
     pub fn new(backend: Backend, key: &PublicKey) -> Self {
         Self {
             key: *key,
-            comb: five::run(backend, verify::MakeComb(key)),
+            comb: elliptic::run(backend, verify::MakeComb(key)),
         }
     }
 }
 
-impl fmt::Debug for KnownKey {
+impl fmt::Debug for PrecomputedKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("KnownKey").field(&self.key).finish_non_exhaustive()
     }
 }
 
-/// Whose a signature is.
+/// The signer of a signature.
 #[derive(Debug, Clone, Copy)]
 pub enum Signer<'a> {
-    /// Of whom nothing was computed ahead.
-    New(&'a PublicKey),
-    /// Whose multiples are there.
-    Known(&'a KnownKey),
+    /// A key without precomputed multiples.
+    Plain(&'a PublicKey),
+    /// A key with precomputed multiples.
+    Precomputed(&'a PrecomputedKey),
 }
 
 impl<'a> Signer<'a> {
     fn key(&self) -> &'a PublicKey {
         match self {
-            Self::New(key) => key,
-            Self::Known(known) => &known.key,
+            Self::Plain(key) => key,
+            Self::Precomputed(known) => &known.key,
         }
     }
 }
@@ -121,23 +120,23 @@ impl<'a> Signer<'a> {
 /// A signature to verify.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
-    /// Whose it is.
+    /// The signer.
     pub signer: Signer<'a>,
-    /// The signature's first half: a point.
+    /// The first half of the signature: an encoded point.
     pub r: &'a [u8; 32],
-    /// Its second half: a number, least significant byte first.
+    /// The second half: a number, least significant byte first.
     pub s: &'a [u8; 32],
     /// SHA-512 of r, the key and the message, see [`hash`].
     pub hash: &'a [u8; 64],
 }
 
-/// Whether each signature is valid, in order.
+/// Verifies signatures, in order.
 ///
-/// Of any count; most is done in the least time by multiples of 128, then by multiples of eight, all of known signers or none. Where
-/// [`Backend::widest`] has none, one signature at a time is faster elsewhere.
+/// Any number of signatures; most efficient for multiples of 128, then for multiples of eight, all with precomputed keys or none. Where
+/// [`Backend::widest`] returns `None`, verifying signatures one at a time with another library is faster.
 #[must_use]
 pub fn verify(backend: Backend, requests: &[Request<'_>]) -> Vec<bool> {
-    five::run(backend, verify::Verify(requests))
+    elliptic::run(backend, verify::Verify(requests))
 }
 
 /// SHA-512 of r, the key and the message.
@@ -154,7 +153,7 @@ pub fn hash(r: &[u8; 32], key: &PublicKey, message: &[u8]) -> [u8; 64] {
 /// Whether bytes encode a point whose order divides 8, canonically or not.
 #[must_use]
 pub fn is_small_order(bytes: &[u8; 32]) -> bool {
-    /// y of the points of order 4, 1, 2 and 8, and those of them that are still below 2^255 with p added. Either sign of x goes with each.
+    /// y of the points of order 4, 1, 2 and 8, and y + p where that is below 2^255. Either sign of x is possible.
     const Y: [[u64; 4]; 7] = [
         [0, 0, 0, 0],
         [1, 0, 0, 0],

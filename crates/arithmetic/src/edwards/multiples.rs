@@ -1,4 +1,4 @@
-//! Multiples of points: per lane of eight public keys, and of points that are known ahead.
+//! Multiples of points: per lane of eight public keys, and of points with precomputed tables.
 #![allow(
     clippy::indexing_slicing,
     reason = "indices are lanes, words, and digits that are at most the last multiple"
@@ -10,24 +10,24 @@ use std::sync::OnceLock;
 use super::digits::Digit;
 use super::field::{Element, invert_all};
 use super::point::{Addend, AffineAddend, Extended, Projective};
-use crate::eight::LANES;
-use crate::five::comb::{BASE_WINDOW, KEY_WINDOW, PERIOD, TEETH};
-use crate::five::{Code, Outline, WORDS, load, select, store};
+use crate::elliptic::comb::{BASE_WINDOW, KEY_WINDOW, PERIOD, TEETH};
+use crate::elliptic::{BackendCode, BackendWords, WORDS, load, select, store};
+use crate::simd::LANES;
 
 /// A word of each lane.
 type Lanes = [u64; LANES];
 
-/// The multiples of eight points, none to 16: sum, difference, t, -t, z.
+/// The multiples of eight points, from 0 to 16: sum, difference, t, -t, z.
 pub(super) struct Multiples([[[Lanes; WORDS]; 5]; (1 << (KEY_WINDOW - 1)) + 1]);
 
 impl Multiples {
     #[inline(always)]
-    pub(super) fn new<W: Outline>(of: &AffineAddend<W>) -> Self {
+    pub(super) fn new<W: BackendWords>(of: &AffineAddend<W>) -> Self {
         let mut multiples = Self([[[[0; LANES]; WORDS]; 5]; (1 << (KEY_WINDOW - 1)) + 1]);
         let mut point = Extended::<W>::neutral();
         for entry in &mut multiples.0 {
             let Addend {
-                of: AffineAddend { sum, difference, t },
+                affine: AffineAddend { sum, difference, t },
                 z,
             } = Addend::new(&point);
             let negative = t.sum().negative::<4>().fold();
@@ -41,25 +41,28 @@ impl Multiples {
         multiples
     }
 
-    /// Of each lane's point the multiple that its digit is.
+    /// For each lane, the multiple of its point that the digit selects.
     #[inline(always)]
-    pub(super) fn take<W: Outline>(&self, digits: &[Digit; LANES]) -> Addend<W> {
+    pub(super) fn select<W: BackendWords>(&self, digits: &[Digit; LANES]) -> Addend<W> {
         let entries = digits.map(|digit| &self.0[digit.index]);
         let negative = digits.map(|digit| usize::from(digit.negative));
         Addend {
-            of: AffineAddend {
-                sum: take(&entries, negative),
-                difference: take(&entries, negative.map(|negative| 1 - negative)),
-                t: take(&entries, negative.map(|negative| 2 + negative)),
+            affine: AffineAddend {
+                sum: gather_coordinate(&entries, negative),
+                difference: gather_coordinate(&entries, negative.map(|negative| 1 - negative)),
+                t: gather_coordinate(&entries, negative.map(|negative| 2 + negative)),
             },
-            z: take(&entries, [4; LANES]),
+            z: gather_coordinate(&entries, [4; LANES]),
         }
     }
 }
 
-/// Of each lane its own coordinate of its own entry.
+/// For each lane, its coordinate of its entry.
 #[inline(always)]
-fn take<W: Outline>(entries: &[&[[Lanes; WORDS]; 5]; LANES], coordinate: [usize; LANES]) -> Element<W> {
+fn gather_coordinate<W: BackendWords>(
+    entries: &[&[[Lanes; WORDS]; 5]; LANES],
+    coordinate: [usize; LANES],
+) -> Element<W> {
     let mut words = [W::splat(0); WORDS];
     for (index, word) in words.iter_mut().enumerate() {
         let mut lanes = [0; LANES];
@@ -74,18 +77,18 @@ fn take<W: Outline>(entries: &[&[[Lanes; WORDS]; 5]; LANES], coordinate: [usize;
 /// A multiple in one lane's words: sum, difference, t.
 type Entry = [[u64; WORDS]; 3];
 
-/// Of a point P, and for each tooth of a comb, the multiples of `2^(PERIOD tooth) P` from none to `2^(WINDOW - 1)`.
+/// For a point P and each tooth of a comb, the multiples of `2^(PERIOD tooth) P` from 0 to `2^(WINDOW - 1)`.
 pub(super) struct Comb<const WINDOW: usize>(Vec<Entry>);
 
 impl<const WINDOW: usize> Comb<WINDOW> {
-    /// Multiples of a tooth.
+    /// Number of multiples per tooth.
     const COUNT: usize = (1 << (WINDOW - 1)) + 1;
     pub(super) const BYTES: usize = TEETH * Self::COUNT * size_of::<Entry>();
 
-    /// Of the point with these coordinates in all lanes. A thousand doublings and additions are done in the time of a few verifications,
-    /// eight teeth side by side.
+    /// The comb of the point with these coordinates in all lanes. A thousand doublings and additions take as long as a few
+    /// verifications, with eight teeth side by side.
     #[inline(always)]
-    pub(super) fn new<W: Outline>([x, y]: &[Element<W>; 2]) -> Self {
+    pub(super) fn new<W: BackendWords>([x, y]: &[Element<W>; 2]) -> Self {
         let mut entries = vec![Entry::default(); TEETH * Self::COUNT];
         let roots = roots(&AffineAddend::new(x, y));
         for (entries, roots) in entries.chunks_mut(LANES * Self::COUNT).zip(roots.chunks(LANES)) {
@@ -94,9 +97,9 @@ impl<const WINDOW: usize> Comb<WINDOW> {
         Self(entries)
     }
 
-    /// The multiples of a tooth that the digits are, each lane's of its own comb.
+    /// The multiples of a tooth that the digits select, for each lane from its own comb.
     #[inline(always)]
-    pub(super) fn take<W: Outline>(
+    pub(super) fn select<W: BackendWords>(
         combs: &[&Self; LANES],
         tooth: usize,
         digits: &[Digit; LANES],
@@ -121,20 +124,20 @@ impl<const WINDOW: usize> Comb<WINDOW> {
     }
 }
 
-/// A root of each tooth: the point times `2^(PERIOD tooth)`, as X, Y, Z and T.
+/// The root of each tooth: the point times `2^(PERIOD tooth)`, as X, Y, Z and T.
 #[inline(always)]
-fn roots<W: Outline>(of: &AffineAddend<W>) -> [[[u64; WORDS]; 4]; TEETH] {
+fn roots<W: BackendWords>(of: &AffineAddend<W>) -> [[[u64; WORDS]; 4]; TEETH] {
     let mut roots = [[[0; WORDS]; 4]; TEETH];
     let mut point = Extended::neutral().add_affine(of).extended();
     for bit in 0..=(TEETH - 1) * PERIOD {
         if bit > 0 {
-            point = point.of.double().extended();
+            point = point.projective.double().extended();
         }
         if bit % PERIOD == 0 {
             roots[bit / PERIOD] = [
-                store(point.of.x.words())[0],
-                store(point.of.y.words())[0],
-                store(point.of.z.words())[0],
+                store(point.projective.x.words())[0],
+                store(point.projective.y.words())[0],
+                store(point.projective.z.words())[0],
                 store(point.t.words())[0],
             ];
         }
@@ -142,9 +145,9 @@ fn roots<W: Outline>(of: &AffineAddend<W>) -> [[[u64; WORDS]; 4]; TEETH] {
     roots
 }
 
-/// The multiples of at most eight roots, each one's as many as there are entries for it.
+/// The multiples of at most eight roots, as many for each as it has entries.
 #[inline(always)]
-fn fill_teeth<W: Outline>(roots: &[[[u64; WORDS]; 4]], entries: &mut [Entry]) {
+fn fill_teeth<W: BackendWords>(roots: &[[[u64; WORDS]; 4]], entries: &mut [Entry]) {
     let count = entries.len() / roots.len();
     let mut of_lanes = [[[0; WORDS]; LANES]; 4];
     for lane in 0..LANES {
@@ -153,7 +156,7 @@ fn fill_teeth<W: Outline>(roots: &[[[u64; WORDS]; 4]], entries: &mut [Entry]) {
         }
     }
     let root = Addend::new(&Extended {
-        of: Projective {
+        projective: Projective {
             x: Element::from_words(load(&of_lanes[0])),
             y: Element::from_words(load(&of_lanes[1])),
             z: Element::from_words(load(&of_lanes[2])),
@@ -168,13 +171,13 @@ fn fill_teeth<W: Outline>(roots: &[[[u64; WORDS]; 4]], entries: &mut [Entry]) {
     }
     let mut inverses = Vec::with_capacity(count);
     for point in &points {
-        inverses.push(point.of.z);
+        inverses.push(point.projective.z);
     }
     invert_all(&mut inverses);
-    // A loop and no closures: those would not be compiled for the vectors.
+    // A loop without closures: closures would not be compiled for the vector instructions.
     for (index, (point, inverse)) in points.iter().zip(inverses).enumerate() {
-        let x = point.of.x.mul(&inverse).fold();
-        let y = point.of.y.mul(&inverse).fold();
+        let x = point.projective.x.mul(&inverse).fold();
+        let y = point.projective.y.mul(&inverse).fold();
         let AffineAddend { sum, difference, t } = AffineAddend::new(&x, &y);
         let (sum, difference, t) = (store(sum.words()), store(difference.words()), store(t.words()));
         for (tooth, entries) in entries.chunks_mut(count).enumerate() {
@@ -187,18 +190,18 @@ fn fill_teeth<W: Outline>(roots: &[[[u64; WORDS]; 4]], entries: &mut [Entry]) {
 pub(super) type BaseComb = Comb<BASE_WINDOW>;
 
 impl BaseComb {
-    /// Computed once, in a few milliseconds.
+    /// Computed once, which takes a few milliseconds.
     #[inline(always)]
-    pub(super) fn of_base<W: Outline>() -> &'static Self {
+    pub(super) fn of_base<W: BackendWords>() -> &'static Self {
         static COMB: OnceLock<BaseComb> = OnceLock::new();
-        COMB.get_or_init(|| W::call(Compute(PhantomData::<W>)))
+        COMB.get_or_init(|| W::call(ComputeBaseComb(PhantomData::<W>)))
     }
 }
 
-/// To compute the comb of the base point, as a function of its own.
-struct Compute<W>(PhantomData<W>);
+/// Computes the comb of the base point, as a separate function.
+struct ComputeBaseComb<W>(PhantomData<W>);
 
-impl<W: Outline> Code for Compute<W> {
+impl<W: BackendWords> BackendCode for ComputeBaseComb<W> {
     type Output = BaseComb;
 
     #[inline(always)]
@@ -209,7 +212,7 @@ impl<W: Outline> Code for Compute<W> {
 
 /// The base point B: y is 4 / 5, and x is even (RFC 8032, 5.1).
 #[inline(always)]
-pub(super) fn base_point<W: Outline>() -> [Element<W>; 2] {
+pub(super) fn base_point<W: BackendWords>() -> [Element<W>; 2] {
     const X: [u64; 4] = [
         0xc956_2d60_8f25_d51a,
         0x692c_c760_9525_a7b2,

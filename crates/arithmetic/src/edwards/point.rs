@@ -1,10 +1,10 @@
 //! Points of edwards25519, eight side by side.
 //!
 //! The curve is `-x^2 + y^2 = 1 + d x^2 y^2`, with formulas of Hisil, Wong, Carter and Dawson (*Twisted Edwards curves revisited*, 2008).
-//! They hold for any two points, also where these are the same, or of small order: -1 is a square and d is none.
+//! They hold for any two points, including equal points and points of small order: -1 is a square and d is not.
 
 use super::field::{Element, RAW, Sum};
-use crate::five::Outline;
+use crate::elliptic::BackendWords;
 
 /// 2 d, with d = -121665 / 121666 (RFC 8032, 5.1).
 const D2: [u64; 4] = [
@@ -17,7 +17,7 @@ const D2: [u64; 4] = [
 /// (X, Y, Z, T): the point (X / Z, Y / Z), with T = X Y / Z.
 #[derive(Clone, Copy)]
 pub(super) struct Extended<W> {
-    pub(super) of: Projective<W>,
+    pub(super) projective: Projective<W>,
     pub(super) t: Element<W>,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Projective<W> {
     pub(super) z: Element<W>,
 }
 
-/// What comes before either: the point (E F, G H, F G, E H).
+/// The common intermediate result: the point (E F, G H, F G, E H).
 #[derive(Clone, Copy)]
 pub(super) struct Completed<W> {
     e: Element<W>,
@@ -38,7 +38,7 @@ pub(super) struct Completed<W> {
     h: Element<W>,
 }
 
-/// A point with Z = 1, as it is added: y + x, y - x, 2 d x y.
+/// A point with Z = 1, prepared for addition: y + x, y - x, 2 d x y.
 #[derive(Clone, Copy)]
 pub(super) struct AffineAddend<W> {
     pub(super) sum: Element<W>,
@@ -46,14 +46,14 @@ pub(super) struct AffineAddend<W> {
     pub(super) t: Element<W>,
 }
 
-/// A point as it is added: Y + X, Y - X, 2 d T, 2 Z.
+/// A point prepared for addition: Y + X, Y - X, 2 d T, 2 Z.
 #[derive(Clone, Copy)]
 pub(super) struct Addend<W> {
-    pub(super) of: AffineAddend<W>,
+    pub(super) affine: AffineAddend<W>,
     pub(super) z: Element<W>,
 }
 
-impl<W: Outline> AffineAddend<W> {
+impl<W: BackendWords> AffineAddend<W> {
     #[inline(always)]
     pub(super) fn new(x: &Element<W>, y: &Element<W>) -> Self {
         Self::with_t(x, y, &x.mul(y).fold())
@@ -69,18 +69,18 @@ impl<W: Outline> AffineAddend<W> {
     }
 }
 
-impl<W: Outline> Addend<W> {
+impl<W: BackendWords> Addend<W> {
     #[inline(always)]
     pub(super) fn new(point: &Extended<W>) -> Self {
-        let Projective { x, y, z } = &point.of;
+        let Projective { x, y, z } = &point.projective;
         Self {
-            of: AffineAddend::with_t(x, y, &point.t),
+            affine: AffineAddend::with_t(x, y, &point.t),
             z: z.sum().twice::<6>().fold(),
         }
     }
 }
 
-impl<W: Outline> Projective<W> {
+impl<W: BackendWords> Projective<W> {
     /// (0, 1).
     #[inline(always)]
     pub(super) fn neutral() -> Self {
@@ -92,7 +92,7 @@ impl<W: Outline> Projective<W> {
         }
     }
 
-    /// 4 squarings, and what [`Completed`] costs.
+    /// Costs 4 squarings in addition to [`Completed`].
     #[inline(always)]
     pub(super) fn double(&self) -> Completed<W> {
         let a = self.x.square();
@@ -110,30 +110,30 @@ impl<W: Outline> Projective<W> {
     }
 }
 
-impl<W: Outline> Extended<W> {
+impl<W: BackendWords> Extended<W> {
     #[inline(always)]
     pub(super) fn neutral() -> Self {
         Self {
-            of: Projective::neutral(),
+            projective: Projective::neutral(),
             t: Element::splat(&[0, 0, 0, 0]),
         }
     }
 
-    /// 4 multiplications, and what [`Completed`] costs.
+    /// Costs 4 multiplications in addition to [`Completed`].
     #[inline(always)]
     pub(super) fn add(&self, other: &Addend<W>) -> Completed<W> {
-        self.add_with_z(&other.of, &self.of.z.mul(&other.z))
+        self.add_with_z(&other.affine, &self.projective.z.mul(&other.z))
     }
 
-    /// 3 multiplications, and what [`Completed`] costs.
+    /// Costs 3 multiplications in addition to [`Completed`].
     #[inline(always)]
     pub(super) fn add_affine(&self, other: &AffineAddend<W>) -> Completed<W> {
-        self.add_with_z(other, &self.of.z.sum().twice())
+        self.add_with_z(other, &self.projective.z.sum().twice())
     }
 
     #[inline(always)]
     fn add_with_z(&self, other: &AffineAddend<W>, zz: &Sum<W, RAW>) -> Completed<W> {
-        let Projective { x, y, .. } = &self.of;
+        let Projective { x, y, .. } = &self.projective;
         let a = y.sum().minus::<3, 7>(&x.sum()).fold().mul(&other.difference);
         let b = y.sum().plus::<3, 6>(&x.sum()).fold().mul(&other.sum);
         let c = self.t.mul(&other.t);
@@ -146,8 +146,8 @@ impl<W: Outline> Extended<W> {
     }
 }
 
-impl<W: Outline> Completed<W> {
-    /// 3 multiplications.
+impl<W: BackendWords> Completed<W> {
+    /// Costs 3 multiplications.
     #[inline(always)]
     pub(super) fn projective(&self) -> Projective<W> {
         Projective {
@@ -157,16 +157,16 @@ impl<W: Outline> Completed<W> {
         }
     }
 
-    /// Of what [`Completed::projective`] made of this, with T: one more multiplication.
+    /// Adds T to the result of [`Completed::projective`], which costs one more multiplication.
     #[inline(always)]
     pub(super) fn extend(&self, of: Projective<W>) -> Extended<W> {
         Extended {
-            of,
+            projective: of,
             t: self.e.mul(&self.h).fold(),
         }
     }
 
-    /// 4 multiplications.
+    /// Costs 4 multiplications.
     #[inline(always)]
     pub(super) fn extended(&self) -> Extended<W> {
         self.extend(self.projective())

@@ -9,9 +9,9 @@ use super::field::{Element, canonical, invert_all};
 use super::multiples::{BaseComb, Comb, Multiples};
 use super::point::{AffineAddend, Extended, Projective};
 use super::{ORDER, PublicKey, Request, Signer};
-use crate::eight::{LANES, WORD_BITS};
-use crate::five::comb::{BASE_WINDOW, KEY_WINDOW, STEPS};
-use crate::five::{Outline, Task, WORDS, limbs_of_le, load, splat, store, subtract};
+use crate::elliptic::comb::{BASE_WINDOW, KEY_WINDOW, STEPS};
+use crate::elliptic::{BackendTask, BackendWords, WORDS, limbs_of_le, load, splat, store, subtract};
+use crate::simd::{LANES, WORD_BITS};
 
 /// d.
 const D: [u64; 4] = [
@@ -30,14 +30,14 @@ const ROOT: [u64; 4] = [
 /// Groups of eight whose last inverses are computed together.
 const GROUPS: usize = 16;
 
-/// To find a verdict for each request, in order.
+/// The task of verifying requests, in order.
 pub(super) struct Verify<'a, 'b>(pub(super) &'a [Request<'b>]);
 
-impl Task for Verify<'_, '_> {
+impl BackendTask for Verify<'_, '_> {
     type Output = Vec<bool>;
 
     #[inline(always)]
-    fn run<W: Outline>(self) -> Vec<bool> {
+    fn run<W: BackendWords>(self) -> Vec<bool> {
         let mut verdicts = Vec::with_capacity(self.0.len());
         for requests in self.0.chunks(LANES * GROUPS) {
             verify_groups::<W>(requests, &mut verdicts);
@@ -47,14 +47,14 @@ impl Task for Verify<'_, '_> {
 }
 
 #[inline(always)]
-fn verify_groups<W: Outline>(requests: &[Request<'_>], verdicts: &mut Vec<bool>) {
+fn verify_groups<W: BackendWords>(requests: &[Request<'_>], verdicts: &mut Vec<bool>) {
     let mut points: Vec<Projective<W>> = Vec::with_capacity(GROUPS);
     let mut inverses = Vec::with_capacity(GROUPS);
     for requests in requests.chunks(LANES) {
-        let factors = Factors::new::<W>(&lanes(requests));
+        let factors = Factors::new::<W>(&fill_lanes(requests));
         let point = match combs(requests) {
             Some(combs) => factors.combination_by_combs(&combs),
-            None => factors.combination(&lanes(requests)),
+            None => factors.combination(&fill_lanes(requests)),
         };
         inverses.push(point.z);
         points.push(point);
@@ -76,38 +76,38 @@ fn is_reduced(s: &[u8; 32]) -> bool {
     subtract(&limbs_of_le(s), &ORDER.limbs).1
 }
 
-/// The request of each lane; the last one's is repeated in lanes that are left over.
-fn lanes<'a, 'b>(requests: &'a [Request<'b>]) -> [&'a Request<'b>; LANES] {
+/// The request of each lane; unused lanes repeat the last one.
+fn fill_lanes<'a, 'b>(requests: &'a [Request<'b>]) -> [&'a Request<'b>; LANES] {
     std::array::from_fn(|lane| &requests[lane.min(requests.len() - 1)])
 }
 
-/// The combs of all lanes, if every one has one.
+/// The combs of all lanes, if every request has one.
 fn combs<'b>(requests: &[Request<'b>]) -> Option<[&'b Comb<KEY_WINDOW>; LANES]> {
     let comb = |request: &Request<'b>| match request.signer {
-        Signer::Known(known) => Some(&known.comb),
-        Signer::New(_) => None,
+        Signer::Precomputed(known) => Some(&known.comb),
+        Signer::Plain(_) => None,
     };
     let mut combs = [requests.first().and_then(comb)?; LANES];
-    for (place, request) in combs.iter_mut().zip(lanes(requests)) {
+    for (place, request) in combs.iter_mut().zip(fill_lanes(requests)) {
         *place = comb(request)?;
     }
     Some(combs)
 }
 
-/// To compute the multiples of a key's negative point.
+/// The task of computing the multiples of a key's negative point.
 pub(super) struct MakeComb<'a>(pub(super) &'a PublicKey);
 
-impl Task for MakeComb<'_> {
+impl BackendTask for MakeComb<'_> {
     type Output = Comb<KEY_WINDOW>;
 
     #[inline(always)]
-    fn run<W: Outline>(self) -> Self::Output {
+    fn run<W: BackendWords>(self) -> Self::Output {
         let [x, y] = &self.0.negative;
         Comb::new::<W>(&[Element::from_words(splat(x)), Element::from_words(splat(y))])
     }
 }
 
-/// Of each lane s and h; 0 for an s that is not reduced, whose verdict is known.
+/// s and h for each lane; 0 for an s that is not reduced, whose verdict is already known.
 struct Factors {
     of_base: [[u64; 4]; LANES],
     of_key: [[u64; 4]; LANES],
@@ -115,7 +115,7 @@ struct Factors {
 
 impl Factors {
     #[inline(always)]
-    fn new<W: Outline>(requests: &[&Request<'_>; LANES]) -> Self {
+    fn new<W: BackendWords>(requests: &[&Request<'_>; LANES]) -> Self {
         Self {
             of_base: requests.map(|request| match limbs_of_le(request.s) {
                 s if is_reduced(request.s) => s,
@@ -127,25 +127,25 @@ impl Factors {
 
     /// `s B - h A`.
     #[inline(always)]
-    fn combination<W: Outline>(&self, requests: &[&Request<'_>; LANES]) -> Projective<W> {
+    fn combination<W: BackendWords>(&self, requests: &[&Request<'_>; LANES]) -> Projective<W> {
         let negative = requests.map(|request| request.signer.key().negative);
         let x = Element::<W>::from_words(load(&negative.map(|[x, _]| x)));
         let y = Element::from_words(load(&negative.map(|[_, y]| y)));
         let multiples = Multiples::new(&AffineAddend::new(&x, &y));
         let base_combs = [BaseComb::of_base::<W>(); LANES];
 
-        // One loop, and not one of windows and one of doublings, which would be unrolled: five times the code.
+        // One loop, and not a loop over windows with an inner loop over doublings, which would be unrolled to five times the code.
         let mut sum = Projective::<W>::neutral();
         for bit in (0..places(KEY_WINDOW) * KEY_WINDOW).rev() {
             let double = sum.double();
             sum = double.projective();
             if bit % KEY_WINDOW == 0 {
-                let multiple = multiples.take(&digits(&self.of_key, KEY_WINDOW, bit / KEY_WINDOW));
+                let multiple = multiples.select(&digits(&self.of_key, KEY_WINDOW, bit / KEY_WINDOW));
                 let completed = double.extend(sum).add(&multiple);
                 sum = completed.projective();
                 if bit % BASE_WINDOW == 0 {
                     let digits = digits(&self.of_base, BASE_WINDOW, bit / BASE_WINDOW);
-                    let multiple = Comb::take(&base_combs, 0, &digits);
+                    let multiple = Comb::select(&base_combs, 0, &digits);
                     sum = completed.extend(sum).add_affine(&multiple).projective();
                 }
             }
@@ -153,66 +153,66 @@ impl Factors {
         sum
     }
 
-    /// The same for an A whose comb there is.
+    /// The same for keys with combs.
     #[inline(always)]
-    fn combination_by_combs<W: Outline>(&self, combs: &[&Comb<KEY_WINDOW>; LANES]) -> Projective<W> {
+    fn combination_by_combs<W: BackendWords>(&self, combs: &[&Comb<KEY_WINDOW>; LANES]) -> Projective<W> {
         let base_combs = [BaseComb::of_base::<W>(); LANES];
         let mut sum = Extended::<W>::neutral();
         for step in &STEPS {
             for _ in 0..step.doublings {
-                sum = sum.of.double().extended();
+                sum = sum.projective.double().extended();
             }
             let completed = sum.add_affine(&if step.is_base {
                 let digits = digits(&self.of_base, BASE_WINDOW, step.place);
-                Comb::take(&base_combs, step.tooth, &digits)
+                Comb::select(&base_combs, step.tooth, &digits)
             } else {
-                Comb::take(combs, step.tooth, &digits(&self.of_key, KEY_WINDOW, step.place))
+                Comb::select(combs, step.tooth, &digits(&self.of_key, KEY_WINDOW, step.place))
             });
             sum = completed.extended();
         }
-        sum.of
+        sum.projective
     }
 }
 
-/// A digit of each lane's factor.
+/// One digit of each lane's factor.
 fn digits(of: &[[u64; 4]; LANES], width: usize, place: usize) -> [Digit; LANES] {
     of.map(|number| digit(&number, width, place))
 }
 
 /// Hashes of 64 bytes as numbers modulo L.
 #[inline(always)]
-fn challenges<W: Outline>(hashes: &[&[u8; 64]; LANES]) -> [[u64; 4]; LANES] {
+fn challenges<W: BackendWords>(hashes: &[&[u8; 64]; LANES]) -> [[u64; 4]; LANES] {
     let words = hashes.map(hash_words);
     let low = words.map(|[a, b, c, d, e, ..]| [a, b, c, d, e]);
     let high = words.map(|[.., a, b, c, d, e]| [a, b, c, d, e]);
     store(&ORDER.reduce_wide::<W>(&load(&low), &load(&high))).map(|number| ORDER.canonical(&number))
 }
 
-/// The hash's words of 52 bits.
+/// The words of 52 bits of the hash.
 fn hash_words(hash: &[u8; 64]) -> [u64; 2 * WORDS] {
     let byte = |at: usize| hash.get(at).copied().unwrap_or(0);
     std::array::from_fn(|word| {
-        // A word begins at a byte or in the middle of one, and takes 7 of them.
+        // A word begins at a byte or in the middle of one, and spans 7 bytes.
         let at = word * WORD_BITS as usize;
         let bytes = std::array::from_fn(|i| byte(at / 8 + i));
         u64::from_le_bytes(bytes) >> (at % 8) & ((1 << WORD_BITS) - 1)
     })
 }
 
-/// To find the x of this parity that a point with this y has, and `p - x`; none if y is that of no point.
+/// The task of finding the x with this parity of the point with this y, and `p - x`; `None` if no point has this y.
 ///
-/// The root is RFC 8032's (5.1.3, step 3): `u v^3 (u v^7)^((p - 5) / 8)`, times a root of -1 if that is needed. An odd x is p less an even
-/// one, but for 0, which comes with small order alone.
+/// The root is that of RFC 8032 (5.1.3, step 3): `u v^3 (u v^7)^((p - 5) / 8)`, times a root of -1 if necessary. An odd x is p minus an
+/// even one, except for 0, which occurs only with small order.
 pub(super) struct Decompress<'a> {
     pub(super) y: &'a [u64; 4],
     pub(super) x_is_odd: bool,
 }
 
-impl Task for Decompress<'_> {
+impl BackendTask for Decompress<'_> {
     type Output = Option<[[u64; 4]; 2]>;
 
     #[inline(always)]
-    fn run<W: Outline>(self) -> Self::Output {
+    fn run<W: BackendWords>(self) -> Self::Output {
         let one = Element::<W>::splat(&[1, 0, 0, 0]);
         let yy = Element::splat(self.y).square().fold();
         let u = yy.sum().minus::<3, 7>(&one.sum()).fold();
@@ -225,13 +225,13 @@ impl Task for Decompress<'_> {
         let v3 = v.square().fold().mul(&v).fold();
         let v7 = v3.square().fold().mul(&v).fold();
         let mut x = u.mul(&v7).fold().power_for_roots().mul(&u.mul(&v3).fold()).fold();
-        let vxx = first(&x.square().fold().mul(&v).fold());
-        if vxx == first(&u.sum().negative::<4>().fold()) {
+        let vxx = lane_0(&x.square().fold().mul(&v).fold());
+        if vxx == lane_0(&u.sum().negative::<4>().fold()) {
             x = x.mul(&Element::splat(&ROOT)).fold();
-        } else if vxx != first(&u) {
+        } else if vxx != lane_0(&u) {
             return None;
         }
-        let (x, negative) = (first(&x), first(&x.sum().negative::<4>().fold()));
+        let (x, negative) = (lane_0(&x), lane_0(&x.sum().negative::<4>().fold()));
         Some(if (x[0] & 1 == 1) == self.x_is_odd {
             [x, negative]
         } else {
@@ -242,7 +242,7 @@ impl Task for Decompress<'_> {
 
 /// The number in lane 0.
 #[inline(always)]
-fn first<W: Outline>(number: &Element<W>) -> [u64; 4] {
+fn lane_0<W: BackendWords>(number: &Element<W>) -> [u64; 4] {
     canonical(&store(number.words())[0])
 }
 

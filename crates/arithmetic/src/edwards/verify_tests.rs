@@ -1,18 +1,19 @@
-//! Points that are found by their y.
+//! Points found by their y.
 
 use num_bigint::BigUint;
 
 use super::*;
 use crate::edwards::field::P;
-use crate::five::outline::run_by;
-use crate::five::testing::{Random, from_limbs, on_each_backend, to_words};
+use crate::elliptic::dispatch::run_with_words;
+use crate::elliptic::testing::{Random, from_limbs, on_each_backend, to_words};
 
 mod each {
     super::on_each_backend!(decompressed_points);
 }
 
-/// The curve's equation holds for what is found, and nothing is found where `(y^2 - 1) / (d y^2 + 1)` is no square (Euler's criterion).
-fn decompressed_points<W: Outline>() {
+/// The curve's equation holds for every result, and there is no result where `(y^2 - 1) / (d y^2 + 1)` is not a square (Euler's
+/// criterion).
+fn decompressed_points<W: BackendWords>() {
     let mut random = Random::new();
     let (p, one) = (from_limbs(&P), BigUint::from(1u32));
     let mut found = 0;
@@ -26,8 +27,8 @@ fn decompressed_points<W: Outline>() {
         let square = &u * v.modpow(&(&p - 2u32), &p) % &p;
         let is_square = square.modpow(&((&p - &one) / 2u32), &p) == one;
         for x_is_odd in [false, true] {
-            let limbs = crate::five::limbs(&to_words(&y));
-            let point = run_by::<W, _>(Decompress { y: &limbs, x_is_odd });
+            let limbs = crate::elliptic::limbs(&to_words(&y));
+            let point = run_with_words::<W, _>(Decompress { y: &limbs, x_is_odd });
             assert_eq!(point.is_some(), is_square || square == BigUint::ZERO, "{y}");
             let Some([x, negative]) = point.map(|point| point.map(|x| from_limbs(&x))) else {
                 continue;

@@ -1,4 +1,5 @@
-//! One number at a time against num-bigint, by what this CPU has and by what every CPU has.
+//! One number at a time compared with num-bigint, with the code for this CPU and with the portable
+//! code.
 
 use num_bigint::BigUint;
 
@@ -36,16 +37,16 @@ fn operations(random: &mut Random, length: usize) {
     assert_eq!(of_limbs(&out), &a * &any * &inverse % &n, "{a:x} {any:x} {n:x}");
     modulus.square(&mut out, &of_a);
     assert_eq!(of_limbs(&out), &a * &a * &inverse % &n, "{a:x} {n:x}");
-    modulus.enter(&mut out, &of_a);
+    modulus.to_montgomery(&mut out, &of_a);
     assert_eq!(of_limbs(&out), &a * &r % &n);
-    modulus.leave(&mut out, &of_a);
+    modulus.from_montgomery(&mut out, &of_a);
     assert_eq!(of_limbs(&out), &a * &inverse % &n);
     assert_eq!(of_limbs(modulus.one()), &r % &n);
     let mut difference = of_a.clone();
     modulus.sub(&mut difference, &of_b);
     assert_eq!(of_limbs(&difference), (&a + &n - &b) % &n);
-    assert!(modulus.exceeds(&of_a));
-    assert_eq!(modulus.exceeds(&of_any), any < n);
+    assert!(modulus.is_above(&of_a));
+    assert_eq!(modulus.is_above(&of_any), any < n);
 
     let high = random.number(bits);
     for limbs_of_high in [1, 2, length / 2, length] {
@@ -61,8 +62,8 @@ fn operations(random: &mut Random, length: usize) {
 }
 
 #[test]
-fn what_is_no_modulus_is_refused() {
-    let size = Err(ModulusError::Size);
+fn invalid_moduli_are_refused() {
+    let size = Err(ModulusError::InvalidSize);
     assert_eq!(Modulus::new(&[]), size);
     assert_eq!(Modulus::new(&[3]), size);
     assert_eq!(Modulus::new(&[u64::MAX; 7]), size);

@@ -1,13 +1,13 @@
-//! A factor of a point as odd digits: no digit is 0, so each window is one addition, the same in all lanes.
+//! A factor of a point as odd digits: no digit is 0, so each window needs exactly one addition, in all lanes.
 //!
 //! For odd k and windows of w bits, `k = sum of d_i 2^(w i)` with `d_i = 2 floor(k / 2^(w i + 1)) mod 2^(w + 1) + 1 - 2^w`, and the topmost
 //! digit without the last term (Joye and Tunstall, *Exponent recoding and regular exponentiation algorithms*, 2009). Even k are replaced by
-//! n - k, and all digits negated.
+//! n - k with all digits negated.
 
 use super::ORDER;
-use crate::five::{bits, subtract};
+use crate::elliptic::{bits, subtract};
 
-/// Bits that the digits have to cover.
+/// Bits that the digits must cover.
 const BITS: usize = 256;
 
 /// A digit: the odd number `2 index + 1`, or its negative.
@@ -24,13 +24,13 @@ pub(super) struct Digits {
     negative: bool,
 }
 
-/// How many digits of `width` bits there are.
+/// Number of digits with `width` bits.
 pub(super) const fn places(width: usize) -> usize {
     BITS.div_ceil(width)
 }
 
 impl Digits {
-    /// Of a number in `0..=n`.
+    /// The digits of a number in `0..=n`.
     pub(super) fn new(number: &[u64; 4]) -> Self {
         let negative = number[0] & 1 == 0;
         let odd = if negative {
@@ -41,7 +41,7 @@ impl Digits {
         Self { odd, negative }
     }
 
-    /// The digit that counts `2^(width place)`, at most 15 bits wide.
+    /// The digit with weight `2^(width place)`, at most 15 bits wide.
     pub(super) fn digit(&self, width: usize, place: usize) -> Digit {
         let at = width * place;
         let middle = 1 << width;

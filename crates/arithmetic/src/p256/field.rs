@@ -1,25 +1,25 @@
 //! Numbers modulo p = 2^256 - 2^224 + 2^192 + 2^96 - 1, eight side by side, in Montgomery form with R = 2^260.
 //!
-//! How large a number can be is a parameter of its type, in units of p, and each operation asks the compiler whether its result fits. For
-//! a <= A p and b <= B p, `a b / R + p` is below (A B / 16 + 1) p, since p < 2^256: nothing has to be subtracted after a multiplication.
+//! The bound of a number is a parameter of its type, in units of p, and each operation checks at compile time that its result fits. For a
+//! <= A p and b <= B p, `a b / R + p` is below (A B / 16 + 1) p, since p < 2^256: no subtraction is necessary after a multiplication.
 //!
 //! p + 1 = 2^96 + 2^192 + 2^256 - 2^224 makes the reduction cheap: the lowest word is its own quotient q, since -1/p = 1 mod 2^52, and
-//! `q p = q (p + 1) - q` has three words that are not zero, where a general modulus costs five and a sixth product for q.
+//! `q p = q (p + 1) - q` has three nonzero words, where a general modulus requires five and a sixth product for q.
 #![allow(
     clippy::indexing_slicing,
     reason = "arrays of fixed size, and indices that are constants once the loops are unrolled"
 )]
 
-use crate::eight::Word8;
-use crate::five::montgomery::{Modulus, power_of_two};
-use crate::five::{
-    COLUMNS, Columns, Counts, Kernel, Outline, PRODUCT, WORDS, Words, add_at, add_product, both, carry,
-    columns, equal, map, select, splat, square, words, zip,
+use crate::elliptic::montgomery::{Modulus, power_of_two};
+use crate::elliptic::{
+    BackendWords, COLUMNS, Columns, Counts, PRODUCT, WORDS, WordKernel, Words, add_at, add_product, carry,
+    columns, equal, map, select, splat, square, sum_counts, words, zip,
 };
+use crate::simd::WordVector;
 
 /// p, in limbs of 64 bits.
 pub(super) const P: [u64; 4] = [u64::MAX, 0xffff_ffff, 0, 0xffff_ffff_0000_0001];
-/// The same for what is done seldom, and needs nothing of p but that it is a modulus.
+/// p as a general modulus, for rare operations.
 pub(super) const P_MODULUS: Modulus = Modulus::new(P);
 const P_WORDS: [u64; WORDS] = words(&P);
 /// `R mod p`: 1 in Montgomery form.
@@ -27,10 +27,10 @@ const ONE: [u64; WORDS] = words(&power_of_two(260, &P));
 /// `R^2 mod p`.
 const R2: [u64; WORDS] = words(&power_of_two(520, &P));
 
-/// p + 1 from bit 52 on: what a quotient is multiplied with, and how far above the quotient's place.
+/// p + 1 from bit 52 on: multipliers of a quotient, with their offsets above the quotient's position.
 const FOLDS: [(usize, u64); 3] = [(1, 1 << 44), (3, 1 << 36), (4, (1 << 48) - (1 << 16))];
 
-/// The halves that the reduction adds.
+/// The halves added by the reduction.
 const REDUCTION: Counts = {
     let mut counts = [(0, 0); COLUMNS];
     let mut i = 0;
@@ -46,7 +46,7 @@ const REDUCTION: Counts = {
     counts
 };
 
-/// A number that is at most M p, in reduced words: what can be multiplied.
+/// A number of at most M p, in reduced words: a valid factor.
 #[derive(Clone, Copy)]
 pub(super) struct Element<W, const M: u64>(Words<W>);
 
@@ -54,19 +54,19 @@ pub(super) struct Element<W, const M: u64>(Words<W>);
 #[derive(Clone, Copy)]
 pub(super) struct Sum<W, const M: u64>(Words<W>);
 
-impl<W: Outline> Element<W, 1> {
+impl<W: BackendWords> Element<W, 1> {
     pub(super) fn zero() -> Self {
         Self(splat(&[0; WORDS]))
     }
 
-    /// In Montgomery form.
+    /// 1 in Montgomery form.
     pub(super) fn one() -> Self {
         Self(splat(&ONE))
     }
 }
 
-impl<W: Outline, const M: u64> Element<W, M> {
-    /// Reduced words of numbers that are at most M p.
+impl<W: BackendWords, const M: u64> Element<W, M> {
+    /// Reduced words of numbers of at most M p.
     #[inline(always)]
     pub(super) fn from_words(words: Words<W>) -> Self {
         Self(words)
@@ -79,7 +79,7 @@ impl<W: Outline, const M: u64> Element<W, M> {
 
     /// The Montgomery form of a number.
     #[inline(always)]
-    pub(super) fn enter(&self) -> Element<W, 2> {
+    pub(super) fn in_montgomery_form(&self) -> Element<W, 2> {
         const { assert!(M <= 16) };
         self.mul::<1, 2>(&Element(splat(&R2))).carry()
     }
@@ -89,7 +89,7 @@ impl<W: Outline, const M: u64> Element<W, M> {
         Sum(self.0)
     }
 
-    /// The same number, of which is known less.
+    /// The same number with a larger bound.
     #[inline(always)]
     pub(super) fn widen<const OUT: u64>(&self) -> Element<W, OUT> {
         const { assert!(M <= OUT) };
@@ -99,13 +99,13 @@ impl<W: Outline, const M: u64> Element<W, M> {
     #[inline(always)]
     pub(super) fn mul<const N: u64, const OUT: u64>(&self, other: &Element<W, N>) -> Sum<W, OUT> {
         const { assert!(M * N <= 16 * (OUT - 1)) };
-        Sum(W::outline(&Product, [&self.0, &other.0]))
+        Sum(W::run_kernel(&Product, [&self.0, &other.0]))
     }
 
     #[inline(always)]
     pub(super) fn square<const OUT: u64>(&self) -> Sum<W, OUT> {
         const { assert!(M * M <= 16 * (OUT - 1)) };
-        Sum(W::outline(&Square, [&self.0]))
+        Sum(W::run_kernel(&Square, [&self.0]))
     }
 
     /// `self other + a b`, reduced together.
@@ -117,7 +117,7 @@ impl<W: Outline, const M: u64> Element<W, M> {
         b: &Element<W, B>,
     ) -> Sum<W, OUT> {
         const { assert!(M * N + A * B <= 16 * (OUT - 1)) };
-        Sum(W::outline(&SumOfProducts, [&self.0, &other.0, &a.0, &b.0]))
+        Sum(W::run_kernel(&SumOfProducts, [&self.0, &other.0, &a.0, &b.0]))
     }
 
     /// `self other - 8 a^2`, reduced together.
@@ -127,9 +127,9 @@ impl<W: Outline, const M: u64> Element<W, M> {
         other: &Element<W, N>,
         a: &Element<W, 2>,
     ) -> Sum<W, OUT> {
-        // 8 a^2 <= 32 p^2 < 2 p R: adding 2 p R makes it positive, and the result larger by 2 p.
+        // 8 a^2 <= 32 p^2 < 2 p R: adding 2 p R makes the result positive, and larger by 2 p.
         const { assert!(M * N <= 16 * (OUT - 3)) };
-        Sum(W::outline(&ProductLessSquares, [&self.0, &other.0, &a.0]))
+        Sum(W::run_kernel(&ProductLessSquares, [&self.0, &other.0, &a.0]))
     }
 
     #[inline(always)]
@@ -138,17 +138,17 @@ impl<W: Outline, const M: u64> Element<W, M> {
     }
 }
 
-impl<W: Outline, const M: u64> Sum<W, M> {
+impl<W: BackendWords, const M: u64> Sum<W, M> {
     #[inline(always)]
     pub(super) fn plus<const N: u64, const OUT: u64>(&self, other: &Sum<W, N>) -> Sum<W, OUT> {
         const { assert!(M + N <= OUT) };
-        Sum(zip(&self.0, &other.0, Word8::add))
+        Sum(zip(&self.0, &other.0, WordVector::add))
     }
 
     #[inline(always)]
     pub(super) fn minus<const N: u64, const OUT: u64>(&self, other: &Sum<W, N>) -> Sum<W, OUT> {
         const { assert!(M + N <= OUT) };
-        Sum(zip(&add_multiple_of_p(&self.0, N), &other.0, Word8::sub))
+        Sum(zip(&add_multiple_of_p(&self.0, N), &other.0, WordVector::sub))
     }
 
     #[inline(always)]
@@ -165,25 +165,27 @@ impl<W: Outline, const M: u64> Sum<W, M> {
     #[inline(always)]
     pub(super) fn three_times<const OUT: u64>(&self) -> Sum<W, OUT> {
         const { assert!(3 * M <= OUT) };
-        Sum(map(&self.0, |word| Word8::add(Word8::add(word, word), word)))
+        Sum(map(&self.0, |word| {
+            WordVector::add(WordVector::add(word, word), word)
+        }))
     }
 
     /// `2^BITS` times the number.
     #[inline(always)]
     pub(super) fn shl<const BITS: u32, const OUT: u64>(&self) -> Sum<W, OUT> {
         const { assert!(M << BITS <= OUT) };
-        Sum(map(&self.0, Word8::shl::<BITS>))
+        Sum(map(&self.0, WordVector::shl::<BITS>))
     }
 
-    /// Takes `t p` off, for `t = floor(sum / 2^256)` as the topmost word alone tells it.
+    /// Subtracts `t p`, with `t = floor(sum / 2^256)` estimated from the topmost word alone.
     ///
-    /// What the other words carry is not in it; so what is left is within 2^220 of `0..2^256`, and then t (2^224 - 2^192 - 2^96 + 1) is
-    /// added: not negative, since the sum is not, and below 2^256 + (M + 1) 2^224 < 2 p.
+    /// Carries from the other words are not included in t. The rest is therefore within 2^220 of `0..2^256`. Then
+    /// `t (2^224 - 2^192 - 2^96 + 1)` is added: the result is not negative, since the sum is not, and below `2^256 + (M + 1) 2^224 < 2 p`.
     #[inline(always)]
-    pub(super) fn shrink(&self) -> Sum<W, 2> {
+    pub(super) fn reduce_partially(&self) -> Sum<W, 2> {
         const { assert!(M <= 64) };
         let [a, b, c, d, e] = self.0;
-        // Shifted down by 48 bits, with the sign.
+        // Shifted right by 48 bits, with the sign.
         let t = e.shl::<4>().carry();
         Sum([
             a.add(t),
@@ -197,7 +199,7 @@ impl<W: Outline, const M: u64> Sum<W, M> {
     /// All ones where the number is 0 modulo p.
     #[inline(always)]
     pub(super) fn is_zero(&self) -> W {
-        let number = self.shrink().carry().0;
+        let number = self.reduce_partially().carry().0;
         equal(&number, &splat(&[0; WORDS])).or(equal(&number, &splat(&P_WORDS)))
     }
 
@@ -210,10 +212,10 @@ impl<W: Outline, const M: u64> Sum<W, M> {
 
 struct Product;
 
-impl Kernel<2> for Product {
+impl WordKernel<2> for Product {
     #[inline(always)]
-    fn run<W: Outline>(&self, [a, b]: [&Words<W>; 2]) -> Words<W> {
-        let mut columns = columns(&both(&PRODUCT, &REDUCTION));
+    fn run<W: BackendWords>(&self, [a, b]: [&Words<W>; 2]) -> Words<W> {
+        let mut columns = columns(&sum_counts(&PRODUCT, &REDUCTION));
         add_product(&mut columns, a, b);
         reduce(columns)
     }
@@ -221,9 +223,9 @@ impl Kernel<2> for Product {
 
 struct Square;
 
-impl Kernel<1> for Square {
+impl WordKernel<1> for Square {
     #[inline(always)]
-    fn run<W: Outline>(&self, [a]: [&Words<W>; 1]) -> Words<W> {
+    fn run<W: BackendWords>(&self, [a]: [&Words<W>; 1]) -> Words<W> {
         reduce(square(a, &REDUCTION))
     }
 }
@@ -231,10 +233,10 @@ impl Kernel<1> for Square {
 /// a b + c d
 struct SumOfProducts;
 
-impl Kernel<4> for SumOfProducts {
+impl WordKernel<4> for SumOfProducts {
     #[inline(always)]
-    fn run<W: Outline>(&self, [a, b, c, d]: [&Words<W>; 4]) -> Words<W> {
-        let mut columns = columns(&both(&both(&PRODUCT, &PRODUCT), &REDUCTION));
+    fn run<W: BackendWords>(&self, [a, b, c, d]: [&Words<W>; 4]) -> Words<W> {
+        let mut columns = columns(&sum_counts(&sum_counts(&PRODUCT, &PRODUCT), &REDUCTION));
         add_product(&mut columns, a, b);
         add_product(&mut columns, c, d);
         reduce(columns)
@@ -244,11 +246,11 @@ impl Kernel<4> for SumOfProducts {
 /// a b - 8 c^2 + 2 p R
 struct ProductLessSquares;
 
-impl Kernel<3> for ProductLessSquares {
+impl WordKernel<3> for ProductLessSquares {
     #[inline(always)]
-    fn run<W: Outline>(&self, [a, b, c]: [&Words<W>; 3]) -> Words<W> {
+    fn run<W: BackendWords>(&self, [a, b, c]: [&Words<W>; 3]) -> Words<W> {
         let squares = square(c, &[(0, 0); COLUMNS]);
-        let mut columns: Columns<W> = columns(&both(&PRODUCT, &REDUCTION));
+        let mut columns: Columns<W> = columns(&sum_counts(&PRODUCT, &REDUCTION));
         for (column, square) in columns.iter_mut().zip(squares) {
             *column = column.sub(square.shl::<3>());
         }
@@ -259,9 +261,9 @@ impl Kernel<3> for ProductLessSquares {
     }
 }
 
-/// Adds `times p`, whose words are few if they may be negative.
+/// Adds `times p`; p has few words if words may be negative.
 #[inline(always)]
-fn add_multiple_of_p<W: Word8>(words: &Words<W>, times: u64) -> Words<W> {
+fn add_multiple_of_p<W: WordVector>(words: &Words<W>, times: u64) -> Words<W> {
     let [a, b, c, d, e] = *words;
     [
         a.sub(W::splat(times)),
@@ -272,9 +274,9 @@ fn add_multiple_of_p<W: Word8>(words: &Words<W>, times: u64) -> Words<W> {
     ]
 }
 
-/// Montgomery's reduction, of columns in which [`REDUCTION`] was counted.
+/// Montgomery reduction of columns prepared for [`REDUCTION`].
 #[inline(always)]
-fn reduce<W: Outline>(mut columns: Columns<W>) -> Words<W> {
+fn reduce<W: BackendWords>(mut columns: Columns<W>) -> Words<W> {
     if W::INLINE {
         reduce_once(&mut columns, 0);
         reduce_once(&mut columns, 1);
@@ -290,9 +292,9 @@ fn reduce<W: Outline>(mut columns: Columns<W>) -> Words<W> {
     [a, b, c, d, e]
 }
 
-/// Adds the multiple of p that makes a column 0 modulo 2^52, and carries what is above.
+/// Adds the multiple of p that makes a column 0 modulo 2^52, and propagates the carry.
 #[inline(always)]
-fn reduce_once<W: Word8>(columns: &mut Columns<W>, at: usize) {
+fn reduce_once<W: WordVector>(columns: &mut Columns<W>, at: usize) {
     let quotient = columns[at].low_factor();
     columns[at + 1] = columns[at + 1].add(columns[at].carry());
     let [a, b, c] = FOLDS;

@@ -1,10 +1,10 @@
-//! The field against arbitrary numbers.
+//! The field with arbitrary numbers.
 
 use num_bigint::BigUint;
 
 use super::*;
-use crate::eight::LANES;
-use crate::five::testing::{Random, from_limbs, from_words, on_each_backend, with};
+use crate::elliptic::testing::{Random, from_limbs, from_words, on_each_backend, run_with_instructions};
+use crate::simd::LANES;
 
 const ROUNDS: usize = 300;
 
@@ -22,42 +22,47 @@ fn inverse_of_r() -> BigUint {
     r.modpow(&(p() - 2u32), &p())
 }
 
-/// A number of each lane, below M p.
-fn lanes<W: Outline, const M: u64>(random: &mut Random) -> ([BigUint; LANES], Element<W, M>) {
+/// A number for each lane, below M p.
+fn lanes<W: BackendWords, const M: u64>(random: &mut Random) -> ([BigUint; LANES], Element<W, M>) {
     let (numbers, words) = random.lanes(&(p() * M));
     (numbers, Element::from_words(words))
 }
 
-/// That each lane is what it should be, and at most M p.
-fn check<W: Outline, const M: u64>(found: &Element<W, M>, expected: impl Fn(usize) -> BigUint) {
+/// Checks that each lane has the expected value, and is at most M p.
+fn check<W: BackendWords, const M: u64>(found: &Element<W, M>, expected: impl Fn(usize) -> BigUint) {
     for (lane, found) in from_words(found.words()).iter().enumerate() {
         assert!(*found <= p() * M, "lane {lane}: {found:x} is more than {M} p");
         assert_eq!(found % p(), expected(lane) % p(), "lane {lane}");
     }
 }
 
-fn products<W: Outline>() {
+fn products<W: BackendWords>() {
     let mut random = Random::new();
     let inverse = inverse_of_r();
     for _ in 0..ROUNDS {
         let (a, a_words) = lanes::<W, 16>(&mut random);
         let (b, b_words) = lanes::<W, 16>(&mut random);
         let (c, c_words) = lanes::<W, 4>(&mut random);
-        check(&with::<W, _>(|| a_words.mul::<4, 5>(&c_words).carry()), |lane| {
-            &a[lane] * &c[lane] * &inverse
-        });
-        check(&with::<W, _>(|| c_words.square::<2>().carry()), |lane| {
-            &c[lane] * &c[lane] * &inverse
-        });
         check(
-            &with::<W, _>(|| a_words.mul::<16, 17>(&b_words).shrink().carry()),
+            &run_with_instructions::<W, _>(|| a_words.mul::<4, 5>(&c_words).carry()),
+            |lane| &a[lane] * &c[lane] * &inverse,
+        );
+        check(
+            &run_with_instructions::<W, _>(|| c_words.square::<2>().carry()),
+            |lane| &c[lane] * &c[lane] * &inverse,
+        );
+        check(
+            &run_with_instructions::<W, _>(|| a_words.mul::<16, 17>(&b_words).reduce_partially().carry()),
             |lane| &a[lane] * &b[lane] * &inverse,
         );
-        check(&with::<W, _>(|| b_words.enter()), |lane| &b[lane] << 260u32);
+        check(
+            &run_with_instructions::<W, _>(|| b_words.in_montgomery_form()),
+            |lane| &b[lane] << 260u32,
+        );
     }
 }
 
-fn sums_of_products<W: Outline>() {
+fn sums_of_products<W: BackendWords>() {
     let mut random = Random::new();
     let inverse = inverse_of_r();
     for _ in 0..ROUNDS {
@@ -66,7 +71,7 @@ fn sums_of_products<W: Outline>() {
         let (c, c_words) = lanes::<W, 2>(&mut random);
         let (d, d_words) = lanes::<W, 4>(&mut random);
         check(
-            &with::<W, _>(|| {
+            &run_with_instructions::<W, _>(|| {
                 a_words
                     .mul_add::<10, 4, 2, 4>(&b_words, &d_words, &c_words)
                     .carry()
@@ -74,7 +79,7 @@ fn sums_of_products<W: Outline>() {
             |lane| (&a[lane] * &b[lane] + &c[lane] * &d[lane]) * &inverse,
         );
         check(
-            &with::<W, _>(|| {
+            &run_with_instructions::<W, _>(|| {
                 a_words
                     .mul_less_eight_squares::<10, 6>(&b_words, &c_words)
                     .carry()
@@ -87,7 +92,7 @@ fn sums_of_products<W: Outline>() {
     }
 }
 
-fn linear_operations<W: Outline>() {
+fn linear_operations<W: BackendWords>() {
     let mut random = Random::new();
     for _ in 0..ROUNDS {
         let (a, a_words) = lanes::<W, 2>(&mut random);
@@ -97,21 +102,24 @@ fn linear_operations<W: Outline>() {
         check::<W, 6>(&a_sum.minus(&b_sum).carry(), |lane| {
             &a[lane] + p() * 4u32 - &b[lane]
         });
-        check(&with::<W, _>(|| b_sum.negative().carry()), |lane| {
-            p() * 4u32 - &b[lane]
-        });
+        check(
+            &run_with_instructions::<W, _>(|| b_sum.negative().carry()),
+            |lane| p() * 4u32 - &b[lane],
+        );
         check::<W, 6>(&a_sum.three_times().carry(), |lane| &a[lane] * 3u32);
         check::<W, 16>(&b_sum.shl::<2, 16>().carry(), |lane| &b[lane] * 4u32);
         let large: Sum<W, 64> = b_sum.shl::<3, 32>().plus(&a_sum.shl::<3, 16>());
-        check(&large.shrink().carry(), |lane| &b[lane] * 8u32 + &a[lane] * 8u32);
+        check(&large.reduce_partially().carry(), |lane| {
+            &b[lane] * 8u32 + &a[lane] * 8u32
+        });
         let difference: Sum<W, 48> = a_sum.shl::<3, 16>().minus(&b_sum.shl::<3, 32>());
-        check(&difference.shrink().carry(), |lane| {
+        check(&difference.reduce_partially().carry(), |lane| {
             p() * 32u32 + &a[lane] * 8u32 - &b[lane] * 8u32
         });
     }
 }
 
-fn zeros<W: Outline>() {
+fn zeros<W: BackendWords>() {
     let mut random = Random::new();
     for _ in 0..ROUNDS {
         let (a, a_words) = lanes::<W, 16>(&mut random);

@@ -1,7 +1,7 @@
-//! ECDSA over P-256 (FIPS 186-5, 6.4.2), eight signatures side by side, each with its own key.
+//! ECDSA verification on P-256 (FIPS 186-5, 6.4.2), eight signatures side by side, each with its own key.
 //!
-//! Every lane goes through the same steps, and its verdict is that of a verification alone: there is no equation that combines several
-//! signatures. All inputs are public, and the time that they take says something about them.
+//! Every lane executes the same steps, and its verdict is that of a single verification: no equation combines several signatures. All
+//! inputs are public, and the running time depends on them.
 
 mod digits;
 mod field;
@@ -11,10 +11,10 @@ mod verify;
 
 use std::fmt;
 
-use crate::eight::{Backend, Portable};
-use crate::five::comb::KEY_WINDOW;
-use crate::five::montgomery::Modulus;
-use crate::five::{self, WORDS, limbs_of_be, splat, store, words};
+use crate::elliptic::comb::KEY_WINDOW;
+use crate::elliptic::montgomery::Modulus;
+use crate::elliptic::{self, WORDS, limbs_of_be, splat, store, words};
+use crate::simd::{Backend, Portable};
 
 /// The order n of the group, a prime.
 const ORDER: Modulus = Modulus::new([
@@ -39,17 +39,19 @@ pub const BASE_POINT: [u8; 64] = [
     0x57, 0x6b, 0x31, 0x5e, 0xce, 0xcb, 0xb6, 0x40, 0x68, 0x37, 0xbf, 0x51, 0xf5,
 ];
 
-/// Why bytes are no public key.
+/// Why bytes are not a public key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PointError {
-    /// Of SEC 1's encodings only the uncompressed one is taken.
-    #[error("the point is not in SEC 1's uncompressed form: 4, and two coordinates of 32 bytes")]
+    /// Of the encodings of SEC 1 only the uncompressed one is supported.
+    #[error(
+        "invalid P-256 key: expected SEC 1's uncompressed form, the byte 4 and two coordinates of 32 bytes"
+    )]
     Encoding,
     /// A coordinate is p or more.
-    #[error("a coordinate is not below the field's prime")]
+    #[error("invalid P-256 key: a coordinate is not below the prime of the field")]
     Coordinate,
-    /// The curve's equation does not hold.
-    #[error("the point is not on the curve P-256")]
+    /// The coordinates do not satisfy the curve's equation.
+    #[error("invalid P-256 key: the point is not on the curve P-256")]
     NotOnCurve,
 }
 
@@ -58,30 +60,31 @@ pub enum PointError {
 pub struct PublicPoint {
     /// x and y, in Montgomery form.
     coordinates: [[u64; WORDS]; 2],
-    /// The same as numbers, most significant byte first.
+    /// The coordinates as numbers, most significant byte first.
     bytes: [u8; 64],
 }
 
 impl PublicPoint {
-    /// From coordinates, most significant byte first.
+    /// A point with these coordinates, most significant byte first.
     ///
     /// # Errors
-    /// Coordinates that are p or more, or of no point of the curve.
+    /// Coordinates that are p or more, or that are not on the curve.
     pub fn from_affine(x_bytes: &[u8; 32], y_bytes: &[u8; 32]) -> Result<Self, PointError> {
         let coordinates = [x_bytes, y_bytes].map(limbs_of_be);
         if coordinates
             .iter()
-            .any(|coordinate| !five::subtract(coordinate, &field::P).1)
+            .any(|coordinate| !elliptic::subtract(coordinate, &field::P).1)
         {
             return Err(PointError::Coordinate);
         }
-        let [x, y] = coordinates.map(|limbs| field::P_MODULUS.enter::<Portable>(&splat(&words(&limbs))));
+        let [x, y] =
+            coordinates.map(|limbs| field::P_MODULUS.to_montgomery::<Portable>(&splat(&words(&limbs))));
         let coordinates = [x, y].map(|coordinate| {
             let [first, ..] = store(&coordinate);
             words(&field::P_MODULUS.canonical(&first))
         });
         let [x, y] = coordinates.map(|coordinate| splat::<Portable>(&coordinate));
-        if !five::any(verify::is_on_curve(&x, &y)) {
+        if !elliptic::any(verify::is_on_curve(&x, &y)) {
             return Err(PointError::NotOnCurve);
         }
         let mut bytes = [0; 64];
@@ -97,10 +100,10 @@ impl PublicPoint {
         &self.bytes
     }
 
-    /// From SEC 1's uncompressed form (2.3.4).
+    /// Decodes SEC 1's uncompressed form (2.3.4).
     ///
     /// # Errors
-    /// As [`PublicPoint::from_affine`], and any other form.
+    /// As [`PublicPoint::from_affine`], and other encodings.
     pub fn from_sec1(bytes: &[u8]) -> Result<Self, PointError> {
         match bytes {
             [4, coordinates @ ..] => match coordinates.as_chunks() {
@@ -112,27 +115,27 @@ impl PublicPoint {
     }
 }
 
-/// A point with multiples of it that were computed ahead, with which signatures are verified in two fifths of the time.
-pub struct KnownPoint {
+/// A point with precomputed multiples, with which verification takes two fifths of the time.
+pub struct PrecomputedPoint {
     point: PublicPoint,
     comb: multiples::Comb<KEY_WINDOW>,
 }
 
-impl KnownPoint {
-    /// Bytes of memory that one takes.
+impl PrecomputedPoint {
+    /// Bytes of memory of one point.
     pub const BYTES: usize = size_of::<Self>() + multiples::Comb::<KEY_WINDOW>::BYTES;
 
-    /// Computes the multiples, which takes as long as seven signatures of a new point.
+    /// Computes the multiples, which takes as long as seven verifications without them.
     #[must_use]
     pub fn new(backend: Backend, point: &PublicPoint) -> Self {
         Self {
             point: *point,
-            comb: five::run(backend, verify::MakeComb(point)),
+            comb: elliptic::run(backend, verify::MakeComb(point)),
         }
     }
 }
 
-impl fmt::Debug for KnownPoint {
+impl fmt::Debug for PrecomputedPoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("KnownPoint")
             .field(&self.point)
@@ -140,20 +143,20 @@ impl fmt::Debug for KnownPoint {
     }
 }
 
-/// Whose a signature is.
+/// The signer of a signature.
 #[derive(Debug, Clone, Copy)]
 pub enum Signer<'a> {
-    /// Of whom nothing was computed ahead.
-    New(&'a PublicPoint),
-    /// Whose multiples are there.
-    Known(&'a KnownPoint),
+    /// A point without precomputed multiples.
+    Plain(&'a PublicPoint),
+    /// A point with precomputed multiples.
+    Precomputed(&'a PrecomputedPoint),
 }
 
 impl Signer<'_> {
     fn point(&self) -> &PublicPoint {
         match self {
-            Self::New(point) => point,
-            Self::Known(known) => &known.point,
+            Self::Plain(point) => point,
+            Self::Precomputed(known) => &known.point,
         }
     }
 }
@@ -161,21 +164,21 @@ impl Signer<'_> {
 /// A signature to verify.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
-    /// Whose it is.
+    /// The signer.
     pub signer: Signer<'a>,
-    /// Of the message: the leftmost 256 bits of a hash.
+    /// The leftmost 256 bits of the message's hash.
     pub digest: &'a [u8; 32],
-    /// The signature's first number, most significant byte first.
+    /// The first number of the signature, most significant byte first.
     pub r: &'a [u8; 32],
-    /// Its second.
+    /// The second number.
     pub s: &'a [u8; 32],
 }
 
-/// Whether each signature is valid, in order. Numbers outside `1..n` make one that is not.
+/// Verifies signatures, in order. Numbers outside `1..n` are invalid.
 ///
-/// Of any count; most is done in the least time by multiples of 128, then by multiples of eight, all of known signers or none. Where
-/// [`Backend::widest`] has none, one signature at a time is faster elsewhere.
+/// Any number of signatures; most efficient for multiples of 128, then for multiples of eight, all with precomputed points or none.
+/// Where [`Backend::widest`] returns `None`, verifying signatures one at a time with another library is faster.
 #[must_use]
 pub fn verify(backend: Backend, requests: &[Request<'_>]) -> Vec<bool> {
-    five::run(backend, verify::Verify(requests))
+    elliptic::run(backend, verify::Verify(requests))
 }

@@ -1,5 +1,5 @@
-//! Odd multiples of points: per lane of eight public keys, and of points that are known ahead.
-#![allow(clippy::indexing_slicing)] // Lanes of arrays of eight, and multiples that digits count within their tables.
+//! Odd multiples of points: per lane of eight public keys, and of points with precomputed tables.
+#![allow(clippy::indexing_slicing)] // Lanes of arrays of eight, and digits that are within their tables.
 
 use std::marker::PhantomData;
 use std::sync::OnceLock;
@@ -8,22 +8,22 @@ use super::BASE_POINT;
 use super::digits::Digit;
 use super::field::{Element, P_MODULUS, Sum};
 use super::point::{Addend, Affine, Point};
-use crate::eight::LANES;
-use crate::five::comb::{BASE_WINDOW, KEY_WINDOW, PERIOD, TEETH};
-use crate::five::{Code, Outline, WORDS, Words, limbs_of_be, load, splat, store, words};
+use crate::elliptic::comb::{BASE_WINDOW, KEY_WINDOW, PERIOD, TEETH};
+use crate::elliptic::{BackendCode, BackendWords, WORDS, Words, limbs_of_be, load, splat, store, words};
+use crate::simd::LANES;
 
 /// A word of each lane.
 type Lanes = [u64; LANES];
 
-/// The odd multiples of eight points, one to 31.
+/// The odd multiples of eight points, from 1 to 31.
 pub(super) struct Multiples([[[Lanes; WORDS]; 6]; 1 << (KEY_WINDOW - 1)]);
 
 impl Multiples {
     #[inline(always)]
-    pub(super) fn new<W: Outline>(of: &Affine<W>) -> Self {
+    pub(super) fn new<W: BackendWords>(of: &Affine<W>) -> Self {
         let mut multiples = Self([[[[0; LANES]; WORDS]; 6]; 1 << (KEY_WINDOW - 1)]);
         let mut next = of.point();
-        let mut chain = Chain::new(&next);
+        let mut chain = OddMultiples::new(&next);
         for entry in &mut multiples.0 {
             let Addend { point, zz, zzz } = Addend::new(next);
             let negative: Element<W, 2> = point.y.sum().negative().carry();
@@ -44,16 +44,16 @@ impl Multiples {
         multiples
     }
 
-    /// Of each lane's point the multiple that its digit is.
+    /// For each lane, the multiple of its point that the digit selects.
     #[inline(always)]
-    pub(super) fn take<W: Outline>(&self, digits: &[Digit; LANES]) -> Addend<W> {
+    pub(super) fn select<W: BackendWords>(&self, digits: &[Digit; LANES]) -> Addend<W> {
         let entries = digits.map(|digit| &self.0[digit.index]);
         let sign = digits.map(|digit| 1 + usize::from(digit.negative));
-        let x = Element::from_words(take(&entries, [0; LANES]));
-        let y = Element::from_words(take(&entries, sign));
-        let z = Element::from_words(take(&entries, [3; LANES]));
-        let zz = Element::from_words(take(&entries, [4; LANES]));
-        let zzz = Element::from_words(take(&entries, [5; LANES]));
+        let x = Element::from_words(gather_coordinate(&entries, [0; LANES]));
+        let y = Element::from_words(gather_coordinate(&entries, sign));
+        let z = Element::from_words(gather_coordinate(&entries, [3; LANES]));
+        let zz = Element::from_words(gather_coordinate(&entries, [4; LANES]));
+        let zzz = Element::from_words(gather_coordinate(&entries, [5; LANES]));
         Addend {
             point: Point { x, y, z },
             zz,
@@ -62,9 +62,12 @@ impl Multiples {
     }
 }
 
-/// Of each lane its own coordinate of its own entry.
+/// For each lane, its coordinate of its entry.
 #[inline(always)]
-fn take<W: Outline>(entries: &[&[[Lanes; WORDS]; 6]; LANES], coordinate: [usize; LANES]) -> Words<W> {
+fn gather_coordinate<W: BackendWords>(
+    entries: &[&[[Lanes; WORDS]; 6]; LANES],
+    coordinate: [usize; LANES],
+) -> Words<W> {
     let mut words = [W::splat(0); WORDS];
     for (index, word) in words.iter_mut().enumerate() {
         let mut lanes = [0; LANES];
@@ -79,17 +82,18 @@ fn take<W: Outline>(entries: &[&[[Lanes; WORDS]; 6]; LANES], coordinate: [usize;
 /// A multiple in one lane's words: x and y.
 type Entry = [[u64; WORDS]; 2];
 
-/// Of a point P, and for each tooth of a comb, the odd multiples of `2^(PERIOD tooth) P` from 1 to `2^WINDOW - 1`.
+/// For a point P and each tooth of a comb, the odd multiples of `2^(PERIOD tooth) P` from 1 to `2^WINDOW - 1`.
 pub(super) struct Comb<const WINDOW: usize>(Vec<Entry>);
 
 impl<const WINDOW: usize> Comb<WINDOW> {
-    /// Multiples of a tooth.
+    /// Number of multiples per tooth.
     const COUNT: usize = 1 << (WINDOW - 1);
     pub(super) const BYTES: usize = TEETH * Self::COUNT * size_of::<Entry>();
 
-    /// Of the point in all lanes. A thousand doublings and additions are done in the time of a few verifications, eight teeth side by side.
+    /// The comb of the point in all lanes. A thousand doublings and additions take as long as a few verifications, with eight teeth side by
+    /// side.
     #[inline(always)]
-    pub(super) fn new<W: Outline>(of: &Affine<W>) -> Self {
+    pub(super) fn new<W: BackendWords>(of: &Affine<W>) -> Self {
         let mut entries = vec![Entry::default(); TEETH * Self::COUNT];
         let roots = roots(&of.point());
         for (entries, roots) in entries.chunks_mut(LANES * Self::COUNT).zip(roots.chunks(LANES)) {
@@ -103,9 +107,9 @@ impl<const WINDOW: usize> Comb<WINDOW> {
         &self.0[tooth * Self::COUNT + digit.index]
     }
 
-    /// The multiples of a tooth that the digits are, each lane's of its own comb.
+    /// The multiples of a tooth that the digits select, for each lane from its own comb.
     #[inline(always)]
-    pub(super) fn take<W: Outline>(
+    pub(super) fn select<W: BackendWords>(
         combs: &[&Self; LANES],
         tooth: usize,
         digits: &[Digit; LANES],
@@ -125,9 +129,9 @@ impl<const WINDOW: usize> Comb<WINDOW> {
     }
 }
 
-/// A root of each tooth: the point times `2^(PERIOD tooth)`, in Jacobian coordinates.
+/// The root of each tooth: the point times `2^(PERIOD tooth)`, in Jacobian coordinates.
 #[inline(always)]
-fn roots<W: Outline>(of: &Point<W>) -> [[[u64; WORDS]; 3]; TEETH] {
+fn roots<W: BackendWords>(of: &Point<W>) -> [[[u64; WORDS]; 3]; TEETH] {
     let mut roots = [[[0; WORDS]; 3]; TEETH];
     let mut point = *of;
     for bit in 0..=(TEETH - 1) * PERIOD {
@@ -145,9 +149,9 @@ fn roots<W: Outline>(of: &Point<W>) -> [[[u64; WORDS]; 3]; TEETH] {
     roots
 }
 
-/// The multiples of at most eight roots, each one's as many as there are entries for it.
+/// The multiples of at most eight roots, as many for each as it has entries.
 #[inline(always)]
-fn fill_teeth<W: Outline>(roots: &[[[u64; WORDS]; 3]], entries: &mut [Entry]) {
+fn fill_teeth<W: BackendWords>(roots: &[[[u64; WORDS]; 3]], entries: &mut [Entry]) {
     let count = entries.len() / roots.len();
     let mut of_lanes = [[[0; WORDS]; LANES]; 3];
     for lane in 0..LANES {
@@ -159,14 +163,14 @@ fn fill_teeth<W: Outline>(roots: &[[[u64; WORDS]; 3]], entries: &mut [Entry]) {
         y: Element::from_words(load(&of_lanes[1])),
         z: Element::from_words(load(&of_lanes[2])),
     };
-    let mut chain = Chain::new(&root);
+    let mut chain = OddMultiples::new(&root);
     let mut points = vec![root];
     while points.len() < count {
         points.push(chain.next());
     }
     let mut inverses: Vec<Words<W>> = points.iter().map(|point| *point.z.words()).collect();
     P_MODULUS.invert_all(&mut inverses);
-    // A loop and no closures: those would not be compiled for the vectors.
+    // A loop without closures: closures would not be compiled for the vector instructions.
     for (index, (point, inverse)) in points.iter().zip(inverses).enumerate() {
         let inverse = Element::<W, 2>::from_words(inverse);
         let square: Element<W, 2> = inverse.square().carry();
@@ -183,18 +187,18 @@ fn fill_teeth<W: Outline>(roots: &[[[u64; WORDS]; 3]], entries: &mut [Entry]) {
 pub(super) type BaseComb = Comb<BASE_WINDOW>;
 
 impl BaseComb {
-    /// Computed once, in a few milliseconds.
+    /// Computed once, which takes a few milliseconds.
     #[inline(always)]
-    pub(super) fn of_base<W: Outline>() -> &'static Self {
+    pub(super) fn of_base<W: BackendWords>() -> &'static Self {
         static COMB: OnceLock<BaseComb> = OnceLock::new();
-        COMB.get_or_init(|| W::call(Compute(PhantomData::<W>)))
+        COMB.get_or_init(|| W::call(ComputeBaseComb(PhantomData::<W>)))
     }
 }
 
-/// To compute the comb of the base point, as a function of its own.
-struct Compute<W>(PhantomData<W>);
+/// Computes the comb of the base point, as a separate function.
+struct ComputeBaseComb<W>(PhantomData<W>);
 
-impl<W: Outline> Code for Compute<W> {
+impl<W: BackendWords> BackendCode for ComputeBaseComb<W> {
     type Output = BaseComb;
 
     #[inline(always)]
@@ -205,33 +209,33 @@ impl<W: Outline> Code for Compute<W> {
 
 /// The base point.
 #[inline(always)]
-pub(super) fn base_point<W: Outline>() -> Affine<W> {
+pub(super) fn base_point<W: BackendWords>() -> Affine<W> {
     let (x, y) = BASE_POINT.split_at(32);
     let [x, y] = [x, y].map(|bytes| {
         let bytes = bytes.first_chunk().unwrap_or(&[0; 32]);
         Element::<W, 1>::from_words(splat(&words(&limbs_of_be(bytes))))
     });
     Affine {
-        x: x.enter(),
-        y: y.enter(),
+        x: x.in_montgomery_form(),
+        y: y.in_montgomery_form(),
     }
 }
 
-/// P, 3 P, 5 P and so on, by additions of 2 P that bring both points to a new common Z, which makes the next one cheap.
+/// P, 3 P, 5 P and so on, by additions of 2 P that bring both points to a new common Z, which makes the next addition cheap.
 ///
-/// Meloni, *New point addition formulae for ECC applications* (2007): 5 multiplications and 2 squarings. For points of large order: no
-/// multiple that is used is 2 P or -2 P.
-struct Chain<W> {
+/// Meloni, *New point addition formulae for ECC applications* (2007): 5 multiplications and 2 squarings. For points of large order only:
+/// none of the used multiples is 2 P or -2 P.
+struct OddMultiples<W> {
     /// The last multiple, and 2 P with the same Z.
     last: Point<W>,
     step: [Element<W, 2>; 2],
 }
 
-impl<W: Outline> Chain<W> {
+impl<W: BackendWords> OddMultiples<W> {
     #[inline(always)]
     fn new(first: &Point<W>) -> Self {
         let Point { x, y, z } = first.double();
-        // By 2 Y the doubling's Z is larger.
+        // The doubling multiplies Z by 2 Y.
         let ratio: Element<W, 4> = first.y.sum().twice().carry();
         let zz: Element<W, 2> = ratio.square().carry();
         let zzz: Element<W, 2> = ratio.mul(&zz).carry();
@@ -254,11 +258,15 @@ impl<W: Outline> Chain<W> {
         let next_x: Element<W, 2> = dy
             .square::<2>()
             .minus::<4, 6>(&step_x.plus(&last_x))
-            .shrink()
+            .reduce_partially()
             .carry();
         let step_y: Sum<W, 2> = y.mul(&step_x.minus::<2, 4>(&last_x).carry());
         let down: Element<W, 4> = step_x.minus(&next_x.sum()).carry();
-        let next_y: Element<W, 2> = dy.mul::<4, 2>(&down).minus::<2, 4>(&step_y).shrink().carry();
+        let next_y: Element<W, 2> = dy
+            .mul::<4, 2>(&down)
+            .minus::<2, 4>(&step_y)
+            .reduce_partially()
+            .carry();
         let z = self.last.z.mul::<4, 2>(&dx).carry().widen();
         self.step = [step_x.carry(), step_y.carry()];
         self.last = Point {

@@ -1,11 +1,11 @@
 //! Points of P-256, eight side by side, in Jacobian coordinates: (X, Y, Z) is the point (X / Z^2, Y / Z^3).
 //!
-//! The formulas are those of Hankerson, Menezes and Vanstone (*Guide to Elliptic Curve Cryptography*, 2004, 3.2.2). An addition of a point to
-//! itself, to its negative or to infinity needs another formula. All of these have in common that the difference H of the x coordinates
-//! vanishes, once infinity is (0, 0, 0); who signs can bring that about, so it is looked for in each addition.
+//! The formulas are those of Hankerson, Menezes and Vanstone (*Guide to Elliptic Curve Cryptography*, 2004, 3.2.2). The addition of a point
+//! to itself, to its negative or to infinity requires another formula. In all these cases the difference H of the x coordinates is zero,
+//! with infinity as (0, 0, 0). A signer can cause such cases, so each addition checks for them.
 
 use super::field::{Element, Sum};
-use crate::five::{Code, Outline, any};
+use crate::elliptic::{BackendCode, BackendWords, any};
 
 #[derive(Clone, Copy)]
 pub(super) struct Point<W> {
@@ -21,7 +21,7 @@ pub(super) struct Affine<W> {
     pub(super) y: Element<W, 2>,
 }
 
-/// A point that is not infinity, with what additions need of it.
+/// A point other than infinity, with the precomputed values for additions.
 #[derive(Clone, Copy)]
 pub(super) struct Addend<W> {
     pub(super) point: Point<W>,
@@ -29,8 +29,8 @@ pub(super) struct Addend<W> {
     pub(super) zzz: Element<W, 2>,
 }
 
-/// What of the second point has been brought to a common Z with the first: U2, S2 and Z2, which affine points have not.
-struct Common<W> {
+/// The parts of the second point for a common Z: U2, S2 and Z2, which affine points do not have.
+struct CommonDenominator<W> {
     u1: Element<W, 2>,
     u2: Sum<W, 2>,
     s1_negative: Sum<W, 2>,
@@ -38,7 +38,7 @@ struct Common<W> {
     z: Element<W, 4>,
 }
 
-impl<W: Outline> Affine<W> {
+impl<W: BackendWords> Affine<W> {
     pub(super) fn point(&self) -> Point<W> {
         Point {
             x: self.x,
@@ -48,7 +48,7 @@ impl<W: Outline> Affine<W> {
     }
 }
 
-impl<W: Outline> Addend<W> {
+impl<W: BackendWords> Addend<W> {
     #[inline(always)]
     pub(super) fn new(point: Point<W>) -> Self {
         let zz = point.z.square().carry();
@@ -57,7 +57,7 @@ impl<W: Outline> Addend<W> {
     }
 }
 
-impl<W: Outline> Point<W> {
+impl<W: BackendWords> Point<W> {
     pub(super) fn infinity() -> Self {
         let zero = Element::zero();
         Self {
@@ -67,9 +67,9 @@ impl<W: Outline> Point<W> {
         }
     }
 
-    /// 4 multiplications and 4 squarings, of which a pair is reduced together.
+    /// 4 multiplications and 4 squarings, two of which are reduced together.
     ///
-    /// No point has order 2: only infinity becomes infinity.
+    /// No point has order 2: only infinity is doubled to infinity.
     #[inline(always)]
     pub(super) fn double(&self) -> Self {
         let delta: Sum<W, 2> = self.z.square();
@@ -79,11 +79,14 @@ impl<W: Outline> Point<W> {
         let sum: Element<W, 4> = self.x.sum().plus(&delta).carry();
         let alpha: Element<W, 6> = difference.mul::<4, 2>(&sum).three_times().carry();
         let square: Sum<W, 4> = alpha.square();
-        let x: Element<W, 2> = square.minus::<16, 20>(&beta.shl::<3, 16>()).shrink().carry();
+        let x: Element<W, 2> = square
+            .minus::<16, 20>(&beta.shl::<3, 16>())
+            .reduce_partially()
+            .carry();
         let rest: Element<W, 10> = beta.shl::<2, 8>().minus(&x.sum()).carry();
         let y = alpha
             .mul_less_eight_squares::<10, 7>(&rest, &gamma)
-            .shrink()
+            .reduce_partially()
             .carry();
         let z = self.y.mul::<4, 2>(&self.z).twice().carry();
         Self { x, y, z }
@@ -95,7 +98,7 @@ impl<W: Outline> Point<W> {
         let zz: Element<W, 2> = self.z.square().carry();
         let zzz: Element<W, 2> = self.z.mul(&zz).carry();
         let s1: Sum<W, 2> = self.y.mul(&other.zzz);
-        let common = Common {
+        let common = CommonDenominator {
             u1: self.x.mul(&other.zz).carry(),
             u2: other.point.x.mul(&zz),
             s1_negative: s1.negative(),
@@ -110,7 +113,7 @@ impl<W: Outline> Point<W> {
     pub(super) fn add_affine(&self, other: &Affine<W>) -> Self {
         let zz: Element<W, 2> = self.z.square().carry();
         let zzz: Element<W, 2> = self.z.mul(&zz).carry();
-        let common = Common {
+        let common = CommonDenominator {
             u1: self.x,
             u2: other.x.mul(&zz),
             s1_negative: self.y.sum().negative(),
@@ -121,7 +124,7 @@ impl<W: Outline> Point<W> {
     }
 
     #[inline(always)]
-    fn add_common(&self, common: &Common<W>, other: &Self) -> Self {
+    fn add_common(&self, common: &CommonDenominator<W>, other: &Self) -> Self {
         let h: Sum<W, 4> = common.u2.minus(&common.u1.sum());
         let h: Element<W, 4> = h.carry();
         let r: Element<W, 4> = common.s2.plus(&common.s1_negative).carry();
@@ -131,18 +134,18 @@ impl<W: Outline> Point<W> {
         let v: Sum<W, 2> = common.u1.mul(&hh);
         let square: Sum<W, 2> = r.square();
         let taken: Sum<W, 6> = hhh.sum().plus(&v.twice::<4>());
-        let x: Element<W, 2> = square.minus::<6, 8>(&taken).shrink().carry();
+        let x: Element<W, 2> = square.minus::<6, 8>(&taken).reduce_partially().carry();
         let rest: Element<W, 4> = v.minus(&x.sum()).carry();
         let y = r
             .mul_add::<4, 2, 2, 3>(&rest, &s1_negative, &hhh)
-            .shrink()
+            .reduce_partially()
             .carry();
         let z = common.z.mul::<4, 2>(&h).carry().widen();
         let sum = Self { x, y, z };
-        // p ends in 2^52 - 1, so that k p ends in 2^52 - k: for k in 0..4, what is 3 more is below 4.
+        // p ends in 2^52 - 1, so k p ends in 2^52 - k: for k in 0..4, adding 3 gives a number below 4.
         let suspect = h.words()[0].add(W::splat(3)).low().shr::<2>().equal(W::splat(0));
         if any(suspect) {
-            W::call(Mend {
+            W::call(ExceptionalSums {
                 a: self,
                 b: other,
                 sum: &sum,
@@ -154,7 +157,7 @@ impl<W: Outline> Point<W> {
         }
     }
 
-    /// What is of `self` where `mask` has ones, of `other` elsewhere.
+    /// The coordinates of `self` where `mask` has ones, of `other` elsewhere.
     #[inline(always)]
     pub(super) fn select(&self, other: &Self, mask: W) -> Self {
         Self {
@@ -165,8 +168,8 @@ impl<W: Outline> Point<W> {
     }
 }
 
-/// To find the right sum of the lanes in which H vanishes, among sums that are right where it does not.
-struct Mend<'a, W> {
+/// The task of computing the correct sums of lanes in which H is zero; the other lanes keep their sums.
+struct ExceptionalSums<'a, W> {
     a: &'a Point<W>,
     b: &'a Point<W>,
     sum: &'a Point<W>,
@@ -174,7 +177,7 @@ struct Mend<'a, W> {
     r: &'a Element<W, 4>,
 }
 
-impl<W: Outline> Code for Mend<'_, W> {
+impl<W: BackendWords> BackendCode for ExceptionalSums<'_, W> {
     type Output = Point<W>;
 
     #[inline(always)]

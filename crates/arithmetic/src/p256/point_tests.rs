@@ -1,16 +1,16 @@
-//! Additions and doublings against the affine formulas, exceptions among them.
+//! Additions and doublings compared with the affine formulas, including exceptional cases.
 
 use num_bigint::BigUint;
 use rand::RngExt as _;
 
 use super::super::field::{P, P_MODULUS};
 use super::*;
-use crate::eight::LANES;
-use crate::five::testing::{
-    Random, from_limbs, from_words, on_each_backend, to_words, with, with_instructions,
+use crate::elliptic::testing::{
+    Random, from_limbs, from_words, on_each_backend, run_with_instructions, to_words, with_instructions,
 };
-use crate::five::{Words, load, splat};
+use crate::elliptic::{Words, load, splat};
 use crate::p256::multiples::base_point;
+use crate::simd::LANES;
 
 const ROUNDS: usize = 40;
 
@@ -32,7 +32,7 @@ with_instructions! {
     }
 }
 
-/// Infinity is none.
+/// `None` is infinity.
 type Plain = Option<(BigUint, BigUint)>;
 
 fn p() -> BigUint {
@@ -61,7 +61,7 @@ fn plain_add(a: &Plain, b: &Plain) -> Plain {
 
 /// `factor G`, by the affine formulas.
 fn plain_multiple(factor: u32) -> Plain {
-    let base = plain(&base_point::<crate::eight::Portable>().point())[0].clone();
+    let base = plain(&base_point::<crate::simd::Portable>().point())[0].clone();
     (0..32).rev().fold(None, |sum, bit| {
         let double = plain_add(&sum, &sum);
         if factor >> bit & 1 == 1 {
@@ -72,9 +72,9 @@ fn plain_multiple(factor: u32) -> Plain {
     })
 }
 
-fn plain<W: Outline>(point: &Point<W>) -> [Plain; LANES] {
+fn plain<W: BackendWords>(point: &Point<W>) -> [Plain; LANES] {
     let leave = |words: &Words<W>| {
-        let left = with::<W, _>(|| P_MODULUS.mul(words, &splat(&[1, 0, 0, 0, 0])));
+        let left = run_with_instructions::<W, _>(|| P_MODULUS.mul(words, &splat(&[1, 0, 0, 0, 0])));
         from_words(&left).map(|number| number % p())
     };
     let [x, y, z] = [
@@ -89,13 +89,13 @@ fn plain<W: Outline>(point: &Point<W>) -> [Plain; LANES] {
     })
 }
 
-fn entered<'a, W: Outline>(of_lane: impl Fn(usize) -> &'a BigUint) -> Element<W, 2> {
+fn montgomery_form<'a, W: BackendWords>(of_lane: impl Fn(usize) -> &'a BigUint) -> Element<W, 2> {
     let words = load(&std::array::from_fn(|lane| to_words(of_lane(lane))));
-    with::<W, _>(|| Element::<W, 1>::from_words(words).enter())
+    run_with_instructions::<W, _>(|| Element::<W, 1>::from_words(words).in_montgomery_form())
 }
 
 /// A point in each lane, with a random Z.
-fn jacobian<W: Outline>(random: &mut Random, points: &[Plain; LANES]) -> Point<W> {
+fn jacobian<W: BackendWords>(random: &mut Random, points: &[Plain; LANES]) -> Point<W> {
     let coordinates: [_; LANES] = std::array::from_fn(|lane| match &points[lane] {
         Some((x, y)) => {
             let z = random.number(&(p() - 1u32)) + 1u32;
@@ -103,7 +103,7 @@ fn jacobian<W: Outline>(random: &mut Random, points: &[Plain; LANES]) -> Point<W
         }
         None => [0u32; 3].map(BigUint::from),
     });
-    let enter = |coordinate: usize| entered(|lane| &coordinates[lane][coordinate]);
+    let enter = |coordinate: usize| montgomery_form(|lane| &coordinates[lane][coordinate]);
     Point {
         x: enter(0),
         y: enter(1),
@@ -111,7 +111,7 @@ fn jacobian<W: Outline>(random: &mut Random, points: &[Plain; LANES]) -> Point<W
     }
 }
 
-/// Multiples of the base point, few enough that they meet, and infinity.
+/// Small multiples of the base point, which often coincide, and infinity.
 fn points(random: &mut Random) -> [Plain; LANES] {
     std::array::from_fn(|_| match random.rng.random_range(0..8) {
         0 => None,
@@ -121,7 +121,7 @@ fn points(random: &mut Random) -> [Plain; LANES] {
     })
 }
 
-fn additions<W: Outline>() {
+fn additions<W: BackendWords>() {
     let mut random = Random::new();
     for _ in 0..ROUNDS {
         let a = points(&mut random);
@@ -130,18 +130,18 @@ fn additions<W: Outline>() {
         let (a_words, b_words) = (jacobian::<W>(&mut random, &a), jacobian(&mut random, &b));
         assert_eq!(plain(&add(a_words, b_words)), sums);
         let affine = Affine {
-            x: entered(|lane| &b[lane].as_ref().unwrap().0),
-            y: entered(|lane| &b[lane].as_ref().unwrap().1),
+            x: montgomery_form(|lane| &b[lane].as_ref().unwrap().0),
+            y: montgomery_form(|lane| &b[lane].as_ref().unwrap().1),
         };
         let sum = add_affine(a_words, affine);
         assert_eq!(plain(&sum), sums);
-        // Again, of sums as they come.
+        // Again, with the sums as operands.
         let twice: [Plain; LANES] = std::array::from_fn(|lane| plain_add(&sums[lane], &b[lane]));
         assert_eq!(plain(&add_affine(sum, affine)), twice);
     }
 }
 
-fn doublings<W: Outline>() {
+fn doublings<W: BackendWords>() {
     let mut random = Random::new();
     for _ in 0..ROUNDS {
         let mut expected = points(&mut random);

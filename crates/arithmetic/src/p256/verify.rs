@@ -1,24 +1,24 @@
 //! Verification of ECDSA signatures, eight side by side.
-#![allow(clippy::indexing_slicing)] // Lanes of arrays of eight, and multiples that digits count within their tables.
+#![allow(clippy::indexing_slicing)] // Lanes of arrays of eight, and digits that are within their tables.
 
 use super::digits::{Digit, Digits, places};
 use super::field::{Element, P};
 use super::multiples::{BaseComb, Comb, Multiples};
 use super::point::{Affine, Point};
 use super::{ORDER, PublicPoint, Request, Signer};
-use crate::eight::LANES;
-use crate::five::comb::{BASE_WINDOW, KEY_WINDOW, STEPS};
-use crate::five::{self, Outline, Task, Words, limbs_of_be, load, splat, store, words};
+use crate::elliptic::comb::{BASE_WINDOW, KEY_WINDOW, STEPS};
+use crate::elliptic::{self, BackendTask, BackendWords, Words, limbs_of_be, load, splat, store, words};
+use crate::simd::LANES;
 
 /// Groups of eight whose inverses of s are computed together.
 const GROUPS: usize = 16;
 
-/// Signatures that are verified side by side, as numbers.
+/// Signatures verified side by side, as numbers.
 struct Group<W> {
     key: Affine<W>,
     digest: Words<W>,
     r: Words<W>,
-    /// In Montgomery form; at last its inverse.
+    /// In Montgomery form; finally the inverse.
     s: Words<W>,
     /// `r + n` where that is below p, or else r.
     other_r: Words<W>,
@@ -26,14 +26,14 @@ struct Group<W> {
     in_range: [bool; LANES],
 }
 
-/// To find a verdict for each request, in order.
+/// The task of verifying requests, in order.
 pub(super) struct Verify<'a, 'b>(pub(super) &'a [Request<'b>]);
 
-impl Task for Verify<'_, '_> {
+impl BackendTask for Verify<'_, '_> {
     type Output = Vec<bool>;
 
     #[inline(always)]
-    fn run<W: Outline>(self) -> Vec<bool> {
+    fn run<W: BackendWords>(self) -> Vec<bool> {
         let mut verdicts = Vec::with_capacity(self.0.len());
         for requests in self.0.chunks(LANES * GROUPS) {
             verify_groups::<W>(requests, &mut verdicts);
@@ -42,14 +42,14 @@ impl Task for Verify<'_, '_> {
     }
 }
 
-/// To compute the multiples of a public point.
+/// The task of computing the multiples of a public point.
 pub(super) struct MakeComb<'a>(pub(super) &'a PublicPoint);
 
-impl Task for MakeComb<'_> {
+impl BackendTask for MakeComb<'_> {
     type Output = Comb<KEY_WINDOW>;
 
     #[inline(always)]
-    fn run<W: Outline>(self) -> Self::Output {
+    fn run<W: BackendWords>(self) -> Self::Output {
         let [x, y] = self
             .0
             .coordinates
@@ -59,7 +59,7 @@ impl Task for MakeComb<'_> {
 }
 
 #[inline(always)]
-fn verify_groups<W: Outline>(requests: &[Request<'_>], verdicts: &mut Vec<bool>) {
+fn verify_groups<W: BackendWords>(requests: &[Request<'_>], verdicts: &mut Vec<bool>) {
     let mut groups = Vec::with_capacity(GROUPS);
     let mut inverses = Vec::with_capacity(GROUPS);
     for requests in requests.chunks(LANES) {
@@ -78,39 +78,39 @@ fn verify_groups<W: Outline>(requests: &[Request<'_>], verdicts: &mut Vec<bool>)
     }
 }
 
-/// The request of each lane; the last one's is repeated in lanes that are left over.
-fn lanes<'a, 'b>(requests: &'a [Request<'b>]) -> [Option<&'a Request<'b>>; LANES] {
+/// The request of each lane; unused lanes repeat the last one.
+fn fill_lanes<'a, 'b>(requests: &'a [Request<'b>]) -> [Option<&'a Request<'b>>; LANES] {
     std::array::from_fn(|lane| requests.get(lane).or(requests.last()))
 }
 
-/// The combs of all lanes, if every one has one.
+/// The combs of all lanes, if every request has one.
 fn combs<'b>(requests: &[Request<'b>]) -> Option<[&'b Comb<KEY_WINDOW>; LANES]> {
     let comb = |request: &Request<'b>| match request.signer {
-        Signer::Known(known) => Some(&known.comb),
-        Signer::New(_) => None,
+        Signer::Precomputed(known) => Some(&known.comb),
+        Signer::Plain(_) => None,
     };
     let mut combs = [requests.first().and_then(comb)?; LANES];
-    for (place, request) in combs.iter_mut().zip(lanes(requests)) {
+    for (place, request) in combs.iter_mut().zip(fill_lanes(requests)) {
         *place = comb(request?)?;
     }
     Some(combs)
 }
 
-impl<W: Outline> Group<W> {
+impl<W: BackendWords> Group<W> {
     #[inline(always)]
     fn new(requests: &[Request<'_>]) -> Self {
         let mut in_range = [false; LANES];
         let mut numbers = [[[0; 5]; LANES]; 6];
-        for (lane, request) in lanes(requests).into_iter().enumerate() {
+        for (lane, request) in fill_lanes(requests).into_iter().enumerate() {
             let Some(request) = request else { continue };
             let (r, s) = (limbs_of_be(request.r), limbs_of_be(request.s));
             in_range[lane] = [r, s]
                 .iter()
-                .all(|number| *number != [0; 4] && five::subtract(number, &ORDER.limbs).1);
-            // Any number does whose verdict is not asked, but 0 would spoil the inverses of its lane.
+                .all(|number| *number != [0; 4] && elliptic::subtract(number, &ORDER.limbs).1);
+            // The verdicts of unused lanes are ignored, but 0 would make the inverses of its lane invalid.
             let [r, s] = if in_range[lane] { [r, s] } else { [[1, 0, 0, 0]; 2] };
-            let other_r = match five::add(&r, &ORDER.limbs) {
-                (sum, false) if five::subtract(&sum, &P).1 => sum,
+            let other_r = match elliptic::add(&r, &ORDER.limbs) {
+                (sum, false) if elliptic::subtract(&sum, &P).1 => sum,
                 _ => r,
             };
             let of_lane = [&limbs_of_be(request.digest), &r, &s, &other_r].map(words);
@@ -127,13 +127,13 @@ impl<W: Outline> Group<W> {
             },
             digest: load(digest),
             r: load(r),
-            s: ORDER.enter(&load(s)),
+            s: ORDER.to_montgomery(&load(s)),
             other_r: load(other_r),
             in_range,
         }
     }
 
-    /// Whether the x of each lane's point is its r.
+    /// Whether the x of each lane's point equals its r.
     #[inline(always)]
     fn verdicts(&self, point: &Point<W>) -> [bool; LANES] {
         let zz: Element<W, 2> = point.z.square().carry();
@@ -161,22 +161,23 @@ impl<W: Outline> Group<W> {
         let multiples = Multiples::new(&self.key);
         let base_combs = [BaseComb::of_base::<W>(); LANES];
         let top = places(KEY_WINDOW) - 1;
-        let mut sum = multiples.take::<W>(&digits(&of_key, KEY_WINDOW, top)).point;
-        // One loop, and not one of windows and one of doublings, which would be unrolled: five times the code.
+        let mut sum = multiples.select::<W>(&digits(&of_key, KEY_WINDOW, top)).point;
+        // One loop, and not a loop over windows with an inner loop over doublings, which would be unrolled to
+        // five times the code.
         for bit in (0..top * KEY_WINDOW).rev() {
             sum = sum.double();
             if bit % KEY_WINDOW == 0 {
-                sum = sum.add(&multiples.take(&digits(&of_key, KEY_WINDOW, bit / KEY_WINDOW)));
+                sum = sum.add(&multiples.select(&digits(&of_key, KEY_WINDOW, bit / KEY_WINDOW)));
             }
             if bit % BASE_WINDOW == 0 {
                 let digits = digits(&of_base, BASE_WINDOW, bit / BASE_WINDOW);
-                sum = sum.add_affine(&Comb::take(&base_combs, 0, &digits));
+                sum = sum.add_affine(&Comb::select(&base_combs, 0, &digits));
             }
         }
         sum
     }
 
-    /// The same for a Q whose comb there is.
+    /// The same for points with combs.
     #[inline(always)]
     fn point_by_combs(&self, combs: &[&Comb<KEY_WINDOW>; LANES]) -> Point<W> {
         let [of_base, of_key] = self.factors();
@@ -188,37 +189,37 @@ impl<W: Outline> Group<W> {
             }
             sum = sum.add_affine(&if step.is_base {
                 let digits = digits(&of_base, BASE_WINDOW, step.place);
-                Comb::take(&base_combs, step.tooth, &digits)
+                Comb::select(&base_combs, step.tooth, &digits)
             } else {
-                Comb::take(combs, step.tooth, &digits(&of_key, KEY_WINDOW, step.place))
+                Comb::select(combs, step.tooth, &digits(&of_key, KEY_WINDOW, step.place))
             });
         }
         sum
     }
 }
 
-/// A digit of each lane's factor.
+/// One digit of each lane's factor.
 fn digits(of: &[Digits; LANES], width: usize, place: usize) -> [Digit; LANES] {
     of.map(|digits| digits.digit(width, place))
 }
 
 /// Whether `X / Z^2` is r.
 #[inline(always)]
-fn has_x<W: Outline>(x: &Element<W, 2>, zz: &Element<W, 2>, r: &Words<W>) -> W {
-    let r = Element::<W, 1>::from_words(*r).enter();
+fn has_x<W: BackendWords>(x: &Element<W, 2>, zz: &Element<W, 2>, r: &Words<W>) -> W {
+    let r = Element::<W, 1>::from_words(*r).in_montgomery_form();
     r.mul::<2, 2>(zz).minus::<2, 4>(&x.sum()).is_zero()
 }
 
 /// The digits of numbers below 2 n.
 #[inline(always)]
-fn digits_of<W: Outline>(numbers: &Words<W>) -> [Digits; LANES] {
+fn digits_of<W: BackendWords>(numbers: &Words<W>) -> [Digits; LANES] {
     store(numbers).map(|number| Digits::new(&ORDER.canonical(&number)))
 }
 
 /// Whether a point is on the curve: `y^2 = x^3 - 3 x + b`, of numbers below p in Montgomery form.
-pub(super) fn is_on_curve<W: Outline>(x: &Words<W>, y: &Words<W>) -> W {
+pub(super) fn is_on_curve<W: BackendWords>(x: &Words<W>, y: &Words<W>) -> W {
     let (x, y) = (Element::<W, 1>::from_words(*x), Element::<W, 1>::from_words(*y));
-    let b = Element::<W, 1>::from_words(splat(&words(&super::B))).enter();
+    let b = Element::<W, 1>::from_words(splat(&words(&super::B))).in_montgomery_form();
     let square: Element<W, 2> = x.square().carry();
     let three = Element::<W, 1>::one().sum().three_times::<3>();
     let factor: Element<W, 5> = square.sum().minus(&three).carry();

@@ -1,7 +1,7 @@
-//! Base blinding: what a private operation computes with is random, whatever its input is.
+//! Base blinding: a private operation computes with random numbers, for every input.
 //!
-//! The input is multiplied by `r^e`, and the result by `r^-1` (Kocher, 1996). r is drawn once, and squared after each operation: nothing
-//! that an attacker sees or chooses says what it is.
+//! The input is multiplied by `r^e`, and the result by `r^-1` (Kocher, 1996). r is drawn once, and squared after each operation; an
+//! attacker neither observes nor influences r.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 use super::public::LIMBS_MAX;
 use crate::Modulus;
 
-/// Random bytes that r follows from.
+/// Random bytes from which r is derived.
 pub const BLINDING_BYTES: usize = 32;
 
 /// `r^e` and `r^-1` modulo n, both in Montgomery form.
@@ -25,9 +25,9 @@ impl Blinding {
         Self(Mutex::new(pair))
     }
 
-    /// The pair of an operation: no two operations have the same.
-    pub(super) fn take(&self, n: &Modulus) -> Pair {
-        // A pair that a panic left half squared makes results that do not check, and no others.
+    /// The pair for an operation: each operation has its own.
+    pub(super) fn next_pair(&self, n: &Modulus) -> Pair {
+        // A pair that a panic left half squared gives results that fail the check.
         let mut next = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = next.clone();
         for (next, taken) in next.iter_mut().zip(&*taken) {

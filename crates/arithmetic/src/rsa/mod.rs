@@ -1,29 +1,31 @@
-//! RSA with e = 65537 (RFC 8017, 5.1 and 5.2): the public operation, the private one by the Chinese remainder theorem, and products of many factors.
+//! RSA with e = 65537 (RFC 8017, 5.1 and 5.2): the public operation, the private operation by the Chinese remainder theorem, and products
+//! of many factors.
 //!
-//! All of it one at a time, and eight at a time on the vectors of a [`Backend`](super::Backend). Numbers are big-endian bytes, of exactly the modulus' length
-//! where nothing else is said. A *wide* number has up to 16 bytes more, and stands for what it is modulo n: a hash over the whole range of n.
+//! Operations exist for single numbers, and for eight at a time with the vectors of a [`Backend`](super::Backend). Numbers are big-endian
+//! bytes with exactly the length of the modulus, unless stated otherwise. A *wide* number has up to 16 bytes more, and represents its
+//! residue modulo n: a hash over the whole range of n.
 //!
-//! Nothing is padded or hashed here. Secret are a private key, and what a private operation has to do with; a signature, the
-//! numbers it is compared with, and which factors a product has are not.
+//! This module neither pads nor hashes. Secrets are private keys and the intermediate values of private operations; signatures, the numbers
+//! they are compared with, and the choice of a product's factors are public.
 
+mod batch;
 mod blinding;
-mod eight;
 mod private;
 mod public;
 mod table;
 
+pub use batch::{check_batch, power_batch, product_batch};
 pub use blinding::BLINDING_BYTES;
-pub use eight::{check_eight, power_eight, product_eight};
 pub use private::RsaPrivate;
 pub use public::RsaPublic;
 pub use table::{Element, Table};
 
 use super::ModulusError;
 
-/// What a wide number has more than the modulus.
+/// Bytes by which a wide number may exceed the modulus.
 const WIDE_EXTRA_BYTES: usize = 16;
 
-/// How long a modulus is.
+/// Size of a modulus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Size {
     /// 2,048 bits.
@@ -33,9 +35,9 @@ pub enum Size {
 }
 
 impl Size {
-    /// Of a modulus of so many bytes; `None` if there is none of that length.
+    /// The size of a modulus with this many bytes; `None` for unsupported lengths.
     #[must_use]
-    pub fn of_bytes(bytes: usize) -> Option<Self> {
+    pub fn from_bytes(bytes: usize) -> Option<Self> {
         [Self::Bits2048, Self::Bits3072]
             .into_iter()
             .find(|size| size.bytes() == bytes)
@@ -50,13 +52,13 @@ impl Size {
         }
     }
 
-    /// Bits of a modulus.
+    /// Bits of the modulus.
     #[must_use]
     pub const fn bits(self) -> usize {
         8 * self.bytes()
     }
 
-    /// The most bytes of a wide number.
+    /// Maximum bytes of a wide number.
     #[must_use]
     pub fn wide_bytes(self) -> usize {
         self.bytes() + WIDE_EXTRA_BYTES
@@ -67,7 +69,7 @@ impl Size {
         self.bytes() / 8
     }
 
-    /// Blocks of words of 52 bits (see the kernels), of a number modulo n; half of them are what one modulo a prime factor has.
+    /// Blocks of 52-bit words (see the kernels) of a number modulo n; a number modulo a prime factor has half as many.
     fn blocks(self) -> usize {
         match self {
             Self::Bits2048 => 8,
@@ -75,7 +77,7 @@ impl Size {
         }
     }
 
-    /// The bits of the Montgomery radix of eight at a time.
+    /// Bits of the Montgomery radix of batches of eight.
     fn radix_bits(self) -> usize {
         260 * self.blocks()
     }
@@ -89,35 +91,35 @@ impl Size {
     }
 }
 
-/// Why bytes are no key.
+/// Why bytes are not a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// The modulus, or one of the private key's five numbers.
-    #[error("a number of the key is not of the length that RSA of 2,048 or 3,072 bits gives it")]
+    /// Wrong length of the modulus, or of a number of the private key.
+    #[error("invalid RSA key: the length of a number does not match 2,048 or 3,072 bits")]
     Length,
-    /// The modulus or a prime factor.
+    /// The modulus or a prime factor is invalid.
     #[error(transparent)]
     Modulus(#[from] ModulusError),
-    /// The numbers of the private key do not belong together.
-    #[error("the numbers of the private key contradict each other")]
+    /// The numbers of the private key are inconsistent.
+    #[error("invalid RSA key: the numbers of the private key are inconsistent")]
     Inconsistent,
 }
 
-/// Why an operation has no result.
+/// Why an operation failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
-    /// Of an input or output.
-    #[error("a number is not of the modulus' length")]
+pub enum RsaError {
+    /// Wrong length of an input or output.
+    #[error("RSA operation failed: the length of a number differs from that of the modulus")]
     Length,
-    /// A number that should be below n.
-    #[error("a number is not below the modulus")]
-    Range,
-    /// Eight keys at a time are of one size.
-    #[error("keys, or factors and key, are of different sizes")]
-    Mixed,
-    /// Checked with e, and wrong; it would betray the key, and is not returned.
+    /// A number is not below n.
+    #[error("RSA operation failed: a number is not below the modulus")]
+    OutOfRange,
+    /// Keys of different sizes in a batch of eight.
+    #[error("RSA operation failed: keys or factors have different sizes")]
+    MixedSizes,
+    /// The check of the result with e failed; the result would reveal the key, and is not returned.
     #[error(
-        "the private operation failed: its result does not check, so this machine or the key in its memory is broken"
+        "private RSA operation failed: the check of the result failed, so the hardware is faulty or the key in memory is corrupt"
     )]
-    Unsound,
+    CheckFailed,
 }

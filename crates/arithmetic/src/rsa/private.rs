@@ -1,33 +1,33 @@
-//! The private key: the operation by the Chinese remainder theorem, one number and eight at a time.
+//! The private key: the operation by the Chinese remainder theorem, for single numbers and for eight at a time.
 #![allow(clippy::indexing_slicing)] // Numbers in arrays of the longest one's length.
 
 use zeroize::Zeroizing;
 
+use super::batch::power_equals_product;
 use super::blinding::{BLINDING_BYTES, Blinding, Pair, expand};
-use super::eight::agree;
 use super::public::{LIMBS_MAX, WIDE_LIMBS_MAX};
-use super::{Fault, KeyError, RsaPublic, Size};
-use crate::eight::group::{Group, Prepared, factors, read_long, words, zero};
-use crate::eight::row::{Row, WORDS_MAX};
-use crate::eight::{Backend, Kernels, LANES, Task, Word8};
+use super::{KeyError, RsaError, RsaPublic, Size};
 use crate::modulus::accumulate;
-use crate::stack::wiped;
+use crate::simd::group::{ModulusGroup, PreparedModulus, factors, read_long, words, zero};
+use crate::simd::row::{Row, WORDS_MAX};
+use crate::simd::{Backend, BackendTask, Kernels, LANES, WordVector};
+use crate::stack::run_and_wipe_stack;
 use crate::{Modulus, limbs};
 
-/// Limbs of a prime factor, at most.
+/// Maximum limbs of a prime factor.
 const HALF_MAX: usize = LIMBS_MAX / 2;
-/// Bits of the exponent at a time, one number at a time.
+/// Bits of the exponent per window, for single numbers.
 const WINDOW: usize = 5;
-/// A bound of the stack that an operation uses, one number or eight at a time (`tests/residue.rs` measures it).
+/// Bound of the stack usage of an operation, for single numbers or eight at a time (`tests/residue.rs` measures it).
 const STACK_BYTES: usize = 256 << 10;
 
 /// An RSA private key of 2,048 or 3,072 bits, e = 65537.
 ///
-/// Its operations take the same time and touch the same addresses whatever the key and the number, and are blinded; each result is checked
-/// with e before it leaves, for a wrong one betrays the key (Boneh, DeMillo and Lipton, 1997). All of it is wiped when dropped, and the
-/// stack and the vector registers after each operation.
+/// Operations run in constant time, with constant memory addresses, and are blinded; each result is checked with e before it is returned,
+/// since a wrong one reveals the key (Boneh, DeMillo and Lipton, 1997). The key is wiped when dropped, and the stack and the vector
+/// registers after each operation.
 pub struct RsaPrivate(
-    /// In one place: a value that is moved leaves its bytes behind.
+    /// Boxed, since moving a value would leave copies of its bytes.
     Box<Key>,
 );
 
@@ -38,16 +38,16 @@ struct Key {
     /// `q^-1 mod p`, in limbs, and in words.
     qinv: Zeroizing<[u64; HALF_MAX]>,
     qinv_rows: Zeroizing<[Row; WORDS_MAX / 8]>,
-    /// `R^2 mod p` of eight at a time.
-    p_square: Zeroizing<[Row; WORDS_MAX / 8]>,
+    /// `R^2 mod p` for eight at a time.
+    r2_p: Zeroizing<[Row; WORDS_MAX / 8]>,
     blinding: Blinding,
 }
 
 /// A prime factor.
 struct Prime {
     modulus: Modulus,
-    /// With `R^5`: what is reduced by n's R, which is `R^2`, and once more is over `R^3`.
-    prepared: Box<Prepared>,
+    /// Prepared with `R^5`: reducing with n's `R^2` and once more divides by `R^3`.
+    prepared: Box<PreparedModulus>,
     /// `d mod (prime - 1)`.
     exponent: Zeroizing<[u64; HALF_MAX]>,
 }
@@ -59,11 +59,11 @@ impl std::fmt::Debug for RsaPrivate {
 }
 
 impl RsaPrivate {
-    /// Takes the prime factors p and q over, of half of n's length each, `d mod (p - 1)`, `d mod (q - 1)` and `q^-1 mod p`; all big-endian, none
-    /// longer than a prime factor. `random` is for blinding: secret, and new for each value of this type.
+    /// A key with the prime factors p and q, each half as long as n, `d mod (p - 1)`, `d mod (q - 1)` and `q^-1 mod p`; all big-endian,
+    /// none longer than a prime factor. `random` is for blinding: secret, and new for each value.
     ///
     /// # Errors
-    /// Numbers of another length; factors that are even, or equal, or whose topmost bit is clear; numbers that do not belong together.
+    /// Numbers of other lengths; factors that are even, or equal, or whose topmost bit is clear; inconsistent numbers.
     pub fn new(
         p: &[u8],
         q: &[u8],
@@ -72,7 +72,9 @@ impl RsaPrivate {
         qinv: &[u8],
         random: &[u8; BLINDING_BYTES],
     ) -> Result<Self, KeyError> {
-        let key = wiped::<STACK_BYTES, _>(|| Key::from_numbers([p, q, dp, dq, qinv], random).map(Box::new))?;
+        let key = run_and_wipe_stack::<STACK_BYTES, _>(|| {
+            Key::from_numbers([p, q, dp, dq, qinv], random).map(Box::new)
+        })?;
         Ok(Self(key))
     }
 
@@ -82,7 +84,7 @@ impl RsaPrivate {
         &self.0.public
     }
 
-    /// What a fault of the machine does, for tests: turns one bit of `d mod (p - 1)`, if it has so many.
+    /// Emulates a hardware fault, for tests: flips one bit of `d mod (p - 1)`, if the bit exists.
     #[doc(hidden)]
     pub fn flip_bit_of_dp(&mut self, bit: usize) {
         if let Some(limb) = self.0.p.exponent.get_mut(bit / 64) {
@@ -112,37 +114,37 @@ impl RsaPrivate {
     /// `out = number^d mod n`, for a wide number.
     ///
     /// # Errors
-    /// A number that is longer than a wide one, or an output of another length than n's; [`Fault::Unsound`] for a result that does not check, with an
-    /// output of zeros.
-    pub fn power(&self, out: &mut [u8], number: &[u8]) -> Result<(), Fault> {
+    /// A number longer than a wide number, or an output whose length differs from n's; [`RsaError::CheckFailed`] if the check of the result
+    /// failed, with an output of zeros.
+    pub fn power(&self, out: &mut [u8], number: &[u8]) -> Result<(), RsaError> {
         let size = self.0.public.size();
         if out.len() != size.bytes() || number.len() > size.wide_bytes() {
-            return Err(Fault::Length);
+            return Err(RsaError::Length);
         }
-        wiped::<STACK_BYTES, _>(|| self.0.power_of(out, number))
+        run_and_wipe_stack::<STACK_BYTES, _>(|| self.0.blinded_power(out, number))
     }
 
-    /// [`RsaPrivate::power`] of eight numbers.
+    /// [`RsaPrivate::power`] for eight numbers.
     ///
     /// # Errors
-    /// As there; if one result does not check, none is returned.
-    pub fn power_eight(
+    /// As there; if one check fails, no result is returned.
+    pub fn power_batch(
         &self,
         backend: Backend,
         numbers: [&[u8]; 8],
         mut outputs: [&mut [u8]; 8],
-    ) -> Result<(), Fault> {
+    ) -> Result<(), RsaError> {
         let size = self.0.public.size();
         if outputs.iter().any(|output| output.len() != size.bytes())
             || numbers.iter().any(|number| number.len() > size.wide_bytes())
         {
-            return Err(Fault::Length);
+            return Err(RsaError::Length);
         }
         let key = &*self.0;
         let roots = outputs.each_mut().map(|output| &mut **output);
-        let sound = wiped::<STACK_BYTES, _>(|| match size {
-            Size::Bits2048 => backend.run(PowerEight::<8, 4> { key, numbers, roots }),
-            Size::Bits3072 => backend.run(PowerEight::<12, 6> { key, numbers, roots }),
+        let sound = run_and_wipe_stack::<STACK_BYTES, _>(|| match size {
+            Size::Bits2048 => backend.run(PowerBatch::<8, 4> { key, numbers, roots }),
+            Size::Bits3072 => backend.run(PowerBatch::<12, 6> { key, numbers, roots }),
         });
         if sound {
             return Ok(());
@@ -150,7 +152,7 @@ impl RsaPrivate {
         for output in &mut outputs {
             output.fill(0);
         }
-        Err(Fault::Unsound)
+        Err(RsaError::CheckFailed)
     }
 }
 
@@ -159,7 +161,7 @@ impl Key {
         [p, q, dp, dq, qinv]: [&[u8]; 5],
         random: &[u8; BLINDING_BYTES],
     ) -> Result<Self, KeyError> {
-        let size = Size::of_bytes(2 * p.len()).ok_or(KeyError::Length)?;
+        let size = Size::from_bytes(2 * p.len()).ok_or(KeyError::Length)?;
         if q.len() != p.len() || [dp, dq, qinv].iter().any(|part| part.len() > p.len()) {
             return Err(KeyError::Length);
         }
@@ -170,7 +172,7 @@ impl Key {
         let half = p.modulus.len();
         let mut inverse = Zeroizing::new([0; HALF_MAX]);
         limbs::from_be(&mut inverse[..], qinv);
-        if !p.modulus.exceeds(&inverse[..half]) {
+        if !p.modulus.is_above(&inverse[..half]) {
             return Err(KeyError::Inconsistent);
         }
         let mut n = [0; LIMBS_MAX + 1];
@@ -182,7 +184,7 @@ impl Key {
         let mut key = Self {
             public: RsaPublic::new(&bytes)?,
             qinv_rows: Zeroizing::default(),
-            p_square: Zeroizing::default(),
+            r2_p: Zeroizing::default(),
             qinv: inverse,
             p,
             q,
@@ -190,18 +192,18 @@ impl Key {
         };
         Row::fill(&mut key.qinv_rows[..], &key.qinv[..]);
         let square = Zeroizing::new(key.p.modulus.power_of_two(size.radix_bits()));
-        Row::fill(&mut key.p_square[..], &square);
-        key.blinding = Blinding::new(key.pair(random)?);
-        // One number shows whether they belong together: e is the inverse of both exponents, and qinv of q.
+        Row::fill(&mut key.r2_p[..], &square);
+        key.blinding = Blinding::new(key.blinding_pair(random)?);
+        // One number shows whether the numbers are consistent: e must be the inverse of both exponents, and qinv of q.
         let mut tried = vec![0; size.bytes()];
-        match key.power_of(&mut tried, &[2]) {
+        match key.blinded_power(&mut tried, &[2]) {
             Ok(()) => Ok(key),
             Err(_) => Err(KeyError::Inconsistent),
         }
     }
 
-    /// `r^e` and `r^-1` of an r that follows from random bytes.
-    fn pair(&self, random: &[u8; BLINDING_BYTES]) -> Result<Pair, KeyError> {
+    /// `r^e` and `r^-1` for an r derived from random bytes.
+    fn blinding_pair(&self, random: &[u8; BLINDING_BYTES]) -> Result<Pair, KeyError> {
         let n = self.public.modulus();
         let length = n.len();
         let mut wide = Zeroizing::new([0; 8 * WIDE_LIMBS_MAX]);
@@ -210,14 +212,14 @@ impl Key {
         let of_p = self.p.power(&r[..length], &self.p.less_two()[..]);
         let of_q = self.q.power(&r[..length], &self.q.less_two()[..]);
         let mut inverse = Zeroizing::new([0; LIMBS_MAX + 1]);
-        self.join(&mut inverse, &of_p, &of_q);
+        self.combine_forms(&mut inverse, &of_p, &of_q);
         let mut pair: Pair = Zeroizing::new([[0; LIMBS_MAX]; 2]);
         let mut power = r.clone();
         self.public.power_limbs(&mut power);
         let [of_power, of_inverse] = &mut *pair;
-        n.enter(&mut of_power[..length], &power[..length]);
-        n.enter(&mut of_inverse[..length], &inverse[..length]);
-        // Factors that are no primes have another inverse, or none.
+        n.to_montgomery(&mut of_power[..length], &power[..length]);
+        n.to_montgomery(&mut of_inverse[..length], &inverse[..length]);
+        // Factors that are not prime have another inverse, or none.
         let mut one = Zeroizing::new([0; LIMBS_MAX]);
         n.mul(&mut one[..length], &r[..length], &of_inverse[..length]);
         match one[0] == 1 && one[1..].iter().all(|limb| *limb == 0) {
@@ -226,47 +228,54 @@ impl Key {
         }
     }
 
-    /// [`RsaPrivate::power`] of numbers of the right lengths.
-    fn power_of(&self, out: &mut [u8], number: &[u8]) -> Result<(), Fault> {
+    /// [`RsaPrivate::power`] for numbers of valid lengths.
+    fn blinded_power(&self, out: &mut [u8], number: &[u8]) -> Result<(), RsaError> {
         let n = self.public.modulus();
         let length = n.len();
         let number = self.public.reduce(number);
-        let pair = self.blinding.take(n);
+        let pair = self.blinding.next_pair(n);
         let [of_power, of_inverse] = &*pair;
         let mut blinded = Zeroizing::new([0; LIMBS_MAX]);
         n.mul(&mut blinded[..length], &number[..length], &of_power[..length]);
         let of_p = self.p.power(&blinded[..length], &self.p.exponent[..]);
         let of_q = self.q.power(&blinded[..length], &self.q.exponent[..]);
         let mut blinded = Zeroizing::new([0; LIMBS_MAX + 1]);
-        self.join(&mut blinded, &of_p, &of_q);
+        self.combine_forms(&mut blinded, &of_p, &of_q);
         let mut root = Zeroizing::new([0; LIMBS_MAX]);
         n.mul(&mut root[..length], &blinded[..length], &of_inverse[..length]);
         let mut power = *root;
         self.public.power_limbs(&mut power);
         if std::hint::black_box(power) != number {
             out.fill(0);
-            return Err(Fault::Unsound);
+            return Err(RsaError::CheckFailed);
         }
         limbs::to_be(out, &root[..length]);
         Ok(())
     }
 
-    /// The number modulo n of residues modulo p and q, both in Montgomery form.
-    fn join(&self, out: &mut [u64; LIMBS_MAX + 1], of_p: &[u64; HALF_MAX], form_of_q: &[u64; HALF_MAX]) {
+    /// The number modulo n with these residues modulo p and q, both in Montgomery form.
+    fn combine_forms(
+        &self,
+        out: &mut [u64; LIMBS_MAX + 1],
+        of_p: &[u64; HALF_MAX],
+        form_of_q: &[u64; HALF_MAX],
+    ) {
         let half = self.p.modulus.len();
         let mut of_q = Zeroizing::new([0; HALF_MAX]);
-        self.q.modulus.leave(&mut of_q[..half], &form_of_q[..half]);
+        self.q
+            .modulus
+            .from_montgomery(&mut of_q[..half], &form_of_q[..half]);
         self.combine(out, of_p, &of_q);
     }
 
-    /// `q ((sp - sq) / q mod p) + sq` (Garner), of a residue modulo p in Montgomery form and one modulo q, which may be above p.
+    /// `q ((sp - sq) / q mod p) + sq` (Garner), for a residue modulo p in Montgomery form and one modulo q, which may be above p.
     fn combine(&self, out: &mut [u64; LIMBS_MAX + 1], of_p: &[u64; HALF_MAX], of_q: &[u64; HALF_MAX]) {
         let (p, q) = (&self.p.modulus, &self.q.modulus);
         let half = p.len();
         let mut quotient = Zeroizing::new([[0; HALF_MAX]; 2]);
         let [difference, quotient] = &mut *quotient;
         let (difference, quotient) = (&mut difference[..half], &mut quotient[..half]);
-        p.enter(quotient, &of_q[..half]);
+        p.to_montgomery(quotient, &of_q[..half]);
         difference.copy_from_slice(&of_p[..half]);
         p.sub(difference, quotient);
         p.mul(quotient, difference, &self.qinv[..half]);
@@ -286,13 +295,13 @@ impl Prime {
         let mut of_exponent = Zeroizing::new([0; HALF_MAX]);
         limbs::from_be(&mut of_exponent[..], exponent);
         Ok(Self {
-            prepared: Prepared::new(&modulus, size.blocks() / 2, 5),
+            prepared: PreparedModulus::new(&modulus, size.blocks() / 2, 5),
             modulus,
             exponent: of_exponent,
         })
     }
 
-    /// The prime less two: the exponent of inverses.
+    /// The prime minus two: the exponent of inverses.
     fn less_two(&self) -> Zeroizing<[u64; HALF_MAX]> {
         let mut less = Zeroizing::new([0; HALF_MAX]);
         let (mut two, mut borrow) = (2, false);
@@ -303,7 +312,7 @@ impl Prime {
         less
     }
 
-    /// `number^exponent` of a number of twice the prime's length, in Montgomery form.
+    /// `number^exponent` in Montgomery form, for a number of twice the prime's length.
     fn power(&self, number: &[u64], exponent: &[u64]) -> Zeroizing<[u64; HALF_MAX]> {
         let n = &self.modulus;
         let length = n.len();
@@ -330,7 +339,7 @@ impl Prime {
                 n.square(&mut other[..length], &power[..length]);
                 std::mem::swap(&mut power, &mut other);
             }
-            let entry = pick(&table, limbs::digit(exponent, from, WINDOW));
+            let entry = select_constant_time(&table, limbs::digit(exponent, from, WINDOW));
             n.mul(&mut other[..length], &power[..length], &entry[..length]);
             std::mem::swap(&mut power, &mut other);
         }
@@ -338,11 +347,11 @@ impl Prime {
     }
 }
 
-/// The table's entry with this number, having read them all.
-fn pick(table: &[[u64; HALF_MAX]; 1 << WINDOW], number: u64) -> Zeroizing<[u64; HALF_MAX]> {
+/// The table's entry with this number, reading all entries.
+fn select_constant_time(table: &[[u64; HALF_MAX]; 1 << WINDOW], number: u64) -> Zeroizing<[u64; HALF_MAX]> {
     let mut out = Zeroizing::new([0; HALF_MAX]);
     for (index, entry) in (0u64..).zip(table) {
-        // All ones where the numbers are equal: they are small, so that only zero has a predecessor below zero.
+        // All ones where the numbers are equal: they are small, so only zero has a negative predecessor.
         let mask = ((index ^ number).wrapping_sub(1).cast_signed() >> 63).cast_unsigned();
         let mask = std::hint::black_box(mask);
         for (out, limb) in out.iter_mut().zip(entry) {
@@ -352,33 +361,34 @@ fn pick(table: &[[u64; HALF_MAX]; 1 << WINDOW], number: u64) -> Zeroizing<[u64; 
     out
 }
 
-/// Of moduli of B blocks, with prime factors of P. One function for both sizes has a frame as large as both.
-struct PowerEight<'a, const B: usize, const P: usize> {
+/// For moduli of B blocks, with prime factors of P blocks. A common function for both sizes would have a stack frame as large as both
+/// together.
+struct PowerBatch<'a, const B: usize, const P: usize> {
     key: &'a Key,
     numbers: [&'a [u8]; 8],
     roots: [&'a mut [u8]; 8],
 }
 
-impl<const B: usize, const P: usize> Task for PowerEight<'_, B, P> {
-    /// Whether all results are right.
+impl<const B: usize, const P: usize> BackendTask for PowerBatch<'_, B, P> {
+    /// Whether all results passed the check.
     type Output = bool;
 
     #[inline(always)]
-    fn run<W: Word8>(self) -> bool {
-        self.on::<W::Register>()
+    fn run<W: WordVector>(self) -> bool {
+        self.run_on::<W::Register>()
     }
 }
 
-impl<const B: usize, const P: usize> PowerEight<'_, B, P> {
+impl<const B: usize, const P: usize> PowerBatch<'_, B, P> {
     #[inline(always)]
-    fn on<W: Kernels>(mut self) -> bool {
+    fn run_on<W: Kernels>(mut self) -> bool {
         let key = self.key;
-        let n = Group::<W, B>::load(&[key.public.prepared(); LANES][..W::LANES]);
-        let p = Group::<W, P>::load(&[&*key.p.prepared; LANES][..W::LANES]);
-        let q = Group::<W, P>::load(&[&*key.q.prepared; LANES][..W::LANES]);
+        let n = ModulusGroup::<W, B>::load(&[key.public.prepared(); LANES][..W::LANES]);
+        let p = ModulusGroup::<W, P>::load(&[&*key.p.prepared; LANES][..W::LANES]);
+        let q = ModulusGroup::<W, P>::load(&[&*key.q.prepared; LANES][..W::LANES]);
         let qinv = read_long::<W, P>(&[&key.qinv_rows[..]], true);
-        let square = read_long::<W, P>(&[&key.p_square[..]], true);
-        let pair = key.blinding.take(key.public.modulus());
+        let square = read_long::<W, P>(&[&key.r2_p[..]], true);
+        let pair = key.blinding.next_pair(key.public.modulus());
         let [of_power, of_inverse] = pair.each_ref().map(|form| {
             let mut rows = Zeroizing::new([Row::default(); WORDS_MAX / 8]);
             key.public.rows_of_form(&mut rows[..], form);
@@ -396,14 +406,14 @@ impl<const B: usize, const P: usize> PowerEight<'_, B, P> {
             let mut residues = [zero::<W, P>(); 2];
             for ((residue, prime), exponent) in residues.iter_mut().zip([&p, &q]).zip([&key.p, &key.q]) {
                 *residue = prime.reduce(&of_n);
-                prime.enter(residue);
+                prime.to_montgomery(residue);
                 *residue = prime.power_secret(residue, &exponent.exponent[..exponent.modulus.len()]);
             }
             let [of_p, of_q] = &residues;
-            let mut root = p.join::<B>(&q, of_p, of_q, &qinv, &square);
+            let mut root = p.combine_crt::<B>(&q, of_p, of_q, &qinv, &square);
             n.multiply(&mut root, &of_inverse);
-            let root = n.least(&root);
-            let right = agree(&n, &factors::<W, B>(&root), &number);
+            let root = n.canonical(&root);
+            let right = power_equals_product(&n, &factors::<W, B>(&root), &number);
             sound &= right[..W::LANES].iter().all(|right| *right);
             W::store_be(&mut self.roots[lanes], &root);
         }
@@ -426,14 +436,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_operation_has_a_blinding_of_its_own() {
+    fn each_operation_has_its_own_blinding() {
         let key = keys::private(&keys::parts(Size::Bits2048)).unwrap();
         let n = key.0.public.modulus();
         let mut seen = HashSet::new();
         for _ in 0..20 {
-            let pair = key.0.blinding.take(n);
+            let pair = key.0.blinding.next_pair(n);
             let (mut inverse, mut product) = ([0; LIMBS_MAX], [0; LIMBS_MAX]);
-            n.leave(&mut inverse[..n.len()], &pair[1][..n.len()]);
+            n.from_montgomery(&mut inverse[..n.len()], &pair[1][..n.len()]);
             key.0.public.power_limbs(&mut inverse);
             n.mul(&mut product[..n.len()], &inverse[..n.len()], &pair[0][..n.len()]);
             assert_eq!(product[0], 1, "r^e r^-e");
@@ -442,7 +452,7 @@ mod tests {
         }
     }
 
-    /// With a pair of zeros, no result of an operation that is blinded checks.
+    /// With a pair of zeros, the check of every blinded operation fails.
     #[test]
     fn all_operations_are_blinded() {
         for size in keys::SIZES {
@@ -454,13 +464,17 @@ mod tests {
                     let mut out = vec![vec![0; size.bytes()]; LANES];
                     let mut out = out.iter_mut();
                     let out = std::array::from_fn(|_| &mut out.next().unwrap()[..]);
-                    done.push(key.power_eight(backend, [&[3]; LANES], out));
+                    done.push(key.power_batch(backend, [&[3]; LANES], out));
                 }
                 done
             };
             assert!(operations(&key).iter().all(Result::is_ok));
             key.0.blinding = Blinding::new(Zeroizing::new([[0; LIMBS_MAX]; 2]));
-            assert!(operations(&key).iter().all(|done| *done == Err(Fault::Unsound)));
+            assert!(
+                operations(&key)
+                    .iter()
+                    .all(|done| *done == Err(RsaError::CheckFailed))
+            );
         }
     }
 }

@@ -1,30 +1,30 @@
-//! The public key, and what it does one number at a time.
+//! The public key, and its operations on single numbers.
 
 use zeroize::Zeroizing;
 
-use super::{Element, Fault, KeyError, Size};
-use crate::eight::group::Prepared;
-use crate::eight::row::Row;
-use crate::stack::wiped;
+use super::{Element, KeyError, RsaError, Size};
+use crate::simd::group::PreparedModulus;
+use crate::simd::row::Row;
+use crate::stack::run_and_wipe_stack;
 use crate::{Modulus, limbs};
 
-/// Limbs of a wide number, at most.
+/// Maximum limbs of a wide number.
 pub(super) const WIDE_LIMBS_MAX: usize = 50;
-/// Limbs of a number modulo n, at most.
+/// Maximum limbs of a number modulo n.
 pub(super) const LIMBS_MAX: usize = 48;
 
-/// A bound of the stack that a product uses (`tests/residue.rs` measures it).
+/// Bound of the stack usage of a product (`tests/residue.rs` measures it).
 const STACK_BYTES: usize = 8 << 10;
 
-/// A modulus n of 2,048 or 3,072 bits for e = 65537, prepared for one number and for eight at a time.
+/// A modulus n of 2,048 or 3,072 bits for e = 65537, prepared for single numbers and for eight at a time.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RsaPublic {
     size: Size,
     modulus: Modulus,
-    /// n as it was given.
+    /// n, big-endian.
     bytes: Box<[u8]>,
-    prepared: Box<Prepared>,
-    /// The Montgomery radix of eight at a time, modulo n.
+    prepared: Box<PreparedModulus>,
+    /// The Montgomery radix of batches of eight, modulo n.
     radix: Box<[u64]>,
 }
 
@@ -35,26 +35,26 @@ impl std::fmt::Debug for RsaPublic {
 }
 
 impl RsaPublic {
-    /// Takes a modulus of exactly 256 or 384 bytes.
+    /// A key with a modulus of exactly 256 or 384 bytes.
     ///
     /// # Errors
-    /// Another length, an even number, or one whose topmost bit is clear.
+    /// Another length, an even number, or a number whose topmost bit is clear.
     pub fn new(modulus: &[u8]) -> Result<Self, KeyError> {
-        let size = Size::of_bytes(modulus.len()).ok_or(KeyError::Length)?;
+        let size = Size::from_bytes(modulus.len()).ok_or(KeyError::Length)?;
         let mut n = [0; LIMBS_MAX];
         let n = n.get_mut(..size.limbs()).ok_or(KeyError::Length)?;
         limbs::from_be(n, modulus);
         let of_n = Modulus::new(n)?;
         Ok(Self {
             size,
-            prepared: Prepared::new(&of_n, size.blocks(), 2),
+            prepared: PreparedModulus::new(&of_n, size.blocks(), 2),
             radix: of_n.power_of_two(size.radix_bits()),
             modulus: of_n,
             bytes: modulus.into(),
         })
     }
 
-    /// How long it is.
+    /// Size of the modulus.
     #[must_use]
     pub fn size(&self) -> Size {
         self.size
@@ -66,61 +66,62 @@ impl RsaPublic {
         &self.bytes
     }
 
-    /// n for one number at a time.
+    /// n for single numbers.
     pub(super) fn modulus(&self) -> &Modulus {
         &self.modulus
     }
 
     /// n for eight at a time, with `R^2`.
-    pub(super) fn prepared(&self) -> &Prepared {
+    pub(super) fn prepared(&self) -> &PreparedModulus {
         &self.prepared
     }
 
     /// `out = signature^65537 mod n`.
     ///
     /// # Errors
-    /// A signature or output of another length than n's; a signature that is not below n.
-    pub fn power(&self, out: &mut [u8], signature: &[u8]) -> Result<(), Fault> {
+    /// A signature or output whose length differs from n's; a signature that is not below n.
+    pub fn power(&self, out: &mut [u8], signature: &[u8]) -> Result<(), RsaError> {
         if out.len() != self.size.bytes() {
-            return Err(Fault::Length);
+            return Err(RsaError::Length);
         }
         let mut power = self.number(signature)?;
         self.power_limbs(&mut power);
-        limbs::to_be(out, self.cut(&power));
+        limbs::to_be(out, self.limbs_of_size(&power));
         Ok(())
     }
 
-    /// `out = first times all factors mod n`, for a first factor below n. The stack is wiped: a signature's factors are secrets.
+    /// `out = first times all factors mod n`, for a first factor below n. The stack is wiped: a signature's factors are secret.
     ///
     /// # Errors
-    /// Numbers of another length than n's; a first factor that is not below n; factors of another size.
-    pub fn product(&self, out: &mut [u8], first: &[u8], factors: &[Element<'_>]) -> Result<(), Fault> {
+    /// Numbers whose length differs from n's; a first factor that is not below n; factors of another size.
+    pub fn product(&self, out: &mut [u8], first: &[u8], factors: &[Element<'_>]) -> Result<(), RsaError> {
         if out.len() != self.size.bytes() {
-            return Err(Fault::Length);
+            return Err(RsaError::Length);
         }
-        if !factors.iter().all(|factor| factor.is_of(self.size)) {
-            return Err(Fault::Mixed);
+        if !factors.iter().all(|factor| factor.is_of_size(self.size)) {
+            return Err(RsaError::MixedSizes);
         }
-        wiped::<STACK_BYTES, _>(|| {
+        run_and_wipe_stack::<STACK_BYTES, _>(|| {
             let mut product = self.number(first)?;
             self.multiply_all(&mut product, factors);
-            limbs::to_be(out, self.cut(&product));
+            limbs::to_be(out, self.limbs_of_size(&product));
             Ok(())
         })
     }
 
-    /// A factor in Montgomery form, `factor R mod n` with R = 2^2048 or 2^3072 as n is long, least significant byte first, in `out`, as long as n.
+    /// Writes a factor in Montgomery form to `out`: `factor R mod n` with R = 2^2048 or 2^3072 according to n's size, least significant
+    /// byte first, as long as n.
     ///
     /// # Errors
-    /// An output of another length than n's; a factor of another size.
-    pub fn montgomery_form(&self, out: &mut [u8], factor: Element<'_>) -> Result<(), Fault> {
+    /// An output whose length differs from n's; a factor of another size.
+    pub fn montgomery_form(&self, out: &mut [u8], factor: Element<'_>) -> Result<(), RsaError> {
         if out.len() != self.size.bytes() {
-            return Err(Fault::Length);
+            return Err(RsaError::Length);
         }
-        if !factor.is_of(self.size) {
-            return Err(Fault::Mixed);
+        if !factor.is_of_size(self.size) {
+            return Err(RsaError::MixedSizes);
         }
-        wiped::<STACK_BYTES, _>(|| {
+        run_and_wipe_stack::<STACK_BYTES, _>(|| {
             let n = &self.modulus;
             let (mut number, mut form) = (Zeroizing::new([0; LIMBS_MAX]), Zeroizing::new([0; LIMBS_MAX]));
             if let Some(one) = number.first_mut() {
@@ -128,7 +129,7 @@ impl RsaPublic {
             }
             self.multiply_all(&mut number, &[factor]);
             if let Some(form) = form.get_mut(..n.len()) {
-                n.enter(form, self.cut(&number));
+                n.to_montgomery(form, self.limbs_of_size(&number));
                 for (bytes, limb) in out.chunks_exact_mut(8).zip(form) {
                     bytes.copy_from_slice(&limb.to_le_bytes());
                 }
@@ -141,12 +142,12 @@ impl RsaPublic {
     ///
     /// # Errors
     /// A hash longer than a wide number; factors of another size.
-    pub fn check(&self, signature: &[u8], hash: &[u8], factors: &[Element<'_>]) -> Result<bool, Fault> {
+    pub fn check(&self, signature: &[u8], hash: &[u8], factors: &[Element<'_>]) -> Result<bool, RsaError> {
         if hash.len() > self.size.wide_bytes() {
-            return Err(Fault::Length);
+            return Err(RsaError::Length);
         }
-        if !factors.iter().all(|factor| factor.is_of(self.size)) {
-            return Err(Fault::Mixed);
+        if !factors.iter().all(|factor| factor.is_of_size(self.size)) {
+            return Err(RsaError::MixedSizes);
         }
         let Ok(mut power) = self.number(signature) else {
             return Ok(false);
@@ -157,13 +158,13 @@ impl RsaPublic {
         Ok(power == product)
     }
 
-    /// A number below n, in limbs.
-    pub(super) fn number(&self, bytes: &[u8]) -> Result<[u64; LIMBS_MAX], Fault> {
+    /// The limbs of a number below n.
+    pub(super) fn number(&self, bytes: &[u8]) -> Result<[u64; LIMBS_MAX], RsaError> {
         if bytes.len() != self.size.bytes() {
-            return Err(Fault::Length);
+            return Err(RsaError::Length);
         }
         if !self.exceeds(bytes) {
-            return Err(Fault::Range);
+            return Err(RsaError::OutOfRange);
         }
         let mut number = [0; LIMBS_MAX];
         limbs::from_be(&mut number, bytes);
@@ -175,18 +176,18 @@ impl RsaPublic {
         *bytes < *self.bytes
     }
 
-    /// A wide number modulo n, in limbs.
+    /// The limbs of a wide number modulo n.
     pub(super) fn reduce(&self, wide: &[u8]) -> [u64; LIMBS_MAX] {
-        let form = self.form(wide);
+        let form = self.to_montgomery(wide);
         let mut out = [0; LIMBS_MAX];
         if let Some(out) = out.get_mut(..self.modulus.len()) {
-            self.modulus.leave(out, self.cut(&form));
+            self.modulus.from_montgomery(out, self.limbs_of_size(&form));
         }
         out
     }
 
     /// The Montgomery form of a wide number.
-    fn form(&self, wide: &[u8]) -> [u64; LIMBS_MAX] {
+    fn to_montgomery(&self, wide: &[u8]) -> [u64; LIMBS_MAX] {
         let mut number = [0; WIDE_LIMBS_MAX];
         limbs::from_be(&mut number, wide);
         let (low, high) = number.split_at(self.modulus.len());
@@ -209,12 +210,12 @@ impl RsaPublic {
         ) else {
             return;
         };
-        n.enter(power, number);
+        n.to_montgomery(power, number);
         for _ in 0..8 {
             n.square(square, power);
             n.square(power, square);
         }
-        // By the number itself: the result has no R in it.
+        // Multiplied by the number itself, which leaves Montgomery form.
         square.copy_from_slice(number);
         n.mul(number, power, square);
     }
@@ -222,7 +223,8 @@ impl RsaPublic {
     /// `product = product times all factors mod n`.
     fn multiply_all(&self, product: &mut [u64; LIMBS_MAX], factors: &[Element<'_>]) {
         let n = &self.modulus;
-        // A factor has the radix of eight at a time in it, that much more than the one of which it loses one.
+        // A factor contains the radix of batches of eight, and a product divides by the radix of single numbers: the difference is
+        // corrected below.
         let excess = self.size.radix_bits() - 64 * n.len();
         let (mut next, mut factor) = ([0; LIMBS_MAX], [0; LIMBS_MAX]);
         let (Some(product), Some(next), Some(factor)) = (
@@ -250,22 +252,22 @@ impl RsaPublic {
         }
     }
 
-    /// The form of a wide number in tables.
-    pub(super) fn factor(&self, rows: &mut [Row], wide: &[u8]) {
-        self.rows_of_form(rows, &self.form(wide));
+    /// Converts a wide number to the form of tables.
+    pub(super) fn table_form(&self, rows: &mut [Row], wide: &[u8]) {
+        self.rows_of_form(rows, &self.to_montgomery(wide));
     }
 
-    /// The form for eight at a time of a number in Montgomery form for one.
+    /// Converts the Montgomery form of single numbers to that of batches of eight.
     pub(super) fn rows_of_form(&self, rows: &mut [Row], form: &[u64; LIMBS_MAX]) {
         let mut out = Zeroizing::new([0; LIMBS_MAX]);
         if let Some(out) = out.get_mut(..self.modulus.len()) {
-            self.modulus.mul(out, self.cut(form), &self.radix);
+            self.modulus.mul(out, self.limbs_of_size(form), &self.radix);
             Row::fill(rows, out);
         }
     }
 
     /// As many limbs as n has.
-    fn cut<'a>(&self, number: &'a [u64; LIMBS_MAX]) -> &'a [u64] {
+    fn limbs_of_size<'a>(&self, number: &'a [u64; LIMBS_MAX]) -> &'a [u64] {
         number.get(..self.modulus.len()).unwrap_or_default()
     }
 }

@@ -1,18 +1,18 @@
-//! Numbers kept ready to be factors of a product.
+//! Tables of numbers prepared as factors of products.
 
 use std::slice::ChunksExactMut;
 
 use zeroize::Zeroize as _;
 
-use super::{Fault, RsaPublic, Size};
-use crate::eight::group::Group;
-use crate::eight::row::{Row, WORDS_MAX, store_rows};
-use crate::eight::{Backend, Kernels, LANES, Task, Word8};
+use super::{RsaError, RsaPublic, Size};
+use crate::simd::group::ModulusGroup;
+use crate::simd::row::{Row, WORDS_MAX, store_rows};
+use crate::simd::{Backend, BackendTask, Kernels, LANES, WordVector};
 
-/// Numbers modulo one key, in the form in which [`product_eight`](super::product_eight) and its like multiply: 320 bytes each of 2,048 bits, 512
-/// of 3,072.
+/// Numbers modulo one key, in the form that [`product_batch`](super::product_batch) and similar functions multiply: 320 bytes each for
+/// 2,048 bits, 512 for 3,072.
 ///
-/// Wiped when dropped: components of Rapid Authentication are signatures that nobody else may have.
+/// Wiped when dropped: components of Rapid Authentication are secret signatures.
 pub struct Table {
     size: Size,
     rows: Vec<Row>,
@@ -23,7 +23,7 @@ pub struct Table {
 pub struct Element<'a>(&'a [Row]);
 
 impl Table {
-    /// A table of so many numbers, all zero.
+    /// A table of `length` zeros.
     #[must_use]
     pub fn new(size: Size, length: usize) -> Self {
         Self {
@@ -32,17 +32,17 @@ impl Table {
         }
     }
 
-    /// What a table of one number takes, in bytes.
+    /// Bytes of a table entry.
     #[must_use]
     pub fn bytes_of_one(size: Size) -> usize {
         size_of::<Self>() + size.rows() * size_of::<Row>()
     }
 
-    /// One number of another table.
+    /// A table with a copy of one number.
     #[must_use]
-    pub fn of(number: Element<'_>) -> Self {
+    pub fn single(number: Element<'_>) -> Self {
         let rows = number.0.to_vec();
-        // 3,072 bits are half as many rows more than 2,048.
+        // 3,072 bits have half as many rows more than 2,048.
         let size = if Size::Bits2048.rows() == rows.len() {
             Size::Bits2048
         } else {
@@ -51,55 +51,55 @@ impl Table {
         Self { size, rows }
     }
 
-    /// Numbers in it.
+    /// Number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.rows.len() / self.size.rows()
     }
 
-    /// Whether it has none.
+    /// Whether the table is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// Puts a wide number, modulo the key's n, into a place. Nothing happens where there is no such place.
+    /// Stores a wide number, modulo the key's n, at an index. Indices beyond the end are ignored.
     ///
     /// # Errors
     /// A number longer than a wide one; a key of another size than the table's.
-    pub fn set(&mut self, index: usize, key: &RsaPublic, number: &[u8]) -> Result<(), Fault> {
+    pub fn set(&mut self, index: usize, key: &RsaPublic, number: &[u8]) -> Result<(), RsaError> {
         if key.size() != self.size {
-            return Err(Fault::Mixed);
+            return Err(RsaError::MixedSizes);
         }
         if number.len() > self.size.wide_bytes() {
-            return Err(Fault::Length);
+            return Err(RsaError::Length);
         }
         if let Some(rows) = self.rows.chunks_exact_mut(self.size.rows()).nth(index) {
-            key.factor(rows, number);
+            key.table_form(rows, number);
         }
         Ok(())
     }
 
-    /// [`Table::set`] of eight places from one on, in much less time; numbers for which there are no places are left out.
+    /// [`Table::set`] for eight consecutive indices, in much less time; numbers beyond the end are ignored.
     ///
     /// # Errors
     /// As there.
-    pub fn set_eight(
+    pub fn set_batch(
         &mut self,
         backend: Backend,
         first: usize,
         key: &RsaPublic,
         numbers: [&[u8]; LANES],
-    ) -> Result<(), Fault> {
+    ) -> Result<(), RsaError> {
         if key.size() != self.size {
-            return Err(Fault::Mixed);
+            return Err(RsaError::MixedSizes);
         }
         if numbers.iter().any(|number| number.len() > self.size.wide_bytes()) {
-            return Err(Fault::Length);
+            return Err(RsaError::Length);
         }
         let rows = self.size.rows();
         let from = self.rows.get_mut(first * rows..).unwrap_or_default();
-        backend.run(Forms {
+        backend.run(TableForms {
             key,
             numbers,
             elements: from.chunks_exact_mut(rows),
@@ -107,7 +107,7 @@ impl Table {
         Ok(())
     }
 
-    /// The number at a place; constant in time but for the place, which is public.
+    /// The number at an index; in constant time except for the index, which is public.
     #[must_use]
     pub fn get(&self, index: usize) -> Option<Element<'_>> {
         let rows = self.size.rows();
@@ -115,38 +115,38 @@ impl Table {
     }
 }
 
-/// Wide numbers in the form in which tables have them.
-struct Forms<'a> {
+/// Converts wide numbers to the form of tables.
+struct TableForms<'a> {
     key: &'a RsaPublic,
     numbers: [&'a [u8]; LANES],
     elements: ChunksExactMut<'a, Row>,
 }
 
-impl Task for Forms<'_> {
+impl BackendTask for TableForms<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<W: Word8>(self) {
+    fn run<W: WordVector>(self) {
         match self.key.size() {
-            Size::Bits2048 => self.sized::<W::Register, 8>(),
-            Size::Bits3072 => self.sized::<W::Register, 12>(),
+            Size::Bits2048 => self.run_sized::<W::Register, 8>(),
+            Size::Bits3072 => self.run_sized::<W::Register, 12>(),
         }
     }
 }
 
-impl Forms<'_> {
+impl TableForms<'_> {
     #[inline(always)]
-    fn sized<W: Kernels, const B: usize>(mut self) {
+    fn run_sized<W: Kernels, const B: usize>(mut self) {
         let prepared = [self.key.prepared(); LANES];
-        let n = Group::<W, B>::load(prepared.get(..W::LANES).unwrap_or_default());
+        let n = ModulusGroup::<W, B>::load(prepared.get(..W::LANES).unwrap_or_default());
         for numbers in self.numbers.chunks(W::LANES) {
             let mut number = [W::splat(0); WORDS_MAX];
             W::load_be(&mut number, numbers);
-            // What is reduced is over R; n's entry is R^2.
+            // Reduction divides by R; the factor of n's conversion is R^2.
             let mut form = n.reduce(&number);
-            n.enter(&mut form);
-            n.enter(&mut form);
-            store_rows(self.elements.by_ref().take(W::LANES), &n.least(&form));
+            n.to_montgomery(&mut form);
+            n.to_montgomery(&mut form);
+            store_rows(self.elements.by_ref().take(W::LANES), &n.canonical(&form));
         }
     }
 }
@@ -168,8 +168,8 @@ impl<'a> Element<'a> {
         self.0
     }
 
-    /// Whether it belongs to keys of this size.
-    pub(super) fn is_of(self, size: Size) -> bool {
+    /// Whether the element belongs to keys of this size.
+    pub(super) fn is_of_size(self, size: Size) -> bool {
         self.0.len() == size.rows()
     }
 }

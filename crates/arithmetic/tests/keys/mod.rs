@@ -1,11 +1,11 @@
-//! Private keys of RSA for tests.
+//! RSA private keys for tests.
 
 use linewarden_arithmetic::rsa::{BLINDING_BYTES, KeyError, RsaPrivate, Size};
 use num_bigint::BigUint;
 
 pub const SIZES: [Size; 2] = [Size::Bits2048, Size::Bits3072];
 
-/// Prime factors, for these tests made.
+/// Prime factors, made for these tests.
 pub fn primes(size: Size) -> [BigUint; 2] {
     let digits = match size {
         Size::Bits2048 => [
@@ -30,7 +30,7 @@ pub fn primes(size: Size) -> [BigUint; 2] {
     digits.map(|digits| BigUint::parse_bytes(digits.replace(char::is_whitespace, "").as_bytes(), 16).unwrap())
 }
 
-/// A private key's numbers: p, q, dp, dq, qinv.
+/// The numbers of a private key: p, q, dp, dq, qinv.
 pub fn parts(size: Size) -> [Vec<u8>; 5] {
     let [p, q] = primes(size);
     let one = BigUint::from(1u32);

@@ -1,4 +1,4 @@
-//! P-256 by a library's numbers: Jacobian coordinates, `x = X / Z^2`, `y = Y / Z^3`.
+//! P-256 with a big-number library: Jacobian coordinates, `x = X / Z^2`, `y = Y / Z^3`.
 
 use linewarden_arithmetic::p256::BASE_POINT;
 use num_bigint::BigUint;
@@ -30,7 +30,7 @@ impl Point {
         Self([BigUint::from(1u32), BigUint::from(1u32), BigUint::ZERO])
     }
 
-    /// None for infinity.
+    /// `None` for infinity.
     pub fn affine(&self) -> Option<(BigUint, BigUint)> {
         let (Self([x, y, z]), p) = (self, p());
         let inverse = z.modinv(&p)?;

@@ -1,4 +1,4 @@
-//! Whole verifications of ECDSA on every backend against AWS-LC, one signature at a time.
+//! Complete verifications of ECDSA on every backend, compared with AWS-LC.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -15,7 +15,7 @@ mod testing;
 use aws_lc_rs::{digest, signature};
 use curve::{Point, n};
 use linewarden_arithmetic::Backend;
-use linewarden_arithmetic::p256::{KnownPoint, PublicPoint, Request, Signer, verify};
+use linewarden_arithmetic::p256::{PrecomputedPoint, PublicPoint, Request, Signer, verify};
 use num_bigint::BigUint;
 use testing::Random;
 
@@ -36,12 +36,12 @@ fn to_bytes(number: &BigUint) -> [u8; 32] {
 }
 
 impl Signed {
-    /// One that holds for the key `d G`, because `u1 G + u2 Q` is the point that r was taken from.
+    /// A signature that is valid for the key `d G`, because `u1 G + u2 Q` is the point from which r is derived.
     fn new(d: &BigUint, u1: &BigUint, u2: &BigUint) -> Self {
         let key = Point::base().times(d);
         let (x, y) = key.affine().unwrap_or_default();
         let point = Point::base().times(u1).plus(&key.times(u2));
-        // What has no x: infinity.
+        // Infinity has no x.
         let r = point.affine().unwrap_or_default().0 % n();
         let s = &r * u2.modpow(&(n() - 2u32), &n()) % n();
         Self {
@@ -53,7 +53,7 @@ impl Signed {
     }
 }
 
-fn by_aws_lc(signed: &Signed) -> bool {
+fn verified_by_aws_lc(signed: &Signed) -> bool {
     let key = [&[4], signed.key.as_flattened()].concat();
     let digest = digest::Digest::import_less_safe(&signed.digest, &digest::SHA256).expect("32 bytes");
     signature::UnparsedPublicKey::new(&signature::ECDSA_P256_SHA256_FIXED, key)
@@ -61,23 +61,26 @@ fn by_aws_lc(signed: &Signed) -> bool {
         .is_ok()
 }
 
-/// Verdicts of all, which are the same. How many are valid.
-fn compare(signed: &[Signed]) -> usize {
+/// Compares the verdicts of both libraries, and returns the number of valid signatures.
+fn count_valid(signed: &[Signed]) -> usize {
     let keys: Vec<_> = signed
         .iter()
         .map(|signed| PublicPoint::from_affine(&signed.key[0], &signed.key[1]).unwrap())
         .collect();
-    let expected: Vec<bool> = signed.iter().map(by_aws_lc).collect();
+    let expected: Vec<bool> = signed.iter().map(verified_by_aws_lc).collect();
     for backend in Backend::available() {
-        let known: Vec<_> = keys.iter().map(|key| KnownPoint::new(backend, key)).collect();
-        // Whose multiples are there: nobody's, everybody's, those of some groups and, in one group, of some lanes.
+        let known: Vec<_> = keys
+            .iter()
+            .map(|key| PrecomputedPoint::new(backend, key))
+            .collect();
+        // Signers with precomputed points: none, all, those of some groups, and some lanes of one group.
         for known_of in [|_| false, |_| true, |at: usize| (at / 9).is_multiple_of(2)] {
             let requests: Vec<_> = (0..)
                 .zip(signed)
                 .map(|(at, Signed { digest, r, s, .. })| Request {
                     signer: match known_of(at) {
-                        true => Signer::Known(&known[at]),
-                        false => Signer::New(&keys[at]),
+                        true => Signer::Precomputed(&known[at]),
+                        false => Signer::Plain(&keys[at]),
                     },
                     digest,
                     r,
@@ -101,8 +104,8 @@ fn random_signatures() {
     let mut signed: Vec<Signed> = (0..SIGNATURES)
         .map(|_| Signed::new(&scalar(), &scalar(), &scalar()))
         .collect();
-    let before = compare(&signed);
-    // None but the point at infinity, which is rare, makes one invalid.
+    let before = count_valid(&signed);
+    // Only the point at infinity, which is rare, makes a signature invalid.
     assert!(before > SIGNATURES / 2);
     let others = signed.clone();
     let mut corrupted = 0;
@@ -120,11 +123,11 @@ fn random_signatures() {
         }
         corrupted += 1;
     }
-    let after = compare(&signed);
+    let after = count_valid(&signed);
     assert!(after <= before && before - after <= corrupted && after < before);
 }
 
-/// Small factors of small multiples of the base point: sums that meet the multiple that is added, its negative, or infinity.
+/// Small factors of small multiples of the base point: sums that equal the added multiple, its negative, or infinity.
 #[test]
 fn colliding_multiples() {
     let mut random = Random::new();
@@ -142,5 +145,5 @@ fn colliding_multiples() {
     let signed: Vec<Signed> = (0..192)
         .map(|_| Signed::new(&scalar(), &scalar(), &scalar()))
         .collect();
-    assert!(compare(&signed) > signed.len() / 2);
+    assert!(count_valid(&signed) > signed.len() / 2);
 }

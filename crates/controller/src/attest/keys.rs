@@ -7,35 +7,35 @@ use linewarden_measurement::configuration::Configuration;
 use linewarden_protocol::attest::{AttestationKey, ConfigurationHash, PeriodStart, RequestKey};
 use linewarden_protocol::gateway::ProverKeys;
 use linewarden_protocol::ids::{DeviceId, GatewayId};
-use linewarden_registry::{EnrolledAt, Group, GroupName, ProverRecord, RegistryError};
+use linewarden_registry::{EnrollmentTime, Group, GroupName, ProverRecord, RegistryError};
 use sha2::{Digest as _, Sha256};
 
 use crate::link::Link;
 
-/// Provers read from the registry at once.
-pub(super) const PAGE_PROVERS: u32 = 500;
-/// Provers read at once without their keys.
-const PAGE_IDS: u32 = 4_096;
+/// Provers in one query.
+pub(super) const PROVERS_PER_PAGE: u32 = 500;
+/// Prover ids in one query.
+const IDS_PER_PAGE: u32 = 4_096;
 
-/// A prover as a gateway gets it.
+/// A prover, with this gateway's keys.
 #[derive(Clone, Debug)]
 pub struct ProverProvision {
     /// The device.
     pub device: DeviceId,
     /// Its group.
     pub group: GroupName,
-    /// Which enrolment this is: what was seen of another one is not its own.
-    pub enrolled_at: EnrolledAt,
-    /// The UDP port at which it is asked.
+    /// The enrollment; outcomes of another enrollment do not apply.
+    pub enrolled_at: EnrollmentTime,
+    /// The UDP port to which challenges are sent.
     pub port: u16,
-    /// What it may prove; nothing while its group has no reference value.
+    /// The keys that verify proofs; `None` while the group has no reference value.
     pub keys: Option<ProverKeys>,
-    /// Under which it is asked without a session.
+    /// The key of challenges without a session.
     pub request_key: RequestKey,
-    /// Where it is asked without a session, if this gateway is the one to ask it.
+    /// The address of challenges without a session, if this gateway challenges the prover.
     pub address: Option<IpAddr>,
-    /// Whether it was not silent there when it was asked last.
-    pub is_answering: bool,
+    /// Whether the last proof from that address was received.
+    pub is_responsive: bool,
 }
 
 /// A part of a gateway's provers, in the order of their changes.
@@ -43,93 +43,95 @@ pub struct ProverProvision {
 pub struct Provers {
     /// The period of the keys.
     pub start: PeriodStart,
-    /// What they may prove, as in [`Plan::references`](super::Plan::references).
-    pub references: u64,
-    /// Those that are to be attested.
+    /// As [`Plan::reference_digest`](super::Plan::reference_digest).
+    pub reference_digest: u64,
+    /// Current provers.
     pub provisions: Vec<ProverProvision>,
-    /// Those that are no longer.
+    /// Devices that are no longer provers.
     pub removed: Vec<DeviceId>,
-    /// Records that cannot be used, in words.
+    /// Descriptions of records that cannot be used.
     pub damaged: Vec<String>,
-    /// Ask from here next.
-    pub upto: u64,
-    /// Whether there is more to be had at once.
-    pub more: bool,
+    /// Continue from this revision.
+    pub up_to_revision: u64,
+    /// Whether more provers are available now.
+    pub has_more: bool,
 }
 
-/// Who is to be attested, as of a revision.
+/// Changes of the set of provers since a revision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProverIds {
-    /// Those that are.
+    /// Current provers.
     pub provers: Vec<DeviceId>,
-    /// Those that no longer are.
+    /// Devices that are no longer provers.
     pub removed: Vec<DeviceId>,
-    /// Ask from here next.
-    pub upto: u64,
-    /// Whether there is more to be had at once.
-    pub more: bool,
+    /// Continue from this revision.
+    pub up_to_revision: u64,
+    /// Whether more ids are available now.
+    pub has_more: bool,
 }
 
 impl Link {
-    /// Who has become a prover since a revision, or is one no more: for a gateway that attests nobody.
+    /// Returns the devices that became provers, or are no longer provers, since a revision: for a gateway that does
+    /// not attest.
     ///
     /// # Errors
-    /// An old fence, or a failure of the database: ask again.
+    /// A stale fencing token, or a failure of the database; the request can be retried.
     pub async fn prover_ids(&self, since: u64) -> Result<ProverIds, RegistryError> {
-        self.registry().verify_fence(self.fence()).await?;
+        self.registry().verify_fencing_token(self.fencing_token()).await?;
         let count = self.registry().attest_revision().await?;
         let since = match count < since {
             true => {
-                tell_put_back(self.gateway(), since, count);
+                log_revision_rollback(self.gateway(), since, count);
                 0
             }
             false => since,
         };
-        let page = self.registry().prover_ids_since(since, PAGE_IDS).await?;
+        let page = self.registry().prover_ids_since(since, IDS_PER_PAGE).await?;
         for damaged in &page.damaged {
-            tracing::error!(record = damaged, "left out");
+            tracing::error!(error = damaged, "damaged prover record skipped");
         }
         Ok(ProverIds {
             provers: page.provers,
             removed: page.removed,
-            upto: page.upto,
-            more: page.more,
+            up_to_revision: page.up_to_revision,
+            has_more: page.has_more,
         })
     }
 }
 
-/// What comes now takes numbers that a gateway has passed already.
-pub(super) fn tell_put_back(gateway: GatewayId, heard: u64, count: u64) {
+/// Logs that new changes get revisions that a gateway has read already.
+pub(super) fn log_revision_rollback(gateway: GatewayId, read_revision: u64, count: u64) {
     tracing::error!(
-        %gateway, heard, count,
-        "somebody has put back the registry's count of changes to provers and groups; all is told anew"
+        gateway_id = %gateway, read_revision, revision = count,
+        "revision of provers and groups is lower than a gateway has read; sending all again"
     );
 }
 
-/// What the groups' reference values come to, made once for each change of a group.
+/// The hashes of all groups' reference values, computed once for each change of a group.
 #[derive(Debug, Default)]
-pub(super) struct References {
-    /// With the revision of the group and whether its roll-out was valid when they were made.
-    groups: BTreeMap<GroupName, (u64, bool, Reference)>,
+pub(super) struct ReferenceSet {
+    /// With the revision of the group, and whether its roll-out was active then.
+    groups: BTreeMap<GroupName, (u64, bool, GroupReference)>,
     renewals: u64,
-    number: u64,
+    current_digest: u64,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Reference {
-    current: Option<Base>,
-    alternate: Option<Base>,
+struct GroupReference {
+    current: Option<BaseConfiguration>,
+    alternate: Option<BaseConfiguration>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Base {
+struct BaseConfiguration {
     configuration: Configuration,
     hash: ConfigurationHash,
 }
 
-impl Base {
-    /// The registry authenticates what it holds: an encoding that cannot be read was stored by a newer program.
-    fn read(encoding: &[u8]) -> Option<Self> {
+impl BaseConfiguration {
+    /// Decodes a reference value. The registry authenticates the encoding; an encoding that cannot be decoded was
+    /// stored by a newer version.
+    fn decode(encoding: &[u8]) -> Option<Self> {
         let configuration = Configuration::decode(encoding).ok()?;
         let hash = ConfigurationHash(configuration.hash().0);
         Some(Self { configuration, hash })
@@ -139,22 +141,22 @@ impl Base {
         match overlay {
             None => Some(self.hash),
             Some(overlay) => {
-                let whole = self.configuration.overlaid(overlay).ok()?;
-                Some(ConfigurationHash(whole.hash().0))
+                let with_overlay = self.configuration.with_overlay(overlay).ok()?;
+                Some(ConfigurationHash(with_overlay.hash().0))
             }
         }
     }
 }
 
-/// What a prover may prove: h under its group's base, and under the one that is being rolled out.
+/// The hashes that a prover may prove: for its group's reference value, and for the one that is being rolled out.
 pub(super) struct Hashes {
     pub(super) current: ConfigurationHash,
     pub(super) alternate: Option<ConfigurationHash>,
 }
 
-impl References {
-    /// Takes notice of how the groups are now. A roll-out whose window has ended counts no more.
-    pub(super) fn follow(&mut self, groups: &[Group], now_s: u64) {
+impl ReferenceSet {
+    /// Updates the hashes after changes of the groups. A roll-out ends with its window.
+    pub(super) fn update(&mut self, groups: &[Group], now_s: u64) {
         let before = self.groups.len();
         self.groups
             .retain(|name, _| groups.iter().any(|group| group.name == *name));
@@ -165,38 +167,38 @@ impl References {
                 .as_ref()
                 .filter(|roll_out| now_s < roll_out.until_s);
             let (revision, is_rolled_out) = (group.revision, roll_out.is_some());
-            let known = self.groups.get(&group.name);
-            let is_same = |known: &(u64, bool, Reference)| (known.0, known.1) == (revision, is_rolled_out);
-            if known.is_some_and(is_same) {
+            let current = self.groups.get(&group.name);
+            let is_same =
+                |current: &(u64, bool, GroupReference)| (current.0, current.1) == (revision, is_rolled_out);
+            if current.is_some_and(is_same) {
                 continue;
             }
-            let reference = Reference {
-                current: group.reference.as_deref().and_then(Base::read),
-                alternate: roll_out.and_then(|roll_out| Base::read(&roll_out.reference)),
+            let reference = GroupReference {
+                current: group.reference.as_deref().and_then(BaseConfiguration::decode),
+                alternate: roll_out.and_then(|roll_out| BaseConfiguration::decode(&roll_out.reference)),
             };
-            // A round that was ordered, or another interval, changes no key.
-            is_changed |= known.is_none_or(|(_, _, known)| *known != reference);
+            // A requested round or another interval changes no key.
+            is_changed |= current.is_none_or(|(_, _, current)| *current != reference);
             let entry = (revision, is_rolled_out, reference);
             self.groups.insert(group.name.clone(), entry);
         }
         if is_changed {
-            self.number = self.digest();
+            self.current_digest = self.digest();
         }
     }
 
-    /// All keys are to be made anew, though no group has changed.
-    pub(super) fn renew(&mut self) {
+    /// Forces new keys, although no group has changed.
+    pub(super) fn invalidate(&mut self) {
         self.renewals += 1;
-        self.number = self.digest();
+        self.current_digest = self.digest();
     }
 
-    /// Another number after each change, 0 before the first.
-    pub(super) fn number(&self) -> u64 {
-        self.number
+    /// The digest of the reference values; 0 before the first update.
+    pub(super) fn current_digest(&self) -> u64 {
+        self.current_digest
     }
 
-    /// What may be proven as a number: a verifier that has just begun and knows of other configurations than the one before must not
-    /// give it the same.
+    /// Computes the digest. Verifiers with different reference values must not have the same digest.
     fn digest(&self) -> u64 {
         let mut digest = Sha256::new();
         digest.update(self.renewals.to_be_bytes());
@@ -214,7 +216,7 @@ impl References {
         u64::from_be_bytes(first)
     }
 
-    /// What a prover may prove now; `None` without a reference value.
+    /// Returns the hashes that a prover may prove now; `None` without a reference value.
     pub(super) fn hashes(&self, prover: &ProverRecord) -> Option<Hashes> {
         let (_, _, reference) = self.groups.get(&prover.group)?;
         let overlay = match &prover.overlay {
@@ -231,7 +233,7 @@ impl References {
     }
 }
 
-/// What a gateway is given of a prover's key.
+/// Returns this gateway's keys, derived from a prover's key.
 pub(super) fn proof_keys(
     key: &AttestationKey,
     device: DeviceId,

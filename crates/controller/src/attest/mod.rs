@@ -1,32 +1,31 @@
-//! The verifier's side of attestation (RFC 9334; LAP/1 3.2): which keys a gateway gets, which rounds it may open, and what
-//! follows from what it saw.
+//! The verifier's part of attestation (RFC 9334; LAP/1 3.2): a gateway's keys, its rounds, and the decisions.
 //!
 //! ```text
 //!   gateway                                        controller                         registry
-//!   what is to be attested ──── PlanWish ────────► periods, groups, round numbers  ► numbers and periods, durable
-//!   keys of a period, ahead ─── provers ─────────► kg and request keys             (nothing is written)
-//!   a round has ended ───────── RoundOutcome ────► m of N, quarantine, readmission ► round, appraisals, durable
-//!   a device's log ──────────── ticket ──────────► does it explain, does it match? ► the evidence
+//!   attestation plan ────────── PlanRequest ─────► periods, groups, round numbers  ► numbers and periods, durable
+//!   keys of a period, ahead ─── provers ─────────► period keys and request keys    (nothing is written)
+//!   a round has ended ───────── RoundOutcome ────► m of N, quarantine, release     ► round, appraisals, durable
+//!   a device's event log ────── ticket ──────────► is it valid, does it match?     ► the evidence
 //! ```
 //!
-//! One [`Verifier`] serves one gateway. Quarantine reaches the gateways as revocations do, by the feed of changes, so that
-//! the gate closes at all of them.
+//! One [`Verifier`] serves one gateway. A quarantine reaches all gateways by the feed of changes, like a revocation, so every gateway blocks
+//! the device.
 
-mod appraise;
 mod evidence;
+mod history;
 mod keys;
+mod outage;
 mod plan;
 mod results;
-mod standing;
-mod unanswered;
+mod round;
 mod verifier;
 
-pub use appraise::{Appraised, Quarantined, RoundOutcome, Verdict};
-pub(crate) use evidence::Inbox;
+pub(crate) use evidence::EvidenceInbox;
 pub use evidence::examine;
+pub use history::{Decision, ProofOutcome, ProverHistory};
 pub use keys::{ProverIds, ProverProvision, Provers};
-pub use plan::{GroupPlan, Plan, PlanWish};
-pub use results::{Outcome, ResultsError, SUBMODULES_MAX, Signer};
-pub use standing::{Decision, Seen, Standing};
-pub use unanswered::Unanswered;
+pub use outage::GroupOutage;
+pub use plan::{GroupPlan, Plan, PlanRequest};
+pub use results::{DeviceResult, ResultsError, SUBMODULES_MAX, Signer};
+pub use round::{ProverObservation, QuarantinedDevice, RoundAppraisal, RoundOutcome};
 pub use verifier::Verifier;

@@ -1,4 +1,4 @@
-//! What a gateway is to attest, and with which numbers.
+//! The attestation plan of a gateway: periods, groups and round numbers.
 
 use std::ops::Range;
 
@@ -6,102 +6,104 @@ use linewarden_protocol::attest::PeriodStart;
 use linewarden_protocol::ids::Period;
 use linewarden_registry::{GroupName, GroupPolicy, PeriodRecord, Registry, RegistryError};
 
-/// Round numbers that are reserved at a time: as many are lost at most when a gateway ends.
+/// Number of round numbers that are reserved at once. At most this many are lost when a gateway ends.
 pub(super) const ROUNDS_RESERVED: u32 = 256;
 
-/// 2026-01-01 UTC, from which floors of numbers count, seconds since 1970.
+/// 2026-01-01 UTC, the origin of minimum numbers, seconds since 1970.
 const EPOCH_S: u64 = 1_767_225_600;
 
-/// Where round numbers go on at least: one for each second. Devices remember the highest number that they have seen, and
-/// would be silent for as long as an older copy of the registry gives lower ones.
+/// Returns the minimum of the next round number: one number for each second. Devices remember the highest round
+/// number, and would ignore lower ones that a restored registry assigns.
 pub(super) fn rounds_floor(now_s: u64) -> u32 {
     u32::try_from(now_s.saturating_sub(EPOCH_S)).unwrap_or(0)
 }
 
-/// Likewise after which period the next one comes at least: one for each that there could have been.
+/// Returns the minimum of the next period: one period for each that could have passed.
 fn periods_floor(now_s: u64, period_s: u32) -> Period {
     let periods = now_s.saturating_sub(EPOCH_S) / u64::from(period_s.max(1));
     Period(periods.saturating_sub(1))
 }
 
-/// What a gateway wants of the plan.
+/// A gateway's request for the plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PlanWish {
-    /// This period is to begin: the running one has lasted long enough, and its keys are in place.
-    pub begin: Option<Period>,
-    /// How long the gateway lets a period last, seconds.
+pub struct PlanRequest {
+    /// Starts this period: the running one has lasted long enough, and the keys are installed.
+    pub start_period: Option<Period>,
+    /// The duration of a period at the gateway, seconds.
     pub period_s: u32,
-    /// Whether more round numbers are wanted.
-    pub numbers: bool,
+    /// Whether the gateway needs more round numbers.
+    pub needs_round_numbers: bool,
 }
 
-/// What a gateway is to attest.
+/// The attestation plan of a gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The period that runs.
+    /// The running period.
     pub running: PeriodStart,
-    /// How long it has been running, in seconds of the controller's clock.
+    /// How long the period has been running, in seconds of the controller's clock.
     pub age_s: u64,
-    /// The one after it. Its salt must not be told to anybody before it begins.
+    /// The next period. Its salt must stay secret until it starts.
     pub next: PeriodStart,
-    /// The newest change to provers and groups.
+    /// The newest revision of provers and groups.
     pub revision: u64,
-    /// Another number after each change of what groups may prove, the same for the same: where it is another one all keys are made
-    /// anew.
-    pub references: u64,
+    /// Changes whenever the reference values of groups change; equal for equal reference values. After a change all
+    /// keys are derived again.
+    pub reference_digest: u64,
     /// The groups.
     pub groups: Vec<GroupPlan>,
-    /// Numbers of rounds that this gateway alone may open; none unless wanted.
+    /// Round numbers for this gateway alone; empty unless requested.
     pub rounds: Range<u32>,
 }
 
-/// A group as a gateway knows it.
+/// A group in the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupPlan {
     /// Its name.
     pub name: GroupName,
-    /// How it is attested.
+    /// The group's policy.
     pub policy: GroupPolicy,
-    /// Counts the rounds that were ordered by command.
-    pub rounds_wanted: u64,
+    /// Number of rounds that were requested by command.
+    pub rounds_requested: u64,
 }
 
-/// The period that runs and the one after it, drawn where nobody has before. `random` gives 8 random bytes; without any
-/// there is no answer.
+/// Returns the running and the next period, and creates them if they do not exist. `random` returns 8 random bytes;
+/// without them the result is `None`.
 ///
-/// One of the two is even and the other odd: data planes keep the keys of both, by just that.
+/// One of the two numbers is even and the other odd, because data planes store the keys of both by parity.
 pub(super) async fn periods(
     registry: &Registry,
-    wish: &PlanWish,
+    plan_request: &PlanRequest,
     now_s: u64,
     random: &mut (dyn FnMut() -> Option<[u8; 8]> + Send),
 ) -> Result<Option<(PeriodRecord, PeriodRecord)>, RegistryError> {
     let (Some(first_salt), Some(next_salt)) = (random(), random()) else {
         return Ok(None);
     };
-    let running = match (wish.begin, registry.newest_begun_period().await?) {
-        (Some(period), Some(begun)) if period > begun.number => registry.begin_period(period, now_s).await?,
-        (_, Some(begun)) => begun,
+    let running = match (plan_request.start_period, registry.newest_started_period().await?) {
+        (Some(period), Some(newest)) if period > newest.number => {
+            registry.start_period(period, now_s).await?
+        }
+        (_, Some(newest)) => newest,
         (_, None) => {
-            let after = Some(periods_floor(now_s, wish.period_s));
-            let first = registry.draw_period(after, first_salt, now_s).await?;
-            registry.begin_period(first.number, now_s).await?
+            let after = Some(periods_floor(now_s, plan_request.period_s));
+            let first = registry.create_period(after, first_salt, now_s).await?;
+            registry.start_period(first.number, now_s).await?
         }
     };
-    // All gateways go on to the same one, whoever draws it.
-    let mut after = running.number.max(periods_floor(now_s, wish.period_s));
+    // All gateways use the same next period, which the first gateway creates.
+    let mut after = running.number.max(periods_floor(now_s, plan_request.period_s));
     let next = loop {
-        let next = registry.draw_period(Some(after), next_salt, now_s).await?;
+        let next = registry.create_period(Some(after), next_salt, now_s).await?;
         if (next.number.0 ^ running.number.0) & 1 == 1 {
             break next;
         }
-        // Numbers have been left out. This one is too: it never begins, so its salt is nobody's.
+        // A number with the wrong parity is skipped. That period never starts, so its salt is unused.
         after = next.number;
     };
     Ok(Some((running, next)))
 }
 
-pub(super) fn start(period: &PeriodRecord) -> PeriodStart {
+pub(super) fn period_start(period: &PeriodRecord) -> PeriodStart {
     PeriodStart {
         period: period.number,
         salt: period.salt,

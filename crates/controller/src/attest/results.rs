@@ -1,7 +1,7 @@
-//! Attestation results as they leave: EARs (draft-ietf-rats-ear-04), signed as JWTs (RFC 7515, RFC 7519) with ES256.
+//! Attestation results: EARs (draft-ietf-rats-ear-04), signed as JWTs (RFC 7515, RFC 7519) with ES256.
 //!
-//! A result says what was seen and nothing more: silence is no proof of a changed device, so a quarantined device is
-//! *contraindicated* as a whole, without a claim about its executables.
+//! A result contains only what was observed. A missing proof does not prove a changed device, so a quarantined device
+//! is *contraindicated* as a whole, without a claim about its executables.
 
 use std::collections::BTreeMap;
 
@@ -11,32 +11,32 @@ use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPai
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use linewarden_protocol::gateway::Configuration;
-use linewarden_registry::{Appraisal, Protection, State};
+use linewarden_registry::{Appraisal, AttestationState, Protection};
 use serde::Serialize;
 use zeroize::Zeroizing;
 
 /// The profile of draft-ietf-rats-ear-04.
 const PROFILE: &str = "tag:ietf.org,2026:rats/ear#04";
-/// AR4SI's values that affirm: 2 of each claim.
+/// The affirming value of AR4SI claims: 2.
 const AFFIRMING: i8 = 2;
-/// Devices in one token.
+/// Maximum number of devices in one token.
 pub const SUBMODULES_MAX: usize = 100;
 /// The JOSE header of every token.
 const HEADER: &str = r#"{"typ":"JWT","alg":"ES256"}"#;
 const PEM_LABEL: &str = "PRIVATE KEY";
 
-/// Why there is no signed result.
+/// The reason why no result is signed.
 #[derive(Debug, thiserror::Error)]
 pub enum ResultsError {
-    /// The key's text is none.
-    #[error("no P-256 private key in PEM (PKCS #8): {0}")]
+    /// The text contains no usable key.
+    #[error("cannot read the signing key: no P-256 private key in PEM (PKCS #8): {0}")]
     Key(String),
-    /// Nothing could be signed.
-    #[error("a result could not be signed: {0}")]
+    /// Signing failed.
+    #[error("cannot sign an attestation result: {0}")]
     Sign(String),
 }
 
-/// Signs results. The key is the controller's own.
+/// Signs attestation results with the controller's key.
 pub struct Signer {
     pair: EcdsaKeyPair,
     public: Vec<u8>,
@@ -48,24 +48,24 @@ impl std::fmt::Debug for Signer {
     }
 }
 
-/// One device's result, as far as it goes into an EAR.
+/// One device's result, as contained in an EAR.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
-    /// How it stands.
+pub struct DeviceResult {
+    /// The appraisal.
     pub appraisal: Appraisal,
-    /// Where its key lies.
+    /// How the device's key is protected.
     pub protection: Protection,
     /// Its group.
     pub group: String,
-    /// Nobody has looked for too long: nothing is affirmed, whatever was seen before.
+    /// No round has been appraised for too long, so nothing is affirmed.
     pub is_stale: bool,
 }
 
 impl Signer {
-    /// A new key, as PEM.
+    /// Generates a key, as PEM.
     ///
     /// # Errors
-    /// The operating system gives no random bytes.
+    /// The operating system provides no random bytes.
     pub fn generate_pem() -> Result<Zeroizing<String>, ResultsError> {
         let document = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &SystemRandom::new())
             .map_err(|error| ResultsError::Key(error.to_string()))?;
@@ -73,15 +73,15 @@ impl Signer {
         Ok(Zeroizing::new(pem::encode(&pem)))
     }
 
-    /// Reads a key.
+    /// Reads a key from PEM.
     ///
     /// # Errors
-    /// A text that is none.
+    /// The text contains no usable key.
     pub fn from_pem(text: &str) -> Result<Self, ResultsError> {
-        let refuse = |why: &dyn ToString| ResultsError::Key(why.to_string());
+        let refuse = |reason: &dyn ToString| ResultsError::Key(reason.to_string());
         let parsed = pem::parse(text).map_err(|error| refuse(&error))?;
         if parsed.tag() != PEM_LABEL {
-            return Err(refuse(&format!("it is a {}", parsed.tag())));
+            return Err(refuse(&format!("PEM block is a {}", parsed.tag())));
         }
         let pkcs8 = Zeroizing::new(parsed.into_contents());
         let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &pkcs8)
@@ -94,7 +94,7 @@ impl Signer {
         })
     }
 
-    /// The public key as a JWK (RFC 7517), with which results are verified.
+    /// Returns the public key as a JWK (RFC 7517), with which results are verified.
     #[must_use]
     pub fn public_jwk(&self) -> String {
         // 0x04 | x[32] | y[32]
@@ -106,16 +106,23 @@ impl Signer {
         format!(r#"{{"kty":"EC","crv":"P-256","alg":"ES256","use":"sig","x":"{x}","y":"{y}"}}"#)
     }
 
-    /// One token for these devices, at most 100; `issued_s` in seconds since 1970-01-01 UTC. It must not be
-    /// believed after `expires_s`.
+    /// Returns one token for these devices, at most 100. `issued_s` is in seconds since 1970-01-01 UTC. The token is
+    /// valid until `expires_s`.
     ///
     /// # Errors
-    /// It cannot be signed.
-    pub fn sign(&self, outcomes: &[Outcome], issued_s: u64, expires_s: u64) -> Result<String, ResultsError> {
-        let submods = outcomes
-            .iter()
-            .take(SUBMODULES_MAX)
-            .map(|outcome| (outcome.appraisal.device.to_string(), Submodule::of(outcome)));
+    /// Signing failed.
+    pub fn sign(
+        &self,
+        outcomes: &[DeviceResult],
+        issued_s: u64,
+        expires_s: u64,
+    ) -> Result<String, ResultsError> {
+        let submods = outcomes.iter().take(SUBMODULES_MAX).map(|outcome| {
+            (
+                outcome.appraisal.device.to_string(),
+                Submodule::from_result(outcome),
+            )
+        });
         let claims = Claims {
             eat_profile: PROFILE,
             iat: issued_s,
@@ -129,12 +136,12 @@ impl Signer {
         self.sign_claims(&claims)
     }
 
-    /// One token over an EAR's claims-set that was made elsewhere, as an appraisal of a data plane's evidence is.
+    /// Returns one token over the claims-set of an EAR, such as the appraisal of a data plane's evidence.
     ///
     /// # Errors
-    /// It cannot be signed.
+    /// Signing failed.
     pub fn sign_claims(&self, claims: &impl Serialize) -> Result<String, ResultsError> {
-        let refuse = |why: &dyn ToString| ResultsError::Sign(why.to_string());
+        let refuse = |reason: &dyn ToString| ResultsError::Sign(reason.to_string());
         let claims = serde_json::to_vec(claims).map_err(|error| refuse(&error))?;
         let mut token = BASE64_URL_SAFE_NO_PAD.encode(HEADER);
         token.push('.');
@@ -169,14 +176,14 @@ struct VerifierId<'a> {
 #[derive(Serialize)]
 struct Submodule<'a> {
     ear_status: &'a str,
-    /// AR4SI's claims; those that nothing is said about are left out.
+    /// AR4SI claims; claims without a value are omitted.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     ear_trustworthiness_vector: BTreeMap<&'a str, i8>,
     ear_appraisal_policy_ids: [String; 1],
     ear_verifier_claims: VerifierClaims<'a>,
 }
 
-/// What the verifier adds.
+/// Claims of the verifier.
 #[derive(Serialize)]
 struct VerifierClaims<'a> {
     state: &'a str,
@@ -184,21 +191,22 @@ struct VerifierClaims<'a> {
     gateway: u32,
     round: u32,
     key: &'a str,
-    /// What it has proven.
+    /// The reference value that the device has proven.
     #[serde(skip_serializing_if = "Option::is_none")]
     reference: Option<&'a str>,
 }
 
 impl<'a> Submodule<'a> {
-    fn of(outcome: &'a Outcome) -> Self {
-        let Outcome {
+    fn from_result(outcome: &'a DeviceResult) -> Self {
+        let DeviceResult {
             appraisal,
             protection,
             group,
             is_stale,
         } = outcome;
-        let is_affirmed = appraisal.state == State::Ok && !is_stale;
-        let has_proven = matches!(appraisal.state, State::Ok | State::Late) && !is_stale;
+        let is_affirmed = appraisal.state == AttestationState::Ok && !is_stale;
+        let has_proven =
+            matches!(appraisal.state, AttestationState::Ok | AttestationState::Late) && !is_stale;
         let is_tpm = *protection == Protection::Tpm;
         let claims = ["instance-identity", "configuration", "executables", "file-system"];
         let hardware = is_tpm.then_some("hardware");
@@ -206,16 +214,16 @@ impl<'a> Submodule<'a> {
         Self {
             ear_status: match appraisal.state {
                 _ if *is_stale => "none",
-                State::Ok => "affirming",
-                // Nothing is known of it, which is no warning either.
-                State::Unproven => "none",
-                State::Late | State::Silent => "warning",
-                State::Quarantined => "contraindicated",
+                AttestationState::Ok => "affirming",
+                // No proof has been received yet, which is no warning.
+                AttestationState::Unproven => "none",
+                AttestationState::Late | AttestationState::Missed => "warning",
+                AttestationState::Quarantined => "contraindicated",
             },
             ear_trustworthiness_vector: affirmed.map(|claim| (claim, AFFIRMING)).collect(),
             ear_appraisal_policy_ids: [format!("linewarden:group:{group}")],
             ear_verifier_claims: VerifierClaims {
-                // Who reads nothing but this must not take what nobody has looked at since for a pass.
+                // The state must not look like a pass if it is stale.
                 state: if *is_stale {
                     "stale"
                 } else {
@@ -241,8 +249,8 @@ mod tests {
 
     use super::*;
 
-    fn outcome(state: State, is_stale: bool) -> Outcome {
-        Outcome {
+    fn outcome(state: AttestationState, is_stale: bool) -> DeviceResult {
+        DeviceResult {
             appraisal: Appraisal {
                 device: DeviceId(0xd1),
                 gateway: GatewayId(3),
@@ -251,8 +259,8 @@ mod tests {
                 since_s: 1_790_000_000,
                 since_round: 7,
                 configuration: Configuration::Current,
-                silences: Vec::new(),
-                asked: 9,
+                missed_rounds: Vec::new(),
+                rounds_total: 9,
             },
             protection: Protection::Tpm,
             group: "pumps".to_owned(),
@@ -264,7 +272,7 @@ mod tests {
         Signer::from_pem(&Signer::generate_pem().unwrap()).unwrap()
     }
 
-    /// The claims of a token that verifies with the public key alone.
+    /// Returns the claims of a token that verifies with the public key alone.
     fn read(jwk: &str, token: &str) -> Option<serde_json::Value> {
         let jwk: serde_json::Value = serde_json::from_str(jwk).unwrap();
         let bytes = |text: &str| BASE64_URL_SAFE_NO_PAD.decode(text).ok();
@@ -283,19 +291,22 @@ mod tests {
         serde_json::from_slice(&bytes(claims)?).ok()
     }
 
-    /// The status of the one device in a result, its state and whether anything is claimed to be good.
-    fn status(signer: &Signer, state: State, is_stale: bool) -> (String, String, bool) {
+    /// Returns the status of the one device in a result, its state, and whether a claim affirms it.
+    fn status(signer: &Signer, state: AttestationState, is_stale: bool) -> (String, String, bool) {
         let outcomes = [outcome(state, is_stale)];
         let token = signer.sign(&outcomes, 1_790_000_100, 1_790_000_200).unwrap();
         let claims = read(&signer.public_jwk(), &token).unwrap();
         assert_eq!(claims["exp"], 1_790_000_200);
         let device = &claims["submods"]["00000000000000d1"];
-        let told = &device["ear_verifier_claims"];
-        let claims = [&device["ear_trustworthiness_vector"], &told["reference"]];
+        let verifier_claims = &device["ear_verifier_claims"];
+        let claims = [
+            &device["ear_trustworthiness_vector"],
+            &verifier_claims["reference"],
+        ];
         let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
         (
             text(&device["ear_status"]),
-            text(&told["state"]),
+            text(&verifier_claims["state"]),
             claims.iter().any(|claim| !claim.is_null()),
         )
     }
@@ -303,7 +314,9 @@ mod tests {
     #[test]
     fn the_claims_are_those_of_the_draft() {
         let signer = signer();
-        let token = signer.sign(&[outcome(State::Ok, false)], 100, 200).unwrap();
+        let token = signer
+            .sign(&[outcome(AttestationState::Ok, false)], 100, 200)
+            .unwrap();
         let claims = read(&signer.public_jwk(), &token).unwrap();
         let expected = serde_json::json!({
             "eat_profile": "tag:ietf.org,2026:rats/ear#04",
@@ -331,25 +344,27 @@ mod tests {
     fn only_a_fresh_proof_is_affirmed() {
         let signer = signer();
         for (state, is_stale, expected) in [
-            (State::Ok, false, ("affirming", "ok", true)),
-            (State::Ok, true, ("none", "stale", false)),
-            (State::Silent, false, ("warning", "silent", false)),
-            (State::Unproven, false, ("none", "unproven", false)),
+            (AttestationState::Ok, false, ("affirming", "ok", true)),
+            (AttestationState::Ok, true, ("none", "stale", false)),
+            (AttestationState::Missed, false, ("warning", "missed", false)),
+            (AttestationState::Unproven, false, ("none", "unproven", false)),
             (
-                State::Quarantined,
+                AttestationState::Quarantined,
                 false,
                 ("contraindicated", "quarantined", false),
             ),
         ] {
-            let (status, told, is_claimed) = status(&signer, state, is_stale);
-            assert_eq!((status.as_str(), told.as_str(), is_claimed), expected);
+            let (status, state_name, is_claimed) = status(&signer, state, is_stale);
+            assert_eq!((status.as_str(), state_name.as_str(), is_claimed), expected);
         }
     }
 
     #[test]
     fn a_changed_token_or_another_key_does_not_verify() {
         let signer = signer();
-        let token = signer.sign(&[outcome(State::Ok, false)], 1, u64::MAX).unwrap();
+        let token = signer
+            .sign(&[outcome(AttestationState::Ok, false)], 1, u64::MAX)
+            .unwrap();
         let other = self::signer();
         let by = |signer: &Signer, token: &str| read(&signer.public_jwk(), token).is_some();
         assert!(by(&signer, &token));
@@ -360,31 +375,35 @@ mod tests {
         assert!(!by(&signer, &String::from_utf8(bent).unwrap()));
     }
 
-    /// The claims are the appraisal's own; here they only have to come out as they went in.
+    /// The claims are those of the appraisal; the test checks that they are encoded unchanged.
     #[test]
-    fn an_appraisal_of_a_data_plane_leaves_as_a_result() {
+    fn an_appraisal_of_a_data_plane_becomes_an_attestation_result() {
         use linewarden_evidence::appraisal::{Reference, appraise};
         use linewarden_evidence::keys::{Ed25519Signer, Signer as _};
-        use linewarden_evidence::state::{Measured, program_digest};
-        use linewarden_evidence::statement::{Kind, Nonce, Statement, verify};
+        use linewarden_evidence::state::{MeasuredState, program_digest};
+        use linewarden_evidence::statement::{DataPlaneKind, Nonce, Statement, verify};
         use linewarden_evidence::{BootCount, SwitchId};
 
-        let mut measured = Measured::new(SwitchId(7), BootCount(1), program_digest(b"program"));
+        let mut measured = MeasuredState::new(SwitchId(7), BootCount(1), program_digest(b"program"));
         let statement = Statement {
-            kind: Kind::Xdp,
+            kind: DataPlaneKind::Xdp,
             snapshot: measured.snapshot(),
             objects: measured.objects(),
-            left_out: Vec::new(),
+            exclusions: Vec::new(),
             software_version: "1".to_owned(),
         };
         let mut key = Ed25519Signer::from_pem(&Ed25519Signer::generate_pem().unwrap()).unwrap();
         let signed = statement.sign(Nonce([1; 32]), &mut key).unwrap();
         let evidence = verify(&signed, &key.public_key(), Nonce([1; 32])).unwrap();
-        let reference = Reference::of("gateways", &evidence, None, |_| false);
-        let ear = appraise(&evidence, &reference, None).unwrap().ear(100, 200);
+        let reference = Reference::from_statement("gateways", &evidence, None, |_| false);
+        let attestation_result = appraise(&evidence, &reference, None).unwrap().ear(100, 200);
         let signer = signer();
-        let claims = read(&signer.public_jwk(), &signer.sign_claims(&ear).unwrap()).unwrap();
-        assert_eq!(claims, serde_json::to_value(&ear).unwrap());
+        let claims = read(
+            &signer.public_jwk(),
+            &signer.sign_claims(&attestation_result).unwrap(),
+        )
+        .unwrap();
+        assert_eq!(claims, serde_json::to_value(&attestation_result).unwrap());
         assert_eq!(
             claims["submods"]["0000000000000007/program"]["ear_status"],
             "affirming"
@@ -392,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_refused() {
+    fn text_without_a_key_is_rejected() {
         for text in [
             "",
             "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n",

@@ -1,4 +1,4 @@
-//! The verifier of one gateway: what it remembers, its keys and its rounds.
+//! The verifier of one gateway: histories, keys and rounds.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -6,100 +6,104 @@ use std::ops::Range;
 use linewarden_protocol::attest::PeriodStart;
 use linewarden_protocol::ids::{DeviceId, RoundNumber};
 use linewarden_registry::{
-    Appraisal, EnrolledAt, Filter, GroupName, GroupPolicy, Protection, ProverRecord, RegistryError, Revision,
-    State,
+    Appraisal, AttestationState, DeviceFilter, EnrollmentTime, GroupName, GroupPolicy, Protection,
+    ProverRecord, RegistryError, Revision,
 };
 
-use super::appraise::Appraised;
-use super::keys::{PAGE_PROVERS, ProverProvision, Provers, References, proof_keys, tell_put_back};
-use super::plan::{GroupPlan, Plan, PlanWish, ROUNDS_RESERVED, periods, rounds_floor, start};
-use super::standing::Standing;
-use super::unanswered::{Sight, Spared};
+use super::history::ProverHistory;
+use super::keys::{
+    PROVERS_PER_PAGE, ProverProvision, Provers, ReferenceSet, log_revision_rollback, proof_keys,
+};
+use super::outage::{OutageTracker, RoundKind};
+use super::plan::{GroupPlan, Plan, PlanRequest, ROUNDS_RESERVED, period_start, periods, rounds_floor};
+use super::round::RoundAppraisal;
 use crate::link::Link;
 use crate::message::Denial;
 
 /// Devices read from the registry at once.
-const PAGE_DEVICES: u32 = 1_000;
+const DEVICES_PER_PAGE: u32 = 1_000;
 /// Appraisals read from the registry at once.
-const PAGE_APPRAISALS: u32 = 4_096;
-/// More rounds than a gateway keeps that wait for their answer.
-const ROUNDS_DECIDED: u32 = 64;
+const APPRAISALS_PER_PAGE: u32 = 4_096;
+/// Decided rounds that the verifier loads: more than a gateway keeps while it waits for a response.
+const DECIDED_ROUNDS_MAX: u32 = 64;
 
-/// What is known of a prover beside its standing.
+/// State of a prover.
 #[derive(Clone, Debug)]
-pub(super) struct Known {
-    /// Once its record has been read.
+pub(super) struct ProverEntry {
+    /// Set once the prover's record has been read.
     pub(super) group: Option<GroupName>,
-    pub(super) enrolled_at: Option<EnrolledAt>,
+    pub(super) enrolled_at: Option<EnrollmentTime>,
     pub(super) protection: Protection,
-    /// It was appraised at another gateway last.
-    pub(super) is_elsewhere: bool,
-    pub(super) standing: Option<Standing>,
+    /// The prover was appraised at another gateway last.
+    pub(super) is_at_other_gateway: bool,
+    pub(super) history: Option<ProverHistory>,
 }
 
-/// The verifier of one gateway. What it decides it remembers: one for each registration of the gateway.
+/// The verifier of one gateway. It keeps the histories in memory; each registration of the gateway has its own
+/// verifier.
 #[derive(Debug)]
 pub struct Verifier {
     pub(super) link: Link,
-    references: References,
-    pub(super) provers: HashMap<DeviceId, Known>,
-    /// As of which revision of the provers it was read how they stood.
-    read_at: u64,
-    /// The newest revision of a prover or group that was read, and authenticates.
-    newest: u64,
+    references: ReferenceSet,
+    pub(super) provers: HashMap<DeviceId, ProverEntry>,
+    /// The revision of the provers at which the histories were read.
+    read_revision: u64,
+    /// The newest authentic revision of a prover or group that was read.
+    newest_revision: u64,
     pub(super) policies: HashMap<GroupName, GroupPolicy>,
-    /// Who is in quarantine and by which change at the latest, as of that revision of the registry's devices.
+    /// Quarantined devices and the revision of their quarantine at the latest, at `revision` of the registry's
+    /// devices.
     pub(super) quarantined: HashMap<DeviceId, Revision>,
     pub(super) revision: Option<Revision>,
-    pub(super) spared: Spared,
-    /// What the last round came to as a whole.
-    pub(super) sighted: Option<(RoundNumber, Sight)>,
-    /// The newest rounds that were on record when this verifier began, which the one before has decided about.
-    pub(super) decided: HashSet<u32>,
-    /// What came of the last round: the answer may be lost, and asked for again.
-    pub(super) told: Option<(RoundNumber, Appraised)>,
-    /// What is done and was not told yet, because what came after it failed.
-    pub(super) untold: Appraised,
+    pub(super) outages: OutageTracker,
+    /// The classification of the last round.
+    pub(super) last_kind: Option<(RoundNumber, RoundKind)>,
+    /// Rounds that were recorded before this verifier started; an earlier verifier has decided them.
+    pub(super) decided_rounds: HashSet<u32>,
+    /// The result of the last round, for a repeated request after a lost response.
+    pub(super) last_result: Option<(RoundNumber, RoundAppraisal)>,
+    /// Decisions that are durable but were not returned yet, because a later step failed.
+    pub(super) pending_result: RoundAppraisal,
 }
 
 impl Verifier {
-    /// Reads how the provers stood.
+    /// Reads the histories of the provers.
     ///
     /// # Errors
     /// A failure of the database.
     pub async fn open(link: Link) -> Result<Self, RegistryError> {
-        // Before that is read, so that no enrolment that comes in between is taken for one of before.
+        // Read first, so an enrollment during the load is recognized as newer.
         let read_at = link.registry().attest_revision().await?;
         let mut verifier = Self {
-            read_at,
-            newest: 0,
-            references: References::default(),
+            read_revision: read_at,
+            newest_revision: 0,
+            references: ReferenceSet::default(),
             provers: HashMap::new(),
             policies: HashMap::new(),
             quarantined: HashMap::new(),
             revision: None,
-            spared: Spared::default(),
-            sighted: None,
-            decided: HashSet::new(),
-            told: None,
-            untold: Appraised::default(),
+            outages: OutageTracker::default(),
+            last_kind: None,
+            decided_rounds: HashSet::new(),
+            last_result: None,
+            pending_result: RoundAppraisal::default(),
             link,
         };
         let gateway = verifier.link.gateway();
-        let rounds = verifier.link.registry().rounds(Some(gateway), ROUNDS_DECIDED);
-        verifier.decided = rounds.await?.into_iter().map(|round| round.number).collect();
+        let rounds = verifier.link.registry().rounds(Some(gateway), DECIDED_ROUNDS_MAX);
+        verifier.decided_rounds = rounds.await?.into_iter().map(|round| round.number).collect();
         let mut after = None;
         loop {
             let page = verifier
                 .link
                 .registry()
-                .appraisals(after, PAGE_APPRAISALS)
+                .appraisals(after, APPRAISALS_PER_PAGE)
                 .await?;
             for damaged in &page.damaged {
-                tracing::error!(record = damaged, "left out");
+                tracing::error!(error = damaged, "damaged appraisal skipped");
             }
             for appraisal in page.appraisals {
-                verifier.remember(appraisal);
+                verifier.store_appraisal(appraisal);
             }
             after = page.next;
             if after.is_none() {
@@ -109,82 +113,85 @@ impl Verifier {
         Ok(verifier)
     }
 
-    fn remember(&mut self, appraisal: Appraisal) {
+    fn store_appraisal(&mut self, appraisal: Appraisal) {
         let device = appraisal.device;
         let is_here = appraisal.gateway == self.link.gateway();
-        let known = Known {
+        let prover = ProverEntry {
             group: None,
             enrolled_at: None,
             protection: Protection::Software,
-            is_elsewhere: !is_here,
-            standing: is_here.then(|| standing(appraisal)),
+            is_at_other_gateway: !is_here,
+            history: is_here.then(|| history_of(appraisal)),
         };
-        self.provers.insert(device, known);
+        self.provers.insert(device, prover);
     }
 
-    /// How a prover stands that was enrolled after that was read of all.
-    async fn read_again(&mut self, device: DeviceId) -> Result<(), RegistryError> {
+    /// Reads the history of a prover that was enrolled after the load.
+    async fn reload_prover(&mut self, device: DeviceId) -> Result<(), RegistryError> {
         self.provers.remove(&device);
         match self.link.registry().appraisal(device).await {
             Ok(appraisal) => appraisal
                 .into_iter()
-                .for_each(|appraisal| self.remember(appraisal)),
-            Err(error @ RegistryError::DamagedRecord { .. }) => tracing::error!(%error, "left out"),
+                .for_each(|appraisal| self.store_appraisal(appraisal)),
+            Err(error @ RegistryError::DamagedRecord { .. }) => {
+                tracing::error!(%error, device_id = %device, "damaged appraisal skipped")
+            }
             Err(error) => return Err(error),
         }
         Ok(())
     }
 
-    /// Who is in quarantine is what the registry says: the process before this one may have ended between that and its round's
-    /// record, another gateway may have seen the device last, and the operator may have let it in.
-    pub(super) async fn follow_quarantine(&mut self) -> Result<(), RegistryError> {
+    /// Reads the quarantined devices from the registry: an earlier process may have ended before it recorded the
+    /// round, another gateway may have appraised the device last, and the operator may have released it.
+    pub(super) async fn refresh_quarantine(&mut self) -> Result<(), RegistryError> {
         let registry = self.link.registry();
         let revision = registry.revision().await?;
         if self.revision == Some(revision) {
             return Ok(());
         }
-        let shut_out = Filter {
+        let quarantine_filter = DeviceFilter {
             quarantined: true,
-            ..Filter::default()
+            ..DeviceFilter::default()
         };
         let mut quarantined = HashMap::new();
         let mut after = None;
         loop {
-            let page = registry.list(&shut_out, after, PAGE_DEVICES).await?;
+            let page = registry.list(&quarantine_filter, after, DEVICES_PER_PAGE).await?;
             quarantined.extend(page.devices.iter().map(|info| (info.device, info.revision)));
             after = page.next;
             if after.is_none() {
                 break;
             }
         }
-        // None of them is beyond it, unless somebody has put the count back: then no round would ever have heard of it.
+        // No revision exceeds the newest one, unless the registry's counter was restored: then no round would ever
+        // have read it.
         let newest = registry.revision().await?;
         quarantined.values_mut().for_each(|by| *by = newest.min(*by));
-        self.keep_unreadable(&mut quarantined).await?;
+        self.keep_unreadable_quarantined(&mut quarantined).await?;
         self.quarantined = quarantined;
         self.revision = Some(revision);
         Ok(())
     }
 
-    /// Whom the operator has let in again has a record that says so. One whose record does not authenticate any more, or is
-    /// gone, stays where it was: somebody has edited the file.
-    async fn keep_unreadable(
+    /// A released device has a record with that state. A device whose record does not authenticate or is missing
+    /// stays in quarantine: the file was edited.
+    async fn keep_unreadable_quarantined(
         &self,
         quarantined: &mut HashMap<DeviceId, Revision>,
     ) -> Result<(), RegistryError> {
-        let is_out = |known: &Known| {
-            let standing = known.standing.as_ref();
-            standing.is_some_and(|standing| standing.state == State::Quarantined)
+        let is_out = |prover: &ProverEntry| {
+            let history = prover.history.as_ref();
+            history.is_some_and(|history| history.state == AttestationState::Quarantined)
         };
-        let known = self.provers.iter().filter(|(_, known)| is_out(known));
-        let mut known: Vec<DeviceId> = known.map(|(device, _)| *device).collect();
-        known.retain(|device| !quarantined.contains_key(device));
-        known.sort_unstable();
-        for device in known {
+        let candidates = self.provers.iter().filter(|(_, prover)| is_out(prover));
+        let mut devices: Vec<DeviceId> = candidates.map(|(device, _)| *device).collect();
+        devices.retain(|device| !quarantined.contains_key(device));
+        devices.sort_unstable();
+        for device in devices {
             match self.link.registry().get(device).await {
                 Ok(_) => {}
                 Err(error @ (RegistryError::DamagedRecord { .. } | RegistryError::UnknownDevice { .. })) => {
-                    tracing::error!(%error, %device, "it stays in quarantine");
+                    tracing::error!(%error, device_id = %device, "device stays in quarantine: its record is missing or damaged");
                     quarantined.insert(device, Revision::ZERO);
                 }
                 Err(error) => return Err(error),
@@ -193,56 +200,59 @@ impl Verifier {
         Ok(())
     }
 
-    /// Numbers that are given out are those of rounds that are yet to come.
+    /// Round numbers that are reserved now belong to rounds in the future.
     fn forget_decided(&mut self, numbers: &Range<u32>) {
-        let before = self.decided.len();
-        self.decided.retain(|number| !numbers.contains(number));
-        if self.decided.len() < before {
+        let before = self.decided_rounds.len();
+        self.decided_rounds.retain(|number| !numbers.contains(number));
+        if self.decided_rounds.len() < before {
             let gateway = self.link.gateway();
-            tracing::error!(%gateway, ?numbers, "somebody has put back the count of rounds: numbers come again");
+            tracing::error!(gateway_id = %gateway, round_numbers = ?numbers, "round counter was restored; round numbers repeat");
         }
     }
 
-    /// What the gateway is to attest; `None` if no salt could be drawn. `random` gives 8 random bytes.
+    /// Returns the attestation plan; `None` if no salt could be drawn. `random` returns 8 random bytes.
     ///
     /// # Errors
-    /// An old fence, or a failure of the database: ask again.
+    /// A stale fencing token, or a failure of the database; the request can be retried.
     pub async fn plan(
         &mut self,
-        wish: PlanWish,
+        plan_request: PlanRequest,
         now_s: u64,
         random: &mut (dyn FnMut() -> Option<[u8; 8]> + Send),
     ) -> Result<Option<Plan>, RegistryError> {
         let registry = self.link.registry();
-        registry.verify_fence(self.link.fence()).await?;
-        // Before the groups are read, so that nothing that comes in between is taken for known.
+        registry.verify_fencing_token(self.link.fencing_token()).await?;
+        // Read before the groups, so a change in between is not taken for known.
         let mut revision = registry.attest_revision().await?;
-        if revision < self.newest {
-            tell_put_back(self.link.gateway(), self.newest, revision);
-            revision = registry.mend_attest_revision(self.link.fence()).await?;
-            // Lower still where an older copy of the whole file was put back.
-            self.newest = revision;
-            // What has come in between has a number that was passed already.
-            self.references.renew();
+        if revision < self.newest_revision {
+            log_revision_rollback(self.link.gateway(), self.newest_revision, revision);
+            revision = registry.repair_attest_revision(self.link.fencing_token()).await?;
+            // The revision is still lower if the whole file was restored.
+            self.newest_revision = revision;
+            // Changes in between have revisions that were read already.
+            self.references.invalidate();
         }
         let groups = registry.groups().await?;
         for damaged in &groups.damaged {
-            tracing::error!(record = damaged, "its provers are not attested");
+            tracing::error!(
+                error = damaged,
+                "damaged group record; its provers are not attested"
+            );
         }
         let groups = groups.groups;
         let revisions = groups.iter().map(|group| group.revision);
-        self.newest = revisions.fold(self.newest, u64::max);
-        self.references.follow(&groups, now_s);
-        let Some((running, next)) = periods(registry, &wish, now_s, random).await? else {
+        self.newest_revision = revisions.fold(self.newest_revision, u64::max);
+        self.references.update(&groups, now_s);
+        let Some((running, next)) = periods(registry, &plan_request, now_s, random).await? else {
             return Ok(None);
         };
-        let rounds = match wish.numbers {
+        let rounds = match plan_request.needs_round_numbers {
             true => {
                 let reserved = registry
-                    .reserve_rounds(self.link.fence(), ROUNDS_RESERVED, rounds_floor(now_s))
+                    .reserve_rounds(self.link.fencing_token(), ROUNDS_RESERVED, rounds_floor(now_s))
                     .await?;
                 if let Some(error) = reserved.damage {
-                    tracing::error!(%error, from = reserved.numbers.start, "the count is begun anew");
+                    tracing::error!(%error, round = reserved.numbers.start, "damaged round counter; it continues at a higher number");
                 }
                 self.forget_decided(&reserved.numbers);
                 reserved.numbers
@@ -254,48 +264,49 @@ impl Verifier {
             .map(|group| GroupPlan {
                 name: group.name,
                 policy: group.policy,
-                rounds_wanted: group.rounds_wanted,
+                rounds_requested: group.rounds_requested,
             })
             .collect();
-        // A group whose record is spoiled while its round runs is judged by what it was.
+        // A group whose record is damaged during a round is appraised by its previous policy.
         let policies = groups.iter().map(|group| (group.name.clone(), group.policy));
         self.policies.extend(policies);
         Ok(Some(Plan {
-            running: start(&running),
+            running: period_start(&running),
             age_s: running
-                .begun_at_s
+                .started_at_s
                 .map_or(0, |begun_s| now_s.saturating_sub(begun_s)),
-            next: start(&next),
+            next: period_start(&next),
             revision,
-            references: self.references.number(),
+            reference_digest: self.references.current_digest(),
             groups,
             rounds,
         }))
     }
 
-    /// The next part of the provers that have changed since a revision, with this gateway's keys of a period.
+    /// Returns the next part of the provers that have changed since a revision, with this gateway's keys of a period.
     ///
     /// # Errors
-    /// An old fence, a failure of the database, or a gateway that is not trusted: ask again.
+    /// A stale fencing token, a failure of the database, or an untrusted gateway; the request can be retried.
     pub async fn provers(&mut self, start: PeriodStart, since: u64) -> Result<Provers, Denial> {
         self.link.check_trust()?;
         let registry = self.link.registry().clone();
-        registry.verify_fence(self.link.fence()).await?;
-        let page = registry.provers_since(since, PAGE_PROVERS).await?;
+        registry.verify_fencing_token(self.link.fencing_token()).await?;
+        let page = registry.provers_since(since, PROVERS_PER_PAGE).await?;
         let mut found = Provers {
             start,
-            references: self.references.number(),
+            reference_digest: self.references.current_digest(),
             provisions: Vec::new(),
             removed: Vec::new(),
             damaged: page.damaged,
-            upto: page.upto,
-            more: page.more,
+            up_to_revision: page.up_to_revision,
+            has_more: page.has_more,
         };
         for prover in page.provers {
-            self.newest = self.newest.max(prover.revision);
-            let known = self.provers.get(&prover.device);
-            if prover.revision > self.read_at && known.is_some_and(|known| known.enrolled_at.is_none()) {
-                self.read_again(prover.device).await?;
+            self.newest_revision = self.newest_revision.max(prover.revision);
+            let entry = self.provers.get(&prover.device);
+            if prover.revision > self.read_revision && entry.is_some_and(|entry| entry.enrolled_at.is_none())
+            {
+                self.reload_prover(prover.device).await?;
             }
             match self.provision(&prover, &start) {
                 Some(provision) => found.provisions.push(provision),
@@ -313,24 +324,24 @@ impl Verifier {
             return None;
         }
         let gateway = self.link.gateway();
-        let known = self.provers.entry(prover.device).or_insert(Known {
+        let entry = self.provers.entry(prover.device).or_insert(ProverEntry {
             group: None,
             enrolled_at: None,
             protection: prover.protection,
-            is_elsewhere: false,
-            standing: None,
+            is_at_other_gateway: false,
+            history: None,
         });
-        known.protection = prover.protection;
-        known.group = Some(prover.group.clone());
+        entry.protection = prover.protection;
+        entry.group = Some(prover.group.clone());
         let enrolled_at = prover.enrolled_at();
-        let enrolled_before = known.enrolled_at.replace(enrolled_at);
+        let enrolled_before = entry.enrolled_at.replace(enrolled_at);
         if enrolled_before.is_some_and(|before| before != enrolled_at) {
-            // Enrolled anew: what was seen before is no longer its own.
-            known.standing = None;
-            known.is_elsewhere = false;
+            // The prover was enrolled again: the history is of the earlier enrollment.
+            entry.history = None;
+            entry.is_at_other_gateway = false;
         }
-        let last = known.standing.as_ref().and_then(|standing| standing.address);
-        let home = prover.home.filter(|home| home.gateway == gateway);
+        let last = entry.history.as_ref().and_then(|history| history.address);
+        let home = prover.location.filter(|home| home.gateway == gateway);
         let address = last.or(home.map(|home| home.address));
         let device = prover.device;
         let hashes = self.references.hashes(prover);
@@ -343,20 +354,20 @@ impl Verifier {
                 .as_ref()
                 .map(|hashes| proof_keys(&prover.key, device, start, hashes, gateway)),
             request_key: prover.key.for_requests(device, gateway, start.period),
-            address: address.filter(|_| !known.is_elsewhere),
-            is_answering: known.standing.as_ref().is_some_and(Standing::is_answering),
+            address: address.filter(|_| !entry.is_at_other_gateway),
+            is_responsive: entry.history.as_ref().is_some_and(ProverHistory::is_responsive),
         })
     }
 }
 
-fn standing(appraisal: Appraisal) -> Standing {
-    Standing {
+fn history_of(appraisal: Appraisal) -> ProverHistory {
+    ProverHistory {
         state: appraisal.state,
         since_s: appraisal.since_s,
         since_round: appraisal.since_round,
         configuration: appraisal.configuration,
-        asked: appraisal.asked,
-        silences: appraisal.silences,
+        rounds_total: appraisal.rounds_total,
+        missed_rounds: appraisal.missed_rounds,
         address: appraisal.address,
     }
 }

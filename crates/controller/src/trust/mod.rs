@@ -1,371 +1,385 @@
-//! Which gateways are trusted: those whose data plane shows, again and again, that it runs what it should (RATS, RFC 9334).
+//! Trust in gateways: a gateway is trusted while its evidence matches the reference values (RATS, RFC 9334).
 //!
 //! ```text
-//!              registered            a statement that matches
+//!              registered            evidence that matches
 //!   (unknown) ───────────► Unproven ──────────────────────────► Trusted
-//!                              │                                 ▲    │ another content, an older one,
-//!                              │ likewise, or nothing in time    │    │ or nothing in time
-//!                              ▼                                 │    ▼
-//!                          Distrusted ───────────────────────────┴─ Distrusted: the fence is raised
+//!                              │                                 ▲    │ other content, an older state,
+//!                              │ other content, an older state,  │    │ or timeout
+//!                              │ or timeout                      │    ▼
+//!                              └──────────────────────────────► Untrusted: the fencing token is renewed
 //! ```
 //!
-//! A [`Trust`] asks with a nonce of its own each time and takes one answer. What it does not believe (a wrong signature, another nonce)
-//! changes nothing: whoever forges statements must not be able to shut a gateway out. What the gateway's own key has signed counts,
-//! for it or against it. While a gateway is not trusted, its link gives no rows and no keys.
+//! A [`GatewayTrust`] requests evidence with a new nonce each time, and accepts one statement for each nonce. A statement with a wrong
+//! signature or another nonce changes nothing: an attacker who forges statements must not be able to make a gateway untrusted. A statement
+//! that the gateway's key has signed is appraised. A gateway that is not trusted gets no rows and no keys.
 
-mod book;
+mod table;
 
 use std::sync::Arc;
 
 use linewarden_evidence::appraisal::{Appraisal, Reference, ReferenceError, appraise};
 use linewarden_evidence::keys::PublicKey;
 use linewarden_evidence::state::Snapshot;
-use linewarden_evidence::statement::{Evidence, Inventory, InventoryError, Nonce, StatementError, verify};
+use linewarden_evidence::statement::{
+    Inventory, InventoryError, Nonce, StatementError, VerifiedStatement, verify,
+};
 use linewarden_evidence::{BootCount, Sequence};
 
-pub(crate) use self::book::Book;
-pub use self::book::{Times, Verdict};
+pub(crate) use self::table::TrustTable;
+pub use self::table::{Timestamps, TrustOutcome};
 
-/// Lines of a reason that are told; it says how many more there are.
-const TOLD_MAX: usize = 20;
-/// From one question for a statement to the next of the same gateway at least, ns: it begins anew as often as it likes.
-const ASKED_EVERY_NS: u64 = 1_000_000_000;
+/// Maximum number of lines in a reason; the text says how many lines are omitted.
+const REASON_LINES_MAX: usize = 20;
+/// Minimum interval between two nonces for one gateway, ns. A gateway can register at any rate.
+const NONCE_INTERVAL_NS: u64 = 1_000_000_000;
 
-/// What a gateway must show.
+/// The requirements for a gateway's evidence.
 #[derive(Clone, Debug)]
 pub struct TrustPolicy {
-    /// What its data plane is to run.
+    /// The reference values of the data plane.
     pub reference: Reference,
-    /// Its key.
+    /// The public key of the gateway's evidence.
     pub key: PublicKey,
-    /// From one look to the next, ns.
+    /// Interval between two evidence requests, ns.
     pub every_ns: u64,
-    /// How long a statement may take, ns.
-    pub answer_ns: u64,
+    /// Timeout of an evidence request, ns.
+    pub response_timeout_ns: u64,
 }
 
-/// How a gateway stands.
+/// The trust state of a gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// It has shown nothing since it was registered.
+pub enum GatewayTrustState {
+    /// The gateway has submitted no evidence since its registration.
     Unproven,
-    /// It runs what it should.
+    /// The evidence matches the reference values.
     Trusted,
-    /// It does not, or does not show it.
-    Distrusted {
-        /// What differs, or what was wrong.
-        why: String,
+    /// The evidence does not match, or is missing.
+    Untrusted {
+        /// The differences, or the error.
+        reason: String,
     },
 }
 
-/// What a controller wants of a gateway, and what it makes of it.
+/// The trust state of a gateway, and the request for evidence.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Scrutiny {
-    /// A statement is wanted in answer to this; the same until it has come, or the time for it is over.
+pub struct TrustStatus {
+    /// Evidence with this nonce is requested. The nonce stays the same until the evidence has been received or the
+    /// request has timed out.
     pub nonce: Option<Nonce>,
-    /// How the gateway stands.
-    pub standing: Standing,
+    /// The trust state.
+    pub state: GatewayTrustState,
 }
 
-/// What a gateway's key has signed last, as it was found.
+/// The newest state that a gateway's key has signed, with its appraisal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shown {
+pub struct LastEvidence {
     /// The state.
     pub snapshot: Snapshot,
-    /// Whether it was what it should be.
+    /// Whether the state matched the reference values.
     pub is_affirmed: bool,
 }
 
-/// How a gateway stands, for who notes it and who shows it.
+/// The trust state of a gateway, for storage and display.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
-    /// How it stands.
-    pub standing: Standing,
-    /// What it has shown last, to this controller, and when: seconds since 1970-01-01 UTC.
-    pub shown: Option<(Shown, u64)>,
-    /// What another controller has to know of it.
-    pub memory: Memory,
-    /// What its reference values are called.
+pub struct TrustReport {
+    /// The trust state.
+    pub state: GatewayTrustState,
+    /// The last evidence submitted to this controller, and its time: seconds since 1970-01-01 UTC.
+    pub last_evidence: Option<(LastEvidence, u64)>,
+    /// State for the next controller of this gateway.
+    pub memory: TrustMemory,
+    /// The name of the reference values.
     pub reference: String,
-    /// It is trusted for no longer after what it has shown, ns.
-    pub good_for_ns: u64,
+    /// How long the gateway is trusted after its last evidence, ns.
+    pub validity_ns: u64,
 }
 
-/// What one controller leaves to another that goes on with a gateway.
+/// State that one controller stores for the next controller of a gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Memory {
-    /// Of which key ([`PublicKey::fingerprint`]) it is; with another one its states are counted anew.
-    pub key: [u8; 32],
+pub struct TrustMemory {
+    /// Fingerprint of the evidence key ([`PublicKey::fingerprint`]). States of another key are not compared.
+    pub key_fingerprint: [u8; 32],
     /// The newest state that this key has signed.
-    pub seen: Option<(BootCount, Sequence)>,
+    pub newest_state: Option<(BootCount, Sequence)>,
 }
 
-/// Why a statement is not taken. It changes nothing of how the gateway stands.
+/// The reason why a statement is rejected. A rejected statement does not change the trust state.
 #[derive(Debug, thiserror::Error)]
-pub enum Unbelieved {
-    /// Nobody has asked, or not any more.
-    #[error("nobody waits for a statement of this gateway: it comes too late, or a second time")]
-    Unasked,
-    /// It is not signed by the gateway, or answers another question.
+pub enum EvidenceRejected {
+    /// No evidence is requested, or the request has timed out.
+    #[error("evidence rejected: none is requested of this gateway; it is too late, or was submitted twice")]
+    NotRequested,
+    /// The statement is not signed by the gateway, or has another nonce.
     #[error(transparent)]
     Statement(#[from] StatementError),
-    /// The reference values say two things at once.
+    /// The reference values contradict each other.
     #[error(transparent)]
     Reference(#[from] ReferenceError),
-    /// The controller stops.
-    #[error("the controller stops, and judges nothing any more")]
-    Stopping,
+    /// The controller is stopping.
+    #[error("evidence rejected: the controller is stopping")]
+    ControllerStopping,
 }
 
-/// What a gateway was asked.
+/// A nonce that was sent to the gateway.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct PendingNonce {
     nonce: Nonce,
-    at_ns: u64,
+    requested_ns: u64,
 }
 
-/// All that a statement is judged by: judging takes long, and what is known of a gateway is not held for it meanwhile.
+/// The input of an appraisal. An appraisal takes long, so the trust table is not locked meanwhile.
 #[derive(Clone, Debug)]
-pub(crate) struct Question {
+pub(crate) struct AppraisalInput {
     policy: Arc<TrustPolicy>,
     nonce: Nonce,
-    seen: Option<(BootCount, Sequence)>,
+    newest_state: Option<(BootCount, Sequence)>,
 }
 
-/// What a statement comes to that its gateway has signed for the nonce that it was asked with.
+/// The result of appraising a signed statement with the requested nonce.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct AppraisalFinding {
     snapshot: Snapshot,
-    /// What speaks against it.
+    /// The reason against trust, if any.
     reason: Option<String>,
 }
 
-/// What is known of one gateway. Times are of one clock that only goes forward.
+/// The trust state of one gateway. Times are of one monotonic clock.
 #[derive(Debug)]
-pub struct Trust {
+pub struct GatewayTrust {
     policy: Arc<TrustPolicy>,
-    standing: Standing,
-    /// How often it was found that it is not to be trusted.
-    distrusted: u64,
-    asked: Option<Asked>,
-    /// When it was asked last.
-    asked_ns: Option<u64>,
-    /// When it is asked next.
+    state: GatewayTrustState,
+    /// How often the gateway was found to be untrusted.
+    distrust_count: u64,
+    pending: Option<PendingNonce>,
+    /// Time of the last evidence request.
+    last_request_ns: Option<u64>,
+    /// Time of the next evidence request.
     due_ns: u64,
-    /// The newest state that its key has signed.
-    seen: Option<(BootCount, Sequence)>,
-    /// What it has signed last.
-    shown: Option<Shown>,
-    /// What was not believed since it was asked.
-    refused: Option<String>,
+    /// The newest state that the gateway's key has signed.
+    newest_state: Option<(BootCount, Sequence)>,
+    /// The last evidence.
+    last_evidence: Option<LastEvidence>,
+    /// The last rejected statement since the nonce was sent.
+    last_rejection: Option<String>,
 }
 
-impl Trust {
-    /// Of a gateway that has shown nothing yet.
+impl GatewayTrust {
+    /// Creates the state of a gateway that has submitted no evidence.
     #[must_use]
     pub fn new(policy: TrustPolicy) -> Self {
         Self {
             policy: Arc::new(policy),
-            standing: Standing::Unproven,
-            distrusted: 0,
-            asked: None,
-            asked_ns: None,
+            state: GatewayTrustState::Unproven,
+            distrust_count: 0,
+            pending: None,
+            last_request_ns: None,
             due_ns: 0,
-            seen: None,
-            shown: None,
-            refused: None,
+            newest_state: None,
+            last_evidence: None,
+            last_rejection: None,
         }
     }
 
-    /// The gateway was registered anew: what it showed before was another process's. What it did wrong stays. It is asked at once, unless
-    /// it was a moment ago.
-    pub fn begin(&mut self) {
-        if self.standing == Standing::Trusted {
-            self.standing = Standing::Unproven;
+    /// Resets the state after a new registration: the evidence was another process's. An untrusted gateway stays
+    /// untrusted. The next request is due at once, or `NONCE_INTERVAL_NS` after the last one.
+    pub fn restart(&mut self) {
+        if self.state == GatewayTrustState::Trusted {
+            self.state = GatewayTrustState::Unproven;
         }
-        self.asked = None;
+        self.pending = None;
         self.due_ns = self
-            .asked_ns
-            .map_or(0, |asked_ns| asked_ns.saturating_add(ASKED_EVERY_NS));
+            .last_request_ns
+            .map_or(0, |requested_ns| requested_ns.saturating_add(NONCE_INTERVAL_NS));
     }
 
-    /// Another controller went on with it before, and has left this.
-    pub fn recall(&mut self, memory: &Memory) {
-        if memory.key == self.policy.key.fingerprint() {
-            self.seen = self.seen.max(memory.seen);
+    /// Restores the memory that another controller has stored.
+    pub fn restore(&mut self, memory: &TrustMemory) {
+        if memory.key_fingerprint == self.policy.key.fingerprint() {
+            self.newest_state = self.newest_state.max(memory.newest_state);
         }
     }
 
-    /// What it has shown last.
+    /// The last evidence.
     #[must_use]
-    pub const fn shown(&self) -> Option<Shown> {
-        self.shown
+    pub const fn last_evidence(&self) -> Option<LastEvidence> {
+        self.last_evidence
     }
 
-    /// The newest state that its key has signed.
+    /// The newest state that the gateway's key has signed.
     #[must_use]
-    pub const fn seen(&self) -> Option<(BootCount, Sequence)> {
-        self.seen
+    pub const fn newest_state(&self) -> Option<(BootCount, Sequence)> {
+        self.newest_state
     }
 
-    /// What it must show.
+    /// The requirements for the gateway's evidence.
     #[must_use]
     pub fn policy(&self) -> &TrustPolicy {
         &self.policy
     }
 
-    /// How it stands.
+    /// The trust state.
     #[must_use]
-    pub const fn standing(&self) -> &Standing {
-        &self.standing
+    pub const fn state(&self) -> &GatewayTrustState {
+        &self.state
     }
 
-    /// Whether it gets rows at that moment: it is trusted, and neither an answer nor the question is overdue. Who does not ask what
-    /// is wanted of it is not trusted for longer than who is asked.
+    /// Whether the gateway may have rows at that time: it is trusted, and neither its evidence nor its request for a
+    /// nonce is overdue. A gateway that stops polling loses trust as early as one that stops submitting evidence.
     #[must_use]
-    pub fn gives_rows(&self, now_ns: u64) -> bool {
-        let is_unasked = self.asked.is_none() && now_ns.saturating_sub(self.due_ns) >= self.policy.answer_ns;
-        self.standing == Standing::Trusted && self.overdue(now_ns).is_none() && !is_unasked
+    pub fn may_have_rows(&self, now_ns: u64) -> bool {
+        let is_unasked =
+            self.pending.is_none() && now_ns.saturating_sub(self.due_ns) >= self.policy.response_timeout_ns;
+        self.state == GatewayTrustState::Trusted && self.overdue_nonce(now_ns).is_none() && !is_unasked
     }
 
-    fn overdue(&self, now_ns: u64) -> Option<Asked> {
-        self.asked
-            .filter(|asked| now_ns.saturating_sub(asked.at_ns) >= self.policy.answer_ns)
+    fn overdue_nonce(&self, now_ns: u64) -> Option<PendingNonce> {
+        self.pending
+            .filter(|pending| now_ns.saturating_sub(pending.requested_ns) >= self.policy.response_timeout_ns)
     }
 
-    /// What is wanted of it now. `random` gives 32 random bytes, or `None` where the source fails: then it is asked later, and time
-    /// goes against it.
-    pub fn look(&mut self, now_ns: u64, random: &mut dyn FnMut() -> Option<[u8; 32]>) -> Scrutiny {
-        if self.overdue(now_ns).is_some() {
-            self.asked = None;
+    /// Returns the trust status at that time. `random` returns 32 random bytes, or `None` if the source fails. Then
+    /// the nonce is drawn later, and the evidence can become overdue.
+    pub fn poll(&mut self, now_ns: u64, random: &mut dyn FnMut() -> Option<[u8; 32]>) -> TrustStatus {
+        if self.overdue_nonce(now_ns).is_some() {
+            self.pending = None;
             self.due_ns = now_ns;
-            self.distrust(self.silence());
+            self.distrust(self.timeout_reason());
         }
-        if self.asked.is_none() && self.due_ns <= now_ns {
+        if self.pending.is_none() && self.due_ns <= now_ns {
             match random() {
                 Some(nonce) => {
                     let nonce = Nonce(nonce);
-                    self.asked = Some(Asked { nonce, at_ns: now_ns });
-                    self.asked_ns = Some(now_ns);
-                    self.refused = None;
+                    self.pending = Some(PendingNonce {
+                        nonce,
+                        requested_ns: now_ns,
+                    });
+                    self.last_request_ns = Some(now_ns);
+                    self.last_rejection = None;
                 }
-                None if now_ns.saturating_sub(self.due_ns) >= self.policy.answer_ns => {
-                    self.distrust("nothing could be asked: no random bytes for a nonce".to_owned());
+                None if now_ns.saturating_sub(self.due_ns) >= self.policy.response_timeout_ns => {
+                    self.distrust("no nonce could be drawn: the random source failed".to_owned());
                 }
                 None => {}
             }
         }
-        Scrutiny {
-            nonce: self.asked.map(|asked| asked.nonce),
-            standing: self.standing.clone(),
+        TrustStatus {
+            nonce: self.pending.map(|pending| pending.nonce),
+            state: self.state.clone(),
         }
     }
 
-    fn silence(&self) -> String {
-        let seconds = self.policy.answer_ns / 1_000_000_000;
-        match &self.refused {
-            None => format!("it has not answered for {seconds} s"),
+    fn timeout_reason(&self) -> String {
+        let seconds = self.policy.response_timeout_ns / 1_000_000_000;
+        match &self.last_rejection {
+            None => format!("no evidence received for {seconds} s"),
             Some(refused) => {
-                format!("no statement that can be believed for {seconds} s; the last was refused: {refused}")
+                format!("no valid evidence received for {seconds} s; the last was rejected: {refused}")
             }
         }
     }
 
-    /// Judges a statement, with the entries behind it if they came along.
+    /// Appraises a statement, with its inventory if present.
     ///
     /// # Errors
-    /// It is not believed.
-    pub fn judge(
+    /// The statement is rejected.
+    pub fn appraise(
         &mut self,
         statement: &[u8],
         inventory: Option<&[u8]>,
         now_ns: u64,
-    ) -> Result<(), Unbelieved> {
-        let question = self.question(now_ns)?;
-        self.settle(question.nonce, question.judge(statement, inventory), now_ns)
+    ) -> Result<(), EvidenceRejected> {
+        let input = self.appraisal_input(now_ns)?;
+        self.apply(input.nonce, input.appraise(statement, inventory), now_ns)
     }
 
-    /// By what a statement that has come now is judged.
+    /// Returns the input for appraising a statement that was received now.
     ///
     /// # Errors
-    /// Nobody waits for one.
-    pub(crate) fn question(&self, now_ns: u64) -> Result<Question, Unbelieved> {
-        let asked = match self.overdue(now_ns) {
-            None => self.asked.ok_or(Unbelieved::Unasked)?,
-            Some(_) => return Err(Unbelieved::Unasked),
+    /// No evidence is requested.
+    pub(crate) fn appraisal_input(&self, now_ns: u64) -> Result<AppraisalInput, EvidenceRejected> {
+        let pending = match self.overdue_nonce(now_ns) {
+            None => self.pending.ok_or(EvidenceRejected::NotRequested)?,
+            Some(_) => return Err(EvidenceRejected::NotRequested),
         };
-        Ok(Question {
+        Ok(AppraisalInput {
             policy: Arc::clone(&self.policy),
-            nonce: asked.nonce,
-            seen: self.seen,
+            nonce: pending.nonce,
+            newest_state: self.newest_state,
         })
     }
 
-    /// What came of a statement that came at `now_ns` in answer to `nonce`.
+    /// Applies the result of appraising a statement that was received at `now_ns` for `nonce`.
     ///
     /// # Errors
-    /// It is not believed, or another question has taken that one's place since.
-    pub(crate) fn settle(
+    /// The statement is rejected, or another nonce has been sent since.
+    pub(crate) fn apply(
         &mut self,
         nonce: Nonce,
-        found: Result<Found, Unbelieved>,
+        found: Result<AppraisalFinding, EvidenceRejected>,
         now_ns: u64,
-    ) -> Result<(), Unbelieved> {
-        if self.asked.is_none_or(|asked| asked.nonce != nonce) {
-            return Err(Unbelieved::Unasked);
+    ) -> Result<(), EvidenceRejected> {
+        if self.pending.is_none_or(|pending| pending.nonce != nonce) {
+            return Err(EvidenceRejected::NotRequested);
         }
-        let Found { snapshot, reason } = found.inspect_err(|error| self.refused = Some(error.to_string()))?;
-        self.asked = None;
+        let AppraisalFinding { snapshot, reason } =
+            found.inspect_err(|error| self.last_rejection = Some(error.to_string()))?;
+        self.pending = None;
         self.due_ns = now_ns.saturating_add(self.policy.every_ns);
-        self.shown = Some(Shown {
+        self.last_evidence = Some(LastEvidence {
             snapshot,
             is_affirmed: reason.is_none(),
         });
         match reason {
-            None => self.standing = Standing::Trusted,
+            None => self.state = GatewayTrustState::Trusted,
             Some(reason) => self.distrust(reason),
         }
-        self.seen = self.seen.max(Some((snapshot.boot_count, snapshot.sequence)));
+        self.newest_state = self
+            .newest_state
+            .max(Some((snapshot.boot_count, snapshot.sequence)));
         Ok(())
     }
 
-    fn distrust(&mut self, why: String) {
-        self.distrusted += 1;
-        self.standing = Standing::Distrusted { why };
+    fn distrust(&mut self, reason: String) {
+        self.distrust_count += 1;
+        self.state = GatewayTrustState::Untrusted { reason };
     }
 }
 
-impl Question {
-    /// What it asks with.
+impl AppraisalInput {
+    /// The nonce that the statement must contain.
     pub(crate) const fn nonce(&self) -> Nonce {
         self.nonce
     }
 
-    /// Judges a statement, with the entries behind it if they came along: of 32 MiB, for seconds.
+    /// Appraises a statement, with its inventory if present. An inventory has up to 32 MiB and takes seconds.
     ///
     /// # Errors
-    /// It is not believed.
-    pub(crate) fn judge(&self, statement: &[u8], inventory: Option<&[u8]>) -> Result<Found, Unbelieved> {
+    /// The statement is rejected.
+    pub(crate) fn appraise(
+        &self,
+        statement: &[u8],
+        inventory: Option<&[u8]>,
+    ) -> Result<AppraisalFinding, EvidenceRejected> {
         let evidence = verify(statement, &self.policy.key, self.nonce)?;
-        Ok(Found {
+        Ok(AppraisalFinding {
             snapshot: *evidence.snapshot(),
-            reason: self.reason(&evidence, inventory)?,
+            reason: self.distrust_reason(&evidence, inventory)?,
         })
     }
 
-    /// What speaks against what it has signed.
-    fn reason(
+    /// Returns the reason against trust, if any.
+    fn distrust_reason(
         &self,
-        evidence: &Evidence,
+        evidence: &VerifiedStatement,
         inventory: Option<&[u8]>,
     ) -> Result<Option<String>, ReferenceError> {
         let snapshot = evidence.snapshot();
-        if let Some((boot_count, sequence)) = self.seen
+        if let Some((boot_count, sequence)) = self.newest_state
             && (snapshot.boot_count, snapshot.sequence) < (boot_count, sequence)
         {
             return Ok(Some(format!(
-                "it says that this is state {} of its start {}, and has shown state {sequence} of its start {boot_count} \
-                 before: its state directory was put back, or somebody else has its key",
+                "evidence is older than before: state {} of start {}, after state {sequence} of start {boot_count}; \
+                 the state directory was restored, or another machine has the key",
                 snapshot.sequence, snapshot.boot_count
             )));
         }
@@ -377,25 +391,25 @@ impl Question {
             Err(error) => (None, Some(error)),
         };
         let appraisal = appraise(evidence, &self.policy.reference, proven.as_ref())?;
-        Ok((!appraisal.is_affirmed()).then(|| told(&appraisal, problem.as_ref())))
+        Ok((!appraisal.is_affirmed()).then(|| appraisal_reason(&appraisal, problem.as_ref())))
     }
 }
 
-/// What differs, in few enough lines.
-fn told(appraisal: &Appraisal, problem: Option<&InventoryError>) -> String {
+/// Returns the differences, in at most [`REASON_LINES_MAX`] lines.
+fn appraisal_reason(appraisal: &Appraisal, problem: Option<&InventoryError>) -> String {
     let text = appraisal.to_string();
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
-    let mut told = lines
+    let mut reason = lines
         .iter()
-        .take(TOLD_MAX)
+        .take(REASON_LINES_MAX)
         .copied()
         .collect::<Vec<_>>()
         .join("; ");
-    if let Some(more) = lines.len().checked_sub(TOLD_MAX).filter(|more| *more > 0) {
-        told.push_str(&format!("; and {more} more"));
+    if let Some(more) = lines.len().checked_sub(REASON_LINES_MAX).filter(|more| *more > 0) {
+        reason.push_str(&format!("; and {more} more"));
     }
     if let Some(problem) = problem {
-        told.push_str(&format!("; {problem}"));
+        reason.push_str(&format!("; {problem}"));
     }
-    told
+    reason
 }

@@ -1,9 +1,11 @@
-//! A registry with two provers, and rounds as a gateway tells them.
+//! A registry with two provers, and rounds of a gateway.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
-use linewarden_controller::attest::{PlanWish, RoundOutcome, Seen, Signer, Verdict, Verifier};
+use linewarden_controller::attest::{
+    PlanRequest, ProofOutcome, ProverObservation, RoundOutcome, Signer, Verifier,
+};
 use linewarden_controller::{Controller, Policy};
 use linewarden_measurement::HashAlgorithm;
 use linewarden_measurement::configuration::Configuration;
@@ -13,15 +15,15 @@ use linewarden_protocol::gateway::Configuration::Current;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period, RoundNumber, Suite};
 use linewarden_protocol::keys::RowKey;
 use linewarden_registry::{
-    Credentials, DeviceRecord, EnrolledAt, GroupName, GroupPolicy, MasterKey, NewGroup, NewProver,
-    Protection, Registry, Revision, State,
+    AttestationState, Credentials, DeviceRecord, EnrollmentTime, GroupName, GroupPolicy, MasterKey, NewGroup,
+    NewProver, Protection, Registry, Revision,
 };
 use sqlx::{Connection as _, SqliteConnection};
 
 pub const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7));
 pub const DEVICES: [DeviceId; 2] = [DeviceId(1), DeviceId(2)];
-/// The enrolment that all devices have at first.
-pub const FIRST: EnrolledAt = EnrolledAt(1);
+/// The first enrollment of all devices.
+pub const FIRST: EnrollmentTime = EnrollmentTime(1);
 
 pub fn group() -> GroupName {
     GroupName::new("pumps").unwrap()
@@ -35,14 +37,14 @@ pub fn prover(device: DeviceId) -> NewProver {
         protection: Protection::Software,
         binding: None,
         overlay: None,
-        home: None,
+        location: None,
         port: 20_554,
         enrolled_period: Period(0),
     }
 }
 
-/// With another key.
-pub fn anew(device: DeviceId) -> NewProver {
+/// The same prover with another key.
+pub fn re_enrolled_prover(device: DeviceId) -> NewProver {
     NewProver {
         key: AttestationKey::from_bytes([3; 32]),
         ..prover(device)
@@ -79,28 +81,28 @@ impl Site {
                 puf_profile: String::new(),
                 credentials: Credentials::Key(RowKey::from_bytes([1; 16])),
             };
-            registry.enrol(record).await.unwrap();
-            registry.enrol_prover(prover(device), FIRST.0).await.unwrap();
+            registry.enroll(record).await.unwrap();
+            registry.enroll_prover(prover(device), FIRST.0).await.unwrap();
         }
         let signer = Signer::from_pem(&Signer::generate_pem().unwrap()).unwrap();
         Self {
-            controller: Controller::new(registry.clone(), Policy::default()).signing(signer),
+            controller: Controller::new(registry.clone(), Policy::default()).with_signer(signer),
             registry,
             _directory: directory,
         }
     }
 
-    /// The verifier of a gateway that has its provers and may open rounds from this number on.
+    /// Creates the verifier of a gateway that has its provers, and may open rounds from this number on.
     pub async fn verifier(&self, gateway: u32) -> (Verifier, u32) {
-        let link = self.controller.connect(GatewayId(gateway), 1).await.unwrap();
+        let link = self.controller.register(GatewayId(gateway), 1).await.unwrap();
         let mut verifier = Verifier::open(link).await.unwrap();
-        let wish = PlanWish {
-            begin: None,
+        let plan_request = PlanRequest {
+            start_period: None,
             period_s: 3_600,
-            numbers: true,
+            needs_round_numbers: true,
         };
         let plan = verifier
-            .plan(wish, 1, &mut || Some([5; 8]))
+            .plan(plan_request, 1, &mut || Some([5; 8]))
             .await
             .unwrap()
             .unwrap();
@@ -109,28 +111,31 @@ impl Site {
         (verifier, plan.rounds.start)
     }
 
-    /// Enrols a device anew, and lets the verifier know.
-    pub async fn enrol_anew(&self, verifier: &mut Verifier, device: DeviceId, at_s: u64) {
-        self.enrol(verifier, anew(device), at_s).await;
+    /// Enrolls a device again, and makes the verifier read it.
+    pub async fn enroll_again(&self, verifier: &mut Verifier, device: DeviceId, at_s: u64) {
+        self.enroll(verifier, re_enrolled_prover(device), at_s).await;
     }
 
-    pub async fn enrol(&self, verifier: &mut Verifier, prover: NewProver, at_s: u64) {
-        self.registry.enrol_prover(prover, at_s).await.unwrap();
+    pub async fn enroll(&self, verifier: &mut Verifier, prover: NewProver, at_s: u64) {
+        self.registry.enroll_prover(prover, at_s).await.unwrap();
         let plan = verifier
-            .plan(PlanWish::default(), at_s, &mut || Some([5; 8]))
+            .plan(PlanRequest::default(), at_s, &mut || Some([5; 8]))
             .await;
         verifier.provers(plan.unwrap().unwrap().running, 0).await.unwrap();
     }
 
-    /// A verifier to which all devices have proven themselves once, and the number of its next round.
+    /// A verifier after all devices have proven themselves once, and the number of its next round.
     pub async fn proven(&self, gateway: u32) -> (Verifier, u32) {
         let (mut verifier, number) = self.verifier(gateway).await;
         let proofs = DEVICES.map(|device| (device, OK));
-        verifier.appraise(&round(number, &proofs), 5, 5).await.unwrap();
+        verifier
+            .appraise_round(&round(number, &proofs), 5, 5)
+            .await
+            .unwrap();
         (verifier, number + 1)
     }
 
-    /// The file, for somebody who does not have the key.
+    /// The registry's file, for an attacker without the key.
     pub async fn file(&self) -> SqliteConnection {
         let path = self.registry.location().unwrap().file().unwrap();
         SqliteConnection::connect(path.to_str().unwrap()).await.unwrap()
@@ -140,57 +145,57 @@ impl Site {
         self.registry.get(device).await.unwrap().quarantine.is_some()
     }
 
-    pub async fn state(&self, device: DeviceId) -> (State, GatewayId) {
+    pub async fn state(&self, device: DeviceId) -> (AttestationState, GatewayId) {
         let appraisal = self.registry.appraisal(device).await.unwrap().unwrap();
         (appraisal.state, appraisal.gateway)
     }
 }
 
-pub fn round(number: u32, seen: &[(DeviceId, Seen)]) -> RoundOutcome {
+pub fn round(number: u32, seen: &[(DeviceId, ProofOutcome)]) -> RoundOutcome {
     round_of(FIRST, number, seen)
 }
 
-/// A round that asks all by this enrolment.
-pub fn round_of(enrolled_at: EnrolledAt, number: u32, seen: &[(DeviceId, Seen)]) -> RoundOutcome {
+/// A round that challenges all devices under this enrollment.
+pub fn round_of(enrolled_at: EnrollmentTime, number: u32, seen: &[(DeviceId, ProofOutcome)]) -> RoundOutcome {
     RoundOutcome {
         number: RoundNumber(number),
         group: group(),
         period: Period(1),
-        heard: Revision(u64::MAX),
-        lasted_ms: 10,
+        feed_revision: Revision(u64::MAX),
+        duration_ms: 10,
         ended_ns: 0,
         last_verdict_ms: 5,
-        verdicts: seen
+        observations: seen
             .iter()
-            .map(|(device, seen)| Verdict {
+            .map(|(device, seen)| ProverObservation {
                 device: *device,
                 enrolled_at,
-                seen: *seen,
+                outcome: *seen,
                 address: ADDRESS,
             })
             .collect(),
     }
 }
 
-pub const OK: Seen = Seen::Ok(Current);
+pub const OK: ProofOutcome = ProofOutcome::Ok(Current);
 
 pub fn ids(readmitted: &[(DeviceId, Revision)]) -> Vec<DeviceId> {
     readmitted.iter().map(|(device, _)| *device).collect()
 }
 
-/// Silent rounds from this number on, each ending at this time: who is quarantined by them.
-pub async fn keep_silent(
+/// Rounds without proofs from this number on, each ending at this time; returns the quarantined devices.
+pub async fn miss_rounds(
     verifier: &mut Verifier,
     rounds: std::ops::Range<u32>,
     device: DeviceId,
     at_s: u64,
 ) -> Vec<DeviceId> {
-    keep_silent_as(FIRST, verifier, rounds, device, at_s).await
+    miss_rounds_as(FIRST, verifier, rounds, device, at_s).await
 }
 
-/// Likewise of a device that is asked by this enrolment.
-pub async fn keep_silent_as(
-    enrolled_at: EnrolledAt,
+/// The same for a device under this enrollment.
+pub async fn miss_rounds_as(
+    enrolled_at: EnrollmentTime,
     verifier: &mut Verifier,
     rounds: std::ops::Range<u32>,
     device: DeviceId,
@@ -198,9 +203,9 @@ pub async fn keep_silent_as(
 ) -> Vec<DeviceId> {
     let mut quarantined = Vec::new();
     for number in rounds {
-        let silent = round_of(enrolled_at, number, &[(device, Seen::Silent)]);
-        let appraised = verifier.appraise(&silent, at_s, at_s).await.unwrap();
-        let devices = appraised.quarantined.into_iter().map(|told| told.device);
+        let missed = round_of(enrolled_at, number, &[(device, ProofOutcome::Missed)]);
+        let appraised = verifier.appraise_round(&missed, at_s, at_s).await.unwrap();
+        let devices = appraised.quarantined.into_iter().map(|change| change.device);
         quarantined.extend(devices);
     }
     quarantined

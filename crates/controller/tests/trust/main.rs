@@ -1,4 +1,4 @@
-//! Which gateways are trusted: what makes one so, what ends it, and what nobody can do to it from outside.
+//! Trust in gateways: what establishes it, what ends it, and which attacks have no effect.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -6,21 +6,21 @@
     clippy::indexing_slicing
 )]
 
+mod attested_data_plane;
 mod links;
-mod plane;
-mod standing;
+mod state;
 
-use linewarden_controller::trust::Standing;
+use linewarden_controller::trust::GatewayTrustState;
 use linewarden_protocol::ids::GatewayId;
 
 const S: u64 = 1_000_000_000;
 const EVERY: u64 = 60 * S;
-const ANSWER: u64 = 10 * S;
+const RESPONSE_TIMEOUT: u64 = 10 * S;
 const GATEWAY: GatewayId = GatewayId(5);
 
-fn why(standing: &Standing) -> &str {
-    match standing {
-        Standing::Distrusted { why } => why,
+fn distrust_reason(state: &GatewayTrustState) -> &str {
+    match state {
+        GatewayTrustState::Untrusted { reason } => reason,
         other => panic!("{other:?}"),
     }
 }

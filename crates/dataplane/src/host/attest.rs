@@ -1,8 +1,8 @@
-//! PROOFs (LAP/1 3.2.1), checked many at a time: what `xdp/bpf/lw_attest.h` does one by one.
+//! PROOFs (LAP/1 3.2.1), verified in batches: what `xdp/bpf/lw_attest.h` does one at a time.
 //!
-//! A PROOF goes through all cheap checks when it is seen and is then set aside; at the end of a batch the blocks of all that
-//! were set aside are computed side by side, by as many lanes as the CPU has ([`matching_blocks`]). So of a prover's
-//! PROOFs in one batch all are hashed: a wrong one counts as wrong although a right one is beside it.
+//! A PROOF passes the cheap checks when it arrives and is then queued. At the end of a batch the blocks of all queued
+//! PROOFs are computed in parallel, in as many lanes as the CPU has ([`matching_blocks`]). All PROOFs of one prover
+//! in a batch are hashed, so a wrong one counts as wrong even if a right one follows.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -14,19 +14,19 @@ use linewarden_protocol::verdict::Verdict;
 use linewarden_protocol::wire::{HEADER_BYTES, MAGIC, PROOF_BYTES, VERSION, message_type};
 use zerocopy::FromBytes as _;
 
-use super::engine::{Engine, Moment, Origin, ThreadState};
+use super::engine::{Engine, Origin, ThreadState, Timestamps};
 use crate::config::Config;
 use crate::event::EVENT_BYTES;
 use crate::layout::{ProverLine, Round};
-use crate::store::provers::{ProverGeometry, ProverRegions, is_proved, key_words, mark_of, proved_word};
+use crate::store::provers::{ProverGeometry, ProverRegions, is_proved, key_words, proved_word, round_bits};
 
-/// Proofs that are set aside at most: a batch.
-pub(super) const PROOFS: usize = Inputs::ROOM;
+/// Maximum number of proofs in a batch.
+pub(super) const BATCH_PROOFS: usize = Inputs::ROOM;
 
-/// Of a PROOF: the block.
+/// The block of a PROOF.
 pub(super) type Block = [u8; 64];
-/// Of as many as a batch has.
-pub(super) const NONE_GIVEN: [&Block; PROOFS] = [&[0; 64]; PROOFS];
+/// Placeholder blocks for a whole batch.
+pub(super) const NO_BLOCKS: [&Block; BATCH_PROOFS] = [&[0; 64]; BATCH_PROOFS];
 
 /// LW_EVENT_WRONG_PROOF.
 const EVENT_WRONG_PROOF: u32 = 5;
@@ -47,12 +47,12 @@ const H0: [u8; 8] = {
     ]
 };
 
-/// Whether a payload of [`PROOF_BYTES`] is a PROOF, by its header.
+/// Whether a payload of [`PROOF_BYTES`] is a PROOF, determined by its header.
 pub(super) fn is_proof(header: &[u8; HEADER_BYTES]) -> bool {
     header.starts_with(&H0) && !header.ends_with(&[0; 8])
 }
 
-/// A PROOF as words, as loaded.
+/// A PROOF as words, loaded natively.
 #[derive(zerocopy::FromBytes)]
 #[repr(C)]
 pub(super) struct Message {
@@ -62,7 +62,7 @@ pub(super) struct Message {
     pub(super) nonce: u64,
 }
 
-/// What the checks of PROOFs need.
+/// Data for the checks of PROOFs.
 #[derive(Debug)]
 pub(super) struct Verifier {
     pub(super) regions: Arc<ProverRegions>,
@@ -81,7 +81,7 @@ impl Verifier {
         }
     }
 
-    /// Has what a PROOF will be compared with on its way from memory, if it is of the round that `number` may be.
+    /// Prefetches what a PROOF will be compared with, if its round is the one that `number` indicates.
     #[inline]
     pub(super) fn prefetch(&self, id: u64, number: u8) {
         let lane = self
@@ -97,52 +97,52 @@ impl Verifier {
     }
 
     /// The round that a PROOF names, if it is open.
-    fn open_round(&self, message: &Message) -> Result<Seen, Verdict> {
+    fn open_round(&self, message: &Message) -> Result<RoundSnapshot, Verdict> {
         let r = u64::from_be_bytes(message.r.to_ne_bytes());
         if (r >> 32) as u32 != self.gateway_id {
             return Err(Verdict::DropGateway);
         }
         let number = r as u32;
         let round = self.round(number).ok_or(Verdict::DropRound)?;
-        if !round.is(message.r, message.nonce) {
+        if !round.matches(message.r, message.nonce) {
             return Err(Verdict::DropRound);
         }
-        let seen = Seen {
+        let seen = RoundSnapshot {
             wire: [message.r, message.nonce],
             key_lane: round.key_lane.load(Acquire) & 1,
-            // Of the number that was asked for.
-            mark: mark_of(RoundNumber(number)),
+            // The bits of the requested round's number.
+            round_bits: round_bits(RoundNumber(number)),
             elapsed_shift: round.elapsed_shift.load(Acquire) & 63,
             started_ns: round.started_ns.load(Acquire),
             until_ns: round.until_ns.load(Acquire),
         };
-        // Nor has another one taken its place while this was read.
-        let is_still = round.is(message.r, message.nonce);
+        // The round has not been replaced while it was read.
+        let is_still = round.matches(message.r, message.nonce);
         is_still.then_some(seen).ok_or(Verdict::DropRound)
     }
 }
 
-/// A round as a batch has found it; all zero: none.
+/// A round as read at the start of a batch; all zero: none.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct RoundSnapshot {
     /// r and nonce as loaded from a message.
     pub(super) wire: [u64; 2],
     pub(super) key_lane: u32,
-    pub(super) mark: u32,
+    pub(super) round_bits: u32,
     elapsed_shift: u32,
     started_ns: u64,
     pub(super) until_ns: u64,
 }
 
-impl Seen {
-    /// Counter and nonce of its proofs.
-    pub(super) fn asked(&self) -> (u64, [u8; 8]) {
+impl RoundSnapshot {
+    /// Counter and nonce of the proofs of this round.
+    pub(super) fn counter_and_nonce(&self) -> (u64, [u8; 8]) {
         let [r, nonce] = self.wire;
         (u64::from_be_bytes(r.to_ne_bytes()), nonce.to_ne_bytes())
     }
 }
 
-/// The messages of a batch, of up to [`PROOFS`].
+/// The messages of a batch, at most [`BATCH_PROOFS`].
 pub(super) trait Messages {
     fn payload(&self, at: usize) -> Option<&[u8]>;
     fn origin(&self, at: usize) -> Option<Origin>;
@@ -163,65 +163,66 @@ impl Messages for Single<'_> {
     }
 }
 
-/// A PROOF that was set aside.
+/// A PROOF that waits for the check of its block.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Claim {
-    /// The prover's word as it was.
+pub(super) struct PendingProof {
+    /// The prover's verdict word as it was read.
     pub(super) before: u32,
-    /// Of the prover.
+    /// Place of the prover.
     pub(super) place: u32,
-    /// Its number in the batch.
+    /// Index in the batch.
     pub(super) at: u16,
-    /// Of its round.
+    /// Lane of the round.
     pub(super) lane: u8,
     pub(super) is_alternate: bool,
 }
 
-/// PROOFs that were set aside, and what their blocks are computed from.
-pub(super) struct Proofs {
-    claims: [Claim; PROOFS],
+/// The PROOFs that wait for the check of their blocks, and the inputs of these blocks.
+pub(super) struct ProofBatch {
+    pending: [PendingProof; BATCH_PROOFS],
     pub(super) inputs: Box<Inputs>,
     pub(super) count: usize,
-    /// The rounds of those, by lane.
-    seen: [Seen; 2],
+    /// The rounds of these PROOFs, by lane.
+    rounds: [RoundSnapshot; 2],
 }
 
-impl Default for Proofs {
+impl Default for ProofBatch {
     fn default() -> Self {
         Self {
-            claims: [Claim::default(); PROOFS],
+            pending: [PendingProof::default(); BATCH_PROOFS],
             inputs: Box::default(),
             count: 0,
-            seen: [Seen::default(); 2],
+            rounds: [RoundSnapshot::default(); 2],
         }
     }
 }
 
-impl std::fmt::Debug for Proofs {
+impl std::fmt::Debug for ProofBatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Proofs({})", self.count)
     }
 }
 
-impl Proofs {
-    /// A batch begins: rounds are looked up anew.
+impl ProofBatch {
+    /// Starts a batch: rounds are looked up again.
     #[inline]
     pub(super) fn begin(&mut self) {
-        self.seen = [Seen::default(); 2];
+        self.rounds = [RoundSnapshot::default(); 2];
     }
 
-    /// The round of a message, as the batch has found it first: whoever is asked in one that opens meanwhile is asked again.
+    /// The round of a message, as first read in this batch. A device whose round opens during the batch receives the
+    /// request again.
     #[inline]
     pub(super) fn round(
         &mut self,
         verifier: &Verifier,
         message: &Message,
         lane: usize,
-    ) -> Result<&Seen, Verdict> {
-        let seen = self.seen.get_mut(lane).ok_or(Verdict::DropRound)?;
+    ) -> Result<&RoundSnapshot, Verdict> {
+        let seen = self.rounds.get_mut(lane).ok_or(Verdict::DropRound)?;
         let is_none = seen.wire == [0; 2];
         if is_none || seen.wire != [message.r, message.nonce] {
-            // Which of the checks it is that fails.
+            // Reports which check fails.
             let found = verifier.open_round(message)?;
             if !is_none {
                 return Err(Verdict::DropRound);
@@ -231,21 +232,21 @@ impl Proofs {
         Ok(seen)
     }
 
-    /// Sets a claim aside, to be checked under that key; `false`: there is no room.
+    /// Queues a PROOF for verification under that key. Returns `false` if the batch is full.
     #[inline]
-    fn push(&mut self, claim: Claim, key: &[u64; 4]) -> bool {
-        let Some(round) = self.seen.get(usize::from(claim.lane)) else {
+    fn push(&mut self, claim: PendingProof, key: &[u64; 4]) -> bool {
+        let Some(round) = self.rounds.get(usize::from(claim.lane)) else {
             return false;
         };
-        let (r, nonce) = round.asked();
-        self.inputs.ask(self.count, r, &nonce);
+        let (r, nonce) = round.counter_and_nonce();
+        self.inputs.set_counter_and_nonce(self.count, r, &nonce);
         self.push_shared(claim, key)
     }
 
-    /// Likewise, a claim of the round that the inputs share.
+    /// Likewise, for a PROOF of the round that all inputs share.
     #[inline]
-    pub(super) fn push_shared(&mut self, claim: Claim, key: &[u64; 4]) -> bool {
-        let Some(place) = self.claims.get_mut(self.count) else {
+    pub(super) fn push_shared(&mut self, claim: PendingProof, key: &[u64; 4]) -> bool {
+        let Some(place) = self.pending.get_mut(self.count) else {
             return false;
         };
         *place = claim;
@@ -254,27 +255,27 @@ impl Proofs {
         true
     }
 
-    /// The blocks that the messages of the first claims end with.
-    fn given<'m>(&self, count: usize, messages: &'m impl Messages) -> [&'m Block; PROOFS] {
-        let mut given = NONE_GIVEN;
-        for (given, claim) in given.iter_mut().zip(self.claims.iter().take(count)) {
+    /// The blocks of the messages that belong to the first queued PROOFs.
+    fn blocks<'m>(&self, count: usize, messages: &'m impl Messages) -> [&'m Block; BATCH_PROOFS] {
+        let mut expected = NO_BLOCKS;
+        for (expected, claim) in expected.iter_mut().zip(self.pending.iter().take(count)) {
             if let Some(block) = messages.payload(claim.at.into()).and_then(block_of) {
-                *given = block;
+                *expected = block;
             }
         }
-        given
+        expected
     }
 
-    /// The last one that was set aside is that message of the batch.
-    pub(super) fn came_as(&mut self, at: usize) {
+    /// Records the batch index of the message that was queued last.
+    pub(super) fn set_last_position(&mut self, at: usize) {
         let last = self.count.checked_sub(1);
-        if let Some(claim) = last.and_then(|last| self.claims.get_mut(last)) {
+        if let Some(claim) = last.and_then(|last| self.pending.get_mut(last)) {
             claim.at = at as u16;
         }
     }
 }
 
-/// What a PROOF ends with.
+/// The block at the end of a PROOF.
 #[inline]
 pub(super) fn block_of(payload: &[u8]) -> Option<&Block> {
     payload
@@ -289,57 +290,62 @@ pub(super) fn lane_of(message: &Message) -> usize {
     usize::from(last & 1)
 }
 
-/// Whether a prover is ok in the rounds of a lane.
+/// The prover's verdict word for the rounds of a lane.
 #[inline]
 pub(super) fn proved_cell(line: &ProverLine, lane: usize) -> Option<&AtomicU32> {
     line.proved.get(lane)
 }
 
 impl Engine {
-    /// All checks of a PROOF but key and block; what passes is set aside.
-    pub(super) fn take_proof(
+    /// All checks of a PROOF except key and block. A PROOF that passes is queued.
+    pub(super) fn check_proof(
         &self,
         thread: &mut ThreadState,
-        now: Moment,
+        now: Timestamps,
         payload: &[u8],
     ) -> Result<(), Verdict> {
         let verifier = self.provers.as_ref().ok_or(Verdict::DropUnsupportedType)?;
         let message = payload.first_chunk().ok_or(Verdict::DropLength)?;
         let (words, _) = Message::read_from_prefix(message).map_err(|_| Verdict::DropLength)?;
         let place = verifier.geometry.likely_place(words.device_id);
-        verifier.take(&mut thread.proofs, now, message, place)
+        verifier.check(&mut thread.proofs, now, message, place)
     }
 
-    /// Judges what was set aside, and counts. Returns the verdict on the last.
-    pub(super) fn settle(&self, thread: &mut ThreadState, now: Moment, messages: &impl Messages) -> Verdict {
-        let given = thread.proofs.given(thread.proofs.count, messages);
-        self.settle_given(thread, now, messages, &given)
-    }
-
-    /// Likewise, with the blocks of what was set aside at hand.
-    #[inline]
-    pub(super) fn settle_given<'m>(
+    /// Verifies the queued PROOFs and counts the verdicts. Returns the last verdict.
+    pub(super) fn verify_pending(
         &self,
         thread: &mut ThreadState,
-        now: Moment,
+        now: Timestamps,
+        messages: &impl Messages,
+    ) -> Verdict {
+        let expected = thread.proofs.blocks(thread.proofs.count, messages);
+        self.verify_pending_blocks(thread, now, messages, &expected)
+    }
+
+    /// Likewise, with the blocks of the queued PROOFs at hand.
+    #[inline]
+    pub(super) fn verify_pending_blocks<'m>(
+        &self,
+        thread: &mut ThreadState,
+        now: Timestamps,
         messages: &'m impl Messages,
-        given: &[&'m Block; PROOFS],
+        expected: &[&'m Block; BATCH_PROOFS],
     ) -> Verdict {
         let mut last = Verdict::DropProof;
         let Some(verifier) = &self.provers else {
             return last;
         };
-        // Of whom the current configuration does not explain the proof, the alternate one may.
+        // A proof that the current configuration does not explain is checked with the alternate one.
         let mut again;
-        let mut given = given;
+        let mut expected = expected;
         while thread.proofs.count > 0 {
             let count = std::mem::take(&mut thread.proofs.count);
-            let of_claims = given.get(..count).unwrap_or_default();
+            let of_claims = expected.get(..count).unwrap_or_default();
             let right = matching_blocks::<R14>(verifier.lanes, &thread.proofs.inputs, of_claims);
             let outcomes = verifier.outcomes(&thread.proofs, now);
             let mut proven = 0;
             for index in 0..count {
-                let Some(claim) = thread.proofs.claims.get(index).copied() else {
+                let Some(claim) = thread.proofs.pending.get(index).copied() else {
                     continue;
                 };
                 if right >> index & 1 == 1 {
@@ -358,8 +364,8 @@ impl Engine {
             }
             thread.stats.count_many(Verdict::ProofOk, proven);
             if thread.proofs.count > 0 {
-                again = thread.proofs.given(thread.proofs.count, messages);
-                given = &again;
+                again = thread.proofs.blocks(thread.proofs.count, messages);
+                expected = &again;
             }
         }
         last
@@ -369,8 +375,8 @@ impl Engine {
     fn report_wrong_proof(
         &self,
         thread: &mut ThreadState,
-        now: Moment,
-        claim: &Claim,
+        now: Timestamps,
+        claim: &PendingProof,
         messages: &impl Messages,
     ) {
         if !thread.alarms.allows(now.monotonic_ns, self.live().alarm_per_s) {
@@ -396,18 +402,18 @@ impl Engine {
     }
 }
 
-/// What becomes of who has proven in a round, now.
+/// The new verdict words of provers whose proof is right.
 struct Outcome<'a> {
-    /// Of its period.
+    /// The lines of the round's period.
     lines: &'a [ProverLine],
-    /// The word of who has proven the current configuration, and of who has the alternate one.
+    /// The verdict word for the current and for the alternate configuration.
     after: [u32; 2],
 }
 
 impl Outcome<'_> {
-    /// Of several threads with one proof one wins.
+    /// If several threads verify the same proof, one of them succeeds.
     #[inline]
-    fn accept(&self, claim: &Claim) -> Verdict {
+    fn accept(&self, claim: &PendingProof) -> Verdict {
         let line = self.lines.get(claim.place as usize);
         let Some(word) = line.and_then(|line| proved_cell(line, claim.lane.into())) else {
             return Verdict::DropUnknownProver;
@@ -422,12 +428,13 @@ impl Outcome<'_> {
 }
 
 impl Verifier {
-    /// All checks of a PROOF of the prover that is likely at `place`, but key and block; what passes is set aside.
+    /// All checks of a PROOF except key and block, for the prover that is probably at `place`. A PROOF that passes is
+    /// queued.
     #[inline]
-    pub(super) fn take(
+    pub(super) fn check(
         &self,
-        proofs: &mut Proofs,
-        now: Moment,
+        proofs: &mut ProofBatch,
+        now: Timestamps,
         message: &[u8; PROOF_BYTES],
         place: u32,
     ) -> Result<(), Verdict> {
@@ -437,50 +444,50 @@ impl Verifier {
         if now.monotonic_ns > round.until_ns {
             return Err(Verdict::DropLate);
         }
-        let (key_lane, mark) = (round.key_lane, round.mark);
+        let (key_lane, mark) = (round.key_lane, round.round_bits);
         let found = self
             .regions
             .find(&self.geometry, message.device_id, place, key_lane);
         let (line, place) = found.ok_or(Verdict::DropUnknownProver)?;
         let word = proved_cell(line, lane).ok_or(Verdict::DropUnknownProver)?;
         let before = word.load(Acquire);
-        // Or in a later round of this lane, which has opened since the round was looked at.
+        // A verdict in a later round of this lane, which opened after the round was read, counts too.
         if is_proved(before, mark) {
             return Err(Verdict::DropProved);
         }
         let key = key_words(&line.key).ok_or(Verdict::DropNoKey)?;
-        let claim = Claim {
+        let claim = PendingProof {
             before,
             place,
             at: 0,
             lane: lane as u8,
             is_alternate: false,
         };
-        // A batch has no more than there is room for.
+        // A batch is never larger than the queue.
         let is_aside = proofs.push(claim, &key);
         is_aside.then_some(()).ok_or(Verdict::DropShed)
     }
 
-    /// What becomes of who has proven, by the lane of the round.
-    fn outcomes(&self, proofs: &Proofs, now: Moment) -> [Outcome<'_>; 2] {
-        proofs.seen.each_ref().map(|round| {
+    /// The new verdict words, by lane of the round.
+    fn outcomes(&self, proofs: &ProofBatch, now: Timestamps) -> [Outcome<'_>; 2] {
+        proofs.rounds.each_ref().map(|round| {
             let elapsed = now.monotonic_ns.saturating_sub(round.started_ns) >> round.elapsed_shift;
             Outcome {
                 lines: self.regions.lines_of(&self.geometry, round.key_lane),
-                after: [false, true].map(|is_alternate| proved_word(round.mark, is_alternate, elapsed)),
+                after: [false, true].map(|is_alternate| proved_word(round.round_bits, is_alternate, elapsed)),
             }
         })
     }
 
-    /// Sets the claim aside once more, under the other key, if there is one. What has been looked at makes room.
+    /// Queues the PROOF again under the alternate key, if there is one. Entries that were processed make room.
     #[cold]
-    fn try_alternate(&self, proofs: &mut Proofs, claim: &Claim) -> bool {
-        let claim = Claim {
+    fn try_alternate(&self, proofs: &mut ProofBatch, claim: &PendingProof) -> bool {
+        let claim = PendingProof {
             is_alternate: true,
             ..*claim
         };
         let key_lane = proofs
-            .seen
+            .rounds
             .get(usize::from(claim.lane))
             .map_or(0, |round| round.key_lane);
         let line = self.regions.line(&self.geometry, claim.place, key_lane);

@@ -1,4 +1,4 @@
-//! Up to 64 datagrams a system call, in buffers made once.
+//! Receives and sends up to 64 datagrams per system call, in buffers that are allocated once.
 
 use std::io;
 use std::ops::Range;
@@ -7,20 +7,20 @@ use std::sync::Arc;
 
 use linewarden_protocol::wire::MESSAGE_BYTES;
 
-use super::attest::{Messages, PROOFS};
+use super::attest::{BATCH_PROOFS, Messages};
 use super::engine::{BUFFER_BYTES, Origin};
-use super::slow::{CONTROL_WORDS, Letter};
+use super::slow_path::{CONTROL_WORDS, ReplyHandle};
 use super::socket::Socket;
 
-/// Datagrams a system call.
-const BATCH: usize = PROOFS;
+/// Datagrams per system call.
+const BATCH: usize = BATCH_PROOFS;
 
 /// Buffers and headers of a batch. The headers point into the buffers, which are boxed and never move.
 pub(super) struct Batch {
     buffers: Box<[[u8; BUFFER_BYTES]]>,
     names: Box<[libc::sockaddr_in6]>,
     controls: Box<[[u64; CONTROL_WORDS]]>,
-    /// Both vectors of parts only serve the headers' pointers.
+    /// Both part arrays only back the pointers in the headers.
     received_parts: Box<[libc::iovec]>,
     received: Box<[libc::mmsghdr]>,
     reply_parts: Box<[libc::iovec]>,
@@ -33,9 +33,9 @@ pub(super) struct Datagram<'a> {
     pub(super) from: Origin,
     /// Its first [`BUFFER_BYTES`] bytes.
     pub(super) payload: &'a mut [u8],
-    /// Its real length.
+    /// Its length on the wire.
     pub(super) length: usize,
-    /// Sent to one address, which is this machine's own.
+    /// Sent to a unicast address of this machine.
     pub(super) is_unicast: bool,
 }
 
@@ -84,14 +84,14 @@ impl Batch {
         batch
     }
 
-    /// Waits for a datagram and takes what else is there; returns how many.
+    /// Waits for a datagram and receives all that are ready. Returns how many.
     pub(super) fn receive(&mut self, fd: RawFd) -> io::Result<usize> {
         for header in &mut self.received {
             header.msg_hdr.msg_namelen = size_of::<libc::sockaddr_in6>() as libc::socklen_t;
             header.msg_hdr.msg_controllen = (CONTROL_WORDS * 8) as _;
         }
         self.reply_count = 0;
-        // MSG_TRUNC: the real length of a datagram that does not fit.
+        // MSG_TRUNC: returns the wire length of a datagram that does not fit.
         let flags = libc::MSG_WAITFORONE | libc::MSG_TRUNC;
         // SAFETY: each header points to a name, a control buffer and a part with a buffer of the lengths given, all
         // alive and borrowed mutably during the call.
@@ -107,10 +107,9 @@ impl Batch {
         usize::try_from(count).map_err(|_| io::Error::last_os_error())
     }
 
-    /// The datagram at `index` of the last [`receive`](Self::receive); `None` when its sender or interface is not
-    /// there.
+    /// The datagram at `index` of the last [`receive`](Self::receive). `None` if its sender or interface is unknown.
     pub(super) fn datagram(&mut self, index: usize) -> Option<Datagram<'_>> {
-        let (from, is_unicast) = self.whence(index)?;
+        let (from, is_unicast) = self.origin_of(index)?;
         let length = self.received.get(index)?.msg_len as usize;
         let payload = self.buffers.get_mut(index)?.get_mut(..length.min(BUFFER_BYTES))?;
         Some(Datagram {
@@ -121,8 +120,8 @@ impl Batch {
         })
     }
 
-    /// Where the datagram at `index` came from, and whether it was sent to one address.
-    fn whence(&self, index: usize) -> Option<(Origin, bool)> {
+    /// The origin of the datagram at `index`, and whether it was unicast.
+    fn origin_of(&self, index: usize) -> Option<(Origin, bool)> {
         let header = self.received.get(index)?;
         let (addr, port) = sender(self.names.get(index)?)?;
         let info = PacketInfo::of(self.controls.get(index)?, header.msg_hdr.msg_controllen)?;
@@ -135,16 +134,16 @@ impl Batch {
         Some((from, info.is_unicast))
     }
 
-    /// What is needed to answer the message at `index` later, and the message.
-    pub(super) fn letter(
+    /// The data needed to reply to the message at `index` later, and the message.
+    pub(super) fn reply_handle(
         &mut self,
         index: usize,
         socket: &Arc<Socket>,
-    ) -> Option<(Letter, [u8; MESSAGE_BYTES])> {
+    ) -> Option<(ReplyHandle, [u8; MESSAGE_BYTES])> {
         let datagram = self.datagram(index)?;
         let (from, message) = (datagram.from, *datagram.payload.first_chunk()?);
         let header = self.received.get(index)?;
-        let letter = Letter {
+        let letter = ReplyHandle {
             socket: Arc::clone(socket),
             from,
             name: *self.names.get(index)?,
@@ -156,16 +155,16 @@ impl Batch {
         Some((letter, message))
     }
 
-    /// Buffers of the last [`receive`](Self::receive), whole: behind a short payload stands what was there before.
+    /// Buffers of the last [`receive`](Self::receive), in full. The bytes after a short payload are stale.
     pub(super) fn payloads(&self, which: Range<usize>) -> impl Iterator<Item = &[u8]> {
         let buffers = self.buffers.get(which).unwrap_or_default();
         buffers.iter().map(|buffer| &buffer[..])
     }
 
-    /// Queues the payload at `index`, which has become a reply of `length` bytes, to where it came from; from the
-    /// address and interface that it came to, if `from_there`: else the socket's own address.
+    /// Queues the payload at `index`, which now holds a reply of `length` bytes, to its sender. The reply leaves from
+    /// the destination address and interface of the message if `from_there`, otherwise from the socket's own address.
     pub(super) fn reply(&mut self, index: usize, length: usize, from_there: bool) {
-        let (Some(asked), Some(reply), Some(part)) = (
+        let (Some(request), Some(reply), Some(part)) = (
             self.received.get(index),
             self.replies.get_mut(self.reply_count),
             self.reply_parts.get_mut(self.reply_count),
@@ -177,18 +176,19 @@ impl Batch {
         };
         part.iov_base = buffer.as_mut_ptr().cast();
         part.iov_len = length.min(BUFFER_BYTES);
-        reply.msg_hdr.msg_name = asked.msg_hdr.msg_name;
-        reply.msg_hdr.msg_namelen = asked.msg_hdr.msg_namelen;
-        // What IP_PKTINFO said on receiving means, on sending, "from there".
+        reply.msg_hdr.msg_name = request.msg_hdr.msg_name;
+        reply.msg_hdr.msg_namelen = request.msg_hdr.msg_namelen;
+        // IP_PKTINFO of the received message selects, on sending, the source address and the interface.
         (reply.msg_hdr.msg_control, reply.msg_hdr.msg_controllen) = if from_there {
-            (asked.msg_hdr.msg_control, asked.msg_hdr.msg_controllen)
+            (request.msg_hdr.msg_control, request.msg_hdr.msg_controllen)
         } else {
             (std::ptr::null_mut(), 0)
         };
         self.reply_count += 1;
     }
 
-    /// Sends the queued replies. One that cannot be sent (no route, port 0) is left out: its sender repeats.
+    /// Sends the queued replies. A reply that cannot be sent (no route, port 0) is skipped: its sender repeats the
+    /// message.
     pub(super) fn send(&mut self, fd: RawFd) {
         let mut start = 0;
         while start < self.reply_count {
@@ -212,11 +212,11 @@ impl Messages for Batch {
         self.buffers.get(at).map(|buffer| &buffer[..])
     }
     fn origin(&self, at: usize) -> Option<Origin> {
-        self.whence(at).map(|(from, _)| from)
+        self.origin_of(at).map(|(from, _)| from)
     }
 }
 
-/// Address and port of a sender, as on the wire.
+/// Address and port of a sender, in wire order.
 fn sender(name: &libc::sockaddr_in6) -> Option<([u64; 2], u16)> {
     match i32::from(name.sin6_family) {
         libc::AF_INET6 => {
@@ -254,7 +254,8 @@ impl PacketInfo {
         match (level, kind) {
             (libc::IPPROTO_IP, libc::IP_PKTINFO) => Some(Self {
                 ingress: int(header)?.cast_unsigned(),
-                // The local address that stands for it and the one in the IP header: equal unless it is a broadcast.
+                // The local address for replies and the destination in the IP header: equal unless the destination is
+                // a broadcast.
                 is_unicast: int(header + 4)? == int(header + 8)?,
             }),
             (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => Some(Self {

@@ -1,4 +1,4 @@
-//! Which live session owns an address: the mirror of `xdp/bpf/lw_binding.h` (LAP/1 1.4.15).
+//! Determines which live session owns an address: the mirror of `xdp/bpf/lw_binding.h` (LAP/1 1.4.15).
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, SeqCst};
 use std::sync::atomic::{AtomicU64, fence};
@@ -10,34 +10,34 @@ use super::engine::Origin;
 use crate::layout::{BOUND, Bucket, Line, Session, WAYS};
 use crate::store::{Regions, mac_key_high, table};
 
-/// What is bound.
+/// A key of a binding table.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Key {
+pub(super) enum BindingKey {
     /// An IP address.
     Address([u64; 2]),
-    /// A MAC address behind an interface and VLANs.
+    /// A MAC address on an interface and its VLANs.
     Mac {
-        /// As [`mac_word`] makes it.
+        /// In the format of [`mac_word`].
         mac: u64,
         /// [`mac_key_high`].
         place: u64,
     },
 }
 
-/// A MAC address in the low 48 bits; as a word of a tag it is LAP/1's `loc`.
+/// A MAC address in the low 48 bits; in a tag this word is LAP/1's `loc`.
 pub(super) fn mac_word(mac: [u8; 6]) -> u64 {
     let [a, b, c, d, e, f] = mac;
     u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
 }
 
-/// The same of a stored session.
+/// The MAC address of a stored session.
 pub(super) fn session_mac(session: &Session) -> u64 {
     let [low, middle, high] = &session.mac;
     u64::from(low.load(Acquire)) | u64::from(middle.load(Acquire)) << 16 | u64::from(high.load(Acquire)) << 32
 }
 
-impl Key {
-    /// What a session was bound to: address, and MAC address if it was BOUND.
+impl BindingKey {
+    /// The keys to which a session is bound: its address, and its MAC address if it is BOUND.
     pub(super) fn of(session: &Session) -> [Option<Self>; 2] {
         let [low, high] = [session.addr[0].load(Acquire), session.addr[1].load(Acquire)];
         let first = session.vlan[0].load(Acquire);
@@ -65,7 +65,7 @@ impl Key {
         }
     }
 
-    fn is_carried_by(self, session: &Session) -> bool {
+    fn matches(self, session: &Session) -> bool {
         match self {
             Self::Address([low, high]) => {
                 session.addr[0].load(Acquire) == low && session.addr[1].load(Acquire) == high
@@ -81,7 +81,7 @@ impl Key {
     }
 }
 
-/// A table of bindings with what is needed to judge its entries.
+/// A table of bindings with the data needed to evaluate its entries.
 #[derive(Clone, Copy)]
 pub(super) struct Bindings<'a> {
     pub(super) table: &'a [Bucket],
@@ -90,29 +90,29 @@ pub(super) struct Bindings<'a> {
     pub(super) regions: &'a Regions,
 }
 
-/// What a look at the two buckets of a key found: no other live session that owns it.
+/// The result of scanning the two buckets of a key, if no other live session owns it.
 struct Scan<'a> {
-    /// A free place, in the emptier bucket.
+    /// A free place, in the bucket with fewer entries.
     free: Option<&'a AtomicU64>,
-    /// The slot has an entry for the key.
-    is_mine: bool,
+    /// The line has an entry for the key.
+    is_own: bool,
 }
 
 impl<'a> Bindings<'a> {
-    /// Whether no other live session than that of the line at `place` owns `key`, and there is room for it.
+    /// Whether no live session other than that of the line at `place` owns `key`, and the table has room for it.
     ///
     /// # Errors
     /// `DropAddressOwned` or `DropTableFull`.
-    pub(super) fn check(&self, key: Key, place: u32, boot_s: u32) -> Result<(), Verdict> {
+    pub(super) fn check(&self, key: BindingKey, place: u32, boot_s: u32) -> Result<(), Verdict> {
         let scan = self.scan(key, place, boot_s)?;
-        match scan.is_mine || scan.free.is_some() {
+        match scan.is_own || scan.free.is_some() {
             true => Ok(()),
             false => Err(Verdict::DropTableFull),
         }
     }
 
-    /// Gives up the entry that the line at `place`, which the caller owns, holds for `key`.
-    pub(super) fn leave(&self, key: Key, place: u32) {
+    /// Removes the entry that the line at `place`, which the caller owns, has for `key`.
+    pub(super) fn release(&self, key: BindingKey, place: u32) {
         let [a, b] = key.words();
         let hash = table::hash(self.seed, a, b);
         let entry = table::entry(hash, place);
@@ -125,32 +125,33 @@ impl<'a> Bindings<'a> {
         }
     }
 
-    /// Claims `key` for the line at `place`, which the caller owns (BUSY) and whose session carries the key already.
+    /// Claims `key` for the line at `place`. The caller owns the line (BUSY), and its session already contains the
+    /// key.
     ///
-    /// The table is read after that, and once more after an entry was written: of two that claim one address at the
-    /// same moment none keeps it. An entry that is there already is no reason to skip this: the sweep may have removed
-    /// it since it was looked for, and another device may have an old entry too.
+    /// The table is read after that, and again after an entry was written: if two threads claim one address at the
+    /// same time, neither keeps it. An existing entry does not make this unnecessary: the sweep may have removed it
+    /// since it was found, and another device may have an old entry too.
     ///
     /// # Errors
-    /// `DropAddressOwned`, or `DropTableFull`.
-    pub(super) fn claim(&self, key: Key, place: u32, boot_s: u32) -> Result<(), Verdict> {
+    /// `DropAddressOwned` or `DropTableFull`.
+    pub(super) fn claim(&self, key: BindingKey, place: u32, boot_s: u32) -> Result<(), Verdict> {
         let [a, b] = key.words();
         let entry = table::entry(table::hash(self.seed, a, b), place);
         for _ in 0..2 * WAYS {
-            // What was stored in the session comes before the loads of other lines, on x86 too.
+            // The stores to the session must precede the loads of other lines, on x86 too.
             fence(SeqCst);
             let scan = self.scan(key, place, boot_s)?;
-            if scan.is_mine {
+            if scan.is_own {
                 return Ok(());
             }
             let free = scan.free.ok_or(Verdict::DropTableFull)?;
-            // Lost to another claim: look for another place.
+            // If another claim took the place, scan for another one.
             let _ = free.compare_exchange(0, entry, AcqRel, Acquire);
         }
         Err(Verdict::DropTableFull)
     }
 
-    fn scan(&self, key: Key, place: u32, boot_s: u32) -> Result<Scan<'a>, Verdict> {
+    fn scan(&self, key: BindingKey, place: u32, boot_s: u32) -> Result<Scan<'a>, Verdict> {
         let [a, b] = key.words();
         let hash = table::hash(self.seed, a, b);
         let print = table::fingerprint(hash);
@@ -178,15 +179,18 @@ impl<'a> Bindings<'a> {
                 (fewest_used, free) = (used, gap);
             }
         }
-        Ok(Scan { free, is_mine })
+        Ok(Scan {
+            free,
+            is_own: is_mine,
+        })
     }
 
-    fn is_owner(&self, place: u32, key: Key, boot_s: u32) -> bool {
+    fn is_owner(&self, place: u32, key: BindingKey, boot_s: u32) -> bool {
         let Some(line) = self.regions.lines.get(place as usize) else {
             return false;
         };
         let session = self.regions.sessions.get(line.slot.load(Acquire) as usize);
-        is_live(line, boot_s) && session.is_some_and(|session| key.is_carried_by(session))
+        is_live(line, boot_s) && session.is_some_and(|session| key.matches(session))
     }
 }
 
@@ -194,5 +198,5 @@ fn is_live(line: &Line, boot_s: u32) -> bool {
     let commit = CommitWord(line.commit.load(Acquire));
     !commit.is_revoked()
         && (line.session_id.load(Acquire) != 0 || commit.is_busy())
-        && line.lease_until_s.load(Acquire) > boot_s
+        && line.session_until_s.load(Acquire) > boot_s
 }

@@ -14,7 +14,7 @@ use crate::config::{self, ClassicProfile};
 use crate::layout::{ClassicCrp, ClassicState};
 use crate::store::Region;
 
-/// Mark of an expected hash, so that hash 0 differs from none.
+/// Flag of an expected hash, so that hash 0 differs from no hash.
 const PENDING: u64 = 1 << 32;
 
 /// A message whose response is `WORDS` × 8 bytes.
@@ -30,7 +30,7 @@ struct Message<const WORDS: usize> {
     process_time_ns: U64,
 }
 
-/// CRPs, expected hashes, and what the hash needs.
+/// CRPs, expected hashes, and the tables of the hash.
 #[derive(Debug)]
 pub(super) struct Classic {
     is_uav: bool,
@@ -91,7 +91,8 @@ impl Classic {
         }
     }
 
-    /// Picks CRPs, remembers H(R… | RN), sends the challenges and RN xor R, or RN xor (R1 or R2). `None`: no CRP left.
+    /// Picks CRPs, stores H(R… | RN), and sends the challenges and RN xor R, or RN xor (R1 or R2). `None`: no CRP is
+    /// left.
     fn request<const WORDS: usize>(
         &self,
         rng: &mut SplitMix64,
@@ -103,7 +104,7 @@ impl Classic {
         let first = response::<WORDS>(one);
         let second = two.map(response::<WORDS>);
         let rn = [0; WORDS].map(|_: u64| rng.draw().to_be());
-        // The hash of the first response is kept beside it.
+        // The hash of the first response is stored with the CRP.
         let mut crc = one.crc.load(Relaxed);
         for block in second.iter().chain([&rn]) {
             crc = self.hash(crc, block);
@@ -137,7 +138,7 @@ impl Classic {
             let second = half + (((draw >> 32) * half) >> 32);
             return Some((self.crp(index, first)?, Some(self.crp(index, second)?)));
         }
-        // Looked at before it is counted up, so that it cannot wrap round.
+        // Checked before the increment, so that the counter cannot wrap.
         if state.next.load(Relaxed) >= self.rows {
             return None;
         }
@@ -151,7 +152,7 @@ impl Classic {
         self.crps.get(usize::try_from(place).ok()?)
     }
 
-    /// Takes whole words into a CRC-32, sixteen bytes at a time (slicing-by-16).
+    /// Adds whole words to a CRC-32, sixteen bytes at a time (slicing-by-16).
     fn hash<const WORDS: usize>(&self, crc: u32, words: &[u64; WORDS]) -> u32 {
         words.chunks(2).fold(crc, |crc, pair| match *pair {
             [a, b] => self.slices::<8>(a ^ u64::from(crc)) ^ self.slices::<0>(b),
@@ -160,7 +161,7 @@ impl Classic {
         })
     }
 
-    /// The share of a word that `AHEAD` bytes follow.
+    /// The contribution of a word that `AHEAD` bytes follow.
     fn slices<const AHEAD: usize>(&self, word: u64) -> u32 {
         let tables = self.crc.iter().skip(AHEAD).take(8).rev();
         tables.zip(word.to_le_bytes()).fold(0, |crc, (table, byte)| {
@@ -177,7 +178,7 @@ fn response<const WORDS: usize>(crp: &ClassicCrp) -> [u64; WORDS] {
     words
 }
 
-/// No zero-initialised hash is accepted, and a hash dies with its success.
+/// Accepts no zero-initialized hash, and accepts each hash once.
 fn accept<const WORDS: usize>(state: &ClassicState, message: &mut Message<WORDS>) -> Verdict {
     let expected = PENDING | u64::from(message.hash.get());
     if state.expected.load(Acquire) != expected

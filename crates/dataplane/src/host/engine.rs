@@ -1,8 +1,8 @@
-//! One datagram in, one verdict out, the reply in place: what `xdp/bpf/lw_lap.h` does, over the same memory.
+//! One datagram in, one verdict out, the reply in place: what `xdp/bpf/lw_lap.h` does, on the same memory.
 //!
-//! Everything shared is an atomic. All loads of a line that another thread may be rewriting are Acquire, so that the
-//! commit word can be read once more after them and tell whether they belong together (a sequence lock whose counter
-//! is the commit word); on x86 that costs nothing.
+//! Everything shared is atomic. All loads of a line that another thread may be rewriting are Acquire. The commit word
+//! is read again after them to detect a change (a sequence lock whose counter is the commit word). On x86 this costs
+//! nothing.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,42 +14,42 @@ use linewarden_protocol::verdict::Verdict;
 use linewarden_protocol::wire::{self, MESSAGE_BYTES, Message, PROOF_BYTES, message_type};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-use super::attest::{Proofs, Single, Verifier};
+use super::attest::{ProofBatch, Single, Verifier};
 use super::bindings::{Bindings, mac_word};
 use super::classic::Classic;
 use super::lap::Outcome;
 use super::p4dra;
-use super::slow::SlowPath;
+use super::slow_path::SlowPath;
 use super::stats::Stats;
 use crate::classic::rng_state;
 use crate::config::Config;
 use crate::event::EVENT_BYTES;
-use crate::handling::TIMED_OF;
+use crate::handling_time::SAMPLE_INTERVAL;
 use crate::layout::{HOME_WAYS, Line};
 use crate::p4dra::P4draRegions;
 use crate::rate::RateWindow;
+use crate::store::load_shedder::{LoadShedder, UnknownSender};
 use crate::store::provers::ProverRegions;
-use crate::store::shed::{Doorman, Stranger};
-use crate::store::{Geometry, InForce, Regions, prefetch, table, wire_word};
+use crate::store::{ActiveSettings, Geometry, Regions, prefetch, table, wire_word};
 
-/// Bytes kept of a datagram: all that any message needs that is served. A short buffer keeps a whole batch in the
+/// Bytes kept of a datagram: enough for every message that is served. A short buffer keeps a whole batch in the
 /// first-level cache.
 pub(super) const BUFFER_BYTES: usize = 128;
 const _: () = assert!(PROOF_BYTES <= BUFFER_BYTES);
 
-/// A LAP/1 message of 64 B as eight words, as loaded.
+/// A LAP/1 message of 64 B as eight words, loaded natively.
 pub(super) type Words = [u64; MESSAGE_BYTES / 8];
 
-/// The moment at which a batch is handled. Coarse: read once for up to 64 datagrams.
+/// The time at which a batch is handled. Coarse: read once for up to 64 datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moment {
+pub struct Timestamps {
     /// CLOCK_MONOTONIC, or its coarse reading, ns.
     pub monotonic_ns: u64,
     /// CLOCK_BOOTTIME, ns.
     pub boot_ns: u64,
 }
 
-impl Moment {
+impl Timestamps {
     /// CLOCK_BOOTTIME, whole seconds.
     #[must_use]
     pub fn boot_s(self) -> u32 {
@@ -57,7 +57,7 @@ impl Moment {
     }
 }
 
-impl From<Now> for Moment {
+impl From<Now> for Timestamps {
     fn from(now: Now) -> Self {
         Self {
             monotonic_ns: now.monotonic_ms.saturating_mul(1_000_000),
@@ -66,12 +66,12 @@ impl From<Now> for Moment {
     }
 }
 
-/// Where a datagram came from, in the words that lines and sessions hold.
+/// The origin of a datagram, in the format of lines and sessions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Origin {
     pub(super) ingress: u32,
     pub(super) vlans: [u16; 2],
-    /// As on the wire.
+    /// In wire order.
     pub(super) port: u16,
     pub(super) addr: [u64; 2],
 }
@@ -87,25 +87,25 @@ impl Origin {
     }
 }
 
-/// Where the sender's MAC address comes from; words as [`mac_word`] makes them. Asked only for messages that passed
-/// all cheaper checks.
+/// Source of the sender's MAC address; words in the format of [`mac_word`]. Queried only for messages that passed all
+/// cheaper checks.
 pub(super) trait MacSource {
-    /// Of the sender of a BOUND RESPONSE; `None` when it is not known.
-    fn bound(&mut self, origin: &Origin, now: Moment) -> Option<u64>;
-    /// Looks again, because `stale` did not fit; `None` when that gives nothing else.
-    fn refreshed(&mut self, origin: &Origin, now: Moment, stale: u64) -> Option<u64>;
-    /// What a session without BOUND is stored and compared with.
+    /// MAC address of the sender of a BOUND RESPONSE; `None` if unknown.
+    fn bound(&mut self, origin: &Origin, now: Timestamps) -> Option<u64>;
+    /// Queries again, because `stale` did not match. `None` if the result is the same.
+    fn refreshed(&mut self, origin: &Origin, now: Timestamps, stale: u64) -> Option<u64>;
+    /// The value with which a session without BOUND is stored and compared.
     fn unbound(&mut self) -> u64;
 }
 
 /// The MAC address is known from the frame.
-struct FromFrame(u64);
+struct FrameMac(u64);
 
-impl MacSource for FromFrame {
-    fn bound(&mut self, _: &Origin, _: Moment) -> Option<u64> {
+impl MacSource for FrameMac {
+    fn bound(&mut self, _: &Origin, _: Timestamps) -> Option<u64> {
         Some(self.0)
     }
-    fn refreshed(&mut self, _: &Origin, _: Moment, _: u64) -> Option<u64> {
+    fn refreshed(&mut self, _: &Origin, _: Timestamps, _: u64) -> Option<u64> {
         None
     }
     fn unbound(&mut self) -> u64 {
@@ -113,21 +113,21 @@ impl MacSource for FromFrame {
     }
 }
 
-/// What one thread keeps for itself.
+/// State of one thread.
 #[derive(Debug)]
 pub struct ThreadState {
     pub(super) stats: Arc<Stats>,
     pub(super) naks: RateWindow,
     pub(super) alarms: RateWindow,
-    pub(super) door: Doorman,
-    pub(super) proofs: Proofs,
+    pub(super) shedder: LoadShedder,
+    pub(super) proofs: ProofBatch,
     /// For the classic profiles.
     pub(super) rng: SplitMix64,
-    /// So many RESPONSEs came.
+    /// Number of RESPONSEs received.
     pub(super) responses: u64,
 }
 
-/// The verifier that all threads of a [`super::Host`] run.
+/// The verifier that all threads of a [`super::Host`] share.
 #[derive(Debug)]
 pub struct Engine {
     pub(super) regions: Arc<Regions>,
@@ -173,22 +173,28 @@ impl Engine {
             stats,
             naks: RateWindow::default(),
             alarms: RateWindow::default(),
-            door: Doorman::default(),
-            proofs: Proofs::default(),
+            shedder: LoadShedder::default(),
+            proofs: ProofBatch::default(),
             rng: SplitMix64::from_state(rng_state(self.classic_seed, index as u64)),
             responses: 0,
         }
     }
 
-    /// Handles a datagram to the LAP port, whose sender's MAC address is known, and counts its verdict. When that is
-    /// a reply the payload has become it.
-    pub fn process(&self, thread: &mut ThreadState, now: Moment, meta: &Meta, payload: &mut [u8]) -> Verdict {
+    /// Handles a datagram to the LAP port whose sender's MAC address is known, and counts its verdict. If the verdict
+    /// is a reply, the payload now contains it.
+    pub fn process(
+        &self,
+        thread: &mut ThreadState,
+        now: Timestamps,
+        meta: &Meta,
+        payload: &mut [u8],
+    ) -> Verdict {
         let length = payload.len();
-        let mut macs = FromFrame(mac_word(meta.src_mac));
+        let mut macs = FrameMac(mac_word(meta.src_mac));
         let from = Origin::of(meta);
         thread.proofs.begin();
         let verdict = self.lap(thread, now, &from, &mut macs, payload, length);
-        verdict.unwrap_or_else(|| self.settle(thread, now, &Single { payload, from }))
+        verdict.unwrap_or_else(|| self.verify_pending(thread, now, &Single { payload, from }))
     }
 
     /// Handles a datagram to the classic port and counts its verdict.
@@ -201,26 +207,26 @@ impl Engine {
         verdict
     }
 
-    /// Handles a LAP datagram of `length` bytes, of which `payload` holds at least the first [`BUFFER_BYTES`]. `None`: a PROOF,
-    /// whose verdict [`Engine::settle`] gives.
+    /// Handles a LAP datagram of `length` bytes, of which `payload` contains at least the first [`BUFFER_BYTES`].
+    /// `None`: a PROOF, whose verdict [`Engine::verify_pending`] determines.
     #[inline]
     pub(super) fn lap(
         &self,
         thread: &mut ThreadState,
-        now: Moment,
+        now: Timestamps,
         from: &Origin,
         macs: &mut impl MacSource,
         payload: &mut [u8],
         length: usize,
     ) -> Option<Verdict> {
-        let outcome = match Kind::of(payload, length) {
-            Kind::Proof => match self.take_proof(thread, now, payload) {
+        let outcome = match MessageKind::of(payload, length) {
+            MessageKind::Proof => match self.check_proof(thread, now, payload) {
                 Ok(()) => return None,
                 Err(reason) => Err(reason),
             },
-            Kind::Request(message) => self.request(thread, now, from, &message),
-            Kind::Response(message) => self.timed_response(thread, now, from, macs, &message),
-            Kind::Neither(reason) => Err(reason),
+            MessageKind::Request(message) => self.request(thread, now, from, &message),
+            MessageKind::Response(message) => self.timed_response(thread, now, from, macs, &message),
+            MessageKind::Other(reason) => Err(reason),
         };
         let verdict = match outcome {
             Ok((verdict, reply)) => {
@@ -233,27 +239,27 @@ impl Engine {
         Some(verdict)
     }
 
-    /// Judges a RESPONSE; of one in [`TIMED_OF`] it is counted how long that took.
+    /// Handles a RESPONSE and measures the time for one in [`SAMPLE_INTERVAL`].
     #[inline]
     fn timed_response(
         &self,
         thread: &mut ThreadState,
-        now: Moment,
+        now: Timestamps,
         from: &Origin,
         macs: &mut impl MacSource,
         message: &Words,
     ) -> Outcome {
-        let is_timed = thread.responses.is_multiple_of(TIMED_OF);
+        let is_timed = thread.responses.is_multiple_of(SAMPLE_INTERVAL);
         thread.responses = thread.responses.wrapping_add(1);
         let began = is_timed.then(Instant::now);
         let outcome = self.response(thread, now, from, macs, message);
         if let (Some(began), Ok((Verdict::ReplyAck, _))) = (began, &outcome) {
-            thread.stats.handled(began.elapsed());
+            thread.stats.record_handling_time(began.elapsed());
         }
         outcome
     }
 
-    /// Has the home of the device that a message names on its way from memory: the ways of a whole batch overlap.
+    /// Prefetches the home of the device that a message names, so that the memory accesses of a batch overlap.
     #[inline]
     pub(super) fn prefetch(&self, payload: &[u8]) {
         let Some([_, _, _, kind, _, _, _, _, id @ .., _, _, _, _, _, _, _, number]) =
@@ -282,22 +288,27 @@ impl Engine {
         self.regions.find(&self.geometry, id)
     }
 
-    /// Of a message whose device is not here: whether it takes the slow path.
+    /// Decides whether a message of a device that is not installed takes the slow path.
     #[cold]
-    pub(super) fn unknown(&self, thread: &mut ThreadState, now: Moment, stranger: &Stranger) -> Verdict {
+    pub(super) fn admit_unknown(
+        &self,
+        thread: &mut ThreadState,
+        now: Timestamps,
+        sender: &UnknownSender,
+    ) -> Verdict {
         let (regions, geometry) = (&self.regions, &self.geometry);
         let miss_per_s = self.live().miss_per_s;
-        if miss_per_s == 0 || !regions.may_be_enrolled(geometry, stranger.id) {
+        if miss_per_s == 0 || !regions.may_be_enrolled(geometry, sender.id) {
             return Verdict::DropUnknownDevice;
         }
-        let door = &mut thread.door;
-        match door.admits(regions, geometry, stranger, now.monotonic_ns, miss_per_s) {
+        let shedder = &mut thread.shedder;
+        match shedder.admits(regions, geometry, sender, now.monotonic_ns, miss_per_s) {
             true => Verdict::SlowPath,
             false => Verdict::DropShed,
         }
     }
 
-    /// Reports what user space must act on, and wakes it.
+    /// Reports an event that user space must handle, and wakes user space.
     pub(super) fn report(&self, thread: &ThreadState, event: &[u64; EVENT_BYTES / 8]) {
         thread.stats.report(event);
         self.wake();
@@ -305,16 +316,16 @@ impl Engine {
 
     pub(super) fn wake(&self) {
         if let Some(control) = self.regions.control.first() {
-            self.slow_path.ring(&control.listening);
+            self.slow_path.wake(&control.listening);
         }
     }
 
-    /// The settings in force. What one message is judged by is read once.
-    pub(super) fn live(&self) -> InForce {
+    /// The active settings. The settings that apply to one message are read once.
+    pub(super) fn live(&self) -> ActiveSettings {
         self.regions
             .control
             .first()
-            .map(InForce::read)
+            .map(ActiveSettings::read)
             .unwrap_or_default()
     }
 
@@ -336,23 +347,23 @@ impl Engine {
     }
 }
 
-/// What a payload is, by its first word; only what is neither goes through the parser.
-enum Kind {
+/// Kind of a payload, by its first word. Only other payloads go through the parser.
+enum MessageKind {
     Request(Words),
     Response(Words),
     Proof,
-    Neither(Verdict),
+    Other(Verdict),
 }
 
-impl Kind {
+impl MessageKind {
     fn of(payload: &[u8], length: usize) -> Self {
         if length == PROOF_BYTES && payload.first_chunk().is_some_and(super::attest::is_proof) {
             return Self::Proof;
         }
-        let whole = Words::read_from_bytes(payload)
+        let words = Words::read_from_bytes(payload)
             .ok()
             .filter(|_| length == MESSAGE_BYTES);
-        if let Some(message) = whole {
+        if let Some(message) = words {
             let [h0, device_id, ..] = message;
             let [_, _, _, _, reserved @ ..] = message;
             if device_id != 0 && h0 == super::lap::H0_REQUEST && reserved == [0; 4] {
@@ -362,26 +373,26 @@ impl Kind {
                 return Self::Response(message);
             }
         }
-        Self::Neither(why_neither(payload, length))
+        Self::Other(drop_reason(payload, length))
     }
 }
 
-/// The parser's reason to drop. Of a datagram longer than the buffer only the beginning is there: the parser then
-/// gets that with a length field which is as right or wrong as the real one.
+/// The parser's reason to drop. If the datagram is longer than the buffer, the parser receives its beginning with an
+/// adjusted length field, which is right or wrong like the original.
 #[cold]
-pub(super) fn why_neither(payload: &[u8], length: usize) -> Verdict {
+pub(super) fn drop_reason(payload: &[u8], length: usize) -> Verdict {
     let mut cut = [0u8; BUFFER_BYTES];
     let mut message = payload;
     if let (true, Some(cut)) = (length > payload.len(), cut.get_mut(..payload.len())) {
         cut.copy_from_slice(payload);
         if let Some(field @ &mut [high, low]) = cut.get_mut(6..8) {
             let is_right = usize::from(u16::from_be_bytes([high, low])) == length;
-            let wanted = if is_right {
+            let claimed = if is_right {
                 payload.len()
             } else {
                 payload.len() ^ 1
             };
-            field.copy_from_slice(&u16::try_from(wanted).unwrap_or_default().to_be_bytes());
+            field.copy_from_slice(&u16::try_from(claimed).unwrap_or_default().to_be_bytes());
         }
         message = cut;
     }
@@ -406,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_that_is_cut_off_is_judged_as_the_whole_would_be() {
+    fn a_truncated_datagram_gets_the_verdict_of_the_full_datagram() {
         for kind in [
             message_type::REQUEST,
             message_type::DATA_UP,
@@ -415,14 +426,14 @@ mod tests {
         ] {
             for length in [64, 127, 128, 129, 1400] {
                 for claimed in [64, 128, 129, 1400, length as u16] {
-                    let whole = datagram(kind, length, claimed);
-                    let cut = &whole[..length.min(BUFFER_BYTES)];
+                    let full_datagram = datagram(kind, length, claimed);
+                    let cut = &full_datagram[..length.min(BUFFER_BYTES)];
                     if kind == message_type::REQUEST && length == 64 && claimed == 64 {
                         continue;
                     }
                     assert_eq!(
-                        why_neither(cut, length),
-                        why_neither(&whole, length),
+                        drop_reason(cut, length),
+                        drop_reason(&full_datagram, length),
                         "{kind} {length} {claimed}"
                     );
                 }

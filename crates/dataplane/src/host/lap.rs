@@ -8,13 +8,13 @@ use linewarden_protocol::verdict::Verdict;
 use linewarden_protocol::wire::{FLAG_BOUND, MAGIC, MESSAGE_BYTES, VERSION, message_type, nak_reason};
 use subtle::ConstantTimeEq as _;
 
-use super::bindings::{Key, session_mac};
-use super::engine::{Engine, MacSource, Moment, Origin, ThreadState, Words};
+use super::bindings::{BindingKey, session_mac};
+use super::engine::{Engine, MacSource, Origin, ThreadState, Timestamps, Words};
 use super::sip::{Pair, f};
 use crate::event::{EVENT_BYTES, SESSION_EVENT_BYTES};
 use crate::layout::{BOUND, Line, RingRow, Session};
-use crate::store::shed::Stranger;
-use crate::store::{InForce, admission};
+use crate::store::load_shedder::UnknownSender;
+use crate::store::{ActiveSettings, admission};
 
 /// The first word of a 64-byte message of suite 1.
 const fn h0(kind: u8, flags: u8) -> u64 {
@@ -42,11 +42,11 @@ const H0_NAK: u64 = h0(message_type::NAK, 0);
 /// `L(2)`.
 const LABEL_SESSION: u64 = u64::from_le_bytes([0, 0, 1, 2, 1, 0, 0, 0]);
 
-/// Age of the current fresh value at which nothing is answered any more, ns (LAP/1 1.4.1).
+/// Age of the current fresh value above which no message is answered, ns (LAP/1 1.4.1).
 const FRESH_NS_MAX: u64 = linewarden_protocol::gateway::FRESH_MAX_AGE_MS * 1_000_000;
 
-/// Two big-endian 32-bit fields as one word.
-fn fields(first: u32, second: u32) -> u64 {
+/// Packs two big-endian 32-bit fields into one word.
+fn pack_fields(first: u32, second: u32) -> u64 {
     u64::from(second.to_be()) << 32 | u64::from(first.to_be())
 }
 
@@ -62,7 +62,7 @@ fn store(words: &[std::sync::atomic::AtomicU64; 2], [low, high]: Pair) {
 /// A reply with its verdict, or the reason to drop.
 pub(super) type Outcome = Result<(Verdict, Words), Verdict>;
 
-/// The parts of a RESPONSE.
+/// The fields of a RESPONSE.
 struct Response {
     device_id: u64,
     idx: u32,
@@ -92,8 +92,8 @@ impl Response {
         [n0, n1]
     }
 
-    /// RESPONSE.tag = F(auth_key, H0, ID, N0, N1, IG, fresh, loc), compared in constant time: nothing is known of the difference
-    /// before both halves are in it.
+    /// RESPONSE.tag = F(auth_key, H0, ID, N0, N1, IG, fresh, loc), compared in constant time: both halves are
+    /// combined before the result is tested.
     fn verifies(&self, auth_key: Pair, loc: u64) -> bool {
         let [h0, id, n0, n1, ig, fresh, low, high] = self.words;
         let tag = f(auth_key, [h0, id, n0, n1, ig, fresh, loc]);
@@ -102,7 +102,7 @@ impl Response {
 }
 
 impl Engine {
-    /// Only from an address that a device can have is anything answered, asked about or opened.
+    /// Only messages from an address that a device can have are answered, or open a session.
     fn check_source(&self, from: &Origin) -> Result<(), Verdict> {
         let control = self.regions.control.first();
         match control.is_some_and(|control| admission::admits(control, from.addr)) {
@@ -111,7 +111,7 @@ impl Engine {
         }
     }
 
-    fn is_stopped(&self, now: Moment) -> bool {
+    fn is_stopped(&self, now: Timestamps) -> bool {
         self.regions.control.first().is_none_or(|control| {
             let age_ns = now.monotonic_ns.saturating_sub(control.fresh_at_ns.load(Acquire));
             control.fresh_current.load(Acquire) == 0 || age_ns > FRESH_NS_MAX
@@ -121,7 +121,7 @@ impl Engine {
     pub(super) fn request(
         &self,
         thread: &mut ThreadState,
-        now: Moment,
+        now: Timestamps,
         from: &Origin,
         message: &Words,
     ) -> Outcome {
@@ -132,12 +132,12 @@ impl Engine {
         }
         self.check_source(from)?;
         let Some((line, _)) = self.find_device(device_id) else {
-            let stranger = Stranger {
+            let sender = UnknownSender {
                 id: device_id,
                 source: from.addr,
                 nonce: None,
             };
-            return Err(self.unknown(thread, now, &stranger));
+            return Err(self.admit_unknown(thread, now, &sender));
         };
         let commit = CommitWord(line.commit.load(Acquire));
         if commit.is_revoked() {
@@ -154,12 +154,13 @@ impl Engine {
         }
         let auth_key = load(&line.auth_key);
         let challenge = line.challenge.load(Acquire);
-        // A winner on another thread may have put the next row in between: then these words do not belong together.
+        // A winner on another thread may have installed the next row in between. Then these words do not belong
+        // together.
         if line.commit.load(Acquire) != commit.0 {
             return Err(Verdict::DropBusy);
         }
         let fresh = control.fresh_current.load(Acquire);
-        let ig = fields(commit.idx().0, self.gateway_id);
+        let ig = pack_fields(commit.idx().0, self.gateway_id);
         let [low, high] = f(auth_key, [H0_CHALLENGE, device_id, n0, n1, ig, challenge, fresh]);
         let reply = [H0_CHALLENGE, device_id, ig, challenge, fresh, n0, low, high];
         Ok((Verdict::ReplyChallenge, reply))
@@ -168,7 +169,7 @@ impl Engine {
     fn nak(
         &self,
         thread: &mut ThreadState,
-        now: Moment,
+        now: Timestamps,
         device_id: u64,
         commit: CommitWord,
         reason: u8,
@@ -183,7 +184,7 @@ impl Engine {
     pub(super) fn response(
         &self,
         thread: &mut ThreadState,
-        now: Moment,
+        now: Timestamps,
         from: &Origin,
         macs: &mut impl MacSource,
         message: &Words,
@@ -197,22 +198,22 @@ impl Engine {
             return Err(Verdict::DropGateway);
         }
         let Some((line, place)) = self.find_device(m.device_id) else {
-            let stranger = Stranger {
+            let sender = UnknownSender {
                 id: m.device_id,
                 source: from.addr,
                 nonce: Some(m.nonce()),
             };
             return Err(match self.is_fresh(m.fresh) {
-                true => self.unknown(thread, now, &stranger),
+                true => self.admit_unknown(thread, now, &sender),
                 false => Verdict::DropUnknownDevice,
             });
         };
         let slot = line.slot.load(Acquire);
         let session = self.regions.sessions.get(slot as usize);
-        let case = Case {
+        let case = ResponseContext {
             commit: CommitWord(line.commit.load(Acquire)),
             session: session.ok_or(Verdict::DropUnknownDevice)?,
-            m: &m,
+            response: &m,
             line,
             place,
             slot,
@@ -227,7 +228,7 @@ impl Engine {
         }
         let idx = case.commit.idx().0;
         if m.idx.checked_add(1) == Some(idx) {
-            return case.ack_again(&self.live(), macs);
+            return case.repeat_ack(&self.live(), macs);
         }
         if m.idx != idx {
             return Err(Verdict::DropIndex);
@@ -246,7 +247,8 @@ impl Engine {
             }
         })?;
         if !case.commit.has_credit() {
-            // Only a verified message may ask for the mark to be moved: rows below it are lost with the memory.
+            // Only a verified message may request an advance of the mark: rows below the mark are lost with the
+            // memory.
             self.report(thread, &case.event(EVENT_ROWS_LOW, idx));
             return Err(Verdict::DropMark);
         }
@@ -254,7 +256,7 @@ impl Engine {
             return Err(Verdict::DropSessionZero);
         }
         let session_key = f(auth_key, [LABEL_SESSION, m.tag[0], m.tag[1]]);
-        self.win(thread, &case, &place, session_key)
+        self.accept_response(thread, &case, &place, session_key)
     }
 
     fn is_fresh(&self, fresh: u64) -> bool {
@@ -265,19 +267,25 @@ impl Engine {
         })
     }
 
-    /// Owners of the addresses, then the tag. A MAC address from a table may be out of date: when the message fails
-    /// for it, the source is asked once more, and only another answer makes another attempt.
-    fn verify(&self, case: &Case<'_>, auth_key: Pair, macs: &mut impl MacSource) -> Result<Place, Verdict> {
-        let (m, from, at, boot_s) = (case.m, case.from, case.place, case.now.boot_s());
+    /// Checks the owners of the addresses, then the tag. A MAC address from a table may be stale: if the check fails,
+    /// the source is queried again, and only a different result leads to another attempt.
+    fn verify(
+        &self,
+        case: &ResponseContext<'_>,
+        auth_key: Pair,
+        macs: &mut impl MacSource,
+    ) -> Result<VerifiedOrigin, Verdict> {
+        let (m, from, at, boot_s) = (case.response, case.from, case.place, case.now.boot_s());
         let attempt = |mac: u64| {
             let is_renewal = case.is_renewal(mac);
             if !is_renewal {
-                self.by_address().check(Key::Address(from.addr), at, boot_s)?;
+                self.by_address()
+                    .check(BindingKey::Address(from.addr), at, boot_s)?;
                 if m.bound {
-                    self.by_mac().check(Key::mac(mac, from), at, boot_s)?;
+                    self.by_mac().check(BindingKey::mac(mac, from), at, boot_s)?;
                 }
             }
-            let place = Place { mac, is_renewal };
+            let place = VerifiedOrigin { mac, is_renewal };
             m.verifies(auth_key, if m.bound { mac } else { 0 })
                 .then_some(place)
                 .ok_or(Verdict::DropTag)
@@ -289,22 +297,33 @@ impl Engine {
         attempt(known).or_else(|reason| attempt(macs.refreshed(from, case.now, known).ok_or(reason)?))
     }
 
-    /// Spends the row and opens the session: LAP/1 1.4.3, in its order.
-    fn win(&self, thread: &mut ThreadState, case: &Case<'_>, place: &Place, session_key: Pair) -> Outcome {
-        let &Case { m, line, session, .. } = case;
+    /// Spends the row and opens the session, in the order of LAP/1 1.4.3.
+    fn accept_response(
+        &self,
+        thread: &mut ThreadState,
+        case: &ResponseContext<'_>,
+        place: &VerifiedOrigin,
+        session_key: Pair,
+    ) -> Outcome {
+        let &ResponseContext {
+            response: m,
+            line,
+            session,
+            ..
+        } = case;
         let live = self.live();
-        let won = case.commit.won().ok_or(Verdict::DropNoRows)?;
-        let (owner, closed) = Owner::take(line, case.commit, won).ok_or(Verdict::DropLostRace)?;
-        // Closed by user space since it was looked at: somebody else may have claimed its addresses.
+        let won = case.commit.with_row_spent().ok_or(Verdict::DropNoRows)?;
+        let (owner, closed) = LineGuard::acquire(line, case.commit, won).ok_or(Verdict::DropLostRace)?;
+        // User space closed the session after it was read. Another device may have claimed its addresses.
         let is_closed = place.is_renewal && closed == 0;
         line.window
             .store(u64::from(won.window_generation()) << 56, Relaxed);
         store(&session.session_key, session_key);
         store(&session.tag, m.tag);
-        line.lease_until_s
-            .store(case.now.boot_s().saturating_add(live.lease_s), Relaxed);
+        line.session_until_s
+            .store(case.now.boot_s().saturating_add(live.session_lifetime_s), Relaxed);
         if !place.is_renewal {
-            self.leave(case, place.mac);
+            self.release_old_bindings(case, place.mac);
             case.bind(place.mac);
         }
         let next = won.idx().0;
@@ -322,35 +341,40 @@ impl Engine {
         if !has_row {
             self.report(thread, &case.event(EVENT_ROWS_OUT, next));
         } else if !won.is_key_mode()
-            && (self.is_low(case.slot, next, live.low_rows) || is_credit_low(won, live.low_credit))
+            && (self.are_rows_low(case.slot, next, live.low_rows) || is_credit_low(won, live.low_credit))
         {
             self.report(thread, &case.event(EVENT_ROWS_LOW, next));
         }
         claimed?;
         if !place.is_renewal {
-            thread.stats.report(&case.opening(place.mac));
+            thread.stats.report(&case.session_event(place.mac));
         }
-        Ok((Verdict::ReplyAck, ack(m, session_key, live.lease_s, case.from)))
+        Ok((
+            Verdict::ReplyAck,
+            ack(m, session_key, live.session_lifetime_s, case.from),
+        ))
     }
 
-    /// Gives up what the line holds for where its session was bound and will not be: without this a device that comes
-    /// from ever new addresses would fill the tables.
-    fn leave(&self, case: &Case<'_>, mac: u64) {
-        let [address, at_mac] = Key::of(case.session);
-        if let Some(old) = address.filter(|old| *old != Key::Address(case.from.addr)) {
-            self.by_address().leave(old, case.place);
+    /// Removes the bindings of the line's previous session that the new one does not reuse. Otherwise a device with
+    /// ever-changing addresses would fill the tables.
+    fn release_old_bindings(&self, case: &ResponseContext<'_>, mac: u64) {
+        let [address, at_mac] = BindingKey::of(case.session);
+        if let Some(old) = address.filter(|old| *old != BindingKey::Address(case.from.addr)) {
+            self.by_address().release(old, case.place);
         }
-        if let Some(old) = at_mac.filter(|old| !case.m.bound || *old != Key::mac(mac, case.from)) {
-            self.by_mac().leave(old, case.place);
+        if let Some(old) =
+            at_mac.filter(|old| !case.response.bound || *old != BindingKey::mac(mac, case.from))
+        {
+            self.by_mac().release(old, case.place);
         }
     }
 
-    fn claim(&self, case: &Case<'_>, mac: u64) -> Result<(), Verdict> {
+    fn claim(&self, case: &ResponseContext<'_>, mac: u64) -> Result<(), Verdict> {
         let (at, boot_s) = (case.place, case.now.boot_s());
         self.by_address()
-            .claim(Key::Address(case.from.addr), at, boot_s)?;
-        if case.m.bound {
-            self.by_mac().claim(Key::mac(mac, case.from), at, boot_s)?;
+            .claim(BindingKey::Address(case.from.addr), at, boot_s)?;
+        if case.response.bound {
+            self.by_mac().claim(BindingKey::mac(mac, case.from), at, boot_s)?;
         }
         Ok(())
     }
@@ -362,7 +386,7 @@ impl Engine {
         self.regions.rows.get(place as usize)
     }
 
-    /// The row `idx` into the line, or zeros: whether there is one.
+    /// Moves the row `idx` into the line, or clears the line's row. Returns whether there is one.
     fn next_row(&self, line: &Line, slot: u32, idx: u32) -> bool {
         let row = self.ring_row(slot, idx);
         let last = row.map_or(0, |row| row.auth_key[1].swap(0, AcqRel));
@@ -378,8 +402,8 @@ impl Engine {
         true
     }
 
-    /// Whether the row `low_rows` ahead of `idx` is no longer there, if it is asked for.
-    fn is_low(&self, slot: u32, idx: u32, low_rows: u32) -> bool {
+    /// Whether the row `low_rows` after `idx` is missing, if this check is enabled.
+    fn are_rows_low(&self, slot: u32, idx: u32, low_rows: u32) -> bool {
         low_rows > 0
             && self
                 .ring_row(slot, idx.wrapping_add(low_rows))
@@ -387,42 +411,42 @@ impl Engine {
     }
 }
 
-/// A RESPONSE and the line that it is about.
-struct Case<'a> {
-    m: &'a Response,
+/// A RESPONSE and the line of its device.
+struct ResponseContext<'a> {
+    response: &'a Response,
     line: &'a Line,
     session: &'a Session,
-    /// Of the line.
+    /// Place of the line.
     place: u32,
     slot: u32,
-    /// As loaded before anything else of the line.
+    /// Loaded before all other fields of the line.
     commit: CommitWord,
-    now: Moment,
+    now: Timestamps,
     from: &'a Origin,
 }
 
-/// Where a RESPONSE that verifies came from.
-struct Place {
+/// The origin of a RESPONSE whose tag is right.
+struct VerifiedOrigin {
     mac: u64,
-    /// From where the device's live session is bound already.
+    /// The device's live session is already bound to this origin.
     is_renewal: bool,
 }
 
-impl Case<'_> {
-    /// Whether a live session comes again from where it is bound: then it owns its addresses, nobody else can have
-    /// claimed them since, and the tables need not be read. Not in the lease's last second: another thread, whose
-    /// batch began a little later, may take the lease for over and the addresses for free.
+impl ResponseContext<'_> {
+    /// Whether a live session is renewed from the origin to which it is bound. It then owns its addresses, no other
+    /// device can have claimed them, and the tables need not be read. Not in the last second of the session: another
+    /// thread whose batch started a little later may already treat the session as expired and the addresses as free.
     fn is_renewal(&self, mac: u64) -> bool {
         let is_bound = self.session.vlan[0].load(Acquire) & BOUND != 0;
         self.line.session_id.load(Acquire) != 0
-            && self.line.lease_until_s.load(Acquire) > self.now.boot_s().saturating_add(1)
-            && self.differs() == 0
+            && self.line.session_until_s.load(Acquire) > self.now.boot_s().saturating_add(1)
+            && self.origin_difference() == 0
             && session_mac(self.session) == mac
-            && is_bound == self.m.bound
+            && is_bound == self.response.bound
     }
 
-    /// 0 if the session is bound to this address, port, VLANs and interface; its MAC address apart.
-    fn differs(&self) -> u64 {
+    /// 0 if the session is bound to this address, port, VLANs and interface. The MAC address is not compared.
+    fn origin_difference(&self) -> u64 {
         let Self { session, from, .. } = self;
         let [low, high] = load(&session.addr);
         let vlan = session.vlan[0].load(Acquire) & !BOUND;
@@ -441,16 +465,16 @@ impl Case<'_> {
         for (part, shift) in session.mac.iter().zip([0, 16, 32]) {
             part.store((mac >> shift) as u16, Relaxed);
         }
-        let flag = if self.m.bound { BOUND } else { 0 };
+        let flag = if self.response.bound { BOUND } else { 0 };
         session.vlan[0].store(from.vlans[0] | flag, Relaxed);
         session.vlan[1].store(from.vlans[1], Relaxed);
         session.ingress.store(from.ingress, Relaxed);
     }
 
-    /// The winning RESPONSE once more: the first ACK was lost (LAP/1 1.4.4).
-    fn ack_again(&self, live: &InForce, macs: &mut impl MacSource) -> Outcome {
+    /// Handles the winning RESPONSE again: the first ACK was lost (LAP/1 1.4.4).
+    fn repeat_ack(&self, live: &ActiveSettings, macs: &mut impl MacSource) -> Outcome {
         let Self {
-            m,
+            response: m,
             line,
             session,
             from,
@@ -458,8 +482,8 @@ impl Case<'_> {
             ..
         } = *self;
         let [tag_low, tag_high] = load(&session.tag);
-        let differs = ((tag_low ^ m.tag[0]) | (tag_high ^ m.tag[1]) | self.differs()).ct_ne(&0);
-        let until_s = line.lease_until_s.load(Acquire);
+        let differs = ((tag_low ^ m.tag[0]) | (tag_high ^ m.tag[1]) | self.origin_difference()).ct_ne(&0);
+        let until_s = line.session_until_s.load(Acquire);
         let is_live = line.session_id.load(Acquire) != 0 && until_s > now.boot_s();
         if !is_live || bool::from(differs) {
             return Err(Verdict::DropReplay);
@@ -475,30 +499,30 @@ impl Case<'_> {
             return Err(Verdict::DropReplay);
         }
         let session_key = load(&session.session_key);
-        // All of the above is of one session only if no winner came in between.
+        // The values above belong to one session only if no winner came in between.
         if line.commit.load(Acquire) != self.commit.0 || line.session_id.load(Acquire) != m.tag[0] {
             return Err(Verdict::DropReplay);
         }
-        let lease_s = live.lease_again(until_s);
-        Ok((Verdict::ReplyAckAgain, ack(m, session_key, lease_s, from)))
+        let lease_s = live.repeated_lifetime_s(until_s);
+        Ok((Verdict::ReplyAckRepeated, ack(m, session_key, lease_s, from)))
     }
 
     /// `struct lw_session_event` as words.
-    fn opening(&self, mac: u64) -> [u64; SESSION_EVENT_BYTES / 8] {
+    fn session_event(&self, mac: u64) -> [u64; SESSION_EVENT_BYTES / 8] {
         let mut words = [0; SESSION_EVENT_BYTES / 8];
-        let [kind, id, _, low, high, place] = self.event(EVENT_SESSION, self.m.idx);
-        let loc = if self.m.bound { mac } else { 0 };
-        let event = [kind, id, self.m.tag[0], low, high, place, self.now.boot_ns];
-        let all = event.into_iter().chain(self.m.words).chain([loc]);
+        let [kind, id, _, low, high, place] = self.event(EVENT_SESSION, self.response.idx);
+        let loc = if self.response.bound { mac } else { 0 };
+        let event = [kind, id, self.response.tag[0], low, high, place, self.now.boot_ns];
+        let all = event.into_iter().chain(self.response.words).chain([loc]);
         words.iter_mut().zip(all).for_each(|(to, word)| *to = word);
         words
     }
 
-    /// `struct lw_event` as words, of no session.
+    /// `struct lw_event` as words, without a session.
     fn event(&self, kind: u32, idx: u32) -> [u64; EVENT_BYTES / 8] {
         [
             u64::from(kind),
-            self.m.device_id,
+            self.response.device_id,
             0,
             self.from.addr[0],
             self.from.addr[1],
@@ -507,25 +531,25 @@ impl Case<'_> {
     }
 }
 
-/// A line that this thread has won. Dropped without a release, which only a panic can bring about, it closes the
-/// session and leaves the line empty, so that it can be filled again: no thread leaves BUSY behind.
-struct Owner<'a> {
+/// A line that this thread has won. If it is dropped without a release, which only a panic can cause, it closes the
+/// session and leaves the line empty so that it can be filled again. No thread leaves BUSY behind.
+struct LineGuard<'a> {
     line: &'a Line,
 }
 
-impl<'a> Owner<'a> {
-    /// The line, and the id of the session that it had.
-    fn take(line: &'a Line, seen: CommitWord, won: CommitWord) -> Option<(Self, u64)> {
+impl<'a> LineGuard<'a> {
+    /// Acquires the line. Returns the guard and the id of the line's previous session.
+    fn acquire(line: &'a Line, seen: CommitWord, won: CommitWord) -> Option<(Self, u64)> {
         line.commit
             .compare_exchange(seen.0, won.0, AcqRel, Acquire)
             .ok()?;
         let before = line.session_id.swap(0, Relaxed);
-        // BUSY and the zero come before anything that is written from here on.
+        // BUSY and the zero must be visible before all later writes.
         fence(Release);
         Some((Self { line }, before))
     }
 
-    /// Clears BUSY, and sets VALID if a row is there; REVOKED, which user space may set meanwhile, stays.
+    /// Clears BUSY, and sets VALID if a row is present. REVOKED, which user space may set concurrently, is kept.
     fn release(self, has_row: bool) {
         if has_row {
             self.line.commit.fetch_xor(commit::BUSY | commit::VALID, AcqRel);
@@ -536,7 +560,7 @@ impl<'a> Owner<'a> {
     }
 }
 
-impl Drop for Owner<'_> {
+impl Drop for LineGuard<'_> {
     fn drop(&mut self) {
         self.line.session_id.store(0, Release);
         store(&self.line.auth_key, [0, 0]);
@@ -550,7 +574,7 @@ fn is_credit_low(won: CommitWord, low_credit: u32) -> bool {
 
 /// ACK.tag = F(session_key, H0, idx ‖ lease_s, session_id, seen_ip).
 fn ack(m: &Response, session_key: Pair, lease_s: u32, from: &Origin) -> Words {
-    let idx_lease = fields(m.idx, lease_s);
+    let idx_lease = pack_fields(m.idx, lease_s);
     let session_id = m.tag[0];
     let [ip_low, ip_high] = from.addr;
     let [low, high] = f(session_key, [H0_ACK, idx_lease, session_id, ip_low, ip_high]);

@@ -1,26 +1,26 @@
-//! The `host` data plane: threads on UDP sockets, over the same memory and by the same steps as `xdp`.
+//! The `host` data plane: threads on UDP sockets, on the same memory and with the same steps as `xdp`.
 //!
-//! It is what a user would run without eBPF, and so the baseline that `xdp` is compared with. Every thread has
-//! sockets, buffers, counters and an event queue of its own; nothing is locked, and nothing is allocated for a packet.
-//! What a UDP socket does not see is declared in its capabilities: it has no gate, no VLANs, and takes MAC addresses
-//! from the kernel's neighbour table (see ADR 4).
+//! It runs without eBPF and is the baseline for comparisons with `xdp`. Each thread has its own sockets, buffers,
+//! counters and event queue; no lock is taken and nothing is allocated per packet. A UDP socket does not see
+//! everything, as its capabilities declare: the backend has no gate and no VLANs, and takes MAC addresses from the
+//! kernel's neighbor table (see ADR 4).
 //!
-//! *Panics*: no path from a packet can panic, by lint. Should one do so nevertheless, the line that its thread owned
-//! is closed and left empty, not BUSY, and [`crate::DataPlane::failure`] says that the thread has ended. After a crash of the
-//! whole process the memory is gone, and all sessions with it (LAP/1 1.4.10).
+//! *Panics*: lints forbid a panic on every path from a packet. If one occurs nevertheless, the line that its thread
+//! owned is closed and left empty, not BUSY, and [`crate::DataPlane::failure`] reports that the thread ended. After a
+//! crash of the process the memory is lost, and all sessions with it (LAP/1 1.4.10).
 
 mod attest;
 mod batch;
 mod bindings;
-mod bulk;
 mod classic;
 mod engine;
 mod lap;
-mod neighbour;
+mod neighbor;
 mod p4dra;
 mod packets;
+mod proof_slice;
 mod sip;
-mod slow;
+mod slow_path;
 mod socket;
 mod stats;
 mod worker;
@@ -37,42 +37,42 @@ use linewarden_protocol::classic::p4dra::Round;
 use linewarden_protocol::verdict::Disposition;
 use linewarden_protocol::wire::{AttestRequest, MESSAGE_BYTES};
 
-pub use self::engine::{Engine, Moment, ThreadState};
-use self::neighbour::Neighbours;
+pub use self::engine::{Engine, ThreadState, Timestamps};
+use self::neighbor::Neighbors;
 pub use self::p4dra::P4draBatch;
 use self::packets::{PacketSocket, PacketWorker};
-use self::slow::Known;
-pub use self::slow::Letter;
+use self::slow_path::KnownMac;
+pub use self::slow_path::ReplyHandle;
 use self::socket::Socket;
 use self::stats::Stats;
 use self::worker::{Service, Worker};
-use crate::ask::Asker;
+use crate::attest_request_sender::AttestRequestSender;
 use crate::capability::{self, Capability};
 use crate::config::{Config, ConfigError};
 use crate::counters::Counters;
 use crate::event::Event;
-use crate::handling::Handling;
+use crate::handling_time::HandlingTimes;
 use crate::miss::{Carrier, Miss};
-use crate::p4dra::{P4draAsker, P4draControl, P4draRegions};
+use crate::p4dra::{P4draControl, P4draRegions, P4draRequestSender};
 use crate::store::provers::{ProverRegions, Provers};
 use crate::store::{Regions, Store};
 use crate::{Capabilities, DataPlaneError, StoreBacked, ethtool};
 
-/// How the host data plane runs.
+/// Options of the host data plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostOptions {
-    /// Threads for each of the gateway's addresses (and for the classic port); at least 1.
+    /// Threads per gateway address (and for the classic port); at least 1.
     pub threads: usize,
-    /// CPUs that the threads are pinned to, in turn; empty: the scheduler decides.
+    /// CPUs to which the threads are pinned, in turn. Empty: the scheduler decides.
     pub cpus: Vec<usize>,
-    /// SO_BUSY_POLL, microseconds; needs CAP_NET_ADMIN and a driver that can be polled.
+    /// SO_BUSY_POLL, microseconds. Needs CAP_NET_ADMIN and a driver that supports polling.
     pub busy_poll_us: Option<u32>,
-    /// Receive buffer of each socket, bytes; above net.core.rmem_max only with CAP_NET_ADMIN.
+    /// Receive buffer of each socket, bytes. Needs CAP_NET_ADMIN above net.core.rmem_max.
     pub receive_buffer_bytes: usize,
 }
 
 impl Default for HostOptions {
-    /// One thread per CPU, 4 MiB.
+    /// One thread per CPU, buffers of 4 MiB.
     fn default() -> Self {
         Self {
             threads: std::thread::available_parallelism().map_or(1, usize::from),
@@ -92,32 +92,32 @@ pub struct Host {
     engine: Arc<Engine>,
     stats: Vec<Arc<Stats>>,
     stop: Arc<AtomicBool>,
-    running: Vec<Running>,
-    /// What the kernel had dropped of sockets that are closed.
-    dropped_before: u64,
-    /// Of `p4dra-classic`, and the interfaces that it is on; `None`: nothing is heard.
-    p4dra_asker: Option<(P4draAsker, Vec<u32>)>,
-    /// Devices are asked from the sockets that they are heard by, one for each address; `None`: nothing is heard.
-    asker: Option<Asker<Arc<Socket>>>,
+    running: Vec<RunningThread>,
+    /// Packets that the kernel dropped at sockets that are closed now.
+    closed_socket_drops: u64,
+    /// Sender of `p4dra-classic` REQUESTs, and its interfaces. `None`: not listening.
+    p4dra_request_sender: Option<(P4draRequestSender, Vec<u32>)>,
+    /// ATTEST_REQUESTs leave from the receiving sockets, one for each address. `None`: not listening.
+    attest_request_sender: Option<AttestRequestSender<Arc<Socket>>>,
     failure: Option<String>,
-    /// For what is handed to the packet path again.
+    /// Thread state for messages that are replayed.
     control: ThreadState,
 }
 
 #[derive(Debug)]
-struct Running {
-    socket: Waking,
+struct RunningThread {
+    socket: ThreadSocket,
     thread: JoinHandle<io::Result<()>>,
 }
 
-/// What wakes a thread that waits on its socket.
+/// The socket on which a thread waits; it can wake the thread.
 #[derive(Debug)]
-enum Waking {
+enum ThreadSocket {
     Datagrams(Arc<Socket>),
     Frames(Arc<PacketSocket>),
 }
 
-impl Waking {
+impl ThreadSocket {
     fn shut_down(&self) {
         match self {
             Self::Datagrams(socket) => socket.shut_down(),
@@ -135,30 +135,30 @@ impl Waking {
 }
 
 impl Host {
-    /// It sees only what is sent to it.
+    /// Sees only traffic that is addressed to the gateway.
     const CAPABILITIES: Capabilities = Capabilities {
         gate: false,
         sealed: false,
         attest: true,
         p4dra: true,
         classic: true,
-        in_packets: false,
+        inband_evidence: false,
     };
 
-    /// Makes the memory; no packet is seen until [`Host::listen`].
+    /// Allocates the memory. No packet is received until [`Host::listen`].
     ///
     /// # Errors
-    /// A configuration that cannot be used (a gate, which only `xdp` has), or no memory.
+    /// The configuration is invalid or needs a gate, which only `xdp` has; or no memory is available.
     pub fn new(config: &Config) -> Result<Self, DataPlaneError> {
-        // Before the sizes are used.
+        // Validated before the sizes are used.
         config.check()?;
         let regions = Regions::anonymous(&config.geometry)
-            .map_err(|error| DataPlaneError::kernel("memory for the lines", error))?;
-        regions.begin(&config.live());
-        Self::over(config, Store::new(Arc::new(regions), config.geometry.clone()))
+            .map_err(|error| DataPlaneError::kernel("allocating memory for the lines", error))?;
+        regions.initialize_settings(&config.live_settings());
+        Self::with_store(config, Store::new(Arc::new(regions), config.geometry.clone()))
     }
 
-    /// [`Host::new`] with other lanes for PROOFs than the widest, to compare them.
+    /// As [`Host::new`], with other lanes for PROOFs than the widest, to compare lanes.
     ///
     /// # Errors
     /// As [`Host::new`].
@@ -175,17 +175,20 @@ impl Host {
         Ok(host)
     }
 
-    /// [`Host::new`] over a store that is there already.
+    /// As [`Host::new`], with an existing store.
     ///
     /// # Errors
-    /// A configuration that cannot be used, or no descriptor for the bell.
-    pub fn over(config: &Config, store: Store) -> Result<Self, DataPlaneError> {
+    /// The configuration is invalid, or no file descriptor is available.
+    pub fn with_store(config: &Config, store: Store) -> Result<Self, DataPlaneError> {
         config.check()?;
-        if let Some(what) = Self::CAPABILITIES.missing(config) {
+        if let Some(feature) = Self::CAPABILITIES.first_missing(config) {
             let backend = Self::NAME;
-            return Err(DataPlaneError::Config(ConfigError::Unsupported { backend, what }));
+            return Err(DataPlaneError::Config(ConfigError::Unsupported {
+                backend,
+                feature,
+            }));
         }
-        let memory_error = |error| DataPlaneError::kernel("memory for the provers", error);
+        let memory_error = |error| DataPlaneError::kernel("allocating memory for the provers", error);
         let provers = (config.provers > 0)
             .then(|| ProverRegions::anonymous(&config.prover_geometry()))
             .transpose()
@@ -195,7 +198,7 @@ impl Host {
         let p4dra = P4draControl::new(config, P4draRegions::anonymous).map_err(memory_error)?;
         let served = p4dra.as_ref().map(|p4dra| Arc::clone(p4dra.regions()));
         let engine = Engine::new(config, Arc::clone(store.regions()), proofs, served)
-            .map_err(|error| DataPlaneError::kernel("making the packet path", error))?;
+            .map_err(|error| DataPlaneError::kernel("creating the packet path", error))?;
         let engine = Arc::new(engine);
         let stats = Arc::new(Stats::new());
         Ok(Self {
@@ -207,9 +210,9 @@ impl Host {
             stats: vec![stats],
             stop: Arc::new(AtomicBool::new(false)),
             running: Vec::new(),
-            dropped_before: 0,
-            p4dra_asker: None,
-            asker: None,
+            closed_socket_drops: 0,
+            p4dra_request_sender: None,
+            attest_request_sender: None,
             failure: None,
         })
     }
@@ -224,34 +227,37 @@ impl Host {
         Ok(host)
     }
 
-    /// Opens the sockets in the calling thread's network namespace and starts the threads. An address `0.0.0.0` or
-    /// `::` among the configured ones means all addresses of the machine; replies leave from the one asked.
+    /// Opens the sockets in the calling thread's network namespace and starts the threads. A configured address
+    /// `0.0.0.0` or `::` means all addresses of the machine; replies leave from the address to which the message was
+    /// sent.
     ///
     /// # Errors
-    /// The kernel's, with the address; nothing listens then.
+    /// Those of the kernel, with the address; no socket is open then.
     pub fn listen(&mut self, config: &Config, options: &HostOptions) -> Result<(), DataPlaneError> {
         let datagrams = self.workers(config, options)?;
         let frames = self.packet_workers(config, options)?;
-        self.asker = Some(asker(&datagrams)?);
-        self.p4dra_asker = match &config.p4dra {
-            Some(p4dra) if !frames.is_empty() => Some((P4draAsker::open(p4dra)?, p4dra.interfaces.clone())),
+        self.attest_request_sender = Some(open_request_sender(&datagrams)?);
+        self.p4dra_request_sender = match &config.p4dra {
+            Some(p4dra) if !frames.is_empty() => {
+                Some((P4draRequestSender::open(p4dra)?, p4dra.interfaces.clone()))
+            }
             _ => None,
         };
         self.stop.store(false, Ordering::Release);
         let datagrams = datagrams.into_iter().map(|worker| {
-            let socket = Waking::Datagrams(Arc::clone(&worker.socket));
-            (socket, Box::new(|| worker.run()) as Serve)
+            let socket = ThreadSocket::Datagrams(Arc::clone(&worker.socket));
+            (socket, Box::new(|| worker.run()) as ThreadMain)
         });
         let frames = frames.into_iter().map(|worker| {
-            let socket = Waking::Frames(Arc::clone(&worker.socket));
-            (socket, Box::new(|| worker.run()) as Serve)
+            let socket = ThreadSocket::Frames(Arc::clone(&worker.socket));
+            (socket, Box::new(|| worker.run()) as ThreadMain)
         });
         for (index, (socket, serve)) in datagrams.chain(frames).enumerate() {
             let cpu = options.cpus.get(index % options.cpus.len().max(1)).copied();
             let spawned = std::thread::Builder::new()
                 .name(format!("lw-host-{index}"))
                 .spawn(move || {
-                    // The sockets are open: whoever finds a way into a thread that reads packets finds nothing there.
+                    // The sockets are open; a thread that reads packets runs without privileges.
                     capability::keep_only(&[])?;
                     if let Some(cpu) = cpu {
                         pin(cpu);
@@ -259,7 +265,7 @@ impl Host {
                     serve()
                 });
             match spawned {
-                Ok(thread) => self.running.push(Running { socket, thread }),
+                Ok(thread) => self.running.push(RunningThread { socket, thread }),
                 Err(error) => {
                     self.stop();
                     return Err(DataPlaneError::kernel("starting a thread", error));
@@ -293,7 +299,7 @@ impl Host {
                 workers.push(Worker {
                     thread: self.thread_state(),
                     engine: Arc::clone(&self.engine),
-                    neighbours: Neighbours::open(config.geometry.hash_seed).map_err(netlink_error)?,
+                    neighbors: Neighbors::open(config.geometry.hash_seed).map_err(netlink_error)?,
                     socket: Arc::new(Socket::open(address, options).map_err(socket_error)?),
                     service,
                     stop: Arc::clone(&self.stop),
@@ -303,7 +309,7 @@ impl Host {
         Ok(workers)
     }
 
-    /// One for each interface of `p4dra-classic`.
+    /// One worker for each interface of `p4dra-classic`.
     fn packet_workers(
         &mut self,
         config: &Config,
@@ -315,13 +321,13 @@ impl Host {
         if let Some(needed) = capability::missing(&[Capability::NetRaw]).first() {
             return Err(DataPlaneError::Privilege {
                 backend: Self::NAME,
-                needed: needed.name(),
-                hint: "p4dra-classic comes in raw frames; all else of this data plane needs none",
+                capability: needed.name(),
+                hint: "p4dra-classic uses raw frames; all other functions of this data plane need no capability",
             });
         }
         let open = |ifindex: &u32| {
             let socket = PacketSocket::open(p4dra.ether_type, *ifindex, options).map_err(|error| {
-                let name = ethtool::told_of(*ifindex);
+                let name = ethtool::display_name(*ifindex);
                 DataPlaneError::kernel(format!("opening a packet socket on interface {name}"), error)
             })?;
             Ok(PacketWorker {
@@ -333,19 +339,19 @@ impl Host {
         p4dra.interfaces.iter().map(open).collect()
     }
 
-    /// Ends the threads and closes the sockets; what is installed stays. Also done on drop.
+    /// Stops the threads and closes the sockets. Installed devices stay. Also done on drop.
     pub fn stop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        self.asker = None;
-        self.p4dra_asker = None;
+        self.attest_request_sender = None;
+        self.p4dra_request_sender = None;
         for running in &self.running {
             running.socket.shut_down();
         }
-        self.dropped_before = self.kernel_drops();
+        self.closed_socket_drops = self.kernel_drops();
         for running in self.running.drain(..) {
             let ended = match running.thread.join() {
                 Ok(Ok(())) => continue,
-                Ok(Err(error)) => format!("receiving failed: {error}"),
+                Ok(Err(error)) => format!("receiving packets failed: {error}"),
                 Err(_) => "a thread panicked".to_owned(),
             };
             self.failure.get_or_insert(ended);
@@ -354,19 +360,19 @@ impl Host {
 
     fn kernel_drops(&self) -> u64 {
         let running = self.running.iter().map(|running| running.socket.kernel_drops());
-        self.dropped_before + running.sum::<u64>()
+        self.closed_socket_drops + running.sum::<u64>()
     }
 
-    /// The verifier, to run it without sockets.
+    /// The verifier, for use without sockets.
     #[must_use]
     pub fn engine(&self) -> Arc<Engine> {
         Arc::clone(&self.engine)
     }
 
-    /// State for one more thread that runs [`Host::engine`]; its counters and events are this data plane's.
+    /// State for another thread that runs [`Host::engine`]. Its counters and events belong to this data plane.
     pub fn thread_state(&mut self) -> ThreadState {
         let stats = Arc::new(Stats::new());
-        // The first one is the control thread's.
+        // The first one belongs to the control thread.
         let state = self.engine.thread_state(self.stats.len() - 1, Arc::clone(&stats));
         self.stats.push(stats);
         state
@@ -378,7 +384,7 @@ impl Host {
         &self.store
     }
 
-    /// The provers' memory, with the verdicts of now; `None`: it attests nobody.
+    /// The provers' memory with current verdicts. `None`: PROOFs are not served.
     pub fn prover_store(&mut self) -> Option<&mut Provers> {
         StoreBacked::provers(self)
     }
@@ -390,35 +396,36 @@ impl Drop for Host {
     }
 }
 
-/// Over the first of the sockets of each address.
-fn asker(workers: &[Worker]) -> Result<Asker<Arc<Socket>>, DataPlaneError> {
-    let heard = workers.iter().filter(|worker| worker.service == Service::Lap);
-    let mut exits: Vec<_> = heard
+/// Uses the first socket of each address.
+fn open_request_sender(workers: &[Worker]) -> Result<AttestRequestSender<Arc<Socket>>, DataPlaneError> {
+    let lap_workers = workers.iter().filter(|worker| worker.service == Service::Lap);
+    let mut exits: Vec<_> = lap_workers
         .map(|worker| (worker.socket.ip(), Arc::clone(&worker.socket)))
         .collect();
     exits.dedup_by_key(|(ip, _)| *ip);
-    Asker::over(exits).map_err(|error| DataPlaneError::kernel("a socket to look routes up", error))
+    AttestRequestSender::new(exits)
+        .map_err(|error| DataPlaneError::kernel("opening a socket for route look-ups", error))
 }
 
-/// What a thread does.
-type Serve = Box<dyn FnOnce() -> io::Result<()> + Send>;
+/// The main function of a thread.
+type ThreadMain = Box<dyn FnOnce() -> io::Result<()> + Send>;
 
 fn pin(cpu: usize) {
     // SAFETY: all zeros is an empty cpu_set_t.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     if cpu < libc::CPU_SETSIZE as usize {
-        // SAFETY: `cpu` lies within the set.
+        // SAFETY: `cpu` is within the set.
         unsafe { libc::CPU_SET(cpu, &mut set) };
     }
     // SAFETY: the set is valid for its size; 0 is the calling thread.
     let result = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };
     if result != 0 {
-        tracing::warn!(cpu, error = %io::Error::last_os_error(), "not pinned to the CPU");
+        tracing::warn!(cpu, error = %io::Error::last_os_error(), "host data plane: pinning a thread to its CPU failed; continuing unpinned");
     }
 }
 
-/// The moment by the clocks of this machine.
-pub(crate) fn now() -> Moment {
+/// The current time by the clocks of this machine.
+pub(crate) fn now() -> Timestamps {
     worker::now()
 }
 
@@ -437,18 +444,25 @@ impl StoreBacked for Host {
         self.provers.as_mut()
     }
 
-    fn ask(&mut self, requests: &[(SocketAddr, AttestRequest)]) -> Result<usize, DataPlaneError> {
-        self.asker.as_ref().map_or(Ok(0), |asker| asker.ask(requests))
+    fn send_attest_requests(
+        &mut self,
+        requests: &[(SocketAddr, AttestRequest)],
+    ) -> Result<usize, DataPlaneError> {
+        self.attest_request_sender
+            .as_ref()
+            .map_or(Ok(0), |sender| sender.send_requests(requests))
     }
 
     fn p4dra(&mut self) -> Option<&mut P4draControl> {
         self.p4dra.as_mut()
     }
 
-    fn ask_p4dra(&mut self, round: &Round) -> Result<(), DataPlaneError> {
-        self.p4dra_asker
+    fn send_p4dra_requests(&mut self, round: &Round) -> Result<(), DataPlaneError> {
+        self.p4dra_request_sender
             .as_ref()
-            .map_or(Ok(()), |(asker, interfaces)| asker.ask(interfaces, round))
+            .map_or(Ok(()), |(sender, interfaces)| {
+                sender.send_on_all(interfaces, round)
+            })
     }
 
     fn counters(&self) -> Result<Counters, DataPlaneError> {
@@ -460,9 +474,11 @@ impl StoreBacked for Host {
         Ok(sum)
     }
 
-    fn handling(&self) -> Result<Handling, DataPlaneError> {
-        let mut sum = Handling::default();
-        self.stats.iter().for_each(|stats| sum.merge(&stats.handling()));
+    fn handling_times(&self) -> Result<HandlingTimes, DataPlaneError> {
+        let mut sum = HandlingTimes::default();
+        self.stats
+            .iter()
+            .for_each(|stats| sum.merge(&stats.handling_histogram()));
         Ok(sum)
     }
 
@@ -476,11 +492,11 @@ impl StoreBacked for Host {
         Ok(())
     }
 
-    fn send(&mut self, miss: &Miss, reply: &[u8; MESSAGE_BYTES]) {
+    fn send_reply(&mut self, miss: &Miss, reply: &[u8; MESSAGE_BYTES]) {
         if let Carrier::Datagram(letter) = &miss.carrier
-            && let Err(error) = letter.answer(reply)
+            && let Err(error) = letter.send(reply)
         {
-            tracing::debug!(%error, "an answer could not be sent; its device repeats");
+            tracing::debug!(%error, "host data plane: sending a slow-path reply failed; the device will repeat its message");
         }
     }
 
@@ -489,7 +505,7 @@ impl StoreBacked for Host {
             return Ok(());
         };
         let mut payload = *miss.message();
-        let mut macs = Known(letter.mac);
+        let mut macs = KnownMac(letter.mac);
         let now = worker::now();
         let verdict = self.engine.lap(
             &mut self.control,
@@ -500,16 +516,16 @@ impl StoreBacked for Host {
             MESSAGE_BYTES,
         );
         if verdict.is_some_and(|verdict| verdict.disposition() == Disposition::Reply) {
-            StoreBacked::send(self, &miss, &payload);
+            StoreBacked::send_reply(self, &miss, &payload);
         }
         Ok(())
     }
 
-    fn silence(&mut self) {
-        self.engine.slow_path.silence();
+    fn reset_wake(&mut self) {
+        self.engine.slow_path.reset_wake();
     }
 
-    fn bell(&self) -> Option<BorrowedFd<'_>> {
+    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.engine.slow_path.fd())
     }
 

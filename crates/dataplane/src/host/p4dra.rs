@@ -1,6 +1,6 @@
-//! `p4dra-classic` (LAP/1 3.1.2), many frames at a time: what `xdp/bpf/lw_p4dra.h` does one by one.
+//! `p4dra-classic` (LAP/1 3.1.2), many frames at a time: what `xdp/bpf/lw_p4dra.h` does one at a time.
 //!
-//! As with PROOFs, the cheap checks come first, and the blocks of all that pass them are computed side by side.
+//! As with PROOFs, the cheap checks run first, and the blocks of all frames that pass them are computed in parallel.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
@@ -16,19 +16,19 @@ use crate::config::{Config, P4dra};
 use crate::layout::P4draProver;
 use crate::p4dra::P4draRegions;
 
-/// Frames that are judged together at most.
-pub(super) const FRAMES: usize = Inputs::ROOM;
-/// Bytes kept of a frame: all of the longest, and of its reply.
+/// Maximum number of frames in a batch.
+pub(super) const BATCH_FRAMES: usize = Inputs::ROOM;
+/// Bytes kept of a frame: the longest message and its reply fit.
 pub(super) const FRAME_BYTES: usize = 192;
 
-/// Where the payload begins: VLAN tags are not seen here.
-const AT: usize = size_of::<header::Ethernet>();
-/// Where d lies in a reply.
-const ID: std::ops::Range<usize> = AT + 17..AT + 33;
-/// Where the proof of a reply begins and ends.
-const PROOF: std::ops::Range<usize> = AT + 33..AT + 97;
+/// Offset of the payload. VLAN tags are not visible here.
+const PAYLOAD_AT: usize = size_of::<header::Ethernet>();
+/// Range of `d` in a reply.
+const ID: std::ops::Range<usize> = PAYLOAD_AT + 17..PAYLOAD_AT + 33;
+/// Range of the proof in a reply.
+const PROOF: std::ops::Range<usize> = PAYLOAD_AT + 33..PAYLOAD_AT + 97;
 
-/// What the checks need.
+/// Data for the checks.
 #[derive(Debug)]
 pub(super) struct Verifier {
     regions: Arc<P4draRegions>,
@@ -38,27 +38,27 @@ pub(super) struct Verifier {
     pub(super) lanes: Backend,
 }
 
-/// A frame whose proof is to be compared with a block.
+/// A frame whose proof must be compared with a block.
 #[derive(Clone, Copy, Debug)]
-struct Claim {
-    /// Its number in the batch.
+struct PendingReply {
+    /// Index in the batch.
     at: usize,
-    /// Of the prover.
+    /// Place of the prover.
     place: usize,
     count: u64,
-    /// The prover's word as it was.
+    /// The prover's verdict word as it was read.
     before: u64,
     proof: Proof,
 }
 
-/// Frames that are judged together.
+/// Frames that are verified together.
 pub struct P4draBatch {
     pub(super) frames: Box<[[u8; FRAME_BYTES]]>,
-    /// Real lengths; of a reply its own.
-    lengths: [usize; FRAMES],
-    verdicts: [Verdict; FRAMES],
-    claims: Vec<Claim>,
-    /// Of the claims.
+    /// Wire lengths; for a reply, its own length.
+    lengths: [usize; BATCH_FRAMES],
+    verdicts: [Verdict; BATCH_FRAMES],
+    pending: Vec<PendingReply>,
+    /// Inputs of the pending proofs.
     inputs: Box<Inputs>,
     count: usize,
 }
@@ -72,10 +72,10 @@ impl std::fmt::Debug for P4draBatch {
 impl Default for P4draBatch {
     fn default() -> Self {
         Self {
-            frames: vec![[0; FRAME_BYTES]; FRAMES].into_boxed_slice(),
-            lengths: [0; FRAMES],
-            verdicts: [Verdict::PassForeign; FRAMES],
-            claims: Vec::with_capacity(FRAMES),
+            frames: vec![[0; FRAME_BYTES]; BATCH_FRAMES].into_boxed_slice(),
+            lengths: [0; BATCH_FRAMES],
+            verdicts: [Verdict::PassForeign; BATCH_FRAMES],
+            pending: Vec::with_capacity(BATCH_FRAMES),
             inputs: Box::default(),
             count: 0,
         }
@@ -83,10 +83,10 @@ impl Default for P4draBatch {
 }
 
 impl P4draBatch {
-    /// Takes frames in the place of those that it has; how many fitted.
+    /// Replaces the content of the batch with these frames. Returns how many fit.
     pub fn fill(&mut self, frames: &[impl AsRef<[u8]>]) -> usize {
         let places = self.frames.iter_mut().zip(&mut self.lengths);
-        self.count = frames.len().min(FRAMES);
+        self.count = frames.len().min(BATCH_FRAMES);
         for ((place, length), frame) in places.zip(frames) {
             let frame = frame.as_ref();
             *length = frame.len();
@@ -95,8 +95,8 @@ impl P4draBatch {
         self.count
     }
 
-    /// The frames that it has are these of [`Self::frames`], of those lengths.
-    pub(super) fn received(&mut self, lengths: impl Iterator<Item = usize>) {
+    /// Sets the lengths of the frames that were received into [`Self::frames`].
+    pub(super) fn set_received(&mut self, lengths: impl Iterator<Item = usize>) {
         self.count = 0;
         for (place, length) in self.lengths.iter_mut().zip(lengths) {
             *place = length;
@@ -104,8 +104,8 @@ impl P4draBatch {
         }
     }
 
-    /// Verdicts by frame, with what each has become.
-    pub fn judged(&self) -> impl Iterator<Item = (Verdict, &[u8])> {
+    /// Verdict of each frame, and the frame or the reply that replaced it.
+    pub fn results(&self) -> impl Iterator<Item = (Verdict, &[u8])> {
         let frames = self.frames.iter().zip(&self.lengths).zip(&self.verdicts);
         frames.take(self.count).map(|((frame, length), verdict)| {
             let held = frame.get(..*length).unwrap_or(frame);
@@ -113,11 +113,11 @@ impl P4draBatch {
         })
     }
 
-    /// What is held of the frame, and whether that is all.
+    /// The stored part of the frame, and whether that is the whole frame.
     fn frame(&self, at: usize) -> Option<(&[u8], bool)> {
         let (frame, length) = (self.frames.get(at)?, *self.lengths.get(at)?);
         match frame.get(..length) {
-            Some(whole) => Some((whole, true)),
+            Some(full_frame) => Some((full_frame, true)),
             None => Some((frame, false)),
         }
     }
@@ -134,8 +134,8 @@ impl Verifier {
         }
     }
 
-    /// All checks but the block.
-    fn look(&self, at: usize, frame: &[u8], is_whole: bool) -> Result<(Claim, Matrix), Verdict> {
+    /// All checks except that of the block.
+    fn check(&self, at: usize, frame: &[u8], is_complete: bool) -> Result<(PendingReply, Matrix), Verdict> {
         let (ethernet, payload) =
             header::Ethernet::ref_from_prefix(frame).map_err(|_| Verdict::PassForeign)?;
         if ethernet.ether_type.get() != self.ether_type {
@@ -145,7 +145,7 @@ impl Verifier {
         if (dst | src) & 1 == 1 {
             return Err(Verdict::DropUnanswerable);
         }
-        let message = Message::parse(payload).filter(|_| is_whole);
+        let message = Message::parse(payload).filter(|_| is_complete);
         let Message::Reply(round, id, proof) = message.ok_or(Verdict::DropP4draMalformed)? else {
             return Err(Verdict::DropP4draOperation);
         };
@@ -158,7 +158,7 @@ impl Verifier {
         if before == count {
             return Err(Verdict::DropP4draProved);
         }
-        let claim = Claim {
+        let claim = PendingReply {
             at,
             place,
             count,
@@ -168,15 +168,16 @@ impl Verifier {
         Ok((claim, matrix(prover, &round)))
     }
 
-    /// Of a frame that may be a reply: the ways of a whole batch to memory overlap.
+    /// Prefetches the prover of a frame that may be a reply, so that the memory accesses of a batch overlap.
     fn prefetch(&self, frame: &[u8]) {
         if let Some(id) = frame.get(ID).and_then(|id| id.try_into().ok()) {
-            self.regions.prefetch(&ProverId(p4dra::sw(id)), self.seed);
+            self.regions
+                .prefetch(&ProverId(p4dra::swap_word_bytes(id)), self.seed);
         }
     }
 
-    /// Of several threads with one proof one wins.
-    fn accept(&self, claim: &Claim) -> Verdict {
+    /// If several threads verify the same proof, one of them succeeds.
+    fn accept(&self, claim: &PendingReply) -> Verdict {
         let prover = self.regions.provers.get(claim.place);
         let word = prover.and_then(|prover| proved(prover, claim.count));
         let swapped = word.map(|word| word.compare_exchange(claim.before, claim.count, AcqRel, Acquire));
@@ -186,13 +187,13 @@ impl Verifier {
         }
     }
 
-    /// Makes the reply of a frame, of which the proof, which is the block, stands in it already.
-    fn tell(&self, frame: &mut [u8; FRAME_BYTES]) -> usize {
+    /// Turns a frame into its reply. The frame already contains the proof, which equals the block.
+    fn write_verified(&self, frame: &mut [u8; FRAME_BYTES]) -> usize {
         if let Ok((ethernet, _)) = header::Ethernet::mut_from_prefix(frame.as_mut_bytes()) {
             ethernet.src = ethernet.dst;
             ethernet.dst = self.controller;
         }
-        if let Some(place) = frame.get_mut(AT) {
+        if let Some(place) = frame.get_mut(PAYLOAD_AT) {
             *place = operation::VERIFIED;
         }
         frame.copy_within(PROOF, PROOF.end);
@@ -200,7 +201,7 @@ impl Verifier {
     }
 }
 
-const _: () = assert!(PROOF.end + 64 <= FRAME_BYTES && AT + p4dra::MESSAGE_BYTES_MAX <= FRAME_BYTES);
+const _: () = assert!(PROOF.end + 64 <= FRAME_BYTES && PAYLOAD_AT + p4dra::MESSAGE_BYTES_MAX <= FRAME_BYTES);
 
 fn proved(prover: &P4draProver, count: u64) -> Option<&std::sync::atomic::AtomicU64> {
     prover.proved.get(usize::from(count & 1 == 1))
@@ -215,23 +216,23 @@ fn matrix(prover: &P4draProver, round: &Round) -> Matrix {
 }
 
 impl Engine {
-    /// Judges the frames of a batch, and counts. What is a reply has become it.
+    /// Verifies the frames of a batch and counts the verdicts. A frame that is answered is replaced by its reply.
     pub fn process_p4dra(&self, thread: &mut ThreadState, batch: &mut P4draBatch) {
         let Some(verifier) = &self.p4dra else {
             batch.count = 0;
             return;
         };
-        batch.claims.clear();
+        batch.pending.clear();
         let frames = batch.frames.iter().take(batch.count);
         frames.for_each(|frame| verifier.prefetch(frame));
         for at in 0..batch.count {
-            let Some((frame, is_whole)) = batch.frame(at) else {
+            let Some((frame, is_complete)) = batch.frame(at) else {
                 continue;
             };
-            let verdict = match verifier.look(at, frame, is_whole) {
+            let verdict = match verifier.check(at, frame, is_complete) {
                 Ok((claim, matrix)) => {
-                    batch.inputs.set_matrix(batch.claims.len(), &matrix);
-                    batch.claims.push(claim);
+                    batch.inputs.set_matrix(batch.pending.len(), &matrix);
+                    batch.pending.push(claim);
                     continue;
                 }
                 Err(reason) => reason,
@@ -240,7 +241,7 @@ impl Engine {
                 *place = verdict;
             }
         }
-        verifier.settle(batch);
+        verifier.verify_pending(batch);
         for verdict in batch.verdicts.iter().take(batch.count) {
             thread.stats.count(*verdict);
         }
@@ -248,14 +249,14 @@ impl Engine {
 }
 
 impl Verifier {
-    fn settle(&self, batch: &mut P4draBatch) {
-        let mut given: [&Proof; FRAMES] = [&[0; 64]; FRAMES];
-        for (given, claim) in given.iter_mut().zip(&batch.claims) {
-            *given = &claim.proof;
+    fn verify_pending(&self, batch: &mut P4draBatch) {
+        let mut expected: [&Proof; BATCH_FRAMES] = [&[0; 64]; BATCH_FRAMES];
+        for (expected, claim) in expected.iter_mut().zip(&batch.pending) {
+            *expected = &claim.proof;
         }
-        let given = given.get(..batch.claims.len()).unwrap_or_default();
-        let right = matching_blocks::<R14>(self.lanes, &batch.inputs, given);
-        for (index, claim) in batch.claims.iter().enumerate() {
+        let expected = expected.get(..batch.pending.len()).unwrap_or_default();
+        let right = matching_blocks::<R14>(self.lanes, &batch.inputs, expected);
+        for (index, claim) in batch.pending.iter().enumerate() {
             let verdict = match right >> index & 1 {
                 1 => self.accept(claim),
                 _ => Verdict::DropP4draProof,
@@ -270,7 +271,7 @@ impl Verifier {
             };
             *place = verdict;
             if verdict.disposition() == Disposition::Reply {
-                *length = self.tell(frame);
+                *length = self.write_verified(frame);
             }
         }
     }

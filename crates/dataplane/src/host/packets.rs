@@ -1,6 +1,7 @@
-//! Frames of one Ethernet type from one interface: a packet socket (packet(7)) and the thread on it.
+//! Receives frames of one Ethernet type on one interface: a packet socket (packet(7)) and its thread.
 //!
-//! The kernel hands it what comes in, not what goes out, and takes VLAN tags off: a frame with one is another machine's.
+//! The socket receives incoming frames only. The kernel strips VLAN tags before; a tagged frame belongs to another
+//! machine.
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
@@ -10,33 +11,33 @@ use linewarden_protocol::verdict::Disposition;
 
 use super::HostOptions;
 use super::engine::{Engine, ThreadState};
-use super::p4dra::{FRAME_BYTES, FRAMES, P4draBatch};
+use super::p4dra::{BATCH_FRAMES, FRAME_BYTES, P4draBatch};
 use crate::ethtool;
 
-/// So often a thread that nothing comes to looks whether its interface is still there, milliseconds: the kernel tells that it went
-/// down, but not that it went away after that.
-const LOOK_MS: libc::c_int = 1000;
+/// Interval at which an idle thread checks that its interface still exists, milliseconds. The kernel reports that an
+/// interface went down, but not that it was removed later.
+const POLL_TIMEOUT_MS: libc::c_int = 1000;
 
-/// A packet socket, and what wakes the thread that waits on it.
+/// A packet socket, and the descriptor that wakes its thread.
 #[derive(Debug)]
 pub(super) struct PacketSocket {
     fd: OwnedFd,
     stop: OwnedFd,
     ifindex: u32,
-    /// The interface's name when this was opened.
+    /// Name of the interface when the socket was opened.
     interface: String,
 }
 
-/// A descriptor that a system call has made.
-fn owned(fd: RawFd) -> io::Result<OwnedFd> {
+/// The descriptor that a system call returned.
+fn owned_fd(fd: RawFd) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: just opened and owned by nobody else.
+    // SAFETY: just opened; no other owner exists.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn link_layer(ether_type: u16, ifindex: u32) -> libc::sockaddr_ll {
+fn link_layer_address(ether_type: u16, ifindex: u32) -> libc::sockaddr_ll {
     // SAFETY: all zeros is a valid sockaddr_ll.
     let mut name: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     name.sll_family = libc::AF_PACKET as libc::sa_family_t;
@@ -46,17 +47,17 @@ fn link_layer(ether_type: u16, ifindex: u32) -> libc::sockaddr_ll {
 }
 
 impl PacketSocket {
-    /// In the calling thread's network namespace; needs CAP_NET_RAW.
+    /// Opens the socket in the calling thread's network namespace. Needs CAP_NET_RAW.
     pub(super) fn open(ether_type: u16, ifindex: u32, options: &HostOptions) -> io::Result<Self> {
         // Protocol 0: nothing is received before it is bound.
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: takes no pointer.
-        let fd = owned(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
+        let fd = owned_fd(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
         // SAFETY: takes no pointer.
-        let stop = owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
+        let stop = owned_fd(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
         let bytes = i32::try_from(options.receive_buffer_bytes).unwrap_or(i32::MAX);
         for name in [libc::SO_RCVBUF, libc::SO_RCVBUFFORCE] {
-            // What is granted without CAP_NET_ADMIN is net.core.rmem_max at most; that is no error.
+            // Without CAP_NET_ADMIN the kernel grants at most net.core.rmem_max; this is not an error.
             // SAFETY: the value is an int, valid for its size during the call.
             unsafe {
                 libc::setsockopt(
@@ -68,7 +69,7 @@ impl PacketSocket {
                 )
             };
         }
-        let name = link_layer(ether_type, ifindex);
+        let name = link_layer_address(ether_type, ifindex);
         let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
         // SAFETY: `name` is a sockaddr_ll of that length.
         if unsafe { libc::bind(fd.as_raw_fd(), (&raw const name).cast(), length) } != 0 {
@@ -78,14 +79,14 @@ impl PacketSocket {
             fd,
             stop,
             ifindex,
-            interface: ethtool::told_of(ifindex),
+            interface: ethtool::display_name(ifindex),
         })
     }
 
-    /// Whether it is bound to its interface still, up or down: the kernel unbinds it, for good, from one that goes away, to another
-    /// network namespace too.
+    /// Whether the socket is still bound to its interface, up or down. The kernel permanently unbinds it when the
+    /// interface is removed or moved to another network namespace.
     fn check_interface(&self) -> io::Result<()> {
-        let mut name = link_layer(0, 0);
+        let mut name = link_layer_address(0, 0);
         let mut length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
         // SAFETY: `name` is of that length, and both are borrowed mutably during the call.
         let result =
@@ -95,7 +96,10 @@ impl PacketSocket {
         }
         match name.sll_ifindex.cast_unsigned() == self.ifindex {
             true => Ok(()),
-            false => Err(io::Error::other(format!("interface {} is gone", self.interface))),
+            false => Err(io::Error::other(format!(
+                "interface {} no longer exists",
+                self.interface
+            ))),
         }
     }
 
@@ -103,14 +107,14 @@ impl PacketSocket {
         self.fd.as_fd()
     }
 
-    /// Wakes the thread that waits, for the last time.
+    /// Wakes the waiting thread for shutdown.
     pub(super) fn shut_down(&self) {
         let one = 1u64;
         // SAFETY: eight bytes of `one` are read during the call.
         unsafe { libc::write(self.stop.as_raw_fd(), (&raw const one).cast(), size_of::<u64>()) };
     }
 
-    /// Waits for a frame, [`LOOK_MS`] at most; `false`: it is over.
+    /// Waits for a frame, at most [`POLL_TIMEOUT_MS`]. Returns `false` on shutdown.
     fn wait(&self) -> io::Result<bool> {
         let waiting = |fd: &OwnedFd| libc::pollfd {
             fd: fd.as_raw_fd(),
@@ -119,7 +123,7 @@ impl PacketSocket {
         };
         let mut both = [waiting(&self.fd), waiting(&self.stop)];
         // SAFETY: two pollfds, alive and borrowed mutably during the call.
-        if unsafe { libc::poll(both.as_mut_ptr(), both.len() as libc::nfds_t, LOOK_MS) } < 0 {
+        if unsafe { libc::poll(both.as_mut_ptr(), both.len() as libc::nfds_t, POLL_TIMEOUT_MS) } < 0 {
             return Err(io::Error::last_os_error());
         }
         let [_, stop] = both;
@@ -127,7 +131,7 @@ impl PacketSocket {
     }
 }
 
-/// Headers of a batch, whose buffers are the frames of a [`P4draBatch`].
+/// Headers of a batch; their buffers are the frames of a [`P4draBatch`].
 struct Headers {
     names: Box<[libc::sockaddr_ll]>,
     parts: Box<[libc::iovec]>,
@@ -143,13 +147,13 @@ impl Headers {
         // SAFETY: all zeros is a valid mmsghdr: null pointers, zero lengths.
         let header: libc::mmsghdr = unsafe { std::mem::zeroed() };
         Self {
-            names: vec![link_layer(0, 0); FRAMES].into_boxed_slice(),
-            parts: vec![part; FRAMES].into_boxed_slice(),
-            headers: vec![header; FRAMES].into_boxed_slice(),
+            names: vec![link_layer_address(0, 0); BATCH_FRAMES].into_boxed_slice(),
+            parts: vec![part; BATCH_FRAMES].into_boxed_slice(),
+            headers: vec![header; BATCH_FRAMES].into_boxed_slice(),
         }
     }
 
-    /// Takes the frames that are there; how many.
+    /// Receives the frames that are ready. Returns how many.
     fn receive(&mut self, fd: RawFd, frames: &mut [[u8; FRAME_BYTES]]) -> io::Result<usize> {
         let parts = self.parts.iter_mut().zip(frames);
         for ((header, name), (part, frame)) in self.headers.iter_mut().zip(&mut self.names).zip(parts) {
@@ -167,7 +171,7 @@ impl Headers {
             libc::recvmmsg(
                 fd,
                 self.headers.as_mut_ptr(),
-                FRAMES as libc::c_uint,
+                BATCH_FRAMES as libc::c_uint,
                 flags as _,
                 std::ptr::null_mut(),
             )
@@ -175,7 +179,7 @@ impl Headers {
         usize::try_from(count).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Real lengths of the last ones; of those that are not for this machine's own address 0.
+    /// Wire lengths of the frames received last; 0 for frames that are not addressed to this machine.
     fn lengths(&self, count: usize) -> impl Iterator<Item = usize> {
         let received = self.headers.iter().zip(&self.names).take(count);
         received.map(|(header, name)| match name.sll_pkttype {
@@ -184,10 +188,11 @@ impl Headers {
         })
     }
 
-    /// Sends replies by the interface. One that cannot be sent is left out: its controller asks again.
+    /// Sends the replies on the interface. A reply that cannot be sent is skipped: the controller repeats its
+    /// request.
     fn send(&mut self, fd: RawFd, batch: &P4draBatch) {
         let replies = batch
-            .judged()
+            .results()
             .filter(|(verdict, _)| verdict.disposition() == Disposition::Reply);
         let mut count = 0;
         for ((header, part), (_, frame)) in self.headers.iter_mut().zip(&mut self.parts).zip(replies) {
@@ -212,7 +217,7 @@ impl Headers {
     }
 }
 
-/// What the thread works with.
+/// The data of one thread.
 pub(super) struct PacketWorker {
     pub(super) engine: Arc<Engine>,
     pub(super) thread: ThreadState,
@@ -220,10 +225,10 @@ pub(super) struct PacketWorker {
 }
 
 impl PacketWorker {
-    /// Serves until it is told to stop.
+    /// Serves until shutdown.
     ///
     /// # Errors
-    /// The kernel's, when receiving failed for a reason that does not pass; that the interface is gone.
+    /// Those of the kernel, if receiving failed permanently; the interface no longer exists.
     pub(super) fn run(mut self) -> io::Result<()> {
         let (mut headers, mut batch) = (Headers::new(), P4draBatch::default());
         let fd = self.socket.fd.as_raw_fd();
@@ -236,21 +241,21 @@ impl PacketWorker {
             }
             let count = match headers.receive(fd, &mut batch.frames) {
                 Ok(count) => count,
-                Err(error) if passes(&error) => {
+                Err(error) if is_temporary(&error) => {
                     self.socket.check_interface()?;
                     continue;
                 }
                 Err(error) => return Err(error),
             };
-            batch.received(headers.lengths(count));
+            batch.set_received(headers.lengths(count));
             self.engine.process_p4dra(&mut self.thread, &mut batch);
             headers.send(fd, &batch);
         }
     }
 }
 
-/// Errors of one moment; that the interface went down is told once, and it may come up again, unless it is gone.
-fn passes(error: &io::Error) -> bool {
+/// Temporary errors. ENETDOWN is reported once; the interface may come up again unless it was removed.
+fn is_temporary(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
         Some(libc::EINTR | libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::ENETDOWN)

@@ -1,14 +1,14 @@
-//! `F` of suite 1 over words as they were loaded: SipHash-2-4 with 128-bit output (LAP/1 1.2).
+//! `F` of suite 1 on words in wire order: SipHash-2-4 with 128-bit output (LAP/1 1.2).
 //!
-//! The same function as `linewarden_protocol::prf::f`, unrolled over a number of whole words that is known when it is
-//! compiled. The streaming hasher keeps a partial word and a length for input that never comes here: over the seven
-//! words of a tag it alone took 97 to 170 ns where a whole REQUEST takes 69 to 97 ns with this one (one loaded machine,
-//! one run after the other; `cargo run --release -p linewarden-dataplane --example host_cost`).
+//! The same function as `linewarden_protocol::prf::f`, unrolled for a number of whole words that is known at compile
+//! time. The streaming hasher keeps a partial word and a length for input that does not occur here. For the seven
+//! words of a tag it took 97 to 170 ns, while a whole REQUEST takes 69 to 97 ns with this function (one loaded
+//! machine, one run after the other; `cargo run --release -p linewarden-dataplane --example host_cost`).
 
-/// Messages are read as native words, and SipHash reads little-endian ones; the eBPF program does the same.
+/// Messages are read as native words, and SipHash reads little-endian words. The eBPF program does the same.
 const _: () = assert!(cfg!(target_endian = "little"), "the line layout is little-endian");
 
-/// Two words: a key, or a tag, as loaded from its 16 bytes.
+/// Two words: a key or a tag, as loaded from its 16 bytes.
 pub(super) type Pair = [u64; 2];
 
 struct State {
@@ -62,7 +62,7 @@ pub(super) fn f<const WORDS: usize>(key: Pair, words: [u64; WORDS]) -> Pair {
     for word in words {
         state.absorb(word);
     }
-    // The last block of the padding: the length in bytes, modulo 256, at the top.
+    // The last block of the padding: the length in bytes, modulo 256, in the highest byte.
     state.absorb((WORDS as u64 * 8) << 56);
     state.v2 ^= 0xee;
     let low = state.squeeze();

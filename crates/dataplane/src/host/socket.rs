@@ -1,33 +1,34 @@
-//! One UDP socket of one thread.
+//! The UDP socket of one thread.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 
 use super::HostOptions;
-use crate::ask::sockaddr;
+use crate::attest_request_sender::sockaddr;
 
-/// A socket that shares its address with those of the other threads (SO_REUSEPORT): the kernel spreads senders.
+/// A socket that shares its address with those of the other threads (SO_REUSEPORT). The kernel distributes the
+/// senders.
 #[derive(Debug)]
 pub(super) struct Socket {
     fd: OwnedFd,
-    /// That it is for.
+    /// The address to which it is bound.
     address: SocketAddr,
 }
 
-/// What could not be done with a socket.
+/// An operation on a socket failed.
 #[derive(Debug, thiserror::Error)]
-#[error("{step} for {address}: {source}{hint}")]
+#[error("{operation} failed for {address}: {source}{hint}")]
 pub(super) struct SocketError {
-    step: &'static str,
+    operation: &'static str,
     address: SocketAddr,
     source: io::Error,
     hint: &'static str,
 }
 
 impl Socket {
-    /// Refuses an address that some other socket is bound to: with SO_REUSEPORT alone the two would silently share
-    /// the traffic.
+    /// Fails if another socket is bound to the address. With SO_REUSEPORT alone both sockets would silently share the
+    /// traffic.
     pub(super) fn check_unused(address: SocketAddr) -> Result<(), SocketError> {
         let socket = Self::unbound(address)?;
         socket.bind(address)
@@ -46,23 +47,23 @@ impl Socket {
         };
         let must = |step, result: io::Result<()>| {
             result.map_err(|source| SocketError {
-                step,
+                operation: step,
                 address,
                 source,
                 hint: "",
             })
         };
         must(
-            "SO_REUSEPORT",
+            "setting SO_REUSEPORT",
             socket.set(libc::SOL_SOCKET, libc::SO_REUSEPORT, 1),
         )?;
-        must("packet information", socket.set(level, packet_info, 1))?;
-        must("time to live", socket.set(level, ttl, 64))?;
+        must("enabling packet information", socket.set(level, packet_info, 1))?;
+        must("setting the time to live", socket.set(level, ttl, 64))?;
         socket.set_buffers(options);
         if let Some(busy_poll_us) = options.busy_poll_us {
             let microseconds = i32::try_from(busy_poll_us).unwrap_or(i32::MAX);
             if let Err(error) = socket.set(libc::SOL_SOCKET, libc::SO_BUSY_POLL, microseconds) {
-                tracing::warn!(%address, %error, "no busy polling (it needs CAP_NET_ADMIN)");
+                tracing::warn!(%address, %error, "host data plane: enabling busy polling failed; it needs CAP_NET_ADMIN");
             }
         }
         socket.bind(address)?;
@@ -73,7 +74,7 @@ impl Socket {
         let is_v6 = address.is_ipv6();
         let family = if is_v6 { libc::AF_INET6 } else { libc::AF_INET };
         let error = |source| SocketError {
-            step: "socket",
+            operation: "opening a socket",
             address,
             source,
             hint: "",
@@ -84,12 +85,12 @@ impl Socket {
             return Err(error(io::Error::last_os_error()));
         }
         let socket = Self {
-            // SAFETY: just opened and owned by nobody else.
+            // SAFETY: just opened; no other owner exists.
             fd: unsafe { OwnedFd::from_raw_fd(fd) },
             address,
         };
         if is_v6 {
-            // Else `::` would take IPv4 too, and its addresses would arrive in another form.
+            // Otherwise `::` would also receive IPv4, with mapped addresses.
             socket
                 .set(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)
                 .map_err(error)?;
@@ -97,11 +98,11 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Room for a burst while the thread is not scheduled; beyond the system's limit only with CAP_NET_ADMIN.
+    /// Buffers a burst while the thread is not scheduled. Only CAP_NET_ADMIN can exceed the system's limit.
     fn set_buffers(&self, options: &HostOptions) {
         let bytes = i32::try_from(options.receive_buffer_bytes).unwrap_or(i32::MAX);
         if self.set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes).is_err() {
-            // What is granted without the capability is net.core.rmem_max at most; that is no error.
+            // Without the capability the kernel grants at most net.core.rmem_max; this is not an error.
             let _ = self.set(libc::SOL_SOCKET, libc::SO_RCVBUF, bytes);
         }
     }
@@ -133,13 +134,15 @@ impl Socket {
         }
         let source = io::Error::last_os_error();
         let hint = match source.raw_os_error() {
-            Some(libc::EADDRINUSE) => "; does another gateway run on this machine?",
-            Some(libc::EADDRNOTAVAIL) => "; is the address configured on an interface of this machine?",
-            Some(libc::EACCES) => "; ports below 1024 need CAP_NET_BIND_SERVICE",
+            Some(libc::EADDRINUSE) => {
+                "; another process uses the address: check whether a second gateway runs on this machine"
+            }
+            Some(libc::EADDRNOTAVAIL) => "; configure the address on an interface of this machine",
+            Some(libc::EACCES) => "; a port below 1024 needs CAP_NET_BIND_SERVICE",
             _ => "",
         };
         Err(SocketError {
-            step: "bind",
+            operation: "binding a socket",
             address,
             source,
             hint,
@@ -154,14 +157,14 @@ impl Socket {
         self.address.ip()
     }
 
-    /// Bound to all addresses: replies must be told which one to leave from.
+    /// Bound to all addresses: each reply must select its source address.
     pub(super) fn is_wildcard(&self) -> bool {
         self.ip().is_unspecified()
     }
 
-    /// Wakes the thread that waits on the socket, which then receives nothing any more.
+    /// Wakes the thread that waits on the socket. The socket receives nothing afterwards.
     pub(super) fn shut_down(&self) {
-        // An unconnected socket answers ENOTCONN and is shut down nevertheless.
+        // For an unconnected socket the call fails with ENOTCONN, but the socket is shut down.
         // SAFETY: takes no pointer.
         unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RDWR) };
     }

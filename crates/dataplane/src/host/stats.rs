@@ -1,4 +1,5 @@
-//! Counters and events of one thread, read by another: one writer each, so no locked instruction per packet.
+//! Counters and events of one thread, read by another. Each has one writer, so no locked instruction is needed per
+//! packet.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -8,25 +9,25 @@ use linewarden_protocol::verdict::{VERDICT_SLOTS, Verdict};
 
 use crate::counters::Counters;
 use crate::event::{EVENT_BYTES, Event, SESSION_EVENT_BYTES};
-use crate::handling::{HANDLING_BUCKETS, Handling, bucket_of};
+use crate::handling_time::{HANDLING_BUCKETS, HandlingTimes, bucket_of};
 
-/// Events that one thread can have outstanding; at 10 ms between drains that is 1.6 million a second.
+/// Events of one thread that can be outstanding: at 10 ms between drains, 1.6 million per second.
 const EVENTS: usize = 1 << 14;
 const EVENT_WORDS: usize = SESSION_EVENT_BYTES / 8;
 
-/// What one thread counts and reports. Aligned so that two threads' counters share no cache line.
+/// Counters and events of one thread. The alignment keeps the counters of two threads in different cache lines.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Stats {
     by_verdict: [AtomicU64; VERDICT_SLOTS],
     events_lost: AtomicU64,
-    /// Of timed RESPONSEs, see [`crate::handling`].
-    handled: [AtomicU64; HANDLING_BUCKETS],
-    /// `struct lw_session_event`s, or the first words of one, as words; event `n` stands at `n % EVENTS`.
+    /// Of timed RESPONSEs, see [`crate::handling_time`].
+    handling_times: [AtomicU64; HANDLING_BUCKETS],
+    /// `struct lw_session_event`s as words, or only their first words; event `n` is at `n % EVENTS`.
     ring: Box<[[AtomicU64; EVENT_WORDS]]>,
-    /// Events ever written: moved by the packet thread.
+    /// Number of events written; advanced by the packet thread.
     written: AtomicU64,
-    /// Events ever read: moved by the draining thread.
+    /// Number of events read; advanced by the draining thread.
     read: AtomicU64,
 }
 
@@ -36,20 +37,20 @@ impl Stats {
         Self {
             by_verdict: std::array::from_fn(|_| AtomicU64::new(0)),
             events_lost: AtomicU64::new(0),
-            handled: std::array::from_fn(|_| AtomicU64::new(0)),
+            handling_times: std::array::from_fn(|_| AtomicU64::new(0)),
             ring: (0..EVENTS).map(|_| empty()).collect(),
             written: AtomicU64::new(0),
             read: AtomicU64::new(0),
         }
     }
 
-    /// Only by the owning thread.
+    /// Called by the owning thread only.
     #[inline]
     pub(super) fn count(&self, verdict: Verdict) {
         self.count_many(verdict, 1);
     }
 
-    /// Likewise.
+    /// Called by the owning thread only.
     #[inline]
     pub(super) fn count_many(&self, verdict: Verdict, times: u64) {
         if let Some(counter) = self.by_verdict.get(usize::from(verdict.number())) {
@@ -57,21 +58,25 @@ impl Stats {
         }
     }
 
-    /// Likewise: an accepted RESPONSE took so long.
-    pub(super) fn handled(&self, took: Duration) {
+    /// Records the handling time of an accepted RESPONSE. Called by the owning thread only.
+    pub(super) fn record_handling_time(&self, took: Duration) {
         let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        if let Some(bucket) = self.handled.get(bucket_of(ns)) {
+        if let Some(bucket) = self.handling_times.get(bucket_of(ns)) {
             bucket.store(bucket.load(Relaxed).wrapping_add(1), Relaxed);
         }
     }
 
-    pub(super) fn handling(&self) -> Handling {
-        Handling {
-            buckets: std::array::from_fn(|at| self.handled.get(at).map_or(0, |bucket| bucket.load(Relaxed))),
+    pub(super) fn handling_histogram(&self) -> HandlingTimes {
+        HandlingTimes {
+            buckets: std::array::from_fn(|at| {
+                self.handling_times
+                    .get(at)
+                    .map_or(0, |bucket| bucket.load(Relaxed))
+            }),
         }
     }
 
-    /// Only by the owning thread. A full ring loses the event and counts the loss.
+    /// Called by the owning thread only. If the ring is full, the event is lost and the loss is counted.
     pub(super) fn report(&self, event: &[u64]) {
         let written = self.written.load(Relaxed);
         let has_room = written.wrapping_sub(self.read.load(Acquire)) < EVENTS as u64;
@@ -87,7 +92,7 @@ impl Stats {
         self.written.store(written.wrapping_add(1), Release);
     }
 
-    /// Only by one thread at a time, which the `&mut` of [`crate::DataPlane::drain_events`] sees to.
+    /// Called by one thread at a time, which the `&mut` of [`crate::DataPlane::drain_events`] ensures.
     pub(super) fn drain(&self, sink: &mut dyn FnMut(Event)) {
         let written = self.written.load(Acquire);
         let mut read = self.read.load(Relaxed);
@@ -97,7 +102,7 @@ impl Stats {
                 for (bytes, cell) in bytes.chunks_exact_mut(8).zip(place) {
                     bytes.copy_from_slice(&cell.load(Relaxed).to_ne_bytes());
                 }
-                // Other kinds leave the rest of their place as it was.
+                // Shorter events leave the rest of their place unchanged.
                 let short = bytes.get(..EVENT_BYTES).unwrap_or_default();
                 if let Some(event) = Event::from_bytes(&bytes).or_else(|| Event::from_bytes(short)) {
                     sink(event);
@@ -129,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_ring_counts_what_it_loses_and_keeps_the_order_of_the_rest() {
+    fn a_full_ring_counts_lost_events_and_keeps_the_order_of_the_others() {
         let stats = Stats::new();
         let mut seen = Vec::new();
         let total = EVENTS as u64 + 3;

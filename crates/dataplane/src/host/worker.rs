@@ -1,7 +1,7 @@
-//! One thread on one socket: receive a batch, judge it, send the replies.
+//! One thread on one socket: receives a batch, verifies it, sends the replies.
 //!
-//! Three system calls serve up to 64 datagrams at saturation, two serve one when there is just one: recvmmsg() waits
-//! for the first datagram only, so nothing is polled and nothing waits for a batch to fill.
+//! At saturation three system calls serve up to 64 datagrams; a single datagram takes two. recvmmsg() waits only for
+//! the first datagram, so no thread polls and no datagram waits for a batch to fill.
 
 use std::io;
 use std::sync::Arc;
@@ -13,36 +13,36 @@ use linewarden_protocol::tag;
 use linewarden_protocol::verdict::{Disposition, Verdict};
 
 use super::batch::Batch;
-use super::engine::{Engine, MacSource as _, Moment, ThreadState};
-use super::neighbour::Neighbours;
+use super::engine::{Engine, MacSource as _, ThreadState, Timestamps};
+use super::neighbor::Neighbors;
 use super::socket::Socket;
 use crate::miss::{Miss, is_bound};
 
-/// How many messages ahead their homes are asked of memory: of more at once a CPU drops what it has no place for.
-const PREFETCHED: usize = 8;
+/// How many messages ahead their homes are prefetched. A CPU discards prefetches that exceed its capacity.
+const PREFETCH_DISTANCE: usize = 8;
 
-/// Which protocol a socket's port carries.
+/// The protocol on the port of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Service {
     Lap,
     Classic,
 }
 
-/// What a thread works with.
+/// The data of one thread.
 pub(super) struct Worker {
     pub(super) engine: Arc<Engine>,
     pub(super) thread: ThreadState,
-    pub(super) neighbours: Neighbours,
+    pub(super) neighbors: Neighbors,
     pub(super) socket: Arc<Socket>,
     pub(super) service: Service,
     pub(super) stop: Arc<AtomicBool>,
 }
 
 impl Worker {
-    /// Serves until it is told to stop.
+    /// Serves until shutdown.
     ///
     /// # Errors
-    /// The kernel's, when receiving failed for a reason that does not pass.
+    /// Those of the kernel, if receiving failed permanently.
     pub(super) fn run(mut self) -> io::Result<()> {
         let mut batch = Batch::new();
         loop {
@@ -52,24 +52,25 @@ impl Worker {
             }
             match received {
                 Ok(count) => self.handle(&mut batch, count),
-                Err(error) if passes(&error) => {}
+                Err(error) if is_temporary(&error) => {}
                 Err(error) => return Err(error),
             }
         }
     }
 
     fn handle(&mut self, batch: &mut Batch, count: usize) {
-        // Once a batch: the coarse clock is a tick off anyway, and a batch takes less than that.
+        // Read once per batch: the coarse clock has tick resolution, and a batch takes less than a tick.
         let now = now();
         let is_lap = self.service == Service::Lap;
         self.thread.proofs.begin();
         if is_lap && count > 1 {
-            let first = batch.payloads(0..count.min(PREFETCHED));
+            let first = batch.payloads(0..count.min(PREFETCH_DISTANCE));
             first.for_each(|payload| self.engine.prefetch(payload));
         }
         for index in 0..count {
             if is_lap {
-                let ahead = (index + PREFETCHED).min(count)..(index + PREFETCHED + 1).min(count);
+                let ahead =
+                    (index + PREFETCH_DISTANCE).min(count)..(index + PREFETCH_DISTANCE + 1).min(count);
                 batch
                     .payloads(ahead)
                     .for_each(|payload| self.engine.prefetch(payload));
@@ -86,7 +87,7 @@ impl Worker {
                     &mut self.thread,
                     now,
                     &datagram.from,
-                    &mut self.neighbours,
+                    &mut self.neighbors,
                     datagram.payload,
                     datagram.length,
                 )
@@ -94,7 +95,7 @@ impl Worker {
                 Some(self.engine.process_classic(&mut self.thread, datagram.payload))
             };
             match verdict {
-                None => self.thread.proofs.came_as(index),
+                None => self.thread.proofs.set_last_position(index),
                 Some(Verdict::SlowPath) => self.miss(batch, index, now),
                 Some(verdict) if verdict.disposition() == Disposition::Reply => {
                     batch.reply(index, length, self.socket.is_wildcard());
@@ -102,29 +103,32 @@ impl Worker {
                 Some(_) => {}
             }
         }
-        self.engine.settle(&mut self.thread, now, batch);
+        self.engine.verify_pending(&mut self.thread, now, batch);
         batch.send(self.socket.raw_fd());
     }
 }
 
 impl Worker {
-    /// Hands a message to user space. Of a BOUND one the sender's MAC address is looked up here, where that is kept.
+    /// Hands a message to user space. The sender's MAC address of a BOUND message is looked up here, because this
+    /// thread has the cache.
     #[cold]
-    fn miss(&mut self, batch: &mut Batch, index: usize, now: Moment) {
-        let Some((mut letter, message)) = batch.letter(index, &self.socket) else {
+    fn miss(&mut self, batch: &mut Batch, index: usize, now: Timestamps) {
+        let Some((mut letter, message)) = batch.reply_handle(index, &self.socket) else {
             return;
         };
         let bound = is_bound(&message);
         if bound {
-            let Some(mac) = self.neighbours.bound(&letter.from, now) else {
-                // Its device repeats it, when the neighbour has been found.
-                self.engine.regions.expect(&self.engine.geometry, &message);
+            let Some(mac) = self.neighbors.bound(&letter.from, now) else {
+                // The device repeats the message when the neighbor has been resolved.
+                self.engine
+                    .regions
+                    .expect_response(&self.engine.geometry, &message);
                 return;
             };
             letter.mac = mac;
         }
         let [a, b, c, d, e, f, ..] = letter.mac.to_ne_bytes();
-        let loc = tag::loc(bound.then_some([a, b, c, d, e, f]));
+        let loc = tag::location(bound.then_some([a, b, c, d, e, f]));
         let [high, low] = letter.from.addr.map(u64::to_ne_bytes);
         let mut source = [0u8; 16];
         source[..8].copy_from_slice(&high);
@@ -137,20 +141,20 @@ impl Worker {
     }
 }
 
-/// Errors of one moment or of one datagram.
-fn passes(error: &io::Error) -> bool {
+/// Temporary errors, or errors of a single datagram.
+fn is_temporary(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
         Some(libc::EINTR | libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::ECONNREFUSED)
     )
 }
 
-/// The moment by the clocks of this machine.
-pub(super) fn now() -> Moment {
+/// The current time by the clocks of this machine.
+pub(super) fn now() -> Timestamps {
     let monotonic = clock(libc::CLOCK_MONOTONIC_COARSE);
     let boot = clock(libc::CLOCK_BOOTTIME);
     let positive = |value: i64| u64::try_from(value).unwrap_or_default();
-    Moment {
+    Timestamps {
         monotonic_ns: positive(monotonic.tv_sec) * 1_000_000_000 + positive(monotonic.tv_nsec),
         boot_ns: positive(boot.tv_sec) * 1_000_000_000 + positive(boot.tv_nsec),
     }

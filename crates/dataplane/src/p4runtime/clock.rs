@@ -1,4 +1,4 @@
-//! The switch's clock, microseconds since its start, against this machine's boot-time clock.
+//! The switch's clock, microseconds since its start, compared with this machine's boot-time clock.
 
 use std::time::{Duration, Instant};
 
@@ -6,90 +6,91 @@ use super::error::SwitchError;
 use super::link::Link;
 use crate::host;
 
-/// Where a packet goes that is only to write the clock: simple_switch's drop port.
-const NOWHERE: u16 = 511;
-/// Between two looks at the clock's register.
-const LOOK_AGAIN: Duration = Duration::from_micros(200);
-/// A packet that was lost is sent again.
-const SEND_AGAIN: Duration = Duration::from_millis(200);
-/// After that the switch has no CPU port, or no CPU.
-const WAIT: Duration = Duration::from_secs(5);
+/// Destination of a packet that only has to update the clock: the drop port of simple_switch.
+const DROP_PORT: u16 = 511;
+/// Interval between two reads of the clock register.
+const POLL_INTERVAL: Duration = Duration::from_micros(200);
+/// A packet that may have been lost is sent again after this time.
+const RESEND_INTERVAL: Duration = Duration::from_millis(200);
+/// After this time the switch is assumed to have no CPU port or no CPU.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Both clocks at one moment.
+/// Both clocks at one time.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Reading {
+pub(super) struct ClockReading {
     switch_us: u64,
     boot_us: u64,
-    /// When the switch's clock was 0, on the boot-time clock: between these two, by this reading and those before it.
-    possible: (i128, i128),
-    /// What is told of it, which was the later of the two when it was chosen.
-    zero_us: i128,
+    /// Bounds of the boot-time clock when the switch's clock was 0, from this reading and the earlier ones.
+    offset_bounds_us: (i128, i128),
+    /// The offset used for conversions; the upper bound when it was chosen.
+    offset_us: i128,
 }
 
-impl Reading {
-    /// Sends packets through the CPU port, which write the clock, until the switch has read it after the question ([`Watch`]). Boot-time is
-    /// read after that: fresh values end early by as long as this took, never late.
+impl ClockReading {
+    /// Sends packets through the CPU port, which write the clock register, until the switch has read its clock after
+    /// the request ([`RegisterWatch`]). The boot-time clock is read after that: fresh values expire early by the
+    /// duration of the reading, never late.
     ///
-    /// Times that the switch tells are told on as by the `earlier` reading, unless the two cannot both be: the end of a lease
-    /// is the same whenever somebody asks, however long either reading took. A quick reading does not contradict a slow one
-    /// that knew less.
+    /// Conversions keep the offset of the `earlier` reading unless both contradict each other. The end of a session
+    /// then converts to the same time whenever it is read, however long either reading took. A quick reading does not
+    /// contradict a slow one with wider bounds.
     pub fn take(link: &Link, earlier: Option<&Self>) -> Result<Self, SwitchError> {
-        let (mut start, asked_us) = (Instant::now(), boot_us());
-        let mut watch = Watch::after(clock_us(link)?);
+        let (mut start, requested_us) = (Instant::now(), boot_us());
+        let mut watch = RegisterWatch::after(clock_us(link)?);
         let mut sent = None;
         loop {
-            if sent.is_none_or(|sent: Instant| sent.elapsed() > SEND_AGAIN) {
-                link.packet_out(NOWHERE, 0, Vec::new())?;
+            if sent.is_none_or(|sent: Instant| sent.elapsed() > RESEND_INTERVAL) {
+                link.packet_out(DROP_PORT, 0, Vec::new())?;
                 sent = Some(Instant::now());
             }
-            match watch.see(clock_us(link)?) {
-                Seen::Nothing => {}
-                Seen::Unknown => {
-                    // It has a port and a processor, and does not have to be quick with both packets together.
+            match watch.observe(clock_us(link)?) {
+                Observation::Unchanged => {}
+                Observation::Ambiguous => {
+                    // The port and the switch work; the second packet gets the full time again.
                     (start, sent) = (Instant::now(), None);
                     continue;
                 }
-                Seen::AfterQuestion(switch_us) => {
-                    return Ok(Self::between(asked_us, switch_us, boot_us(), earlier));
+                Observation::AfterRequest(switch_us) => {
+                    return Ok(Self::between(requested_us, switch_us, boot_us(), earlier));
                 }
             }
-            // The first that is sent, by a port that the switch has not.
-            let has_no_port = earlier.is_none() && link.has_refused();
-            if has_no_port || start.elapsed() > WAIT {
-                return Err(SwitchError::Clock);
+            // The first packet was sent to a port that the switch does not have.
+            let has_no_port = earlier.is_none() && link.has_error();
+            if has_no_port || start.elapsed() > TIMEOUT {
+                return Err(SwitchError::ClockUnreadable);
             }
-            std::thread::sleep(LOOK_AGAIN);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
-    /// The switch read its clock between two moments of the boot-time clock.
-    fn between(asked_us: u64, switch_us: u64, boot_us: u64, earlier: Option<&Self>) -> Self {
+    /// The switch read its clock between two values of the boot-time clock.
+    fn between(requested_us: u64, switch_us: u64, boot_us: u64, earlier: Option<&Self>) -> Self {
         let zero_at = |boot_us: u64| i128::from(boot_us) - i128::from(switch_us);
-        // Both clocks are cut to whole microseconds, so that either end may be one off.
-        let (from, to) = (zero_at(asked_us) - 1, zero_at(boot_us) + 1);
+        // Both clocks are truncated to microseconds, so either end may be off by one.
+        let (from, to) = (zero_at(requested_us) - 1, zero_at(boot_us) + 1);
         let (possible, zero_us) = earlier
             .map(|earlier| {
-                let (earliest, latest) = earlier.possible;
-                ((from.max(earliest), to.min(latest)), earlier.zero_us)
+                let (earliest, latest) = earlier.offset_bounds_us;
+                ((from.max(earliest), to.min(latest)), earlier.offset_us)
             })
             .filter(|((from, to), _)| from <= to)
             .unwrap_or(((from, to), to));
         Self {
             switch_us,
             boot_us,
-            possible,
-            zero_us,
+            offset_bounds_us: possible,
+            offset_us: zero_us,
         }
     }
 
-    /// The switch's clock at this moment of the boot-time clock.
+    /// The switch's clock at this time of the boot-time clock.
     pub fn switch_us(&self, boot_us: u64) -> u64 {
         (self.switch_us + boot_us).saturating_sub(self.boot_us)
     }
 
-    /// The boot-time clock at this moment of the switch's.
+    /// The boot-time clock at this time of the switch's clock.
     pub fn boot_us(&self, switch_us: u64) -> u64 {
-        u64::try_from(self.zero_us + i128::from(switch_us)).unwrap_or(0)
+        u64::try_from(self.offset_us + i128::from(switch_us)).unwrap_or(0)
     }
 }
 
@@ -97,53 +98,54 @@ fn boot_us() -> u64 {
     host::now().boot_ns / 1000
 }
 
-/// What its last packet through the CPU port wrote.
+/// The clock value that the last packet through the CPU port wrote.
 fn clock_us(link: &Link) -> Result<u64, SwitchError> {
-    let [us] = link.cells([("clock_us", 0)])?;
+    let [us] = link.read_array([("clock_us", 0)])?;
     Ok(u64::try_from(us).unwrap_or(u64::MAX))
 }
 
-/// The clock's register, read again and again after a question.
+/// Watches the clock register after a request.
 ///
-/// The first time that is written after it may be from before it: the switch gives one time to all frames of a burst and reads the clock
-/// before it takes them, and a frame of somebody else's may have waited. Another time is that of a later burst, which began after the
-/// first was written, so after the question. (simple_switch has each frame's own arrival instead: two that came before the question, and
-/// waited until after it, would still deceive, by as long as they waited.)
+/// The first value written after the request may precede it: the switch reads its clock before it takes a burst,
+/// gives one time to all frames of the burst, and a frame of another sender may have waited. A further value belongs
+/// to a later burst, which began after the first value was written, so after the request. (simple_switch uses each
+/// frame's own arrival time instead: two frames that arrived before the request and waited until after it would still
+/// cause an error, as large as their wait.)
 #[derive(Debug)]
-struct Watch {
-    held_us: u64,
+struct RegisterWatch {
+    last_us: u64,
     changed: bool,
 }
 
-/// What a look at the register tells.
+/// The result of one read of the register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Seen {
-    /// Nobody has written since.
-    Nothing,
-    /// Written after the question, with a time that may be from before it: another packet is wanted.
-    Unknown,
-    /// The switch read this time after the question.
-    AfterQuestion(u64),
+enum Observation {
+    /// No packet has written since.
+    Unchanged,
+    /// Written after the request, but the time may precede the request: another packet is needed.
+    Ambiguous,
+    /// The switch read this time after the request.
+    AfterRequest(u64),
 }
 
-impl Watch {
-    /// From when the question was asked, and the register held this.
+impl RegisterWatch {
+    /// Starts at the time of the request, when the register held this value.
     const fn after(held_us: u64) -> Self {
         Self {
-            held_us,
+            last_us: held_us,
             changed: false,
         }
     }
 
-    fn see(&mut self, now_us: u64) -> Seen {
-        if now_us == self.held_us {
-            return Seen::Nothing;
+    fn observe(&mut self, now_us: u64) -> Observation {
+        if now_us == self.last_us {
+            return Observation::Unchanged;
         }
-        self.held_us = now_us;
+        self.last_us = now_us;
         if std::mem::replace(&mut self.changed, true) {
-            Seen::AfterQuestion(now_us)
+            Observation::AfterRequest(now_us)
         } else {
-            Seen::Unknown
+            Observation::Ambiguous
         }
     }
 }
@@ -156,25 +158,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slow_reading_moves_no_lease() {
-        let first = Reading::between(990_000, 0, 1_000_000, None);
+    fn a_slow_reading_moves_no_session_end() {
+        let first = ClockReading::between(990_000, 0, 1_000_000, None);
         assert_eq!(first.boot_us(500), 1_000_501);
-        // Asked at 5 s of the same clock; the answer took 2 s to come, or to be asked for.
-        for (asked_us, boot_us) in [(6_000_000, 8_000_000), (4_000_000, 6_000_000)] {
-            let slow = Reading::between(asked_us, 5_000_000, boot_us, Some(&first));
+        // Requested at 5 s of the switch's clock; the reply took 2 s to arrive, or to be requested.
+        for (requested_us, boot_us) in [(6_000_000, 8_000_000), (4_000_000, 6_000_000)] {
+            let slow = ClockReading::between(requested_us, 5_000_000, boot_us, Some(&first));
             assert_eq!(slow.boot_us(500), first.boot_us(500));
-            // What ends early may not end late.
+            // A value that expires early must not expire late.
             assert!(slow.switch_us(9_000_000) <= first.switch_us(9_000_000));
         }
     }
 
     #[test]
     fn quick_readings_after_a_slow_one_move_none_until_they_contradict_each_other() {
-        let first = Reading::between(1_000_000, 0, 1_900_000, None);
-        let quick = Reading::between(6_199_000, 5_000_000, 6_200_000, Some(&first));
-        let quicker = Reading::between(7_199_900, 6_000_000, 7_200_000, Some(&quick));
+        let first = ClockReading::between(1_000_000, 0, 1_900_000, None);
+        let quick = ClockReading::between(6_199_000, 5_000_000, 6_200_000, Some(&first));
+        let quicker = ClockReading::between(7_199_900, 6_000_000, 7_200_000, Some(&quick));
         assert_eq!(quicker.boot_us(500), first.boot_us(500));
-        let moved = Reading::between(8_700_000, 7_000_000, 8_700_100, Some(&quicker));
+        let moved = ClockReading::between(8_700_000, 7_000_000, 8_700_100, Some(&quicker));
         assert_eq!(moved.boot_us(500), 1_700_601);
     }
 
@@ -182,19 +184,20 @@ mod tests {
     fn a_clock_that_keeps_time_never_contradicts_itself() {
         let zero_ns = 7_000_900;
         let readings = (1..1_000).map(|number| zero_ns + number * 999_983);
-        readings.fold(None, |earlier: Option<Reading>, ns| {
+        readings.fold(None, |earlier: Option<ClockReading>, ns| {
             let us = ns / 1_000;
-            let reading = Reading::between(us, (ns - zero_ns) / 1_000, us, earlier.as_ref());
-            assert!(earlier.is_none_or(|earlier| earlier.zero_us == reading.zero_us));
+            let reading = ClockReading::between(us, (ns - zero_ns) / 1_000, us, earlier.as_ref());
+            assert!(earlier.is_none_or(|earlier| earlier.offset_us == reading.offset_us));
             Some(reading)
         });
     }
 
-    /// A switch whose worker reads the clock, takes what has come and writes, and may lose its processor before each of these.
+    /// A simulated switch whose worker reads the clock, takes waiting frames and writes the register. It may lose its
+    /// CPU before each step.
     struct Worker {
         rng: ChaCha8Rng,
         boot_us: u64,
-        /// One of these is under way: read, with this time; taken, if there was any frame.
+        /// State of the burst: the clock value read, and whether frames were taken.
         burst: (u64, bool),
         waiting: u32,
         register_us: u64,
@@ -203,7 +206,7 @@ mod tests {
     const ZERO_US: u64 = 3_000;
 
     impl Worker {
-        /// The worker's next step, and the time that it takes: mostly little.
+        /// Executes the worker's next step and advances the time, mostly by little.
         fn step(&mut self) {
             let busy = self.rng.random_ratio(1, 20);
             self.boot_us += self.rng.random_range(0..if busy { 300_000 } else { 300 });
@@ -220,8 +223,8 @@ mod tests {
             }
         }
 
-        /// Some steps, among which somebody else sends now and then.
-        fn go_on(&mut self) -> u64 {
+        /// Executes some steps, during which other senders occasionally send frames.
+        fn run_steps(&mut self) -> u64 {
             for _ in 0..self.rng.random_range(0..4) {
                 self.waiting += u32::from(self.rng.random_ratio(1, 10));
                 self.step();
@@ -229,34 +232,34 @@ mod tests {
             self.register_us
         }
 
-        fn reading(&mut self, earlier: Option<&Reading>) -> Reading {
-            // It may just have read the clock, and have lost its processor.
+        fn reading(&mut self, earlier: Option<&ClockReading>) -> ClockReading {
+            // The worker may have read the clock and lost its CPU.
             if self.rng.random_ratio(1, 5) {
                 self.boot_us += self.rng.random_range(0..300_000);
             }
-            let asked_us = self.boot_us;
-            let mut watch = Watch::after(self.go_on());
+            let requested_us = self.boot_us;
+            let mut watch = RegisterWatch::after(self.run_steps());
             self.waiting += 1;
             for _ in 0..1_000_000 {
-                match watch.see(self.go_on()) {
-                    Seen::Nothing => self.waiting += u32::from(self.rng.random_ratio(1, 50)),
-                    Seen::Unknown => self.waiting += 1,
-                    Seen::AfterQuestion(us) => {
+                match watch.observe(self.run_steps()) {
+                    Observation::Unchanged => self.waiting += u32::from(self.rng.random_ratio(1, 50)),
+                    Observation::Ambiguous => self.waiting += 1,
+                    Observation::AfterRequest(us) => {
                         assert!(
-                            us + ZERO_US >= asked_us,
-                            "from {} us before the question",
-                            asked_us - us - ZERO_US
+                            us + ZERO_US >= requested_us,
+                            "clock value from {} us before the request",
+                            requested_us - us - ZERO_US
                         );
-                        return Reading::between(asked_us, us, self.boot_us, earlier);
+                        return ClockReading::between(requested_us, us, self.boot_us, earlier);
                     }
                 }
             }
-            panic!("no time was seen");
+            panic!("no clock value after the request");
         }
     }
 
     #[test]
-    fn a_busy_switch_and_frames_of_others_move_no_lease() {
+    fn a_busy_switch_and_frames_of_others_move_no_session_end() {
         for seed in 0..200 {
             let mut worker = Worker {
                 rng: ChaCha8Rng::seed_from_u64(seed),
@@ -269,17 +272,17 @@ mod tests {
             let mut last = first;
             for number in 0..100 {
                 last = worker.reading(Some(&last));
-                assert_eq!(last.zero_us, first.zero_us, "seed {seed}, reading {number}");
+                assert_eq!(last.offset_us, first.offset_us, "seed {seed}, reading {number}");
             }
         }
     }
 
     #[test]
-    fn a_machine_that_slept_moves_them_all() {
-        let first = Reading::between(990_000, 0, 1_000_000, None);
-        // For a minute; the switch did not.
-        let woken = Reading::between(65_000_000, 5_000_000, 65_000_100, Some(&first));
+    fn a_suspended_machine_moves_all_session_ends() {
+        let first = ClockReading::between(990_000, 0, 1_000_000, None);
+        // The machine slept for a minute; the switch did not.
+        let woken = ClockReading::between(65_000_000, 5_000_000, 65_000_100, Some(&first));
         assert_eq!(woken.boot_us(500), 60_000_601);
-        assert_eq!(Reading::between(0, 10, 5, None).boot_us(3), 0);
+        assert_eq!(ClockReading::between(0, 10, 5, None).boot_us(3), 0);
     }
 }

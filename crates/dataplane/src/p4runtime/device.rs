@@ -1,7 +1,7 @@
-//! A device's rows and registers at the switch: what [`Store`](crate::Store) does in memory.
+//! A device's rows and registers on the switch: what [`Store`](crate::Store) does in memory.
 //!
-//! One batch is carried out whole and in its order, between packets or among them: rows before what makes them current, and
-//! the device's entry last.
+//! The switch executes a batch completely and in order, before, between or after packets. Rows are written before the
+//! register that makes them current, and the device's entry is written last.
 
 use std::net::Ipv6Addr;
 
@@ -11,21 +11,21 @@ use linewarden_protocol::frame::{Mac, VLAN_TAGGED, ip_from_bytes};
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId};
 use linewarden_protocol::keys::{SessionKey, halves};
 
-use super::book::Device;
+use super::device_table::Device;
 use super::{P4Runtime, SwitchError};
 use crate::event::Event;
 use crate::store::{ClosedSession, KeyedSession, LineStatus, Row, SessionView, StoreError};
 
-/// Stands for no mark: no row has a number above it.
+/// Represents no mark: no row number reaches it.
 const NO_MARK: u64 = 1 << 32;
-/// Updates of one batch.
-pub(super) const UPDATES_AT_ONCE: usize = 4096;
-/// Devices of one call that reads.
-pub(super) const DEVICES_AT_ONCE: usize = 4096;
+/// Updates in one batch.
+pub(super) const UPDATES_PER_WRITE: usize = 4096;
+/// Devices in one read call.
+pub(super) const DEVICES_PER_READ: usize = 4096;
 
 impl P4Runtime {
     pub(super) fn device(&self, device: DeviceId) -> Result<&Device, StoreError> {
-        let found = self.book.devices.get(&device);
+        let found = self.table.devices.get(&device);
         found.ok_or(StoreError::NotInstalled(device))
     }
 
@@ -33,8 +33,8 @@ impl P4Runtime {
         if device.0 == 0 {
             return Err(StoreError::DeviceZero);
         }
-        if self.book.devices.contains_key(&device) {
-            return Err(StoreError::Installed(device));
+        if self.table.devices.contains_key(&device) {
+            return Err(StoreError::AlreadyInstalled(device));
         }
         let most = match mode {
             Mode::Key => 1,
@@ -60,7 +60,7 @@ impl P4Runtime {
         mark: Option<RowIndex>,
     ) -> Result<(), StoreError> {
         self.check_rows(device, mode, rows)?;
-        let cell = self.book.cells.take().ok_or(StoreError::Full(device))?;
+        let cell = self.table.cells.take().ok_or(StoreError::NoFreeSlot(device))?;
         let first = u64::from(next.0);
         let held = Device {
             cell,
@@ -68,16 +68,16 @@ impl P4Runtime {
             mark: mark.filter(|_| mode == Mode::Pool).map(|mark| mark.0),
             rows: first..first + rows.len() as u64,
             is_revoked: false,
-            told: None,
-            told_at: next.0,
+            last_session: None,
+            rows_reported_at: next.0,
             ticket: None,
         };
-        let written = self.check().and_then(|()| {
+        let written = self.check_usable().and_then(|()| {
             let updates = self.installation(device, &held, rows)?;
             self.link.write(&updates)
         });
-        self.of_device(device, written)?;
-        self.book.devices.insert(device, held);
+        self.for_device(device, written)?;
+        self.table.devices.insert(device, held);
         Ok(())
     }
 
@@ -90,20 +90,20 @@ impl P4Runtime {
         let program = &self.link.program;
         let cell = held.cell;
         let mut updates = vec![
-            program.cell("next_idx", cell, held.rows.start.into())?,
-            program.cell("marks", cell, held.mark.map_or(NO_MARK, u64::from).into())?,
-            program.cell("session_ids", cell, 0)?,
-            program.cell("revoked", cell, 0)?,
+            program.set_cell("next_idx", cell, held.rows.start.into())?,
+            program.set_cell("marks", cell, held.mark.map_or(NO_MARK, u64::from).into())?,
+            program.set_cell("session_ids", cell, 0)?,
+            program.set_cell("revoked", cell, 0)?,
         ];
         for (idx, row) in held.rows.clone().zip(rows) {
-            updates.push(self.row(held, idx, row)?);
+            updates.push(self.row_update(held, idx, row)?);
         }
         let line = [cell.into(), u128::from(held.mode == Mode::Key)];
         updates.push(program.insert(("devices", &[device.0.into()]), ("set_device", &line))?);
         Ok(updates)
     }
 
-    fn row(&self, held: &Device, idx: u64, row: &Row) -> Result<Update, SwitchError> {
+    fn row_update(&self, held: &Device, idx: u64, row: &Row) -> Result<Update, SwitchError> {
         let word = |bytes| u128::from(u64::from_be_bytes(bytes));
         let [key0, key1] = halves(row.auth_key.as_bytes()).map(word);
         let cell = u128::from(held.cell);
@@ -120,8 +120,8 @@ impl P4Runtime {
     }
 
     /// The row that the device spends next.
-    fn next(&self, held: &Device) -> Result<u32, SwitchError> {
-        let [next] = self.link.cells([("next_idx", held.cell)])?;
+    fn next_row(&self, held: &Device) -> Result<u32, SwitchError> {
+        let [next] = self.link.read_array([("next_idx", held.cell)])?;
         Ok(next as u32)
     }
 
@@ -139,22 +139,24 @@ impl P4Runtime {
         if held.mode == Mode::Key {
             return Ok(idx_of(held.rows.end));
         }
-        let refilled = self.check().and_then(|()| {
-            let next = self.next(&held)?;
+        let refilled = self.check_usable().and_then(|()| {
+            let next = self.next_row(&held)?;
             self.refill_from(&held, next, (first.0.into(), rows))
         });
-        let rows = self.of_device(device, refilled)?;
+        let rows = self.for_device(device, refilled)?;
         let end = idx_of(rows.end);
-        if let Some(held) = self.book.devices.get_mut(&device) {
-            // Where a refill has moved it to, nothing was spent.
-            held.told_at = held.told_at.max(u32::try_from(rows.start).unwrap_or(u32::MAX));
+        if let Some(held) = self.table.devices.get_mut(&device) {
+            // Rows that a refill skipped were not spent.
+            held.rows_reported_at = held
+                .rows_reported_at
+                .max(u32::try_from(rows.start).unwrap_or(u32::MAX));
             held.rows = rows;
         }
         Ok(end)
     }
 
-    /// Writes the rows that follow those at the switch and fit; where none is left, from the first one on that is given. Rows
-    /// that were spent go. Returns which rows the switch holds then.
+    /// Writes the rows that fit and follow those on the switch or, if none is left there, the rows from the first
+    /// given one on. Spent rows are deleted. Returns the range of rows that the switch then holds.
     fn refill_from(
         &self,
         held: &Device,
@@ -171,7 +173,7 @@ impl P4Runtime {
         } else {
             range.start = range.start.max(next.min(range.end));
         }
-        // First what goes, so that a full table has room.
+        // Deletions first, so that a full table has room.
         for idx in held.rows.start..held.rows.end.min(next) {
             updates.push(
                 self.link
@@ -182,25 +184,29 @@ impl P4Runtime {
         let last = next.max(range.start) + u64::from(self.config.geometry.ring);
         for (idx, row) in given() {
             if idx == range.end && idx <= last {
-                updates.push(self.row(held, idx, row)?);
+                updates.push(self.row_update(held, idx, row)?);
                 range.end += 1;
             }
         }
         if is_empty && range.start > next {
-            // Nobody else writes it while there is no row for it.
+            // The pipeline does not write this register while it has no row for it.
             let cell = self
                 .link
                 .program
-                .cell("next_idx", held.cell, range.start.into())?;
+                .set_cell("next_idx", held.cell, range.start.into())?;
             updates.push(cell);
         }
         self.link.write(&updates)?;
         Ok(range)
     }
 
-    /// What takes the rows below `next` out of the switch; they count as gone from here on.
-    pub(super) fn take_out_spent(&mut self, device: DeviceId, next: u32) -> Result<Vec<Update>, SwitchError> {
-        let Some(held) = self.book.devices.get_mut(&device) else {
+    /// The updates that delete the rows below `next` from the switch. These rows count as deleted from here on.
+    pub(super) fn delete_spent_rows(
+        &mut self,
+        device: DeviceId,
+        next: u32,
+    ) -> Result<Vec<Update>, SwitchError> {
+        let Some(held) = self.table.devices.get_mut(&device) else {
             return Ok(Vec::new());
         };
         let spent = held.rows.start..held.rows.end.min(next.into());
@@ -213,39 +219,43 @@ impl P4Runtime {
         spent.map(delete).collect()
     }
 
-    /// The same of all devices, as the registers tell it: for digests may be lost. Who has spent rows since and lacks them is told
-    /// of. Marks are moved for who asks (LAP/1 1.4.6), and who asks in vain asks again.
-    pub(super) fn look_through(&mut self) -> Result<(), SwitchError> {
+    /// Deletes the spent rows of all devices according to the registers, because digests can be lost. Reports devices
+    /// that have spent rows since and lack more. Marks are advanced on request (LAP/1 1.4.6); a device whose request
+    /// has no effect repeats it.
+    pub(super) fn reconcile(&mut self) -> Result<(), SwitchError> {
         let low_rows = self.live.low_rows;
         let pools = self
-            .book
+            .table
             .devices
             .iter()
             .filter(|(_, held)| held.mode == Mode::Pool);
         let cells: Vec<(DeviceId, u32)> = pools.map(|(device, held)| (*device, held.cell)).collect();
         let mut nexts = Vec::with_capacity(cells.len());
-        for some in cells.chunks(DEVICES_AT_ONCE) {
-            nexts.extend(self.link.column("next_idx", some.iter().map(|(_, cell)| *cell))?);
+        for some in cells.chunks(DEVICES_PER_READ) {
+            nexts.extend(
+                self.link
+                    .read_column("next_idx", some.iter().map(|(_, cell)| *cell))?,
+            );
         }
         let mut updates = Vec::new();
         for ((device, _), next) in cells.into_iter().zip(nexts) {
             let next = next as u32;
-            updates.extend(self.take_out_spent(device, next)?);
-            if let Some(held) = self.book.devices.get_mut(&device)
-                && std::mem::replace(&mut held.told_at, next) != next
+            updates.extend(self.delete_spent_rows(device, next)?);
+            if let Some(held) = self.table.devices.get_mut(&device)
+                && std::mem::replace(&mut held.rows_reported_at, next) != next
                 && let Some(kind) = held.lacks_rows(next, low_rows)
             {
-                self.low.push(Event {
+                self.low_row_events.push(Event {
                     kind,
                     device,
                     idx: RowIndex(next),
-                    from: Ipv6Addr::UNSPECIFIED.into(),
+                    source: Ipv6Addr::UNSPECIFIED.into(),
                     ingress: 0,
                 });
             }
         }
         updates
-            .chunks(UPDATES_AT_ONCE)
+            .chunks(UPDATES_PER_WRITE)
             .try_for_each(|some| self.link.write(some))
     }
 
@@ -255,55 +265,56 @@ impl P4Runtime {
             return Ok(());
         };
         let (cell, mark) = (held.cell, before.max(mark.0));
-        let written = self.check().and_then(|()| {
-            let update = self.link.program.cell("marks", cell, mark.into())?;
+        let written = self.check_usable().and_then(|()| {
+            let update = self.link.program.set_cell("marks", cell, mark.into())?;
             self.link.write(&[update])
         });
-        self.of_device(device, written)?;
-        if let Some(held) = self.book.devices.get_mut(&device) {
+        self.for_device(device, written)?;
+        if let Some(held) = self.table.devices.get_mut(&device) {
             held.mark = Some(mark);
         }
         Ok(())
     }
 
-    pub(super) fn shut_out(&mut self, device: DeviceId) -> Result<(), StoreError> {
+    pub(super) fn revoke_device(&mut self, device: DeviceId) -> Result<(), StoreError> {
         let cell = self.device(device)?.cell;
-        let written = self.check().and_then(|()| {
-            let update = self.link.program.cell("revoked", cell, 1)?;
+        let written = self.check_usable().and_then(|()| {
+            let update = self.link.program.set_cell("revoked", cell, 1)?;
             self.link.write(&[update])
         });
-        self.of_device(device, written)?;
-        if let Some(held) = self.book.devices.get_mut(&device) {
+        self.for_device(device, written)?;
+        if let Some(held) = self.table.devices.get_mut(&device) {
             held.is_revoked = true;
         }
         Ok(())
     }
 
-    /// Not in one step with the pipeline: a session that the device opens at this very moment is closed in its place, and the
-    /// device opens another.
+    /// Not atomic with respect to the pipeline: a session that the device opens at the same time may be closed
+    /// instead, and the device opens another.
     pub(super) fn close(&mut self, device: DeviceId, session: SessionId) -> Result<bool, StoreError> {
         let cell = self.device(device)?.cell;
         let wire = u128::from(u64::from_be_bytes(session.to_wire()));
-        let closed = self.check().and_then(|()| {
-            let [id] = self.link.cells([("session_ids", cell)])?;
+        let closed = self.check_usable().and_then(|()| {
+            let [id] = self.link.read_array([("session_ids", cell)])?;
             if id == wire {
-                let update = self.link.program.cell("session_ids", cell, 0)?;
+                let update = self.link.program.set_cell("session_ids", cell, 0)?;
                 self.link.write(&[update])?;
             }
             Ok(id == wire)
         });
-        let closed = self.of_device(device, closed)?;
-        if closed && let Some(held) = self.book.devices.get_mut(&device) {
-            held.told = None;
+        let closed = self.for_device(device, closed)?;
+        if closed && let Some(held) = self.table.devices.get_mut(&device) {
+            held.last_session = None;
         }
         Ok(closed)
     }
 
-    /// Closes the sessions at addresses that the gateway's machine has now (LAP/1 1.4.13): returns these.
+    /// Closes the sessions at addresses that the gateway's machine has now (LAP/1 1.4.13). Returns the closed
+    /// sessions.
     pub(super) fn close_sessions_at_own(&mut self) -> Result<Vec<ClosedSession>, SwitchError> {
-        let mut held: Vec<(&DeviceId, &mut Device)> = self.book.devices.iter_mut().collect();
+        let mut held: Vec<(&DeviceId, &mut Device)> = self.table.devices.iter_mut().collect();
         let mut closed = Vec::new();
-        for some in held.chunks_mut(DEVICES_AT_ONCE) {
+        for some in held.chunks_mut(DEVICES_PER_READ) {
             let cells = some
                 .iter()
                 .flat_map(|(_, held)| ["session_ids", "addresses"].map(|name| (name, held.cell)));
@@ -312,11 +323,11 @@ impl P4Runtime {
             for ((device, held), [id, address]) in some.iter_mut().zip(read.as_chunks().0) {
                 let address = ip_from_bytes(address.to_be_bytes());
                 let session = SessionId::from_wire((*id as u64).to_be_bytes());
-                let Some(session) = session.filter(|_| self.live.sources.owns(address)) else {
+                let Some(session) = session.filter(|_| self.live.sources.is_own_address(address)) else {
                     continue;
                 };
-                updates.push(self.link.program.cell("session_ids", held.cell, 0)?);
-                held.told = None;
+                updates.push(self.link.program.set_cell("session_ids", held.cell, 0)?);
+                held.last_session = None;
                 let device = **device;
                 closed.push(ClosedSession {
                     device,
@@ -333,14 +344,14 @@ impl P4Runtime {
 
     pub(super) fn remove(&mut self, device: DeviceId) -> Result<(), StoreError> {
         let held = self.device(device)?.clone();
-        let written = self.check().and_then(|()| {
-            self.note_whereabouts(device)?;
+        let written = self.check_usable().and_then(|()| {
+            self.save_location(device)?;
             let updates = self.removal(device, &held)?;
             self.link.write(&updates)
         });
-        self.of_device(device, written)?;
-        self.book.devices.remove(&device);
-        self.book.cells.rest(held.cell);
+        self.for_device(device, written)?;
+        self.table.devices.remove(&device);
+        self.table.cells.retire(held.cell);
         Ok(())
     }
 
@@ -348,7 +359,7 @@ impl P4Runtime {
         let program = &self.link.program;
         let cell = held.cell;
         let mut updates = vec![
-            program.cell("revoked", cell, 1)?,
+            program.set_cell("revoked", cell, 1)?,
             program.delete("devices", &[device.0.into()])?,
         ];
         for name in [
@@ -358,10 +369,10 @@ impl P4Runtime {
             "tag1s",
             "addresses",
             "places",
-            "own_macs",
-            "own_addresses",
+            "gateway_macs",
+            "gateway_addresses",
         ] {
-            updates.push(program.cell(name, cell, 0)?);
+            updates.push(program.set_cell(name, cell, 0)?);
         }
         match held.mode {
             Mode::Key => updates.push(program.delete("keys", &[cell.into()])?),
@@ -375,11 +386,11 @@ impl P4Runtime {
     }
 
     pub(super) fn line_statuses(&self, devices: &[DeviceId]) -> Result<Vec<Option<LineStatus>>, SwitchError> {
-        self.check()?;
+        self.check_usable()?;
         let mut found = Vec::with_capacity(devices.len());
-        for some in devices.chunks(DEVICES_AT_ONCE) {
-            let held = || some.iter().map(|device| self.book.devices.get(device));
-            let names = ["next_idx", "session_ids", "lease_untils"];
+        for some in devices.chunks(DEVICES_PER_READ) {
+            let held = || some.iter().map(|device| self.table.devices.get(device));
+            let names = ["next_idx", "session_ids", "session_ends"];
             let cells = held()
                 .flatten()
                 .flat_map(|held| names.map(|name| (name, held.cell)));
@@ -390,7 +401,7 @@ impl P4Runtime {
         Ok(found)
     }
 
-    /// From its next row, session and end of its lease.
+    /// From the next row, the session id and the end of the session.
     fn line_status(&self, held: &Device, [next, session, until_us]: &[u128; 3]) -> LineStatus {
         let (next, session, until_us) = (*next, *session, *until_us);
         let rows_left = held.rows_left(next as u32);
@@ -398,13 +409,13 @@ impl P4Runtime {
         let flags = flag(rows_left > 0, commit::VALID)
             | flag(held.is_revoked, commit::REVOKED)
             | flag(held.mode == Mode::Key, commit::KEY);
-        // Each win is one row further.
+        // Each win advances one row.
         let word = CommitWord::new(RowIndex(next as u32), next as u32, flags);
         LineStatus {
-            commit: word.granted(held.mark.map(RowIndex)),
+            commit: word.with_credit_up_to(held.mark.map(RowIndex)),
             rows_left,
             has_session: session != 0,
-            lease_until_s: (self.clock.boot_us(until_us as u64) / 1_000_000) as u32,
+            session_until_s: (self.clock.boot_us(until_us as u64) / 1_000_000) as u32,
         }
     }
 
@@ -417,26 +428,26 @@ impl P4Runtime {
         &self,
         devices: &[DeviceId],
     ) -> Result<Vec<Option<KeyedSession>>, SwitchError> {
-        self.check()?;
+        self.check_usable()?;
         let mut found = Vec::with_capacity(devices.len());
-        for some in devices.chunks(DEVICES_AT_ONCE) {
-            let cells = || some.iter().filter_map(|device| self.live_cell(*device));
+        for some in devices.chunks(DEVICES_PER_READ) {
+            let cells = || some.iter().filter_map(|device| self.active_cell(*device));
             let names = [
                 "session_ids",
                 "addresses",
                 "places",
-                "lease_untils",
-                "lease_lengths",
+                "session_ends",
+                "session_lifetimes",
                 "session_key0s",
                 "session_key1s",
             ];
             let all: Vec<_> = cells().flat_map(|cell| names.map(|name| (name, cell))).collect();
             let read = self.link.read_cells(&all)?;
-            // Only if nothing was written meanwhile.
+            // Valid only if nothing was written in between.
             let again = self.link.read_cells(&all)?;
             let (mut read, mut again) = (read.as_chunks().0.iter(), again.as_chunks().0.iter());
             let session = |device: &DeviceId| {
-                self.live_cell(*device)?;
+                self.active_cell(*device)?;
                 let (held, again) = (read.next()?, again.next()?);
                 self.keyed_session(*device, held).filter(|_| held == again)
             };
@@ -456,7 +467,7 @@ impl P4Runtime {
         let view = SessionView {
             id: SessionId::from_wire((id as u64).to_be_bytes())?,
             addr: address.to_be_bytes(),
-            lease_until_s: (self.clock.boot_us(until_us as u64) / 1_000_000) as u32,
+            session_until_s: (self.clock.boot_us(until_us as u64) / 1_000_000) as u32,
             proven_before_ns: (self.clock.boot_us(began_us) + 1) * 1000,
             port: from.port,
             mac: from.mac,
@@ -464,7 +475,7 @@ impl P4Runtime {
             vlans: from.vlans.map(vlan),
         };
         let key = SessionKey::from_bytes((key0 << 64 | key1).to_be_bytes());
-        let ticket = self.book.devices.get(&device).and_then(|held| held.ticket);
+        let ticket = self.table.devices.get(&device).and_then(|held| held.ticket);
         let ticket = ticket.filter(|(session, _)| *session == view.id);
         Some(KeyedSession {
             view,
@@ -474,15 +485,15 @@ impl P4Runtime {
     }
 }
 
-/// `place` of lap.p4: where the RESPONSE of a session came from, but for its address.
+/// `place` of lap.p4: the origin of a session's RESPONSE, without its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Origin {
     pub is_bound: bool,
-    /// UDP's.
+    /// UDP port.
     pub port: u16,
-    /// The switch's, 9 bits.
+    /// Port of the switch, 9 bits.
     pub ingress: u16,
-    /// Outer and inner, with `VLAN_TAGGED` set where there is one.
+    /// Outer and inner tag, with `VLAN_TAGGED` set if present.
     pub vlans: [u16; 2],
     pub mac: Mac,
 }

@@ -1,61 +1,63 @@
-//! Why a P4 switch does not serve as a data plane.
+//! Errors of the P4 switch as a data plane.
 
 use linewarden_p4runtime::client::ClientError;
 use linewarden_p4runtime::p4info::P4InfoError;
 
-/// What went wrong between this data plane and its switch.
+/// An operation between this data plane and its switch failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SwitchError {
-    /// This side has no threads or descriptors left.
-    #[error("cannot start the switch's client: {0}")]
-    Threads(#[source] std::io::Error),
-    /// The switch's address is no URI.
-    #[error("{address} is no address of a switch: {source}")]
+    /// No threads or file descriptors are left on this machine.
+    #[error("starting the P4Runtime client failed: {0}")]
+    Runtime(#[source] std::io::Error),
+    /// The switch's address is not a URI.
+    #[error("invalid switch address {address}: {source}")]
     Address {
-        /// As it was given.
+        /// The configured address.
         address: String,
-        /// What is wrong.
+        /// The reason.
         #[source]
         source: tonic::transport::Error,
     },
-    /// It cannot be connected to.
-    #[error("the switch at {address}: {source} ({hint})")]
+    /// Connecting to the switch failed.
+    #[error("connecting to the switch at {address} failed: {source}; {hint}")]
     Connect {
-        /// Where.
+        /// Address of the switch.
         address: String,
-        /// Why.
+        /// The reason.
         #[source]
         source: Box<ClientError>,
-        /// What may be amiss.
+        /// What to check.
         hint: &'static str,
     },
-    /// The switch refused, or cannot be reached.
+    /// The switch refused a request, or is unreachable.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// No answer came in time.
-    #[error("the switch has not answered for {seconds} s")]
-    Late {
-        /// How long was waited.
+    /// The switch did not respond in time.
+    #[error("the switch did not respond within {seconds} s")]
+    Timeout {
+        /// The timeout.
         seconds: u64,
     },
     /// Another controller is the switch's primary one.
     #[error(
-        "another controller with a higher election id holds the switch; raise `election_id` or stop that one"
+        "another controller with a higher election id is the switch's primary controller; raise `election_id` or stop that controller"
     )]
-    Held,
-    /// The clock register does not move.
-    #[error("the switch's clock cannot be read: start it with --cpu-port 510")]
-    Clock,
-    /// The program that is built in cannot be read.
-    #[error("the program lap: {0}")]
-    Info(#[from] P4InfoError),
-    /// The program that is built in has no such thing, or of another width.
-    #[error("the program lap has no {0} as this data plane knows it")]
-    Program(&'static str),
-    /// The switch left out what was asked for.
-    #[error("the switch does not say what its register {0} holds")]
-    Silent(&'static str),
-    /// An earlier failure, after which nobody knows what the switch holds.
+    NotPrimary,
+    /// The clock register does not change.
+    #[error(
+        "reading the switch's clock failed: no packet reached the CPU port; start the switch with --cpu-port 510"
+    )]
+    ClockUnreadable,
+    /// The built-in program description cannot be read.
+    #[error("reading the P4Info of program lap failed: {0}")]
+    P4Info(#[from] P4InfoError),
+    /// The built-in program lacks this object, or the object has another width.
+    #[error("the program lap has no object {0} of the expected type and width")]
+    ProgramMismatch(&'static str),
+    /// The switch's response lacks a requested value.
+    #[error("the switch returned no value of register {0}")]
+    RegisterMissing(&'static str),
+    /// An earlier operation failed, so the content of the switch is unknown.
     #[error("the switch is lost: {0}")]
     Lost(String),
 }

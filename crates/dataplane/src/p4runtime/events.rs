@@ -1,4 +1,4 @@
-//! From the switch's digests to events.
+//! Converts the switch's digests to events.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -12,45 +12,45 @@ use linewarden_protocol::verdict::Verdict;
 use linewarden_protocol::wire::{FLAG_BOUND, Header, message_type};
 use zerocopy::IntoBytes as _;
 
-use super::book::Session;
+use super::device_table::Session;
 use super::program::number;
 use super::setup::SESSIONS;
 use super::{P4Runtime, SwitchError};
-use crate::event::{Event, EventKind, Opening};
+use crate::event::{Event, EventKind, SessionOpening};
 
-/// Of all that lap.p4 answers (`LAP_SUITE`).
+/// The suite of all messages that lap.p4 answers (`LAP_SUITE`).
 const SUITE: Suite = Suite::SipHash128;
 
 impl P4Runtime {
-    /// Takes what the switch has told, and the rows that were spent out of it. Of a device that has opened several sessions since,
-    /// only the last is told.
+    /// Processes the digests of the switch and deletes the spent rows. If a device opened several sessions since,
+    /// only the last one is reported.
     pub(super) fn take_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), SwitchError> {
-        self.low.drain(..).for_each(&mut *sink);
+        self.low_row_events.drain(..).for_each(&mut *sink);
         let sessions = self.link.program.digest(SESSIONS)?;
-        let mut newest: BTreeMap<DeviceId, Told> = BTreeMap::new();
+        let mut newest: BTreeMap<DeviceId, SessionDigest> = BTreeMap::new();
         for list in self.link.take_lists() {
             for message in fields(&list) {
                 if list.id != sessions {
                     take_alarm(&message, sink);
                     continue;
                 }
-                self.wins_told += 1;
-                if let Some(told) = Told::read(&message)
-                    && self.book.devices.contains_key(&told.device)
+                self.reported_wins += 1;
+                if let Some(session_digest) = SessionDigest::read(&message)
+                    && self.table.devices.contains_key(&session_digest.device)
                 {
-                    newest.insert(told.device, told);
+                    newest.insert(session_digest.device, session_digest);
                 }
             }
         }
         let cells: Vec<_> = newest
             .keys()
-            .filter_map(|device| Some(self.book.devices.get(device)?.cell))
+            .filter_map(|device| Some(self.table.devices.get(device)?.cell))
             .flat_map(|cell| ["session_ids", "places", "next_idx"].map(|name| (name, cell)))
             .collect();
         let read = self.link.read_cells(&cells)?;
         let mut updates = Vec::new();
-        for (told, now) in newest.into_values().zip(read.as_chunks().0) {
-            updates.extend(self.take_session(told, now, sink)?);
+        for (session_digest, now) in newest.into_values().zip(read.as_chunks().0) {
+            updates.extend(self.take_session(session_digest, now, sink)?);
         }
         match updates.is_empty() {
             true => Ok(()),
@@ -58,104 +58,104 @@ impl P4Runtime {
         }
     }
 
-    /// `now`: session, place and next row of its device. Returns what takes the rows that it has spent out of the switch.
+    /// `now`: session, place and next row of the device. Returns the updates that delete its spent rows.
     fn take_session(
         &mut self,
-        told: Told,
+        session_digest: SessionDigest,
         now: &[u128; 3],
         sink: &mut dyn FnMut(Event),
     ) -> Result<Vec<Update>, SwitchError> {
-        let Told {
+        let SessionDigest {
             device,
             idx,
             opening,
             address,
             ingress,
             at_us,
-        } = told;
+        } = session_digest;
         let (low_rows, low_credit) = (self.live.low_rows, self.live.low_credit);
-        let until_us = at_us.saturating_add(u64::from(self.live.lease_s) * 1_000_000);
-        let Some(held) = self.book.devices.get_mut(&device) else {
+        let until_us = at_us.saturating_add(u64::from(self.live.session_lifetime_s) * 1_000_000);
+        let Some(held) = self.table.devices.get_mut(&device) else {
             return Ok(Vec::new());
         };
         let next = idx.saturating_add(1);
         let [now, place, reached] = *now;
         let session = u128::from(u64::from_be_bytes(opening.session.to_wire()));
         if u128::from(next) > reached {
-            // Of a time before the device was installed anew.
+            // The digest predates the device's latest installation.
             return Ok(Vec::new());
         }
         let opened = Session {
             address,
-            // Of a session that is over already nobody knows it.
+            // The place of a session that has ended is unknown.
             place: (now == session).then_some(place),
             until_us,
         };
-        let is_renewal = held.told.is_some_and(|told| {
-            (told.address, told.place) == (opened.address, opened.place)
-                && told.place.is_some()
-                && told.until_us > at_us
+        let is_renewal = held.last_session.is_some_and(|last| {
+            (last.address, last.place) == (opened.address, opened.place)
+                && last.place.is_some()
+                && last.until_us > at_us
         });
-        held.told = Some(opened);
+        held.last_session = Some(opened);
         let rows = held.lacks_rows(next, low_rows);
         let rows = rows.or_else(|| held.lacks_credit(next, low_credit));
-        held.told_at = next;
+        held.rows_reported_at = next;
         let event = |kind, idx| Event {
             kind,
             device,
             idx: RowIndex(idx),
-            from: sender(address),
+            source: sender(address),
             ingress,
         };
         if let Some(kind) = rows {
             sink(event(kind, next));
         }
         if !is_renewal {
-            let opening = Opening {
-                began_ns: self.clock.boot_us(at_us) * 1000,
+            let opening = SessionOpening {
+                opened_ns: self.clock.boot_us(at_us) * 1000,
                 ..opening
             };
             sink(event(EventKind::Session(opening), idx));
         }
-        self.take_out_spent(device, next)
+        self.delete_spent_rows(device, next)
     }
 }
 
 /// `session_digest_t` of lap.p4.
-struct Told {
+struct SessionDigest {
     device: DeviceId,
     idx: u32,
-    /// But for when it began.
-    opening: Opening,
+    /// Without the opening time.
+    opening: SessionOpening,
     address: u128,
     ingress: u32,
     /// On the switch's clock.
     at_us: u64,
 }
 
-impl Told {
-    /// `None` for what no session can be.
+impl SessionDigest {
+    /// `None` if no session can have these fields.
     fn read(message: &[u128]) -> Option<Self> {
         let &[id, flags, w0, w1, w2, w3, w4, w5, mac, address, ingress, at_us] = message else {
             return None;
         };
-        let (device, flags) = (DeviceId(low(id)), low(flags) as u8);
+        let (device, flags) = (DeviceId(to_u64(id)), to_u64(flags) as u8);
         let header = Header::new(message_type::RESPONSE, SUITE, flags, device);
-        let words = [w0, w1, w2, w3, w4, w5].map(|word| low(word).to_be_bytes());
+        let words = [w0, w1, w2, w3, w4, w5].map(|word| to_u64(word).to_be_bytes());
         let response = [header.as_bytes(), words.as_flattened()].concat();
-        let [_, _, mac @ ..] = low(mac).to_be_bytes();
+        let [_, _, mac @ ..] = to_u64(mac).to_be_bytes();
         Some(Self {
             device,
-            idx: (low(w2) >> 32) as u32,
-            opening: Opening {
-                session: SessionId::from_wire(low(w4).to_be_bytes())?,
-                began_ns: 0,
+            idx: (to_u64(w2) >> 32) as u32,
+            opening: SessionOpening {
+                session: SessionId::from_wire(to_u64(w4).to_be_bytes())?,
+                opened_ns: 0,
                 response: response.try_into().ok()?,
-                loc: tag::loc((flags & FLAG_BOUND != 0).then_some(mac)),
+                loc: tag::location((flags & FLAG_BOUND != 0).then_some(mac)),
             },
             address,
-            ingress: low(ingress) as u32,
-            at_us: low(at_us),
+            ingress: to_u64(ingress) as u32,
+            at_us: to_u64(at_us),
         })
     }
 }
@@ -165,8 +165,8 @@ fn take_alarm(message: &[u128], sink: &mut dyn FnMut(Event)) {
     let &[id, verdict, number, address, ingress] = message else {
         return;
     };
-    let number = low(number) as u32;
-    let (kind, idx) = match low(verdict) {
+    let number = to_u64(number) as u32;
+    let (kind, idx) = match to_u64(verdict) {
         verdict if verdict == u64::from(Verdict::DropTag.number()) => (EventKind::WrongTag, number),
         verdict if verdict == u64::from(Verdict::DropMark.number()) => (EventKind::RowsLow, number),
         verdict if verdict == u64::from(Verdict::DropProof.number()) => {
@@ -176,10 +176,10 @@ fn take_alarm(message: &[u128], sink: &mut dyn FnMut(Event)) {
     };
     sink(Event {
         kind,
-        device: DeviceId(low(id)),
+        device: DeviceId(to_u64(id)),
         idx: RowIndex(idx),
-        from: sender(address),
-        ingress: low(ingress) as u32,
+        source: sender(address),
+        ingress: to_u64(ingress) as u32,
     });
 }
 
@@ -187,7 +187,7 @@ fn sender(address: u128) -> IpAddr {
     IpAddr::V6(Ipv6Addr::from(address)).to_canonical()
 }
 
-/// Each message's fields, in their order.
+/// The fields of each message, in order.
 fn fields(list: &DigestList) -> Vec<Vec<u128>> {
     let value = |data: &Data| match data {
         Data::Bits(bits) => Some(number(bits)),
@@ -200,7 +200,7 @@ fn fields(list: &DigestList) -> Vec<Vec<u128>> {
     list.data.iter().filter_map(message).collect()
 }
 
-/// Of a field of at most 64 bits.
-fn low(value: u128) -> u64 {
+/// The value of a field of at most 64 bits.
+fn to_u64(value: u128) -> u64 {
     value as u64
 }

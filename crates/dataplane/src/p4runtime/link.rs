@@ -1,4 +1,4 @@
-//! The connection to the switch: calls that wait, and what the switch tells meanwhile.
+//! The connection to the switch: blocking calls, and the messages that the switch sends in between.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::BorrowedFd;
@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use linewarden_p4runtime::arbitration::Standing;
+use linewarden_p4runtime::arbitration::ArbitrationStatus;
 use linewarden_p4runtime::bytes::Bits;
-use linewarden_p4runtime::client::{Client, ClientError, Events, Session, Told};
+use linewarden_p4runtime::client::{Client, ClientError, Events, Session, StreamEvent};
 use linewarden_p4runtime::data::Data;
 use linewarden_p4runtime::digest::DigestList;
 use linewarden_p4runtime::entity::{Entity, Update};
@@ -22,38 +22,38 @@ use tokio::time::timeout;
 use super::error::SwitchError;
 use super::options::P4Options;
 use super::program::{Program, number};
-use crate::bell::Bell;
+use crate::wake_fd::WakeFd;
 
-/// Longest wait for an answer: a program of megabytes is loaded in less.
-const WAIT: Duration = Duration::from_secs(20);
-/// Messages of digests that wait to be taken; the switch sends each once, and what finds no room here is counted.
+/// Timeout of a call. Loading a program of several megabytes takes less.
+const CALL_TIMEOUT: Duration = Duration::from_secs(20);
+/// Digest messages that may wait. The switch sends each one once; messages that exceed the limit are counted as lost.
 const MESSAGES_MAX: usize = 65_536;
-/// Lists that are taken at once: whoever takes them has more to do.
-const LISTS_AT_ONCE: usize = 16;
-/// Packet-ins that are taken at once: each may cost a call, and revocations must not wait for all of them.
-const PACKETS_AT_ONCE: usize = 256;
-/// Packet-ins that wait; what finds no room is dropped, for devices repeat their messages.
+/// Digest lists that are drained at once, so that the caller can do other work.
+const LISTS_PER_DRAIN: usize = 16;
+/// Packet-ins that are drained at once. Each may cost a call, and revocations must not wait for all of them.
+const PACKETS_PER_DRAIN: usize = 256;
+/// Packet-ins that may wait. Further ones are dropped, because devices repeat their messages.
 const PACKETS_MAX: usize = 4096;
 
-/// What the switch has told since it was last asked.
+/// What the switch has sent and the gateway has not yet read.
 #[derive(Debug, Default)]
-struct Heard {
+struct Inbox {
     lists: VecDeque<DigestList>,
-    /// Messages in these.
+    /// Number of messages in these lists.
     messages: usize,
-    /// Messages that were lost here, and one for each time that the switch says it has lost some.
+    /// Messages that were lost here, plus one for each loss that the switch reported.
     lost: u64,
-    /// Why the switch has not taken a message, the last time.
-    refused: Option<String>,
-    /// Frames, and the ports that they came in by.
+    /// The last error that the switch reported for a message.
+    last_error: Option<String>,
+    /// Frames, and the ports on which they arrived.
     packets: VecDeque<(u16, Vec<u8>)>,
     ended: Option<String>,
 }
 
-/// The bell, and whether somebody listens for it.
+/// The wake descriptor, and whether the gateway waits for it.
 #[derive(Debug)]
 struct Wake {
-    bell: Bell,
+    wake_fd: WakeFd,
     is_armed: AtomicBool,
 }
 
@@ -62,13 +62,13 @@ struct Wake {
 pub(super) struct Link {
     runtime: Runtime,
     client: Mutex<Client>,
-    heard: Arc<Mutex<Heard>>,
+    inbox: Arc<Mutex<Inbox>>,
     wake: Arc<Wake>,
     pub program: Program,
 }
 
 impl Link {
-    /// Connects, becomes the primary controller and has the switch run the program, with nothing in it.
+    /// Connects, becomes the primary controller, and loads the program with empty tables.
     pub fn open(options: &P4Options) -> Result<Self, SwitchError> {
         let endpoint = endpoint(&options.address, options.tls.as_ref()).map_err(|source| {
             let address = options.address.clone();
@@ -79,19 +79,21 @@ impl Link {
             .thread_name("lw-p4")
             .enable_all()
             .build()
-            .map_err(SwitchError::Threads)?;
+            .map_err(SwitchError::Runtime)?;
         let session = Session {
             device_id: options.device_id,
             role: String::new(),
             election_id: options.election_id,
         };
         let connect = Client::connect(endpoint, session);
-        let (client, events, standing) = in_time(&runtime, connect).map_err(|error| match error {
+        let (client, events, arbitration) = with_timeout(&runtime, connect).map_err(|error| match error {
             SwitchError::Client(
-                source @ (ClientError::Unreachable(_) | ClientError::Broken(_) | ClientError::Refused(_)),
+                source @ (ClientError::Unreachable(_)
+                | ClientError::ConnectionLost(_)
+                | ClientError::Rejected(_)),
             ) => {
                 let address = options.address.clone();
-                let hint = hint(options, &source);
+                let hint = connect_hint(options, &source);
                 SwitchError::Connect {
                     address,
                     source: source.into(),
@@ -100,24 +102,24 @@ impl Link {
             }
             error => error,
         })?;
-        if standing != Standing::Primary {
-            return Err(SwitchError::Held);
+        if arbitration != ArbitrationStatus::Primary {
+            return Err(SwitchError::NotPrimary);
         }
-        let heard = Arc::<Mutex<Heard>>::default();
+        let inbox = Arc::<Mutex<Inbox>>::default();
         let wake = Arc::new(Wake {
-            bell: Bell::new().map_err(SwitchError::Threads)?,
+            wake_fd: WakeFd::new().map_err(SwitchError::Runtime)?,
             is_armed: AtomicBool::new(false),
         });
         let link = Self {
             client: Mutex::new(client),
-            heard: Arc::clone(&heard),
+            inbox: Arc::clone(&inbox),
             wake: Arc::clone(&wake),
             program: Program::new()?,
             runtime,
         };
         let pipeline = link.program.pipeline();
         link.call(async |client| client.set_pipeline(&pipeline).await)?;
-        link.runtime.spawn(listen(events, heard, wake));
+        link.runtime.spawn(receive_events(events, inbox, wake));
         Ok(link)
     }
 
@@ -126,10 +128,10 @@ impl Link {
         work: impl AsyncFnOnce(&mut Client) -> Result<T, ClientError>,
     ) -> Result<T, SwitchError> {
         let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
-        in_time(&self.runtime, work(&mut client))
+        with_timeout(&self.runtime, work(&mut client))
     }
 
-    /// All updates in their order, or none.
+    /// Executes all updates in order, or none.
     pub fn write(&self, updates: &[Update]) -> Result<(), SwitchError> {
         self.call(async |client| client.write(updates, Atomicity::RollbackOnError).await)
     }
@@ -138,15 +140,18 @@ impl Link {
         self.call(async |client| client.read(requests).await)
     }
 
-    /// What these cells of registers hold.
-    pub fn cells<const N: usize>(&self, cells: [(&'static str, u32); N]) -> Result<[u128; N], SwitchError> {
+    /// Reads these register cells.
+    pub fn read_array<const N: usize>(
+        &self,
+        cells: [(&'static str, u32); N],
+    ) -> Result<[u128; N], SwitchError> {
         let read = self.read_cells(&cells)?;
         let name = cells.first().map_or("", |(name, _)| *name);
-        <[u128; N]>::try_from(read).map_err(|_| SwitchError::Silent(name))
+        <[u128; N]>::try_from(read).map_err(|_| SwitchError::RegisterMissing(name))
     }
 
-    /// What these cells of one register hold.
-    pub fn column(
+    /// Reads these cells of one register.
+    pub fn read_column(
         &self,
         name: &'static str,
         cells: impl Iterator<Item = u32>,
@@ -155,21 +160,21 @@ impl Link {
         self.read_cells(&cells)
     }
 
-    /// What these cells hold, in their order.
+    /// Reads these cells, in order.
     pub fn read_cells(&self, cells: &[(&'static str, u32)]) -> Result<Vec<u128>, SwitchError> {
         if cells.is_empty() {
             return Ok(Vec::new());
         }
-        let asked = |(name, index): &(&'static str, u32)| {
+        let to_id = |(name, index): &(&'static str, u32)| {
             let (id, _) = self.program.register(name)?;
             Ok((id, u64::from(*index)))
         };
-        let asked: Vec<_> = cells.iter().map(asked).collect::<Result<_, SwitchError>>()?;
+        let ids: Vec<_> = cells.iter().map(to_id).collect::<Result<_, SwitchError>>()?;
         let request = |(id, index): &(RegisterId, u64)| Read::Registers {
             id: Some(*id),
             index: Some(*index),
         };
-        let requests: Vec<Read> = asked.iter().map(request).collect();
+        let requests: Vec<Read> = ids.iter().map(request).collect();
         let mut held = HashMap::new();
         for entity in self.read(&requests)? {
             if let Entity::Register {
@@ -181,110 +186,113 @@ impl Link {
                 held.insert((id, index), number(&bits));
             }
         }
-        let values = cells.iter().zip(&asked).map(|((name, _), asked)| {
-            let value = held.get(asked).copied();
-            value.ok_or(SwitchError::Silent(name))
+        let values = cells.iter().zip(&ids).map(|((name, _), id)| {
+            let value = held.get(id).copied();
+            value.ok_or(SwitchError::RegisterMissing(name))
         });
         values.collect()
     }
 
     /// Sends a frame through the CPU port (`packet_out_t` in p4/include/lap_frame.p4).
     pub fn packet_out(&self, port: u16, ingress: u16, frame: Vec<u8>) -> Result<(), SwitchError> {
-        let field = |value: u16| Bits::from_u128(16, value.into()).ok_or(SwitchError::Program("packet_out"));
+        let field =
+            |value: u16| Bits::from_u128(16, value.into()).ok_or(SwitchError::ProgramMismatch("packet_out"));
         let header = [field(port)?, field(ingress)?];
         self.call(async |client| client.packet_out(&header, frame).await)
     }
 
-    /// The bell rings once, when something is told.
-    pub fn listen(&self) {
-        self.wake.bell.silence();
+    /// Makes the wake descriptor readable, once, when the switch sends something.
+    pub fn arm_wake(&self) {
+        self.wake.wake_fd.reset();
         self.wake.is_armed.store(true, Ordering::Release);
     }
 
-    pub fn bell(&self) -> BorrowedFd<'_> {
-        self.wake.bell.fd()
+    pub fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.wake.wake_fd.fd()
     }
 
-    /// Frames that have come, and the ports by which, a bounded number.
+    /// Received frames and their ports, a bounded number.
     pub fn take_packets(&self) -> Vec<(u16, Vec<u8>)> {
-        let mut heard = self.heard();
-        let some = heard.packets.len().min(PACKETS_AT_ONCE);
-        let taken = heard.packets.drain(..some).collect();
-        if !heard.packets.is_empty() {
-            self.wake.bell.ring();
+        let mut inbox = self.lock_inbox();
+        let some = inbox.packets.len().min(PACKETS_PER_DRAIN);
+        let taken = inbox.packets.drain(..some).collect();
+        if !inbox.packets.is_empty() {
+            self.wake.wake_fd.signal();
         }
         taken
     }
 
-    /// Lists of digests so far, a bounded number.
+    /// Received digest lists, a bounded number.
     pub fn take_lists(&self) -> Vec<DigestList> {
-        let mut heard = self.heard();
-        let some = heard.lists.len().min(LISTS_AT_ONCE);
-        let taken: Vec<DigestList> = heard.lists.drain(..some).collect();
-        heard.messages -= messages_of(&taken);
-        if !heard.lists.is_empty() {
-            // Whoever listens comes again for the rest.
-            self.wake.bell.ring();
+        let mut inbox = self.lock_inbox();
+        let some = inbox.lists.len().min(LISTS_PER_DRAIN);
+        let taken: Vec<DigestList> = inbox.lists.drain(..some).collect();
+        inbox.messages -= messages_of(&taken);
+        if !inbox.lists.is_empty() {
+            // The gateway reads the rest on the next wake.
+            self.wake.wake_fd.signal();
         }
         taken
     }
 
-    /// Messages that were lost, at least.
+    /// Number of lost messages; a lower bound.
     pub fn messages_lost(&self) -> u64 {
-        self.heard().lost
+        self.lock_inbox().lost
     }
 
-    /// Whether the switch has not taken a message.
-    pub fn has_refused(&self) -> bool {
-        self.heard().refused.is_some()
+    /// Whether the switch has reported an error for a message.
+    pub fn has_error(&self) -> bool {
+        self.lock_inbox().last_error.is_some()
     }
 
-    /// Why the switch tells nothing any more.
+    /// Why the switch sends nothing any more.
     pub fn ended(&self) -> Option<String> {
-        self.heard().ended.clone()
+        self.lock_inbox().ended.clone()
     }
 
-    fn heard(&self) -> std::sync::MutexGuard<'_, Heard> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_inbox(&self) -> std::sync::MutexGuard<'_, Inbox> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn hint(options: &P4Options, error: &ClientError) -> &'static str {
+fn connect_hint(options: &P4Options, error: &ClientError) -> &'static str {
     match (error, &options.tls) {
-        (ClientError::Refused(_), _) => {
-            "`device_id` in [p4] is the switch's --device-id; where another gateway controls it, stop that one, or set a higher `election_id`"
+        (ClientError::Rejected(_), _) => {
+            "set `device_id` in [p4] to the switch's --device-id; if another gateway controls the switch, stop that gateway or set a higher `election_id`"
         }
-        (ClientError::Unreachable(_), None) => "is it started there, and serves P4Runtime?",
-        (_, None) => "if it serves by TLS, its CA has to be named",
+        (ClientError::Unreachable(_), None) => "check that the switch is running and serves P4Runtime there",
+        (_, None) => "if the switch uses TLS, configure its CA",
         (ClientError::Unreachable(_), Some(_)) => {
-            "is it started there, with TLS and a certificate of that CA?"
+            "check that the switch is running there with TLS and a certificate of the configured CA"
         }
-        (_, Some(_)) => "if it asks for a certificate, it wants one of its own CA that has not expired",
+        (_, Some(_)) => {
+            "if the switch requires a client certificate, configure one of its CA that has not expired"
+        }
     }
 }
 
-fn in_time<T>(
+fn with_timeout<T>(
     runtime: &Runtime,
     call: impl Future<Output = Result<T, ClientError>>,
 ) -> Result<T, SwitchError> {
-    let late = SwitchError::Late {
-        seconds: WAIT.as_secs(),
+    let late = SwitchError::Timeout {
+        seconds: CALL_TIMEOUT.as_secs(),
     };
-    match runtime.block_on(async { timeout(WAIT, call).await }) {
-        Ok(answer) => Ok(answer?),
+    match runtime.block_on(async { timeout(CALL_TIMEOUT, call).await }) {
+        Ok(response) => Ok(response?),
         Err(_) => Err(late),
     }
 }
 
-async fn listen(mut events: Events, heard: Arc<Mutex<Heard>>, wake: Arc<Wake>) {
+async fn receive_events(mut events: Events, inbox: Arc<Mutex<Inbox>>, wake: Arc<Wake>) {
     loop {
-        let told = events.next().await;
-        let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
-        heard.take(told);
-        let ends = heard.ended.is_some();
-        drop(heard);
+        let message = events.next().await;
+        let mut inbox = inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        inbox.push(message);
+        let ends = inbox.ended.is_some();
+        drop(inbox);
         if wake.is_armed.swap(false, Ordering::AcqRel) {
-            wake.bell.ring();
+            wake.wake_fd.signal();
         }
         if ends {
             return;
@@ -292,44 +300,44 @@ async fn listen(mut events: Events, heard: Arc<Mutex<Heard>>, wake: Arc<Wake>) {
     }
 }
 
-/// One at least for each list.
+/// Counts at least one message per list.
 fn messages_of(lists: &[DigestList]) -> usize {
     lists.iter().map(|list| list.data.len().max(1)).sum()
 }
 
-impl Heard {
-    fn take(&mut self, told: Result<Told, ClientError>) {
-        match told {
-            Ok(Told::Digest(list)) if self.messages >= MESSAGES_MAX => {
+impl Inbox {
+    fn push(&mut self, event: Result<StreamEvent, ClientError>) {
+        match event {
+            Ok(StreamEvent::Digest(list)) if self.messages >= MESSAGES_MAX => {
                 self.lost += messages_of(std::slice::from_ref(&list)) as u64;
             }
-            Ok(Told::Digest(list)) => {
+            Ok(StreamEvent::Digest(list)) => {
                 self.messages += messages_of(std::slice::from_ref(&list));
                 self.lists.push_back(list);
             }
-            Ok(Told::Standing(Standing::Primary, _)) => {}
-            Ok(Told::Standing(..)) => self.ended = Some(SwitchError::Held.to_string()),
-            Ok(Told::Lost(what)) => {
-                tracing::warn!("{what}");
+            Ok(StreamEvent::Arbitration(ArbitrationStatus::Primary, _)) => {}
+            Ok(StreamEvent::Arbitration(..)) => self.ended = Some(SwitchError::NotPrimary.to_string()),
+            Ok(StreamEvent::Lost(reason)) => {
+                tracing::warn!(%reason, "P4 switch reported lost messages");
                 self.lost += 1;
             }
-            Ok(Told::Error(error)) => {
-                let why = error.to_string();
-                if self.refused.as_ref() != Some(&why) {
-                    tracing::warn!(%error, "the switch has not taken a message");
+            Ok(StreamEvent::Error(error)) => {
+                let text = error.to_string();
+                if self.last_error.as_ref() != Some(&text) {
+                    tracing::warn!(%error, "P4 switch rejected a message");
                 }
-                self.refused = Some(why);
+                self.last_error = Some(text);
             }
-            Ok(Told::PacketIn { metadata, payload }) => {
+            Ok(StreamEvent::PacketIn { metadata, payload }) => {
                 let ingress = metadata.first().map(number).and_then(|port| port.try_into().ok());
                 if let (true, Some(ingress)) = (self.packets.len() < PACKETS_MAX, ingress) {
                     self.packets.push_back((ingress, payload));
                 }
             }
-            Ok(Told::IdleTimeout(_)) => {}
-            // Of the program that ran before, say.
-            Err(error @ ClientError::Answer(_)) => {
-                tracing::warn!(%error, "what the switch has told is lost");
+            Ok(StreamEvent::IdleTimeout(_)) => {}
+            // For example messages of the previous program.
+            Err(error @ ClientError::InvalidResponse(_)) => {
+                tracing::warn!(%error, "reading a message of the P4 switch failed; message dropped");
                 self.lost += 1;
             }
             Err(error) => self.ended = Some(error.to_string()),

@@ -1,4 +1,4 @@
-//! The `p4runtime` data plane: the program `lap` on a P4 switch, controlled by P4Runtime.
+//! The `p4runtime` data plane: the program `lap` on a P4 switch, controlled over P4Runtime.
 //!
 //! ```text
 //!  gateway ── DataPlane ──► P4Runtime ── writes, reads ──► rows · keys · registers · meters ──► packets
@@ -6,40 +6,41 @@
 //!                              └─ digests: sessions, wrong tags and proofs; packet-ins: unknown devices ◄───┘
 //! ```
 //!
-//! The switch holds what the [`Store`](crate::Store) holds for other backends; this side knows which rows it was given, and
-//! no key. What the program leaves out (docs/switch.md) is refused when the data plane starts.
+//! The switch holds what the [`Store`](crate::Store) holds for other backends. This side knows which rows the switch
+//! has, and no key. Features that the program lacks (docs/switch-programs.md) are refused when the data plane starts.
 //!
-//! *Loss of the switch*: it restarts without rows, or the stream breaks, or it refuses something. Then nobody here knows what
-//! was spent, and [`crate::DataPlane::failure`] says so, as when any data plane ends: a gateway that starts anew has the switch
-//! forget everything and asks for new rows. A switch that nobody controls answers nothing once the fresh value is 16 s old.
+//! *Loss of the switch*: it restarts without rows, the stream breaks, or it refuses a request. Then it is unknown
+//! which rows were spent, and [`crate::DataPlane::failure`] reports it, as when any data plane ends. A gateway that
+//! restarts clears the switch and requests new rows. A switch without a controller stops answering once the fresh
+//! value is 16 s old.
 
-mod asking;
-mod book;
+mod attest_requests;
 mod clock;
+mod data_plane;
 mod device;
+mod device_table;
 mod error;
 mod events;
 mod link;
 mod options;
-mod plane;
 mod program;
 mod provers;
 mod setup;
-mod slow;
+mod slow_path;
 mod sources;
 
 use std::sync::Mutex;
 
 pub use self::error::SwitchError;
-pub use self::options::{Neighbour, P4Options, Place};
+pub use self::options::{BridgeEntry, P4Options, SwitchPort};
 pub use self::program::{DEVICES, PROVERS, changing_objects};
 
-use self::book::Book;
-use self::clock::Reading;
+use self::clock::ClockReading;
+use self::device_table::DeviceTable;
 use self::link::Link;
-use self::provers::ProverBook;
-use self::slow::SlowPath;
-use crate::config::{Config, Live};
+use self::provers::ProverTable;
+use self::slow_path::SlowPath;
+use crate::config::{Config, LiveSettings};
 use crate::event::Event;
 use crate::store::StoreError;
 use crate::{Capabilities, DataPlaneError};
@@ -50,97 +51,99 @@ use linewarden_protocol::ids::DeviceId;
 pub struct P4Runtime {
     link: Link,
     config: Config,
-    live: Live,
+    live: LiveSettings,
     stopping: bool,
-    book: Book,
-    provers: ProverBook,
-    clock: Reading,
-    slow: SlowPath,
-    /// When it last looked through all devices, on the monotonic clock.
-    looked_ns: Option<u64>,
-    /// Devices that were found to lack rows.
-    low: Vec<Event>,
-    wins_told: u64,
-    /// The current one, as it is on the wire.
+    table: DeviceTable,
+    provers: ProverTable,
+    clock: ClockReading,
+    slow_path: SlowPath,
+    /// When all devices were last reconciled, on the monotonic clock.
+    reconciled_ns: Option<u64>,
+    /// Devices that lack rows, to be reported as events.
+    low_row_events: Vec<Event>,
+    reported_wins: u64,
+    /// The current fresh value, in wire order.
     fresh: u64,
-    /// The first; what the switch holds since is not known.
+    /// The first failure. After it the content of the switch is unknown.
     failure: Mutex<Option<String>>,
 }
 
 impl P4Runtime {
-    /// What of it this data plane serves. `lap` has a sealed gate too, for short payloads, which is not joined to this yet.
+    /// What this data plane supports. `lap` also has a sealed gate for short payloads, which is not connected to this
+    /// data plane yet.
     pub const CAPABILITIES: Capabilities = Capabilities {
         gate: true,
         sealed: false,
         attest: true,
         p4dra: false,
         classic: false,
-        // The switch stamps by itself, as it is told at its start.
-        in_packets: false,
+        // The switch stamps packets itself, as configured at its start.
+        inband_evidence: false,
     };
 
-    /// Takes hold of the switch: it forgets what it ran, runs `lap` with this configuration, and answers nothing until there is a
-    /// fresh value.
+    /// Takes control of the switch: clears it, loads `lap` with this configuration, and answers no message until a
+    /// fresh value is set.
     ///
     /// # Errors
-    /// A configuration that asks for what `lap` has not; a switch that cannot be reached, is held by another controller, has no
-    /// CPU port, or refuses.
+    /// The configuration needs a feature that `lap` lacks; the switch is unreachable, has another primary controller,
+    /// has no CPU port, or refuses a request.
     pub fn connect(config: &Config, options: &P4Options) -> Result<Self, DataPlaneError> {
         options.check(config)?;
         let link = Link::open(options)?;
-        let clock = Reading::take(&link, None)?;
-        let plane = Self {
-            book: Book::new(config.geometry.slots),
-            provers: ProverBook::new(config.provers),
-            live: config.live(),
+        let clock = ClockReading::take(&link, None)?;
+        let data_plane = Self {
+            table: DeviceTable::new(config.geometry.slots),
+            provers: ProverTable::new(config.provers),
+            live: config.live_settings(),
             config: config.clone(),
             stopping: false,
             clock,
-            slow: SlowPath::default(),
-            looked_ns: None,
-            low: Vec::new(),
-            wins_told: 0,
+            slow_path: SlowPath::default(),
+            reconciled_ns: None,
+            low_row_events: Vec::new(),
+            reported_wins: 0,
             fresh: 0,
             failure: Mutex::default(),
             link,
         };
-        plane.set_up(options)?;
-        Ok(plane)
+        data_plane.set_up(options)?;
+        Ok(data_plane)
     }
 
-    /// RESPONSEs that have won and that the switch has told of so far: a moment after they have, or never where that is lost.
+    /// Number of winning RESPONSEs that the switch has reported so far. The report follows shortly after the win; a
+    /// lost report is never counted.
     #[must_use]
-    pub fn wins_told(&self) -> u64 {
-        self.wins_told
+    pub fn reported_wins(&self) -> u64 {
+        self.reported_wins
     }
 
-    fn failed(&self) -> std::sync::MutexGuard<'_, Option<String>> {
+    fn lock_failure(&self) -> std::sync::MutexGuard<'_, Option<String>> {
         self.failure
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Notes that what the switch holds is not known any more.
-    fn note<T>(&self, result: Result<T, SwitchError>) -> Result<T, SwitchError> {
+    /// Records that the content of the switch is unknown.
+    fn record_failure<T>(&self, result: Result<T, SwitchError>) -> Result<T, SwitchError> {
         if let Err(error) = &result {
-            self.failed().get_or_insert_with(|| match error {
-                SwitchError::Lost(why) => why.clone(),
+            self.lock_failure().get_or_insert_with(|| match error {
+                SwitchError::Lost(reason) => reason.clone(),
                 error => error.to_string(),
             });
         }
         result
     }
 
-    /// Nothing is done once something has failed.
-    fn check(&self) -> Result<(), SwitchError> {
-        let lost = self.failed().clone().or_else(|| self.link.ended());
-        lost.map_or(Ok(()), |why| Err(SwitchError::Lost(why)))
+    /// Fails if an earlier operation failed.
+    fn check_usable(&self) -> Result<(), SwitchError> {
+        let failure = self.lock_failure().clone().or_else(|| self.link.ended());
+        failure.map_or(Ok(()), |reason| Err(SwitchError::Lost(reason)))
     }
 
-    fn of_device<T>(&self, device: DeviceId, result: Result<T, SwitchError>) -> Result<T, StoreError> {
-        self.note(result).map_err(|error| {
-            tracing::error!(%device, %error, "the switch did not do what it was to");
-            StoreError::Switch(device)
+    fn for_device<T>(&self, device: DeviceId, result: Result<T, SwitchError>) -> Result<T, StoreError> {
+        self.record_failure(result).map_err(|error| {
+            tracing::error!(device_id = %device, %error, "P4 switch operation failed; the data plane stops");
+            StoreError::SwitchFailed(device)
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Which switch, and what is behind its ports.
+//! The switch and its ports.
 
 use std::collections::BTreeSet;
 
@@ -12,53 +12,57 @@ use crate::config::{Config, ConfigError};
 
 /// Name of the backend.
 pub(super) const NAME: &str = "p4";
-/// `simple_switch` numbers its ports so; 511 is where packets are dropped.
+/// `simple_switch` numbers its ports up to this one; 511 is the drop port.
 const PORT_MAX: u16 = 510;
 
-/// The switch and its surroundings.
+/// The switch and its environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct P4Options {
-    /// Where it serves P4Runtime: `ADDRESS:PORT`.
+    /// Address of its P4Runtime server: `ADDRESS:PORT`.
     pub address: String,
-    /// How the connection is protected. Row keys go through it: without TLS the address has to be of this machine, or of a
-    /// network that nobody else is on.
+    /// TLS settings of the connection. Row keys are sent over it: without TLS the address must be on this machine or
+    /// on a network without other hosts.
     pub tls: Option<ClientTls>,
-    /// Its number.
+    /// Device id of the switch.
     pub device_id: u64,
-    /// This gateway's rank: the highest of a switch's controllers holds it.
+    /// Rank of this gateway: the controller with the highest election id is the primary one.
     pub election_id: u128,
-    /// Who is behind which port. Those of services are the gateway's own: messages to their MAC addresses alone are answered.
-    pub bridge: Vec<Neighbour>,
-    /// Where everybody else is; `None`: what goes to any other address is dropped.
-    pub elsewhere: Option<Place>,
+    /// MAC addresses and their ports. Those of services are the gateway's own: only messages to their MAC addresses
+    /// are answered.
+    pub bridge: Vec<BridgeEntry>,
+    /// The port for all other addresses. `None`: frames to other addresses are dropped.
+    pub default_port: Option<SwitchPort>,
 }
 
 impl P4Options {
-    /// Refuses what `lap` has not, and ports that cannot be.
+    /// Refuses features that `lap` lacks, and invalid ports.
     ///
     /// # Errors
-    /// The first of them.
+    /// The first problem.
     pub fn check(&self, config: &Config) -> Result<(), ConfigError> {
         config.check()?;
         let missing = [
-            (config.lap_port != LAP_PORT, "UDP port but 20550"),
+            (config.lap_port != LAP_PORT, "UDP port other than 20550"),
             (
                 config.geometry.slots > DEVICES,
                 "room for more than 65536 devices",
             ),
             (config.provers > PROVERS, "room for more than 65536 provers"),
         ];
-        let missing = missing.into_iter().find(|(is_asked, _)| *is_asked);
-        let missing = missing.map(|(_, what)| what);
-        if let Some(what) = missing.or_else(|| P4Runtime::CAPABILITIES.missing(config)) {
-            return Err(ConfigError::Unsupported { backend: NAME, what });
+        let missing = missing.into_iter().find(|(is_needed, _)| *is_needed);
+        let missing = missing.map(|(_, feature)| feature);
+        if let Some(feature) = missing.or_else(|| P4Runtime::CAPABILITIES.first_missing(config)) {
+            return Err(ConfigError::Unsupported {
+                backend: NAME,
+                feature,
+            });
         }
         let rows = u64::from(config.geometry.slots) * (u64::from(config.geometry.ring) + 1);
         if rows > ROWS {
             return Err(ConfigError::Field {
                 field: "ring",
                 value: config.geometry.ring.to_string(),
-                hint: "a switch has room for 1048576 rows: slots times one more than the ring at most",
+                hint: "a switch has room for 1048576 rows: slots × (ring + 1) must not exceed that",
             });
         }
         self.check_ports()
@@ -66,69 +70,69 @@ impl P4Options {
 
     fn check_ports(&self) -> Result<(), ConfigError> {
         let devices: BTreeSet<u16> = self
-            .places()
-            .filter(|place| place.is_devices)
+            .ports()
+            .filter(|place| place.is_device_port)
             .map(|place| place.port)
             .collect();
-        for place in self.places() {
+        for place in self.ports() {
             let hint = if place.port >= PORT_MAX {
-                "ports from 0 to 509; 510 is the CPU's"
-            } else if !place.is_devices && devices.contains(&place.port) {
-                "a port of devices and of services at once"
+                "use ports 0 to 509; 510 is the CPU port"
+            } else if !place.is_device_port && devices.contains(&place.port) {
+                "a port cannot be for devices and for services"
             } else {
                 continue;
             };
-            let is_named = self.bridge.iter().any(|neighbour| neighbour.port == place.port);
+            let is_named = self.bridge.iter().any(|neighbor| neighbor.port == place.port);
             return Err(ConfigError::Field {
-                field: if is_named { "bridge" } else { "elsewhere" },
+                field: if is_named { "bridge" } else { "default_port" },
                 value: place.port.to_string(),
                 hint,
             });
         }
-        if self.bridge.iter().all(|neighbour| neighbour.is_devices) {
+        if self.bridge.iter().all(|neighbor| neighbor.is_device_port) {
             return Err(ConfigError::Field {
                 field: "bridge",
-                value: "none of a service".into(),
-                hint: "name the MAC address of the host that has the gateway's addresses, and its port",
+                value: "no service".into(),
+                hint: "add the MAC address and port of the host that has the gateway's addresses",
             });
         }
         let mut macs = BTreeSet::new();
-        let twice = self.bridge.iter().find(|neighbour| !macs.insert(neighbour.mac));
-        twice.map_or(Ok(()), |neighbour| {
+        let twice = self.bridge.iter().find(|neighbor| !macs.insert(neighbor.mac));
+        twice.map_or(Ok(()), |neighbor| {
             Err(ConfigError::Field {
                 field: "bridge",
-                value: neighbour.mac.map(|byte| format!("{byte:02x}")).join(":"),
-                hint: "each address once",
+                value: neighbor.mac.map(|byte| format!("{byte:02x}")).join(":"),
+                hint: "list each address once",
             })
         })
     }
 
-    /// Every port that is named, once for each time.
-    pub(super) fn places(&self) -> impl Iterator<Item = Place> {
-        let named = self.bridge.iter().map(|neighbour| Place {
-            port: neighbour.port,
-            is_devices: neighbour.is_devices,
+    /// Every configured port, once per occurrence.
+    pub(super) fn ports(&self) -> impl Iterator<Item = SwitchPort> {
+        let named = self.bridge.iter().map(|neighbor| SwitchPort {
+            port: neighbor.port,
+            is_device_port: neighbor.is_device_port,
         });
-        named.chain(self.elsewhere)
+        named.chain(self.default_port)
     }
 }
 
-/// One of the switch's ports.
+/// A port of the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct SwitchPort {
     /// Its number, from 0 to 509.
     pub port: u16,
-    /// Whether it is the devices': what comes in there is judged.
-    pub is_devices: bool,
+    /// Whether devices are behind it: frames that arrive on it are verified.
+    pub is_device_port: bool,
 }
 
-/// Somebody behind one of the switch's ports.
+/// A host behind a port of the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Neighbour {
-    /// Its address.
+pub struct BridgeEntry {
+    /// Its MAC address.
     pub mac: Mac,
     /// The port, from 0 to 509.
     pub port: u16,
-    /// Whether the port is the devices': what comes in there is judged.
-    pub is_devices: bool,
+    /// Whether the port is for devices: frames that arrive on it are verified.
+    pub is_device_port: bool,
 }

@@ -1,4 +1,4 @@
-//! The program `lap` as it is built in, and its tables, registers and actions by name.
+//! The built-in program `lap`, and its tables, registers and actions by name.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use linewarden_p4runtime::target::Pipeline;
 
 use super::error::SwitchError;
 
-/// What p4c made of p4/lap.p4; a test of the switch compares it with its sources.
+/// The output of p4c for p4/lap.p4. A test of the switch compares it with the sources.
 const JSON: &[u8] = include_bytes!("../../../../p4/compiled/lap.json");
 const INFO: &str = include_str!("../../../../p4/compiled/lap.p4info.txtpb");
 
@@ -23,10 +23,10 @@ pub const DEVICES: u32 = 65_536;
 /// Provers that the program has registers for (`PROVERS` in p4/include/proof.p4).
 pub const PROVERS: u32 = 65_536;
 
-/// Rows that the program has room for (the size of `rows` in p4/include/lap_state.p4).
+/// Rows that fit into the program's table (the size of `rows` in p4/include/lap_state.p4).
 pub(super) const ROWS: u64 = 1_048_576;
 
-/// Entries that come and go with devices, provers and periods.
+/// Tables whose entries change with devices, provers and periods.
 const CHANGING_TABLES: [&str; 7] = [
     "devices",
     "rows",
@@ -37,16 +37,16 @@ const CHANGING_TABLES: [&str; 7] = [
     "proof_keys",
 ];
 
-/// What changes all the time while a gateway serves, as `linewarden_evidence` names it: what devices bring along and spend, and what
-/// the pipeline writes. No reference values have it.
+/// The objects that change while a gateway serves, named as in `linewarden_evidence`: data of devices, and registers
+/// that the pipeline writes. Reference values do not contain them.
 #[must_use]
 pub fn changing_objects() -> Vec<String> {
-    // What cannot be read could not be run either.
+    // A program that cannot be read cannot be loaded either.
     let Ok(info) = P4Info::from_text(INFO) else {
         return Vec::new();
     };
     let tables = CHANGING_TABLES.into_iter();
-    let tables = tables.filter_map(|name| info.tables().named(name));
+    let tables = tables.filter_map(|name| info.tables().by_name_or_alias(name));
     let tables = tables.map(|table| format!("table:{}", table.name));
     let registers = info.registers().iter();
     let registers = registers.map(|register| format!("register:{}", register.name));
@@ -54,9 +54,9 @@ pub fn changing_objects() -> Vec<String> {
 }
 
 /// An action and its arguments.
-type Does<'a> = (&'static str, &'a [u128]);
+type ActionCall<'a> = (&'static str, &'a [u128]);
 
-/// Updates in the program's own names.
+/// Builds updates from the program's names.
 #[derive(Debug)]
 pub(super) struct Program {
     info: Arc<P4Info>,
@@ -81,17 +81,17 @@ impl Program {
         &self.info
     }
 
-    /// A cell's number and width.
+    /// Id and width of a register.
     pub fn register(&self, name: &'static str) -> Result<(RegisterId, u32), SwitchError> {
-        let register = self.info.registers().named(name);
+        let register = self.info.registers().by_name_or_alias(name);
         match register.map(|register| (register.id, &*register.data)) {
             Some((id, Type::Bits(width))) => Ok((id, *width)),
-            _ => Err(SwitchError::Program(name)),
+            _ => Err(SwitchError::ProgramMismatch(name)),
         }
     }
 
-    /// Writes one cell.
-    pub fn cell(&self, name: &'static str, index: u32, value: u128) -> Result<Update, SwitchError> {
+    /// An update that writes one cell.
+    pub fn set_cell(&self, name: &'static str, index: u32, value: u128) -> Result<Update, SwitchError> {
         let (id, width) = self.register(name)?;
         Ok(Update::Register {
             id,
@@ -101,14 +101,14 @@ impl Program {
     }
 
     pub fn digest(&self, name: &'static str) -> Result<DigestId, SwitchError> {
-        let digest = self.info.digests().named(name);
-        Ok(digest.ok_or(SwitchError::Program(name))?.id)
+        let digest = self.info.digests().by_name_or_alias(name);
+        Ok(digest.ok_or(SwitchError::ProgramMismatch(name))?.id)
     }
 
-    /// A key of exact fields.
+    /// A table key of exact fields.
     pub fn key(&self, table: &'static str, fields: &[u128]) -> Result<EntryKey, SwitchError> {
-        let wrong = || SwitchError::Program(table);
-        let found = self.info.tables().named(table).ok_or_else(wrong)?;
+        let wrong = || SwitchError::ProgramMismatch(table);
+        let found = self.info.tables().by_name_or_alias(table).ok_or_else(wrong)?;
         if found.fields.len() != fields.len() {
             return Err(wrong());
         }
@@ -126,8 +126,8 @@ impl Program {
     }
 
     fn action(&self, name: &'static str, values: &[u128]) -> Result<Action, SwitchError> {
-        let wrong = || SwitchError::Program(name);
-        let action = self.info.actions().named(name).ok_or_else(wrong)?;
+        let wrong = || SwitchError::ProgramMismatch(name);
+        let action = self.info.actions().by_name_or_alias(name).ok_or_else(wrong)?;
         if action.params.len() != values.len() {
             return Err(wrong());
         }
@@ -143,14 +143,14 @@ impl Program {
         })
     }
 
-    /// A new entry of a table.
-    pub fn insert(&self, key: (&'static str, &[u128]), does: Does<'_>) -> Result<Update, SwitchError> {
+    /// An update that inserts an entry.
+    pub fn insert(&self, key: (&'static str, &[u128]), does: ActionCall<'_>) -> Result<Update, SwitchError> {
         let entry = self.entry(key, does)?;
         Ok(Update::TableEntry(Box::new(Change::Insert(entry))))
     }
 
-    /// Another action for an entry that is there.
-    pub fn modify(&self, key: (&'static str, &[u128]), does: Does<'_>) -> Result<Update, SwitchError> {
+    /// An update that changes the action of an entry.
+    pub fn modify(&self, key: (&'static str, &[u128]), does: ActionCall<'_>) -> Result<Update, SwitchError> {
         let entry = self.entry(key, does)?;
         Ok(Update::TableEntry(Box::new(Change::Modify(entry))))
     }
@@ -158,7 +158,7 @@ impl Program {
     fn entry(
         &self,
         (table, fields): (&'static str, &[u128]),
-        (action, values): Does<'_>,
+        (action, values): ActionCall<'_>,
     ) -> Result<TableEntry, SwitchError> {
         Ok(TableEntry::new(
             self.key(table, fields)?,
@@ -166,16 +166,16 @@ impl Program {
         ))
     }
 
-    /// An entry of a table whose one field is a prefix, value and length, from one action without arguments to another; `None`: it is
-    /// not there. Nothing where both are the same.
+    /// Changes an entry of a table with one prefix field, given by value and length, from one action without
+    /// arguments to another. `None`: the entry does not exist. Returns no update if both actions are equal.
     pub fn change_prefix(
         &self,
         table: &'static str,
         (value, prefix_bits): (u128, u32),
         actions: [Option<&'static str>; 2],
     ) -> Result<Option<Update>, SwitchError> {
-        let wrong = || SwitchError::Program(table);
-        let found = self.info.tables().named(table).ok_or_else(wrong)?;
+        let wrong = || SwitchError::ProgramMismatch(table);
+        let found = self.info.tables().by_name_or_alias(table).ok_or_else(wrong)?;
         let [Format::Bits(width)] = found.fields.iter().map(|field| field.format).collect::<Vec<_>>()[..]
         else {
             return Err(wrong());
@@ -207,16 +207,16 @@ impl Program {
         Ok(Update::TableEntry(Box::new(Change::Delete(key))))
     }
 
-    /// What a table does with a packet that no entry is for.
+    /// Sets the action of a table for packets without an entry.
     pub fn set_default(
         &self,
         table: &'static str,
         action: &'static str,
         values: &[u128],
     ) -> Result<Update, SwitchError> {
-        let found = self.info.tables().named(table);
+        let found = self.info.tables().by_name_or_alias(table);
         Ok(Update::DefaultEntry(Box::new(DefaultEntry {
-            table: found.ok_or(SwitchError::Program(table))?.id,
+            table: found.ok_or(SwitchError::ProgramMismatch(table))?.id,
             action: Some(self.action(action, values)?),
             controller_metadata: 0,
             metadata: Vec::new(),
@@ -226,11 +226,11 @@ impl Program {
     }
 }
 
-fn bits(what: &'static str, width: u32, value: u128) -> Result<Bits, SwitchError> {
-    Bits::from_u128(width, value).ok_or(SwitchError::Program(what))
+fn bits(field: &'static str, width: u32, value: u128) -> Result<Bits, SwitchError> {
+    Bits::from_u128(width, value).ok_or(SwitchError::ProgramMismatch(field))
 }
 
-/// The number that a value of at most 128 bits is.
+/// A value of at most 128 bits as a number.
 pub(super) fn number(bits: &Bits) -> u128 {
     bits.as_bytes()
         .iter()
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_that_changes_is_in_the_program() {
+    fn all_changing_tables_are_in_the_program() {
         let changing = changing_objects();
         let registers = P4Info::from_text(INFO).unwrap().registers().iter().count();
         assert_eq!(changing.len(), CHANGING_TABLES.len() + registers);

@@ -1,77 +1,77 @@
-//! Provers and rounds at the switch: what [`Provers`](crate::Provers) does in memory.
+//! Provers and rounds on the switch: what [`Provers`](crate::Provers) does in memory.
 //!
-//! Keys are written a batch at a time; who is ok is read from the register `proved`, for that is
-//! told to nobody.
+//! Keys are written in batches. Verdicts are read from the register `proved`, because the switch does not report
+//! them.
 
 use std::collections::HashMap;
 
 use linewarden_p4runtime::entity::Update;
 use linewarden_protocol::attest::ProofKey;
-use linewarden_protocol::gateway::{Configuration, OpenRound, Proved, ProverKeys};
+use linewarden_protocol::gateway::{Configuration, OpenRound, ProofRecord, ProverKeys};
 use linewarden_protocol::ids::{DeviceId, Period, RoundNumber};
 use linewarden_protocol::time::Monotonic;
 
-use super::asking::{Seen, Whereabouts};
-use super::book::Cells;
-use super::clock::Reading;
-use super::device::{DEVICES_AT_ONCE, UPDATES_AT_ONCE};
+use super::attest_requests::{DeviceLocation, ProverLocations};
+use super::clock::ClockReading;
+use super::device::{DEVICES_PER_READ, UPDATES_PER_WRITE};
+use super::device_table::Cells;
 use super::{P4Runtime, SwitchError};
 use crate::host;
 use crate::provers::ProverSet;
 use crate::store::provers::ProverError;
 
-/// Of a moment in a cell of `proved`, and of what stands above it: by which key, and the round's number.
+/// Bits of the time in a cell of `proved`. Above it: a flag for the alternate key, and the round number.
 const PROVED_AT_BITS: u32 = 48;
 const PROVED_ALTERNATE: u128 = 1 << PROVED_AT_BITS;
-const PROVED_NUMBER_AT: u32 = PROVED_AT_BITS + 1;
-/// A period's keys lie in one of two lanes, a round in another of two, by the lowest bit of its number.
+const PROVED_NUMBER_SHIFT: u32 = PROVED_AT_BITS + 1;
+/// Keys of a period are in one of two lanes, and rounds in one of two lanes, by the lowest bit of the number.
 const LANES: u32 = 2;
-/// Some ten times what it takes to read a cell.
-const LOOK_SPACING_NS: u64 = 30_000;
+/// About ten times the duration of one register read.
+const POLL_SPACING_NS: u64 = 30_000;
 
-/// A prover that is installed.
+/// An installed prover.
 #[derive(Clone, Copy, Debug)]
 struct Prover {
-    /// Of its cells in the registers.
+    /// Index of its cells in the registers.
     cell: u32,
-    /// By lane of periods: whether the switch holds its keys.
+    /// Whether the switch holds its keys, by lane of the period.
     has_keys: [bool; LANES as usize],
 }
 
-/// The newest round of a lane.
+/// The newest round in a lane.
 #[derive(Clone, Copy, Debug)]
-struct Opened {
+struct RoundState {
     number: RoundNumber,
-    /// When it began, on the boot-time clock: the switch's may have begun later.
+    /// Start on the boot-time clock. The switch may have opened the round later.
     started_us: u64,
 }
 
-/// What this side knows of provers. No keys, but those that are on their way.
+/// What this side records of provers. No keys, except in pending updates.
 #[derive(Debug)]
-pub(super) struct ProverBook {
+pub(super) struct ProverTable {
     provers: HashMap<DeviceId, Prover>,
     cells: Cells,
-    /// Whose keys are in each lane.
+    /// The period of the keys in each lane.
     periods: [Option<Period>; LANES as usize],
-    opened: [Option<Opened>; LANES as usize],
-    /// 0: none was opened.
+    rounds: [Option<RoundState>; LANES as usize],
+    /// 0: no round was opened.
     last_round: RoundNumber,
-    /// Where provers were seen.
-    seen: HashMap<DeviceId, Seen>,
-    /// What the switch has not been told yet, in its order.
-    untold: Vec<Update>,
+    /// Locations of provers.
+    locations: HashMap<DeviceId, ProverLocations>,
+    /// Updates that are not yet written to the switch, in order.
+    pending_updates: Vec<Update>,
 }
 
-impl ProverBook {
+impl ProverTable {
     pub fn new(provers: u32) -> Self {
         Self {
             provers: HashMap::new(),
             cells: Cells::new(provers),
             periods: [None; LANES as usize],
-            opened: [None; LANES as usize],
+            rounds: [None; LANES as usize],
             last_round: RoundNumber(0),
-            seen: HashMap::new(),
-            untold: Vec::new(),
+            locations: HashMap::new(),
+            pending_updates: Vec::new(),
         }
     }
 
@@ -79,20 +79,20 @@ impl ProverBook {
         self.provers.contains_key(&device)
     }
 
-    pub fn seen(&self, device: DeviceId) -> Option<&Seen> {
-        self.seen.get(&device)
+    pub fn locations(&self, device: DeviceId) -> Option<&ProverLocations> {
+        self.locations.get(&device)
     }
 
-    pub fn note_session(&mut self, device: DeviceId, place: Whereabouts) {
-        self.seen.entry(device).or_default().note_session(place);
+    pub fn record_session(&mut self, device: DeviceId, place: DeviceLocation) {
+        self.locations.entry(device).or_default().record_session(place);
     }
 
-    pub fn note_knock(&mut self, device: DeviceId, place: Whereabouts) {
-        self.seen.entry(device).or_default().note_knock(place);
+    pub fn record_unverified(&mut self, device: DeviceId, place: DeviceLocation) {
+        self.locations.entry(device).or_default().record_unverified(place);
     }
 
-    fn opened(&self, round: RoundNumber) -> Option<&Opened> {
-        let newest = self.opened.get(lane(round.0.into()))?.as_ref();
+    fn round(&self, round: RoundNumber) -> Option<&RoundState> {
+        let newest = self.rounds.get(lane(round.0.into()))?.as_ref();
         newest.filter(|newest| newest.number == round)
     }
 
@@ -106,54 +106,54 @@ fn lane(number: u64) -> usize {
     usize::from(number & 1 == 1)
 }
 
-/// Its cell of `proved` in a round.
+/// Cell of a prover in the register `proved` for a round.
 fn proved_cell(prover: u32, round: RoundNumber) -> u32 {
     prover * LANES + (round.0 & 1)
 }
 
-/// As the program has them (`SET_KEY` in p4/include/proof_state.p4).
-fn words(key: &ProofKey) -> impl Iterator<Item = u128> {
+/// Key words in the format of the program (`SET_KEY` in p4/include/proof_state.p4).
+fn key_words(key: &ProofKey) -> impl Iterator<Item = u128> {
     let words = key.as_bytes().as_chunks::<4>().0;
     words.iter().map(|word| u32::from_le_bytes(*word).into())
 }
 
 /// The arguments of `set_keys` in p4/include/proof_keys.p4.
 fn arguments(keys: &ProverKeys) -> Vec<u128> {
-    let mut arguments: Vec<u128> = words(&keys.current).collect();
+    let mut arguments: Vec<u128> = key_words(&keys.current).collect();
     arguments.push(keys.alternate.is_some().into());
     match &keys.alternate {
-        Some(alternate) => arguments.extend(words(alternate)),
+        Some(alternate) => arguments.extend(key_words(alternate)),
         None => arguments.extend([0; 8]),
     }
     arguments
 }
 
 impl P4Runtime {
-    /// Keeps updates until there are enough for a batch.
-    fn tell_later(&mut self, updates: impl IntoIterator<Item = Update>) -> Result<(), SwitchError> {
-        self.provers.untold.extend(updates);
-        match self.provers.untold.len() < UPDATES_AT_ONCE {
+    /// Queues updates until a batch is full.
+    fn queue_updates(&mut self, updates: impl IntoIterator<Item = Update>) -> Result<(), SwitchError> {
+        self.provers.pending_updates.extend(updates);
+        match self.provers.pending_updates.len() < UPDATES_PER_WRITE {
             true => Ok(()),
-            false => self.tell_provers(),
+            false => self.flush_updates(),
         }
     }
 
-    /// Tells the switch of provers and keys.
-    pub(super) fn tell_provers(&mut self) -> Result<(), SwitchError> {
-        if self.provers.untold.is_empty() {
+    /// Writes the pending updates of provers and keys to the switch.
+    pub(super) fn flush_updates(&mut self) -> Result<(), SwitchError> {
+        if self.provers.pending_updates.is_empty() {
             return Ok(());
         }
-        self.check()?;
-        let untold = std::mem::take(&mut self.provers.untold);
-        untold
-            .chunks(UPDATES_AT_ONCE)
+        self.check_usable()?;
+        let pending = std::mem::take(&mut self.provers.pending_updates);
+        pending
+            .chunks(UPDATES_PER_WRITE)
             .try_for_each(|some| self.link.write(some))
     }
 
-    fn of_provers<T>(&self, result: Result<T, SwitchError>) -> Result<T, ProverError> {
-        self.note(result).map_err(|error| {
-            tracing::error!(%error, "the switch did not do what it was to");
-            ProverError::Switch
+    fn for_provers<T>(&self, result: Result<T, SwitchError>) -> Result<T, ProverError> {
+        self.record_failure(result).map_err(|error| {
+            tracing::error!(%error, "P4 switch operation failed; the data plane stops");
+            ProverError::SwitchFailed
         })
     }
 
@@ -175,9 +175,10 @@ impl P4Runtime {
         let had_keys = held.has_keys.get_mut(lane);
         let had_keys = had_keys.is_some_and(|has_keys| std::mem::replace(has_keys, true));
         if is_new {
-            // A proof that was on its way when the last prover here was wiped may have been marked after that.
+            // A proof that was in the pipeline when the cell's previous prover was wiped may have set a verdict
+            // since.
             for cell in [cell * LANES, cell * LANES + 1] {
-                updates.push(program.cell("proved", cell, 0)?);
+                updates.push(program.set_cell("proved", cell, 0)?);
             }
             updates.push(program.insert(("provers", &[device.0.into()]), ("set_prover", &[cell.into()]))?);
         }
@@ -187,10 +188,10 @@ impl P4Runtime {
             true => program.modify(key, ("set_keys", &arguments))?,
             false => program.insert(key, ("set_keys", &arguments))?,
         });
-        self.tell_later(updates)
+        self.queue_updates(updates)
     }
 
-    /// Another period takes a lane: the keys there go.
+    /// Assigns a lane to another period and deletes the keys in it.
     fn begin_period(&mut self, period: Period) -> Result<(), SwitchError> {
         let lane = lane(period.0);
         let Some(held) = self.provers.periods.get_mut(lane) else {
@@ -207,7 +208,7 @@ impl P4Runtime {
                 updates.push(self.link.program.delete("proof_keys", &key)?);
             }
         }
-        self.tell_later(updates)
+        self.queue_updates(updates)
     }
 
     fn remove_prover(&mut self, device: DeviceId, prover: Prover) -> Result<(), SwitchError> {
@@ -218,17 +219,17 @@ impl P4Runtime {
                 updates.push(program.delete("proof_keys", &[prover.cell.into(), period.0.into()])?);
             }
         }
-        self.tell_later(updates)
+        self.queue_updates(updates)
     }
 
-    /// Keys first, the number last: nobody takes it for another nonce.
+    /// The keys first and the number last, so that the number never appears with another nonce.
     fn begin_round(&mut self, open: &OpenRound) -> Result<(), SwitchError> {
-        self.check()?;
-        self.tell_provers()?;
-        // The machine may have slept since it was read.
-        self.clock = Reading::take(&self.link, Some(&self.clock))?;
+        self.check_usable()?;
+        self.flush_updates()?;
+        // The machine may have been suspended since the clock was read.
+        self.clock = ClockReading::take(&self.link, Some(&self.clock))?;
         let round = &open.round;
-        let until_us = self.clock.switch_us(boot_us_of(open.until));
+        let until_us = self.clock.switch_us(boot_us_of(open.deadline));
         let at = round.number.0 & 1;
         let cells = [
             ("round_number", 0),
@@ -237,34 +238,38 @@ impl P4Runtime {
             ("round_until_us", until_us.min((1 << PROVED_AT_BITS) - 1)),
             ("round_number", round.number.0.into()),
         ];
-        let cell = |(name, value): (&'static str, u64)| self.link.program.cell(name, at, value.into());
+        let cell = |(name, value): (&'static str, u64)| self.link.program.set_cell(name, at, value.into());
         let updates: Vec<Update> = cells.into_iter().map(cell).collect::<Result<_, _>>()?;
         self.link.write(&updates)
     }
 
-    fn read_proved(&self, cells: &[u32], opened: &Opened) -> Result<Vec<Option<Proved>>, SwitchError> {
-        self.check()?;
+    fn read_proved(
+        &self,
+        cells: &[u32],
+        opened: &RoundState,
+    ) -> Result<Vec<Option<ProofRecord>>, SwitchError> {
+        self.check_usable()?;
         let mut proved = Vec::with_capacity(cells.len());
-        for some in cells.chunks(DEVICES_AT_ONCE) {
+        for some in cells.chunks(DEVICES_PER_READ) {
             let of_round = some.iter().map(|cell| proved_cell(*cell, opened.number));
-            let read = self.link.column("proved", of_round)?;
+            let read = self.link.read_column("proved", of_round)?;
             proved.extend(read.into_iter().map(|held| opened.proved(held, &self.clock)));
         }
         Ok(proved)
     }
 }
 
-/// A moment of the monotonic clock on the boot-time clock.
+/// Converts a time of the monotonic clock to the boot-time clock.
 fn boot_us_of(time: Monotonic) -> u64 {
     let now = host::now();
     let apart_ns = i128::from(now.boot_ns) - i128::from(now.monotonic_ns);
     u64::try_from((i128::from(time.0) * 1_000_000 + apart_ns) / 1000).unwrap_or(0)
 }
 
-impl Opened {
-    fn proved(&self, held: u128, clock: &Reading) -> Option<Proved> {
+impl RoundState {
+    fn proved(&self, held: u128, clock: &ClockReading) -> Option<ProofRecord> {
         let at_us = clock.boot_us((held & (PROVED_ALTERNATE - 1)) as u64);
-        (held >> PROVED_NUMBER_AT == u128::from(self.number.0)).then(|| Proved {
+        (held >> PROVED_NUMBER_SHIFT == u128::from(self.number.0)).then(|| ProofRecord {
             configuration: match held & PROVED_ALTERNATE {
                 0 => Configuration::Current,
                 _ => Configuration::Alternate,
@@ -279,36 +284,36 @@ impl ProverSet for P4Runtime {
         if device.0 == 0 {
             return Err(ProverError::DeviceZero);
         }
-        // What stands for no key in shared memory is none here either.
+        // A zero word represents no key in shared memory, so such a key is refused here too.
         let is_none = |key: &ProofKey| key.as_bytes().starts_with(&[0; 8]);
         if is_none(&keys.current) || keys.alternate.as_ref().is_some_and(is_none) {
             return Err(ProverError::ZeroKey(device));
         }
         let cell = match self.provers.provers.get(&device) {
             Some(held) => held.cell,
-            None => self.provers.cells.take().ok_or(ProverError::Full(device))?,
+            None => self.provers.cells.take().ok_or(ProverError::NoFreeSlot(device))?,
         };
-        let told = self
+        let result = self
             .begin_period(period)
             .and_then(|()| self.install_keys((device, cell), period, keys));
-        self.of_provers(told)
+        self.for_provers(result)
     }
 
     fn wipe(&mut self, device: DeviceId) -> bool {
         let Some(prover) = self.provers.provers.remove(&device) else {
             return false;
         };
-        self.provers.seen.remove(&device);
-        let told = self.remove_prover(device, prover);
-        // Whoever asks next is told that the switch is lost.
-        let _ = self.of_provers(told);
-        self.provers.cells.rest(prover.cell);
+        self.provers.locations.remove(&device);
+        let result = self.remove_prover(device, prover);
+        // The next call that returns a result reports that the switch is lost.
+        let _ = self.for_provers(result);
+        self.provers.cells.retire(prover.cell);
         true
     }
 
     fn commit(&mut self) -> Result<(), ProverError> {
-        let told = self.tell_provers();
-        self.of_provers(told)
+        let result = self.flush_updates();
+        self.for_provers(result)
     }
 
     fn open_round(&mut self, open: &OpenRound) -> Result<(), ProverError> {
@@ -319,23 +324,23 @@ impl ProverSet for P4Runtime {
         if self.provers.periods.get(lane(period.0)) != Some(&Some(period)) {
             return Err(ProverError::PeriodUnknown(period));
         }
-        let begun = self.begin_round(open);
-        self.of_provers(begun)?;
+        let result = self.begin_round(open);
+        self.for_provers(result)?;
         let started_us = boot_us_of(open.started);
-        if let Some(opened) = self.provers.opened.get_mut(lane(number.0.into())) {
-            *opened = Some(Opened { number, started_us });
+        if let Some(opened) = self.provers.rounds.get_mut(lane(number.0.into())) {
+            *opened = Some(RoundState { number, started_us });
         }
         self.provers.last_round = number;
         Ok(())
     }
 
-    fn proved_of(
+    fn verdicts_of(
         &self,
         devices: &[DeviceId],
         round: RoundNumber,
-    ) -> Result<Vec<Option<Proved>>, ProverError> {
+    ) -> Result<Vec<Option<ProofRecord>>, ProverError> {
         let mut proved = vec![None; devices.len()];
-        let Some(opened) = self.provers.opened(round) else {
+        let Some(opened) = self.provers.round(round) else {
             return Ok(proved);
         };
         let found = devices.iter().zip(&mut proved).filter_map(|(device, proved)| {
@@ -343,7 +348,7 @@ impl ProverSet for P4Runtime {
             Some((held.cell, proved))
         });
         let (cells, places): (Vec<u32>, Vec<_>) = found.unzip();
-        let read = self.of_provers(self.read_proved(&cells, opened))?;
+        let read = self.for_provers(self.read_proved(&cells, opened))?;
         places
             .into_iter()
             .zip(read)
@@ -351,29 +356,29 @@ impl ProverSet for P4Runtime {
         Ok(proved)
     }
 
-    fn look_spacing_ns(&self) -> u64 {
-        LOOK_SPACING_NS
+    fn poll_spacing_ns(&self) -> u64 {
+        POLL_SPACING_NS
     }
 
-    fn verdicts(&self, round: RoundNumber) -> Result<Vec<(DeviceId, Option<Proved>)>, ProverError> {
-        if self.provers.opened(round).is_none() {
+    fn verdicts(&self, round: RoundNumber) -> Result<Vec<(DeviceId, Option<ProofRecord>)>, ProverError> {
+        if self.provers.round(round).is_none() {
             return Ok(Vec::new());
         }
         let devices: Vec<DeviceId> = self.provers.provers.keys().copied().collect();
-        let proved = self.proved_of(&devices, round)?;
+        let proved = self.verdicts_of(&devices, round)?;
         Ok(devices.into_iter().zip(proved).collect())
     }
 
-    fn forget_rounds(&mut self) {
-        let numbers = [0, 1].map(|lane| self.link.program.cell("round_number", lane, 0));
+    fn reset_rounds(&mut self) {
+        let numbers = [0, 1].map(|lane| self.link.program.set_cell("round_number", lane, 0));
         let marks = self.provers.provers.values();
         let marks = marks.flat_map(|held| [held.cell * LANES, held.cell * LANES + 1]);
-        let marks = marks.map(|cell| self.link.program.cell("proved", cell, 0));
+        let marks = marks.map(|cell| self.link.program.set_cell("proved", cell, 0));
         let updates: Result<Vec<Update>, _> = numbers.into_iter().chain(marks).collect();
-        let told = updates.and_then(|updates| self.tell_later(updates));
-        let told = told.and_then(|()| self.tell_provers());
-        let _ = self.of_provers(told);
-        self.provers.opened = [None; LANES as usize];
+        let result = updates.and_then(|updates| self.queue_updates(updates));
+        let result = result.and_then(|()| self.flush_updates());
+        let _ = self.for_provers(result);
+        self.provers.rounds = [None; LANES as usize];
         self.provers.last_round = RoundNumber(0);
     }
 }
@@ -383,12 +388,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_verdict_is_of_one_round_and_key_and_as_old_as_the_round() {
-        let opened = Opened {
+    fn a_verdict_belongs_to_one_round_and_key_and_counts_time_from_the_start() {
+        let opened = RoundState {
             number: RoundNumber(0x8000_0001),
             started_us: 5_000,
         };
-        let clock = Reading::default();
+        let clock = ClockReading::default();
         let held = |number: u128, alternate: u128, at_us: u128| number << 49 | alternate << 48 | at_us;
         assert_eq!(opened.proved(held(0x8000_0003, 0, 9_000), &clock), None);
         assert_eq!(opened.proved(0, &clock), None);
@@ -397,7 +402,7 @@ mod tests {
             (proved.configuration, proved.elapsed_ms),
             (Configuration::Alternate, 7)
         );
-        // The clocks were told apart by a call that took its time.
+        // The clock reading took time, so the clocks differ.
         let early = opened.proved(held(0x8000_0001, 0, 4_000), &clock).unwrap();
         assert_eq!(early.elapsed_ms, 0);
     }

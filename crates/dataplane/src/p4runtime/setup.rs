@@ -1,4 +1,4 @@
-//! What the switch holds beside devices: gateway, addresses, bridge, limits, digests.
+//! Sets up the switch, except for devices: gateway, addresses, bridge, limits, digests.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -17,22 +17,23 @@ use super::sources::number;
 use super::{P4Runtime, SwitchError};
 use crate::config::Gate;
 
-/// How long a digest waits for more of its kind, ns.
+/// How long the switch collects messages for one digest list, ns.
 const DIGEST_WAIT_NS: u64 = 5_000_000;
-/// Messages of one list.
+/// Maximum number of messages per list.
 const LIST_MESSAGES: u32 = 256;
 /// The multicast group of all ports (`FLOOD` in p4/include/lap_frame.p4).
 const FLOOD: MulticastGroupId = MulticastGroupId(1);
-/// Of what goes to the slow path: RESPONSEs that nobody asked for, and what a source may send (as `store::shed` has it).
-const UNASKED_PART: u32 = 8;
-const SOURCE_PART: u32 = 64;
-/// Of devices that want their mark moved, which no setting may silence. Only a right tag asks for it.
+/// Shares of the slow path: unsolicited RESPONSEs, and messages of one source (as in `store::load_shedder`).
+const UNSOLICITED_SHARE: u32 = 8;
+const SOURCE_SHARE: u32 = 64;
+/// Requests to advance a mark, per second. No setting disables them, and only a right tag causes one.
 const CREDITS_PER_S: u32 = 1_000;
-/// Factors of the hash over addresses (`bucket_keys` in p4/include/lap_state.p4).
+/// Number of factors of the hash over addresses (`bucket_keys` in p4/include/lap_state.p4).
 const FACTORS: u32 = 5;
-/// Of sessions that one device of key mode opens: they cost it nothing, and who tells of them something.
+/// Reported session openings of one key-mode device per second. Opening sessions costs such a device nothing, but
+/// each report costs the gateway.
 const RENEWALS_PER_S: u32 = 100;
-/// The digests of lap.p4: sessions; wrong tags, wrong proofs and marks.
+/// The digests of lap.p4: sessions; wrong tags, wrong proofs and requests to advance a mark.
 pub(super) const SESSIONS: &str = "session_digest_t";
 pub(super) const ALARMS: &str = "event_digest_t";
 
@@ -46,15 +47,15 @@ impl P4Runtime {
             updates.push(program.insert(("local", &[number(*ip)]), ("is_own", &[]))?);
         }
         updates.extend(self.lists()?);
-        for neighbour in &options.bridge {
-            let to = [u128::from(neighbour.port), u128::from(neighbour.is_devices)];
-            updates.push(program.insert(("bridge", &[mac(&neighbour.mac)]), ("to_port", &to))?);
+        for neighbor in &options.bridge {
+            let to = [u128::from(neighbor.port), u128::from(neighbor.is_device_port)];
+            updates.push(program.insert(("bridge", &[mac(&neighbor.mac)]), ("to_port", &to))?);
         }
-        if let Some(place) = options.elsewhere {
-            let to = [u128::from(place.port), u128::from(place.is_devices)];
+        if let Some(place) = options.default_port {
+            let to = [u128::from(place.port), u128::from(place.is_device_port)];
             updates.push(program.set_default("bridge", "to_port", &to)?);
         }
-        let services = options.places().filter(|place| !place.is_devices);
+        let services = options.ports().filter(|place| !place.is_device_port);
         let services: BTreeSet<u16> = services.map(|place| place.port).collect();
         for port in services {
             updates.push(program.insert(("ports", &[u128::from(port)]), ("services", &[]))?);
@@ -66,7 +67,7 @@ impl P4Runtime {
                 config: DigestConfig {
                     max_timeout_ns: DIGEST_WAIT_NS,
                     max_list_size: LIST_MESSAGES,
-                    // Each is told, also if it is the same as one before: nothing waits for an acknowledgement.
+                    // Every message is reported, even if it equals an earlier one; no acknowledgment is awaited.
                     ack_timeout_ns: 0,
                 },
             })));
@@ -75,7 +76,7 @@ impl P4Runtime {
         self.write_sources(None)
     }
 
-    /// What passes a gate that is not always the same, what no device may send, and the places of counters of Ethernet types.
+    /// What passes the gate by configuration, what devices must not send, and the counter cells of Ethernet types.
     fn lists(&self) -> Result<Vec<Update>, SwitchError> {
         let program = &self.link.program;
         let mut updates = Vec::new();
@@ -99,8 +100,8 @@ impl P4Runtime {
         Ok(updates)
     }
 
-    /// The factors of the hash that spreads addresses over buckets, from the seed of this gateway's hashes: nobody else knows
-    /// which addresses meet.
+    /// Factors of the hash that distributes addresses over buckets, derived from the secret hash seed of this
+    /// gateway, so that others cannot predict collisions.
     fn bucket_keys(&self) -> Result<Vec<Update>, SwitchError> {
         let [low, high] = self.config.geometry.hash_seed;
         let key = (u128::from(high) << 64 | u128::from(low)).to_le_bytes();
@@ -108,12 +109,13 @@ impl P4Runtime {
             .map(|index| {
                 let [factor, _] = halves(&f(&key, &[u64::from(index).to_be_bytes()]));
                 let odd = u64::from_be_bytes(factor) | 1;
-                self.link.program.cell("bucket_keys", index, odd.into())
+                self.link.program.set_cell("bucket_keys", index, odd.into())
             })
             .collect()
     }
 
-    /// The gateway's own settings, which are one entry. Whether it stops is no setting, and so in a register.
+    /// The gateway's own settings, as one entry. Whether the gateway is stopping changes at run time and is in a
+    /// register.
     pub(super) fn gateway(&self) -> Result<Update, SwitchError> {
         let gate: u128 = match self.config.gate {
             Gate::Sealed => 0,
@@ -122,9 +124,9 @@ impl P4Runtime {
         };
         let values = [
             self.config.gateway_id.0.into(),
-            self.live.lease_s.into(),
+            self.live.session_lifetime_s.into(),
             gate,
-            // Of a sealed gate.
+            // MTU of a sealed gate; not used.
             0,
             (self.live.miss_per_s != 0).into(),
             (self.config.provers != 0).into(),
@@ -133,16 +135,17 @@ impl P4Runtime {
         self.link.program.set_default("gateway", "set_gateway", &values)
     }
 
-    /// How many NAKs, alarms and messages to the slow path a second; of the last, of each source as well, once half is gone.
+    /// NAKs, alarms and slow-path messages per second. Once half of the slow-path limit is used, a limit per source
+    /// applies too.
     pub(super) fn limits(&self) -> Result<Vec<Update>, SwitchError> {
         let limit = |name: &'static str, per_s: u32| -> Result<Update, SwitchError> {
-            let meter = self.link.program.info().meters().named(name);
+            let meter = self.link.program.info().meters().by_name_or_alias(name);
             let rate = u64::from(per_s);
             Ok(Update::Meter {
-                id: meter.ok_or(SwitchError::Program(name))?.id,
-                // All cells alike.
+                id: meter.ok_or(SwitchError::ProgramMismatch(name))?.id,
+                // All cells have the same limit.
                 index: None,
-                // Without a limit it is always green, else green or red.
+                // Without a limit the meter is always green, otherwise green or red.
                 config: (per_s != u32::MAX).then_some(MeterConfig {
                     committed_rate: rate,
                     committed_burst: rate,
@@ -162,10 +165,10 @@ impl P4Runtime {
             limit("events", self.live.alarm_per_s)?,
             limit("credits", CREDITS_PER_S)?,
             limit("renewals", RENEWALS_PER_S)?,
-            // Two halves each.
-            limit("strangers", share(2))?,
-            limit("unasked", share(2 * UNASKED_PART))?,
-            limit("sources", share(SOURCE_PART))?,
+            // Two halves each: the second half is for sources within their share.
+            limit("unknown_requests", share(2))?,
+            limit("unsolicited_responses", share(2 * UNSOLICITED_SHARE))?,
+            limit("sources", share(SOURCE_SHARE))?,
         ])
     }
 }
@@ -174,9 +177,9 @@ fn mac(address: &Mac) -> u128 {
     address.iter().fold(0, |sum, byte| sum << 8 | u128::from(*byte))
 }
 
-/// All ports, for frames to group addresses; they do not leave by the port that they came in on.
+/// A multicast group of all ports for frames to group addresses. Frames do not leave through their ingress port.
 fn flood(options: &P4Options) -> Update {
-    let ports: BTreeSet<u16> = options.places().map(|place| place.port).collect();
+    let ports: BTreeSet<u16> = options.ports().map(|place| place.port).collect();
     let replica = |port: u16| Replica {
         port: Port {
             number: port.into(),

@@ -1,4 +1,5 @@
-//! Where devices are (LAP/1 1.4.13), as the table `device_sources` has it: prefixes of which the longest decides.
+//! Source addresses of devices (LAP/1 1.4.13), in the format of the table `device_sources`: prefixes, of which the
+//! longest match decides.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,33 +11,34 @@ use linewarden_protocol::sources::DeviceSources;
 use super::{P4Runtime, SwitchError};
 
 const SOURCES: &str = "device_sources";
-/// Tables of the IPv6 prefixes alone, and their actions: for the device's end of neighbor discovery, and for the other one.
-const ENDS: [(&str, &str); 2] = [
+/// Tables with the IPv6 prefixes only, and their actions: for the device's end and for the other end of neighbor
+/// discovery.
+const NEIGHBOR_DISCOVERY_TABLES: [(&str, &str); 2] = [
     ("device_end_prefixes", "device_end_inside"),
     ("end_prefixes", "end_inside"),
 ];
-/// Bits before an IPv4 address, which is ::ffff:a.b.c.d there.
+/// Bits before an IPv4 address, which is mapped to ::ffff:a.b.c.d.
 const MAPPED_BITS: u32 = 96;
 const ADDRESS_BITS: u32 = 128;
-/// Of 127.0.0.0/8.
+/// Prefix length of 127.0.0.0/8.
 const LOOPBACK_BITS: u32 = 8;
 
 /// Value and length of each prefix, and whether a source inside it is admitted.
 type Entries = BTreeMap<(u128, u32), bool>;
 
-/// An address as the program has it: IPv4 as ::ffff:a.b.c.d.
+/// An address in the format of the program: IPv4 as ::ffff:a.b.c.d.
 pub(super) fn number(address: IpAddr) -> u128 {
     u128::from_be_bytes(ip_bytes(address))
 }
 
-/// The program drops a source that names no host before it looks here, so none of these is taken out.
+/// The program drops sources that name no host before it applies this table, so they need no entry.
 fn entries(sources: &DeviceSources) -> Entries {
-    // No IPv6 prefix has IPv4 addresses.
+    // No IPv6 prefix admits IPv4 addresses.
     let mut entries = Entries::from([((number(Ipv4Addr::UNSPECIFIED.into()), MAPPED_BITS), false)]);
     for prefix in sources.prefixes() {
         let (has_hosts, before) = match prefix.network() {
             IpAddr::V4(network) => (sources.admits_loopback() || !network.is_loopback(), MAPPED_BITS),
-            // Of ::/64 only the loopback address names a host.
+            // In ::/64 only the loopback address names a host.
             IpAddr::V6(network) => (network.to_bits() >> 64 != 0 || prefix.bits() < 64, 0),
         };
         if has_hosts && !sources.overflows(prefix.network().is_ipv4()) {
@@ -53,15 +55,15 @@ fn entries(sources: &DeviceSources) -> Entries {
         entries.insert((network, MAPPED_BITS + LOOPBACK_BITS), false);
     }
     let refused = sources
-        .refused()
+        .excluded()
         .iter()
         .filter(|ip| !sources.overflows(ip.is_ipv4()));
     entries.extend(refused.map(|address| ((number(*address), ADDRESS_BITS), false)));
     entries
 }
 
-/// The prefixes of IPv6.
-fn ends(sources: &DeviceSources) -> Entries {
+/// The IPv6 prefixes.
+fn ipv6_entries(sources: &DeviceSources) -> Entries {
     let of_ipv6 = sources
         .prefixes()
         .iter()
@@ -71,12 +73,12 @@ fn ends(sources: &DeviceSources) -> Entries {
         .collect()
 }
 
-/// A prefix, and whether its entry admits sources before and after a change; `None`: there is no entry.
+/// A prefix, and whether its entry admits sources before and after a change. `None`: no entry.
 type Step = ((u128, u32), [Option<bool>; 2]);
 
-/// Writes that bring a table from one set of entries to another. Within each write the order is free: a switch may change it
-/// (`WriteRequest.updates` in p4runtime.proto). At no time is a source admitted that is admitted neither before nor after all of them:
-/// what refuses comes first and goes last.
+/// Writes that change a table from one set of entries to another. Within each write the switch may apply the updates
+/// in any order (`WriteRequest.updates` in p4runtime.proto). At no time is a source admitted that neither set admits:
+/// refusing entries are added first and removed last.
 fn steps(were: &Entries, are: &Entries) -> [Vec<Step>; 4] {
     let mut steps: [Vec<Step>; 4] = Default::default();
     let [refuse, admit, no_longer_admit, no_longer_refuse] = &mut steps;
@@ -95,12 +97,12 @@ fn steps(were: &Entries, are: &Entries) -> [Vec<Step>; 4] {
 }
 
 impl P4Runtime {
-    /// Brings the switch from the sources `before` to those of now; `None`: it has none yet.
+    /// Changes the switch from the sources `before` to the current ones. `None`: the switch has none yet.
     pub(super) fn write_sources(&self, before: Option<&DeviceSources>) -> Result<(), SwitchError> {
         let both = [before, Some(&self.live.sources)];
         let [sources, prefixes] =
-            [entries, ends].map(|of| both.map(|sources| sources.map(of).unwrap_or_default()));
-        let [device_end, end] = ENDS.map(|(table, action)| (table, action, &prefixes));
+            [entries, ipv6_entries].map(|of| both.map(|sources| sources.map(of).unwrap_or_default()));
+        let [device_end, end] = NEIGHBOR_DISCOVERY_TABLES.map(|(table, action)| (table, action, &prefixes));
         let mut writes: [Vec<Update>; 4] = Default::default();
         for (table, admit, [were, are]) in [(SOURCES, "admit", &sources), device_end, end] {
             for (write, steps) in writes.iter_mut().zip(steps(were, are)) {
@@ -118,15 +120,15 @@ impl P4Runtime {
 
 #[cfg(test)]
 mod tests {
-    use linewarden_protocol::frame::names_a_host;
+    use linewarden_protocol::frame::is_host_address;
     use linewarden_protocol::sources::{OwnAddress, Prefix};
     use rand::{RngExt as _, SeedableRng as _};
     use rand_chacha::ChaCha8Rng;
 
     use super::*;
 
-    /// What the table says of a source.
-    fn decides(entries: &Entries, source: IpAddr) -> bool {
+    /// Whether the table admits a source.
+    fn table_admits(entries: &Entries, source: IpAddr) -> bool {
         let source = number(source);
         let is_inside = |(value, bits): &(u128, u32)| {
             let behind = ADDRESS_BITS - bits;
@@ -142,13 +144,14 @@ mod tests {
         let prefixes: Vec<Prefix> = prefixes.iter().map(|text| text.parse().unwrap()).collect();
         let local: Vec<IpAddr> = local.iter().map(|text| text.parse().unwrap()).collect();
         let others = ["10.66.0.9", "10.66.1.0", "fd66::9", "192.0.2.1"];
-        let others = others.map(|text| OwnAddress::alone(text.parse().unwrap()));
+        let others = others.map(|text| OwnAddress::host(text.parse().unwrap()));
         DeviceSources::new(&prefixes, &local, &others)
     }
 
-    /// The gateway gets its first address in a further subnet, loses another one, and subnets become wider and narrower.
+    /// The gateway gets its first address in a further subnet and loses another one; subnets become wider and
+    /// narrower.
     #[test]
-    fn no_write_admits_what_is_admitted_neither_before_nor_after() {
+    fn no_write_admits_sources_outside_both_sets() {
         const SEED: u64 = 10;
         println!("seed {SEED}");
         let mut rng = ChaCha8Rng::seed_from_u64(SEED);
@@ -199,8 +202,11 @@ mod tests {
                         Some(admits) => now.insert(prefix, admits),
                         None => now.remove(&prefix),
                     };
-                    for source in probes.into_iter().filter(|source| decides(&now, *source)) {
-                        assert!(decides(were, source) || decides(are, source), "{source}");
+                    for source in probes.into_iter().filter(|source| table_admits(&now, *source)) {
+                        assert!(
+                            table_admits(were, source) || table_admits(are, source),
+                            "{source}"
+                        );
                     }
                 }
             }
@@ -268,11 +274,11 @@ mod tests {
             for source in edges
                 .iter()
                 .chain(&random)
-                .filter(|source| names_a_host(**source))
+                .filter(|source| is_host_address(**source))
             {
                 let admits = sources.admits(*source);
                 assert_eq!(
-                    decides(&entries, *source),
+                    table_admits(&entries, *source),
                     admits,
                     "{source}, {:?}",
                     sources.prefixes()

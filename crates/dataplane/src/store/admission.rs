@@ -1,5 +1,5 @@
-//! Which MAC addresses are the gateway's, by interface, and which source addresses can be a device's: written by user space while
-//! packets flow, read by `bpf/lw_admission.h` and, here, by `host`.
+//! MAC addresses of the gateway, by interface, and source addresses that a device can have. User space writes them
+//! while packets flow; `bpf/lw_admission.h` and, here, `host` read them.
 
 use std::io;
 use std::net::IpAddr;
@@ -8,15 +8,15 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use linewarden_protocol::frame::{Mac, ip_bytes};
 use linewarden_protocol::keys::halves;
-use linewarden_protocol::sources::{DeviceSources, Prefix, REFUSED_MAX};
+use linewarden_protocol::sources::{DeviceSources, EXCLUDED_MAX, Prefix};
 
 use super::{ClosedSession, Region, Regions, Store, wire_word};
 use crate::layout::{Control, PORT_MACS, PORTS, Port, SourceBank, Sources};
 
-/// Stands for no MAC address: none has more than 48 bits.
+/// Represents no MAC address: none has more than 48 bits.
 const NO_MAC: u64 = u64::MAX;
-/// Stands for an interface that is gone: its place is taken by another one, and those behind it are still found.
-const GONE: u64 = 1 << 32;
+/// Represents a removed interface. The place can be reused, and the places after it are still found.
+const FREED: u64 = 1 << 32;
 /// A value of [`Control::ip4_prefix`] that matches no device. Zeroed memory has this value.
 const NO_PREFIX: u64 = 0;
 /// Bits of an IPv4 address's prefix when it is mapped into IPv6.
@@ -25,7 +25,7 @@ const MAPPED_BITS: u8 = 96;
 /// Activates new sources. The previous bank stays unchanged for packets that are being checked. Meanwhile, the packet path may combine the
 /// previous value of [`Control::ip4_prefix`] with the new value of [`Control::ip4_refused`], or the reverse. It may then admit an address
 /// that one of the two sets of sources refuses. Sessions at such addresses are closed afterwards.
-pub(super) fn put(control: &Control, sources: &DeviceSources) {
+pub(super) fn activate_sources(control: &Control, sources: &DeviceSources) {
     control.ip4_prefix.store(NO_PREFIX, Release);
     let next = control.source_bank.load(Acquire).wrapping_add(1);
     let bank = control.sources.get((next & 1) as usize);
@@ -43,7 +43,7 @@ fn inline_ip4(bank: &SourceBank) -> [u64; 2] {
     let [v4, _] = &bank.family;
     let half = |cells: &[AtomicU64; 2]| cells[1].load(Relaxed) >> 32;
     let ([first, ..], [one, other, ..]) = (&v4.prefix, &v4.address);
-    if v4.quick.load(Relaxed) == 0 {
+    if v4.is_simple.load(Relaxed) == 0 {
         return [NO_PREFIX, 0];
     }
     let host_bits = !half(&first.mask) & u64::from(u32::MAX);
@@ -57,10 +57,11 @@ fn fill_bank(bank: &SourceBank, sources: &DeviceSources) {
     }
 }
 
-/// The bytes of a bank with these sources, and of [`Control::ip4_prefix`] and [`Control::ip4_refused`], to compare with the map that the
-/// kernel returns.
+/// The bytes of a bank with these sources, and of [`Control::ip4_prefix`] and [`Control::ip4_refused`], for
+/// comparison with the map that the kernel returns.
 ///
 /// # Errors
+/// No memory.
 /// No memory.
 pub(crate) fn source_bytes(sources: &DeviceSources) -> io::Result<Vec<u8>> {
     let region = Region::<SourceBank>::anonymous(1)?;
@@ -68,7 +69,12 @@ pub(crate) fn source_bytes(sources: &DeviceSources) -> io::Result<Vec<u8>> {
     for bank in region.iter() {
         fill_bank(bank, sources);
         for family in &bank.family {
-            let counts = [&family.quick, &family.loopback, &family.prefixes, &family.refused];
+            let counts = [
+                &family.is_simple,
+                &family.loopback,
+                &family.prefixes,
+                &family.refused,
+            ];
             bytes.extend(counts.iter().flat_map(|count| count.load(Relaxed).to_ne_bytes()));
             let prefixes = family
                 .prefix
@@ -82,14 +88,14 @@ pub(crate) fn source_bytes(sources: &DeviceSources) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// One family's; link-local prefixes last, for the first is looked at first.
+/// Fills the cells of one family. Link-local prefixes are last, because the first prefix is checked first.
 fn fill(cells: &Sources, sources: &DeviceSources, v4: bool) {
     let is_of_family = |ip: IpAddr| ip.is_ipv4() == v4;
     let mut prefixes: Vec<Prefix> = sources.prefixes().to_vec();
     prefixes.retain(|prefix| is_of_family(prefix.network()));
     prefixes.sort_by_key(|prefix| is_link_local(prefix.network()));
     let refused: Vec<IpAddr> = sources
-        .refused()
+        .excluded()
         .iter()
         .copied()
         .filter(|ip| is_of_family(*ip))
@@ -98,7 +104,7 @@ fn fill(cells: &Sources, sources: &DeviceSources, v4: bool) {
     let words_of = prefixes
         .iter()
         .map(|prefix| (words(prefix.network()), mask(prefix)));
-    // What lies behind is zeroed, for the memory is measured.
+    // Unused entries are zeroed, because the memory is measured.
     for (cell, (net, mask)) in cells
         .prefix
         .iter()
@@ -117,7 +123,7 @@ fn fill(cells: &Sources, sources: &DeviceSources, v4: bool) {
         std::net::Ipv6Addr::LOCALHOST.to_canonical()
     };
     let is_plain = prefixes.first().is_some_and(|first| {
-        let around = Prefix::around(loopback, if v4 { 8 } else { 128 });
+        let around = Prefix::containing(loopback, if v4 { 8 } else { 128 });
         let meets_loopback =
             first.contains(loopback) || around.is_some_and(|around| around.contains(first.network()));
         refused.len() <= 2 && !meets_loopback
@@ -125,7 +131,7 @@ fn fill(cells: &Sources, sources: &DeviceSources, v4: bool) {
     cells.loopback.store(sources.admits_loopback().into(), Relaxed);
     cells.prefixes.store(count(prefixes.len()), Relaxed);
     cells.refused.store(count(refused.len()), Relaxed);
-    cells.quick.store(is_plain.into(), Relaxed);
+    cells.is_simple.store(is_plain.into(), Relaxed);
 }
 
 fn count(length: usize) -> u32 {
@@ -136,7 +142,7 @@ fn is_link_local(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
-/// As packets and sessions hold an address.
+/// An address in the format of packets and sessions.
 fn words(ip: IpAddr) -> [u64; 2] {
     halves(&ip_bytes(ip)).map(wire_word)
 }
@@ -161,8 +167,8 @@ fn load(cells: &[AtomicU64; 2]) -> [u64; 2] {
     cells.each_ref().map(|cell| cell.load(Relaxed))
 }
 
-/// Whether a device can have the address, which names a host: `lw_is_device()` for `host`. Of IPv6 the words of an
-/// IPv4-mapped address cannot come: the kernel drops those.
+/// Whether a device can have this address, which names a host: `lw_is_device()` for `host`. An IPv4-mapped address
+/// cannot arrive over IPv6, because the kernel drops it.
 pub(crate) fn admits(control: &Control, address: [u64; 2]) -> bool {
     let [high, low] = address;
     let is_mapped = high == 0 && low & 0xffff_ffff == 0xffff_0000;
@@ -188,7 +194,7 @@ pub(crate) fn admits(control: &Control, address: [u64; 2]) -> bool {
         .address
         .iter()
         .take(sources.refused.load(Relaxed) as usize);
-    sources.refused.load(Relaxed) as usize <= REFUSED_MAX
+    sources.refused.load(Relaxed) as usize <= EXCLUDED_MAX
         && is_inside.any(|(net, mask)| high & mask[0] == net[0] && low & mask[1] == net[1])
         && !refused.map(load).any(|one| one == address)
 }
@@ -197,11 +203,11 @@ impl Regions {
     /// See [`Store::set_port`].
     pub(crate) fn set_port(&self, ifindex: u32, macs: &[Mac]) -> bool {
         let control = self.control.first();
-        let Some(port) = control.and_then(|control| place(control, ifindex)) else {
+        let Some(port) = control.and_then(|control| port_slot(control, ifindex)) else {
             return false;
         };
         for (cell, mac) in port.mac.iter().zip(mac_words(macs)) {
-            // What has not changed stays in the caches of the packet path.
+            // An unchanged value stays in the caches of the packet path.
             if cell.load(Relaxed) != mac {
                 cell.store(mac, Relaxed);
             }
@@ -213,15 +219,15 @@ impl Regions {
     }
 }
 
-/// As an interface's place holds them: the first [`PORT_MACS`].
+/// MAC addresses in the format of an interface's place: the first [`PORT_MACS`].
 pub(crate) fn mac_words(macs: &[Mac]) -> [u64; PORT_MACS] {
     let word = |[a, b, c, d, e, f]: &Mac| u64::from_le_bytes([*a, *b, *c, *d, *e, *f, 0, 0]);
     std::array::from_fn(|at| macs.get(at).map_or(NO_MAC, word))
 }
 
 impl Store {
-    /// Sets the MAC addresses of an interface on the devices' side: its own first, then those of what frames go on to from it.
-    /// At most [`PORT_MACS`] are taken. `false`: there is no room for one more interface.
+    /// Sets the MAC addresses of an interface on the devices' side: first its own, then those of interfaces that
+    /// receive its frames. At most [`PORT_MACS`] are used. Returns `false` if the table of interfaces is full.
     pub fn set_port(&self, ifindex: u32, macs: &[Mac]) -> bool {
         self.regions.set_port(ifindex, macs)
     }
@@ -229,30 +235,30 @@ impl Store {
     /// As [`DataPlane::set_sources`](crate::DataPlane::set_sources), while packets flow.
     pub fn set_sources(&self, sources: &DeviceSources) -> Vec<ClosedSession> {
         if let Some(control) = self.regions.control.first() {
-            put(control, sources);
+            activate_sources(control, sources);
         }
-        self.close_sessions_at(|address| sources.owns(address))
+        self.close_sessions_at(|address| sources.is_own_address(address))
     }
 
-    /// Forgets all interfaces but these: memory that was taken up has those of the process before, too.
+    /// Removes all interfaces except these: adopted memory also contains those of the earlier process.
     pub(crate) fn keep_ports(&self, kept: &[u32]) {
         for port in self.regions.control.iter().flat_map(|control| &control.port) {
             let ifindex = port.ifindex.load(Acquire);
             let is_kept = kept.iter().any(|kept| u64::from(*kept) == ifindex);
             if ifindex != 0 && !is_kept {
-                port.ifindex.store(GONE, Release);
+                port.ifindex.store(FREED, Release);
             }
         }
     }
 }
 
-/// The interface's place, or the free one that it gets.
-fn place(control: &Control, ifindex: u32) -> Option<&Port> {
+/// The place of the interface, or a free one.
+fn port_slot(control: &Control, ifindex: u32) -> Option<&Port> {
     let first = ifindex as usize;
     let places = || (0..PORTS).filter_map(move |behind| control.port.get((first + behind) % PORTS));
-    let holds = |port: &&Port, what: u64| port.ifindex.load(Acquire) == what;
+    let holds = |port: &&Port, number: u64| port.ifindex.load(Acquire) == number;
     let own = places().find(|port| holds(port, ifindex.into()));
-    own.or_else(|| places().find(|port| holds(port, 0) || holds(port, GONE)))
+    own.or_else(|| places().find(|port| holds(port, 0) || holds(port, FREED)))
 }
 
 #[cfg(test)]
@@ -270,14 +276,14 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// Edges of prefixes, of what is refused, and of the families.
+    /// Edges of prefixes, of refused addresses, and of the families.
     #[test]
-    fn memory_says_what_the_sources_say() {
+    fn memory_admits_the_same_addresses_as_the_sources() {
         let region = control();
         let control = &region[0];
         assert!(
             !admits(control, words(ip("10.66.0.1"))),
-            "nobody before the settings"
+            "no device is admitted before the settings"
         );
         for address in ["0.0.0.0", "0.0.0.1", "10.66.0.1", "255.255.255.255"] {
             assert!(!passes_inline_check(control, ip(address)));
@@ -302,10 +308,10 @@ mod tests {
         ];
         let locals: [&[&str]; 2] = [&["10.66.0.254", "fd66::fe"], &["127.0.0.1", "::1"]];
         let others: Vec<OwnAddress> = (1..20u8)
-            .map(|n| OwnAddress::alone([10, 66, 0, n * 9].into()))
+            .map(|n| OwnAddress::host([10, 66, 0, n * 9].into()))
             .collect();
-        let crowd: Vec<OwnAddress> = (0..70u8)
-            .map(|n| OwnAddress::alone([10, 66, 1, n].into()))
+        let many_addresses: Vec<OwnAddress> = (0..70u8)
+            .map(|n| OwnAddress::host([10, 66, 1, n].into()))
             .collect();
         let addresses = [
             "10.66.0.1",
@@ -339,13 +345,16 @@ mod tests {
         let mut any_quick = false;
         for set in &sets {
             let prefixes: Vec<Prefix> = set.iter().map(|text| text.parse().unwrap()).collect();
-            for (local, others) in locals
-                .iter()
-                .flat_map(|local| [(local, &others[..1]), (local, &others[..]), (local, &crowd[..])])
-            {
+            for (local, others) in locals.iter().flat_map(|local| {
+                [
+                    (local, &others[..1]),
+                    (local, &others[..]),
+                    (local, &many_addresses[..]),
+                ]
+            }) {
                 let local: Vec<IpAddr> = local.iter().map(|text| ip(text)).collect();
                 let sources = DeviceSources::new(&prefixes, &local, others);
-                put(control, &sources);
+                activate_sources(control, &sources);
                 for address in addresses.map(ip) {
                     let expected = sources.admits(address);
                     assert_eq!(
@@ -362,7 +371,7 @@ mod tests {
         assert!(any_quick);
     }
 
-    /// As `lw_is_device()` reads [`Control::ip4_prefix`] and [`Control::ip4_refused`].
+    /// Evaluates [`Control::ip4_prefix`] and [`Control::ip4_refused`] like `lw_is_device()`.
     fn passes_inline_check(control: &Control, address: IpAddr) -> bool {
         let parts = |word: &AtomicU64| [word.load(Relaxed) >> 32, word.load(Relaxed) & 0xffff_ffff];
         let [last_address, host_bits] = parts(&control.ip4_prefix);
@@ -371,26 +380,26 @@ mod tests {
     }
 
     #[test]
-    fn interfaces_find_a_place_until_there_is_none() {
+    fn interfaces_get_places_until_all_are_in_use() {
         let region = control();
         let numbers: Vec<u32> = (0..PORTS as u32).map(|n| 7 + n / 2 * 64 + n % 2).collect();
         for number in &numbers {
-            let port = place(&region[0], *number).unwrap();
+            let port = port_slot(&region[0], *number).unwrap();
             port.ifindex.store((*number).into(), Release);
         }
         for number in &numbers {
             assert_eq!(
-                place(&region[0], *number).unwrap().ifindex.load(Acquire),
+                port_slot(&region[0], *number).unwrap().ifindex.load(Acquire),
                 u64::from(*number)
             );
         }
-        assert!(place(&region[0], 5).is_none());
-        let gone = place(&region[0], numbers[3]).unwrap();
-        gone.ifindex.store(GONE, Release);
+        assert!(port_slot(&region[0], 5).is_none());
+        let removed = port_slot(&region[0], numbers[3]).unwrap();
+        removed.ifindex.store(FREED, Release);
         assert_eq!(
-            place(&region[0], numbers[9]).unwrap().ifindex.load(Acquire),
+            port_slot(&region[0], numbers[9]).unwrap().ifindex.load(Acquire),
             u64::from(numbers[9])
         );
-        assert!(std::ptr::eq(place(&region[0], 5).unwrap(), gone));
+        assert!(std::ptr::eq(port_slot(&region[0], 5).unwrap(), removed));
     }
 }

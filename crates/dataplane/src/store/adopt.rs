@@ -1,8 +1,8 @@
-//! Memory that outlives the process: taking up the lines that an earlier one left, with packets flowing through them.
+//! Memory that outlives the process: adopts the lines of an earlier process while packets flow through them.
 //!
-//! The earlier process may have been killed at any point. What its last change left half-made is either not visible to the
-//! packet path (a device's id is written last, a row's key in halves) or visible and harmless (a line that is REVOKED
-//! but not wiped yet); the first is wiped here, the second is told as it stands.
+//! The earlier process may have been killed at any point. An incomplete change is either not visible to the packet
+//! path (a device's id is written last, a row's key in halves) or visible and harmless (a line that is REVOKED but
+//! not yet wiped). The first kind is wiped here; the second is reported as found.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,38 +16,38 @@ use super::{Geometry, LineStatus, NO_MARK, Place, Regions, Store, table, zero_li
 use crate::config::{Config, Gate};
 use crate::layout::{Control, Line};
 
-/// Meaning of everything in shared memory; raised with each change to it, which a test of the layout's text demands.
-pub(crate) const LAYOUT: u32 = 8;
+/// Version of the meaning of shared memory. Raise it with each change; a test compares the text of the layout.
+pub(crate) const LAYOUT_VERSION: u32 = 8;
 
-/// What an earlier process left.
+/// The state that an earlier process left.
 #[derive(Clone, Debug, Default)]
-pub struct Left {
-    /// Its number, see [`Store::set_owner`]; 0 if it had none.
+pub struct InheritedState {
+    /// Registration number of that process, see [`Store::set_owner`]; 0 if it had none.
     pub owner: u64,
     /// Its devices.
-    pub devices: Vec<LeftDevice>,
+    pub devices: Vec<InheritedDevice>,
     /// The current fresh value.
     pub fresh: [u8; 8],
-    /// When that was drawn, CLOCK_MONOTONIC.
+    /// When that value was drawn, CLOCK_MONOTONIC.
     pub fresh_at_ns: u64,
 }
 
 /// A device in the memory of an earlier process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeftDevice {
-    /// Which.
+pub struct InheritedDevice {
+    /// The device.
     pub device: DeviceId,
     /// Its line.
     pub line: LineStatus,
-    /// Epoch of its credentials; `None` if it was not told ([`Store::note_epoch`]).
+    /// Epoch of its credentials; `None` if unknown ([`Store::set_epoch`]).
     pub epoch: Option<u32>,
-    /// The number after the last row that was given.
+    /// The idx after the last row that was given to this gateway.
     pub end: RowIndex,
-    /// Rows below it may be spent; `None`: all.
+    /// The mark: rows below it may be spent. `None`: no limit.
     pub mark: Option<RowIndex>,
 }
 
-/// What must be the same for memory to be taken up: layout, gate and gateway, sizes, hash seed.
+/// The values that must be equal for memory to be adopted: layout, gate and gateway, sizes, hash seed.
 fn identity(config: &Config, hash_seed: [u64; 2]) -> [u64; 4] {
     let geometry = &config.geometry;
     let [first, second] = hash_seed;
@@ -57,16 +57,16 @@ fn identity(config: &Config, hash_seed: [u64; 2]) -> [u64; 4] {
         Gate::Sealed => 2,
     };
     [
-        u64::from(LAYOUT) << 40 | gate << 32 | u64::from(config.gateway_id.0),
+        u64::from(LAYOUT_VERSION) << 40 | gate << 32 | u64::from(config.gateway_id.0),
         u64::from(geometry.slots) << 32 | u64::from(geometry.ring),
         first,
         second,
     ]
 }
 
-/// The hash seed of memory that a gateway of that configuration can take up.
+/// The hash seed of the memory, if a gateway with that configuration can adopt it.
 #[must_use]
-pub fn seed_of(control: &Control, config: &Config) -> Option<[u64; 2]> {
+pub fn hash_seed_of(control: &Control, config: &Config) -> Option<[u64; 2]> {
     let [whose, sizes, first, second] = [0, 1, 2, 3].map(|at: usize| {
         let word = control.identity.get(at);
         word.map_or(0, |word| word.load(Acquire))
@@ -76,8 +76,8 @@ pub fn seed_of(control: &Control, config: &Config) -> Option<[u64; 2]> {
 }
 
 impl Store {
-    /// Says whose memory this is, so that a later process can take it up.
-    pub fn identify(&self, config: &Config) {
+    /// Records the identity of this memory, so that a later process can adopt it.
+    pub fn write_identity(&self, config: &Config) {
         let Some(control) = self.regions.control.first() else {
             return;
         };
@@ -90,25 +90,25 @@ impl Store {
         }
     }
 
-    /// The number of the process that the memory belongs to: of its registration at the controller.
+    /// Records the owning process, by its registration number at the controller.
     pub fn set_owner(&self, owner: u64) {
         if let Some(control) = self.regions.control.first() {
             control.owner.store(owner, Release);
         }
     }
 
-    /// Keeps the epoch of a device's credentials beside its rows.
-    pub fn note_epoch(&self, device: DeviceId, epoch: u32) {
+    /// Records the epoch of a device's credentials.
+    pub fn set_epoch(&self, device: DeviceId, epoch: u32) {
         let place = self.place(device);
         if let Some(note) = place.and_then(|place| self.regions.notes.get(place.slot as usize)) {
             note.epoch.store(epoch.saturating_add(1), Release);
         }
     }
 
-    /// A store over regions that an earlier process of the same geometry has left, perhaps with packets flowing.
+    /// A store over regions that an earlier process with the same geometry left, possibly with packets flowing.
     #[must_use]
     pub fn adopt(regions: Arc<Regions>, geometry: Geometry) -> Self {
-        let mut places = Places::new(geometry.table());
+        let mut places = Places::new(geometry.home_layout());
         let mut devices = HashMap::new();
         let mut is_taken = vec![false; geometry.slots as usize];
         for (at, line) in (0u32..).zip(regions.lines.iter()) {
@@ -128,7 +128,7 @@ impl Store {
             let slot = is_taken.get_mut(place.slot as usize);
             let is_sound = slot.is_some_and(|taken| !std::mem::replace(taken, true));
             if is_sound && devices.insert(device, place).is_none() {
-                enter_index(&regions, &geometry, id, at);
+                restore_index_entry(&regions, &geometry, id, at);
             } else {
                 scrub_line(line);
             }
@@ -140,7 +140,7 @@ impl Store {
             devices,
             places,
             sweep_at: 0,
-            census: super::census::Census::default(),
+            session_counter: super::session_count::SessionCounter::default(),
         };
         for slot in store.places.free_slots() {
             store.clear_slot(*slot);
@@ -151,8 +151,8 @@ impl Store {
         store
     }
 
-    /// Killed between a row and its note, the earlier process left a row beyond the end: given again, it would stand in the
-    /// ring twice.
+    /// If the earlier process was killed between writing a row and its record, it left a row beyond the recorded end.
+    /// Given again, the row would be in the ring twice.
     fn raise_end(&self, device: DeviceId, place: Place) {
         let (Some(line), Some(note)) = (self.status(device), self.regions.notes.get(place.slot as usize))
         else {
@@ -164,17 +164,17 @@ impl Store {
         }
     }
 
-    /// What the store holds, as a later process must know it.
+    /// The content of the store, as a later process needs it.
     #[must_use]
-    pub fn left(&self) -> Left {
+    pub fn inherited_state(&self) -> InheritedState {
         let Some(control) = self.regions.control.first() else {
-            return Left::default();
+            return InheritedState::default();
         };
         let device = |(device, place): (&DeviceId, &Place)| {
             let note = self.regions.notes.get(place.slot as usize)?;
             let line = self.status(*device)?;
             let mark = note.mark.load(Acquire);
-            Some(LeftDevice {
+            Some(InheritedDevice {
                 device: *device,
                 line,
                 epoch: note.epoch.load(Acquire).checked_sub(1),
@@ -182,7 +182,7 @@ impl Store {
                 mark: (mark != NO_MARK).then_some(RowIndex(mark)),
             })
         };
-        Left {
+        InheritedState {
             owner: control.owner.load(Acquire),
             devices: self.devices.iter().filter_map(device).collect(),
             fresh: control.fresh_current.load(Acquire).to_ne_bytes(),
@@ -191,8 +191,8 @@ impl Store {
     }
 }
 
-/// Killed before it wrote the entry, the earlier process left a line that nobody finds.
-fn enter_index(regions: &Regions, geometry: &Geometry, id: u64, line: u32) {
+/// If the earlier process was killed before it wrote the index entry, the line cannot be found.
+fn restore_index_entry(regions: &Regions, geometry: &Geometry, id: u64, line: u32) {
     let hash = table::hash(geometry.hash_seed, id, 0);
     if geometry.is_at_home(hash, line) {
         return;
@@ -201,7 +201,7 @@ fn enter_index(regions: &Regions, geometry: &Geometry, id: u64, line: u32) {
     let is_there = table::candidates(&regions.device_index, mask, hash).any(|place| place == line);
     if !is_there && !table::insert(&regions.device_index, mask, hash, line) {
         let device = DeviceId(u64::from_be_bytes(id.to_ne_bytes()));
-        tracing::warn!(%device, "the index has no room for it any more: it is not found");
+        tracing::warn!(device_id = %device, "data plane: restoring a device's index entry failed, the index is full; the device cannot authenticate");
     }
 }
 
@@ -246,25 +246,25 @@ mod tests {
             store
                 .install(DeviceId(id), Mode::Pool, RowIndex(5), &rows(id, 4), mark)
                 .unwrap();
-            store.note_epoch(DeviceId(id), 2);
+            store.set_epoch(DeviceId(id), 2);
         }
         store
     }
 
-    fn sorted(store: &Store) -> Vec<LeftDevice> {
-        let mut devices = store.left().devices;
+    fn sorted(store: &Store) -> Vec<InheritedDevice> {
+        let mut devices = store.inherited_state().devices;
         devices.sort_by_key(|left| left.device);
         devices
     }
 
     #[test]
-    fn a_store_is_taken_up_as_it_was() {
+    fn an_adopted_store_equals_the_original() {
         let before = filled();
         before.set_owner(7);
         before.set_fresh([4; 8], 99);
         let mut after = Store::adopt(Arc::clone(before.regions()), geometry());
         assert_eq!(sorted(&after), sorted(&before));
-        let left = after.left();
+        let left = after.inherited_state();
         assert_eq!((left.owner, left.fresh, left.fresh_at_ns), (7, [4; 8], 99));
         let first = sorted(&after)[0];
         assert_eq!(
@@ -274,7 +274,7 @@ mod tests {
         for id in 1..=60 {
             assert_eq!(after.place(DeviceId(id)), before.place(DeviceId(id)));
         }
-        // It goes on: the rest of the places, more rows, and the places of who leaves.
+        // The adopted store works: the remaining places, more rows, and the places of wiped devices.
         let again = after.install(DeviceId(5), Mode::Pool, RowIndex(0), &rows(5, 1), None);
         assert!(again.is_err());
         for id in 61..=64 {
@@ -299,7 +299,7 @@ mod tests {
             .unwrap();
     }
 
-    /// A process that takes the memory up accepts no older request; a session that begins has none yet.
+    /// A process that adopts the memory accepts no older ticket request. A new session has none yet.
     #[test]
     fn the_serial_of_the_newest_ticket_request_stays_with_its_session() {
         let before = filled();
@@ -313,26 +313,26 @@ mod tests {
             line.session_id.store(u64::from_ne_bytes([number; 8]), Release);
             SessionId::from_wire([number; 8]).unwrap()
         };
-        let noted = |store: &Store| store.keyed_session(device).unwrap().ticket_serial;
+        let recorded_serial = |store: &Store| store.keyed_session(device).unwrap().ticket_serial;
         let first = begin(&before, 1);
-        assert_eq!(noted(&before), 0);
-        before.note_ticket(device, first, 7);
+        assert_eq!(recorded_serial(&before), 0);
+        before.record_ticket_serial(device, first, 7);
         let after = Store::adopt(Arc::clone(before.regions()), geometry());
-        assert_eq!(noted(&after), 7);
+        assert_eq!(recorded_serial(&after), 7);
         let second = begin(&after, 2);
-        assert_eq!(noted(&after), 0);
-        after.note_ticket(device, first, 9);
-        assert_eq!(noted(&after), 0, "of a session that has ended");
-        after.note_ticket(device, second, u64::MAX);
-        assert_eq!(noted(&after), (1 << 24) - 1);
+        assert_eq!(recorded_serial(&after), 0);
+        after.record_ticket_serial(device, first, 9);
+        assert_eq!(recorded_serial(&after), 0, "of a session that has ended");
+        after.record_ticket_serial(device, second, u64::MAX);
+        assert_eq!(recorded_serial(&after), (1 << 24) - 1);
     }
 
     #[test]
-    fn what_a_killed_process_left_half_made_is_wiped() {
+    fn incomplete_changes_of_a_killed_process_are_wiped() {
         let before = filled();
         let regions = before.regions();
         let place = before.place(DeviceId(9)).unwrap();
-        // Killed inside a wipe, before its last step, and inside an install, before its last step.
+        // Killed inside a wipe and inside an install, before the last step of each.
         let line = &regions.lines[place.line as usize];
         line.device_id.store(0, Release);
         let taken: Vec<u32> = (1..=60)
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_beyond_the_note_is_not_given_again() {
+    fn a_row_above_the_recorded_mark_is_not_offered_again() {
         let before = filled();
         let place = before.place(DeviceId(3)).unwrap();
         before.regions().notes[place.slot as usize].end.store(8, Release);
@@ -370,10 +370,10 @@ mod tests {
     }
 
     #[test]
-    fn only_the_same_gateway_of_the_same_sizes_takes_it_up() {
+    fn only_the_same_gateway_with_the_same_sizes_adopts_memory() {
         let config = |slots| Config {
             gateway_id: GatewayId(77),
-            lease_s: 1,
+            session_lifetime_s: 1,
             lap_port: 20550,
             local: Vec::new(),
             device_prefixes: Vec::new(),
@@ -394,16 +394,16 @@ mod tests {
             provers: 0,
             classic: None,
             p4dra: None,
-            in_packets: None,
+            inband_evidence: None,
             always_pass: Vec::new(),
             dhcp_servers: Vec::new(),
         };
         let store = filled();
         let control = &store.regions().control[0];
-        assert_eq!(seed_of(control, &config(64)), None);
-        store.identify(&config(64));
-        assert_eq!(seed_of(control, &config(64)), Some([3, 9]));
-        assert_eq!(seed_of(control, &config(65)), None);
+        assert_eq!(hash_seed_of(control, &config(64)), None);
+        store.write_identity(&config(64));
+        assert_eq!(hash_seed_of(control, &config(64)), Some([3, 9]));
+        assert_eq!(hash_seed_of(control, &config(65)), None);
         for other in [
             Config {
                 gateway_id: GatewayId(78),
@@ -414,7 +414,7 @@ mod tests {
                 ..config(64)
             },
         ] {
-            assert_eq!(seed_of(control, &other), None);
+            assert_eq!(hash_seed_of(control, &other), None);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Sizes of a store, and the arrays that they give.
+//! Sizes of a store, and of the arrays that follow from them.
 
 use linewarden_protocol::ids::DeviceId;
 
@@ -7,29 +7,30 @@ use std::sync::atomic::Ordering::Acquire;
 use super::place::Homes;
 use super::{Region, table, wire_word};
 use crate::layout::{
-    Bucket, Control, EXPECTED, Expected, FilterBlock, HOME_WAYS, Line, Note, RingRow, Session,
+    Bucket, Control, EXPECTED_RESPONSES, ExpectedResponse, FilterBlock, HOME_WAYS, Line, Note, RingRow,
+    Session,
 };
 
-/// Sizes of a store and the key of its hashes.
+/// Sizes of a store and the seed of its hashes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Devices that fit.
+    /// Maximum number of devices.
     pub slots: u32,
-    /// Rows per device beside the one in the line.
+    /// Rows per device after the one in the line.
     pub ring: u32,
-    /// Random; keys the hashes of the homes, the index and the binding tables.
+    /// Random; seeds the hashes of the homes, the index and the binding tables.
     pub hash_seed: [u64; 2],
 }
 
 impl Geometry {
-    /// Homes that device ids are hashed to: half full at most, so that 96 % of the devices live at home (Poisson,
-    /// two for four places).
+    /// Homes that device ids are hashed to: at most half full, so that 96 % of the devices are in their home
+    /// (Poisson, mean two for four places).
     #[must_use]
     pub fn homes(&self) -> u32 {
         power_of_two(self.slots.div_ceil(2))
     }
 
-    /// Homes of those that do not: an eighth more.
+    /// Spare homes for the other devices: an eighth more.
     #[must_use]
     pub fn spare_homes(&self) -> u32 {
         (self.homes() / 8).max(4)
@@ -41,13 +42,13 @@ impl Geometry {
         self.homes() + self.spare_homes()
     }
 
-    /// Lines.
+    /// Number of lines.
     #[must_use]
     pub fn lines(&self) -> usize {
         self.all_homes() as usize * HOME_WAYS
     }
 
-    pub(super) fn table(&self) -> Homes {
+    pub(super) fn home_layout(&self) -> Homes {
         Homes {
             ways: HOME_WAYS as u32,
             hashed: self.homes(),
@@ -56,7 +57,7 @@ impl Geometry {
         }
     }
 
-    /// Buckets of the index of those that do not live at home: a quarter full in the mean.
+    /// Buckets of the index of devices outside their home: a quarter full on average.
     #[must_use]
     pub fn index_buckets(&self) -> u32 {
         power_of_two(self.slots / 16).max(16)
@@ -68,7 +69,7 @@ impl Geometry {
         self.index_buckets() - 1
     }
 
-    /// Buckets of each binding table: a quarter full, which two choices of four places never overflow in practice.
+    /// Buckets of each binding table: a quarter full. Two choices of four places each do not overflow in practice.
     #[must_use]
     pub fn buckets(&self) -> u32 {
         power_of_two(self.slots)
@@ -80,8 +81,9 @@ impl Geometry {
         self.buckets() - 1
     }
 
-    /// Blocks of the filter of enrolled ids, 64 B each: 16 bits an id, at which 6 in 10,000 strangers pass, for twice as many
-    /// devices as fit, and for half a million at least. More of them pass more strangers, and nobody is lost.
+    /// Blocks of the filter of enrolled ids, 64 B each: 16 bits per id, at which 6 in 10,000 unknown ids pass, for
+    /// twice the maximum number of devices and for half a million at least. With more enrolled ids, more unknown ids
+    /// pass; no enrolled id is ever dropped.
     #[must_use]
     pub fn filter_blocks(&self) -> u32 {
         power_of_two(self.slots / 16).max(1 << 14)
@@ -93,7 +95,7 @@ impl Geometry {
         self.filter_blocks() - 1
     }
 
-    /// Elements of the rows array; `None` when they cannot be numbered with 32 bits.
+    /// Elements of the rows array. `None` if 32 bits cannot number them.
     #[must_use]
     pub fn row_count(&self) -> Option<u32> {
         self.slots.checked_mul(self.ring.max(1))
@@ -131,16 +133,16 @@ pub struct Regions {
     pub sessions: Region<Session>,
     /// `slot * ring + idx % ring`.
     pub rows: Region<RingRow>,
-    /// Device id to the place of a line that is not at home.
+    /// Device id to the place of a line outside its home.
     pub device_index: Region<Bucket>,
     /// IP address to the place of a line.
     pub by_address: Region<Bucket>,
     /// (ingress, VLANs, MAC) to the place of a line.
     pub by_mac: Region<Bucket>,
-    /// Ids of all enrolled devices, see [`super::shed`].
+    /// Ids of all enrolled devices, see [`super::load_shedder`].
     pub enrolled: Region<FilterBlock>,
-    /// RESPONSEs that follow CHALLENGEs of the slow path, see [`super::shed`].
-    pub expected: Region<Expected>,
+    /// RESPONSEs that follow CHALLENGEs of the slow path, see [`super::load_shedder`].
+    pub expected: Region<ExpectedResponse>,
     /// By slot.
     pub notes: Region<Note>,
     /// One element.
@@ -148,7 +150,7 @@ pub struct Regions {
 }
 
 impl Regions {
-    /// Zeroed memory of the process's own.
+    /// Allocates zeroed private memory.
     ///
     /// # Errors
     /// Those of `mmap`.
@@ -162,21 +164,21 @@ impl Regions {
             by_address: Region::anonymous(geometry.buckets() as usize)?,
             by_mac: Region::anonymous(geometry.buckets() as usize)?,
             enrolled: Region::anonymous(geometry.filter_blocks() as usize)?,
-            expected: Region::anonymous(EXPECTED as usize)?,
+            expected: Region::anonymous(EXPECTED_RESPONSES as usize)?,
             notes: Region::anonymous(geometry.slots as usize)?,
             control: Region::anonymous(1)?,
         })
     }
 
-    /// The line of the device whose id is `id` as loaded from the wire, and its place: as packet paths look it up.
+    /// The line of the device with `id` in wire order, and its place: the look-up of the packet paths.
     #[must_use]
     pub fn find(&self, geometry: &Geometry, id: u64) -> Option<(&Line, u32)> {
         let hash = table::hash(geometry.hash_seed, id, 0);
         let first = geometry.home(hash) * HOME_WAYS as u32;
         let at_home = first..first + HOME_WAYS as u32;
-        let elsewhere = table::candidates(&self.device_index, geometry.index_mask(), hash);
+        let fallback_lines = table::candidates(&self.device_index, geometry.index_mask(), hash);
         at_home
-            .chain(elsewhere)
+            .chain(fallback_lines)
             .filter_map(|place| self.lines.get(place as usize).map(|line| (line, place)))
             .find(|(line, _)| line.device_id.load(Acquire) == id)
     }

@@ -1,19 +1,19 @@
-//! The line store: devices and their rows in the memory that packet paths work on, seen from user space.
+//! The line store: devices and their rows in the memory that packet paths work on, as user space sees it.
 //!
 //! Packets flow while this code runs. It therefore changes a commit word only by compare-and-swap, never lowers an
 //! idx or a generation, fills a line only when it is neither VALID nor BUSY, and writes a ring row only at a place
-//! that a winner has left (LAP/1 1.4.3). Keys are zeroed when they leave.
+//! that a winner has released (LAP/1 1.4.3). Keys are zeroed when they are removed.
 
 pub(crate) mod admission;
 pub mod adopt;
-mod census;
 mod geometry;
 mod live;
+pub mod load_shedder;
 mod place;
 pub mod provers;
 mod region;
 mod session;
-pub mod shed;
+mod session_count;
 mod sweep;
 pub mod table;
 
@@ -30,83 +30,84 @@ use linewarden_protocol::keys::AuthKey;
 use linewarden_protocol::wire::MESSAGE_BYTES;
 
 pub use self::geometry::{Geometry, Regions};
-pub(crate) use self::live::InForce;
+pub(crate) use self::live::ActiveSettings;
 use self::place::Places;
 pub use self::region::Region;
 pub(crate) use self::region::prefetch;
 pub use self::session::{ClosedSession, KeyedSession, SessionView};
 use crate::layout::{HOME_WAYS, Line, RingRow};
 
-/// Why the store refuses a change. Nothing was changed.
+/// The store refused a change. Nothing was changed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// Every slot holds a device.
-    #[error("no free slot for device {0}: raise `slots` or remove devices")]
-    Full(DeviceId),
+    #[error("no free slot for device {0}; raise `slots` or remove devices")]
+    NoFreeSlot(DeviceId),
     /// Use `refill`.
-    #[error("device {0} is installed already")]
-    Installed(DeviceId),
+    #[error("device {0} is already installed")]
+    AlreadyInstalled(DeviceId),
     /// Use `install`.
     #[error("device {0} is not installed")]
     NotInstalled(DeviceId),
-    /// 0 is no device.
+    /// Device id 0 is not a device.
     #[error("device id 0 is reserved")]
     DeviceZero,
     /// A key-mode device has one row; a pool device at least one and at most one more than the ring holds.
-    #[error("device {device}: {given} rows given, {least} to {most} fit")]
+    #[error("invalid number of rows for device {device}: {given} rows given, {least} to {most} allowed")]
     RowCount {
         /// The device.
         device: DeviceId,
-        /// How many were given.
+        /// Number of rows given.
         given: usize,
-        /// Fewest.
+        /// Minimum.
         least: usize,
-        /// Most.
+        /// Maximum.
         most: usize,
     },
     /// A key whose second half is zero cannot be published.
-    #[error("device {0}: a row key's second half is zero; enrol the device anew")]
+    #[error("invalid row key of device {0}: its second half is zero; enroll the device again")]
     ZeroKey(DeviceId),
-    /// A winner is at work in the line; try again.
-    #[error("device {0}: its line is busy; try again")]
+    /// A winner owns the line. Call again.
+    #[error("device {0} is busy; try again")]
     Busy(DeviceId),
-    /// A revoked device takes no rows.
+    /// A revoked device accepts no rows.
     #[error("device {0} is revoked")]
     Revoked(DeviceId),
     /// Both buckets of the device index are full.
-    #[error("device {0}: the device index is full at its place; raise `slots`")]
+    #[error("no room in the device index for device {0}; raise `slots`")]
     IndexFull(DeviceId),
-    /// Of `p4runtime`: nothing is known of the device's rows any more; the data plane's failure says why.
-    #[error("device {0}: the switch that holds its rows did not do what it was to")]
-    Switch(DeviceId),
+    /// Only with `p4runtime`: the state of the device's rows is unknown. The failure of the data plane gives the
+    /// reason.
+    #[error("the P4 switch failed to change device {0}")]
+    SwitchFailed(DeviceId),
 }
 
-/// What a line holds, for display and tests.
+/// The content of a line, for display and tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LineStatus {
     /// The commit word.
     pub commit: CommitWord,
-    /// Rows left, the current one included; 1 for a key-mode device.
+    /// Rows left, including the current one; 1 for a key-mode device.
     pub rows_left: u32,
-    /// Whether a session id is set (its lease may be over).
+    /// Whether a session id is set. The session may have expired.
     pub has_session: bool,
-    /// End of the lease, boot-time seconds.
-    pub lease_until_s: u32,
+    /// End of the session, boot-time seconds.
+    pub session_until_s: u32,
 }
 
-/// Where a device lies.
+/// The place of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Of its line, in the lines array.
+    /// Index of its line in the lines array.
     pub line: u32,
-    /// Of its session and, times the ring, of its rows.
+    /// Index of its session and, times the ring, of its rows.
     pub slot: u32,
 }
 
-/// Stands for no mark: key mode, and rows that nobody counts.
+/// Represents no mark: key mode, and rows without a limit.
 const NO_MARK: u32 = u32::MAX;
 
-/// Devices and rows in shared memory. One writer: `&mut self` for what moves a device or its rows.
+/// Devices and rows in shared memory. There is one writer: changes to a device's place or rows need `&mut self`.
 #[derive(Debug)]
 pub struct Store {
     regions: Arc<Regions>,
@@ -114,21 +115,21 @@ pub struct Store {
     devices: HashMap<DeviceId, Place>,
     places: Places,
     sweep_at: usize,
-    census: census::Census,
+    session_counter: session_count::SessionCounter,
 }
 
 impl Store {
     /// A store over zeroed regions of that geometry.
     #[must_use]
     pub fn new(regions: Arc<Regions>, geometry: Geometry) -> Self {
-        let places = Places::new(geometry.table());
+        let places = Places::new(geometry.home_layout());
         Self {
             regions,
             geometry,
             devices: HashMap::new(),
             places,
             sweep_at: 0,
-            census: census::Census::default(),
+            session_counter: session_count::SessionCounter::default(),
         }
     }
 
@@ -144,13 +145,13 @@ impl Store {
         &self.geometry
     }
 
-    /// Where a device lies.
+    /// The place of a device.
     #[must_use]
     pub fn place(&self, device: DeviceId) -> Option<Place> {
         self.devices.get(&device).copied()
     }
 
-    /// The line of a device and where it lies.
+    /// The line of a device, and its place.
     ///
     /// # Errors
     /// `NotInstalled`.
@@ -176,7 +177,7 @@ impl Store {
         self.devices.is_empty()
     }
 
-    /// Draws the next fresh value into the control block: the previous one is written before the current one.
+    /// Writes the next fresh value into the control block; the previous one is written before the current one.
     pub fn set_fresh(&self, fresh: [u8; 8], now_ns: u64) {
         let Some(control) = self.regions.control.first() else {
             return;
@@ -188,42 +189,43 @@ impl Store {
         control.fresh_at_ns.store(now_ns, Release);
     }
 
-    /// The packet path is to wake who waits, once.
-    pub fn listen(&self) {
+    /// Makes the packet path wake user space, once.
+    pub fn arm_wake(&self) {
         if let Some(control) = self.regions.control.first() {
             control.listening.store(1, Release);
-            // Seen before anything is looked at: what comes later rings.
+            // Visible before user space checks for events: later events wake it.
             fence(SeqCst);
         }
     }
 
-    /// The device is enrolled: its messages may go to the slow path.
-    pub fn enrol(&self, device: DeviceId) {
+    /// Marks the device as enrolled: its messages may take the slow path.
+    pub fn enroll(&self, device: DeviceId) {
         let id = wire_word(device.0.to_be_bytes());
-        self.regions.enrol(&self.geometry, id);
+        self.regions.enroll(&self.geometry, id);
     }
 
-    /// Whether the messages of devices that [`Store::enrol`] was not told of are dropped.
-    pub fn set_filtering(&self, filtering: bool) {
+    /// Whether the messages of devices that were not passed to [`Store::enroll`] are dropped.
+    pub fn set_enrollment_filter(&self, filtering: bool) {
         if let Some(control) = self.regions.control.first() {
             control.filtering.store(u64::from(filtering), Release);
         }
     }
 
-    /// The RESPONSE with the device and nonce of that message may go to the slow path, once, whatever the load.
-    pub fn expect(&self, message: &[u8; MESSAGE_BYTES]) {
-        self.regions.expect(&self.geometry, message);
+    /// Accepts the RESPONSE with the device and nonce of that message on the slow path, once, regardless of the load.
+    pub fn expect_response(&self, message: &[u8; MESSAGE_BYTES]) {
+        self.regions.expect_response(&self.geometry, message);
     }
 
-    /// Whether REQUESTs are answered with a NAK from now on.
+    /// Whether REQUESTs are answered with a NAK.
     pub fn set_stopping(&self, stopping: bool) {
         if let Some(control) = self.regions.control.first() {
             control.stopping.store(u64::from(stopping), Release);
         }
     }
 
-    /// Puts a device into a free slot. `rows[0]` is for `next_idx` and goes into the line, the others follow it. Only
-    /// rows below `mark` may be spent until [`Store::grant`] moves it; `None`, and key mode: all.
+    /// Puts a device into a free slot. `rows[0]` is row `next_idx` and goes into the line; the others follow it in
+    /// the ring. Only rows below `mark` may be spent until [`Store::grant`] advances it. `None`, and key mode: no
+    /// limit.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -240,17 +242,18 @@ impl Store {
         let place = self
             .places
             .allocate(self.geometry.home(hash) * HOME_WAYS as u32)
-            .ok_or(StoreError::Full(device))?;
+            .ok_or(StoreError::NoFreeSlot(device))?;
         let mark = mark.filter(|_| mode == Mode::Pool);
         let end = next_idx
             .0
             .saturating_add(u32::try_from(rows.len()).unwrap_or(u32::MAX));
-        // Before anybody can see the device: should this process end in between, the next one reads them.
+        // Written before the device becomes visible, for a process that adopts the memory if this one ends in
+        // between.
         self.set_mark(place.slot, mark);
-        self.set_end(place.slot, end);
+        self.set_rows_end(place.slot, end);
         self.clear_note(place.slot);
         let Some(line) = self.regions.lines.get(place.line as usize) else {
-            return Err(StoreError::Full(device));
+            return Err(StoreError::NoFreeSlot(device));
         };
         for (ahead, row) in (0u32..).zip(rows).skip(1) {
             self.publish(place.slot, RowIndex(next_idx.0.wrapping_add(ahead)), row);
@@ -260,15 +263,15 @@ impl Store {
         }
         line.slot.store(place.slot, Relaxed);
         let key_flag = if mode == Mode::Key { commit::KEY } else { 0 };
-        // The generation of a reused line goes on, so that no window of the device before it fits.
+        // The generation of a reused line continues, so that no window of the previous device matches.
         let generation = CommitWord(line.commit.load(Acquire)).generation().wrapping_add(1);
         line.commit.store(
             CommitWord::new(next_idx, generation, commit::VALID | key_flag)
-                .granted(mark)
+                .with_credit_up_to(mark)
                 .0,
             Release,
         );
-        // From here on the packet path finds it.
+        // From here on the packet path finds the device.
         line.device_id.store(wire_word(device.0.to_be_bytes()), Release);
         let indexed = self.geometry.is_at_home(hash, place.line)
             || table::insert(
@@ -279,7 +282,7 @@ impl Store {
             );
         if !indexed {
             self.clear(place);
-            self.places.quarantine(place);
+            self.places.retire(place);
             return Err(StoreError::IndexFull(device));
         }
         self.devices.insert(device, place);
@@ -291,7 +294,7 @@ impl Store {
             return Err(StoreError::DeviceZero);
         }
         if self.devices.contains_key(&device) {
-            return Err(StoreError::Installed(device));
+            return Err(StoreError::AlreadyInstalled(device));
         }
         let most = if mode == Mode::Key {
             1
@@ -312,11 +315,11 @@ impl Store {
         Ok(())
     }
 
-    /// Adds rows from `first_idx` on; those that were given before, and those beyond the ring, are left out. Returns
-    /// the idx after the last one that was ever given: what to ask for next.
+    /// Adds rows from `first_idx` on. Rows that were given before, and rows beyond the ring, are skipped. Returns the
+    /// idx after the last row ever given: the first one to request next.
     ///
     /// # Errors
-    /// `Busy` while a winner is in the line: call again. Else see [`StoreError`].
+    /// `Busy` while a winner owns the line: call again. Otherwise see [`StoreError`].
     pub fn refill(
         &mut self,
         device: DeviceId,
@@ -330,31 +333,32 @@ impl Store {
         }
         let indexed: Vec<(u32, &Row)> = (first_idx.0..).zip(rows).collect();
         self.fill_if_empty(device, place, &indexed)?;
-        let word = self.word(device)?;
+        let word = self.commit_word(device)?;
         if word.is_busy() {
             return Err(StoreError::Busy(device));
         }
-        // Read without BUSY at idx: the winners up to idx have left, so the places of rows up to idx + ring are free.
+        // The line was read at idx without BUSY: earlier winners have left, so the places of rows up to idx + ring
+        // are free.
         let last = word.idx().0.saturating_add(self.geometry.ring);
         for (idx, row) in indexed {
-            let end = self.end(slot);
+            let end = self.rows_end(slot);
             if idx == end && idx <= last {
                 self.publish(slot, RowIndex(idx), row);
-                self.set_end(slot, end.saturating_add(1));
+                self.set_rows_end(slot, end.saturating_add(1));
             }
         }
-        // A winner that found the ring empty may have left just before a row was published: the line is empty then
-        // although the ring is not. One that is about to leave is waited for: of a pool's last rows nobody would speak
-        // again.
+        // A winner that found the ring empty may have left just before a row was published. The line is then empty
+        // although the ring is not. A winner that still owns the line must be waited for: no event would report a
+        // pool's last rows again.
         self.fill_if_empty(device, place, &[])?;
-        match self.word(device)?.is_busy() {
+        match self.commit_word(device)?.is_busy() {
             true => Err(StoreError::Busy(device)),
-            false => Ok(RowIndex(self.end(slot))),
+            false => Ok(RowIndex(self.rows_end(slot))),
         }
     }
 
-    /// Fills a line that is neither VALID nor BUSY: from the ring if a row was published too late for the winner,
-    /// else from `indexed`.
+    /// Fills a line that is neither VALID nor BUSY: from the ring, if a row was published too late for the winner,
+    /// otherwise from `indexed`.
     fn fill_if_empty(
         &mut self,
         device: DeviceId,
@@ -362,15 +366,15 @@ impl Store {
         indexed: &[(u32, &Row)],
     ) -> Result<(), StoreError> {
         let slot = place.slot;
-        let word = self.word(device)?;
+        let word = self.commit_word(device)?;
         if word.is_revoked() {
             return Err(StoreError::Revoked(device));
         }
         if !word.is_empty() || word.is_key_mode() {
             return Ok(());
         }
-        let least = word.idx().0.max(self.end(slot));
-        let (idx, row) = if let Some(row) = self.take(slot, word.idx()) {
+        let least = word.idx().0.max(self.rows_end(slot));
+        let (idx, row) = if let Some(row) = self.take_ring_row(slot, word.idx()) {
             (word.idx().0, row)
         } else if let Some((idx, row)) = indexed.iter().find(|(idx, _)| *idx >= least) {
             (*idx, (*row).clone())
@@ -378,10 +382,10 @@ impl Store {
             return Ok(());
         };
         let (line, _) = self.line(device)?;
-        let Some(filled) = word.filled(RowIndex(idx)) else {
+        let Some(filled) = word.with_row_filled(RowIndex(idx)) else {
             return Err(StoreError::Revoked(device));
         };
-        let filled = filled.granted(self.mark(slot));
+        let filled = filled.with_credit_up_to(self.mark(slot));
         write_line_row(line, &row);
         // Only a revocation can have changed the word of an empty line.
         if line
@@ -392,12 +396,12 @@ impl Store {
             zero_line_row(line);
             return Err(StoreError::Revoked(device));
         }
-        self.set_end(slot, self.end(slot).max(idx.saturating_add(1)));
+        self.set_rows_end(slot, self.rows_end(slot).max(idx.saturating_add(1)));
         Ok(())
     }
 
-    /// Lets the rows below `mark` be spent; one that is lower than before changes nothing. Call it again when the
-    /// credit is low: it holds [`commit::CREDIT_MAX`] rows at most.
+    /// Lets the rows below `mark` be spent. A mark that is lower than before has no effect. Call it again when the
+    /// credit is low: the credit holds at most [`commit::CREDIT_MAX`] rows.
     ///
     /// # Errors
     /// `NotInstalled`.
@@ -408,8 +412,8 @@ impl Store {
         }
         let mark = self.mark(place.slot);
         let (line, _) = self.line(device)?;
-        // Also while a winner is in the line: what it changes of the word then are other bits.
-        let granted = |word| Some(CommitWord(word).granted(mark).0);
+        // Allowed while a winner owns the line, because the winner changes other bits.
+        let granted = |word| Some(CommitWord(word).with_credit_up_to(mark).0);
         let _ = line.commit.fetch_update(AcqRel, Acquire, granted);
         Ok(())
     }
@@ -426,7 +430,7 @@ impl Store {
         }
     }
 
-    /// Clears what the note says beside mark and end.
+    /// Clears the fields of the record other than mark and end.
     fn clear_note(&mut self, slot: u32) {
         if let Some(note) = self.regions.notes.get(slot as usize) {
             note.epoch.store(0, Relaxed);
@@ -434,25 +438,25 @@ impl Store {
         }
     }
 
-    fn word(&self, device: DeviceId) -> Result<CommitWord, StoreError> {
+    fn commit_word(&self, device: DeviceId) -> Result<CommitWord, StoreError> {
         self.line(device)
             .map(|(line, _)| CommitWord(line.commit.load(Acquire)))
     }
 
-    /// The idx after the last row ever given. A row below it is never published again, because a winner may be wiping its
-    /// place.
-    fn end(&self, slot: u32) -> u32 {
+    /// The idx after the last row ever given. A row below it is never published again, because a winner may be wiping
+    /// its place.
+    fn rows_end(&self, slot: u32) -> u32 {
         let note = self.regions.notes.get(slot as usize);
         note.map_or(0, |note| note.end.load(Relaxed))
     }
 
-    fn set_end(&mut self, slot: u32, end: u32) {
+    fn set_rows_end(&mut self, slot: u32, end: u32) {
         if let Some(note) = self.regions.notes.get(slot as usize) {
             note.end.store(end, Relaxed);
         }
     }
 
-    /// Shuts the device out at once: gate, DATA and repeated ACKs read the flag on each packet (LAP/1 1.4.8).
+    /// Blocks the device at once: gate, DATA and repeated ACKs check the flag on each packet (LAP/1 1.4.8).
     ///
     /// # Errors
     /// `NotInstalled`.
@@ -462,14 +466,14 @@ impl Store {
         })
     }
 
-    /// Revokes the device and wipes its rows and session; its slot may be used again after the second [`Store::reclaim`].
+    /// Revokes the device and wipes its rows and session. Its slot may be reused after the second [`Store::reclaim`].
     ///
     /// # Errors
-    /// `Busy` while a winner is in the line: call again (the device is shut out already). Else `NotInstalled`.
+    /// `Busy` while a winner owns the line: call again (the device is already revoked). Otherwise `NotInstalled`.
     pub fn wipe(&mut self, device: DeviceId) -> Result<(), StoreError> {
         self.revoke(device)?;
         let (_, place) = self.line(device)?;
-        if self.word(device)?.is_busy() {
+        if self.commit_word(device)?.is_busy() {
             return Err(StoreError::Busy(device));
         }
         let hash = self.device_hash(device);
@@ -481,12 +485,12 @@ impl Store {
         );
         self.clear(place);
         self.devices.remove(&device);
-        self.places.quarantine(place);
+        self.places.retire(place);
         Ok(())
     }
 
-    /// Gives the places of devices back that were wiped before the last call. No packet that was in flight at the wipe may
-    /// still be: the packet path runs to completion in microseconds, so milliseconds between two calls are ample.
+    /// Frees the places of devices that were wiped before the last call. No packet that was in flight at the wipe may
+    /// still be in flight: the packet path takes microseconds, so milliseconds between two calls are enough.
     pub fn reclaim(&mut self) {
         self.places.reclaim();
     }
@@ -519,8 +523,9 @@ impl Store {
         }
     }
 
-    /// After a crash of the process that fed the packet path, with the path detached: sessions of lines that a winner
-    /// left half-written are closed and their BUSY flag cleared, so that they can be filled again. Returns how many.
+    /// Recovers after a crash of the process that fed the packet path, with the path detached: closes the sessions of
+    /// lines that a winner left incomplete and clears their BUSY flag, so that they can be filled again. Returns how
+    /// many.
     #[must_use]
     pub fn recover(&self) -> usize {
         let busy = self
@@ -536,7 +541,7 @@ impl Store {
         .count()
     }
 
-    /// What the device's line holds.
+    /// The content of the device's line.
     #[must_use]
     pub fn status(&self, device: DeviceId) -> Option<LineStatus> {
         let (line, place) = self.line(device).ok()?;
@@ -551,7 +556,7 @@ impl Store {
             commit,
             rows_left: current + ahead,
             has_session: line.session_id.load(Acquire) != 0,
-            lease_until_s: line.lease_until_s.load(Acquire),
+            session_until_s: line.session_until_s.load(Acquire),
         })
     }
 
@@ -559,7 +564,7 @@ impl Store {
         self.geometry.device_hash(device)
     }
 
-    /// Writes a ring row: its key's second half last, which makes it visible.
+    /// Writes a ring row. The second half of its key is written last and makes it visible.
     fn publish(&self, slot: u32, idx: RowIndex, row: &Row) {
         let Some(cell) = self.ring_cell(slot, idx.0) else {
             return;
@@ -573,8 +578,8 @@ impl Store {
         cell.auth_key[1].store(last, Release);
     }
 
-    /// Takes a ring row as a winner does.
-    fn take(&self, slot: u32, idx: RowIndex) -> Option<Row> {
+    /// Takes a ring row in the same way as a winner.
+    fn take_ring_row(&self, slot: u32, idx: RowIndex) -> Option<Row> {
         let cell = self.ring_cell(slot, idx.0)?;
         let last = cell.auth_key[1].swap(0, AcqRel);
         if last == 0 {
@@ -596,7 +601,7 @@ impl Store {
         self.regions.rows.get(place as usize)
     }
 
-    /// Contiguous rows in the ring after `idx`.
+    /// Number of contiguous rows in the ring after `idx`.
     fn ring_rows(&self, slot: u32, idx: u32) -> u32 {
         let present = |ahead: &u32| {
             self.ring_cell(slot, idx.wrapping_add(*ahead))
@@ -606,13 +611,13 @@ impl Store {
     }
 }
 
-/// Bytes of the wire as the word that a native load gives.
+/// Bytes in wire order as the word that a native load gives.
 #[must_use]
 pub fn wire_word(bytes: [u8; 8]) -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
-/// The second word under which a MAC address is bound: interface and VLANs.
+/// The second key word of a MAC address binding: interface and VLANs.
 #[must_use]
 pub fn mac_key_high(ingress: u32, vlans: [u16; 2]) -> u64 {
     u64::from(ingress) << 32 | u64::from(vlans[0]) << 16 | u64::from(vlans[1])

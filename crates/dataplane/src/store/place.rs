@@ -1,17 +1,17 @@
-//! Which places and slots are free. Only user space keeps this; the packet path sees what is in the lines.
+//! Tracks free places and slots. Only user space uses this; the packet path reads the lines.
 
 use std::collections::HashSet;
 
 use super::Place;
 
-/// Numbers of a table of homes.
+/// Sizes of a table of homes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Homes {
     /// Places in a home.
     pub(super) ways: u32,
     /// Homes that ids are hashed to.
     pub(super) hashed: u32,
-    /// All, with those of who finds no room at home.
+    /// All homes, including the spare ones for devices that do not fit into their home.
     pub(super) all: u32,
     /// Slots.
     pub(super) slots: u32,
@@ -20,18 +20,18 @@ pub(super) struct Homes {
 /// Free places and slots.
 #[derive(Debug)]
 pub(super) struct Places {
-    /// By home: a bit for each taken way.
+    /// By home: one bit for each occupied way.
     taken: Vec<u8>,
-    /// Places outside the homes that ids are hashed to.
+    /// Free places in the spare homes.
     spare: Vec<u32>,
-    /// Slots given back.
+    /// Slots that were freed.
     free_slots: Vec<u32>,
     next_slot: u32,
     homes: Homes,
-    /// Left, but perhaps still looked at by a packet in flight.
-    quarantine: Vec<Place>,
-    /// Left before the last [`Places::reclaim`].
-    free_next: Vec<Place>,
+    /// Freed, but a packet in flight may still read them.
+    retired: Vec<Place>,
+    /// Freed before the last [`Places::reclaim`].
+    retired_before: Vec<Place>,
 }
 
 impl Places {
@@ -43,12 +43,12 @@ impl Places {
             free_slots: Vec::new(),
             next_slot: 0,
             homes,
-            quarantine: Vec::new(),
-            free_next: Vec::new(),
+            retired: Vec::new(),
+            retired_before: Vec::new(),
         }
     }
 
-    /// A slot, and that line if it is free, else another one of its home, else any.
+    /// Allocates a slot, and that line if it is free, otherwise another one of its home, otherwise a spare one.
     pub(super) fn allocate(&mut self, line: u32) -> Option<Place> {
         let slot = self.free_slots.pop().or_else(|| {
             (self.next_slot < self.homes.slots).then(|| {
@@ -72,40 +72,40 @@ impl Places {
         Some(free)
     }
 
-    /// Takes these places, which devices are in already; all others are free.
+    /// Marks these places as occupied; all others are free.
     pub(super) fn occupy(&mut self, occupied: impl Iterator<Item = Place>) {
         let mut is_free = vec![true; self.homes.slots as usize];
-        let mut elsewhere = HashSet::new();
+        let mut other_lines = HashSet::new();
         for place in occupied {
             if let Some(is_free) = is_free.get_mut(place.slot as usize) {
                 *is_free = false;
             }
             let home = place.line / self.homes.ways;
             if home >= self.homes.hashed {
-                elsewhere.insert(place.line);
+                other_lines.insert(place.line);
             } else if let Some(taken) = self.taken.get_mut(home as usize) {
                 *taken |= 1 << (place.line % self.homes.ways);
             }
         }
-        self.spare.retain(|line| !elsewhere.contains(line));
+        self.spare.retain(|line| !other_lines.contains(line));
         let free = (0u32..).zip(is_free).filter(|(_, is_free)| *is_free);
         self.free_slots = free.map(|(slot, _)| slot).collect();
         self.next_slot = self.homes.slots;
     }
 
-    /// The slots that no device has.
+    /// The slots that no device uses.
     pub(super) fn free_slots(&self) -> &[u32] {
         &self.free_slots
     }
 
-    /// Sets a place aside until the second [`Places::reclaim`].
-    pub(super) fn quarantine(&mut self, place: Place) {
-        self.quarantine.push(place);
+    /// Keeps a place unused until the second [`Places::reclaim`].
+    pub(super) fn retire(&mut self, place: Place) {
+        self.retired.push(place);
     }
 
-    /// Frees what was set aside before the last call: at the first one a packet may still be on its way through.
+    /// Frees the places that were retired before the last call. At the first call a packet may still be in flight.
     pub(super) fn reclaim(&mut self) {
-        let left = std::mem::replace(&mut self.free_next, std::mem::take(&mut self.quarantine));
+        let left = std::mem::replace(&mut self.retired_before, std::mem::take(&mut self.retired));
         for place in left {
             self.free_slots.push(place.slot);
             let home = place.line / self.homes.ways;

@@ -1,17 +1,17 @@
-//! Provers in the memory that packet paths work on (LAP/1 3.2): keys ahead of their period, rounds, and who is ok.
+//! Provers in the memory that packet paths work on (LAP/1 3.2): keys before their period, rounds, and verdicts.
 //!
-//! As with lines there is one writer of places and keys, this side; packet paths write only the words of who is ok, by
+//! As with lines, only this side writes places and keys. Packet paths write only the verdict words, by
 //! compare-and-swap.
 //!
-//! Such a word names its round by 16 bits of the number. They begin anew after 2^17 rounds, and words are cleared long before that
-//! (`SWEEP_SHIFT`): none is ever taken for a verdict of another round.
+//! A verdict word names its round by 16 bits of the number. These bits repeat after 2^17 rounds. Words are cleared
+//! long before that (`SWEEP_SHIFT`), so that no word is ever taken for the verdict of another round.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use linewarden_protocol::attest::ProofKey;
-use linewarden_protocol::gateway::{Configuration, OpenRound, Proved, ProverKeys};
+use linewarden_protocol::gateway::{Configuration, OpenRound, ProofRecord, ProverKeys};
 use linewarden_protocol::ids::{DeviceId, Period, RoundNumber};
 use linewarden_protocol::time::Monotonic;
 
@@ -19,43 +19,44 @@ use super::geometry::power_of_two;
 use super::place::{Homes, Places};
 use super::{Place, Region, prefetch, table, wire_word};
 use crate::layout::{
-    ALTERNATE, AlternateKey, Bucket, ELAPSED_MAX, KeyCells, MARK_SHIFT, OpenRounds, PROVED, ProverLine, Round,
+    ALTERNATE, AlternateKey, Bucket, ELAPSED_MAX, KeyCells, OpenRounds, PROVED, ProverLine, ROUND_BITS_SHIFT,
+    Round,
 };
 
-/// Places of a home, which lie beside each other: whoever finds the first one taken is in the second.
+/// Adjacent places of a home. A search that finds the first one occupied finds the second one with it.
 const PROVER_WAYS: u32 = 2;
-/// The least unit of the time that a proof took: 2^20 ns, 1.05 ms.
+/// The smallest unit of a proof's elapsed time: 2^20 ns, 1.05 ms.
 const ELAPSED_SHIFT: u32 = 20;
-/// The words of a lane are cleared as often as its numbers have passed 2^this. Marks differ while numbers are less than 2^17
-/// apart, and of two the later one is known while they are less than 2^16 apart; so even what a packet path that slept through a
-/// clearing writes after it is gone in time.
+/// The words of a lane are cleared each time its round numbers cross a multiple of 2^this. Round bits are distinct
+/// while numbers differ by less than 2^17, and ordered while they differ by less than 2^16. Even a word that a
+/// delayed packet path writes after a clearing is therefore cleared in time.
 const SWEEP_SHIFT: u32 = 14;
 
-/// What verdicts say in the place of a round's number.
-pub(crate) fn mark_of(number: RoundNumber) -> u32 {
+/// The bits of a round's number that verdict words contain.
+pub(crate) fn round_bits(number: RoundNumber) -> u32 {
     number.0 >> 1 & 0xffff
 }
 
-/// The unit, as a shift, in which a round of so many ns fits.
+/// The unit, as a shift, in which a round of this many ns fits.
 fn elapsed_shift(round_ns: u64) -> u32 {
     let needed = (u64::BITS - round_ns.leading_zeros()).saturating_sub(ELAPSED_MAX.count_ones());
     needed.max(ELAPSED_SHIFT)
 }
 
-/// The word of a prover that is ok.
+/// The verdict word of a prover that is ok.
 pub(crate) fn proved_word(mark: u32, is_alternate: bool, elapsed: u64) -> u32 {
     let elapsed = u32::try_from(elapsed).map_or(ELAPSED_MAX, |elapsed| elapsed.min(ELAPSED_MAX));
-    mark << MARK_SHIFT | PROVED | if is_alternate { ALTERNATE } else { 0 } | elapsed
+    mark << ROUND_BITS_SHIFT | PROVED | if is_alternate { ALTERNATE } else { 0 } | elapsed
 }
 
-/// Whether a prover is ok by that word in the round of that mark, or in a later one of its lane.
+/// Whether that word records the prover as ok in the round with these bits, or in a later one of its lane.
 #[inline]
 pub(crate) fn is_proved(word: u32, mark: u32) -> bool {
-    word & PROVED != 0 && ((word >> MARK_SHIFT) as u16).wrapping_sub(mark as u16) < 0x8000
+    word & PROVED != 0 && ((word >> ROUND_BITS_SHIFT) as u16).wrapping_sub(mark as u16) < 0x8000
 }
 
-/// As little-endian words; `None`: there is none. Looked at in the copy, since it may be taken away meanwhile: what a key of zeros
-/// makes, anybody can make.
+/// The key as little-endian words; `None` if no key is stored. The copy is checked, because the key may be removed
+/// concurrently: anyone can compute a proof for a key of zeros.
 #[inline]
 pub(crate) fn key_words(cells: &KeyCells) -> Option<[u64; 4]> {
     let key = cells.each_ref().map(|cell| cell.load(Acquire).to_le());
@@ -63,47 +64,47 @@ pub(crate) fn key_words(cells: &KeyCells) -> Option<[u64; 4]> {
     (first != 0).then_some(key)
 }
 
-/// Why a prover or a round is refused. Nothing was changed.
+/// A prover or a round was refused. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProverError {
-    /// 0 is no device.
+    /// Device id 0 is not a device.
     #[error("device id 0 is reserved")]
     DeviceZero,
     /// Every slot holds a prover.
-    #[error("no room for prover {0}: raise `provers`")]
-    Full(DeviceId),
-    /// A key whose first 8 bytes are zero stands for none (2^-64).
-    #[error("prover {0}: a key begins with zero; begin the period with another salt")]
+    #[error("no free slot for prover {0}; raise `provers`")]
+    NoFreeSlot(DeviceId),
+    /// A key whose first 8 bytes are zero represents no key (probability 2^-64).
+    #[error("invalid key of prover {0}: it begins with zeros; begin the period with another salt")]
     ZeroKey(DeviceId),
-    /// A round before its keys.
-    #[error("no prover has a key of period {0}: install them before its first round")]
+    /// A round before the keys of its period.
+    #[error("no prover has a key of period {0}; install the keys before its first round")]
     PeriodUnknown(Period),
     /// Round numbers increase, from 1.
-    #[error("round {0} is not above round {1}, the last that began: reserve numbers that were never used")]
+    #[error("round {0} is not above the last round {1}; use a number that was never used")]
     RoundNotAbove(RoundNumber, RoundNumber),
-    /// The P4 switch did not do what it was to, or is lost: [`DataPlane::failure`](crate::DataPlane::failure) says why.
+    /// The P4 switch failed or is lost; [`DataPlane::failure`](crate::DataPlane::failure) gives the reason.
     #[error("the P4 switch is lost")]
-    Switch,
+    SwitchFailed,
 }
 
-/// Sizes of the provers' memory and the key of its hashes.
+/// Sizes of the provers' memory and the seed of its hashes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProverGeometry {
-    /// Provers that fit; at least one.
+    /// Maximum number of provers; at least one.
     pub slots: u32,
     /// Random.
     pub hash_seed: [u64; 2],
 }
 
 impl ProverGeometry {
-    /// Places that ids are hashed to, in a lane of periods: half full at most, so that 90 % of the provers live there or
-    /// beside it (Poisson, two for two places).
+    /// Places that ids are hashed to, in a lane of periods: at most half full, so that 90 % of the provers are in
+    /// their place or the one beside it (Poisson, mean two for two places).
     #[must_use]
     pub fn places(&self) -> u32 {
         self.slots.saturating_mul(PROVER_WAYS)
     }
 
-    /// With those of who does not: an eighth more.
+    /// Including the spare places of the others: an eighth more.
     #[must_use]
     pub fn all_places(&self) -> u32 {
         let spare_homes = (self.slots / 8).max(4);
@@ -116,25 +117,25 @@ impl ProverGeometry {
         self.all_places().saturating_mul(2)
     }
 
-    /// Buckets of the index of those who do not live at home: a quarter full at most.
+    /// Buckets of the index of provers outside their home: at most a quarter full.
     #[must_use]
     pub fn index_buckets(&self) -> u32 {
         power_of_two(self.slots / 8).max(16)
     }
 
-    /// The place that a hash means, by its lower half.
+    /// The place of a hash, by its lower half.
     #[inline]
     fn place(&self, hash: u64) -> u32 {
         ((u64::from(hash as u32) * u64::from(self.places())) >> 32) as u32
     }
 
-    /// The place of a prover, by its id as loaded from the wire, unless somebody else has that.
+    /// The place of a prover, by its id in wire order, unless another prover occupies it.
     #[inline]
     pub(crate) fn likely_place(&self, id: u64) -> u32 {
         self.place(table::hash(self.hash_seed, id, 0))
     }
 
-    /// Where the line at a place is in a lane of periods.
+    /// Index of the line at a place in a lane of periods.
     #[inline]
     fn line(&self, place: u32, key_lane: u32) -> usize {
         place as usize
@@ -157,7 +158,7 @@ impl ProverGeometry {
         place / PROVER_WAYS == self.place(hash) / PROVER_WAYS
     }
 
-    fn table(&self) -> Homes {
+    fn home_layout(&self) -> Homes {
         Homes {
             ways: PROVER_WAYS,
             hashed: self.places() / PROVER_WAYS,
@@ -174,14 +175,14 @@ pub struct ProverRegions {
     pub lines: Region<ProverLine>,
     /// `slot * 2 + lane of the period`.
     pub alternates: Region<AlternateKey>,
-    /// Device id to the place of a prover that is not at home.
+    /// Device id to the place of a prover outside its home.
     pub index: Region<Bucket>,
     /// One element.
     pub rounds: Region<OpenRounds>,
 }
 
 impl ProverRegions {
-    /// Zeroed memory of the process's own.
+    /// Allocates zeroed private memory.
     ///
     /// # Errors
     /// Those of `mmap`.
@@ -194,8 +195,8 @@ impl ProverRegions {
         })
     }
 
-    /// The line of the prover whose id is `id` as loaded from the wire, in a lane of periods, and its place; most likely it is
-    /// `likely`, what [`ProverGeometry::likely_place`] says.
+    /// The line of the prover with `id` in wire order, in a lane of periods, and its place. It is most likely at
+    /// `likely`, the result of [`ProverGeometry::likely_place`].
     #[inline]
     pub(crate) fn find(
         &self,
@@ -227,7 +228,7 @@ impl ProverRegions {
             .find(|(line, _)| line.device_id.load(Acquire) == id)
     }
 
-    /// Has the line at a place on its way from memory.
+    /// Prefetches the line at a place.
     #[inline]
     pub(crate) fn prefetch(&self, geometry: &ProverGeometry, place: u32, key_lane: u32) {
         self.line(geometry, place, key_lane)
@@ -255,19 +256,19 @@ pub struct Provers {
     geometry: ProverGeometry,
     provers: HashMap<DeviceId, Place>,
     places: Places,
-    /// Whose keys are in each lane.
+    /// The period of the keys in each lane.
     periods: [Option<Period>; 2],
     /// The newest round of each lane.
-    opened: [Option<Opened>; 2],
-    /// Up to where the numbers of a lane have come, in steps of 2^[`SWEEP_SHIFT`].
+    rounds: [Option<RoundState>; 2],
+    /// By lane: the round number in steps of 2^[`SWEEP_SHIFT`] at which words were last cleared.
     swept: [u32; 2],
-    /// 0: none was opened.
+    /// 0: no round was opened.
     last_round: RoundNumber,
 }
 
-/// What is needed to read a round's verdicts.
+/// Data for reading the verdicts of a round.
 #[derive(Clone, Copy, Debug)]
-struct Opened {
+struct RoundState {
     number: RoundNumber,
     key_lane: u32,
     elapsed_shift: u32,
@@ -282,12 +283,12 @@ impl Provers {
     #[must_use]
     pub fn new(regions: Arc<ProverRegions>, geometry: ProverGeometry) -> Self {
         Self {
-            places: Places::new(geometry.table()),
+            places: Places::new(geometry.home_layout()),
             regions,
             geometry,
             provers: HashMap::new(),
             periods: [None; 2],
-            opened: [None; 2],
+            rounds: [None; 2],
             swept: [0; 2],
             last_round: RoundNumber(0),
         }
@@ -299,20 +300,20 @@ impl Provers {
         &self.regions
     }
 
-    /// How many there are.
+    /// Number of provers.
     #[must_use]
     pub fn len(&self) -> usize {
         self.provers.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no provers.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.provers.is_empty()
     }
 
-    /// Installs what a prover may prove in a period. The first key of a period takes the place of all provers' keys of the
-    /// period before the last. While it is being replaced a key proves nothing.
+    /// Installs the keys of a prover for a period. The first key of a period replaces all provers' keys of the period
+    /// before the last. While a key is being replaced it verifies no proof.
     ///
     /// # Errors
     /// See [`ProverError`].
@@ -337,7 +338,7 @@ impl Provers {
         };
         let lane = lane(period.0);
         if self.periods.get(lane) != Some(&Some(period)) {
-            self.begin(lane, period);
+            self.begin_period(lane, period);
         }
         if let Some((key, other)) = self.key_cells(place, lane) {
             store_key(key, &current);
@@ -346,7 +347,7 @@ impl Provers {
         Ok(())
     }
 
-    fn begin(&mut self, lane: usize, period: Period) {
+    fn begin_period(&mut self, lane: usize, period: Period) {
         self.lines_of(lane).for_each(|line| clear(&line.key));
         let others = self.regions.alternates.iter().skip(lane).step_by(2);
         others.for_each(|other| clear(&other.word));
@@ -355,7 +356,7 @@ impl Provers {
         }
     }
 
-    /// All of a lane of periods.
+    /// All lines of a lane of periods.
     fn lines_of(&self, key_lane: usize) -> impl Iterator<Item = &ProverLine> {
         let of_a_lane = self.geometry.all_places() as usize;
         self.regions
@@ -365,7 +366,7 @@ impl Provers {
             .take(of_a_lane)
     }
 
-    /// In both lanes of periods.
+    /// The lines at a place in both lanes of periods.
     fn lines_at(&self, place: u32) -> impl Iterator<Item = &ProverLine> {
         let lanes = [0, 1].into_iter();
         lanes.filter_map(move |lane| self.regions.line(&self.geometry, place, lane))
@@ -373,17 +374,17 @@ impl Provers {
 
     fn add(&mut self, device: DeviceId) -> Result<Place, ProverError> {
         let hash = self.geometry.hash(device);
-        let full = ProverError::Full(device);
+        let full = ProverError::NoFreeSlot(device);
         let place = self.places.allocate(self.geometry.place(hash)).ok_or(full)?;
         let (mask, index) = (self.geometry.index_mask(), &self.regions.index);
         let is_found =
             self.geometry.is_at_home(hash, place.line) || table::insert(index, mask, hash, place.line);
         if !is_found {
-            self.places.quarantine(place);
+            self.places.retire(place);
             return Err(full);
         }
         for line in self.lines_at(place.line) {
-            // A proof that was on its way when the last prover here was wiped may have been marked after that.
+            // A proof that was in flight when the place's previous prover was wiped may have set a verdict since.
             line.proved.iter().for_each(|word| word.store(0, Relaxed));
             line.slot.store(place.slot, Relaxed);
             line.device_id.store(wire_word(device.0.to_be_bytes()), Release);
@@ -399,7 +400,7 @@ impl Provers {
         Some((&line.key, &other.word))
     }
 
-    /// Forgets a prover; `false`: it was not here.
+    /// Removes a prover. Returns `false` if it was not installed.
     pub fn wipe(&mut self, device: DeviceId) -> bool {
         let Some(place) = self.provers.remove(&device) else {
             return false;
@@ -417,7 +418,7 @@ impl Provers {
             clear(key);
             clear(other);
         });
-        self.places.quarantine(place);
+        self.places.retire(place);
         true
     }
 
@@ -426,7 +427,7 @@ impl Provers {
         self.places.reclaim();
     }
 
-    /// Begins a round, in the place of the one before the last.
+    /// Opens a round in place of the one before the last.
     ///
     /// # Errors
     /// `RoundNotAbove`, `PeriodUnknown`.
@@ -445,12 +446,12 @@ impl Provers {
                 .rounds
                 .first()
                 .and_then(|rounds| rounds.lane.get(round_lane)),
-            self.opened.get_mut(round_lane),
+            self.rounds.get_mut(round_lane),
             self.swept.get_mut(round_lane),
         ) else {
             return Ok(());
         };
-        // Nobody takes the old number for the new nonce.
+        // The old number must not appear with the new nonce.
         cells.r.store(0, Release);
         if std::mem::replace(swept, round.number.0 >> SWEEP_SHIFT) != round.number.0 >> SWEEP_SHIFT {
             let words = self
@@ -461,7 +462,7 @@ impl Provers {
             words.for_each(|word| word.store(0, Release));
         }
         let ns = |time: Monotonic| time.0.saturating_mul(1_000_000);
-        let (started_ns, until_ns) = (ns(open.started), ns(open.until));
+        let (started_ns, until_ns) = (ns(open.started), ns(open.deadline));
         let elapsed_shift = elapsed_shift(until_ns.saturating_sub(started_ns));
         let key_lane = u32::from(key_lane == 1);
         cells.nonce.store(u64::from_ne_bytes(round.nonce), Release);
@@ -470,8 +471,10 @@ impl Provers {
         cells.number.store(round.number.0, Release);
         cells.key_lane.store(key_lane, Release);
         cells.elapsed_shift.store(elapsed_shift, Release);
-        cells.r.store(wire_word(round.r().to_be_bytes()), Release);
-        *opened = Some(Opened {
+        cells
+            .r
+            .store(wire_word(round.forro_counter().to_be_bytes()), Release);
+        *opened = Some(RoundState {
             number: round.number,
             key_lane,
             elapsed_shift,
@@ -480,33 +483,36 @@ impl Provers {
         Ok(())
     }
 
-    /// Closes all rounds, forgets who was ok, and lets numbers begin anew: for tests. In operation a number never comes again.
-    pub fn forget_rounds(&mut self) {
+    /// Closes all rounds, clears all verdicts, and lets round numbers restart: for tests. In operation a number is
+    /// never reused.
+    pub fn reset_rounds(&mut self) {
         let words = self.regions.lines.iter().flat_map(|line| &line.proved);
         words.for_each(|word| word.store(0, Release));
         let rounds = self.regions.rounds.iter().flat_map(|rounds| &rounds.lane);
         rounds.for_each(|round| round.r.store(0, Release));
-        self.opened = [None; 2];
+        self.rounds = [None; 2];
         self.last_round = RoundNumber(0);
     }
 
-    /// A round whose verdicts are known: the newest of its lane.
-    fn opened(&self, round: RoundNumber) -> Option<&Opened> {
-        let newest = self.opened.get(lane(round.0.into()))?.as_ref();
+    /// A round whose verdicts are available: the newest of its lane.
+    fn round(&self, round: RoundNumber) -> Option<&RoundState> {
+        let newest = self.rounds.get(lane(round.0.into()))?.as_ref();
         newest.filter(|newest| newest.number == round)
     }
 
-    /// The verdict on a prover in the newest round with an even number or the newest with an odd one; `None`: silent, or not here.
+    /// The verdict on a prover in the newest round with an even number or the newest with an odd one. `None`: no
+    /// proof received, or not installed.
     #[must_use]
-    pub fn proved(&self, device: DeviceId, round: RoundNumber) -> Option<Proved> {
-        let (opened, place) = (self.opened(round)?, self.provers.get(&device)?);
+    pub fn proved(&self, device: DeviceId, round: RoundNumber) -> Option<ProofRecord> {
+        let (opened, place) = (self.round(round)?, self.provers.get(&device)?);
         let line = self.regions.line(&self.geometry, place.line, opened.key_lane)?;
         opened.proved(line)
     }
 
-    /// The verdicts on all provers in such a round, in no order; `None`: silent. Of any other round there are none.
-    pub fn verdicts(&self, round: RoundNumber) -> impl Iterator<Item = (DeviceId, Option<Proved>)> + '_ {
-        let opened = self.opened(round).copied();
+    /// The verdicts on all provers in such a round, in no order; `None`: no proof received. For any other round the
+    /// result is empty.
+    pub fn verdicts(&self, round: RoundNumber) -> impl Iterator<Item = (DeviceId, Option<ProofRecord>)> + '_ {
+        let opened = self.round(round).copied();
         let lines = opened.map(|opened| self.lines_of(opened.key_lane as usize));
         lines.into_iter().flatten().filter_map(move |line| {
             let id = line.device_id.load(Acquire);
@@ -516,11 +522,11 @@ impl Provers {
     }
 }
 
-impl Opened {
-    fn proved(&self, line: &ProverLine) -> Option<Proved> {
+impl RoundState {
+    fn proved(&self, line: &ProverLine) -> Option<ProofRecord> {
         let word = line.proved.get(lane(self.number.0.into()))?.load(Acquire);
-        let is_of_this_round = word & PROVED != 0 && word >> MARK_SHIFT == mark_of(self.number);
-        is_of_this_round.then_some(Proved {
+        let is_of_this_round = word & PROVED != 0 && word >> ROUND_BITS_SHIFT == round_bits(self.number);
+        is_of_this_round.then_some(ProofRecord {
             configuration: match word & ALTERNATE {
                 0 => Configuration::Current,
                 _ => Configuration::Alternate,
@@ -530,7 +536,7 @@ impl Opened {
     }
 }
 
-/// As packet paths load them.
+/// Key words in the order in which packet paths load them.
 fn words_of(key: &[u8; 32]) -> [u64; 4] {
     let mut words = [0; 4];
     for (word, bytes) in words.iter_mut().zip(key.as_chunks::<8>().0) {
@@ -539,7 +545,7 @@ fn words_of(key: &[u8; 32]) -> [u64; 4] {
     words
 }
 
-/// The first word, which says whether there is a key, is cleared first and written last.
+/// The first word indicates whether a key is present: it is cleared first and written last.
 fn store_key(cells: &KeyCells, words: &[u64; 4]) {
     let [first, rest @ ..] = cells;
     let [first_word, rest_words @ ..] = words;
@@ -554,8 +560,8 @@ fn clear(cells: &KeyCells) {
 }
 
 impl Round {
-    /// Whether it is the round `r`, as on the wire.
-    pub(crate) fn is(&self, r: u64, nonce: u64) -> bool {
+    /// Whether this is the round `r` with that nonce, in wire order.
+    pub(crate) fn matches(&self, r: u64, nonce: u64) -> bool {
         self.r.load(Acquire) == r && self.nonce.load(Acquire) == nonce
     }
 }

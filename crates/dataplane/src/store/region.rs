@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 
 use crate::layout::Shared;
 
-/// An array of `T` in mapped memory; unmapped on drop. For a BPF array the kernel keeps the memory itself.
+/// An array of `T` in mapped memory, unmapped on drop. The kernel keeps the memory of a BPF array.
 #[derive(Debug)]
 pub struct Region<T: Shared> {
     start: NonNull<T>,
@@ -23,7 +23,7 @@ unsafe impl<T: Shared> Send for Region<T> {}
 unsafe impl<T: Shared> Sync for Region<T> {}
 
 impl<T: Shared> Region<T> {
-    /// `len` zeroed elements of the process's own; pages are taken when they are first written.
+    /// Allocates `len` zeroed private elements. Pages are allocated when they are first written.
     ///
     /// # Errors
     /// That of `mmap`.
@@ -35,19 +35,20 @@ impl<T: Shared> Region<T> {
         )
     }
 
-    /// Likewise, in pages as large as the kernel has at hand: for what is all written soon, and read in no order.
+    /// Likewise, in large pages if the kernel has them: for memory that is soon fully written and read in random
+    /// order.
     ///
     /// # Errors
     /// That of `mmap`.
     pub fn anonymous_in_large_pages(len: usize) -> io::Result<Self> {
         let region = Self::anonymous(len)?;
-        // SAFETY: the very mapping; advice changes nothing that can be seen in it. A kernel without such pages says so, and
-        // nothing is lost.
+        // SAFETY: the mapping of this region; advice does not change its content. A kernel without such pages returns an error
+        // that can be ignored.
         let _ = unsafe { libc::madvise(region.start.as_ptr().cast(), region.bytes, libc::MADV_HUGEPAGE) };
         Ok(region)
     }
 
-    /// The elements of a BPF array made with `BPF_F_MMAPABLE` whose value size is `size_of::<T>()`.
+    /// Maps the elements of a BPF array created with `BPF_F_MMAPABLE` whose value size is `size_of::<T>()`.
     ///
     /// # Errors
     /// That of `mmap`.
@@ -62,7 +63,7 @@ impl<T: Shared> Region<T> {
             .checked_mul(size_of::<T>())
             .and_then(|bytes| bytes.checked_next_multiple_of(page))
             .ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
-        // SAFETY: a fresh mapping at an address of the kernel's choice; nothing of ours is touched.
+        // SAFETY: a fresh mapping at an address of the kernel's choice; no existing memory is changed.
         let start = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -98,12 +99,12 @@ impl<T: Shared> Deref for Region<T> {
 
 impl<T: Shared> Drop for Region<T> {
     fn drop(&mut self) {
-        // SAFETY: the very mapping that `map` made; no reference outlives `self`.
+        // SAFETY: the mapping that `map` created; no reference outlives `self`.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
 
-/// Has a value on its way from memory before it is needed, if the CPU can. Nothing waits for it.
+/// Prefetches a value into the cache, if the CPU can. Nothing waits for it.
 #[inline]
 pub(crate) fn prefetch<T>(value: &T) {
     #[cfg(target_arch = "x86_64")]

@@ -1,4 +1,4 @@
-//! Removal of binding entries that dead sessions left behind.
+//! Removes binding entries of dead sessions.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::sync::atomic::fence;
@@ -8,20 +8,20 @@ use linewarden_protocol::commit::CommitWord;
 use super::{Store, mac_key_high, table};
 use crate::layout::{BOUND, Bucket, Session};
 
-/// Buckets of each table that one call looks at: a few hundred microseconds.
-const BUCKETS_A_CALL: usize = 1 << 14;
+/// Buckets of each table that one call scans: a few hundred microseconds.
+const BUCKETS_PER_CALL: usize = 1 << 14;
 
 impl Store {
-    /// Removes entries whose session no longer carries the address, from the next part of the tables. Returns how
-    /// many were removed.
+    /// Removes entries whose session no longer has the address, from the next part of the tables. Returns how many
+    /// were removed.
     ///
-    /// An entry that is claimed again between the look and the removal is put back, so a live session is without its
-    /// entry for an instant at most. Should its place be taken in that instant, the session is closed: the device comes
-    /// again and claims anew, where a renewal would go on without an entry.
+    /// An entry that is claimed again between the check and the removal is restored, so a live session lacks its
+    /// entry only for an instant. If its place is taken in that instant, the session is closed: the device
+    /// authenticates again and claims its address again, whereas a renewal would continue without an entry.
     pub fn sweep_bindings(&mut self) -> usize {
         let buckets = self.geometry.buckets() as usize;
         let start = if self.sweep_at < buckets { self.sweep_at } else { 0 };
-        let part = start..buckets.min(start + BUCKETS_A_CALL);
+        let part = start..buckets.min(start + BUCKETS_PER_CALL);
         self.sweep_at = part.end;
         let by_address = self.regions.by_address.get(part.clone()).unwrap_or_default();
         let by_mac = self.regions.by_mac.get(part).unwrap_or_default();
@@ -63,7 +63,7 @@ impl Store {
         let Some(session) = self.regions.sessions.get(line.slot.load(Acquire) as usize) else {
             return false;
         };
-        // A winner claims before it clears BUSY: leave it alone.
+        // A winner claims its entry before it clears BUSY: leave the entry alone.
         if CommitWord(line.commit.load(Acquire)).is_busy() {
             return true;
         }

@@ -1,6 +1,6 @@
 //! Two-choice hash tables in shared memory: the mirror of `xdp/bpf/lw_table.h`.
 //!
-//! Only this side writes the device index; binding tables are claimed by the packet path and swept from here.
+//! Only this side writes the device index. The packet path claims entries of binding tables; this side sweeps them.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
@@ -22,7 +22,7 @@ pub fn fingerprint(hash: u64) -> u32 {
     (hash >> 32) as u32 | 1
 }
 
-/// The two buckets where a hash may live.
+/// The two buckets for a hash.
 #[must_use]
 pub fn choices(hash: u64, mask: u32) -> [usize; 2] {
     let low = hash as u32;
@@ -30,13 +30,13 @@ pub fn choices(hash: u64, mask: u32) -> [usize; 2] {
     [(low & mask) as usize, (other & mask) as usize]
 }
 
-/// The entry that names the line at `place` under `hash`.
+/// The entry for the line at `place` under `hash`.
 #[must_use]
 pub fn entry(hash: u64, place: u32) -> u64 {
     u64::from(fingerprint(hash)) << 32 | (u64::from(place) + 1)
 }
 
-/// The places that `hash` may mean, best first; each must be compared in full by the caller.
+/// The places that `hash` may refer to, best first. The caller must compare each in full.
 pub fn candidates(table: &[Bucket], mask: u32, hash: u64) -> impl Iterator<Item = u32> + '_ {
     let print = fingerprint(hash);
     choices(hash, mask)
@@ -48,8 +48,8 @@ pub fn candidates(table: &[Bucket], mask: u32, hash: u64) -> impl Iterator<Item 
         .map(|entry| (entry as u32).wrapping_sub(1))
 }
 
-/// Writes an entry into the emptier of its two buckets, but never beside one of the same fingerprint, which the
-/// packet path could not tell apart; `false` when neither bucket takes it.
+/// Writes an entry into the emptier of its two buckets, but never next to an entry with the same fingerprint, which
+/// the packet path could not distinguish. Returns `false` if neither bucket accepts it.
 #[must_use]
 pub fn insert(table: &[Bucket], mask: u32, hash: u64, place: u32) -> bool {
     let used = |bucket: &Bucket| bucket.entry.iter().filter(|cell| cell.load(Acquire) != 0).count();
@@ -72,7 +72,7 @@ pub fn insert(table: &[Bucket], mask: u32, hash: u64, place: u32) -> bool {
     })
 }
 
-/// Removes the entry of `place` under `hash`; `false` when there is none.
+/// Removes the entry of `place` under `hash`. Returns `false` if there is none.
 pub fn remove(table: &[Bucket], mask: u32, hash: u64, place: u32) -> bool {
     choices(hash, mask)
         .into_iter()

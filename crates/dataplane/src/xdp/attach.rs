@@ -1,10 +1,10 @@
-//! Where the program hangs, and what holds it there.
+//! Attaches the program to interfaces, and keeps it attached.
 //!
-//! A link alone lets go when the process ends, however it ends, and then every frame passes. A link that is *pinned* in
-//! the BPF filesystem stays: the program goes on without anybody to renew its freshness value, so that after 16 s it
-//! answers nothing, and a gate lets through only what has a live session, until its lease ends. A pinned table of programs
-//! ([`programs`]) goes on answering for these 16 s behind a sealed gate. The next gateway takes the link over, and puts its own
-//! program in without a gap.
+//! A link is detached when the process ends for any reason, and then every frame passes. A link that is *pinned* in
+//! the BPF filesystem stays attached. The program then runs without new freshness values: after 16 s it stops
+//! answering, and a gate forwards only live sessions until they expire. A pinned table of programs ([`programs`])
+//! keeps answering behind a sealed gate for these 16 s. The next gateway takes over the link and replaces the program
+//! without a gap.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use libbpf_rs::query::LinkTypeInfo;
 use libbpf_rs::{Link, MapHandle, ProgramMut};
 
-use super::{programs, secure};
+use super::{pin_security, programs};
 use crate::DataPlaneError;
 use crate::ethtool::{self, Offload};
 use crate::links::{self, Interface};
@@ -23,20 +23,24 @@ use crate::links::{self, Interface};
 #[derive(Debug)]
 pub(super) struct Attachment {
     link: Link,
-    /// Held while a gateway lives.
+    /// Lock that the gateway holds while it lives.
     _owner: Option<File>,
 }
 
 impl Attachment {
-    /// Until this process ends.
-    pub(super) fn while_alive(program: &ProgramMut<'_>, ifindex: u32) -> Result<Self, DataPlaneError> {
+    /// Attaches the program until this process ends.
+    pub(super) fn for_process_lifetime(
+        program: &ProgramMut<'_>,
+        ifindex: u32,
+    ) -> Result<Self, DataPlaneError> {
         Ok(Self {
             link: attach(program, ifindex)?,
             _owner: None,
         })
     }
 
-    /// Beyond the end of this process, with the table of the programs that it calls then; see [`super::Xdp::attach_pinned`].
+    /// Attaches the program beyond the end of this process, with the table of programs that it calls; see
+    /// [`super::Xdp::attach_pinned`].
     pub(super) fn pinned(
         program: &ProgramMut<'_>,
         called: Option<MapHandle>,
@@ -44,56 +48,58 @@ impl Attachment {
         directory: &Path,
         gateway_id: u32,
     ) -> Result<Self, DataPlaneError> {
-        let place = Place::of(directory, ifindex)?;
-        let owner = place.lock(Purpose::Keep)?;
-        // Before the program that calls it; after that one is on the interface, that of the process before is not called any more.
+        let place = PinDirectory::of(directory, ifindex)?;
+        let owner = place.lock(Purpose::Pin)?;
+        // Pinned before the program that calls it is attached. After that, the table of the earlier process is no
+        // longer used.
         let table = called
             .map(|mut table| programs::pin(&mut table, &place.path))
             .transpose()?;
-        let link = place.hold(program, ifindex).inspect_err(|_| {
-            // The program that is on the interface goes on with its own. What stays is removed by the next gateway.
+        let link = place.attach_or_take_over(program, ifindex).inspect_err(|_| {
+            // The program on the interface keeps using its own table. The next gateway removes a leftover.
             let _ = table.as_ref().map(std::fs::remove_file);
         })?;
-        programs::remove_but(table.as_deref(), &place.path)?;
-        place.note_owner(Some(gateway_id))?;
+        programs::remove_others(table.as_deref(), &place.path)?;
+        place.record_owner(Some(gateway_id))?;
         Ok(Self {
             link,
             _owner: Some(owner),
         })
     }
 
-    /// Whether the interface is gone.
-    pub(super) fn is_loose(&self) -> bool {
+    /// Whether the interface no longer exists.
+    pub(super) fn is_detached(&self) -> bool {
         interface_of(&self.link) == Some(0)
     }
 }
 
-/// Lets go of an interface that a gateway which has ended holds pinned below `directory`; `false`: none does.
+/// Releases an interface whose gateway has ended but whose gate is still pinned below `directory`. Returns `false` if
+/// there is none.
 ///
 /// # Errors
-/// A gateway still lives on it; the system's.
+/// A running gateway uses the interface; errors of the system.
 pub fn release(directory: &Path, ifindex: u32) -> Result<bool, DataPlaneError> {
-    let place = Place::of(directory, ifindex)?;
+    let place = PinDirectory::of(directory, ifindex)?;
     if !place.path.exists() {
         return Ok(false);
     }
     let directory = place.lock(Purpose::Remove)?;
-    super::quiet_libbpf();
-    // By the descriptor: the directory may belong to another user, who could put another one into its place meanwhile.
-    let opened = Place {
-        path: secure::path_of(&directory),
+    super::redirect_libbpf_log();
+    // By descriptor: another user may own the directory and could replace it in between.
+    let opened = PinDirectory {
+        path: pin_security::path_of(&directory),
     };
     let pin = opened.link();
-    let held = is_pin(&pin);
-    // Without it the kernel would take the program off some time after the pin is gone.
+    let was_pinned = is_pin(&pin);
+    // Without the detach the kernel would remove the program some time after the pin.
     if let Err(error) = detach(&pin, ifindex) {
-        tracing::debug!(%error, ifindex, "no program to take off");
+        tracing::debug!(%error, interface = ifindex, "xdp: no program to detach");
     }
     let has_program = links::links()
         .map_err(|error| DataPlaneError::kernel("listing the interfaces", error))?
         .iter()
         .any(|link| link.ifindex == ifindex && link.has_program);
-    // Where a program is left it is another gateway's, and so is the filter of the way out.
+    // A remaining program belongs to another gateway, and so does the egress filter.
     if !has_program {
         super::seal::remove(ifindex);
     }
@@ -101,25 +107,25 @@ pub fn release(directory: &Path, ifindex: u32) -> Result<bool, DataPlaneError> {
         Ok(_) => std::fs::remove_file(&pin),
         Err(_) => Ok(()),
     };
-    programs::remove_but(None, &opened.path)?;
-    opened.note_owner(None)?;
+    programs::remove_others(None, &opened.path)?;
+    opened.record_owner(None)?;
     removed
         .and_then(|()| std::fs::remove_dir(&place.path))
         .map_err(|error| DataPlaneError::kernel(format!("removing {}", place.path.display()), error))?;
-    Ok(held)
+    Ok(was_pinned)
 }
 
-/// Whether a pin is there, and no symbolic link in its place.
+/// Whether the path is a pin and not a symbolic link.
 fn is_pin(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|status| status.is_file())
 }
 
-/// Takes off what a pin holds, if it is a program on this interface. The pin is not followed if it is a symbolic link.
+/// Detaches the program that a pin holds, if it is attached to this interface. A symbolic link is not followed.
 fn detach(pin: &Path, ifindex: u32) -> io::Result<()> {
-    let opened = secure::open_pin(pin)?;
-    let link = Link::open(secure::path_of(&opened)).map_err(io::Error::other)?;
+    let opened = pin_security::open_pin(pin)?;
+    let link = Link::open(pin_security::path_of(&opened)).map_err(io::Error::other)?;
     if interface_of(&link) != Some(ifindex) {
-        return Err(io::Error::other("the pin is of another interface"));
+        return Err(io::Error::other("the pin belongs to another interface"));
     }
     link.detach().map_err(io::Error::other)
 }
@@ -131,80 +137,80 @@ fn namespace() -> Result<u64, DataPlaneError> {
         .map_err(|error| DataPlaneError::kernel("finding the network namespace", error))
 }
 
-/// What `check` takes for its look, with much to spare.
-const LOOK: std::time::Duration = std::time::Duration::from_millis(5);
-const LOOKS_MAX: usize = 10;
+/// Longer than the lock of a check takes.
+const LOCK_RETRY_INTERVAL: std::time::Duration = std::time::Duration::from_millis(5);
+const LOCK_RETRIES_MAX: usize = 10;
 
-/// A gate that stays shut on an interface though its gateway has ended.
+/// A gate that stays closed on an interface although its gateway has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
-    /// Where it is pinned.
-    pub place: PathBuf,
-    /// Whose it is; not known of versions that did not note it.
+pub struct OrphanedGate {
+    /// Path of the pin directory.
+    pub pin_path: PathBuf,
+    /// The gateway that pinned it; `None` if the directory does not record it.
     pub gateway_id: Option<u32>,
 }
 
-/// The gate that a gateway which has ended holds below `directory` on this interface of the calling thread's network
-/// namespace; `None` as well where one still lives.
+/// The gate that an ended gateway left below `directory` on this interface of the calling thread's network namespace.
+/// `None` also if the gateway still runs.
 #[must_use]
-pub fn held(directory: &Path, ifindex: u32) -> Option<Held> {
-    let place = Place::of(directory, ifindex).ok()?;
+pub fn orphaned_gate(directory: &Path, ifindex: u32) -> Option<OrphanedGate> {
+    let place = PinDirectory::of(directory, ifindex).ok()?;
     let is_held = is_pin(&place.link()) && place.try_lock(Purpose::Remove).is_ok();
-    is_held.then(|| Held {
+    is_held.then(|| OrphanedGate {
         gateway_id: place.owner(),
-        place: place.path,
+        pin_path: place.path,
     })
 }
 
-/// Interfaces of the calling thread's network namespace, other than these, that a gateway which has ended still holds
-/// below `directory`: their program goes on with the memory of whoever takes it up, and nobody watches them.
+/// Interfaces of the calling thread's network namespace, other than these, whose gate an ended gateway left below
+/// `directory`. Their program uses memory that another process may have adopted, and no process monitors them.
 #[must_use]
-pub fn strays(directory: &Path, interfaces: &[u32]) -> Vec<u32> {
+pub fn orphaned_interfaces(directory: &Path, interfaces: &[u32]) -> Vec<u32> {
     let Ok(prefix) = namespace().map(|namespace| format!("net-{namespace}-if-")) else {
         return Vec::new();
     };
-    let held = |entry: std::fs::DirEntry| {
+    let orphaned = |entry: std::fs::DirEntry| {
         let name = entry.file_name().into_string().ok()?;
         let ifindex: u32 = name.strip_prefix(&prefix)?.parse().ok()?;
-        let place = Place { path: entry.path() };
-        let is_stray = !interfaces.contains(&ifindex)
+        let place = PinDirectory { path: entry.path() };
+        let is_left_over = !interfaces.contains(&ifindex)
             && is_pin(&place.link())
             && place.try_lock(Purpose::Remove).is_ok();
-        is_stray.then_some(ifindex)
+        is_left_over.then_some(ifindex)
     };
     let entries = std::fs::read_dir(directory).into_iter().flatten();
-    entries.flatten().filter_map(held).collect()
+    entries.flatten().filter_map(orphaned).collect()
 }
 
-/// What a place is locked for.
+/// The purpose for which a pin directory is locked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Purpose {
-    /// To take up what is pinned there, and to pin: only this user may be able to write there.
-    Keep,
-    /// To look, or to remove what is pinned there. Nothing of it is run, so the owner and the mode of the directory do not matter: a
-    /// gate that cannot be released would stay shut.
+    /// To adopt its pins and to add pins: only this user may have write access.
+    Pin,
+    /// To inspect it or to remove its pins. No pin is executed, so owner and mode of the directory do not matter: a
+    /// gate that cannot be released would stay closed.
     Remove,
 }
 
-/// A directory of the BPF filesystem for an interface. Its name holds the network namespace's number too: two
-/// namespaces may well have interfaces of one number.
-pub(super) struct Place {
+/// The pin directory of an interface in the BPF filesystem. Its name contains the number of the network namespace,
+/// because two namespaces may have interfaces with the same index.
+pub(super) struct PinDirectory {
     pub(super) path: PathBuf,
 }
 
-impl Place {
+impl PinDirectory {
     fn of(directory: &Path, ifindex: u32) -> Result<Self, DataPlaneError> {
         let namespace = namespace()?;
         Ok(Self {
-            path: without_links(directory).join(format!("net-{namespace}-if-{ifindex}")),
+            path: resolve_symlinks(directory).join(format!("net-{namespace}-if-{ifindex}")),
         })
     }
 
-    /// Of a gateway's maps.
+    /// The pin directory of a gateway's maps.
     pub(super) fn of_memory(directory: &Path, gateway_id: u32) -> Result<Self, DataPlaneError> {
         let namespace = namespace()?;
         Ok(Self {
-            path: without_links(directory).join(format!("net-{namespace}-gateway-{gateway_id}")),
+            path: resolve_symlinks(directory).join(format!("net-{namespace}-gateway-{gateway_id}")),
         })
     }
 
@@ -212,27 +218,31 @@ impl Place {
         self.path.join("link")
     }
 
-    /// The BPF filesystem holds no file with words in it: the owner is the name of a directory.
-    const OWNER: &str = "of-gateway-";
+    /// The BPF filesystem has no regular files, so the owner is recorded as the name of a directory.
+    const OWNER_PREFIX: &str = "of-gateway-";
 
-    /// The gateway that has put its program in last.
+    /// The gateway that attached its program last.
     fn owner(&self) -> Option<u32> {
         let entries = std::fs::read_dir(&self.path).ok()?;
-        let number = |name: &str| name.strip_prefix(Self::OWNER)?.parse().ok();
+        let number = |name: &str| name.strip_prefix(Self::OWNER_PREFIX)?.parse().ok();
         entries
             .flatten()
             .find_map(|entry| number(entry.file_name().to_str()?))
     }
 
-    /// Notes whose program it is; nobody's, if the place is given up.
-    fn note_owner(&self, gateway_id: Option<u32>) -> Result<(), DataPlaneError> {
-        let error =
-            |error| DataPlaneError::kernel(format!("noting whose gate {} is", self.path.display()), error);
+    /// Records the owner of the program. `None` removes the record.
+    fn record_owner(&self, gateway_id: Option<u32>) -> Result<(), DataPlaneError> {
+        let error = |error| {
+            DataPlaneError::kernel(
+                format!("recording the owner of the gate in {}", self.path.display()),
+                error,
+            )
+        };
         let before = self.owner();
         if before == gateway_id {
             return Ok(());
         }
-        let of = |owner: u32| self.path.join(format!("{}{owner}", Self::OWNER));
+        let of = |owner: u32| self.path.join(format!("{}{owner}", Self::OWNER_PREFIX));
         if let Some(before) = before {
             std::fs::remove_dir(of(before)).map_err(error)?;
         }
@@ -242,49 +252,51 @@ impl Place {
         }
     }
 
-    /// As [`Place::try_lock`], but waits for somebody who only looks.
+    /// As [`PinDirectory::try_lock`], but retries, because another process may hold the lock for a short check.
     pub(super) fn lock(&self, purpose: Purpose) -> Result<File, DataPlaneError> {
-        for _ in 0..LOOKS_MAX {
+        for _ in 0..LOCK_RETRIES_MAX {
             if let Ok(owner) = self.try_lock(purpose) {
                 return Ok(owner);
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(LOCK_RETRY_INTERVAL);
         }
         self.try_lock(purpose)
     }
 
-    /// Makes the directory, and keeps every other gateway out for as long as the file is open.
+    /// Creates and locks the directory. The lock excludes other gateways until the file is closed.
     fn try_lock(&self, purpose: Purpose) -> Result<File, DataPlaneError> {
-        let what = || format!("keeping the program in {}", self.path.display());
+        let operation = || format!("pinning the program in {}", self.path.display());
         let failed = |error: io::Error| {
-            let hint = "it wants the BPF filesystem: `mount -t bpf -o mode=0700 bpf /sys/fs/bpf`; or set when_gone = \"open\"";
-            DataPlaneError::kernel(what(), format!("{error} ({hint})"))
+            let hint = "mount a BPF filesystem there with `mount -t bpf -o mode=0700 bpf /sys/fs/bpf`, or set when_gone = \"open\"";
+            DataPlaneError::kernel(operation(), format!("{error}; {hint}"))
         };
         std::fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(&self.path)
             .map_err(failed)?;
-        let directory = secure::open_directory(&self.path).map_err(failed)?;
-        if !secure::is_on_bpf_filesystem(&directory).map_err(failed)? {
-            // Best effort: what is left is an empty directory.
+        let directory = pin_security::open_directory(&self.path).map_err(failed)?;
+        if !pin_security::is_on_bpf_filesystem(&directory).map_err(failed)? {
+            // Best effort; a leftover is an empty directory.
             std::fs::remove_dir(&self.path).ok();
             return Err(failed(io::ErrorKind::Unsupported.into()));
         }
-        if purpose == Purpose::Keep {
-            secure::check(&directory, &self.path).map_err(|error| DataPlaneError::kernel(what(), error))?;
+        if purpose == Purpose::Pin {
+            pin_security::check(&directory, &self.path)
+                .map_err(|error| DataPlaneError::kernel(operation(), error))?;
         }
         match directory.try_lock() {
             Ok(()) => Ok(directory),
-            Err(TryLockError::WouldBlock) => {
-                Err(DataPlaneError::kernel(what(), "another gateway runs there"))
-            }
+            Err(TryLockError::WouldBlock) => Err(DataPlaneError::kernel(
+                operation(),
+                "another gateway uses this directory",
+            )),
             Err(TryLockError::Error(error)) => Err(failed(error)),
         }
     }
 
-    /// Puts the program on the interface, in the place of an earlier gateway's if there is one.
-    fn hold(&self, program: &ProgramMut<'_>, ifindex: u32) -> Result<Link, DataPlaneError> {
+    /// Attaches the program to the interface, in place of an earlier gateway's program if there is one.
+    fn attach_or_take_over(&self, program: &ProgramMut<'_>, ifindex: u32) -> Result<Link, DataPlaneError> {
         if let Some(link) = self.take_over(program, ifindex)? {
             return Ok(link);
         }
@@ -295,7 +307,7 @@ impl Place {
         Ok(link)
     }
 
-    /// The link that an earlier gateway left, with our program in it.
+    /// The link of an earlier gateway, updated to this program.
     fn take_over(&self, program: &ProgramMut<'_>, ifindex: u32) -> Result<Option<Link>, DataPlaneError> {
         let pin = self.link();
         if !pin.exists() {
@@ -304,14 +316,14 @@ impl Place {
         let error = |error| DataPlaneError::kernel(format!("taking over {}", pin.display()), error);
         let mut link = Link::open(&pin).map_err(error)?;
         if interface_of(&link) == Some(ifindex) {
-            see_vlan_tags(ifindex);
+            disable_vlan_stripping(ifindex);
             link.update_prog(program).map_err(error)?;
             return Ok(Some(link));
         }
-        // Its interface is gone, and another one has got the number since.
+        // The interface was removed, and another one has its index now.
         std::fs::remove_file(&pin).map_err(|error| {
             DataPlaneError::kernel(
-                format!("removing the link to a lost interface, {}", pin.display()),
+                format!("removing the link of a removed interface, {}", pin.display()),
                 error,
             )
         })?;
@@ -319,75 +331,75 @@ impl Place {
     }
 }
 
-/// The directory's own path, if it is there: what symbolic links on the way name is looked up once.
-fn without_links(directory: &Path) -> PathBuf {
+/// The canonical path of the directory, if it exists, so that symbolic links are resolved only once.
+fn resolve_symlinks(directory: &Path) -> PathBuf {
     directory.canonicalize().unwrap_or_else(|_| directory.to_owned())
 }
 
-/// Frames whose VLAN tag the interface has taken out would pass as untagged ones: the gate would take a sender of
-/// one VLAN for its namesake in another, and a reply would leave without its tag.
-fn see_vlan_tags(ifindex: u32) {
+/// If the interface strips VLAN tags, tagged frames look untagged: the gate would confuse senders with the same MAC
+/// address in different VLANs, and a reply would lack its tag.
+fn disable_vlan_stripping(ifindex: u32) {
     let Some(name) = ethtool::name_of(ifindex) else {
         return;
     };
-    // An interface that does not know the offload takes no tags out.
+    // An interface without the offload strips no tags.
     if !ethtool::is_on(&name, Offload::ReceiveVlan).unwrap_or(false) {
         return;
     }
     match ethtool::set(&name, Offload::ReceiveVlan, false) {
         Ok(()) => tracing::info!(
             interface = name,
-            "switched rxvlan off, so that VLAN tags are seen"
+            "xdp: disabled rxvlan so that the program sees VLAN tags"
         ),
         Err(error) => {
-            tracing::warn!(%error, "VLAN tags are taken out before the gate sees them: use no VLANs here")
+            tracing::warn!(%error, action = "use no VLANs on this interface", "xdp: disabling rxvlan failed; the gate sees no VLAN tags")
         }
     }
 }
 
 fn attach(program: &ProgramMut<'_>, ifindex: u32) -> Result<Link, DataPlaneError> {
-    see_vlan_tags(ifindex);
+    disable_vlan_stripping(ifindex);
     let index = i32::try_from(ifindex)
         .map_err(|error| DataPlaneError::kernel(format!("interface index {ifindex}"), error))?;
     let attached = program.attach_xdp(index);
-    let link = attached.map_err(|error| DataPlaneError::kernel(refusal(ifindex), error))?;
+    let link = attached.map_err(|error| DataPlaneError::kernel(attach_failure(ifindex), error))?;
     warn_of_hidden_headers(ifindex);
     Ok(link)
 }
 
-/// Drivers that put whole frames of a large MTU into fragments by default: the program sees no header. The kernel attaches it all
-/// the same.
-const HIDING_DRIVERS: [&str; 1] = ["mlx5_core"];
+/// Drivers that put frames of a large MTU entirely into fragments by default, so that the program sees no header. The
+/// kernel attaches the program nevertheless.
+const HEADER_SPLIT_DRIVERS: [&str; 1] = ["mlx5_core"];
 
 fn warn_of_hidden_headers(ifindex: u32) {
-    let name = ethtool::told_of(ifindex);
-    let hides = |driver: String| HIDING_DRIVERS.contains(&driver.as_str());
+    let name = ethtool::display_name(ifindex);
+    let hides = |driver: String| HEADER_SPLIT_DRIVERS.contains(&driver.as_str());
     if has_large_frames(&[ifindex]) && ethtool::driver(&name).is_ok_and(hides) {
         tracing::warn!(
             interface = name,
             action = format!("ethtool --set-priv-flags {name} rx_striding_rq off"),
-            "driver may deliver frames without headers in the first buffer; such frames count as drop_truncated"
+            "xdp: the driver may deliver frames without headers in the first buffer; such frames count as drop_truncated"
         );
     }
 }
 
-/// What keeps the kernel from attaching a program to an interface, as far as the interface shows.
-fn refusal(ifindex: u32) -> String {
-    let name = ethtool::told_of(ifindex);
+/// Describes why the kernel refuses to attach a program, as far as the interface shows.
+fn attach_failure(ifindex: u32) -> String {
+    let name = ethtool::display_name(ifindex);
     let found = links::links().unwrap_or_default();
     let link = found.into_iter().find(|link| link.ifindex == ifindex);
     match link {
         Some(Interface {
             has_program: true, ..
         }) => format!(
-            "attaching to interface {name}, which has an XDP program (it may be of a gateway that runs, or of one that has \
-             ended and whose gate is kept in another pin_directory: then `serve --release` with the configuration that it \
-             was started with lets it go)"
+            "attaching to interface {name} failed, it already has an XDP program (of a running gateway, or of an ended \
+             one whose gate is pinned in another pin_directory: release it with `serve --release` and the configuration of \
+             that gateway)"
         ),
         Some(Interface { mtu, .. }) if mtu > ONE_BUFFER_MTU => format!(
-            "attaching to interface {name}, which has an MTU of {mtu} and a driver ({}) that takes this XDP program only where \
-             a frame fits one buffer (at a sealed gate, and where packets carry evidence, the program needs the whole packet in \
-             one piece): set it to {PAGE_MTU} or less, `ip link set dev {name} mtu {PAGE_MTU}`",
+            "attaching to interface {name} failed: with MTU {mtu}, its driver ({}) supports this XDP program only if \
+             a frame fits one buffer (a sealed gate and in-band evidence need the whole packet in \
+             one buffer); set the MTU to {PAGE_MTU} or less with `ip link set dev {name} mtu {PAGE_MTU}`",
             ethtool::driver(&name).unwrap_or_else(|_| "unknown".to_owned())
         ),
         _ => format!("attaching to interface {name}"),
@@ -396,11 +408,11 @@ fn refusal(ifindex: u32) -> String {
 
 /// Up to this MTU every driver holds a frame in one buffer.
 const ONE_BUFFER_MTU: u32 = 2000;
-/// The largest MTU with which a frame of two VLAN tags fits a page beside what XDP and the kernel need there.
+/// The largest MTU at which a frame with two VLAN tags fits a page in addition to what XDP and the kernel need there.
 const PAGE_MTU: u32 = 3498;
 
-/// Whether one of these interfaces, of the calling thread's network namespace, has so large an MTU that drivers deliver frames
-/// in fragments, see [`Config::fragments`](crate::Config::fragments).
+/// Whether one of these interfaces, of the calling thread's network namespace, has such a large MTU that drivers
+/// deliver frames in fragments, see [`Config::fragments`](crate::Config::fragments).
 #[must_use]
 pub fn has_large_frames(interfaces: &[u32]) -> bool {
     let found = links::links().unwrap_or_default();
@@ -410,7 +422,8 @@ pub fn has_large_frames(interfaces: &[u32]) -> bool {
     found.iter().any(is_large)
 }
 
-/// The index of the interface that a link attaches to, 0 once that is gone; `None` if the kernel does not say.
+/// Index of the interface to which a link is attached, 0 once the interface is gone. `None` if the kernel does not
+/// report it.
 fn interface_of(link: &Link) -> Option<u32> {
     match link.info().ok()?.info {
         LinkTypeInfo::Xdp(xdp) => Some(xdp.ifindex),

@@ -1,5 +1,6 @@
-//! Ciphers as eBPF programs (`bpf/bench_cipher.bpf.c`): keystream blocks alone, and programs that encrypt or seal the payload
-//! of every UDP packet over IPv4 and send it back. To be measured, and to be compared with those of user space.
+//! Ciphers as eBPF programs (`bpf/bench_cipher.bpf.c`): keystream blocks alone, and programs that encrypt or seal the
+//! payload of every UDP packet over IPv4 and send it back. For measurements, and for comparison with the ciphers of
+//! user space.
 
 use std::borrow::Cow;
 use std::ffi::{CStr, c_char};
@@ -14,7 +15,7 @@ use libbpf_rs::{
 };
 
 use super::skeleton::bench_cipher::{BenchCipherSkel, BenchCipherSkelBuilder, OpenBenchCipherSkel};
-use super::{TestRun, check_privileges, quiet_libbpf};
+use super::{TestRun, check_privileges, redirect_libbpf_log};
 use crate::DataPlaneError;
 
 /// Bytes of a keystream block.
@@ -23,7 +24,7 @@ pub const BLOCK_BYTES: usize = 64;
 pub const TAG_BYTES: usize = 16;
 /// The longest payload that is encrypted, bytes.
 pub const PAYLOAD_BYTES_MAX: usize = 1472;
-/// Bytes of associated data at most.
+/// Maximum length of associated data, bytes.
 pub const AAD_BYTES_MAX: usize = 16;
 
 /// Additions of [`Program::Steps`].
@@ -32,9 +33,9 @@ pub const STEPS: u32 = 1000;
 /// A stream cipher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cipher {
-    /// 6 rounds of Forró: to be measured, not to be used.
+    /// 6 rounds of Forró: for measurement only.
     Forro6,
-    /// 10 rounds: to be measured, not to be used.
+    /// 10 rounds: for measurement only.
     Forro10,
     /// Forró.
     Forro14,
@@ -94,7 +95,7 @@ impl Aead {
     }
 }
 
-/// How many blocks are computed side by side.
+/// Number of blocks that are computed in parallel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Width {
     /// One after the other.
@@ -120,14 +121,14 @@ impl Width {
     }
 }
 
-/// What an AEAD program does with a packet, whose payload ends with room for the tag.
+/// The operation of an AEAD program on a packet whose payload ends with space for the tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Act {
+pub enum AeadOperation {
     /// Encrypts and writes the tag.
     Seal,
-    /// Checks the tag and decrypts; drops the packet otherwise, unchanged but for its headers.
+    /// Checks the tag and decrypts. Otherwise drops the packet, unchanged except for its headers.
     Open,
-    /// Seals, then opens: can be repeated on the same packet.
+    /// Seals, then opens; can be repeated on the same packet.
     Both,
 }
 
@@ -136,20 +137,21 @@ pub enum Act {
 pub enum Program {
     /// `return XDP_TX`.
     Empty,
-    /// [`STEPS`] additions, each of which waits for the one before it.
+    /// [`STEPS`] dependent additions.
     Steps,
-    /// Blocks of keystream into a map; without a cipher only the loads and stores.
+    /// Writes keystream blocks into a map. Without a cipher: only the loads and stores.
     Blocks(Option<Cipher>, Width),
-    /// Encrypts the payload and sends the packet back; without a cipher only sends it back.
+    /// Encrypts the payload and sends the packet back. Without a cipher: only sends it back.
     Answer(Option<Cipher>),
-    /// Seals, opens.
-    Aead(Aead, Act),
-    /// Poly1305 alone: its one-time key is the beginning of the matrix, its tag lies and covers what an AEAD's does.
+    /// Seals or opens.
+    Aead(Aead, AeadOperation),
+    /// Poly1305 alone. Its one-time key is the beginning of the matrix; its tag has the position and coverage of an
+    /// AEAD tag.
     Poly1305,
 }
 
 impl Program {
-    /// The C function's.
+    /// The name of the C function.
     fn name(self) -> String {
         match self {
             Self::Empty => "empty".to_owned(),
@@ -159,39 +161,39 @@ impl Program {
             }
             Self::Answer(None) => "answer".to_owned(),
             Self::Answer(Some(cipher)) => format!("answer_{}", cipher.name()),
-            Self::Aead(aead, Act::Seal) => format!("{}_seal", aead.name()),
-            Self::Aead(aead, Act::Open) => format!("{}_open", aead.name()),
-            Self::Aead(aead, Act::Both) => format!("{}_both", aead.name()),
+            Self::Aead(aead, AeadOperation::Seal) => format!("{}_seal", aead.name()),
+            Self::Aead(aead, AeadOperation::Open) => format!("{}_open", aead.name()),
+            Self::Aead(aead, AeadOperation::Both) => format!("{}_both", aead.name()),
             Self::Poly1305 => "poly1305".to_owned(),
         }
     }
 }
 
-/// What a message is sealed with.
+/// Input for sealing a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AeadInput {
     /// Key.
     pub key: [u8; 32],
     /// Nonce; ChaCha20-Poly1305 takes the first twelve bytes.
     pub nonce: [u8; 24],
-    /// Associated data, at most [`AAD_BYTES_MAX`]; what is longer is cut off.
+    /// Associated data, at most [`AAD_BYTES_MAX`]; longer data is truncated.
     pub aad: Vec<u8>,
 }
 
-/// What the kernel says of a program.
+/// Statistics of a program, as the kernel reports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Facts {
-    /// eBPF instructions as the kernel runs them (`xlated`), of all functions.
+pub struct ProgramStats {
+    /// eBPF instructions as the kernel runs them (`xlated`), over all functions.
     pub instructions: usize,
     /// Bytes of machine code.
     pub jited_bytes: usize,
-    /// Instructions that the kernel's verifier walked through.
+    /// Instructions that the kernel's verifier processed.
     pub verified: u32,
-    /// Stack of the deepest chain of calls, bytes, from the verifier's log.
+    /// Stack of the deepest call chain, bytes, from the verifier's log.
     pub stack_bytes: u32,
 }
 
-/// Bytes of a verifier's log that has statistics only.
+/// Size of a verifier log that contains only statistics.
 const LOG_BYTES: usize = 4096;
 /// `BPF_LOG_STATS`.
 const LOG_STATS: u32 = 4;
@@ -203,19 +205,19 @@ pub struct CipherBench {
 }
 
 impl CipherBench {
-    /// Loads these programs; the others are left out, for the verifier takes its time.
+    /// Loads these programs. Others are skipped, because verification takes time.
     ///
     /// # Errors
     /// Missing privileges, or the kernel's refusal.
     pub fn load(programs: &[Program]) -> Result<Self, DataPlaneError> {
         check_privileges()?;
-        quiet_libbpf();
-        // libbpf wants the object's storage to outlive the skeleton; a few dozen bytes a load are left behind.
+        redirect_libbpf_log();
+        // libbpf requires the object's storage to outlive the skeleton; a few dozen bytes leak per load.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-        let error = |error| DataPlaneError::kernel("loading the ciphers' programs", error);
+        let error = |error| DataPlaneError::kernel("loading the cipher programs", error);
         let mut open = BenchCipherSkelBuilder::default().open(storage).map_err(error)?;
-        let logs = choose(&mut open, programs)?;
-        let skeleton = open.load().map_err(|error| refused(&error, &logs))?;
+        let logs = select_programs(&mut open, programs)?;
+        let skeleton = open.load().map_err(|error| load_error(&error, &logs))?;
         let stacks = logs
             .into_iter()
             .map(|(name, log)| Ok((name, deepest_stack(&log)?)))
@@ -223,7 +225,7 @@ impl CipherBench {
         Ok(Self { skeleton, stacks })
     }
 
-    /// The matrix of block programs and streams: its counter is that of the first block.
+    /// The matrix of block programs and streams. It contains the counter of the first block.
     ///
     /// # Errors
     /// The kernel's.
@@ -235,7 +237,7 @@ impl CipherBench {
         self.write_input(&value)
     }
 
-    /// What the AEADs use.
+    /// Sets the input of the AEADs.
     ///
     /// # Errors
     /// The kernel's.
@@ -253,7 +255,7 @@ impl CipherBench {
         self.write_input(&value)
     }
 
-    /// The keystream that the last block program left.
+    /// The keystream of the last block program.
     ///
     /// # Errors
     /// The kernel's.
@@ -271,11 +273,11 @@ impl CipherBench {
         self.test_run(program, frame, 1).map(|(run, _)| run)
     }
 
-    /// Runs a program `repeat` times on the same packet, `runs` times over; nanoseconds a run, the least of them, by the
-    /// kernel's own clock round its loop (whole ones).
+    /// Runs a program `repeat` times on the same packet, `runs` times over. Returns the smallest duration per run in
+    /// whole nanoseconds, by the kernel's clock around its loop.
     ///
     /// # Errors
-    /// The kernel's, or a last action that is not XDP_TX: then it was not the path that was to be measured.
+    /// Those of the kernel; the last action is not XDP_TX, so the intended path was not measured.
     pub fn time(
         &self,
         program: Program,
@@ -288,31 +290,35 @@ impl CipherBench {
             let (run, ns) = self.test_run(program, frame, repeat)?;
             if run.action != libbpf_sys::XDP_TX {
                 let problem = format!("{}: action {}, not XDP_TX", program.name(), run.action);
-                return Err(DataPlaneError::kernel("the bench's last packet", problem));
+                return Err(DataPlaneError::kernel(
+                    "checking the benchmark's last packet",
+                    problem,
+                ));
             }
             least = least.min(ns);
         }
         Ok(least)
     }
 
-    /// What the kernel says of a program.
+    /// Statistics of a program, as the kernel reports them.
     ///
     /// # Errors
     /// The kernel's.
-    pub fn facts(&self, program: Program) -> Result<Facts, DataPlaneError> {
+    pub fn stats(&self, program: Program) -> Result<ProgramStats, DataPlaneError> {
         let name = program.name();
         let stack = self.stacks.iter().find(|(of, _)| *of == name);
         let stack_bytes = stack.map(|(_, bytes)| *bytes);
         let info = program_info(&self.program(program)?)?;
-        Ok(Facts {
+        Ok(ProgramStats {
             instructions: info.xlated_prog_len as usize / size_of::<u64>(),
             jited_bytes: info.jited_prog_len as usize,
             verified: info.verified_insns,
-            stack_bytes: stack_bytes.ok_or_else(|| no_stack(&name))?,
+            stack_bytes: stack_bytes.ok_or_else(|| missing_stack_depth(&name))?,
         })
     }
 
-    /// What the kernel counts for the maps that a packet needs, bytes: key and nonce, and what is under way.
+    /// Memory that the kernel accounts for the maps that a packet needs, bytes: key and nonce, and intermediate
+    /// state.
     ///
     /// # Errors
     /// That of `/proc`.
@@ -323,7 +329,7 @@ impl CipherBench {
             let text = fs::read_to_string(&path).map_err(|error| DataPlaneError::kernel(path, error))?;
             let line = text.lines().find_map(|line| line.strip_prefix("memlock:"));
             line.and_then(|bytes| bytes.trim().parse::<u64>().ok())
-                .ok_or_else(|| DataPlaneError::kernel("the memory of a map", "not in its fdinfo"))
+                .ok_or_else(|| DataPlaneError::kernel("reading the memory of a map", "not in its fdinfo"))
         });
         bytes.into_iter().sum()
     }
@@ -343,7 +349,7 @@ impl CipherBench {
         let mut programs = self.skeleton.object().progs_mut();
         programs
             .find(|program| program.name() == name.as_str() && program.autoload())
-            .ok_or_else(|| DataPlaneError::kernel(format!("program {name}"), "not loaded"))
+            .ok_or_else(|| DataPlaneError::kernel(format!("program {name}"), "the program is not loaded"))
     }
 
     fn test_run(
@@ -372,8 +378,8 @@ impl CipherBench {
 
     fn read(&self, map: &impl libbpf_rs::MapCore) -> Result<Vec<u8>, DataPlaneError> {
         map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)
-            .map_err(|error| DataPlaneError::kernel("reading a map of the ciphers", error))?
-            .ok_or_else(|| DataPlaneError::kernel("reading a map of the ciphers", "no element"))
+            .map_err(|error| DataPlaneError::kernel("reading a cipher map", error))?
+            .ok_or_else(|| DataPlaneError::kernel("reading a cipher map", "no element"))
     }
 
     fn write_input(&self, value: &[u8]) -> Result<(), DataPlaneError> {
@@ -384,8 +390,8 @@ impl CipherBench {
     }
 }
 
-/// Has only these programs loaded, each with a log of its own.
-fn choose(
+/// Selects only these programs for loading, each with its own log.
+fn select_programs(
     open: &mut OpenBenchCipherSkel<'_>,
     programs: &[Program],
 ) -> Result<Vec<(String, Vec<u8>)>, DataPlaneError> {
@@ -393,9 +399,9 @@ fn choose(
     let mut logs = Vec::new();
     for mut program in open.open_object_mut().progs_mut() {
         let name = program.name().to_string_lossy().into_owned();
-        let wanted = names.contains(&name);
-        program.set_autoload(wanted);
-        if wanted {
+        let is_selected = names.contains(&name);
+        program.set_autoload(is_selected);
+        if is_selected {
             let mut log = vec![0u8; LOG_BYTES];
             keep_log(&mut program, &mut log)?;
             logs.push((name, log));
@@ -404,7 +410,7 @@ fn choose(
     Ok(logs)
 }
 
-/// The verifier's statistics go into `log`, whose memory must stay until the program is loaded.
+/// Makes the verifier write its statistics to `log`, whose memory must stay valid until the program is loaded.
 fn keep_log(program: &mut OpenProgramMut<'_>, log: &mut [u8]) -> Result<(), DataPlaneError> {
     program.set_log_level(LOG_STATS);
     // SAFETY: libbpf keeps the pointer and writes through it while the object is loaded, not later. `load` keeps the
@@ -419,16 +425,16 @@ fn keep_log(program: &mut OpenProgramMut<'_>, log: &mut [u8]) -> Result<(), Data
     match failed {
         0 => Ok(()),
         code => Err(DataPlaneError::kernel(
-            "the verifier's log",
+            "setting the verifier's log",
             format!("code {code}"),
         )),
     }
 }
 
-/// The last program that the kernel looked at is the one that it refused.
-fn refused(error: &libbpf_rs::Error, logs: &[(String, Vec<u8>)]) -> DataPlaneError {
-    let looked_at = logs.iter().rev().find(|(_, log)| log.first() != Some(&0));
-    let (name, log) = looked_at.map_or(("the ciphers' programs", &[][..]), |(name, log)| (name, log));
+/// The last program that the kernel processed is the one that it refused.
+fn load_error(error: &libbpf_rs::Error, logs: &[(String, Vec<u8>)]) -> DataPlaneError {
+    let newest_log = logs.iter().rev().find(|(_, log)| log.first() != Some(&0));
+    let (name, log) = newest_log.map_or(("the cipher programs", &[][..]), |(name, log)| (name, log));
     DataPlaneError::kernel(
         format!("loading {name}"),
         format!("{error}: {}", text(log).trim_end()),
@@ -442,7 +448,7 @@ fn text(log: &[u8]) -> Cow<'_, str> {
 }
 
 fn program_info(program: &ProgramMut<'_>) -> Result<libbpf_sys::bpf_prog_info, DataPlaneError> {
-    // SAFETY: all zeros is how the kernel wants it: no arrays to fill.
+    // SAFETY: the kernel expects zeros where no arrays have to be filled.
     let mut info: libbpf_sys::bpf_prog_info = unsafe { std::mem::zeroed() };
     let mut bytes = size_of_val(&info) as u32;
     // SAFETY: the kernel writes at most `bytes` bytes into `info`, which outlives the call.
@@ -451,15 +457,22 @@ fn program_info(program: &ProgramMut<'_>) -> Result<libbpf_sys::bpf_prog_info, D
     };
     match failed {
         0 => Ok(info),
-        code => Err(DataPlaneError::kernel("bpf_prog_info", format!("code {code}"))),
+        code => Err(DataPlaneError::kernel(
+            "reading bpf_prog_info",
+            format!("code {code}"),
+        )),
     }
 }
 
-fn no_stack(name: &str) -> DataPlaneError {
-    DataPlaneError::kernel(format!("the stack of {name}"), "not in the verifier's log")
+fn missing_stack_depth(name: &str) -> DataPlaneError {
+    DataPlaneError::kernel(
+        format!("reading the stack depth of {name}"),
+        "not in the verifier's log",
+    )
 }
 
-/// From "stack depth 16+152+416+152": the program's own and, as none of its functions calls another, the deepest of theirs.
+/// Parses "stack depth 16+152+416+152": the program's own depth plus, because its functions do not call each other,
+/// the largest of theirs.
 fn deepest_stack(log: &[u8]) -> Result<u32, DataPlaneError> {
     let text = CStr::from_bytes_until_nul(log)
         .unwrap_or_default()
@@ -469,7 +482,7 @@ fn deepest_stack(log: &[u8]) -> Result<u32, DataPlaneError> {
         .unwrap_or_default()
         .split('+')
         .map_while(|depth| depth.trim().parse::<u32>().ok());
-    let own = depths.next().ok_or_else(|| no_stack("a program"))?;
+    let own = depths.next().ok_or_else(|| missing_stack_depth("a program"))?;
     Ok(own + depths.max().unwrap_or_default())
 }
 

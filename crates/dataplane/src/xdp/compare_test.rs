@@ -1,5 +1,5 @@
-//! The compiled programs compare tags in constant time: which bytes of a tag are right decides nothing before all of them have
-//! been looked at. What the compiler has made of `lw_tags_differ()` is found by the lines of the source that BTF names.
+//! Tests that the compiled programs compare tags in constant time: no branch depends on part of a tag before all of
+//! it was compared. The compiled code of `lw_tags_differ()` is located by the source lines in BTF.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,11 +22,11 @@ const IS_NOT_ZERO: u8 = 0x55;
 const JUMP: u8 = 0x05;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
-/// What SipHash-2-4 mixes in before the halves of a tag of 128 bits.
-const FINISHES: [i32; 2] = [0xee, 0xdd];
+/// The constants that SipHash-2-4 mixes in before the halves of a 128-bit tag.
+const FINALIZATION_CONSTANTS: [i32; 2] = [0xee, 0xdd];
 
 impl Instruction {
-    /// Jumps, calls and ends: where a straight run of instructions begins or ends.
+    /// Jumps, calls and exits: the boundaries of straight-line code.
     fn is_jump(self) -> bool {
         matches!(self.code & 7, 5 | 6)
     }
@@ -36,7 +36,7 @@ impl Instruction {
     }
 }
 
-/// Instructions of a section, each with file and line, as far as it is known.
+/// Instructions of a section, each with file and line if known.
 struct Code<'a> {
     instructions: Vec<Instruction>,
     lines: Vec<Option<(&'a str, u32)>>,
@@ -54,7 +54,7 @@ impl Code<'_> {
             .map(|(at, _)| at)
     }
 
-    /// Comparisons of two tags: how many there are, and how many of these have the tag's computation before them without a
+    /// Comparisons of two tags: how many there are, and how many of them follow the computation of the tag without a
     /// jump.
     fn comparisons(&self) -> Result<[usize; 2], String> {
         let header = include_str!("bpf/lw_compare.h");
@@ -72,10 +72,10 @@ impl Code<'_> {
                 .filter(|one| before.contains(one) && self.instructions[*one].code == XOR_REGISTER);
             if differences.count() != 2 {
                 return Err(format!(
-                    "instruction {at}: a jump lies between the halves of a comparison"
+                    "instruction {at}: jump between the halves of a comparison"
                 ));
             }
-            self.only_the_whole_decides(at, to)?;
+            self.check_single_decision(at, to)?;
             let has = |constant: &i32| {
                 let mixes = |at: &usize| {
                     let Instruction { code, immediate, .. } = self.instructions[*at];
@@ -84,13 +84,13 @@ impl Code<'_> {
                 before.iter().any(mixes)
             };
             found[0] += 1;
-            found[1] += usize::from(FINISHES.iter().all(has));
+            found[1] += usize::from(FINALIZATION_CONSTANTS.iter().all(has));
         }
         Ok(found)
     }
 
-    /// The next jump is by what the register holds, or was combined with.
-    fn only_the_whole_decides(&self, at: usize, register: u8) -> Result<(), String> {
+    /// The next jump depends on the register or on a register that was combined with it.
+    fn check_single_decision(&self, at: usize, register: u8) -> Result<(), String> {
         let mut holds = vec![register];
         for (number, one) in (at + 1..).zip(&self.instructions[at + 1..]) {
             if one.is_jump() {
@@ -98,40 +98,42 @@ impl Code<'_> {
                 return match is_decided && holds.contains(&one.to) {
                     true => Ok(()),
                     false => Err(format!(
-                        "instruction {number}: jumps by something else than the whole difference"
+                        "instruction {number}: jump does not depend on the whole difference"
                     )),
                 };
             }
             match one.code {
                 OR_REGISTER | MOVE_REGISTER if holds.contains(&one.from) => holds.push(one.to),
                 OR_REGISTER => {}
-                // Stores and their like change no register; all else gives it another value.
+                // Stores change no register; every other instruction changes its target.
                 code if code & 7 != 2 && code & 7 != 3 => holds.retain(|held| *held != one.to),
                 _ => {}
             }
         }
-        Err(format!("instruction {at}: nothing is decided"))
+        Err(format!("instruction {at}: no jump follows the comparison"))
     }
 
-    /// Instructions of that line, between which nothing is decided within a function.
-    fn straight_at(&self, file: &str, line: u32) -> Result<usize, String> {
+    /// Instructions of that line, without a conditional jump between them within a function.
+    fn count_without_branch(&self, file: &str, line: u32) -> Result<usize, String> {
         let all: Vec<usize> = self.at(file, line).collect();
         for pair in all.windows(2) {
             let between = &self.instructions[pair[0]..=pair[1]];
             let ends = between.iter().any(|one| one.code == EXIT);
             if !ends && between.iter().any(|one| one.is_conditional()) {
-                return Err(format!("instructions {pair:?}: a jump lies within a comparison"));
+                return Err(format!("instructions {pair:?}: jump within a comparison"));
             }
         }
         Ok(all.len())
     }
 }
 
-/// The number of the one line that has that text.
+/// The number of the only line that contains that text.
 fn line_of(source: &str, text: &str) -> u32 {
     let mut found = (1..).zip(source.lines()).filter(|(_, line)| line.contains(text));
-    let (number, _) = found.next().unwrap_or_else(|| panic!("no line has {text:?}"));
-    assert!(found.next().is_none(), "{text:?} is there twice");
+    let (number, _) = found
+        .next()
+        .unwrap_or_else(|| panic!("no line contains {text:?}"));
+    assert!(found.next().is_none(), "{text:?} occurs twice");
     number
 }
 
@@ -154,7 +156,7 @@ fn numbered_sections(elf: &[u8]) -> Vec<(&str, &[u8])> {
     let names = wide(header(names) + 0x18);
     let section = |number: usize| {
         let at = header(number);
-        // Without contents.
+        // A section without contents.
         let is_empty = word(elf, at + 4) == 8;
         let size = if is_empty { 0 } else { wide(at + 0x20) };
         let start = wide(at + 0x18);
@@ -174,7 +176,7 @@ pub(super) fn sections(elf: &[u8]) -> BTreeMap<&str, &[u8]> {
     numbered_sections(elf).into_iter().collect()
 }
 
-/// The sections with code, and what BTF says of their lines (Documentation/bpf/btf.rst).
+/// The sections with code, and their line information from BTF (Documentation/bpf/btf.rst).
 fn code_of(elf: &[u8]) -> BTreeMap<&str, Code<'_>> {
     let sections = sections(elf);
     let (types, more) = (sections[".BTF"], sections[".BTF.ext"]);
@@ -212,7 +214,7 @@ fn instruction(bytes: &[u8]) -> Instruction {
     }
 }
 
-/// The object that the build script has made, and that is loaded.
+/// The object that the build script created and that is loaded.
 pub(super) fn object() -> Vec<u8> {
     let skeleton = include_str!(concat!(env!("OUT_DIR"), "/gateway.skel.rs"));
     let names = skeleton.split('"').filter(|text| text.ends_with(".o"));
@@ -224,14 +226,14 @@ pub(super) fn object() -> Vec<u8> {
 }
 
 #[test]
-fn compiled_programs_decide_by_the_whole_difference_of_a_tag() {
+fn compiled_programs_branch_on_the_complete_difference_of_a_tag() {
     let elf = object();
     let code = code_of(&elf);
-    // DATA, whose tag a function of its own has computed.
+    // DATA: the tag is computed by a separate function.
     assert_eq!(code[".text"].comparisons(), Ok([1, 0]), "DATA");
-    // The RESPONSE, new and again, of the gateway's program and of the one that stamps.
+    // RESPONSE, first and repeated, in the program with and without in-band evidence.
     assert_eq!(code["xdp"].comparisons(), Ok([4, 2]), "RESPONSE");
-    for (file, source, text, what) in [
+    for (file, source, text, name) in [
         (
             "lw_attest.h",
             include_str!("bpf/lw_attest.h"),
@@ -246,15 +248,18 @@ fn compiled_programs_decide_by_the_whole_difference_of_a_tag() {
         ),
     ] {
         let line = line_of(source, text);
-        let count: Result<usize, String> = code.values().map(|code| code.straight_at(file, line)).sum();
-        // At least an exclusive or for each of the block's words.
-        assert!(count.clone().is_ok_and(|count| count >= 8), "{what}: {count:?}");
+        let count: Result<usize, String> = code
+            .values()
+            .map(|code| code.count_without_branch(file, line))
+            .sum();
+        // At least one exclusive or per word of the block.
+        assert!(count.clone().is_ok_and(|count| count >= 8), "{name}: {count:?}");
     }
 }
 
-/// No tag is compared in another way.
+/// All comparisons of tags use that function.
 #[test]
-fn every_comparison_of_tags_is_that_one() {
+fn every_comparison_of_tags_uses_lw_tags_differ() {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/xdp/bpf");
     for entry in std::fs::read_dir(sources).unwrap() {
         let path = entry.unwrap().path();
@@ -275,9 +280,9 @@ fn every_comparison_of_tags_is_that_one() {
     }
 }
 
-/// The check finds what clang made of the source without a barrier: one jump for each half.
+/// The check detects clang's output for the source without a barrier: one jump per half.
 #[test]
-fn an_early_exit_is_found() {
+fn an_early_exit_is_detected() {
     let header = include_str!("bpf/lw_compare.h");
     let (halves, combined) = (line_of(header, "low = one[0]"), line_of(header, "low |= high"));
     let of = |code, to, from| Instruction {
@@ -288,24 +293,26 @@ fn an_early_exit_is_found() {
     };
     let xor = |to, from| of(XOR_REGISTER, to, from);
     let place = |line| Some(("./lw_compare.h", line));
-    let elsewhere = Some(("./lw_lap.h", 1));
+    let other_file = Some(("./lw_lap.h", 1));
     let code = |steps: &[(Instruction, Option<(&'static str, u32)>)]| Code {
         instructions: steps.iter().map(|(instruction, _)| *instruction).collect(),
         lines: steps.iter().map(|(_, line)| *line).collect(),
     };
     let or = (of(OR_REGISTER, 1, 2), place(combined));
     let (low, high) = ((xor(1, 8), place(halves)), (xor(2, 7), place(halves)));
-    let whole = (of(IS_NOT_ZERO, 1, 0), elsewhere);
+    let branch_high = (of(IS_NOT_ZERO, 1, 0), other_file);
     let early = (of(IS_NOT_ZERO, 1, 0), place(halves));
-    assert_eq!(code(&[low, high, or, whole]).comparisons(), Ok([1, 0]));
-    code(&[low, early, high, or, whole]).comparisons().unwrap_err();
-    code(&[low, high, or, (of(IS_NOT_ZERO, 3, 0), elsewhere)])
+    assert_eq!(code(&[low, high, or, branch_high]).comparisons(), Ok([1, 0]));
+    code(&[low, early, high, or, branch_high])
         .comparisons()
         .unwrap_err();
-    code(&[low, high, or, (xor(1, 3), elsewhere), whole])
+    code(&[low, high, or, (of(IS_NOT_ZERO, 3, 0), other_file)])
+        .comparisons()
+        .unwrap_err();
+    code(&[low, high, or, (xor(1, 3), other_file), branch_high])
         .comparisons()
         .unwrap_err();
     code(&[low, high, early, high])
-        .straight_at("lw_compare.h", halves)
+        .count_without_branch("lw_compare.h", halves)
         .unwrap_err();
 }

@@ -6,21 +6,21 @@ use std::os::fd::AsFd as _;
 use libbpf_rs::{MapCore, MapFlags, Object, OpenObject};
 use zerocopy::IntoBytes as _;
 
-use linewarden_evidence::inband::Form;
+use linewarden_evidence::inband::ContentFormat;
 
 use crate::DataPlaneError;
 use crate::classic::{crc_tables, rng_state, store_crp};
 use crate::config::{ClassicProfile, Config, Gate};
-use crate::layout::{ALWAYS_MAX, EXPECTED, HOME_WAYS, ProgramConfig, Shared};
+use crate::layout::{ALWAYS_MAX, EXPECTED_RESPONSES, HOME_WAYS, ProgramConfig, Shared};
 use crate::p4dra::{self, P4draRegions};
 use crate::store::provers::ProverRegions;
 use crate::store::{Region, Regions, wire_word};
 use linewarden_protocol::gateway::ControlAddress;
 use linewarden_protocol::verdict::VERDICT_SLOTS;
 
-/// Where `rng` stands in `struct lw_percpu`: behind the counters and nine words.
+/// Word index of `rng` in `struct lw_percpu`: after the counters and nine words.
 pub(super) const PERCPU_RNG_WORD: usize = VERDICT_SLOTS + 9;
-/// Where `handled` does, eight words behind that.
+/// Word index of `handled`, eight words after that.
 pub(super) const PERCPU_HANDLED_WORD: usize = PERCPU_RNG_WORD + 8;
 
 impl ProgramConfig {
@@ -65,10 +65,10 @@ impl ProgramConfig {
             classic_uav: 0,
             strong_order: u8::from(cfg!(target_arch = "x86_64")),
             count_work: u8::from(count_work),
-            stamp: match config.in_packets {
+            stamp: match config.inband_evidence {
                 None => 0,
-                Some(Form::Default) => 1,
-                Some(Form::Classic) => 2,
+                Some(ContentFormat::Default) => 1,
+                Some(ContentFormat::Classic) => 2,
             },
             frags: u8::from(config.fragments),
             pad: [0; 1],
@@ -128,7 +128,7 @@ fn push_addresses(addresses: &[IpAddr], v4: Addresses<'_, u32>, v6: Addresses<'_
     }
 }
 
-/// As `lw_control_key()` loads it.
+/// The key in the format of `lw_control_key()`.
 fn control_key((mac, ether_type): ControlAddress) -> u64 {
     let [a, b, c, d, e, f] = mac;
     let [high, low] = ether_type.to_be_bytes();
@@ -136,14 +136,14 @@ fn control_key((mac, ether_type): ControlAddress) -> u64 {
 }
 
 fn push<T: Copy>(list: &mut [T], count: &mut u32, value: T) {
-    // The places behind it repeat it: the program compares with all.
+    // The following places repeat the value, because the program compares with all places.
     list.iter_mut()
         .skip(*count as usize)
         .for_each(|place| *place = value);
     *count += 1;
 }
 
-/// Writes the constants and sizes all maps that the object has.
+/// Writes the constants and sets the sizes of all maps of the object.
 pub(crate) fn configure(
     object: &mut OpenObject,
     config: &Config,
@@ -166,7 +166,7 @@ pub(crate) fn configure(
             "enrolled" => config.geometry.filter_blocks(),
             "by_address" | "by_mac" => config.geometry.buckets(),
             "provers" => config.prover_geometry().lines(),
-            "waiting" => super::waiting::cpus()?,
+            "waiting" => super::waiting::possible_cpus()?,
             "alternate_keys" => config.prover_geometry().slots * 2,
             "prover_index" => config.prover_geometry().index_buckets(),
             "classic_crps" => words
@@ -182,7 +182,7 @@ pub(crate) fn configure(
     Ok(())
 }
 
-/// Maps the arrays of a loaded object, with the settings in them.
+/// Maps the arrays of a loaded object.
 pub(crate) fn regions(object: &Object, config: &Config) -> Result<Regions, DataPlaneError> {
     let geometry = &config.geometry;
     let rows = geometry.row_count().unwrap_or(u32::MAX);
@@ -194,7 +194,7 @@ pub(crate) fn regions(object: &Object, config: &Config) -> Result<Regions, DataP
         by_address: region(object, "by_address", geometry.buckets())?,
         by_mac: region(object, "by_mac", geometry.buckets())?,
         enrolled: region(object, "enrolled", geometry.filter_blocks())?,
-        expected: region(object, "expected", EXPECTED)?,
+        expected: region(object, "expected", EXPECTED_RESPONSES)?,
         notes: region(object, "notes", geometry.slots)?,
         control: region(object, "control", 1)?,
     })
@@ -225,10 +225,10 @@ pub(crate) fn region<T: Shared>(object: &Object, name: &str, len: u32) -> Result
         .maps()
         .find(|map| map.name() == name)
         .ok_or_else(|| DataPlaneError::kernel(format!("map {name}"), "not in the object"))?;
-    // An element of the map is one of ours, or a home of several.
+    // An element of the map is one element of the array, or a home of several.
     let expected = size_of::<T>();
     if !(map.value_size() as usize).is_multiple_of(expected) {
-        let problem = format!("its elements have {} B, ours {expected}", map.value_size());
+        let problem = format!("its elements have {} B, expected {expected}", map.value_size());
         return Err(DataPlaneError::kernel(format!("map {name}"), problem));
     }
     Region::of_bpf_array(map.as_fd(), len as usize)

@@ -1,4 +1,4 @@
-//! Frames other than IP that the gate has dropped, by Ethernet type: the mirror of `bpf/lw_always.h`.
+//! Non-IP frames that the gate dropped, by Ethernet type: the mirror of `bpf/lw_always.h`.
 
 use std::sync::atomic::Ordering::{Acquire, Release};
 
@@ -9,11 +9,11 @@ use crate::DataPlaneError;
 use crate::layout::{DroppedTypeCells, TYPE_TAKEN};
 use crate::store::Region;
 
-/// The places of the types.
+/// The counter places of the types.
 pub(super) struct DroppedPlaces(Region<DroppedTypeCells>);
 
 impl DroppedPlaces {
-    /// Names the types that have places of their own, before packets flow.
+    /// Assigns places to the known types before packets flow.
     pub(super) fn map(object: &Object) -> Result<Self, DataPlaneError> {
         let places = Self(super::config::region(object, "dropped_types", 1)?);
         for (cell, (ether_type, _)) in places.cells().zip(KNOWN_TYPES) {
@@ -26,11 +26,11 @@ impl DroppedPlaces {
         self.0.first().into_iter().flat_map(|cells| &cells.types)
     }
 
-    /// The counts of all CPUs. `map` is `struct lw_dropped`.
+    /// The counts summed over all CPUs. `map` is `struct lw_dropped`.
     pub(super) fn counts(&self, map: &dyn MapCore) -> Result<DroppedTypes, DataPlaneError> {
         let values = map
             .lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)
-            .map_err(|error| DataPlaneError::kernel("reading what the gate has dropped by type", error))?
+            .map_err(|error| DataPlaneError::kernel("reading the gate's drop counts by type", error))?
             .unwrap_or_default();
         let mut frames = [0; DROPPED_TYPES + 1];
         for value in values {
@@ -42,6 +42,6 @@ impl DroppedPlaces {
         let types = taken
             .take_while(|(cell, _)| *cell != 0)
             .map(|(cell, frames)| ((cell & 0xffff) as u16, frames));
-        Ok(DroppedTypes::of(types.collect(), other))
+        Ok(DroppedTypes::from_counts(types.collect(), other))
     }
 }

@@ -1,4 +1,4 @@
-//! Interfaces that opened datagrams may leave by past the network stack (`bpf/lw_forward.h`).
+//! Interfaces through which opened datagrams may leave without passing the network stack (`bpf/lw_forward.h`).
 
 use libbpf_rs::{MapCore as _, MapFlags};
 
@@ -9,15 +9,15 @@ use crate::layout::PORT_MACS;
 use crate::{DataPlaneError, ethtool, links};
 
 impl Xdp {
-    /// Lets datagrams whose seal was taken off leave by this interface past the network stack, where its routes lead
-    /// there and its neighbours are known: past its filters, too. The interface must take redirected frames: a veth
-    /// does if its peer has an XDP program or NAPI. Of a sealed gate only.
+    /// Lets opened datagrams leave through this interface without passing the network stack and its filters, if the
+    /// routes lead there and the neighbor is known. The interface must accept redirected frames: a veth does if its
+    /// peer has an XDP program or NAPI. Only with a sealed gate.
     ///
     /// # Errors
-    /// The kernel's; an interface on the devices' side.
+    /// Those of the kernel; the interface is on the devices' side.
     pub fn forward_to(&mut self, ifindex: u32) -> Result<(), DataPlaneError> {
-        if self.inside.contains(&ifindex) {
-            return Err(on_both_sides(ifindex));
+        if self.device_ports.contains(&ifindex) {
+            return Err(both_sides_error(ifindex));
         }
         let key = ifindex.to_ne_bytes();
         self.skeleton
@@ -25,104 +25,113 @@ impl Xdp {
             .forward
             .update(&key, &key, MapFlags::ANY)
             .map_err(|error| DataPlaneError::kernel(format!("forwarding to interface {ifindex}"), error))?;
-        self.forwards.push(ifindex);
-        self.tell_whether();
+        self.forward_interfaces.push(ifindex);
+        self.update_forward_flag();
         Ok(())
     }
 
-    /// Adds those of these interfaces that are not forwarded to yet; all or none.
-    pub(super) fn forward_to_these(&mut self, wanted: &[u32]) -> Result<(), DataPlaneError> {
-        let before = self.forwards.clone();
-        for ifindex in wanted {
-            if self.forwards.contains(ifindex) {
+    /// Adds these interfaces where missing; all or none.
+    pub(super) fn add_forwards(&mut self, interfaces: &[u32]) -> Result<(), DataPlaneError> {
+        let before = self.forward_interfaces.clone();
+        for ifindex in interfaces {
+            if self.forward_interfaces.contains(ifindex) {
                 continue;
             }
             if let Err(error) = self.forward_to(*ifindex) {
-                self.forward_to_no_others(&before);
+                self.retain_forwards(&before);
                 return Err(error);
             }
         }
         Ok(())
     }
 
-    /// Forwards to none but these. What is in flight still leaves.
-    pub(super) fn forward_to_no_others(&mut self, kept: &[u32]) {
+    /// Forwards only to these interfaces. Packets in flight still leave through others.
+    pub(super) fn retain_forwards(&mut self, kept: &[u32]) {
         let forward = &self.skeleton.maps.forward;
-        self.forwards.retain(|ifindex| {
+        self.forward_interfaces.retain(|ifindex| {
             if kept.contains(ifindex) {
                 return true;
             }
             if let Err(error) = forward.delete(&ifindex.to_ne_bytes()) {
-                // An interface that is gone has left the map by itself.
-                tracing::debug!(%error, ifindex, "was not forwarded to any more");
+                // A removed interface has left the map by itself.
+                tracing::debug!(%error, interface = ifindex, "xdp: removing an interface from the forwarding map failed");
             }
             false
         });
-        self.tell_whether();
+        self.update_forward_flag();
     }
 
-    /// An interface on the devices' side: frames that are not for it are not ours to forward.
-    pub(super) fn stand_inside(&mut self, ifindex: u32) -> Result<(), DataPlaneError> {
-        if self.forwards.contains(&ifindex) {
-            return Err(on_both_sides(ifindex));
+    /// Registers an interface on the devices' side. Frames that are not addressed to it must not be forwarded.
+    pub(super) fn add_device_port(&mut self, ifindex: u32) -> Result<(), DataPlaneError> {
+        if self.forward_interfaces.contains(&ifindex) {
+            return Err(both_sides_error(ifindex));
         }
-        let what = || format!("the MAC addresses of interface {}", ethtool::told_of(ifindex));
-        let links = links::links().map_err(|error| DataPlaneError::kernel(what(), error))?;
+        let operation = || {
+            format!(
+                "registering the MAC addresses of interface {}",
+                ethtool::display_name(ifindex)
+            )
+        };
+        let links = links::links().map_err(|error| DataPlaneError::kernel(operation(), error))?;
         if !self.set_own_macs(ifindex, &links::macs_of(&links, ifindex)) {
-            return Err(DataPlaneError::kernel(what(), "there is room for 64 interfaces"));
+            return Err(DataPlaneError::kernel(
+                operation(),
+                "at most 64 interfaces are supported",
+            ));
         }
-        self.inside.push(ifindex);
+        self.device_ports.push(ifindex);
         Ok(())
     }
 
-    /// Sets which MAC addresses frames that come in by this interface are the gateway's by; of others none is answered.
-    /// [`Xdp::attach`] finds them out; this is for programs that are only run. `false`: there is no room for the interface.
+    /// Sets the gateway's MAC addresses for frames that arrive on this interface; frames to others are not answered.
+    /// [`Xdp::attach`] determines them; this function is for programs that run without being attached. Returns
+    /// `false` if the table of interfaces is full.
     pub fn set_own_macs(&mut self, ifindex: u32, macs: &[Mac]) -> bool {
         let before = self.macs.insert(ifindex, macs.to_vec());
         if macs.len() > PORT_MACS && before.is_none_or(|before| before.len() <= PORT_MACS) {
             tracing::warn!(
-                interface = ethtool::told_of(ifindex),
-                mac_addresses = macs.len(),
-                "the interface, its bridge or bond, VLANs and macvlans have more than {PORT_MACS} MAC addresses; messages to the \
+                interface = ethtool::display_name(ifindex),
+                count = macs.len(),
+                "xdp: the interface, its bridge or bond, VLANs and macvlans have more than {PORT_MACS} MAC addresses; messages to the \
                  others are not answered"
             );
         }
         self.store.set_port(ifindex, macs)
     }
 
-    /// Looks for MAC addresses that have changed. In the network namespace of the interfaces.
-    pub(super) fn follow_macs(&mut self) {
-        if self.inside.is_empty() {
+    /// Reads MAC addresses that have changed. Call it in the network namespace of the interfaces.
+    pub(super) fn refresh_macs(&mut self) {
+        if self.device_ports.is_empty() {
             return;
         }
         let links = match links::links() {
             Ok(links) => links,
             Err(error) => {
-                tracing::warn!(%error, "listing the interfaces failed; MAC addresses that have changed are not known");
+                tracing::warn!(%error, "xdp: listing the interfaces failed; changed MAC addresses are not applied");
                 return;
             }
         };
-        for ifindex in self.inside.clone() {
-            // Of an interface that is gone there is nothing to learn.
+        for ifindex in self.device_ports.clone() {
+            // A removed interface has no addresses.
             let macs = links::macs_of(&links, ifindex);
             if !macs.is_empty() {
                 self.set_own_macs(ifindex, &macs);
             }
         }
-        self.store.keep_ports(&self.inside);
+        self.store.keep_ports(&self.device_ports);
     }
 
-    fn tell_whether(&mut self) {
+    fn update_forward_flag(&mut self) {
         if let Some(bss) = self.skeleton.maps.bss_data.as_deref_mut() {
-            bss.lw_forwards = u32::from(!self.forwards.is_empty());
+            bss.lw_forwards = u32::from(!self.forward_interfaces.is_empty());
         }
     }
 }
 
-/// Redirected frames are seen by no filter, and so would leave unsealed.
-fn on_both_sides(ifindex: u32) -> DataPlaneError {
+/// No filter sees redirected frames, so they would leave unsealed.
+fn both_sides_error(ifindex: u32) -> DataPlaneError {
     DataPlaneError::kernel(
         format!("forwarding to interface {ifindex}"),
-        "it is on the devices' side itself",
+        "the interface is on the devices' side",
     )
 }

@@ -1,24 +1,24 @@
-//! `layout.rs` against the types that libbpf makes from the program's BTF: the same sizes, the same offsets.
+//! Compares `layout.rs` with the types that libbpf generates from the program's BTF: sizes and offsets must be equal.
 
 use std::mem::{offset_of, size_of};
 
 use linewarden_protocol::commit;
 use linewarden_protocol::gateway::DROPPED_TYPES;
-use linewarden_protocol::sources::{PREFIXES_MAX, REFUSED_MAX};
+use linewarden_protocol::sources::{EXCLUDED_MAX, PREFIXES_MAX};
 
 use super::skeleton::gateway::types;
 use super::stamp::{StampCell, StampingCell};
 use crate::event::{EVENT_BYTES, SESSION_EVENT_BYTES};
-use crate::handling::{HANDLING_BUCKETS, TIMED_OF};
+use crate::handling_time::{HANDLING_BUCKETS, SAMPLE_INTERVAL};
 use crate::layout::{
     ALTERNATE, ALWAYS_MAX, AlternateKey, BOUND, Bucket, ClassicCrp, ClassicState, Control, DroppedTypeCells,
-    ELAPSED_MAX, EXPECTED, FILTER_WORDS, FilterBlock, HOME_WAYS, Line, LiveCells, MARK_SHIFT, Note,
-    OpenRounds, P4DRA_PROBES, P4draProver, P4draRound, P4draRounds, PORT_MACS, PORTS, PROVED, Port,
-    ProgramConfig, ProverLine, RingRow, Round, SOURCES, Session, SourceBank, SourcePrefix, Sources,
+    ELAPSED_MAX, EXPECTED_RESPONSES, FILTER_WORDS, FilterBlock, HOME_WAYS, Line, LiveCells, Note, OpenRounds,
+    P4DRA_PROBES, P4draProver, P4draRound, P4draRounds, PORT_MACS, PORTS, PROVED, Port, ProgramConfig,
+    ProverLine, ROUND_BITS_SHIFT, RingRow, Round, SOURCE_CELLS, Session, SourceBank, SourcePrefix, Sources,
     VLAN_SERVICE, VLAN_TAGGED, WAITING_FREE, WAITING_FULL, WAITING_TAKEN, WAYS, WaitingProof,
 };
 
-/// Lists every field of the C type: the pattern does not compile when one is left out.
+/// Lists every field of the C type: the pattern does not compile if one is missing.
 macro_rules! same {
     ($rust:ty, $c:ident: $($field:ident),+ $(; only in C: $($padding:ident),+)?) => {
         let _ = |all: types::$c| {
@@ -34,8 +34,8 @@ macro_rules! same {
 }
 
 #[test]
-fn the_mirror_of_the_layout_is_true() {
-    same!(Line, lw_line: device_id, commit, window, session_id, challenge, auth_key, lease_until_s, slot);
+fn the_rust_layout_equals_the_c_layout() {
+    same!(Line, lw_line: device_id, commit, window, session_id, challenge, auth_key, session_until_s, slot);
     same!(Session, lw_session: session_key, tag, addr, ingress, port, mac, vlan);
     same!(RingRow, lw_row: challenge, auth_key);
     same!(Bucket, lw_bucket: entry);
@@ -46,18 +46,18 @@ fn the_mirror_of_the_layout_is_true() {
     );
     same!(Port, lw_port: ifindex, mac);
     same!(SourcePrefix, lw_prefix: net, mask);
-    same!(Sources, lw_sources: quick, loopback, prefixes, refused, prefix, address);
+    same!(Sources, lw_sources: is_simple, loopback, prefixes, refused, prefix, address);
     same!(SourceBank, lw_source_bank: family);
     same!(
         LiveCells,
-        lw_live: lease_s, lease_least_s, lease_from_s, low_rows, low_credit, nak_per_s, alarm_per_s, miss_per_s
+        lw_live: session_lifetime_s, session_lifetime_min_s, session_lifetime_from_s, low_rows, low_credit, nak_per_s, alarm_per_s, miss_per_s
     );
     same!(Note, lw_note: end, mark, epoch, ticket);
     same!(FilterBlock, lw_filter_block: word);
     same!(ProverLine, lw_prover: device_id, proved, key, slot, pad);
     same!(
         WaitingProof,
-        lw_waiting: state, line, before, after, addr, ingress, pad, device_id, r, nonce, proof, settled, room
+        lw_waiting: state, line, before, after, addr, ingress, pad, device_id, r, nonce, proof, settled_counts, reserved
     );
     same!(AlternateKey, lw_prover_key: word);
     same!(Round, lw_round: r, nonce, started_ns, until_ns, number, key_lane, elapsed_shift, pad);
@@ -85,7 +85,7 @@ fn the_mirror_of_the_layout_is_true() {
 }
 
 #[test]
-fn what_a_cpu_counts_lies_where_it_is_looked_for() {
+fn per_cpu_counters_are_at_the_expected_offsets() {
     let words = offset_of!(types::lw_percpu, rng) / 8;
     assert_eq!(words, super::config::PERCPU_RNG_WORD);
     let words = offset_of!(types::lw_percpu, handled) / 8;
@@ -97,9 +97,9 @@ fn what_a_cpu_counts_lies_where_it_is_looked_for() {
     );
 }
 
-/// Macros and what only the ring buffer carries are not in BTF: they are read from the header.
+/// Macros and ring-buffer structures are not in BTF; they are read from the header.
 #[test]
-fn the_constants_of_the_header_are_ours() {
+fn the_constants_equal_those_of_the_header() {
     let header = include_str!("bpf/lw_layout.h");
     let defines = |name: &str, value: String| {
         let line = format!("#define {name} {value}");
@@ -113,14 +113,14 @@ fn the_constants_of_the_header_are_ours() {
     defines("LW_PORTS", PORTS.to_string());
     defines("LW_PORT_MACS", PORT_MACS.to_string());
     defines("LW_PREFIXES", PREFIXES_MAX.to_string());
-    defines("LW_REFUSED", REFUSED_MAX.to_string());
+    defines("LW_REFUSED", EXCLUDED_MAX.to_string());
     defines("LW_WAYS", WAYS.to_string());
     defines("LW_FILTER_WORDS", FILTER_WORDS.to_string());
-    defines("LW_EXPECTED", EXPECTED.to_string());
-    defines("LW_SOURCES", SOURCES.to_string());
+    defines("LW_EXPECTED", EXPECTED_RESPONSES.to_string());
+    defines("LW_SOURCES", SOURCE_CELLS.to_string());
     defines("LW_P4DRA_PROBES", P4DRA_PROBES.to_string());
-    defines("LW_TIMED_OF", TIMED_OF.to_string());
-    defines("LW_MARK_SHIFT", MARK_SHIFT.to_string());
+    defines("LW_SAMPLE_INTERVAL", SAMPLE_INTERVAL.to_string());
+    defines("LW_ROUND_BITS_SHIFT", ROUND_BITS_SHIFT.to_string());
     defines("LW_PROVED", format!("(1U << {})", PROVED.trailing_zeros()));
     defines("LW_ALTERNATE", format!("(1U << {})", ALTERNATE.trailing_zeros()));
     defines("LW_ELAPSED_MAX", format!("{ELAPSED_MAX:#x}U"));
@@ -153,17 +153,17 @@ fn the_constants_of_the_header_are_ours() {
     assert_eq!(bytes_of("lw_session_event"), SESSION_EVENT_BYTES);
 }
 
-/// A process takes up the memory of another version only if both mean the same by it.
+/// A process may adopt the memory of another version only if both versions interpret it in the same way.
 #[test]
 fn a_change_to_the_layout_raises_its_number() {
     let header = include_str!("bpf/lw_layout.h");
-    // FNV-1a of the text: nobody forges it.
+    // FNV-1a of the text; no protection against forgery is needed.
     let digest = header.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |digest, byte| {
         (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
-    let known = (8, 0xfd4c_eadd_d716_e31c_u64);
+    let known = (8, 0x46c8_6225_baf7_01ad_u64);
     assert_eq!(
-        (crate::store::adopt::LAYOUT, format!("{digest:#x}")),
+        (crate::store::adopt::LAYOUT_VERSION, format!("{digest:#x}")),
         (known.0, format!("{:#x}", known.1)),
         "if the meaning of memory has changed, raise LAYOUT; then set both here"
     );

@@ -1,8 +1,8 @@
-//! The verifier on one CPU, packet after packet (`BPF_PROG_TEST_RUN`), beside floors of its own.
+//! The verifier on one CPU, packet after packet (`BPF_PROG_TEST_RUN`), compared with a floor.
 //!
-//! The programs are those of `bpf/bench.bpf.c`: a harness lays the next prepared frame into the packet on every run,
-//! because the kernel does not put a rewritten packet back, and a RESPONSE can be accepted only once. What the
-//! harness costs is in every figure, the floor's included, and is reported beside them.
+//! The programs are in `bpf/bench.bpf.c`. A harness copies the next prepared frame into the packet on every run,
+//! because the kernel does not restore a rewritten packet, and a RESPONSE can be accepted only once. Every figure,
+//! including the floor, contains the cost of the harness, which is reported separately.
 
 use std::mem::MaybeUninit;
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use linewarden_protocol::ids::DeviceId;
 
 use super::rings::Rings;
 use super::skeleton::bench::{BenchSkel, BenchSkelBuilder};
-use super::{LOOPBACK, check_privileges, config, quiet_libbpf};
+use super::{LOOPBACK, check_privileges, config, redirect_libbpf_log};
 use crate::layout::{Line, RingRow, Shared};
 use crate::store::{Region, Store};
 use crate::{Config, Counters, DataPlaneError};
 
-/// Bytes of a prepared frame; what is behind the datagram is Ethernet padding.
+/// Size of a prepared frame. The bytes after the datagram are Ethernet padding.
 pub const CASE_BYTES: usize = 128;
 
 /// A prepared frame, `struct lw_case`.
@@ -49,29 +49,29 @@ struct BenchState {
 // SAFETY: repr(C), atomics only, valid when zero.
 unsafe impl Shared for BenchState {}
 
-/// Which program runs.
+/// The program to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
-    /// Only lays out the frame.
+    /// Only copies the frame.
     Harness,
     /// The verifier.
     Gateway,
-    /// What a REQUEST cannot do without.
+    /// The minimum work for a REQUEST.
     FloorRequest,
-    /// What a RESPONSE cannot do without.
+    /// The minimum work for a RESPONSE.
     FloorResponse,
 }
 
-/// SipHash words and map look-ups of one packet.
+/// SipHash words and map look-ups for one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// Words absorbed, the padding's included.
+    /// Words absorbed, including padding.
     pub siphash_words: u64,
     /// Array elements looked up.
     pub lookups: u64,
 }
 
-/// The bench programs, loaded.
+/// The benchmark programs, loaded.
 pub struct Microbench {
     skeleton: BenchSkel<'static>,
     store: Store,
@@ -81,42 +81,42 @@ pub struct Microbench {
 }
 
 impl Microbench {
-    /// Loads the programs with room for `cases` prepared frames, which are for `own_mac`. With `count_work` they count look-ups
-    /// and words (and are slower).
+    /// Loads the programs with space for `cases` prepared frames to `own_mac`. With `count_work` they count look-ups
+    /// and words, and are slower.
     ///
     /// # Errors
     /// As [`super::Xdp::load`].
     pub fn load(config: &Config, own_mac: Mac, cases: u32, count_work: bool) -> Result<Self, DataPlaneError> {
         config.check()?;
         check_privileges()?;
-        quiet_libbpf();
-        // libbpf wants the object's storage to outlive the skeleton; a few dozen bytes a load are left behind.
+        redirect_libbpf_log();
+        // libbpf requires the object's storage to outlive the skeleton; a few dozen bytes leak per load.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-        let error = |error| DataPlaneError::kernel("loading the bench programs", error);
+        let error = |error| DataPlaneError::kernel("loading the benchmark programs", error);
         let mut open = BenchSkelBuilder::default().open(storage).map_err(error)?;
         config::configure(open.open_object_mut(), config, count_work)?;
         open.maps.cases.set_max_entries(cases).map_err(error)?;
         let skeleton = open.load().map_err(error)?;
         let regions = config::regions(skeleton.object(), config)?;
-        regions.begin(&config.live());
-        let bench = Self {
+        regions.initialize_settings(&config.live_settings());
+        let benchmark = Self {
             cases: config::region(skeleton.object(), "cases", cases)?,
             state: config::region(skeleton.object(), "bench", 1)?,
             store: Store::new(Arc::new(regions), config.geometry.clone()),
             rings: Rings::map(&skeleton.maps.events, &skeleton.maps.misses)?,
             skeleton,
         };
-        bench.store.set_port(LOOPBACK, &[own_mac]);
-        config::fill_classic(bench.skeleton.object(), config)?;
-        Ok(bench)
+        benchmark.store.set_port(LOOPBACK, &[own_mac]);
+        config::fill_classic(benchmark.skeleton.object(), config)?;
+        Ok(benchmark)
     }
 
-    /// Where devices are installed.
+    /// The store in which devices are installed.
     pub fn store(&mut self) -> &mut Store {
         &mut self.store
     }
 
-    /// Lays frames out, in the order in which they will come.
+    /// Sets the frames, in the order in which they are used.
     pub fn set_cases<'a>(&self, frames: impl IntoIterator<Item = &'a [u8]>) {
         let mut count = 0;
         for (case, frame) in self.cases.iter().zip(frames) {
@@ -133,8 +133,9 @@ impl Microbench {
         }
     }
 
-    /// From now on the row of `device` (the first that was installed), the next one and the first classic state are put back before every run, as they are
-    /// at this moment; its session stays open, or is closed if `close_session`: then every RESPONSE is a first one.
+    /// Restores the row of `device` (the first installed one), the next row and the first classic state before every
+    /// run, as they are now. The session stays open, or is closed if `close_session`, so that every RESPONSE is a
+    /// first one.
     pub fn reset_every_run(&self, device: DeviceId, close_session: bool) {
         let (Some(state), Ok((line, place))) = (self.state.first(), self.store.line(device)) else {
             return;
@@ -158,8 +159,8 @@ impl Microbench {
         state.reset.store(1 + u64::from(close_session), Relaxed);
     }
 
-    /// From now on the first classic identifier is put back before every run: at its first CRP, with a challenge
-    /// outstanding whose answer is the hash 0.
+    /// Restores the first classic identifier before every run: at its first CRP, with an outstanding challenge whose
+    /// response has the hash 0.
     pub fn reset_classic_every_run(&self) {
         if let Some(state) = self.state.first() {
             state.classic[0].store(1 << 32, Relaxed);
@@ -167,11 +168,11 @@ impl Microbench {
         }
     }
 
-    /// Runs a program `repeat` times; nanoseconds a run, by the kernel's own clock round its loop (whole ones). The
-    /// call itself takes milliseconds more, so that wall time would say nothing.
+    /// Runs a program `repeat` times. Returns whole nanoseconds per run, by the kernel's clock around its loop. The
+    /// call itself takes some milliseconds, so wall time would be useless.
     ///
     /// # Errors
-    /// The kernel's, or a last action that is not XDP_TX: then it was not the path that was to be measured.
+    /// Those of the kernel; the last action is not XDP_TX, so the intended path was not measured.
     pub fn run(&mut self, program: Program, repeat: u32) -> Result<f64, DataPlaneError> {
         let frame = [0u8; CASE_BYTES];
         let mut out = [0u8; CASE_BYTES + 64];
@@ -188,14 +189,14 @@ impl Microbench {
         let action = output.return_value;
         if action != libbpf_rs::libbpf_sys::XDP_TX {
             return Err(DataPlaneError::kernel(
-                "the bench's last packet",
+                "checking the benchmark's last packet",
                 format!("action {action}, not XDP_TX"),
             ));
         }
         Ok(output.duration.as_nanos() as f64)
     }
 
-    /// What one run of a program does, with the harness's own share taken off; needs `count_work`.
+    /// The work of one run of a program, without that of the harness. Needs `count_work`.
     ///
     /// # Errors
     /// As [`Microbench::run`].
@@ -216,7 +217,7 @@ impl Microbench {
 
     fn work_so_far(&self) -> Result<[u64; 2], DataPlaneError> {
         let done = self.skeleton.maps.bss_data.as_deref().map(|bss| bss.lw_work_done);
-        done.ok_or_else(|| DataPlaneError::kernel("reading the work counters", "they are not mapped"))
+        done.ok_or_else(|| DataPlaneError::kernel("reading the work counters", "the counters are not mapped"))
     }
 
     /// Verdicts so far.
@@ -227,7 +228,7 @@ impl Microbench {
         super::read_counters(&self.skeleton.maps.percpu)
     }
 
-    /// Throws away the events so far, as a gateway does on its timer.
+    /// Discards the events so far, as a gateway does periodically.
     ///
     /// # Errors
     /// The kernel's.
@@ -247,7 +248,7 @@ impl Microbench {
 }
 
 fn line_words(line: &Line) -> [u64; 8] {
-    let tail = u64::from(line.slot.load(Relaxed)) << 32 | u64::from(line.lease_until_s.load(Relaxed));
+    let tail = u64::from(line.slot.load(Relaxed)) << 32 | u64::from(line.session_until_s.load(Relaxed));
     [
         line.device_id.load(Relaxed),
         line.commit.load(Relaxed),

@@ -1,9 +1,8 @@
-//! The `xdp` data plane: an eBPF program on the interface (`bpf/gateway.bpf.c`) and the maps that it works on.
+//! The `xdp` data plane: an eBPF program on the interface (`bpf/gateway.bpf.c`) and its maps.
 //!
-//! The program is loaded with its configuration as constants, so that the kernel's verifier removes what is switched
-//! off. It is attached by a BPF link, which ends with this process or stays (`attach`).
+//! The program is loaded with its configuration as constants, so that the kernel's verifier removes disabled code. It
+//! is attached by a BPF link, which ends with this process or stays (`attach`).
 
-mod answer;
 mod attach;
 pub mod cipher_bench;
 #[cfg(test)]
@@ -11,19 +10,20 @@ mod compare_test;
 pub(crate) mod config;
 mod dropped;
 mod forward;
-mod keep;
 #[cfg(test)]
 mod layout_test;
 mod measure;
 pub mod microbench;
 pub mod p4dra_bench;
 mod passes;
+mod pin_security;
+mod pinned_maps;
 mod programs;
 pub mod proof_bench;
+mod reply;
 mod rings;
 mod seal;
 pub mod sealed_bench;
-mod secure;
 mod skeleton;
 #[cfg(test)]
 mod stack_test;
@@ -48,31 +48,31 @@ use linewarden_protocol::gateway::DroppedTypes;
 use linewarden_protocol::sources::DeviceSources;
 use linewarden_protocol::wire::{AttestRequest, MESSAGE_BYTES};
 
-pub use self::attach::{Held, has_large_frames, held, release, strays};
-pub use self::keep::release_memory;
-pub use self::secure::{InsecureDirectory, insecure};
+pub use self::attach::{OrphanedGate, has_large_frames, orphaned_gate, orphaned_interfaces, release};
+pub use self::pin_security::{InsecureDirectory, pin_directory_problem};
+pub use self::pinned_maps::release_memory;
 
 use self::attach::{Attachment, Purpose};
 use self::dropped::DroppedPlaces;
-use self::keep::Memory;
+use self::pinned_maps::PinnedMaps;
 use self::rings::Rings;
-use self::seal::{DownCell, Seal};
+use self::seal::{DownCell, SealingFilter};
 use self::skeleton::gateway::{GatewaySkel, GatewaySkelBuilder};
 use self::stamp::Stamping;
-use self::waiting::Waiting;
-use crate::ask::{self, Asker};
+use self::waiting::WaitingProofs;
+use crate::attest_request_sender::{self, AttestRequestSender};
 use crate::capability::{self, Capability};
-use crate::config::{Config, Gate, Live};
+use crate::config::{Config, Gate, LiveSettings};
 use crate::counters::Counters;
 use crate::event::Event;
 use crate::frames::FrameSender;
-use crate::handling::Handling;
+use crate::handling_time::HandlingTimes;
 use crate::layout::WaitingProof;
-use crate::measurement::Witness;
+use crate::measurement::MeasurementSource;
 use crate::miss::{self, Carrier, Miss};
-use crate::p4dra::{P4draAsker, P4draControl};
+use crate::p4dra::{P4draControl, P4draRequestSender};
 use crate::stamp::{Stamp, StampCounts};
-use crate::store::adopt::Left;
+use crate::store::adopt::InheritedState;
 use crate::store::provers::Provers;
 use crate::store::{ClosedSession, Region, Store};
 use crate::{DataPlaneError, StoreBacked};
@@ -83,87 +83,90 @@ pub struct Xdp {
     skeleton: GatewaySkel<'static>,
     store: Store,
     provers: Option<Provers>,
-    waiting: Waiting,
+    waiting: WaitingProofs,
     p4dra: Option<P4draControl>,
-    /// By slot, of a sealed gate.
+    /// Counters of DATA_DOWN numbers by slot; only with a sealed gate.
     down: Option<Region<DownCell>>,
-    /// What packets carry, if they carry anything.
+    /// The in-band evidence, if enabled.
     stamping: Option<Stamping>,
     dropped: DroppedPlaces,
-    seals: Vec<Seal>,
-    /// Interfaces that are forwarded to.
-    forwards: Vec<u32>,
+    sealing_filters: Vec<SealingFilter>,
+    /// Interfaces to which opened datagrams are forwarded.
+    forward_interfaces: Vec<u32>,
     /// Interfaces on the devices' side.
-    inside: Vec<u32>,
-    /// Their MAC addresses, and where messages are taken from, as they were written last.
+    device_ports: Vec<u32>,
+    /// Their MAC addresses, and the sources of messages, as written last.
     macs: BTreeMap<u32, Vec<Mac>>,
     sources: DeviceSources,
     attachments: Vec<Attachment>,
     rings: Rings,
     sender: Option<FrameSender>,
-    /// Of `p4dra-classic`.
-    p4dra_asker: Option<P4draAsker>,
-    asker: Option<Asker<OwnedFd>>,
-    memory: Option<Memory>,
-    /// What an earlier process left has not been told yet.
-    has_left: bool,
+    /// Sender of `p4dra-classic` REQUESTs.
+    p4dra_request_sender: Option<P4draRequestSender>,
+    attest_request_sender: Option<AttestRequestSender<OwnedFd>>,
+    pinned_maps: Option<PinnedMaps>,
+    /// The state of an earlier process has not been returned yet.
+    has_inherited_state: bool,
 }
 
 // SAFETY: libbpf objects are not bound to the thread that made them; `Xdp` is changed by one thread at a time.
 unsafe impl Send for Xdp {}
 
-/// What one run of the program gave.
+/// The result of one run of the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TestRun {
     /// `XDP_PASS`, `XDP_TX`, `XDP_DROP`, … by number.
     pub action: u32,
-    /// The frame afterwards.
+    /// The frame after the run.
     pub frame: Vec<u8>,
 }
 
 impl Xdp {
-    /// Loads the program; it sees no packet until [`Xdp::attach`].
+    /// Loads the program. No packet is processed until [`Xdp::attach`].
     ///
     /// # Errors
-    /// A configuration that cannot be used, missing privileges, or the kernel's refusal.
+    /// The configuration is invalid, privileges are missing, or the kernel refuses the program.
     pub fn load(config: &Config) -> Result<Self, DataPlaneError> {
         Self::check(config)?;
         Self::load_with(config, None)
     }
 
-    /// Likewise, with maps that are pinned below `directory`, which must be on a BPF filesystem: they stay when this process
-    /// ends. Those that an earlier process of this gateway left there are taken up, devices, sessions and all, if the sizes
-    /// are the same; [`DataPlane::take_left`](crate::DataPlane::take_left) tells. [`release_memory`] gives them up.
+    /// Likewise, with maps that are pinned below `directory`, which must be on a BPF filesystem: they stay when this
+    /// process ends. Maps that an earlier process of this gateway left there are adopted, including devices and
+    /// sessions, if the sizes are equal; [`DataPlane::take_inherited_state`](crate::DataPlane::take_inherited_state)
+    /// returns them. [`release_memory`] removes them.
     ///
     /// # Errors
-    /// Those of [`Xdp::load`]; no BPF filesystem; a process of this gateway that lives.
-    pub fn load_kept(config: &Config, directory: &Path) -> Result<Self, DataPlaneError> {
+    /// Those of [`Xdp::load`]; no BPF filesystem; another process of this gateway runs.
+    pub fn load_pinned(config: &Config, directory: &Path) -> Result<Self, DataPlaneError> {
         Self::check(config)?;
-        let memory = Memory::of(directory, config.gateway_id.0, Purpose::Keep)?;
-        if let Some(hash_seed) = memory.seed(config) {
+        let memory = PinnedMaps::of(directory, config.gateway_id.0, Purpose::Pin)?;
+        if let Some(hash_seed) = memory.hash_seed(config) {
             let mut kept = config.clone();
             kept.geometry.hash_seed = hash_seed;
             match Self::load_with(&kept, Some((&memory, true))) {
-                Ok(plane) => {
+                Ok(data_plane) => {
                     return Ok(Self {
-                        has_left: true,
-                        memory: Some(memory),
-                        ..plane
+                        has_inherited_state: true,
+                        pinned_maps: Some(memory),
+                        ..data_plane
                     });
                 }
-                Err(error) => tracing::warn!(%error, "the memory of the earlier process is of no use"),
+                Err(error) => {
+                    tracing::warn!(%error, "xdp: adopting the memory of the earlier process failed; starting with new memory")
+                }
             }
         }
-        if memory.forget()? {
+        if memory.unpin()? {
             tracing::warn!(
-                "the memory of an earlier process does not fit this configuration and is given up"
+                "xdp: discarded the memory of an earlier process because it does not match this configuration"
             );
         }
-        let plane = Self::load_with(config, Some((&memory, false)))?;
-        plane.store.identify(config);
+        let data_plane = Self::load_with(config, Some((&memory, false)))?;
+        data_plane.store.write_identity(config);
         Ok(Self {
-            memory: Some(memory),
-            ..plane
+            pinned_maps: Some(memory),
+            ..data_plane
         })
     }
 
@@ -171,13 +174,13 @@ impl Xdp {
         config.check()?;
         check_privileges()?;
         check_sender(config)?;
-        quiet_libbpf();
+        redirect_libbpf_log();
         Ok(())
     }
 
-    /// With pinned maps, and whether something lies in them.
-    fn load_with(config: &Config, memory: Option<(&Memory, bool)>) -> Result<Self, DataPlaneError> {
-        // libbpf wants the object's storage to outlive the skeleton; a few dozen bytes a load are left behind.
+    /// `memory`: the pinned maps, and whether they contain state.
+    fn load_with(config: &Config, memory: Option<(&PinnedMaps, bool)>) -> Result<Self, DataPlaneError> {
+        // libbpf requires the object's storage to outlive the skeleton; a few dozen bytes leak per load.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
         let open_error = |error| DataPlaneError::kernel("opening the eBPF object", error);
         let mut open = GatewaySkelBuilder::default().open(storage).map_err(open_error)?;
@@ -188,7 +191,7 @@ impl Xdp {
         let is_sealed = config.gate == Gate::Sealed;
         open.progs.linewarden_proof.set_autoload(config.provers > 0);
         open.progs.linewarden_p4dra.set_autoload(config.p4dra.is_some());
-        let stamps = config.in_packets.is_some();
+        let stamps = config.inband_evidence.is_some();
         if config.fragments {
             for mut program in open.open_object_mut().progs_mut() {
                 if program.prog_type() == ProgramType::Xdp {
@@ -208,18 +211,18 @@ impl Xdp {
         open.progs.linewarden_seal.set_autoload(is_sealed);
         open.progs.linewarden_seal_alive.set_autoload(is_sealed);
         let load_error =
-            |error| DataPlaneError::kernel("loading the eBPF program (Linux 6.1 or later?)", error);
+            |error| DataPlaneError::kernel("loading the eBPF program (requires Linux 6.1 or later)", error);
         let skeleton = open.load().map_err(load_error)?;
         let regions = self::config::regions(skeleton.object(), config)?;
         let (regions, geometry) = (Arc::new(regions), config.geometry.clone());
         let store = match memory {
             Some((_, true)) => {
                 let store = Store::adopt(regions, geometry);
-                store.set_live(&config.live(), crate::host::now().boot_s());
+                store.set_live(&config.live_settings(), crate::host::now().boot_s());
                 store
             }
             _ => {
-                regions.begin(&config.live());
+                regions.initialize_settings(&config.live_settings());
                 Store::new(regions, geometry)
             }
         };
@@ -233,10 +236,10 @@ impl Xdp {
             .then(|| self::config::prover_regions(skeleton.object(), config))
             .transpose()?
             .map(|regions| Provers::new(Arc::new(regions), config.prover_geometry()));
-        let waiting = Waiting::map(skeleton.object(), config)?;
+        let waiting = WaitingProofs::map(skeleton.object(), config)?;
         let dropped = DroppedPlaces::map(skeleton.object())?;
         let p4dra = P4draControl::new(config, |_| self::config::p4dra_regions(skeleton.object(), config))?;
-        let plane = Self {
+        let data_plane = Self {
             gateway_id: config.gateway_id.0,
             skeleton,
             store,
@@ -246,65 +249,67 @@ impl Xdp {
             down,
             stamping,
             dropped,
-            seals: Vec::new(),
-            forwards: Vec::new(),
-            inside: Vec::new(),
+            sealing_filters: Vec::new(),
+            forward_interfaces: Vec::new(),
+            device_ports: Vec::new(),
             macs: BTreeMap::new(),
             sources: config.sources(),
             attachments: Vec::new(),
             rings,
             sender: open_sender(config.miss_per_s),
-            p4dra_asker: config.p4dra.as_ref().map(P4draAsker::open).transpose()?,
-            asker: open_asker(config)?,
-            memory: None,
-            has_left: false,
+            p4dra_request_sender: config.p4dra.as_ref().map(P4draRequestSender::open).transpose()?,
+            attest_request_sender: open_request_sender(config)?,
+            pinned_maps: None,
+            has_inherited_state: false,
         };
-        self::config::fill_classic(plane.skeleton.object(), config)?;
-        Ok(plane)
+        self::config::fill_classic(data_plane.skeleton.object(), config)?;
+        Ok(data_plane)
     }
 
-    /// Attaches the program to an interface of the calling thread's network namespace: in the driver where it can,
-    /// else in the stack. It is gone when this process ends, and everything passes.
+    /// Attaches the program to an interface of the calling thread's network namespace: in the driver if possible,
+    /// otherwise in the stack. It is detached when this process ends; then all traffic passes.
     ///
     /// # Errors
-    /// The kernel's, for example when another XDP program is there.
+    /// Those of the kernel, for example if another XDP program is attached.
     pub fn attach(&mut self, ifindex: u32) -> Result<(), DataPlaneError> {
-        self.stand_inside(ifindex)?;
-        let attachment = Attachment::while_alive(self.program(), ifindex)?;
+        self.add_device_port(ifindex)?;
+        let attachment = Attachment::for_process_lifetime(self.program(), ifindex)?;
         self.attachments.push(attachment);
         if self.down.is_some() {
             let program = &self.skeleton.progs.linewarden_seal_alive;
-            self.seals.push(Seal::while_alive(program, ifindex)?);
+            self.sealing_filters
+                .push(SealingFilter::for_process_lifetime(program, ifindex)?);
         }
         Ok(())
     }
 
     /// As [`Xdp::attach`], but the program stays when this process ends, held by a link below `directory`, which must
-    /// be on a BPF filesystem: a gate stays shut, and answers until `fresh` is 16 s old. The next call for the interface takes its
-    /// place without a gap, and until then its maps take up memory; [`release`] opens.
+    /// be on a BPF filesystem. A gate then stays closed, and replies continue until `fresh` is 16 s old. The next
+    /// call for the interface replaces the program without a gap; until then its maps use memory. [`release`] opens
+    /// the gate.
     ///
     /// # Errors
-    /// Those of [`Xdp::attach`]; no BPF filesystem; a gateway that lives on the interface.
+    /// Those of [`Xdp::attach`]; no BPF filesystem; a running gateway uses the interface.
     pub fn attach_pinned(&mut self, ifindex: u32, directory: &Path) -> Result<(), DataPlaneError> {
-        self.stand_inside(ifindex)?;
+        self.add_device_port(ifindex)?;
         let called = self
             .down
             .is_some()
             .then(|| MapHandle::try_from(&self.skeleton.maps.kept_programs));
         let called = called
             .transpose()
-            .map_err(|error| DataPlaneError::kernel("the table of programs", error))?;
+            .map_err(|error| DataPlaneError::kernel("duplicating the table of programs", error))?;
         let attachment = Attachment::pinned(self.program(), called, ifindex, directory, self.gateway_id)?;
         self.attachments.push(attachment);
         if self.down.is_some() {
-            return seal::stay(&self.skeleton.progs.linewarden_seal, ifindex);
+            return seal::attach_persistent(&self.skeleton.progs.linewarden_seal, ifindex);
         }
-        // A sealed gate whose place this one has taken.
+        // Removes the filter of a sealed gate that this one replaces.
         seal::remove(ifindex);
         Ok(())
     }
 
-    /// The one that gets what comes in.
+    /// The program that is attached to the interface.
     fn program(&self) -> &ProgramMut<'static> {
         let programs = &self.skeleton.progs;
         match (&self.down, &self.stamping) {
@@ -315,19 +320,19 @@ impl Xdp {
         }
     }
 
-    /// Runs the program once on a frame (`BPF_PROG_TEST_RUN`), as if it came in on the loopback interface.
+    /// Runs the program once on a frame (`BPF_PROG_TEST_RUN`), as if it had arrived on the loopback interface.
     ///
     /// # Errors
-    /// The kernel's: a frame below 14 B or above a page is refused.
+    /// Those of the kernel: a frame below 14 B or above a page is refused.
     pub fn test_run(&self, frame: &[u8]) -> Result<TestRun, DataPlaneError> {
         self.run(frame, frame.len(), LOOPBACK, 1)
     }
 
-    /// Likewise, with so many bytes of the frame in the part that the program sees, and the rest in fragments, as drivers deliver
-    /// frames where [`Config::fragments`](crate::Config::fragments) is set.
+    /// Likewise, with `linear_bytes` of the frame in the part that the program sees and the rest in fragments, as
+    /// drivers deliver frames if [`Config::fragments`](crate::Config::fragments) is set.
     ///
     /// # Errors
-    /// As [`Xdp::test_run`]; of kernels before 6.18, which split no frame of a page.
+    /// As [`Xdp::test_run`]; kernels before 6.18 split no frame that fits a page.
     pub fn test_run_in_fragments(
         &self,
         frame: &[u8],
@@ -336,7 +341,7 @@ impl Xdp {
         self.run(frame, linear_bytes, LOOPBACK, 1)
     }
 
-    /// Likewise, so often without a pause; what the last run gave.
+    /// Likewise, repeated without a pause. Returns the result of the last run.
     ///
     /// # Errors
     /// As [`Xdp::test_run`].
@@ -344,7 +349,7 @@ impl Xdp {
         self.run(frame, frame.len(), LOOPBACK, times)
     }
 
-    /// Likewise, as if it came in on that interface of the calling thread's network namespace.
+    /// Likewise, as if the frame had arrived on that interface of the calling thread's network namespace.
     fn run(
         &self,
         frame: &[u8],
@@ -352,7 +357,7 @@ impl Xdp {
         ingress: u32,
         repeat: u32,
     ) -> Result<TestRun, DataPlaneError> {
-        // Evidence makes it longer, and so does a reply of p4dra-classic.
+        // Evidence or a reply of p4dra-classic makes the frame longer.
         let mut out = vec![0u8; frame.len() + 128];
         let mut context = test_context(linear_bytes, ingress);
         let input = libbpf_rs::ProgramInput {
@@ -372,8 +377,8 @@ impl Xdp {
         Ok(TestRun { action, frame: out })
     }
 
-    /// Settles the PROOFs that wait: whoever looks finds no verdict that is still to come.
-    fn settle(&self) {
+    /// Settles the waiting PROOFs, so that a query sees all verdicts.
+    fn settle_waiting_proofs(&self) {
         if let Some(provers) = &self.provers {
             let per_s = self.store.alarm_per_s();
             let report = &mut |event| self.rings.report(event);
@@ -386,26 +391,27 @@ impl Xdp {
         let Some(sender) = &self.sender else {
             return;
         };
-        if let Err(error) = answer::send(sender, ifindex, frame) {
-            tracing::debug!(%error, ifindex, "an answer could not be sent; its device repeats");
+        if let Err(error) = reply::send(sender, ifindex, frame) {
+            tracing::debug!(%error, interface = ifindex, "xdp: sending a slow-path reply failed; the device will repeat its message");
         }
     }
 
-    /// Runs the program of the way out once on a frame, as if it left by the interface `ifindex`; of a sealed gate only.
+    /// Runs the egress program once on a frame, as if it left through the interface `ifindex`. Only with a sealed
+    /// gate.
     ///
     /// # Errors
-    /// The kernel's: a frame below 14 B or above a page is refused; a gate that is not sealed.
+    /// Those of the kernel: a frame below 14 B or above a page is refused; the gate is not sealed.
     pub fn test_seal(&self, frame: &[u8], ifindex: u32) -> Result<TestRun, DataPlaneError> {
         seal::test_run(&self.skeleton.progs.linewarden_seal, frame, ifindex)
     }
 
-    /// Who counts the numbers towards the device of that slot, for tests that compare memory.
+    /// The counter of DATA_DOWN numbers of the device in that slot, for tests that compare memory.
     #[must_use]
-    pub fn down(&self, slot: u32) -> Option<&AtomicU64> {
+    pub fn down_counter(&self, slot: u32) -> Option<&AtomicU64> {
         self.down.as_ref()?.get(slot as usize).map(|cell| &cell.0)
     }
 
-    /// The places of PROOFs that wait, one a CPU, for tests that look before anything is settled.
+    /// The waiting PROOFs, one place per CPU, for tests that inspect them before they are settled.
     #[must_use]
     pub fn waiting(&self) -> &[WaitingProof] {
         self.waiting.places()
@@ -417,7 +423,7 @@ impl Xdp {
         &self.store
     }
 
-    /// The provers' memory, with the verdicts of now; `None`: it attests nobody.
+    /// The provers' memory with current verdicts. `None`: PROOFs are not served.
     pub fn prover_store(&mut self) -> Option<&mut Provers> {
         StoreBacked::provers(self)
     }
@@ -435,26 +441,31 @@ impl StoreBacked for Xdp {
     }
 
     fn provers(&mut self) -> Option<&mut Provers> {
-        self.settle();
+        self.settle_waiting_proofs();
         self.provers.as_mut()
     }
 
-    fn ask(&mut self, requests: &[(SocketAddr, AttestRequest)]) -> Result<usize, DataPlaneError> {
-        self.asker.as_ref().map_or(Ok(0), |asker| asker.ask(requests))
+    fn send_attest_requests(
+        &mut self,
+        requests: &[(SocketAddr, AttestRequest)],
+    ) -> Result<usize, DataPlaneError> {
+        self.attest_request_sender
+            .as_ref()
+            .map_or(Ok(0), |sender| sender.send_requests(requests))
     }
 
     fn p4dra(&mut self) -> Option<&mut P4draControl> {
         self.p4dra.as_mut()
     }
 
-    fn ask_p4dra(&mut self, round: &P4draRound) -> Result<(), DataPlaneError> {
-        self.p4dra_asker
+    fn send_p4dra_requests(&mut self, round: &P4draRound) -> Result<(), DataPlaneError> {
+        self.p4dra_request_sender
             .as_ref()
-            .map_or(Ok(()), |asker| asker.ask(&self.inside, round))
+            .map_or(Ok(()), |sender| sender.send_on_all(&self.device_ports, round))
     }
 
     fn counters(&self) -> Result<Counters, DataPlaneError> {
-        self.settle();
+        self.settle_waiting_proofs();
         let mut counters = read_counters(&self.skeleton.maps.percpu)?;
         self.waiting.count(&mut counters);
         Ok(counters)
@@ -464,12 +475,12 @@ impl StoreBacked for Xdp {
         self.dropped.counts(&self.skeleton.maps.dropped).map(Some)
     }
 
-    fn handling(&self) -> Result<Handling, DataPlaneError> {
+    fn handling_times(&self) -> Result<HandlingTimes, DataPlaneError> {
         read_handling(&self.skeleton.maps.percpu)
     }
 
     fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError> {
-        self.settle();
+        self.settle_waiting_proofs();
         self.rings.take_events()?.into_iter().for_each(sink);
         Ok(())
     }
@@ -479,11 +490,11 @@ impl StoreBacked for Xdp {
         Ok(())
     }
 
-    fn send(&mut self, miss: &Miss, reply: &[u8; MESSAGE_BYTES]) {
+    fn send_reply(&mut self, miss: &Miss, reply: &[u8; MESSAGE_BYTES]) {
         let Carrier::Frame { frame, ingress } = &miss.carrier else {
             return;
         };
-        if let Some(reply) = miss::reply_to(frame, reply) {
+        if let Some(reply) = miss::reply_frame(frame, reply) {
             self.send_frame(*ingress, &reply);
         }
     }
@@ -499,106 +510,108 @@ impl StoreBacked for Xdp {
         Ok(())
     }
 
-    fn measure(&self) -> Result<Witness, DataPlaneError> {
-        Xdp::measure(self).map(|measurement| Witness::Kernel(Box::new(measurement)))
+    fn measure(&self) -> Result<MeasurementSource, DataPlaneError> {
+        Xdp::measure(self).map(|measurement| MeasurementSource::Kernel(Box::new(measurement)))
     }
 
-    fn stamp(&self, stamp: Option<&Stamp>) {
+    fn set_stamp(&self, stamp: Option<&Stamp>) {
         if let Some(stamping) = &self.stamping {
-            stamping.put(stamp);
+            stamping.publish(stamp);
         }
     }
 
-    fn stamped(&self) -> Result<Option<StampCounts>, DataPlaneError> {
+    fn stamp_counts(&self) -> Result<Option<StampCounts>, DataPlaneError> {
         let counts = || stamp::counts(&self.skeleton.maps.stamp_counts);
         self.stamping.as_ref().map(|_| counts()).transpose()
     }
 
-    fn take_left(&mut self) -> Option<Left> {
-        std::mem::take(&mut self.has_left).then(|| self.store.left())
+    fn take_inherited_state(&mut self) -> Option<InheritedState> {
+        std::mem::take(&mut self.has_inherited_state).then(|| self.store.inherited_state())
     }
 
     fn outlives_process(&self) -> bool {
-        self.memory.is_some()
+        self.pinned_maps.is_some()
     }
 
-    fn reconfigure(&mut self, live: &Live, boot_s: u32) -> Result<(), DataPlaneError> {
-        self.forward_to_these(&live.forward_to)?;
+    fn reconfigure(&mut self, live: &LiveSettings, boot_s: u32) -> Result<(), DataPlaneError> {
+        self.add_forwards(&live.forward_to)?;
         if self.sender.is_none() && live.miss_per_s > 0 {
             tracing::error!(
-                "no packet socket (CAP_NET_RAW at the start): devices that are new here cannot authenticate"
+                "xdp: no packet socket; unknown devices cannot authenticate; restart with CAP_NET_RAW"
             );
         }
         self.store.set_live(live, boot_s);
         self.sources.clone_from(&live.sources);
-        self.forward_to_no_others(&live.forward_to);
+        self.retain_forwards(&live.forward_to);
         Ok(())
     }
 
     fn set_sources(&mut self, sources: &DeviceSources) -> Vec<ClosedSession> {
         self.sources.clone_from(sources);
-        // A new address is often that of a new interface.
-        self.follow_macs();
+        // A new address often belongs to a new interface.
+        self.refresh_macs();
         self.store.set_sources(sources)
     }
 
-    fn follow_links(&mut self) {
-        self.follow_macs();
+    fn refresh_links(&mut self) {
+        self.refresh_macs();
     }
 
-    /// A ring that has been drained is silent.
-    fn silence(&mut self) {}
+    /// A drained ring is not readable.
+    fn reset_wake(&mut self) {}
 
-    fn bell(&self) -> Option<BorrowedFd<'_>> {
+    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.rings.fd())
     }
 
     fn failure(&mut self) -> Option<String> {
-        let gone = self.attachments.iter().any(Attachment::is_loose);
-        gone.then(|| "an interface that the program was attached to is gone".to_owned())
+        let is_detached = self.attachments.iter().any(Attachment::is_detached);
+        is_detached.then(|| "an interface to which the program was attached no longer exists".to_owned())
     }
 }
 
-/// The program takes frames in fragments (`BPF_F_XDP_HAS_FRAGS`, Linux 5.18).
+/// The program accepts frames in fragments (`BPF_F_XDP_HAS_FRAGS`, Linux 5.18).
 const XDP_HAS_FRAGS: u32 = 1 << 5;
 /// The loopback interface's index.
 const LOOPBACK: u32 = 1;
 /// "Send the frame back", in include/uapi/linux/bpf.h.
 const XDP_TX: u32 = 3;
 
-/// Also where nobody new is let in: that may change, and the privilege is given up once the gateway has started.
+/// Opened even if the slow path is disabled: that may change, and the privilege is dropped once the gateway has
+/// started.
 fn open_sender(miss_per_s: u32) -> Option<FrameSender> {
     FrameSender::open()
         .inspect_err(|error| match miss_per_s {
-            0 => tracing::debug!(%error, "no packet socket (CAP_NET_RAW)"),
-            _ => tracing::error!(%error, "no packet socket (CAP_NET_RAW): devices that are new here cannot authenticate"),
+            0 => tracing::debug!(%error, "xdp: opening a packet socket failed; it needs CAP_NET_RAW"),
+            _ => tracing::error!(%error, "xdp: opening a packet socket failed; unknown devices cannot authenticate; grant CAP_NET_RAW"),
         })
         .ok()
 }
 
-/// A socket for each of the gateway's addresses, in the calling thread's network namespace. `None`: it attests nobody.
-fn open_asker(config: &Config) -> Result<Option<Asker<OwnedFd>>, DataPlaneError> {
+/// A socket for each of the gateway's addresses, in the calling thread's network namespace. `None`: PROOFs are not
+/// served.
+fn open_request_sender(config: &Config) -> Result<Option<AttestRequestSender<OwnedFd>>, DataPlaneError> {
     if config.provers == 0 {
         return Ok(None);
     }
     let mut exits = Vec::new();
     for ip in &config.local {
-        match ask::exit_only((*ip, config.lap_port).into()) {
+        match attest_request_sender::send_only_socket((*ip, config.lap_port).into()) {
             Ok(socket) => exits.push((*ip, socket)),
             Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => {
-                tracing::warn!(%ip, "this kernel has no such addresses: nobody is asked from there");
+                tracing::warn!(address = %ip, "xdp: this kernel does not support the address family; no ATTEST_REQUEST is sent from this address");
             }
             Err(error) => {
                 let port = config.lap_port;
-                let what = format!(
-                    "a socket to ask devices from at {ip}, UDP port {port} (is another program there?)"
+                let operation = format!(
+                    "opening a socket for ATTEST_REQUESTs at {ip}, UDP port {port} (check that no other program uses the port)"
                 );
-                return Err(DataPlaneError::kernel(what, error));
+                return Err(DataPlaneError::kernel(operation, error));
             }
         }
     }
-    let error = |error| DataPlaneError::kernel("a socket to look routes up", error);
-    Asker::over(exits).map(Some).map_err(error)
+    let error = |error| DataPlaneError::kernel("opening a socket for route look-ups", error);
+    AttestRequestSender::new(exits).map(Some).map_err(error)
 }
 
 /// Sums the per-CPU counters.
@@ -622,12 +635,12 @@ pub(crate) fn read_counters(percpu: &dyn MapCore) -> Result<Counters, DataPlaneE
 }
 
 /// Sums the per-CPU histograms.
-fn read_handling(percpu: &dyn MapCore) -> Result<Handling, DataPlaneError> {
+fn read_handling(percpu: &dyn MapCore) -> Result<HandlingTimes, DataPlaneError> {
     let values = percpu
         .lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)
-        .map_err(|error| DataPlaneError::kernel("reading how long RESPONSEs took", error))?
+        .map_err(|error| DataPlaneError::kernel("reading the handling times", error))?
         .unwrap_or_default();
-    let mut sum = Handling::default();
+    let mut sum = HandlingTimes::default();
     for value in values {
         let words = value.chunks_exact(8).skip(config::PERCPU_HANDLED_WORD);
         for (sum, word) in sum.buckets.iter_mut().zip(words) {
@@ -637,7 +650,7 @@ fn read_handling(percpu: &dyn MapCore) -> Result<Handling, DataPlaneError> {
     Ok(sum)
 }
 
-/// `struct xdp_md` for a test run: the whole frame, on an interface's queue 0.
+/// `struct xdp_md` for a test run: the whole frame, on queue 0 of an interface.
 fn test_context(linear_bytes: usize, ingress: u32) -> Vec<u8> {
     let length = u32::try_from(linear_bytes).unwrap_or(u32::MAX);
     // data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex
@@ -647,25 +660,25 @@ fn test_context(linear_bytes: usize, ingress: u32) -> Vec<u8> {
         .collect()
 }
 
-/// What loading and attaching the program need.
-const NEEDED: &[Capability] = &[Capability::Bpf, Capability::Perfmon, Capability::NetAdmin];
+/// Capabilities for loading and attaching the program.
+const REQUIRED_CAPABILITIES: &[Capability] = &[Capability::Bpf, Capability::Perfmon, Capability::NetAdmin];
 
 fn check_privileges() -> Result<(), DataPlaneError> {
-    if let Some(needed) = capability::missing(NEEDED).first() {
+    if let Some(needed) = capability::missing(REQUIRED_CAPABILITIES).first() {
         return Err(DataPlaneError::Privilege {
             backend: "xdp",
-            needed: needed.name(),
-            hint: "run as root, or use the host data plane (`dataplane = \"host\"`), which needs none",
+            capability: needed.name(),
+            hint: "run as root, or use the host data plane (`dataplane = \"host\"`), which needs no capability",
         });
     }
     if File::open("/sys/kernel/btf/vmlinux").is_err() {
-        tracing::debug!("the kernel has no BTF of its own; loading anyway");
+        tracing::debug!("xdp: the kernel has no BTF; loading the program anyway");
     }
     Ok(())
 }
 
-/// The slow path answers through a packet socket: without one no device could authenticate here for the first time. And provers
-/// of `p4dra-classic` are asked through one.
+/// The slow path replies through a packet socket: without one no unknown device could authenticate. REQUESTs of
+/// `p4dra-classic` use one too.
 fn check_sender(config: &Config) -> Result<(), DataPlaneError> {
     let sends = config.miss_per_s > 0 || config.p4dra.is_some();
     if !sends || capability::missing(&[Capability::NetRaw]).is_empty() {
@@ -673,15 +686,15 @@ fn check_sender(config: &Config) -> Result<(), DataPlaneError> {
     }
     Err(DataPlaneError::Privilege {
         backend: "xdp",
-        needed: Capability::NetRaw.name(),
-        hint: "run as root, or add it to the capabilities of the service",
+        capability: Capability::NetRaw.name(),
+        hint: "run as root, or add the capability to the service",
     })
 }
 
-/// libbpf's own messages go to the log, not to standard error.
-fn quiet_libbpf() {
+/// libbpf's messages go to the log, not to standard error.
+fn redirect_libbpf_log() {
     libbpf_rs::set_print(Some((PrintLevel::Debug, |level, text| match level {
-        // The error itself comes back; that there was no qdisc, or one already, is none.
+        // The error itself is returned. A missing or existing qdisc is not an error.
         PrintLevel::Warn if text.contains("Kernel error message") => {
             tracing::debug!(target: "libbpf", "{}", text.trim_end());
         }

@@ -1,7 +1,8 @@
-//! Replies of `p4dra-classic` on one CPU, packet after packet (`BPF_PROG_TEST_RUN`): `bpf/bench_p4dra.bpf.c`.
+//! Measures replies of `p4dra-classic` on one CPU, packet after packet (`BPF_PROG_TEST_RUN`):
+//! `bpf/bench_p4dra.bpf.c`.
 //!
-//! Each pass is a round: every prover's reply once, and what it has become. The program is attached while it is measured, for the
-//! reason that [`super::proof_bench`] gives. What the harness costs is in the figure, and beside it.
+//! Each pass is a round with one reply per prover. The program is attached during the measurement, for the reason
+//! given in [`super::proof_bench`]. The figure contains the cost of the harness, which is reported separately.
 
 use std::mem::MaybeUninit;
 
@@ -13,7 +14,7 @@ use linewarden_protocol::verdict::Verdict;
 use super::passes::Passes;
 use super::programs::{self, link};
 use super::skeleton::bench_p4dra::{BenchP4draSkel, BenchP4draSkelBuilder};
-use super::{LOOPBACK, check_privileges, config, quiet_libbpf, read_counters};
+use super::{LOOPBACK, check_privileges, config, read_counters, redirect_libbpf_log};
 use crate::p4dra::P4draControl;
 use crate::{Config, Counters, DataPlaneError};
 
@@ -22,7 +23,7 @@ pub const FRAME_BYTES: usize = 111;
 /// `struct lw_case`, in words.
 const CASE_WORDS: usize = FRAME_BYTES.div_ceil(8);
 
-/// The bench programs, loaded.
+/// The benchmark programs, loaded.
 pub struct P4draBench {
     skeleton: BenchP4draSkel<'static>,
     control: P4draControl,
@@ -31,29 +32,34 @@ pub struct P4draBench {
 }
 
 impl P4draBench {
-    /// Loads the programs for the provers of the configuration, and attaches the one that is measured to the loopback interface
-    /// of the calling thread's network namespace, which should be for that alone. Frames are for `own_mac`.
+    /// Loads the programs for the configured provers, and attaches the measured one to the loopback interface of the
+    /// calling thread's network namespace, which should be used for this alone. Frames are addressed to `own_mac`.
     ///
     /// # Errors
     /// As [`super::Xdp::load`]; `p4dra-classic` is not configured.
     pub fn load(config: &Config, own_mac: Mac) -> Result<Self, DataPlaneError> {
         config.check()?;
         check_privileges()?;
-        quiet_libbpf();
+        redirect_libbpf_log();
         let provers = config.p4dra.as_ref().map_or(0, |p4dra| p4dra.provers.len());
         let frames = u32::try_from(provers).unwrap_or(u32::MAX).max(1);
-        // libbpf wants the object's storage to outlive the skeleton; a few dozen bytes a load are left behind.
+        // libbpf requires the object's storage to outlive the skeleton; a few dozen bytes leak per load.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-        let error = |error| DataPlaneError::kernel("loading the bench programs", error);
+        let error = |error| DataPlaneError::kernel("loading the benchmark programs", error);
         let mut open = BenchP4draSkelBuilder::default().open(storage).map_err(error)?;
         config::configure(open.open_object_mut(), config, false)?;
         open.maps.cases.set_max_entries(frames).map_err(error)?;
         let skeleton = open.load().map_err(error)?;
         let regions = config::regions(skeleton.object(), config)?;
-        regions.begin(&config.live());
+        regions.initialize_settings(&config.live_settings());
         regions.set_port(LOOPBACK, &[own_mac]);
         let control = P4draControl::new(config, |_| config::p4dra_regions(skeleton.object(), config))?;
-        let off = || DataPlaneError::kernel("loading the bench programs", "p4dra-classic is off");
+        let off = || {
+            DataPlaneError::kernel(
+                "loading the benchmark programs",
+                "p4dra-classic is not configured",
+            )
+        };
         link(
             &skeleton.maps.programs,
             programs::P4DRA,
@@ -69,20 +75,20 @@ impl P4draBench {
         })
     }
 
-    /// To open rounds.
+    /// The rounds of `p4dra-classic`.
     pub fn control(&mut self) -> &mut P4draControl {
         &mut self.control
     }
 
-    /// Lays out the frames of a pass.
+    /// Sets the frames of a pass.
     pub fn lay_out<'a>(&mut self, frames: impl Iterator<Item = &'a [u8; FRAME_BYTES]>) {
         self.passes.lay_out(frames);
     }
 
-    /// One pass over what was laid out, through the verifier: ns a reply.
+    /// Runs one pass over the frames through the verifier. Returns ns per reply.
     ///
     /// # Errors
-    /// The kernel's; a reply that was not verified.
+    /// Those of the kernel; a reply that was not verified.
     pub fn pass(&self) -> Result<f64, DataPlaneError> {
         let before = self.counters()?;
         let (count, cost) = self.passes.run(&self.skeleton.progs.bench_gateway)?;
@@ -90,15 +96,15 @@ impl P4draBench {
         let verdicts: Vec<_> = counted.nonzero().collect();
         if verdicts != [(Verdict::ReplyP4draVerified, u64::from(count))] {
             let problem = format!("verdicts {verdicts:?}");
-            return Err(DataPlaneError::kernel("a pass over the provers", problem));
+            return Err(DataPlaneError::kernel("checking the verdicts of a pass", problem));
         }
         Ok(cost)
     }
 
-    /// Likewise, the harness alone. Its program is not attached: the pass after it begins with cold caches.
+    /// Likewise, for the harness alone. Its program is not attached, so the next pass starts with cold caches.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Those of the kernel.
     pub fn harness(&self) -> Result<f64, DataPlaneError> {
         Ok(self.passes.run(&self.skeleton.progs.bench_harness)?.1)
     }

@@ -1,4 +1,4 @@
-//! Passes of a bench program over frames that lie in its maps (`struct lw_case` and `struct lw_bench` of `bpf/bench_*.bpf.c`).
+//! Passes of a bench program over frames in its maps (`struct lw_case` and `struct lw_bench` of `bpf/bench_*.bpf.c`).
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,7 +20,7 @@ struct State {
 // SAFETY: repr(C), atomics only, valid when zero.
 unsafe impl Shared for State {}
 
-/// `struct lw_case` of so many words.
+/// `struct lw_case` with `WORDS` words.
 #[derive(Debug)]
 #[repr(C)]
 struct Case<const WORDS: usize> {
@@ -29,17 +29,17 @@ struct Case<const WORDS: usize> {
 // SAFETY: as above.
 unsafe impl<const WORDS: usize> Shared for Case<WORDS> {}
 
-/// The frames of a pass, of which up to `8 * WORDS` bytes from byte `FIRST` on are laid into a packet; before these all are like the
-/// first.
+/// The frames of a pass. Up to `8 * WORDS` bytes of each, from byte `FIRST` on, are copied into a packet. The bytes
+/// before `FIRST` are those of the first frame.
 pub(super) struct Passes<const WORDS: usize, const FIRST: usize> {
     cases: Region<Case<WORDS>>,
     state: Region<State>,
-    /// The packet that a pass begins with.
+    /// The packet at the start of a pass.
     packet: Vec<u8>,
 }
 
 impl<const WORDS: usize, const FIRST: usize> Passes<WORDS, FIRST> {
-    /// Maps the arrays of a loaded object, with room for so many frames.
+    /// Maps the arrays of a loaded object, with space for `frames` frames.
     pub(super) fn map(object: &Object, frames: u32) -> Result<Self, DataPlaneError> {
         Ok(Self {
             cases: config::region(object, "cases", frames)?,
@@ -48,7 +48,7 @@ impl<const WORDS: usize, const FIRST: usize> Passes<WORDS, FIRST> {
         })
     }
 
-    /// Lays out the frames of a pass.
+    /// Sets the frames of a pass.
     pub(super) fn lay_out<'a, const BYTES: usize>(&mut self, frames: impl Iterator<Item = &'a [u8; BYTES]>) {
         const {
             assert!(
@@ -76,11 +76,11 @@ impl<const WORDS: usize, const FIRST: usize> Passes<WORDS, FIRST> {
         }
     }
 
-    /// Runs a program once for each frame that was laid out: how often, and ns a run.
+    /// Runs a program once per frame. Returns the number of runs, and ns per run.
     pub(super) fn run(&self, program: &ProgramMut<'_>) -> Result<(u32, f64), DataPlaneError> {
         let count = self.state.first().map_or(0, |state| state.count.load(Relaxed));
         let repeat = u32::try_from(count).unwrap_or(u32::MAX);
-        // Some programs make it longer.
+        // Some programs make the packet longer.
         let mut out = vec![0u8; self.packet.len() + 128];
         let mut context = test_context(self.packet.len(), LOOPBACK);
         let input = ProgramInput {

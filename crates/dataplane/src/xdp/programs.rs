@@ -1,9 +1,10 @@
-//! Programs that others end by calling (`bpf/lw_maps.h`): tables of them, and the pin of the table that outlives the process.
+//! Programs that other programs tail-call (`bpf/lw_maps.h`): tables of programs, and the pin of the table that
+//! outlives the process.
 //!
-//! The kernel empties a table of programs as soon as no process has it open and no pin holds it, even while a program that
-//! calls into it stays attached. Each process makes tables of its own, and pins `kept_programs` beside the link of the interface before
-//! its program takes the place of the one before. The table of the process before goes afterwards, so that at every moment the
-//! program on the interface has a table that is whole.
+//! The kernel empties a table of programs as soon as no process has it open and no pin holds it, even while a program
+//! that calls into it stays attached. Each process creates its own tables, and pins `kept_programs` beside the link
+//! of the interface before its program replaces the earlier one. The earlier process's table is removed afterwards,
+//! so that the program on the interface always has a complete table.
 
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::{Path, PathBuf};
@@ -17,10 +18,10 @@ use crate::DataPlaneError;
 pub(super) const PROOF: u32 = 0;
 pub(super) const P4DRA: u32 = 1;
 const STAMP: u32 = 2;
-/// Number in `enum lw_kept_program`.
+/// Number in `enum lw_pinned_program`.
 const KEPT_GATEWAY: u32 = 0;
 
-/// Puts the programs that are loaded where others call them, before anything is attached.
+/// Puts the loaded programs into the tables from which others call them, before anything is attached.
 pub(super) fn link_all(skeleton: &GatewaySkel<'_>) -> Result<(), DataPlaneError> {
     let (programs, progs) = (&skeleton.maps.programs, &skeleton.progs);
     let is_sealed = progs.linewarden_seal.autoload();
@@ -57,7 +58,7 @@ pub(super) fn link_all(skeleton: &GatewaySkel<'_>) -> Result<(), DataPlaneError>
     Ok(())
 }
 
-/// Puts a program where another one calls it by its number.
+/// Puts a program into the table from which another program calls it by number.
 pub(super) fn link(
     programs: &dyn MapCore,
     number: u32,
@@ -69,13 +70,13 @@ pub(super) fn link(
         .map_err(|error| DataPlaneError::kernel("linking the programs", error))
 }
 
-/// What a pin is called, with a number behind.
-const NAME: &str = "programs-";
+/// Prefix of a pin's name; a number follows.
+const PIN_PREFIX: &str = "programs-";
 
-/// Pins a table in an interface's directory, beside those that are there.
+/// Pins a table in an interface's directory, in addition to existing ones.
 pub(super) fn pin(table: &mut MapHandle, directory: &Path) -> Result<PathBuf, DataPlaneError> {
     let used = tables(directory)?;
-    let mut paths = (0u32..).map(|number| directory.join(format!("{NAME}{number}")));
+    let mut paths = (0u32..).map(|number| directory.join(format!("{PIN_PREFIX}{number}")));
     let free = paths.find(|path| !used.contains(path)).unwrap_or_default();
     table
         .pin(&free)
@@ -83,8 +84,8 @@ pub(super) fn pin(table: &mut MapHandle, directory: &Path) -> Result<PathBuf, Da
     Ok(free)
 }
 
-/// Removes all pins of tables in an interface's directory but this one.
-pub(super) fn remove_but(kept: Option<&Path>, directory: &Path) -> Result<(), DataPlaneError> {
+/// Removes all pins of tables in an interface's directory except this one.
+pub(super) fn remove_others(kept: Option<&Path>, directory: &Path) -> Result<(), DataPlaneError> {
     for path in tables(directory)? {
         if kept != Some(&path) {
             std::fs::remove_file(&path)
@@ -100,7 +101,7 @@ fn tables(directory: &Path) -> Result<Vec<PathBuf>, DataPlaneError> {
         .map_err(|error| DataPlaneError::kernel(format!("reading {}", directory.display()), error))?;
     let is_table = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str());
-        name.is_some_and(|name| name.starts_with(NAME))
+        name.is_some_and(|name| name.starts_with(PIN_PREFIX))
     };
     Ok(entries
         .iter()

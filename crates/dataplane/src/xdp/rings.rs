@@ -1,4 +1,4 @@
-//! The ring buffers in which the program leaves events and misses.
+//! The ring buffers with the program's events and misses.
 
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use crate::miss::Miss;
 /// Size of the fields of `struct lw_miss` before its frame, bytes.
 const MISS_HEADER_BYTES: usize = 8;
 
-/// What lay in the rings.
+/// Entries that were read from the rings.
 #[derive(Default)]
 struct Inbox {
     events: Vec<Event>,
@@ -22,7 +22,7 @@ struct Inbox {
 /// libbpf's reader.
 struct Reader(RingBuffer<'static>);
 
-// SAFETY: libbpf's reader is not bound to the thread that made it; the mutex around it lets one thread at a time in, and
+// SAFETY: libbpf's reader is not bound to the thread that created it; the mutex around it admits one thread at a time, and
 // what its callbacks hold may be sent.
 unsafe impl Send for Reader {}
 
@@ -60,7 +60,7 @@ impl Rings {
         })
     }
 
-    /// Readable once the program has been told that user space listens, and has something that it must act on.
+    /// Readable once the program reports something that user space must handle, if it knows that user space waits.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the descriptor is the reader's own and stays open as long as `self` is borrowed.
         unsafe { BorrowedFd::borrow_raw(self.epoll_fd) }
@@ -76,21 +76,21 @@ impl Rings {
         Ok(std::mem::take(&mut lock(&self.inbox).misses))
     }
 
-    /// An event that user space has found itself.
+    /// Adds an event that user space detected.
     pub(super) fn report(&self, event: Event) {
         lock(&self.inbox).events.push(event);
     }
 
     fn consume(&self) -> Result<(), DataPlaneError> {
         let error = |error| DataPlaneError::kernel("reading the event rings", error);
-        // The reader's state is the kernel's.
+        // The reader's state belongs to the kernel.
         let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
         reader.0.consume().map_err(error)
     }
 }
 
 fn lock(inbox: &Mutex<Inbox>) -> MutexGuard<'_, Inbox> {
-    // Two lists, whole at every moment.
+    // Two lists that are consistent at any time.
     inbox.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -1,9 +1,9 @@
-//! The program of the way out, which a sealed gate needs: a filter on the egress of the devices' side (clsact, which
-//! every supported kernel has).
+//! The egress program of a sealed gate: a filter on the egress of the devices' side (clsact, which every supported
+//! kernel has).
 //!
-//! A filter is no link: it stays when its process ends. That is what a gate wants that stays shut. Of the others,
-//! [`Seal`] takes it off at the end, and when the process is killed its program lets everything through as soon as
-//! nobody has renewed the freshness value for 16 s; the next gateway takes its place.
+//! Unlike a link, a filter stays when its process ends, as a gate that stays closed requires. For other gates,
+//! [`SealingFilter`] removes it at the end. If the process is killed, the program passes all frames once the
+//! freshness value has not been renewed for 16 s, and the next gateway replaces the filter.
 
 use std::fs::File;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
@@ -16,43 +16,46 @@ use super::TestRun;
 use crate::DataPlaneError;
 use crate::layout::Shared;
 
-/// The filter's number among those of its priority: "LW".
+/// Handle of the filter at its priority: "LW".
 const HANDLE: u32 = 0x4c57;
-/// Before all others, so that none can let anything past it.
+/// Before all other filters, so that none can bypass it.
 const PRIORITY: u32 = 1;
 
-/// An element of the map `down`, see [`linewarden_protocol::data::DownWord`].
+/// An element of the map `down`, see [`linewarden_protocol::data::DownCounter`].
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct DownCell(pub(super) AtomicU64);
 // SAFETY: repr(C), an atomic only, valid when zero.
 unsafe impl Shared for DownCell {}
 
-/// A filter that goes when this is dropped.
-pub(super) struct Seal {
+/// A filter that is removed on drop.
+pub(super) struct SealingFilter {
     ifindex: u32,
-    /// Interfaces are numbered in each network namespace anew.
+    /// Interface indices are only unique within a network namespace.
     namespace: File,
 }
 
-impl Seal {
-    pub(super) fn while_alive(program: &ProgramMut<'_>, ifindex: u32) -> Result<Self, DataPlaneError> {
+impl SealingFilter {
+    pub(super) fn for_process_lifetime(
+        program: &ProgramMut<'_>,
+        ifindex: u32,
+    ) -> Result<Self, DataPlaneError> {
         let namespace = File::open("/proc/thread-self/ns/net")
             .map_err(|error| DataPlaneError::kernel("finding the network namespace", error))?;
-        stay(program, ifindex)?;
+        attach_persistent(program, ifindex)?;
         Ok(Self { ifindex, namespace })
     }
 }
 
-impl Drop for Seal {
+impl Drop for SealingFilter {
     fn drop(&mut self) {
         let (ifindex, namespace) = (self.ifindex, self.namespace.as_raw_fd());
         let number = |status: std::io::Result<std::fs::Metadata>| status.ok().map(|status| status.ino());
-        let wanted = number(self.namespace.metadata());
-        let is_here = wanted.is_some() && wanted == number(std::fs::metadata("/proc/thread-self/ns/net"));
-        // On a thread of its own, for the dropping one may be in another namespace.
+        let own = number(self.namespace.metadata());
+        let is_here = own.is_some() && own == number(std::fs::metadata("/proc/thread-self/ns/net"));
+        // In a separate thread, because the dropping thread may be in another namespace.
         let removed = std::thread::spawn(move || {
-            // Where it is there already, it needs no privilege to get there.
+            // A thread that is already in the namespace needs no privilege to enter it.
             // SAFETY: the descriptor is open until this thread is joined.
             if is_here || unsafe { libc::setns(namespace, libc::CLONE_NEWNET) } == 0 {
                 remove(ifindex);
@@ -62,8 +65,8 @@ impl Drop for Seal {
     }
 }
 
-/// Puts the program on an interface's egress, in the place of an earlier gateway's.
-pub(super) fn stay(program: &ProgramMut<'_>, ifindex: u32) -> Result<(), DataPlaneError> {
+/// Attaches the program to an interface's egress, in place of an earlier gateway's.
+pub(super) fn attach_persistent(program: &ProgramMut<'_>, ifindex: u32) -> Result<(), DataPlaneError> {
     let error = |error| {
         DataPlaneError::kernel(
             format!("attaching the sealing filter to the egress of interface {ifindex}"),
@@ -76,14 +79,14 @@ pub(super) fn stay(program: &ProgramMut<'_>, ifindex: u32) -> Result<(), DataPla
     Ok(())
 }
 
-/// Takes the filter off, if there is one.
+/// Removes the filter, if there is one.
 pub(super) fn remove(ifindex: u32) {
-    // Any descriptor will do: only what the filter is called counts.
+    // Any descriptor works, because the filter is identified by its handle.
     let Ok(none) = File::open("/dev/null") else {
         return;
     };
     if let Err(error) = hook(none.as_fd(), ifindex).detach() {
-        tracing::debug!(%error, ifindex, "no sealing filter to take off");
+        tracing::debug!(%error, interface = ifindex, "xdp: no sealing filter to remove");
     }
 }
 
@@ -97,7 +100,7 @@ fn hook(program: BorrowedFd<'_>, ifindex: u32) -> TcHook {
     hook
 }
 
-/// `struct __sk_buff` as a test run takes it, and the place of `ifindex` in it.
+/// Size of `struct __sk_buff` for a test run, and the offset of `ifindex` in it.
 const CONTEXT_BYTES: usize = 192;
 const CONTEXT_IFINDEX: usize = 40;
 

@@ -1,7 +1,8 @@
-//! The sealed gate on one CPU, packet after packet (`BPF_PROG_TEST_RUN`), both ways: `bpf/bench_sealed.bpf.c`.
+//! Measures the sealed gate on one CPU, packet after packet (`BPF_PROG_TEST_RUN`), in both directions:
+//! `bpf/bench_sealed.bpf.c`.
 //!
-//! Every run gets the packet as it was, the window too, so that its number is new; upwards the packet is opened, downwards
-//! sealed. What the harness costs is taken off.
+//! Every run starts with the original packet and window, so that its number is new. Upwards the packet is opened,
+//! downwards it is sealed. The cost of the harness is subtracted.
 
 use std::mem::MaybeUninit;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use linewarden_protocol::wire::{DATA_HEADER_BYTES, LAP_PORT};
 
 use super::seal::DownCell;
 use super::skeleton::bench_sealed::{BenchSealedSkel, BenchSealedSkelBuilder};
-use super::{check_privileges, config, quiet_libbpf};
+use super::{check_privileges, config, redirect_libbpf_log};
 use crate::layout::Shared;
 use crate::store::{Region, Row, Store, table, wire_word};
 use crate::{Config, DataPlaneError};
@@ -40,7 +41,7 @@ unsafe impl Shared for State {}
 const DEVICE: DeviceId = DeviceId(0xd1);
 const SESSION: [u8; 8] = [7; 8];
 const KEY: [u8; 16] = [9; 16];
-/// Ends of the datagrams.
+/// Endpoints of the datagrams.
 const ENDS: [Endpoint; 2] = [
     Endpoint {
         mac: [2, 0, 0, 0, 0, 1],
@@ -54,18 +55,18 @@ const ENDS: [Endpoint; 2] = [
     },
 ];
 
-/// What one packet costs, ns.
+/// Cost of one packet, ns.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {
     /// Opening a DATA_UP.
     pub up: f64,
     /// Sealing a DATA_DOWN.
     pub down: f64,
-    /// What the harness costs, up and down, which is not in them.
+    /// Cost of the harness, up and down, which is not included.
     pub harness: [f64; 2],
 }
 
-/// The bench programs, loaded, and a device with a session.
+/// The loaded benchmark programs, and a device with a session.
 pub struct SealedBench {
     skeleton: BenchSealedSkel<'static>,
     store: Store,
@@ -81,26 +82,26 @@ impl SealedBench {
     pub fn load(config: &Config) -> Result<Self, DataPlaneError> {
         config.check()?;
         check_privileges()?;
-        quiet_libbpf();
-        // libbpf wants the object's storage to outlive the skeleton; a few dozen bytes a load are left behind.
+        redirect_libbpf_log();
+        // libbpf requires the object's storage to outlive the skeleton; a few dozen bytes leak per load.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-        let error = |error| DataPlaneError::kernel("loading the bench programs", error);
+        let error = |error| DataPlaneError::kernel("loading the benchmark programs", error);
         let mut open = BenchSealedSkelBuilder::default().open(storage).map_err(error)?;
         config::configure(open.open_object_mut(), config, false)?;
         let skeleton = open.load().map_err(error)?;
         let regions = config::regions(skeleton.object(), config)?;
-        regions.begin(&config.live());
-        let mut bench = Self {
+        regions.initialize_settings(&config.live_settings());
+        let mut benchmark = Self {
             state: config::region(skeleton.object(), "bench", 1)?,
             down: config::region(skeleton.object(), "down", config.geometry.slots)?,
             store: Store::new(Arc::new(regions), config.geometry.clone()),
             skeleton,
         };
-        bench.open_session()?;
-        Ok(bench)
+        benchmark.open_session()?;
+        Ok(benchmark)
     }
 
-    /// As a winner leaves it.
+    /// Writes a session as a winner does.
     fn open_session(&mut self) -> Result<(), DataPlaneError> {
         let row = Row {
             challenge: [0; 8],
@@ -116,13 +117,13 @@ impl SealedBench {
                 to.iter().zip(from).for_each(|(to, from)| to.store(from, Relaxed));
             }
         }
-        line.lease_until_s.store(u32::MAX, Relaxed);
+        line.session_until_s.store(u32::MAX, Relaxed);
         line.session_id.store(wire_word(SESSION), Relaxed);
         let geometry = self.store.geometry();
         let hash = table::hash(geometry.hash_seed, addr[0], addr[1]);
         if !table::insert(&regions.by_address, geometry.bucket_mask(), hash, place.line) {
             return Err(DataPlaneError::kernel(
-                "the bench's session",
+                "creating the benchmark's session",
                 "no room for its address",
             ));
         }
@@ -133,10 +134,11 @@ impl SealedBench {
         Ok(())
     }
 
-    /// What a payload of so many bytes costs; each program runs `repeat` times, `runs` times over, and the least counts.
+    /// Cost of a payload with this many bytes. Each program runs `repeat` times, `runs` times over, and the smallest
+    /// value counts.
     ///
     /// # Errors
-    /// The kernel's, or a packet that was dropped.
+    /// Those of the kernel, or a dropped packet.
     pub fn cost(&self, payload_bytes: usize, repeat: u32, runs: u32) -> Result<Cost, DataPlaneError> {
         let [device, service] = ENDS;
         let payload = vec![0x5a; payload_bytes];
@@ -146,7 +148,7 @@ impl SealedBench {
             suite: Suite::SipHash128,
             device: DEVICE,
             session: SessionId::from_wire(SESSION)
-                .ok_or_else(|| DataPlaneError::kernel("the bench's session", "0"))?,
+                .ok_or_else(|| DataPlaneError::kernel("creating the benchmark's session", "session id 0"))?,
             addr: ip_bytes(device.ip),
             key: &key,
         };
@@ -163,14 +165,14 @@ impl SealedBench {
             &payload,
             &mut message,
         )
-        .map_err(|error| DataPlaneError::kernel("the bench's message", error))?;
+        .map_err(|error| DataPlaneError::kernel("sealing the benchmark's message", error))?;
         let to = Endpoint {
             port: LAP_PORT,
             ..service
         };
         let sealed = FrameBuilder::new(device, to).udp(&message);
         let programs = &self.skeleton.progs;
-        // The harness puts the first bytes before it.
+        // The harness adds the first bytes.
         let short = sealed.get(DATA_HEADER_BYTES..).unwrap_or_default();
         self.lay_out(&sealed);
         let least =
@@ -183,7 +185,7 @@ impl SealedBench {
         );
         let plain = FrameBuilder::new(service, device).udp(&payload);
         self.lay_out(&plain);
-        // Long enough from the start that the harness makes it no longer.
+        // Long enough that the harness does not extend it.
         let long = FrameBuilder::new(service, device).udp(&message);
         let down = |program| {
             self.down.iter().for_each(|word| word.0.store(0, Relaxed));
@@ -238,7 +240,10 @@ fn least(
         if output.return_value != action {
             let name = program.name().to_string_lossy().into_owned();
             let problem = format!("{name}: action {}", output.return_value);
-            return Err(DataPlaneError::kernel("the bench's last packet", problem));
+            return Err(DataPlaneError::kernel(
+                "checking the benchmark's last packet",
+                problem,
+            ));
         }
         best = best.min(output.duration.as_nanos() as f64);
     }

@@ -1,5 +1,5 @@
-//! The compiled programs need no more stack than Linux 6.1 has for functions that call each other: 512 bytes, each function's rounded up to 32.
-//! Newer kernels round less, and take what it refuses.
+//! Tests that the compiled programs fit the stack of Linux 6.1: 512 bytes for functions that call each other, with
+//! each function's stack rounded up to 32 bytes. Newer kernels round up less and accept more.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ const FRAME_POINTER: u8 = 10;
 const MOVE_REGISTER: u8 = 0xbf;
 const ADD_IMMEDIATE: u8 = 0x07;
 const CALL: u8 = 0x85;
-/// In a call's source register: of a function of the program, and not a helper.
+/// Source register of a call to a function of the program, as opposed to a helper.
 const PSEUDO_CALL: u8 = 1;
 const FUNCTION_SYMBOL: u8 = 2;
 
@@ -25,7 +25,7 @@ struct Symbol<'a> {
     size: usize,
 }
 
-/// A function of the object, and the symbols of those that it calls.
+/// A function of the object, and the symbols of the functions that it calls.
 struct Function {
     name: String,
     stack: usize,
@@ -93,7 +93,7 @@ fn functions(elf: &[u8]) -> BTreeMap<usize, Function> {
             let relocation = relocations.chunks_exact(16).find(|entry| word(entry, 0) == at);
             match relocation.map(|entry| word(entry, 12)) {
                 Some(number) if is_function(&symbols[number]) => number,
-                // The section's symbol, and the place in it.
+                // The symbol is that of the section; the immediate is the offset in it.
                 Some(number) => called(symbols[number].section, (immediate + 1) * 8),
                 None => called(symbol.section, at as i64 + (immediate + 1) * 8),
             }
@@ -113,7 +113,7 @@ fn functions(elf: &[u8]) -> BTreeMap<usize, Function> {
         .collect()
 }
 
-/// The most stack of a function and those that it calls, and their names.
+/// The stack of a function and its deepest call chain, with the names of the functions.
 fn deepest(functions: &BTreeMap<usize, Function>, number: usize) -> (usize, String) {
     let function = &functions[&number];
     let called = function.calls.iter().map(|called| deepest(functions, *called));
@@ -133,5 +133,5 @@ fn calls_need_no_more_stack_than_linux_6_1_has() {
         assert!(stack <= STACK_MAX, "{stack} bytes: {names}");
         deepest_of_all = deepest_of_all.max(stack);
     }
-    assert!(deepest_of_all > 256, "the stack is found");
+    assert!(deepest_of_all > 256, "the stack accesses are found");
 }

@@ -1,4 +1,4 @@
-//! The state that packets carry evidence of (`bpf/lw_stamp.h`): published here, read by every packet that passes the gate.
+//! The state for in-band evidence (`bpf/lw_stamp.h`): published here, and read for every packet that passes the gate.
 
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::atomic::{AtomicU64, fence};
@@ -38,7 +38,7 @@ pub(super) struct StampingCell {
 // SAFETY: repr(C), atomics only, valid when zero.
 unsafe impl Shared for StampingCell {}
 
-/// The state in force. Its memory holds what tags are made with: it is shown to nobody.
+/// The active state. Its memory contains tag inputs, so it has no `Debug`.
 pub(super) struct Stamping(Mutex<Region<StampingCell>>);
 
 impl Stamping {
@@ -46,9 +46,9 @@ impl Stamping {
         region(object, "stamping", 1).map(|region| Self(Mutex::new(region)))
     }
 
-    /// Puts a state into force for all packets that come from now on, or goes on with the same; `None`: packets carry nothing.
-    pub(super) fn put(&self, stamp: Option<&Stamp>) {
-        // One after the other; whoever panicked has left a state that no packet takes for whole.
+    /// Activates a state for all later packets, or extends the current one. `None`: packets carry no evidence.
+    pub(super) fn publish(&self, stamp: Option<&Stamp>) {
+        // Serialized. A writer that panicked left a state that packets recognize as incomplete.
         let region = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(cell) = region.first() else {
             return;
@@ -57,11 +57,11 @@ impl Stamping {
             cell.current.store(0, Release);
             return;
         };
-        // By number, for after a pause the numbers go on: a packet that still reads must not find one again.
+        // The number continues after a pause: a concurrent reader must not see an old number again.
         let [even, odd] = &cell.slot;
         let last = even.number.load(Relaxed).max(odd.number.load(Relaxed));
         let slot = |number: u64| if number.is_multiple_of(2) { even } else { odd };
-        if last != 0 && cell.current.load(Relaxed) == last && slot(last).holds(template) {
+        if last != 0 && cell.current.load(Relaxed) == last && slot(last).matches(template) {
             slot(last).until_ns.store(*until_ns, Release);
             return;
         }
@@ -72,12 +72,12 @@ impl Stamping {
 }
 
 impl Drop for Stamping {
-    /// The memory may stay mapped in a program that goes on without this process.
+    /// The memory may stay mapped by a program that outlives this process.
     fn drop(&mut self) {
         let region = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Some(cell) = region.first() {
             cell.current.store(0, Release);
-            // A packet that still reads must not take zeros for a state.
+            // A concurrent reader must not take zeros for a state.
             cell.slot.iter().for_each(|slot| slot.number.store(0, Relaxed));
             fence(Release);
             let words = cell.slot.iter().flat_map(|slot| &slot.midstate);
@@ -87,16 +87,16 @@ impl Drop for Stamping {
 }
 
 impl StampCell {
-    fn holds(&self, template: &Template) -> bool {
+    fn matches(&self, template: &Template) -> bool {
         let is = |(cell, word): (&AtomicU64, u64)| cell.load(Relaxed) == word;
         self.option.iter().zip(words(template)).all(is)
             && self.midstate.iter().zip(*template.midstate).all(is)
     }
 
-    /// A packet that reads it meanwhile finds another number when it is done.
+    /// A concurrent reader sees another number at its end.
     fn write(&self, number: u64, template: &Template, until_ns: u64) {
         self.number.store(0, Relaxed);
-        // Nothing of what follows is seen before that.
+        // Visible before all later writes.
         fence(Release);
         self.until_ns.store(until_ns, Relaxed);
         let put = |(cell, word): (&AtomicU64, u64)| cell.store(word, Relaxed);
@@ -106,7 +106,7 @@ impl StampCell {
     }
 }
 
-/// As a native load gives them.
+/// Words in the order of a native load.
 fn words(template: &Template) -> impl Iterator<Item = u64> {
     let words = template.option.as_chunks().0.iter();
     words.map(|word| u64::from_ne_bytes(*word))
@@ -116,7 +116,7 @@ fn words(template: &Template) -> impl Iterator<Item = u64> {
 pub(super) fn counts(map: &dyn MapCore) -> Result<StampCounts, DataPlaneError> {
     let values = map
         .lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)
-        .map_err(|error| DataPlaneError::kernel("reading what was stamped", error))?
+        .map_err(|error| DataPlaneError::kernel("reading the stamp counts", error))?
         .unwrap_or_default();
     let mut sum = StampCounts::default();
     for value in values {

@@ -1,4 +1,4 @@
-//! Evidence in packets on one CPU, packet after packet (`BPF_PROG_TEST_RUN`): `bpf/bench_stamp.bpf.c`.
+//! Measures in-band evidence on one CPU, packet after packet (`BPF_PROG_TEST_RUN`): `bpf/bench_stamp.bpf.c`.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::AtomicU64;
@@ -10,7 +10,7 @@ use linewarden_evidence::inband::Template;
 
 use super::skeleton::bench_stamp::{BenchStampSkel, BenchStampSkelBuilder};
 use super::stamp::Stamping;
-use super::{LOOPBACK, check_privileges, config, quiet_libbpf, test_context};
+use super::{LOOPBACK, check_privileges, config, redirect_libbpf_log, test_context};
 use crate::layout::Shared;
 use crate::stamp::Stamp;
 use crate::store::Region;
@@ -25,7 +25,7 @@ struct State {
 // SAFETY: repr(C), atomics only, valid when zero.
 unsafe impl Shared for State {}
 
-/// The bench programs, loaded.
+/// The benchmark programs, loaded.
 pub struct StampBench {
     skeleton: BenchStampSkel<'static>,
     state: Region<State>,
@@ -40,10 +40,10 @@ impl StampBench {
     pub fn load(config: &Config) -> Result<Self, DataPlaneError> {
         config.check()?;
         check_privileges()?;
-        quiet_libbpf();
-        // libbpf wants the object's storage to outlive the skeleton; a few dozen bytes a load are left behind.
+        redirect_libbpf_log();
+        // libbpf requires the object's storage to outlive the skeleton; a few dozen bytes leak per load.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-        let error = |error| DataPlaneError::kernel("loading the bench programs", error);
+        let error = |error| DataPlaneError::kernel("loading the benchmark programs", error);
         let mut open = BenchStampSkelBuilder::default().open(storage).map_err(error)?;
         config::configure(open.open_object_mut(), config, false)?;
         let skeleton = open.load().map_err(error)?;
@@ -54,10 +54,11 @@ impl StampBench {
         })
     }
 
-    /// What stamping this packet of IPv6 adds to it, ns; each program runs `repeat` times, `runs` times over, and the least counts.
+    /// Additional cost of stamping this IPv6 packet, ns. Each program runs `repeat` times, `runs` times over, and the
+    /// smallest value counts.
     ///
     /// # Errors
-    /// The kernel's, or a packet that was dropped.
+    /// Those of the kernel, or a dropped packet.
     pub fn cost(
         &self,
         template: Template,
@@ -65,7 +66,7 @@ impl StampBench {
         repeat: u32,
         runs: u32,
     ) -> Result<f64, DataPlaneError> {
-        self.stamping.put(Some(&Stamp {
+        self.stamping.publish(Some(&Stamp {
             template,
             until_ns: u64::MAX,
         }));
@@ -74,7 +75,7 @@ impl StampBench {
                 word.store(u64::from_ne_bytes(*bytes), Relaxed);
             }
         }
-        // The harness takes the front off.
+        // The harness removes the first bytes.
         let long = [&[0; Template::BYTES], frame].concat();
         let least = |program: &ProgramMut<'_>| least(program, &long, repeat, runs);
         let programs = &self.skeleton.progs;
@@ -105,7 +106,10 @@ fn least(program: &ProgramMut<'_>, frame: &[u8], repeat: u32, runs: u32) -> Resu
         if output.return_value != libbpf_rs::libbpf_sys::XDP_PASS {
             let name = program.name().to_string_lossy().into_owned();
             let problem = format!("{name}: action {}", output.return_value);
-            return Err(DataPlaneError::kernel("the bench's last packet", problem));
+            return Err(DataPlaneError::kernel(
+                "checking the benchmark's last packet",
+                problem,
+            ));
         }
         best = best.min(output.duration.as_nanos() as f64);
     }

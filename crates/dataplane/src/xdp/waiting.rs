@@ -1,9 +1,10 @@
-//! PROOFs that wait in the packet path for the next one on their CPU (`struct lw_waiting`, docs/adr/0025): whoever looks at verdicts
-//! has them settled first.
+//! PROOFs that wait in the packet path for the next PROOF on their CPU (`struct lw_waiting`, docs/adr/0024). They are
+//! settled before verdicts are read.
 //!
-//! A place is the packet path's until that has filled it. Whoever takes what is in it, by compare-and-swap, settles it: the next
-//! PROOF on that CPU or this side. PROOFs that come there meanwhile are settled one by one. A process that is killed in between leaves
-//! the place taken; the next one frees it, and until then no PROOF is judged (`drop_stopped`).
+//! A free place belongs to the packet path until it has filled the place. The side that takes its content, by
+//! compare-and-swap, settles the PROOF: the next PROOF on that CPU, or this side. PROOFs that arrive in the meantime
+//! are settled one at a time. If a process is killed in between, the place stays taken until the next process frees
+//! it; until then PROOFs on that CPU are dropped (`drop_stopped`).
 
 use std::net::Ipv6Addr;
 use std::sync::atomic::AtomicU64;
@@ -20,13 +21,13 @@ use crate::DataPlaneError;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::event::{Event, EventKind};
-use crate::host::Moment;
+use crate::host::Timestamps;
 use crate::layout::{ALTERNATE, WAITING_FREE, WAITING_FULL, WAITING_TAKEN, WaitingProof};
 use crate::rate::RateWindow;
 use crate::store::Region;
 use crate::store::provers::{ProverGeometry, ProverRegions, key_words};
 
-/// What becomes of PROOFs that are taken here; `struct lw_waiting` counts in this order.
+/// Possible outcomes of PROOFs settled here, in the order of the counters in `struct lw_waiting`.
 const OUTCOMES: [Verdict; 4] = [
     Verdict::ProofOk,
     Verdict::DropProved,
@@ -34,29 +35,30 @@ const OUTCOMES: [Verdict; 4] = [
     Verdict::DropNoKey,
 ];
 
-/// How often a place is looked at that is taken: about 0.1 ms, of which the packet path needs a hundredth, unless its CPU has been
-/// taken from it.
-const LOOKS_MAX: u32 = 1 << 13;
+/// How often a taken place is polled: about 0.1 ms. The packet path needs a hundredth of that, unless its CPU was
+/// preempted.
+const SPINS_MAX: u32 = 1 << 13;
 
-/// The places, one a CPU.
-pub(super) struct Waiting {
+/// The places, one per CPU.
+pub(super) struct WaitingProofs {
     places: Region<WaitingProof>,
     geometry: ProverGeometry,
     /// By CPU, as in the packet path.
     alarms: Mutex<Vec<RateWindow>>,
 }
 
-/// CPUs that there may be: a place each.
-pub(super) fn cpus() -> Result<u32, DataPlaneError> {
+/// Number of possible CPUs.
+pub(super) fn possible_cpus() -> Result<u32, DataPlaneError> {
     let cpus = libbpf_rs::num_possible_cpus();
     let cpus = cpus.map_err(|error| DataPlaneError::kernel("counting the CPUs", error))?;
     Ok(u32::try_from(cpus).unwrap_or(u32::MAX))
 }
 
-impl Waiting {
-    /// Maps the array of a loaded object. What an earlier process left there names lines of provers that are gone: it is forgotten.
+impl WaitingProofs {
+    /// Maps the array of a loaded object. Content of an earlier process refers to lines of removed provers, so it is
+    /// discarded.
     pub(super) fn map(object: &Object, config: &Config) -> Result<Self, DataPlaneError> {
-        let places: Region<WaitingProof> = region(object, "waiting", cpus()?)?;
+        let places: Region<WaitingProof> = region(object, "waiting", possible_cpus()?)?;
         let states = places.iter().map(|place| &place.state);
         states.for_each(|state| state.store(WAITING_FREE, Release));
         let alarms = places.iter().map(|_| RateWindow::default()).collect();
@@ -71,20 +73,20 @@ impl Waiting {
         &self.places
     }
 
-    /// Settles what waits. `report` is told of wrong proofs, of so many a second and CPU.
+    /// Settles the waiting PROOFs. `report` receives wrong proofs, limited per second and CPU.
     pub(super) fn settle(
         &self,
         provers: &ProverRegions,
-        now: Moment,
+        now: Timestamps,
         alarm_per_s: u32,
         report: &mut dyn FnMut(Event),
     ) {
         for (cpu, place) in self.places.iter().enumerate() {
-            let Some(claim) = Claim::take(place) else {
+            let Some(claim) = TakenProof::take(place) else {
                 continue;
             };
             let outcome = claim.settle(provers, &self.geometry);
-            let counters = place.settled.iter().zip(OUTCOMES);
+            let counters = place.settled_counts.iter().zip(OUTCOMES);
             for (counter, _) in counters.filter(|(_, counted)| *counted == outcome) {
                 counter.fetch_add(1, Relaxed);
             }
@@ -94,25 +96,25 @@ impl Waiting {
         }
     }
 
-    fn may_report(&self, cpu: usize, now: Moment, alarm_per_s: u32) -> bool {
-        // Numbers, whole at every moment.
+    fn may_report(&self, cpu: usize, now: Timestamps, alarm_per_s: u32) -> bool {
+        // Numbers that are consistent at any time.
         let mut alarms = self.alarms.lock().unwrap_or_else(PoisonError::into_inner);
         let window = alarms.get_mut(cpu);
         window.is_some_and(|window| window.allows(now.monotonic_ns, alarm_per_s))
     }
 
-    /// Adds what was settled here.
+    /// Adds the counts of PROOFs settled here.
     pub(super) fn count(&self, counters: &mut Counters) {
         for place in self.places.iter() {
-            for (counter, outcome) in place.settled.iter().zip(OUTCOMES) {
+            for (counter, outcome) in place.settled_counts.iter().zip(OUTCOMES) {
                 counters.add(outcome, counter.load(Relaxed));
             }
         }
     }
 }
 
-/// A PROOF that has waited, out of its place.
-struct Claim {
+/// A PROOF that was taken from its place.
+struct TakenProof {
     line: u32,
     before: u32,
     after: u32,
@@ -124,12 +126,13 @@ struct Claim {
     proof: [u8; 64],
 }
 
-impl Claim {
-    /// What waits in a place, which is free from then on. What the packet path settles just now is waited for: it may have come long ago.
+impl TakenProof {
+    /// Takes a waiting PROOF and frees its place. If the packet path is settling it, this side waits, because the
+    /// PROOF may have arrived long ago.
     fn take(place: &WaitingProof) -> Option<Self> {
-        let mut looks = 0..LOOKS_MAX;
+        let mut attempts = 0..SPINS_MAX;
         loop {
-            // Most are free: looked at before they are swapped, that their CPUs keep them.
+            // Most places are free: they are read before the swap, so that their CPUs keep the cache lines.
             let state = place.state.load(Acquire);
             let swap = || {
                 place
@@ -138,8 +141,8 @@ impl Claim {
             };
             match state {
                 WAITING_FULL if swap().is_ok() => break,
-                // The packet path has it, now or by now.
-                WAITING_FULL | WAITING_TAKEN if looks.next().is_some() => std::hint::spin_loop(),
+                // The packet path has taken the PROOF.
+                WAITING_FULL | WAITING_TAKEN if attempts.next().is_some() => std::hint::spin_loop(),
                 _ => return None,
             }
         }
@@ -162,17 +165,17 @@ impl Claim {
         Some(claim)
     }
 
-    /// gateway_id and number of its round.
-    fn asked(&self) -> u64 {
+    /// gateway_id and number of the round.
+    fn counter(&self) -> u64 {
         u64::from_be_bytes(self.r.to_ne_bytes())
     }
 
-    /// The number of its round.
+    /// Number of the round.
     fn number(&self) -> u32 {
-        self.asked() as u32
+        self.counter() as u32
     }
 
-    /// As `lw_settle()`.
+    /// Mirrors `lw_settle()`.
     fn settle(&self, provers: &ProverRegions, geometry: &ProverGeometry) -> Verdict {
         let lane = self.number() as usize & 1;
         let line = provers.lines.get(self.line as usize);
@@ -185,9 +188,10 @@ impl Claim {
         let key_lane = usize::from(self.line >= geometry.all_places());
         let other = (line.slot.load(Acquire) as usize).saturating_mul(2) | key_lane;
         let other = provers.alternates.get(other);
-        let mark = if self.is_made_by(&key) {
+        let mark = if self.is_made_with(&key) {
             0
-        } else if other.is_some_and(|other| key_words(&other.word).is_some_and(|key| self.is_made_by(&key))) {
+        } else if other.is_some_and(|other| key_words(&other.word).is_some_and(|key| self.is_made_with(&key)))
+        {
             ALTERNATE
         } else {
             return Verdict::DropProof;
@@ -196,9 +200,9 @@ impl Claim {
         swapped.map_or(Verdict::DropProved, |_| Verdict::ProofOk)
     }
 
-    fn is_made_by(&self, key: &[u64; 4]) -> bool {
+    fn is_made_with(&self, key: &[u64; 4]) -> bool {
         let mut inputs = Inputs::default();
-        inputs.ask(0, self.asked(), &self.nonce.to_ne_bytes());
+        inputs.set_counter_and_nonce(0, self.counter(), &self.nonce.to_ne_bytes());
         inputs.set_key(0, key);
         matching_blocks::<R14>(Backend::SCALAR, &inputs, &[&self.proof]) & 1 == 1
     }
@@ -212,7 +216,7 @@ impl Claim {
             kind: EventKind::WrongProof(RoundNumber(self.number())),
             device: DeviceId(u64::from_be_bytes(self.device_id.to_ne_bytes())),
             idx: RowIndex(0),
-            from: Ipv6Addr::from(addr).to_canonical(),
+            source: Ipv6Addr::from(addr).to_canonical(),
             ingress: self.ingress,
         }
     }

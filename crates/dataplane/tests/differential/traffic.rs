@@ -1,4 +1,4 @@
-//! Frames of random runs: right, wrong, mutated, and of others.
+//! Frames of random runs: right, wrong, mutated and unrelated.
 
 use std::net::IpAddr;
 
@@ -9,12 +9,12 @@ use linewarden_protocol::gateway::ControlProtocol;
 use rand::RngExt as _;
 
 use super::Run;
-use crate::support::device::{Dev, Response, gateway_end, sealed_frame, service_end};
-use crate::support::world::forward::{nowhere, other_service};
+use crate::support::device::{Response, TestDevice, gateway_end, sealed_frame, service_end};
+use crate::support::fixture::forward::{other_service, unreachable_service};
 
 impl Run<'_> {
-    /// A frame to the gateway, mostly from the device's own place.
-    pub(super) fn envelope(&mut self, device: Dev) -> FrameBuilder {
+    /// A frame to the gateway, usually from the device's own address.
+    pub(super) fn envelope(&mut self, device: TestDevice) -> FrameBuilder {
         let v6 = self.one_in(3);
         let mut end = device.end(v6);
         if self.one_in(12) {
@@ -69,7 +69,7 @@ impl Run<'_> {
         builder
     }
 
-    /// Behind one to three tags.
+    /// Behind one to three VLAN tags.
     fn tagged(&mut self, mut builder: FrameBuilder) -> FrameBuilder {
         for _ in 0..self.rng.random_range(1..=3) {
             let kind = self.pick(&[0x8100, 0x8100, 0x88a8, 0x88a8, 0x9100]);
@@ -80,14 +80,14 @@ impl Run<'_> {
 
     pub(super) fn request(&mut self) -> Vec<u8> {
         let device = self.device();
-        let mut message = self.world.request(device);
+        let mut message = self.fixture.request(device);
         message[16] = self.rng.random_range(0..4);
         self.envelope(device).udp(&message)
     }
 
     pub(super) fn response(&mut self) -> Vec<u8> {
         let device = self.device();
-        let mut response: Response = self.world.response(device);
+        let mut response: Response = self.fixture.response(device);
         if self.one_in(2) {
             let sender = if self.one_in(12) { self.device() } else { device };
             response = response.bound(sender.mac());
@@ -103,7 +103,7 @@ impl Run<'_> {
             response.gateway.0 ^= 1;
         }
         if self.one_in(8) {
-            // The previous value, the one before, one to come, none.
+            // The previous value, an older one, a future one, none.
             let [.., last] = &mut response.fresh;
             *last = last.wrapping_sub(self.rng.random_range(0..4)).wrapping_add(1);
             if self.one_in(4) {
@@ -113,10 +113,10 @@ impl Run<'_> {
         self.envelope(device).udp(&response.bytes(device))
     }
 
-    /// A DATA_UP, mostly right and mostly with the next number.
+    /// A DATA_UP, usually right and with the next number.
     pub(super) fn sealed(&mut self) -> Vec<u8> {
         let device = self.device();
-        let Some(held) = self.world.last_held(device) else {
+        let Some(held) = self.fixture.last_device_session(device) else {
             return self.request();
         };
         let sender = if self.one_in(20) { self.device() } else { device };
@@ -127,7 +127,7 @@ impl Run<'_> {
             service_end(v6)
         };
         if self.is_forwarding && self.one_in(3) {
-            let [unknown, unrouted] = nowhere(v6);
+            let [unknown, unrouted] = unreachable_service(v6);
             to = self.pick(&[other_service(v6), other_service(v6), unknown, unrouted]);
         }
         to.port = self.pick(&[8080, 53, 1, 65_535, 20_550, 0, 67, 68, 546, 547]);
@@ -135,10 +135,10 @@ impl Run<'_> {
             to.port = 8080;
         }
         if self.one_in(12) {
-            // A frame that is somebody else's to route.
+            // A frame that another router must forward.
             to.mac[5] ^= 1;
         }
-        let top = self.world.top(device);
+        let top = self.fixture.top(device);
         let seq = match self.rng.random_range(0..10) {
             0 => top.saturating_sub(self.rng.random_range(0..30)),
             1 => top.saturating_add(self.rng.random_range(0..30)),
@@ -157,15 +157,15 @@ impl Run<'_> {
             builder = builder.padding(&vec![self.rng.random(); self.rng.random_range(0..40)]);
         }
         if self.one_in(10) {
-            let lives = [0, 1, 2, 255, self.rng.random()];
-            builder = builder.ip_fields(self.rng.random(), self.rng.random(), self.pick(&lives));
+            let ttls = [0, 1, 2, 255, self.rng.random()];
+            builder = builder.ip_fields(self.rng.random(), self.rng.random(), self.pick(&ttls));
         } else if self.one_in(10) {
             builder = builder.ip_fields(0, carrying(device, &to, payload.len()), TTL);
         }
         builder.udp(&held.seal(seq.max(1), &to, &payload))
     }
 
-    /// Something towards a device.
+    /// A frame towards a device.
     pub(super) fn downwards(&mut self) {
         let (device, v6) = (self.device(), self.one_in(3));
         let mut builder = FrameBuilder::new(service_end(v6), device.end(v6));
@@ -188,16 +188,16 @@ impl Run<'_> {
             5 => self.not_ip(builder),
             _ => builder.udp(&payload),
         };
-        // The kernel's test run wants whole IP headers.
+        // The kernel's test run requires whole IP headers.
         if self.one_in(8) {
             let at = self.rng.random_range(14..frame.len());
             frame[at] ^= 1 << self.rng.random_range(0..8);
         }
-        let (verdict, _) = self.world.send_down(&frame);
+        let (verdict, _) = self.fixture.send_down(&frame);
         *self.verdicts.entry(verdict).or_default() += 1;
     }
 
-    /// What devices send to others, and what the gate lets pass or not.
+    /// Frames from devices to other hosts, which the gate passes or drops.
     pub(super) fn other_traffic(&mut self) -> Vec<u8> {
         let device = self.device();
         let v6 = self.one_in(2);
@@ -216,13 +216,13 @@ impl Run<'_> {
         }
     }
 
-    /// Neighbor discovery, or what looks like it, between a device and others on its link or elsewhere.
-    fn icmpv6(&mut self, device: Dev, other: Endpoint) -> Vec<u8> {
+    /// Neighbor discovery, or frames that resemble it, between a device and others on its link or elsewhere.
+    fn icmpv6(&mut self, device: TestDevice, other: Endpoint) -> Vec<u8> {
         let addresses = [
             device.end(true).ip,
             other.ip,
             gateway_end(true).ip,
-            // In no prefix, and in another one of some settings.
+            // In no prefix, and in another prefix in some settings.
             [0xfd67, 0, 0, 0, 0, 0, 0, 9].into(),
             [0xfd66, 0, 0, 1, 0, 0, 0, 9].into(),
             [0xfe80, 0, 0, 0, 0, 0, 0, 9].into(),
@@ -251,7 +251,7 @@ impl Run<'_> {
         builder.icmpv6(kind, &body)
     }
 
-    fn dhcp(&mut self, device: Dev, v6: bool) -> Vec<u8> {
+    fn dhcp(&mut self, device: TestDevice, v6: bool) -> Vec<u8> {
         let to: [IpAddr; 4] = if v6 {
             [
                 [0xff02, 0, 0, 0, 0, 0, 1, 2].into(),
@@ -284,8 +284,8 @@ impl Run<'_> {
         FrameBuilder::new(Endpoint { port: src, ..from }, Endpoint { port: dst, ..to }).udp(b"x")
     }
 
-    /// A report of multicast groups.
-    fn report(&mut self, device: Dev, v6: bool) -> Vec<u8> {
+    /// A report of multicast group membership.
+    fn report(&mut self, device: TestDevice, v6: bool) -> Vec<u8> {
         let group: IpAddr = if v6 {
             [0xff02, 0, 0, 0, 0, 0, 0, 0x16].into()
         } else {
@@ -312,7 +312,7 @@ impl Run<'_> {
         builder.ip(0, &message)
     }
 
-    /// Frames of control protocols and of others, to groups and to hosts.
+    /// Frames of control protocols and other protocols, to groups and hosts.
     fn not_ip(&mut self, builder: FrameBuilder) -> Vec<u8> {
         let types = [0x88cc, 0x888e, 0x8892, 0x88b8, 0x88f7, 46, 0x0806, 0x9100];
         let mut frame = builder.ethernet(self.pick(&types), &[0x42; 46]);
@@ -336,7 +336,7 @@ impl Run<'_> {
         self.envelope(device).udp(&message)
     }
 
-    /// Bits flipped, mostly in the message; cut off; made longer.
+    /// Flips bits, usually in the message; truncates or extends the frame.
     pub(super) fn mutate(&mut self, frame: &mut Vec<u8>) {
         let payload = parse(frame)
             .ok()
@@ -359,7 +359,7 @@ impl Run<'_> {
     }
 }
 
-/// Addresses at the edges of where devices may be, now or after a change; of IPv4 and of IPv6.
+/// IPv4 and IPv6 addresses at the edges of the devices' prefixes, now or after a change.
 fn edges() -> [[IpAddr; 8]; 2] {
     let v4 = |a, b, c, d| IpAddr::from([a, b, c, d]);
     let v6 = |a, d, h| IpAddr::from([a, 0, 0, d, 0, 0, 0, h]);
@@ -387,9 +387,9 @@ fn edges() -> [[IpAddr; 8]; 2] {
     ]
 }
 
-/// The IPv4 identification with which the checksum of an opened datagram carries when its TTL is counted down: as it
-/// comes about once in 65,536.
-fn carrying(device: Dev, to: &Endpoint, payload_bytes: usize) -> u16 {
+/// The IPv4 identification at which the checksum of an opened datagram carries when its TTL is decremented, which
+/// happens once in about 65,536 datagrams.
+fn carrying(device: TestDevice, to: &Endpoint, payload_bytes: usize) -> u16 {
     let opened = FrameBuilder::new(device.end(to.ip.is_ipv6()), *to).udp(&vec![0; payload_bytes]);
     let sum = u16::from_be_bytes([opened[24], opened[25]]);
     let (id, carry) = sum.overflowing_add(0x0100);

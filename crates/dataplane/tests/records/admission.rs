@@ -1,4 +1,4 @@
-//! Messages from addresses that no device has, and frames for other stations (docs/protocols.md 1.4.12, 1.4.13).
+//! Messages from addresses that no device can have, and frames for other stations (docs/protocols.md 1.4.12, 1.4.13).
 
 use std::net::IpAddr;
 
@@ -8,11 +8,11 @@ use linewarden_protocol::sources::OwnAddress;
 use linewarden_protocol::verdict::Verdict::{self, *};
 
 use super::{Group, Record, group, record};
-use crate::support::device::{A, STRANGER, gateway_end, service_end};
-use crate::support::shape::{Shape, device_prefixes, own_address};
-use crate::support::world::World;
+use crate::support::device::{A, UNKNOWN, gateway_end, service_end};
+use crate::support::fixture::TestFixture;
+use crate::support::test_config::{TestConfig, device_prefixes, own_address};
 
-/// What a device that has its keys claims as its address, and whether it may.
+/// An address that a device with valid keys claims, and whether it is admitted.
 fn sources() -> Vec<(&'static str, IpAddr, bool)> {
     let v6 = |words: [u16; 8]| IpAddr::from(words);
     vec![
@@ -44,7 +44,7 @@ fn from_sources() -> Vec<Record> {
         end.ip = source;
         FrameBuilder::new(end, gateway_end(source.is_ipv6()))
     };
-    let given = |w: &mut World| w.pool(A, 0, 4);
+    let given = |w: &mut TestFixture| w.pool(A, 0, 4);
     let mut records = Vec::new();
     for (name, source, is_device_s) in sources() {
         let of = |verdict: Verdict| if is_device_s { verdict } else { DropSourceNotDevice };
@@ -64,13 +64,13 @@ fn from_sources() -> Vec<Record> {
             record(
                 format!("REQUEST of an unknown device from {name}"),
                 given,
-                move |w| frame(source).udp(&w.request(STRANGER)),
+                move |w| frame(source).udp(&w.request(UNKNOWN)),
                 of(DropUnknownDevice),
             ),
         ]);
     }
     records.push(record(
-        "the winning RESPONSE again, where its address is a device's no more",
+        "the winning RESPONSE again, after its address left the prefixes",
         |w| {
             w.pool(A, 0, 4);
             w.open_bound(A, false);
@@ -92,7 +92,7 @@ fn from_sources() -> Vec<Record> {
         ReplyChallenge,
     ));
     records.push(record(
-        "REQUEST from where devices are since",
+        "REQUEST from a prefix that was added",
         |w| {
             w.pool(A, 0, 4);
             w.move_devices(&["192.0.2.0/24", "8.8.0.0/16"]);
@@ -105,7 +105,7 @@ fn from_sources() -> Vec<Record> {
 
 /// The gateway's machine gets the address of a device that has a session.
 fn taken_addresses(gate: Gate) -> Vec<Record> {
-    let with_session = |w: &mut World| {
+    let with_session = |w: &mut TestFixture| {
         w.pool(A, 0, 4);
         w.open_bound(A, false);
         w.move_gateway(&[A.end(false).ip]);
@@ -123,8 +123,8 @@ fn taken_addresses(gate: Gate) -> Vec<Record> {
         DropReplay,
     )];
     if gate == Gate::Open {
-        let datagram = |_: &World| FrameBuilder::new(A.end(false), service_end(false)).udp(b"datagram");
-        let own = OwnAddress::alone(A.end(false).ip);
+        let datagram = |_: &TestFixture| FrameBuilder::new(A.end(false), service_end(false)).udp(b"datagram");
+        let own = OwnAddress::host(A.end(false).ip);
         for (name, prefixes, own, verdict) in [
             (
                 "that the gateway's machine has now",
@@ -172,9 +172,9 @@ fn taken_addresses(gate: Gate) -> Vec<Record> {
     records
 }
 
-/// Frames for a silent station on the link, whose address a reply would take; and for groups.
+/// Frames for an idle station on the link, whose address a reply would use, and frames for groups.
 fn for_others(verdict: Verdict) -> Vec<Record> {
-    let given = |w: &mut World| w.pool(A, 0, 4);
+    let given = |w: &mut TestFixture| w.pool(A, 0, 4);
     let to = |v6, mac| {
         let mut end = gateway_end(v6);
         end.mac = mac;
@@ -213,7 +213,7 @@ fn for_others(verdict: Verdict) -> Vec<Record> {
                 ReplyChallenge,
             ),
             record(
-                format!("{family}: REQUEST to everybody"),
+                format!("{family}: REQUEST to the broadcast address"),
                 given,
                 move |w| to(v6, [0xff; 6]).udp(&w.request(A)),
                 DropUnanswerable,
@@ -255,13 +255,13 @@ fn broken_for_others() -> Vec<Record> {
 
 pub fn groups() -> Vec<Group> {
     vec![
-        group(Shape::OFF, from_sources()),
-        group(Shape::OFF, taken_addresses(Gate::Off)),
-        group(Shape::OPEN, taken_addresses(Gate::Open)),
-        group(Shape::OFF, for_others(PassForeign)),
-        group(Shape::OFF, broken_for_others()),
-        group(Shape::OPEN, for_others(DropGatePort)),
-        group(Shape::SEALED, from_sources()),
-        group(Shape::SEALED, for_others(DropGatePort)),
+        group(TestConfig::OFF, from_sources()),
+        group(TestConfig::OFF, taken_addresses(Gate::Off)),
+        group(TestConfig::OPEN, taken_addresses(Gate::Open)),
+        group(TestConfig::OFF, for_others(PassForeign)),
+        group(TestConfig::OFF, broken_for_others()),
+        group(TestConfig::OPEN, for_others(DropGatePort)),
+        group(TestConfig::SEALED, from_sources()),
+        group(TestConfig::SEALED, for_others(DropGatePort)),
     ]
 }

@@ -1,40 +1,40 @@
-//! PROOFs: every step of LAP/1 3.2.1, and which of two that apply decides.
+//! PROOFs: every step of LAP/1 3.2.1, and which step decides if two apply.
 
 use linewarden_protocol::attest::Round;
 use linewarden_protocol::ids::{GatewayId, RoundNumber};
 use linewarden_protocol::verdict::Verdict::{self, *};
 
 use super::{Group, MakePacket, Record, group, record};
-use crate::support::device::{A, B, Dev, STRANGER};
-use crate::support::shape::{Shape, crowd};
-use crate::support::world::World;
-use crate::support::world::attest::{key, proof, round};
+use crate::support::device::{A, B, TestDevice, UNKNOWN};
+use crate::support::fixture::TestFixture;
+use crate::support::fixture::attest::{key, proof, round};
+use crate::support::test_config::{TestConfig, devices_with_one_home};
 
 /// A may prove that it runs 1 in period 4, in round 1, which is open.
-fn given(w: &mut World) {
+fn set_up(w: &mut TestFixture) {
     assert!(w.prover(A, 4, 1, None));
     assert!(w.open_round(round(4, 1), false));
 }
 
-fn sends(device: Dev, round: Round, runs: u8, v6: bool) -> MakePacket {
+fn sends(device: TestDevice, round: Round, runs: u8, v6: bool) -> MakePacket {
     Box::new(move |_| device.frame(v6).udp(&proof(device, &round, runs)))
 }
 
 fn case(
     description: &str,
-    more: impl Fn(&mut World) + 'static,
+    more: impl Fn(&mut TestFixture) + 'static,
     packet: MakePacket,
     verdict: Verdict,
 ) -> Record {
-    let state = move |w: &mut World| {
-        given(w);
+    let state = move |w: &mut TestFixture| {
+        set_up(w);
         more(w);
     };
     record(description, state, packet, verdict)
 }
 
 /// The right PROOF with one byte changed.
-fn bent(at: usize) -> MakePacket {
+fn modified(at: usize) -> MakePacket {
     Box::new(move |_| {
         let mut message = proof(A, &round(4, 1), 1);
         message[at] ^= 0x20;
@@ -42,15 +42,15 @@ fn bent(at: usize) -> MakePacket {
     })
 }
 
-fn nothing(_: &mut World) {}
+fn nothing(_: &mut TestFixture) {}
 
 fn verdicts() -> Vec<Record> {
     let right = || sends(A, round(4, 1), 1, false);
-    let ok = |w: &mut World| assert_eq!(w.send(&sends(A, round(4, 1), 1, false)(w)), ProofOk);
+    let ok = |w: &mut TestFixture| assert_eq!(w.send(&sends(A, round(4, 1), 1, false)(w)), ProofOk);
     vec![
         case("the right proof", nothing, right(), ProofOk),
         case("over IPv6", nothing, sends(A, round(4, 1), 1, true), ProofOk),
-        case("the same again", ok, right(), DropProved),
+        case("the same proof again", ok, right(), DropProved),
         case(
             "a wrong one after the right one",
             ok,
@@ -63,24 +63,24 @@ fn verdicts() -> Vec<Record> {
             sends(A, round(4, 1), 2, false),
             DropProof,
         ),
-        case("by somebody else", nothing, bent(50), DropProof),
+        case("by another device", nothing, modified(50), DropProof),
         case(
-            "of a device that is no prover",
+            "of a device that is not a prover",
             nothing,
             sends(B, round(4, 1), 1, false),
             DropUnknownProver,
         ),
         case(
-            "of a round to come",
+            "of a future round",
             nothing,
             sends(A, round(4, 2), 1, false),
             DropRound,
         ),
-        case("under another nonce", nothing, bent(24), DropRound),
-        case("of another gateway", nothing, bent(16), DropGateway),
-        case("under a flag", nothing, bent(5), DropFlags),
-        case("of another suite", nothing, bent(4), DropSuite),
-        case("whose length field is wrong", nothing, bent(7), DropLength),
+        case("under another nonce", nothing, modified(24), DropRound),
+        case("of another gateway", nothing, modified(16), DropGateway),
+        case("under a flag", nothing, modified(5), DropFlags),
+        case("of another suite", nothing, modified(4), DropSuite),
+        case("with a wrong length field", nothing, modified(7), DropLength),
         case(
             "to another gateway, relayed",
             nothing,
@@ -90,21 +90,21 @@ fn verdicts() -> Vec<Record> {
                     ..round(4, 1)
                 };
                 let proof = key(A, GatewayId(78), 4, 1).prove(&there);
-                let message = round(4, 1).answer(A.id(), proof);
+                let message = round(4, 1).proof_message(A.id(), proof);
                 A.frame(false).udp(zerocopy::IntoBytes::as_bytes(&message))
             }),
             DropProof,
         ),
         case(
-            "when the round is over",
+            "after the round has expired",
             |w| assert!(w.open_round(round(4, 2), true)),
             sends(A, round(4, 2), 1, false),
             DropLate,
         ),
         case(
-            "of an unknown prover when the round is over",
+            "of an unknown prover after the round has expired",
             |w| assert!(w.open_round(round(4, 2), true)),
-            sends(STRANGER, round(4, 2), 1, false),
+            sends(UNKNOWN, round(4, 2), 1, false),
             DropLate,
         ),
         case(
@@ -150,13 +150,13 @@ fn rounds_and_periods() -> Vec<Record> {
             },
             Box::new(|_| {
                 let proof = key(A, round(5, 2).gateway, 4, 1).prove(&round(5, 2));
-                let message = round(5, 2).answer(A.id(), proof);
+                let message = round(5, 2).proof_message(A.id(), proof);
                 A.frame(false).udp(zerocopy::IntoBytes::as_bytes(&message))
             }),
             DropProof,
         ),
         case(
-            "of a prover that has no key of the period",
+            "of a prover without a key of the period",
             |w| {
                 assert!(w.prover(B, 5, 1, None));
                 assert!(w.open_round(round(5, 2), false));
@@ -165,7 +165,7 @@ fn rounds_and_periods() -> Vec<Record> {
             DropNoKey,
         ),
         case(
-            "of a period whose keys have gone",
+            "of a period without remaining keys",
             |w| assert!(w.prover(B, 6, 1, None)),
             sends(A, round(4, 1), 1, false),
             DropNoKey,
@@ -181,25 +181,25 @@ fn rounds_and_periods() -> Vec<Record> {
             ProofOk,
         ),
         case(
-            "of what is being rolled out",
+            "of the configuration that is being rolled out",
             |w| assert!(w.prover(A, 4, 1, Some(2))),
             sends(A, round(4, 1), 2, false),
             ProofOk,
         ),
         case(
-            "of what stands while something is rolled out",
+            "of the current configuration during a roll-out",
             |w| assert!(w.prover(A, 4, 1, Some(2))),
             sends(A, round(4, 1), 1, false),
             ProofOk,
         ),
         case(
-            "of neither",
+            "of neither configuration",
             |w| assert!(w.prover(A, 4, 1, Some(2))),
             sends(A, round(4, 1), 3, false),
             DropProof,
         ),
         case(
-            "of what was rolled out and is not any more",
+            "of a configuration that is no longer rolled out",
             |w| {
                 assert!(w.prover(A, 4, 1, Some(2)));
                 assert!(w.prover(A, 4, 1, None));
@@ -208,13 +208,13 @@ fn rounds_and_periods() -> Vec<Record> {
             DropProof,
         ),
         case(
-            "a round of a period without keys does not begin",
+            "a round of a period without keys is refused",
             |w| assert!(!w.open_round(round(7, 2), false)),
             sends(A, round(4, 1), 1, false),
             ProofOk,
         ),
         case(
-            "a round that ran already does not begin again under another nonce",
+            "a round that was open cannot be opened again with another nonce",
             |w| {
                 let again = Round {
                     nonce: [9; 8],
@@ -226,7 +226,7 @@ fn rounds_and_periods() -> Vec<Record> {
             ProofOk,
         ),
         case(
-            "nor one below the last",
+            "nor can one below the last",
             |w| {
                 assert!(w.open_round(round(4, 3), false));
                 assert!(!w.open_round(round(4, 2), false));
@@ -235,7 +235,7 @@ fn rounds_and_periods() -> Vec<Record> {
             DropRound,
         ),
         case(
-            "nor round 0",
+            "nor can round 0",
             |w| assert!(!w.open_round(round(4, 0), false)),
             sends(A, round(4, 1), 1, false),
             ProofOk,
@@ -265,23 +265,23 @@ fn rounds_and_periods() -> Vec<Record> {
     ]
 }
 
-/// Provers of which more than four have one home.
+/// More than four provers with the same home.
 fn places() -> Vec<Record> {
-    let all = || crowd(64);
-    let install = move |w: &mut World| {
+    let all = || devices_with_one_home(64);
+    let install = move |w: &mut TestFixture| {
         all()
             .into_iter()
             .for_each(|device| assert!(w.prover(device, 4, 1, None)));
         assert!(w.open_round(round(4, 1), false));
     };
-    let is_ok = |device: Dev| sends(device, round(4, 1), 1, false);
-    let mut records: Vec<Record> = crowd(64)
+    let is_ok = |device: TestDevice| sends(device, round(4, 1), 1, false);
+    let mut records: Vec<Record> = devices_with_one_home(64)
         .into_iter()
-        .map(|device| record("one of a crowd", install, is_ok(device), ProofOk))
+        .map(|device| record("one of many with the same home", install, is_ok(device), ProofOk))
         .collect();
-    let first = crowd(64)[5];
+    let first = devices_with_one_home(64)[5];
     records.push(record(
-        "not at home, wiped, and installed anew",
+        "not in its home, wiped, and installed again",
         move |w| {
             install(w);
             w.wipe_prover(first);
@@ -295,31 +295,31 @@ fn places() -> Vec<Record> {
 
 pub fn groups() -> Vec<Group> {
     let full = record(
-        "one prover too many",
+        "one prover more than fits",
         |w| {
-            given(w);
-            (2..257).for_each(|n| assert!(w.prover(Dev(n), 4, 1, None)));
-            assert!(!w.prover(Dev(300), 4, 1, None));
+            set_up(w);
+            (2..257).for_each(|n| assert!(w.prover(TestDevice(n), 4, 1, None)));
+            assert!(!w.prover(TestDevice(300), 4, 1, None));
         },
         sends(A, round(4, 1), 1, false),
         ProofOk,
     );
     vec![
-        group(Shape::ATTESTING, verdicts()),
-        group(Shape::ATTESTING, rounds_and_periods()),
-        group(Shape::ATTESTING, places()),
-        group(Shape::ATTESTING, vec![full]),
+        group(TestConfig::ATTESTING, verdicts()),
+        group(TestConfig::ATTESTING, rounds_and_periods()),
+        group(TestConfig::ATTESTING, places()),
+        group(TestConfig::ATTESTING, vec![full]),
         group(
-            Shape {
+            TestConfig {
                 provers: 16,
-                ..Shape::OPEN
+                ..TestConfig::OPEN
             },
             verdicts(),
         ),
         group(
-            Shape {
+            TestConfig {
                 provers: 16,
-                ..Shape::SEALED
+                ..TestConfig::SEALED
             },
             verdicts(),
         ),

@@ -8,8 +8,8 @@ use linewarden_protocol::verdict::Verdict::{self, *};
 
 use super::{Group, Record, group, record};
 use crate::support::device::{A, gateway_end};
-use crate::support::shape::{CLASSIC_IDENTIFIERS, CLASSIC_PORT, CLASSIC_ROWS, Shape};
-use crate::support::world::World;
+use crate::support::fixture::TestFixture;
+use crate::support::test_config::{CLASSIC_IDENTIFIERS, CLASSIC_PORT, CLASSIC_ROWS, TestConfig};
 
 #[derive(Clone, Copy)]
 struct Kind {
@@ -29,14 +29,14 @@ impl Kind {
     }
 
     fn response(self, challenge: u32) -> Block {
-        let (_, bytes) = Shape::crp(self.bits.bytes(), challenge >> 16, (challenge & 0xffff) as usize);
+        let (_, bytes) = TestConfig::crp(self.bits.bytes(), challenge >> 16, (challenge & 0xffff) as usize);
         let mut block = [0; 32];
         block[..bytes.len()].copy_from_slice(&bytes);
         block
     }
 
-    /// Asks for a challenge and answers it as the device would; returns the RESP.
-    fn ask(self, w: &mut World, identifier: u32) -> Message {
+    /// Requests a challenge and answers it like the device; returns the RESP.
+    fn request_challenge(self, w: &mut TestFixture, identifier: u32) -> Message {
         let request = frame(false).udp(&self.bytes(&device::request(identifier)));
         let (verdict, reply) = w.send_for_reply(&request);
         assert_eq!(verdict, ReplyClassicChallenge);
@@ -55,11 +55,11 @@ impl Kind {
     fn record(
         self,
         description: &str,
-        given: impl Fn(&mut World) -> Vec<u8> + 'static,
+        given: impl Fn(&mut TestFixture) -> Vec<u8> + 'static,
         v6: bool,
         verdict: Verdict,
     ) -> Record {
-        // What `given` returns depends on what the verifier drew; it travels to the packet in a cell.
+        // The result of `setup` depends on what the verifier drew; a cell passes it to the packet.
         let message = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
         let made = std::rc::Rc::clone(&message);
         record(
@@ -85,7 +85,7 @@ fn records(kind: Kind) -> Vec<Record> {
         kind.record(
             "the right RESP",
             move |w| {
-                let response = kind.ask(w, 2);
+                let response = kind.request_challenge(w, 2);
                 kind.bytes(&response)
             },
             false,
@@ -94,16 +94,16 @@ fn records(kind: Kind) -> Vec<Record> {
         kind.record(
             "the right RESP, from another address",
             move |w| {
-                let response = kind.ask(w, 2);
+                let response = kind.request_challenge(w, 2);
                 kind.bytes(&response)
             },
             true,
             ReplyClassicAck,
         ),
         kind.record(
-            "the right RESP twice: the hash dies with its success",
+            "the right RESP twice: the hash is valid once",
             move |w| {
-                let response = kind.ask(w, 2);
+                let response = kind.request_challenge(w, 2);
                 let bytes = kind.bytes(&response);
                 assert_eq!(w.send(&frame(false).udp(&bytes)), ReplyClassicAck);
                 bytes
@@ -114,7 +114,7 @@ fn records(kind: Kind) -> Vec<Record> {
         kind.record(
             "a wrong hash",
             move |w| {
-                let response = kind.ask(w, 2);
+                let response = kind.request_challenge(w, 2);
                 kind.bytes(&Message {
                     hash: response.hash ^ 1,
                     ..response
@@ -126,7 +126,7 @@ fn records(kind: Kind) -> Vec<Record> {
         kind.record(
             "another's hash",
             move |w| {
-                let response = kind.ask(w, 3);
+                let response = kind.request_challenge(w, 3);
                 kind.bytes(&Message {
                     identifier: 1,
                     ..response
@@ -149,12 +149,12 @@ fn records(kind: Kind) -> Vec<Record> {
             DropClassicUnknown,
         ),
         kind.record(
-            "LAP's REQUEST on the classic port",
+            "a LAP REQUEST on the classic port",
             |w| w.request(A),
             false,
             DropClassicMalformed,
         ),
-        kind.record("nothing at all", |_| Vec::new(), false, DropClassicMalformed),
+        kind.record("an empty datagram", |_| Vec::new(), false, DropClassicMalformed),
     ];
     for wrong in [message_type::CH, message_type::ACK, 4, 255] {
         records.push(kind.record(
@@ -185,7 +185,7 @@ fn records(kind: Kind) -> Vec<Record> {
     records
 }
 
-/// In worlds of their own: what was asked before counts.
+/// In separate fixtures, since earlier requests count.
 fn first_of_all(kind: Kind) -> Vec<Record> {
     let zero = move |identifier| {
         kind.bytes(&Message {
@@ -194,17 +194,17 @@ fn first_of_all(kind: Kind) -> Vec<Record> {
         })
     };
     let mut records = vec![kind.record(
-        "a RESP with hash 0 before any REQ: nothing zero-initialised is accepted",
+        "a RESP with hash 0 before any REQ: nothing zero-initialized is accepted",
         move |_| zero(1),
         false,
         DropClassicHash,
     )];
     if kind.profile == ClassicProfile::Iot {
         records.push(kind.record(
-            "a REQ when every CRP was used",
+            "a REQ after all CRPs were used",
             move |w| {
                 for _ in 0..CLASSIC_ROWS {
-                    kind.ask(w, 1);
+                    kind.request_challenge(w, 1);
                 }
                 kind.bytes(&device::request(1))
             },
@@ -214,7 +214,8 @@ fn first_of_all(kind: Kind) -> Vec<Record> {
         records.push(kind.record(
             "the last challenge can still be answered",
             move |w| {
-                let responses: Vec<Message> = (0..CLASSIC_ROWS).map(|_| kind.ask(w, 2)).collect();
+                let responses: Vec<Message> =
+                    (0..CLASSIC_ROWS).map(|_| kind.request_challenge(w, 2)).collect();
                 let one_more = frame(false).udp(&kind.bytes(&device::request(2)));
                 assert_eq!(w.send(&one_more), DropClassicUnknown);
                 kind.bytes(responses.last().unwrap())
@@ -224,10 +225,10 @@ fn first_of_all(kind: Kind) -> Vec<Record> {
         ));
     } else {
         records.push(kind.record(
-            "a REQ after more than there are CRPs: they are used again",
+            "a REQ after more than all CRPs: they are used again",
             move |w| {
                 for _ in 0..4 * CLASSIC_ROWS {
-                    kind.ask(w, 1);
+                    kind.request_challenge(w, 1);
                 }
                 kind.bytes(&device::request(1))
             },
@@ -245,9 +246,9 @@ pub fn groups() -> Vec<Group> {
         .flat_map(|profile| ResponseBits::ALL.map(|bits| Kind { profile, bits }));
     kinds
         .flat_map(|kind| {
-            let shape = Shape {
+            let shape = TestConfig {
                 classic: Some((kind.profile, kind.bits.bytes())),
-                ..Shape::OFF
+                ..TestConfig::OFF
             };
             [group(shape, records(kind)), group(shape, first_of_all(kind))]
         })

@@ -1,13 +1,13 @@
-//! What is ours and what is not, with the gate off (docs/protocols.md 1.4.12).
+//! Frames that belong to the gateway and frames that do not, with the gate off (docs/protocols.md 1.4.12).
 
 use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::write::Endpoint;
 use linewarden_protocol::verdict::Verdict::{self, *};
 
 use super::{Group, Record, group, record};
-use crate::support::device::{A, Dev, gateway_end, service_end};
-use crate::support::shape::Shape;
-use crate::support::world::World;
+use crate::support::device::{A, TestDevice, gateway_end, service_end};
+use crate::support::fixture::TestFixture;
+use crate::support::test_config::TestConfig;
 
 const V4_V6: [bool; 2] = [false, true];
 
@@ -15,7 +15,7 @@ fn family(v6: bool) -> &'static str {
     if v6 { "IPv6" } else { "IPv4" }
 }
 
-fn known(w: &mut World) {
+fn known(w: &mut TestFixture) {
     w.pool(A, 0, 4);
 }
 
@@ -36,8 +36,8 @@ fn request_in(
 
 /// A's REQUEST with another source or destination in its headers.
 fn unanswerable() -> Vec<Record> {
-    type Bend = fn(&mut Endpoint, &mut Endpoint);
-    let v4: [(&str, Bend, Verdict); 8] = [
+    type Modify = fn(&mut Endpoint, &mut Endpoint);
+    let v4: [(&str, Modify, Verdict); 8] = [
         (
             "to the broadcast MAC address",
             |_, to| to.mac = [0xff; 6],
@@ -79,7 +79,7 @@ fn unanswerable() -> Vec<Record> {
             DropSourceNotDevice,
         ),
     ];
-    let v6: [(&str, Bend, Verdict); 7] = [
+    let v6: [(&str, Modify, Verdict); 7] = [
         ("from ::", |from, _| from.ip = [0u16; 8].into(), DropUnanswerable),
         (
             "from an IPv4-mapped address",
@@ -112,7 +112,7 @@ fn unanswerable() -> Vec<Record> {
             DropSourceNotDevice,
         ),
     ];
-    let record_of = |v6: bool, (name, bend, verdict): (&str, Bend, Verdict)| {
+    let record_of = |v6: bool, (name, bend, verdict): (&str, Modify, Verdict)| {
         record(
             format!("{} {name}", family(v6)),
             known,
@@ -154,19 +154,19 @@ fn vlans() -> Vec<Record> {
                 ReplyChallenge,
             ),
             request_in(
-                format!("{name}, two tags, the inner of the outer's kind"),
+                format!("{name}, two tags of the outer's type"),
                 v6,
                 |f| f.tag(0x8100, 1).tag(0x88a8, 2),
                 ReplyChallenge,
             ),
             request_in(
-                format!("{name}, three tags: not looked behind"),
+                format!("{name}, three tags: not parsed"),
                 v6,
                 |f| f.vlan(1).vlan(2).vlan(3),
                 PassForeign,
             ),
             request_in(
-                format!("{name}, a tag of an old kind"),
+                format!("{name}, a tag with an old type"),
                 v6,
                 |f| f.tag(0x9100, 2),
                 PassForeign,
@@ -176,7 +176,7 @@ fn vlans() -> Vec<Record> {
     records
 }
 
-/// Sessions whose RESPONSEs came behind tags.
+/// Sessions whose RESPONSEs arrived behind VLAN tags.
 fn bound_in_vlans() -> Vec<Record> {
     let tags: [&[(u16, u16)]; 4] = [
         &[(0x88a8, 0xffff), (0x8100, 0)],
@@ -186,7 +186,7 @@ fn bound_in_vlans() -> Vec<Record> {
     ];
     let records = V4_V6.into_iter().flat_map(|v6| {
         tags.into_iter().map(move |tags| {
-            let packet = move |w: &World| {
+            let packet = move |w: &TestFixture| {
                 let response = w.response(A).bound(A.mac()).bytes(A);
                 let tagged = tags
                     .iter()
@@ -213,7 +213,7 @@ fn ip() -> Vec<Record> {
         request_in("a later fragment", false, |f| f.fragment(3, true), PassUnparsed),
         request_in("a last fragment", false, |f| f.fragment(3, false), PassUnparsed),
         request_in(
-            "don't fragment is no fragment",
+            "the flag Don't Fragment is not a fragment",
             false,
             |f| f.fragment(0, false),
             ReplyChallenge,
@@ -272,7 +272,7 @@ fn ip() -> Vec<Record> {
     }
     for number in [50, 59, 253] {
         records.push(request_in(
-            format!("IPv6 next header {number}, which is none that is looked behind"),
+            format!("IPv6 next header {number}, which is not parsed"),
             true,
             move |f| f.extension(number),
             PassForeign,
@@ -281,7 +281,7 @@ fn ip() -> Vec<Record> {
     records
 }
 
-/// Frames that are for somebody else, or for another port.
+/// Frames for another station or another port.
 fn foreign() -> Vec<Record> {
     let mut records = Vec::new();
     for v6 in V4_V6 {
@@ -303,7 +303,7 @@ fn foreign() -> Vec<Record> {
             case("another port", to(|end| end.port = 20_549), PassForeign),
             case("port 0", to(|end| end.port = 0), PassForeign),
             case(
-                "the port with its bytes swapped",
+                "the port with swapped bytes",
                 to(|end| end.port = end.port.swap_bytes()),
                 PassForeign,
             ),
@@ -313,17 +313,17 @@ fn foreign() -> Vec<Record> {
                 PassForeign,
             ),
             case(
-                "somebody else's address",
+                "the address of another host",
                 FrameBuilder::new(A.end(v6), service_end(v6)),
                 PassForeign,
             ),
             case(
-                "somebody else's address, our port",
-                FrameBuilder::new(A.end(v6), Dev(5).end(v6)),
+                "the address of another host, the LAP port",
+                FrameBuilder::new(A.end(v6), TestDevice(5).end(v6)),
                 PassForeign,
             ),
             case(
-                "options or extension for somebody else",
+                "options or extension for another host",
                 {
                     let builder = FrameBuilder::new(A.end(v6), service_end(v6));
                     if v6 {
@@ -335,7 +335,7 @@ fn foreign() -> Vec<Record> {
                 PassForeign,
             ),
             case(
-                "a fragment for somebody else",
+                "a fragment for another host",
                 FrameBuilder::new(A.end(v6), service_end(v6)).fragment(1, true),
                 PassForeign,
             ),
@@ -349,7 +349,7 @@ fn foreign() -> Vec<Record> {
                 ReplyChallenge,
             ),
         ]);
-        let tcp = move |_: &World| A.frame(v6).ip(6, &[0x50; 40]);
+        let tcp = move |_: &TestFixture| A.frame(v6).ip(6, &[0x50; 40]);
         records.push(record(
             format!("{name}, TCP to the gateway"),
             known,
@@ -357,7 +357,7 @@ fn foreign() -> Vec<Record> {
             PassForeign,
         ));
         records.push(record(
-            format!("{name}, no payload at all"),
+            format!("{name}, without payload"),
             known,
             move |_| A.frame(v6).udp(&[]),
             DropLength,
@@ -379,9 +379,9 @@ fn foreign() -> Vec<Record> {
     records.extend([
         record("ARP", known, |_| A.frame(false).arp_request(), PassForeign),
         record(
-            "neighbour solicitation",
+            "neighbor solicitation",
             known,
-            |_| A.frame(true).neighbour_solicitation([9; 16]),
+            |_| A.frame(true).neighbor_solicitation([9; 16]),
             PassForeign,
         ),
         record("DHCP", known, |_| A.frame(false).dhcp(), PassForeign),
@@ -398,7 +398,7 @@ fn foreign() -> Vec<Record> {
             PassForeign,
         ),
         record(
-            "an IPv6 packet under IPv4's Ethernet type",
+            "an IPv6 packet with the Ethernet type of IPv4",
             known,
             |w| {
                 let frame = A.frame(true).udp(&w.request(A));
@@ -407,7 +407,7 @@ fn foreign() -> Vec<Record> {
             PassForeign,
         ),
         record(
-            "an IPv4 packet under IPv6's Ethernet type",
+            "an IPv4 packet with the Ethernet type of IPv6",
             known,
             |w| {
                 let frame = A.frame(false).udp(&w.request(A));
@@ -419,7 +419,7 @@ fn foreign() -> Vec<Record> {
     records
 }
 
-/// Cut off after every byte: not ours to judge.
+/// Truncated after every byte: not for the gateway to check.
 fn cut_off() -> Vec<Record> {
     let mut records = Vec::new();
     for (v6, tagged) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -430,10 +430,10 @@ fn cut_off() -> Vec<Record> {
                 A.frame(v6)
             }
         };
-        let whole = builder().udp(&[0; 64]).len();
-        records.extend((0..whole).map(|length| {
+        let length_max = builder().udp(&[0; 64]).len();
+        records.extend((0..length_max).map(|length| {
             record(
-                format!("{}, tagged: {tagged}, cut off after {length} B", family(v6)),
+                format!("{}, tagged: {tagged}, truncated after {length} B", family(v6)),
                 known,
                 move |w| builder().udp(&w.request(A))[..length].to_vec(),
                 PassForeign,
@@ -464,7 +464,7 @@ fn contradicting_lengths() -> Vec<Record> {
         overwritten(false, "a header of 60 B", 14, &[0x4f], PassUnparsed),
         overwritten(
             false,
-            "total length below the header's",
+            "total length below that of the header",
             16,
             &[0, 19],
             PassForeign,
@@ -507,14 +507,14 @@ fn contradicting_lengths() -> Vec<Record> {
         overwritten(true, "payload length beyond the frame", 18, &[0, 73], PassForeign),
         overwritten(
             true,
-            "UDP length 0, as a jumbogram has it",
+            "UDP length 0, as in a jumbogram",
             58,
             &[0, 0],
             DropTruncated,
         ),
         overwritten(true, "UDP length beyond the packet", 58, &[0, 80], DropTruncated),
         record(
-            "a wrong UDP length for somebody else",
+            "a wrong UDP length for another host",
             known,
             |w| {
                 let builder = FrameBuilder::new(A.end(false), service_end(false));
@@ -525,7 +525,7 @@ fn contradicting_lengths() -> Vec<Record> {
             PassForeign,
         ),
         record(
-            "a wrong UDP length to another port of ours",
+            "a wrong UDP length to another port of the gateway",
             known,
             |w| {
                 let mut frame = A.frame(false).udp(&w.request(A));
@@ -536,7 +536,7 @@ fn contradicting_lengths() -> Vec<Record> {
             PassForeign,
         ),
         record(
-            "wrong checksums: the tags protect, and offloads leave them unfinished",
+            "wrong checksums: tags protect the message, and offloading leaves checksums incomplete",
             known,
             |w| {
                 let mut frame = A.frame(false).udp(&w.request(A));
@@ -571,7 +571,7 @@ pub fn groups() -> Vec<Group> {
         contradicting_lengths(),
     ];
     vec![
-        group(Shape::OFF, records.into_iter().flatten().collect()),
-        group(Shape::OFF, bound_in_vlans()),
+        group(TestConfig::OFF, records.into_iter().flatten().collect()),
+        group(TestConfig::OFF, bound_in_vlans()),
     ]
 }

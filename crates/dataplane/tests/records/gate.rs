@@ -1,4 +1,4 @@
-//! The open gate: what passes towards the service (LAP/1 1.4.9, docs/protocols.md 1.4.12).
+//! The open gate: frames that pass towards the service (LAP/1 1.4.9, docs/protocols.md 1.4.12).
 
 use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::write::Endpoint;
@@ -6,20 +6,20 @@ use linewarden_protocol::verdict::Verdict::{self, *};
 
 use super::{Group, Record, group, record};
 use crate::support::device::{A, B, gateway_end, service_end};
-use crate::support::shape::{LEASE_S, Shape};
-use crate::support::world::World;
+use crate::support::fixture::TestFixture;
+use crate::support::test_config::{SESSION_LIFETIME_S, TestConfig};
 
 /// A frame from A to the service.
 fn through(v6: bool) -> FrameBuilder {
     FrameBuilder::new(A.end(v6), service_end(v6))
 }
 
-fn with_session(w: &mut World) {
+fn with_session(w: &mut TestFixture) {
     w.pool(A, 0, 4);
     w.open_bound(A, false);
 }
 
-fn in_vlans(w: &mut World) {
+fn in_vlans(w: &mut TestFixture) {
     w.pool(A, 0, 4);
     let response = w.response(A).bound(A.mac()).bytes(A);
     assert_eq!(
@@ -28,46 +28,46 @@ fn in_vlans(w: &mut World) {
     );
 }
 
-fn open(description: &str, given: fn(&mut World), frame: Vec<u8>, verdict: Verdict) -> Record {
+fn open(description: &str, given: fn(&mut TestFixture), frame: Vec<u8>, verdict: Verdict) -> Record {
     record(description, given, move |_| frame.clone(), verdict)
 }
 
 fn by_session() -> Vec<Record> {
     let data = b"a measurement";
-    let unbound: fn(&mut World) = |w| {
+    let unbound: fn(&mut TestFixture) = |w| {
         w.pool(A, 0, 4);
         let response = w.response(A).bytes(A);
         assert_eq!(w.send(&A.frame(false).udp(&response)), ReplyAck);
     };
-    let revoked: fn(&mut World) = |w| {
+    let revoked: fn(&mut TestFixture) = |w| {
         with_session(w);
         w.revoke(A);
     };
-    let over: fn(&mut World) = |w| {
+    let over: fn(&mut TestFixture) = |w| {
         with_session(w);
-        w.advance(LEASE_S + 1);
+        w.advance(SESSION_LIFETIME_S + 1);
     };
-    let almost_over: fn(&mut World) = |w| {
+    let almost_over: fn(&mut TestFixture) = |w| {
         with_session(w);
-        w.advance(LEASE_S - 100);
+        w.advance(SESSION_LIFETIME_S - 100);
     };
-    let renewed: fn(&mut World) = |w| {
+    let renewed: fn(&mut TestFixture) = |w| {
         with_session(w);
-        w.advance(LEASE_S - 100);
+        w.advance(SESSION_LIFETIME_S - 100);
         w.rotate_fresh();
         w.open_bound(A, false);
-        w.advance(LEASE_S - 100);
+        w.advance(SESSION_LIFETIME_S - 100);
     };
-    let busy: fn(&mut World) = |w| {
+    let busy: fn(&mut TestFixture) = |w| {
         with_session(w);
         let frame = A.frame(false).udp(&w.response(A).bound(A.mac()).bytes(A));
-        w.half_win(A, &frame);
+        w.interrupted_win(A, &frame);
     };
-    let wiped: fn(&mut World) = |w| {
+    let wiped: fn(&mut TestFixture) = |w| {
         with_session(w);
         w.wipe(A);
     };
-    let moved: fn(&mut World) = |w| {
+    let moved: fn(&mut TestFixture) = |w| {
         with_session(w);
         let mut end = A.end(false);
         end.mac = B.mac();
@@ -75,7 +75,7 @@ fn by_session() -> Vec<Record> {
         let frame = FrameBuilder::new(end, gateway_end(false));
         assert_eq!(w.send(&frame.udp(&response)), ReplyAck);
     };
-    let swept: fn(&mut World) = |w| {
+    let swept: fn(&mut TestFixture) = |w| {
         with_session(w);
         w.sweep();
     };
@@ -88,7 +88,7 @@ fn by_session() -> Vec<Record> {
     };
     vec![
         open(
-            "nobody has authenticated",
+            "no session",
             |w| w.pool(A, 0, 2),
             through(false).udp(data),
             DropGate,
@@ -100,7 +100,7 @@ fn by_session() -> Vec<Record> {
             PassSession,
         ),
         open(
-            "a live session, its other family",
+            "a live session, the other IP version",
             with_session,
             through(true).udp(data),
             PassSession,
@@ -161,7 +161,7 @@ fn by_session() -> Vec<Record> {
             DropGate,
         ),
         open(
-            "the VLANs the other way round",
+            "the VLANs in the other order",
             in_vlans,
             through(false).tag(0x88a8, 9).vlan(7).udp(data),
             DropGate,
@@ -173,15 +173,20 @@ fn by_session() -> Vec<Record> {
             DropGate,
         ),
         open("revoked", revoked, through(false).udp(data), DropGate),
-        open("the lease is over", over, through(false).udp(data), DropGateLease),
         open(
-            "the lease is almost over",
+            "the session has expired",
+            over,
+            through(false).udp(data),
+            DropSessionExpired,
+        ),
+        open(
+            "the session is about to expire",
             almost_over,
             through(false).udp(data),
             PassSession,
         ),
         open(
-            "renewed meanwhile",
+            "renewed in between",
             renewed,
             through(false).udp(data),
             PassSession,
@@ -206,7 +211,7 @@ fn by_session() -> Vec<Record> {
             PassSession,
         ),
         open(
-            "swept, which keeps what is live",
+            "after a sweep, which keeps live sessions",
             swept,
             through(false).udp(data),
             PassSession,
@@ -214,8 +219,8 @@ fn by_session() -> Vec<Record> {
     ]
 }
 
-/// In a customer's VLAN, or a service's.
-fn in_vlan(tag: u16) -> impl Fn(&mut World) {
+/// In a customer VLAN or a service VLAN.
+fn in_vlan(tag: u16) -> impl Fn(&mut TestFixture) {
     move |w| {
         w.pool(A, 0, 4);
         let response = w.response(A).bound(A.mac()).bytes(A);
@@ -224,14 +229,14 @@ fn in_vlan(tag: u16) -> impl Fn(&mut World) {
     }
 }
 
-/// What VLAN tags are, of a session without VLAN, in customers' VLAN 300, or in services' VLAN 300.
+/// Kinds of VLAN tags, for a session without VLAN, in customer VLAN 300, or in service VLAN 300.
 fn tags() -> Vec<Record> {
     let data = b"a measurement";
-    let with = |given: fn(&mut World), name: &str, builder: FrameBuilder, verdict| {
+    let with = |given: fn(&mut TestFixture), name: &str, builder: FrameBuilder, verdict| {
         open(name, given, builder.udp(data), verdict)
     };
-    let customer: fn(&mut World) = |w| in_vlan(0x8100)(w);
-    let service: fn(&mut World) = |w| in_vlan(0x88a8)(w);
+    let customer: fn(&mut TestFixture) = |w| in_vlan(0x8100)(w);
+    let service: fn(&mut TestFixture) = |w| in_vlan(0x88a8)(w);
     let plain = || through(false);
     let mut records = vec![
         with(with_session, "a priority tag", plain().vlan(0), PassSession),
@@ -295,7 +300,7 @@ fn tags() -> Vec<Record> {
         ),
         with(
             in_vlans,
-            "a third tag, of priority",
+            "a third tag, a priority tag",
             plain().tag(0x88a8, 7).vlan(9).vlan(0),
             DropGateTag,
         ),
@@ -325,7 +330,7 @@ fn tags() -> Vec<Record> {
         ),
         open("RARP", |_| {}, plain().ethernet(0x8035, &[0; 28]), DropGateType),
         open(
-            "ICMPv6's type on IPv4",
+            "an ICMPv6 type on IPv4",
             |_| {},
             plain().ip(58, &[135; 24]),
             DropGate,
@@ -343,23 +348,23 @@ fn tags() -> Vec<Record> {
             ReplyChallenge,
         ),
         record(
-            "an ACK again to a priority tag, of a session without",
+            "a repeated ACK to a priority tag, for a session without VLAN",
             with_session,
             |w| {
                 A.frame(false)
                     .vlan(0)
                     .udp(&w.response(A).bound(A.mac()).idx(0).bytes(A))
             },
-            ReplyAckAgain,
+            ReplyAckRepeated,
         ),
     ];
     for tag in [0x9100, 0x9200, 0x9300, 0x88e7, 0x8926, 0x893f] {
         let name = format!("a tag of type {tag:#06x}");
         records.push(with(with_session, &name, plain().tag(tag, 0), DropGateTag));
-        let name = format!("one behind a VLAN, of type {tag:#06x}");
+        let name = format!("one behind a VLAN tag, of type {tag:#06x}");
         records.push(with(customer, &name, plain().vlan(300).tag(tag, 5), DropGateTag));
     }
-    // More types than there are places: the rest is one.
+    // More types than are distinguished: the rest are one type.
     records.extend((0..40u16).map(|number| {
         let frame = plain().ethernet(0x7000 + number, &[0; 46]);
         open(&format!("scanned type {number}"), |_| {}, frame, DropGateType)
@@ -377,13 +382,13 @@ fn never() -> Vec<Record> {
     };
     let mut records = vec![
         open(
-            "LAP's port beyond the gateway",
+            "the LAP port behind the gateway",
             with_session,
             lap(false),
             DropGatePort,
         ),
         open(
-            "LAP's port beyond the gateway, IPv6",
+            "the LAP port behind the gateway, IPv6",
             with_session,
             lap(true),
             DropGatePort,
@@ -425,13 +430,13 @@ fn never() -> Vec<Record> {
             DropGateFragment,
         ),
         open(
-            "neighbour discovery behind hop-by-hop",
+            "neighbor discovery behind hop-by-hop",
             with_session,
             through(true).extension(0).icmpv6(135, &[0; 20]),
             DropGateExtension,
         ),
         open(
-            "a frame cut off in its UDP header",
+            "a frame truncated in its UDP header",
             with_session,
             through(false).udp(b"x")[..40].to_vec(),
             DropTruncated,
@@ -455,11 +460,11 @@ fn never() -> Vec<Record> {
             DropGateExtension,
         ));
     }
-    let whole = through(true).vlan(5).udp(b"").len();
-    records.extend((0..whole).map(|length| {
+    let length_max = through(true).vlan(5).udp(b"").len();
+    records.extend((0..length_max).map(|length| {
         let frame = through(true).vlan(5).udp(b"")[..length].to_vec();
         open(
-            &format!("cut off after {length} B"),
+            &format!("truncated after {length} B"),
             with_session,
             frame,
             DropTruncated,
@@ -468,7 +473,7 @@ fn never() -> Vec<Record> {
     records
 }
 
-/// What is for the gateway is consumed whatever the gate.
+/// Frames for the gateway are consumed at every gate.
 fn consumed() -> Vec<Record> {
     vec![
         record(
@@ -490,13 +495,13 @@ fn consumed() -> Vec<Record> {
             DropUnknownDevice,
         ),
         record(
-            "no message at all",
+            "an empty datagram",
             with_session,
             |_| A.frame(false).udp(b"x"),
             DropLength,
         ),
         record(
-            "a REQUEST cut off",
+            "a truncated REQUEST",
             with_session,
             |w| A.frame(false).udp(&w.request(A))[..60].to_vec(),
             DropTruncated,
@@ -527,7 +532,7 @@ fn consumed() -> Vec<Record> {
 pub fn groups() -> Vec<Group> {
     let records = [by_session(), never(), consumed()];
     vec![
-        group(Shape::OPEN, records.into_iter().flatten().collect()),
-        group(Shape::OPEN, tags()),
+        group(TestConfig::OPEN, records.into_iter().flatten().collect()),
+        group(TestConfig::OPEN, tags()),
     ]
 }

@@ -1,4 +1,4 @@
-//! Datagrams to the LAP port that are no message a device sends: the order of `wire::parse`.
+//! Datagrams to the LAP port that are not a message of a device: the order of `wire::parse`.
 
 use linewarden_protocol::verdict::Verdict::{self, *};
 use linewarden_protocol::wire::message_type::{
@@ -7,9 +7,9 @@ use linewarden_protocol::wire::message_type::{
 
 use super::{Group, Record, group, record};
 use crate::support::device::A;
-use crate::support::shape::Shape;
+use crate::support::test_config::TestConfig;
 
-/// A REQUEST with one byte changed; a device is there, so that nothing but the message decides.
+/// A REQUEST with one byte changed; a device exists, so that only the message decides.
 fn request_with(description: &str, at: usize, value: u8, verdict: Verdict) -> Record {
     record(
         description,
@@ -23,7 +23,7 @@ fn request_with(description: &str, at: usize, value: u8, verdict: Verdict) -> Re
     )
 }
 
-/// A message of any type and length, with the right header for both; zeros behind it.
+/// A message of any type and length, with the right header for both and zeros behind it.
 fn message(kind: u8, length: usize, claimed: u16) -> Vec<u8> {
     let mut bytes = vec![0u8; length.max(16)];
     bytes[..8].copy_from_slice(&[0x4c, 0x57, 1, kind, 1, 0, 0, 0]);
@@ -46,7 +46,7 @@ fn lengths() -> Vec<Record> {
     let mut records: Vec<Record> = (0..64)
         .map(|length| {
             record(
-                format!("a REQUEST cut off after {length} B"),
+                format!("a REQUEST truncated after {length} B"),
                 |w| w.pool(A, 0, 3),
                 move |w| A.frame(length % 2 == 0).udp(&w.request(A)[..length]),
                 DropLength,
@@ -69,13 +69,13 @@ fn lengths() -> Vec<Record> {
     }
     for claimed in [0, 56, 63, 65, 0x4000, 0xffff] {
         records.push(record(
-            format!("a REQUEST whose length field says {claimed}"),
+            format!("a REQUEST with length field {claimed}"),
             |_| {},
             move |_| A.frame(false).udp(&message(REQUEST, 64, claimed)),
             DropLength,
         ));
         records.push(record(
-            format!("DATA_UP of 129 B whose length field says {claimed}"),
+            format!("DATA_UP of 129 B with length field {claimed}"),
             |_| {},
             move |_| A.frame(true).udp(&message(DATA_UP, 129, claimed)),
             DropLength,
@@ -91,12 +91,12 @@ fn types() -> Vec<Record> {
         of_type("NAK", NAK, 64, DropDirection),
         of_type("ATTEST_REQUEST", ATTEST_REQUEST, 64, DropDirection),
         of_type("ATTEST_REQUEST too long", ATTEST_REQUEST, 65, DropLength),
-        of_type("PROOF, and nobody is attested", PROOF, 96, DropUnsupportedType),
-        of_type("PROOF cut off", PROOF, 20, DropLength),
+        of_type("PROOF without attestation", PROOF, 96, DropUnsupportedType),
+        of_type("PROOF truncated", PROOF, 20, DropLength),
         of_type("PROOF as long as other messages", PROOF, 64, DropLength),
         of_type("PROOF too long", PROOF, 97, DropLength),
         of_type("CHALLENGE too long", CHALLENGE, 65, DropLength),
-        of_type("DATA_UP cut off", DATA_UP, 55, DropLength),
+        of_type("DATA_UP truncated", DATA_UP, 55, DropLength),
     ];
     for length in [56, 57, 64, 127, 128, 129, 1456, 2900] {
         records.push(of_type(
@@ -169,7 +169,7 @@ fn header() -> Vec<Record> {
             DropDeviceZero,
         ),
         record(
-            "everything wrong: the magic comes first",
+            "everything wrong: the magic is checked first",
             |_| {},
             |_| A.frame(false).udp(&[0xff; 64]),
             DropMagic,
@@ -197,5 +197,5 @@ fn header() -> Vec<Record> {
 
 pub fn groups() -> Vec<Group> {
     let records = [header(), lengths(), types(), reserved()];
-    vec![group(Shape::OFF, records.into_iter().flatten().collect())]
+    vec![group(TestConfig::OFF, records.into_iter().flatten().collect())]
 }

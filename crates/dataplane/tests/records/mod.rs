@@ -1,7 +1,6 @@
 //! The records, by subject.
 
 pub mod admission;
-pub mod again;
 pub mod always;
 pub mod attest;
 pub mod classic;
@@ -11,6 +10,7 @@ pub mod gate;
 pub mod malformed;
 pub mod owner;
 pub mod p4dra;
+pub mod repeated;
 pub mod request;
 pub mod response;
 pub mod sealed;
@@ -20,48 +20,48 @@ use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::write::Endpoint;
 use linewarden_protocol::verdict::Verdict;
 
-use crate::support::device::{A, Dev, gateway_end};
-use crate::support::shape::Shape;
-use crate::support::world::World;
+use crate::support::device::{A, TestDevice, gateway_end};
+use crate::support::fixture::TestFixture;
+use crate::support::test_config::TestConfig;
 
-/// Makes the frame once the state is there.
-type MakePacket = Box<dyn Fn(&World) -> Vec<u8>>;
+/// Creates the frame after the state is set up.
+type MakePacket = Box<dyn Fn(&TestFixture) -> Vec<u8>>;
 
 /// One packet in one state.
 pub struct Record {
     pub description: String,
-    /// Brings the state about; packets that it sends are compared like the last one.
-    pub given: Box<dyn Fn(&mut World)>,
+    /// Sets up the state; packets that it sends are compared like the last one.
+    pub setup: Box<dyn Fn(&mut TestFixture)>,
     pub packet: MakePacket,
     pub verdict: Verdict,
 }
 
 /// Records under one configuration.
 pub struct Group {
-    pub shape: Shape,
+    pub shape: TestConfig,
     pub records: Vec<Record>,
 }
 
 pub fn record(
     description: impl Into<String>,
-    given: impl Fn(&mut World) + 'static,
-    packet: impl Fn(&World) -> Vec<u8> + 'static,
+    given: impl Fn(&mut TestFixture) + 'static,
+    packet: impl Fn(&TestFixture) -> Vec<u8> + 'static,
     verdict: Verdict,
 ) -> Record {
     Record {
         description: description.into(),
-        given: Box::new(given),
+        setup: Box::new(given),
         packet: Box::new(packet),
         verdict,
     }
 }
 
-pub fn group(shape: Shape, records: Vec<Record>) -> Group {
+pub fn group(shape: TestConfig, records: Vec<Record>) -> Group {
     Group { shape, records }
 }
 
-/// The right RESPONSE of a device from its own place, BOUND or not.
-pub fn right(w: &World, device: Dev, bound: bool) -> Vec<u8> {
+/// The right RESPONSE of a device from its own address, BOUND or not.
+pub fn right(w: &TestFixture, device: TestDevice, bound: bool) -> Vec<u8> {
     let response = w.response(device);
     let response = if bound {
         response.bound(device.mac())
@@ -71,7 +71,7 @@ pub fn right(w: &World, device: Dev, bound: bool) -> Vec<u8> {
     device.frame(false).udp(&response.bytes(device))
 }
 
-/// A frame to the gateway from A's place but for what `change` changes.
+/// A frame to the gateway from A's address, except for what `change` changes.
 pub fn from(change: impl Fn(&mut Endpoint)) -> FrameBuilder {
     let mut end = A.end(false);
     change(&mut end);
@@ -84,7 +84,7 @@ pub fn all() -> Vec<Group> {
         admission::groups(),
         request::groups(),
         response::groups(),
-        again::groups(),
+        repeated::groups(),
         owner::groups(),
         closed::groups(),
         frame::groups(),

@@ -1,17 +1,18 @@
-//! Whose address it is: a RESPONSE from where another device's session lives (docs/protocols.md 1.4.13, step 4).
+//! The owner of an address: a RESPONSE from an address at which another device has a session (docs/protocols.md
+//! 1.4.13, step 4).
 
 use linewarden_protocol::verdict::Verdict::{self, *};
 
 use super::{Group, Record, from, group, record, right};
-use crate::support::device::{A, B, Dev};
-use crate::support::shape::{LEASE_S, Shape};
-use crate::support::world::World;
+use crate::support::device::{A, B, TestDevice};
+use crate::support::fixture::TestFixture;
+use crate::support::test_config::{SESSION_LIFETIME_S, TestConfig};
 
-/// B answers rightly from where A has a session.
+/// B sends a right RESPONSE from an address at which A has a session.
 fn at_as_place(
     description: &str,
-    given: fn(&mut World),
-    packet: fn(&World) -> Vec<u8>,
+    given: fn(&mut TestFixture),
+    packet: fn(&TestFixture) -> Vec<u8>,
     verdict: Verdict,
 ) -> Record {
     record(
@@ -28,12 +29,12 @@ fn at_as_place(
 }
 
 fn owned() -> Vec<Record> {
-    let nothing: fn(&mut World) = |_| {};
-    let at_as_address: fn(&World) -> Vec<u8> = |w| {
+    let nothing: fn(&mut TestFixture) = |_| {};
+    let at_as_address: fn(&TestFixture) -> Vec<u8> = |w| {
         let response = w.response(B).bound(B.mac()).bytes(B);
         from(|end| end.mac = B.mac()).udp(&response)
     };
-    let at_as_mac: fn(&World) -> Vec<u8> = |w| {
+    let at_as_mac: fn(&TestFixture) -> Vec<u8> = |w| {
         let response = w.response(B).bound(A.mac()).bytes(B);
         from(|end| end.ip = B.end(false).ip).udp(&response)
     };
@@ -72,15 +73,15 @@ fn owned() -> Vec<Record> {
             ReplyAck,
         ),
         at_as_place(
-            "with a wrong tag: the owner comes first",
+            "with a wrong tag: the owner is checked first",
             nothing,
             |w| from(|_| {}).udp(&w.response(B).nonce(3).bound(B.mac()).bytes(B)),
             DropAddressOwned,
         ),
         at_as_place(
-            "after the other's lease",
+            "after the other's session",
             |w| {
-                w.advance(LEASE_S + 10);
+                w.advance(SESSION_LIFETIME_S + 10);
                 w.rotate_fresh();
             },
             at_as_address,
@@ -111,7 +112,7 @@ fn owned() -> Vec<Record> {
             DropAddressOwned,
         ),
         at_as_place(
-            "the address given back to its former owner, whose entry is still there",
+            "the address returned to its former owner, whose entry still exists",
             |w| {
                 w.open_bound(A, true);
                 let response = w.response(B).bytes(B);
@@ -124,25 +125,25 @@ fn owned() -> Vec<Record> {
             "the other's line is being written",
             |w| {
                 let frame = right(w, A, true);
-                w.half_win(A, &frame);
+                w.interrupted_win(A, &frame);
             },
             at_as_address,
             DropAddressOwned,
         ),
         at_as_place(
-            "the other's session is closed, and its line being written for one elsewhere",
+            "the other's session is closed, and its line is being written for another address",
             |w| {
-                let held = w.last_held(A).unwrap();
+                let held = w.last_device_session(A).unwrap();
                 assert!(w.close_one(A, held.id));
                 w.sweep();
                 let frame = right(w, A, true);
-                w.half_win(A, &frame);
+                w.interrupted_win(A, &frame);
             },
             |w| from(|end| end.mac = B.mac()).udp(&w.response(B).bytes(B)),
             ReplyAck,
         ),
         at_as_place(
-            "after a sweep, which keeps what is live",
+            "after a sweep, which keeps live sessions",
             |w| w.sweep(),
             at_as_address,
             DropAddressOwned,
@@ -150,17 +151,17 @@ fn owned() -> Vec<Record> {
     ]
 }
 
-/// A device in key mode that authenticates from one place after the other, more of them than the tables hold entries.
-fn wander(w: &mut World) {
-    const WANDERER: Dev = Dev(77);
+/// A device in key mode that authenticates from more addresses than the tables hold entries, one after the other.
+fn roam(w: &mut TestFixture) {
+    const ROAMING: TestDevice = TestDevice(77);
     const PLACES: u16 = 4 * 256 + 76;
-    w.key(WANDERER, 0);
-    // The way there takes longer through the switch than a fresh value lives.
+    w.key(ROAMING, 0);
+    // Through the switch this takes longer than a fresh value is valid.
     w.leave_switch_behind();
     for place in 0..PLACES {
         let [high, low] = place.to_be_bytes();
         let mac = [2, 7, 7, 7, high, low];
-        let response = w.response(WANDERER).bound(mac).bytes(WANDERER);
+        let response = w.response(ROAMING).bound(mac).bytes(ROAMING);
         let frame = from(|end| {
             end.mac = mac;
             end.ip = [10, 66, 16 + high, low].into();
@@ -169,20 +170,20 @@ fn wander(w: &mut World) {
     }
 }
 
-fn wanderer() -> Vec<Record> {
-    let given: fn(&mut World) = |w| {
+fn roaming_device() -> Vec<Record> {
+    let given: fn(&mut TestFixture) = |w| {
         w.pool(A, 0, 3);
-        wander(w);
+        roam(w);
     };
     vec![
         record(
-            "after a device that came from ever new addresses",
+            "after a device that used many addresses",
             given,
             |w| right(w, A, true),
             ReplyAck,
         ),
         record(
-            "the same, from where it has been",
+            "the same, from an earlier address",
             given,
             |w| {
                 let mac = [2, 7, 7, 7, 0, 5];
@@ -200,7 +201,7 @@ fn wanderer() -> Vec<Record> {
 fn full_tables() -> Vec<Record> {
     vec![
         record(
-            "no room for the address: nothing is spent",
+            "no space for the address: no row is spent",
             |w| w.pool(A, 0, 3),
             |w| right(w, A, false),
             DropTableFull,
@@ -212,7 +213,7 @@ fn full_tables() -> Vec<Record> {
             DropTableFull,
         ),
         record(
-            "and the row is there still",
+            "and the row is still available",
             |w| {
                 w.pool(A, 0, 3);
                 let frame = right(w, A, true);
@@ -222,7 +223,7 @@ fn full_tables() -> Vec<Record> {
             ReplyChallenge,
         ),
         record(
-            "and a repetition finds no room again",
+            "and a repetition finds no space either",
             |w| {
                 w.pool(A, 0, 3);
                 let frame = right(w, A, true);
@@ -235,13 +236,13 @@ fn full_tables() -> Vec<Record> {
 }
 
 pub fn groups() -> Vec<Group> {
-    let full = Shape {
+    let full = TestConfig {
         no_bindings: true,
-        ..Shape::OFF
+        ..TestConfig::OFF
     };
     vec![
-        group(Shape::OFF, owned()),
-        group(Shape::OFF, wanderer()),
+        group(TestConfig::OFF, owned()),
+        group(TestConfig::OFF, roaming_device()),
         group(full, full_tables()),
     ]
 }

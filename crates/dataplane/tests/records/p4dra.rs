@@ -1,27 +1,27 @@
-//! `p4dra-classic`: every step of LAP/1 3.1.2, at every gate, and which of two that apply decides.
+//! `p4dra-classic`: every step of LAP/1 3.1.2, at every gate, and which step decides if two apply.
 
 use linewarden_dataplane::Gate;
 use linewarden_protocol::classic::p4dra::{ETHER_TYPE, Message, Round, operation};
 use linewarden_protocol::verdict::Verdict::{self, *};
 
 use super::{Group, Record, group, record};
-use crate::support::device::{A, B, Dev, STRANGER, gateway_end};
-use crate::support::shape::{P4DRA_PROVERS, Shape};
-use crate::support::world::World;
-use crate::support::world::p4dra::{frame, frame_between, id, key, reply, tagged};
+use crate::support::device::{A, B, TestDevice, UNKNOWN, gateway_end};
+use crate::support::fixture::TestFixture;
+use crate::support::fixture::p4dra::{frame, frame_between, id, key, reply, tagged};
+use crate::support::test_config::{P4DRA_PROVERS, TestConfig};
 
-/// Two rounds that never were.
-fn rounds(w: &mut World) {
+/// Two rounds that were never opened.
+fn rounds(w: &mut TestFixture) {
     w.p4dra_round();
     w.p4dra_round();
 }
 
-fn simple(description: &str, packet: impl Fn(&World) -> Vec<u8> + 'static, verdict: Verdict) -> Record {
+fn simple(description: &str, packet: impl Fn(&TestFixture) -> Vec<u8> + 'static, verdict: Verdict) -> Record {
     record(description, rounds, packet, verdict)
 }
 
-/// The right proof of A in the running round, changed.
-fn bent(description: &str, change: impl Fn(&mut Vec<u8>) + 'static, verdict: Verdict) -> Record {
+/// The right proof of A in the running round, with changes.
+fn modified(description: &str, change: impl Fn(&mut Vec<u8>) + 'static, verdict: Verdict) -> Record {
     simple(
         description,
         move |w| {
@@ -34,7 +34,7 @@ fn bent(description: &str, change: impl Fn(&mut Vec<u8>) + 'static, verdict: Ver
 }
 
 fn proofs() -> Vec<Record> {
-    let last = Dev(P4DRA_PROVERS);
+    let last = TestDevice(P4DRA_PROVERS);
     vec![
         simple(
             "the running round",
@@ -61,7 +61,7 @@ fn proofs() -> Vec<Record> {
             DropP4draRound,
         ),
         record(
-            "a round that is asked twice goes on",
+            "a round that is requested twice continues",
             |w| {
                 rounds(w);
                 assert!(!w.open_p4dra(w.p4dra_ago(0)) && !w.open_p4dra(w.p4dra_ago(1)));
@@ -70,7 +70,7 @@ fn proofs() -> Vec<Record> {
             ReplyP4draVerified,
         ),
         simple(
-            "r and n taken for each other",
+            "r and n swapped",
             |w| {
                 let Round { r, n } = w.p4dra_ago(0);
                 reply(A, &Round { r: n, n: r }, 1)
@@ -86,22 +86,22 @@ fn proofs() -> Vec<Record> {
             DropP4draRound,
         ),
         simple(
-            "zeros, as memory is before the first round",
+            "zeros, like memory before the first round",
             |_| reply(A, &Round { r: [0; 8], n: [0; 8] }, 1),
             DropP4draRound,
         ),
         simple(
-            "a stranger",
-            |w| reply(STRANGER, &w.p4dra_ago(0), 1),
+            "an unknown device",
+            |w| reply(UNKNOWN, &w.p4dra_ago(0), 1),
             DropP4draProver,
         ),
         simple(
-            "a stranger in a round that is over",
-            |_| reply(STRANGER, &Round { r: [9; 8], n: [9; 8] }, 1),
+            "an unknown device in an expired round",
+            |_| reply(UNKNOWN, &Round { r: [9; 8], n: [9; 8] }, 1),
             DropP4draRound,
         ),
         simple(
-            "something else runs there",
+            "another configuration",
             |w| reply(A, &w.p4dra_ago(0), 2),
             DropP4draProof,
         ),
@@ -154,7 +154,7 @@ fn proofs() -> Vec<Record> {
             ReplyP4draVerified,
         ),
         record(
-            "ok in this round, asked in the next",
+            "ok in this round, requested in the next",
             |w| {
                 rounds(w);
                 let frame = reply(A, &w.p4dra_ago(0), 1);
@@ -169,24 +169,24 @@ fn proofs() -> Vec<Record> {
 
 fn frames() -> Vec<Record> {
     let mut records = vec![
-        bent("to a group", |frame| frame[0] |= 1, DropUnanswerable),
-        bent("from a group", |frame| frame[6] |= 1, DropUnanswerable),
-        bent(
-            "to all, and broken",
+        modified("to a group", |frame| frame[0] |= 1, DropUnanswerable),
+        modified("from a group", |frame| frame[6] |= 1, DropUnanswerable),
+        modified(
+            "to all, and malformed",
             |frame| {
                 frame[..6].fill(0xff);
                 frame.truncate(20);
             },
             DropUnanswerable,
         ),
-        bent(
-            "nothing behind the type",
+        modified(
+            "no bytes behind the type",
             |frame| frame.truncate(14),
             DropP4draMalformed,
         ),
-        bent("a byte short", |frame| frame.truncate(110), DropP4draMalformed),
-        bent("a byte more", |frame| frame.push(0), DropP4draMalformed),
-        bent("much more", |frame| frame.resize(1500, 0), DropP4draMalformed),
+        modified("a byte short", |frame| frame.truncate(110), DropP4draMalformed),
+        modified("a byte more", |frame| frame.push(0), DropP4draMalformed),
+        modified("much more", |frame| frame.resize(1500, 0), DropP4draMalformed),
     ];
     for tags in 1..=2 {
         records.push(simple(
@@ -219,7 +219,7 @@ fn frames() -> Vec<Record> {
         (2, 161),
         (2, 17),
     ]) {
-        records.push(bent(
+        records.push(modified(
             &format!("operation {kind} of {length} B"),
             move |frame| {
                 frame.resize(14 + length, 0);
@@ -231,7 +231,7 @@ fn frames() -> Vec<Record> {
     records
 }
 
-/// What the published switch takes from any port: facts of its code, each a way to forge or to amplify.
+/// Frames that the published switch accepts from any port: each is a way to forge or to amplify, found in its code.
 fn from_outside() -> Vec<Record> {
     let sent = |description: &str, make: fn(Round) -> Message| {
         simple(
@@ -247,15 +247,15 @@ fn from_outside() -> Vec<Record> {
         sent("VERIFIED with any V = P", |round| {
             Message::Verified(round, id(A), [7; 64], [7; 64])
         }),
-        sent("VERIFIED of a prover that is not here", |round| {
-            Message::Verified(round, id(STRANGER), [7; 64], [7; 64])
+        sent("VERIFIED of an unknown prover", |round| {
+            Message::Verified(round, id(UNKNOWN), [7; 64], [7; 64])
         }),
-        sent("VERIFIED of a round that is none", |_| {
+        sent("VERIFIED of a round that does not exist", |_| {
             let none = Round { r: [9; 8], n: [9; 8] };
             Message::Verified(none, id(A), [7; 64], [7; 64])
         }),
         simple(
-            "VERIFIED, as the reply to the right proof has it",
+            "VERIFIED, as in the reply to the right proof",
             |w| {
                 let right = reply(A, &w.p4dra_ago(0), 1);
                 let mut forged = right.clone();
@@ -292,12 +292,12 @@ fn from_outside() -> Vec<Record> {
     records
 }
 
-/// Of another Ethernet type, at each gate.
+/// Frames of another Ethernet type, at each gate.
 fn others(foreign: Verdict) -> Vec<Record> {
     let mut records: Vec<Record> = [0x1233u16, 0x1235, 0x3412, 0x5241, 0x88b5]
         .into_iter()
         .map(|other| {
-            bent(
+            modified(
                 &format!("type {other:#06x}"),
                 move |frame| frame[12..14].copy_from_slice(&other.to_be_bytes()),
                 foreign,
@@ -324,19 +324,28 @@ pub fn groups() -> Vec<Group> {
     let mut groups: Vec<Group> = gates
         .into_iter()
         .flat_map(|(gate, foreign)| {
-            let shape = Shape { gate, ..Shape::P4DRA };
+            let shape = TestConfig {
+                gate,
+                ..TestConfig::P4DRA
+            };
             [proofs(), frames(), from_outside(), others(foreign)].map(|records| group(shape, records))
         })
         .collect();
     let off = |gate, verdict| {
-        let packet = |_: &World| {
+        let packet = |_: &TestFixture| {
             let to = gateway_end(false).mac;
             let mut frame = frame_between(to, A.mac(), &Message::Request(Round { r: [1; 8], n: [2; 8] }));
             frame[12..14].copy_from_slice(&ETHER_TYPE.to_be_bytes());
             frame
         };
         let records = vec![record("the profile is off", |_| {}, packet, verdict)];
-        group(Shape { gate, ..Shape::OFF }, records)
+        group(
+            TestConfig {
+                gate,
+                ..TestConfig::OFF
+            },
+            records,
+        )
     };
     groups.extend(gates.map(|(gate, foreign)| off(gate, foreign)));
     groups

@@ -3,11 +3,11 @@
 use linewarden_protocol::verdict::Verdict::*;
 
 use super::{Group, Record, group, record};
-use crate::support::device::{A, B, STRANGER};
-use crate::support::shape::Shape;
-use crate::support::world::{World, real_now};
+use crate::support::device::{A, B, UNKNOWN};
+use crate::support::fixture::{TestFixture, real_now};
+use crate::support::test_config::TestConfig;
 
-fn request(w: &World) -> Vec<u8> {
+fn request(w: &TestFixture) -> Vec<u8> {
     A.frame(false).udp(&w.request(A))
 }
 
@@ -26,7 +26,7 @@ fn served() -> Vec<Record> {
             ReplyChallenge,
         ),
         record(
-            "the same question gets the same bytes",
+            "the same request gets the same bytes",
             |w| {
                 w.pool(A, 0, 1);
                 let frame = request(w);
@@ -58,7 +58,7 @@ fn served() -> Vec<Record> {
             ReplyChallenge,
         ),
         record(
-            "while its session lives",
+            "while its session is live",
             |w| {
                 w.pool(A, 0, 3);
                 w.open_bound(A, false);
@@ -105,7 +105,7 @@ fn refused() -> Vec<Record> {
         record(
             "an unknown device",
             |w| w.pool(A, 0, 3),
-            |w| A.frame(false).udp(&w.request(STRANGER)),
+            |w| A.frame(false).udp(&w.request(UNKNOWN)),
             DropUnknownDevice,
         ),
         record(
@@ -141,17 +141,17 @@ fn refused() -> Vec<Record> {
             |w| {
                 w.pool(A, 0, 3);
                 let response = A.frame(false).udp(&w.response(A).bytes(A));
-                w.half_win(A, &response);
+                w.interrupted_win(A, &response);
             },
             request,
             DropBusy,
         ),
         record(
-            "the same, of a device revoked meanwhile",
+            "the same, of a device revoked in between",
             |w| {
                 w.pool(A, 0, 3);
                 let response = A.frame(false).udp(&w.response(A).bytes(A));
-                w.half_win(A, &response);
+                w.interrupted_win(A, &response);
                 w.revoke(A);
             },
             request,
@@ -176,11 +176,11 @@ fn refused() -> Vec<Record> {
             ReplyNak,
         ),
         record(
-            "a line cleared up after a crash",
+            "a line cleaned up after a crash",
             |w| {
                 w.pool(A, 0, 3);
                 let response = A.frame(false).udp(&w.response(A).bytes(A));
-                w.half_win(A, &response);
+                w.interrupted_win(A, &response);
                 w.recover();
             },
             request,
@@ -196,7 +196,7 @@ fn refused() -> Vec<Record> {
             ReplyNak,
         ),
         record(
-            "stopping, unknown device: silence",
+            "stopping, unknown device: no reply",
             |w| w.stopping(true),
             request,
             DropUnknownDevice,
@@ -211,7 +211,7 @@ fn refused() -> Vec<Record> {
             DropStopped,
         ),
         record(
-            "older than 16 s, and unknown: the age comes first",
+            "older than 16 s, and unknown: the age is checked first",
             |w| w.advance(17),
             request,
             DropStopped,
@@ -231,8 +231,8 @@ fn refused() -> Vec<Record> {
     ]
 }
 
-/// A device without rows, and a clock that is not about to tick: rate limits count in its seconds.
-fn without_rows(w: &mut World) {
+/// A device without rows, and a clock that is not about to tick, since rate limits count per second.
+fn without_rows(w: &mut TestFixture) {
     w.pool(A, 0, 1);
     w.open_bound(A, false);
     while !(100..700).contains(&(real_now().monotonic_ms % 1000)) {
@@ -240,7 +240,7 @@ fn without_rows(w: &mut World) {
     }
 }
 
-fn two_naks(w: &mut World) {
+fn two_naks(w: &mut TestFixture) {
     let frame = request(w);
     assert_eq!([w.send(&frame), w.send(&frame)], [ReplyNak; 2]);
 }
@@ -293,12 +293,15 @@ fn none_allowed() -> Vec<Record> {
 }
 
 pub fn groups() -> Vec<Group> {
-    let naks = |nak_per_s| Shape {
+    let naks = |nak_per_s| TestConfig {
         nak_per_s,
-        ..Shape::OFF
+        ..TestConfig::OFF
     };
     vec![
-        group(Shape::OFF, [served(), refused()].into_iter().flatten().collect()),
+        group(
+            TestConfig::OFF,
+            [served(), refused()].into_iter().flatten().collect(),
+        ),
         group(naks(2), limited()),
         group(naks(0), none_allowed()),
     ]

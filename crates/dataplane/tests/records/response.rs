@@ -3,12 +3,12 @@
 use linewarden_protocol::verdict::Verdict::{self, *};
 
 use super::{Group, Record, from, group, record, right};
-use crate::support::device::{A, B, STRANGER};
-use crate::support::shape::{LEASE_S, Shape};
-use crate::support::world::World;
+use crate::support::device::{A, B, UNKNOWN};
+use crate::support::fixture::TestFixture;
+use crate::support::test_config::{SESSION_LIFETIME_S, TestConfig};
 
 fn accepted() -> Vec<Record> {
-    let plain = |description: &str, given: fn(&mut World), v6: bool, bound: bool| {
+    let plain = |description: &str, given: fn(&mut TestFixture), v6: bool, bound: bool| {
         record(
             description,
             given,
@@ -40,7 +40,7 @@ fn accepted() -> Vec<Record> {
             true,
         ),
         plain(
-            "a row number at the ring's turn",
+            "a row number at the end of the ring",
             |w| w.pool(A, u32::MAX - 3, 3),
             false,
             true,
@@ -58,7 +58,7 @@ fn accepted() -> Vec<Record> {
             true,
         ),
         plain(
-            "again, from where its session is",
+            "again, from the address of its session",
             |w| {
                 w.pool(A, 0, 3);
                 w.open_bound(A, false);
@@ -85,11 +85,11 @@ fn accepted() -> Vec<Record> {
             false,
         ),
         plain(
-            "again, after its lease",
+            "again, after its session",
             |w| {
                 w.pool(A, 0, 3);
                 w.open_bound(A, false);
-                w.advance(LEASE_S + 100);
+                w.advance(SESSION_LIFETIME_S + 100);
                 w.rotate_fresh();
             },
             false,
@@ -147,7 +147,7 @@ fn accepted() -> Vec<Record> {
             true,
         ),
         plain(
-            "while the gateway stops: handshakes that began may end",
+            "while the gateway stops: started handshakes may complete",
             |w| {
                 w.pool(A, 0, 2);
                 w.stopping(true);
@@ -168,7 +168,7 @@ fn accepted() -> Vec<Record> {
 }
 
 fn refused() -> Vec<Record> {
-    let one = |description: &str, packet: fn(&World) -> Vec<u8>, verdict: Verdict| {
+    let one = |description: &str, packet: fn(&TestFixture) -> Vec<u8>, verdict: Verdict| {
         record(description, |w| w.pool(A, 7, 3), packet, verdict)
     };
     let mut records = vec![
@@ -178,16 +178,16 @@ fn refused() -> Vec<Record> {
             DropGateway,
         ),
         one(
-            "another gateway, and unknown: the gateway comes first",
+            "another gateway, and unknown: the gateway is checked first",
             |w| {
                 A.frame(false)
-                    .udp(&w.response(STRANGER).gateway(78).bytes(STRANGER))
+                    .udp(&w.response(UNKNOWN).gateway(78).bytes(UNKNOWN))
             },
             DropGateway,
         ),
         one(
             "an unknown device",
-            |w| A.frame(false).udp(&w.response(STRANGER).bytes(STRANGER)),
+            |w| A.frame(false).udp(&w.response(UNKNOWN).bytes(UNKNOWN)),
             DropUnknownDevice,
         ),
         one(
@@ -201,7 +201,7 @@ fn refused() -> Vec<Record> {
             DropIndex,
         ),
         one(
-            "the row before, of which nothing is known",
+            "the previous row, without a record",
             |w| A.frame(false).udp(&w.response(A).idx(6).bytes(A)),
             DropReplay,
         ),
@@ -229,7 +229,7 @@ fn refused() -> Vec<Record> {
             DropTag,
         ),
         one(
-            "a tag for a BOUND one, the flag taken off",
+            "a tag for BOUND, with the flag removed",
             |w| {
                 let mut response = w.response(A).bound(A.mac()).bytes(A);
                 response[5] = 0;
@@ -238,7 +238,7 @@ fn refused() -> Vec<Record> {
             DropTag,
         ),
         one(
-            "the flag BOUND put on",
+            "with the flag BOUND added",
             |w| {
                 let mut response = w.response(A).bytes(A);
                 response[5] = 1;
@@ -293,13 +293,13 @@ fn refused() -> Vec<Record> {
             DropNoRows,
         ),
         record(
-            "right, but below no mark",
+            "right, but without a mark",
             |w| w.pool_on_credit(A, 7, 3, 0),
             |w| right(w, A, true),
             DropMark,
         ),
         record(
-            "a wrong tag, below no mark: it asks for nothing",
+            "a wrong tag, without a mark: no mark is requested",
             |w| w.pool_on_credit(A, 7, 3, 0),
             |w| {
                 let mut response = w.response(A).bytes(A);
@@ -328,17 +328,17 @@ fn refused() -> Vec<Record> {
             DropMark,
         ),
         record(
-            "the last number of all: nothing can follow",
+            "the last possible number: none can follow",
             |w| {
                 w.pool(A, u32::MAX, 1);
-                // There it is `drop_mark`: no mark lies above that number.
+                // Here it is `drop_mark`: no mark is above that number.
                 w.leave_switch_behind();
             },
             |w| right(w, A, true),
             DropNoRows,
         ),
         record(
-            "key mode at the last number of all",
+            "key mode at the last possible number",
             |w| w.key(A, u32::MAX),
             |w| right(w, A, true),
             DropNoRows,
@@ -370,7 +370,7 @@ fn refused() -> Vec<Record> {
             |w| {
                 w.pool(A, 0, 3);
                 let frame = right(w, A, true);
-                w.half_win(A, &frame);
+                w.interrupted_win(A, &frame);
             },
             |w| right(w, A, true),
             DropBusy,
@@ -380,24 +380,24 @@ fn refused() -> Vec<Record> {
             |w| {
                 w.pool(A, 0, 3);
                 let frame = right(w, A, true);
-                w.half_win(A, &frame);
+                w.interrupted_win(A, &frame);
             },
             |w| A.frame(false).udp(&w.response(A).idx(0).bound(A.mac()).bytes(A)),
             DropBusy,
         ),
         record(
-            "a line cleared up after a crash: the row is spent, and no session is there",
+            "a line cleaned up after a crash: the row is spent, and there is no session",
             |w| {
                 w.pool(A, 0, 3);
                 let frame = right(w, A, true);
-                w.half_win(A, &frame);
+                w.interrupted_win(A, &frame);
                 w.recover();
             },
             |w| A.frame(false).udp(&w.response(A).idx(0).bound(A.mac()).bytes(A)),
             DropReplay,
         ),
     ];
-    // Each bit of what is under the tag.
+    // Each bit that the tag covers.
     let covered = (16..32).chain(48..64);
     records.extend(covered.map(|at| {
         record(
@@ -416,5 +416,5 @@ fn refused() -> Vec<Record> {
 
 pub fn groups() -> Vec<Group> {
     let records = [accepted(), refused()];
-    vec![group(Shape::OFF, records.into_iter().flatten().collect())]
+    vec![group(TestConfig::OFF, records.into_iter().flatten().collect())]
 }

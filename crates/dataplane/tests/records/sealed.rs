@@ -1,4 +1,4 @@
-//! The sealed gate, upwards: what is opened and goes on, and what does not (LAP/1 1.4.7, 1.4.9).
+//! The sealed gate, from devices: frames that are opened and forwarded, and frames that are not (LAP/1 1.4.7, 1.4.9).
 
 use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::write::Endpoint;
@@ -7,46 +7,46 @@ use linewarden_protocol::wire::LAP_PORT;
 
 use super::{Group, Record, group, record};
 use crate::support::device::{A, B, gateway_end, sealed_frame, service_end};
-use crate::support::shape::{LEASE_S, Shape};
-use crate::support::world::World;
+use crate::support::fixture::TestFixture;
+use crate::support::test_config::{SESSION_LIFETIME_S, TestConfig};
 
-fn with_session(w: &mut World) {
+fn with_session(w: &mut TestFixture) {
     w.pool(A, 0, 4);
     w.open_bound(A, false);
 }
 
-fn with_session6(w: &mut World) {
+fn with_session6(w: &mut TestFixture) {
     w.pool(A, 0, 4);
     w.open_bound(A, true);
 }
 
-/// A sealed frame of A's to the service, `dress`ed.
+/// A sealed frame from A to the service, changed by `change`.
 fn sealed(
-    w: &World,
+    w: &TestFixture,
     v6: bool,
     seq: u32,
     payload: &[u8],
-    dress: impl Fn(FrameBuilder) -> FrameBuilder,
+    change: impl Fn(FrameBuilder) -> FrameBuilder,
 ) -> Vec<u8> {
     let to = service_end(v6);
-    dress(sealed_frame(A, &to)).udp(&w.held(A).seal(seq, &to, payload))
+    change(sealed_frame(A, &to)).udp(&w.device_session(A).seal(seq, &to, payload))
 }
 
-fn plain(w: &World, seq: u32) -> Vec<u8> {
+fn plain(w: &TestFixture, seq: u32) -> Vec<u8> {
     sealed(w, false, seq, b"a measurement", |builder| builder)
 }
 
-/// A frame of A's whose sealed message is changed.
-fn bent(at: usize, bytes: &'static [u8]) -> impl Fn(&World) -> Vec<u8> {
+/// A frame of A whose sealed message is changed.
+fn modified(at: usize, bytes: &'static [u8]) -> impl Fn(&TestFixture) -> Vec<u8> {
     move |w| {
         let to = service_end(false);
-        let mut message = w.held(A).seal(1, &to, b"a measurement");
+        let mut message = w.device_session(A).seal(1, &to, b"a measurement");
         message[at..at + bytes.len()].copy_from_slice(bytes);
         sealed_frame(A, &to).udp(&message)
     }
 }
 
-/// Frames of a live session, in every dress.
+/// Frames of a live session, with every kind of header.
 fn opened() -> Vec<Record> {
     let mut records = Vec::new();
     for v6 in [false, true] {
@@ -55,7 +55,7 @@ fn opened() -> Vec<Record> {
             for bytes in [0usize, 1, 7, 8, 9, 63, 64, 65, 1400, 1416] {
                 let name = format!("{bytes} B, {tags} tags, IPv6 {v6}");
                 let payload: Vec<u8> = (0..bytes).map(|at| at as u8).collect();
-                let packet = move |w: &World| {
+                let packet = move |w: &TestFixture| {
                     sealed(w, v6, 1, &payload, |builder| {
                         (0..tags).fold(builder, |builder, tag| builder.vlan(7 + tag))
                     })
@@ -63,21 +63,21 @@ fn opened() -> Vec<Record> {
                 records.push(record(name, given, packet, PassData));
             }
         }
-        let padded = move |w: &World| sealed(w, v6, 1, b"x", |builder| builder.padding(&[0xaa; 9]));
+        let padded = move |w: &TestFixture| sealed(w, v6, 1, b"x", |builder| builder.padding(&[0xaa; 9]));
         records.push(record(
             format!("bytes behind the packet, IPv6 {v6}"),
             given,
             padded,
             PassData,
         ));
-        let fields = move |w: &World| sealed(w, v6, 1, b"x", |builder| builder.ip_fields(0xff, 7, 1));
+        let fields = move |w: &TestFixture| sealed(w, v6, 1, b"x", |builder| builder.ip_fields(0xff, 7, 1));
         records.push(record(
             format!("header fields, IPv6 {v6}"),
             given,
             fields,
             PassData,
         ));
-        let wrong_sum = move |w: &World| {
+        let wrong_sum = move |w: &TestFixture| {
             let mut frame = sealed(w, v6, 1, b"x", |builder| builder);
             frame[if v6 { 60 } else { 40 }] ^= 0x55;
             frame
@@ -88,7 +88,7 @@ fn opened() -> Vec<Record> {
             wrong_sum,
             PassData,
         ));
-        let no_sum = move |w: &World| {
+        let no_sum = move |w: &TestFixture| {
             let mut frame = sealed(w, v6, 1, b"x", |builder| builder);
             let at = if v6 { 60 } else { 40 };
             frame[at..at + 2].fill(0);
@@ -100,10 +100,10 @@ fn opened() -> Vec<Record> {
             no_sum,
             PassData,
         ));
-        let local = move |w: &World| {
+        let local = move |w: &TestFixture| {
             let mut to = gateway_end(v6);
             to.port = 53;
-            sealed_frame(A, &to).udp(&w.held(A).seal(1, &to, b"x"))
+            sealed_frame(A, &to).udp(&w.device_session(A).seal(1, &to, b"x"))
         };
         records.push(record(
             format!("to the gateway itself, IPv6 {v6}"),
@@ -112,7 +112,7 @@ fn opened() -> Vec<Record> {
             PassData,
         ));
     }
-    let wrong_ip_sum = |w: &World| {
+    let wrong_ip_sum = |w: &TestFixture| {
         let mut frame = plain(w, 1);
         frame[24] ^= 1;
         frame
@@ -134,7 +134,7 @@ fn opened() -> Vec<Record> {
                 ..A.end(false)
             };
             let outer = Endpoint { port: LAP_PORT, ..to };
-            FrameBuilder::new(from, outer).udp(&w.held(A).seal(1, &to, b"x"))
+            FrameBuilder::new(from, outer).udp(&w.device_session(A).seal(1, &to, b"x"))
         },
         PassData,
     ));
@@ -143,7 +143,7 @@ fn opened() -> Vec<Record> {
 
 fn numbers() -> Vec<Record> {
     let seen = |numbers: &'static [u32]| {
-        move |w: &mut World| {
+        move |w: &mut TestFixture| {
             with_session(w);
             for seq in numbers {
                 let frame = plain(w, *seq);
@@ -151,11 +151,11 @@ fn numbers() -> Vec<Record> {
             }
         }
     };
-    let next = |seq: u32| move |w: &World| plain(w, seq);
+    let next = |seq: u32| move |w: &TestFixture| plain(w, seq);
     let wire = |seq: u64| {
-        move |w: &World| {
+        move |w: &TestFixture| {
             let to = service_end(false);
-            let mut message = w.held(A).seal(5, &to, b"x");
+            let mut message = w.device_session(A).seal(5, &to, b"x");
             message[24..32].copy_from_slice(&seq.to_be_bytes());
             sealed_frame(A, &to).udp(&message)
         }
@@ -164,7 +164,7 @@ fn numbers() -> Vec<Record> {
         record("number 0", with_session, wire(0), DropSequence),
         record("number 2^32", with_session, wire(1 << 32), DropSequence),
         record(
-            "a high half of ones",
+            "a high half of all ones",
             with_session,
             wire(0xffff_ffff_0000_0005),
             DropSequence,
@@ -172,7 +172,7 @@ fn numbers() -> Vec<Record> {
         record("number 2^32 - 1", with_session, next(u32::MAX), PassData),
         record("the same again", seen(&[1]), next(1), DropSequence),
         record("2^32 - 1 again", seen(&[u32::MAX]), next(u32::MAX), DropSequence),
-        record("one that was left out", seen(&[1, 3]), next(2), PassData),
+        record("one that was skipped", seen(&[1, 3]), next(2), PassData),
         record("and again", seen(&[1, 3, 2]), next(2), DropSequence),
         record("far ahead", seen(&[1, 2, 3]), next(1_000_000), PassData),
         record(
@@ -187,8 +187,18 @@ fn numbers() -> Vec<Record> {
             next(u32::MAX - 24),
             DropSequence,
         ),
-        record("window of few, long ago", seen(&[24]), next(1), PassData),
-        record("window of few, too long ago", seen(&[25]), next(1), DropSequence),
+        record(
+            "an old number, within the small window",
+            seen(&[24]),
+            next(1),
+            PassData,
+        ),
+        record(
+            "an old number, outside the small window",
+            seen(&[25]),
+            next(1),
+            DropSequence,
+        ),
     ];
     for (back, verdict) in [
         (1, PassData),
@@ -201,14 +211,14 @@ fn numbers() -> Vec<Record> {
         records.push(record(name, seen(&[1000]), next(1000 - back), verdict));
     }
     for ahead in [1, 22, 23, 24, 25] {
-        let given = move |w: &mut World| {
+        let given = move |w: &mut TestFixture| {
             seen(&[1000, 999, 990])(w);
             let frame = plain(w, 1000 + ahead);
             assert_eq!(w.send(&frame), PassData);
         };
         let verdict = if ahead > 23 { DropSequence } else { PassData };
         records.push(record(
-            format!("an old one that was left out, after {ahead} more"),
+            format!("an old one that was skipped, after {ahead} more"),
             given,
             next(998),
             // 998 is `ahead` + 2 back.
@@ -220,21 +230,26 @@ fn numbers() -> Vec<Record> {
 
 fn wrong() -> Vec<Record> {
     let to_port = |port: u16| {
-        move |w: &World| {
+        move |w: &TestFixture| {
             let to = Endpoint {
                 port,
                 ..service_end(false)
             };
-            sealed_frame(A, &to).udp(&w.held(A).seal(1, &to, b"x"))
+            sealed_frame(A, &to).udp(&w.device_session(A).seal(1, &to, b"x"))
         }
     };
     vec![
-        record("a bent tag", with_session, bent(55, &[0xa5]), DropTag),
-        record("a bent payload", with_session, bent(60, &[0xff]), DropTag),
-        record("another port", with_session, bent(32, &[1]), DropTag),
-        record("another number", with_session, bent(31, &[9]), DropTag),
-        record("another session", with_session, bent(16, &[0xff; 8]), DropSession),
-        record("session 0", with_session, bent(16, &[0; 8]), DropSession),
+        record("a modified tag", with_session, modified(55, &[0xa5]), DropTag),
+        record("a modified payload", with_session, modified(60, &[0xff]), DropTag),
+        record("another port", with_session, modified(32, &[1]), DropTag),
+        record("another number", with_session, modified(31, &[9]), DropTag),
+        record(
+            "another session",
+            with_session,
+            modified(16, &[0xff; 8]),
+            DropSession,
+        ),
+        record("session 0", with_session, modified(16, &[0; 8]), DropSession),
         record(
             "session 0 without a session",
             |w| {
@@ -244,7 +259,7 @@ fn wrong() -> Vec<Record> {
             },
             |w| {
                 let to = service_end(false);
-                let mut message = w.held(B).seal(1, &to, b"x");
+                let mut message = w.device_session(B).seal(1, &to, b"x");
                 message[8..16].copy_from_slice(&A.id().0.to_be_bytes());
                 message[16..24].fill(0);
                 sealed_frame(A, &to).udp(&message)
@@ -254,18 +269,18 @@ fn wrong() -> Vec<Record> {
         record(
             "another device",
             with_session,
-            bent(8, &[9; 8]),
+            modified(8, &[9; 8]),
             DropUnknownDevice,
         ),
-        record("device 0", with_session, bent(8, &[0; 8]), DropDeviceZero),
-        record("another suite", with_session, bent(4, &[2]), DropSuite),
-        record("a flag", with_session, bent(5, &[1]), DropFlags),
-        record("a reserved byte", with_session, bent(39, &[1]), DropReserved),
-        record("another version", with_session, bent(2, &[2]), DropGatePort),
-        record("another magic", with_session, bent(0, &[0]), DropGatePort),
-        record("downwards", with_session, bent(3, &[7]), DropGatePort),
-        record("the length field", with_session, bent(7, &[0]), DropLength),
-        record("into LAP's port", with_session, to_port(LAP_PORT), DropGatePort),
+        record("device 0", with_session, modified(8, &[0; 8]), DropDeviceZero),
+        record("another suite", with_session, modified(4, &[2]), DropSuite),
+        record("a flag", with_session, modified(5, &[1]), DropFlags),
+        record("a reserved byte", with_session, modified(39, &[1]), DropReserved),
+        record("another version", with_session, modified(2, &[2]), DropGatePort),
+        record("another magic", with_session, modified(0, &[0]), DropGatePort),
+        record("downwards", with_session, modified(3, &[7]), DropGatePort),
+        record("the length field", with_session, modified(7, &[0]), DropLength),
+        record("into the LAP port", with_session, to_port(LAP_PORT), DropGatePort),
         record("into port 0", with_session, to_port(0), DropGatePort),
         record("for DHCP clients", with_session, to_port(68), DropGateRole),
         record(
@@ -282,7 +297,7 @@ fn wrong() -> Vec<Record> {
                     port: 546,
                     ..service_end(true)
                 };
-                sealed_frame(A, &to).udp(&w.held(A).seal(1, &to, b"x"))
+                sealed_frame(A, &to).udp(&w.device_session(A).seal(1, &to, b"x"))
             },
             DropGateRole,
         ),
@@ -291,11 +306,11 @@ fn wrong() -> Vec<Record> {
             with_session,
             |w| {
                 let to = service_end(false);
-                let elsewhere = Endpoint {
+                let other_endpoint = Endpoint {
                     ip: B.end(false).ip,
                     ..to
                 };
-                sealed_frame(A, &elsewhere).udp(&w.held(A).seal(1, &to, b"x"))
+                sealed_frame(A, &other_endpoint).udp(&w.device_session(A).seal(1, &to, b"x"))
             },
             DropTag,
         ),
@@ -304,12 +319,12 @@ fn wrong() -> Vec<Record> {
             with_session,
             |w| {
                 let to = service_end(false);
-                sealed_frame(B, &to).udp(&w.held(A).seal(1, &to, b"x"))
+                sealed_frame(B, &to).udp(&w.device_session(A).seal(1, &to, b"x"))
             },
             DropSource,
         ),
         record(
-            "the other family",
+            "the other IP version",
             with_session,
             |w| sealed(w, true, 1, b"x", |builder| builder),
             DropSource,
@@ -327,12 +342,12 @@ fn wrong() -> Vec<Record> {
                 };
                 let to = service_end(false);
                 let outer = Endpoint { port: LAP_PORT, ..to };
-                FrameBuilder::new(map(A.end(false)), map(outer)).udp(&w.held(A).seal(1, &to, b"x"))
+                FrameBuilder::new(map(A.end(false)), map(outer)).udp(&w.device_session(A).seal(1, &to, b"x"))
             },
             DropUnanswerable,
         ),
         record(
-            "to a group's MAC address",
+            "to a group MAC address",
             with_session,
             |w| {
                 let mut frame = plain(w, 1);
@@ -358,18 +373,18 @@ fn wrong() -> Vec<Record> {
             with_session,
             |w| {
                 let to = service_end(false);
-                let mut message = w.held(A).seal(1, &to, b"x");
+                let mut message = w.device_session(A).seal(1, &to, b"x");
                 message.push(0);
                 sealed_frame(A, &to).udp(&message)
             },
             DropLength,
         ),
         record(
-            "longer by a zero, length and all",
+            "longer by a zero, with a matching length",
             with_session,
             |w| {
                 let to = service_end(false);
-                let mut message = w.held(A).seal(1, &to, b"x");
+                let mut message = w.device_session(A).seal(1, &to, b"x");
                 message.push(0);
                 message[7] += 1;
                 sealed_frame(A, &to).udp(&message)
@@ -389,9 +404,9 @@ fn wrong() -> Vec<Record> {
     ]
 }
 
-/// What ends a session.
+/// Events that end a session.
 fn ended() -> Vec<Record> {
-    let up: fn(&World) -> Vec<u8> = |w| plain(w, 1);
+    let up: fn(&TestFixture) -> Vec<u8> = |w| plain(w, 1);
     vec![
         record(
             "revoked",
@@ -403,33 +418,33 @@ fn ended() -> Vec<Record> {
             DropRevoked,
         ),
         record(
-            "the lease is over",
+            "the session has expired",
             |w| {
                 with_session(w);
-                w.advance(LEASE_S + 1);
+                w.advance(SESSION_LIFETIME_S + 1);
             },
             up,
-            DropGateLease,
+            DropSessionExpired,
         ),
         record(
             "the session is being replaced",
             |w| {
                 with_session(w);
                 let frame = A.frame(false).udp(&w.response(A).bound(A.mac()).bytes(A));
-                w.half_win(A, &frame);
+                w.interrupted_win(A, &frame);
             },
             up,
             DropBusy,
         ),
         record(
-            "the key of the session before",
+            "the key of the previous session",
             |w| {
                 with_session(w);
                 w.open_bound(A, false);
             },
             |w| {
                 let response = A.response(&w.response(A).bound(A.mac()).idx(0));
-                let before = crate::support::device::Held::of(A, w.mode(A), &response);
+                let before = crate::support::device::DeviceSession::of(A, w.mode(A), &response);
                 let to = service_end(false);
                 sealed_frame(A, &to).udp(&before.seal(1, &to, b"x"))
             },
@@ -456,7 +471,7 @@ fn ended() -> Vec<Record> {
             DropSource,
         ),
         record(
-            "long after the fresh value",
+            "long after the fresh value expired",
             |w| {
                 with_session(w);
                 w.advance(60);
@@ -467,7 +482,7 @@ fn ended() -> Vec<Record> {
     ]
 }
 
-/// What passes without a seal, or not at all.
+/// Frames that pass without a seal, or not at all.
 fn unsealed() -> Vec<Record> {
     let through = |v6: bool| FrameBuilder::new(A.end(v6), service_end(v6));
     let frames: Vec<(&str, Vec<u8>, Verdict)> = vec![
@@ -503,17 +518,17 @@ fn unsealed() -> Vec<Record> {
         ),
         ("cut off", through(false).udp(b"x")[..40].to_vec(), DropTruncated),
         (
-            "nothing at LAP's port",
+            "an empty datagram to the LAP port",
             sealed_frame(A, &service_end(false)).udp(b""),
             DropGatePort,
         ),
         (
-            "15 B at LAP's port",
+            "15 B to the LAP port",
             sealed_frame(A, &service_end(false)).udp(&[0x4c; 15]),
             DropGatePort,
         ),
         (
-            "not LAP at LAP's port",
+            "another protocol to the LAP port",
             sealed_frame(A, &service_end(false)).udp(&[0; 64]),
             DropGatePort,
         ),
@@ -530,7 +545,7 @@ fn unsealed() -> Vec<Record> {
         })
         .collect();
     records.push(record(
-        "a REQUEST beyond the gateway",
+        "a REQUEST to a host behind the gateway",
         with_session,
         |w| sealed_frame(A, &service_end(false)).udp(&w.request(A)),
         DropGatePort,
@@ -553,16 +568,16 @@ fn unsealed() -> Vec<Record> {
         },
         DropSession,
     ));
-    // Every cut of a sealed frame.
+    // A sealed frame, truncated at every byte.
     records.extend((14..140).map(|length| {
-        let packet = move |w: &World| {
+        let packet = move |w: &TestFixture| {
             let mut frame = sealed(w, true, 1, &[5; 22], |builder| builder);
             assert_eq!(frame.len(), 140);
             frame.truncate(length);
             frame
         };
         record(
-            format!("cut off after {length} B"),
+            format!("truncated after {length} B"),
             with_session6,
             packet,
             DropTruncated,
@@ -573,5 +588,5 @@ fn unsealed() -> Vec<Record> {
 
 pub fn groups() -> Vec<Group> {
     let records = [opened(), numbers(), wrong(), ended(), unsealed()];
-    vec![group(Shape::SEALED, records.into_iter().flatten().collect())]
+    vec![group(TestConfig::SEALED, records.into_iter().flatten().collect())]
 }

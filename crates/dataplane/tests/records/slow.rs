@@ -3,15 +3,15 @@
 use linewarden_protocol::verdict::Verdict::*;
 
 use super::{Group, Record, group, record, right};
-use crate::support::device::{A, STRANGER};
-use crate::support::shape::Shape;
-use crate::support::world::World;
+use crate::support::device::{A, UNKNOWN};
+use crate::support::fixture::TestFixture;
+use crate::support::test_config::TestConfig;
 
 fn messages() -> Vec<Record> {
-    let request = |w: &World| STRANGER.frame(false).udp(&w.request(STRANGER));
-    let response = |w: &World| STRANGER.frame(false).udp(&w.response(STRANGER).bytes(STRANGER));
+    let request = |w: &TestFixture| UNKNOWN.frame(false).udp(&w.request(UNKNOWN));
+    let response = |w: &TestFixture| UNKNOWN.frame(false).udp(&w.response(UNKNOWN).bytes(UNKNOWN));
     vec![
-        record("a REQUEST of a stranger", |_| {}, request, SlowPath),
+        record("a REQUEST of an unknown device", |_| {}, request, SlowPath),
         record(
             "a REQUEST of a device that was wiped",
             |w| {
@@ -21,19 +21,19 @@ fn messages() -> Vec<Record> {
             |w| A.frame(true).udp(&w.request(A)),
             SlowPath,
         ),
-        record("a RESPONSE of a stranger", |_| {}, response, SlowPath),
+        record("a RESPONSE of an unknown device", |_| {}, response, SlowPath),
         record(
-            "a BOUND RESPONSE of a stranger",
+            "a BOUND RESPONSE of an unknown device",
             |_| {},
-            |w| right(w, STRANGER, true),
+            |w| right(w, UNKNOWN, true),
             SlowPath,
         ),
         record(
-            "an old RESPONSE of a stranger: not worth a question",
+            "an old RESPONSE of an unknown device: not forwarded",
             |_| {},
             |w| {
-                let response = w.response(STRANGER).fresh([9; 8]);
-                STRANGER.frame(false).udp(&response.bytes(STRANGER))
+                let response = w.response(UNKNOWN).fresh([9; 8]);
+                UNKNOWN.frame(false).udp(&response.bytes(UNKNOWN))
             },
             DropUnknownDevice,
         ),
@@ -47,5 +47,5 @@ fn messages() -> Vec<Record> {
 }
 
 pub fn groups() -> Vec<Group> {
-    vec![group(Shape::SLOW, messages())]
+    vec![group(TestConfig::SLOW, messages())]
 }

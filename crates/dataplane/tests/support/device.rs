@@ -1,4 +1,4 @@
-//! The devices of the tests: addresses, keys, messages. They do not follow LAP/1 1.5; they send what a test wants.
+//! The devices of the tests: addresses, keys, messages. They do not follow LAP/1 1.5; they send what a test needs.
 
 use std::net::IpAddr;
 
@@ -30,7 +30,7 @@ pub fn gateway_end(v6: bool) -> Endpoint {
     }
 }
 
-/// Somebody behind the gateway.
+/// A host behind the gateway.
 pub fn service_end(v6: bool) -> Endpoint {
     let ip = if v6 {
         IpAddr::from([0xfd77, 0, 0, 0, 0, 0, 0, 9])
@@ -46,15 +46,15 @@ pub fn service_end(v6: bool) -> Endpoint {
 
 /// A device by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Dev(pub u16);
+pub struct TestDevice(pub u16);
 
-pub const A: Dev = Dev(1);
-pub const B: Dev = Dev(2);
-/// Never installed.
-pub const STRANGER: Dev = Dev(999);
+pub const A: TestDevice = TestDevice(1);
+pub const B: TestDevice = TestDevice(2);
+/// A device that is never installed.
+pub const UNKNOWN: TestDevice = TestDevice(999);
 
-impl Dev {
-    /// Sparse, so that ids are no slots.
+impl TestDevice {
+    /// Sparse, so that ids differ from slots.
     pub fn id(self) -> DeviceId {
         DeviceId(0x1000_0000_0000_0000 | (u64::from(self.0) * 0x0101_0101))
     }
@@ -83,7 +83,7 @@ impl Dev {
         FrameBuilder::new(self.end(v6), gateway_end(v6))
     }
 
-    /// The key of a row at this gateway, or the one key of a key-mode device.
+    /// The key of a row at this gateway, or the only key of a key-mode device.
     pub fn auth_key(self, mode: Mode, idx: RowIndex) -> AuthKey {
         let number = match mode {
             Mode::Pool => u64::from(idx.0),
@@ -111,7 +111,7 @@ impl Dev {
         }
     }
 
-    /// A right RESPONSE; change `what` to get a wrong one with a right tag.
+    /// A right RESPONSE; `what` can be changed to get a wrong one with a right tag.
     pub fn response(self, what: &Response) -> wire::Response {
         let flags = if what.bound.is_some() { FLAG_BOUND } else { 0 };
         let mut message = wire::Response {
@@ -123,22 +123,22 @@ impl Dev {
             tag: [0; 16],
         };
         let key = self.auth_key(what.mode, RowIndex(what.idx));
-        message.tag = tag::response(&key, &message, &tag::loc(what.bound));
+        message.tag = tag::response(&key, &message, &tag::location(what.bound));
         message
     }
 }
 
-/// A session as the device holds it.
+/// A session as the device knows it.
 #[derive(Clone)]
-pub struct Held {
-    pub device: Dev,
+pub struct DeviceSession {
+    pub device: TestDevice,
     pub id: SessionId,
     pub key: SessionKey,
 }
 
-impl Held {
-    /// That which the gateway opens for `response`.
-    pub fn of(device: Dev, mode: Mode, response: &wire::Response) -> Self {
+impl DeviceSession {
+    /// The session that the gateway opens for `response`.
+    pub fn of(device: TestDevice, mode: Mode, response: &wire::Response) -> Self {
         let auth_key = device.auth_key(mode, RowIndex(response.idx.get()));
         Self {
             device,
@@ -157,7 +157,7 @@ impl Held {
         }
     }
 
-    /// A DATA_UP to `to`, to go on to `to.port`.
+    /// A DATA_UP to `to`, to be forwarded to `to.port`.
     pub fn seal(&self, seq: u32, to: &Endpoint, payload: &[u8]) -> Vec<u8> {
         let v6 = to.ip.is_ipv6();
         let route = Route {
@@ -180,8 +180,8 @@ impl Held {
     }
 }
 
-/// The frame that `sealed` leaves the device in: to LAP's port at the address of `to`.
-pub fn sealed_frame(device: Dev, to: &Endpoint) -> FrameBuilder {
+/// The frame in which `sealed` leaves the device: to the LAP port at the address of `to`.
+pub fn sealed_frame(device: TestDevice, to: &Endpoint) -> FrameBuilder {
     let to = Endpoint {
         port: LAP_PORT,
         ..*to
@@ -189,7 +189,7 @@ pub fn sealed_frame(device: Dev, to: &Endpoint) -> FrameBuilder {
     FrameBuilder::new(device.end(to.ip.is_ipv6()), to)
 }
 
-/// What a RESPONSE says.
+/// The fields of a RESPONSE.
 #[derive(Clone, Copy, Debug)]
 pub struct Response {
     pub mode: Mode,
@@ -201,7 +201,7 @@ pub struct Response {
 }
 
 impl Response {
-    pub fn bytes(&self, device: Dev) -> Vec<u8> {
+    pub fn bytes(&self, device: TestDevice) -> Vec<u8> {
         device.response(self).as_bytes().to_vec()
     }
 

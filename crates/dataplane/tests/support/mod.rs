@@ -1,20 +1,20 @@
-//! What the tests of all data planes share: a world in which the oracle, `xdp` and `host` see the same packets.
+//! Shared by the tests of all data planes: a fixture in which the oracle, `xdp` and `host` receive the same packets.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 pub mod device;
+pub mod fixture;
 pub mod netns;
 pub mod reply;
-pub mod shape;
+pub mod test_config;
 pub mod view;
-pub mod world;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Makes it false when it goes, with a thread that panics too: who works beside that for as long as it is true, or waits for it, would do so
-/// for ever.
-pub struct While<'a>(pub &'a AtomicBool);
+/// Sets the flag to false when dropped, also after a panic: threads that run or wait while it is true would otherwise
+/// never end.
+pub struct RunningFlag<'a>(pub &'a AtomicBool);
 
-impl Drop for While<'_> {
+impl Drop for RunningFlag<'_> {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }
@@ -36,14 +36,14 @@ pub fn cpus() -> Vec<usize> {
         );
         allowed
     };
-    // SAFETY: all numbers lie within the set.
+    // SAFETY: all numbers are within the set.
     let is_allowed = |cpu: &usize| unsafe { libc::CPU_ISSET(*cpu, &allowed) };
     (0..libc::CPU_SETSIZE as usize).filter(is_allowed).collect()
 }
 
 /// Pins the calling thread.
 pub fn pin_to(cpu: usize) {
-    // SAFETY: all zeros is an empty set, and the number lies within it; the call reads it within its size.
+    // SAFETY: all zeros is an empty set, and the number is within it; the call reads it within its size.
     unsafe {
         let mut one: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu, &mut one);
@@ -54,8 +54,8 @@ pub fn pin_to(cpu: usize) {
     }
 }
 
-/// Pins the calling thread to the first CPU that it may run on, and returns its number: rate limits, clocks and random
-/// numbers of `xdp` are per CPU.
+/// Pins the calling thread to the first CPU that it may run on, and returns its number: rate limits, clocks and
+/// random numbers of `xdp` are per CPU.
 pub fn pin_to_one_cpu() -> usize {
     let cpu = cpus()[0];
     pin_to(cpu);

@@ -1,35 +1,35 @@
-//! Networks of a test's own, by `ip` of iproute2.
+//! Separate networks for a test, configured with `ip` of iproute2.
 
 use std::ffi::CString;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::process::Command;
 
-/// Leaves the calling thread in a network namespace of its own; `false`, with the reason, where that is not allowed.
+/// Moves the calling thread to a new network namespace; `false`, with the reason printed, if that is not allowed.
 pub fn leave_namespace() -> bool {
     // SAFETY: takes no pointer; affects the calling thread only.
     let left = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
     if !left {
         println!(
-            "SKIPPED: a network namespace: {}",
+            "SKIPPED: no network namespace: {}",
             std::io::Error::last_os_error()
         );
     }
     left
 }
 
-/// The index of an interface of the calling thread's namespace; 0: there is none of that name.
+/// The index of an interface of the calling thread's namespace; 0 if no interface has that name.
 pub fn index_of(interface: &str) -> u32 {
     let name = CString::new(interface).unwrap();
-    // SAFETY: a string that ends with zero.
+    // SAFETY: a string that ends with a zero byte.
     unsafe { libc::if_nametoindex(name.as_ptr()) }
 }
 
-/// A packet socket on an interface (packet(7)), for frames of this Ethernet type; of 0, for sending alone.
+/// A packet socket on an interface (packet(7)), for frames of this Ethernet type; 0 is for sending only.
 pub fn packet_socket(interface: &str, ether_type: u16) -> OwnedFd {
     // SAFETY: takes no pointer.
     let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW, 0) };
     assert!(fd >= 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: just opened and owned by nobody else.
+    // SAFETY: just opened, and no other owner has it.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: all zeros is a valid sockaddr_ll.
     let mut name: libc::sockaddr_ll = unsafe { std::mem::zeroed() };

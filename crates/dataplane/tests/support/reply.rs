@@ -1,4 +1,4 @@
-//! Whether a reply is what LAP/1 says, judged without the oracle: headers turned round, checksums right, message right.
+//! Checks a reply against LAP/1 without the oracle: swapped headers, right checksums, right message.
 
 use std::net::IpAddr;
 
@@ -10,9 +10,9 @@ use linewarden_protocol::verdict::Verdict;
 use linewarden_protocol::wire::{self, Message};
 use zerocopy::IntoBytes as _;
 
-use super::device::{Dev, GATEWAY};
+use super::device::{GATEWAY, TestDevice};
 
-/// The one's complement sum of 16-bit words, by RFC 1071, written apart from the code under test.
+/// The one's complement sum of 16-bit words of RFC 1071, independent of the code under test.
 fn folded(parts: &[&[u8]]) -> u32 {
     let words = parts.iter().flat_map(|part| part.chunks(2));
     let mut sum: u32 = words
@@ -50,8 +50,8 @@ fn check_sums(frame: &[u8], parsed: &Frame) {
     );
 }
 
-/// The frame of an ACK with another lease in it: tag and UDP checksum made anew.
-pub fn with_lease(reply: &[u8], key: &SessionKey, lease_s: u32) -> Vec<u8> {
+/// The frame of an ACK with another session lifetime: tag and UDP checksum are recomputed.
+pub fn with_session_lifetime(reply: &[u8], key: &SessionKey, lease_s: u32) -> Vec<u8> {
     let mut out = reply.to_vec();
     let parsed = parse(reply).unwrap();
     let (_, udp) = parsed.datagram().unwrap();
@@ -59,7 +59,7 @@ pub fn with_lease(reply: &[u8], key: &SessionKey, lease_s: u32) -> Vec<u8> {
         panic!("no ACK");
     };
     let mut ack = *ack;
-    ack.lease_s = lease_s.into();
+    ack.session_lifetime_s = lease_s.into();
     ack.tag = tag::ack(key, &ack);
     out[udp.payload()].copy_from_slice(ack.as_bytes());
     out[udp.at + 6..udp.at + 8].fill(0);
@@ -71,15 +71,16 @@ pub fn with_lease(reply: &[u8], key: &SessionKey, lease_s: u32) -> Vec<u8> {
     out
 }
 
-/// Everything around the payload.
+/// All bytes around the payload.
 pub fn check_headers(sent: &[u8], got: &[u8]) {
     assert_eq!(sent.len(), got.len(), "no reply is longer than its request");
-    let (asked, answered) = (parse(sent).unwrap(), parse(got).unwrap());
-    check_sums(got, &answered);
-    let ((ip, udp), (back_ip, back_udp)) = (asked.datagram().unwrap(), answered.datagram().unwrap());
+    let (request_frame, reply_frame) = (parse(sent).unwrap(), parse(got).unwrap());
+    check_sums(got, &reply_frame);
+    let ((ip, udp), (back_ip, back_udp)) =
+        (request_frame.datagram().unwrap(), reply_frame.datagram().unwrap());
     assert_eq!(
-        (answered.dst_mac, answered.src_mac),
-        (asked.src_mac, asked.dst_mac)
+        (reply_frame.dst_mac, reply_frame.src_mac),
+        (request_frame.src_mac, request_frame.dst_mac)
     );
     assert_eq!((back_ip.dst, back_ip.src), (ip.src, ip.dst));
     assert_eq!(
@@ -110,21 +111,21 @@ pub fn check_headers(sent: &[u8], got: &[u8]) {
     }
 }
 
-/// What a reply is judged by.
+/// The expected values of a reply.
 pub struct Expected {
-    pub device: Dev,
+    pub device: TestDevice,
     pub mode: Mode,
-    /// The line's idx when the message came.
+    /// The line's idx when the message arrived.
     pub idx: u32,
     pub fresh: [u8; 8],
-    pub lease_s: u32,
+    pub session_lifetime_s: u32,
 }
 
 /// The message in a LAP reply.
 pub fn check_message(sent: &[u8], got: &[u8], verdict: Verdict, expected: &Expected) {
-    let (asked, answered) = (parse(sent).unwrap(), parse(got).unwrap());
-    let (ip, udp) = asked.datagram().unwrap();
-    let (_, back) = answered.datagram().unwrap();
+    let (request_frame, reply_frame) = (parse(sent).unwrap(), parse(got).unwrap());
+    let (ip, udp) = request_frame.datagram().unwrap();
+    let (_, back) = reply_frame.datagram().unwrap();
     let request = wire::parse(&sent[udp.payload()]).unwrap();
     match (request, wire::parse(&got[back.payload()]).unwrap(), verdict) {
         (Message::Request(request), Message::Challenge(reply), Verdict::ReplyChallenge) => {
@@ -138,9 +139,12 @@ pub fn check_message(sent: &[u8], got: &[u8], verdict: Verdict, expected: &Expec
             let key = expected.device.auth_key(expected.mode, idx);
             assert_eq!(reply.tag, tag::challenge(&key, reply, &request.nonce));
         }
-        (Message::Response(response), Message::Ack(reply), Verdict::ReplyAck | Verdict::ReplyAckAgain) => {
+        (Message::Response(response), Message::Ack(reply), Verdict::ReplyAck | Verdict::ReplyAckRepeated) => {
             let idx = response.idx;
-            assert_eq!((reply.idx, reply.lease_s.get()), (idx, expected.lease_s));
+            assert_eq!(
+                (reply.idx, reply.session_lifetime_s.get()),
+                (idx, expected.session_lifetime_s)
+            );
             assert_eq!(reply.session_id, response.tag[..8]);
             assert_eq!(reply.seen_ip, ip_bytes(ip.src));
             let auth_key = expected.device.auth_key(expected.mode, RowIndex(idx.get()));
@@ -151,6 +155,6 @@ pub fn check_message(sent: &[u8], got: &[u8], verdict: Verdict, expected: &Expec
             assert_eq!(reply.idx.get(), expected.idx);
             assert!([1, 2].contains(&reply.reason));
         }
-        (asked, answered, verdict) => panic!("{verdict}: {asked:?} answered by {answered:?}"),
+        (request, reply, verdict) => panic!("{verdict}: {request:?} answered by {reply:?}"),
     }
 }

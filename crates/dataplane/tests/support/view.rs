@@ -1,4 +1,4 @@
-//! A device's memory in a form that the oracle and both stores can be compared in.
+//! A device's memory in a form in which the oracle and both stores can be compared.
 
 use std::sync::atomic::Ordering::Acquire;
 
@@ -9,7 +9,7 @@ use linewarden_protocol::gateway::LineView;
 use linewarden_protocol::ids::DeviceId;
 use linewarden_protocol::window::Window;
 
-/// All that a line and its session hold. Generations count from the installation: a store goes on from the slot's
+/// The contents of a line and its session. Generations count from the installation: a store continues from the slot's
 /// last one, the oracle begins at 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
@@ -39,7 +39,7 @@ pub struct SessionView {
     pub window_wins: u8,
 }
 
-/// Of the oracle; beside it the end of the lease, whose clock may tick between two data planes.
+/// The oracle's view, with the end of the session, whose clock may tick between two data planes.
 pub fn of_oracle(line: &LineView) -> (View, u32) {
     let session = &line.session;
     let view = View {
@@ -63,10 +63,11 @@ pub fn of_oracle(line: &LineView) -> (View, u32) {
             window_wins: line.window.generation(),
         }),
     };
-    (view, line.lease_until_s)
+    (view, line.session_expires_s)
 }
 
-/// Of a store. `had_session`: whether there was one since the installation, at which `generation` was the line's.
+/// The view of a store. `had_session`: whether there was one since the installation, at which `generation` was the
+/// line's.
 pub fn of_store(store: &Store, device: DeviceId, generation: u32, had_session: bool) -> (View, u32) {
     let (line, place) = store.line(device).unwrap();
     let session = &store.regions().sessions[place.slot as usize];
@@ -107,5 +108,5 @@ pub fn of_store(store: &Store, device: DeviceId, generation: u32, had_session: b
             window_wins: window.generation().wrapping_sub(generation as u8),
         }),
     };
-    (view, line.lease_until_s.load(Acquire))
+    (view, line.session_until_s.load(Acquire))
 }

@@ -1,83 +1,83 @@
-//! Compares a statement with reference values.
+//! Comparison of a statement with reference values.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use super::reference::{Reference, ReferenceError, decoded};
+use super::reference::{Reference, ReferenceError, decode_entry};
 use crate::encoding::{Class, Encoded, Entry, Object};
 use crate::ids::SwitchId;
 use crate::lthash::{Digest, DigestKind, LtHash};
 use crate::state::{ObjectDigest, Snapshot};
-use crate::statement::{Evidence, Kind, Proven};
+use crate::statement::{DataPlaneKind, ProvenEntries, VerifiedStatement};
 
-/// How a data plane stands against its reference values.
+/// The result of comparing a data plane with its reference values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Appraisal {
     pub(super) reference: String,
-    pub(super) kind: Kind,
+    pub(super) kind: DataPlaneKind,
     pub(super) snapshot: Snapshot,
     pub(super) nonce: [u8; 32],
     differences: Vec<Difference>,
 }
 
-/// Something that is not as it should be. `Display` gives a line, and one more for each entry.
+/// A difference from the reference values. `Display` prints a line, and one more for each entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Difference {
-    /// It is another data plane.
+    /// Another data plane.
     Switch {
-        /// By the reference values.
+        /// In the reference values.
         expected: SwitchId,
-        /// By the statement.
+        /// In the statement.
         found: SwitchId,
     },
-    /// It is of another kind.
+    /// Another type of data plane.
     Kind {
-        /// By the reference values.
-        expected: Kind,
-        /// By the statement.
-        found: Kind,
+        /// In the reference values.
+        expected: DataPlaneKind,
+        /// In the statement.
+        found: DataPlaneKind,
     },
-    /// It runs another program.
+    /// Another program.
     Program {
-        /// By the reference values.
+        /// In the reference values.
         expected: Digest,
-        /// By the statement.
+        /// In the statement.
         found: Digest,
     },
-    /// An object has another content, is not there, or should not be there.
+    /// An object with another content, a missing object, or an unexpected one.
     Object {
-        /// Which.
+        /// The object.
         object: Object,
-        /// By the reference values, if they have it.
+        /// In the reference values, if present.
         expected: Option<Digest>,
-        /// By the statement, if the data plane has it.
+        /// In the statement, if present.
         found: Option<Digest>,
-        /// Entry by entry, where both sides are known; else nothing.
+        /// The entries that differ, if both sides' entries are known.
         entries: Option<Vec<EntryChange>>,
     },
-    /// The data plane leaves a register array out of the registers' digest that should be in it.
+    /// The data plane excludes a register array from the registers' digest that should be included.
     NowVolatile(Object),
-    /// All objects are as they should be, and the digest over them is not: what signs is not what measures.
-    Sum(Class),
+    /// All objects match, but the digest over them does not: the signer is not the measuring process.
+    ClassDigest(Class),
 }
 
 /// An entry that differs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryChange {
-    /// By the reference values; nothing if it should not be there.
+    /// In the reference values; `None` if the entry is unexpected.
     pub expected: Option<Entry>,
-    /// In the data plane; nothing if it is not there.
+    /// In the data plane; `None` if the entry is missing.
     pub found: Option<Entry>,
 }
 
-/// Compares what a data plane has signed with what it is to be. `proven` are its entries, if it has sent them.
+/// Compares the statement of a data plane with its reference values. `proven` are its entries, if it has sent them.
 ///
 /// # Errors
-/// The reference values say two things at once, which those that were read from a file do not.
+/// The reference values contradict themselves, which cannot happen for values read from a file.
 pub fn appraise(
-    evidence: &Evidence,
+    evidence: &VerifiedStatement,
     reference: &Reference,
-    proven: Option<&Proven>,
+    proven: Option<&ProvenEntries>,
 ) -> Result<Appraisal, ReferenceError> {
     let snapshot = *evidence.snapshot();
     let mut differences = Vec::new();
@@ -95,7 +95,7 @@ pub fn appraise(
     }
     let known = reference.entries()?;
     differences.extend(object_differences(evidence, reference, &known, proven));
-    differences.extend(sum_differences(evidence, reference, &differences));
+    differences.extend(class_differences(evidence, reference, &differences));
     Ok(Appraisal {
         reference: reference.name.clone(),
         kind: evidence.kind(),
@@ -106,10 +106,10 @@ pub fn appraise(
 }
 
 fn object_differences(
-    evidence: &Evidence,
+    evidence: &VerifiedStatement,
     reference: &Reference,
     known: &BTreeMap<Object, Vec<Encoded>>,
-    proven: Option<&Proven>,
+    proven: Option<&ProvenEntries>,
 ) -> Vec<Difference> {
     let expected: BTreeMap<_, _> = reference
         .objects
@@ -138,9 +138,9 @@ fn object_differences(
                 object: object.clone(),
                 expected,
                 found,
-                entries: changes(
-                    listed(known.get(object).map(Vec::as_slice), expected),
-                    listed(proven.and_then(|proven| proven.entries(object)), found),
+                entries: entry_changes(
+                    known_entries(known.get(object).map(Vec::as_slice), expected),
+                    known_entries(proven.and_then(|proven| proven.entries(object)), found),
                 ),
             });
         }
@@ -151,14 +151,14 @@ fn object_differences(
     differences
 }
 
-/// The entries of an object as far as they are known: those that are given, and none where there are none.
-fn listed(given: Option<&[Encoded]>, digest: Option<Digest>) -> Option<&[Encoded]> {
+/// The entries of an object as far as they are known: the given ones, and none if the object is empty.
+fn known_entries(given: Option<&[Encoded]>, digest: Option<Digest>) -> Option<&[Encoded]> {
     let is_empty = digest.is_none_or(|digest| digest == LtHash::EMPTY.digest(DigestKind::Object));
     given.or(is_empty.then_some(&[]))
 }
 
-/// What differs between two lists of entries, if both are known.
-fn changes(expected: Option<&[Encoded]>, found: Option<&[Encoded]>) -> Option<Vec<EntryChange>> {
+/// The differences between two lists of entries, if both are known.
+fn entry_changes(expected: Option<&[Encoded]>, found: Option<&[Encoded]>) -> Option<Vec<EntryChange>> {
     let by_identity = |entries: &[Encoded]| -> BTreeMap<Box<[u8]>, Encoded> {
         let entries = entries.iter();
         entries
@@ -167,7 +167,8 @@ fn changes(expected: Option<&[Encoded]>, found: Option<&[Encoded]>) -> Option<Ve
     };
     let (expected, found) = (by_identity(expected?), by_identity(found?));
     let identities: BTreeSet<_> = expected.keys().chain(found.keys()).collect();
-    let entry = |of: &BTreeMap<_, Encoded>, identity| of.get(identity).and_then(|entry| decoded(entry).ok());
+    let entry =
+        |of: &BTreeMap<_, Encoded>, identity| of.get(identity).and_then(|entry| decode_entry(entry).ok());
     let changed = identities.into_iter().map(|identity| EntryChange {
         expected: entry(&expected, identity),
         found: entry(&found, identity),
@@ -175,18 +176,22 @@ fn changes(expected: Option<&[Encoded]>, found: Option<&[Encoded]>) -> Option<Ve
     Some(changed.filter(|change| change.expected != change.found).collect())
 }
 
-/// The two sums, where nothing below them says already that they must differ.
-fn sum_differences(evidence: &Evidence, reference: &Reference, before: &[Difference]) -> Vec<Difference> {
+/// Differences of the two class digests that no object difference explains.
+fn class_differences(
+    evidence: &VerifiedStatement,
+    reference: &Reference,
+    before: &[Difference],
+) -> Vec<Difference> {
     let digests = evidence.snapshot().digests;
     let differs = |class: Class| {
         let is_register = class == Class::Register;
-        let is_told = before.iter().any(|difference| match difference {
+        let is_reported = before.iter().any(|difference| match difference {
             Difference::Object { object, .. } | Difference::NowVolatile(object) => {
                 (object.class == Class::Register) == is_register
             }
             _ => false,
         });
-        // What may be anything leaves its sum open, unless it is in neither side's.
+        // Excluded and volatile objects leave the class digest undefined, unless neither side includes them.
         let left_out = |object: &Object| {
             let found = evidence.objects().iter().find(|found| found.object == *object);
             found.is_some_and(|found| found.is_volatile)
@@ -194,35 +199,35 @@ fn sum_differences(evidence: &Evidence, reference: &Reference, before: &[Differe
         let is_open = reference.objects.iter().any(|listed| {
             (listed.object.class == Class::Register) == is_register
                 && listed.is_volatile
-                && !(listed.is_left_out && left_out(&listed.object))
+                && !(listed.is_excluded && left_out(&listed.object))
         });
         let equal = match is_register {
             true => digests.registers == reference.registers,
             false => digests.tables == reference.tables,
         };
-        !is_told && !is_open && !equal
+        !is_reported && !is_open && !equal
     };
     [Class::Table, Class::Register]
         .into_iter()
         .filter(|&class| differs(class))
-        .map(Difference::Sum)
+        .map(Difference::ClassDigest)
         .collect()
 }
 
 impl Appraisal {
-    /// All that differs: nothing if the data plane is what it should be.
+    /// All differences: empty if the data plane matches the reference values.
     #[must_use]
     pub fn differences(&self) -> &[Difference] {
         &self.differences
     }
 
-    /// Whether it is what it should be.
+    /// Whether the data plane matches the reference values.
     #[must_use]
     pub const fn is_affirmed(&self) -> bool {
         self.differences.is_empty()
     }
 
-    /// In which state it was.
+    /// The state in the statement.
     #[must_use]
     pub const fn snapshot(&self) -> &Snapshot {
         &self.snapshot
@@ -232,7 +237,7 @@ impl Appraisal {
 impl fmt::Display for Appraisal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_affirmed() {
-            return writeln!(f, "nothing differs");
+            return writeln!(f, "no differences");
         }
         self.differences
             .iter()
@@ -248,12 +253,12 @@ impl fmt::Display for Difference {
                 write!(f, "a data plane of kind {}, not {}", found.name(), expected.name())
             }
             Self::Program { expected, found } => write!(f, "program: {expected} is now {found}"),
-            Self::NowVolatile(object) => write!(f, "{object}: now left out of the registers' digest as volatile"),
-            Self::Sum(Class::Register) => f.write_str(
+            Self::NowVolatile(object) => write!(f, "{object}: now excluded from the registers' digest as volatile"),
+            Self::ClassDigest(Class::Register) => f.write_str(
                 "registers: the digest over all arrays differs, though each array is as it should be: do not trust this \
                  data plane's measurements",
             ),
-            Self::Sum(_) => f.write_str(
+            Self::ClassDigest(_) => f.write_str(
                 "tables: the digest over all objects differs, though each is as it should be: do not trust this data \
                  plane's measurements",
             ),
@@ -264,12 +269,12 @@ impl fmt::Display for Difference {
                 entries,
             } => {
                 match (expected, found) {
-                    (Some(_), None) => write!(f, "{object}: not there")?,
-                    (None, _) => write!(f, "{object}: should not be there")?,
+                    (Some(_), None) => write!(f, "{object}: missing")?,
+                    (None, _) => write!(f, "{object}: unexpected")?,
                     (Some(_), Some(_)) => write!(f, "{object}: differs")?,
                 }
                 match entries {
-                    None => f.write_str(" (which entries is not known: both sides' inventories are needed)"),
+                    None => f.write_str(" (entries unknown: inventories of both sides are required)"),
                     Some(entries) => entries.iter().try_for_each(|change| write!(f, "\n    {change}")),
                 }
             }
@@ -284,14 +289,19 @@ impl fmt::Display for EntryChange {
                 write!(
                     f,
                     "{}: {} is now {}",
-                    found.which(),
-                    expected.what(),
-                    found.what()
+                    found.entry_name(),
+                    expected.content_text(),
+                    found.content_text()
                 )
             }
-            (None, Some(found)) => write!(f, "{}: added, {}", found.which(), found.what()),
-            (Some(expected), None) => write!(f, "{}: gone, was {}", expected.which(), expected.what()),
-            // No comparison gives it.
+            (None, Some(found)) => write!(f, "{}: added, {}", found.entry_name(), found.content_text()),
+            (Some(expected), None) => write!(
+                f,
+                "{}: removed, was {}",
+                expected.entry_name(),
+                expected.content_text()
+            ),
+            // Comparisons do not produce this.
             (None, None) => f.write_str("nothing"),
         }
     }

@@ -1,4 +1,4 @@
-//! Appraisals as they leave: the claims of an EAR (draft-ietf-rats-ear-04). Who signs them is the controller.
+//! Attestation results: the claims of an EAR (draft-ietf-rats-ear-04). The controller signs them.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,14 @@ use crate::encoding::Class;
 
 /// The profile of draft-ietf-rats-ear-04.
 const PROFILE: &str = "tag:ietf.org,2026:rats/ear#04";
-/// AR4SI's values: 2 affirms, 96 contraindicates.
+/// AR4SI values: 2 affirming, 96 contraindicated.
 const AFFIRMING: i8 = 2;
 const CONTRAINDICATED: i8 = 96;
-/// Differences that a result tells; it says how many more there are.
-const TOLD_MAX: usize = 100;
+/// Maximum number of differences in a result; the result states how many more there are.
+const DIFFERENCES_MAX: usize = 100;
 
-/// An EAR's claims-set, as draft-ietf-rats-ear-04 names them in JSON: a submodule each for program, tables and registers.
+/// An EAR claims-set with the JSON names of draft-ietf-rats-ear-04: one submodule each for program, tables and
+/// registers.
 #[derive(Clone, Debug, Serialize)]
 pub struct Ear {
     eat_profile: &'static str,
@@ -57,22 +58,22 @@ const fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
-/// What a submodule is about.
+/// The subject of a submodule.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum SubmoduleKind {
     Program,
     Tables,
     Registers,
 }
 
-impl Part {
+impl SubmoduleKind {
     const ALL: [(Self, &'static str); 3] = [
         (Self::Program, "program"),
         (Self::Tables, "tables"),
         (Self::Registers, "registers"),
     ];
 
-    /// Nothing for what concerns all of them.
+    /// `None` for differences that concern all submodules.
     const fn of(difference: &Difference) -> Option<Self> {
         match difference {
             Difference::Switch { .. } | Difference::Kind { .. } => None,
@@ -80,7 +81,7 @@ impl Part {
             Difference::Object { object, .. } | Difference::NowVolatile(object) => {
                 Some(Self::of_class(object.class))
             }
-            Difference::Sum(class) => Some(Self::of_class(*class)),
+            Difference::ClassDigest(class) => Some(Self::of_class(*class)),
         }
     }
 
@@ -91,7 +92,7 @@ impl Part {
         }
     }
 
-    /// AR4SI's claim that speaks of it.
+    /// The AR4SI claim of the submodule.
     const fn claim(self) -> &'static str {
         match self {
             Self::Program => "executables",
@@ -101,7 +102,8 @@ impl Part {
 }
 
 impl Appraisal {
-    /// The claims of its result, to be signed; times in seconds since 1970-01-01 UTC. It must not be believed after `expires_s`.
+    /// The claims of the result, to be signed; times in seconds since 1970-01-01 UTC. The result is invalid after
+    /// `expires_s`.
     #[must_use]
     pub fn ear(&self, issued_s: u64, expires_s: u64) -> Ear {
         let submodule = |(part, name)| {
@@ -119,13 +121,13 @@ impl Appraisal {
                 developer: env!("CARGO_PKG_REPOSITORY"),
                 build: concat!("linewarden ", env!("CARGO_PKG_VERSION")),
             },
-            submods: Part::ALL.map(submodule).into(),
+            submods: SubmoduleKind::ALL.map(submodule).into(),
         }
     }
 
-    fn submodule(&self, part: Part) -> Submodule {
-        let concerns = |difference: &&Difference| Part::of(difference).is_none_or(|of| of == part);
-        let told: Vec<_> = self
+    fn submodule(&self, part: SubmoduleKind) -> Submodule {
+        let concerns = |difference: &&Difference| SubmoduleKind::of(difference).is_none_or(|of| of == part);
+        let reported: Vec<_> = self
             .differences()
             .iter()
             .filter(concerns)
@@ -140,14 +142,14 @@ impl Appraisal {
         let is_other = self
             .differences()
             .iter()
-            .any(|difference| Part::of(difference).is_none());
+            .any(|difference| SubmoduleKind::of(difference).is_none());
         let value = |is_good| if is_good { AFFIRMING } else { CONTRAINDICATED };
-        let is_affirmed = told.is_empty();
+        let is_affirmed = reported.is_empty();
         let digests = &self.snapshot.digests;
         let digest = match part {
-            Part::Program => digests.program,
-            Part::Tables => digests.tables,
-            Part::Registers => digests.registers,
+            SubmoduleKind::Program => digests.program,
+            SubmoduleKind::Tables => digests.tables,
+            SubmoduleKind::Registers => digests.registers,
         };
         Submodule {
             ear_status: if is_affirmed {
@@ -166,8 +168,8 @@ impl Appraisal {
                 boot_count: self.snapshot.boot_count.0,
                 sequence: self.snapshot.sequence.0,
                 digest: digest.to_string(),
-                more_differences: told.len().saturating_sub(TOLD_MAX),
-                differences: told.into_iter().take(TOLD_MAX).collect(),
+                more_differences: reported.len().saturating_sub(DIFFERENCES_MAX),
+                differences: reported.into_iter().take(DIFFERENCES_MAX).collect(),
             },
         }
     }

@@ -1,7 +1,8 @@
-//! Is that what it should be? Statements against reference values, with what differs by name.
+//! Appraisal: comparison of statements with reference values.
 //!
-//! [`Reference`]s are read from signed or hashed files, [`appraise`] compares one with a statement that was verified and says which
-//! program, table, entry, register array or cell is another one. The outcome leaves as the claims of an EAR.
+//! [`Reference`]s are read from signed or hashed files. [`appraise`] compares one with a verified statement and names
+//! the program, tables, entries, register arrays and cells that differ. The result is exported as the claims of an
+//! EAR.
 
 mod compare;
 mod ear;

@@ -1,4 +1,4 @@
-//! Reference values: what a data plane is to run.
+//! Reference values: the expected state of a data plane.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,61 +10,62 @@ use crate::ids::SwitchId;
 use crate::keys::{KeyError, PublicKey, Signer};
 use crate::lthash::{Digest, DigestKind};
 use crate::state::Digests;
-use crate::statement::{Evidence, Inventory, InventoryError, Kind, Proven, hash};
+use crate::statement::{DataPlaneKind, Inventory, InventoryError, ProvenEntries, VerifiedStatement, hash};
 
-/// The longest file, bytes.
+/// Maximum length of a file, bytes.
 pub const REFERENCE_BYTES_MAX: usize = 1 << 30;
-/// What a signature of a file is over, before the bytes that are hashed: no statement begins so.
-const SIGNED: &[u8] = b"linewarden reference values 1\0";
+/// Prefix of the signed bytes, before the hashed bytes: no statement begins with it.
+const SIGNATURE_PREFIX: &[u8] = b"linewarden reference values 1\0";
 
-/// What a data plane is to run. Its file is JSON: `{"reference": {...}, "sha256": "...", "signature": "..."}`; the hash is over `reference` as
-/// it is written without blanks, the signature, which may be left out, over `linewarden reference values 1`, a zero byte and the
-/// same bytes.
+/// The expected state of a data plane. Its file is JSON: `{"reference": {...}, "sha256": "...", "signature": "..."}`.
+/// The hash covers `reference` in compact form. The optional signature covers `linewarden reference values 1`, a zero
+/// byte and the same bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reference {
     version: Version,
-    /// For a person to read; a file's policy in results.
+    /// A display name; the name of the policy in results.
     pub name: String,
-    /// The one data plane that it is for; any if there is none.
+    /// The only data plane to which the values apply; any if `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub switch: Option<SwitchId>,
-    /// Of which kind it is to be.
-    pub kind: Kind,
+    /// The type of the data plane.
+    pub kind: DataPlaneKind,
     /// The program.
     #[serde(with = "hexadecimal")]
     pub program: Digest,
     /// All tables.
     #[serde(with = "hexadecimal")]
     pub tables: Digest,
-    /// All register arrays that the data plane does not call volatile.
+    /// All register arrays that the data plane does not declare volatile.
     #[serde(with = "hexadecimal")]
     pub registers: Digest,
     /// Its objects.
     pub objects: Vec<ReferenceObject>,
-    /// Encodings of entries, in hexadecimal: all of an object's or none of them. With them a difference can be told entry by entry.
+    /// Encodings of entries, in hexadecimal: all entries of an object or none. They allow a comparison entry by
+    /// entry.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     entries: Vec<String>,
 }
 
-/// What one object is to be.
+/// The expected state of one object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReferenceObject {
-    /// Which.
+    /// The object.
     pub object: Object,
     /// Its digest.
     #[serde(with = "hexadecimal")]
     pub digest: Digest,
-    /// Whether it may be anything, as an array that counts packets.
+    /// Whether any content is accepted, as for an array that counts packets.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_volatile: bool,
-    /// Whether the data plane itself leaves it out of the registers' digest.
+    /// Whether the data plane itself excludes it from the registers' digest.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub is_left_out: bool,
+    pub is_excluded: bool,
 }
 
-/// The form of the file.
+/// The format version of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "u8", into = "u8")]
 struct Version;
@@ -76,7 +77,7 @@ impl TryFrom<u8> for Version {
         match version {
             1 => Ok(Self),
             other => Err(format!(
-                "version {other} of reference values is not known, only 1"
+                "unsupported version {other} of reference values, expected 1"
             )),
         }
     }
@@ -98,63 +99,62 @@ struct File {
     signature: Option<String>,
 }
 
-/// Why reference values are refused.
+/// Why reference values are rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum ReferenceError {
-    /// Longer than any is.
-    #[error("reference values of {0} bytes; none are longer than {REFERENCE_BYTES_MAX}")]
+    /// Longer than the maximum.
+    #[error("reference values too long: {0} bytes, the maximum is {REFERENCE_BYTES_MAX}")]
     TooLong(usize),
-    /// No such file.
-    #[error("no reference values: {0}")]
-    Json(#[from] serde_json::Error),
-    /// Damaged, or edited by hand.
-    #[error(
-        "the reference values are damaged or were edited: their SHA-256 is {found}, and the file says {said}"
-    )]
-    Hash {
-        /// What the file says.
-        said: Digest,
-        /// What it is.
+    /// Invalid JSON.
+    #[error("invalid reference values: {0}")]
+    InvalidJson(#[from] serde_json::Error),
+    /// Damaged, or edited manually.
+    #[error("reference values damaged or edited: their SHA-256 is {found}, the file states {stated}")]
+    HashMismatch {
+        /// The hash in the file.
+        stated: Digest,
+        /// The computed hash.
         found: Digest,
     },
-    /// A signature is demanded.
-    #[error("the reference values are not signed, and a key is given that should have signed them")]
+    /// The signature is missing, but a key was given.
+    #[error("reference values rejected: they are not signed, but a verification key is configured")]
     Unsigned,
-    /// Somebody else's, or changed.
+    /// Signed by another key, or changed.
     #[error(
-        "the reference values' signature is not that of this key: they are somebody else's, or were changed"
+        "signature of the reference values does not verify with this key: they were signed by another key, or changed"
     )]
-    Signature,
-    /// They could not be signed.
+    InvalidSignature,
+    /// Signing failed.
     #[error(transparent)]
-    Key(#[from] KeyError),
-    /// An object twice.
-    #[error("the reference values name {0} twice")]
-    Twice(Object),
-    /// An entry that is none.
-    #[error("the reference values' entry {number}: {why}")]
-    Entry {
-        /// Which, from 0.
+    SigningFailed(#[from] KeyError),
+    /// A duplicate object.
+    #[error("invalid reference values: duplicate {0}")]
+    DuplicateObject(Object),
+    /// An invalid entry.
+    #[error("invalid entry {number} of the reference values: {reason}")]
+    InvalidEntry {
+        /// Number of the entry, from 0.
         number: usize,
-        /// Why.
-        why: String,
+        /// The cause.
+        reason: String,
     },
-    /// Entries that are no set.
-    #[error("the reference values' entries: {0}")]
-    Entries(#[from] InventoryError),
-    /// Entries of an object that they do not name, or not those that its digest is of.
-    #[error("the reference values' entries of {0} are not those that its digest is of")]
+    /// Contradicting entries.
+    #[error("invalid entries of the reference values: {0}")]
+    InvalidEntries(#[from] InventoryError),
+    /// Entries of an unlisted object, or entries that do not match the object's digest.
+    #[error("invalid reference values: the entries of {0} do not match its digest")]
     Inconsistent(Object),
 }
 
 impl Reference {
-    /// What a data plane runs now, as what it is to run. `proven` brings entries to tell differences by; `is_volatile` chooses objects
-    /// that may be anything, to which those are added that the data plane itself calls so.
+    /// The reference values for the current state of a data plane. `proven` provides entries for detailed
+    /// comparisons; `is_volatile` selects objects with any content, in addition to those that the data plane itself
+    /// declares volatile.
     #[must_use]
-    pub fn of(
+    pub fn from_statement(
         name: &str,
-        evidence: &Evidence,
-        proven: Option<&Proven>,
+        evidence: &VerifiedStatement,
+        proven: Option<&ProvenEntries>,
         is_volatile: impl Fn(&Object) -> bool,
     ) -> Self {
         let Digests {
@@ -169,7 +169,7 @@ impl Reference {
                 object: signed.object.clone(),
                 digest: signed.digest,
                 is_volatile: signed.is_volatile || is_volatile(&signed.object),
-                is_left_out: signed.is_volatile,
+                is_excluded: signed.is_volatile,
             })
             .collect();
         let listed = objects.iter().filter(|object| !object.is_volatile);
@@ -184,7 +184,7 @@ impl Reference {
             program,
             tables,
             registers,
-            entries: entries.map(|entry| hex::encode(entry.whole())).collect(),
+            entries: entries.map(|entry| hex::encode(entry.to_bytes())).collect(),
             objects,
         }
     }
@@ -199,14 +199,14 @@ impl Reference {
         }
     }
 
-    /// Writes the file, signed if there is somebody to sign it.
+    /// Writes the file, signed if a signer is given.
     ///
     /// # Errors
-    /// It could not be signed.
+    /// Signing failed.
     pub fn to_file(&self, signer: Option<&mut dyn Signer>) -> Result<Vec<u8>, ReferenceError> {
         let hashed = serde_json::to_vec(self)?;
         let signature = match signer {
-            Some(signer) => Some(hex::encode(signer.sign(&[SIGNED, &hashed].concat())?)),
+            Some(signer) => Some(hex::encode(signer.sign(&[SIGNATURE_PREFIX, &hashed].concat())?)),
             None => None,
         };
         let file = File {
@@ -219,10 +219,10 @@ impl Reference {
         Ok(bytes)
     }
 
-    /// Reads a file. With a key it must be signed by that.
+    /// Reads a file. With a key, its signature must verify.
     ///
     /// # Errors
-    /// Whatever is damaged, not signed, or says two things at once.
+    /// The file is damaged, not signed, or contradicts itself.
     pub fn read(bytes: &[u8], key: Option<&PublicKey>) -> Result<Self, ReferenceError> {
         if bytes.len() > REFERENCE_BYTES_MAX {
             return Err(ReferenceError::TooLong(bytes.len()));
@@ -235,28 +235,31 @@ impl Reference {
         let hashed = serde_json::to_vec(&reference)?;
         let found = Digest(Sha256::digest(&hashed).into());
         if found != sha256 {
-            return Err(ReferenceError::Hash { said: sha256, found });
+            return Err(ReferenceError::HashMismatch {
+                stated: sha256,
+                found,
+            });
         }
         if let Some(key) = key {
             let signature = signature.ok_or(ReferenceError::Unsigned)?;
-            let signature = hex::decode(signature).map_err(|_| ReferenceError::Signature)?;
-            if !key.verifies(&[SIGNED, &hashed].concat(), &signature) {
-                return Err(ReferenceError::Signature);
+            let signature = hex::decode(signature).map_err(|_| ReferenceError::InvalidSignature)?;
+            if !key.verifies(&[SIGNATURE_PREFIX, &hashed].concat(), &signature) {
+                return Err(ReferenceError::InvalidSignature);
             }
         }
         reference.entries()?;
         Ok(reference)
     }
 
-    /// The entries that it has, object by object; objects without entries have none.
+    /// The entries, by object; objects without known entries have none.
     pub(super) fn entries(&self) -> Result<BTreeMap<Object, Vec<Encoded>>, ReferenceError> {
         let mut named = BTreeSet::new();
         for listed in &self.objects {
             if !named.insert(&listed.object) {
-                return Err(ReferenceError::Twice(listed.object.clone()));
+                return Err(ReferenceError::DuplicateObject(listed.object.clone()));
             }
         }
-        let refuse = |number, why: String| ReferenceError::Entry { number, why };
+        let refuse = |number, reason: String| ReferenceError::InvalidEntry { number, reason };
         let encodings: Result<Vec<_>, _> = self
             .entries
             .iter()
@@ -283,9 +286,9 @@ impl Reference {
     }
 }
 
-/// An entry that was checked when it was read.
-pub(super) fn decoded(entry: &Encoded) -> Result<Entry, DecodeError> {
-    Entry::decode(&entry.whole())
+/// Decodes an entry that was checked when the file was read.
+pub(super) fn decode_entry(entry: &Encoded) -> Result<Entry, DecodeError> {
+    Entry::decode(&entry.to_bytes())
 }
 
 /// Digests as text.

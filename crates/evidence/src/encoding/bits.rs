@@ -1,28 +1,28 @@
-//! Values of a given width.
+//! Values of a fixed width.
 
 use std::fmt;
 
-use super::wire::{DecodeError, Reader, Why, Writer};
+use super::wire::{DecodeError, DecodeProblem, Reader, Writer};
 
-/// The widest value, bits.
+/// Maximum width, bits.
 pub const WIDTH_MAX: u32 = 1 << 16;
 
-/// A bit string of a given width, as a number. Signed ones are in two's complement of their width.
+/// An unsigned bit string of a fixed width. Signed values are in two's complement.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bits {
     width: u32,
-    /// Big-endian, as many as the width needs; bits above the width are zero.
+    /// Big-endian, with the minimum number of bytes for the width; bits above the width are zero.
     bytes: Box<[u8]>,
 }
 
-/// Why a value is none of its width.
+/// Why a value does not have its width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BitsError {
     /// More bits than the width.
-    #[error("the value has more than its {0} bits")]
+    #[error("value too large for {0} bits")]
     TooWide(u32),
     /// A width beyond [`WIDTH_MAX`].
-    #[error("{0} bits are wider than any field ({WIDTH_MAX} bits)")]
+    #[error("invalid width of {0} bits: the maximum is {WIDTH_MAX} bits")]
     Width(u32),
 }
 
@@ -30,7 +30,7 @@ impl Bits {
     /// From a big-endian number of any length.
     ///
     /// # Errors
-    /// It does not fit.
+    /// The number does not fit.
     pub fn new(width: u32, number: &[u8]) -> Result<Self, BitsError> {
         if width > WIDTH_MAX {
             return Err(BitsError::Width(width));
@@ -57,7 +57,7 @@ impl Bits {
     /// From a number.
     ///
     /// # Errors
-    /// It does not fit.
+    /// The number does not fit.
     pub fn from_u64(width: u32, number: u64) -> Result<Self, BitsError> {
         Self::new(width, &number.to_be_bytes())
     }
@@ -68,7 +68,7 @@ impl Bits {
         self.width
     }
 
-    /// Big-endian, in as many bytes as the width needs.
+    /// Big-endian, with the minimum number of bytes for the width.
     #[must_use]
     pub const fn bytes(&self) -> &[u8] {
         &self.bytes
@@ -80,7 +80,7 @@ impl Bits {
         self.bytes.iter().all(|&byte| byte == 0)
     }
 
-    /// The value with the bits cleared that are clear in `mask`, which has the same width.
+    /// The bitwise AND with `mask`, which has the same width.
     pub(crate) fn and(mut self, mask: &Self) -> Self {
         for (byte, mask) in self.bytes.iter_mut().zip(&mask.bytes) {
             *byte &= mask;
@@ -88,7 +88,7 @@ impl Bits {
         self
     }
 
-    /// `ones` set bits, then clear ones.
+    /// `ones` set bits, followed by clear bits.
     pub(crate) fn prefix(width: u32, ones: u32) -> Self {
         let mut bytes = vec![0; byte_len(width)].into_boxed_slice();
         let padding = padding(width);
@@ -110,30 +110,30 @@ impl Bits {
     pub(crate) fn read(reader: &mut Reader<'_>, field: &'static str) -> Result<Self, DecodeError> {
         let width = reader.u32(field)?;
         if width > WIDTH_MAX {
-            return Err(reader.refuse(field, Why::Long));
+            return Err(reader.refuse(field, DecodeProblem::TooLong));
         }
         let bytes = reader.raw(field, byte_len(width))?;
-        Self::new(width, bytes).map_err(|_| reader.refuse(field, Why::NotCanonical))
+        Self::new(width, bytes).map_err(|_| reader.refuse(field, DecodeProblem::NotCanonical))
     }
 }
 
 /// Bytes of a value.
 pub(crate) const fn byte_len(width: u32) -> usize {
-    // No width is as large as a pointer's range.
+    // No width exceeds the range of `usize`.
     width.div_ceil(8) as usize
 }
 
-/// Bits of the first byte that belong to none.
+/// Unused bits of the first byte.
 const fn padding(width: u32) -> u32 {
     width.wrapping_neg() & 7
 }
 
-/// The bits of the first byte that belong to the value.
+/// Mask of the value's bits in the first byte.
 const fn first_mask(width: u32) -> u8 {
     0xff >> padding(width)
 }
 
-/// `0x..` without zeros in front.
+/// `0x..` without leading zeros.
 impl fmt::Display for Bits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("0x")?;

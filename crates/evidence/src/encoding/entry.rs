@@ -1,19 +1,19 @@
-//! The kinds of entries.
+//! The types of entries.
 
 use std::collections::BTreeMap;
 
 use super::bits::Bits;
 use super::matching::{KeyField, read_key, write_key};
-use super::wire::{DecodeError, Reader, Why, Writer};
+use super::wire::{DecodeError, DecodeProblem, Reader, Writer};
 
-/// A register that is not zero.
+/// A nonzero register cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegisterCell {
     /// The array.
     pub array: String,
-    /// Its place, from 0.
+    /// The index of the cell, from 0.
     pub index: u32,
-    /// What is in it. Zero is not written: it is what a cell holds that no entry speaks of.
+    /// The value. Zero is not encoded: cells without an entry are zero.
     pub value: Bits,
 }
 
@@ -22,28 +22,28 @@ pub struct RegisterCell {
 pub struct TableEntry {
     /// The table.
     pub table: String,
-    /// All fields of its key, in the table's order.
+    /// All key fields, in the order of the table.
     pub key: Vec<KeyField>,
-    /// Which entry wins where several match; 0 in tables without priorities.
+    /// Priority among matching entries; 0 in tables without priorities.
     pub priority: u32,
-    /// What is done.
+    /// The action.
     pub action: ActionRef,
-    /// After how long without a packet it is reported as idle, ns; 0 is never.
+    /// Time without a packet after which the entry is reported as idle, ns; 0: never.
     pub idle_timeout_ns: u64,
 }
 
-/// What a table does when no entry matches.
+/// The action of a table without a matching entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DefaultAction {
-    /// The table, which may have no entries at all.
+    /// The table, which may have no entries.
     pub table: String,
-    /// Whether the program forbids to change it.
+    /// Whether the program makes it constant.
     pub is_const: bool,
-    /// What is done; nothing where the program names none.
+    /// The action; `None` if the program defines none.
     pub action: Option<ActionRef>,
 }
 
-/// What an entry does.
+/// The action of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ActionRef {
     /// An action with its data.
@@ -54,12 +54,12 @@ pub enum ActionRef {
     Group(u32),
 }
 
-/// An action with its data.
+/// An action with its parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Action {
     /// The action.
     pub name: String,
-    /// Its data in the order of its parameters, each with its width.
+    /// The parameters in order, each with its width.
     pub data: Vec<Bits>,
 }
 
@@ -68,9 +68,9 @@ pub struct Action {
 pub struct ProfileMember {
     /// The profile.
     pub profile: String,
-    /// Which member.
+    /// The member id.
     pub member: u32,
-    /// What it does.
+    /// Its action.
     pub action: Action,
 }
 
@@ -79,24 +79,24 @@ pub struct ProfileMember {
 pub struct ProfileGroup {
     /// The selector.
     pub profile: String,
-    /// Which group.
+    /// The group id.
     pub group: u32,
-    /// The most members that it may have; 0 is the selector's own bound.
+    /// Maximum number of members; 0 is the maximum of the selector.
     pub size_max: u32,
-    /// The members with their weights.
+    /// The members and their weights.
     pub members: BTreeMap<u32, GroupMember>,
 }
 
-/// How a member belongs to a group.
+/// The membership of a member in a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupMember {
-    /// How often it is chosen, against the others.
+    /// Its weight relative to the others.
     pub weight: u32,
-    /// The port that must be up for it to be chosen; empty if none is watched.
+    /// The port that must be up for the member to be selected; empty if none is watched.
     pub watch_port: Vec<u8>,
 }
 
-/// A port and the instance that tells copies of one packet apart.
+/// A port and an instance that distinguishes copies of one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Replica {
     /// The port.
@@ -105,32 +105,32 @@ pub struct Replica {
     pub instance: u32,
 }
 
-/// Where copies go, and how many of each kind.
+/// Destinations of copies, and the number of identical copies.
 pub type Replicas = BTreeMap<Replica, u32>;
 
-/// A multicast group with the nodes below it.
+/// A multicast group and its nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MulticastGroup {
-    /// Which group.
+    /// The group id.
     pub group: u32,
-    /// Where its packets go.
+    /// Destinations of its packets.
     pub replicas: Replicas,
 }
 
 /// A session of packet mirroring (clone).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MirrorSession {
-    /// Which session.
+    /// The session id.
     pub session: u32,
-    /// The port that clones go to, if they go to one.
+    /// The destination port of clones, if any.
     pub port: Option<u32>,
-    /// The multicast group that they go to, if they go to one.
+    /// The destination multicast group of clones, if any.
     pub multicast_group: Option<u32>,
-    /// Where else they go.
+    /// Further destinations.
     pub replicas: Replicas,
-    /// Their class of service.
+    /// The class of service of clones.
     pub class_of_service: u32,
-    /// After how many bytes they are cut; 0 is never.
+    /// Length to which clones are truncated, bytes; 0: not truncated.
     pub truncate_bytes: u32,
 }
 
@@ -139,11 +139,11 @@ pub struct MirrorSession {
 pub struct ValueSetMember {
     /// The value set.
     pub set: String,
-    /// What it matches.
+    /// The match.
     pub key: Vec<KeyField>,
 }
 
-/// What counters and meters count.
+/// The unit of counters and meters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Packets.
@@ -154,12 +154,12 @@ pub enum Unit {
     Both,
 }
 
-/// Which of an array's meters.
+/// A meter of an array.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MeterCell {
-    /// By its place.
+    /// By its index.
     Index(u64),
-    /// By the entry of the table that it is attached to.
+    /// By the table entry of a direct meter.
     Entry {
         /// The entry's key.
         key: Vec<KeyField>,
@@ -168,14 +168,14 @@ pub enum MeterCell {
     },
 }
 
-/// The configuration of one meter. What is in its buckets is not part of it.
+/// The configuration of one meter. The bucket levels are not part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MeterConfig {
-    /// The array, or the direct meter.
+    /// The meter array, or the direct meter.
     pub meter: String,
-    /// Which.
+    /// The meter.
     pub cell: MeterCell,
-    /// What it measures.
+    /// The unit.
     pub unit: Unit,
     /// Its rates, the committed one first.
     pub rates: Vec<MeterRate>,
@@ -184,29 +184,29 @@ pub struct MeterConfig {
 /// A rate of a meter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MeterRate {
-    /// Units a second.
+    /// Units per second.
     pub rate_per_s: u64,
-    /// Units that may come at once.
+    /// Burst size in units.
     pub burst: u64,
 }
 
-/// The configuration of a counter array or direct counter. What it has counted is not part of it.
+/// The configuration of a counter array or direct counter. The counts are not part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CounterConfig {
-    /// The array, or the direct counter.
+    /// The counter array, or the direct counter.
     pub counter: String,
-    /// What it counts.
+    /// The unit.
     pub unit: Unit,
-    /// Cells; 0 if it is attached to a table's entries.
+    /// Number of cells; 0 for a direct counter.
     pub size: u64,
 }
 
-/// A hash or checksum with what can be changed of it.
+/// A hash or checksum with its configurable parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Calculation {
     /// The calculation.
     pub name: String,
-    /// The algorithm, as `crc16_custom`.
+    /// The algorithm, such as `crc16_custom`.
     pub algorithm: String,
     /// Polynomials, initial values, seeds.
     pub parameters: BTreeMap<String, Bits>,
@@ -217,9 +217,9 @@ pub struct Calculation {
 pub struct PortSetting {
     /// The port.
     pub port: u32,
-    /// The queue, if it is a queue's.
+    /// The queue, for a queue setting.
     pub queue: Option<u32>,
-    /// Which setting, as `depth_packets` or `rate_packets_per_s`.
+    /// The name of the setting, such as `depth_packets` or `rate_packets_per_s`.
     pub name: String,
     /// Its value.
     pub value: u64,
@@ -230,7 +230,7 @@ pub struct PortSetting {
 pub struct BpfProgram {
     /// The program.
     pub name: String,
-    /// SHA-256 over the instructions as the kernel has them, before it translates them.
+    /// SHA-256 over the instructions in the kernel, before translation.
     pub instructions: [u8; 32],
 }
 
@@ -245,13 +245,13 @@ pub struct BpfMap {
     pub key_bytes: u32,
     /// Bytes of a value.
     pub value_bytes: u32,
-    /// Entries at most.
+    /// Maximum number of entries.
     pub entries_max: u32,
     /// `BPF_F_*`.
     pub flags: u32,
 }
 
-/// An entry of a map that is configuration. Zeros in an array are written too: an array has no other entries.
+/// An entry of a configuration map. Zeros in an array map are encoded too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BpfMapEntry {
     /// The map.
@@ -262,18 +262,18 @@ pub struct BpfMapEntry {
     pub value: Vec<u8>,
 }
 
-/// Where a program runs.
+/// An attachment of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BpfAttachment {
     /// The interface.
     pub interface: String,
-    /// Where at it, as `xdp` or `tc-egress`.
+    /// The hook, such as `xdp` or `tc-egress`.
     pub hook: String,
     /// The program.
     pub program: String,
 }
 
-/// A kind of entry: first what tells it from others of its kind, then all that can be said of it.
+/// A type of entry: the identity within its type, and the content.
 pub(super) trait Body: Sized {
     fn write_identity(&self, out: &mut Writer);
     fn write_content(&self, out: &mut Writer);
@@ -294,7 +294,7 @@ impl Body for RegisterCell {
             value: Bits::read(reader, "value")?,
         };
         match cell.value.is_zero() {
-            true => Err(reader.refuse("value", Why::NotCanonical)),
+            true => Err(reader.refuse("value", DecodeProblem::NotCanonical)),
             false => Ok(cell),
         }
     }
@@ -362,7 +362,7 @@ impl ActionRef {
             1 => Action::read(reader).map(Self::Action),
             2 => reader.u32("member").map(Self::Member),
             3 => reader.u32("group").map(Self::Group),
-            _ => Err(reader.refuse("action", Why::Value)),
+            _ => Err(reader.refuse("action", DecodeProblem::InvalidValue)),
         }
     }
 }
@@ -403,8 +403,8 @@ impl Body for ProfileGroup {
     }
     fn write_content(&self, out: &mut Writer) {
         out.u32(self.size_max).count(self.members.len());
-        for (member, how) in &self.members {
-            out.u32(*member).u32(how.weight).bytes(&how.watch_port);
+        for (member, settings) in &self.members {
+            out.u32(*member).u32(settings.weight).bytes(&settings.watch_port);
         }
     }
     fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
@@ -422,7 +422,7 @@ impl Body for ProfileGroup {
     }
 }
 
-/// A map whose keys must increase: there is one way to write it, and no key is in twice.
+/// A map with strictly increasing keys: the encoding is canonical, and no key is duplicated.
 fn read_map<K: Ord, V>(
     reader: &mut Reader<'_>,
     field: &'static str,
@@ -431,7 +431,7 @@ fn read_map<K: Ord, V>(
     let items = reader.list(field, item)?;
     match items.is_sorted_by(|(a, _), (b, _)| a < b) {
         true => Ok(items.into_iter().collect()),
-        false => Err(reader.refuse(field, Why::NotCanonical)),
+        false => Err(reader.refuse(field, DecodeProblem::NotCanonical)),
     }
 }
 
@@ -528,7 +528,7 @@ impl Unit {
             1 => Ok(Self::Packets),
             2 => Ok(Self::Bytes),
             3 => Ok(Self::Both),
-            _ => Err(reader.refuse("unit", Why::Value)),
+            _ => Err(reader.refuse("unit", DecodeProblem::InvalidValue)),
         }
     }
 }
@@ -558,7 +558,7 @@ impl Body for MeterConfig {
                     priority: reader.u32("priority")?,
                     key: read_key(reader)?,
                 },
-                _ => return Err(reader.refuse("cell", Why::Value)),
+                _ => return Err(reader.refuse("cell", DecodeProblem::InvalidValue)),
             },
             unit: Unit::read(reader)?,
             rates: reader.list("rates", |reader| {

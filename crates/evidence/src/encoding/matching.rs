@@ -1,20 +1,20 @@
-//! The key fields of tables and value sets.
+//! Key fields of tables and value sets.
 
 use std::fmt;
 
 use super::bits::Bits;
-use super::wire::{DecodeError, Reader, Why, Writer};
+use super::wire::{DecodeError, DecodeProblem, Reader, Writer};
 
 /// One key field.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyField {
     /// Its name.
     pub name: String,
-    /// What it matches.
+    /// The match of the field.
     pub matches: Match,
 }
 
-/// What a key field matches, with its kind; in the one form in which its meaning can be written.
+/// The match of a key field and its kind, in canonical form.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Match(Kind);
 
@@ -27,69 +27,69 @@ enum Kind {
     Optional(Option<Bits>),
 }
 
-/// Why there is no such match.
+/// Why a match is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MatchError {
-    /// Two values of different widths.
+    /// Values of different widths.
     #[error(
-        "value and mask, or both ends of the range, are {0} and {1} bits wide: they must be of one width"
+        "invalid match: widths {0} and {1} bits differ; value and mask, or both ends of the range, need one width"
     )]
-    Widths(u32, u32),
-    /// A longer prefix than the field.
-    #[error("a prefix of {prefix_bits} bits of a field of {width}")]
-    Prefix {
+    WidthMismatch(u32, u32),
+    /// The prefix is longer than the field.
+    #[error("invalid match: a prefix of {prefix_bits} bits in a field of {width} bits")]
+    PrefixTooLong {
         /// The prefix.
         prefix_bits: u32,
         /// The field.
         width: u32,
     },
-    /// A range that begins behind its end.
-    #[error("the range begins behind its end")]
-    Empty,
+    /// The start of the range is above its end.
+    #[error("invalid match: the start of the range is above its end")]
+    EmptyRange,
 }
 
 impl Match {
-    /// This value.
+    /// Exactly this value.
     #[must_use]
     pub const fn exact(value: Bits) -> Self {
         Self(Kind::Exact(value))
     }
 
-    /// The values that begin with the same bits as this one; its other bits do not count.
+    /// The values with the same leading bits; the other bits are ignored.
     ///
     /// # Errors
     /// A prefix longer than the field.
     pub fn lpm(value: Bits, prefix_bits: u32) -> Result<Self, MatchError> {
         let width = value.width();
         if prefix_bits > width {
-            return Err(MatchError::Prefix { prefix_bits, width });
+            return Err(MatchError::PrefixTooLong { prefix_bits, width });
         }
         let value = value.and(&Bits::prefix(width, prefix_bits));
         Ok(Self(Kind::Lpm { value, prefix_bits }))
     }
 
-    /// The values that are like this one in the bits that are set in the mask; its other bits do not count.
+    /// The values that equal this one in the bits of the mask; the other bits are ignored.
     ///
     /// # Errors
     /// Different widths.
     pub fn ternary(value: Bits, mask: Bits) -> Result<Self, MatchError> {
         if value.width() != mask.width() {
-            return Err(MatchError::Widths(value.width(), mask.width()));
+            return Err(MatchError::WidthMismatch(value.width(), mask.width()));
         }
         let value = value.and(&mask);
         Ok(Self(Kind::Ternary { value, mask }))
     }
 
-    /// The values from one to the other, both included.
+    /// The values of a closed range.
     ///
     /// # Errors
-    /// Different widths, or nothing in between.
+    /// Different widths, or an empty range.
     pub fn range(low: Bits, high: Bits) -> Result<Self, MatchError> {
         if low.width() != high.width() {
-            return Err(MatchError::Widths(low.width(), high.width()));
+            return Err(MatchError::WidthMismatch(low.width(), high.width()));
         }
         match low > high {
-            true => Err(MatchError::Empty),
+            true => Err(MatchError::EmptyRange),
             false => Ok(Self(Kind::Range { low, high })),
         }
     }
@@ -139,12 +139,12 @@ impl Match {
             2 => Self::lpm(first, reader.u32(FIELD)?),
             3 => Self::ternary(first, Bits::read(reader, FIELD)?),
             4 => Self::range(first, Bits::read(reader, FIELD)?),
-            _ => return Err(reader.refuse(FIELD, Why::Value)),
+            _ => return Err(reader.refuse(FIELD, DecodeProblem::InvalidValue)),
         }
-        .map_err(|_| reader.refuse(FIELD, Why::Value))?;
+        .map_err(|_| reader.refuse(FIELD, DecodeProblem::InvalidValue))?;
         match &made.0 {
             Kind::Lpm { value, .. } | Kind::Ternary { value, .. } if *value != written => {
-                Err(reader.refuse(FIELD, Why::NotCanonical))
+                Err(reader.refuse(FIELD, DecodeProblem::NotCanonical))
             }
             _ => Ok(made),
         }

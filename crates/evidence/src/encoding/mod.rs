@@ -1,10 +1,10 @@
-//! One way to write each thing that a data plane's behaviour depends on.
+//! Canonical encodings of everything that the behavior of a data plane depends on.
 //!
-//! An encoding is `version u8 = 1 | kind u8 | identity | content`. The identity tells an entry from all others: no two entries that are in
-//! force at once have the same. Numbers are big-endian. A *text* or *bytes* is its length `u32` and that many bytes, a *list* its
-//! count `u32` and the items, *bits* are their width `u32` and as many bytes as it needs, big-endian, the bits above the width zero; an
-//! *option* is 0, or 1 and the value; a *flag* is 0 or 1. So nothing can be cut at another place, and [`Entry::decode`] takes
-//! only what [`Entry::encode`] writes: the mapping is one to one.
+//! An encoding is `version u8 = 1 | kind u8 | identity | content`. The identity distinguishes an entry from all others that
+//! are active at the same time. Numbers are big-endian. A *text* or *bytes* is its length `u32` and that many bytes, a *list*
+//! its count `u32` and the items, *bits* are their width `u32` and the minimum number of bytes, big-endian, the bits above the
+//! width zero; an *option* is 0, or 1 and the value; a *flag* is 0 or 1. So the encoding is unambiguous, and [`Entry::decode`]
+//! accepts only what [`Entry::encode`] writes: the mapping is one to one.
 //!
 //! | kind | identity | content |
 //! |---|---|---|
@@ -15,7 +15,7 @@
 //! | 5 profile group | profile text, group u32 | size u32, list of (member u32, weight u32, watched port bytes), members increasing |
 //! | 6 multicast group | group u32 | replicas |
 //! | 7 mirror session | session u32 | option of port u32, option of group u32, replicas, class of service u32, truncation u32 |
-//! | 8 value-set member | set text, key | nothing |
+//! | 8 value-set member | set text, key | empty |
 //! | 9 meter | meter text, then 1 and index u64, or 2, priority u32, key | unit u8, list of (rate u64, burst u64) |
 //! | 10 counter | counter text | unit u8, size u64 |
 //! | 11 calculation | name text | algorithm text, list of (name text, bits), names increasing |
@@ -25,10 +25,10 @@
 //! | 15 eBPF map's entry | map text, key bytes | value bytes |
 //! | 16 attachment | interface text, hook text | program text |
 //!
-//! A *key* is a list of (field name text, match), a match one of: 1 exact bits; 2 LPM bits, prefix u32; 3 ternary bits, mask bits; 4 range
-//! bits, bits; 5 optional, option of bits. Bits that do not count are zero in LPM and ternary values. An *action* is 1, name text, data
-//! list of bits; or 2, member u32; or 3, group u32. *Replicas* are a list of (port u32, instance u32, copies u32), increasing.
-//! *Units* are 1 packets, 2 bytes, 3 both.
+//! A *key* is a list of (field name text, match), a match one of: 1 exact bits; 2 LPM bits, prefix u32; 3 ternary bits, mask
+//! bits; 4 range bits, bits; 5 optional, option of bits. Ignored bits are zero in LPM and ternary values. An *action* is 1, name
+//! text, data list of bits; or 2, member u32; or 3, group u32. *Replicas* are a list of (port u32, instance u32, copies u32),
+//! increasing. *Units* are 1 packets, 2 bytes, 3 both.
 //!
 //! ```
 //! use linewarden_evidence::encoding::{Bits, Entry, RegisterCell};
@@ -42,19 +42,19 @@
 //! ```
 
 mod bits;
+mod display;
 mod entry;
 mod matching;
-mod shown;
 mod wire;
 
 use std::fmt;
 use std::str::FromStr;
 
 pub use bits::{Bits, BitsError, WIDTH_MAX};
+pub(crate) use display::EscapedText;
 pub use entry::*;
 pub use matching::{KeyField, Match, MatchError};
-pub(crate) use shown::Shown;
-pub use wire::{BYTES_MAX, DecodeError, Why};
+pub use wire::{BYTES_MAX, DecodeError, DecodeProblem};
 
 pub(crate) use bits::byte_len;
 use entry::Body;
@@ -64,9 +64,9 @@ use wire::{Reader, Writer};
 
 const VERSION: u8 = 1;
 
-/// Anything that a data plane's behaviour depends on, beside its program.
+/// Everything besides the program that the behavior of a data plane depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // Each is what its type's documentation says.
+#[allow(missing_docs)] // Documented at the types.
 pub enum Entry {
     RegisterCell(RegisterCell),
     TableEntry(TableEntry),
@@ -86,27 +86,28 @@ pub enum Entry {
     BpfAttachment(BpfAttachment),
 }
 
-/// An entry's encoding in its two parts.
+/// An encoded entry in two parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Encoded {
-    /// Version, kind and identity: equal exactly where one entry would take the other's place.
+    /// Version, kind and identity: equal exactly if one entry would replace the other.
     pub identity: Box<[u8]>,
-    /// The rest.
+    /// The remaining bytes.
     pub content: Box<[u8]>,
 }
 
-/// What an entry belongs to. Each object's entries have a digest of their own, so that what differs can be named.
+/// The object to which an entry belongs. The entries of each object have a digest of their own, so that a difference
+/// can be located.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Object {
-    /// Of what kind it is.
+    /// The class of the object.
     pub class: Class,
-    /// Its name; empty where there is only one of the kind.
+    /// The name; empty if there is only one object of the class.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
 }
 
-/// Kinds of objects.
+/// Classes of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {
@@ -128,16 +129,16 @@ pub enum Class {
     Counter,
     /// A hash or checksum.
     Calculation,
-    /// All ports' and queues' settings.
+    /// All settings of ports and queues.
     Ports,
-    /// All loaded eBPF programs, and where they are attached.
+    /// All loaded eBPF programs and their attachments.
     Bpf,
-    /// An eBPF map: its definition and what is in it.
+    /// An eBPF map: its definition and its entries.
     BpfMap,
 }
 
 impl Class {
-    /// All of them; their numbers in statements are their places here, from 0.
+    /// All classes; the number of a class in statements is its index here.
     pub const ALL: [Self; 12] = [
         Self::Register,
         Self::Table,
@@ -154,8 +155,8 @@ impl Class {
     ];
 }
 
-/// The number of each kind, and what reads and writes it.
-macro_rules! kinds {
+/// The number of each kind, and its codec.
+macro_rules! entry_kinds {
     ($($kind:ident = $number:literal,)*) => {
         impl Entry {
             const fn kind(&self) -> u8 {
@@ -173,7 +174,7 @@ macro_rules! kinds {
             fn read(kind: u8, reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
                 match kind {
                     $($number => Body::read(reader).map(Self::$kind),)*
-                    _ => Err(reader.refuse("kind", Why::Value)),
+                    _ => Err(reader.refuse("kind", DecodeProblem::InvalidValue)),
                 }
             }
         }
@@ -186,7 +187,7 @@ macro_rules! kinds {
     };
 }
 
-kinds! {
+entry_kinds! {
     RegisterCell = 1,
     TableEntry = 2,
     DefaultAction = 3,
@@ -206,16 +207,16 @@ kinds! {
 }
 
 impl Entry {
-    /// Writes it.
+    /// The encoding.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Writer::default();
         self.write_identity(out.u8(VERSION).u8(self.kind()));
         self.write_content(&mut out);
-        out.done()
+        out.into_bytes()
     }
 
-    /// Writes it in its two parts.
+    /// The encoding in two parts.
     #[must_use]
     pub fn encode_parts(&self) -> Encoded {
         let mut identity = Writer::default();
@@ -223,19 +224,19 @@ impl Entry {
         let mut content = Writer::default();
         self.write_content(&mut content);
         Encoded {
-            identity: identity.done().into(),
-            content: content.done().into(),
+            identity: identity.into_bytes().into(),
+            content: content.into_bytes().into(),
         }
     }
 
-    /// Reads one.
+    /// Decodes an entry.
     ///
     /// # Errors
-    /// Whatever [`Self::encode`] does not write.
+    /// The bytes are not an output of [`Self::encode`].
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes);
         if reader.u8("version")? != VERSION {
-            return Err(reader.refuse("version", Why::Value));
+            return Err(reader.refuse("version", DecodeProblem::InvalidValue));
         }
         let kind = reader.u8("kind")?;
         let entry = Self::read(kind, &mut reader)?;
@@ -243,7 +244,7 @@ impl Entry {
         Ok(entry)
     }
 
-    /// What it belongs to.
+    /// The object of the entry.
     #[must_use]
     pub fn object(&self) -> Object {
         let named = |class, name: &String| Object {
@@ -272,14 +273,14 @@ impl Entry {
 }
 
 impl Encoded {
-    /// The whole encoding.
+    /// The complete encoding.
     #[must_use]
-    pub fn whole(&self) -> Vec<u8> {
+    pub fn to_bytes(&self) -> Vec<u8> {
         [&*self.identity, &*self.content].concat()
     }
 }
 
-/// Writes cells of one array, without making an [`Entry`] of each.
+/// Encodes cells of one array without creating [`Entry`] values.
 #[derive(Clone, Debug)]
 pub(crate) struct CellEncoder {
     bytes: Vec<u8>,
@@ -294,7 +295,7 @@ impl CellEncoder {
         let index_at = out.len();
         out.u32(0).u32(width);
         let value_at = out.len();
-        let mut bytes = out.done();
+        let mut bytes = out.into_bytes();
         bytes.resize(value_at + byte_len(width), 0);
         Self {
             bytes,
@@ -303,7 +304,7 @@ impl CellEncoder {
         }
     }
 
-    /// The encoding of a cell, or nothing if it is zero. `value` is as long as the width needs.
+    /// The encoding of a cell, or `None` if it is zero. `value` has the length of the width.
     pub fn encode(&mut self, index: u32, value: &[u8]) -> Option<&[u8]> {
         if value.iter().all(|&byte| byte == 0) {
             return None;
@@ -325,7 +326,7 @@ impl fmt::Display for Object {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.name.as_str() {
             "" => write!(f, "{}", self.class),
-            name => write!(f, "{} {}", self.class, Shown(name)),
+            name => write!(f, "{} {}", self.class, EscapedText(name)),
         }
     }
 }
@@ -333,7 +334,7 @@ impl fmt::Display for Object {
 impl FromStr for Object {
     type Err = de::value::Error;
 
-    /// As options name it: `register:NAME`, or the class alone where it has no name (`multicast`).
+    /// The form of command line options: `register:NAME`, or the class alone if it has no name (`multicast`).
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (class, name) = text.split_once(':').unwrap_or((text, ""));
         Ok(Self {

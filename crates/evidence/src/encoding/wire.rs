@@ -1,53 +1,53 @@
-//! The pieces that encodings are made of: big-endian numbers, texts and bytes with their lengths in front.
+//! Elements of encodings: big-endian numbers, length-prefixed texts and bytes.
 
 use std::fmt;
 
-/// The longest text or byte string, bytes: no name or key of a data plane is longer.
+/// Maximum length of a text or byte string; no name or key of a data plane is longer.
 pub const BYTES_MAX: usize = 1 << 20;
 
-/// Why bytes are no encoding of an entry.
+/// Why bytes are not a canonical encoding.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no canonical encoding of an entry: byte {at}, {field}: {why}")]
+#[error("invalid encoding of an entry at byte {offset}, {field}: {problem}")]
 pub struct DecodeError {
-    /// Where reading stopped.
-    pub at: usize,
-    /// What should be there.
+    /// The offset where reading stopped.
+    pub offset: usize,
+    /// The expected field.
     pub field: &'static str,
     /// What is wrong.
-    pub why: Why,
+    pub problem: DecodeProblem,
 }
 
 /// What is wrong with a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
-    /// The bytes end within it.
-    Short,
-    /// It has a value that none of this field has.
-    Value,
-    /// It is no UTF-8.
-    Text,
+pub enum DecodeProblem {
+    /// The bytes end within the field.
+    Truncated,
+    /// The value is not allowed.
+    InvalidValue,
+    /// Invalid UTF-8.
+    InvalidUtf8,
     /// Longer than [`BYTES_MAX`].
-    Long,
-    /// The same could be written otherwise, and is by the encoder.
+    TooLong,
+    /// Not in canonical form.
     NotCanonical,
-    /// Bytes follow.
-    Trailing,
+    /// Bytes follow the end.
+    TrailingBytes,
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for DecodeProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Short => "the bytes end within it",
-            Self::Value => "no such value",
-            Self::Text => "no UTF-8",
-            Self::Long => "longer than any is",
-            Self::NotCanonical => "written in another way than the one way",
-            Self::Trailing => "bytes follow",
+            Self::Truncated => "truncated",
+            Self::InvalidValue => "invalid value",
+            Self::InvalidUtf8 => "invalid UTF-8",
+            Self::TooLong => "too long",
+            Self::NotCanonical => "not in canonical form",
+            Self::TrailingBytes => "trailing bytes",
         })
     }
 }
 
-/// Writes pieces one after the other.
+/// Writes encoded elements.
 #[derive(Debug, Default)]
 pub(crate) struct Writer(Vec<u8>);
 
@@ -68,7 +68,7 @@ impl Writer {
     }
 
     pub fn count(&mut self, count: usize) -> &mut Self {
-        // No list in memory has more.
+        // Lists in memory are never longer.
         self.u32(u32::try_from(count).unwrap_or(u32::MAX))
     }
 
@@ -89,35 +89,42 @@ impl Writer {
         self.0.len()
     }
 
-    pub fn done(self) -> Vec<u8> {
+    pub fn into_bytes(self) -> Vec<u8> {
         self.0
     }
 }
 
-/// Reads the same, strictly.
+/// Reads encoded elements strictly.
 #[derive(Debug)]
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
-    at: usize,
+    offset: usize,
 }
 
 impl<'a> Reader<'a> {
     pub const fn new(bytes: &'a [u8]) -> Self {
-        Self { rest: bytes, at: 0 }
+        Self {
+            rest: bytes,
+            offset: 0,
+        }
     }
 
-    pub const fn refuse(&self, field: &'static str, why: Why) -> DecodeError {
-        let at = self.at;
-        DecodeError { at, field, why }
+    pub const fn refuse(&self, field: &'static str, problem: DecodeProblem) -> DecodeError {
+        let at = self.offset;
+        DecodeError {
+            offset: at,
+            field,
+            problem,
+        }
     }
 
     pub fn raw(&mut self, field: &'static str, len: usize) -> Result<&'a [u8], DecodeError> {
         let (bytes, rest) = self
             .rest
             .split_at_checked(len)
-            .ok_or_else(|| self.refuse(field, Why::Short))?;
+            .ok_or_else(|| self.refuse(field, DecodeProblem::Truncated))?;
         self.rest = rest;
-        self.at += len;
+        self.offset += len;
         Ok(bytes)
     }
 
@@ -143,14 +150,14 @@ impl<'a> Reader<'a> {
         match self.u8(field)? {
             0 => Ok(false),
             1 => Ok(true),
-            _ => Err(self.refuse(field, Why::Value)),
+            _ => Err(self.refuse(field, DecodeProblem::InvalidValue)),
         }
     }
 
     pub fn bytes(&mut self, field: &'static str) -> Result<&'a [u8], DecodeError> {
         let len = usize::try_from(self.u32(field)?).unwrap_or(usize::MAX);
         match len > BYTES_MAX {
-            true => Err(self.refuse(field, Why::Long)),
+            true => Err(self.refuse(field, DecodeProblem::TooLong)),
             false => self.raw(field, len),
         }
     }
@@ -159,25 +166,25 @@ impl<'a> Reader<'a> {
         let bytes = self.bytes(field)?;
         match std::str::from_utf8(bytes) {
             Ok(text) => Ok(text.to_owned()),
-            Err(_) => Err(self.refuse(field, Why::Text)),
+            Err(_) => Err(self.refuse(field, DecodeProblem::InvalidUtf8)),
         }
     }
 
-    /// As many items as the count in front says.
+    /// A list of items, with its count in front.
     pub fn list<T>(
         &mut self,
         field: &'static str,
         mut item: impl FnMut(&mut Self) -> Result<T, DecodeError>,
     ) -> Result<Vec<T>, DecodeError> {
         let count = self.u32(field)?;
-        // Grows with what is there, not with what the count claims.
+        // Grows with the available bytes, not with the stated count.
         (0..count).map(|_| item(self)).collect()
     }
 
     pub fn finish(self) -> Result<(), DecodeError> {
         match self.rest {
             [] => Ok(()),
-            _ => Err(self.refuse("end", Why::Trailing)),
+            _ => Err(self.refuse("end", DecodeProblem::TrailingBytes)),
         }
     }
 }

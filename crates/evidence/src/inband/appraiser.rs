@@ -1,55 +1,59 @@
-//! Judges what packets carry.
+//! Appraisal of evidence in packets.
 
 use std::collections::BTreeMap;
 
 use subtle::ConstantTimeEq as _;
 
 use super::Counter;
-use super::carried::{Carried, Content, Tagged};
+use super::content::{CarriedEvidence, Content, DefaultContent};
 use super::stamper::fields;
 use super::tag::{MasterKey, Midstate};
 use crate::ids::{BootCount, SwitchId};
 use crate::state::{Digests, Snapshot};
 
-/// How far a packet may come late, packets.
+/// Maximum reordering, in packets.
 pub const WINDOW: u64 = 1024;
 
-/// Why evidence of a packet is not believed.
+/// Why evidence of a packet is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
-    /// Anybody could have written it.
-    #[error("classic content proves nothing: have the switch write the default content")]
-    Classic,
-    /// Its digests begin otherwise. Without the full digests the tag cannot be judged: ask for a statement.
+pub enum PacketEvidenceError {
+    /// The content is not authenticated.
     #[error(
-        "the packet shows other digests than are known (program: {program}, tables: {tables}, registers: {registers}): \
-         ask the switch for a statement of its present state"
+        "packet evidence rejected: classic content is not authenticated; configure the switch to write default content"
     )]
-    Differs {
-        /// The program's.
+    Unauthenticated,
+    /// The digest prefixes differ. Without the full digests the tag cannot be verified: request a statement.
+    #[error(
+        "packet evidence rejected: unknown digests (program: {program}, tables: {tables}, registers: {registers}); \
+         request a statement of the switch's current state"
+    )]
+    DigestMismatch {
+        /// The program digest differs.
         program: bool,
-        /// The tables'.
+        /// The tables digest differs.
         tables: bool,
-        /// The registers'.
+        /// The registers digest differs.
         registers: bool,
     },
-    /// Nobody with the key wrote it, or not for this packet.
-    #[error("the tag is not that of this switch for this packet")]
-    Tag,
-    /// It is from before the switch's last start.
-    #[error("boot count {got}, and {known} was seen: a replay from before the last start")]
-    OldBoot {
-        /// What the packet says.
-        got: BootCount,
-        /// The highest that was proven.
+    /// The tag does not verify for this packet.
+    #[error("packet evidence rejected: the tag does not verify for this switch and packet")]
+    InvalidTag,
+    /// The packet is from before the switch's last start.
+    #[error(
+        "packet evidence rejected: boot count {received} is lower than {known}; it is a replay from before the last start"
+    )]
+    OldBootCount {
+        /// The boot count in the packet.
+        received: BootCount,
+        /// The highest proven boot count.
         known: BootCount,
     },
-    /// It was seen, or is too late to tell.
-    #[error("packet {} was seen already, or comes more than {WINDOW} packets late", .0.0)]
+    /// The packet was seen before, or is too late to decide.
+    #[error("packet evidence rejected: packet {} was received before, or is more than {WINDOW} packets late", .0.0)]
     Replayed(Counter),
 }
 
-/// Evidence of a packet whose tag was checked and that was never shown before.
+/// Verified evidence of a packet that was not received before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketEvidence {
     snapshot: Snapshot,
@@ -57,51 +61,55 @@ pub struct PacketEvidence {
 }
 
 impl PacketEvidence {
-    /// The state in which the switch has sent the packet.
+    /// The state of the switch when it sent the packet.
     #[must_use]
     pub const fn snapshot(&self) -> &Snapshot {
         &self.snapshot
     }
 
-    /// Which packet since the start.
+    /// The number of the packet since the start.
     #[must_use]
     pub const fn counter(&self) -> Counter {
         self.counter
     }
 }
 
-/// Remembers what each switch has shown.
+/// Verifies packet evidence and keeps the replay state of each switch.
 #[derive(Debug)]
 pub struct Appraiser {
-    master: MasterKey,
-    switches: BTreeMap<SwitchId, Switch>,
+    master_key: MasterKey,
+    switches: BTreeMap<SwitchId, SwitchState>,
 }
 
 #[derive(Debug)]
-struct Switch {
+struct SwitchState {
     boot_count: BootCount,
     window: Window,
 }
 
 impl Appraiser {
-    /// One that has seen nothing.
+    /// An appraiser without state.
     #[must_use]
     pub const fn new(master: MasterKey) -> Self {
         Self {
-            master,
+            master_key: master,
             switches: BTreeMap::new(),
         }
     }
 
-    /// Judges what a packet carries; `known` are the full digests that its switch is known or supposed to have.
+    /// Verifies the evidence of a packet; `known` are the known or expected full digests of its switch.
     ///
     /// # Errors
-    /// It proves nothing; nothing is remembered of it.
-    pub fn appraise(&mut self, carried: &Carried, known: &Digests) -> Result<PacketEvidence, Refused> {
+    /// The evidence is rejected; no state changes.
+    pub fn appraise(
+        &mut self,
+        carried: &CarriedEvidence,
+        known: &Digests,
+    ) -> Result<PacketEvidence, PacketEvidenceError> {
         let Content::Default(content) = &carried.content else {
-            return Err(Refused::Classic);
+            return Err(PacketEvidenceError::Unauthenticated);
         };
-        let &Tagged {
+        let &DefaultContent {
             switch,
             boot_count,
             sequence,
@@ -115,44 +123,44 @@ impl Appraiser {
             sequence,
             digests: *known,
         };
-        differs(content, &snapshot)?;
-        let key = self.master.key(switch, boot_count);
+        digest_mismatch(content, &snapshot)?;
+        let key = self.master_key.key(switch, boot_count);
         let expected = Midstate::new(&key, &snapshot).tag(counter, &carried.invariants);
         if !bool::from(expected.ct_eq(&tag)) {
-            return Err(Refused::Tag);
+            return Err(PacketEvidenceError::InvalidTag);
         }
-        let seen = self.switches.entry(switch).or_insert_with(|| Switch {
+        let seen = self.switches.entry(switch).or_insert_with(|| SwitchState {
             boot_count,
             window: Window::default(),
         });
         if boot_count < seen.boot_count {
             let known = seen.boot_count;
-            return Err(Refused::OldBoot {
-                got: boot_count,
+            return Err(PacketEvidenceError::OldBootCount {
+                received: boot_count,
                 known,
             });
         }
         if boot_count > seen.boot_count {
-            *seen = Switch {
+            *seen = SwitchState {
                 boot_count,
                 window: Window::default(),
             };
         }
-        match seen.window.take(counter) {
+        match seen.window.accept(counter) {
             true => Ok(PacketEvidence { snapshot, counter }),
-            false => Err(Refused::Replayed(counter)),
+            false => Err(PacketEvidenceError::Replayed(counter)),
         }
     }
 }
 
-fn differs(content: &Tagged, known: &Snapshot) -> Result<(), Refused> {
+fn digest_mismatch(content: &DefaultContent, known: &Snapshot) -> Result<(), PacketEvidenceError> {
     let expected = fields(known);
     let fields = content.fields.as_chunks::<16>().0.iter();
     let mut differs = fields.zip(expected.as_chunks::<16>().0).map(|(a, b)| a != b);
     let mut next = || differs.next().unwrap_or_default();
     let (registers, tables, program) = (next(), next(), next());
     match registers || tables || program {
-        true => Err(Refused::Differs {
+        true => Err(PacketEvidenceError::DigestMismatch {
             program,
             tables,
             registers,
@@ -161,7 +169,7 @@ fn differs(content: &Tagged, known: &Snapshot) -> Result<(), Refused> {
     }
 }
 
-/// The last 1,024 counters: those up to `top`, a bit for each.
+/// The last 1,024 counters: those up to `top`, one bit each.
 #[derive(Clone, Debug, Default)]
 struct Window {
     top: u64,
@@ -169,8 +177,8 @@ struct Window {
 }
 
 impl Window {
-    /// Whether it is new; then it is remembered. Zero is no counter.
-    fn take(&mut self, Counter(counter): Counter) -> bool {
+    /// Whether the counter is new; if so, it is recorded. Zero is not a counter.
+    fn accept(&mut self, Counter(counter): Counter) -> bool {
         if counter > self.top {
             match counter - self.top >= WINDOW {
                 true => self.seen.fill(0),
@@ -214,7 +222,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn the_window_takes_each_counter_once(steps in prop::collection::vec(prop_oneof![-40i64..60, -2_000i64..2_000], 1..300)) {
+        fn the_window_accepts_each_counter_once(steps in prop::collection::vec(prop_oneof![-40i64..60, -2_000i64..2_000], 1..300)) {
             let mut window = Window::default();
             let mut taken = BTreeSet::new();
             let mut at = 0i64;
@@ -223,18 +231,18 @@ mod tests {
                 let counter = at as u64;
                 let top = taken.last().copied().unwrap_or(0);
                 let is_in = counter > 0 && counter + WINDOW > top;
-                prop_assert_eq!(window.take(Counter(counter)), is_in && taken.insert(counter), "{}", counter);
+                prop_assert_eq!(window.accept(Counter(counter)), is_in && taken.insert(counter), "{}", counter);
             }
         }
     }
 
     #[test]
-    fn the_highest_counter_is_taken() {
+    fn the_highest_counter_is_accepted() {
         let mut window = Window::default();
-        assert!(window.take(Counter(u64::MAX)));
-        assert!(!window.take(Counter(u64::MAX)));
-        assert!(window.take(Counter(u64::MAX - WINDOW + 1)));
-        assert!(!window.take(Counter(u64::MAX - WINDOW)));
-        assert!(!window.take(Counter(0)));
+        assert!(window.accept(Counter(u64::MAX)));
+        assert!(!window.accept(Counter(u64::MAX)));
+        assert!(window.accept(Counter(u64::MAX - WINDOW + 1)));
+        assert!(!window.accept(Counter(u64::MAX - WINDOW)));
+        assert!(!window.accept(Counter(0)));
     }
 }

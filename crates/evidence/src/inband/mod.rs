@@ -1,40 +1,45 @@
 //! Evidence in packets.
 //!
-//! **Carriers.** In IPv6 packets, an option of the hop-by-hop header: `next header | 12 | 0x37 | 100 | 4 bytes | 96 bytes of content`, 104 in
-//! all. A packet that has a hop-by-hop header gets the option added to it, behind two bytes of padding (`1 | 0`). Of any frame, a
-//! clone: `ff:ff:ff:ff:ff:ff | the frame's source MAC | its VLAN tags | 0x5241 | content`.
+//! **Carriers.** In IPv6 packets, an option of the hop-by-hop header: `next header | 12 | 0x37 | 100 | 4 bytes | 96
+//! bytes of content`, 104 bytes in all. If a packet has a hop-by-hop header, the option is added to it, after two
+//! bytes of padding (`1 | 0`). For any frame, a clone: `ff:ff:ff:ff:ff:ff | the frame's source MAC | its VLAN tags |
+//! 0x5241 | content`.
 //!
-//! **Classic content** (the attesting BMv2's): three fields of 16 bytes, registers, tables, program. In the option the 4 bytes are zero, and
-//! three more fields follow, each the XOR over the switches on the way; they are taken from the packet as it came in, never from what
-//! the P4 program has made of it. In the clone the three fields are all. Nothing in it is proven.
+//! **Classic content** (of the attesting BMv2): three fields of 16 bytes, registers, tables, program. In the option
+//! the 4 bytes are zero, and three more fields follow, each the XOR over the switches on the route; they come from
+//! the received packet, never from the output of the P4 program. The clone has only the first three fields. Classic
+//! content is not authenticated.
 //!
-//! **Default content**, 96 bytes: `registers[16] | tables[16] | program[16] | switch id u64 | boot count u64 | sequence u64 | counter u64 | tag[16]`.
-//! In the option the 4 bytes are `1 | 0 | 0 | 0`; in the clone `1 | 0[7] | invariants[48]` stand in front, 152 bytes in all. With the key
-//! `F(master, switch id | boot count)`, F being SipHash-2-4 with 128 bits of output:
+//! **Default content**, 96 bytes: `registers[16] | tables[16] | program[16] | switch id u64 | boot count u64 |
+//! sequence u64 | counter u64 | tag[16]`. In the option the 4 bytes are `1 | 0 | 0 | 0`; in the clone `1 | 0[7] |
+//! invariants[48]` precede it, 152 bytes in all. With the key `F(master, switch id | boot count)`, where F is
+//! SipHash-2-4 with 128 bits of output:
 //!
-//! `tag = F(key, "evidence" | registers[32] | tables[32] | program[32] | switch id | sequence | counter | invariants[48])`
+//! `tag = F(key, "evidence" | registers[32] | tables[32] | program[32] | switch id | sequence | counter |
+//! invariants[48])`
 //!
-//! over the full digests, which the appraiser knows from a signed statement or from reference values. All but the last 56
-//! bytes is the same for every packet of a state and is hashed once. The counter never repeats under one key; the appraiser
-//! keeps a window of it. [`Invariants`] are what the tag binds of the packet: its payload beyond them is not bound.
+//! over the full digests, which the appraiser knows from a signed statement or from reference values. All but the
+//! last 56 bytes are the same for every packet of a state and are hashed once. The counter never repeats under one
+//! key; the appraiser keeps a window of it. [`Invariants`] are the part of the packet that the tag binds: the rest of
+//! its payload is not bound.
 //!
-//! Whatever a P4 program has written into options 0x37 of a packet is overwritten. Of several switches on a way the last one's
-//! default content is in the packet.
+//! Options 0x37 written by a P4 program are overwritten. If a packet passes several switches, it carries the default
+//! content of the last one.
 
 mod appraiser;
-mod carried;
+mod content;
+mod detection;
 mod option;
 mod packet;
-mod resembling;
 mod stamper;
 mod tag;
 mod template;
 
-pub use appraiser::{Appraiser, PacketEvidence, Refused};
-pub use carried::{Carried, Content, Route, Tagged, is_clone, read_clone, read_option};
+pub use appraiser::{Appraiser, PacketEvidence, PacketEvidenceError};
+pub use content::{CarriedEvidence, Content, DefaultContent, Route, is_clone, read_clone, read_option};
+pub use detection::resembles_evidence;
 pub use packet::Invariants;
-pub use resembling::resembles_evidence;
-pub use stamper::{Counts, Form, Stamper};
+pub use stamper::{ContentFormat, Stamper, StamperCounters};
 pub use tag::{EvidenceKey, MasterKey};
 pub use template::Template;
 
@@ -44,20 +49,20 @@ pub const CLONE_ETHERTYPE: u16 = 0x5241;
 /// A tag.
 pub type Tag = [u8; 16];
 
-/// The number of a packet under one key, from 1; never the same twice.
+/// The number of a packet under one key, from 1; never repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Counter(pub u64);
 
-/// Why a frame cannot carry evidence, or carries none that can be read.
+/// Why a frame cannot carry evidence, or its evidence cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// Not IPv6: only a clone can tell of it.
-    #[error("no IPv6 packet")]
+    /// Not IPv6: only a clone can carry evidence of the frame.
+    #[error("not an IPv6 packet")]
     NotIpv6,
-    /// A length that is not what is there, or a header that ends too early.
-    #[error("the frame's headers are malformed or cut off")]
+    /// A length contradicts the frame, or a header is truncated.
+    #[error("malformed or truncated headers")]
     Malformed,
-    /// With the option it would be longer than a packet or a header can be, or it is a jumbogram.
-    #[error("no room for the option: packet or hop-by-hop header would be too long")]
+    /// The option would exceed the maximum length of the packet or header, or the packet is a jumbogram.
+    #[error("no room for the option: the packet or hop-by-hop header would be too long")]
     TooLong,
 }

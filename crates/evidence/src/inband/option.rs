@@ -4,21 +4,21 @@ use std::ops::Range;
 
 use super::FrameError;
 
-/// The option's type: to be skipped by who does not know it, and may change on the way.
+/// The option type: nodes that do not know it skip it, and its data may change en route.
 pub(super) const OPTION: u8 = 0x37;
 const PAD_1: u8 = 0;
 const PAD_N: u8 = 1;
 /// Bytes after the option's length.
 pub(super) const DATA_BYTES: usize = 100;
-/// What our option makes a packet longer.
+/// Bytes that the option adds to a packet.
 pub(super) const GROWTH: usize = 104;
-/// The longest hop-by-hop header.
+/// Maximum length of a hop-by-hop header.
 const HEADER_BYTES_MAX: usize = 2048;
 
-/// Where the data of all options 0x37 lie in the header.
+/// The data ranges of all options 0x37 in the header.
 ///
 /// # Errors
-/// An option that ends behind the header.
+/// An option extends beyond the header.
 pub(super) fn find(header: &[u8]) -> Result<Vec<Range<usize>>, FrameError> {
     let mut found = Vec::new();
     let mut at = 2;
@@ -40,12 +40,12 @@ pub(super) fn find(header: &[u8]) -> Result<Vec<Range<usize>>, FrameError> {
     Ok(found)
 }
 
-/// Writes a hop-by-hop header that has our option once and everything else that was in it. `next` is what follows it if there
-/// was none. The first option 0x37 of the right length is overwritten, all others become padding. Where the data lies in `out` is
-/// returned.
+/// Writes a hop-by-hop header with one evidence option and all other options of the original. `next` is the next
+/// header if there was none. The first option 0x37 of the right length is overwritten, all others become padding.
+/// Returns the range of the data in `out`.
 ///
 /// # Errors
-/// Options that cannot be read, or no room.
+/// The options cannot be parsed, or there is no room.
 pub(super) fn write(
     before: &[u8],
     next: u8,
@@ -60,8 +60,8 @@ pub(super) fn write(
     }
     let found = find(before)?;
     let start = out.len();
-    let ours = found.iter().position(|range| range.len() == DATA_BYTES);
-    if ours.is_none() && before.len() + GROWTH > HEADER_BYTES_MAX {
+    let existing = found.iter().position(|range| range.len() == DATA_BYTES);
+    if existing.is_none() && before.len() + GROWTH > HEADER_BYTES_MAX {
         return Err(FrameError::TooLong);
     }
     out.extend_from_slice(before);
@@ -72,7 +72,7 @@ pub(super) fn write(
         let Some(place_of_data) = header.get_mut(range) else {
             continue;
         };
-        if Some(place) == ours {
+        if Some(place) == existing {
             place_of_data.copy_from_slice(data);
             data_at = Some(start + type_at + 2);
             continue;
@@ -88,7 +88,7 @@ pub(super) fn write(
     if let Some(length) = header.get_mut(1) {
         *length += 13;
     }
-    // Two bytes of padding, so that the fields lie at multiples of 8.
+    // Two bytes of padding align the fields to 8 bytes.
     out.extend_from_slice(&[PAD_N, 0, OPTION, 100]);
     out.extend_from_slice(data);
     Ok(out.len() - DATA_BYTES)

@@ -1,11 +1,11 @@
-//! As much of a frame as evidence needs: where headers begin, and what of a packet stays the same on its way.
+//! Frame parsing for evidence: the positions of headers, and the invariant part of a packet.
 
 use super::FrameError;
 
 const ETHERNET_BYTES: usize = 14;
 const VLAN_BYTES: usize = 4;
 const VLANS_MAX: usize = 2;
-/// IEEE 802.1Q, 802.1ad, and what came before it.
+/// IEEE 802.1Q, 802.1ad, and its predecessor.
 const VLAN_TYPES: [u16; 3] = [0x8100, 0x88a8, 0x9100];
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
@@ -13,35 +13,35 @@ pub(super) const IPV6_BYTES: usize = 40;
 /// Next header numbers (IANA).
 pub(super) const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
-/// What an Ethernet frame of the smallest size has behind an IPv6 header without payload.
+/// Padding of an Ethernet frame of minimum size after an IPv6 header without payload.
 const PADDING_MAX: usize = 6;
-/// What a tag binds of the transport's header.
+/// Bytes of the transport header bound by a tag.
 const TRANSPORT_BYTES: usize = 8;
 
-/// What of a packet stays the same between a switch and the appraiser, 48 bytes:
+/// The part of a packet that does not change between a switch and the appraiser, 48 bytes:
 /// `family u8 (4, 6, 0 other) | protocol u8 | Ethernet type u16 | length u32 | source[16] | destination[16] | transport[8]`.
 ///
-/// * IPv6: the next header and the length are those after the hop-by-hop header, so options may come and go. The destination is zero
-///   where a routing header follows, which changes it.
-/// * IPv4: protocol, bytes after the header, addresses as `::ffff:a.b.c.d`; no first bytes of a fragment.
-/// * Other frames: bytes after the Ethernet type, and both MAC addresses with zeros behind them.
-/// * Transport: the first 8 bytes of TCP, UDP, SCTP, ESP and ICMP with their checksums as zeros, which network cards write last;
+/// * IPv6: the next header and the length are those after the hop-by-hop header, because its options may change. The
+///   destination is zero if a routing header follows, which changes it.
+/// * IPv4: protocol, bytes after the header, addresses as `::ffff:a.b.c.d`; fragments have no transport bytes.
+/// * Other frames: bytes after the Ethernet type, and both MAC addresses padded with zeros.
+/// * Transport: the first 8 bytes of TCP, UDP, SCTP, ESP and ICMP with zero checksums, because network cards write them last;
 ///   zeros for everything else.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Invariants(pub [u8; 48]);
 
 impl Invariants {
-    /// Bytes of it.
+    /// Length in bytes.
     pub const BYTES: usize = 48;
 
-    /// Of a frame that begins with its Ethernet header.
+    /// The invariants of a frame with an Ethernet header.
     ///
     /// # Errors
-    /// A header that ends before it should.
+    /// A truncated header.
     pub fn of(frame: &[u8]) -> Result<Self, FrameError> {
-        let ethernet = Ethernet::of(frame)?;
+        let ethernet = Ethernet::parse(frame)?;
         match ethernet.ethertype {
-            IPV6 => Ok(Self::of_ipv6(&Ipv6::of(&ethernet)?)),
+            IPV6 => Ok(Self::of_ipv6(&Ipv6::parse(&ethernet)?)),
             IPV4 => Self::of_ipv4(&ethernet),
             _ => Ok(Self::of_other(&ethernet)),
         }
@@ -54,7 +54,7 @@ impl Invariants {
             _ => packet.destination(),
         };
         let length = u32::try_from(packet.after_bytes).unwrap_or(u32::MAX);
-        Self::made(
+        Self::from_parts(
             6,
             next,
             IPV6,
@@ -90,7 +90,7 @@ impl Invariants {
             _ => [0; 8],
         };
         let bytes = u32::try_from(after.len()).unwrap_or(u32::MAX);
-        Ok(Self::made(
+        Ok(Self::from_parts(
             4,
             protocol,
             IPV4,
@@ -109,10 +109,10 @@ impl Invariants {
             padded
         };
         let length = u32::try_from(ethernet.payload.len()).unwrap_or(u32::MAX);
-        Self::made(0, 0, ethernet.ethertype, length, &mac(6), &mac(0), [0; 8])
+        Self::from_parts(0, 0, ethernet.ethertype, length, &mac(6), &mac(0), [0; 8])
     }
 
-    fn made(
+    fn from_parts(
         family: u8,
         protocol: u8,
         ethertype: u16,
@@ -157,18 +157,18 @@ fn be16(bytes: &[u8], at: usize) -> u16 {
     }
 }
 
-/// A frame up to its Ethernet type.
+/// A frame split at its Ethernet type.
 pub(super) struct Ethernet<'a> {
     pub frame: &'a [u8],
     pub ethertype: u16,
     /// MAC addresses and VLAN tags.
-    pub head: &'a [u8],
-    /// What follows the Ethernet type.
+    pub addresses_and_tags: &'a [u8],
+    /// The bytes after the Ethernet type.
     pub payload: &'a [u8],
 }
 
 impl<'a> Ethernet<'a> {
-    pub fn of(frame: &'a [u8]) -> Result<Self, FrameError> {
+    pub fn parse(frame: &'a [u8]) -> Result<Self, FrameError> {
         let mut at = ETHERNET_BYTES - 2;
         for tags in 0..=VLANS_MAX {
             let (head, rest) = frame.split_at_checked(at).ok_or(FrameError::Malformed)?;
@@ -178,7 +178,7 @@ impl<'a> Ethernet<'a> {
                 return Ok(Self {
                     frame,
                     ethertype,
-                    head,
+                    addresses_and_tags: head,
                     payload,
                 });
             }
@@ -188,29 +188,29 @@ impl<'a> Ethernet<'a> {
     }
 }
 
-/// An IPv6 packet whose lengths are right.
+/// An IPv6 packet with valid lengths.
 pub(super) struct Ipv6<'a> {
     pub header: &'a [u8; IPV6_BYTES],
     /// The hop-by-hop header; empty if there is none.
     pub options: &'a [u8],
-    /// What follows both, or its front.
+    /// The bytes after both headers, or their start.
     pub after: &'a [u8],
-    /// Bytes that follow both.
+    /// Number of bytes after both headers.
     pub after_bytes: usize,
-    /// Bytes of the frame up to the IPv6 header.
+    /// Offset of the IPv6 header in the frame.
     pub at: usize,
 }
 
 impl<'a> Ipv6<'a> {
-    pub fn of(ethernet: &Ethernet<'a>) -> Result<Self, FrameError> {
-        Self::of_front(ethernet, 0)
+    pub fn parse(ethernet: &Ethernet<'a>) -> Result<Self, FrameError> {
+        Self::parse_front(ethernet, 0)
     }
 
-    /// Of a frame's front, behind which so many more bytes lie.
+    /// Parses the start of a frame; `behind` bytes follow it.
     ///
     /// # Errors
-    /// Also where more than the front must be read to tell.
-    pub fn of_front(ethernet: &Ethernet<'a>, behind: usize) -> Result<Self, FrameError> {
+    /// Also if the start is too short for the decision.
+    pub fn parse_front(ethernet: &Ethernet<'a>, behind: usize) -> Result<Self, FrameError> {
         if ethernet.ethertype != IPV6 {
             return Err(FrameError::NotIpv6);
         }
@@ -246,7 +246,7 @@ impl<'a> Ipv6<'a> {
             options,
             after,
             after_bytes,
-            at: ethernet.head.len() + 2,
+            at: ethernet.addresses_and_tags.len() + 2,
         })
     }
 
@@ -255,7 +255,7 @@ impl<'a> Ipv6<'a> {
         *next
     }
 
-    /// The number of what comes after the hop-by-hop header.
+    /// The next header after the hop-by-hop header.
     fn after_options(&self) -> u8 {
         self.options.first().copied().unwrap_or_else(|| self.next())
     }

@@ -1,72 +1,72 @@
-//! Puts evidence into packets.
+//! Writes evidence into packets.
 
-use super::carried::{CONTENT_BYTES, Content, Route, SWITCH_BYTES, Tagged};
+use super::content::{CONTENT_BYTES, Content, DefaultContent, Route, SWITCH_BYTES};
 use super::option::{DATA_BYTES, GROWTH, write};
 use super::packet::{Ethernet, HOP_BY_HOP, Invariants, Ipv6};
 use super::tag::{EvidenceKey, Midstate};
 use super::{CLONE_ETHERTYPE, Counter, FrameError, Tag};
 use crate::state::Snapshot;
 
-/// Bytes of the option's data before its content.
+/// Bytes of the option data before its content.
 const HEAD_BYTES: usize = DATA_BYTES - CONTENT_BYTES;
 
-/// Which content.
+/// The content format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
-    /// The attesting BMv2's: nothing in it is proven.
+pub enum ContentFormat {
+    /// The format of the attesting BMv2: not authenticated.
     Classic,
-    /// With a tag.
+    /// Authenticated by a tag.
     Default,
 }
 
-/// What a stamper has done, packets.
+/// Packet counters of a stamper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Counts {
+pub struct StamperCounters {
     /// Packets with an option.
     pub stamped: u64,
     /// Clones.
     pub cloned: u64,
-    /// Left alone: no IPv6.
+    /// Unchanged: not IPv6.
     pub not_ipv6: u64,
-    /// Left alone: malformed or cut off.
+    /// Unchanged: malformed or truncated.
     pub malformed: u64,
-    /// Left alone: no room.
+    /// Unchanged: no room.
     pub too_long: u64,
 }
 
-/// Puts evidence of one state into packets, for one core. Holds a key's hash state, never shown.
+/// Writes evidence of one state into packets, for one core. Contains the hash state of a key, which is never printed.
 #[derive(Clone, Debug)]
 pub struct Stamper {
     key: EvidenceKey,
-    form: Form,
+    form: ContentFormat,
     snapshot: Snapshot,
-    /// Of the snapshot, once a packet has been stamped with it: where packets write registers, many a state is never shown.
-    prepared: Option<Prepared>,
-    counts: Counts,
+    /// Computed for the snapshot with its first packet: where packets write registers, many states are never used.
+    prepared: Option<PreparedState>,
+    counters: StamperCounters,
 }
 
-/// What is the same for all packets of a state.
+/// The part that is the same for all packets of a state.
 #[derive(Clone, Debug)]
-struct Prepared {
+struct PreparedState {
     midstate: Midstate,
-    /// The option's data but for what is each packet's own: counter and tag, or the way of classic content.
+    /// The option data except for the per-packet fields: counter and tag, or the route of classic content.
     data: [u8; DATA_BYTES],
 }
 
 impl Stamper {
-    /// For this state. `key` is [`super::MasterKey::key`] of the snapshot's switch and boot count.
+    /// A stamper for this state. `key` is [`super::MasterKey::key`] of the snapshot's switch and boot count.
     #[must_use]
-    pub fn new(key: EvidenceKey, form: Form, snapshot: &Snapshot) -> Self {
+    pub fn new(key: EvidenceKey, form: ContentFormat, snapshot: &Snapshot) -> Self {
         Self {
             key,
             form,
             snapshot: *snapshot,
             prepared: None,
-            counts: Counts::default(),
+            counters: StamperCounters::default(),
         }
     }
 
-    /// Goes on with another state of the same data plane.
+    /// Switches to another state of the same data plane.
     pub fn update(&mut self, snapshot: &Snapshot) {
         if self.snapshot != *snapshot {
             self.snapshot = *snapshot;
@@ -74,25 +74,26 @@ impl Stamper {
         }
     }
 
-    fn prepared(&mut self) -> &Prepared {
+    fn prepared(&mut self) -> &PreparedState {
         let (key, form, snapshot) = (&self.key, self.form, &self.snapshot);
-        self.prepared.get_or_insert_with(|| Prepared {
+        self.prepared.get_or_insert_with(|| PreparedState {
             midstate: Midstate::new(key, snapshot),
-            data: data(form, snapshot),
+            data: option_data(form, snapshot),
         })
     }
 
-    /// What it has done so far.
+    /// The counters.
     #[must_use]
-    pub const fn counts(&self) -> Counts {
-        self.counts
+    pub const fn counters(&self) -> StamperCounters {
+        self.counters
     }
 
-    /// Writes the headers that stand at the frame's front instead of its first bytes, whose number is returned: the frame to send is `out`,
-    /// then the frame from there on. `upstream` is [`super::carried::read_option`]'s route of the packet as it came in.
+    /// Writes the new headers to `out` and returns the number of replaced bytes at the front of the frame: the frame
+    /// to send is `out`, then the frame from there on. `upstream` is [`super::content::read_option`]'s route of the
+    /// received packet.
     ///
     /// # Errors
-    /// The packet has to leave as it is; it is counted. `out` is empty then.
+    /// The packet must be sent unchanged; it is counted. `out` is empty.
     pub fn stamp(
         &mut self,
         frame: &[u8],
@@ -102,7 +103,7 @@ impl Stamper {
     ) -> Result<usize, FrameError> {
         let stamped = self.write_headers((frame, 0), counter, upstream, out);
         match stamped {
-            Ok(_) => self.counts.stamped += 1,
+            Ok(_) => self.counters.stamped += 1,
             Err(error) => {
                 out.clear();
                 self.count(error);
@@ -111,8 +112,9 @@ impl Stamper {
         stamped
     }
 
-    /// The same by a frame's front, so that a long frame need not lie in one piece: behind it lie so many more bytes. Nothing if more
-    /// must be read, or nothing can be stamped: [`Self::stamp`] tells, and counts. What `out` holds is worth nothing then.
+    /// The same with the front of a frame, so that a long frame need not be contiguous: `behind` more bytes follow.
+    /// `None` if more bytes are required or nothing can be stamped; then [`Self::stamp`] decides and counts. The
+    /// content of `out` is then unspecified.
     pub fn stamp_front(
         &mut self,
         front: &[u8],
@@ -122,7 +124,7 @@ impl Stamper {
         out: &mut Vec<u8>,
     ) -> Option<usize> {
         let taken = self.write_headers((front, behind), counter, upstream, out).ok()?;
-        self.counts.stamped += 1;
+        self.counters.stamped += 1;
         Some(taken)
     }
 
@@ -134,13 +136,13 @@ impl Stamper {
         out: &mut Vec<u8>,
     ) -> Result<usize, FrameError> {
         out.clear();
-        let packet = Ipv6::of_front(&Ethernet::of(front)?, behind)?;
+        let packet = Ipv6::parse_front(&Ethernet::parse(front)?, behind)?;
         let form = self.form;
         let prepared = self.prepared();
-        // First, so that it is computed while the rest is copied.
+        // First, so that the computation overlaps with the copy.
         let tag = match form {
-            Form::Classic => Tag::default(),
-            Form::Default => prepared.midstate.tag(counter, &Invariants::of_ipv6(&packet)),
+            ContentFormat::Classic => Tag::default(),
+            ContentFormat::Default => prepared.midstate.tag(counter, &Invariants::of_ipv6(&packet)),
         };
         let at = packet.at;
         let options_at = at + packet.header.len();
@@ -156,13 +158,13 @@ impl Stamper {
         }
         if let Some(data) = out.get_mut(data_at..).and_then(<[u8]>::first_chunk_mut) {
             match form {
-                Form::Classic => pass_on(upstream, data),
-                Form::Default => sign(counter, &tag, data),
+                ContentFormat::Classic => write_route(upstream, data),
+                ContentFormat::Default => write_counter_and_tag(counter, &tag, data),
             }
         }
         debug_assert!(
             out.len() == taken || out.len() == taken + GROWTH,
-            "one option more or none"
+            "one option added or replaced"
         );
         Ok(taken)
     }
@@ -170,7 +172,7 @@ impl Stamper {
     /// Writes a clone of the frame.
     ///
     /// # Errors
-    /// No frame; it is counted. `out` is empty then.
+    /// Not a valid frame; it is counted. `out` is empty.
     pub fn clone_frame(
         &mut self,
         frame: &[u8],
@@ -178,8 +180,8 @@ impl Stamper {
         out: &mut Vec<u8>,
     ) -> Result<(), FrameError> {
         out.clear();
-        let (ethernet, invariants) = match Ethernet::of(frame) {
-            // Of a packet that is cut off, its frame is told.
+        let (ethernet, invariants) = match Ethernet::parse(frame) {
+            // For a truncated packet, the invariants of the frame are used.
             Ok(ethernet) => {
                 let invariants = Invariants::of(frame).unwrap_or_else(|_| Invariants::of_other(&ethernet));
                 (ethernet, invariants)
@@ -190,15 +192,17 @@ impl Stamper {
             }
         };
         out.extend_from_slice(&[0xff; 6]);
-        out.extend_from_slice(ethernet.head.get(6..).unwrap_or_default());
+        out.extend_from_slice(ethernet.addresses_and_tags.get(6..).unwrap_or_default());
         out.extend_from_slice(&CLONE_ETHERTYPE.to_be_bytes());
         let form = self.form;
         let prepared = self.prepared();
         match form {
-            Form::Classic => out.extend_from_slice(fields_of(&prepared.data).unwrap_or(&[0; SWITCH_BYTES])),
-            Form::Default => {
+            ContentFormat::Classic => {
+                out.extend_from_slice(fields_mut(&prepared.data).unwrap_or(&[0; SWITCH_BYTES]))
+            }
+            ContentFormat::Default => {
                 let mut data = prepared.data;
-                sign(counter, &prepared.midstate.tag(counter, &invariants), &mut data);
+                write_counter_and_tag(counter, &prepared.midstate.tag(counter, &invariants), &mut data);
                 let (head, content) = data.split_at(HEAD_BYTES);
                 out.extend_from_slice(head);
                 out.extend_from_slice(&[0; 4]);
@@ -206,26 +210,26 @@ impl Stamper {
                 out.extend_from_slice(content);
             }
         }
-        self.counts.cloned += 1;
+        self.counters.cloned += 1;
         Ok(())
     }
 
     const fn count(&mut self, error: FrameError) {
         match error {
-            FrameError::NotIpv6 => self.counts.not_ipv6 += 1,
-            FrameError::Malformed => self.counts.malformed += 1,
-            FrameError::TooLong => self.counts.too_long += 1,
+            FrameError::NotIpv6 => self.counters.not_ipv6 += 1,
+            FrameError::Malformed => self.counters.malformed += 1,
+            FrameError::TooLong => self.counters.too_long += 1,
         }
     }
 }
 
-/// The option's data of a state, with zeros for what is each packet's own.
-pub(super) fn data(form: Form, snapshot: &Snapshot) -> [u8; DATA_BYTES] {
+/// The option data of a state, with zeros in the per-packet fields.
+pub(super) fn option_data(form: ContentFormat, snapshot: &Snapshot) -> [u8; DATA_BYTES] {
     let fields = fields(snapshot);
     let (head, content) = match form {
-        Form::Classic => ([0; HEAD_BYTES], Content::Classic { fields, route: None }),
-        Form::Default => {
-            let content = Content::Default(Tagged {
+        ContentFormat::Classic => ([0; HEAD_BYTES], Content::Classic { fields, route: None }),
+        ContentFormat::Default => {
+            let content = Content::Default(DefaultContent {
                 fields,
                 switch: snapshot.switch,
                 boot_count: snapshot.boot_count,
@@ -243,8 +247,8 @@ pub(super) fn data(form: Form, snapshot: &Snapshot) -> [u8; DATA_BYTES] {
     data
 }
 
-/// Writes what is each packet's own in default content.
-fn sign(counter: Counter, tag: &Tag, data: &mut [u8; DATA_BYTES]) {
+/// Writes the per-packet fields of default content.
+fn write_counter_and_tag(counter: Counter, tag: &Tag, data: &mut [u8; DATA_BYTES]) {
     let (before, place) = data.split_at_mut(DATA_BYTES - tag.len());
     place.copy_from_slice(tag);
     if let Some(place) = before.last_chunk_mut() {
@@ -252,16 +256,16 @@ fn sign(counter: Counter, tag: &Tag, data: &mut [u8; DATA_BYTES]) {
     }
 }
 
-/// Likewise the way of classic content.
-pub(super) fn pass_on(upstream: Option<&Route>, data: &mut [u8; DATA_BYTES]) {
-    let route = fields_of(data).map(|fields| Route::joined(upstream, fields));
+/// Writes the route of classic content.
+pub(super) fn write_route(upstream: Option<&Route>, data: &mut [u8; DATA_BYTES]) {
+    let route = fields_mut(data).map(|fields| Route::with_switch(upstream, fields));
     if let (Some(place), Some(route)) = (data.last_chunk_mut(), route) {
         *place = route.0;
     }
 }
 
-/// The three fields in an option's data.
-fn fields_of(data: &[u8; DATA_BYTES]) -> Option<&[u8; SWITCH_BYTES]> {
+/// The three fields in the option data.
+fn fields_mut(data: &[u8; DATA_BYTES]) -> Option<&[u8; SWITCH_BYTES]> {
     let (_, content) = data.split_at(HEAD_BYTES);
     content.first_chunk()
 }

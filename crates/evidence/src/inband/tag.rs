@@ -1,4 +1,4 @@
-//! The keyed part of the default content.
+//! The authentication of the default content.
 
 use std::hash::Hasher as _;
 
@@ -10,14 +10,15 @@ use super::{Counter, Tag};
 use crate::ids::{BootCount, SwitchId};
 use crate::state::Snapshot;
 
-/// First in every tag's input, so that it is no input of a key's.
+/// Prefix of every tag input; it separates tags from key derivation.
 const LABEL: [u8; 8] = *b"evidence";
 
-/// What the appraiser and the switches of one network share, beside nobody. Each switch gets only its own key of one start.
+/// A secret shared only by the appraiser and the switches of one network. Each switch gets only its own key for one
+/// start.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub struct MasterKey([u8; 16]);
 
-/// The key of one switch since one start.
+/// The key of one switch for one start.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub struct EvidenceKey([u8; 16]);
 
@@ -28,7 +29,7 @@ impl MasterKey {
         Self(bytes)
     }
 
-    /// `F(master, switch id u64 | boot count u64)`, F being SipHash-2-4 with 128 bits of output.
+    /// `F(master, switch id u64 | boot count u64)`, where F is SipHash-2-4 with 128 bits of output.
     #[must_use]
     pub fn key(&self, switch: SwitchId, boot_count: BootCount) -> EvidenceKey {
         let mut hasher = SipHasher24::new_with_key(&self.0);
@@ -39,13 +40,13 @@ impl MasterKey {
 }
 
 impl EvidenceKey {
-    /// From the 16 bytes that a switch was given.
+    /// From the 16 bytes given to a switch.
     #[must_use]
     pub const fn new(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
-    /// As SipHash takes it.
+    /// The halves for SipHash.
     pub(super) fn halves(&self) -> (u64, u64) {
         let (low, high) = self.0.split_at(8);
         let word = |half: &[u8]| half.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
@@ -53,10 +54,10 @@ impl EvidenceKey {
     }
 }
 
-/// Bytes of a tag's input that are the same for every packet of one state.
+/// Length of the tag input that is the same for every packet of one state.
 const PREFIX_BYTES: usize = 8 + 3 * 32 + 8 + 8;
 
-/// These.
+/// The tag input that is the same for every packet of one state.
 pub(super) fn prefix(snapshot: &Snapshot) -> [u8; PREFIX_BYTES] {
     let digests = &snapshot.digests;
     let (switch, sequence) = (snapshot.switch.0.to_be_bytes(), snapshot.sequence.0.to_be_bytes());
@@ -74,7 +75,7 @@ pub(super) fn prefix(snapshot: &Snapshot) -> [u8; PREFIX_BYTES] {
     bytes
 }
 
-/// SipHash after all that is the same for every packet of one state.
+/// The SipHash state after the input that is the same for every packet of one state.
 #[derive(Clone, Copy)]
 pub(super) struct Midstate(SipHasher24);
 
@@ -87,7 +88,7 @@ impl Midstate {
 
     pub fn tag(&self, counter: Counter, invariants: &Invariants) -> Tag {
         let mut hasher = self.0;
-        // Word by word, which needs no loop over bytes.
+        // Word by word, which needs no byte loop.
         hasher.write_u64(counter.0.to_be());
         for word in invariants.0.as_chunks().0 {
             hasher.write_u64(u64::from_ne_bytes(*word));
@@ -96,7 +97,7 @@ impl Midstate {
     }
 }
 
-macro_rules! hidden {
+macro_rules! redacted_debug {
     ($($secret:ident)*) => {$(
         impl std::fmt::Debug for $secret {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -106,4 +107,4 @@ macro_rules! hidden {
     )*};
 }
 
-hidden!(MasterKey EvidenceKey Midstate);
+redacted_debug!(MasterKey EvidenceKey Midstate);

@@ -1,43 +1,44 @@
-//! An option without what is each packet's own, for a writer that is not this crate: an eBPF program.
+//! A prepared option for writers outside this crate, such as an eBPF program.
 
 use zeroize::Zeroizing;
 
 use super::option::{DATA_BYTES, GROWTH, write};
-use super::stamper::{Form, data, pass_on};
+use super::stamper::{ContentFormat, option_data, write_route};
 use super::tag::EvidenceKey;
 use crate::state::Snapshot;
 
-/// What a writer needs to stamp packets of one state that have no hop-by-hop header. It writes into the option: the next header, into its
-/// first byte; in default content the counter, 8 bytes at [`Template::COUNTER_AT`], and the tag behind it.
+/// The data with which a writer stamps packets of one state that have no hop-by-hop header. The writer fills in the
+/// next header, the first byte of the option; in default content also the counter, 8 bytes at
+/// [`Template::COUNTER_AT`], and the tag after it.
 #[derive(Clone)]
 pub struct Template {
-    /// The hop-by-hop header with the option, with zeros for what the writer writes.
+    /// The hop-by-hop header with the option; zeros in the fields of the writer.
     pub option: [u8; Template::BYTES],
-    /// SipHash-2-4's four words after the fifteen of the tag's input that are the same for every packet; seven more follow, which are the
-    /// counter and [`super::Invariants`], and the length's. Whoever knows them can write evidence. Zeros in classic content.
+    /// SipHash-2-4's four words after the first fifteen words of the tag input; seven more follow: the counter,
+    /// [`super::Invariants`], and the length. A holder of these words can forge evidence. Zeros in classic content.
     pub midstate: Zeroizing<[u64; 4]>,
 }
 
 impl Template {
-    /// Of the header.
+    /// Length of the header.
     pub const BYTES: usize = GROWTH;
-    /// Where the counter is.
+    /// Offset of the counter.
     pub const COUNTER_AT: usize = 80;
 
-    /// Of this state. `key` is [`super::MasterKey::key`] of the snapshot's switch and boot count.
+    /// A template for this state. `key` is [`super::MasterKey::key`] of the snapshot's switch and boot count.
     #[must_use]
-    pub fn new(key: &EvidenceKey, form: Form, snapshot: &Snapshot) -> Self {
-        let mut data: [u8; DATA_BYTES] = data(form, snapshot);
+    pub fn new(key: &EvidenceKey, form: ContentFormat, snapshot: &Snapshot) -> Self {
+        let mut data: [u8; DATA_BYTES] = option_data(form, snapshot);
         let midstate = match form {
-            Form::Classic => {
-                // No switch is before it: its packets come in without options.
-                pass_on(None, &mut data);
+            ContentFormat::Classic => {
+                // No switch precedes it: its packets arrive without options.
+                write_route(None, &mut data);
                 Zeroizing::new([0; 4])
             }
-            Form::Default => midstate(key, snapshot),
+            ContentFormat::Default => midstate(key, snapshot),
         };
         let mut bytes = Vec::with_capacity(GROWTH);
-        // A header of its own always has room.
+        // A new header always has room.
         let written = write(&[], 0, &data, &mut bytes);
         debug_assert!(written.is_ok());
         let mut option = [0; Self::BYTES];
@@ -52,7 +53,7 @@ impl std::fmt::Debug for Template {
     }
 }
 
-/// As [`super::tag::Midstate`], whose hasher does not show its words.
+/// As [`super::tag::Midstate`], whose hasher does not expose its words.
 fn midstate(key: &EvidenceKey, snapshot: &Snapshot) -> Zeroizing<[u64; 4]> {
     let (low, high) = key.halves();
     let mut v = Zeroizing::new([
@@ -68,7 +69,7 @@ fn midstate(key: &EvidenceKey, snapshot: &Snapshot) -> Zeroizing<[u64; 4]> {
     v
 }
 
-/// A word of the input.
+/// Absorbs one input word.
 const fn absorb(v: &mut [u64; 4], word: u64) {
     let [.., v3] = v;
     *v3 ^= word;
@@ -104,7 +105,7 @@ mod tests {
     use crate::lthash::Digest;
     use crate::state::Digests;
 
-    /// What a writer makes of it.
+    /// The tag that a writer computes.
     fn tag(template: &Template, counter: Counter, invariants: &Invariants) -> [u8; 16] {
         let mut v = *template.midstate;
         absorb(&mut v, u64::from_le_bytes(counter.0.to_be_bytes()));
@@ -128,7 +129,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn a_tag_made_from_it_is_that_of_the_stamper(
+        fn a_tag_computed_from_a_template_equals_the_stampers_tag(
             master in any::<[u8; 16]>(), digests in any::<[[u8; 32]; 3]>(), numbers in any::<[u64; 4]>(), rest in any::<[[u8; 16]; 3]>(),
         ) {
             let [registers, tables, program] = digests.map(Digest);
@@ -141,7 +142,7 @@ mod tests {
             };
             let key = MasterKey::new(master).key(snapshot.switch, snapshot.boot_count);
             let invariants = Invariants(rest.concat().try_into().unwrap());
-            let template = Template::new(&key, Form::Default, &snapshot);
+            let template = Template::new(&key, ContentFormat::Default, &snapshot);
             let expected = Midstate::new(&key, &snapshot).tag(Counter(counter), &invariants);
             prop_assert_eq!(tag(&template, Counter(counter), &invariants), expected);
         }

@@ -1,11 +1,11 @@
 //! BLAKE3, eight or sixteen compressions side by side.
 //!
-//! One BLAKE3 over the 2,048 bytes of a state is a chain of 32 compressions, each waiting for the one before: 1.1 µs, more than
-//! the change of an element itself. Eight chains of four, a lane each, take a third of that.
+//! One BLAKE3 over the 2,048 bytes of a state is a chain of 32 dependent compressions: 1.1 µs, more than the update
+//! of an element itself. Eight chains of four, one lane each, take a third of that.
 //!
-//! An element's expansion is 32 compressions that wait for nothing: they differ in a counter only. An element that takes another's place
-//! is expanded beside it, and what leaves the registers is the difference alone, added where it belongs: neither expansion is ever
-//! written down.
+//! An element's expansion is 32 independent compressions that differ only in a counter. For a replacement, both
+//! elements are expanded side by side, and only the difference leaves the registers and is added to the states:
+//! neither expansion is written to memory.
 
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -20,19 +20,19 @@ const BLOCK_WORDS: usize = 16;
 const BLOCKS: usize = WORDS / (2 * BLOCK_WORDS);
 const BLOCK_BYTES: usize = 64;
 const BLOCK_BYTES_U32: u32 = 64;
-/// A block as a state has it.
+/// A block in the layout of a state.
 type Halves = [u16; 2 * BLOCK_WORDS];
 /// Flags of the compression function (BLAKE3 paper, table 3).
 const CHUNK_START: u32 = 1;
 const CHUNK_END: u32 = 2;
 const ROOT: u32 = 8;
 const KEYED_HASH: u32 = 16;
-/// SHA-256's initial values, which BLAKE3 takes over.
+/// SHA-256's initial values, which BLAKE3 uses too.
 const IV: [u32; 4] = [0x6a09_e667, 0xbb67_ae85, 0x3c6e_f372, 0xa54f_f53a];
-/// In what order each round takes the message's words: the paper's permutation, applied again and again.
+/// The order of the message words in each round: the paper's permutation, applied repeatedly.
 const SCHEDULE: [[usize; BLOCK_WORDS]; 7] = schedule();
 
-#[allow(clippy::indexing_slicing)] // Computed while compiling: what is out of bounds does not compile.
+#[allow(clippy::indexing_slicing)] // Computed while compiling: an index out of bounds does not compile.
 const fn schedule() -> [[usize; BLOCK_WORDS]; 7] {
     const PERMUTATION: [usize; BLOCK_WORDS] = [2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8];
     let mut rounds = [[0; BLOCK_WORDS]; 7];
@@ -56,40 +56,41 @@ const fn schedule() -> [[usize; BLOCK_WORDS]; 7] {
 /// One 32-bit word of each of N compressions.
 trait Lanes<const N: usize>: Copy {
     fn from_words(words: [u32; N]) -> Self;
-    /// The same in all.
+    /// The same word in all lanes.
     fn splat(word: u32) -> Self;
     fn words(self) -> [u32; N];
     fn add(self, other: Self) -> Self;
     fn xor(self, other: Self) -> Self;
     /// Rotates each word right.
     fn rotate<const BITS: u32>(self) -> Self;
-    /// [`round`], as it is to be compiled.
+    /// [`round`], compiled for this type.
     #[inline(always)]
     fn round<const ROUND: usize>(v: &mut [Self; BLOCK_WORDS], block: &[Self; BLOCK_WORDS]) {
         round::<Self, N, ROUND>(v, block);
     }
-    /// The halves of words as numbers of their own: the difference.
+    /// Subtracts the 16-bit halves of words separately.
     fn sub_halves(self, other: Self) -> Self;
-    /// Likewise: adds block after block, each made of one word of each of these, to those that lie in all of the states.
+    /// Adds blocks, each made of one word of each of these, to the blocks in all of the states, with separate 16-bit
+    /// halves.
     fn add_blocks(words: &[Self; BLOCK_WORDS], states: &mut [&mut LtHash], first_block: usize);
 }
 
-/// Of leaves.
+/// Operations on leaves.
 trait Leaves: Lanes<LEAVES> {
     /// From halves of words, the low one first.
     fn from_halves(halves: &[u16; 2 * LEAVES]) -> Self;
-    /// The words of each leaf from each word of all leaves.
+    /// Transposes: the words of each leaf from each word of all leaves.
     fn rows(words: [Self; 8]) -> [Self; LEAVES];
 }
 
-/// An element of one block, with zeros behind it.
+/// An element of at most one block, padded with zeros.
 pub(super) struct Block {
     bytes: [u8; BLOCK_BYTES],
     len: u32,
 }
 
 impl Block {
-    /// Nothing if it is longer.
+    /// `None` if the element is longer.
     pub(super) fn of(element: &[u8]) -> Option<Self> {
         let mut bytes = [0; BLOCK_BYTES];
         bytes.get_mut(..element.len())?.copy_from_slice(element);
@@ -98,7 +99,7 @@ impl Block {
     }
 }
 
-/// Takes the expansion of `old`, if there is one, out of all states, and adds that of `new`.
+/// Removes the expansion of `old`, if given, from all states, and adds that of `new`.
 pub(super) fn exchange(key: &[u8; 32], old: Option<&Block>, new: Option<&Block>, states: &mut [&mut LtHash]) {
     #[cfg(target_arch = "x86_64")]
     {
@@ -121,18 +122,18 @@ fn exchange_by<L: Lanes<N>, const N: usize>(
     new: Option<&Block>,
     states: &mut [&mut LtHash],
 ) {
-    // As a rule there is a new one, and nothing to be taken from it: then nothing is copied on its way. (No closures: they are not
-    // inlined for sure, and compiled for another CPU then.)
+    // Usually there is only a new element: then nothing is subtracted or copied. (No closures: they are not reliably
+    // inlined, and would then be compiled for another CPU.)
     match (old, new) {
         (None, None) => {}
         (None, Some(new)) => {
-            let new = Begun::<L>::of::<N>(key, new);
+            let new = ExpansionStart::<L>::of::<N>(key, new);
             for first_block in (0..BLOCKS).step_by(N) {
                 L::add_blocks(&new.expand(first_block), states, first_block);
             }
         }
         (Some(old), None) => {
-            let old = Begun::<L>::of::<N>(key, old);
+            let old = ExpansionStart::<L>::of::<N>(key, old);
             for first_block in (0..BLOCKS).step_by(N) {
                 let mut change = [L::splat(0); BLOCK_WORDS];
                 for (word, old) in change.iter_mut().zip(old.expand(first_block)) {
@@ -142,7 +143,10 @@ fn exchange_by<L: Lanes<N>, const N: usize>(
             }
         }
         (Some(old), Some(new)) => {
-            let (old, new) = (Begun::<L>::of::<N>(key, old), Begun::<L>::of::<N>(key, new));
+            let (old, new) = (
+                ExpansionStart::<L>::of::<N>(key, old),
+                ExpansionStart::<L>::of::<N>(key, new),
+            );
             for first_block in (0..BLOCKS).step_by(N) {
                 let mut change = new.expand(first_block);
                 for (word, old) in change.iter_mut().zip(old.expand(first_block)) {
@@ -154,15 +158,15 @@ fn exchange_by<L: Lanes<N>, const N: usize>(
     }
 }
 
-/// An element's expansion as far as it is the same for all blocks: they differ in a counter, which three of the first round's four columns
-/// know nothing of.
-struct Begun<L> {
+/// The part of an element's expansion that is the same for all blocks: blocks differ in a counter, on which three of
+/// the first round's four columns do not depend.
+struct ExpansionStart<L> {
     chain: [L; 8],
     message: [L; BLOCK_WORDS],
     v: [L; BLOCK_WORDS],
 }
 
-impl<L> Begun<L> {
+impl<L> ExpansionStart<L> {
     #[inline(always)]
     #[allow(clippy::indexing_slicing)] // All indices are constants of the algorithm.
     fn of<const N: usize>(key: &[u8; 32], element: &Block) -> Self
@@ -189,7 +193,7 @@ impl<L> Begun<L> {
         }
     }
 
-    /// So many blocks, word by word.
+    /// Computes this number of blocks, word by word.
     #[inline(always)]
     #[allow(clippy::indexing_slicing)] // All indices are constants of the algorithm.
     fn expand<const N: usize>(&self, first_block: usize) -> [L; BLOCK_WORDS]
@@ -241,7 +245,7 @@ pub(super) fn hashes(key: &[u8; 32], state: &[u16; WORDS]) -> [u8; 32 * LEAVES] 
     hashes_by::<[u32; LEAVES]>(key, state)
 }
 
-/// Both halves of the compression's state.
+/// Both halves of the compression state.
 #[inline(always)]
 fn halves<L>(v: &[L; BLOCK_WORDS]) -> (&[L], &[L]) {
     v.split_at(BLOCK_WORDS / 2)
@@ -299,7 +303,7 @@ fn permute<L: Lanes<N>, const N: usize>(
     v
 }
 
-/// What the rounds begin with; counters are below 2³².
+/// The initial state of the rounds; counters are below 2³².
 #[inline(always)]
 #[allow(clippy::indexing_slicing)] // All indices are constants of the algorithm.
 fn start<L: Lanes<N>, const N: usize>(
@@ -340,7 +344,7 @@ fn round<L: Lanes<N>, const N: usize, const ROUND: usize>(v: &mut [L; 16], block
     diagonals::<L, N, ROUND>(v, block);
 }
 
-/// One of the four columns of a round. The round is a constant, so that the words' places are.
+/// One of the four columns of a round. The round is a constant, so the word positions are constants, too.
 #[inline(always)]
 #[allow(clippy::indexing_slicing)] // All indices are constants of the algorithm.
 fn column<L: Lanes<N>, const N: usize, const ROUND: usize>(
@@ -402,7 +406,7 @@ impl<const N: usize> Lanes<N> for [u32; N] {
     fn rotate<const BITS: u32>(self) -> Self {
         self.map(|word| word.rotate_right(BITS))
     }
-    /// A function of its own: inlined wherever there is one, eight lanes of integers are 300 KB, and slower by a fifth.
+    /// A separate function: inlined everywhere, eight lanes of integers take 300 KB and are slower by a fifth.
     #[inline(never)]
     fn round<const ROUND: usize>(v: &mut [Self; BLOCK_WORDS], block: &[Self; BLOCK_WORDS]) {
         round::<Self, N, ROUND>(v, block);
@@ -472,13 +476,13 @@ mod tests {
         #[test]
         fn each_leaf_is_hashed_as_by_the_library(key: [u8; 32], state in prop::collection::vec(any::<u16>(), WORDS)) {
             let state = state.try_into().unwrap();
-            let wanted = expected(&key, &state);
-            prop_assert_eq!(&hashes(&key, &state)[..], &wanted[..]);
-            prop_assert_eq!(&hashes_by::<[u32; LEAVES]>(&key, &state)[..], &wanted[..]);
+            let reference_hashes = expected(&key, &state);
+            prop_assert_eq!(&hashes(&key, &state)[..], &reference_hashes[..]);
+            prop_assert_eq!(&hashes_by::<[u32; LEAVES]>(&key, &state)[..], &reference_hashes[..]);
             #[cfg(target_arch = "x86_64")]
             if is_x86_feature_detected!("avx2") {
                 // SAFETY: the CPU has the feature.
-                prop_assert_eq!(&unsafe { x86::hashes_avx2(&key, &state) }[..], &wanted[..]);
+                prop_assert_eq!(&unsafe { x86::hashes_avx2(&key, &state) }[..], &reference_hashes[..]);
             }
         }
 
@@ -496,9 +500,9 @@ mod tests {
             }
             prop_assume!(is_short(&old) && is_short(&new));
             let before = LtHash(before.try_into().unwrap());
-            let mut wanted = before.clone();
+            let mut reference_state = before.clone();
             for (element, sign) in [(&old, u16::MAX), (&new, 1)] {
-                for (word, change) in wanted.0.iter_mut().zip(expanded(&key, element.as_deref())) {
+                for (word, change) in reference_state.0.iter_mut().zip(expanded(&key, element.as_deref())) {
                     *word = word.wrapping_add(change.wrapping_mul(sign));
                 }
             }
@@ -506,7 +510,7 @@ mod tests {
             let check = |exchange: &dyn Fn(&mut [&mut LtHash])| {
                 let (mut one, mut other) = (before.clone(), before.clone());
                 exchange(&mut [&mut one, &mut other]);
-                prop_assert!(one == wanted && other == wanted);
+                prop_assert!(one == reference_state && other == reference_state);
                 Ok(())
             };
             let (old, new) = (old.as_ref(), new.as_ref());
@@ -520,7 +524,7 @@ mod tests {
         }
     }
 
-    /// By the library; zeros of nothing.
+    /// By the library; zeros for no element.
     fn expanded(key: &[u8; 32], element: Option<&[u8]>) -> Vec<u16> {
         let mut bytes = vec![0; 2 * WORDS];
         if let Some(element) = element {

@@ -1,11 +1,11 @@
-//! Cells of a register array that packets have written since evidence was made last.
+//! Cells of a register array that packets have written since the last measurement.
 
 use crate::encoding::byte_len;
 
-/// The cells that have changed, each with what it held when it was measured last. Belongs to whoever owns the array's memory,
-/// and is guarded by what guards that.
+/// The changed cells, each with its value at the last measurement. Owned by the owner of the array memory, and
+/// protected by the same lock.
 ///
-/// A bit for each cell, and for each dirty one its old value: marking a cell that is dirty already is one look at its bit.
+/// There is one bit per cell, and the old value of each dirty cell: marking a dirty cell again only checks its bit.
 #[derive(Clone, Debug)]
 pub struct DirtyCells {
     value_bytes: usize,
@@ -29,9 +29,10 @@ impl DirtyCells {
         }
     }
 
-    /// To be called before a cell is written; `old` is what it holds, big-endian in as many bytes as the width needs.
+    /// Marks a cell before it is written; `old` is its current value, big-endian with the length of the width.
     ///
-    /// A cell beyond the array, or a value of another length, is not of this array: it is not marked, and a rescan tells.
+    /// A cell beyond the array, or a value of another length, does not belong to this array: it is not marked, and a
+    /// rescan detects the change.
     #[inline]
     pub fn mark(&mut self, index: u32, old: &[u8]) {
         let bit = 1u64 << (index & 63);
@@ -55,13 +56,13 @@ impl DirtyCells {
         }
     }
 
-    /// Whether nothing has been written.
+    /// Whether no cell is dirty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.indices.is_empty()
     }
 
-    /// How many cells have been.
+    /// Number of dirty cells.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.indices.len()
@@ -71,9 +72,9 @@ impl DirtyCells {
         self.value_bytes
     }
 
-    /// Goes through the dirty cells with their old values, and forgets them.
+    /// Visits the dirty cells with their old values, and clears them.
     pub(super) fn drain(&mut self, mut each: impl FnMut(u32, &[u8])) {
-        // Values of no bits change never; chunks of no bytes there are none.
+        // Zero-width values never change, and chunks of size zero do not exist.
         for (&index, old) in self
             .indices
             .iter()

@@ -1,17 +1,17 @@
-//! What a running data plane is measured to be, kept up to date with every change.
+//! The measured state of a running data plane, updated with every change.
 //!
-//! [`Measured`] has the program's digest and a set hash for each table, register array and other object, with two sums over them:
-//! *tables* (all that is no register) and *registers* (the arrays that are not volatile). What the control plane sets goes in as
-//! entries and is kept, so that no entry is ever added twice and the inventory can be told. Registers are not kept: packets write
-//! them all the time. Whoever owns their memory remembers in [`DirtyCells`] what a cell held when it first changed, and
-//! [`Measured::fold`] takes the old values out and puts the present ones in when evidence is made.
+//! [`MeasuredState`] has the digest of the program and a set hash for each table, register array and other object, with two
+//! sums over them: *tables* (all objects except registers) and *registers* (the arrays that are not volatile). Settings of the
+//! control plane are stored as entries, so that no entry is added twice and the inventory can be exported. Register cells are
+//! not stored, because packets write them constantly. The owner of their memory records in [`DirtyCells`] the value of a cell
+//! before its first change, and [`MeasuredState::fold`] replaces the old values by the current ones when evidence is made.
 //!
 //! ```
 //! use linewarden_evidence::encoding::{Action, ActionRef, DefaultAction};
-//! use linewarden_evidence::state::{DirtyCells, Measured, Stability, program_digest};
+//! use linewarden_evidence::state::{DirtyCells, MeasuredState, Stability, program_digest};
 //! use linewarden_evidence::{BootCount, SwitchId};
 //!
-//! let mut measured = Measured::new(SwitchId(7), BootCount(1), program_digest(b"the executable form"));
+//! let mut measured = MeasuredState::new(SwitchId(7), BootCount(1), program_digest(b"the executable form"));
 //! let drop = Action { name: "drop".to_owned(), data: Vec::new() };
 //! let default = DefaultAction { table: "acl".to_owned(), is_const: false, action: Some(ActionRef::Action(drop)) };
 //! measured.put(&default.into())?;
@@ -30,23 +30,23 @@
 //! ```
 
 mod dirty;
-mod ledger;
+mod entry_store;
 mod registers;
 
 use sha2::{Digest as _, Sha256};
 
 pub use dirty::DirtyCells;
-pub use ledger::{EntryDrift, Put};
+pub use entry_store::{EntryDrift, PutOutcome};
 pub use registers::{ArrayCheck, ArrayId, Stability};
 
-use ledger::Ledger;
+use entry_store::EntryStore;
 use registers::Registers;
 
 use crate::encoding::{BpfProgram, Encoded, Entry, Object};
 use crate::ids::{BootCount, Sequence, SwitchId};
 use crate::lthash::{Digest, DigestKind};
 
-/// The digest of a P4 program: SHA-256 of the canonical executable form that runs.
+/// The digest of a P4 program: SHA-256 of its canonical executable form.
 #[must_use]
 pub fn program_digest(canonical: &[u8]) -> Digest {
     Digest(Sha256::digest(canonical).into())
@@ -68,18 +68,18 @@ pub fn bpf_digest(programs: impl IntoIterator<Item = BpfProgram>) -> Digest {
     Digest(hash.finalize().into())
 }
 
-/// Why a change cannot be measured. The data plane's own mistake in all cases.
+/// Why a change cannot be measured. Always an error of the data plane.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StateError {
-    /// Registers are measured by their arrays.
-    #[error("a register cell was put as an entry: declare its array and fold its changes")]
-    Register,
-    /// An array of this name is declared already.
-    #[error("the register array {0:?} is declared twice")]
-    Twice(String),
-    /// No such array, or another width.
-    #[error("register array {0}: not declared, or its cells have another width")]
-    Array(usize),
+    /// Registers are measured as arrays.
+    #[error("register cell rejected as an entry; declare its array and fold its changes")]
+    RegisterAsEntry,
+    /// An array of this name is already declared.
+    #[error("duplicate register array {0:?}")]
+    DuplicateArray(String),
+    /// The array does not exist, or has another width.
+    #[error("invalid register array {0}: not declared, or its cells have another width")]
+    UnknownArray(usize),
 }
 
 /// The three digests of a state.
@@ -87,7 +87,7 @@ pub enum StateError {
 pub struct Digests {
     /// Of the program.
     pub program: Digest,
-    /// Of all tables and what belongs to them.
+    /// Of all tables and related objects.
     pub tables: Digest,
     /// Of all register arrays that are not volatile.
     pub registers: Digest,
@@ -96,66 +96,66 @@ pub struct Digests {
 /// A state at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Whose.
+    /// The data plane.
     pub switch: SwitchId,
-    /// Since which start.
+    /// The start of the data plane.
     pub boot_count: BootCount,
-    /// The state's number.
+    /// The number of the state.
     pub sequence: Sequence,
-    /// What it is.
+    /// The digests.
     pub digests: Digests,
 }
 
 /// The digest of one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectDigest {
-    /// Which.
+    /// The object.
     pub object: Object,
-    /// Of its entries, or of its cells that are not zero.
+    /// Of its entries, or of its nonzero cells.
     pub digest: Digest,
-    /// How many those are.
+    /// Number of these entries or cells.
     pub entries: u64,
-    /// Whether it is a register array that is left out of the registers' digest.
+    /// Whether it is a register array excluded from the registers' digest.
     pub is_volatile: bool,
 }
 
-/// A register array whose memory is not what was measured.
+/// A register array whose memory differs from the measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArrayDrift {
-    /// By the changes that were folded.
+    /// The digest from the folded changes.
     pub measured: Digest,
-    /// By the memory.
+    /// The digest of the memory.
     pub found: Digest,
 }
 
-/// What is wrong with the hashes themselves.
+/// Errors in the hashes themselves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HashDrift {
-    /// Objects whose hash is not that of their entries.
+    /// Objects whose hash does not match their entries.
     pub objects: Vec<Object>,
-    /// Whether the digests of tables and registers are over their parts' hashes.
-    pub are_sums_right: bool,
+    /// Whether the digests of tables and registers match the hashes of their parts.
+    pub are_sums_valid: bool,
 }
 
-/// The numbers of a program's states: enough for years of changes.
+/// The range of state numbers of a program: enough for years of changes.
 const PROGRAM_SHIFT: u32 = 40;
 
-/// What a running data plane is measured to be.
+/// The measured state of a running data plane.
 #[derive(Clone, Debug)]
-pub struct Measured {
+pub struct MeasuredState {
     switch: SwitchId,
     boot_count: BootCount,
     program: Digest,
     sequence: Sequence,
-    ledger: Ledger,
+    entry_store: EntryStore,
     registers: Registers,
-    /// Digests of the two sums, while they hold.
+    /// Cached digests of the two sums.
     tables_digest: Option<Digest>,
     registers_digest: Option<Digest>,
 }
 
-impl Measured {
-    /// A data plane that runs `program`, with nothing set yet.
+impl MeasuredState {
+    /// A data plane that runs `program`, without entries.
     #[must_use]
     pub fn new(switch: SwitchId, boot_count: BootCount, program: Digest) -> Self {
         Self {
@@ -163,15 +163,15 @@ impl Measured {
             boot_count,
             program,
             sequence: Sequence(0),
-            ledger: Ledger::default(),
+            entry_store: EntryStore::default(),
             registers: Registers::default(),
             tables_digest: None,
             registers_digest: None,
         }
     }
 
-    /// Another program runs, with nothing set yet. The one before may still be measured for a while: the numbers of the states go on
-    /// at the next multiple of 2^40.
+    /// The state after a change of the program, without entries. The previous program may still be measured for a
+    /// while: the state numbers continue at the next multiple of 2^40.
     #[must_use]
     pub fn successor(&self, program: Digest) -> Self {
         let sequence = (self.sequence.0 >> PROGRAM_SHIFT).wrapping_add(1) << PROGRAM_SHIFT;
@@ -181,38 +181,39 @@ impl Measured {
         }
     }
 
-    /// A number for a state that is not measured here, but made of this one's parts by the data plane.
-    pub fn skip(&mut self) -> Sequence {
+    /// Reserves the number of a state that is not measured here but assembled by the data plane from parts of this
+    /// one.
+    pub fn reserve_sequence(&mut self) -> Sequence {
         let skipped = Sequence(self.sequence.0.wrapping_add(1));
         self.sequence = Sequence(skipped.0.wrapping_add(1));
         skipped
     }
 
-    /// An entry is in force now, in place of one with the same identity if there is one.
+    /// Adds an entry, or replaces the one with the same identity.
     ///
     /// # Errors
     /// A register cell.
-    pub fn put(&mut self, entry: &Entry) -> Result<Put, StateError> {
+    pub fn put(&mut self, entry: &Entry) -> Result<PutOutcome, StateError> {
         if matches!(entry, Entry::RegisterCell(_)) {
-            return Err(StateError::Register);
+            return Err(StateError::RegisterAsEntry);
         }
-        let put = self.ledger.put(entry.object(), entry.encode_parts());
-        if put != Put::Same {
+        let put = self.entry_store.put(entry.object(), entry.encode_parts());
+        if put != PutOutcome::Unchanged {
             self.tables_changed();
         }
         Ok(put)
     }
 
-    /// The entry with this one's identity is no longer in force. Whether there was one.
+    /// Removes the entry with the identity of this one; returns whether there was one.
     ///
     /// # Errors
     /// A register cell.
     pub fn remove(&mut self, entry: &Entry) -> Result<bool, StateError> {
         if matches!(entry, Entry::RegisterCell(_)) {
-            return Err(StateError::Register);
+            return Err(StateError::RegisterAsEntry);
         }
         let was_there = self
-            .ledger
+            .entry_store
             .remove(&entry.object(), &entry.encode_parts().identity);
         if was_there {
             self.tables_changed();
@@ -220,10 +221,10 @@ impl Measured {
         Ok(was_there)
     }
 
-    /// Nothing of this object is in force any more, as when a table is cleared. How many entries that were; a table's
-    /// default action is one.
+    /// Removes all entries of an object, as when a table is cleared; returns their number. The default action of a
+    /// table is one of them.
     pub fn clear(&mut self, object: &Object) -> usize {
-        let removed = self.ledger.clear(object);
+        let removed = self.entry_store.clear(object);
         if removed > 0 {
             self.tables_changed();
         }
@@ -235,10 +236,10 @@ impl Measured {
         self.tables_digest = None;
     }
 
-    /// A register array of `size` cells of `width` bits, all zero.
+    /// Declares a register array of `size` cells of `width` bits, all zero.
     ///
     /// # Errors
-    /// There is one of this name.
+    /// An array of this name exists.
     pub fn declare_array(
         &mut self,
         name: &str,
@@ -250,11 +251,11 @@ impl Measured {
         self.registers.declare(name, width, size, stability)
     }
 
-    /// Takes up what has changed in an array since the last time; `read` writes a cell's value into its argument, big-endian
-    /// in as many bytes as the width needs, zeros above the width. How many cells have another value.
+    /// Applies the changes of an array since the last call. `read` writes a cell's value into its argument,
+    /// big-endian with the length of the width, zeros above the width. Returns the number of changed cells.
     ///
     /// # Errors
-    /// No such array, or the cells' width is not the array's; then nothing is taken up.
+    /// The array does not exist, or the width of the cells is another one; then nothing is applied.
     pub fn fold(
         &mut self,
         array: ArrayId,
@@ -271,9 +272,9 @@ impl Measured {
         Ok(changed)
     }
 
-    /// The state as it is now; cells that are dirty still count with their old values.
+    /// The current state; dirty cells still count with their old values.
     pub fn snapshot(&mut self) -> Snapshot {
-        let (ledger, registers) = (&self.ledger, &self.registers);
+        let (ledger, registers) = (&self.entry_store, &self.registers);
         let tables = *self
             .tables_digest
             .get_or_insert_with(|| ledger.sum().digest(DigestKind::Tables));
@@ -292,45 +293,45 @@ impl Measured {
         }
     }
 
-    /// The digests of all objects, in their order: every register array, and of the rest those that have entries.
+    /// The digests of all objects, in their order: every register array, and the other objects with entries.
     #[must_use]
     pub fn objects(&self) -> Vec<ObjectDigest> {
         let mut objects = self.registers.objects();
-        objects.extend(self.ledger.objects());
+        objects.extend(self.entry_store.objects());
         objects.sort_by(|a, b| a.object.cmp(&b.object));
         objects
     }
 
-    /// All entries that are in force, object by object. Register cells are not among them.
+    /// All active entries, by object. Register cells are not among them.
     pub fn entries(&self) -> impl Iterator<Item = Encoded> {
         self.entries_of(|_| true)
     }
 
-    /// Likewise of some objects.
+    /// The active entries of some objects.
     pub fn entries_of(&self, is_listed: impl Fn(&Object) -> bool) -> impl Iterator<Item = Encoded> {
-        self.ledger.entries_of(is_listed)
+        self.entry_store.entries_of(is_listed)
     }
 
-    /// Compares an object's entries, as they lie in the data plane's memory, with what was measured.
+    /// Compares an object's entries in the memory of the data plane with the measurement.
     pub fn rescan_object(&self, object: &Object, found: impl IntoIterator<Item = Entry>) -> Vec<EntryDrift> {
-        self.ledger.compare(object, found)
+        self.entry_store.compare(object, found)
     }
 
-    /// Checks the hashes themselves, whose memory may be damaged as any other: the objects whose hash is not that of their entries, and
-    /// whether both sums are those of their parts. Register arrays are checked by [`Self::check_array`].
+    /// Checks the hashes themselves, whose memory may be corrupted: the objects whose hash does not match their
+    /// entries, and whether both sums match their parts. [`Self::check_array`] checks register arrays.
     #[must_use]
     pub fn rescan_hashes(&self) -> HashDrift {
         HashDrift {
-            objects: self.ledger.damaged().collect(),
-            are_sums_right: self.ledger.is_summed() && self.registers.is_summed(),
+            objects: self.entry_store.damaged_objects().collect(),
+            are_sums_valid: self.entry_store.is_sum_valid() && self.registers.is_sum_valid(),
         }
     }
 
-    /// An array as it is measured now: its cells' encodings, and whether a copy of its memory is what was measured. Dirty cells must have
-    /// been folded when the copy is made; the work itself needs nobody to wait.
+    /// The current measurement of an array: the encodings of its cells, and a comparison with a copy of its memory.
+    /// Dirty cells must be folded when the copy is made; the comparison itself needs no lock.
     ///
     /// # Errors
-    /// No such array.
+    /// The array does not exist.
     pub fn check_array(&self, array: ArrayId) -> Result<ArrayCheck, StateError> {
         self.registers.check(array)
     }

@@ -5,16 +5,16 @@ use super::{ArrayDrift, ObjectDigest, StateError};
 use crate::encoding::{CellEncoder, Class, Object, byte_len};
 use crate::lthash::{DigestKind, LtHash};
 
-/// An array that was declared.
+/// The id of a declared array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ArrayId(usize);
 
-/// What an array's content says of a data plane.
+/// Whether an array is part of the attested state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stability {
-    /// It is part of the state that is attested.
+    /// Part of the attested state.
     Static,
-    /// It counts packets or the like and tells nothing: its digest is in statements, but not in the registers' digest.
+    /// It counts packets or the like: its digest is in statements, but not in the registers' digest.
     Volatile,
 }
 
@@ -24,10 +24,10 @@ struct Array {
     size: u32,
     value_bytes: usize,
     stability: Stability,
-    /// For what a cell held and for what it holds.
+    /// For the old and the new value of a cell.
     encoders: [CellEncoder; 2],
     hash: LtHash,
-    /// Cells that are not zero.
+    /// Number of nonzero cells.
     cells: u64,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Registers {
     arrays: Vec<Array>,
     /// Of all arrays that are not volatile.
     sum: LtHash,
-    /// A place to work in.
+    /// A scratch buffer.
     value: Vec<u8>,
 }
 
@@ -54,7 +54,7 @@ impl Registers {
         stability: Stability,
     ) -> Result<ArrayId, StateError> {
         if self.arrays.iter().any(|array| array.name == name) {
-            return Err(StateError::Twice(name.to_owned()));
+            return Err(StateError::DuplicateArray(name.to_owned()));
         }
         self.arrays.push(Array {
             name: name.to_owned(),
@@ -68,7 +68,7 @@ impl Registers {
         Ok(ArrayId(self.arrays.len().saturating_sub(1)))
     }
 
-    /// How many cells have another value, and whether the sum has changed with them.
+    /// The number of changed cells, and whether the sum has changed.
     pub fn fold(
         &mut self,
         id: ArrayId,
@@ -79,7 +79,7 @@ impl Registers {
             .arrays
             .get_mut(id.0)
             .filter(|array| array.value_bytes == dirty.value_bytes())
-            .ok_or(StateError::Array(id.0))?;
+            .ok_or(StateError::UnknownArray(id.0))?;
         let counts = array.stability == Stability::Static;
         if dirty.is_empty() {
             return Ok((0, false));
@@ -87,13 +87,13 @@ impl Registers {
         let mut changed = 0;
         let value = &mut self.value;
         value.resize(array.value_bytes, 0);
-        dirty.drain(|index, was| {
+        dirty.drain(|index, was_present| {
             value.fill(0);
             read(index, value);
-            if value != was {
+            if value != was_present {
                 changed += 1;
                 let sum = counts.then_some(&mut self.sum);
-                array.change(index, was, value, sum);
+                array.change(index, was_present, value, sum);
             }
         });
         Ok((changed, counts && changed > 0))
@@ -112,8 +112,8 @@ impl Registers {
         self.arrays.iter().map(digest).collect()
     }
 
-    /// Whether the sum is that of the arrays' hashes.
-    pub fn is_summed(&self) -> bool {
+    /// Whether the sum matches the arrays' hashes.
+    pub fn is_sum_valid(&self) -> bool {
         let mut sum = LtHash::EMPTY;
         let counted = self
             .arrays
@@ -123,21 +123,21 @@ impl Registers {
         sum == self.sum
     }
 
-    /// An array as it is measured now, to be compared with a copy of its memory.
+    /// The current measurement of an array, for comparison with a copy of its memory.
     pub fn check(&self, id: ArrayId) -> Result<ArrayCheck, StateError> {
         self.arrays
             .get(id.0)
             .map(|array| ArrayCheck(array.clone()))
-            .ok_or(StateError::Array(id.0))
+            .ok_or(StateError::UnknownArray(id.0))
     }
 }
 
-/// An array as it was measured at one moment.
+/// The measurement of an array at one moment.
 #[derive(Clone, Debug)]
 pub struct ArrayCheck(Array);
 
 impl ArrayCheck {
-    /// Goes through the encodings of the cells that are not zero; `read` as in [`super::Measured::fold`].
+    /// Visits the encodings of the nonzero cells; `read` as in [`super::MeasuredState::fold`].
     pub fn each_cell(&self, mut read: impl FnMut(u32, &mut [u8]), mut each: impl FnMut(&[u8])) {
         let array = &self.0;
         let [mut encoder, _] = array.encoders.clone();
@@ -151,7 +151,7 @@ impl ArrayCheck {
         }
     }
 
-    /// Compares memory of the same moment with what was measured.
+    /// Compares memory of the same moment with the measurement.
     #[must_use]
     pub fn compare(&self, read: impl FnMut(u32, &mut [u8])) -> Option<ArrayDrift> {
         let mut found = LtHash::EMPTY;
@@ -167,12 +167,16 @@ impl ArrayCheck {
 }
 
 impl Array {
-    /// Takes out of the set what a cell held and puts in what it holds; likewise in a sum that the array is part of. A zero is in no set.
+    /// Replaces the old value of a cell by the new one in the set, and in a sum that includes the array. Zeros are in
+    /// no set.
     fn change(&mut self, index: u32, old: &[u8], new: &[u8], sum: Option<&mut LtHash>) {
         let [for_old, for_new] = &mut self.encoders;
         let (old, new) = (for_old.encode(index, old), for_new.encode(index, new));
-        let (was, is) = (u64::from(old.is_some()), u64::from(new.is_some()));
-        self.cells = self.cells.wrapping_add(is).wrapping_sub(was);
+        let (present_before, present_after) = (u64::from(old.is_some()), u64::from(new.is_some()));
+        self.cells = self
+            .cells
+            .wrapping_add(present_after)
+            .wrapping_sub(present_before);
         match sum {
             Some(sum) => LtHash::exchange(&mut [&mut self.hash, sum], old, new),
             None => LtHash::exchange(&mut [&mut self.hash], old, new),

@@ -2,7 +2,7 @@
 
 use coset::cbor::Value;
 
-use super::{Kind, NONCE_BYTES, Nonce, StatementError};
+use super::{DataPlaneKind, NONCE_BYTES, Nonce, StatementError};
 use crate::encoding::{Class, Object};
 use crate::ids::{BootCount, Sequence, SwitchId};
 use crate::lthash::Digest;
@@ -16,12 +16,12 @@ const BOOT_COUNT: u64 = 267;
 const SOFTWARE_NAME: u64 = 270;
 const SOFTWARE_VERSION: u64 = 271;
 const MEASUREMENTS: u64 = 273;
-/// The type of UEIDs that come of a hash function over what tells entities apart.
+/// UEID type for ids derived by a hash function.
 const UEID_RAND: u8 = 1;
 
-/// The profile: what the claims mean is said in this module's documentation.
+/// The profile, which defines the meaning of the claims (see the documentation of the module).
 pub const PROFILE: &str = "tag:github.com,2026:linewarden/linewarden/evidence/1";
-/// A number of CoAP's content formats for experiments: it means something only within the profile.
+/// An experimental CoAP content format number: it has a meaning only within the profile.
 const CONTENT_FORMAT: u64 = 65_000;
 const SOFTWARE: &str = "linewarden";
 
@@ -34,19 +34,19 @@ const REGISTERS: u64 = 6;
 const OBJECTS: u64 = 7;
 const LEFT_OUT: u64 = 8;
 
-/// All that a statement says.
+/// All claims of a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Claims {
     pub nonce: Nonce,
     pub ueid: [u8; 33],
     pub software_version: String,
-    pub kind: Kind,
+    pub kind: DataPlaneKind,
     pub snapshot: Snapshot,
     pub objects: Vec<ObjectDigest>,
-    pub left_out: Vec<String>,
+    pub exclusions: Vec<String>,
 }
 
-/// The UEID of a key's holder.
+/// The UEID of the key holder.
 pub(super) fn ueid(fingerprint: [u8; 32]) -> [u8; 33] {
     let mut ueid = [UEID_RAND; 33];
     let (_, rest) = ueid.split_at_mut(1);
@@ -76,12 +76,12 @@ impl Claims {
             ),
             (
                 LEFT_OUT,
-                Value::Array(self.left_out.iter().map(|text| text.clone().into()).collect()),
+                Value::Array(self.exclusions.iter().map(|text| text.clone().into()).collect()),
             ),
         ]);
         let measurement = Value::Array(vec![CONTENT_FORMAT.into(), Value::Bytes(write(&measured)?)]);
         let version = Value::Array(vec![self.software_version.clone().into()]);
-        // Keys increase, as deterministic encoding has it (RFC 8949, 4.2.1).
+        // Keys are in increasing order, as deterministic encoding requires (RFC 8949, 4.2.1).
         write(&map([
             (EAT_NONCE, Value::Bytes(self.nonce.0.to_vec())),
             (UEID, Value::Bytes(self.ueid.to_vec())),
@@ -96,14 +96,14 @@ impl Claims {
     pub fn decode(bytes: &[u8]) -> Result<Self, StatementError> {
         let mut outer = Fields::read("the claims", bytes)?;
         if outer.text(EAT_PROFILE)? != PROFILE {
-            return Err(outer.refuse(EAT_PROFILE, "another profile"));
+            return Err(outer.refuse(EAT_PROFILE, "unsupported profile"));
         }
         if outer.text(SOFTWARE_NAME)? != SOFTWARE {
-            return Err(outer.refuse(SOFTWARE_NAME, "another program's"));
+            return Err(outer.refuse(SOFTWARE_NAME, "of another program"));
         }
         let version = match outer.array(SOFTWARE_VERSION)?.as_slice() {
             [Value::Text(version)] => version.clone(),
-            _ => return Err(outer.refuse(SOFTWARE_VERSION, "not one text")),
+            _ => return Err(outer.refuse(SOFTWARE_VERSION, "not exactly one text")),
         };
         let nonce = Nonce(outer.fixed::<NONCE_BYTES>(EAT_NONCE)?);
         let ueid = outer.fixed(UEID)?;
@@ -112,14 +112,14 @@ impl Claims {
         let measured = match measurements.as_slice() {
             [Value::Array(one)] => match one.as_slice() {
                 [format, Value::Bytes(measured)] if *format == Value::from(CONTENT_FORMAT) => measured,
-                _ => return Err(outer.refuse(MEASUREMENTS, "of another format")),
+                _ => return Err(outer.refuse(MEASUREMENTS, "unsupported format")),
             },
             _ => return Err(outer.refuse(MEASUREMENTS, "not exactly one")),
         };
         outer.finish()?;
         let mut inner = Fields::read("the measurements", measured)?;
-        let kind = Kind::from_name(&inner.text(KIND)?);
-        let kind = kind.ok_or_else(|| inner.refuse(KIND, "no such kind of data plane"))?;
+        let kind = DataPlaneKind::from_name(&inner.text(KIND)?);
+        let kind = kind.ok_or_else(|| inner.refuse(KIND, "unknown type of data plane"))?;
         let claims = Self {
             nonce,
             ueid,
@@ -136,7 +136,7 @@ impl Claims {
                 },
             },
             objects: inner.objects()?,
-            left_out: inner.texts(LEFT_OUT)?,
+            exclusions: inner.texts(LEFT_OUT)?,
         };
         inner.finish()?;
         Ok(claims)
@@ -154,7 +154,8 @@ fn map<const N: usize>(fields: [(u64, Value); N]) -> Value {
 
 fn write(value: &Value) -> Result<Vec<u8>, StatementError> {
     let mut bytes = Vec::new();
-    coset::cbor::into_writer(value, &mut bytes).map_err(|error| StatementError::Encode(error.to_string()))?;
+    coset::cbor::into_writer(value, &mut bytes)
+        .map_err(|error| StatementError::EncodingFailed(error.to_string()))?;
     Ok(bytes)
 }
 
@@ -199,7 +200,7 @@ fn object_of(value: Value) -> Option<ObjectDigest> {
     })
 }
 
-/// A map with numbers for keys, each taken out once.
+/// A map with integer keys, each taken once.
 struct Fields {
     of: &'static str,
     fields: Vec<(Value, Value)>,
@@ -207,18 +208,18 @@ struct Fields {
 
 impl Fields {
     fn read(of: &'static str, bytes: &[u8]) -> Result<Self, StatementError> {
-        let refuse = |why: String| StatementError::Claims(of, why);
+        let refuse = |reason: String| StatementError::InvalidClaims(of, reason);
         let mut rest = bytes;
         let value: Value = coset::cbor::from_reader(&mut rest).map_err(|error| refuse(error.to_string()))?;
         match value {
             Value::Map(fields) if rest.is_empty() => Ok(Self { of, fields }),
-            Value::Map(_) => Err(refuse("bytes follow".to_owned())),
-            _ => Err(refuse("no map".to_owned())),
+            Value::Map(_) => Err(refuse("trailing bytes".to_owned())),
+            _ => Err(refuse("not a map".to_owned())),
         }
     }
 
-    fn refuse(&self, key: u64, why: &str) -> StatementError {
-        StatementError::Claims(self.of, format!("claim {key}: {why}"))
+    fn refuse(&self, key: u64, reason: &str) -> StatementError {
+        StatementError::InvalidClaims(self.of, format!("claim {key}: {reason}"))
     }
 
     fn take(&mut self, key: u64) -> Result<Value, StatementError> {
@@ -234,13 +235,13 @@ impl Fields {
 
     fn text(&mut self, key: u64) -> Result<String, StatementError> {
         let value = self.take(key)?;
-        value.into_text().map_err(|_| self.refuse(key, "no text"))
+        value.into_text().map_err(|_| self.refuse(key, "not a text"))
     }
 
     fn number(&mut self, key: u64) -> Result<u64, StatementError> {
         let value = self.take(key)?;
         let number = value.as_integer().and_then(|number| u64::try_from(number).ok());
-        number.ok_or_else(|| self.refuse(key, "no number from 0"))
+        number.ok_or_else(|| self.refuse(key, "not an unsigned number"))
     }
 
     fn fixed<const N: usize>(&mut self, key: u64) -> Result<[u8; N], StatementError> {
@@ -251,28 +252,28 @@ impl Fields {
 
     fn array(&mut self, key: u64) -> Result<Vec<Value>, StatementError> {
         let value = self.take(key)?;
-        value.into_array().map_err(|_| self.refuse(key, "no list"))
+        value.into_array().map_err(|_| self.refuse(key, "not a list"))
     }
 
     fn texts(&mut self, key: u64) -> Result<Vec<String>, StatementError> {
         let texts: Result<Vec<_>, _> = self.array(key)?.into_iter().map(Value::into_text).collect();
-        texts.map_err(|_| self.refuse(key, "no list of texts"))
+        texts.map_err(|_| self.refuse(key, "not a list of texts"))
     }
 
-    /// In increasing order: no object is named twice.
+    /// In increasing order: no duplicates.
     fn objects(&mut self) -> Result<Vec<ObjectDigest>, StatementError> {
         let objects: Option<Vec<_>> = self.array(OBJECTS)?.into_iter().map(object_of).collect();
         objects
             .filter(|objects| objects.is_sorted_by(|a, b| a.object < b.object))
-            .ok_or_else(|| self.refuse(OBJECTS, "no list of objects in increasing order"))
+            .ok_or_else(|| self.refuse(OBJECTS, "not a list of objects in increasing order"))
     }
 
     fn finish(self) -> Result<(), StatementError> {
         match self.fields.as_slice() {
             [] => Ok(()),
-            _ => Err(StatementError::Claims(
+            _ => Err(StatementError::InvalidClaims(
                 self.of,
-                "a claim that the profile does not have, or one twice".to_owned(),
+                "an unknown or duplicate claim".to_owned(),
             )),
         }
     }

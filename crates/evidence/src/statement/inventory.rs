@@ -1,72 +1,73 @@
-//! The entries behind a statement's digests.
+//! The entries of the digests in a statement.
 
 use std::collections::BTreeMap;
 
-use super::Evidence;
+use super::VerifiedStatement;
 use crate::encoding::{DecodeError, Encoded, Entry, Object};
 use crate::lthash::{DigestKind, LtHash};
 
-/// What a file with an inventory begins with.
+/// Start of an inventory file.
 const MAGIC: &[u8] = b"linewarden evidence inventory 1\n";
-/// The longest inventory, bytes: millions of entries.
+/// Maximum length of an inventory, bytes: millions of entries.
 pub const INVENTORY_BYTES_MAX: usize = 1 << 30;
 
-/// Entries, as a data plane lists them: the text `linewarden evidence inventory 1` with its end of line, then each entry's encoding with
-/// its length `u32` in front. Not signed: [`Inventory::prove`] holds it against a statement.
+/// The entries of a data plane: the text `linewarden evidence inventory 1` with its end of line, then each entry's
+/// encoding with its length `u32` in front. Not signed: [`Inventory::prove`] verifies it with a statement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inventory {
     objects: BTreeMap<Object, Vec<Encoded>>,
 }
 
-/// Why an inventory is not believed.
+/// Why an inventory is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InventoryError {
-    /// Longer than any is.
-    #[error("an inventory of {0} bytes; none is longer than {INVENTORY_BYTES_MAX}")]
+    /// Longer than the maximum.
+    #[error("inventory too long: {0} bytes, the maximum is {INVENTORY_BYTES_MAX}")]
     TooLong(usize),
-    /// Another file, or one that is cut off.
-    #[error("no inventory: byte {0}: it is cut off or damaged, or is another file")]
-    Form(usize),
-    /// An entry that is none.
-    #[error("the inventory's entry {number}: {error}")]
-    Entry {
-        /// Which, from 0.
+    /// Another type of file, or truncated.
+    #[error("invalid inventory at byte {0}: truncated, damaged or another type of file")]
+    InvalidFormat(usize),
+    /// An invalid entry.
+    #[error("invalid inventory entry {number}: {error}")]
+    InvalidEntry {
+        /// Number of the entry, from 0.
         number: usize,
-        /// Why.
+        /// The cause.
         error: DecodeError,
     },
-    /// Two entries of which only one can be in force.
-    #[error("the inventory has two entries for {object}, {which}")]
-    Twice {
-        /// What they belong to.
+    /// Two entries with the same identity.
+    #[error("duplicate entry of {object} in the inventory: {entry}")]
+    DuplicateEntry {
+        /// The object of the entries.
         object: Object,
-        /// Which entry they are.
-        which: String,
+        /// The name of the entries.
+        entry: String,
     },
-    /// The data plane has signed something else.
-    #[error("the entries of {0} are not those that the statement was signed over: ask for both at once")]
-    Differs(Object),
-    /// The statement does not speak of it.
-    #[error("the inventory has entries of {0}, of which the statement says nothing")]
-    Unknown(Object),
+    /// The statement was signed over other entries.
+    #[error("entries of {0} do not match the statement; request both at once")]
+    NotSigned(Object),
+    /// The statement does not list the object.
+    #[error("entries of {0} rejected: the statement does not list this object")]
+    UnknownObject(Object),
 }
 
 impl Inventory {
-    /// Takes encodings together, as [`crate::state::Measured::entries`] and [`crate::state::ArrayCheck::each_cell`] give them.
+    /// Collects encodings from [`crate::state::MeasuredState::entries`] and [`crate::state::ArrayCheck::each_cell`].
     ///
     /// # Errors
-    /// What is no entry, or two that exclude each other.
+    /// An invalid entry, or two with the same identity.
     pub fn new<'a>(encodings: impl IntoIterator<Item = &'a [u8]>) -> Result<Self, InventoryError> {
         let mut objects: BTreeMap<Object, BTreeMap<_, _>> = BTreeMap::new();
         for (number, encoding) in encodings.into_iter().enumerate() {
-            let entry = Entry::decode(encoding).map_err(|error| InventoryError::Entry { number, error })?;
+            let entry =
+                Entry::decode(encoding).map_err(|error| InventoryError::InvalidEntry { number, error })?;
             let Encoded { identity, content } = entry.encode_parts();
             let object = entry.object();
             let entries = objects.entry(object).or_default();
             if entries.insert(identity, content).is_some() {
-                return Err(InventoryError::Twice {
+                return Err(InventoryError::DuplicateEntry {
                     object: entry.object(),
-                    which: entry.which(),
+                    entry: entry.entry_name(),
                 });
             }
         }
@@ -82,27 +83,29 @@ impl Inventory {
         })
     }
 
-    /// Writes it.
+    /// The inventory in file format.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
-        for entry in self.objects.values().flatten().map(Encoded::whole) {
+        for entry in self.objects.values().flatten().map(Encoded::to_bytes) {
             bytes.extend(u32::try_from(entry.len()).unwrap_or(u32::MAX).to_be_bytes());
             bytes.extend(entry);
         }
         bytes
     }
 
-    /// Reads one.
+    /// Parses an inventory.
     ///
     /// # Errors
-    /// As [`Self::new`], and what is no inventory.
+    /// As [`Self::new`], and invalid files.
     pub fn read(bytes: &[u8]) -> Result<Self, InventoryError> {
         if bytes.len() > INVENTORY_BYTES_MAX {
             return Err(InventoryError::TooLong(bytes.len()));
         }
-        let at = |rest: &[u8]| InventoryError::Form(bytes.len() - rest.len());
-        let mut rest = bytes.strip_prefix(MAGIC).ok_or(InventoryError::Form(0))?;
+        let at = |rest: &[u8]| InventoryError::InvalidFormat(bytes.len() - rest.len());
+        let mut rest = bytes
+            .strip_prefix(MAGIC)
+            .ok_or(InventoryError::InvalidFormat(0))?;
         let mut encodings = Vec::new();
         while let Some((length, following)) = rest.split_first_chunk::<4>() {
             let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
@@ -116,12 +119,12 @@ impl Inventory {
         }
     }
 
-    /// Holds it against a statement: each object that it has entries of must have exactly these. Objects that it has none of are
-    /// not spoken of, unless they have no entries.
+    /// Verifies the inventory with a statement: each object with entries in it must have exactly these. Other objects
+    /// are not proven, unless they are empty.
     ///
     /// # Errors
     /// Entries that the data plane did not sign.
-    pub fn prove(self, evidence: &Evidence) -> Result<Proven, InventoryError> {
+    pub fn prove(self, evidence: &VerifiedStatement) -> Result<ProvenEntries, InventoryError> {
         let mut given = self.objects;
         let mut entries = BTreeMap::new();
         for signed in evidence.objects() {
@@ -132,17 +135,17 @@ impl Inventory {
                 None => continue,
             };
             if hash(&listed).digest(DigestKind::Object) != signed.digest {
-                return Err(InventoryError::Differs(object.clone()));
+                return Err(InventoryError::NotSigned(object.clone()));
             }
             entries.insert(object.clone(), listed);
         }
         match given.into_keys().next() {
-            Some(object) => Err(InventoryError::Unknown(object)),
-            None => Ok(Proven { entries }),
+            Some(object) => Err(InventoryError::UnknownObject(object)),
+            None => Ok(ProvenEntries { entries }),
         }
     }
 
-    /// Object by object.
+    /// The entries by object.
     pub(crate) fn into_objects(self) -> BTreeMap<Object, Vec<Encoded>> {
         self.objects
     }
@@ -152,19 +155,19 @@ impl Inventory {
 pub(crate) fn hash(entries: &[Encoded]) -> LtHash {
     let mut hash = LtHash::EMPTY;
     for entry in entries {
-        LtHash::exchange(&mut [&mut hash], None, Some(&entry.whole()));
+        LtHash::exchange(&mut [&mut hash], None, Some(&entry.to_bytes()));
     }
     hash
 }
 
-/// Entries that a statement proves. Made by [`Inventory::prove`] only.
+/// Entries proven by a statement. Created only by [`Inventory::prove`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Proven {
+pub struct ProvenEntries {
     entries: BTreeMap<Object, Vec<Encoded>>,
 }
 
-impl Proven {
-    /// The entries of an object, by their identities; nothing if the inventory did not speak of it.
+impl ProvenEntries {
+    /// The entries of an object, by their identities; `None` if the inventory does not contain it.
     #[must_use]
     pub fn entries(&self, object: &Object) -> Option<&[Encoded]> {
         self.entries.get(object).map(Vec::as_slice)

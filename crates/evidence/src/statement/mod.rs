@@ -1,7 +1,7 @@
-//! What a data plane says of itself when it is asked, signed.
+//! Signed statements of a data plane about its state, made on request.
 //!
-//! A statement is a tagged COSE_Sign1 (RFC 9052) with EdDSA or ES256, content type `application/eat+cwt`, the key's first 8 bytes of
-//! SHA-256 as its kid. Its payload are the claims of an EAT (RFC 9711) in CBOR:
+//! A statement is a tagged COSE_Sign1 (RFC 9052) with EdDSA or ES256, content type `application/eat+cwt`, and the first 8 bytes
+//! of the key's SHA-256 as its kid. Its payload is the claims of an EAT (RFC 9711) in CBOR:
 //!
 //! | claim | value |
 //! |---|---|
@@ -14,14 +14,14 @@
 //!
 //! | key | value |
 //! |---|---|
-//! | 1 | kind of data plane: `"p4"`, `"xdp"` |
+//! | 1 | type of data plane: `"p4"`, `"xdp"` |
 //! | 2, 3 | switch id, sequence number of the state |
 //! | 4, 5, 6 | digests of program, tables, registers, 32 bytes each |
-//! | 7 | list of `[class, name, digest, entries, volatile]` by increasing class and name: the digest of each object; classes are counted as in `Class::ALL` |
-//! | 8 | list of texts: what the digests leave out |
+//! | 7 | list of `[class, name, digest, entries, volatile]` by increasing class and name: the digest of each object; classes are numbered as in `Class::ALL` |
+//! | 8 | list of texts: the exclusions of the digests |
 //!
-//! [`verify`] takes exactly this. The entries themselves may come beside it, unsigned, in an [`Inventory`]: the signed digests
-//! prove them.
+//! [`verify`] accepts exactly this format. The entries themselves may accompany it, unsigned, in an [`Inventory`]: the signed
+//! digests prove them.
 
 mod claims;
 mod inventory;
@@ -31,34 +31,34 @@ use coset::{CoseSign1, CoseSign1Builder, HeaderBuilder, TaggedCborSerializable a
 use claims::Claims;
 pub use claims::PROFILE;
 pub(crate) use inventory::hash;
-pub use inventory::{INVENTORY_BYTES_MAX, Inventory, InventoryError, Proven};
+pub use inventory::{INVENTORY_BYTES_MAX, Inventory, InventoryError, ProvenEntries};
 
 use crate::keys::{KeyError, PublicKey, Signer};
 use crate::state::{ObjectDigest, Snapshot};
 
-/// Bytes of a nonce.
+/// Length of a nonce in bytes.
 pub const NONCE_BYTES: usize = 32;
-/// The longest statement, bytes: some hundred thousand objects.
+/// Maximum length of a statement, bytes: some hundred thousand objects.
 pub const STATEMENT_BYTES_MAX: usize = 16 << 20;
 const CONTENT_TYPE: &str = "application/eat+cwt";
 const KID_BYTES: usize = 8;
 
-/// What an appraiser draws, so that no statement of before is taken for one of now.
+/// Drawn by the appraiser, so that an old statement is not accepted as a current one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nonce(pub [u8; NONCE_BYTES]);
 
-/// Kinds of data planes.
+/// Types of data planes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum DataPlaneKind {
     /// The P4 switch.
     P4,
     /// The XDP gateway.
     Xdp,
 }
 
-impl Kind {
-    /// Its name.
+impl DataPlaneKind {
+    /// The name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -72,67 +72,71 @@ impl Kind {
     }
 }
 
-/// Why there is no statement, or why one is not believed.
+/// Why a statement could not be made, or is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum StatementError {
-    /// It could not be written.
-    #[error("a statement could not be written: {0}")]
-    Encode(String),
-    /// It could not be signed.
+    /// Encoding failed.
+    #[error("encoding the statement failed: {0}")]
+    EncodingFailed(String),
+    /// Signing failed.
     #[error(transparent)]
-    Key(#[from] KeyError),
-    /// Longer than any is.
-    #[error("a statement of {0} bytes; none is longer than {STATEMENT_BYTES_MAX}")]
+    SigningFailed(#[from] KeyError),
+    /// Longer than the maximum.
+    #[error("statement too long: {0} bytes, the maximum is {STATEMENT_BYTES_MAX}")]
     TooLong(usize),
-    /// No COSE_Sign1.
-    #[error("no statement (COSE_Sign1): {0}")]
-    Cose(String),
-    /// Of another scheme than the key's.
-    #[error("the statement is signed by another scheme than the key's: is it this data plane's key?")]
-    Algorithm,
-    /// The data plane did not sign it.
-    #[error("the signature is not that of this key: the statement is not this data plane's, or was changed")]
-    Signature,
-    /// Signed, but no statement of this profile.
-    #[error("signed, but no statement of the profile {PROFILE}: {0}: {1}")]
-    Claims(&'static str, String),
-    /// It is the answer to another question.
-    #[error("the statement has another nonce: it answers another request, perhaps an old one")]
-    Nonce,
-    /// It names another key than the one that signed it.
-    #[error("the statement's UEID is that of another key")]
-    Ueid,
+    /// Not a COSE_Sign1.
+    #[error("invalid statement (COSE_Sign1): {0}")]
+    InvalidCose(String),
+    /// Another scheme than that of the key.
+    #[error(
+        "statement rejected: its signature scheme is not that of the key; check that the key is that of this data plane"
+    )]
+    AlgorithmMismatch,
+    /// The signature does not verify.
+    #[error(
+        "statement rejected: the signature does not verify; it is from another data plane, or was changed"
+    )]
+    InvalidSignature,
+    /// Signed, but not a statement of this profile.
+    #[error("statement rejected: not of the profile {PROFILE}: {0}: {1}")]
+    InvalidClaims(&'static str, String),
+    /// The response to another request.
+    #[error("statement rejected: its nonce differs; it is for another or an old request")]
+    NonceMismatch,
+    /// The key in the UEID is not the signing key.
+    #[error("statement rejected: its UEID is that of another key")]
+    UeidMismatch,
 }
 
-/// What a data plane says, before it is signed.
+/// The content of a statement before it is signed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statement {
-    /// What it is.
-    pub kind: Kind,
-    /// Its state.
+    /// The type of the data plane.
+    pub kind: DataPlaneKind,
+    /// The state.
     pub snapshot: Snapshot,
-    /// The digests of its objects, as [`crate::state::Measured::objects`] gives them at the same moment.
+    /// The digests of the objects, from [`crate::state::MeasuredState::objects`] at the same moment.
     pub objects: Vec<ObjectDigest>,
-    /// What the digests leave out, for a person to read.
-    pub left_out: Vec<String>,
-    /// The version of the software.
+    /// What the digests exclude, for display.
+    pub exclusions: Vec<String>,
+    /// The software version.
     pub software_version: String,
 }
 
 impl Statement {
-    /// What the P4 switch's digests leave out.
-    pub const LEFT_OUT_P4: [&'static str; 5] = [
-        "packets that are being processed, recirculated or wait in queues",
-        "what counters have counted and what is in meters' buckets",
-        "digests and idle notifications that the control plane has not taken",
-        "the values of volatile register arrays, but for their own digests",
-        "which interface is which port, how packets carry evidence, and the P4Info by which controllers are served",
+    /// What the digests of the P4 switch exclude.
+    pub const EXCLUSIONS_P4: [&'static str; 5] = [
+        "packets in processing, in recirculation or in queues",
+        "counts of counters and bucket levels of meters",
+        "digests and idle notifications pending for the control plane",
+        "values of volatile register arrays, except for their own digests",
+        "port-to-interface mapping, settings of packet evidence, and the P4Info for controllers",
     ];
 
-    /// Signs it, as the answer to a nonce.
+    /// Signs the statement in response to a nonce.
     ///
     /// # Errors
-    /// It cannot be signed, or has more in it than a statement can have.
+    /// Signing failed, or the content is too long.
     pub fn sign(self, nonce: Nonce, signer: &mut dyn Signer) -> Result<Vec<u8>, StatementError> {
         let key = signer.public_key();
         let mut objects = self.objects;
@@ -144,7 +148,7 @@ impl Statement {
             kind: self.kind,
             snapshot: self.snapshot,
             objects,
-            left_out: self.left_out,
+            exclusions: self.exclusions,
         };
         let protected = HeaderBuilder::new()
             .algorithm(algorithm(&key))
@@ -163,7 +167,7 @@ impl Statement {
             .build();
         let bytes = signed
             .to_tagged_vec()
-            .map_err(|error| StatementError::Encode(error.to_string()))?;
+            .map_err(|error| StatementError::EncodingFailed(error.to_string()))?;
         match bytes.len() > STATEMENT_BYTES_MAX {
             true => Err(StatementError::TooLong(bytes.len())),
             false => Ok(bytes),
@@ -178,20 +182,20 @@ const fn algorithm(key: &PublicKey) -> iana::Algorithm {
     }
 }
 
-/// A statement whose signature and nonce were checked. Made by [`verify`] only.
+/// A statement with a verified signature and nonce. Created only by [`verify`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Evidence {
+pub struct VerifiedStatement {
     claims: Claims,
 }
 
-impl Evidence {
-    /// What the data plane is.
+impl VerifiedStatement {
+    /// The type of the data plane.
     #[must_use]
-    pub const fn kind(&self) -> Kind {
+    pub const fn kind(&self) -> DataPlaneKind {
         self.claims.kind
     }
 
-    /// Its state.
+    /// The state.
     #[must_use]
     pub const fn snapshot(&self) -> &Snapshot {
         &self.claims.snapshot
@@ -203,64 +207,65 @@ impl Evidence {
         &self.claims.objects
     }
 
-    /// What the digests leave out, as the data plane says.
+    /// What the digests exclude, according to the data plane.
     #[must_use]
-    pub fn left_out(&self) -> &[String] {
-        &self.claims.left_out
+    pub fn exclusions(&self) -> &[String] {
+        &self.claims.exclusions
     }
 
-    /// The version of its software, as it says.
+    /// The software version, according to the data plane.
     #[must_use]
     pub fn software_version(&self) -> &str {
         &self.claims.software_version
     }
 
-    /// What it answers.
+    /// The nonce.
     #[must_use]
     pub const fn nonce(&self) -> Nonce {
         self.claims.nonce
     }
 }
 
-/// Checks a statement: the data plane with this key made it in answer to this nonce.
+/// Verifies that the data plane with this key made the statement in response to this nonce.
 ///
 /// # Errors
-/// Anything else; nothing is believed of it.
-pub fn verify(statement: &[u8], key: &PublicKey, nonce: Nonce) -> Result<Evidence, StatementError> {
+/// The check that failed.
+pub fn verify(statement: &[u8], key: &PublicKey, nonce: Nonce) -> Result<VerifiedStatement, StatementError> {
     let evidence = verify_recorded(statement, key)?;
     match evidence.claims.nonce == nonce {
         true => Ok(evidence),
-        false => Err(StatementError::Nonce),
+        false => Err(StatementError::NonceMismatch),
     }
 }
 
-/// Likewise, whatever it answers: the data plane with this key made it, nobody knows when. For statements on record only.
+/// As [`verify`], for any nonce: the data plane with this key made the statement at an unknown time. For recorded
+/// statements only.
 ///
 /// # Errors
 /// As [`verify`].
-pub fn verify_recorded(statement: &[u8], key: &PublicKey) -> Result<Evidence, StatementError> {
+pub fn verify_recorded(statement: &[u8], key: &PublicKey) -> Result<VerifiedStatement, StatementError> {
     if statement.len() > STATEMENT_BYTES_MAX {
         return Err(StatementError::TooLong(statement.len()));
     }
-    let signed =
-        CoseSign1::from_tagged_slice(statement).map_err(|error| StatementError::Cose(error.to_string()))?;
+    let signed = CoseSign1::from_tagged_slice(statement)
+        .map_err(|error| StatementError::InvalidCose(error.to_string()))?;
     let expected = coset::RegisteredLabelWithPrivate::Assigned(algorithm(key));
     if signed.protected.header.alg != Some(expected) {
-        return Err(StatementError::Algorithm);
+        return Err(StatementError::AlgorithmMismatch);
     }
     if !signed.protected.header.crit.is_empty() {
-        return Err(StatementError::Cose(
-            "a critical header, of which none is known".to_owned(),
+        return Err(StatementError::InvalidCose(
+            "an unknown critical header".to_owned(),
         ));
     }
     signed.verify_signature(&[], |signature, message| match key.verifies(message, signature) {
         true => Ok(()),
-        false => Err(StatementError::Signature),
+        false => Err(StatementError::InvalidSignature),
     })?;
     let payload = signed.payload.as_deref();
-    let claims = Claims::decode(payload.ok_or(StatementError::Cose("it has no payload".to_owned()))?)?;
+    let claims = Claims::decode(payload.ok_or(StatementError::InvalidCose("it has no payload".to_owned()))?)?;
     if claims.ueid != claims::ueid(key.fingerprint()) {
-        return Err(StatementError::Ueid);
+        return Err(StatementError::UeidMismatch);
     }
-    Ok(Evidence { claims })
+    Ok(VerifiedStatement { claims })
 }

@@ -1,4 +1,4 @@
-//! Random entries of every kind.
+//! Random entries of every type.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use linewarden_evidence::encoding::*;
 use proptest::prelude::*;
 
-/// So many cases, and nothing is written beside the sources.
+/// The number of cases; no files are written to the source tree.
 pub fn config(cases: u32) -> ProptestConfig {
     ProptestConfig {
         cases,
@@ -15,7 +15,7 @@ pub fn config(cases: u32) -> ProptestConfig {
     }
 }
 
-/// Few different ones, so that names collide.
+/// Few different names, so that some collide.
 pub fn name() -> impl Strategy<Value = String> {
     prop_oneof![
         Just(String::new()),

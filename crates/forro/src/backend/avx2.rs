@@ -10,20 +10,20 @@ use core::mem::transmute;
 use cipher::StreamCipherClosure;
 use cipher::consts::{U8, U64};
 
-use super::lanes::{Compare, Counted, Lanes, Stream, equal_rows, many, matching};
+use super::lanes::{BlockCounter, Compare, Lanes, Stream, equal_rows, matching, matrix_blocks};
 use crate::BLOCK_BYTES;
 use crate::inputs::Inputs;
 use crate::matrix::Matrix;
 use crate::permute::Word;
 use crate::rounds::Rounds;
 
-/// A word of eight matrices. Made only in the three functions below, and so where the CPU has AVX2.
+/// A word of eight matrices. Created only in the three functions below, and so only where the CPU has AVX2.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct Word8(__m256i);
 
 #[target_feature(enable = "avx2")]
-pub(super) fn process<R: Rounds, N: Counted>(
+pub(super) fn process<R: Rounds, N: BlockCounter>(
     matrix: &mut Matrix,
     closure: impl StreamCipherClosure<BlockSize = U64>,
 ) {
@@ -32,18 +32,18 @@ pub(super) fn process<R: Rounds, N: Counted>(
 
 #[target_feature(enable = "avx2")]
 pub(super) fn blocks<R: Rounds>(matrices: &[Matrix], out: &mut [[u8; BLOCK_BYTES]]) {
-    many::<R, Word8>(matrices, out);
+    matrix_blocks::<R, Word8>(matrices, out);
 }
 
 #[target_feature(enable = "avx2")]
-pub(super) fn equal<R: Rounds>(inputs: &Inputs, given: &[&[u8; BLOCK_BYTES]]) -> u64 {
-    matching::<R, Word8>(inputs, given)
+pub(super) fn equal<R: Rounds>(inputs: &Inputs, expected: &[&[u8; BLOCK_BYTES]]) -> u64 {
+    matching::<R, Word8>(inputs, expected)
 }
 
 impl Word for Word8 {
     #[inline(always)]
     fn add(self, other: Self) -> Self {
-        // SAFETY: whoever has a value of this type runs where the CPU has AVX2.
+        // SAFETY: a value of this type exists only where the CPU has AVX2.
         Self(unsafe { _mm256_add_epi32(self.0, other.0) })
     }
     #[inline(always)]
@@ -58,13 +58,13 @@ impl Word for Word8 {
     }
 }
 
-/// By a whole byte it is a shuffle, else two shifts.
+/// Rotation by whole bytes is a shuffle, otherwise two shifts.
 ///
 /// # Safety
-/// The CPU has AVX2. (Not by `target_feature`, with which nothing is inlined for sure.)
+/// The CPU has AVX2. (Not marked with `target_feature`, because such functions are not reliably inlined.)
 #[inline(always)]
 unsafe fn rotate<const N: i32>(words: __m256i) -> __m256i {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         if N == 8 {
             let bytes = _mm256_setr_epi8(
@@ -73,7 +73,7 @@ unsafe fn rotate<const N: i32>(words: __m256i) -> __m256i {
             );
             return _mm256_shuffle_epi8(words, bytes);
         }
-        // Counts that are known become immediates.
+        // Constant counts become immediates.
         _mm256_or_si256(
             _mm256_sll_epi32(words, _mm_cvtsi32_si128(N)),
             _mm256_srl_epi32(words, _mm_cvtsi32_si128(32 - N)),
@@ -92,7 +92,7 @@ impl Lanes for Word8 {
     #[inline(always)]
     fn from_lanes(word: impl Fn(usize) -> u32) -> Self {
         let words: [u32; 8] = core::array::from_fn(word);
-        // SAFETY: both are 32 bytes of any bits.
+        // SAFETY: both types are 32 bytes; all bit patterns are valid.
         Self(unsafe { transmute::<[u32; 8], __m256i>(words) })
     }
 
@@ -101,11 +101,11 @@ impl Lanes for Word8 {
         let mut halves = [[Self::splat(0).0; 8]; 2];
         let [first, second] = &mut halves;
         for ((first, second), matrix) in first.iter_mut().zip(second).zip(matrices) {
-            // SAFETY: both are 64 bytes of any bits.
+            // SAFETY: both types are 64 bytes; all bit patterns are valid.
             [*first, *second] = unsafe { transmute::<[u32; 16], [__m256i; 2]>(matrix.0) };
         }
         let [first, second] = halves;
-        // SAFETY: called by the functions above only, where the CPU has AVX2.
+        // SAFETY: called only by the functions above, where the CPU has AVX2.
         let halves = unsafe { [transpose(first), transpose(second)] };
         // SAFETY: both are 16 vectors.
         unsafe { transmute::<[[__m256i; 8]; 2], [Self; 16]>(halves) }
@@ -115,10 +115,10 @@ impl Lanes for Word8 {
     fn scatter(words: [Self; 16], out: &mut [[u8; BLOCK_BYTES]]) {
         // SAFETY: both are 16 vectors.
         let [first, second] = unsafe { transmute::<[Self; 16], [[__m256i; 8]; 2]>(words) };
-        // SAFETY: whoever has a value of this type runs where the CPU has AVX2.
+        // SAFETY: a value of this type exists only where the CPU has AVX2.
         let (first, second) = unsafe { (transpose(first), transpose(second)) };
         for ((out, first), second) in out.iter_mut().zip(first).zip(second) {
-            // SAFETY: both are 64 bytes of any bits.
+            // SAFETY: both types are 64 bytes; all bit patterns are valid.
             *out = unsafe { transmute::<[__m256i; 2], [u8; 64]>([first, second]) };
         }
     }
@@ -128,25 +128,25 @@ impl Compare for Word8 {
     #[inline(always)]
     fn load(words: &[u32]) -> Self {
         let words: [u32; 8] = words.first_chunk().copied().unwrap_or_default();
-        // SAFETY: both are 32 bytes of any bits.
+        // SAFETY: both types are 32 bytes; all bit patterns are valid.
         Self(unsafe { transmute::<[u32; 8], __m256i>(words) })
     }
 
     #[inline(always)]
-    fn equal(words: [Self; 16], given: &[&[u8; BLOCK_BYTES]]) -> u64 {
+    fn equal(words: [Self; 16], expected: &[&[u8; BLOCK_BYTES]]) -> u64 {
         let mut rows = [[0; BLOCK_BYTES]; 8];
         Self::scatter(words, &mut rows);
-        equal_rows(&rows, given)
+        equal_rows(&rows, expected)
     }
 }
 
-/// Rows to columns, of 8 rows of 8 words.
+/// Transposes 8 rows of 8 words.
 ///
 /// # Safety
-/// The CPU has AVX2. (Not by `target_feature`, with which nothing is inlined for sure.)
+/// The CPU has AVX2. (Not marked with `target_feature`, because such functions are not reliably inlined.)
 #[inline(always)]
 unsafe fn transpose([r0, r1, r2, r3, r4, r5, r6, r7]: [__m256i; 8]) -> [__m256i; 8] {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         const LOW: i32 = 0x20;
         const HIGH: i32 = 0x31;
@@ -165,13 +165,13 @@ unsafe fn transpose([r0, r1, r2, r3, r4, r5, r6, r7]: [__m256i; 8]) -> [__m256i;
     }
 }
 
-/// Of four rows, in each half of 128 bits: result `c` holds columns `c` and `c + 4`, a half each.
+/// Transposes four rows in each half of 128 bits: result `c` holds columns `c` and `c + 4`, one half each.
 ///
 /// # Safety
-/// The CPU has AVX2. (Not by `target_feature`, with which nothing is inlined for sure.)
+/// The CPU has AVX2. (Not marked with `target_feature`, because such functions are not reliably inlined.)
 #[inline(always)]
 unsafe fn transpose_halves([r0, r1, r2, r3]: [__m256i; 4]) -> [__m256i; 4] {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let (low01, high01) = (_mm256_unpacklo_epi32(r0, r1), _mm256_unpackhi_epi32(r0, r1));
         let (low23, high23) = (_mm256_unpacklo_epi32(r2, r3), _mm256_unpackhi_epi32(r2, r3));

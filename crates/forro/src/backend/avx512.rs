@@ -1,4 +1,4 @@
-//! AVX-512: sixteen lanes, two groups of them at once. All 32 registers hold the two matrices.
+//! AVX-512: sixteen lanes, two groups at once. The two matrices use all 32 registers.
 
 use core::arch::x86_64::{
     __m512i, _mm512_add_epi32, _mm512_cmpneq_epi32_mask, _mm512_rol_epi32, _mm512_shuffle_i32x4,
@@ -10,46 +10,46 @@ use core::mem::transmute;
 use cipher::StreamCipherClosure;
 use cipher::consts::{U16, U64};
 
-use super::four;
-use super::lanes::{Compare, Counted, Lanes, Stream, many, matching};
-use super::pair::Pair;
+use super::four_groups;
+use super::lanes::{BlockCounter, Compare, Lanes, Stream, matching, matrix_blocks};
+use super::two_groups::TwoGroups;
 use crate::BLOCK_BYTES;
 use crate::inputs::Inputs;
 use crate::matrix::Matrix;
 use crate::permute::Word;
 use crate::rounds::Rounds;
 
-/// A word of sixteen matrices. Made only in the three functions below, and so where the CPU has AVX-512F.
+/// A word of sixteen matrices. Created only in the three functions below, and so only where the CPU has AVX-512F.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct Word16(__m512i);
 
 #[target_feature(enable = "avx512f")]
-pub(super) fn process<R: Rounds, N: Counted>(
+pub(super) fn process<R: Rounds, N: BlockCounter>(
     matrix: &mut Matrix,
     closure: impl StreamCipherClosure<BlockSize = U64>,
 ) {
-    closure.call(&mut Stream::<R, Pair<Word16>, N>::new(matrix));
+    closure.call(&mut Stream::<R, TwoGroups<Word16>, N>::new(matrix));
 }
 
 #[target_feature(enable = "avx512f")]
 pub(super) fn blocks<R: Rounds>(matrices: &[Matrix], out: &mut [[u8; BLOCK_BYTES]]) {
-    many::<R, Pair<Word16>>(matrices, out);
+    matrix_blocks::<R, TwoGroups<Word16>>(matrices, out);
 }
 
 #[target_feature(enable = "avx512f")]
-pub(super) fn equal<R: Rounds>(inputs: &Inputs, given: &[&[u8; BLOCK_BYTES]]) -> u64 {
-    // Two groups one after another take less than four at once.
-    match given.len() <= 2 * Word16::LANES {
-        true => matching::<R, Word16>(inputs, given),
-        false => four::matching::<R, Word16>(inputs, given),
+pub(super) fn equal<R: Rounds>(inputs: &Inputs, expected: &[&[u8; BLOCK_BYTES]]) -> u64 {
+    // Two groups one after another are faster than four at once.
+    match expected.len() <= 2 * Word16::LANES {
+        true => matching::<R, Word16>(inputs, expected),
+        false => four_groups::matching::<R, Word16>(inputs, expected),
     }
 }
 
 impl Word for Word16 {
     #[inline(always)]
     fn add(self, other: Self) -> Self {
-        // SAFETY: whoever has a value of this type runs where the CPU has AVX-512F.
+        // SAFETY: a value of this type exists only where the CPU has AVX-512F.
         Self(unsafe { _mm512_add_epi32(self.0, other.0) })
     }
     #[inline(always)]
@@ -75,14 +75,14 @@ impl Lanes for Word16 {
     #[inline(always)]
     fn from_lanes(word: impl Fn(usize) -> u32) -> Self {
         let words: [u32; 16] = core::array::from_fn(word);
-        // SAFETY: both are 64 bytes of any bits.
+        // SAFETY: both types are 64 bytes; all bit patterns are valid.
         Self(unsafe { transmute::<[u32; 16], __m512i>(words) })
     }
 
     #[inline(always)]
     fn gather(matrices: &[Matrix]) -> [Self; 16] {
         let row = |matrix: &Matrix| {
-            // SAFETY: both are 64 bytes of any bits.
+            // SAFETY: both types are 64 bytes; all bit patterns are valid.
             unsafe { transmute::<[u32; 16], __m512i>(matrix.0) }
         };
         let rows = match matrices.as_array::<16>() {
@@ -95,18 +95,18 @@ impl Lanes for Word16 {
                 rows
             }
         };
-        // SAFETY: called by the functions above only, where the CPU has AVX-512F.
+        // SAFETY: called only by the functions above, where the CPU has AVX-512F.
         let words = unsafe { transpose(rows) };
-        // SAFETY: the one is made of the other.
+        // SAFETY: both types have the same size; all bit patterns are valid.
         unsafe { transmute::<[__m512i; 16], [Self; 16]>(words) }
     }
 
     #[inline(always)]
     fn scatter(words: [Self; 16], out: &mut [[u8; BLOCK_BYTES]]) {
-        // SAFETY: whoever has a value of this type runs where the CPU has AVX-512F.
+        // SAFETY: a value of this type exists only where the CPU has AVX-512F.
         let rows = unsafe { transpose(transmute::<[Self; 16], [__m512i; 16]>(words)) };
         for (out, row) in out.iter_mut().zip(rows) {
-            // SAFETY: both are 64 bytes of any bits.
+            // SAFETY: both types are 64 bytes; all bit patterns are valid.
             *out = unsafe { transmute::<__m512i, [u8; 64]>(row) };
         }
     }
@@ -116,32 +116,32 @@ impl Compare for Word16 {
     #[inline(always)]
     fn load(words: &[u32]) -> Self {
         let words: [u32; 16] = words.first_chunk().copied().unwrap_or_default();
-        // SAFETY: both are 64 bytes of any bits.
+        // SAFETY: both types are 64 bytes; all bit patterns are valid.
         Self(unsafe { transmute::<[u32; 16], __m512i>(words) })
     }
 
     #[inline(always)]
-    fn equal(words: [Self; 16], given: &[&[u8; BLOCK_BYTES]]) -> u64 {
-        // SAFETY: whoever has a value of this type runs where the CPU has AVX-512F.
+    fn equal(words: [Self; 16], expected: &[&[u8; BLOCK_BYTES]]) -> u64 {
+        // SAFETY: a value of this type exists only where the CPU has AVX-512F.
         let rows = unsafe { transpose(transmute::<[Self; 16], [__m512i; 16]>(words)) };
-        let rows = given.iter().zip(rows).enumerate();
-        rows.fold(0, |equal, (lane, (given, row))| {
-            // SAFETY: both are 64 bytes of any bits.
-            let given = unsafe { transmute::<[u8; 64], __m512i>(**given) };
+        let rows = expected.iter().zip(rows).enumerate();
+        rows.fold(0, |equal, (lane, (expected, row))| {
+            // SAFETY: both types are 64 bytes; all bit patterns are valid.
+            let expected = unsafe { transmute::<[u8; 64], __m512i>(**expected) };
             // SAFETY: as above.
-            let differs = unsafe { _mm512_cmpneq_epi32_mask(row, given) };
+            let differs = unsafe { _mm512_cmpneq_epi32_mask(row, expected) };
             equal | u64::from(differs == 0) << lane
         })
     }
 }
 
-/// Rows to columns, of 16 rows of 16 words.
+/// Transposes 16 rows of 16 words.
 ///
 /// # Safety
-/// The CPU has AVX-512F. (Not by `target_feature`, with which nothing is inlined for sure.)
+/// The CPU has AVX-512F. (Not marked with `target_feature`, because such functions are not reliably inlined.)
 #[inline(always)]
 unsafe fn transpose(rows: [__m512i; 16]) -> [__m512i; 16] {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let [
             r0,
@@ -175,13 +175,14 @@ unsafe fn transpose(rows: [__m512i; 16]) -> [__m512i; 16] {
     }
 }
 
-/// Of four rows, in each quarter of 128 bits: result `c` holds columns `c`, `c + 4`, `c + 8` and `c + 12`, a quarter each.
+/// Transposes four rows in each quarter of 128 bits: result `c` holds columns `c`, `c + 4`, `c + 8` and `c + 12`, one
+/// quarter each.
 ///
 /// # Safety
-/// The CPU has AVX-512F. (Not by `target_feature`, with which nothing is inlined for sure.)
+/// The CPU has AVX-512F. (Not marked with `target_feature`, because such functions are not reliably inlined.)
 #[inline(always)]
 unsafe fn transpose_quarters([r0, r1, r2, r3]: [__m512i; 4]) -> [__m512i; 4] {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let (low01, high01) = (_mm512_unpacklo_epi32(r0, r1), _mm512_unpackhi_epi32(r0, r1));
         let (low23, high23) = (_mm512_unpacklo_epi32(r2, r3), _mm512_unpackhi_epi32(r2, r3));
@@ -194,13 +195,13 @@ unsafe fn transpose_quarters([r0, r1, r2, r3]: [__m512i; 4]) -> [__m512i; 4] {
     }
 }
 
-/// The first quarters of all four, the second ones, and so on.
+/// The first quarters of all four, then the second ones, and so on.
 ///
 /// # Safety
-/// The CPU has AVX-512F. (Not by `target_feature`, with which nothing is inlined for sure.)
+/// The CPU has AVX-512F. (Not marked with `target_feature`, because such functions are not reliably inlined.)
 #[inline(always)]
 unsafe fn collect_quarters([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         // Quarters 0 and 2 of both, and 1 and 3.
         const EVEN: i32 = 0b10_00_10_00;

@@ -1,33 +1,33 @@
-//! Several blocks side by side, by what the CPU has.
+//! Computation of several blocks side by side, with the instructions of the CPU.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
-mod four;
+mod four_groups;
 mod lanes;
-#[cfg(target_arch = "x86_64")]
-mod pair;
 mod portable;
 mod scalar;
+#[cfg(target_arch = "x86_64")]
+mod two_groups;
 
 use cipher::StreamCipherClosure;
 use cipher::consts::U64;
 
-pub(crate) use self::lanes::Counted;
-use self::lanes::{Lanes, Stream, many, matching};
+pub(crate) use self::lanes::BlockCounter;
+use self::lanes::{Lanes, Stream, matching, matrix_blocks};
 use crate::BLOCK_BYTES;
 use crate::inputs::Inputs;
 use crate::matrix::Matrix;
 use crate::rounds::Rounds;
 
-/// A way to compute several blocks side by side; a value of it says that this CPU has what it takes.
+/// A method to compute several blocks side by side. A value exists only if this CPU supports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Backend(Kind);
+pub struct Backend(BackendKind);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum BackendKind {
     Scalar,
     Portable,
     #[cfg(target_arch = "x86_64")]
@@ -42,115 +42,115 @@ cpufeatures::new!(has_avx2, "avx2");
 cpufeatures::new!(has_avx512, "avx512f");
 
 impl Backend {
-    /// One block at a time: what the others are compared with.
-    pub const SCALAR: Self = Self(Kind::Scalar);
-    /// What every CPU has.
-    pub const PORTABLE: Self = Self(Kind::Portable);
+    /// One block at a time; the reference for tests of the other backends.
+    pub const SCALAR: Self = Self(BackendKind::Scalar);
+    /// Supported by every CPU.
+    pub const PORTABLE: Self = Self(BackendKind::Portable);
 
-    /// The fastest on this CPU. Looked up once.
+    /// The fastest backend on this CPU. Detected once.
     #[must_use]
     #[inline]
     pub fn widest() -> Self {
         #[cfg(target_arch = "x86_64")]
         {
             if has_avx512::get() {
-                return Self(Kind::Avx512);
+                return Self(BackendKind::Avx512);
             }
             if has_avx2::get() {
-                return Self(Kind::Avx2);
+                return Self(BackendKind::Avx2);
             }
         }
         Self::PORTABLE
     }
 
-    /// All that this CPU has, the widest last.
+    /// All backends that this CPU supports, the widest last.
     pub fn available() -> impl Iterator<Item = Self> {
         let of_this_cpu: [Option<Self>; 4] = [
             Some(Self::SCALAR),
             Some(Self::PORTABLE),
             #[cfg(target_arch = "x86_64")]
-            has_avx2::get().then_some(Self(Kind::Avx2)),
+            has_avx2::get().then_some(Self(BackendKind::Avx2)),
             #[cfg(not(target_arch = "x86_64"))]
             None,
             #[cfg(target_arch = "x86_64")]
-            has_avx512::get().then_some(Self(Kind::Avx512)),
+            has_avx512::get().then_some(Self(BackendKind::Avx512)),
             #[cfg(not(target_arch = "x86_64"))]
             None,
         ];
         of_this_cpu.into_iter().flatten()
     }
 
-    /// For people.
+    /// The display name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self.0 {
-            Kind::Scalar => "scalar",
-            Kind::Portable => "portable",
+            BackendKind::Scalar => "scalar",
+            BackendKind::Portable => "portable",
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx2 => "avx2",
+            BackendKind::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx512 => "avx512",
+            BackendKind::Avx512 => "avx512",
         }
     }
 
-    /// Blocks that are computed side by side.
+    /// Number of blocks computed side by side.
     #[must_use]
     pub fn lanes(self) -> usize {
         match self.0 {
-            Kind::Scalar => <u32 as Lanes>::LANES,
-            Kind::Portable => <portable::Word4 as Lanes>::LANES,
+            BackendKind::Scalar => <u32 as Lanes>::LANES,
+            BackendKind::Portable => <portable::Word4 as Lanes>::LANES,
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx2 => <avx2::Word8 as Lanes>::LANES,
+            BackendKind::Avx2 => <avx2::Word8 as Lanes>::LANES,
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx512 => <pair::Pair<avx512::Word16> as Lanes>::LANES,
+            BackendKind::Avx512 => <two_groups::TwoGroups<avx512::Word16> as Lanes>::LANES,
         }
     }
 
-    /// Lets `closure` take keystream from the counter in `matrix` on, which goes on with it.
-    pub(crate) fn process<R: Rounds, N: Counted>(
+    /// Passes keystream to `closure`, starting at the counter in `matrix`, and advances the counter.
+    pub(crate) fn process<R: Rounds, N: BlockCounter>(
         self,
         matrix: &mut Matrix,
         closure: impl StreamCipherClosure<BlockSize = U64>,
     ) {
         match self.0 {
-            Kind::Scalar => closure.call(&mut Stream::<R, u32, N>::new(matrix)),
-            Kind::Portable => closure.call(&mut Stream::<R, portable::Word4, N>::new(matrix)),
+            BackendKind::Scalar => closure.call(&mut Stream::<R, u32, N>::new(matrix)),
+            BackendKind::Portable => closure.call(&mut Stream::<R, portable::Word4, N>::new(matrix)),
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: a backend of this kind is only made where the CPU has AVX2.
-            Kind::Avx2 => unsafe { avx2::process::<R, N>(matrix, closure) },
+            // SAFETY: a backend of this kind exists only where the CPU has AVX2.
+            BackendKind::Avx2 => unsafe { avx2::process::<R, N>(matrix, closure) },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: likewise, AVX-512F.
-            Kind::Avx512 => unsafe { avx512::process::<R, N>(matrix, closure) },
+            // SAFETY: a backend of this kind exists only where the CPU has AVX-512F.
+            BackendKind::Avx512 => unsafe { avx512::process::<R, N>(matrix, closure) },
         }
     }
 }
 
-/// The block of each matrix, whatever keys, counters and nonces these are of: as many as both slices have.
+/// The blocks of the matrices, with any keys, counters and nonces: as many as both slices have.
 pub fn blocks<R: Rounds>(backend: Backend, matrices: &[Matrix], out: &mut [[u8; BLOCK_BYTES]]) {
     match backend.0 {
-        Kind::Scalar => many::<R, u32>(matrices, out),
-        Kind::Portable => many::<R, portable::Word4>(matrices, out),
+        BackendKind::Scalar => matrix_blocks::<R, u32>(matrices, out),
+        BackendKind::Portable => matrix_blocks::<R, portable::Word4>(matrices, out),
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a backend of this kind is only made where the CPU has AVX2.
-        Kind::Avx2 => unsafe { avx2::blocks::<R>(matrices, out) },
+        // SAFETY: a backend of this kind exists only where the CPU has AVX2.
+        BackendKind::Avx2 => unsafe { avx2::blocks::<R>(matrices, out) },
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: likewise, AVX-512F.
-        Kind::Avx512 => unsafe { avx512::blocks::<R>(matrices, out) },
+        // SAFETY: a backend of this kind exists only where the CPU has AVX-512F.
+        BackendKind::Avx512 => unsafe { avx512::blocks::<R>(matrices, out) },
     }
 }
 
-/// Which of the first blocks of these inputs are the ones that are given, a bit each. Of each block all 64 bytes are compared
-/// before the answer, and no block is written anywhere. At most [`Inputs::ROOM`] are looked at.
+/// Compares the first blocks of these inputs with the given ones, one bit per block. All 64 bytes of a block are
+/// compared before the result, and no block is written to memory. At most [`Inputs::ROOM`] blocks are compared.
 #[must_use]
-pub fn matching_blocks<R: Rounds>(backend: Backend, inputs: &Inputs, given: &[&[u8; BLOCK_BYTES]]) -> u64 {
+pub fn matching_blocks<R: Rounds>(backend: Backend, inputs: &Inputs, expected: &[&[u8; BLOCK_BYTES]]) -> u64 {
     match backend.0 {
-        Kind::Scalar => matching::<R, u32>(inputs, given),
-        Kind::Portable => matching::<R, portable::Word4>(inputs, given),
+        BackendKind::Scalar => matching::<R, u32>(inputs, expected),
+        BackendKind::Portable => matching::<R, portable::Word4>(inputs, expected),
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a backend of this kind is only made where the CPU has AVX2.
-        Kind::Avx2 => unsafe { avx2::equal::<R>(inputs, given) },
+        // SAFETY: a backend of this kind exists only where the CPU has AVX2.
+        BackendKind::Avx2 => unsafe { avx2::equal::<R>(inputs, expected) },
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: likewise, AVX-512F.
-        Kind::Avx512 => unsafe { avx512::equal::<R>(inputs, given) },
+        // SAFETY: a backend of this kind exists only where the CPU has AVX-512F.
+        BackendKind::Avx512 => unsafe { avx512::equal::<R>(inputs, expected) },
     }
 }

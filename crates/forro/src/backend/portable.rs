@@ -1,4 +1,4 @@
-//! Four lanes in plain Rust, which compilers turn into whatever vectors the target has (SSE2, NEON).
+//! Four lanes in plain Rust, which compilers vectorize for the target (SSE2, NEON).
 
 use cipher::consts::U4;
 
@@ -14,8 +14,8 @@ pub(crate) struct Word4([u32; 4]);
 impl Word4 {
     #[inline(always)]
     fn zip(mut self, other: Self, op: impl Fn(u32, u32) -> u32) -> Self {
-        for (mine, other) in self.0.iter_mut().zip(other.0) {
-            *mine = op(*mine, other);
+        for (own, other) in self.0.iter_mut().zip(other.0) {
+            *own = op(*own, other);
         }
         self
     }
@@ -82,9 +82,9 @@ impl Compare for Word4 {
     }
 
     #[inline(always)]
-    fn equal(words: [Self; 16], given: &[&[u8; BLOCK_BYTES]]) -> u64 {
+    fn equal(words: [Self; 16], expected: &[&[u8; BLOCK_BYTES]]) -> u64 {
         let mut rows = [[0; BLOCK_BYTES]; 4];
         Self::scatter(words, &mut rows);
-        equal_rows(&rows, given)
+        equal_rows(&rows, expected)
     }
 }

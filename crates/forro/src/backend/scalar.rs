@@ -39,7 +39,7 @@ impl Compare for u32 {
     }
 
     #[inline(always)]
-    fn equal(words: [Self; 16], given: &[&[u8; BLOCK_BYTES]]) -> u64 {
-        equal_rows(&[bytes(&words)], given)
+    fn equal(words: [Self; 16], expected: &[&[u8; BLOCK_BYTES]]) -> u64 {
+        equal_rows(&[bytes(&words)], expected)
     }
 }

@@ -1,7 +1,7 @@
-//! Forró written straight from its description, one word after the other, for any number of rounds. It shares nothing with
-//! the crate.
+//! Forró implemented directly from its description, one word after the other, for any number of rounds. It shares no
+//! code with the crate.
 
-/// Which words a quarter round takes: a, b, c, d and the pollen e.
+/// The words of a quarter round: a, b, c, d and the pollen e.
 const DOUBLE_ROUND: [[usize; 5]; 8] = [
     [0, 4, 8, 12, 3],
     [1, 5, 9, 13, 0],

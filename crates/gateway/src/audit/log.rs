@@ -1,4 +1,4 @@
-//! The file: appended to by a thread of its own, so that nobody waits for a disk.
+//! The audit file. A thread appends to it, so a slow disk delays no other thread.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -14,40 +14,41 @@ use chrono::{DateTime, Utc};
 use linewarden_files::open_regular;
 use linewarden_protocol::ids::GatewayId;
 
-use super::record::{Happening, Record};
+use super::record::{AuditEvent, AuditRecord};
 use crate::time::Clock;
 
-/// Records on their way to the thread.
-const WAITING_MAX: usize = 4096;
-/// The part of the file's length that is kept for what no packet can cause: one in so many.
-const RESERVED: u64 = 8;
-/// What could not be written is tried again after this.
-const AGAIN: Duration = Duration::from_millis(500);
-/// How long the end waits for the disk.
-const END_MAX: Duration = Duration::from_secs(5);
+/// Maximum number of records that wait for the thread.
+const QUEUE_MAX: usize = 4096;
+/// The share of the file that is reserved for records that packets cannot cause: one part of this many.
+const RESERVED_SHARE: u64 = 8;
+/// Interval between two attempts to write.
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+/// Timeout for writing the remaining records.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where to, and how much.
+/// Options of the audit file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditOptions {
-    /// The file; made with mode 0600.
+    /// The file; created with mode 0600.
     pub path: PathBuf,
-    /// It is not made longer than this. The last eighth is for what no packet can cause.
+    /// Maximum length of the file, bytes. The last eighth is reserved for records that packets cannot cause.
     pub bytes_max: u64,
 }
 
-/// How the file fares.
+/// State of the audit file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AuditState {
-    /// Records that could not be written.
+    /// Number of records that could not be written.
     pub lost: u64,
-    /// Whether the last one could not be.
-    pub failing: bool,
+    /// Whether the last write failed.
+    pub is_failing: bool,
 }
 
-/// A gateway's audit file. Dropping it writes what waits, and takes its time: another one may be opened before.
+/// A gateway's audit file. Dropping it writes the remaining records, which may take seconds: open the next file
+/// before.
 #[derive(Debug)]
 pub struct AuditLog {
-    mail: Option<SyncSender<Record>>,
+    sender: Option<SyncSender<AuditRecord>>,
     shared: Arc<Shared>,
     ended: Receiver<()>,
 }
@@ -62,9 +63,9 @@ impl AuditLog {
     /// Opens the file, and starts its thread.
     ///
     /// # Errors
-    /// What the operating system says; something that is no file.
+    /// Opening failed, or the path is no regular file.
     pub fn open(gateway: GatewayId, options: &AuditOptions) -> io::Result<Self> {
-        let (mail, inbox) = sync_channel(WAITING_MAX);
+        let (mail, inbox) = sync_channel(QUEUE_MAX);
         let (end, ended) = sync_channel(1);
         let shared = Arc::new(Shared::default());
         let mut writer = Writer {
@@ -73,7 +74,7 @@ impl AuditLog {
             file: open(&options.path)?,
             unwritten: Vec::new(),
             reserved_only: false,
-            told: 0,
+            reported_losses: 0,
             shared: Arc::clone(&shared),
         };
         std::thread::Builder::new()
@@ -83,16 +84,16 @@ impl AuditLog {
                 drop(end);
             })?;
         Ok(Self {
-            mail: Some(mail),
+            sender: Some(mail),
             shared,
             ended,
         })
     }
 
-    /// Hands a record over; never waits.
-    pub fn hand_in(&self, record: Record) {
+    /// Queues a record without waiting.
+    pub fn submit(&self, record: AuditRecord) {
         let sent = self
-            .mail
+            .sender
             .as_ref()
             .is_some_and(|mail| mail.try_send(record).is_ok());
         if !sent {
@@ -100,21 +101,21 @@ impl AuditLog {
         }
     }
 
-    /// How the file fares.
+    /// The state of the file.
     #[must_use]
     pub fn state(&self) -> AuditState {
         AuditState {
             lost: self.shared.lost.load(Relaxed),
-            failing: self.shared.failing.load(Relaxed),
+            is_failing: self.shared.failing.load(Relaxed),
         }
     }
 }
 
 impl Drop for AuditLog {
     fn drop(&mut self) {
-        self.mail = None;
-        // A disk that hangs does not keep the gateway from ending.
-        let _ = self.ended.recv_timeout(END_MAX);
+        self.sender = None;
+        // A disk that hangs must not prevent the gateway from ending.
+        let _ = self.ended.recv_timeout(CLOSE_TIMEOUT);
     }
 }
 
@@ -122,7 +123,7 @@ fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).append(true).create(true).mode(0o600);
     let mut file = open_regular(path, &mut options)?;
-    // A line that a crash cut off stays a line of its own.
+    // A line that a crash truncated stays a line of its own.
     if file.seek(SeekFrom::End(0))? > 0 {
         file.seek(SeekFrom::End(-1))?;
         let mut last = [0];
@@ -138,82 +139,84 @@ struct Writer {
     gateway: GatewayId,
     options: AuditOptions,
     file: File,
-    /// The rest of a line of which a part is in the file.
+    /// The rest of a line that was written in part.
     unwritten: Vec<u8>,
-    /// Only what no packet can cause finds room.
+    /// Only records that packets cannot cause have room.
     reserved_only: bool,
-    /// Losses that the file tells of.
-    told: u64,
+    /// Number of lost records that the file reports.
+    reported_losses: u64,
     shared: Arc<Shared>,
 }
 
 impl Writer {
-    fn run(&mut self, inbox: &Receiver<Record>) {
+    fn run(&mut self, inbox: &Receiver<AuditRecord>) {
         loop {
-            let record = match self.is_behind() {
-                true => inbox.recv_timeout(AGAIN),
+            let record = match self.has_backlog() {
+                true => inbox.recv_timeout(RETRY_INTERVAL),
                 false => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             match record {
-                Ok(record) => self.take(&record),
-                Err(RecvTimeoutError::Timeout) => drop(self.catch_up()),
-                Err(RecvTimeoutError::Disconnected) => return drop(self.catch_up()),
+                Ok(record) => self.write_or_count(&record),
+                Err(RecvTimeoutError::Timeout) => drop(self.flush_backlog()),
+                Err(RecvTimeoutError::Disconnected) => return drop(self.flush_backlog()),
             }
         }
     }
 
-    /// Whether the file lacks something that it should tell.
-    fn is_behind(&self) -> bool {
-        !self.unwritten.is_empty() || self.told < self.shared.lost.load(Relaxed)
+    /// Whether the file lacks a part of a line or a report of lost records.
+    fn has_backlog(&self) -> bool {
+        !self.unwritten.is_empty() || self.reported_losses < self.shared.lost.load(Relaxed)
     }
 
-    fn take(&mut self, record: &Record) {
-        // Where a loss cannot be told for want of room, what has room of its own is written all the same.
-        let caught_up = self.catch_up().is_ok() || (self.unwritten.is_empty() && record.what.is_rare());
+    fn write_or_count(&mut self, record: &AuditRecord) {
+        // If a loss cannot be reported for lack of room, a record with reserved room is written anyway.
+        let caught_up = self.flush_backlog().is_ok() || (self.unwritten.is_empty() && record.event.is_rare());
         if !caught_up || self.write(record).is_err() {
             self.shared.lost.fetch_add(1, Relaxed);
         }
     }
 
-    /// Writes what is left of a line, and how many records are missing.
-    fn catch_up(&mut self) -> io::Result<()> {
+    /// Writes the rest of a line, and a report of lost records.
+    fn flush_backlog(&mut self) -> io::Result<()> {
         let rest = std::mem::take(&mut self.unwritten);
         let (written, result) = self.append(&rest);
         self.unwritten = rest.get(written..).unwrap_or_default().to_vec();
         result?;
         let lost = self.shared.lost.load(Relaxed);
-        if lost > self.told {
-            let count = lost - self.told;
-            self.write(&Record {
+        if lost > self.reported_losses {
+            let count = lost - self.reported_losses;
+            self.write(&AuditRecord {
                 boot_ns: Clock::now().boot_ns,
-                what: Happening::RecordsLost { count },
+                event: AuditEvent::RecordsLost { count },
             })?;
-            self.told = lost;
+            self.reported_losses = lost;
         }
         Ok(())
     }
 
-    /// An error means that nothing of the record is in the file; one that has been begun is ended, sooner or later.
-    fn write(&mut self, record: &Record) -> io::Result<()> {
+    /// Writes a record. After an error, no part of the record is in the file. The rest of a partial line is written
+    /// later.
+    fn write(&mut self, record: &AuditRecord) -> io::Result<()> {
         let age_ns = Clock::now().boot_ns.saturating_sub(record.boot_ns);
         let time = SystemTime::now()
             .checked_sub(Duration::from_nanos(age_ns))
             .unwrap_or(SystemTime::UNIX_EPOCH);
         let line = record.line(self.gateway, DateTime::<Utc>::from(time));
         let length = self.file.metadata().map_or(0, |metadata| metadata.len());
-        let is_rare = record.what.is_rare();
+        let is_rare = record.event.is_rare();
         let room = match is_rare {
             true => self.options.bytes_max,
-            false => self.options.bytes_max - self.options.bytes_max / RESERVED,
+            false => self.options.bytes_max - self.options.bytes_max / RESERVED_SHARE,
         };
         let is_full = length.saturating_add(line.len() as u64) > room;
         if is_full || !is_rare {
             self.reserved_only = is_full;
         }
         if is_full {
-            let error =
-                io::Error::other("it is as long as `audit.bytes_max` allows; move it away and reload");
-            self.note(Some(&error));
+            let error = io::Error::other(
+                "file has reached `audit.bytes_max`; move the file away and reload the gateway",
+            );
+            self.note_result(Some(&error));
             return Err(error);
         }
         match self.append(&line) {
@@ -225,7 +228,7 @@ impl Writer {
         }
     }
 
-    /// Appends bytes: how many went in, and why not all.
+    /// Appends bytes; returns how many were written, and the error if not all.
     fn append(&mut self, bytes: &[u8]) -> (usize, io::Result<()>) {
         let mut written = 0;
         while let Some(left) = bytes.get(written..).filter(|left| !left.is_empty()) {
@@ -238,24 +241,29 @@ impl Writer {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => error,
             };
-            self.note(Some(&error));
+            self.note_result(Some(&error));
             return (written, Err(error));
         }
         if written > 0 && !self.reserved_only {
-            self.note(None);
+            self.note_result(None);
         }
         (written, Ok(()))
     }
 
-    /// Tells the log when it begins to fail, and when it works again.
-    fn note(&self, problem: Option<&io::Error>) {
+    /// Logs when writing starts to fail, and when it works again.
+    fn note_result(&self, problem: Option<&io::Error>) {
         let before = self.shared.failing.swap(problem.is_some(), Relaxed);
         let path = self.options.path.display();
         match problem {
             Some(error) if !before => {
-                tracing::error!(%path, %error, "the audit file cannot be written; counting on")
+                tracing::error!(
+                    %path,
+                    %error,
+                    action = "check the free space of the disk, and the owner and mode of the file",
+                    "writing the gateway audit log failed; retrying; lost records are counted"
+                )
             }
-            None if before => tracing::info!(%path, "the audit file can be written again"),
+            None if before => tracing::info!(%path, "gateway audit log is writable again"),
             _ => {}
         }
     }
@@ -269,10 +277,10 @@ mod tests {
 
     use super::*;
 
-    fn evicted(device: u64) -> Record {
-        Record {
+    fn evicted(device: u64) -> AuditRecord {
+        AuditRecord {
             boot_ns: Clock::now().boot_ns,
-            what: Happening::Evicted {
+            event: AuditEvent::Evicted {
                 device: DeviceId(device),
             },
         }
@@ -292,7 +300,7 @@ mod tests {
         };
         for round in 0..2 {
             let log = AuditLog::open(GatewayId(1), &options).unwrap();
-            log.hand_in(evicted(round));
+            log.submit(evicted(round));
             drop(log);
             let mut file = OpenOptions::new().append(true).open(&options.path).unwrap();
             file.write_all(b"{\"half\":").unwrap();
@@ -305,20 +313,20 @@ mod tests {
     }
 
     #[test]
-    fn a_full_file_loses_records_and_says_so_when_there_is_room() {
+    fn a_full_file_loses_records_and_records_their_number_when_there_is_room() {
         let directory = tempfile::tempdir().unwrap();
         let options = AuditOptions {
             path: directory.path().join("audit.jsonl"),
             bytes_max: 300,
         };
         let log = AuditLog::open(GatewayId(1), &options).unwrap();
-        (0..10).for_each(|device| log.hand_in(evicted(device)));
+        (0..10).for_each(|device| log.submit(evicted(device)));
         let until = std::time::Instant::now() + Duration::from_secs(20);
         while log.state().lost == 0 {
             assert!(std::time::Instant::now() < until);
             std::thread::yield_now();
         }
-        assert!(log.state().failing);
+        assert!(log.state().is_failing);
         drop(log);
         assert!(options.path.metadata().unwrap().len() <= 300);
         let written = lines(&options.path).len();
@@ -326,29 +334,29 @@ mod tests {
     }
 
     #[test]
-    fn packets_leave_room_for_what_they_cannot_cause() {
+    fn records_of_packets_leave_room_for_other_records() {
         let directory = tempfile::tempdir().unwrap();
         let options = AuditOptions {
             path: directory.path().join("audit.jsonl"),
             bytes_max: 8_000,
         };
         let log = AuditLog::open(GatewayId(1), &options).unwrap();
-        (0..200).for_each(|device| log.hand_in(evicted(device)));
+        (0..200).for_each(|device| log.submit(evicted(device)));
         let until = std::time::Instant::now() + Duration::from_secs(20);
         while log.state().lost == 0 {
             assert!(std::time::Instant::now() < until);
             std::thread::yield_now();
         }
-        let revoked = |device| Record {
+        let revoked = |device| AuditRecord {
             boot_ns: Clock::now().boot_ns,
-            what: Happening::Revoked {
+            event: AuditEvent::Revoked {
                 device: DeviceId(device),
-                shut_out: true,
+                was_installed: true,
             },
         };
-        (0..3).for_each(|device| log.hand_in(revoked(device)));
-        (0..50).for_each(|device| log.hand_in(evicted(device)));
-        let (_, state) = (log.hand_in(revoked(3)), log.shared.clone());
+        (0..3).for_each(|device| log.submit(revoked(device)));
+        (0..50).for_each(|device| log.submit(evicted(device)));
+        let (_, state) = (log.submit(revoked(3)), log.shared.clone());
         drop(log);
         assert!(state.failing.load(Relaxed), "others are lost still");
         let lines = lines(&options.path);
@@ -364,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_refused() {
+    fn a_path_that_is_no_regular_file_is_rejected() {
         let directory = tempfile::tempdir().unwrap();
         for path in [
             directory.path().to_owned(),

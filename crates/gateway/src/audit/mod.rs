@@ -1,14 +1,14 @@
-//! The audit record: who was let in, who was not, why, and by which gateway; one line of JSON each.
+//! The gateway audit log: which devices were admitted or rejected, why, and by which gateway; one JSON object in each line.
 //!
-//! The node makes [`Record`]s as values (`Trail`), at most so many of each kind a second; [`AuditLog`] writes them on a
-//! thread of its own. Nobody waits for a disk: what cannot be written is counted, and told when it can. No record holds a
-//! key, a tag or a PUF's response; a session is named by a digest.
+//! The node creates [`AuditRecord`]s in an `AuditBuffer`, with a rate limit for each kind; [`AuditLog`] writes them
+//! on a thread of its own. No other thread waits for the disk: lost records are counted, and the count is written
+//! later. No record contains a key, a tag or a PUF response; a session is named by a digest.
 
+mod buffer;
 mod log;
 mod record;
-mod trail;
 
+pub(crate) use buffer::AuditBuffer;
 pub use log::{AuditLog, AuditOptions, AuditState};
 pub(crate) use record::session_name;
-pub use record::{Binding, CloseReason, Happening, Record};
-pub(crate) use trail::Trail;
+pub use record::{AuditEvent, AuditRecord, Binding, CloseReason};

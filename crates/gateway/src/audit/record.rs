@@ -1,298 +1,300 @@
-//! What is recorded, and how a line of it looks (docs/operations.md has the table).
+//! Audit events and their JSON format (the table is in docs/operations/audit-log.md).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use chrono::{DateTime, SecondsFormat, Utc};
-use linewarden_controller::attest::{RoundOutcome, Seen};
+use linewarden_controller::attest::{ProofOutcome, RoundOutcome};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, SessionId};
 use serde::{Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
-/// Version of the lines; raised when a field changes its meaning or goes.
+/// Version of the format; increased when a field changes its meaning or is removed.
 const VERSION: u32 = 1;
 
-/// Something that happened, at a moment of the boot-time clock.
+/// An event with its time on the boot-time clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
-    /// When, ns since boot.
+pub struct AuditRecord {
+    /// Time since boot, ns.
     pub boot_ns: u64,
-    /// What.
-    pub what: Happening,
+    /// The event.
+    pub event: AuditEvent,
 }
 
-/// Why a session was closed.
+/// The reason why a session was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum CloseReason {
-    /// Its device has opened a newer one at another gateway.
-    Elsewhere {
-        /// Where the newer one is.
+    /// The device has opened a newer session at another gateway.
+    NewerSession {
+        /// The gateway of the newer session.
         #[serde(serialize_with = "gateway_number")]
-        newer_at: GatewayId,
+        newer_gateway: GatewayId,
     },
-    /// The gateway's machine has its address now.
+    /// The gateway's machine has the session's address now.
     OwnAddress {
         /// The address.
         own_address: IpAddr,
     },
 }
 
-/// What is worth a record.
+/// An audit event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub enum Happening {
-    /// The gateway answers from now on.
+pub enum AuditEvent {
+    /// The gateway has started.
     Started {
-        /// Of the program.
+        /// The program's version.
         program: &'static str,
         /// "xdp", "host" or "p4".
         dataplane: String,
-        /// The gate.
+        /// The gate mode.
         gate: String,
-        /// Names and numbers of the interfaces on the devices' side.
+        /// Names and indexes of the interfaces on the devices' side.
         interfaces: BTreeMap<String, u32>,
     },
-    /// It was told to stop, and has.
+    /// The gateway was stopped.
     Stopped {
-        /// Whether the controller knows where it stood.
-        settled: bool,
+        /// Whether the controller has recorded the unused rows.
+        marks_committed: bool,
     },
-    /// Another process has registered as this gateway: nothing is answered any more.
+    /// Another process has registered as this gateway: this process sends no replies.
     Replaced,
-    /// The registry was put back to an earlier state: the gateway registers anew, and all devices authenticate anew.
+    /// The registry was restored to an earlier state: the gateway registers again, and all devices authenticate
+    /// again.
     RegistryRestored,
-    /// The controller was away for too long: nothing is answered until it is back.
-    Lapsed,
-    /// The controller is back.
+    /// No response of the controller for `offline_limit_s`: the gateway sends no replies until the controller
+    /// responds.
+    OfflineLimitReached,
+    /// The controller responds again.
     Resumed,
-    /// The controller trusts this gateway: its data plane is measured to run what it should.
+    /// The gateway is trusted: its evidence matches the reference values.
     Trusted,
-    /// It does not, and takes the leases away.
-    Distrusted {
-        /// What differs, or what was wrong.
-        why: String,
+    /// The gateway is untrusted, and its leases were revoked.
+    Untrusted {
+        /// The differences, or the error.
+        reason: String,
     },
-    /// Another configuration is in force.
+    /// Another configuration was applied.
     Reloaded,
-    /// Another configuration was refused: the old one stays.
+    /// Another configuration was rejected; the previous one stays.
     ReloadRefused {
-        /// Why, with file, line and field.
+        /// The errors, with file, line and field.
         errors: Vec<String>,
     },
     /// A session was opened, or has moved to another address; renewals are only counted.
     Session {
-        /// Whose.
+        /// The device.
         #[serde(serialize_with = "as_text")]
         device: DeviceId,
         /// "pool" or "key".
         #[serde(serialize_with = "mode_name")]
         mode: Mode,
-        /// The row it was opened with.
+        /// The row with which the session was opened.
         #[serde(serialize_with = "row_number")]
         row: RowIndex,
-        /// Its name: the first 8 bytes of the SHA-256 of its id.
+        /// The session's name: the first 8 bytes of the SHA-256 of its id.
         session: String,
-        /// Where the device is.
+        /// The device's address.
         address: IpAddr,
-        /// Number of the interface it came in by.
+        /// Index of the receiving interface.
         ingress: u32,
-        /// What it is bound to, unless the session has changed since.
+        /// The binding, unless the session has changed since.
         #[serde(flatten, skip_serializing_if = "Option::is_none")]
         binding: Option<Binding>,
     },
     /// A session was closed.
     SessionClosed {
-        /// Whose.
+        /// The device.
         #[serde(serialize_with = "as_text")]
         device: DeviceId,
-        /// Its name, as in the record of its beginning.
+        /// The session's name, as in the record of its start.
         session: String,
-        /// Why.
+        /// The reason.
         #[serde(flatten)]
         reason: CloseReason,
     },
     /// A tag that does not verify.
     WrongTag {
-        /// Whom it claimed to be of.
+        /// The claimed device.
         #[serde(serialize_with = "as_text")]
         device: DeviceId,
-        /// The row that was due.
+        /// The current row.
         #[serde(serialize_with = "row_number")]
         row: RowIndex,
-        /// Where it came from.
+        /// The sender.
         address: IpAddr,
-        /// Number of the interface it came in by.
+        /// Index of the receiving interface.
         ingress: u32,
     },
-    /// A proof that does not verify; anybody may have sent it, so it decides nothing.
+    /// A proof that does not verify. It has no effect, because any host may have sent it.
     WrongProof {
-        /// Whose it claimed to be.
+        /// The claimed device.
         #[serde(serialize_with = "as_text")]
         device: DeviceId,
         /// The round.
         round: u32,
-        /// Where it came from.
+        /// The sender.
         address: IpAddr,
-        /// Number of the interface it came in by.
+        /// Index of the receiving interface.
         ingress: u32,
     },
-    /// A device proved itself here for the first time, and has rows here now.
+    /// A device authenticated at this gateway for the first time, and has rows here now.
     Admitted {
-        /// Who.
+        /// The device.
         #[serde(serialize_with = "as_text")]
         device: DeviceId,
-        /// The first of its rows.
+        /// The first row.
         #[serde(serialize_with = "row_number")]
         row: RowIndex,
-        /// How many.
+        /// Number of rows.
         rows: u64,
-        /// Where its message came from.
+        /// The sender of its message.
         address: IpAddr,
     },
-    /// A device had to leave for others.
+    /// A device was evicted for others.
     Evicted {
-        /// Who.
+        /// The device.
         #[serde(serialize_with = "as_text")]
         device: DeviceId,
     },
     /// The registry has no more rows for a device.
     Exhausted {
-        /// Which.
+        /// The device.
         #[serde(serialize_with = "as_text")]
         device: DeviceId,
     },
-    /// A device is revoked.
+    /// A device was revoked.
     Revoked {
-        /// Which.
+        /// The device.
         #[serde(serialize_with = "as_text")]
         device: DeviceId,
-        /// Whether it was in the data plane, and was shut out of it.
-        shut_out: bool,
+        /// Whether the device was in the data plane.
+        was_installed: bool,
     },
-    /// A device's credentials were replaced: its session is over.
+    /// A device's credentials were replaced: its session has ended.
     CredentialsReplaced {
-        /// Whose.
+        /// The device.
         #[serde(serialize_with = "as_text")]
         device: DeviceId,
-        /// How often they were.
+        /// The number of replacements.
         epoch: u32,
     },
-    /// A device was silent too often when it was to prove what it runs: the gate is closed.
+    /// A device missed too many proofs and was quarantined.
     Quarantined {
-        /// Which.
+        /// The device.
         #[serde(serialize_with = "as_text")]
         device: DeviceId,
-        /// By which rule.
+        /// The reason.
         reason: String,
     },
-    /// A device that was quarantined proves itself again.
-    Readmitted {
-        /// Which.
+    /// A quarantined device has proved a valid configuration, and is released.
+    Remediated {
+        /// The device.
         #[serde(serialize_with = "as_text")]
         device: DeviceId,
     },
-    /// A device that was shut out may come again, and this gateway has not seen it prove itself: the operator has let it in, or
-    /// another gateway, or its record was damaged and is mended.
-    Reopened {
-        /// Which.
+    /// A quarantined device is released, and this gateway has not received a proof: the operator or another gateway
+    /// has released the device, or its damaged record was repaired.
+    Released {
+        /// The device.
         #[serde(serialize_with = "as_text")]
         device: DeviceId,
     },
-    /// A device that is to be attested is here, and this gateway attests nobody.
+    /// A device that must be attested is here, and this gateway does not attest.
     NotAttested {
-        /// Which.
+        /// The device.
         #[serde(serialize_with = "as_text")]
         device: DeviceId,
     },
     /// A round of attestation has ended.
     Round {
-        /// Its number at this gateway.
+        /// The round number of this gateway.
         round: u32,
-        /// The group that was asked.
+        /// The group.
         group: String,
-        /// The period that was proven.
+        /// The period of the proofs.
         period: u64,
-        /// How many were asked.
-        asked: u64,
-        /// How many have proven a valid configuration in time.
+        /// Number of challenged devices.
+        requested: u64,
+        /// Devices that proved a valid configuration in time.
         ok: u64,
-        /// How many later than that.
+        /// Devices that proved one later.
         late: u64,
-        /// How many have proven nothing.
-        silent: u64,
-        /// From its beginning to the last proof, ms.
+        /// Devices without a proof.
+        missed: u64,
+        /// Time from the start of the round to the last proof, ms.
         last_verdict_ms: u32,
     },
-    /// Devices could not be asked in a round: nothing can be sent to them from here. When it begins, and now and then.
-    Unreached {
-        /// Its number at this gateway.
+    /// Devices could not be challenged in a round, because nothing can be sent to them. When it starts, and hourly.
+    DevicesUnreachable {
+        /// The round number of this gateway.
         round: u32,
-        /// The group that was to be asked.
+        /// The group.
         group: String,
-        /// How many.
+        /// Number of devices.
         devices: u64,
-        /// What the kernel said of the last of them.
+        /// The last error of the kernel.
         error: String,
     },
-    /// Nobody in a group answered a round, though its devices did before: this counts for no quarantine.
-    Unanswered {
-        /// Its number at this gateway.
+    /// No device of a group sent a proof, and its devices were compliant before: the round counts for no quarantine.
+    GroupOutage {
+        /// The round number of this gateway.
         round: u32,
-        /// The group that was asked.
+        /// The group.
         group: String,
-        /// How many were asked.
-        asked: u32,
-        /// How many such rounds there were since all answered.
-        spared: u32,
-        /// How many of them count for no quarantine.
-        of: u32,
+        /// Number of challenged devices.
+        requested: u32,
+        /// Number of such rounds since the last complete round.
+        excused: u32,
+        /// Maximum number of such rounds that count for no quarantine.
+        excused_max: u32,
     },
     /// A round of `p4dra-classic` has ended.
     P4draRound {
-        /// Its number since the gateway started.
+        /// The round number since the gateway started.
         round: u64,
-        /// How many were asked.
-        asked: u64,
-        /// How many have proven themselves.
+        /// Number of provers.
+        requested: u64,
+        /// Provers with a valid proof.
         verified: u64,
-        /// How many have not.
-        silent: u64,
-        /// The REQUEST could not be sent out of every interface: some of the silent were never asked.
-        unsent: bool,
-        /// Some of these, by d, in the configuration's order.
-        silent_ids: Vec<String>,
+        /// Provers without one.
+        missed: u64,
+        /// The REQUEST could not be sent on every interface, so some provers may not have received it.
+        is_incomplete: bool,
+        /// Some of the provers without a proof, by d, in the configuration's order.
+        missed_ids: Vec<String>,
     },
-    /// A signed result of attestation.
+    /// A signed attestation result.
     AttestationResult {
         /// An EAR as a JWT.
         token: String,
     },
-    /// Verdicts since the last such record, by name; those that were given.
+    /// Number of frames by verdict, since the previous such record.
     Verdicts {
-        /// How many of each.
+        /// The numbers that are not 0.
         counts: BTreeMap<&'static str, u64>,
     },
-    /// There were more of a kind than are recorded in a second.
+    /// More events of a kind than are recorded in a second.
     Suppressed {
-        /// Of which kind.
+        /// The kind.
         of: &'static str,
-        /// How many are left out.
+        /// Number of events without a record.
         count: u64,
     },
-    /// The data plane could not report everything.
+    /// The data plane has lost events.
     EventsLost {
-        /// How many sessions and wrong tags at most have no record.
+        /// Maximum number of sessions and wrong tags without a record.
         count: u64,
     },
     /// Records could not be written.
     RecordsLost {
-        /// How many.
+        /// Number of records.
         count: u64,
     },
 }
 
-/// What a session is bound to.
+/// The binding of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Binding {
     /// UDP port of the device.
@@ -303,29 +305,29 @@ pub struct Binding {
     pub mac: Option<String>,
 }
 
-/// A kind of record has its own allowance, so that a flood of one hides no other.
-pub(super) const KINDS: usize = 13;
+/// Number of kinds with a rate limit of their own, so that a flood of one kind hides no other.
+pub(super) const KIND_COUNT: usize = 13;
 
-impl Happening {
-    /// That a round has ended.
-    pub(crate) fn round(outcome: &RoundOutcome) -> Self {
-        let count = |wanted: fn(&Seen) -> bool| {
-            let all = outcome.verdicts.iter();
-            all.filter(|verdict| wanted(&verdict.seen)).count() as u64
+impl AuditEvent {
+    /// Returns the event for a round that has ended.
+    pub(crate) fn from_round(outcome: &RoundOutcome) -> Self {
+        let count = |is_counted: fn(&ProofOutcome) -> bool| {
+            let all = outcome.observations.iter();
+            all.filter(|verdict| is_counted(&verdict.outcome)).count() as u64
         };
         Self::Round {
             round: outcome.number.0,
             group: outcome.group.to_string(),
             period: outcome.period.0,
-            asked: outcome.verdicts.len() as u64,
-            ok: count(|seen| matches!(seen, Seen::Ok(_))),
-            late: count(|seen| matches!(seen, Seen::Late(_))),
-            silent: count(|seen| *seen == Seen::Silent),
+            requested: outcome.observations.len() as u64,
+            ok: count(|observed| matches!(observed, ProofOutcome::Ok(_))),
+            late: count(|observed| matches!(observed, ProofOutcome::Late(_))),
+            missed: count(|observed| *observed == ProofOutcome::Missed),
             last_verdict_ms: outcome.last_verdict_ms,
         }
     }
 
-    /// Number and name of its kind, of those that a device can cause; the others are few.
+    /// Index and name of the kind, for events that a device can cause; other events are rare.
     pub(super) fn kind(&self) -> Option<(usize, &'static str)> {
         Some(match self {
             Self::Session { .. } => (0, "session"),
@@ -336,18 +338,19 @@ impl Happening {
             Self::Revoked { .. } => (5, "revoked"),
             Self::CredentialsReplaced { .. } => (6, "credentials_replaced"),
             Self::ReloadRefused { .. } => (7, "reload_refused"),
-            Self::Lapsed => (8, "lapsed"),
+            Self::OfflineLimitReached => (8, "offline_limit_reached"),
             Self::Resumed => (9, "resumed"),
             Self::SessionClosed { .. } => (10, "session_closed"),
             Self::WrongProof { .. } => (11, "wrong_proof"),
             Self::NotAttested { .. } => (12, "not_attested"),
-            // At most one for each device and round or command, or a second, and a result that is left out is missed by whoever goes by it.
+            // At most one for each device and round or command, or a second. A missing result would mislead its
+            // readers, so these have no limit.
             Self::Quarantined { .. }
-            | Self::Readmitted { .. }
-            | Self::Reopened { .. }
+            | Self::Remediated { .. }
+            | Self::Released { .. }
             | Self::Round { .. }
-            | Self::Unreached { .. }
-            | Self::Unanswered { .. }
+            | Self::DevicesUnreachable { .. }
+            | Self::GroupOutage { .. }
             | Self::P4draRound { .. }
             | Self::AttestationResult { .. }
             | Self::Started { .. }
@@ -355,7 +358,7 @@ impl Happening {
             | Self::Replaced
             | Self::RegistryRestored
             | Self::Trusted
-            | Self::Distrusted { .. }
+            | Self::Untrusted { .. }
             | Self::Reloaded
             | Self::Verdicts { .. }
             | Self::Suppressed { .. }
@@ -364,22 +367,22 @@ impl Happening {
         })
     }
 
-    /// Whether no packet can cause it, nor that there are many of it: it has room of its own in the file.
+    /// Whether packets cannot cause the event, nor many of it: such records have reserved room in the file.
     pub(super) fn is_rare(&self) -> bool {
         match self {
             Self::Started { .. }
             | Self::Stopped { .. }
             | Self::Replaced
             | Self::RegistryRestored
-            | Self::Lapsed
+            | Self::OfflineLimitReached
             | Self::Resumed
             | Self::Trusted
-            | Self::Distrusted { .. }
+            | Self::Untrusted { .. }
             | Self::Reloaded
             | Self::ReloadRefused { .. }
             | Self::Quarantined { .. }
-            | Self::Readmitted { .. }
-            | Self::Reopened { .. }
+            | Self::Remediated { .. }
+            | Self::Released { .. }
             | Self::Revoked { .. } => true,
             Self::Session { .. }
             | Self::SessionClosed { .. }
@@ -391,8 +394,8 @@ impl Happening {
             | Self::CredentialsReplaced { .. }
             | Self::NotAttested { .. }
             | Self::Round { .. }
-            | Self::Unreached { .. }
-            | Self::Unanswered { .. }
+            | Self::DevicesUnreachable { .. }
+            | Self::GroupOutage { .. }
             | Self::P4draRound { .. }
             | Self::AttestationResult { .. }
             | Self::Verdicts { .. }
@@ -403,7 +406,7 @@ impl Happening {
     }
 }
 
-/// A session's name in records. Its id is the beginning of a tag, which has no place in them.
+/// Returns a session's name for records. The session id is the start of a tag, which records must not contain.
 pub(crate) fn session_name(id: SessionId) -> String {
     let digest = Sha256::new()
         .chain_update(b"linewarden audit session v1")
@@ -420,11 +423,11 @@ struct Line<'a> {
     boot_ns: u64,
     gateway: u32,
     #[serde(flatten)]
-    what: &'a Happening,
+    event: &'a AuditEvent,
 }
 
-impl Record {
-    /// The record as a line with its end; `time` is when it happened.
+impl AuditRecord {
+    /// Returns the record as a line; `time` is the wall clock of the event.
     #[must_use]
     pub fn line(&self, gateway: GatewayId, time: DateTime<Utc>) -> Vec<u8> {
         let line = Line {
@@ -432,9 +435,9 @@ impl Record {
             time: time.to_rfc3339_opts(SecondsFormat::Micros, true),
             boot_ns: self.boot_ns,
             gateway: gateway.0,
-            what: &self.what,
+            event: &self.event,
         };
-        // Of strings, numbers and maps with text as keys: it cannot fail.
+        // Strings, numbers and maps with string keys can always be encoded.
         let mut bytes = serde_json::to_vec(&line).unwrap_or_default();
         bytes.push(b'\n');
         bytes
@@ -466,9 +469,9 @@ mod tests {
 
     #[test]
     fn a_line_is_one_object_with_version_time_and_gateway() {
-        let record = Record {
+        let record = AuditRecord {
             boot_ns: 5,
-            what: Happening::Session {
+            event: AuditEvent::Session {
                 device: DeviceId(0xd1),
                 mode: Mode::Pool,
                 row: RowIndex(7),

@@ -1,44 +1,44 @@
-//! Where the gateway is and where its devices are: as the file says, or as the machine's interfaces do.
+//! Addresses of the gateway and its devices: from the file, or from the machine's interfaces.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use linewarden_dataplane::Links;
-use linewarden_dataplane::config::sources_problems;
+use linewarden_dataplane::config::source_problems;
 use linewarden_protocol::sources::{DeviceSources, OwnAddress, PREFIXES_MAX, Prefix};
 use serde::{Deserialize as _, Deserializer};
 
-use super::resolve::plane_field;
+use super::resolve::data_plane_field;
 use super::{FieldError, GatewayConfig, GatewaySection};
 use crate::addresses::{self, InterfaceAddress, InterfaceError};
 
-/// Of the gateway and of its devices.
+/// Addresses of the gateway and of its devices.
 pub(super) struct Addresses {
-    /// Which devices send to.
+    /// Addresses to which devices send.
     pub(super) local: Vec<IpAddr>,
     pub(super) devices: Vec<Prefix>,
-    /// The prefixes are subnets of the interfaces.
+    /// Whether the prefixes are subnets of the interfaces.
     pub(super) follows_interfaces: bool,
-    /// All of this machine that a device could claim.
+    /// The machine's addresses that a device could claim.
     pub(super) others: Vec<OwnAddress>,
     /// Interfaces without a subnet, while `device_prefixes` is not set: no device behind them is admitted.
     pub(super) without_subnet: Vec<FieldError>,
-    /// See [`Resolved`](super::Resolved).
+    /// See [`ResolvedConfig`](super::ResolvedConfig).
     pub(super) upper_subnets: Option<FieldError>,
 }
 
-/// From where messages are taken, by the machine's addresses of the moment.
+/// The sources from which messages are accepted, by the machine's present addresses.
 #[derive(Debug)]
-pub struct FoundSources {
+pub struct DetectedSources {
     /// The sources.
     pub sources: DeviceSources,
-    /// See [`Resolved`](super::Resolved).
+    /// See [`ResolvedConfig`](super::ResolvedConfig).
     pub without_subnet: Vec<FieldError>,
-    /// For which of the machine's addresses and subnets the data plane has no room.
+    /// The machine's addresses and subnets for which the data plane has no room.
     pub overflow: Vec<FieldError>,
 }
 
-/// Prefixes as texts, such as `192.0.2.0/24`.
+/// Parses prefixes, such as `192.0.2.0/24`.
 pub(super) fn prefixes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<Prefix>>, D::Error> {
     let texts = Vec::<String>::deserialize(deserializer)?;
     let prefix = |text: String| {
@@ -49,22 +49,26 @@ pub(super) fn prefixes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opt
 }
 
 impl GatewayConfig {
-    /// From where messages are taken, by the machine's addresses of the moment. `local`: those that devices send to, as the data plane
-    /// was started with. `before`: the sources in force. Router advertisements bring subnets: if there are more than the data plane has
-    /// room for, those of `before` stay.
+    /// Returns the sources from which messages are accepted, by the machine's present addresses. `local`: the
+    /// addresses to which devices send, as at the start of the data plane. `before`: the present sources. Router
+    /// advertisements add subnets: if there are more than the data plane has room for, those of `before` stay.
     ///
     /// # Errors
-    /// The kernel gives no list.
-    pub fn find_sources(&self, local: &[IpAddr], before: &DeviceSources) -> Result<FoundSources, FieldError> {
-        let found = self.gateway.find_beside(local.to_vec())?;
+    /// The kernel returns no list.
+    pub fn detect_sources(
+        &self,
+        local: &[IpAddr],
+        before: &DeviceSources,
+    ) -> Result<DetectedSources, FieldError> {
+        let found = self.gateway.detect_beside(local.to_vec())?;
         let of = |prefixes: &[Prefix]| DeviceSources::new(prefixes, local, &found.others);
         let all = of(&found.devices);
-        let overflow: Vec<_> = sources_problems(&all).into_iter().map(plane_field).collect();
+        let overflow: Vec<_> = source_problems(&all).into_iter().map(data_plane_field).collect();
         let sources = match &overflow[..] {
             [] => all,
             _ => of(&within_room(found.devices.clone(), before.prefixes())),
         };
-        Ok(FoundSources {
+        Ok(DetectedSources {
             sources: match found.follows_interfaces {
                 true => sources.following_interfaces(),
                 false => sources,
@@ -76,28 +80,31 @@ impl GatewayConfig {
 }
 
 impl GatewaySection {
-    /// Looked up on this machine, but for those that are named.
-    pub(super) fn find_addresses(&self) -> Result<Addresses, FieldError> {
-        let found = self.find_beside(self.local_addresses()?)?;
+    /// Looks up addresses and prefixes on this machine, unless the file contains them.
+    pub(super) fn detect_addresses(&self) -> Result<Addresses, FieldError> {
+        let found = self.detect_beside(self.local_addresses()?)?;
         match found.without_subnet.first() {
             Some(problem) if self.interfaces.is_empty() => Err(problem.clone()),
-            // An address that is named can come later, and its subnet with it.
+            // A configured address can be assigned later, together with its subnet.
             Some(problem) if self.addresses.is_none() && found.devices.is_empty() => Err(problem.clone()),
             _ => Ok(found),
         }
     }
 
-    /// All but the addresses that devices send to.
-    fn find_beside(&self, local: Vec<IpAddr>) -> Result<Addresses, FieldError> {
+    /// Looks up everything but the addresses to which devices send.
+    fn detect_beside(&self, local: Vec<IpAddr>) -> Result<Addresses, FieldError> {
         let failed = |error: InterfaceError| FieldError::new(&["gateway"], error);
-        let own = addresses::own().map_err(failed)?;
+        let own = addresses::machine_addresses().map_err(failed)?;
         let mut without_subnet = Vec::new();
         let (here, devices) = if self.interfaces.is_empty() {
-            let here = self.around(&own, &local, &mut without_subnet);
+            let here = self.addresses_around(&own, &local, &mut without_subnet);
             (here.clone(), here)
         } else {
             let links = Links::list().map_err(|error| failed(InterfaceError::Links(error)))?;
-            self.sides(|name| addresses::behind(&own, &links, name), &mut without_subnet)
+            self.addresses_by_side(
+                |name| addresses::addresses_behind(&own, &links, name),
+                &mut without_subnet,
+            )
         };
         let follows_interfaces = self.device_prefixes.is_none();
         let subnets = merged(addresses::subnets_of(&devices));
@@ -111,9 +118,10 @@ impl GatewaySection {
         })
     }
 
-    /// The addresses that messages from devices can be for, and those of them in whose subnets devices are: without those on the way to
-    /// the services, such as of a bridge that both are on. `behind`: the addresses of what takes an interface's frames.
-    fn sides(
+    /// Returns the destination addresses of devices' messages, and those of them in whose subnets devices are.
+    /// Subnets on the services' side are omitted, such as of a bridge with ports on both sides. `behind`: the
+    /// addresses of the stack that handles an interface's frames.
+    fn addresses_by_side(
         &self,
         behind: impl Fn(&str) -> Vec<InterfaceAddress>,
         without_subnet: &mut Vec<FieldError>,
@@ -124,27 +132,27 @@ impl GatewaySection {
             let behind = behind(name);
             let is_devices = |own: &&InterfaceAddress| !services.contains(own);
             let of_devices: Vec<_> = behind.iter().filter(is_devices).cloned().collect();
-            let lack = addresses::without_subnet(&of_devices).filter(|_| self.device_prefixes.is_none());
-            without_subnet.extend(lack.map(|lack| self.lacking(name, lack)));
+            let family = addresses::without_subnet(&of_devices).filter(|_| self.device_prefixes.is_none());
+            without_subnet.extend(family.map(|family| self.missing_subnet(name, family)));
             here.extend(behind);
             devices.extend(of_devices);
         }
         (here, devices)
     }
 
-    fn lacking(&self, name: &str, lack: &str) -> FieldError {
-        let elsewhere = match self.forward_to.is_empty() {
+    fn missing_subnet(&self, name: &str, family: &str) -> FieldError {
+        let subnets_elsewhere = match self.forward_to.is_empty() {
             true => "",
             false => " outside those of forward_to",
         };
-        missing(&format!(
-            "interface {name}, its bridge or bond, VLANs and macvlans have no {lack} in a subnet{elsewhere}, so no device \
+        missing_prefixes(&format!(
+            "interface {name}, its bridge or bond, VLANs and macvlans have no {family} in a subnet{subnets_elsewhere}, so no device \
              with such an address behind {name} is admitted"
         ))
     }
 
-    /// A warning of the subnets among the devices' that are of no interface that is named, but of what lies on one: on another VLAN or
-    /// another port of a bridge can be services.
+    /// Returns a warning about device subnets that belong to a VLAN, bridge, bond or macvlan on an interface instead
+    /// of the interface: these may contain services.
     fn upper_subnets(&self, devices: &[InterfaceAddress], subnets: &[Prefix]) -> Option<FieldError> {
         let is_upper = |own: &&InterfaceAddress| !self.interfaces.contains(&own.interface);
         let upper: BTreeSet<String> = devices
@@ -171,8 +179,8 @@ impl GatewaySection {
         Some(FieldError::new(&["gateway"], problem))
     }
 
-    /// Without interfaces: what this machine has on the links of the addresses that devices send to.
-    fn around(
+    /// Without interfaces: returns the machine's addresses on the links of the addresses to which devices send.
+    fn addresses_around(
         &self,
         own: &[InterfaceAddress],
         local: &[IpAddr],
@@ -181,13 +189,13 @@ impl GatewaySection {
         let mut all = Vec::new();
         for address in local {
             let is_there =
-                |own: &&InterfaceAddress| address.is_unspecified() || own.own.subnet.contains(*address);
+                |own: &&InterfaceAddress| address.is_unspecified() || own.address.subnet.contains(*address);
             let there: Vec<_> = own.iter().filter(is_there).collect();
             let is_beside =
                 |own: &&InterfaceAddress| there.iter().any(|there| there.interface == own.interface);
             let here: Vec<_> = own.iter().filter(is_beside).cloned().collect();
             if self.device_prefixes.is_none() && addresses::subnets_of(&here).is_empty() {
-                without_subnet.push(missing(&format!(
+                without_subnet.push(missing_prefixes(&format!(
                     "no interface of this machine is in a subnet of {address}"
                 )));
             }
@@ -202,7 +210,7 @@ impl GatewaySection {
         }
         let mut all = Vec::new();
         for name in &self.interfaces {
-            let found = addresses::of_interface(name);
+            let found = addresses::interface_addresses(name);
             all.extend(found.map_err(|error| FieldError::new(&["gateway", "interfaces"], error))?);
         }
         all.sort_unstable();
@@ -211,15 +219,15 @@ impl GatewaySection {
     }
 }
 
-fn missing(why: &str) -> FieldError {
+fn missing_prefixes(reason: &str) -> FieldError {
     let problem = format!(
-        "device_prefixes is missing: {why}; write the subnets that devices are in, such as device_prefixes = \
+        "device_prefixes is missing: {reason}; set the subnets of the devices, such as device_prefixes = \
          [\"192.0.2.0/24\", \"2001:db8::/64\"]"
     );
     FieldError::new(&["gateway"], problem)
 }
 
-/// As many as there is room for, of `before` first.
+/// Returns as many prefixes as there is room for, those of `before` first.
 fn within_room(mut prefixes: Vec<Prefix>, before: &[Prefix]) -> Vec<Prefix> {
     if prefixes.len() > PREFIXES_MAX {
         prefixes.sort_by_key(|prefix| !before.contains(prefix));
@@ -229,7 +237,7 @@ fn within_room(mut prefixes: Vec<Prefix>, before: &[Prefix]) -> Vec<Prefix> {
     prefixes
 }
 
-/// Without those that others contain.
+/// Removes prefixes that are contained in others.
 fn merged(mut prefixes: Vec<Prefix>) -> Vec<Prefix> {
     prefixes.sort_by_key(Prefix::bits);
     let mut kept: Vec<Prefix> = Vec::new();
@@ -260,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_that_others_contain_are_left_out() {
+    fn prefixes_contained_in_others_are_removed() {
         let prefixes = [
             "10.9.7.0/24",
             "10.9.0.0/16",
@@ -276,7 +284,7 @@ mod tests {
     /// Router advertisements add subnets.
     #[test]
     fn subnets_in_force_keep_their_room() {
-        let subnet = |n: u8| Prefix::around([10, n, 0, 0].into(), 16).unwrap();
+        let subnet = |n: u8| Prefix::containing([10, n, 0, 0].into(), 16).unwrap();
         let before: Vec<Prefix> = (100..110).map(subnet).collect();
         let found: Vec<Prefix> = (90..110).map(subnet).collect();
         let kept = within_room(found, &before);
@@ -286,18 +294,18 @@ mod tests {
         assert_eq!(within_room(before.clone(), &kept), before);
     }
 
-    /// A trunk with a VLAN of devices and a VLAN of services, and a bridge whose ports are on both sides.
+    /// A trunk with a VLAN of devices and a VLAN of services, and a bridge with ports on both sides.
     #[test]
-    fn subnets_on_the_way_to_services_are_not_devices_and_others_of_what_lies_on_an_interface_are_listed() {
+    fn service_subnets_are_excluded_and_upper_subnets_are_listed() {
         let found = |more: &str| {
             let text = format!("[gateway]\nid = 7\ninterfaces = [\"eth1\"]\n{more}\n{REGISTRY}");
             let section = parse(&text).gateway;
             let of = |interface: &str, address: &str| {
                 let address = address.parse().unwrap();
-                let subnet = Prefix::around(address, 24).unwrap();
+                let subnet = Prefix::containing(address, 24).unwrap();
                 InterfaceAddress {
                     interface: interface.to_owned(),
-                    own: OwnAddress { address, subnet },
+                    address: OwnAddress { address, subnet },
                 }
             };
             let [devices, services, bridge] = [
@@ -312,7 +320,7 @@ mod tests {
                 _ => panic!("{name}"),
             };
             let mut lacking = Vec::new();
-            let (here, devices) = section.sides(behind, &mut lacking);
+            let (here, devices) = section.addresses_by_side(behind, &mut lacking);
             assert_eq!((here.len(), lacking), (3, Vec::new()));
             let subnets = merged(addresses::subnets_of(&devices));
             let texts: Vec<String> = subnets.iter().map(ToString::to_string).collect();
@@ -336,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_where_the_file_says_or_in_the_subnets_of_the_interfaces() {
+    fn devices_are_in_the_configured_prefixes_or_in_the_subnets_of_the_interfaces() {
         let prefixes = |more: &str| -> Vec<String> {
             let text = format!("[gateway]\nid = 7\n{more}\n{REGISTRY}");
             let resolved = parse(&text).resolve([1, 2], 3).unwrap();
@@ -359,12 +367,15 @@ mod tests {
             problem.contains("device_prefixes is missing") && problem.contains("203.0.113.77"),
             "{problem}"
         );
-        for (prefixes, why) in [("", "1 to 16"), ("\"10.0.0.0/8\", \"10.0.0.0/8\"", "named twice")] {
+        for (prefixes, reason) in [
+            ("", "1 to 16"),
+            ("\"10.0.0.0/8\", \"10.0.0.0/8\"", "occurs twice"),
+        ] {
             let (path, problem) = refused(&format!(
                 "[gateway]\nid = 7\ninterfaces = [\"lo\"]\ndevice_prefixes = [{prefixes}]\n{REGISTRY}"
             ));
             assert_eq!(path, "gateway.device_prefixes");
-            assert!(problem.contains(why), "{problem}");
+            assert!(problem.contains(reason), "{problem}");
         }
         let wrong = format!("[gateway]\nid = 7\ndevice_prefixes = [\"10.0.0.1/8\"]\n{REGISTRY}");
         let error = toml::from_str::<GatewayConfig>(&wrong).unwrap_err().to_string();

@@ -1,18 +1,18 @@
-//! What of a configuration may change while its gateway runs, and what needs a restart.
+//! Configuration fields that can change while the gateway runs, and fields that need a restart.
 
-use linewarden_dataplane::Live;
+use linewarden_dataplane::LiveSettings;
 
 use super::{
     AttestSection, AuditSection, FieldError, GatewayConfig, GatewaySection, P4draClassicSection,
-    RegistrySection, Resolved,
+    RegistrySection, ResolvedConfig,
 };
 use crate::audit::AuditOptions;
 
 impl GatewayConfig {
-    /// The fields in which `next` differs that cannot change while a gateway runs.
+    /// Returns the fields that differ in `next` and cannot change while a gateway runs.
     #[must_use]
     pub fn needing_restart(&self, next: &Self) -> Vec<FieldError> {
-        // Named one by one, so that a new field does not compile before it is decided about.
+        // Each field is named, so a new field does not compile until it is handled.
         let Self {
             gateway,
             registry,
@@ -30,32 +30,32 @@ impl GatewayConfig {
         match (registry, &next.registry) {
             (Some(registry), Some(next)) => errors.extend(registry.needing_restart(next)),
             (None, None) => {}
-            _ => errors.push(restart(&["registry"])),
+            _ => errors.push(needs_restart(&["registry"])),
         }
         if *controller != next.controller {
-            errors.push(restart(&["controller"]));
+            errors.push(needs_restart(&["controller"]));
         }
         if *classic != next.classic {
-            errors.push(restart(&["classic"]));
+            errors.push(needs_restart(&["classic"]));
         }
         match (p4dra_classic, &next.p4dra_classic) {
             (Some(section), Some(next)) => errors.extend(section.needing_restart(next)),
             (None, None) => {}
-            _ => errors.push(restart(&["p4dra_classic"])),
+            _ => errors.push(needs_restart(&["p4dra_classic"])),
         }
         match (attest, &next.attest) {
             (Some(attest), Some(next)) => errors.extend(attest.needing_restart(next)),
             (None, None) => {}
-            _ => errors.push(restart(&["attest"])),
+            _ => errors.push(needs_restart(&["attest"])),
         }
         if *p4 != next.p4 {
-            errors.push(restart(&["p4"]));
+            errors.push(needs_restart(&["p4"]));
         }
         if *evidence != next.evidence {
-            errors.push(restart(&["evidence"]));
+            errors.push(needs_restart(&["evidence"]));
         }
         if *trust != next.trust {
-            errors.push(restart(&["trust"]));
+            errors.push(needs_restart(&["trust"]));
         }
         errors
     }
@@ -69,21 +69,21 @@ impl GatewaySection {
             interfaces,
             addresses,
             port,
-            desk_port,
+            ticket_port,
             gate,
             always_pass,
             dhcp_servers,
-            when_gone,
+            gate_on_exit: when_gone,
             pin_directory,
             slots,
             ring,
             threads,
             forward_to: _,
             device_prefixes: _,
-            lease_s: _,
+            session_lifetime_s: _,
             low_rows: _,
             mark_block: _,
-            link_lease_s: _,
+            offline_limit_s: _,
             nak_per_s: _,
             alarm_per_s: _,
             miss_per_s: _,
@@ -95,18 +95,20 @@ impl GatewaySection {
             ("interfaces", *interfaces != next.interfaces),
             ("addresses", *addresses != next.addresses),
             ("port", *port != next.port),
-            ("desk_port", *desk_port != next.desk_port),
+            ("ticket_port", *ticket_port != next.ticket_port),
             ("gate", *gate != next.gate),
             ("always_pass", *always_pass != next.always_pass),
             ("dhcp_servers", *dhcp_servers != next.dhcp_servers),
-            ("when_gone", *when_gone != next.when_gone),
+            ("gate_on_exit", *when_gone != next.gate_on_exit),
             ("pin_directory", *pin_directory != next.pin_directory),
             ("slots", *slots != next.slots),
             ("ring", *ring != next.ring),
             ("threads", *threads != next.threads),
         ];
         let changed = differs.into_iter().filter(|(_, differs)| *differs);
-        changed.map(|(field, _)| restart(&["gateway", field])).collect()
+        changed
+            .map(|(field, _)| needs_restart(&["gateway", field]))
+            .collect()
     }
 }
 
@@ -123,7 +125,9 @@ impl RegistrySection {
             ("master_key_env", *master_key_env != next.master_key_env),
         ];
         let changed = differs.into_iter().filter(|(_, differs)| *differs);
-        changed.map(|(field, _)| restart(&["registry", field])).collect()
+        changed
+            .map(|(field, _)| needs_restart(&["registry", field]))
+            .collect()
     }
 }
 
@@ -139,7 +143,9 @@ impl AttestSection {
             ("signing_key", *signing_key != next.signing_key),
         ];
         let changed = differs.into_iter().filter(|(_, differs)| *differs);
-        changed.map(|(field, _)| restart(&["attest", field])).collect()
+        changed
+            .map(|(field, _)| needs_restart(&["attest", field]))
+            .collect()
     }
 }
 
@@ -158,28 +164,31 @@ impl P4draClassicSection {
         ];
         let changed = differs.into_iter().filter(|(_, differs)| *differs);
         changed
-            .map(|(field, _)| restart(&["p4dra_classic", field]))
+            .map(|(field, _)| needs_restart(&["p4dra_classic", field]))
             .collect()
     }
 }
 
-fn restart(path: &[&'static str]) -> FieldError {
-    FieldError::new(path, "was changed, which needs a restart")
+fn needs_restart(path: &[&'static str]) -> FieldError {
+    FieldError::new(
+        path,
+        "differs from the running value; restart the gateway, or restore the value",
+    )
 }
 
-impl Resolved {
-    /// What a running data plane takes over.
+impl ResolvedConfig {
+    /// The settings that a running data plane applies.
     #[must_use]
-    pub fn live(&self) -> Live {
-        Live {
+    pub fn live(&self) -> LiveSettings {
+        LiveSettings {
             forward_to: self.forward_to.clone(),
-            ..self.config.live()
+            ..self.config.live_settings()
         }
     }
 }
 
 impl AuditSection {
-    /// For the file.
+    /// Options of the audit file.
     #[must_use]
     pub fn options(&self) -> AuditOptions {
         AuditOptions {
@@ -201,9 +210,9 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_a_restart_is_named_field_by_field() {
+    fn fields_that_need_a_restart_are_reported() {
         let config = parse(TEXT);
-        let live = "lease_s = 7\nmark_block = 9\nlow_rows = 1\nlink_lease_s = 3\nnak_per_s = 1\nalarm_per_s = 1\n\
+        let live = "session_lifetime_s = 7\nmark_block = 9\nlow_rows = 1\noffline_limit_s = 3\nnak_per_s = 1\nalarm_per_s = 1\n\
                     miss_per_s = 0\nfeed_poll_ms = 1\nforward_to = [\"lo\"]\ndevice_prefixes = [\"10.0.0.0/8\"]\n[log]\nlevel = \"debug\"\n[audit]\npath = \"a\"\n[registry]";
         let next = parse(&TEXT.replace("[registry]", live));
         assert_eq!(config.needing_restart(&next), []);

@@ -3,42 +3,43 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use linewarden_dataplane::p4runtime::{Neighbour, P4Options, Place};
+use linewarden_dataplane::p4runtime::{BridgeEntry, P4Options, SwitchPort};
 use linewarden_files::{PrivateFileError, read_bounded, read_private};
 use linewarden_protocol::frame::Mac;
-use linewarden_tls::{ClientTls, Identity, Part};
+use linewarden_tls::{ClientTls, Identity, TlsPart};
 use serde::Deserialize;
 
-use super::{Backend, FieldError, GatewayConfig, WhenGone, mac};
+use super::{Backend, FieldError, GateOnExit, GatewayConfig, mac};
 
-/// The longest chain or bundle of certificates that is read.
+/// Maximum size of a certificate chain or bundle, bytes.
 const CERTIFICATES_BYTES_MAX: usize = 1 << 20;
-/// A key of RSA with 16,384 bits is below 13 KB.
+/// Maximum size of a key, bytes. An RSA key of 16,384 bits takes less than 13 KB.
 const KEY_BYTES_MAX: usize = 16_384;
 
 /// `[p4]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct P4Section {
-    /// Where the switch serves P4Runtime, and its evidence.
+    /// The address at which the switch serves P4Runtime and evidence.
     pub address: SocketAddr,
-    /// TLS: the CA (PEM) of the switch's certificate. In the clear if left out, which is for a switch on this machine.
+    /// TLS: the CA (PEM) of the switch's certificate. Plain text if omitted, which is allowed for a switch on this
+    /// machine only.
     pub ca: Option<PathBuf>,
-    /// This gateway's certificate (PEM), for a switch that asks for one.
+    /// This gateway's certificate (PEM), if the switch requires one.
     pub cert: Option<PathBuf>,
     /// Its private key (PEM), of mode 0600.
     pub key: Option<PathBuf>,
-    /// The name in the switch's certificate, where it is another than the address.
+    /// The name in the switch's certificate, if it differs from the address.
     pub domain: Option<String>,
-    /// Its number there.
+    /// The device id of the switch.
     #[serde(default)]
     pub device_id: u64,
-    /// This gateway's rank: the highest of a switch's controllers holds it.
+    /// The election id of this gateway: of a switch's controllers, the one with the highest id is the primary.
     #[serde(default = "default_election_id")]
     pub election_id: u64,
-    /// The port of the devices, and of every address that `bridge` does not name.
+    /// The port of the devices, and of every address that `bridge` does not list.
     pub devices_port: u16,
-    /// Who is behind which other port.
+    /// MAC addresses behind other ports.
     #[serde(default)]
     pub bridge: Vec<BridgeSection>,
 }
@@ -47,17 +48,17 @@ pub struct P4Section {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BridgeSection {
-    /// The address.
+    /// The MAC address.
     #[serde(deserialize_with = "mac")]
     pub mac: Mac,
-    /// The port that it is behind.
+    /// The port.
     pub port: u16,
-    /// Whether devices are there: what comes in is judged.
+    /// Whether devices are behind the port: frames from there are checked.
     #[serde(default)]
     pub side: Side,
 }
 
-/// What is behind a port.
+/// The side of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Side {
@@ -73,41 +74,42 @@ fn default_election_id() -> u64 {
 }
 
 impl P4Section {
-    /// For the data plane.
+    /// Returns the options of the data plane.
     ///
     /// # Errors
-    /// Files of TLS that cannot be used, or none where keys would go over a network.
+    /// TLS files cannot be used, or TLS is missing for a switch on another machine.
     pub(super) fn options(&self) -> Result<P4Options, FieldError> {
-        let neighbour = |BridgeSection { mac, port, side }: &BridgeSection| Neighbour {
+        let neighbor = |BridgeSection { mac, port, side }: &BridgeSection| BridgeEntry {
             mac: *mac,
             port: *port,
-            is_devices: *side == Side::Devices,
+            is_device_port: *side == Side::Devices,
         };
         Ok(P4Options {
             address: self.address.to_string(),
             tls: self.tls()?,
             device_id: self.device_id,
             election_id: self.election_id.into(),
-            bridge: self.bridge.iter().map(neighbour).collect(),
-            elsewhere: Some(Place {
+            bridge: self.bridge.iter().map(neighbor).collect(),
+            default_port: Some(SwitchPort {
                 port: self.devices_port,
-                is_devices: true,
+                is_device_port: true,
             }),
         })
     }
 
     fn tls(&self) -> Result<Option<ClientTls>, FieldError> {
-        let refuse = |field: &'static str, why: &dyn std::fmt::Display| FieldError::new(&["p4", field], why);
+        let refuse =
+            |field: &'static str, reason: &dyn std::fmt::Display| FieldError::new(&["p4", field], reason);
         let Some(ca) = &self.ca else {
             return match (&self.cert, &self.key, &self.domain) {
                 (None, None, None) if self.address.ip().is_loopback() => Ok(None),
                 (None, None, None) => Err(refuse(
                     "address",
-                    &"keys of devices go through this connection: name the switch's `ca`, or one on this machine",
+                    &"this connection carries device keys: set the switch's `ca`, or use a switch on this machine",
                 )),
                 _ => Err(FieldError::new(
                     &["p4"],
-                    "cert, key and domain are TLS's: name the switch's `ca` too",
+                    "cert, key and domain need TLS: set the switch's `ca` too",
                 )),
             };
         };
@@ -124,7 +126,7 @@ impl P4Section {
                     ..refuse("key", &format_args!("{}: {error}", key.display()))
                 })?;
                 let identity = Identity::from_pem(&chain, &secret).map_err(|error| match error.part {
-                    Part::Key => refuse("key", &error),
+                    TlsPart::Key => refuse("key", &error),
                     _ => refuse("cert", &error),
                 })?;
                 tls = tls.with_identity(identity);
@@ -133,7 +135,7 @@ impl P4Section {
             _ => {
                 return Err(FieldError::new(
                     &["p4"],
-                    "cert and key go together: name both, or neither",
+                    "cert and key belong together: set both or none",
                 ));
             }
         }
@@ -146,14 +148,14 @@ impl P4Section {
         }
     }
 
-    /// The files that it names.
+    /// The paths of this section.
     pub(super) fn paths(&mut self) -> [Option<&mut PathBuf>; 3] {
         [self.ca.as_mut(), self.cert.as_mut(), self.key.as_mut()]
     }
 }
 
 impl GatewayConfig {
-    /// Fields that do not go together with a switch, or without one.
+    /// Fields that are inconsistent with a switch, or without one.
     pub(super) fn p4_contradictions(&self) -> Vec<FieldError> {
         let section = &self.gateway;
         let mut errors = Vec::new();
@@ -162,41 +164,40 @@ impl GatewayConfig {
             if self.p4.is_some() {
                 refuse(
                     &["p4"],
-                    "only the p4 data plane has a switch; set dataplane = \"p4\", or leave [p4] out",
+                    "only the p4 data plane has a switch; set dataplane = \"p4\", or remove [p4]",
                 );
             }
             return errors;
         }
         if self.p4.is_none() {
-            let problem = "[p4] is missing: where the switch serves P4Runtime, and what is behind its ports";
+            let problem = "[p4] is missing: set the switch's address and ports";
             refuse(&["gateway", "dataplane"], problem);
         }
         if !section.interfaces.is_empty() {
-            let problem = "the switch has its own; leave it out, and name ports in [p4]";
+            let problem = "the switch has its own interfaces; remove `interfaces`, and set ports in [p4]";
             refuse(&["gateway", "interfaces"], problem);
         }
         if section.threads.is_some() {
             refuse(
                 &["gateway", "threads"],
-                "only the host data plane has threads; leave it out",
+                "only the host data plane has threads; remove `threads`",
             );
         }
-        if section.desk_port.is_some_and(|port| port != 0) {
-            let problem =
-                "a switch takes no tickets, for devices' messages do not reach this machine; leave it out";
-            refuse(&["gateway", "desk_port"], problem);
+        if section.ticket_port.is_some_and(|port| port != 0) {
+            let problem = "a gateway with a switch relays no tickets, because messages of devices do not reach this machine; remove `ticket_port`";
+            refuse(&["gateway", "ticket_port"], problem);
         }
-        if section.when_gone == WhenGone::Open {
-            let problem = "a switch keeps its gate when its gateway has ended; leave it out";
-            refuse(&["gateway", "when_gone"], problem);
+        if section.gate_on_exit == GateOnExit::Open {
+            let problem = "a switch keeps its gate when its gateway has ended; remove `gate_on_exit`";
+            refuse(&["gateway", "gate_on_exit"], problem);
         }
         if section.addresses.as_ref().is_none_or(Vec::is_empty) {
-            let problem =
-                "addresses is missing: list the addresses that devices send to, which the switch answers for";
+            let problem = "addresses is missing: set the addresses to which devices send";
             refuse(&["gateway"], problem);
         }
         if section.device_prefixes.is_none() {
-            let problem = "device_prefixes is missing: list the subnets that devices are in, such as [\"192.0.2.0/24\"]";
+            let problem =
+                "device_prefixes is missing: set the subnets of the devices, such as [\"192.0.2.0/24\"]";
             refuse(&["gateway"], problem);
         }
         errors
@@ -232,33 +233,36 @@ side = \"devices\"
     fn refused(text: &str) -> Vec<(String, String)> {
         let config: GatewayConfig = toml::from_str(text).unwrap();
         let errors = config.check().unwrap_err();
-        let told = |error: FieldError| (error.path.join("."), error.problem);
-        errors.into_iter().map(told).collect()
+        let path_and_problem = |error: FieldError| (error.path.join("."), error.problem);
+        errors.into_iter().map(path_and_problem).collect()
     }
 
     #[test]
-    fn a_switch_is_what_the_file_says_with_the_defaults_of_a_switch() {
+    fn a_switch_section_is_resolved_with_defaults() {
         let config: GatewayConfig = toml::from_str(TEXT).unwrap();
         let resolved = config.resolve([1, 2], 3).unwrap();
-        let place = |port, is_devices| Place { port, is_devices };
+        let place = |port, is_devices| SwitchPort {
+            port,
+            is_device_port: is_devices,
+        };
         let options = resolved.p4.unwrap();
         assert_eq!((options.device_id, options.election_id), (0, 1));
-        assert_eq!(options.elsewhere, Some(place(3, true)));
+        assert_eq!(options.default_port, Some(place(3, true)));
         let places: Vec<_> = options
             .bridge
             .iter()
-            .map(|at| place(at.port, at.is_devices))
+            .map(|at| place(at.port, at.is_device_port))
             .collect();
         assert_eq!(places, [place(1, false), place(2, true)]);
         assert_eq!(
             (resolved.config.geometry.slots, resolved.config.miss_per_s),
             (65_536, 10_000)
         );
-        assert_eq!((resolved.desk_port, config.gateway.pins()), (None, None));
+        assert_eq!((resolved.ticket_port, config.gateway.kept_in()), (None, None));
     }
 
     #[test]
-    fn as_many_provers_as_the_switch_has_room_for_unless_it_says_fewer() {
+    fn provers_default_to_the_capacity_of_the_switch() {
         for (attest, provers) in [("[attest]", 65_536), ("[attest]\nprovers = 9", 9)] {
             let text = TEXT.replacen("[p4]", &format!("{attest}\n[p4]"), 1);
             let config: GatewayConfig = toml::from_str(&text).unwrap();
@@ -268,8 +272,8 @@ side = \"devices\"
     }
 
     #[test]
-    fn what_a_switch_has_not_is_refused_by_its_field() {
-        for (before, after, field, why) in [
+    fn unsupported_fields_with_a_switch_are_reported() {
+        for (before, after, field, reason) in [
             (
                 "id = 1",
                 "id = 1\ninterfaces = [\"lo\"]",
@@ -277,11 +281,16 @@ side = \"devices\"
                 "[p4]",
             ),
             ("id = 1", "id = 1\nthreads = 2", "gateway.threads", "host"),
-            ("id = 1", "id = 1\ndesk_port = 7", "gateway.desk_port", "tickets"),
             (
                 "id = 1",
-                "id = 1\nwhen_gone = \"open\"",
-                "gateway.when_gone",
+                "id = 1\nticket_port = 7",
+                "gateway.ticket_port",
+                "tickets",
+            ),
+            (
+                "id = 1",
+                "id = 1\ngate_on_exit = \"open\"",
+                "gateway.gate_on_exit",
                 "keeps its gate",
             ),
             ("id = 1", "id = 1\nport = 7", "gateway.dataplane", "20550"),
@@ -307,7 +316,12 @@ side = \"devices\"
                 "--evidence-key",
             ),
             ("port = 2", "port = 510", "p4.bridge", "510"),
-            ("port = 1", "port = 3", "p4.bridge", "at once"),
+            (
+                "port = 1",
+                "port = 3",
+                "p4.bridge",
+                "for devices and for services",
+            ),
             (
                 "port = 1",
                 "port = 1\nside = \"devices\"",
@@ -320,11 +334,11 @@ side = \"devices\"
                 "127.0.0.1:9559",
                 "192.0.2.9:9559",
                 "p4.address",
-                "name the switch's `ca`",
+                "set the switch's `ca`",
             ),
             ("[p4]", "[p4]\ndomain = \"x\"", "p4", "`ca` too"),
             ("[p4]", "[p4]\nca = \"/no/such\"", "p4.ca", "/no/such"),
-            ("\"p4\"", "\"host\"\ngate = \"off\"", "p4", "leave [p4] out"),
+            ("\"p4\"", "\"host\"\ngate = \"off\"", "p4", "remove [p4]"),
         ] {
             assert!(TEXT.contains(before), "{before}");
             let text = match after.contains("gate = \"off\"") {
@@ -334,8 +348,8 @@ side = \"devices\"
                 false => TEXT.replacen(before, after, 1),
             };
             let errors = refused(&text);
-            let is_told = |(path, problem): &(String, String)| path == field && problem.contains(why);
-            assert!(errors.iter().any(is_told), "{after}: {errors:?}");
+            let is_reported = |(path, problem): &(String, String)| path == field && problem.contains(reason);
+            assert!(errors.iter().any(is_reported), "{after}: {errors:?}");
         }
         let without = &TEXT[..TEXT.find("[p4]").unwrap()];
         assert_eq!(refused(without)[0].0, "gateway.dataplane");

@@ -1,41 +1,41 @@
-//! From what people wrote to what the data plane and the node need, with every mistake on the way.
+//! Resolves a configuration for the data plane and the node, and reports all errors.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
 use linewarden_controller::Policy;
 use linewarden_dataplane as dataplane;
-use linewarden_evidence::inband::Form;
+use linewarden_evidence::inband::ContentFormat;
 use linewarden_protocol::ids::GatewayId;
 use linewarden_protocol::sources::Prefix;
 use linewarden_protocol::ticket;
 
 use super::devices::Addresses;
 use super::{
-    Backend, Carrier, ClassicProfile, ClassicSection, ControllerSection, EvidenceSection, FieldError, Gate,
-    GatewayConfig, GatewaySection, LOW_CREDIT, P4Section, Resolved, TrustSection,
+    Backend, ClassicProfile, ClassicSection, ControllerSection, EvidenceSection, FieldError, Gate,
+    GatewayConfig, GatewaySection, LOW_CREDIT, P4Section, PacketCarrier, ResolvedConfig, TrustSection,
 };
 use crate::node::{ATTEST_PERIOD_S_MAX, Eviction, P4DRA_ROUND_S, Settings, WIPE_AFTER_MS};
 use crate::{addresses, classic, p4dra};
 
-/// Shorter audit files could not hold what a day brings.
+/// Minimum length of an audit file, bytes: shorter files could not contain a day's records.
 const AUDIT_BYTES_MIN: u64 = 4096;
-/// Seldomer, nobody could speak of trust.
+/// Maximum interval of evidence requests, s.
 const TRUST_EVERY_S_MAX: u32 = 86_400;
-/// So long a gateway that says nothing keeps its rows at most.
-const TRUST_ANSWER_S_MAX: u32 = 600;
+/// Maximum timeout of an evidence request, s: the longest time that a gateway keeps its rows without evidence.
+const TRUST_RESPONSE_TIMEOUT_S_MAX: u32 = 600;
 
-/// What is said of a path that is empty.
-const NO_PATH: &str = "\"\": name a path";
+/// The problem with an empty path.
+const NO_PATH: &str = "\"\": set a path";
 
 fn is_empty(path: Option<&PathBuf>) -> bool {
     path.is_some_and(|path| path.as_os_str().is_empty())
 }
 
 impl TrustSection {
-    /// What is wrong with its fields, whoever has it: a gateway beside its own registry, or a controller of gateways elsewhere.
+    /// The problems of the section's fields, in a gateway's or a controller's configuration.
     #[must_use]
-    pub fn mistakes(&self) -> Vec<(&'static str, String)> {
+    pub fn problems(&self) -> Vec<(&'static str, String)> {
         let paths = [
             ("reference", Some(&self.reference)),
             ("reference_key", self.reference_key.as_ref()),
@@ -45,10 +45,14 @@ impl TrustSection {
         let mut wrong: Vec<_> = empty.map(|(field, _)| (field, NO_PATH.to_owned())).collect();
         for (field, value, most) in [
             ("every_s", self.every_s, TRUST_EVERY_S_MAX),
-            ("answer_s", self.answer_s, TRUST_ANSWER_S_MAX),
+            (
+                "response_timeout_s",
+                self.response_timeout_s,
+                TRUST_RESPONSE_TIMEOUT_S_MAX,
+            ),
         ] {
             if !(1..=most).contains(&value) {
-                wrong.push((field, format!("{value}: allowed is 1 to {most}")));
+                wrong.push((field, format!("must be 1 to {most}; found {value}")));
             }
         }
         wrong
@@ -61,7 +65,7 @@ impl ControllerSection {
         if self.addresses.is_empty() {
             errors.push(FieldError::new(
                 &["controller", "addresses"],
-                "[]: name a controller, HOST:PORT",
+                "must have at least one controller, HOST:PORT; found []",
             ));
         }
         let has_port = |address: &str| {
@@ -70,7 +74,7 @@ impl ControllerSection {
                 .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
         };
         for address in self.addresses.iter().filter(|address| !has_port(address)) {
-            let problem = format!("{address:?}: expected is HOST:PORT");
+            let problem = format!("must be HOST:PORT; found {address:?}");
             errors.push(FieldError::new(&["controller", "addresses"], problem));
         }
         errors
@@ -78,22 +82,22 @@ impl ControllerSection {
 }
 
 impl GatewayConfig {
-    /// Checks everything that can be checked without this machine's interfaces and the registry.
+    /// Checks the configuration without reading this machine's interfaces and the registry.
     ///
     /// # Errors
     /// All fields that cannot be used.
     pub fn check(&self) -> Result<(), Vec<FieldError>> {
-        // Where devices send to may be known to the machine only.
-        let somewhere = || vec![IpAddr::V4(Ipv4Addr::LOCALHOST)];
-        let local = self.gateway.addresses.clone().unwrap_or_else(somewhere);
+        // The addresses may be known on the machine only.
+        let localhost = || vec![IpAddr::V4(Ipv4Addr::LOCALHOST)];
+        let local = self.gateway.addresses.clone().unwrap_or_else(localhost);
         let devices = self.gateway.device_prefixes.clone();
         let devices = devices.unwrap_or_else(|| {
-            somewhere()
+            localhost()
                 .into_iter()
-                .filter_map(|ip| Prefix::around(ip, 8))
+                .filter_map(|ip| Prefix::containing(ip, 8))
                 .collect()
         });
-        self.plane(
+        self.data_plane_config(
             [0; 2],
             0,
             Addresses {
@@ -108,30 +112,30 @@ impl GatewayConfig {
         .map(drop)
     }
 
-    /// [`GatewayConfig::check`], then gives what the data plane and the node need. Interfaces and their addresses are
-    /// looked up; `hash_seed` and `classic_seed` are random.
+    /// Checks the configuration like [`GatewayConfig::check`], and returns the data plane's and the node's part.
+    /// Looks up interfaces and their addresses; `hash_seed` and `classic_seed` are random.
     ///
     /// # Errors
     /// All fields that cannot be used.
-    pub fn resolve(&self, hash_seed: [u64; 2], classic_seed: u64) -> Result<Resolved, Vec<FieldError>> {
+    pub fn resolve(&self, hash_seed: [u64; 2], classic_seed: u64) -> Result<ResolvedConfig, Vec<FieldError>> {
         self.check()?;
         let section = &self.gateway;
         let mut errors = Vec::new();
         let interfaces = section.interface_indices(&mut errors);
         let forward_to = section.forward_indices(&interfaces, &mut errors);
         let mut addresses = match errors.is_empty() {
-            true => section.find_addresses().map_err(|error| vec![error])?,
+            true => section.detect_addresses().map_err(|error| vec![error])?,
             false => return Err(errors),
         };
         let without_subnet = std::mem::take(&mut addresses.without_subnet);
         let upper_subnets = addresses.upper_subnets.take();
-        let mut config = self.plane(hash_seed, classic_seed, addresses)?;
+        let mut config = self.data_plane_config(hash_seed, classic_seed, addresses)?;
         if let Some(p4dra) = &mut config.p4dra {
             p4dra.interfaces.clone_from(&interfaces);
         }
         let p4 = self.p4.as_ref().map(P4Section::options).transpose();
         let p4 = p4.map_err(|error| vec![error])?;
-        Ok(Resolved {
+        Ok(ResolvedConfig {
             policy: Policy {
                 lease_rows: section.ring.saturating_add(1),
                 mark_block: section.mark_block,
@@ -142,25 +146,25 @@ impl GatewayConfig {
             upper_subnets,
             interfaces,
             forward_to,
-            desk_port: section.desk_port(self.classic.as_ref()).unwrap_or_default(),
+            ticket_port: section.ticket_port(self.classic.as_ref()).unwrap_or_default(),
             p4,
         })
     }
 
-    /// The data plane's part, when everything is in order.
-    fn plane(
+    /// Returns the data plane's part, if there are no errors.
+    fn data_plane_config(
         &self,
         hash_seed: [u64; 2],
         classic_seed: u64,
         addresses: Addresses,
     ) -> Result<dataplane::Config, Vec<FieldError>> {
-        let mut errors = self.sources();
+        let mut errors = self.source_problems();
         errors.extend(self.empty_paths());
         errors.extend(self.evidence_contradictions());
         errors.extend(self.p4_contradictions());
         let section = &self.gateway;
         errors.extend(section.contradictions());
-        errors.extend(section.desk_port(self.classic.as_ref()).err());
+        errors.extend(section.ticket_port(self.classic.as_ref()).err());
         let classic = self.classic(classic_seed).unwrap_or_else(|error| {
             errors.push(error);
             None
@@ -171,13 +175,13 @@ impl GatewayConfig {
         });
         let config = dataplane::Config {
             gateway_id: GatewayId(section.id),
-            lease_s: section.lease_s,
+            session_lifetime_s: section.session_lifetime_s,
             lap_port: section.port,
             local: addresses.local,
             device_prefixes: addresses.devices,
             follows_interfaces: addresses.follows_interfaces,
             other_addresses: addresses.others,
-            // As their MTU asks, once the interfaces are known.
+            // Set by the interfaces' MTU, once the interfaces are known.
             fragments: false,
             gate: match section.gate {
                 Gate::Off => dataplane::Gate::Off,
@@ -202,18 +206,18 @@ impl GatewayConfig {
                 .map_or(0, |attest| attest.provers(section.dataplane)),
             classic,
             p4dra,
-            // What goes without a gate, or in a frame of its own, is told of below.
-            in_packets: self.evidence.as_ref().and_then(|evidence| match section.gate {
+            // Evidence without a gate, or in copies, is reported below.
+            inband_evidence: self.evidence.as_ref().and_then(|evidence| match section.gate {
                 Gate::Off => None,
                 Gate::Open | Gate::Sealed => evidence.form(),
             }),
         };
-        errors.extend(config.problems().into_iter().map(plane_field));
+        errors.extend(config.problems().into_iter().map(data_plane_field));
         if section.dataplane == Backend::P4
             && let Some(p4) = &self.p4
         {
             match p4.options() {
-                Ok(options) => errors.extend(options.check(&config).err().map(plane_field)),
+                Ok(options) => errors.extend(options.check(&config).err().map(data_plane_field)),
                 Err(error) => errors.push(error),
             }
         }
@@ -223,9 +227,9 @@ impl GatewayConfig {
                 "p4dra_round_s" => ["p4dra_classic", "round_s"],
                 field => ["gateway", field],
             };
-            // The data plane has said the same in its words.
+            // The data plane has reported the same problem.
             if !errors.iter().any(|other| other.path == path) {
-                let problem = format!("{}: allowed is {}", error.value, error.allowed);
+                let problem = format!("must be {}; found {}", error.allowed, error.value);
                 errors.push(FieldError::new(&path, problem));
             }
         }
@@ -245,7 +249,7 @@ impl GatewayConfig {
             ring: section.ring,
             low_rows: section.low_rows,
             feed_poll_ms: section.feed_poll_ms,
-            link_lease_s: section.link_lease_s,
+            offline_limit_s: section.offline_limit_s,
             wipe_after_ms: WIPE_AFTER_MS,
             eviction: Eviction::default(),
             spare_live_sessions: section.gate != Gate::Off,
@@ -257,22 +261,22 @@ impl GatewayConfig {
         }
     }
 
-    fn sources(&self) -> Vec<FieldError> {
+    fn source_problems(&self) -> Vec<FieldError> {
         let mut errors = Vec::new();
         match (&self.registry, &self.controller) {
             (Some(_), Some(_)) => errors.push(FieldError::new(
                 &["controller"],
-                "name either a [registry], which this gateway's process then works on, or a [controller] elsewhere, not both",
+                "set either [registry], for a controller in this process, or [controller], for controllers on other machines, not both",
             )),
             (None, None) => errors.push(FieldError::new(
                 &["registry"],
-                "is missing: where the devices come from; or a [controller] that knows them",
+                "is missing: set [registry] or [controller]",
             )),
             _ => {}
         }
         if let Some(controller) = &self.controller {
             errors.extend(controller.problems());
-            let theirs = [
+            let source_settings = [
                 (self.trust.is_some(), &["trust"][..]),
                 (
                     self.attest
@@ -281,11 +285,11 @@ impl GatewayConfig {
                     &["attest", "signing_key"][..],
                 ),
             ];
-            let named = theirs.into_iter().filter(|(is_named, _)| *is_named);
+            let named = source_settings.into_iter().filter(|(is_named, _)| *is_named);
             errors.extend(named.map(|(_, field)| {
                 FieldError::new(
                     field,
-                    "this is the controller's to decide; leave it out beside [controller]",
+                    "remove this setting: with [controller], only the configuration of the controller has the setting",
                 )
             }));
         }
@@ -297,11 +301,11 @@ impl GatewayConfig {
             None => {}
             Some((Some(_), Some(_))) => errors.push(FieldError::new(
                 &["registry", "master_key_env"],
-                "name either a master_key_file or a master_key_env, not both",
+                "set either master_key_file or master_key_env, not both",
             )),
             Some((None, None)) => errors.push(FieldError::new(
                 &["registry"],
-                "master_key_file is missing: the path of the key file, of mode 0600 (or name a master_key_env)",
+                "master_key_file is missing: the path of the key file, of mode 0600 (or set master_key_env)",
             )),
             _ => {}
         }
@@ -310,16 +314,16 @@ impl GatewayConfig {
             .as_ref()
             .is_some_and(|attest| attest.provers == Some(0))
         {
-            let problem = "0: at least 1; leave [attest] out to attest nobody";
+            let problem = "must be at least 1; found 0; to disable attestation, remove [attest]";
             errors.push(FieldError::new(&["attest", "provers"], problem));
         }
         if let Some(audit) = &self.audit {
             if audit.per_s == 0 {
-                let problem = "0: at least 1; leave [audit] out to keep no record";
+                let problem = "must be at least 1; found 0; to disable the gateway audit log, remove [audit]";
                 errors.push(FieldError::new(&["audit", "per_s"], problem));
             }
             if audit.bytes_max < AUDIT_BYTES_MIN {
-                let problem = format!("{}: at least {AUDIT_BYTES_MIN}", audit.bytes_max);
+                let problem = format!("must be at least {AUDIT_BYTES_MIN}; found {}", audit.bytes_max);
                 errors.push(FieldError::new(&["audit", "bytes_max"], problem));
             }
         }
@@ -333,13 +337,13 @@ impl GatewayConfig {
         match self.gateway.dataplane {
             Backend::Host if has_evidence => refuse(
                 &["evidence"],
-                "the host data plane is a part of the gateway's own process, whose word for itself is worth nothing; use \
+                "the host data plane is part of the gateway's own process and cannot be measured from outside; use \
                  `dataplane = \"xdp\"`, or \"p4\" with a switch that measures itself"
                     .to_owned(),
             ),
             Backend::P4 if has_evidence => refuse(
                 &["evidence"],
-                "the switch measures itself and has a key of its own: start it with --evidence-key; leave [evidence] out"
+                "the switch measures itself and has its own key: start the switch with --evidence-key, and remove [evidence]"
                     .to_owned(),
             ),
             Backend::Xdp | Backend::Host | Backend::P4 => {}
@@ -351,10 +355,10 @@ impl GatewayConfig {
             return errors;
         };
         if self.evidence.is_none() && self.gateway.dataplane != Backend::P4 {
-            let problem = "it needs [evidence], by which the data plane shows what it runs";
+            let problem = "requires [evidence]: add [evidence], or remove [trust]";
             refuse(&["trust"], problem.to_owned());
         }
-        for (field, problem) in trust.mistakes() {
+        for (field, problem) in trust.problems() {
             refuse(&["trust", field], problem);
         }
         errors
@@ -403,19 +407,19 @@ impl GatewayConfig {
         empty.map(|(field, _)| FieldError::new(field, NO_PATH)).collect()
     }
 
-    /// Without its interfaces, which only the machine knows.
+    /// The interfaces are added later, because only the machine knows them.
     fn p4dra(&self) -> Result<Option<dataplane::P4dra>, FieldError> {
         let Some(section) = &self.p4dra_classic else {
             return Ok(None);
         };
         if self.gateway.dataplane == Backend::Host && self.gateway.interfaces.is_empty() {
-            let problem = "interfaces is missing: [p4dra_classic] comes in raw frames; name the interfaces that its provers \
-                           are on";
+            let problem = "interfaces is missing: [p4dra_classic] uses raw frames; set the interfaces of its \
+                           provers";
             return Err(FieldError::new(&["gateway"], problem));
         }
         let path = ["p4dra_classic", "provers_file"];
         if section.provers_file.as_os_str().is_empty() {
-            return Err(FieldError::new(&path, "\"\": name a path"));
+            return Err(FieldError::new(&path, "\"\": set a path"));
         }
         let provers = p4dra::read_provers(&section.provers_file).map_err(|error| FieldError {
             is_unsafe: error.is_unsafe(),
@@ -454,76 +458,82 @@ impl GatewayConfig {
 }
 
 impl GatewaySection {
-    fn desk_port(&self, classic: Option<&ClassicSection>) -> Result<Option<u16>, FieldError> {
-        let refuse = |problem: String| Err(FieldError::new(&["gateway", "desk_port"], problem));
+    fn ticket_port(&self, classic: Option<&ClassicSection>) -> Result<Option<u16>, FieldError> {
+        let refuse = |problem: String| Err(FieldError::new(&["gateway", "ticket_port"], problem));
         if self.dataplane == Backend::P4 {
             return Ok(None);
         }
-        let Some(port) = self.desk_port.or(ticket::desk_port(self.port)) else {
+        let Some(port) = self.ticket_port.or(ticket::ticket_port(self.port)) else {
             let problem = format!(
-                "desk_port is missing: {} plus 2 is no port; name one, or 0 for none",
+                "ticket_port is missing: the default, {} plus 2, is not a port; set a UDP port, or 0 to relay no tickets",
                 self.port
             );
             return Err(FieldError::new(&["gateway"], problem));
         };
         if port == self.port {
-            return refuse(format!("{port} is LAP's port; name another, or 0 for none"));
+            return refuse(format!(
+                "{port} is the port of LAP (`port`); set another UDP port, or 0 to relay no tickets"
+            ));
         }
         match classic.filter(|classic| classic.port == port) {
             Some(_) => refuse(format!(
-                "{port} is the classic profile's port; name another, or 0 for none"
+                "{port} is the port of [classic]; set another UDP port, or 0 to relay no tickets"
             )),
             None => Ok(Some(port).filter(|port| *port != 0)),
         }
     }
 
-    /// Fields that do not go together.
+    /// Inconsistent fields.
     fn contradictions(&self) -> Vec<FieldError> {
         let mut errors = Vec::new();
         let mut refuse = |path: &[&'static str], problem: String| errors.push(FieldError::new(path, problem));
         let is_host = self.dataplane == Backend::Host;
         if self.interfaces.is_empty() && self.dataplane == Backend::Xdp {
-            let problem = "interfaces is missing: name the interfaces on the devices' side, such as [\"eth1\"] (the data \
+            let problem = "interfaces is missing: set the interfaces on the devices' side, such as [\"eth1\"] (the data \
                            planes host and p4 need none)";
             refuse(&["gateway"], problem.to_owned());
         } else if self.interfaces.is_empty() && self.addresses.is_none() && is_host {
-            let problem = "addresses is missing: list the addresses that devices send to, or name interfaces that have \
-                           them";
+            let problem = "addresses is missing: set the addresses to which devices send, or interfaces with \
+                           addresses";
             refuse(&["gateway"], problem.to_owned());
         }
         if is_host && self.gate != Gate::Off {
-            let problem = "the host data plane sees only what is sent to it and has no gate; use dataplane = \"xdp\" or \"p4\"";
+            let problem = "the host data plane receives only messages for itself and has no gate; use dataplane = \"xdp\" or \"p4\"";
             refuse(&["gateway", "gate"], problem.to_owned());
         }
         if self.threads == Some(0) {
-            refuse(&["gateway", "threads"], "0: at least 1".to_owned());
+            refuse(&["gateway", "threads"], "must be at least 1; found 0".to_owned());
         }
         if !self.forward_to.is_empty() && self.gate != Gate::Sealed {
-            let problem = "only a sealed gate forwards; leave it out, or set gate = \"sealed\"";
+            let problem = "only a sealed gate forwards; remove `forward_to`, or set gate = \"sealed\"";
             refuse(&["gateway", "forward_to"], problem.to_owned());
         }
         if self.device_prefixes.as_ref().is_some_and(Vec::is_empty) {
-            let problem =
-                "[]: name the subnets that devices are in, 1 to 16 prefixes such as \"192.0.2.0/24\"";
+            let problem = "[]: set the subnets of the devices, 1 to 16 prefixes such as \"192.0.2.0/24\"";
             refuse(&["gateway", "device_prefixes"], problem.to_owned());
         }
         let addresses = self.addresses.as_deref().unwrap_or_default();
         let prefixes = self.device_prefixes.as_deref().unwrap_or_default();
         let protocols: Vec<&str> = self.always_pass.iter().map(|protocol| protocol.name()).collect();
         for (path, repeated) in [
-            ("always_pass", repeated(&protocols)),
-            ("dhcp_servers", repeated(&self.dhcp_servers)),
-            ("interfaces", repeated(&self.interfaces)),
-            ("forward_to", repeated(&self.forward_to)),
-            ("addresses", repeated(addresses)),
-            ("device_prefixes", repeated(prefixes)),
+            ("always_pass", first_duplicate(&protocols)),
+            ("dhcp_servers", first_duplicate(&self.dhcp_servers)),
+            ("interfaces", first_duplicate(&self.interfaces)),
+            ("forward_to", first_duplicate(&self.forward_to)),
+            ("addresses", first_duplicate(addresses)),
+            ("device_prefixes", first_duplicate(prefixes)),
         ] {
             if let Some(name) = repeated {
-                refuse(&["gateway", path], format!("{name} is named twice"));
+                refuse(
+                    &["gateway", path],
+                    format!("{name} occurs twice; remove one of the two entries"),
+                );
             }
         }
         if let Some(name) = self.forward_to.iter().find(|name| self.interfaces.contains(name)) {
-            let problem = format!("{name} is on the devices' side, where frames must be sealed");
+            let problem = format!(
+                "{name} is also in `interfaces`, where frames must be sealed; remove {name} from one of the two lists"
+            );
             refuse(&["gateway", "forward_to"], problem);
         }
         errors
@@ -535,16 +545,16 @@ impl GatewaySection {
 
     fn forward_indices(&self, inside: &[u32], errors: &mut Vec<FieldError>) -> Vec<u32> {
         let found = indices("forward_to", &self.forward_to, errors);
-        // By another name.
+        // An interface can have alternative names.
         if found.iter().any(|index| inside.contains(index)) {
-            let problem = "an interface on the devices' side, where frames must be sealed";
+            let problem = "names an interface that is also in `interfaces`, where frames must be sealed; remove the interface from one of the two lists";
             errors.push(FieldError::new(&["gateway", "forward_to"], problem));
         }
         found
     }
 }
 
-/// What packets cannot carry, and what is missing for it.
+/// Problems of evidence in packets.
 fn in_packets_contradictions(
     evidence: &EvidenceSection,
     gate: Gate,
@@ -553,34 +563,36 @@ fn in_packets_contradictions(
     let has_key = evidence.packet_key_file.is_some();
     match evidence.in_packets {
         None if evidence.packet_content.is_some() => {
-            let problem = "packets carry nothing: set in_packets = \"option\", or leave it out";
+            let problem =
+                "packets carry no evidence: set in_packets = \"option\", or remove `packet_content`";
             refuse(&["evidence", "packet_content"], problem.to_owned());
         }
         None if has_key => {
-            let problem = "packets carry nothing: set in_packets = \"option\", or leave it out";
+            let problem =
+                "packets carry no evidence: set in_packets = \"option\", or remove `packet_key_file`";
             refuse(&["evidence", "packet_key_file"], problem.to_owned());
         }
         None => return,
-        Some(Carrier::Clone) => {
-            let problem = "\"clone\": the xdp data plane sends no frame beside another: where it sees which packets pass, the way \
-                           that they will take is not known yet; use \"option\"";
+        Some(PacketCarrier::Clone) => {
+            let problem = "\"clone\": the xdp data plane cannot send a copy of a frame, because it does not know the route of \
+                           a packet yet; use \"option\"";
             refuse(&["evidence", "in_packets"], problem.to_owned());
         }
-        Some(Carrier::Option) if gate == Gate::Off => {
-            let problem = "what passes without a gate is none of the gateway's business; set [gateway] gate, or leave it out";
+        Some(PacketCarrier::Option) if gate == Gate::Off => {
+            let problem = "without a gate, the gateway handles LAP messages only; set [gateway] gate, or remove `in_packets`";
             refuse(&["evidence", "in_packets"], problem.to_owned());
         }
-        Some(Carrier::Option) => {}
+        Some(PacketCarrier::Option) => {}
     }
-    if evidence.form() == Some(Form::Default) && !has_key {
-        let problem = "packet_key_file is missing: the secret of packets' tags, in a file of mode 0600; `openssl rand -hex 16` \
-                       makes one";
+    if evidence.form() == Some(ContentFormat::Default) && !has_key {
+        let problem = "packet_key_file is missing: set the file of the tags' secret key, of mode 0600; `openssl rand -hex 16` \
+                       creates a key";
         refuse(&["evidence"], problem.to_owned());
     }
 }
 
-/// One that is there twice.
-fn repeated<T: PartialEq + ToString>(names: &[T]) -> Option<String> {
+/// Returns a name that is listed twice.
+fn first_duplicate<T: PartialEq + ToString>(names: &[T]) -> Option<String> {
     let mut names = names.iter().enumerate();
     let all = names.clone();
     let is_before = |at: usize, name: &T| all.clone().take(at).any(|(_, other)| other == name);
@@ -589,7 +601,7 @@ fn repeated<T: PartialEq + ToString>(names: &[T]) -> Option<String> {
         .map(|(_, name)| name.to_string())
 }
 
-/// Numbers of these interfaces, in their order.
+/// Returns the indexes of these interfaces, in their order.
 fn indices(field: &'static str, names: &[String], errors: &mut Vec<FieldError>) -> Vec<u32> {
     let mut found = Vec::new();
     for name in names {
@@ -601,8 +613,8 @@ fn indices(field: &'static str, names: &[String], errors: &mut Vec<FieldError>) 
     found
 }
 
-/// Errors of the data plane's configuration by the names of this one.
-pub(super) fn plane_field(error: dataplane::ConfigError) -> FieldError {
+/// Converts an error of the data plane's configuration to a field of this configuration.
+pub(super) fn data_plane_field(error: dataplane::ConfigError) -> FieldError {
     let path = match &error {
         dataplane::ConfigError::Field { field, .. } => match *field {
             "lap_port" => vec!["gateway", "port"],
@@ -615,7 +627,7 @@ pub(super) fn plane_field(error: dataplane::ConfigError) -> FieldError {
             "p4dra.controller" => vec!["p4dra_classic", "controller"],
             "p4dra.provers" => vec!["p4dra_classic", "provers_file"],
             "bridge" => vec!["p4", "bridge"],
-            "elsewhere" => vec!["p4", "devices_port"],
+            "default_port" => vec!["p4", "devices_port"],
             other => vec!["gateway", other],
         },
         dataplane::ConfigError::Unsupported { .. } => vec!["gateway", "dataplane"],

@@ -1,11 +1,11 @@
-//! Trying again later, each time a little later.
+//! Exponential backoff.
 
 /// First delay, ns.
 const FIRST_NS: u64 = 50_000_000;
 /// Longest delay, ns.
 const MAX_NS: u64 = 5_000_000_000;
 
-/// When to try again what failed.
+/// The backoff state of one kind of request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Backoff {
     failures: u32,
@@ -13,7 +13,7 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// Notes a failure; says whether it is the first in a row.
+    /// Records a failure; returns whether it is the first in a row.
     pub(crate) fn fail(&mut self, now_ns: u64) -> bool {
         let delay_ns = (FIRST_NS << self.failures.min(16)).min(MAX_NS);
         self.until_ns = now_ns.saturating_add(delay_ns);
@@ -21,19 +21,19 @@ impl Backoff {
         self.failures == 1
     }
 
-    /// Notes a success; says whether it ends a row of failures.
+    /// Records a success; returns whether it ends a row of failures.
     pub(crate) fn succeed(&mut self) -> bool {
         let recovered = self.failures > 0;
         *self = Self::default();
         recovered
     }
 
-    /// When a try is due that is wanted at `wanted_ns`.
-    pub(crate) fn due_ns(&self, wanted_ns: u64) -> u64 {
-        wanted_ns.max(self.until_ns)
+    /// Returns when a request that is due at `requested_ns` may be sent.
+    pub(crate) fn due_ns(&self, requested_ns: u64) -> u64 {
+        requested_ns.max(self.until_ns)
     }
 
-    /// Whether a try is due.
+    /// Whether a request may be sent.
     pub(crate) fn is_due(&self, now_ns: u64) -> bool {
         self.until_ns <= now_ns
     }

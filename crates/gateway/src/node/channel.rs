@@ -1,43 +1,43 @@
-//! Questions to the controller, one of a kind at a time.
+//! Requests to the controller, at most one of each kind in flight.
 
 use super::backoff::Backoff;
 use crate::time::Clock;
 
-/// One kind of question: whether one is out, and when the next may be asked.
+/// State of one kind of request.
 #[derive(Debug, Default)]
 pub(super) struct Channel {
-    pub(super) out: bool,
+    pub(super) in_flight: bool,
     pub(super) done: bool,
-    /// When the one that is out was asked, boot-time clock.
-    pub(super) asked_ns: u64,
+    /// When the request in flight was sent, boot-time clock.
+    pub(super) sent_ns: u64,
     pub(super) backoff: Backoff,
-    /// The answer that is out is of a registry that is gone.
-    void: bool,
+    /// The request in flight was for a registry that has been restored.
+    is_void: bool,
 }
 
 impl Channel {
     pub(super) fn is_free(&self, now_ns: u64) -> bool {
-        !self.out && !self.done && self.backoff.is_due(now_ns)
+        !self.in_flight && !self.done && self.backoff.is_due(now_ns)
     }
 
-    /// Nothing that was asked before counts.
+    /// Invalidates the request in flight, and all earlier ones.
     pub(super) fn void(&mut self) {
-        self.void = self.out;
+        self.is_void = self.in_flight;
         self.done = false;
     }
 
-    /// The answer is here; whether it counts.
+    /// Records a response; returns whether it is valid.
     pub(super) fn close(&mut self) -> bool {
-        self.out = false;
-        !std::mem::take(&mut self.void)
+        self.in_flight = false;
+        !std::mem::take(&mut self.is_void)
     }
 
-    /// Asks, if it is free.
-    pub(super) fn try_ask(&mut self, clock: Clock) -> bool {
+    /// Marks a request as sent, if one may be sent.
+    pub(super) fn try_send(&mut self, clock: Clock) -> bool {
         let is_free = self.is_free(clock.monotonic_ns);
         if is_free {
-            self.out = true;
-            self.asked_ns = clock.boot_ns;
+            self.in_flight = true;
+            self.sent_ns = clock.boot_ns;
         }
         is_free
     }

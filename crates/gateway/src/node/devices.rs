@@ -1,37 +1,38 @@
-//! What the node holds of each device, and how it moves from state to state.
+//! The devices of a node, and their states.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use linewarden_controller::{Provision, Refusal, Refused, Want};
+use linewarden_controller::{Provision, RefusalReason, RowRefusal, RowRequest};
 use linewarden_dataplane::{LineStatus, StoreError};
 use linewarden_protocol::commit;
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId};
 
 use super::Node;
-use super::departure::EVICT_BATCH;
-use super::eviction::{Ticket, Uses};
-use crate::audit::Happening;
+use super::eviction::{EvictionHandle, Uses};
+use super::removal::EVICT_BATCH;
+use crate::audit::AuditEvent;
 
-/// A mark that is moved again within this time is moved further each time, ns.
+/// If a mark is moved again within this time, it is moved further each time, ns.
 const BUSY_DEVICE_NS: u64 = 60_000_000_000;
 
-/// How often the log names a device that no row is left for, ns, and how many devices in that time.
+/// Minimum interval between two log messages about a device without rows, ns, and maximum number of devices in that
+/// interval.
 const UNSERVED_LOG_NS: u64 = 600_000_000_000;
-const UNSERVED_MAX: usize = 1024;
+const UNSERVED_DEVICES_MAX: usize = 1024;
 
-/// Devices that the log has named, and until when it does not name them again, monotonic, ns.
+/// Devices in recent log messages, with the end of their interval, monotonic, ns.
 #[derive(Debug, Default)]
-pub(super) struct Named(HashMap<DeviceId, u64>);
+pub(super) struct LogLimiter(HashMap<DeviceId, u64>);
 
-impl Named {
-    /// Whether the log may name the device now.
+impl LogLimiter {
+    /// Whether a log message about the device is due.
     fn is_due(&mut self, device: DeviceId, now_ns: u64) -> bool {
-        if self.0.len() >= UNSERVED_MAX {
+        if self.0.len() >= UNSERVED_DEVICES_MAX {
             self.0.retain(|_, until_ns| *until_ns > now_ns);
         }
         let is_named = self.0.get(&device).is_some_and(|until_ns| *until_ns > now_ns);
-        if is_named || self.0.len() >= UNSERVED_MAX {
+        if is_named || self.0.len() >= UNSERVED_DEVICES_MAX {
             return false;
         }
         self.0.insert(device, now_ns.saturating_add(UNSERVED_LOG_NS));
@@ -39,64 +40,64 @@ impl Named {
     }
 }
 
-/// Where a device stands; the diagram is in the [module above](super).
+/// The state of a device; the diagram is in the [parent module](super).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Its rows are here, and the data plane had no room for it yet.
+    /// Rows are here, but the data plane had no slot yet.
     Waiting,
     /// In the data plane.
     Installed,
-    /// To be wiped, because its place is needed, or its credentials were replaced.
+    /// To be wiped, because its slot is needed or its credentials were replaced.
     Leaving {
-        /// Whether its rows go back; those of replaced credentials are void.
-        settle: bool,
+        /// Whether the unused rows are reported; rows of replaced credentials are void.
+        reports_unused_rows: bool,
     },
-    /// Shut out; the controller has not heard yet where it stood. A pool device is wiped already, for its mark keeps what
-    /// was spent from being spent again. A key-mode device is wiped afterwards: if its number went with this process, its
-    /// last RESPONSE would open a session once more.
-    Settling,
-    /// Shut out.
+    /// Revoked in the data plane; the unused rows are not reported yet. A pool device is wiped already, because its
+    /// mark protects spent rows. A key-mode device is wiped after the report: if its counter were lost with this
+    /// process, its last RESPONSE could open a session again.
+    ReportingUnusedRows,
+    /// Revoked.
     Revoked {
-        /// When, monotonic.
+        /// Time of the revocation, monotonic.
         at_ns: u64,
     },
 }
 
-/// What the node holds of one device.
+/// A device of the node.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct DeviceEntry {
     pub(super) state: State,
     pub(super) mode: Mode,
     /// Epoch of the credentials.
     pub(super) epoch: u32,
-    /// In `wants`, or asked for.
-    pub(super) asking: bool,
-    /// Something was wanted again while it was asked for.
-    wanted_again: bool,
+    /// In `row_queue`, or in a request in flight.
+    pub(super) is_requesting: bool,
+    /// Rows were needed again while a request was in flight.
+    request_again: bool,
     /// No row is left for this gateway.
-    pub(super) exhausted: bool,
-    /// Its number among those that wait for a place.
-    room_ticket: Option<u64>,
-    /// How many rows the mark is moved ahead.
+    pub(super) is_exhausted: bool,
+    /// Position in the slot queue.
+    slot_queue_number: Option<u64>,
+    /// Distance by which the mark is moved.
     ahead: u8,
-    /// Where the mark stands.
+    /// The mark.
     mark: RowIndex,
-    /// The number after the last row that has come.
+    /// The number after the last row that was received.
     received: RowIndex,
-    /// The mark has been moved since it was asked for last.
-    marked: bool,
-    /// When it was asked for last, monotonic.
-    marked_at_ns: u64,
-    pub(super) ticket: Option<Ticket>,
-    /// The last session that is known to have been opened, and when, boot-time clock, ns.
-    pub(super) opened: Option<(SessionId, u64)>,
-    /// Leased rows that the data plane has not taken yet.
+    /// The mark has been moved since the last request.
+    mark_moved: bool,
+    /// Time of the last request, monotonic.
+    mark_requested_ns: u64,
+    pub(super) eviction_handle: Option<EvictionHandle>,
+    /// The last known session and its start, boot-time clock, ns.
+    pub(super) last_session: Option<(SessionId, u64)>,
+    /// Leased rows that the data plane has no room for yet.
     pub(super) pending: Option<Box<Provision>>,
-    /// Its next row when it was wiped while it was shut out; the controller has not heard of it yet.
-    pub(super) stood: Option<RowIndex>,
+    /// The next row of a device that was wiped after its revocation; not reported yet.
+    pub(super) next_row: Option<RowIndex>,
 }
 
-impl Held {
+impl DeviceEntry {
     fn new(provision: Provision, ahead: u32) -> Self {
         Self {
             mode: provision.mode,
@@ -109,13 +110,13 @@ impl Held {
         }
     }
 
-    /// Of a device that an earlier process left in the data plane.
-    pub(super) fn taken_up(
+    /// Creates the entry of a device that an earlier process left in the data plane.
+    pub(super) fn adopted(
         mode: Mode,
         epoch: u32,
         mark: RowIndex,
         received: RowIndex,
-        ticket: Ticket,
+        ticket: EvictionHandle,
         ahead: u32,
     ) -> Self {
         Self {
@@ -124,362 +125,383 @@ impl Held {
             ahead: u8::try_from(ahead).unwrap_or(u8::MAX),
             mark,
             received,
-            ticket: Some(ticket),
+            eviction_handle: Some(ticket),
             ..Self::blank(State::Installed)
         }
     }
 
-    /// Of one of which nothing is known but that it is to go, or is gone.
+    /// Creates the entry of a device that is to be removed, or is removed.
     pub(super) fn blank(state: State) -> Self {
         Self {
             state,
             mode: Mode::Key,
             epoch: u32::MAX,
-            asking: false,
-            wanted_again: false,
-            exhausted: false,
-            room_ticket: None,
+            is_requesting: false,
+            request_again: false,
+            is_exhausted: false,
+            slot_queue_number: None,
             ahead: 0,
             mark: RowIndex(0),
             received: RowIndex(0),
-            marked: false,
-            marked_at_ns: 0,
-            ticket: None,
-            opened: None,
+            mark_moved: false,
+            mark_requested_ns: 0,
+            eviction_handle: None,
+            last_session: None,
             pending: None,
-            stood: None,
+            next_row: None,
         }
     }
 }
 
 impl Node {
-    /// Takes in a device that was not here, with what the controller leased; says whether it is in the data plane now.
+    /// Adds a new device with leased rows; returns whether it is in the data plane.
     pub(super) fn admit(&mut self, provision: Provision) -> bool {
         let device = provision.device;
-        // Leased before the leases were lost.
+        // The rows were leased before the leases were revoked.
         if !self.may_have_rows() {
             return false;
         }
-        // The feed may have told since of a change that the rows do not know.
+        // The feed may have reported newer credentials.
         if self
-            .meanwhile
+            .epochs_in_flight
             .get(&device)
             .is_some_and(|epoch| *epoch > provision.epoch)
         {
             return false;
         }
         match self.devices.entry(device) {
-            Entry::Occupied(held) => return held.get().state == State::Installed,
+            Entry::Occupied(entry) => return entry.get().state == State::Installed,
             Entry::Vacant(place) => {
-                place.insert(Held::new(provision, self.settings.mark_block));
+                place.insert(DeviceEntry::new(provision, self.settings.mark_block));
             }
         }
-        self.offer(device);
+        self.install_pending(device);
         self.devices
             .get(&device)
-            .is_some_and(|held| held.state == State::Installed)
+            .is_some_and(|entry| entry.state == State::Installed)
     }
 
     /// Queues a device for rows, unless it is queued, needs none or can get none.
-    pub(super) fn want(&mut self, device: DeviceId) {
-        let Some(held) = self.devices.get_mut(&device) else {
+    pub(super) fn request_rows(&mut self, device: DeviceId) {
+        let Some(entry) = self.devices.get_mut(&device) else {
             return;
         };
-        if held.pending.is_some() {
-            // Rows in hand did not fit before; now there may be room.
-            self.offer(device);
+        if entry.pending.is_some() {
+            // Rows that are here may fit into the data plane now.
+            self.install_pending(device);
         }
-        let Some(held) = self.devices.get_mut(&device) else {
+        let Some(entry) = self.devices.get_mut(&device) else {
             return;
         };
-        if held.state == State::Installed && !held.exhausted {
-            held.wanted_again = held.asking;
-            if !std::mem::replace(&mut held.asking, true) {
-                self.wants.push_back(device);
+        if entry.state == State::Installed && !entry.is_exhausted {
+            entry.request_again = entry.is_requesting;
+            if !std::mem::replace(&mut entry.is_requesting, true) {
+                self.row_queue.push_back(device);
             }
         }
     }
 
-    /// What to ask for; `None` if the device needs nothing any more.
-    pub(super) fn want_of(&mut self, device: DeviceId, now_ns: u64) -> Option<Want> {
+    /// Returns the row request of a device; `None` if the device needs nothing.
+    pub(super) fn row_request(&mut self, device: DeviceId, now_ns: u64) -> Option<RowRequest> {
         let low_credit = self.settings.low_credit;
-        let held = self.devices.get_mut(&device)?;
-        if held.state != State::Installed || held.mode == Mode::Key {
+        let entry = self.devices.get_mut(&device)?;
+        if entry.state != State::Installed || entry.mode == Mode::Key {
             return None;
         }
-        let line = self.plane.status(device)?;
+        let line = self.data_plane.status(device)?;
         let from = line.commit.idx();
         let is_low = line.rows_left <= self.settings.low_rows;
-        let allowed = held.mark.0.saturating_sub(from.0);
+        let allowed = entry.mark.0.saturating_sub(from.0);
         if !is_low && allowed > low_credit {
-            // The line holds less credit than the mark allows.
-            return self.plane.grant(device, held.mark).err().and(None);
+            // The line has less credit than the mark allows.
+            return self.data_plane.grant(device, entry.mark).err().and(None);
         }
         let block = u8::try_from(self.settings.mark_block).unwrap_or(u8::MAX);
-        // A question that was not answered says nothing about the device.
-        if std::mem::take(&mut held.marked) {
+        // A failed request says nothing about the device.
+        if std::mem::take(&mut entry.mark_moved) {
             let most = u8::try_from(commit::CREDIT_MAX).unwrap_or(u8::MAX);
-            held.ahead = match now_ns.saturating_sub(held.marked_at_ns) < BUSY_DEVICE_NS {
-                true => held.ahead.saturating_mul(2).min(most),
-                false => (held.ahead / 2).max(block),
+            entry.ahead = match now_ns.saturating_sub(entry.mark_requested_ns) < BUSY_DEVICE_NS {
+                true => entry.ahead.saturating_mul(2).min(most),
+                false => (entry.ahead / 2).max(block),
             };
         }
-        held.marked_at_ns = now_ns;
+        entry.mark_requested_ns = now_ns;
         let room = self.settings.ring.saturating_add(1);
-        Some(Want {
+        Some(RowRequest {
             device,
-            epoch: held.epoch,
+            epoch: entry.epoch,
             from,
-            received: held.received,
-            hold: if is_low { room } else { line.rows_left },
-            ahead: u32::from(held.ahead),
+            received: entry.received,
+            hold_rows: if is_low { room } else { line.rows_left },
+            spendable_rows: u32::from(entry.ahead),
         })
     }
 
-    /// Takes what was leased for a device that is here.
-    pub(super) fn provide(&mut self, provision: Provision) {
+    /// Adds rows that were leased for a device.
+    pub(super) fn accept_rows(&mut self, provision: Provision) {
         let device = provision.device;
-        let Some(held) = self.devices.get_mut(&device) else {
+        let Some(entry) = self.devices.get_mut(&device) else {
             return;
         };
-        held.asking = false;
-        if held.state != State::Installed || held.epoch != provision.epoch {
-            // It is leaving: where it stood is told then.
+        entry.is_requesting = false;
+        if entry.state != State::Installed || entry.epoch != provision.epoch {
+            // The device is leaving; its unused rows are reported later.
             return;
         }
-        held.marked = provision.mark > held.mark;
-        held.mark = held.mark.max(provision.mark);
-        let mark = held.mark;
-        let is_due = std::mem::take(&mut held.wanted_again) || held.marked || !provision.rows.is_empty();
-        match &mut held.pending {
+        entry.mark_moved = provision.mark > entry.mark;
+        entry.mark = entry.mark.max(provision.mark);
+        let mark = entry.mark;
+        let is_due =
+            std::mem::take(&mut entry.request_again) || entry.mark_moved || !provision.rows.is_empty();
+        match &mut entry.pending {
             _ if provision.rows.is_empty() => {}
             Some(pending) if pending.end() == provision.first => {
-                held.received = provision.end();
+                entry.received = provision.end();
                 pending.rows.extend(provision.rows);
             }
-            // A jump is only made when all before it may be spent; what waits is spent first, and these come again.
+            // Rows after a gap are added only when all earlier rows may be spent. Pending rows are spent first, and
+            // these rows are leased again.
             Some(_) => {}
             None => {
-                held.received = provision.end();
-                held.pending = Some(Box::new(provision));
+                entry.received = provision.end();
+                entry.pending = Some(Box::new(provision));
             }
         }
-        if let Err(error) = self.plane.grant(device, mark) {
-            tracing::error!(%error, "the mark of a device that is here could not be moved");
+        if let Err(error) = self.data_plane.grant(device, mark) {
+            tracing::error!(device_id = %device, %error, action = "restart the gateway if the error persists",
+                "data plane rejects the new mark of a device; the device stops at its current mark");
         }
-        self.offer(device);
-        // What it spent while the question was out may want another one. Not without any progress, or it would be asked
-        // for without end: the device's next RESPONSE is an event again.
+        self.install_pending(device);
+        // Rows spent during the request may require another one. Only after progress, or the requests would never
+        // end; the device's next RESPONSE causes an event.
         let stuck = |line: LineStatus| line.rows_left == 0 || !line.commit.has_credit();
-        if is_due && self.plane.status(device).is_some_and(stuck) {
-            self.want(device);
+        if is_due && self.data_plane.status(device).is_some_and(stuck) {
+            self.request_rows(device);
         }
     }
 
-    /// The controller has no rows for a device.
-    pub(super) fn refuse(&mut self, refused: &Refused) {
-        let Some(held) = self.devices.get_mut(&refused.device) else {
+    /// Handles a refusal of rows.
+    pub(super) fn handle_refusal(&mut self, refused: &RowRefusal) {
+        let Some(entry) = self.devices.get_mut(&refused.device) else {
             return;
         };
-        let was_asked = std::mem::take(&mut held.asking);
-        match &refused.why {
-            Refusal::Exhausted if held.state != State::Installed => {}
-            Refusal::Exhausted => {
-                if !std::mem::replace(&mut held.exhausted, true) {
+        let was_requesting = std::mem::take(&mut entry.is_requesting);
+        match &refused.reason {
+            RefusalReason::Exhausted if entry.state != State::Installed => {}
+            RefusalReason::Exhausted => {
+                if !std::mem::replace(&mut entry.is_exhausted, true) {
                     self.status.exhausted += 1;
                     self.exhausted.push_back(refused.device);
-                    self.trail.note(Happening::Exhausted {
+                    self.audit.record(AuditEvent::Exhausted {
                         device: refused.device,
                     });
-                    tracing::debug!(device = %refused.device, "no row is left for it");
+                    tracing::debug!(device_id = %refused.device, "no row is left for the device");
                 }
             }
-            // The feed tells what became of it.
-            Refusal::Gone => {}
-            // It came again since the question.
-            Refusal::NotHeld if !was_asked => {}
-            Refusal::NotHeld => {
-                tracing::warn!(device = %refused.device, "the registry knows of no row here: the device begins anew");
-                self.dismiss(refused.device, false);
+            // The feed reports the reason.
+            RefusalReason::Inactive => {}
+            // The device was admitted again since the request.
+            RefusalReason::NotHeld if !was_requesting => {}
+            RefusalReason::NotHeld => {
+                tracing::warn!(device_id = %refused.device, "registry has no lease of the device at this gateway; the gateway removes the device, and the device authenticates again");
+                self.remove_device(refused.device, false);
             }
-            Refusal::Damaged(problem) => {
+            RefusalReason::Damaged(problem) => {
                 self.status.damaged += 1;
-                tracing::error!(device = %refused.device, problem, "left out");
+                tracing::error!(
+                    device_id = %refused.device,
+                    error = problem,
+                    action = "run `linewarden registry check`; restore a backup, or revoke the device and enroll the device under another ID",
+                    "device record is damaged; the device gets no rows"
+                );
             }
         }
     }
 
-    /// A REQUEST of a device that is not here was answered with a NAK: the registry can lease no row. Anybody can send the REQUEST.
-    pub(super) fn note_unserved(&mut self, device: DeviceId) {
+    /// Logs a REQUEST that was rejected with a NAK because the registry can lease no row. Any host can send the
+    /// REQUEST.
+    pub(super) fn log_unserved(&mut self, device: DeviceId) {
         self.status.unserved += 1;
-        if self.unserved.is_due(device, self.now_ns) {
-            self.trail.note(Happening::Exhausted { device });
+        if self.unserved_log.is_due(device, self.now_ns) {
+            self.audit.record(AuditEvent::Exhausted { device });
             tracing::warn!(
-                %device,
-                action = "see `linewarden device show`; enroll the device again with --replace",
-                "request refused: no row can be leased for the device"
+                device_id = %device,
+                action = "run `linewarden device show DEVICE`; enroll the device again with --replace",
+                "request rejected: no row can be leased for the device"
             );
         }
     }
 
-    /// As [`Node::note_unserved`], where rows are left, and the REQUEST states that the device has answered them. Anybody can forge that.
-    pub(super) fn note_stated_beyond(&mut self, device: DeviceId) {
+    /// As [`Node::log_unserved`], if rows are left, but the REQUEST states that the device has used them. The
+    /// statement can be forged.
+    pub(super) fn log_stated_exhausted(&mut self, device: DeviceId) {
         self.status.unserved += 1;
-        if self.stated_beyond.is_due(device, self.now_ns) {
+        if self.stated_exhausted_log.is_due(device, self.now_ns) {
             tracing::warn!(
-                %device,
-                action = "if the device does not authenticate, enroll it again with --replace; otherwise ignore the request, it may be forged",
-                "request refused: it states that the device has answered all rows that are left"
+                device_id = %device,
+                action = "if the device does not authenticate, enroll the device again with --replace; otherwise ignore the request, which may be forged",
+                "request rejected: the request states that the device has used all rows that are left"
             );
         }
     }
 
-    /// After a failed question all devices that were in it are queued again, in front.
-    pub(super) fn ask_again(&mut self) {
-        for device in std::mem::take(&mut self.asked).into_iter().rev() {
-            if self.devices.get(&device).is_some_and(|held| held.asking) {
-                self.wants.push_front(device);
+    /// Queues all devices of a failed request again, in front.
+    pub(super) fn requeue_rows_in_flight(&mut self) {
+        for device in std::mem::take(&mut self.rows_in_flight).into_iter().rev() {
+            if self.devices.get(&device).is_some_and(|entry| entry.is_requesting) {
+                self.row_queue.push_front(device);
             }
         }
     }
 
-    /// After an answer none of those it was asked for waits any more.
-    pub(super) fn clear_asked(&mut self) {
-        for device in std::mem::take(&mut self.asked) {
-            if let Some(held) = self.devices.get_mut(&device) {
-                held.asking = false;
+    /// Marks all devices of a completed request as not requesting.
+    pub(super) fn clear_rows_in_flight(&mut self) {
+        for device in std::mem::take(&mut self.rows_in_flight) {
+            if let Some(entry) = self.devices.get_mut(&device) {
+                entry.is_requesting = false;
             }
         }
     }
 
-    /// Hands the rows in hand to the data plane.
-    fn offer(&mut self, device: DeviceId) {
-        let Some(held) = self.devices.get_mut(&device) else {
+    /// Installs the pending rows in the data plane.
+    fn install_pending(&mut self, device: DeviceId) {
+        let Some(entry) = self.devices.get_mut(&device) else {
             return;
         };
-        let installed = match held.state {
+        let installed = match entry.state {
             State::Waiting => false,
             State::Installed => true,
-            State::Leaving { .. } | State::Settling | State::Revoked { .. } => return,
+            State::Leaving { .. } | State::ReportingUnusedRows | State::Revoked { .. } => return,
         };
-        let Some(provision) = held.pending.take() else {
+        let Some(provision) = entry.pending.take() else {
             return;
         };
         let result = if installed {
-            self.plane.refill(device, provision.first, &provision.rows)
+            self.data_plane.refill(device, provision.first, &provision.rows)
         } else {
             let most = self.settings.ring.saturating_add(1) as usize;
             let rows = provision.rows.get(..most).unwrap_or(&provision.rows);
             let mark = (provision.mode == Mode::Pool).then_some(provision.mark);
             let last = u32::try_from(rows.len()).unwrap_or(u32::MAX);
-            self.plane
+            self.data_plane
                 .install(device, provision.mode, provision.first, rows, mark)
                 .map(|()| RowIndex(provision.first.0.saturating_add(last)))
         };
         match result {
             Ok(end) => {
                 if !installed {
-                    self.plane.note_epoch(device, provision.epoch);
+                    self.data_plane.set_epoch(device, provision.epoch);
                 }
-                self.taken(device, *provision, end);
+                self.rows_installed(device, *provision, end);
             }
             Err(StoreError::Busy(_)) => {
-                held.pending = Some(provision);
+                entry.pending = Some(provision);
                 self.busy.push(device);
             }
-            Err(error @ (StoreError::Full(_) | StoreError::IndexFull(_))) => {
-                held.pending = Some(provision);
-                tracing::debug!(%error, "no room");
-                self.await_room(device);
+            Err(error @ (StoreError::NoFreeSlot(_) | StoreError::IndexFull(_))) => {
+                entry.pending = Some(provision);
+                tracing::debug!(device_id = %device, %error, "no slot for the device");
+                self.wait_for_slot(device);
             }
-            // The feed brings the revocation, or has brought it.
+            // The feed reports the revocation, or has reported it.
             Err(StoreError::Revoked(_)) => {}
             Err(error) => {
                 self.status.damaged += 1;
-                tracing::error!(%error, "the data plane refuses the device's rows");
+                tracing::error!(
+                    device_id = %device,
+                    %error,
+                    action = "run `linewarden registry check`; enroll the device again with --replace",
+                    "data plane rejects the rows of a device; the device gets no rows"
+                );
                 if !installed {
-                    self.part(device, None);
+                    self.finish_removal(device, None);
                 }
             }
         }
     }
 
-    /// The data plane has taken rows up to `end`; further ones wait until the line is empty, or has room.
-    fn taken(&mut self, device: DeviceId, provision: Provision, end: RowIndex) {
-        self.stop_waiting(device);
-        let Some(held) = self.devices.get_mut(&device) else {
+    /// The data plane has accepted rows up to `end`; further rows wait until the line is empty or has room.
+    fn rows_installed(&mut self, device: DeviceId, provision: Provision, end: RowIndex) {
+        self.stop_waiting_for_slot(device);
+        let Some(entry) = self.devices.get_mut(&device) else {
             return;
         };
-        if held.state == State::Waiting {
-            held.state = State::Installed;
+        if entry.state == State::Waiting {
+            entry.state = State::Installed;
             self.status.devices += 1;
-            let uses = self.plane.status(device).map_or(Uses::NONE, |line| uses(&line));
-            held.ticket = Some(self.order.enter(device, uses));
+            let uses = self
+                .data_plane
+                .status(device)
+                .map_or(Uses::NONE, |line| uses(&line));
+            entry.eviction_handle = Some(self.eviction.insert(device, uses));
         }
-        let kept = provision.end().0.saturating_sub(end.0.max(provision.first.0));
-        self.status.rows_given += (provision.rows.len() as u64).saturating_sub(kept.into());
-        if kept > 0 {
-            held.pending = Some(Box::new(tail(provision, kept)));
+        let rows_kept = provision.end().0.saturating_sub(end.0.max(provision.first.0));
+        self.status.rows_installed += (provision.rows.len() as u64).saturating_sub(rows_kept.into());
+        if rows_kept > 0 {
+            entry.pending = Some(Box::new(last_rows(provision, rows_kept)));
         }
     }
 
-    fn await_room(&mut self, device: DeviceId) {
-        let Some(held) = self.devices.get_mut(&device) else {
+    fn wait_for_slot(&mut self, device: DeviceId) {
+        let Some(entry) = self.devices.get_mut(&device) else {
             return;
         };
-        if held.room_ticket.is_none() {
-            held.room_ticket = Some(self.no_room_next);
-            self.no_room.insert(self.no_room_next, device);
-            self.no_room_next += 1;
+        if entry.slot_queue_number.is_none() {
+            entry.slot_queue_number = Some(self.slot_queue_next);
+            self.slot_queue.insert(self.slot_queue_next, device);
+            self.slot_queue_next += 1;
         }
     }
 
-    pub(super) fn stop_waiting(&mut self, device: DeviceId) {
-        let held = self.devices.get_mut(&device);
-        if let Some(ticket) = held.and_then(|held| held.room_ticket.take()) {
-            self.no_room.remove(&ticket);
+    pub(super) fn stop_waiting_for_slot(&mut self, device: DeviceId) {
+        let entry = self.devices.get_mut(&device);
+        if let Some(ticket) = entry.and_then(|entry| entry.slot_queue_number.take()) {
+            self.slot_queue.remove(&ticket);
         }
     }
 
-    /// New credentials: the old ones and the session go at once; the device comes again. Of the same credentials there
-    /// may be more rows now.
-    pub(super) fn renew(&mut self, device: DeviceId, epoch: u32) {
+    /// Handles a change of credentials: the old rows and the session end at once, and the device authenticates again.
+    /// With the same credentials, more rows may be available now.
+    pub(super) fn replace_credentials(&mut self, device: DeviceId, epoch: u32) {
         match self.devices.get(&device) {
-            Some(held) if held.epoch < epoch => {
-                self.trail.note(Happening::CredentialsReplaced { device, epoch });
-                self.dismiss(device, false);
+            Some(entry) if entry.epoch < epoch => {
+                self.audit
+                    .record(AuditEvent::CredentialsReplaced { device, epoch });
+                self.remove_device(device, false);
             }
-            Some(held) if held.exhausted => self.want_anew(device),
+            Some(entry) if entry.is_exhausted => self.retry_exhausted_device(device),
             _ => {}
         }
     }
 
-    pub(super) fn want_anew(&mut self, device: DeviceId) {
-        let held = self.devices.get_mut(&device);
-        if held.is_some_and(|held| std::mem::take(&mut held.exhausted)) {
+    pub(super) fn retry_exhausted_device(&mut self, device: DeviceId) {
+        let entry = self.devices.get_mut(&device);
+        if entry.is_some_and(|entry| std::mem::take(&mut entry.is_exhausted)) {
             self.status.exhausted -= 1;
-            self.want(device);
+            self.request_rows(device);
         }
     }
 
     pub(super) fn retry_busy(&mut self) {
         for device in std::mem::take(&mut self.busy) {
-            match self.devices.get(&device).map(|held| held.state) {
-                Some(State::Leaving { .. }) => self.depart(device),
-                Some(_) => self.offer(device),
+            match self.devices.get(&device).map(|entry| entry.state) {
+                Some(State::Leaving { .. }) => self.leave_data_plane(device),
+                Some(_) => self.install_pending(device),
                 None => {}
             }
         }
     }
 
-    /// Rows that found no room may find some now.
-    pub(super) fn retry_no_room(&mut self) {
-        let waiting: Vec<DeviceId> = self.no_room.values().take(EVICT_BATCH).copied().collect();
-        waiting.into_iter().for_each(|device| self.offer(device));
+    /// Installs rows for which there was no slot.
+    pub(super) fn retry_slot_queue(&mut self) {
+        let waiting: Vec<DeviceId> = self.slot_queue.values().take(EVICT_BATCH).copied().collect();
+        waiting
+            .into_iter()
+            .for_each(|device| self.install_pending(device));
     }
 
-    /// Queues every device that needs something, whatever events said.
-    pub(super) fn look_through(&mut self) {
+    /// Queues every device that needs rows, independently of events.
+    pub(super) fn scan_devices(&mut self) {
         let (low_rows, low_credit) = (self.settings.low_rows, self.settings.low_credit);
         let is_low = |line: LineStatus| {
             let credit = line.commit.credit().unwrap_or(u32::MAX);
@@ -488,12 +510,12 @@ impl Node {
         let pools = self
             .devices
             .iter()
-            .filter(|(_, held)| held.state == State::Installed && held.mode == Mode::Pool);
+            .filter(|(_, entry)| entry.state == State::Installed && entry.mode == Mode::Pool);
         let pools: Vec<DeviceId> = pools.map(|(device, _)| *device).collect();
-        let lines = self.plane.statuses(&pools);
+        let lines = self.data_plane.statuses(&pools);
         for (device, line) in pools.into_iter().zip(lines) {
             if line.is_some_and(is_low) {
-                self.want(device);
+                self.request_rows(device);
             }
         }
     }
@@ -502,12 +524,12 @@ impl Node {
 pub(super) fn uses(line: &LineStatus) -> Uses {
     Uses {
         count: line.commit.generation(),
-        until_s: line.lease_until_s,
+        until_s: line.session_until_s,
     }
 }
 
-/// The last `count` rows.
-fn tail(provision: Provision, count: u32) -> Provision {
+/// Returns the last `count` rows.
+fn last_rows(provision: Provision, count: u32) -> Provision {
     let skipped = provision.rows.len().saturating_sub(count as usize);
     Provision {
         first: RowIndex(provision.end().0.saturating_sub(count)),

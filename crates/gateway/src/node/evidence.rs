@@ -1,7 +1,7 @@
-//! Showing the controller what the data plane runs, and doing without rows while it does not trust us.
+//! Submission of evidence, and the state of the gateway while it is not trusted.
 
-use linewarden_controller::trust::{Scrutiny, Standing};
-use linewarden_dataplane::{Measurement, Witness};
+use linewarden_controller::trust::{GatewayTrustState, TrustStatus};
+use linewarden_dataplane::{Measurement, MeasurementSource};
 use linewarden_evidence::statement::Nonce;
 use linewarden_protocol::ids::{DeviceId, Mode};
 
@@ -10,92 +10,99 @@ use super::channel::Channel;
 use super::devices::State;
 use super::freshness::Freshness;
 use super::status::TrustState;
-use crate::audit::Happening;
-use crate::exchange::{Ask, LinkError};
+use crate::audit::AuditEvent;
+use crate::requests::{ControllerRequest, LinkError};
 use crate::time::Clock;
 
-/// What the controller wants to see.
+/// State of the evidence requests.
 #[derive(Default)]
-pub(super) struct Showing {
-    /// What was asked last.
+pub(super) struct EvidenceExchange {
+    /// The last nonce.
     nonce: Option<Nonce>,
-    /// What is shown for it, as in [`Ask::Evidence`], until the controller has it.
-    shown: Option<Option<Box<Measurement>>>,
+    /// The measurement for the nonce, as in [`ControllerRequest::SubmitEvidence`], until the controller has it.
+    measured: Option<Option<Box<Measurement>>>,
     channel: Channel,
-    /// All devices are shut out until the controller trusts this gateway.
-    is_shut: bool,
+    /// All devices are revoked until the gateway is trusted.
+    is_closed: bool,
 }
 
-impl Showing {
-    /// An answer that is out is of a registry that is gone.
+impl EvidenceExchange {
+    /// Invalidates a request in flight after a restore of the registry.
     pub(super) fn void(&mut self) {
         self.channel.void();
     }
 }
 
 impl Node {
-    /// Whether the controller gives rows: it trusts this gateway, or asks nobody for evidence.
+    /// Whether the controller grants rows: the gateway is trusted, or needs no evidence.
     pub(super) fn may_have_rows(&self) -> bool {
         matches!(self.status.trust, None | Some(TrustState::Trusted))
     }
 
-    /// Takes what the controller wants to see, and how we stand.
-    pub(super) fn take_scrutiny(&mut self, scrutiny: Option<Scrutiny>) {
-        let Some(Scrutiny { nonce, standing }) = scrutiny else {
+    /// Handles the trust status in a response.
+    pub(super) fn handle_trust_status(&mut self, trust_status: Option<TrustStatus>) {
+        let Some(TrustStatus { nonce, state }) = trust_status else {
             return;
         };
-        self.stand(standing);
+        self.set_trust_state(state);
         if nonce.is_none() {
-            // It has come: the answer to it was lost.
-            self.showing.shown = None;
+            // The controller has the evidence; its response was lost.
+            self.evidence.measured = None;
         }
-        let Some(nonce) = nonce.filter(|nonce| self.showing.nonce != Some(*nonce)) else {
+        let Some(nonce) = nonce.filter(|nonce| self.evidence.nonce != Some(*nonce)) else {
             return;
         };
-        self.showing.nonce = Some(nonce);
-        self.showing.shown = match self.plane.measure() {
-            Ok(Witness::Kernel(measurement)) => Some(Some(measurement)),
-            Ok(Witness::Engine) => Some(None),
-            Ok(Witness::Nobody) => {
-                let plane = self.plane.name();
+        self.evidence.nonce = Some(nonce);
+        self.evidence.measured = match self.data_plane.measure() {
+            Ok(MeasurementSource::Kernel(measurement)) => Some(Some(measurement)),
+            Ok(MeasurementSource::SelfSigned) => Some(None),
+            Ok(MeasurementSource::Unavailable) => {
+                let data_plane = self.data_plane.name();
                 tracing::error!(
-                    plane,
-                    "the controller wants evidence, and nobody can measure this data plane"
+                    data_plane,
+                    action = "use `dataplane = \"xdp\"`, or \"p4\" with a switch that measures itself; or remove [trust] for this gateway",
+                    "controller requests evidence, but this data plane cannot be measured; the gateway gets no rows"
                 );
                 None
             }
             Err(error) => {
-                tracing::error!(%error, "the controller wants evidence, and the data plane cannot be measured");
+                tracing::error!(
+                    %error,
+                    action = "check the capabilities of the process (CAP_SYS_ADMIN) and the error",
+                    "measuring the data plane for evidence failed; retrying at the next request of the controller"
+                );
                 None
             }
         };
-        if self.showing.shown.is_none() {
-            self.status.unmeasured += 1;
+        if self.evidence.measured.is_none() {
+            self.status.measurements_failed += 1;
         }
     }
 
-    pub(super) fn ask_to_judge(&mut self, clock: Clock) -> Option<Ask> {
-        let nonce = self.showing.nonce?;
-        let measurement = self.showing.shown.clone()?;
-        self.showing
+    pub(super) fn evidence_request(&mut self, clock: Clock) -> Option<ControllerRequest> {
+        let nonce = self.evidence.nonce?;
+        let measurement = self.evidence.measured.clone()?;
+        self.evidence
             .channel
-            .try_ask(clock)
-            .then_some(Ask::Evidence { nonce, measurement })
+            .try_send(clock)
+            .then_some(ControllerRequest::SubmitEvidence { nonce, measurement })
     }
 
-    pub(super) fn take_judged(&mut self, result: Result<Scrutiny, LinkError>, now_ns: u64) {
-        let scrutiny = self.unwrap_answer(result, now_ns, |node| &mut node.showing.channel);
-        if let Some(scrutiny) = scrutiny {
-            self.showing.shown = None;
-            self.take_scrutiny(Some(scrutiny));
+    pub(super) fn handle_evidence_result(&mut self, result: Result<TrustStatus, LinkError>, now_ns: u64) {
+        let trust_status = self.unwrap_response("submit evidence", result, now_ns, |node| {
+            &mut node.evidence.channel
+        });
+        if let Some(trust_status) = trust_status {
+            self.evidence.measured = None;
+            self.handle_trust_status(Some(trust_status));
         }
     }
 
-    fn stand(&mut self, standing: Standing) {
-        let next = match standing {
-            Standing::Unproven => TrustState::Unproven,
-            Standing::Trusted => TrustState::Trusted,
-            Standing::Distrusted { why } => TrustState::Distrusted { why },
+    fn set_trust_state(&mut self, state: GatewayTrustState) {
+        let next = match state {
+            GatewayTrustState::Unproven => TrustState::Unproven,
+            GatewayTrustState::Trusted => TrustState::Trusted,
+            GatewayTrustState::Untrusted { reason } => TrustState::Untrusted { reason },
         };
         let before = self.status.trust.replace(next.clone());
         if before.as_ref() == Some(&next) {
@@ -104,63 +111,70 @@ impl Node {
         match next {
             TrustState::Unproven => {}
             TrustState::Trusted => {
-                tracing::info!("the controller trusts this gateway");
-                self.trail.note(Happening::Trusted);
-                // Another controller may have taken over meanwhile, to which this gateway had shown nothing.
-                let was_shut = std::mem::take(&mut self.showing.is_shut);
-                if was_shut && !self.stopping && !self.status.replaced {
-                    self.plane.set_stopping(false);
+                tracing::info!("gateway is trusted by the controller");
+                self.audit.record(AuditEvent::Trusted);
+                // Another controller, without evidence of this gateway, may have been used meanwhile.
+                let was_closed = std::mem::take(&mut self.evidence.is_closed);
+                if was_closed && !self.stopping && !self.status.replaced {
+                    self.data_plane.set_stopping(false);
                 }
             }
-            TrustState::Distrusted { why } => {
+            TrustState::Untrusted { reason } => {
                 tracing::error!(
-                    why,
-                    "the controller does not trust this gateway: it gives no rows, and what was here is gone"
+                    reason,
+                    action = "compare the reason with the last update or reload; create new reference values, or reinstall the gateway",
+                    "gateway is not trusted by the controller; all rows and sessions are removed"
                 );
-                self.trail.note(Happening::Distrusted { why });
-                if !std::mem::replace(&mut self.showing.is_shut, true) {
-                    self.plane.set_fresh([0; 8], 0);
-                    self.plane.set_stopping(true);
-                    self.lose_leases();
+                self.audit.record(AuditEvent::Untrusted { reason });
+                if !std::mem::replace(&mut self.evidence.is_closed, true) {
+                    self.data_plane.set_fresh([0; 8], 0);
+                    self.data_plane.set_stopping(true);
+                    self.drop_leases();
                 }
             }
         }
     }
 
-    /// Nothing of what is here is ours any more: all devices are shut out, and nothing is said of where they stood, for it would not
-    /// be believed. What is trusted again begins as a process that has just started.
-    pub(super) fn lose_leases(&mut self) {
-        // Before anything else, in one write: from here on nothing is answered. The next value finds no devices.
-        self.plane.set_fresh([0; 8], 0);
-        self.left = None;
+    /// Drops all leases: all devices are revoked, and no unused rows are reported, because the controller would
+    /// reject the report. When the gateway is trusted again, it starts like a new process.
+    pub(super) fn drop_leases(&mut self) {
+        // First, in one write: the data plane sends no reply from here on. The next fresh value finds no devices.
+        self.data_plane.set_fresh([0; 8], 0);
+        self.inherited = None;
         self.freshness = Freshness::default();
         self.fresh = None;
-        self.settlements.clear();
-        self.settling.clear();
+        self.unused_rows_pending.clear();
+        self.unused_rows_in_flight.clear();
         let devices: Vec<DeviceId> = self.devices.keys().copied().collect();
         for device in devices {
-            self.lose(device);
+            self.drop_device(device);
         }
-        self.enter.done = false;
-        self.resume.done = false;
+        self.register_channel.done = false;
+        self.resume_channel.done = false;
     }
 
-    fn lose(&mut self, device: DeviceId) {
-        let Some(held) = self.devices.get_mut(&device) else {
+    fn drop_device(&mut self, device: DeviceId) {
+        let Some(entry) = self.devices.get_mut(&device) else {
             return;
         };
-        match held.state {
-            State::Waiting | State::Installed => self.dismiss(device, false),
+        match entry.state {
+            State::Waiting | State::Installed => self.remove_device(device, false),
             // A pool device is wiped already.
-            State::Settling if held.mode == Mode::Key => {
-                held.state = State::Leaving { settle: false };
-                self.depart(device);
+            State::ReportingUnusedRows if entry.mode == Mode::Key => {
+                entry.state = State::Leaving {
+                    reports_unused_rows: false,
+                };
+                self.leave_data_plane(device);
             }
-            State::Settling => {
+            State::ReportingUnusedRows => {
                 self.devices.remove(&device);
             }
-            // It is tried again, as soon as its line is not busy.
-            State::Leaving { .. } => held.state = State::Leaving { settle: false },
+            // Retried as soon as the line is not busy.
+            State::Leaving { .. } => {
+                entry.state = State::Leaving {
+                    reports_unused_rows: false,
+                }
+            }
             State::Revoked { .. } => {}
         }
     }

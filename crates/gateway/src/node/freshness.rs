@@ -1,13 +1,13 @@
-//! When a new freshness value is due (LAP/1 1.4.1).
+//! The schedule of freshness values (LAP/1 1.4.1).
 
 use crate::time::Clock;
 
-/// A value is in use as the current one for so long, ns.
+/// How long a value is the current one, ns.
 const PERIOD_NS: u64 = 8_000_000_000;
-/// The two clocks are not read at the same instant; a smaller difference is no suspend.
+/// The two clocks are not read at the same time; a smaller difference is no suspend.
 const SUSPEND_NS: u64 = 100_000_000;
 
-/// Decides when to draw.
+/// Determines when to draw.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Freshness {
     due_ns: Option<u64>,
@@ -15,33 +15,34 @@ pub(crate) struct Freshness {
 }
 
 impl Freshness {
-    /// The current value was drawn by an earlier process, at that time.
-    pub(crate) fn going_on(drawn_at_ns: u64) -> Self {
+    /// The current value was drawn by an earlier process at that time.
+    pub(crate) fn resumed(drawn_at_ns: u64) -> Self {
         Self {
             due_ns: Some(drawn_at_ns.saturating_add(PERIOD_NS)),
             suspended_ns: 0,
         }
     }
 
-    /// How many values to draw now: two at the start and after a suspend, so that none from before is accepted; one
-    /// when the period is over.
+    /// Returns how many values to draw now: two at the start and after a suspend, so that no earlier value is
+    /// accepted; one at the end of a period.
     pub(crate) fn due(&mut self, clock: Clock) -> usize {
         let woke_up = self.has_woken(clock);
-        // What the clock readings lay apart is not kept.
+        // The difference between the two readings is not stored.
         if !woke_up {
             self.suspended_ns = self.suspended_ns.min(clock.suspended_ns());
         }
         match self.due_ns {
             None => 2,
             Some(_) if woke_up => 2,
-            // Nobody drew for a period and more: the current value must not become an accepted previous one.
+            // No value was drawn for more than a period: the current value must not become the accepted previous one.
             Some(due_ns) if due_ns.saturating_add(PERIOD_NS) < clock.monotonic_ns => 2,
             Some(due_ns) if due_ns <= clock.monotonic_ns => 1,
             Some(_) => 0,
         }
     }
 
-    /// For a gateway that may draw none: whether there are values to be given up. The next draw is of two then.
+    /// Discards the values of a gateway that must not draw; returns whether there were any. The next draw is of two
+    /// values.
     pub(crate) fn forget(&mut self) -> bool {
         std::mem::take(self).due_ns.is_some()
     }
@@ -50,8 +51,8 @@ impl Freshness {
         clock.suspended_ns() > self.suspended_ns.saturating_add(SUSPEND_NS)
     }
 
-    /// The values were drawn.
-    pub(crate) fn drawn(&mut self, clock: Clock) {
+    /// Records that the values were drawn.
+    pub(crate) fn record_draw(&mut self, clock: Clock) {
         self.suspended_ns = clock.suspended_ns();
         self.due_ns = Some(clock.monotonic_ns.saturating_add(PERIOD_NS));
     }
@@ -75,7 +76,7 @@ mod tests {
         let mut freshness = Freshness::default();
         assert_eq!(freshness.due(at(5, 0)), 2);
         assert_eq!(freshness.due(at(6, 0)), 2, "until they were drawn");
-        freshness.drawn(at(6, 0));
+        freshness.record_draw(at(6, 0));
         assert_eq!(freshness.due(at(PERIOD_NS + 5, 0)), 0);
         assert_eq!(freshness.due(at(PERIOD_NS + 6, 0)), 1);
     }
@@ -83,7 +84,7 @@ mod tests {
     #[test]
     fn two_after_a_long_pause() {
         let mut freshness = Freshness::default();
-        freshness.drawn(at(0, 0));
+        freshness.record_draw(at(0, 0));
         assert_eq!(freshness.due(at(2 * PERIOD_NS, 0)), 1);
         assert_eq!(freshness.due(at(2 * PERIOD_NS + 1, 0)), 2);
     }
@@ -91,18 +92,18 @@ mod tests {
     #[test]
     fn two_after_a_suspend_and_clock_jitter_is_none() {
         let mut freshness = Freshness::default();
-        freshness.drawn(at(0, 40));
+        freshness.record_draw(at(0, 40));
         assert_eq!(freshness.due(at(1, 40 + SUSPEND_NS)), 0);
         assert_eq!(freshness.due(at(2, 41 + SUSPEND_NS)), 2);
-        freshness.drawn(at(3, 60 * SECOND_NS));
+        freshness.record_draw(at(3, 60 * SECOND_NS));
         assert_eq!(freshness.due(at(4, 60 * SECOND_NS)), 0);
     }
 
     #[test]
-    fn what_was_drawn_is_given_up_once_and_two_are_drawn_then() {
+    fn values_are_discarded_once_and_two_are_drawn_afterwards() {
         let mut freshness = Freshness::default();
-        assert!(!freshness.forget(), "nothing was drawn");
-        freshness.drawn(at(0, 0));
+        assert!(!freshness.forget(), "no value was drawn");
+        freshness.record_draw(at(0, 0));
         assert!(freshness.forget());
         assert!(!freshness.forget());
         assert_eq!(freshness.due(at(1, 0)), 2);
@@ -111,7 +112,7 @@ mod tests {
     #[test]
     fn many_short_differences_do_not_add_up() {
         let mut freshness = Freshness::default();
-        freshness.drawn(at(0, 0));
+        freshness.record_draw(at(0, 0));
         for step in 1..1000 {
             assert_eq!(freshness.due(at(step, SUSPEND_NS * (step % 2))), 0);
         }

@@ -1,249 +1,288 @@
-//! What the node asks its controller, one question of a kind at a time, and what the answers bring.
+//! Requests of the node to its controller, one of each kind at a time, and the handling of responses.
 
-use linewarden_controller::{Changes, Chunk, Want};
-use linewarden_registry::{Change, Revision, Settlement};
+use linewarden_controller::{Changes, LeaseChunk, RowRequest};
+use linewarden_registry::{Change, Revision, UnusedRows};
 
 use super::channel::Channel;
 use super::{LinkState, Node};
-use crate::audit::Happening;
-use crate::exchange::{Answer, Ask, LinkError};
+use crate::audit::AuditEvent;
+use crate::requests::{ControllerRequest, ControllerResponse, LinkError};
 use crate::time::Clock;
 
-/// Devices for which rows are asked at once, or of which it is told at once where they stood.
-pub(super) const WANTS_PER_ASK: usize = 256;
+/// Maximum number of devices in a request for rows or a report of unused rows.
+pub(super) const DEVICES_PER_REQUEST: usize = 256;
 
 impl Node {
-    /// Takes an answer of the controller.
-    pub fn answer(&mut self, answer: Answer, clock: Clock) {
+    /// Handles a response of the controller.
+    pub fn handle_response(&mut self, response: ControllerResponse, clock: Clock) {
         let now_ns = clock.monotonic_ns;
-        match answer {
-            Answer::Entered(result) => {
-                if let Some(number) = self.unwrap_answer(result, now_ns, |node| &mut node.enter) {
-                    self.enter.done = true;
-                    self.confirm(number);
+        match response {
+            ControllerResponse::Register(result) => {
+                let number =
+                    self.unwrap_response("register", result, now_ns, |node| &mut node.register_channel);
+                if let Some(number) = number {
+                    self.register_channel.done = true;
+                    self.confirm_registration(number);
                 }
             }
-            Answer::Chunk(result) => {
-                if let Some(chunk) = self.unwrap_answer(result, now_ns, |node| &mut node.resume) {
-                    self.take_chunk(chunk);
+            ControllerResponse::ResumeLeases(result) => {
+                let chunk =
+                    self.unwrap_response("resume leases", result, now_ns, |node| &mut node.resume_channel);
+                if let Some(chunk) = chunk {
+                    self.handle_lease_chunk(chunk);
                 }
             }
-            Answer::Rows(result) => match self.unwrap_answer(result, now_ns, |node| &mut node.lease) {
-                Some((provisions, refused)) => {
-                    self.clear_asked();
-                    provisions.into_iter().for_each(|rows| self.provide(rows));
-                    refused.iter().for_each(|refused| self.refuse(refused));
+            ControllerResponse::ExtendLeases(result) => {
+                let response =
+                    self.unwrap_response("extend leases", result, now_ns, |node| &mut node.lease_channel);
+                match response {
+                    Some((provisions, refused)) => {
+                        self.clear_rows_in_flight();
+                        provisions.into_iter().for_each(|rows| self.accept_rows(rows));
+                        refused.iter().for_each(|refused| self.handle_refusal(refused));
+                    }
+                    None => self.requeue_rows_in_flight(),
                 }
-                None => self.ask_again(),
-            },
-            Answer::Receptions(result) => {
-                let asked = self.visitors.asked();
-                match self.unwrap_answer(result, now_ns, |node| &mut node.receive) {
-                    Some(receptions) => {
-                        for (miss, reception) in asked.into_iter().zip(receptions) {
-                            self.receive(miss, reception);
+            }
+            ControllerResponse::AdmitDevices(result) => {
+                let requested = self.admission_queue.take_in_flight();
+                let response = self.unwrap_response("admit devices", result, now_ns, |node| {
+                    &mut node.admission_channel
+                });
+                match response {
+                    Some(admissions) => {
+                        for (miss, admission) in requested.into_iter().zip(admissions) {
+                            self.handle_admission(miss, admission);
                         }
                     }
-                    None => asked.iter().for_each(|miss| self.turn_away(miss)),
+                    None => requested.iter().for_each(|miss| self.drop_miss(miss)),
                 }
             }
-            Answer::Settled(result) => match self.unwrap_answer(result, now_ns, |node| &mut node.settle) {
-                Some(back) => {
-                    self.status.rows_given_back += back;
-                    self.settled();
+            ControllerResponse::ReportUnusedRows(result) => {
+                let response = self.unwrap_response("report unused rows", result, now_ns, |node| {
+                    &mut node.unused_rows_channel
+                });
+                match response {
+                    Some(back) => {
+                        self.status.rows_returned += back;
+                        self.unused_rows_recorded();
+                    }
+                    None => self.unused_rows_pending.append(&mut self.unused_rows_in_flight),
                 }
-                None => self.settlements.append(&mut self.settling),
-            },
-            Answer::Reported { result, at_ns } => {
-                let answers = self.unwrap_answer(result, now_ns, |node| &mut node.report);
-                self.take_reported(answers, at_ns);
             }
-            Answer::Plan(result) => self.take_plan(result, clock),
-            Answer::Provers(result) => self.take_provers(result, clock),
-            Answer::Appraised(result) => self.take_appraised(result, clock),
-            Answer::ProverIds(result) => self.take_prover_ids(result, clock),
-            Answer::Judged(result) => self.take_judged(result, now_ns),
-            Answer::Changes {
+            ControllerResponse::ReportSessions { result, at_ns } => {
+                let responses =
+                    self.unwrap_response("report sessions", result, now_ns, |node| &mut node.report_channel);
+                self.handle_report_results(responses, at_ns);
+            }
+            ControllerResponse::GetPlan(result) => self.handle_plan(result, clock),
+            ControllerResponse::ListProvers(result) => self.handle_provers(result, clock),
+            ControllerResponse::AppraiseRound(result) => self.handle_appraisal(result, clock),
+            ControllerResponse::ListProverIds(result) => self.handle_prover_ids(result, clock),
+            ControllerResponse::SubmitEvidence(result) => self.handle_evidence_result(result, now_ns),
+            ControllerResponse::ListChanges {
                 result,
                 at_ns,
-                scrutiny,
+                trust: trust_status,
             } => {
-                self.take_scrutiny(scrutiny);
-                if let Some(changes) = self.unwrap_answer(result, now_ns, |node| &mut node.feed) {
-                    self.take_changes(&changes, now_ns, at_ns);
+                self.handle_trust_status(trust_status);
+                let changes =
+                    self.unwrap_response("list changes", result, now_ns, |node| &mut node.feed_channel);
+                if let Some(changes) = changes {
+                    self.handle_changes(&changes, now_ns, at_ns);
                 }
             }
         }
-        if !self.is_expecting() {
-            self.meanwhile.clear();
+        if !self.may_receive_devices() {
+            self.epochs_in_flight.clear();
         }
-        self.status.rows_waited_for = self.wants.len() as u64;
+        self.status.waiting_for_rows = self.row_queue.len() as u64;
     }
 
-    /// What to ask the controller now.
-    pub(super) fn asks(&mut self, clock: Clock) -> Vec<Ask> {
-        let mut asks = Vec::new();
+    /// Returns the requests to send now.
+    pub(super) fn next_requests(&mut self, clock: Clock) -> Vec<ControllerRequest> {
+        let mut requests = Vec::new();
         if self.stopping || self.status.replaced {
-            return asks;
+            return requests;
         }
-        asks.extend(self.ask_to_enter(clock));
-        if self.enter.done {
-            asks.extend(self.ask_what_changed(clock));
-            asks.extend(self.ask_to_judge(clock));
+        requests.extend(self.register_request(clock));
+        if self.register_channel.done {
+            requests.extend(self.changes_request(clock));
+            requests.extend(self.evidence_request(clock));
         }
-        if !self.is_following() || !self.may_have_rows() {
-            return asks;
+        if !self.has_read_feed() || !self.may_have_rows() {
+            return requests;
         }
-        asks.extend(self.ask_what_was_held(clock));
-        asks.extend(self.ask_to_settle(clock));
-        asks.extend(self.ask_to_report(clock));
-        asks.extend(self.ask_for_rows(clock));
-        asks.extend(self.ask_about_visitors(clock));
-        asks.extend(self.ask_to_attest(clock));
-        asks.extend(self.ask_about_strays(clock));
-        self.status.rows_waited_for = self.wants.len() as u64;
-        asks
+        requests.extend(self.resume_request(clock));
+        requests.extend(self.unused_rows_request(clock));
+        requests.extend(self.report_request(clock));
+        requests.extend(self.rows_request(clock));
+        requests.extend(self.admission_request(clock));
+        requests.extend(self.attestation_requests(clock));
+        requests.extend(self.prover_ids_request(clock));
+        self.status.waiting_for_rows = self.row_queue.len() as u64;
+        requests
     }
 
-    fn ask_to_enter(&mut self, clock: Clock) -> Option<Ask> {
-        self.enter.try_ask(clock).then_some(Ask::Enter)
+    fn register_request(&mut self, clock: Clock) -> Option<ControllerRequest> {
+        self.register_channel
+            .try_send(clock)
+            .then_some(ControllerRequest::Register)
     }
 
-    fn ask_what_changed(&mut self, clock: Clock) -> Option<Ask> {
+    fn changes_request(&mut self, clock: Clock) -> Option<ControllerRequest> {
         let is_due = self.feed_due_ns <= clock.monotonic_ns;
-        (is_due && self.feed.try_ask(clock)).then_some(Ask::Changes {
-            since: self.feed_from,
+        (is_due && self.feed_channel.try_send(clock)).then_some(ControllerRequest::ListChanges {
+            since: self.feed_revision,
         })
     }
 
-    fn ask_what_was_held(&mut self, clock: Clock) -> Option<Ask> {
-        self.resume.try_ask(clock).then_some(Ask::Resume)
+    fn resume_request(&mut self, clock: Clock) -> Option<ControllerRequest> {
+        self.resume_channel
+            .try_send(clock)
+            .then_some(ControllerRequest::ResumeLeases)
     }
 
-    /// Not while what was held before is on its way, nor while the device is asked about: what was said before a settlement
+    /// Not before all leases are resumed, nor while an admission of the device is in flight: an earlier response
     /// would bring the device back afterwards, with rows that are no longer this gateway's.
-    fn ask_to_settle(&mut self, clock: Clock) -> Option<Ask> {
-        if !self.resume.done || !self.settle.is_free(clock.monotonic_ns) {
+    fn unused_rows_request(&mut self, clock: Clock) -> Option<ControllerRequest> {
+        if !self.resume_channel.done || !self.unused_rows_channel.is_free(clock.monotonic_ns) {
             return None;
         }
-        let visitors = &self.visitors;
-        let due = |settlement: &mut Settlement| !visitors.is_asked(settlement.device);
-        // A few at a time: thousands that were shut out together are wiped together, and one transaction keeps others waiting.
-        let some = self.settlements.extract_if(.., due).take(WANTS_PER_ASK);
-        self.settling = some.collect();
-        (!self.settling.is_empty() && self.settle.try_ask(clock)).then(|| Ask::Settle(self.settling.clone()))
+        let queue = &self.admission_queue;
+        let due = |unused: &mut UnusedRows| !queue.is_in_flight(unused.device);
+        // A limited number at a time: thousands of devices that were revoked together are wiped together, and one
+        // transaction would delay other requests.
+        let some = self
+            .unused_rows_pending
+            .extract_if(.., due)
+            .take(DEVICES_PER_REQUEST);
+        self.unused_rows_in_flight = some.collect();
+        (!self.unused_rows_in_flight.is_empty() && self.unused_rows_channel.try_send(clock))
+            .then(|| ControllerRequest::ReportUnusedRows(self.unused_rows_in_flight.clone()))
     }
 
-    fn ask_to_report(&mut self, clock: Clock) -> Option<Ask> {
-        (!self.reports.is_empty() && self.report.try_ask(clock)).then(|| Ask::Report(self.reports.ask()))
+    fn report_request(&mut self, clock: Clock) -> Option<ControllerRequest> {
+        (!self.session_reports.is_empty() && self.report_channel.try_send(clock))
+            .then(|| ControllerRequest::ReportSessions(self.session_reports.next_request()))
     }
 
-    fn ask_for_rows(&mut self, clock: Clock) -> Option<Ask> {
-        if !self.lease.is_free(clock.monotonic_ns) {
+    fn rows_request(&mut self, clock: Clock) -> Option<ControllerRequest> {
+        if !self.lease_channel.is_free(clock.monotonic_ns) {
             return None;
         }
-        let wants = self.next_wants(clock.monotonic_ns);
-        self.asked = wants.iter().map(|want| want.device).collect();
-        (!wants.is_empty() && self.lease.try_ask(clock)).then_some(Ask::Lease(wants))
+        let requests = self.next_row_requests(clock.monotonic_ns);
+        self.rows_in_flight = requests.iter().map(|request| request.device).collect();
+        (!requests.is_empty() && self.lease_channel.try_send(clock))
+            .then_some(ControllerRequest::ExtendLeases(requests))
     }
 
-    fn ask_about_visitors(&mut self, clock: Clock) -> Option<Ask> {
+    fn admission_request(&mut self, clock: Clock) -> Option<ControllerRequest> {
         let fresh = self.fresh?;
-        if self.visitors.is_empty() || !self.receive.is_free(clock.monotonic_ns) {
+        if self.admission_queue.is_empty() || !self.admission_channel.is_free(clock.monotonic_ns) {
             return None;
         }
-        let knocks = self.visitors.knocks(|device| self.devices.contains_key(&device));
-        (!knocks.is_empty() && self.receive.try_ask(clock)).then_some(Ask::Receive { knocks, fresh })
+        let requests = self
+            .admission_queue
+            .next_requests(|device| self.devices.contains_key(&device));
+        (!requests.is_empty() && self.admission_channel.try_send(clock))
+            .then_some(ControllerRequest::AdmitDevices { requests, fresh })
     }
 
-    fn next_wants(&mut self, now_ns: u64) -> Vec<Want> {
-        let mut wants = Vec::new();
-        while wants.len() < WANTS_PER_ASK
-            && let Some(device) = self.wants.pop_front()
+    fn next_row_requests(&mut self, now_ns: u64) -> Vec<RowRequest> {
+        let mut requests = Vec::new();
+        while requests.len() < DEVICES_PER_REQUEST
+            && let Some(device) = self.row_queue.pop_front()
         {
-            match self.want_of(device, now_ns) {
-                Some(want) => wants.push(want),
+            match self.row_request(device, now_ns) {
+                Some(request) => requests.push(request),
                 None => {
-                    if let Some(held) = self.devices.get_mut(&device) {
-                        held.asking = false;
+                    if let Some(entry) = self.devices.get_mut(&device) {
+                        entry.is_requesting = false;
                     }
                 }
             }
         }
-        wants
+        requests
     }
 
-    fn take_chunk(&mut self, chunk: Chunk) {
+    fn handle_lease_chunk(&mut self, chunk: LeaseChunk) {
         if !self.may_have_rows() {
-            // Of what was held before the leases were lost.
+            // These leases were revoked.
             return;
         }
         for damaged in &chunk.damaged {
-            tracing::error!(record = damaged, "left out");
+            tracing::error!(
+                error = damaged,
+                action = "run `linewarden registry check`; restore a backup, or revoke the device and enroll the device under another ID",
+                "damaged device record skipped; the device cannot authenticate"
+            );
         }
         self.status.damaged += chunk.damaged.len() as u64;
         self.status.resumed = chunk.progress;
         for provision in chunk.provisions {
             self.admit(provision);
         }
-        if chunk.last {
-            self.resume.done = true;
+        if chunk.is_last {
+            self.resume_channel.done = true;
             self.status.loaded = true;
             if self.status.devices > 0 {
                 tracing::info!(
-                    devices = self.status.devices,
-                    "what was held before is here again"
+                    count = self.status.devices,
+                    "leases of the previous process resumed"
                 );
             }
         }
     }
 
-    fn take_changes(&mut self, changes: &Changes, now_ns: u64, at_ns: u64) {
+    fn handle_changes(&mut self, changes: &Changes, now_ns: u64, at_ns: u64) {
         for change in &changes.changes {
-            self.take_change(*change, now_ns);
+            self.handle_change(*change, now_ns);
         }
-        for elsewhere in &changes.elsewhere {
-            self.take_elsewhere(elsewhere, at_ns);
+        for newer in &changes.newer_sessions {
+            self.handle_newer_session(newer, at_ns);
         }
-        self.feed_from = changes.upto;
-        if changes.more {
+        self.feed_revision = changes.up_to_revision;
+        if changes.has_more {
             self.feed_due_ns = now_ns;
             return;
         }
         self.feed_due_ns = now_ns.saturating_add(self.settings.feed_poll_ms.saturating_mul(1_000_000));
-        if !self.is_following() {
-            self.plane.set_filtering(true);
+        if !self.has_read_feed() {
+            self.data_plane.set_enrollment_filter(true);
         }
-        self.link_ok_ns = self.link_ok_ns.max(Some(self.feed.asked_ns));
+        self.link_ok_ns = self.link_ok_ns.max(Some(self.feed_channel.sent_ns));
     }
 
-    fn take_change(&mut self, change: Change, now_ns: u64) {
-        if self.is_expecting() {
-            self.meanwhile.insert(change.device, change.epoch);
+    fn handle_change(&mut self, change: Change, now_ns: u64) {
+        if self.may_receive_devices() {
+            self.epochs_in_flight.insert(change.device, change.epoch);
         }
         if !change.active {
-            self.record_let_in(Some(change.device));
-            let is_news = self.barred.bar(&change);
+            self.record_released(Some(change.device));
+            let is_news = self.blocked.block(&change);
             if is_news || self.devices.contains_key(&change.device) {
                 self.revoke(change.device, now_ns);
             }
             return;
         }
-        // What was so before this gateway began is none of its business.
-        if self.barred.admit(&change) && self.is_following() {
-            self.barred.put_off(&change);
+        // Blocks before the start of the gateway are not reported.
+        if self.blocked.unblock(&change) && self.has_read_feed() {
+            self.blocked.defer_release(&change);
             if !self.attestation.awaits_decisions() {
-                self.record_let_in(None);
+                self.record_released(None);
             }
         }
-        self.plane.enrol(change.device);
-        self.readmit(change.device);
-        self.renew(change.device, change.epoch);
+        self.data_plane.enroll(change.device);
+        self.release(change.device);
+        self.replace_credentials(change.device, change.epoch);
     }
 
-    /// The answer's content, or `None` after a failure; keeps the books and the log about the link's state.
-    pub(super) fn unwrap_answer<T>(
+    /// Returns the content of the response to a request, or `None` after a failure; updates the backoff, the link state
+    /// and the log.
+    pub(super) fn unwrap_response<T>(
         &mut self,
+        request: &'static str,
         result: Result<T, LinkError>,
         now_ns: u64,
         channel: impl Fn(&mut Self) -> &mut Channel,
@@ -254,7 +293,7 @@ impl Node {
         match result {
             Ok(content) => {
                 if channel(self).backoff.succeed() {
-                    tracing::info!("the controller answers again");
+                    tracing::info!(request, "request succeeds again");
                 }
                 self.status.link = LinkState::Reachable;
                 Some(content)
@@ -262,37 +301,44 @@ impl Node {
             Err(LinkError::Failed(error)) => {
                 if channel(self).backoff.fail(now_ns) {
                     tracing::error!(
+                        request,
                         error,
-                        "the controller does not answer; going on with what is here"
+                        action = "check the controller or registry that the error names, and the network",
+                        "request failed; retrying; the gateway continues with its leases and sessions"
                     );
                 }
                 self.status.link = LinkState::Lost { error };
                 None
             }
-            Err(LinkError::NotShown(error)) => {
+            Err(LinkError::NoEvidence(error)) => {
                 if channel(self).backoff.fail(now_ns) {
-                    tracing::error!(error, "the controller wants evidence, and gets none");
+                    tracing::error!(
+                        error,
+                        action = "check the evidence key or its TPM; with a P4 switch, check the switch",
+                        "creating evidence failed; retrying"
+                    );
                 }
-                self.status.unmeasured += 1;
+                self.status.measurements_failed += 1;
                 None
             }
-            Err(LinkError::Restored(error)) => {
-                self.lose_registry(&error);
+            Err(LinkError::RegistryRestored(error)) => {
+                self.reset_after_restore(&error);
                 None
             }
-            // The controller says why with its scrutiny.
+            // The trust status contains the reason.
             Err(LinkError::Untrusted(_)) => {
                 channel(self).backoff.fail(now_ns);
                 None
             }
             Err(LinkError::Replaced(error)) => {
                 if !std::mem::replace(&mut self.status.replaced, true) {
-                    self.trail.note(Happening::Replaced);
+                    self.audit.record(AuditEvent::Replaced);
                     tracing::error!(
                         error,
-                        "this process has been replaced: it answers nothing any more"
+                        action = "give each gateway its own `id`; a gateway with a revoked ID needs a new `id` and certificate",
+                        "registration of this gateway is no longer valid; the process stops serving"
                     );
-                    self.plane.set_stopping(true);
+                    self.data_plane.set_stopping(true);
                 }
                 self.status.link = LinkState::Lost { error };
                 None
@@ -300,42 +346,42 @@ impl Node {
         }
     }
 
-    /// The registry was put back to an earlier state, and leases to others what lies here. All devices begin anew, at a process that has
-    /// just started: what was leased by the registry of before, and is still on its way, counts for nothing.
-    fn lose_registry(&mut self, error: &str) {
+    /// Handles a restore of the registry: it may lease the rows of this gateway to others. All devices authenticate
+    /// again, as with a new process. Responses in flight from the earlier registry are invalid.
+    fn reset_after_restore(&mut self, error: &str) {
         tracing::error!(
             error,
-            devices = self.status.devices,
-            action = "repeat revocations, quarantines and closed pairs since the backup",
-            "registry restored; devices authenticate anew"
+            count = self.status.devices,
+            action = "repeat all revocations, quarantines and deletions of pairs since the backup",
+            "registry restored; devices must authenticate again"
         );
-        self.trail.note(Happening::RegistryRestored);
-        self.lose_leases();
+        self.audit.record(AuditEvent::RegistryRestored);
+        self.drop_leases();
         for channel in [
-            &mut self.enter,
-            &mut self.resume,
-            &mut self.lease,
-            &mut self.receive,
-            &mut self.settle,
-            &mut self.report,
-            &mut self.feed,
+            &mut self.register_channel,
+            &mut self.resume_channel,
+            &mut self.lease_channel,
+            &mut self.admission_channel,
+            &mut self.unused_rows_channel,
+            &mut self.report_channel,
+            &mut self.feed_channel,
         ] {
             channel.void();
         }
-        self.showing.void();
+        self.evidence.void();
         self.attestation.void();
-        self.strays.void();
-        self.feed_from = Revision::ZERO;
+        self.unattested.void();
+        self.feed_revision = Revision::ZERO;
         self.link_ok_ns = None;
     }
 
-    /// Whether an answer is out that may bring devices. None is asked for before the feed has been read to its end.
-    pub(super) fn is_expecting(&self) -> bool {
-        self.receive.out || self.is_following() && !self.resume.done
+    /// Whether a response in flight may contain devices. No such request is sent before the feed was read to its end.
+    pub(super) fn may_receive_devices(&self) -> bool {
+        self.admission_channel.in_flight || self.has_read_feed() && !self.resume_channel.done
     }
 
-    /// Whether the feed has been read to its end once.
-    pub(super) fn is_following(&self) -> bool {
+    /// Whether the feed was read to its end once.
+    pub(super) fn has_read_feed(&self) -> bool {
         self.link_ok_ns.is_some()
     }
 }

@@ -1,25 +1,24 @@
-//! The node's decisions, without clock, randomness, database or thread of its own.
+//! The node: all decisions of a gateway, without clock, random numbers, database or threads of its own.
 //!
 //! ```text
-//!             held when it stopped,           there is room
-//!  (unknown) ───────────────────────► Waiting ─────────────► Installed ──┐ rows or credit low: ask, refill, grant
+//!              lease resumed,                  slot available
+//!  (unknown) ───────────────────────► Waiting ─────────────► Installed ──┐ rows or credit low: request, refill, grant
 //!      ▲      first RESPONSE verified                         │  │  ▲    │
-//!      │                                      place needed,   │  │  └────┘
-//!      │           told                   credentials replaced│  │
-//!      ├───────────────── Settling ◄──── Leaving ◄────────────┘  │
-//!      │  a minute later                                         │
+//!      │                                      slot needed,    │  │  └────┘
+//!      │         recorded               credentials replaced  │  │
+//!      ├────── ReportingUnusedRows ◄──── Leaving ◄────────────┘  │
+//!      │  wiped after a minute                                   │
 //!      └─────────────────── Revoked ◄────────────────────────────┘ (from any state)
 //! ```
 //!
-//! A message of an unknown device goes to the controller; what that leases is installed, and the message goes through the
-//! packet path once more.
+//! A message of an unknown device is sent to the controller. The leased rows are installed, and the data plane handles the message again.
 
+mod admission_queue;
 mod adoption;
 mod attest;
 mod backoff;
-mod barred;
+mod blocked;
 mod channel;
-mod departure;
 mod devices;
 mod eviction;
 mod evidence;
@@ -28,226 +27,233 @@ mod link;
 mod p4dra;
 mod packets;
 mod records;
+mod removal;
 mod roaming;
 mod settings;
 mod status;
-mod visitors;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use linewarden_dataplane::{DataPlane, Live};
+use linewarden_dataplane::{DataPlane, LiveSettings};
 use linewarden_protocol::ids::DeviceId;
-use linewarden_registry::{Revision, Settlement};
+use linewarden_registry::{Revision, UnusedRows};
 
+use self::admission_queue::AdmissionQueue;
 use self::adoption::Adoption;
-use self::attest::{Attestation, Strays};
-use self::barred::Barred;
+use self::attest::{Attestation, UnattestedProvers};
+use self::blocked::BlockedDevices;
 use self::channel::Channel;
-use self::devices::Held;
+use self::devices::DeviceEntry;
 pub use self::eviction::Eviction;
 use self::eviction::Policy;
-use self::evidence::Showing;
+use self::evidence::EvidenceExchange;
 use self::freshness::Freshness;
 use self::p4dra::P4draRounds;
 pub use self::packets::WRONG_TAGS;
-use self::roaming::Reports;
+use self::roaming::SessionReports;
 pub(crate) use self::settings::{ATTEST_PERIOD_S_MAX, P4DRA_ROUND_S, WIPE_AFTER_MS};
 pub use self::settings::{ReconfigureError, Settings, SettingsError};
-pub use self::status::{AttestStatus, InPacketsStatus, LinkState, P4draStatus, Status, TrustState};
-use self::visitors::Visitors;
-use crate::audit::{AuditState, Happening, Record, Trail};
-use crate::exchange::Ask;
+pub use self::status::{AttestStatus, LinkState, P4draStatus, PacketEvidenceStatus, Status, TrustState};
+use crate::audit::{AuditBuffer, AuditEvent, AuditRecord, AuditState};
+use crate::requests::ControllerRequest;
 use crate::time::Clock;
 
-/// How often housekeeping is done, ns.
+/// Interval of housekeeping, ns.
 const HOUSEKEEPING_NS: u64 = 5_000_000_000;
-/// A wiped place is free at the second housekeeping after it; one follows the other after this, ns, while a device
-/// waits for a place.
+/// A wiped slot is free at the second housekeeping after the wipe. While a device waits for a slot, the next
+/// housekeeping follows after this time, ns.
 const RECLAIM_AFTER_NS: u64 = 20_000_000;
-/// Behind a gate with a session in every place, the next look at who could leave comes after this, ns.
-const FULL_NS: u64 = 500_000_000;
-/// What could not be done is tried again after this, ns.
-const SOON_NS: u64 = 10_000_000;
-/// The node looks round at least this often, ns.
-const LATEST_NS: u64 = 100_000_000;
+/// If every slot has a live session behind a gate, the next attempt to evict follows after this time, ns.
+const FULL_RETRY_NS: u64 = 500_000_000;
+/// Retry interval, ns.
+const RETRY_NS: u64 = 10_000_000;
+/// Maximum interval between two ticks, ns.
+const TICK_MAX_NS: u64 = 100_000_000;
 
-/// One data plane and what the node knows about its devices.
+/// One data plane, and the state of its devices.
 pub struct Node {
-    plane: Box<dyn DataPlane>,
+    data_plane: Box<dyn DataPlane>,
     settings: Settings,
-    devices: HashMap<DeviceId, Held>,
-    /// Devices that need rows, in the order in which they began to.
-    wants: VecDeque<DeviceId>,
-    /// Devices in the question that is out.
-    asked: Vec<DeviceId>,
-    /// Devices whose line was busy; tried again at each tick.
+    devices: HashMap<DeviceId, DeviceEntry>,
+    /// Devices that need rows, in the order of their need.
+    row_queue: VecDeque<DeviceId>,
+    /// Devices in the request in flight.
+    rows_in_flight: Vec<DeviceId>,
+    /// Devices whose line was busy; retried at each tick.
     busy: Vec<DeviceId>,
-    /// Devices that wait for a place, in the order in which they began to.
-    no_room: BTreeMap<u64, DeviceId>,
-    no_room_next: u64,
-    /// Devices for which no row was left, in the order in which that was told; some may have got rows since.
+    /// Devices that wait for a slot, in the order of their arrival.
+    slot_queue: BTreeMap<u64, DeviceId>,
+    slot_queue_next: u64,
+    /// Devices without a row left, in the order of the refusals; some may have got rows since.
     exhausted: VecDeque<DeviceId>,
-    /// Devices without a row that the log has named, and until when it does not name them again.
-    unserved: devices::Named,
-    /// Likewise, whose REQUESTs stated that all rows that are left are answered.
-    stated_beyond: devices::Named,
-    /// Whom to evict.
-    order: Box<dyn Policy>,
-    /// Where devices stood that have left, to be told; and being told.
-    settlements: Vec<Settlement>,
-    settling: Vec<Settlement>,
-    /// Messages of devices that are not here.
-    visitors: Visitors,
-    /// Sessions that the controller has not heard of.
-    reports: Reports,
-    /// What the feed told of devices that are not here while an answer was out that may bring them.
-    meanwhile: HashMap<DeviceId, u32>,
+    /// Recent log messages about devices without rows.
+    unserved_log: devices::LogLimiter,
+    /// Recent log messages about devices whose REQUESTs stated that all rows left are used.
+    stated_exhausted_log: devices::LogLimiter,
+    /// The eviction policy.
+    eviction: Box<dyn Policy>,
+    /// Unused rows of devices that have left: to be reported, and in the report in flight.
+    unused_rows_pending: Vec<UnusedRows>,
+    unused_rows_in_flight: Vec<UnusedRows>,
+    /// Messages of devices that are not in the data plane.
+    admission_queue: AdmissionQueue,
+    /// Sessions that are not reported yet.
+    session_reports: SessionReports,
+    /// Epochs that the feed has reported for unknown devices while a response that may contain them was in flight.
+    epochs_in_flight: HashMap<DeviceId, u32>,
     freshness: Freshness,
     fresh: Option<[u8; 8]>,
-    /// What an earlier process left, until it is known whether another one has been in between.
-    left: Option<Adoption>,
-    enter: Channel,
-    resume: Channel,
-    lease: Channel,
-    receive: Channel,
-    settle: Channel,
-    report: Channel,
-    feed: Channel,
-    showing: Showing,
+    /// The state that an earlier process left, until the registration shows whether another process was in between.
+    inherited: Option<Adoption>,
+    register_channel: Channel,
+    resume_channel: Channel,
+    lease_channel: Channel,
+    admission_channel: Channel,
+    unused_rows_channel: Channel,
+    report_channel: Channel,
+    feed_channel: Channel,
+    evidence: EvidenceExchange,
     /// Whether the data plane attests provers.
-    attests: bool,
+    can_attest: bool,
     attestation: Attestation,
-    strays: Strays,
-    /// `None`: it is off.
+    unattested: UnattestedProvers,
+    /// `None` if the profile is disabled.
     p4dra: Option<P4draRounds>,
-    feed_from: Revision,
-    barred: Barred,
+    feed_revision: Revision,
+    blocked: BlockedDevices,
     feed_due_ns: u64,
-    /// When the feed was asked last that told all there was, boot-time clock: no revocation before it is missed.
+    /// When the feed was last read to its end, boot-time clock: no earlier revocation is missing.
     link_ok_ns: Option<u64>,
     housekeeping_due_ns: Option<u64>,
-    /// Of the last tick.
+    /// The time of the last tick.
     now_ns: u64,
     reclaim_due_ns: Option<u64>,
-    /// Somebody waits for a place, and nobody could leave when that was last tried.
-    is_stuck: bool,
+    /// Devices wait for a slot, and none could be evicted at the last attempt.
+    is_full: bool,
     events_lost: u64,
     kernel_drops: u64,
-    /// Devices without rows in the registry, and without room, when the log was told last.
-    told: (u64, u64),
-    /// What happened, for the audit record.
-    trail: Trail,
+    /// Numbers of devices without rows and without a slot in the last log message.
+    shortages_logged: (u64, u64),
+    /// Audit records.
+    audit: AuditBuffer,
     stopping: bool,
     status: Status,
 }
 
 impl Node {
-    /// A node over a data plane that is empty, or holds what an earlier process of this gateway left.
+    /// Creates a node over a data plane that is empty or contains the state of an earlier process of this gateway.
     ///
     /// # Errors
-    /// Settings that do not fit together.
-    pub fn new(plane: Box<dyn DataPlane>, settings: Settings) -> Result<Self, SettingsError> {
+    /// The settings are inconsistent.
+    pub fn new(data_plane: Box<dyn DataPlane>, settings: Settings) -> Result<Self, SettingsError> {
         settings.check()?;
         let mut node = Self {
-            plane,
+            data_plane,
             settings,
             devices: HashMap::new(),
-            wants: VecDeque::new(),
-            asked: Vec::new(),
+            row_queue: VecDeque::new(),
+            rows_in_flight: Vec::new(),
             busy: Vec::new(),
-            no_room: BTreeMap::new(),
-            no_room_next: 0,
+            slot_queue: BTreeMap::new(),
+            slot_queue_next: 0,
             exhausted: VecDeque::new(),
-            unserved: devices::Named::default(),
-            stated_beyond: devices::Named::default(),
-            order: settings.eviction.policy(),
-            settlements: Vec::new(),
-            settling: Vec::new(),
-            visitors: Visitors::default(),
-            reports: Reports::default(),
-            meanwhile: HashMap::new(),
+            unserved_log: devices::LogLimiter::default(),
+            stated_exhausted_log: devices::LogLimiter::default(),
+            eviction: settings.eviction.policy(),
+            unused_rows_pending: Vec::new(),
+            unused_rows_in_flight: Vec::new(),
+            admission_queue: AdmissionQueue::default(),
+            session_reports: SessionReports::default(),
+            epochs_in_flight: HashMap::new(),
             freshness: Freshness::default(),
             fresh: None,
-            left: None,
-            enter: Channel::default(),
-            resume: Channel::default(),
-            lease: Channel::default(),
-            receive: Channel::default(),
-            settle: Channel::default(),
-            report: Channel::default(),
-            feed: Channel::default(),
-            showing: Showing::default(),
-            attests: false,
+            inherited: None,
+            register_channel: Channel::default(),
+            resume_channel: Channel::default(),
+            lease_channel: Channel::default(),
+            admission_channel: Channel::default(),
+            unused_rows_channel: Channel::default(),
+            report_channel: Channel::default(),
+            feed_channel: Channel::default(),
+            evidence: EvidenceExchange::default(),
+            can_attest: false,
             attestation: Attestation::default(),
-            strays: Strays::default(),
+            unattested: UnattestedProvers::default(),
             p4dra: None,
-            feed_from: Revision::ZERO,
-            barred: Barred::default(),
+            feed_revision: Revision::ZERO,
+            blocked: BlockedDevices::default(),
             feed_due_ns: 0,
             link_ok_ns: None,
             housekeeping_due_ns: None,
             now_ns: 0,
             reclaim_due_ns: None,
-            is_stuck: false,
+            is_full: false,
             events_lost: 0,
             kernel_drops: 0,
-            told: (0, 0),
-            trail: Trail::default(),
+            shortages_logged: (0, 0),
+            audit: AuditBuffer::default(),
             stopping: false,
             status: Status::default(),
         };
-        node.attests = node.plane.provers().is_some();
-        node.status.p4dra = node.plane.p4dra().map(|p4dra| P4draStatus {
+        node.can_attest = node.data_plane.provers().is_some();
+        node.status.p4dra = node.data_plane.p4dra().map(|p4dra| P4draStatus {
             provers: p4dra.provers() as u64,
             ..P4draStatus::default()
         });
         node.p4dra = node.status.p4dra.as_ref().map(|_| P4draRounds::default());
-        node.take_up();
+        node.adopt();
         Ok(node)
     }
 
     /// The data plane.
     #[must_use]
-    pub fn plane(&self) -> &dyn DataPlane {
-        &*self.plane
+    pub fn data_plane(&self) -> &dyn DataPlane {
+        &*self.data_plane
     }
 
-    /// The data plane, to be changed by whoever knows what the node expects of it.
-    pub fn plane_mut(&mut self) -> &mut dyn DataPlane {
-        &mut *self.plane
+    /// The data plane. A caller that changes it must keep the node's assumptions.
+    pub fn data_plane_mut(&mut self) -> &mut dyn DataPlane {
+        &mut *self.data_plane
     }
 
-    /// How things stand.
+    /// The status.
     #[must_use]
     pub fn status(&self) -> &Status {
         &self.status
     }
 
-    /// Does what is due by `clock` and returns what to ask the controller. `random` gives 8 random bytes, or `None`
-    /// when the source of randomness fails; it is drawn from only when a freshness value or a round is due.
-    pub fn tick(&mut self, clock: Clock, random: &mut dyn FnMut() -> Option<[u8; 8]>) -> Vec<Ask> {
+    /// Does the work that is due at `clock`, and returns the requests to the controller. `random` returns 8 random
+    /// bytes, or `None` if the source fails; it is called only when a freshness value or a round is due.
+    pub fn tick(
+        &mut self,
+        clock: Clock,
+        random: &mut dyn FnMut() -> Option<[u8; 8]>,
+    ) -> Vec<ControllerRequest> {
         self.now_ns = clock.monotonic_ns;
-        self.trail.at(clock);
+        self.audit.set_time(clock);
         self.refresh(clock, random);
-        self.take_events();
-        self.take_misses();
+        self.handle_events();
+        self.handle_misses();
         self.retry_busy();
         let now_ns = clock.monotonic_ns;
         if self.housekeeping_due_ns.is_none_or(|due_ns| due_ns <= now_ns) {
             self.housekeeping_due_ns = Some(now_ns.saturating_add(HOUSEKEEPING_NS));
             self.housekeep(clock);
         }
-        self.find_room(clock);
+        self.find_slots(clock);
         self.attest(clock, random);
         self.follow_p4dra(clock, random);
-        self.asks(clock)
+        self.next_requests(clock)
     }
 
-    /// When [`Node::tick`] has something to do even if nothing happens, monotonic clock.
+    /// Returns when [`Node::tick`] is due without an event, monotonic clock.
     #[must_use]
     pub fn due_ns(&self, now_ns: u64) -> u64 {
-        let follows = self.enter.done && !self.feed.out && !self.stopping && !self.status.replaced;
-        let feed = follows.then_some(self.feed.backoff.due_ns(self.feed_due_ns));
+        let follows = self.register_channel.done
+            && !self.feed_channel.in_flight
+            && !self.stopping
+            && !self.status.replaced;
+        let feed = follows.then_some(self.feed_channel.backoff.due_ns(self.feed_due_ns));
         let soon = !self.busy.is_empty() || self.status.link != LinkState::Reachable;
         [
             feed,
@@ -258,45 +264,45 @@ impl Node {
         ]
         .into_iter()
         .flatten()
-        .chain(soon.then(|| now_ns.saturating_add(SOON_NS)))
+        .chain(soon.then(|| now_ns.saturating_add(RETRY_NS)))
         .min()
         .unwrap_or(now_ns)
-        .clamp(now_ns, now_ns.saturating_add(LATEST_NS))
+        .clamp(now_ns, now_ns.saturating_add(TICK_MAX_NS))
     }
 
-    /// From now on REQUESTs are answered with a NAK; handshakes under way may end.
+    /// From now on REQUESTs get a NAK; handshakes in progress may complete.
     pub fn begin_stop(&mut self) {
         self.stopping = true;
         self.status.stopping = true;
-        self.plane.set_stopping(true);
+        self.data_plane.set_stopping(true);
     }
 
-    /// Whether the data plane goes on with what it holds when this process ends; else it has to be [closed](Node::close).
+    /// Whether the data plane keeps its state when this process ends; else it must be [closed](Node::close).
     #[must_use]
     pub fn outlives_process(&self) -> bool {
-        self.plane.outlives_process()
+        self.data_plane.outlives_process()
     }
 
-    /// Shuts every device out and returns where each stood: nothing can use their rows any more.
-    pub fn close(&mut self) -> Vec<Settlement> {
+    /// Revokes all devices and returns their unused rows: no row can be spent afterwards.
+    pub fn close(&mut self) -> Vec<UnusedRows> {
         self.begin_stop();
-        self.shut_out()
+        self.revoke_all()
     }
 
-    /// Whether an answer to [`Ask::Settle`] is out.
+    /// Whether a [`ControllerRequest::ReportUnusedRows`] is in flight.
     #[must_use]
-    pub fn is_settling(&self) -> bool {
-        self.settle.out
+    pub fn is_reporting_unused_rows(&self) -> bool {
+        self.unused_rows_channel.in_flight
     }
 
-    /// Puts other settings into force, in the data plane as well: all or, after an error, none.
+    /// Applies other settings, in the data plane as well: all of them, or none after an error.
     ///
     /// # Errors
-    /// Settings that do not fit together or cannot change; the data plane's.
+    /// The settings are inconsistent or cannot change, or the data plane rejects them.
     pub fn reconfigure(
         &mut self,
         settings: Settings,
-        live: &Live,
+        live: &LiveSettings,
         clock: Clock,
     ) -> Result<(), ReconfigureError> {
         settings.check()?;
@@ -314,88 +320,91 @@ impl Node {
             return Err(ReconfigureError::Fixed);
         }
         let boot_s = u32::try_from(clock.boot_ns / 1_000_000_000).unwrap_or(u32::MAX);
-        self.plane.reconfigure(live, boot_s)?;
+        self.data_plane.reconfigure(live, boot_s)?;
         self.settings = settings;
-        // What was put off by the old interval is done by the new one.
+        // Work that is due by the new interval is not delayed by the old one.
         self.feed_due_ns = self.feed_due_ns.min(clock.monotonic_ns);
         self.status.reloads += 1;
-        self.trail.note(Happening::Reloaded);
+        self.audit.record(AuditEvent::Reloaded);
         Ok(())
     }
 
-    /// Another configuration was refused.
-    pub fn refuse_reload(&mut self, errors: Vec<String>) {
+    /// Records that another configuration was rejected.
+    pub fn record_refused_config(&mut self, errors: Vec<String>) {
         self.status.reloads_refused += 1;
-        self.trail.note(Happening::ReloadRefused { errors });
+        self.audit.record(AuditEvent::ReloadRefused { errors });
     }
 
-    /// Something happened that the node does not know of itself.
-    pub fn record(&mut self, what: Happening) {
-        self.trail.note(what);
+    /// Records an event from outside the node.
+    pub fn record(&mut self, event: AuditEvent) {
+        self.audit.record(event);
     }
 
-    /// What happened is recorded from now on, at most so much of each kind a second; 0: nothing is.
+    /// Sets the maximum number of audit records of each kind a second; 0 disables recording.
     pub fn set_audit_rate(&mut self, per_s: u32) {
-        self.trail.set_rate(per_s);
+        self.audit.set_rate(per_s);
     }
 
-    /// What happened since it was asked last; at the `end`, with all that was put off.
-    pub fn take_records(&mut self, end: bool) -> Vec<Record> {
-        if end && let Ok(counters) = self.plane.counters() {
-            self.trail.counters(&counters, true);
+    /// Takes the audit records since the previous call; at the `end`, with all deferred ones.
+    pub fn take_audit_records(&mut self, end: bool) -> Vec<AuditRecord> {
+        if end && let Ok(counters) = self.data_plane.counters() {
+            self.audit.record_counters(&counters, true);
         }
         if end {
-            self.record_let_in(None);
+            self.record_released(None);
         }
-        self.trail.take(end)
+        self.audit.take(end)
     }
 
-    /// How the file of the records fares.
-    pub(crate) fn note_audit(&mut self, state: AuditState) {
+    /// Stores the state of the audit file.
+    pub(crate) fn set_audit_state(&mut self, state: AuditState) {
         self.status.audit_lost = state.lost;
-        self.status.audit_failing = state.failing;
+        self.status.audit_failing = state.is_failing;
     }
 
     fn refresh(&mut self, clock: Clock, random: &mut dyn FnMut() -> Option<[u8; 8]>) {
-        // A gateway whose lease ended unrenewed stops (LAP/1 1.4.6): who was revoked meanwhile gets nothing from it.
-        let lapsed = self.status.replaced || self.is_lapsed(clock);
-        if lapsed != std::mem::replace(&mut self.status.lapsed, lapsed) && !self.status.replaced {
-            self.trail.note(if lapsed {
-                Happening::Lapsed
+        // Without a response for `offline_limit_s`, the gateway stops sending replies (LAP/1 1.4.6): devices that
+        // were revoked meanwhile get none.
+        let lapsed = self.status.replaced || self.is_offline_limit_reached(clock);
+        if lapsed != std::mem::replace(&mut self.status.offline_limit_reached, lapsed)
+            && !self.status.replaced
+        {
+            self.audit.record(if lapsed {
+                AuditEvent::OfflineLimitReached
             } else {
-                Happening::Resumed
+                AuditEvent::Resumed
             });
         }
-        if self.status.lapsed {
-            // At once: by itself the last value would be answered for up to 16 s more.
+        if self.status.offline_limit_reached {
+            // At once: the last value would be accepted for up to 16 s more.
             if self.freshness.forget() {
                 self.fresh = None;
-                self.plane.set_fresh([0; 8], clock.monotonic_ns);
-                self.plane.set_fresh([0; 8], clock.monotonic_ns);
+                self.data_plane.set_fresh([0; 8], clock.monotonic_ns);
+                self.data_plane.set_fresh([0; 8], clock.monotonic_ns);
             }
             return;
         }
         let count = self.freshness.due(clock);
         for _ in 0..count {
-            // Without randomness the old value ages, and the data plane stops by itself (LAP/1 1.4.1). Zero, which
-            // one draw in 2^64 gives, means none: the next tick draws again.
+            // Without random numbers the old value ages, and the data plane stops by itself (LAP/1 1.4.1). Zero,
+            // which one draw in 2^64 gives, means no value: the next tick draws again.
             let Some(fresh) = random().filter(|fresh| *fresh != [0; 8]) else {
                 self.status.draws_failed += 1;
                 return;
             };
-            self.plane.set_fresh(fresh, clock.monotonic_ns);
+            self.data_plane.set_fresh(fresh, clock.monotonic_ns);
             self.fresh = Some(fresh);
         }
         if count > 0 {
-            self.freshness.drawn(clock);
+            self.freshness.record_draw(clock);
         }
     }
 
-    fn is_lapsed(&mut self, clock: Clock) -> bool {
-        let lease_ns = u64::from(self.settings.link_lease_s).saturating_mul(1_000_000_000);
-        // What was taken up was in order when this process began.
+    fn is_offline_limit_reached(&mut self, clock: Clock) -> bool {
+        let lease_ns = u64::from(self.settings.offline_limit_s).saturating_mul(1_000_000_000);
+        // Adopted state was valid when this process started.
         let taken_up_ns = self
-            .left
+            .inherited
             .as_mut()
             .map(|left| *left.since_ns.get_or_insert(clock.boot_ns));
         self.link_ok_ns
@@ -405,63 +414,64 @@ impl Node {
 
     fn housekeep(&mut self, clock: Clock) {
         let now_ns = clock.monotonic_ns;
-        self.plane.housekeep();
-        // Here alone: it asks the kernel for all interfaces.
-        self.plane.follow_links();
-        self.status.plane_failure = self.plane.failure();
+        self.data_plane.housekeep();
+        // Only here, because it reads all interfaces from the kernel.
+        self.data_plane.refresh_links();
+        self.status.data_plane_failure = self.data_plane.failure();
         self.wipe_revoked(now_ns);
-        self.retry_no_room();
+        self.retry_slot_queue();
         self.retry_exhausted(clock);
-        self.tell_shortages();
-        self.count_strays();
-        self.count_stamps();
-        self.count_dropped_types();
-        let counted = self.plane.counters();
+        self.log_shortages();
+        self.update_not_attested();
+        self.update_stamp_counts();
+        self.update_dropped_types();
+        let counted = self.data_plane.counters();
         if let Ok(counters) = &counted {
-            self.trail.counters(counters, false);
-            self.tell_kernel_drops(counters.kernel_drops);
+            self.audit.record_counters(counters, false);
+            self.log_kernel_drops(counters.kernel_drops);
         }
         match counted {
             Ok(counters) if counters.events_lost > self.events_lost => {
                 tracing::warn!(
-                    lost = counters.events_lost - self.events_lost,
-                    "events were lost; looking through all devices"
+                    count = counters.events_lost - self.events_lost,
+                    "data plane lost events; checking all devices"
                 );
                 self.events_lost = counters.events_lost;
-                self.look_through();
+                self.scan_devices();
             }
             Ok(_) => {}
-            Err(error) => tracing::warn!(%error, "the counters cannot be read"),
+            Err(error) => tracing::warn!(%error, "reading the counters failed"),
         }
     }
 
-    /// Says so when the kernel has dropped packets since it was looked at last.
-    fn tell_kernel_drops(&mut self, kernel_drops: u64) {
+    /// Logs packets that the kernel has dropped since the previous call.
+    fn log_kernel_drops(&mut self, kernel_drops: u64) {
         if kernel_drops > self.kernel_drops {
             tracing::warn!(
-                dropped = kernel_drops - self.kernel_drops,
-                "kernel dropped packets before the data plane saw them: receive buffer full"
+                count = kernel_drops - self.kernel_drops,
+                action = "raise the sysctl net.core.rmem_max, or grant CAP_NET_ADMIN",
+                "kernel dropped packets before the data plane received them: receive buffer full"
             );
             self.kernel_drops = kernel_drops;
         }
     }
 
-    fn count_stamps(&mut self) {
-        match self.plane.stamped() {
+    fn update_stamp_counts(&mut self) {
+        match self.data_plane.stamp_counts() {
             Ok(counts) => {
-                self.status.in_packets = counts.map(|counts| InPacketsStatus {
+                self.status.packet_evidence = counts.map(|counts| PacketEvidenceStatus {
                     stamped: counts.stamped,
                     not_ipv6: counts.not_ipv6,
                     stale: counts.stale,
-                    unfit: counts.unfit,
+                    unsuitable: counts.unfit,
                 });
             }
-            Err(error) => tracing::warn!(%error, "what packets carry cannot be counted"),
+            Err(error) => tracing::warn!(%error, "reading the counters of packet evidence failed"),
         }
     }
 
-    fn count_dropped_types(&mut self) {
-        match self.plane.dropped_types() {
+    fn update_dropped_types(&mut self) {
+        match self.data_plane.dropped_types() {
             Ok(None) => {}
             Ok(Some(dropped)) => {
                 let named = dropped.nonzero().map(|(ether_type, name, frames)| {
@@ -471,48 +481,50 @@ impl Node {
                 let rest = Some(("other".to_owned(), dropped.other())).filter(|(_, frames)| *frames > 0);
                 self.status.dropped_types = named.chain(rest).collect();
             }
-            Err(error) => tracing::warn!(%error, "reading what the gate has dropped by type failed"),
+            Err(error) => tracing::warn!(%error, "reading the gate's counters of dropped types failed"),
         }
     }
 
-    /// Evicts for those that wait for a place. What is wiped may still be looked at by a packet in flight; a little later
-    /// it is free.
-    fn find_room(&mut self, clock: Clock) {
+    /// Evicts devices for those that wait for a slot. A wiped slot may still be used by a packet in flight; it is
+    /// free a little later.
+    fn find_slots(&mut self, clock: Clock) {
         let now_ns = clock.monotonic_ns;
         if self.reclaim_due_ns.is_some_and(|due_ns| due_ns <= now_ns) {
             self.reclaim_due_ns = None;
-            self.plane.housekeep();
-            self.retry_no_room();
+            self.data_plane.housekeep();
+            self.retry_slot_queue();
         }
-        if !self.no_room.is_empty() && self.reclaim_due_ns.is_none() {
-            // With nobody who could leave, there is time until somebody can.
-            let left = self.make_room(clock);
-            self.is_stuck = left == 0;
-            let after_ns = match self.is_stuck {
-                true => FULL_NS,
+        if !self.slot_queue.is_empty() && self.reclaim_due_ns.is_none() {
+            // If no device can be evicted, the next attempt waits longer.
+            let left = self.evict(clock);
+            self.is_full = left == 0;
+            let after_ns = match self.is_full {
+                true => FULL_RETRY_NS,
                 false => RECLAIM_AFTER_NS,
             };
             self.reclaim_due_ns = Some(now_ns.saturating_add(after_ns));
         }
-        self.status.no_room = self.no_room.len() as u64;
+        self.status.waiting_for_slot = self.slot_queue.len() as u64;
     }
 
-    /// Once for all devices: a line for each would drown the log.
-    fn tell_shortages(&mut self) {
-        let (exhausted, no_room) = (self.status.exhausted, self.status.no_room);
-        let (told_exhausted, told_no_room) = self.told;
-        if exhausted > told_exhausted {
+    /// One log message for all devices, because one for each could flood the log.
+    fn log_shortages(&mut self) {
+        let (exhausted, no_room) = (self.status.exhausted, self.status.waiting_for_slot);
+        let (logged_exhausted, logged_no_room) = self.shortages_logged;
+        if exhausted > logged_exhausted {
             tracing::warn!(
-                devices = exhausted,
-                "the registry has no more rows for these; let their agents renew while they have rows, or enrol them anew"
+                count = exhausted,
+                action = "let the agents of the devices renew rows earlier, or enroll the devices again with --replace",
+                "registry has no more rows for some devices"
             );
         }
-        if no_room > told_no_room && self.is_stuck {
+        if no_room > logged_no_room && self.is_full {
             tracing::error!(
-                devices = no_room,
-                "the data plane has no room for these, and nobody who could leave; raise `slots`"
+                count = no_room,
+                action = "raise `slots`, and restart the gateway",
+                "data plane has no slot for some devices, and no device can be evicted; these devices cannot authenticate"
             );
         }
-        self.told = (exhausted, no_room);
+        self.shortages_logged = (exhausted, no_room);
     }
 }

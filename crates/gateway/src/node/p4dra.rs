@@ -1,50 +1,49 @@
-//! Rounds of `p4dra-classic` (LAP/1 3.1): one each so many seconds, and what the one before has shown. They are for comparison
-//! only: nobody is shut out by them.
+//! Rounds of `p4dra-classic` (LAP/1 3.1) at a fixed interval. They are for comparison only and affect no device.
 
 use linewarden_protocol::classic::p4dra::Round;
 
 use super::Node;
 use super::backoff::Backoff;
-use crate::audit::Happening;
+use crate::audit::AuditEvent;
 use crate::time::Clock;
 
-/// So many of the silent are named.
-const SILENT_NAMED_MAX: usize = 16;
+/// Maximum number of provers without a proof in a log message.
+const MISSED_IDS_MAX: usize = 16;
 
-/// What the node knows of `p4dra-classic`.
+/// State of `p4dra-classic`.
 #[derive(Debug, Default)]
 pub(super) struct P4draRounds {
-    running: Option<Running>,
-    /// Of random bytes.
-    draws: Backoff,
+    running: Option<OpenP4draRound>,
+    /// Backoff after a failed draw of random bytes.
+    random_backoff: Backoff,
 }
 
-/// The round that runs.
+/// The open round.
 #[derive(Debug)]
-struct Running {
+struct OpenP4draRound {
     round: Round,
-    /// When it was opened, monotonic clock.
+    /// Start of the round, monotonic clock.
     opened_ns: u64,
-    /// Its REQUEST could not be sent out of every interface.
-    is_unsent: bool,
+    /// The REQUEST could not be sent on every interface.
+    is_incomplete: bool,
 }
 
 impl Node {
-    /// When the next round is opened, monotonic clock.
+    /// Returns when the next round is due, monotonic clock.
     pub(super) fn p4dra_due_ns(&self) -> Option<u64> {
         let rounds = self.p4dra.as_ref()?;
         if self.stopping || self.status.replaced {
             return None;
         }
         let interval_ns = u64::from(self.settings.p4dra_round_s).saturating_mul(1_000_000_000);
-        let wanted_ns = rounds
+        let planned_ns = rounds
             .running
             .as_ref()
             .map_or(0, |running| running.opened_ns.saturating_add(interval_ns));
-        Some(rounds.draws.due_ns(wanted_ns))
+        Some(rounds.random_backoff.due_ns(planned_ns))
     }
 
-    /// Opens a round when it is time, and tells what the one before has shown.
+    /// Opens a round if it is due, and reports the previous one.
     pub(super) fn follow_p4dra(&mut self, clock: Clock, random: &mut dyn FnMut() -> Option<[u8; 8]>) {
         let now_ns = clock.monotonic_ns;
         if self.p4dra_due_ns().is_none_or(|due_ns| due_ns > now_ns) {
@@ -65,81 +64,92 @@ impl Node {
     ) {
         let (Some(r), Some(n)) = (random(), random()) else {
             self.status.draws_failed += 1;
-            if rounds.draws.fail(now_ns) {
+            if rounds.random_backoff.fail(now_ns) {
                 tracing::warn!(
-                    "no random bytes are to be had: no round of p4dra-classic begins until there are"
+                    action = "check the random number generator of the kernel (getrandom)",
+                    "reading random bytes failed; no round of p4dra-classic starts until reading succeeds"
                 );
             }
             return;
         };
-        rounds.draws.succeed();
+        rounds.random_backoff.succeed();
         if let Some(before) = &rounds.running {
-            self.tell_p4dra(before);
+            self.report_p4dra_round(before);
         }
         let round = Round { r, n };
-        let opened = self.plane.p4dra().is_some_and(|p4dra| p4dra.open_round(round));
+        let opened = self
+            .data_plane
+            .p4dra()
+            .is_some_and(|p4dra| p4dra.open_round(round));
         if !opened {
-            // Values that are open already, of 128 random bits: the source of randomness repeats itself.
-            tracing::error!("a round of p4dra-classic could not be opened");
+            // These 128 random bits are in use: the random source repeats itself.
+            tracing::error!(
+                action = "check the random number generator of the kernel (getrandom)",
+                "opening a round of p4dra-classic failed: its random numbers are in use by an earlier round; the next round follows after round_s"
+            );
         }
-        let was_unsent = rounds.running.as_ref().is_some_and(|before| before.is_unsent);
-        rounds.running = Some(Running {
+        let was_unsent = rounds.running.as_ref().is_some_and(|before| before.is_incomplete);
+        rounds.running = Some(OpenP4draRound {
             round,
             opened_ns: now_ns,
-            is_unsent: !self.send_p4dra(&round, was_unsent),
+            is_incomplete: !self.send_p4dra(&round, was_unsent),
         });
     }
 
-    /// Whether it was sent out of every interface.
+    /// Returns whether the REQUEST was sent on every interface.
     fn send_p4dra(&mut self, round: &Round, was_unsent: bool) -> bool {
-        let sent = self.plane.ask_p4dra(round);
+        let sent = self.data_plane.send_p4dra_requests(round);
         let is_sent = sent.is_ok();
         match sent {
-            Ok(()) if was_unsent => tracing::info!("provers of p4dra-classic can be asked again"),
+            Ok(()) if was_unsent => tracing::info!("sending requests of p4dra-classic succeeds again"),
             Ok(()) => {}
             Err(error) => {
                 if let Some(status) = &mut self.status.p4dra {
-                    status.unsent += 1;
+                    status.incomplete += 1;
                 }
                 if !was_unsent {
-                    tracing::warn!(%error, "provers of p4dra-classic cannot be asked: is an interface down?");
+                    tracing::warn!(
+                        %error,
+                        action = "check that the interfaces are up (`ip link`)",
+                        "sending a request of p4dra-classic failed; the round is incomplete"
+                    );
                 }
             }
         }
         is_sent
     }
 
-    /// What a round has shown until now, when it ends.
-    fn tell_p4dra(&mut self, ended: &Running) {
-        let (Some(p4dra), Some(status)) = (self.plane.p4dra(), &mut self.status.p4dra) else {
+    /// Reports a round at its end.
+    fn report_p4dra_round(&mut self, ended: &OpenP4draRound) {
+        let (Some(p4dra), Some(status)) = (self.data_plane.p4dra(), &mut self.status.p4dra) else {
             return;
         };
-        let mut all = p4dra.silent(&ended.round);
+        let mut all = p4dra.unproved(&ended.round);
         let named: Vec<String> = all
             .by_ref()
-            .take(SILENT_NAMED_MAX)
+            .take(MISSED_IDS_MAX)
             .map(ToString::to_string)
             .collect();
-        let (asked, silent) = (p4dra.provers() as u64, (named.len() + all.count()) as u64);
-        let verified = asked.saturating_sub(silent);
+        let (requested, missed) = (p4dra.provers() as u64, (named.len() + all.count()) as u64);
+        let verified = requested.saturating_sub(missed);
         status.rounds += 1;
-        (status.verified, status.silent) = (verified, silent);
+        (status.verified, status.missed) = (verified, missed);
         tracing::info!(
             round = status.rounds,
-            asked,
+            requested,
             verified,
-            silent,
-            unsent = ended.is_unsent,
-            silent_ids = named.join(" "),
-            "a round of p4dra-classic has ended"
+            missed,
+            is_incomplete = ended.is_incomplete,
+            missed_ids = named.join(" "),
+            "round of p4dra-classic ended"
         );
-        self.trail.note(Happening::P4draRound {
+        self.audit.record(AuditEvent::P4draRound {
             round: status.rounds,
-            asked,
+            requested,
             verified,
-            silent,
-            unsent: ended.is_unsent,
-            silent_ids: named,
+            missed,
+            is_incomplete: ended.is_incomplete,
+            missed_ids: named,
         });
     }
 }

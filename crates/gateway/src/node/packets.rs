@@ -1,108 +1,113 @@
-//! What packets have left for the node: events of devices that are here, messages of devices that are not.
+//! Events and messages from the data plane.
 
-use linewarden_controller::Reception;
+use linewarden_controller::AdmissionResponse;
 use linewarden_dataplane::{DataPlaneError, Event, EventKind, Miss};
 
 use super::devices::State;
-use super::{Node, visitors};
-use crate::audit::Happening;
+use super::{Node, admission_queue};
+use crate::audit::AuditEvent;
 
-/// The log's target for wrong tags, so that whoever sends them himself can leave them out.
+/// Log target for wrong tags, so that they can be filtered.
 pub const WRONG_TAGS: &str = "linewarden_gateway::wrong_tags";
 
 impl Node {
-    pub(super) fn take_events(&mut self) {
+    pub(super) fn handle_events(&mut self) {
         let mut events = Vec::new();
-        let drained = self.plane.drain_events(&mut |event| events.push(event));
-        self.note_draining(drained);
-        events.iter().for_each(|event| self.take_event(event));
+        let drained = self.data_plane.drain_events(&mut |event| events.push(event));
+        self.note_drain_result(drained);
+        events.iter().for_each(|event| self.handle_event(event));
     }
 
-    fn note_draining(&mut self, drained: Result<(), DataPlaneError>) {
+    fn note_drain_result(&mut self, drained: Result<(), DataPlaneError>) {
         let failing = drained.is_err();
         if let Err(error) = drained
             && !self.status.events_failing
         {
-            tracing::error!(%error, "the data plane's events cannot be read; trying on");
+            tracing::error!(
+                %error,
+                action = "restart the gateway if the error persists",
+                "reading events of the data plane failed; retrying; new rows are not requested until reading succeeds"
+            );
         }
         self.status.events_failing = failing;
     }
 
-    fn take_event(&mut self, event: &Event) {
+    fn handle_event(&mut self, event: &Event) {
         match event.kind {
             EventKind::Session(opening) => {
                 self.status.sessions_opened += 1;
                 self.record_session(event, opening.session);
-                self.note_opening(event.device, opening);
-                tracing::debug!(device = %event.device, idx = %event.idx, from = %event.from, "session");
+                self.record_opening(event.device, opening);
+                tracing::debug!(device_id = %event.device, row = %event.idx, peer = %event.source, "session opened");
             }
-            EventKind::RowsLow | EventKind::RowsOut => self.want(event.device),
+            EventKind::RowsLow | EventKind::RowsExhausted => self.request_rows(event.device),
             EventKind::WrongTag => {
                 self.status.wrong_tags += 1;
-                self.trail.note(Happening::WrongTag {
+                self.audit.record(AuditEvent::WrongTag {
                     device: event.device,
                     row: event.idx,
-                    address: event.from,
+                    address: event.source,
                     ingress: event.ingress,
                 });
                 tracing::warn!(
                     target: WRONG_TAGS,
-                    device = %event.device,
-                    idx = %event.idx,
-                    from = %event.from,
-                    "wrong tag"
+                    device_id = %event.device,
+                    row = %event.idx,
+                    peer = %event.source,
+                    action = "if the device is healthy, look for a forger at the address; otherwise check the PUF and the helper data of the device",
+                    "message of a device has a wrong tag; the message was dropped"
                 );
             }
             EventKind::WrongProof(round) => {
                 self.status.wrong_proofs += 1;
-                self.trail.note(Happening::WrongProof {
+                self.audit.record(AuditEvent::WrongProof {
                     device: event.device,
                     round: round.0,
-                    address: event.from,
+                    address: event.source,
                     ingress: event.ingress,
                 });
-                tracing::debug!(device = %event.device, %round, from = %event.from, "wrong proof");
+                tracing::debug!(device_id = %event.device, %round, peer = %event.source, "proof of a device has a wrong tag; the proof does not count");
             }
         }
     }
 
-    pub(super) fn take_misses(&mut self) {
+    pub(super) fn handle_misses(&mut self) {
         let mut misses = Vec::new();
-        let drained = self.plane.drain_misses(&mut |miss| misses.push(miss));
+        let drained = self.data_plane.drain_misses(&mut |miss| misses.push(miss));
         if let Err(error) = drained {
-            tracing::debug!(%error, "messages of unknown devices cannot be read");
+            tracing::debug!(%error, "reading messages of unknown devices failed");
         }
         for miss in misses {
-            match self.devices.get(&miss.device()).map(|held| held.state) {
+            match self.devices.get(&miss.device()).map(|entry| entry.state) {
                 _ if self.stopping => {}
                 None => {
-                    if let Some(turned_away) = self.visitors.queue(miss) {
-                        self.turn_away(&turned_away);
+                    if let Some(turned_away) = self.admission_queue.push(miss) {
+                        self.drop_miss(&turned_away);
                     }
                 }
-                // It came while another message of it was on its way.
+                // An earlier message of the device was in flight.
                 Some(State::Installed) => self.replay(miss),
-                // The device repeats; it has a place then, or is gone.
+                // The device retries its message; it has a slot then, or is removed.
                 Some(_) => {}
             }
         }
     }
 
-    pub(super) fn receive(&mut self, miss: Miss, reception: Reception) {
-        match reception {
-            Reception::Silence => {}
-            Reception::Challenge(challenge) => self.plane.send(&miss, &challenge),
-            Reception::Nak(nak) => {
-                self.plane.send(&miss, &nak);
-                self.note_unserved(miss.device());
+    pub(super) fn handle_admission(&mut self, miss: Miss, response: AdmissionResponse) {
+        match response {
+            AdmissionResponse::NoResponse => {}
+            AdmissionResponse::Challenge(challenge) => self.data_plane.send_reply(&miss, &challenge),
+            AdmissionResponse::Nak(nak) => {
+                self.data_plane.send_reply(&miss, &nak);
+                self.log_unserved(miss.device());
             }
-            Reception::NakByStatement(nak) => {
-                self.plane.send(&miss, &nak);
-                self.note_stated_beyond(miss.device());
+            AdmissionResponse::NakForStatement(nak) => {
+                self.data_plane.send_reply(&miss, &nak);
+                self.log_stated_exhausted(miss.device());
             }
-            Reception::Admit(provision) => {
+            AdmissionResponse::Admit(provision) => {
                 self.status.admitted += 1;
-                self.trail.note(Happening::Admitted {
+                self.audit.record(AuditEvent::Admitted {
                     device: provision.device,
                     row: provision.first,
                     rows: provision.rows.len() as u64,
@@ -115,18 +120,18 @@ impl Node {
         }
     }
 
-    /// Nobody has time for it; its device repeats it.
-    pub(super) fn turn_away(&mut self, miss: &Miss) {
-        self.status.visitors_turned_away += 1;
-        if visitors::is_response(miss) {
-            self.plane.expect(miss);
+    /// Drops a message; its device retries it.
+    pub(super) fn drop_miss(&mut self, miss: &Miss) {
+        self.status.admissions_dropped += 1;
+        if admission_queue::is_response(miss) {
+            self.data_plane.expect_response(miss);
         }
     }
 
     pub(super) fn replay(&mut self, miss: Miss) {
-        if let Err(error) = self.plane.replay(miss) {
+        if let Err(error) = self.data_plane.replay(miss) {
             self.status.replays_failed += 1;
-            tracing::debug!(%error, "a message could not be handed on; its device repeats it");
+            tracing::debug!(%error, "handling a message again failed; the device retries the message");
         }
     }
 }

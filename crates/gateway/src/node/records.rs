@@ -1,18 +1,21 @@
-//! What the node tells the audit record of its devices.
+//! Audit records about devices.
 
 use linewarden_dataplane::Event;
 use linewarden_protocol::ids::{DeviceId, Mode, SessionId};
 
 use super::Node;
-use crate::audit::{Binding, Happening, session_name};
+use crate::audit::{AuditEvent, Binding, session_name};
 
 impl Node {
-    /// A session was opened. What it is bound to is in the data plane, unless it is another one by now.
+    /// Records a session. Its binding is read from the data plane, unless the session has changed.
     pub(super) fn record_session(&mut self, event: &Event, session: SessionId) {
-        if !self.trail.is_on() {
+        if !self.audit.is_on() {
             return;
         }
-        let view = self.plane.session(event.device).filter(|view| view.id == session);
+        let view = self
+            .data_plane
+            .session(event.device)
+            .filter(|view| view.id == session);
         let binding = view.map(|view| Binding {
             port: view.port,
             vlans: view.vlans.into_iter().flatten().collect(),
@@ -24,29 +27,32 @@ impl Node {
         let mode = self
             .devices
             .get(&event.device)
-            .map_or(Mode::Pool, |held| held.mode);
-        self.trail.note(Happening::Session {
+            .map_or(Mode::Pool, |entry| entry.mode);
+        self.audit.record(AuditEvent::Session {
             device: event.device,
             mode,
             row: event.idx,
             session: session_name(session),
-            address: event.from,
+            address: event.source,
             ingress: event.ingress,
             binding,
         });
     }
 
-    /// Devices were let in again, all of which that is not told yet or this one.
-    pub(super) fn record_let_in(&mut self, device: Option<DeviceId>) {
-        for device in self.barred.take_let_in(device) {
-            self.status.attest.reopened += 1;
-            tracing::info!(%device, "let in again");
-            self.trail.note(Happening::Reopened { device });
+    /// Records releases: all deferred ones, or that of one device.
+    pub(super) fn record_released(&mut self, device: Option<DeviceId>) {
+        for device in self.blocked.take_released(device) {
+            self.status.attest.released += 1;
+            tracing::info!(device_id = %device, "device released");
+            self.audit.record(AuditEvent::Released { device });
         }
     }
 
-    /// A device was revoked; `shut_out` says that it was in the data plane.
-    pub(super) fn record_revoked(&mut self, device: DeviceId, shut_out: bool) {
-        self.trail.note(Happening::Revoked { device, shut_out });
+    /// Records a revocation; `was_installed` is whether the device was in the data plane.
+    pub(super) fn record_revoked(&mut self, device: DeviceId, was_installed: bool) {
+        self.audit.record(AuditEvent::Revoked {
+            device,
+            was_installed,
+        });
     }
 }

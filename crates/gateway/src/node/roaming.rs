@@ -1,33 +1,34 @@
-//! Devices that go from gateway to gateway (LAP/1 1.4.11): sessions opened here are reported, older ones here end when
-//! the device has opened another one elsewhere. Nothing waits for either.
+//! Roaming devices (LAP/1 1.4.11): sessions opened here are reported, and older sessions end when the device has
+//! opened another one at another gateway. Authentication waits for neither.
 
 use std::collections::{HashMap, VecDeque};
 
-use linewarden_controller::{Elsewhere, Reported};
-use linewarden_dataplane::Opening;
+use linewarden_controller::{NewerSession, SessionReportResult};
+use linewarden_dataplane::SessionOpening;
 use linewarden_protocol::ids::{DeviceId, GatewayId, SessionId};
 
 use super::Node;
-use crate::audit::{CloseReason, Happening, session_name};
+use crate::audit::{AuditEvent, CloseReason, session_name};
 
-/// Reports in one question.
-const REPORTS_PER_ASK: usize = 256;
-/// Reports that may wait; of further ones the oldest is dropped, and what it would have ended ends with its lease.
+/// Maximum number of reports in a request.
+const REPORTS_PER_REQUEST: usize = 256;
+/// Maximum number of waiting reports. Above it, the oldest is dropped; the session that it would have ended ends when
+/// it expires.
 const WAITING_MAX: usize = 65_536;
 
-/// Sessions that the controller has not heard of yet: of each device the newest.
+/// Sessions that are not reported yet: the newest one of each device.
 #[derive(Debug, Default)]
-pub(super) struct Reports {
-    waiting: HashMap<DeviceId, Opening>,
-    /// In the order in which they came.
+pub(super) struct SessionReports {
+    waiting: HashMap<DeviceId, SessionOpening>,
+    /// In the order of their arrival.
     order: VecDeque<DeviceId>,
-    /// In the question that is out.
-    asked: Vec<(DeviceId, Opening)>,
+    /// In the request in flight.
+    in_flight: Vec<(DeviceId, SessionOpening)>,
 }
 
-impl Reports {
-    /// A session was opened. Whether an older report had to be dropped for it.
-    fn push(&mut self, device: DeviceId, opening: Opening) -> bool {
+impl SessionReports {
+    /// Adds a session; returns whether an older report was dropped.
+    fn push(&mut self, device: DeviceId, opening: SessionOpening) -> bool {
         if self.waiting.insert(device, opening).is_none() {
             self.order.push_back(device);
         }
@@ -44,24 +45,24 @@ impl Reports {
         self.waiting.is_empty()
     }
 
-    /// The next question.
-    pub(super) fn ask(&mut self) -> Vec<Opening> {
-        while self.asked.len() < REPORTS_PER_ASK
+    /// Returns the next request.
+    pub(super) fn next_request(&mut self) -> Vec<SessionOpening> {
+        while self.in_flight.len() < REPORTS_PER_REQUEST
             && let Some(device) = self.order.pop_front()
         {
             let opening = self.waiting.remove(&device);
-            self.asked.extend(opening.map(|opening| (device, opening)));
+            self.in_flight.extend(opening.map(|opening| (device, opening)));
         }
-        self.asked.iter().map(|(_, opening)| *opening).collect()
+        self.in_flight.iter().map(|(_, opening)| *opening).collect()
     }
 
-    fn answered(&mut self) -> Vec<(DeviceId, Opening)> {
-        std::mem::take(&mut self.asked)
+    fn take_in_flight(&mut self) -> Vec<(DeviceId, SessionOpening)> {
+        std::mem::take(&mut self.in_flight)
     }
 
-    /// No answer came: they are asked again, in front, unless a newer one waits.
-    fn ask_again(&mut self) {
-        for (device, opening) in std::mem::take(&mut self.asked).into_iter().rev() {
+    /// Queues the reports of a failed request again, in front, unless a newer one waits.
+    fn requeue(&mut self) {
+        for (device, opening) in std::mem::take(&mut self.in_flight).into_iter().rev() {
             if let std::collections::hash_map::Entry::Vacant(place) = self.waiting.entry(device) {
                 place.insert(opening);
                 self.order.push_front(device);
@@ -71,81 +72,88 @@ impl Reports {
 }
 
 impl Node {
-    pub(super) fn note_opening(&mut self, device: DeviceId, opening: Opening) {
-        if let Some(held) = self.devices.get_mut(&device) {
-            held.opened = Some((opening.session, opening.began_ns));
+    pub(super) fn record_opening(&mut self, device: DeviceId, opening: SessionOpening) {
+        if let Some(entry) = self.devices.get_mut(&device) {
+            entry.last_session = Some((opening.session, opening.opened_ns));
         }
-        if self.reports.push(device, opening) {
+        if self.session_reports.push(device, opening) {
             self.status.reports_dropped += 1;
         }
     }
 
-    /// Takes the controller's answers to reports; `None`: there are none.
-    /// `at_ns` is when ages in them count from, boot-time clock.
-    pub(super) fn take_reported(&mut self, answers: Option<Vec<Reported>>, at_ns: u64) {
-        let Some(answers) = answers else {
-            self.reports.ask_again();
+    /// Handles the results of reports; `None` after a failure. `at_ns` is the origin of the ages, boot-time clock.
+    pub(super) fn handle_report_results(&mut self, results: Option<Vec<SessionReportResult>>, at_ns: u64) {
+        let Some(results) = results else {
+            self.session_reports.requeue();
             return;
         };
-        for ((device, _), answer) in self.reports.answered().into_iter().zip(answers) {
-            match answer {
-                Reported::Newest => {}
-                // It may have been renewed since, which is not reported: what is here now is looked at.
-                Reported::Older { at, age_ns } => {
-                    let elsewhere = Elsewhere {
+        for ((device, _), result) in self.session_reports.take_in_flight().into_iter().zip(results) {
+            match result {
+                SessionReportResult::Newest => {}
+                // The session may have been renewed since, which is not reported, so the present session is checked.
+                SessionReportResult::Superseded { by: at, age_ns } => {
+                    let newer = NewerSession {
                         device,
                         gateway: at,
                         age_ns,
                     };
-                    self.take_elsewhere(&elsewhere, at_ns);
+                    self.handle_newer_session(&newer, at_ns);
                 }
-                Reported::Refused(why) => {
+                SessionReportResult::Rejected(reason) => {
                     self.status.reports_refused += 1;
-                    tracing::error!(%device, why, "the controller refuses the report of a session");
+                    tracing::error!(
+                        device_id = %device,
+                        reason,
+                        action = "no action if the device renewed its key or was enrolled again at this time; otherwise examine this machine: the gateway reports a session that the device has not proved",
+                        "controller rejected the report of a session; older sessions of the device at other gateways end only when they expire"
+                    );
                 }
             }
         }
     }
 
-    /// The device has opened a session at another gateway, so long before `at_ns` of the boot-time clock: one that it has here
-    /// is over, unless it may be newer.
-    pub(super) fn take_elsewhere(&mut self, elsewhere: &Elsewhere, at_ns: u64) {
-        let began_ns = at_ns.saturating_sub(elsewhere.age_ns);
-        let device = elsewhere.device;
-        let Some(view) = self.plane.session(device) else {
-            return self.attest_elsewhere(device);
+    /// The device has opened a session at another gateway, `age_ns` before `at_ns` of the boot-time clock. An older
+    /// session here is closed.
+    pub(super) fn handle_newer_session(&mut self, newer: &NewerSession, at_ns: u64) {
+        let began_ns = at_ns.saturating_sub(newer.age_ns);
+        let device = newer.device;
+        let Some(view) = self.data_plane.session(device) else {
+            return self.stop_attesting(device);
         };
-        let opened = self.devices.get(&device).and_then(|held| held.opened);
+        let opened = self.devices.get(&device).and_then(|entry| entry.last_session);
         let here_ns = match opened {
             Some((session, here_ns)) if session == view.id => here_ns,
-            // Renewed since, or opened before this process began: the lease tells when, to the second.
+            // The session was renewed, or opened before this process started: its expiry shows its start, to the
+            // second.
             _ => view.proven_before_ns,
         };
-        if is_over(here_ns, began_ns) {
-            self.attest_elsewhere(device);
-            self.close_session(device, view.id, elsewhere.gateway);
+        if is_superseded(here_ns, began_ns) {
+            self.stop_attesting(device);
+            self.close_session(device, view.id, newer.gateway);
         }
     }
 
     fn close_session(&mut self, device: DeviceId, session: SessionId, newer_at: GatewayId) {
-        // One that was renewed or replaced in between stays.
-        if self.plane.close_session(device, session) != Ok(true) {
+        // A session that was renewed or replaced in between stays.
+        if self.data_plane.close_session(device, session) != Ok(true) {
             return;
         }
         self.status.sessions_closed += 1;
-        self.trail.note(Happening::SessionClosed {
+        self.audit.record(AuditEvent::SessionClosed {
             device,
             session: session_name(session),
-            reason: CloseReason::Elsewhere { newer_at },
+            reason: CloseReason::NewerSession {
+                newer_gateway: newer_at,
+            },
         });
-        tracing::debug!(%device, %newer_at, "its session here is over: it has a newer one elsewhere");
+        tracing::debug!(device_id = %device, gateway_id = %newer_at, "session closed: the device has a newer one at another gateway");
     }
 }
 
-/// Whether a session that began here then is over for one that is noted elsewhere. Of equal beginnings the one that was
-/// noted stays: its gateway is told nothing, and this one that its own is older.
-fn is_over(here_ns: u64, elsewhere_ns: u64) -> bool {
-    here_ns <= elsewhere_ns
+/// Whether a session that started here is superseded by one at another gateway. Of two sessions with the same start,
+/// the recorded one stays: its gateway gets no message, and this gateway is notified.
+fn is_superseded(here_ns: u64, other_ns: u64) -> bool {
+    here_ns <= other_ns
 }
 
 #[cfg(test)]
@@ -153,49 +161,49 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_equal_beginnings_the_one_that_is_noted_stays() {
-        assert!(is_over(6, 7) && is_over(7, 7) && !is_over(8, 7));
+    fn of_sessions_with_the_same_start_the_recorded_one_stays() {
+        assert!(is_superseded(6, 7) && is_superseded(7, 7) && !is_superseded(8, 7));
     }
 
-    fn opening(number: u64) -> Opening {
-        Opening {
+    fn opening(number: u64) -> SessionOpening {
+        SessionOpening {
             session: SessionId::from_wire(number.to_be_bytes()).unwrap(),
-            began_ns: number,
+            opened_ns: number,
             response: [0; 64],
             loc: [0; 8],
         }
     }
 
-    fn numbers(openings: &[Opening]) -> Vec<u64> {
-        openings.iter().map(|opening| opening.began_ns).collect()
+    fn numbers(openings: &[SessionOpening]) -> Vec<u64> {
+        openings.iter().map(|opening| opening.opened_ns).collect()
     }
 
     #[test]
-    fn of_each_device_the_newest_is_reported_until_it_is_answered() {
-        let mut reports = Reports::default();
+    fn the_newest_session_of_each_device_is_reported_until_it_succeeds() {
+        let mut reports = SessionReports::default();
         for (device, number) in [(1, 10), (2, 11), (1, 12)] {
             assert!(!reports.push(DeviceId(device), opening(number)));
         }
-        assert_eq!(numbers(&reports.ask()), [12, 11]);
+        assert_eq!(numbers(&reports.next_request()), [12, 11]);
         assert!(reports.is_empty());
-        // While the question is out a device has opened another one.
+        // The device has opened another session while the request was in flight.
         reports.push(DeviceId(2), opening(13));
         reports.push(DeviceId(3), opening(14));
-        reports.ask_again();
-        assert_eq!(numbers(&reports.ask()), [12, 13, 14]);
-        assert_eq!(reports.answered().len(), 3);
-        assert!(reports.ask().is_empty() && reports.is_empty());
+        reports.requeue();
+        assert_eq!(numbers(&reports.next_request()), [12, 13, 14]);
+        assert_eq!(reports.take_in_flight().len(), 3);
+        assert!(reports.next_request().is_empty() && reports.is_empty());
     }
 
     #[test]
-    fn a_flood_is_bounded_and_the_oldest_go() {
-        let mut reports = Reports::default();
+    fn a_flood_is_bounded_and_the_oldest_entries_are_dropped() {
+        let mut reports = SessionReports::default();
         let count = WAITING_MAX as u64 + 10;
         let dropped = (1..=count).filter(|number| reports.push(DeviceId(*number), opening(*number)));
         assert_eq!(dropped.count(), 10);
         let again = (1..=3 * count).filter(|_| reports.push(DeviceId(count), opening(count)));
         assert_eq!(again.count(), 0);
         assert_eq!(reports.order.len(), WAITING_MAX);
-        assert_eq!(numbers(&reports.ask()), (11..=266).collect::<Vec<_>>());
+        assert_eq!(numbers(&reports.next_request()), (11..=266).collect::<Vec<_>>());
     }
 }

@@ -1,185 +1,185 @@
-//! How a node stands, for people and tests.
+//! The status of a node.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::desk::Counts as DeskCounts;
+use crate::ticket_relay::TicketCounts;
 
-/// Whether the controller answers.
+/// The state of the link to the controller.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
 pub enum LinkState {
-    /// It did last time.
+    /// The last request succeeded.
     #[default]
     Reachable,
-    /// It did not; the node goes on with what it holds and tries again.
+    /// The last request failed. The node continues with its leases, and retries.
     Lost {
-        /// What it said.
+        /// The error.
         error: String,
     },
 }
 
-/// How the controller takes what the data plane is measured to run.
+/// The trust state of this gateway.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
 pub enum TrustState {
-    /// It has seen nothing yet, and gives no rows.
+    /// No evidence has been submitted; the gateway gets no rows.
     Unproven,
-    /// It is what it should be.
+    /// The evidence matches the reference values.
     Trusted,
-    /// It is not, and has no rows.
-    Distrusted {
-        /// What differs, or what was wrong.
-        why: String,
+    /// The evidence does not match or is missing; the gateway gets no rows.
+    Untrusted {
+        /// The differences, or the error.
+        reason: String,
     },
 }
 
-/// How attestation stands.
+/// The status of attestation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct AttestStatus {
-    /// Provers that this gateway has keys of.
+    /// Provers whose keys are in the data plane.
     pub provers: u64,
-    /// Provers for which there is no room in the data plane.
+    /// Provers for which the data plane has no room.
     pub provers_refused: u64,
     /// Groups.
     pub groups: u64,
-    /// The period that runs.
+    /// The running period.
     pub period: u64,
     /// The last round that ended.
     pub round: u32,
-    /// Rounds that were decided about.
+    /// Rounds that were appraised.
     pub rounds: u64,
-    /// Rounds that were forgotten because the controller was away.
+    /// Rounds that were dropped because the controller did not respond.
     pub rounds_lost: u64,
-    /// Requests sent.
+    /// Challenges sent.
     pub requests: u64,
-    /// Devices that could not be asked in the last round of their group: nothing can be sent to them from here.
-    pub unreached: u64,
+    /// Devices that could not be challenged in the last round of their group, because nothing can be sent to them.
+    pub unreachable: u64,
     /// Devices quarantined.
     pub quarantined: u64,
-    /// Devices let in again.
-    pub readmitted: u64,
-    /// Devices that were shut out and may come again, which this gateway has not seen prove themselves.
-    pub reopened: u64,
-    /// Devices here that are to be attested, where the data plane attests nobody.
+    /// Devices released after a proof.
+    pub remediated: u64,
+    /// Devices released without a proof at this gateway.
+    pub released: u64,
+    /// Devices here that must be attested, if the data plane does not attest.
     pub not_attested: u64,
 }
 
-/// How `p4dra-classic` stands.
+/// The status of `p4dra-classic`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct P4draStatus {
-    /// Provers that are asked.
+    /// Provers.
     pub provers: u64,
     /// Rounds that have ended since the node started.
     pub rounds: u64,
-    /// Provers that were ok in the last round that ended.
+    /// Provers with a valid proof in the last round.
     pub verified: u64,
-    /// Provers that were not.
-    pub silent: u64,
-    /// Rounds that were not sent out of every interface.
-    pub unsent: u64,
+    /// Provers without one.
+    pub missed: u64,
+    /// Rounds that could not be sent on every interface.
+    pub incomplete: u64,
 }
 
-/// What became of packets that have passed the gate, where they carry evidence of the data plane.
+/// Packets that have passed the gate, by their evidence.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct InPacketsStatus {
+pub struct PacketEvidenceStatus {
     /// With evidence.
     pub stamped: u64,
-    /// Without: no IPv6.
+    /// Without: no IPv6 packet.
     pub not_ipv6: u64,
-    /// Without: nothing was measured yet, or lately.
+    /// Without: no recent measurement.
     pub stale: u64,
-    /// Without: too long for their way with it, or malformed.
-    pub unfit: u64,
+    /// Without: too long for the path with evidence, or malformed.
+    pub unsuitable: u64,
 }
 
-/// Counts and states of a node.
+/// The status of a node: counts and states.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Status {
-    /// Whether all that this gateway held when it stopped is here again.
+    /// Whether all leases of the previous process have been resumed.
     pub loaded: bool,
-    /// How far that is, out of what.
+    /// Progress of resuming: entries done, and entries in total.
     pub resumed: (u64, u64),
-    /// Whether the node is about to stop.
+    /// Whether the node is stopping.
     pub stopping: bool,
     /// Devices in the data plane that may authenticate.
     pub devices: u64,
     /// Devices that wait for rows.
-    pub rows_waited_for: u64,
-    /// Devices that wait for a place in the data plane.
-    pub no_room: u64,
+    pub waiting_for_rows: u64,
+    /// Devices that wait for a slot in the data plane.
+    pub waiting_for_slot: u64,
     /// Devices revoked since the node started.
     pub revoked: u64,
     /// Devices admitted by the slow path.
     pub admitted: u64,
-    /// Messages of unknown devices for which there was no room on the way to the controller.
-    pub visitors_turned_away: u64,
-    /// Messages that the data plane did not take once their devices were there: these had to repeat them.
+    /// Messages of unknown devices that were dropped because the queue to the controller was full.
+    pub admissions_dropped: u64,
+    /// Messages that the data plane could not handle again after the device was admitted; the device retries them.
     pub replays_failed: u64,
-    /// Devices that had to leave for others.
+    /// Evicted devices.
     pub evicted: u64,
-    /// Rows that went back to their pools.
-    pub rows_given_back: u64,
-    /// Another process has registered as this gateway.
+    /// Rows that were returned to their pools.
+    pub rows_returned: u64,
+    /// The registration is no longer valid: another process has registered as this gateway, or the gateway was revoked.
     pub replaced: bool,
-    /// Nothing is answered any more: replaced, or too long without the controller.
-    pub lapsed: bool,
-    /// Devices for which the registry has no more rows; they spend the last ones that the data plane holds.
+    /// The gateway sends no replies: it was replaced, or the controller has not responded for too long.
+    pub offline_limit_reached: bool,
+    /// Devices for which the registry has no more rows; they spend the last rows in the data plane.
     pub exhausted: u64,
-    /// REQUESTs of devices that are not here that were answered with a NAK: the registry has no row left for them.
+    /// REQUESTs of devices that are not in the data plane that got a NAK, because the registry has no row left.
     pub unserved: u64,
-    /// Records of the registry that could not be used.
+    /// Damaged records of the registry.
     pub damaged: u64,
-    /// Sessions opened, as far as events were not lost.
+    /// Sessions opened, without those of lost events.
     pub sessions_opened: u64,
-    /// Sessions closed because their devices have newer ones at other gateways.
+    /// Sessions closed because the device has a newer one at another gateway.
     pub sessions_closed: u64,
-    /// Reports of sessions for which there was no room while the controller was away.
+    /// Session reports that were dropped because the controller did not respond.
     pub reports_dropped: u64,
-    /// Reports of sessions that proved nothing to the controller.
+    /// Session reports that the controller rejected.
     pub reports_refused: u64,
-    /// Wrong tags reported (rate-limited; the counters hold them all).
+    /// Reported wrong tags (rate-limited; the counters contain all of them).
     pub wrong_tags: u64,
-    /// Likewise, wrong proofs.
+    /// The same for wrong proofs.
     pub wrong_proofs: u64,
-    /// Rows handed to the data plane.
-    pub rows_given: u64,
-    /// Draws of a freshness value that gave none.
+    /// Rows installed in the data plane.
+    pub rows_installed: u64,
+    /// Failed draws of a freshness value.
     pub draws_failed: u64,
-    /// Configurations that came into force while the gateway ran.
+    /// Configurations that were applied while the gateway ran.
     pub reloads: u64,
-    /// Configurations that were refused while the gateway ran.
+    /// Configurations that were rejected while the gateway ran.
     pub reloads_refused: u64,
     /// Audit records that could not be written.
     pub audit_lost: u64,
-    /// Whether the audit record cannot be written now.
+    /// Whether writing the gateway audit log fails now.
     pub audit_failing: bool,
-    /// Whether the data plane's events cannot be read.
+    /// Whether reading events of the data plane fails now.
     pub events_failing: bool,
-    /// Why the data plane no longer handles packets, if it does not.
+    /// The reason why the data plane no longer handles packets, if it does not.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub plane_failure: Option<String>,
-    /// Attestation; all zero where nobody is to be attested.
+    pub data_plane_failure: Option<String>,
+    /// Attestation; all zero without provers.
     pub attest: AttestStatus,
-    /// `p4dra-classic`; `None` where it is off.
+    /// `p4dra-classic`; `None` if disabled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p4dra: Option<P4draStatus>,
-    /// Whether the controller trusts this gateway; `None` where it asks for no evidence.
+    /// The trust state of this gateway; `None` if the controller requires no evidence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trust: Option<TrustState>,
-    /// Times that evidence was wanted and the data plane could not be measured.
-    pub unmeasured: u64,
-    /// Evidence in packets; `None` where they carry nothing.
+    /// Evidence requests for which the measurement failed.
+    pub measurements_failed: u64,
+    /// Evidence in packets; `None` if disabled.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub in_packets: Option<InPacketsStatus>,
-    /// Frames other than IP that the gate has dropped, by the name of their Ethernet type or its number; those that found no place of
-    /// their own are `other`. Empty where there is no gate, or it does not count them.
+    pub packet_evidence: Option<PacketEvidenceStatus>,
+    /// Frames other than IP that the gate has dropped, by the name of their Ethernet type or its number; types
+    /// without a counter are `other`. Empty without a gate, or if the data plane does not count them.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub dropped_types: BTreeMap<String, u64>,
-    /// What became of devices' tickets; `None` where none are taken, or none has come yet.
+    /// Tickets by result; `None` if the relay is disabled or has received none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub tickets: Option<DeskCounts>,
+    pub tickets: Option<TicketCounts>,
     /// The link to the controller.
     pub link: LinkState,
 }

@@ -1,10 +1,10 @@
-//! What was accepted, by whom, and what must never happen.
+//! All accepted rows, and violations of the invariants.
 
 use std::collections::BTreeMap;
 
 use linewarden_protocol::ids::{DeviceId, Mode};
 
-/// Every row that any process ever accepted.
+/// Every row that any process has accepted.
 #[derive(Default)]
 pub struct Ledger {
     /// By device and row: the process that accepted it.

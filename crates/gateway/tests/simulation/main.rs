@@ -1,27 +1,25 @@
-//! Whole gateways, their controller and registry, devices and a network, driven by one seed.
+//! Simulation of whole gateways, their controller and registry, devices and a network, driven by one seed.
 //!
-//! Node, line store, verifier, controller, registry, SQLite and devices are the real ones; time, network, disk, crashes and
-//! the link are simulated. Processes of gateways are killed, stopped in good order, reloaded, or replaced while the old one
-//! goes on, which may be started again on its memory; hosts are suspended, and the time of day jumps; answers and
-//! questions on the link are lost; messages are lost, repeated, held back, and recorded ones are sent again by an
-//! attacker from his own address. Ahead of each CHALLENGE come forged ones, also when all else is calm. The controller is stopped
-//! or killed in the middle of a system call, its host loses power there, its disk is full or fails. The registry is put back to an
-//! earlier state: by a copy that it has made, or by a file that somebody has copied; no gateway and no device is told.
+//! Node, line store, verifier, controller, registry, SQLite and devices are the real ones. Time, network, disk, crashes and the link are
+//! simulated. Gateway processes are killed, stopped, reloaded, or replaced while the old process keeps running, which may be restarted on its
+//! memory. Hosts are suspended, and the wall clock jumps. Requests and responses on the link are lost. Messages are lost, repeated and
+//! delayed, and an attacker replays recorded messages from another address. Forged copies precede each CHALLENGE, even without other faults.
+//! The controller is stopped, or killed in the middle of a system call; its host loses power; its disk is full or fails. The registry is
+//! restored to an earlier state, from its own backup or from a copied file, without notice to any gateway or device.
 //!
-//! What must hold in every run: no row is accepted twice, whoever accepts it; what lies in a data plane's memory are
-//! unspent rows of devices that are there; a loss of memory costs a device no more than a block; no session drops when
-//! its gateway is reloaded or its memory taken up, and none is alive after its lease; the registry is sound whatever became
-//! of it, and knows the marks, fences and revocations that it has confirmed; no session is closed for one that is older;
-//! and once the misfortunes end, every device that has rows and was not revoked authenticates at every gateway, and has a
-//! session at the last one only.
+//! Invariants of every run: no row is accepted twice, by any process. The memory of a data plane contains only keys of unspent rows of its
+//! devices. A loss of memory costs a device at most a block. No session ends when its gateway is reloaded or its memory adopted, and none
+//! outlives its lifetime. The registry is consistent after every fault, and contains all marks, fencing tokens and revocations that it has
+//! confirmed. No session is closed for an older one. After the faults end, every device with rows that was not revoked authenticates at every
+//! gateway, and has a session at the last one only.
 //!
-//! In some runs the devices are provers besides: they are changed and mended, what they are to run is rolled out, their proofs are
-//! lost and late, and somebody sends forged and recorded ones. A verdict is ok only if its device has proven in that round what
-//! it might run then; a right proof that came in time is never silence; nobody is quarantined without so many silences; once all
-//! is calm who is well is shown so, who is changed is shut out, and who is mended comes back.
+//! In some runs the devices are also provers: devices are changed and remediated, reference values are rolled out, proofs are lost and late,
+//! and an attacker sends forged and recorded proofs. An outcome is ok only if the device has proven an allowed configuration in that round. A
+//! valid proof in time is never a missed proof. No device is quarantined without enough missed proofs. After the faults end, compliant devices
+//! are shown as compliant, changed devices are quarantined, and remediated devices are released.
 //!
-//! `LINEWARDEN_SEEDS` sets how many seeds are run; `LINEWARDEN_SEED` replays one. Each rule that the safety rests on is
-//! removed in turn, and the run must notice within 1,000 seeds: one that did so late is tried first.
+//! `LINEWARDEN_SEEDS` sets the number of seeds; `LINEWARDEN_SEED` replays one. Each safety mechanism is removed in turn, and the run must
+//! detect this within 1,000 seeds. A known late seed is tried first.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -31,14 +29,14 @@
 
 mod disk;
 mod ledger;
-mod plane;
 mod prover;
-mod station;
-mod world;
+mod simulated_data_plane;
+mod simulated_device;
+mod simulation;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use world::{FleetTally, Rule, Tally, World};
+use simulation::{FleetTally, Mechanism, Simulation, Tally};
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable)
@@ -46,21 +44,24 @@ fn number(variable: &str) -> Option<u64> {
         .map(|value| value.parse().expect(variable))
 }
 
-/// Tells the seed of a run that panics.
-struct Running(u64);
+/// Prints the seed of a run that panics.
+struct SeedReporter(u64);
 
-impl Drop for Running {
+impl Drop for SeedReporter {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("LINEWARDEN_SEED={} repeats it", self.0);
+            eprintln!("LINEWARDEN_SEED={} reproduces the failure", self.0);
         }
     }
 }
 
 type Failure = (u64, String);
 
-/// Runs seeds on two threads until one fails; the first failure in their order, and what was done.
-fn run(count: u64, world: impl Fn(u64) -> World + Sync) -> (Option<Failure>, (Tally, FleetTally)) {
+/// Runs seeds on two threads until one fails; returns the first failure in the order of seeds, and the coverage.
+fn run(
+    count: u64,
+    make_simulation: impl Fn(u64) -> Simulation + Sync,
+) -> (Option<Failure>, (Tally, FleetTally)) {
     let next = AtomicU64::new(0);
     let work = || {
         let mut tally = (Tally::default(), FleetTally::default());
@@ -69,8 +70,8 @@ fn run(count: u64, world: impl Fn(u64) -> World + Sync) -> (Option<Failure>, (Ta
             if seed >= count {
                 return (None, tally);
             }
-            let _running = Running(seed);
-            match world(seed).play() {
+            let _running = SeedReporter(seed);
+            match make_simulation(seed).run() {
                 Ok(done) => add(&mut tally, &done),
                 Err(problem) => {
                     next.store(count, Ordering::Relaxed);
@@ -81,10 +82,10 @@ fn run(count: u64, world: impl Fn(u64) -> World + Sync) -> (Option<Failure>, (Ta
     };
     std::thread::scope(|scope| {
         let other = scope.spawn(work);
-        let (mine, mut tally) = work();
+        let (own, mut tally) = work();
         let (others, done) = other.join().unwrap();
         add(&mut tally, &done);
-        (mine.into_iter().chain(others).min(), tally)
+        (own.into_iter().chain(others).min(), tally)
     })
 }
 
@@ -93,149 +94,155 @@ fn add(tally: &mut (Tally, FleetTally), done: &(Tally, FleetTally)) {
     tally.1.add(&done.1);
 }
 
-/// Runs so many seeds, or the one that the environment names; what was done, if it was more than one.
-fn succeeds(count: u64, world: impl Fn(u64) -> World + Sync) -> Option<(Tally, FleetTally)> {
+/// Runs `count` seeds, or the seed of the environment; returns the coverage of more than one.
+fn run_or_panic(
+    count: u64,
+    make_simulation: impl Fn(u64) -> Simulation + Sync,
+) -> Option<(Tally, FleetTally)> {
     if let Some(seed) = number("LINEWARDEN_SEED") {
-        let tally = world(seed).play().unwrap_or_else(|problem| panic!("{problem}"));
+        let tally = make_simulation(seed)
+            .run()
+            .unwrap_or_else(|problem| panic!("{problem}"));
         println!("{tally:?}");
         return None;
     }
-    let (failure, tally) = run(number("LINEWARDEN_SEEDS").unwrap_or(count), world);
+    let (failure, tally) = run(number("LINEWARDEN_SEEDS").unwrap_or(count), make_simulation);
     if let Some((seed, problem)) = failure {
-        panic!("{problem}\nLINEWARDEN_SEED={seed} repeats it");
+        panic!("{problem}\nLINEWARDEN_SEED={seed} reproduces the failure");
     }
     println!("{tally:?}");
     Some(tally)
 }
 
 #[test]
-fn no_row_is_accepted_twice_and_nobody_is_locked_out() {
-    if let Some((tally, _)) = succeeds(400, |seed| World::new(seed, None)) {
-        tally.assert_everything_happened(&[]);
+fn no_row_is_accepted_twice_and_no_device_is_locked_out() {
+    if let Some((tally, _)) = run_or_panic(400, |seed| Simulation::new(seed, None)) {
+        tally.assert_all_covered(&[]);
     }
 }
 
 #[test]
-fn verdicts_are_true_and_quarantine_shuts_out_who_is_changed() {
-    if let Some((tally, of_fleet)) = succeeds(80, |seed| World::with_provers(seed, None)) {
-        tally.assert_everything_happened(&["backups", "restores", "forged_statements"]);
-        of_fleet.assert_everything_happened(&[]);
+fn outcomes_are_true_and_changed_devices_are_quarantined() {
+    if let Some((tally, of_fleet)) = run_or_panic(80, |seed| Simulation::with_provers(seed, None)) {
+        tally.assert_all_covered(&["backups", "restores", "forged_statements"]);
+        of_fleet.assert_all_covered(&[]);
     }
 }
 
 #[test]
 fn without_the_controllers_disk_devices_authenticate_below_their_marks() {
     for seed in 0..20 {
-        let endured = World::new(seed, None).endure_a_lost_disk();
-        endured.unwrap_or_else(|problem| panic!("seed {seed}: {problem}"));
+        let result = Simulation::new(seed, None).run_with_lost_disk();
+        result.unwrap_or_else(|problem| panic!("seed {seed}: {problem}"));
     }
 }
 
-fn is_noticed(rule: Rule) {
-    is_noticed_by(0, rule);
+fn is_detected(rule: Mechanism) {
+    is_detected_by(0, rule);
 }
 
-/// `first` is one that noticed it when this was written, 0 where the first ones do; should it no longer, another one of them still must.
-fn is_noticed_by(first: u64, rule: Rule) {
-    notices(first, 1000, rule, |seed| World::new(seed, Some(rule)));
+/// `first` is a seed that detected the removal when this was written, or 0 if early seeds detect it. If it no longer
+/// does, another seed must.
+fn is_detected_by(first: u64, rule: Mechanism) {
+    detects(first, 1000, rule, |seed| Simulation::new(seed, Some(rule)));
 }
 
-fn is_noticed_among_provers(rule: Rule) {
-    notices(0, 200, rule, |seed| World::with_provers(seed, Some(rule)));
+fn is_detected_among_provers(rule: Mechanism) {
+    detects(0, 200, rule, |seed| Simulation::with_provers(seed, Some(rule)));
 }
 
-fn notices(first: u64, count: u64, rule: Rule, world: impl Fn(u64) -> World + Sync) {
+fn detects(first: u64, count: u64, rule: Mechanism, make_simulation: impl Fn(u64) -> Simulation + Sync) {
     let at_once = {
-        let _running = Running(first);
-        world(first).play().err().map(|problem| (first, problem))
+        let _running = SeedReporter(first);
+        make_simulation(first).run().err().map(|problem| (first, problem))
     };
     let (seed, problem) = at_once
-        .or_else(|| run(count, world).0)
-        .unwrap_or_else(|| panic!("nothing notices that {rule:?} is gone"));
+        .or_else(|| run(count, make_simulation).0)
+        .unwrap_or_else(|| panic!("no seed detects that {rule:?} is removed"));
     println!("without {rule:?}: seed {seed}: {problem}");
 }
 
 #[test]
 fn a_wrong_proof_proves_nothing() {
-    is_noticed_among_provers(Rule::Proof);
+    is_detected_among_provers(Mechanism::Proof);
 }
 
 #[test]
-fn a_wrong_proof_is_no_silence() {
-    is_noticed_among_provers(Rule::Silence);
+fn a_wrong_proof_is_no_missed_proof() {
+    is_detected_among_provers(Mechanism::MissedProof);
 }
 
 #[test]
-fn what_is_proven_must_be_accepted() {
-    is_noticed_among_provers(Rule::Reference);
+fn only_allowed_configurations_are_accepted() {
+    is_detected_among_provers(Mechanism::Reference);
 }
 
 #[test]
 fn rounds_are_decided_about() {
-    is_noticed_among_provers(Rule::Decision);
+    is_detected_among_provers(Mechanism::Decision);
 }
 
 #[test]
-fn who_proves_itself_is_let_in() {
-    is_noticed_among_provers(Rule::Readmission);
+fn a_device_that_proves_itself_is_released() {
+    is_detected_among_provers(Mechanism::Release);
 }
 
 #[test]
 fn verdicts_grow_old() {
-    is_noticed_among_provers(Rule::Ended);
+    is_detected_among_provers(Mechanism::RoundAge);
 }
 
 #[test]
-fn the_fence_is_needed() {
-    is_noticed(Rule::Fence);
+fn the_fencing_token_is_needed() {
+    is_detected(Mechanism::FencingToken);
 }
 
 #[test]
 fn the_mark_is_needed() {
-    is_noticed(Rule::Mark);
+    is_detected(Mechanism::Mark);
 }
 
 #[test]
 fn wiping_is_needed() {
-    is_noticed(Rule::Wiping);
+    is_detected(Mechanism::Wiping);
 }
 
 #[test]
 fn memory_is_taken_up_by_the_next_process_only() {
-    is_noticed_by(84, Rule::Owner);
+    is_detected_by(84, Mechanism::Owner);
 }
 
 #[test]
 fn reports_of_sessions_are_needed() {
-    is_noticed(Rule::Report);
+    is_detected(Mechanism::Report);
 }
 
 #[test]
 fn a_devices_memory_is_needed() {
-    is_noticed(Rule::Memory);
+    is_detected(Mechanism::Memory);
 }
 
 #[test]
 fn a_devices_statement_is_needed() {
-    is_noticed(Rule::Statement);
+    is_detected(Mechanism::Statement);
 }
 
 #[test]
 fn the_age_of_a_report_is_needed() {
-    is_noticed_by(140, Rule::Age);
+    is_detected_by(140, Mechanism::Age);
 }
 
 #[test]
 fn settling_is_needed() {
-    is_noticed(Rule::Settling);
+    is_detected(Mechanism::UnusedRows);
 }
 
 #[test]
-fn what_was_said_must_be_on_the_disk() {
-    is_noticed(Rule::Sync);
+fn confirmed_writes_must_be_on_disk() {
+    is_detected(Mechanism::Sync);
 }
 
 #[test]
 fn leases_count_through_suspend() {
-    is_noticed(Rule::BootClock);
+    is_detected(Mechanism::BootClock);
 }

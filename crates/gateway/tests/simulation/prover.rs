@@ -1,28 +1,28 @@
-//! A device's prover: the protocol's own, with its key in software.
+//! A device's prover: the protocol crate's, with a key in software.
 
-use linewarden_protocol::attest::prover::{Answer, AskedBy, Prover};
+use linewarden_protocol::attest::prover::{ProofOutcome, Prover, RequestTagKey};
 use linewarden_protocol::attest::{AttestationKey, ConfigurationHash, PeriodKey, PeriodStart, Round};
 use linewarden_protocol::device::Session;
 use linewarden_protocol::ids::{DeviceId, Period};
 use linewarden_protocol::wire::{self, Message, PROOF_BYTES};
 
-/// A proof that a device has made of what it had measured.
-pub struct Made {
+/// A proof, and the configuration that it proves.
+pub struct MadeProof {
     pub round: Round,
     pub h: ConfigurationHash,
     pub message: [u8; PROOF_BYTES],
 }
 
-pub struct Attester {
+pub struct SimulatedProver {
     id: DeviceId,
     key: AttestationKey,
-    /// What the device runs now; it is measured once a period.
+    /// The present configuration of the device; it is measured once in a period.
     pub runs: ConfigurationHash,
     prover: Prover,
     measured: Vec<(PeriodStart, ConfigurationHash, PeriodKey)>,
 }
 
-impl Attester {
+impl SimulatedProver {
     pub fn new(id: DeviceId, runs: ConfigurationHash) -> Self {
         Self {
             id,
@@ -33,21 +33,21 @@ impl Attester {
         }
     }
 
-    /// What it shares with the controller.
+    /// The attestation key, which the controller has too.
     pub fn key(id: DeviceId) -> AttestationKey {
         let mut key = [0xa7; 32];
         key[..8].copy_from_slice(&id.0.to_be_bytes());
         AttestationKey::from_bytes(key)
     }
 
-    /// The device is started again, with what it runs now.
+    /// Restarts the device with its present configuration.
     pub fn boot(&mut self) {
         self.prover = Prover::new(self.id, self.prover.period());
         self.measured.clear();
     }
 
-    /// A datagram at the port of requests: under the session's key, or else under the request key.
-    pub fn receive(&mut self, payload: &[u8], session: Option<&Session>) -> Option<Made> {
+    /// Handles a datagram at the attestation port, with the session key or the request key.
+    pub fn receive(&mut self, payload: &[u8], session: Option<&Session>) -> Option<MadeProof> {
         let Ok(Message::AttestRequest(request)) = wire::parse(payload) else {
             return None;
         };
@@ -56,31 +56,31 @@ impl Attester {
             .filter(|session| session.gateway == round.gateway)
             .and_then(|session| {
                 let screened = self.prover.screen(payload, true).ok()?;
-                screened.verify(Some(AskedBy::Session(session.key()))).ok()
+                screened.verify(Some(RequestTagKey::Session(session.key()))).ok()
             });
-        let asked = match in_session {
-            Some(asked) => asked,
+        let target = match in_session {
+            Some(target) => target,
             None => {
                 let screened = self.prover.screen(payload, false).ok()?;
-                let (gateway, period) = screened.asks();
+                let (gateway, period) = screened.gateway_and_period();
                 let key = self.key.for_requests(self.id, gateway, period);
-                screened.verify(Some(AskedBy::Request(&key))).ok()?
+                screened.verify(Some(RequestTagKey::Request(&key))).ok()?
             }
         };
-        let answer = match self.prover.answer(asked) {
-            Answer::Period(start, asked) => {
+        let response = match self.prover.respond(target) {
+            ProofOutcome::MeasurementNeeded(start, target) => {
                 self.measure(start);
                 let (_, _, key) = self.measured.iter().find(|(at, ..)| *at == start)?;
-                self.prover.begin(&asked, key);
-                self.prover.answer(asked)
+                self.prover.begin_period(&target, key);
+                self.prover.respond(target)
             }
-            proof @ Answer::Proof(_) => proof,
+            proof @ ProofOutcome::Proof(_) => proof,
         };
         let (_, h, _) = self.measured.iter().find(|(at, ..)| *at == round.start)?;
-        Some(Made {
+        Some(MadeProof {
             round,
             h: *h,
-            message: answer.bytes()?.try_into().unwrap(),
+            message: response.bytes()?.try_into().unwrap(),
         })
     }
 

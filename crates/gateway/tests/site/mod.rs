@@ -1,5 +1,5 @@
-//! A site for tests: a registry file, a gateway over the `host` data plane on loopback, and devices that speak LAP/1 over
-//! sockets of their own.
+//! A site for tests: a registry file, a gateway over the `host` data plane on loopback, and devices that send LAP/1
+//! over their own sockets.
 #![allow(dead_code, reason = "each test binary uses what it needs")]
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -21,7 +21,7 @@ pub fn config() -> Config {
     let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     Config {
         gateway_id: GATEWAY,
-        lease_s: 300,
+        session_lifetime_s: 300,
         lap_port: free.port(),
         local: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
         device_prefixes: vec!["127.0.0.0/8".parse().unwrap()],
@@ -42,7 +42,7 @@ pub fn config() -> Config {
         provers: 0,
         classic: None,
         p4dra: None,
-        in_packets: None,
+        inband_evidence: None,
         always_pass: Vec::new(),
         dhcp_servers: Vec::new(),
     }
@@ -74,8 +74,8 @@ pub fn pool(device: DeviceId, rows: u32) -> Credentials {
     Credentials::pool((0..rows).map(row).collect())
 }
 
-/// A device on a socket of its own. Its clock is moved by hand, so that it never has to rest.
-pub struct Client {
+/// A device on its own socket. The test advances its clock, so that it never has to wait.
+pub struct TestDevice {
     pub device: Device,
     pub socket: UdpSocket,
     pub address: Ipv4Addr,
@@ -83,9 +83,9 @@ pub struct Client {
     pub nonce: u8,
 }
 
-impl Client {
+impl TestDevice {
     pub fn new(device: DeviceId, mode: Mode, gateway: SocketAddr) -> Self {
-        // An address of its own each: no two live sessions may share one.
+        // Each device has its own address, because no two live sessions may share one.
         let address = Ipv4Addr::new(127, 0, 1, device.0.to_be_bytes()[7]);
         let socket = UdpSocket::bind((address, 0)).unwrap();
         socket.connect(gateway).unwrap();
@@ -109,15 +109,15 @@ impl Client {
         self.device.session().map(|session| session.key().clone())
     }
 
-    /// One handshake; the row it was done with, or `None` without an answer in `patience` of real time.
-    pub fn authenticate(&mut self, patience: Duration) -> Option<RowIndex> {
+    /// Authenticates; returns the row, or `None` without a reply in `timeout` of real time.
+    pub fn authenticate(&mut self, timeout: Duration) -> Option<RowIndex> {
         self.now_ms += 3_600_000;
-        // None is of zeros.
+        // A nonce of zeros is not used.
         self.nonce = self.nonce.wrapping_add(1).max(1);
         self.device.abandon();
         let mut output = self.device.start([self.nonce; 16], self.now_ms).unwrap();
         let local = self.address.to_ipv6_mapped().octets();
-        let until = Instant::now() + patience;
+        let until = Instant::now() + timeout;
         let mut buffer = [0u8; 2048];
         while Instant::now() < until {
             output = match output {
@@ -128,7 +128,7 @@ impl Client {
                 Output::EvaluatePuf(query) => {
                     let idx = match query.mode {
                         Mode::Pool => query.idx.0,
-                        // There is one, of number 0, whatever has been counted.
+                        // In key mode the only row has number 0.
                         Mode::Key => 0,
                     };
                     let key = row_key(self.device.config().device, idx);
@@ -141,7 +141,7 @@ impl Client {
                         .handle(&buffer[..length], &local, self.now_ms)
                         .unwrap_or(Output::None),
                     Err(_) => {
-                        // Time enough for the next copy; the machine's own clock decides what is sent.
+                        // Enough for the next copy; the machine's clock determines when it is sent.
                         self.now_ms += 50;
                         self.device.poll(self.now_ms)
                     }
@@ -169,7 +169,7 @@ impl Site {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let registry = runtime.block_on(Registry::create(&path, &key)).unwrap();
         for device in devices {
-            runtime.block_on(registry.enrol(device)).unwrap();
+            runtime.block_on(registry.enroll(device)).unwrap();
         }
         Self {
             _directory: directory,
@@ -185,18 +185,18 @@ impl Site {
         self.start_with(|controller| controller)
     }
 
-    pub fn start_with(&self, furnish: impl FnOnce(Controller) -> Controller) -> Gateway {
+    pub fn start_with(&self, configure: impl FnOnce(Controller) -> Controller) -> Gateway {
         let options = HostOptions {
             threads: 1,
             ..HostOptions::default()
         };
         let host = Host::start(&self.config, &options).unwrap();
-        let settings = Settings::for_plane(&self.config);
+        let settings = Settings::for_data_plane(&self.config);
         let policy = Policy {
             lease_rows: 9,
             mark_block: 4,
         };
-        let controller = furnish(Controller::new(self.registry.clone(), policy));
+        let controller = configure(Controller::new(self.registry.clone(), policy));
         let gateway = Gateway::start(Box::new(host), controller, GATEWAY, settings).unwrap();
         assert!(gateway.wait_until(LONG, |status| status.loaded));
         gateway
@@ -215,7 +215,7 @@ impl Site {
     }
 }
 
-/// A gateway that is gone without a word, as if its process had been killed.
+/// Ends a gateway without a shutdown, as if its process had been killed.
 pub fn kill(gateway: Gateway, site: Site) -> Site {
     std::mem::forget(gateway);
     Site {

@@ -1,4 +1,5 @@
-//! Enrolled devices that speak from addresses of others, and stations whose address on the link is to be taken from them.
+//! Attacks on admission: an enrolled device that uses foreign IP addresses, and REQUESTs to foreign MAC addresses that would
+//! redirect another station's frames.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -6,14 +7,14 @@ use linewarden_protocol::frame::write::Endpoint;
 use linewarden_protocol::wire::LAP_PORT;
 use rand::Rng as _;
 
-use super::station::{gateway, own, request};
-use super::truth::Snapshot;
-use super::{Arena, AttackError, Tally};
+use super::attacker_link::{attacker_endpoint, gateway_endpoint, request};
+use super::gateway_lines::LineSnapshot;
+use super::{AttackContext, AttackCounts, AttackError};
 use crate::address::{Family, GATEWAY, GATEWAY_SERVICE_SIDE, SERVICE};
 use crate::fleet::DEVICE_PORT;
 
-/// Addresses that no device of the lab has: the gateway's two, a service's, the whole subnet's, loopback, and elsewhere.
-const NO_DEVICES: [Ipv4Addr; 7] = [
+/// Addresses that no device of the lab has: the gateway's two, a service's, the subnet's broadcast address, loopback, and addresses outside.
+const NON_DEVICE_ADDRESSES: [Ipv4Addr; 7] = [
     GATEWAY.v4,
     GATEWAY_SERVICE_SIDE.v4,
     SERVICE.v4,
@@ -23,71 +24,75 @@ const NO_DEVICES: [Ipv4Addr; 7] = [
     Ipv4Addr::new(10, 67, 0, 1),
 ];
 
-/// A hostile device that is enrolled, with a RESPONSE that would be good from its own address. No session must open at any of the
-/// others, in whose name its packets would go on. Then its own address is good.
+/// A hostile enrolled device sends a RESPONSE that is valid only from its own address. The gateway must open no session for any
+/// foreign address. At the end the RESPONSE from the device's own address must be accepted.
 ///
 /// # Errors
 /// See [`AttackError`].
-pub fn others_addresses(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
-    let mut device = arena.take_puppet()?;
-    let response = device.withheld_response(&mut arena.station, &mut arena.rng)?;
-    let before = Snapshot::of(arena.truth, [device.id()]);
-    let mut tally = Tally::default();
-    for address in NO_DEVICES {
+pub fn session_at_foreign_address(context: &mut AttackContext<'_>) -> Result<AttackCounts, AttackError> {
+    let mut device = context.take_controlled_device()?;
+    let response = device.withheld_response(&mut context.link, &mut context.rng)?;
+    let before = LineSnapshot::of(context.lines, [device.id()]);
+    let mut counts = AttackCounts::default();
+    for address in NON_DEVICE_ADDRESSES {
         let from = Endpoint {
             ip: IpAddr::V4(address),
             ..device.lap_endpoint()
         };
         let mut nonce = [0u8; 16];
-        arena.rng.fill_bytes(&mut nonce);
+        context.rng.fill_bytes(&mut nonce);
         for message in [request(device.id(), nonce), response] {
-            arena.station.send(&from, &gateway(Family::V4), &message)?;
-            tally.attempts += 1;
+            context
+                .link
+                .send(&from, &gateway_endpoint(Family::V4), &message)?;
+            counts.attempts += 1;
         }
     }
-    arena.station.settle(|_| {})?;
-    tally.judge(&before, arena.truth);
-    let ack = device.deliver(&mut arena.station, &response)?;
+    context.link.wait_processed(|_| {})?;
+    counts.count_line_changes(&before, context.lines);
+    let ack = device.deliver(&mut context.link, &response)?;
     if !device.receive(&ack).is_ok_and(|reaction| reaction.authenticated) {
-        return Err(AttackError::Control(
+        return Err(AttackError::ControlFailed(
             "the device's RESPONSE is not accepted from its own address",
         ));
     }
-    Ok(tally)
+    Ok(counts)
 }
 
-/// REQUESTs for known devices to MAC addresses of silent stations. A reply from such an address would have switches send that
-/// station's frames to the gateway.
+/// REQUESTs for known devices, sent to MAC addresses of stations that send nothing. A reply from such a MAC address would make
+/// switches forward that station's frames to the gateway.
 ///
 /// # Errors
 /// See [`AttackError`].
-pub fn silent_stations(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
-    let names: Vec<_> = arena.quiet_devices().collect();
-    let mut tally = Tally::default();
+pub fn request_to_foreign_mac(context: &mut AttackContext<'_>) -> Result<AttackCounts, AttackError> {
+    let names: Vec<_> = context.protected_devices().collect();
+    let mut counts = AttackCounts::default();
     let mut stations = Vec::new();
-    for number in 0..arena.effort.min(200) {
+    for number in 0..context.messages_per_attack.min(200) {
         let Some(device) = names.get(number as usize % names.len().max(1)) else {
-            return Err(AttackError::Lacking("a quiet device"));
+            return Err(AttackError::MissingInput("a protected device"));
         };
         let mut mac = [0u8; 6];
-        arena.rng.fill_bytes(&mut mac);
-        mac[0] = 0x0a; // unicast, local, and of nobody in the lab
+        context.rng.fill_bytes(&mut mac);
+        mac[0] = 0x0a; // unicast, locally administered, unused in the lab
         let to = Endpoint {
             mac,
             ..GATEWAY.endpoint(Family::V4, LAP_PORT)
         };
         let mut nonce = [0u8; 16];
-        arena.rng.fill_bytes(&mut nonce);
-        arena
-            .station
-            .send(&own(number, DEVICE_PORT), &to, &request(*device, nonce))?;
+        context.rng.fill_bytes(&mut nonce);
+        context.link.send(
+            &attacker_endpoint(number, DEVICE_PORT),
+            &to,
+            &request(*device, nonce),
+        )?;
         stations.push(mac);
-        tally.attempts += 1;
+        counts.attempts += 1;
     }
     let mut taken = 0;
-    arena
-        .station
-        .settle(|heard| taken += u64::from(stations.contains(&heard.from.mac)))?;
-    tally.successes = taken;
-    Ok(tally)
+    context
+        .link
+        .wait_processed(|datagram| taken += u64::from(stations.contains(&datagram.from.mac)))?;
+    counts.successes = taken;
+    Ok(counts)
 }

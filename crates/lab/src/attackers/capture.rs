@@ -1,4 +1,4 @@
-//! Listening in on honest handshakes.
+//! Captures legitimate handshakes on the link.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use linewarden_protocol::ids::DeviceId;
 use linewarden_protocol::wire::{self, Message};
 
 use super::AttackError;
-use super::station::datagram;
+use super::attacker_link::datagram;
 use crate::packet_socket::{Options, PacketSocket, PacketSocketError};
 use crate::topology::Lab;
 
-/// How long the listener waits before it looks whether it shall stop.
-const NAP: Duration = Duration::from_millis(20);
+/// Longest wait for a frame between two checks of the stop flag.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The frames of one device's last handshake, as far as they were heard.
+/// The captured frames of one device's last handshake.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Conversation {
+pub struct CapturedHandshake {
     /// REQUEST.
     pub request: Option<Vec<u8>>,
     /// CHALLENGE.
@@ -30,45 +30,45 @@ pub struct Conversation {
     pub ack: Option<Vec<u8>>,
 }
 
-/// Conversations by device.
-pub type Captured = HashMap<DeviceId, Conversation>;
+/// Captured handshakes by device.
+pub type CapturedHandshakes = HashMap<DeviceId, CapturedHandshake>;
 
-/// A listener on the devices' end of the link; ends when dropped.
+/// A capture on the devices' end of the link; stops when dropped.
 ///
-/// It hears only senders that do not bypass the queueing discipline, see
+/// The capture sees only senders that do not bypass the queueing discipline, see
 /// [`crate::fleet::FleetOptions::bypass_qdisc`].
 #[derive(Debug)]
-pub struct Capture {
+pub struct HandshakeCapture {
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Result<Captured, PacketSocketError>>>,
+    thread: Option<JoinHandle<Result<CapturedHandshakes, PacketSocketError>>>,
 }
 
-impl Capture {
-    /// Listens to the first `devices_max` devices that speak.
+impl HandshakeCapture {
+    /// Captures the first `devices_max` devices that send a LAP/1 message.
     ///
     /// # Errors
-    /// What the kernel says of the socket.
+    /// The kernel refuses the packet socket.
     pub fn start(lab: &Lab, devices_max: usize) -> Result<Self, PacketSocketError> {
         let options = Options {
             rx_frames: 16_384,
-            see_outgoing: true,
+            receive_outgoing: true,
             ..Options::default()
         };
         let mut socket = PacketSocket::open(&lab.devices, &lab.devices_end, &options)?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let thread = std::thread::spawn(move || {
-            let mut captured = Captured::new();
+            let mut captured = CapturedHandshakes::new();
             loop {
-                // What arrived before the stop is still taken.
+                // Frames that arrived before the stop are still recorded.
                 let last = stopped.load(Ordering::Relaxed);
                 socket.receive(usize::MAX, |received| {
-                    note(&mut captured, received.frame, devices_max);
+                    record_frame(&mut captured, received.frame, devices_max);
                 });
                 if last {
                     return Ok(captured);
                 }
-                socket.wait(NAP)?;
+                socket.wait(POLL_INTERVAL)?;
             }
         });
         Ok(Self {
@@ -77,30 +77,30 @@ impl Capture {
         })
     }
 
-    /// Stops listening.
+    /// Stops the capture and returns the handshakes.
     ///
     /// # Errors
     /// The socket failed.
-    pub fn finish(mut self) -> Result<Captured, AttackError> {
+    pub fn finish(mut self) -> Result<CapturedHandshakes, AttackError> {
         self.stop.store(true, Ordering::Relaxed);
         match self.thread.take().map(JoinHandle::join) {
             Some(Ok(captured)) => Ok(captured?),
-            _ => Err(AttackError::Control("the listener's thread panicked")),
+            _ => Err(AttackError::ControlFailed("the capture thread panicked")),
         }
     }
 }
 
-impl Drop for Capture {
+impl Drop for HandshakeCapture {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
     }
 }
 
-fn note(captured: &mut Captured, frame: &[u8], devices_max: usize) {
-    let Some(heard) = datagram(frame) else {
+fn record_frame(captured: &mut CapturedHandshakes, frame: &[u8], devices_max: usize) {
+    let Some(received) = datagram(frame) else {
         return;
     };
-    let Ok(message) = wire::parse(heard.payload) else {
+    let Ok(message) = wire::parse(received.payload) else {
         return;
     };
     let device = match message {
@@ -113,12 +113,12 @@ fn note(captured: &mut Captured, frame: &[u8], devices_max: usize) {
     if captured.len() >= devices_max && !captured.contains_key(&device) {
         return;
     }
-    let conversation = captured.entry(device).or_default();
-    let place = match message {
-        Message::Request(_) => &mut conversation.request,
-        Message::Challenge(_) => &mut conversation.challenge,
-        Message::Response(_) => &mut conversation.response,
-        _ => &mut conversation.ack,
+    let handshake = captured.entry(device).or_default();
+    let slot = match message {
+        Message::Request(_) => &mut handshake.request,
+        Message::Challenge(_) => &mut handshake.challenge,
+        Message::Response(_) => &mut handshake.response,
+        _ => &mut handshake.ack,
     };
-    *place = Some(frame.to_vec());
+    *slot = Some(frame.to_vec());
 }

@@ -1,7 +1,7 @@
-//! The published attacks on the earlier verifier as they were, against the port of the classic profiles.
+//! The published attacks on the earlier verifier, unchanged, against the port of the classic profiles.
 //!
-//! By default that port is closed, and nothing comes back at all. Messages go to the ports that the earlier verifier's
-//! simulator and firmware used as well, since it looked at none.
+//! By default that port is closed and no reply comes back. Messages also go to the ports that the earlier verifier's
+//! simulator and firmware used, because that verifier ignored port numbers.
 
 use std::time::{Duration, Instant};
 
@@ -9,21 +9,21 @@ use linewarden_protocol::classic::{Block, Message, ResponseBits, hash, message_t
 use linewarden_protocol::frame::write::Endpoint;
 use rand::Rng as _;
 
-use super::station::{Heard, own};
-use super::{Arena, AttackError, Tally};
+use super::attacker_link::{ReceivedDatagram, attacker_endpoint};
+use super::{AttackContext, AttackCounts, AttackError};
 use crate::address::{Family, GATEWAY};
 
 /// Identifiers of the earlier verifier: 1 to this.
 const IDENTIFIERS: u32 = 500;
-/// Ports of its simulator and its firmware, and LAP's.
+/// Ports of the earlier verifier's simulator and firmware, and the LAP port.
 const OTHER_PORTS: [u16; 3] = [18_000, 14_550, linewarden_protocol::wire::LAP_PORT];
 const ZERO: Block = [0; 32];
-/// How long the first answer of a classic verifier is waited for.
-const FIRST_LINGER: Duration = Duration::from_millis(100);
-/// How long further answers are waited for.
-const LINGER: Duration = Duration::from_millis(10);
+/// Wait for the first reply of a classic verifier.
+const FIRST_EXTRA_WAIT: Duration = Duration::from_millis(100);
+/// Wait for each further reply.
+const EXTRA_WAIT: Duration = Duration::from_millis(10);
 
-/// An honest exchange as it was heard.
+/// A legitimate exchange as captured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClassicExchange {
     /// Response size.
@@ -34,59 +34,68 @@ pub struct ClassicExchange {
     pub response: Message,
 }
 
-/// Sends messages from one of the attacker's addresses to the classic port and others, and says what came back.
-struct Prober {
-    me: Endpoint,
+/// Sends messages from one of the attacker's addresses to the classic port and others, and collects the replies.
+struct ClassicProbe {
+    source: Endpoint,
     ports: Vec<u16>,
-    /// How much longer than the gateway takes to be listened for answers: a verifier on another port may be slower
-    /// than the gateway. Zero when no port has answered any honest REQ.
-    linger: Duration,
+    /// Additional wait for replies after the gateway has processed all frames: a verifier on another port may be
+    /// slower than the gateway. Zero if no port replied to a legitimate REQ.
+    extra_wait: Duration,
 }
 
-impl Prober {
-    fn new(arena: &mut Arena<'_>, number: u32) -> Result<Self, AttackError> {
+impl ClassicProbe {
+    fn new(context: &mut AttackContext<'_>, number: u32) -> Result<Self, AttackError> {
         let mut prober = Self {
-            me: own(number, 50_004),
-            ports: std::iter::once(arena.classic_port).chain(OTHER_PORTS).collect(),
-            linger: FIRST_LINGER,
+            source: attacker_endpoint(number, 50_004),
+            ports: std::iter::once(context.classic_port).chain(OTHER_PORTS).collect(),
+            extra_wait: FIRST_EXTRA_WAIT,
         };
         let mut open = false;
         for bits in ResponseBits::ALL {
-            prober.send(arena, bits, &Message::new(message_type::REQ, 1))?;
-            open |= !prober.replies(arena, bits)?.is_empty();
+            prober.send(context, bits, &Message::new(message_type::REQ, 1))?;
+            open |= !prober.replies(context, bits)?.is_empty();
         }
-        prober.linger = if open { LINGER } else { Duration::ZERO };
+        prober.extra_wait = if open { EXTRA_WAIT } else { Duration::ZERO };
         Ok(prober)
     }
 
-    fn send(&self, arena: &mut Arena<'_>, bits: ResponseBits, message: &Message) -> Result<(), AttackError> {
+    fn send(
+        &self,
+        context: &mut AttackContext<'_>,
+        bits: ResponseBits,
+        message: &Message,
+    ) -> Result<(), AttackError> {
         let mut payload = vec![0u8; bits.message_bytes()];
         message
             .write(bits, &mut payload)
-            .ok_or(AttackError::Control("a classic message is not written"))?;
+            .ok_or(AttackError::ControlFailed("a classic message cannot be encoded"))?;
         for port in &self.ports {
-            arena
-                .station
-                .send(&self.me, &GATEWAY.endpoint(Family::V4, *port), &payload)?;
+            context
+                .link
+                .send(&self.source, &GATEWAY.endpoint(Family::V4, *port), &payload)?;
         }
         Ok(())
     }
 
-    /// Everything classic that came back until the gateway had seen what was sent, and [`Self::linger`] longer.
-    fn replies(&self, arena: &mut Arena<'_>, bits: ResponseBits) -> Result<Vec<Message>, AttackError> {
+    /// All classic replies until the gateway has processed the sent frames, and for [`Self::extra_wait`] longer.
+    fn replies(
+        &self,
+        context: &mut AttackContext<'_>,
+        bits: ResponseBits,
+    ) -> Result<Vec<Message>, AttackError> {
         let mut replies = Vec::new();
-        let mut hear = |heard: &Heard<'_>| {
-            if heard.to == self.me && self.ports.contains(&heard.from.port) {
-                replies.extend(Message::parse(bits, heard.payload));
+        let mut on_datagram = |received: &ReceivedDatagram<'_>| {
+            if received.to == self.source && self.ports.contains(&received.from.port) {
+                replies.extend(Message::parse(bits, received.payload));
             }
         };
-        arena.station.settle(&mut hear)?;
-        if !self.linger.is_zero() {
-            // Other traffic may never cease.
-            let until = Instant::now() + 5 * self.linger;
-            while Instant::now() < until && arena.station.wait(self.linger)? {
-                arena.station.listen(&mut |heard| {
-                    hear(heard);
+        context.link.wait_processed(&mut on_datagram)?;
+        if !self.extra_wait.is_zero() {
+            // Bounded, because other traffic may never stop.
+            let until = Instant::now() + 5 * self.extra_wait;
+            while Instant::now() < until && context.link.wait(self.extra_wait)? {
+                context.link.receive(&mut |received| {
+                    on_datagram(received);
                     false
                 })?;
             }
@@ -95,7 +104,7 @@ impl Prober {
     }
 }
 
-fn acks(replies: &[Message]) -> u64 {
+fn count_acks(replies: &[Message]) -> u64 {
     replies
         .iter()
         .filter(|reply| reply.kind == message_type::ACK)
@@ -109,78 +118,78 @@ fn response_with(identifier: u32, hash: u32) -> Message {
     }
 }
 
-/// A RESP with hash 0 in each name, none of which was challenged. An ACK is a success.
+/// A RESP with hash 0 for each identifier, none of which was challenged. An ACK is a success.
 ///
 /// # Errors
 /// See [`AttackError`].
-pub fn zero_hash(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
-    let prober = Prober::new(arena, 21)?;
-    let mut tally = Tally::default();
+pub fn zero_hash(context: &mut AttackContext<'_>) -> Result<AttackCounts, AttackError> {
+    let prober = ClassicProbe::new(context, 21)?;
+    let mut counts = AttackCounts::default();
     for bits in ResponseBits::ALL {
         for identifier in 1..=IDENTIFIERS {
-            prober.send(arena, bits, &response_with(identifier, 0))?;
-            tally.attempts += 1;
+            prober.send(context, bits, &response_with(identifier, 0))?;
+            counts.attempts += 1;
             if identifier % 32 == 0 || identifier == IDENTIFIERS {
-                tally.successes += acks(&prober.replies(arena, bits)?);
+                counts.successes += count_acks(&prober.replies(context, bits)?);
             }
         }
     }
-    Ok(tally)
+    Ok(counts)
 }
 
-/// The captured exchanges, or such as might have been where none was to be heard.
-fn exchanges(arena: &mut Arena<'_>) -> Vec<ClassicExchange> {
-    if !arena.classic_exchanges.is_empty() {
-        return arena.classic_exchanges.clone();
+/// The captured exchanges, or random ones if none was captured.
+fn exchanges(context: &mut AttackContext<'_>) -> Vec<ClassicExchange> {
+    if !context.classic_exchanges.is_empty() {
+        return context.classic_exchanges.clone();
     }
     (1..=8)
         .map(|identifier| {
             let mut challenge = Message::new(message_type::CH, identifier);
-            arena
+            context
                 .rng
                 .fill_bytes(challenge.rn.get_mut(..8).unwrap_or_default());
             ClassicExchange {
                 bits: ResponseBits::B64,
                 challenge,
-                response: response_with(identifier, arena.rng.next_u32()),
+                response: response_with(identifier, context.rng.next_u32()),
             }
         })
         .collect()
 }
 
-/// A RESP that was good once, again and again. An ACK is a success.
+/// Replays a RESP that was valid once. An ACK is a success.
 ///
 /// # Errors
 /// See [`AttackError`].
-pub fn replayed_response(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
-    let prober = Prober::new(arena, 22)?;
-    let mut tally = Tally::default();
-    for exchange in exchanges(arena) {
+pub fn replayed_response(context: &mut AttackContext<'_>) -> Result<AttackCounts, AttackError> {
+    let prober = ClassicProbe::new(context, 22)?;
+    let mut counts = AttackCounts::default();
+    for exchange in exchanges(context) {
         for _ in 0..20 {
-            prober.send(arena, exchange.bits, &exchange.response)?;
-            tally.attempts += 1;
+            prober.send(context, exchange.bits, &exchange.response)?;
+            counts.attempts += 1;
         }
-        tally.successes += acks(&prober.replies(arena, exchange.bits)?);
+        counts.successes += count_acks(&prober.replies(context, exchange.bits)?);
     }
-    Ok(tally)
+    Ok(counts)
 }
 
-/// From one exchange heard, the answer to every other one with the same challenge: `H' = H ^ CRC(0, RN' ^ RN'') ^ CRC(0)`,
-/// without knowing the PUF's response. An ACK is a success.
+/// Computes from one captured exchange the response to every other exchange with the same challenge, without the PUF's
+/// response: `H' = H ^ CRC(0, RN' ^ RN'') ^ CRC(0)`. An ACK is a success.
 ///
 /// # Errors
 /// See [`AttackError`].
-pub fn affine_forgery(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
-    let prober = Prober::new(arena, 23)?;
-    let mut tally = Tally::default();
-    for exchange in exchanges(arena) {
+pub fn affine_forgery(context: &mut AttackContext<'_>) -> Result<AttackCounts, AttackError> {
+    let prober = ClassicProbe::new(context, 23)?;
+    let mut counts = AttackCounts::default();
+    for exchange in exchanges(context) {
         let bits = exchange.bits;
-        // Challenges are drawn again and again, so asking often enough brings the same one back.
+        // Challenges are drawn with replacement, so repeated REQs bring the same challenge back.
         for _ in 0..32 {
             let identifier = exchange.challenge.identifier;
-            prober.send(arena, bits, &Message::new(message_type::REQ, identifier))?;
-            tally.attempts += 1;
-            let replies = prober.replies(arena, bits)?;
+            prober.send(context, bits, &Message::new(message_type::REQ, identifier))?;
+            counts.attempts += 1;
+            let replies = prober.replies(context, bits)?;
             let same = replies.iter().find(|reply| {
                 reply.kind == message_type::CH
                     && (reply.challenge1, reply.challenge2)
@@ -198,70 +207,70 @@ pub fn affine_forgery(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
                 challenge2: challenge.challenge2,
                 ..response_with(identifier, forged)
             };
-            prober.send(arena, bits, &response)?;
-            tally.successes += acks(&prober.replies(arena, bits)?);
+            prober.send(context, bits, &response)?;
+            counts.successes += count_acks(&prober.replies(context, bits)?);
         }
     }
-    Ok(tally)
+    Ok(counts)
 }
 
-/// Hashes of 32 bits, guessed; a sample of what 2^32 packets would do in minutes at line rate. An ACK is a success.
+/// Guesses 32-bit hashes; a sample of 2^32 packets, which take minutes at line rate. An ACK is a success.
 ///
 /// # Errors
 /// See [`AttackError`].
-pub fn guessed_hashes(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
-    let prober = Prober::new(arena, 24)?;
-    let mut tally = Tally::default();
+pub fn guessed_hashes(context: &mut AttackContext<'_>) -> Result<AttackCounts, AttackError> {
+    let prober = ClassicProbe::new(context, 24)?;
+    let mut counts = AttackCounts::default();
     let bits = ResponseBits::B64;
-    prober.send(arena, bits, &Message::new(message_type::REQ, 1))?;
-    for number in 0..arena.effort {
-        let guess = response_with(1, arena.rng.next_u32());
-        prober.send(arena, bits, &guess)?;
-        tally.attempts += 1;
-        if number % 64 == 63 || number + 1 == arena.effort {
-            tally.successes += acks(&prober.replies(arena, bits)?);
+    prober.send(context, bits, &Message::new(message_type::REQ, 1))?;
+    for number in 0..context.messages_per_attack {
+        let guess = response_with(1, context.rng.next_u32());
+        prober.send(context, bits, &guess)?;
+        counts.attempts += 1;
+        if number % 64 == 63 || number + 1 == context.messages_per_attack {
+            counts.successes += count_acks(&prober.replies(context, bits)?);
         }
     }
-    Ok(tally)
+    Ok(counts)
 }
 
-/// A second REQ in a name whose exchange is running. A second, other CH is a success: the expected hash of the first is
-/// gone.
+/// A second REQ for an identifier whose exchange is running. A second, different CH is a success: it replaces the expected
+/// hash of the first exchange.
 ///
 /// # Errors
 /// See [`AttackError`].
-pub fn overwriting_request(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
-    let prober = Prober::new(arena, 25)?;
-    let mut tally = Tally::default();
+pub fn overwriting_request(context: &mut AttackContext<'_>) -> Result<AttackCounts, AttackError> {
+    let prober = ClassicProbe::new(context, 25)?;
+    let mut counts = AttackCounts::default();
     for bits in ResponseBits::ALL {
         for identifier in 1..=16 {
             let request = Message::new(message_type::REQ, identifier);
-            prober.send(arena, bits, &request)?;
-            let first = prober.replies(arena, bits)?;
-            prober.send(arena, bits, &request)?;
-            let second = prober.replies(arena, bits)?;
-            tally.count(
+            prober.send(context, bits, &request)?;
+            let first = prober.replies(context, bits)?;
+            prober.send(context, bits, &request)?;
+            let second = prober.replies(context, bits)?;
+            counts.record(
                 second.iter().any(|reply| {
                     reply.kind == message_type::CH && !first.is_empty() && !first.contains(reply)
                 }),
             );
         }
     }
-    Ok(tally)
+    Ok(counts)
 }
 
-/// REQs in names that do not exist. Anything that comes back is a success.
+/// REQs with unknown identifiers. Any reply is a success.
 ///
 /// # Errors
 /// See [`AttackError`].
-pub fn unknown_id(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
-    let prober = Prober::new(arena, 26)?;
-    let mut tally = Tally::default();
+pub fn unknown_id(context: &mut AttackContext<'_>) -> Result<AttackCounts, AttackError> {
+    let prober = ClassicProbe::new(context, 26)?;
+    let mut counts = AttackCounts::default();
     for bits in ResponseBits::ALL {
         for identifier in [0, IDENTIFIERS + 1, 1 << 31, u32::MAX] {
-            prober.send(arena, bits, &Message::new(message_type::REQ, identifier))?;
-            tally.count(!prober.replies(arena, bits)?.is_empty());
+            prober.send(context, bits, &Message::new(message_type::REQ, identifier))?;
+            counts.record(!prober.replies(context, bits)?.is_empty());
         }
     }
-    Ok(tally)
+    Ok(counts)
 }

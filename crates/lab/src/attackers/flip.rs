@@ -1,16 +1,16 @@
-//! Every bit of every message turned, one at a time.
+//! Flips every bit of every message, one at a time.
 
 use linewarden_protocol::wire::{self, MESSAGE_BYTES, Message};
 
-use super::station::gateway;
-use super::truth::Snapshot;
-use super::{Arena, AttackError, Tally};
+use super::attacker_link::gateway_endpoint;
+use super::gateway_lines::LineSnapshot;
+use super::{AttackContext, AttackCounts, AttackError};
 use crate::address::Family;
 
 /// Bits of a message.
 const BITS: usize = MESSAGE_BYTES * 8;
-/// CHALLENGEs for one nonce, so that the device's limit of readings does not hide what it would do with the next.
-const PER_NONCE: usize = 3;
+/// CHALLENGEs per nonce, so that the device's limit of PUF readings does not hide its reaction to the next one.
+const CHALLENGES_PER_NONCE: usize = 3;
 
 fn flipped(message: &[u8; MESSAGE_BYTES], bit: usize) -> [u8; MESSAGE_BYTES] {
     let mut out = *message;
@@ -20,69 +20,71 @@ fn flipped(message: &[u8; MESSAGE_BYTES], bit: usize) -> [u8; MESSAGE_BYTES] {
     out
 }
 
-/// All 512 variants of a withheld good RESPONSE and of its REQUEST, from the device's own address. No row may be spent;
-/// afterwards the RESPONSE itself must be accepted.
+/// All 512 variants of a withheld valid RESPONSE and of its REQUEST, from the device's own address. The gateway must spend no
+/// row; afterwards it must accept the RESPONSE itself.
 ///
 /// # Errors
 /// See [`AttackError`].
-pub fn to_gateway(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
-    let mut puppet = arena.take_puppet()?;
-    let response = puppet.withheld_response(&mut arena.station, &mut arena.rng)?;
-    let devices: Vec<_> = arena.quiet_devices().chain([puppet.id()]).collect();
-    let before = Snapshot::of(arena.truth, devices);
-    let mut tally = Tally::default();
+pub fn to_gateway(context: &mut AttackContext<'_>) -> Result<AttackCounts, AttackError> {
+    let mut device = context.take_controlled_device()?;
+    let response = device.withheld_response(&mut context.link, &mut context.rng)?;
+    let devices: Vec<_> = context.protected_devices().chain([device.id()]).collect();
+    let before = LineSnapshot::of(context.lines, devices);
+    let mut counts = AttackCounts::default();
     let nonce = match wire::parse(&response) {
         Ok(Message::Response(response)) => response.nonce,
-        _ => return Err(AttackError::Control("the device's RESPONSE is malformed")),
+        _ => return Err(AttackError::ControlFailed("the device's RESPONSE is malformed")),
     };
-    let request = super::station::request(puppet.id(), nonce);
+    let request = super::attacker_link::request(device.id(), nonce);
     for message in [&request, &response] {
         for bit in 0..BITS {
-            let from = puppet.lap_endpoint();
-            arena
-                .station
-                .send(&from, &gateway(Family::V4), &flipped(message, bit))?;
-            tally.attempts += 1;
+            let from = device.lap_endpoint();
+            context
+                .link
+                .send(&from, &gateway_endpoint(Family::V4), &flipped(message, bit))?;
+            counts.attempts += 1;
         }
-        arena.station.settle(|_| {})?;
+        context.link.wait_processed(|_| {})?;
     }
-    tally.judge(&before, arena.truth);
-    let ack = puppet.deliver(&mut arena.station, &response)?;
-    if !puppet.receive(&ack).is_ok_and(|reaction| reaction.authenticated) {
-        return Err(AttackError::Control(
-            "the good RESPONSE is not accepted after its variants",
+    counts.count_line_changes(&before, context.lines);
+    let ack = device.deliver(&mut context.link, &response)?;
+    if !device.receive(&ack).is_ok_and(|reaction| reaction.authenticated) {
+        return Err(AttackError::ControlFailed(
+            "the gateway rejects the valid RESPONSE after its variants",
         ));
     }
-    Ok(tally)
+    Ok(counts)
 }
 
-/// All 512 variants of good CHALLENGEs and of a good ACK, to the device. It must answer none and believe none.
+/// All 512 variants of valid CHALLENGEs and of a valid ACK, to the device. The device must react to none.
 ///
 /// # Errors
 /// See [`AttackError`].
-pub fn to_device(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
-    let mut puppet = arena.take_puppet()?;
-    let from = gateway(Family::V4);
-    let to = puppet.lap_endpoint();
-    let mut tally = Tally::default();
-    let mut good = [0; MESSAGE_BYTES];
+pub fn to_device(context: &mut AttackContext<'_>) -> Result<AttackCounts, AttackError> {
+    let mut device = context.take_controlled_device()?;
+    let from = gateway_endpoint(Family::V4);
+    let to = device.lap_endpoint();
+    let mut counts = AttackCounts::default();
+    let mut original = [0; MESSAGE_BYTES];
     for bit in 0..BITS {
-        if bit % PER_NONCE == 0 {
-            good = puppet.get_challenge(&mut arena.station, &mut arena.rng)?;
+        if bit % CHALLENGES_PER_NONCE == 0 {
+            original = device.request_challenge(&mut context.link, &mut context.rng)?;
         }
-        let received = arena.station.over_the_link(&from, &to, &flipped(&good, bit))?;
-        tally.count(puppet.receive(&received).is_ok_and(|reaction| reaction.is_any()));
+        let received = context
+            .link
+            .deliver_to_device(&from, &to, &flipped(&original, bit))?;
+        counts.record(device.receive(&received).is_ok_and(|reaction| reaction.is_some()));
     }
-    let response = puppet.answer(&good)?;
-    let ack = puppet.deliver(&mut arena.station, &response)?;
+    let response = device.respond(&original)?;
+    let ack = device.deliver(&mut context.link, &response)?;
     for bit in 0..BITS {
-        let received = arena.station.over_the_link(&from, &to, &flipped(&ack, bit))?;
-        tally.count(puppet.receive(&received).is_ok_and(|reaction| reaction.is_any()));
+        let received = context.link.deliver_to_device(&from, &to, &flipped(&ack, bit))?;
+        counts.record(device.receive(&received).is_ok_and(|reaction| reaction.is_some()));
     }
-    match puppet.receive(&ack) {
-        Ok(reaction) if reaction.authenticated => Ok(tally),
-        _ => Err(AttackError::Control(
-            "the device refuses the good ACK after its variants",
+    match device.receive(&ack) {
+        Ok(reaction) if reaction.authenticated => Ok(counts),
+        _ => Err(AttackError::ControlFailed(
+            "the device rejects the valid ACK after its variants",
         )),
     }
 }

@@ -1,4 +1,4 @@
-//! Spoofed floods: any sender's address, known and unknown names.
+//! Floods with spoofed sender addresses, in the names of known and unknown devices.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -9,55 +9,55 @@ use rand::Rng as _;
 use rand_chacha::ChaCha20Rng;
 use zerocopy::byteorder::big_endian::U32;
 
-use super::station::{bytes, gateway, own, request};
-use super::truth::Snapshot;
-use super::{Arena, AttackError, Tally};
+use super::attacker_link::{attacker_endpoint, bytes, gateway_endpoint, request};
+use super::gateway_lines::LineSnapshot;
+use super::{AttackContext, AttackCounts, AttackError};
 use crate::address::Family;
 
-/// Messages of a flood for one of another attack.
-const FLOOD: u32 = 20;
-/// After so many messages the attacker waits until the gateway has seen them.
-const WAVE: u32 = 512;
+/// Factor between the messages of a flood and those of another attack.
+const FLOOD_FACTOR: u32 = 20;
+/// Messages after which the attacker waits until the gateway has processed them.
+const BATCH_MESSAGES: u32 = 512;
 
-/// Spoofed REQUESTs, half of them for devices that exist. No line may change, and an honest device must still get its
-/// CHALLENGE: the probe after each wave does, or the attack ends with [`AttackError::Silent`].
+/// Spoofed REQUESTs, half of them for existing devices. No line may change, and a legitimate device must still receive its
+/// CHALLENGE: the probe after each batch checks this, and otherwise the attack returns [`AttackError::NoChallenge`].
 ///
 /// # Errors
 /// See [`AttackError`].
-pub fn requests(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
-    let names: Vec<_> = arena.quiet_devices().collect();
-    let before = Snapshot::of(arena.truth, names.iter().copied());
-    let mut tally = Tally::default();
-    for number in 0..arena.effort.saturating_mul(FLOOD) {
+pub fn requests(context: &mut AttackContext<'_>) -> Result<AttackCounts, AttackError> {
+    let names: Vec<_> = context.protected_devices().collect();
+    let before = LineSnapshot::of(context.lines, names.iter().copied());
+    let mut counts = AttackCounts::default();
+    for number in 0..context.messages_per_attack.saturating_mul(FLOOD_FACTOR) {
         let mut nonce = [0u8; 16];
-        arena.rng.fill_bytes(&mut nonce);
-        let device = name(&mut arena.rng, &names, number);
-        let from = anywhere(&mut arena.rng);
-        arena
-            .station
-            .send(&from, &gateway(Family::V4), &request(device, nonce))?;
-        tally.attempts += 1;
-        if number % WAVE == WAVE - 1 {
-            arena.station.settle(|_| {})?;
+        context.rng.fill_bytes(&mut nonce);
+        let device = pick_device(&mut context.rng, &names, number);
+        let from = random_endpoint(&mut context.rng);
+        context
+            .link
+            .send(&from, &gateway_endpoint(Family::V4), &request(device, nonce))?;
+        counts.attempts += 1;
+        if number % BATCH_MESSAGES == BATCH_MESSAGES - 1 {
+            context.link.wait_processed(|_| {})?;
         }
     }
-    arena.station.settle(|_| {})?;
-    tally.judge(&before, arena.truth);
-    Ok(tally)
+    context.link.wait_processed(|_| {})?;
+    counts.count_line_changes(&before, context.lines);
+    Ok(counts)
 }
 
-/// Spoofed RESPONSEs for the current row with an accepted `fresh`, which any CHALLENGE tells, and random tags.
+/// Spoofed RESPONSEs for the current row with random tags and an accepted `fresh`, which every CHALLENGE carries.
 ///
 /// # Errors
 /// See [`AttackError`].
-pub fn responses(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
-    let names: Vec<_> = arena.quiet_devices().collect();
-    let before = Snapshot::of(arena.truth, names.iter().copied());
-    let challenges = current_challenges(arena, &names)?;
-    let mut tally = Tally::default();
-    for number in 0..arena.effort.saturating_mul(FLOOD) {
+pub fn responses(context: &mut AttackContext<'_>) -> Result<AttackCounts, AttackError> {
+    let names: Vec<_> = context.protected_devices().collect();
+    let before = LineSnapshot::of(context.lines, names.iter().copied());
+    let challenges = current_challenges(context, &names)?;
+    let mut counts = AttackCounts::default();
+    for number in 0..context.messages_per_attack.saturating_mul(FLOOD_FACTOR) {
         let Some(challenge) = challenges.get(number as usize % challenges.len().max(1)) else {
-            return Err(AttackError::Lacking("a quiet device"));
+            return Err(AttackError::MissingInput("a protected device"));
         };
         let flags = if number % 2 == 0 { FLAG_BOUND } else { 0 };
         let mut response = wire::Response {
@@ -73,53 +73,56 @@ pub fn responses(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
             fresh: challenge.fresh,
             tag: [0; 16],
         };
-        arena.rng.fill_bytes(&mut response.nonce);
-        arena.rng.fill_bytes(&mut response.tag);
-        let from = anywhere(&mut arena.rng);
-        arena
-            .station
-            .send(&from, &gateway(Family::V4), &bytes(&response))?;
-        tally.attempts += 1;
-        if number % WAVE == WAVE - 1 {
-            arena.station.settle(|_| {})?;
+        context.rng.fill_bytes(&mut response.nonce);
+        context.rng.fill_bytes(&mut response.tag);
+        let from = random_endpoint(&mut context.rng);
+        context
+            .link
+            .send(&from, &gateway_endpoint(Family::V4), &bytes(&response))?;
+        counts.attempts += 1;
+        if number % BATCH_MESSAGES == BATCH_MESSAGES - 1 {
+            context.link.wait_processed(|_| {})?;
         }
     }
-    arena.station.settle(|_| {})?;
-    tally.judge(&before, arena.truth);
-    Ok(tally)
+    context.link.wait_processed(|_| {})?;
+    counts.count_line_changes(&before, context.lines);
+    Ok(counts)
 }
 
-/// Asks for a CHALLENGE of up to 32 devices, as anybody may.
+/// Requests a CHALLENGE for up to 32 devices, as any station may.
 pub(super) fn current_challenges(
-    arena: &mut Arena<'_>,
+    context: &mut AttackContext<'_>,
     names: &[DeviceId],
 ) -> Result<Vec<wire::Challenge>, AttackError> {
     let mut challenges = Vec::new();
     for device in names.iter().take(32) {
-        let me = own(899, 50_001);
+        let me = attacker_endpoint(899, 50_001);
         let mut nonce = [0u8; 16];
-        arena.rng.fill_bytes(&mut nonce);
+        context.rng.fill_bytes(&mut nonce);
         let mut got = None;
-        arena
-            .station
-            .ask(&me, &gateway(Family::V4), &request(*device, nonce), |heard| {
-                match wire::parse(heard.payload) {
+        context.link.exchange(
+            &me,
+            &gateway_endpoint(Family::V4),
+            &request(*device, nonce),
+            |received| {
+                match wire::parse(received.payload) {
                     Ok(Message::Challenge(challenge))
-                        if heard.to == me && nonce.starts_with(&challenge.nonce_echo) =>
+                        if received.to == me && nonce.starts_with(&challenge.nonce_echo) =>
                     {
                         got = Some(*challenge);
                     }
                     _ => {}
                 }
                 got.is_some()
-            })?;
-        challenges.push(got.ok_or(AttackError::Silent(*device))?);
+            },
+        )?;
+        challenges.push(got.ok_or(AttackError::NoChallenge(*device))?);
     }
     Ok(challenges)
 }
 
-/// A known name and an unknown one by turns.
-fn name(rng: &mut ChaCha20Rng, known: &[DeviceId], number: u32) -> DeviceId {
+/// A known and an unknown device id by turns.
+fn pick_device(rng: &mut ChaCha20Rng, known: &[DeviceId], number: u32) -> DeviceId {
     match known.get(number as usize / 2 % known.len().max(1)) {
         Some(device) if number.is_multiple_of(2) => *device,
         _ => DeviceId(rng.next_u64().max(1)),
@@ -127,10 +130,10 @@ fn name(rng: &mut ChaCha20Rng, known: &[DeviceId], number: u32) -> DeviceId {
 }
 
 /// A random station: unicast MAC, an address inside the devices' network or outside, any port.
-pub(crate) fn anywhere(rng: &mut ChaCha20Rng) -> Endpoint {
+pub(crate) fn random_endpoint(rng: &mut ChaCha20Rng) -> Endpoint {
     let mut mac = [0u8; 6];
     rng.fill_bytes(&mut mac);
-    mac[0] = 0x06; // unicast, local, and no device's
+    mac[0] = 0x06; // unicast, locally administered, not a device's
     let random = rng.next_u64();
     let ip = if random & 1 == 0 {
         Ipv4Addr::from_bits(0x0a42_0000 | (random >> 32) as u32 & 0xffff)

@@ -1,19 +1,21 @@
-//! Senders that want through the open gate without being entitled to.
+//! Attacks on the open gate: senders that are not allowed to reach the service.
 
 use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::header::{ETHER_QINQ, ETHER_VLAN};
 use linewarden_protocol::frame::write::Endpoint;
 use linewarden_protocol::wire::LAP_PORT;
 
-use super::flood::anywhere;
-use super::station::own;
-use super::{ATTACK_PORT, Arena, AttackError, Puppet, Tally};
-use crate::address::{ATTACKERS_FROM, DeviceAddress, GATEWAY, SERVICE};
-use crate::decoy::MARK;
+use super::attacker_link::attacker_endpoint;
+use super::flood::random_endpoint;
+use super::{ATTACK_PORT, AttackContext, AttackCounts, AttackError, ControlledDevice};
+use crate::address::{DeviceAddress, FIRST_ATTACKER, GATEWAY, SERVICE};
+use crate::exempt_traffic::ATTACK_MARK;
 
-/// The service as it is reached from the devices' side, on a port of it.
-pub(super) fn service(arena: &Arena<'_>, port: Option<u16>) -> Result<Endpoint, AttackError> {
-    let (_, ip, own_port) = arena.service.ok_or(AttackError::Lacking("a service"))?;
+/// The service's endpoint as seen from the devices' side.
+pub(super) fn service(context: &AttackContext<'_>, port: Option<u16>) -> Result<Endpoint, AttackError> {
+    let (_, ip, own_port) = context
+        .service
+        .ok_or(AttackError::MissingInput("the service behind the gate"))?;
     Ok(Endpoint {
         mac: GATEWAY.mac.0,
         ip,
@@ -22,167 +24,187 @@ pub(super) fn service(arena: &Arena<'_>, port: Option<u16>) -> Result<Endpoint, 
 }
 
 /// Datagrams from [`ATTACK_PORT`] that reached the service so far.
-fn reached(arena: &Arena<'_>) -> u64 {
-    arena.service.map_or(0, |(service, ..)| {
-        service.reached().ports.get(&ATTACK_PORT).copied().unwrap_or(0)
+fn delivered(context: &AttackContext<'_>) -> u64 {
+    context.service.map_or(0, |(service, ..)| {
+        service.traffic().ports.get(&ATTACK_PORT).copied().unwrap_or(0)
     })
 }
 
-/// From MAC addresses that have no session: his own with his own IP address, his own with a victim's IP address, random
-/// ones. Judged by what reaches the service.
+/// Datagrams from MAC addresses without a session: the attacker's MAC with its own IP address, the attacker's MAC with a
+/// victim's IP address, random addresses. Every datagram that reaches the service is a success.
 ///
 /// # Errors
 /// See [`AttackError`].
-pub fn without_session(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
-    let to = service(arena, None)?;
-    let victim_ip = arena
+pub fn without_session(context: &mut AttackContext<'_>) -> Result<AttackCounts, AttackError> {
+    let to = service(context, None)?;
+    let victim_ip = context
         .victims
         .iter()
-        .filter_map(|device| arena.captured.get(device)?.response.as_deref())
-        .find_map(|frame| Some(super::station::datagram(frame)?.from.ip))
+        .filter_map(|device| context.captured_handshakes.get(device)?.response.as_deref())
+        .find_map(|frame| Some(super::attacker_link::datagram(frame)?.from.ip))
         .filter(std::net::IpAddr::is_ipv4);
-    let before = reached(arena);
-    let mut tally = Tally::default();
-    for number in 0..arena.effort.min(1_000) {
-        let mine = own(number, ATTACK_PORT);
-        let disguised = Endpoint {
-            ip: victim_ip.unwrap_or(mine.ip),
-            ..mine
+    let before = delivered(context);
+    let mut counts = AttackCounts::default();
+    for number in 0..context.messages_per_attack.min(1_000) {
+        let own_endpoint = attacker_endpoint(number, ATTACK_PORT);
+        let with_spoofed_address = Endpoint {
+            ip: victim_ip.unwrap_or(own_endpoint.ip),
+            ..own_endpoint
         };
         let random = Endpoint {
             port: ATTACK_PORT,
-            ..anywhere(&mut arena.rng)
+            ..random_endpoint(&mut context.rng)
         };
-        for from in [mine, disguised, random] {
-            arena.station.send(&from, &to, b"let me through")?;
-            tally.attempts += 1;
+        for from in [own_endpoint, with_spoofed_address, random] {
+            context.link.send(&from, &to, b"let me through")?;
+            counts.attempts += 1;
         }
-        // LAP's own port is never forwarded either.
-        arena
-            .station
-            .send(&mine, &Endpoint { port: LAP_PORT, ..to }, &[0; 64])?;
-        tally.attempts += 1;
+        // The gateway never forwards the LAP port either.
+        context
+            .link
+            .send(&own_endpoint, &Endpoint { port: LAP_PORT, ..to }, &[0; 64])?;
+        counts.attempts += 1;
         if number % 64 == 63 {
-            arena.station.settle(|_| {})?;
+            context.link.wait_processed(|_| {})?;
         }
     }
-    arena.station.settle(|_| {})?;
-    tally.successes = reached_after_fence(arena)? - before;
-    Ok(tally)
+    context.link.wait_processed(|_| {})?;
+    counts.successes = delivered_after_drain(context)? - before;
+    Ok(counts)
 }
 
-/// From MAC addresses that have no session, as what always passes: UDP with DHCP's ports to the service, and neighbor discovery with 1,400
-/// bytes of anything, with the hop limit that routers leave and with that of the link. Judged by what reaches the service's sockets.
+/// Traffic from MAC addresses without a session that imitates exempt traffic: UDP to the service with DHCP ports, and neighbor
+/// discovery with 1,400 arbitrary bytes, with hop limits 64 and 255. Every message that reaches the service's sockets is a success.
 ///
 /// # Errors
 /// See [`AttackError`].
-pub fn in_disguise(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
-    let to = service(arena, Some(67))?;
-    // Messages of earlier attacks do not count.
-    disguised(arena)?;
-    let mut tally = Tally::default();
-    let payload = [&MARK[..], &[0x5a; 1384]].concat();
-    for number in 0..arena.effort.min(200) {
-        let mine = own(number, 68);
+pub fn as_exempt_traffic(context: &mut AttackContext<'_>) -> Result<AttackCounts, AttackError> {
+    let to = service(context, Some(67))?;
+    // Discards the messages of earlier attacks.
+    count_marked_messages(context)?;
+    let mut counts = AttackCounts::default();
+    let payload = [&ATTACK_MARK[..], &[0x5a; 1384]].concat();
+    for number in 0..context.messages_per_attack.min(200) {
+        let own_endpoint = attacker_endpoint(number, 68);
         let to6 = Endpoint {
             ip: SERVICE.v6.into(),
             port: 547,
             ..to
         };
         let mine6 = Endpoint {
-            ip: DeviceAddress::new(ATTACKERS_FROM + number).v6().into(),
+            ip: DeviceAddress::new(FIRST_ATTACKER + number).v6().into(),
             port: 546,
-            ..mine
+            ..own_endpoint
         };
-        arena.station.send(&mine, &to, &payload)?;
-        arena.station.send(&mine6, &to6, &payload)?;
+        context.link.send(&own_endpoint, &to, &payload)?;
+        context.link.send(&mine6, &to6, &payload)?;
         // Four reserved bytes and a target, then no options.
-        let solicitation = [&[0u8; 4][..], &SERVICE.v6.octets(), MARK, &[0x5a; 1360]].concat();
+        let solicitation = [&[0u8; 4][..], &SERVICE.v6.octets(), ATTACK_MARK, &[0x5a; 1360]].concat();
         for hop_limit in [64, 255] {
             let builder = FrameBuilder::new(mine6, to6).ip_fields(0, 0, hop_limit);
-            arena.station.send_frame(&builder.icmpv6(135, &solicitation))?;
+            context.link.send_frame(&builder.icmpv6(135, &solicitation))?;
         }
-        tally.attempts += 4;
+        counts.attempts += 4;
         if number % 32 == 31 {
-            arena.station.settle(|_| {})?;
+            context.link.wait_processed(|_| {})?;
         }
     }
-    arena.station.settle(|_| {})?;
-    reached_after_fence(arena)?;
-    tally.successes = disguised(arena)?;
-    Ok(tally)
+    context.link.wait_processed(|_| {})?;
+    delivered_after_drain(context)?;
+    counts.successes = count_marked_messages(context)?;
+    Ok(counts)
 }
 
-/// From a MAC address that has a session, as a server: replies of DHCP servers, and router advertisements. First an ordinary datagram of
-/// the same sender must get through. Judged by what reaches the service's sockets.
+/// A device with a session acts as a server: it sends DHCP server replies and router advertisements. First an ordinary datagram of
+/// the same device must be forwarded. Every such message that reaches the service's sockets is a success.
 ///
 /// # Errors
 /// See [`AttackError`].
-pub fn as_server(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
-    let mut puppet = arena.take_puppet()?;
-    puppet.authenticate(&mut arena.station, &mut arena.rng)?;
-    must_pass(arena, &puppet, "an entitled sender does not get through the gate")?;
-    let to = service(arena, Some(68))?;
-    let from = puppet.endpoint(67);
+pub fn as_server(context: &mut AttackContext<'_>) -> Result<AttackCounts, AttackError> {
+    let mut device = context.take_controlled_device()?;
+    device.authenticate(&mut context.link, &mut context.rng)?;
+    check_forwarded(
+        context,
+        &device,
+        "the gate does not forward an authenticated device",
+    )?;
+    let to = service(context, Some(68))?;
+    let from = device.endpoint(67);
     let from6 = Endpoint {
         port: 547,
-        ..puppet.endpoint6()
+        ..device.endpoint6()
     };
     let to6 = Endpoint {
         ip: SERVICE.v6.into(),
         port: 546,
         ..to
     };
-    // Messages of earlier attacks do not count.
-    disguised(arena)?;
-    let mut tally = Tally::default();
-    let payload = [&MARK[..], &[0x5a; 284]].concat();
-    // Of a router advertisement: hop limit, flags, lifetime and two timers; then the mark, where options would be.
-    let advertisement = [&[64, 0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0][..], MARK].concat();
-    for _ in 0..arena.effort.min(100) {
-        arena.station.send(&from, &to, &payload)?;
-        arena.station.send(&from6, &to6, &payload)?;
+    // Discards the messages of earlier attacks.
+    count_marked_messages(context)?;
+    let mut counts = AttackCounts::default();
+    let payload = [&ATTACK_MARK[..], &[0x5a; 284]].concat();
+    // A router advertisement: hop limit, flags, lifetime and two timers; then the mark in place of options.
+    let advertisement = [&[64, 0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0][..], ATTACK_MARK].concat();
+    for _ in 0..context.messages_per_attack.min(100) {
+        context.link.send(&from, &to, &payload)?;
+        context.link.send(&from6, &to6, &payload)?;
         let builder = FrameBuilder::new(from6, to6).ip_fields(0, 0, 255);
-        arena.station.send_frame(&builder.icmpv6(134, &advertisement))?;
-        tally.attempts += 3;
+        context.link.send_frame(&builder.icmpv6(134, &advertisement))?;
+        counts.attempts += 3;
     }
-    arena.station.settle(|_| {})?;
-    reached_after_fence(arena)?;
-    tally.successes = disguised(arena)?;
-    must_pass(arena, &puppet, "an entitled sender lost its way through the gate")?;
-    Ok(tally)
+    context.link.wait_processed(|_| {})?;
+    delivered_after_drain(context)?;
+    counts.successes = count_marked_messages(context)?;
+    check_forwarded(
+        context,
+        &device,
+        "the gate stops forwarding an authenticated device",
+    )?;
+    Ok(counts)
 }
 
-/// Messages with [`MARK`] that have reached the service since the last call.
-fn disguised(arena: &Arena<'_>) -> Result<u64, AttackError> {
-    let (echo, ..) = arena.service.ok_or(AttackError::Lacking("a service"))?;
-    let deaf = AttackError::Control("the service hears nothing at DHCP's port");
-    echo.disguised().ok_or(deaf)
+/// Messages with [`ATTACK_MARK`] that have reached the service since the last call.
+fn count_marked_messages(context: &AttackContext<'_>) -> Result<u64, AttackError> {
+    let (echo, ..) = context
+        .service
+        .ok_or(AttackError::MissingInput("the service behind the gate"))?;
+    let unavailable = AttackError::ControlFailed("the service receives no datagram on the DHCP port");
+    echo.count_marked_messages().ok_or(unavailable)
 }
 
-/// Whether an ordinary datagram of a device that has a session reaches the service, which echoes it.
-fn must_pass(arena: &mut Arena<'_>, device: &Puppet, failure: &'static str) -> Result<(), AttackError> {
-    let to = service(arena, None)?;
-    let honest = device.endpoint(ATTACK_PORT - 1);
-    let echoed = arena.station.ask(&honest, &to, b"an entitled sender", |heard| {
-        heard.to == honest && heard.payload == b"an entitled sender"
-    })?;
-    echoed.then_some(()).ok_or(AttackError::Control(failure))
+/// Checks that an ordinary datagram of a device with a session reaches the service and is echoed.
+fn check_forwarded(
+    context: &mut AttackContext<'_>,
+    device: &ControlledDevice,
+    failure: &'static str,
+) -> Result<(), AttackError> {
+    let to = service(context, None)?;
+    let sender = device.endpoint(ATTACK_PORT - 1);
+    let echoed = context
+        .link
+        .exchange(&sender, &to, b"legitimate sender", |received| {
+            received.to == sender && received.payload == b"legitimate sender"
+        })?;
+    echoed.then_some(()).ok_or(AttackError::ControlFailed(failure))
 }
 
-/// From a MAC address that has a session, but in VLANs where it has none. First the same sender without a tag must get
-/// through.
+/// Datagrams from a MAC address with a session, in VLANs where the device has none. First an untagged datagram of the same
+/// device must be forwarded.
 ///
 /// # Errors
 /// See [`AttackError`].
-pub fn other_vlan(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
-    let mut puppet = arena.take_puppet()?;
-    let to = service(arena, None)?;
-    puppet.authenticate(&mut arena.station, &mut arena.rng)?;
-    must_pass(arena, &puppet, "an entitled sender does not get through the gate")?;
-    let before = reached(arena);
-    let mut tally = Tally::default();
-    let from = puppet.endpoint(ATTACK_PORT);
+pub fn other_vlan(context: &mut AttackContext<'_>) -> Result<AttackCounts, AttackError> {
+    let mut device = context.take_controlled_device()?;
+    let to = service(context, None)?;
+    device.authenticate(&mut context.link, &mut context.rng)?;
+    check_forwarded(
+        context,
+        &device,
+        "the gate does not forward an authenticated device",
+    )?;
+    let before = delivered(context);
+    let mut counts = AttackCounts::default();
+    let from = device.endpoint(ATTACK_PORT);
     let customer = ETHER_VLAN;
     for vid in 1..64u16 {
         for tags in [
@@ -191,32 +213,38 @@ pub fn other_vlan(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
             &[(ETHER_QINQ, vid)],
             &[(customer, 0), (ETHER_QINQ, vid)],
             &[(0x9100, vid)],
-            // A network stack takes all of these off.
+            // A network stack removes all of these tags.
             &[(customer, 0), (customer, 0), (customer, 0)],
         ] {
             let builder = FrameBuilder::new(from, to);
             let tagged = tags
                 .iter()
                 .fold(builder, |frame, (kind, tci)| frame.tag(*kind, *tci));
-            arena.station.send_frame(&tagged.udp(b"let me through"))?;
-            tally.attempts += 1;
+            context.link.send_frame(&tagged.udp(b"let me through"))?;
+            counts.attempts += 1;
         }
     }
-    arena.station.settle(|_| {})?;
-    tally.successes = reached_after_fence(arena)? - before;
-    must_pass(arena, &puppet, "an entitled sender lost its way through the gate")?;
-    Ok(tally)
+    context.link.wait_processed(|_| {})?;
+    counts.successes = delivered_after_drain(context)? - before;
+    check_forwarded(
+        context,
+        &device,
+        "the gate stops forwarding an authenticated device",
+    )?;
+    Ok(counts)
 }
 
-/// What had reached the service when everything sent before has been counted there: the gateway has seen it all
-/// ([`super::Station::settle`]), and what it forwarded lies at the service before a further datagram, which is sent to
-/// it from behind the gate.
-fn reached_after_fence(arena: &Arena<'_>) -> Result<u64, AttackError> {
-    let (service, ..) = arena.service.ok_or(AttackError::Lacking("a service"))?;
-    if !service.fence() {
-        return Err(AttackError::Control(
-            "the service does not answer from behind the gate",
+/// Datagrams at the service once all earlier frames are counted: the gateway has processed them all
+/// ([`super::AttackerLink::wait_processed`]), and forwarded datagrams precede a further datagram that is sent to the
+/// service from behind the gate.
+fn delivered_after_drain(context: &AttackContext<'_>) -> Result<u64, AttackError> {
+    let (service, ..) = context
+        .service
+        .ok_or(AttackError::MissingInput("the service behind the gate"))?;
+    if !service.drain_queue() {
+        return Err(AttackError::ControlFailed(
+            "no echo from the service behind the gate",
         ));
     }
-    Ok(reached(arena))
+    Ok(delivered(context))
 }

@@ -1,170 +1,172 @@
-//! Attackers on the devices' side of the lab, and a judge for each.
+//! Attackers on the devices' side of the lab, and the check that decides whether each attack succeeded.
 //!
-//! Whether an attack succeeded is never what the attacker believes: it is read off the gateway's own lines
-//! ([`Truth`]), off what reached the service, and off the state machine of the device that was to be deceived. Where an
-//! attack needs a message that would have been good (a RESPONSE stolen before it arrived), the message is delivered
-//! in the end and must be accepted, so that a broken harness cannot pass for a safe gateway; if it is not, the attack
-//! ends in [`AttackError::Control`].
+//! The attacker's own view never decides. The check reads the gateway's lines ([`GatewayLines`]), the datagrams that
+//! reached the service, and the state machine of the attacked device. Some attacks need a message that would be valid,
+//! such as a RESPONSE that is withheld from the gateway. Such an attack delivers the message at its end and requires
+//! that the gateway accepts it, so that a broken harness cannot pass for a safe gateway. Otherwise the attack returns
+//! [`AttackError::ControlFailed`].
 //!
-//! | attack | who | judged by |
+//! | attack | attacker | decided by |
 //! |---|---|---|
 //! | [`clone`] | a copy of everything public with another chip | the device's line |
-//! | [`replay`] | one who sends again what he heard | lines and leases of the victims, the device's machine |
-//! | [`steal`] | one who sends a victim's good RESPONSE from his own MAC or IP address first | the line |
-//! | [`admission`] | an enrolled device that speaks from others' addresses; one who asks in a silent station's name | the line, what came back |
-//! | [`forge`] | a fake gateway | the device's machine |
-//! | [`flood`] | spoofed REQUESTs, RESPONSEs with an accepted `fresh` | lines of all named |
-//! | [`flip`] | every bit of every message turned | the line, the device's machine |
-//! | [`gate`] | a sender without a session, in the guise of what always passes too; one with a session, as a server of DHCP or a router, or in another VLAN | what reached the service |
-//! | [`published`] | the published attacks on the earlier XDP verifier, translated to LAP/1 | the line, what came back, honest packets lost |
-//! | [`classic`] | the same as published, against the classic port | what came back |
-//! | [`junk`] | one who hears ATTEST_REQUESTs and sends wrong PROOFs in all names | who is quarantined, who counts as proven |
+//! | [`replay`] | sends captured frames again | the victims' lines and sessions, the device's state machine |
+//! | [`stolen_response`] | sends a victim's valid RESPONSE first, from another MAC or IP address | the line |
+//! | [`admission`] | an enrolled device that uses foreign addresses; a sender of REQUESTs to foreign MAC addresses | the line, the replies |
+//! | [`forge`] | a fake gateway | the device's state machine |
+//! | [`flood`] | spoofed REQUESTs, RESPONSEs with an accepted `fresh` | the lines of all named devices |
+//! | [`flip`] | flips every bit of every message | the line, the device's state machine |
+//! | [`gate`] | a sender without a session, also with traffic types that always pass; a device with a session that acts as DHCP server or router, or uses another VLAN | datagrams at the service |
+//! | [`published`] | the published attacks on the earlier XDP verifier, translated to LAP/1 | the line, the replies, legitimate packets lost |
+//! | [`classic`] | the same attacks as published, against the classic port | the replies |
+//! | [`forged_proofs`] | overhears ATTEST_REQUESTs and sends wrong PROOFs in the name of any device | quarantined and proven devices |
 
 pub mod admission;
+mod attacker_link;
 pub mod capture;
 pub mod classic;
 pub mod clone;
+mod controlled_device;
 pub mod flip;
 pub mod flood;
 pub mod forge;
+pub mod forged_proofs;
 pub mod gate;
-pub mod junk;
+mod gateway_lines;
 pub mod published;
-mod puppet;
 pub mod replay;
-mod station;
-pub mod steal;
-mod truth;
+pub mod stolen_response;
 
 use std::net::IpAddr;
 
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 use rand_chacha::ChaCha20Rng;
 
-pub use capture::{Capture, Captured, Conversation};
+pub use attacker_link::AttackerLink;
+pub use capture::{CapturedHandshake, CapturedHandshakes, HandshakeCapture};
 pub use classic::ClassicExchange;
-pub use junk::{JUNK_PROOFS, Junk, JunkProofs};
-pub use puppet::Puppet;
-pub use station::Station;
-pub use truth::{Change, LineState, Truth};
+pub use controlled_device::ControlledDevice;
+pub use forged_proofs::{FORGED_PROOFS, ForgedProofAttack, ForgedProofCounts};
+pub use gateway_lines::{GatewayLines, LineChange, LineState};
 
-use self::truth::Snapshot;
+use self::gateway_lines::LineSnapshot;
 use crate::fleet::Member;
 use crate::packet_socket::PacketSocketError;
 use crate::service::EchoService;
 
-/// UDP source port of everything that attackers send to the service, by which it knows them.
+/// UDP source port of all attack traffic to the service; the service counts attackers by this port.
 pub const ATTACK_PORT: u16 = 6_666;
 
-/// Why an attack could not be carried out. None of these says that it failed or succeeded.
+/// Why an attack could not be carried out. No variant means that the attack failed or succeeded.
 #[derive(Debug, thiserror::Error)]
 pub enum AttackError {
     /// A socket.
     #[error(transparent)]
     Socket(#[from] PacketSocketError),
-    /// The gateway does not answer an honest REQUEST.
-    #[error("the gateway answered no REQUEST of device {0} for 10 s: is it installed there, with rows left?")]
-    Silent(DeviceId),
-    /// What had to work did not, so the attack proves nothing.
-    #[error("the control of the attack failed: {0}")]
-    Control(&'static str),
-    /// Not enough to attack with.
-    #[error("the arena lacks {0}")]
-    Lacking(&'static str),
+    /// The gateway sends no CHALLENGE to a valid REQUEST.
+    #[error(
+        "no CHALLENGE from the gateway for device {0} within 10 s; check that the device is installed with rows left"
+    )]
+    NoChallenge(DeviceId),
+    /// A step that must succeed failed, so the attack proves nothing.
+    #[error("attack control check failed: {0}")]
+    ControlFailed(&'static str),
+    /// The context lacks an input of the attack.
+    #[error("attack input missing: {0}")]
+    MissingInput(&'static str),
 }
 
-/// What came of an attack.
+/// The result of an attack.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AttackReport {
     /// Its name in tables.
     pub name: &'static str,
-    /// Messages, or handshakes, with which it was tried.
+    /// Messages or handshakes that the attacker tried.
     pub attempts: u64,
-    /// How many of them did what the attacker wanted, by the judge of the attack.
+    /// Attempts that reached the attacker's goal, by the check of the attack.
     pub successes: u64,
-    /// Where it is lines that tell of success: one of them.
-    pub change: Option<Change>,
-    /// Why it was left out, if it was.
+    /// One changed line, if changed lines decide about success.
+    pub line_change: Option<LineChange>,
+    /// Why the attack was skipped, if it was.
     pub skipped: Option<&'static str>,
 }
 
 /// Attempts and successes while an attack runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Tally {
-    /// Tried so often.
+pub struct AttackCounts {
+    /// Number of attempts.
     pub attempts: u64,
-    /// Succeeded so often.
+    /// Number of successes.
     pub successes: u64,
-    /// Where it is lines that tell of success: one of them.
-    pub change: Option<Change>,
+    /// One changed line, if changed lines decide about success.
+    pub line_change: Option<LineChange>,
 }
 
-impl Tally {
-    fn count(&mut self, success: bool) {
+impl AttackCounts {
+    fn record(&mut self, success: bool) {
         self.attempts += 1;
         self.successes += u64::from(success);
     }
 
-    /// Every line that is not what it was is a success.
-    fn judge(&mut self, before: &Snapshot, truth: &dyn Truth) {
-        let changes = before.changes(truth);
+    /// Counts every changed line as a success.
+    fn count_line_changes(&mut self, before: &LineSnapshot, lines: &dyn GatewayLines) {
+        let changes = before.changes(lines);
         self.successes = changes.len() as u64;
-        self.change = changes.first().copied();
+        self.line_change = changes.first().copied();
     }
 }
 
-/// Everything that attacks work with and on.
-pub struct Arena<'a> {
-    /// The attackers' place on the link.
-    pub station: Station,
-    /// The judge.
-    pub truth: &'a (dyn Truth + 'a),
+/// The inputs and targets of all attacks.
+pub struct AttackContext<'a> {
+    /// The attackers' access to the link.
+    pub link: AttackerLink,
+    /// Access to the gateway's lines, which decide about success.
+    pub lines: &'a (dyn GatewayLines + 'a),
     /// The gateway under attack.
     pub gateway: GatewayId,
-    /// Enrolled devices, with rows at the gateway, that nobody plays: their lines must never change.
+    /// Enrolled devices with rows at the gateway that send nothing: their lines must never change.
     pub absent: Vec<DeviceId>,
-    /// Enrolled devices that have a live session and are quiet: their lines must never change either.
+    /// Enrolled devices that have a live session and send nothing: their lines must never change either.
     pub victims: Vec<DeviceId>,
-    /// What was heard of victims and others.
-    pub captured: Captured,
-    /// Honest devices in the harness's hands, of indices from [`PUPPETS_FROM`] on; each attack that
-    /// needs one takes one, [`PUPPETS`] in all.
-    pub puppets: Vec<Puppet>,
+    /// Captured handshakes of victims and other devices.
+    pub captured_handshakes: CapturedHandshakes,
+    /// Legitimate devices that the harness controls, with indices from [`FIRST_CONTROLLED_DEVICE`] on. Each attack that
+    /// needs one takes one; all attacks need [`CONTROLLED_DEVICES`].
+    pub controlled_devices: Vec<ControlledDevice>,
     /// Copies of absent devices with other chips.
     pub clones: Vec<Member>,
     /// The service behind the gate, if the gate is open: it listens on this address and port.
     pub service: Option<(&'a EchoService, IpAddr, u16)>,
-    /// Honest exchanges heard on the classic port, if one is open.
+    /// Legitimate exchanges captured on the classic port, if the port is open.
     pub classic_exchanges: Vec<ClassicExchange>,
     /// UDP port where a classic profile would be served.
     pub classic_port: u16,
-    /// The data plane sees the MAC addresses of frames; one on UDP sockets knows only whose the IP address is.
-    pub sees_frames: bool,
-    /// Messages of an attack that tries many; floods are twenty times as many.
-    pub effort: u32,
-    /// What attackers draw from.
+    /// The data plane sees the MAC addresses of frames; a data plane on UDP sockets sees only IP addresses.
+    pub data_plane_sees_macs: bool,
+    /// Messages of an attack that sends many; a flood sends twenty times as many.
+    pub messages_per_attack: u32,
+    /// Random numbers of the attackers.
     pub rng: ChaCha20Rng,
 }
 
-impl Arena<'_> {
-    /// One honest device for an attack of its own.
-    fn take_puppet(&mut self) -> Result<Puppet, AttackError> {
-        self.puppets
-            .pop()
-            .ok_or(AttackError::Lacking("a puppet: give it more"))
+impl AttackContext<'_> {
+    /// Removes one controlled device for the calling attack.
+    fn take_controlled_device(&mut self) -> Result<ControlledDevice, AttackError> {
+        self.controlled_devices.pop().ok_or(AttackError::MissingInput(
+            "a controlled device; add more to the context",
+        ))
     }
 
-    /// Any device whose line must not change.
-    fn quiet_devices(&self) -> impl Iterator<Item = DeviceId> + '_ {
+    /// All devices whose lines must not change.
+    fn protected_devices(&self) -> impl Iterator<Item = DeviceId> + '_ {
         self.absent.iter().chain(&self.victims).copied()
     }
 }
 
 /// What an attack needs before it can be tried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Needs {
+pub enum Requirement {
     /// Nothing but devices.
-    Nothing,
+    DevicesOnly,
     /// An open gate with a service behind it.
     OpenGate,
 }
@@ -175,27 +177,31 @@ pub struct Attack {
     /// Its name in tables.
     pub name: &'static str,
     /// What it needs.
-    pub needs: Needs,
-    run: fn(&mut Arena<'_>) -> Result<Tally, AttackError>,
+    pub requirement: Requirement,
+    run: fn(&mut AttackContext<'_>) -> Result<AttackCounts, AttackError>,
 }
 
 impl Attack {
     const fn new(
         name: &'static str,
-        needs: Needs,
-        run: fn(&mut Arena<'_>) -> Result<Tally, AttackError>,
+        needs: Requirement,
+        run: fn(&mut AttackContext<'_>) -> Result<AttackCounts, AttackError>,
     ) -> Self {
-        Self { name, needs, run }
+        Self {
+            name,
+            requirement: needs,
+            run,
+        }
     }
 
-    /// Tries it.
+    /// Runs the attack.
     ///
     /// # Errors
-    /// It could not be carried out; see [`AttackError`].
-    pub fn run(&self, arena: &mut Arena<'_>) -> Result<AttackReport, AttackError> {
+    /// The attack could not be carried out; see [`AttackError`].
+    pub fn run(&self, context: &mut AttackContext<'_>) -> Result<AttackReport, AttackError> {
         let name = self.name;
-        let skipped = match self.needs {
-            Needs::OpenGate if arena.service.is_none() => Some("the gate is off"),
+        let skipped = match self.requirement {
+            Requirement::OpenGate if context.service.is_none() => Some("the gate is off"),
             _ => None,
         };
         if skipped.is_some() {
@@ -203,119 +209,171 @@ impl Attack {
                 name,
                 attempts: 0,
                 successes: 0,
-                change: None,
+                line_change: None,
                 skipped,
             });
         }
-        let tally = (self.run)(arena)?;
+        let counts = (self.run)(context)?;
         Ok(AttackReport {
             name,
-            attempts: tally.attempts,
-            successes: tally.successes,
-            change: tally.change,
+            attempts: counts.attempts,
+            successes: counts.successes,
+            line_change: counts.line_change,
             skipped: None,
         })
     }
 }
 
-/// Puppets that all the attacks take together, of two rows each.
-pub const PUPPETS: u32 = 11;
-/// Index of the first puppet: behind the addresses that attackers use themselves.
-pub const PUPPETS_FROM: u32 = crate::address::ATTACKERS_FROM + 900;
+/// Controlled devices that all attacks together need, with two rows each.
+pub const CONTROLLED_DEVICES: u32 = 11;
+/// Index of the first controlled device: after the addresses that attackers use themselves.
+pub const FIRST_CONTROLLED_DEVICE: u32 = crate::address::FIRST_ATTACKER + 900;
 
-/// All attacks, in an order in which they do not disturb each other.
-pub const ALL: &[Attack] = &[
-    Attack::new("clone with another PUF", Needs::Nothing, clone::other_chip),
-    Attack::new("replay to the gateway", Needs::Nothing, replay::to_gateway),
-    Attack::new("replay to a device", Needs::Nothing, replay::to_device),
+/// All attacks, ordered so that none disturbs a later one.
+pub const ATTACKS: &[Attack] = &[
     Attack::new(
-        "victim's RESPONSE from own MAC",
-        Needs::Nothing,
-        steal::from_own_mac,
+        "cloned device with a different PUF",
+        Requirement::DevicesOnly,
+        clone::other_chip,
     ),
     Attack::new(
-        "session at an address of others",
-        Needs::Nothing,
-        admission::others_addresses,
+        "replay of captured messages to the gateway",
+        Requirement::DevicesOnly,
+        replay::to_gateway,
     ),
     Attack::new(
-        "REQUEST to a silent station's MAC",
-        Needs::Nothing,
-        admission::silent_stations,
+        "replay of earlier gateway messages to a device",
+        Requirement::DevicesOnly,
+        replay::to_device,
     ),
-    Attack::new("forged CHALLENGEs and ACKs", Needs::Nothing, forge::fake_gateway),
-    Attack::new("flood of spoofed REQUESTs", Needs::Nothing, flood::requests),
-    Attack::new("flood of spoofed RESPONSEs", Needs::Nothing, flood::responses),
-    Attack::new("bit flips to the gateway", Needs::Nothing, flip::to_gateway),
-    Attack::new("bit flips to a device", Needs::Nothing, flip::to_device),
     Attack::new(
-        "through the gate without a session",
-        Needs::OpenGate,
+        "stolen RESPONSE sent from another MAC address",
+        Requirement::DevicesOnly,
+        stolen_response::from_own_mac,
+    ),
+    Attack::new(
+        "session requested from a foreign IP address",
+        Requirement::DevicesOnly,
+        admission::session_at_foreign_address,
+    ),
+    Attack::new(
+        "REQUEST to a MAC that is not the gateway's",
+        Requirement::DevicesOnly,
+        admission::request_to_foreign_mac,
+    ),
+    Attack::new(
+        "forged CHALLENGE and ACK messages",
+        Requirement::DevicesOnly,
+        forge::fake_gateway,
+    ),
+    Attack::new(
+        "flood of spoofed REQUEST messages",
+        Requirement::DevicesOnly,
+        flood::requests,
+    ),
+    Attack::new(
+        "flood of spoofed RESPONSE messages",
+        Requirement::DevicesOnly,
+        flood::responses,
+    ),
+    Attack::new(
+        "bit flips in messages to the gateway",
+        Requirement::DevicesOnly,
+        flip::to_gateway,
+    ),
+    Attack::new(
+        "bit flips in messages to a device",
+        Requirement::DevicesOnly,
+        flip::to_device,
+    ),
+    Attack::new(
+        "traffic to the service without a session",
+        Requirement::OpenGate,
         gate::without_session,
     ),
-    Attack::new("through the gate in disguise", Needs::OpenGate, gate::in_disguise),
-    Attack::new("through the gate as a server", Needs::OpenGate, gate::as_server),
     Attack::new(
-        "through the gate in another VLAN",
-        Needs::OpenGate,
+        "traffic disguised as DHCP or neighbor discovery",
+        Requirement::OpenGate,
+        gate::as_exempt_traffic,
+    ),
+    Attack::new(
+        "DHCP server or router messages from a device",
+        Requirement::OpenGate,
+        gate::as_server,
+    ),
+    Attack::new(
+        "traffic to the service in another VLAN",
+        Requirement::OpenGate,
         gate::other_vlan,
     ),
-    Attack::new("LAP: zero tag, cold start", Needs::Nothing, published::zero_tag),
     Attack::new(
-        "LAP: RESPONSE replayed",
-        Needs::Nothing,
+        "published: zero tag after a cold start",
+        Requirement::DevicesOnly,
+        published::zero_tag,
+    ),
+    Attack::new(
+        "published: RESPONSE replayed",
+        Requirement::DevicesOnly,
         published::replayed_response,
     ),
     Attack::new(
-        "LAP: affine combination of tags",
-        Needs::Nothing,
+        "published: affine combination of tags",
+        Requirement::DevicesOnly,
         published::affine_tags,
     ),
-    Attack::new("LAP: tag guessing", Needs::Nothing, published::guessed_tags),
     Attack::new(
-        "LAP: REQUEST over a running handshake",
-        Needs::Nothing,
+        "published: tag guessing",
+        Requirement::DevicesOnly,
+        published::guessed_tags,
+    ),
+    Attack::new(
+        "published: REQUEST during a running handshake",
+        Requirement::DevicesOnly,
         published::overwriting_request,
     ),
-    Attack::new("LAP: unknown id reflected", Needs::Nothing, published::unknown_id),
     Attack::new(
-        "honest short datagrams lost",
-        Needs::OpenGate,
+        "published: reply to an unknown device id",
+        Requirement::DevicesOnly,
+        published::unknown_id,
+    ),
+    Attack::new(
+        "loss of short legitimate datagrams",
+        Requirement::OpenGate,
         published::short_datagrams,
     ),
     Attack::new(
-        "honest datagrams 00… and 02… lost",
-        Needs::OpenGate,
+        "loss of legitimate datagrams by first byte",
+        Requirement::OpenGate,
         published::leading_bytes,
     ),
     Attack::new(
-        "classic: zero hash, cold start",
-        Needs::Nothing,
+        "classic port: zero hash after a cold start",
+        Requirement::DevicesOnly,
         classic::zero_hash,
     ),
     Attack::new(
-        "classic: RESP replayed",
-        Needs::Nothing,
+        "classic port: RESP replayed",
+        Requirement::DevicesOnly,
         classic::replayed_response,
     ),
     Attack::new(
-        "classic: CRC-32 affine forgery",
-        Needs::Nothing,
+        "classic port: CRC-32 affine forgery",
+        Requirement::DevicesOnly,
         classic::affine_forgery,
     ),
     Attack::new(
-        "classic: 32-bit hash guessing",
-        Needs::Nothing,
+        "classic port: 32-bit hash guessing",
+        Requirement::DevicesOnly,
         classic::guessed_hashes,
     ),
     Attack::new(
-        "classic: REQ over a running exchange",
-        Needs::Nothing,
+        "classic port: REQ during a running exchange",
+        Requirement::DevicesOnly,
         classic::overwriting_request,
     ),
     Attack::new(
-        "classic: unknown id reflected",
-        Needs::Nothing,
+        "classic port: reply to an unknown device id",
+        Requirement::DevicesOnly,
         classic::unknown_id,
     ),
 ];

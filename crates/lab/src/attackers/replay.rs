@@ -1,91 +1,91 @@
-//! A replayer: sends again what he heard.
+//! Replays captured frames.
 
-use super::station::{datagram, gateway};
-use super::truth::Snapshot;
-use super::{Arena, AttackError, Tally};
+use super::attacker_link::{datagram, gateway_endpoint};
+use super::gateway_lines::LineSnapshot;
+use super::{AttackContext, AttackCounts, AttackError};
 use crate::address::Family;
 
-/// How often each frame is sent again.
-const TIMES: usize = 3;
+/// Number of times that each frame is sent.
+const REPEATS: usize = 3;
 
-/// Every frame of every captured handshake goes again onto the link, as it was, in order and in reverse, and the gateway's
-/// own messages go to the gateway. No line may change: no new session, no longer lease, no row spent.
+/// Sends every frame of every captured handshake again, unchanged, in order and in reverse, and sends the gateway's own
+/// messages to the gateway. No line may change: no new session, no extended session lifetime, no spent row.
 ///
 /// # Errors
 /// See [`AttackError`].
-pub fn to_gateway(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
-    let conversations: Vec<_> = arena
+pub fn to_gateway(context: &mut AttackContext<'_>) -> Result<AttackCounts, AttackError> {
+    let handshakes: Vec<_> = context
         .victims
         .iter()
-        .filter_map(|device| arena.captured.get(device).cloned())
+        .filter_map(|device| context.captured_handshakes.get(device).cloned())
         .collect();
-    if conversations.iter().all(|c| c.response.is_none()) {
-        return Err(AttackError::Lacking("a captured handshake of a victim"));
+    if handshakes.iter().all(|c| c.response.is_none()) {
+        return Err(AttackError::MissingInput("a captured handshake of a victim"));
     }
-    let before = Snapshot::of(arena.truth, arena.quiet_devices());
-    let mut tally = Tally::default();
-    for conversation in &conversations {
+    let before = LineSnapshot::of(context.lines, context.protected_devices());
+    let mut counts = AttackCounts::default();
+    for handshake in &handshakes {
         let frames = [
-            &conversation.request,
-            &conversation.response,
-            &conversation.challenge,
-            &conversation.ack,
+            &handshake.request,
+            &handshake.response,
+            &handshake.challenge,
+            &handshake.ack,
         ];
         let forth_and_back = frames.iter().chain(frames.iter().rev());
         for frame in forth_and_back.copied().flatten() {
-            for _ in 0..TIMES {
-                arena.station.send_frame(frame)?;
-                tally.attempts += 1;
+            for _ in 0..REPEATS {
+                context.link.send_frame(frame)?;
+                counts.attempts += 1;
             }
         }
-        let from_gateway = [&conversation.challenge, &conversation.ack];
-        for heard in from_gateway
+        let from_gateway = [&handshake.challenge, &handshake.ack];
+        for received in from_gateway
             .into_iter()
             .flatten()
             .filter_map(|frame| datagram(frame))
         {
-            arena
-                .station
-                .send(&heard.to, &gateway(Family::V4), heard.payload)?;
-            tally.attempts += 1;
+            context
+                .link
+                .send(&received.to, &gateway_endpoint(Family::V4), received.payload)?;
+            counts.attempts += 1;
         }
-        // Not more at once than a queue holds, or the attack would lose itself.
-        arena.station.settle(|_| {})?;
+        // At most the capacity of a queue; otherwise frames of the attack are lost.
+        context.link.wait_processed(|_| {})?;
     }
-    tally.judge(&before, arena.truth);
-    Ok(tally)
+    counts.count_line_changes(&before, context.lines);
+    Ok(counts)
 }
 
-/// The gateway's messages of one handshake are sent to the device again in its next one, and those of other devices'
-/// handshakes too; nothing of it may move the device.
+/// Sends the gateway's messages of one handshake to the device again during its next handshake. The device must not
+/// react.
 ///
 /// # Errors
 /// See [`AttackError`].
-pub fn to_device(arena: &mut Arena<'_>) -> Result<Tally, AttackError> {
-    let mut puppet = arena.take_puppet()?;
-    let old = puppet.authenticate(&mut arena.station, &mut arena.rng)?;
-    let mut tally = Tally::default();
-    let from = gateway(Family::V4);
+pub fn to_device(context: &mut AttackContext<'_>) -> Result<AttackCounts, AttackError> {
+    let mut device = context.take_controlled_device()?;
+    let old = device.authenticate(&mut context.link, &mut context.rng)?;
+    let mut counts = AttackCounts::default();
+    let from = gateway_endpoint(Family::V4);
 
-    let challenge = puppet.get_challenge(&mut arena.station, &mut arena.rng)?;
+    let challenge = device.request_challenge(&mut context.link, &mut context.rng)?;
     for message in [&old.challenge, &old.ack] {
-        let received = arena
-            .station
-            .over_the_link(&from, &puppet.lap_endpoint(), message)?;
-        tally.count(puppet.receive(&received).is_ok_and(|reaction| reaction.is_any()));
+        let received = context
+            .link
+            .deliver_to_device(&from, &device.lap_endpoint(), message)?;
+        counts.record(device.receive(&received).is_ok_and(|reaction| reaction.is_some()));
     }
-    let response = puppet.answer(&challenge)?;
-    let ack = puppet.deliver(&mut arena.station, &response)?;
+    let response = device.respond(&challenge)?;
+    let ack = device.deliver(&mut context.link, &response)?;
     for message in [&old.challenge, &old.ack, &challenge] {
-        let received = arena
-            .station
-            .over_the_link(&from, &puppet.lap_endpoint(), message)?;
-        tally.count(puppet.receive(&received).is_ok_and(|reaction| reaction.is_any()));
+        let received = context
+            .link
+            .deliver_to_device(&from, &device.lap_endpoint(), message)?;
+        counts.record(device.receive(&received).is_ok_and(|reaction| reaction.is_some()));
     }
-    match puppet.receive(&ack) {
-        Ok(reaction) if reaction.authenticated => Ok(tally),
-        _ => Err(AttackError::Control(
-            "the device refuses the good ACK after replays",
+    match device.receive(&ack) {
+        Ok(reaction) if reaction.authenticated => Ok(counts),
+        _ => Err(AttackError::ControlFailed(
+            "the device rejects the valid ACK after replays",
         )),
     }
 }

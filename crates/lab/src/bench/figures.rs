@@ -1,4 +1,4 @@
-//! The papers' figures with ours in them: Figures 9 to 11 of the IoT paper, Figure 9 of the UAV paper. SVG.
+//! Figures 9 to 11 of the IoT paper and Figure 9 of the UAV paper, with the published and the measured values. SVG.
 
 use std::path::{Path, PathBuf};
 
@@ -7,14 +7,14 @@ use plotters::prelude::*;
 use super::latency::Series;
 use super::{BenchError, Report};
 
-/// A number of a paper, drawn as a dashed line with its words; blue like xdp for its switch, red like host for its host.
+/// A published value, drawn as a dashed line with its label: blue like xdp for the paper's switch, red like host for its host.
 struct Published {
     text: &'static str,
     value: f64,
-    colour: RGBColor,
+    color: RGBColor,
 }
 
-pub(super) const COLOURS: [RGBColor; 6] = [
+pub(super) const COLORS: [RGBColor; 6] = [
     RGBColor(0, 90, 181),
     RGBColor(220, 50, 32),
     RGBColor(64, 150, 220),
@@ -23,10 +23,10 @@ pub(super) const COLOURS: [RGBColor; 6] = [
     RGBColor(150, 30, 20),
 ];
 
-/// Draws all pictures into `directory`, which must be there, and returns their paths.
+/// Draws all charts into the existing `directory` and returns their paths.
 ///
 /// # Errors
-/// A file that cannot be written, named.
+/// The file that cannot be written.
 pub fn draw(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, BenchError> {
     let of = |picture: &str| -> Vec<&Series> {
         report
@@ -47,34 +47,34 @@ pub fn draw(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, BenchErro
         Published {
             text: "paper, switch, 64 bit: p99 0.25 ms",
             value: 250.0,
-            colour: COLOURS[2],
+            color: COLORS[2],
         },
         Published {
             text: "paper, switch, 256 bit: p99 0.40 ms",
             value: 400.0,
-            colour: COLOURS[4],
+            color: COLORS[4],
         },
         Published {
             text: "paper, host, 64 bit: p99 0.55 ms",
             value: 550.0,
-            colour: COLOURS[3],
+            color: COLORS[3],
         },
         Published {
             text: "paper, host, 256 bit: p99 1 ms",
             value: 1000.0,
-            colour: COLOURS[5],
+            color: COLORS[5],
         },
     ];
     let uav = [
         Published {
             text: "paper, switch: p99 214 us",
             value: 214.0,
-            colour: COLOURS[2],
+            color: COLORS[2],
         },
         Published {
             text: "paper, host: p99 432 us",
             value: 432.0,
-            colour: COLOURS[3],
+            color: COLORS[3],
         },
     ];
     let file = |name: &str| directory.join(name);
@@ -105,8 +105,8 @@ pub(super) fn text<E: std::fmt::Display>(error: E) -> String {
     error.to_string()
 }
 
-/// A number without its decimals, in groups of three digits.
-pub(super) fn whole(number: f64) -> String {
+/// A number without decimals, in groups of three digits.
+pub(super) fn round_to_integer(number: f64) -> String {
     let digits = format!("{number:.0}");
     let groups: Vec<_> = digits
         .as_bytes()
@@ -146,7 +146,7 @@ fn cdf(path: &Path, title: &str, series: &[&Series], published: &[Published]) ->
         .y_desc("share of authentications")
         .draw()
         .map_err(text)?;
-    for (series, colour) in series.iter().zip(COLOURS.iter().cycle()) {
+    for (series, color) in series.iter().zip(COLORS.iter().cycle()) {
         let total = series.latency_ns.len().max(1) as f64;
         let mut seen = 0;
         let points: Vec<(f64, f64)> = series
@@ -159,23 +159,23 @@ fn cdf(path: &Path, title: &str, series: &[&Series], published: &[Published]) ->
             .collect();
         let p99 = series.latency_ns.value_at_quantile(0.99) as f64 / 1000.0;
         chart
-            .draw_series(LineSeries::new(points, colour.stroke_width(2)))
+            .draw_series(LineSeries::new(points, color.stroke_width(2)))
             .map_err(text)?
             .label(format!("{}: p99 {p99:.1} us", series.name))
-            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], colour.stroke_width(3)));
+            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], color.stroke_width(3)));
     }
     for one in published {
-        let colour = one.colour;
+        let color = one.color;
         chart
             .draw_series(DashedLineSeries::new(
                 [(one.value, 0.0), (one.value, 1.0)],
                 4,
                 4,
-                one.colour.stroke_width(1),
+                one.color.stroke_width(1),
             ))
             .map_err(text)?
             .label(one.text)
-            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], colour.stroke_width(1)));
+            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], color.stroke_width(1)));
     }
     chart
         .configure_series_labels()
@@ -199,7 +199,7 @@ pub(super) fn bars(
     let values = groups
         .iter()
         .flat_map(|(_, bars)| bars.iter().map(|(_, value)| *value));
-    // Room above the bars for the legend.
+    // Space above the bars for the legend.
     let most = values.clone().fold(1.0, f64::max) * 12.0;
     let least = values.fold(most, f64::min) / 3.0;
     let root = SVGBackend::new(path, (900, 480 + 20 * remarks.len() as u32)).into_drawing_area();
@@ -234,14 +234,14 @@ pub(super) fn bars(
         .map_err(text)?;
     for (at, (_, bars)) in groups.iter().enumerate() {
         let width = 0.7 / bars.len().max(1) as f64;
-        for (number, ((label, value), colour)) in bars.iter().zip(COLOURS.iter().cycle()).enumerate() {
+        for (number, ((label, value), color)) in bars.iter().zip(COLORS.iter().cycle()).enumerate() {
             let left = at as f64 + 0.15 + number as f64 * width;
-            let bar = Rectangle::new([(left, least), (left + width * 0.92, *value)], colour.filled());
+            let bar = Rectangle::new([(left, least), (left + width * 0.92, *value)], color.filled());
             let drawn = chart.draw_series([bar]).map_err(text)?;
             if at == 0 {
                 drawn
                     .label(*label)
-                    .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 14, y + 5)], colour.filled()));
+                    .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 14, y + 5)], color.filled()));
             }
             let words = if *value >= 1e6 {
                 format!("{:.2} M", value / 1e6)
@@ -283,12 +283,15 @@ fn costs(path: &Path, report: &Report) -> Result<PathBuf, String> {
         .map(|size| {
             let bars = vec![
                 (
-                    "xdp, the program alone (REQ + RESP)",
+                    "xdp, eBPF program only (REQ + RESP)",
                     value(format!("xdp.classic_iot_ns.{size}")),
                 ),
-                ("xdp, with the veth", value(format!("xdp.classic_cpu_ns.{size}"))),
                 (
-                    "host, all verifier CPU",
+                    "xdp, including the veth",
+                    value(format!("xdp.classic_cpu_ns.{size}")),
+                ),
+                (
+                    "host, all verifier CPU time",
                     value(format!("host.classic_cpu_ns.{size}")),
                 ),
             ];
@@ -306,11 +309,10 @@ fn costs(path: &Path, report: &Report) -> Result<PathBuf, String> {
         .collect();
     let remarks = [
         format!(
-            "Host over xdp: {} bit. The paper's mean latency gains (Fig. 10): 100 % to 472 %.",
+            "CPU time of host divided by xdp: {} bit. Mean latency gains in the paper (Fig. 10): 100 % to 472 %.",
             gains.join(", ")
         ),
-        "The paper: +1 % per packet on the switch, +150 % on the host, from 64 to 256 bit (Fig. 9b, 9c)."
-            .into(),
+        "Paper, from 64 to 256 bit: +1 % per packet on the switch, +150 % on the host (Fig. 9b, 9c).".into(),
     ];
     bars(
         path,
@@ -328,14 +330,14 @@ fn rates(path: &Path, report: &Report) -> Result<PathBuf, String> {
         vec![("xdp", value("xdp.auth_rate")), ("host", value("host.auth_rate"))],
     )];
     for size in [64, 128, 256] {
-        let per_second = |plane: &str| 1e9 / value(&format!("{plane}.classic_cpu_ns.{size}"));
+        let per_second = |data_plane: &str| 1e9 / value(&format!("{data_plane}.classic_cpu_ns.{size}"));
         groups.push((
             format!("classic {size} bit"),
             vec![("xdp", per_second("xdp")), ("host", per_second("host"))],
         ));
     }
     let remarks = [format!(
-        "LAP/1: xdp over host {:.1}. The paper's switch over its host: 1.53 to 1.81. Classic runs come in bursts of 64, not saturated.",
+        "LAP/1: rate of xdp divided by host {:.1}. Paper, switch divided by host: 1.53 to 1.81. Classic runs use bursts of 64 without saturation.",
         value("xdp_over_host.auth_rate")
     )];
     bars(

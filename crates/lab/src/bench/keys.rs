@@ -1,5 +1,5 @@
-//! Devices of the benches: names, addresses and keys made from a number, so that generator and verifier agree without
-//! a registry. The cost of PUFs and of enrolment is not the subject here.
+//! Devices of the benchmarks: ids, addresses and keys are computed from an index, so that generator and verifier agree
+//! without a registry. The benchmarks do not measure PUFs and enrollment.
 
 use std::net::IpAddr;
 
@@ -14,11 +14,11 @@ use zerocopy::IntoBytes as _;
 use crate::address::{self, DeviceAddress, Family, GATEWAY};
 use crate::fleet::device_id;
 
-/// The benches' gateway.
+/// The gateway of the benchmarks.
 pub const GATEWAY_ID: GatewayId = GatewayId(7);
-/// Their freshness value, frozen.
+/// The fixed freshness value of the benchmarks.
 pub const FRESH: [u8; 8] = *b"benchmrk";
-/// UDP port of their devices.
+/// UDP port of the devices.
 pub const PORT: u16 = 40_000;
 
 /// The key of a device's row at the gateway.
@@ -37,7 +37,7 @@ pub fn auth_key(device: u32, mode: Mode, idx: RowIndex) -> AuthKey {
     )
 }
 
-/// A device's row as the gateway holds it.
+/// A device's row in the form of the gateway's memory.
 #[must_use]
 pub fn row(device: u32, mode: Mode, idx: RowIndex) -> Row {
     let challenge = if mode == Mode::Key {
@@ -51,7 +51,7 @@ pub fn row(device: u32, mode: Mode, idx: RowIndex) -> Row {
     }
 }
 
-/// `count` rows from `first` on (key mode: the one).
+/// `count` rows from `first` on (key mode: the single row).
 #[must_use]
 pub fn rows(device: u32, mode: Mode, first: RowIndex, count: u32) -> Vec<Row> {
     let count = if mode == Mode::Key { 1 } else { count };
@@ -76,7 +76,7 @@ pub fn request(device: u32) -> Request {
     }
 }
 
-/// Its RESPONSE for a row, under [`FRESH`].
+/// A device's RESPONSE for a row, with [`FRESH`].
 #[must_use]
 pub fn response(device: u32, mode: Mode, idx: RowIndex, bound: bool) -> Response {
     let flags = if bound { FLAG_BOUND } else { 0 };
@@ -93,12 +93,12 @@ pub fn response(device: u32, mode: Mode, idx: RowIndex, bound: bool) -> Response
         fresh: FRESH,
         tag: [0; 16],
     };
-    let loc = tag::loc(bound.then(|| DeviceAddress::new(device).mac().0));
+    let loc = tag::location(bound.then(|| DeviceAddress::new(device).mac().0));
     response.tag = tag::response(&auth_key(device, mode, idx), &response, &loc);
     response
 }
 
-/// A device's frame with that payload to the gateway's port; empty if it were longer than 160 B.
+/// A device's frame with that payload to the gateway's port; empty if it would be longer than 160 bytes.
 #[must_use]
 pub fn frame(device: u32, port: u16, payload: &[u8]) -> Vec<u8> {
     let from: Endpoint = DeviceAddress::new(device).endpoint(Family::V4, PORT);
@@ -121,12 +121,12 @@ pub fn response_frame(device: u32, mode: Mode, idx: RowIndex, bound: bool) -> Ve
     frame(device, LAP_PORT, response(device, mode, idx, bound).as_bytes())
 }
 
-/// A gateway for `slots` devices of `ring` rows ahead.
+/// The configuration of a gateway for `slots` devices with `ring` rows each.
 #[must_use]
 pub fn config(slots: u32, ring: u32) -> Config {
     Config {
         gateway_id: GATEWAY_ID,
-        lease_s: 3600,
+        session_lifetime_s: 3600,
         lap_port: LAP_PORT,
         local: vec![IpAddr::V4(GATEWAY.v4)],
         device_prefixes: address::fleet_prefixes(),
@@ -147,7 +147,7 @@ pub fn config(slots: u32, ring: u32) -> Config {
         provers: 0,
         classic: None,
         p4dra: None,
-        in_packets: None,
+        inband_evidence: None,
         always_pass: Vec::new(),
         dhcp_servers: Vec::new(),
     }

@@ -1,7 +1,7 @@
-//! Complete authentications one after another: REQUEST to verified ACK by an ordinary UDP client, which waits by
-//! polling, through `xdp` and through `host` on the same veth. The classic profile likewise, at 64 and 256 bits.
+//! Latency of complete authentications in sequence, from REQUEST to verified ACK, of an ordinary UDP client that polls,
+//! through `xdp` and `host` on the same veth. The classic profile is measured in the same way, at 64 and 256 bits.
 //!
-//! Client and verifier have a CPU each. The host's threads sleep until a datagram comes, as a server's do.
+//! Client and verifier have one CPU each. The threads of `host` sleep until a datagram arrives, as in production.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -18,13 +18,13 @@ use linewarden_protocol::wire::{self, LAP_PORT, Message};
 use linewarden_protocol::{ids::Suite, tag};
 use zerocopy::IntoBytes as _;
 
-use super::{BenchError, Report, Row, Scale, io, keys, wait};
+use super::{BenchError, Report, Row, Scale, freshness, io, keys};
 use crate::address::GATEWAY;
 use crate::fleet::device_id;
 use crate::napi::{NapiThreads, pin_task, task_cpu_time};
 use crate::topology::{Lab, Topology};
 
-/// The device that the client plays; its addresses are those of the lab's ordinary host.
+/// The device that the client simulates, with the addresses of the lab's ordinary host.
 const DEVICE: u32 = 1;
 pub(super) const CLIENT_CPU: usize = 0;
 pub(super) const VERIFIER_CPU: usize = 1;
@@ -32,15 +32,15 @@ pub(super) const VERIFIER_CPU: usize = 1;
 /// Latencies of one series, ns.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// For the legend.
+    /// Label in the legend.
     pub name: String,
-    /// Which picture it belongs to.
+    /// The chart of the series.
     pub picture: &'static str,
     /// To three significant digits.
     pub latency_ns: Histogram<u64>,
 }
 
-/// A verifier for the client: either data plane.
+/// The verifier: one of the two data planes.
 enum Verifier {
     Xdp(Box<Xdp>),
     Host(Box<Host>),
@@ -49,10 +49,10 @@ enum Verifier {
 impl Verifier {
     fn start(lab: &Lab, config: &Config, xdp: bool, cpu: usize) -> Result<Self, BenchError> {
         if xdp {
-            let mut plane = Xdp::load(config)?;
+            let mut data_plane = Xdp::load(config)?;
             lab.gateway
-                .run(|| plane.attach(lab.gateway_devices_end.index))??;
-            return Ok(Self::Xdp(Box::new(plane)));
+                .run(|| data_plane.attach(lab.gateway_devices_end.index))??;
+            return Ok(Self::Xdp(Box::new(data_plane)));
         }
         let options = HostOptions {
             threads: 1,
@@ -64,17 +64,17 @@ impl Verifier {
         )))
     }
 
-    fn plane(&mut self) -> &mut dyn DataPlane {
+    fn data_plane(&mut self) -> &mut dyn DataPlane {
         match self {
-            Self::Xdp(plane) => plane.as_mut(),
-            Self::Host(plane) => plane.as_mut(),
+            Self::Xdp(data_plane) => data_plane.as_mut(),
+            Self::Host(data_plane) => data_plane.as_mut(),
         }
     }
 
     fn store(&self) -> &Store {
         match self {
-            Self::Xdp(plane) => plane.store(),
-            Self::Host(plane) => plane.store(),
+            Self::Xdp(data_plane) => data_plane.store(),
+            Self::Host(data_plane) => data_plane.store(),
         }
     }
 }
@@ -87,12 +87,12 @@ fn lab() -> Result<Lab, BenchError> {
 }
 
 fn histogram() -> Histogram<u64> {
-    // Up to 100 s at three digits: the bounds are constants that the library accepts.
+    // Up to 100 s with three digits; the library accepts these constant bounds.
     Histogram::new_with_bounds(1, 100_000_000_000, 3)
-        .unwrap_or_else(|_| Histogram::<u64>::new_from(&fallback()))
+        .unwrap_or_else(|_| Histogram::<u64>::new_from(&auto_resizing_histogram()))
 }
 
-fn fallback() -> Histogram<u64> {
+fn auto_resizing_histogram() -> Histogram<u64> {
     let mut histogram = match Histogram::new(1) {
         Ok(histogram) => histogram,
         Err(error) => unreachable!("one digit is always allowed: {error}"),
@@ -103,26 +103,28 @@ fn fallback() -> Histogram<u64> {
 
 /// A client's socket in the calling thread's namespace, connected to that port of the gateway.
 fn client(port: u16) -> Result<UdpSocket, BenchError> {
-    pin_task(0, CLIENT_CPU).map_err(io("pinning the client"))?;
-    let socket = UdpSocket::bind("0.0.0.0:0").map_err(io("binding the client's socket"))?;
+    pin_task(0, CLIENT_CPU).map_err(io("pin the client thread"))?;
+    let socket = UdpSocket::bind("0.0.0.0:0").map_err(io("bind the client socket"))?;
     socket
         .connect(SocketAddr::new(IpAddr::V4(GATEWAY.v4), port))
-        .map_err(io("connecting the client's socket"))?;
-    socket.set_nonblocking(true).map_err(io("the client's socket"))?;
+        .map_err(io("connect the client socket"))?;
+    socket
+        .set_nonblocking(true)
+        .map_err(io("configure the client socket"))?;
     Ok(socket)
 }
 
-/// Sends and polls for the answer, at most ten seconds: on a machine that is busy otherwise the gateway may have to wait for its turn.
-fn ask<'b>(socket: &UdpSocket, message: &[u8], answer: &'b mut [u8]) -> Result<&'b [u8], BenchError> {
-    socket.send(message).map_err(io("sending"))?;
+/// Sends a message and polls for the reply, at most 10 s: on a busy machine the gateway may have to wait for its CPU.
+fn exchange<'b>(socket: &UdpSocket, message: &[u8], reply: &'b mut [u8]) -> Result<&'b [u8], BenchError> {
+    socket.send(message).map_err(io("send a message"))?;
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
-        match socket.recv(answer) {
-            Ok(length) => return Ok(answer.get(..length).unwrap_or_default()),
+        match socket.recv(reply) {
+            Ok(length) => return Ok(reply.get(..length).unwrap_or_default()),
             Err(error) if error.kind() == ErrorKind::WouldBlock && Instant::now() < deadline => {}
             Err(error) => {
                 return Err(BenchError::Io {
-                    what: "waiting for the gateway's answer",
+                    operation: "wait for the gateway's reply",
                     source: error,
                 });
             }
@@ -130,42 +132,42 @@ fn ask<'b>(socket: &UdpSocket, message: &[u8], answer: &'b mut [u8]) -> Result<&
     }
 }
 
-fn wrong(what: &str) -> BenchError {
-    BenchError::Contradiction(format!("the gateway's answer was no {what}"))
+fn unexpected_reply(expected: &str) -> BenchError {
+    BenchError::InvalidMeasurement(format!("the gateway's reply is not a {expected}"))
 }
 
 /// One complete authentication in key mode, the ACK's tag verified.
 fn handshake(socket: &UdpSocket, idx: RowIndex) -> Result<(), BenchError> {
     let mut buffer = [0u8; 128];
-    let answer = ask(socket, keys::request(DEVICE).as_bytes(), &mut buffer)?;
-    let Ok(Message::Challenge(challenge)) = wire::parse(answer) else {
-        return Err(wrong("CHALLENGE"));
+    let reply = exchange(socket, keys::request(DEVICE).as_bytes(), &mut buffer)?;
+    let Ok(Message::Challenge(challenge)) = wire::parse(reply) else {
+        return Err(unexpected_reply("CHALLENGE"));
     };
     let offered = RowIndex(challenge.idx.get());
     if offered != idx {
-        return Err(BenchError::Contradiction(format!(
-            "idx {offered} was offered, not {idx}"
+        return Err(BenchError::InvalidMeasurement(format!(
+            "the gateway offered row {offered} instead of {idx}"
         )));
     }
     let response = keys::response(DEVICE, Mode::Key, offered, false);
-    let answer = ask(socket, response.as_bytes(), &mut buffer)?;
-    let Ok(Message::Ack(ack)) = wire::parse(answer) else {
-        return Err(wrong("ACK"));
+    let reply = exchange(socket, response.as_bytes(), &mut buffer)?;
+    let Ok(Message::Ack(ack)) = wire::parse(reply) else {
+        return Err(unexpected_reply("ACK"));
     };
     let key = keys::auth_key(DEVICE, Mode::Key, offered);
     let session_key = SessionKey::derive(&key, Suite::SipHash128, &response.tag);
     tag::verify(&tag::ack(&session_key, ack), &ack.tag)
         .map(|_| ())
-        .ok_or_else(|| wrong("verified ACK"))
+        .ok_or_else(|| unexpected_reply("verified ACK"))
 }
 
 /// `count` authentications through one data plane.
-fn lap(xdp: bool, count: u32, runs: u32) -> Result<Histogram<u64>, BenchError> {
+fn lap_latency(xdp: bool, count: u32, runs: u32) -> Result<Histogram<u64>, BenchError> {
     let lab = lab()?;
     let mut verifier = Verifier::start(&lab, &keys::config(16, 8), xdp, VERIFIER_CPU)?;
     let rows = keys::rows(DEVICE, Mode::Key, RowIndex(0), 1);
     verifier
-        .plane()
+        .data_plane()
         .install(device_id(DEVICE), Mode::Key, RowIndex(0), &rows, None)
         .map_err(DataPlaneError::from)?;
     let store = verifier.store();
@@ -177,7 +179,7 @@ fn lap(xdp: bool, count: u32, runs: u32) -> Result<Histogram<u64>, BenchError> {
             let socket = client(LAP_PORT)?;
             for (at, idx) in (0..count).zip(next.by_ref()) {
                 if at % 1000 == 0 {
-                    wait::keep_fresh(store);
+                    freshness::refresh(store);
                 }
                 let start = Instant::now();
                 handshake(&socket, RowIndex(idx))?;
@@ -185,13 +187,13 @@ fn lap(xdp: bool, count: u32, runs: u32) -> Result<Histogram<u64>, BenchError> {
             }
             Ok(())
         })??;
-        keep_better(&mut best, latency_ns);
+        keep_lower_p99(&mut best, latency_ns);
     }
     Ok(best.unwrap_or_else(histogram))
 }
 
-/// Of several runs the one with the lowest p99 counts: whatever disturbs a run only adds to it.
-fn keep_better(best: &mut Option<Histogram<u64>>, run: Histogram<u64>) {
+/// Keeps the run with the lowest p99, because disturbances only add latency.
+fn keep_lower_p99(best: &mut Option<Histogram<u64>>, run: Histogram<u64>) {
     let p99 = |histogram: &Histogram<u64>| histogram.value_at_quantile(0.99);
     if best.as_ref().is_none_or(|best| p99(&run) < p99(best)) {
         *best = Some(run);
@@ -208,8 +210,12 @@ fn block(bytes: &[u8]) -> Block {
     block
 }
 
-/// The answer of a device to a classic challenge.
-fn classic_answer(identifier: u32, bits: ResponseBits, challenge: &ClassicMessage) -> Option<ClassicMessage> {
+/// The response of a device to a classic challenge.
+fn classic_response(
+    identifier: u32,
+    bits: ResponseBits,
+    challenge: &ClassicMessage,
+) -> Option<ClassicMessage> {
     let response = |number: u32| {
         block(&keys::classic_response(
             identifier,
@@ -221,28 +227,30 @@ fn classic_answer(identifier: u32, bits: ResponseBits, challenge: &ClassicMessag
     classic::device::respond(challenge, bits, &response(challenge.challenge1), two.as_ref())
 }
 
-/// One classic exchange with an answer at once to each message.
+/// One classic exchange with an immediate reply to each message.
 fn classic_handshake(socket: &UdpSocket, identifier: u32, bits: ResponseBits) -> Result<(), BenchError> {
     let mut payload = vec![0u8; bits.message_bytes()];
     let mut buffer = [0u8; 128];
-    let malformed = || BenchError::Contradiction("a classic message".into());
+    let malformed = || BenchError::InvalidMeasurement("a classic message cannot be encoded".into());
     classic::device::request(identifier)
         .write(bits, &mut payload)
         .ok_or_else(malformed)?;
-    let answer = ask(socket, &payload, &mut buffer)?;
-    let challenge = ClassicMessage::parse(bits, answer).ok_or_else(|| wrong("classic challenge"))?;
-    let response = classic_answer(identifier, bits, &challenge).ok_or_else(|| wrong("classic challenge"))?;
+    let reply = exchange(socket, &payload, &mut buffer)?;
+    let challenge =
+        ClassicMessage::parse(bits, reply).ok_or_else(|| unexpected_reply("classic challenge"))?;
+    let response = classic_response(identifier, bits, &challenge)
+        .ok_or_else(|| unexpected_reply("classic challenge"))?;
     response.write(bits, &mut payload).ok_or_else(malformed)?;
-    let answer = ask(socket, &payload, &mut buffer)?;
-    let ack = ClassicMessage::parse(bits, answer).ok_or_else(|| wrong("classic ACK"))?;
+    let reply = exchange(socket, &payload, &mut buffer)?;
+    let ack = ClassicMessage::parse(bits, reply).ok_or_else(|| unexpected_reply("classic ACK"))?;
     if classic::device::is_accepted(&ack, &response) {
         Ok(())
     } else {
-        Err(wrong("classic ACK"))
+        Err(unexpected_reply("classic ACK"))
     }
 }
 
-/// What of the classic profile is measured: the profile, its size, and as in the papers how many exchanges.
+/// A measurement of a classic profile: the profile, its response size, and the number of exchanges as in the papers.
 #[derive(Clone, Copy)]
 struct ClassicRun {
     profile: ClassicProfile,
@@ -281,7 +289,7 @@ fn classic_latency(run: ClassicRun, xdp: bool, runs: u32) -> Result<Histogram<u6
             }
             Ok(())
         })??;
-        keep_better(&mut best, latency_ns);
+        keep_lower_p99(&mut best, latency_ns);
     }
     Ok(best.unwrap_or_else(histogram))
 }
@@ -289,11 +297,11 @@ fn classic_latency(run: ClassicRun, xdp: bool, runs: u32) -> Result<Histogram<u6
 /// Verifier CPU time of one classic exchange at each response size, both data planes, in bursts of 64 requests.
 ///
 /// # Errors
-/// Those of the lab and the data planes.
+/// The lab or a data plane could not be set up.
 pub fn classic_costs(scale: &Scale, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     for bits in [ResponseBits::B64, ResponseBits::B128, ResponseBits::B256] {
         let count = scale.handshakes * 4;
-        // At least a burst of identifiers, each with a challenge outstanding.
+        // At least one burst of identifiers, each with one outstanding challenge.
         let crps = (count / 64).clamp(2, 500);
         let run = ClassicRun {
             profile: ClassicProfile::Iot,
@@ -331,7 +339,7 @@ fn classic_cpu_ns(run: ClassicRun, xdp: bool) -> Result<f64, BenchError> {
     let _verifier = Verifier::start(&lab, &run.config(), xdp, CLIENT_CPU)?;
     let far = NapiThreads::enable(&lab.gateway, &lab.gateway_devices_end.name)?;
     far.pin(&[CLIENT_CPU])?;
-    // On a thread of its own too, or the client's side of the work would be done, and counted, where the reply is made.
+    // The client side needs its own thread, too; otherwise its work would be counted in the verifier's thread.
     NapiThreads::enable(&lab.devices, &lab.devices_end.name)?.pin(&[CLIENT_CPU])?;
     let threads = if xdp {
         Vec::new()
@@ -341,7 +349,7 @@ fn classic_cpu_ns(run: ClassicRun, xdp: bool) -> Result<f64, BenchError> {
     let used = || -> Result<Duration, BenchError> {
         let mut sum = far.cpu_time()?;
         for pid in &threads {
-            sum += task_cpu_time(*pid).map_err(io("reading a thread's CPU time"))?;
+            sum += task_cpu_time(*pid).map_err(io("read the CPU time of a thread"))?;
         }
         Ok(sum)
     };
@@ -350,22 +358,25 @@ fn classic_cpu_ns(run: ClassicRun, xdp: bool) -> Result<f64, BenchError> {
     Ok((used()? - before).as_nanos() as f64 / f64::from(done.max(1)))
 }
 
-/// Exchanges in bursts: 64 REQs, then the answers to what came back. Returns how many were accepted.
+/// Exchanges in bursts: 64 REQs, then the responses to the challenges. Returns the number of accepted exchanges.
 ///
-/// On the verifier's CPU, and asleep while it works: so it finds a burst at a time and does not sleep in between.
+/// The client runs on the verifier's CPU and sleeps while the verifier works, so the verifier finds a whole burst and does
+/// not sleep within it.
 fn classic_bursts(run: ClassicRun) -> Result<u32, BenchError> {
     const BURST: u32 = 64;
     let socket = client(keys::CLASSIC_PORT)?;
-    socket.set_nonblocking(false).map_err(io("the client's socket"))?;
+    socket
+        .set_nonblocking(false)
+        .map_err(io("configure the client socket"))?;
     socket
         .set_read_timeout(Some(Duration::from_millis(200)))
-        .map_err(io("the client's socket"))?;
+        .map_err(io("configure the client socket"))?;
     let mut payload = vec![0u8; run.bits.message_bytes()];
     let mut done = 0;
     let identifiers = run.count.div_ceil(run.rows).max(1);
     let mut buffer = [0u8; 128];
     for burst in 0..run.count / BURST {
-        // Different identifiers in a burst, since each has one challenge outstanding.
+        // Different identifiers in a burst, because each has one outstanding challenge.
         let ids: Vec<u32> = (0..BURST.min(identifiers))
             .map(|at| (burst * BURST + at) % identifiers + 1)
             .collect();
@@ -374,10 +385,10 @@ fn classic_bursts(run: ClassicRun) -> Result<u32, BenchError> {
                 .write(run.bits, &mut payload)
                 .is_some()
             {
-                socket.send(&payload).map_err(io("sending"))?;
+                socket.send(&payload).map_err(io("send a message"))?;
             }
         }
-        // Challenges and ACKs come back in any order; a lost one ends the burst.
+        // Challenges and ACKs arrive in any order; a lost one ends the burst.
         let mut accepted = 0;
         while accepted < ids.len() {
             let Ok(length) = socket.recv(&mut buffer) else {
@@ -387,9 +398,9 @@ fn classic_bursts(run: ClassicRun) -> Result<u32, BenchError> {
             else {
                 continue;
             };
-            if let Some(response) = classic_answer(message.identifier, run.bits, &message) {
+            if let Some(response) = classic_response(message.identifier, run.bits, &message) {
                 if response.write(run.bits, &mut payload).is_some() {
-                    socket.send(&payload).map_err(io("sending"))?;
+                    socket.send(&payload).map_err(io("send a message"))?;
                 }
             } else if message.kind == classic::message_type::ACK {
                 accepted += 1;
@@ -403,12 +414,12 @@ fn classic_bursts(run: ClassicRun) -> Result<u32, BenchError> {
 /// The rows and series of this part.
 ///
 /// # Errors
-/// Those of the lab and the data planes.
+/// The lab or a data plane could not be set up.
 pub fn rows(scale: &Scale, report: &mut Report) -> Result<(), BenchError> {
     let runs = scale.runs.clamp(1, 3);
     let (xdp, host) = (
-        lap(true, scale.handshakes, runs)?,
-        lap(false, scale.handshakes, runs)?,
+        lap_latency(true, scale.handshakes, runs)?,
+        lap_latency(false, scale.handshakes, runs)?,
     );
     push_pair(report, "lap", &xdp, &host);
     let ratio = |quantile: f64| {
@@ -461,11 +472,11 @@ pub fn rows(scale: &Scale, report: &mut Report) -> Result<(), BenchError> {
 }
 
 fn push_pair(report: &mut Report, name: &str, xdp: &Histogram<u64>, host: &Histogram<u64>) {
-    for (plane, histogram) in [("xdp", xdp), ("host", host)] {
+    for (data_plane, histogram) in [("xdp", xdp), ("host", host)] {
         for (quantile, label) in [(0.5, "p50"), (0.99, "p99")] {
             let us = histogram.value_at_quantile(quantile) as f64 / 1000.0;
             report.rows.push(Row::lower(
-                format!("{plane}.{name}_latency_us.{label}"),
+                format!("{data_plane}.{name}_latency_us.{label}"),
                 us,
                 "us",
                 None,

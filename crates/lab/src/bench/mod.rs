@@ -1,18 +1,20 @@
-//! The benches. `linewarden bench auth`: what authentication costs, in one run on one machine, beside the papers'
-//! figures. `linewarden bench scale`: [`scale`]. `linewarden bench attest`: [`attest`]. `linewarden bench switch`: [`switch`].
-//! `linewarden bench signatures`: [`signatures`]. `linewarden bench service`: [`service`].
+//! The benchmarks. `linewarden bench auth` measures the cost of authentication in one run on one machine and compares it
+//! with the papers' figures. The other benchmarks: `linewarden bench scale` ([`scale`]), `linewarden bench attest`
+//! ([`attest`]), `linewarden bench switch` ([`switch`]), `linewarden bench signatures` ([`signatures`]),
+//! `linewarden bench service` ([`service`]).
 //!
-//! | part | what is measured |
+//! | part | measurement |
 //! |---|---|
-//! | [`micro`] | the eBPF verifier packet after packet (`BPF_PROG_TEST_RUN`), beside floors of its own |
+//! | [`micro`] | the eBPF verifier per packet (`BPF_PROG_TEST_RUN`), with lower bounds for comparison |
 //! | [`rate`] | complete authentications per second of verifier CPU time, both data planes saturated over veth |
-//! | [`latency`] | complete authentications one after another, through both data planes |
-//! | [`figures`] | the pictures |
+//! | [`latency`] | complete authentications in sequence, through both data planes |
+//! | [`figures`] | the charts |
 //!
-//! Timings are the minimum over several runs: everything that disturbs a run only adds to it.
+//! Timings are the minimum over several runs, because disturbances only add time.
 
 pub mod attest;
 pub mod figures;
+mod freshness;
 pub mod keys;
 pub mod latency;
 pub mod micro;
@@ -21,7 +23,6 @@ pub mod scale;
 pub mod service;
 pub mod signatures;
 pub mod switch;
-mod wait;
 
 use std::path::PathBuf;
 
@@ -44,84 +45,84 @@ use linewarden_switch::serve::ServeError;
 use linewarden_switch::stf::StfError;
 use linewarden_switch::stf::run::RunError;
 
-/// Why a bench could not be run.
+/// Why a benchmark could not be run.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
-    /// A data plane.
+    /// A data plane failed.
     #[error(transparent)]
     DataPlane(#[from] DataPlaneError),
-    /// The registry.
+    /// A registry operation failed.
     #[error(transparent)]
     Registry(RegistryError),
-    /// The network.
+    /// The private network failed.
     #[error(transparent)]
     Lab(#[from] LabError),
-    /// A namespace.
+    /// A network namespace failed.
     #[error(transparent)]
     NetNs(#[from] NetNsError),
-    /// The load generator.
+    /// The load generator failed.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// The sender at a rate.
+    /// The frame sender failed.
     #[error(transparent)]
     Pace(#[from] PaceError),
-    /// A packet socket.
+    /// A packet socket failed.
     #[error(transparent)]
     Socket(#[from] PacketSocketError),
-    /// Threaded NAPI.
+    /// Threaded NAPI failed.
     #[error(transparent)]
     Napi(#[from] NapiError),
-    /// A socket or a file.
-    #[error("{what}: {source}")]
+    /// A socket or file operation failed.
+    #[error("{operation} failed: {source}")]
     Io {
-        /// What was tried.
-        what: &'static str,
-        /// The system's word.
+        /// The failed operation.
+        operation: &'static str,
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// A port of the switch.
+    /// A port of the switch failed.
     #[error(transparent)]
     Port(#[from] PortError),
-    /// The switch's ports.
+    /// The switch's port set failed.
     #[error(transparent)]
     Ports(#[from] PortSetError),
-    /// The switch's worker.
+    /// The switch's worker failed.
     #[error(transparent)]
     Serve(#[from] ServeError),
-    /// Evidence of registers.
-    #[error("evidence: {0}")]
+    /// Evidence about registers failed.
+    #[error("evidence failed: {0}")]
     Evidence(#[from] StateError),
-    /// Evidence of a switch.
-    #[error("evidence: {0}")]
+    /// Evidence about a switch failed.
+    #[error("evidence failed: {0}")]
     Attest(#[from] EvidenceError),
-    /// A file of a P4 program.
-    #[error("{}: {source}; --p4 names the directory with compiled/ and tests/", path.display())]
+    /// A file of a P4 program cannot be read.
+    #[error("P4 file {} could not be read: {source}; set --p4 to the directory with compiled/ and tests/", path.display())]
     P4File {
-        /// Which.
+        /// The file or program.
         path: PathBuf,
-        /// The system's word.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// A packet test cannot be read.
     #[error(transparent)]
     PacketTest(#[from] StfError),
-    /// A P4 program, or a packet test for it.
-    #[error("{name}: {source}")]
+    /// A P4 program or its packet test failed.
+    #[error("P4 program {name} failed: {source}")]
     P4Program {
-        /// Which.
+        /// The file or program.
         name: String,
-        /// What is wrong.
+        /// The cause.
         source: RunError,
     },
-    /// What was measured is not what was meant to be measured.
-    #[error("the bench contradicts itself: {0}")]
-    Contradiction(String),
-    /// A picture could not be drawn.
-    #[error("drawing {picture}: {reason}")]
+    /// A check of the measurement failed, so its result is invalid.
+    #[error("benchmark result invalid: {0}")]
+    InvalidMeasurement(String),
+    /// A chart could not be drawn.
+    #[error("chart {picture} could not be drawn: {reason}")]
     Picture {
         /// File name.
         picture: String,
-        /// The plotter's word.
+        /// The error of the drawing library.
         reason: String,
     },
 }
@@ -130,16 +131,16 @@ impl From<Denial> for BenchError {
     fn from(denial: Denial) -> Self {
         match denial {
             Denial::Registry(error) => error.into(),
-            Denial::Untrusted { .. } => Self::Contradiction(denial.to_string()),
+            Denial::Untrusted { .. } => Self::InvalidMeasurement(denial.to_string()),
         }
     }
 }
 
-pub(crate) fn io(what: &'static str) -> impl FnOnce(std::io::Error) -> BenchError {
-    move |source| BenchError::Io { what, source }
+pub(crate) fn io(operation: &'static str) -> impl FnOnce(std::io::Error) -> BenchError {
+    move |source| BenchError::Io { operation, source }
 }
 
-/// Which direction is good.
+/// Whether smaller or larger values are better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Better {
@@ -147,11 +148,11 @@ pub enum Better {
     Lower,
     /// Larger.
     Higher,
-    /// Neither: a fact beside the others.
+    /// Not rated: a value for information.
     Neither,
 }
 
-/// One figure.
+/// One measured value.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     /// Dotted name.
@@ -160,15 +161,15 @@ pub struct Row {
     pub value: f64,
     /// Unit.
     pub unit: &'static str,
-    /// Which direction is good.
+    /// Whether smaller or larger values are better.
     pub better: Better,
-    /// The value that must be reached, if there is one.
+    /// The target value, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub bar: Option<f64>,
+    pub target: Option<f64>,
 }
 
 impl Row {
-    /// A fact.
+    /// A value for information.
     #[must_use]
     pub fn fact(name: impl Into<String>, value: f64, unit: &'static str) -> Self {
         Self {
@@ -176,47 +177,47 @@ impl Row {
             value,
             unit,
             better: Better::Neither,
-            bar: None,
+            target: None,
         }
     }
 
-    /// A figure where less is better.
+    /// A value where smaller is better.
     #[must_use]
-    pub fn lower(name: impl Into<String>, value: f64, unit: &'static str, bar: Option<f64>) -> Self {
+    pub fn lower(name: impl Into<String>, value: f64, unit: &'static str, target: Option<f64>) -> Self {
         Self {
             name: name.into(),
             value,
             unit,
             better: Better::Lower,
-            bar,
+            target,
         }
     }
 
-    /// A figure where more is better.
+    /// A value where larger is better.
     #[must_use]
-    pub fn higher(name: impl Into<String>, value: f64, unit: &'static str, bar: Option<f64>) -> Self {
+    pub fn higher(name: impl Into<String>, value: f64, unit: &'static str, target: Option<f64>) -> Self {
         Self {
             name: name.into(),
             value,
             unit,
             better: Better::Higher,
-            bar,
+            target,
         }
     }
 
-    /// Whether the bar is reached; `None` without one.
+    /// Whether the target is met; `None` without a target.
     #[must_use]
-    pub fn reached(&self) -> Option<bool> {
-        let bar = self.bar?;
+    pub fn meets_target(&self) -> Option<bool> {
+        let target = self.target?;
         match self.better {
-            Better::Lower => Some(self.value <= bar),
-            Better::Higher => Some(self.value >= bar),
+            Better::Lower => Some(self.value <= target),
+            Better::Higher => Some(self.value >= target),
             Better::Neither => None,
         }
     }
 }
 
-/// A figure that cannot be measured here, and why.
+/// A value that cannot be measured on this machine, and why.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Pending {
     /// Dotted name.
@@ -225,37 +226,37 @@ pub struct Pending {
     value: &'static str,
     /// Unit.
     pub unit: &'static str,
-    /// Which direction is good.
+    /// Whether smaller or larger values are better.
     pub better: Better,
-    /// The value that must be reached, if there is one.
+    /// The target value, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub bar: Option<f64>,
-    /// What is missing.
-    pub why: String,
+    pub target: Option<f64>,
+    /// Why the value is pending.
+    pub reason: String,
 }
 
 impl Pending {
-    /// Of a name and unit, for a reason.
+    /// A pending value with its name, unit and reason.
     #[must_use]
     pub fn new(
         name: impl Into<String>,
         unit: &'static str,
         better: Better,
-        bar: Option<f64>,
-        why: impl Into<String>,
+        target: Option<f64>,
+        reason: impl Into<String>,
     ) -> Self {
         Self {
             name: name.into(),
             value: "pending",
             unit,
             better,
-            bar,
-            why: why.into(),
+            target,
+            reason: reason.into(),
         }
     }
 }
 
-/// How large a bench is.
+/// The size of a benchmark.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scale {
     /// Runs of which the minimum counts.
@@ -271,7 +272,7 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// What the figures in the documents are made with.
+    /// The size of the published figures.
     pub const FULL: Self = Self {
         runs: 20,
         repeat: 100_000,
@@ -279,7 +280,7 @@ impl Scale {
         handshakes: 10_000,
         saturate_ms: 2_000,
     };
-    /// A few seconds, to see that it works.
+    /// A test run of a few seconds.
     pub const QUICK: Self = Self {
         runs: 2,
         repeat: 2_000,
@@ -289,12 +290,12 @@ impl Scale {
     };
 }
 
-/// All rows, and what the pictures are drawn from.
+/// All rows and the data of the charts.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// The figures.
+    /// The measured values.
     pub rows: Vec<Row>,
-    /// Figures that could not be measured.
+    /// Values that could not be measured.
     pub pending: Vec<Pending>,
     /// Latencies, ns, by series.
     pub latencies: Vec<latency::Series>,
@@ -302,7 +303,7 @@ pub struct Report {
     pub gpu: Option<String>,
 }
 
-/// All rows in one list, those that are pending last.
+/// All rows in one list, pending ones last.
 impl Serialize for Report {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
@@ -332,23 +333,23 @@ impl Report {
     }
 }
 
-/// Runs everything. `progress` is told what comes next.
+/// Runs all parts of `linewarden bench auth`. `progress` receives the name of each part at its start.
 ///
 /// # Errors
 /// The first part that could not be run.
 pub fn auth(scale: &Scale, progress: &mut dyn FnMut(&str)) -> Result<Report, BenchError> {
     let mut report = Report::default();
-    progress("memory and empty program");
+    progress("memory latency");
     report.rows.push(micro::memory::row());
-    progress("verifier, one device");
+    progress("verifier: one device");
     micro::hot::rows(scale, &mut report.rows)?;
-    progress("verifier, classic profiles");
+    progress("verifier: classic profiles");
     micro::classic::rows(scale, &mut report.rows)?;
-    progress("verifier, many devices in random order");
+    progress("verifier: many devices in random order");
     micro::random::rows(scale, &mut report.rows)?;
     progress("rate over veth: load generator alone, xdp, host");
     rate::rows(scale, &mut report.rows)?;
-    progress("rate by response size, classic profile");
+    progress("CPU cost by response size, classic profile");
     latency::classic_costs(scale, &mut report.rows)?;
     progress("latency of complete authentications");
     latency::rows(scale, &mut report)?;

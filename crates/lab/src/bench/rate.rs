@@ -1,9 +1,9 @@
 //! Complete authentications per second of verifier CPU time, both data planes saturated over the same veth.
 //!
-//! The generator keeps a window of handshakes going ([`crate::loadgen`]); it and the verifier have their receive work
-//! on kernel threads (threaded NAPI) of one CPU, which is busy all the time. What counts is the CPU time of the
-//! verifier's side alone: the receive thread of the gateway's interface, where `xdp` does all of its work and the
-//! network stack of `host` half of it, and the threads of `host`.
+//! The generator keeps a window of concurrent handshakes ([`crate::loadgen`]). The receive work of generator and verifier
+//! runs on kernel threads (threaded NAPI) of one CPU, which is always busy. Only the CPU time of the verifier's side
+//! counts: the receive thread of the gateway's interface, which does all work of `xdp` and half of the network stack's
+//! work for `host`, and the threads of `host`.
 
 use std::time::{Duration, Instant};
 
@@ -13,32 +13,32 @@ use linewarden_dataplane::{DataPlane, DataPlaneError, Store};
 use linewarden_protocol::ids::{Mode, RowIndex, Suite};
 use linewarden_protocol::verdict::Verdict;
 
-use super::{BenchError, Row, Scale, io, keys, wait};
+use super::{BenchError, Row, Scale, freshness, io, keys};
 use crate::fleet::device_id;
 use crate::loadgen::{Generator, Plan, Reflector, Transmit};
 use crate::napi::{NapiThreads, task_cpu_time};
 use crate::topology::{Lab, Topology};
 
-/// CPU that everything of a saturated run is pinned to.
+/// CPU of all threads of a saturated run.
 const CPU: usize = 0;
 const DEVICES: u32 = 2_000;
 const WINDOW: u32 = 128;
 
-/// What a saturated run gave.
+/// The result of a saturated run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Saturated {
+pub(super) struct SaturatedRun {
     completed: u64,
     elapsed: Duration,
     verifier_cpu: Duration,
     generator_cpu: Duration,
 }
 
-impl Saturated {
-    /// Complete authentications, by the clock.
+impl SaturatedRun {
+    /// Complete authentications per second of wall-clock time.
     pub(super) fn per_second(self) -> f64 {
         self.completed as f64 / self.elapsed.as_secs_f64()
     }
-    /// Complete authentications, by the verifier's own CPU time.
+    /// Complete authentications per second of the verifier's CPU time.
     pub(super) fn per_verifier_second(self) -> f64 {
         self.completed as f64 / self.verifier_cpu.as_secs_f64()
     }
@@ -66,20 +66,20 @@ fn lab() -> Result<Lab, BenchError> {
     Ok(Lab::build(&Topology {
         ipv6: false,
         device_host: false,
-        permanent_neighbours: DEVICES,
+        permanent_neighbors: DEVICES,
         devices_end_accepts_xdp: false,
         ..Topology::default()
     })?)
 }
 
-/// A verifier and a generator at work, everything on [`CPU`]. `keep_fresh` is called while it is measured.
+/// A running verifier and generator, both on [`CPU`]. `refresh` is called during the measurement.
 pub(super) struct Saturation<'a> {
     generator: Generator,
-    near: NapiThreads,
-    far: NapiThreads,
+    devices_napi: NapiThreads,
+    gateway_napi: NapiThreads,
     /// Further threads of the verifier.
-    others: &'a [libc::pid_t],
-    keep_fresh: &'a dyn Fn(),
+    verifier_threads: &'a [libc::pid_t],
+    refresh: &'a dyn Fn(),
 }
 
 impl<'a> Saturation<'a> {
@@ -99,27 +99,27 @@ impl<'a> Saturation<'a> {
         generator.start()?;
         Ok(Self {
             generator,
-            near,
-            far,
-            others,
-            keep_fresh,
+            devices_napi: near,
+            gateway_napi: far,
+            verifier_threads: others,
+            refresh: keep_fresh,
         })
     }
 
-    /// What happens in so long from now on. What happens between two calls is nobody's.
-    pub(super) fn measure(&mut self, length: Duration) -> Result<Saturated, BenchError> {
-        (self.keep_fresh)();
+    /// Measures for `length` from now on. Work between two calls is not counted.
+    pub(super) fn measure(&mut self, length: Duration) -> Result<SaturatedRun, BenchError> {
+        (self.refresh)();
         let start = Instant::now();
-        let before = self.so_far()?;
+        let before = self.totals()?;
         while start.elapsed() < length {
-            (self.keep_fresh)();
+            (self.refresh)();
             std::thread::sleep(Duration::from_millis(50));
-            // A lost packet would stop its handshake for good.
-            self.generator.revive()?;
+            // Restarts handshakes that have lost a packet.
+            self.generator.restart_stalled()?;
         }
         let elapsed = start.elapsed();
-        let after = self.so_far()?;
-        Ok(Saturated {
+        let after = self.totals()?;
+        Ok(SaturatedRun {
             completed: after.0 - before.0,
             elapsed,
             verifier_cpu: after.1 - before.1,
@@ -128,19 +128,19 @@ impl<'a> Saturation<'a> {
     }
 
     /// Handshakes completed, CPU time of the verifier, of the generator.
-    fn so_far(&self) -> Result<(u64, Duration, Duration), BenchError> {
-        let mut verifier = self.far.cpu_time()?;
-        for pid in self.others {
-            verifier += task_cpu_time(*pid).map_err(io("reading a thread's CPU time"))?;
+    fn totals(&self) -> Result<(u64, Duration, Duration), BenchError> {
+        let mut verifier = self.gateway_napi.cpu_time()?;
+        for pid in self.verifier_threads {
+            verifier += task_cpu_time(*pid).map_err(io("read the CPU time of a thread"))?;
         }
         Ok((
             self.generator.counters()?.completed,
             verifier,
-            self.near.cpu_time()?,
+            self.devices_napi.cpu_time()?,
         ))
     }
 
-    /// Lets each handshake come to its end; how many there were.
+    /// Lets all handshakes end and returns the number of completed ones.
     fn finish(mut self) -> Result<u64, BenchError> {
         Ok(self.generator.finish(Duration::from_secs(10))?.completed)
     }
@@ -153,68 +153,68 @@ fn saturate(
     length: Duration,
     others: &[libc::pid_t],
     keep_fresh: &dyn Fn(),
-) -> Result<Saturated, BenchError> {
+) -> Result<SaturatedRun, BenchError> {
     let mut saturation = Saturation::start(lab, plan, others, keep_fresh)?;
     let run = saturation.measure(length)?;
     saturation.finish()?;
     Ok(run)
 }
 
-fn install(plane: &mut dyn DataPlane, rows: u32) -> Result<(), BenchError> {
+fn install(data_plane: &mut dyn DataPlane, rows: u32) -> Result<(), BenchError> {
     for device in 0..DEVICES {
-        let given = keys::rows(device, Mode::Pool, RowIndex(0), rows);
-        plane
-            .install(device_id(device), Mode::Pool, RowIndex(0), &given, None)
+        let device_rows = keys::rows(device, Mode::Pool, RowIndex(0), rows);
+        data_plane
+            .install(device_id(device), Mode::Pool, RowIndex(0), &device_rows, None)
             .map_err(DataPlaneError::from)?;
     }
     Ok(())
 }
 
-/// Every completed handshake is one accepted RESPONSE of one answered REQUEST.
-fn agree(name: &str, completed: u64, accepted: u64) -> Result<(), BenchError> {
+/// Checks that every completed handshake has an accepted RESPONSE.
+fn check_accepted(name: &str, completed: u64, accepted: u64) -> Result<(), BenchError> {
     if accepted < completed {
         let text = format!("{name}: {completed} handshakes completed, {accepted} RESPONSEs accepted");
-        return Err(BenchError::Contradiction(text));
+        return Err(BenchError::InvalidMeasurement(text));
     }
     Ok(())
 }
 
-fn reflector(length: Duration, transmit: Transmit) -> Result<Saturated, BenchError> {
+fn saturate_reflector(length: Duration, transmit: Transmit) -> Result<SaturatedRun, BenchError> {
     let lab = lab()?;
     let plan = plan(transmit, 1);
     let _reflector = Reflector::attach(&lab, &plan)?;
     saturate(&lab, &plan, length, &[], &|| {})
 }
 
-/// Rows that last: three million handshakes a second, spread over the devices.
-fn ring(length: Duration) -> u32 {
+/// Rows per device that are enough for three million handshakes per second.
+fn rows_per_device(length: Duration) -> u32 {
     let handshakes = (length.as_millis() + 500) * 3000;
     u32::try_from(handshakes / u128::from(DEVICES))
         .unwrap_or(u32::MAX)
         .max(64)
 }
 
-/// What `job` makes of the `xdp` data plane saturated over one veth, for `length` at most.
+/// Runs `job` on the `xdp` data plane saturated over one veth, for at most `length`.
 pub(super) fn xdp_while<T>(
     length: Duration,
     job: impl FnOnce(&mut Saturation<'_>) -> Result<T, BenchError>,
 ) -> Result<T, BenchError> {
-    let rows = ring(length);
+    let rows = rows_per_device(length);
     let lab = lab()?;
-    let mut plane = Xdp::load(&keys::config(DEVICES, rows))?;
-    install(&mut plane, rows)?;
+    let mut data_plane = Xdp::load(&keys::config(DEVICES, rows))?;
+    install(&mut data_plane, rows)?;
     lab.gateway
-        .run(|| plane.attach(lab.gateway_devices_end.index))??;
-    let store: &Store = plane.store();
-    let keep_fresh = || wait::keep_fresh(store);
+        .run(|| data_plane.attach(lab.gateway_devices_end.index))??;
+    let store: &Store = data_plane.store();
+    let keep_fresh = || freshness::refresh(store);
     let mut saturation = Saturation::start(&lab, &plan(Transmit::Tx, rows), &[], &keep_fresh)?;
-    let made = job(&mut saturation)?;
+    let result = job(&mut saturation)?;
     let completed = saturation.finish()?;
-    agree("xdp", completed, plane.counters()?.get(Verdict::ReplyAck))?;
-    Ok(made)
+    check_accepted("xdp", completed, data_plane.counters()?.get(Verdict::ReplyAck))?;
+    Ok(result)
 }
 
-fn host(length: Duration, rows: u32) -> Result<Saturated, BenchError> {
+fn saturate_host(length: Duration, rows: u32) -> Result<SaturatedRun, BenchError> {
     let lab = lab()?;
     let config = keys::config(DEVICES, rows);
     let options = HostOptions {
@@ -222,20 +222,24 @@ fn host(length: Duration, rows: u32) -> Result<Saturated, BenchError> {
         cpus: vec![CPU],
         ..HostOptions::default()
     };
-    let mut plane = lab.gateway.run(|| Host::start(&config, &options))??;
-    install(&mut plane, rows)?;
-    let store: &Store = plane.store();
+    let mut data_plane = lab.gateway.run(|| Host::start(&config, &options))??;
+    install(&mut data_plane, rows)?;
+    let store: &Store = data_plane.store();
     let threads = threads_named("lw-host-")?;
     let run = saturate(&lab, &plan(Transmit::Redirect, rows), length, &threads, &|| {
-        wait::keep_fresh(store)
+        freshness::refresh(store)
     })?;
-    agree("host", run.completed, plane.counters()?.get(Verdict::ReplyAck))?;
+    check_accepted(
+        "host",
+        run.completed,
+        data_plane.counters()?.get(Verdict::ReplyAck),
+    )?;
     Ok(run)
 }
 
-/// Threads of this process whose name begins so.
+/// Threads of this process whose name starts with `prefix`.
 pub(super) fn threads_named(prefix: &str) -> Result<Vec<libc::pid_t>, BenchError> {
-    let tasks = std::fs::read_dir("/proc/self/task").map_err(io("listing threads"))?;
+    let tasks = std::fs::read_dir("/proc/self/task").map_err(io("list threads"))?;
     Ok(tasks
         .flatten()
         .filter(|task| {
@@ -248,13 +252,13 @@ pub(super) fn threads_named(prefix: &str) -> Result<Vec<libc::pid_t>, BenchError
 /// The rows of this part.
 ///
 /// # Errors
-/// Those of the lab and the data planes.
+/// The lab or a data plane could not be set up.
 pub fn rows(scale: &Scale, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     let length = Duration::from_millis(scale.saturate_ms);
-    let ring = ring(length);
-    let idle = reflector(length, Transmit::Tx)?;
+    let ring = rows_per_device(length);
+    let idle = saturate_reflector(length, Transmit::Tx)?;
     let xdp = xdp_while(length, |run| run.measure(length))?;
-    let host = host(length, ring)?;
+    let host = saturate_host(length, ring)?;
     rows.push(Row::fact(
         "loadgen.idle_sink_rate",
         idle.per_generator_second(),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * Frames that user space has prepared, each once, in their order, as far as it allows. `burst_send` is run by
- * BPF_PROG_TEST_RUN with live frames: the kernel offers it one frame after the other, from a pool; it takes one when a further
- * one is allowed, and writes it anew.
+ * Sends frames that user space has prepared, each once and in order, up to the number that user space allows. `burst_send` is
+ * run by BPF_PROG_TEST_RUN with live frames: the kernel passes frames from a pool to the program, which rewrites and sends one
+ * when another frame is allowed and drops the others.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -25,7 +25,7 @@ struct {
 	__type(value, struct burst_frame);
 } prepared SEC(".maps");
 
-/* How many of them may have left; user space raises it. */
+/* Number of frames that may be sent; user space raises it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -34,7 +34,7 @@ struct {
 } allowed SEC(".maps");
 
 /* Set by user space before a run. */
-__u32 interface = 0; /* that frames leave through */
+__u32 interface = 0; /* output interface of the frames */
 __u32 next = 0;
 
 SEC("xdp")

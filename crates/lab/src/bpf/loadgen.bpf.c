@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * A closed-loop load generator for LAP/1 verifiers, and a reflector that stands in for the fastest verifier
- * imaginable.
+ * A closed-loop load generator for LAP/1 verifiers, and a reflector that acts as the fastest possible verifier.
  *
- * `loadgen_generate` sits on the devices' end of a veth and plays `window` devices at once. Each CHALLENGE comes
- * back as the RESPONSE whose tag user space has computed before, each ACK as the REQUEST of the next device, in the
- * same packet buffer. So the verifier always has work, no packet is made or freed, and nothing is lost: the rate is
- * the verifier's. Token w plays the devices w, w + window, w + 2 window, ... and starts over, so that no two tokens
- * are ever on one device and no state is shared between them.
+ * `loadgen_generate` is attached to the devices' end of a veth and simulates `window` devices at once. It turns each
+ * CHALLENGE into the RESPONSE whose tag user space has computed before, and each ACK into the REQUEST of the next
+ * device, in the same packet buffer. The verifier always has work, no packet is allocated or freed, and no frame is
+ * lost, so the rate is the verifier's. Token w simulates the devices w, w + window, w + 2 window, ... and starts over,
+ * so two tokens never use the same device and share no state.
  *
- * `loadgen_reflect` on the gateway's end answers with as little work as can be. The rate against it is the
- * generator's own (its idle-sink rate), which must be well above every rate measured with it.
+ * `loadgen_reflect` on the gateway's end replies with minimal work. The rate against it is the generator's own rate
+ * (the idle-sink rate), which must be well above every rate measured with the generator.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -100,7 +99,7 @@ struct {
 #define KIND_ACK 4
 #define KIND_NAK 5
 
-/* The first four bytes of a nonce are the device's index, the others these. */
+/* The first four bytes of a nonce are the device's index; these are the other bytes. */
 #define NONCE_REST_BE bpf_htonl(0x6c6f6164)
 #define NONCE_HIGH_BE bpf_cpu_to_be64(0x67656e6572617465ULL)
 
@@ -156,13 +155,13 @@ static __always_inline int is_lap(void *p, int port_at, __u16 lap_port_be)
 	       (U32(p, AT_LAP) & bpf_htonl(0xffffff00)) == bpf_htonl(0x4c570100);
 }
 
-/* Turns the buffer into the REQUEST of a device, whatever it was before. */
+/* Overwrites the buffer with the REQUEST of a device. */
 static __always_inline void write_request(void *p, __u32 device, __u64 id_be)
 {
 	__u32 device_ip_be = bpf_htonl(config.device_ip_base + device);
 	__u32 device_be = bpf_htonl(device);
 
-	/* Byte by byte: a memcpy would drop the volatile, and clang knows a const that is zero. */
+	/* Byte by byte: a memcpy would drop the volatile, and clang would fold the zero-initialized const. */
 #pragma unroll
 	for (int i = 0; i < 6; i++)
 		U8(p, AT_MAC_DST + i) = config.gateway_mac[i];

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * Frames at a rate, whatever becomes of them, and a sink that counts what comes back: an open loop, where loadgen.bpf.c
- * closes it. `pace_send` is run by BPF_PROG_TEST_RUN with live frames: the kernel offers it one frame after the other, and
- * it takes the next when its time has come. No socket buffer is made on the way.
+ * Sends frames at a rate regardless of replies, and counts returned frames in a sink: an open loop, in contrast to
+ * loadgen.bpf.c. `pace_send` is run by BPF_PROG_TEST_RUN with live frames: the kernel passes frames to the program, which
+ * sends one whenever a frame is due and drops the others. No socket buffer is allocated.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -12,11 +12,11 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 #define LATE_PS 20000000 /* 20 us */
 
 /* Set by user space before a run. */
-__u32 interface = 0; /* that frames leave through */
+__u32 interface = 0; /* output interface of the frames */
 __u64 next_ps = 0; /* when the next frame is due, by CLOCK_MONOTONIC */
 __u64 interval_ps = 0;
 __u64 end_ns = 0;
-/* Frames that were due, lost ones included. */
+/* Sent frames, including lost ones. */
 __u64 sent = 0;
 
 struct {
@@ -33,7 +33,7 @@ int pace_send(struct xdp_md *ctx)
 
 	if (now_ns * 1000 < next_ps || now_ns >= end_ns)
 		return XDP_DROP;
-	/* What could not be sent in time is not sent at all: to catch up would be a burst, which no ring holds. */
+	/* Skips frames that could not be sent in time: catching up would be a burst that overflows the ring. */
 	if (next_ps + LATE_PS < now_ns * 1000)
 		next_ps = now_ns * 1000;
 	next_ps += interval_ps;

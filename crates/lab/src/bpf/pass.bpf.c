@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* Lets everything through; its presence is what counts, see src/xdp_pass.rs. */
+/* Passes all frames; only its presence matters, see src/xdp_pass.rs. */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 

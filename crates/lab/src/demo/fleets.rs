@@ -1,11 +1,11 @@
-//! The honest devices on the link, by group, and the service as they reach it.
+//! The legitimate devices on the link, by group, and the endpoint of the service as they see it.
 
 use std::net::IpAddr;
 
 use linewarden_protocol::frame::write::Endpoint;
 use linewarden_protocol::ids::DeviceId;
 
-use super::cast::{Cast, Groups};
+use super::participants::{Groups, Participants};
 use super::{DemoError, Options};
 use crate::address::{DeviceAddress, Family, GATEWAY, SERVICE};
 use crate::fleet::{Fleet, FleetOptions, Member, device_id};
@@ -13,33 +13,33 @@ use crate::topology::Lab;
 
 /// The echo service's port.
 pub(super) const ECHO_PORT: u16 = 7007;
-/// IP versions of the devices that nobody listens to, in turn.
+/// IP versions of the devices that are not captured, in turn.
 const FAMILIES: [Family; 4] = [Family::V4, Family::V4, Family::V4, Family::V6];
 
-/// The honest devices, by group.
+/// The legitimate devices, by group.
 pub(super) struct Fleets {
-    pub(super) witnesses: Fleet,
-    pub(super) sampled: Fleet,
-    pub(super) attested: Fleet,
-    pub(super) crowd: Fleet,
+    pub(super) victims: Fleet,
+    pub(super) latency_sample: Fleet,
+    pub(super) provers: Fleet,
+    pub(super) remaining: Fleet,
 }
 
 impl Fleets {
     pub(super) fn new(
         lab: &Lab,
         options: &Options,
-        cast: &mut Cast,
+        participants: &mut Participants,
         workers: usize,
     ) -> Result<Self, DemoError> {
         let groups = Groups::of(options);
         let fleet = |number: u8, members: &mut Vec<Member>, first_index: u32, workers: usize| {
             let mut nonce_seed = [number; 32];
             getrandom::fill(&mut nonce_seed)?;
-            let witnesses = first_index == 0;
+            let is_captured = first_index == 0;
             let fleet_options = FleetOptions {
                 workers,
                 first_index,
-                families: if witnesses {
+                families: if is_captured {
                     vec![Family::V4]
                 } else {
                     FAMILIES.to_vec()
@@ -50,18 +50,23 @@ impl Fleets {
             Ok::<_, DemoError>(Fleet::new(lab, std::mem::take(members), &fleet_options)?)
         };
         Ok(Self {
-            witnesses: fleet(1, &mut cast.witnesses, 0, 1)?,
-            sampled: fleet(2, &mut cast.sampled, groups.witnesses, 1)?,
-            attested: fleet(4, &mut cast.attested, groups.attested_from(), 1)?,
-            crowd: fleet(3, &mut cast.crowd, groups.crowd_from(), workers)?,
+            victims: fleet(1, &mut participants.victims, 0, 1)?,
+            latency_sample: fleet(2, &mut participants.latency_sample, groups.victims, 1)?,
+            provers: fleet(4, &mut participants.provers, groups.first_prover(), 1)?,
+            remaining: fleet(3, &mut participants.remaining, groups.first_remaining(), workers)?,
         })
     }
 
     pub(super) fn all(&self) -> [&Fleet; 4] {
-        [&self.witnesses, &self.sampled, &self.attested, &self.crowd]
+        [
+            &self.victims,
+            &self.latency_sample,
+            &self.provers,
+            &self.remaining,
+        ]
     }
 
-    /// Every device, and the row that the session which it believes to have was opened with.
+    /// Every device with the row that opened its session, from the device's own state.
     pub(super) fn sessions(&self) -> Vec<(DeviceId, Option<u32>)> {
         let of = |fleet: &Fleet, index| fleet.session(index).map(|session| session.idx.0);
         self.all()
@@ -76,7 +81,7 @@ impl Fleets {
 
     /// The address that a device sends from.
     pub(super) fn ip(&self, index: u32) -> IpAddr {
-        let family = if self.witnesses.indices().any(|witness| witness == index) {
+        let family = if self.victims.indices().any(|victim| victim == index) {
             Family::V4
         } else {
             FAMILIES
@@ -88,7 +93,7 @@ impl Fleets {
     }
 }
 
-/// The service as the devices reach it.
+/// The service's endpoint as the devices see it.
 pub(super) fn service(family: Family) -> Endpoint {
     Endpoint {
         mac: GATEWAY.mac.0,

@@ -1,57 +1,57 @@
 //! Latency of complete authentications: the same devices, one at a time, without attackers.
 
 use super::report::LatencyPass;
-use super::{Audience, Backend, DemoError, Event, Options, Stage};
-use crate::fleet::{Fleet, Run};
+use super::{DataPlaneKind, DemoError, Event, Options, RunControl, Stage};
+use crate::fleet::{Fleet, RunOptions};
 
-/// What a pass gave.
-pub(super) struct Measured {
+/// The result of one latency measurement.
+pub(super) struct LatencyMeasurement {
     pub(super) pass: LatencyPass,
-    /// Devices that were refused.
+    /// Devices that got no session.
     pub(super) refused: u64,
 }
 
-/// Lets each authenticate anew at a gateway that has just taken them up. It may not spend their rows yet, and asks its controller
-/// with the first RESPONSE of each, which is no matter of the data plane.
-pub(super) fn introduce(
+/// Lets each device authenticate once at a gateway that has just loaded the fleet. For the first RESPONSE of each device the
+/// gateway sends a request to its controller, because it may not spend the rows yet; the measurement excludes that time.
+pub(super) fn authenticate_first(
     fleet: &mut Fleet,
     options: &Options,
-    audience: &mut Audience<'_>,
+    control: &mut RunControl<'_>,
 ) -> Result<(), DemoError> {
     fleet.power_cycle();
-    fleet.authenticate(&mut Run {
+    fleet.authenticate(&mut RunOptions {
         window: options.window,
-        limit: options.limit,
-        stop: audience.stop,
+        timeout: options.timeout,
+        stop: control.stop,
         progress: &mut |_| {},
     })?;
-    audience.check()
+    control.check_stop()
 }
 
-/// Takes all devices' power away and lets each authenticate anew, with no other under way.
+/// Power-cycles all devices and lets them authenticate again, one at a time.
 pub(super) fn measure(
     fleet: &mut Fleet,
-    backend: Backend,
+    data_plane: DataPlaneKind,
     options: &Options,
-    audience: &mut Audience<'_>,
-) -> Result<Measured, DemoError> {
-    audience.stage(Stage::Measuring(backend))?;
+    control: &mut RunControl<'_>,
+) -> Result<LatencyMeasurement, DemoError> {
+    control.begin_stage(Stage::Measuring(data_plane))?;
     fleet.power_cycle();
-    let stop = audience.stop;
-    let report = fleet.authenticate(&mut Run {
+    let stop = control.stop;
+    let report = fleet.authenticate(&mut RunOptions {
         window: 1,
-        limit: options.limit,
+        timeout: options.timeout,
         stop,
         progress: &mut |progress| {
-            audience.tell(Event::Progress {
+            control.emit(Event::Progress {
                 done: progress.authenticated,
                 total: progress.devices,
             });
         },
     })?;
-    audience.check()?;
-    Ok(Measured {
-        pass: LatencyPass::new(backend, &report.network_ns),
+    control.check_stop()?;
+    Ok(LatencyMeasurement {
+        pass: LatencyPass::new(data_plane, &report.network_ns),
         refused: report.unfinished,
     })
 }

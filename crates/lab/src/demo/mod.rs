@@ -1,34 +1,38 @@
-//! The demonstration: a fleet authenticates over real packets while attackers try everything, and a judge counts.
+//! The demonstration: a fleet authenticates over real packets while attacks run; all results are checked at the end.
 //!
 //! ```text
 //!  devices namespace                 gateway namespace                  service namespace
 //!  fleet (own PUF, MAC, IP each) ─┐
 //!                                 ├─ veth ─ data plane ── gate ── veth ─ echo service
 //!  attackers, listener ───────────┘            ▲                             │
-//!                                              │ rows, revocations           │ who reached it
-//!                                           registry ──── lines ──► judge ◄──┘
+//!                                              │ rows, revocations           │ datagrams by sender
+//!                                           registry ──── lines ──► check ◄──┘
 //! ```
-//! One run is: build the lab; enrol the fleet into a fresh registry; start a gateway that is fed from it; show that
-//! the gate is closed; let all devices authenticate while the attackers work; compare every line of the gateway with
-//! what its device holds; send a datagram from every device through the gate; let some devices prove what they run, change
-//! one of them, and show that it is found and shut out until it is put right; revoke one device and show that it is out;
-//! measure latency on two data planes with the same devices.
+//! A run has these steps: build the lab; enroll the fleet into a new registry; start a gateway with this registry; check that
+//! the gate is closed; authenticate all devices while the attacks run; compare every line of the gateway with its device;
+//! send a datagram from every device through the gate; attest some devices, modify one of them, and check that it is
+//! quarantined until it is remediated; revoke one device and check that it has no access; measure latency on two data planes
+//! with the same devices.
 //!
-//! What counts is read off the gateway's memory, the devices' state machines and the service's books
-//! ([`report::Report`]), never off an attacker's own view. Nothing here prints: whoever runs it gets [`Event`]s.
+//! All results come from the gateway's memory, the devices' state machines and the service's counters
+//! ([`report::Report`]), never from an attacker's own view. This module prints nothing: the caller receives [`Event`]s.
 
+mod attack_suite;
 mod attest;
-mod cast;
 mod fleets;
-mod home;
-mod judge;
+mod gateway;
 mod latency;
+mod line_check;
 mod loopback;
 mod network;
+mod participants;
 pub mod picture;
+mod registry_store;
 pub mod report;
-mod siege;
-mod site;
+#[cfg(feature = "p4")]
+mod switch;
+#[cfg(not(feature = "p4"))]
+#[path = "no_switch.rs"]
 mod switch;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,33 +42,32 @@ use linewarden_dataplane::DataPlaneError;
 use linewarden_gateway::GatewayError;
 use linewarden_measurement::files::PathError;
 use linewarden_registry::RegistryError;
-use linewarden_switch::hosted::HostError;
-use linewarden_switch::ports::{PortError, PortSetError};
 
 pub use self::report::{AttackOutcome, Report};
+pub use self::switch::SwitchError;
 use crate::attackers::AttackError;
-use crate::capability::{self, FOR_LOAD_GENERATOR, FOR_NETWORK, Missing};
-use crate::fleet::{EnrolError, FleetError, MeasureError};
+use crate::capability::{self, FOR_LOAD_GENERATOR, FOR_NETWORK, MissingCapabilities};
+use crate::fleet::{EnrollError, FleetError, MeasureError};
 use crate::netns::NetNsError;
 use crate::packet_socket::PacketSocketError;
 use crate::service::ServiceError;
 use crate::topology::LabError;
 
-/// Devices that are listened to, then attacked; one of them is revoked in the end.
-pub const WITNESSES: u32 = 8;
-/// Fewest devices that a demonstration makes sense with.
-pub const DEVICES_MIN: u32 = 2 * WITNESSES;
-/// Most devices: behind them lie the addresses of absent devices and attackers.
+/// Devices that are captured and then attacked; one of them is revoked at the end.
+pub const VICTIMS: u32 = 8;
+/// Fewest devices of a demonstration.
+pub const DEVICES_MIN: u32 = 2 * VICTIMS;
+/// Most devices: the following addresses are used by absent devices and attackers.
 pub const DEVICES_MAX: u32 = 60_000;
 
-/// Fewest rows of a device: it authenticates four times here, twice at each gateway.
+/// Fewest rows of a device: every device authenticates four times, twice at each gateway.
 pub const ROWS_MIN: u32 = 4;
 /// Most rows.
 pub const ROWS_MAX: u32 = 64;
 
-/// The verifier's engine.
+/// The data plane that verifies devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Backend {
+pub enum DataPlaneKind {
     /// eBPF in the kernel, on the interface.
     Xdp,
     /// Threads on UDP sockets.
@@ -73,7 +76,7 @@ pub enum Backend {
     P4,
 }
 
-impl Backend {
+impl DataPlaneKind {
     /// Name in tables and options.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -84,16 +87,16 @@ impl Backend {
         }
     }
 
-    /// The one whose latency is measured beside it.
+    /// The data plane whose latency is measured for comparison.
     #[must_use]
-    pub fn other(self) -> Self {
+    pub fn compared_with(self) -> Self {
         match self {
             Self::Xdp => Self::Host,
             Self::Host | Self::P4 => Self::Xdp,
         }
     }
 
-    /// It stands between devices and service, and sees whole frames.
+    /// Whether the data plane forwards between devices and service, and so receives complete frames.
     fn has_gate(self) -> bool {
         match self {
             Self::Xdp | Self::P4 => true,
@@ -102,260 +105,256 @@ impl Backend {
     }
 }
 
-/// What to demonstrate.
+/// Options of a demonstration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// Honest devices, [`DEVICES_MIN`] to [`DEVICES_MAX`].
+    /// Legitimate devices, [`DEVICES_MIN`] to [`DEVICES_MAX`].
     pub devices: u32,
     /// The data plane of the main run.
-    pub backend: Backend,
-    /// Decides every chip, its noise, its enrolment and what attackers draw. Not the order in which packets meet.
+    pub data_plane: DataPlaneKind,
+    /// Seed of every chip, its noise, its enrollment and the attackers' random numbers. The order of packets varies.
     pub seed: u64,
     /// Rows of each pool-mode device, at least [`ROWS_MIN`].
     pub rows: u32,
-    /// Wrong bits of a PUF reading, as a share.
+    /// Bit error rate of a PUF reading, 0 to 1.
     pub bit_error_rate: f64,
-    /// Devices of a worker in a handshake at once.
+    /// Concurrent handshakes of each worker.
     pub window: usize,
-    /// Messages per flood and per guess.
-    pub effort: u32,
-    /// Devices for the comparison of latencies, at most a quarter of all.
+    /// Messages of an attack that sends many.
+    pub messages_per_attack: u32,
+    /// Devices of the latency comparison, at most a quarter of all.
     pub latency_devices: u32,
-    /// A device that has no session after so long counts as refused.
-    pub limit: Duration,
-    /// Spoils the run, to test the judge.
-    pub sabotage: Option<Sabotage>,
+    /// A device without a session after this time counts as refused.
+    pub timeout: Duration,
+    /// Fault that is injected to test the checks.
+    pub fault: Option<InjectedFault>,
 }
 
 impl Options {
-    /// The standard demonstration of so many devices.
+    /// The standard demonstration with this number of devices.
     #[must_use]
-    pub fn new(devices: u32, backend: Backend, seed: u64) -> Self {
+    pub fn new(devices: u32, data_plane: DataPlaneKind, seed: u64) -> Self {
         Self {
             devices,
-            backend,
+            data_plane,
             seed,
             rows: 4,
             bit_error_rate: 0.05,
             window: 48,
-            effort: 2_000,
+            messages_per_attack: 2_000,
             latency_devices: 1_000,
-            limit: Duration::from_secs(120),
-            sabotage: None,
+            timeout: Duration::from_secs(120),
+            fault: None,
         }
     }
 
     fn check(&self) -> Result<(), DemoError> {
         if !(DEVICES_MIN..=DEVICES_MAX).contains(&self.devices) {
-            return Err(DemoError::Devices(self.devices));
+            return Err(DemoError::DeviceCount(self.devices));
         }
         if !(ROWS_MIN..=ROWS_MAX).contains(&self.rows) {
-            return Err(DemoError::Rows(self.rows));
+            return Err(DemoError::RowCount(self.rows));
         }
         Ok(())
     }
 }
 
-/// Ways to spoil a run: the judge must notice each.
+/// Faults that the checks must detect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sabotage {
-    /// The last device is revoked before its turn: an honest device is refused.
-    RevokeBeforeTurn,
-    /// The gate is left off: whoever wants reaches the service.
-    GateLeftOff,
-    /// The software that is to be changed is not: nothing is found.
-    FileLeftAlone,
-    /// Another device's software is changed as well: one too many is quarantined.
-    SecondFile,
+pub enum InjectedFault {
+    /// The last device is revoked before it authenticates: a legitimate device is refused.
+    RevokeBeforeAuthentication,
+    /// The gate is disabled: every sender reaches the service.
+    GateDisabled,
+    /// The software is not changed: no device is quarantined.
+    FileUnchanged,
+    /// The software of a second device is changed, too: one device too many is quarantined.
+    SecondFileChanged,
 }
 
-/// What the demonstration is busy with.
+/// The stage of a demonstration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Building namespaces and links.
     Building,
-    /// Making devices and enrolling them.
+    /// Creating and enrolling devices.
     Enrolling,
-    /// Storing them in the registry.
+    /// Storing the devices in the registry.
     Registering,
-    /// The gateway takes up what it held before.
+    /// The gateway loads the fleet.
     Loading,
-    /// Devices authenticate, attackers attack.
+    /// Devices authenticate while attacks run.
     Authenticating,
-    /// All devices are through, attackers are not done yet.
+    /// All devices have authenticated; attacks are still running.
     Attacking,
     /// Every device sends a datagram to the service behind the gate.
-    Reaching,
-    /// Devices prove what they run, and one of them is changed.
+    AccessingService,
+    /// Devices are attested; one of them is modified.
     Attesting,
     /// One device is revoked.
     Revoking,
     /// Devices authenticate one at a time, without attackers.
-    Measuring(Backend),
+    Measuring(DataPlaneKind),
 }
 
-/// What happens, for whoever watches.
+/// An event of a demonstration, for the caller.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// A stage begins.
     Stage(Stage),
-    /// How far it is.
+    /// Progress of the stage.
     Progress {
-        /// Done.
+        /// Completed items.
         done: u64,
-        /// Of so many.
+        /// All items.
         total: u64,
     },
-    /// How the fleet fares; ten times a second.
+    /// Progress of the fleet, ten times a second.
     Fleet {
         /// Devices with a session.
         authenticated: u64,
-        /// Devices in all.
+        /// All devices.
         devices: u64,
         /// Authentications per second so far.
         per_s: f64,
         /// Mean time on the network and in the gateway, µs.
         latency_us: f64,
     },
-    /// An attack is over.
+    /// An attack has ended.
     Attack(AttackOutcome),
 }
 
-/// Why a demonstration could not be carried out. Whether it went well is in its [`Report`].
+/// Why a demonstration could not be carried out. Its result is in the [`Report`].
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
-    /// Too few or too many.
-    #[error("{0} devices: from {DEVICES_MIN} to {DEVICES_MAX} can be shown")]
-    Devices(u32),
-    /// Too few for what a device does here, or more than a demonstration can use.
-    #[error("{0} rows per device: from {ROWS_MIN} to {ROWS_MAX} can be used")]
-    Rows(u32),
+    /// Too few or too many devices.
+    #[error("invalid number of devices {0}: the demonstration supports {DEVICES_MIN} to {DEVICES_MAX}")]
+    DeviceCount(u32),
+    /// Too few or too many rows per device.
+    #[error("invalid number of rows per device {0}: the demonstration supports {ROWS_MIN} to {ROWS_MAX}")]
+    RowCount(u32),
     /// Stopped by the user.
-    #[error("interrupted; nothing was left behind")]
+    #[error("demonstration interrupted; all temporary data is removed")]
     Interrupted,
-    /// The gateway does not take the fleet up.
-    #[error("the gateway loaded {loaded} of {wanted} devices within {limit_s} s")]
+    /// The gateway did not load the fleet in time.
+    #[error("gateway loaded only {loaded} of {enrolled} devices within {timeout_s} s")]
     NotLoaded {
-        /// Devices that it has.
+        /// Devices that the gateway has loaded.
         loaded: u64,
         /// Devices enrolled.
-        wanted: u64,
-        /// How long it had.
-        limit_s: u64,
+        enrolled: u64,
+        /// The timeout, s.
+        timeout_s: u64,
     },
-    /// Devices that the attackers were to hear.
-    #[error("only {heard} of {wanted} handshakes were overheard: is somebody else capturing on this link?")]
-    NotOverheard {
-        /// Whole conversations.
-        heard: usize,
+    /// The attackers' capture missed handshakes.
+    #[error(
+        "capture incomplete: {captured} of {authenticated} handshakes; check that no other program captures on this link"
+    )]
+    IncompleteCapture {
+        /// Completely captured handshakes.
+        captured: usize,
         /// Devices that authenticated.
-        wanted: usize,
+        authenticated: usize,
     },
-    /// The revocation does not arrive.
-    #[error("the gateway did not learn of a revocation within {0} s")]
-    NotRevoked(u64),
-    /// The service is gone.
-    #[error("the echo service does not answer from behind the gate within 10 s")]
-    ServiceSilent,
-    /// A thread ended early.
-    #[error("the attackers' thread panicked")]
-    Panicked,
+    /// The revocation did not reach the gateway in time.
+    #[error("revocation did not reach the gateway within {0} s")]
+    RevocationTimeout(u64),
+    /// The service does not respond.
+    #[error("no echo from the service behind the gate within 10 s")]
+    ServiceTimeout,
+    /// The attack thread panicked.
+    #[error("the attack thread panicked")]
+    AttackThreadPanicked,
     /// A missing capability.
     #[error(transparent)]
-    Capability(#[from] Missing),
+    Capability(#[from] MissingCapabilities),
     /// The network.
     #[error(transparent)]
     Lab(#[from] LabError),
     /// A namespace.
     #[error(transparent)]
     NetNs(#[from] NetNsError),
-    /// Neighbour entries.
+    /// Neighbor entries.
     #[error(transparent)]
     Ip(#[from] crate::iproute::IpError),
-    /// Enrolment.
-    #[error("enrolment: {0}")]
-    Enrol(#[from] EnrolError),
+    /// Enrollment.
+    #[error("enrollment failed: {0}")]
+    Enroll(#[from] EnrollError),
     /// The registry.
-    #[error("registry: {0}")]
+    #[error("registry operation failed: {0}")]
     Registry(#[from] RegistryError),
     /// The gateway.
-    #[error("gateway: {0}")]
+    #[error("gateway failed: {0}")]
     Gateway(#[from] GatewayError),
     /// Its data plane.
     #[error(transparent)]
     DataPlane(#[from] DataPlaneError),
     /// The P4 switch.
-    #[error("switch: {0}")]
-    Switch(#[from] HostError),
-    /// Its ports.
-    #[error("switch: {0}")]
-    Port(#[from] PortError),
-    /// Its ports' numbers.
-    #[error("switch: {0}")]
-    Ports(#[from] PortSetError),
+    #[error("P4 switch: {0}")]
+    Switch(#[from] SwitchError),
     /// The fleet.
-    #[error("fleet: {0}")]
+    #[error("simulated fleet failed: {0}")]
     Fleet(#[from] FleetError),
     /// A socket.
     #[error(transparent)]
     Socket(#[from] PacketSocketError),
-    /// The listener.
-    #[error("listening in: {0}")]
-    Listener(#[from] AttackError),
+    /// The capture of handshakes.
+    #[error("capture failed: {0}")]
+    Capture(#[from] AttackError),
     /// The service.
     #[error(transparent)]
     Service(#[from] ServiceError),
     /// The system.
-    #[error("{what}: {source}")]
+    #[error("{operation} failed: {source}")]
     System {
-        /// What was tried.
-        what: &'static str,
-        /// What it said.
+        /// The failed operation.
+        operation: &'static str,
+        /// The error of the system.
         source: std::io::Error,
     },
     /// Attestation.
-    #[error("attestation: {0}")]
+    #[error("attestation failed: {0}")]
     Attest(String),
-    /// What devices run.
-    #[error("measuring: {0}")]
+    /// The measurement of a device's software.
+    #[error("measurement of device software failed: {0}")]
     Measure(#[from] MeasureError),
     /// Its paths.
     #[error(transparent)]
     Path(#[from] PathError),
     /// No random bytes.
-    #[error("no randomness from the system: {0}")]
+    #[error("no random bytes from the system: {0}")]
     Random(#[from] getrandom::Error),
 }
 
 impl DemoError {
-    fn system(what: &'static str) -> impl FnOnce(std::io::Error) -> Self {
-        move |source| Self::System { what, source }
+    fn system(operation: &'static str) -> impl FnOnce(std::io::Error) -> Self {
+        move |source| Self::System { operation, source }
     }
 }
 
-/// Whoever watches, and whoever may stop the run.
-pub(crate) struct Audience<'a> {
+/// The observer of a run and the flag that stops it.
+pub(crate) struct RunControl<'a> {
     stop: &'a AtomicBool,
-    watch: &'a mut dyn FnMut(Event),
+    observer: &'a mut dyn FnMut(Event),
 }
 
-impl Audience<'_> {
-    fn tell(&mut self, event: Event) {
-        (self.watch)(event);
+impl RunControl<'_> {
+    fn emit(&mut self, event: Event) {
+        (self.observer)(event);
     }
 
-    /// Begins a stage, unless the run is to stop.
-    fn stage(&mut self, stage: Stage) -> Result<(), DemoError> {
-        self.check()?;
-        self.tell(Event::Stage(stage));
+    /// Begins a stage, unless the stop flag is set.
+    fn begin_stage(&mut self, stage: Stage) -> Result<(), DemoError> {
+        self.check_stop()?;
+        self.emit(Event::Stage(stage));
         Ok(())
     }
 
-    fn progress(&mut self, done: u64, total: u64) {
-        self.tell(Event::Progress { done, total });
+    fn report_progress(&mut self, done: u64, total: u64) {
+        self.emit(Event::Progress { done, total });
     }
 
-    fn check(&self) -> Result<(), DemoError> {
+    fn check_stop(&self) -> Result<(), DemoError> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(DemoError::Interrupted);
         }
@@ -363,23 +362,26 @@ impl Audience<'_> {
     }
 }
 
-/// Runs the demonstration: in a private network where this thread may build one, else the `host` data plane over
-/// loopback, which shows less ([`Report::left_out`] says what).
+/// Runs the demonstration in a private network. If this thread may not build one, the `host` data plane runs over
+/// loopback with fewer checks ([`Report::skipped_checks`] lists the missing ones).
 ///
 /// # Errors
-/// What kept it from being carried out, [`DemoError::Interrupted`] when `stop` was set, and
-/// [`DemoError::Capability`] when `xdp` or `p4` is wanted and not allowed.
+/// Why the demonstration could not be carried out; [`DemoError::Interrupted`] if `stop` was set;
+/// [`DemoError::Capability`] if `xdp` or `p4` is selected without the privileges that they need.
 pub fn run(options: &Options, stop: &AtomicBool, watch: &mut dyn FnMut(Event)) -> Result<Report, DemoError> {
     options.check()?;
-    let mut audience = Audience { stop, watch };
-    match options.backend {
-        Backend::Xdp => capability::require(FOR_LOAD_GENERATOR)?,
-        Backend::P4 => capability::require(FOR_NETWORK)?,
-        Backend::Host => {
+    let mut control = RunControl {
+        stop,
+        observer: watch,
+    };
+    match options.data_plane {
+        DataPlaneKind::Xdp => capability::require(FOR_LOAD_GENERATOR)?,
+        DataPlaneKind::P4 => capability::require(FOR_NETWORK)?,
+        DataPlaneKind::Host => {
             if capability::require(FOR_NETWORK).is_err() {
-                return loopback::run(options, &mut audience);
+                return loopback::run(options, &mut control);
             }
         }
     }
-    network::run(options, &mut audience)
+    network::run(options, &mut control)
 }

@@ -12,80 +12,83 @@ use linewarden_protocol::ids::DeviceId;
 use linewarden_protocol::verdict::Verdict;
 use linewarden_protocol::wire::ATTEST_PORT;
 
-use super::attest::{self, Act, Expected, Field, Tried};
-use super::cast::Cast;
+use super::attack_suite::AttackSuite;
+use super::attest::{self, AccessAttempt, AttestationScenario, ExpectedAccess, ProverEnvironment};
 use super::fleets::{ECHO_PORT, Fleets, service};
-use super::home::Home;
-use super::latency::{self, Measured};
+use super::gateway::{self, DemoGateway};
+use super::latency::{self, LatencyMeasurement};
+use super::participants::Participants;
+use super::registry_store::RegistryStore;
 use super::report::{AttackOutcome, Quantiles, Report, RevocationReport, ServiceReport};
-use super::siege::Siege;
-use super::site::{self, Site};
-use super::{Audience, Backend, DemoError, Event, Options, Sabotage, Stage, judge};
+use super::{DataPlaneKind, DemoError, Event, InjectedFault, Options, RunControl, Stage, line_check};
 use crate::address::{DEVICES_MAX, DeviceAddress};
-use crate::attackers::{Capture, Captured, JunkProofs, PUPPETS, PUPPETS_FROM, Puppet, Station};
+use crate::attackers::{
+    AttackerLink, CONTROLLED_DEVICES, CapturedHandshakes, ControlledDevice, FIRST_CONTROLLED_DEVICE,
+    ForgedProofAttack, HandshakeCapture,
+};
 use crate::capability::{self, FOR_LOAD_GENERATOR};
-use crate::fleet::{Exchange, Fleet, Progress, Report as FleetReport, Run, device_id};
+use crate::fleet::{Exchange, Fleet, Progress, Report as FleetReport, RunOptions, device_id};
 use crate::iproute;
 use crate::service::EchoService;
-use crate::topology::{Lab, Middle, Topology};
+use crate::topology::{ForwardingMode, Lab, Topology};
 
-/// Between two looks at what the attackers have done.
-const GLANCE: Duration = Duration::from_millis(100);
-/// How long devices may take to get through the gate, or to authenticate beside a revoked one.
-const LIMIT: Duration = Duration::from_secs(60);
+/// Interval between two checks for attack outcomes.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Timeout for the devices to reach the service, or to authenticate after a revocation.
+const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
-pub(super) fn run(options: &Options, audience: &mut Audience<'_>) -> Result<Report, DemoError> {
+pub(super) fn run(options: &Options, control: &mut RunControl<'_>) -> Result<Report, DemoError> {
     let has_bpf = capability::require(FOR_LOAD_GENERATOR).is_ok();
-    audience.stage(Stage::Building)?;
+    control.begin_stage(Stage::Building)?;
     let lab = build(options, has_bpf)?;
-    audience.stage(Stage::Enrolling)?;
-    let mut cast = Cast::enrol(options, true, audience)?;
-    audience.stage(Stage::Registering)?;
-    let records = std::mem::take(&mut cast.records);
+    control.begin_stage(Stage::Enrolling)?;
+    let mut participants = Participants::enroll(options, true, control)?;
+    control.begin_stage(Stage::Registering)?;
+    let records = std::mem::take(&mut participants.records);
     let enrolled = records.len() as u32;
-    let home = Home::create(records, audience)?;
+    let store = RegistryStore::create(records, control)?;
 
     let workers = workers();
-    let mut show = Show {
+    let mut run = NetworkRun {
         options,
         lab: &lab,
-        home: &home,
+        store: &store,
         enrolled,
-        fleets: Fleets::new(&lab, options, &mut cast, workers)?,
+        fleets: Fleets::new(&lab, options, &mut participants, workers)?,
         report: Report::new(options, workers),
         revoked: 0,
     };
-    let site = show.start_gateway(options.backend, audience)?;
-    show.main_act(&site, cast, audience)?;
-    show.measure(options.backend, audience)?;
-    site.stop()?;
-    show.compare(has_bpf, audience)?;
-    Ok(show.report.conclude())
+    let demo_gateway = run.start_gateway(options.data_plane, control)?;
+    run.run_scenario(&demo_gateway, participants, control)?;
+    run.measure_latency(options.data_plane, control)?;
+    demo_gateway.stop()?;
+    run.compare_data_planes(has_bpf, control)?;
+    Ok(run.report.conclude())
 }
 
-/// Threads that play the fleet: half of the processors, the rest is for the verifier and the attackers.
+/// Worker threads of the fleet: half of the CPUs; the rest is for the verifier and the attackers.
 fn workers() -> usize {
     std::thread::available_parallelism().map_or(1, |cpus| (cpus.get() / 2).clamp(1, 8))
 }
 
-/// The network, with a neighbour entry for every device: the kernel's table of unresolved ones is small and shared by
-/// the whole machine.
+/// Builds the network with a permanent neighbor entry for every device, because the kernel's table of unresolved neighbors
+/// is small and shared by all processes of the machine.
 fn build(options: &Options, has_bpf: bool) -> Result<Lab, DemoError> {
     let lab = Lab::build(&Topology {
-        middle: match options.backend {
-            Backend::Xdp | Backend::Host => Middle::Router,
-            Backend::P4 => Middle::Switch,
+        forwarding: match options.data_plane {
+            DataPlaneKind::Xdp | DataPlaneKind::Host => ForwardingMode::Router,
+            DataPlaneKind::P4 => ForwardingMode::Switch,
         },
         device_host: false,
-        permanent_neighbours: options.devices,
+        permanent_neighbors: options.devices,
         devices_end_accepts_xdp: has_bpf,
         ..Topology::default()
     })?;
     let (netns, end) = lab.gateway_stack();
     let mut script = String::new();
-    let puppets = PUPPETS_FROM..PUPPETS_FROM + PUPPETS;
-    // The last address is the one from which attackers probe whether the gateway is through with their messages.
-    for device in puppets.chain([DEVICES_MAX - 1]).map(DeviceAddress::new) {
+    let controlled = FIRST_CONTROLLED_DEVICE..FIRST_CONTROLLED_DEVICE + CONTROLLED_DEVICES;
+    // The last address is the source of the probes that show whether the gateway has processed all frames.
+    for device in controlled.chain([DEVICES_MAX - 1]).map(DeviceAddress::new) {
         let (ip, mac, dev) = (device.v4(), device.mac(), &end.name);
         // Writing to a String cannot fail.
         let _ = writeln!(script, "neigh replace {ip} lladdr {mac} dev {dev} nud permanent");
@@ -94,11 +97,11 @@ fn build(options: &Options, has_bpf: bool) -> Result<Lab, DemoError> {
     Ok(lab)
 }
 
-/// A run under way.
-struct Show<'a> {
+/// A running demonstration.
+struct NetworkRun<'a> {
     options: &'a Options,
     lab: &'a Lab,
-    home: &'a Home,
+    store: &'a RegistryStore,
     enrolled: u32,
     fleets: Fleets,
     report: Report,
@@ -106,155 +109,174 @@ struct Show<'a> {
     revoked: u64,
 }
 
-impl Show<'_> {
-    fn start_gateway(&self, backend: Backend, audience: &mut Audience<'_>) -> Result<Site, DemoError> {
-        audience.stage(Stage::Loading)?;
-        let config = site::config(self.options, backend, site::lab_addresses(), self.enrolled)?;
-        let (plane, switch) = site::plane(self.lab, backend, &config)?;
-        let wanted = u64::from(self.enrolled) - self.revoked;
-        let home = self.home;
-        let gateway = self.lab.gateway.run(|| site::gateway(plane, &config, home))??;
-        Site::load(gateway, switch, wanted, audience)
+impl NetworkRun<'_> {
+    fn start_gateway(
+        &self,
+        data_plane: DataPlaneKind,
+        control: &mut RunControl<'_>,
+    ) -> Result<DemoGateway, DemoError> {
+        control.begin_stage(Stage::Loading)?;
+        let config = gateway::config(self.options, data_plane, gateway::lab_addresses(), self.enrolled)?;
+        let (started, switch) = gateway::start_data_plane(self.lab, data_plane, &config)?;
+        let expected = u64::from(self.enrolled) - self.revoked;
+        let store = self.store;
+        let gateway = self
+            .lab
+            .gateway
+            .run(|| gateway::start_gateway(started, &config, store))??;
+        DemoGateway::load(gateway, switch, expected, control)
     }
 
     fn has_gate(&self) -> bool {
-        self.options.backend.has_gate()
+        self.options.data_plane.has_gate()
     }
 
-    /// What the data plane of the main run cannot do, or this network not show.
-    fn say_what_is_left_out(&mut self) {
+    /// Records the checks that the data plane of the main run does not support.
+    fn record_skipped_checks(&mut self) {
         if !self.has_gate() {
-            self.report.left_out.extend([
-                "the gate and the service behind it: the host data plane sees only what is sent to it".to_owned(),
-                "a victim's RESPONSE from another MAC with the victim's own IP address: the host data plane sees no \
-                 frames, and takes the datagram for the victim's, whose session it opens"
+            self.report.skipped_checks.extend([
+                "the gate and the service behind it: the host data plane forwards no packets".to_owned(),
+                "a victim's RESPONSE from another MAC address with the victim's IP address: the host data plane sees no \
+                MAC addresses and opens the victim's session"
                     .to_owned(),
             ]);
         }
     }
 
-    /// Everything that is shown on the data plane of the main run, but its quiet latency.
-    fn main_act(&mut self, site: &Site, cast: Cast, audience: &mut Audience<'_>) -> Result<(), DemoError> {
-        self.say_what_is_left_out();
+    /// All steps on the data plane of the main run except the latency measurement without attackers.
+    fn run_scenario(
+        &mut self,
+        demo_gateway: &DemoGateway,
+        participants: Participants,
+        control: &mut RunControl<'_>,
+    ) -> Result<(), DemoError> {
+        self.record_skipped_checks();
         let echo = EchoService::start(self.lab, ECHO_PORT)?;
-        let mut books = ServiceReport::default();
+        let mut result = ServiceReport::default();
         if self.has_gate() {
-            self.try_closed_gate(&echo, &mut books, audience)?;
+            self.check_closed_gate(&echo, &mut result, control)?;
         }
-        audience.stage(Stage::Authenticating)?;
-        let captured = self.overhear_witnesses(audience)?;
-        if self.options.sabotage == Some(Sabotage::RevokeBeforeTurn) {
-            self.revoke(site, self.options.devices - 1)?;
+        control.begin_stage(Stage::Authenticating)?;
+        let captured = self.capture_victims(control)?;
+        if self.options.fault == Some(InjectedFault::RevokeBeforeAuthentication) {
+            self.revoke(demo_gateway, self.options.devices - 1)?;
         }
-        let absent = cast.absent.clone();
-        self.authenticate_under_attack(site, &echo, cast, captured, audience)?;
-        let (audit, authenticated) = judge::audit(site, self.fleets.sessions(), &absent)?;
-        self.report.audit = audit;
+        let absent = participants.absent.clone();
+        self.authenticate_under_attack(demo_gateway, &echo, participants, captured, control)?;
+        let (audit, authenticated) = line_check::check_lines(demo_gateway, self.fleets.sessions(), &absent)?;
+        self.report.line_check = audit;
         self.report.authenticated = authenticated;
         if self.has_gate() {
-            self.reach_service(&echo, &mut books, audience)?;
-            self.report.service = Some(books);
+            self.check_service_access(&echo, &mut result, control)?;
+            self.report.service = Some(result);
         }
-        self.show_attestation(site, &echo, audience)?;
-        self.show_revocation(site, &echo, audience)
+        self.run_attestation(demo_gateway, &echo, control)?;
+        self.run_revocation(demo_gateway, &echo, control)
     }
 
-    /// Nobody has authenticated: nothing may get through.
-    fn try_closed_gate(
+    /// Checks that the gate forwards nothing before any device has authenticated.
+    fn check_closed_gate(
         &mut self,
         echo: &EchoService,
-        books: &mut ServiceReport,
-        audience: &mut Audience<'_>,
+        result: &mut ServiceReport,
+        control: &mut RunControl<'_>,
     ) -> Result<(), DemoError> {
         let attempt = Exchange {
             attempts: 2,
-            patience: Duration::from_millis(50),
+            timeout: Duration::from_millis(50),
             ..Exchange::to(service)
         };
-        let tried = self
+        let exchange = self
             .fleets
-            .witnesses
-            .exchange(&attempt, &mut brief(audience.stop, &mut nobody))?;
-        books.tried_before = tried.sent;
-        books.reached_before = devices_datagrams(echo)?;
-        audience.check()
+            .victims
+            .exchange(&attempt, &mut short_run(control.stop, &mut ignore_progress))?;
+        result.sent_before_authentication = exchange.sent;
+        result.delivered_before_authentication = count_device_datagrams(echo)?;
+        control.check_stop()
     }
 
-    /// The witnesses authenticate while the attackers listen.
-    fn overhear_witnesses(&mut self, audience: &mut Audience<'_>) -> Result<Captured, DemoError> {
-        let capture = Capture::start(self.lab, self.options.devices as usize)?;
-        let witnesses = &mut self.fleets.witnesses;
-        let report = witnesses.authenticate(&mut Run {
-            limit: self.options.limit,
-            ..brief(audience.stop, &mut nobody)
+    /// The victims authenticate while the attackers capture the link.
+    fn capture_victims(&mut self, control: &mut RunControl<'_>) -> Result<CapturedHandshakes, DemoError> {
+        let capture = HandshakeCapture::start(self.lab, self.options.devices as usize)?;
+        let victims = &mut self.fleets.victims;
+        let report = victims.authenticate(&mut RunOptions {
+            timeout: self.options.timeout,
+            ..short_run(control.stop, &mut ignore_progress)
         })?;
         let captured = capture.finish()?;
-        audience.check()?;
-        let heard = captured
+        control.check_stop()?;
+        let complete = captured
             .values()
-            .filter(|heard| heard.response.is_some() && heard.ack.is_some())
+            .filter(|handshake| handshake.response.is_some() && handshake.ack.is_some())
             .count();
-        let wanted = report.authenticated as usize;
-        if heard < wanted {
-            return Err(DemoError::NotOverheard { heard, wanted });
+        let authenticated = report.authenticated as usize;
+        if complete < authenticated {
+            return Err(DemoError::IncompleteCapture {
+                captured: complete,
+                authenticated,
+            });
         }
         Ok(captured)
     }
 
-    /// All others authenticate while the attackers attack.
+    /// All other devices authenticate while the attacks run.
     fn authenticate_under_attack(
         &mut self,
-        site: &Site,
+        demo_gateway: &DemoGateway,
         echo: &EchoService,
-        cast: Cast,
-        captured: Captured,
-        audience: &mut Audience<'_>,
+        participants: Participants,
+        captured: CapturedHandshakes,
+        control: &mut RunControl<'_>,
     ) -> Result<(), DemoError> {
-        let probe = cast.absent.first().copied().unwrap_or(DeviceId(1));
-        let siege = Siege {
-            station: Station::new(self.lab, probe)?,
-            captured,
-            absent: cast.absent,
-            victims: self.fleets.witnesses.indices().map(device_id).collect(),
-            puppets: cast.puppets.into_iter().map(Puppet::new).collect(),
-            clones: cast.clones,
+        let probe = participants.absent.first().copied().unwrap_or(DeviceId(1));
+        let suite = AttackSuite {
+            link: AttackerLink::new(self.lab, probe)?,
+            captured_handshakes: captured,
+            absent: participants.absent,
+            victims: self.fleets.victims.indices().map(device_id).collect(),
+            controlled_devices: participants
+                .controlled_devices
+                .into_iter()
+                .map(ControlledDevice::new)
+                .collect(),
+            clones: participants.clones,
             service: self.has_gate().then_some((echo, ECHO_PORT)),
-            sees_frames: self.options.backend.has_gate(),
-            effort: self.options.effort,
+            data_plane_sees_macs: self.options.data_plane.has_gate(),
+            messages_per_attack: self.options.messages_per_attack,
             seed: self.options.seed,
         };
-        let call_off = AtomicBool::new(false);
-        let stop = audience.stop;
-        let (tell, told) = mpsc::channel();
+        let cancel = AtomicBool::new(false);
+        let stop = control.stop;
+        let (sender, outcomes) = mpsc::channel();
         let fleet_reports = std::thread::scope(|scope| {
             let attackers = scope.spawn(|| {
-                let tell = tell;
-                siege.run(site, [stop, &call_off], &tell);
+                let sender = sender;
+                suite.run(demo_gateway, [stop, &cancel], &sender);
             });
-            let reports = self.authenticate_crowd(&told, audience);
+            let reports = self.authenticate_remaining(&outcomes, control);
             if reports.is_err() {
-                call_off.store(true, Ordering::Relaxed);
+                cancel.store(true, Ordering::Relaxed);
             } else {
-                self.await_attackers(&told, audience);
+                self.await_attackers(&outcomes, control);
             }
-            attackers.join().map_err(|_| DemoError::Panicked)?;
+            attackers.join().map_err(|_| DemoError::AttackThreadPanicked)?;
             reports
         })?;
-        audience.check()?;
-        let site_counters = site.gateway.counters()?;
-        self.report.count_verdicts(&site_counters);
-        self.note_rates(&fleet_reports);
+        control.check_stop()?;
+        let site_counters = demo_gateway.gateway.counters()?;
+        self.report.record_verdicts(&site_counters);
+        self.record_rates(&fleet_reports);
         Ok(())
     }
 
-    /// Runs all but the witnesses, one group after the other.
-    fn authenticate_crowd(
+    /// Authenticates all devices except the victims, one group after the other.
+    fn authenticate_remaining(
         &mut self,
-        told: &Receiver<AttackOutcome>,
-        audience: &mut Audience<'_>,
+        outcomes: &Receiver<AttackOutcome>,
+        control: &mut RunControl<'_>,
     ) -> Result<Vec<FleetReport>, DemoError> {
         let devices = self.report.devices;
-        let before = self.fleets.witnesses.indices().count() as u64;
+        let before = self.fleets.victims.indices().count() as u64;
         let started = Instant::now();
         let mut reports: Vec<FleetReport> = Vec::new();
         let Self {
@@ -263,46 +285,50 @@ impl Show<'_> {
             options,
             ..
         } = self;
-        for fleet in [&mut fleets.sampled, &mut fleets.attested, &mut fleets.crowd] {
-            let through: u64 = reports.iter().map(|report| report.authenticated).sum();
+        for fleet in [
+            &mut fleets.latency_sample,
+            &mut fleets.provers,
+            &mut fleets.remaining,
+        ] {
+            let authenticated: u64 = reports.iter().map(|report| report.authenticated).sum();
             let network_ns: f64 = reports.iter().map(|report| sum_ns(&report.network_ns)).sum();
-            let stop = audience.stop;
-            reports.push(fleet.authenticate(&mut Run {
+            let stop = control.stop;
+            reports.push(fleet.authenticate(&mut RunOptions {
                 window: options.window,
-                limit: options.limit,
+                timeout: options.timeout,
                 stop,
                 progress: &mut |progress: Progress| {
-                    let now = through + progress.authenticated;
-                    audience.tell(Event::Fleet {
+                    let now = authenticated + progress.authenticated;
+                    control.emit(Event::Fleet {
                         authenticated: before + now,
                         devices,
                         per_s: now as f64 / started.elapsed().as_secs_f64().max(1e-3),
                         latency_us: (network_ns + progress.network_ns as f64) / now.max(1) as f64 / 1e3,
                     });
-                    note_attacks(told, &mut report.attacks, audience);
+                    record_attacks(outcomes, &mut report.attacks, control);
                 },
             })?);
         }
         Ok(reports)
     }
 
-    fn await_attackers(&mut self, told: &Receiver<AttackOutcome>, audience: &mut Audience<'_>) {
-        audience.tell(Event::Stage(Stage::Attacking));
+    fn await_attackers(&mut self, outcomes: &Receiver<AttackOutcome>, control: &mut RunControl<'_>) {
+        control.emit(Event::Stage(Stage::Attacking));
         loop {
-            match told.recv_timeout(GLANCE) {
-                Ok(outcome) => note_attack(outcome, &mut self.report.attacks, audience),
+            match outcomes.recv_timeout(POLL_INTERVAL) {
+                Ok(outcome) => record_attack(outcome, &mut self.report.attacks, control),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
     }
 
-    fn note_rates(&mut self, reports: &[FleetReport]) {
+    fn record_rates(&mut self, reports: &[FleetReport]) {
         let merged = |pick: fn(&FleetReport) -> &Histogram<u64>| {
             let mut sum: Option<Histogram<u64>> = None;
             for report in reports {
                 match &mut sum {
-                    // All have the same bounds, so nothing can be out of range.
+                    // All histograms have the same bounds, so no value is out of range.
                     Some(sum) => drop(sum.add(pick(report))),
                     None => sum = Some(pick(report).clone()),
                 }
@@ -316,157 +342,166 @@ impl Show<'_> {
         self.report.auth_per_s = authenticated as f64 / elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
     }
 
-    /// Every device sends a datagram to the service. By the service's own books each must have reached it.
-    fn reach_service(
+    /// Every device sends a datagram to the service; the service's counters must show each device.
+    fn check_service_access(
         &mut self,
         echo: &EchoService,
-        books: &mut ServiceReport,
-        audience: &mut Audience<'_>,
+        result: &mut ServiceReport,
+        control: &mut RunControl<'_>,
     ) -> Result<(), DemoError> {
-        audience.stage(Stage::Reaching)?;
+        control.begin_stage(Stage::AccessingService)?;
         let total = self.report.devices;
         let mut done = 0;
         let window = self.options.window;
         let fleets = &mut self.fleets;
         let groups = [
-            &mut fleets.witnesses,
-            &mut fleets.sampled,
-            &mut fleets.attested,
-            &mut fleets.crowd,
+            &mut fleets.victims,
+            &mut fleets.latency_sample,
+            &mut fleets.provers,
+            &mut fleets.remaining,
         ];
         for fleet in groups {
             fleet.exchange(
                 &Exchange::to(service),
-                &mut Run {
+                &mut RunOptions {
                     window,
-                    ..brief(audience.stop, &mut nobody)
+                    ..short_run(control.stop, &mut ignore_progress)
                 },
             )?;
             done += fleet.indices().count() as u64;
-            audience.progress(done, total);
+            control.report_progress(done, total);
         }
-        audience.check()?;
-        fence(echo)?;
-        let reached = echo.reached();
+        control.check_stop()?;
+        drain_service_queue(echo)?;
+        let reached = echo.traffic();
         for fleet in self.fleets.all() {
             for index in fleet.indices().filter(|index| fleet.session(*index).is_some()) {
                 let arrived = reached.sources.contains_key(&self.fleets.ip(index));
-                if arrived && fleet.got_echo(index) {
-                    books.reached += 1;
+                if arrived && fleet.received_echo(index) {
+                    result.devices_with_echo += 1;
                 } else {
-                    books.unreached += 1;
+                    result.devices_without_echo += 1;
                 }
             }
         }
-        books.strangers = judge::strangers(&reached, &judge::honest_addresses(&self.fleets));
+        result.unauthorized_datagrams =
+            line_check::unauthorized_datagrams(&reached, &line_check::legitimate_addresses(&self.fleets));
         Ok(())
     }
 
-    fn revoke(&mut self, site: &Site, index: u32) -> Result<Duration, DemoError> {
-        // A quarantine, too, counts as one at the gateway.
-        let before = site.gateway.status().revoked;
-        self.home.revoke(device_id(index))?;
+    fn revoke(&mut self, demo_gateway: &DemoGateway, index: u32) -> Result<Duration, DemoError> {
+        // The gateway counts a quarantine as a revocation, too.
+        let before = demo_gateway.gateway.status().revoked;
+        self.store.revoke(device_id(index))?;
         self.revoked += 1;
-        site.await_revocations(before + 1)
+        demo_gateway.await_revocations(before + 1)
     }
 
-    /// Some devices prove what they run; one of them is changed, found, shut out, put right and let in again.
-    fn show_attestation(
+    /// Attests some devices; one of them is modified, detected, quarantined, remediated and released.
+    fn run_attestation(
         &mut self,
-        site: &Site,
+        demo_gateway: &DemoGateway,
         echo: &EchoService,
-        audience: &mut Audience<'_>,
+        control: &mut RunControl<'_>,
     ) -> Result<(), DemoError> {
-        audience.stage(Stage::Attesting)?;
-        let indices = self.fleets.attested.indices();
-        let places = indices.map(|index| (index, self.fleets.ip(index), ATTEST_PORT));
-        let devices = attest::equip(self.home, places)?;
-        let act = Act::enrol(self.home, site, self.options, &devices)?;
+        control.begin_stage(Stage::Attesting)?;
+        let indices = self.fleets.provers.indices();
+        let addresses = indices.map(|index| (index, self.fleets.ip(index), ATTEST_PORT));
+        let devices = attest::install_provers(self.store, addresses)?;
+        let scenario = AttestationScenario::enroll(self.store, demo_gateway, self.options, &devices)?;
         let ips = devices
             .iter()
             .map(|device| (device.index, self.fleets.ip(device.index)));
         let ips: HashMap<u32, IpAddr> = ips.collect();
         for device in devices {
-            self.fleets.attested.set_attester(device.index, device.attester);
+            self.fleets.provers.set_attester(device.index, device.attester);
         }
-        let junk = JunkProofs::start(self.lab, self.options.seed)?;
-        let mut field = OnTheLink {
-            fleet: &mut self.fleets.attested,
+        let forgery = ForgedProofAttack::start(self.lab, self.options.seed)?;
+        let mut provers = LinkProvers {
+            fleet: &mut self.fleets.provers,
             ips,
-            site,
-            service: self.options.backend.has_gate().then_some(echo),
-            stop: audience.stop,
+            gateway: demo_gateway,
+            service: self.options.data_plane.has_gate().then_some(echo),
+            stop: control.stop,
         };
-        let (mut books, counted) = act.run(&mut field, audience)?;
-        let outcome = attest::note_junk(&mut books, junk.finish()?, &counted);
-        note_attack(outcome, &mut self.report.attacks, audience);
-        self.report.attestation = Some(books);
+        let (mut result, counters) = scenario.run(&mut provers, control)?;
+        let outcome = attest::record_forged_proofs(&mut result, forgery.finish()?, &counters);
+        record_attack(outcome, &mut self.report.attacks, control);
+        self.report.attestation = Some(result);
         Ok(())
     }
 
-    /// The first device is revoked: its session must end, and no new one begin, while all others go on.
-    fn show_revocation(
+    /// Revokes the first device: its session must end and no new one may open, while all other devices keep their access.
+    fn run_revocation(
         &mut self,
-        site: &Site,
+        demo_gateway: &DemoGateway,
         echo: &EchoService,
-        audience: &mut Audience<'_>,
+        control: &mut RunControl<'_>,
     ) -> Result<(), DemoError> {
-        const LOST: u32 = 0;
-        audience.stage(Stage::Revoking)?;
-        fence(echo)?;
-        let from_lost = |echo: &EchoService, ip| echo.reached().sources.get(&ip).copied().unwrap_or(0);
-        let ip = self.fleets.ip(LOST);
-        let before = from_lost(echo, ip);
-        let line_before = site.line(device_id(LOST)).map(|line| line.commit.idx());
-        let took = self.revoke(site, LOST)?;
-        let mut books = RevocationReport {
-            took_ms: took.as_secs_f64() * 1e3,
+        const REVOKED: u32 = 0;
+        control.begin_stage(Stage::Revoking)?;
+        drain_service_queue(echo)?;
+        let from_revoked = |echo: &EchoService, ip| echo.traffic().sources.get(&ip).copied().unwrap_or(0);
+        let ip = self.fleets.ip(REVOKED);
+        let before = from_revoked(echo, ip);
+        let line_before = demo_gateway
+            .line(device_id(REVOKED))
+            .map(|line| line.commit.idx());
+        let took = self.revoke(demo_gateway, REVOKED)?;
+        let mut result = RevocationReport {
+            propagation_ms: took.as_secs_f64() * 1e3,
             ..RevocationReport::default()
         };
         if self.has_gate() {
             let attempt = Exchange {
                 attempts: 3,
-                patience: Duration::from_millis(100),
+                timeout: Duration::from_millis(100),
                 ..Exchange::to(service)
             };
             self.fleets
-                .witnesses
-                .exchange(&attempt, &mut brief(audience.stop, &mut nobody))?;
-            fence(echo)?;
-            books.reached_after = from_lost(echo, ip) - before;
+                .victims
+                .exchange(&attempt, &mut short_run(control.stop, &mut ignore_progress))?;
+            drain_service_queue(echo)?;
+            result.delivered_after = from_revoked(echo, ip) - before;
         }
-        self.authenticate_again(site, audience)?;
-        let witnesses = &self.fleets.witnesses;
-        let line_after = site.line(device_id(LOST)).map(|line| line.commit.idx());
-        books.authenticated_after = witnesses.session(LOST).is_some() || line_before != line_after;
-        let others = || witnesses.indices().filter(|index| *index != LOST);
-        books.others_authenticated = others()
-            .filter(|index| witnesses.session(*index).is_some())
-            .count() as u64;
-        books.others_refused = others().count() as u64 - books.others_authenticated;
-        self.report.revocation = Some(books);
-        audience.check()
+        self.reauthenticate_victims(demo_gateway, control)?;
+        let victims = &self.fleets.victims;
+        let line_after = demo_gateway
+            .line(device_id(REVOKED))
+            .map(|line| line.commit.idx());
+        result.authenticated_after = victims.session(REVOKED).is_some() || line_before != line_after;
+        let others = || victims.indices().filter(|index| *index != REVOKED);
+        result.others_authenticated =
+            others().filter(|index| victims.session(*index).is_some()).count() as u64;
+        result.others_refused = others().count() as u64 - result.others_authenticated;
+        self.report.revocation = Some(result);
+        control.check_stop()
     }
 
-    /// The witnesses lose their power and authenticate anew; ends when all but the revoked one have, and the gateway
-    /// has seen that one try.
-    fn authenticate_again(&mut self, site: &Site, audience: &mut Audience<'_>) -> Result<(), DemoError> {
+    /// Power-cycles the victims, which authenticate again. Ends when all but the revoked device have a session and the gateway
+    /// has refused the revoked device.
+    fn reauthenticate_victims(
+        &mut self,
+        demo_gateway: &DemoGateway,
+        control: &mut RunControl<'_>,
+    ) -> Result<(), DemoError> {
         let refusals = || {
-            site.gateway
+            demo_gateway
+                .gateway
                 .counters()
                 .map_or(0, |counters| counters.get(Verdict::DropRevoked))
         };
         let before = refusals();
         let enough = AtomicBool::new(false);
-        let witnesses = &mut self.fleets.witnesses;
-        witnesses.power_cycle();
-        witnesses.authenticate(&mut Run {
+        let victims = &mut self.fleets.victims;
+        victims.power_cycle();
+        victims.authenticate(&mut RunOptions {
             window: 16,
-            limit: LIMIT,
+            timeout: STEP_TIMEOUT,
             stop: &enough,
             progress: &mut |progress| {
-                let others_are_through = progress.authenticated + 1 >= progress.devices;
-                if others_are_through && refusals() > before || audience.check().is_err() {
+                let others_are_done = progress.authenticated + 1 >= progress.devices;
+                if others_are_done && refusals() > before || control.check_stop().is_err() {
                     enough.store(true, Ordering::Relaxed);
                 }
             },
@@ -474,158 +509,168 @@ impl Show<'_> {
         Ok(())
     }
 
-    fn measure(&mut self, backend: Backend, audience: &mut Audience<'_>) -> Result<(), DemoError> {
-        let Measured { pass, refused } =
-            latency::measure(&mut self.fleets.sampled, backend, self.options, audience)?;
-        let name = backend.name();
-        self.report
-            .refused(refused, &format!("devices refused one at a time by {name}"));
+    fn measure_latency(
+        &mut self,
+        data_plane: DataPlaneKind,
+        control: &mut RunControl<'_>,
+    ) -> Result<(), DemoError> {
+        let LatencyMeasurement { pass, refused } =
+            latency::measure(&mut self.fleets.latency_sample, data_plane, self.options, control)?;
+        let name = data_plane.name();
+        self.report.add_refused_devices(
+            refused,
+            &format!("devices without a session in the latency measurement of {name}"),
+        );
         self.report.comparison.push(pass);
         Ok(())
     }
 
-    /// The same devices against the other data plane, in the same network: `xdp` needs nothing of it beside the devices' link.
-    fn compare(&mut self, has_bpf: bool, audience: &mut Audience<'_>) -> Result<(), DemoError> {
-        let other = self.options.backend.other();
-        if other == Backend::Xdp && !has_bpf {
-            self.report
-                .left_out
-                .push("the comparison with xdp: CAP_BPF is missing".to_owned());
+    /// Measures the same devices on the other data plane in the same network; `xdp` needs only the devices' link.
+    fn compare_data_planes(&mut self, has_bpf: bool, control: &mut RunControl<'_>) -> Result<(), DemoError> {
+        let other = self.options.data_plane.compared_with();
+        if other == DataPlaneKind::Xdp && !has_bpf {
+            self.report.skipped_checks.push(
+                "the latency comparison with the xdp data plane: CAP_BPF missing; run as root".to_owned(),
+            );
             return Ok(());
         }
         self.lab
             .replace_switch()
             .map_err(|error| DemoError::Lab(error.into()))?;
-        let site = self.start_gateway(other, audience)?;
-        latency::introduce(&mut self.fleets.sampled, self.options, audience)?;
-        self.measure(other, audience)?;
-        site.stop()?;
+        let demo_gateway = self.start_gateway(other, control)?;
+        latency::authenticate_first(&mut self.fleets.latency_sample, self.options, control)?;
+        self.measure_latency(other, control)?;
+        demo_gateway.stop()?;
         self.report
             .comparison
-            .sort_by_key(|pass| pass.dataplane != Backend::Xdp.name());
+            .sort_by_key(|pass| pass.dataplane != DataPlaneKind::Xdp.name());
         Ok(())
     }
 }
 
 /// The provers on the link.
-struct OnTheLink<'a> {
+struct LinkProvers<'a> {
     fleet: &'a mut Fleet,
     ips: HashMap<u32, IpAddr>,
-    site: &'a Site,
-    /// Behind the gate, if there is one.
+    gateway: &'a DemoGateway,
+    /// The service, if the data plane has a gate.
     service: Option<&'a EchoService>,
     stop: &'a AtomicBool,
 }
 
-impl Field for OnTheLink<'_> {
-    fn live(&mut self, limit: Duration, is_so: &mut dyn FnMut() -> bool) -> Result<bool, DemoError> {
+impl ProverEnvironment for LinkProvers<'_> {
+    fn run_until(
+        &mut self,
+        limit: Duration,
+        is_reached: &mut dyn FnMut() -> bool,
+    ) -> Result<bool, DemoError> {
         let enough = AtomicBool::new(false);
-        let mut was_so = false;
-        self.fleet.attest(&mut Run {
-            limit,
-            ..brief(&enough, &mut |_| {
-                if !was_so && is_so() {
-                    was_so = true;
+        let mut was_reached = false;
+        self.fleet.run_attestation(&mut RunOptions {
+            timeout: limit,
+            ..short_run(&enough, &mut |_| {
+                if !was_reached && is_reached() {
+                    was_reached = true;
                     enough.store(true, Ordering::Relaxed);
                 }
             })
         })?;
-        Ok(was_so)
+        Ok(was_reached)
     }
 
-    fn try_to_get_in(&mut self, index: u32, expected: Expected) -> Result<Tried, DemoError> {
+    fn attempt_access(&mut self, index: u32, expected: ExpectedAccess) -> Result<AccessAttempt, DemoError> {
         Ok(match expected {
-            Expected::Out => Tried {
-                reached: self.knock(index)?,
-                session: self.authenticate_anew(index)?,
+            ExpectedAccess::Denied => AccessAttempt {
+                delivered: self.count_delivered(index)?,
+                session: self.reauthenticate(index)?,
             },
-            Expected::In => Tried {
-                session: self.authenticate(&AtomicBool::new(false), &mut nobody, index)?,
-                reached: self.knock(index)?,
+            ExpectedAccess::Granted => AccessAttempt {
+                session: self.authenticate(&AtomicBool::new(false), &mut ignore_progress, index)?,
+                delivered: self.count_delivered(index)?,
             },
         })
     }
 }
 
-impl OnTheLink<'_> {
-    /// All send datagrams to the service; how many of this one's arrive.
-    fn knock(&mut self, index: u32) -> Result<Option<u64>, DemoError> {
+impl LinkProvers<'_> {
+    /// All devices send datagrams to the service; returns how many of this device arrive.
+    fn count_delivered(&mut self, index: u32) -> Result<Option<u64>, DemoError> {
         let Some(service) = self.service else {
             return Ok(None);
         };
         let attempt = Exchange {
             attempts: 3,
-            patience: Duration::from_millis(100),
+            timeout: Duration::from_millis(100),
             ..Exchange::to(self::service)
         };
         let ip = self.ips.get(&index).copied();
         let arrived = || {
-            fence(service)?;
-            let reached = service.reached();
+            drain_service_queue(service)?;
+            let reached = service.traffic();
             Ok::<_, DemoError>(ip.and_then(|ip| reached.sources.get(&ip).copied()).unwrap_or(0))
         };
         let before = arrived()?;
         self.fleet
-            .exchange(&attempt, &mut brief(self.stop, &mut nobody))?;
+            .exchange(&attempt, &mut short_run(self.stop, &mut ignore_progress))?;
         Ok(Some(arrived()? - before))
     }
 
-    /// It loses its power and asks for another session, until the gateway has refused it.
-    fn authenticate_anew(&mut self, index: u32) -> Result<bool, DemoError> {
-        let site = self.site;
+    /// Power-cycles the device, which requests a new session until the gateway has refused it.
+    fn reauthenticate(&mut self, index: u32) -> Result<bool, DemoError> {
+        let demo_gateway = self.gateway;
         let refusals = || {
-            let counters = site.gateway.counters();
+            let counters = demo_gateway.gateway.counters();
             counters.map_or(0, |counters| counters.get(Verdict::DropRevoked))
         };
         let before = refusals();
         self.fleet.power_cycle_device(index);
         let enough = AtomicBool::new(false);
-        let mut look = |_: Progress| {
+        let mut check = |_: Progress| {
             if refusals() > before {
                 enough.store(true, Ordering::Relaxed);
             }
         };
-        self.authenticate(&enough, &mut look, index)
+        self.authenticate(&enough, &mut check, index)
     }
 
-    /// Whoever has no session asks for one; whether this one has got it.
+    /// Every device without a session requests one; returns whether this device has a session.
     fn authenticate(
         &mut self,
         stop: &AtomicBool,
         progress: &mut dyn FnMut(Progress),
         index: u32,
     ) -> Result<bool, DemoError> {
-        self.fleet.authenticate(&mut brief(stop, progress))?;
+        self.fleet.authenticate(&mut short_run(stop, progress))?;
         Ok(self.fleet.session(index).is_some())
     }
 }
 
-/// A run of a few devices.
-fn brief<'a>(stop: &'a AtomicBool, progress: &'a mut dyn FnMut(Progress)) -> Run<'a> {
-    Run {
+/// Options for a run of a few devices.
+fn short_run<'a>(stop: &'a AtomicBool, progress: &'a mut dyn FnMut(Progress)) -> RunOptions<'a> {
+    RunOptions {
         window: 16,
-        limit: LIMIT,
+        timeout: STEP_TIMEOUT,
         stop,
         progress,
     }
 }
 
-/// Watches a run that is over in no time.
-fn nobody(_: Progress) {}
+/// Ignores the progress of a short run.
+fn ignore_progress(_: Progress) {}
 
-/// Waits until the service has counted all that lies in its queue.
-fn fence(echo: &EchoService) -> Result<(), DemoError> {
-    if echo.fence() {
+/// Waits until the service has counted all queued datagrams.
+fn drain_service_queue(echo: &EchoService) -> Result<(), DemoError> {
+    if echo.drain_queue() {
         Ok(())
     } else {
-        Err(DemoError::ServiceSilent)
+        Err(DemoError::ServiceTimeout)
     }
 }
 
-/// Datagrams that reached the service from anywhere but beside it.
-fn devices_datagrams(echo: &EchoService) -> Result<u64, DemoError> {
-    fence(echo)?;
-    let reached = echo.reached();
+/// Datagrams at the service from other addresses than loopback.
+fn count_device_datagrams(echo: &EchoService) -> Result<u64, DemoError> {
+    drain_service_queue(echo)?;
+    let reached = echo.traffic();
     let outside = reached.sources.iter().filter(|(source, _)| !source.is_loopback());
     Ok(outside.map(|(_, datagrams)| datagrams).sum())
 }
@@ -634,13 +679,17 @@ fn sum_ns(histogram: &Histogram<u64>) -> f64 {
     histogram.mean() * histogram.len() as f64
 }
 
-fn note_attacks(told: &Receiver<AttackOutcome>, into: &mut Vec<AttackOutcome>, audience: &mut Audience<'_>) {
-    for outcome in told.try_iter() {
-        note_attack(outcome, into, audience);
+fn record_attacks(
+    outcomes: &Receiver<AttackOutcome>,
+    into: &mut Vec<AttackOutcome>,
+    control: &mut RunControl<'_>,
+) {
+    for outcome in outcomes.try_iter() {
+        record_attack(outcome, into, control);
     }
 }
 
-fn note_attack(outcome: AttackOutcome, into: &mut Vec<AttackOutcome>, audience: &mut Audience<'_>) {
-    audience.tell(Event::Attack(outcome.clone()));
+fn record_attack(outcome: AttackOutcome, into: &mut Vec<AttackOutcome>, control: &mut RunControl<'_>) {
+    control.emit(Event::Attack(outcome.clone()));
     into.push(outcome);
 }

@@ -1,4 +1,4 @@
-//! The picture: how long authentications take on each data plane.
+//! The chart of authentication latency on each data plane.
 
 use std::fmt::Display;
 
@@ -8,13 +8,13 @@ use super::report::LatencyPass;
 
 /// Width and height in pixels.
 const SIZE: (u32, u32) = (960, 560);
-/// Distinguishable by colour-blind people too (Okabe and Ito).
-const COLOURS: [RGBColor; 2] = [RGBColor(0, 114, 178), RGBColor(213, 94, 0)];
+/// Distinguishable by color-blind people too (Okabe and Ito).
+const COLORS: [RGBColor; 2] = [RGBColor(0, 114, 178), RGBColor(213, 94, 0)];
 const TEXT: i32 = 15;
 
-/// A picture could not be drawn.
+/// The chart could not be drawn.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the picture could not be drawn: {0}")]
+#[error("chart could not be drawn: {0}")]
 pub struct PictureError(String);
 
 fn error(error: impl Display) -> PictureError {
@@ -24,7 +24,7 @@ fn error(error: impl Display) -> PictureError {
 /// The distributions of these passes as an SVG document: share of authentications over time, µs, logarithmic.
 ///
 /// # Errors
-/// Nothing was measured, or the drawing library's.
+/// No authentication was measured, or the drawing library fails.
 pub fn latency_cdf(passes: &[LatencyPass]) -> Result<String, PictureError> {
     let times = || passes.iter().flat_map(|pass| &pass.cdf).map(|(time, _)| *time);
     let (fastest, slowest) = times().fold((f64::MAX, 0.0f64), |(low, high), time| {
@@ -50,15 +50,15 @@ pub fn latency_cdf(passes: &[LatencyPass]) -> Result<String, PictureError> {
             .map_err(error)?;
         chart
             .configure_mesh()
-            .x_desc("time on the network and in the gateway, µs (two round trips, without the PUF)")
+            .x_desc("network and gateway time, µs (two round trips, without PUF)")
             .y_desc("share of authentications")
             .x_label_formatter(&|time| format!("{time:.0}"))
             .label_style(("sans-serif", TEXT))
             .light_line_style(TRANSPARENT)
             .draw()
             .map_err(error)?;
-        for (pass, colour) in passes.iter().zip(COLOURS.iter().cycle()) {
-            let line = ShapeStyle::from(colour).stroke_width(2);
+        for (pass, color) in passes.iter().zip(COLORS.iter().cycle()) {
+            let line = ShapeStyle::from(color).stroke_width(2);
             chart
                 .draw_series(LineSeries::new(steps(pass, left, right), line))
                 .map_err(error)?
@@ -81,7 +81,7 @@ pub fn latency_cdf(passes: &[LatencyPass]) -> Result<String, PictureError> {
     Ok(document)
 }
 
-/// The corners of the staircase that a distribution is.
+/// The corners of the step function of a distribution.
 fn steps(pass: &LatencyPass, left: f64, right: f64) -> Vec<(f64, f64)> {
     let mut corners = vec![(left, 0.0)];
     let mut share = 0.0;
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn both_curves_and_their_figures_are_in_the_picture() {
+    fn the_chart_shows_both_curves_and_their_quantiles() {
         let svg = latency_cdf(&[pass("xdp", 1.0), pass("host", 2.5)]).unwrap();
         assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
         assert!(svg.contains("xdp: 100 devices, p50 50 µs, p99 99 µs"), "{svg}");
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_measured_is_no_picture() {
+    fn a_chart_without_measurements_is_an_error() {
         assert!(latency_cdf(&[]).is_err());
     }
 }

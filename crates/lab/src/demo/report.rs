@@ -1,4 +1,4 @@
-//! What came of a demonstration, for tables and, serialised, for machines.
+//! The result of a demonstration, for tables and for serialization.
 
 use std::collections::BTreeMap;
 
@@ -6,41 +6,41 @@ use hdrhistogram::Histogram;
 use linewarden_dataplane::Counters;
 use serde::Serialize;
 
-use super::{Backend, Options, cast};
-use crate::attackers::{AttackError, AttackReport, JUNK_PROOFS};
+use super::{DataPlaneKind, Options, participants};
+use crate::attackers::{AttackError, AttackReport, FORGED_PROOFS};
 
-/// A whole demonstration.
+/// The result of a demonstration.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// Honest devices.
+    /// Legitimate devices.
     pub devices: u64,
-    /// Thereof with a session, by the gateway's line and the device's own state.
+    /// Devices with a session, by the gateway's line and the device's own state.
     pub authenticated: u64,
-    /// Whatever was accepted without being entitled: attacks that succeeded, lines that nobody's device explains,
-    /// datagrams at the service that should not have reached it. What two judges see counts twice; only 0 is good.
+    /// Unauthorized accepts: attacks that succeeded, lines whose state no device explains, unauthorized datagrams at
+    /// the service. A case that two checks detect counts twice; only 0 is good.
     pub false_accepts: u64,
-    /// Whatever honest devices were refused: a session, a way through the gate, an answer.
+    /// Rejects of legitimate devices: a refused session, a datagram that was not forwarded, a missing reply.
     pub false_rejects: u64,
-    /// Messages and handshakes that attackers tried, over all attacks.
+    /// Messages and handshakes of all attacks.
     pub attack_attempts: u64,
-    /// Attacks that could not be carried out, so that they prove nothing.
-    pub inconclusive: u64,
+    /// Attacks that could not be carried out and prove nothing.
+    pub inconclusive_attacks: u64,
     /// The data plane of the main run.
     pub dataplane: &'static str,
-    /// A complete authentication in the main run, attackers and the fleet's concurrency included: both round trips on
-    /// the network and in the gateway, without the device's PUF.
+    /// Latency of a complete authentication in the main run, under attack and concurrency: both round trips on the
+    /// network and in the gateway, without the device's PUF.
     pub latency_us: Quantiles,
-    /// The same with everything that a device waits for: its PUF, error correction, and the fleet's own queue.
+    /// The same latency with PUF reading, error correction and the fleet's own queue.
     pub latency_with_puf_us: Quantiles,
-    /// Complete authentications per second while attackers worked.
+    /// Complete authentications per second under attack.
     pub auth_per_s: f64,
-    /// Each attack.
+    /// The outcome of each attack.
     pub attacks: Vec<AttackOutcome>,
     /// The gateway's lines, compared with the devices.
-    pub audit: Audit,
+    pub line_check: LineCheck,
     /// The service behind the gate; `None` where the data plane has no gate.
     pub service: Option<ServiceReport>,
-    /// Devices that prove what they run.
+    /// The attested devices.
     pub attestation: Option<AttestationReport>,
     /// The device that was revoked.
     pub revocation: Option<RevocationReport>,
@@ -48,22 +48,22 @@ pub struct Report {
     pub comparison: Vec<LatencyPass>,
     /// Packets by verdict in the main run.
     pub verdicts: BTreeMap<&'static str, u64>,
-    /// What is needed to run the same again.
+    /// The parameters that reproduce the run.
     pub parameters: Parameters,
-    /// What this run did not show, and why.
-    pub left_out: Vec<String>,
-    /// What went wrong, in words.
+    /// Checks that this run did not make, and why.
+    pub skipped_checks: Vec<String>,
+    /// Failed checks, as text.
     pub findings: Vec<String>,
-    /// Nothing unauthorised was accepted, nobody honest refused, nothing left unproven.
+    /// No unauthorized accept, no rejected legitimate device and no inconclusive attack.
     pub passed: bool,
 }
 
 /// Two quantiles of a latency, µs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Quantiles {
-    /// Half are faster.
+    /// Median.
     pub p50: f64,
-    /// One in a hundred is slower.
+    /// 99th percentile.
     pub p99: f64,
 }
 
@@ -77,22 +77,22 @@ impl Quantiles {
     }
 }
 
-/// What came of an attack.
+/// The outcome of an attack.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct AttackOutcome {
     /// Its name.
     pub name: &'static str,
-    /// Messages or handshakes with which it was tried.
+    /// Messages or handshakes that the attacker tried.
     pub attempts: u64,
-    /// How many did what the attacker wanted, by the attack's judge.
+    /// Attempts that reached the attacker's goal, by the check of the attack.
     pub successes: u64,
-    /// A line that it changed, if it is lines that tell.
+    /// One changed line, if changed lines decide about success.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub change: Option<String>,
-    /// Why it was left out, if it was.
+    pub line_change: Option<String>,
+    /// Why the attack was skipped, if it was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
-    /// Why it proves nothing, if so.
+    /// Why the outcome is inconclusive, if it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inconclusive: Option<String>,
 }
@@ -103,7 +103,7 @@ impl From<AttackReport> for AttackOutcome {
             name: report.name,
             attempts: report.attempts,
             successes: report.successes,
-            change: report.change.map(|change| change.to_string()),
+            line_change: report.line_change.map(|change| change.to_string()),
             skipped: report.skipped.map(str::to_owned),
             inconclusive: None,
         }
@@ -119,133 +119,139 @@ impl AttackOutcome {
         }
     }
 
-    /// Of its success, as a finding.
+    /// The text of a finding about a successful attack.
     #[must_use]
-    pub fn told(&self) -> String {
-        let what = self.change.as_deref().map(|change| format!(" ({change})"));
-        format!("attack succeeded: {}{}", self.name, what.unwrap_or_default())
+    pub fn success_message(&self) -> String {
+        let detail = self.line_change.as_deref().map(|change| format!(" ({change})"));
+        format!("attack succeeded: {}{}", self.name, detail.unwrap_or_default())
     }
 
-    /// Whether its success would shut honest devices out instead of letting somebody in.
+    /// Whether success means a denial of service instead of unauthorized access.
     fn denies_service(&self) -> bool {
-        DENIALS.contains(&self.name)
+        DENIAL_OF_SERVICE_ATTACKS.contains(&self.name)
     }
 }
 
-/// Attacks whose success is a loss of honest packets or handshakes.
-const DENIALS: [&str; 4] = [
-    JUNK_PROOFS,
-    "honest short datagrams lost",
-    "honest datagrams 00… and 02… lost",
-    "LAP: REQUEST over a running handshake",
+/// Attacks whose success is a loss of legitimate packets or handshakes.
+const DENIAL_OF_SERVICE_ATTACKS: [&str; 4] = [
+    FORGED_PROOFS,
+    "loss of short legitimate datagrams",
+    "loss of legitimate datagrams by first byte",
+    "published: REQUEST during a running handshake",
 ];
 
-/// The gateway's lines, compared with what the devices hold.
+/// The gateway's lines, compared with the devices' state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Audit {
-    /// Lines looked at.
+pub struct LineCheck {
+    /// Compared lines.
     pub lines: u64,
-    /// Lines with a row spent, or a session open, that their device knows nothing of.
+    /// Lines with a spent row or an open session that their device does not have.
     pub unexplained: u64,
-    /// Honest devices without a session at the gateway or of their own.
-    pub refused: u64,
+    /// Legitimate devices without a session at the gateway or in their own state.
+    pub without_session: u64,
 }
 
 /// The service behind the gate.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ServiceReport {
-    /// Datagrams sent before anybody had authenticated.
-    pub tried_before: u64,
-    /// How many of them reached it: must be 0.
-    pub reached_before: u64,
-    /// Authenticated devices that reached it and got their echo.
-    pub reached: u64,
+    /// Datagrams sent before any device had authenticated.
+    pub sent_before_authentication: u64,
+    /// Those that reached the service: must be 0.
+    pub delivered_before_authentication: u64,
+    /// Authenticated devices that reached the service and received the echo.
+    pub devices_with_echo: u64,
     /// Authenticated devices that did not.
-    pub unreached: u64,
-    /// Datagrams of strangers and attackers that reached it: must be 0.
-    pub strangers: u64,
+    pub devices_without_echo: u64,
+    /// Datagrams of unknown senders and attackers that reached the service: must be 0.
+    pub unauthorized_datagrams: u64,
 }
 
-/// Devices that prove what they run, and the one that was changed.
+/// The attested devices and the modified device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct AttestationReport {
-    /// Devices that were asked.
+    /// Attested devices.
     pub provers: u64,
-    /// Rounds.
+    /// Attestation rounds.
     pub rounds: u64,
-    /// Whether all proved themselves in rounds before anything was changed.
-    pub all_proved: bool,
-    /// From a round's beginning to its last proof, in rounds in which nobody was silent, ms: half are faster.
-    pub last_proof_ms: u32,
-    /// The slowest of them, ms.
+    /// Whether all devices were proven in the rounds before the modification.
+    pub all_proved_initially: bool,
+    /// Time from the start of a round to its last proof in complete rounds, median, ms.
+    pub last_proof_median_ms: u32,
+    /// The same time, maximum, ms.
     pub last_proof_max_ms: u32,
-    /// Rounds from the change to the first in which the changed device was silent; those of the period that ran count.
-    pub found_after_rounds: u64,
-    /// Whether it was quarantined: must be.
+    /// Rounds from the modification to the first round without a valid proof, including those of the current period.
+    pub detected_after_rounds: u64,
+    /// Whether the modified device was quarantined: must be.
     pub quarantined: bool,
-    /// Rounds from the change to its quarantine.
+    /// Rounds from the modification to the quarantine.
     pub quarantined_after_rounds: u64,
-    /// The same as a time, s.
+    /// Time from the modification to the quarantine, s.
     pub quarantined_after_s: f64,
-    /// Its datagrams that reached the service then: must be 0; nothing without a gate.
-    pub reached_after: Option<u64>,
-    /// Whether it got a session then: must not.
-    pub authenticated_after: bool,
-    /// Whether it was let in after it had been put right: must be.
-    pub readmitted: bool,
-    /// How long that took, s.
-    pub readmitted_after_s: f64,
-    /// Whether it has a session again, and reaches the service: must.
-    pub back_in: bool,
-    /// Devices that ran what they shall and were quarantined: must be 0.
+    /// Datagrams of the quarantined device that reached the service: must be 0; `None` without a gate.
+    pub delivered_in_quarantine: Option<u64>,
+    /// Whether the quarantined device got a session: must not.
+    pub authenticated_in_quarantine: bool,
+    /// Whether the device was released after its remediation: must be.
+    pub released: bool,
+    /// Time from the remediation to the release, s.
+    pub released_after_s: f64,
+    /// Whether the released device got a session and reaches the service: must.
+    pub access_restored: bool,
+    /// Compliant devices that were quarantined: must be 0.
     pub wrongly_quarantined: u64,
-    /// Requests that the attacker heard.
-    pub requests_heard: u64,
-    /// PROOFs that he sent in others' names.
-    pub junk_sent: u64,
-    /// PROOFs that counted.
-    pub proofs_ok: u64,
-    /// PROOFs that did not verify; those of the changed device among them.
+    /// Requests that the attacker overheard.
+    pub requests_overheard: u64,
+    /// PROOFs that the attacker sent in other devices' names.
+    pub forged_proofs_sent: u64,
+    /// Accepted PROOFs.
+    pub proofs_accepted: u64,
+    /// PROOFs that did not verify, including those of the modified device.
     pub drop_proof: u64,
-    /// PROOFs of another round, or under another nonce.
+    /// PROOFs of another round or with another nonce.
     pub drop_round: u64,
-    /// PROOFs of devices that had proven themselves in that round.
+    /// PROOFs of devices that were already proven in that round.
     pub drop_proved: u64,
-    /// PROOFs of a round that was over.
+    /// PROOFs of a round that had ended.
     pub drop_late: u64,
 }
 
 impl AttestationReport {
-    /// What must not be: accepted, refused.
-    fn judge(&self, accepts: &mut Vec<(u64, String)>, rejects: &mut Vec<(u64, String)>) {
-        let found = self.quarantined;
-        for (is_wrong, what) in [
-            (self.all_proved && !found, "a changed device was not found"),
-            (self.authenticated_after, "a quarantined device authenticated"),
+    /// Adds the failed checks to `accepts` and `rejects`.
+    fn check(&self, accepts: &mut Vec<(u64, String)>, rejects: &mut Vec<(u64, String)>) {
+        let detected = self.quarantined;
+        for (is_wrong, description) in [
+            (
+                self.all_proved_initially && !detected,
+                "a modified device was not quarantined",
+            ),
+            (
+                self.authenticated_in_quarantine,
+                "a quarantined device authenticated",
+            ),
         ] {
-            accepts.push((is_wrong.into(), what.to_owned()));
+            accepts.push((is_wrong.into(), description.to_owned()));
         }
-        let through = self.reached_after.unwrap_or(0);
+        let delivered = self.delivered_in_quarantine.unwrap_or(0);
         accepts.push((
-            through,
-            "datagrams of a quarantined device passed the gate".to_owned(),
+            delivered,
+            "datagrams of a quarantined device reached the service".to_owned(),
         ));
-        for (is_wrong, what) in [
-            (!self.all_proved, "not all devices could prove what they run"),
+        for (is_wrong, description) in [
             (
-                found && !self.readmitted,
-                "a device that runs what it shall again was not let in",
+                !self.all_proved_initially,
+                "not all devices were proven before the modification",
             ),
+            (detected && !self.released, "a remediated device was not released"),
             (
-                self.readmitted && !self.back_in,
-                "a device that was let in again does not get through",
+                self.released && !self.access_restored,
+                "a released device has no access to the service",
             ),
         ] {
-            rejects.push((is_wrong.into(), what.to_owned()));
+            rejects.push((is_wrong.into(), description.to_owned()));
         }
         rejects.push((
             self.wrongly_quarantined,
-            "devices that run what they shall were quarantined".to_owned(),
+            "compliant devices were quarantined".to_owned(),
         ));
     }
 }
@@ -253,13 +259,13 @@ impl AttestationReport {
 /// The revoked device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct RevocationReport {
-    /// From the registry's commit until the data plane had it, ms.
-    pub took_ms: f64,
-    /// Its datagrams that reached the service afterwards: must be 0.
-    pub reached_after: u64,
-    /// Whether it got a new session: must not.
+    /// Time from the registry's commit to the data plane, ms.
+    pub propagation_ms: f64,
+    /// Datagrams of the revoked device that reached the service afterwards: must be 0.
+    pub delivered_after: u64,
+    /// Whether the revoked device got a new session: must not.
     pub authenticated_after: bool,
-    /// Other devices that authenticated anew at the same time.
+    /// Other devices that authenticated again at the same time.
     pub others_authenticated: u64,
     /// Other devices that did not.
     pub others_refused: u64,
@@ -274,13 +280,13 @@ pub struct LatencyPass {
     pub devices: u64,
     /// Both round trips, without the PUF.
     pub latency_us: Quantiles,
-    /// The whole distribution: (µs, share of authentications at most that long).
+    /// The distribution: (µs, share of authentications that took at most this time).
     #[serde(skip)]
     pub cdf: Vec<(f64, f64)>,
 }
 
 impl LatencyPass {
-    pub(super) fn new(backend: Backend, histogram: &Histogram<u64>) -> Self {
+    pub(super) fn new(data_plane: DataPlaneKind, histogram: &Histogram<u64>) -> Self {
         let total = histogram.len().max(1) as f64;
         let mut below = 0;
         let cdf = histogram
@@ -291,7 +297,7 @@ impl LatencyPass {
             })
             .collect();
         Self {
-            dataplane: backend.name(),
+            dataplane: data_plane.name(),
             devices: histogram.len(),
             latency_us: Quantiles::of_ns(histogram),
             cdf,
@@ -299,22 +305,22 @@ impl LatencyPass {
     }
 }
 
-/// What a run was made with.
+/// The parameters of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Parameters {
-    /// Decides chips, noise, enrolment and the attackers' draws.
+    /// Seed of chips, noise, enrollment and the attackers' random numbers.
     pub seed: u64,
-    /// What the fleet is made of.
+    /// Description of the fleet.
     pub fleet: String,
     /// Rows of a pool-mode device.
     pub rows: u32,
-    /// Share of wrong bits in a reading.
+    /// Bit error rate of a PUF reading.
     pub bit_error_rate: f64,
-    /// Devices in a handshake at once.
+    /// Concurrent handshakes of each worker.
     pub window: usize,
-    /// Messages per flood and guess.
-    pub effort: u32,
-    /// Threads that play the fleet.
+    /// Messages of an attack that sends many.
+    pub messages_per_attack: u32,
+    /// Worker threads of the fleet.
     pub workers: usize,
 }
 
@@ -326,13 +332,13 @@ impl Report {
             false_accepts: 0,
             false_rejects: 0,
             attack_attempts: 0,
-            inconclusive: 0,
-            dataplane: options.backend.name(),
+            inconclusive_attacks: 0,
+            dataplane: options.data_plane.name(),
             latency_us: Quantiles::default(),
             latency_with_puf_us: Quantiles::default(),
             auth_per_s: 0.0,
             attacks: Vec::new(),
-            audit: Audit::default(),
+            line_check: LineCheck::default(),
             service: None,
             attestation: None,
             revocation: None,
@@ -340,69 +346,72 @@ impl Report {
             verdicts: BTreeMap::new(),
             parameters: Parameters {
                 seed: options.seed,
-                fleet: cast::describe(options),
+                fleet: participants::describe_fleet(options),
                 rows: options.rows,
                 bit_error_rate: options.bit_error_rate,
                 window: options.window,
-                effort: options.effort,
+                messages_per_attack: options.messages_per_attack,
                 workers,
             },
-            left_out: Vec::new(),
+            skipped_checks: Vec::new(),
             findings: Vec::new(),
             passed: false,
         }
     }
 
-    pub(super) fn count_verdicts(&mut self, counters: &Counters) {
+    pub(super) fn record_verdicts(&mut self, counters: &Counters) {
         self.verdicts = counters
             .nonzero()
             .map(|(verdict, count)| (verdict.name(), count))
             .collect();
     }
 
-    /// Adds everything up. Everything that is not as it must be is a finding as well.
+    /// Computes the totals and adds a finding for every failed check.
     pub(super) fn conclude(mut self) -> Self {
         let mut accepts = Vec::new();
         let mut rejects = Vec::new();
         for attack in &self.attacks {
             self.attack_attempts += attack.attempts;
-            self.inconclusive += u64::from(attack.inconclusive.is_some());
+            self.inconclusive_attacks += u64::from(attack.inconclusive.is_some());
             if let Some(reason) = &attack.inconclusive {
                 self.findings
-                    .push(format!("{}: proves nothing: {reason}", attack.name));
+                    .push(format!("attack inconclusive: {}: {reason}", attack.name));
             }
             let side = if attack.denies_service() {
                 &mut rejects
             } else {
                 &mut accepts
             };
-            side.push((attack.successes, attack.told()));
+            side.push((attack.successes, attack.success_message()));
         }
-        let audit = &self.audit;
+        let audit = &self.line_check;
         accepts.push((
             audit.unexplained,
-            "lines with a row spent or a session open that no device explains".to_owned(),
+            "lines with a spent row or an open session that no device has".to_owned(),
         ));
-        rejects.push((audit.refused, "honest devices have no session".to_owned()));
+        rejects.push((
+            audit.without_session,
+            "legitimate devices without a session".to_owned(),
+        ));
         if let Some(service) = &self.service {
-            let before = "datagrams passed the gate before their senders had authenticated";
-            accepts.push((service.reached_before, before.to_owned()));
+            let before = "datagrams reached the service before their senders had authenticated";
+            accepts.push((service.delivered_before_authentication, before.to_owned()));
             accepts.push((
-                service.strangers,
-                "datagrams of strangers reached the service".to_owned(),
+                service.unauthorized_datagrams,
+                "unauthorized datagrams reached the service".to_owned(),
             ));
             rejects.push((
-                service.unreached,
-                "authenticated devices do not reach the service".to_owned(),
+                service.devices_without_echo,
+                "authenticated devices without access to the service".to_owned(),
             ));
         }
         if let Some(attestation) = &self.attestation {
-            attestation.judge(&mut accepts, &mut rejects);
+            attestation.check(&mut accepts, &mut rejects);
         }
         if let Some(revocation) = &self.revocation {
             accepts.push((
-                revocation.reached_after,
-                "datagrams of a revoked device passed the gate".to_owned(),
+                revocation.delivered_after,
+                "datagrams of a revoked device reached the service".to_owned(),
             ));
             accepts.push((
                 revocation.authenticated_after.into(),
@@ -410,27 +419,27 @@ impl Report {
             ));
             rejects.push((
                 revocation.others_refused,
-                "devices were refused beside the revoked one".to_owned(),
+                "other devices were refused after the revocation".to_owned(),
             ));
         }
-        self.false_accepts += self.sum(&accepts);
-        self.false_rejects += self.sum(&rejects);
+        self.false_accepts += self.add_findings(&accepts);
+        self.false_rejects += self.add_findings(&rejects);
         self.passed = self.findings.is_empty();
         self
     }
 
-    fn sum(&mut self, counts: &[(u64, String)]) -> u64 {
-        for (count, what) in counts.iter().filter(|(count, _)| *count > 0) {
-            self.findings.push(format!("{what}: {count}"));
+    fn add_findings(&mut self, counts: &[(u64, String)]) -> u64 {
+        for (count, description) in counts.iter().filter(|(count, _)| *count > 0) {
+            self.findings.push(format!("{description}: {count}"));
         }
         counts.iter().map(|(count, _)| count).sum()
     }
 
-    /// Notes honest devices that a pass beside the main run refused.
-    pub(super) fn refused(&mut self, count: u64, what: &str) {
+    /// Adds legitimate devices that were refused outside the main run.
+    pub(super) fn add_refused_devices(&mut self, count: u64, description: &str) {
         if count > 0 {
             self.false_rejects += count;
-            self.findings.push(format!("{what}: {count}"));
+            self.findings.push(format!("{description}: {count}"));
         }
     }
 }
@@ -438,29 +447,32 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attackers::ALL;
+    use crate::attackers::ATTACKS;
 
     fn report() -> Report {
-        Report::new(&Options::new(64, Backend::Xdp, 1), 1)
+        Report::new(&Options::new(64, DataPlaneKind::Xdp, 1), 1)
     }
 
     #[test]
-    fn every_denial_is_an_attack() {
-        for name in DENIALS {
-            let is_known = ALL.iter().any(|attack| attack.name == name) || name == JUNK_PROOFS;
+    fn every_denial_of_service_attack_exists() {
+        for name in DENIAL_OF_SERVICE_ATTACKS {
+            let is_known = ATTACKS.iter().any(|attack| attack.name == name) || name == FORGED_PROOFS;
             assert!(is_known, "{name}");
         }
     }
 
     #[test]
-    fn a_success_is_told_with_the_line_that_it_changed() {
+    fn the_message_of_a_successful_attack_contains_the_changed_line() {
         let mut outcome = AttackOutcome {
             name: "x",
             ..Default::default()
         };
-        assert_eq!(outcome.told(), "attack succeeded: x");
-        outcome.change = Some("device 1 had a; it has b".to_owned());
-        assert_eq!(outcome.told(), "attack succeeded: x (device 1 had a; it has b)");
+        assert_eq!(outcome.success_message(), "attack succeeded: x");
+        outcome.line_change = Some("device 1: before a; after b".to_owned());
+        assert_eq!(
+            outcome.success_message(),
+            "attack succeeded: x (device 1: before a; after b)"
+        );
     }
 
     #[test]
@@ -469,44 +481,44 @@ mod tests {
     }
 
     #[test]
-    fn every_way_to_fail_is_a_finding_and_counts_on_its_side() {
+    fn every_failed_check_is_a_finding_and_counts_as_accept_or_reject() {
         let attack = |name, successes| AttackOutcome {
             name,
             attempts: 9,
             successes,
             ..Default::default()
         };
-        type Spoil = fn(&mut Report);
-        // A good one, to be spoilt.
+        type Change = fn(&mut Report);
+        // A report of a successful attestation, to be changed.
         fn attested(report: &mut Report) -> &mut AttestationReport {
             report.attestation.insert(AttestationReport {
-                all_proved: true,
+                all_proved_initially: true,
                 quarantined: true,
-                readmitted: true,
-                back_in: true,
+                released: true,
+                access_restored: true,
                 ..Default::default()
             })
         }
-        let accepts: [Spoil; 8] = [
+        let accepts: [Change; 8] = [
             |report| attested(report).quarantined = false,
-            |report| attested(report).reached_after = Some(1),
-            |report| attested(report).authenticated_after = true,
-            |report| report.audit.unexplained = 1,
+            |report| attested(report).delivered_in_quarantine = Some(1),
+            |report| attested(report).authenticated_in_quarantine = true,
+            |report| report.line_check.unexplained = 1,
             |report| {
                 report.service = Some(ServiceReport {
-                    reached_before: 1,
+                    delivered_before_authentication: 1,
                     ..Default::default()
                 })
             },
             |report| {
                 report.service = Some(ServiceReport {
-                    strangers: 1,
+                    unauthorized_datagrams: 1,
                     ..Default::default()
                 })
             },
             |report| {
                 report.revocation = Some(RevocationReport {
-                    reached_after: 1,
+                    delivered_after: 1,
                     ..Default::default()
                 })
             },
@@ -517,15 +529,15 @@ mod tests {
                 });
             },
         ];
-        let rejects: [Spoil; 8] = [
-            |report| attested(report).all_proved = false,
-            |report| attested(report).readmitted = false,
-            |report| attested(report).back_in = false,
+        let rejects: [Change; 8] = [
+            |report| attested(report).all_proved_initially = false,
+            |report| attested(report).released = false,
+            |report| attested(report).access_restored = false,
             |report| attested(report).wrongly_quarantined = 1,
-            |report| report.audit.refused = 1,
+            |report| report.line_check.without_session = 1,
             |report| {
                 report.service = Some(ServiceReport {
-                    unreached: 1,
+                    devices_without_echo: 1,
                     ..Default::default()
                 })
             },
@@ -535,37 +547,38 @@ mod tests {
                     ..Default::default()
                 })
             },
-            |report| report.refused(1, "refused"),
+            |report| report.add_refused_devices(1, "refused"),
         ];
-        for (spoil, expected) in accepts
-            .map(|spoil| (spoil, (1, 0)))
+        for (change, expected) in accepts
+            .map(|change| (change, (1, 0)))
             .into_iter()
-            .chain(rejects.map(|spoil| (spoil, (0, 1))))
+            .chain(rejects.map(|change| (change, (0, 1))))
         {
-            let mut spoilt = report();
-            spoil(&mut spoilt);
-            let spoilt = spoilt.conclude();
-            assert_eq!((spoilt.false_accepts, spoilt.false_rejects), expected);
+            let mut changed = report();
+            change(&mut changed);
+            let changed = changed.conclude();
+            assert_eq!((changed.false_accepts, changed.false_rejects), expected);
             assert!(
-                !spoilt.passed && spoilt.findings.len() == 1,
+                !changed.passed && changed.findings.len() == 1,
                 "{:?}",
-                spoilt.findings
+                changed.findings
             );
         }
-        for (name, expected) in [(ALL[0].name, (2, 0)), (DENIALS[0], (0, 2))] {
-            let mut spoilt = report();
-            spoilt.attacks.push(attack(name, 2));
-            let spoilt = spoilt.conclude();
-            assert_eq!((spoilt.false_accepts, spoilt.false_rejects), expected);
-            assert_eq!(spoilt.attack_attempts, 9);
-            assert!(!spoilt.passed);
+        for (name, expected) in [(ATTACKS[0].name, (2, 0)), (DENIAL_OF_SERVICE_ATTACKS[0], (0, 2))] {
+            let mut changed = report();
+            changed.attacks.push(attack(name, 2));
+            let changed = changed.conclude();
+            assert_eq!((changed.false_accepts, changed.false_rejects), expected);
+            assert_eq!(changed.attack_attempts, 9);
+            assert!(!changed.passed);
         }
         let mut unproven = report();
-        unproven
-            .attacks
-            .push(AttackOutcome::inconclusive("x", &AttackError::Control("broken")));
+        unproven.attacks.push(AttackOutcome::inconclusive(
+            "x",
+            &AttackError::ControlFailed("broken"),
+        ));
         let unproven = unproven.conclude();
-        assert!(!unproven.passed && unproven.inconclusive == 1);
+        assert!(!unproven.passed && unproven.inconclusive_attacks == 1);
     }
 
     #[test]
@@ -574,7 +587,7 @@ mod tests {
         for value in [10_000, 20_000, 20_000, 400_000] {
             histogram.record(value).unwrap();
         }
-        let pass = LatencyPass::new(Backend::Host, &histogram);
+        let pass = LatencyPass::new(DataPlaneKind::Host, &histogram);
         let shares: Vec<f64> = pass.cdf.iter().map(|(_, share)| *share).collect();
         assert_eq!(shares, [0.25, 0.75, 1.0]);
         assert_eq!(pass.devices, 4);

@@ -1,22 +1,21 @@
 //! The P4 switch of the demonstration, between the gateway namespace's two interfaces.
 
-use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
 
-use linewarden_dataplane::Config;
-use linewarden_dataplane::p4runtime::{Neighbour, P4Options, P4Runtime, Place};
-use linewarden_switch::hosted::{HostOptions, Hosted};
+use linewarden_dataplane::p4runtime::{BridgeEntry, P4Options, P4Runtime, SwitchPort};
+use linewarden_dataplane::{Config, DataPlane};
+use linewarden_switch::host::{HostError, HostOptions, HostedSwitch};
 use linewarden_switch::ports::packet::{self, PacketOptions};
-use linewarden_switch::ports::{PortId, PortSet};
+use linewarden_switch::ports::{PortError, PortId, PortSet, PortSetError};
 
 use super::DemoError;
 use crate::address::GATEWAY;
 use crate::topology::Lab;
 
-/// Where the devices are.
-const DEVICES: Place = Place {
+/// The devices' port.
+const DEVICES: SwitchPort = SwitchPort {
     port: 1,
-    is_devices: true,
+    is_device_port: true,
 };
 /// The port of the gateway's own addresses, and of the service.
 const SERVICE: u16 = 2;
@@ -24,10 +23,55 @@ const SERVICE: u16 = 2;
 const CPU: u16 = 510;
 const DEVICE_ID: u64 = 1;
 
+/// Why the switch cannot be started or has failed.
+#[derive(Debug, thiserror::Error)]
+pub enum SwitchError {
+    /// The switch.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// A port.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// The port numbers.
+    #[error(transparent)]
+    Ports(#[from] PortSetError),
+    /// A number that no port can have.
+    #[error("invalid port number {0}")]
+    PortNumber(u16),
+}
+
+/// A running switch.
+pub(super) struct DemoSwitch(HostedSwitch);
+
+impl DemoSwitch {
+    /// Stops the switch.
+    pub(super) fn stop(self) -> Result<(), SwitchError> {
+        Ok(self.0.stop()?)
+    }
+}
+
 /// Starts the switch, and the data plane that controls it over the namespace's loopback interface.
 ///
-/// The calling thread is in the gateway namespace, and so are those that are started here.
-pub(super) fn start(lab: &Lab, config: &Config) -> Result<(P4Runtime, Hosted), DemoError> {
+/// The calling thread must be in the gateway namespace; the started threads inherit that namespace.
+pub(super) fn start(lab: &Lab, config: &Config) -> Result<(Box<dyn DataPlane>, DemoSwitch), DemoError> {
+    let switch = start_switch(lab)?;
+    let options = P4Options {
+        address: switch.address().to_string(),
+        device_id: DEVICE_ID,
+        election_id: 1,
+        tls: None,
+        bridge: vec![BridgeEntry {
+            mac: GATEWAY.mac.0,
+            port: SERVICE,
+            is_device_port: false,
+        }],
+        default_port: Some(DEVICES),
+    };
+    let data_plane = P4Runtime::connect(config, &options)?;
+    Ok((Box::new(data_plane), DemoSwitch(switch)))
+}
+
+fn start_switch(lab: &Lab) -> Result<HostedSwitch, SwitchError> {
     let mut ports = PortSet::new()?;
     let ends = [
         (DEVICES.port, &lab.gateway_devices_end),
@@ -43,23 +87,9 @@ pub(super) fn start(lab: &Lab, config: &Config) -> Result<(P4Runtime, Hosted), D
         evidence: None,
         tls: None,
     };
-    let switch = Hosted::start(ports, options)?;
-    let options = P4Options {
-        address: switch.address().to_string(),
-        device_id: DEVICE_ID,
-        election_id: 1,
-        tls: None,
-        bridge: vec![Neighbour {
-            mac: GATEWAY.mac.0,
-            port: SERVICE,
-            is_devices: false,
-        }],
-        elsewhere: Some(DEVICES),
-    };
-    Ok((P4Runtime::connect(config, &options)?, switch))
+    Ok(HostedSwitch::start(ports, options)?)
 }
 
-fn port(number: u16) -> Result<PortId, DemoError> {
-    let wrong = || DemoError::system("the number of a port")(ErrorKind::InvalidInput.into());
-    PortId::new(number).ok_or_else(wrong)
+fn port(number: u16) -> Result<PortId, SwitchError> {
+    PortId::new(number).ok_or(SwitchError::PortNumber(number))
 }

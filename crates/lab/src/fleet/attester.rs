@@ -1,4 +1,4 @@
-//! What proves on a simulated device what it runs (LAP/1 3.2): files of its own on disk, measured when a period begins.
+//! The prover of a simulated device (LAP/1 3.2): it measures the device's files on disk when a key period begins.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use linewarden_measurement::HashAlgorithm;
 use linewarden_measurement::configuration::{Configuration, ConfigurationError};
 use linewarden_measurement::files::{self, FilePath, FilesError, Limits};
 use linewarden_measurement::pcr::PcrValues;
-use linewarden_protocol::attest::prover::{Answer, AskedBy, Prover, Refusal};
+use linewarden_protocol::attest::prover::{ProofOutcome, Prover, Refusal, RequestTagKey};
 use linewarden_protocol::attest::{AttestationKey, ConfigurationHash};
 use linewarden_protocol::frame::write;
 use linewarden_protocol::ids::{DeviceId, Period};
@@ -16,24 +16,24 @@ use linewarden_protocol::keys::SessionKey;
 use linewarden_protocol::wire::{ATTEST_PORT, Proof};
 use zerocopy::IntoBytes as _;
 
-use super::crew::{Crew, Stamp};
+use super::worker_devices::{SendStamp, WorkerDevices};
 use crate::address::Family;
 
-/// Why it is not known what a device runs.
+/// Why the measurement of a device's software failed.
 #[derive(Debug, thiserror::Error)]
 pub enum MeasureError {
-    /// A file.
+    /// A file cannot be read.
     #[error(transparent)]
     Files(#[from] FilesError),
-    /// There is too much of it.
+    /// The configuration is too large.
     #[error(transparent)]
     Configuration(#[from] ConfigurationError),
 }
 
-/// What lies at these paths below `root`, which stands for `/`. Simulated devices have no TPM, so no PCRs.
+/// Measures the files at these paths below `root`, which represents `/`. Simulated devices have no TPM and so no PCRs.
 ///
 /// # Errors
-/// What cannot be read.
+/// The path that cannot be read.
 pub fn measure(root: &Path, paths: &[FilePath]) -> Result<Configuration, MeasureError> {
     let entries = files::measure(root, paths, Limits::default())?;
     Ok(Configuration::new(
@@ -42,15 +42,15 @@ pub fn measure(root: &Path, paths: &[FilePath]) -> Result<Configuration, Measure
     )?)
 }
 
-/// Why a request gets no proof.
+/// Why the device sends no PROOF for a request.
 #[derive(Debug, thiserror::Error)]
-pub enum Unanswered {
-    /// It is refused, as by any device.
-    #[error("refused: {}", .0.name())]
+pub enum NoProof {
+    /// The device refuses the request.
+    #[error("attestation request refused: {}", .0.name())]
     Refused(Refusal),
-    /// The device does not know what it runs.
+    /// The device cannot measure its software.
     #[error(transparent)]
-    Unmeasured(#[from] MeasureError),
+    MeasurementFailed(#[from] MeasureError),
 }
 
 /// A simulated device as a prover.
@@ -69,7 +69,7 @@ impl fmt::Debug for Attester {
 }
 
 impl Attester {
-    /// With the key and the newest period of its enrolment, and what it measures: these paths below `root`.
+    /// A prover with its key, the newest period at enrollment, and the measured paths below `root`.
     #[must_use]
     pub fn new(
         device: DeviceId,
@@ -87,73 +87,73 @@ impl Attester {
         }
     }
 
-    /// The proof that a request asks for, under the session's key or the request key, whichever it is tagged with. Measures when
-    /// another period has begun, and then not again.
+    /// The PROOF for a request that is tagged with the session key or with the request key. Measures the files once in each
+    /// period.
     ///
     /// # Errors
-    /// [`Unanswered`]: nothing is sent then.
-    pub fn answer(&mut self, request: &[u8], session: Option<&SessionKey>) -> Result<Proof, Unanswered> {
-        let in_session = session.map(AskedBy::Session);
-        match self.answer_by(request, true, in_session) {
-            // A gateway that has closed the session asks like one that never had it.
-            Err(Unanswered::Refused(_)) => self.answer_by(request, false, None),
-            answered => answered,
+    /// [`NoProof`]: the device sends no PROOF.
+    pub fn respond(&mut self, request: &[u8], session: Option<&SessionKey>) -> Result<Proof, NoProof> {
+        let in_session = session.map(RequestTagKey::Session);
+        match self.respond_with(request, true, in_session) {
+            // A gateway that has closed the session tags its requests with the request key.
+            Err(NoProof::Refused(_)) => self.respond_with(request, false, None),
+            result => result,
         }
     }
 
     /// Without a session the key is the request key.
-    fn answer_by(
+    fn respond_with(
         &mut self,
         request: &[u8],
         in_session: bool,
-        key: Option<AskedBy<'_>>,
-    ) -> Result<Proof, Unanswered> {
+        key: Option<RequestTagKey<'_>>,
+    ) -> Result<Proof, NoProof> {
         let screened = self.prover.screen(request, in_session)?;
-        let (gateway, period) = screened.asks();
+        let (gateway, period) = screened.gateway_and_period();
         let request_key = self.key.for_requests(self.device, gateway, period);
         let key = match in_session {
             true => key,
-            false => Some(AskedBy::Request(&request_key)),
+            false => Some(RequestTagKey::Request(&request_key)),
         };
-        let (start, asked) = match self.prover.answer(screened.verify(key)?) {
-            Answer::Proof(proof) => return Ok(proof),
-            Answer::Period(start, asked) => (start, asked),
+        let (start, request) = match self.prover.respond(screened.verify(key)?) {
+            ProofOutcome::Proof(proof) => return Ok(proof),
+            ProofOutcome::MeasurementNeeded(start, request) => (start, request),
         };
         let h = ConfigurationHash(measure(&self.root, &self.paths)?.hash().0);
         let key = self.key.for_period(self.device, &start, &h);
-        self.prover.begin(&asked, &key);
-        match self.prover.answer(asked) {
-            Answer::Proof(proof) => Ok(proof),
-            Answer::Period(..) => Err(Refusal::NoKey.into()),
+        self.prover.begin_period(&request, &key);
+        match self.prover.respond(request) {
+            ProofOutcome::Proof(proof) => Ok(proof),
+            ProofOutcome::MeasurementNeeded(..) => Err(Refusal::NoKey.into()),
         }
     }
 }
 
-impl From<Refusal> for Unanswered {
+impl From<Refusal> for NoProof {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(refusal)
     }
 }
 
-impl Crew {
-    /// Answers a request to a device that proves what it runs.
+impl WorkerDevices {
+    /// Handles an attestation request to a device with a prover.
     pub(super) fn on_attest_request(&mut self, place: u32, payload: &[u8]) {
-        let Some(seat) = self.seats.get_mut(place as usize) else {
+        let Some(slot) = self.slots.get_mut(place as usize) else {
             return;
         };
-        let Some(attester) = &mut seat.attester else {
+        let Some(attester) = &mut slot.attester else {
             return;
         };
-        self.report.asked += 1;
-        let session = seat.device.session().map(|session| session.key());
-        let Ok(proof) = attester.answer(payload, session) else {
-            self.report.unanswered += 1;
+        self.report.attest_requests += 1;
+        let session = slot.device.session().map(|session| session.key());
+        let Ok(proof) = attester.respond(payload, session) else {
+            self.report.attest_requests_without_proof += 1;
             return;
         };
-        let family = if seat.ip.is_ipv4() { Family::V4 } else { Family::V6 };
-        let from = seat.address.endpoint(family, ATTEST_PORT);
+        let family = if slot.ip.is_ipv4() { Family::V4 } else { Family::V6 };
+        let from = slot.address.endpoint(family, ATTEST_PORT);
         let to = (self.gateway)(family);
-        self.batch_with(Stamp::None, |out| {
+        self.queue_frame(SendStamp::None, |out| {
             write::udp(out, &from, &to, [0; 2], proof.as_bytes())
         });
     }
@@ -182,19 +182,19 @@ mod tests {
         }
     }
 
-    struct Field {
+    struct TestProver {
         root: tempfile::TempDir,
         attester: Attester,
         key: AttestationKey,
         paths: Arc<[FilePath]>,
     }
 
-    fn field() -> Field {
+    fn test_prover() -> TestProver {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join("program"), "one").unwrap();
         let paths: Arc<[FilePath]> = [FilePath::new("/program").unwrap()].into();
         let key = AttestationKey::from_bytes([7; 32]);
-        Field {
+        TestProver {
             attester: Attester::new(
                 DEVICE,
                 key.clone(),
@@ -208,8 +208,8 @@ mod tests {
         }
     }
 
-    impl Field {
-        fn ask(&mut self, round: &Round, session: Option<&SessionKey>) -> [u8; 64] {
+    impl TestProver {
+        fn prove(&mut self, round: &Round, session: Option<&SessionKey>) -> [u8; 64] {
             let request = match session {
                 Some(key) => round.request(DEVICE, key),
                 None => {
@@ -217,10 +217,10 @@ mod tests {
                     round.request_without_session(DEVICE, &key)
                 }
             };
-            self.attester.answer(request.as_bytes(), session).unwrap().proof
+            self.attester.respond(request.as_bytes(), session).unwrap().proof
         }
 
-        /// What the verifier expects of what lies on disk now.
+        /// The PROOF that the verifier expects for the files on disk.
         fn expected(&self, round: &Round) -> [u8; 64] {
             let h = measure(self.root.path(), &self.paths).unwrap().hash();
             let key = self.key.for_period(DEVICE, &round.start, &ConfigurationHash(h.0));
@@ -229,45 +229,45 @@ mod tests {
     }
 
     #[test]
-    fn it_proves_what_lay_on_disk_when_the_period_began() {
-        let mut field = field();
+    fn a_proof_covers_the_files_on_disk_at_the_start_of_the_period() {
+        let mut prover = test_prover();
         let session = SessionKey::from_bytes([9; 16]);
         let first = round(1, 1);
-        assert_eq!(field.ask(&first, Some(&session)), field.expected(&first));
-        let before = field.expected(&round(2, 1));
-        fs::write(field.root.path().join("program"), "two").unwrap();
-        assert_eq!(field.ask(&round(2, 1), Some(&session)), before);
+        assert_eq!(prover.prove(&first, Some(&session)), prover.expected(&first));
+        let before = prover.expected(&round(2, 1));
+        fs::write(prover.root.path().join("program"), "two").unwrap();
+        assert_eq!(prover.prove(&round(2, 1), Some(&session)), before);
         let next = round(3, 2);
-        assert_ne!(before, field.expected(&round(2, 1)));
-        assert_eq!(field.ask(&next, Some(&session)), field.expected(&next));
+        assert_ne!(before, prover.expected(&round(2, 1)));
+        assert_eq!(prover.prove(&next, Some(&session)), prover.expected(&next));
     }
 
     #[test]
-    fn without_a_session_and_past_one_that_the_gateway_has_closed_it_answers_under_the_request_key() {
-        let mut field = field();
+    fn a_request_under_the_request_key_is_answered_without_and_with_a_closed_session() {
+        let mut prover = test_prover();
         let first = round(1, 1);
-        assert_eq!(field.ask(&first, None), field.expected(&first));
+        assert_eq!(prover.prove(&first, None), prover.expected(&first));
         let second = round(2, 1);
-        let key = field
+        let key = prover
             .key
             .for_requests(DEVICE, second.gateway, second.start.period);
         let request = second.request_without_session(DEVICE, &key);
         let old = SessionKey::from_bytes([9; 16]);
-        let proof = field.attester.answer(request.as_bytes(), Some(&old)).unwrap();
-        assert_eq!(proof.proof, field.expected(&second));
+        let proof = prover.attester.respond(request.as_bytes(), Some(&old)).unwrap();
+        assert_eq!(proof.proof, prover.expected(&second));
     }
 
     #[test]
-    fn nobody_else_gets_a_proof() {
-        let mut field = field();
+    fn a_request_under_a_foreign_key_gets_no_proof() {
+        let mut prover = test_prover();
         let other = SessionKey::from_bytes([1; 16]);
         let request = round(1, 1).request(DEVICE, &other);
         let session = SessionKey::from_bytes([9; 16]);
         for session in [None, Some(&session)] {
-            let answer = field.attester.answer(request.as_bytes(), session);
+            let response = prover.attester.respond(request.as_bytes(), session);
             assert!(
-                matches!(answer, Err(Unanswered::Refused(Refusal::WrongTag))),
-                "{answer:?}"
+                matches!(response, Err(NoProof::Refused(Refusal::WrongTag))),
+                "{response:?}"
             );
         }
     }

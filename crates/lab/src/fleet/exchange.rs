@@ -1,4 +1,4 @@
-//! One datagram from each device to the service behind the gate, and its echo.
+//! An echo exchange: one datagram from each device to the service behind the gate, and its echo.
 
 use std::time::Duration;
 
@@ -6,22 +6,22 @@ use hdrhistogram::Histogram;
 use linewarden_protocol::frame::write::{self, Endpoint};
 
 use super::DATA_PORT;
-use super::crew::{Crew, Stamp};
 use super::report::{add, histogram};
+use super::worker_devices::{SendStamp, WorkerDevices};
 use crate::address::Family;
 use crate::clock::boot_ms;
 
-/// What to exchange. Payloads name the device and the attempt, so an echo is known for whose it is.
+/// Options of an echo exchange. Payloads contain the device index and the attempt, so that each echo is matched to its device.
 #[derive(Clone, Copy, Debug)]
 pub struct Exchange {
-    /// The service as it is reached from the devices: the gateway's MAC address, the service's IP address and port.
+    /// The service's endpoint as the devices see it: the gateway's MAC address, the service's IP address and port.
     pub service: fn(Family) -> Endpoint,
     /// Bytes of payload, 16 to 1,024.
     pub payload_bytes: usize,
-    /// How often a device sends at most.
+    /// Most attempts of a device.
     pub attempts: u8,
-    /// How long an echo is waited for each time.
-    pub patience: Duration,
+    /// Timeout of each attempt.
+    pub timeout: Duration,
 }
 
 impl Exchange {
@@ -32,31 +32,31 @@ impl Exchange {
             service,
             payload_bytes: 64,
             attempts: 5,
-            patience: Duration::from_millis(200),
+            timeout: Duration::from_millis(200),
         }
     }
 }
 
-/// What came of it. Durations are nanoseconds.
+/// Result of an exchange. Durations are nanoseconds.
 #[derive(Clone, Debug)]
 pub struct ExchangeReport {
-    /// Devices whose echo came back.
-    pub answered: u64,
-    /// Devices whose echo did not.
-    pub unanswered: u64,
+    /// Devices that received their echo.
+    pub echoed: u64,
+    /// Devices that did not.
+    pub not_echoed: u64,
     /// Datagrams sent.
     pub sent: u64,
-    /// From the last attempt sent to its echo received, by the kernel's stamp.
+    /// Time from the last attempt to its echo, by the kernel's timestamps.
     pub round_trip_ns: Histogram<u64>,
-    /// How long it took.
+    /// Duration of the exchange.
     pub elapsed: Duration,
 }
 
 impl Default for ExchangeReport {
     fn default() -> Self {
         Self {
-            answered: 0,
-            unanswered: 0,
+            echoed: 0,
+            not_echoed: 0,
             sent: 0,
             round_trip_ns: histogram(),
             elapsed: Duration::ZERO,
@@ -65,9 +65,9 @@ impl Default for ExchangeReport {
 }
 
 impl ExchangeReport {
-    pub(super) fn join(mut self, other: Self) -> Self {
-        self.answered += other.answered;
-        self.unanswered += other.unanswered;
+    pub(super) fn merge(mut self, other: Self) -> Self {
+        self.echoed += other.echoed;
+        self.not_echoed += other.not_echoed;
         self.sent += other.sent;
         add(&mut self.round_trip_ns, &other.round_trip_ns);
         self.elapsed = self.elapsed.max(other.elapsed);
@@ -86,65 +86,64 @@ fn write_payload(out: &mut [u8], index: u32, attempt: u8) {
     }
 }
 
-/// The device and the attempt that a payload names, if it was written by [`write_payload`] and came back whole.
+/// The device index and the attempt of a payload, if it was written by [`write_payload`] and is complete.
 pub(super) fn read_payload(payload: &[u8]) -> Option<(u32, u8)> {
     let (index, rest) = payload.split_first_chunk::<4>()?;
     let (attempt, rest) = rest.split_first()?;
     let pattern = rest.strip_prefix(b"lab")?;
-    let whole = pattern
+    let matches_pattern = pattern
         .iter()
         .enumerate()
         .all(|(at, byte)| *byte == (at + 8) as u8 ^ 0x5a);
-    whole.then_some((u32::from_be_bytes(*index), *attempt))
+    matches_pattern.then_some((u32::from_be_bytes(*index), *attempt))
 }
 
-impl Crew {
-    /// The next attempt of an exchange, or its end.
+impl WorkerDevices {
+    /// Sends the next attempt of an exchange, or ends the exchange.
     pub(super) fn send_data(&mut self, place: u32, exchange: &Exchange) {
-        let Some(seat) = self.seats.get_mut(place as usize) else {
+        let Some(slot) = self.slots.get_mut(place as usize) else {
             return;
         };
-        if seat.data.attempts >= exchange.attempts.max(1) {
-            seat.data.under_way = false;
+        if slot.echo.attempts >= exchange.attempts.max(1) {
+            slot.echo.in_progress = false;
             self.timers.arm(place, None);
-            self.exchange_report.unanswered += 1;
-            self.under_way = self.under_way.saturating_sub(1);
+            self.exchange_report.not_echoed += 1;
+            self.in_progress = self.in_progress.saturating_sub(1);
             self.done += 1;
             return;
         }
-        seat.data.attempts += 1;
-        let family = if seat.ip.is_ipv4() { Family::V4 } else { Family::V6 };
-        let from = seat.address.endpoint(family, DATA_PORT);
+        slot.echo.attempts += 1;
+        let family = if slot.ip.is_ipv4() { Family::V4 } else { Family::V6 };
+        let from = slot.address.endpoint(family, DATA_PORT);
         let to = (exchange.service)(family);
-        write_payload(&mut self.payload, seat.address.index, seat.data.attempts);
+        write_payload(&mut self.payload, slot.address.index, slot.echo.attempts);
         self.exchange_report.sent += 1;
         let payload = std::mem::take(&mut self.payload);
-        self.batch_with(Stamp::Data(place), |out| {
+        self.queue_frame(SendStamp::Data(place), |out| {
             write::udp(out, &from, &to, [0; 2], &payload)
         });
         self.payload = payload;
-        let patience_ms = u64::try_from(exchange.patience.as_millis()).unwrap_or(u64::MAX);
-        self.timers
-            .arm(place, Some(boot_ms().saturating_add(patience_ms)));
+        let timeout_ms = u64::try_from(exchange.timeout.as_millis()).unwrap_or(u64::MAX);
+        self.timers.arm(place, Some(boot_ms().saturating_add(timeout_ms)));
     }
 
     pub(super) fn on_echo(&mut self, place: u32, payload: &[u8], at_ns: u64) {
-        let Some(seat) = self.seats.get_mut(place as usize) else {
+        let Some(slot) = self.slots.get_mut(place as usize) else {
             return;
         };
-        let mine = Some((seat.address.index, seat.data.attempts));
-        if !seat.data.under_way || read_payload(payload) != mine {
+        let expected = Some((slot.address.index, slot.echo.attempts));
+        if !slot.echo.in_progress || read_payload(payload) != expected {
             return;
         }
-        seat.data.under_way = false;
-        seat.data.answered = true;
-        let round_trip = at_ns.saturating_sub(seat.data.sent_ns);
+        slot.echo.in_progress = false;
+        slot.echo.echoed = true;
+        let round_trip = at_ns.saturating_sub(slot.echo.sent_ns);
         self.exchange_report
             .round_trip_ns
             .saturating_record(round_trip.max(1));
-        self.exchange_report.answered += 1;
-        self.timers.arm(place, seat.device.next_deadline());
-        self.under_way = self.under_way.saturating_sub(1);
+        self.exchange_report.echoed += 1;
+        self.timers.arm(place, slot.device.next_deadline());
+        self.in_progress = self.in_progress.saturating_sub(1);
         self.done += 1;
     }
 }
@@ -154,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_payload_is_known_again_only_when_whole() {
+    fn only_a_complete_payload_is_recognized() {
         let mut payload = [0; 300];
         write_payload(&mut payload, 77, 3);
         assert_eq!(read_payload(&payload), Some((77, 3)));

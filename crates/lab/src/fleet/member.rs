@@ -1,4 +1,4 @@
-//! What a simulated device is made of.
+//! The parts of a simulated device.
 
 use linewarden_agent::Credential;
 use linewarden_protocol::device::{DeviceConfig, PufFailed, PufQuery};
@@ -6,7 +6,7 @@ use linewarden_protocol::keys::RowKey;
 use linewarden_puf::Puf;
 use linewarden_puf::health::HealthTest;
 
-/// A device: who it is, what it stores, and its PUF.
+/// A device: its identity, its stored credential and its PUF.
 pub struct Member {
     /// Identity and policy. `bound_mac` is set by the fleet to the device's own MAC address if it is `Some`.
     pub config: DeviceConfig,
@@ -23,7 +23,7 @@ impl std::fmt::Debug for Member {
 }
 
 impl Member {
-    /// Reads the PUF and rebuilds the key that the gateway's CHALLENGE asks for, as the agent on a real device does, by the same code.
+    /// Reads the PUF and derives the key for the gateway's CHALLENGE, with the code of the agent on a real device.
     ///
     /// # Errors
     /// The reading failed its health test, had too many errors, or is of a row that was never enrolled.

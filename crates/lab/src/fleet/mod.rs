@@ -1,25 +1,24 @@
 //! A simulated fleet: any number of devices, each with its own addresses, noisy PUF and LAP/1 device role, over a
 //! few packet sockets.
 //!
-//! Every device is what a real one is: [`linewarden_protocol::device::Device`] decides, a [`linewarden_puf::Puf`] is
-//! read for every CHALLENGE, and whole Ethernet frames go out from the device's own MAC and IP address
-//! ([`crate::address`]). Only the operating system below is missing, so the fleet also answers ARP and neighbour
-//! solicitations for its addresses.
+//! Every device runs the production device role [`linewarden_protocol::device::Device`], reads a [`linewarden_puf::Puf`] for
+//! every CHALLENGE, and sends complete Ethernet frames from its own MAC and IP address ([`crate::address`]). The devices have
+//! no operating system, so the fleet also replies to ARP and neighbor solicitations for their addresses.
 //!
-//! Devices are spread over worker threads by index; each worker has a socket of its own and a window of devices
-//! that are in a handshake at once. A worker does one thing at a time, PUF readings included, and these take longer
-//! than everything else. So latency is reported in parts ([`Report`]): time on the network by the kernel's receive
-//! stamps, in which the fleet's own queue does not count, and PUF time.
+//! Devices are distributed over worker threads by index. Each worker has its own socket and a window of concurrent
+//! handshakes. A worker processes one step at a time, and PUF readings take longer than all other steps. The latency is
+//! therefore reported in parts ([`Report`]): network time by the kernel's receive timestamps, without the fleet's own
+//! queue, and PUF time.
 
 mod attester;
-mod crew;
-mod enrol;
+mod enroll;
 mod exchange;
 mod member;
-mod neighbour;
+mod neighbor;
 mod report;
 mod timers;
 mod worker;
+mod worker_devices;
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -29,11 +28,11 @@ use std::time::{Duration, Instant};
 use linewarden_protocol::device::Session;
 use linewarden_protocol::frame::write::Endpoint;
 
-pub use attester::{Attester, MeasureError, Unanswered, measure};
-pub use enrol::{EnrolError, EnrolledKey, FleetSpec, PufKind, SimulatedDevice, device_id, enrol_fleet};
+pub use attester::{Attester, MeasureError, NoProof, measure};
+pub use enroll::{EnrollError, EnrolledKey, FleetSpec, PufKind, SimulatedDevice, device_id, enroll_fleet};
 pub use exchange::{Exchange, ExchangeReport};
 pub use member::Member;
-pub(crate) use neighbour::answer as answer_neighbour;
+pub(crate) use neighbor::reply as neighbor_reply;
 pub use report::{Outcome, Report};
 use worker::{Goal, Worker};
 
@@ -49,29 +48,29 @@ pub const DATA_PORT: u16 = 40_001;
 /// Why a fleet could not be made or run.
 #[derive(Debug, thiserror::Error)]
 pub enum FleetError {
-    /// A socket.
+    /// A packet socket failed.
     #[error(transparent)]
     Socket(#[from] PacketSocketError),
-    /// A worker thread ended early.
-    #[error("a fleet's worker thread panicked")]
+    /// A worker thread panicked.
+    #[error("a worker thread of the fleet panicked")]
     Panicked,
-    /// More than one worker, and not as many as there are.
-    #[error("a fleet needs at least one worker and at most 64, not {0}")]
+    /// The number of workers is out of range.
+    #[error("invalid number of fleet workers {0}: use 1 to 64")]
     Workers(usize),
 }
 
-/// How a fleet is run.
+/// Options of a fleet.
 #[derive(Clone, Debug)]
 pub struct FleetOptions {
     /// Worker threads, each with its own socket.
     pub workers: usize,
-    /// Index of the first device; the others follow.
+    /// Index of the first device.
     pub first_index: u32,
     /// IP version of device `i`: `families[i % families.len()]`; IPv4 where the list is empty.
     pub families: Vec<Family>,
-    /// The gateway's port of LAP/1 and its addresses as the devices know them.
+    /// The gateway's LAP/1 endpoint as the devices see it.
     pub gateway: fn(Family) -> Endpoint,
-    /// Sends past the queueing discipline: faster, but nobody can listen in ([`Options::bypass_qdisc`]).
+    /// Sends past the queueing discipline: faster, but invisible to captures ([`Options::bypass_qdisc`]).
     pub bypass_qdisc: bool,
     /// Seeds the CSPRNG that draws nonces, with the worker's number mixed in.
     pub nonce_seed: [u8; 32],
@@ -80,7 +79,7 @@ pub struct FleetOptions {
 }
 
 impl FleetOptions {
-    /// One worker, devices from index 0 over IPv4, towards [`crate::address::GATEWAY`], audible to listeners.
+    /// One worker, devices from index 0 over IPv4, towards [`crate::address::GATEWAY`], visible to captures.
     #[must_use]
     pub fn new(nonce_seed: [u8; 32]) -> Self {
         Self {
@@ -95,36 +94,36 @@ impl FleetOptions {
     }
 }
 
-/// One run of [`Fleet::authenticate`].
-pub struct Run<'a> {
-    /// Devices of each worker that may be in a handshake at once. 1 measures latency without any queue; up to 100
-    /// keeps a verifier busy and stays within a veth's ring of 256 frames.
+/// Options of one run of a fleet.
+pub struct RunOptions<'a> {
+    /// Concurrent handshakes of each worker. 1 measures latency without a queue; up to 100 saturates a verifier and stays
+    /// within a veth's ring of 256 frames.
     pub window: usize,
-    /// The run ends at the latest then; what is not done counts as unfinished.
-    pub limit: Duration,
+    /// Time limit of the run; devices that are not done count as unfinished.
+    pub timeout: Duration,
     /// Ends the run early when set.
     pub stop: &'a AtomicBool,
     /// Called every 100 ms and at the end, from the calling thread.
     pub progress: &'a mut dyn FnMut(Progress),
 }
 
-/// How far a run is.
+/// Progress of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Progress {
     /// Devices with a session.
     pub authenticated: u64,
-    /// Handshakes that failed; their devices try again.
+    /// Failed handshakes; their devices retry.
     pub failed: u64,
-    /// Devices in all.
+    /// All devices.
     pub devices: u64,
     /// Sum, over the devices with a session, of their time on the network and in the gateway
     /// ([`Report::network_ns`]).
     pub network_ns: u64,
 }
 
-/// Counters that workers share with whoever watches.
+/// Counters that the workers share with the thread that reports progress.
 #[derive(Debug, Default)]
-struct Shared {
+struct SharedCounters {
     /// Workers whose devices are not all done.
     busy_workers: AtomicUsize,
     authenticated: AtomicU64,
@@ -132,7 +131,7 @@ struct Shared {
     network_ns: AtomicU64,
 }
 
-/// The fleet.
+/// A fleet of simulated devices.
 #[derive(Debug)]
 pub struct Fleet {
     workers: Vec<Worker>,
@@ -145,7 +144,7 @@ impl Fleet {
     /// [`FleetOptions::first_index`] on.
     ///
     /// # Errors
-    /// A missing capability or what the kernel says of the sockets.
+    /// A capability is missing, or the kernel refuses a socket.
     pub fn new(lab: &Lab, members: Vec<Member>, options: &FleetOptions) -> Result<Self, FleetError> {
         if options.workers == 0 || options.workers > 64 {
             return Err(FleetError::Workers(options.workers));
@@ -169,7 +168,7 @@ impl Fleet {
             workers.push(Worker::new(socket, options, number, past_last));
         }
         for (index, member) in (options.first_index..).zip(members) {
-            // The fanout program spreads frames in the same way.
+            // The fanout program distributes frames by the same rule.
             if let Some(worker) = workers.get_mut((index % sockets) as usize) {
                 worker.add(index, member, family(options, index));
             }
@@ -181,76 +180,80 @@ impl Fleet {
         })
     }
 
-    /// Lets every device that has no session get one, and reports on this run.
+    /// Authenticates every device without a session and reports on this run.
     ///
-    /// Devices follow their own rules for repeating, giving up and trying again (LAP/1 1.5).
+    /// Devices follow the protocol's rules for retransmission, failure and retry (LAP/1 1.5).
     ///
     /// # Errors
     /// A socket failed.
-    pub fn authenticate(&mut self, run: &mut Run<'_>) -> Result<Report, FleetError> {
+    pub fn authenticate(&mut self, run: &mut RunOptions<'_>) -> Result<Report, FleetError> {
         self.handshakes(run, false)
     }
 
-    /// [`Self::authenticate`] in which a device gives up after its first handshake: after 8 REQUESTs, if no CHALLENGE comes.
+    /// [`Self::authenticate`] with a single handshake per device: a device stops after 8 REQUESTs without a CHALLENGE.
     ///
     /// # Errors
     /// A socket failed.
-    pub fn authenticate_once(&mut self, run: &mut Run<'_>) -> Result<Report, FleetError> {
+    pub fn authenticate_once(&mut self, run: &mut RunOptions<'_>) -> Result<Report, FleetError> {
         self.handshakes(run, true)
     }
 
-    fn handshakes(&mut self, run: &mut Run<'_>, once: bool) -> Result<Report, FleetError> {
+    fn handshakes(&mut self, run: &mut RunOptions<'_>, once: bool) -> Result<Report, FleetError> {
         let goal = Goal::Authenticate {
             window: run.window,
-            once,
+            single_attempt: once,
         };
         let reports = self.run_workers(run, |worker, stop, until, shared| {
             worker.run(&goal, stop, until, shared)?;
             Ok(worker.take_report())
         })?;
-        Ok(reports.into_iter().fold(Report::default(), Report::join))
+        Ok(reports.into_iter().fold(Report::default(), Report::merge))
     }
 
-    /// Takes the devices' power away and gives it back: all that they knew of handshakes and sessions is gone, what
-    /// they store and their PUFs stay.
+    /// Power-cycles all devices: their state of handshakes and sessions is lost, their stored credentials and PUFs
+    /// remain.
     pub fn power_cycle(&mut self) {
         for worker in &mut self.workers {
             worker.power_cycle();
         }
     }
 
-    /// Takes one device's power away and gives it back, as [`power_cycle`](Self::power_cycle) does with all.
+    /// Power-cycles one device, as [`power_cycle`](Self::power_cycle) does for all.
     pub fn power_cycle_device(&mut self, index: u32) {
         if let Some(worker) = self.worker_of_mut(index) {
             worker.power_cycle_device(index);
         }
     }
 
-    /// Makes a device of this fleet a prover: from now on it answers ATTEST_REQUESTs to
-    /// [`ATTEST_PORT`](linewarden_protocol::wire::ATTEST_PORT), whatever the fleet runs for.
+    /// Adds a prover to a device of this fleet: from now on the device responds to ATTEST_REQUESTs at
+    /// [`ATTEST_PORT`](linewarden_protocol::wire::ATTEST_PORT) in every run.
     pub fn set_attester(&mut self, index: u32, attester: Attester) {
         if let Some(worker) = self.worker_of_mut(index) {
             worker.set_attester(index, attester);
         }
     }
 
-    /// Lets the devices live, and prove what they run, until the run is stopped or its time is over.
+    /// Lets the devices respond to attestation requests until the run is stopped or its time limit has passed.
     ///
     /// # Errors
     /// A socket failed.
-    pub fn attest(&mut self, run: &mut Run<'_>) -> Result<Report, FleetError> {
+    pub fn run_attestation(&mut self, run: &mut RunOptions<'_>) -> Result<Report, FleetError> {
         let reports = self.run_workers(run, |worker, stop, until, shared| {
             worker.run(&Goal::Attest, stop, until, shared)?;
             Ok(worker.take_report())
         })?;
-        Ok(reports.into_iter().fold(Report::default(), Report::join))
+        Ok(reports.into_iter().fold(Report::default(), Report::merge))
     }
 
     /// Sends one datagram from each device to a service and waits for its echo.
     ///
     /// # Errors
     /// A socket failed.
-    pub fn exchange(&mut self, exchange: &Exchange, run: &mut Run<'_>) -> Result<ExchangeReport, FleetError> {
+    pub fn exchange(
+        &mut self,
+        exchange: &Exchange,
+        run: &mut RunOptions<'_>,
+    ) -> Result<ExchangeReport, FleetError> {
         let goal = Goal::Exchange {
             exchange: *exchange,
             window: run.window,
@@ -262,28 +265,29 @@ impl Fleet {
         })?;
         Ok(reports
             .into_iter()
-            .fold(ExchangeReport::default(), ExchangeReport::join))
+            .fold(ExchangeReport::default(), ExchangeReport::merge))
     }
 
-    /// How a device of this fleet fared in the last [`authenticate`](Self::authenticate); `None` if it is not here.
+    /// Outcome of a device in the last [`authenticate`](Self::authenticate); `None` if it is not in this fleet.
     #[must_use]
     pub fn outcome(&self, index: u32) -> Option<Outcome> {
         self.worker_of(index)?.outcome(index)
     }
 
-    /// The session that a device believes to have.
+    /// The session of a device, from the device's own state.
     #[must_use]
     pub fn session(&self, index: u32) -> Option<&Session> {
         self.worker_of(index)?.session(index)
     }
 
-    /// Whether a device got the echo of its last datagram.
+    /// Whether a device received the echo of its last datagram.
     #[must_use]
-    pub fn got_echo(&self, index: u32) -> bool {
-        self.worker_of(index).is_some_and(|worker| worker.got_echo(index))
+    pub fn received_echo(&self, index: u32) -> bool {
+        self.worker_of(index)
+            .is_some_and(|worker| worker.received_echo(index))
     }
 
-    /// Devices in the fleet; their indices count up from the first.
+    /// The indices of the devices in the fleet.
     pub fn indices(&self) -> impl Iterator<Item = u32> + use<> {
         let first = self.first_index;
         (0..self.devices as u32).map(move |at| first + at)
@@ -298,16 +302,16 @@ impl Fleet {
         self.workers.get_mut(index as usize % workers)
     }
 
-    /// Runs `work` on every worker in a thread of its own and calls `progress` meanwhile.
+    /// Runs `work` on every worker in a separate thread and calls `progress` until all have ended.
     fn run_workers<R: Send>(
         &mut self,
-        run: &mut Run<'_>,
-        work: impl Fn(&mut Worker, &AtomicBool, Instant, &Shared) -> Result<R, PacketSocketError> + Sync,
+        run: &mut RunOptions<'_>,
+        work: impl Fn(&mut Worker, &AtomicBool, Instant, &SharedCounters) -> Result<R, PacketSocketError> + Sync,
     ) -> Result<Vec<R>, FleetError> {
-        let until = Instant::now() + run.limit;
-        let shared = Shared {
+        let until = Instant::now() + run.timeout;
+        let shared = SharedCounters {
             busy_workers: AtomicUsize::new(self.workers.len()),
-            ..Shared::default()
+            ..SharedCounters::default()
         };
         let devices = self.devices;
         let stop = run.stop;
@@ -323,7 +327,7 @@ impl Fleet {
                 }));
             }
             drop(done);
-            let mut show = || {
+            let mut report_progress = || {
                 (run.progress)(Progress {
                     authenticated: shared.authenticated.load(Ordering::Relaxed),
                     failed: shared.failed.load(Ordering::Relaxed),
@@ -331,11 +335,11 @@ impl Fleet {
                     network_ns: shared.network_ns.load(Ordering::Relaxed),
                 });
             };
-            // Every worker holds a sender; all gone means all done.
+            // Every worker holds a sender; the channel closes when all workers have ended.
             while let Err(RecvTimeoutError::Timeout) = finished.recv_timeout(Duration::from_millis(100)) {
-                show();
+                report_progress();
             }
-            show();
+            report_progress();
             threads
                 .into_iter()
                 .map(|thread| match thread.join() {

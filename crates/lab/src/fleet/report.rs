@@ -1,61 +1,60 @@
-//! What came of a run.
+//! The report on a run.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use linewarden_protocol::device::{Failure, Ignored};
+use linewarden_protocol::device::{Failure, IgnoredReason};
 
-/// How one device fared.
+/// The outcome of one device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// Its turn has not come.
+    /// The device has not been started.
     Waiting,
-    /// A handshake is under way, or the device rests after one that failed.
-    UnderWay,
-    /// Its one handshake failed ([`Fleet::authenticate_once`](super::Fleet::authenticate_once)).
-    GaveUp,
-    /// It has a session.
+    /// A handshake is in progress, or the device waits for its next attempt.
+    InProgress,
+    /// The single handshake failed ([`Fleet::authenticate_once`](super::Fleet::authenticate_once)).
+    Abandoned,
+    /// The device has a session.
     Authenticated,
 }
 
-/// A fleet's run. Durations are nanoseconds, kept to three significant digits, up to 100 s.
+/// The report on a fleet's run. Durations are nanoseconds with three significant digits, up to 100 s.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// Devices that got a session.
     pub authenticated: u64,
-    /// Devices that did not by the end of the run.
+    /// Devices without a session at the end of the run.
     pub unfinished: u64,
-    /// From the first REQUEST sent to the ACK verified: all that the device waited, its own PUF and this fleet's queue
-    /// included.
+    /// Time from the first REQUEST to the verified ACK, including the device's PUF and this fleet's queue.
     pub latency_ns: Histogram<u64>,
-    /// Thereof on the network and in the gateway: first REQUEST sent to CHALLENGE received, plus first RESPONSE sent
-    /// to ACK received, by the kernel's stamps. Repetitions after a loss are included.
+    /// The part on the network and in the gateway: first REQUEST sent to CHALLENGE received, plus first RESPONSE sent to ACK
+    /// received, by the kernel's timestamps. Retransmissions after a loss are included.
     pub network_ns: Histogram<u64>,
-    /// Thereof reading the PUF, correcting errors and deriving the key.
+    /// The part for reading the PUF, correcting errors and deriving the key.
     pub puf_ns: Histogram<u64>,
-    /// How long the run took.
+    /// Duration of the run.
     pub elapsed: Duration,
-    /// Messages sent, repetitions included.
+    /// Messages sent, including retransmissions.
     pub sent: u64,
-    /// Repetitions among them.
-    pub repeated: u64,
-    /// Frames that the interface did not take.
-    pub not_taken: u64,
+    /// Retransmissions.
+    pub retransmitted: u64,
+    /// Frames that the interface did not accept.
+    pub not_sent: u64,
     /// Frames lost because a receive ring was full.
     pub ring_drops: u64,
     /// PUF readings.
     pub puf_readings: u64,
-    /// Those of them that failed.
+    /// Failed PUF readings.
     pub puf_failures: u64,
     /// Handshakes that ended without a session, by reason.
     pub failures: HashMap<Failure, u64>,
-    /// Messages that changed nothing, by reason.
-    pub ignored: HashMap<Ignored, u64>,
-    /// ATTEST_REQUESTs that came to devices which prove what they run.
-    pub asked: u64,
-    /// Those of them that got no PROOF.
-    pub unanswered: u64,
+    /// Ignored messages, by reason.
+    pub ignored: HashMap<IgnoredReason, u64>,
+    /// ATTEST_REQUESTs received by attested devices.
+    pub attest_requests: u64,
+    /// ATTEST_REQUESTs without a PROOF.
+    pub attest_requests_without_proof: u64,
 }
 
 impl Default for Report {
@@ -68,15 +67,15 @@ impl Default for Report {
             puf_ns: histogram(),
             elapsed: Duration::ZERO,
             sent: 0,
-            repeated: 0,
-            not_taken: 0,
+            retransmitted: 0,
+            not_sent: 0,
             ring_drops: 0,
             puf_readings: 0,
             puf_failures: 0,
             failures: HashMap::new(),
             ignored: HashMap::new(),
-            asked: 0,
-            unanswered: 0,
+            attest_requests: 0,
+            attest_requests_without_proof: 0,
         }
     }
 }
@@ -88,8 +87,8 @@ impl Report {
         self.authenticated as f64 / self.elapsed.as_secs_f64().max(f64::MIN_POSITIVE)
     }
 
-    /// Two workers' reports on one run.
-    pub(super) fn join(mut self, other: Self) -> Self {
+    /// Merges two workers' reports on one run.
+    pub(super) fn merge(mut self, other: Self) -> Self {
         self.authenticated += other.authenticated;
         self.unfinished += other.unfinished;
         add(&mut self.latency_ns, &other.latency_ns);
@@ -97,11 +96,11 @@ impl Report {
         add(&mut self.puf_ns, &other.puf_ns);
         self.elapsed = self.elapsed.max(other.elapsed);
         self.sent += other.sent;
-        self.repeated += other.repeated;
-        self.not_taken += other.not_taken;
+        self.retransmitted += other.retransmitted;
+        self.not_sent += other.not_sent;
         self.ring_drops += other.ring_drops;
-        self.asked += other.asked;
-        self.unanswered += other.unanswered;
+        self.attest_requests += other.attest_requests;
+        self.attest_requests_without_proof += other.attest_requests_without_proof;
         self.puf_readings += other.puf_readings;
         self.puf_failures += other.puf_failures;
         for (failure, count) in other.failures {
@@ -123,7 +122,7 @@ pub(super) fn histogram() -> Histogram<u64> {
     }
 }
 
-/// Adds `from`, which has the same bounds, so that nothing can be out of range.
+/// Adds `from`, which has the same bounds, so that no value is out of range.
 pub(super) fn add(to: &mut Histogram<u64>, from: &Histogram<u64>) {
     let added = to.add(from);
     debug_assert!(added.is_ok());

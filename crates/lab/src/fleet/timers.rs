@@ -1,12 +1,12 @@
-//! Which device has to be polled when.
+//! Deadlines at which devices must be polled.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Deadlines of devices, at most one of each that counts.
+/// Deadlines of devices, at most one active deadline per device.
 ///
-/// A device's deadline changes with nearly every message. Instead of being moved, the old entry stays in the heap and
-/// is recognised as void when its time comes, since it is not the one that is armed.
+/// A device's deadline changes with nearly every message. The old entry stays in the heap and is skipped when its time
+/// comes, because it differs from the armed deadline.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     heap: BinaryHeap<Reverse<(u64, u32)>>,
@@ -14,12 +14,12 @@ pub(super) struct Timers {
 }
 
 impl Timers {
-    /// Makes room for one more device; its place is the number of those before.
+    /// Adds a device; its slot index is the number of devices before it.
     pub(super) fn add(&mut self) {
         self.armed_ms.push(None);
-        // Four entries each: two handshake timers, renewal, expiry. So the heap does not grow while packets flow.
-        let wanted = 4 * self.armed_ms.len();
-        self.heap.reserve(wanted.saturating_sub(self.heap.len()));
+        // Four entries per device (two handshake timers, renewal, expiry), so that the heap does not grow during a run.
+        let capacity = 4 * self.armed_ms.len();
+        self.heap.reserve(capacity.saturating_sub(self.heap.len()));
     }
 
     /// Sets or clears a device's deadline.
@@ -36,7 +36,7 @@ impl Timers {
         }
     }
 
-    /// Takes one device whose deadline has come, and disarms it.
+    /// Removes and returns one device whose deadline has passed.
     pub(super) fn pop_due(&mut self, now_ms: u64) -> Option<u32> {
         while let Some(Reverse((at, place))) = self.heap.peek().copied() {
             if at > now_ms {
@@ -54,7 +54,7 @@ impl Timers {
         None
     }
 
-    /// When the next deadline comes, or earlier.
+    /// A lower bound of the next deadline.
     pub(super) fn next_ms(&self) -> Option<u64> {
         self.heap.peek().map(|Reverse((at, _))| *at)
     }

@@ -1,4 +1,4 @@
-//! One worker: a socket, the devices behind it, and the loop that serves both.
+//! One worker: a socket, its devices, and the loop that serves both.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -6,145 +6,149 @@ use std::time::{Duration, Instant};
 use linewarden_protocol::device::Session;
 
 use super::attester::Attester;
-use super::crew::Crew;
 use super::exchange::{Exchange, ExchangeReport};
 use super::member::Member;
 use super::report::{Outcome, Report};
-use super::{FleetOptions, Shared};
+use super::worker_devices::WorkerDevices;
+use super::{FleetOptions, SharedCounters};
 use crate::address::Family;
 use crate::clock::{boot_ms, real_ns};
 use crate::packet_socket::{PacketSocket, PacketSocketError};
 
-/// The longest sleep, so that a stop is seen soon.
-const NAP: Duration = Duration::from_millis(20);
+/// Longest sleep, so that the stop flag is checked in time.
+const SLEEP_MAX: Duration = Duration::from_millis(20);
 
-/// What a worker runs for.
+/// The goal of a worker's run.
 #[derive(Debug)]
 pub(super) enum Goal {
-    /// Until each device has a session; or, if `once`, has had one handshake, whatever came of it.
-    Authenticate { window: usize, once: bool },
-    /// Until each device has its echo or has given up.
+    /// Until each device has a session or, with `single_attempt`, has completed one handshake with any result.
+    Authenticate { window: usize, single_attempt: bool },
+    /// Until each device has its echo or has used all attempts.
     Exchange { exchange: Exchange, window: usize },
-    /// Until it is stopped: devices prove what they run.
+    /// Until the run is stopped: devices respond to attestation requests.
     Attest,
 }
 
 #[derive(Debug)]
 pub(super) struct Worker {
     socket: PacketSocket,
-    crew: Crew,
+    devices: WorkerDevices,
 }
 
 impl Worker {
     pub(super) fn new(socket: PacketSocket, options: &FleetOptions, number: u32, past_last: u32) -> Self {
         Self {
             socket,
-            crew: Crew::new(options, number, past_last),
+            devices: WorkerDevices::new(options, number, past_last),
         }
     }
 
     pub(super) fn add(&mut self, index: u32, member: Member, family: Family) {
-        self.crew.add(index, member, family);
+        self.devices.add(index, member, family);
     }
 
     pub(super) fn power_cycle(&mut self) {
-        self.crew.power_cycle();
+        self.devices.power_cycle();
     }
 
     pub(super) fn power_cycle_device(&mut self, index: u32) {
-        self.crew.power_cycle_device(index);
+        self.devices.power_cycle_device(index);
     }
 
     pub(super) fn set_attester(&mut self, index: u32, attester: Attester) {
-        self.crew.set_attester(index, attester);
+        self.devices.set_attester(index, attester);
     }
 
     pub(super) fn outcome(&self, index: u32) -> Option<Outcome> {
-        self.crew.seat_of(index).map(|seat| seat.outcome)
+        self.devices.slot(index).map(|slot| slot.outcome)
     }
 
     pub(super) fn session(&self, index: u32) -> Option<&Session> {
-        self.crew.seat_of(index)?.device.session()
+        self.devices.slot(index)?.device.session()
     }
 
-    pub(super) fn got_echo(&self, index: u32) -> bool {
-        self.crew.seat_of(index).is_some_and(|seat| seat.data.answered)
+    pub(super) fn received_echo(&self, index: u32) -> bool {
+        self.devices.slot(index).is_some_and(|slot| slot.echo.echoed)
     }
 
     pub(super) fn take_report(&mut self) -> Report {
-        std::mem::take(&mut self.crew.report)
+        std::mem::take(&mut self.devices.report)
     }
 
     pub(super) fn begin_exchange(&mut self) {
-        self.crew.begin_exchange();
+        self.devices.begin_exchange();
     }
 
     pub(super) fn take_exchange_report(&mut self) -> ExchangeReport {
-        std::mem::take(&mut self.crew.exchange_report)
+        std::mem::take(&mut self.devices.exchange_report)
     }
 
-    /// The loop: start devices while the window has room, take all that has arrived, do what is due, sleep.
+    /// The loop: start devices while the window has room, process received frames, handle due timers, sleep.
     pub(super) fn run(
         &mut self,
         goal: &Goal,
         stop: &AtomicBool,
         until: Instant,
-        shared: &Shared,
+        shared: &SharedCounters,
     ) -> Result<(), PacketSocketError> {
         let started = Instant::now();
         let mut finished: Option<Duration> = None;
-        self.crew.begin(goal);
-        self.socket.statistics()?; // forget what was dropped before
+        self.devices.begin(goal);
+        self.socket.statistics()?; // resets the counter of earlier drops
         loop {
-            self.crew.start_seats(goal);
+            self.devices.start_waiting_devices(goal);
             self.flush()?;
             let mut frames = 0;
             while self.receive_one(goal, shared) {
                 frames += 1;
-                // What a device answers leaves before the next frame is looked at, which may take a PUF reading.
+                // A device's reply is sent before the next frame is processed, which may take a PUF reading.
                 self.flush()?;
             }
-            while let Some(place) = self.crew.timers.pop_due(boot_ms()) {
-                self.crew.on_timer(place, goal, shared);
-                if self.crew.batch.is_full() {
+            while let Some(place) = self.devices.timers.pop_due(boot_ms()) {
+                self.devices.on_timer(place, goal, shared);
+                if self.devices.batch.is_full() {
                     self.flush()?;
                 }
             }
             self.flush()?;
-            if finished.is_none() && self.crew.is_done() {
+            if finished.is_none() && self.devices.is_done() {
                 finished = Some(started.elapsed());
                 shared.busy_workers.fetch_sub(1, Ordering::Relaxed);
             }
-            // The others' devices may still need our answers to ARP and neighbour discovery.
+            // Devices of other workers may still need this worker's replies to ARP and neighbor discovery.
             let all_done = finished.is_some() && shared.busy_workers.load(Ordering::Relaxed) == 0;
             if all_done || stop.load(Ordering::Relaxed) || Instant::now() >= until {
                 break;
             }
             if frames == 0 {
-                let due_ms = self.crew.timers.next_ms().map(|at| at.saturating_sub(boot_ms()));
+                let due_ms = self
+                    .devices
+                    .timers
+                    .next_ms()
+                    .map(|at| at.saturating_sub(boot_ms()));
                 self.socket
-                    .wait(due_ms.map_or(NAP, Duration::from_millis).min(NAP))?;
+                    .wait(due_ms.map_or(SLEEP_MAX, Duration::from_millis).min(SLEEP_MAX))?;
             }
         }
-        self.crew
+        self.devices
             .finish(goal, finished.unwrap_or_else(|| started.elapsed()));
-        self.crew.report.ring_drops += u64::from(self.socket.statistics()?.dropped);
+        self.devices.report.ring_drops += u64::from(self.socket.statistics()?.dropped);
         Ok(())
     }
 
-    fn receive_one(&mut self, goal: &Goal, shared: &Shared) -> bool {
-        let Self { socket, crew } = self;
-        socket.receive(1, |received| crew.on_frame(&received, goal, shared)) == 1
+    fn receive_one(&mut self, goal: &Goal, shared: &SharedCounters) -> bool {
+        let Self { socket, devices } = self;
+        socket.receive(1, |received| devices.on_frame(&received, goal, shared)) == 1
     }
 
     fn flush(&mut self) -> Result<(), PacketSocketError> {
-        let frames = self.crew.batch.len();
+        let frames = self.devices.batch.len();
         if frames == 0 {
             return Ok(());
         }
-        self.crew.stamp(real_ns());
-        let taken = self.socket.send(&mut self.crew.batch)?;
-        self.crew.report.not_taken += (frames - taken) as u64;
+        self.devices.record_send_time(real_ns());
+        let taken = self.socket.send(&mut self.devices.batch)?;
+        self.devices.report.not_sent += (frames - taken) as u64;
         Ok(())
     }
 }

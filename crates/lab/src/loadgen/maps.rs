@@ -1,4 +1,4 @@
-//! Reading and writing eBPF maps whose keys are `u32`.
+//! Reads and writes eBPF maps with `u32` keys.
 
 use libbpf_rs::{Error, MapCore, MapFlags, MapHandle, Result};
 
@@ -36,7 +36,7 @@ pub(super) fn read(map: &impl MapCore, key: u32) -> Result<Vec<u8>> {
         .ok_or_else(|| Error::from(std::io::Error::from(std::io::ErrorKind::NotFound)))
 }
 
-/// Element 0 of a per-CPU array of `N` counters, summed over the processors.
+/// Element 0 of a per-CPU array of `N` counters, summed over the CPUs.
 pub(super) fn sum_per_cpu<const N: usize>(map: &impl MapCore) -> Result<[u64; N]> {
     let mut sums = [0u64; N];
     let per_cpu = map.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)?;

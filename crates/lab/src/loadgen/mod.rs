@@ -1,19 +1,19 @@
-//! A closed-loop load generator in eBPF that keeps any verifier saturated, and a reflector to measure itself by.
+//! A closed-loop load generator in eBPF that saturates any verifier, and a reflector that measures the generator itself.
 //!
-//! [`Generator`] plays [`Plan::window`] devices at once from the devices' end of a lab's veth: a CHALLENGE comes back
-//! as the RESPONSE prepared for it, an ACK as the next device's REQUEST, each in the same packet buffer. It makes no
-//! PUF reading and no cryptography on the way (all RESPONSE tags are computed when it is attached, for the bench's
-//! frozen `fresh`), so it is faster than every verifier; [`Reflector`] in the verifier's place shows by how much.
+//! [`Generator`] simulates [`Plan::window`] devices at once at the devices' end of a lab's veth. It turns a CHALLENGE into
+//! the prepared RESPONSE and an ACK into the next device's REQUEST, each in the same packet buffer. The generator makes no
+//! PUF reading and no cryptographic computation during a run (all RESPONSE tags are computed before, for the benchmark's
+//! fixed `fresh`), so it is faster than every verifier; [`Reflector`] in the verifier's place shows by how much.
 //!
-//! Frames are Ethernet II, IPv4, UDP with right checksums, from the addresses of [`crate::address`]; every device has
-//! an address of its own, as LAP/1 1.4.3 demands. The `xdp` data plane needs nothing else, whatever the number of
-//! devices. The `host` data plane replies through the kernel, which needs to know the devices' Ethernet addresses:
-//! [`crate::topology::Topology::permanent_neighbours`], for up to [`crate::address::DEVICES_MAX`] devices.
+//! Frames are Ethernet II, IPv4 and UDP with valid checksums, from the addresses of [`crate::address`]; every device has
+//! its own address, as LAP/1 1.4.3 requires. The `xdp` data plane needs nothing more. The `host` data plane replies
+//! through the kernel, which needs the devices' Ethernet addresses:
+//! [`crate::topology::Topology::permanent_neighbors`], for up to [`crate::address::DEVICES_MAX`] devices.
 //!
-//! Turn threaded NAPI on at both ends ([`crate::napi`]), pin generator and verifier to *one* processor, and count
-//! handshakes per second of the verifier's (and of the generator's) processor time. On two processors every frame,
-//! ring slot and frame header changes caches four times per handshake, which costs more than all the work that is
-//! to be measured, and each side sleeps and wakes: the bench's idle sink completes several times as many on one.
+//! Enable threaded NAPI at both ends ([`crate::napi`]), pin generator and verifier to *one* CPU, and count
+//! handshakes per second of the verifier's (and of the generator's) CPU time. On two CPUs every frame,
+//! ring slot and frame header moves between caches four times per handshake, which costs more than the measured work,
+//! and each side sleeps and wakes: the idle sink completes several times as many handshakes on one CPU.
 
 pub(crate) mod maps;
 mod plan;
@@ -34,46 +34,46 @@ pub use plan::{Plan, Transmit};
 use token::{PHASE_ENDED, PHASE_REQUESTED, Token};
 
 use crate::address::{DeviceAddress, Family, GATEWAY};
-use crate::capability::{self, FOR_LOAD_GENERATOR, Missing};
+use crate::capability::{self, FOR_LOAD_GENERATOR, MissingCapabilities};
 use crate::netns::NetNsError;
 use crate::packet_socket::{Options, PacketSocket, PacketSocketError, TxBatch};
 use crate::skeletons::loadgen::{LoadgenSkelBuilder, OpenLoadgenSkel};
 use crate::topology::Lab;
 
-/// Most handshakes that can be under way at once.
+/// Most concurrent handshakes.
 pub const WINDOW_MAX: u32 = 192;
 
 /// Why the generator could not be set up or read.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// Not allowed.
+    /// A capability is missing.
     #[error(transparent)]
-    Capability(#[from] Missing),
+    Capability(#[from] MissingCapabilities),
     /// The namespace could not be entered.
     #[error(transparent)]
     NetNs(#[from] NetNsError),
-    /// The socket for the first REQUESTs.
+    /// The socket for the first REQUESTs failed.
     #[error(transparent)]
     Socket(#[from] PacketSocketError),
-    /// Loading, attaching or a map.
-    #[error("load generator: {step}: {source}")]
+    /// Loading or attaching the program, or accessing a map, failed.
+    #[error("load generator failed at {step}: {source}")]
     Bpf {
-        /// What was tried.
+        /// The failed step.
         step: &'static str,
-        /// What libbpf or the kernel says.
+        /// The error of libbpf or the kernel.
         source: libbpf_rs::Error,
     },
-    /// A plan that makes no sense.
-    #[error("load generator: {0}")]
-    Plan(&'static str),
-    /// It did not come to its end in time.
-    #[error("load generator: {ended} of {window} handshakes ended within {waited:?}")]
-    Stuck {
+    /// The plan is invalid.
+    #[error("load generator plan invalid: {0}")]
+    InvalidPlan(&'static str),
+    /// Not all handshakes ended in time.
+    #[error("load generator timeout: only {ended} of {window} handshakes ended within {waited:?}")]
+    Timeout {
         /// Tokens that ended.
         ended: u64,
-        /// Tokens there are.
+        /// All tokens.
         window: u32,
-        /// How long.
+        /// The timeout.
         waited: Duration,
     },
 }
@@ -82,10 +82,10 @@ fn bpf(step: &'static str) -> impl FnOnce(libbpf_rs::Error) -> LoadError {
     move |source| LoadError::Bpf { step, source }
 }
 
-/// What has happened since the generator was attached, over all processors.
+/// Counters since the generator was attached, summed over all CPUs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
-    /// REQUESTs sent by the program, besides those that started or revived a handshake.
+    /// REQUESTs sent by the program, without those that started or restarted a handshake.
     pub requests: u64,
     /// CHALLENGEs received and answered.
     pub challenges: u64,
@@ -95,13 +95,13 @@ pub struct Counters {
     pub completed: u64,
     /// NAKs received.
     pub naks: u64,
-    /// CHALLENGEs for rows of which no RESPONSE was prepared.
+    /// CHALLENGEs for rows without a prepared RESPONSE.
     pub exhausted: u64,
     /// CHALLENGEs with another `fresh`.
     pub stale: u64,
-    /// Messages that nothing waited for, such as duplicates.
+    /// Unexpected messages, such as duplicates.
     pub unexpected: u64,
-    /// Handshakes of the window that ended, stopped or for want of rows.
+    /// Handshakes of the window that ended, by a stop or for lack of rows.
     pub ended: u64,
 }
 
@@ -114,15 +114,15 @@ pub struct Generator {
     device_ids: MapHandle,
     socket: PacketSocket,
     plan: Plan,
-    /// `steps` of each token when last looked at, to see which stand still.
-    seen_steps: Vec<u64>,
+    /// `steps` of each token at the last check, to detect stalled handshakes.
+    last_steps: Vec<u64>,
 }
 
 impl Generator {
-    /// Prepares all RESPONSEs and attaches the program to the devices' end of the lab; nothing is sent yet.
+    /// Prepares all RESPONSEs and attaches the program to the devices' end of the lab; sends no frame yet.
     ///
     /// # Errors
-    /// A missing capability, a plan that makes no sense, or what the kernel says.
+    /// A capability is missing, the plan is invalid, or the kernel refuses the program.
     pub fn attach(
         lab: &Lab,
         plan: &Plan,
@@ -137,7 +137,7 @@ impl Generator {
             .run(|| Self::attach_here(interface, socket, plan, device_id, auth_key))?
     }
 
-    /// Loads and attaches inside the namespace, where the kernel looks the interface's number up.
+    /// Loads and attaches the program inside the namespace, where the kernel resolves the interface index.
     fn attach_here(
         interface: u32,
         socket: PacketSocket,
@@ -178,7 +178,7 @@ impl Generator {
             counters: maps::handle(&loaded.maps.counters).map_err(bpf("counters"))?,
             stopping: maps::handle(&loaded.maps.bss).map_err(bpf("bss"))?,
             device_ids: maps::handle(&loaded.maps.device_ids).map_err(bpf("device_ids"))?,
-            // A link detaches when its descriptor is closed: nothing stays behind when this process dies.
+            // The kernel detaches the program when the link's descriptor is closed, even if this process is killed.
             _link: loaded
                 .progs
                 .loadgen_generate
@@ -187,14 +187,14 @@ impl Generator {
             tokens,
             socket,
             plan: plan.clone(),
-            seen_steps: vec![0; plan.window as usize],
+            last_steps: vec![0; plan.window as usize],
         })
     }
 
     /// Sends the first REQUEST of each handshake of the window.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel refuses the operation.
     pub fn start(&mut self) -> Result<(), LoadError> {
         let first: Vec<u32> = (0..self.plan.window).collect();
         self.send_requests(&first)
@@ -203,15 +203,15 @@ impl Generator {
     /// Lets each handshake end at its next ACK.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel refuses the operation.
     pub fn stop(&mut self) -> Result<(), LoadError> {
         maps::write(&self.stopping, 0, &1u32.to_ne_bytes()).map_err(bpf("stop"))
     }
 
-    /// Stops and waits until every handshake has ended, reviving those that lost a packet.
+    /// Stops and waits until every handshake has ended; restarts handshakes that lost a packet.
     ///
     /// # Errors
-    /// [`LoadError::Stuck`] when they have not by the deadline.
+    /// [`LoadError::Timeout`] if handshakes are still running at the deadline.
     pub fn finish(&mut self, limit: Duration) -> Result<Counters, LoadError> {
         self.stop()?;
         let start = Instant::now();
@@ -221,45 +221,45 @@ impl Generator {
                 return Ok(counters);
             }
             if start.elapsed() > limit {
-                return Err(LoadError::Stuck {
+                return Err(LoadError::Timeout {
                     ended: counters.ended,
                     window: self.plan.window,
                     waited: limit,
                 });
             }
             std::thread::sleep(Duration::from_millis(20));
-            self.revive()?;
+            self.restart_stalled()?;
         }
     }
 
-    /// Sends the REQUEST again of each handshake that has not moved since the last call, because the verifier or
-    /// a queue dropped its packet. Call it at intervals much longer than a handshake takes. Returns how many.
+    /// Resends the REQUEST of each handshake that has made no progress since the last call, because the verifier or a
+    /// queue dropped its packet. Call it at intervals much longer than a handshake. Returns the number of restarts.
     ///
     /// # Errors
-    /// What the kernel says.
-    pub fn revive(&mut self) -> Result<usize, LoadError> {
-        let mut stuck = Vec::new();
-        for (place, seen) in (0..self.plan.window).zip(self.seen_steps.iter_mut()) {
+    /// The kernel refuses the operation.
+    pub fn restart_stalled(&mut self) -> Result<usize, LoadError> {
+        let mut stalled = Vec::new();
+        for (place, seen) in (0..self.plan.window).zip(self.last_steps.iter_mut()) {
             let bytes = maps::read(&self.tokens, place).map_err(bpf("tokens"))?;
             let token = Token::from_bytes(&bytes);
             if token.phase != PHASE_ENDED && token.steps == *seen {
-                let again = Token {
+                let restarted = Token {
                     phase: PHASE_REQUESTED,
                     ..token
                 };
-                maps::write(&self.tokens, place, &again.to_bytes()).map_err(bpf("tokens"))?;
-                stuck.push(token.device);
+                maps::write(&self.tokens, place, &restarted.to_bytes()).map_err(bpf("tokens"))?;
+                stalled.push(token.device);
             }
             *seen = token.steps;
         }
-        self.send_requests(&stuck)?;
-        Ok(stuck.len())
+        self.send_requests(&stalled)?;
+        Ok(stalled.len())
     }
 
-    /// The counters, summed over all processors.
+    /// The counters, summed over all CPUs.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel refuses the operation.
     pub fn counters(&self) -> Result<Counters, LoadError> {
         let [
             requests,
@@ -300,27 +300,27 @@ impl Generator {
     }
 }
 
-/// What came to a [`Reflector`].
+/// Counters of a [`Reflector`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Reflected {
+pub struct ReflectorCounters {
     /// REQUESTs sent back as CHALLENGEs.
     pub requests: u64,
     /// RESPONSEs sent back as ACKs.
     pub responses: u64,
 }
 
-/// The fastest conceivable verifier, which verifies nothing; detached when dropped.
+/// The fastest possible verifier, which verifies nothing; detached when dropped.
 pub struct Reflector {
     _link: Link,
     counters: MapHandle,
 }
 
 impl Reflector {
-    /// Attaches to the gateway's end towards the devices. It sends back what a [`Generator`] of the same plan needs
-    /// to go on for ever, and no more: its messages carry no tags.
+    /// Attaches to the gateway's end of the device link. The reflector sends only replies that a [`Generator`] of
+    /// the same plan needs to continue: the replies have no tags.
     ///
     /// # Errors
-    /// A missing capability, a plan that makes no sense, or what the kernel says.
+    /// A capability is missing, the plan is invalid, or the kernel refuses the program.
     pub fn attach(lab: &Lab, plan: &Plan) -> Result<Self, LoadError> {
         capability::require(FOR_LOAD_GENERATOR)?;
         plan.check()?;
@@ -345,20 +345,24 @@ impl Reflector {
         })?
     }
 
-    /// The counters, summed over all processors.
+    /// The counters, summed over all CPUs.
     ///
     /// # Errors
-    /// What the kernel says.
-    pub fn counters(&self) -> Result<Reflected, LoadError> {
+    /// The kernel refuses the operation.
+    pub fn counters(&self) -> Result<ReflectorCounters, LoadError> {
         let [requests, responses] = maps::sum_per_cpu(&self.counters).map_err(bpf("reflector_counters"))?;
-        Ok(Reflected { requests, responses })
+        Ok(ReflectorCounters { requests, responses })
     }
 }
 
 fn configure(open: &mut OpenLoadgenSkel<'_>, plan: &Plan) -> Result<(), LoadError> {
-    let rodata = open.maps.rodata_data.as_deref_mut().ok_or(LoadError::Plan(
-        "the program has no configuration section; rebuild it",
-    ))?;
+    let rodata = open
+        .maps
+        .rodata_data
+        .as_deref_mut()
+        .ok_or(LoadError::InvalidPlan(
+            "the eBPF program has no configuration section; rebuild the lab crate",
+        ))?;
     rodata.config = plan.config();
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What the generator plays.
+//! The plan of the load generator.
 
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex, Suite};
 use linewarden_protocol::keys::AuthKey;
@@ -10,19 +10,19 @@ use super::{LoadError, WINDOW_MAX};
 use crate::address::{DeviceAddress, GATEWAY};
 use crate::skeletons::loadgen::types;
 
-/// What to play. The verifier must hold rows `first_idx..first_idx + rows` of each device (key mode: start at that
-/// `idx`), and its `fresh` must stay frozen.
+/// The devices and messages of a load. The verifier must hold rows `first_idx..first_idx + rows` of each device (key mode:
+/// start at that `idx`), and its `fresh` must not change.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Plan {
-    /// Devices that take turns, indices 0...
+    /// Number of devices, with indices from 0 on, which take turns.
     pub devices: u32,
-    /// Handshakes under way at once; at most `devices` and [`WINDOW_MAX`].
+    /// Concurrent handshakes; at most `devices` and [`WINDOW_MAX`].
     pub window: u32,
     /// RESPONSEs prepared per device, 16 bytes of memory each.
     pub rows: u32,
     /// The row that the first RESPONSE of each device is for.
     pub first_idx: RowIndex,
-    /// The gateway that the tags are for.
+    /// The gateway for which the tags are computed.
     pub gateway: GatewayId,
     /// The gateway's freshness value.
     pub fresh: [u8; 8],
@@ -50,7 +50,7 @@ pub enum Transmit {
 const NONCE_REST: &[u8; 12] = b"loadgenerate";
 
 impl Plan {
-    /// The nonce of a device; always the same, which a verifier cannot know.
+    /// The nonce of a device; constant, which a verifier cannot detect.
     pub(super) fn nonce(index: u32) -> [u8; 16] {
         let mut nonce = [0; 16];
         nonce[..4].copy_from_slice(&index.to_be_bytes());
@@ -94,21 +94,23 @@ impl Plan {
 
     pub(super) fn check(&self) -> Result<(), LoadError> {
         if self.devices == 0 || self.window == 0 || self.rows == 0 {
-            return Err(LoadError::Plan("devices, window and rows must not be 0"));
+            return Err(LoadError::InvalidPlan(
+                "devices, window and rows must be greater than 0",
+            ));
         }
         if self.window > WINDOW_MAX.min(self.devices) {
-            return Err(LoadError::Plan(
+            return Err(LoadError::InvalidPlan(
                 "the window must not exceed 192 or the number of devices",
             ));
         }
         let tags = u64::from(self.devices) * u64::from(self.rows);
         if u32::try_from(tags).is_err() || self.first_idx.0.checked_add(self.rows).is_none() {
-            return Err(LoadError::Plan(
+            return Err(LoadError::InvalidPlan(
                 "too many rows: devices × rows must stay below 2^32",
             ));
         }
         if self.fresh == [0; 8] {
-            return Err(LoadError::Plan("fresh must not be zero"));
+            return Err(LoadError::InvalidPlan("fresh must not be zero"));
         }
         Ok(())
     }
@@ -152,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn plans_that_make_no_sense_are_refused() {
+    fn invalid_plans_are_refused() {
         assert!(plan().check().is_ok());
         for broken in [
             Plan { devices: 0, ..plan() },

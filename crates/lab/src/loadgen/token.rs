@@ -1,8 +1,8 @@
-//! The generator's tokens, one for each handshake under way.
+//! The generator's tokens, one per concurrent handshake.
 
 use crate::skeletons::loadgen::types;
 
-/// A REQUEST is out.
+/// A REQUEST was sent; a CHALLENGE is expected.
 pub(super) const PHASE_REQUESTED: u32 = types::loadgen_phase::LOADGEN_REQUESTED.0;
 /// Stopped, or its device cannot be served.
 pub(super) const PHASE_ENDED: u32 = types::loadgen_phase::LOADGEN_ENDED.0;
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_are_written_as_the_program_reads_them() {
+    fn tokens_have_the_layout_of_the_program() {
         let token = Token {
             device: 7,
             phase: 2,

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 /// Longest frame that can be sent, bytes: 1,500 of IP, Ethernet header and two VLAN tags, rounded up.
 pub const FRAME_BYTES_MAX: usize = 1536;
 
-/// Buffers for a fixed number of frames, reused for ever.
+/// Reusable buffers for a fixed number of frames.
 pub struct TxBatch {
     frames: Box<[[u8; FRAME_BYTES_MAX]]>,
     vectors: Box<[libc::iovec]>,
@@ -60,7 +60,7 @@ impl TxBatch {
         self.used
     }
 
-    /// Nothing is waiting.
+    /// The batch is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.used == 0
@@ -97,17 +97,17 @@ impl TxBatch {
 
     /// Sends everything; frames for which there was no room in the interface's queue are skipped.
     pub(super) fn send(&mut self, fd: &OwnedFd) -> io::Result<usize> {
-        let mut taken = 0;
+        let mut sent_frames = 0;
         let used = std::mem::take(&mut self.used);
         let mut waiting = self.messages.get_mut(..used).unwrap_or_default();
         while !waiting.is_empty() {
             let count = libc::c_uint::try_from(waiting.len()).unwrap_or(libc::c_uint::MAX);
-            // SAFETY: `waiting` are initialised headers whose vectors point at buffers that `self` owns; the kernel
+            // SAFETY: `waiting` are initialized headers whose vectors point at buffers that `self` owns; the kernel
             // reads the first `iov_len` bytes, which is at most the buffer's size.
             let sent = unsafe { libc::sendmmsg(fd.as_raw_fd(), waiting.as_mut_ptr(), count, 0) };
             let skip = match usize::try_from(sent) {
                 Ok(sent) => {
-                    taken += sent;
+                    sent_frames += sent;
                     sent
                 }
                 Err(_) => {
@@ -121,6 +121,6 @@ impl TxBatch {
             };
             waiting = waiting.get_mut(skip..).unwrap_or_default();
         }
-        Ok(taken)
+        Ok(sent_frames)
     }
 }

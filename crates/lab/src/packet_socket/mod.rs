@@ -1,8 +1,8 @@
-//! Raw Ethernet frames in and out of one interface, many per system call, without an allocation per frame.
+//! Sends and receives raw Ethernet frames on one interface, many per system call, without an allocation per frame.
 //!
-//! Frames are received from a memory ring that the kernel fills (`PACKET_RX_RING`) and sent in batches
-//! (`sendmmsg`). The ring is `TPACKET_V2`, not V3: V3 hands over blocks and keeps a single frame back until the
-//! block's timer of at least a millisecond runs out, which would be most of every latency measured here.
+//! Frames are received from a memory ring that the kernel fills (`PACKET_RX_RING`) and sent in batches (`sendmmsg`). The
+//! ring is `TPACKET_V2`, not V3: V3 delivers blocks and delays a single frame until the block's timer of at least 1 ms
+//! expires, which would dominate every measured latency.
 
 mod batch;
 mod ring;
@@ -15,52 +15,52 @@ pub use batch::{FRAME_BYTES_MAX, TxBatch};
 pub use ring::Received;
 use ring::RxRing;
 
-use crate::capability::{self, Capability, Missing};
+use crate::capability::{self, Capability, MissingCapabilities};
 use crate::netns::{NetNs, NetNsError};
 use crate::topology::Interface;
 
 /// Why a packet socket could not be opened or used.
 #[derive(Debug, thiserror::Error)]
 pub enum PacketSocketError {
-    /// Not allowed.
+    /// A capability is missing.
     #[error(transparent)]
-    Capability(#[from] Missing),
+    Capability(#[from] MissingCapabilities),
     /// The namespace could not be entered.
     #[error(transparent)]
     NetNs(#[from] NetNsError),
     /// The kernel refused one step.
-    #[error("packet socket on {interface}: {step} failed: {source}")]
+    #[error("packet socket on interface {interface}: {step} failed: {source}")]
     Kernel {
         /// The interface.
         interface: String,
-        /// What was tried.
+        /// The failed step.
         step: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
-/// Several sockets share an interface's incoming frames.
+/// Distribution of an interface's incoming frames over several sockets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fanout {
-    /// The sockets that share have the same number here, unique in their namespace.
+    /// Number of the group, the same for all its sockets and unique in their namespace.
     pub group: u16,
-    /// How many sockets the group has. A frame goes to the socket whose place in the group, by the order of
-    /// opening, is the low 4 bytes of the destination MAC modulo this number.
+    /// Number of sockets in the group. A frame goes to the socket whose number in the group, by the order of opening, is
+    /// the low 4 bytes of the destination MAC modulo this number.
     pub sockets: u32,
 }
 
-/// How to open a socket.
+/// Options of a packet socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
     /// Frames that the receive ring holds; rounded up to a power of two of at least 32. 2 KiB each.
     pub rx_frames: u32,
-    /// Sends past the queueing discipline, straight to the driver. Faster, but such frames are not seen by other
-    /// packet sockets: off when somebody shall be able to listen.
+    /// Sends past the queueing discipline, directly to the driver. Faster, but other packet sockets do not see such
+    /// frames; must be off for captures.
     pub bypass_qdisc: bool,
-    /// Receives what others on this interface send, besides what arrives there.
-    pub see_outgoing: bool,
-    /// Shares incoming frames with other sockets.
+    /// Also receives frames that other sockets send on this interface.
+    pub receive_outgoing: bool,
+    /// Distributes incoming frames over several sockets.
     pub fanout: Option<Fanout>,
 }
 
@@ -69,23 +69,23 @@ impl Default for Options {
         Self {
             rx_frames: 4096,
             bypass_qdisc: true,
-            see_outgoing: false,
+            receive_outgoing: false,
             fanout: None,
         }
     }
 }
 
-/// What became of frames, since the last call.
+/// Frame counters since the last call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Statistics {
-    /// Frames that the kernel offered to this socket.
+    /// Frames for this socket, including dropped ones.
     pub received: u32,
-    /// Those of them that found the ring full.
+    /// Frames that were dropped because the ring was full.
     pub dropped: u32,
 }
 
-/// An `AF_PACKET` socket bound to one interface. It stays in the interface's namespace and can be used, and sent
-/// to another thread, from anywhere.
+/// An `AF_PACKET` socket bound to one interface. It stays in the interface's namespace and can be used from every
+/// thread.
 #[derive(Debug)]
 pub struct PacketSocket {
     ring: RxRing,
@@ -94,10 +94,10 @@ pub struct PacketSocket {
 }
 
 impl PacketSocket {
-    /// Opens a socket on an interface of that namespace. Nothing is received before it is complete.
+    /// Opens a socket on an interface of that namespace. The socket receives frames only after all options are set.
     ///
     /// # Errors
-    /// A missing capability, by name, or the step that the kernel refused.
+    /// A capability is missing, or the kernel refuses a step.
     pub fn open(netns: &NetNs, interface: &Interface, options: &Options) -> Result<Self, PacketSocketError> {
         capability::require(&[Capability::NetRaw])?;
         netns.run(|| Self::open_here(interface, options))?
@@ -123,7 +123,7 @@ impl PacketSocket {
         if options.bypass_qdisc {
             set("PACKET_QDISC_BYPASS", libc::PACKET_QDISC_BYPASS, 1)?;
         }
-        if !options.see_outgoing {
+        if !options.receive_outgoing {
             set("PACKET_IGNORE_OUTGOING", PACKET_IGNORE_OUTGOING, 1)?;
         }
         let send_buffer: libc::c_int = 4 << 20;
@@ -132,7 +132,7 @@ impl PacketSocket {
         let ring = RxRing::map(&fd, options.rx_frames).map_err(fail("PACKET_RX_RING"))?;
         bind(&fd, interface.index).map_err(fail("bind"))?;
         if let Some(fanout) = options.fanout {
-            join(&fd, fanout).map_err(fail("PACKET_FANOUT"))?;
+            join_fanout(&fd, fanout).map_err(fail("PACKET_FANOUT"))?;
         }
         Ok(Self {
             ring,
@@ -141,16 +141,16 @@ impl PacketSocket {
         })
     }
 
-    /// Hands every frame that has arrived, at most `limit`, to `take`, and gives its place back to the kernel.
-    /// Never blocks. Returns how many there were.
+    /// Passes at most `limit` received frames to `take` and returns their slots to the kernel. Never blocks. Returns the
+    /// number of frames.
     pub fn receive(&mut self, limit: usize, mut take: impl FnMut(Received<'_>)) -> usize {
         (0..limit).take_while(|_| self.ring.next(&mut take)).count()
     }
 
-    /// Waits until a frame is there or the time is over; says whether one is there.
+    /// Waits for a frame until the timeout; returns whether a frame is available.
     ///
     /// # Errors
-    /// What the kernel says, for instance that the interface has gone down. Interruption by a signal is no error.
+    /// The kernel's error, for instance that the interface is down. An interruption by a signal is not an error.
     pub fn wait(&self, timeout: Duration) -> Result<bool, PacketSocketError> {
         let mut poll = libc::pollfd {
             fd: self.fd.as_raw_fd(),
@@ -173,11 +173,11 @@ impl PacketSocket {
         }
     }
 
-    /// Sends all frames of the batch in order and empties it. Returns how many the interface took; the others found
-    /// its queue full and are lost, as on any link.
+    /// Sends all frames of the batch in order and empties it. Returns how many frames the interface accepted; the others
+    /// found its queue full and are lost, as on any link.
     ///
     /// # Errors
-    /// Any other refusal; the batch is empty then too.
+    /// Any other error of the kernel; the batch is empty in this case, too.
     pub fn send(&self, batch: &mut TxBatch) -> Result<usize, PacketSocketError> {
         batch
             .send(&self.fd)
@@ -187,7 +187,7 @@ impl PacketSocket {
     /// Frames received and dropped at the ring since the last call.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel refuses the query.
     pub fn statistics(&self) -> Result<Statistics, PacketSocketError> {
         let mut raw = libc::tpacket_stats {
             tp_packets: 0,
@@ -234,7 +234,7 @@ fn raw_socket() -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor was just made and belongs to nobody else.
+    // SAFETY: the descriptor was just created and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -255,12 +255,12 @@ fn bind(fd: &OwnedFd, interface: u32) -> io::Result<()> {
     check(done)
 }
 
-/// Joins a fanout group that a classic BPF program spreads by destination MAC.
-fn join(fd: &OwnedFd, fanout: Fanout) -> io::Result<()> {
+/// Joins a fanout group whose classic BPF program distributes frames by destination MAC.
+fn join_fanout(fd: &OwnedFd, fanout: Fanout) -> io::Result<()> {
     let kind = libc::PACKET_FANOUT_CBPF << 16;
     let argument = libc::c_uint::from(fanout.group) | kind;
     set_option(fd, libc::SOL_PACKET, libc::PACKET_FANOUT, &argument)?;
-    // A fanout program sees the frame from its network header on; the link header lies at SKF_LL_OFF.
+    // A fanout program sees the frame from its network header on; the link header is at SKF_LL_OFF.
     let instruction = |code: u32, k: u32| libc::sock_filter {
         code: code as u16,
         jt: 0,

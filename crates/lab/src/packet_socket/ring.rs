@@ -7,21 +7,21 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Bytes of one slot: header, link address and a frame of up to about 1,950 bytes.
 const SLOT_BYTES: usize = 2048;
-/// Slots lie in blocks of this many bytes; 32 slots.
+/// Bytes of a block of 32 slots.
 const BLOCK_BYTES: usize = 64 << 10;
 /// Offset of the `sockaddr_ll` in a slot: the header rounded up to 16 bytes.
 const ADDRESS_OFFSET: usize = size_of::<libc::tpacket2_hdr>().next_multiple_of(16);
 
-/// One received frame. It is valid until the closure that gets it returns.
+/// One received frame. It is valid until the closure that receives it returns.
 #[derive(Clone, Copy, Debug)]
 pub struct Received<'a> {
-    /// From the destination MAC on, cut off at about 1,950 bytes. The kernel has taken the outermost VLAN tag out.
+    /// The frame from the destination MAC on, cut off at about 1,950 bytes. The kernel has removed the outermost VLAN tag.
     pub frame: &'a [u8],
-    /// The tag control information of the VLAN tag that was taken out.
+    /// The tag control information of the removed VLAN tag.
     pub vlan_tci: Option<u16>,
-    /// Somebody on this interface sent it; else it came from the link.
+    /// The frame was sent by this host on this interface; otherwise it was received from the link.
     pub outgoing: bool,
-    /// When the kernel put it into the ring, ns of the real-time clock ([`crate::clock::real_ns`]).
+    /// Time at which the kernel put the frame into the ring, ns of the real-time clock ([`crate::clock::real_ns`]).
     pub at_ns: u64,
 }
 
@@ -33,12 +33,12 @@ pub(super) struct RxRing {
     next: usize,
 }
 
-// SAFETY: the mapping belongs to this value alone, no thread-local state is involved, and every access goes through
+// SAFETY: this value is the only owner of the mapping, no thread-local state is involved, and every access needs
 // `&mut self`.
 unsafe impl Send for RxRing {}
 
 impl RxRing {
-    /// Asks the kernel for a ring of at least `frames` slots and maps it.
+    /// Creates a ring of at least `frames` slots and maps it.
     pub(super) fn map(fd: &OwnedFd, frames: u32) -> io::Result<Self> {
         let slots_per_block = BLOCK_BYTES / SLOT_BYTES;
         let slots = (frames as usize).max(slots_per_block).next_power_of_two();
@@ -50,7 +50,7 @@ impl RxRing {
             tp_frame_nr: to_u32(slots)?,
         };
         super::set_option(fd, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)?;
-        // SAFETY: a new mapping is asked for, at an address of the kernel's choice, of exactly the ring's size.
+        // SAFETY: creates a new mapping at an address of the kernel's choice, with exactly the ring's size.
         let mapped = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -68,21 +68,21 @@ impl RxRing {
         Ok(Self { base, slots, next: 0 })
     }
 
-    /// Hands the next frame to `take` if there is one, and its slot back to the kernel.
+    /// Passes the next frame, if there is one, to `take` and returns its slot to the kernel.
     pub(super) fn next(&mut self, take: &mut impl FnMut(Received<'_>)) -> bool {
-        // SAFETY: `next` is below `slots`, so the slot lies inside the mapping.
+        // SAFETY: `next` is below `slots`, so the slot is inside the mapping.
         let slot = unsafe { self.base.add(self.next * SLOT_BYTES) };
-        // SAFETY: a slot begins with `tp_status`, a u32 at an aligned address, which the kernel too changes only
-        // as a whole.
+        // SAFETY: a slot begins with `tp_status`, a u32 at an aligned address, which the kernel, too, changes only
+        // atomically.
         let status = unsafe { AtomicU32::from_ptr(slot.cast().as_ptr()) };
         // Acquire: the frame was written before the status.
         let flags = status.load(Ordering::Acquire);
         if flags & libc::TP_STATUS_USER == 0 {
             return false;
         }
-        // SAFETY: TP_STATUS_USER says that the slot is ours until the status is cleared below.
+        // SAFETY: with TP_STATUS_USER the slot is owned by user space until the status is cleared below.
         take(unsafe { received(slot, flags) });
-        // Release: the frame was read before the kernel may write again.
+        // Release: the frame was read before the kernel may write to the slot.
         status.store(libc::TP_STATUS_KERNEL, Ordering::Release);
         self.next = (self.next + 1) % self.slots;
         true
@@ -91,7 +91,7 @@ impl RxRing {
 
 impl Drop for RxRing {
     fn drop(&mut self) {
-        // SAFETY: exactly the mapping made in `map`; nothing borrowed from it outlives `next`.
+        // SAFETY: exactly the mapping of `map`; no borrow of it outlives `next`.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.slots * SLOT_BYTES) };
     }
 }
@@ -101,7 +101,7 @@ impl Drop for RxRing {
 /// # Safety
 /// `slot` is a slot of a mapped ring that the kernel has given to user space and that stays so for `'a`.
 unsafe fn received<'a>(slot: NonNull<u8>, flags: u32) -> Received<'a> {
-    // SAFETY: the header stands at the slot's start, by the caller's promise filled and not changing.
+    // SAFETY: the header is at the slot's start; the caller guarantees that it is filled and does not change.
     let header = unsafe { slot.cast::<libc::tpacket2_hdr>().as_ref() };
     // SAFETY: the link address follows the header inside the slot.
     let address = unsafe { slot.add(ADDRESS_OFFSET).cast::<libc::sockaddr_ll>().as_ref() };

@@ -1,4 +1,4 @@
-//! What the tests that need root share.
+//! Helpers of the tests that need root.
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use linewarden_protocol::frame::checksum::Sum;
 use linewarden_protocol::frame::write::Endpoint;
 use linewarden_protocol::frame::{self, header};
 
-/// True when this test cannot run here; says why.
+/// Returns true if this test cannot run here, and prints the reason.
 pub fn skipped(needed: &[linewarden_lab::capability::Capability]) -> bool {
     match linewarden_lab::capability::require(needed) {
         Ok(()) => false,
@@ -19,19 +19,19 @@ pub fn skipped(needed: &[linewarden_lab::capability::Capability]) -> bool {
     }
 }
 
-/// Asks again and again until `condition` holds; fails after a minute.
-pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+/// Polls `condition` until it holds; panics after a minute.
+pub fn wait_until(condition_name: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
         assert!(
             start.elapsed() < Duration::from_secs(60),
-            "still not so after a minute: {what}"
+            "timeout after 60 s: {condition_name}"
         );
         std::thread::yield_now();
     }
 }
 
-/// A UDP datagram in a frame that was received, with right checksums.
+/// A UDP datagram in a received frame, with verified checksums.
 pub struct Datagram<'a> {
     pub from: Endpoint,
     pub to: Endpoint,

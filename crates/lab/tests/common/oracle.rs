@@ -1,4 +1,4 @@
-//! The protocol's own gateway role behind a packet socket: slow, and right by definition.
+//! The gateway role of the protocol crate behind a packet socket: slow, and the reference for correct behavior.
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use std::collections::HashMap;
@@ -26,7 +26,7 @@ use linewarden_protocol::wire::{self, LAP_PORT, Message};
 
 pub const GATEWAY_ID: GatewayId = GatewayId(7);
 
-/// The rows of a device as this gateway may have them.
+/// The rows of a device for this gateway.
 pub fn rows(device: &SimulatedDevice) -> Vec<Row> {
     let mode = device.member.config.mode;
     let row = |key: &linewarden_lab::fleet::EnrolledKey| Row {
@@ -57,7 +57,7 @@ impl OracleGateway {
         };
         configure(&mut config);
         let mut gateway = Gateway::new(config);
-        gateway.set_fresh(FreshValue::from_wire(*b"freshly!").unwrap(), now());
+        gateway.rotate_fresh_value(FreshValue::from_wire(*b"freshly!").unwrap(), now());
         for device in fleet {
             gateway
                 .install(DeviceInstall {
@@ -74,7 +74,7 @@ impl OracleGateway {
             ..Options::default()
         };
         let mut socket = PacketSocket::open(&lab.gateway, &lab.gateway_devices_end, &options).unwrap();
-        // Keeps the kernel from answering "port unreachable"; what arrives there is never read.
+        // Prevents the kernel from sending "port unreachable"; the socket is never read.
         let absorb = lab
             .gateway
             .run(|| UdpSocket::bind(("::", LAP_PORT)))
@@ -116,8 +116,8 @@ impl OracleGateway {
         }
     }
 
-    /// How often a RESPONSE in this name has come in, good or not: the line of a gateway that believes everybody.
-    pub fn gullible_line(&self, device: DeviceId) -> LineState {
+    /// The line of a gateway that accepts every RESPONSE: it counts the RESPONSEs of the device, valid or not.
+    pub fn response_count_line(&self, device: DeviceId) -> LineState {
         let responses = self.responses.lock().unwrap().get(&device).copied();
         LineState {
             commit: CommitWord(u64::from(responses.unwrap_or(0)) << 32),
@@ -126,7 +126,7 @@ impl OracleGateway {
         }
     }
 
-    /// Stops it and looks at what it holds.
+    /// Stops the gateway and returns its state.
     pub fn finish(mut self) -> Gateway {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.take().unwrap().join().unwrap()
@@ -150,7 +150,7 @@ fn response_of(frame: &[u8]) -> Option<DeviceId> {
     }
 }
 
-/// Both clocks are the boot-time clock here: nobody suspends the machine during a test.
+/// Both clocks are the boot-time clock, because the machine is not suspended during a test.
 pub fn now() -> Now {
     Now {
         monotonic_ms: boot_ms(),

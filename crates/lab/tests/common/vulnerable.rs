@@ -1,4 +1,4 @@
-//! A verifier with the holes of the earlier one, so that the attacks on it can be seen to work.
+//! A verifier with the vulnerabilities of the earlier verifier, to show that the published attacks work.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -14,7 +14,7 @@ pub const BITS: ResponseBits = ResponseBits::B64;
 /// Challenge-response pairs of each device, drawn with replacement.
 const PAIRS: u32 = 8;
 
-/// The response of a device to a challenge; its PUF, so to speak.
+/// The response of a device to a challenge, in place of a PUF.
 pub fn response(identifier: u32, challenge: u32) -> Block {
     let mut block = [0; 32];
     let mixed = (u64::from(identifier) << 32 | u64::from(challenge)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -46,7 +46,7 @@ impl VulnerableVerifier {
                     continue;
                 };
                 let Some(mut message) = Message::parse(BITS, &buffer[..length]) else {
-                    continue; // the earlier one dropped, or passed to the stack
+                    continue; // the earlier verifier dropped such packets or passed them to the stack
                 };
                 match message.kind {
                     message_type::REQ => {
@@ -61,7 +61,7 @@ impl VulnerableVerifier {
                         message.rn = xor(&rn, &mask(&r, None));
                         expected.insert(message.identifier, hash(BITS, &r, None, &rn));
                     }
-                    // Zero where nothing was asked, never cleared, not bound to anything.
+                    // Zero without a REQ, never cleared, and not bound to an exchange.
                     message_type::RESP
                         if expected.get(&message.identifier).copied().unwrap_or(0) == message.hash =>
                     {

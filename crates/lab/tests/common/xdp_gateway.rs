@@ -19,7 +19,7 @@ use linewarden_protocol::wire::LAP_PORT;
 use crate::oracle::{GATEWAY_ID, rows};
 
 pub struct XdpGateway {
-    plane: Arc<Mutex<Xdp>>,
+    data_plane: Arc<Mutex<Xdp>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -28,7 +28,7 @@ impl XdpGateway {
     pub fn start(lab: &Lab, devices: &[SimulatedDevice]) -> Self {
         let config = Config {
             gateway_id: GATEWAY_ID,
-            lease_s: 3600,
+            session_lifetime_s: 3600,
             lap_port: LAP_PORT,
             local: vec![GATEWAY.v4.into(), GATEWAY.v6.into()],
             device_prefixes: address::link_prefixes(),
@@ -49,22 +49,22 @@ impl XdpGateway {
             provers: 0,
             classic: None,
             p4dra: None,
-            in_packets: None,
+            inband_evidence: None,
             always_pass: Vec::new(),
             dhcp_servers: Vec::new(),
         };
         let index = lab.gateway_devices_end.index;
-        let plane = lab
+        let data_plane = lab
             .gateway
             .run(|| {
-                let mut plane = Xdp::load(&config).unwrap();
-                plane.attach(index).unwrap();
-                plane
+                let mut data_plane = Xdp::load(&config).unwrap();
+                data_plane.attach(index).unwrap();
+                data_plane
             })
             .unwrap();
-        let plane = Arc::new(Mutex::new(plane));
+        let data_plane = Arc::new(Mutex::new(data_plane));
         let stop = Arc::new(AtomicBool::new(false));
-        let (driven, stopped) = (plane.clone(), stop.clone());
+        let (driven, stopped) = (data_plane.clone(), stop.clone());
         fresh(&mut driven.lock().unwrap(), 1);
         let thread = std::thread::spawn(move || {
             let mut number = 2u64;
@@ -75,7 +75,7 @@ impl XdpGateway {
             }
         });
         let gateway = Self {
-            plane,
+            data_plane,
             stop,
             thread: Some(thread),
         };
@@ -84,7 +84,7 @@ impl XdpGateway {
     }
 
     pub fn install(&self, devices: &[SimulatedDevice]) {
-        let mut plane = self.plane.lock().unwrap();
+        let mut data_plane = self.data_plane.lock().unwrap();
         for device in devices {
             let rows: Vec<Row> = rows(device)
                 .into_iter()
@@ -94,23 +94,23 @@ impl XdpGateway {
                 })
                 .collect();
             let config = &device.member.config;
-            plane
+            data_plane
                 .install(config.device, config.mode, RowIndex(0), &rows, None)
                 .unwrap();
         }
     }
 
     pub fn line(&self, device: DeviceId) -> Option<LineState> {
-        let status = self.plane.lock().unwrap().status(device)?;
+        let status = self.data_plane.lock().unwrap().status(device)?;
         Some(LineState {
             commit: status.commit,
             has_session: status.has_session,
-            lease_until_s: status.lease_until_s,
+            lease_until_s: status.session_until_s,
         })
     }
 
     pub fn counters(&self) -> Counters {
-        DataPlane::counters(&*self.plane.lock().unwrap()).unwrap()
+        DataPlane::counters(&*self.data_plane.lock().unwrap()).unwrap()
     }
 }
 
@@ -124,7 +124,7 @@ impl Drop for XdpGateway {
     }
 }
 
-fn fresh(plane: &mut Xdp, number: u64) {
+fn fresh(data_plane: &mut Xdp, number: u64) {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
@@ -132,5 +132,5 @@ fn fresh(plane: &mut Xdp, number: u64) {
     // SAFETY: the structure lives through the call.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     let now_ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
-    plane.set_fresh(number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes(), now_ns);
+    data_plane.set_fresh(number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes(), now_ns);
 }

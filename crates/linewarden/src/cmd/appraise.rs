@@ -1,5 +1,8 @@
 //! `linewarden appraise`.
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::{Output, counted};
+use linewarden_cli::results;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -10,33 +13,30 @@ use linewarden_evidence::appraisal::{Appraisal, REFERENCE_BYTES_MAX, Reference, 
 use linewarden_evidence::encoding::Object;
 use linewarden_evidence::keys::{PublicKey, Signer};
 use linewarden_evidence::statement::{
-    Evidence, INVENTORY_BYTES_MAX, Inventory, NONCE_BYTES, Nonce, Proven, STATEMENT_BYTES_MAX,
-    StatementError, verify, verify_recorded,
+    INVENTORY_BYTES_MAX, Inventory, NONCE_BYTES, Nonce, ProvenEntries, STATEMENT_BYTES_MAX, StatementError,
+    VerifiedStatement, verify, verify_recorded,
 };
 use linewarden_files::read_bounded;
 use serde::Serialize;
 
 use crate::cmd::now_s;
-use crate::failure::Failure;
-use crate::output::{Output, counted};
-use crate::{evidence_key, results, secret_file};
+use crate::{evidence_key, secret_file};
 
-/// A result must not be believed for longer, s.
-const RESULT_GOOD_S: u64 = 300;
+/// Lifetime of an attestation result, seconds.
+const RESULT_LIFETIME_S: u64 = 300;
 
-/// What to appraise, and by what.
+/// Arguments of `linewarden appraise`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Takes the statement of any data plane, the P4 switch's or the XDP gateway's: checks that this key has signed it in answer to this \
-nonce, compares it with reference values, and names what differs: which table, register or map, and with both inventories (the \
-statement's by --inventory, the other in the reference values) which entry. Without --nonce nothing says how old it is; a warning \
-tells so.
+Verifies a statement of a P4 switch or an XDP gateway: the signature of the given key, the nonce, and the reference values. Reports \
+each difference: the table, register or map, and, with both inventories (the statement's by --inventory, the other in the reference \
+values), the entry. Without --nonce the age of the statement is unknown, and a warning is printed.
 
---make-reference writes what the statement says as the reference values of this data plane. Do so only where you trust it: right \
-after you have started it, on a machine that you know. --volatile names what may be anything, by class and name as register:counts; \
---gateway what a gateway changes all the time in the switch that it controls.
+--make-reference writes the content of the statement as reference values of this data plane. Use it only on a trusted data plane: \
+right after its start, on a known machine. --volatile names objects whose content is not compared, by class and name as \
+register:counts; --gateway names the objects that a gateway changes constantly in the switch that it controls.
 
-Exit codes: 0 nothing differs; 1 something does, or the statement is not believed; 2 a file that is damaged or none.
+Exit codes: 0 no difference; 1 a difference, or the statement is not authentic; 2 a file is missing or damaged.
 
 Examples:
   linewarden appraise s.cose --key gateway.pub --inventory s.inventory --make-reference g.reference
@@ -44,18 +44,18 @@ Examples:
   linewarden appraise s.cose --key gateway.pub --nonce $NONCE --reference g.reference \\
     --inventory s.inventory --ear result.json --json")]
 pub struct AppraiseArgs {
-    /// The statement
+    /// Statement (path)
     statement: PathBuf,
-    /// The data plane's public key
+    /// Public key of the data plane (path)
     #[arg(long, value_name = "PUB")]
     key: PathBuf,
-    /// What it is to answer, 64 hexadecimal digits
+    /// Nonce that the statement must contain (64 hexadecimal digits)
     #[arg(long, value_name = "HEX", value_parser = parse_nonce)]
     nonce: Option<Nonce>,
-    /// The entries behind the statement
+    /// Inventory: the entries behind the statement's digests (path)
     #[arg(long, value_name = "FILE")]
     inventory: Option<PathBuf>,
-    /// What it is compared with
+    /// Reference values to compare with (path)
     #[arg(
         long,
         value_name = "FILE",
@@ -63,47 +63,47 @@ pub struct AppraiseArgs {
         conflicts_with = "make_reference"
     )]
     reference: Option<PathBuf>,
-    /// By whom the reference values must be signed
+    /// Public key that must have signed the reference values (path)
     #[arg(long, value_name = "PUB", requires = "reference")]
     reference_key: Option<PathBuf>,
-    /// Write reference values from the statement
+    /// Write reference values from the statement to this file (path)
     #[arg(long, value_name = "FILE")]
     make_reference: Option<PathBuf>,
-    /// --make-reference: their name in results; the file's unless given
+    /// --make-reference: name of the reference values in results (text, default: the file name)
     #[arg(long, requires = "make_reference")]
     name: Option<String>,
-    /// --make-reference: what may be anything, as register:NAME
+    /// --make-reference: object whose content is not compared, such as register:NAME; repeatable (text)
     #[arg(long, value_name = "OBJECT", requires = "make_reference")]
     volatile: Vec<Object>,
-    /// --make-reference: of a switch that a gateway controls (`dataplane = "p4"`), whose devices, rows and registers may be anything
+    /// --make-reference: for a switch that a gateway controls (`dataplane = "p4"`), do not compare devices, rows and registers (flag)
     #[arg(long, requires = "make_reference")]
     gateway: bool,
-    /// --make-reference: who signs them; --ear: who signs the result
+    /// Key that signs the reference values (--make-reference) or the result (--ear) (path)
     #[arg(long, value_name = "FILE")]
     signing_key: Option<PathBuf>,
-    /// Write over reference values that are there
+    /// Overwrite existing reference values (flag)
     #[arg(long, requires = "make_reference")]
     force: bool,
-    /// Write the result (EAR): signed with --signing-key, which `attest key` has made, else its claims
-    // A result is new; without a nonce the statement may be old.
+    /// Write the attestation result (EAR), signed with --signing-key (a key of `attest key`), otherwise unsigned (path)
+    // The result has a new date; without a nonce the statement may be old.
     #[arg(long, value_name = "FILE", requires_all = ["reference", "nonce"])]
     ear: Option<PathBuf>,
-    /// JSON for machines
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     pub json: bool,
 }
 
-/// 32 bytes in hexadecimal.
+/// Parses a nonce of 64 hexadecimal digits.
 pub fn parse_nonce(text: &str) -> Result<Nonce, String> {
     let mut nonce = [0; NONCE_BYTES];
     hex::decode_to_slice(text, &mut nonce)
-        .map_err(|error| format!("{error}; 64 hexadecimal digits are wanted"))?;
+        .map_err(|error| format!("{error}; expected 64 hexadecimal digits"))?;
     Ok(Nonce(nonce))
 }
 
-/// What machines get.
+/// JSON output.
 #[derive(Serialize)]
-struct Told<'a> {
+struct AppraisalOutput<'a> {
     affirmed: bool,
     kind: &'static str,
     switch: u64,
@@ -111,13 +111,13 @@ struct Told<'a> {
     sequence: u64,
     is_fresh: bool,
     software_version: &'a str,
-    left_out: &'a [String],
+    omitted: &'a [String],
     differences: Vec<String>,
 }
 
-/// Appraises, or makes reference values.
+/// Appraises a statement, or writes reference values.
 pub fn run(args: &AppraiseArgs, output: Output) -> Result<(), Failure> {
-    let key = evidence_key::public(&args.key)?;
+    let key = evidence_key::read_public_key(&args.key)?;
     let evidence = read_statement(args, &key)?;
     let proven = args
         .inventory
@@ -126,83 +126,85 @@ pub fn run(args: &AppraiseArgs, output: Output) -> Result<(), Failure> {
         .transpose()?;
     match (&args.reference, &args.make_reference) {
         (Some(reference), _) => compare(args, reference, &evidence, proven.as_ref(), output),
-        (None, Some(path)) => make(args, path, &evidence, proven.as_ref(), output),
+        (None, Some(path)) => write_reference(args, path, &evidence, proven.as_ref(), output),
         (None, None) => Err(Failure::input(
-            "name reference values with --reference or --make-reference",
+            "no reference values given: use --reference FILE or --make-reference FILE",
         )),
     }
 }
 
-fn of_file(path: &Path, error: impl std::fmt::Display) -> Failure {
+fn file_failure(path: &Path, error: impl std::fmt::Display) -> Failure {
     Failure::input(format!("{}: {error}", path.display()))
 }
 
-fn read_statement(args: &AppraiseArgs, key: &PublicKey) -> Result<Evidence, Failure> {
+fn read_statement(args: &AppraiseArgs, key: &PublicKey) -> Result<VerifiedStatement, Failure> {
     let path = &args.statement;
-    let bytes = read_bounded(path, STATEMENT_BYTES_MAX).map_err(|error| of_file(path, error))?;
+    let bytes = read_bounded(path, STATEMENT_BYTES_MAX).map_err(|error| file_failure(path, error))?;
     let evidence = match args.nonce {
         Some(nonce) => verify(&bytes, key, nonce),
         None => verify_recorded(&bytes, key),
     };
     if evidence.is_ok() && args.nonce.is_none() {
-        tracing::warn!("without --nonce nothing says when this statement was made");
+        tracing::warn!("statement verified without --nonce: its age is unknown");
     }
     evidence.map_err(|error| match error {
-        StatementError::TooLong(_) | StatementError::Cose(_) | StatementError::Claims(..) => {
-            of_file(path, error)
+        StatementError::TooLong(_) | StatementError::InvalidCose(_) | StatementError::InvalidClaims(..) => {
+            file_failure(path, error)
         }
-        _ => Failure::failed(format!("{}: not believed: {error}", path.display())),
+        _ => Failure::failed(format!("{}: statement is not authentic: {error}", path.display())),
     })
 }
 
-fn read_inventory(path: &Path, evidence: &Evidence) -> Result<Proven, Failure> {
-    let bytes = read_bounded(path, INVENTORY_BYTES_MAX).map_err(|error| of_file(path, error))?;
-    let inventory = Inventory::read(&bytes).map_err(|error| of_file(path, error))?;
-    inventory.prove(evidence).map_err(|error| of_file(path, error))
+fn read_inventory(path: &Path, evidence: &VerifiedStatement) -> Result<ProvenEntries, Failure> {
+    let bytes = read_bounded(path, INVENTORY_BYTES_MAX).map_err(|error| file_failure(path, error))?;
+    let inventory = Inventory::read(&bytes).map_err(|error| file_failure(path, error))?;
+    inventory
+        .prove(evidence)
+        .map_err(|error| file_failure(path, error))
 }
 
 /// Reads reference values.
 ///
 /// # Errors
-/// A file that cannot be read, is damaged, or is not signed by this key: it names the element.
+/// The file cannot be read, is damaged, or is not signed by this key.
 pub fn read_reference(path: &Path, key: Option<&PublicKey>) -> Result<Reference, Failure> {
-    let bytes = read_bounded(path, REFERENCE_BYTES_MAX).map_err(|error| of_file(path, error))?;
-    Reference::read(&bytes, key).map_err(|error| of_file(path, error))
+    let bytes = read_bounded(path, REFERENCE_BYTES_MAX).map_err(|error| file_failure(path, error))?;
+    Reference::read(&bytes, key).map_err(|error| file_failure(path, error))
 }
 
 fn compare(
     args: &AppraiseArgs,
     path: &Path,
-    evidence: &Evidence,
-    proven: Option<&Proven>,
+    evidence: &VerifiedStatement,
+    proven: Option<&ProvenEntries>,
     output: Output,
 ) -> Result<(), Failure> {
     let key = args
         .reference_key
         .as_deref()
-        .map(evidence_key::public)
+        .map(evidence_key::read_public_key)
         .transpose()?;
     let reference = read_reference(path, key.as_ref())?;
     if let Some(path) = &args.ear {
         results::check(path)?;
     }
-    let appraisal = appraise(evidence, &reference, proven).map_err(|error| of_file(path, error))?;
+    let appraisal = appraise(evidence, &reference, proven).map_err(|error| file_failure(path, error))?;
     if let Some(path) = &args.ear {
-        results::write(path, ear(&appraisal, args.signing_key.as_deref())?)?;
+        results::write(path, encode_result(&appraisal, args.signing_key.as_deref())?)?;
     }
-    tell(args, evidence, &appraisal, output)?;
+    print_appraisal(args, evidence, &appraisal, output)?;
     match appraisal.differences().len() as u64 {
         0 => Ok(()),
         count => Err(Failure::failed(format!(
-            "this data plane is not what it should be: {}",
+            "data plane does not match its reference values: {}",
             counted(count, "difference")
         ))),
     }
 }
 
-fn ear(appraisal: &Appraisal, signing_key: Option<&Path>) -> Result<Vec<u8>, Failure> {
+fn encode_result(appraisal: &Appraisal, signing_key: Option<&Path>) -> Result<Vec<u8>, Failure> {
     let now_s = now_s()?;
-    let claims = appraisal.ear(now_s, now_s.saturating_add(RESULT_GOOD_S));
+    let claims = appraisal.ear(now_s, now_s.saturating_add(RESULT_LIFETIME_S));
     let Some(path) = signing_key else {
         let mut bytes = serde_json::to_vec_pretty(&claims).map_err(Failure::failed)?;
         bytes.push(b'\n');
@@ -213,15 +215,15 @@ fn ear(appraisal: &Appraisal, signing_key: Option<&Path>) -> Result<Vec<u8>, Fai
     Ok(format!("{token}\n").into_bytes())
 }
 
-fn tell(
+fn print_appraisal(
     args: &AppraiseArgs,
-    evidence: &Evidence,
+    evidence: &VerifiedStatement,
     appraisal: &Appraisal,
     output: Output,
 ) -> Result<(), Failure> {
     let state = evidence.snapshot();
     let differences = appraisal.differences();
-    output.object(&Told {
+    output.object(&AppraisalOutput {
         affirmed: appraisal.is_affirmed(),
         kind: evidence.kind().name(),
         switch: state.switch.0,
@@ -229,11 +231,11 @@ fn tell(
         sequence: state.sequence.0,
         is_fresh: args.nonce.is_some(),
         software_version: evidence.software_version(),
-        left_out: evidence.left_out(),
+        omitted: evidence.exclusions(),
         differences: differences.iter().map(ToString::to_string).collect(),
     })?;
     output.line(format_args!(
-        "data plane {} ({}, version {}), start {}, state {}",
+        "data plane {} ({}, version {}), boot {}, sequence {}",
         state.switch,
         evidence.kind().name(),
         evidence.software_version(),
@@ -243,8 +245,8 @@ fn tell(
     output.line(appraisal.to_string().trim_end())
 }
 
-/// What may be anything.
-fn volatile(args: &AppraiseArgs) -> Result<BTreeSet<Object>, Failure> {
+/// The objects whose content is not compared.
+fn volatile_objects(args: &AppraiseArgs) -> Result<BTreeSet<Object>, Failure> {
     let mut volatile: BTreeSet<Object> = args.volatile.iter().cloned().collect();
     if args.gateway {
         for name in changing_objects() {
@@ -254,11 +256,11 @@ fn volatile(args: &AppraiseArgs) -> Result<BTreeSet<Object>, Failure> {
     Ok(volatile)
 }
 
-fn make(
+fn write_reference(
     args: &AppraiseArgs,
     path: &Path,
-    evidence: &Evidence,
-    proven: Option<&Proven>,
+    evidence: &VerifiedStatement,
+    proven: Option<&ProvenEntries>,
     output: Output,
 ) -> Result<(), Failure> {
     results::check_new(path, args.force)?;
@@ -266,12 +268,12 @@ fn make(
         let stem = path.file_stem().unwrap_or_default();
         stem.to_string_lossy().into_owned()
     });
-    let volatile = volatile(args)?;
-    let reference = Reference::of(&name, evidence, proven, |object| volatile.contains(object));
-    let unknown = |wanted: &&Object| !reference.objects.iter().any(|listed| listed.object == **wanted);
+    let volatile = volatile_objects(args)?;
+    let reference = Reference::from_statement(&name, evidence, proven, |object| volatile.contains(object));
+    let unknown = |named: &&Object| !reference.objects.iter().any(|listed| listed.object == **named);
     if let Some(unknown) = volatile.iter().find(unknown) {
         return Err(Failure::input(format!(
-            "--{}: the statement says nothing of {unknown}",
+            "--{}: the statement does not contain {unknown}",
             if args.volatile.contains(unknown) {
                 "volatile"
             } else {
@@ -280,12 +282,12 @@ fn make(
         )));
     }
     let mut signer = match &args.signing_key {
-        Some(key) => Some(evidence_key::signer(key, None)?),
+        Some(key) => Some(evidence_key::read_signer(key, None)?),
         None => None,
     };
     let signer = signer.as_mut().map(|signer| &mut **signer as &mut dyn Signer);
     let bytes = reference.to_file(signer).map_err(Failure::failed)?;
-    // Entries are in it, and a table's may be keys.
+    // Private, because the entries may include keys.
     results::write_private(path, bytes)?;
     let objects = reference.objects.len() as u64;
     output.object(&serde_json::json!({ "reference": path, "name": name, "objects": objects }))?;
@@ -296,6 +298,6 @@ fn make(
     ))?;
     match proven {
         Some(_) => Ok(()),
-        None => output.line("without --inventory they tell which object differs, and not which entry"),
+        None => output.line("without --inventory, later differences name objects but not entries"),
     }
 }

@@ -1,60 +1,60 @@
-//! `linewarden audit`: who had what done, and why.
+//! `linewarden audit`.
 
 use clap::Args;
-use linewarden_service::wire::WhichActs;
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::Output;
+use linewarden_service::wire::AuditQuery;
 
 use crate::cmd::device::date;
-use crate::failure::Failure;
-use crate::output::Output;
-use crate::site::{SiteArgs, walk};
+use crate::registry_access::{RegistryAccessArgs, for_each_item};
 
-/// Which acts.
+/// Arguments of `linewarden audit`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Newest first, what was refused among it. What is done by this program on a registry at hand is by the user of the operating system, \
-`uid 0`, from the command line.
+Newest first, including refused operations. The user of a local command is the user of the operating system, such as `uid 0`, with \
+the origin `command line`.
 
 Examples:
   linewarden audit --config controller.toml
-  linewarden audit --by alice --server https://ctl.example:20560 --token-file ada.token")]
+  linewarden audit --user alice --server https://ctl.example:20560 --token-file ada.token")]
 pub struct AuditArgs {
-    /// Only by this user
+    /// Only records of this user (name)
     #[arg(long, value_name = "NAME")]
-    by: Option<String>,
-    /// Only this, such as revoked
+    user: Option<String>,
+    /// Only records of this action, such as revoked (text)
     #[arg(long, value_name = "KIND")]
-    what: Option<String>,
-    /// At most so many
+    action: Option<String>,
+    /// Maximum number of records to print (integer)
     #[arg(long, value_name = "COUNT", default_value_t = 100)]
     limit: u64,
     #[command(flatten)]
-    site: SiteArgs,
-    /// JSON for machines, one object a line
+    access: RegistryAccessArgs,
+    /// Print JSON, one object per line, instead of a table (flag)
     #[arg(long)]
     pub json: bool,
 }
 
-/// Shows them.
+/// Prints audit records.
 pub fn run(args: &AuditArgs) -> Result<(), Failure> {
     let output = Output::new(args.json);
-    let which = WhichActs {
-        by: args.by.clone(),
-        what: args.what.clone(),
-        ..WhichActs::default()
+    let query = AuditQuery {
+        actor: args.user.clone(),
+        action: args.action.clone(),
+        ..AuditQuery::default()
     };
     let (mut rows, mut changed) = (Vec::new(), 0_u64);
-    args.site.with(async |site| {
-        let ask = async |limit, after| site.acts(&which, limit, after).await;
-        walk(Some(args.limit), output, ask, |act| {
+    args.access.with(async |site| {
+        let read_page = async |limit, after| site.acts(&query, limit, after).await;
+        for_each_item(Some(args.limit), output, read_page, |act| {
             output.object(&act)?;
             changed += u64::from(!act.authentic);
             rows.push(vec![
                 act.id.to_string(),
                 date(act.at_s),
-                act.by,
+                act.actor,
                 act.role.into_owned(),
-                act.from,
-                act.what,
+                act.origin,
+                act.action,
                 act.device.unwrap_or_default(),
                 act.gateway.map(|gateway| gateway.to_string()).unwrap_or_default(),
                 match act.authentic {
@@ -69,14 +69,16 @@ pub fn run(args: &AuditArgs) -> Result<(), Failure> {
         .await
     })?;
     let header = [
-        "number", "time", "by", "as", "from", "what", "device", "gateway", "outcome", "reason", "detail",
+        "number", "time", "user", "role", "origin", "action", "device", "gateway", "outcome", "reason",
+        "detail",
     ];
     output.table(&header, &[0], rows)?;
     match changed {
         0 => Ok(()),
         changed => Err(Failure::failed(format!(
-            "{} not as they were written, or the ones before them; see `registry check`",
-            crate::output::counted(changed, "entry that is").replace("entry that iss", "entries that are")
+            "registry audit log is damaged: {} marked CHANGED: the record itself, or an earlier record, was modified; run `linewarden registry \
+             check`, and check write access to the registry",
+            linewarden_cli::output::counted(changed, "record")
         ))),
     }
 }

@@ -1,5 +1,8 @@
 //! `linewarden bench`.
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::Output;
+use linewarden_cli::results;
 use std::path::{Path, PathBuf};
 
 use clap::builder::PossibleValuesParser;
@@ -9,27 +12,23 @@ use linewarden_lab::bench::{
     self, BenchError, Better, Pending, Report, Row, Scale, attest, figures, service, signatures, switch,
 };
 
-use crate::failure::Failure;
-use crate::output::Output;
-use crate::results;
-
-/// What to measure.
+/// Subcommands of `linewarden bench`.
 #[derive(Subcommand, Debug)]
 pub enum BenchCommand {
-    /// Authentication: cost per packet, rate and latency of xdp and host, beside the papers' figures
+    /// Measure authentication: cost per packet, rate and latency of the xdp and host data planes
     #[command(after_help = "\
-Needs root: it loads eBPF programs and builds a private network. Nothing of it leaves the machine. Figures are the \
-minimum of several runs; those of a busy machine are too high, their ratios less so.
+Requires root: loads eBPF programs and builds a private network. No traffic leaves the machine. Figures are the minimum of \
+several runs; on a busy machine they are too high, but their ratios are more stable.
 
 Examples:
   linewarden bench auth
   linewarden bench auth --json bench.json --figures figures
   linewarden bench auth --quick")]
     Auth(BenchAuthArgs),
-    /// Scale: a million devices in one gateway, from enrolment to the kernel and back after a restart
+    /// Measure scale: a million devices in one gateway, from enrollment to a restart
     #[command(after_help = "\
-Needs root, 4 GB of memory and 3 GB of disk in the directory for temporary files (TMPDIR). Rows come from a seeded generator: \
-what a PUF's model costs is not measured. Nothing leaves the machine.
+Requires root, 4 GB of memory and 3 GB of disk in the directory for temporary files (TMPDIR). Rows come from a seeded generator: \
+the cost of a PUF model is not included. No traffic leaves the machine.
 
 Examples:
   linewarden bench scale
@@ -38,13 +37,13 @@ Examples:
   linewarden bench scale --only eviction --only memory
   linewarden bench scale --quick")]
     Scale(BenchScaleArgs),
-    /// Attestation: what ciphers and proofs cost in the data plane and on the host
+    /// Measure attestation: ciphers and proofs in the data plane and on the host
     #[command(after_help = "\
-Needs root, except for the part stream, and for the part round, which then runs the host data plane on loopback: it loads \
-eBPF programs and builds a private network. Nothing of it leaves the machine. Costs are the minimum of several runs. The parts: \
-cipher (ciphers in the data plane), rate (their output by input), proof (PROOFs packet after packet and in memory), p4dra (proofs \
-of p4dra-classic likewise), link (PROOFs over a veth beside verifiers of user space), round (a whole round of 10^5 provers \
-through the gateway), stream (Forró on the host).
+Requires root, except for the part stream, and for the part round, which without root runs the host data plane on loopback: loads \
+eBPF programs and builds a private network. No traffic leaves the machine. Costs are the minimum of several runs. Parts: \
+cipher (ciphers in the data plane), rate (their output by input), proof (PROOFs one by one and in memory), p4dra (the same for \
+p4dra-classic), link (PROOFs over a veth, compared with verifiers in user space), round (a round of 10^5 provers through the \
+gateway), stream (Forró on the host).
 
 Examples:
   linewarden bench attest
@@ -53,13 +52,12 @@ Examples:
   linewarden bench attest --only link --figures figures
   linewarden bench attest --quick")]
     Attest(BenchAttestArgs),
-    /// The P4 switch: cost per packet, rate over interfaces, ciphers and verifiers in P4
+    /// Measure the P4 switch: cost per packet, rate over interfaces, ciphers and verifiers in P4
     #[command(after_help = "\
-Needs the compiled programs and packet tests of the repository (--p4). The parts link and rate need root: they build a private \
-network. Nothing of it leaves the machine. Costs are the minimum of several runs. The parts: router (in memory), link (over packet \
-sockets, veth to veth, and the search for what passes without loss), registers (what evidence costs a register write), messages \
-(LAP/1 and proofs), ciphers (Forró and ChaCha in P4), rate (their output by input), ports (rate by recirculations and \
-recirculation ports).
+Requires the compiled programs and packet tests of the repository (--p4). The parts link and rate require root: they build a \
+private network. No traffic leaves the machine. Costs are the minimum of several runs. Parts: router (in memory), link (over packet \
+sockets, veth to veth, and the highest rate without loss), registers (cost of evidence per register write), messages (LAP/1 and \
+proofs), ciphers (Forró and ChaCha in P4), rate (their output by input), ports (rate by recirculations and recirculation ports).
 
 Examples:
   linewarden bench switch
@@ -67,12 +65,13 @@ Examples:
   linewarden bench switch --only router --only ciphers
   linewarden bench switch --quick")]
     Switch(BenchSwitchArgs),
-    /// Signed messages: every scheme on one core and on the GPU, and what the scheduler makes of both
+    /// Measure signed messages: every scheme on one core and on the GPU, and the scheduler
     #[command(after_help = "\
-Needs no privilege; nothing leaves the machine. All ways of an operation are measured in turns, the best of many rounds counts. \
-What this machine has not the hardware for is pending, never estimated. The parts: cpu (one core: one message at a time and eight, \
-and the thesis' Table 1), batches (the stages of Rapid Authentication by batch and by threads), scheduler (the real engine: \
-immediate messages under load, two lanes against one), simulator (the scheduler in virtual time with this machine's rates), gpu.
+Requires no privilege; no traffic leaves the machine. The variants of an operation are measured alternately; the best of many rounds \
+counts. Results that need missing hardware are reported as pending, never estimated. Parts: cpu (one core: one message at a time and \
+eight, and the thesis' Table 1), batches (the stages of Rapid Authentication by batch size and by threads), scheduler (the real \
+engine: immediate messages under load, two lanes against one), simulator (the scheduler in virtual time with this machine's rates), \
+gpu.
 
 Examples:
   linewarden bench signatures
@@ -80,12 +79,12 @@ Examples:
   linewarden bench signatures --only cpu
   linewarden bench signatures --quick")]
     Signatures(BenchSignaturesArgs),
-    /// The service: import, questions, events and revocations at a million devices, and whether the data plane notices
+    /// Measure the service: import, queries, events and revocations with a million devices
     #[command(after_help = "\
-Starts controllers and gateways of this program, over TLS on loopback, with files in the directory for temporary ones (TMPDIR): 2 GB of \
-disk, 3 GB of memory, some minutes. Nothing leaves the machine. Whoever asks takes its share of the same processors. The parts: floor \
-(what the disk, TLS and the registry alone take), import (over SQLite and, where it is installed, PostgreSQL), reads, events, revoke \
-(three gateways on loopback), auth-rate (needs root and two processors: the xdp data plane on one, the controller on the other).
+Starts controllers and gateways of this program, over TLS on loopback, with files in the directory for temporary files (TMPDIR): \
+2 GB of disk, 3 GB of memory, some minutes. No traffic leaves the machine. Clients and services share the processors. Parts: floor \
+(cost of disk, TLS and registry alone), import (into SQLite and, if installed, PostgreSQL), reads, events, revoke (three gateways on \
+loopback), auth-rate (requires root and two processors: the xdp data plane on one, the controller on the other).
 
 Examples:
   linewarden bench service
@@ -95,127 +94,127 @@ Examples:
     Service(BenchServiceArgs),
 }
 
-/// How to measure.
+/// Arguments of `linewarden bench service`.
 #[derive(Args, Debug)]
 pub struct BenchServiceArgs {
-    /// Where to write the rows of name, value, unit, better
+    /// Write results as JSON rows of name, value, unit, better (path)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Size of the fleet
+    /// Number of devices of the fleet (integer)
     #[arg(long, value_name = "COUNT", default_value_t = service::Size::FULL.devices, value_parser = clap::value_parser!(u32).range(1_000..=10_000_000))]
     pub devices: u32,
-    /// Only this part; several are named one by one. The fleet is imported once
+    /// Only this part; repeatable; the fleet is imported once (name)
     #[arg(long, value_name = "PART", value_parser = PossibleValuesParser::new(service::Part::ALL.map(service::Part::name)))]
     pub only: Vec<String>,
-    /// Less than a minute, to see that it works; the figures say little
+    /// Short run of less than a minute, to check that the benchmark works; figures are not meaningful (flag)
     #[arg(long, conflicts_with = "devices")]
     pub quick: bool,
 }
 
-/// How to measure.
+/// Arguments of `linewarden bench signatures`.
 #[derive(Args, Debug)]
 pub struct BenchSignaturesArgs {
-    /// Where to write the rows of name, value, unit, better
+    /// Write results as JSON rows of name, value, unit, better (path)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Where to draw Table 1 and Figures 3 to 11 of the HAA thesis with ours in them
+    /// Draw Table 1 and Figures 3 to 11 of the HAA thesis with these results into this directory (path)
     #[arg(long, value_name = "DIR")]
     pub figures: Option<PathBuf>,
-    /// Timings are the best of so many rounds
+    /// Rounds per timing; the best one counts (integer)
     #[arg(long, value_name = "COUNT", default_value_t = signatures::Size::FULL.runs, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: u32,
-    /// Only this part; several are named one by one
+    /// Only this part; repeatable (name)
     #[arg(long, value_name = "PART", value_parser = PossibleValuesParser::new(signatures::Part::ALL.map(signatures::Part::name)))]
     pub only: Vec<String>,
-    /// Less than a minute, to see that it works; the figures say little
+    /// Short run of less than a minute, to check that the benchmark works; figures are not meaningful (flag)
     #[arg(long, conflicts_with = "runs")]
     pub quick: bool,
 }
 
-/// How to measure.
+/// Arguments of `linewarden bench switch`.
 #[derive(Args, Debug)]
 pub struct BenchSwitchArgs {
-    /// Where to write the rows of name, value, unit, better
+    /// Write results as JSON rows of name, value, unit, better (path)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Where to draw Figure 10 of the P4DRA paper for the P4 ciphers, and rate by recirculations
+    /// Draw Figure 10 of the P4DRA paper for the P4 ciphers, and rate by recirculations, into this directory (path)
     #[arg(long, value_name = "DIR")]
     pub figures: Option<PathBuf>,
-    /// Where the P4 programs are: compiled/NAME.json and tests/NAME-*.stf
+    /// Directory of the P4 programs: compiled/NAME.json and tests/NAME-*.stf (path)
     #[arg(long, value_name = "DIR", default_value = "p4")]
     pub p4: PathBuf,
-    /// Timings are the minimum of so many runs
+    /// Runs per timing; the minimum counts (integer)
     #[arg(long, value_name = "COUNT", default_value_t = switch::Size::FULL.runs, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: u32,
-    /// Only this part; several are named one by one
+    /// Only this part; repeatable (name)
     #[arg(long, value_name = "PART", value_parser = PossibleValuesParser::new(switch::Part::ALL.map(switch::Part::name)))]
     pub only: Vec<String>,
-    /// A few seconds only, to see that it works; the figures say little
+    /// Short run of a few seconds, to check that the benchmark works; figures are not meaningful (flag)
     #[arg(long, conflicts_with = "runs")]
     pub quick: bool,
 }
 
-/// How to measure.
+/// Arguments of `linewarden bench attest`.
 #[derive(Args, Debug)]
 pub struct BenchAttestArgs {
-    /// Where to write the rows of name, value, unit, better
+    /// Write results as JSON rows of name, value, unit, better (path)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Where to draw Figures 10, 11, 16 and 17 of the P4DRA paper with ours in them
+    /// Draw Figures 10, 11, 16 and 17 of the P4DRA paper with these results into this directory (path)
     #[arg(long, value_name = "DIR")]
     pub figures: Option<PathBuf>,
-    /// Timings are the minimum of so many runs
+    /// Runs per timing; the minimum counts (integer)
     #[arg(long, value_name = "COUNT", default_value_t = attest::Size::FULL.runs, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: u32,
-    /// Only this part; several are named one by one
+    /// Only this part; repeatable (name)
     #[arg(long, value_name = "PART", value_parser = PossibleValuesParser::new(attest::Part::ALL.map(attest::Part::name)))]
     pub only: Vec<String>,
-    /// A few seconds only, to see that it works; the figures say little
+    /// Short run of a few seconds, to check that the benchmark works; figures are not meaningful (flag)
     #[arg(long, conflicts_with = "runs")]
     pub quick: bool,
 }
 
-/// How to measure.
+/// Arguments of `linewarden bench scale`.
 #[derive(Args, Debug)]
 pub struct BenchScaleArgs {
-    /// Where to write the rows of name, value, unit, better
+    /// Write results as JSON rows of name, value, unit, better (path)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Where to draw Figure 12 of the IoT paper with ours in it, and the hit rates of the eviction policies
+    /// Draw Figure 12 of the IoT paper with these results, and the hit rates of the eviction policies, into this directory (path)
     #[arg(long, value_name = "DIR")]
     pub figures: Option<PathBuf>,
-    /// Devices of the fleet, of 100 rows each
+    /// Number of devices of the fleet, with 100 rows each (integer)
     #[arg(long, value_name = "COUNT", default_value_t = Size::FULL.devices, value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
     pub devices: u32,
-    /// Timings are the minimum of so many runs
+    /// Runs per timing; the minimum counts (integer)
     #[arg(long, value_name = "COUNT", default_value_t = Size::FULL.runs, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: u32,
-    /// Only this part; several are named one by one
+    /// Only this part; repeatable (name)
     #[arg(long, value_name = "PART", value_parser = PossibleValuesParser::new(Part::ALL.map(Part::name)))]
     pub only: Vec<String>,
-    /// A few seconds only, to see that it works; the figures say little
+    /// Short run of a few seconds, to check that the benchmark works; figures are not meaningful (flag)
     #[arg(long, conflicts_with_all = ["runs", "devices"])]
     pub quick: bool,
 }
 
-/// How to measure.
+/// Arguments of `linewarden bench auth`.
 #[derive(Args, Debug)]
 pub struct BenchAuthArgs {
-    /// Where to write the rows of name, value, unit, better
+    /// Write results as JSON rows of name, value, unit, better (path)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Where to draw the papers' figures with ours in them
+    /// Draw the papers' figures with these results into this directory (path)
     #[arg(long, value_name = "DIR")]
     pub figures: Option<PathBuf>,
-    /// Timings are the minimum of so many runs
+    /// Runs per timing; the minimum counts (integer)
     #[arg(long, value_name = "COUNT", default_value_t = Scale::FULL.runs, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: u32,
-    /// A few seconds only, to see that it works; the figures say little
+    /// Short run of a few seconds, to check that the benchmark works; figures are not meaningful (flag)
     #[arg(long, conflicts_with = "runs")]
     pub quick: bool,
 }
 
-/// Measures.
+/// Runs a benchmark.
 pub fn run(command: &BenchCommand) -> Result<(), Failure> {
     match command {
         BenchCommand::Auth(args) => auth(args),
@@ -239,9 +238,9 @@ fn switch(args: &BenchSwitchArgs) -> Result<(), Failure> {
     };
     let parts: Vec<_> = switch::Part::ALL
         .into_iter()
-        .filter(|part| wanted(&args.only, part.name()))
+        .filter(|part| is_selected(&args.only, part.name()))
         .collect();
-    let report = with_progress(output, |told| switch::run(&size, &args.p4, &parts, told))?;
+    let report = with_progress(output, |progress| switch::run(&size, &args.p4, &parts, progress))?;
     print(output, &report)?;
     write_json(args.json.as_deref(), &report)?;
     draw(output, args.figures.as_deref(), &report, switch::figures::draw)
@@ -259,9 +258,9 @@ fn signatures(args: &BenchSignaturesArgs) -> Result<(), Failure> {
     };
     let parts: Vec<_> = signatures::Part::ALL
         .into_iter()
-        .filter(|part| wanted(&args.only, part.name()))
+        .filter(|part| is_selected(&args.only, part.name()))
         .collect();
-    let report = with_progress(output, |told| signatures::run(&size, &parts, told))?;
+    let report = with_progress(output, |progress| signatures::run(&size, &parts, progress))?;
     print(output, &report)?;
     write_json(args.json.as_deref(), &report)?;
     draw(
@@ -284,20 +283,20 @@ fn attest(args: &BenchAttestArgs) -> Result<(), Failure> {
     };
     let parts: Vec<_> = attest::Part::ALL
         .into_iter()
-        .filter(|part| wanted(&args.only, part.name()))
+        .filter(|part| is_selected(&args.only, part.name()))
         .collect();
-    let report = with_progress(output, |told| attest::run(&size, &parts, told))?;
+    let report = with_progress(output, |progress| attest::run(&size, &parts, progress))?;
     print(output, &report)?;
     write_json(args.json.as_deref(), &report)?;
     draw(output, args.figures.as_deref(), &report, attest::figures::draw)
 }
 
-/// All parts, unless some are named.
-fn wanted(only: &[String], name: &str) -> bool {
+/// Whether a part is selected; all are if none is named.
+fn is_selected(only: &[String], name: &str) -> bool {
     only.is_empty() || only.iter().any(|named| named == name)
 }
 
-/// Shows how far it is while it runs.
+/// Shows progress while a benchmark runs.
 fn with_progress(
     output: Output,
     run: impl FnOnce(Progress<'_>) -> Result<Report, BenchError>,
@@ -325,10 +324,10 @@ fn service(args: &BenchServiceArgs) -> Result<(), Failure> {
     };
     let parts: Vec<_> = service::Part::ALL
         .into_iter()
-        .filter(|part| wanted(&args.only, part.name()))
+        .filter(|part| is_selected(&args.only, part.name()))
         .collect();
     let program = std::env::current_exe()?;
-    let report = with_progress(output, |told| service::run(program, &size, &parts, told))?;
+    let report = with_progress(output, |progress| service::run(program, &size, &parts, progress))?;
     print(output, &report)?;
     write_json(args.json.as_deref(), &report)
 }
@@ -346,9 +345,9 @@ fn scale(args: &BenchScaleArgs) -> Result<(), Failure> {
     };
     let parts: Vec<Part> = Part::ALL
         .into_iter()
-        .filter(|part| wanted(&args.only, part.name()))
+        .filter(|part| is_selected(&args.only, part.name()))
         .collect();
-    let report = with_progress(output, |told| bench::scale::run(&size, &parts, told))?;
+    let report = with_progress(output, |progress| bench::scale::run(&size, &parts, progress))?;
     print(output, &report)?;
     write_json(args.json.as_deref(), &report)?;
     draw(
@@ -359,7 +358,7 @@ fn scale(args: &BenchScaleArgs) -> Result<(), Failure> {
     )
 }
 
-/// Finds out before the work whether what it is for can be written.
+/// Checks before the work that the output files can be written.
 fn prepare(json: Option<&Path>, figures: Option<&Path>) -> Result<Option<results::Directory>, Failure> {
     let directory = figures.map(results::Directory::prepare).transpose()?;
     json.map_or(Ok(()), results::check)?;
@@ -373,7 +372,7 @@ fn draw(output: Output, directory: Option<&Path>, report: &Report, draw: Draw) -
         return Ok(());
     };
     for path in draw(report, directory).map_err(failure)? {
-        output.line(format!("drawn: {}", path.display()))?;
+        output.line(format!("figure: {}", path.display()))?;
     }
     Ok(())
 }
@@ -410,7 +409,7 @@ fn print(output: Output, report: &Report) -> Result<(), Failure> {
     let measured = report.rows.iter().map(cells);
     let rows = measured.chain(report.pending.iter().map(pending_cells)).collect();
     output.table(
-        &["figure", "value", "unit", "better", "must reach", ""],
+        &["result", "value", "unit", "better", "target", ""],
         &[1, 4],
         rows,
     )
@@ -422,8 +421,8 @@ fn pending_cells(row: &Pending) -> Vec<String> {
         "pending".to_owned(),
         row.unit.to_owned(),
         direction(row.better).to_owned(),
-        row.bar.map_or_else(String::new, number),
-        row.why.clone(),
+        row.target.map_or_else(String::new, number),
+        row.reason.clone(),
     ]
 }
 
@@ -436,9 +435,9 @@ fn direction(better: Better) -> &'static str {
 }
 
 fn cells(row: &Row) -> Vec<String> {
-    let verdict = match row.reached() {
-        Some(true) => "reached",
-        Some(false) => "NOT reached",
+    let verdict = match row.meets_target() {
+        Some(true) => "met",
+        Some(false) => "NOT MET",
         None => "",
     };
     vec![
@@ -446,12 +445,12 @@ fn cells(row: &Row) -> Vec<String> {
         number(row.value),
         row.unit.to_owned(),
         direction(row.better).to_owned(),
-        row.bar.map_or_else(String::new, number),
+        row.target.map_or_else(String::new, number),
         verdict.to_owned(),
     ]
 }
 
-/// Three significant digits or whole numbers, whichever is longer.
+/// At least three significant digits.
 fn number(value: f64) -> String {
     match value.abs() {
         large if large >= 100.0 => format!("{value:.0}"),
@@ -465,10 +464,10 @@ fn failure(error: BenchError) -> Failure {
     use linewarden_lab::loadgen::LoadError;
     use linewarden_lab::topology::LabError;
     match &error {
-        // A bench has no other data plane to fall back on, as its own message advises.
-        BenchError::DataPlane(DataPlaneError::Privilege { needed, .. }) => {
-            Failure::privilege(format!("{needed} missing: run as root"))
-        }
+        // A benchmark has no other data plane to use, which the original message suggests.
+        BenchError::DataPlane(DataPlaneError::Privilege {
+            capability: needed, ..
+        }) => Failure::privilege(format!("missing privilege {needed}: run as root")),
         BenchError::Lab(LabError::Capability(_)) | BenchError::Load(LoadError::Capability(_)) => {
             Failure::privilege(error)
         }
@@ -489,8 +488,8 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_that_is_missed_is_said() {
-        assert_eq!(cells(&Row::lower("x", 91.0, "ns", Some(90.0)))[5], "NOT reached");
-        assert_eq!(cells(&Row::higher("x", 5.0, "ratio", Some(5.0)))[5], "reached");
+    fn a_missed_target_is_reported() {
+        assert_eq!(cells(&Row::lower("x", 91.0, "ns", Some(90.0)))[5], "NOT MET");
+        assert_eq!(cells(&Row::higher("x", 5.0, "ratio", Some(5.0)))[5], "met");
     }
 }

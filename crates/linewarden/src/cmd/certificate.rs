@@ -1,5 +1,8 @@
-//! `linewarden certificate`: a CA of the fleet's own, kept offline, and what it signs.
+//! `linewarden certificate`: creates a CA for the fleet and issues certificates.
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::Output;
+use linewarden_cli::results;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
@@ -12,111 +15,109 @@ use rcgen::{
     KeyUsagePurpose, SanType,
 };
 
-use crate::failure::Failure;
-use crate::output::Output;
-use crate::{results, secret_file, tls};
+use crate::{secret_file, tls};
 
 const CA_CERT: &str = "ca.pem";
 const CA_KEY: &str = "ca.key";
 const KEY_BYTES_MAX: usize = 16_384;
-/// How long a CA is good, days.
+/// Lifetime of a CA, days.
 const CA_DAYS: u32 = 3_650;
-/// How long others are, days.
+/// Lifetime of other certificates, days.
 const DAYS: u32 = 398;
 
-/// What to make.
+/// Subcommands of `linewarden certificate`.
 #[derive(Subcommand, Debug)]
 pub enum CertificateCommand {
-    /// Make a CA: a directory with its certificate and its key
+    /// Create a CA: a directory with its certificate and private key
     #[command(after_help = "\
 Examples:
   linewarden certificate ca --out pki
 
-Keep the directory offline, on a machine that nobody reaches; ca.pem alone goes to controllers and gateways. To exchange a CA, make \
-another one, give everybody both certificates in one file, then everybody new certificates, then take the old one out of the file.")]
+Keep the directory offline; only ca.pem is copied to controllers and gateways. To replace a CA, create another one, distribute both \
+certificates in one file, issue new certificates, then remove the old CA from the file.")]
     Ca(CaArgs),
-    /// Make a certificate for a controller
+    /// Create a certificate for a controller
     #[command(after_help = "\
 Examples:
   linewarden certificate controller --ca pki --name ctl-a.example --name 192.0.2.10 --out ctl-a")]
     Controller(ControllerArgs),
-    /// Make a certificate for a gateway, by which it is the one of that number
+    /// Create a certificate for a gateway ID
     #[command(after_help = "\
 Examples:
   linewarden certificate gateway --ca pki --id 7 --out gateway-7
 
-Never make one for a number that another gateway has or had: keys are made for the number.")]
+Never create a certificate for an ID that another gateway has or had: keys are derived from the ID.")]
     Gateway(GatewayArgs),
-    /// Make a certificate for a user of the API
+    /// Create a certificate for an API user
     #[command(after_help = "\
 Examples:
   linewarden certificate user --ca pki --name build-server --out build-server
 
-What the user may is said by `linewarden user add NAME --certificate`.")]
+The user's role is set by `linewarden user create NAME --certificate`.")]
     User(UserArgs),
 }
 
-/// Where.
+/// Arguments of `linewarden certificate ca`.
 #[derive(Args, Debug)]
 pub struct CaArgs {
-    /// The new directory
+    /// Output directory for the CA; must not exist (path)
     #[arg(long, value_name = "DIRECTORY")]
     out: PathBuf,
-    /// JSON for machines
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     json: bool,
 }
 
-/// By whom, where, and for how long.
+/// Arguments of all certificates that a CA signs.
 #[derive(Args, Debug)]
-pub struct Common {
-    /// The CA's directory
+pub struct CommonArgs {
+    /// Directory of the CA (path)
     #[arg(long, value_name = "DIRECTORY")]
     ca: PathBuf,
-    /// The files NAME.pem and NAME.key are made, and never overwritten
+    /// Output files: the certificate NAME.pem and the key NAME.key; existing files are not overwritten (path)
     #[arg(long, value_name = "NAME")]
     out: PathBuf,
-    /// How long it is good
+    /// Lifetime of the certificate (integer, days)
     #[arg(long, value_name = "DAYS", default_value_t = DAYS, value_parser = clap::value_parser!(u32).range(1..=3650))]
     days: u32,
-    /// JSON for machines
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     json: bool,
 }
 
-/// For which controller.
+/// Arguments of `linewarden certificate controller`.
 #[derive(Args, Debug)]
 pub struct ControllerArgs {
     #[command(flatten)]
-    common: Common,
-    /// A DNS name or an address by which it is reached; may be given several times
+    common: CommonArgs,
+    /// DNS name or address of the controller; repeatable (text)
     #[arg(long = "name", value_name = "NAME", required = true)]
     names: Vec<String>,
 }
 
-/// For which gateway.
+/// Arguments of `linewarden certificate gateway`.
 #[derive(Args, Debug)]
 pub struct GatewayArgs {
     #[command(flatten)]
-    common: Common,
-    /// Its number, as in its configuration
+    common: CommonArgs,
+    /// Gateway ID, as in the gateway's configuration (integer)
     #[arg(long, value_name = "NUMBER")]
     id: u32,
 }
 
-/// For which user.
+/// Arguments of `linewarden certificate user`.
 #[derive(Args, Debug)]
 pub struct UserArgs {
     #[command(flatten)]
-    common: Common,
-    /// Their name
+    common: CommonArgs,
+    /// Name of the API user (text)
     #[arg(long, value_name = "NAME")]
     name: String,
 }
 
 impl CertificateCommand {
-    /// Whether machines read what it prints.
-    pub fn wants_json(&self) -> bool {
+    /// Whether the command prints JSON.
+    pub fn prints_json(&self) -> bool {
         match self {
             Self::Ca(args) => args.json,
             Self::Controller(args) => args.common.json,
@@ -126,9 +127,9 @@ impl CertificateCommand {
     }
 }
 
-/// Makes it.
+/// Creates a CA or a certificate.
 pub fn run(command: &CertificateCommand) -> Result<(), Failure> {
-    let output = Output::new(command.wants_json());
+    let output = Output::new(command.prints_json());
     match command {
         CertificateCommand::Ca(args) => ca(args, output),
         CertificateCommand::Controller(args) => {
@@ -146,7 +147,7 @@ pub fn run(command: &CertificateCommand) -> Result<(), Failure> {
                 |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'@');
             if args.name.is_empty() || !args.name.bytes().all(is_plain) {
                 return Err(Failure::input(
-                    "--name: letters, digits, and - _ . @ are what a name in a certificate may have",
+                    "--name: invalid character; use letters, digits, and - _ . @",
                 ));
             }
             let parameters = client(&user_uri(&args.name))?;
@@ -156,7 +157,7 @@ pub fn run(command: &CertificateCommand) -> Result<(), Failure> {
 }
 
 fn failed(error: rcgen::Error) -> Failure {
-    Failure::failed(format!("the certificate cannot be made: {error}"))
+    Failure::failed(format!("creating the certificate failed: {error}"))
 }
 
 fn client(uri: &str) -> Result<CertificateParams, Failure> {
@@ -167,12 +168,15 @@ fn client(uri: &str) -> Result<CertificateParams, Failure> {
     Ok(parameters)
 }
 
-/// From an hour ago, for clocks that are behind.
+/// Sets the validity, from an hour ago, for clocks that are behind.
 fn set_times(parameters: &mut CertificateParams, days: u32) -> Result<(), Failure> {
     let now_s = i64::try_from(super::now_s()?).unwrap_or_default();
     let at = |at_s: i64| {
-        time::OffsetDateTime::from_unix_timestamp(at_s)
-            .map_err(|error| Failure::failed(format!("the clock stands where no certificate can: {error}")))
+        time::OffsetDateTime::from_unix_timestamp(at_s).map_err(|error| {
+            Failure::failed(format!(
+                "invalid system time for a certificate: {error}; set the clock"
+            ))
+        })
     };
     parameters.not_before = at(now_s.saturating_sub(3_600))?;
     parameters.not_after = at(now_s.saturating_add(i64::from(days).saturating_mul(86_400)))?;
@@ -182,7 +186,7 @@ fn set_times(parameters: &mut CertificateParams, days: u32) -> Result<(), Failur
 fn ca(args: &CaArgs, output: Output) -> Result<(), Failure> {
     if args.out.symlink_metadata().is_ok() {
         return Err(Failure::input(format!(
-            "{} exists already, and a CA is never overwritten; name another directory",
+            "{} already exists and a CA is not overwritten: name another directory",
             args.out.display()
         )));
     }
@@ -196,30 +200,30 @@ fn ca(args: &CaArgs, output: Output) -> Result<(), Failure> {
     let key = KeyPair::generate().map_err(failed)?;
     let certificate = parameters.self_signed(&key).map_err(failed)?;
     std::fs::create_dir(&args.out)
-        .map_err(|error| Failure::input(format!("{}: cannot be made: {error}", args.out.display())))?;
+        .map_err(|error| Failure::input(format!("{}: cannot be created: {error}", args.out.display())))?;
     results::write_private(&args.out.join(CA_KEY), key.serialize_pem())?;
     results::write(&args.out.join(CA_CERT), certificate.pem())?;
     output.object(&serde_json::json!({ "ca": args.out.join(CA_CERT), "key": args.out.join(CA_KEY) }))?;
     output.line(format_args!(
-        "made a CA in {}; keep it offline, {CA_CERT} alone goes to others",
+        "created a CA in {}; keep the directory offline and distribute only {CA_CERT}",
         args.out.display()
     ))
 }
 
 fn issue(
-    common: &Common,
+    common: &CommonArgs,
     mut parameters: CertificateParams,
     name: &str,
     output: Output,
 ) -> Result<(), Failure> {
-    let (cert, key) = (with_end(&common.out, "pem"), with_end(&common.out, "key"));
+    let (cert, key) = (with_suffix(&common.out, "pem"), with_suffix(&common.out, "key"));
     for path in [&cert, &key] {
         results::check_new(path, false)?;
     }
     let issuer = issuer(&common.ca)?;
     parameters.distinguished_name.push(DnType::CommonName, name);
     parameters.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    // RFC 5280, 4.2.1.1; strict clients refuse a certificate without it.
+    // RFC 5280, 4.2.1.1: strict clients refuse a certificate without this extension.
     parameters.use_authority_key_identifier_extension = true;
     set_times(&mut parameters, common.days)?;
     let pair = KeyPair::generate().map_err(failed)?;
@@ -228,15 +232,15 @@ fn issue(
     results::write(&cert, certificate.pem())?;
     output.object(&serde_json::json!({ "cert": cert, "key": key, "days": common.days }))?;
     output.line(format_args!(
-        "made {} and {}, good for {} days",
+        "created {} and {}, valid for {} days",
         cert.display(),
         key.display(),
         common.days
     ))
 }
 
-/// `gateway-1.2` and `pem` are `gateway-1.2.pem`: nothing of the name is cut off.
-fn with_end(path: &Path, end: &str) -> PathBuf {
+/// Appends a file extension: `gateway-1.2` and `pem` become `gateway-1.2.pem`.
+fn with_suffix(path: &Path, end: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".");
     name.push(end);
@@ -246,11 +250,11 @@ fn with_end(path: &Path, end: &str) -> PathBuf {
 fn issuer(directory: &Path) -> Result<Issuer<'static, KeyPair>, Failure> {
     let (cert, key) = (directory.join(CA_CERT), directory.join(CA_KEY));
     let text = secret_file::read(&key, KEY_BYTES_MAX)?;
-    let no_key = |_| Failure::input(format!("{}: holds no private key in PEM", key.display()));
+    let no_key = |_| Failure::input(format!("{}: not a private key in PEM format", key.display()));
     let text = std::str::from_utf8(&text).map_err(|_| no_key(rcgen::Error::CouldNotParseKeyPair))?;
     let pair = KeyPair::from_pem(text).map_err(no_key)?;
-    let chain = tls::certificates(&cert)?;
-    let no_ca = || Failure::input(format!("{}: holds no certificate of a CA in PEM", cert.display()));
+    let chain = tls::read_certificates(&cert)?;
+    let no_ca = || Failure::input(format!("{}: not a CA certificate in PEM format", cert.display()));
     let chain = String::from_utf8(chain).map_err(|_| no_ca())?;
     Issuer::from_ca_cert_pem(&chain, pair).map_err(|_| no_ca())
 }

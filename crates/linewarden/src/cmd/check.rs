@@ -1,5 +1,7 @@
 //! `linewarden check`.
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::{Output, print_error, printable};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -8,22 +10,19 @@ use serde::Serialize;
 
 use crate::config_file::{ConfigFile, Problem, Role, read_text, role_of};
 use crate::controller_config;
-use crate::failure::Failure;
 use crate::gateway_config;
-use crate::output::{Output, printable, tell};
 use crate::registry::block_on;
 
-/// What to check.
+/// Arguments of `linewarden check`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Tells every mistake of the file with line, column and field; peer.2 is the second [[peer]]. Whether it is a gateway's, an \
-agent's or a controller's is seen from it. \
-With --machine also what this machine lacks for it: interfaces, privileges, the key file, the registry, which is only \
-looked at; for an agent's the helper data, what its PUF names, the interface, and for [attest] the key's file, the event \
-log, that the TPM's device file can be opened, and that the files can be measured: by this process, so run it as the \
-service's user; paths that the service's sandbox hides get a warning. Whether the TPM works, and whether the log replays to its \
-PCRs, is found out by `attest measure`; for a controller's its certificate, keys and CAs, where events and traces go, and the registry. Warnings change nothing of the exit \
-code: 0 without errors, else that of the first error, as `serve` would end.
+Reports every mistake of the file with line, column and field; peer.2 is the second [[peer]]. The content determines whether the \
+file is a gateway's, an agent's or a controller's. \
+With --machine also checks the prerequisites on this machine. Gateway: interfaces, privileges, key files and the registry, which is \
+not changed. Agent: helper data, the PUF source, the interface, and for [attest] the key file, the event log, access to the TPM \
+device, and the measured files; run it as the user of the service; paths that the service's sandbox hides cause a warning. \
+`attest measure` tests the TPM and replays the event log to the PCRs. Controller: certificate, keys and CAs, NATS, telemetry and the \
+registry. Exit code: 0 without errors (warnings do not count), otherwise that of the first error, as `serve` would exit.
 
 Examples:
   linewarden check gateway.toml
@@ -31,20 +30,20 @@ Examples:
   linewarden check --machine controller.toml
   linewarden check --json 00000000000000d1.toml")]
 pub struct CheckArgs {
-    /// The configuration
+    /// Configuration file (path)
     file: PathBuf,
-    /// Also look at this machine
+    /// Also check the prerequisites on this machine (flag)
     #[arg(long)]
     machine: bool,
-    /// JSON for machines: a line for each problem
+    /// Print JSON, one object per problem (flag)
     #[arg(long)]
     pub json: bool,
 }
 
-/// A line for machines.
+/// JSON output.
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-enum Told<'a> {
+enum CheckOutput<'a> {
     Problem {
         level: &'static str,
         #[serde(flatten)]
@@ -55,7 +54,7 @@ enum Told<'a> {
     },
 }
 
-/// Checks it.
+/// Checks a configuration file.
 pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     let output = Output::new(args.json);
     let text = read_text(&args.file)?;
@@ -68,25 +67,25 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     for problem in &problems {
         let is_warning = problem.exit_code == 0;
         let level = if is_warning { "warning" } else { "error" };
-        output.object(&Told::Problem { level, problem })?;
+        output.object(&CheckOutput::Problem { level, problem })?;
         if is_warning {
             warnings += 1;
             if !args.json {
-                tell(format_args!("warning: {}", printable(&problem.to_string())));
+                print_error(format_args!("warning: {}", printable(&problem.to_string())));
             }
         }
     }
     if warnings < problems.len() {
-        return Err(Failure::all(&problems));
+        return Err(crate::config_file::failure(&problems));
     }
-    output.object(&Told::Checked { warnings })?;
-    output.line(format_args!("{}: in order", args.file.display()))
+    output.object(&CheckOutput::Checked { warnings })?;
+    output.line(format_args!("{}: valid", args.file.display()))
 }
 
 fn check_controller(args: &CheckArgs, text: String) -> Result<Vec<Problem>, Failure> {
     let (file, mut problems) = controller_config::parse(&args.file, text);
     if let (Some(file), true, true) = (file, args.machine, problems.is_empty()) {
-        problems = block_on(async { Ok(controller_config::examine(&file).await) })?;
+        problems = block_on(async { Ok(controller_config::check_machine(&file).await) })?;
     }
     Ok(problems)
 }
@@ -94,15 +93,15 @@ fn check_controller(args: &CheckArgs, text: String) -> Result<Vec<Problem>, Fail
 fn check_gateway(args: &CheckArgs, text: String) -> Result<Vec<Problem>, Failure> {
     let (file, mut problems) = gateway_config::parse(&args.file, text);
     if let (Some(file), true, true) = (file, args.machine, problems.is_empty()) {
-        problems = block_on(async { Ok(gateway_config::examine(&file).await) })?;
-        problems.extend(gateway_config::without_subnet(&file));
+        problems = block_on(async { Ok(gateway_config::check_machine(&file).await) })?;
+        problems.extend(gateway_config::interfaces_without_subnet(&file));
     }
-    problems.sort_by_key(Problem::place);
+    problems.sort_by_key(Problem::position);
     Ok(problems)
 }
 
-/// A field as a problem.
-pub fn place(file: &ConfigFile<AgentConfig>, error: &FieldError) -> Problem {
+/// Converts a field error to a problem with its position.
+pub fn field_problem(file: &ConfigFile<AgentConfig>, error: &FieldError) -> Problem {
     let problem = file.problem(&error.path, &error.problem);
     match (error.is_unsafe, error.is_warning) {
         (true, _) => problem.with_code(4),
@@ -111,10 +110,10 @@ pub fn place(file: &ConfigFile<AgentConfig>, error: &FieldError) -> Problem {
     }
 }
 
-/// Fields as problems, in the order of their places.
-pub fn places(file: &ConfigFile<AgentConfig>, errors: &[FieldError]) -> Vec<Problem> {
-    let mut problems: Vec<Problem> = errors.iter().map(|error| place(file, error)).collect();
-    problems.sort_by_key(Problem::place);
+/// Converts field errors to problems, sorted by position.
+pub fn field_problems(file: &ConfigFile<AgentConfig>, errors: &[FieldError]) -> Vec<Problem> {
+    let mut problems: Vec<Problem> = errors.iter().map(|error| field_problem(file, error)).collect();
+    problems.sort_by_key(Problem::position);
     problems
 }
 
@@ -129,17 +128,17 @@ fn check_agent(args: &CheckArgs, text: String) -> Vec<Problem> {
         return problems;
     };
     let mut errors = file.value.problems();
-    // What is wrong only because a field was left out is no mistake of the file.
-    errors.retain(|error| !parsed.lacks(&error.path));
-    problems.extend(places(file, &errors));
+    // A mistake that only a skipped field causes is not reported.
+    errors.retain(|error| !parsed.is_missing(&error.path));
+    problems.extend(field_problems(file, &errors));
     if let Some(level) = &file.value.log.level
-        && let Err(problem) = crate::log::filter(level)
+        && let Err(problem) = linewarden_cli::log::filter(level)
     {
         problems.push(file.problem(&["log", "level"], &problem));
     }
     if args.machine && problems.is_empty() {
-        problems.extend(places(file, &file.value.lacks()));
+        problems.extend(field_problems(file, &file.value.check_machine()));
     }
-    problems.sort_by_key(Problem::place);
+    problems.sort_by_key(Problem::position);
     problems
 }

@@ -2,12 +2,12 @@
 
 use clap::{Args, CommandFactory as _};
 use clap_complete::Shell;
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::Output;
 
 use crate::cli::Cli;
-use crate::failure::Failure;
-use crate::output::Output;
 
-/// Which shell.
+/// Arguments of `linewarden completions`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -15,11 +15,11 @@ Examples:
   linewarden completions zsh > ~/.zfunc/_linewarden
   linewarden completions fish > ~/.config/fish/completions/linewarden.fish")]
 pub struct CompletionsArgs {
-    /// The shell
+    /// Shell to print the script for
     pub shell: Shell,
 }
 
-/// Prints the script.
+/// Prints the completion script.
 pub fn run(args: &CompletionsArgs, output: Output) -> Result<(), Failure> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "linewarden", &mut script);

@@ -1,45 +1,44 @@
 //! `linewarden config`.
 
 use clap::{Subcommand, ValueEnum};
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::Output;
 
-use crate::failure::Failure;
-use crate::output::Output;
-
-/// What about configuration files.
+/// Subcommands of `linewarden config`.
 #[derive(Subcommand, Debug)]
 pub enum ConfigCommand {
-    /// Print a commented configuration
+    /// Print a commented example configuration
     #[command(after_help = "\
 Examples:
   linewarden config example > gateway.toml
   linewarden config example agent > agent.toml
   linewarden config example controller > controller.toml")]
     Example {
-        /// For which command
+        /// Program that the configuration is for
         #[arg(default_value = "gateway")]
         kind: Kind,
     },
 }
 
-/// Whose configuration.
+/// The program that a configuration is for.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Kind {
-    /// Of `serve`
+    /// `linewarden serve`
     Gateway,
-    /// Of `agent`
+    /// `linewarden agent`
     Agent,
-    /// Of `controller`
+    /// `linewarden controller`
     Controller,
 }
 
-/// A configuration of `serve` with all fields.
+/// Example configuration of a gateway with all fields.
 pub const GATEWAY: &str = include_str!("../../config/gateway.toml");
-/// A configuration of `agent` with all fields.
+/// Example configuration of an agent with all fields.
 pub const AGENT: &str = include_str!("../../config/agent.toml");
-/// A configuration of `controller` with all fields.
+/// Example configuration of a controller with all fields.
 pub const CONTROLLER: &str = include_str!("../../config/controller.toml");
 
-/// Prints it.
+/// Prints an example configuration.
 pub fn run(command: &ConfigCommand, output: Output) -> Result<(), Failure> {
     let ConfigCommand::Example { kind } = command;
     let text = match kind {
@@ -58,7 +57,7 @@ mod tests {
     use super::*;
     use crate::controller_config::ControllerConfig;
 
-    /// The text with every commented field switched on.
+    /// The text with every commented field enabled.
     fn all_fields(text: &str) -> String {
         let line = |line: &str| match line.strip_prefix("# ") {
             Some(field) if field.starts_with('[') || field.contains(" = ") => field.to_owned(),
@@ -82,21 +81,31 @@ mod tests {
 
     #[test]
     fn the_gateway_example_shows_the_defaults() {
-        let shown: GatewayConfig = toml::from_str(&all_fields(GATEWAY)).unwrap();
+        let example: GatewayConfig = toml::from_str(&all_fields(GATEWAY)).unwrap();
         let smallest = "[gateway]\nid = 1\n[registry]\npath = \"r\"\nmaster_key_file = \"k\"\n";
         let default: GatewayConfig = toml::from_str(smallest).unwrap();
-        let (shown, default) = (shown.gateway, default.gateway);
+        let (example, default) = (example.gateway, default.gateway);
         assert_eq!(
-            (shown.port, shown.lease_s, shown.slots(), shown.ring),
-            (default.port, default.lease_s, default.slots(), default.ring)
+            (
+                example.port,
+                example.session_lifetime_s,
+                example.slots(),
+                example.ring
+            ),
+            (
+                default.port,
+                default.session_lifetime_s,
+                default.slots(),
+                default.ring
+            )
         );
         assert_eq!(
             (
-                shown.low_rows,
-                shown.mark_block,
-                shown.nak_per_s,
-                shown.alarm_per_s,
-                shown.feed_poll_ms
+                example.low_rows,
+                example.mark_block,
+                example.nak_per_s,
+                example.alarm_per_s,
+                example.feed_poll_ms
             ),
             (
                 default.low_rows,

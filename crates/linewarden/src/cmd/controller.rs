@@ -1,5 +1,9 @@
 //! `linewarden controller`.
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::log;
+use linewarden_cli::output::Output;
+use linewarden_cli::signals::{SignalRequest, Signals};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -14,41 +18,38 @@ use tokio::runtime::Runtime;
 
 use crate::config_file::ConfigFile;
 use crate::controller_config::{self, ControllerConfig};
-use crate::failure::Failure;
-use crate::output::Output;
-use crate::signals::{Signals, Told};
-use crate::{log, nats_config, registry, secret_file, service_manager, telemetry_config, tls};
+use crate::{nats_config, registry, secret_file, service_manager, telemetry_config, tls};
 
-/// What is told if the configuration says nothing.
+/// Default log level.
 const LOG_LEVEL: &str = "info";
 
-/// How to run.
+/// Arguments of `linewarden controller`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Serves the API, the dashboard and gateways by TLS at one address, and metrics at another. SIGHUP reads certificates and their CA again, for \
-connections from then on; SIGINT and SIGTERM end it. Several controllers may stand over one registry on PostgreSQL.
+Serves API, dashboard and gateways over TLS at one address, and metrics at another. SIGHUP reloads certificates and CA for new \
+connections; SIGINT and SIGTERM stop the controller. Several controllers can share one registry in PostgreSQL.
 
 Examples:
   linewarden certificate ca --out pki
   linewarden certificate controller --ca pki --name ctl.example --out ctl
   linewarden registry create --registry fleet.registry --key-file master.key
-  linewarden user add alice --role admin --config controller.toml
+  linewarden user create alice --role admin --config controller.toml
   linewarden controller --config controller.toml
 
 `linewarden config example controller` prints a commented configuration.")]
 pub struct ControllerArgs {
-    /// The configuration
+    /// Configuration file of the controller (path)
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// JSON for machines
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     pub json: bool,
 }
 
-/// A line for machines.
+/// JSON output.
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-enum Line<'a> {
+enum ControllerOutput<'a> {
     Started {
         name: &'a str,
         address: String,
@@ -61,43 +62,43 @@ enum Line<'a> {
     Stopped,
 }
 
-/// Runs until it is told to stop.
+/// Runs the controller until a signal stops it.
 pub fn run(args: &ControllerArgs, log_flag: Option<&str>) -> Result<(), Failure> {
     let file = controller_config::read(&args.config)?;
     let config = &file.value;
     log::start(log_flag, config.log.level.as_deref(), LOG_LEVEL)?;
     let output = Output::new(args.json);
-    // Before the first thread, so that only this one takes the signals.
-    let signals = Signals::of_gateway()?;
-    raise_descriptors();
+    // Before the first thread starts, so that only this thread receives signals.
+    let signals = Signals::for_service()?;
+    raise_open_file_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_name("lw-service")
         .enable_all()
         .build()?;
-    let files = tls::Files {
+    let files = tls::TlsFiles {
         ca: config.tls.ca.clone(),
         cert: config.tls.cert.clone(),
         key: config.tls.key.clone(),
         domain: None,
     };
-    let (name, identity) = (name(config), files.read_server()?);
-    if let Some(problem) = controller_config::outlived(&file) {
-        tracing::error!(%problem, "nobody believes this controller; SIGHUP has it read its certificate again");
+    let (name, identity) = (controller_name(config), files.read_server()?);
+    if let Some(problem) = controller_config::certificate_problem(&file) {
+        tracing::error!(error = %problem, action = "replace the certificate and send SIGHUP to the controller", "certificate of the controller is invalid; clients and gateways refuse the controller");
     }
     let (service, registry) = start(&runtime, &file, &name, identity)?;
-    tell_start(output, &name, &service)?;
-    service_manager::tell(service_manager::READY);
-    watch(&signals, &service, &files, output)?;
-    service_manager::tell(service_manager::STOPPING);
+    print_start(output, &name, &service)?;
+    service_manager::notify(service_manager::READY);
+    serve(&signals, &service, &files, output)?;
+    service_manager::notify(service_manager::STOPPING);
     output.line("stopping")?;
     runtime.block_on(async {
         service.stop().await;
         registry.close().await;
     });
-    output.object(&Line::Stopped)
+    output.object(&ControllerOutput::Stopped)
 }
 
-/// All that can be wrong is looked at before the registry is opened.
+/// Starts the service; checks all files before it opens the registry.
 fn start(
     runtime: &Runtime,
     file: &ConfigFile<ControllerConfig>,
@@ -107,9 +108,10 @@ fn start(
     let config = &file.value;
     let signing_key = config.attest.signing_key.as_deref();
     let signer = signing_key.map(secret_file::signer).transpose()?;
-    let trust = controller_config::trust(file).map_err(|problems| Failure::all(&problems))?;
-    let nats = nats_config::read(file).map_err(|problem| Failure::all(&[problem]))?;
-    let telemetry = telemetry_config::read(file).map_err(|problem| Failure::all(&[problem]))?;
+    let trust = controller_config::trust(file).map_err(|problems| crate::config_file::failure(&problems))?;
+    let nats = nats_config::read(file).map_err(|problem| crate::config_file::failure(&[problem]))?;
+    let telemetry =
+        telemetry_config::read(file).map_err(|problem| crate::config_file::failure(&[problem]))?;
     let registry = runtime.block_on(registry::open(&config.registry))?;
     let policy = Policy {
         lease_rows: config.rows.lease_rows,
@@ -117,10 +119,10 @@ fn start(
     };
     let controller = trust.into_iter().fold(
         Controller::new(registry.clone(), policy),
-        |controller, (gateway, policy)| controller.trusting(gateway, policy),
+        |controller, (gateway, policy)| controller.with_trust_policy(gateway, policy),
     );
     let controller = match signer {
-        Some(signer) => controller.signing(signer),
+        Some(signer) => controller.with_signer(signer),
         None => controller,
     };
     let started = Service::start(ServiceOptions {
@@ -137,8 +139,8 @@ fn start(
     Ok((service, registry))
 }
 
-fn tell_start(output: Output, name: &str, service: &Service) -> Result<(), Failure> {
-    output.object(&Line::Started {
+fn print_start(output: Output, name: &str, service: &Service) -> Result<(), Failure> {
+    output.object(&ControllerOutput::Started {
         name,
         address: service.address().to_string(),
         metrics: service.metrics_address().map(|at| at.to_string()),
@@ -150,50 +152,52 @@ fn tell_start(output: Output, name: &str, service: &Service) -> Result<(), Failu
     }
 }
 
-/// Until it is told to stop.
-fn watch(signals: &Signals, service: &Service, files: &tls::Files, output: Output) -> Result<(), Failure> {
+/// Handles signals until one stops the controller.
+fn serve(signals: &Signals, service: &Service, files: &tls::TlsFiles, output: Output) -> Result<(), Failure> {
     loop {
         match signals.wait(Duration::from_secs(1))? {
-            None | Some(Told::Count) => {}
-            Some(Told::Stop) => return Ok(()),
-            Some(Told::Reload) => {
-                service_manager::tell(&service_manager::reloading());
+            None | Some(SignalRequest::PrintCounters) => {}
+            Some(SignalRequest::Stop) => return Ok(()),
+            Some(SignalRequest::Reload) => {
+                service_manager::notify(&service_manager::reloading());
                 reload(service, files, output)?;
-                service_manager::tell(service_manager::READY);
+                service_manager::notify(service_manager::READY);
             }
         }
     }
 }
 
-/// As many descriptors as this process may have: each connection is one.
-fn raise_descriptors() {
+/// Raises the limit of open files to its maximum: each connection needs one.
+fn raise_open_file_limit() {
     let raised = getrlimit(Resource::RLIMIT_NOFILE)
         .and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most, most));
     if let Err(error) = raised {
-        tracing::warn!(%error, "the limit of open files stays as it is");
+        tracing::warn!(%error, "raising the limit of open files failed; the present limit stays in force");
     }
 }
 
-fn reload(service: &Service, files: &tls::Files, output: Output) -> Result<(), Failure> {
+fn reload(service: &Service, files: &tls::TlsFiles, output: Output) -> Result<(), Failure> {
     let exchanged = files
         .read_server()
-        .and_then(|identity| service.exchange_tls(&identity).map_err(Failure::failed));
+        .and_then(|identity| service.replace_tls(&identity).map_err(Failure::failed));
     match exchanged {
         Ok(()) => {
-            output.object(&Line::Reloaded)?;
-            output.line("certificates were read again")
+            output.object(&ControllerOutput::Reloaded)?;
+            output.line("certificates reloaded")
         }
         Err(failure) => {
-            tracing::error!(%failure, "the certificates of before stay");
-            output.object(&Line::ReloadRefused {
+            tracing::error!(error = %failure, "reloading certificates failed; the previous certificates stay in force");
+            output.object(&ControllerOutput::ReloadRefused {
                 error: failure.to_string(),
             })?;
-            output.line(format_args!("the certificates of before stay: {failure}"))
+            output.line(format_args!(
+                "reloading certificates failed; the previous certificates stay in force: {failure}"
+            ))
         }
     }
 }
 
-fn name(config: &ControllerConfig) -> String {
+fn controller_name(config: &ControllerConfig) -> String {
     let host = || {
         let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let name = name.trim();

@@ -1,32 +1,32 @@
-//! `linewarden events`: what has happened, and what happens.
+//! `linewarden events`: prints past events, or follows new ones.
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::Output;
 use std::time::Duration;
 
 use clap::Args;
 use linewarden_agent::config::parse_device_id;
 use linewarden_protocol::ids::DeviceId;
-use linewarden_registry::{Follower, Registry};
-use linewarden_service::wire::{Happening, History};
+use linewarden_registry::{EventLogReader, Registry};
+use linewarden_service::wire::{EventHistoryQuery, EventRecord};
 
-use crate::cmd::device::{date, left_out};
-use crate::failure::Failure;
-use crate::output::Output;
-use crate::site::{Site, SiteArgs, walk};
+use crate::cmd::device::{damaged_records_failure, date};
+use crate::registry_access::{RegistryAccess, RegistryAccessArgs, for_each_item};
 
-/// How often a registry at hand is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// Entries read at once.
+/// Interval at which a local registry is polled.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// Journal entries per query.
 const PAGE: u32 = 1_000;
 
-/// The columns of a table of them.
+/// Columns of an event table.
 pub const HEADER: [&str; 8] = [
-    "number", "time", "event", "device", "gateway", "by", "reason", "detail",
+    "number", "time", "event", "device", "gateway", "actor", "reason", "detail",
 ];
 
-/// Which events.
+/// Arguments of `linewarden events`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Newest first; with --follow as they happen, until it is ended. A stream that breaks off is begun again behind the last event that was \
+Newest first; with --follow in order of occurrence, until interrupted. An interrupted stream continues after the last event that was \
 shown.
 
 Examples:
@@ -34,33 +34,33 @@ Examples:
   linewarden events --kind revoked --kind quarantined --config controller.toml
   linewarden events --follow --json --server https://ctl.example:20560 --token-file alice.token")]
 pub struct EventsArgs {
-    /// Only events of this kind, such as revoked; may be given more than once
+    /// Only events of this kind, such as revoked; repeatable (text)
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     kind: Vec<String>,
-    /// Only events about this device
+    /// Only events of this device (ID)
     #[arg(long, value_name = "ID", value_parser = parse_device_id)]
     device: Option<DeviceId>,
-    /// Only events about this gateway
+    /// Only events of the gateway with this ID (integer)
     #[arg(long, value_name = "NUMBER")]
     gateway: Option<u32>,
-    /// At most so many
+    /// Maximum number of events to print (integer)
     #[arg(long, value_name = "COUNT", default_value_t = 100, conflicts_with = "follow")]
     limit: u64,
-    /// Go on with what happens
+    /// Print new events as they occur (flag)
     #[arg(long)]
     follow: bool,
-    /// --follow: begin behind the event of this number
+    /// --follow: start after the event with this number (integer)
     #[arg(long, value_name = "NUMBER", requires = "follow")]
     after: Option<u64>,
     #[command(flatten)]
-    site: SiteArgs,
-    /// JSON for machines, one object a line
+    access: RegistryAccessArgs,
+    /// Print JSON, one object per line, instead of a table (flag)
     #[arg(long)]
     pub json: bool,
 }
 
-/// A row of a table.
-pub fn row(event: &Happening) -> Vec<String> {
+/// A table row of an event.
+pub fn row(event: &EventRecord) -> Vec<String> {
     vec![
         event.id.to_string(),
         date(event.at_ms / 1_000),
@@ -70,13 +70,13 @@ pub fn row(event: &Happening) -> Vec<String> {
             .gateway
             .map(|gateway| gateway.to_string())
             .unwrap_or_default(),
-        event.by.clone().unwrap_or_default(),
+        event.actor.clone().unwrap_or_default(),
         event.reason.clone().unwrap_or_default(),
         event.detail.clone(),
     ]
 }
 
-/// Shows them.
+/// Prints events.
 pub fn run(args: &EventsArgs) -> Result<(), Failure> {
     let output = Output::new(args.json);
     match args.follow {
@@ -86,16 +86,16 @@ pub fn run(args: &EventsArgs) -> Result<(), Failure> {
 }
 
 fn list(args: &EventsArgs, output: Output) -> Result<(), Failure> {
-    let which = History {
+    let query = EventHistoryQuery {
         kinds: (!args.kind.is_empty()).then(|| args.kind.join(",")),
         device: args.device.map(|device| device.to_string()),
         gateway: args.gateway.map(|gateway| gateway.to_string()),
-        ..History::default()
+        ..EventHistoryQuery::default()
     };
     let mut rows = Vec::new();
-    let damaged = args.site.with(async |site| {
-        let ask = async |limit, after| site.history(&which, limit, after).await;
-        walk(Some(args.limit), output, ask, |event| {
+    let damaged = args.access.with(async |site| {
+        let read_page = async |limit, after| site.history(&query, limit, after).await;
+        for_each_item(Some(args.limit), output, read_page, |event| {
             rows.push(row(&event));
             output.object(&event)
         })
@@ -104,12 +104,12 @@ fn list(args: &EventsArgs, output: Output) -> Result<(), Failure> {
     output.table(&HEADER, &[0], rows)?;
     match damaged {
         0 => Ok(()),
-        damaged => Err(left_out(damaged)),
+        damaged => Err(damaged_records_failure(damaged)),
     }
 }
 
 impl EventsArgs {
-    fn is_wanted(&self, event: &Happening) -> bool {
+    fn matches(&self, event: &EventRecord) -> bool {
         let of_kind = self.kind.is_empty() || self.kind.contains(&event.kind);
         let device = self.device.map(|device| device.to_string());
         of_kind
@@ -117,8 +117,8 @@ impl EventsArgs {
             && self.gateway.is_none_or(|gateway| event.gateway == Some(gateway))
     }
 
-    fn tell(&self, event: &Happening, output: Output) -> Result<(), Failure> {
-        if !self.is_wanted(event) {
+    fn print_event(&self, event: &EventRecord, output: Output) -> Result<(), Failure> {
+        if !self.matches(event) {
             return Ok(());
         }
         output.object(event)?;
@@ -133,12 +133,12 @@ impl EventsArgs {
 }
 
 fn follow(args: &EventsArgs, output: Output) -> Result<(), Failure> {
-    args.site.with(async |site| match site {
-        Site::Local(registry) => follow_registry(registry, args, output).await,
-        Site::Remote(client) => {
+    args.access.with(async |site| match site {
+        RegistryAccess::Local(registry) => follow_registry(registry, args, output).await,
+        RegistryAccess::Remote(client) => {
             let mut events = client.events(args.after).await?;
-            while output.is_read() {
-                args.tell(&events.next().await?, output)?;
+            while output.has_reader() {
+                args.print_event(&events.next().await?, output)?;
             }
             Ok(())
         }
@@ -146,26 +146,26 @@ fn follow(args: &EventsArgs, output: Output) -> Result<(), Failure> {
 }
 
 async fn follow_registry(registry: &Registry, args: &EventsArgs, output: Output) -> Result<(), Failure> {
-    let mut follower = Follower::after(match args.after {
+    let mut follower = EventLogReader::after(match args.after {
         Some(after) => after,
-        None => registry.journal_end().await?,
+        None => registry.newest_authentic_event().await?,
     });
-    while output.is_read() {
+    while output.has_reader() {
         let entries = follower.next(registry, PAGE).await?;
         for entry in &entries {
-            match Happening::of(entry) {
-                Some(event) => args.tell(&event, output)?,
+            match EventRecord::from_public_entry(entry) {
+                Some(event) => args.print_event(&event, output)?,
                 None if !entry.authentic => {
                     tracing::error!(
-                        number = entry.number,
-                        "an entry was changed: see `registry check`"
+                        event = entry.number,
+                        "event log entry is not authentic; run `linewarden registry check`"
                     );
                 }
                 None => {}
             }
         }
         if entries.is_empty() {
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
     Ok(())

@@ -1,133 +1,134 @@
-//! `linewarden gateway`: the book of gateways, and how they stand.
+//! `linewarden gateway`: manages gateways and shows their state.
 
 use clap::{Args, Subcommand};
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::{Output, counted};
 use linewarden_service::wire::Gateway;
 
 use crate::cmd::device::date;
-use crate::failure::Failure;
-use crate::output::{Output, counted};
-use crate::site::{ReasonArgs, SiteArgs};
+use crate::registry_access::{ReasonArgs, RegistryAccessArgs};
 
-/// What about gateways.
+/// Subcommands of `linewarden gateway`.
 #[derive(Subcommand, Debug)]
 pub enum GatewayCommand {
-    /// List gateways and how they stand
+    /// List gateways and their states
     #[command(after_help = "\
-connected: heard within 10 seconds. silent: not. never: in the book, and never heard. retired: for good.
-Evidence, of gateways that have to show what they run: trusted; untrusted: gets no rows; unproven: has shown its controller nothing yet; \
-overdue: should have shown itself again by now.
+States. connected: a report arrived within 10 seconds. disconnected: no report for longer. never_connected: no report yet. revoked: excluded permanently.
+
+Evidence, of gateways that must provide it: trusted; untrusted: receives no rows; unproven: no evidence yet; overdue: the next evidence \
+is late.
 
 Examples:
   linewarden gateway list --config controller.toml
   linewarden gateway list --json --server https://ctl.example:20560 --token-file alice.token")]
     List(ListArgs),
-    /// Show one gateway
+    /// Show a gateway
     #[command(after_help = "\
 Examples:
-  linewarden gateway status 7 --config controller.toml")]
-    Status(StatusArgs),
-    /// Enter a gateway in the book, or give it another name
+  linewarden gateway show 7 --config controller.toml")]
+    Show(ShowArgs),
+    /// Create a gateway, or change its name
     #[command(after_help = "\
-Its certificate, by which it comes in, is made by `linewarden certificate gateway`.
+Create the gateway's certificate with `linewarden certificate gateway`.
 
 Examples:
-  linewarden gateway enter 7 --name \"hall 3\" --reason new --config controller.toml")]
-    Enter(EnterArgs),
-    /// Retire a gateway for good: whoever has its certificate gets nothing from then on
+  linewarden gateway create 7 --name \"hall 3\" --reason new --config controller.toml")]
+    Create(CreateArgs),
+    /// Revoke a gateway permanently: its certificate is refused
     #[command(after_help = "\
 Examples:
-  linewarden gateway retire 7 --reason stolen --config controller.toml")]
-    Retire(RetireArgs),
+  linewarden gateway revoke 7 --reason stolen --config controller.toml")]
+    Revoke(RevokeArgs),
 }
 
-/// Of whom.
+/// Arguments of `linewarden gateway list`.
 #[derive(Args, Debug)]
 pub struct ListArgs {
     #[command(flatten)]
-    site: SiteArgs,
-    /// JSON for machines, one object a line
+    access: RegistryAccessArgs,
+    /// Print JSON, one object per line, instead of a table (flag)
     #[arg(long)]
     json: bool,
 }
 
-/// Which.
+/// Arguments of `linewarden gateway show`.
 #[derive(Args, Debug)]
-pub struct StatusArgs {
-    /// Its number
+pub struct ShowArgs {
+    /// ID of the gateway (integer)
     gateway: u32,
     #[command(flatten)]
-    site: SiteArgs,
-    /// JSON for machines
+    access: RegistryAccessArgs,
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     json: bool,
 }
 
-/// Which, and what it is called.
+/// Arguments of `linewarden gateway create`.
 #[derive(Args, Debug)]
-pub struct EnterArgs {
-    /// Its number
+pub struct CreateArgs {
+    /// ID of the gateway (integer)
     gateway: u32,
-    /// For people
+    /// Display name (text)
     #[arg(long, value_name = "TEXT")]
     name: String,
     #[command(flatten)]
     reason: ReasonArgs,
     #[command(flatten)]
-    site: SiteArgs,
-    /// JSON for machines
+    access: RegistryAccessArgs,
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     json: bool,
 }
 
-/// Which.
+/// Arguments of `linewarden gateway revoke`.
 #[derive(Args, Debug)]
-pub struct RetireArgs {
-    /// Its number
+pub struct RevokeArgs {
+    /// ID of the gateway (integer)
     gateway: u32,
     #[command(flatten)]
     reason: ReasonArgs,
     #[command(flatten)]
-    site: SiteArgs,
-    /// JSON for machines
+    access: RegistryAccessArgs,
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     json: bool,
 }
 
 impl GatewayCommand {
-    /// Whether machines read what it prints.
-    pub fn wants_json(&self) -> bool {
+    /// Whether the command prints JSON.
+    pub fn prints_json(&self) -> bool {
         match self {
             Self::List(args) => args.json,
-            Self::Status(args) => args.json,
-            Self::Enter(args) => args.json,
-            Self::Retire(args) => args.json,
+            Self::Show(args) => args.json,
+            Self::Create(args) => args.json,
+            Self::Revoke(args) => args.json,
         }
     }
 }
 
-/// Does it.
+/// Runs the command.
 pub fn run(command: &GatewayCommand) -> Result<(), Failure> {
-    let output = Output::new(command.wants_json());
+    let output = Output::new(command.prints_json());
     match command {
         GatewayCommand::List(args) => list(args, output),
-        GatewayCommand::Status(args) => {
-            let gateway = args.site.with(async |site| site.gateway(args.gateway).await)?;
+        GatewayCommand::Show(args) => {
+            let gateway = args.access.with(async |site| site.gateway(args.gateway).await)?;
             show(&gateway, output)
         }
-        GatewayCommand::Enter(args) => {
-            let gateway = args.site.with(async |site| {
-                site.enter_gateway(args.gateway, &args.name, &args.reason.reason)
+        GatewayCommand::Create(args) => {
+            let gateway = args.access.with(async |site| {
+                site.create_gateway(args.gateway, &args.name, &args.reason.reason)
                     .await
             })?;
             output.object(&gateway)?;
-            output.line(format_args!("entered gateway {}: {}", gateway.id, gateway.name))
+            output.line(format_args!("created gateway {}: {}", gateway.id, gateway.name))
         }
-        GatewayCommand::Retire(args) => {
+        GatewayCommand::Revoke(args) => {
             let gateway = args
-                .site
-                .with(async |site| site.retire_gateway(args.gateway, &args.reason.reason).await)?;
+                .access
+                .with(async |site| site.revoke_gateway(args.gateway, &args.reason.reason).await)?;
             output.object(&gateway)?;
-            output.line(format_args!("retired gateway {}, for good", gateway.id))
+            output.line(format_args!("revoked gateway {} permanently", gateway.id))
         }
     }
 }
@@ -137,7 +138,7 @@ fn or_dash<T: ToString>(value: Option<T>) -> String {
 }
 
 fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
-    let gateways = args.site.with(async |site| site.gateways().await)?;
+    let gateways = args.access.with(async |site| site.gateways().await)?;
     let mut rows = Vec::with_capacity(gateways.len());
     for gateway in &gateways {
         output.object(gateway)?;
@@ -150,7 +151,7 @@ fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
             or_dash(gateway.slots),
             or_dash(gateway.sessions),
             or_dash(gateway.authentications_per_s.map(|rate| format!("{rate:.1}"))),
-            shown(gateway),
+            trust_text(gateway),
             or_dash(gateway.controller.as_deref()),
         ]);
     }
@@ -158,7 +159,7 @@ fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
         "gateway",
         "name",
         "state",
-        "heard (s ago)",
+        "last report (s ago)",
         "devices",
         "slots",
         "sessions",
@@ -170,8 +171,8 @@ fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
     output.line(counted(gateways.len() as u64, "gateway"))
 }
 
-/// Whether it is trusted, and how old that is on which this rests; a dash where it has to show nothing.
-fn shown(gateway: &Gateway) -> String {
+/// Trust state and age of the evidence; a dash if the gateway need not provide evidence.
+fn trust_text(gateway: &Gateway) -> String {
     let age = gateway
         .evidence
         .as_ref()
@@ -188,7 +189,7 @@ fn show(gateway: &Gateway, output: Output) -> Result<(), Failure> {
     output.object(gateway)?;
     let latency = gateway.latency_us.as_ref().map(|latency| {
         format!(
-            "{:.0} µs, of a hundred one takes {:.0} µs",
+            "{:.0} µs (median), {:.0} µs (99th percentile)",
             latency.p50, latency.p99
         )
     });
@@ -196,36 +197,32 @@ fn show(gateway: &Gateway, output: Output) -> Result<(), Failure> {
         ("gateway", gateway.id.to_string()),
         ("name", gateway.name.clone()),
         ("state", gateway.state.clone().into_owned()),
-        ("registered", counted(gateway.fence, "time")),
-        ("heard", or_dash(gateway.seen_at_s.map(date))),
-        ("by controller", or_dash(gateway.controller.as_deref())),
+        ("registrations", gateway.fencing_token.to_string()),
+        ("last report", or_dash(gateway.seen_at_s.map(date))),
+        ("controller", or_dash(gateway.controller.as_deref())),
         ("version", or_dash(gateway.version.as_deref())),
-        ("data plane", or_dash(gateway.dataplane.as_deref())),
+        ("data plane", or_dash(gateway.data_plane.as_deref())),
         ("devices", or_dash(gateway.devices)),
         ("slots", or_dash(gateway.slots)),
         ("sessions", or_dash(gateway.sessions)),
         (
-            "authentications a second",
+            "authentications/s",
             or_dash(gateway.authentications_per_s.map(|rate| format!("{rate:.1}"))),
         ),
         ("latency", or_dash(latency)),
-        ("evidence", shown(gateway)),
+        ("evidence", trust_text(gateway)),
     ];
-    if let Some(why) = &gateway.trust_why {
-        fields.push(("because", why.clone()));
+    if let Some(reason) = &gateway.trust_reason {
+        fields.push(("evidence detail", reason.clone()));
     }
-    if let Some(at_s) = gateway.retired_at_s {
-        fields.push(("retired", date(at_s)));
-        fields.push(("reason", gateway.retired_reason.clone().unwrap_or_default()));
+    if let Some(at_s) = gateway.revoked_at_s {
+        fields.push(("revoked", date(at_s)));
+        fields.push(("reason", gateway.revoked_reason.clone().unwrap_or_default()));
     }
     output.fields(&fields)?;
-    for (what, unit, counts) in [
+    for (title, unit, counts) in [
         ("verdict", "frames", &gateway.verdicts),
-        (
-            "dropped at the gate: Ethernet type",
-            "frames",
-            &gateway.dropped_types,
-        ),
+        ("dropped by the gate: EtherType", "frames", &gateway.dropped_types),
         ("dropped by the kernel", "packets", &gateway.kernel_drops),
         ("tickets", "messages", &gateway.tickets),
     ] {
@@ -234,7 +231,7 @@ fn show(gateway: &Gateway, output: Output) -> Result<(), Failure> {
             .map(|(name, count)| vec![name.clone(), count.to_string()])
             .collect();
         if !rows.is_empty() {
-            output.table(&[what, unit], &[1], rows)?;
+            output.table(&[title, unit], &[1], rows)?;
         }
     }
     Ok(())

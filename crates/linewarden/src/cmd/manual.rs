@@ -1,5 +1,7 @@
 //! `linewarden manual`.
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::Output;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, CommandFactory as _};
@@ -7,37 +9,35 @@ use clap_mangen::roff::{Roff, roman};
 
 use super::config::{AGENT, CONTROLLER, GATEWAY};
 use crate::cli::Cli;
-use crate::failure::Failure;
-use crate::output::Output;
 
-/// What stands at the foot of each page.
+/// Footer of each page.
 const SOURCE: &str = concat!("linewarden ", env!("CARGO_PKG_VERSION"));
-/// Files of configuration: the page's name without its section, whose file it is, and the commented example.
+/// Configuration files: page name without section, command, and commented example.
 const FILES: [(&str, &str, &str); 3] = [
     ("linewarden-gateway.toml", "serve", GATEWAY),
     ("linewarden-controller.toml", "controller", CONTROLLER),
     ("linewarden-agent.toml", "agent", AGENT),
 ];
 
-/// Where to.
+/// Arguments of `linewarden manual`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Writes a page for each command, linewarden-serve.1 and so on, and one for each configuration file, such as linewarden-gateway.toml.5. Files \
-of these names are overwritten.
+Writes a page for each command, such as linewarden-serve.1, and one for each configuration file, such as linewarden-gateway.toml.5. \
+Existing files of these names are overwritten.
 
 Examples:
   linewarden manual --out /usr/local/share/man")]
 pub struct ManualArgs {
-    /// The directory that man1 and man5 are made in
+    /// Output directory for the subdirectories man1 and man5 (path)
     #[arg(long, value_name = "DIRECTORY")]
     out: PathBuf,
 }
 
-/// Writes the pages.
+/// Writes the manual pages.
 pub fn run(args: &ManualArgs, output: Output) -> Result<(), Failure> {
     let made = |path: &Path| {
         std::fs::create_dir_all(path)
-            .map_err(|error| Failure::input(format!("{}: cannot be made: {error}", path.display())))
+            .map_err(|error| Failure::input(format!("{}: cannot be created: {error}", path.display())))
     };
     let commands = args.out.join("man1");
     made(&commands)?;
@@ -50,15 +50,15 @@ pub fn run(args: &ManualArgs, output: Output) -> Result<(), Failure> {
         std::fs::write(&path, page(name, command, example))
             .map_err(|error| Failure::input(format!("{}: cannot be written: {error}", path.display())))?;
     }
-    output.line(format_args!("manual pages are in {}", args.out.display()))
+    output.line(format_args!("manual pages written to {}", args.out.display()))
 }
 
-/// The commented example is what says most of a configuration file, and what the tests read.
+/// The page of a configuration file: mostly its commented example, which the tests parse.
 fn page(name: &str, command: &str, example: &str) -> String {
-    let what = format!("configuration of linewarden {command}");
+    let title = format!("configuration of linewarden {command}");
     let about = format!(
-        "A file in TOML. All fields are below; what is commented out shows the default, or an example where there is none. \
-         \"linewarden check FILE\" tells every mistake in one, and \"linewarden config example {}\" prints this text.",
+        "A file in TOML format. All fields are listed below; commented fields show their default, or an example if there is none. \
+         \"linewarden check FILE\" reports every mistake in a file, and \"linewarden config example {}\" prints this text.",
         match command {
             "serve" => "gateway",
             other => other,
@@ -67,7 +67,7 @@ fn page(name: &str, command: &str, example: &str) -> String {
     let mut page = Roff::new();
     page.control("TH", [name, "5", "", SOURCE, "Linewarden"])
         .control("SH", ["NAME"])
-        .text([roman(format!("{name} - {what}"))])
+        .text([roman(format!("{name} - {title}"))])
         .control("SH", ["DESCRIPTION"])
         .text([roman(about)])
         .control("SH", ["FIELDS"])
@@ -91,7 +91,7 @@ mod tests {
             let page = page(name, command, example);
             let plain = page.replace("\\-", "-").replace("\\&", "");
             for line in example.lines().filter(|line| !line.contains(['\\', '\''])) {
-                assert!(plain.lines().any(|shown| shown == line), "{name}: {line}");
+                assert!(plain.lines().any(|page_line| page_line == line), "{name}: {line}");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The commands, one file each.
+//! The commands, one module each.
 
 pub mod agent;
 pub mod appraise;
@@ -10,7 +10,6 @@ pub mod check;
 pub mod completions;
 pub mod config;
 pub mod controller;
-pub mod demo;
 pub mod device;
 pub mod events;
 pub mod evidence;
@@ -25,29 +24,28 @@ pub mod signer;
 pub mod switch;
 pub mod user;
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::log;
+use linewarden_cli::output::Output;
 use linewarden_gateway::WRONG_TAGS;
 
 use crate::cli::{Cli, Command};
-use crate::failure::Failure;
-use crate::log;
-use crate::output::Output;
 
-/// Runs a command to its end.
+/// Runs a command.
 pub fn run(cli: Cli) -> Result<(), Failure> {
     let flag = cli.log.as_deref();
     match cli.command {
-        // They may have a level in their configuration.
+        // Their configuration may set the level.
         Command::Serve(args) => return serve::run(&args, flag),
         Command::Agent(args) => return agent::run(&args, flag),
         Command::Controller(args) => return controller::run(&args, flag),
-        // The wrong tags there are their own attackers'.
-        Command::Demo(_) | Command::Bench(_) => log::start(flag, None, &format!("warn,{WRONG_TAGS}=error"))?,
-        // What the library says of a TPM's answers is told by the command, or was expected.
+        // The wrong tags there come from simulated attackers.
+        Command::Bench(_) => log::start(flag, None, &format!("warn,{WRONG_TAGS}=error"))?,
+        // The commands themselves report errors of the TPM library.
         Command::Attest(_) | Command::Evidence(_) => log::start(flag, None, "warn,tss_esapi=off")?,
         _ => log::start(flag, None, "warn")?,
     }
     match cli.command {
-        Command::Demo(args) => demo::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Bench(command) => bench::run(&command),
         Command::Device(command) => device::run(command),
@@ -72,9 +70,13 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
     }
 }
 
-/// 8 random bytes of the operating system.
+/// 8 random bytes from the operating system, as a number.
 pub fn random_u64() -> Result<u64, Failure> {
-    getrandom::u64().map_err(|error| Failure::failed(format!("no random bytes: {error}")))
+    getrandom::u64().map_err(|error| {
+        Failure::failed(format!(
+            "reading random bytes from the kernel failed: {error}; repeat the command"
+        ))
+    })
 }
 
 /// Seconds since 1970-01-01 UTC.
@@ -82,5 +84,5 @@ pub fn now_s() -> Result<u64, Failure> {
     std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .map(|since| since.as_secs())
-        .map_err(|_| Failure::failed("the clock stands before 1970; set it"))
+        .map_err(|_| Failure::failed("system time is before 1970: set the clock"))
 }

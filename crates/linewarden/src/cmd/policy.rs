@@ -1,154 +1,154 @@
-//! `linewarden policy`: how groups of devices are asked what they run, and what came of it.
+//! `linewarden policy`: manages attestation policies of groups, and shows their results.
 
 use clap::{Args, Subcommand, ValueEnum};
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::{Output, counted};
 use linewarden_registry::GroupName;
-use linewarden_service::wire::{Policy, PolicyChange, WhichRounds};
+use linewarden_service::wire::{Policy, PolicyChange, RoundQuery};
 
-use crate::cmd::device::{date, left_out};
-use crate::failure::Failure;
-use crate::output::{Output, counted};
-use crate::site::{ReasonArgs, SiteArgs, walk};
+use crate::cmd::device::{damaged_records_failure, date};
+use crate::registry_access::{ReasonArgs, RegistryAccessArgs, for_each_item};
 
-/// What about policies.
+/// Subcommands of `linewarden policy`.
 #[derive(Subcommand, Debug)]
 pub enum PolicyCommand {
-    /// List the groups and how they are asked
+    /// List groups and their attestation policies
     #[command(after_help = "\
 Examples:
   linewarden policy list --server https://ctl.example:20560 --token-file alice.token")]
     List(ListArgs),
-    /// Make a group, or change how it is asked: what is not named stays
+    /// Create a group, or change its policy; omitted options keep their values
     #[command(after_help = "\
-What its devices are to run is set where the registry is: `linewarden attest group set --reference`.
+Set the reference value where the registry is: `linewarden attest group set --reference`.
 
 Examples:
   linewarden policy set pumps --every 30 --reason \"faster\" --config controller.toml")]
     Set(SetArgs),
-    /// Have a group asked now, and do not wait for it
+    /// Request a round of a group, without waiting for its result
     #[command(after_help = "\
 Examples:
   linewarden policy round pumps --reason \"after the storm\" --config controller.toml")]
     Round(RoundArgs),
-    /// List the newest rounds that are over
+    /// List the newest completed rounds
     #[command(after_help = "\
 Examples:
   linewarden policy rounds --group pumps --limit 10 --config controller.toml")]
     Rounds(RoundsArgs),
-    /// List how devices stand, as gateways have found it
+    /// List attestation states of devices, as gateways reported them
     #[command(after_help = "\
-What `linewarden attest status` adds, such as that nobody has looked for too long, it sees in the registry.
+`linewarden attest status` also detects stale states; it needs direct access to the registry.
 
 Examples:
-  linewarden policy results --state silent --config controller.toml")]
+  linewarden policy results --state missed --config controller.toml")]
     Results(ResultsArgs),
 }
 
-/// Which groups.
+/// Arguments of `linewarden policy list`.
 #[derive(Args, Debug)]
 pub struct ListArgs {
     #[command(flatten)]
-    site: SiteArgs,
-    /// JSON for machines, one object a line
+    access: RegistryAccessArgs,
+    /// Print JSON, one object per line, instead of a table (flag)
     #[arg(long)]
     json: bool,
 }
 
-/// What to set.
+/// Arguments of `linewarden policy set`.
 #[derive(Args, Debug)]
 pub struct SetArgs {
-    /// The group: 1 to 64 of a to z, 0 to 9, '-', '_' and '.'
+    /// Group name (1 to 64 characters of a-z, 0-9, '-', '_' and '.')
     name: GroupName,
-    /// Seconds from one round to the next
+    /// Interval between attestation rounds of the group (integer, seconds, default: unchanged; 60 for a new group)
     #[arg(long, value_name = "SECONDS")]
     every: Option<u32>,
-    /// A round begins up to so many seconds earlier or later, at random
+    /// Random deviation of a round's start, earlier or later (integer, seconds, default: unchanged; 5 for a new group)
     #[arg(long, value_name = "SECONDS")]
     jitter: Option<u32>,
-    /// A proof that takes longer is late
+    /// Time after which a proof is late (integer, milliseconds, default: unchanged; 2000 for a new group)
     #[arg(long, value_name = "MS")]
-    answer: Option<u32>,
-    /// So many silences ..
+    proof_timeout_ms: Option<u32>,
+    /// Number of missed rounds that puts a device into quarantine (integer, default: unchanged; 3 for a new group)
     #[arg(long, value_name = "ROUNDS")]
-    silent: Option<u32>,
-    /// .. in so many rounds put a device into quarantine
+    missed_limit: Option<u32>,
+    /// Number of latest rounds that --missed-limit applies to (integer, default: unchanged; 5 for a new group)
     #[arg(long, value_name = "ROUNDS")]
-    of: Option<u32>,
-    /// Whether a late proof counts as silence
+    window_rounds: Option<u32>,
+    /// Count a late proof as missed (true or false, default: unchanged; false for a new group)
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    late_is_silent: Option<bool>,
-    /// How a device comes out of quarantine
+    late_is_missed: Option<bool>,
+    /// How a device leaves quarantine (default: unchanged; automatic for a new group)
     #[arg(long, value_name = "HOW")]
-    reopen: Option<ReopenName>,
+    release_mode: Option<ReleaseModeName>,
     #[command(flatten)]
     reason: ReasonArgs,
     #[command(flatten)]
-    site: SiteArgs,
-    /// JSON for machines
+    access: RegistryAccessArgs,
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     json: bool,
 }
 
-/// How a device comes out of quarantine.
+/// How a device leaves quarantine.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum ReopenName {
-    /// By the next proof of what it is to run
+pub enum ReleaseModeName {
+    /// By its next proof of the reference value
     Automatic,
-    /// By `attest reopen` or `device release` alone
-    Command,
+    /// Only by `attest release` or `device release`
+    Manual,
 }
 
-/// Which group.
+/// Arguments of `linewarden policy round`.
 #[derive(Args, Debug)]
 pub struct RoundArgs {
-    /// The group
+    /// Group name
     name: GroupName,
     #[command(flatten)]
     reason: ReasonArgs,
     #[command(flatten)]
-    site: SiteArgs,
-    /// JSON for machines
+    access: RegistryAccessArgs,
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     json: bool,
 }
 
-/// Which rounds.
+/// Arguments of `linewarden policy rounds`.
 #[derive(Args, Debug)]
 pub struct RoundsArgs {
-    /// Only of this group
+    /// Only rounds of this group (name)
     #[arg(long, value_name = "NAME")]
     group: Option<GroupName>,
-    /// Only of this gateway
+    /// Only rounds of the gateway with this ID (integer)
     #[arg(long, value_name = "NUMBER")]
     gateway: Option<u32>,
-    /// At most so many
+    /// Maximum number of rounds to print (integer)
     #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
     #[command(flatten)]
-    site: SiteArgs,
-    /// JSON for machines, one object a line
+    access: RegistryAccessArgs,
+    /// Print JSON, one object per line, instead of a table (flag)
     #[arg(long)]
     json: bool,
 }
 
-/// Which devices.
+/// Arguments of `linewarden policy results`.
 #[derive(Args, Debug)]
 pub struct ResultsArgs {
-    /// Only devices in this state
-    #[arg(long, value_name = "STATE", value_parser = ["ok", "late", "silent", "quarantined", "unproven"])]
+    /// Only devices in this attestation state (name)
+    #[arg(long, value_name = "STATE", value_parser = ["ok", "late", "missed", "quarantined", "unproven"])]
     state: Option<String>,
-    /// At most so many
+    /// Maximum number of devices to print (integer, default: unlimited)
     #[arg(long, value_name = "COUNT")]
     limit: Option<u64>,
     #[command(flatten)]
-    site: SiteArgs,
-    /// JSON for machines, one object a line
+    access: RegistryAccessArgs,
+    /// Print JSON, one object per line, instead of a table (flag)
     #[arg(long)]
     json: bool,
 }
 
 impl PolicyCommand {
-    /// Whether machines read what it prints.
-    pub fn wants_json(&self) -> bool {
+    /// Whether the command prints JSON.
+    pub fn prints_json(&self) -> bool {
         match self {
             Self::List(args) => args.json,
             Self::Set(args) => args.json,
@@ -159,18 +159,18 @@ impl PolicyCommand {
     }
 }
 
-/// Does it.
+/// Runs the command.
 pub fn run(command: &PolicyCommand) -> Result<(), Failure> {
-    let output = Output::new(command.wants_json());
+    let output = Output::new(command.prints_json());
     match command {
         PolicyCommand::List(args) => list(args, output),
         PolicyCommand::Set(args) => set(args, output),
         PolicyCommand::Round(args) => {
             let policy = args
-                .site
-                .with(async |site| site.want_round(&args.name, &args.reason.reason).await)?;
+                .access
+                .with(async |site| site.request_round(&args.name, &args.reason.reason).await)?;
             output.object(&policy)?;
-            output.line(format_args!("gateways begin a round of group {}", policy.name))
+            output.line(format_args!("requested a round of group {}", policy.name))
         }
         PolicyCommand::Rounds(args) => rounds(args, output),
         PolicyCommand::Results(args) => results(args, output),
@@ -178,7 +178,7 @@ pub fn run(command: &PolicyCommand) -> Result<(), Failure> {
 }
 
 fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
-    let policies = args.site.with(async |site| site.policies().await)?;
+    let policies = args.access.with(async |site| site.policies().await)?;
     let mut rows = Vec::with_capacity(policies.items.len());
     for policy in &policies.items {
         output.object(policy)?;
@@ -186,18 +186,18 @@ fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
     }
     let header = [
         "group",
-        "every (s)",
+        "interval (s)",
         "jitter (s)",
-        "answer (ms)",
+        "timeout (ms)",
         "quarantine after",
-        "comes out by",
+        "released by",
         "reference",
     ];
     output.table(&header, &[1, 2, 3], rows)?;
     output.line(counted(policies.items.len() as u64, "group"))?;
-    match policies.damaged {
+    match policies.damaged_records {
         0 => Ok(()),
-        damaged => Err(left_out(damaged)),
+        damaged => Err(damaged_records_failure(damaged)),
     }
 }
 
@@ -206,16 +206,16 @@ fn row(policy: &Policy) -> Vec<String> {
         policy.name.clone(),
         policy.every_s.to_string(),
         policy.jitter_s.to_string(),
-        policy.answer_ms.to_string(),
-        format!("{} of {}", policy.silent, policy.of_rounds),
-        match &*policy.reopen {
-            "automatic" => "its next proof".to_owned(),
+        policy.proof_timeout_ms.to_string(),
+        format!("{} of {}", policy.missed_limit, policy.window_rounds),
+        match &*policy.release_mode {
+            "automatic" => "next proof".to_owned(),
             other => other.to_owned(),
         },
         if policy.has_reference {
             "yes"
         } else {
-            "none: nobody is asked"
+            "none: not attested"
         }
         .to_owned(),
     ]
@@ -225,56 +225,56 @@ fn set(args: &SetArgs, output: Output) -> Result<(), Failure> {
     let change = PolicyChange {
         every_s: args.every,
         jitter_s: args.jitter,
-        answer_ms: args.answer,
-        silent: args.silent,
-        of_rounds: args.of,
-        late_is_silent: args.late_is_silent,
-        reopen: args.reopen.map(|reopen| {
-            match reopen {
-                ReopenName::Automatic => "automatic",
-                ReopenName::Command => "command",
+        proof_timeout_ms: args.proof_timeout_ms,
+        missed_limit: args.missed_limit,
+        window_rounds: args.window_rounds,
+        late_is_missed: args.late_is_missed,
+        release_mode: args.release_mode.map(|mode| {
+            match mode {
+                ReleaseModeName::Automatic => "automatic",
+                ReleaseModeName::Manual => "manual",
             }
             .to_owned()
         }),
         reason: args.reason.reason.clone(),
     };
     let policy = args
-        .site
+        .access
         .with(async |site| site.set_policy(&args.name, &change).await)?;
     output.object(&policy)?;
     output.line(format_args!(
-        "group {}: asked every {} s, quarantine after {} silences in {} rounds",
-        policy.name, policy.every_s, policy.silent, policy.of_rounds
+        "group {}: round every {} s, quarantine after {} missed of {} rounds",
+        policy.name, policy.every_s, policy.missed_limit, policy.window_rounds
     ))
 }
 
 fn rounds(args: &RoundsArgs, output: Output) -> Result<(), Failure> {
-    let which = WhichRounds {
+    let query = RoundQuery {
         gateway: args.gateway.map(|gateway| gateway.to_string()),
         group: args.group.as_ref().map(|group| group.as_str().to_owned()),
-        ..WhichRounds::default()
+        ..RoundQuery::default()
     };
     let mut rows = Vec::new();
-    args.site.with(async |site| {
-        let ask = async |limit, after| site.rounds(&which, limit, after).await;
-        walk(Some(args.limit.into()), output, ask, |round| {
+    args.access.with(async |site| {
+        let read_page = async |limit, after| site.rounds(&query, limit, after).await;
+        for_each_item(Some(args.limit.into()), output, read_page, |round| {
             output.object(&round)?;
             rows.push(vec![
                 round.gateway.to_string(),
                 round.number.to_string(),
                 round.group,
                 date(round.ended_at_s),
-                round.asked.to_string(),
+                round.requested.to_string(),
                 round.ok.to_string(),
                 round.late.to_string(),
-                round.silent.to_string(),
+                round.missed.to_string(),
             ]);
             Ok(())
         })
         .await
     })?;
     let header = [
-        "gateway", "round", "group", "ended", "asked", "ok", "late", "silent",
+        "gateway", "round", "group", "ended", "devices", "ok", "late", "missed",
     ];
     let count = rows.len() as u64;
     output.table(&header, &[0, 1, 4, 5, 6, 7], rows)?;
@@ -284,16 +284,16 @@ fn rounds(args: &RoundsArgs, output: Output) -> Result<(), Failure> {
 fn results(args: &ResultsArgs, output: Output) -> Result<(), Failure> {
     let mut rows = Vec::new();
     let state = args.state.as_deref();
-    let damaged = args.site.with(async |site| {
-        let ask = async |limit, after| site.results(state, limit, after).await;
-        walk(args.limit, output, ask, |standing| {
-            output.object(&standing)?;
+    let damaged = args.access.with(async |site| {
+        let read_page = async |limit, after| site.results(state, limit, after).await;
+        for_each_item(args.limit, output, read_page, |result| {
+            output.object(&result)?;
             rows.push(vec![
-                standing.device,
-                standing.state.into_owned(),
-                date(standing.since_s),
-                standing.gateway.to_string(),
-                standing.since_round.to_string(),
+                result.device,
+                result.state.into_owned(),
+                date(result.since_s),
+                result.gateway.to_string(),
+                result.since_round.to_string(),
             ]);
             Ok(())
         })
@@ -308,6 +308,6 @@ fn results(args: &ResultsArgs, output: Output) -> Result<(), Failure> {
     output.line(counted(count, "device"))?;
     match damaged {
         0 => Ok(()),
-        damaged => Err(left_out(damaged)),
+        damaged => Err(damaged_records_failure(damaged)),
     }
 }

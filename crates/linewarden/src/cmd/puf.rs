@@ -1,18 +1,17 @@
 //! `linewarden puf`.
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::{Output, counted};
+use linewarden_cli::results;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use linewarden_puf::report::{PufReport, ReportOptions};
 
-use crate::failure::Failure;
-use crate::output::{Output, counted};
-use crate::results;
-
-/// What about PUFs.
+/// Subcommands of `linewarden puf`.
 #[derive(Subcommand, Debug)]
 pub enum PufCommand {
-    /// Quality of PUF readouts: uniformity, uniqueness, reliability, entropy, rebuild failures
+    /// Report the quality of PUF readouts: uniformity, uniqueness, reliability, entropy, rebuild failures
     #[command(after_help = "\
 The directory holds the dumps of one device, or one subdirectory of dumps per device. Dumps are files ending in .bin, \
 .raw, .dump (binary), .txt or .hex (hexadecimal text); all dumps of a device cover the same memory.
@@ -26,41 +25,41 @@ Examples:
     Report(ReportArgs),
 }
 
-/// What to report on.
+/// Arguments of `linewarden puf report`.
 #[derive(Args, Debug)]
 pub struct ReportArgs {
-    /// The directory of readouts
+    /// Directory of readouts (path)
     directory: PathBuf,
-    /// Where to put a picture
+    /// Write the report as a picture to this SVG file (path)
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Readouts that the rebuild trials enrol from; all others are rebuilt from
-    #[arg(long, value_name = "COUNT", default_value_t = ReportOptions::default().enrolment_readouts)]
-    enrolment_readouts: usize,
-    /// With one device only: bits of a window that stands in for a device
+    /// Number of readouts that rebuild trials enroll from; the others are rebuilt from (integer)
+    #[arg(long, value_name = "COUNT", default_value_t = ReportOptions::default().enrollment_readouts)]
+    enrollment_readouts: usize,
+    /// For a single device: size of a window that represents a device (integer, bits)
     #[arg(long, value_name = "BITS", default_value_t = ReportOptions::default().window_bits)]
     window_bits: usize,
-    /// JSON for machines
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     json: bool,
 }
 
 impl PufCommand {
-    /// Whether machines read what it prints.
-    pub fn wants_json(&self) -> bool {
+    /// Whether the command prints JSON.
+    pub fn prints_json(&self) -> bool {
         let Self::Report(args) = self;
         args.json
     }
 }
 
-/// Does it.
+/// Runs the command.
 pub fn run(command: &PufCommand) -> Result<(), Failure> {
     let PufCommand::Report(args) = command;
     let output = Output::new(args.json);
     args.svg.as_deref().map_or(Ok(()), results::check)?;
     let options = ReportOptions {
         window_bits: args.window_bits,
-        enrolment_readouts: args.enrolment_readouts,
+        enrollment_readouts: args.enrollment_readouts,
         ..ReportOptions::default()
     };
     let bar = output.spinner();
@@ -73,9 +72,9 @@ pub fn run(command: &PufCommand) -> Result<(), Failure> {
     let rows = report
         .rows()
         .into_iter()
-        .map(|row| vec![row.metric, row.value, row.wanted]);
-    output.table(&["metric", "value", "ideal or demanded"], &[], rows.collect())?;
-    output.line(report.sketch())?;
+        .map(|row| vec![row.metric, row.value, row.target]);
+    output.table(&["metric", "value", "target"], &[], rows.collect())?;
+    output.line(report.text_chart())?;
     if let Some(path) = &args.svg {
         results::write(path, &report.svg().map_err(Failure::failed)?)?;
         output.line(format_args!("picture: {}", path.display()))?;

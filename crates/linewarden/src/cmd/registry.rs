@@ -1,18 +1,18 @@
 //! `linewarden registry`.
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::{Output, counted};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use linewarden_registry::{Copied, Location, MasterKey, Registry, RegistryError};
+use linewarden_registry::{CopySummary, Location, MasterKey, Registry, RegistryError};
 
-use crate::failure::Failure;
-use crate::output::{Output, counted, show};
-use crate::registry::{KEY_VARIABLE, RegistryArgs, block_on, location};
+use crate::registry::{KEY_VARIABLE, RegistryArgs, block_on, parse_location, update_bar};
 
-/// What about registries.
+/// Subcommands of `linewarden registry`.
 #[derive(Subcommand, Debug)]
 pub enum RegistryCommand {
-    /// Make a new, empty registry, and a master key if there is none
+    /// Create an empty registry, and a master key if there is none
     #[command(after_help = "\
 Examples:
   linewarden registry create --registry fleet.registry --key-file master.key
@@ -21,15 +21,15 @@ Examples:
 In a database that several programs reach, a registry serves controllers on many machines. The password is best kept in ~/.pgpass or \
 PGPASSWORD; options such as ?sslmode=verify-full&sslrootcert=ca.pem are libpq's.
 
-The registry is worthless without the key, and nobody can restore it. Keep a copy of the key offline, and not beside \
+The registry cannot be used without the key, and the key cannot be recovered. Keep a copy of the key offline, and not beside \
 the registry's backups.")]
     Create(CreateArgs),
-    /// Check a registry's structure and every record in it
+    /// Check the structure of a registry and every record in it
     #[command(after_help = "\
 Examples:
   linewarden registry check --registry fleet.registry --key-file master.key")]
     Check(CheckArgs),
-    /// Write a copy of a registry to a new file or database, while gateways go on
+    /// Write a copy of a registry to a new file or database, while gateways continue to run
     #[command(after_help = "\
 Examples:
   linewarden registry backup fleet-2026-11-21.registry --config gateway.toml
@@ -37,18 +37,18 @@ Examples:
     --key-file master.key
 
 The copy opens with the same master key; keep the two apart. It is compared with the registry, value by value, before it has its \
-name. Copying a registry's file itself would miss what lies in the log beside it. A copy of a registry in PostgreSQL is a file all the \
+name. Copying a registry's file itself would miss the records in the log beside it. A copy of a registry in PostgreSQL is a file all the \
 same.
 
 To restore a file in place, stop every gateway on it, remove FILE-wal and FILE-shm beside the registry, and put the copy in its place; \
 into a database, `linewarden registry restore`.")]
     Backup(BackupArgs),
-    /// Put a backup where no registry is
+    /// Restore a backup to a location without a registry
     #[command(after_help = "\
 Examples:
   linewarden registry restore fleet.copy --to postgres://db.example/fleet --key-file master.key
 
-What happened since the backup is not in it: see \"Backup\" in docs/operations.md for revocations and rows.")]
+What happened since the backup is not in it: see docs/operations/disaster-recovery.md for revocations and rows.")]
     Restore(RestoreArgs),
     /// Move a registry to another file or database
     #[command(after_help = "\
@@ -56,87 +56,86 @@ Examples:
   linewarden registry migrate --from sqlite:fleet.registry --to postgres://db.example/fleet \\
     --key-file master.key
 
-Nothing is written to the old registry meanwhile. The new one is compared with it, value by value, and then the old one gives nothing out \
-any more and says where it went: two would give out the same rows. Interrupted, it is repeated. Then name the new one in the \
+The old registry is read-only during the move. The new one is compared with it, value by value, and then the old one is closed \
+and names its successor, so that rows are not leased twice. Repeat an interrupted move. Then set the new one in the \
 configurations, and start the gateways again.")]
     Migrate(MigrateArgs),
 }
 
-/// Where to copy what.
+/// Arguments of `linewarden registry backup`.
 #[derive(Args, Debug)]
 pub struct BackupArgs {
-    /// The copy: a file, or postgres://USER@HOST/DATABASE; an existing one is never overwritten
+    /// Location of the copy; an existing one is not overwritten (file, or postgres://USER@HOST/DATABASE)
     #[arg(value_name = "COPY")]
     copy: String,
     #[command(flatten)]
     registry: RegistryArgs,
-    /// JSON for machines
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     json: bool,
 }
 
-/// Where to put which backup.
+/// Arguments of `linewarden registry restore`.
 #[derive(Args, Debug)]
 pub struct RestoreArgs {
-    /// The backup
+    /// Location of the backup (file, or postgres://USER@HOST/DATABASE)
     #[arg(value_name = "COPY")]
     copy: String,
-    /// Where: a file, or postgres://USER@HOST/DATABASE; no registry may be there
+    /// Location to restore to; it must not contain a registry (file, or postgres://USER@HOST/DATABASE)
     #[arg(long, value_name = "REGISTRY")]
     to: String,
-    /// The master key's file, of mode 0600; without it the key is taken from LINEWARDEN_MASTER_KEY
+    /// File of the master key, mode 0600 (path, default: the key in LINEWARDEN_MASTER_KEY)
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// JSON for machines
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     json: bool,
 }
 
-/// From where to where.
+/// Arguments of `linewarden registry migrate`.
 #[derive(Args, Debug)]
 pub struct MigrateArgs {
-    /// The registry: sqlite:FILE, or postgres://USER@HOST/DATABASE
+    /// Present location of the registry (sqlite:FILE, or postgres://USER@HOST/DATABASE)
     #[arg(long, value_name = "REGISTRY")]
     from: String,
-    /// Where it goes; no registry may be there
+    /// New location; it must not contain a registry (file, or postgres://USER@HOST/DATABASE)
     #[arg(long, value_name = "REGISTRY")]
     to: String,
-    /// The master key's file, of mode 0600; without it the key is taken from LINEWARDEN_MASTER_KEY
+    /// File of the master key, mode 0600 (path, default: the key in LINEWARDEN_MASTER_KEY)
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// JSON for machines
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     json: bool,
 }
 
-/// What to make.
+/// Arguments of `linewarden registry create`.
 #[derive(Args, Debug)]
 pub struct CreateArgs {
-    /// Where: a file, or postgres://USER@HOST/DATABASE with a database that is there; no registry may be
+    /// Location; it must not contain a registry (file, or postgres://USER@HOST/DATABASE of an existing database)
     #[arg(long, value_name = "REGISTRY")]
     registry: String,
-    /// The master key's file; made, with mode 0600, if nothing is there. Without it the key is taken from
-    /// LINEWARDEN_MASTER_KEY
+    /// File of the master key; created with mode 0600 if it does not exist (path, default: the key in LINEWARDEN_MASTER_KEY)
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// JSON for machines
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     json: bool,
 }
 
-/// What to check.
+/// Arguments of `linewarden registry check`.
 #[derive(Args, Debug)]
 pub struct CheckArgs {
     #[command(flatten)]
     registry: RegistryArgs,
-    /// JSON for machines
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     json: bool,
 }
 
 impl RegistryCommand {
-    /// Whether machines read what it prints.
-    pub fn wants_json(&self) -> bool {
+    /// Whether the command prints JSON.
+    pub fn prints_json(&self) -> bool {
         match self {
             Self::Create(args) => args.json,
             Self::Check(args) => args.json,
@@ -147,9 +146,9 @@ impl RegistryCommand {
     }
 }
 
-/// Does it.
+/// Runs the command.
 pub fn run(command: &RegistryCommand) -> Result<(), Failure> {
-    let output = Output::new(command.wants_json());
+    let output = Output::new(command.prints_json());
     match command {
         RegistryCommand::Create(args) => create(args, output),
         RegistryCommand::Check(args) => check(args, output),
@@ -160,8 +159,8 @@ pub fn run(command: &RegistryCommand) -> Result<(), Failure> {
 }
 
 fn create(args: &CreateArgs, output: Output) -> Result<(), Failure> {
-    let registry = location(&args.registry)?;
-    // Before a key is made that nobody would need.
+    let registry = parse_location(&args.registry)?;
+    // Before a key is created that would not be used.
     let is_there = |path: &PathBuf| path.symlink_metadata().is_ok();
     if registry.file().is_some_and(is_there) {
         return Err(RegistryError::AlreadyExists {
@@ -179,19 +178,19 @@ fn create(args: &CreateArgs, output: Output) -> Result<(), Failure> {
         Ok(())
     })?;
     output.object(
-        &serde_json::json!({ "registry": registry, "key_file": args.key_file, "key_made": key_made }),
+        &serde_json::json!({ "registry": registry, "key_file": args.key_file, "key_created": key_made }),
     )?;
     if let (true, Some(file)) = (key_made, &args.key_file) {
         output.line(format_args!(
-            "made the master key {}; keep a copy of it offline",
+            "created master key {}; keep a copy of it offline",
             file.display()
         ))?;
     }
-    output.line(format_args!("made the registry {registry}"))
+    output.line(format_args!("created registry {registry}"))
 }
 
 fn backup(args: &BackupArgs, output: Output) -> Result<(), Failure> {
-    let to = location(&args.copy)?;
+    let to = parse_location(&args.copy)?;
     let copied = args
         .registry
         .with(async |registry| copy(registry, &to, output).await)?;
@@ -201,12 +200,12 @@ fn backup(args: &BackupArgs, output: Output) -> Result<(), Failure> {
     output.line(format_args!("copied the registry to {to}"))
 }
 
-async fn copy(registry: &Registry, to: &Location, output: Output) -> Result<Copied, Failure> {
+async fn copy(registry: &Registry, to: &Location, output: Output) -> Result<CopySummary, Failure> {
     let bar = output.progress(0, "copying and comparing");
-    let copied = registry.copy_to(to, |progress| show(&bar, progress)).await;
+    let copied = registry.copy_to(to, |progress| update_bar(&bar, progress)).await;
     bar.finish_and_clear();
     Ok(copied.map_err(|error| match (error, to) {
-        // Nobody wants to open a file that was named for a copy.
+        // For a backup, the advice to open an existing file does not apply.
         (RegistryError::AlreadyExists { .. }, Location::Sqlite(path)) => {
             RegistryError::FileExists { path: path.clone() }
         }
@@ -215,8 +214,8 @@ async fn copy(registry: &Registry, to: &Location, output: Output) -> Result<Copi
 }
 
 fn restore(args: &RestoreArgs, output: Output) -> Result<(), Failure> {
-    let (from, to) = (location(&args.copy)?, location(&args.to)?);
-    let key = key(args.key_file.as_deref())?;
+    let (from, to) = (parse_location(&args.copy)?, parse_location(&args.to)?);
+    let key = read_master_key(args.key_file.as_deref())?;
     let copied = block_on(async {
         let backup = Registry::open(&from, &key).await?;
         let copied = copy(&backup, &to, output).await;
@@ -230,12 +229,12 @@ fn restore(args: &RestoreArgs, output: Output) -> Result<(), Failure> {
 }
 
 fn migrate(args: &MigrateArgs, output: Output) -> Result<(), Failure> {
-    let (from, to) = (location(&args.from)?, location(&args.to)?);
-    let key = key(args.key_file.as_deref())?;
+    let (from, to) = (parse_location(&args.from)?, parse_location(&args.to)?);
+    let key = read_master_key(args.key_file.as_deref())?;
     let copied = block_on(async {
         let registry = Registry::open_to_move(&from, &key, &to).await?;
         let bar = output.progress(0, "copying and comparing");
-        let moved = registry.move_to(&to, |progress| show(&bar, progress)).await;
+        let moved = registry.move_to(&to, |progress| update_bar(&bar, progress)).await;
         bar.finish_and_clear();
         registry.close().await;
         Ok(moved?)
@@ -244,16 +243,16 @@ fn migrate(args: &MigrateArgs, output: Output) -> Result<(), Failure> {
         "from": from, "to": to, "rows": copied.rows, "sha256": hex::encode(copied.digest)
     }))?;
     output.line(format_args!(
-        "moved {from} to {to}: {}, the same in both (SHA-256 {})",
+        "moved {from} to {to}: {}, identical in both (SHA-256 {})",
         counted(copied.rows, "row"),
         hex::encode(copied.digest)
     ))?;
     output.line(format_args!(
-        "{from} gives nothing out any more; name {to} in the configurations and start the gateways again"
+        "{from} is marked as moved; name {to} in the configurations and restart the gateways"
     ))
 }
 
-fn key(file: Option<&Path>) -> Result<MasterKey, Failure> {
+fn read_master_key(file: Option<&Path>) -> Result<MasterKey, Failure> {
     Ok(match file {
         Some(file) => MasterKey::from_file(file)?,
         None => MasterKey::from_env(KEY_VARIABLE)?,
@@ -268,7 +267,7 @@ fn check(args: &CheckArgs, output: Output) -> Result<(), Failure> {
         output.line(record)?;
     }
     if damaged.is_empty() {
-        return output.line("the registry and all its records are sound");
+        return output.line("registry check passed");
     }
     Err(Failure::failed(counted(damaged.len() as u64, "damaged record")))
 }

@@ -1,20 +1,20 @@
-//! `linewarden signer`: whose broadcast messages are believed.
+//! `linewarden signer`: manages trusted signers of broadcast messages.
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::{Output, counted};
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use linewarden_files::read_text_bounded;
 use linewarden_service::wire::{NewSigner, Signer};
 
-use crate::cmd::device::{date, left_out};
-use crate::failure::Failure;
-use crate::output::{Output, counted};
-use crate::site::{ReasonArgs, SiteArgs};
+use crate::cmd::device::{damaged_records_failure, date};
+use crate::registry_access::{ReasonArgs, RegistryAccessArgs};
 
-/// No public key is longer.
+/// Maximum size of a public key file, bytes.
 const KEY_BYTES_MAX: usize = 1 << 18;
 
-/// What about signers.
+/// Subcommands of `linewarden signer`.
 #[derive(Subcommand, Debug)]
 pub enum SignerCommand {
     /// List signers
@@ -23,87 +23,87 @@ Examples:
   linewarden signer list --config controller.toml
   linewarden signer list --json --server https://ctl.example:20560 --token-file alice.token")]
     List(ListArgs),
-    /// Believe a signer
+    /// Add a trusted signer
     #[command(after_help = "\
 Examples:
-  linewarden signer add truck7/signer.json --name \"truck 7\" --reason new --config controller.toml")]
-    Add(AddArgs),
-    /// Believe a signer no more, for good
+  linewarden signer create truck7/signer.json --name \"truck 7\" --reason new --config controller.toml")]
+    Create(CreateArgs),
+    /// Revoke a signer permanently
     #[command(after_help = "\
 Examples:
   linewarden signer revoke 3f9a… --reason stolen --config controller.toml")]
     Revoke(RevokeArgs),
 }
 
-/// Of whom.
+/// Arguments of `linewarden signer list`.
 #[derive(Args, Debug)]
 pub struct ListArgs {
     #[command(flatten)]
-    site: SiteArgs,
-    /// JSON for machines, one object a line
+    access: RegistryAccessArgs,
+    /// Print JSON, one object per line, instead of a table (flag)
     #[arg(long)]
     json: bool,
 }
 
-/// Whom.
+/// Arguments of `linewarden signer create`.
 #[derive(Args, Debug)]
-pub struct AddArgs {
-    /// The file of a public key that `signed keygen` has made
+pub struct CreateArgs {
+    /// Public key file of `signed keygen` (path)
     public_key: PathBuf,
-    /// For people
+    /// Display name (text)
     #[arg(long, value_name = "TEXT")]
     name: String,
     #[command(flatten)]
     reason: ReasonArgs,
     #[command(flatten)]
-    site: SiteArgs,
-    /// JSON for machines
+    access: RegistryAccessArgs,
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     json: bool,
 }
 
-/// Whom.
+/// Arguments of `linewarden signer revoke`.
 #[derive(Args, Debug)]
 pub struct RevokeArgs {
-    /// The signer's id, as `signer list` shows it
+    /// Signer ID, as `signer list` shows it (hexadecimal)
     id: String,
     #[command(flatten)]
     reason: ReasonArgs,
     #[command(flatten)]
-    site: SiteArgs,
-    /// JSON for machines
+    access: RegistryAccessArgs,
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     json: bool,
 }
 
 impl SignerCommand {
-    /// Whether machines read what it prints.
-    pub fn wants_json(&self) -> bool {
+    /// Whether the command prints JSON.
+    pub fn prints_json(&self) -> bool {
         match self {
             Self::List(args) => args.json,
-            Self::Add(args) => args.json,
+            Self::Create(args) => args.json,
             Self::Revoke(args) => args.json,
         }
     }
 }
 
-/// Does it.
+/// Runs the command.
 pub fn run(command: &SignerCommand) -> Result<(), Failure> {
-    let output = Output::new(command.wants_json());
+    let output = Output::new(command.prints_json());
     match command {
         SignerCommand::List(args) => list(args, output),
-        SignerCommand::Add(args) => add(args, output),
+        SignerCommand::Create(args) => create(args, output),
         SignerCommand::Revoke(args) => {
-            args.site
+            args.access
                 .with(async |site| site.revoke_signer(&args.id, &args.reason.reason).await)?;
             output.object(&serde_json::json!({ "id": args.id, "status": "revoked" }))?;
-            output.line(format_args!("{} is believed no more", args.id))
+            output.line(format_args!("revoked signer {}", args.id))
         }
     }
 }
 
 fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
-    let signers = args.site.with(async |site| site.signers().await)?;
+    let signers = args.access.with(async |site| site.signers().await)?;
     let mut rows = Vec::with_capacity(signers.items.len());
     for signer in &signers.items {
         output.object(signer)?;
@@ -119,13 +119,13 @@ fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
     }
     output.table(&["signer", "name", "scheme", "status", "since"], &[], rows)?;
     output.line(counted(signers.items.len() as u64, "signer"))?;
-    match signers.damaged {
+    match signers.damaged_records {
         0 => Ok(()),
-        damaged => Err(left_out(damaged)),
+        damaged => Err(damaged_records_failure(damaged)),
     }
 }
 
-fn add(args: &AddArgs, output: Output) -> Result<(), Failure> {
+fn create(args: &CreateArgs, output: Output) -> Result<(), Failure> {
     let path = &args.public_key;
     let public_key = read_text_bounded(path, KEY_BYTES_MAX)
         .map_err(|error| Failure::input(format!("{}: cannot be read: {error}", path.display())))?;
@@ -134,7 +134,10 @@ fn add(args: &AddArgs, output: Output) -> Result<(), Failure> {
         public_key,
         reason: args.reason.reason.clone(),
     };
-    let signer = args.site.with(async |site| site.add_signer(&new).await)?;
+    let signer = args.access.with(async |site| site.add_signer(&new).await)?;
     output.object(&signer)?;
-    output.line(format_args!("signer {} is believed: {}", signer.id, signer.name))
+    output.line(format_args!(
+        "created trusted signer {}: {}",
+        signer.id, signer.name
+    ))
 }

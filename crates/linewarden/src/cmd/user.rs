@@ -1,28 +1,29 @@
 //! `linewarden user`.
 
 use clap::{Args, Subcommand, ValueEnum};
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::Output;
 use linewarden_service::wire::NewUser;
 
+use crate::cmd::device::date;
 use crate::cmd::now_s;
-use crate::failure::Failure;
-use crate::output::Output;
-use crate::site::{ReasonArgs, SiteArgs};
+use crate::registry_access::{ReasonArgs, RegistryAccessArgs};
 
-/// What about users.
+/// Subcommands of `linewarden user`.
 #[derive(Subcommand, Debug)]
 pub enum UserCommand {
-    /// Let somebody use the API, with a token that is shown once
+    /// Create an API user; the command prints the user's token once
     #[command(after_help = "\
 Examples:
-  linewarden user add alice --role admin --config controller.toml
-  linewarden user add build-server --role operator --certificate --config controller.toml")]
-    Add(AddArgs),
-    /// Take somebody's access away, within a second
+  linewarden user create alice --role admin --config controller.toml
+  linewarden user create build-server --role operator --certificate --config controller.toml")]
+    Create(CreateArgs),
+    /// Delete an API user; access ends within a second
     #[command(after_help = "\
 Examples:
-  linewarden user remove alice --config controller.toml")]
-    Remove(RemoveArgs),
-    /// Show who may use the API
+  linewarden user delete alice --config controller.toml")]
+    Delete(DeleteArgs),
+    /// List API users
     #[command(after_help = "\
 Examples:
   linewarden user list --config controller.toml
@@ -30,14 +31,14 @@ Examples:
     List(ListArgs),
 }
 
-/// As what.
+/// Role of an API user.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum RoleArg {
-    /// May look
+    /// Read only
     Viewer,
-    /// May enrol, revoke, quarantine, release, and ask for rounds
+    /// Read; enroll, revoke, quarantine and release devices; request rounds
     Operator,
-    /// May do everything
+    /// All operations
     Admin,
 }
 
@@ -51,75 +52,75 @@ impl RoleArg {
     }
 }
 
-/// Whom.
+/// Arguments of `linewarden user create`.
 #[derive(Args, Debug)]
-pub struct AddArgs {
-    /// Their name
+pub struct CreateArgs {
+    /// Name of the API user (text)
     name: String,
-    /// What they may
+    /// Role of the API user
     #[arg(long, value_enum, default_value = "viewer")]
     role: RoleArg,
-    /// They come in by a certificate of that name, without a token
+    /// Authenticate by a client certificate with this name, without a token (flag)
     #[arg(long)]
     certificate: bool,
-    /// Their access ends after so many days
+    /// Lifetime of the access (integer, days, default: unlimited)
     #[arg(long, value_name = "DAYS")]
     days: Option<u32>,
     #[command(flatten)]
     reason: ReasonArgs,
     #[command(flatten)]
-    site: SiteArgs,
-    /// JSON for machines
+    access: RegistryAccessArgs,
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     json: bool,
 }
 
-/// Whom.
+/// Arguments of `linewarden user delete`.
 #[derive(Args, Debug)]
-pub struct RemoveArgs {
-    /// Their name
+pub struct DeleteArgs {
+    /// Name of the API user (text)
     name: String,
     #[command(flatten)]
     reason: ReasonArgs,
     #[command(flatten)]
-    site: SiteArgs,
-    /// JSON for machines
+    access: RegistryAccessArgs,
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     json: bool,
 }
 
-/// Of whom.
+/// Arguments of `linewarden user list`.
 #[derive(Args, Debug)]
 pub struct ListArgs {
     #[command(flatten)]
-    site: SiteArgs,
-    /// JSON for machines
+    access: RegistryAccessArgs,
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     json: bool,
 }
 
 impl UserCommand {
-    /// Whether machines read what it prints.
-    pub fn wants_json(&self) -> bool {
+    /// Whether the command prints JSON.
+    pub fn prints_json(&self) -> bool {
         match self {
-            Self::Add(args) => args.json,
-            Self::Remove(args) => args.json,
+            Self::Create(args) => args.json,
+            Self::Delete(args) => args.json,
             Self::List(args) => args.json,
         }
     }
 }
 
-/// Does it.
+/// Runs the command.
 pub fn run(command: &UserCommand) -> Result<(), Failure> {
-    let output = Output::new(command.wants_json());
+    let output = Output::new(command.prints_json());
     match command {
-        UserCommand::Add(args) => add(args, output),
-        UserCommand::Remove(args) => remove(args, output),
+        UserCommand::Create(args) => create(args, output),
+        UserCommand::Delete(args) => delete(args, output),
         UserCommand::List(args) => list(args, output),
     }
 }
 
-fn add(args: &AddArgs, output: Output) -> Result<(), Failure> {
+fn create(args: &CreateArgs, output: Output) -> Result<(), Failure> {
     let now_s = now_s()?;
     let until_s = |days: u32| now_s.saturating_add(u64::from(days).saturating_mul(86_400));
     let new = NewUser {
@@ -129,49 +130,55 @@ fn add(args: &AddArgs, output: Output) -> Result<(), Failure> {
         certificate: args.certificate,
         reason: args.reason.reason.clone(),
     };
-    let welcome = args.site.with(async |site| site.add_user(&new).await)?;
+    let welcome = args.access.with(async |site| site.add_user(&new).await)?;
     output.object(&serde_json::json!({ "name": welcome.name, "token": welcome.token }))?;
     match &welcome.token {
         Some(token) => {
             output.line(token)?;
-            crate::output::tell("this token is shown once, and kept nowhere: whoever has it is that user");
+            linewarden_cli::output::print_error(
+                "the token is printed once and not stored; the token gives access as this user",
+            );
             Ok(())
         }
         None => output.line(format_args!(
-            "{} comes in by a certificate: linewarden certificate user --name {}",
+            "user {} authenticates by a certificate; create the certificate with: linewarden certificate user --name {}",
             welcome.name, welcome.name
         )),
     }
 }
 
-fn remove(args: &RemoveArgs, output: Output) -> Result<(), Failure> {
+fn delete(args: &DeleteArgs, output: Output) -> Result<(), Failure> {
     let removed = args
-        .site
+        .access
         .with(async |site| site.remove_user(&args.name, &args.reason.reason).await)?;
     if !removed {
-        return Err(Failure::input(format!("there is no user {:?}", args.name)));
+        return Err(Failure::input(format!(
+            "no API user named {:?}: `user list` shows all API users",
+            args.name
+        )));
     }
-    output.object(&serde_json::json!({ "removed": args.name }))?;
-    output.line(format_args!("{} may use the API no more", args.name))
+    output.object(&serde_json::json!({ "deleted": args.name }))?;
+    output.line(format_args!("deleted API user {}", args.name))
 }
 
 fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
-    let users = args.site.with(async |site| site.users().await)?;
+    let users = args.access.with(async |site| site.users().await)?;
     let mut rows = Vec::new();
     for user in users.items {
-        let way = if user.has_token { "token" } else { "certificate" };
+        let method = if user.has_token { "token" } else { "certificate" };
         output.object(&serde_json::json!({
-            "name": user.name, "role": user.role, "by": way, "created_at_s": user.created_at_s,
+            "name": user.name, "role": user.role, "authentication": method, "created_at_s": user.created_at_s,
             "expires_at_s": user.expires_at_s,
         }))?;
-        let until = user
-            .expires_at_s
-            .map_or_else(|| "-".to_owned(), |until_s| until_s.to_string());
-        rows.push(vec![user.name, user.role.into_owned(), way.to_owned(), until]);
+        let until = user.expires_at_s.map_or_else(|| "-".to_owned(), date);
+        rows.push(vec![user.name, user.role.into_owned(), method.to_owned(), until]);
     }
-    output.table(&["name", "role", "by", "until (s)"], &[3], rows)?;
-    match users.damaged {
+    output.table(&["name", "role", "authentication", "expires"], &[], rows)?;
+    match users.damaged_records {
         0 => Ok(()),
-        count => Err(Failure::failed(crate::output::counted(count, "damaged record"))),
+        count => Err(Failure::failed(linewarden_cli::output::counted(
+            count,
+            "damaged record",
+        ))),
     }
 }

@@ -1,4 +1,4 @@
-//! Imports that are refused: as a whole, with the lines, and the registry's files stay as they are.
+//! Rejected imports: no line is stored, the errors name the lines, and the registry's files do not change.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn stored(site: &Site) -> Vec<(String, Vec<u8>)> {
     files
 }
 
-/// Six pool devices exported, and another registry that they are to go to, with one device of its own.
+/// Six exported pool devices, and a destination registry with one device.
 fn exported() -> (Site, Vec<String>) {
     let site = Site::new();
     site.on_registry("device enroll simulated --count 5 --rows 2 --out devices")
@@ -39,7 +39,7 @@ const IMPORT: &str =
     "device import altered.jsonl --export-key export.key --registry other.registry --key-file other.key";
 
 #[test]
-fn what_is_refused_is_refused_whole_with_its_lines() {
+fn a_rejected_import_changes_nothing_and_names_the_lines() {
     let (site, lines) = exported();
     let before = stored(&site);
     let altered = |change: &dyn Fn(&mut Vec<String>)| {
@@ -58,7 +58,7 @@ fn what_is_refused_is_refused_whole_with_its_lines() {
         (Vec::new(), vec!["altered.jsonl, line 1: the file is empty"]),
         (
             altered(&|lines| lines[4] = lines[1].clone()),
-            vec!["line 5: field device_id", "is on line 2 already"],
+            vec!["line 5: field device_id", "already occurs on line 2"],
         ),
         (
             altered(&|lines| {
@@ -104,11 +104,11 @@ fn what_is_refused_is_refused_whole_with_its_lines() {
         (edit(3, "{", "{\u{0}"), vec!["line 3: "]),
         (
             altered(&|lines| lines.insert(3, String::new())),
-            vec!["line 4: it is empty; remove it"],
+            vec!["line 4: the line is empty; remove it"],
         ),
         (
             altered(&|lines| lines[2].truncate(200)),
-            vec!["line 3: it ends too early, after 200 B; it was cut off"],
+            vec!["line 3: the line ends after 200 B: it was truncated"],
         ),
         (
             altered(&|lines| lines[2] = lines[2].replacen(':', ";", 1)),
@@ -126,11 +126,11 @@ fn what_is_refused_is_refused_whole_with_its_lines() {
             altered(&|lines| lines.truncate(4)),
             vec!["line 5: the file ends after 3 of 6 devices"],
         ),
-        (lines.join("\n").into_bytes(), vec!["the line has no end"]),
+        (lines.join("\n").into_bytes(), vec!["the line has no line feed"]),
         (vec![0; 100_000], vec!["line 1: "]),
         (
             [lines[0].as_bytes(), b"\n", &vec![b'x'; 70 << 20]].concat(),
-            vec!["line 2: longer than 67108864 B"],
+            vec!["line 2: the line is longer than 67108864 B"],
         ),
     ];
     for (content, expected) in cases {
@@ -142,19 +142,19 @@ fn what_is_refused_is_refused_whole_with_its_lines() {
         assert!(!error.contains("at line 1"), "{error}");
         assert!(stored(&site) == before, "{expected:?}");
     }
-    // Lines that end as on other systems are lines.
+    // CRLF line ends are accepted.
     fs::write(site.path("altered.jsonl"), lines.join("\r\n") + "\r\n").unwrap();
     site.run(IMPORT).ok();
-    // And now all of them are there already.
+    // All devices exist already.
     let before = stored(&site);
     let error = site.run(IMPORT).refused(2);
     assert!(
-        error.contains("lines 2 to 7: the device is enrolled already") && error.contains("`--replace`"),
+        error.contains("lines 2 to 7: the device is already enrolled") && error.contains("`--replace`"),
         "{error}"
     );
     assert!(stored(&site) == before);
     site.run(&format!("{IMPORT} --replace")).ok();
-    // But not what is revoked here, and not in the file.
+    // A device that is revoked here, and not in the file, is not replaced.
     site.run("device revoke d1 --registry other.registry --key-file other.key")
         .ok();
     let before = stored(&site);
@@ -164,20 +164,20 @@ fn what_is_refused_is_refused_whole_with_its_lines() {
         .unwrap();
     for replace in ["", " --replace"] {
         let error = site.run(&format!("{IMPORT}{replace}")).refused(2);
-        let told = format!("line {line}: the device is revoked in this registry, and stays so");
-        assert!(error.contains(&told), "{error}");
+        let expected = format!("line {line}: the device is revoked in this registry permanently");
+        assert!(error.contains(&expected), "{error}");
     }
     assert!(stored(&site) == before);
 }
 
 #[test]
-fn a_wrong_key_touches_nothing() {
+fn a_wrong_key_changes_no_file() {
     let (site, _) = exported();
     let before = stored(&site);
     let error = site
         .run("device import fleet.jsonl --export-key export.key --registry other.registry --key-file master.key")
         .refused(1);
-    assert!(error.contains("this master key is not the one"), "{error}");
+    assert!(error.contains("wrong master key for registry"), "{error}");
     let error = site
         .run(
             "device import fleet.jsonl --export-key other.key --registry other.registry --key-file other.key",

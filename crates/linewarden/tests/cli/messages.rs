@@ -1,17 +1,17 @@
-//! What is told, and what is advised, where something else was meant or there is one of a thing only.
+//! Messages and their advice: singular forms, repeated commands, and files of another kind.
 
 use super::*;
 
 #[test]
-fn one_thing_is_told_as_one() {
+fn a_count_of_one_is_singular() {
     let site = Site::new();
-    let enrol =
+    let enroll =
         |words: &str| site.on_registry(&format!("device enroll simulated --rows 2 --out devices {words}"));
-    enrol("--device d1").ok();
+    enroll("--device d1").ok();
     assert!(site.on_registry("device list").ok().ends_with("\n1 device\n"));
-    enrol("--device d1 --replace").ok();
-    let shown = site.on_registry("device show d1").ok();
-    assert!(shown.contains("credentials replaced  1 time\n"), "{shown}");
+    enroll("--device d1 --replace").ok();
+    let text = site.on_registry("device show d1").ok();
+    assert!(text.contains("credentials replaced  1 time\n"), "{text}");
     let exported = site
         .on_registry("device export one.jsonl --export-key export.key")
         .ok();
@@ -22,10 +22,10 @@ fn one_thing_is_told_as_one() {
         .run("device import one.jsonl --export-key export.key --registry other.registry --key-file other.key")
         .ok();
     assert_eq!(imported, "imported 1 device\n");
-    assert!(enrol("--count 2").ok().contains("enrolled 2 devices"));
+    assert!(enroll("--count 2").ok().contains("enrolled 2 devices"));
 }
 
-/// The first revocation stays: the second says when it was, with its reason, and is no failure.
+/// The first revocation stays: the second reports its time and reason, and succeeds.
 #[test]
 fn a_device_that_is_revoked_again_was_revoked_already() {
     let site = Site::new();
@@ -34,8 +34,8 @@ fn a_device_that_is_revoked_again_was_revoked_already() {
     site.on_registry("device revoke d1 --reason stolen").ok();
     let again = site.on_registry("device revoke d1 --reason found").ok();
     assert!(
-        again.starts_with("00000000000000d1 was revoked already, on 20")
-            && again.ends_with(" UTC, and its reason stays: stolen\n"),
+        again.starts_with("device 00000000000000d1 was already revoked on 20")
+            && again.ends_with(" UTC, with the reason: stolen; not changed\n"),
         "{again}"
     );
     let again = json(&site.on_registry("device revoke d1 --reason found --json").ok());
@@ -47,7 +47,7 @@ fn a_device_that_is_revoked_again_was_revoked_already() {
         ),
         (Some("revoked"), Some(true), Some("stolen"))
     );
-    // Neither is there a way to replace it, so none is advised.
+    // It cannot be replaced, so the message does not advise it.
     for replace in ["", "--replace"] {
         let error = site
             .on_registry(&format!(
@@ -55,7 +55,7 @@ fn a_device_that_is_revoked_again_was_revoked_already() {
             ))
             .refused(1);
         assert!(
-            error.contains("00000000000000d1 is revoked, and stays so") && error.contains("under another id"),
+            error.contains("00000000000000d1 is revoked permanently") && error.contains("under another id"),
             "{error}"
         );
     }
@@ -72,7 +72,7 @@ fn an_existing_file_is_no_registry_to_open() {
     ] {
         let error = site.on_registry(words).refused(1);
         assert!(
-            error.contains("there exists already and is not overwritten; name another file"),
+            error.contains("there already exists and is not overwritten"),
             "{words}: {error}"
         );
     }
@@ -83,7 +83,7 @@ fn an_existing_file_is_no_registry_to_open() {
 }
 
 #[test]
-fn the_other_roles_configuration_is_told_as_such() {
+fn a_configuration_of_another_role_is_recognized() {
     let site = Site::new();
     site.on_registry("device enroll simulated --device d1 --rows 2 --out devices")
         .ok();
@@ -99,19 +99,19 @@ fn the_other_roles_configuration_is_told_as_such() {
         let error = site.run(words).refused(2);
         assert_eq!(
             error,
-            "error: devices/00000000000000d1.toml: is an agent's configuration, for `linewarden agent`; a gateway's is \
-             wanted here\n"
+            "error: devices/00000000000000d1.toml: file is an agent's configuration, which `linewarden agent` reads; \
+             expected a gateway's\n"
         );
     }
     let error = site.run("agent --config gateway.toml").refused(2);
     assert!(
-        error.contains("gateway.toml: is a gateway's configuration, for `linewarden serve`"),
+        error.contains("gateway.toml: file is a gateway's configuration, which `linewarden serve` reads"),
         "{error}"
     );
     assert_eq!(error.lines().count(), 1, "{error}");
 }
 
-/// `debug` is for who looks for a fault; statements of the database would hide it.
+/// `debug` is for diagnosis; statements of the database would hide the relevant lines.
 #[test]
 fn debug_shows_no_statements() {
     let site = Site::new();

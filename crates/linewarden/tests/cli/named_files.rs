@@ -1,5 +1,5 @@
-//! Something else in the place of a file that a command or a configuration names: an error at once, which names the file and says what is
-//! there. A command that waits for a FIFO never ends, and fails by the test's patience.
+//! Other kinds of files in place of a file that a command or a configuration names: an immediate error, which names the file and its
+//! kind. A command that waits for a FIFO never ends, and fails by the test's timeout.
 
 use std::os::unix::net::UnixListener;
 use std::process::Stdio;
@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::*;
-use crate::support::{PATIENCE, Process, free_udp_port, linewarden};
+use crate::support::{Process, TEST_TIMEOUT, free_udp_port, linewarden};
 
 const GATEWAY: &str =
     "[gateway]\nid = 1\ndataplane = \"host\"\naddresses = [\"127.0.0.1\"]\ngate = \"off\"\n";
@@ -19,7 +19,7 @@ const AGENT: &str = "[device]\nid = \"00000000000000d1\"\nhelper = \"devices/000
 const PUF: &str = "[puf.simulated]\nmodel = \"arbiter\"\nseed_file = \"devices/fleet.seed\"\n";
 const CONTROLLER: &str = "[service]\nlisten = \"127.0.0.1:20560\"\n";
 
-/// What may be in a file's place.
+/// Kinds of files in place of a regular file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Odd {
     Fifo,
@@ -40,7 +40,7 @@ impl Odd {
         Self::Long,
     ];
 
-    /// Puts it there; a socket lives as long as what is returned.
+    /// Creates the file; a socket lives as long as the returned value.
     fn put(self, path: &Path) -> Option<UnixListener> {
         let link = |to: &str| std::os::unix::fs::symlink(to, path).unwrap();
         match self {
@@ -65,14 +65,14 @@ impl Odd {
         removed.unwrap();
     }
 
-    fn said(self) -> &'static [&'static str] {
+    fn expected_errors(self) -> &'static [&'static str] {
         match self {
             Self::Fifo => &["it is a FIFO, not a regular file"],
             Self::Socket => &["it is a socket, not a regular file"],
             Self::Directory => &["it is a directory, not a regular file"],
             Self::Device => &["it is a character device, not a regular file"],
             Self::Loop => &["Too many levels of symbolic links"],
-            Self::Long => &["longer than", "too long", "not a SQLite database", "cut off"],
+            Self::Long => &["longer than", "too long", "not a SQLite database", "truncated"],
         }
     }
 }
@@ -81,7 +81,7 @@ impl Odd {
 struct Setting {
     words: String,
     config: String,
-    /// A directory will do, or the bound is so high that it takes its time to get there.
+    /// Kinds to skip: a directory is valid, or reading up to the size limit takes too long.
     without: &'static [Odd],
 }
 
@@ -94,7 +94,7 @@ impl Setting {
         }
     }
 
-    /// Of a field of a configuration, which `check` looks at on this machine.
+    /// A field of a configuration, which `check` checks on this machine.
     fn field(parts: &[&str]) -> Self {
         Self {
             config: parts.concat(),
@@ -108,13 +108,17 @@ impl Setting {
 }
 
 fn settings() -> Vec<Setting> {
-    [of_gateways(), of_others(), of_commands()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        settings_of_gateways(),
+        settings_of_other_programs(),
+        settings_of_commands(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
-fn of_gateways() -> Vec<Setting> {
+fn settings_of_gateways() -> Vec<Setting> {
     let host = |parts: &[&str]| Setting::field(&[&[GATEWAY], parts].concat());
     let xdp = |parts: &[&str]| {
         let gateway = GATEWAY.replace(
@@ -162,7 +166,7 @@ fn of_gateways() -> Vec<Setting> {
     ]
 }
 
-fn of_others() -> Vec<Setting> {
+fn settings_of_other_programs() -> Vec<Setting> {
     let controller = |cert: &str, key: &str, ca: &str, more: &str| {
         let tls = format!("[tls]\ncert = \"{cert}\"\nkey = \"{key}\"\nca = \"{ca}\"\n");
         Setting::field(&[CONTROLLER, &tls, REGISTRY, more])
@@ -196,7 +200,7 @@ fn of_others() -> Vec<Setting> {
     ]
 }
 
-fn of_commands() -> Vec<Setting> {
+fn settings_of_commands() -> Vec<Setting> {
     const AT: &str = "--registry fleet.registry --key-file master.key";
     let command = |words: &str| Setting::command(words);
     let on_registry = |words: &str| Setting::command(&format!("{words} {AT}"));
@@ -230,7 +234,7 @@ fn of_commands() -> Vec<Setting> {
 }
 
 /// Runs a command that has to end by itself.
-fn ended(site: &Site, words: &str) -> Said {
+fn ended(site: &Site, words: &str) -> CommandOutput {
     let child = Command::new(env!("CARGO_BIN_EXE_linewarden"))
         .args(words.split_whitespace())
         .current_dir(site.directory.path())
@@ -242,17 +246,17 @@ fn ended(site: &Site, words: &str) -> Said {
     let id = child.id();
     let (sender, output) = channel();
     std::thread::spawn(move || sender.send(child.wait_with_output()));
-    match output.recv_timeout(PATIENCE) {
+    match output.recv_timeout(TEST_TIMEOUT) {
         Ok(output) => output.unwrap().into(),
         Err(_) => {
             kill(Pid::from_raw(id.cast_signed()), Signal::SIGKILL).unwrap();
-            panic!("{words}: it waits for something");
+            panic!("{words}: no end within the timeout");
         }
     }
 }
 
 #[test]
-fn only_regular_files_are_read_whatever_names_them() {
+fn only_regular_files_are_read() {
     let site = Site::new();
     for words in [
         "device enroll simulated --device d1 --rows 2 --out devices --registry fleet.registry --key-file master.key",
@@ -261,9 +265,9 @@ fn only_regular_files_are_read_whatever_names_them() {
         "signed keygen --scheme ed25519 --out signer",
         "evidence key --out evidence.key",
     ] {
-        let said = site.run(words).ok();
+        let text = site.run(words).ok();
         if words.starts_with("evidence") {
-            site.write("evidence.pub", &said);
+            site.write("evidence.pub", &text);
         }
     }
     site.write("test.stf", "");
@@ -276,12 +280,13 @@ fn only_regular_files_are_read_whatever_names_them() {
                 continue;
             }
             let socket = kind.put(&odd);
-            let said = ended(&site, &setting.words);
+            let output = ended(&site, &setting.words);
             drop(socket);
             kind.remove(&odd);
-            let (code, text) = (said.code, said.err + &said.out);
-            let says = text.contains("odd") && kind.said().iter().any(|words| text.contains(words));
-            if code == 0 || !says {
+            let (code, text) = (output.code, output.err + &output.out);
+            let is_reported =
+                text.contains("odd") && kind.expected_errors().iter().any(|words| text.contains(words));
+            if code == 0 || !is_reported {
                 wrong.push(format!(
                     "{}: {kind:?}: {code}\n{}{text}",
                     setting.words, setting.config
@@ -292,9 +297,9 @@ fn only_regular_files_are_read_whatever_names_them() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
-/// A reload that finds something else is refused, and the next signals are heard.
+/// A reload that finds another kind of file is rejected, and later signals are processed.
 #[test]
-fn a_process_hears_signals_whatever_is_in_the_place_of_its_configuration() {
+fn a_process_handles_signals_with_any_kind_of_file_as_its_configuration() {
     let site = Site::new();
     let path = site.path("gateway.toml");
     let port = format!("port = {}\n", free_udp_port());
@@ -311,7 +316,10 @@ fn a_process_hears_signals_whatever_is_in_the_place_of_its_configuration() {
         gateway.signal(Signal::SIGHUP);
         let errors = gateway.event("reload_refused")["errors"].to_string();
         assert!(errors.contains("gateway.toml"), "{errors}");
-        assert!(kind.said().iter().any(|words| errors.contains(words)), "{errors}");
+        assert!(
+            kind.expected_errors().iter().any(|words| errors.contains(words)),
+            "{errors}"
+        );
         drop(socket);
         kind.remove(&path);
     }

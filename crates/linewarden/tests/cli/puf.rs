@@ -1,4 +1,4 @@
-//! PUFs that are none, and PUFs that are another device's.
+//! Unsuitable PUFs, and PUFs of other devices.
 
 use linewarden_puf::Challenge;
 use linewarden_puf::Puf as _;
@@ -14,7 +14,7 @@ fn write_chip(site: &Site, name: &str, seed: u64, data: &[u8]) {
     write_noisy(site, name, seed, data, 0.0);
 }
 
-/// The same, where the data's bits flip from dump to dump as those of power-up state do.
+/// The same, with data whose bits flip between dumps like power-up state.
 fn write_noisy(site: &Site, name: &str, seed: u64, data: &[u8], share: f64) {
     let mut noise = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
     let parameters = SramParameters {
@@ -25,7 +25,7 @@ fn write_noisy(site: &Site, name: &str, seed: u64, data: &[u8], share: f64) {
     let mut chip = Simulated::new(SramPuf::new(parameters, seed).unwrap(), seed);
     fs::create_dir_all(site.path(name)).unwrap();
     for number in 0..5 {
-        let mut bytes = chip.read(Challenge::Whole, 8 * CHIP_BYTES).unwrap().to_bytes();
+        let mut bytes = chip.read(Challenge::PowerUp, 8 * CHIP_BYTES).unwrap().to_bytes();
         let noisy = data.iter().map(|byte| {
             (0..8).fold(*byte, |byte, bit| {
                 byte ^ u8::from(noise.random_bool(share)) << bit
@@ -65,8 +65,8 @@ fn a_chip_with_firmware_in_half_of_its_memory_is_enrolled_from_the_other_half_on
             .on_registry(&format!("{enroll} --range 0x1000..0x4000"))
             .refused(4);
         assert!(error.contains("0x1000 to 0x1fff"), "{error}");
-        let said = site.on_registry(&format!("{enroll} --range 0x2000..0x4000")).ok();
-        assert!(said.contains("enrolled"), "{said}");
+        let text = site.on_registry(&format!("{enroll} --range 0x2000..0x4000")).ok();
+        assert!(text.contains("enrolled"), "{text}");
         let config = fs::read_to_string(site.path(&format!("devices/00000000000000{chip}1.toml"))).unwrap();
         assert!(config.contains("start = 8192\n"), "{config}");
         site.run(&format!("puf report dumps/{chip} --json")).refused(4);
@@ -81,7 +81,7 @@ fn a_chip_with_firmware_in_half_of_its_memory_is_enrolled_from_the_other_half_on
     assert!(
         site.on_registry(beyond)
             .refused(2)
-            .contains("16384 bytes, but 0x2000..0x5000")
+            .contains("16384 bytes, but range 0x2000..0x5000")
     );
 }
 
@@ -104,7 +104,7 @@ fn one_chip_is_one_device() {
     ] {
         let error = enroll(words).refused(4);
         assert!(
-            error.contains("answers as that of device 00000000000000d1"),
+            error.contains("matches that of device 00000000000000d1"),
             "{error}"
         );
         assert!(!site.path("devices/00000000000000d3.helper").exists());
@@ -126,17 +126,17 @@ fn one_chip_is_one_device() {
     let words = format!("device enroll readouts other --device d4 --out elsewhere {new}");
     let error = site.run(&words).refused(4);
     assert!(
-        error.contains("answers as that of device 00000000000000d2"),
+        error.contains("matches that of device 00000000000000d2"),
         "{error}"
     );
-    let report = site.run("puf report chip --enrolment-readouts 5").ok();
+    let report = site.run("puf report chip --enrollment-readouts 5").ok();
     assert!(
-        report.contains("NOT TRIED: 5 readouts are enrolled from and 5 are there"),
+        report.contains("NOT TRIED: enrollment uses 5 readouts and a rebuild one more, but only 5 exist"),
         "{report}"
     );
 }
 
-/// As by a dump tool that adds noise: no chip by itself shows it.
+/// As by a dump tool that adds noise: a single chip does not reveal it.
 #[test]
 fn common_data_that_look_like_power_up_state_are_found_at_the_second_chip() {
     let site = Site::new();
@@ -153,7 +153,7 @@ fn common_data_that_look_like_power_up_state_are_found_at_the_second_chip() {
         enroll(10 + case).ok();
         let error = enroll(20 + case).refused(4);
         assert!(
-            error.contains("the same chip, or chips with memory in common"),
+            error.contains("the same chip, or chips with common memory content"),
             "{error}"
         );
     }
@@ -173,7 +173,7 @@ fn a_strong_puf_is_one_device_too() {
     enroll("d1").ok();
     let error = enroll("d2").refused(4);
     assert!(
-        error.contains("answers as that of device 00000000000000d1"),
+        error.contains("matches that of device 00000000000000d1"),
         "{error}"
     );
 }

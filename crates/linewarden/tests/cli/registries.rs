@@ -1,4 +1,4 @@
-//! Registries where they are: copies, backups put back, and moves between files and PostgreSQL.
+//! Locations of registries: copies, restored backups, and moves between files and PostgreSQL.
 
 use super::*;
 use linewarden_testbed::{Postgres, PostgresOptions};
@@ -25,14 +25,14 @@ fn a_registry_moves_to_postgresql_and_back() {
             "registry migrate --from sqlite:fleet.registry --to {database} --key-file master.key"
         ))
         .ok();
-    assert!(moved.contains("the same in both (SHA-256 "), "{moved}");
+    assert!(moved.contains("identical in both (SHA-256 "), "{moved}");
     let away = site.on_registry("device list").refused(1);
     assert!(away.contains("was moved to postgres://"), "{away}");
 
     let there = |command: &str| site.run(&format!("{command} --registry {database} --key-file master.key"));
     there("registry check").ok();
-    let shown = there("device show d1").ok();
-    assert!(shown.contains("stolen"), "{shown}");
+    let text = there("device show d1").ok();
+    assert!(text.contains("stolen"), "{text}");
     there("device enroll simulated --device d2 --rows 2 --out devices").ok();
     there("registry backup copy.registry").ok();
     assert_eq!(
@@ -44,7 +44,7 @@ fn a_registry_moves_to_postgresql_and_back() {
         0o600
     );
     let again = there("registry backup copy.registry").refused(1);
-    assert!(again.contains("exists already"), "{again}");
+    assert!(again.contains("already exists"), "{again}");
 
     site.run("registry restore copy.registry --to restored.registry --key-file master.key")
         .ok();
@@ -54,24 +54,28 @@ fn a_registry_moves_to_postgresql_and_back() {
     assert_eq!(listed.lines().count(), 7, "{listed}");
 
     let made = there("registry create").refused(1);
-    assert!(made.contains("exists already"), "{made}");
+    assert!(made.contains("already exists"), "{made}");
 }
 
-/// A password in an address is nobody's business but the server's.
+/// A password in an address is not printed.
 #[test]
-fn no_password_is_told() {
+fn no_password_is_printed() {
     let site = Site::new();
     let words = "device list --registry postgres://u:secret@127.0.0.1:9/fleet --key-file master.key";
-    let said = site.run(words).refused(1);
+    let text = site.run(words).refused(1);
     assert!(
-        said.contains("u:...@127.0.0.1:9") && !said.contains("secret"),
-        "{said}"
+        text.contains("u:...@127.0.0.1:9") && !text.contains("secret"),
+        "{text}"
     );
-    let said = site.run("device list --registry postgres://u:secret@h:port/d --key-file master.key");
-    assert!(said.code == 2 && !said.err.contains("secret"), "{}", said.err);
+    let output = site.run("device list --registry postgres://u:secret@h:port/d --key-file master.key");
+    assert!(
+        output.code == 2 && !output.err.contains("secret"),
+        "{}",
+        output.err
+    );
 }
 
-/// Whatever a command ends with, the registry is one file again, which can be copied.
+/// After the end of each command, the registry is one file, which can be copied.
 #[test]
 fn no_log_stays_beside_a_registry_after_a_refusal() {
     let site = Site::new();
@@ -83,15 +87,15 @@ fn no_log_stays_beside_a_registry_after_a_refusal() {
         "device quarantine d2 --reason odd",
         "device revoke d2 --reason lost",
         "device enroll simulated --device d1 --rows 2 --replace --out devices",
-        "gateway status 7",
-        "device pair allow d1 d2",
+        "gateway show 7",
+        "device pair create d1 d2",
         "attest group show pumps",
-        "attest reopen d1",
+        "attest release d1",
         "attest status --group pumps",
         "registry backup devices",
     ] {
-        let said = site.on_registry(command);
-        assert_ne!(said.code, 0, "{command}");
+        let output = site.on_registry(command);
+        assert_ne!(output.code, 0, "{command}");
         for log in ["fleet.registry-wal", "fleet.registry-shm"] {
             assert!(!site.path(log).exists(), "{command}: {log}");
         }

@@ -1,4 +1,4 @@
-//! A controller, a gateway that only knows it by the network, and a device, as their users run them.
+//! A controller, a gateway that reaches it by the network, and a device.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use crate::Place;
 use crate::support::{free_udp_port, run};
 
-const GATEWAY: &str = "[gateway]\nid = 5\ndataplane = \"host\"\naddresses = [\"127.0.0.1\"]\nlease_s = 2\nslots = 100\nthreads = 1\n";
+const GATEWAY: &str = "[gateway]\nid = 5\ndataplane = \"host\"\naddresses = [\"127.0.0.1\"]\nsession_lifetime_s = 2\nslots = 100\nthreads = 1\n";
 
 fn files(place: &Place<'_>) {
     let at = place.directory;
@@ -27,7 +27,7 @@ fn files(place: &Place<'_>) {
     .unwrap();
 }
 
-/// Two configurations of gateway 5 by the controller there, one of them with the certificate of gateway 6.
+/// Two configurations of gateway 5 with that controller, one of them with the certificate of gateway 6.
 fn gateways(at: &Path, api: SocketAddr, port: u16) {
     let section = |certificate: &str| {
         format!(
@@ -39,7 +39,7 @@ fn gateways(at: &Path, api: SocketAddr, port: u16) {
     std::fs::write(at.join("other.toml"), section("gateway-6")).unwrap();
 }
 
-/// What a page in the clear says.
+/// The text of an unencrypted page.
 fn page(at: SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(at).unwrap();
     write!(
@@ -58,7 +58,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn a_gateway_and_its_devices_work_by_a_controller_elsewhere() {
+fn a_gateway_and_its_devices_work_with_a_remote_controller() {
     let directory = tempfile::tempdir().unwrap();
     let place = Place {
         directory: directory.path(),
@@ -70,7 +70,7 @@ fn a_gateway_and_its_devices_work_by_a_controller_elsewhere() {
     }
     place.run("check controller.toml");
     place.run("device enroll simulated --device d1 --rows 40 --out devices --registry fleet.registry --key-file master.key");
-    let token = run(place.command("user add alice --role operator --config controller.toml"));
+    let token = run(place.command("user create alice --role operator --config controller.toml"));
     assert!(token.starts_with("lw_"), "{token}");
     let controller = place.start("controller --config controller.toml --json");
     let started = controller.event("started");
@@ -81,12 +81,12 @@ fn a_gateway_and_its_devices_work_by_a_controller_elsewhere() {
 
     gateways(directory.path(), api, port);
     place.run("check --machine gateway.toml");
-    // One with another gateway's certificate does not start.
+    // A gateway with another gateway's certificate does not start.
     let mut refused = place.command("serve --config other.toml");
-    let said = refused.output().unwrap();
-    assert_eq!(said.status.code(), Some(2));
-    let said = String::from_utf8(said.stderr).unwrap();
-    assert!(said.contains("is of gateway 6, and this is gateway 5"), "{said}");
+    let refusal = refused.output().unwrap();
+    assert_eq!(refusal.status.code(), Some(2));
+    let error = String::from_utf8(refusal.stderr).unwrap();
+    assert!(error.contains("is of gateway 6, but `id` is 5"), "{error}");
     let gateway = place.start("serve --config gateway.toml --json --every 1");
     gateway.wait_for("loaded fleet", |line| {
         line["event"] == "status" && line["loaded"] == true
@@ -96,7 +96,7 @@ fn a_gateway_and_its_devices_work_by_a_controller_elsewhere() {
     for _ in 0..3 {
         agent.event("authenticated");
     }
-    // Certificates are exchanged while it runs: everybody goes on.
+    // Certificates are replaced at run time: all connections continue.
     std::fs::remove_file(directory.path().join("ctl.pem")).unwrap();
     std::fs::remove_file(directory.path().join("ctl.key")).unwrap();
     place.run("certificate controller --ca pki --name 127.0.0.1 --out ctl");
@@ -105,11 +105,16 @@ fn a_gateway_and_its_devices_work_by_a_controller_elsewhere() {
     agent.event("authenticated");
     place.run("device revoke d1 --reason lost --registry fleet.registry --key-file master.key");
     gateway.wait_for("revocation", |line| line["revoked"] == 1);
-    agent.event("expired");
+    agent.event("session_expired");
 
-    place.run("user remove alice --config controller.toml");
+    place.run("user delete alice --config controller.toml");
     agent.terminate();
-    let told = gateway.terminate();
-    assert_eq!(told.last().unwrap()["settled"], true, "{:?}", told.last());
+    let lines = gateway.terminate();
+    assert_eq!(
+        lines.last().unwrap()["marks_committed"],
+        true,
+        "{:?}",
+        lines.last()
+    );
     assert_eq!(controller.terminate().last().unwrap()["event"], "stopped");
 }

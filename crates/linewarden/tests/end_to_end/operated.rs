@@ -1,4 +1,4 @@
-//! A controller, a gateway that only knows it by the network, and devices, operated by the commands that `docs/operations.md` has.
+//! A controller, a gateway that only knows it by the network, and devices, operated by the commands of `docs/operations`.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -12,15 +12,32 @@ use serde_json::Value;
 use crate::Place;
 use crate::support::{Process, free_udp_port, run};
 
-/// The commands of the first shell block below this heading, without what is said beside them.
+/// The pages with commands that tests run.
+const PAGES: [&str; 3] = [
+    include_str!("../../../../docs/operations/backup.md"),
+    include_str!("../../../../docs/operations/disaster-recovery.md"),
+    include_str!("../../../../docs/operations/key-rotation.md"),
+];
+
+/// The commands of the shell blocks below this heading, up to the next heading, without comments.
 pub fn documented(heading: &str) -> Vec<String> {
-    let text = include_str!("../../../../docs/operations.md");
-    let mut below = text.lines().skip_while(|line| *line != heading);
-    below.next().unwrap_or_else(|| panic!("no {heading:?}"));
-    let block = below.skip_while(|line| *line != "```sh").skip(1);
-    let commands = block.take_while(|line| *line != "```");
-    let bare = |line: &str| line.split(" #").next().unwrap().trim().to_owned();
-    commands.map(bare).filter(|command| !command.is_empty()).collect()
+    let page = PAGES.iter().find(|page| page.lines().any(|line| line == heading));
+    let page = page.unwrap_or_else(|| panic!("no {heading:?}"));
+    let below = page.lines().skip_while(|line| *line != heading).skip(1);
+    let mut commands = Vec::new();
+    let mut is_command = false;
+    for line in below.map(str::trim) {
+        match line {
+            "```sh" => is_command = true,
+            "```" => is_command = false,
+            command if is_command => commands.push(command.split(" #").next().unwrap().trim().to_owned()),
+            text if text.starts_with('#') => break,
+            _ => {}
+        }
+    }
+    commands.retain(|command| !command.is_empty());
+    assert!(!commands.is_empty(), "no commands below {heading:?}");
+    commands
 }
 
 /// The fleet: gateway 7 by a controller at `ctl-a.example`, in one directory.
@@ -28,16 +45,16 @@ pub struct Operated<'a> {
     pub place: Place<'a>,
     pub controller: Option<Process>,
     pub gateway: Option<Process>,
-    /// Where devices find the gateway.
+    /// The gateway's address for devices.
     port: u16,
-    /// Where the API is, of the controller that runs.
+    /// The API address of the running controller.
     api: Option<SocketAddr>,
-    /// What stands in the documents, and what it is here.
+    /// Texts of the documents, and their replacements here.
     pub names: Vec<(&'static str, String)>,
 }
 
 impl<'a> Operated<'a> {
-    /// With a new registry there, and nothing running. Users: `ada` by a token, `build` by a certificate.
+    /// Creates a new registry and starts no process. Users: `ada` by a token, `build` by a certificate.
     pub fn new(place: Place<'a>, registry: &str) -> Self {
         let fleet = Self {
             place,
@@ -60,7 +77,7 @@ impl<'a> Operated<'a> {
         fleet.configure(registry, "master.key");
         fleet
             .place
-            .run("user add build --role admin --certificate --config controller.toml");
+            .run("user create build --role admin --certificate --config controller.toml");
         fleet.add_ada();
         fleet
     }
@@ -75,11 +92,11 @@ impl<'a> Operated<'a> {
         fs::write(self.path("controller.toml"), text).unwrap();
     }
 
-    /// A token for `ada`, in place of the one of before.
+    /// Creates a new token for `ada`, which replaces the previous one.
     pub fn add_ada(&self) {
         let token = run(self
             .place
-            .command("user add ada --role admin --config controller.toml"));
+            .command("user create ada --role admin --config controller.toml"));
         let path = self.path("ada.token");
         fs::write(&path, token).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
@@ -89,10 +106,10 @@ impl<'a> Operated<'a> {
         self.place.directory.join(name)
     }
 
-    /// A command by the controller, as that user.
-    pub fn asked(&self, words: &str, user: &str) -> Command {
+    /// A command through the controller, as that user.
+    pub fn remote_command(&self, words: &str, user: &str) -> Command {
         let api = self.api.unwrap();
-        let words = format!("{words} --server https://{api} --server-ca ca.pem --patience 0 {user}");
+        let words = format!("{words} --server https://{api} --server-ca ca.pem --retry-for 0 {user}");
         self.place.command(&words)
     }
 
@@ -138,7 +155,7 @@ impl<'a> Operated<'a> {
         self.api = Some(address.parse().unwrap());
         self.controller = Some(controller);
         let text = format!(
-            "[gateway]\nid = 7\ndataplane = \"host\"\naddresses = [\"127.0.0.1\", \"::1\"]\nport = {}\nlease_s = 2\n\
+            "[gateway]\nid = 7\ndataplane = \"host\"\naddresses = [\"127.0.0.1\", \"::1\"]\nport = {}\nsession_lifetime_s = 2\n\
              slots = 100\nthreads = 1\n\
              [controller]\naddresses = [\"{address}\"]\nca = \"ca.pem\"\ncert = \"gateway-7.pem\"\nkey = \"gateway-7.key\"\n",
             self.port
@@ -154,7 +171,7 @@ impl<'a> Operated<'a> {
         self.gateway = Some(gateway);
     }
 
-    /// The agent of a device whose files are in that directory, which has authenticated.
+    /// Starts the agent of a device whose files are in that directory; it has authenticated on return.
     pub fn agent(&self, files: &str, id: &str, gateway: &str) -> Process {
         let agent = self.place.start(&format!(
             "agent --config {files}/{id:0>16}.toml --gateway {gateway}:{} --json",
@@ -164,14 +181,14 @@ impl<'a> Operated<'a> {
         agent
     }
 
-    /// From now on the controller listens where it does now.
+    /// Keeps the controller's present address for its next start.
     pub fn keep_address(&self) {
         let (path, api) = (self.path("controller.toml"), self.api.unwrap());
         let text = fs::read_to_string(&path).unwrap();
         fs::write(path, text.replace("127.0.0.1:0", &api.to_string())).unwrap();
     }
 
-    /// Gives a device new rows or a new key.
+    /// Renews a device's rows or key.
     pub fn renew(&self, files: &str, id: &str, gateway: &str) {
         let words = format!(
             "agent --config {files}/{id:0>16}.toml --gateway {gateway}:{} --once --renew --timeout 50",
@@ -180,26 +197,26 @@ impl<'a> Operated<'a> {
         self.place.run(&words);
     }
 
-    /// What the registry of the controller's configuration says of a device.
+    /// A device in the registry of the controller's configuration.
     pub fn device(&self, id: &str) -> Value {
-        let shown = run(self
+        let text = run(self
             .place
             .command(&format!("device show {id} --json --config controller.toml")));
-        serde_json::from_str(&shown).unwrap()
+        serde_json::from_str(&text).unwrap()
     }
 }
 
-/// It authenticates again from now on: what it has said before counts for nothing.
+/// Waits until the agent authenticates again; earlier events do not count.
 #[track_caller]
-pub fn goes_on(agent: &Process) {
+pub fn wait_for_reauthentication(agent: &Process) {
     while agent.next(Duration::ZERO).is_ok() {}
-    // The first may have been on its way.
+    // The first event may have been in transit.
     agent.event("authenticated");
     agent.event("authenticated");
 }
 
-/// The rows that were spent, in their order.
+/// The used rows, in order.
 pub fn rows(agent: &Process) -> Vec<u64> {
-    let row = |line: &Value| line["idx"].as_u64().unwrap();
+    let row = |line: &Value| line["row"].as_u64().unwrap();
     agent.events("authenticated").iter().map(row).collect()
 }

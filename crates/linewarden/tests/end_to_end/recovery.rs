@@ -1,4 +1,4 @@
-//! A lost registry put back as `docs/operations.md` says, and what that costs.
+//! A lost registry is restored by the steps of `docs/operations`, with the documented losses.
 
 use std::fs;
 
@@ -6,13 +6,13 @@ use linewarden_testbed::{Postgres, PostgresOptions};
 use nix::sys::signal::Signal;
 
 use crate::Place;
-use crate::operated::{Operated, documented, goes_on, rows};
+use crate::operated::{Operated, documented, rows, wait_for_reauthentication};
 use crate::support::run;
 
 const BACKUP: &str = "fleet-2026-11-21.registry";
 
-/// A fleet on that registry loses it; `lose` takes it away. Gateway and agents are not told.
-fn story(registry: &str, lose: impl FnOnce(&Operated<'_>)) {
+/// A fleet loses its registry; `lose` removes it. Gateway and agents keep running.
+fn scenario(registry: &str, lose: impl FnOnce(&Operated<'_>)) {
     let directory = tempfile::tempdir().unwrap();
     let place = Place {
         directory: directory.path(),
@@ -40,7 +40,7 @@ fn story(registry: &str, lose: impl FnOnce(&Operated<'_>)) {
     for command in documented("## Backup") {
         fleet.step(&command.replace("gateway.toml", "controller.toml"));
     }
-    // What is not in it; rows up to the mark count as spent there, whether they are or not.
+    // Changes after the backup; the backup counts rows up to the mark as used.
     fleet.place.run(&on("device revoke d4 --reason sold"));
     fleet
         .place
@@ -50,17 +50,17 @@ fn story(registry: &str, lose: impl FnOnce(&Operated<'_>)) {
     let key = fleet.agent("devices", "d2", "[::1]");
     let marked = fleet.device("d1")["idx_floor"].as_u64();
     pool.wait_for("a row beyond the backup's mark", |line| {
-        line["event"] == "authenticated" && line["idx"].as_u64() >= marked
+        line["event"] == "authenticated" && line["row"].as_u64() >= marked
     });
 
     fleet.controller.take().unwrap().end_by(Signal::SIGKILL);
     lose(&fleet);
-    // The gateway goes on with what it holds.
+    // The gateway continues with the rows that it holds.
     for agent in [&pool, &key] {
-        goes_on(agent);
-        assert!(agent.events("expired").is_empty());
+        wait_for_reauthentication(agent);
+        assert!(agent.events("session_expired").is_empty());
     }
-    let (start, restore): (Vec<_>, Vec<_>) = documented("## Disaster recovery")
+    let (start, restore): (Vec<_>, Vec<_>) = documented("## Restore a registry")
         .into_iter()
         .partition(|command| command.starts_with("systemctl start"));
     for command in &restore {
@@ -70,31 +70,31 @@ fn story(registry: &str, lose: impl FnOnce(&Operated<'_>)) {
     assert_eq!(
         [status("d3"), status("d4")],
         ["revoked", "active"],
-        "as it was backed up"
+        "the state of the backup"
     );
-    let gone = fleet.place.command(&on("device show d5")).output().unwrap();
-    assert!(!gone.status.success());
-    assert_eq!(fleet.device("d2")["epoch"], 0, "it has the key of before");
+    let refusal = fleet.place.command(&on("device show d5")).output().unwrap();
+    assert!(!refusal.status.success());
+    assert_eq!(fleet.device("d2")["epoch"], 0, "the backup has the previous key");
     let spent = *rows(&pool).last().unwrap();
     assert!(
         fleet.device("d1")["idx_floor"].as_u64() <= Some(spent),
-        "it knows less than the device"
+        "the backup is older than the device's credential"
     );
     fleet.place.run(&on("device revoke d4 --reason sold"));
     start.iter().for_each(|command| fleet.step(command));
-    assert!(fleet.gateway.is_some(), "it was never stopped");
+    assert!(fleet.gateway.is_some(), "the gateway keeps running");
     // Users of the backup have access. The device with the newer key finds the older one, and has it replaced.
-    run(fleet.asked("device list", "--token-file ada.token"));
-    key.event("older_key");
+    run(fleet.remote_command("device list", "--token-file ada.token"));
+    key.event("previous_key_in_registry");
     key.event("key_renewed");
-    goes_on(&key);
+    wait_for_reauthentication(&key);
     assert_eq!(fleet.device("d2")["epoch"], 1);
-    // A device that runs goes on, and so does one that is started anew: no row is spent twice.
-    goes_on(&pool);
+    // A running device continues, and so does a restarted one: no row is used twice.
+    wait_for_reauthentication(&pool);
     let mut spent = rows(&pool);
     pool.terminate();
     let pool = fleet.agent("devices", "d1", "127.0.0.1");
-    goes_on(&pool);
+    wait_for_reauthentication(&pool);
     spent.extend(rows(&pool));
     assert!(spent.is_sorted_by(|one, next| one < next), "{spent:?}");
     let known = fleet.device("d1")["idx_floor"].as_u64();
@@ -111,7 +111,7 @@ fn story(registry: &str, lose: impl FnOnce(&Operated<'_>)) {
 
 #[test]
 fn a_lost_file_is_restored_from_its_backup() {
-    story("fleet.registry", |fleet| {
+    scenario("fleet.registry", |fleet| {
         for file in ["fleet.registry", "fleet.registry-wal", "fleet.registry-shm"] {
             let _ = fs::remove_file(fleet.path(file));
         }
@@ -128,7 +128,7 @@ fn a_lost_database_is_restored_from_its_backup() {
         }
     };
     let database = server.new_schema("fleet").unwrap();
-    story(&database, |_| {
+    scenario(&database, |_| {
         server.psql("DROP SCHEMA fleet CASCADE").unwrap();
         server.psql("CREATE SCHEMA fleet").unwrap();
     });

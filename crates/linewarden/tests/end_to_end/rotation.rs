@@ -1,9 +1,9 @@
-//! Keys exchanged as `docs/operations.md` says, while a fleet works.
+//! Keys are rotated by the steps of `docs/operations/key-rotation.md`, while a fleet works.
 
 use std::fs;
 
 use crate::Place;
-use crate::operated::{Operated, documented, goes_on, rows};
+use crate::operated::{Operated, documented, rows, wait_for_reauthentication};
 use crate::support::{Process, run};
 
 /// A pool-mode and a key-mode device, which have authenticated.
@@ -35,7 +35,7 @@ fn exchange(fleet: &Operated<'_>, new: &str, old: &str) {
 }
 
 #[test]
-fn nobody_is_refused_while_the_ca_is_exchanged() {
+fn no_client_is_rejected_while_the_ca_is_replaced() {
     const OLD: &str = "--client-cert build.pem --client-key build.key";
     const NEW: &str = "--client-cert build-2.pem --client-key build-2.key";
     let directory = tempfile::tempdir().unwrap();
@@ -45,13 +45,13 @@ fn nobody_is_refused_while_the_ca_is_exchanged() {
     };
     let mut fleet = Operated::new(place, "fleet.registry");
     let agents = working(&mut fleet);
-    for command in documented("### Another CA") {
+    for command in documented("## Another CA") {
         match &*command {
-            // It waits for its next connection, as it may.
+            // The gateway may wait for its next connection.
             "systemctl restart linewarden-gateway" => {}
             command => fleet.step(command),
         }
-        // What is said beside the command.
+        // The comment after the command.
         let last = command.starts_with("cp ");
         if command.starts_with("linewarden certificate controller") {
             exchange(&fleet, "ctl-a-2", "ctl-a");
@@ -61,38 +61,41 @@ fn nobody_is_refused_while_the_ca_is_exchanged() {
             fleet
                 .place
                 .run("certificate user --ca pki-2 --name build --out build-2");
-            run(fleet.asked("device list", NEW));
+            run(fleet.remote_command("device list", NEW));
         } else if last {
             fleet.systemctl("reload", "linewarden-controller");
         }
         if !last {
-            run(fleet.asked("device list", OLD));
+            run(fleet.remote_command("device list", OLD));
         }
-        agents.iter().for_each(goes_on);
+        agents.iter().for_each(wait_for_reauthentication);
     }
-    let refused = fleet.asked("device list", OLD).output().unwrap();
-    let said = String::from_utf8(refused.stderr).unwrap();
+    let refused = fleet.remote_command("device list", OLD).output().unwrap();
+    let error = String::from_utf8(refused.stderr).unwrap();
     assert!(
-        !refused.status.success() && said.contains("does not take"),
-        "{said}"
+        !refused.status.success() && error.contains("rejected the client certificate"),
+        "{error}"
     );
-    // By the new certificates alone: the gateway hears of it, so it is connected.
-    run(fleet.asked("device revoke d1 --reason lost", NEW));
+    // With the new certificates only: the gateway learns of the revocation, so it is connected.
+    run(fleet.remote_command("device revoke d1 --reason lost", NEW));
     let gateway = fleet.gateway.as_ref().unwrap();
     gateway.wait_for("revocation", |line| line["revoked"] == 1);
     let [pool, key] = agents;
     assert_eq!(
-        (pool.events("expired").len(), key.events("expired").len()),
+        (
+            pool.events("session_expired").len(),
+            key.events("session_expired").len()
+        ),
         (0, 0)
     );
-    pool.event("expired");
+    pool.event("session_expired");
     key.event("authenticated");
     fleet.systemctl("stop", "linewarden-gateway");
     fleet.systemctl("stop", "linewarden-controller");
 }
 
 #[test]
-fn devices_keep_what_they_have_under_another_master_key() {
+fn devices_keep_their_data_under_another_master_key() {
     let directory = tempfile::tempdir().unwrap();
     let place = Place {
         directory: directory.path(),
@@ -104,14 +107,14 @@ fn devices_keep_what_they_have_under_another_master_key() {
         "device enroll simulated --device d4 --rows 2 --out devices",
         "device revoke d3 --reason stolen",
         "device quarantine d4 --reason odd",
-        "gateway enter 8 --name roof --reason new",
-        "gateway retire 8 --reason burnt",
+        "gateway create 8 --name roof --reason new",
+        "gateway revoke 8 --reason burnt",
     ] {
         fleet.place.run(&format!("{command} --config controller.toml"));
     }
     let [pool, key] = working(&mut fleet);
     pool.event("authenticated");
-    for command in documented("### Another master key") {
+    for command in documented("## Another master key") {
         fleet.step(&command);
     }
     assert!(!fleet.path("export.key").exists() && !fleet.path("fleet.jsonl").exists());
@@ -124,32 +127,32 @@ fn devices_keep_what_they_have_under_another_master_key() {
     assert!(before > *rows(&pool).last().unwrap(), "no row is offered again");
     assert_eq!(fleet.device("d3")["status"], "revoked");
     assert_eq!(fleet.device("d4")["status"], "quarantined");
-    // Users and retired numbers are not in the export.
+    // Users and revoked numbers are not in the export.
     fleet.systemctl("start", "linewarden-controller");
     let token = "--token-file ada.token";
     assert!(
         !fleet
-            .asked("device list", token)
+            .remote_command("device list", token)
             .output()
             .unwrap()
             .status
             .success()
     );
     fleet.add_ada();
-    run(fleet.asked("device list", token));
-    assert_eq!(run(fleet.asked("gateway list --json", token)), "");
+    run(fleet.remote_command("device list", token));
+    assert_eq!(run(fleet.remote_command("gateway list --json", token)), "");
     fleet
         .place
-        .run("gateway enter 8 --name roof --reason new --config controller.toml");
+        .run("gateway create 8 --name roof --reason new --config controller.toml");
     fleet
         .place
-        .run("gateway retire 8 --reason burnt --config controller.toml");
+        .run("gateway revoke 8 --reason burnt --config controller.toml");
     fleet.systemctl("start", "linewarden-gateway");
-    // The same agents go on, by what they have.
+    // The same agents continue with their data.
     let gateway = fleet.gateway.as_ref().unwrap();
     gateway.wait_for("both devices", |line| line["devices"] == 2);
     for agent in [&pool, &key] {
-        goes_on(agent);
+        wait_for_reauthentication(agent);
     }
     let spent = rows(&pool);
     assert!(spent.is_sorted_by(|row, next| row < next), "{spent:?}");

@@ -1,10 +1,10 @@
-//! What is done to the fleet, and what must come of it.
+//! Faults in the fleet, and the checks after each fault.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use linewarden_protocol::ids::DeviceId;
-use linewarden_registry::Note;
+use linewarden_registry::NewEvent;
 use rand::RngExt as _;
 
 use crate::events;
@@ -12,44 +12,44 @@ use crate::field::{Field, Place};
 use crate::ledger::{Leases, Life, Range, compare_records};
 use crate::network::{Network, in_field};
 use crate::site::{GATEWAYS, SPARE, Site, number_of};
-use crate::support::PATIENCE;
+use crate::support::TEST_TIMEOUT;
 
-/// Devices, of which some come only while something is broken.
+/// Devices; some of them start only during a fault.
 const DEVICES: u8 = 40;
-/// Those that are there from the beginning.
+/// Devices that are active from the start.
 const FIRST: u8 = 16;
 
-/// Something that goes wrong.
+/// A fault.
 #[derive(Clone, Copy, Debug)]
 pub enum Fault {
     /// `kill -9` of a gateway.
     Gateway(usize),
-    /// Of a controller.
+    /// `kill -9` of a controller.
     Controller(usize),
-    /// Of the database.
+    /// `kill -9` of the database.
     Database,
-    /// Of the server of events.
+    /// `kill -9` of the event server.
     Events,
     /// Each gateway loses one controller.
-    Parted,
-    /// A controller loses the database, and answers on.
-    Headless(usize),
-    /// A gateway loses all controllers for longer than its lease; meanwhile a device is revoked.
-    CutOff(usize),
-    /// A gateway loses all controllers, and another process takes its place; then both are there.
-    Twin(usize),
+    ControllersPartitioned,
+    /// A controller loses the database, and continues to respond.
+    ControllerWithoutDatabase(usize),
+    /// A gateway loses all controllers for longer than its offline limit; a device is revoked in that time.
+    GatewayWithoutControllers(usize),
+    /// A gateway loses all controllers, and another process replaces it; then both run.
+    SecondProcess(usize),
 }
 
 impl Fault {
-    /// Everything once.
+    /// Each fault once.
     pub fn all() -> Vec<Self> {
         let mut all = vec![
             Self::Database,
             Self::Events,
-            Self::Parted,
-            Self::Headless(0),
-            Self::CutOff(2),
-            Self::Twin(1),
+            Self::ControllersPartitioned,
+            Self::ControllerWithoutDatabase(0),
+            Self::GatewayWithoutControllers(2),
+            Self::SecondProcess(1),
         ];
         all.extend((0..GATEWAYS).map(Self::Gateway));
         all.extend((0..2).map(Self::Controller));
@@ -68,7 +68,7 @@ impl Drop for Chaos {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("LINEWARDEN_CHAOS_SEED={} repeats the schedule", self.seed);
-            self.site.listen();
+            self.site.read_output();
             for at in 0..=GATEWAYS {
                 eprintln!("place {at}: {}", self.site.status(at));
             }
@@ -78,10 +78,10 @@ impl Drop for Chaos {
 }
 
 impl Chaos {
-    /// Everything is started, and the first devices are at every gateway.
+    /// Starts all processes and waits until the first devices have authenticated at every gateway.
     ///
     /// # Errors
-    /// What this machine lacks.
+    /// The missing requirement of this machine.
     pub fn new(seed: u64) -> Result<Self, String> {
         let network = Network::new(DEVICES).ok_or("no root, or no unshare and ip")?;
         let place = |at: usize| Place {
@@ -109,85 +109,85 @@ impl Chaos {
         let enrolled = chaos
             .site
             .registry
-            .enrol_chunk(records, linewarden_registry::OnConflict::Refuse);
+            .enroll_chunk(records, linewarden_registry::OnConflict::Refuse);
         chaos.site.runtime.block_on(enrolled).unwrap();
-        (0..2).for_each(|which| chaos.site.start_controller(which));
+        (0..2).for_each(|index| chaos.site.start_controller(index));
         (0..GATEWAYS).for_each(|of| chaos.start_gateway(of, of));
-        (0..FIRST).for_each(|_| chaos.field.welcome());
-        chaos.everybody_at(&[0, 1, 2]);
+        (0..FIRST).for_each(|_| chaos.field.add_station());
+        chaos.wait_for_all_at(&[0, 1, 2]);
         Ok(chaos)
     }
 
     fn start_gateway(&mut self, of: usize, at: usize) {
-        self.field.catch_up();
+        self.field.receive_pending();
         self.field.places[at].life = self.site.start_gateway(of, at);
-        self.field.able[at] = true;
+        self.field.is_available[at] = true;
     }
 
     fn kill_gateway(&mut self, at: usize) {
-        self.field.able[at] = false;
+        self.field.is_available[at] = false;
         self.site.kill_gateway(at);
-        // Until its next life is told of, all that comes is of this one.
-        self.field.catch_up();
+        // Until the next process reports its start, all messages belong to this process.
+        self.field.receive_pending();
     }
 
-    /// Devices go on until it is so.
-    fn until(&mut self, what: &str, mut is_so: impl FnMut(&mut Self) -> bool) {
+    /// Runs the devices until the condition holds.
+    fn run_until(&mut self, what: &str, mut condition: impl FnMut(&mut Self) -> bool) {
         let began = Instant::now();
-        while !is_so(self) {
+        while !condition(self) {
             assert!(
-                began.elapsed() < PATIENCE,
-                "not within {PATIENCE:?}: {what}; missing: {:?}",
+                began.elapsed() < TEST_TIMEOUT,
+                "not within {TEST_TIMEOUT:?}: {what}; missing: {:?}",
                 self.field.missing(&[0, 1, 2])
             );
-            self.field.turn();
-            self.site.listen();
+            self.field.poll();
+            self.site.read_output();
             std::thread::sleep(Duration::from_micros(500));
         }
     }
 
-    /// Devices go on for so long.
-    fn a_while(&mut self, ms: std::ops::Range<u64>) {
+    /// Runs the devices for a random time of this range, ms.
+    fn run_for(&mut self, ms: std::ops::Range<u64>) {
         let length = Duration::from_millis(self.field.rng.random_range(ms));
         let began = Instant::now();
-        self.until("a while", |_| began.elapsed() >= length);
+        self.run_until("a while", |_| began.elapsed() >= length);
     }
 
-    /// Whoever may authenticates at each of these from now on.
-    fn everybody_at(&mut self, places: &[usize]) {
+    /// Waits until all permitted devices have authenticated at each of these.
+    fn wait_for_all_at(&mut self, places: &[usize]) {
         self.field.granted.clear();
         let began = Instant::now();
-        self.until("everybody authenticates at every gateway that can", |chaos| {
+        self.run_until("all devices authenticate at every available gateway", |chaos| {
             chaos.field.missing(places).is_empty()
         });
         self.longest = self.longest.max(began.elapsed());
     }
 
-    /// Two devices that nobody has seen yet come while something is broken.
-    fn newcomers_and_everybody_at(&mut self, places: &[usize]) {
-        (0..2).for_each(|_| self.field.welcome());
-        self.everybody_at(places);
+    /// Two new devices authenticate during a failure.
+    fn wait_for_new_and_all_at(&mut self, places: &[usize]) {
+        (0..2).for_each(|_| self.field.add_station());
+        self.wait_for_all_at(places);
     }
 
-    /// Something goes wrong and is mended; the registry is looked at before and after.
-    pub fn suffer(&mut self, fault: Fault) {
+    /// Injects a fault and repairs it; checks the registry before and after.
+    pub fn inject(&mut self, fault: Fault) {
         println!("{fault:?}, {} sessions so far", self.sessions());
         let began = Instant::now();
-        self.a_while(100..600);
+        self.run_for(100..600);
         match fault {
             Fault::Gateway(of) => self.without_gateway(of),
-            Fault::Controller(which) => self.without_controller(which),
+            Fault::Controller(index) => self.without_controller(index),
             Fault::Database => self.without_database(),
             Fault::Events => self.without_events(),
-            Fault::Parted => self.parted(),
-            Fault::Headless(which) => self.headless(which),
-            Fault::CutOff(of) => self.cut_off(of),
-            Fault::Twin(of) => self.twin(of),
+            Fault::ControllersPartitioned => self.partition_controllers(),
+            Fault::ControllerWithoutDatabase(index) => self.controller_without_database(index),
+            Fault::GatewayWithoutControllers(of) => self.gateway_without_controllers(of),
+            Fault::SecondProcess(of) => self.second_process(of),
         }
-        self.drill();
+        self.publish_event();
         self.field.replay();
-        self.everybody_at(&[0, 1, 2]);
-        self.look();
+        self.wait_for_all_at(&[0, 1, 2]);
+        self.check_leases();
         println!("{fault:?} took {:?}", began.elapsed());
     }
 
@@ -195,138 +195,138 @@ impl Chaos {
         self.field.ledger.rows() + self.field.ledger.sessions()
     }
 
-    /// What is leased fits what was accepted.
-    fn look(&mut self) -> Leases {
-        self.field.catch_up();
+    /// Checks the leases against the accepted rows.
+    fn check_leases(&mut self) -> Leases {
+        self.field.receive_pending();
         let leases = Leases::read(&self.site.postgres);
         self.field.ledger.compare(&leases);
         leases
     }
 
-    fn others(of: usize) -> Vec<usize> {
+    fn other_gateways(of: usize) -> Vec<usize> {
         (0..GATEWAYS).filter(|other| *other != of).collect()
     }
 
     fn without_gateway(&mut self, of: usize) {
         self.kill_gateway(of);
-        self.newcomers_and_everybody_at(&Self::others(of));
+        self.wait_for_new_and_all_at(&Self::other_gateways(of));
         self.start_gateway(of, of);
         self.field.replay();
-        // In the middle of what it takes up again.
-        self.a_while(0..400);
+        // During the restart's recovery.
+        self.run_for(0..400);
         self.kill_gateway(of);
         self.start_gateway(of, of);
     }
 
-    fn without_controller(&mut self, which: usize) {
-        self.site.kill_controller(which);
-        self.newcomers_and_everybody_at(&[0, 1, 2]);
-        self.site.start_controller(which);
+    fn without_controller(&mut self, index: usize) {
+        self.site.kill_controller(index);
+        self.wait_for_new_and_all_at(&[0, 1, 2]);
+        self.site.start_controller(index);
     }
 
-    /// Each gateway goes on with what it may spend.
+    /// Each gateway continues with the rows that it holds.
     fn without_database(&mut self) {
-        self.field.able.fill(false);
+        self.field.is_available.fill(false);
         self.site.postgres.kill().unwrap();
-        self.field.catch_up();
+        self.field.receive_pending();
         self.field.granted.clear();
-        self.until("every gateway lets somebody in", |chaos| {
+        self.run_until("every gateway accepts a device", |chaos| {
             (0..GATEWAYS).all(|at| chaos.field.granted.keys().any(|(_, place)| *place == at))
         });
-        self.a_while(500..2_000);
+        self.run_for(500..2_000);
         let inside = self.site.network.servers.namespace.inside();
-        inside.run(|| self.site.postgres.resume().unwrap()).unwrap();
-        self.field.able[..GATEWAYS].fill(true);
+        inside.run(|| self.site.postgres.restart().unwrap()).unwrap();
+        self.field.is_available[..GATEWAYS].fill(true);
     }
 
     fn without_events(&mut self) {
         self.site.nats.kill().unwrap();
-        self.newcomers_and_everybody_at(&[0, 1, 2]);
-        self.drill();
+        self.wait_for_new_and_all_at(&[0, 1, 2]);
+        self.publish_event();
         let inside = self.site.network.servers.namespace.inside();
-        inside.run(|| self.site.nats.resume().unwrap()).unwrap();
+        inside.run(|| self.site.nats.restart().unwrap()).unwrap();
     }
 
-    /// Something happens that is told.
-    fn drill(&mut self) {
-        let note = Note {
+    /// Causes an event that must be published.
+    fn publish_event(&mut self) {
+        let note = NewEvent {
             kind: "drill".to_owned(),
-            ..Note::default()
+            ..NewEvent::default()
         };
-        let noted = self.site.registry.note(std::slice::from_ref(&note), 7);
+        let noted = self.site.registry.record_events(std::slice::from_ref(&note), 7);
         self.site.runtime.block_on(noted).unwrap();
     }
 
-    /// Each gateway loses another controller, at once; nobody is told.
-    fn parted(&mut self) {
+    /// Each gateway loses another controller at the same time, without an error.
+    fn partition_controllers(&mut self) {
         let first = self.field.rng.random_range(0..2);
         let pairs = || (0..GATEWAYS).map(move |of| (of, (of + first) % 2));
-        for (of, which) in pairs() {
+        for (of, index) in pairs() {
             let network = &self.site.network;
-            network.part(&network.gateways[of], &network.controllers[which]);
+            network.disconnect(&network.gateways[of], &network.controllers[index]);
         }
-        self.newcomers_and_everybody_at(&[0, 1, 2]);
-        for (of, which) in pairs() {
+        self.wait_for_new_and_all_at(&[0, 1, 2]);
+        for (of, index) in pairs() {
             let network = &self.site.network;
-            network.join(&network.gateways[of], &network.controllers[which]);
+            network.connect(&network.gateways[of], &network.controllers[index]);
         }
     }
 
-    fn headless(&mut self, which: usize) {
+    fn controller_without_database(&mut self, index: usize) {
         let network = &self.site.network;
-        network.part(&network.controllers[which], &network.servers);
-        self.newcomers_and_everybody_at(&[0, 1, 2]);
+        network.disconnect(&network.controllers[index], &network.servers);
+        self.wait_for_new_and_all_at(&[0, 1, 2]);
         let network = &self.site.network;
-        network.join(&network.controllers[which], &network.servers);
+        network.connect(&network.controllers[index], &network.servers);
     }
 
-    /// Nobody is in the middle of anything there, and the gateway waits for nothing.
-    fn quiet(&mut self, at: usize) -> Leases {
-        self.field.shunned = Some(at);
-        self.until("nobody is in the middle of anything", |chaos| {
-            chaos.field.is_quiet_at(at)
-        });
+    /// No handshake is in progress there, and the gateway has no pending request.
+    fn quiesce(&mut self, at: usize) -> Leases {
+        self.field.excluded_place = Some(at);
+        self.run_until("no handshake is in progress", |chaos| chaos.field.is_idle_at(at));
         let (mut before, mut calm) = (None, 0);
         loop {
-            let said = self.site.said(at);
-            self.site.ask(at);
-            self.until("a word of the gateway", |chaos| chaos.site.said(at) > said);
-            let leases = self.look();
+            let reports = self.site.status_reports(at);
+            self.site.request_status(at);
+            self.run_until("a status report of the gateway", |chaos| {
+                chaos.site.status_reports(at) > reports
+            });
+            let leases = self.check_leases();
             let held = leases.at(number_of(at));
-            let is_calm = self.site.status(at)["rows_waited_for"] == 0;
+            let is_calm = self.site.status(at)["waiting_for_rows"] == 0;
             calm = if is_calm && before.as_ref() == Some(&held) {
                 calm + 1
             } else {
                 0
             };
             before = Some(held);
-            // A word may have been on its way before it was asked for.
+            // A report may have been in transit before the request.
             if calm >= 3 {
                 return leases;
             }
         }
     }
 
-    /// Without controllers a gateway goes on with what it may spend until its lease ends; then it is silent, and knows
-    /// before it speaks again who was revoked.
-    fn cut_off(&mut self, of: usize) {
+    /// Without controllers a gateway continues with its rows until its offline limit is reached; then it sends no replies. Before it
+    /// replies again, it knows the revoked devices.
+    fn gateway_without_controllers(&mut self, of: usize) {
         let (number, life) = (number_of(of), self.field.places[of].life);
-        let leases = self.quiet(of);
-        self.site.network.plug(&self.site.network.gateways[of], false);
-        self.field.able[of] = false;
-        self.field.shunned = None;
+        let leases = self.quiesce(of);
+        self.site.network.set_link(&self.site.network.gateways[of], false);
+        self.field.is_available[of] = false;
+        self.field.excluded_place = None;
         let held = leases.at(number);
         let highest = |device: &DeviceId| Some((*device, self.field.ledger.highest(*device, life)?));
         let before: HashMap<DeviceId, u32> = held.keys().filter_map(highest).collect();
-        let lost = self.revoke_one(&leases, number);
-        for other in Self::others(of) {
-            self.until("the revocation is known", |chaos| {
+        let lost = self.revoke_device(&leases, number);
+        for other in Self::other_gateways(of) {
+            self.run_until("the revocation is known", |chaos| {
                 chaos.site.status(other)["revoked"] == 1
             });
-            self.field.catch_up();
+            self.field.receive_pending();
             self.field.ledger.forbid(lost, Some(number_of(other)));
         }
-        self.field.focus = Some(of);
+        self.field.only_place = Some(of);
         let short = |chaos: &Self, goal: &dyn Fn(&Range, Option<u32>) -> u32| {
             let highest = |device| chaos.field.ledger.highest(device, life);
             let held = held.iter().filter(|(_, range)| range.first < range.end);
@@ -336,107 +336,107 @@ impl Chaos {
             };
             held.filter(is_short).count()
         };
-        // Its mark was moved when it might spend no more than two.
+        // The mark was moved when at most two rows were left below it.
         let some = |range: &Range, before: Option<u32>| range.mark.min(before.map_or(1, |before| before + 3));
-        self.until("rows are granted by who is cut off", |chaos| {
+        self.run_until("the disconnected gateway accepts rows", |chaos| {
             short(chaos, &some) == 0
         });
-        self.field.focus = None;
-        self.until("the lease of the link ends", |chaos| {
-            chaos.site.status(of)["lapsed"] == true
+        self.field.only_place = None;
+        self.run_until("the offline limit is reached", |chaos| {
+            chaos.site.status(of)["offline_limit_reached"] == true
         });
         let below = short(self, &|range, _| range.mark);
         println!(
-            "cut off with {} devices: {below} have not spent all up to their marks",
+            "disconnected gateway with {} devices: {below} of them have unused rows below the mark",
             held.len()
         );
-        // From here on nothing is answered any more.
-        self.field.catch_up();
-        self.field.ledger.silence(Some(number));
+        // From here on the gateway sends no replies.
+        self.field.receive_pending();
+        self.field.ledger.expect_silence(Some(number));
         let stopped = |chaos: &Self| {
             chaos.site.status(of)["counters"]["drop_stopped"]
                 .as_u64()
                 .unwrap_or(0)
         };
         let before = stopped(self);
-        self.until("it is still asked", |chaos| stopped(chaos) > before);
-        self.everybody_at(&Self::others(of));
-        self.field.catch_up();
-        self.field.ledger.silence(None);
+        self.run_until("devices still send requests", |chaos| stopped(chaos) > before);
+        self.wait_for_all_at(&Self::other_gateways(of));
+        self.field.receive_pending();
+        self.field.ledger.expect_silence(None);
         self.field.ledger.forbid(lost, None);
-        self.site.network.plug(&self.site.network.gateways[of], true);
-        self.until("the gateway is back", |chaos| {
-            chaos.site.status(of)["lapsed"] == false
+        self.site.network.set_link(&self.site.network.gateways[of], true);
+        self.run_until("the gateway is back", |chaos| {
+            chaos.site.status(of)["offline_limit_reached"] == false
         });
-        self.field.able[of] = true;
+        self.field.is_available[of] = true;
     }
 
     /// Revokes a device that has rows at that gateway.
-    fn revoke_one(&mut self, leases: &Leases, number: u32) -> DeviceId {
+    fn revoke_device(&mut self, leases: &Leases, number: u32) -> DeviceId {
         let held = leases.at(number);
         let candidates = self.field.stations.iter_mut();
         let station = candidates
-            .filter(|station| station.is_here && !station.is_out)
+            .filter(|station| station.is_active && !station.is_denied)
             .find(|station| {
                 held.get(&station.device.id)
                     .is_some_and(|range| range.first < range.end)
             })
             .unwrap();
         let lost = station.device.id;
-        station.is_out = true;
+        station.is_denied = true;
         let registry = self.site.registry.clone();
         let revoked = registry.revoke(lost, "lost", 1);
         self.site.runtime.block_on(revoked).unwrap();
         lost
     }
 
-    /// Two processes are one gateway: the older one goes on with what it may spend, the newer one begins behind that.
-    fn twin(&mut self, of: usize) {
-        self.site.network.plug(&self.site.network.gateways[of], false);
-        self.field.able[of] = false;
+    /// Two processes run as one gateway: the older one continues with its rows, the newer one starts after them.
+    fn second_process(&mut self, of: usize) {
+        self.site.network.set_link(&self.site.network.gateways[of], false);
+        self.field.is_available[of] = false;
         self.start_gateway(of, SPARE);
-        let mut places = Self::others(of);
+        let mut places = Self::other_gateways(of);
         places.push(SPARE);
-        self.newcomers_and_everybody_at(&places);
+        self.wait_for_new_and_all_at(&places);
         self.field.replay();
-        self.site.network.plug(&self.site.network.gateways[of], true);
-        self.until("the older one hears that it was replaced", |chaos| {
+        self.site.network.set_link(&self.site.network.gateways[of], true);
+        self.run_until("the older process learns of its replacement", |chaos| {
             chaos.site.status(of)["replaced"] == true || chaos.site.has_ended(of)
         });
-        assert_eq!(self.site.ended(of), 1, "it ends, and says why");
-        self.everybody_at(&places);
+        assert_eq!(self.site.ended(of), 1, "the gateway ends with a failure");
+        self.wait_for_all_at(&places);
         self.kill_gateway(SPARE);
         self.start_gateway(of, of);
     }
 
-    /// What everything has written down fits together.
+    /// Checks that all records are consistent.
     pub fn finish(mut self) {
-        self.everybody_at(&[0, 1, 2]);
-        self.look();
+        self.wait_for_all_at(&[0, 1, 2]);
+        self.check_leases();
         for at in 0..GATEWAYS {
             self.kill_gateway(at);
         }
-        self.look();
+        self.check_leases();
         let problems = self.site.runtime.block_on(self.site.registry.check()).unwrap();
         assert!(problems.is_empty(), "{problems:?}");
-        self.drill();
+        self.publish_event();
         let journal = self.site.runtime.block_on(events::journal(&self.site.registry));
         let inside = self.site.network.servers.namespace.inside();
         let events = events::compare(inside, self.site.nats.address(), &journal);
         let recorded = compare_records(&self.site.records());
         let Field {
             attempts,
-            given_up,
-            asked_ms,
+            timed_out,
+            longest_wait_ms,
             ..
         } = self.field;
         let (rows, sessions) = (self.field.ledger.rows(), self.field.ledger.sessions());
         println!(
-            "{attempts} handshakes begun, {given_up} given up; {rows} rows accepted, {recorded} of them recorded as new sessions; \
-             {sessions} sessions in key mode; {events} events published; {:?} at most until everybody had authenticated everywhere; \
-             asked a gateway that was able to let them in for {asked_ms:?} ms at most: who had been there, who had not",
+            "{attempts} handshakes begun, {timed_out} timed out; {rows} rows accepted, {recorded} of them recorded as new sessions; \
+             {sessions} sessions in key mode; {events} events published; {:?} at most until all devices had authenticated at all gateways; \
+             {longest_wait_ms:?} ms at most until an available gateway accepted a device: known devices, new devices",
             self.longest
         );
-        assert!(recorded > usize::from(FIRST), "hardly anything is recorded");
+        assert!(recorded > usize::from(FIRST), "too few sessions are recorded");
     }
 }

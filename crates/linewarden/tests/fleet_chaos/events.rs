@@ -1,21 +1,21 @@
-//! What lies in the stream of events, beside the journal.
+//! Compares the event stream with the journal.
 
 use std::time::{Duration, Instant};
 
 use async_nats::jetstream;
 use linewarden_lab::netns::NetNs;
-use linewarden_registry::{Entry, Registry};
+use linewarden_registry::{EventLogEntry, Registry};
 
-use crate::support::PATIENCE;
+use crate::support::TEST_TIMEOUT;
 
-/// The stream that controllers make, unless their configuration names another.
+/// The controllers' default stream.
 const STREAM: &str = "LINEWARDEN";
 
-/// The ids in the stream, in their order, once it has this one; more may follow.
+/// The ids in the stream, in order, once the stream contains `last`; more may follow.
 async fn published(address: String, last: String) -> Vec<String> {
     let client = async_nats::connect(address).await.unwrap();
     let context = jetstream::new(client);
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TEST_TIMEOUT;
     let mut ids: Vec<String> = Vec::new();
     while !ids.contains(&last) {
         assert!(
@@ -35,14 +35,14 @@ async fn published(address: String, last: String) -> Vec<String> {
     ids
 }
 
-/// Each event of the journal was published once, in its order; how many.
-pub fn compare(inside: &NetNs, address: String, journal: &[Entry]) -> usize {
-    let wanted: Vec<String> = journal
+/// Checks that each event of the journal was published once and in order; returns the number of events.
+pub fn compare(inside: &NetNs, address: String, journal: &[EventLogEntry]) -> usize {
+    let expected: Vec<String> = journal
         .iter()
         .filter(|entry| !entry.refused)
         .map(|entry| format!("{}-{}", entry.number, entry.at_ms))
         .collect();
-    let last = wanted.last().unwrap().clone();
+    let last = expected.last().unwrap().clone();
     let read = || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -51,16 +51,16 @@ pub fn compare(inside: &NetNs, address: String, journal: &[Entry]) -> usize {
         runtime.block_on(published(address, last))
     };
     let found = inside.run(read).unwrap();
-    assert_eq!(found[..wanted.len()], wanted);
-    wanted.len()
+    assert_eq!(found[..expected.len()], expected);
+    expected.len()
 }
 
 /// All of the journal.
-pub async fn journal(registry: &Registry) -> Vec<Entry> {
-    let mut all: Vec<Entry> = Vec::new();
+pub async fn journal(registry: &Registry) -> Vec<EventLogEntry> {
+    let mut all: Vec<EventLogEntry> = Vec::new();
     loop {
         let from = all.last().map_or(0, |entry| entry.number);
-        let more = registry.journal_after(from, 1_000).await.unwrap();
+        let more = registry.events_after(from, 1_000).await.unwrap();
         if more.is_empty() {
             return all;
         }

@@ -15,22 +15,22 @@ use crate::network;
 use crate::support::Namespace;
 use crate::support::device::Booted;
 
-/// Of each device in pool mode: far more than it can use.
+/// Rows of each device in pool mode: far more than it can use.
 const ROWS: u32 = 1_500;
-/// A device that waits for longer tries elsewhere, ms.
-const GIVES_UP_MS: std::ops::Range<u64> = 300..1_200;
-/// From one handshake to the next, ms.
-const RESTS_MS: std::ops::Range<u64> = 60..240;
-/// A device that a gateway could let in is let in within so long, ms: another controller is found, another process is there.
+/// Time without a reply after which a device tries another place, ms.
+const RETRY_AFTER_MS: std::ops::Range<u64> = 300..1_200;
+/// Pause between two handshakes, ms.
+const PAUSE_MS: std::ops::Range<u64> = 60..240;
+/// Longest time in which an available gateway must accept a device, ms: includes the switch to another controller or process.
 const REFUSED_MS_MAX: u64 = 20_000;
-/// Handshakes begun at most, all devices together.
+/// Limit of handshakes of all devices.
 const ATTEMPTS_MAX: u64 = 60_000;
 
-/// A place where a gateway answers.
+/// An address at which a gateway replies.
 #[derive(Clone, Copy)]
 pub struct Place {
     pub address: Ipv4Addr,
-    /// Who answers there, or answered last.
+    /// The process that replies there, or replied last.
     pub life: Life,
 }
 
@@ -39,42 +39,42 @@ pub struct Station {
     pub device: Booted,
     address: Ipv4Addr,
     socket: UdpSocket,
-    /// The place that it tries.
+    /// The place that the device tries.
     target: usize,
-    gives_up_ms: u64,
+    deadline_ms: u64,
     begins_ms: u64,
-    /// A place that could let it in and has not yet, and since when it asks there, ms.
-    insists: Option<(usize, u64)>,
-    /// It has begun to authenticate.
-    pub is_here: bool,
-    /// It was shut out: it goes on trying, and gets nothing.
-    pub is_out: bool,
+    /// An available place that has not yet accepted the device, and the time of the first attempt there, ms.
+    pending_attempt: Option<(usize, u64)>,
+    /// Whether the device has begun to authenticate.
+    pub is_active: bool,
+    /// Whether the device is quarantined or revoked: it continues to try, without success.
+    pub is_denied: bool,
 }
 
 pub struct Field {
     pub stations: Vec<Station>,
     pub places: Vec<Place>,
-    /// Handshakes by station and place that ended well since it was last asked.
+    /// Successful handshakes by station and place since the last query.
     pub granted: HashMap<(usize, usize), u32>,
-    /// Nobody begins anything there.
-    pub shunned: Option<usize>,
-    /// All go there and nowhere else.
-    pub focus: Option<usize>,
-    /// By place: who answers there reaches a controller that reaches the database, and must let everybody in.
-    pub able: Vec<bool>,
-    /// Longest that somebody asked a gateway that was able to let them in, ms: who had been there before, and who had not.
-    pub asked_ms: [u64; 2],
-    /// Stations that were let in by whoever is at a place.
+    /// Place at which no station starts a handshake.
+    pub excluded_place: Option<usize>,
+    /// The only place at which stations start handshakes.
+    pub only_place: Option<usize>,
+    /// By place: whether the gateway there reaches a controller that reaches the database, so that it must accept all devices.
+    pub is_available: Vec<bool>,
+    /// Longest duration of an authentication at an available gateway, ms: of known devices, and of new ones.
+    pub longest_wait_ms: [u64; 2],
+    /// Stations that the gateway at a place has accepted.
     known: HashSet<(usize, Life)>,
     pub ledger: Ledger,
     pub rng: ChaCha8Rng,
     pub attempts: u64,
-    pub given_up: u64,
+    pub timed_out: u64,
     began: Instant,
 }
 
 impl Field {
-    /// Every fourth device is in key mode. None is here yet.
+    /// Every fourth device is in key mode. No device is active yet.
     pub fn new(namespace: &Namespace, devices: u8, places: Vec<Place>, seed: u64) -> Self {
         let station = |number: u8| {
             let address = network::device(number);
@@ -86,26 +86,26 @@ impl Field {
                 address,
                 socket,
                 target: 0,
-                gives_up_ms: 0,
+                deadline_ms: 0,
                 begins_ms: 0,
-                insists: None,
-                is_here: false,
-                is_out: false,
+                pending_attempt: None,
+                is_active: false,
+                is_denied: false,
             }
         };
         Self {
             stations: (0..devices).map(station).collect(),
-            able: vec![false; places.len()],
-            asked_ms: [0; 2],
+            is_available: vec![false; places.len()],
+            longest_wait_ms: [0; 2],
             known: HashSet::new(),
             places,
             granted: HashMap::new(),
-            shunned: None,
-            focus: None,
+            excluded_place: None,
+            only_place: None,
             ledger: Ledger::default(),
             rng: ChaCha8Rng::seed_from_u64(seed),
             attempts: 0,
-            given_up: 0,
+            timed_out: 0,
             began: Instant::now(),
         }
     }
@@ -114,31 +114,31 @@ impl Field {
         u64::try_from(self.began.elapsed().as_millis()).unwrap()
     }
 
-    /// One more device is here from now on.
-    pub fn welcome(&mut self) {
-        let newcomer = self.stations.iter_mut().find(|station| !station.is_here);
-        newcomer.expect("more devices are wanted").is_here = true;
+    /// Activates one more device.
+    pub fn add_station(&mut self) {
+        let newcomer = self.stations.iter_mut().find(|station| !station.is_active);
+        newcomer.expect("the field has no further device").is_active = true;
     }
 
-    /// Takes all that has come, and does what is due.
-    pub fn turn(&mut self) {
+    /// Processes received messages and due timers.
+    pub fn poll(&mut self) {
         let now_ms = self.now_ms();
         for number in 0..self.stations.len() {
-            if !self.stations[number].is_here {
+            if !self.stations[number].is_active {
                 continue;
             }
-            self.hear(number, now_ms);
+            self.receive_from(number, now_ms);
             let station = &mut self.stations[number];
             let to = SocketAddr::from((self.places[station.target].address, LAP_PORT));
             let socket = &station.socket;
             station
                 .device
                 .poll(now_ms, |message| drop(socket.send_to(message, to)));
-            if !station.device.is_idle && station.gives_up_ms <= now_ms {
+            if !station.device.is_idle && station.deadline_ms <= now_ms {
                 station.device.is_idle = true;
-                self.given_up += 1;
+                self.timed_out += 1;
             }
-            self.insist(number, now_ms);
+            self.check_refusals(number, now_ms);
             let station = &self.stations[number];
             let is_due = station.device.is_idle && station.begins_ms <= now_ms;
             if is_due && self.attempts < ATTEMPTS_MAX {
@@ -147,19 +147,19 @@ impl Field {
         }
     }
 
-    fn hear(&mut self, number: usize, now_ms: u64) {
+    fn receive_from(&mut self, number: usize, now_ms: u64) {
         let station = &mut self.stations[number];
         let mut payload = [0; 128];
         loop {
             let (length, from) = match station.socket.recv_from(&mut payload) {
                 Ok(received) => received,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                // Nobody listens there now.
+                // No process listens there now.
                 Err(_) => continue,
             };
             let payload = &payload[..length];
             let Some(at) = self.places.iter().position(|place| from.ip() == place.address) else {
-                panic!("a datagram from {from}");
+                panic!("unexpected datagram from {from}");
             };
             let device = &mut station.device;
             self.ledger
@@ -174,28 +174,30 @@ impl Field {
             });
             if device.sessions > before {
                 *self.granted.entry((number, at)).or_default() += 1;
-                station.begins_ms = now_ms + self.rng.random_range(RESTS_MS);
+                station.begins_ms = now_ms + self.rng.random_range(PAUSE_MS);
                 let is_new = self.known.insert((number, self.places[at].life));
-                if let Some((_, since_ms)) = station.insists.take() {
-                    let longest = &mut self.asked_ms[usize::from(is_new)];
+                if let Some((_, since_ms)) = station.pending_attempt.take() {
+                    let longest = &mut self.longest_wait_ms[usize::from(is_new)];
                     *longest = (now_ms - since_ms).max(*longest);
                 }
             }
         }
     }
 
-    /// Nobody who may is refused by a gateway that could let them in.
-    fn insist(&mut self, number: usize, now_ms: u64) {
-        let is_meant = |place| self.able[place] && self.shunned != Some(place) && self.focus.is_none();
+    /// No permitted device is rejected by an available gateway.
+    fn check_refusals(&mut self, number: usize, now_ms: u64) {
+        let is_meant = |place| {
+            self.is_available[place] && self.excluded_place != Some(place) && self.only_place.is_none()
+        };
         let station = &mut self.stations[number];
-        station.insists = station
-            .insists
-            .filter(|(place, _)| is_meant(*place) && !station.is_out);
-        if let Some((place, since_ms)) = station.insists {
-            let asked_ms = now_ms - since_ms;
+        station.pending_attempt = station
+            .pending_attempt
+            .filter(|(place, _)| is_meant(*place) && !station.is_denied);
+        if let Some((place, since_ms)) = station.pending_attempt {
+            let waited_ms = now_ms - since_ms;
             assert!(
-                asked_ms < REFUSED_MS_MAX,
-                "{} asks at place {place} for {asked_ms} ms",
+                waited_ms < REFUSED_MS_MAX,
+                "{} has had no session at place {place} for {waited_ms} ms",
                 station.device.id
             );
         }
@@ -203,18 +205,22 @@ impl Field {
 
     fn begin(&mut self, number: usize, now_ms: u64) {
         let anywhere = self.rng.random_range(0..self.places.len());
-        let insists = self.stations[number].insists;
-        let target = self.focus.or(insists.map(|(place, _)| place)).unwrap_or(anywhere);
-        if self.shunned == Some(target) {
+        let pending_attempt = self.stations[number].pending_attempt;
+        let target = self
+            .only_place
+            .or(pending_attempt.map(|(place, _)| place))
+            .unwrap_or(anywhere);
+        if self.excluded_place == Some(target) {
             return;
         }
-        self.stations[number].insists = insists.or(self.able[target].then_some((target, now_ms)));
+        self.stations[number].pending_attempt =
+            pending_attempt.or(self.is_available[target].then_some((target, now_ms)));
         self.attempts += 1;
         let nonce = self.rng.random();
-        let gives_up_ms = now_ms + self.rng.random_range(GIVES_UP_MS);
+        let deadline_ms = now_ms + self.rng.random_range(RETRY_AFTER_MS);
         let station = &mut self.stations[number];
         station.target = target;
-        station.gives_up_ms = gives_up_ms;
+        station.deadline_ms = deadline_ms;
         station.begins_ms = now_ms;
         let to = SocketAddr::from((self.places[target].address, LAP_PORT));
         let socket = &station.socket;
@@ -223,23 +229,23 @@ impl Field {
             .begin(nonce, now_ms, |message| drop(socket.send_to(message, to)));
     }
 
-    /// Takes what has come until now, whatever may come later.
-    pub fn catch_up(&mut self) {
+    /// Reads the messages that have arrived until now.
+    pub fn receive_pending(&mut self) {
         let now_ms = self.now_ms();
-        (0..self.stations.len()).for_each(|number| self.hear(number, now_ms));
+        (0..self.stations.len()).for_each(|number| self.receive_from(number, now_ms));
     }
 
-    /// Nobody is in the middle of anything there.
-    pub fn is_quiet_at(&self, place: usize) -> bool {
+    /// Whether no handshake is in progress at this place.
+    pub fn is_idle_at(&self, place: usize) -> bool {
         let stations = self.stations.iter();
         !stations
             .into_iter()
             .any(|station| !station.device.is_idle && station.target == place)
     }
 
-    /// An eavesdropper sends some of what devices have sent again, everywhere.
+    /// An eavesdropper replays some of the devices' messages at all places.
     pub fn replay(&mut self) {
-        for station in self.stations.iter().filter(|station| station.is_here) {
+        for station in self.stations.iter().filter(|station| station.is_active) {
             let sent = &station.device.sent;
             for place in &self.places {
                 for message in sent.iter().rev().take(3) {
@@ -253,10 +259,10 @@ impl Field {
         }
     }
 
-    /// Who of those that may has not authenticated at one of these places.
+    /// Permitted devices that have not authenticated at one of these places.
     pub fn missing(&self, places: &[usize]) -> Vec<(DeviceId, usize)> {
         let here = self.stations.iter().enumerate();
-        here.filter(|(_, station)| station.is_here && !station.is_out)
+        here.filter(|(_, station)| station.is_active && !station.is_denied)
             .flat_map(|(number, station)| {
                 places
                     .iter()

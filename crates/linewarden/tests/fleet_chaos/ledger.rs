@@ -1,4 +1,4 @@
-//! Which rows were accepted, by whom, as the ACKs say that came to the devices; and what the registry says of the same rows.
+//! Accepted rows by gateway process, from the ACKs that devices received, and the registry's records of the same rows.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -11,33 +11,33 @@ use linewarden_testbed::Postgres;
 pub struct Life {
     /// The gateway's number.
     pub gateway: u32,
-    /// Which of all processes of gateways.
+    /// Number of the process among all gateway processes.
     pub number: u32,
 }
 
-/// Who accepted something, and as which session.
+/// The process that accepted a row, and the session id.
 type Accepted = (Life, [u8; 8]);
 
-/// All that was accepted.
+/// All accepted rows and sessions.
 #[derive(Default)]
 pub struct Ledger {
-    /// By device and row.
+    /// Pool mode: by device and row.
     rows: HashMap<(DeviceId, u32), Accepted>,
-    /// In key mode: by device and session.
+    /// Key mode: by device and session.
     sessions: HashMap<(DeviceId, [u8; 8]), Life>,
     /// The highest row that each process has accepted.
     highest: HashMap<(DeviceId, Life), u32>,
-    /// Whose sessions no process may open any more, and whose not at that gateway.
+    /// Devices that must get no session at any gateway (`None`), or at one gateway.
     forbidden: HashSet<(DeviceId, Option<u32>)>,
-    /// That answers nothing for now.
-    silent: Option<u32>,
+    /// Gateway that must send no replies at present.
+    silent_gateway: Option<u32>,
 }
 
 impl Ledger {
-    /// Takes note of what came from a process to a device.
+    /// Records a message from a process to a device.
     pub fn note(&mut self, device: DeviceId, mode: Mode, payload: &[u8], by: Life) {
         assert_ne!(
-            self.silent,
+            self.silent_gateway,
             Some(by.gateway),
             "{by:?} answers though its lease has ended"
         );
@@ -46,7 +46,10 @@ impl Ledger {
         };
         for gateway in [None, Some(by.gateway)] {
             let is_forbidden = self.forbidden.contains(&(device, gateway));
-            assert!(!is_forbidden, "{device} is shut out, and authenticates at {by:?}");
+            assert!(
+                !is_forbidden,
+                "{device} is quarantined or revoked, but authenticates at {by:?}"
+            );
         }
         if mode == Mode::Key {
             let before = *self.sessions.entry((device, ack.session_id)).or_insert(by);
@@ -61,14 +64,14 @@ impl Ledger {
         *highest = idx.max(*highest);
     }
 
-    /// From now on, at that gateway or at all.
+    /// From now on the device must get no session at that gateway, or at any.
     pub fn forbid(&mut self, device: DeviceId, gateway: Option<u32>) {
         self.forbidden.insert((device, gateway));
     }
 
-    /// Nothing may come from that gateway for now.
-    pub fn silence(&mut self, gateway: Option<u32>) {
-        self.silent = gateway;
+    /// From now on that gateway must send no replies.
+    pub fn expect_silence(&mut self, gateway: Option<u32>) {
+        self.silent_gateway = gateway;
     }
 
     pub fn highest(&self, device: DeviceId, by: Life) -> Option<u32> {
@@ -83,11 +86,11 @@ impl Ledger {
         self.sessions.len()
     }
 
-    /// What the registry has leased fits what was accepted, at one moment.
+    /// Checks the registry's leases against the accepted rows at one moment.
     pub fn compare(&self, leases: &Leases) {
         for (device, ranges) in &leases.ranges {
             let mut ranges = ranges.clone();
-            // Of those that were given back only the end says something.
+            // Of returned ranges only the end is significant.
             ranges.retain(|range| range.first < range.end);
             ranges.sort_by_key(|range| (range.first, range.end));
             for pair in ranges.windows(2) {
@@ -114,14 +117,14 @@ impl Ledger {
     }
 }
 
-/// Rows of one device that lie together.
+/// A contiguous range of rows of one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// Who has them; `None`: nobody, they were given back.
+    /// The gateway that holds the lease; `None`: returned rows.
     pub gateway: Option<u32>,
     pub first: u32,
     pub end: u32,
-    /// The gateway may spend those below.
+    /// The gateway may use the rows below this one.
     pub mark: u32,
 }
 
@@ -132,17 +135,17 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// Reads them past everything that gateways and controllers say.
+    /// Reads the leases from the database itself.
     pub fn read(server: &Postgres) -> Self {
-        let said = server
+        let output = server
             .psql(
                 "SELECT gateway_id, device_id, first_idx, end_idx, mark FROM fleet.lease \
                  WHERE device_id IN (SELECT device_id FROM fleet.device WHERE mode = 1) UNION ALL \
-                 SELECT -1, device_id, first_idx, end_idx, end_idx FROM fleet.spare",
+                 SELECT -1, device_id, first_idx, end_idx, end_idx FROM fleet.unleased_range",
             )
             .unwrap();
         let mut ranges: BTreeMap<DeviceId, Vec<Range>> = BTreeMap::new();
-        for line in said.lines() {
+        for line in output.lines() {
             let fields: Vec<i64> = line.split('|').map(|field| field.parse().unwrap()).collect();
             let number = |place: usize| u32::try_from(fields[place]);
             let range = Range {
@@ -157,7 +160,7 @@ impl Leases {
         Self { ranges }
     }
 
-    /// What a gateway has.
+    /// The leases of a gateway.
     pub fn at(&self, gateway: u32) -> BTreeMap<DeviceId, Range> {
         let of = |(device, ranges): (&DeviceId, &Vec<Range>)| {
             let mut ranges = ranges.iter();
@@ -168,7 +171,7 @@ impl Leases {
     }
 }
 
-/// What the gateways' own records say: a row opens one session, at one gateway.
+/// Checks in the gateways' audit records that a row opens one session, at one gateway.
 pub fn compare_records(records: &[serde_json::Value]) -> usize {
     let mut sessions: HashMap<(&str, u64), (u64, &str)> = HashMap::new();
     let of_rows = records

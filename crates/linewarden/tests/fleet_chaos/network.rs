@@ -14,20 +14,20 @@ use crate::support::Namespace;
 
 /// Where PostgreSQL and nats-server are.
 pub const SERVERS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 5);
-/// No interface has it: what is sent there is lost, and nobody is told.
+/// No interface has this address: datagrams to it are lost without an error.
 const NOWHERE: &str = "02:00:00:00:00:99";
 
-/// Of a node on the backbone.
+/// Address of a node on the backbone.
 pub fn backbone(host: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, 0, host)
 }
 
-/// Of a gateway in the field.
+/// Address of a gateway in the field.
 pub fn in_field(host: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 66, 0, host)
 }
 
-/// Of a device.
+/// Address of a device.
 pub fn device(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 66, 1, number)
 }
@@ -47,26 +47,26 @@ impl Node {
         format!("p{}", self.host)
     }
 
-    /// What it sends to the other one is lost.
-    fn lose(&self, to: &Self) {
+    /// Drops traffic from this node to the other.
+    fn block(&self, to: &Self) {
         let to = backbone(to.host);
         self.ip(&format!(
             "neigh replace {to} lladdr {NOWHERE} dev bb nud permanent\n"
         ));
     }
 
-    fn find(&self, to: &Self) {
+    fn unblock(&self, to: &Self) {
         self.ip(&format!("neigh del {} dev bb\n", backbone(to.host)));
     }
 }
 
-/// All of it; gone with the test, however that ends.
+/// All namespaces; removed when dropped, also after a failure.
 pub struct Network {
     hub: Namespace,
     pub field: Namespace,
     pub servers: Node,
     pub controllers: Vec<Node>,
-    /// One more than there are gateways.
+    /// One more than the number of gateways.
     pub gateways: Vec<Node>,
 }
 
@@ -123,20 +123,20 @@ impl Network {
         servers.chain(&self.controllers).chain(&self.gateways)
     }
 
-    /// Nothing comes from one to the other any more, nor back, and neither is told.
-    pub fn part(&self, one: &Node, other: &Node) {
-        one.lose(other);
-        other.lose(one);
+    /// Drops all traffic between the two in both directions, without an error to either.
+    pub fn disconnect(&self, first: &Node, second: &Node) {
+        first.block(second);
+        second.block(first);
     }
 
-    pub fn join(&self, one: &Node, other: &Node) {
-        one.find(other);
-        other.find(one);
+    pub fn connect(&self, first: &Node, second: &Node) {
+        first.unblock(second);
+        second.unblock(first);
     }
 
-    /// Pulls a node's cable to the backbone, or puts it in again.
-    pub fn plug(&self, node: &Node, is_in: bool) {
-        let state = if is_in { "up" } else { "down" };
+    /// Sets a node's link to the backbone up or down.
+    pub fn set_link(&self, node: &Node, is_up: bool) {
+        let state = if is_up { "up" } else { "down" };
         let script = format!("link set {} {state}\n", node.port());
         iproute::batch(self.hub.inside(), &script).unwrap();
     }

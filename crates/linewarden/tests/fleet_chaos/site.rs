@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use linewarden_registry::{Location, MasterKey, Registry};
-use linewarden_testbed::{Listen, Missing, Nats, Postgres, PostgresOptions};
+use linewarden_testbed::{Listen, Nats, Postgres, PostgresOptions, Unavailable};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use tokio::runtime::Runtime;
@@ -14,21 +14,21 @@ use crate::ledger::Life;
 use crate::network::{Network, Node, SERVERS, backbone, in_field};
 use crate::support::{Process, linewarden, run};
 
-/// How many gateways there are.
+/// Number of gateways.
 pub const GATEWAYS: usize = 3;
-/// A gateway that has heard nothing for so long stops.
-pub const LINK_LEASE_S: u32 = 6;
+/// Time after which a gateway without a controller stops.
+pub const OFFLINE_LIMIT_S: u32 = 6;
 const PORT: u16 = 5432;
 
-/// Where a gateway runs: each at its own place, and at the last one whoever takes somebody's place.
+/// Places of gateways: one each, and the last one for a second process of a gateway.
 pub const SPARE: usize = GATEWAYS;
 
-/// A process of a gateway, and how it said last that it stands.
+/// A process of a gateway, and its last status.
 pub struct Serving {
     process: Process,
     pub status: Value,
-    /// How often it has said so.
-    pub said: u32,
+    /// Number of its status reports.
+    pub status_reports: u32,
 }
 
 pub struct Site {
@@ -39,7 +39,7 @@ pub struct Site {
     pub registry: Registry,
     pub runtime: Runtime,
     controllers: [Option<Process>; 2],
-    /// By place.
+    /// Gateways by place.
     pub gateways: [Option<Serving>; GATEWAYS + 1],
     lives: u32,
 }
@@ -50,7 +50,7 @@ pub fn number_of(place: usize) -> u32 {
 }
 
 impl Site {
-    pub fn new(network: Network) -> Result<Self, Missing> {
+    pub fn new(network: Network) -> Result<Self, Unavailable> {
         let options = PostgresOptions {
             listen: Some(Listen {
                 address: SERVERS.into(),
@@ -117,7 +117,7 @@ impl Site {
             make(&format!(
                 "certificate gateway --ca pki --id {id} --out gateway-{id}"
             ));
-            // They do not all begin with the same one.
+            // Gateways begin with different controllers.
             addresses.rotate_left(1);
             for at in [place, SPARE] {
                 self.write_gateway(id, at, &addresses);
@@ -128,8 +128,8 @@ impl Site {
     fn write_gateway(&self, id: u32, at: usize, controllers: &[String]) {
         let address = in_field(self.network.gateways[at].host);
         let text = format!(
-            "[gateway]\nid = {id}\ndataplane = \"host\"\naddresses = [\"{address}\"]\nlease_s = 60\nslots = 200\nthreads = 1\n\
-             link_lease_s = {LINK_LEASE_S}\n\
+            "[gateway]\nid = {id}\ndataplane = \"host\"\naddresses = [\"{address}\"]\nsession_lifetime_s = 60\nslots = 200\nthreads = 1\n\
+             offline_limit_s = {OFFLINE_LIMIT_S}\n\
              [controller]\naddresses = {controllers:?}\nca = \"pki/ca.pem\"\ncert = \"gateway-{id}.pem\"\nkey = \"gateway-{id}.key\"\n\
              [audit]\npath = \"gateway-{id}-{at}.audit\"\nper_s = 100000\n"
         );
@@ -147,16 +147,16 @@ impl Site {
         node.namespace.start_command(command)
     }
 
-    pub fn start_controller(&mut self, which: usize) {
-        let node = &self.network.controllers[which];
+    pub fn start_controller(&mut self, index: usize) {
+        let node = &self.network.controllers[index];
         let name = format!("ctl-{}", node.host);
         let process = self.start(node, &name, &format!("controller --config {name}.toml --json"));
         process.event("started");
-        self.controllers[which] = Some(process);
+        self.controllers[index] = Some(process);
     }
 
-    pub fn kill_controller(&mut self, which: usize) {
-        let process = self.controllers[which].take();
+    pub fn kill_controller(&mut self, index: usize) {
+        let process = self.controllers[index].take();
         process.unwrap().end_by(Signal::SIGKILL);
     }
 
@@ -168,7 +168,7 @@ impl Site {
         self.gateways[at] = Some(Serving {
             process,
             status: Value::Null,
-            said: 0,
+            status_reports: 0,
         });
         self.lives += 1;
         Life {
@@ -193,27 +193,29 @@ impl Site {
             .is_none_or(|serving| serving.process.has_ended())
     }
 
-    /// Has a gateway say how it stands.
-    pub fn ask(&self, at: usize) {
+    /// Requests a status report of a gateway.
+    pub fn request_status(&self, at: usize) {
         let serving = self.gateways[at].as_ref().unwrap();
         serving.process.signal(Signal::SIGUSR1);
     }
 
-    /// Takes what gateways have said.
-    pub fn listen(&mut self) {
+    /// Reads the output of the gateways.
+    pub fn read_output(&mut self) {
         for serving in self.gateways.iter_mut().flatten() {
             while let Ok(line) = serving.process.next(Duration::ZERO) {
                 if line["event"] == "status" {
                     serving.status = line;
-                    serving.said += 1;
+                    serving.status_reports += 1;
                 }
             }
         }
     }
 
-    /// How often a gateway has said how it stands.
-    pub fn said(&self, at: usize) -> u32 {
-        self.gateways[at].as_ref().map_or(0, |serving| serving.said)
+    /// Number of status reports of a gateway.
+    pub fn status_reports(&self, at: usize) -> u32 {
+        self.gateways[at]
+            .as_ref()
+            .map_or(0, |serving| serving.status_reports)
     }
 
     pub fn status(&self, at: usize) -> &Value {
@@ -222,12 +224,12 @@ impl Site {
             .map_or(&Value::Null, |serving| &serving.status)
     }
 
-    /// What gateways have written down.
+    /// The gateways' audit records.
     pub fn records(&self) -> Vec<Value> {
         let mut records = Vec::new();
         for path in self.files("audit") {
             let text = std::fs::read_to_string(path).unwrap();
-            // Who is killed may leave half a line.
+            // A killed process may leave an incomplete line.
             records.extend(text.lines().filter_map(|line| serde_json::from_str(line).ok()));
         }
         records
@@ -241,7 +243,7 @@ impl Site {
         paths
     }
 
-    /// The ends of all logs, for whoever looks for what went wrong.
+    /// The last lines of all logs, for diagnosis.
     pub fn print_logs(&self) {
         for path in self.files("log") {
             let text = std::fs::read_to_string(&path).unwrap_or_default();

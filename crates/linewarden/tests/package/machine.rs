@@ -1,4 +1,4 @@
-//! A machine of a test's own, with a systemd of its own.
+//! A private machine of a test, with its own systemd.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -7,21 +7,21 @@ use std::process::{Child, Command, Output, Stdio};
 
 use linewarden_lab::netns::NetNs;
 
-use crate::support::{PATIENCE, Running, run};
+use crate::support::{Running, TEST_TIMEOUT, run};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/package/machine.sh");
 
-/// Gone when dropped, with everything in it.
+/// A machine; removed with all of its processes when dropped.
 pub struct Machine {
     _unshare: Running,
-    /// Of its systemd, seen from here.
+    /// Process id of its systemd in the test's namespace.
     pid: u32,
     directory: PathBuf,
-    /// Gone after all that is in it.
+    /// Removed after all processes in it.
     _cgroup: Cgroup,
 }
 
-/// A group of processes of the machine's own, so that nothing of it is left.
+/// The machine's control group, so that no process is left.
 struct Cgroup(PathBuf);
 
 impl Cgroup {
@@ -38,7 +38,7 @@ impl Cgroup {
 impl Drop for Cgroup {
     fn drop(&mut self) {
         // Deepest first; the last processes may be about to end.
-        let until = std::time::Instant::now() + PATIENCE;
+        let until = std::time::Instant::now() + TEST_TIMEOUT;
         while self.0.exists() && std::time::Instant::now() < until {
             let _ = Command::new("find")
                 .arg(&self.0)
@@ -50,7 +50,7 @@ impl Drop for Cgroup {
 }
 
 impl Machine {
-    /// `Err`: why there can be none here. `directory` is its `/mnt`.
+    /// `Err`: the reason why no machine can start here. `directory` is its `/mnt`.
     pub fn start(directory: &Path) -> Result<Self, String> {
         if !nix::unistd::geteuid().is_root() {
             return Err("not root".to_owned());
@@ -67,7 +67,7 @@ impl Machine {
         let cgroup = Cgroup::new().ok_or("no cgroup2 to write to")?;
         nix::unistd::mkfifo(&directory.join("ready"), nix::sys::stat::Mode::S_IRWXU).unwrap();
         let mut unshare = Running(boot(directory, &cgroup));
-        // Both ends are opened here, so that a machine that ends before it is ready is seen and not waited for.
+        // Both ends are opened here, so that the end of a machine before it is ready is detected at once.
         let mut ready = File::options()
             .read(true)
             .write(true)
@@ -79,10 +79,10 @@ impl Machine {
             let read = std::io::Read::read_exact(&mut ready, &mut line);
             let _ = sender.send(read.is_ok() && line == *b"ready\n");
         });
-        if receiver.recv_timeout(PATIENCE) != Ok(true) {
+        if receiver.recv_timeout(TEST_TIMEOUT) != Ok(true) {
             let _ = unshare.0.kill();
-            let said = std::fs::read_to_string(directory.join("boot")).unwrap_or_default();
-            return Err(format!("no machine of its own could be started: {said}"));
+            let text = std::fs::read_to_string(directory.join("boot")).unwrap_or_default();
+            return Err(format!("no private machine could be started: {text}"));
         }
         let children = format!("/proc/{0}/task/{0}/children", unshare.0.id());
         let pid = std::fs::read_to_string(children).unwrap().trim().parse().unwrap();
@@ -102,7 +102,7 @@ impl Machine {
         NetNs::from_fd(File::open(format!("/proc/{}/ns/net", self.pid)).unwrap().into())
     }
 
-    /// Makes the network namespace of a process outside the machine a file in it.
+    /// Binds the network namespace of a process outside the machine to a file in the machine.
     #[track_caller]
     pub fn bind_network_of(&self, pid: u32, file: &str) {
         let enter = format!(
@@ -115,7 +115,7 @@ impl Machine {
         run(command);
     }
 
-    /// Waits until a unit has said this.
+    /// Waits until the log of a unit contains this.
     #[track_caller]
     pub fn wait_for_output(&self, words: &str) {
         self.run(&format!(
@@ -135,7 +135,7 @@ impl Machine {
         command
     }
 
-    /// Runs a line of shell, which must end well; what it printed.
+    /// Runs a line of shell, which must succeed; returns its output.
     #[track_caller]
     pub fn run(&self, line: &str) -> String {
         run(self.command(["sh", "-ec", line]))
@@ -153,22 +153,22 @@ impl Machine {
         self.command(["sh", "-ec", line]).output().unwrap()
     }
 
-    /// Starts or restarts a unit, which must be active then; else what it said is shown.
+    /// Starts or restarts a unit, which must then be active; otherwise shows its log.
     #[track_caller]
     pub fn systemctl(&self, words: &str) {
         let output = self.try_run(&format!("systemctl {words}"));
-        let said = std::fs::read_to_string(self.directory.join("output")).unwrap_or_default();
+        let text = std::fs::read_to_string(self.directory.join("output")).unwrap_or_default();
         assert!(
             output.status.success(),
-            "systemctl {words}: {}{said}",
+            "systemctl {words}: {}{text}",
             String::from_utf8_lossy(&output.stderr)
         );
     }
 
     #[track_caller]
     pub fn main_pid(&self, unit: &str) -> u32 {
-        let shown = self.run(&format!("systemctl show --property MainPID --value {unit}"));
-        shown.trim().parse().unwrap()
+        let text = self.run(&format!("systemctl show --property MainPID --value {unit}"));
+        text.trim().parse().unwrap()
     }
 }
 
@@ -178,7 +178,7 @@ fn boot(directory: &Path, cgroup: &Cgroup) -> Child {
         cgroup.0.display(),
         directory.display()
     );
-    let told = || {
+    let log_file = || {
         File::options()
             .append(true)
             .create(true)
@@ -188,8 +188,8 @@ fn boot(directory: &Path, cgroup: &Cgroup) -> Child {
     Command::new("sh")
         .args(["-ec", &enter])
         .stdin(Stdio::null())
-        .stdout(told())
-        .stderr(told())
+        .stdout(log_file())
+        .stderr(log_file())
         .spawn()
         .unwrap()
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A machine of a test's own: this system's files under a layer that is thrown away, with namespaces, groups of processes and a systemd of its
-# own, which starts nothing by itself. Usage: unshare --mount --net --pid --uts --ipc --cgroup --fork --kill-child machine.sh DIRECTORY
+# A private machine of a test: this system's files under a temporary layer, with namespaces, control groups and its own
+# systemd, which starts no unit by itself. Usage: unshare --mount --net --pid --uts --ipc --cgroup --fork --kill-child machine.sh DIRECTORY
 #
 # DIRECTORY, which is the machine's /mnt, holds a FIFO `ready`, to which the machine writes a line when it can be used.
 set -euo pipefail
@@ -23,7 +23,7 @@ for node in null zero full random urandom tty; do
 done
 ln -s pts/ptmx "$root/dev/ptmx"
 ip link set lo up
-# Nothing of the system's own is started: neither what it wants at its start, nor what generators find.
+# No unit of the system is started: neither those of the default target, nor those of generators.
 rm -rf "$root"/{etc,usr/lib}/systemd/system/*.wants "$root"/usr/lib/systemd/system-generators "$root"/{etc,usr/local/lib}/systemd/system-generators
 rm -f "$root/etc/fstab" "$root/usr/sbin/policy-rc.d"
 units=$root/etc/systemd/system
@@ -47,7 +47,7 @@ StandardOutput=append:/mnt/output
 StandardError=append:/mnt/output
 SystemCallErrorNumber=kill
 UNIT
-# Units have mount namespaces of their own, which a changed root directory alone would not let them make.
+# Units create private mount namespaces, which a changed root directory alone would not permit.
 mkdir "$root/before"
 cd "$root"
 pivot_root . before

@@ -1,4 +1,4 @@
-//! What a controller holds in its memory while the database hangs and everybody asks as much as they may.
+//! Memory of a controller while the database hangs and all users send as many requests as permitted.
 
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
@@ -13,24 +13,24 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-use crate::office::Office;
-use crate::support::PATIENCE;
+use crate::controller::TestController;
+use crate::support::TEST_TIMEOUT;
 
-/// Users, each with as many imports as one may have.
+/// Users, each with the permitted number of imports.
 const USERS: usize = 4;
 const IMPORTS_OF_USER: usize = 4;
-/// Of each body; more than a controller takes while nothing of it is stored.
+/// Bytes of each body; more than a controller accepts before the first part is stored.
 const BODY_BYTES: usize = 96 << 20;
-/// Of what nobody reads a connection holds less: an import that has got so far is under way.
+/// A connection buffers less than this: an import that has sent more is in progress.
 const BEGUN_BYTES: u64 = 4 << 20;
 const QUESTIONS: usize = 200;
-/// What it may hold, KiB: three parts of 8 MiB of each of 16 imports, and half as much for all else.
+/// Memory limit, KiB: three parts of 8 MiB of each of 16 imports, and half as much for the rest.
 const MEMORY_KIB_MAX: u64 = 576 << 10;
 
 type Stream = StreamOwned<ClientConnection, TcpStream>;
 
-fn connect(office: &Office) -> Stream {
-    let ca = std::fs::read(office.path("pki/ca.pem")).unwrap();
+fn connect(controller: &TestController) -> Stream {
+    let ca = std::fs::read(controller.path("pki/ca.pem")).unwrap();
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(&ca).unwrap()).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -41,9 +41,9 @@ fn connect(office: &Office) -> Stream {
         .with_no_client_auth();
     let name = ServerName::try_from("127.0.0.1").unwrap();
     let mut connection = ClientConnection::new(Arc::new(config), name).unwrap();
-    let mut stream = TcpStream::connect(("127.0.0.1", office.port)).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    // One after the other: few may be in the middle of it.
+    let mut stream = TcpStream::connect(("127.0.0.1", controller.port)).unwrap();
+    stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+    // One after the other: few handshakes may be in progress.
     while connection.is_handshaking() {
         connection.complete_io(&mut stream).unwrap();
     }
@@ -57,7 +57,7 @@ fn head(what: &str, token: &str, length: usize) -> String {
     )
 }
 
-/// Devices of an import, whose ids nobody else's are.
+/// Devices of an import, with unique ids.
 fn piece(import: usize, first: usize) -> String {
     let mut text = String::new();
     for number in first..first + 500 {
@@ -71,8 +71,8 @@ fn piece(import: usize, first: usize) -> String {
     text
 }
 
-/// Sends devices until the controller takes no more; how many bytes it has taken is counted.
-fn flood(mut stream: Stream, token: &str, import: usize, taken: &AtomicU64) {
+/// Sends devices until the controller accepts no more; counts the accepted bytes.
+fn flood(mut stream: Stream, token: &str, import: usize, accepted: &AtomicU64) {
     stream
         .write_all(head("POST /api/v1/devices/import", token, BODY_BYTES).as_bytes())
         .unwrap();
@@ -87,12 +87,12 @@ fn flood(mut stream: Stream, token: &str, import: usize, taken: &AtomicU64) {
             return;
         }
         sent += piece.len();
-        taken.fetch_add(piece.len() as u64, Relaxed);
+        accepted.fetch_add(piece.len() as u64, Relaxed);
     }
 }
 
-/// Asks for as many devices as one may, and reads the answer when it comes.
-fn ask(mut stream: Stream, token: &str) {
+/// Requests the largest permitted list of devices, and reads the response.
+fn list_devices(mut stream: Stream, token: &str) {
     let head = head("GET /api/v1/devices?limit=1000", token, 0);
     stream.write_all(head.as_bytes()).unwrap();
     let mut answer = [0; 1024];
@@ -100,64 +100,67 @@ fn ask(mut stream: Stream, token: &str) {
 }
 
 #[test]
-fn a_controller_whose_database_hangs_holds_no_more_than_it_may() {
+fn a_controller_with_a_hanging_database_has_bounded_memory() {
     let database = match Postgres::start(PostgresOptions::default()) {
         Ok(database) => database,
         Err(missing) => return println!("SKIPPED: needs PostgreSQL: {missing}"),
     };
-    let office = Office::over(&database.new_schema("fleet").unwrap());
+    let controller = TestController::over(&database.new_schema("fleet").unwrap());
     let tokens: Vec<String> = (0..USERS)
         .map(|user| {
-            let words = format!("user add flood-{user} --role operator --config controller.toml");
-            office.run(&words).ok().trim().to_owned()
+            let words = format!("user create flood-{user} --role operator --config controller.toml");
+            controller.run(&words).ok().trim().to_owned()
         })
         .collect();
-    let usual = office.memory_kib();
+    let usual = controller.memory_kib();
 
-    let taken: Arc<[AtomicU64]> = std::iter::repeat_with(AtomicU64::default)
+    let accepted: Arc<[AtomicU64]> = std::iter::repeat_with(AtomicU64::default)
         .take(USERS * IMPORTS_OF_USER)
         .collect();
-    let floods = (0..taken.len()).map(|import| {
-        let (stream, token) = (connect(&office), tokens[import % USERS].clone());
-        let taken = Arc::clone(&taken);
-        thread::spawn(move || flood(stream, &token, import, &taken[import]))
+    let floods = (0..accepted.len()).map(|import| {
+        let (stream, token) = (connect(&controller), tokens[import % USERS].clone());
+        let accepted = Arc::clone(&accepted);
+        thread::spawn(move || flood(stream, &token, import, &accepted[import]))
     });
     let floods: Vec<JoinHandle<()>> = floods.collect();
-    let until = Instant::now() + PATIENCE;
-    while taken.iter().any(|taken| taken.load(Relaxed) < BEGUN_BYTES) {
-        assert!(Instant::now() < until, "{taken:?}");
+    let until = Instant::now() + TEST_TIMEOUT;
+    while accepted
+        .iter()
+        .any(|accepted| accepted.load(Relaxed) < BEGUN_BYTES)
+    {
+        assert!(Instant::now() < until, "{accepted:?}");
         thread::sleep(Duration::from_millis(5));
     }
     let paused = database.pause().unwrap();
     let questions = (0..QUESTIONS).map(|number| {
-        let (stream, token) = (connect(&office), tokens[number % USERS].clone());
-        thread::spawn(move || ask(stream, &token))
+        let (stream, token) = (connect(&controller), tokens[number % USERS].clone());
+        thread::spawn(move || list_devices(stream, &token))
     });
     let questions: Vec<JoinHandle<()>> = questions.collect();
     for thread in floods.into_iter().chain(questions) {
         thread.join().unwrap();
     }
-    let taken: u64 = taken.iter().map(|taken| taken.load(Relaxed)).sum();
-    let most = office.memory_kib();
+    let accepted: u64 = accepted.iter().map(|accepted| accepted.load(Relaxed)).sum();
+    let most = controller.memory_kib();
     println!(
         "{usual} KiB before, {most} KiB at most; {} KiB of imports were taken",
-        taken >> 10
+        accepted >> 10
     );
     assert!(
         most < MEMORY_KIB_MAX,
-        "{usual} KiB before, {most} KiB; {taken} bytes of imports were taken"
+        "{usual} KiB before, {most} KiB; {accepted} bytes of imports were taken"
     );
 
     drop(paused);
-    let until = Instant::now() + PATIENCE;
-    while office
+    let until = Instant::now() + TEST_TIMEOUT;
+    while controller
         .run(&format!(
             "device list --limit 1 {} --token-file vic.token",
-            office.server()
+            controller.server()
         ))
         .code
         != 0
     {
-        assert!(Instant::now() < until, "it does not come back");
+        assert!(Instant::now() < until, "the controller does not recover");
     }
 }

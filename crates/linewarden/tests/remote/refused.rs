@@ -1,62 +1,72 @@
-//! Who is not let in, who is not believed, and that it is said whose fault it is.
+//! Rejected users and servers, and the cause in the error message.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
 use rcgen::{CertificateParams, Issuer, KeyPair};
 
-use crate::office::Office;
+use crate::controller::TestController;
 
 #[test]
-fn who_is_nobody_or_too_small_is_told_so() {
-    let office = Office::new();
-    office.token("nobody", "lw_0000000000000000");
-    let said = office.as_user("nobody", "device list").refused(3);
-    assert!(said.contains("knows no user by this token"), "{said}");
-    let said = office
+fn unknown_users_and_insufficient_roles_are_reported() {
+    let controller = TestController::new();
+    controller.token("eve", "lw_0000000000000000");
+    let error = controller.as_user("eve", "device list").refused(3);
+    assert!(error.contains("the token or certificate is unknown"), "{error}");
+    let error = controller
         .as_user("vic", "device revoke d1 --reason stolen")
         .refused(2);
-    assert!(said.contains("is not enrolled"), "{said}");
-    let said = office
-        .as_user("vic", "gateway enter 1 --name a --reason new")
+    assert!(error.contains("is not enrolled"), "{error}");
+    let error = controller
+        .as_user("vic", "gateway create 1 --name a --reason new")
         .refused(3);
     assert!(
-        said.contains("may not do that") && said.contains("admin"),
-        "{said}"
+        error.contains("permission denied") && error.contains("admin"),
+        "{error}"
     );
-    let said = office.as_user("olga", "audit").refused(3);
-    assert!(said.contains("needs the role admin"), "{said}");
-    // A secret that others may read is none.
-    fs::set_permissions(office.path("vic.token"), fs::Permissions::from_mode(0o644)).unwrap();
-    let said = office.as_user("vic", "device list").refused(4);
-    assert!(said.contains("vic.token"), "{said}");
-    let said = office.run(&format!("device list {}", office.server())).refused(2);
-    assert!(said.contains("as whom?"), "{said}");
-    fs::write(office.path("empty.token"), "\n").unwrap();
-    fs::set_permissions(office.path("empty.token"), fs::Permissions::from_mode(0o600)).unwrap();
-    let said = office.as_user("empty", "device list").refused(2);
-    assert!(said.contains("holds no token"), "{said}");
+    let error = controller.as_user("olga", "audit").refused(3);
+    assert!(error.contains("requires the role admin"), "{error}");
+    // A token file that others may read is rejected.
+    fs::set_permissions(controller.path("vic.token"), fs::Permissions::from_mode(0o644)).unwrap();
+    let error = controller.as_user("vic", "device list").refused(4);
+    assert!(error.contains("vic.token"), "{error}");
+    let error = controller
+        .run(&format!("device list {}", controller.server()))
+        .refused(2);
+    assert!(error.contains("no API credential given"), "{error}");
+    fs::write(controller.path("empty.token"), "\n").unwrap();
+    fs::set_permissions(controller.path("empty.token"), fs::Permissions::from_mode(0o600)).unwrap();
+    let error = controller.as_user("empty", "device list").refused(2);
+    assert!(error.contains("not a token"), "{error}");
 }
 
 #[test]
-fn the_environment_says_the_same_as_flags() {
-    let office = Office::new();
-    let mut command = office.command("device list --json");
+fn environment_variables_equal_flags() {
+    let controller = TestController::new();
+    let mut command = controller.command("device list --json");
     command
-        .env("LINEWARDEN_SERVER", format!("https://127.0.0.1:{}", office.port))
+        .env(
+            "LINEWARDEN_SERVER",
+            format!("https://127.0.0.1:{}", controller.port),
+        )
         .env("LINEWARDEN_SERVER_CA", "pki/ca.pem")
         .env("LINEWARDEN_TOKEN_FILE", "vic.token");
     assert!(command.output().unwrap().status.success());
-    // What is named counts before it.
-    let mut command = office.command("user list --json --config controller.toml");
+    // Options override the environment.
+    let mut command = controller.command("user list --json --config controller.toml");
     command.env("LINEWARDEN_SERVER", "https://127.0.0.1:1");
     let listed = command.output().unwrap();
     assert_eq!(String::from_utf8(listed.stdout).unwrap().lines().count(), 3);
 }
 
-/// A certificate of the office's CA, or of none, made as the test wants it.
-fn certificate(office: &Office, out: &str, ca: &str, change: impl FnOnce(&mut CertificateParams)) {
-    let read = |name: &str| fs::read_to_string(office.path(name)).unwrap();
+/// A certificate of the CA, or self-signed, with the given parameters.
+fn certificate(
+    controller: &TestController,
+    out: &str,
+    ca: &str,
+    change: impl FnOnce(&mut CertificateParams),
+) {
+    let read = |name: &str| fs::read_to_string(controller.path(name)).unwrap();
     let key = KeyPair::from_pem(&read(&format!("{ca}/ca.key"))).unwrap();
     let issuer = Issuer::from_ca_cert_pem(&read(&format!("{ca}/ca.pem")), key).unwrap();
     let mut parameters = CertificateParams::default();
@@ -65,153 +75,156 @@ fn certificate(office: &Office, out: &str, ca: &str, change: impl FnOnce(&mut Ce
     let key = KeyPair::generate().unwrap();
     let made = parameters.signed_by(&key, &issuer).unwrap();
     for (end, text) in [("pem", made.pem()), ("key", key.serialize_pem())] {
-        let path = office.path(&format!("{out}.{end}"));
+        let path = controller.path(&format!("{out}.{end}"));
         let _ = fs::remove_file(&path);
         fs::write(&path, text).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
     }
 }
 
-fn is_over(parameters: &mut CertificateParams) {
+fn expire(parameters: &mut CertificateParams) {
     parameters.not_before = rcgen::date_time_ymd(2019, 1, 1);
     parameters.not_after = rcgen::date_time_ymd(2020, 1, 1);
 }
 
 #[test]
-fn certificates_let_in_whom_they_name_while_they_are_good() {
-    let office = Office::new();
-    office
-        .run("user add build --role operator --certificate --config controller.toml")
+fn valid_certificates_authenticate_their_users() {
+    let controller = TestController::new();
+    controller
+        .run("user create build --role operator --certificate --config controller.toml")
         .ok();
-    office
+    controller
         .run("certificate user --ca pki --name build --out build")
         .ok();
     let by = |cert: &str| {
-        let way = format!("--client-cert {cert}.pem --client-key {cert}.key --patience 0");
-        office.run(&format!("device list --json {} {way}", office.server()))
+        let credentials = format!("--client-cert {cert}.pem --client-key {cert}.key --retry-for 0");
+        controller.run(&format!(
+            "device list --json {} {credentials}",
+            controller.server()
+        ))
     };
     by("build").ok();
-    office
-        .run("certificate user --ca pki --name stranger --out stranger")
+    controller
+        .run("certificate user --ca pki --name unknown --out unknown")
         .ok();
-    let said = by("stranger").refused(3);
-    assert!(said.contains("knows no user"), "{said}");
+    let error = by("unknown").refused(3);
+    assert!(error.contains("the token or certificate is unknown"), "{error}");
     let uri = |name: &str| {
         let uri = format!("urn:linewarden:user:{name}").try_into().unwrap();
         vec![rcgen::SanType::URI(uri)]
     };
-    certificate(&office, "over", "pki", |parameters| {
+    certificate(&controller, "over", "pki", |parameters| {
         parameters.subject_alt_names = uri("build");
-        is_over(parameters);
+        expire(parameters);
     });
-    let said = by("over").refused(3);
+    let error = by("over").refused(3);
     assert!(
-        said.contains("does not take the certificate") && said.contains("expired"),
-        "{said}"
+        error.contains("rejected the client certificate") && error.contains("expired"),
+        "{error}"
     );
-    office.run("certificate ca --out other").ok();
-    office
+    controller.run("certificate ca --out other").ok();
+    controller
         .run("certificate user --ca other --name build --out foreign")
         .ok();
-    let said = by("foreign").refused(3);
-    assert!(said.contains("does not take the certificate"), "{said}");
-    let said = office
+    let error = by("foreign").refused(3);
+    assert!(error.contains("rejected the client certificate"), "{error}");
+    let error = controller
         .run(&format!(
             "device list {} --client-cert build.pem --client-key over.key",
-            office.server()
+            controller.server()
         ))
         .refused(2);
-    assert!(said.contains("over.key"), "{said}");
+    assert!(error.contains("over.key"), "{error}");
 }
 
 #[test]
-fn a_controller_that_is_another_one_or_none_is_not_believed() {
-    let mut office = Office::new();
-    office.run("certificate ca --out other").ok();
+fn a_wrong_controller_certificate_is_rejected() {
+    let mut controller = TestController::new();
+    controller.run("certificate ca --out other").ok();
     let at = |server: &str, ca: &str| {
-        office.run(&format!(
-            "device list --server {server} --server-ca {ca} --token-file vic.token --patience 0"
+        controller.run(&format!(
+            "device list --server {server} --server-ca {ca} --token-file vic.token --retry-for 0"
         ))
     };
-    let here = format!("https://127.0.0.1:{}", office.port);
-    let said = at(&here, "other/ca.pem").refused(1);
+    let here = format!("https://127.0.0.1:{}", controller.port);
+    let error = at(&here, "other/ca.pem").refused(1);
     assert!(
-        said.contains("is not believed") && said.contains("of no CA"),
-        "{said}"
+        error.contains("is not trusted") && error.contains("unknown CA"),
+        "{error}"
     );
-    let said = at(&format!("https://localhost:{}", office.port), "pki/ca.pem").refused(1);
-    assert!(said.contains("for another name"), "{said}");
-    let said = at("https://127.0.0.1:9", "pki/ca.pem").refused(1);
-    assert!(said.contains("no controller answers"), "{said}");
-    let said = at(&format!("http://127.0.0.1:{}", office.port), "pki/ca.pem").refused(2);
-    assert!(said.contains("only https://"), "{said}");
-    let said = at(&here, "vic.token").refused(2);
-    assert!(said.contains("vic.token: holds no certificate"), "{said}");
+    let error = at(&format!("https://localhost:{}", controller.port), "pki/ca.pem").refused(1);
+    assert!(error.contains("it is for another name"), "{error}");
+    let error = at("https://127.0.0.1:9", "pki/ca.pem").refused(1);
+    assert!(error.contains("is unreachable"), "{error}");
+    let error = at(&format!("http://127.0.0.1:{}", controller.port), "pki/ca.pem").refused(2);
+    assert!(error.contains("only https://"), "{error}");
+    let error = at(&here, "vic.token").refused(2);
+    assert!(error.contains("vic.token: no certificate"), "{error}");
 
     let name = || vec![rcgen::SanType::IpAddress("127.0.0.1".parse().unwrap())];
-    certificate(&office, "ctl", "pki", |parameters| {
+    certificate(&controller, "ctl", "pki", |parameters| {
         parameters.subject_alt_names = name();
-        is_over(parameters);
+        expire(parameters);
     });
-    // Whoever looks before the start hears it as well.
-    let said = office.run("check --machine controller.toml").refused(2);
+    // `check` reports it as well.
+    let error = controller.run("check --machine controller.toml").refused(2);
     assert!(
-        said.contains("controller.toml:5:1: tls.cert") && said.contains("expired"),
-        "{said}"
+        error.contains("controller.toml:5:1: tls.cert") && error.contains("expired"),
+        "{error}"
     );
-    office.kill();
-    office.start();
-    let said = office.as_user("vic", "device list").refused(1);
-    assert!(said.contains("its certificate has expired"), "{said}");
+    controller.kill();
+    controller.start();
+    let error = controller.as_user("vic", "device list").refused(1);
+    assert!(error.contains("it has expired"), "{error}");
 }
 
-/// All that a controller's configuration names is looked at.
+/// All files that a controller's configuration names are checked.
 #[test]
-fn a_controllers_configuration_is_checked_with_what_it_names() {
-    let office = Office::new();
-    office.run("check --machine controller.toml").ok();
-    let text = fs::read_to_string(office.path("controller.toml")).unwrap();
+fn a_controllers_configuration_is_checked_with_its_files() {
+    let controller = TestController::new();
+    controller.run("check --machine controller.toml").ok();
+    let text = fs::read_to_string(controller.path("controller.toml")).unwrap();
     let check = |from: &str, to: &str, more: &str| {
         assert!(text.contains(from));
-        fs::write(office.path("changed.toml"), text.replace(from, to)).unwrap();
-        office.run(&format!("check {more} changed.toml"))
+        fs::write(controller.path("changed.toml"), text.replace(from, to)).unwrap();
+        controller.run(&format!("check {more} changed.toml"))
     };
-    let said = check("master_key_file = \"master.key\"", "", "").refused(2);
-    assert!(said.contains("registry.master_key_file: is missing"), "{said}");
-    let said = check(
+    let error = check("master_key_file = \"master.key\"", "", "").refused(2);
+    assert!(error.contains("registry.master_key_file: is missing"), "{error}");
+    let error = check(
         "[tls]",
         "[rows]\nmark_block = 0\n[log]\nlevel = \"loud\"\n[tls]",
         "",
     )
     .refused(2);
     assert!(
-        said.contains("rows.mark_block") && said.contains("log.level"),
-        "{said}"
+        error.contains("rows.mark_block") && error.contains("log.level"),
+        "{error}"
     );
-    let said = check("ctl.key", "none.key", "--machine").refused(2);
+    let error = check("ctl.key", "none.key", "--machine").refused(2);
     assert!(
-        said.contains("changed.toml:6:1: tls.key") && said.contains("none.key"),
-        "{said}"
+        error.contains("changed.toml:6:1: tls.key") && error.contains("none.key"),
+        "{error}"
     );
-    let said = check("pki/ca.pem", "master.key", "--machine").refused(2);
+    let error = check("pki/ca.pem", "master.key", "--machine").refused(2);
     assert!(
-        said.contains("tls.ca") && said.contains("holds no certificate"),
-        "{said}"
+        error.contains("tls.ca") && error.contains("no certificate in PEM"),
+        "{error}"
     );
-    let said = check("fleet.registry", "none.registry", "--machine").refused(2);
+    let error = check("fleet.registry", "none.registry", "--machine").refused(2);
     assert!(
-        said.contains("registry.path") && said.contains("no registry"),
-        "{said}"
+        error.contains("registry.path") && error.contains("no registry"),
+        "{error}"
     );
-    fs::copy(office.path("master.key"), office.path("open.key")).unwrap();
-    fs::set_permissions(office.path("open.key"), fs::Permissions::from_mode(0o644)).unwrap();
-    let said = check("master.key", "open.key", "--machine").refused(4);
-    assert!(said.contains("registry.master_key_file"), "{said}");
-    // Of a database that is away it is said of the database.
-    let away = "postgres://u:secret@127.0.0.1:9/fleet";
-    let said = check("fleet.registry", away, "--machine").refused(1);
+    fs::copy(controller.path("master.key"), controller.path("open.key")).unwrap();
+    fs::set_permissions(controller.path("open.key"), fs::Permissions::from_mode(0o644)).unwrap();
+    let error = check("master.key", "open.key", "--machine").refused(4);
+    assert!(error.contains("registry.master_key_file"), "{error}");
+    // An unavailable database is reported as such.
+    let database = "postgres://u:secret@127.0.0.1:9/fleet";
+    let error = check("fleet.registry", database, "--machine").refused(1);
     assert!(
-        said.contains("database") && !said.contains("secret") && !said.contains("SQLite"),
-        "{said}"
+        error.contains("database") && !error.contains("secret") && !error.contains("SQLite"),
+        "{error}"
     );
 }

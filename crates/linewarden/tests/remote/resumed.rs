@@ -1,25 +1,27 @@
-//! A controller that dies in the middle and comes back: what was begun goes on, and nothing is done twice.
+//! A controller that is killed and restarted during a command: the command continues, and no change is made twice.
 
 use linewarden_protocol::ids::{DeviceId, Suite};
 use linewarden_protocol::keys::RowKey;
-use linewarden_registry::{BulkOptions, Credentials, DeviceRecord, Filter, Location, MasterKey, Registry};
+use linewarden_registry::{
+    BulkOptions, Credentials, DeviceFilter, DeviceRecord, Location, MasterKey, Registry,
+};
 
+use crate::controller::TestController;
 use crate::json;
-use crate::office::Office;
 use crate::support::Process;
 
-/// Of many transactions, so that the first one is seen long before the last.
+/// Many transactions, so that the first one is stored long before the last.
 const DEVICES: u64 = 80_000;
 
 /// An export of devices of key mode, with its key.
-fn export(office: &Office) {
-    office
+fn export(controller: &TestController) {
+    controller
         .run("registry create --registry old.registry --key-file old.key")
         .ok();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        let key = MasterKey::from_file(office.path("old.key")).unwrap();
-        let location = Location::Sqlite(office.path("old.registry"));
+        let key = MasterKey::from_file(controller.path("old.key")).unwrap();
+        let location = Location::Sqlite(controller.path("old.registry"));
         let registry = Registry::open(&location, &key).await.unwrap();
         let record = |number: u64| DeviceRecord {
             device: DeviceId(number),
@@ -33,52 +35,59 @@ fn export(office: &Office) {
         };
         let records = (1..=DEVICES).map(record);
         registry
-            .enrol_bulk(records, BulkOptions::default(), |_| ())
+            .enroll_bulk(records, BulkOptions::default(), |_| ())
             .await
             .unwrap();
         registry.close().await;
     });
-    office
+    controller
         .run("device export fleet.jsonl --export-key export.key --registry old.registry --key-file old.key")
         .ok();
 }
 
-fn stored(office: &Office) -> u64 {
+fn stored(controller: &TestController) -> u64 {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        let key = MasterKey::from_file(office.path("master.key")).unwrap();
-        let location = Location::Sqlite(office.path("fleet.registry"));
+        let key = MasterKey::from_file(controller.path("master.key")).unwrap();
+        let location = Location::Sqlite(controller.path("fleet.registry"));
         let registry = Registry::open(&location, &key).await.unwrap();
-        let count = registry.count(&Filter::default()).await.unwrap();
+        let count = registry.count(&DeviceFilter::default()).await.unwrap();
         registry.close().await;
         count
     })
 }
 
 #[test]
-fn an_import_and_who_follows_it_go_on_where_the_controller_died() {
-    let mut office = Office::new();
-    export(&office);
+fn an_import_and_an_event_stream_resume_after_a_controller_was_killed() {
+    let mut controller = TestController::new();
+    export(&controller);
     let by = |words: &str| {
-        let way = format!("{} --token-file olga.token --patience 60 --json", office.server());
-        Process::start(office.command(&format!("{words} {way}")))
+        let connection = format!(
+            "{} --token-file olga.token --retry-for 60 --json",
+            controller.server()
+        );
+        Process::start(controller.command(&format!("{words} {connection}")))
     };
     let follower = by("events --follow --after 0");
     let import = by("device import fleet.jsonl --export-key export.key --reason moved");
     let is_import = |event: &serde_json::Value| event["kind"] == "enrolled";
     follower.wait_for("first devices", is_import);
-    office.kill();
-    let half = stored(&office);
+    controller.kill();
+    let half = stored(&controller);
     assert!(0 < half && half < DEVICES, "in the middle: {half}");
-    assert_eq!(half % 1_000, 0, "each transaction is there as a whole, or not");
-    office.start();
-    let told = import.ended_well();
-    assert_eq!(told.last().unwrap()["imported"], DEVICES, "{told:?}");
-    assert_eq!(stored(&office), DEVICES);
-    office.at_hand("registry check").ok();
+    assert_eq!(
+        half % 1_000,
+        0,
+        "a transaction is stored completely or not at all"
+    );
+    controller.start();
+    let lines = import.ended_well();
+    assert_eq!(lines.last().unwrap()["imported"], DEVICES, "{lines:?}");
+    assert_eq!(stored(&controller), DEVICES);
+    controller.run_local("registry check").ok();
 
-    // Each event once, and none left out.
-    let entries = office.at_hand("events --json --limit 10000").ok();
+    // Each event exactly once.
+    let entries = controller.run_local("events --json --limit 10000").ok();
     let mut kept: Vec<u64> = entries
         .lines()
         .map(|line| json(line)["id"].as_u64().unwrap())

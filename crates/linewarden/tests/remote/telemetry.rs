@@ -1,26 +1,26 @@
-//! Where traces go: what of it is refused, and a collector that hangs.
+//! Export of traces: invalid settings, and a collector that hangs.
 
 use std::fs;
 use std::net::TcpListener;
 
-use crate::office::Office;
+use crate::controller::TestController;
 
 #[test]
-fn a_section_that_cannot_be_used_is_told_with_its_place() {
-    let office = Office::new();
-    let text = fs::read_to_string(office.path("controller.toml")).unwrap();
+fn an_invalid_section_is_reported_with_its_position() {
+    let controller = TestController::new();
+    let text = fs::read_to_string(controller.path("controller.toml")).unwrap();
     let check = |section: &str| {
         let changed = format!("{text}[telemetry]\n{section}\n");
-        fs::write(office.path("changed.toml"), changed).unwrap();
-        office.run("check --machine changed.toml")
+        fs::write(controller.path("changed.toml"), changed).unwrap();
+        controller.run("check --machine changed.toml")
     };
     check("otlp = \"http://127.0.0.1:4317\"\nsample = 1").ok();
     check("otlp = \"https://otel.example:4317\"\nca = \"pki/ca.pem\"\nsample = 0.1").ok();
     check("otlp = \"http://192.0.2.1:4317\"\nplaintext = true").ok();
-    for (section, field, why) in [
+    for (section, field, cause) in [
         ("otlp = \"http://192.0.2.1:4317\"", "otlp", "plaintext = true"),
-        ("otlp = \"127.0.0.1:4317\"", "otlp", "no address of a collector"),
-        ("otlp = \"https://127.0.0.1:4317\"", "ca", "needs the CA"),
+        ("otlp = \"127.0.0.1:4317\"", "otlp", "invalid collector address"),
+        ("otlp = \"https://127.0.0.1:4317\"", "ca", "requires the CA"),
         (
             "otlp = \"https://127.0.0.1:4317\"\nca = \"none.pem\"",
             "ca",
@@ -29,12 +29,12 @@ fn a_section_that_cannot_be_used_is_told_with_its_place() {
         (
             "otlp = \"https://127.0.0.1:4317\"\nca = \"master.key\"",
             "ca",
-            "holds no certificate",
+            "no certificate in PEM",
         ),
         (
             "otlp = \"http://127.0.0.1:4317\"\nsample = 1.5",
             "sample",
-            "from 0 to 1",
+            "expected 0 to 1",
         ),
         (
             "otlp = \"http://127.0.0.1:4317\"\nrate = 1",
@@ -42,31 +42,34 @@ fn a_section_that_cannot_be_used_is_told_with_its_place() {
             "unknown field",
         ),
     ] {
-        let said = check(section).refused(2);
+        let error = check(section).refused(2);
         let field = format!("telemetry.{field}");
-        assert!(said.contains(&field) && said.contains(why), "{section}: {said}");
+        assert!(
+            error.contains(&field) && error.contains(cause),
+            "{section}: {error}"
+        );
     }
-    // The start says the same, and starts nothing.
-    let said = office.run("controller --config changed.toml").refused(2);
-    assert!(said.contains("telemetry.rate"), "{said}");
+    // The start reports the same error and does not start.
+    let error = controller.run("controller --config changed.toml").refused(2);
+    assert!(error.contains("telemetry.rate"), "{error}");
 }
 
 #[test]
-fn a_collector_that_takes_the_connection_and_is_silent_keeps_nobody() {
-    let mut office = Office::new();
-    office.kill();
-    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let text = fs::read_to_string(office.path("controller.toml")).unwrap();
+fn a_collector_that_accepts_connections_without_a_response_delays_no_request() {
+    let mut controller = TestController::new();
+    controller.kill();
+    let collector = TcpListener::bind("127.0.0.1:0").unwrap();
+    let text = fs::read_to_string(controller.path("controller.toml")).unwrap();
     let section = format!(
         "[telemetry]\notlp = \"http://{}\"\n",
-        silent.local_addr().unwrap()
+        collector.local_addr().unwrap()
     );
-    fs::write(office.path("controller.toml"), text + &section).unwrap();
-    office.start();
-    office.as_user("vic", "device list").ok();
-    // It is told something by now, and says nothing.
-    let held = silent.accept().unwrap();
-    office.as_user("vic", "device list").ok();
-    office.terminate();
-    drop(held);
+    fs::write(controller.path("controller.toml"), text + &section).unwrap();
+    controller.start();
+    controller.as_user("vic", "device list").ok();
+    // The collector has received spans by now, and does not respond.
+    let connection = collector.accept().unwrap();
+    controller.as_user("vic", "device list").ok();
+    controller.terminate();
+    drop(connection);
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use linewarden_signatures::udp::{BATCH, Outbox};
+use linewarden_signatures::udp::{BATCH, UdpSender};
 use nix::sys::signal::Signal;
 
 use super::{keygen, nameless, receive, send};
@@ -30,7 +30,7 @@ fn a_flood_is_filtered_and_reported() {
     std::thread::scope(|scope| {
         let ends_with = EndsWith(&is_over);
         scope.spawn(|| {
-            let flood = Outbox::open(address.parse().unwrap(), 0, 0).unwrap();
+            let flood = UdpSender::open(address.parse().unwrap(), 0, 0).unwrap();
             let garbage = vec![vec![0; 40]; BATCH];
             while !is_over.load(Ordering::Relaxed) {
                 flood.send(&garbage).unwrap();
@@ -49,7 +49,7 @@ fn a_flood_is_filtered_and_reported() {
     receiver.signal(Signal::SIGTERM);
     let ended = receiver.event("ended");
     let count = |count: &serde_json::Value| count.as_u64().unwrap();
-    let (received, filtered) = (count(&ended["received"]), count(&ended["shed"]["crowded"]));
+    let (received, filtered) = (count(&ended["received"]), count(&ended["shed"]["overload"]));
     assert!(filtered > 0, "{ended}");
     let all = received + filtered + count(&ended["kernel_drops"]);
     assert_eq!(all, 1 + sent.load(Ordering::Relaxed), "{ended}");

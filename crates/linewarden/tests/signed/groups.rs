@@ -5,7 +5,7 @@ use std::path::Path;
 use nix::sys::signal::Signal;
 
 use crate::keygen;
-use crate::support::{Namespace, PATIENCE, PROGRAM, Process};
+use crate::support::{Namespace, PROGRAM, Process, TEST_TIMEOUT};
 
 /// A sender and its receivers, each in a network namespace, with two links between them.
 fn two_links(at: &Path) -> Option<[Namespace; 2]> {
@@ -28,7 +28,7 @@ fn add_link(at: &Path, link: u8, [here, there]: [&Namespace; 2]) {
     );
     let ends = [(here, format!("v{link}"), 1), (there, format!("w{link}"), 2)];
     for (namespace, name, host) in &ends {
-        // An address of IPv6 serves at once, and not only when nobody has objected for a second.
+        // An IPv6 address is usable at once, without duplicate address detection.
         namespace.run(at, &format!("sysctl -q net.ipv6.conf.{name}.accept_dad=0"));
         namespace.run(at, &format!("ip address add 10.7.{link}.{host}/24 dev {name}"));
         namespace.run(at, &format!("ip link set {name} up"));
@@ -38,7 +38,7 @@ fn add_link(at: &Path, link: u8, [here, there]: [&Namespace; 2]) {
     for (namespace, name, _) in &ends {
         let words = format!("ip -6 -o address show dev {name} scope link -tentative");
         while namespace.run(at, &words).is_empty() {
-            assert!(begin.elapsed() < PATIENCE, "{name} has no address");
+            assert!(begin.elapsed() < TEST_TIMEOUT, "{name} has no address");
             std::thread::yield_now();
         }
     }
@@ -53,7 +53,7 @@ fn member(there: &Namespace, at: &Path, group: &str, interface: &str) -> Process
     receiver
 }
 
-/// A group's messages reach all who have joined it by the link on which they come, and nobody else.
+/// A group's messages reach only the receivers that have joined it on the link of their arrival.
 #[test]
 fn a_group_reaches_its_receivers() {
     let directory = tempfile::tempdir().unwrap();
@@ -87,7 +87,7 @@ fn a_group_reaches_its_receivers() {
     }
 }
 
-/// The kernel forgets who has joined a group on an interface that goes.
+/// The kernel drops group memberships when an interface is removed.
 #[test]
 fn a_group_is_joined_again_when_its_interface_comes_back() {
     let directory = tempfile::tempdir().unwrap();
@@ -119,9 +119,9 @@ fn a_group_is_joined_again_when_its_interface_comes_back() {
     }
 }
 
-/// What a sender's network does not take is lost and said; what comes after it has come back is not.
+/// Messages that a sender's network rejects are lost and counted; later ones are sent after its recovery.
 #[test]
-fn a_sender_goes_on_when_its_interface_comes_back() {
+fn a_sender_continues_after_its_interface_returns() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
     let Some([here, there]) = two_links(at) else {

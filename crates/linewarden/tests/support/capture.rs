@@ -1,4 +1,4 @@
-//! Capture files that a switch reads and writes, and frames for it.
+//! Capture files of a switch, and frames for it.
 
 use std::path::Path;
 

@@ -6,17 +6,17 @@ use linewarden_protocol::keys::RowKey;
 use linewarden_protocol::wire::{self, Message};
 use linewarden_registry::{Credentials, DeviceRecord, PoolRow};
 
-/// A device that is switched on anew for each handshake: it remembers nothing, and answers any row that it is asked for.
+/// A device that restarts for each handshake: it has no memory, and responds to a CHALLENGE of any row.
 pub struct Booted {
     pub id: DeviceId,
     pub mode: Mode,
     rows: u32,
     device: Device,
-    /// No handshake is under way.
+    /// Whether no handshake is in progress.
     pub is_idle: bool,
-    /// RESPONSEs that it sent.
+    /// Number of sent RESPONSEs.
     pub sent: Vec<[u8; 64]>,
-    /// Handshakes that ended well.
+    /// Number of successful handshakes.
     pub sessions: u32,
 }
 
@@ -40,7 +40,7 @@ impl Booted {
         RowKey::from_bytes(key)
     }
 
-    /// As it is enrolled.
+    /// The device's record for enrollment.
     pub fn record(&self) -> DeviceRecord {
         let row = |idx| PoolRow {
             challenge: [7; 8],
@@ -59,7 +59,7 @@ impl Booted {
         }
     }
 
-    /// Switched on.
+    /// Restarts the device and begins a handshake.
     pub fn begin(&mut self, nonce: [u8; 16], now_ms: u64, send: impl FnMut(&[u8; 64])) {
         self.device = booted(self.id, self.mode);
         self.is_idle = false;
@@ -67,14 +67,14 @@ impl Booted {
         self.act(output, now_ms, send);
     }
 
-    /// Takes what came to `local`.
+    /// Processes a message received at `local`.
     pub fn receive(&mut self, payload: &[u8], local: &[u8; 16], now_ms: u64, send: impl FnMut(&[u8; 64])) {
         if let Ok(output) = self.device.handle(payload, local, now_ms) {
             self.act(output, now_ms, send);
         }
     }
 
-    /// Does what is due.
+    /// Processes due timers.
     pub fn poll(&mut self, now_ms: u64, send: impl FnMut(&[u8; 64])) {
         let output = self.device.poll(now_ms);
         self.act(output, now_ms, send);

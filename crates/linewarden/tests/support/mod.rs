@@ -1,4 +1,4 @@
-//! Processes and network namespaces of a test's own.
+//! Private processes and network namespaces of a test.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 #[path = "../../../p4runtime/tests/service/support/authority.rs"]
@@ -25,11 +25,11 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use self::authority::Authority;
+use self::authority::TestAuthority;
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_linewarden");
-pub const PATIENCE: Duration = Duration::from_secs(60);
-/// A datagram that has not come by then was lost: for a neighbour's address the kernel asks three times, once a second.
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
+/// A datagram that has not arrived by then was lost: the kernel sends three neighbor solicitations, one a second.
 const LOST_AFTER: Duration = Duration::from_secs(5);
 
 /// Killed when dropped.
@@ -72,12 +72,12 @@ impl Namespace {
         self.holder.0.id()
     }
 
-    /// For what a thread of the test does there.
+    /// The namespace, for threads of the test.
     pub fn inside(&self) -> &NetNs {
         &self.inside
     }
 
-    /// Runs a program to its end, and gives what it printed.
+    /// Runs a program to its end; returns its output.
     #[track_caller]
     pub fn run(&self, at: &Path, words: &str) -> String {
         let mut words = words.split_whitespace();
@@ -96,14 +96,14 @@ impl Namespace {
         self.inside.run(|| Process::start(command)).unwrap()
     }
 
-    /// What goes before a command that is to run inside.
+    /// Command prefix that runs a command inside.
     pub fn wrapper(&self) -> Vec<String> {
         ["nsenter", "--net", "--target", &self.pid().to_string()]
             .map(str::to_owned)
             .to_vec()
     }
 
-    /// Has this end of a veth take what the gateway at the other end answers by XDP, as long as it is held.
+    /// Makes this end of a veth accept the frames that the gateway at the other end sends by XDP, until dropped.
     pub fn accept_xdp(&self, at: &Path, name: &str) -> XdpPass {
         XdpPass::attach(&self.inside, &self.interface(at, name)).unwrap()
     }
@@ -115,8 +115,8 @@ impl Namespace {
     }
 
     fn interface(&self, at: &Path, name: &str) -> Interface {
-        let shown = self.run(at, &format!("ip -o link show dev {name}"));
-        let (index, _) = shown.split_once(':').unwrap();
+        let text = self.run(at, &format!("ip -o link show dev {name}"));
+        let (index, _) = text.split_once(':').unwrap();
         Interface {
             name: name.to_owned(),
             index: index.parse().unwrap(),
@@ -126,11 +126,11 @@ impl Namespace {
 
     pub fn socket(&self, at: SocketAddr) -> UdpSocket {
         let socket = self.inside.run(|| UdpSocket::bind(at).unwrap()).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         socket
     }
 
-    /// Sends everything back that comes, as long as the test runs.
+    /// Echoes every datagram, as long as the test runs.
     pub fn echo(&self, at: SocketAddr) {
         let socket = self.socket(at);
         socket.set_read_timeout(None).unwrap();
@@ -164,7 +164,7 @@ impl Process {
         let (sender, lines) = channel();
         std::thread::spawn(move || {
             for line in output.lines().map_while(Result::ok) {
-                // One that is killed may be in the middle of a line.
+                // A killed process may leave an incomplete line.
                 let Ok(line) = serde_json::from_str(&line) else {
                     return;
                 };
@@ -191,15 +191,17 @@ impl Process {
         Ok(line)
     }
 
-    /// The first further line that is as wanted.
+    /// The first further line that satisfies the condition.
     #[track_caller]
-    pub fn wait_for(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        let until = Instant::now() + PATIENCE;
+    pub fn wait_for(&self, what: &str, condition: impl Fn(&Value) -> bool) -> Value {
+        let until = Instant::now() + TEST_TIMEOUT;
         loop {
             match self.next(until.saturating_duration_since(Instant::now())) {
-                Ok(line) if wanted(&line) => return line,
+                Ok(line) if condition(&line) => return line,
                 Ok(_) => {}
-                Err(RecvTimeoutError::Timeout) => panic!("no {what} after {PATIENCE:?}: {:#?}", self.seen()),
+                Err(RecvTimeoutError::Timeout) => {
+                    panic!("no {what} after {TEST_TIMEOUT:?}: {:#?}", self.seen())
+                }
                 Err(RecvTimeoutError::Disconnected) => panic!("ended before {what}: {:#?}", self.seen()),
             }
         }
@@ -215,7 +217,7 @@ impl Process {
         self.seen.borrow().clone()
     }
 
-    /// Those so far that tell of such an event.
+    /// The lines so far with this event.
     pub fn events(&self, name: &str) -> Vec<Value> {
         self.seen()
             .into_iter()
@@ -223,14 +225,14 @@ impl Process {
             .collect()
     }
 
-    /// What a gateway had counted of a verdict when it last said so.
+    /// A gateway's last reported count of a verdict.
     pub fn count(&self, verdict: &str) -> u64 {
         let seen = self.seen.borrow();
         let counters = seen.iter().rev().find(|line| line["counters"].is_object());
         counters.map_or(0, |line| line["counters"][verdict].as_u64().unwrap_or(0))
     }
 
-    /// Waits until the gateway has counted so many of a verdict.
+    /// Waits until the gateway has counted this number of a verdict.
     #[track_caller]
     pub fn wait_for_count(&self, verdict: &str, count: u64) {
         if self.count(verdict) < count {
@@ -242,27 +244,27 @@ impl Process {
         kill(Pid::from_raw(self.id() as i32), signal).unwrap();
     }
 
-    /// Ends it by a signal, however it ends.
+    /// Ends the process by a signal, with any exit code.
     pub fn end_by(&mut self, signal: Signal) {
         self.signal(signal);
         self.child.0.wait().unwrap();
     }
 
-    /// Whether it has ended, by itself or otherwise.
+    /// Whether the process has ended.
     pub fn has_ended(&mut self) -> bool {
         self.child.0.try_wait().unwrap().is_some()
     }
 
-    /// Its exit code, once it has ended by itself, and all its lines.
+    /// Waits until the process ends by itself; returns its exit code and all its lines.
     #[track_caller]
     pub fn ended(mut self) -> (i32, Vec<Value>) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TEST_TIMEOUT;
         loop {
             match self.next(until.saturating_duration_since(Instant::now())) {
                 Ok(_) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
-                    panic!("still there after {PATIENCE:?}: {:#?}", self.seen())
+                    panic!("still running after {TEST_TIMEOUT:?}: {:#?}", self.seen())
                 }
             }
         }
@@ -270,7 +272,7 @@ impl Process {
         (code.expect("it was killed"), self.seen())
     }
 
-    /// All its lines, once it has ended by itself, and well.
+    /// Waits until the process ends by itself with exit code 0; returns all its lines.
     #[track_caller]
     pub fn ended_well(self) -> Vec<Value> {
         let (code, lines) = self.ended();
@@ -278,7 +280,7 @@ impl Process {
         lines
     }
 
-    /// Ends it as a service manager does, which must be well; all its lines.
+    /// Ends the process as a service manager does; its exit code must be 0; returns all its lines.
     #[track_caller]
     pub fn terminate(self) -> Vec<Value> {
         self.signal(Signal::SIGTERM);
@@ -286,54 +288,54 @@ impl Process {
     }
 }
 
-/// Runs a command to its end, which must be well; what it printed.
+/// Runs a command that must succeed; returns its standard output.
 #[track_caller]
 pub fn run(mut command: Command) -> String {
     let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{command:?}: {said}");
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{command:?}: {errors}");
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A UDP port of the loopback interface that nobody has at the moment.
+/// An unused UDP port of the loopback interface.
 pub fn free_udp_port() -> u16 {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.local_addr().unwrap().port()
 }
 
-/// What is sent there comes back. Where addresses have just changed a datagram may be lost before anybody judges it: it is
-/// sent again, and only its own answer counts.
+/// Asserts that datagrams are echoed. After a change of addresses a datagram may be lost before the gate: it is
+/// sent again, and only its own echo counts.
 #[track_caller]
 pub fn echoed(from: &UdpSocket, to: SocketAddr) {
-    echoed_whole(from, to, 8);
+    echoed_with_size(from, to, 8);
 }
 
-/// The same with so many bytes, at least 8 (or fewer, which may be those of another datagram).
+/// The same with a payload of `bytes`; with fewer than 8, the echo may be of another datagram.
 #[track_caller]
-pub fn echoed_whole(from: &UdpSocket, to: SocketAddr, bytes: usize) {
+pub fn echoed_with_size(from: &UdpSocket, to: SocketAddr, bytes: usize) {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let mut payload = NUMBER.fetch_add(1, Ordering::Relaxed).to_le_bytes().to_vec();
     payload.resize(bytes, bytes as u8);
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TEST_TIMEOUT;
     from.set_read_timeout(Some(LOST_AFTER)).unwrap();
     loop {
         from.send_to(&payload, to).unwrap();
         let mut buffer = [0; 2048];
         while let Ok(bytes) = from.recv(&mut buffer) {
             if buffer[..bytes] == payload {
-                return from.set_read_timeout(Some(PATIENCE)).unwrap();
+                return from.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
             }
         }
-        assert!(Instant::now() < until, "{to} sends nothing back");
+        assert!(Instant::now() < until, "no echo from {to}");
     }
 }
 
-/// Files of a CA: `NAME.crt`, and for each that it issues to `WHO.crt` and `WHO.key`.
+/// Files of a CA: `NAME.crt`, and `FILE.crt` and `FILE.key` for each subject.
 pub fn authority(at: &Path, name: &str, issued_to: &[(&str, &str)]) {
-    let ca = Authority::new(name);
+    let ca = TestAuthority::new(name);
     std::fs::write(at.join(format!("{name}.crt")), &ca.pem).unwrap();
-    for (file, who) in issued_to {
-        let issued = ca.issue(who);
+    for (file, subject) in issued_to {
+        let issued = ca.issue(subject);
         std::fs::write(at.join(format!("{file}.crt")), issued.cert).unwrap();
         key_file(at, file, &issued.key, 0o600);
     }

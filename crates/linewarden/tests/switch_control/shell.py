@@ -1,4 +1,4 @@
-"""What people do with p4runtime-shell and a switch. Usage: shell.py HOST:PORT DIRECTORY with packets.p4info.txtpb and .json
+"""Operations of p4runtime-shell on a switch. Usage: shell.py HOST:PORT DIRECTORY with packets.p4info.txtpb and .json
 
 Frames go in and come out through the interfaces h0 to h3, the far ends of the switch's ports.
 """
@@ -14,7 +14,7 @@ from p4runtime_sh.p4runtime import P4RuntimeException, P4RuntimeWriteException
 
 address, data = sys.argv[1:]
 INFO, JSON = (os.path.join(data, name) for name in ("packets.p4info.txtpb", "packets.json"))
-PATIENCE_S = 60
+TEST_TIMEOUT_S = 60
 ETHER_TYPE = 0x1234
 CPU = 510
 BROADCAST = "ff:ff:ff:ff:ff:ff"
@@ -23,7 +23,7 @@ BROADCAST = "ff:ff:ff:ff:ff:ff"
 def port(number):
     opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETHER_TYPE))
     opened.bind((f"h{number}", ETHER_TYPE))
-    opened.settimeout(PATIENCE_S)
+    opened.settimeout(TEST_TIMEOUT_S)
     return opened
 
 
@@ -46,7 +46,7 @@ def is_silent():
         try:
             raise AssertionError((number, opened.recv(2048)))
         except BlockingIOError:
-            opened.settimeout(PATIENCE_S)
+            opened.settimeout(TEST_TIMEOUT_S)
 
 
 def flow(dst, action, **params):
@@ -149,9 +149,9 @@ def registers():
     sent = frame("02:00:00:00:00:01", b"add")
     ports[2].send(sent)
     comes_out(2, sent)
-    wanted = p4runtime_pb2.Entity()
-    entity(wanted)
-    (answer,) = sh.client.read_one(wanted)
+    query = p4runtime_pb2.Entity()
+    entity(query)
+    (answer,) = sh.client.read_one(query)
     (cell,) = answer.entities
     assert int.from_bytes(cell.register_entry.data.bitstring, "big") == word + 1
     add.delete()
@@ -162,7 +162,7 @@ def packets():
     entry.insert()
     sent = frame("02:00:00:00:00:01", b"hello")
     ports[2].send(sent)
-    packet = sh.client.get_stream_packet("packet", timeout=PATIENCE_S).packet
+    packet = sh.client.get_stream_packet("packet", timeout=TEST_TIMEOUT_S).packet
     assert packet.payload == sent
     assert {field.metadata_id: field.value for field in packet.metadata} == {1: b"\x02", 2: b"\x09"}
     for number in (3, 0):
@@ -177,14 +177,14 @@ def replication():
     group = sh.MulticastGroupEntry(1)
     group.add(1, 1).add(2, 1).add(2, 2)
     group.insert()
-    everybody = flow(BROADCAST, "In.to_group", group=1)
-    everybody.insert()
+    broadcast_flow = flow(BROADCAST, "In.to_group", group=1)
+    broadcast_flow.insert()
     sent = frame(BROADCAST, b"to all")
     ports[0].send(sent)
     for number in (1, 2, 2):
         comes_out(number, sent)
     group.delete()
-    everybody.delete()
+    broadcast_flow.delete()
 
     session = sh.CloneSessionEntry(100)
     session.add(CPU, 0)
@@ -194,7 +194,7 @@ def replication():
     sent = frame("02:00:00:00:00:01", b"twice")
     ports[1].send(sent)
     comes_out(3, sent)
-    assert sh.client.get_stream_packet("packet", timeout=PATIENCE_S).packet.payload == sent
+    assert sh.client.get_stream_packet("packet", timeout=TEST_TIMEOUT_S).packet.payload == sent
     copied.delete()
     session.delete()
 
@@ -208,8 +208,8 @@ def digests():
     sent = frame("02:00:00:00:00:01", b"who am I")
     ports[1].send(sent)
     comes_out(3, sent)
-    told = sh.client.get_stream_packet("digest", timeout=PATIENCE_S).digest
-    src, port, broadcast = told.data[0].struct.members
+    message = sh.client.get_stream_packet("digest", timeout=TEST_TIMEOUT_S).digest
+    src, port, broadcast = message.data[0].struct.members
     assert (src.bitstring, port.bitstring, broadcast.bool) == (b"\x02\x00\x00\x00\x00\xaa", b"\x01", False)
     learned.delete()
 
@@ -218,8 +218,8 @@ def idleness():
     entry = flow("02:00:00:00:00:01", "In.drop")
     entry.idle_timeout_ns = 20_000_000
     entry.insert()
-    told = sh.client.get_stream_packet("idle_timeout_notification", timeout=PATIENCE_S)
-    (idle,) = told.idle_timeout_notification.table_entry
+    message = sh.client.get_stream_packet("idle_timeout_notification", timeout=TEST_TIMEOUT_S)
+    (idle,) = message.idle_timeout_notification.table_entry
     assert idle.idle_timeout_ns == 20_000_000
     entry.delete()
 
@@ -251,4 +251,4 @@ try:
 finally:
     sh.teardown()
 assert threading.active_count() == 1
-print("everything went where it should")
+print("all packets arrived at the expected ports")

@@ -1,4 +1,4 @@
-"""A controller that is there when the switch is told to end. Usage: until_the_end.py HOST:PORT PID"""
+"""A controller that is connected when the switch stops. Usage: until_the_end.py HOST:PORT PID"""
 
 import os
 import signal
@@ -24,11 +24,11 @@ with grpc.insecure_channel(address) as channel:
     hello.arbitration.election_id.low = 2
     ended = threading.Event()
 
-    def asked():
+    def requests():
         yield hello
         ended.wait()
 
-    stream = p4runtime_pb2_grpc.P4RuntimeStub(channel).StreamChannel(asked())
+    stream = p4runtime_pb2_grpc.P4RuntimeStub(channel).StreamChannel(requests())
     assert next(stream).arbitration.status.code == 0
     os.kill(switch, signal.SIGTERM)
     try:

@@ -1,21 +1,21 @@
-//! Attestation: plans, provers, rounds.
+//! Conversion of attestation plans, provers and rounds.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use linewarden_controller::attest::{
-    Appraised, GroupPlan, Plan, PlanWish, ProverIds, ProverProvision, Provers, Quarantined, RoundOutcome,
-    Seen, Unanswered, Verdict,
+    GroupOutage, GroupPlan, Plan, PlanRequest, ProofOutcome, ProverIds, ProverObservation, ProverProvision,
+    Provers, QuarantinedDevice, RoundAppraisal, RoundOutcome,
 };
 use linewarden_protocol::attest::{PeriodStart, ProofKey, RequestKey};
 use linewarden_protocol::gateway::{Configuration, ProverKeys};
 use linewarden_protocol::ids::{DeviceId, Period, RoundNumber};
-use linewarden_registry::{EnrolledAt, GroupName, GroupPolicy, Reopen, Revision};
+use linewarden_registry::{EnrollmentTime, GroupName, GroupPolicy, ReleaseMode, Revision};
 
-use super::{Malformed, exactly, optional};
+use super::{Malformed, exact_bytes, optional_bytes};
 use crate::proto;
 
 fn group(name: String) -> Result<GroupName, Malformed> {
-    GroupName::new(name).map_err(|_| Malformed("a group's name"))
+    GroupName::new(name).map_err(|_| Malformed("invalid group name"))
 }
 
 fn address_to_wire(address: Option<IpAddr>) -> Vec<u8> {
@@ -29,8 +29,12 @@ fn address_to_wire(address: Option<IpAddr>) -> Vec<u8> {
 fn address_from_wire(bytes: &[u8]) -> Result<Option<IpAddr>, Malformed> {
     match bytes.len() {
         0 => Ok(None),
-        4 => Ok(Some(Ipv4Addr::from(exactly::<4>(bytes, "an address")?).into())),
-        _ => Ok(Some(Ipv6Addr::from(exactly::<16>(bytes, "an address")?).into())),
+        4 => Ok(Some(
+            Ipv4Addr::from(exact_bytes::<4>(bytes, "address of a wrong length")?).into(),
+        )),
+        _ => Ok(Some(
+            Ipv6Addr::from(exact_bytes::<16>(bytes, "address of a wrong length")?).into(),
+        )),
     }
 }
 
@@ -42,51 +46,51 @@ pub(crate) fn start_to_wire(start: &PeriodStart) -> proto::PeriodStart {
 }
 
 pub(crate) fn start_from_wire(start: Option<proto::PeriodStart>) -> Result<PeriodStart, Malformed> {
-    let start = start.ok_or(Malformed("a period that is missing"))?;
+    let start = start.ok_or(Malformed("no period"))?;
     Ok(PeriodStart {
         period: Period(start.period),
-        salt: exactly(&start.salt, "a period's salt")?,
+        salt: exact_bytes(&start.salt, "salt of a wrong length")?,
     })
 }
 
-pub(crate) fn wish_from_wire(request: &proto::PlanRequest) -> PlanWish {
-    PlanWish {
-        begin: request.begin.map(Period),
+pub(crate) fn plan_request_from_wire(request: &proto::GetPlanRequest) -> PlanRequest {
+    PlanRequest {
+        start_period: request.start_period.map(Period),
         period_s: request.period_s,
-        numbers: request.numbers,
+        needs_round_numbers: request.needs_round_numbers,
     }
 }
 
-pub(crate) fn plan_to_wire(plan: Option<&Plan>) -> proto::PlanReply {
+pub(crate) fn plan_to_wire(plan: Option<&Plan>) -> proto::GetPlanResponse {
     let Some(plan) = plan else {
-        return proto::PlanReply::default();
+        return proto::GetPlanResponse::default();
     };
     let group = |group: &GroupPlan| proto::GroupPlan {
         name: group.name.as_str().to_owned(),
         every_s: group.policy.every_s,
         jitter_s: group.policy.jitter_s,
-        answer_ms: group.policy.answer_ms,
-        silent: group.policy.silent,
-        of: group.policy.of,
-        late_is_silent: group.policy.late_is_silent,
-        reopen_by_command: group.policy.reopen == Reopen::ByCommand,
-        rounds_wanted: group.rounds_wanted,
+        proof_timeout_ms: group.policy.proof_timeout_ms,
+        missed_limit: group.policy.missed_limit,
+        window_rounds: group.policy.window_rounds,
+        late_is_missed: group.policy.late_is_missed,
+        manual_release: group.policy.release_mode == ReleaseMode::Manual,
+        rounds_requested: group.rounds_requested,
     };
-    proto::PlanReply {
-        drawn: true,
+    proto::GetPlanResponse {
+        has_plan: true,
         running: Some(start_to_wire(&plan.running)),
         age_s: plan.age_s,
         next: Some(start_to_wire(&plan.next)),
         revision: plan.revision,
-        references: plan.references,
+        reference_digest: plan.reference_digest,
         groups: plan.groups.iter().map(group).collect(),
         rounds_start: plan.rounds.start,
         rounds_end: plan.rounds.end,
     }
 }
 
-pub(crate) fn plan_from_wire(reply: proto::PlanReply) -> Result<Option<Plan>, Malformed> {
-    if !reply.drawn {
+pub(crate) fn plan_from_wire(reply: proto::GetPlanResponse) -> Result<Option<Plan>, Malformed> {
+    if !reply.has_plan {
         return Ok(None);
     }
     let plan_of = |plan: proto::GroupPlan| {
@@ -95,16 +99,16 @@ pub(crate) fn plan_from_wire(reply: proto::PlanReply) -> Result<Option<Plan>, Ma
             policy: GroupPolicy {
                 every_s: plan.every_s,
                 jitter_s: plan.jitter_s,
-                answer_ms: plan.answer_ms,
-                silent: plan.silent,
-                of: plan.of,
-                late_is_silent: plan.late_is_silent,
-                reopen: match plan.reopen_by_command {
-                    true => Reopen::ByCommand,
-                    false => Reopen::Automatic,
+                proof_timeout_ms: plan.proof_timeout_ms,
+                missed_limit: plan.missed_limit,
+                window_rounds: plan.window_rounds,
+                late_is_missed: plan.late_is_missed,
+                release_mode: match plan.manual_release {
+                    true => ReleaseMode::Manual,
+                    false => ReleaseMode::Automatic,
                 },
             },
-            rounds_wanted: plan.rounds_wanted,
+            rounds_requested: plan.rounds_requested,
         })
     };
     Ok(Some(Plan {
@@ -112,13 +116,13 @@ pub(crate) fn plan_from_wire(reply: proto::PlanReply) -> Result<Option<Plan>, Ma
         age_s: reply.age_s,
         next: start_from_wire(reply.next)?,
         revision: reply.revision,
-        references: reply.references,
+        reference_digest: reply.reference_digest,
         groups: reply.groups.into_iter().map(plan_of).collect::<Result<_, _>>()?,
         rounds: reply.rounds_start..reply.rounds_end,
     }))
 }
 
-pub(crate) fn provers_to_wire(provers: &Provers) -> proto::ProversReply {
+pub(crate) fn provers_to_wire(provers: &Provers) -> proto::ListProversResponse {
     let prover = |prover: &ProverProvision| proto::Prover {
         device: prover.device.0,
         group: prover.group.as_str().to_owned(),
@@ -135,82 +139,87 @@ pub(crate) fn provers_to_wire(provers: &Provers) -> proto::ProversReply {
             .map_or_else(Vec::new, |key| key.as_bytes().to_vec()),
         request_key: prover.request_key.as_bytes().to_vec(),
         address: address_to_wire(prover.address),
-        is_answering: prover.is_answering,
+        is_responsive: prover.is_responsive,
     };
-    proto::ProversReply {
+    proto::ListProversResponse {
         start: Some(start_to_wire(&provers.start)),
-        references: provers.references,
+        reference_digest: provers.reference_digest,
         provers: provers.provisions.iter().map(prover).collect(),
         removed: provers.removed.iter().map(|device| device.0).collect(),
         damaged: provers.damaged.clone(),
-        upto: provers.upto,
-        more: provers.more,
+        up_to_revision: provers.up_to_revision,
+        has_more: provers.has_more,
     }
 }
 
-pub(crate) fn provers_from_wire(reply: proto::ProversReply) -> Result<Provers, Malformed> {
+pub(crate) fn provers_from_wire(reply: proto::ListProversResponse) -> Result<Provers, Malformed> {
     let prover = |prover: proto::Prover| {
-        let alternate = optional(&prover.alternate, "a proof key")?.map(ProofKey::from_bytes);
-        let keys = optional(&prover.current, "a proof key")?.map(|current| ProverKeys {
-            current: ProofKey::from_bytes(current),
-            alternate,
-        });
+        let alternate =
+            optional_bytes(&prover.alternate, "proof key of a wrong length")?.map(ProofKey::from_bytes);
+        let keys =
+            optional_bytes(&prover.current, "proof key of a wrong length")?.map(|current| ProverKeys {
+                current: ProofKey::from_bytes(current),
+                alternate,
+            });
         Ok(ProverProvision {
             device: DeviceId(prover.device),
             group: group(prover.group)?,
-            enrolled_at: EnrolledAt(prover.enrolled_at_s),
-            port: u16::try_from(prover.port).map_err(|_| Malformed("a prover's port"))?,
+            enrolled_at: EnrollmentTime(prover.enrolled_at_s),
+            port: u16::try_from(prover.port).map_err(|_| Malformed("invalid port of a prover"))?,
             keys,
-            request_key: RequestKey::from_bytes(exactly(&prover.request_key, "a request key")?),
+            request_key: RequestKey::from_bytes(exact_bytes(
+                &prover.request_key,
+                "request key of a wrong length",
+            )?),
             address: address_from_wire(&prover.address)?,
-            is_answering: prover.is_answering,
+            is_responsive: prover.is_responsive,
         })
     };
     Ok(Provers {
         start: start_from_wire(reply.start)?,
-        references: reply.references,
+        reference_digest: reply.reference_digest,
         provisions: reply.provers.into_iter().map(prover).collect::<Result<_, _>>()?,
         removed: reply.removed.into_iter().map(DeviceId).collect(),
         damaged: reply.damaged,
-        upto: reply.upto,
-        more: reply.more,
+        up_to_revision: reply.up_to_revision,
+        has_more: reply.has_more,
     })
 }
 
-pub(crate) fn ids_to_wire(ids: &ProverIds) -> proto::ProverIdsReply {
-    proto::ProverIdsReply {
+pub(crate) fn prover_ids_to_wire(ids: &ProverIds) -> proto::ListProverIdsResponse {
+    proto::ListProverIdsResponse {
         provers: ids.provers.iter().map(|device| device.0).collect(),
         removed: ids.removed.iter().map(|device| device.0).collect(),
-        upto: ids.upto,
-        more: ids.more,
+        up_to_revision: ids.up_to_revision,
+        has_more: ids.has_more,
     }
 }
 
-pub(crate) fn ids_from_wire(reply: proto::ProverIdsReply) -> ProverIds {
+pub(crate) fn prover_ids_from_wire(reply: proto::ListProverIdsResponse) -> ProverIds {
     ProverIds {
         provers: reply.provers.into_iter().map(DeviceId).collect(),
         removed: reply.removed.into_iter().map(DeviceId).collect(),
-        upto: reply.upto,
-        more: reply.more,
+        up_to_revision: reply.up_to_revision,
+        has_more: reply.has_more,
     }
 }
 
-/// A verdict's byte on the wire.
-const SILENT: u8 = 1;
+/// The byte of an outcome on the wire.
+const MISSED: u8 = 1;
 const OK: u8 = 2;
 const LATE: u8 = 3;
 const ALTERNATE: u8 = 4;
 const IPV6: u8 = 8;
 
-fn seen_to_wire(verdict: &Verdict) -> u8 {
+fn outcome_to_byte(verdict: &ProverObservation) -> u8 {
     let of = |configuration| match configuration {
         Configuration::Current => 0,
         Configuration::Alternate => ALTERNATE,
     };
-    let seen = match verdict.seen {
-        Seen::Ok(configuration) => OK | of(configuration),
-        Seen::Late(configuration) => LATE | of(configuration),
-        Seen::Silent => SILENT,
+    let seen = match verdict.outcome {
+        ProofOutcome::Ok(configuration) => OK | of(configuration),
+        ProofOutcome::Late(configuration) => LATE | of(configuration),
+        ProofOutcome::Missed => MISSED,
     };
     match verdict.address {
         IpAddr::V4(_) => seen,
@@ -218,22 +227,24 @@ fn seen_to_wire(verdict: &Verdict) -> u8 {
     }
 }
 
-fn seen_from_wire(byte: u8) -> Result<Seen, Malformed> {
+fn outcome_from_byte(byte: u8) -> Result<ProofOutcome, Malformed> {
     let configuration = match byte & ALTERNATE {
         0 => Configuration::Current,
         _ => Configuration::Alternate,
     };
     match byte & !(ALTERNATE | IPV6) {
-        OK => Ok(Seen::Ok(configuration)),
-        LATE => Ok(Seen::Late(configuration)),
-        SILENT => Ok(Seen::Silent),
-        _ => Err(Malformed("what was seen of a prover")),
+        OK => Ok(ProofOutcome::Ok(configuration)),
+        LATE => Ok(ProofOutcome::Late(configuration)),
+        MISSED => Ok(ProofOutcome::Missed),
+        _ => Err(Malformed("invalid outcome of a prover")),
     }
 }
 
-fn verdicts_from_wire(request: &proto::AppraiseRequest) -> Result<Vec<Verdict>, Malformed> {
+fn observations_from_wire(
+    request: &proto::AppraiseRoundRequest,
+) -> Result<Vec<ProverObservation>, Malformed> {
     let count = request.devices.len();
-    if request.enrolled_at_s.len() != count || request.seen.len() != count {
+    if request.enrolled_at_s.len() != count || request.outcomes.len() != count {
         return Err(Malformed("columns of different lengths"));
     }
     let mut addresses = request.addresses.as_slice();
@@ -247,13 +258,13 @@ fn verdicts_from_wire(request: &proto::AppraiseRequest) -> Result<Vec<Verdict>, 
         .devices
         .iter()
         .zip(&request.enrolled_at_s)
-        .zip(&request.seen);
+        .zip(&request.outcomes);
     let verdicts = columns.map(|((device, enrolled_at_s), byte)| {
-        Ok(Verdict {
+        Ok(ProverObservation {
             device: DeviceId(*device),
-            enrolled_at: EnrolledAt(*enrolled_at_s),
-            seen: seen_from_wire(*byte)?,
-            address: address(*byte).ok_or(Malformed("where a prover was asked"))?,
+            enrolled_at: EnrollmentTime(*enrolled_at_s),
+            outcome: outcome_from_byte(*byte)?,
+            address: address(*byte).ok_or(Malformed("no address of a prover"))?,
         })
     });
     let verdicts = verdicts.collect::<Result<_, _>>()?;
@@ -263,85 +274,91 @@ fn verdicts_from_wire(request: &proto::AppraiseRequest) -> Result<Vec<Verdict>, 
     }
 }
 
-/// The round, `age_ns` after its end.
-pub(crate) fn outcome_to_wire(outcome: &RoundOutcome, age_ns: u64) -> proto::AppraiseRequest {
-    proto::AppraiseRequest {
-        session: None,
+/// Encodes the round; `age_ns` is the time since its end.
+pub(crate) fn round_to_wire(outcome: &RoundOutcome, age_ns: u64) -> proto::AppraiseRoundRequest {
+    proto::AppraiseRoundRequest {
+        registration: None,
         number: outcome.number.0,
         group: outcome.group.as_str().to_owned(),
         period: outcome.period.0,
-        heard: outcome.heard.0,
-        lasted_ms: outcome.lasted_ms,
+        feed_revision: outcome.feed_revision.0,
+        duration_ms: outcome.duration_ms,
         age_ns,
         last_verdict_ms: outcome.last_verdict_ms,
-        devices: outcome.verdicts.iter().map(|verdict| verdict.device.0).collect(),
+        devices: outcome
+            .observations
+            .iter()
+            .map(|verdict| verdict.device.0)
+            .collect(),
         enrolled_at_s: outcome
-            .verdicts
+            .observations
             .iter()
             .map(|verdict| verdict.enrolled_at.0)
             .collect(),
-        seen: outcome.verdicts.iter().map(seen_to_wire).collect(),
+        outcomes: outcome.observations.iter().map(outcome_to_byte).collect(),
         addresses: outcome
-            .verdicts
+            .observations
             .iter()
             .flat_map(|verdict| address_to_wire(Some(verdict.address)))
             .collect(),
     }
 }
 
-/// The round, and how long ago it ended; its own clock says nothing here.
-pub(crate) fn outcome_from_wire(request: &proto::AppraiseRequest) -> Result<(RoundOutcome, u64), Malformed> {
+/// Decodes the round, and the time since its end. The gateway's clock is not comparable here, so `ended_ns` is 0.
+pub(crate) fn round_from_wire(
+    request: &proto::AppraiseRoundRequest,
+) -> Result<(RoundOutcome, u64), Malformed> {
     let outcome = RoundOutcome {
         number: RoundNumber(request.number),
         group: group(request.group.clone())?,
         period: Period(request.period),
-        heard: Revision(request.heard),
-        lasted_ms: request.lasted_ms,
+        feed_revision: Revision(request.feed_revision),
+        duration_ms: request.duration_ms,
         ended_ns: 0,
         last_verdict_ms: request.last_verdict_ms,
-        verdicts: verdicts_from_wire(request)?,
+        observations: observations_from_wire(request)?,
     };
     Ok((outcome, request.age_ns))
 }
 
-pub(crate) fn appraised_to_wire(appraised: &Appraised) -> proto::AppraiseReply {
-    let quarantined = |quarantined: &Quarantined| proto::Quarantined {
+pub(crate) fn appraisal_to_wire(appraised: &RoundAppraisal) -> proto::AppraiseRoundResponse {
+    let quarantined = |quarantined: &QuarantinedDevice| proto::QuarantinedDevice {
         device: quarantined.device.0,
         reason: quarantined.reason.clone(),
         revision: quarantined.revision.0,
     };
-    let readmitted = |(device, revision): &(DeviceId, Revision)| proto::Readmitted {
+    let readmitted = |(device, revision): &(DeviceId, Revision)| proto::RemediatedDevice {
         device: device.0,
         revision: revision.0,
     };
-    proto::AppraiseReply {
+    proto::AppraiseRoundResponse {
         quarantined: appraised.quarantined.iter().map(quarantined).collect(),
-        readmitted: appraised.readmitted.iter().map(readmitted).collect(),
-        results: appraised.results.clone(),
-        unanswered: appraised.unanswered.map(|unanswered| proto::Unanswered {
-            asked: unanswered.asked,
-            spared: unanswered.spared,
-            of: unanswered.of,
+        remediated: appraised.remediated.iter().map(readmitted).collect(),
+        attestation_results: appraised.attestation_results.clone(),
+        outage: appraised.outage.map(|outage| proto::GroupOutage {
+            requested: outage.requested,
+            excused: outage.excused,
+            excused_max: outage.excused_max,
         }),
     }
 }
 
-pub(crate) fn appraised_from_wire(reply: proto::AppraiseReply) -> Appraised {
-    let quarantined = |quarantined: proto::Quarantined| Quarantined {
+pub(crate) fn appraisal_from_wire(reply: proto::AppraiseRoundResponse) -> RoundAppraisal {
+    let quarantined = |quarantined: proto::QuarantinedDevice| QuarantinedDevice {
         device: DeviceId(quarantined.device),
         reason: quarantined.reason,
         revision: Revision(quarantined.revision),
     };
     let readmitted =
-        |readmitted: proto::Readmitted| (DeviceId(readmitted.device), Revision(readmitted.revision));
-    Appraised {
+        |readmitted: proto::RemediatedDevice| (DeviceId(readmitted.device), Revision(readmitted.revision));
+    RoundAppraisal {
         quarantined: reply.quarantined.into_iter().map(quarantined).collect(),
-        readmitted: reply.readmitted.into_iter().map(readmitted).collect(),
-        results: reply.results,
-        unanswered: reply.unanswered.map(|unanswered| Unanswered {
-            asked: unanswered.asked,
-            spared: unanswered.spared,
-            of: unanswered.of,
+        remediated: reply.remediated.into_iter().map(readmitted).collect(),
+        attestation_results: reply.attestation_results,
+        outage: reply.outage.map(|outage| GroupOutage {
+            requested: outage.requested,
+            excused: outage.excused,
+            excused_max: outage.excused_max,
         }),
     }
 }
@@ -356,27 +373,27 @@ mod tests {
         let v4 = IpAddr::from([192, 0, 2, 7]);
         let v6 = IpAddr::from([0x20; 16]);
         let seen = [
-            Seen::Silent,
-            Seen::Ok(Configuration::Current),
-            Seen::Ok(Configuration::Alternate),
-            Seen::Late(Configuration::Current),
-            Seen::Late(Configuration::Alternate),
+            ProofOutcome::Missed,
+            ProofOutcome::Ok(Configuration::Current),
+            ProofOutcome::Ok(Configuration::Alternate),
+            ProofOutcome::Late(Configuration::Current),
+            ProofOutcome::Late(Configuration::Alternate),
         ];
         let verdicts = seen.into_iter().flat_map(|seen| [(seen, v4), (seen, v6)]);
         RoundOutcome {
             number: RoundNumber(3),
             group: GroupName::new("doors".to_owned()).unwrap(),
             period: Period(4),
-            heard: Revision(5),
-            lasted_ms: 6,
+            feed_revision: Revision(5),
+            duration_ms: 6,
             ended_ns: 0,
             last_verdict_ms: 7,
-            verdicts: verdicts
+            observations: verdicts
                 .zip(1..)
-                .map(|((seen, address), device)| Verdict {
+                .map(|((seen, address), device)| ProverObservation {
                     device: DeviceId(device),
-                    enrolled_at: EnrolledAt(device << 40),
-                    seen,
+                    enrolled_at: EnrollmentTime(device << 40),
+                    outcome: seen,
                     address,
                 })
                 .collect(),
@@ -384,49 +401,51 @@ mod tests {
     }
 
     #[test]
-    fn a_round_arrives_as_it_was_sent() {
-        let request = outcome_to_wire(&round(), 9);
-        let (arrived, age_ns) = outcome_from_wire(&request).unwrap();
+    fn a_round_is_decoded_as_it_was_encoded() {
+        let request = round_to_wire(&round(), 9);
+        let (arrived, age_ns) = round_from_wire(&request).unwrap();
         assert_eq!(format!("{arrived:?}"), format!("{:?}", round()));
         assert_eq!(age_ns, 9);
     }
 
     #[test]
-    fn columns_that_do_not_fit_are_malformed() {
-        type Change = fn(&mut proto::AppraiseRequest);
+    fn columns_of_different_lengths_are_malformed() {
+        type Change = fn(&mut proto::AppraiseRoundRequest);
         let changes: [(&str, Change); 8] = [
             ("a device more", |request| request.devices.push(1)),
             ("a device less", |request| request.devices.truncate(1)),
-            ("an enrolment more", |request| request.enrolled_at_s.push(1)),
-            ("a byte more", |request| request.seen.push(OK)),
+            ("an enrollment more", |request| request.enrolled_at_s.push(1)),
+            ("a byte more", |request| request.outcomes.push(OK)),
             ("an address less", |request| request.addresses.truncate(1)),
             ("more addresses", |request| request.addresses.push(0)),
-            ("nothing seen", |request| request.seen[0] = 0),
-            ("a bit that is none", |request| request.seen[0] |= 16),
+            ("no outcome", |request| request.outcomes[0] = 0),
+            ("an undefined bit", |request| request.outcomes[0] |= 16),
         ];
-        for (what, change) in changes {
-            let mut request = outcome_to_wire(&round(), 9);
+        for (name, change) in changes {
+            let mut request = round_to_wire(&round(), 9);
             change(&mut request);
-            outcome_from_wire(&request).expect_err(what);
+            round_from_wire(&request).expect_err(name);
         }
     }
 
-    /// Whoever has a gateway's certificate gets no more memory than it sends, before anything is known of its registration.
+    /// A sender with a gateway's certificate cannot make the controller allocate more memory than the message is
+    /// long. The controller decodes the message before it checks the registration.
     #[test]
-    fn a_round_takes_no_more_memory_than_it_is_long() {
-        let mut request = outcome_to_wire(&round(), 9);
+    fn decoding_a_round_allocates_at_most_twice_its_length() {
+        let mut request = round_to_wire(&round(), 9);
         request.devices = vec![0; 1_000];
         request.enrolled_at_s = vec![0; 1_000];
-        request.seen = vec![0; 1_000];
+        request.outcomes = vec![0; 1_000];
         let sent = request.encode_to_vec();
-        let read = proto::AppraiseRequest::decode(&*sent).unwrap();
-        let held = (read.devices.capacity() + read.enrolled_at_s.capacity()) * 8 + read.seen.capacity();
-        assert!(held <= 2 * sent.len(), "{held} of {}", sent.len());
-        // As what nobody knows any more, which takes nothing.
+        let read = proto::AppraiseRoundRequest::decode(&*sent).unwrap();
+        let allocated =
+            (read.devices.capacity() + read.enrolled_at_s.capacity()) * 8 + read.outcomes.capacity();
+        assert!(allocated <= 2 * sent.len(), "{allocated} of {}", sent.len());
+        // An unknown field is skipped without an allocation.
         let empty = [0x4a, 0].repeat(1_000);
         assert_eq!(
-            proto::AppraiseRequest::decode(&*empty).unwrap(),
-            proto::AppraiseRequest::default()
+            proto::AppraiseRoundRequest::decode(&*empty).unwrap(),
+            proto::AppraiseRoundRequest::default()
         );
     }
 }

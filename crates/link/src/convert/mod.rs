@@ -1,44 +1,44 @@
-//! Between the messages of the wire and what controller and gateway mean by them.
+//! Conversion between messages on the wire and the types of controller and gateway.
 //!
-//! Out of a message comes a value or [`Malformed`]: whatever the other end sends, nothing else.
+//! Conversion of a message returns a value or [`Malformed`], for any bytes that the peer sends.
 
 mod attest;
 mod rows;
-mod standing;
+mod trust;
 
 pub(crate) use attest::*;
 pub(crate) use rows::*;
-pub(crate) use standing::*;
+pub(crate) use trust::*;
 
-/// A message that says what no message may say.
+/// A message with an invalid content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed message: {0}")]
 pub struct Malformed(pub(crate) &'static str);
 
-/// Bytes of one length.
-pub(crate) fn exactly<const N: usize>(bytes: &[u8], what: &'static str) -> Result<[u8; N], Malformed> {
-    bytes.try_into().map_err(|_| Malformed(what))
+/// Converts a byte slice to an array of `N` bytes.
+pub(crate) fn exact_bytes<const N: usize>(bytes: &[u8], field: &'static str) -> Result<[u8; N], Malformed> {
+    bytes.try_into().map_err(|_| Malformed(field))
 }
 
-/// Likewise, or none.
-pub(crate) fn optional<const N: usize>(
+/// The same, or `None` for an empty slice.
+pub(crate) fn optional_bytes<const N: usize>(
     bytes: &[u8],
-    what: &'static str,
+    field: &'static str,
 ) -> Result<Option<[u8; N]>, Malformed> {
     match bytes.is_empty() {
         true => Ok(None),
-        false => exactly(bytes, what).map(Some),
+        false => exact_bytes(bytes, field).map(Some),
     }
 }
 
-/// Entries of one message of a gateway; it sends a quarter of that.
+/// Maximum number of entries in one message of a gateway. A gateway sends a quarter of this number.
 pub(crate) const ENTRIES_MAX: usize = 1024;
 
-/// All of a message's entries, unless there are too many: what each costs the registry, whoever has a gateway's certificate could ask
-/// for without end.
+/// Returns all entries of a message. Rejects a message with more than [`ENTRIES_MAX`] entries, because each entry
+/// costs registry queries and a holder of a gateway's certificate could send any number of entries.
 pub(crate) fn entries<T>(entries: &[T]) -> Result<std::slice::Iter<'_, T>, Malformed> {
     match entries.len() <= ENTRIES_MAX {
         true => Ok(entries.iter()),
-        false => Err(Malformed("more entries than a message may have")),
+        false => Err(Malformed("more than 1024 entries")),
     }
 }

@@ -1,14 +1,15 @@
-//! Rows, leases, sessions and changes.
+//! Conversion of rows, leases, sessions and changes.
 
 use linewarden_controller::{
-    Changes, Elsewhere, Knock, Provision, Reception, Refusal, Refused, Reported, SessionReport, Want,
+    AdmissionRequest, AdmissionResponse, Changes, NewerSession, Provision, RefusalReason, RowRefusal,
+    RowRequest, SessionReport, SessionReportResult,
 };
 use linewarden_protocol::gateway::Row;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex};
 use linewarden_protocol::keys::AuthKey;
-use linewarden_registry::{Change, LeasedPlace, Revision, Settlement};
+use linewarden_registry::{Change, LeasedCursor, Revision, UnusedRows};
 
-use super::{Malformed, exactly};
+use super::{Malformed, exact_bytes};
 use crate::proto;
 
 pub(crate) fn provision_to_wire(provision: &Provision) -> proto::Provision {
@@ -34,12 +35,12 @@ pub(crate) fn provision_from_wire(provision: proto::Provision) -> Result<Provisi
     let mode = match provision.mode() {
         proto::Mode::Pool => Mode::Pool,
         proto::Mode::Key => Mode::Key,
-        proto::Mode::Unspecified => return Err(Malformed("a provision's mode")),
+        proto::Mode::Unspecified => return Err(Malformed("no mode of a provision")),
     };
     let row = |row: proto::Row| {
         Ok(Row {
-            challenge: exactly(&row.challenge, "a row's challenge")?,
-            auth_key: AuthKey::from_bytes(exactly(&row.auth_key, "a row's key")?),
+            challenge: exact_bytes(&row.challenge, "challenge of a wrong length")?,
+            auth_key: AuthKey::from_bytes(exact_bytes(&row.auth_key, "row key of a wrong length")?),
         })
     };
     Ok(Provision {
@@ -56,113 +57,119 @@ pub(crate) fn provisions_from_wire(provisions: Vec<proto::Provision>) -> Result<
     provisions.into_iter().map(provision_from_wire).collect()
 }
 
-pub(crate) fn want_to_wire(want: &Want) -> proto::Want {
-    proto::Want {
-        device: want.device.0,
-        epoch: want.epoch,
-        from: want.from.0,
-        received: want.received.0,
-        hold: want.hold,
-        ahead: want.ahead,
+pub(crate) fn row_request_to_wire(request: &RowRequest) -> proto::RowRequest {
+    proto::RowRequest {
+        device: request.device.0,
+        epoch: request.epoch,
+        from: request.from.0,
+        received: request.received.0,
+        hold_rows: request.hold_rows,
+        spendable_rows: request.spendable_rows,
     }
 }
 
-pub(crate) fn want_from_wire(want: &proto::Want) -> Want {
-    Want {
-        device: DeviceId(want.device),
-        epoch: want.epoch,
-        from: RowIndex(want.from),
-        received: RowIndex(want.received),
-        hold: want.hold,
-        ahead: want.ahead,
+pub(crate) fn row_request_from_wire(request: &proto::RowRequest) -> RowRequest {
+    RowRequest {
+        device: DeviceId(request.device),
+        epoch: request.epoch,
+        from: RowIndex(request.from),
+        received: RowIndex(request.received),
+        hold_rows: request.hold_rows,
+        spendable_rows: request.spendable_rows,
     }
 }
 
-pub(crate) fn refused_to_wire(refused: &Refused) -> proto::Refused {
-    let (why, detail) = match &refused.why {
-        Refusal::Exhausted => (proto::refused::Why::Exhausted, ""),
-        Refusal::Gone => (proto::refused::Why::Gone, ""),
-        Refusal::NotHeld => (proto::refused::Why::NotHeld, ""),
-        Refusal::Damaged(detail) => (proto::refused::Why::Damaged, detail.as_str()),
+pub(crate) fn refusal_to_wire(refused: &RowRefusal) -> proto::RowRefusal {
+    let (reason, detail) = match &refused.reason {
+        RefusalReason::Exhausted => (proto::row_refusal::Reason::Exhausted, ""),
+        RefusalReason::Inactive => (proto::row_refusal::Reason::Inactive, ""),
+        RefusalReason::NotHeld => (proto::row_refusal::Reason::NotHeld, ""),
+        RefusalReason::Damaged(detail) => (proto::row_refusal::Reason::Damaged, detail.as_str()),
     };
-    proto::Refused {
+    proto::RowRefusal {
         device: refused.device.0,
-        why: why.into(),
+        reason: reason.into(),
         detail: detail.to_owned(),
     }
 }
 
-pub(crate) fn refused_from_wire(refused: proto::Refused) -> Result<Refused, Malformed> {
-    let why = match refused.why() {
-        proto::refused::Why::Exhausted => Refusal::Exhausted,
-        proto::refused::Why::Gone => Refusal::Gone,
-        proto::refused::Why::NotHeld => Refusal::NotHeld,
-        proto::refused::Why::Damaged => Refusal::Damaged(refused.detail),
-        proto::refused::Why::Unspecified => return Err(Malformed("why a device got no rows")),
+pub(crate) fn refusal_from_wire(refused: proto::RowRefusal) -> Result<RowRefusal, Malformed> {
+    let reason = match refused.reason() {
+        proto::row_refusal::Reason::Exhausted => RefusalReason::Exhausted,
+        proto::row_refusal::Reason::Inactive => RefusalReason::Inactive,
+        proto::row_refusal::Reason::NotHeld => RefusalReason::NotHeld,
+        proto::row_refusal::Reason::Damaged => RefusalReason::Damaged(refused.detail),
+        proto::row_refusal::Reason::Unspecified => return Err(Malformed("no reason of a row refusal")),
     };
-    Ok(Refused {
+    Ok(RowRefusal {
         device: DeviceId(refused.device),
-        why,
+        reason,
     })
 }
 
-pub(crate) fn knock_to_wire(knock: &Knock) -> proto::Knock {
-    proto::Knock {
-        message: knock.message.to_vec(),
-        loc: knock.loc.to_vec(),
+pub(crate) fn admission_request_to_wire(request: &AdmissionRequest) -> proto::AdmissionRequest {
+    proto::AdmissionRequest {
+        message: request.message.to_vec(),
+        loc: request.loc.to_vec(),
     }
 }
 
-pub(crate) fn knock_from_wire(knock: &proto::Knock) -> Result<Knock, Malformed> {
-    Ok(Knock {
-        message: exactly(&knock.message, "a device's message")?,
-        loc: exactly(&knock.loc, "a message's loc")?,
+pub(crate) fn admission_request_from_wire(
+    request: &proto::AdmissionRequest,
+) -> Result<AdmissionRequest, Malformed> {
+    Ok(AdmissionRequest {
+        message: exact_bytes(&request.message, "device message of a wrong length")?,
+        loc: exact_bytes(&request.loc, "loc of a wrong length")?,
     })
 }
 
-pub(crate) fn reception_to_wire(reception: &Reception) -> proto::Reception {
-    use proto::reception::Outcome;
-    proto::Reception {
-        outcome: match reception {
-            Reception::Challenge(message) => Some(Outcome::Challenge(message.to_vec())),
-            Reception::Admit(provision) => Some(Outcome::Admit(provision_to_wire(provision))),
-            Reception::Nak(message) => Some(Outcome::Nak(message.to_vec())),
-            Reception::NakByStatement(message) => Some(Outcome::NakByStatement(message.to_vec())),
-            Reception::Silence => None,
+pub(crate) fn admission_response_to_wire(response: &AdmissionResponse) -> proto::AdmissionResponse {
+    use proto::admission_response::Outcome;
+    proto::AdmissionResponse {
+        outcome: match response {
+            AdmissionResponse::Challenge(message) => Some(Outcome::Challenge(message.to_vec())),
+            AdmissionResponse::Admit(provision) => Some(Outcome::Admit(provision_to_wire(provision))),
+            AdmissionResponse::Nak(message) => Some(Outcome::Nak(message.to_vec())),
+            AdmissionResponse::NakForStatement(message) => Some(Outcome::NakForStatement(message.to_vec())),
+            AdmissionResponse::NoResponse => None,
         },
     }
 }
 
-pub(crate) fn reception_from_wire(reception: proto::Reception) -> Result<Reception, Malformed> {
-    use proto::reception::Outcome;
-    Ok(match reception.outcome {
+pub(crate) fn admission_response_from_wire(
+    response: proto::AdmissionResponse,
+) -> Result<AdmissionResponse, Malformed> {
+    use proto::admission_response::Outcome;
+    Ok(match response.outcome {
         Some(Outcome::Challenge(message)) => {
-            Reception::Challenge(Box::new(exactly(&message, "a CHALLENGE")?))
+            AdmissionResponse::Challenge(Box::new(exact_bytes(&message, "CHALLENGE of a wrong length")?))
         }
-        Some(Outcome::Admit(provision)) => Reception::Admit(provision_from_wire(provision)?),
-        Some(Outcome::Nak(message)) => Reception::Nak(Box::new(exactly(&message, "a NAK")?)),
-        Some(Outcome::NakByStatement(message)) => {
-            Reception::NakByStatement(Box::new(exactly(&message, "a NAK")?))
+        Some(Outcome::Admit(provision)) => AdmissionResponse::Admit(provision_from_wire(provision)?),
+        Some(Outcome::Nak(message)) => {
+            AdmissionResponse::Nak(Box::new(exact_bytes(&message, "NAK of a wrong length")?))
         }
-        None => Reception::Silence,
+        Some(Outcome::NakForStatement(message)) => {
+            AdmissionResponse::NakForStatement(Box::new(exact_bytes(&message, "NAK of a wrong length")?))
+        }
+        None => AdmissionResponse::NoResponse,
     })
 }
 
-pub(crate) fn settlement_to_wire(settlement: &Settlement) -> proto::Settlement {
-    proto::Settlement {
-        device: settlement.device.0,
-        epoch: settlement.epoch,
-        unused_from: settlement.unused_from.0,
-        keep: settlement.keep,
+pub(crate) fn unused_rows_to_wire(unused: &UnusedRows) -> proto::UnusedRows {
+    proto::UnusedRows {
+        device: unused.device.0,
+        epoch: unused.epoch,
+        unused_from: unused.unused_from.0,
+        keep_leased: unused.keep_leased,
     }
 }
 
-pub(crate) fn settlement_from_wire(settlement: &proto::Settlement) -> Settlement {
-    Settlement {
-        device: DeviceId(settlement.device),
-        epoch: settlement.epoch,
-        unused_from: RowIndex(settlement.unused_from),
-        keep: settlement.keep,
+pub(crate) fn unused_rows_from_wire(unused: &proto::UnusedRows) -> UnusedRows {
+    UnusedRows {
+        device: DeviceId(unused.device),
+        epoch: unused.epoch,
+        unused_from: RowIndex(unused.unused_from),
+        keep_leased: unused.keep_leased,
     }
 }
 
@@ -176,105 +183,105 @@ pub(crate) fn report_to_wire(report: &SessionReport) -> proto::SessionReport {
 
 pub(crate) fn report_from_wire(report: &proto::SessionReport) -> Result<SessionReport, Malformed> {
     Ok(SessionReport {
-        message: exactly(&report.message, "a RESPONSE")?,
-        loc: exactly(&report.loc, "a RESPONSE's loc")?,
+        message: exact_bytes(&report.message, "RESPONSE of a wrong length")?,
+        loc: exact_bytes(&report.loc, "loc of a wrong length")?,
         age_ns: report.age_ns,
     })
 }
 
-pub(crate) fn reported_to_wire(reported: Reported) -> proto::Reported {
-    use proto::reported::{Older, Outcome};
-    proto::Reported {
+pub(crate) fn report_result_to_wire(reported: SessionReportResult) -> proto::SessionReportResult {
+    use proto::session_report_result::{Outcome, Superseded};
+    proto::SessionReportResult {
         outcome: match reported {
-            Reported::Newest => None,
-            Reported::Older { at, age_ns } => Some(Outcome::Older(Older {
+            SessionReportResult::Newest => None,
+            SessionReportResult::Superseded { by: at, age_ns } => Some(Outcome::Superseded(Superseded {
                 gateway: at.0,
                 age_ns,
             })),
-            Reported::Refused(why) => Some(Outcome::Refused(why.to_owned())),
+            SessionReportResult::Rejected(reason) => Some(Outcome::Rejected(reason.to_owned())),
         },
     }
 }
 
-pub(crate) fn reported_from_wire(reported: proto::Reported) -> Reported {
-    use proto::reported::Outcome;
+pub(crate) fn report_result_from_wire(reported: proto::SessionReportResult) -> SessionReportResult {
+    use proto::session_report_result::Outcome;
     match reported.outcome {
-        None => Reported::Newest,
-        Some(Outcome::Older(older)) => Reported::Older {
-            at: GatewayId(older.gateway),
+        None => SessionReportResult::Newest,
+        Some(Outcome::Superseded(older)) => SessionReportResult::Superseded {
+            by: GatewayId(older.gateway),
             age_ns: older.age_ns,
         },
-        Some(Outcome::Refused(why)) => {
-            tracing::warn!(why, "the controller refuses a session's report");
-            Reported::Refused("the controller says that it proves nothing")
+        Some(Outcome::Rejected(reason)) => {
+            tracing::warn!(reason, "controller rejected a session report");
+            SessionReportResult::Rejected("controller rejected the report")
         }
     }
 }
 
-pub(crate) fn changes_from_wire(reply: &proto::ChangesReply) -> Changes {
+pub(crate) fn changes_from_wire(reply: &proto::ListChangesResponse) -> Changes {
     let change = |change: &proto::Change| Change {
         device: DeviceId(change.device),
         revision: Revision(change.revision),
         active: change.active,
         epoch: change.epoch,
     };
-    let elsewhere = |elsewhere: &proto::Elsewhere| Elsewhere {
-        device: DeviceId(elsewhere.device),
-        gateway: GatewayId(elsewhere.gateway),
-        age_ns: elsewhere.age_ns,
+    let session = |session: &proto::NewerSession| NewerSession {
+        device: DeviceId(session.device),
+        gateway: GatewayId(session.gateway),
+        age_ns: session.age_ns,
     };
     Changes {
         changes: reply.changes.iter().map(change).collect(),
-        elsewhere: reply.elsewhere.iter().map(elsewhere).collect(),
-        upto: Revision(reply.upto),
-        more: reply.more,
+        newer_sessions: reply.newer_sessions.iter().map(session).collect(),
+        up_to_revision: Revision(reply.up_to_revision),
+        has_more: reply.has_more,
     }
 }
 
-pub(crate) fn changes_to_wire(changes: &Changes) -> proto::ChangesReply {
+pub(crate) fn changes_to_wire(changes: &Changes) -> proto::ListChangesResponse {
     let change = |change: &Change| proto::Change {
         device: change.device.0,
         revision: change.revision.0,
         active: change.active,
         epoch: change.epoch,
     };
-    let elsewhere = |elsewhere: &Elsewhere| proto::Elsewhere {
-        device: elsewhere.device.0,
-        gateway: elsewhere.gateway.0,
-        age_ns: elsewhere.age_ns,
+    let session = |session: &NewerSession| proto::NewerSession {
+        device: session.device.0,
+        gateway: session.gateway.0,
+        age_ns: session.age_ns,
     };
-    proto::ChangesReply {
+    proto::ListChangesResponse {
         changes: changes.changes.iter().map(change).collect(),
-        elsewhere: changes.elsewhere.iter().map(elsewhere).collect(),
-        upto: changes.upto.0,
-        more: changes.more,
-        scrutiny: None,
+        newer_sessions: changes.newer_sessions.iter().map(session).collect(),
+        up_to_revision: changes.up_to_revision.0,
+        has_more: changes.has_more,
+        trust: None,
     }
 }
 
-/// Where a walk stands: two revisions, each after a byte that says whether it is there.
-pub(crate) fn cursor_to_wire(place: LeasedPlace) -> Vec<u8> {
+/// Encodes the position of a lease reader: two revisions, each after a byte that is 1 if the revision is present.
+pub(crate) fn cursor_to_wire(place: LeasedCursor) -> Vec<u8> {
     let mut cursor = Vec::with_capacity(18);
-    for revision in [place.after, place.began_at] {
+    for revision in [place.after, place.started_at] {
         cursor.push(u8::from(revision.is_some()));
         cursor.extend_from_slice(&revision.unwrap_or(Revision::ZERO).0.to_be_bytes());
     }
     cursor
 }
 
-pub(crate) fn cursor_from_wire(cursor: &[u8]) -> Result<LeasedPlace, Malformed> {
+pub(crate) fn cursor_from_wire(cursor: &[u8]) -> Result<LeasedCursor, Malformed> {
     if cursor.is_empty() {
-        return Ok(LeasedPlace::default());
+        return Ok(LeasedCursor::default());
     }
-    const WRONG: Malformed = Malformed("the cursor of a walk");
+    const WRONG: Malformed = Malformed("invalid cursor");
     let cursor: [u8; 18] = cursor.try_into().map_err(|_| WRONG)?;
     let ([after, began_at], _) = cursor.as_chunks::<9>() else {
         return Err(WRONG);
     };
     let revision =
         |[is_there, number @ ..]: &[u8; 9]| (*is_there == 1).then(|| Revision(u64::from_be_bytes(*number)));
-    Ok(LeasedPlace {
+    Ok(LeasedCursor {
         after: revision(after),
-        began_at: revision(began_at),
+        started_at: revision(began_at),
     })
 }

@@ -1,44 +1,44 @@
-//! Events in words, for people: one line each. What cannot be read is shown as hex or by its hash, never left out.
+//! One-line descriptions of events. Data that cannot be parsed are displayed as hex or by their hash, never omitted.
 
-use super::text::{Guid, Variable, any_text, opaque, shown, utf16};
+use super::text::{Guid, Variable, any_text, describe_bytes, escaped, utf16};
 use super::{Event, EventType};
-use crate::fields::Fields;
+use crate::byte_reader::ByteReader;
 
 impl Event {
-    /// What the data say, in one line. Data that are not as their type demands are shown as bytes.
+    /// The event data in one line. Data that do not match their type are displayed as bytes.
     pub fn describe(&self) -> String {
         let data = &self.data;
         let words = match self.kind {
-            kind if kind.is_variable() => variable(kind, data),
-            EventType::EV_SEPARATOR => Some(separator(data)),
+            kind if kind.is_variable() => describe_variable(kind, data),
+            EventType::EV_SEPARATOR => Some(describe_separator(data)),
             EventType::EV_EFI_BOOT_SERVICES_APPLICATION
             | EventType::EV_EFI_BOOT_SERVICES_DRIVER
-            | EventType::EV_EFI_RUNTIME_SERVICES_DRIVER => image(data),
-            EventType::EV_EFI_PLATFORM_FIRMWARE_BLOB => blob(data),
-            EventType::EV_EFI_PLATFORM_FIRMWARE_BLOB2 | EventType::EV_POST_CODE2 => named_blob(data),
-            EventType::EV_EFI_HANDOFF_TABLES2 => named(data),
-            EventType::EV_EFI_GPT_EVENT | EventType::EV_EFI_GPT_EVENT2 => partitions(data),
-            EventType::EV_S_CRTM_VERSION => Some(version(data)),
-            EventType::EV_EVENT_TAG => tagged(data),
-            EventType::EV_NO_ACTION => remark(data),
+            | EventType::EV_EFI_RUNTIME_SERVICES_DRIVER => describe_image(data),
+            EventType::EV_EFI_PLATFORM_FIRMWARE_BLOB => describe_blob(data),
+            EventType::EV_EFI_PLATFORM_FIRMWARE_BLOB2 | EventType::EV_POST_CODE2 => describe_named_blob(data),
+            EventType::EV_EFI_HANDOFF_TABLES2 => describe_named_tables(data),
+            EventType::EV_EFI_GPT_EVENT | EventType::EV_EFI_GPT_EVENT2 => describe_partitions(data),
+            EventType::EV_S_CRTM_VERSION => Some(describe_version(data)),
+            EventType::EV_EVENT_TAG => describe_tagged(data),
+            EventType::EV_NO_ACTION => describe_remark(data),
             _ => any_text(data),
         };
-        words.unwrap_or_else(|| opaque(data))
+        words.unwrap_or_else(|| describe_bytes(data))
     }
 }
 
-fn variable(kind: EventType, data: &[u8]) -> Option<String> {
+fn describe_variable(kind: EventType, data: &[u8]) -> Option<String> {
     let variable = Variable::read(data)?;
-    let name = shown(&variable.name);
+    let name = escaped(&variable.name);
     let value = match (kind, variable.value) {
         (EventType::EV_EFI_VARIABLE_BOOT | EventType::EV_EFI_VARIABLE_BOOT2, value)
             if is_boot_option(&name) =>
         {
-            boot_option(value).unwrap_or_else(|| opaque(value))
+            describe_boot_option(value).unwrap_or_else(|| describe_bytes(value))
         }
         (_, value) => any_text(value)
             .filter(|_| value.len() > 4)
-            .unwrap_or_else(|| opaque(value)),
+            .unwrap_or_else(|| describe_bytes(value)),
     };
     Some(format!("{name} ({}): {value}", variable.namespace))
 }
@@ -50,45 +50,46 @@ fn is_boot_option(name: &str) -> bool {
 }
 
 /// EFI_LOAD_OPTION (UEFI 2.10, 3.1.3): attributes, length of the paths, a name, a path.
-fn boot_option(value: &[u8]) -> Option<String> {
-    let mut fields = Fields::new(value);
+fn describe_boot_option(value: &[u8]) -> Option<String> {
+    let mut fields = ByteReader::new(value);
     fields.u32_le()?;
     let path_bytes = usize::from(fields.u16_le()?);
     let (units, _) = fields.rest().as_chunks::<2>();
     let name_bytes = 2 * units.iter().position(|unit| *unit == [0, 0])? + 2;
     let name = utf16(fields.take(name_bytes)?)?;
     let path = fields.take(path_bytes)?;
-    Some(format!("{}, {}", shown(&name), device_path(path)))
+    Some(format!("{}, {}", escaped(&name), describe_device_path(path)))
 }
 
 /// UEFI_IMAGE_LOAD_EVENT (PFP 10.2.3).
-fn image(data: &[u8]) -> Option<String> {
-    let mut fields = Fields::new(data);
+fn describe_image(data: &[u8]) -> Option<String> {
+    let mut fields = ByteReader::new(data);
     let _address = fields.u64_le()?;
     let bytes = fields.u64_le()?;
     let _link_address = fields.u64_le()?;
     let path_bytes = usize::try_from(fields.u64_le()?).ok()?;
     Some(format!(
         "{}, {bytes} bytes",
-        device_path(fields.take(path_bytes)?)
+        describe_device_path(fields.take(path_bytes)?)
     ))
 }
 
-/// EFI_DEVICE_PATH_PROTOCOL (UEFI 2.10, 10.3): files, partitions and firmware volumes in words, other nodes by their numbers.
-fn device_path(path: &[u8]) -> String {
+/// EFI_DEVICE_PATH_PROTOCOL (UEFI 2.10, 10.3): files, partitions and firmware volumes by name, other nodes by their
+/// numbers.
+fn describe_device_path(path: &[u8]) -> String {
     let mut nodes = Vec::new();
-    let mut fields = Fields::new(path);
+    let mut fields = ByteReader::new(path);
     while let Some(node) = next_node(&mut fields) {
         nodes.push(node);
     }
     match nodes.is_empty() {
         true if path.is_empty() => "no path".to_owned(),
-        true => format!("path {}", opaque(path)),
+        true => format!("path {}", describe_bytes(path)),
         false => nodes.join("/"),
     }
 }
 
-fn next_node(fields: &mut Fields<'_>) -> Option<String> {
+fn next_node(fields: &mut ByteReader<'_>) -> Option<String> {
     const END: u8 = 0x7f;
     let (kind, subtype) = (fields.u8()?, fields.u8()?);
     let bytes = usize::from(fields.u16_le()?).checked_sub(4)?;
@@ -96,11 +97,11 @@ fn next_node(fields: &mut Fields<'_>) -> Option<String> {
     let guid = || data.first_chunk().map(|guid| Guid(*guid));
     let words = match (kind, subtype) {
         (END, _) => return None,
-        (4, 1) => Fields::new(data.get(20..)?)
+        (4, 1) => ByteReader::new(data.get(20..)?)
             .array()
             .map(|id| format!("partition {}", Guid(id))),
         (4, 3) => guid().map(|guid| format!("media {guid}")),
-        (4, 4) => utf16(data).map(|file| shown(&file)),
+        (4, 4) => utf16(data).map(|file| escaped(&file)),
         (4, 6) => guid().map(|guid| format!("firmware file {guid}")),
         (4, 7) => guid().map(|guid| format!("firmware volume {guid}")),
         (1, 1) => match data {
@@ -113,19 +114,19 @@ fn next_node(fields: &mut Fields<'_>) -> Option<String> {
     Some(words.unwrap_or_else(|| format!("node {kind}.{subtype}")))
 }
 
-fn separator(data: &[u8]) -> String {
+fn describe_separator(data: &[u8]) -> String {
     match data {
         [0xff, 0xff, 0xff, 0xff] => "end of the phase".to_owned(),
-        [1, 0, 0, 0] => "an error: not everything was measured".to_owned(),
-        // Four bytes, and more where coreboot logs a field of 50.
+        [1, 0, 0, 0] => "error: the measurement is incomplete".to_owned(),
+        // Four bytes, or more where coreboot logs a field of 50.
         zeros if zeros.len() >= 4 && zeros.iter().all(|byte| *byte == 0) => "end of the phase".to_owned(),
-        other => any_text(other).unwrap_or_else(|| opaque(other)),
+        other => any_text(other).unwrap_or_else(|| describe_bytes(other)),
     }
 }
 
 /// UEFI_PLATFORM_FIRMWARE_BLOB (PFP 10.2.5).
-fn blob(data: &[u8]) -> Option<String> {
-    let mut fields = Fields::new(data);
+fn describe_blob(data: &[u8]) -> Option<String> {
+    let mut fields = ByteReader::new(data);
     let (base, bytes) = (fields.u64_le()?, fields.u64_le()?);
     fields
         .rest()
@@ -134,28 +135,28 @@ fn blob(data: &[u8]) -> Option<String> {
 }
 
 /// UEFI_PLATFORM_FIRMWARE_BLOB2 (PFP 10.2.5).
-fn named_blob(data: &[u8]) -> Option<String> {
-    let mut fields = Fields::new(data);
+fn describe_named_blob(data: &[u8]) -> Option<String> {
+    let mut fields = ByteReader::new(data);
     let name_bytes = usize::from(fields.u8()?);
     let name = any_text(fields.take(name_bytes)?)?;
-    Some(format!("{name}, {}", blob(fields.rest())?))
+    Some(format!("{name}, {}", describe_blob(fields.rest())?))
 }
 
 /// UEFI_HANDOFF_TABLE_POINTERS2 (PFP 10.2): the name of the tables.
-fn named(data: &[u8]) -> Option<String> {
-    let mut fields = Fields::new(data);
+fn describe_named_tables(data: &[u8]) -> Option<String> {
+    let mut fields = ByteReader::new(data);
     let name_bytes = usize::from(fields.u8()?);
     any_text(fields.take(name_bytes)?)
 }
 
 /// UEFI_GPT_DATA (PFP 10.2.6): the disk's GUID and its partitions' names.
-fn partitions(data: &[u8]) -> Option<String> {
+fn describe_partitions(data: &[u8]) -> Option<String> {
     const HEADER_TO_GUID: usize = 56;
     const HEADER_BYTES: usize = 92;
     const NAME_AT: usize = 56;
     const NAMED_MAX: u64 = 16;
-    let mut fields = Fields::new(data);
-    let mut header = Fields::new(fields.take(HEADER_BYTES)?);
+    let mut fields = ByteReader::new(data);
+    let mut header = ByteReader::new(fields.take(HEADER_BYTES)?);
     header.take(HEADER_TO_GUID)?;
     let disk = Guid(header.array()?);
     let count = fields.u64_le()?;
@@ -165,7 +166,7 @@ fn partitions(data: &[u8]) -> Option<String> {
         names.push(if name.is_empty() {
             "(no name)".to_owned()
         } else {
-            shown(&name)
+            escaped(&name)
         });
     }
     let more = if count > NAMED_MAX { " and more" } else { "" };
@@ -175,17 +176,17 @@ fn partitions(data: &[u8]) -> Option<String> {
     ))
 }
 
-fn version(data: &[u8]) -> String {
+fn describe_version(data: &[u8]) -> String {
     match (data, <[u8; 16]>::try_from(data)) {
         ([0, 0], _) => "no version".to_owned(),
         (_, Ok(guid)) if any_text(data).is_none() => Guid(guid).to_string(),
-        _ => any_text(data).unwrap_or_else(|| opaque(data)),
+        _ => any_text(data).unwrap_or_else(|| describe_bytes(data)),
     }
 }
 
-/// TCG_PCClientTaggedEvent (PFP 10.4.1). The tags that are known are those of Linux' EFI stub.
-fn tagged(data: &[u8]) -> Option<String> {
-    let mut fields = Fields::new(data);
+/// TCG_PCClientTaggedEvent (PFP 10.4.1). The known tags are those of Linux' EFI stub.
+fn describe_tagged(data: &[u8]) -> Option<String> {
+    let mut fields = ByteReader::new(data);
     let tag = fields.u32_le()?;
     let inner = fields.sized_u32_le()?;
     let name = match tag {
@@ -195,13 +196,13 @@ fn tagged(data: &[u8]) -> Option<String> {
     };
     Some(format!(
         "{name}: {}",
-        any_text(inner).unwrap_or_else(|| opaque(inner))
+        any_text(inner).unwrap_or_else(|| describe_bytes(inner))
     ))
 }
 
-/// The signature that remarks begin with.
-fn remark(data: &[u8]) -> Option<String> {
+/// The signature at the start of an EV_NO_ACTION event.
+fn describe_remark(data: &[u8]) -> Option<String> {
     let signature = data.split(|byte| *byte == 0).next()?;
     let rest = data.get(signature.len() + 1..).unwrap_or_default();
-    Some(format!("{}: {}", any_text(signature)?, opaque(rest)))
+    Some(format!("{}: {}", any_text(signature)?, describe_bytes(rest)))
 }

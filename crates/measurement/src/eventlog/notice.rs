@@ -1,52 +1,54 @@
-//! What an operator should know of PCRs before fixing them as a reference value. Nothing is decided by it.
+//! Properties of PCRs that an operator should know before using them as reference values. No decision depends on
+//! them.
 
 use std::fmt;
 
 use serde::Serialize;
 
-use super::kind::EventType;
-use super::replay::{Replayed, ReplayedEvent};
+use super::event_type::EventType;
+use super::replay::{ReplayedEvent, ReplayedLog};
 use crate::pcr::{PcrIndex, PcrSelection};
 
-/// The platform's configuration (PFP 3.3.4.2), in which most machines have serial numbers, boot options or addresses.
+/// The platform's configuration (PFP 3.3.4.2), which contains serial numbers, boot options or addresses on most
+/// machines.
 const PLATFORM_CONFIGURATION: u32 = 1;
 
-/// Something that is no error. `Display` gives one line.
+/// A notice, not an error. `Display` prints one line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "notice", rename_all = "snake_case")]
 pub enum Notice {
-    /// No log says how the values came about.
+    /// No log shows how the PCR values came about.
     NoLog {
-        /// Why there is none.
-        why: String,
+        /// Why there is no log.
+        reason: String,
         /// The PCRs.
         pcrs: PcrSelection,
     },
-    /// Events whose data are not what their digest is of, though their type says so.
+    /// Events whose type requires a digest of the data, but whose digest does not match.
     Unexplained {
         /// How many.
         events: usize,
-        /// The first of them.
+        /// The first one.
         first: ReplayedEvent,
     },
-    /// Devices that run the same differ in this PCR.
+    /// The PCR differs between devices with the same software.
     MachineSpecific {
-        /// Which.
+        /// The PCR.
         pcr: PcrIndex,
-        /// The first event with such data; nothing where only the PCR's purpose says so.
+        /// The first event with such data; `None` if only the purpose of the PCR indicates it.
         event: Option<ReplayedEvent>,
     },
 }
 
 /// All notices on these PCRs. `log` is the log that replays to their values, or why there is none.
-pub fn notices(selection: PcrSelection, log: Result<&Replayed, &str>) -> Vec<Notice> {
+pub fn notices(selection: PcrSelection, log: Result<&ReplayedLog, &str>) -> Vec<Notice> {
     if selection.is_empty() {
         return Vec::new();
     }
     let mut notices = Vec::new();
     match log {
-        Err(why) => notices.push(Notice::NoLog {
-            why: why.to_owned(),
+        Err(reason) => notices.push(Notice::NoLog {
+            reason: reason.to_owned(),
             pcrs: selection,
         }),
         Ok(log) => notices.extend(log.unexplained().next().map(|first| Notice::Unexplained {
@@ -55,7 +57,7 @@ pub fn notices(selection: PcrSelection, log: Result<&Replayed, &str>) -> Vec<Not
         })),
     }
     for pcr in selection.iter() {
-        let events = log.ok().into_iter().flat_map(Replayed::events);
+        let events = log.ok().into_iter().flat_map(ReplayedLog::events);
         let event = events
             .filter(|event| event.pcr == pcr)
             .find(|event| is_machine_specific(event.kind));
@@ -67,8 +69,8 @@ pub fn notices(selection: PcrSelection, log: Result<&Replayed, &str>) -> Vec<Not
     notices
 }
 
-/// Types whose data name one machine: serial numbers in tables (SMBIOS), devices found, boot options with the GUIDs of its disks,
-/// its partition table.
+/// Types whose data identify one machine: serial numbers in tables (SMBIOS), detected devices, boot options with disk
+/// GUIDs, the partition table.
 const fn is_machine_specific(kind: EventType) -> bool {
     matches!(
         kind,
@@ -85,9 +87,9 @@ const fn is_machine_specific(kind: EventType) -> bool {
 impl fmt::Display for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoLog { why, pcrs } => write!(
+            Self::NoLog { reason, pcrs } => write!(
                 f,
-                "{why}: PCRs {pcrs} are appraised by their values alone, and no event says how these came about"
+                "{reason}: PCRs {pcrs} are appraised by their values alone, without an event log"
             ),
             Self::Unexplained { events, first } => {
                 let count = match events {
@@ -96,15 +98,15 @@ impl fmt::Display for Notice {
                 };
                 write!(
                     f,
-                    "{count} of the log with data that the digest is not of, appraised by digest alone; the first: {first}"
+                    "{count} with data that the digest does not cover, appraised by digest alone; the first: {first}"
                 )
             }
             Self::MachineSpecific { pcr, event } => {
                 match event {
-                    Some(event) => write!(f, "PCR {pcr} holds data of this machine alone ({event})")?,
-                    None => write!(f, "PCR {pcr} holds data of the machine alone on most hardware")?,
+                    Some(event) => write!(f, "PCR {pcr} contains data of this machine only ({event})")?,
+                    None => write!(f, "PCR {pcr} contains machine-specific data on most hardware")?,
                 }
-                f.write_str("; devices that run the same differ in it: leave it out of `pcrs`")
+                f.write_str("; it differs between devices with the same software: remove it from `pcrs`")
             }
         }
     }

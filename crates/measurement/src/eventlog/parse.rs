@@ -1,33 +1,33 @@
-//! Bytes of a log, read or refused: PFP 10.2 ("TCG_PCR_EVENT"), 10.2.2 ("TCG_PCR_EVENT2"), 10.4.5.1 ("Spec ID Event").
+//! Parser of event logs: PFP 10.2 ("TCG_PCR_EVENT"), 10.2.2 ("TCG_PCR_EVENT2"), 10.4.5.1 ("Spec ID Event").
 
 use std::collections::BTreeMap;
 
 use super::{Event, EventLog, EventType, LogFormat};
+use crate::byte_reader::ByteReader;
 use crate::digest::{Digest, HashAlgorithm};
-use crate::fields::Fields;
 use crate::pcr::PcrIndex;
 
-/// The longest log that is read. Firmware reserves 64 to 256 KiB.
+/// Maximum length of a log. Firmware reserves 64 to 256 KiB.
 pub const LOG_BYTES_MAX: usize = 1 << 20;
-/// The most entries that are read. A boot loader that measures its whole script makes some hundreds.
+/// Maximum number of entries. A boot loader that measures its whole script writes some hundreds.
 pub const ENTRIES_MAX: usize = 16_384;
-/// The most banks that a log may have.
+/// Maximum number of banks in a log.
 const BANKS_MAX: u32 = 16;
 
 const SPEC_ID_AGILE: &[u8; 16] = b"Spec ID Event03\0";
 
-/// Why bytes are no event log. Entries are counted from 0, as `tpm2_eventlog` does.
+/// Why bytes are not an event log. Entries are counted from 0, as in `tpm2_eventlog`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
-    /// Longer than any firmware's.
-    #[error("the event log has {0} bytes, more than {LOG_BYTES_MAX}")]
+    /// Longer than the maximum.
+    #[error("event log too long: {0} bytes, the maximum is {LOG_BYTES_MAX}")]
     TooLong(usize),
-    /// One entry is wrong, and what follows cannot be told.
-    #[error("event log, entry {entry} at byte {offset}: {problem}")]
+    /// An entry is invalid, so the following ones cannot be located.
+    #[error("invalid event log entry {entry} at byte {offset}: {problem}")]
     Entry {
-        /// Its number.
+        /// The number of the entry.
         entry: usize,
-        /// Where it begins.
+        /// The offset of the entry.
         offset: usize,
         /// What is wrong.
         problem: EntryProblem,
@@ -37,49 +37,50 @@ pub enum ParseError {
 /// What is wrong with an entry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EntryProblem {
-    /// The log ends inside it.
-    #[error("the log ends before its {0}: the file is cut off; copy it again from the kernel")]
+    /// The log ends within the entry.
+    #[error("the log ends before the {0}; the file is truncated, copy it again from the kernel")]
     Truncated(&'static str),
-    /// The data of the first entry end inside the list of algorithms.
-    #[error("its data end before their {0}")]
-    Short(&'static str),
-    /// There are more than anybody makes.
-    #[error("more than {ENTRIES_MAX} entries")]
+    /// The data of the first entry end within the list of algorithms.
+    #[error("the data end before the {0}")]
+    TruncatedList(&'static str),
+    /// More than the maximum.
+    #[error("too many entries; the maximum is {ENTRIES_MAX}")]
     TooMany,
-    /// No such register.
-    #[error("it extends PCR {0}, which does not exist")]
-    Pcr(u32),
-    /// More algorithms than there are.
-    #[error("it tells of {0} hash algorithms")]
-    Algorithms(u32),
-    /// The first entry lists this one twice, or with another size, or an entry has two digests of it.
-    #[error("hash algorithm {0:#06x} is there twice or with a wrong size")]
-    Algorithm(u16),
-    /// A digest of an algorithm that the first entry does not list, so that its length is not known.
-    #[error("a digest of algorithm {0:#06x}, which the first entry does not list")]
-    Unlisted(u16),
+    /// The PCR does not exist.
+    #[error("PCR {0} does not exist")]
+    InvalidPcr(u32),
+    /// More algorithms than exist.
+    #[error("too many hash algorithms: {0}")]
+    TooManyAlgorithms(u32),
+    /// The first entry lists this algorithm twice, or with a wrong size, or an entry has two digests of it.
+    #[error("hash algorithm {0:#06x} is listed twice or with a wrong size")]
+    InvalidAlgorithm(u16),
+    /// A digest of an algorithm that the first entry does not list, so its length is unknown.
+    #[error("digest of algorithm {0:#06x}, which the first entry does not list")]
+    UnlistedAlgorithm(u16),
     /// An entry of the agile format that extends a PCR and has no digest.
-    #[error("it has no digest")]
+    #[error("no digest")]
     NoDigest,
 }
 
 type Read<T> = Result<T, EntryProblem>;
 
-/// How long the digests of each algorithm of the log are.
+/// Digest length of each algorithm of the log.
 type Sizes = BTreeMap<u16, usize>;
 
 impl EventLog {
-    /// Reads a log as Linux gives it in `/sys/kernel/security/tpm0/binary_bios_measurements`: the agile format, or the one
-    /// for SHA-1 alone. All bytes must belong to entries, but for the unused rest of the log's memory: zeros, or 0xff as in the
-    /// log of a confidential guest (ACPI CCEL), up to the end. A log without entries is empty: it has digests of no bank.
+    /// Parses a log as Linux provides it in `/sys/kernel/security/tpm0/binary_bios_measurements`: the agile format,
+    /// or the SHA-1 format. All bytes must belong to entries, except the unused rest of the log area: zeros, or 0xff
+    /// as in the log of a confidential guest (ACPI CCEL), up to the end. A log without entries is empty: it has
+    /// digests of no bank.
     ///
     /// # Errors
-    /// [`ParseError`] with the number of the first entry that cannot be read.
+    /// [`ParseError`] with the number of the first invalid entry.
     pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
         if bytes.len() > LOG_BYTES_MAX {
             return Err(ParseError::TooLong(bytes.len()));
         }
-        let mut fields = Fields::new(bytes);
+        let mut fields = ByteReader::new(bytes);
         let mut events = Vec::new();
         let mut sizes = None;
         let used = used_bytes(bytes);
@@ -113,8 +114,8 @@ impl EventLog {
     }
 }
 
-/// Length of the log without the filling at its end. An entry may itself end in such bytes: the filling begins no earlier than
-/// where an entry would.
+/// Length of the log without the padding at its end. An entry may itself end in such bytes: the padding starts at an
+/// entry boundary.
 fn used_bytes(bytes: &[u8]) -> usize {
     match bytes.last() {
         Some(fill @ (0 | 0xff)) => {
@@ -125,7 +126,7 @@ fn used_bytes(bytes: &[u8]) -> usize {
     }
 }
 
-fn next(fields: &mut Fields<'_>, sizes: Option<&Sizes>, entry: usize) -> Read<Event> {
+fn next(fields: &mut ByteReader<'_>, sizes: Option<&Sizes>, entry: usize) -> Read<Event> {
     if entry == ENTRIES_MAX {
         return Err(EntryProblem::TooMany);
     }
@@ -133,9 +134,9 @@ fn next(fields: &mut Fields<'_>, sizes: Option<&Sizes>, entry: usize) -> Read<Ev
     let kind = EventType(fields.u32_le().ok_or(EntryProblem::Truncated("event type"))?);
     let pcr = match PcrIndex::try_from(pcr) {
         Ok(pcr) => Some(pcr),
-        // A remark about no PCR in particular has all ones there.
+        // An EV_NO_ACTION entry without a PCR has all ones in this field.
         Err(_) if kind == EventType::EV_NO_ACTION => None,
-        Err(_) => return Err(EntryProblem::Pcr(pcr)),
+        Err(_) => return Err(EntryProblem::InvalidPcr(pcr)),
     };
     let digests = match sizes {
         Some(sizes) => digests(fields, sizes, kind)?,
@@ -155,15 +156,15 @@ fn next(fields: &mut Fields<'_>, sizes: Option<&Sizes>, entry: usize) -> Read<Ev
     })
 }
 
-/// TPML_DIGEST_VALUES. Digests of algorithms that are not known here are passed over.
-fn digests(fields: &mut Fields<'_>, sizes: &Sizes, kind: EventType) -> Read<Vec<Digest>> {
+/// TPML_DIGEST_VALUES. Digests of unknown algorithms are skipped.
+fn digests(fields: &mut ByteReader<'_>, sizes: &Sizes, kind: EventType) -> Read<Vec<Digest>> {
     let count = fields
         .u32_le()
         .ok_or(EntryProblem::Truncated("number of digests"))?;
     match count {
         0 if kind != EventType::EV_NO_ACTION => return Err(EntryProblem::NoDigest),
         0..=BANKS_MAX => {}
-        _ => return Err(EntryProblem::Algorithms(count)),
+        _ => return Err(EntryProblem::TooManyAlgorithms(count)),
     }
     let mut seen = Sizes::new();
     let mut digests = Vec::new();
@@ -171,45 +172,53 @@ fn digests(fields: &mut Fields<'_>, sizes: &Sizes, kind: EventType) -> Read<Vec<
         let id = fields
             .u16_le()
             .ok_or(EntryProblem::Truncated("digest's algorithm"))?;
-        let size = *sizes.get(&id).ok_or(EntryProblem::Unlisted(id))?;
+        let size = *sizes.get(&id).ok_or(EntryProblem::UnlistedAlgorithm(id))?;
         let bytes = fields.take(size).ok_or(EntryProblem::Truncated("digest"))?;
         if seen.insert(id, size).is_some() {
-            return Err(EntryProblem::Algorithm(id));
+            return Err(EntryProblem::InvalidAlgorithm(id));
         }
         if let Some(algorithm) = HashAlgorithm::from_tcg_id(id) {
-            digests.push(Digest::new(algorithm, bytes).map_err(|_| EntryProblem::Algorithm(id))?);
+            digests.push(Digest::new(algorithm, bytes).map_err(|_| EntryProblem::InvalidAlgorithm(id))?);
         }
     }
     Ok(digests)
 }
 
-/// The algorithms that a first entry of the agile format lists, or nothing if it is of the format for SHA-1 alone
+/// The algorithms that the first entry of the agile format lists, or `None` for the SHA-1 format
 /// (TCG_EfiSpecIDEvent).
 fn spec_id(event: &Event) -> Read<Option<Sizes>> {
-    let mut fields = Fields::new(&event.data);
+    let mut fields = ByteReader::new(&event.data);
     if event.kind != EventType::EV_NO_ACTION || fields.take(SPEC_ID_AGILE.len()) != Some(SPEC_ID_AGILE) {
         return Ok(None);
     }
-    // Platform class, version, erratum, and the size of UINTN: nothing below depends on them.
-    fields.take(8).ok_or(EntryProblem::Short("version"))?;
+    // Platform class, version, erratum, and the size of UINTN are not used.
+    fields.take(8).ok_or(EntryProblem::TruncatedList("version"))?;
     let count = fields
         .u32_le()
-        .ok_or(EntryProblem::Short("number of algorithms"))?;
+        .ok_or(EntryProblem::TruncatedList("number of algorithms"))?;
     if !(1..=BANKS_MAX).contains(&count) {
-        return Err(EntryProblem::Algorithms(count));
+        return Err(EntryProblem::TooManyAlgorithms(count));
     }
     let mut sizes = Sizes::new();
     for _ in 0..count {
-        let id = fields.u16_le().ok_or(EntryProblem::Short("list of algorithms"))?;
-        let size = usize::from(fields.u16_le().ok_or(EntryProblem::Short("list of algorithms"))?);
+        let id = fields
+            .u16_le()
+            .ok_or(EntryProblem::TruncatedList("list of algorithms"))?;
+        let size = usize::from(
+            fields
+                .u16_le()
+                .ok_or(EntryProblem::TruncatedList("list of algorithms"))?,
+        );
         let wrong = HashAlgorithm::from_tcg_id(id).is_some_and(|algorithm| algorithm.digest_bytes() != size);
         if wrong || size > 64 || sizes.insert(id, size).is_some() {
-            return Err(EntryProblem::Algorithm(id));
+            return Err(EntryProblem::InvalidAlgorithm(id));
         }
     }
-    let vendor_bytes = fields.u8().ok_or(EntryProblem::Short("vendor's information"))?;
+    let vendor_bytes = fields
+        .u8()
+        .ok_or(EntryProblem::TruncatedList("vendor's information"))?;
     fields
         .take(usize::from(vendor_bytes))
-        .ok_or(EntryProblem::Short("vendor's information"))?;
+        .ok_or(EntryProblem::TruncatedList("vendor's information"))?;
     Ok(Some(sizes))
 }

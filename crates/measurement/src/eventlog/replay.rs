@@ -1,10 +1,10 @@
-//! Whether a log replays to the values of PCRs. What its entries' data mean is another question: [`Binding`].
+//! Verification that a log replays to PCR values. [`DigestCoverage`] defines what is proven about the data.
 
 use std::fmt;
 
 use serde::Serialize;
 
-use super::binding::{Binding, binding};
+use super::coverage::{DigestCoverage, digest_coverage};
 use super::{Event, EventLog, EventType};
 use crate::digest::{Digest, HashAlgorithm};
 use crate::pcr::{PcrIndex, PcrValues};
@@ -14,16 +14,16 @@ const STARTUP_LOCALITY: &[u8; 16] = b"StartupLocality\0";
 /// Why a log does not replay to the values. Entries are counted from 0.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplayError {
-    /// There are no digests of this bank in the log, so that it says nothing about the values: [`ReplayError::is_silence`].
-    #[error("{}", no_digests(*bank, have))]
-    Bank {
-        /// The bank that was asked for.
+    /// The log has no digests of this bank, and so does not determine the values: [`ReplayError::has_no_statement`].
+    #[error("{}", missing_bank_text(*bank, available))]
+    MissingBank {
+        /// The requested bank.
         bank: HashAlgorithm,
-        /// Those that there are.
-        have: Vec<HashAlgorithm>,
+        /// The banks in the log.
+        available: Vec<HashAlgorithm>,
     },
-    /// One entry has none, so that what it extended is not known.
-    #[error("event log, entry {entry}: {kind} for PCR {pcr} has no digest of the bank {bank}")]
+    /// One entry has no digest, so the extended value is unknown.
+    #[error("event log entry {entry} ({kind}, PCR {pcr}) has no digest of the bank {bank}")]
     NoDigest {
         /// The entry.
         entry: usize,
@@ -34,135 +34,138 @@ pub enum ReplayError {
         /// The bank.
         bank: HashAlgorithm,
     },
-    /// Replaying gives another value than the PCR has.
+    /// The replayed value differs from that of the PCR.
     #[error(
-        "PCR {pcr}: the event log gives {replayed}, the TPM has {actual}; {}; the log is cut off or of another boot, or \
-         something extended this PCR without an entry",
-        last(*last_entry)
+        "PCR {pcr} does not match: the event log gives {replayed}, the TPM has {actual}; {}; the log is truncated or of \
+         another boot, or an extend of this PCR was not logged",
+        last_entry_text(*last_entry)
     )]
-    Value {
+    ValueMismatch {
         /// The PCR.
         pcr: PcrIndex,
-        /// What the log gives.
+        /// The value from the log.
         replayed: Box<Digest>,
-        /// What it should give.
+        /// The value of the PCR.
         actual: Box<Digest>,
         /// The last entry that extends this PCR.
         last_entry: Option<usize>,
     },
 }
 
-fn no_digests(bank: HashAlgorithm, have: &[HashAlgorithm]) -> String {
+fn missing_bank_text(bank: HashAlgorithm, have: &[HashAlgorithm]) -> String {
     if have.is_empty() {
-        return "the event log is empty".to_owned();
+        return "event log is empty".to_owned();
     }
     let names: Vec<_> = have.iter().map(ToString::to_string).collect();
     format!(
-        "the event log has no digests of the bank {bank}, only of {}",
+        "event log has no digests of the bank {bank}, only of {}",
         names.join(", ")
     )
 }
 
 impl ReplayError {
-    /// Whether the log says nothing about the values, as an empty one beside a working TPM, or one in the format for SHA-1
-    /// alone beside a bank of SHA-256: then the values can be appraised by themselves, without a word on how they came about.
-    /// Any other error is a log that contradicts the values.
-    pub const fn is_silence(&self) -> bool {
-        matches!(self, Self::Bank { .. })
+    /// Whether the log does not determine the values: an empty log with a working TPM, or one in the SHA-1 format
+    /// with a bank of SHA-256. Then the values can be appraised without a log. Any other error is a log that
+    /// contradicts the values.
+    pub const fn has_no_statement(&self) -> bool {
+        matches!(self, Self::MissingBank { .. })
     }
 }
 
-fn last(entry: Option<usize>) -> String {
+fn last_entry_text(entry: Option<usize>) -> String {
     match entry {
-        Some(entry) => format!("the last entry for it is {entry}"),
-        None => "no entry is for it".to_owned(),
+        Some(entry) => format!("its last entry is {entry}"),
+        None => "it has no entry".to_owned(),
     }
 }
 
-/// A log that replays to values of PCRs: its events for these PCRs, in order, each with what of its data is proven.
+/// A log that replays to PCR values: its events for these PCRs, in order, with the proven part of their data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Replayed {
+pub struct ReplayedLog {
     events: Vec<ReplayedEvent>,
 }
 
-/// An event that a PCR's value proves to have been extended there.
+/// An event that a PCR value proves to have been extended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ReplayedEvent {
-    /// Its number in the log, from 0.
+    /// The number in the log, from 0.
     pub entry: usize,
     /// The PCR. Proven.
     pub pcr: PcrIndex,
-    /// What was extended. Proven, and so is its place among the PCR's events.
+    /// The extended digest. Proven, as is its position among the events of the PCR.
     pub digest: Digest,
-    /// What the log says that it is. Not proven, whatever the type.
+    /// The type in the log. Never proven.
     pub kind: EventType,
-    /// What of the data is proven.
-    pub binding: Binding,
-    /// The data, in words. See [`Self::binding`].
+    /// The proven part of the data.
+    pub coverage: DigestCoverage,
+    /// The data as text. See [`Self::coverage`].
     pub description: String,
 }
 
-/// One line for people; what nothing proves is marked, and an unexplained event has its digest, which alone counts.
+/// One line; unproven parts are marked, and an unexplained event is displayed with its digest, which alone counts.
 impl fmt::Display for ReplayedEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (entry, pcr, kind) = (self.entry, self.pcr, self.kind);
         write!(f, "entry {entry}, PCR {pcr}, {kind}: {}", self.description)?;
-        match self.binding {
-            Binding::All => Ok(()),
-            Binding::Part(_) => f.write_str(" (in part claimed)"),
-            Binding::Nothing => f.write_str(" (claimed)"),
-            Binding::Unexplained => write!(f, " (unexplained, digest {})", self.digest),
+        match self.coverage {
+            DigestCoverage::All => Ok(()),
+            DigestCoverage::Part(_) => f.write_str(" (in part claimed)"),
+            DigestCoverage::NotLogged => f.write_str(" (claimed)"),
+            DigestCoverage::Unexplained => write!(f, " (unexplained, digest {})", self.digest),
         }
     }
 }
 
-impl Replayed {
-    /// The events of the PCRs that were asked for, in the log's order.
+impl ReplayedLog {
+    /// The events of the requested PCRs, in the order of the log.
     pub fn events(&self) -> &[ReplayedEvent] {
         &self.events
     }
 
-    /// Those whose data are not what their digest is of, though their type says so.
+    /// The events whose type requires a digest of the data, but whose digest does not match.
     pub fn unexplained(&self) -> impl Iterator<Item = &ReplayedEvent> {
         let events = self.events.iter();
-        events.filter(|event| event.binding == Binding::Unexplained)
+        events.filter(|event| event.coverage == DigestCoverage::Unexplained)
     }
 }
 
-/// Shows that the log says how each of these values came about: replaying its entries gives them.
+/// Verifies that replaying the log gives these values.
 ///
-/// Only entries that extend one of these PCRs are judged: nothing vouches for the others, and they are left out of what is
-/// returned. For each event, the PCR, the digest and the order within the PCR are proven by the value; the data as far as
-/// [`Binding`] says; the type never. Data that prove nothing refuse no log.
+/// Only entries that extend one of these PCRs are checked and returned; the others are not proven. For each event,
+/// the value proves the PCR, the digest and the order within the PCR; [`DigestCoverage`] defines the proven part of
+/// the data; the type is never proven. Unexplained data do not invalidate a log.
 ///
 /// # Errors
-/// [`ReplayError`], for the first entry without a digest of the bank, else for the first PCR whose value is another.
-pub fn replays(log: &EventLog, values: &PcrValues) -> Result<Replayed, ReplayError> {
+/// [`ReplayError`], for the first entry without a digest of the bank, else for the first PCR whose value differs.
+pub fn verify_replay(log: &EventLog, values: &PcrValues) -> Result<ReplayedLog, ReplayError> {
     let bank = values.bank();
     if !log.banks.contains(&bank) {
         let have = log.banks.clone();
-        return Err(ReplayError::Bank { bank, have });
+        return Err(ReplayError::MissingBank {
+            bank,
+            available: have,
+        });
     }
     let selection = values.selection();
     let mut events = Vec::new();
-    for (entry, event, pcr) in extending(log).filter(|(_, _, pcr)| selection.contains(*pcr)) {
+    for (entry, event, pcr) in extending_events(log).filter(|(_, _, pcr)| selection.contains(*pcr)) {
         let digest = *digest_of(event, entry, pcr, bank)?;
         events.push(ReplayedEvent {
             entry,
             pcr,
             digest,
             kind: event.kind,
-            binding: binding(event, &digest),
+            coverage: digest_coverage(event, &digest),
             description: event.describe(),
         });
     }
     for (pcr, actual) in values.iter() {
         let of_pcr = || events.iter().filter(|event| event.pcr == pcr);
         let value_from = |start: Digest| of_pcr().fold(start, |value, event| value.extended(&event.digest));
-        let mut starts = starts_of(log, pcr, bank).into_iter();
+        let mut starts = start_values(log, pcr, bank).into_iter();
         let replayed = starts.next().map(value_from).unwrap_or(pcr.start_value(bank));
         if replayed != *actual && !starts.any(|start| value_from(start) == *actual) {
-            return Err(ReplayError::Value {
+            return Err(ReplayError::ValueMismatch {
                 pcr,
                 replayed: Box::new(replayed),
                 actual: Box::new(*actual),
@@ -170,24 +173,27 @@ pub fn replays(log: &EventLog, values: &PcrValues) -> Result<Replayed, ReplayErr
             });
         }
     }
-    Ok(Replayed { events })
+    Ok(ReplayedLog { events })
 }
 
 impl EventLog {
-    /// The values that this bank's PCRs have if the log is true, of those that it extends.
+    /// The values of this bank's PCRs according to the log, for the PCRs that it extends.
     ///
     /// # Errors
-    /// [`ReplayError`] where the log has no digest of the bank.
+    /// [`ReplayError`] if the log has no digest of the bank.
     pub fn replay(&self, bank: HashAlgorithm) -> Result<PcrValues, ReplayError> {
         if !self.banks.contains(&bank) {
             let have = self.banks.clone();
-            return Err(ReplayError::Bank { bank, have });
+            return Err(ReplayError::MissingBank {
+                bank,
+                available: have,
+            });
         }
         let mut values = PcrValues::new(bank);
-        for (entry, event, pcr) in extending(self) {
+        for (entry, event, pcr) in extending_events(self) {
             let before = match values.get(pcr) {
                 Some(value) => *value,
-                None => starts_of(self, pcr, bank)
+                None => start_values(self, pcr, bank)
                     .first()
                     .copied()
                     .unwrap_or(pcr.start_value(bank)),
@@ -199,8 +205,8 @@ impl EventLog {
     }
 }
 
-/// The entries that extend something, with their numbers.
-fn extending(log: &EventLog) -> impl Iterator<Item = (usize, &Event, PcrIndex)> {
+/// The entries that extend a PCR, with their numbers.
+fn extending_events(log: &EventLog) -> impl Iterator<Item = (usize, &Event, PcrIndex)> {
     let entries = log.events.iter().enumerate();
     entries
         .filter(|(_, event)| event.kind != EventType::EV_NO_ACTION)
@@ -221,11 +227,11 @@ fn digest_of(
     })
 }
 
-/// What a PCR may start with, what the log says first. Only PCR 0 has a choice: the locality of TPM2_Startup is in its last
-/// byte (0 or 3), which a remark names if it is not 0 (PFP 10.4.5.3, "Startup Locality Event"), and 4 if the processor measured
-/// something before (H-CRTM; TPM 2.0 Library, Part 1, "H-CRTM before TPM2_Startup"). Firmware leaves the remark out or writes it
-/// late: nothing but the PCR's value decides which start was the true one.
-fn starts_of(log: &EventLog, pcr: PcrIndex, bank: HashAlgorithm) -> Vec<Digest> {
+/// The possible start values of a PCR, the one from the log first. Only PCR 0 has a choice: its last byte is the
+/// locality of TPM2_Startup (0 or 3), which an EV_NO_ACTION event states if it is not 0 (PFP 10.4.5.3, "Startup
+/// Locality Event"), or 4 if the processor measured before (H-CRTM; TPM 2.0 Library, Part 1, "H-CRTM before
+/// TPM2_Startup"). Firmware omits the event or writes it late, so only the PCR value decides.
+fn start_values(log: &EventLog, pcr: PcrIndex, bank: HashAlgorithm) -> Vec<Digest> {
     const LOCALITIES: [u8; 3] = [0, 3, 4];
     if pcr.get() != 0 {
         return Vec::from([pcr.start_value(bank)]);
@@ -237,14 +243,16 @@ fn starts_of(log: &EventLog, pcr: PcrIndex, bank: HashAlgorithm) -> Vec<Digest> 
             _ => None,
         }
     });
-    let first = extending(log).find(|(_, _, of)| *of == pcr);
+    let first = extending_events(log).find(|(_, _, of)| *of == pcr);
     let is_hcrtm = first.is_some_and(|(_, event, _)| event.kind == EventType::EV_EFI_HCRTM_EVENT);
-    let said = match is_hcrtm {
+    let event_locality = match is_hcrtm {
         true => 4,
         false => remark.unwrap_or(0),
     };
-    let others = LOCALITIES.into_iter().filter(|locality| *locality != said);
-    std::iter::once(said)
+    let others = LOCALITIES
+        .into_iter()
+        .filter(|locality| *locality != event_locality);
+    std::iter::once(event_locality)
         .chain(others)
         .filter_map(|locality| {
             let mut bytes = vec![0; bank.digest_bytes()];

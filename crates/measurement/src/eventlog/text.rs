@@ -1,12 +1,12 @@
-//! Texts and structures inside event data, read as far as they can be. Whoever wrote the log wrote them too: nothing of them
-//! reaches a terminal unescaped.
+//! Texts and structures in event data, parsed as far as possible. They are untrusted, so control characters are
+//! escaped.
 
 use std::fmt;
 use std::fmt::Write as _;
 
-use crate::fields::Fields;
+use crate::byte_reader::ByteReader;
 
-/// The longest text that is shown of anything.
+/// Maximum length of a displayed text.
 const SHOWN_CHARS_MAX: usize = 200;
 
 /// A GUID as UEFI writes it: the first three groups little-endian.
@@ -37,9 +37,9 @@ pub(super) struct Variable<'a> {
 }
 
 impl<'a> Variable<'a> {
-    /// All of the data must belong to it, but for the byte too much that shim logs.
+    /// All data must belong to it, except the additional byte that shim logs.
     pub(super) fn read(data: &'a [u8]) -> Option<Self> {
-        let mut fields = Fields::new(data);
+        let mut fields = ByteReader::new(data);
         let namespace = Guid(fields.array()?);
         let name_chars = usize::try_from(fields.u64_le()?).ok()?;
         let value_bytes = usize::try_from(fields.u64_le()?).ok()?;
@@ -53,7 +53,7 @@ impl<'a> Variable<'a> {
     }
 }
 
-/// Text in UTF-16, little-endian, without its final NULs, of which half of one may be missing; nothing if it is none.
+/// Little-endian UTF-16 text without its final NULs, of which half of one may be missing; `None` for other bytes.
 pub(super) fn utf16(bytes: &[u8]) -> Option<String> {
     let (pairs, rest) = bytes.as_chunks::<2>();
     if !matches!(rest, [] | [0]) {
@@ -64,7 +64,7 @@ pub(super) fn utf16(bytes: &[u8]) -> Option<String> {
     String::from_utf16(&units).ok()
 }
 
-/// A text in whichever of UTF-8 and UTF-16 the bytes are, if they are one: no control characters but at the end.
+/// The text in UTF-8 or UTF-16, if the bytes are one: no control characters except at the end.
 pub(super) fn any_text(bytes: &[u8]) -> Option<String> {
     let printable =
         |text: &str| !text.is_empty() && !text.chars().any(|c| c.is_control() && c != '\n' && c != '\t');
@@ -72,23 +72,23 @@ pub(super) fn any_text(bytes: &[u8]) -> Option<String> {
         .ok()
         .map(|text| text.trim_end_matches('\0'));
     match narrow.filter(|text| printable(text)) {
-        Some(text) => Some(shown(text)),
-        // Any bytes are some text in UTF-16: only what is mostly ASCII was meant as one.
+        Some(text) => Some(escaped(text)),
+        // All bytes are valid UTF-16: only mostly ASCII text is accepted.
         None => utf16(bytes)
             .filter(|text| {
                 printable(text) && 2 * text.chars().filter(char::is_ascii).count() >= text.chars().count()
             })
-            .map(|text| shown(&text)),
+            .map(|text| escaped(&text)),
     }
 }
 
-/// [`crate::text::shown`], no longer than a few lines.
-pub(super) fn shown(text: &str) -> String {
-    crate::text::shown(text, SHOWN_CHARS_MAX)
+/// [`crate::text::escape_text`], limited to a few lines.
+pub(super) fn escaped(text: &str) -> String {
+    crate::text::escape_text(text, SHOWN_CHARS_MAX)
 }
 
-/// Bytes that are no text: in hex if they are few, else how many and the beginning of their SHA-256.
-pub(super) fn opaque(bytes: &[u8]) -> String {
+/// Bytes that are not text: as hex if they are few, else their number and the start of their SHA-256.
+pub(super) fn describe_bytes(bytes: &[u8]) -> String {
     match bytes.len() {
         0 => "nothing".to_owned(),
         1..=32 => hex::encode(bytes),

@@ -1,4 +1,4 @@
-//! Reading: the only place of this crate that touches a file system.
+//! Reading: the only module of this crate that accesses a file system.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -13,15 +13,15 @@ use sha2::{Digest as _, Sha256};
 use super::walk::Root;
 use super::{ContentHash, FileEntry, FilePath, LinkTarget, Mode};
 
-/// How often a file or a directory that changes while it is read is read again before that is an error.
+/// Number of attempts to read a file or a directory that changes while it is read.
 const ATTEMPTS_MAX: u32 = 4;
 
-/// How much is read at most.
+/// Limits of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Entries, those for absent files and directories included.
+    /// Entries, including those for absent files and for directories.
     pub entries_max: usize,
-    /// Bytes of all files together.
+    /// Total bytes of all files.
     pub bytes_max: u64,
 }
 
@@ -38,7 +38,7 @@ impl Default for Limits {
 /// Why a set of files cannot be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {
-    /// The directory that all paths are below cannot be opened.
+    /// The root directory of all paths cannot be opened.
     #[error("{path}: {source}", path = path.display())]
     Root {
         /// The directory.
@@ -46,52 +46,56 @@ pub enum FilesError {
         /// What the operating system says.
         source: io::Error,
     },
-    /// Something is there and cannot be read.
-    #[error("{path}: {source}; the measuring process must be able to read all that it measures")]
+    /// The path exists but cannot be read.
+    #[error("{path} cannot be read: {source}; give the measuring process access")]
     Io {
         /// The path.
         path: FilePath,
         /// What the operating system says.
         source: io::Error,
     },
-    /// It was another each time.
+    /// The path changed during each attempt.
     #[error(
-        "{path} has changed while it was read, {ATTEMPTS_MAX} times: leave out what is written all the time"
+        "{path} changed during each of {ATTEMPTS_MAX} attempts to read it; exclude files that are written constantly"
     )]
-    Unsteady {
+    ChangedWhileRead {
         /// The path.
         path: FilePath,
     },
-    /// There are too many.
-    #[error("more than {entries_max} files and directories, at {path}: list less, or raise the limit")]
-    TooMany {
+    /// Too many entries.
+    #[error(
+        "too many files and directories at {path}: the maximum is {entries_max}; list fewer, or raise the limit"
+    )]
+    TooManyEntries {
         /// The limit.
         entries_max: usize,
-        /// The first that is too many.
+        /// The first path beyond the limit.
         path: FilePath,
     },
-    /// They are too long.
-    #[error("more than {bytes_max} bytes in all files, at {path}: list less, or raise the limit")]
-    TooLong {
+    /// Too many bytes.
+    #[error(
+        "too many bytes at {path}: the maximum of all files is {bytes_max}; list fewer, or raise the limit"
+    )]
+    TooManyBytes {
         /// The limit.
         bytes_max: u64,
-        /// The first that is too long.
+        /// The first path beyond the limit.
         path: FilePath,
     },
     /// A name in this directory makes a path that is too long.
-    #[error("a path below {directory} is too long")]
-    Path {
+    #[error("path too long below {directory}")]
+    PathTooLong {
         /// The directory.
         directory: FilePath,
     },
 }
 
-/// Measures what lies at these paths below `root`, which stands for `/`: directories with all that is in them.
+/// Measures the entries at these paths below `root`, which represents `/`: directories with all their contents.
 ///
-/// Symbolic links on the way to a listed path are followed, without leaving `root`; one at its end or inside a directory is
-/// measured itself. A file that changes while it is read is read again some times: change is seen by size, times and inode.
-/// Two writes within one tick of the kernel's clock (4 ms) and of one size cannot be told apart by these; then the hash is
-/// of neither, and the next measurement has another.
+/// Symbolic links before the end of a listed path are followed, without leaving `root`; a link at its end or inside a
+/// directory is measured itself. A file that changes while it is read is read again a few times: size, times and
+/// inode show a change. Two writes of equal size within one tick of the kernel's clock (4 ms) are not detected; the
+/// hash is then of neither content, and the next measurement differs.
 ///
 /// # Errors
 /// [`FilesError`], with the path.
@@ -107,28 +111,28 @@ pub fn measure(
     let mut reader = Reader {
         root: opened,
         limits,
-        bytes: 0,
+        bytes_read: 0,
     };
     let mut entries = BTreeMap::new();
     let mut waiting: BTreeSet<_> = paths.iter().cloned().collect();
     while let Some(path) = waiting.pop_first() {
         if entries.len() + waiting.len() >= limits.entries_max {
             let entries_max = limits.entries_max;
-            return Err(FilesError::TooMany { entries_max, path });
+            return Err(FilesError::TooManyEntries { entries_max, path });
         }
-        let (entry, children) = reader.settled(&path)?;
+        let (entry, children) = reader.observe_stable(&path)?;
         entries.insert(path, entry);
         waiting.extend(children.into_iter().filter(|child| !entries.contains_key(child)));
     }
     Ok(entries)
 }
 
-/// One look at a path: what is there, and what is in it.
-type Look = (FileEntry, Vec<FilePath>);
+/// One observation of a path: its entry and, for a directory, its contents.
+type Observation = (FileEntry, Vec<FilePath>);
 
-/// Why a look was in vain.
-enum Failure {
-    /// It changed meanwhile.
+/// Why an observation failed.
+enum ObservationError {
+    /// The path changed during the observation.
     Changed,
     Final(FilesError),
 }
@@ -136,23 +140,23 @@ enum Failure {
 struct Reader {
     root: Root,
     limits: Limits,
-    /// Read of files that are settled.
-    bytes: u64,
+    /// Bytes read of files that did not change.
+    bytes_read: u64,
 }
 
 impl Reader {
-    fn settled(&mut self, path: &FilePath) -> Result<Look, FilesError> {
+    fn observe_stable(&mut self, path: &FilePath) -> Result<Observation, FilesError> {
         for _ in 0..ATTEMPTS_MAX {
-            match self.look(path) {
-                Err(Failure::Changed) => {}
-                Err(Failure::Final(error)) => return Err(error),
-                Ok(look) => return Ok(look),
+            match self.observe(path) {
+                Err(ObservationError::Changed) => {}
+                Err(ObservationError::Final(error)) => return Err(error),
+                Ok(observation) => return Ok(observation),
             }
         }
-        Err(FilesError::Unsteady { path: path.clone() })
+        Err(FilesError::ChangedWhileRead { path: path.clone() })
     }
 
-    fn look(&mut self, path: &FilePath) -> Result<Look, Failure> {
+    fn observe(&mut self, path: &FilePath) -> Result<Observation, ObservationError> {
         let failed = |errno: Errno| io_failure(path, errno.into());
         let found = match self.open(path, OFlags::PATH) {
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok((FileEntry::Absent, Vec::new())),
@@ -183,9 +187,9 @@ impl Reader {
         Ok((entry, Vec::new()))
     }
 
-    /// Opens what is at the path itself: never a link's target, and nothing above the root.
+    /// Opens the path itself: never a link's target, and nothing outside the root.
     fn open(&self, path: &FilePath, flags: OFlags) -> Result<OwnedFd, Errno> {
-        // NONBLOCK: a pipe put in the file's place must not hang us. The kernel takes no flags that mean nothing together with PATH.
+        // NONBLOCK: a FIFO that replaced the file must not block. The kernel rejects other flags together with PATH.
         let flags = match flags.contains(OFlags::PATH) {
             true => flags,
             false => flags | OFlags::NONBLOCK | OFlags::NOCTTY,
@@ -193,28 +197,35 @@ impl Reader {
         self.root.open_at(path.as_bytes(), flags)
     }
 
-    /// Opens what a look has found, for reading; another thing there by now is a change.
-    fn open_found(&self, path: &FilePath, found: &Stat, flags: OFlags) -> Result<OwnedFd, Failure> {
+    /// Opens an observed file for reading; a different file at the path is a change.
+    fn open_found(&self, path: &FilePath, found: &Stat, flags: OFlags) -> Result<OwnedFd, ObservationError> {
         let opened = match self.open(path, OFlags::RDONLY | flags) {
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NXIO) => return Err(Failure::Changed),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NXIO) => {
+                return Err(ObservationError::Changed);
+            }
             opened => opened.map_err(|errno| io_failure(path, errno.into()))?,
         };
-        self.check_same(path, found, &opened)?;
+        self.check_unchanged(path, found, &opened)?;
         Ok(opened)
     }
 
-    fn check_same(&self, path: &FilePath, before: &Stat, file: &OwnedFd) -> Result<(), Failure> {
+    fn check_unchanged(
+        &self,
+        path: &FilePath,
+        before: &Stat,
+        file: &OwnedFd,
+    ) -> Result<(), ObservationError> {
         let now = fstat(file).map_err(|errno| io_failure(path, errno.into()))?;
         match version(before) == version(&now) {
             true => Ok(()),
-            false => Err(Failure::Changed),
+            false => Err(ObservationError::Changed),
         }
     }
 
-    fn hash(&mut self, path: &FilePath, found: &Stat) -> Result<ContentHash, Failure> {
+    fn hash(&mut self, path: &FilePath, found: &Stat) -> Result<ContentHash, ObservationError> {
         let failed = |error| io_failure(path, error);
         let mut file = File::from(self.open_found(path, found, OFlags::empty())?);
-        let left = self.limits.bytes_max - self.bytes;
+        let left = self.limits.bytes_max - self.bytes_read;
         let mut hash = Sha256::new();
         let mut buffer = vec![0; 1 << 16];
         let mut length = 0;
@@ -228,20 +239,20 @@ impl Reader {
             }
             length += read as u64;
             if length > left {
-                return Err(Failure::Final(FilesError::TooLong {
+                return Err(ObservationError::Final(FilesError::TooManyBytes {
                     bytes_max: self.limits.bytes_max,
                     path: path.clone(),
                 }));
             }
             hash.update(buffer.get(..read).unwrap_or_default());
         }
-        self.check_same(path, found, &file.into())?;
-        self.bytes += length;
+        self.check_unchanged(path, found, &file.into())?;
+        self.bytes_read += length;
         Ok(ContentHash(hash.finalize().into()))
     }
 
-    /// What is in a directory.
-    fn list(&self, path: &FilePath, found: &Stat) -> Result<Vec<FilePath>, Failure> {
+    /// The contents of a directory.
+    fn list(&self, path: &FilePath, found: &Stat) -> Result<Vec<FilePath>, ObservationError> {
         let failed = |errno: Errno| io_failure(path, errno.into());
         let opened = self.open_found(path, found, OFlags::DIRECTORY)?;
         let mut children = Vec::new();
@@ -252,7 +263,7 @@ impl Reader {
                 continue;
             }
             children.push(path.join(name).map_err(|_| {
-                Failure::Final(FilesError::Path {
+                ObservationError::Final(FilesError::PathTooLong {
                     directory: path.clone(),
                 })
             })?);
@@ -260,13 +271,13 @@ impl Reader {
                 break;
             }
         }
-        self.check_same(path, found, &opened)?;
+        self.check_unchanged(path, found, &opened)?;
         Ok(children)
     }
 }
 
-fn io_failure(path: &FilePath, source: io::Error) -> Failure {
-    Failure::Final(FilesError::Io {
+fn io_failure(path: &FilePath, source: io::Error) -> ObservationError {
+    ObservationError::Final(FilesError::Io {
         path: path.clone(),
         source,
     })
@@ -276,7 +287,7 @@ fn mode_of(stat: &Stat) -> Mode {
     Mode((stat.st_mode & 0o7777) as u16)
 }
 
-/// What changes when a file is written, replaced, or given another mode.
+/// Properties that change when a file is written, replaced, or gets another mode.
 fn version(stat: &Stat) -> impl PartialEq + use<> {
     (
         (stat.st_dev, stat.st_ino, stat.st_mode, stat.st_size),

@@ -1,4 +1,4 @@
-//! Logs made for tests, written from the profile's structures and not with the crate's own code.
+//! Test logs, written from the profile's structures without code of the crate.
 
 use linewarden_measurement::HashAlgorithm;
 use linewarden_measurement::eventlog::{EventLog, EventType};
@@ -53,12 +53,12 @@ impl Log {
         self.data(data)
     }
 
-    /// An event whose digests are of `measured`.
+    /// An event with digests of `measured`.
     pub fn event(&mut self, pcr: u32, kind: EventType, measured: &[u8], data: &[u8]) -> &mut Self {
         self.agile(pcr, kind, &digests(measured), data)
     }
 
-    /// An entry that extends nothing.
+    /// An entry that extends no PCR.
     pub fn remark(&mut self, pcr: u32, data: &[u8]) -> &mut Self {
         let zeros = BANKS.map(|bank| (bank.tcg_id(), vec![0; bank.digest_bytes()]));
         self.agile(pcr, EventType::EV_NO_ACTION, &zeros, data)
@@ -118,7 +118,7 @@ pub fn pcr(index: u32) -> PcrIndex {
     PcrIndex::try_from(index).unwrap()
 }
 
-/// The values of these PCRs as the log gives them.
+/// The values of these PCRs according to the log.
 pub fn values_of(log: &EventLog, bank: HashAlgorithm, selection: &str) -> PcrValues {
     let selection: PcrSelection = selection.parse().unwrap();
     let replayed = log.replay(bank).unwrap();

@@ -1,3 +1,3 @@
-//! What several tests need.
+//! Shared test code.
 
 pub mod log;

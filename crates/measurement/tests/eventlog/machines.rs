@@ -1,10 +1,10 @@
-//! Logs of machines that are honest and unusual (tests/data/README.md): none is refused, and what is unexplained is told.
+//! Logs of unusual genuine machines (tests/data/README.md): all are accepted, and unexplained data are reported.
 
 use linewarden_measurement::HashAlgorithm::{self, Sha1, Sha256};
 use linewarden_measurement::configuration::Configuration;
 use linewarden_measurement::diff::Difference;
 use linewarden_measurement::eventlog::{
-    Binding, EventLog, EventType, LogFormat, Notice, Replayed, notices, replays,
+    DigestCoverage, EventLog, EventType, LogFormat, Notice, ReplayedLog, notices, verify_replay,
 };
 use linewarden_measurement::pcr::PcrValues;
 
@@ -13,15 +13,15 @@ use crate::common::log::{Log, pcr, values_of};
 /// All PCRs that firmware extends.
 const FIRMWARE: &str = "0-7";
 
-fn replayed(bytes: &[u8], bank: HashAlgorithm) -> (PcrValues, Replayed) {
+fn replayed(bytes: &[u8], bank: HashAlgorithm) -> (PcrValues, ReplayedLog) {
     let log = EventLog::parse(bytes).unwrap();
     let values = values_of(&log, bank, FIRMWARE);
-    let replayed = replays(&log, &values).unwrap();
+    let replayed = verify_replay(&log, &values).unwrap();
     (values, replayed)
 }
 
-/// Entry, type and description of what is unexplained.
-fn unexplained(replayed: &Replayed) -> Vec<(usize, EventType, &str)> {
+/// Entry, type and description of unexplained data.
+fn unexplained(replayed: &ReplayedLog) -> Vec<(usize, EventType, &str)> {
     let events = replayed.unexplained();
     events
         .map(|event| (event.entry, event.kind, event.description.as_str()))
@@ -29,7 +29,7 @@ fn unexplained(replayed: &Replayed) -> Vec<(usize, EventType, &str)> {
 }
 
 #[test]
-fn a_version_whose_digest_is_of_something_else_is_unexplained() {
+fn a_version_with_a_digest_of_other_data_is_unexplained() {
     let log = include_bytes!("../data/cases/dell-poweredge-crtm-version.bin");
     let (values, replayed) = replayed(log, Sha256);
     assert_eq!(
@@ -44,18 +44,20 @@ fn a_version_whose_digest_is_of_something_else_is_unexplained() {
             event.digest
         )
     );
-    assert_eq!(serde_json::to_value(event).unwrap()["binding"], "unexplained");
-    let told: Vec<String> = notices(values.selection(), Ok(&replayed))
+    assert_eq!(serde_json::to_value(event).unwrap()["coverage"], "unexplained");
+    let reported: Vec<String> = notices(values.selection(), Ok(&replayed))
         .iter()
         .map(ToString::to_string)
         .collect();
     assert!(
-        told[0].starts_with("1 event of the log with data that the digest is not of, appraised by digest alone; the first: entry 3"),
-        "{told:?}"
+        reported[0].starts_with(
+            "1 event with data that the digest does not cover, appraised by digest alone; the first: entry 3"
+        ),
+        "{reported:?}"
     );
     assert!(
-        told[1].starts_with("PCR 1 holds data of the machine alone on most hardware"),
-        "{told:?}"
+        reported[1].starts_with("PCR 1 contains machine-specific data on most hardware"),
+        "{reported:?}"
     );
 }
 
@@ -79,63 +81,68 @@ fn separators_in_a_field_of_fifty_bytes_are_proven_in_part() {
     assert_eq!((replayed.events().len(), unexplained(&replayed).len()), (8, 0));
     for event in replayed.events() {
         assert_eq!(
-            (&event.binding, event.description.as_str()),
-            (&Binding::Part(0..4), "end of the phase")
+            (&event.coverage, event.description.as_str()),
+            (&DigestCoverage::Part(0..4), "end of the phase")
         );
     }
 }
 
 #[test]
-fn a_variable_of_which_firmware_for_tpm_1_2_measures_the_value_is_proven_in_part() {
+fn variables_measured_by_value_for_tpm_1_2_are_proven_in_part() {
     let log = include_bytes!("../data/cases/lenovo-n1fet43w-tpm12-driver-config.bin");
     let parsed = EventLog::parse(log).unwrap();
     assert_eq!((parsed.format(), parsed.banks()), (LogFormat::Sha1, &[Sha1][..]));
     let (_, replayed) = replayed(log, Sha1);
     let last = replayed.events().last().unwrap();
     assert_eq!(
-        (last.kind, &last.binding),
-        (EventType::EV_EFI_VARIABLE_DRIVER_CONFIG, &Binding::Part(52..53))
+        (last.kind, &last.coverage),
+        (
+            EventType::EV_EFI_VARIABLE_DRIVER_CONFIG,
+            &DigestCoverage::Part(52..53)
+        )
     );
     assert!(last.to_string().ends_with(": 00 (in part claimed)"), "{last}");
     assert_eq!(unexplained(&replayed), []);
 }
 
 #[test]
-fn a_log_that_says_nothing_of_a_bank_is_silent_about_its_values() {
+fn a_log_without_entries_of_a_bank_gives_a_notice_for_the_values() {
     let mut values = PcrValues::new(Sha256);
     values.set(pcr(0), Sha256.digest(&[b"whatever"])).unwrap();
     let lenovo = include_bytes!("../data/cases/lenovo-n1fet43w-tpm12-driver-config.bin");
     let empty = include_bytes!("../data/cases/empty.bin");
-    for (bytes, why) in [
-        (&empty[..], "the event log is empty"),
-        (&[0xff; 4096], "the event log is empty"),
+    for (bytes, reason) in [
+        (&empty[..], "event log is empty"),
+        (&[0xff; 4096], "event log is empty"),
         (
             lenovo,
-            "the event log has no digests of the bank sha256, only of sha1",
+            "event log has no digests of the bank sha256, only of sha1",
         ),
     ] {
-        let silence = replays(&EventLog::parse(bytes).unwrap(), &values).unwrap_err();
-        assert!(silence.is_silence());
-        assert_eq!(silence.to_string(), why);
-        let [notice @ Notice::NoLog { .. }] = &notices(values.selection(), Err(why))[..] else {
+        let silence = verify_replay(&EventLog::parse(bytes).unwrap(), &values).unwrap_err();
+        assert!(silence.has_no_statement());
+        assert_eq!(silence.to_string(), reason);
+        let [notice @ Notice::NoLog { .. }] = &notices(values.selection(), Err(reason))[..] else {
             panic!()
         };
         assert_eq!(
             notice.to_string(),
-            format!(
-                "{why}: PCRs 0 are appraised by their values alone, and no event says how these came about"
-            )
+            format!("{reason}: PCRs 0 are appraised by their values alone, without an event log")
         );
     }
-    // A log that says something else is none of these.
+    // A log that contradicts the values is none of these.
     let mut log = Log::new();
     log.event(0, EventType::EV_SEPARATOR, &[0; 4], &[0; 4]);
-    assert!(!replays(&log.parse(), &values).unwrap_err().is_silence());
+    assert!(
+        !verify_replay(&log.parse(), &values)
+            .unwrap_err()
+            .has_no_statement()
+    );
 }
 
-/// As a confidential guest gives its log: the table's whole memory, filled with 0xff.
+/// The log of a confidential guest: the whole memory area of the table, padded with 0xff.
 #[test]
-fn every_log_is_the_same_with_the_filling_of_a_ccel_table() {
+fn every_log_is_the_same_with_the_padding_of_a_ccel_table() {
     let recorded = [
         (&include_bytes!("../data/direct/log.bin")[..], Sha256),
         (include_bytes!("../data/bios/log.bin"), Sha1),
@@ -153,7 +160,7 @@ fn every_log_is_the_same_with_the_filling_of_a_ccel_table() {
 }
 
 #[test]
-fn data_of_one_machine_are_noticed_wherever_firmware_puts_them() {
+fn machine_specific_data_gives_a_notice_at_every_location() {
     let mut log = Log::new();
     log.event(2, EventType::EV_EFI_VARIABLE_BOOT, b"order", b"")
         .event(3, EventType::EV_EFI_HANDOFF_TABLES, b"SMBIOS", b"")
@@ -175,7 +182,7 @@ fn data_of_one_machine_are_noticed_wherever_firmware_puts_them() {
     );
 }
 
-/// Data that nothing proves decide nothing: only the digests do.
+/// Unproven data have no effect on decisions: only the digests do.
 #[test]
 fn two_logs_with_the_same_claim_differ_by_their_digests() {
     let boot = |measured: &[u8]| {

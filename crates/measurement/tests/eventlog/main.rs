@@ -1,4 +1,4 @@
-//! Event logs: what is read, what is refused and by which entry's number, what is explained and how far it is proven.
+//! Event logs: accepted and rejected ones with entry numbers, and the proven parts of their data.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 #[path = "../common/mod.rs"]

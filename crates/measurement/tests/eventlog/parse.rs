@@ -1,4 +1,4 @@
-//! Bytes that are a log, and bytes that are none.
+//! Valid and invalid logs.
 
 use linewarden_measurement::HashAlgorithm;
 use linewarden_measurement::eventlog::{
@@ -70,7 +70,7 @@ fn a_log_that_ends_inside_an_entry_is_refused_with_its_number() {
     for length in 1..=log.bytes.len() {
         let entry = boundaries.iter().filter(|end| **end < length).count();
         match EventLog::parse(&log.bytes[..length]) {
-            // A few bytes of an entry for PCR 0 cannot be told from filling: the values of the PCRs decide.
+            // A few bytes of an entry for PCR 0 cannot be distinguished from padding: the PCR values decide.
             Ok(read) => {
                 let end = read
                     .events()
@@ -96,7 +96,7 @@ fn a_log_that_ends_inside_an_entry_is_refused_with_its_number() {
 }
 
 #[test]
-fn what_follows_the_last_entry_is_refused_with_its_number() {
+fn bytes_after_the_last_entry_are_rejected_with_its_number() {
     let with = |rest: &[u8]| {
         let mut log = small();
         log.starts.push(log.bytes.len());
@@ -104,14 +104,14 @@ fn what_follows_the_last_entry_is_refused_with_its_number() {
         log
     };
     assert_eq!(refused(&with(&[1])), (4, EntryProblem::Truncated("PCR index")));
-    // No filling: it is of one kind of byte, up to the end.
+    // Not padding: padding is one kind of byte, up to the end.
     let mut mixed = vec![0xff; 64];
     mixed.push(0);
-    assert_eq!(refused(&with(&mixed)), (4, EntryProblem::Pcr(u32::MAX)));
+    assert_eq!(refused(&with(&mixed)), (4, EntryProblem::InvalidPcr(u32::MAX)));
     let mut mixed = vec![0; 64];
     mixed.push(0xff);
     assert!(EventLog::parse(&with(&mixed).bytes).is_err());
-    // Nor is an entry that ends in such bytes, which is cut off then.
+    // An entry that ends in such bytes and is truncated is rejected, too.
     let mut log = small();
     log.event(4, EventType::EV_SEPARATOR, &[0xff; 4], &[0xff; 4]);
     log.bytes.pop();
@@ -119,7 +119,7 @@ fn what_follows_the_last_entry_is_refused_with_its_number() {
 }
 
 #[test]
-fn the_unused_rest_of_the_logs_memory_is_its_end() {
+fn the_unused_rest_of_the_log_area_ends_the_log() {
     let mut ending = small();
     ending.event(4, EventType::EV_SEPARATOR, &[0xff; 4], &[0xff; 4]);
     for log in [small(), ending] {
@@ -143,12 +143,12 @@ fn the_unused_rest_of_the_logs_memory_is_its_end() {
     for empty in [&[][..], &[0; 100], &[0xff; 100]] {
         let log = EventLog::parse(empty).unwrap();
         assert_eq!((log.banks(), log.events()), (&[][..], &[][..]));
-        assert!(log.replay(HashAlgorithm::Sha256).unwrap_err().is_silence());
+        assert!(log.replay(HashAlgorithm::Sha256).unwrap_err().has_no_statement());
     }
 }
 
 #[test]
-fn entries_that_cannot_be_are_refused_with_their_number() {
+fn impossible_entries_are_refused_with_their_number() {
     let one = |make: &dyn for<'a> Fn(&'a mut Log) -> &'a mut Log| {
         let mut log = small();
         make(&mut log);
@@ -158,30 +158,30 @@ fn entries_that_cannot_be_are_refused_with_their_number() {
     let kind = EventType::EV_IPL;
     assert_eq!(
         one(&|log| log.event(24, kind, b"", b"")),
-        (4, EntryProblem::Pcr(24))
+        (4, EntryProblem::InvalidPcr(24))
     );
     assert_eq!(
         one(&|log| log.agile(4, kind, &[], b"x")),
         (4, EntryProblem::NoDigest)
     );
-    // A remark extends nothing.
+    // An EV_NO_ACTION entry extends no PCR.
     let mut log = small();
     log.agile(4, EventType::EV_NO_ACTION, &[], b"x");
     assert_eq!(log.parse().events().len(), 5);
     assert_eq!(
         one(&|log| log.agile(4, kind, &[sha256.clone(), sha256.clone()], b"")),
-        (4, EntryProblem::Algorithm(11))
+        (4, EntryProblem::InvalidAlgorithm(11))
     );
     assert_eq!(
         one(&|log| log.agile(4, kind, &[(12, vec![0; 48])], b"")),
-        (4, EntryProblem::Unlisted(12))
+        (4, EntryProblem::UnlistedAlgorithm(12))
     );
     let many = vec![sha256.clone(); 17];
     assert_eq!(
         one(&|log| log.agile(4, kind, &many, b"")),
-        (4, EntryProblem::Algorithms(17))
+        (4, EntryProblem::TooManyAlgorithms(17))
     );
-    // A remark may be about no PCR.
+    // An EV_NO_ACTION entry may have no PCR.
     let mut log = small();
     log.remark(u32::MAX, b"about the whole platform");
     assert_eq!(log.parse().events()[4].pcr(), None);
@@ -194,23 +194,32 @@ fn the_first_entrys_list_of_algorithms_is_checked() {
         log.legacy(0, EventType::EV_NO_ACTION, &[0; 20], &spec_id(algorithms));
         log
     };
-    assert_eq!(refused(&first(&[])), (0, EntryProblem::Algorithms(0)));
-    assert_eq!(refused(&first(&[(11, 20)])), (0, EntryProblem::Algorithm(11)));
+    assert_eq!(refused(&first(&[])), (0, EntryProblem::TooManyAlgorithms(0)));
+    assert_eq!(
+        refused(&first(&[(11, 20)])),
+        (0, EntryProblem::InvalidAlgorithm(11))
+    );
     assert_eq!(
         refused(&first(&[(11, 32), (11, 32)])),
-        (0, EntryProblem::Algorithm(11))
+        (0, EntryProblem::InvalidAlgorithm(11))
     );
-    assert_eq!(refused(&first(&[(0x99, 65)])), (0, EntryProblem::Algorithm(0x99)));
-    let whole = spec_id(&[(11, 32)]);
-    for length in 16..whole.len() {
+    assert_eq!(
+        refused(&first(&[(0x99, 65)])),
+        (0, EntryProblem::InvalidAlgorithm(0x99))
+    );
+    let encoding = spec_id(&[(11, 32)]);
+    for length in 16..encoding.len() {
         let mut log = Log::empty();
-        log.legacy(0, EventType::EV_NO_ACTION, &[0; 20], &whole[..length]);
-        assert!(matches!(refused(&log), (0, EntryProblem::Short(_))), "{length}");
+        log.legacy(0, EventType::EV_NO_ACTION, &[0; 20], &encoding[..length]);
+        assert!(
+            matches!(refused(&log), (0, EntryProblem::TruncatedList(_))),
+            "{length}"
+        );
     }
 }
 
 #[test]
-fn digests_of_unknown_algorithms_are_passed_over_by_their_listed_size() {
+fn digests_of_unknown_algorithms_are_skipped_by_their_listed_size() {
     let mut log = Log::empty();
     let sm3 = (0x12, vec![9; 32]);
     log.legacy(

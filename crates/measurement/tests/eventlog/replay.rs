@@ -1,39 +1,39 @@
-//! Values of PCRs, logs that replay to them, and what of the logs' data is proven.
+//! PCR values, logs that replay to them, and the proven parts of the logs' data.
 
 use linewarden_measurement::HashAlgorithm::{Sha1, Sha256, Sha384};
-use linewarden_measurement::eventlog::{Binding, EventType, ReplayError, replays};
+use linewarden_measurement::eventlog::{DigestCoverage, EventType, ReplayError, verify_replay};
 use linewarden_measurement::{Digest, HashAlgorithm};
 
 use crate::common::log::{Log, digests, pcr, utf16, values_of, variable};
 
-/// What of this one event's data is proven, in a log with it in PCR 7.
-fn judged(kind: EventType, measured: &[u8], data: &[u8]) -> Binding {
+/// The proven part of the data of this one event, in a log with it in PCR 7.
+fn digest_coverage(kind: EventType, measured: &[u8], data: &[u8]) -> DigestCoverage {
     let mut log = Log::new();
     log.remark(0, b"a remark").event(7, kind, measured, data);
     let log = log.parse();
-    let replayed = replays(&log, &values_of(&log, Sha256, "7")).unwrap();
+    let replayed = verify_replay(&log, &values_of(&log, Sha256, "7")).unwrap();
     let [event] = replayed.events() else { panic!() };
     assert_eq!((event.entry, event.pcr, event.kind), (2, pcr(7), kind));
     assert_eq!(event.digest, Sha256.digest(&[measured]));
-    let is_unexplained = event.binding == Binding::Unexplained;
+    let is_unexplained = event.coverage == DigestCoverage::Unexplained;
     assert_eq!(replayed.unexplained().count(), usize::from(is_unexplained));
     assert_eq!(event.to_string().contains("unexplained, digest "), is_unexplained);
-    event.binding.clone()
+    event.coverage.clone()
 }
 
 #[test]
-fn a_log_replays_to_the_values_that_it_gives_and_no_others() {
+fn a_log_replays_to_its_values_only() {
     let mut log = Log::new();
     log.event(4, EventType::EV_EFI_ACTION, b"Calling", b"Calling")
         .event(0, EventType::EV_POST_CODE, b"code", b"name")
         .event(4, EventType::EV_SEPARATOR, &[0; 4], &[0; 4]);
     let log = log.parse();
     let mut values = values_of(&log, Sha256, "4,11");
-    // PCR 4 by hand, and PCR 11 untouched.
+    // PCR 4 computed manually, and PCR 11 unchanged.
     let extend = |old: &[u8], data: &[u8]| Sha256.digest(&[old, Sha256.digest(&[data]).as_bytes()]);
     let by_hand = extend(extend(&[0; 32], b"Calling").as_bytes(), &[0; 4]);
     assert_eq!(values.get(pcr(4)), Some(&by_hand));
-    let replayed = replays(&log, &values).unwrap();
+    let replayed = verify_replay(&log, &values).unwrap();
     assert_eq!(
         replayed
             .events()
@@ -49,10 +49,10 @@ fn a_log_replays_to_the_values_that_it_gives_and_no_others() {
 
     let other = Sha256.digest(&[b"other"]);
     values.set(pcr(4), other).unwrap();
-    let error = replays(&log, &values).unwrap_err();
+    let error = verify_replay(&log, &values).unwrap_err();
     assert_eq!(
         error,
-        ReplayError::Value {
+        ReplayError::ValueMismatch {
             pcr: pcr(4),
             replayed: Box::new(by_hand),
             actual: Box::new(other),
@@ -62,20 +62,20 @@ fn a_log_replays_to_the_values_that_it_gives_and_no_others() {
     assert!(
         error
             .to_string()
-            .contains("the last entry for it is 3; the log is cut off or of another boot"),
+            .contains("its last entry is 3; the log is truncated or of"),
         "{error}"
     );
     values.set(pcr(4), by_hand).unwrap();
     values.set(pcr(11), other).unwrap();
-    let error = replays(&log, &values).unwrap_err();
+    let error = verify_replay(&log, &values).unwrap_err();
     assert!(
-        matches!(error, ReplayError::Value { last_entry: None, .. }),
+        matches!(error, ReplayError::ValueMismatch { last_entry: None, .. }),
         "{error}"
     );
 }
 
 #[test]
-fn data_that_their_digest_is_not_of_are_unexplained_and_refuse_no_log() {
+fn data_with_another_digest_are_unexplained_and_the_log_is_accepted() {
     use EventType as T;
     for kind in [
         T::EV_SEPARATOR,
@@ -89,10 +89,14 @@ fn data_that_their_digest_is_not_of_are_unexplained_and_refuse_no_log() {
         T::EV_EFI_GPT_EVENT,
     ] {
         let data = variable("SecureBoot", &[1]);
-        assert_eq!(judged(kind, &data, &data), Binding::All, "{kind}");
-        // The claim of another value is never taken for a measured one.
+        assert_eq!(digest_coverage(kind, &data, &data), DigestCoverage::All, "{kind}");
+        // A claim about another value is never accepted as measured.
         for other in [variable("SecureBoot", &[0]), Vec::new()] {
-            assert_eq!(judged(kind, &data, &other), Binding::Unexplained, "{kind}");
+            assert_eq!(
+                digest_coverage(kind, &data, &other),
+                DigestCoverage::Unexplained,
+                "{kind}"
+            );
         }
     }
     for kind in [
@@ -102,15 +106,15 @@ fn data_that_their_digest_is_not_of_are_unexplained_and_refuse_no_log() {
         T(0x1234),
     ] {
         assert_eq!(
-            judged(kind, b"image", b"where it was"),
-            Binding::Nothing,
+            digest_coverage(kind, b"image", b"where it was"),
+            DigestCoverage::NotLogged,
             "{kind}"
         );
     }
 }
 
 #[test]
-fn the_forms_that_firmware_and_boot_loaders_use_are_known() {
+fn the_formats_of_firmware_and_boot_loaders_are_recognized() {
     use EventType as T;
     let boot = variable("Boot0001", b"option");
     let signed = [&[0xaa; 16][..], b"certificate"].concat();
@@ -118,18 +122,18 @@ fn the_forms_that_firmware_and_boot_loaders_use_are_known() {
     let shim_14 = [&variable("Shim", b"certificate")[..], b"\0"].concat();
     let (line, line_nul) = (utf16("quiet splash"), utf16("quiet splash\0"));
     let tagged = [&0x8f3b_22ecu32.to_le_bytes()[..], &5u32.to_le_bytes(), b"inner"].concat();
-    let part = |start: usize, end: usize| Binding::Part(start..end);
-    // Type, what is measured, the data, what is found out.
-    type Form<'a> = (T, &'a [u8], &'a [u8], Binding);
+    let part = |start: usize, end: usize| DigestCoverage::Part(start..end);
+    // Type, measured bytes, data, result.
+    type Form<'a> = (T, &'a [u8], &'a [u8], DigestCoverage);
     let forms: [Form<'_>; 22] = [
         (T::EV_EFI_VARIABLE_BOOT, b"option", &boot, part(48, 54)),
-        (T::EV_EFI_VARIABLE_BOOT2, &boot, &boot, Binding::All),
+        (T::EV_EFI_VARIABLE_BOOT2, &boot, &boot, DigestCoverage::All),
         (T::EV_EFI_VARIABLE_DRIVER_CONFIG, b"option", &boot, part(48, 54)),
         (
             T::EV_EFI_VARIABLE_DRIVER_CONFIG,
             b"optio",
             &boot,
-            Binding::Unexplained,
+            DigestCoverage::Unexplained,
         ),
         (T::EV_SEPARATOR, &[0; 4], &[0; 50], part(0, 4)),
         (T::EV_EFI_VARIABLE_AUTHORITY, &signed, &authority, part(36, 63)),
@@ -158,11 +162,16 @@ fn the_forms_that_firmware_and_boot_loaders_use_are_known() {
             b"grub_cmd set timeout=5\0",
             part(9, 23),
         ),
-        (T::EV_IPL, &line_nul, &line_nul, Binding::All),
+        (T::EV_IPL, &line_nul, &line_nul, DigestCoverage::All),
         (T::EV_IPL, &line, &line_nul, part(0, 24)),
-        (T::EV_IPL, b".linux\0", &utf16(".linux\0"), Binding::All),
-        (T::EV_IPL, b"the kernel", &utf16(".linux\0"), Binding::Nothing),
-        (T::EV_IPL, &line_nul, &line_nul[..25], Binding::All),
+        (T::EV_IPL, b".linux\0", &utf16(".linux\0"), DigestCoverage::All),
+        (
+            T::EV_IPL,
+            b"the kernel",
+            &utf16(".linux\0"),
+            DigestCoverage::NotLogged,
+        ),
+        (T::EV_IPL, &line_nul, &line_nul[..25], DigestCoverage::All),
         (
             T::EV_IPL,
             b"quiet\0",
@@ -173,27 +182,27 @@ fn the_forms_that_firmware_and_boot_loaders_use_are_known() {
             T::EV_IPL,
             b"quiet",
             b"kernel_cmdline: debug\0",
-            Binding::Unexplained,
+            DigestCoverage::Unexplained,
         ),
         (
             T::EV_IPL,
             b"set timeout=5",
             b"grub_cmd: set timeout=6\0",
-            Binding::Unexplained,
+            DigestCoverage::Unexplained,
         ),
         (T::EV_EVENT_TAG, b"inner", &tagged, part(8, 13)),
         (
             T::EV_SEPARATOR,
             &[1, 0, 0, 0],
             b"what went wrong",
-            Binding::Nothing,
+            DigestCoverage::NotLogged,
         ),
-        (T::EV_COMPACT_HASH, b"abc", b"abc", Binding::All),
+        (T::EV_COMPACT_HASH, b"abc", b"abc", DigestCoverage::All),
     ];
-    for (kind, measured, data, want) in forms {
+    for (kind, measured, data, expected) in forms {
         assert_eq!(
-            judged(kind, measured, data),
-            want,
+            digest_coverage(kind, measured, data),
+            expected,
             "{kind} {}",
             String::from_utf8_lossy(data)
         );
@@ -201,20 +210,20 @@ fn the_forms_that_firmware_and_boot_loaders_use_are_known() {
 }
 
 #[test]
-fn entries_for_other_pcrs_and_remarks_are_not_judged() {
+fn entries_for_other_pcrs_and_remarks_are_not_examined() {
     let mut log = Log::new();
     log.event(5, EventType::EV_EFI_ACTION, b"one thing", b"another")
         .remark(7, b"whatever")
         .event(7, EventType::EV_SEPARATOR, &[0; 4], &[0; 4]);
     let log = log.parse();
     assert_eq!(
-        replays(&log, &values_of(&log, Sha256, "7"))
+        verify_replay(&log, &values_of(&log, Sha256, "7"))
             .unwrap()
             .events()
             .len(),
         1
     );
-    let all = replays(&log, &values_of(&log, Sha256, "0-7")).unwrap();
+    let all = verify_replay(&log, &values_of(&log, Sha256, "0-7")).unwrap();
     let unexplained: Vec<_> = all.unexplained().map(|event| event.entry).collect();
     assert_eq!(unexplained, [1]);
 }
@@ -231,16 +240,16 @@ fn a_bank_without_digests_is_named() {
     let log = log.parse();
     assert!(log.replay(Sha1).is_ok());
     let error = log.replay(Sha256).unwrap_err();
-    assert!(!error.is_silence());
+    assert!(!error.has_no_statement());
     assert_eq!(
         error.to_string(),
-        "event log, entry 2: EV_SEPARATOR for PCR 7 has no digest of the bank sha256"
+        "event log entry 2 (EV_SEPARATOR, PCR 7) has no digest of the bank sha256"
     );
     assert_eq!(
         log.replay(Sha384),
-        Err(ReplayError::Bank {
+        Err(ReplayError::MissingBank {
             bank: Sha384,
-            have: vec![Sha1, Sha256]
+            available: vec![Sha1, Sha256]
         })
     );
 }
@@ -252,14 +261,14 @@ fn the_start_of_pcr_0_follows_the_locality() {
         *bytes.last_mut().unwrap() = last;
         Digest::new(bank, &bytes).unwrap()
     };
-    let locality = |told: u8| [b"StartupLocality\0", &[told][..]].concat();
+    let locality = |reported: u8| [b"StartupLocality\0", &[reported][..]].concat();
     let separator = (EventType::EV_SEPARATOR, [0u8; 4]);
     let mut logs = Vec::new();
-    for told in [0, 3, 4] {
+    for reported in [0, 3, 4] {
         let mut log = Log::new();
-        log.remark(0, &locality(told))
+        log.remark(0, &locality(reported))
             .event(0, separator.0, &separator.1, &separator.1);
-        logs.push((log, told, separator.1.to_vec()));
+        logs.push((log, reported, separator.1.to_vec()));
     }
     let mut log = Log::new();
     log.event(0, EventType::EV_EFI_HCRTM_EVENT, b"microcode", b"HCRTM");
@@ -269,15 +278,16 @@ fn the_start_of_pcr_0_follows_the_locality() {
     logs.push((log, 0, separator.1.to_vec()));
     for (log, last, measured) in logs {
         for bank in [Sha1, Sha256] {
-            let want = start(bank, last).extended(&bank.digest(&[&measured]));
+            let expected = start(bank, last).extended(&bank.digest(&[&measured]));
             assert_eq!(
                 log.parse().replay(bank).unwrap().get(pcr(0)),
-                Some(&want),
+                Some(&expected),
                 "{last}"
             );
         }
     }
-    // A remark that names none, comes twice or late, or is missing: the value decides, and nothing but a locality is tried.
+    // A startup event that names none, is repeated, late or missing: the value decides, and only localities are
+    // tried.
     let remarks: [&[&[u8]]; 5] = [
         &[],
         &[&locality(1)],
@@ -297,16 +307,16 @@ fn the_start_of_pcr_0_follows_the_locality() {
             let mut values = values_of(&log, Sha256, "0,7");
             let value = start(Sha256, last).extended(&Sha256.digest(&[&separator.1]));
             values.set(pcr(0), value).unwrap();
-            assert_eq!(replays(&log, &values).is_ok(), is_locality, "{last}");
-            // No other PCR starts with it.
+            assert_eq!(verify_replay(&log, &values).is_ok(), is_locality, "{last}");
+            // No other PCR starts with this value.
             values.set(pcr(7), start(Sha256, 3)).unwrap();
-            assert!(replays(&log, &values).is_err());
+            assert!(verify_replay(&log, &values).is_err());
         }
     }
 }
 
 #[test]
-fn what_is_written_in_data_reaches_a_terminal_escaped() {
+fn text_in_event_data_is_escaped() {
     let mut log = Log::new();
     log.event(
         8,
@@ -322,22 +332,22 @@ fn what_is_written_in_data_reaches_a_terminal_escaped() {
     )
     .event(8, EventType::EV_IPL, b"", &[b'x'; 5000]);
     let log = log.parse();
-    let told: Vec<_> = log
+    let reported: Vec<_> = log
         .events()
         .iter()
         .skip(1)
         .map(|event| event.describe())
         .collect();
-    // With a control character it is taken for no text at all.
+    // Data with a control character are not displayed as text.
     assert!(
-        told[0].bytes().all(|byte| byte.is_ascii_hexdigit()) || told[0].contains("bytes with"),
+        reported[0].bytes().all(|byte| byte.is_ascii_hexdigit()) || reported[0].contains("bytes with"),
         "{}",
-        told[0]
+        reported[0]
     );
     assert_eq!(
-        told[1],
+        reported[1],
         "Na\\u{7}me (8be4df61-93ca-11d2-aa0d-00e098032b8c): nothing"
     );
-    assert!(told[2].chars().count() <= 201);
-    assert!(told.iter().all(|line| !line.chars().any(char::is_control)));
+    assert!(reported[2].chars().count() <= 201);
+    assert!(reported.iter().all(|line| !line.chars().any(char::is_control)));
 }

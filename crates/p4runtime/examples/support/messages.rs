@@ -1,25 +1,25 @@
-//! Writes a crate's `src/proto/` from its `proto/`: the messages as Rust, and their descriptors where text format is read with them.
+//! Generates a crate's `src/proto/` from its `proto/`: the messages as Rust, and optionally descriptors for the text format.
 //!
-//! Nothing has to be installed: protox reads the files, no protoc. The test `generated` compares what lies in
-//! the tree with this.
-#![allow(dead_code, reason = "the example only writes, the test only compares")]
+//! No protoc is needed: protox reads the files. The test `generated` compares the files in the source tree with
+//! the generated ones.
+#![allow(dead_code, reason = "the example uses only `write`, the test only `stale`")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The messages of a crate.
+/// Messages of a crate.
 pub struct Messages {
-    /// Its directory.
+    /// Directory of the crate.
     pub of: &'static str,
-    /// The protocol buffers, below `proto/`.
+    /// Protobuf files below `proto/`.
     pub sources: &'static [&'static str],
-    /// Whether the descriptors are wanted, too.
+    /// Whether to write descriptors.
     pub descriptors: bool,
 }
 
 impl Messages {
-    /// The generated files by name.
+    /// Generated files by name.
     fn generated(&self) -> io::Result<BTreeMap<String, Vec<u8>>> {
         let mut compiler =
             protox::Compiler::new([Path::new(self.of).join("proto")]).map_err(io::Error::other)?;
@@ -29,7 +29,7 @@ impl Messages {
         }
         let out = tempfile::tempdir()?;
         let mut config = tonic_prost_build::Config::new();
-        // Comments stay in the .proto files: as Markdown they would be broken links and examples that do not
+        // Comments are not copied: as Markdown they would contain broken links and examples that do not
         // compile.
         config.disable_comments(["."]).btree_map(["."]);
         tonic_prost_build::configure()
@@ -61,7 +61,7 @@ impl Messages {
         Ok(())
     }
 
-    /// The files that are not there, that are others, or that nothing generates.
+    /// Missing, different and superfluous files.
     pub fn stale(&self) -> io::Result<BTreeSet<String>> {
         let mut stale = names(&self.target())?;
         for (name, content) in self.generated()? {

@@ -1,4 +1,4 @@
-//! The elements of a P4Info.
+//! Elements of a P4Info.
 
 use std::sync::Arc;
 
@@ -8,32 +8,32 @@ use crate::ids::{
     ProfileId, RegisterId, TableId, ValueSetId,
 };
 
-/// How values of a match field, a parameter or a packet's metadata are written.
+/// Encoding of the values of a match field, parameter or packet metadata field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// A `bit<W>`; where the P4 type is translated, W is the controller's width, which may differ from the
-    /// data plane's.
+    /// A `bit<W>`. For a translated type, W is the width at the controller, which may differ from the width in
+    /// the data plane.
     Bits(u32),
-    /// Not at all: a name that the target would have to translate (`sdn_string`), or a type for which p4c
-    /// gives no width, an `enum` without numbers for one. What has such a field can be read about and not
+    /// No encoding: a name that the target would have to translate (`sdn_string`), or a type for which p4c gives
+    /// no width, such as an `enum` without numbers. Entities with such a field can be read but not
     /// written.
     Unwritable,
 }
 
-/// How a field is compared.
+/// Match kind of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MatchKind {
-    /// With one value.
+    /// Exact match.
     Exact,
-    /// With a prefix; the longest wins.
+    /// Longest prefix match.
     Lpm,
-    /// With a value under a mask.
+    /// Match under a mask.
     Ternary,
-    /// With an interval, both ends included.
+    /// Range match with inclusive bounds.
     Range,
-    /// With one value or none.
+    /// Exact match or don't care.
     Optional,
-    /// Something of the architecture's own, which P4Runtime cannot write.
+    /// Architecture-specific match kind, which P4Runtime cannot encode.
     Other,
 }
 
@@ -44,45 +44,45 @@ impl MatchKind {
     }
 }
 
-/// One field of a table's or a value set's key.
+/// Key field of a table or value set.
 #[derive(Clone, Debug)]
 pub struct MatchField {
-    /// Its number within the key.
+    /// Id within the key.
     pub id: FieldId,
-    /// Its name, as in the program; may be empty in a value set.
+    /// Name as in the program; may be empty in a value set.
     pub name: String,
-    /// How its values are written.
+    /// Encoding of the values.
     pub format: Format,
-    /// How it is compared.
+    /// Match kind.
     pub kind: MatchKind,
 }
 
-/// Where a table's action may be used.
+/// Scope of an action in a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActionScope {
-    /// In entries and as the default.
+    /// Entries and default action.
     TableAndDefault,
-    /// In entries only.
+    /// Entries only.
     TableOnly,
-    /// As the default only.
+    /// Default action only.
     DefaultOnly,
-    /// For a group, before the action of the member that was selected.
+    /// Group action: runs before the action of the selected member.
     GroupAction,
 }
 
 impl ActionScope {
-    /// Whether entries may have it.
+    /// Whether entries may use the action.
     pub fn in_entries(self) -> bool {
         matches!(self, Self::TableAndDefault | Self::TableOnly)
     }
 
-    /// Whether it may be the default.
+    /// Whether the action may be the default action.
     pub fn as_default(self) -> bool {
         matches!(self, Self::TableAndDefault | Self::DefaultOnly)
     }
 }
 
-/// What a counter counts.
+/// Unit of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CounterUnit {
     /// Bytes.
@@ -93,7 +93,7 @@ pub enum CounterUnit {
     Both,
 }
 
-/// What a meter's rates and bursts are counted in.
+/// Unit of the rates and bursts of a meter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MeterUnit {
     /// Bytes.
@@ -102,79 +102,79 @@ pub enum MeterUnit {
     Packets,
 }
 
-/// Which configurations a meter takes.
+/// Type of a meter, which restricts the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MeterType {
     /// RFC 2698: no excess burst.
-    TwoRateThreeColour,
+    TwoRateThreeColor,
     /// RFC 2697: peak equals committed.
-    SingleRateThreeColour,
+    SingleRateThreeColor,
     /// Both restrictions.
-    SingleRateTwoColour,
+    SingleRateTwoColor,
 }
 
-/// A counter that every entry of a table has.
+/// Direct counter of a table.
 #[derive(Clone, Debug)]
 pub struct DirectCounter {
-    /// Its number.
+    /// Id.
     pub id: DirectCounterId,
-    /// Its name, as in the program.
+    /// Name as in the program.
     pub name: String,
-    /// What it counts.
+    /// Unit.
     pub unit: CounterUnit,
 }
 
-/// A meter that every entry of a table has.
+/// Direct meter of a table.
 #[derive(Clone, Debug)]
 pub struct DirectMeter {
-    /// Its number.
+    /// Id.
     pub id: DirectMeterId,
-    /// Its name, as in the program.
+    /// Name as in the program.
     pub name: String,
-    /// What it is counted in.
+    /// Unit.
     pub unit: MeterUnit,
-    /// Which configurations it takes.
+    /// Meter type.
     pub kind: MeterType,
 }
 
-/// A table.
+/// Table.
 #[derive(Clone, Debug)]
 pub struct Table {
-    /// Its number.
+    /// Id.
     pub id: TableId,
-    /// Its name, as in the program.
+    /// Name as in the program.
     pub name: String,
-    /// A shorter name.
+    /// Short name.
     pub alias: String,
-    /// The key, in the program's order.
+    /// Key fields, in the order of the program.
     pub fields: Vec<MatchField>,
-    /// The actions it may use and where.
+    /// Actions with their scope.
     pub actions: Vec<(ActionId, ActionScope)>,
-    /// The default action that cannot be changed, if it cannot.
+    /// Constant default action, if the default action is constant.
     pub const_default: Option<ActionId>,
-    /// The action profile or selector that holds its actions, if it is indirect.
+    /// Action profile or selector of an indirect table.
     pub profile: Option<ProfileId>,
-    /// Its entries' counter.
+    /// Direct counter.
     pub counter: Option<DirectCounter>,
-    /// Its entries' meter.
+    /// Direct meter.
     pub meter: Option<DirectMeter>,
-    /// How many entries it should take.
+    /// Requested capacity, entries.
     pub size: u64,
-    /// Whether entries may have a time to live, with a notification at its end.
+    /// Whether entries may have an idle timeout with a notification.
     pub idle_timeout: bool,
-    /// Whether its entries are those of the program for ever.
+    /// Whether the set of entries is constant.
     pub is_const: bool,
-    /// Whether the program gives it entries.
+    /// Whether the program defines initial entries.
     pub has_initial_entries: bool,
 }
 
 impl Table {
-    /// Whether its entries carry a priority: a ternary, range or optional field is among its key (9.1).
+    /// Whether entries carry a priority: the key has a ternary, range or optional field (9.1).
     pub fn needs_priority(&self) -> bool {
         self.fields.iter().any(|field| field.kind.needs_priority())
     }
 
-    /// Where this action may be used here, if anywhere.
+    /// Scope of an action; `None` if the table does not use the action.
     pub fn scope(&self, action: ActionId) -> Option<ActionScope> {
         self.actions
             .iter()
@@ -183,145 +183,145 @@ impl Table {
     }
 }
 
-/// A parameter of an action.
+/// Parameter of an action.
 #[derive(Clone, Debug)]
 pub struct Param {
-    /// Its number within the action.
+    /// Id within the action.
     pub id: ParamId,
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// How its values are written.
+    /// Encoding of the values.
     pub format: Format,
 }
 
-/// An action.
+/// Action.
 #[derive(Clone, Debug)]
 pub struct Action {
-    /// Its number.
+    /// Id.
     pub id: ActionId,
-    /// Its name, as in the program.
+    /// Name as in the program.
     pub name: String,
-    /// A shorter name.
+    /// Short name.
     pub alias: String,
-    /// Its parameters, in the program's order.
+    /// Parameters, in the order of the program.
     pub params: Vec<Param>,
 }
 
-/// How the size of a selector's group is counted.
+/// Size semantics of the groups of a selector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SizeSemantics {
-    /// The sum of its members' weights.
+    /// Sum of the weights of all members.
     SumOfWeights,
-    /// Its members; none may weigh more than `max_member_weight`, where that is not zero.
+    /// Number of members; no weight may exceed `max_member_weight` unless that is zero.
     SumOfMembers {
-        /// The highest weight of one member; zero for any.
+        /// Maximum weight of a member; zero for no maximum.
         max_member_weight: u32,
     },
 }
 
-/// An action profile or selector.
+/// Action profile or selector.
 #[derive(Clone, Debug)]
 pub struct Profile {
-    /// Its number.
+    /// Id.
     pub id: ProfileId,
-    /// Its name, as in the program.
+    /// Name as in the program.
     pub name: String,
-    /// A shorter name.
+    /// Short name.
     pub alias: String,
-    /// The tables that use it.
+    /// Tables that use the profile.
     pub tables: Vec<TableId>,
-    /// Whether it selects among the members of groups.
+    /// Whether the profile is a selector with groups.
     pub with_selector: bool,
-    /// How many members it holds; for a selector as `semantics` counts.
+    /// Capacity in members; for a selector in the unit of `semantics`.
     pub size: u64,
-    /// How large a group may be, as `semantics` counts; zero for no limit of the program's.
+    /// Maximum size of a group in the unit of `semantics`; zero if the program sets no limit.
     pub max_group_size: u32,
-    /// How groups are counted.
+    /// Size semantics of groups.
     pub semantics: SizeSemantics,
-    /// Whether the target weighs members by itself, so that weights must be absent.
+    /// Whether weights must be absent because the target sets them.
     pub weights_disallowed: bool,
 }
 
-/// An array of counters.
+/// Counter array.
 #[derive(Clone, Debug)]
 pub struct Counter {
-    /// Its number.
+    /// Id.
     pub id: CounterId,
-    /// Its name, as in the program.
+    /// Name as in the program.
     pub name: String,
-    /// What it counts.
+    /// Unit.
     pub unit: CounterUnit,
-    /// Its cells.
+    /// Number of cells.
     pub size: u64,
 }
 
-/// An array of meters.
+/// Meter array.
 #[derive(Clone, Debug)]
 pub struct Meter {
-    /// Its number.
+    /// Id.
     pub id: MeterId,
-    /// Its name, as in the program.
+    /// Name as in the program.
     pub name: String,
-    /// What it is counted in.
+    /// Unit.
     pub unit: MeterUnit,
-    /// Which configurations it takes.
+    /// Meter type.
     pub kind: MeterType,
-    /// Its cells.
+    /// Number of cells.
     pub size: u64,
 }
 
-/// An array of registers.
+/// Register array.
 #[derive(Clone, Debug)]
 pub struct Register {
-    /// Its number.
+    /// Id.
     pub id: RegisterId,
-    /// Its name, as in the program.
+    /// Name as in the program.
     pub name: String,
-    /// What a cell holds.
+    /// Type of a cell.
     pub data: Arc<Type>,
-    /// Its cells.
+    /// Number of cells.
     pub size: u64,
 }
 
-/// A digest.
+/// Digest.
 #[derive(Clone, Debug)]
 pub struct Digest {
-    /// Its number.
+    /// Id.
     pub id: DigestId,
-    /// Its name, as in the program.
+    /// Name as in the program.
     pub name: String,
-    /// What one message holds.
+    /// Type of a message.
     pub data: Arc<Type>,
 }
 
-/// A parser value set.
+/// Parser value set.
 #[derive(Clone, Debug)]
 pub struct ValueSet {
-    /// Its number.
+    /// Id.
     pub id: ValueSetId,
-    /// Its name, as in the program.
+    /// Name as in the program.
     pub name: String,
-    /// What a member has a value for.
+    /// Fields of a member.
     pub fields: Vec<MatchField>,
-    /// How many members it takes.
+    /// Capacity in members.
     pub size: u64,
 }
 
-/// A field of the header of packet-ins or packet-outs.
+/// Metadata field of packet-ins or packet-outs.
 #[derive(Clone, Debug)]
 pub struct MetadataField {
-    /// Its number within the header.
+    /// Id within the header.
     pub id: MetadataId,
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// How its values are written.
+    /// Encoding of the values.
     pub format: Format,
 }
 
-/// The header that carries a packet's metadata between controller and switch, fields in the order of the
+/// Header with the metadata of a packet between controller and switch. Fields are in the order of the
 /// header.
 #[derive(Clone, Debug)]
 pub struct ControllerHeader {
-    /// Its fields.
+    /// Fields.
     pub fields: Vec<MetadataField>,
 }

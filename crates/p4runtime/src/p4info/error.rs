@@ -1,4 +1,4 @@
-//! What may be wrong with a P4Info.
+//! Errors in a P4Info.
 
 use std::fmt;
 
@@ -7,35 +7,35 @@ use thiserror::Error;
 
 use super::types::WIDTH_BITS_MAX;
 
-/// Why this is no P4Info.
+/// Error of reading a P4Info.
 #[derive(Debug, Error)]
 pub enum P4InfoError {
-    /// Not a message in protobuf's binary format.
-    #[error("not a P4Info in protobuf's binary format: {0}")]
+    /// The data is not in protobuf's binary format.
+    #[error("cannot decode P4Info from binary format: {0}")]
     Binary(#[from] prost::DecodeError),
-    /// Not a message in protobuf's text format.
-    #[error("not a P4Info in protobuf's text format: {0}")]
+    /// The data is not in protobuf's text format.
+    #[error("cannot parse P4Info from text format: {0}")]
     Text(String),
-    /// The descriptors of this crate cannot be read, so that text format cannot be either.
-    #[error("the built-in descriptors of P4Runtime cannot be read: {0}")]
+    /// The built-in descriptors, which the text format requires, cannot be read.
+    #[error("cannot read the built-in descriptors of P4Runtime: {0}")]
     Descriptors(&'static DescriptorError),
-    /// An element contradicts itself or another.
+    /// An element contradicts itself or another element.
     #[error("P4Info: {kind} \"{name}\" (id {id}): {problem}")]
     Element {
-        /// What it is.
+        /// Kind of the element.
         kind: ElementKind,
-        /// Its name; empty where it has none.
+        /// Name; empty if the element has none.
         name: String,
         /// Its number.
         id: u32,
-        /// What is wrong.
+        /// Problem.
         problem: Problem,
     },
 }
 
-/// The kinds of elements of a P4Info.
+/// Kind of an element of a P4Info.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "each is what its name says")]
+#[allow(missing_docs, reason = "the variant names are self-explanatory")]
 pub enum ElementKind {
     Table,
     Action,
@@ -68,56 +68,56 @@ impl fmt::Display for ElementKind {
     }
 }
 
-/// What is wrong with an element.
+/// Problem of an element.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[allow(missing_docs, reason = "the messages say it")]
+#[allow(missing_docs, reason = "the messages describe the variants")]
 pub enum Problem {
-    #[error("it has no preamble")]
+    #[error("preamble is missing")]
     NoPreamble,
     #[error("id 0 is reserved for \"all\"")]
     IdZero,
-    #[error("another element has the same id")]
-    IdTwice,
-    #[error("it has no name")]
+    #[error("id is in use by another element")]
+    DuplicateId,
+    #[error("name is missing")]
     NoName,
-    #[error("another {0} has the same name")]
-    NameTwice(ElementKind),
-    #[error("another {kind} has the same alias \"{alias}\"")]
-    AliasTwice { kind: ElementKind, alias: String },
-    #[error("{what} \"{name}\": id {id} is zero or another's")]
+    #[error("name is in use by another {0}")]
+    DuplicateName(ElementKind),
+    #[error("alias \"{alias}\" is in use by another {kind}")]
+    DuplicateAlias { kind: ElementKind, alias: String },
+    #[error("{kind} \"{name}\": id {id} is zero or not unique")]
     PartId {
-        what: &'static str,
+        kind: &'static str,
         name: String,
         id: u32,
     },
-    #[error("{what} \"{name}\": {problem}")]
+    #[error("{kind} \"{name}\": {problem}")]
     Part {
-        what: &'static str,
+        kind: &'static str,
         name: String,
         problem: Box<Problem>,
     },
-    #[error("a width of {0} bits; 1 to {WIDTH_BITS_MAX} are taken")]
+    #[error("width of {0} bits is out of range: expected 1 to {WIDTH_BITS_MAX}")]
     Width(i32),
-    #[error("a size of {0}")]
+    #[error("size {0} is negative")]
     Size(i64),
-    #[error("it has no match type")]
+    #[error("match type is missing")]
     NoMatchType,
-    #[error("{field} {value} is not one that P4Runtime 1.5 has")]
+    #[error("{field} {value} is not defined by P4Runtime 1.5")]
     UnknownEnum { field: &'static str, value: i32 },
-    #[error("it refers to {kind} {id}, which is not there")]
+    #[error("reference to unknown {kind} {id}")]
     Dangling { kind: ElementKind, id: u32 },
-    #[error("it and {kind} {id} do not name each other")]
+    #[error("references between the element and {kind} {id} are not mutual")]
     OneSided { kind: ElementKind, id: u32 },
-    #[error("it has two of the kind {0}")]
-    TwoDirect(ElementKind),
-    #[error("the constant default action {0} is not one that it may have as a default")]
+    #[error("more than one {0}")]
+    DuplicateDirectResource(ElementKind),
+    #[error("constant default action {0} is not allowed as a default action")]
     ConstDefault(u32),
-    #[error("no type is given")]
+    #[error("type is missing")]
     NoType,
-    #[error("the type \"{0}\" is not in type_info")]
+    #[error("type \"{0}\" is not in type_info")]
     UnknownType(String),
-    #[error("the type \"{0}\" contains itself")]
-    TypeInItself(String),
-    #[error("the name is neither packet_in nor packet_out")]
+    #[error("type \"{0}\" contains itself")]
+    RecursiveType(String),
+    #[error("name of the controller header must be packet_in or packet_out")]
     HeaderName,
 }

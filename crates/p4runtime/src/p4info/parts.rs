@@ -1,4 +1,4 @@
-//! Reading what needs no other element of a P4Info.
+//! Reads the elements of a P4Info that refer to no other element.
 
 use std::collections::BTreeSet;
 
@@ -8,14 +8,14 @@ use crate::proto::config;
 use config::action_profile::SelectorSizeSemantics;
 use config::match_field::{Match, MatchType};
 
-/// What the preamble of an element says.
-pub(super) struct Names {
+/// Preamble of an element.
+pub(super) struct PreambleFields {
     pub(super) id: u32,
     pub(super) name: String,
     pub(super) alias: String,
 }
 
-impl Names {
+impl PreambleFields {
     pub(super) fn counter(self, counter: &config::Counter) -> Result<Counter, Problem> {
         let unit = counter_unit(counter.spec.as_ref())?;
         Ok(Counter {
@@ -87,18 +87,18 @@ impl Names {
     }
 }
 
-/// Blames a problem on a part of an element.
-pub(super) fn part(what: &'static str, name: &str) -> impl Fn(Problem) -> Problem {
+/// Attributes a problem to a part of an element.
+pub(super) fn part_error(kind: &'static str, name: &str) -> impl Fn(Problem) -> Problem {
     move |problem| Problem::Part {
-        what,
+        kind,
         name: name.to_owned(),
         problem: Box::new(problem),
     }
 }
 
-/// Numbers within an element are not zero and not given twice.
-pub(super) fn part_id(
-    what: &'static str,
+/// Checks that an id within an element is not zero and unique.
+pub(super) fn check_part_id(
+    kind: &'static str,
     name: &str,
     id: u32,
     seen: &mut BTreeSet<u32>,
@@ -107,7 +107,7 @@ pub(super) fn part_id(
         Ok(())
     } else {
         Err(Problem::PartId {
-            what,
+            kind,
             name: name.to_owned(),
             id,
         })
@@ -192,9 +192,9 @@ fn meter_spec(spec: Option<&config::MeterSpec>) -> Result<(MeterUnit, MeterType)
         }
     };
     let read_kind = match Type::try_from(kind) {
-        Ok(Type::TwoRateThreeColor) => MeterType::TwoRateThreeColour,
-        Ok(Type::SingleRateThreeColor) => MeterType::SingleRateThreeColour,
-        Ok(Type::SingleRateTwoColor) => MeterType::SingleRateTwoColour,
+        Ok(Type::TwoRateThreeColor) => MeterType::TwoRateThreeColor,
+        Ok(Type::SingleRateThreeColor) => MeterType::SingleRateThreeColor,
+        Ok(Type::SingleRateTwoColor) => MeterType::SingleRateTwoColor,
         Err(_) => {
             return Err(Problem::UnknownEnum {
                 field: "meter type",

@@ -1,4 +1,4 @@
-//! Reading and checking a P4Info.
+//! Reads and checks a P4Info.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use prost::Message;
 use prost_reflect::{DescriptorError, DescriptorPool, DynamicMessage};
 
-use super::parts::{Names, action_ref, cells, match_kind, part, part_id};
+use super::parts::{PreambleFields, action_ref, cells, check_part_id, match_kind, part_error};
 use super::types::{Types, width};
 use super::*;
 use crate::ids::{DirectCounterId, DirectMeterId};
@@ -15,25 +15,25 @@ use config::p4_new_type_spec::Representation;
 use config::p4_new_type_translation::SdnType;
 
 impl P4Info {
-    /// From protobuf's binary format.
+    /// Reads protobuf's binary format.
     pub fn from_binary(bytes: &[u8]) -> Result<Self, P4InfoError> {
         Self::new(config::P4Info::decode(bytes)?)
     }
 
-    /// From protobuf's text format, as `p4c --p4runtime-files NAME.txtpb` writes it.
+    /// Reads protobuf's text format, as `p4c --p4runtime-files NAME.txtpb` writes it.
     pub fn from_text(text: &str) -> Result<Self, P4InfoError> {
         static POOL: LazyLock<Result<DescriptorPool, DescriptorError>> =
             LazyLock::new(|| DescriptorPool::decode(DESCRIPTORS));
         let pool = POOL.as_ref().map_err(P4InfoError::Descriptors)?;
         let descriptor = pool
             .get_message_by_name("p4.config.v1.P4Info")
-            .ok_or_else(|| P4InfoError::Text("the built-in descriptors do not describe it".to_owned()))?;
+            .ok_or_else(|| P4InfoError::Text("P4Info is missing in the built-in descriptors".to_owned()))?;
         let message = DynamicMessage::parse_text_format(descriptor, text)
             .map_err(|error| P4InfoError::Text(error.to_string()))?;
         Self::new(message.transcode_to().map_err(P4InfoError::Binary)?)
     }
 
-    /// Checks a message and makes its index.
+    /// Checks a message and builds the index.
     pub fn new(message: config::P4Info) -> Result<Self, P4InfoError> {
         let no_types = config::P4TypeInfo::default();
         let mut reader = Reader {
@@ -58,7 +58,7 @@ impl P4Info {
         let direct_meters = reader.index(Kind::DirectMeter, &message.direct_meters, |_, names, meter| {
             names.direct_meter(meter)
         })?;
-        let known = Known {
+        let known = TableReferences {
             actions: &actions,
             profiles: &profiles,
             counters: &direct_counters,
@@ -67,7 +67,7 @@ impl P4Info {
         let tables = reader.index(Kind::Table, &message.tables, |reader, names, table| {
             reader.table(names, table, &known)
         })?;
-        known.check_both_ways(&tables)?;
+        known.check_cross_references(&tables)?;
         let counters = reader.index(Kind::Counter, &message.counters, |_, names, counter| {
             names.counter(counter)
         })?;
@@ -98,25 +98,25 @@ impl P4Info {
     }
 }
 
-/// The elements that tables refer to.
-struct Known<'a> {
+/// Elements that tables refer to.
+struct TableReferences<'a> {
     actions: &'a Index<ActionId, Action>,
     profiles: &'a Index<ProfileId, Profile>,
     counters: &'a Index<DirectCounterId, (DirectCounter, TableId)>,
     meters: &'a Index<DirectMeterId, (DirectMeter, TableId)>,
 }
 
-impl Known<'_> {
+impl TableReferences<'_> {
     fn direct_resources(&self, ids: &[u32]) -> Result<(Option<DirectCounter>, Option<DirectMeter>), Problem> {
         let (mut counter, mut meter) = (None, None);
         for id in ids {
             if let Some((found, _)) = self.counters.get(DirectCounterId(*id)) {
                 if counter.replace(found.clone()).is_some() {
-                    return Err(Problem::TwoDirect(ElementKind::DirectCounter));
+                    return Err(Problem::DuplicateDirectResource(ElementKind::DirectCounter));
                 }
             } else if let Some((found, _)) = self.meters.get(DirectMeterId(*id)) {
                 if meter.replace(found.clone()).is_some() {
-                    return Err(Problem::TwoDirect(ElementKind::DirectMeter));
+                    return Err(Problem::DuplicateDirectResource(ElementKind::DirectMeter));
                 }
             } else {
                 return Err(Problem::Dangling {
@@ -128,8 +128,8 @@ impl Known<'_> {
         Ok((counter, meter))
     }
 
-    /// A table and its profile or direct resource must name each other.
-    fn check_both_ways(&self, tables: &Index<TableId, Table>) -> Result<(), P4InfoError> {
+    /// Checks that a table and its profile or direct resource refer to each other.
+    fn check_cross_references(&self, tables: &Index<TableId, Table>) -> Result<(), P4InfoError> {
         let one_sided = |kind, name: &str, id, with, with_id| {
             let problem = Problem::OneSided {
                 kind: with,
@@ -199,7 +199,7 @@ impl Known<'_> {
     }
 }
 
-/// A message with a preamble.
+/// Message with a preamble.
 trait Element {
     fn preamble(&self) -> Option<&config::Preamble>;
 }
@@ -234,12 +234,12 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Reads all elements of one kind; an error gets its element's name here.
+    /// Reads all elements of one kind and adds the element's name to errors.
     fn index<M: Element, I: Copy + Ord + From<u32>, T>(
         &mut self,
         kind: ElementKind,
         messages: &'a [M],
-        read: impl Fn(&mut Self, Names, &'a M) -> Result<T, Problem>,
+        read: impl Fn(&mut Self, PreambleFields, &'a M) -> Result<T, Problem>,
     ) -> Result<Index<I, T>, P4InfoError> {
         let mut index = Index {
             by_id: BTreeMap::new(),
@@ -248,22 +248,22 @@ impl<'a> Reader<'a> {
         };
         for message in messages {
             let preamble = message.preamble();
-            let blame = |problem| blame(kind, preamble, problem);
+            let blame = |problem| element_error(kind, preamble, problem);
             let names = self.names(preamble).map_err(blame)?;
             let (id, name, alias) = (I::from(names.id), names.name.clone(), names.alias.clone());
             let element = read(self, names, message).map_err(blame)?;
             if index.by_name.insert(name, id).is_some() {
-                return Err(blame(Problem::NameTwice(kind)));
+                return Err(blame(Problem::DuplicateName(kind)));
             }
             if !alias.is_empty() && index.by_alias.insert(alias.clone(), id).is_some() {
-                return Err(blame(Problem::AliasTwice { kind, alias }));
+                return Err(blame(Problem::DuplicateAlias { kind, alias }));
             }
             index.by_id.insert(id, element);
         }
         Ok(index)
     }
 
-    fn names(&mut self, preamble: Option<&config::Preamble>) -> Result<Names, Problem> {
+    fn names(&mut self, preamble: Option<&config::Preamble>) -> Result<PreambleFields, Problem> {
         let preamble = preamble.ok_or(Problem::NoPreamble)?;
         if preamble.id == 0 {
             return Err(Problem::IdZero);
@@ -272,17 +272,17 @@ impl<'a> Reader<'a> {
             return Err(Problem::NoName);
         }
         if !self.ids.insert(preamble.id) {
-            return Err(Problem::IdTwice);
+            return Err(Problem::DuplicateId);
         }
-        Ok(Names {
+        Ok(PreambleFields {
             id: preamble.id,
             name: preamble.name.clone(),
             alias: preamble.alias.clone(),
         })
     }
 
-    /// How a value of this width and type is written: the width of a translated type is the controller's
-    /// already (8.5.6).
+    /// Encoding of a value of this width and type. The width of a translated type is already the width at the
+    /// controller (8.5.6).
     fn format(&self, bitwidth: i32, type_name: Option<&config::P4NamedType>) -> Result<Format, Problem> {
         let translation = type_name
             .and_then(|named| self.message.type_info.as_ref()?.new_types.get(&named.name))
@@ -296,16 +296,16 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn action(&self, names: Names, action: &config::Action) -> Result<Action, Problem> {
+    fn action(&self, names: PreambleFields, action: &config::Action) -> Result<Action, Problem> {
         let mut seen = BTreeSet::new();
         let params = action
             .params
             .iter()
             .map(|param| {
-                part_id("parameter", &param.name, param.id, &mut seen)?;
+                check_part_id("parameter", &param.name, param.id, &mut seen)?;
                 let format = self
                     .format(param.bitwidth, param.type_name.as_ref())
-                    .map_err(part("parameter", &param.name))?;
+                    .map_err(part_error("parameter", &param.name))?;
                 Ok(Param {
                     id: param.id.into(),
                     name: param.name.clone(),
@@ -326,8 +326,8 @@ impl<'a> Reader<'a> {
         fields
             .iter()
             .map(|field| {
-                part_id("match field", &field.name, field.id, &mut seen)?;
-                let blame = part("match field", &field.name);
+                check_part_id("match field", &field.name, field.id, &mut seen)?;
+                let blame = part_error("match field", &field.name);
                 let kind = match_kind(field).map_err(&blame)?;
                 let format = self
                     .format(field.bitwidth, field.type_name.as_ref())
@@ -342,7 +342,12 @@ impl<'a> Reader<'a> {
             .collect()
     }
 
-    fn table(&self, names: Names, table: &config::Table, known: &Known<'_>) -> Result<Table, Problem> {
+    fn table(
+        &self,
+        names: PreambleFields,
+        table: &config::Table,
+        known: &TableReferences<'_>,
+    ) -> Result<Table, Problem> {
         let actions = table
             .action_refs
             .iter()
@@ -385,7 +390,11 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn register(&mut self, names: Names, register: &'a config::Register) -> Result<Register, Problem> {
+    fn register(
+        &mut self,
+        names: PreambleFields,
+        register: &'a config::Register,
+    ) -> Result<Register, Problem> {
         let data = self.types.resolve(register.type_spec.as_ref())?;
         Ok(Register {
             id: names.id.into(),
@@ -395,7 +404,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn digest(&mut self, names: Names, digest: &'a config::Digest) -> Result<Digest, Problem> {
+    fn digest(&mut self, names: PreambleFields, digest: &'a config::Digest) -> Result<Digest, Problem> {
         let data = self.types.resolve(digest.type_spec.as_ref())?;
         Ok(Digest {
             id: names.id.into(),
@@ -404,7 +413,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn value_set(&self, names: Names, set: &config::ValueSet) -> Result<ValueSet, Problem> {
+    fn value_set(&self, names: PreambleFields, set: &config::ValueSet) -> Result<ValueSet, Problem> {
         let fields = self.fields(&set.r#match)?;
         Ok(ValueSet {
             id: names.id.into(),
@@ -414,11 +423,12 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// The headers of packet-ins and of packet-outs.
+    /// Reads the headers of packet-ins and packet-outs.
     fn headers(&mut self) -> Result<(Option<ControllerHeader>, Option<ControllerHeader>), P4InfoError> {
         let mut headers = (None, None);
         for message in &self.message.controller_packet_metadata {
-            let blame = |problem| blame(ElementKind::ControllerHeader, message.preamble.as_ref(), problem);
+            let blame =
+                |problem| element_error(ElementKind::ControllerHeader, message.preamble.as_ref(), problem);
             let names = self.names(message.preamble.as_ref()).map_err(blame)?;
             let header = self.header(message).map_err(blame)?;
             let place = match names.name.as_str() {
@@ -427,7 +437,7 @@ impl<'a> Reader<'a> {
                 _ => return Err(blame(Problem::HeaderName)),
             };
             if place.replace(header).is_some() {
-                return Err(blame(Problem::NameTwice(ElementKind::ControllerHeader)));
+                return Err(blame(Problem::DuplicateName(ElementKind::ControllerHeader)));
             }
         }
         Ok(headers)
@@ -439,10 +449,10 @@ impl<'a> Reader<'a> {
             .metadata
             .iter()
             .map(|field| {
-                part_id("metadata", &field.name, field.id, &mut seen)?;
+                check_part_id("metadata", &field.name, field.id, &mut seen)?;
                 let format = self
                     .format(field.bitwidth, field.type_name.as_ref())
-                    .map_err(part("metadata", &field.name))?;
+                    .map_err(part_error("metadata", &field.name))?;
                 Ok(MetadataField {
                     id: field.id.into(),
                     name: field.name.clone(),
@@ -454,7 +464,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn blame(kind: ElementKind, preamble: Option<&config::Preamble>, problem: Problem) -> P4InfoError {
+fn element_error(kind: ElementKind, preamble: Option<&config::Preamble>, problem: Problem) -> P4InfoError {
     let (id, name) = preamble
         .map(|preamble| (preamble.id, preamble.name.clone()))
         .unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The types of registers' cells and digests, with every name resolved (specification 8.5).
+//! Types of register cells and digests with all names resolved (specification 8.5).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,52 +10,52 @@ use config::p4_data_type_spec::TypeSpec;
 use config::p4_new_type_spec::Representation;
 use config::p4_new_type_translation::SdnType;
 
-/// The widest value that is taken, in bits; P4 itself has no limit, and a P4Info could ask for gigabytes.
+/// Maximum width of a value, bits. P4 has no limit: without a bound a P4Info could request gigabytes.
 pub(super) const WIDTH_BITS_MAX: u32 = 1 << 16;
 
-/// A type of P4, as far as P4Runtime carries its values.
+/// P4 type whose values P4Runtime can carry.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Type {
     /// `bit<W>`.
     Bits(u32),
     /// `int<W>`.
     Signed(u32),
-    /// `varbit<W>`, W its most.
+    /// `varbit<W>`, W is the maximum width.
     Varbit(u32),
     /// `bool`.
     Bool,
-    /// A tuple.
+    /// Tuple.
     Tuple(Vec<Arc<Type>>),
-    /// A struct: its members in order.
+    /// Struct: members in order.
     Struct(Vec<(String, Arc<Type>)>),
-    /// A header.
+    /// Header.
     Header(Arc<HeaderType>),
-    /// A header union: its members in order.
+    /// Header union: members in order.
     Union(Arc<Vec<(String, Arc<HeaderType>)>>),
-    /// A stack of so many headers.
+    /// Header stack with its size.
     Stack(Arc<HeaderType>, u32),
-    /// A stack of so many header unions.
+    /// Header union stack with its size.
     UnionStack(Arc<Vec<(String, Arc<HeaderType>)>>, u32),
-    /// An `enum` without numbers: its members' names.
+    /// An `enum` without numbers: names of the members.
     Enum(Vec<String>),
-    /// `error`: its members' names.
+    /// `error`: names of the members.
     Error(Vec<String>),
-    /// An `enum` over `bit<W>`; every value of W bits is one of its.
+    /// An `enum` over `bit<W>`; every value of W bits is valid.
     SerializableEnum(u32),
-    /// A type that the controller writes as a name (`sdn_string`).
+    /// Type that the controller encodes as a name (`sdn_string`).
     Text,
 }
 
-/// A header's fields in order.
+/// Fields of a header in order.
 #[derive(Debug, PartialEq, Eq)]
 pub struct HeaderType {
-    /// Names and types; these are `Bits`, `Signed` and `Varbit` only.
+    /// Names and types; only `Bits`, `Signed` and `Varbit` occur.
     pub fields: Vec<(String, Type)>,
 }
 
 type UnionType = Arc<Vec<(String, Arc<HeaderType>)>>;
 
-/// Resolves type specifications; every struct once, so that what is nested often costs no more.
+/// Resolves type specifications. Each struct is resolved once, so repeated nesting costs no extra time.
 pub(super) struct Types<'a> {
     info: &'a config::P4TypeInfo,
     structs: BTreeMap<&'a str, Option<Arc<Type>>>,
@@ -126,7 +126,7 @@ impl<'a> Types<'a> {
     fn structure(&mut self, name: &'a str) -> Result<Arc<Type>, Problem> {
         match self.structs.get(name) {
             Some(Some(known)) => return Ok(known.clone()),
-            Some(None) => return Err(Problem::TypeInItself(name.to_owned())),
+            Some(None) => return Err(Problem::RecursiveType(name.to_owned())),
             None => {}
         }
         let spec = self.info.structs.get(name).ok_or_else(|| unknown(name))?;
@@ -144,9 +144,9 @@ impl<'a> Types<'a> {
     fn new_type(&mut self, name: &'a str) -> Result<Arc<Type>, Problem> {
         let spec = self.info.new_types.get(name).ok_or_else(|| unknown(name))?;
         match spec.representation.as_ref().ok_or(Problem::NoType)? {
-            // A chain of new types is followed by the compiler: what is named here is a built-in type.
+            // The compiler resolves chains of new types: the original type is a built-in type.
             Representation::OriginalType(original) => match original.type_spec {
-                Some(TypeSpec::NewType(_)) => Err(Problem::TypeInItself(name.to_owned())),
+                Some(TypeSpec::NewType(_)) => Err(Problem::RecursiveType(name.to_owned())),
                 _ => self.resolve(Some(original)),
             },
             Representation::TranslatedType(translation) => Ok(Arc::new(match translation.sdn_type {
@@ -188,7 +188,7 @@ impl<'a> Types<'a> {
     }
 }
 
-/// A width that a value may have.
+/// Checks the width of a value.
 pub(super) fn width(bits: i32) -> Result<u32, Problem> {
     u32::try_from(bits)
         .ok()

@@ -23,7 +23,7 @@ pub struct AttestRequest {
     #[prost(bool, tag = "2")]
     pub with_inventory: bool,
     #[prost(string, repeated, tag = "3")]
-    pub without: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    pub excluded_objects: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AttestResponse {

@@ -1,11 +1,11 @@
-//! Programs: SetForwardingPipelineConfig and its counterpart (14, 14.1).
+//! SetForwardingPipelineConfig and GetForwardingPipelineConfig (14, 14.1).
 
 use std::sync::Arc;
 
 use tonic::Status;
 
-use super::status::broken;
-use super::write::follow_digests;
+use super::status::task_failed;
+use super::write::sync_digest_configs;
 use super::{Programs, Shared};
 use crate::p4info::P4Info;
 use crate::proto::v1;
@@ -19,13 +19,13 @@ pub(super) async fn set<T: Target>(
     request: v1::SetForwardingPipelineConfigRequest,
 ) -> Result<v1::SetForwardingPipelineConfigResponse, Status> {
     let mut programs = shared.programs.clone().write_owned().await;
-    #[allow(deprecated, reason = "only to say that it is not taken any more")]
+    #[allow(deprecated, reason = "read only to reject the deprecated field")]
     let role_id = request.role_id;
     shared.check_primary(request.device_id, &request.role, role_id, request.election_id)?;
     let shared = shared.clone();
     let work = tokio::task::spawn_blocking(move || apply(&shared, &mut programs, request));
     work.await
-        .map_err(|error| broken(&error))?
+        .map_err(|error| task_failed(&error))?
         .map(|()| v1::SetForwardingPipelineConfigResponse {})
 }
 
@@ -38,7 +38,7 @@ fn apply<T: Target>(
     match request.action() {
         Action::Unspecified => {
             return Err(Status::invalid_argument(format!(
-                "action {} is none of P4Runtime 1.5",
+                "unknown action {}: not defined by P4Runtime 1.5",
                 request.action
             )));
         }
@@ -59,13 +59,11 @@ fn apply<T: Target>(
         Action::Commit => {
             if request.config.is_some() {
                 return Err(Status::invalid_argument(
-                    "COMMIT is for the program that was saved: leave config out",
+                    "COMMIT applies to the saved pipeline: omit config",
                 ));
             }
             if programs.saved.is_none() {
-                return Err(Status::not_found(
-                    "no program is saved: VERIFY_AND_SAVE comes first",
-                ));
+                return Err(Status::not_found("no saved pipeline: send VERIFY_AND_SAVE first"));
             }
             target.commit()?;
             programs.live = programs.saved.take();
@@ -82,16 +80,16 @@ fn apply<T: Target>(
     shared.live().clone_from(&programs.live);
     shared.digests().clear();
     if let Some(live) = &programs.live {
-        follow_digests(shared, &live.info);
+        sync_digest_configs(shared, &live.info);
     }
     Ok(())
 }
 
 fn pipeline_of(config: Option<v1::ForwardingPipelineConfig>) -> Result<Arc<Pipeline>, Status> {
-    let config = config.ok_or_else(|| Status::invalid_argument("no config is given"))?;
+    let config = config.ok_or_else(|| Status::invalid_argument("config is missing"))?;
     let info = config
         .p4info
-        .ok_or_else(|| Status::invalid_argument("the config has no p4info"))?;
+        .ok_or_else(|| Status::invalid_argument("p4info is missing in config"))?;
     let info = P4Info::new(info).map_err(|error| Status::invalid_argument(error.to_string()))?;
     Ok(Arc::new(Pipeline {
         info: Arc::new(info),
@@ -105,21 +103,24 @@ pub(super) async fn get<T: Target>(
     request: &v1::GetForwardingPipelineConfigRequest,
 ) -> Result<v1::GetForwardingPipelineConfigResponse, Status> {
     shared.check_device(request.device_id)?;
-    let wanted = ResponseType::try_from(request.response_type);
-    let (with_info, with_program) = match wanted {
+    let response_type = ResponseType::try_from(request.response_type);
+    let (with_info, with_program) = match response_type {
         Ok(ResponseType::All) => (true, true),
         Ok(ResponseType::CookieOnly) => (false, false),
         Ok(ResponseType::P4infoAndCookie) => (true, false),
         Ok(ResponseType::DeviceConfigAndCookie) => (false, true),
         Err(_) => {
-            let message = format!("response_type {} is none of P4Runtime 1.5", request.response_type);
+            let message = format!(
+                "unknown response_type {}: not defined by P4Runtime 1.5",
+                request.response_type
+            );
             return Err(Status::invalid_argument(message));
         }
     };
     let programs = shared.programs.read().await;
-    // The one that writes and reads mean, whose numbers a client needs.
+    // Writes and reads refer to this pipeline, so a client needs its ids.
     let config = programs
-        .meant()
+        .addressed()
         .ok()
         .map(|pipeline| v1::ForwardingPipelineConfig {
             p4info: with_info.then(|| pipeline.info.message().clone()),

@@ -1,4 +1,4 @@
-//! The Read RPC (13).
+//! Read RPC (13).
 
 use std::sync::Arc;
 
@@ -6,17 +6,17 @@ use prost::Message;
 use tonic::Status;
 
 use super::Shared;
-use super::status::{broken, of_batch};
+use super::status::{of_batch, task_failed};
 use crate::error::EntityError;
 use crate::p4info::P4Info;
 use crate::proto::v1;
 use crate::target::Target;
 use crate::translate::Translator;
 
-/// The answer's messages: entities, then what went wrong.
+/// Messages of the response: entities, then the status of failed requests.
 pub(super) type Responses = tokio_stream::Iter<std::vec::IntoIter<Result<v1::ReadResponse, Status>>>;
 
-/// A message is closed once its entities exceed this, far below what clients take.
+/// A message is completed when its entities exceed this size, far below the limit of clients.
 const RESPONSE_BYTES: usize = 256 << 10;
 
 pub(super) async fn read<T: Target>(
@@ -25,16 +25,16 @@ pub(super) async fn read<T: Target>(
 ) -> Result<Responses, Status> {
     shared.check_device(request.device_id)?;
     let programs = shared.programs.clone().read_owned().await;
-    let pipeline = programs.meant()?;
+    let pipeline = programs.addressed()?;
     let target = shared.target.clone();
-    // The whole answer is made under the lock, so that it shows one state, and sent without it: a client that
-    // is slow to take it keeps nobody from writing.
-    let answer = tokio::task::spawn_blocking(move || {
-        let answer = answer(&*target, &pipeline.info, &request.entities);
+    // The whole response is built under the lock, so it shows one state, and sent after the lock is released: a
+    // slow client does not block writes.
+    let response = tokio::task::spawn_blocking(move || {
+        let response = respond(&*target, &pipeline.info, &request.entities);
         drop(programs);
-        answer
+        response
     });
-    let (responses, results) = answer.await.map_err(|error| broken(&error))?;
+    let (responses, results) = response.await.map_err(|error| task_failed(&error))?;
     let mut messages: Vec<_> = responses.into_iter().map(Ok).collect();
     if let Err(status) = of_batch(&results, "requests") {
         messages.push(Err(status));
@@ -42,7 +42,7 @@ pub(super) async fn read<T: Target>(
     Ok(tokio_stream::iter(messages))
 }
 
-fn answer<T: Target>(
+fn respond<T: Target>(
     target: &T,
     info: &P4Info,
     requests: &[v1::Entity],
@@ -50,12 +50,12 @@ fn answer<T: Target>(
     let mut chunks = Chunks::default();
     let results = requests
         .iter()
-        .map(|request| answer_one(target, info, request, &mut chunks))
+        .map(|request| respond_to_one(target, info, request, &mut chunks))
         .collect();
     (chunks.close(), results)
 }
 
-fn answer_one<T: Target>(
+fn respond_to_one<T: Target>(
     target: &T,
     info: &P4Info,
     request: &v1::Entity,
@@ -72,8 +72,8 @@ fn answer_one<T: Target>(
             }
         })?;
     }
-    if read.must_find() && !found_any {
-        return Err(EntityError::not_found("there is no such entry"));
+    if read.must_match() && !found_any {
+        return Err(EntityError::not_found("table entry not found"));
     }
     Ok(())
 }

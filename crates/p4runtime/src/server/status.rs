@@ -1,10 +1,10 @@
-//! Errors as gRPC carries them (specification 10).
+//! Errors as gRPC statuses (specification 10).
 
 use prost::Message;
 use prost_types::Any;
 use tonic::{Code, Status};
 
-use crate::arbitration::{Refusal, WriteRefusal};
+use crate::arbitration::{ArbitrationError, WriteError};
 use crate::error::EntityError;
 use crate::proto::{google, v1};
 
@@ -14,36 +14,40 @@ impl From<EntityError> for Status {
     }
 }
 
-impl From<Refusal> for Status {
-    fn from(refusal: Refusal) -> Self {
+impl From<ArbitrationError> for Status {
+    fn from(refusal: ArbitrationError) -> Self {
         let code = match &refusal {
-            Refusal::NoSuchDevice { .. } => Code::NotFound,
-            Refusal::DeviceChanged { .. } | Refusal::RoleChanged { .. } => Code::FailedPrecondition,
-            Refusal::ElectionIdTaken(_) => Code::InvalidArgument,
-            Refusal::TooManyStreams(_) | Refusal::TooManyRoles(_) => Code::ResourceExhausted,
+            ArbitrationError::NoSuchDevice { .. } => Code::NotFound,
+            ArbitrationError::DeviceChanged { .. } | ArbitrationError::RoleChanged { .. } => {
+                Code::FailedPrecondition
+            }
+            ArbitrationError::ElectionIdTaken(_) => Code::InvalidArgument,
+            ArbitrationError::TooManyStreams(_) | ArbitrationError::TooManyRoles(_) => {
+                Code::ResourceExhausted
+            }
         };
         Self::new(code, refusal.to_string())
     }
 }
 
-impl From<WriteRefusal> for Status {
-    fn from(refusal: WriteRefusal) -> Self {
+impl From<WriteError> for Status {
+    fn from(refusal: WriteError) -> Self {
         let code = match &refusal {
-            WriteRefusal::NoSuchDevice { .. } | WriteRefusal::NoSuchRole(_) => Code::NotFound,
-            WriteRefusal::NotPrimary { .. } => Code::PermissionDenied,
+            WriteError::NoSuchDevice { .. } | WriteError::NoSuchRole(_) => Code::NotFound,
+            WriteError::NotPrimary { .. } => Code::PermissionDenied,
         };
         Self::new(code, refusal.to_string())
     }
 }
 
-/// The status of a batch: OK, or UNKNOWN with one `p4.v1.Error` for each part of it, in order.
-pub(super) fn of_batch(results: &[Result<(), EntityError>], what: &str) -> Result<(), Status> {
+/// Status of a batch: OK, or UNKNOWN with one `p4.v1.Error` for each part, in order.
+pub(super) fn of_batch(results: &[Result<(), EntityError>], items: &str) -> Result<(), Status> {
     let failed = results.iter().filter(|result| result.is_err()).count();
     if failed == 0 {
         return Ok(());
     }
     let message = format!(
-        "{failed} of {} {what} failed; see the details for each",
+        "{failed} of {} {items} failed; the details list the result of each",
         results.len()
     );
     let status = google::rpc::Status {
@@ -73,7 +77,7 @@ fn detail(result: &Result<(), EntityError>) -> Any {
     }
 }
 
-/// A thread of the server's has ended before its work was done.
-pub(super) fn broken(error: &tokio::task::JoinError) -> Status {
-    Status::internal(format!("the switch could not finish this request: {error}"))
+/// Status for a blocking task that panicked.
+pub(super) fn task_failed(error: &tokio::task::JoinError) -> Status {
+    Status::internal(format!("request failed: task panicked: {error}"))
 }

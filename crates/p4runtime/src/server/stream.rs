@@ -1,4 +1,4 @@
-//! StreamChannel: sessions, packets, notifications (5, 15).
+//! StreamChannel: arbitration, packets, notifications (5, 15).
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use tokio_stream::Stream;
 use tonic::{Code, Status, Streaming};
 
 use super::{Clients, Shared, election_id_of, timestamp_ns};
-use crate::arbitration::{Candidacy, Notice, Standing, StreamId};
+use crate::arbitration::{ArbitrationNotice, ArbitrationRequest, ArbitrationStatus, StreamId};
 use crate::digest::DigestList;
 use crate::error::EntityError;
 use crate::ids::DigestId;
@@ -22,37 +22,37 @@ use v1::stream_error::Details;
 use v1::stream_message_request::Update as Incoming;
 use v1::stream_message_response::Update as Message;
 
-/// Messages that wait for a client to take them.
+/// Capacity of the message queue of a client.
 const OUTBOX_MESSAGES: usize = 1024;
-/// Of which packets take half at most, and so many places are only for arbitration, without which a client does not know where it
-/// stands.
+/// Queue slots reserved for arbitration messages, without which a client does not know its status. Packets use at most half of the
+/// queue.
 const OUTBOX_RESERVED: usize = 64;
 
-/// One client's end of the messages to it.
+/// Sender of messages to one client.
 pub(super) struct Outbox {
     queue: mpsc::Sender<v1::StreamMessageResponse>,
-    /// Messages but for packets that found no room since it was last said.
+    /// Messages other than packets that were dropped since the last report.
     lost: Arc<AtomicU64>,
     ending: Arc<Ending>,
 }
 
-/// How a stream ends, if not by its client.
+/// End of a stream by the server.
 #[derive(Default)]
 struct Ending {
     status: OnceLock<Status>,
-    said: Notify,
+    notify: Notify,
 }
 
 impl Outbox {
-    /// Ends the stream with this status, once what waits was taken.
+    /// Ends the stream with this status after the client has received the queued messages.
     pub(super) fn end(&self, status: Status) {
         let _ = self.ending.status.set(status);
-        self.ending.said.notify_one();
+        self.ending.notify.notify_one();
     }
 
-    /// What a client may miss is dropped where it is slow, packets first. What was no packet is told to be lost, once it has taken the
-    /// rest.
-    fn offer(&self, message: Message) {
+    /// Queues a message that may be dropped if the client is slow; packets are dropped first. Other dropped messages are reported
+    /// to the client after the queued messages.
+    fn offer_lossy(&self, message: Message) {
         let is_packet = matches!(message, Message::Packet(_));
         let kept = if is_packet {
             OUTBOX_MESSAGES / 2
@@ -68,36 +68,36 @@ impl Outbox {
         }
     }
 
-    fn lose(&self, lost: u64) {
+    fn report_lost(&self, lost: u64) {
         if self.queue.capacity() > OUTBOX_RESERVED {
-            let update = Some(loss(lost));
+            let update = Some(lost_message(lost));
             let _ = self.queue.try_send(v1::StreamMessageResponse { update });
         } else {
             self.lost.fetch_add(lost, Ordering::Relaxed);
         }
     }
 
-    fn tell(&self, message: Message) {
+    fn send_or_end(&self, message: Message) {
         if let Err(mpsc::error::TrySendError::Full(_)) = self.queue.try_send(v1::StreamMessageResponse {
             update: Some(message),
         }) {
             self.end(Status::resource_exhausted(
-                "this client has not taken its messages for too long",
+                "message queue of the client is full: the client reads too slowly",
             ));
         }
     }
 }
 
-/// Says that so many notices were lost (16.2: RESOURCE_EXHAUSTED, and no details, for it is about none of the client's messages).
-fn loss(lost: u64) -> Message {
+/// Reports lost notifications (16.2: RESOURCE_EXHAUSTED without details, because the error refers to no message of the client).
+fn lost_message(lost: u64) -> Message {
     Message::Error(v1::StreamError {
         canonical_code: Code::ResourceExhausted.into(),
-        message: format!("{lost} notices were lost, for nobody took them in time"),
+        message: format!("{lost} notifications lost: the client reads too slowly"),
         ..Default::default()
     })
 }
 
-/// The messages to one client, and at last how its stream ends.
+/// Messages to one client, followed by the final status.
 pub struct Outgoing {
     queue: mpsc::Receiver<v1::StreamMessageResponse>,
     lost: Arc<AtomicU64>,
@@ -117,7 +117,7 @@ impl Stream for Outgoing {
             Poll::Pending => match self.lost.swap(0, Ordering::Relaxed) {
                 0 => Poll::Pending,
                 lost => {
-                    let update = Some(loss(lost));
+                    let update = Some(lost_message(lost));
                     Poll::Ready(Some(Ok(v1::StreamMessageResponse { update })))
                 }
             },
@@ -126,7 +126,7 @@ impl Stream for Outgoing {
     }
 }
 
-/// A client has come.
+/// Opens the stream of a new client.
 pub(super) fn open<T: Target>(
     shared: Arc<Shared<T>>,
     incoming: Streaming<v1::StreamMessageRequest>,
@@ -148,7 +148,7 @@ pub(super) fn open<T: Target>(
         );
         id
     };
-    tokio::spawn(listen(shared, id, incoming, ending.clone()));
+    tokio::spawn(receive_messages(shared, id, incoming, ending.clone()));
     Outgoing {
         queue,
         lost,
@@ -157,8 +157,8 @@ pub(super) fn open<T: Target>(
     }
 }
 
-/// Takes one client's messages until it goes or has to.
-async fn listen<T: Target>(
+/// Handles the messages of one client until the stream ends.
+async fn receive_messages<T: Target>(
     shared: Arc<Shared<T>>,
     id: StreamId,
     mut incoming: Streaming<v1::StreamMessageRequest>,
@@ -167,12 +167,12 @@ async fn listen<T: Target>(
     loop {
         let message = tokio::select! {
             message = incoming.message() => message,
-            () = ending.said.notified() => break,
+            () = ending.notify.notified() => break,
         };
         let Ok(Some(v1::StreamMessageRequest { update })) = message else {
             break;
         };
-        if let Err(status) = take(&shared, id, update).await {
+        if let Err(status) = handle_message(&shared, id, update).await {
             let _ = ending.status.set(status);
             break;
         }
@@ -180,11 +180,15 @@ async fn listen<T: Target>(
     let mut clients = shared.clients();
     clients.outboxes.remove(&id);
     let notices = clients.arbitration.close(id);
-    clients.tell(notices, shared.device_id);
+    clients.send_notices(notices, shared.device_id);
 }
 
-/// An error ends the stream.
-async fn take<T: Target>(shared: &Shared<T>, id: StreamId, message: Option<Incoming>) -> Result<(), Status> {
+/// Handles one message; an error ends the stream.
+async fn handle_message<T: Target>(
+    shared: &Shared<T>,
+    id: StreamId,
+    message: Option<Incoming>,
+) -> Result<(), Status> {
     match message {
         Some(Incoming::Arbitration(update)) => arbitrate(shared, id, update).await,
         Some(Incoming::Packet(packet)) => {
@@ -206,7 +210,7 @@ async fn take<T: Target>(shared: &Shared<T>, id: StreamId, message: Option<Incom
             Ok(())
         }
         Some(Incoming::Other(other)) => {
-            let error = EntityError::unimplemented("this architecture has no stream messages of its own");
+            let error = EntityError::unimplemented("stream messages of the architecture are not supported");
             shared.report(
                 id,
                 error,
@@ -215,7 +219,7 @@ async fn take<T: Target>(shared: &Shared<T>, id: StreamId, message: Option<Incom
             Ok(())
         }
         None => {
-            let error = EntityError::unimplemented("a stream message of a kind that P4Runtime 1.5 has not");
+            let error = EntityError::unimplemented("unknown stream message: not defined by P4Runtime 1.5");
             shared.report(id, error, Details::Other(v1::StreamOtherError { other: None }));
             Ok(())
         }
@@ -228,11 +232,11 @@ async fn arbitrate<T: Target>(
     update: v1::MasterArbitrationUpdate,
 ) -> Result<(), Status> {
     let role = update.role.unwrap_or_default();
-    #[allow(deprecated, reason = "only to say that it is not taken any more")]
+    #[allow(deprecated, reason = "read only to reject the deprecated field")]
     if role.id != 0 && role.name.is_empty() {
-        return Err(old_role(role.id));
+        return Err(numeric_role_error(role.id));
     }
-    let candidacy = Candidacy {
+    let candidacy = ArbitrationRequest {
         device_id: update.device_id,
         role: role.name,
         config: role.config,
@@ -241,23 +245,23 @@ async fn arbitrate<T: Target>(
     let takeover = {
         let mut clients = shared.clients();
         let outcome = clients.arbitration.update(id, candidacy)?;
-        clients.tell(outcome.notices, shared.device_id);
+        clients.send_notices(outcome.notices, shared.device_id);
         outcome.takeover
     };
     if let Some(takeover) = takeover {
-        // What the primary before has begun is finished once this lock can be had.
+        // Acquiring this lock ensures that the writes of the previous primary have finished.
         drop(shared.programs.write().await);
         let mut clients = shared.clients();
         let notices = clients.arbitration.complete(takeover);
-        clients.tell(notices, shared.device_id);
+        clients.send_notices(notices, shared.device_id);
     }
     Ok(())
 }
 
-/// A role by its number, as before P4Runtime 1.4: taking it for the default role would give it everything.
-pub(super) fn old_role(id: u64) -> Status {
+/// Rejects a numeric role id (before P4Runtime 1.4): treating it as the default role would grant full access.
+pub(super) fn numeric_role_error(id: u64) -> Status {
     Status::invalid_argument(format!(
-        "role {id}: roles have names since P4Runtime 1.4; give the name"
+        "numeric role id {id} is not supported: P4Runtime 1.4 and later identify roles by name"
     ))
 }
 
@@ -266,12 +270,12 @@ async fn packet_out<T: Target>(
     id: StreamId,
     packet: &v1::PacketOut,
 ) -> Result<(), EntityError> {
-    shared.check_stream(id, "packets are taken")?;
+    shared.check_stream(id, "packet")?;
     let programs = shared.programs.read().await;
     let live = programs
         .live
         .as_ref()
-        .ok_or_else(|| EntityError::precondition("no program runs"))?;
+        .ok_or_else(|| EntityError::precondition("no program is running"))?;
     let metadata = Translator::new(&live.info).decode_packet_out(&packet.metadata)?;
     shared.target.packet_out(metadata, packet.payload.clone())
 }
@@ -281,7 +285,7 @@ async fn digest_ack<T: Target>(
     id: StreamId,
     ack: &v1::DigestListAck,
 ) -> Result<(), EntityError> {
-    shared.check_stream(id, "acknowledgements are taken")?;
+    shared.check_stream(id, "acknowledgment")?;
     let digest = DigestId(ack.digest_id);
     let programs = shared.programs.read().await;
     if programs
@@ -289,21 +293,19 @@ async fn digest_ack<T: Target>(
         .as_ref()
         .is_none_or(|live| live.info.digests().get(digest).is_none())
     {
-        return Err(EntityError::invalid(format!(
-            "the program has no digest with id {digest}"
-        )));
+        return Err(EntityError::invalid(format!("unknown digest {digest}")));
     }
     shared.digests().acknowledge(digest, ack.list_id);
     Ok(())
 }
 
 impl<T> Shared<T> {
-    fn check_stream(&self, id: StreamId, what: &str) -> Result<(), EntityError> {
+    fn check_stream(&self, id: StreamId, operation: &str) -> Result<(), EntityError> {
         if self.clients().arbitration.is_primary(id) {
             return Ok(());
         }
         Err(EntityError::denied(format!(
-            "{what} from primaries only, and this client is none"
+            "{operation} rejected: this client is not the primary"
         )))
     }
 
@@ -315,11 +317,11 @@ impl<T> Shared<T> {
             ..Default::default()
         };
         if let Some(outbox) = self.clients().outboxes.get(&id) {
-            outbox.offer(Message::Error(message));
+            outbox.offer_lossy(Message::Error(message));
         }
     }
 
-    /// Returns whether there was a primary to offer it to.
+    /// Returns whether a primary is connected.
     fn offer_to_primaries(&self, message: &Message) -> bool {
         let clients = self.clients();
         let mut any = false;
@@ -328,19 +330,19 @@ impl<T> Shared<T> {
             .primaries()
             .filter_map(|id| clients.outboxes.get(&id))
         {
-            outbox.offer(message.clone());
+            outbox.offer_lossy(message.clone());
             any = true;
         }
         any
     }
 
-    /// So many events were lost before they were messages.
-    fn lose_for_primaries(&self, lost: u64) {
+    /// Reports events that were lost before they became messages.
+    fn report_lost_to_primaries(&self, lost: u64) {
         let clients = self.clients();
         let primaries = clients.arbitration.primaries();
         primaries
             .filter_map(|id| clients.outboxes.get(&id))
-            .for_each(|outbox| outbox.lose(lost));
+            .for_each(|outbox| outbox.report_lost(lost));
     }
 
     fn offer_list(&self, list: &DigestList, data: Vec<v1::P4Data>) {
@@ -351,27 +353,27 @@ impl<T> Shared<T> {
             timestamp: timestamp_ns(),
         });
         if !self.offer_to_primaries(&message) {
-            // Nobody will acknowledge what nobody gets: the next primary is to hear of it anew.
+            // Without a receiver no acknowledgment arrives: the next primary receives the messages again.
             self.digests().acknowledge(list.id, list.list_id);
         }
     }
 }
 
 impl Clients {
-    fn tell(&mut self, notices: Vec<Notice>, device_id: u64) {
+    fn send_notices(&mut self, notices: Vec<ArbitrationNotice>, device_id: u64) {
         for notice in notices {
             if let Some(outbox) = self.outboxes.get(&notice.stream) {
-                outbox.tell(Message::Arbitration(message_of(notice, device_id)));
+                outbox.send_or_end(Message::Arbitration(message_of(notice, device_id)));
             }
         }
     }
 }
 
-fn message_of(notice: Notice, device_id: u64) -> v1::MasterArbitrationUpdate {
-    let (code, message) = match notice.standing {
-        Standing::Primary => (Code::Ok, "this client is the primary"),
-        Standing::Backup => (Code::AlreadyExists, "another client is the primary"),
-        Standing::Leaderless => (Code::NotFound, "there is no primary"),
+fn message_of(notice: ArbitrationNotice, device_id: u64) -> v1::MasterArbitrationUpdate {
+    let (code, message) = match notice.status {
+        ArbitrationStatus::Primary => (Code::Ok, "this client is the primary"),
+        ArbitrationStatus::Backup => (Code::AlreadyExists, "another client is the primary"),
+        ArbitrationStatus::NoPrimary => (Code::NotFound, "the role has no primary"),
     };
     let role = v1::Role {
         name: notice.role,
@@ -393,8 +395,8 @@ fn message_of(notice: Notice, device_id: u64) -> v1::MasterArbitrationUpdate {
     }
 }
 
-/// Passes on what the switch tells, until its queue or the service is gone.
-pub(super) async fn pass_on_events<T: Target>(shared: Weak<Shared<T>>, mut events: EventReceiver) {
+/// Forwards the events of the switch until its queue closes or the service is dropped.
+pub(super) async fn forward_events<T: Target>(shared: Weak<Shared<T>>, mut events: EventReceiver) {
     loop {
         let Some(strong) = shared.upgrade() else { return };
         let wait = strong
@@ -413,11 +415,11 @@ pub(super) async fn pass_on_events<T: Target>(shared: Weak<Shared<T>>, mut event
         };
         let Some(strong) = shared.upgrade() else { return };
         if let Some(event) = event {
-            pass_on(&strong, event);
+            forward_event(&strong, event);
         }
         match events.take_lost() {
             0 => {}
-            lost => strong.lose_for_primaries(lost),
+            lost => strong.report_lost_to_primaries(lost),
         }
         let due = strong.digests().due(strong.now_ns());
         for list in due {
@@ -426,7 +428,7 @@ pub(super) async fn pass_on_events<T: Target>(shared: Weak<Shared<T>>, mut event
     }
 }
 
-/// Waits so long; for ever without an end.
+/// Waits for this duration, or forever if `None`.
 async fn wait_ns(wait: Option<u64>) {
     match wait {
         Some(ns) => tokio::time::sleep(Duration::from_nanos(ns)).await,
@@ -434,13 +436,13 @@ async fn wait_ns(wait: Option<u64>) {
     }
 }
 
-fn pass_on<T: Target>(shared: &Shared<T>, event: Event) {
+fn forward_event<T: Target>(shared: &Shared<T>, event: Event) {
     let Some(live) = shared.live().clone() else { return };
     let translator = Translator::new(&live.info);
     match event {
         Event::PacketIn { metadata, payload } => {
             let fields = live.info.packet_in().map_or(0, |header| header.fields.len());
-            // Of a program that ran before, while the packet waited here.
+            // The packet belongs to a previous program and waited in the queue.
             if metadata.len() == fields {
                 let metadata = translator.encode_packet_in(&metadata);
                 shared.offer_to_primaries(&Message::Packet(v1::PacketIn { payload, metadata }));

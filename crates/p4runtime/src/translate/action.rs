@@ -1,7 +1,7 @@
-//! Actions and what entries lead to (9.1.2, 9.2.3).
+//! Actions and action specifications of entries (9.1.2, 9.2.3).
 
 use super::key::unwritable;
-use super::{Translator, chosen, unknown};
+use super::{Translator, nonzero_id, unknown};
 use crate::bytes::Bits;
 use crate::entity::{Action, ActionSet, EntryAction, Port, SelectionMode, SizeMode, WeightedAction};
 use crate::error::EntityError;
@@ -13,7 +13,7 @@ use v1::action_profile_action_set::{ActionSelectionMode, SizeSemantics as SizeMe
 use v1::table_action::Type as ActionMessage;
 
 impl<'a> Translator<'a> {
-    /// An action with its arguments, whoever may use it.
+    /// Decodes an action with its arguments, in any scope.
     pub(super) fn decode_action(&self, action: &v1::Action) -> Result<Action, EntityError> {
         let known = self
             .info
@@ -26,7 +26,7 @@ impl<'a> Translator<'a> {
             .iter()
             .find(|given| !known.params.iter().any(|param| param.id.0 == given.param_id))
         {
-            return Err(at_action(unknown("parameter here", extra.param_id)));
+            return Err(at_action(unknown("parameter", extra.param_id)));
         }
         let params = known.params.iter().map(|param| {
             decode_param(param, &action.params)
@@ -55,7 +55,7 @@ impl<'a> Translator<'a> {
         }
     }
 
-    /// An action that a table may use there.
+    /// Decodes an action that the table allows in this scope.
     pub(super) fn decode_scoped_action(
         &self,
         table: &Table,
@@ -73,18 +73,18 @@ impl<'a> Translator<'a> {
         };
         match table.scope(decoded.id) {
             None => Err(EntityError::invalid(format!(
-                "action \"{}\" is none of this table's",
+                "action \"{}\" does not belong to the table",
                 name()
             ))),
             Some(scope) if !allowed(scope) => Err(EntityError::denied(format!(
-                "action \"{}\" may not be used here {place}",
+                "action \"{}\" is not allowed {place}",
                 name()
             ))),
             Some(_) => Ok(decoded),
         }
     }
 
-    /// What an entry leads to, as its table allows.
+    /// Decodes the action specification of an entry as its table allows.
     pub(super) fn decode_entry_action(
         &self,
         table: &Table,
@@ -93,29 +93,29 @@ impl<'a> Translator<'a> {
         let action = action
             .r#type
             .as_ref()
-            .ok_or_else(|| EntityError::invalid("the action is empty"))?;
+            .ok_or_else(|| EntityError::invalid("action is empty"))?;
         let profile = table.profile.and_then(|id| self.info.profiles().get(id));
         match (profile, action) {
             (None, ActionMessage::Action(action)) => self
                 .decode_scoped_action(table, action, ActionScope::in_entries, "in entries")
                 .map(EntryAction::Action),
             (None, _) => Err(EntityError::invalid(
-                "the table is direct: its entries lead to actions",
+                "entries of a direct table require an action",
             )),
             (Some(_), ActionMessage::ActionProfileMemberId(id)) => {
-                chosen(*id, "a member's id").map(EntryAction::Member)
+                nonzero_id(*id, "member id").map(EntryAction::Member)
             }
             (Some(profile), ActionMessage::ActionProfileGroupId(id)) if profile.with_selector => {
-                chosen(*id, "a group's id").map(EntryAction::Group)
+                nonzero_id(*id, "group id").map(EntryAction::Group)
             }
             (Some(profile), ActionMessage::ActionProfileActionSet(set)) if profile.with_selector => self
                 .decode_action_set(table, profile, set)
                 .map(EntryAction::OneShot),
             (Some(profile), _) => Err(EntityError::invalid(format!(
-                "the table's actions are in \"{}\": its entries lead to its members{}",
+                "entries of a table with action profile \"{}\" require a member{}",
                 profile.name,
                 if profile.with_selector {
-                    ", groups or action sets"
+                    ", a group or an action set"
                 } else {
                     ""
                 },
@@ -142,12 +142,12 @@ impl<'a> Translator<'a> {
         set: &v1::ActionProfileActionSet,
     ) -> Result<ActionSet, EntityError> {
         let mode = match set.action_selection_mode() {
-            ActionSelectionMode::DefaultModeDeterminedByActionSelector => SelectionMode::OfSelector,
+            ActionSelectionMode::DefaultModeDeterminedByActionSelector => SelectionMode::SelectorDefault,
             ActionSelectionMode::Hash => SelectionMode::Hash,
             ActionSelectionMode::Random => SelectionMode::Random,
         };
         let size = match set.size_semantics() {
-            SizeMessage::DefaultSizeDeterminedByActionSelector => SizeMode::OfSelector,
+            SizeMessage::DefaultSizeDeterminedByActionSelector => SizeMode::SelectorDefault,
             SizeMessage::SumOfWeights => SizeMode::SumOfWeights,
             SizeMessage::SumOfMembers => SizeMode::SumOfMembers,
         };
@@ -161,13 +161,13 @@ impl<'a> Translator<'a> {
             })
             .collect::<Result<Vec<_>, _>>()?;
         let weights = actions.iter().map(|weighted| weighted.weight);
-        if let Some(excess) = excess_of(profile, profile.max_group_size, weights) {
+        if let Some(excess) = group_size_excess(profile, profile.max_group_size, weights) {
             return Err(EntityError::invalid(excess));
         }
         let group_scope = |scope| scope == ActionScope::GroupAction;
         let group_action = set.group_action.as_ref();
         let group_action = group_action
-            .map(|action| self.decode_scoped_action(table, action, group_scope, "for a group"))
+            .map(|action| self.decode_scoped_action(table, action, group_scope, "as a group action"))
             .transpose()?;
         Ok(ActionSet {
             group_action,
@@ -186,7 +186,7 @@ impl<'a> Translator<'a> {
         let action = weighted
             .action
             .as_ref()
-            .ok_or_else(|| EntityError::invalid("no action is given"))?;
+            .ok_or_else(|| EntityError::invalid("action is missing"))?;
         let action = self.decode_scoped_action(table, action, ActionScope::in_entries, "in entries")?;
         let weight = decode_weight(profile, weighted.weight)?;
         let watch = match &weighted.watch_kind {
@@ -197,25 +197,25 @@ impl<'a> Translator<'a> {
         Ok(WeightedAction {
             action,
             weight,
-            watch,
+            watch_port: watch,
         })
     }
 
     fn encode_action_set(&self, set: &ActionSet) -> v1::ActionProfileActionSet {
         let mode = match set.mode {
-            SelectionMode::OfSelector => ActionSelectionMode::DefaultModeDeterminedByActionSelector,
+            SelectionMode::SelectorDefault => ActionSelectionMode::DefaultModeDeterminedByActionSelector,
             SelectionMode::Hash => ActionSelectionMode::Hash,
             SelectionMode::Random => ActionSelectionMode::Random,
         };
         let size = match set.size {
-            SizeMode::OfSelector => SizeMessage::DefaultSizeDeterminedByActionSelector,
+            SizeMode::SelectorDefault => SizeMessage::DefaultSizeDeterminedByActionSelector,
             SizeMode::SumOfWeights => SizeMessage::SumOfWeights,
             SizeMode::SumOfMembers => SizeMessage::SumOfMembers,
         };
         let encode = |weighted: &WeightedAction| v1::ActionProfileAction {
             action: Some(self.encode_action(&weighted.action)),
             weight: i32::try_from(weighted.weight).unwrap_or(i32::MAX),
-            watch_kind: weighted.watch.map(|port| match port.deprecated_field {
+            watch_kind: weighted.watch_port.map(|port| match port.deprecated_field {
                 true => WatchKind::Watch(port.number.cast_signed()),
                 false => WatchKind::WatchPort(encode_port(port.number)),
             }),
@@ -236,17 +236,17 @@ fn decode_param(param: &Param, given: &[v1::action::Param]) -> Result<Bits, Enti
     let mut values = given.iter().filter(|given| given.param_id == param.id.0);
     match (values.next(), values.next()) {
         (Some(given), None) => Ok(Bits::parse(width, &given.value)?),
-        (Some(_), Some(_)) => Err(EntityError::invalid("it is given twice")),
-        (None, _) => Err(EntityError::invalid("it is not given")),
+        (Some(_), Some(_)) => Err(EntityError::invalid("value is given twice")),
+        (None, _) => Err(EntityError::invalid("value is missing")),
     }
 }
 
-/// A weight as the selector takes them: from 1, or none where it weighs by itself.
+/// Decodes a weight: at least 1, or 0 if the selector disallows weights.
 pub(super) fn decode_weight(profile: &Profile, weight: i32) -> Result<u32, EntityError> {
     match (profile.weights_disallowed, u32::try_from(weight)) {
         (true, Ok(0)) => Ok(0),
         (true, _) => Err(EntityError::invalid(format!(
-            "weight {weight}: \"{}\" weighs by itself, leave it out",
+            "weight {weight} is not allowed: \"{}\" sets the weights itself; omit the weight",
             profile.name
         ))),
         (false, Ok(weight)) if weight > 0 => match profile.semantics {
@@ -254,28 +254,34 @@ pub(super) fn decode_weight(profile: &Profile, weight: i32) -> Result<u32, Entit
                 if max_member_weight > 0 && weight > max_member_weight =>
             {
                 Err(EntityError::invalid(format!(
-                    "weight {weight}; \"{}\" allows {max_member_weight}",
+                    "weight {weight} is too large: the maximum of \"{}\" is {max_member_weight}",
                     profile.name
                 )))
             }
             _ => Ok(weight),
         },
-        (false, _) => Err(EntityError::invalid(format!("weight {weight}; the least is 1"))),
+        (false, _) => Err(EntityError::invalid(format!(
+            "weight {weight} is too small: the minimum is 1"
+        ))),
     }
 }
 
-/// What is wrong with a group of these weights, if it is larger than `max`, as the selector counts; zero is
-/// no limit.
-pub(super) fn excess_of(profile: &Profile, max: u32, weights: impl Iterator<Item = u32>) -> Option<String> {
+/// Describes the problem of a group with these weights if its size exceeds `max` in the size semantics of the
+/// selector; zero is no limit.
+pub(super) fn group_size_excess(
+    profile: &Profile,
+    max: u32,
+    weights: impl Iterator<Item = u32>,
+) -> Option<String> {
     let (size, counted) = match profile.semantics {
-        SizeSemantics::SumOfWeights => (weights.map(u64::from).sum(), "its members' weights"),
-        SizeSemantics::SumOfMembers { .. } => (weights.count() as u64, "its members"),
+        SizeSemantics::SumOfWeights => (weights.map(u64::from).sum(), "sum of weights"),
+        SizeSemantics::SumOfMembers { .. } => (weights.count() as u64, "number of members"),
     };
     (max > 0 && size > u64::from(max))
-        .then(|| format!("a group of size {size}, counted by {counted}; {max} is allowed"))
+        .then(|| format!("group size {size} ({counted}) exceeds the maximum of {max}"))
 }
 
-/// A port in the deprecated field; zero is what a client leaves there that does not watch.
+/// Decodes the port in the deprecated field; zero means that no port is watched.
 pub(super) fn deprecated_watch(number: i32) -> Option<Port> {
     (number != 0).then(|| Port {
         number: number.cast_unsigned(),
@@ -283,7 +289,7 @@ pub(super) fn deprecated_watch(number: i32) -> Option<Port> {
     })
 }
 
-/// A port that is watched; an empty string is none.
+/// Decodes the watched port; an empty string means none.
 pub(super) fn decode_watch_port(string: &[u8]) -> Result<Option<Port>, EntityError> {
     if string.is_empty() {
         return Ok(None);
@@ -295,7 +301,7 @@ pub(super) fn decode_watch_port(string: &[u8]) -> Result<Option<Port>, EntityErr
     }))
 }
 
-/// A controller's number of a port: 32 bits (17.1.1).
+/// Decodes a port number of the controller: 32 bits (17.1.1).
 pub(super) fn decode_port(string: &[u8]) -> Result<u32, EntityError> {
     let number = Bits::parse(u32::BITS, string)?.to_u64();
     Ok(number

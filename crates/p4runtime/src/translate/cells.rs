@@ -106,7 +106,7 @@ impl<'a> Translator<'a> {
         let data = message
             .data
             .as_ref()
-            .ok_or_else(|| at_register(EntityError::invalid("no data is given")))?;
+            .ok_or_else(|| at_register(EntityError::invalid("data is missing")))?;
         let data = Data::decode(&register.data, data).map_err(at_register)?;
         Ok(Update::Register {
             id: register.id,
@@ -121,7 +121,7 @@ impl<'a> Translator<'a> {
         let data = message
             .data
             .as_ref()
-            .ok_or_else(|| EntityError::invalid("a register's cell without data"))?;
+            .ok_or_else(|| EntityError::invalid("register entry has no data"))?;
         Ok(Entity::Register {
             id: register.id,
             index,
@@ -200,13 +200,14 @@ impl<'a> Translator<'a> {
         })
     }
 
-    /// Whose direct resource is meant: of the entry only what identifies it is looked at.
+    /// Decodes the owner of a direct resource: only the identity of the entry is read.
     pub(super) fn decode_entry_ref(
         &self,
         entry: Option<&v1::TableEntry>,
     ) -> Result<(&'a Table, EntryRef), EntityError> {
-        let entry =
-            entry.ok_or_else(|| EntityError::invalid("table_entry is missing, which says whose it is"))?;
+        let entry = entry.ok_or_else(|| {
+            EntityError::invalid("table_entry is missing: it identifies the owner of the direct resource")
+        })?;
         let table = self.table(entry.table_id)?;
         if entry.is_default_action {
             return Ok((table, EntryRef::Default(table.id)));
@@ -273,20 +274,20 @@ pub(super) fn meter_message(
     })
 }
 
-/// A cell of an array, or all of them.
+/// Decodes the index of a cell; `None` for all cells.
 pub(super) fn decode_index(index: Option<v1::Index>, size: u64) -> Result<Option<u64>, EntityError> {
     let Some(index) = index else { return Ok(None) };
-    let index = unsigned(index.index, "the index")?;
+    let index = unsigned(index.index, "index")?;
     if index >= size {
         return Err(EntityError::out_of_range(format!(
-            "index {index}; there are {size} cells"
+            "index {index} is out of range: the array has {size} cells"
         )));
     }
     Ok(Some(index))
 }
 
 fn one_index(index: Option<v1::Index>, size: u64) -> Result<u64, EntityError> {
-    decode_index(index, size)?.ok_or_else(|| EntityError::invalid("a cell without an index"))
+    decode_index(index, size)?.ok_or_else(|| EntityError::invalid("index is missing"))
 }
 
 pub(super) fn index_message(index: u64) -> v1::Index {
@@ -294,19 +295,19 @@ pub(super) fn index_message(index: u64) -> v1::Index {
 }
 
 fn has_counter(table: &Table) -> Result<(), EntityError> {
-    let none = || EntityError::invalid(format!("table \"{}\": its entries have no counter", table.name));
+    let none = || EntityError::invalid(format!("table \"{}\" has no direct counter", table.name));
     table.counter.as_ref().map(|_| ()).ok_or_else(none)
 }
 
 fn meter_type(table: &Table) -> Result<MeterType, EntityError> {
-    let none = || EntityError::invalid(format!("table \"{}\": its entries have no meter", table.name));
+    let none = || EntityError::invalid(format!("table \"{}\" has no direct meter", table.name));
     table.meter.as_ref().map(|meter| meter.kind).ok_or_else(none)
 }
 
 fn decode_reset(counters: Option<&v1::MeterCounterData>) -> Result<bool, EntityError> {
     match counters.map(decode_counters).transpose()? {
         Some(counters) if counters != MeterCounters::default() => Err(EntityError::invalid(
-            "counter_data can only be reset: leave its numbers at 0",
+            "counter_data can only be reset: all values must be 0",
         )),
         counters => Ok(counters.is_some()),
     }
@@ -353,7 +354,7 @@ pub(super) fn encode_counters(counters: MeterCounters) -> v1::MeterCounterData {
     }
 }
 
-/// A configuration that a meter of this type takes.
+/// Decodes a configuration that is valid for this meter type.
 pub(super) fn decode_meter_config(
     kind: MeterType,
     config: &v1::MeterConfig,
@@ -367,14 +368,14 @@ pub(super) fn decode_meter_config(
     };
     let one_rate =
         decoded.peak_rate == decoded.committed_rate && decoded.peak_burst == decoded.committed_burst;
-    if kind != MeterType::SingleRateThreeColour && decoded.excess_burst != 0 {
+    if kind != MeterType::SingleRateThreeColor && decoded.excess_burst != 0 {
         return Err(EntityError::invalid(
-            "eburst: only a single-rate three-colour meter has one",
+            "eburst requires a single-rate three-color meter",
         ));
     }
-    if kind != MeterType::TwoRateThreeColour && !one_rate {
+    if kind != MeterType::TwoRateThreeColor && !one_rate {
         return Err(EntityError::invalid(
-            "a single-rate meter needs pir equal to cir and pburst equal to cburst",
+            "single-rate meter requires pir equal to cir and pburst equal to cburst",
         ));
     }
     Ok(decoded)

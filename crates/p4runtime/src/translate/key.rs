@@ -1,4 +1,4 @@
-//! Keys of tables and members of value sets (9.1.1).
+//! Table keys and value set members (9.1.1).
 
 use super::{Translator, unknown};
 use crate::bytes::Bits;
@@ -10,7 +10,7 @@ use crate::proto::v1;
 use v1::field_match::{self, FieldMatchType};
 
 impl<'a> Translator<'a> {
-    /// The table that an update or question names.
+    /// Table of an update or read request.
     pub(super) fn table(&self, id: u32) -> Result<&'a Table, EntityError> {
         self.info
             .tables()
@@ -18,15 +18,15 @@ impl<'a> Translator<'a> {
             .ok_or_else(|| unknown("table", id))
     }
 
-    /// What identifies an entry of a table.
+    /// Decodes the identity of a table entry.
     pub(super) fn decode_key(&self, table: &Table, entry: &v1::TableEntry) -> Result<EntryKey, EntityError> {
         let fields = decode_fields(&table.fields, &entry.r#match)?;
         match (table.needs_priority(), entry.priority) {
             (true, priority) if priority <= 0 => Err(EntityError::invalid(format!(
-                "priority {priority}: a key with ternary, range or optional fields needs one, from 1 upwards"
+                "priority {priority} is invalid: a key with ternary, range or optional fields requires a priority of at least 1"
             ))),
             (false, priority) if priority != 0 => Err(EntityError::invalid(format!(
-                "priority {priority}: only keys with ternary, range or optional fields have one"
+                "priority {priority} is not allowed: the key has no ternary, range or optional field"
             ))),
             (_, priority) => Ok(EntryKey {
                 table: table.id,
@@ -36,7 +36,7 @@ impl<'a> Translator<'a> {
         }
     }
 
-    /// The message with nothing but an entry's key.
+    /// Encodes a message that has only the key of an entry.
     pub(super) fn encode_key(&self, key: &EntryKey) -> v1::TableEntry {
         let fields = self
             .info
@@ -53,14 +53,14 @@ impl<'a> Translator<'a> {
     }
 }
 
-/// One match for each field, in P4Info's order; what was left out takes any value.
+/// Decodes one match for each field, in the order of the P4Info; an omitted field is don't care.
 pub(super) fn decode_fields(
     fields: &[MatchField],
     matches: &[v1::FieldMatch],
 ) -> Result<Vec<FieldMatch>, EntityError> {
     for (place, given) in matches.iter().enumerate() {
         if !fields.iter().any(|field| field.id.0 == given.field_id) {
-            return Err(unknown("match field here", given.field_id));
+            return Err(unknown("match field", given.field_id));
         }
         if matches
             .iter()
@@ -68,7 +68,7 @@ pub(super) fn decode_fields(
             .any(|earlier| earlier.field_id == given.field_id)
         {
             return Err(EntityError::invalid(format!(
-                "match field {} is given twice",
+                "duplicate match field {}",
                 given.field_id
             )));
         }
@@ -86,12 +86,12 @@ fn decode_field(field: &MatchField, given: Option<&v1::FieldMatch>) -> Result<Fi
         Format::Unwritable => return Err(unwritable()),
     };
     let Some(given) = given else {
-        return any(field.kind, width);
+        return dont_care(field.kind, width);
     };
     let given = given
         .field_match_type
         .as_ref()
-        .ok_or_else(|| EntityError::invalid("it has no value"))?;
+        .ok_or_else(|| EntityError::invalid("value is missing"))?;
     match (field.kind, given) {
         (MatchKind::Exact, FieldMatchType::Exact(exact)) => {
             Ok(FieldMatch::Exact(Bits::parse(width, &exact.value)?))
@@ -103,15 +103,15 @@ fn decode_field(field: &MatchField, given: Option<&v1::FieldMatch>) -> Result<Fi
             Ok(FieldMatch::Optional(Some(Bits::parse(width, &optional.value)?)))
         }
         (kind, _) => Err(EntityError::invalid(format!(
-            "it is {}, not what is given",
+            "match kind differs: expected {}",
             kind_name(kind)
         ))),
     }
 }
 
-fn any(kind: MatchKind, width: u32) -> Result<FieldMatch, EntityError> {
+fn dont_care(kind: MatchKind, width: u32) -> Result<FieldMatch, EntityError> {
     match kind {
-        MatchKind::Exact => Err(EntityError::invalid("it is exact, so it cannot be left out")),
+        MatchKind::Exact => Err(EntityError::invalid("exact match field is missing")),
         MatchKind::Lpm => Ok(FieldMatch::Lpm {
             value: Bits::zero(width),
             prefix_bits: 0,
@@ -126,7 +126,7 @@ fn any(kind: MatchKind, width: u32) -> Result<FieldMatch, EntityError> {
         }),
         MatchKind::Optional => Ok(FieldMatch::Optional(None)),
         MatchKind::Other => Err(EntityError::unimplemented(
-            "its match kind is none of P4Runtime's",
+            "match kind is not supported by P4Runtime",
         )),
     }
 }
@@ -138,13 +138,13 @@ fn decode_lpm(width: u32, lpm: &field_match::Lpm) -> Result<FieldMatch, EntityEr
         .filter(|bits| (1..=width).contains(bits))
         .ok_or_else(|| {
             EntityError::invalid(match lpm.prefix_len {
-                0 => "a prefix of 0 bits takes any value: leave the field out".to_owned(),
-                bits => format!("a prefix of {bits} bits in a field of {width}"),
+                0 => "prefix length 0 matches any value: omit the field".to_owned(),
+                bits => format!("prefix length {bits} is out of range: the field has {width} bits"),
             })
         })?;
-    if !value.within(&Bits::prefix(width, prefix_bits)) {
+    if !value.is_subset_of(&Bits::prefix(width, prefix_bits)) {
         return Err(EntityError::invalid(format!(
-            "{value} has bits set behind its prefix of {prefix_bits}"
+            "value {value} has bits set after its prefix of {prefix_bits} bits"
         )));
     }
     Ok(FieldMatch::Lpm { value, prefix_bits })
@@ -154,13 +154,11 @@ fn decode_ternary(width: u32, ternary: &field_match::Ternary) -> Result<FieldMat
     let value = Bits::parse(width, &ternary.value)?;
     let mask = Bits::parse(width, &ternary.mask)?;
     if mask.is_zero() {
-        return Err(EntityError::invalid(
-            "a mask of 0 takes any value: leave the field out",
-        ));
+        return Err(EntityError::invalid("mask 0 matches any value: omit the field"));
     }
-    if !value.within(&mask) {
+    if !value.is_subset_of(&mask) {
         return Err(EntityError::invalid(format!(
-            "{value} has bits set that its mask {mask} leaves out"
+            "value {value} has bits set outside its mask {mask}"
         )));
     }
     Ok(FieldMatch::Ternary { value, mask })
@@ -170,19 +168,19 @@ fn decode_range(width: u32, range: &field_match::Range) -> Result<FieldMatch, En
     let (low, high) = (Bits::parse(width, &range.low)?, Bits::parse(width, &range.high)?);
     if low > high {
         return Err(EntityError::invalid(format!(
-            "its low end {low} is above its high end {high}"
+            "low bound {low} exceeds high bound {high}"
         )));
     }
     let decoded = FieldMatch::Range { low, high };
     if decoded.is_any() {
         return Err(EntityError::invalid(
-            "the range takes any value: leave the field out",
+            "the range matches any value: omit the field",
         ));
     }
     Ok(decoded)
 }
 
-/// In P4Info's order, without those that take any value.
+/// Encodes matches in the order of the P4Info, without don't-care fields.
 pub(super) fn encode_fields(fields: &[MatchField], matches: &[FieldMatch]) -> Vec<v1::FieldMatch> {
     let encode = |(field, given): (&MatchField, &FieldMatch)| {
         if given.is_any() {
@@ -215,10 +213,10 @@ pub(super) fn encode_fields(fields: &[MatchField], matches: &[FieldMatch]) -> Ve
     fields.iter().zip(matches).filter_map(encode).collect()
 }
 
-/// What cannot be written, and why.
+/// Error for a field that cannot be written.
 pub(super) fn unwritable() -> EntityError {
     EntityError::unimplemented(
-        "its type has no bit<W> for the controller: names (sdn_string) are not translated here",
+        "type has no bit<W> representation: translated types of kind sdn_string are not supported",
     )
 }
 
@@ -237,6 +235,6 @@ fn kind_name(kind: MatchKind) -> &'static str {
         MatchKind::Ternary => "ternary",
         MatchKind::Range => "range",
         MatchKind::Optional => "optional",
-        MatchKind::Other => "of a kind that P4Runtime has not",
+        MatchKind::Other => "a match kind that P4Runtime does not define",
     }
 }

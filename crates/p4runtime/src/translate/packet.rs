@@ -1,4 +1,4 @@
-//! Packets between controller and switch: metadata by P4Info's numbers, or as the header in front (15.1).
+//! Packets between controller and switch: metadata by P4Info ids, or as a header in front of the frame (15.1).
 
 use thiserror::Error;
 
@@ -9,39 +9,39 @@ use crate::error::EntityError;
 use crate::p4info::{ControllerHeader, Format, MetadataField};
 use crate::proto::v1;
 
-/// Why a packet's header cannot be made or taken apart.
+/// Error of packing or unpacking the header of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PackError {
-    /// The frame ends within it.
-    #[error("the frame has {frame_bytes} bytes, its header alone {header_bytes}")]
+    /// The frame is shorter than the header.
+    #[error("frame of {frame_bytes} bytes is too short: the header has {header_bytes} bytes")]
     Short {
-        /// What is there.
+        /// Length of the frame.
         frame_bytes: usize,
-        /// What is needed.
+        /// Length of the header.
         header_bytes: usize,
     },
-    /// The program's header has a field that the controller cannot write.
-    #[error("the header has a field that has no bit<W> for the controller")]
+    /// The header has a field that the controller cannot encode.
+    #[error("header field has no bit<W> representation for the controller")]
     Unwritable,
 }
 
 impl Translator<'_> {
-    /// The values of a packet-out's metadata, one for each field of the program's header, in its order.
+    /// Decodes the metadata of a packet-out: one value for each field of the program's header, in order.
     pub fn decode_packet_out(&self, metadata: &[v1::PacketMetadata]) -> Result<Vec<Bits>, EntityError> {
         decode_metadata(self.info.packet_out(), metadata)
     }
 
-    /// The values of a packet-in's metadata likewise.
+    /// Decodes the metadata of a packet-in.
     pub fn decode_packet_in(&self, metadata: &[v1::PacketMetadata]) -> Result<Vec<Bits>, EntityError> {
         decode_metadata(self.info.packet_in(), metadata)
     }
 
-    /// The metadata of a packet-in as messages.
+    /// Encodes the metadata of a packet-in.
     pub fn encode_packet_in(&self, values: &[Bits]) -> Vec<v1::PacketMetadata> {
         encode_metadata(self.info.packet_in(), values)
     }
 
-    /// The metadata of a packet-out as messages.
+    /// Encodes the metadata of a packet-out.
     pub fn encode_packet_out(&self, values: &[Bits]) -> Vec<v1::PacketMetadata> {
         encode_metadata(self.info.packet_out(), values)
     }
@@ -57,7 +57,7 @@ fn decode_metadata(
         .find(|given| !fields.iter().any(|field| field.id.0 == given.metadata_id))
     {
         return Err(EntityError::invalid(format!(
-            "the program has no metadata with id {}",
+            "unknown packet metadata: the program has none with id {}",
             extra.metadata_id
         )));
     }
@@ -72,8 +72,8 @@ fn decode_value(field: &MetadataField, metadata: &[v1::PacketMetadata]) -> Resul
     let mut values = metadata.iter().filter(|given| given.metadata_id == field.id.0);
     match (values.next(), values.next()) {
         (Some(given), None) => Bits::parse(width, &given.value).map_err(|error| at_field(error.into())),
-        (Some(_), Some(_)) => Err(at_field(EntityError::invalid("it is given twice"))),
-        (None, _) => Err(at_field(EntityError::invalid("it is not given"))),
+        (Some(_), Some(_)) => Err(at_field(EntityError::invalid("value is given twice"))),
+        (None, _) => Err(at_field(EntityError::invalid("value is missing"))),
     }
 }
 
@@ -87,7 +87,7 @@ fn encode_metadata(header: Option<&ControllerHeader>, values: &[Bits]) -> Vec<v1
 }
 
 impl ControllerHeader {
-    /// How long the header is in a frame; the last byte is filled up with zeros where the fields leave bits.
+    /// Length of the header in a frame, bytes; the last byte is padded with zero bits.
     pub fn length_bytes(&self) -> Result<usize, PackError> {
         let mut bits = 0;
         for field in &self.fields {
@@ -96,8 +96,8 @@ impl ControllerHeader {
         Ok(bits.div_ceil(8))
     }
 
-    /// The header as it stands in front of a frame. It has the widths of P4Info: where a field's type is
-    /// translated, the data plane's differ, and only the target can make the header.
+    /// Packs the header in front of a frame with the widths of the P4Info. If a field has a translated type, the
+    /// width in the data plane differs and only the target can pack the header.
     pub fn pack(&self, values: &[Bits]) -> Result<Vec<u8>, PackError> {
         let mut header = vec![0; self.length_bytes()?];
         let mut place = 0;
@@ -119,7 +119,7 @@ impl ControllerHeader {
         Ok(header)
     }
 
-    /// The values in the header in front of a frame, and what comes behind it.
+    /// Unpacks the header in front of a frame; returns the values and the rest of the frame.
     pub fn unpack<'a>(&self, frame: &'a [u8]) -> Result<(Vec<Bits>, &'a [u8]), PackError> {
         let header_bytes = self.length_bytes()?;
         let (header, payload) = frame.split_at_checked(header_bytes).ok_or(PackError::Short {

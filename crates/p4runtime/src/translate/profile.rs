@@ -1,7 +1,7 @@
 //! Members and groups of action profiles (9.2).
 
-use super::action::{decode_watch_port, decode_weight, deprecated_watch, encode_port, excess_of};
-use super::{Translator, chosen, unknown, unsigned32};
+use super::action::{decode_watch_port, decode_weight, deprecated_watch, encode_port, group_size_excess};
+use super::{Translator, nonzero_id, unknown, unsigned32};
 use crate::entity::{Change, Group, GroupMember, Member};
 use crate::error::EntityError;
 use crate::ids::{GroupId, MemberId, ProfileId};
@@ -24,7 +24,7 @@ impl<'a> Translator<'a> {
             return Ok(profile);
         }
         Err(EntityError::invalid(format!(
-            "action profile \"{}\" is no selector: it has no groups",
+            "action profile \"{}\" is not a selector and has no groups",
             profile.name
         )))
     }
@@ -39,7 +39,7 @@ impl<'a> Translator<'a> {
                 let profile = self.profile(message.action_profile_id)?;
                 Ok(Change::Delete((
                     profile.id,
-                    chosen(message.member_id, "a member's id")?,
+                    nonzero_id(message.member_id, "member id")?,
                 )))
             }
             Kind::Insert => self.decode_member(message).map(Change::Insert),
@@ -50,9 +50,9 @@ impl<'a> Translator<'a> {
     pub(super) fn decode_member(&self, message: &v1::ActionProfileMember) -> Result<Member, EntityError> {
         let profile = self.profile(message.action_profile_id)?;
         let at_profile = |error: EntityError| error.at(format!("action profile \"{}\"", profile.name));
-        let id = chosen(message.member_id, "a member's id").map_err(at_profile)?;
+        let id = nonzero_id(message.member_id, "member id").map_err(at_profile)?;
         let action = message.action.as_ref();
-        let action = action.ok_or_else(|| at_profile(EntityError::invalid("a member needs an action")))?;
+        let action = action.ok_or_else(|| at_profile(EntityError::invalid("member requires an action")))?;
         let action = self.decode_action(action).map_err(at_profile)?;
         let tables = profile.tables.iter().filter_map(|id| self.info.tables().get(*id));
         // Tables that share a profile have the same actions (9.2.1).
@@ -61,7 +61,7 @@ impl<'a> Translator<'a> {
             .any(|table| table.scope(action.id).is_some_and(ActionScope::in_entries))
         {
             return Err(at_profile(EntityError::invalid(format!(
-                "action {} is none that its tables' entries may have",
+                "action {} is not allowed in entries of its tables",
                 action.id
             ))));
         }
@@ -108,7 +108,7 @@ impl<'a> Translator<'a> {
                 let profile = self.selector(message.action_profile_id)?;
                 Ok(Change::Delete((
                     profile.id,
-                    chosen(message.group_id, "a group's id")?,
+                    nonzero_id(message.group_id, "group id")?,
                 )))
             }
             Kind::Insert => self.decode_group(message).map(Change::Insert),
@@ -126,7 +126,7 @@ impl<'a> Translator<'a> {
         let encode = |member: &GroupMember| MemberMessage {
             member_id: member.id.0,
             weight: i32::try_from(member.weight).unwrap_or(i32::MAX),
-            watch_kind: member.watch.map(|port| match port.deprecated_field {
+            watch_kind: member.watch_port.map(|port| match port.deprecated_field {
                 true => WatchKind::Watch(port.number.cast_signed()),
                 false => WatchKind::WatchPort(encode_port(port.number)),
             }),
@@ -159,13 +159,13 @@ impl<'a> Translator<'a> {
 }
 
 fn decode_group(profile: &Profile, message: &v1::ActionProfileGroup) -> Result<Group, EntityError> {
-    let id = chosen(message.group_id, "a group's id")?;
+    let id = nonzero_id(message.group_id, "group id")?;
     let max_size = unsigned32(message.max_size, "max_size")?;
-    // The specification's 9.2.2.1 wants max_size set where P4Info has a limit; the message's own description,
-    // and every client, leave it at 0 for that limit.
+    // Section 9.2.2.1 requires max_size if the P4Info has a limit. The description of the message, and every
+    // client, use 0 for that limit.
     if profile.max_group_size > 0 && max_size > profile.max_group_size {
         return Err(EntityError::invalid(format!(
-            "max_size {max_size}; the program allows {}",
+            "max_size {max_size} is too large: the program allows {}",
             profile.max_group_size
         )));
     }
@@ -177,7 +177,7 @@ fn decode_group(profile: &Profile, message: &v1::ActionProfileGroup) -> Result<G
     for (place, member) in members.iter().enumerate() {
         if members.iter().take(place).any(|earlier| earlier.id == member.id) {
             return Err(EntityError::invalid(format!(
-                "member {} is there twice: give it a weight",
+                "duplicate member {}: use a weight instead",
                 member.id
             )));
         }
@@ -187,7 +187,7 @@ fn decode_group(profile: &Profile, message: &v1::ActionProfileGroup) -> Result<G
     } else {
         profile.max_group_size
     };
-    if let Some(excess) = excess_of(profile, allowed, members.iter().map(|member| member.weight)) {
+    if let Some(excess) = group_size_excess(profile, allowed, members.iter().map(|member| member.weight)) {
         return Err(EntityError::exhausted(excess));
     }
     Ok(Group {
@@ -199,7 +199,7 @@ fn decode_group(profile: &Profile, message: &v1::ActionProfileGroup) -> Result<G
 }
 
 fn decode_group_member(profile: &Profile, member: &MemberMessage) -> Result<GroupMember, EntityError> {
-    let id = chosen(member.member_id, "a member's id")?;
+    let id = nonzero_id(member.member_id, "member id")?;
     let at_member = |error: EntityError| error.at(format!("member {id}"));
     let weight = decode_weight(profile, member.weight).map_err(at_member)?;
     let watch = match &member.watch_kind {
@@ -207,5 +207,9 @@ fn decode_group_member(profile: &Profile, member: &MemberMessage) -> Result<Grou
         Some(WatchKind::WatchPort(string)) => decode_watch_port(string).map_err(at_member)?,
         None => None,
     };
-    Ok(GroupMember { id, weight, watch })
+    Ok(GroupMember {
+        id,
+        weight,
+        watch_port: watch,
+    })
 }

@@ -1,8 +1,8 @@
-//! What a client asks for (13, 9.1.6): its wildcards, and what of the answers passes its filters.
+//! Read requests (13, 9.1.6): wildcards and filters.
 
 use super::cells::{decode_index, index_message};
 use super::{Translator, entity_of, no_externs, sets};
-use crate::entity::{Entity, EntryAction, EntryKey, EntryRef, Query, TableEntry, Want};
+use crate::entity::{Entity, EntryAction, EntryKey, EntryRef, Query, ReadOptions, TableEntry};
 use crate::error::EntityError;
 use crate::ids::*;
 use crate::p4info::Table;
@@ -10,23 +10,23 @@ use crate::proto::v1;
 use v1::entity::Entity as Message;
 use v1::packet_replication_engine_entry::Type as Replication;
 
-/// Which of a table's entries are asked for; what is at its default lets all pass.
+/// Filter of table entries; a field at its default matches all entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EntryFilter {
-    /// Entries that lead to this action, of direct tables.
+    /// Entries with this action, in direct tables.
     pub action: Option<ActionId>,
-    /// Entries of this priority, if it is not zero.
+    /// Entries with this priority, unless zero.
     pub priority: i32,
-    /// Entries with this metadata, if it is not zero.
+    /// Entries with this controller metadata, unless zero.
     pub controller_metadata: u64,
-    /// Entries with this metadata, if it is not empty.
+    /// Entries with this metadata, unless empty.
     pub metadata: Vec<u8>,
 }
 
 impl EntryFilter {
-    fn passes(&self, entry: &TableEntry) -> bool {
-        let action = self.action.is_none_or(|wanted| match &entry.action {
-            Some(EntryAction::Action(action)) => action.id == wanted,
+    fn matches(&self, entry: &TableEntry) -> bool {
+        let action = self.action.is_none_or(|expected_id| match &entry.action {
+            Some(EntryAction::Action(action)) => action.id == expected_id,
             _ => false,
         });
         action
@@ -36,19 +36,19 @@ impl EntryFilter {
     }
 }
 
-/// One request of a read: what is absent means all.
+/// Request of a read RPC; an absent field selects all.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the types of the fields say it")]
+#[allow(missing_docs, reason = "the field types are self-explanatory")]
 pub enum Read {
     TableEntries {
         table: Option<TableId>,
         key: Option<EntryKey>,
         filter: EntryFilter,
-        want: Want,
+        options: ReadOptions,
     },
     DefaultEntries {
         table: Option<TableId>,
-        want: Want,
+        options: ReadOptions,
     },
     Members {
         profile: Option<ProfileId>,
@@ -86,7 +86,7 @@ pub enum Read {
     Digests(Option<DigestId>),
 }
 
-fn given<I: From<u32>>(id: u32) -> Option<I> {
+fn optional_id<I: From<u32>>(id: u32) -> Option<I> {
     (id != 0).then(|| id.into())
 }
 
@@ -95,39 +95,39 @@ fn number<I: Into<u32>>(id: Option<I>) -> u32 {
 }
 
 impl<'a> Translator<'a> {
-    /// A request of a read.
+    /// Decodes a read request.
     pub fn decode_read(&self, request: &v1::Entity) -> Result<Read, EntityError> {
         match entity_of(Some(request))? {
             Message::TableEntry(entry) => self.decode_entries_read(entry),
             Message::ActionProfileMember(member) => {
-                let profile = given(member.action_profile_id);
+                let profile = optional_id(member.action_profile_id);
                 let profile = profile
                     .map(|ProfileId(id)| self.profile(id))
                     .transpose()?
                     .map(|profile| profile.id);
-                no_part_of_all(profile.is_none(), member.member_id != 0, "member_id")?;
+                check_wildcard(profile.is_none(), member.member_id != 0, "member_id")?;
                 Ok(Read::Members {
                     profile,
-                    member: given(member.member_id),
+                    member: optional_id(member.member_id),
                 })
             }
             Message::ActionProfileGroup(group) => {
-                let profile = given(group.action_profile_id);
+                let profile = optional_id(group.action_profile_id);
                 let profile = profile
                     .map(|ProfileId(id)| self.selector(id))
                     .transpose()?
                     .map(|profile| profile.id);
-                no_part_of_all(profile.is_none(), group.group_id != 0, "group_id")?;
+                check_wildcard(profile.is_none(), group.group_id != 0, "group_id")?;
                 Ok(Read::Groups {
                     profile,
-                    group: given(group.group_id),
+                    group: optional_id(group.group_id),
                 })
             }
             Message::CounterEntry(message) => {
-                let counter = given(message.counter_id)
+                let counter = optional_id(message.counter_id)
                     .map(|CounterId(id)| self.counter(id))
                     .transpose()?;
-                no_part_of_all(counter.is_none(), message.index.is_some(), "index")?;
+                check_wildcard(counter.is_none(), message.index.is_some(), "index")?;
                 let index = decode_index(message.index, counter.map_or(0, |counter| counter.size))?;
                 Ok(Read::Counters {
                     id: counter.map(|counter| counter.id),
@@ -135,10 +135,10 @@ impl<'a> Translator<'a> {
                 })
             }
             Message::MeterEntry(message) => {
-                let meter = given(message.meter_id)
+                let meter = optional_id(message.meter_id)
                     .map(|MeterId(id)| self.meter(id))
                     .transpose()?;
-                no_part_of_all(meter.is_none(), message.index.is_some(), "index")?;
+                check_wildcard(meter.is_none(), message.index.is_some(), "index")?;
                 let index = decode_index(message.index, meter.map_or(0, |meter| meter.size))?;
                 Ok(Read::Meters {
                     id: meter.map(|meter| meter.id),
@@ -147,10 +147,10 @@ impl<'a> Translator<'a> {
                 })
             }
             Message::RegisterEntry(message) => {
-                let register = given(message.register_id)
+                let register = optional_id(message.register_id)
                     .map(|RegisterId(id)| self.register(id))
                     .transpose()?;
-                no_part_of_all(register.is_none(), message.index.is_some(), "index")?;
+                check_wildcard(register.is_none(), message.index.is_some(), "index")?;
                 let index = decode_index(message.index, register.map_or(0, |register| register.size))?;
                 Ok(Read::Registers {
                     id: register.map(|register| register.id),
@@ -173,23 +173,23 @@ impl<'a> Translator<'a> {
             }
             Message::PacketReplicationEngineEntry(entry) => match &entry.r#type {
                 Some(Replication::MulticastGroupEntry(group)) => {
-                    Ok(Read::MulticastGroups(given(group.multicast_group_id)))
+                    Ok(Read::MulticastGroups(optional_id(group.multicast_group_id)))
                 }
                 Some(Replication::CloneSessionEntry(session)) => {
-                    Ok(Read::CloneSessions(given(session.session_id)))
+                    Ok(Read::CloneSessions(optional_id(session.session_id)))
                 }
                 None => Err(EntityError::invalid(
-                    "ask for multicast groups or for clone sessions",
+                    "packet replication entry must be a multicast group or a clone session",
                 )),
             },
             Message::ValueSetEntry(message) => {
-                let set = given(message.value_set_id)
+                let set = optional_id(message.value_set_id)
                     .map(|ValueSetId(id)| self.value_set(id))
                     .transpose()?;
                 Ok(Read::ValueSets(set.map(|set| set.id)))
             }
             Message::DigestEntry(message) => {
-                let digest = given(message.digest_id)
+                let digest = optional_id(message.digest_id)
                     .map(|DigestId(id)| self.digest(id))
                     .transpose()?;
                 Ok(Read::Digests(digest.map(|digest| digest.id)))
@@ -199,13 +199,13 @@ impl<'a> Translator<'a> {
     }
 
     fn decode_entries_read(&self, entry: &v1::TableEntry) -> Result<Read, EntityError> {
-        let want = Want {
+        let options = ReadOptions {
             counter: entry.counter_data.is_some(),
             meter: entry.meter_config.is_some(),
             meter_counters: entry.meter_counter_data.is_some(),
             since_hit: entry.time_since_last_hit.is_some(),
         };
-        let table = given(entry.table_id)
+        let table = optional_id(entry.table_id)
             .map(|TableId(id)| self.table(id))
             .transpose()?;
         let filter = EntryFilter {
@@ -215,37 +215,37 @@ impl<'a> Translator<'a> {
             metadata: entry.metadata.clone(),
         };
         if entry.is_default_action {
-            if want.since_hit
+            if options.since_hit
                 || entry.idle_timeout_ns != 0
                 || !entry.r#match.is_empty()
                 || filter != EntryFilter::default()
             {
                 return Err(EntityError::invalid(
-                    "default entries have no key, no time of a hit, and pass no filter",
+                    "read of default entries allows no key, no time_since_last_hit and no filter",
                 ));
             }
             return Ok(Read::DefaultEntries {
                 table: table.map(|table| table.id),
-                want,
+                options,
             });
         }
         let Some(table) = table else {
             if !entry.r#match.is_empty() || filter != EntryFilter::default() {
                 return Err(EntityError::invalid(
-                    "table_id 0 means all entries of all tables, with no filter",
+                    "table_id 0 selects all entries of all tables and allows no filter",
                 ));
             }
             return Ok(Read::TableEntries {
                 table: None,
                 key: None,
                 filter,
-                want,
+                options,
             });
         };
         let at_table = |error: EntityError| error.at(format!("table \"{}\"", table.name));
-        if want.since_hit && !table.idle_timeout {
+        if options.since_hit && !table.idle_timeout {
             return Err(at_table(EntityError::invalid(
-                "its entries have no idle timeout, so no time of a hit",
+                "time_since_last_hit requires a table with idle timeout",
             )));
         }
         let key = match entry.r#match.is_empty() {
@@ -256,7 +256,7 @@ impl<'a> Translator<'a> {
             table: Some(table.id),
             key,
             filter,
-            want,
+            options,
         })
     }
 
@@ -272,29 +272,28 @@ impl<'a> Translator<'a> {
                 let none = || EntityError::invalid(format!("table \"{}\" has no action {id}", table.name));
                 table.scope(id).map(|_| Some(id)).ok_or_else(none)
             }
-            _ => Err(EntityError::invalid(
-                "entries can be asked for by action only in a direct table",
-            )),
+            _ => Err(EntityError::invalid("filter by action requires a direct table")),
         }
     }
 
-    /// Of which table, and of which entry there.
+    /// Decodes the table and the entry of a direct resource.
     fn decode_direct_read(
         &self,
         entry: Option<&v1::TableEntry>,
-        has: impl Fn(&Table) -> bool,
+        is_supported: impl Fn(&Table) -> bool,
     ) -> Result<(Option<TableId>, Option<EntryRef>), EntityError> {
-        let entry =
-            entry.ok_or_else(|| EntityError::invalid("table_entry is missing, which says whose it is"))?;
-        let Some(table) = given(entry.table_id)
+        let entry = entry.ok_or_else(|| {
+            EntityError::invalid("table_entry is missing: it identifies the owner of the direct resource")
+        })?;
+        let Some(table) = optional_id(entry.table_id)
             .map(|TableId(id)| self.table(id))
             .transpose()?
         else {
             return Ok((None, None));
         };
-        if !has(table) {
+        if !is_supported(table) {
             return Err(EntityError::invalid(format!(
-                "table \"{}\": its entries have none",
+                "table \"{}\" has no such direct resource",
                 table.name
             )));
         }
@@ -305,14 +304,14 @@ impl<'a> Translator<'a> {
         Ok((Some(table.id), Some(entry)))
     }
 
-    /// A request as a message.
+    /// Encodes a read request.
     pub fn encode_read(&self, read: &Read) -> v1::Entity {
         let message = match read {
             Read::TableEntries {
                 table,
                 key,
                 filter,
-                want,
+                options,
             } => {
                 let key = key.as_ref().map(|key| self.encode_key(key)).unwrap_or_default();
                 let action = filter.action.map(|id| v1::TableAction {
@@ -331,17 +330,17 @@ impl<'a> Translator<'a> {
                     },
                     controller_metadata: filter.controller_metadata,
                     metadata: filter.metadata.clone(),
-                    ..with_wants(*want, key)
+                    ..with_read_options(*options, key)
                 })
             }
-            Read::DefaultEntries { table, want } => {
+            Read::DefaultEntries { table, options } => {
                 let default = v1::TableEntry {
                     is_default_action: true,
                     ..Default::default()
                 };
                 Message::TableEntry(v1::TableEntry {
                     table_id: number(*table),
-                    ..with_wants(*want, default)
+                    ..with_read_options(*options, default)
                 })
             }
             Read::Members { profile, member } => Message::ActionProfileMember(v1::ActionProfileMember {
@@ -418,44 +417,46 @@ impl<'a> Translator<'a> {
         }
     }
 
-    /// The questions to the target whose answers, those that [`Read::select`] lets pass, answer this request.
+    /// Queries to the target for this request. [`Read::select`] filters the results.
     pub fn queries(&self, read: &Read) -> Vec<Query> {
         match read {
-            Read::TableEntries { table, key, want, .. } => {
+            Read::TableEntries {
+                table, key, options, ..
+            } => {
                 let query = |table: &Table| Query::Entries {
                     table: table.id,
                     key: key.clone(),
-                    want: *want,
+                    options: *options,
                 };
                 self.tables(*table, |table| !table.fields.is_empty())
                     .map(query)
                     .collect()
             }
-            Read::DefaultEntries { table, want } => {
+            Read::DefaultEntries { table, options } => {
                 let query = |table: &Table| Query::DefaultEntry {
                     table: table.id,
-                    want: *want,
+                    options: *options,
                 };
                 self.tables(*table, |_| true).map(query).collect()
             }
             Read::DirectCounters { table, entry } => {
-                let want = Want {
+                let options = ReadOptions {
                     counter: true,
-                    ..Want::default()
+                    ..ReadOptions::default()
                 };
-                self.direct_queries(*table, entry.as_ref(), want, |table| table.counter.is_some())
+                self.direct_queries(*table, entry.as_ref(), options, |table| table.counter.is_some())
             }
             Read::DirectMeters {
                 table,
                 entry,
                 counters,
             } => {
-                let want = Want {
+                let options = ReadOptions {
                     meter: true,
                     meter_counters: *counters,
-                    ..Want::default()
+                    ..ReadOptions::default()
                 };
-                self.direct_queries(*table, entry.as_ref(), want, |table| table.meter.is_some())
+                self.direct_queries(*table, entry.as_ref(), options, |table| table.meter.is_some())
             }
             Read::Members { profile, member } => self
                 .info
@@ -508,36 +509,39 @@ impl<'a> Translator<'a> {
     fn tables(
         &self,
         one: Option<TableId>,
-        which: impl Fn(&Table) -> bool,
+        selects: impl Fn(&Table) -> bool,
     ) -> impl Iterator<Item = &'a Table> {
         self.info
             .tables()
             .iter()
-            .filter(move |table| one.is_none_or(|id| id == table.id) && which(table))
+            .filter(move |table| one.is_none_or(|id| id == table.id) && selects(table))
     }
 
     fn direct_queries(
         &self,
         table: Option<TableId>,
         entry: Option<&EntryRef>,
-        want: Want,
-        has: impl Fn(&Table) -> bool,
+        options: ReadOptions,
+        is_supported: impl Fn(&Table) -> bool,
     ) -> Vec<Query> {
         match entry {
             Some(EntryRef::Entry(key)) => {
                 vec![Query::Entries {
                     table: key.table,
                     key: Some(key.clone()),
-                    want,
+                    options,
                 }]
             }
-            Some(EntryRef::Default(table)) => vec![Query::DefaultEntry { table: *table, want }],
+            Some(EntryRef::Default(table)) => vec![Query::DefaultEntry {
+                table: *table,
+                options,
+            }],
             None => self
-                .tables(table, has)
+                .tables(table, is_supported)
                 .map(|table| Query::Entries {
                     table: table.id,
                     key: None,
-                    want,
+                    options,
                 })
                 .collect(),
         }
@@ -545,11 +549,11 @@ impl<'a> Translator<'a> {
 }
 
 impl Read {
-    /// What of a target's answer belongs into this request's answer.
+    /// Converts a result of the target to an entity of the response; `None` if the entity is filtered.
     pub fn select(&self, found: Entity) -> Option<Entity> {
         match (self, found) {
             (Self::TableEntries { filter, .. }, Entity::TableEntry(entry)) => {
-                filter.passes(&entry).then_some(Entity::TableEntry(entry))
+                filter.matches(&entry).then_some(Entity::TableEntry(entry))
             }
             (Self::DirectCounters { .. }, Entity::TableEntry(entry)) => {
                 let data = entry.resources.counter?;
@@ -579,8 +583,8 @@ impl Read {
         }
     }
 
-    /// Whether finding nothing is an error: a direct resource of one entry was asked for (9.3.1, 9.4.1).
-    pub fn must_find(&self) -> bool {
+    /// Whether an empty result is an error: the request selects a direct resource of one entry (9.3.1, 9.4.1).
+    pub fn must_match(&self) -> bool {
         matches!(
             self,
             Self::DirectCounters { entry: Some(_), .. } | Self::DirectMeters { entry: Some(_), .. }
@@ -592,19 +596,21 @@ fn all<I: Copy + PartialEq>(one: Option<I>, known: impl Iterator<Item = I>) -> i
     known.filter(move |id| one.is_none_or(|one| one == *id))
 }
 
-fn with_wants(want: Want, entry: v1::TableEntry) -> v1::TableEntry {
+fn with_read_options(options: ReadOptions, entry: v1::TableEntry) -> v1::TableEntry {
     v1::TableEntry {
-        counter_data: want.counter.then(Default::default),
-        meter_config: want.meter.then(Default::default),
-        meter_counter_data: want.meter_counters.then(Default::default),
-        time_since_last_hit: want.since_hit.then(Default::default),
+        counter_data: options.counter.then(Default::default),
+        meter_config: options.meter.then(Default::default),
+        meter_counter_data: options.meter_counters.then(Default::default),
+        time_since_last_hit: options.since_hit.then(Default::default),
         ..entry
     }
 }
 
-fn no_part_of_all(all: bool, part: bool, field: &str) -> Result<(), EntityError> {
+fn check_wildcard(all: bool, part: bool, field: &str) -> Result<(), EntityError> {
     if all && part {
-        return Err(EntityError::invalid(format!("{field} is set, but not of what")));
+        return Err(EntityError::invalid(format!(
+            "{field} is set without the id of its parent"
+        )));
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::action::{decode_port, encode_port};
-use super::{Translator, chosen, unsigned32};
+use super::{Translator, nonzero_id, unsigned32};
 use crate::entity::{Change, CloneSession, MulticastGroup, Port, Replica};
 use crate::error::EntityError;
 use crate::ids::{CloneSessionId, MulticastGroupId};
@@ -20,7 +20,7 @@ impl Translator<'_> {
         message: &v1::MulticastGroupEntry,
     ) -> Result<Change<MulticastGroup, MulticastGroupId>, EntityError> {
         match kind {
-            Kind::Delete => chosen(message.multicast_group_id, "multicast_group_id").map(Change::Delete),
+            Kind::Delete => nonzero_id(message.multicast_group_id, "multicast_group_id").map(Change::Delete),
             Kind::Insert => decode_multicast(message).map(Change::Insert),
             _ => decode_multicast(message).map(Change::Modify),
         }
@@ -32,7 +32,7 @@ impl Translator<'_> {
         message: &v1::CloneSessionEntry,
     ) -> Result<Change<CloneSession, CloneSessionId>, EntityError> {
         match kind {
-            Kind::Delete => chosen(message.session_id, "session_id").map(Change::Delete),
+            Kind::Delete => nonzero_id(message.session_id, "session_id").map(Change::Delete),
             Kind::Insert => decode_clone(message).map(Change::Insert),
             _ => decode_clone(message).map(Change::Modify),
         }
@@ -40,7 +40,7 @@ impl Translator<'_> {
 }
 
 pub(super) fn decode_multicast(message: &v1::MulticastGroupEntry) -> Result<MulticastGroup, EntityError> {
-    let id: MulticastGroupId = chosen(message.multicast_group_id, "multicast_group_id")?;
+    let id: MulticastGroupId = nonzero_id(message.multicast_group_id, "multicast_group_id")?;
     let replicas =
         decode_replicas(&message.replicas).map_err(|error| error.at(format!("multicast group {id}")))?;
     let mut pairs = BTreeSet::new();
@@ -49,7 +49,7 @@ pub(super) fn decode_multicast(message: &v1::MulticastGroupEntry) -> Result<Mult
         for (port, instance) in std::iter::once(&own).chain(&replica.backups) {
             if !pairs.insert((*port, *instance)) {
                 return Err(EntityError::invalid(format!(
-                    "multicast group {id}: port {port} with instance {instance} is there twice"
+                    "multicast group {id}: duplicate replica with port {port} and instance {instance}"
                 )));
             }
         }
@@ -86,7 +86,7 @@ pub(super) fn encode_multicast_update(
 }
 
 pub(super) fn decode_clone(message: &v1::CloneSessionEntry) -> Result<CloneSession, EntityError> {
-    let id: CloneSessionId = chosen(message.session_id, "session_id")?;
+    let id: CloneSessionId = nonzero_id(message.session_id, "session_id")?;
     let at_session = |error: EntityError| error.at(format!("clone session {id}"));
     Ok(CloneSession {
         id,
@@ -144,7 +144,7 @@ fn decode_replica(replica: &v1::Replica) -> Result<Replica, EntityError> {
             number: decode_port(string)?,
             deprecated_field: false,
         },
-        None => return Err(EntityError::invalid("no port is given")),
+        None => return Err(EntityError::invalid("port is missing")),
     };
     let backups = replica
         .backup_replicas
@@ -153,7 +153,7 @@ fn decode_replica(replica: &v1::Replica) -> Result<Replica, EntityError> {
     let backups = backups.collect::<Result<Vec<_>, EntityError>>()?;
     if backups.iter().any(|(backup, _)| *backup == port.number) {
         return Err(EntityError::invalid(format!(
-            "port {} is its own backup",
+            "port {} is listed as its own backup",
             port.number
         )));
     }

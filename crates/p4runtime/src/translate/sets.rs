@@ -25,7 +25,7 @@ impl<'a> Translator<'a> {
             .ok_or_else(|| unknown("digest", id))
     }
 
-    /// A set and all its members.
+    /// Decodes a value set with all members.
     pub(super) fn decode_value_set(
         &self,
         message: &v1::ValueSetEntry,
@@ -35,7 +35,7 @@ impl<'a> Translator<'a> {
         let given = message.members.len();
         if given as u64 > set.size {
             return Err(at_set(EntityError::exhausted(format!(
-                "{given} members; there is room for {}",
+                "too many members: {given} given, capacity is {}",
                 set.size
             ))));
         }
@@ -52,7 +52,7 @@ impl<'a> Translator<'a> {
         for (place, member) in members.iter().enumerate() {
             if members.iter().take(place).any(|earlier| earlier == member) {
                 return Err(at_set(EntityError::already_exists(format!(
-                    "member {place} is there before"
+                    "member {place} is a duplicate"
                 ))));
             }
         }
@@ -95,7 +95,7 @@ impl<'a> Translator<'a> {
             let config = message
                 .config
                 .as_ref()
-                .ok_or_else(|| EntityError::invalid("no config is given"))?;
+                .ok_or_else(|| EntityError::invalid("config is missing"))?;
             Ok(DigestConfig {
                 max_timeout_ns: unsigned(config.max_timeout_ns, "max_timeout_ns")?,
                 max_list_size: unsigned32(config.max_list_size, "max_list_size")?,

@@ -1,4 +1,4 @@
-//! Entries of tables and default entries (9.1).
+//! Table entries and default entries (9.1).
 
 use super::{Translator, signed, unsigned};
 use crate::entity::{
@@ -25,7 +25,7 @@ impl Translator<'_> {
         let at_table = |error: EntityError| error.at(format!("table \"{}\"", table.name));
         if entry.is_const {
             return Err(at_table(EntityError::invalid(
-                "is_const is what a server says, not a client",
+                "is_const is only allowed in read responses",
             )));
         }
         if entry.is_default_action {
@@ -46,14 +46,14 @@ impl Translator<'_> {
     ) -> Result<Change<TableEntry, crate::entity::EntryKey>, EntityError> {
         if table.fields.is_empty() {
             return Err(EntityError::invalid(
-                "it has no key, so no entries: only its default can be modified",
+                "table has no key and no entries: only the default entry can be modified",
             ));
         }
         let changes_more =
             entry.action.is_some() || !entry.metadata.is_empty() || entry.controller_metadata != 0;
         if table.is_const && (kind != Kind::Modify || changes_more || entry.idle_timeout_ns != 0) {
             return Err(EntityError::denied(
-                "its entries are the program's: only their counters and meters can be modified, without an action",
+                "table is constant: only counters and meters of its entries can be modified, without an action",
             ));
         }
         let key = self.decode_key(table, entry)?;
@@ -66,10 +66,10 @@ impl Translator<'_> {
             .map(|action| self.decode_entry_action(table, action))
             .transpose()?;
         if kind == Kind::Insert && action.is_none() {
-            return Err(EntityError::invalid("a new entry needs an action"));
+            return Err(EntityError::invalid("new entry requires an action"));
         }
         if entry.time_since_last_hit.is_some() {
-            return Err(EntityError::invalid("time_since_last_hit is only read"));
+            return Err(EntityError::invalid("time_since_last_hit is read-only"));
         }
         let decoded = TableEntry {
             key,
@@ -96,23 +96,21 @@ impl Translator<'_> {
     ) -> Result<DefaultEntry, EntityError> {
         if kind != Kind::Modify {
             return Err(EntityError::invalid(
-                "there is always a default entry: it can only be modified",
+                "default entry always exists: it can only be modified",
             ));
         }
         if !entry.r#match.is_empty() || entry.priority != 0 {
-            return Err(EntityError::invalid(
-                "a default entry has neither match nor priority",
-            ));
+            return Err(EntityError::invalid("default entry has no match and no priority"));
         }
         if entry.idle_timeout_ns != 0 || entry.time_since_last_hit.is_some() {
-            return Err(EntityError::invalid("a default entry does not time out"));
+            return Err(EntityError::invalid("default entry has no idle timeout"));
         }
         if table.const_default.is_some() {
-            return Err(EntityError::denied("its default action is constant"));
+            return Err(EntityError::denied("default action is constant"));
         }
         if table.profile.is_some() {
             return Err(EntityError::denied(
-                "its actions are in an action profile: its default is NoAction for ever",
+                "default action of a table with an action profile cannot be changed: it is NoAction",
             ));
         }
         Ok(DefaultEntry {
@@ -135,11 +133,11 @@ impl Translator<'_> {
             Some(Some(ActionMessage::Action(action))) => self
                 .decode_scoped_action(table, action, ActionScope::as_default, "as the default")
                 .map(Some),
-            Some(_) => Err(EntityError::invalid("a default entry leads to an action")),
+            Some(_) => Err(EntityError::invalid("default entry requires an action")),
         }
     }
 
-    /// An entry as it was read.
+    /// Decodes an entry of a read response.
     pub(super) fn decode_read_entry(&self, entry: &v1::TableEntry) -> Result<Entity, EntityError> {
         let table = self.table(entry.table_id)?;
         let resources = decode_resources(table, entry)?;
@@ -172,15 +170,15 @@ impl Translator<'_> {
         })))
     }
 
-    /// An entry as a notification of its idleness names it.
+    /// Decodes an entry of an idle timeout notification.
     pub fn decode_idle_entry(&self, entry: &v1::TableEntry) -> Result<TableEntry, EntityError> {
         match self.decode_read_entry(entry)? {
             Entity::TableEntry(entry) => Ok(*entry),
-            _ => Err(EntityError::invalid("a default entry does not time out")),
+            _ => Err(EntityError::invalid("default entry has no idle timeout")),
         }
     }
 
-    /// An entry as a message.
+    /// Encodes an entry.
     pub fn encode_entry(&self, entry: &TableEntry) -> v1::TableEntry {
         v1::TableEntry {
             action: entry
@@ -222,12 +220,12 @@ impl Translator<'_> {
 fn decode_timeout(table: &Table, timeout_ns: i64) -> Result<u64, EntityError> {
     let timeout_ns = unsigned(timeout_ns, "idle_timeout_ns")?;
     if timeout_ns != 0 && !table.idle_timeout {
-        return Err(EntityError::invalid("its entries have no idle timeout"));
+        return Err(EntityError::invalid("entries of the table have no idle timeout"));
     }
     Ok(timeout_ns)
 }
 
-/// The resources that come with a write: those that the table has, and counters of marks only to reset them.
+/// Decodes the direct resources of a write: only those of the table; meter counters only to reset them.
 fn decode_written_resources(table: &Table, entry: &v1::TableEntry) -> Result<DirectResources, EntityError> {
     let resources = decode_resources(table, entry)?;
     if resources
@@ -235,7 +233,7 @@ fn decode_written_resources(table: &Table, entry: &v1::TableEntry) -> Result<Dir
         .is_some_and(|counters| counters != MeterCounters::default())
     {
         return Err(EntityError::invalid(
-            "meter_counter_data can only be reset: leave its numbers at 0",
+            "meter_counter_data can only be reset: all values must be 0",
         ));
     }
     Ok(resources)
@@ -244,13 +242,13 @@ fn decode_written_resources(table: &Table, entry: &v1::TableEntry) -> Result<Dir
 fn decode_resources(table: &Table, entry: &v1::TableEntry) -> Result<DirectResources, EntityError> {
     if entry.counter_data.is_some() && table.counter.is_none() {
         return Err(EntityError::invalid(
-            "its entries have no counter, so no counter_data",
+            "counter_data is not allowed: the table has no direct counter",
         ));
     }
     let meter = match &table.meter {
         None if entry.meter_config.is_some() || entry.meter_counter_data.is_some() => {
             return Err(EntityError::invalid(
-                "its entries have no meter, so neither meter_config nor meter_counter_data",
+                "meter_config and meter_counter_data are not allowed: the table has no direct meter",
             ));
         }
         None => None,

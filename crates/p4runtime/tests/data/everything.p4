@@ -1,4 +1,4 @@
-// Every kind of thing that P4Runtime can name on v1model, for the tests of this crate.
+// All kinds of P4Runtime entities that v1model supports, for the tests of this crate.
 //
 // p4c-bm2-ss --p4runtime-files everything.p4info.txtpb --p4runtime-entries-files everything.entries.txtpb \
 //     -o everything.json everything.p4
@@ -48,7 +48,7 @@ struct headers_t {
 
 struct metadata_t {
     bit<12> vrf;
-    bit<2> colour;
+    bit<2> color;
     bit<48> seen;
 }
 
@@ -108,12 +108,12 @@ control In(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t
 
     action permit() {
         acl_hits.count();
-        acl_rate.read(meta.colour);
+        acl_rate.read(meta.color);
     }
 
     action deny() {
         acl_hits.count();
-        acl_rate.read(meta.colour);
+        acl_rate.read(meta.color);
         mark_to_drop(std);
     }
 
@@ -178,7 +178,7 @@ control In(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t
 
     apply {
         seen_by_port.count((bit<32>) std.ingress_port);
-        rate_by_port.execute_meter((bit<32>) std.ingress_port, meta.colour);
+        rate_by_port.execute_meter((bit<32>) std.ingress_port, meta.color);
         last_seen.write((bit<32>) std.ingress_port, std.ingress_global_timestamp);
         if (vrf_of_port.apply().hit && hdr.ipv4.isValid()) {
             acl.apply();

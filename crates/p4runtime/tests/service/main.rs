@@ -1,4 +1,4 @@
-//! The server and the client of P4Runtime. One program: each by itself would be built with all of gRPC again.
+//! Server and client of P4Runtime. One test binary, because each binary links all of gRPC.
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,

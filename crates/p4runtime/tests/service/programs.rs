@@ -1,4 +1,4 @@
-//! Programs over gRPC: verified, saved, committed, reconciled, and told.
+//! Forwarding pipelines over gRPC: verify, save, commit, reconcile and read.
 
 use crate::support::{DEVICE, Raw, Server, counter, entity, info, pipeline, read, write_request};
 use linewarden_p4runtime::error::Code;
@@ -82,7 +82,8 @@ async fn programs_are_verified_saved_committed_and_reconciled() {
     raw.write(write_request(vec![counter(0, 5)], Default::default()))
         .await
         .unwrap();
-    // From saving on the new program is meant; the old one runs until the new one is committed with what was written.
+    // After the save, requests refer to the new program. The old program runs until the commit, which keeps the written
+    // state.
     assert_eq!(
         set(&mut raw, Action::VerifyAndSave, Some(b"second")).await,
         Code::Ok
@@ -117,7 +118,7 @@ async fn programs_are_verified_saved_committed_and_reconciled() {
     assert_eq!(
         get(&mut raw, 3).await.unwrap().p4_device_config,
         b"fourth",
-        "what failed has changed nothing"
+        "a failed request changes nothing"
     );
     assert_eq!(
         set(&mut raw, Action::VerifyAndCommit, Some(b"fifth")).await,
@@ -126,14 +127,14 @@ async fn programs_are_verified_saved_committed_and_reconciled() {
     assert_ne!(
         first_counter(&mut raw).await,
         six,
-        "committing anew begins with nothing"
+        "a new commit starts with empty state"
     );
     let mut broken = set_request(Action::VerifyAndCommit, Some(b"a"));
     broken.config.as_mut().unwrap().p4info.as_mut().unwrap().tables[0].size = -1;
     let status = raw.set_forwarding_pipeline_config(broken).await.unwrap_err();
     assert_eq!(
         status.message(),
-        "P4Info: table \"In.mac\" (id 47062153): a size of -1"
+        "P4Info: table \"In.mac\" (id 47062153): size -1 is negative"
     );
     let mut backup = set_request(Action::Verify, Some(b"a"));
     backup.election_id = None;
@@ -147,11 +148,14 @@ async fn programs_are_verified_saved_committed_and_reconciled() {
 }
 
 #[tokio::test]
-async fn a_program_is_told_as_it_was_set() {
+async fn pipeline_is_read_as_it_was_set() {
     let (server, mut client, _events) = Server::controlled().await;
-    let told = client.pipeline().await.unwrap().unwrap();
-    assert_eq!((told.cookie, &*told.device_config), (Some(7), &b"a program"[..]));
-    assert_eq!(told.info.message(), info().message());
+    let config = client.pipeline().await.unwrap().unwrap();
+    assert_eq!(
+        (config.cookie, &*config.device_config),
+        (Some(7), &b"a program"[..])
+    );
+    assert_eq!(config.info.message(), info().message());
     let mut raw = server.raw().await;
     for (response_type, with_info, with_program) in [
         (0, true, true),
@@ -186,9 +190,9 @@ async fn a_program_is_told_as_it_was_set() {
         Code::NotFound
     );
     assert_eq!(client.api_version().await.unwrap(), "1.5.0");
-    let elsewhere = v1::CapabilitiesRequest { device_id: 2 };
+    let other_device = v1::CapabilitiesRequest { device_id: 2 };
     assert_eq!(
-        raw.capabilities(elsewhere).await.unwrap_err().code(),
+        raw.capabilities(other_device).await.unwrap_err().code(),
         Code::NotFound
     );
     raw.capabilities(Request::new(v1::CapabilitiesRequest::default()))
@@ -197,7 +201,7 @@ async fn a_program_is_told_as_it_was_set() {
 }
 
 #[tokio::test]
-async fn a_switch_that_runs_already_tells_its_program() {
+async fn running_switch_returns_its_pipeline() {
     let server = Server::start(Some(Pipeline {
         cookie: None,
         ..pipeline()

@@ -1,4 +1,4 @@
-//! Random values through the translation and back, and digests beside an obvious model.
+//! Random values through the translation and back, and digests compared with a simple model.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -65,7 +65,7 @@ fn field(kind: MatchKind, width: u32) -> BoxedStrategy<FieldMatch> {
     }
 }
 
-/// An entry's key in one of the test program's tables whose entries can be written.
+/// Key of an entry in a writable table of the test program.
 fn key() -> impl Strategy<Value = EntryKey> {
     let info = info();
     let tables: Vec<_> = info
@@ -92,7 +92,7 @@ fn key() -> impl Strategy<Value = EntryKey> {
     })
 }
 
-/// All byte strings of a message's matches.
+/// All byte strings in the matches of a message.
 fn strings(entry: &mut v1::TableEntry) -> Vec<&mut Vec<u8>> {
     entry
         .r#match
@@ -108,7 +108,7 @@ fn strings(entry: &mut v1::TableEntry) -> Vec<&mut Vec<u8>> {
         .collect()
 }
 
-/// A type with a value of it.
+/// Type with a value.
 fn value(depth: u32) -> BoxedStrategy<(Type, Data)> {
     let leaf = prop_oneof![
         (1_u32..100)
@@ -172,7 +172,7 @@ fn value(depth: u32) -> BoxedStrategy<(Type, Data)> {
     prop_oneof![2 => leaf, 1 => nested].boxed()
 }
 
-/// What may happen to the digests of one switch; time passes with each.
+/// Event of the digests of one switch; time advances with each event.
 #[derive(Clone, Debug)]
 enum Event {
     Message {
@@ -204,7 +204,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// The lists of one digest as the specification's pseudocode has them.
+/// Lists of one digest as in the specification's pseudocode.
 #[derive(Default)]
 struct Model {
     config: Option<DigestConfig>,
@@ -214,7 +214,7 @@ struct Model {
 }
 
 impl Model {
-    fn knows(&self, message: u8) -> bool {
+    fn contains(&self, message: u8) -> bool {
         self.buffer.contains(&message)
             || self
                 .cache
@@ -229,7 +229,7 @@ fn message(number: u8) -> Data {
 
 proptest! {
     #[test]
-    fn keys_survive_both_ways_and_zeros_in_front(key in key(), zeros in 0..20_usize) {
+    fn keys_with_leading_zeros_survive_encoding_and_decoding(key in key(), zeros in 0..20_usize) {
         let info = info();
         let translator = Translator::new(&info);
         let update = Update::TableEntry(Box::new(Change::Delete(key.clone())));
@@ -246,7 +246,7 @@ proptest! {
     }
 
     #[test]
-    fn values_of_any_type_survive_both_ways((of, data) in value(3)) {
+    fn values_of_any_type_survive_encoding_and_decoding((of, data) in value(3)) {
         let message = data.encode(&of);
         prop_assert_eq!(Data::decode(&of, &message), Ok(data));
     }
@@ -259,7 +259,7 @@ proptest! {
     }
 
     #[test]
-    fn headers_of_packets_survive_both_ways(egress in bits(9), submit in bits(1), rest in bits(6), payload: Vec<u8>) {
+    fn packet_headers_survive_encoding_and_decoding(egress in bits(9), submit in bits(1), rest in bits(6), payload: Vec<u8>) {
         let info = info();
         let header = info.packet_out().unwrap();
         let values = vec![egress.clone(), submit.clone(), rest.clone()];
@@ -294,7 +294,7 @@ proptest! {
                     if let Some(config) = model.config {
                         model.cache.retain(|(_, until_ns, _)| *until_ns > now_ns);
                         let again = expected.iter().any(|(id, list, _)| *id == digest && list.contains(&number));
-                        if !model.knows(number) && (!again || config.ack_timeout_ns == 0) {
+                        if !model.contains(number) && (!again || config.ack_timeout_ns == 0) {
                             if model.buffer.is_empty() {
                                 model.first_ns = now_ns;
                             }
@@ -306,8 +306,8 @@ proptest! {
                         }
                     }
                 }
-                Event::Acknowledge(which) => {
-                    if let Some((digest, list_id)) = lists.iter().rev().nth(which).copied() {
+                Event::Acknowledge(index) => {
+                    if let Some((digest, list_id)) = lists.iter().rev().nth(index).copied() {
                         digests.acknowledge(DigestId(digest), list_id);
                         models.get_mut(&digest).unwrap().cache.retain(|(id, _, _)| *id != list_id);
                     }
@@ -322,12 +322,12 @@ proptest! {
                 }
                 Event::Pass => {}
             }
-            let told: Vec<_> = sent.iter().map(|list| (list.id.0, list.data.clone())).collect();
+            let received: Vec<_> = sent.iter().map(|list| (list.id.0, list.data.clone())).collect();
             let as_data: Vec<_> = expected
                 .iter()
                 .map(|(id, numbers, _)| (*id, numbers.iter().map(|number| message(*number)).collect::<Vec<_>>()))
                 .collect();
-            prop_assert_eq!(told, as_data);
+            prop_assert_eq!(received, as_data);
             for (list, (id, numbers, ack_timeout_ns)) in sent.iter().zip(expected) {
                 lists.push((id, list.list_id));
                 let model = models.get_mut(&id).unwrap();

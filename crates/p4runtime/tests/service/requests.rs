@@ -1,4 +1,4 @@
-//! The service over gRPC, with a switch in memory behind it: what is written is read, batches, programs.
+//! Service over gRPC with an in-memory switch: writes and reads, batches, pipelines.
 
 use crate::support::{
     DEVICE, Server, counter, entity, id, info, pipeline, read, update, write, write_request,
@@ -14,7 +14,7 @@ use prost::Message;
 use tonic::Status;
 use v1::update::Type::{self, Delete, Insert, Modify};
 
-/// The codes of the errors in a status's details.
+/// Codes of the errors in the details of a status.
 fn codes(status: &Status) -> Vec<Code> {
     let details = google::rpc::Status::decode(status.details()).unwrap();
     assert_eq!(
@@ -28,8 +28,8 @@ fn codes(status: &Status) -> Vec<Code> {
     details.details.iter().map(code).collect()
 }
 
-/// What is written, the question for it, and the question's answer if it is not what was written.
-const KEPT: &[(Type, &str, &str, Option<&str>)] = &[
+/// Written entity, read request, and the read entity if it differs from the written one.
+const ROUND_TRIPS: &[(Type, &str, &str, Option<&str>)] = &[
     (
         Insert,
         "table_entry { table_id: @In.mac@ match { field_id: 1 exact { value: '\\x01' } } match { field_id: 2 exact { value: '\\x05' } } \
@@ -142,21 +142,21 @@ const KEPT: &[(Type, &str, &str, Option<&str>)] = &[
 ];
 
 #[tokio::test]
-async fn what_is_written_is_read_as_it_was_written() {
+async fn read_returns_the_written_entities() {
     let (server, _client, _events) = Server::controlled().await;
     let mut raw = server.raw().await;
-    for (kind, written, question, answer) in KEPT {
+    for (kind, written, request, expected) in ROUND_TRIPS {
         write(&mut raw, *kind, written)
             .await
             .unwrap_or_else(|status| panic!("{written}: {status:?}"));
-        let (found, status) = read(&mut raw, &[question]).await;
-        status.unwrap_or_else(|status| panic!("{question}: {status}"));
-        assert_eq!(found, [entity(answer.unwrap_or(written))], "{question}");
+        let (found, status) = read(&mut raw, &[request]).await;
+        status.unwrap_or_else(|status| panic!("{request}: {status}"));
+        assert_eq!(found, [entity(expected.unwrap_or(written))], "{request}");
     }
 }
 
 #[tokio::test]
-async fn the_target_says_what_only_it_knows() {
+async fn target_rejects_updates_that_only_the_target_can_check() {
     let (server, _client, _events) = Server::controlled().await;
     let mut raw = server.raw().await;
     let mac = |place: u32| {
@@ -222,11 +222,11 @@ fn member(number: u32) -> String {
 }
 
 #[tokio::test]
-async fn batches_are_all_or_none_where_that_was_asked_for() {
+async fn batches_are_atomic_if_requested() {
     use v1::write_request::Atomicity::{ContinueOnError, DataplaneAtomic, RollbackOnError};
     let (server, _client, _events) = Server::controlled().await;
     let mut raw = server.raw().await;
-    // One that the server refuses, and one that the switch does.
+    // One update is rejected by the server, one by the switch.
     for bad in [counter(99, 1), update(Delete, &member(9))] {
         let code = if bad.r#type() == Modify {
             Code::OutOfRange
@@ -272,10 +272,10 @@ async fn batches_are_all_or_none_where_that_was_asked_for() {
 }
 
 #[tokio::test]
-async fn reads_answer_what_they_can_and_say_what_they_cannot() {
+async fn reads_return_found_entities_and_report_failed_requests() {
     let (server, mut client, _events) = Server::controlled().await;
     let mut raw = server.raw().await;
-    let questions = [
+    let requests = [
         "register_entry { register_id: @In.last_seen@ index {} }",
         "register_entry { register_id: 5 }",
         "direct_counter_entry { table_entry { table_id: @In.acl@ match { field_id: 4 exact { value: '1' } } priority: 1 } }",
@@ -283,7 +283,7 @@ async fn reads_answer_what_they_can_and_say_what_they_cannot() {
         "meter_entry { counter_data {} }",
         "counter_entry { counter_id: @In.seen_by_port@ }",
     ];
-    let (found, status) = read(&mut raw, &questions).await;
+    let (found, status) = read(&mut raw, &requests).await;
     assert_eq!(found.len(), 1 + 8);
     let status = status.unwrap_err();
     assert_eq!(status.code(), Code::Unknown);
@@ -308,17 +308,17 @@ async fn reads_answer_what_they_can_and_say_what_they_cannot() {
         .unwrap_err();
     assert_eq!(
         error.to_string(),
-        "1 of 1 failed; number 0: Unimplemented: no counters of marks"
+        "1 of 1 failed; update 0: Unimplemented: no counters of marks"
     );
 }
 
 #[tokio::test]
-async fn large_answers_come_in_parts_and_filters_choose() {
+async fn large_responses_are_split_and_filters_apply() {
     let (server, mut client, _events) = Server::controlled().await;
     let info = info();
-    let table = info.tables().named("indirect").unwrap().id;
+    let table = info.tables().by_name_or_alias("indirect").unwrap().id;
     let profile = info.tables().get(table).unwrap().profile.unwrap();
-    let forward = info.actions().named("forward").unwrap();
+    let forward = info.actions().by_name_or_alias("forward").unwrap();
     assert_eq!(forward.params[0].id, ParamId(1));
     let bits = |width, value| linewarden_p4runtime::bytes::Bits::from_u128(width, value).unwrap();
     let action = Action {
@@ -350,9 +350,9 @@ async fn large_answers_come_in_parts_and_filters_choose() {
         entities: vec![entity("table_entry {}")],
         ..Default::default()
     };
-    let mut answer = raw.read(request).await.unwrap().into_inner();
+    let mut responses = raw.read(request).await.unwrap().into_inner();
     let (mut messages, mut entries) = (0, 0);
-    while let Some(response) = answer.message().await.unwrap() {
+    while let Some(response) = responses.message().await.unwrap() {
         assert!(response.encoded_len() < 1 << 20, "far below gRPC's usual 4 MiB");
         messages += 1;
         entries += response.entities.len();
@@ -363,25 +363,25 @@ async fn large_answers_come_in_parts_and_filters_choose() {
         metadata: vec![1; 100_000],
         ..EntryFilter::default()
     };
-    let want = Want::default();
+    let options = ReadOptions::default();
     let read = Read::TableEntries {
         table: Some(table),
         key: None,
         filter: odd,
-        want,
+        options,
     };
     assert_eq!(client.read(&[read]).await.unwrap().len(), 8);
-    let vrf = info.tables().named("vrf_of_port").unwrap();
+    let vrf = info.tables().by_name_or_alias("vrf_of_port").unwrap();
     for (action, count) in [("set_vrf", 2), ("drop", 0)] {
         let filter = EntryFilter {
-            action: Some(info.actions().named(action).unwrap().id),
+            action: Some(info.actions().by_name_or_alias(action).unwrap().id),
             ..EntryFilter::default()
         };
         let read = Read::TableEntries {
             table: Some(vrf.id),
             key: None,
             filter,
-            want,
+            options,
         };
         match client.read(&[read]).await {
             Ok(found) => assert_eq!(found.len(), count),
@@ -450,38 +450,38 @@ async fn only_a_primary_writes_and_only_with_a_program() {
 }
 
 #[tokio::test]
-async fn the_client_says_what_became_of_each_update() {
+async fn client_returns_the_result_of_each_update() {
     let (_server, mut client, _events) = Server::controlled().await;
     let id = ProfileId(id("In.ports"));
     let delete = Update::Member(Change::Delete((id, MemberId(4))));
     let info = info();
-    let fine = Translator::new(&info).decode_update(&counter(1, 1)).unwrap();
+    let valid = Translator::new(&info).decode_update(&counter(1, 1)).unwrap();
     let error = client
-        .write(&[fine, delete], Atomicity::ContinueOnError)
+        .write(&[valid, delete], Atomicity::ContinueOnError)
         .await
         .unwrap_err();
-    let ClientError::Batch(results) = &error else {
+    let ClientError::BatchFailed(results) = &error else {
         panic!("{error}")
     };
     assert_eq!(*results, [Ok(()), Err(EntityError::not_found("it is not there"))]);
     assert_eq!(
         error.to_string(),
-        "1 of 2 failed; number 1: NotFound: it is not there"
+        "1 of 2 failed; update 1: NotFound: it is not there"
     );
-    // A batch whose errors exceed gRPC's usual 8 KiB of headers.
+    // The errors of this batch exceed gRPC's default of 8 KiB of headers.
     let deletes: Vec<_> = (1..2000)
         .map(|number| Update::Member(Change::Delete((id, MemberId(number)))))
         .collect();
     match client.write(&deletes, Atomicity::ContinueOnError).await {
-        Err(ClientError::Batch(results)) => assert_eq!(results.len(), deletes.len()),
+        Err(ClientError::BatchFailed(results)) => assert_eq!(results.len(), deletes.len()),
         other => panic!("{other:?}"),
     }
-    let nowhere = Read::DefaultEntries {
+    let unknown_table = Read::DefaultEntries {
         table: Some(TableId(4)),
-        want: Want::default(),
+        options: ReadOptions::default(),
     };
     assert!(matches!(
-        client.read(&[nowhere]).await,
-        Err(ClientError::Batch(_))
+        client.read(&[unknown_table]).await,
+        Err(ClientError::BatchFailed(_))
     ));
 }

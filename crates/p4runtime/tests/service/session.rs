@@ -1,11 +1,11 @@
-//! Streams over gRPC: sessions, packets, digests, idle entries, errors.
+//! Streams over gRPC: arbitration, packets, digests, idle entries, errors.
 
 use std::time::Duration;
 
 use crate::support::{DEVICE, Server, id, info, pipeline, text};
-use linewarden_p4runtime::arbitration::Standing;
+use linewarden_p4runtime::arbitration::ArbitrationStatus;
 use linewarden_p4runtime::bytes::Bits;
-use linewarden_p4runtime::client::{Client, ClientError, Events, Session, Told};
+use linewarden_p4runtime::client::{Client, ClientError, Events, Session, StreamEvent};
 use linewarden_p4runtime::data::Data;
 use linewarden_p4runtime::digest::DigestList;
 use linewarden_p4runtime::entity::*;
@@ -21,7 +21,7 @@ fn bits(width: u32, value: u128) -> Bits {
 }
 
 fn counter_write() -> Update {
-    let id = info().counters().named("seen_by_port").unwrap().id;
+    let id = info().counters().by_name_or_alias("seen_by_port").unwrap().id;
     Update::Counter {
         id,
         index: Some(0),
@@ -29,16 +29,16 @@ fn counter_write() -> Update {
     }
 }
 
-async fn standing(events: &mut Events) -> (Standing, Option<u128>) {
+async fn arbitration_status(events: &mut Events) -> (ArbitrationStatus, Option<u128>) {
     match events.next().await.unwrap() {
-        Told::Standing(standing, highest) => (standing, highest),
+        StreamEvent::Arbitration(status, highest) => (status, highest),
         other => panic!("{other:?}"),
     }
 }
 
 fn code(error: &ClientError) -> Code {
     match error {
-        ClientError::Refused(status) => status.code(),
+        ClientError::Rejected(status) => status.code(),
         other => panic!("{other}"),
     }
 }
@@ -47,7 +47,7 @@ async fn session(
     server: &Server,
     role: &str,
     election_id: u128,
-) -> Result<(Client, Events, Standing), ClientError> {
+) -> Result<(Client, Events, ArbitrationStatus), ClientError> {
     let session = Session {
         device_id: DEVICE,
         role: role.to_owned(),
@@ -57,19 +57,25 @@ async fn session(
 }
 
 #[tokio::test]
-async fn the_primary_changes_and_everybody_hears_of_it() {
+async fn change_of_the_primary_is_notified_to_all_controllers() {
     let (server, mut first, mut first_events) = Server::controlled().await;
-    let (mut second, mut second_events, stands) = server.client(5).await;
-    assert_eq!(stands, Standing::Backup);
+    let (mut second, mut second_events, status) = server.client(5).await;
+    assert_eq!(status, ArbitrationStatus::Backup);
     second.pipeline().await.unwrap();
     let denied = second
         .write(&[counter_write()], Atomicity::ContinueOnError)
         .await
         .unwrap_err();
     assert_eq!(code(&denied), Code::PermissionDenied);
-    second.stand(11).await.unwrap();
-    assert_eq!(standing(&mut second_events).await, (Standing::Primary, Some(11)));
-    assert_eq!(standing(&mut first_events).await, (Standing::Backup, Some(11)));
+    second.set_election_id(11).await.unwrap();
+    assert_eq!(
+        arbitration_status(&mut second_events).await,
+        (ArbitrationStatus::Primary, Some(11))
+    );
+    assert_eq!(
+        arbitration_status(&mut first_events).await,
+        (ArbitrationStatus::Backup, Some(11))
+    );
     second
         .write(&[counter_write()], Atomicity::ContinueOnError)
         .await
@@ -81,11 +87,14 @@ async fn the_primary_changes_and_everybody_hears_of_it() {
     assert_eq!(code(&denied), Code::PermissionDenied);
     drop((second, second_events));
     assert_eq!(
-        standing(&mut first_events).await,
-        (Standing::Leaderless, Some(11))
+        arbitration_status(&mut first_events).await,
+        (ArbitrationStatus::NoPrimary, Some(11))
     );
-    first.stand(12).await.unwrap();
-    assert_eq!(standing(&mut first_events).await, (Standing::Primary, Some(12)));
+    first.set_election_id(12).await.unwrap();
+    assert_eq!(
+        arbitration_status(&mut first_events).await,
+        (ArbitrationStatus::Primary, Some(12))
+    );
     first
         .write(&[counter_write()], Atomicity::ContinueOnError)
         .await
@@ -93,19 +102,19 @@ async fn the_primary_changes_and_everybody_hears_of_it() {
 }
 
 #[tokio::test]
-async fn what_breaks_the_rules_of_arbitration_ends_the_stream() {
+async fn violation_of_arbitration_rules_ends_the_stream() {
     let (server, _first, mut first_events) = Server::controlled().await;
     let taken = session(&server, "", 10).await.unwrap_err();
     assert_eq!(code(&taken), Code::InvalidArgument);
-    let elsewhere = Session {
+    let other_device = Session {
         device_id: 2,
         role: String::new(),
         election_id: 1,
     };
-    let elsewhere = Client::connect(server.endpoint.clone(), elsewhere)
+    let other_device = Client::connect(server.endpoint.clone(), other_device)
         .await
         .unwrap_err();
-    assert_eq!(code(&elsewhere), Code::NotFound);
+    assert_eq!(code(&other_device), Code::NotFound);
     let mut others = Vec::new();
     for election_id in 1..10 {
         others.push(session(&server, "", election_id).await.unwrap());
@@ -114,9 +123,9 @@ async fn what_breaks_the_rules_of_arbitration_ends_the_stream() {
         code(&session(&server, "", 12).await.unwrap_err()),
         Code::ResourceExhausted
     );
-    // The primary itself: its stream ends, and the others hear that there is none.
+    // The stream of the primary ends, and the other controllers are notified.
     let (other, other_events, _) = &mut others[0];
-    other.stand(10).await.unwrap();
+    other.set_election_id(10).await.unwrap();
     assert_eq!(
         code(&other_events.next().await.unwrap_err()),
         Code::InvalidArgument
@@ -124,14 +133,17 @@ async fn what_breaks_the_rules_of_arbitration_ends_the_stream() {
     let (_, next_events, _) = &mut others[1];
     drop(_first);
     assert!(
-        matches!(first_events.next().await, Err(ClientError::Ended)),
+        matches!(first_events.next().await, Err(ClientError::StreamEnded)),
         "who ends its side has ended the session"
     );
-    assert_eq!(standing(next_events).await, (Standing::Leaderless, Some(10)));
+    assert_eq!(
+        arbitration_status(next_events).await,
+        (ArbitrationStatus::NoPrimary, Some(10))
+    );
 }
 
-/// A stream by hand, for messages that the client would not send.
-async fn by_hand(server: &Server, messages: &[&str]) -> tonic::Streaming<v1::StreamMessageResponse> {
+/// Raw stream, for messages that the client would not send.
+async fn raw_stream(server: &Server, messages: &[&str]) -> tonic::Streaming<v1::StreamMessageResponse> {
     let (sender, receiver) = tokio::sync::mpsc::channel(16);
     for message in messages {
         sender
@@ -139,16 +151,16 @@ async fn by_hand(server: &Server, messages: &[&str]) -> tonic::Streaming<v1::Str
             .await
             .unwrap();
     }
-    let answer = server
+    let incoming = server
         .raw()
         .await
         .stream_channel(ReceiverStream::new(receiver))
         .await
         .unwrap()
         .into_inner();
-    // The stream lasts as long as the sender; the test's end is its end.
+    // The stream lives as long as the sender, until the end of the test.
     std::mem::forget(sender);
-    answer
+    incoming
 }
 
 async fn next(stream: &mut tonic::Streaming<v1::StreamMessageResponse>) -> Incoming {
@@ -156,7 +168,7 @@ async fn next(stream: &mut tonic::Streaming<v1::StreamMessageResponse>) -> Incom
 }
 
 #[tokio::test]
-async fn roles_and_devices_of_a_stream_stay() {
+async fn role_and_device_of_a_stream_cannot_change() {
     let server = Server::start(None).await;
     for (second, expected) in [
         (
@@ -172,7 +184,7 @@ async fn roles_and_devices_of_a_stream_stay() {
             Code::InvalidArgument,
         ),
     ] {
-        let mut stream = by_hand(
+        let mut stream = raw_stream(
             &server,
             &["arbitration { device_id: 1 election_id { high: 1 } }", second],
         )
@@ -190,17 +202,17 @@ async fn roles_and_devices_of_a_stream_stay() {
 }
 
 #[tokio::test]
-async fn a_roles_configuration_is_repeated_and_an_unset_id_stands_by() {
+async fn role_configuration_is_returned_and_a_missing_election_id_stays_backup() {
     let server = Server::start(None).await;
     let config = "config { type_url: 'example.com/Role' value: 'x' }";
     let with_config =
         format!("arbitration {{ device_id: 1 role {{ name: 'a' {config} }} election_id {{ low: 3 }} }}");
-    let mut primary = by_hand(&server, &[&with_config]).await;
+    let mut primary = raw_stream(&server, &[&with_config]).await;
     let Incoming::Arbitration(update) = next(&mut primary).await else {
         panic!()
     };
     assert_eq!(update.role.unwrap().config.unwrap().value, b"x");
-    let mut backup = by_hand(&server, &["arbitration { device_id: 1 role { name: 'a' } }"]).await;
+    let mut backup = raw_stream(&server, &["arbitration { device_id: 1 role { name: 'a' } }"]).await;
     let Incoming::Arbitration(update) = next(&mut backup).await else {
         panic!()
     };
@@ -209,9 +221,9 @@ async fn a_roles_configuration_is_repeated_and_an_unset_id_stands_by() {
     assert_eq!(update.election_id, Some(v1::Uint128 { high: 0, low: 3 }));
 }
 
-/// Waits until the write has reached the switch, which holds it up; whether it does is not a matter of time.
+/// Waits until the write has reached the switch, which blocks it; does not depend on timing.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_takeover_waits_for_the_writes_of_the_primary_before() {
+async fn takeover_waits_for_writes_of_the_previous_primary() {
     let (server, mut first, mut first_events) = Server::controlled().await;
     let closed = server.switch.gate.close();
     let writing = tokio::spawn(async move {
@@ -221,14 +233,14 @@ async fn a_takeover_waits_for_the_writes_of_the_primary_before() {
     server.switch.gate.reached().await;
     let candidate = session(&server, "", 11);
     tokio::pin!(candidate);
-    let told = tokio::select! {
-        told = standing(&mut first_events) => told,
+    let status = tokio::select! {
+        status = arbitration_status(&mut first_events) => status,
         _ = &mut candidate => panic!("the second is primary while the first still writes"),
     };
     assert_eq!(
-        told,
-        (Standing::Backup, Some(11)),
-        "the first hears of it at once"
+        status,
+        (ArbitrationStatus::Backup, Some(11)),
+        "the first client is notified at once"
     );
     let early = tokio::time::timeout(Duration::from_millis(50), &mut candidate).await;
     assert!(early.is_err(), "became primary beside the write");
@@ -236,7 +248,7 @@ async fn a_takeover_waits_for_the_writes_of_the_primary_before() {
     drop(closed);
     let (mut first, result) = writing.await.unwrap();
     result.unwrap();
-    assert_eq!(candidate.await.unwrap().2, Standing::Primary);
+    assert_eq!(candidate.await.unwrap().2, ArbitrationStatus::Primary);
     assert!(
         first
             .write(&[counter_write()], Atomicity::ContinueOnError)
@@ -245,9 +257,9 @@ async fn a_takeover_waits_for_the_writes_of_the_primary_before() {
     );
 }
 
-/// A client that gives up in the middle of its write does not let another one in beside it.
+/// A client that cancels its write does not allow a concurrent write.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_write_that_nobody_waits_for_still_excludes_others() {
+async fn cancelled_write_still_excludes_other_writes() {
     let (server, mut first, _events) = Server::controlled().await;
     let closed = server.switch.gate.close();
     let writing =
@@ -261,8 +273,8 @@ async fn a_write_that_nobody_waits_for_still_excludes_others() {
         let early = tokio::time::timeout(Duration::from_millis(50), &mut candidate).await;
         assert!(early.is_err(), "became primary beside the write");
         drop(closed);
-        let (second, events, standing) = candidate.await.unwrap();
-        assert_eq!(standing, Standing::Primary);
+        let (second, events, status) = candidate.await.unwrap();
+        assert_eq!(status, ArbitrationStatus::Primary);
         (second, events)
     };
     second.pipeline().await.unwrap();
@@ -274,97 +286,101 @@ async fn a_write_that_nobody_waits_for_still_excludes_others() {
 }
 
 #[tokio::test]
-async fn packets_go_out_and_come_in() {
+async fn packet_out_and_packet_in_are_delivered() {
     let (_server, mut client, mut events) = Server::controlled().await;
     let metadata = [bits(9, 300), bits(1, 1), bits(6, 0)];
     client.packet_out(&metadata, b"frame".to_vec()).await.unwrap();
-    let expected = Told::PacketIn {
+    let expected = StreamEvent::PacketIn {
         metadata: vec![bits(9, 300), bits(7, 0)],
         payload: b"frame".to_vec(),
     };
     assert_eq!(events.next().await.unwrap(), expected);
     client.packet_out(&metadata, vec![0; 2000]).await.unwrap();
-    let Told::Error(error) = events.next().await.unwrap() else {
+    let StreamEvent::Error(error) = events.next().await.unwrap() else {
         panic!()
     };
     assert_eq!(
         (error.code, error.message.as_str()),
-        (Code::InvalidArgument, "a packet of 2000 bytes")
+        (Code::InvalidArgument, "packet of 2000 bytes is too long")
     );
 }
 
 #[tokio::test]
-async fn stream_messages_that_are_wrong_are_answered_with_what_was_wrong() {
+async fn invalid_stream_messages_receive_error_responses() {
     let (server, _client, _events) = Server::controlled().await;
-    let whole = "metadata { metadata_id: 1 value: '\\x01' } metadata { metadata_id: 2 value: '\\x01' } metadata { metadata_id: 3 value: '\\x00' }";
+    let valid_metadata = "metadata { metadata_id: 1 value: '\\x01' } metadata { metadata_id: 2 value: '\\x01' } metadata { metadata_id: 3 value: '\\x00' }";
     let packet = |metadata: &str| format!("packet {{ payload: 'p' {metadata} }}");
     let primary = "arbitration { device_id: 1 role { name: 'a' } election_id { low: RANK } }".to_owned();
     let backup = "arbitration { device_id: 1 role { name: 'a' } }".to_owned();
     let cases = [
         (
             &backup,
-            packet(whole),
+            packet(valid_metadata),
             Code::PermissionDenied,
-            "from primaries only",
+            "this client is not the primary",
         ),
         (
             &backup,
             "digest_ack { digest_id: 1 }".into(),
             Code::PermissionDenied,
-            "from primaries only",
+            "this client is not the primary",
         ),
         (
             &primary,
             packet(""),
             Code::InvalidArgument,
-            "metadata \"egress_port\": it is not given",
+            "metadata \"egress_port\": value is missing",
         ),
         (
             &primary,
-            packet(&format!("{whole} metadata {{ metadata_id: 7 value: '1' }}")),
+            packet(&format!(
+                "{valid_metadata} metadata {{ metadata_id: 7 value: '1' }}"
+            )),
             Code::InvalidArgument,
-            "no metadata with id 7",
+            "the program has none with id 7",
         ),
         (
             &primary,
-            packet(&whole.replace("'\\x00'", "'\\x40'")),
+            packet(&valid_metadata.replace("'\\x00'", "'\\x40'")),
             Code::OutOfRange,
-            "metadata \"unused\": the value needs 7 bits",
+            "metadata \"unused\": value does not fit: it needs 7 bits",
         ),
         (
             &primary,
-            packet(&format!("{whole} metadata {{ metadata_id: 1 value: '1' }}")),
+            packet(&format!(
+                "{valid_metadata} metadata {{ metadata_id: 1 value: '1' }}"
+            )),
             Code::InvalidArgument,
-            "it is given twice",
+            "value is given twice",
         ),
         (
             &primary,
             "digest_ack { digest_id: 1 }".into(),
             Code::InvalidArgument,
-            "no digest with id 1",
+            "unknown digest 1",
         ),
         (
             &primary,
             "other { type_url: 'x' }".into(),
             Code::Unimplemented,
-            "no stream messages of its own",
+            "stream messages of the architecture",
         ),
         (
             &primary,
             String::new(),
             Code::Unimplemented,
-            "a stream message of a kind",
+            "unknown stream message",
         ),
     ];
-    for (rank, (first, message, code, says)) in (1..).zip(cases) {
+    for (rank, (first, message, code, expected)) in (1..).zip(cases) {
         let first = first.replace("RANK", &rank.to_string());
-        let mut stream = by_hand(&server, &[&first, &message]).await;
+        let mut stream = raw_stream(&server, &[&first, &message]).await;
         assert!(matches!(next(&mut stream).await, Incoming::Arbitration(_)));
         let Incoming::Error(error) = next(&mut stream).await else {
             panic!("{message}")
         };
         assert_eq!(error.canonical_code, code as i32, "{message}: {}", error.message);
-        assert!(error.message.contains(says), "{message}: {}", error.message);
+        assert!(error.message.contains(expected), "{message}: {}", error.message);
         match error.details.unwrap() {
             v1::stream_error::Details::PacketOut(packet) => {
                 assert_eq!(packet.packet_out.unwrap().payload, b"p")
@@ -403,32 +419,32 @@ const HOUR_NS: u64 = 3_600_000_000_000;
 
 async fn list(events: &mut Events) -> DigestList {
     match events.next().await.unwrap() {
-        Told::Digest(list) => list,
+        StreamEvent::Digest(list) => list,
         other => panic!("{other:?}"),
     }
 }
 
 #[tokio::test]
-async fn digests_are_gathered_and_sent_once_until_they_are_acknowledged() {
+async fn digests_are_buffered_and_sent_once_until_acknowledged() {
     let (server, mut client, mut events) = Server::controlled().await;
-    let tell = |source| {
-        server.switch.tell(Event::Digest {
+    let notify = |source| {
+        server.switch.send_event(Event::Digest {
             id: DigestId(id("learned_t")),
             data: learned(source),
         })
     };
-    // Not enabled: nobody hears of it.
-    tell(1);
+    // The digest is disabled: no controller receives a message.
+    notify(1);
     let enable = Update::Digest(Change::Insert(digest(2, HOUR_NS, HOUR_NS)));
     client.write(&[enable], Atomicity::ContinueOnError).await.unwrap();
-    tell(1);
-    tell(1);
-    tell(2);
+    notify(1);
+    notify(1);
+    notify(2);
     let first = list(&mut events).await;
     assert_eq!(first.data, [learned(1), learned(2)]);
-    tell(1);
-    tell(3);
-    tell(4);
+    notify(1);
+    notify(3);
+    notify(4);
     let second = list(&mut events).await;
     assert_eq!(
         second.data,
@@ -437,25 +453,28 @@ async fn digests_are_gathered_and_sent_once_until_they_are_acknowledged() {
     );
     assert_ne!(first.list_id, second.list_id);
     client.acknowledge(first.id, first.list_id).await.unwrap();
-    // The acknowledgement and this packet go one after the other: it is taken once the packet is back.
+    // Acknowledgment and packet are processed in order: the acknowledgment is processed when the packet returns.
     client
         .packet_out(&[bits(9, 1), bits(1, 0), bits(6, 0)], b"after".to_vec())
         .await
         .unwrap();
-    assert!(matches!(events.next().await.unwrap(), Told::PacketIn { .. }));
-    tell(3);
-    tell(2);
-    tell(1);
+    assert!(matches!(
+        events.next().await.unwrap(),
+        StreamEvent::PacketIn { .. }
+    ));
+    notify(3);
+    notify(2);
+    notify(1);
     assert_eq!(list(&mut events).await.data, [learned(2), learned(1)]);
-    // One at a time and at once, with a timeout of nothing; then none at all.
+    // Single messages without delay (timeout 0); then the digest is disabled.
     let at_once = Update::Digest(Change::Modify(digest(0, 0, 0)));
     client
         .write(&[at_once], Atomicity::ContinueOnError)
         .await
         .unwrap();
-    tell(9);
+    notify(9);
     assert_eq!(list(&mut events).await.data, [learned(9)]);
-    tell(9);
+    notify(9);
     assert_eq!(
         list(&mut events).await.data,
         [learned(9)],
@@ -466,25 +485,28 @@ async fn digests_are_gathered_and_sent_once_until_they_are_acknowledged() {
         .write(&[disable], Atomicity::ContinueOnError)
         .await
         .unwrap();
-    tell(10);
+    notify(10);
     client
         .packet_out(&[bits(9, 1), bits(1, 0), bits(6, 0)], b"last".to_vec())
         .await
         .unwrap();
-    assert!(matches!(events.next().await.unwrap(), Told::PacketIn { .. }));
+    assert!(matches!(
+        events.next().await.unwrap(),
+        StreamEvent::PacketIn { .. }
+    ));
 }
 
-/// The service has no turn until this test waits.
+/// The service task does not run until this test awaits.
 #[tokio::test]
-async fn digests_that_nobody_takes_in_time_are_told_to_be_lost() {
+async fn lost_digests_are_reported_to_slow_clients() {
     let (server, mut client, mut events) = Server::controlled().await;
     let enable = Update::Digest(Change::Insert(digest(0, 0, 0)));
     client.write(&[enable], Atomicity::ContinueOnError).await.unwrap();
-    let told = |source| Event::Digest {
+    let digest_event = |source| Event::Digest {
         id: DigestId(id("learned_t")),
         data: learned(source),
     };
-    let taken = (0..100).filter(|source| server.switch.events.send(told(*source)));
+    let taken = (0..100).filter(|source| server.switch.events.send(digest_event(*source)));
     assert_eq!(taken.count(), 64);
     let packet = Event::PacketIn {
         metadata: Vec::new(),
@@ -497,8 +519,8 @@ async fn digests_that_nobody_takes_in_time_are_told_to_be_lost() {
     let (mut lists, mut losses) = (0, Vec::new());
     while lists < 64 || losses.is_empty() {
         match events.next().await.unwrap() {
-            Told::Digest(_) => lists += 1,
-            Told::Lost(what) => losses.push(what),
+            StreamEvent::Digest(_) => lists += 1,
+            StreamEvent::Lost(loss) => losses.push(loss),
             other => panic!("{other:?}"),
         }
     }
@@ -506,11 +528,11 @@ async fn digests_that_nobody_takes_in_time_are_told_to_be_lost() {
 }
 
 #[tokio::test]
-async fn a_list_that_is_not_full_is_sent_when_its_time_has_come() {
+async fn incomplete_list_is_sent_after_the_timeout() {
     let (server, mut client, mut events) = Server::controlled().await;
     let enable = Update::Digest(Change::Insert(digest(100, 1_000_000, HOUR_NS)));
     client.write(&[enable], Atomicity::ContinueOnError).await.unwrap();
-    server.switch.tell(Event::Digest {
+    server.switch.send_event(Event::Digest {
         id: DigestId(id("learned_t")),
         data: learned(5),
     });
@@ -518,7 +540,7 @@ async fn a_list_that_is_not_full_is_sent_when_its_time_has_come() {
 }
 
 #[tokio::test]
-async fn a_failed_batch_leaves_digests_as_they_were() {
+async fn failed_batch_leaves_digests_unchanged() {
     let (server, mut client, mut events) = Server::controlled().await;
     let batch = [
         Update::Digest(Change::Insert(digest(1, HOUR_NS, HOUR_NS))),
@@ -528,7 +550,7 @@ async fn a_failed_batch_leaves_digests_as_they_were() {
         .write(&batch, Atomicity::RollbackOnError)
         .await
         .unwrap_err();
-    server.switch.tell(Event::Digest {
+    server.switch.send_event(Event::Digest {
         id: DigestId(id("learned_t")),
         data: learned(5),
     });
@@ -536,14 +558,17 @@ async fn a_failed_batch_leaves_digests_as_they_were() {
         .packet_out(&[bits(9, 1), bits(1, 0), bits(6, 0)], b"only this".to_vec())
         .await
         .unwrap();
-    assert!(matches!(events.next().await.unwrap(), Told::PacketIn { .. }));
+    assert!(matches!(
+        events.next().await.unwrap(),
+        StreamEvent::PacketIn { .. }
+    ));
 }
 
 #[tokio::test]
-async fn idle_entries_are_named() {
+async fn idle_entries_are_notified() {
     let (server, _client, mut events) = Server::controlled().await;
     let info = info();
-    let mac = info.tables().named("mac").unwrap().id;
+    let mac = info.tables().by_name_or_alias("mac").unwrap().id;
     let fields = vec![FieldMatch::Exact(bits(48, 1)), FieldMatch::Exact(bits(9, 2))];
     let drop = entity_action();
     let mut entry = TableEntry::new(
@@ -556,13 +581,16 @@ async fn idle_entries_are_named() {
     );
     entry.idle_timeout_ns = 77;
     entry.metadata = b"mine".to_vec();
-    server.switch.tell(Event::IdleTimeout(Vec::new()));
-    server.switch.tell(Event::IdleTimeout(vec![entry.clone()]));
-    assert_eq!(events.next().await.unwrap(), Told::IdleTimeout(vec![entry]));
+    server.switch.send_event(Event::IdleTimeout(Vec::new()));
+    server.switch.send_event(Event::IdleTimeout(vec![entry.clone()]));
+    assert_eq!(
+        events.next().await.unwrap(),
+        StreamEvent::IdleTimeout(vec![entry])
+    );
 }
 
 fn entity_action() -> EntryAction {
-    let id = info().actions().named("drop").unwrap().id;
+    let id = info().actions().by_name_or_alias("drop").unwrap().id;
     EntryAction::Action(Action {
         id,
         params: Vec::new(),
@@ -570,24 +598,25 @@ fn entity_action() -> EntryAction {
 }
 
 #[tokio::test]
-async fn a_client_that_takes_nothing_is_let_go() {
+async fn client_that_does_not_read_is_disconnected() {
     let (server, mut client, mut events) = Server::controlled().await;
-    let hearing = tokio::spawn(async move { while events.next().await.is_ok() {} });
-    let mut deaf = by_hand(&server, &["arbitration { device_id: 1 election_id { low: 1 } }"]).await;
-    assert!(matches!(next(&mut deaf).await, Incoming::Arbitration(_)));
-    // Every change of the primary is a message to the deaf one; the stream's window takes many before the queue fills.
+    let reader = tokio::spawn(async move { while events.next().await.is_ok() {} });
+    let mut stream = raw_stream(&server, &["arbitration { device_id: 1 election_id { low: 1 } }"]).await;
+    assert!(matches!(next(&mut stream).await, Incoming::Arbitration(_)));
+    // Every change of the primary sends a message to the client that does not read. The stream window buffers many
+    // messages before the queue is full.
     for election_id in 11..8_000 {
-        client.stand(election_id).await.unwrap();
+        client.set_election_id(election_id).await.unwrap();
     }
     let ended = loop {
-        match deaf.message().await {
+        match stream.message().await {
             Ok(Some(_)) => {}
             Ok(None) => panic!("the stream ended well"),
             Err(status) => break status,
         }
     };
     assert_eq!(ended.code(), Code::ResourceExhausted);
-    hearing.abort();
+    reader.abort();
 }
 
 #[tokio::test]

@@ -1,13 +1,13 @@
-//! p4runtime-shell, the client that most people use, against the service with a switch in memory.
+//! p4runtime-shell, the most common client, with the service and an in-memory switch.
 //!
-//! It runs with the Python that `LINEWARDEN_P4RUNTIME_PYTHON` names, or the one in `.venv` of this tree, if
-//! p4runtime-shell 0.0.6 is installed there.
+//! The test uses the Python in `LINEWARDEN_P4RUNTIME_PYTHON`, or in `.venv` of the source tree, if p4runtime-shell
+//! 0.0.6 is installed there.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::support::Server;
-use crate::support::authority::Authority;
+use crate::support::authority::TestAuthority;
 use linewarden_p4runtime::server::Routes;
 use linewarden_tls::{Identity, ServerTls};
 
@@ -22,7 +22,7 @@ fn python() -> Option<PathBuf> {
     import.is_ok_and(|status| status.success()).then_some(python)
 }
 
-/// Has the shell do everything, with these files of certificates if the server wants TLS.
+/// Runs all operations in the shell, with these certificate files if the server requires TLS.
 async fn is_left_as_it_was(python: PathBuf, server: &Server, certificates: &[PathBuf]) {
     let authority = server.endpoint.uri().authority();
     let address = authority.map(ToString::to_string).unwrap_or_default();
@@ -35,19 +35,19 @@ async fn is_left_as_it_was(python: PathBuf, server: &Server, certificates: &[Pat
         .args(certificates);
     let output = tokio::task::spawn_blocking(move || shell.output().unwrap());
     let output = output.await.unwrap();
-    let said = format!(
+    let stdout = format!(
         "{}{}",
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)
     );
     assert!(
-        output.status.success() && said.contains("all of it is as it was left"),
-        "{said}"
+        output.status.success() && stdout.contains("all state is restored"),
+        "{stdout}"
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn p4runtime_shell_finds_everything_as_it_left_it() {
+async fn p4runtime_shell_reads_the_written_entries() {
     let Some(python) = python() else {
         println!("SKIPPED: p4runtime-shell is not installed for Python (see tests/service/shell.rs)");
         return;
@@ -57,22 +57,22 @@ async fn p4runtime_shell_finds_everything_as_it_left_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn p4runtime_shell_shows_its_certificate_and_believes_the_servers() {
+async fn p4runtime_shell_authenticates_mutually_with_tls() {
     let Some(python) = python() else {
         println!("SKIPPED: p4runtime-shell is not installed for Python (see tests/service/shell.rs)");
         return;
     };
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
-    let authority = Authority::new("fleet");
+    let authority = TestAuthority::new("fleet");
     let own = authority.issue("127.0.0.1");
     let identity = Identity::from_pem(own.cert.as_bytes(), own.key.as_bytes()).unwrap();
     let tls = ServerTls::new(identity, Some(authority.pem.as_bytes())).unwrap();
     let server = Server::start_with(None, Routes::default(), Some(tls)).await;
     std::fs::write(at("ca.crt"), &authority.pem).unwrap();
-    let shown = authority.issue("controller");
-    std::fs::write(at("controller.crt"), &shown.cert).unwrap();
-    std::fs::write(at("controller.key"), &shown.key).unwrap();
+    let issued = authority.issue("controller");
+    std::fs::write(at("controller.crt"), &issued.cert).unwrap();
+    std::fs::write(at("controller.key"), &issued.key).unwrap();
     let certificates = ["ca.crt", "controller.crt", "controller.key"].map(at);
     is_left_as_it_was(python, &server, &certificates).await;
 }

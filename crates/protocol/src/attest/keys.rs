@@ -1,7 +1,7 @@
-//! `k → k2 → kg`, and the keys under which devices are asked (LAP/1 3.2).
+//! Attestation keys: `k → k2 → kg`, and the keys for ATTEST_REQUESTs outside a session (LAP/1 3.2).
 //!
-//! What is made from k is made as the HMAC of a message, because k may lie in a TPM (`TPM2_HMAC`), which hands out nothing
-//! else: the messages are here, [`AttestationKey`] is the software that does what the TPM does.
+//! Each key made from k is the HMAC of a message, because k may be in a TPM (`TPM2_HMAC`), which gives out nothing
+//! else. This module defines the messages. [`AttestationKey`] is the software implementation of what the TPM does.
 
 use core::fmt;
 
@@ -20,7 +20,7 @@ macro_rules! key {
         pub struct $name([u8; $bytes]);
 
         impl $name {
-            /// Takes over the bytes of a key made elsewhere.
+            /// Imports the bytes of a key that was made elsewhere.
             #[must_use]
             pub fn from_bytes(bytes: [u8; $bytes]) -> Self {
                 Self(bytes)
@@ -42,23 +42,23 @@ macro_rules! key {
 }
 
 key!(
-    /// `k`: shared by the controller and what protects it on the device.
+    /// `k`: shared by the controller and the key store of the device.
     AttestationKey, 32
 );
 key!(
-    /// `k2`: proves one configuration for one period.
+    /// `k2`: proves one configuration in one period.
     PeriodKey, 32
 );
 key!(
-    /// `kg`: proves it to one gateway.
+    /// `kg`: proves the configuration to one gateway.
     ProofKey, 32
 );
 key!(
-    /// Asks a device without a session.
+    /// Authenticates ATTEST_REQUESTs to a device that has no session.
     RequestKey, 16
 );
 
-/// h: what a device runs, as one number (LAP/1 3.3).
+/// h: the hash of a device's configuration (LAP/1 3.3).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConfigurationHash(pub [u8; 32]);
 
@@ -78,19 +78,19 @@ const PERIOD_LABEL: &[u8; 11] = b"lap1 attest";
 const REQUEST_LABEL: &[u8; 11] = b"lap1 attreq";
 const GATEWAY_LABEL: &[u8; 2] = b"gw";
 
-/// Bytes of [`period_message`].
+/// Length of [`period_message`] in bytes.
 pub const PERIOD_MESSAGE_BYTES: usize = 11 + 8 + 8 + 8 + 32;
-/// Bytes of [`request_message`].
+/// Length of [`request_message`] in bytes.
 pub const REQUEST_MESSAGE_BYTES: usize = 11 + 8 + 4 + 8;
 
-/// What `k2` is the HMAC of: `"lap1 attest" | device_id | period | salt | h`.
+/// The HMAC input of `k2`: `"lap1 attest" | device_id | period | salt | h`.
 #[must_use]
 pub fn period_message(
     device: DeviceId,
     start: &PeriodStart,
     h: &ConfigurationHash,
 ) -> [u8; PERIOD_MESSAGE_BYTES] {
-    joined([
+    concat_parts([
         PERIOD_LABEL,
         &device.0.to_be_bytes(),
         &start.period.0.to_be_bytes(),
@@ -99,10 +99,11 @@ pub fn period_message(
     ])
 }
 
-/// What a request key is the first half of the HMAC of: `"lap1 attreq" | device_id | gateway_id | period`.
+/// The HMAC input of a request key: `"lap1 attreq" | device_id | gateway_id | period`. The key is the first half of
+/// the HMAC.
 #[must_use]
 pub fn request_message(device: DeviceId, gateway: GatewayId, period: Period) -> [u8; REQUEST_MESSAGE_BYTES] {
-    joined([
+    concat_parts([
         REQUEST_LABEL,
         &device.0.to_be_bytes(),
         &gateway.0.to_be_bytes(),
@@ -110,16 +111,16 @@ pub fn request_message(device: DeviceId, gateway: GatewayId, period: Period) -> 
     ])
 }
 
-/// The parts behind each other; they fill the whole, see the tests.
-fn joined<const PARTS: usize, const BYTES: usize>(parts: [&[u8]; PARTS]) -> [u8; BYTES] {
-    let mut whole = [0; BYTES];
+/// Concatenates the parts. The parts fill the array; a test checks the sum of their lengths.
+fn concat_parts<const PARTS: usize, const BYTES: usize>(parts: [&[u8]; PARTS]) -> [u8; BYTES] {
+    let mut bytes_out = [0; BYTES];
     let bytes = parts.into_iter().flatten();
-    whole.iter_mut().zip(bytes).for_each(|(to, byte)| *to = *byte);
-    whole
+    bytes_out.iter_mut().zip(bytes).for_each(|(to, byte)| *to = *byte);
+    bytes_out
 }
 
 fn hmac(key: &[u8; 32], message: &[u8]) -> [u8; 32] {
-    // HMAC takes keys of any length: this one cannot be refused.
+    // HMAC accepts keys of any length, so this key is always valid.
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else {
         return [0; 32];
     };
@@ -128,29 +129,29 @@ fn hmac(key: &[u8; 32], message: &[u8]) -> [u8; 32] {
 }
 
 impl AttestationKey {
-    /// HMAC-SHA-256: all that is ever done with k.
+    /// HMAC-SHA-256 under k, the only operation on k.
     #[must_use]
     pub fn hmac(&self, message: &[u8]) -> [u8; 32] {
         hmac(&self.0, message)
     }
 
-    /// The key of a period in which the device runs h.
+    /// The key of a period in which the device has configuration h.
     #[must_use]
     pub fn for_period(&self, device: DeviceId, start: &PeriodStart, h: &ConfigurationHash) -> PeriodKey {
         PeriodKey(self.hmac(&period_message(device, start, h)))
     }
 
-    /// The key under which that gateway asks in that period, if there is no session.
+    /// The key with which a gateway authenticates its requests in a period when there is no session.
     #[must_use]
     pub fn for_requests(&self, device: DeviceId, gateway: GatewayId, period: Period) -> RequestKey {
-        RequestKey::of_hmac(&self.hmac(&request_message(device, gateway, period)))
+        RequestKey::from_hmac(&self.hmac(&request_message(device, gateway, period)))
     }
 }
 
 impl RequestKey {
-    /// From the HMAC of [`request_message`].
+    /// Derives the key from the HMAC of [`request_message`].
     #[must_use]
-    pub fn of_hmac(hmac: &[u8; 32]) -> Self {
+    pub fn from_hmac(hmac: &[u8; 32]) -> Self {
         let mut key = [0; 16];
         key.iter_mut().zip(hmac).for_each(|(to, byte)| *to = *byte);
         Self(key)
@@ -158,21 +159,21 @@ impl RequestKey {
 }
 
 impl PeriodKey {
-    /// What that gateway is given: `HMAC(k2, "gw" | gateway_id)`.
+    /// The key given to a gateway: `HMAC(k2, "gw" | gateway_id)`.
     #[must_use]
     pub fn for_gateway(&self, gateway: GatewayId) -> ProofKey {
-        let message: [u8; 6] = joined([GATEWAY_LABEL, &gateway.0.to_be_bytes()]);
+        let message: [u8; 6] = concat_parts([GATEWAY_LABEL, &gateway.0.to_be_bytes()]);
         ProofKey(hmac(&self.0, &message))
     }
 }
 
 impl ProofKey {
-    /// The input of Forró's block function; many of them at once make many proofs at once ([`linewarden_forro::blocks`]).
+    /// The input of Forró's block function. [`linewarden_forro::blocks`] computes many proofs at once.
     ///
-    /// The counter is `r` as the number that stands on the wire.
+    /// The counter is `r`, as a number in wire order.
     #[must_use]
     pub fn matrix(&self, round: &Round) -> Matrix {
-        Matrix::new(&self.0, round.r(), &round.nonce)
+        Matrix::new(&self.0, round.forro_counter(), &round.nonce)
     }
 
     /// The proof of one round.

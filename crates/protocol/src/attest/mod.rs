@@ -1,16 +1,16 @@
-//! `attest/2` (LAP/1 3.2): a device proves what it runs by one block of Forró under a key that its configuration is in.
+//! `attest/2` (LAP/1 3.2): a device proves its configuration with one Forró block under a key derived from the configuration.
 //!
 //! ```text
-//!  k, at the device and the controller        h, what the device runs
+//!  k, at the device and the controller        h, hash of the device's configuration
 //!   └─ k2 = HMAC(k, device, period, salt, h)   once per period
-//!       └─ kg = HMAC(k2, gateway)              what a gateway is given, ahead of the period
+//!       └─ kg = HMAC(k2, gateway)              given to one gateway before the period begins
 //!           └─ PROOF = Forró14(kg, counter = gateway ‖ round, nonce)
 //! ```
 //!
-//! A gateway that is given `kg` checks proofs by one block each, and can make none for another gateway. Whoever runs
-//! something else has another h, so another `kg`, and its proofs are noise.
+//! A gateway with `kg` verifies a proof by computing one block. It cannot compute proofs for another gateway. A device with
+//! another configuration has another h and another `kg`, so its proofs do not verify.
 //!
-//! [`prover`] is the device's role; the gateway's is [`crate::gateway`].
+//! [`prover`] is the role of the device. [`crate::gateway`] is the role of the gateway.
 
 pub mod keys;
 pub mod prover;

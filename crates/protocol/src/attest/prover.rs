@@ -1,8 +1,8 @@
-//! The device's role: answers tagged ATTEST_REQUESTs, one proof a round (LAP/1 3.2).
+//! The role of the device: responds to tagged ATTEST_REQUESTs with one proof per round (LAP/1 3.2).
 //!
-//! A request goes through [`Prover::screen`], which needs no key, [`Screened::verify`], which does, and
-//! [`Prover::answer`]. Where k lies in a TPM the keys cost it work, so what can be refused without them is refused first, and a
-//! new period is answered only after the caller has measured and has brought the period's key.
+//! A request passes [`Prover::screen`], which needs no key, [`ScreenedRequest::verify`], which needs one, and
+//! [`Prover::respond`]. If k is in a TPM, each key costs TPM time. So checks without a key come first, and the device
+//! proves a new period only after the caller has measured the configuration and supplied the period's key.
 
 use zerocopy::IntoBytes as _;
 
@@ -13,17 +13,17 @@ use crate::keys::SessionKey;
 use crate::tag::{self, TagVerified};
 use crate::wire::{self, AttestRequest, Message, Proof};
 
-/// Gateways that are remembered; one more takes the place of who was silent longest.
+/// Number of gateways whose state is kept. A further gateway replaces the one with the oldest request.
 pub const GATEWAYS: usize = 4;
 
 macro_rules! refusals {
     ($($(#[doc = $doc:literal])+ $variant:ident, $name:literal;)+) => {
-        /// Why a request gets no proof. Nothing is sent then.
+        /// Why the device sends no proof for a request. The device sends nothing in this case.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub enum Refusal { $($(#[doc = $doc])+ $variant),+ }
 
         impl Refusal {
-            /// All, in the order in which they are looked for.
+            /// All reasons, in the order of the checks.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
             /// Name in counters and logs.
@@ -36,120 +36,121 @@ macro_rules! refusals {
 }
 
 refusals! {
-    /// No ATTEST_REQUEST of LAP/1.
+    /// Not an ATTEST_REQUEST of LAP/1.
     Malformed, "malformed";
     /// For another device.
     OtherDevice, "other_device";
-    /// Round 0 is none.
+    /// Round 0 is not a valid round number.
     RoundZero, "round_zero";
     /// The tag is zero.
     Untagged, "untagged";
-    /// A period before the one that was proven last.
-    PeriodOver, "period_over";
-    /// The period that was proven last, under another salt.
+    /// The period is older than the last proven one.
+    StalePeriod, "stale_period";
+    /// The last proven period with another salt.
     OtherSalt, "other_salt";
-    /// A round before the last one.
-    RoundOver, "round_over";
-    /// The last round, under another nonce.
+    /// The round is older than the last one.
+    StaleRound, "stale_round";
+    /// The last round with another nonce.
     OtherNonce, "other_nonce";
-    /// There is no key under which that gateway could ask.
+    /// No key for the gateway and period of the request.
     NoKey, "no_key";
     /// The tag does not verify.
     WrongTag, "wrong_tag";
 }
 
-/// What the gateway's tag is under.
+/// The key under which the gateway computed the tag.
 #[derive(Clone, Copy, Debug)]
-pub enum AskedBy<'a> {
-    /// A live session with that gateway.
+pub enum RequestTagKey<'a> {
+    /// The key of the session with this gateway.
     Session(&'a SessionKey),
-    /// The key of that gateway and period.
+    /// The request key of this gateway and period.
     Request(&'a RequestKey),
 }
 
-/// A request that may be worth a tag.
+/// A request that passed all checks that need no key.
 #[derive(Clone, Copy, Debug)]
-pub struct Screened {
+pub struct ScreenedRequest {
     message: AttestRequest,
     in_session: bool,
     is_expected: bool,
 }
 
-/// A request whose tag has verified.
+/// A request whose tag verified.
 #[derive(Debug)]
-pub struct Asked {
+pub struct VerifiedRequest {
     round: Round,
     in_session: bool,
     _tag: TagVerified,
 }
 
-/// What to do about a request.
+/// What the caller does about a request.
 #[derive(Debug)]
-pub enum Answer {
-    /// Send this.
+pub enum ProofOutcome {
+    /// Send this message.
     Proof(Proof),
-    /// Measure, make the period's key (the HMAC of [`period_message`](super::keys::period_message)), hand it to
-    /// [`Prover::begin`] and answer again.
-    Period(PeriodStart, Asked),
+    /// Measure the configuration, compute the period key (the HMAC of
+    /// [`period_message`](super::keys::period_message)), pass it to [`Prover::begin_period`] and call
+    /// [`Prover::respond`] again.
+    MeasurementNeeded(PeriodStart, VerifiedRequest),
 }
 
-/// A gateway that has asked.
+/// State of one gateway.
 #[derive(Debug)]
-struct Known {
+struct GatewayState {
     gateway: GatewayId,
     start: PeriodStart,
     key: ProofKey,
-    last: Option<Proven>,
-    /// When it was last heard, in requests.
-    heard: u64,
+    last_proven: Option<ProvenRound>,
+    /// Value of the request counter at the gateway's last request.
+    last_request: u64,
 }
 
-/// The last round that was answered.
+/// The last round with a proof.
 #[derive(Debug)]
-struct Proven {
+struct ProvenRound {
     number: RoundNumber,
     nonce: [u8; 8],
     proof: [u8; 64],
 }
 
-/// A device as a prover.
+/// The prover of one device.
 #[derive(Debug)]
 pub struct Prover {
     device: DeviceId,
-    /// The last period that the controller has vouched for.
+    /// The last period that the controller has confirmed.
     period: Period,
-    known: [Option<Known>; GATEWAYS],
+    gateways: [Option<GatewayState>; GATEWAYS],
     requests: u64,
 }
 
 impl Prover {
-    /// `period`: the last one that is known to have begun, from enrolment or from what the caller has kept.
+    /// `period`: the last one that is known to have begun, from the enrollment or from the caller's storage.
     #[must_use]
     pub fn new(device: DeviceId, period: Period) -> Self {
         Self {
             device,
             period,
-            known: [const { None }; GATEWAYS],
+            gateways: [const { None }; GATEWAYS],
             requests: 0,
         }
     }
 
-    /// The last period that the controller has vouched for: worth keeping across a restart.
+    /// The last period that the controller has confirmed. A caller keeps it across restarts.
     #[must_use]
     pub fn period(&self) -> Period {
         self.period
     }
 
-    /// The controller has told, under a key of its own, that this period has begun.
-    pub fn catch_up(&mut self, period: Period) {
+    /// Advances to a period that the controller announced under a key of its own.
+    pub fn advance_period(&mut self, period: Period) {
         self.period = self.period.max(period);
     }
 
-    /// All that can be refused without a key.
+    /// Checks everything that needs no key.
     ///
     /// # Errors
-    /// The first [`Refusal`] that holds, up to `OtherNonce`.
-    pub fn screen(&self, payload: &[u8], in_session: bool) -> Result<Screened, Refusal> {
+    /// The first [`Refusal`] that applies, up to `OtherNonce`.
+    pub fn screen(&self, payload: &[u8], in_session: bool) -> Result<ScreenedRequest, Refusal> {
         let Ok(Message::AttestRequest(message)) = wire::parse(payload) else {
             return Err(Refusal::Malformed);
         };
@@ -163,17 +164,17 @@ impl Prover {
             return Err(Refusal::Untagged);
         }
         let round = Round::from(message);
-        let known = self.known(round.gateway);
+        let known = self.gateway_state(round.gateway);
         self.check_period(&round, known, in_session)?;
-        if let Some(last) = known.and_then(|known| known.last.as_ref()) {
+        if let Some(last) = known.and_then(|known| known.last_proven.as_ref()) {
             if round.number < last.number {
-                return Err(Refusal::RoundOver);
+                return Err(Refusal::StaleRound);
             }
             if round.number == last.number && round.nonce != last.nonce {
                 return Err(Refusal::OtherNonce);
             }
         }
-        Ok(Screened {
+        Ok(ScreenedRequest {
             message: *message,
             in_session,
             is_expected: known.is_some_and(|known| known.start.period == round.start.period)
@@ -181,109 +182,123 @@ impl Prover {
         })
     }
 
-    /// In a session a gateway can only spoil its own periods; without one the controller vouches for the period, since only it
-    /// makes request keys, and only of the running period and the next.
-    fn check_period(&self, round: &Round, known: Option<&Known>, in_session: bool) -> Result<(), Refusal> {
-        let asked = round.start.period;
+    /// In a session a gateway can only affect its own periods. Without a session the controller confirms the period:
+    /// only the controller makes request keys, and only for the current and the next period.
+    fn check_period(
+        &self,
+        round: &Round,
+        known: Option<&GatewayState>,
+        in_session: bool,
+    ) -> Result<(), Refusal> {
+        let period = round.start.period;
         let last = match known {
             Some(known) => known.start.period,
             None if in_session => Period(0),
             None => self.period,
         };
-        if asked < last {
-            return Err(Refusal::PeriodOver);
+        if period < last {
+            return Err(Refusal::StalePeriod);
         }
-        let is_other = |known: &Known| known.start.period == asked && known.start.salt != round.start.salt;
+        let is_other =
+            |known: &GatewayState| known.start.period == period && known.start.salt != round.start.salt;
         if known.is_some_and(is_other) {
             return Err(Refusal::OtherSalt);
         }
         Ok(())
     }
 
-    /// The proof, or the period that must be measured first. The same request again gets the same proof again: the first
-    /// one was lost.
-    pub fn answer(&mut self, asked: Asked) -> Answer {
+    /// Returns the proof, or the period that must be measured first. A repeated request gets the same proof, because
+    /// the first response may be lost.
+    pub fn respond(&mut self, request: VerifiedRequest) -> ProofOutcome {
         self.requests += 1;
         let (requests, device) = (self.requests, self.device);
-        if !asked.in_session {
-            self.catch_up(asked.round.start.period);
+        if !request.in_session {
+            self.advance_period(request.round.start.period);
         }
-        let round = asked.round;
-        let mine = |known: &&mut Known| known.gateway == round.gateway && known.start == round.start;
-        let Some(known) = self.known.iter_mut().flatten().find(mine) else {
-            return Answer::Period(round.start, asked);
+        let round = request.round;
+        let is_of_round =
+            |known: &&mut GatewayState| known.gateway == round.gateway && known.start == round.start;
+        let Some(known) = self.gateways.iter_mut().flatten().find(is_of_round) else {
+            return ProofOutcome::MeasurementNeeded(round.start, request);
         };
-        known.heard = requests;
-        let again = known.last.as_ref().filter(|last| last.number == round.number);
+        known.last_request = requests;
+        let again = known
+            .last_proven
+            .as_ref()
+            .filter(|last| last.number == round.number);
         let proof = match again {
             Some(last) => last.proof,
             None => known.key.prove(&round),
         };
-        known.last = Some(Proven {
+        known.last_proven = Some(ProvenRound {
             number: round.number,
             nonce: round.nonce,
             proof,
         });
-        Answer::Proof(round.answer(device, proof))
+        ProofOutcome::Proof(round.proof_message(device, proof))
     }
 
-    /// The key of the period that `asked` is about: what is proven to its gateway from now on.
-    pub fn begin(&mut self, asked: &Asked, key: &PeriodKey) {
-        let round = &asked.round;
-        let last = self.forget(round.gateway);
-        let heard = |slot: &Option<Known>| slot.as_ref().map_or(0, |known| known.heard);
-        let Some(slot) = self.known.iter_mut().min_by_key(|slot| heard(slot)) else {
+    /// Sets the key of the period of `request`. Later proofs for its gateway use this key.
+    pub fn begin_period(&mut self, request: &VerifiedRequest, key: &PeriodKey) {
+        let round = &request.round;
+        let last = self.remove_gateway(round.gateway);
+        let age = |slot: &Option<GatewayState>| slot.as_ref().map_or(0, |known| known.last_request);
+        let Some(slot) = self.gateways.iter_mut().min_by_key(|slot| age(slot)) else {
             return;
         };
-        *slot = Some(Known {
+        *slot = Some(GatewayState {
             gateway: round.gateway,
             start: round.start,
             key: key.for_gateway(round.gateway),
-            last,
-            heard: self.requests,
+            last_proven: last,
+            last_request: self.requests,
         });
     }
 
-    /// Rounds go on over periods.
-    fn forget(&mut self, gateway: GatewayId) -> Option<Proven> {
-        let is_it = |slot: &&mut Option<Known>| slot.as_ref().is_some_and(|known| known.gateway == gateway);
-        let slot = self.known.iter_mut().find(is_it)?;
-        slot.take()?.last
+    /// Round numbers continue across periods.
+    fn remove_gateway(&mut self, gateway: GatewayId) -> Option<ProvenRound> {
+        let is_it =
+            |slot: &&mut Option<GatewayState>| slot.as_ref().is_some_and(|known| known.gateway == gateway);
+        let slot = self.gateways.iter_mut().find(is_it)?;
+        slot.take()?.last_proven
     }
 
-    fn known(&self, gateway: GatewayId) -> Option<&Known> {
-        self.known.iter().flatten().find(|known| known.gateway == gateway)
+    fn gateway_state(&self, gateway: GatewayId) -> Option<&GatewayState> {
+        self.gateways
+            .iter()
+            .flatten()
+            .find(|known| known.gateway == gateway)
     }
 }
 
-impl Screened {
-    /// Who asks, and in which period: a [`RequestKey`] is that pair's.
+impl ScreenedRequest {
+    /// The gateway and the period of the request, which select the [`RequestKey`].
     #[must_use]
-    pub fn asks(&self) -> (GatewayId, Period) {
+    pub fn gateway_and_period(&self) -> (GatewayId, Period) {
         let round = Round::from(&self.message);
         (round.gateway, round.start.period)
     }
 
-    /// Whether its period is the last one or the next. A device that was off for longer is asked in a later one, and so is one that
-    /// somebody wants to keep busy: where a [`RequestKey`] costs something, few of the unexpected ones are worth it.
+    /// Whether the period is the last one or the next one. A device that was switched off receives later periods, but
+    /// so does a device under attack. Where a [`RequestKey`] is expensive, callers limit the unexpected requests.
     #[must_use]
     pub fn is_expected(&self) -> bool {
         self.is_expected
     }
 
-    /// Checks the tag; `None` is no key.
+    /// Verifies the tag. `None` means that there is no key.
     ///
     /// # Errors
-    /// `NoKey`, also where the request was screened as one of the other kind; `WrongTag`.
-    pub fn verify(self, key: Option<AskedBy<'_>>) -> Result<Asked, Refusal> {
+    /// `NoKey`, also if the key is of the other kind than the request was screened for; `WrongTag`.
+    pub fn verify(self, key: Option<RequestTagKey<'_>>) -> Result<VerifiedRequest, Refusal> {
         let key = match (key, self.in_session) {
-            (Some(AskedBy::Session(key)), true) => key.as_bytes(),
-            (Some(AskedBy::Request(key)), false) => key.as_bytes(),
+            (Some(RequestTagKey::Session(key)), true) => key.as_bytes(),
+            (Some(RequestTagKey::Request(key)), false) => key.as_bytes(),
             _ => return Err(Refusal::NoKey),
         };
         let expected = tag::attest_request(key, &self.message);
         let tag = tag::verify(&expected, &self.message.tag).ok_or(Refusal::WrongTag)?;
-        Ok(Asked {
+        Ok(VerifiedRequest {
             round: Round::from(&self.message),
             in_session: self.in_session,
             _tag: tag,
@@ -291,21 +306,21 @@ impl Screened {
     }
 }
 
-impl Asked {
-    /// Who asks, and what period is to be proven.
+impl VerifiedRequest {
+    /// The gateway and the period to prove.
     #[must_use]
-    pub fn asks(&self) -> (GatewayId, PeriodStart) {
+    pub fn gateway_and_start(&self) -> (GatewayId, PeriodStart) {
         (self.round.gateway, self.round.start)
     }
 }
 
-impl Answer {
-    /// The message to be sent, if there is one.
+impl ProofOutcome {
+    /// The message to send, if there is one.
     #[must_use]
     pub fn bytes(&self) -> Option<&[u8]> {
         match self {
             Self::Proof(proof) => Some(proof.as_bytes()),
-            Self::Period(..) => None,
+            Self::MeasurementNeeded(..) => None,
         }
     }
 }

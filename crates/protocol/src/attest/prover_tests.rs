@@ -1,4 +1,4 @@
-//! The device's role: who may ask what, what is repeated, and what a lying gateway can spoil.
+//! The role of the device: accepted requests, repeated requests, and the limits of a malicious gateway.
 
 use std::vec::Vec;
 
@@ -8,7 +8,7 @@ use crate::attest::{AttestationKey, ConfigurationHash};
 extern crate std;
 
 const DEVICE: DeviceId = DeviceId(0xd1);
-const HOME: GatewayId = GatewayId(7);
+const GATEWAY: GatewayId = GatewayId(7);
 const H: ConfigurationHash = ConfigurationHash([3; 32]);
 
 fn k() -> AttestationKey {
@@ -31,7 +31,7 @@ fn round(gateway: GatewayId, period: u64, number: u32) -> Round {
     }
 }
 
-/// The whole way of a request; how often a key of a period was asked for.
+/// A prover with its keys, and the number of period keys that it needed.
 struct Device {
     prover: Prover,
     measured: u32,
@@ -45,34 +45,34 @@ impl Device {
         }
     }
 
-    fn in_session(&mut self, round: &Round) -> Result<Vec<u8>, Refusal> {
+    fn prove_in_session(&mut self, round: &Round) -> Result<Vec<u8>, Refusal> {
         let message = round.request(DEVICE, &session());
         let screened = self.prover.screen(message.as_bytes(), true)?;
-        let asked = screened.verify(Some(AskedBy::Session(&session())))?;
-        Ok(self.proof(asked))
+        let request = screened.verify(Some(RequestTagKey::Session(&session())))?;
+        Ok(self.proof(request))
     }
 
-    fn without_session(&mut self, round: &Round) -> Result<Vec<u8>, Refusal> {
+    fn prove_without_session(&mut self, round: &Round) -> Result<Vec<u8>, Refusal> {
         let key = k().for_requests(DEVICE, round.gateway, round.start.period);
         let message = round.request_without_session(DEVICE, &key);
         let screened = self.prover.screen(message.as_bytes(), false)?;
-        let (gateway, period) = screened.asks();
+        let (gateway, period) = screened.gateway_and_period();
         let key = k().for_requests(DEVICE, gateway, period);
-        let asked = screened.verify(Some(AskedBy::Request(&key)))?;
-        Ok(self.proof(asked))
+        let request = screened.verify(Some(RequestTagKey::Request(&key)))?;
+        Ok(self.proof(request))
     }
 
-    fn proof(&mut self, asked: Asked) -> Vec<u8> {
-        let answer = match self.prover.answer(asked) {
-            Answer::Period(start, asked) => {
+    fn proof(&mut self, request: VerifiedRequest) -> Vec<u8> {
+        let outcome = match self.prover.respond(request) {
+            ProofOutcome::MeasurementNeeded(start, request) => {
                 self.measured += 1;
                 let key = k().for_period(DEVICE, &start, &H);
-                self.prover.begin(&asked, &key);
-                self.prover.answer(asked)
+                self.prover.begin_period(&request, &key);
+                self.prover.respond(request)
             }
-            proof @ Answer::Proof(_) => proof,
+            proof @ ProofOutcome::Proof(_) => proof,
         };
-        answer.bytes().unwrap().to_vec()
+        outcome.bytes().unwrap().to_vec()
     }
 }
 
@@ -80,65 +80,78 @@ fn expected(round: &Round) -> Vec<u8> {
     let key = k()
         .for_period(DEVICE, &round.start, &H)
         .for_gateway(round.gateway);
-    round.answer(DEVICE, key.prove(round)).as_bytes().to_vec()
+    round.proof_message(DEVICE, key.prove(round)).as_bytes().to_vec()
 }
 
 #[test]
-fn a_tagged_request_gets_the_proof_and_the_same_one_again() {
+fn repeated_tagged_requests_receive_the_same_proof() {
     let mut device = Device::new(5);
-    let first = round(HOME, 5, 1);
-    assert_eq!(device.in_session(&first), Ok(expected(&first)));
-    assert_eq!(device.in_session(&first), Ok(expected(&first)), "it was lost");
-    let second = round(HOME, 5, 2);
-    assert_eq!(device.without_session(&second), Ok(expected(&second)));
+    let first = round(GATEWAY, 5, 1);
+    assert_eq!(device.prove_in_session(&first), Ok(expected(&first)));
+    assert_eq!(
+        device.prove_in_session(&first),
+        Ok(expected(&first)),
+        "a repeated request gets the same proof"
+    );
+    let second = round(GATEWAY, 5, 2);
+    assert_eq!(device.prove_without_session(&second), Ok(expected(&second)));
     assert_eq!(device.measured, 1, "one period, one measurement");
 }
 
 #[test]
-fn rounds_go_up_over_periods_and_have_one_nonce() {
+fn round_numbers_increase_across_periods_and_have_one_nonce() {
     let mut device = Device::new(5);
-    device.in_session(&round(HOME, 5, 4)).unwrap();
+    device.prove_in_session(&round(GATEWAY, 5, 4)).unwrap();
     let other = Round {
         nonce: [9; 8],
-        ..round(HOME, 5, 4)
+        ..round(GATEWAY, 5, 4)
     };
-    assert_eq!(device.in_session(&other), Err(Refusal::OtherNonce));
-    assert_eq!(device.in_session(&round(HOME, 5, 3)), Err(Refusal::RoundOver));
-    assert_eq!(device.in_session(&round(HOME, 6, 3)), Err(Refusal::RoundOver));
-    assert!(device.in_session(&round(HOME, 6, 5)).is_ok());
+    assert_eq!(device.prove_in_session(&other), Err(Refusal::OtherNonce));
+    assert_eq!(
+        device.prove_in_session(&round(GATEWAY, 5, 3)),
+        Err(Refusal::StaleRound)
+    );
+    assert_eq!(
+        device.prove_in_session(&round(GATEWAY, 6, 3)),
+        Err(Refusal::StaleRound)
+    );
+    assert!(device.prove_in_session(&round(GATEWAY, 6, 5)).is_ok());
 }
 
 #[test]
-fn a_period_is_not_proven_again_once_it_is_over_nor_under_two_salts() {
+fn a_period_is_not_proven_after_a_later_one_or_with_two_salts() {
     let mut device = Device::new(5);
-    device.in_session(&round(HOME, 6, 1)).unwrap();
-    assert_eq!(device.in_session(&round(HOME, 5, 2)), Err(Refusal::PeriodOver));
-    let mut salted = round(HOME, 6, 2);
+    device.prove_in_session(&round(GATEWAY, 6, 1)).unwrap();
+    assert_eq!(
+        device.prove_in_session(&round(GATEWAY, 5, 2)),
+        Err(Refusal::StalePeriod)
+    );
+    let mut salted = round(GATEWAY, 6, 2);
     salted.start.salt = [0xaa; 8];
-    assert_eq!(device.in_session(&salted), Err(Refusal::OtherSalt));
+    assert_eq!(device.prove_in_session(&salted), Err(Refusal::OtherSalt));
 }
 
 #[test]
 fn without_a_session_the_controller_vouches_for_periods() {
     let mut device = Device::new(5);
     assert_eq!(
-        device.without_session(&round(HOME, 4, 1)),
-        Err(Refusal::PeriodOver)
+        device.prove_without_session(&round(GATEWAY, 4, 1)),
+        Err(Refusal::StalePeriod)
     );
-    assert!(device.without_session(&round(HOME, 6, 1)).is_ok());
+    assert!(device.prove_without_session(&round(GATEWAY, 6, 1)).is_ok());
     assert_eq!(device.prover.period(), Period(6));
-    device.prover.catch_up(Period(20));
-    assert!(device.without_session(&round(HOME, 21, 3)).is_ok());
-    // It was off for years, or in quarantine, and can be asked again.
-    assert!(device.without_session(&round(HOME, 9_000, 4)).is_ok());
+    device.prover.advance_period(Period(20));
+    assert!(device.prove_without_session(&round(GATEWAY, 21, 3)).is_ok());
+    // The device was off or in quarantine for years and accepts requests again.
+    assert!(device.prove_without_session(&round(GATEWAY, 9_000, 4)).is_ok());
     assert_eq!(device.prover.period(), Period(9_000));
 }
 
 #[test]
-fn what_is_expected_is_told_apart_from_what_anybody_may_ask() {
+fn expected_periods_are_distinguished_from_others() {
     let device = Device::new(5);
     let is_expected = |period| {
-        let request = round(HOME, period, 1).request(DEVICE, &session());
+        let request = round(GATEWAY, period, 1).request(DEVICE, &session());
         let screened = device.prover.screen(request.as_bytes(), false);
         screened.unwrap().is_expected()
     };
@@ -147,44 +160,48 @@ fn what_is_expected_is_told_apart_from_what_anybody_may_ask() {
 }
 
 #[test]
-fn a_lying_gateway_in_a_session_spoils_only_its_own_periods() {
+fn a_malicious_gateway_in_a_session_affects_only_its_own_periods() {
     let mut device = Device::new(5);
-    let liar = GatewayId(13);
-    assert!(device.in_session(&round(liar, u64::MAX, u32::MAX)).is_ok());
+    let malicious_gateway = GatewayId(13);
+    assert!(
+        device
+            .prove_in_session(&round(malicious_gateway, u64::MAX, u32::MAX))
+            .is_ok()
+    );
     assert_eq!(device.prover.period(), Period(5));
-    assert!(device.without_session(&round(HOME, 5, 1)).is_ok());
-    assert!(device.in_session(&round(HOME, 6, 2)).is_ok());
+    assert!(device.prove_without_session(&round(GATEWAY, 5, 1)).is_ok());
+    assert!(device.prove_in_session(&round(GATEWAY, 6, 2)).is_ok());
     assert_eq!(
-        device.without_session(&round(liar, 6, 1)),
-        Err(Refusal::PeriodOver)
+        device.prove_without_session(&round(malicious_gateway, 6, 1)),
+        Err(Refusal::StalePeriod)
     );
 }
 
 #[test]
-fn one_gateway_too_many_takes_the_place_of_the_most_silent() {
+fn one_gateway_too_many_replaces_the_least_recent_one() {
     let mut device = Device::new(5);
     for gateway in 1..=4 {
-        device.in_session(&round(GatewayId(gateway), 5, 1)).unwrap();
+        device.prove_in_session(&round(GatewayId(gateway), 5, 1)).unwrap();
     }
-    device.in_session(&round(GatewayId(1), 5, 2)).unwrap();
-    device.in_session(&round(GatewayId(5), 5, 1)).unwrap();
+    device.prove_in_session(&round(GatewayId(1), 5, 2)).unwrap();
+    device.prove_in_session(&round(GatewayId(5), 5, 1)).unwrap();
     assert_eq!(device.measured, 5);
-    device.in_session(&round(GatewayId(1), 5, 3)).unwrap();
-    assert_eq!(device.measured, 5, "it is still known");
-    device.in_session(&round(GatewayId(2), 5, 2)).unwrap();
-    assert_eq!(device.measured, 6, "it was forgotten");
+    device.prove_in_session(&round(GatewayId(1), 5, 3)).unwrap();
+    assert_eq!(device.measured, 5, "state of this gateway is kept");
+    device.prove_in_session(&round(GatewayId(2), 5, 2)).unwrap();
+    assert_eq!(device.measured, 6, "state of this gateway was dropped");
 }
 
 #[test]
 fn each_refusal_is_reached() {
     let device = Device::new(5);
-    let message = round(HOME, 5, 1).request(DEVICE, &session());
+    let message = round(GATEWAY, 5, 1).request(DEVICE, &session());
     let screen = |message: &AttestRequest| device.prover.screen(message.as_bytes(), true).err();
     assert_eq!(
         device.prover.screen(&message.as_bytes()[..63], true).err(),
         Some(Refusal::Malformed)
     );
-    let proof = expected(&round(HOME, 5, 1));
+    let proof = expected(&round(GATEWAY, 5, 1));
     assert_eq!(device.prover.screen(&proof, true).err(), Some(Refusal::Malformed));
     let mut other = message;
     other.header.device_id.set(9);
@@ -197,14 +214,14 @@ fn each_refusal_is_reached() {
     assert_eq!(screen(&untagged), Some(Refusal::Untagged));
     let screened = device.prover.screen(message.as_bytes(), true).unwrap();
     assert_eq!(screened.verify(None).err(), Some(Refusal::NoKey));
-    let key = k().for_requests(DEVICE, HOME, Period(5));
+    let key = k().for_requests(DEVICE, GATEWAY, Period(5));
     assert_eq!(
-        screened.verify(Some(AskedBy::Request(&key))).err(),
+        screened.verify(Some(RequestTagKey::Request(&key))).err(),
         Some(Refusal::NoKey)
     );
     let other = SessionKey::from_bytes([1; 16]);
     assert_eq!(
-        screened.verify(Some(AskedBy::Session(&other))).err(),
+        screened.verify(Some(RequestTagKey::Session(&other))).err(),
         Some(Refusal::WrongTag)
     );
 }
@@ -212,14 +229,14 @@ fn each_refusal_is_reached() {
 #[test]
 fn every_bit_of_a_request_is_under_the_tag() {
     let device = Device::new(5);
-    let message = round(HOME, 5, 1).request(DEVICE, &session());
+    let message = round(GATEWAY, 5, 1).request(DEVICE, &session());
     for bit in 0..64 * 8 {
         let mut bent = message.as_bytes().to_vec();
         bent[bit / 8] ^= 1 << (bit % 8);
         let outcome = device
             .prover
             .screen(&bent, true)
-            .and_then(|screened| screened.verify(Some(AskedBy::Session(&session()))));
+            .and_then(|screened| screened.verify(Some(RequestTagKey::Session(&session()))));
         assert!(outcome.is_err(), "bit {bit}");
     }
 }

@@ -1,4 +1,4 @@
-//! A round: what a gateway asks all its provers at once.
+//! An attestation round: the request that a gateway sends to all its provers.
 
 use sha2::{Digest as _, Sha256};
 use zerocopy::byteorder::big_endian::{U32, U64};
@@ -9,20 +9,20 @@ use crate::keys::SessionKey;
 use crate::tag;
 use crate::wire::{AttestRequest, Header, PROOF_BYTES, Proof, message_type};
 
-/// A period as it is told to devices when it begins.
+/// A period and its salt, as announced to devices at the start of the period.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PeriodStart {
-    /// Which.
+    /// The period.
     pub period: Period,
-    /// Random; nobody can make the period's keys before it is told.
+    /// Random. Without the salt the keys of the period cannot be computed in advance.
     pub salt: [u8; 8],
 }
 
 const QUOTE_LABEL: &[u8; 10] = b"lap1 quote";
 
-/// What a device's TPM quotes in a period: SHA-256 of `"lap1 quote" | device_id | period | salt`.
+/// The nonce of a TPM quote in a period: SHA-256 of `"lap1 quote" | device_id | period | salt`.
 ///
-/// Nobody has to ask for the quote: the salt, which is told when the period begins, is what makes it a new one.
+/// The quote needs no request of its own: the salt is published at the start of the period and makes the quote fresh.
 #[must_use]
 pub fn quote_nonce(device: DeviceId, start: &PeriodStart) -> [u8; 32] {
     Sha256::new()
@@ -34,39 +34,39 @@ pub fn quote_nonce(device: DeviceId, start: &PeriodStart) -> [u8; 32] {
         .into()
 }
 
-/// One sweep of one gateway over its provers.
+/// One attestation sweep of one gateway.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Round {
-    /// Who asks.
+    /// The gateway that sends the requests.
     pub gateway: GatewayId,
-    /// Increasing at that gateway, never used twice, never 0.
+    /// Increases at each gateway, never repeats, never 0.
     pub number: RoundNumber,
-    /// Random; told when the round begins.
+    /// Random; published when the round begins.
     pub nonce: [u8; 8],
-    /// The period that is proven.
+    /// The period to prove.
     pub start: PeriodStart,
 }
 
 impl Round {
-    /// `r`: gateway_id ‖ round.
+    /// `r`: gateway_id ‖ round, the counter of the Forró block.
     #[must_use]
-    pub fn r(&self) -> u64 {
+    pub fn forro_counter(&self) -> u64 {
         u64::from(self.gateway.0) << 32 | u64::from(self.number.0)
     }
 
-    /// What the device is asked, in a session.
+    /// The ATTEST_REQUEST for a device with a session.
     #[must_use]
     pub fn request(&self, device: DeviceId, key: &SessionKey) -> AttestRequest {
-        self.tagged(device, key.as_bytes())
+        self.tagged_request(device, key.as_bytes())
     }
 
-    /// What the device is asked, without a session.
+    /// The ATTEST_REQUEST for a device without a session.
     #[must_use]
     pub fn request_without_session(&self, device: DeviceId, key: &RequestKey) -> AttestRequest {
-        self.tagged(device, key.as_bytes())
+        self.tagged_request(device, key.as_bytes())
     }
 
-    fn tagged(&self, device: DeviceId, key: &[u8; 16]) -> AttestRequest {
+    fn tagged_request(&self, device: DeviceId, key: &[u8; 16]) -> AttestRequest {
         let header = Header::new(message_type::ATTEST_REQUEST, Suite::SipHash128, 0, device);
         let mut message = AttestRequest {
             header,
@@ -83,7 +83,7 @@ impl Round {
 
     /// The PROOF message.
     #[must_use]
-    pub fn answer(&self, device: DeviceId, proof: [u8; 64]) -> Proof {
+    pub fn proof_message(&self, device: DeviceId, proof: [u8; 64]) -> Proof {
         let length = PROOF_BYTES as u16;
         Proof {
             header: Header::with_length(message_type::PROOF, Suite::SipHash128, 0, device, length),
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nonce_of_a_quote_is_the_hash_of_what_the_text_says() {
+    fn the_quote_nonce_is_the_hash_in_the_specification() {
         let start = PeriodStart {
             period: Period(0x1112_1314_1516_1718),
             salt: *b"saltsalt",

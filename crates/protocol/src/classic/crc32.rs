@@ -1,7 +1,7 @@
-//! CRC-32 of IEEE 802.3: reflected polynomial `edb88320`, initial value and final xor all ones. Bit by bit: the
-//! oracle is to be right, not fast.
+//! CRC-32 of IEEE 802.3: reflected polynomial `edb88320`, initial value and final xor all ones. Computed bit by bit:
+//! the reference implementation favors clarity over speed.
 
-/// A CRC in the making.
+/// An intermediate CRC.
 #[derive(Clone, Copy, Debug)]
 pub struct Crc32(u32);
 
@@ -12,13 +12,13 @@ impl Default for Crc32 {
 }
 
 impl Crc32 {
-    /// Of no bytes yet.
+    /// The CRC of no bytes.
     #[must_use]
     pub fn new() -> Self {
         Self(u32::MAX)
     }
 
-    /// Takes in bytes.
+    /// Adds bytes.
     #[must_use]
     pub fn update(self, bytes: &[u8]) -> Self {
         let crc = bytes.iter().fold(self.0, |crc, byte| {
@@ -29,7 +29,7 @@ impl Crc32 {
         Self(crc)
     }
 
-    /// The CRC.
+    /// The final CRC.
     #[must_use]
     pub fn finish(self) -> u32 {
         !self.0

@@ -1,4 +1,4 @@
-//! The device's side of a classic exchange. No heap.
+//! The device side of a classic exchange. No heap.
 
 use super::{Block, Message, ResponseBits, hash, mask, message_type, xor};
 
@@ -8,10 +8,10 @@ pub fn request(identifier: u32) -> Message {
     Message::new(message_type::REQ, identifier)
 }
 
-/// The RESP to a CH, given the responses to its challenges: `r2` is `Some` in the two-challenge profile.
+/// The RESP to a CH, from the PUF responses to its challenges: `r2` is `Some` in the two-challenge profile.
 ///
-/// The challenges are repeated; the random number is not, because only its hash is asked for. `None` when the
-/// message is not a CH.
+/// The RESP repeats the challenges. It does not repeat the random number, because the verifier needs only its hash.
+/// `None` if the message is not a CH.
 #[must_use]
 pub fn respond(challenge: &Message, bits: ResponseBits, r1: &Block, r2: Option<&Block>) -> Option<Message> {
     if challenge.kind != message_type::CH {
@@ -25,7 +25,7 @@ pub fn respond(challenge: &Message, bits: ResponseBits, r1: &Block, r2: Option<&
     Some(response)
 }
 
-/// Whether a message accepts that RESP. It proves nothing: anyone can send it.
+/// Whether a message accepts this RESP. An ACK proves nothing, because it is not authenticated.
 #[must_use]
 pub fn is_accepted(ack: &Message, response: &Message) -> bool {
     ack.kind == message_type::ACK && ack.identifier == response.identifier && ack.hash == response.hash

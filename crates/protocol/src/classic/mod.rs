@@ -1,9 +1,9 @@
-//! The classic profiles: the papers' own protocol, for measurement and interoperation only.
+//! The classic profiles: the protocol of the papers, for measurement and interoperation only.
 //!
-//! **Insecure by design** (CRC-32 is no MAC, the verifier proves nothing, identifiers are bare numbers): off unless
-//! configured, and never with a PUF that LAP/1 uses. What the published verifier got wrong beyond its design is not
-//! repeated here: responses have their full width, an identifier that was never challenged expects nothing, an
-//! expected hash dies with its success, and a wrong hash is dropped.
+//! **Insecure by design** (CRC-32 is not a MAC, the verifier proves nothing, identifiers are plain numbers): off unless
+//! configured, and never with a PUF that LAP/1 uses. This implementation avoids the errors of the published verifier that are
+//! not part of its design: responses have their full width, an identifier without a challenge expects no hash, an expected
+//! hash is valid for one success, and a wrong hash is dropped.
 //!
 //! ```text
 //! device                                verifier
@@ -16,7 +16,7 @@
 //!
 //! With two challenges the mask is `R1 or R2`, as in the UAV paper. `H` is CRC-32.
 //!
-//! [`p4dra`] is another paper's: attestation over raw Ethernet.
+//! [`p4dra`] is the protocol of another paper: attestation over raw Ethernet.
 
 pub mod crc32;
 pub mod device;
@@ -47,7 +47,7 @@ pub mod message_type {
     pub const ACK: u8 = 3;
 }
 
-/// Which paper's exchange.
+/// The published exchange.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Profile {
     /// One challenge-response pair per exchange, each used once.
@@ -88,7 +88,8 @@ impl ResponseBits {
     }
 }
 
-/// A response, or a random number of the same size: the first [`ResponseBits::bytes`] count, the rest is zero.
+/// A response, or a random number of the same size. The first [`ResponseBits::bytes`] bytes are used; the others are
+/// zero.
 pub type Block = [u8; RESPONSE_BYTES_MAX];
 
 /// A message of either side (docs/protocols.md 2), all fields big-endian on the wire.
@@ -106,7 +107,7 @@ pub struct Message {
     pub hash: u32,
     /// The device, from 1.
     pub identifier: u32,
-    /// How long the verifier worked, ns; this one writes 0.
+    /// Processing time of the verifier in ns; this implementation writes 0.
     pub process_time_ns: u64,
 }
 
@@ -143,7 +144,7 @@ impl Message {
         }
     }
 
-    /// Reads a payload; `None` unless its length is that of a message of this size.
+    /// Parses a payload; `None` unless the payload has the length of a message of this size.
     #[must_use]
     pub fn parse(bits: ResponseBits, payload: &[u8]) -> Option<Self> {
         if payload.len() != bits.message_bytes() {
@@ -165,8 +166,8 @@ impl Message {
         })
     }
 
-    /// Writes the message over a payload; `None`, with nothing written, unless the payload's length is that of a
-    /// message of this size.
+    /// Writes the message to a payload; `None` and no change unless the payload has the length of a message of this
+    /// size.
     #[must_use]
     pub fn write(&self, bits: ResponseBits, payload: &mut [u8]) -> Option<()> {
         if payload.len() != bits.message_bytes() {
@@ -191,7 +192,7 @@ impl Message {
     }
 }
 
-/// What masks the random number: `R`, or `R1 or R2`.
+/// The mask of the random number: `R`, or `R1 or R2`.
 #[must_use]
 pub fn mask(r1: &Block, r2: Option<&Block>) -> Block {
     let zero = [0; RESPONSE_BYTES_MAX];
@@ -201,7 +202,7 @@ pub fn mask(r1: &Block, r2: Option<&Block>) -> Block {
     out
 }
 
-/// `rn xor mask`, which masks and unmasks.
+/// `rn xor mask`: masks and unmasks.
 #[must_use]
 pub fn xor(rn: &Block, mask: &Block) -> Block {
     let mut out = *rn;
@@ -209,7 +210,7 @@ pub fn xor(rn: &Block, mask: &Block) -> Block {
     out
 }
 
-/// `H(R1 | R2 | RN)`, or `H(R | RN)`, over the bytes as they stand on the wire.
+/// `H(R1 | R2 | RN)`, or `H(R | RN)`, over the bytes in wire order.
 #[must_use]
 pub fn hash(bits: ResponseBits, r1: &Block, r2: Option<&Block>, rn: &Block) -> u32 {
     let mut crc = crc32::Crc32::new();

@@ -1,13 +1,13 @@
-//! SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014): what the classic profiles
-//! draw from. It is no cryptographic generator; the papers' protocol asks for none, and its draws do not wait for
-//! each other, as those of generators with more state do.
+//! SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014): the generator of the
+//! classic profiles. It is not cryptographic; the published protocol does not require that. Its draws do not depend
+//! on each other, unlike those of generators with more state.
 
 /// The generator's state.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SplitMix64(u64);
 
 impl SplitMix64 {
-    /// A generator in that state.
+    /// A generator in the given state.
     #[must_use]
     pub const fn from_state(state: u64) -> Self {
         Self(state)

@@ -1,4 +1,4 @@
-//! The verifier of the classic profiles, as an oracle.
+//! The verifier of the classic profiles, as a reference implementation.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -7,7 +7,7 @@ use super::rng::SplitMix64;
 use super::{Block, Message, Profile, RESPONSE_BYTES_MAX, ResponseBits, hash, mask, message_type, xor};
 use crate::verdict::Verdict;
 
-/// One challenge-response pair. The response itself is stored: that is the papers' design.
+/// One challenge-response pair. The response itself is stored, as the papers specify.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Crp {
     /// The challenge.
@@ -22,40 +22,38 @@ impl fmt::Debug for Crp {
     }
 }
 
-/// Why a verifier cannot be made.
+/// Why a verifier cannot be created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ClassicError {
-    /// Two pairs are picked, one from each half.
-    #[error(
-        "identifier {0} has {1} CRPs; the two-challenge profile picks from two halves and needs at least 2"
-    )]
+    /// The profile picks two pairs, one from each half.
+    #[error("too few CRPs for identifier {0}: {1}; the two-challenge profile needs at least 2")]
     TooFewPairs(u32, usize),
     /// Identifiers and CRP numbers are 32 bit.
-    #[error("{0} CRPs or identifiers; at most 2^32 - 1 can be numbered")]
+    #[error("too many CRPs or identifiers: {0}; the maximum is 2^32 - 1")]
     TooMany(usize),
 }
 
-/// The CRPs and what is expected of each identifier.
+/// The CRPs and the expected hash of each identifier.
 #[derive(Debug)]
 pub struct Verifier {
     profile: Profile,
     bits: ResponseBits,
     rng: SplitMix64,
-    /// Identifier `i` stands at `i - 1`.
+    /// Identifier `i` is at index `i - 1`.
     devices: Vec<Device>,
 }
 
 #[derive(Debug)]
 struct Device {
     crps: Vec<Crp>,
-    /// [`Profile::Iot`]: the next pair to use.
-    next: u32,
-    /// The hash of the challenge that is outstanding, if one is.
+    /// [`Profile::Iot`]: index of the next pair.
+    next_pair_index: u32,
+    /// The expected hash, if a challenge is outstanding.
     expected: Option<u32>,
 }
 
 impl Verifier {
-    /// A verifier of identifiers 1, 2, … with their pairs.
+    /// A verifier for identifiers 1, 2, … with their pairs.
     ///
     /// # Errors
     /// [`ClassicError`].
@@ -78,7 +76,7 @@ impl Verifier {
         }
         let device = |crps| Device {
             crps,
-            next: 0,
+            next_pair_index: 0,
             expected: None,
         };
         Ok(Self {
@@ -91,18 +89,18 @@ impl Verifier {
 
     /// The profile and the response size.
     #[must_use]
-    pub fn shape(&self) -> (Profile, ResponseBits) {
+    pub fn profile_and_bits(&self) -> (Profile, ResponseBits) {
         (self.profile, self.bits)
     }
 
-    /// The hash that is expected of an identifier; `None` when no challenge is outstanding.
+    /// The expected hash of an identifier; `None` if no challenge is outstanding.
     #[must_use]
     pub fn expected(&self, identifier: u32) -> Option<u32> {
         let device = usize::try_from(identifier.checked_sub(1)?).ok()?;
         self.devices.get(device)?.expected
     }
 
-    /// Handles the payload of a datagram to the classic port; replaces it in place when the verdict is a reply.
+    /// Handles the payload of a datagram to the classic port; writes the reply in place if the verdict is a reply.
     pub fn handle(&mut self, payload: &mut [u8]) -> Verdict {
         let Some(message) = Message::parse(self.bits, payload) else {
             return Verdict::DropClassicMalformed;
@@ -124,7 +122,7 @@ impl Verifier {
         }
     }
 
-    /// Anyone's REQ replaces what was expected before: so it is in the papers.
+    /// Any REQ replaces the expected hash, as the papers specify.
     fn challenge(&mut self, request: &Message) -> Result<Message, Verdict> {
         let device = device_mut(&mut self.devices, request.identifier)?;
         let (first, second) = match self.profile {
@@ -168,14 +166,15 @@ fn device_mut(devices: &mut [Device], identifier: u32) -> Result<&mut Device, Ve
 }
 
 impl Device {
-    /// Each pair once; when they are used up the identifier is as good as unknown.
+    /// Uses each pair once. An identifier without unused pairs is treated as unknown.
     fn next_pair(&mut self) -> Result<Crp, Verdict> {
-        let crp = self.pair(u64::from(self.next))?;
-        self.next = self.next.saturating_add(1);
+        let crp = self.pair(u64::from(self.next_pair_index))?;
+        self.next_pair_index = self.next_pair_index.saturating_add(1);
         Ok(crp)
     }
 
-    /// One pair from each half, by the low and the high 32 bits of one draw; of an odd number the last is unused.
+    /// One pair from each half, selected by the low and the high 32 bits of one draw. If the number of pairs is odd,
+    /// the last one is unused.
     fn two_pairs(&self, draw: u64) -> Result<(Crp, Crp), Verdict> {
         let half = u64::try_from(self.crps.len() / 2).map_err(|_| Verdict::DropClassicUnknown)?;
         let first = ((draw & 0xffff_ffff) * half) >> 32;
@@ -189,7 +188,7 @@ impl Device {
     }
 }
 
-/// Eight bytes a draw, big-endian.
+/// Eight bytes per draw, big-endian.
 fn draw_block(rng: &mut SplitMix64, bits: ResponseBits) -> Block {
     let mut block = [0; RESPONSE_BYTES_MAX];
     for word in block.chunks_exact_mut(8).take(bits.bytes() / 8) {

@@ -1,10 +1,12 @@
-//! Which CHALLENGEs of one handshake are judged, with which row keys, and for which the PUF is read next (LAP/1 1.5).
+//! Selects the CHALLENGEs of one handshake that are checked, the row keys for that, and the next PUF reading (LAP/1
+//! 1.5).
 //!
-//! A CHALLENGE is verified with a key that only a reading of the PUF gives, and anybody who has seen the REQUEST can send
-//! one that looks right. So each reading counts for all CHALLENGEs of its row: the key is kept for the handshake. What
-//! needs another reading waits: the CHALLENGE whose row is closest to the one that its gateway offers next, and some drawn
-//! from all others, without regard to which came first. They take turns. Of those drawn the first is whose row came again
-//! after the most copies of the REQUEST: the gateway's always does.
+//! A CHALLENGE verifies with a key that requires a PUF reading, and any sender that has seen the REQUEST can send a
+//! plausible one. So each reading serves all CHALLENGEs of its row: the key is kept for the handshake. A CHALLENGE
+//! that needs another reading is queued: the one whose row is closest to the next expected row of its gateway, and a
+//! random sample of all others, independent of their order. Both groups take turns. Among the sampled ones, the
+//! CHALLENGE whose row was repeated after the most copies of the REQUEST comes first: the genuine gateway repeats
+//! always.
 
 use crate::ids::{GatewayId, Mode, RowIndex};
 use crate::keys::{AuthKey, RowKey};
@@ -12,98 +14,99 @@ use crate::prf::f;
 use crate::tag::{self, TagVerified};
 use crate::wire;
 
-use super::handshake::query;
+use super::handshake::puf_query;
 use super::types::{DeviceConfig, PufQuery};
 
-/// Row keys that are kept for one handshake; of more the oldest is dropped.
+/// Row keys kept for one handshake; beyond this limit the oldest is dropped.
 const KEYS_MAX: usize = 8;
-/// CHALLENGEs that wait beside the expected one.
+/// Queued CHALLENGEs besides the expected one.
 const WAITING_MAX: usize = 8;
-/// A row so close to the next one of a gateway is expected. Gateways that lost their memory leave out blocks of 4.
+/// A row within this distance of the next row of a gateway is expected. Gateways that lost their memory skip blocks
+/// of 4.
 const EXPECTED_ROWS: u64 = 8;
 
-/// Row keys of one handshake, the newest first.
+/// Row keys of one handshake, newest first.
 #[derive(Debug, Default)]
-struct Keys {
-    kept: [Option<(PufQuery, RowKey)>; KEYS_MAX],
-    /// Key mode: a reading gave a key that was here already, so every set of helper data has had its turn.
+struct RowKeyCache {
+    entries: [Option<(PufQuery, RowKey)>; KEYS_MAX],
+    /// Key mode: a reading gave a key that was cached already, so every set of helper data was tried.
     is_complete: bool,
 }
 
-impl Keys {
-    fn of(&self, mode: Mode, query: &PufQuery) -> impl Iterator<Item = &RowKey> {
-        let kept = self.kept.iter().flatten();
+impl RowKeyCache {
+    fn candidates(&self, mode: Mode, query: &PufQuery) -> impl Iterator<Item = &RowKey> {
+        let kept = self.entries.iter().flatten();
         kept.filter(move |(of, _)| mode == Mode::Key || of == query)
             .map(|(_, key)| key)
     }
 
-    fn keep(&mut self, query: PufQuery, key: RowKey) {
-        if self.kept.iter().flatten().any(|(_, kept)| *kept == key) {
+    fn insert(&mut self, query: PufQuery, key: RowKey) {
+        if self.entries.iter().flatten().any(|(_, kept)| *kept == key) {
             self.is_complete = true;
             return;
         }
-        self.kept.rotate_right(1);
-        self.kept[0] = Some((query, key));
+        self.entries.rotate_right(1);
+        self.entries[0] = Some((query, key));
     }
 }
 
-/// What the keys of a handshake say of a CHALLENGE.
-pub(super) enum Judgement {
-    Verified(Proven),
+/// Result of checking a CHALLENGE with the cached keys.
+pub(super) enum ChallengeCheck {
+    Verified(VerifiedChallenge),
     Rejected,
-    /// It takes a reading of the PUF to tell.
-    Open,
+    /// Only a PUF reading can decide.
+    NeedsReading,
 }
 
 /// A CHALLENGE that verified, and its keys.
 #[derive(Debug)]
-pub(super) struct Proven {
+pub(super) struct VerifiedChallenge {
     pub(super) challenge: wire::Challenge,
     pub(super) row_key: RowKey,
     pub(super) auth_key: AuthKey,
     _verified: TagVerified,
 }
 
-/// A CHALLENGE that waits for a reading.
+/// A CHALLENGE that is queued for a reading.
 #[derive(Clone, Copy, Debug)]
-struct Waiting {
+struct WaitingChallenge {
     challenge: wire::Challenge,
-    /// After how many copies of the REQUEST one of its row came.
+    /// Number of REQUEST copies after which a CHALLENGE of this row arrived.
     copies: u8,
-    /// The copy after which one came last.
-    seen_after: u8,
+    /// The copy after which the last one arrived.
+    last_copy: u8,
 }
 
-/// CHALLENGEs of one handshake, and the row keys that it has.
+/// The CHALLENGEs of one handshake, and its row keys.
 #[derive(Debug, Default)]
-pub(super) struct Challenges {
-    keys: Keys,
-    /// By its distance from the next row of its gateway.
+pub(super) struct ChallengeQueue {
+    keys: RowKeyCache,
+    /// With its distance from the next row of its gateway.
     expected: Option<(u64, wire::Challenge)>,
-    waiting: [Option<Waiting>; WAITING_MAX],
+    waiting: [Option<WaitingChallenge>; WAITING_MAX],
     /// Since the newest copy of the REQUEST.
     arrivals: u64,
     /// The number of that copy.
-    request: u8,
+    request_copy: u8,
     draws: u64,
-    /// Whose turn it is.
+    /// Whether a sampled CHALLENGE is next.
     is_drawn_next: bool,
     /// One that verified while the PUF was read for another.
-    proven: Option<Proven>,
-    /// Something came that did not verify, or for which the PUF could not be read.
+    verified: Option<VerifiedChallenge>,
+    /// A CHALLENGE did not verify, or the PUF could not be read for it.
     pub(super) had_failure: bool,
 }
 
-impl Challenges {
-    pub(super) fn judge(
+impl ChallengeQueue {
+    pub(super) fn check(
         &self,
         config: &DeviceConfig,
         challenge: &wire::Challenge,
         nonce: &[u8; 16],
-    ) -> Judgement {
+    ) -> ChallengeCheck {
         let mode = config.mode;
         let mut is_open = true;
-        for row_key in self.keys.of(mode, &query(mode, challenge)) {
+        for row_key in self.keys.candidates(mode, &puf_query(mode, challenge)) {
             is_open = mode == Mode::Key && !self.keys.is_complete;
             let auth_key = AuthKey::derive(
                 row_key,
@@ -114,7 +117,7 @@ impl Challenges {
             );
             let expected = tag::challenge(&auth_key, challenge, nonce);
             if let Some(verified) = tag::verify(&expected, &challenge.tag) {
-                return Judgement::Verified(Proven {
+                return ChallengeCheck::Verified(VerifiedChallenge {
                     challenge: *challenge,
                     row_key: row_key.clone(),
                     auth_key,
@@ -123,24 +126,25 @@ impl Challenges {
             }
         }
         match is_open {
-            true => Judgement::Open,
-            false => Judgement::Rejected,
+            true => ChallengeCheck::NeedsReading,
+            false => ChallengeCheck::Rejected,
         }
     }
 
-    /// Keeps one that verified until the reading under way is over.
-    pub(super) fn keep_proven(&mut self, proven: Proven) {
-        self.proven.get_or_insert(proven);
+    /// Keeps a verified CHALLENGE until the current reading ends.
+    pub(super) fn keep_verified(&mut self, proven: VerifiedChallenge) {
+        self.verified.get_or_insert(proven);
     }
 
-    /// Takes the one that is kept.
-    pub(super) fn take_proven(&mut self) -> Option<Proven> {
-        self.proven.take()
+    /// Takes the kept CHALLENGE.
+    pub(super) fn take_verified(&mut self) -> Option<VerifiedChallenge> {
+        self.verified.take()
     }
 
-    /// Puts one in line that needs a reading, and says whether that changed anything. `ahead` is its distance from the next row
-    /// of its gateway, if that is known; `request` numbers the newest copy of the REQUEST; one `is_prompt` that came soon after it.
-    pub(super) fn wait(
+    /// Queues a CHALLENGE that needs a reading; returns whether the queue changed. `ahead` is its distance from the
+    /// next row of its gateway, if known; `request` is the number of the newest REQUEST copy; `is_prompt` means that
+    /// it arrived soon after that copy.
+    pub(super) fn enqueue(
         &mut self,
         challenge: &wire::Challenge,
         ahead: Option<u64>,
@@ -162,59 +166,59 @@ impl Challenges {
                 }
             }
         }
-        let is_same_row = |waiting: &&mut Waiting| {
+        let is_same_row = |waiting: &&mut WaitingChallenge| {
             let known = &waiting.challenge;
             (known.idx, known.challenge) == (other.idx, other.challenge)
         };
         if let Some(known) = self.waiting.iter_mut().flatten().find(is_same_row) {
-            let is_again = known.seen_after != request;
+            let is_again = known.last_copy != request;
             known.copies += u8::from(is_again);
-            known.seen_after = request;
+            known.last_copy = request;
             return is_again;
         }
-        if self.request != request {
-            (self.request, self.arrivals) = (request, 0);
+        if self.request_copy != request {
+            (self.request_copy, self.arrivals) = (request, 0);
         }
         self.arrivals = self.arrivals.saturating_add(1);
         let free = self.waiting.iter().position(Option::is_none);
-        // Each of those that came so soon has the same chance to be kept.
+        // Each CHALLENGE that arrived promptly has the same chance to be kept.
         let drawn = free.is_none() && is_prompt;
-        let drawn = drawn.then(|| self.draw(nonce) % self.arrivals);
+        let drawn = drawn.then(|| self.draw_random(nonce) % self.arrivals);
         let place = free.or(drawn.and_then(|place| usize::try_from(place).ok()));
         let place = place.and_then(|place| self.waiting.get_mut(place));
         if let Some(place) = place.filter(|place| place.is_none_or(|waiting| waiting.copies == 1)) {
-            *place = Some(Waiting {
+            *place = Some(WaitingChallenge {
                 challenge: other,
                 copies: 1,
-                seen_after: request,
+                last_copy: request,
             });
         }
         true
     }
 
-    /// Nobody else can foretell it once the PUF was read: the newest row key is a secret.
-    fn draw(&mut self, nonce: &[u8; 16]) -> u64 {
+    /// After a PUF reading no other party can predict the draw: the newest row key is secret.
+    fn draw_random(&mut self, nonce: &[u8; 16]) -> u64 {
         self.draws = self.draws.wrapping_add(1);
-        let newest = self.keys.kept.first().and_then(Option::as_ref);
+        let newest = self.keys.entries.first().and_then(Option::as_ref);
         let key = newest.map_or(nonce, |(_, key)| key.as_bytes());
         let [low, _] = crate::keys::halves(&f(key, &[[0xFF; 8], self.draws.to_be_bytes()]));
         u64::from_be_bytes(low)
     }
 
-    /// Whether one waits.
+    /// Whether a CHALLENGE is queued.
     pub(super) fn is_waiting(&self) -> bool {
         self.expected.is_some() || self.waiting.iter().any(Option::is_some)
     }
 
-    /// The one to read the PUF for next.
+    /// The CHALLENGE for the next PUF reading.
     pub(super) fn take_next(&mut self, nonce: &[u8; 16]) -> Option<wire::Challenge> {
         let is_drawn = self.expected.is_none() || self.is_drawn_next;
         self.is_drawn_next = !is_drawn;
         if !is_drawn {
             return self.expected.take().map(|(_, challenge)| challenge);
         }
-        // Of those that came equally often, any.
-        let first = self.draw(nonce) as usize % WAITING_MAX;
+        // A random one among those with equal counts.
+        let first = self.draw_random(nonce) as usize % WAITING_MAX;
         let places = (0..WAITING_MAX).map(|place| (first + place) % WAITING_MAX);
         let copies = |place: &usize| {
             self.waiting
@@ -229,57 +233,57 @@ impl Challenges {
         drawn.or_else(|| self.expected.take().map(|(_, challenge)| challenge))
     }
 
-    /// Takes what a reading gave for a CHALLENGE; one that verifies now, of all that are here.
-    pub(super) fn read(
+    /// Adds the result of a reading for a CHALLENGE; returns a CHALLENGE that verifies now, of all that are queued.
+    pub(super) fn add_reading(
         &mut self,
         config: &DeviceConfig,
         candidate: wire::Challenge,
         row_key: Option<RowKey>,
         nonce: &[u8; 16],
-    ) -> Option<Proven> {
+    ) -> Option<VerifiedChallenge> {
         self.had_failure |= row_key.is_none();
         let is_read = row_key.is_some();
         if let Some(row_key) = row_key {
-            self.keys.keep(query(config.mode, &candidate), row_key);
+            self.keys.insert(puf_query(config.mode, &candidate), row_key);
         }
-        if let Some(proven) = self.take_proven() {
+        if let Some(proven) = self.take_verified() {
             return Some(proven);
         }
         if is_read {
-            match self.judge(config, &candidate, nonce) {
-                Judgement::Verified(proven) => return Some(proven),
-                Judgement::Rejected => self.had_failure = true,
-                // Key mode: other helper data may fit.
-                Judgement::Open => {
-                    self.wait(&candidate, None, (self.request, true), nonce);
+            match self.check(config, &candidate, nonce) {
+                ChallengeCheck::Verified(proven) => return Some(proven),
+                ChallengeCheck::Rejected => self.had_failure = true,
+                // Key mode: other helper data may match.
+                ChallengeCheck::NeedsReading => {
+                    self.enqueue(&candidate, None, (self.request_copy, true), nonce);
                 }
             }
-            return self.judge_waiting(config, nonce);
+            return self.check_waiting(config, nonce);
         }
         None
     }
 
-    /// Judges what waits by the keys that are here now.
-    fn judge_waiting(&mut self, config: &DeviceConfig, nonce: &[u8; 16]) -> Option<Proven> {
+    /// Checks the queued CHALLENGEs with the cached keys.
+    fn check_waiting(&mut self, config: &DeviceConfig, nonce: &[u8; 16]) -> Option<VerifiedChallenge> {
         if let Some((_, challenge)) = &self.expected {
-            match self.judge(config, challenge, nonce) {
-                Judgement::Verified(proven) => return Some(proven),
-                Judgement::Rejected => self.expected = None,
-                Judgement::Open => {}
+            match self.check(config, challenge, nonce) {
+                ChallengeCheck::Verified(proven) => return Some(proven),
+                ChallengeCheck::Rejected => self.expected = None,
+                ChallengeCheck::NeedsReading => {}
             }
         }
         for place in 0..WAITING_MAX {
             let Some(waiting) = self.waiting.get(place).copied().flatten() else {
                 continue;
             };
-            match self.judge(config, &waiting.challenge, nonce) {
-                Judgement::Verified(proven) => return Some(proven),
-                Judgement::Rejected => {
+            match self.check(config, &waiting.challenge, nonce) {
+                ChallengeCheck::Verified(proven) => return Some(proven),
+                ChallengeCheck::Rejected => {
                     if let Some(place) = self.waiting.get_mut(place) {
                         *place = None;
                     }
                 }
-                Judgement::Open => {}
+                ChallengeCheck::NeedsReading => {}
             }
         }
         None

@@ -1,4 +1,4 @@
-//! The steps of one handshake, and when to send again.
+//! The steps of one handshake and its retransmissions.
 
 use crate::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
 use crate::keys::SessionKey;
@@ -6,7 +6,7 @@ use crate::ticket::TicketRoot;
 use crate::wire::{self, MESSAGE_BYTES, message_type};
 use zerocopy::IntoBytes as _;
 
-use super::challenges::Challenges;
+use super::challenges::ChallengeQueue;
 use super::types::PufQuery;
 
 /// First interval between two equal messages, ms (LAP/1 1.5).
@@ -37,7 +37,7 @@ impl Retransmit {
         }
     }
 
-    /// Notes that a copy leaves now and doubles the interval.
+    /// Records that a copy is sent now and doubles the interval.
     pub(super) fn note_sent(&mut self, now_ms: u64) {
         self.sent_ms = now_ms;
         self.due_ms = now_ms.saturating_add(self.interval_ms);
@@ -46,17 +46,17 @@ impl Retransmit {
     }
 }
 
-/// A REQUEST that awaits its CHALLENGE.
+/// A REQUEST without a CHALLENGE so far.
 #[derive(Debug)]
-pub(super) struct Pending {
+pub(super) struct PendingRequest {
     pub(super) nonce: [u8; 16],
     pub(super) retransmit: Retransmit,
-    pub(super) challenges: Challenges,
+    pub(super) challenges: ChallengeQueue,
 }
 
-impl Pending {
-    /// From when on the PUF may be read for a CHALLENGE that waits, as far as the handshake decides. The first one has not to wait;
-    /// once one was in vain, the gateway's shall have had the time to come.
+impl PendingRequest {
+    /// From when the handshake allows a PUF reading for a queued CHALLENGE. The first reading is immediate; after one
+    /// failed, the genuine gateway gets time to respond.
     pub(super) fn read_from_ms(&self) -> u64 {
         match self.challenges.had_failure {
             true => self.prompt_until_ms(),
@@ -64,17 +64,17 @@ impl Pending {
         }
     }
 
-    /// Until when the gateway's CHALLENGE for the newest copy of the REQUEST mostly has come.
+    /// The time by which the CHALLENGE of the gateway for the newest REQUEST copy has usually arrived.
     pub(super) fn prompt_until_ms(&self) -> u64 {
         self.retransmit.sent_ms.saturating_add(RETRANSMIT_FIRST_MS)
     }
 
-    pub(super) fn echo(&self) -> [u8; 8] {
+    pub(super) fn nonce_echo(&self) -> [u8; 8] {
         let [low, _] = crate::keys::halves(&self.nonce);
         low
     }
 
-    /// The REQUEST; built anew for each copy, always the same bytes.
+    /// The REQUEST. Built for each copy, always the same bytes.
     pub(super) fn request(&self, suite: Suite, device: DeviceId) -> [u8; MESSAGE_BYTES] {
         let mut bytes = [0u8; MESSAGE_BYTES];
         let request = wire::Request {
@@ -87,9 +87,9 @@ impl Pending {
     }
 }
 
-/// A RESPONSE that awaits its ACK.
+/// A RESPONSE without an ACK so far.
 #[derive(Debug)]
-pub(super) struct Answered {
+pub(super) struct PendingResponse {
     pub(super) response: [u8; MESSAGE_BYTES],
     pub(super) tag: [u8; 16],
     pub(super) key: SessionKey,
@@ -101,23 +101,23 @@ pub(super) struct Answered {
     pub(super) retransmit: Retransmit,
 }
 
-/// What the machine is doing.
+/// The current step of the machine.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// No handshake; `wake_at_ms` is when a nonce will be asked for, `None` when it was or nothing is due.
-    Rest {
+    /// No handshake; `wake_at_ms` is when the machine requests a nonce, `None` if it did or nothing is due.
+    Idle {
         wake_at_ms: Option<u64>,
     },
-    AwaitChallenge(Pending),
+    AwaitChallenge(PendingRequest),
     AwaitPuf {
-        pending: Pending,
+        pending: PendingRequest,
         candidate: wire::Challenge,
     },
-    AwaitAck(Answered),
+    AwaitAck(PendingResponse),
 }
 
-/// The PUF reading that a CHALLENGE asks for.
-pub(super) fn query(mode: Mode, challenge: &wire::Challenge) -> PufQuery {
+/// The PUF reading that a CHALLENGE requires.
+pub(super) fn puf_query(mode: Mode, challenge: &wire::Challenge) -> PufQuery {
     PufQuery {
         mode,
         idx: RowIndex(challenge.idx.get()),

@@ -1,7 +1,7 @@
-//! The device role: a machine that is fed messages, PUF readings, nonces and the time (LAP/1 1.5).
+//! The device role: a state machine driven by messages, PUF readings, nonces and the time (LAP/1 1.5).
 //!
-//! It holds no socket, clock, random source or heap, and builds for targets without an operating system. The caller
-//! owns those and does what each [`Output`] says; after every call it polls until [`Output::None`] comes, then waits
+//! The machine uses no socket, clock, random source or heap, and builds for targets without an operating system. The caller
+//! owns those and acts on each [`Output`]. After every call the caller polls until [`Output::None`] is returned, then waits
 //! for a datagram, a PUF reading or [`Device::next_deadline`].
 //!
 //! ```mermaid
@@ -9,36 +9,36 @@
 //!     [*] --> Idle
 //!     Idle --> AwaitChallenge: start(nonce)
 //!     Authenticated --> AwaitChallenge: start(nonce), renewal due
-//!     AwaitChallenge --> AwaitChallenge: REQUEST again, 8 in all
+//!     AwaitChallenge --> AwaitChallenge: REQUEST repeated, 8 in all
 //!     AwaitChallenge --> AwaitPuf: CHALLENGE with the nonce's echo
 //!     AwaitChallenge --> AwaitAck: CHALLENGE of a row that was read before verifies, RESPONSE
 //!     AwaitPuf --> AwaitChallenge: reading failed or tag wrong
-//!     AwaitPuf --> AwaitPuf: the same, another CHALLENGE waits, and a reading is allowed
+//!     AwaitPuf --> AwaitPuf: the same, another CHALLENGE is queued, and a reading is allowed
 //!     AwaitPuf --> AwaitAck: a tag verifies, RESPONSE
-//!     AwaitAck --> AwaitAck: RESPONSE again, for 60 s
+//!     AwaitAck --> AwaitAck: RESPONSE repeated, for 60 s
 //!     AwaitAck --> Authenticated: ACK verifies
-//!     AwaitChallenge --> Rest: 8 REQUESTs unanswered
-//!     AwaitAck --> Rest: 60 s over, relayed, lease over
-//!     state Rest <<choice>>
-//!     Rest --> Idle: no session
-//!     Rest --> Authenticated: the session before still lives
-//!     Authenticated --> Idle: lease over
+//!     AwaitChallenge --> HandshakeEnd: no CHALLENGE for 8 REQUESTs
+//!     AwaitAck --> HandshakeEnd: 60 s passed, relayed, session expired
+//!     state HandshakeEnd <<choice>>
+//!     HandshakeEnd --> Idle: no session
+//!     HandshakeEnd --> Authenticated: the previous session is still active
+//!     Authenticated --> Idle: session expired
 //! ```
 //!
-//! A session outlives the handshake that renews it: [`Device::session`] is `Some` from a verified ACK to the end of
-//! its lease, whatever the phase. `abandon` leads from everywhere to Idle.
+//! A session outlives the handshake that renews it: [`Device::session`] is `Some` from a verified ACK until the session
+//! expires, in every phase. `abandon` leads from every state to Idle.
 //!
-//! What a reader of LAP/1 1.5 will ask:
-//! * *A bad message cancels nothing.* Whoever does not know the nonce cannot even cause a PUF reading; whoever
-//!   reads the REQUEST can cause [`READINGS_AT_ONCE`] and then one each [`READING_INTERVAL_MS`], and ends no handshake.
-//! * *A CHALLENGE is verified with the key that only its row's response gives*, so the PUF is read first and the
-//!   answer given afterwards. The key is kept for the handshake: further CHALLENGEs of that row, and in key mode all, cost
-//!   no reading. Of those that need one, two wait: `challenges.rs`.
-//! * *Asked for the same row again*: yes as long as no ACK verified for it, since the RESPONSE may be lost; never
-//!   after (pool mode, per gateway, in memory). A caller whose memory outlives this machine says what it knows:
-//!   [`Device::raise_unanswered_from`] at the start, [`Device::refuse_row`] in place of a reading.
-//! * *Own address*: behind address translation `seen_ip` is never the own address, so a device there gets no session.
-//!   It cannot tell a translator from somebody who relays its RESPONSE from an address of his own.
+//! Properties (LAP/1 1.5):
+//! * *A bad message cancels nothing.* A sender that does not know the nonce cannot cause a PUF reading. A sender that has
+//!   read the REQUEST can cause [`READINGS_AT_ONCE`] readings and then one per [`READING_INTERVAL_MS`], and ends no handshake.
+//! * *A CHALLENGE verifies only with the key from its row's PUF response*, so the device reads the PUF first and responds
+//!   afterwards. The key is kept for the handshake: further CHALLENGEs of that row, and in key mode all CHALLENGEs, need no
+//!   reading. `challenges.rs` queues the others.
+//! * *The same row offered again*: accepted while no ACK for the row verified, since the RESPONSE may be lost; never after
+//!   (pool mode, per gateway, in memory). A caller with persistent storage reports what it knows:
+//!   [`Device::raise_first_unanswered_row`] at the start, [`Device::refuse_row`] instead of a reading.
+//! * *Own address*: behind address translation `seen_ip` never equals the own address, so a device there gets no session.
+//!   The device cannot distinguish a translator from an attacker who relays its RESPONSE from another address.
 
 mod budget;
 mod challenges;
@@ -52,70 +52,70 @@ use zerocopy::byteorder::big_endian::U32;
 
 use crate::ids::{GatewayId, Mode, RowIndex, SessionId};
 use crate::keys::{RowKey, SessionKey};
-use crate::nonce::Statement;
+use crate::nonce::RowStatement;
 use crate::tag;
-use crate::ticket::{Opening, TicketRoot};
+use crate::ticket::{TicketRoot, TicketSession};
 use crate::wire::{self, FLAG_BOUND, MESSAGE_BYTES, Message, message_type};
 
-use budget::{Budget, Floors, Readings};
-use challenges::{Challenges, Judgement, Proven};
-use handshake::{Answered, Pending, Retransmit, Step, query};
+use budget::{HandshakeBudget, ReadingLimiter, RowFloors};
+use challenges::{ChallengeCheck, ChallengeQueue, VerifiedChallenge};
+use handshake::{PendingRequest, PendingResponse, Retransmit, Step, puf_query};
 
 pub use budget::{READING_INTERVAL_MS, READINGS_AT_ONCE, UNPLANNED_INTERVAL_MS};
 pub use types::*;
 
-/// Copies of one REQUEST (LAP/1 1.5).
+/// Maximum copies of one REQUEST (LAP/1 1.5).
 pub const MAX_REQUESTS: u8 = 8;
 /// How long one RESPONSE is repeated, ms (LAP/1 1.5).
 pub const RESPONSE_LIFETIME_MS: u64 = 60_000;
-/// Copies of a RESPONSE up to which its ACK is about to come: the fourth is sent after 140 ms.
-pub const PROMPT_RESPONSES: u8 = 4;
-/// How long messages of a session are opened after another one has replaced it, ms (LAP/1 1.5).
-pub const PREVIOUS_MS: u64 = 1_000;
-/// Rest after a failed handshake, ms; doubles with each further failure.
+/// Copies of a RESPONSE during which its ACK is imminent: the fourth is sent after 140 ms.
+pub const PROMPT_RESPONSES_MAX: u8 = 4;
+/// How long messages of a replaced session are still opened, ms (LAP/1 1.5).
+pub const PREVIOUS_SESSION_MS: u64 = 1_000;
+/// Delay after a failed handshake, ms; doubles with each further failure.
 pub const RETRY_FIRST_MS: u64 = 5_000;
-/// Longest rest after a failed handshake, ms.
+/// Maximum delay after a failed handshake, ms.
 pub const RETRY_MAX_MS: u64 = 60_000;
 
-/// One device's side of LAP/1.
+/// The device side of LAP/1.
 ///
-/// `now_ms` in every call is milliseconds on one clock that goes on through suspend (boot time), since leases count
-/// on it; its zero is anywhere.
+/// `now_ms` in every call is milliseconds of one clock that continues during suspend (boot time), because session
+/// lifetimes count on it. Its zero is arbitrary.
 #[derive(Debug)]
 pub struct Device {
     config: DeviceConfig,
     step: Step,
     session: Option<Session>,
-    previous: Option<PreviousSession>,
-    budget: Budget,
-    readings: Readings,
-    floors: Floors,
-    /// Pool mode: above every row that was ever answered.
-    unanswered_from: RowIndex,
-    /// A row was offered since the last session that was answered before.
-    has_refused: bool,
-    last_accepted: Option<(GatewayId, RowIndex)>,
+    previous_session: Option<PreviousSession>,
+    budget: HandshakeBudget,
+    reading_limiter: ReadingLimiter,
+    row_floors: RowFloors,
+    /// Pool mode: above every row that was ever responded to.
+    first_unanswered_row: RowIndex,
+    /// Since the last session, a row was offered that had been responded to before.
+    has_refused_row: bool,
+    last_accepted_row: Option<(GatewayId, RowIndex)>,
     last_nonce: [u8; 16],
-    last_nak: Option<NakSeen>,
+    last_nak: Option<ReceivedNak>,
     rejected_challenges: u32,
     failures: u8,
 }
 
 impl Device {
-    /// A machine at rest; [`start`](Self::start) sets it going.
+    /// An idle machine; [`start`](Self::start) begins a handshake.
     #[must_use]
     pub fn new(config: DeviceConfig) -> Self {
         Self {
             config,
-            step: Step::Rest { wake_at_ms: None },
+            step: Step::Idle { wake_at_ms: None },
             session: None,
-            previous: None,
-            budget: Budget::default(),
-            readings: Readings::default(),
-            floors: Floors::default(),
-            unanswered_from: RowIndex(0),
-            has_refused: false,
-            last_accepted: None,
+            previous_session: None,
+            budget: HandshakeBudget::default(),
+            reading_limiter: ReadingLimiter::default(),
+            row_floors: RowFloors::default(),
+            first_unanswered_row: RowIndex(0),
+            has_refused_row: false,
+            last_accepted_row: None,
             last_nonce: [0; 16],
             last_nak: None,
             rejected_challenges: 0,
@@ -123,81 +123,83 @@ impl Device {
         }
     }
 
-    /// What the device is.
+    /// The configuration of the device.
     #[must_use]
     pub fn config(&self) -> &DeviceConfig {
         &self.config
     }
 
-    /// Where the machine stands.
+    /// The current phase of the machine.
     #[must_use]
     pub fn phase(&self) -> Phase {
         match self.step {
-            Step::Rest { .. } if self.session.is_some() => Phase::Authenticated,
-            Step::Rest { .. } => Phase::Idle,
+            Step::Idle { .. } if self.session.is_some() => Phase::Authenticated,
+            Step::Idle { .. } => Phase::Idle,
             Step::AwaitChallenge(_) => Phase::AwaitChallenge,
             Step::AwaitPuf { .. } => Phase::AwaitPuf,
             Step::AwaitAck(_) => Phase::AwaitAck,
         }
     }
 
-    /// The session, from a verified ACK until `poll` finds its lease over.
+    /// The session, from a verified ACK until `poll` finds it expired.
     #[must_use]
     pub fn session(&self) -> Option<&Session> {
         self.session.as_ref()
     }
 
-    /// The session before it, until `poll` finds that [`PREVIOUS_MS`] have passed since the ACK: only to open what its gateway has
-    /// sealed.
+    /// The session before the current one, until `poll` finds that [`PREVIOUS_SESSION_MS`] have passed since the ACK.
+    /// Used only to open what its gateway has sealed.
     #[must_use]
-    pub fn previous(&self) -> Option<&PreviousSession> {
-        self.previous.as_ref()
+    pub fn previous_session(&self) -> Option<&PreviousSession> {
+        self.previous_session.as_ref()
     }
 
-    /// Whether a RESPONSE is out whose ACK should be here at any moment: [`PROMPT_RESPONSES`] copies have not been sent.
+    /// Whether the ACK of a sent RESPONSE is expected at any moment: fewer than [`PROMPT_RESPONSES_MAX`] copies were
+    /// sent.
     ///
-    /// The gateway may have replaced the session by the one that the ACK will open: messages should be sealed after the ACK.
+    /// The gateway may have replaced the session by the one that the ACK opens. Callers should seal messages after
+    /// the ACK.
     #[must_use]
     pub fn awaits_prompt_ack(&self) -> bool {
-        matches!(&self.step, Step::AwaitAck(answered) if answered.retransmit.sent < PROMPT_RESPONSES)
+        matches!(&self.step, Step::AwaitAck(pending) if pending.retransmit.sent < PROMPT_RESPONSES_MAX)
     }
 
-    /// The last NAK while a REQUEST was out, for display only.
+    /// The last NAK during a REQUEST, for display only.
     #[must_use]
-    pub fn last_nak(&self) -> Option<NakSeen> {
+    pub fn last_nak(&self) -> Option<ReceivedNak> {
         self.last_nak
     }
 
-    /// Readings of the PUF after which no CHALLENGE verified, since the machine was made.
+    /// PUF readings after which no CHALLENGE verified, since the machine was created.
     #[must_use]
     pub fn rejected_challenges(&self) -> u32 {
         self.rejected_challenges
     }
 
-    /// The lowest row from which on nothing was answered, which each REQUEST of the pool mode states; 0 before the
+    /// The lowest row above all rows that were responded to. Each REQUEST of the pool mode states it; 0 before the
     /// first RESPONSE.
     #[must_use]
-    pub fn unanswered_from(&self) -> RowIndex {
-        self.unanswered_from
+    pub fn first_unanswered_row(&self) -> RowIndex {
+        self.first_unanswered_row
     }
 
-    /// What the next REQUEST of the pool mode states.
+    /// The statement in the next REQUEST of the pool mode.
     #[must_use]
-    pub fn statement(&self) -> Statement {
-        Statement {
-            unanswered_from: self.unanswered_from,
-            has_refused: self.has_refused,
+    pub fn row_statement(&self) -> RowStatement {
+        RowStatement {
+            first_unanswered_row: self.first_unanswered_row,
+            has_refused_row: self.has_refused_row,
         }
     }
 
-    /// Takes that from a memory that outlives this machine. It never falls.
-    pub fn raise_unanswered_from(&mut self, row: RowIndex) {
-        self.unanswered_from = self.unanswered_from.max(row);
+    /// Raises the row to a value from persistent storage. It never decreases.
+    pub fn raise_first_unanswered_row(&mut self, row: RowIndex) {
+        self.first_unanswered_row = self.first_unanswered_row.max(row);
     }
 
     /// The gateway and the row of the CHALLENGE for which the PUF is being read.
     #[must_use]
-    pub fn offered(&self) -> Option<(GatewayId, RowIndex)> {
+    pub fn offered_row(&self) -> Option<(GatewayId, RowIndex)> {
         match &self.step {
             Step::AwaitPuf { candidate, .. } => Some((
                 GatewayId(candidate.gateway_id.get()),
@@ -207,47 +209,47 @@ impl Device {
         }
     }
 
-    /// The gateway and the row of the RESPONSE that is out.
+    /// The gateway and the row of the RESPONSE that awaits its ACK.
     #[must_use]
-    pub fn answered(&self) -> Option<(GatewayId, RowIndex)> {
+    pub fn responded_row(&self) -> Option<(GatewayId, RowIndex)> {
         match &self.step {
-            Step::AwaitAck(answered) => Some((answered.gateway, answered.idx)),
+            Step::AwaitAck(pending) => Some((pending.gateway, pending.idx)),
             _ => None,
         }
     }
 
-    /// The gateway and the row of the last RESPONSE whose ACK verified, also one that opened no session.
+    /// The gateway and the row of the last RESPONSE whose ACK verified, including one that opened no session.
     #[must_use]
-    pub fn last_accepted(&self) -> Option<(GatewayId, RowIndex)> {
-        self.last_accepted
+    pub fn last_accepted_row(&self) -> Option<(GatewayId, RowIndex)> {
+        self.last_accepted_row
     }
 
-    /// Begins a handshake with a nonce from a CSPRNG (or `F(boot secret, stored counter)`). In pool mode four of its
-    /// bytes are replaced by [`Device::statement`].
+    /// Begins a handshake with a nonce from a CSPRNG (or `F(boot secret, stored counter)`). In pool mode
+    /// [`Device::row_statement`] replaces four of its bytes.
     ///
-    /// A session that lives goes on meanwhile. Returns the REQUEST, or [`Output::Postponed`] when a pool-mode device
-    /// has used up its unplanned re-authentication.
+    /// An active session continues. Returns the REQUEST, or [`Output::Postponed`] if a pool-mode device has used up
+    /// its unplanned re-authentication.
     ///
     /// # Errors
-    /// A handshake is under way, or the nonce is zero or the last one again.
+    /// A handshake is in progress, or the nonce is zero or equals the last one.
     pub fn start(&mut self, nonce: [u8; 16], now_ms: u64) -> Result<Output, StartError> {
-        if !matches!(self.step, Step::Rest { .. }) {
-            return Err(StartError::UnderWay);
+        if !matches!(self.step, Step::Idle { .. }) {
+            return Err(StartError::HandshakeInProgress);
         }
         if nonce == [0; 16] || nonce == self.last_nonce {
             return Err(StartError::BadNonce);
         }
         self.last_nonce = nonce;
         let nonce = match self.config.mode {
-            Mode::Pool => self.statement().within(nonce),
+            Mode::Pool => self.row_statement().write_into(nonce),
             Mode::Key => nonce,
         };
         let due_ms = self.budget.earliest_start_ms(self.config.mode, now_ms);
         self.last_nak = None;
-        self.step = Step::AwaitChallenge(Pending {
+        self.step = Step::AwaitChallenge(PendingRequest {
             nonce,
             retransmit: Retransmit::starting(due_ms),
-            challenges: Challenges::default(),
+            challenges: ChallengeQueue::default(),
         });
         if due_ms > now_ms {
             return Ok(Output::Postponed { until_ms: due_ms });
@@ -255,62 +257,67 @@ impl Device {
         Ok(self.poll_step(now_ms))
     }
 
-    /// Gives up the handshake and the session, for instance because the network changed. A PUF reading that is
-    /// under way must not be reported any more. What limits re-authentications is kept.
+    /// Ends the handshake and the session, for instance because the network changed. The caller must not report a PUF
+    /// reading that is in progress. The limits of re-authentication are kept.
     pub fn abandon(&mut self) {
-        self.step = Step::Rest { wake_at_ms: None };
-        (self.session, self.previous) = (None, None);
+        self.step = Step::Idle { wake_at_ms: None };
+        (self.session, self.previous_session) = (None, None);
     }
 
-    /// Takes the payload of one UDP datagram from port 20550 of a gateway, whoever it really came from.
+    /// Handles the payload of one UDP datagram from port 20550 of a gateway. The sender is not authenticated yet.
     ///
     /// `local_ip` is the device's own address as 16 bytes, IPv4 as `::ffff:a.b.c.d`.
     ///
     /// # Errors
     /// Why the message changed nothing.
-    pub fn handle(&mut self, payload: &[u8], local_ip: &[u8; 16], now_ms: u64) -> Result<Output, Ignored> {
-        self.handle_enrolled(payload, local_ip, now_ms, |_| true)
+    pub fn handle(
+        &mut self,
+        payload: &[u8],
+        local_ip: &[u8; 16],
+        now_ms: u64,
+    ) -> Result<Output, IgnoredReason> {
+        self.handle_with_enrolled_rows(payload, local_ip, now_ms, |_| true)
     }
 
-    /// As [`handle`](Self::handle), of a device that has its helper data at hand: for a row that `is_enrolled` does not
-    /// know, with that challenge, the PUF is not read.
+    /// As [`handle`](Self::handle), for a device with its helper data at hand: the PUF is not read for a row that
+    /// `is_enrolled` does not accept with this challenge.
     ///
     /// # Errors
     /// Why the message changed nothing.
-    pub fn handle_enrolled(
+    pub fn handle_with_enrolled_rows(
         &mut self,
         payload: &[u8],
         local_ip: &[u8; 16],
         now_ms: u64,
         is_enrolled: impl FnOnce(&PufQuery) -> bool,
-    ) -> Result<Output, Ignored> {
-        let message = wire::parse(payload).map_err(Ignored::Malformed)?;
+    ) -> Result<Output, IgnoredReason> {
+        let message = wire::parse(payload).map_err(IgnoredReason::Malformed)?;
         let header = match message {
             Message::Challenge(challenge) => &challenge.header,
             Message::Ack(ack) => &ack.header,
             Message::Nak(nak) => &nak.header,
-            Message::DataDown(..) | Message::AttestRequest(_) => return Err(Ignored::Unserved),
+            Message::DataDown(..) | Message::AttestRequest(_) => return Err(IgnoredReason::UnsupportedType),
             Message::Request(_) | Message::Response(_) | Message::DataUp(..) | Message::Proof(_) => {
-                return Err(Ignored::Direction);
+                return Err(IgnoredReason::Direction);
             }
         };
         if header.device() != self.config.device || header.suite != self.config.suite.number() {
-            return Err(Ignored::OtherDevice);
+            return Err(IgnoredReason::OtherDevice);
         }
         match message {
             Message::Challenge(challenge) => self.on_challenge(challenge, now_ms, is_enrolled),
             Message::Ack(ack) => self.on_ack(ack, local_ip, now_ms),
             Message::Nak(nak) => self.on_nak(nak),
-            _ => Err(Ignored::Unserved),
+            _ => Err(IgnoredReason::UnsupportedType),
         }
     }
 
-    /// Takes the row key that the reading asked for by the last [`Output::EvaluatePuf`] gave.
+    /// Takes the row key from the reading that the last [`Output::EvaluatePuf`] requested.
     ///
-    /// Returns the RESPONSE, or the next reading, or nothing when the machine waits for a CHALLENGE or until it may read
-    /// again.
+    /// Returns the RESPONSE, or the next reading, or nothing if the machine waits for a CHALLENGE or for its next
+    /// reading.
     pub fn puf_result(&mut self, result: Result<RowKey, PufFailed>, now_ms: u64) -> Output {
-        let step = mem::replace(&mut self.step, Step::Rest { wake_at_ms: None });
+        let step = mem::replace(&mut self.step, Step::Idle { wake_at_ms: None });
         let Step::AwaitPuf {
             mut pending,
             candidate,
@@ -322,7 +329,7 @@ impl Device {
         let is_read = result.is_ok();
         let proven = pending
             .challenges
-            .read(&self.config, candidate, result.ok(), &pending.nonce);
+            .add_reading(&self.config, candidate, result.ok(), &pending.nonce);
         if let Some(proven) = proven {
             return self.respond(&proven, &pending, now_ms);
         }
@@ -331,30 +338,32 @@ impl Device {
         self.read_for_next(now_ms)
     }
 
-    /// Instead of [`puf_result`](Self::puf_result): the row that is [offered](Self::offered) was answered before, as a
-    /// memory that outlives this machine knows. The CHALLENGE is dropped, and counts for no reading.
+    /// Alternative to [`puf_result`](Self::puf_result): persistent storage shows that the
+    /// [offered](Self::offered_row) row was responded to before. The CHALLENGE is dropped and does not count as a
+    /// reading.
     pub fn refuse_row(&mut self, now_ms: u64) -> Output {
-        let step = mem::replace(&mut self.step, Step::Rest { wake_at_ms: None });
+        let step = mem::replace(&mut self.step, Step::Idle { wake_at_ms: None });
         let Step::AwaitPuf { mut pending, .. } = step else {
             self.step = step;
             return Output::None;
         };
-        self.has_refused = true;
-        self.readings.give_back();
-        if let Some(proven) = pending.challenges.take_proven() {
+        self.has_refused_row = true;
+        self.reading_limiter.refund();
+        if let Some(proven) = pending.challenges.take_verified() {
             return self.respond(&proven, &pending, now_ms);
         }
         self.step = Step::AwaitChallenge(pending);
         self.read_for_next(now_ms)
     }
 
-    /// Does what is due by now, one thing per call.
+    /// Performs what is due by now, one action per call.
     pub fn poll(&mut self, now_ms: u64) -> Output {
-        self.previous.take_if(|previous| previous.until_ms <= now_ms);
+        self.previous_session
+            .take_if(|previous| previous.expires_at_ms <= now_ms);
         if self
             .session
             .as_ref()
-            .is_some_and(|session| session.until_ms <= now_ms)
+            .is_some_and(|session| session.expires_at_ms <= now_ms)
         {
             self.session = None;
             return Output::SessionExpired;
@@ -362,33 +371,39 @@ impl Device {
         self.poll_step(now_ms)
     }
 
-    /// When [`poll`](Self::poll) has to be called next; `None` when only a message, a PUF reading or a start helps.
+    /// When [`poll`](Self::poll) must be called next; `None` if the machine waits only for a message, a PUF reading
+    /// or a start.
     #[must_use]
     pub fn next_deadline(&self) -> Option<u64> {
         let step_ms = match &self.step {
-            Step::Rest { wake_at_ms } => *wake_at_ms,
+            Step::Idle { wake_at_ms } => *wake_at_ms,
             Step::AwaitChallenge(pending) if pending.challenges.is_waiting() => {
-                let reading_ms = self.readings.due_ms().max(pending.read_from_ms());
+                let reading_ms = self.reading_limiter.next_allowed_ms().max(pending.read_from_ms());
                 Some(pending.retransmit.due_ms.min(reading_ms))
             }
             Step::AwaitChallenge(pending) => Some(pending.retransmit.due_ms),
             Step::AwaitPuf { .. } => None,
-            Step::AwaitAck(answered) => Some(answered.retransmit.due_ms.min(answered.gives_up_ms())),
+            Step::AwaitAck(sent_response) => {
+                Some(sent_response.retransmit.due_ms.min(sent_response.deadline_ms()))
+            }
         };
-        let expiry_ms = self.session.as_ref().map(|session| session.until_ms);
-        let previous_ms = self.previous.as_ref().map(|previous| previous.until_ms);
+        let expiry_ms = self.session.as_ref().map(|session| session.expires_at_ms);
+        let previous_ms = self
+            .previous_session
+            .as_ref()
+            .map(|previous| previous.expires_at_ms);
         [step_ms, expiry_ms, previous_ms].into_iter().flatten().min()
     }
 
     fn poll_step(&mut self, now_ms: u64) -> Output {
         match &mut self.step {
-            Step::Rest { wake_at_ms } if wake_at_ms.is_some_and(|at| at <= now_ms) => {
+            Step::Idle { wake_at_ms } if wake_at_ms.is_some_and(|at| at <= now_ms) => {
                 *wake_at_ms = None;
                 Output::NeedNonce
             }
             Step::AwaitChallenge(pending)
                 if pending.challenges.is_waiting()
-                    && self.readings.due_ms().max(pending.read_from_ms()) <= now_ms =>
+                    && self.reading_limiter.next_allowed_ms().max(pending.read_from_ms()) <= now_ms =>
             {
                 self.read_for_next(now_ms)
             }
@@ -404,13 +419,13 @@ impl Device {
                 pending.retransmit.note_sent(now_ms);
                 Output::Transmit(pending.request(self.config.suite, self.config.device))
             }
-            Step::AwaitAck(answered) if answered.gives_up_ms() <= now_ms => {
-                let nonce = answered.nonce;
+            Step::AwaitAck(sent_response) if sent_response.deadline_ms() <= now_ms => {
+                let nonce = sent_response.nonce;
                 self.fail(Failure::NoAck, &nonce, now_ms)
             }
-            Step::AwaitAck(answered) if answered.retransmit.due_ms <= now_ms => {
-                answered.retransmit.note_sent(now_ms);
-                Output::Transmit(answered.response)
+            Step::AwaitAck(sent_response) if sent_response.retransmit.due_ms <= now_ms => {
+                sent_response.retransmit.note_sent(now_ms);
+                Output::Transmit(sent_response.response)
             }
             _ => Output::None,
         }
@@ -421,19 +436,19 @@ impl Device {
         challenge: &wire::Challenge,
         now_ms: u64,
         is_enrolled: impl FnOnce(&PufQuery) -> bool,
-    ) -> Result<Output, Ignored> {
+    ) -> Result<Output, IgnoredReason> {
         let (pending, is_reading) = match &mut self.step {
             Step::AwaitChallenge(pending) if pending.retransmit.sent > 0 => (pending, false),
             Step::AwaitPuf { pending, candidate } => {
                 if *candidate == *challenge {
-                    return Err(Ignored::Duplicate);
+                    return Err(IgnoredReason::Duplicate);
                 }
                 (pending, true)
             }
-            _ => return Err(Ignored::NotAwaited),
+            _ => return Err(IgnoredReason::Unexpected),
         };
-        if challenge.nonce_echo != pending.echo() {
-            return Err(Ignored::NonceEcho);
+        if challenge.nonce_echo != pending.nonce_echo() {
+            return Err(IgnoredReason::NonceEcho);
         }
         let (gateway, idx) = (
             GatewayId(challenge.gateway_id.get()),
@@ -441,32 +456,35 @@ impl Device {
         );
         let mode = self.config.mode;
         if !self.config.gateways.allows(gateway) {
-            return Err(Ignored::Gateway);
+            return Err(IgnoredReason::Gateway);
         }
         match mode {
-            Mode::Pool if !self.floors.allows(gateway, idx) => return Err(Ignored::IndexSpent),
-            Mode::Key if challenge.challenge != [0; 8] => return Err(Ignored::ChallengeInKeyMode),
+            Mode::Pool if !self.row_floors.allows(gateway, idx) => return Err(IgnoredReason::IndexSpent),
+            Mode::Key if challenge.challenge != [0; 8] => return Err(IgnoredReason::ChallengeInKeyMode),
             _ => {}
         }
-        match pending.challenges.judge(&self.config, challenge, &pending.nonce) {
-            Judgement::Rejected => return Err(Ignored::ChallengeTag),
-            Judgement::Verified(proven) if is_reading => {
-                pending.challenges.keep_proven(proven);
+        match pending.challenges.check(&self.config, challenge, &pending.nonce) {
+            ChallengeCheck::Rejected => return Err(IgnoredReason::ChallengeTag),
+            ChallengeCheck::Verified(proven) if is_reading => {
+                pending.challenges.keep_verified(proven);
                 return Ok(Output::None);
             }
-            Judgement::Verified(proven) => return Ok(self.answer(&proven, now_ms)),
-            Judgement::Open => {}
+            ChallengeCheck::Verified(proven) => return Ok(self.respond_without_reading(&proven, now_ms)),
+            ChallengeCheck::NeedsReading => {}
         }
-        if !is_enrolled(&query(mode, challenge)) {
-            return Err(Ignored::UnknownRow);
+        if !is_enrolled(&puf_query(mode, challenge)) {
+            return Err(IgnoredReason::UnknownRow);
         }
         let ahead = match mode {
-            Mode::Pool => self.floors.ahead(gateway, idx),
+            Mode::Pool => self.row_floors.distance(gateway, idx),
             Mode::Key => None,
         };
         let request = (pending.retransmit.sent, now_ms < pending.prompt_until_ms());
-        if !pending.challenges.wait(challenge, ahead, request, &pending.nonce) {
-            return Err(Ignored::Duplicate);
+        if !pending
+            .challenges
+            .enqueue(challenge, ahead, request, &pending.nonce)
+        {
+            return Err(IgnoredReason::Duplicate);
         }
         match is_reading {
             true => Ok(Output::None),
@@ -474,12 +492,12 @@ impl Device {
         }
     }
 
-    /// Reads the PUF for the next CHALLENGE that waits, if one does and a reading is allowed.
+    /// Reads the PUF for the next queued CHALLENGE, if there is one and a reading is allowed.
     fn read_for_next(&mut self, now_ms: u64) -> Output {
-        if self.readings.due_ms() > now_ms {
+        if self.reading_limiter.next_allowed_ms() > now_ms {
             return Output::None;
         }
-        let step = mem::replace(&mut self.step, Step::Rest { wake_at_ms: None });
+        let step = mem::replace(&mut self.step, Step::Idle { wake_at_ms: None });
         let Step::AwaitChallenge(mut pending) = step else {
             self.step = step;
             return Output::None;
@@ -490,14 +508,14 @@ impl Device {
             self.step = Step::AwaitChallenge(pending);
             return Output::None;
         };
-        self.readings.spend(now_ms);
+        self.reading_limiter.spend(now_ms);
         self.step = Step::AwaitPuf { pending, candidate };
-        Output::EvaluatePuf(query(self.config.mode, &candidate))
+        Output::EvaluatePuf(puf_query(self.config.mode, &candidate))
     }
 
-    /// Answers a CHALLENGE that needed no reading.
-    fn answer(&mut self, proven: &Proven, now_ms: u64) -> Output {
-        let step = mem::replace(&mut self.step, Step::Rest { wake_at_ms: None });
+    /// Responds to a CHALLENGE that needed no reading.
+    fn respond_without_reading(&mut self, proven: &VerifiedChallenge, now_ms: u64) -> Output {
+        let step = mem::replace(&mut self.step, Step::Idle { wake_at_ms: None });
         match step {
             Step::AwaitChallenge(pending) => self.respond(proven, &pending, now_ms),
             step => {
@@ -507,9 +525,9 @@ impl Device {
         }
     }
 
-    /// Answers a CHALLENGE that verified.
-    fn respond(&mut self, proven: &Proven, pending: &Pending, now_ms: u64) -> Output {
-        let Proven {
+    /// Responds to a CHALLENGE that verified.
+    fn respond(&mut self, proven: &VerifiedChallenge, pending: &PendingRequest, now_ms: u64) -> Output {
+        let VerifiedChallenge {
             challenge,
             row_key,
             auth_key,
@@ -525,11 +543,11 @@ impl Device {
             fresh: challenge.fresh,
             tag: [0; 16],
         };
-        message.tag = tag::response(auth_key, &message, &tag::loc(config.bound_mac));
+        message.tag = tag::response(auth_key, &message, &tag::location(config.bound_mac));
         let mut response = [0u8; MESSAGE_BYTES];
         response.copy_from_slice(message.as_bytes());
 
-        let opening = Opening {
+        let opening = TicketSession {
             suite: config.suite,
             device: config.device,
             gateway: GatewayId(challenge.gateway_id.get()),
@@ -537,12 +555,12 @@ impl Device {
             response_tag: message.tag,
         };
         self.budget.spend(now_ms);
-        self.readings = Readings::default();
+        self.reading_limiter = ReadingLimiter::default();
         if config.mode == Mode::Pool {
             let above = RowIndex(opening.idx.0.saturating_add(1));
-            self.unanswered_from = self.unanswered_from.max(above);
+            self.first_unanswered_row = self.first_unanswered_row.max(above);
         }
-        self.step = Step::AwaitAck(Answered {
+        self.step = Step::AwaitAck(PendingResponse {
             response,
             tag: message.tag,
             ticket: TicketRoot::derive(row_key, &opening),
@@ -556,106 +574,116 @@ impl Device {
         self.poll_step(now_ms)
     }
 
-    fn on_ack(&mut self, ack: &wire::Ack, local_ip: &[u8; 16], now_ms: u64) -> Result<Output, Ignored> {
-        let Step::AwaitAck(answered) = &self.step else {
-            return Err(Ignored::NotAwaited);
+    fn on_ack(&mut self, ack: &wire::Ack, local_ip: &[u8; 16], now_ms: u64) -> Result<Output, IgnoredReason> {
+        let Step::AwaitAck(pending) = &self.step else {
+            return Err(IgnoredReason::Unexpected);
         };
-        let [id_bytes, _] = crate::keys::halves(&answered.tag);
+        let [id_bytes, _] = crate::keys::halves(&pending.tag);
         let id = SessionId::from_wire(id_bytes).filter(|_| ack.session_id == id_bytes);
-        let (Some(id), true) = (id, ack.idx == U32::new(answered.idx.0)) else {
-            return Err(Ignored::OtherResponse);
+        let (Some(id), true) = (id, ack.idx == U32::new(pending.idx.0)) else {
+            return Err(IgnoredReason::ResponseMismatch);
         };
-        if tag::verify(&tag::ack(&answered.key, ack), &ack.tag).is_none() {
-            return Err(Ignored::AckTag);
+        if tag::verify(&tag::ack(&pending.key, ack), &ack.tag).is_none() {
+            return Err(IgnoredReason::AckTag);
         }
-        let step = mem::replace(&mut self.step, Step::Rest { wake_at_ms: None });
-        let Step::AwaitAck(answered) = step else {
-            return Err(Ignored::NotAwaited);
+        let step = mem::replace(&mut self.step, Step::Idle { wake_at_ms: None });
+        let Step::AwaitAck(pending) = step else {
+            return Err(IgnoredReason::Unexpected);
         };
-        // Whatever follows, the gateway has spent the row and replaced the session before.
-        self.floors.raise(answered.gateway, answered.idx);
-        self.last_accepted = Some((answered.gateway, answered.idx));
-        self.has_refused = false;
-        self.previous = self.session.take().map(|session| PreviousSession {
+        // In every case below, the gateway has spent the row and replaced the previous session.
+        self.row_floors.raise(pending.gateway, pending.idx);
+        self.last_accepted_row = Some((pending.gateway, pending.idx));
+        self.has_refused_row = false;
+        self.previous_session = self.session.take().map(|session| PreviousSession {
             id: session.id,
             key: session.key,
-            until_ms: now_ms.saturating_add(PREVIOUS_MS).min(session.until_ms),
+            expires_at_ms: now_ms
+                .saturating_add(PREVIOUS_SESSION_MS)
+                .min(session.expires_at_ms),
         });
         if ack.seen_ip != *local_ip {
-            return Ok(self.fail(Failure::AddressChanged, &answered.nonce, now_ms));
+            return Ok(self.fail(Failure::AddressChanged, &pending.nonce, now_ms));
         }
-        Ok(self.open_session(answered, id, ack.lease_s.get(), now_ms))
+        Ok(self.open_session(pending, id, ack.session_lifetime_s.get(), now_ms))
     }
 
-    fn open_session(&mut self, answered: Answered, id: SessionId, lease_s: u32, now_ms: u64) -> Output {
-        let lease_ms = u64::from(lease_s) * 1_000;
-        let until_ms = answered.first_sent_ms.saturating_add(lease_ms);
+    fn open_session(
+        &mut self,
+        pending: PendingResponse,
+        id: SessionId,
+        lifetime_s: u32,
+        now_ms: u64,
+    ) -> Output {
+        let lifetime_ms = u64::from(lifetime_s) * 1_000;
+        let until_ms = pending.first_sent_ms.saturating_add(lifetime_ms);
         if until_ms <= now_ms {
-            return self.fail(Failure::LeaseOver, &answered.nonce, now_ms);
+            return self.fail(Failure::SessionExpired, &pending.nonce, now_ms);
         }
-        let renew_at_ms = answered
+        let renew_at_ms = pending
             .first_sent_ms
-            .saturating_add(renewal_after_ms(lease_ms, &answered.nonce));
+            .saturating_add(renewal_after_ms(lifetime_ms, &pending.nonce));
         self.failures = 0;
-        self.budget.entitle(renew_at_ms);
-        self.step = Step::Rest {
+        self.budget.plan_renewal(renew_at_ms);
+        self.step = Step::Idle {
             wake_at_ms: Some(renew_at_ms),
         };
         self.session = Some(Session {
             id,
-            gateway: answered.gateway,
-            idx: answered.idx,
-            lease_s,
+            gateway: pending.gateway,
+            idx: pending.idx,
+            session_lifetime_s: lifetime_s,
             renew_at_ms,
-            until_ms,
-            key: answered.key,
-            ticket: answered.ticket,
-            response_tag: answered.tag,
+            expires_at_ms: until_ms,
+            key: pending.key,
+            ticket_root: pending.ticket,
+            response_tag: pending.tag,
         });
         Output::Authenticated(id)
     }
 
-    fn on_nak(&mut self, nak: &wire::Nak) -> Result<Output, Ignored> {
+    fn on_nak(&mut self, nak: &wire::Nak) -> Result<Output, IgnoredReason> {
         if !matches!(self.step, Step::AwaitChallenge(_)) {
-            return Err(Ignored::NotAwaited);
+            return Err(IgnoredReason::Unexpected);
         }
-        self.last_nak = Some(NakSeen {
+        self.last_nak = Some(ReceivedNak {
             reason: nak.reason,
             idx: RowIndex(nak.idx.get()),
         });
         Ok(Output::None)
     }
 
-    /// Ends the handshake. A RESPONSE that stayed unanswered has waited long enough; all else rests first.
+    /// Ends the handshake. After a RESPONSE without an ACK the retry is immediate, because 60 s have passed;
+    /// otherwise the device waits first.
     fn fail(&mut self, failure: Failure, nonce: &[u8; 16], now_ms: u64) -> Output {
         let rest_ms = match failure {
             Failure::NoAck => 0,
-            _ => rest_after_ms(self.failures, nonce),
+            _ => retry_delay_ms(self.failures, nonce),
         };
         self.failures = self.failures.saturating_add(1);
         let rested_ms = now_ms.saturating_add(rest_ms);
         let retry_at_ms = self.budget.earliest_start_ms(self.config.mode, rested_ms);
-        self.step = Step::Rest {
+        self.step = Step::Idle {
             wake_at_ms: Some(retry_at_ms),
         };
         Output::Failed { failure, retry_at_ms }
     }
 }
 
-impl Answered {
-    fn gives_up_ms(&self) -> u64 {
+impl PendingResponse {
+    fn deadline_ms(&self) -> u64 {
         self.first_sent_ms.saturating_add(RESPONSE_LIFETIME_MS)
     }
 }
 
-/// 3/4 of the lease ± up to 1/16, by the nonce, so that a fleet started together does not renew together.
-fn renewal_after_ms(lease_ms: u64, nonce: &[u8; 16]) -> u64 {
+/// 3/4 of the session lifetime ± up to 1/16, selected by the nonce, so that devices started together do not renew
+/// together.
+fn renewal_after_ms(lifetime_ms: u64, nonce: &[u8; 16]) -> u64 {
     let spread = u64::from(u16::from_be_bytes([nonce[12], nonce[13]]));
-    lease_ms * 11 / 16 + (lease_ms / 8) * spread / u64::from(u16::MAX)
+    lifetime_ms * 11 / 16 + (lifetime_ms / 8) * spread / u64::from(u16::MAX)
 }
 
-/// 5, 10, 20, 40, 60 s by the failures before, less up to a quarter, by the nonce.
-fn rest_after_ms(failures: u8, nonce: &[u8; 16]) -> u64 {
+/// 5, 10, 20, 40, 60 s by the number of failures, less up to a quarter, selected by the nonce.
+fn retry_delay_ms(failures: u8, nonce: &[u8; 16]) -> u64 {
     let full = (RETRY_FIRST_MS << failures.min(4)).min(RETRY_MAX_MS);
     full - full / 4 * u64::from(nonce[14]) / 255
 }

@@ -1,4 +1,4 @@
-//! What goes into the device machine and what comes out of it.
+//! Inputs and outputs of the device machine.
 
 use core::fmt;
 
@@ -8,36 +8,36 @@ use crate::ticket::TicketRoot;
 use crate::verdict::Verdict;
 use crate::wire::MESSAGE_BYTES;
 
-/// How many gateways a policy can pin, and for how many the machine remembers which rows were accepted.
+/// Maximum number of gateways that a policy can pin, and for which the machine keeps accepted rows.
 pub const MAX_GATEWAYS: usize = 4;
 
-/// What a device is, fixed at enrolment and by its network port.
+/// The properties of a device, fixed at enrollment and by its network port.
 #[derive(Clone, Debug)]
 pub struct DeviceConfig {
     /// The device.
     pub device: DeviceId,
-    /// Its one suite.
+    /// The only suite of the device.
     pub suite: Suite,
-    /// How its credential works.
+    /// The kind of its credential.
     pub mode: Mode,
-    /// Which gateways it answers.
+    /// The gateways that the device responds to.
     pub gateways: GatewayPolicy,
-    /// The MAC address that RESPONSEs leave from, to bind the session to it (flag BOUND); the open gate refuses
-    /// sessions that are not bound.
+    /// The source MAC address of RESPONSEs, to bind the session to it (flag BOUND). The open gate refuses sessions
+    /// that are not bound.
     pub bound_mac: Option<[u8; 6]>,
 }
 
-/// Which gateways a device answers. Every one of them must prove the device's enrolment in any case.
+/// The gateways that a device responds to. In any case, each gateway must prove the device's enrollment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GatewayPolicy {
     pinned: Option<[Option<GatewayId>; MAX_GATEWAYS]>,
 }
 
 impl GatewayPolicy {
-    /// Every gateway that holds the device's enrolment.
+    /// Every gateway that holds the enrollment of the device.
     pub const ANY: Self = Self { pinned: None };
 
-    /// Only these gateways; `None` when there is none or there are more than [`MAX_GATEWAYS`].
+    /// Only these gateways; `None` if the list is empty or longer than [`MAX_GATEWAYS`].
     #[must_use]
     pub fn pinned(gateways: &[GatewayId]) -> Option<Self> {
         if gateways.is_empty() || gateways.len() > MAX_GATEWAYS {
@@ -50,29 +50,29 @@ impl GatewayPolicy {
         Some(Self { pinned: Some(pinned) })
     }
 
-    /// Whether this gateway is answered.
+    /// Whether the device responds to this gateway.
     #[must_use]
     pub fn allows(&self, gateway: GatewayId) -> bool {
         self.pinned.is_none_or(|pinned| pinned.contains(&Some(gateway)))
     }
 }
 
-/// Where the machine stands; the diagram is in the [module's documentation](super).
+/// The state of the machine; the diagram is in the [module's documentation](super).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Phase {
     /// No handshake and no session.
     Idle,
-    /// A REQUEST is out, or waits for its time.
+    /// A REQUEST was sent, or waits for its time.
     AwaitChallenge,
     /// The PUF is being read for a CHALLENGE that is not verified yet.
     AwaitPuf,
-    /// A RESPONSE is out.
+    /// A RESPONSE was sent.
     AwaitAck,
-    /// A session, and no handshake.
+    /// A session and no handshake.
     Authenticated,
 }
 
-/// What the caller has to do. After every call, [`Device::poll`](super::Device::poll) until it returns `None`.
+/// The action of the caller. After every call, [`Device::poll`](super::Device::poll) until it returns `None`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "an output that is not acted on stalls the handshake"]
 pub enum Output {
@@ -82,30 +82,30 @@ pub enum Output {
     Transmit([u8; MESSAGE_BYTES]),
     /// Read the PUF, then call [`Device::puf_result`](super::Device::puf_result) once.
     EvaluatePuf(PufQuery),
-    /// A handshake is due: call [`Device::start`](super::Device::start) with a fresh nonce.
+    /// A handshake is due: call [`Device::start`](super::Device::start) with a new nonce.
     NeedNonce,
-    /// The first REQUEST waits, because unplanned re-authentications are limited (LAP/1 1.5).
+    /// The first REQUEST is delayed, because unplanned re-authentications are limited (LAP/1 1.5).
     Postponed {
-        /// When it will be sent.
+        /// When the REQUEST is sent.
         until_ms: u64,
     },
     /// An ACK was verified: [`Device::session`](super::Device::session) holds the session.
     Authenticated(SessionId),
-    /// The session's lease is over.
+    /// The session has expired.
     SessionExpired,
     /// The handshake ended without a session.
     Failed {
-        /// Why.
+        /// The cause.
         failure: Failure,
-        /// When the machine will ask for a nonce to try again; a caller may start earlier.
+        /// When the machine requests a nonce for the next handshake; a caller may start earlier.
         retry_at_ms: u64,
     },
 }
 
-/// A reading of the PUF that the machine asks for. In key mode every reading gives the same key.
+/// A PUF reading that the machine requests. In key mode every reading gives the same key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PufQuery {
-    /// How the device's credential works.
+    /// The kind of the device's credential.
     pub mode: Mode,
     /// The row offered.
     pub idx: RowIndex,
@@ -113,7 +113,7 @@ pub struct PufQuery {
     pub challenge: [u8; 8],
 }
 
-/// The PUF could not be read: its health test failed or its errors were too many to correct.
+/// The PUF could not be read: its health test failed, or it had too many errors to correct.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PufFailed;
 
@@ -122,46 +122,46 @@ pub struct PufFailed;
 pub enum Failure {
     /// No CHALLENGE for this device after all REQUESTs.
     NoChallenge,
-    /// No CHALLENGE verified after all REQUESTs, though some came: forged ones, or helper data and PUF are not those of the
-    /// enrolment, or the PUF could not be read.
+    /// No CHALLENGE verified after all REQUESTs, though some arrived: they were forged, the helper data and the PUF
+    /// are not those of the enrollment, or the PUF could not be read.
     ChallengesRejected,
     /// No ACK for 60 s after the RESPONSE.
     NoAck,
-    /// The verified ACK came after the lease's end.
-    LeaseOver,
-    /// The gateway accepted the RESPONSE from another address than this device's: somebody relays.
+    /// The verified ACK came after the end of the session lifetime.
+    SessionExpired,
+    /// The gateway accepted the RESPONSE from another address than this device's: an attacker relays it.
     AddressChanged,
 }
 
 /// Why a message changed nothing. Anyone can cause these; they are for counters and diagnosis.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Ignored {
+pub enum IgnoredReason {
     /// Not a LAP/1 message: the parser's reason.
     Malformed(Verdict),
-    /// A type that devices send, never receive.
+    /// A type that only devices send.
     Direction,
-    /// A type that this machine does not serve (DATA_DOWN, ATTEST_REQUEST).
-    Unserved,
+    /// A type that this machine does not handle (DATA_DOWN, ATTEST_REQUEST).
+    UnsupportedType,
     /// For another device, or of another suite than this device's.
     OtherDevice,
-    /// Nothing of this type is awaited.
-    NotAwaited,
+    /// The machine expects no message of this type now.
+    Unexpected,
     /// The CHALLENGE echoes another nonce.
     NonceEcho,
-    /// The gateway is not among those pinned.
+    /// The gateway is not among the pinned ones.
     Gateway,
-    /// The row was accepted by that gateway before.
+    /// This gateway accepted the row before.
     IndexSpent,
     /// A challenge that is not zero, in key mode.
     ChallengeInKeyMode,
-    /// The same CHALLENGE, or another one of its row, is being looked at or waits.
+    /// The same CHALLENGE, or another one of its row, is being checked or queued.
     Duplicate,
-    /// A CHALLENGE for a row that this device's helper data do not have.
+    /// A CHALLENGE for a row that is not in the device's helper data.
     UnknownRow,
-    /// The CHALLENGE's tag does not verify with the row key that an earlier reading gave.
+    /// The CHALLENGE's tag does not verify with the row key of an earlier reading.
     ChallengeTag,
     /// The ACK is for another RESPONSE.
-    OtherResponse,
+    ResponseMismatch,
     /// The ACK's tag does not verify.
     AckTag,
 }
@@ -169,17 +169,17 @@ pub enum Ignored {
 /// Why a handshake could not be started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StartError {
-    /// One is under way; [`Device::abandon`](super::Device::abandon) it first.
-    UnderWay,
-    /// The nonce is zero or the last one again: the caller's random source is broken.
+    /// A handshake is in progress; [`Device::abandon`](super::Device::abandon) it first.
+    HandshakeInProgress,
+    /// The nonce is zero or equals the last one: the caller's random source is broken.
     BadNonce,
 }
 
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::UnderWay => "a handshake is under way; abandon it before starting another",
-            Self::BadNonce => "the nonce is zero or was used before; check the random source",
+            Self::HandshakeInProgress => "a handshake is in progress; abandon it before starting another",
+            Self::BadNonce => "nonce rejected: zero or used before; check the random source",
         })
     }
 }
@@ -188,52 +188,52 @@ impl core::error::Error for StartError {}
 
 impl fmt::Display for PufFailed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the PUF's reading failed its health test or could not be corrected")
+        f.write_str("PUF reading failed: the health test failed or there were too many errors to correct")
     }
 }
 
 impl core::error::Error for PufFailed {}
 
-/// The last NAK, for display only: it carries no tag, so nothing is ever done because of it.
+/// The last NAK, for display only: a NAK has no tag, so the machine never acts on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct NakSeen {
+pub struct ReceivedNak {
     /// One of [`nak_reason`](crate::wire::nak_reason).
     pub reason: u8,
     /// The row that could not be offered.
     pub idx: RowIndex,
 }
 
-/// A session that a gateway proved to hold as well.
+/// A session that the gateway has proven to hold as well.
 #[derive(Debug)]
 pub struct Session {
     /// Its identifier.
     pub id: SessionId,
     /// The gateway.
     pub gateway: GatewayId,
-    /// The row it was opened with.
+    /// The row with which it was opened.
     pub idx: RowIndex,
-    /// The lease granted, seconds, counted from the first RESPONSE.
-    pub lease_s: u32,
+    /// The granted lifetime in seconds, counted from the first RESPONSE.
+    pub session_lifetime_s: u32,
     /// When the machine re-authenticates ahead of time.
     pub renew_at_ms: u64,
-    /// When the lease is over.
-    pub until_ms: u64,
+    /// When the session expires.
+    pub expires_at_ms: u64,
     pub(super) key: SessionKey,
-    pub(super) ticket: TicketRoot,
+    pub(super) ticket_root: TicketRoot,
     pub(super) response_tag: [u8; 16],
 }
 
-/// The session that a renewal has replaced: messages that its gateway sealed before the renewal may still be on their way.
+/// The session that a renewal replaced. Messages that its gateway sealed before the renewal may still arrive.
 #[derive(Debug)]
 pub struct PreviousSession {
     /// Its identifier.
     pub id: SessionId,
     pub(super) key: SessionKey,
-    pub(super) until_ms: u64,
+    pub(super) expires_at_ms: u64,
 }
 
 impl PreviousSession {
-    /// The key shared with the gateway; do not log it, and seal nothing under it.
+    /// The key shared with the gateway. Do not log it, and seal nothing under it.
     #[must_use]
     pub fn key(&self) -> &SessionKey {
         &self.key
@@ -249,11 +249,11 @@ impl Session {
 
     /// The key shared with the controller (LAP/1 1.7); do not log it.
     #[must_use]
-    pub fn ticket(&self) -> &TicketRoot {
-        &self.ticket
+    pub fn ticket_root(&self) -> &TicketRoot {
+        &self.ticket_root
     }
 
-    /// Tag of the RESPONSE that opened it.
+    /// Tag of the RESPONSE that opened the session.
     #[must_use]
     pub fn response_tag(&self) -> &[u8; 16] {
         &self.response_tag

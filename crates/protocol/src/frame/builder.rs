@@ -1,4 +1,4 @@
-//! Builds any frame that a test, a fleet or an attacker wants to send, with right lengths and checksums.
+//! Builds frames for tests, simulated devices and attackers, with correct lengths and checksums.
 //!
 //! ```
 //! use linewarden_protocol::frame::builder::FrameBuilder;
@@ -24,7 +24,7 @@ use super::header::{
 };
 use super::write::{self, Endpoint};
 
-/// Describes the layers around a payload; the last call ([`udp`](Self::udp) and its like) makes the bytes.
+/// Describes the layers around a payload; the last call ([`udp`](Self::udp) and the like) returns the bytes.
 #[derive(Clone, Debug)]
 pub struct FrameBuilder {
     from: Endpoint,
@@ -35,9 +35,9 @@ pub struct FrameBuilder {
     id: u16,
     ttl: u8,
     options: Vec<u8>,
-    /// Offset in 8-byte units, more fragments.
+    /// Offset in 8-byte units, and whether more fragments follow.
     fragment: Option<(u16, bool)>,
-    /// Next-header number of each and its bytes but for the next-header field.
+    /// Next-header number of each, and its bytes without the next-header field.
     extensions: Vec<(u8, Vec<u8>)>,
     padding: Vec<u8>,
 }
@@ -45,7 +45,7 @@ pub struct FrameBuilder {
 impl FrameBuilder {
     /// A frame between two ends.
     ///
-    /// Both addresses must be of one family: where they are not, `from`'s decides and `to` is taken as `::` or
+    /// Both addresses must be of one family. Otherwise the family of `from` applies and `to` becomes `::` or
     /// `0.0.0.0`.
     #[must_use]
     pub fn new(from: Endpoint, to: Endpoint) -> Self {
@@ -63,13 +63,13 @@ impl FrameBuilder {
         }
     }
 
-    /// Adds an 802.1Q tag of that VID inside those already there.
+    /// Adds an 802.1Q tag of this VID inside the tags already added.
     #[must_use]
     pub fn vlan(self, vid: u16) -> Self {
         self.tag(ETHER_VLAN, vid & 0x0fff)
     }
 
-    /// Adds a tag of any Ethernet type and TCI (priority, DEI, VID).
+    /// Adds a tag with any Ethernet type and TCI (priority, DEI, VID).
     #[must_use]
     pub fn tag(mut self, ether_type: u16, tci: u16) -> Self {
         self.tags.push((ether_type, tci));
@@ -98,21 +98,21 @@ impl FrameBuilder {
         self
     }
 
-    /// Adds an IPv6 extension header of that number, 8 bytes: next header, length 0, six zero bytes (`PadN`).
+    /// Adds an IPv6 extension header of this number, 8 bytes: next header, length 0, six zero bytes (`PadN`).
     #[must_use]
     pub fn extension(mut self, number: u8) -> Self {
         self.extensions.push((number, vec![0, 1, 4, 0, 0, 0, 0]));
         self
     }
 
-    /// Bytes behind the packet, as short Ethernet frames have them.
+    /// Bytes after the packet, as short Ethernet frames have them.
     #[must_use]
     pub fn padding(mut self, bytes: &[u8]) -> Self {
         self.padding = bytes.to_vec();
         self
     }
 
-    /// A UDP datagram with that payload (at most 65,507 bytes; IPv6: 65,527).
+    /// A UDP datagram with this payload (at most 65,507 bytes; IPv6: 65,527).
     #[must_use]
     pub fn udp(&self, payload: &[u8]) -> Vec<u8> {
         let mut datagram = Vec::with_capacity(size_of::<UdpHeader>() + payload.len());
@@ -144,9 +144,9 @@ impl FrameBuilder {
         self.ip(PROTOCOL_ICMPV6, &message)
     }
 
-    /// A neighbour solicitation for `target` (RFC 4861 4.3), with the sender's link-layer address.
+    /// A neighbor solicitation for `target` (RFC 4861 4.3), with the sender's link-layer address.
     #[must_use]
-    pub fn neighbour_solicitation(&self, target: [u8; 16]) -> Vec<u8> {
+    pub fn neighbor_solicitation(&self, target: [u8; 16]) -> Vec<u8> {
         let mut body = vec![0; 4];
         body.extend_from_slice(&target);
         body.extend_from_slice(&[1, 1]);
@@ -169,7 +169,7 @@ impl FrameBuilder {
         self.ethernet(ETHER_ARP, &body)
     }
 
-    /// A DHCP message of a client (RFC 2131 on IPv4, RFC 8415 on IPv6): right ports and the smallest valid form of
+    /// A DHCP message of a client (RFC 2131 on IPv4, RFC 8415 on IPv6): correct ports and the smallest valid form of
     /// DISCOVER or SOLICIT.
     #[must_use]
     pub fn dhcp(&self) -> Vec<u8> {
@@ -270,7 +270,7 @@ impl FrameBuilder {
     }
 }
 
-/// Lengths beyond the field saturate: such a frame is a malformed one, on purpose or by a slip that parsing shows.
+/// Lengths beyond the field saturate: the frame is then malformed, which parsing detects.
 fn length_u16(bytes: usize) -> u16 {
     u16::try_from(bytes).unwrap_or(u16::MAX)
 }

@@ -2,12 +2,12 @@
 
 use super::header::PROTOCOL_UDP;
 
-/// A one's complement sum in the making, of 16-bit words.
+/// An intermediate one's complement sum of 16-bit words.
 #[derive(Clone, Copy, Default)]
 pub struct Sum(u64);
 
 impl Sum {
-    /// Adds bytes; a last odd one is padded with zero.
+    /// Adds bytes; an odd last byte is padded with zero.
     #[must_use]
     pub fn bytes(self, bytes: &[u8]) -> Self {
         let words = bytes.chunks(2).map(|pair| match *pair {
@@ -24,9 +24,9 @@ impl Sum {
         Self(self.0 + u64::from(word))
     }
 
-    /// Takes a sum away again (RFC 1624: its complement is added).
+    /// Subtracts a sum (RFC 1624: adds its complement).
     #[must_use]
-    pub fn less(self, other: Self) -> Self {
+    pub fn subtract(self, other: Self) -> Self {
         self.word(other.finish())
     }
 
@@ -48,8 +48,8 @@ impl Sum {
     }
 }
 
-/// The checksum of a UDP datagram whose own checksum field is zero. A zero result is sent as `0xffff`, because
-/// zero means "none".
+/// The checksum of a UDP datagram whose checksum field is zero. A zero result is sent as `0xffff`, because zero means
+/// "no checksum".
 #[must_use]
 pub fn udp(src: &[u8], dst: &[u8], datagram: &[u8]) -> u16 {
     let length = u16::try_from(datagram.len()).unwrap_or(u16::MAX);

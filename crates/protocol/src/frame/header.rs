@@ -1,4 +1,4 @@
-//! Layouts of the headers and the numbers in them.
+//! Header layouts and their numbers.
 
 use zerocopy::byteorder::big_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -13,11 +13,11 @@ pub const ETHER_VLAN: u16 = 0x8100;
 pub const ETHER_QINQ: u16 = 0x88a8;
 /// Ethernet type of IPv6.
 pub const ETHER_IPV6: u16 = 0x86dd;
-/// Ethernet types of tags that name a network or a way through bridges, and are not parsed: those that switches used before
-/// IEEE 802.1ad (0x9100, 0x9200, 0x9300), I-TAG (IEEE 802.1ah), VN-Tag, E-TAG (IEEE 802.1BR).
+/// Ethernet types of tags that name a network or a path through bridges and are not parsed: those used before IEEE
+/// 802.1ad (0x9100, 0x9200, 0x9300), I-TAG (IEEE 802.1ah), VN-Tag, E-TAG (IEEE 802.1BR).
 pub const ETHER_TAGS: [u16; 6] = [0x9100, 0x9200, 0x9300, 0x88e7, 0x8926, 0x893f];
-/// Below it an Ethernet type is a length (IEEE 802.3).
-pub const ETHER_TYPE_LEAST: u16 = 0x0600;
+/// Lower values in the Ethernet type field are lengths (IEEE 802.3).
+pub const ETHER_TYPE_MIN: u16 = 0x0600;
 /// IP protocol number of ICMP.
 pub const PROTOCOL_ICMP: u8 = 1;
 /// IP protocol number of IGMP.
@@ -30,9 +30,9 @@ pub const PROTOCOL_ICMPV6: u8 = 58;
 pub const NEXT_HOP_BY_HOP: u8 = 0;
 /// IPv6 next header: Fragment.
 pub const NEXT_FRAGMENT: u8 = 44;
-/// IPv6 next headers that are extension headers and not Fragment: hop-by-hop, routing, AH, destination options,
-/// mobility, HIP, shim6 (IANA's list of IPv6 extension header types, without ESP, which carries no header behind it
-/// that could be read).
+/// IPv6 next headers that are extension headers other than Fragment: hop-by-hop, routing, AH, destination options,
+/// mobility, HIP, shim6 (IANA's list of IPv6 extension header types, without ESP, whose following headers are
+/// encrypted).
 pub const NEXT_EXTENSIONS: [u8; 7] = [0, 43, 51, 60, 135, 139, 140];
 
 macro_rules! header {

@@ -1,5 +1,5 @@
-//! Reports of multicast groups, which hosts send behind a router alert (RFC 2113, RFC 2711): IGMP (RFC 3376) and MLD
-//! (RFC 3810). Only their exact form is one: the router alert is the one option, and what is behind it is the report.
+//! Multicast group reports, which hosts send with a router alert (RFC 2113, RFC 2711): IGMP (RFC 3376) and MLD (RFC
+//! 3810). Only the exact form is accepted: the router alert is the only option, and the report follows.
 
 use core::net::Ipv6Addr;
 
@@ -9,9 +9,9 @@ use super::header::{Ipv4, Ipv6, PROTOCOL_ICMPV6, PROTOCOL_IGMP};
 const IPV4_24_BYTES: u8 = 0x46;
 /// The IPv4 option router alert, value 0.
 const IPV4_ROUTER_ALERT: [u8; 4] = [0x94, 0x04, 0, 0];
-/// IGMP types of hosts: report of versions 1 and 2, leave, report of version 3. A query is a router's.
+/// IGMP types that hosts send: report of versions 1 and 2, leave, report of version 3. Queries are sent by routers.
 const IGMP_REPORTS: [u8; 4] = [0x12, 0x16, 0x17, 0x22];
-/// Every IGMP message has at least these.
+/// Minimum length of an IGMP message.
 const IGMP_BYTES: usize = 8;
 
 /// Router alert for MLD (value 0) and two bytes of padding, in their possible orders: `PadN`, or `Pad1` twice.
@@ -21,11 +21,11 @@ const IPV6_ROUTER_ALERTS: [[u8; 6]; 4] = [
     [1, 0, 5, 2, 0, 0],
     [0, 0, 5, 2, 0, 0],
 ];
-/// Bytes of a report or done of version 1, and the least of a report of version 2.
+/// Length of a report or done of version 1, and minimum length of a report of version 2.
 const MLD_V1_BYTES: usize = 24;
 const MLD_V2_BYTES: usize = 8;
 
-/// `packet` is the IPv4 packet, as long as its header says, and no fragment.
+/// `packet` is the IPv4 packet with the length from its header, not a fragment.
 pub(super) fn is_igmp(ip: &Ipv4, packet: &[u8]) -> bool {
     let [group, ..] = ip.dst;
     let Some((options, message)) = packet.get(20..).and_then(|rest| rest.split_first_chunk()) else {
@@ -40,7 +40,7 @@ pub(super) fn is_igmp(ip: &Ipv4, packet: &[u8]) -> bool {
         && message.first().is_some_and(|kind| IGMP_REPORTS.contains(kind))
 }
 
-/// `payload` is all behind the IPv6 header, which names a hop-by-hop header.
+/// `payload` is everything after the IPv6 header, which announces a hop-by-hop header.
 pub(super) fn is_mld(ip: &Ipv6, payload: &[u8]) -> bool {
     let Some(([next, length, options @ ..], message)) = payload.split_first_chunk::<8>() else {
         return false;

@@ -1,13 +1,12 @@
-//! Ethernet frames in, what they are out, replies turned round in place.
+//! Ethernet frames: parsing, building, and replies written in place.
 //!
 //! ```text
 //! Ethernet II │ up to two VLAN tags │ IPv4 or IPv6 │ UDP │ payload │ padding
 //! ```
 //!
-//! [`parse`] reads as far as the verifier and the gate care and no farther. It checks each length before it reads
-//! and never looks behind it. Checksums of what comes in are not verified: between local interfaces and under
-//! offloads they are legitimately unfinished, and the messages carry tags. Checksums of what goes out are always
-//! right.
+//! [`parse()`] reads only what the verifier and the gate need. It checks each length before the read and never reads beyond
+//! it. Checksums of received frames are not verified: between local interfaces and with offloads they are legitimately
+//! incomplete, and the messages carry tags. Checksums of sent frames are always correct.
 
 #[cfg(feature = "alloc")]
 pub mod builder;
@@ -21,23 +20,23 @@ pub mod write;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 pub use parse::{Truncated, parse};
-pub use reply::turn_round;
+pub use reply::reverse_frame;
 
-/// In a VLAN field of [`Meta`] and of a session: there is a VLAN.
+/// In a VLAN field of [`Meta`] and of a session: a VLAN is present.
 pub const VLAN_TAGGED: u16 = 0x1000;
-/// Beside [`VLAN_TAGGED`]: a service VLAN (tag type 0x88a8, IEEE 802.1ad), not a customer's (0x8100).
+/// Together with [`VLAN_TAGGED`]: a service VLAN (tag type 0x88a8, IEEE 802.1ad), not a customer VLAN (0x8100).
 pub const VLAN_SERVICE: u16 = 0x2000;
 
 /// A MAC address.
 pub type Mac = [u8; 6];
 
-/// Where a datagram came from, as far as a session is bound to it.
+/// The origin of a datagram, as far as a session is bound to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Meta {
-    /// Interface index that the frame came in on.
+    /// Index of the ingress interface.
     pub ingress: u32,
-    /// VLANs, outer first, each `VID | VLAN_TAGGED`, with [`VLAN_SERVICE`] by the tag's type; 0: none. A priority tag
-    /// (VID 0) names no VLAN (IEEE 802.1Q 9.6) and has no place here.
+    /// VLANs, outer first, each `VID | VLAN_TAGGED`, with [`VLAN_SERVICE`] by the type of the tag; 0: none. A
+    /// priority tag (VID 0) names no VLAN (IEEE 802.1Q 9.6) and is not stored.
     pub vlans: [u16; 2],
     /// Source MAC address.
     pub src_mac: Mac,
@@ -53,7 +52,7 @@ pub struct Meta {
     pub dst_port: u16,
 }
 
-/// A frame, as far as it is parsed. Holds offsets, not references, so that the frame can be rewritten.
+/// A parsed frame. Holds offsets, not references, so that the frame can be rewritten.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Frame {
     /// Destination MAC address.
@@ -62,9 +61,9 @@ pub struct Frame {
     pub src_mac: Mac,
     /// As in [`Meta`].
     pub vlans: [u16; 2],
-    /// Where what is behind the VLAN tags begins, bytes.
+    /// Offset of the network layer, after the VLAN tags.
     pub network_at: usize,
-    /// What is behind the VLAN tags.
+    /// The network layer.
     pub network: Network,
 }
 
@@ -73,7 +72,7 @@ pub struct Frame {
 pub enum Network {
     /// ARP (RFC 826).
     Arp,
-    /// Anything else that is not IP, named by its Ethernet type. A third VLAN tag is such a type.
+    /// Any other Ethernet type that is not IP. A third VLAN tag is such a type.
     Other(u16),
     /// IPv4 or IPv6 with a valid header.
     Ip(Ip),
@@ -88,22 +87,22 @@ pub struct Ip {
     pub src: IpAddr,
     /// Destination address.
     pub dst: IpAddr,
-    /// What it carries.
+    /// The transport layer.
     pub transport: Transport,
 }
 
-/// What an IP packet carries.
+/// The transport layer of an IP packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Transport {
     /// An IPv4 fragment (first ones too), or an IPv6 packet whose first extension header is Fragment.
     Fragment,
-    /// IPv4 options, or an IPv6 extension header other than Fragment: not looked behind.
+    /// IPv4 options, or an IPv6 extension header other than Fragment; what follows is not parsed.
     Extension,
-    /// A host's report of multicast groups (IGMP, MLD), behind a router alert and nothing else.
+    /// A multicast group report of a host (IGMP, MLD), with a router alert and no other option.
     Membership,
     /// A UDP datagram.
     Udp(Udp),
-    /// A whole UDP header whose length contradicts the packet's; to that destination port.
+    /// A complete UDP header whose length contradicts that of the packet; to this destination port.
     UdpLength(u16),
     /// ICMPv6 of that type (RFC 4443).
     Icmpv6(u8),
@@ -120,12 +119,12 @@ pub struct Udp {
     pub src_port: u16,
     /// Destination port.
     pub dst_port: u16,
-    /// Bytes of payload, by the UDP header; all of them lie within the frame.
+    /// Length of the payload from the UDP header, within the frame.
     pub payload_bytes: usize,
 }
 
 impl Udp {
-    /// Where the payload lies in the frame.
+    /// The range of the payload in the frame.
     #[must_use]
     pub fn payload(&self) -> core::ops::Range<usize> {
         let start = self.at + size_of::<header::Udp>();
@@ -134,15 +133,15 @@ impl Udp {
 }
 
 impl Frame {
-    /// Whether a reply may turn the frame round: neither MAC address is a group's, which would become the gateway's own
-    /// or be answered by all, and the IP source names one host (RFC 1122 3.2.1.3). An IPv6 source in ::/64 does not,
-    /// but for ::1: a mapped one would be taken for its IPv4 address (RFC 4942 2.2).
+    /// Whether a reply may be sent by reversing the frame. Neither MAC address may be a group address: it would
+    /// become the gateway's own or reach all stations. The IP source must name one host (RFC 1122 3.2.1.3). An IPv6
+    /// source in ::/64 does not, except ::1: a mapped one would be taken for its IPv4 address (RFC 4942 2.2).
     #[must_use]
     pub fn is_answerable(&self, ip: &Ip) -> bool {
-        !is_group(&self.dst_mac) && !is_group(&self.src_mac) && names_a_host(ip.src)
+        !is_group(&self.dst_mac) && !is_group(&self.src_mac) && is_host_address(ip.src)
     }
 
-    /// The IP packet and UDP datagram, if it is one.
+    /// The IP packet and the UDP datagram, if the frame is one.
     #[must_use]
     pub fn datagram(&self) -> Option<(Ip, Udp)> {
         match self.network {
@@ -154,7 +153,7 @@ impl Frame {
         }
     }
 
-    /// What a session is bound to, for a UDP datagram that came in on `ingress`.
+    /// The origin to which a session is bound, for a UDP datagram received on `ingress`.
     #[must_use]
     pub fn meta(&self, ingress: u32) -> Option<Meta> {
         let (ip, udp) = self.datagram()?;
@@ -171,16 +170,16 @@ impl Frame {
     }
 }
 
-/// Whether a MAC address is that of a group: multicast or broadcast.
+/// Whether a MAC address is a group address: multicast or broadcast.
 #[must_use]
 pub fn is_group(mac: &Mac) -> bool {
     let [first, ..] = mac;
     first & 1 == 1
 }
 
-/// Whether an address as source names one host, be it this one.
+/// Whether a source address names one host, possibly the local one.
 #[must_use]
-pub fn names_a_host(source: IpAddr) -> bool {
+pub fn is_host_address(source: IpAddr) -> bool {
     match source {
         IpAddr::V4(address) => (1..224).contains(&address.octets()[0]),
         IpAddr::V6(address) => {
@@ -189,7 +188,7 @@ pub fn names_a_host(source: IpAddr) -> bool {
     }
 }
 
-/// An address in 16 bytes, as tags and sessions hold it: IPv4 as ::ffff:a.b.c.d.
+/// An address as 16 bytes, the form in tags and sessions: IPv4 as ::ffff:a.b.c.d.
 #[must_use]
 pub fn ip_bytes(ip: IpAddr) -> [u8; 16] {
     match ip {

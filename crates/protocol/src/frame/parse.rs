@@ -1,4 +1,4 @@
-//! The parser: one pass from the outside in, every length checked before it is used.
+//! The parser: one pass from the outer header to the inner one; every length is checked before use.
 
 use zerocopy::FromBytes as _;
 
@@ -8,11 +8,11 @@ use super::header::{
 };
 use super::{Frame, Ip, Network, Transport, Udp, VLAN_SERVICE, VLAN_TAGGED, membership, v4, v6};
 
-/// The frame ends before its headers do, or their lengths contradict each other.
+/// The frame ends before its headers end, or their lengths contradict each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Truncated;
 
-/// VLAN tags that are parsed.
+/// Maximum number of parsed VLAN tags.
 const TAGS_MAX: usize = 2;
 /// MF and the fragment offset in the IPv4 header.
 const IPV4_FRAGMENT: u16 = 0x3fff;
@@ -20,8 +20,8 @@ const IPV4_FRAGMENT: u16 = 0x3fff;
 /// Parses an Ethernet II frame.
 ///
 /// # Errors
-/// [`Truncated`] when a VLAN tag, IP header or UDP header is cut off or contradicts the lengths around it; a UDP
-/// *length* that contradicts them is no error here but [`Transport::UdpLength`], because then the port is known.
+/// [`Truncated`] if a VLAN tag, IP header or UDP header is cut off or contradicts the lengths around it. A
+/// contradicting UDP *length* is not an error but [`Transport::UdpLength`], because the port is known then.
 pub fn parse(frame: &[u8]) -> Result<Frame, Truncated> {
     let (ethernet, _) = header::Ethernet::ref_from_prefix(frame).map_err(|_| Truncated)?;
     let mut at = size_of::<header::Ethernet>();
@@ -116,7 +116,7 @@ fn ipv6(frame: &[u8], at: usize) -> Result<Ip, Truncated> {
     })
 }
 
-/// `room` is what the IP header leaves for UDP; it lies within the frame.
+/// `room` is the length that the IP header leaves for UDP; it is within the frame.
 fn udp(frame: &[u8], at: usize, room: usize) -> Result<Transport, Truncated> {
     if room < size_of::<header::Udp>() {
         return Err(Truncated);

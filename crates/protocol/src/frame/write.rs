@@ -1,4 +1,4 @@
-//! Writes plain UDP frames without allocating: what a simulated device or a load generator sends.
+//! Writes plain UDP frames without allocation, for simulated devices and load generators.
 
 use core::net::IpAddr;
 
@@ -12,7 +12,7 @@ use super::header::{
 };
 use super::{Mac, VLAN_SERVICE, VLAN_TAGGED};
 
-/// Time to live, or hop limit, of what is written here.
+/// Time to live, or hop limit, of written frames.
 pub const TTL: u8 = 64;
 
 /// One end of a datagram.
@@ -28,9 +28,8 @@ pub struct Endpoint {
 
 /// Writes an Ethernet frame with a UDP datagram to the front of `out` and returns its length.
 ///
-/// `vlans` are those of [`super::Meta`], outer first. `None` when `out` is
-/// too small, the addresses are of two families, or the payload does not fit a packet; `out` may then be partly
-/// written.
+/// `vlans` are those of [`super::Meta`], outer first. `None` if `out` is too small, the addresses are of two
+/// families, or the payload does not fit a packet; `out` may then be partly written.
 #[must_use]
 pub fn udp(out: &mut [u8], from: &Endpoint, to: &Endpoint, vlans: [u16; 2], payload: &[u8]) -> Option<usize> {
     let mut writer = Writer { out, at: 0 };
@@ -57,7 +56,7 @@ pub fn udp(out: &mut [u8], from: &Endpoint, to: &Endpoint, vlans: [u16; 2], payl
     Some(writer.at)
 }
 
-/// An IPv4 header without options and its checksum; `None` when the packet would be too long.
+/// An IPv4 header without options, with its checksum; `None` if the packet would be too long.
 #[must_use]
 pub(super) fn ipv4(src: [u8; 4], dst: [u8; 4], protocol: u8, body_bytes: u16) -> Option<Ipv4> {
     let mut header = Ipv4 {

@@ -1,4 +1,5 @@
-//! `attest/2` at the gateway (LAP/1 3.2): keys ahead of a period, rounds, and one verdict per prover and round.
+//! `attest/2` at the gateway (LAP/1 3.2): keys installed before a period, rounds, and one verdict per prover and
+//! round.
 
 use subtle::ConstantTimeEq as _;
 
@@ -10,52 +11,53 @@ use crate::time::{Monotonic, Now};
 use crate::verdict::Verdict;
 use crate::wire::Proof;
 
-/// Which of the configurations that are valid was proven.
+/// Which valid configuration was proven.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Configuration {
-    /// The one that stands.
+    /// The current configuration.
     Current,
-    /// The one that is being rolled out, valid beside it for a while.
+    /// The configuration being rolled out, valid at the same time for a while.
     Alternate,
 }
 
-/// What a prover may prove in a period.
+/// The configurations that a prover may prove in a period.
 #[derive(Clone, Debug)]
 pub struct ProverKeys {
-    /// Under the current configuration.
+    /// The key of the current configuration.
     pub current: ProofKey,
-    /// Under the one that is being rolled out.
+    /// The key of the configuration being rolled out.
     pub alternate: Option<ProofKey>,
 }
 
-/// A round with its time.
+/// A round with its times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenRound {
-    /// What is asked.
+    /// The request of the round.
     pub round: Round,
     /// When it began.
     pub started: Monotonic,
-    /// After this moment its proofs are too late.
-    pub until: Monotonic,
+    /// Proofs after this moment are late.
+    pub deadline: Monotonic,
 }
 
-/// The verdict on a prover that is ok in a round; silence has none.
+/// The proof of a prover in a round. Without a valid proof there is no record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Proved {
-    /// What it runs.
+pub struct ProofRecord {
+    /// The proven configuration.
     pub configuration: Configuration,
-    /// From the round's beginning to its proof, ms.
+    /// Time from the start of the round to the proof, ms.
     pub elapsed_ms: u32,
 }
 
-/// Of rounds, or periods, with even numbers and with odd ones: so that the next is there before the last one ends.
+/// One slot for even numbers of rounds or periods and one for odd ones, so that the next one can be prepared before
+/// the last one ends.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Lanes<T> {
+pub(super) struct ByParity<T> {
     even: T,
     odd: T,
 }
 
-impl<T> Lanes<T> {
+impl<T> ByParity<T> {
     fn of(&self, number: u64) -> &T {
         if number & 1 == 0 { &self.even } else { &self.odd }
     }
@@ -69,21 +71,22 @@ impl<T> Lanes<T> {
     }
 }
 
-/// A prover.
+/// The state of a prover.
 #[derive(Debug, Default)]
-pub(super) struct Prover {
+pub(super) struct ProverState {
     /// By period.
-    keys: Lanes<Option<ProverKeys>>,
+    keys: ByParity<Option<ProverKeys>>,
     /// By round.
-    proved: Lanes<Option<(RoundNumber, Proved)>>,
+    proofs: ByParity<Option<(RoundNumber, ProofRecord)>>,
 }
 
 impl Gateway {
-    /// Installs what a prover may prove in a period. The first key of a period takes the place of all provers' keys of the
-    /// period before the last.
+    /// Installs the keys of a prover for a period. The first key of a period removes all provers' keys of the period
+    /// before the last.
     ///
     /// # Errors
-    /// Device 0; more provers than fit; a key whose first 8 bytes are zero, which stand for no key in shared memory.
+    /// Device 0; more provers than configured; a key whose first 8 bytes are zero, which mean "no key" in shared
+    /// memory.
     pub fn install_prover(
         &mut self,
         device: DeviceId,
@@ -109,15 +112,15 @@ impl Gateway {
         Ok(())
     }
 
-    /// Forgets a prover; `false`: it was not here.
-    pub fn wipe_prover(&mut self, device: DeviceId) -> bool {
+    /// Removes a prover; `false` if it is not installed.
+    pub fn remove_prover(&mut self, device: DeviceId) -> bool {
         self.provers.remove(&device).is_some()
     }
 
-    /// Begins a round, in the place of the one before the last.
+    /// Opens a round and closes the one before the last.
     ///
     /// # Errors
-    /// Its number is not above that of the last one that began; no key of its period was ever installed, or they are gone.
+    /// The number is not above that of the last opened round; no key of its period is installed.
     pub fn open_round(&mut self, round: OpenRound) -> Result<(), ProvisionError> {
         let (number, period) = (round.round.number, round.round.start.period);
         if number <= self.last_round {
@@ -131,59 +134,59 @@ impl Gateway {
         Ok(())
     }
 
-    /// Closes all rounds, and lets numbers begin anew: for tests. In operation a number never comes again.
-    pub fn forget_rounds(&mut self) {
-        self.rounds = Lanes::default();
+    /// Closes all rounds and resets the numbers: for tests. In operation numbers never repeat.
+    pub fn reset_rounds(&mut self) {
+        self.rounds = ByParity::default();
         self.last_round = RoundNumber(0);
     }
 
-    /// The verdict on a prover in the newest round with an even number or the newest with an odd one; `None`: silent. Of other
-    /// rounds nothing is kept.
+    /// The proof of a prover in the newest even or the newest odd round; `None` without a proof. Records of other
+    /// rounds are not kept.
     #[must_use]
-    pub fn proved(&self, device: DeviceId, round: RoundNumber) -> Option<Proved> {
+    pub fn proof_record(&self, device: DeviceId, round: RoundNumber) -> Option<ProofRecord> {
         let newest = self.rounds.of(round.0.into()).as_ref()?.round.number;
         let prover = self.provers.get(&device).filter(|_| newest == round)?;
-        let (number, proved) = (*prover.proved.of(round.0.into()))?;
+        let (number, proved) = (*prover.proofs.of(round.0.into()))?;
         (number == round).then_some(proved)
     }
 
-    /// A PROOF, in the order of checks of LAP/1 3.2.1.
-    pub(super) fn proof(&mut self, now: Now, message: &Proof) -> Verdict {
+    /// Handles a PROOF, with the order of checks of LAP/1 3.2.1.
+    pub(super) fn handle_proof(&mut self, now: Now, message: &Proof) -> Verdict {
         if self.config.provers_max == 0 {
             return Verdict::DropUnsupportedType;
         }
         if message.gateway_id.get() != self.config.gateway_id.0 {
             return Verdict::DropGateway;
         }
-        let is_asked = |open: &&OpenRound| {
+        let is_requested = |open: &&OpenRound| {
             open.round.number.0 == message.round.get() && open.round.nonce == message.nonce
         };
         let open = self.rounds.of(message.round.get().into());
-        let Some(open) = open.as_ref().filter(is_asked) else {
+        let Some(open) = open.as_ref().filter(is_requested) else {
             return Verdict::DropRound;
         };
-        if now.monotonic() > open.until {
+        if now.monotonic() > open.deadline {
             return Verdict::DropLate;
         }
         let round = &open.round;
         let Some(prover) = self.provers.get_mut(&message.header.device()) else {
             return Verdict::DropUnknownProver;
         };
-        let proved = prover.proved.of_mut(round.number.0.into());
+        let proved = prover.proofs.of_mut(round.number.0.into());
         if proved.is_some_and(|(number, _)| number == round.number) {
             return Verdict::DropProved;
         }
         let Some(keys) = prover.keys.of(round.start.period.0) else {
             return Verdict::DropNoKey;
         };
-        let Some(configuration) = keys.configuration(round, &message.proof) else {
+        let Some(configuration) = keys.matching_configuration(round, &message.proof) else {
             return Verdict::DropProof;
         };
         let elapsed_ms = now.monotonic().since_ms(open.started);
         let elapsed_ms = u32::try_from(elapsed_ms).unwrap_or(u32::MAX);
         *proved = Some((
             round.number,
-            Proved {
+            ProofRecord {
                 configuration,
                 elapsed_ms,
             },
@@ -193,8 +196,8 @@ impl Gateway {
 }
 
 impl ProverKeys {
-    /// Which of them has made that proof.
-    fn configuration(&self, round: &Round, proof: &[u8; 64]) -> Option<Configuration> {
+    /// The configuration whose key made this proof.
+    fn matching_configuration(&self, round: &Round, proof: &[u8; 64]) -> Option<Configuration> {
         let made = |key: &ProofKey| bool::from(key.prove(round).ct_eq(proof));
         if made(&self.current) {
             return Some(Configuration::Current);

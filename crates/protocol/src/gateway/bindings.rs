@@ -1,7 +1,7 @@
 //! Which session owns an address: two tables of hints, by IP address and by (interface, VLANs, MAC).
 //!
-//! An entry says only that a device has claimed a key once. It is believed when that device's session carries this
-//! very key now, so entries of dead sessions are harmless until user space sweeps them.
+//! An entry only states that a device claimed a key at some time. It counts only while that device's session holds
+//! this key, so entries of ended sessions are harmless until user space sweeps them.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 
@@ -10,16 +10,16 @@ use crate::frame::{Mac, Meta};
 use crate::ids::DeviceId;
 use crate::time::BootTime;
 
-/// What a session can own.
+/// An address that a session can own.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Key {
+pub(super) enum BindingKey {
     /// An IP address.
     Address([u8; 16]),
-    /// A MAC address behind an interface and VLANs; only BOUND sessions own one.
+    /// A MAC address behind an interface and VLANs. Only BOUND sessions own one.
     Mac(u32, [u16; 2], Mac),
 }
 
-impl Key {
+impl BindingKey {
     pub(super) fn address(meta: &Meta) -> Self {
         Self::Address(meta.src_ip)
     }
@@ -28,16 +28,16 @@ impl Key {
         Self::Mac(meta.ingress, meta.vlans, meta.src_mac)
     }
 
-    /// The keys that a session from there claims, in the order of claiming.
-    pub(super) fn of(meta: &Meta, bound: bool) -> impl Iterator<Item = Self> {
+    /// The keys that a session from this origin claims, in the order of the claims.
+    pub(super) fn claimed_by(meta: &Meta, bound: bool) -> impl Iterator<Item = Self> {
         [Some(Self::address(meta)), bound.then(|| Self::mac(meta))]
             .into_iter()
             .flatten()
     }
 
-    /// Whether that line's session carries this key.
-    pub(super) fn is_carried_by(self, line: &Line) -> bool {
-        Self::of(&line.session.from, line.session.bound).any(|key| key == self)
+    /// Whether the session of this line holds this key.
+    pub(super) fn is_held_by(self, line: &Line) -> bool {
+        Self::claimed_by(&line.session.origin, line.session.bound).any(|key| key == self)
     }
 }
 
@@ -51,7 +51,7 @@ pub(super) enum ClaimError {
 #[derive(Debug)]
 pub(super) struct Bindings {
     entries_max: usize,
-    claimants: BTreeMap<Key, BTreeSet<DeviceId>>,
+    claimants: BTreeMap<BindingKey, BTreeSet<DeviceId>>,
     addresses: usize,
     macs: usize,
 }
@@ -66,36 +66,36 @@ impl Bindings {
         }
     }
 
-    /// Devices that have claimed that key.
-    pub(super) fn claimants(&self, key: Key) -> impl Iterator<Item = DeviceId> {
+    /// Devices that have claimed this key.
+    pub(super) fn claimants(&self, key: BindingKey) -> impl Iterator<Item = DeviceId> {
         self.claimants.get(&key).into_iter().flatten().copied()
     }
 
-    /// Whether a session of another device owns that key now.
+    /// Whether a session of another device owns this key now.
     pub(super) fn is_owned_by_other(
         &self,
         lines: &BTreeMap<DeviceId, Line>,
-        key: Key,
+        key: BindingKey,
         device: DeviceId,
         now: BootTime,
     ) -> bool {
         self.claimants(key)
             .filter(|claimant| *claimant != device)
             .filter_map(|claimant| lines.get(&claimant))
-            .any(|line| line.owns_addresses(now) && key.is_carried_by(line))
+            .any(|line| line.owns_addresses(now) && key.is_held_by(line))
     }
 
-    /// Whether the device holds an entry for that key already, or there is room for one.
-    pub(super) fn has_room(&self, key: Key, device: DeviceId) -> bool {
+    /// Whether the device has an entry for this key, or there is room for one.
+    pub(super) fn has_room(&self, key: BindingKey, device: DeviceId) -> bool {
         let count = match key {
-            Key::Address(_) => self.addresses,
-            Key::Mac(..) => self.macs,
+            BindingKey::Address(_) => self.addresses,
+            BindingKey::Mac(..) => self.macs,
         };
         count < self.entries_max || self.claimants(key).any(|claimant| claimant == device)
     }
 
-    /// Gives up a key that the device's session will not carry any more.
-    pub(super) fn leave(&mut self, key: Key, device: DeviceId) {
+    /// Releases a key that the session of the device no longer holds.
+    pub(super) fn release(&mut self, key: BindingKey, device: DeviceId) {
         let Some(devices) = self.claimants.get_mut(&key) else {
             return;
         };
@@ -106,16 +106,16 @@ impl Bindings {
             self.claimants.remove(&key);
         }
         match key {
-            Key::Address(_) => self.addresses -= 1,
-            Key::Mac(..) => self.macs -= 1,
+            BindingKey::Address(_) => self.addresses -= 1,
+            BindingKey::Mac(..) => self.macs -= 1,
         }
     }
 
-    /// Claims a key for a device whose session carries it already.
+    /// Claims a key for a device whose session already holds it.
     pub(super) fn claim(
         &mut self,
         lines: &BTreeMap<DeviceId, Line>,
-        key: Key,
+        key: BindingKey,
         device: DeviceId,
         now: BootTime,
     ) -> Result<(), ClaimError> {
@@ -127,26 +127,26 @@ impl Bindings {
         }
         if self.claimants.entry(key).or_default().insert(device) {
             match key {
-                Key::Address(_) => self.addresses += 1,
-                Key::Mac(..) => self.macs += 1,
+                BindingKey::Address(_) => self.addresses += 1,
+                BindingKey::Mac(..) => self.macs += 1,
             }
         }
         Ok(())
     }
 
-    /// Forgets entries whose session was closed or has moved on: user space's work, now and then. Those of a session
-    /// whose lease is over stay: what comes from there is told so.
+    /// Removes entries whose session was closed or has another address now; user space calls this periodically.
+    /// Entries of expired sessions stay, so that their packets get the verdict for expired sessions.
     pub(super) fn sweep(&mut self, lines: &BTreeMap<DeviceId, Line>) {
         self.claimants.retain(|key, devices| {
             devices.retain(|device| {
                 let line = lines.get(device);
-                line.is_some_and(|line| line.has_session() && key.is_carried_by(line))
+                line.is_some_and(|line| line.has_session() && key.is_held_by(line))
             });
             !devices.is_empty()
         });
         let count = |is_address: bool| {
             let keys = self.claimants.iter();
-            keys.filter(|(key, _)| matches!(key, Key::Address(_)) == is_address)
+            keys.filter(|(key, _)| matches!(key, BindingKey::Address(_)) == is_address)
                 .map(|(_, devices)| devices.len())
                 .sum()
         };

@@ -1,4 +1,4 @@
-//! What a gateway is configured with, and what of it may change while it runs.
+//! The configuration of a gateway, and the settings that may change at run time.
 
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -9,69 +9,69 @@ use crate::ids::GatewayId;
 use crate::sources::DeviceSources;
 use crate::wire::LAP_PORT;
 
-/// What becomes of packets that are not LAP/1 to the gateway itself (LAP/1 1.4.9).
+/// The gate's rule for packets that are not LAP/1 to the gateway itself (LAP/1 1.4.9).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Gate {
-    /// They pass.
+    /// All packets pass.
     #[default]
     Off,
-    /// They pass if their port, VLANs and MAC address have a live BOUND session, or are on the list of what always
-    /// passes.
+    /// Packets pass if their port, VLANs and MAC address have an active BOUND session, or if they are exempt.
     Open,
-    /// Only datagrams that DATA seals pass, both ways, and the list of what always passes.
+    /// Only datagrams sealed as DATA pass, in both directions, and exempt frames.
     Sealed,
 }
 
 /// Configuration of a gateway.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GatewayConfig {
-    /// Who the gateway is.
+    /// The id of the gateway.
     pub gateway_id: GatewayId,
     /// Its own addresses: UDP to one of these and [`lap_port`](Self::lap_port) is consumed.
-    pub local: Vec<IpAddr>,
-    /// Which addresses devices have; `None`: not checked.
+    pub local_addresses: Vec<IpAddr>,
+    /// The addresses of devices; `None`: not checked.
     pub sources: Option<DeviceSources>,
-    /// MAC addresses of its interfaces: of frames for others nothing is the gateway's; `None`: not checked, as the P4
-    /// programs of the classic profiles do not.
+    /// MAC addresses of its interfaces. Frames to other stations are not for the gateway. `None`: not checked, as in
+    /// the P4 programs of the classic profiles.
     pub own_macs: Option<Vec<Mac>>,
     /// UDP port of LAP/1.
     pub lap_port: u16,
     /// The gate.
     pub gate: Gate,
-    /// Control protocols of links that pass the gate without a session.
+    /// Link control protocols that pass the gate without a session.
     pub always_pass: Vec<ControlProtocol>,
-    /// DHCP servers that clients may send to past the gate beside broadcast and the link's group. If there are any of IPv4, no other
-    /// one's messages pass a sealed gate to devices.
+    /// DHCP servers that clients may send to past the gate, besides broadcast and the link's group. If the list has
+    /// an IPv4 server, messages of other servers do not pass a sealed gate to devices.
     pub dhcp_servers: Vec<IpAddr>,
-    /// How long a session lasts, s.
-    pub lease_s: u32,
+    /// Session lifetime in seconds.
+    pub session_lifetime_s: u32,
     /// NAKs per second of the monotonic clock, and per CPU.
     pub nak_per_s: u32,
     /// Messages of unknown devices per second of the monotonic clock, and per CPU, that take the slow path; 0: none.
     pub miss_per_s: u32,
-    /// Rows that a device's line holds beside the current one.
+    /// Rows that a device's line holds besides the current one.
     pub rows_ahead: u32,
-    /// Entries that each of the two tables of bound addresses holds.
+    /// Maximum entries of each of the two address tables.
     pub bindings_max: usize,
-    /// Provers that are attested (LAP/1 3.2); 0: PROOFs are not served.
+    /// Maximum number of attested provers (LAP/1 3.2); 0: PROOFs are not handled.
     pub provers_max: usize,
 }
 
 impl GatewayConfig {
-    /// Defaults: gate off, lease of an hour, 100 NAKs/s, 16 rows ahead, unbounded tables, no attestation. No address is a
-    /// device's and no frame the gateway's until [`sources`](Self::sources) and [`own_macs`](Self::own_macs) are set.
+    /// Defaults: gate off, session lifetime of an hour, 100 NAKs/s, 16 rows ahead, unbounded tables, no attestation.
+    /// Until [`sources`](Self::sources) and [`own_macs`](Self::own_macs) are set, no address belongs to a device and
+    /// no frame is for the gateway.
     #[must_use]
     pub fn new(gateway_id: GatewayId, local: &[IpAddr]) -> Self {
         Self {
             gateway_id,
-            local: local.to_vec(),
+            local_addresses: local.to_vec(),
             sources: Some(DeviceSources::default()),
             own_macs: Some(Vec::new()),
             lap_port: LAP_PORT,
             gate: Gate::Off,
             always_pass: Vec::new(),
             dhcp_servers: Vec::new(),
-            lease_s: 3600,
+            session_lifetime_s: 3600,
             nak_per_s: 100,
             miss_per_s: 0,
             rows_ahead: 16,
@@ -81,12 +81,12 @@ impl GatewayConfig {
     }
 }
 
-/// What of a [`GatewayConfig`] may change while the gateway runs; fields as there.
+/// The settings of a [`GatewayConfig`] that may change at run time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "documented once, in `GatewayConfig`")]
-pub struct Live {
+pub struct LiveSettings {
     pub sources: Option<DeviceSources>,
-    pub lease_s: u32,
+    pub session_lifetime_s: u32,
     pub nak_per_s: u32,
     pub miss_per_s: u32,
 }

@@ -1,12 +1,13 @@
-//! Control protocols of links that an operator can let pass a gate without a session, by destination address and Ethernet type.
+//! Link control protocols that an operator can let pass a gate without a session, by destination address and Ethernet
+//! type.
 
-use crate::frame::header::ETHER_TYPE_LEAST;
+use crate::frame::header::ETHER_TYPE_MIN;
 use crate::frame::{Frame, Mac, Network};
 
-/// Stands for frames that have a length where others have an Ethernet type (IEEE 802.3, LLC).
+/// Represents frames with a length field in place of the Ethernet type (IEEE 802.3, LLC).
 pub const LLC: u16 = 0;
 
-/// A group address of a control protocol, and the Ethernet type of what is sent to it, or [`LLC`].
+/// A group address of a control protocol, and the Ethernet type of its frames, or [`LLC`].
 pub type ControlAddress = (Mac, u16);
 
 macro_rules! control_protocols {
@@ -25,7 +26,7 @@ macro_rules! control_protocols {
                 match self { $(Self::$variant => $name),+ }
             }
 
-            /// Where its messages are sent to.
+            /// The destination addresses of its messages.
             #[must_use]
             pub fn addresses(self) -> &'static [ControlAddress] {
                 match self { $(Self::$variant => const { &[$($address),+] }),+ }
@@ -42,9 +43,9 @@ const fn bridge_group(last: u8) -> Mac {
 control_protocols! {
     /// Spanning tree: IEEE 802.1D, provider bridges, and per VLAN (PVST+).
     Stp = "stp", [(bridge_group(0x00), LLC), (bridge_group(0x08), LLC), ([0x01, 0, 0x0c, 0xcc, 0xcc, 0xcd], LLC)];
-    /// CDP, VTP and DTP, which have one address.
+    /// CDP, VTP and DTP, which share one address.
     Cdp = "cdp", [([0x01, 0, 0x0c, 0xcc, 0xcc, 0xcc], LLC)];
-    /// LLDP (IEEE 802.1AB): nearest bridge, nearest bridge that is none of two ports, nearest customer bridge.
+    /// LLDP (IEEE 802.1AB): nearest bridge, nearest non-TPMR bridge, nearest customer bridge.
     Lldp = "lldp", [(bridge_group(0x0e), 0x88cc), (bridge_group(0x03), 0x88cc), (bridge_group(0x00), 0x88cc)];
     /// PTP over Ethernet (IEEE 1588 annex E): all but peer delay, and peer delay.
     Ptp = "ptp", [([0x01, 0x1b, 0x19, 0, 0, 0], 0x88f7), (bridge_group(0x0e), 0x88f7)];
@@ -69,20 +70,21 @@ impl ControlProtocol {
         let Network::Other(ether_type) = parsed.network else {
             return false;
         };
-        self.addresses().contains(&(parsed.dst_mac, named(ether_type)))
+        self.addresses()
+            .contains(&(parsed.dst_mac, protocol_type(ether_type)))
     }
 }
 
 /// An Ethernet type, or [`LLC`] for a length.
-pub(super) fn named(ether_type: u16) -> u16 {
-    match ether_type < ETHER_TYPE_LEAST {
+pub(super) fn protocol_type(ether_type: u16) -> u16 {
+    match ether_type < ETHER_TYPE_MIN {
         true => LLC,
         false => ether_type,
     }
 }
 
-/// What only bridges send: a frame that would have devices change the network's shape.
-pub(super) fn is_of_a_bridge(parsed: &Frame) -> bool {
+/// Frames that only bridges send: they change the topology of the network.
+pub(super) fn is_bridge_frame(parsed: &Frame) -> bool {
     [ControlProtocol::Stp, ControlProtocol::Cdp]
         .iter()
         .any(|protocol| protocol.is_message(parsed))

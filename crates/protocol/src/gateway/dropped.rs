@@ -1,11 +1,11 @@
-//! Frames other than IP that a gate has dropped, by Ethernet type: a table of fixed size, so that no sender of many types can
-//! make it grow, and with places of its own for the types of industrial networks, so that none can push those out.
+//! Counters of dropped non-IP frames by Ethernet type. The table has a fixed size, so that a sender of many types
+//! cannot make it grow, and reserved slots for the types of industrial networks.
 
 use alloc::vec::Vec;
 
-use super::control::{LLC, named};
+use super::control::{LLC, protocol_type};
 
-/// Types that have places of their own, with their names.
+/// Types with reserved slots, and their names.
 pub const KNOWN_TYPES: [(u16, &str); 24] = [
     (LLC, "llc"),
     (0x0806, "arp"),
@@ -32,7 +32,7 @@ pub const KNOWN_TYPES: [(u16, &str); 24] = [
     (0x8847, "mpls"),
     (0x8863, "pppoe_discovery"),
 ];
-/// Places in all; the rest goes to the first other types that come.
+/// Number of slots; those without a reservation go to the first other types received.
 pub const DROPPED_TYPES: usize = 40;
 
 /// How many frames of each Ethernet type a gate has dropped.
@@ -40,7 +40,7 @@ pub const DROPPED_TYPES: usize = 40;
 pub struct DroppedTypes {
     /// Type ([`LLC`] for frames with a length in its place) and frames.
     types: Vec<(u16, u64)>,
-    /// Frames of types that found no place.
+    /// Frames of types without a slot.
     other: u64,
 }
 
@@ -57,15 +57,15 @@ impl Default for DroppedTypes {
 }
 
 impl DroppedTypes {
-    /// The counts of a data plane: of its places, in their order, those that are taken, and of the rest.
+    /// The counters of a data plane: its used slots in their order, and the frames without a slot.
     #[must_use]
-    pub fn of(types: Vec<(u16, u64)>, other: u64) -> Self {
+    pub fn from_counts(types: Vec<(u16, u64)>, other: u64) -> Self {
         Self { types, other }
     }
 
-    /// Counts a frame by what stands where its Ethernet type does.
+    /// Counts a frame by its Ethernet type or [`LLC`].
     pub(super) fn count(&mut self, ether_type: u16) {
-        let ether_type = named(ether_type);
+        let ether_type = protocol_type(ether_type);
         let is_full = self.types.len() >= DROPPED_TYPES;
         match self.types.iter_mut().find(|(there, _)| *there == ether_type) {
             Some((_, frames)) => *frames += 1,
@@ -74,7 +74,7 @@ impl DroppedTypes {
         }
     }
 
-    /// Those of which there were any: the type, its name if it has one, and frames.
+    /// All nonzero counters: the type, its name if it has one, and the frames.
     pub fn nonzero(&self) -> impl Iterator<Item = (u16, Option<&'static str>, u64)> + '_ {
         let name = |ether_type| {
             let mut known = KNOWN_TYPES.iter();
@@ -86,13 +86,13 @@ impl DroppedTypes {
         counted.map(move |(ether_type, frames)| (*ether_type, name(*ether_type), *frames))
     }
 
-    /// Whether it is the name of an Ethernet type that has one.
+    /// Whether this is the name of an Ethernet type.
     #[must_use]
     pub fn is_name(name: &str) -> bool {
         KNOWN_TYPES.iter().any(|(_, known)| *known == name)
     }
 
-    /// Frames of types that found no place.
+    /// Frames of types without a slot.
     #[must_use]
     pub fn other(&self) -> u64 {
         self.other

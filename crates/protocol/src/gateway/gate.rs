@@ -1,13 +1,13 @@
-//! From a frame to a verdict: what is for us, what the gate lets through.
+//! From a frame to a verdict: frames for the gateway, and frames that pass the gate.
 
-use super::always::{self, Way};
-use super::bindings::Key;
-use super::{Gate, Gateway, Handled};
+use super::bindings::BindingKey;
+use super::gate_exemptions::{self, FrameDirection};
+use super::{Gate, Gateway, HandledFrame};
 use crate::frame::{self, Frame, Ip, Mac, Network, Transport, Truncated, header};
 use crate::time::Now;
 use crate::verdict::{Disposition, Verdict};
 
-/// The sender of a frame, as the gate knows it.
+/// The sender of a frame, as the gate identifies it.
 struct Sender {
     ingress: u32,
     vlans: [u16; 2],
@@ -15,29 +15,31 @@ struct Sender {
 }
 
 impl Gateway {
-    /// Handles an Ethernet frame that came in on interface `ingress`.
+    /// Handles an Ethernet frame received on interface `ingress`.
     ///
-    /// When the verdict's disposition is a reply, the frame has become the reply, of the same length, to be sent out
-    /// on the same interface. When it is [`Verdict::PassData`] the frame has become a shorter one, which lies where
-    /// [`Handled::frame`] says, and when it is [`Verdict::ReplyP4draVerified`] the beginning of a longer one, which
-    /// [`Handled::behind`] completes (call [`Gateway::handle`] for them). Otherwise it is unchanged.
+    /// If the disposition of the verdict is a reply, the frame has become the reply, of the same length, to be sent
+    /// on the same interface. For [`Verdict::PassData`] the frame has become shorter, at [`HandledFrame::frame`]; for
+    /// [`Verdict::ReplyP4draVerified`] it is the start of a longer frame, completed by [`HandledFrame::trailer`]
+    /// (call [`Gateway::handle`] for these). Otherwise the frame is unchanged.
     pub fn handle_frame(&mut self, now: Now, ingress: u32, frame: &mut [u8]) -> Verdict {
         self.handle(now, ingress, frame).verdict
     }
 
-    /// As [`Gateway::handle_frame`], with the place of what the frame has become.
-    pub fn handle(&mut self, now: Now, ingress: u32, frame: &mut [u8]) -> Handled {
-        let special = self.sealed_frame(now, frame).or_else(|| self.p4dra_frame(frame));
-        let handled = special.unwrap_or_else(|| Handled {
-            verdict: self.judge(now, ingress, frame),
+    /// As [`Gateway::handle_frame`], with the position of the resulting frame.
+    pub fn handle(&mut self, now: Now, ingress: u32, frame: &mut [u8]) -> HandledFrame {
+        let special = self
+            .handle_sealed_frame(now, frame)
+            .or_else(|| self.handle_p4dra_frame(frame));
+        let handled = special.unwrap_or_else(|| HandledFrame {
+            verdict: self.decide(now, ingress, frame),
             frame: 0..frame.len(),
-            behind: None,
+            trailer: None,
         });
         self.count(handled.verdict);
         handled
     }
 
-    fn judge(&mut self, now: Now, ingress: u32, bytes: &mut [u8]) -> Verdict {
+    fn decide(&mut self, now: Now, ingress: u32, bytes: &mut [u8]) -> Verdict {
         let parsed = match frame::parse(bytes) {
             Ok(parsed) => parsed,
             Err(Truncated) => {
@@ -48,32 +50,32 @@ impl Gateway {
             }
         };
         if let Some((ip, udp)) = parsed.datagram().filter(|(ip, _)| self.is_local(&parsed, ip)) {
-            if self.is_ours(&parsed, &ip, udp.dst_port) && !parsed.is_answerable(&ip) {
+            if self.is_for_gateway(&parsed, &ip, udp.dst_port) && !parsed.is_answerable(&ip) {
                 return Verdict::DropUnanswerable;
             }
             if udp.dst_port == self.config.lap_port {
-                return self.lap_frame(now, ingress, bytes, &parsed);
+                return self.handle_lap_frame(now, ingress, bytes, &parsed);
             }
             if Some(udp.dst_port) == self.classic_port() {
-                return self.classic_frame(bytes, &parsed);
+                return self.handle_classic_frame(bytes, &parsed);
             }
         }
         match self.config.gate {
-            Gate::Off => self.gate_off(&parsed),
+            Gate::Off => self.pass_gate_off(&parsed),
             Gate::Open | Gate::Sealed => {
-                let verdict = self.gate(now, ingress, bytes, &parsed);
-                self.note_dropped(&parsed, verdict)
+                let verdict = self.check_gate(now, ingress, bytes, &parsed);
+                self.count_dropped(&parsed, verdict)
             }
         }
     }
 
     fn is_local(&self, parsed: &Frame, ip: &Ip) -> bool {
-        self.config.local.contains(&ip.dst) && self.is_addressed(parsed)
+        self.config.local_addresses.contains(&ip.dst) && self.is_addressed_to_gateway(parsed)
     }
 
-    /// Whether the frame is for this station, by its MAC address, or for a group. A reply to any other would take that
-    /// station's address on the link.
-    pub(super) fn is_addressed(&self, parsed: &Frame) -> bool {
+    /// Whether the frame is addressed to this station by its MAC address, or to a group. A reply to a frame for
+    /// another station would take over that station's address on the link.
+    pub(super) fn is_addressed_to_gateway(&self, parsed: &Frame) -> bool {
         let own_macs = self.config.own_macs.as_ref();
         frame::is_group(&parsed.dst_mac) || own_macs.is_none_or(|own| own.contains(&parsed.dst_mac))
     }
@@ -82,22 +84,22 @@ impl Gateway {
         self.classic.as_ref().map(|(port, _)| *port)
     }
 
-    fn is_ours(&self, parsed: &Frame, ip: &Ip, port: u16) -> bool {
+    fn is_for_gateway(&self, parsed: &Frame, ip: &Ip, port: u16) -> bool {
         self.is_local(parsed, ip) && (port == self.config.lap_port || Some(port) == self.classic_port())
     }
 
-    fn lap_frame(&mut self, now: Now, ingress: u32, bytes: &mut [u8], parsed: &Frame) -> Verdict {
+    fn handle_lap_frame(&mut self, now: Now, ingress: u32, bytes: &mut [u8], parsed: &Frame) -> Verdict {
         let (Some((_, udp)), Some(meta)) = (parsed.datagram(), parsed.meta(ingress)) else {
             return Verdict::DropTruncated;
         };
         let Some(payload) = bytes.get_mut(udp.payload()) else {
             return Verdict::DropTruncated;
         };
-        let verdict = self.lap(now, &meta, payload);
-        reply(bytes, parsed, verdict)
+        let verdict = self.handle_lap(now, &meta, payload);
+        reverse_if_reply(bytes, parsed, verdict)
     }
 
-    fn classic_frame(&mut self, bytes: &mut [u8], parsed: &Frame) -> Verdict {
+    fn handle_classic_frame(&mut self, bytes: &mut [u8], parsed: &Frame) -> Verdict {
         let (Some((_, udp)), Some((_, verifier))) = (parsed.datagram(), &mut self.classic) else {
             return Verdict::DropTruncated;
         };
@@ -105,26 +107,27 @@ impl Gateway {
             return Verdict::DropTruncated;
         };
         let verdict = verifier.handle(payload);
-        reply(bytes, parsed, verdict)
+        reverse_if_reply(bytes, parsed, verdict)
     }
 
-    /// Everything passes but what is ours and broken; what is ours and unparsed is counted apart.
-    fn gate_off(&self, parsed: &Frame) -> Verdict {
+    /// Everything passes except broken frames for the gateway; unparsed frames for the gateway are counted
+    /// separately.
+    fn pass_gate_off(&self, parsed: &Frame) -> Verdict {
         let Network::Ip(ip) = &parsed.network else {
             return Verdict::PassForeign;
         };
         match ip.transport {
-            Transport::UdpLength(port) if self.is_ours(parsed, ip, port) => Verdict::DropTruncated,
+            Transport::UdpLength(port) if self.is_for_gateway(parsed, ip, port) => Verdict::DropTruncated,
             Transport::Fragment | Transport::Extension if self.is_local(parsed, ip) => Verdict::PassUnparsed,
             _ => Verdict::PassForeign,
         }
     }
 
-    /// Nothing passes but the list and, when the gate is open, senders with a live BOUND session. What no device may send never
-    /// passes.
-    fn gate(&self, now: Now, ingress: u32, bytes: &[u8], parsed: &Frame) -> Verdict {
+    /// Only exempt frames pass, and with an open gate senders with an active BOUND session. Frames that devices must
+    /// not send never pass.
+    fn check_gate(&self, now: Now, ingress: u32, bytes: &[u8], parsed: &Frame) -> Verdict {
         match &parsed.network {
-            Network::Other(kind) if is_tag(*kind) => return Verdict::DropGateTag,
+            Network::Other(kind) if is_unparsed_tag(*kind) => return Verdict::DropGateTag,
             Network::Other(_) | Network::Arp => {}
             Network::Ip(ip) => match ip.transport {
                 Transport::UdpLength(_) => return Verdict::DropTruncated,
@@ -133,10 +136,10 @@ impl Gateway {
                 _ => {}
             },
         }
-        if always::passes(&self.config, Way::Up, bytes, parsed) {
+        if gate_exemptions::is_exempt(&self.config, FrameDirection::Up, bytes, parsed) {
             return Verdict::PassAlways;
         }
-        if always::is_no_device_s(bytes, parsed) {
+        if gate_exemptions::is_infrastructure_frame(bytes, parsed) {
             return Verdict::DropGateRole;
         }
         let port = parsed.datagram().map(|(_, udp)| udp.dst_port);
@@ -151,11 +154,11 @@ impl Gateway {
             vlans: parsed.vlans,
             mac: parsed.src_mac,
         };
-        self.sender(now, &sender)
+        self.check_sender(now, &sender)
     }
 
-    /// Counts what is not IP and was dropped, and tells it apart from what is.
-    fn note_dropped(&mut self, parsed: &Frame, verdict: Verdict) -> Verdict {
+    /// Counts dropped non-IP frames, which have a verdict of their own.
+    fn count_dropped(&mut self, parsed: &Frame, verdict: Verdict) -> Verdict {
         let ether_type = match parsed.network {
             Network::Ip(_) => return verdict,
             Network::Arp => header::ETHER_ARP,
@@ -170,10 +173,10 @@ impl Gateway {
         }
     }
 
-    /// Whether a live BOUND session covers that sender. A session whose lease is over is told apart for the
-    /// counters, unless another one covers the sender.
-    fn sender(&self, now: Now, sender: &Sender) -> Verdict {
-        let key = Key::Mac(sender.ingress, sender.vlans, sender.mac);
+    /// Whether an active BOUND session covers the sender. An expired session has its own counter, unless another
+    /// session covers the sender.
+    fn check_sender(&self, now: Now, sender: &Sender) -> Verdict {
+        let key = BindingKey::Mac(sender.ingress, sender.vlans, sender.mac);
         let sessions = self
             .bindings
             .claimants(key)
@@ -182,28 +185,28 @@ impl Gateway {
                 line.session_id.is_some()
                     && !line.commit.is_revoked()
                     && !line.commit.is_busy()
-                    && key.is_carried_by(line)
+                    && key.is_held_by(line)
             });
         let mut verdict = Verdict::DropGate;
         for line in sessions {
-            if !line.lease_is_over(now.boot()) {
+            if !line.is_session_expired(now.boot()) {
                 return Verdict::PassSession;
             }
-            verdict = Verdict::DropGateLease;
+            verdict = Verdict::DropSessionExpired;
         }
         verdict
     }
 }
 
-/// A tag that is not parsed: a third one, or of a kind by which some bridge would take the frame elsewhere.
-fn is_tag(ether_type: u16) -> bool {
+/// A tag that is not parsed: a third one, or of a kind by which a bridge would forward the frame elsewhere.
+fn is_unparsed_tag(ether_type: u16) -> bool {
     [header::ETHER_VLAN, header::ETHER_QINQ].contains(&ether_type) || header::ETHER_TAGS.contains(&ether_type)
 }
 
-/// Turns the frame round when the verdict says that its payload is a reply now.
-fn reply(bytes: &mut [u8], parsed: &Frame, verdict: Verdict) -> Verdict {
+/// Reverses the frame if the verdict is a reply.
+fn reverse_if_reply(bytes: &mut [u8], parsed: &Frame, verdict: Verdict) -> Verdict {
     if verdict.disposition() != Disposition::Reply {
         return verdict;
     }
-    frame::turn_round(bytes, parsed).map_or(Verdict::DropTruncated, |()| verdict)
+    frame::reverse_frame(bytes, parsed).map_or(Verdict::DropTruncated, |()| verdict)
 }

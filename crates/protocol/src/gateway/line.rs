@@ -1,16 +1,16 @@
-//! One device as the gateway holds it: its commit word, current row, rows ahead, window and session.
+//! The state of one device at the gateway: commit word, current row, rows ahead, window and session.
 
 use alloc::collections::BTreeMap;
 
 use crate::commit::CommitWord;
-use crate::data::DownWord;
+use crate::data::DownCounter;
 use crate::frame::{Mac, Meta};
 use crate::ids::{RowIndex, SessionId};
 use crate::keys::{AuthKey, SessionKey};
 use crate::time::BootTime;
 use crate::window::Window;
 
-/// One enrolled row as a gateway gets it: 24 bytes, whatever the response's size (LAP/1 1.1).
+/// One enrolled row at a gateway: 24 bytes, independent of the response size (LAP/1 1.1).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Row {
     /// Seed that the device expands to its PUF's challenge; zero in key mode.
@@ -20,8 +20,8 @@ pub struct Row {
 }
 
 impl Row {
-    /// What stands where no row is; never used, because the line is not VALID then.
-    pub(super) fn zero() -> Self {
+    /// The content of an absent row. It is never used, because the line is not VALID then.
+    pub(super) fn absent() -> Self {
         Self {
             challenge: [0; 8],
             auth_key: AuthKey::from_bytes([0; 16]),
@@ -34,47 +34,47 @@ impl Row {
 pub(super) struct Line {
     pub(super) commit: CommitWord,
     pub(super) window: Window,
-    pub(super) down: DownWord,
+    pub(super) down_counter: DownCounter,
     pub(super) session_id: Option<SessionId>,
     pub(super) row: Row,
-    pub(super) lease_until_s: u32,
+    pub(super) session_expires_s: u32,
     pub(super) session: Session,
     /// Rows after the current one.
-    pub(super) ahead: BTreeMap<RowIndex, Row>,
+    pub(super) rows_ahead: BTreeMap<RowIndex, Row>,
     /// Rows below it may be spent; `None`: all, and always in key mode.
     pub(super) mark: Option<RowIndex>,
 }
 
-/// What the winning RESPONSE left.
+/// The session data that the winning RESPONSE left.
 #[derive(Clone, Debug)]
 pub(super) struct Session {
     pub(super) key: SessionKey,
     pub(super) tag: [u8; 16],
     pub(super) bound: bool,
-    pub(super) lease_s: u32,
-    /// Where the RESPONSE came from; a destination is not part of it and stays zero.
-    pub(super) from: Meta,
+    pub(super) session_lifetime_s: u32,
+    /// The origin of the RESPONSE; the destination is not part of it and stays zero.
+    pub(super) origin: Meta,
 }
 
 impl Session {
-    pub(super) fn none() -> Self {
+    pub(super) fn empty() -> Self {
         Self {
             key: SessionKey::from_bytes([0; 16]),
             tag: [0; 16],
             bound: false,
-            lease_s: 0,
-            from: Meta::default(),
+            session_lifetime_s: 0,
+            origin: Meta::default(),
         }
     }
 
-    /// Whether a message came from where the winning one came from: address, port, VLANs, interface, MAC.
+    /// Whether a message came from the origin of the winning one: address, port, VLANs, interface, MAC.
     pub(super) fn is_from(&self, meta: &Meta) -> bool {
-        self.from == origin(meta)
+        self.origin == origin_of(meta)
     }
 }
 
-/// The part of [`Meta`] that says where a message came from.
-pub(super) fn origin(meta: &Meta) -> Meta {
+/// The origin part of [`Meta`].
+pub(super) fn origin_of(meta: &Meta) -> Meta {
     Meta {
         dst_mac: Mac::default(),
         dst_ip: [0; 16],
@@ -88,17 +88,17 @@ impl Line {
         Self {
             commit,
             window: Window::new(commit.window_generation()),
-            down: DownWord::default(),
+            down_counter: DownCounter::default(),
             session_id: None,
             row,
-            lease_until_s: 0,
-            session: Session::none(),
-            ahead: BTreeMap::new(),
+            session_expires_s: 0,
+            session: Session::empty(),
+            rows_ahead: BTreeMap::new(),
             mark: None,
         }
     }
 
-    /// The whole word is exchanged, or nothing.
+    /// Exchanges the whole word, or nothing.
     pub(super) fn compare_and_swap(&mut self, seen: CommitWord, next: CommitWord) -> bool {
         let same = self.commit == seen;
         if same {
@@ -107,56 +107,56 @@ impl Line {
         same
     }
 
-    /// Leases are whole seconds; a lease is over in the second `lease_until_s`.
-    pub(super) fn lease_is_over(&self, now: BootTime) -> bool {
-        now.seconds() >= self.lease_until_s
+    /// Session lifetimes are whole seconds; a session expires in this second.
+    pub(super) fn is_session_expired(&self, now: BootTime) -> bool {
+        now.seconds() >= self.session_expires_s
     }
 
-    /// Whether a session was opened here and not closed since: a winner in the middle of its work counts.
+    /// Whether a session was opened here and not closed. A winner that is still writing counts.
     pub(super) fn has_session(&self) -> bool {
         self.session_id.is_some() || self.commit.is_busy()
     }
 
-    /// Whether this line's session owns its addresses.
+    /// Whether the session of this line owns its addresses.
     pub(super) fn owns_addresses(&self, now: BootTime) -> bool {
-        !self.commit.is_revoked() && self.has_session() && !self.lease_is_over(now)
+        !self.commit.is_revoked() && self.has_session() && !self.is_session_expired(now)
     }
 
-    /// Puts the row of `commit.idx` in place, or zeros: whether there is one.
+    /// Installs the row of `commit.idx`, or zeros; returns whether there is a row.
     pub(super) fn take_next_row(&mut self) -> bool {
-        let next = self.ahead.remove(&self.commit.idx());
+        let next = self.rows_ahead.remove(&self.commit.idx());
         let has_row = next.is_some();
-        self.row = next.unwrap_or_else(Row::zero);
+        self.row = next.unwrap_or_else(Row::absent);
         has_row
     }
 }
 
-/// A copy of a line, for comparison with a data plane's memory.
+/// A copy of a line, for comparison with the memory of a data plane.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LineView {
     /// The commit word.
     pub commit: CommitWord,
     /// The replay window.
     pub window: Window,
-    /// Who counts the numbers towards the device.
-    pub down: DownWord,
+    /// The counter of messages to the device.
+    pub down_counter: DownCounter,
     /// The session's id on the wire; zero when there is none.
     pub session_id: [u8; 8],
     /// The current row's challenge; zero when there is no row, and in key mode.
     pub challenge: [u8; 8],
     /// The current row's key; zero when there is no row.
     pub auth_key: AuthKey,
-    /// The end of the lease on the boot-time clock, whole seconds; 0 before the first session.
-    pub lease_until_s: u32,
-    /// Interface that the session's RESPONSE came in on; 0 before the first session.
+    /// When the session expires on the boot-time clock, whole seconds; 0 before the first session.
+    pub session_expires_s: u32,
+    /// Ingress interface of the session's RESPONSE; 0 before the first session.
     pub ingress: u32,
-    /// Rows held beside the current one.
+    /// Rows held besides the current one.
     pub rows_ahead: usize,
-    /// What the last winning RESPONSE left; zeros before the first one.
+    /// The data of the last winning RESPONSE; zeros before the first one.
     pub session: SessionView,
 }
 
-/// The second half of a [`LineView`].
+/// The session part of a [`LineView`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SessionView {
     /// The session key.
@@ -165,15 +165,15 @@ pub struct SessionView {
     pub tag: [u8; 16],
     /// The source address; IPv4 as ::ffff:a.b.c.d.
     pub addr: [u8; 16],
-    /// The lease that the ACK granted, s.
-    pub lease_s: u32,
+    /// The session lifetime that the ACK granted, s.
+    pub session_lifetime_s: u32,
     /// The UDP source port.
     pub port: u16,
     /// The source MAC address.
     pub mac: Mac,
     /// The VLANs, as in [`Meta`].
     pub vlans: [u16; 2],
-    /// The RESPONSE carried the BOUND flag.
+    /// Whether the RESPONSE carried the BOUND flag.
     pub bound: bool,
 }
 
@@ -182,21 +182,21 @@ impl Line {
         LineView {
             commit: self.commit,
             window: self.window,
-            down: self.down,
+            down_counter: self.down_counter,
             session_id: self.session_id.map(SessionId::to_wire).unwrap_or_default(),
             challenge: self.row.challenge,
             auth_key: self.row.auth_key.clone(),
-            lease_until_s: self.lease_until_s,
-            ingress: self.session.from.ingress,
-            rows_ahead: self.ahead.len(),
+            session_expires_s: self.session_expires_s,
+            ingress: self.session.origin.ingress,
+            rows_ahead: self.rows_ahead.len(),
             session: SessionView {
                 session_key: self.session.key.clone(),
                 tag: self.session.tag,
-                addr: self.session.from.src_ip,
-                lease_s: self.session.lease_s,
-                port: self.session.from.src_port,
-                mac: self.session.from.src_mac,
-                vlans: self.session.from.vlans,
+                addr: self.session.origin.src_ip,
+                session_lifetime_s: self.session.session_lifetime_s,
+                port: self.session.origin.src_port,
+                mac: self.session.origin.src_mac,
+                vlans: self.session.origin.vlans,
                 bound: self.session.bound,
             },
         }

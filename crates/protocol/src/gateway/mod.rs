@@ -1,17 +1,17 @@
-//! The gateway role of LAP/1, as an oracle: plain, single-threaded, and obviously right rather than fast.
+//! The gateway role of LAP/1, as the reference implementation (oracle): plain, single-threaded, correct rather than fast.
 //!
-//! Every data plane is compared with it byte for byte. Given the same state, time and frame it always returns the
-//! same bytes and verdict. A frame goes through these steps, and each decides or hands on:
+//! Tests compare every data plane with it byte for byte. For the same state, time and frame it always returns the same bytes
+//! and verdict. A frame passes these steps; each step decides or hands on:
 //!
-//! 1. Is it for us? ([`Gateway::handle_frame`], classification; the gate decides last, on everything else.)
+//! 1. Is the frame for the gateway? ([`Gateway::handle_frame`], classification; the gate decides last, on all other frames.)
 //! 2. Is it well formed? ([`crate::wire::parse`])
-//! 3. REQUEST: answered from the line; nothing is written.
+//! 3. REQUEST: the reply comes from the line; nothing is written.
 //! 4. RESPONSE: [`Gateway::check_response`] reads and verifies, [`Gateway::commit`] spends the row,
-//!    [`Gateway::open_session`] does the winner's work. They are apart because on several CPUs other packets are
-//!    handled in between, and tests put them there. Each demands the proof that the one before has made:
-//!    [`Fresh`] → [`TagVerified`](crate::tag::TagVerified) → [`Unspent`].
+//!    [`Gateway::open_session`] does the work of the winner. The steps are separate because other CPUs handle packets in
+//!    between, and tests do so too. Each step requires the proof that the step before has made:
+//!    [`FreshVerified`] → [`TagVerified`](crate::tag::TagVerified) → [`CommittedRow`].
 //!
-//! One device's line:
+//! The states of a device's line:
 //!
 //! ```mermaid
 //! stateDiagram-v2
@@ -31,11 +31,10 @@
 //!     Empty --> Absent: wipe, crash
 //! ```
 //!
-//! The session lives beside this: it is live while its id is not zero, its lease is not over and the device is not
-//! revoked. Nothing survives a crash of the machine, by LAP/1 1.4.10; user space then installs at the mark that the
-//! registry reserved ahead (1.4.6).
+//! The session is separate from this state: it is active while its id is not zero, it has not expired and the device is not
+//! revoked. Nothing survives a crash of the machine (LAP/1 1.4.10). User space then installs at the mark that the registry
+//! reserved in advance (1.4.6).
 
-mod always;
 mod attest;
 mod bindings;
 mod config;
@@ -43,6 +42,7 @@ mod control;
 mod dropped;
 mod fresh;
 mod gate;
+mod gate_exemptions;
 mod line;
 mod p4dra;
 mod provision;
@@ -56,17 +56,17 @@ use alloc::collections::BTreeMap;
 
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-pub use attest::{Configuration, OpenRound, Proved, ProverKeys};
-pub use config::{Gate, GatewayConfig, Live};
+pub use attest::{Configuration, OpenRound, ProofRecord, ProverKeys};
+pub use config::{Gate, GatewayConfig, LiveSettings};
 pub use control::{ControlAddress, ControlProtocol, LLC};
 pub use dropped::{DROPPED_TYPES, DroppedTypes, KNOWN_TYPES};
-pub use fresh::{FRESH_MAX_AGE_MS, Fresh, FreshValue};
+pub use fresh::{FRESH_MAX_AGE_MS, FreshValue, FreshVerified};
 pub use line::{LineView, Row, SessionView};
 pub use p4dra::P4dra;
 pub use provision::{DeviceInstall, ProvisionError};
 pub use request::challenge;
-pub use response::{Checked, Unspent, Verified};
-pub use sealed::Handled;
+pub use response::{CommittedRow, ResponseCheck, VerifiedResponse};
+pub use sealed::HandledFrame;
 
 use crate::classic::verifier::Verifier;
 use crate::frame::{Meta, ip_from_bytes};
@@ -75,7 +75,7 @@ use crate::time::Now;
 use crate::verdict::{VERDICT_SLOTS, Verdict};
 use crate::wire::{self, MESSAGE_BYTES, Message};
 use bindings::Bindings;
-use fresh::Freshness;
+use fresh::AcceptedFreshValues;
 use line::Line;
 use request::RateLimit;
 
@@ -85,52 +85,52 @@ pub struct Gateway {
     config: GatewayConfig,
     lines: BTreeMap<DeviceId, Line>,
     bindings: Bindings,
-    freshness: Freshness,
-    stopping: bool,
+    freshness: AcceptedFreshValues,
+    is_stopping: bool,
     nak_limit: RateLimit,
     miss_limit: RateLimit,
     classic: Option<(u16, Verifier)>,
     p4dra: Option<P4dra>,
-    provers: BTreeMap<DeviceId, attest::Prover>,
-    periods: attest::Lanes<Option<Period>>,
-    rounds: attest::Lanes<Option<OpenRound>>,
-    /// 0: none was opened.
+    provers: BTreeMap<DeviceId, attest::ProverState>,
+    periods: attest::ByParity<Option<Period>>,
+    rounds: attest::ByParity<Option<OpenRound>>,
+    /// 0: no round was opened.
     last_round: RoundNumber,
     counters: [u64; VERDICT_SLOTS],
     dropped: DroppedTypes,
 }
 
-/// A reply in place of the message that it answers.
-enum Answer {
+/// A reply that replaces the message it responds to.
+enum ReplyMessage {
     Challenge(wire::Challenge),
     Ack(wire::Ack),
     Nak(wire::Nak),
 }
 
 impl Gateway {
-    /// A gateway that knows no device and answers nothing until it is given a freshness value.
+    /// A gateway without devices. It sends no reply until it has a freshness value.
     #[must_use]
     pub fn new(config: GatewayConfig) -> Self {
         Self {
             bindings: Bindings::new(config.bindings_max),
             config,
             lines: BTreeMap::new(),
-            freshness: Freshness::default(),
-            stopping: false,
+            freshness: AcceptedFreshValues::default(),
+            is_stopping: false,
             nak_limit: RateLimit::default(),
             miss_limit: RateLimit::default(),
             classic: None,
             p4dra: None,
             provers: BTreeMap::new(),
-            periods: attest::Lanes::default(),
-            rounds: attest::Lanes::default(),
+            periods: attest::ByParity::default(),
+            rounds: attest::ByParity::default(),
             last_round: RoundNumber(0),
             counters: [0; VERDICT_SLOTS],
             dropped: DroppedTypes::default(),
         }
     }
 
-    /// Serves a classic profile on that UDP port (insecure; for measurement only).
+    /// Serves a classic profile on this UDP port (insecure; for measurement only).
     pub fn serve_classic(&mut self, port: u16, verifier: Verifier) {
         self.classic = Some((port, verifier));
     }
@@ -141,39 +141,39 @@ impl Gateway {
         &self.config
     }
 
-    /// Puts other settings into force. A session keeps the lease that it was granted, and its ACK repeated names that
-    /// (LAP/1 1.4.4). Sessions at addresses that the machine has now are closed (LAP/1 1.4.13).
-    pub fn reconfigure(&mut self, live: Live) {
+    /// Applies other settings. A session keeps the lifetime that it was granted, and its repeated ACK contains that
+    /// lifetime (LAP/1 1.4.4). Sessions at addresses that the machine has now are closed (LAP/1 1.4.13).
+    pub fn reconfigure(&mut self, live: LiveSettings) {
         if let Some(sources) = &live.sources {
             for line in self.lines.values_mut() {
                 line.session_id
-                    .take_if(|_| sources.owns(ip_from_bytes(line.session.from.src_ip)));
+                    .take_if(|_| sources.is_own_address(ip_from_bytes(line.session.origin.src_ip)));
             }
         }
         self.config.sources = live.sources;
-        self.config.lease_s = live.lease_s;
+        self.config.session_lifetime_s = live.session_lifetime_s;
         self.config.nak_per_s = live.nak_per_s;
         self.config.miss_per_s = live.miss_per_s;
     }
 
-    /// Draws a new freshness value; the current one becomes the previous (LAP/1 1.4.1: every 8 s).
-    pub fn set_fresh(&mut self, value: FreshValue, now: Now) {
+    /// Sets a new freshness value; the current one becomes the previous one (LAP/1 1.4.1: every 8 s).
+    pub fn rotate_fresh_value(&mut self, value: FreshValue, now: Now) {
         self.freshness.rotate(value, now);
     }
 
-    /// Replaces both freshness values, as at the start and after a suspend: no older one is accepted.
-    pub fn restart_fresh(&mut self, current: FreshValue, previous: FreshValue, now: Now) {
-        self.freshness = Freshness::default();
+    /// Replaces both freshness values, as at the start and after a suspend: no older value is accepted.
+    pub fn replace_fresh_values(&mut self, current: FreshValue, previous: FreshValue, now: Now) {
+        self.freshness = AcceptedFreshValues::default();
         self.freshness.rotate(previous, now);
         self.freshness.rotate(current, now);
     }
 
-    /// Whether REQUESTs are answered with a NAK because the gateway is stopping.
+    /// Whether the gateway replies to REQUESTs with a NAK because it is stopping.
     pub fn set_stopping(&mut self, stopping: bool) {
-        self.stopping = stopping;
+        self.is_stopping = stopping;
     }
 
-    /// How many packets got that verdict since the start.
+    /// Number of packets with this verdict since the start.
     #[must_use]
     pub fn counter(&self, verdict: Verdict) -> u64 {
         let slot = self.counters.get(usize::from(verdict.number()));
@@ -186,22 +186,22 @@ impl Gateway {
         &self.counters
     }
 
-    /// Frames other than IP that the gate has dropped, by Ethernet type.
+    /// Dropped non-IP frames, by Ethernet type.
     #[must_use]
     pub fn dropped_types(&self) -> &DroppedTypes {
         &self.dropped
     }
 
-    /// Loses everything that memory held, as a crash of the machine does; only the configuration is read again.
+    /// Clears all memory, as a crash of the machine does; only the configuration remains.
     pub fn crash(&mut self) {
         *self = Self::new(self.config.clone());
     }
 
-    /// Handles a UDP payload addressed to the LAP port, and replaces it in place when the verdict is a reply.
+    /// Handles a UDP payload addressed to the LAP port, and writes the reply in place if the verdict is a reply.
     ///
-    /// For data planes that see datagrams only; counted like frames.
+    /// For data planes that see only datagrams; counted like frames.
     pub fn handle_payload(&mut self, now: Now, meta: &Meta, payload: &mut [u8]) -> Verdict {
-        let verdict = self.lap(now, meta, payload);
+        let verdict = self.handle_lap(now, meta, payload);
         self.count(verdict)
     }
 
@@ -212,13 +212,13 @@ impl Gateway {
         verdict
     }
 
-    /// LAP/1 on a payload: parse, then by type. Replies have the length of what they answer.
-    fn lap(&mut self, now: Now, meta: &Meta, payload: &mut [u8]) -> Verdict {
+    /// Handles a LAP/1 payload: parse, then by type. A reply has the length of its message.
+    fn handle_lap(&mut self, now: Now, meta: &Meta, payload: &mut [u8]) -> Verdict {
         let outcome = match wire::parse(payload) {
             Err(reason) => Err(reason),
-            Ok(Message::Request(request)) => self.request(now, meta, request),
-            Ok(Message::Response(response)) => self.response(now, meta, response),
-            Ok(Message::Proof(proof)) => Err(self.proof(now, proof)),
+            Ok(Message::Request(request)) => self.handle_request(now, meta, request),
+            Ok(Message::Response(response)) => self.handle_response(now, meta, response),
+            Ok(Message::Proof(proof)) => Err(self.handle_proof(now, proof)),
             Ok(Message::DataUp(..)) => Err(Verdict::DropNotSealed),
             Ok(
                 Message::Challenge(_)
@@ -230,13 +230,13 @@ impl Gateway {
         };
         match outcome {
             Err(reason) => reason,
-            Ok((verdict, answer)) => answer.write(payload).map_or(Verdict::DropLength, |()| verdict),
+            Ok((verdict, reply)) => reply.write(payload).map_or(Verdict::DropLength, |()| verdict),
         }
     }
 }
 
-impl Answer {
-    /// `None` when the payload is not [`MESSAGE_BYTES`] long, which parsing has excluded.
+impl ReplyMessage {
+    /// `None` if the payload is not [`MESSAGE_BYTES`] long, which parsing has excluded.
     fn write(&self, payload: &mut [u8]) -> Option<()> {
         let bytes = match self {
             Self::Challenge(message) => message.as_bytes(),

@@ -1,18 +1,18 @@
-//! `p4dra-classic` at the gateway (LAP/1 3.1): frames of its Ethernet type, at every gate.
+//! `p4dra-classic` at the gateway (LAP/1 3.1): frames of its Ethernet type, with every gate setting.
 
 use core::ops::Range;
 
-use super::{Gateway, Handled};
+use super::{Gateway, HandledFrame};
 use crate::classic::p4dra::verifier::Verifier;
 use crate::frame::{self, Mac, Network};
 use crate::verdict::{Disposition, Verdict};
 
-/// The profile as it is served (insecure; for comparison only).
+/// The served profile (insecure; for comparison only).
 #[derive(Debug)]
 pub struct P4dra {
     /// Ethernet type, untagged or behind one or two VLAN tags.
     pub ether_type: u16,
-    /// Where replies go.
+    /// The destination of replies.
     pub controller: Mac,
     /// Provers and rounds.
     pub verifier: Verifier,
@@ -29,10 +29,10 @@ impl Gateway {
         self.p4dra.as_mut()
     }
 
-    /// Judges a frame if it is of the profile's Ethernet type.
-    pub(super) fn p4dra_frame(&mut self, bytes: &mut [u8]) -> Option<Handled> {
+    /// Handles a frame if it has the Ethernet type of the profile.
+    pub(super) fn handle_p4dra_frame(&mut self, bytes: &mut [u8]) -> Option<HandledFrame> {
         let parsed = frame::parse(bytes).ok()?;
-        if !self.is_addressed(&parsed) {
+        if !self.is_addressed_to_gateway(&parsed) {
             return None;
         }
         let served = self.p4dra.as_mut()?;
@@ -44,20 +44,20 @@ impl Gateway {
             true => (Verdict::DropUnanswerable, None),
         };
         if verdict.disposition() == Disposition::Reply {
-            send(bytes, served.controller, parsed.dst_mac)?;
+            write_addresses(bytes, served.controller, parsed.dst_mac)?;
         }
-        Some(Handled {
+        Some(HandledFrame {
             verdict,
             frame: 0..bytes.len(),
-            behind,
+            trailer: behind,
         })
     }
 }
 
-/// Where the MAC addresses lie.
+/// Positions of the MAC addresses.
 const MACS: (Range<usize>, Range<usize>) = (0..6, 6..12);
 
-fn send(frame: &mut [u8], to: Mac, from: Mac) -> Option<()> {
+fn write_addresses(frame: &mut [u8], to: Mac, from: Mac) -> Option<()> {
     frame.get_mut(MACS.0)?.copy_from_slice(&to);
     frame.get_mut(MACS.1)?.copy_from_slice(&from);
     Some(())

@@ -1,4 +1,4 @@
-//! What user space does to lines: install, refill, revoke, wipe, and clear up after its own crash.
+//! Operations of user space on lines: install, refill, revoke, wipe, and recovery after its own crash.
 
 use alloc::vec::Vec;
 
@@ -8,67 +8,67 @@ use crate::commit::{self, CommitWord};
 use crate::ids::{DeviceId, Mode, Period, RoundNumber, RowIndex, SessionId};
 use crate::time::Now;
 
-/// A device as the registry hands it to a gateway.
+/// A device as the registry passes it to a gateway.
 #[derive(Clone, Debug)]
 pub struct DeviceInstall {
     /// The device; not 0.
     pub device: DeviceId,
-    /// How its credential works.
+    /// The kind of its credential.
     pub mode: Mode,
-    /// Number of the first row; in key mode, where counting starts.
+    /// Number of the first row; in key mode the first value of the counter.
     pub next_idx: RowIndex,
     /// Pool mode: consecutive rows from `next_idx`, possibly none. Key mode: exactly one, whose challenge is zero.
     pub rows: Vec<Row>,
-    /// Pool mode: only rows below this one may be spent until [`Gateway::grant`] moves it; `None`: all.
+    /// Pool mode: only rows below this one may be spent until [`Gateway::raise_mark`] moves it; `None`: all.
     pub mark: Option<RowIndex>,
 }
 
-/// Why user space's request was refused; nothing was changed.
+/// Why an operation of user space failed; nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ProvisionError {
-    /// Device id 0 is no device.
-    #[error("device id 0 names no device; enrol it under another id")]
+    /// Device id 0 is not a device.
+    #[error("invalid device id 0; enroll the device with another id")]
     DeviceZero,
-    /// Refill, revoke or wipe of a device that is not here.
-    #[error("device {0} is not installed here; install it first")]
+    /// Refill, revoke or wipe of a device that is not installed.
+    #[error("unknown device {0}: not installed; install it first")]
     UnknownDevice(DeviceId),
     /// Install over a line that holds a row, or that a winner is writing.
-    #[error("device {0} has a line in use; wipe it first or refill it")]
+    #[error("install of device {0} failed: its line is in use; wipe or refill it")]
     LineInUse(DeviceId),
-    /// A revoked device takes no rows.
-    #[error("device {0} is revoked; wipe it before it is enrolled again")]
+    /// A revoked device accepts no rows.
+    #[error("device {0} is revoked; wipe it before another enrollment")]
     Revoked(DeviceId),
     /// Key mode has one key and no rows.
-    #[error("device {0} is in key mode: it takes exactly one key, with a zero challenge, at install")]
+    #[error("rows of device {0} rejected: key mode; install exactly one key, with a zero challenge")]
     KeyMode(DeviceId),
-    /// A row that is spent or current already.
-    #[error("row {0} is spent or held already; rows from {1} that are not held are taken")]
+    /// A row that is spent or already held.
+    #[error("row {0} rejected: spent or already held; add rows from {1} that are not held")]
     RowSpent(RowIndex, RowIndex),
-    /// More rows than the line holds.
-    #[error("row {0} does not fit; the line holds rows up to {1} now")]
+    /// The line has no room for the row.
+    #[error("row {0} rejected: no room; the line holds rows up to {1} now")]
     TooFarAhead(RowIndex, RowIndex),
-    /// A key whose second half is zero stands for an absent row on shared memory.
-    #[error("row {0} has a key whose second half is zero, which stands for no row; enrol another")]
+    /// A key whose second half is zero represents an absent row in shared memory.
+    #[error("row {0} rejected: the second half of its key is zero; enroll another row")]
     UnusableKey(RowIndex),
     /// No room for another prover.
-    #[error("prover {0} does not fit; raise `provers_max`")]
+    #[error("prover {0} rejected: no room; raise `provers_max`")]
     ProversFull(DeviceId),
-    /// A proof key whose first 8 bytes are zero stands for none in shared memory.
-    #[error("prover {0} has a key that begins with zero, which stands for no key; take another salt")]
+    /// A proof key whose first 8 bytes are zero represents "no key" in shared memory.
+    #[error("key of prover {0} rejected: it begins with zero; use another salt")]
     UnusableProofKey(DeviceId),
-    /// A round of a period that no prover has keys of.
-    #[error("no prover has a key of period {0}; install them before its first round")]
+    /// A round of a period for which no prover has keys.
+    #[error("round rejected: no prover has a key of period {0}; install the keys before the first round")]
     PeriodUnknown(Period),
     /// Round numbers increase, from 1.
-    #[error("round {0} is not above round {1}, the last that began; reserve numbers that were never used")]
+    #[error("round {0} rejected: not above {1}, the last round; use higher numbers")]
     RoundNotAbove(RoundNumber, RoundNumber),
 }
 
 impl Gateway {
-    /// Installs a device, or fills its empty line from `next_idx`, which may not be below the line's own.
+    /// Installs a device, or fills its empty line from `next_idx`, which must not be below the index of the line.
     ///
     /// # Errors
-    /// [`ProvisionError`]; nothing is changed then.
+    /// [`ProvisionError`]; nothing is changed.
     pub fn install(&mut self, install: DeviceInstall) -> Result<(), ProvisionError> {
         let device = install.device;
         if device.0 == 0 {
@@ -99,7 +99,7 @@ impl Gateway {
         let known = self.lines.contains_key(&device);
         if !known {
             let commit = CommitWord::new(next_idx, 0, 0);
-            let mut line = Line::new(commit, Row::zero());
+            let mut line = Line::new(commit, Row::absent());
             line.mark = mark;
             self.lines.insert(device, line);
         }
@@ -128,17 +128,17 @@ impl Gateway {
         let line = self
             .lines
             .entry(device)
-            .or_insert_with(|| Line::new(empty, Row::zero()));
-        let filled = line.commit.filled(next_idx);
+            .or_insert_with(|| Line::new(empty, Row::absent()));
+        let filled = line.commit.with_row_filled(next_idx);
         line.commit = filled.ok_or(ProvisionError::RowSpent(next_idx, line.commit.idx()))?;
         line.row = row;
         Ok(())
     }
 
-    /// Adds consecutive rows from `first_idx`. An empty line goes on at the lowest row that it then holds.
+    /// Adds consecutive rows from `first_idx`. An empty line continues at the lowest row that it then holds.
     ///
     /// # Errors
-    /// [`ProvisionError`]; no row is taken then.
+    /// [`ProvisionError`]; no row is added.
     pub fn refill(
         &mut self,
         device: DeviceId,
@@ -154,9 +154,9 @@ impl Gateway {
             return Err(ProvisionError::KeyMode(device));
         }
         let current = line.commit.idx();
-        // An empty line takes its current row too, and may go on at a higher number.
+        // An empty line also takes its current row, and may continue at a higher number.
         let (lowest, base) = if line.commit.is_empty() {
-            let held = line.ahead.keys().next().copied().unwrap_or(first_idx);
+            let held = line.rows_ahead.keys().next().copied().unwrap_or(first_idx);
             (current, held.min(first_idx).max(current))
         } else {
             (RowIndex(current.0.saturating_add(1)), current)
@@ -164,7 +164,7 @@ impl Gateway {
         let last = RowIndex(base.0.saturating_add(rows_ahead));
         let mut taken = BTreeMap::new();
         for (idx, row) in (first_idx.0..=u32::MAX).map(RowIndex).zip(rows) {
-            if idx < lowest || line.ahead.contains_key(&idx) {
+            if idx < lowest || line.rows_ahead.contains_key(&idx) {
                 return Err(ProvisionError::RowSpent(idx, lowest));
             }
             if idx > last {
@@ -173,33 +173,33 @@ impl Gateway {
             check_key(idx, &row)?;
             taken.insert(idx, row);
         }
-        line.ahead.append(&mut taken);
+        line.rows_ahead.append(&mut taken);
         fill_if_empty(line);
         Ok(())
     }
 
-    /// Lets the rows below `mark` be spent; a lower mark than before changes nothing (LAP/1 1.4.6).
+    /// Allows spending the rows below `mark`; a lower mark than before changes nothing (LAP/1 1.4.6).
     ///
     /// # Errors
     /// [`ProvisionError::UnknownDevice`].
-    pub fn grant(&mut self, device: DeviceId, mark: RowIndex) -> Result<(), ProvisionError> {
+    pub fn raise_mark(&mut self, device: DeviceId, mark: RowIndex) -> Result<(), ProvisionError> {
         let line = self.line_mut(device)?;
         line.mark = line.mark.map(|before| before.max(mark));
-        line.commit = line.commit.granted(line.mark);
+        line.commit = line.commit.with_credit_up_to(line.mark);
         Ok(())
     }
 
-    /// Shuts a device out at once: gate, DATA and repeated ACKs read the flag on each packet (LAP/1 1.4.8).
+    /// Revokes a device at once: the gate, DATA and repeated ACKs check the flag on each packet (LAP/1 1.4.8).
     ///
     /// # Errors
     /// [`ProvisionError::UnknownDevice`].
     pub fn revoke(&mut self, device: DeviceId) -> Result<(), ProvisionError> {
         let line = self.line_mut(device)?;
-        line.commit = line.commit.revoked();
+        line.commit = line.commit.with_revoked();
         Ok(())
     }
 
-    /// Closes a session, if it is still the device's (LAP/1 1.4.11); whether it was. Its rows stay.
+    /// Closes a session if it is the current one of the device (LAP/1 1.4.11); returns whether it was. Its rows stay.
     ///
     /// # Errors
     /// [`ProvisionError::UnknownDevice`].
@@ -209,7 +209,7 @@ impl Gateway {
         Ok(closed.is_some())
     }
 
-    /// Forgets a device: rows, session, and that it was revoked.
+    /// Removes a device: its rows, its session and its revocation.
     ///
     /// # Errors
     /// [`ProvisionError::UnknownDevice`].
@@ -218,17 +218,17 @@ impl Gateway {
         removed.map(|_| ()).ok_or(ProvisionError::UnknownDevice(device))
     }
 
-    /// After a crash of user space, with the data plane detached and its memory kept: winners that never finished
+    /// Recovers after a crash of user space, with the data plane detached and its memory kept: unfinished winners
     /// lose their session, and their lines are empty until they are refilled (LAP/1 1.4.3).
     pub fn recover(&mut self) {
         for line in self.lines.values_mut().filter(|line| line.commit.is_busy()) {
             line.session_id = None;
-            line.row = Row::zero();
-            line.commit = line.commit.released(false);
+            line.row = Row::absent();
+            line.commit = line.commit.with_busy_cleared(false);
         }
     }
 
-    /// Forgets bindings of closed sessions, and those that sessions have moved away from.
+    /// Removes bindings of closed sessions and bindings that sessions no longer use.
     pub fn sweep_bindings(&mut self) {
         self.bindings.sweep(&self.lines);
     }
@@ -239,11 +239,11 @@ impl Gateway {
         self.lines.get(&device).map(Line::view)
     }
 
-    /// The device's live session: not revoked, lease not over.
+    /// The active session of the device: not revoked, not expired.
     #[must_use]
     pub fn session(&self, device: DeviceId, now: Now) -> Option<SessionId> {
         let line = self.lines.get(&device)?;
-        let is_live = !line.commit.is_revoked() && !line.lease_is_over(now.boot());
+        let is_live = !line.commit.is_revoked() && !line.is_session_expired(now.boot());
         line.session_id.filter(|_| is_live)
     }
 
@@ -261,11 +261,11 @@ impl Gateway {
 
 /// User space touches only lines with neither VALID nor BUSY.
 fn fill_if_empty(line: &mut Line) {
-    let Some(&lowest) = line.ahead.keys().next() else {
+    let Some(&lowest) = line.rows_ahead.keys().next() else {
         return;
     };
-    if let Some(filled) = line.commit.filled(lowest) {
-        line.commit = filled.granted(line.mark);
+    if let Some(filled) = line.commit.with_row_filled(lowest) {
+        line.commit = filled.with_credit_up_to(line.mark);
         line.take_next_row();
     }
 }

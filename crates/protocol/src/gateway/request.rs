@@ -2,7 +2,7 @@
 
 use zerocopy::byteorder::big_endian::U32;
 
-use super::{Answer, Gateway, Row};
+use super::{Gateway, ReplyMessage, Row};
 use crate::frame::{Meta, ip_from_bytes};
 use crate::ids::{DeviceId, GatewayId, RowIndex, Suite};
 use crate::tag;
@@ -10,7 +10,7 @@ use crate::time::Now;
 use crate::verdict::Verdict;
 use crate::wire::{Challenge, Header, Nak, Request, message_type, nak_reason};
 
-/// How many of something there were in the running second.
+/// Counts events in the current second.
 #[derive(Debug, Default)]
 pub(super) struct RateLimit {
     second: u64,
@@ -29,8 +29,8 @@ impl RateLimit {
     }
 }
 
-/// The CHALLENGE that answers a REQUEST with that row: also what a controller makes for a gateway that does not hold the
-/// device (LAP/1 1.4.6).
+/// The CHALLENGE for a REQUEST with this row. A controller uses it too, for a gateway that does not hold the device
+/// (LAP/1 1.4.6).
 #[must_use]
 pub fn challenge(
     request: &Request,
@@ -55,17 +55,17 @@ pub fn challenge(
 }
 
 impl Gateway {
-    pub(super) fn request(
+    pub(super) fn handle_request(
         &mut self,
         now: Now,
         meta: &Meta,
         request: &Request,
-    ) -> Result<(Verdict, Answer), Verdict> {
+    ) -> Result<(Verdict, ReplyMessage), Verdict> {
         let fresh = self.freshness.current(now).ok_or(Verdict::DropStopped)?;
         self.check_source(meta)?;
         let device = request.header.device();
         let Some(line) = self.lines.get(&device) else {
-            return Err(self.unknown(now));
+            return Err(self.unknown_device(now));
         };
         let commit = line.commit;
         if commit.is_revoked() {
@@ -75,7 +75,7 @@ impl Gateway {
             return Err(Verdict::DropBusy);
         }
         let suite = Suite::from_number(request.header.suite).ok_or(Verdict::DropSuite)?;
-        if self.stopping {
+        if self.is_stopping {
             return self.nak(now, suite, device, commit.idx(), nak_reason::STOPPING);
         }
         if !commit.is_valid() {
@@ -89,10 +89,10 @@ impl Gateway {
             &line.row,
             fresh.to_wire(),
         );
-        Ok((Verdict::ReplyChallenge, Answer::Challenge(challenge)))
+        Ok((Verdict::ReplyChallenge, ReplyMessage::Challenge(challenge)))
     }
 
-    /// Only from an address that a device can have is anything answered, asked about or opened.
+    /// Only messages from a possible device address get a reply, a query to the controller or a session.
     pub(super) fn check_source(&self, meta: &Meta) -> Result<(), Verdict> {
         let source = ip_from_bytes(meta.src_ip);
         match &self.config.sources {
@@ -101,8 +101,8 @@ impl Gateway {
         }
     }
 
-    /// Of a message whose device is not here: whether it takes the slow path.
-    pub(super) fn unknown(&mut self, now: Now) -> Verdict {
+    /// For a message of an unknown device: whether it takes the slow path.
+    pub(super) fn unknown_device(&mut self, now: Now) -> Verdict {
         let per_s = self.config.miss_per_s;
         match per_s {
             0 => Verdict::DropUnknownDevice,
@@ -118,7 +118,7 @@ impl Gateway {
         device: DeviceId,
         idx: RowIndex,
         reason: u8,
-    ) -> Result<(Verdict, Answer), Verdict> {
+    ) -> Result<(Verdict, ReplyMessage), Verdict> {
         if !self.nak_limit.allow(now, self.config.nak_per_s) {
             return Err(Verdict::DropNakLimit);
         }
@@ -128,6 +128,6 @@ impl Gateway {
             reason,
             reserved: [0; 43],
         };
-        Ok((Verdict::ReplyNak, Answer::Nak(nak)))
+        Ok((Verdict::ReplyNak, ReplyMessage::Nak(nak)))
     }
 }

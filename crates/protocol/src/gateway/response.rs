@@ -1,14 +1,14 @@
-//! RESPONSE → ACK (LAP/1 1.4.3, 1.4.4), in three steps that demand each other's proofs.
+//! RESPONSE → ACK (LAP/1 1.4.3, 1.4.4), in three steps that require each other's proofs.
 //!
-//! [`Gateway::check_response`] takes the gateway by shared reference: until a proof has succeeded nothing is
-//! created, counted against anyone, or spent.
+//! [`Gateway::check_response`] takes the gateway by shared reference: before a proof succeeds nothing is created,
+//! counted against a device, or spent.
 
 use zerocopy::byteorder::big_endian::U32;
 
-use super::bindings::{ClaimError, Key};
-use super::fresh::Fresh;
-use super::line::{Line, Session, origin};
-use super::{Answer, Gateway};
+use super::bindings::{BindingKey, ClaimError};
+use super::fresh::FreshVerified;
+use super::line::{Line, Session, origin_of};
+use super::{Gateway, ReplyMessage};
 use crate::commit::CommitWord;
 use crate::frame::Meta;
 use crate::ids::{DeviceId, RowIndex, SessionId, Suite};
@@ -19,61 +19,61 @@ use crate::verdict::Verdict;
 use crate::window::Window;
 use crate::wire::{Ack, FLAG_BOUND, Header, Response, message_type};
 
-/// What checking a RESPONSE found.
+/// The result of checking a RESPONSE.
 #[derive(Debug)]
-pub enum Checked {
+pub enum ResponseCheck {
     /// It proves possession of the current row, which is not spent yet.
-    Current(Verified),
-    /// It is the winning RESPONSE again; this is the same ACK again.
-    Again(Ack),
+    Current(VerifiedResponse),
+    /// It is the winning RESPONSE, repeated; this is the same ACK.
+    Repeated(Ack),
 }
 
-/// A RESPONSE that verifies under the row that was current when it was checked. Nothing is spent.
+/// A RESPONSE that verified under the row that was current at the check. Nothing is spent.
 #[derive(Debug)]
-pub struct Verified {
+pub struct VerifiedResponse {
     device: DeviceId,
     suite: Suite,
-    /// The commit word that was loaded before verifying.
-    seen: CommitWord,
+    /// The commit word loaded before the verification.
+    loaded_word: CommitWord,
     tag: [u8; 16],
     session_key: SessionKey,
     bound: bool,
-    from: Meta,
-    _fresh: Fresh,
+    origin: Meta,
+    _fresh: FreshVerified,
     _tag: TagVerified,
 }
 
-/// Proof that the row was unspent and is now spent by this RESPONSE, whose handler owns the line.
+/// Proof that this RESPONSE has spent the row, and that its handler owns the line.
 #[derive(Debug)]
-pub struct Unspent {
-    verified: Verified,
+pub struct CommittedRow {
+    verified: VerifiedResponse,
     session_id: SessionId,
     /// The row that was spent.
     idx: RowIndex,
     /// The commit word as it was swapped in.
-    won: CommitWord,
+    committed_word: CommitWord,
 }
 
 impl Gateway {
-    pub(super) fn response(
+    pub(super) fn handle_response(
         &mut self,
         now: Now,
         meta: &Meta,
         response: &Response,
-    ) -> Result<(Verdict, Answer), Verdict> {
+    ) -> Result<(Verdict, ReplyMessage), Verdict> {
         let checked = self.check_response(now, meta, response);
-        // Only what is fresh is worth a question to the controller.
+        // Only a fresh RESPONSE is worth a query to the controller.
         if matches!(checked, Err(Verdict::DropUnknownDevice))
             && self.freshness.accept(response.fresh).is_some()
         {
-            return Err(self.unknown(now));
+            return Err(self.unknown_device(now));
         }
         match checked? {
-            Checked::Again(ack) => Ok((Verdict::ReplyAckAgain, Answer::Ack(ack))),
-            Checked::Current(verified) => {
+            ResponseCheck::Repeated(ack) => Ok((Verdict::ReplyAckRepeated, ReplyMessage::Ack(ack))),
+            ResponseCheck::Current(verified) => {
                 let unspent = self.commit(verified)?;
                 let ack = self.open_session(now, unspent)?;
-                Ok((Verdict::ReplyAck, Answer::Ack(ack)))
+                Ok((Verdict::ReplyAck, ReplyMessage::Ack(ack)))
             }
         }
     }
@@ -81,8 +81,14 @@ impl Gateway {
     /// Checks a RESPONSE that parsing has accepted; writes nothing.
     ///
     /// # Errors
-    /// The drop reason. The order of the checks is part of the protocol, so that counters of all data planes agree.
-    pub fn check_response(&self, now: Now, meta: &Meta, response: &Response) -> Result<Checked, Verdict> {
+    /// The drop reason. The order of the checks is part of the protocol, so that the counters of all data planes
+    /// agree.
+    pub fn check_response(
+        &self,
+        now: Now,
+        meta: &Meta,
+        response: &Response,
+    ) -> Result<ResponseCheck, Verdict> {
         self.freshness.current(now).ok_or(Verdict::DropStopped)?;
         self.check_source(meta)?;
         if response.gateway_id.get() != self.config.gateway_id.0 {
@@ -99,7 +105,7 @@ impl Gateway {
             return Err(Verdict::DropBusy);
         }
         if response.idx.get().checked_add(1) == Some(seen.idx().0) {
-            return ack_again(line, now, meta, suite, response).map(Checked::Again);
+            return repeat_ack(line, now, meta, suite, response).map(ResponseCheck::Repeated);
         }
         if response.idx.get() != seen.idx().0 {
             return Err(Verdict::DropIndex);
@@ -109,28 +115,34 @@ impl Gateway {
         }
         let fresh = self.freshness.accept(response.fresh).ok_or(Verdict::DropFresh)?;
         let bound = response.header.flags & FLAG_BOUND != 0;
-        self.check_owners(now, meta, bound, device)?;
+        self.check_address_owners(now, meta, bound, device)?;
         let tag_verified = verify_tag(&fresh, line, meta, bound, response)?;
         if !seen.has_credit() {
             return Err(Verdict::DropMark);
         }
-        Ok(Checked::Current(Verified {
+        Ok(ResponseCheck::Current(VerifiedResponse {
             device,
             suite,
-            seen,
+            loaded_word: seen,
             tag: response.tag,
             session_key: SessionKey::derive(&line.row.auth_key, suite, &response.tag),
             bound,
-            from: origin(meta),
+            origin: origin_of(meta),
             _fresh: fresh,
             _tag: tag_verified,
         }))
     }
 
-    /// No other live session may own the sender's address, nor, for a BOUND one, its MAC address; and there must be
-    /// room to remember who does, or the row would be spent for nothing.
-    fn check_owners(&self, now: Now, meta: &Meta, bound: bool, device: DeviceId) -> Result<(), Verdict> {
-        Key::of(meta, bound).try_for_each(|key| {
+    /// No other active session may own the sender's address, nor, for a BOUND one, its MAC address; and there must be
+    /// room for the binding, otherwise the row would be spent in vain.
+    fn check_address_owners(
+        &self,
+        now: Now,
+        meta: &Meta,
+        bound: bool,
+        device: DeviceId,
+    ) -> Result<(), Verdict> {
+        BindingKey::claimed_by(meta, bound).try_for_each(|key| {
             let bindings = &self.bindings;
             if bindings.is_owned_by_other(&self.lines, key, device, now.boot()) {
                 Err(Verdict::DropAddressOwned)
@@ -142,51 +154,51 @@ impl Gateway {
         })
     }
 
-    /// Spends the row: compares-and-swaps the whole commit word, so that of several verified RESPONSEs one wins.
+    /// Spends the row: compares-and-swaps the whole commit word, so that one of several verified RESPONSEs wins.
     ///
     /// # Errors
-    /// The drop reason; nothing is written then.
-    pub fn commit(&mut self, verified: Verified) -> Result<Unspent, Verdict> {
+    /// The drop reason; nothing is written.
+    pub fn commit(&mut self, verified: VerifiedResponse) -> Result<CommittedRow, Verdict> {
         let [id, _] = crate::keys::halves(&verified.tag);
         let session_id = SessionId::from_wire(id).ok_or(Verdict::DropSessionZero)?;
-        let won = verified.seen.won().ok_or(Verdict::DropNoRows)?;
+        let won = verified.loaded_word.with_row_spent().ok_or(Verdict::DropNoRows)?;
         let line = self
             .lines
             .get_mut(&verified.device)
             .ok_or(Verdict::DropUnknownDevice)?;
-        if !line.compare_and_swap(verified.seen, won) {
+        if !line.compare_and_swap(verified.loaded_word, won) {
             return Err(Verdict::DropLostRace);
         }
-        Ok(Unspent {
-            idx: verified.seen.idx(),
+        Ok(CommittedRow {
+            idx: verified.loaded_word.idx(),
             verified,
             session_id,
-            won,
+            committed_word: won,
         })
     }
 
-    /// The winner's work, in the order of LAP/1 1.4.3: no other CPU sees a session id while anything that belongs
-    /// to it is unwritten.
+    /// The work of the winner, in the order of LAP/1 1.4.3: no other CPU sees a session id while anything that
+    /// belongs to it is unwritten.
     ///
     /// # Errors
-    /// The addresses were claimed meanwhile, or no room is left for the claim: the row is spent, and no session
-    /// opened. The line was taken away meanwhile ([`Verdict::DropLostRace`], [`Verdict::DropUnknownDevice`]).
-    pub fn open_session(&mut self, now: Now, unspent: Unspent) -> Result<Ack, Verdict> {
-        let Unspent {
+    /// The addresses were claimed in between, or there is no room for the claim: the row is spent and no session is
+    /// opened. The line was removed in between ([`Verdict::DropLostRace`], [`Verdict::DropUnknownDevice`]).
+    pub fn open_session(&mut self, now: Now, unspent: CommittedRow) -> Result<Ack, Verdict> {
+        let CommittedRow {
             verified,
             session_id,
             idx,
-            won,
+            committed_word: won,
         } = unspent;
         let device = verified.device;
         let line = self.lines.get_mut(&device).ok_or(Verdict::DropUnknownDevice)?;
-        if line.commit != won && line.commit != won.revoked() {
+        if line.commit != won && line.commit != won.with_revoked() {
             return Err(Verdict::DropLostRace);
         }
-        for key in Key::of(&line.session.from, line.session.bound) {
-            // Without this a device that comes from ever new addresses would fill the tables.
-            if !Key::of(&verified.from, verified.bound).any(|kept| kept == key) {
-                self.bindings.leave(key, device);
+        for key in BindingKey::claimed_by(&line.session.origin, line.session.bound) {
+            // Without this, a device that uses ever new addresses would fill the tables.
+            if !BindingKey::claimed_by(&verified.origin, verified.bound).any(|kept| kept == key) {
+                self.bindings.release(key, device);
             }
         }
         line.session_id = None;
@@ -195,19 +207,22 @@ impl Gateway {
             key: verified.session_key,
             tag: verified.tag,
             bound: verified.bound,
-            lease_s: self.config.lease_s,
-            from: verified.from,
+            session_lifetime_s: self.config.session_lifetime_s,
+            origin: verified.origin,
         };
-        line.lease_until_s = now.boot().seconds().saturating_add(self.config.lease_s);
+        line.session_expires_s = now
+            .boot()
+            .seconds()
+            .saturating_add(self.config.session_lifetime_s);
         let has_row = won.is_key_mode() || line.take_next_row();
-        let claimed = self.claim_addresses(now, device, &verified.from, verified.bound);
+        let claimed = self.claim_addresses(now, device, &verified.origin, verified.bound);
         let line = self.lines.get_mut(&device).ok_or(Verdict::DropUnknownDevice)?;
         if claimed.is_ok() {
             line.session_id = Some(session_id);
         }
-        line.commit = line.commit.released(has_row);
+        line.commit = line.commit.with_busy_cleared(has_row);
         claimed?;
-        Ok(acknowledge(&line.session, verified.suite, device, idx))
+        Ok(make_ack(&line.session, verified.suite, device, idx))
     }
 
     fn claim_addresses(
@@ -217,7 +232,7 @@ impl Gateway {
         from: &Meta,
         bound: bool,
     ) -> Result<(), Verdict> {
-        Key::of(from, bound).try_for_each(|key| {
+        BindingKey::claimed_by(from, bound).try_for_each(|key| {
             self.bindings
                 .claim(&self.lines, key, device, now.boot())
                 .map_err(|error| match error {
@@ -228,40 +243,40 @@ impl Gateway {
     }
 }
 
-/// Only a fresh message is worth hashing.
+/// Only a fresh message is hashed.
 fn verify_tag(
-    _: &Fresh,
+    _: &FreshVerified,
     line: &Line,
     meta: &Meta,
     bound: bool,
     response: &Response,
 ) -> Result<TagVerified, Verdict> {
-    let loc = tag::loc(bound.then_some(meta.src_mac));
+    let loc = tag::location(bound.then_some(meta.src_mac));
     let expected = tag::response(&line.row.auth_key, response, &loc);
     tag::verify(&expected, &response.tag).ok_or(Verdict::DropTag)
 }
 
-/// The first ACK was lost: the same bytes again, for the same tag from the same place only (LAP/1 1.4.4). The
-/// freshness value is not compared, because a device repeats its RESPONSE for 60 s (LAP/1 1.5).
-fn ack_again(line: &Line, now: Now, meta: &Meta, suite: Suite, response: &Response) -> Result<Ack, Verdict> {
-    let is_live = line.session_id.is_some() && !line.lease_is_over(now.boot());
+/// The first ACK was lost: the same bytes, only for the same tag from the same origin (LAP/1 1.4.4). The freshness
+/// value is not compared, because a device repeats its RESPONSE for 60 s (LAP/1 1.5).
+fn repeat_ack(line: &Line, now: Now, meta: &Meta, suite: Suite, response: &Response) -> Result<Ack, Verdict> {
+    let is_live = line.session_id.is_some() && !line.is_session_expired(now.boot());
     let is_winner = tag::verify(&line.session.tag, &response.tag).is_some();
     if !is_live || !is_winner || !line.session.is_from(meta) {
         return Err(Verdict::DropReplay);
     }
     let (device, idx) = (response.header.device(), RowIndex(response.idx.get()));
-    Ok(acknowledge(&line.session, suite, device, idx))
+    Ok(make_ack(&line.session, suite, device, idx))
 }
 
-fn acknowledge(session: &Session, suite: Suite, device: DeviceId, idx: RowIndex) -> Ack {
+fn make_ack(session: &Session, suite: Suite, device: DeviceId, idx: RowIndex) -> Ack {
     let [session_id, _] = crate::keys::halves(&session.tag);
     let mut ack = Ack {
         header: Header::new(message_type::ACK, suite, 0, device),
         idx: U32::new(idx.0),
-        lease_s: U32::new(session.lease_s),
+        session_lifetime_s: U32::new(session.session_lifetime_s),
         session_id,
         tag: [0; 16],
-        seen_ip: session.from.src_ip,
+        seen_ip: session.origin.src_ip,
     };
     ack.tag = tag::ack(&session.key, &ack);
     ack
@@ -274,21 +289,21 @@ pub(super) mod tests {
     use crate::gateway::{FreshValue, GatewayConfig, Row};
     use crate::ids::GatewayId;
 
-    /// Commits a RESPONSE of that tag as if it had verified: such tags cannot be made on purpose.
+    /// Commits a RESPONSE with this tag as if it had verified: such tags cannot be produced on purpose.
     pub(crate) fn commit_of_tag(tag: [u8; 16]) -> Verdict {
         let mut gateway = Gateway::new(GatewayConfig::new(GatewayId(1), &[]));
         let seen = CommitWord::new(RowIndex(4), 2, VALID | UNLIMITED);
         let device = DeviceId(1);
-        gateway.lines.insert(device, Line::new(seen, Row::zero()));
-        gateway.set_fresh(FreshValue::from_wire([1; 8]).unwrap(), Now::default());
-        let verified = Verified {
+        gateway.lines.insert(device, Line::new(seen, Row::absent()));
+        gateway.rotate_fresh_value(FreshValue::from_wire([1; 8]).unwrap(), Now::default());
+        let verified = VerifiedResponse {
             device,
             suite: Suite::SipHash128,
-            seen,
+            loaded_word: seen,
             tag,
             session_key: SessionKey::from_bytes([0; 16]),
             bound: false,
-            from: Meta::default(),
+            origin: Meta::default(),
             _fresh: gateway.freshness.accept([1; 8]).unwrap(),
             _tag: tag::verify(&tag, &tag).unwrap(),
         };

@@ -1,5 +1,5 @@
-//! The sealed gate (LAP/1 1.4.7, 1.4.9): DATA_UP is opened on its way in, datagrams to a device are sealed as
-//! DATA_DOWN on their way out, and nothing else passes but the list of what always does.
+//! The sealed gate (LAP/1 1.4.7, 1.4.9): opens DATA_UP on the way in, seals datagrams to a device as DATA_DOWN on the
+//! way out, and passes no other frames except the exempt ones.
 
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -8,8 +8,8 @@ use core::ops::Range;
 use zerocopy::FromBytes as _;
 use zerocopy::byteorder::big_endian::U16;
 
-use super::always::{self, Way};
-use super::bindings::Key;
+use super::bindings::BindingKey;
+use super::gate_exemptions::{self, FrameDirection};
 use super::line::Line;
 use super::{Gate, Gateway};
 use crate::classic::p4dra;
@@ -21,24 +21,24 @@ use crate::time::Now;
 use crate::verdict::Verdict;
 use crate::wire::{self, DATA_HEADER_BYTES, MAGIC, Message, VERSION, message_type};
 
-/// What became of a frame.
+/// The result of handling a frame.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Handled {
+pub struct HandledFrame {
     /// The verdict.
     pub verdict: Verdict,
-    /// Where in its buffer the frame lies now: all of it, but for [`Verdict::PassData`].
+    /// The range of the frame in its buffer: all of it, except for [`Verdict::PassData`].
     pub frame: Range<usize>,
-    /// Of [`Verdict::ReplyP4draVerified`]: what stands behind it.
-    pub behind: Option<p4dra::Proof>,
+    /// For [`Verdict::ReplyP4draVerified`]: the bytes that follow the frame.
+    pub trailer: Option<p4dra::Proof>,
 }
 
 impl Gateway {
-    /// Judges a frame if it is a DATA_UP at a sealed gate.
-    pub(super) fn sealed_frame(&mut self, now: Now, bytes: &mut [u8]) -> Option<Handled> {
+    /// Handles a frame if it is a DATA_UP at a sealed gate.
+    pub(super) fn handle_sealed_frame(&mut self, now: Now, bytes: &mut [u8]) -> Option<HandledFrame> {
         if self.config.gate != Gate::Sealed {
             return None;
         }
-        let whole = 0..bytes.len();
+        let whole_frame = 0..bytes.len();
         let parsed = frame::parse(bytes).ok()?;
         let (ip, udp) = parsed.datagram()?;
         let payload = bytes.get(udp.payload())?;
@@ -46,37 +46,38 @@ impl Gateway {
             return None;
         }
         let opened = if parsed.is_answerable(&ip) {
-            self.open_up(now, &ip, &udp, bytes)
+            self.open_data_up(now, &ip, &udp, bytes)
         } else {
             Err(Verdict::DropUnanswerable)
         };
-        let stripped = opened.and_then(|port| strip(bytes, &ip, &udp, port).ok_or(Verdict::DropTruncated));
+        let stripped =
+            opened.and_then(|port| strip_header(bytes, &ip, &udp, port).ok_or(Verdict::DropTruncated));
         Some(match stripped {
-            Ok(frame) => Handled {
+            Ok(frame) => HandledFrame {
                 verdict: Verdict::PassData,
                 frame,
-                behind: None,
+                trailer: None,
             },
-            Err(verdict) => Handled {
+            Err(verdict) => HandledFrame {
                 verdict,
-                frame: whole,
-                behind: None,
+                frame: whole_frame,
+                trailer: None,
             },
         })
     }
 
-    /// Verifies a DATA_UP and marks its number; returns the port that the datagram goes on to.
-    fn open_up(&mut self, now: Now, ip: &Ip, udp: &Udp, bytes: &[u8]) -> Result<u16, Verdict> {
+    /// Verifies a DATA_UP and marks its number; returns the destination port of the datagram.
+    fn open_data_up(&mut self, now: Now, ip: &Ip, udp: &Udp, bytes: &[u8]) -> Result<u16, Verdict> {
         let payload = bytes.get(udp.payload()).ok_or(Verdict::DropLength)?;
         let Message::DataUp(message, payload) = wire::parse(payload)? else {
             return Err(Verdict::DropDirection);
         };
-        // What is behind the datagram inside the packet is under no tag.
+        // No tag covers the bytes after the datagram inside the packet.
         if udp.payload().end != packet_end(bytes, ip).ok_or(Verdict::DropTruncated)? {
             return Err(Verdict::DropLength);
         }
         let port = message.port.get();
-        if always::is_for_dhcp_client(ip, port) {
+        if gate_exemptions::is_for_dhcp_client(ip, port) {
             return Err(Verdict::DropGateRole);
         }
         if port == 0 || port == self.config.lap_port {
@@ -95,30 +96,30 @@ impl Gateway {
         if message.session_id != channel.session.to_wire() {
             return Err(Verdict::DropSession);
         }
-        if line.lease_is_over(now.boot()) {
-            return Err(Verdict::DropGateLease);
+        if line.is_session_expired(now.boot()) {
+            return Err(Verdict::DropSessionExpired);
         }
         let route = route(ip);
         if route.source != channel.addr {
             return Err(Verdict::DropSource);
         }
         let seq = data::Sequence::from_wire(message.seq.get()).ok_or(Verdict::DropSequence)?;
-        // A replay is not worth hashing.
+        // A replay is not hashed.
         window.accept(seq.0.get()).ok_or(Verdict::DropSequence)?;
         let opened = data::open(&channel, Direction::Up, &route, message, payload)?;
-        line.window = data::mark(window, window.generation(), &opened)?;
+        line.window = data::accept_number(window, window.generation(), &opened)?;
         Ok(port)
     }
 
-    /// Handles a frame that leaves towards the devices, on a link whose IP packets have at most `mtu` bytes.
-    /// `segments`: it is several datagrams in one, which the network card would cut up.
+    /// Handles a frame towards the devices, on a link whose IP packets have at most `mtu` bytes. `segments`: the
+    /// frame holds several datagrams that the network card would split (GSO).
     ///
-    /// When the verdict is [`Verdict::PassSealed`] the frame has become the sealed one, which is longer by
-    /// [`DATA_HEADER_BYTES`], less what stood behind the packet. Otherwise it is unchanged.
+    /// If the verdict is [`Verdict::PassSealed`] the frame has become the sealed one. It is longer by
+    /// [`DATA_HEADER_BYTES`], less the bytes after the packet. Otherwise it is unchanged.
     pub fn seal_frame(&mut self, now: Now, mtu: usize, segments: bool, frame: &mut Vec<u8>) -> Verdict {
         let verdict = match self.config.gate {
             Gate::Off | Gate::Open => Verdict::PassForeign,
-            Gate::Sealed => match self.seal_down(now, mtu, segments, frame) {
+            Gate::Sealed => match self.seal_data_down(now, mtu, segments, frame) {
                 Ok(sealed) => {
                     *frame = sealed;
                     Verdict::PassSealed
@@ -129,16 +130,22 @@ impl Gateway {
         self.count(verdict)
     }
 
-    /// Sets how many numbers were taken in the session's present generation: tests cannot wait for 2^32.
+    /// Sets how many numbers were used in the session's current generation: tests cannot wait for 2^32.
     #[doc(hidden)]
-    pub fn set_down(&mut self, device: DeviceId, count: u64) {
+    pub fn set_down_count(&mut self, device: DeviceId, count: u64) {
         if let Some(line) = self.lines.get_mut(&device) {
-            line.down = data::DownWord(u64::from(line.commit.window_generation()) << 56 | count);
+            line.down_counter = data::DownCounter(u64::from(line.commit.window_generation()) << 56 | count);
         }
     }
 
-    fn seal_down(&mut self, now: Now, mtu: usize, segments: bool, bytes: &[u8]) -> Result<Vec<u8>, Verdict> {
-        let (ip, udp) = self.sealable(bytes)?;
+    fn seal_data_down(
+        &mut self,
+        now: Now,
+        mtu: usize,
+        segments: bool,
+        bytes: &[u8],
+    ) -> Result<Vec<u8>, Verdict> {
+        let (ip, udp) = self.sealable_datagram(bytes)?;
         if self.is_own_request(bytes, &ip, &udp) {
             return Err(Verdict::PassAlways);
         }
@@ -149,14 +156,14 @@ impl Gateway {
         if udp.payload().end != end {
             return Err(Verdict::DropLength);
         }
-        let device = self.receiver(now, &ip)?;
+        let device = self.receiving_device(now, &ip)?;
         let payload = bytes.get(udp.payload()).ok_or(Verdict::DropTruncated)?;
         if payload.len() > PAYLOAD_BYTES_MAX || end - ip.at + DATA_HEADER_BYTES > mtu {
             return Err(Verdict::DropTooBig);
         }
         let line = self.lines.get_mut(&device).ok_or(Verdict::DropSession)?;
-        let (down, seq) = line.down.take(line.commit.window_generation());
-        line.down = down;
+        let (down, seq) = line.down_counter.take_number(line.commit.window_generation());
+        line.down_counter = down;
         let seq = seq.ok_or(Verdict::DropExhausted)?;
         let channel = channel(line, device).ok_or(Verdict::DropSession)?;
         let direction = Direction::Down {
@@ -173,11 +180,11 @@ impl Gateway {
             &mut message,
         )
         .map_err(|_| Verdict::DropTooBig)?;
-        insert(bytes, &ip, &udp, &message).ok_or(Verdict::DropTooBig)
+        insert_header(bytes, &ip, &udp, &message).ok_or(Verdict::DropTooBig)
     }
 
-    /// The datagram of a frame towards a device, or what becomes of the frame if it is none.
-    fn sealable(&self, bytes: &[u8]) -> Result<(Ip, Udp), Verdict> {
+    /// The datagram of a frame towards a device, or the verdict on the frame if it has none.
+    fn sealable_datagram(&self, bytes: &[u8]) -> Result<(Ip, Udp), Verdict> {
         let parsed = frame::parse(bytes).map_err(|_| Verdict::DropTruncated)?;
         if let Network::Ip(ip) = parsed.network {
             match ip.transport {
@@ -187,42 +194,42 @@ impl Gateway {
                 _ => {}
             }
         }
-        if always::passes(&self.config, Way::Down, bytes, &parsed) {
+        if gate_exemptions::is_exempt(&self.config, FrameDirection::Down, bytes, &parsed) {
             return Err(Verdict::PassAlways);
         }
         parsed.datagram().ok_or(Verdict::DropUnsealed)
     }
 
-    /// An ATTEST_REQUEST of the gateway's own has a tag of its own, and goes to devices without a session, too.
+    /// An ATTEST_REQUEST of the gateway has its own tag, and is also sent to devices without a session.
     fn is_own_request(&self, bytes: &[u8], ip: &Ip, udp: &Udp) -> bool {
-        let from_here = udp.src_port == self.config.lap_port && self.config.local.contains(&ip.src);
+        let from_here = udp.src_port == self.config.lap_port && self.config.local_addresses.contains(&ip.src);
         let payload = bytes.get(udp.payload()).unwrap_or_default();
         from_here && matches!(wire::parse(payload), Ok(wire::Message::AttestRequest(_)))
     }
 
-    /// The device whose live session has the address that the packet goes to. A session whose lease is over is told
-    /// apart for the counters.
-    fn receiver(&self, now: Now, ip: &Ip) -> Result<DeviceId, Verdict> {
-        let key = Key::Address(ip_bytes(ip.dst));
+    /// The device whose active session has the destination address of the packet. An expired session has its own
+    /// counter.
+    fn receiving_device(&self, now: Now, ip: &Ip) -> Result<DeviceId, Verdict> {
+        let key = BindingKey::Address(ip_bytes(ip.dst));
         let mut verdict = Verdict::DropSession;
         for device in self.bindings.claimants(key) {
             let Some(line) = self.lines.get(&device) else {
                 continue;
             };
             let ready = line.session_id.is_some() && !line.commit.is_revoked() && !line.commit.is_busy();
-            if !ready || !key.is_carried_by(line) {
+            if !ready || !key.is_held_by(line) {
                 continue;
             }
-            if !line.lease_is_over(now.boot()) {
+            if !line.is_session_expired(now.boot()) {
                 return Ok(device);
             }
-            verdict = Verdict::DropGateLease;
+            verdict = Verdict::DropSessionExpired;
         }
         Err(verdict)
     }
 }
 
-/// Magic, version and type say so; nothing else is looked at.
+/// Checks only magic, version and type.
 fn is_data_up(payload: &[u8]) -> bool {
     wire::Header::ref_from_prefix(payload).is_ok_and(|(header, _)| {
         header.magic.get() == MAGIC && header.version == VERSION && header.kind == message_type::DATA_UP
@@ -236,18 +243,18 @@ fn route(ip: &Ip) -> Route {
     }
 }
 
-/// The line's session as [`data`] wants it; `None` without one.
+/// The line's session in the form of [`data`]; `None` without one.
 fn channel(line: &Line, device: DeviceId) -> Option<Channel<'_>> {
     Some(Channel {
         suite: Suite::SipHash128,
         device,
         session: line.session_id?,
-        addr: line.session.from.src_ip,
+        addr: line.session.origin.src_ip,
         key: &line.session.key,
     })
 }
 
-/// Where the IP packet ends in the frame, by its own length.
+/// The end of the IP packet in the frame, by its own length.
 pub(super) fn packet_end(bytes: &[u8], ip: &Ip) -> Option<usize> {
     let rest = bytes.get(ip.at..)?;
     let length = match ip.src {
@@ -260,10 +267,9 @@ pub(super) fn packet_end(bytes: &[u8], ip: &Ip) -> Option<usize> {
     Some(ip.at + length)
 }
 
-/// Takes the LAP header out: everything before it moves behind by its length. Returns where the frame lies then. What
-/// stood behind the packet stays behind. Checksums are corrected for what has changed (RFC 1624), so that a wrong one
-/// stays wrong.
-fn strip(bytes: &mut [u8], ip: &Ip, udp: &Udp, port: u16) -> Option<Range<usize>> {
+/// Removes the LAP header: everything before it moves back by its length. Returns the resulting range of the frame.
+/// Bytes after the packet stay. Checksums are corrected for the change (RFC 1624), so that a wrong one stays wrong.
+fn strip_header(bytes: &mut [u8], ip: &Ip, udp: &Udp, port: u16) -> Option<Range<usize>> {
     let end = packet_end(bytes, ip)?;
     let message = bytes.get(udp.payload())?.get(..DATA_HEADER_BYTES)?;
     let taken = Sum::default().bytes(message);
@@ -275,23 +281,23 @@ fn strip(bytes: &mut [u8], ip: &Ip, udp: &Udp, port: u16) -> Option<Range<usize>
     udp_header.dst = U16::new(port);
     if udp_header.checksum.get() != 0 || ip.src.is_ipv6() {
         let (old, new) = (new_length.get() + DATA_HEADER_BYTES as u16, new_length.get());
-        // The length stands in the pseudo header, too.
+        // The pseudo header contains the length, too.
         let sum = Sum::default()
             .word(!udp_header.checksum.get())
-            .less(taken)
-            .less(Sum::default().word(old).word(old).word(old_port.get()))
+            .subtract(taken)
+            .subtract(Sum::default().word(old).word(old).word(old_port.get()))
             .word(new)
             .word(new)
             .word(port);
-        udp_header.checksum = U16::new(nonzero(sum.finish()));
+        udp_header.checksum = U16::new(nonzero_checksum(sum.finish()));
     }
     let headers = udp.payload().start;
     bytes.copy_within(..headers, DATA_HEADER_BYTES);
     Some(DATA_HEADER_BYTES..end)
 }
 
-/// The frame with `message` for its payload: the LAP header put in, what stood behind the packet left out.
-fn insert(bytes: &[u8], ip: &Ip, udp: &Udp, message: &[u8]) -> Option<Vec<u8>> {
+/// The frame with `message` as its payload: the LAP header inserted, the bytes after the packet removed.
+fn insert_header(bytes: &[u8], ip: &Ip, udp: &Udp, message: &[u8]) -> Option<Vec<u8>> {
     let start = udp.payload().start;
     let mut frame = bytes.get(..start)?.to_vec();
     frame.extend_from_slice(message);
@@ -305,17 +311,17 @@ fn insert(bytes: &[u8], ip: &Ip, udp: &Udp, message: &[u8]) -> Option<Vec<u8>> {
             .word(!udp_header.checksum.get())
             .bytes(put)
             .word(2 * DATA_HEADER_BYTES as u16);
-        udp_header.checksum = U16::new(nonzero(sum.finish()));
+        udp_header.checksum = U16::new(nonzero_checksum(sum.finish()));
     }
     Some(frame)
 }
 
-/// 0 would mean "none".
-fn nonzero(checksum: u16) -> u16 {
+/// 0 would mean "no checksum".
+fn nonzero_checksum(checksum: u16) -> u16 {
     if checksum == 0 { 0xffff } else { checksum }
 }
 
-/// Changes the lengths in the IP and UDP headers, and the IPv4 checksum for it.
+/// Changes the lengths in the IP and UDP headers, and the IPv4 checksum accordingly.
 fn change_lengths(bytes: &mut [u8], ip: &Ip, udp: &Udp, change: impl Fn(u16) -> Option<u16>) -> Option<()> {
     let rest = bytes.get_mut(ip.at..)?;
     match ip.src {

@@ -1,30 +1,30 @@
-//! One device's course with one peer: keys that come and go, handshakes, silence (LAP/1 1.7.5). No I/O, no clock, no heap.
+//! The association of a device with one peer: keys, handshakes, timeouts (LAP/1 1.7.5). No I/O, no clock, no heap.
 //!
 //! ```text
-//!   key from the controller ──► initiator: HELLO until WELCOME ──► session ──► nothing opened for 10 s: HELLO again
+//!   key from the controller ──► initiator: HELLO until WELCOME ──► session ──► no DATA opened for 10 s: HELLO again
 //!                               responder: WELCOME, offered ──► DATA opens under it ──► session
 //! ```
-//! Nobody can disturb it by repeating what was sent: a HELLO that comes again gets the WELCOME that it got before, what it
-//! offers is offered beside the others, and only a DATA of the initiator's makes an offer a session.
+//! Replays cannot disturb an association: a repeated HELLO gets the same WELCOME as before, the session that it offers is
+//! kept besides the others, and only a DATA of the initiator makes an offered session active.
 
 use core::net::SocketAddr;
 
 use crate::ids::DeviceId;
 
-use super::{HANDSHAKE_BYTES, HEAD_BYTES, Pairing, Role, Session, Side, TAG_BYTES, is_hello};
+use super::{HANDSHAKE_BYTES, HEADER_BYTES, Pairing, Role, Session, Side, TAG_BYTES, is_hello};
 
-/// First and longest interval between two copies of a HELLO, or of an empty DATA that is to be answered, ms.
-const REPEAT_MS: (u64, u64) = (100, 2_000);
-/// Between two answers to one HELLO, ms.
-const WELCOME_MS: u64 = 50;
-/// An initiator that has opened nothing for so long asks for an answer, ms.
-const QUIET_MS: u64 = 4_000;
-/// An initiator that has opened nothing for so long, though it asked for an answer, begins anew, ms.
-const SILENT_MS: u64 = 10_000;
-/// HELLOs of one key whose answers are remembered: an initiator makes one, and another after a restart or a silence.
+/// First and longest interval between two copies of a HELLO, or of an empty DATA that requires a reply, ms.
+const RETRY_INTERVAL_MS: (u64, u64) = (100, 2_000);
+/// Minimum interval between two replies to one HELLO, ms.
+const WELCOME_INTERVAL_MS: u64 = 50;
+/// An initiator that has opened no message for this time requests a reply, ms.
+const PROBE_AFTER_MS: u64 = 4_000;
+/// An initiator that has opened no message for this time despite its requests starts a new handshake, ms.
+const PEER_TIMEOUT_MS: u64 = 10_000;
+/// HELLOs per key whose replies are kept: an initiator sends one, and another after a restart or a timeout.
 const OFFERS_MAX: usize = 8;
 
-/// Where a message came from or goes to.
+/// Source or destination of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Path {
     /// The peer's address and peer port.
@@ -33,124 +33,124 @@ pub struct Path {
     pub sealed: bool,
 }
 
-/// Gives 16 random bytes, if the operating system does.
+/// Returns 16 random bytes, if the operating system provides them.
 pub type Random<'a> = &'a mut dyn FnMut() -> Option<[u8; 16]>;
 
-/// The key that is good for the moment.
+/// The current key.
 #[derive(Debug)]
-struct Held {
+struct CurrentKey {
     side: Side,
     until_ms: u64,
     address: Option<SocketAddr>,
 }
 
-/// When something is repeated.
+/// The timer of a repeated message.
 #[derive(Clone, Copy, Debug)]
-struct Repeat {
+struct RetryTimer {
     due_ms: u64,
     interval_ms: u64,
 }
 
-impl Repeat {
+impl RetryTimer {
     fn from(due_ms: u64) -> Self {
         Self {
             due_ms,
-            interval_ms: REPEAT_MS.0,
+            interval_ms: RETRY_INTERVAL_MS.0,
         }
     }
 
-    /// Whether it is due; the next time it is later.
+    /// Whether the message is due; if so, schedules the next one.
     fn is_due(&mut self, now_ms: u64) -> bool {
         let is_due = self.due_ms <= now_ms;
         if is_due {
             self.due_ms = now_ms.saturating_add(self.interval_ms);
-            self.interval_ms = (2 * self.interval_ms).min(REPEAT_MS.1);
+            self.interval_ms = (2 * self.interval_ms).min(RETRY_INTERVAL_MS.1);
         }
         is_due
     }
 }
 
-/// A HELLO that is out.
+/// A HELLO that awaits its WELCOME.
 #[derive(Debug)]
-struct Hello {
+struct PendingHello {
     nonce: [u8; 16],
-    repeat: Repeat,
-    /// Where its last copy went.
+    retry: RetryTimer,
+    /// Destination of its last copy.
     path: Option<Path>,
 }
 
-/// A session that a HELLO was answered with.
+/// A session offered in reply to a HELLO.
 #[derive(Debug)]
-struct Offer {
+struct OfferedSession {
     hello: [u8; HANDSHAKE_BYTES],
     welcome: [u8; HANDSHAKE_BYTES],
     session: Session,
-    made_ms: u64,
-    /// Which way the WELCOME went last, and from when on it goes there again.
-    again: Path,
-    again_at_ms: u64,
+    created_ms: u64,
+    /// Path of the last WELCOME, and the time from which it may be sent there again.
+    retry_path: Path,
+    retry_at_ms: u64,
 }
 
-/// A session of which this side knows that the peer has it too.
+/// A session that the peer is known to have, too.
 #[derive(Debug)]
-struct Live {
+struct ActiveSession {
     id: [u8; 16],
     session: Session,
     until_ms: u64,
     path: Path,
-    /// A responder's: the HELLO that it began with.
+    /// For a responder: the HELLO that opened it.
     hello: Option<[u8; HANDSHAKE_BYTES]>,
-    /// When something was opened last, or the session began.
+    /// Time of the last opened message, or the start of the session.
     opened_ms: u64,
-    /// An initiator's: when it asks for an answer.
-    probe: Option<Repeat>,
+    /// For an initiator: the timer for requesting a reply.
+    probe: Option<RetryTimer>,
 }
 
-/// One side's course with one peer. Times are those of one clock that never goes back, ms.
+/// One side of an association with one peer. Times are milliseconds of one clock that never goes back.
 #[derive(Debug)]
 pub struct Association {
     own: DeviceId,
     peer: DeviceId,
-    held: Option<Held>,
-    hello: Option<Hello>,
-    offers: [Option<Offer>; OFFERS_MAX],
-    live: Option<Live>,
-    /// A WELCOME that is to be sent.
+    current_key: Option<CurrentKey>,
+    hello: Option<PendingHello>,
+    offers: [Option<OfferedSession>; OFFERS_MAX],
+    active: Option<ActiveSession>,
+    /// A WELCOME to send.
     welcome: Option<(Path, [u8; HANDSHAKE_BYTES])>,
-    /// The initiator has asked for an answer.
-    echo: bool,
+    /// The initiator has requested a reply.
+    is_reply_due: bool,
 }
 
 impl Association {
-    /// Without a key.
+    /// An association without a key.
     #[must_use]
     pub fn new(own: DeviceId, peer: DeviceId) -> Self {
         Self {
             own,
             peer,
-            held: None,
+            current_key: None,
             hello: None,
             offers: Default::default(),
-            live: None,
+            active: None,
             welcome: None,
-            echo: false,
+            is_reply_due: false,
         }
     }
 
-    /// Takes what the controller has told: the key, how long it is good, and where the peer is, if that is known. A session
-    /// under the key before stays to its end.
-    pub fn hold(&mut self, pairing: Pairing, role: Role, until_ms: u64, address: Option<SocketAddr>) {
-        match &mut self.held {
+    /// Takes a key from the controller, its lifetime and the peer's address, if known. A session under the previous
+    /// key stays until it expires.
+    pub fn set_key(&mut self, pairing: Pairing, role: Role, until_ms: u64, address: Option<SocketAddr>) {
+        match &mut self.current_key {
             Some(held) if held.side.pairing.id == pairing.id => held.address = address,
             _ => {
-                self.forget_handshakes();
+                self.clear_handshakes();
                 let side = Side {
                     pairing,
                     role,
                     own: self.own,
                     peer: self.peer,
                 };
-                self.held = Some(Held {
+                self.current_key = Some(CurrentKey {
                     side,
                     until_ms,
                     address,
@@ -159,121 +159,122 @@ impl Association {
         }
     }
 
-    /// The controller has told that there is no such pair: all keys go at once.
+    /// The controller has no such pair: removes all keys at once.
     pub fn close(&mut self) {
         *self = Self::new(self.own, self.peer);
     }
 
-    /// Whether there is a session.
+    /// Whether there is an active session.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        self.live.is_some()
+        self.active.is_some()
     }
 
-    /// Whether a message that says that it is of this pair may be.
+    /// Whether a message with this pair id may belong to this association.
     #[must_use]
-    pub fn knows(&self, id: &[u8; 16]) -> bool {
-        let held = self.held.as_ref().map(|held| &held.side.pairing.id);
-        let live = self.live.as_ref().map(|live| &live.id);
+    pub fn accepts_pair_id(&self, id: &[u8; 16]) -> bool {
+        let held = self.current_key.as_ref().map(|held| &held.side.pairing.id);
+        let live = self.active.as_ref().map(|live| &live.id);
         held == Some(id) || live == Some(id)
     }
 
-    /// Lets go of keys whose time is over.
+    /// Removes expired keys.
     pub fn expire(&mut self, now_ms: u64) {
-        if self.held.take_if(|held| held.until_ms <= now_ms).is_some() {
-            self.forget_handshakes();
+        if self.current_key.take_if(|held| held.until_ms <= now_ms).is_some() {
+            self.clear_handshakes();
         }
-        self.live.take_if(|live| live.until_ms <= now_ms);
+        self.active.take_if(|live| live.until_ms <= now_ms);
     }
 
-    fn forget_handshakes(&mut self) {
+    fn clear_handshakes(&mut self) {
         (self.hello, self.welcome, self.offers) = (None, None, Default::default());
     }
 
-    /// When [`Association::poll`] or [`Association::expire`] has something to do though nothing has come.
+    /// When [`Association::poll`] or [`Association::expire`] must be called if no message arrives.
     #[must_use]
     pub fn deadline(&self) -> Option<u64> {
-        let held_ms = self.held.as_ref().map(|held| held.until_ms);
-        let live_ms = self.live.as_ref().map(|live| live.until_ms);
+        let held_ms = self.current_key.as_ref().map(|held| held.until_ms);
+        let live_ms = self.active.as_ref().map(|live| live.until_ms);
         let probe_ms = self
-            .live
+            .active
             .as_ref()
             .and_then(|live| live.probe.map(|probe| probe.due_ms));
-        let greet_ms = match (&self.hello, self.greets_from_ms()) {
-            (Some(hello), Some(_)) => Some(hello.repeat.due_ms),
+        let greet_ms = match (&self.hello, self.hello_from_ms()) {
+            (Some(hello), Some(_)) => Some(hello.retry.due_ms),
             (_, from_ms) => from_ms,
         };
         [held_ms, live_ms, probe_ms, greet_ms].into_iter().flatten().min()
     }
 
-    /// From when on an initiator that knows where its peer is sends HELLO.
-    fn greets_from_ms(&self) -> Option<u64> {
-        let held = self.held.as_ref()?;
+    /// The time from which an initiator that knows its peer's address sends HELLO.
+    fn hello_from_ms(&self) -> Option<u64> {
+        let held = self.current_key.as_ref()?;
         held.address.filter(|_| held.side.role == Role::Initiator)?;
-        Some(match &self.live {
-            Some(live) if live.id == held.side.pairing.id => live.opened_ms.saturating_add(SILENT_MS),
+        Some(match &self.active {
+            Some(live) if live.id == held.side.pairing.id => live.opened_ms.saturating_add(PEER_TIMEOUT_MS),
             _ => 0,
         })
     }
 
-    /// The next message that is to be sent, in `out`: its way and its length. To be called until there is none.
+    /// Writes the next message to `out` and returns its path and length. Call it until it returns `None`.
     pub fn poll(&mut self, now_ms: u64, random: Random<'_>, out: &mut [u8]) -> Option<(Path, usize)> {
         self.expire(now_ms);
         let (path, message) = match self.welcome.take() {
             Some(welcome) => welcome,
-            None => match self.greet(now_ms, random) {
+            None => match self.send_hello(now_ms, random) {
                 Some(hello) => hello,
-                None => return self.answer_or_ask(now_ms, out),
+                None => return self.send_empty_data(now_ms, out),
             },
         };
         out.get_mut(..HANDSHAKE_BYTES)?.copy_from_slice(&message);
         Some((path, HANDSHAKE_BYTES))
     }
 
-    fn greet(&mut self, now_ms: u64, random: Random<'_>) -> Option<(Path, [u8; HANDSHAKE_BYTES])> {
-        let is_time = self.greets_from_ms().is_some_and(|from_ms| from_ms <= now_ms);
-        let held = self.held.as_ref().filter(|_| is_time)?;
+    fn send_hello(&mut self, now_ms: u64, random: Random<'_>) -> Option<(Path, [u8; HANDSHAKE_BYTES])> {
+        let is_time = self.hello_from_ms().is_some_and(|from_ms| from_ms <= now_ms);
+        let held = self.current_key.as_ref().filter(|_| is_time)?;
         if self.hello.is_none() {
-            self.hello = Some(Hello {
+            self.hello = Some(PendingHello {
                 nonce: random()?,
-                repeat: Repeat::from(now_ms),
+                retry: RetryTimer::from(now_ms),
                 path: None,
             });
         }
         let hello = self.hello.as_mut()?;
-        if !hello.repeat.is_due(now_ms) {
+        if !hello.retry.is_due(now_ms) {
             return None;
         }
         let path = Path {
             address: held.address?,
-            // Both ways in turn: the wrong one is dropped at a gate.
+            // Both paths in turn: a gate drops messages on the wrong one.
             sealed: hello.path.is_some_and(|last| !last.sealed),
         };
         hello.path = Some(path);
         Some((path, held.side.hello(&hello.nonce)))
     }
 
-    /// An empty DATA: a responder's that was asked for, or an initiator's that asks for one.
-    fn answer_or_ask(&mut self, now_ms: u64, out: &mut [u8]) -> Option<(Path, usize)> {
-        let live = self.live.as_mut()?;
-        let asks = live.probe.as_mut().is_some_and(|probe| probe.is_due(now_ms));
-        if !asks && !core::mem::take(&mut self.echo) {
+    /// An empty DATA: a responder's reply, or an initiator's request for one.
+    fn send_empty_data(&mut self, now_ms: u64, out: &mut [u8]) -> Option<(Path, usize)> {
+        let live = self.active.as_mut()?;
+        let is_probe_due = live.probe.as_mut().is_some_and(|probe| probe.is_due(now_ms));
+        if !is_probe_due && !core::mem::take(&mut self.is_reply_due) {
             return None;
         }
         let length = live.session.seal(b"", out).ok()?;
         Some((live.path, length))
     }
 
-    /// Seals a payload for the peer: the way and the length of the message in `out`. `None`: there is no session, or no room.
+    /// Seals a payload for the peer; returns the path and the length of the message in `out`. `None` without a
+    /// session or room.
     pub fn seal(&mut self, payload: &[u8], now_ms: u64, out: &mut [u8]) -> Option<(Path, usize)> {
         self.expire(now_ms);
-        let live = self.live.as_mut()?;
+        let live = self.active.as_mut()?;
         let length = live.session.seal(payload, out).ok()?;
         Some((live.path, length))
     }
 
-    /// Takes a message; its payload, perhaps empty, if it is a DATA of the peer's, which is opened in its place.
-    pub fn take<'m>(
+    /// Handles a message; returns its payload, perhaps empty, if it is a DATA of the peer, decrypted in place.
+    pub fn receive<'m>(
         &mut self,
         message: &'m mut [u8],
         path: Path,
@@ -282,25 +283,25 @@ impl Association {
     ) -> Option<&'m [u8]> {
         self.expire(now_ms);
         if is_hello(message) {
-            self.take_hello(message, path, now_ms, random);
+            self.receive_hello(message, path, now_ms, random);
             return None;
         }
-        if self.take_welcome(message, path, now_ms) || !self.open(message, path, now_ms) {
+        if self.receive_welcome(message, path, now_ms) || !self.open(message, path, now_ms) {
             return None;
         }
-        let payload = message.get(HEAD_BYTES..message.len().checked_sub(TAG_BYTES)?)?;
-        // Whoever asks with an empty one is answered; an answer is not, or there were no end.
-        let live = self.live.as_ref()?;
-        self.echo |= payload.is_empty() && live.hello.is_some();
+        let payload = message.get(HEADER_BYTES..message.len().checked_sub(TAG_BYTES)?)?;
+        // An empty request gets a reply; a reply does not, otherwise the exchange would never end.
+        let live = self.active.as_ref()?;
+        self.is_reply_due |= payload.is_empty() && live.hello.is_some();
         Some(payload)
     }
 
-    fn take_hello(&mut self, message: &[u8], path: Path, now_ms: u64, random: Random<'_>) {
-        let (Some(held), Ok(hello)) = (&self.held, <[u8; HANDSHAKE_BYTES]>::try_from(message)) else {
+    fn receive_hello(&mut self, message: &[u8], path: Path, now_ms: u64, random: Random<'_>) {
+        let (Some(held), Ok(hello)) = (&self.current_key, <[u8; HANDSHAKE_BYTES]>::try_from(message)) else {
             return;
         };
-        // The initiator has gone on from there.
-        if self.live.as_ref().is_some_and(|live| live.hello == Some(hello)) {
+        // The initiator has moved on from this handshake.
+        if self.active.as_ref().is_some_and(|live| live.hello == Some(hello)) {
             return;
         }
         let known = self
@@ -309,9 +310,9 @@ impl Association {
             .flatten()
             .find(|offer| offer.hello == hello);
         if let Some(offer) = known {
-            // By the way it came: a copy that somebody else sends must not keep the initiator's own from its answer.
-            if offer.again != path || offer.again_at_ms <= now_ms {
-                (offer.again, offer.again_at_ms) = (path, now_ms.saturating_add(WELCOME_MS));
+            // Limited per path: a replayed copy must not suppress the reply to the initiator's own copy.
+            if offer.retry_path != path || offer.retry_at_ms <= now_ms {
+                (offer.retry_path, offer.retry_at_ms) = (path, now_ms.saturating_add(WELCOME_INTERVAL_MS));
                 self.welcome = Some((path, offer.welcome));
             }
             return;
@@ -322,62 +323,62 @@ impl Association {
         let oldest = self
             .offers
             .iter_mut()
-            .min_by_key(|offer| offer.as_ref().map(|offer| offer.made_ms));
+            .min_by_key(|offer| offer.as_ref().map(|offer| offer.created_ms));
         if let Some(place) = oldest {
-            *place = Some(Offer {
+            *place = Some(OfferedSession {
                 hello,
                 welcome,
                 session,
-                made_ms: now_ms,
-                again: path,
-                again_at_ms: now_ms.saturating_add(WELCOME_MS),
+                created_ms: now_ms,
+                retry_path: path,
+                retry_at_ms: now_ms.saturating_add(WELCOME_INTERVAL_MS),
             });
         }
         self.welcome = Some((path, welcome));
     }
 
-    fn take_welcome(&mut self, message: &[u8], path: Path, now_ms: u64) -> bool {
-        let (Some(held), Some(hello)) = (&self.held, &self.hello) else {
+    fn receive_welcome(&mut self, message: &[u8], path: Path, now_ms: u64) -> bool {
+        let (Some(held), Some(hello)) = (&self.current_key, &self.hello) else {
             return false;
         };
-        let Ok(session) = held.side.welcomed(&hello.nonce, message) else {
+        let Ok(session) = held.side.accept_welcome(&hello.nonce, message) else {
             return false;
         };
-        self.live = Some(Live {
+        self.active = Some(ActiveSession {
             id: held.side.pairing.id,
             session,
             until_ms: held.until_ms,
-            // To where the HELLO went: whoever repeats a WELCOME from elsewhere moves nobody.
+            // To the destination of the HELLO: replaying a WELCOME from elsewhere does not move the peer.
             path: Path {
                 address: hello.path.map_or(path.address, |sent| sent.address),
                 sealed: path.sealed,
             },
             hello: None,
             opened_ms: now_ms,
-            // At once: with it the responder knows that the initiator lives.
-            probe: Some(Repeat::from(now_ms)),
+            // Sent at once: it shows the responder that the initiator is active.
+            probe: Some(RetryTimer::from(now_ms)),
         });
         self.hello = None;
         true
     }
 
-    /// Opens a DATA under the session, or under one that was offered, which takes its place. What fails is left as it was:
-    /// the AEAD verifies before it decrypts.
+    /// Opens a DATA under the session, or under an offered one, which then replaces it. A message that fails is
+    /// unchanged: the AEAD verifies before it decrypts.
     fn open(&mut self, message: &mut [u8], path: Path, now_ms: u64) -> bool {
-        if let Some(live) = &mut self.live
+        if let Some(live) = &mut self.active
             && let Ok(is_newest) = live.session.open_in_place(message)
         {
-            // The peer may have moved. A copy that comes late does not move it back.
+            // The peer may have moved. A late copy does not move it back.
             if is_newest {
                 live.path = path;
             }
             live.opened_ms = now_ms;
             if let Some(probe) = &mut live.probe {
-                *probe = Repeat::from(now_ms.saturating_add(QUIET_MS));
+                *probe = RetryTimer::from(now_ms.saturating_add(PROBE_AFTER_MS));
             }
-            // It lives: there is nothing to begin anew, unless under a new key.
+            // The peer is active: no new handshake is needed, unless under a new key.
             if self
-                .held
+                .current_key
                 .as_ref()
                 .is_some_and(|held| held.side.pairing.id == live.id)
             {
@@ -385,7 +386,7 @@ impl Association {
             }
             return true;
         }
-        let Some(held) = &self.held else {
+        let Some(held) = &self.current_key else {
             return false;
         };
         let opened = self.offers.iter_mut().find_map(|place| {
@@ -396,7 +397,7 @@ impl Association {
         let Some(taken) = opened else {
             return false;
         };
-        self.live = Some(Live {
+        self.active = Some(ActiveSession {
             id: held.side.pairing.id,
             session: taken.session,
             until_ms: held.until_ms,
@@ -405,7 +406,7 @@ impl Association {
             opened_ms: now_ms,
             probe: None,
         });
-        // The others were for an initiator that is no more.
+        // The other offers were for an earlier state of the initiator.
         self.offers = Default::default();
         true
     }

@@ -1,13 +1,13 @@
-//! Pairs: two devices that talk to each other under a key from the controller (LAP/1 1.7.5). No I/O and no heap.
+//! Pairs: two devices that exchange messages under a key from the controller (LAP/1 1.7.5). No I/O and no heap.
 //!
 //! ```text
 //!   initiator                                responder
-//!   HELLO   (nonce_i)        ──────────────►            authenticated by the pair's key
-//!           ◄──────────────── WELCOME (nonce_r)         by a key from both nonces: the responder lives now
-//!   DATA 1                   ──────────────►            by the other such key: so does the initiator
+//!   HELLO   (nonce_i)        ──────────────►            authenticated by the key of the pair
+//!           ◄──────────────── WELCOME (nonce_r)         by a key from both nonces: the responder is active now
+//!   DATA 1                   ──────────────►            by the other such key: so is the initiator
 //! ```
-//! Keys follow from the pair's key, both nonces and both ids in their roles, one for each direction: a message that is
-//! reflected, of another pair, of another handshake or of the other role does not open.
+//! The keys are derived from the pair's key, both nonces and both ids in their roles, one for each direction. A message that
+//! is reflected, of another pair, of another handshake or of the other role does not open.
 
 mod association;
 
@@ -28,30 +28,30 @@ pub use association::{Association, Path, Random};
 
 /// First two bytes of every message: "LP".
 pub const MAGIC: u16 = 0x4C50;
-/// Version of the form.
+/// Version of the format.
 pub const VERSION: u8 = 1;
-/// Bytes in front of what a message carries.
-pub const HEAD_BYTES: usize = 32;
-/// Bytes of HELLO and WELCOME: head, nonce, tag.
-pub const HANDSHAKE_BYTES: usize = HEAD_BYTES + NONCE_BYTES + TAG_BYTES;
-/// Bytes that DATA has beside its payload.
-pub const OVERHEAD_BYTES: usize = HEAD_BYTES + TAG_BYTES;
+/// Length of the header in bytes.
+pub const HEADER_BYTES: usize = 32;
+/// Length of HELLO and WELCOME: header, nonce, tag.
+pub const HANDSHAKE_BYTES: usize = HEADER_BYTES + NONCE_BYTES + TAG_BYTES;
+/// Length of a DATA message without its payload.
+pub const OVERHEAD_BYTES: usize = HEADER_BYTES + TAG_BYTES;
 
 const NONCE_BYTES: usize = 16;
 const TAG_BYTES: usize = 16;
 
-/// Who a device is in a pair; the controller says it.
+/// The role of a device in a pair, assigned by the controller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[repr(u8)]
 pub enum Role {
     /// Sends HELLO.
     Initiator = 1,
-    /// Answers it.
+    /// Replies with WELCOME.
     Responder = 2,
 }
 
 impl Role {
-    /// The role of that number.
+    /// The role of this number.
     #[must_use]
     pub fn from_number(number: u8) -> Option<Self> {
         match number {
@@ -61,9 +61,9 @@ impl Role {
         }
     }
 
-    /// The peer's.
+    /// The role of the peer.
     #[must_use]
-    pub fn other(self) -> Self {
+    pub fn peer(self) -> Self {
         match self {
             Self::Initiator => Self::Responder,
             Self::Responder => Self::Initiator,
@@ -71,7 +71,7 @@ impl Role {
     }
 }
 
-/// What the controller gives to both: the pair's key, and which pair it is.
+/// The controller gives both devices the key and the id of the pair.
 #[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
 pub struct Pairing {
     /// Random, names the key.
@@ -91,11 +91,11 @@ impl fmt::Debug for Pairing {
 pub struct Side {
     /// The pair.
     pub pairing: Pairing,
-    /// What this side is.
+    /// The role of this side.
     pub role: Role,
     /// This device.
     pub own: DeviceId,
-    /// The other one.
+    /// The peer device.
     pub peer: DeviceId,
 }
 
@@ -109,7 +109,7 @@ enum Kind {
 
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct Head {
+struct Header {
     magic: U16,
     version: u8,
     kind: u8,
@@ -118,20 +118,20 @@ struct Head {
     pair_id: [u8; 16],
     seq: U64,
 }
-const _: () = assert!(size_of::<Head>() == HEAD_BYTES);
+const _: () = assert!(size_of::<Header>() == HEADER_BYTES);
 
-/// A message that changes nothing.
+/// Why a message was rejected or could not be sealed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PairError {
-    /// Not of this form, of another pair, kind or role, or it does not open.
-    #[error("no message of this pair")]
-    Strange,
-    /// Its number was taken before, or is too old.
-    #[error("a number that was taken before")]
+    /// Wrong format, another pair, kind or role, or the message does not open.
+    #[error("message rejected: not of this pair, or altered")]
+    Unrecognized,
+    /// Its number was received before, or is too old.
+    #[error("message rejected: its number was received before")]
     Replayed,
     /// No room, or no number left.
-    #[error("it cannot be sealed")]
-    Unsealable,
+    #[error("message not sealed: no room, or no number left")]
+    CannotSeal,
 }
 
 /// The keys of one handshake, one for each direction.
@@ -142,7 +142,7 @@ struct Keys {
 }
 
 impl Keys {
-    fn of(&self, role: Role) -> &[u8; 32] {
+    fn for_sending(&self, role: Role) -> &[u8; 32] {
         match role {
             Role::Initiator => &self.from_initiator,
             Role::Responder => &self.from_responder,
@@ -151,8 +151,8 @@ impl Keys {
 }
 
 impl Side {
-    fn head(&self, kind: Kind, role: Role, seq: u64) -> Head {
-        Head {
+    fn header(&self, kind: Kind, role: Role, seq: u64) -> Header {
+        Header {
             magic: U16::new(MAGIC),
             version: VERSION,
             kind: kind as u8,
@@ -207,67 +207,67 @@ impl Side {
         keys
     }
 
-    /// HELLO, of an initiator; the nonce is random.
+    /// The HELLO of an initiator; the nonce is random.
     #[must_use]
     pub fn hello(&self, nonce_i: &[u8; NONCE_BYTES]) -> [u8; HANDSHAKE_BYTES] {
-        let head = self.head(Kind::Hello, Role::Initiator, 0);
+        let head = self.header(Kind::Hello, Role::Initiator, 0);
         handshake(&self.hello_key().from_initiator, &head, nonce_i)
     }
 
-    /// A responder's answer to a HELLO, with a random nonce, and the session that it offers.
+    /// The responder's reply to a HELLO, with a random nonce, and the offered session.
     ///
     /// # Errors
-    /// [`PairError::Strange`].
+    /// [`PairError::Unrecognized`].
     pub fn welcome(
         &self,
         message: &[u8],
         nonce_r: &[u8; NONCE_BYTES],
     ) -> Result<([u8; HANDSHAKE_BYTES], Session), PairError> {
         if self.role != Role::Responder {
-            return Err(PairError::Strange);
+            return Err(PairError::Unrecognized);
         }
-        let head = self.head(Kind::Hello, Role::Initiator, 0);
+        let head = self.header(Kind::Hello, Role::Initiator, 0);
         let nonce_i = open_handshake(|_| self.hello_key().from_initiator, &head, message)?;
         let keys = self.session_keys(&nonce_i, nonce_r);
-        let head = self.head(Kind::Welcome, Role::Responder, 0);
-        let answer = handshake(&keys.from_responder, &head, nonce_r);
-        Ok((answer, Session::new(self, keys)))
+        let head = self.header(Kind::Welcome, Role::Responder, 0);
+        let reply = handshake(&keys.from_responder, &head, nonce_r);
+        Ok((reply, Session::new(self, keys)))
     }
 
-    /// An initiator's session, from the answer to its HELLO with `nonce_i`.
+    /// The initiator's session, from the reply to its HELLO with `nonce_i`.
     ///
     /// # Errors
-    /// [`PairError::Strange`].
-    pub fn welcomed(&self, nonce_i: &[u8; NONCE_BYTES], message: &[u8]) -> Result<Session, PairError> {
+    /// [`PairError::Unrecognized`].
+    pub fn accept_welcome(&self, nonce_i: &[u8; NONCE_BYTES], message: &[u8]) -> Result<Session, PairError> {
         if self.role != Role::Initiator {
-            return Err(PairError::Strange);
+            return Err(PairError::Unrecognized);
         }
-        let head = self.head(Kind::Welcome, Role::Responder, 0);
+        let head = self.header(Kind::Welcome, Role::Responder, 0);
         let keys = |nonce_r: &[u8; NONCE_BYTES]| self.session_keys(nonce_i, nonce_r);
         let nonce_r = open_handshake(|nonce_r| keys(nonce_r).from_responder, &head, message)?;
         Ok(Session::new(self, keys(&nonce_r)))
     }
 }
 
-/// Whether a message of this pair is a HELLO, by its form.
+/// Whether a message of this pair is a HELLO, by its header.
 #[must_use]
 fn is_hello(message: &[u8]) -> bool {
-    Head::ref_from_prefix(message).is_ok_and(|(head, _)| head.kind == Kind::Hello as u8)
+    Header::ref_from_prefix(message).is_ok_and(|(head, _)| head.kind == Kind::Hello as u8)
 }
 
-/// Which pair a message says that it is of, by its form.
+/// The pair id in the header of a message.
 #[must_use]
 pub fn pair_id(message: &[u8]) -> Option<[u8; 16]> {
-    let (head, _) = Head::ref_from_prefix(message).ok()?;
+    let (head, _) = Header::ref_from_prefix(message).ok()?;
     (head.magic.get() == MAGIC && head.version == VERSION).then_some(head.pair_id)
 }
 
-/// What two devices have after a handshake: a key and numbers for each direction.
+/// The result of a handshake: a key and message numbers for each direction.
 pub struct Session {
-    head: Head,
+    header: Header,
     role: Role,
     keys: Keys,
-    /// The last number given.
+    /// The last number used.
     sent: u32,
     window: Window,
 }
@@ -285,7 +285,7 @@ impl fmt::Debug for Session {
 impl Session {
     fn new(side: &Side, keys: Keys) -> Self {
         Self {
-            head: side.head(Kind::Data, side.role, 0),
+            header: side.header(Kind::Data, side.role, 0),
             role: side.role,
             keys,
             sent: 0,
@@ -293,23 +293,23 @@ impl Session {
         }
     }
 
-    /// Seals a payload, which may be empty; the message's length in `out`.
+    /// Seals a payload, which may be empty; returns the length of the message in `out`.
     ///
     /// # Errors
-    /// [`PairError::Unsealable`].
+    /// [`PairError::CannotSeal`].
     pub fn seal(&mut self, payload: &[u8], out: &mut [u8]) -> Result<usize, PairError> {
         let length = OVERHEAD_BYTES + payload.len();
-        let out = out.get_mut(..length).ok_or(PairError::Unsealable)?;
-        let seq = self.sent.checked_add(1).ok_or(PairError::Unsealable)?;
-        let head = Head {
+        let out = out.get_mut(..length).ok_or(PairError::CannotSeal)?;
+        let seq = self.sent.checked_add(1).ok_or(PairError::CannotSeal)?;
+        let head = Header {
             seq: U64::new(seq.into()),
-            ..self.head
+            ..self.header
         };
-        let (front, rest) = out.split_at_mut(HEAD_BYTES);
+        let (front, rest) = out.split_at_mut(HEADER_BYTES);
         let (body, tag) = rest.split_at_mut(payload.len());
         front.copy_from_slice(head.as_bytes());
         body.copy_from_slice(payload);
-        let made = cipher(self.keys.of(self.role)).encrypt_inout_detached(
+        let made = cipher(self.keys.for_sending(self.role)).encrypt_inout_detached(
             &nonce(seq),
             head.as_bytes(),
             InOutBuf::from(&mut *body),
@@ -318,51 +318,51 @@ impl Session {
             Ok(made) => tag.copy_from_slice(&made),
             Err(_) => {
                 body.zeroize();
-                return Err(PairError::Unsealable);
+                return Err(PairError::CannotSeal);
             }
         }
         self.sent = seq;
         Ok(length)
     }
 
-    /// Opens a message of the peer's in its place, once; the payload.
+    /// Opens a message of the peer in place, once; returns the payload.
     ///
     /// # Errors
-    /// [`PairError::Strange`], [`PairError::Replayed`].
+    /// [`PairError::Unrecognized`], [`PairError::Replayed`].
     pub fn open<'m>(&mut self, message: &'m mut [u8]) -> Result<&'m [u8], PairError> {
         self.open_in_place(message)?;
         let end = message.len().saturating_sub(TAG_BYTES);
-        message.get(HEAD_BYTES..end).ok_or(PairError::Strange)
+        message.get(HEADER_BYTES..end).ok_or(PairError::Unrecognized)
     }
 
-    /// As [`Session::open`]; whether it has the highest number so far. What does not open is left as it was: the AEAD
-    /// verifies before it decrypts.
+    /// As [`Session::open`]; returns whether the message has the highest number so far. A message that does not open
+    /// is unchanged: the AEAD verifies before it decrypts.
     fn open_in_place(&mut self, message: &mut [u8]) -> Result<bool, PairError> {
         let (front, rest) = message
-            .split_first_chunk_mut::<HEAD_BYTES>()
-            .ok_or(PairError::Strange)?;
+            .split_first_chunk_mut::<HEADER_BYTES>()
+            .ok_or(PairError::Unrecognized)?;
         let (body, tag) = rest
             .split_last_chunk_mut::<TAG_BYTES>()
-            .ok_or(PairError::Strange)?;
-        let seq = Head::ref_from_bytes(front).map_or(0, |head| head.seq.get());
-        let expected = Head {
-            role: self.role.other() as u8,
+            .ok_or(PairError::Unrecognized)?;
+        let seq = Header::ref_from_bytes(front).map_or(0, |head| head.seq.get());
+        let expected = Header {
+            role: self.role.peer() as u8,
             seq: U64::new(seq),
-            ..self.head
+            ..self.header
         };
-        let seq = u32::try_from(seq).map_err(|_| PairError::Strange)?;
+        let seq = u32::try_from(seq).map_err(|_| PairError::Unrecognized)?;
         if front != expected.as_bytes() {
-            return Err(PairError::Strange);
+            return Err(PairError::Unrecognized);
         }
         let window = self.window.accept(seq).ok_or(PairError::Replayed)?;
-        cipher(self.keys.of(self.role.other()))
+        cipher(self.keys.for_sending(self.role.peer()))
             .decrypt_inout_detached(
                 &nonce(seq),
                 expected.as_bytes(),
                 InOutBuf::from(&mut *body),
                 &Tag::from(*tag),
             )
-            .map_err(|_| PairError::Strange)?;
+            .map_err(|_| PairError::Unrecognized)?;
         let is_newest = seq > self.window.top();
         self.window = window;
         Ok(is_newest)
@@ -373,7 +373,7 @@ fn cipher(key: &[u8; 32]) -> XChaCha20Poly1305 {
     XChaCha20Poly1305::new(&Key::from(*key))
 }
 
-/// `zero[16] | seq u64`: a key has one direction of one handshake.
+/// `zero[16] | seq u64`: each key serves one direction of one handshake.
 fn nonce(seq: u32) -> XNonce {
     let mut nonce = [0; 24];
     let (_, low) = nonce.split_at_mut(20);
@@ -381,11 +381,11 @@ fn nonce(seq: u32) -> XNonce {
     XNonce::from(nonce)
 }
 
-/// `head | nonce | tag`: the AEAD's tag of nothing, with the head as associated data and `nonce | zero[8]` as its nonce, which
-/// no DATA has, for numbers are not 0.
-fn handshake(key: &[u8; 32], head: &Head, nonce: &[u8; NONCE_BYTES]) -> [u8; HANDSHAKE_BYTES] {
+/// `header | nonce | tag`: the AEAD tag of an empty text, with the header as associated data and `nonce | zero[8]` as
+/// its nonce. No DATA has this nonce, because message numbers are not 0.
+fn handshake(key: &[u8; 32], head: &Header, nonce: &[u8; NONCE_BYTES]) -> [u8; HANDSHAKE_BYTES] {
     let mut message = [0; HANDSHAKE_BYTES];
-    let (front, rest) = message.split_at_mut(HEAD_BYTES);
+    let (front, rest) = message.split_at_mut(HEADER_BYTES);
     let (middle, tag) = rest.split_at_mut(NONCE_BYTES);
     front.copy_from_slice(head.as_bytes());
     middle.copy_from_slice(nonce);
@@ -393,7 +393,7 @@ fn handshake(key: &[u8; 32], head: &Head, nonce: &[u8; NONCE_BYTES]) -> [u8; HAN
     message
 }
 
-fn handshake_tag(key: &[u8; 32], head: &Head, nonce: &[u8; NONCE_BYTES]) -> [u8; TAG_BYTES] {
+fn handshake_tag(key: &[u8; 32], head: &Header, nonce: &[u8; NONCE_BYTES]) -> [u8; TAG_BYTES] {
     let mut aead_nonce = [0; 24];
     let (front, _) = aead_nonce.split_at_mut(NONCE_BYTES);
     front.copy_from_slice(nonce);
@@ -406,25 +406,25 @@ fn handshake_tag(key: &[u8; 32], head: &Head, nonce: &[u8; NONCE_BYTES]) -> [u8;
     made.map_or([0; TAG_BYTES], Into::into)
 }
 
-/// The nonce of a handshake message with that head, if its tag is right under the key that the nonce gives.
+/// The nonce of a handshake message with this header, if its tag verifies under the key derived from the nonce.
 fn open_handshake(
     key: impl FnOnce(&[u8; NONCE_BYTES]) -> [u8; 32],
-    head: &Head,
+    head: &Header,
     message: &[u8],
 ) -> Result<[u8; NONCE_BYTES], PairError> {
-    let message: &[u8; HANDSHAKE_BYTES] = message.try_into().map_err(|_| PairError::Strange)?;
-    let (front, rest) = message.split_at(HEAD_BYTES);
+    let message: &[u8; HANDSHAKE_BYTES] = message.try_into().map_err(|_| PairError::Unrecognized)?;
+    let (front, rest) = message.split_at(HEADER_BYTES);
     let (nonce, tag) = rest
         .split_first_chunk::<NONCE_BYTES>()
-        .ok_or(PairError::Strange)?;
-    let tag: &[u8; TAG_BYTES] = tag.try_into().map_err(|_| PairError::Strange)?;
+        .ok_or(PairError::Unrecognized)?;
+    let tag: &[u8; TAG_BYTES] = tag.try_into().map_err(|_| PairError::Unrecognized)?;
     if front != head.as_bytes() {
-        return Err(PairError::Strange);
+        return Err(PairError::Unrecognized);
     }
     let mut key = key(nonce);
     let verified = crate::tag::verify(&handshake_tag(&key, head, nonce), tag);
     key.zeroize();
-    verified.map(|_| *nonce).ok_or(PairError::Strange)
+    verified.map(|_| *nonce).ok_or(PairError::Unrecognized)
 }
 
 #[cfg(test)]

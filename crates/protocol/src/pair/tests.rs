@@ -1,4 +1,4 @@
-//! Handshakes that end well, and every way in which one does not.
+//! Successful handshakes, and all failures.
 
 use alloc::vec::Vec;
 
@@ -34,7 +34,7 @@ fn sides() -> (Side, Side) {
 fn sessions() -> (Session, Session) {
     let (a, b) = sides();
     let (welcome, at_b) = b.welcome(&a.hello(&[3; 16]), &[4; 16]).unwrap();
-    (a.welcomed(&[3; 16], &welcome).unwrap(), at_b)
+    (a.accept_welcome(&[3; 16], &welcome).unwrap(), at_b)
 }
 
 fn sealed(session: &mut Session, payload: &[u8]) -> Vec<u8> {
@@ -59,21 +59,21 @@ fn both_sides_get_one_session_whose_messages_open_once() {
 }
 
 #[test]
-fn a_reflected_message_opens_for_nobody() {
+fn a_reflected_message_does_not_open() {
     let (mut a, mut b) = sessions();
     let mut up = sealed(&mut a, b"x");
-    assert_eq!(a.open(&mut up.clone()), Err(PairError::Strange));
-    // With the other role written over it the key is the other direction's.
+    assert_eq!(a.open(&mut up.clone()), Err(PairError::Unrecognized));
+    // With the other role in the header the key is that of the other direction.
     up[4] = Role::Responder as u8;
-    assert_eq!(a.open(&mut up.clone()), Err(PairError::Strange));
-    assert_eq!(b.open(&mut up), Err(PairError::Strange));
+    assert_eq!(a.open(&mut up.clone()), Err(PairError::Unrecognized));
+    assert_eq!(b.open(&mut up), Err(PairError::Unrecognized));
     let (initiator, responder) = sides();
     let hello = initiator.hello(&[3; 16]);
     assert!(initiator.welcome(&hello, &[4; 16]).is_err());
-    assert!(initiator.welcomed(&[3; 16], &hello).is_err());
+    assert!(initiator.accept_welcome(&[3; 16], &hello).is_err());
     let (welcome, _) = responder.welcome(&hello, &[4; 16]).unwrap();
     assert!(responder.welcome(&welcome, &[5; 16]).is_err());
-    assert!(responder.welcomed(&[3; 16], &welcome).is_err());
+    assert!(responder.accept_welcome(&[3; 16], &welcome).is_err());
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn every_flipped_bit_and_every_other_length_is_refused() {
         };
         assert!(responder.welcome(&flip(&hello), &[4; 16]).is_err(), "bit {bit}");
         assert!(
-            initiator.welcomed(&[3; 16], &flip(&welcome)).is_err(),
+            initiator.accept_welcome(&[3; 16], &flip(&welcome)).is_err(),
             "bit {bit}"
         );
     }
@@ -105,9 +105,9 @@ fn every_flipped_bit_and_every_other_length_is_refused() {
     }
     for length in 0..HANDSHAKE_BYTES {
         assert!(responder.welcome(&hello[..length], &[4; 16]).is_err());
-        assert!(initiator.welcomed(&[3; 16], &welcome[..length]).is_err());
+        assert!(initiator.accept_welcome(&[3; 16], &welcome[..length]).is_err());
     }
-    // None of them has used up the number.
+    // No failed attempt has used up the number.
     assert!(b.open(&mut data.clone()).is_ok());
 }
 
@@ -123,27 +123,27 @@ fn another_pair_key_peer_or_handshake_gives_other_keys() {
     for other in &others {
         assert!(other.welcome(&hello, &[4; 16]).is_err(), "{other:?}");
     }
-    // An answer to another HELLO of the same pair.
-    assert!(initiator.welcomed(&[8; 16], &welcome).is_err());
+    // A reply to another HELLO of the same pair.
+    assert!(initiator.accept_welcome(&[8; 16], &welcome).is_err());
     // DATA of an earlier handshake.
     let (mut earlier, _) = {
         let (welcome, session) = responder.welcome(&hello, &[5; 16]).unwrap();
-        (initiator.welcomed(&[3; 16], &welcome).unwrap(), session)
+        (initiator.accept_welcome(&[3; 16], &welcome).unwrap(), session)
     };
     assert_eq!(
         at_b.open(&mut sealed(&mut earlier, b"x")),
-        Err(PairError::Strange)
+        Err(PairError::Unrecognized)
     );
 }
 
 #[test]
-fn numbers_end_and_are_not_spent_in_vain() {
+fn numbers_end_and_are_not_used_by_failures() {
     let (mut a, _) = sessions();
     assert_eq!(
         a.seal(b"12", &mut [0; OVERHEAD_BYTES + 1]),
-        Err(PairError::Unsealable)
+        Err(PairError::CannotSeal)
     );
     assert_eq!(a.sent, 0);
     a.sent = u32::MAX;
-    assert_eq!(a.seal(b"", &mut [0; 99]), Err(PairError::Unsealable));
+    assert_eq!(a.seal(b"", &mut [0; 99]), Err(PairError::CannotSeal));
 }

@@ -1,4 +1,4 @@
-//! What tickets carry (LAP/1 1.7.3): questions of the device, and the state that answers them.
+//! Bodies of tickets (LAP/1 1.7.3): requests of the device, and the enrollment state in the response.
 
 use zerocopy::byteorder::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -6,23 +6,23 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::ids::{DeviceId, Mode, RowIndex};
 use crate::keys::RowKey;
 
-use super::{BODY_BYTES_MAX, Kind, Piece, TicketError};
+use super::{BODY_BYTES_MAX, EvidenceChunk, Kind, TicketError};
 
-/// Bytes of a row: `challenge[8] | row_key[16]`.
+/// Length of a row: `challenge[8] | row_key[16]`.
 pub const ROW_BYTES: usize = 24;
-/// Bytes in front of the rows: `epoch u32 | first u32`.
+/// Bytes before the rows: `epoch u32 | first u32`.
 const ROWS_HEAD_BYTES: usize = 8;
-/// Rows that one message takes.
+/// Maximum number of rows in one message.
 pub const ROWS_PER_MESSAGE: usize = (BODY_BYTES_MAX - ROWS_HEAD_BYTES) / ROW_BYTES;
-/// Bytes of [`Kind::Key`]'s body: `epoch u32 | row_key[16]`.
+/// Length of the body of [`Kind::Key`]: `epoch u32 | row_key[16]`.
 const KEY_BODY_BYTES: usize = 20;
-/// Bytes of a state.
+/// Length of an enrollment state.
 pub const STATE_BYTES: usize = 24;
 
-/// The longest bodies, for callers that write them.
-pub type Bodies = [u8; BODY_BYTES_MAX];
+/// A buffer for the longest body.
+pub type BodyBuffer = [u8; BODY_BYTES_MAX];
 
-/// A row that a device offers.
+/// A row that a device submits.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NewRow {
     /// Seed that the device expands to its PUF's challenge.
@@ -31,38 +31,38 @@ pub struct NewRow {
     pub row_key: RowKey,
 }
 
-/// An opened question.
+/// A decrypted request.
 #[derive(Debug)]
-pub enum Ask<'a> {
+pub enum TicketRequest<'a> {
     /// [`Kind::Status`]; an empty body.
     Status,
     /// [`Kind::Rows`].
     Rows {
-        /// Of the credentials that they follow.
+        /// Epoch of the credentials that the rows extend.
         epoch: u32,
-        /// Number of the first one.
+        /// Number of the first row.
         first: RowIndex,
-        /// `challenge | row_key` of each, one at least.
+        /// `challenge | row_key` of each row, at least one.
         rows: &'a [[u8; ROW_BYTES]],
     },
     /// [`Kind::Key`].
     Key {
-        /// Of the key that it replaces.
+        /// Epoch of the key to replace.
         epoch: u32,
         /// The new key.
         key: RowKey,
     },
     /// [`Kind::Pair`].
     Pair {
-        /// With whom.
+        /// The other device.
         peer: DeviceId,
     },
     /// [`Kind::Evidence`].
-    Evidence(Piece<'a>),
+    Evidence(EvidenceChunk<'a>),
 }
 
-impl<'a> Ask<'a> {
-    /// Reads the body of a question of that kind.
+impl<'a> TicketRequest<'a> {
+    /// Parses the body of a request of this kind.
     ///
     /// # Errors
     /// [`TicketError::Malformed`].
@@ -91,7 +91,7 @@ impl<'a> Ask<'a> {
                 let peer = u64::from_be_bytes(body.try_into().ok()?);
                 (peer != 0).then_some(Self::Pair { peer: DeviceId(peer) })
             }
-            Kind::Evidence => Piece::parse(body).ok().map(Self::Evidence),
+            Kind::Evidence => EvidenceChunk::parse(body).ok().map(Self::Evidence),
         };
         read().ok_or(TicketError::Malformed)
     }
@@ -112,9 +112,14 @@ impl NewRow {
     }
 }
 
-/// Writes the body of [`Kind::Rows`]; `None` for none or more than [`ROWS_PER_MESSAGE`].
+/// Writes the body of [`Kind::Rows`]; `None` for no rows or more than [`ROWS_PER_MESSAGE`].
 #[must_use]
-pub fn write_rows<'b>(epoch: u32, first: RowIndex, rows: &[NewRow], out: &'b mut Bodies) -> Option<&'b [u8]> {
+pub fn write_rows<'b>(
+    epoch: u32,
+    first: RowIndex,
+    rows: &[NewRow],
+    out: &'b mut BodyBuffer,
+) -> Option<&'b [u8]> {
     if rows.is_empty() || rows.len() > ROWS_PER_MESSAGE {
         return None;
     }
@@ -135,7 +140,7 @@ pub fn write_rows<'b>(epoch: u32, first: RowIndex, rows: &[NewRow], out: &'b mut
 
 /// Writes the body of [`Kind::Key`].
 #[must_use]
-pub fn write_key<'b>(epoch: u32, key: &RowKey, out: &'b mut Bodies) -> Option<&'b [u8]> {
+pub fn write_key<'b>(epoch: u32, key: &RowKey, out: &'b mut BodyBuffer) -> Option<&'b [u8]> {
     let body = out.get_mut(..KEY_BODY_BYTES)?;
     let (front, back) = body.split_at_mut(4);
     front.copy_from_slice(&epoch.to_be_bytes());
@@ -143,40 +148,40 @@ pub fn write_key<'b>(epoch: u32, key: &RowKey, out: &'b mut Bodies) -> Option<&'
     out.get(..KEY_BODY_BYTES)
 }
 
-/// What became of a question.
+/// The result of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[repr(u8)]
 pub enum Outcome {
-    /// It was done, or there was nothing to do.
+    /// The request was executed, or there was nothing to do.
     Done = 1,
-    /// Its number is not above the last one; nothing was changed.
-    OldNumber = 2,
-    /// Epoch, mode or first row are not those that would follow; nothing was changed.
-    Misplaced = 3,
-    /// It must not be stored: a key of zeros, or more rows than the registry takes; nothing was changed.
+    /// The number is not above the last one; nothing was changed.
+    StaleNumber = 2,
+    /// Epoch, mode or first row do not follow the stored ones; nothing was changed.
+    OutOfSequence = 3,
+    /// Not allowed: a key of zeros, or more rows than the registry accepts; nothing was changed.
     Refused = 4,
 }
 
-/// How the device's enrolment stands after a question: the answer to every one of them.
+/// The enrollment state of the device after a request, which is the response to every request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct State {
-    /// What became of the question.
+pub struct EnrollmentState {
+    /// The result of the request.
     pub outcome: Outcome,
-    /// Of the credentials.
+    /// The kind of the credential.
     pub mode: Mode,
-    /// How often the credentials have been replaced.
+    /// How often the credentials were replaced.
     pub epoch: u32,
     /// Number after the last row; 0 in key mode.
     pub rows_end: RowIndex,
     /// Rows that no gateway has been given yet; 0 in key mode.
     pub rows_left: u32,
-    /// The last number that changed something.
+    /// The last number of a request that changed something.
     pub number: u64,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct WireState {
+struct WireEnrollmentState {
     outcome: u8,
     mode: u8,
     reserved: [u8; 2],
@@ -185,13 +190,13 @@ struct WireState {
     rows_left: U32,
     number: U64,
 }
-const _: () = assert!(size_of::<WireState>() == STATE_BYTES);
+const _: () = assert!(size_of::<WireEnrollmentState>() == STATE_BYTES);
 
-impl State {
-    /// Its bytes.
+impl EnrollmentState {
+    /// The state in wire format.
     #[must_use]
     pub fn to_wire(&self) -> [u8; STATE_BYTES] {
-        let wire = WireState {
+        let wire = WireEnrollmentState {
             outcome: self.outcome as u8,
             mode: match self.mode {
                 Mode::Pool => 1,
@@ -208,17 +213,17 @@ impl State {
         bytes
     }
 
-    /// Reads the body of an answer.
+    /// Parses the body of a response.
     ///
     /// # Errors
     /// [`TicketError::Malformed`].
     pub fn parse(body: &[u8]) -> Result<Self, TicketError> {
         let read = || {
-            let wire = WireState::ref_from_bytes(body).ok()?;
+            let wire = WireEnrollmentState::ref_from_bytes(body).ok()?;
             let outcomes = [
                 Outcome::Done,
-                Outcome::OldNumber,
-                Outcome::Misplaced,
+                Outcome::StaleNumber,
+                Outcome::OutOfSequence,
                 Outcome::Refused,
             ];
             Some(Self {

@@ -1,4 +1,4 @@
-//! Evidence on its way to the controller, a piece at a time (LAP/1 1.7.6).
+//! Transfer of evidence to the controller in chunks (LAP/1 1.7.6).
 
 use core::fmt;
 
@@ -6,25 +6,25 @@ use sha2::{Digest as _, Sha256};
 use zerocopy::byteorder::big_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{BODY_BYTES_MAX, Bodies, Outcome, TicketError};
+use super::{BODY_BYTES_MAX, BodyBuffer, Outcome, TicketError};
 
-/// The longest document that is sent so, bytes.
+/// The longest document in bytes.
 pub const EVIDENCE_BYTES_MAX: u32 = 2 << 20;
-/// Bytes in front of a piece: `report_id[16] | total u32 | offset u32`.
-const PIECE_HEAD_BYTES: usize = 24;
-/// The longest piece, bytes.
-pub const PIECE_BYTES_MAX: usize = BODY_BYTES_MAX - PIECE_HEAD_BYTES;
-/// Bytes of the answer to a piece.
-pub const TAKEN_BYTES: usize = 8;
+/// Bytes before the data of a chunk: `report_id[16] | total u32 | offset u32`.
+const CHUNK_HEADER_BYTES: usize = 24;
+/// The longest chunk, bytes.
+pub const CHUNK_BYTES_MAX: usize = BODY_BYTES_MAX - CHUNK_HEADER_BYTES;
+/// Length of the response to a chunk.
+pub const CHUNK_ACK_BYTES: usize = 8;
 
-/// Which document: the first half of its SHA-256, so that pieces of two are never joined.
+/// Identifies the document: the first half of its SHA-256, so that chunks of two documents are never joined.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReportId(pub [u8; 16]);
 
 impl ReportId {
-    /// Of a whole document.
+    /// The id of a complete document.
     #[must_use]
-    pub fn of(document: &[u8]) -> Self {
+    pub fn of_document(document: &[u8]) -> Self {
         let hash: [u8; 32] = Sha256::digest(document).into();
         let mut id = [0; 16];
         id.iter_mut().zip(hash).for_each(|(to, byte)| *to = byte);
@@ -44,24 +44,24 @@ impl fmt::Debug for ReportId {
     }
 }
 
-/// A piece of a document: one byte at least, all of it within the document.
+/// A chunk of a document: at least one byte, all of it within the document.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Piece<'a> {
+pub struct EvidenceChunk<'a> {
     report: ReportId,
     total: u32,
     offset: u32,
     bytes: &'a [u8],
 }
 
-impl<'a> Piece<'a> {
-    /// `bytes` at `offset` of the document of `total` bytes; `None` for one that must not be sent: empty, longer than
-    /// [`PIECE_BYTES_MAX`], beyond the document's end, of a document above [`EVIDENCE_BYTES_MAX`].
+impl<'a> EvidenceChunk<'a> {
+    /// `bytes` at `offset` of the document of `total` bytes; `None` for an invalid chunk: empty, longer than
+    /// [`CHUNK_BYTES_MAX`], beyond the end of the document, or of a document above [`EVIDENCE_BYTES_MAX`].
     #[must_use]
     pub fn new(report: ReportId, total: u32, offset: u32, bytes: &'a [u8]) -> Option<Self> {
         let length = u32::try_from(bytes.len()).ok()?;
         let lies_within = offset.checked_add(length).is_some_and(|end| end <= total);
         let is_right =
-            !bytes.is_empty() && bytes.len() <= PIECE_BYTES_MAX && total <= EVIDENCE_BYTES_MAX && lies_within;
+            !bytes.is_empty() && bytes.len() <= CHUNK_BYTES_MAX && total <= EVIDENCE_BYTES_MAX && lies_within;
         is_right.then_some(Self {
             report,
             total,
@@ -70,7 +70,7 @@ impl<'a> Piece<'a> {
         })
     }
 
-    /// Reads the body of [`Kind::Evidence`](super::Kind::Evidence).
+    /// Parses the body of [`Kind::Evidence`](super::Kind::Evidence).
     ///
     /// # Errors
     /// [`TicketError::Malformed`].
@@ -87,8 +87,8 @@ impl<'a> Piece<'a> {
 
     /// Writes the body.
     #[must_use]
-    pub fn write<'b>(&self, out: &'b mut Bodies) -> Option<&'b [u8]> {
-        let length = PIECE_HEAD_BYTES + self.bytes.len();
+    pub fn write<'b>(&self, out: &'b mut BodyBuffer) -> Option<&'b [u8]> {
+        let length = CHUNK_HEADER_BYTES + self.bytes.len();
         let (total, offset) = (self.total.to_be_bytes(), self.offset.to_be_bytes());
         let parts: [&[u8]; 4] = [&self.report.0, &total, &offset, self.bytes];
         let body = out.get_mut(..length)?;
@@ -97,72 +97,72 @@ impl<'a> Piece<'a> {
         Some(body)
     }
 
-    /// Which document it is of.
+    /// The document of this chunk.
     #[must_use]
     pub fn report(&self) -> ReportId {
         self.report
     }
 
-    /// Bytes of the whole document, at most [`EVIDENCE_BYTES_MAX`].
+    /// Length of the document in bytes, at most [`EVIDENCE_BYTES_MAX`].
     #[must_use]
     pub fn total(&self) -> u32 {
         self.total
     }
 
-    /// Where it begins in the document.
+    /// Offset of the chunk in the document.
     #[must_use]
     pub fn offset(&self) -> u32 {
         self.offset
     }
 
-    /// What it brings.
+    /// The bytes of the chunk.
     #[must_use]
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 }
 
-/// The answer to a piece.
+/// The response to a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Taken {
-    /// `Done`: taken up to `received`, and complete if that is the whole. `Misplaced`: the piece does not follow; go on at
-    /// `received`. `Refused`: this document is not wanted. Nothing else.
+pub struct ChunkAck {
+    /// `Done`: received up to `received`, and complete if that is the whole document. `OutOfSequence`: the chunk does
+    /// not follow; continue at `received`. `Refused`: the controller does not accept this document. No other value.
     pub outcome: Outcome,
-    /// Bytes of the document, from its beginning, that the controller has.
+    /// Bytes that the controller has received from the start of the document.
     pub received: u32,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct WireTaken {
+struct WireChunkAck {
     outcome: u8,
     reserved: [u8; 3],
     received: U32,
 }
-const _: () = assert!(size_of::<WireTaken>() == TAKEN_BYTES);
+const _: () = assert!(size_of::<WireChunkAck>() == CHUNK_ACK_BYTES);
 
-impl Taken {
-    /// Its bytes.
+impl ChunkAck {
+    /// The response in wire format.
     #[must_use]
-    pub fn to_wire(&self) -> [u8; TAKEN_BYTES] {
-        let wire = WireTaken {
+    pub fn to_wire(&self) -> [u8; CHUNK_ACK_BYTES] {
+        let wire = WireChunkAck {
             outcome: self.outcome as u8,
             reserved: [0; 3],
             received: U32::new(self.received),
         };
-        let mut bytes = [0; TAKEN_BYTES];
+        let mut bytes = [0; CHUNK_ACK_BYTES];
         bytes.copy_from_slice(wire.as_bytes());
         bytes
     }
 
-    /// Reads the body of an answer.
+    /// Parses the body of a response.
     ///
     /// # Errors
     /// [`TicketError::Malformed`].
     pub fn parse(body: &[u8]) -> Result<Self, TicketError> {
         let read = || {
-            let wire = WireTaken::ref_from_bytes(body).ok()?;
-            let outcomes = [Outcome::Done, Outcome::Misplaced, Outcome::Refused];
+            let wire = WireChunkAck::ref_from_bytes(body).ok()?;
+            let outcomes = [Outcome::Done, Outcome::OutOfSequence, Outcome::Refused];
             let outcome = outcomes
                 .into_iter()
                 .find(|outcome| *outcome as u8 == wire.outcome)?;

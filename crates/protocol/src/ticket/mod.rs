@@ -1,12 +1,12 @@
 //! Tickets: messages between a device and the controller, sealed end to end past the gateway (LAP/1 1.7).
 //!
-//! The gateway in between knows `auth_key` and the session's key, but never a [`RowKey`]; so it can neither read nor
-//! forge what is sealed under a [`TicketRoot`]. A question shows the gateway besides, under the session's key, that it
-//! comes from the holder of its session. No I/O and no heap: the caller owns buffers, sockets and randomness.
+//! The gateway in between knows `auth_key` and the session key, but never a [`RowKey`]; so it can neither read nor
+//! forge messages sealed under a [`TicketRoot`]. A request additionally proves to the gateway, under the session key,
+//! that it comes from the holder of the session. No I/O and no heap: the caller owns buffers, sockets and randomness.
 
 mod body;
 mod evidence;
-mod paired;
+mod pair_response;
 
 use core::fmt;
 
@@ -25,53 +25,54 @@ use crate::prf::{f_padded, label};
 use crate::tag;
 
 pub use body::{
-    Ask, Bodies, NewRow, Outcome, ROW_BYTES, ROWS_PER_MESSAGE, STATE_BYTES, State, write_key, write_rows,
+    BodyBuffer, EnrollmentState, NewRow, Outcome, ROW_BYTES, ROWS_PER_MESSAGE, STATE_BYTES, TicketRequest,
+    write_key, write_rows,
 };
 
-pub use evidence::{EVIDENCE_BYTES_MAX, PIECE_BYTES_MAX, Piece, ReportId, TAKEN_BYTES, Taken};
-pub use paired::{PAIRED_BYTES, Paired};
+pub use evidence::{CHUNK_ACK_BYTES, CHUNK_BYTES_MAX, ChunkAck, EVIDENCE_BYTES_MAX, EvidenceChunk, ReportId};
+pub use pair_response::{PAIR_RESPONSE_BYTES, PairResponse};
 
 /// First two bytes of every ticket: "LT".
 pub const MAGIC: u16 = 0x4C54;
-/// Version of the form.
+/// Version of the format.
 pub const VERSION: u8 = 1;
-/// Bytes of the head, which travels in the clear and is authenticated.
-pub const HEAD_BYTES: usize = 64;
-/// Bytes that a sealed message has beside its body: head, AEAD nonce, AEAD tag.
-pub const OVERHEAD_BYTES: usize = HEAD_BYTES + AEAD_NONCE_BYTES + AEAD_TAG_BYTES;
-/// The longest message: with DATA's header it fits every link of 1,280 bytes.
+/// Length of the header in bytes. The header is authenticated but not encrypted.
+pub const HEADER_BYTES: usize = 64;
+/// Length of a sealed message without its body: header, AEAD nonce, AEAD tag.
+pub const OVERHEAD_BYTES: usize = HEADER_BYTES + AEAD_NONCE_BYTES + AEAD_TAG_BYTES;
+/// The longest message: with DATA's header it fits every link with an MTU of 1,280 bytes.
 pub const MESSAGE_BYTES_MAX: usize = 1_176;
-/// What a question has besides, for the gateway that carries it: serial number and proof.
-pub const CARRIAGE_BYTES: usize = 8 + PROOF_BYTES;
+/// Additional bytes of a request for the gateway that relays it: serial number and proof.
+pub const RELAY_AUTH_BYTES: usize = 8 + PROOF_BYTES;
 /// The longest body.
-pub const BODY_BYTES_MAX: usize = MESSAGE_BYTES_MAX - OVERHEAD_BYTES - CARRIAGE_BYTES;
+pub const BODY_BYTES_MAX: usize = MESSAGE_BYTES_MAX - OVERHEAD_BYTES - RELAY_AUTH_BYTES;
 
 const AEAD_NONCE_BYTES: usize = 24;
 const AEAD_TAG_BYTES: usize = 16;
 const PROOF_BYTES: usize = 16;
-/// Begins the associated data.
+/// Start of the associated data.
 const LABEL: &[u8; 14] = b"lap1 ticket v1";
 
-/// UDP port of a gateway's desk, where tickets are taken, unless another is named: LAP's plus 2, as the next one is the
-/// classic profiles'.
+/// The gateway's UDP port for tickets, unless another is configured: LAP's port plus 2, because the next port is that
+/// of the classic profiles.
 #[must_use]
-pub fn desk_port(lap_port: u16) -> Option<u16> {
+pub fn ticket_port(lap_port: u16) -> Option<u16> {
     lap_port.checked_add(2)
 }
 
-/// What a message is about, `kind u8` of the head. An answer has its question's.
+/// The subject of a message, `kind u8` of the header. A response has the kind of its request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[repr(u8)]
 pub enum Kind {
-    /// How the device's enrolment stands. Changes nothing.
+    /// Queries the enrollment state of the device. Changes nothing.
     Status = 1,
     /// New rows of a pool.
     Rows = 2,
     /// A new key of a key-mode device.
     Key = 3,
-    /// A key for a pair with another device. Changes nothing of the device's.
+    /// A key for a pair with another device. Does not change the device.
     Pair = 4,
-    /// A piece of what the device knows about its own configuration. Changes nothing of the device's enrolment.
+    /// A chunk of evidence about the device's configuration. Does not change the enrollment of the device.
     Evidence = 5,
 }
 
@@ -79,14 +80,14 @@ impl Kind {
     /// All of them, by number.
     pub const ALL: &'static [Self] = &[Self::Status, Self::Rows, Self::Key, Self::Pair, Self::Evidence];
 
-    /// The kind of that number.
+    /// The kind of this number.
     #[must_use]
     pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.iter().copied().find(|kind| *kind as u8 == number)
     }
 }
 
-/// Which way a message goes, `direction u8` of the head; none opens as one of the other way.
+/// The direction of a message, `direction u8` of the header; a message does not open in the other direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Direction {
@@ -96,7 +97,7 @@ pub enum Direction {
     Down = 2,
 }
 
-/// The key between a device and the controller for the length of one session.
+/// The key shared by a device and the controller for one session.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub struct TicketRoot([u8; 32]);
 
@@ -113,25 +114,25 @@ impl PartialEq for TicketRoot {
 }
 impl Eq for TicketRoot {}
 
-/// Which session a ticket belongs to: everything that its key is made from beside the row key.
+/// The session of a ticket: all inputs of its key except the row key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Opening {
+pub struct TicketSession {
     /// Of the device.
     pub suite: Suite,
     /// The device.
     pub device: DeviceId,
-    /// The gateway that holds the session.
+    /// The gateway of the session.
     pub gateway: GatewayId,
-    /// The row that opened it; in key mode the number that the RESPONSE carried.
+    /// The row that opened the session; in key mode the number in the RESPONSE.
     pub idx: RowIndex,
-    /// Tag of the RESPONSE that opened it.
+    /// Tag of the RESPONSE that opened the session.
     pub response_tag: [u8; 16],
 }
 
-impl Opening {
-    /// The session's id; `None` for a tag that opens none.
+impl TicketSession {
+    /// The session id; `None` if the tag cannot open a session.
     #[must_use]
-    pub fn session(&self) -> Option<SessionId> {
+    pub fn session_id(&self) -> Option<SessionId> {
         let [id, _] = halves(&self.response_tag);
         SessionId::from_wire(id)
     }
@@ -140,7 +141,7 @@ impl Opening {
 impl TicketRoot {
     /// `HKDF-SHA-256(row_key, RESPONSE.tag, "lap1 ticket" | suite | device_id | idx | gateway_id)`, 32 bytes.
     #[must_use]
-    pub fn derive(row_key: &RowKey, opening: &Opening) -> Self {
+    pub fn derive(row_key: &RowKey, opening: &TicketSession) -> Self {
         let info: [&[u8]; 5] = [
             b"lap1 ticket",
             &[opening.suite.number()],
@@ -167,10 +168,10 @@ impl TicketRoot {
     }
 }
 
-/// The head, in the clear.
+/// The header, not encrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct WireHead {
+struct WireHeader {
     magic: U16,
     version: u8,
     kind: u8,
@@ -184,36 +185,37 @@ struct WireHead {
     number: U64,
     nonce: [u8; 16],
 }
-const _: () = assert!(size_of::<WireHead>() == HEAD_BYTES);
+const _: () = assert!(size_of::<WireHeader>() == HEADER_BYTES);
 
-/// What the head of a ticket says. Nothing of it is proved before the ticket is opened.
+/// The header of a ticket. It is not authenticated before the ticket is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Head {
-    /// What it is about.
+pub struct TicketHeader {
+    /// The subject of the ticket.
     pub kind: Kind,
-    /// Which way it goes.
+    /// The direction of the message.
     pub direction: Direction,
-    /// Whose session.
-    pub opening: Opening,
-    /// Above every number that the controller has accepted of this device; an answer has its question's.
+    /// The session of the message.
+    pub session: TicketSession,
+    /// Above every number that the controller has accepted from this device; a response has the number of its
+    /// request.
     pub number: u64,
-    /// Random, of the one who asks; an answer has its question's.
+    /// Random, chosen by the sender of the request; a response has the nonce of its request.
     pub nonce: [u8; 16],
 }
 
-impl Head {
-    /// The head of the answer to a question with this head.
+impl TicketHeader {
+    /// The header of the response to a request with this header.
     #[must_use]
-    pub fn answer(&self) -> Self {
+    pub fn response_header(&self) -> Self {
         Self {
             direction: Direction::Down,
             ..*self
         }
     }
 
-    fn to_wire(self, length: u16) -> WireHead {
-        let opening = &self.opening;
-        WireHead {
+    fn to_wire(self, length: u16) -> WireHeader {
+        let opening = &self.session;
+        WireHeader {
             magic: U16::new(MAGIC),
             version: VERSION,
             kind: self.kind as u8,
@@ -229,7 +231,7 @@ impl Head {
         }
     }
 
-    fn from_wire(wire: &WireHead) -> Option<Self> {
+    fn from_wire(wire: &WireHeader) -> Option<Self> {
         let direction = match wire.direction {
             1 => Direction::Up,
             2 => Direction::Down,
@@ -238,85 +240,85 @@ impl Head {
         if wire.magic.get() != MAGIC || wire.version != VERSION || wire.device_id.get() == 0 {
             return None;
         }
-        let opening = Opening {
+        let opening = TicketSession {
             suite: Suite::from_number(wire.suite)?,
             device: DeviceId(wire.device_id.get()),
             gateway: GatewayId(wire.gateway_id.get()),
             idx: RowIndex(wire.idx.get()),
             response_tag: wire.response_tag,
         };
-        opening.session()?;
+        opening.session_id()?;
         Some(Self {
             kind: Kind::from_number(wire.kind)?,
             direction,
-            opening,
+            session: opening,
             number: wire.number.get(),
             nonce: wire.nonce,
         })
     }
 }
 
-/// A message that is no ticket, or one that does not open: altered, reflected, of another session or device.
+/// The message is not a ticket, or does not open: it is altered, reflected, or of another session or device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TicketError {
-    /// Not of this form.
-    #[error("not a ticket of version 1")]
+    /// Not in this format.
+    #[error("message rejected: not a ticket of version 1")]
     Malformed,
     /// The AEAD's tag does not verify.
-    #[error("the ticket does not open")]
+    #[error("ticket rejected: it is altered, or of another session or device")]
     NotAuthentic,
-    /// The buffer or the form has no room for it.
-    #[error("a body of {bytes} B does not fit")]
+    /// The buffer or the format has no room for the body.
+    #[error("ticket not sealed: no room for a body of {bytes} B")]
     TooLong {
         /// Its length.
         bytes: usize,
     },
 }
 
-/// What shows a gateway that a question comes from the holder of its session (LAP/1 1.7.2).
+/// The proof to a gateway that a request comes from the holder of the session (LAP/1 1.7.2).
 #[derive(Clone, Copy, Debug)]
-pub struct Carriage<'a> {
-    /// Of the session that the head names.
+pub struct RelayAuth<'a> {
+    /// The key of the session in the header.
     pub key: &'a SessionKey,
-    /// Above that of each question before in this session.
+    /// Above that of each earlier request in this session.
     pub serial: u64,
 }
 
-/// A question's proof for its gateway: `F(session_key, L(3), all bytes before it)`.
+/// A request's proof for its gateway: `F(session_key, L(3), all bytes before it)`.
 fn proof(key: &SessionKey, suite: Suite, before: &[u8]) -> [u8; PROOF_BYTES] {
     f_padded(key.as_bytes(), &[label(3, suite)], before)
 }
 
-/// What a question says to its gateway.
+/// The part of a request for its gateway.
 #[derive(Clone, Copy, Debug)]
-struct Carried<'a> {
+struct RelayProof<'a> {
     serial: u64,
-    before: &'a [u8],
+    proven_bytes: &'a [u8],
     proof: [u8; PROOF_BYTES],
 }
 
-/// A ticket whose form is right; nothing in it is authenticated.
+/// A ticket in a valid format; nothing in it is authenticated.
 #[derive(Clone, Copy, Debug)]
-pub struct Sealed<'a> {
-    head: Head,
-    /// Of a question.
-    carried: Option<Carried<'a>>,
-    associated: [u8; LABEL.len() + HEAD_BYTES],
+pub struct SealedTicket<'a> {
+    header: TicketHeader,
+    /// Present in requests.
+    relay_proof: Option<RelayProof<'a>>,
+    associated_data: [u8; LABEL.len() + HEADER_BYTES],
     nonce: [u8; AEAD_NONCE_BYTES],
     body: &'a [u8],
     tag: [u8; AEAD_TAG_BYTES],
 }
 
-impl<'a> Sealed<'a> {
-    /// Reads a datagram: the head's fields in their order, the length exact.
+impl<'a> SealedTicket<'a> {
+    /// Parses a datagram: the header fields in their order, the exact length.
     ///
     /// # Errors
     /// [`TicketError::Malformed`].
     pub fn parse(message: &'a [u8]) -> Result<Self, TicketError> {
         let read = || {
-            let (wire, rest) = WireHead::ref_from_prefix(message).ok()?;
+            let (wire, rest) = WireHeader::ref_from_prefix(message).ok()?;
             let fits = usize::from(wire.length.get()) == message.len() && message.len() <= MESSAGE_BYTES_MAX;
-            let head = Head::from_wire(wire).filter(|_| fits)?;
+            let head = TicketHeader::from_wire(wire).filter(|_| fits)?;
             let (nonce, rest) = rest.split_first_chunk()?;
             let (carried, rest) = match head.direction {
                 Direction::Down => (None, rest),
@@ -327,9 +329,9 @@ impl<'a> Sealed<'a> {
                     let serial = u64::from_be_bytes(*serial);
                     let proof = *proof;
                     (
-                        Some(Carried {
+                        Some(RelayProof {
                             serial,
-                            before,
+                            proven_bytes: before,
                             proof,
                         }),
                         rest,
@@ -338,9 +340,9 @@ impl<'a> Sealed<'a> {
             };
             let (body, tag) = rest.split_last_chunk()?;
             Some(Self {
-                head,
-                carried,
-                associated: associated(wire),
+                header: head,
+                relay_proof: carried,
+                associated_data: associated_data(wire),
                 nonce: *nonce,
                 body,
                 tag: *tag,
@@ -349,32 +351,36 @@ impl<'a> Sealed<'a> {
         read().ok_or(TicketError::Malformed)
     }
 
-    /// What it claims.
+    /// The header, not authenticated.
     #[must_use]
-    pub fn head(&self) -> &Head {
-        &self.head
+    pub fn header(&self) -> &TicketHeader {
+        &self.header
     }
 
-    /// The serial number of a question that comes from the holder of the session with that key; `None`: it does not, or is
-    /// no question.
+    /// The serial number of a request from the holder of the session with this key; `None` if the proof does not
+    /// verify or the message is not a request.
     #[must_use]
-    pub fn proven_serial(&self, key: &SessionKey) -> Option<u64> {
-        let carried = self.carried.as_ref()?;
-        let expected = proof(key, self.head.opening.suite, carried.before);
+    pub fn verified_serial(&self, key: &SessionKey) -> Option<u64> {
+        let carried = self.relay_proof.as_ref()?;
+        let expected = proof(key, self.header.session.suite, carried.proven_bytes);
         tag::verify(&expected, &carried.proof).map(|_| carried.serial)
     }
 
-    /// Opens it into `room`, which holds the body then and nothing else.
+    /// Decrypts the ticket into `room`, which then holds only the body.
     ///
     /// # Errors
-    /// [`TicketError::NotAuthentic`]; `room` is wiped then.
-    pub fn open<'r>(&self, root: &TicketRoot, room: &'r mut Room) -> Result<&'r [u8], TicketError> {
+    /// [`TicketError::NotAuthentic`]; `room` is wiped.
+    pub fn open<'r>(
+        &self,
+        root: &TicketRoot,
+        room: &'r mut PlaintextBuffer,
+    ) -> Result<&'r [u8], TicketError> {
         let length = self.body.len();
         let plain = room.0.get_mut(..length).ok_or(TicketError::Malformed)?;
         plain.copy_from_slice(self.body);
         let opened = root.cipher().decrypt_inout_detached(
             &XNonce::from(self.nonce),
-            &self.associated,
+            &self.associated_data,
             InOutBuf::from(&mut *plain),
             &Tag::from(self.tag),
         );
@@ -386,61 +392,62 @@ impl<'a> Sealed<'a> {
     }
 }
 
-/// Room for the body of one ticket, wiped when dropped.
+/// A buffer for the body of one ticket, wiped when dropped.
 #[derive(Zeroize, ZeroizeOnDrop)]
-pub struct Room([u8; BODY_BYTES_MAX]);
+pub struct PlaintextBuffer([u8; BODY_BYTES_MAX]);
 
-impl Default for Room {
+impl Default for PlaintextBuffer {
     fn default() -> Self {
         Self([0; BODY_BYTES_MAX])
     }
 }
 
-/// Seals a question into `out`; returns the message's length. `aead_nonce` is 24 random bytes, never used before under
-/// this root.
+/// Seals a request into `out`; returns the length of the message. `aead_nonce` is 24 random bytes, never used before
+/// under this root.
 ///
 /// # Errors
 /// [`TicketError::TooLong`].
-pub fn seal_question(
+pub fn seal_request(
     root: &TicketRoot,
-    head: &Head,
-    carriage: &Carriage<'_>,
+    head: &TicketHeader,
+    carriage: &RelayAuth<'_>,
     aead_nonce: [u8; AEAD_NONCE_BYTES],
     body: &[u8],
     out: &mut [u8],
 ) -> Result<usize, TicketError> {
-    let head = Head {
+    let head = TicketHeader {
         direction: Direction::Up,
         ..*head
     };
-    let length = seal(root, &head, aead_nonce, body, CARRIAGE_BYTES, out)?;
+    let length = seal(root, &head, aead_nonce, body, RELAY_AUTH_BYTES, out)?;
     let too_long = TicketError::TooLong { bytes: body.len() };
     let message = out.get_mut(..length).ok_or(too_long)?;
     let (before, place) = message.split_last_chunk_mut().ok_or(too_long)?;
     let (_, serial) = before.split_last_chunk_mut().ok_or(too_long)?;
     *serial = carriage.serial.to_be_bytes();
-    *place = proof(carriage.key, head.opening.suite, before);
+    *place = proof(carriage.key, head.session.suite, before);
     Ok(length)
 }
 
-/// Seals the answer to a question with this head into `out`; returns the message's length. `aead_nonce` as of a question.
+/// Seals the response to a request with this header into `out`; returns the length of the message. `aead_nonce` as
+/// for a request.
 ///
 /// # Errors
 /// [`TicketError::TooLong`].
-pub fn seal_answer(
+pub fn seal_response(
     root: &TicketRoot,
-    question: &Head,
+    request: &TicketHeader,
     aead_nonce: [u8; AEAD_NONCE_BYTES],
     body: &[u8],
     out: &mut [u8],
 ) -> Result<usize, TicketError> {
-    seal(root, &question.answer(), aead_nonce, body, 0, out)
+    seal(root, &request.response_header(), aead_nonce, body, 0, out)
 }
 
-/// Seals `body` into `out`, and leaves that many bytes behind it.
+/// Seals `body` into `out`, and reserves this many bytes after it.
 fn seal(
     root: &TicketRoot,
-    head: &Head,
+    head: &TicketHeader,
     aead_nonce: [u8; AEAD_NONCE_BYTES],
     body: &[u8],
     behind: usize,
@@ -453,7 +460,7 @@ fn seal(
         .filter(|_| body.len() <= BODY_BYTES_MAX)
         .ok_or(too_long)?;
     let wire = head.to_wire(u16::try_from(length).map_err(|_| too_long)?);
-    let (front, rest) = out.split_at_mut(HEAD_BYTES);
+    let (front, rest) = out.split_at_mut(HEADER_BYTES);
     let (nonce, rest) = rest.split_at_mut(AEAD_NONCE_BYTES);
     let (sealed, rest) = rest.split_at_mut(body.len());
     let (tag, _) = rest.split_first_chunk_mut().ok_or(too_long)?;
@@ -462,7 +469,7 @@ fn seal(
     sealed.copy_from_slice(body);
     let made = root.cipher().encrypt_inout_detached(
         &XNonce::from(aead_nonce),
-        &associated(&wire),
+        &associated_data(&wire),
         InOutBuf::from(&mut *sealed),
     );
     match made {
@@ -478,8 +485,8 @@ fn seal(
     }
 }
 
-fn associated(head: &WireHead) -> [u8; LABEL.len() + HEAD_BYTES] {
-    let mut bytes = [0u8; LABEL.len() + HEAD_BYTES];
+fn associated_data(head: &WireHeader) -> [u8; LABEL.len() + HEADER_BYTES] {
+    let mut bytes = [0u8; LABEL.len() + HEADER_BYTES];
     let (label, rest) = bytes.split_at_mut(LABEL.len());
     label.copy_from_slice(LABEL);
     rest.copy_from_slice(head.as_bytes());

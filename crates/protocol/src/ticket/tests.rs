@@ -1,4 +1,4 @@
-//! Every way to spoil, move or repeat a ticket, and the forms of its bodies.
+//! Altered, moved and repeated tickets, and the formats of their bodies.
 
 use alloc::vec::Vec;
 
@@ -8,8 +8,8 @@ use crate::pair::{Pairing, Role};
 
 use super::*;
 
-fn opening() -> Opening {
-    Opening {
+fn opening() -> TicketSession {
+    TicketSession {
         suite: Suite::SipHash128,
         device: DeviceId(0x0102_0304_0506_0708),
         gateway: GatewayId(9),
@@ -22,23 +22,23 @@ fn root() -> TicketRoot {
     TicketRoot::derive(&RowKey::from_bytes([3; 16]), &opening())
 }
 
-fn head() -> Head {
-    Head {
+fn head() -> TicketHeader {
+    TicketHeader {
         kind: Kind::Rows,
         direction: Direction::Up,
-        opening: opening(),
+        session: opening(),
         number: 12,
         nonce: [0x5a; 16],
     }
 }
 
-fn sealed(root: &TicketRoot, head: &Head, body: &[u8]) -> Vec<u8> {
+fn sealed(root: &TicketRoot, head: &TicketHeader, body: &[u8]) -> Vec<u8> {
     let mut out = [0; MESSAGE_BYTES_MAX];
     let key = SessionKey::from_bytes(SESSION_KEY);
-    let carriage = Carriage { key: &key, serial: 5 };
+    let carriage = RelayAuth { key: &key, serial: 5 };
     let sealed = match head.direction {
-        Direction::Up => seal_question(root, head, &carriage, [8; 24], body, &mut out),
-        Direction::Down => seal_answer(root, head, [8; 24], body, &mut out),
+        Direction::Up => seal_request(root, head, &carriage, [8; 24], body, &mut out),
+        Direction::Down => seal_response(root, head, [8; 24], body, &mut out),
     };
     out[..sealed.unwrap()].to_vec()
 }
@@ -46,22 +46,22 @@ fn sealed(root: &TicketRoot, head: &Head, body: &[u8]) -> Vec<u8> {
 const SESSION_KEY: [u8; 16] = [0x2c; 16];
 
 fn proven_serial(message: &[u8], key: [u8; 16]) -> Option<u64> {
-    Sealed::parse(message)
+    SealedTicket::parse(message)
         .ok()?
-        .proven_serial(&SessionKey::from_bytes(key))
+        .verified_serial(&SessionKey::from_bytes(key))
 }
 
 fn opens(root: &TicketRoot, message: &[u8]) -> Result<Vec<u8>, TicketError> {
-    let mut room = Room::default();
-    Ok(Sealed::parse(message)?.open(root, &mut room)?.to_vec())
+    let mut room = PlaintextBuffer::default();
+    Ok(SealedTicket::parse(message)?.open(root, &mut room)?.to_vec())
 }
 
 #[test]
 fn a_ticket_opens_as_it_was_sealed_and_hides_its_body() {
     let message = sealed(&root(), &head(), b"the body");
-    assert_eq!(message.len(), OVERHEAD_BYTES + 8 + CARRIAGE_BYTES);
+    assert_eq!(message.len(), OVERHEAD_BYTES + 8 + RELAY_AUTH_BYTES);
     assert!(!message.windows(8).any(|window| window == b"the body"));
-    assert_eq!(*Sealed::parse(&message).unwrap().head(), head());
+    assert_eq!(*SealedTicket::parse(&message).unwrap().header(), head());
     assert_eq!(opens(&root(), &message).unwrap(), b"the body");
 }
 
@@ -72,8 +72,8 @@ fn every_flipped_bit_and_every_other_length_is_refused() {
         let mut flipped = message.clone();
         flipped[bit / 8] ^= 1 << (bit % 8);
         assert_eq!(proven_serial(&flipped, SESSION_KEY), None, "bit {bit}");
-        // What is behind the AEAD's tag is the gateway's.
-        let is_of_controller = bit / 8 < message.len() - CARRIAGE_BYTES;
+        // The bytes after the AEAD's tag are for the gateway.
+        let is_of_controller = bit / 8 < message.len() - RELAY_AUTH_BYTES;
         assert_eq!(opens(&root(), &flipped).is_err(), is_of_controller, "bit {bit}");
     }
     for length in 0..message.len() {
@@ -84,30 +84,30 @@ fn every_flipped_bit_and_every_other_length_is_refused() {
 }
 
 #[test]
-fn only_the_key_of_the_session_proves_a_question_to_its_gateway() {
+fn only_the_session_key_proves_a_request_to_its_gateway() {
     let message = sealed(&root(), &head(), b"body");
     assert_eq!(proven_serial(&message, SESSION_KEY), Some(5));
     assert_eq!(proven_serial(&message, [0x2d; 16]), None);
-    let answer = sealed(&root(), &head().answer(), b"body");
-    assert_eq!(proven_serial(&answer, SESSION_KEY), None);
+    let response = sealed(&root(), &head().response_header(), b"body");
+    assert_eq!(proven_serial(&response, SESSION_KEY), None);
 }
 
 #[test]
-fn a_message_with_another_head_than_its_own_does_not_open() {
-    let body = sealed(&root(), &head(), b"body")[HEAD_BYTES..].to_vec();
+fn a_message_with_another_header_does_not_open() {
+    let body = sealed(&root(), &head(), b"body")[HEADER_BYTES..].to_vec();
     let others = [
-        head().answer(),
-        Head {
+        head().response_header(),
+        TicketHeader {
             kind: Kind::Key,
             ..head()
         },
-        Head { number: 13, ..head() },
-        Head {
+        TicketHeader { number: 13, ..head() },
+        TicketHeader {
             nonce: [0; 16],
             ..head()
         },
-        Head {
-            opening: Opening {
+        TicketHeader {
+            session: TicketSession {
                 device: DeviceId(5),
                 ..opening()
             },
@@ -115,8 +115,8 @@ fn a_message_with_another_head_than_its_own_does_not_open() {
         },
     ];
     for other in others {
-        // The form is right, so that it is the AEAD that refuses.
-        let mut moved = sealed(&root(), &other, b"body")[..HEAD_BYTES].to_vec();
+        // The format is valid, so the AEAD rejects the message.
+        let mut moved = sealed(&root(), &other, b"body")[..HEADER_BYTES].to_vec();
         moved.extend(&body);
         if other.direction == Direction::Down {
             let length = moved.len() as u16;
@@ -135,19 +135,19 @@ fn roots_differ_in_everything_that_they_are_made_from() {
     let key = RowKey::from_bytes([3; 16]);
     let message = sealed(&root(), &head(), b"body");
     let others = [
-        Opening {
+        TicketSession {
             device: DeviceId(5),
             ..opening()
         },
-        Opening {
+        TicketSession {
             gateway: GatewayId(10),
             ..opening()
         },
-        Opening {
+        TicketSession {
             idx: RowIndex(78),
             ..opening()
         },
-        Opening {
+        TicketSession {
             response_tag: [0xa4; 16],
             ..opening()
         },
@@ -165,10 +165,10 @@ fn roots_differ_in_everything_that_they_are_made_from() {
 }
 
 #[test]
-fn what_the_form_excludes_is_no_ticket() {
+fn malformed_headers_are_rejected() {
     let message = sealed(&root(), &head(), b"body");
     // Magic, version, kind, suite, direction, device 0, session 0.
-    let spoils: [(usize, &[u8]); 7] = [
+    let malformed_fields: [(usize, &[u8]); 7] = [
         (0, b"LW"),
         (2, &[2]),
         (3, &[9]),
@@ -177,11 +177,11 @@ fn what_the_form_excludes_is_no_ticket() {
         (8, &[0; 8]),
         (24, &[0; 8]),
     ];
-    for (at, bytes) in spoils {
-        let mut spoilt = message.clone();
-        spoilt[at..at + bytes.len()].copy_from_slice(bytes);
+    for (at, bytes) in malformed_fields {
+        let mut malformed = message.clone();
+        malformed[at..at + bytes.len()].copy_from_slice(bytes);
         assert_eq!(
-            Sealed::parse(&spoilt).unwrap_err(),
+            SealedTicket::parse(&malformed).unwrap_err(),
             TicketError::Malformed,
             "at {at}"
         );
@@ -193,18 +193,18 @@ fn the_longest_body_fits_and_one_byte_more_does_not() {
     let mut out = [0; MESSAGE_BYTES_MAX + 1];
     let full = [1; BODY_BYTES_MAX + 1];
     let key = SessionKey::from_bytes(SESSION_KEY);
-    let carriage = Carriage { key: &key, serial: 1 };
+    let carriage = RelayAuth { key: &key, serial: 1 };
     assert_eq!(
-        seal_question(&root(), &head(), &carriage, [0; 24], &full[1..], &mut out),
+        seal_request(&root(), &head(), &carriage, [0; 24], &full[1..], &mut out),
         Ok(MESSAGE_BYTES_MAX)
     );
     assert!(opens(&root(), &out[..MESSAGE_BYTES_MAX]).is_ok());
-    let refused = seal_question(&root(), &head(), &carriage, [0; 24], &full, &mut out);
+    let refused = seal_request(&root(), &head(), &carriage, [0; 24], &full, &mut out);
     assert_eq!(refused, Err(TicketError::TooLong { bytes: full.len() }));
-    let mut short = [0; OVERHEAD_BYTES + CARRIAGE_BYTES];
-    assert!(seal_question(&root(), &head(), &carriage, [0; 24], b"1", &mut short).is_err());
+    let mut short = [0; OVERHEAD_BYTES + RELAY_AUTH_BYTES];
+    assert!(seal_request(&root(), &head(), &carriage, [0; 24], b"1", &mut short).is_err());
     let mut short = [0; OVERHEAD_BYTES];
-    assert!(seal_answer(&root(), &head(), [0; 24], b"1", &mut short).is_err());
+    assert!(seal_response(&root(), &head(), [0; 24], b"1", &mut short).is_err());
 }
 
 fn row(n: u8) -> NewRow {
@@ -215,15 +215,15 @@ fn row(n: u8) -> NewRow {
 }
 
 #[test]
-fn bodies_are_read_as_they_were_written() {
+fn bodies_are_decoded_as_they_were_encoded() {
     let mut room = [0; BODY_BYTES_MAX];
     let rows: Vec<NewRow> = (0..ROWS_PER_MESSAGE as u8).map(row).collect();
     let body = write_rows(5, RowIndex(100), &rows, &mut room).unwrap();
-    let Ok(Ask::Rows {
+    let Ok(TicketRequest::Rows {
         epoch: 5,
         first: RowIndex(100),
         rows: read,
-    }) = Ask::parse(Kind::Rows, body)
+    }) = TicketRequest::parse(Kind::Rows, body)
     else {
         panic!("not read")
     };
@@ -233,9 +233,12 @@ fn bodies_are_read_as_they_were_written() {
     assert!(write_rows(5, RowIndex(1), &more, &mut room).is_none());
 
     let body = write_key(6, &RowKey::from_bytes([1; 16]), &mut room).unwrap();
-    let asked = Ask::parse(Kind::Key, body);
-    assert!(matches!(asked, Ok(Ask::Key { epoch: 6, key }) if key == RowKey::from_bytes([1; 16])));
-    assert!(matches!(Ask::parse(Kind::Status, b""), Ok(Ask::Status)));
+    let parsed = TicketRequest::parse(Kind::Key, body);
+    assert!(matches!(parsed, Ok(TicketRequest::Key { epoch: 6, key }) if key == RowKey::from_bytes([1; 16])));
+    assert!(matches!(
+        TicketRequest::parse(Kind::Status, b""),
+        Ok(TicketRequest::Status)
+    ));
     for (kind, lengths) in [
         (Kind::Status, &[1, 24][..]),
         (Kind::Rows, &[0, 7, 8, 31, 33]),
@@ -245,7 +248,7 @@ fn bodies_are_read_as_they_were_written() {
     ] {
         for length in lengths {
             assert!(
-                Ask::parse(kind, &room[..*length]).is_err(),
+                TicketRequest::parse(kind, &room[..*length]).is_err(),
                 "{kind:?} of {length} B"
             );
         }
@@ -253,12 +256,13 @@ fn bodies_are_read_as_they_were_written() {
 }
 
 #[test]
-fn a_piece_lies_within_its_document() {
-    let bytes = [7; PIECE_BYTES_MAX + 1];
-    let piece = |total, offset, length: usize| Piece::new(ReportId([1; 16]), total, offset, &bytes[..length]);
+fn a_chunk_is_within_its_document() {
+    let bytes = [7; CHUNK_BYTES_MAX + 1];
+    let piece =
+        |total, offset, length: usize| EvidenceChunk::new(ReportId([1; 16]), total, offset, &bytes[..length]);
     assert!(piece(1, 0, 1).is_some());
     assert!(piece(EVIDENCE_BYTES_MAX, EVIDENCE_BYTES_MAX - 9, 9).is_some());
-    assert!(piece(EVIDENCE_BYTES_MAX, 0, PIECE_BYTES_MAX).is_some());
+    assert!(piece(EVIDENCE_BYTES_MAX, 0, CHUNK_BYTES_MAX).is_some());
     for (total, offset, length) in [
         (0, 0, 0),
         (1, 0, 0),
@@ -267,7 +271,7 @@ fn a_piece_lies_within_its_document() {
         (9, 5, 5),
         (9, u32::MAX, 9),
         (EVIDENCE_BYTES_MAX + 1, 0, 9),
-        (EVIDENCE_BYTES_MAX, 0, PIECE_BYTES_MAX + 1),
+        (EVIDENCE_BYTES_MAX, 0, CHUNK_BYTES_MAX + 1),
     ] {
         assert_eq!(
             piece(total, offset, length),
@@ -275,20 +279,20 @@ fn a_piece_lies_within_its_document() {
             "{length} B at {offset} of {total}"
         );
     }
-    let empty = alloc::format!("{}", ReportId::of(b""));
+    let empty = alloc::format!("{}", ReportId::of_document(b""));
     assert_eq!(empty, "e3b0c44298fc1c149afbf4c8996fb924");
 }
 
 proptest! {
     #[test]
-    fn a_piece_is_read_as_it_was_written(
+    fn a_chunk_is_decoded_as_it_was_encoded(
         id: [u8; 16],
         total in 0..=EVIDENCE_BYTES_MAX + 1,
         offset in 0..=EVIDENCE_BYTES_MAX,
-        bytes in proptest::collection::vec(any::<u8>(), 0..=PIECE_BYTES_MAX),
+        bytes in proptest::collection::vec(any::<u8>(), 0..=CHUNK_BYTES_MAX),
     ) {
         let written = [&id[..], &total.to_be_bytes(), &offset.to_be_bytes(), &bytes].concat();
-        let read = Piece::parse(&written);
+        let read = EvidenceChunk::parse(&written);
         let is_within = !bytes.is_empty() && total <= EVIDENCE_BYTES_MAX && offset as usize + bytes.len() <= total as usize;
         prop_assert_eq!(read.is_ok(), is_within);
         if let Ok(piece) = read {
@@ -296,68 +300,68 @@ proptest! {
             prop_assert_eq!(piece.bytes(), &bytes);
             let mut room = [0; BODY_BYTES_MAX];
             prop_assert_eq!(piece.write(&mut room), Some(&written[..]));
-            let message = sealed(&root(), &Head { kind: Kind::Evidence, ..head() }, &written);
+            let message = sealed(&root(), &TicketHeader { kind: Kind::Evidence, ..head() }, &written);
             let body = opens(&root(), &message).unwrap();
-            prop_assert!(matches!(Ask::parse(Kind::Evidence, &body), Ok(Ask::Evidence(opened)) if opened == piece));
+            prop_assert!(matches!(TicketRequest::parse(Kind::Evidence, &body), Ok(TicketRequest::Evidence(opened)) if opened == piece));
         }
     }
 
     #[test]
-    fn an_answer_to_a_piece_is_read_as_it_was_written(received in 0..=EVIDENCE_BYTES_MAX, which in 0usize..3) {
-        let outcome = [Outcome::Done, Outcome::Misplaced, Outcome::Refused][which];
-        let taken = Taken { outcome, received };
+    fn a_chunk_acknowledgment_is_decoded_as_it_was_encoded(received in 0..=EVIDENCE_BYTES_MAX, which in 0usize..3) {
+        let outcome = [Outcome::Done, Outcome::OutOfSequence, Outcome::Refused][which];
+        let taken = ChunkAck { outcome, received };
         let wire = taken.to_wire();
-        prop_assert_eq!(Taken::parse(&wire), Ok(taken));
+        prop_assert_eq!(ChunkAck::parse(&wire), Ok(taken));
         for at in 0..5 {
-            let mut spoilt = wire;
-            spoilt[at] = 0xff;
-            prop_assert!(Taken::parse(&spoilt).is_err());
+            let mut malformed = wire;
+            malformed[at] = 0xff;
+            prop_assert!(ChunkAck::parse(&malformed).is_err());
         }
-        let old = Taken { outcome: Outcome::OldNumber, received };
-        prop_assert!(Taken::parse(&old.to_wire()).is_err());
-        prop_assert!(Taken::parse(&wire[1..]).is_err());
+        let old = ChunkAck { outcome: Outcome::StaleNumber, received };
+        prop_assert!(ChunkAck::parse(&old.to_wire()).is_err());
+        prop_assert!(ChunkAck::parse(&wire[1..]).is_err());
     }
 
     #[test]
-    fn whatever_comes_is_read_or_refused(bytes: Vec<u8>, body: Vec<u8>) {
+    fn any_input_is_parsed_or_refused(bytes: Vec<u8>, body: Vec<u8>) {
         let _ = opens(&root(), &bytes);
         let mut wire = sealed(&root(), &head(), b"");
         wire.extend(&bytes);
         let _ = opens(&root(), &wire);
         for kind in Kind::ALL {
-            let _ = Ask::parse(*kind, &body);
+            let _ = TicketRequest::parse(*kind, &body);
         }
-        let _ = State::parse(&body);
-        let _ = Paired::parse(&body);
-        let _ = Taken::parse(&body);
+        let _ = EnrollmentState::parse(&body);
+        let _ = PairResponse::parse(&body);
+        let _ = ChunkAck::parse(&body);
     }
 
     #[test]
-    fn a_pairing_is_read_as_it_was_written(id: [u8; 16], key: [u8; 32], lifetime_s: u32, peer: u64, addr: [u8; 16]) {
-        let paired = Paired {
+    fn a_pair_response_is_decoded_as_it_was_encoded(id: [u8; 16], key: [u8; 32], lifetime_s: u32, peer: u64, addr: [u8; 16]) {
+        let paired = PairResponse {
             peer: DeviceId(peer),
             pair: Some((Pairing { id, key }, Role::Responder)),
             lifetime_s,
             addr,
         };
         let wire = paired.to_wire();
-        let read = Paired::parse(&wire);
+        let read = PairResponse::parse(&wire);
         let possible = peer != 0 && lifetime_s != 0 && key != [0; 32];
         prop_assert_eq!(read.ok(), possible.then_some(paired));
         for at in 0..4 {
-            let mut spoilt = wire;
-            spoilt[at] = 9;
-            prop_assert!(Paired::parse(&spoilt).is_err());
+            let mut malformed = wire;
+            malformed[at] = 9;
+            prop_assert!(PairResponse::parse(&malformed).is_err());
         }
-        prop_assert!(Paired::parse(&wire[1..]).is_err());
-        let none = Paired { peer: DeviceId(peer | 1), pair: None, lifetime_s: 0, addr: [0; 16] };
-        prop_assert_eq!(Paired::parse(&none.to_wire()), Ok(none));
+        prop_assert!(PairResponse::parse(&wire[1..]).is_err());
+        let none = PairResponse { peer: DeviceId(peer | 1), pair: None, lifetime_s: 0, addr: [0; 16] };
+        prop_assert_eq!(PairResponse::parse(&none.to_wire()), Ok(none));
     }
 
     #[test]
-    fn a_state_is_read_as_it_was_written(epoch: u32, end: u32, left: u32, number: u64, pool: bool, which in 0usize..4) {
-        let outcomes = [Outcome::Done, Outcome::OldNumber, Outcome::Misplaced, Outcome::Refused];
-        let state = State {
+    fn an_enrollment_state_is_decoded_as_it_was_encoded(epoch: u32, end: u32, left: u32, number: u64, pool: bool, which in 0usize..4) {
+        let outcomes = [Outcome::Done, Outcome::StaleNumber, Outcome::OutOfSequence, Outcome::Refused];
+        let state = EnrollmentState {
             outcome: outcomes[which],
             mode: if pool { crate::ids::Mode::Pool } else { crate::ids::Mode::Key },
             epoch,
@@ -366,12 +370,12 @@ proptest! {
             number,
         };
         let wire = state.to_wire();
-        prop_assert_eq!(State::parse(&wire), Ok(state));
+        prop_assert_eq!(EnrollmentState::parse(&wire), Ok(state));
         for at in 0..4 {
-            let mut spoilt = wire;
-            spoilt[at] = 9;
-            prop_assert!(State::parse(&spoilt).is_err());
+            let mut malformed = wire;
+            malformed[at] = 9;
+            prop_assert!(EnrollmentState::parse(&malformed).is_err());
         }
-        prop_assert!(State::parse(&wire[1..]).is_err());
+        prop_assert!(EnrollmentState::parse(&wire[1..]).is_err());
     }
 }

@@ -1,9 +1,9 @@
-//! The gateway's half of a handshake, made with the device's keys, and a device to try it on.
+//! The gateway's half of a handshake, computed with the device's keys, and a test device.
 
 use linewarden_protocol::device::{Device, DeviceConfig, GatewayPolicy, Output};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::{AuthKey, RowKey, SessionKey};
-use linewarden_protocol::nonce::Statement;
+use linewarden_protocol::nonce::RowStatement;
 use linewarden_protocol::tag;
 use linewarden_protocol::wire::{self, Message, message_type};
 
@@ -13,7 +13,7 @@ pub const GATEWAY: GatewayId = GatewayId(7);
 pub const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 pub const FRESH: [u8; 8] = [0xF5; 8];
 pub const LOCAL_IP: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 10, 66, 0, 9];
-pub const LEASE_S: u32 = 3_600;
+pub const SESSION_LIFETIME_S: u32 = 3_600;
 
 pub fn config(mode: Mode) -> DeviceConfig {
     DeviceConfig {
@@ -25,7 +25,7 @@ pub fn config(mode: Mode) -> DeviceConfig {
     }
 }
 
-/// The key that the device's PUF gives for a row.
+/// The key that the device's PUF produces for a row.
 pub fn row_key(mode: Mode, idx: u32) -> RowKey {
     match mode {
         Mode::Pool => RowKey::for_row(&[0x3C; 32], &[4; 32], SUITE, DEVICE, RowIndex(idx)),
@@ -36,21 +36,21 @@ pub fn row_key(mode: Mode, idx: u32) -> RowKey {
 pub fn nonce(number: u64) -> [u8; 16] {
     let mut nonce = [0xA0; 16];
     nonce[..8].copy_from_slice(&number.to_be_bytes());
-    // As a device states that has answered nothing.
-    Statement::default().within(nonce)
+    // The statement of a device without any RESPONSE.
+    RowStatement::default().write_into(nonce)
 }
 
-/// The nonce as the device's REQUEST carries it, with its statement.
-pub fn stated(device: &Device, number: u64) -> [u8; 16] {
+/// The nonce in the device's REQUEST, with its statement.
+pub fn nonce_with_statement(device: &Device, number: u64) -> [u8; 16] {
     match device.config().mode {
-        Mode::Pool => device.statement().within(nonce(number)),
+        Mode::Pool => device.row_statement().write_into(nonce(number)),
         Mode::Key => nonce(number),
     }
 }
 
-/// What a gateway offers.
+/// A gateway's offer.
 #[derive(Clone, Copy)]
-pub struct Offer {
+pub struct TestChallenge {
     pub mode: Mode,
     pub device: DeviceId,
     pub gateway: GatewayId,
@@ -58,7 +58,7 @@ pub struct Offer {
     pub fresh: [u8; 8],
 }
 
-impl Offer {
+impl TestChallenge {
     pub fn of(mode: Mode, idx: u32) -> Self {
         Self {
             mode,
@@ -79,7 +79,7 @@ impl Offer {
         )
     }
 
-    /// The CHALLENGE for a handshake with that nonce.
+    /// The CHALLENGE for a handshake with this nonce.
     pub fn challenge(&self, nonce: &[u8; 16]) -> [u8; 64] {
         let mut message = wire::Challenge {
             header: wire::Header::new(message_type::CHALLENGE, SUITE, 0, self.device),
@@ -97,17 +97,17 @@ impl Offer {
         bytes(&message)
     }
 
-    /// The ACK for that RESPONSE, after checking it as the gateway would.
-    pub fn ack(&self, response: &[u8; 64], lease_s: u32, seen_ip: [u8; 16]) -> [u8; 64] {
+    /// The ACK for this RESPONSE, after the checks of the gateway.
+    pub fn ack(&self, response: &[u8; 64], lifetime_s: u32, seen_ip: [u8; 16]) -> [u8; 64] {
         let Ok(Message::Response(response)) = wire::parse(response) else {
             panic!("not a RESPONSE: {response:?}");
         };
-        let expected = tag::response(&self.auth_key(), response, &tag::loc(Some(MAC)));
+        let expected = tag::response(&self.auth_key(), response, &tag::location(Some(MAC)));
         assert_eq!(expected, response.tag, "the RESPONSE must verify");
         let mut message = wire::Ack {
             header: wire::Header::new(message_type::ACK, SUITE, 0, self.device),
             idx: self.idx.into(),
-            lease_s: lease_s.into(),
+            session_lifetime_s: lifetime_s.into(),
             session_id: response.tag[..8].try_into().unwrap(),
             tag: [0; 16],
             seen_ip,
@@ -130,21 +130,21 @@ pub fn sent(output: Output) -> [u8; 64] {
     }
 }
 
-/// Takes the device through a whole handshake for row `idx`, all at `now_ms`.
+/// Performs a complete handshake for row `idx`, all at `now_ms`.
 pub fn authenticate(device: &mut Device, number: u64, idx: u32, now_ms: u64) {
     let mode = device.config().mode;
-    let offer = Offer::of(mode, idx);
+    let offer = TestChallenge::of(mode, idx);
     let request = device.start(nonce(number), now_ms).unwrap();
     assert!(matches!(request, Output::Transmit(_)), "{request:?}");
     let response = answer(device, &offer, number, now_ms);
-    let ack = offer.ack(&response, LEASE_S, LOCAL_IP);
+    let ack = offer.ack(&response, SESSION_LIFETIME_S, LOCAL_IP);
     let done = device.handle(&ack, &LOCAL_IP, now_ms).unwrap();
     assert!(matches!(done, Output::Authenticated(_)), "{done:?}");
 }
 
-/// From AwaitChallenge to AwaitAck: gives the offer's CHALLENGE and the PUF's reading; returns the RESPONSE.
-pub fn answer(device: &mut Device, offer: &Offer, number: u64, now_ms: u64) -> [u8; 64] {
-    let challenge = offer.challenge(&stated(device, number));
+/// From AwaitChallenge to AwaitAck: feeds the CHALLENGE and the PUF reading; returns the RESPONSE.
+pub fn answer(device: &mut Device, offer: &TestChallenge, number: u64, now_ms: u64) -> [u8; 64] {
+    let challenge = offer.challenge(&nonce_with_statement(device, number));
     let query = device.handle(&challenge, &LOCAL_IP, now_ms).unwrap();
     assert!(matches!(query, Output::EvaluatePuf(_)), "{query:?}");
     sent(device.puf_result(Ok(row_key(offer.mode, offer.idx)), now_ms))

@@ -1,5 +1,5 @@
-//! Somebody on the network: sees, drops, delays, repeats, reorders, alters and invents messages, sends from any
-//! address, and plays gateway. What he does not have is a PUF or a gateway's rows.
+//! An attacker on the network: sees, drops, delays, repeats, reorders, alters and forges messages, sends from any
+//! address, and impersonates gateways. The attacker has no PUF and no rows of a gateway.
 
 use std::net::IpAddr;
 
@@ -12,23 +12,23 @@ use linewarden_protocol::tag;
 use linewarden_protocol::wire::{self, FLAG_BOUND, LAP_PORT, Message, message_type};
 use zerocopy::IntoBytes as _;
 
-use super::dice::Dice;
-use super::enrolment::{Enrolment, SUITE};
+use super::enrollment::{Enrollment, SUITE};
 use super::node::Node;
+use super::random::Random;
 
 const RECORDS: usize = 160;
 
-/// What becomes of a message that the attacker sees.
-pub enum Fate {
+/// The attacker's action on a message.
+pub enum FrameAction {
     Pass,
     Drop,
-    /// Arrives so much later, ms.
+    /// Delivered with this delay, ms.
     Delay(u64),
-    /// Arrives, and again so much later, ms.
-    Twice(u64),
-    /// Arrives with one bit turned.
+    /// Delivered, and again with this delay, ms.
+    Duplicate(u64),
+    /// Delivered with one bit flipped.
     Alter(usize),
-    /// These arrive in its place.
+    /// These are delivered instead.
     Replace(Vec<u8>),
 }
 
@@ -50,32 +50,43 @@ impl Attacker {
         }
     }
 
-    /// Sees a message and decides on it.
-    pub fn meet(&mut self, bytes: &[u8], hostility: u32, enrolments: &[Enrolment], dice: &mut Dice) -> Fate {
+    /// Records a message and decides on it.
+    pub fn intercept(
+        &mut self,
+        bytes: &[u8],
+        hostility: u32,
+        enrollments: &[Enrollment],
+        random: &mut Random,
+    ) -> FrameAction {
         if self.seen.len() < RECORDS {
             self.seen.push(bytes.to_vec());
         } else {
-            let place = dice.below(RECORDS);
+            let place = random.below(RECORDS);
             self.seen[place] = bytes.to_vec();
         }
-        if !dice.chance(hostility) {
-            return Fate::Pass;
+        if !random.chance(hostility) {
+            return FrameAction::Pass;
         }
-        match dice.below(5) {
-            0 => Fate::Drop,
-            1 => Fate::Delay(dice.between(1, 50_000)),
-            2 => Fate::Twice(dice.between(0, 90_000)),
-            3 => relay(bytes, enrolments, dice).map_or(Fate::Pass, Fate::Replace),
-            _ => Fate::Alter(dice.below(bytes.len() * 8)),
+        match random.below(5) {
+            0 => FrameAction::Drop,
+            1 => FrameAction::Delay(random.between(1, 50_000)),
+            2 => FrameAction::Duplicate(random.between(0, 90_000)),
+            3 => relay(bytes, enrollments, random).map_or(FrameAction::Pass, FrameAction::Replace),
+            _ => FrameAction::Alter(random.below(bytes.len() * 8)),
         }
     }
 
-    /// A frame out of what was seen: as it was, from elsewhere, or turned into something else.
-    pub fn inject(&self, enrolments: &[Enrolment], gateways: &[Node], dice: &mut Dice) -> Option<Vec<u8>> {
-        if dice.chance(10) {
-            return self.invent(enrolments, gateways, dice);
+    /// A frame made from a recorded one: unchanged, from elsewhere, or altered.
+    pub fn inject(
+        &self,
+        enrollments: &[Enrollment],
+        gateways: &[Node],
+        random: &mut Random,
+    ) -> Option<Vec<u8>> {
+        if random.chance(10) {
+            return self.send_forged(enrollments, gateways, random);
         }
-        let bytes = dice.pick(&self.seen)?.clone();
+        let bytes = random.pick(&self.seen)?.clone();
         let parsed = frame::parse(&bytes).ok()?;
         let (ip, udp) = parsed.datagram()?;
         let payload = bytes.get(udp.payload())?.to_vec();
@@ -90,16 +101,16 @@ impl Attacker {
             port: udp.dst_port,
         };
         let mut vlan = None;
-        match dice.below(9) {
+        match random.below(9) {
             0 => from.mac = self.endpoint.mac,
             1 => from = self.endpoint_of_family(ip.src),
             2 => from.port ^= 1,
             3 => vlan = Some(7),
-            // The same message from a place that is somebody else's.
+            // The same message from another host's address.
             4 => {
-                let other = dice.pick(enrolments)?.endpoint;
+                let other = random.pick(enrollments)?.endpoint;
                 if other.ip.is_ipv4() == ip.src.is_ipv4() {
-                    from = if dice.chance(50) {
+                    from = if random.chance(50) {
                         Endpoint { ip: other.ip, ..from }
                     } else {
                         other
@@ -108,7 +119,7 @@ impl Attacker {
             }
             // The same message to the other gateway.
             5 if udp.dst_port == LAP_PORT => {
-                let gateway = dice.pick(gateways)?;
+                let gateway = random.pick(gateways)?;
                 to.mac = gateway.mac;
                 to.ip = if ip.dst.is_ipv4() {
                     gateway.ipv4
@@ -118,14 +129,14 @@ impl Attacker {
             }
             _ => {}
         }
-        let payload = if dice.chance(35) {
-            forge(&payload, dice)
+        let payload = if random.chance(35) {
+            forge(&payload, random)
         } else {
             payload
         };
-        // Answers to what was asked: CHALLENGEs and ACKs go back to where REQUEST and RESPONSE came from.
-        let is_answer = payload.get(3).is_some_and(|kind| matches!(*kind, 2 | 4 | 5));
-        if is_answer && to.port == LAP_PORT {
+        // Replies to recorded messages: CHALLENGEs and ACKs go back to the origin of REQUEST and RESPONSE.
+        let is_response = payload.get(3).is_some_and(|kind| matches!(*kind, 2 | 4 | 5));
+        if is_response && to.port == LAP_PORT {
             std::mem::swap(&mut from, &mut to);
         }
         let builder = FrameBuilder::new(from, to);
@@ -137,10 +148,15 @@ impl Attacker {
         Some(builder.udp(&payload))
     }
 
-    /// A message made without having seen any: what somebody off the path can send.
-    pub fn invent(&self, enrolments: &[Enrolment], gateways: &[Node], dice: &mut Dice) -> Option<Vec<u8>> {
-        let victim = *dice.pick(enrolments)?;
-        let gateway = dice.pick(gateways)?;
+    /// A message made without a recorded one, as an attacker off the path can send.
+    pub fn send_forged(
+        &self,
+        enrollments: &[Enrollment],
+        gateways: &[Node],
+        random: &mut Random,
+    ) -> Option<Vec<u8>> {
+        let victim = *random.pick(enrollments)?;
+        let gateway = random.pick(gateways)?;
         let there = Endpoint {
             mac: gateway.mac,
             ip: if victim.endpoint.ip.is_ipv4() {
@@ -150,19 +166,19 @@ impl Attacker {
             },
             port: LAP_PORT,
         };
-        let device = if dice.chance(15) {
-            DeviceId(1 + dice.below(9) as u64)
+        let device = if random.chance(15) {
+            DeviceId(1 + random.below(9) as u64)
         } else {
             victim.device
         };
-        let from = match dice.below(3) {
+        let from = match random.below(3) {
             0 => self.endpoint_of_family(victim.endpoint.ip),
             _ => victim.endpoint,
         };
-        let kind = *dice.pick(&[1, 1, 2, 3, 3, 4, 5, 6])?;
-        let payload = invented(kind, device, gateway, dice);
+        let kind = *random.pick(&[1, 1, 2, 3, 3, 4, 5, 6])?;
+        let payload = forged_frame(kind, device, gateway, random);
         let builder = match kind {
-            2 | 4 | 5 if dice.chance(85) => FrameBuilder::new(there, victim.endpoint),
+            2 | 4 | 5 if random.chance(85) => FrameBuilder::new(there, victim.endpoint),
             _ => FrameBuilder::new(from, there),
         };
         Some(builder.udp(&payload))
@@ -179,8 +195,8 @@ impl Attacker {
     }
 }
 
-/// Carries a message to a gateway over from another device's address, or, to hide that, an answer back to the own.
-fn relay(bytes: &[u8], enrolments: &[Enrolment], dice: &mut Dice) -> Option<Vec<u8>> {
+/// Relays a message to a gateway from another device's address or, to hide that, the reply back.
+fn relay(bytes: &[u8], enrollments: &[Enrollment], random: &mut Random) -> Option<Vec<u8>> {
     let parsed = frame::parse(bytes).ok()?;
     let (ip, udp) = parsed.datagram()?;
     let payload = bytes.get(udp.payload())?;
@@ -195,9 +211,9 @@ fn relay(bytes: &[u8], enrolments: &[Enrolment], dice: &mut Dice) -> Option<Vec<
         port: udp.dst_port,
     };
     let other = if udp.dst_port == LAP_PORT {
-        dice.pick(enrolments)?.endpoint.ip
+        random.pick(enrollments)?.endpoint.ip
     } else {
-        enrolments
+        enrollments
             .iter()
             .find(|one| one.endpoint.mac == to.mac)?
             .endpoint
@@ -214,18 +230,22 @@ fn relay(bytes: &[u8], enrolments: &[Enrolment], dice: &mut Dice) -> Option<Vec<
     Some(FrameBuilder::new(from, to).udp(payload))
 }
 
-/// Turns a message into another that fits where it was seen.
-fn forge(payload: &[u8], dice: &mut Dice) -> Vec<u8> {
-    let key = AuthKey::from_bytes(if dice.chance(50) { [0; 16] } else { dice.bytes() });
+/// Turns a message into another that is plausible where it was seen.
+fn forge(payload: &[u8], random: &mut Random) -> Vec<u8> {
+    let key = AuthKey::from_bytes(if random.chance(50) {
+        [0; 16]
+    } else {
+        random.bytes()
+    });
     match wire::parse(payload) {
-        // A fake gateway: the right echo, any row, a key that is not the row's.
+        // A fake gateway: the correct echo, any row, a wrong key.
         Ok(Message::Request(request)) => {
             let mut challenge = wire::Challenge {
                 header: wire::Header::new(message_type::CHALLENGE, SUITE, 0, request.header.device()),
-                idx: (dice.below(6) as u32).into(),
-                gateway_id: (1 + dice.below(3) as u32).into(),
-                challenge: if dice.chance(50) { [0; 8] } else { dice.bytes() },
-                fresh: dice.bytes(),
+                idx: (random.below(6) as u32).into(),
+                gateway_id: (1 + random.below(3) as u32).into(),
+                challenge: if random.chance(50) { [0; 8] } else { random.bytes() },
+                fresh: random.bytes(),
                 nonce_echo: halves(&request.nonce)[0],
                 tag: [0; 16],
             };
@@ -234,32 +254,32 @@ fn forge(payload: &[u8], dice: &mut Dice) -> Vec<u8> {
         }
         Ok(Message::Challenge(challenge)) => {
             let mut challenge = *challenge;
-            match dice.below(4) {
+            match random.below(4) {
                 0 => challenge.idx = (challenge.idx.get().wrapping_add(1)).into(),
                 1 => challenge.gateway_id = (3 - challenge.gateway_id.get().min(2)).into(),
-                2 => challenge.fresh = dice.bytes(),
-                _ => challenge.challenge = dice.bytes(),
+                2 => challenge.fresh = random.bytes(),
+                _ => challenge.challenge = random.bytes(),
             }
             challenge.as_bytes().to_vec()
         }
         Ok(Message::Response(response)) => {
             let mut response = *response;
-            match dice.below(6) {
-                // An ACK for it, under a key that is not the session's.
-                0 => return forged_ack(&response, dice),
+            match random.below(6) {
+                // An ACK for it, under a wrong key.
+                0 => return forged_ack(&response, random),
                 1 => response.idx = response.idx.get().wrapping_add(1).into(),
                 2 => response.gateway_id = (3 - response.gateway_id.get().min(2)).into(),
                 3 => response.header.flags ^= FLAG_BOUND,
-                4 => response.tag = dice.bytes(),
-                _ => response.tag = tag::response(&key, &response, &tag::loc(None)),
+                4 => response.tag = random.bytes(),
+                _ => response.tag = tag::response(&key, &response, &tag::location(None)),
             }
             response.as_bytes().to_vec()
         }
         Ok(Message::Ack(ack)) => {
             let mut ack = *ack;
-            match dice.below(3) {
-                0 => ack.lease_s = u32::MAX.into(),
-                1 => ack.seen_ip = dice.bytes(),
+            match random.below(3) {
+                0 => ack.session_lifetime_s = u32::MAX.into(),
+                1 => ack.seen_ip = random.bytes(),
                 _ => ack.idx = ack.idx.get().wrapping_add(1).into(),
             }
             ack.as_bytes().to_vec()
@@ -268,20 +288,20 @@ fn forge(payload: &[u8], dice: &mut Dice) -> Vec<u8> {
     }
 }
 
-fn forged_ack(response: &wire::Response, dice: &mut Dice) -> Vec<u8> {
+fn forged_ack(response: &wire::Response, random: &mut Random) -> Vec<u8> {
     let ack = wire::Ack {
         header: wire::Header::new(message_type::ACK, SUITE, 0, response.header.device()),
         idx: response.idx,
-        lease_s: 3_600.into(),
+        session_lifetime_s: 3_600.into(),
         session_id: halves(&response.tag)[0],
-        tag: dice.bytes(),
-        seen_ip: dice.bytes(),
+        tag: random.bytes(),
+        seen_ip: random.bytes(),
     };
     ack.as_bytes().to_vec()
 }
 
-fn invented(kind: u8, device: DeviceId, gateway: &Node, dice: &mut Dice) -> Vec<u8> {
-    let mut payload: [u8; 64] = dice.bytes();
+fn forged_frame(kind: u8, device: DeviceId, gateway: &Node, random: &mut Random) -> Vec<u8> {
+    let mut payload: [u8; 64] = random.bytes();
     payload[..16].copy_from_slice(wire::Header::new(kind, SUITE, 0, device).as_bytes());
     match kind {
         message_type::REQUEST => payload[32..].fill(0),
@@ -289,7 +309,7 @@ fn invented(kind: u8, device: DeviceId, gateway: &Node, dice: &mut Dice) -> Vec<
         message_type::DATA_UP => payload[34..40].fill(0),
         message_type::CHALLENGE => payload[20..24].copy_from_slice(&gateway.id.0.to_be_bytes()),
         message_type::RESPONSE => {
-            payload[32..36].copy_from_slice(&(dice.below(6) as u32).to_be_bytes());
+            payload[32..36].copy_from_slice(&(random.below(6) as u32).to_be_bytes());
             payload[36..40].copy_from_slice(&gateway.id.0.to_be_bytes());
         }
         _ => {}

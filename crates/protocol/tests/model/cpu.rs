@@ -1,4 +1,4 @@
-//! What a data plane does with one message, access by access (LAP/1 1.4.2 to 1.4.4, 1.4.7).
+//! The data plane's handling of one message, access by access (LAP/1 1.4.2 to 1.4.4, 1.4.7).
 
 use std::rc::Rc;
 
@@ -15,18 +15,18 @@ use linewarden_protocol::wire::{
     self, Ack, Challenge, Data, FLAG_BOUND, Message, Request, Response, message_type,
 };
 
-use super::enrolment::SUITE;
+use super::enrollment::SUITE;
 use super::memory::{Memory, Word, mac_word, split, vlans_word};
 use super::rules::{Rule, Rules};
 
 /// Tries to mark a sequence number (LAP/1 1.4.7).
 const WINDOW_TRIES: usize = 4;
 
-/// What is fixed at a gateway.
+/// The fixed settings of a gateway.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     pub gateway: GatewayId,
-    pub lease_s: u32,
+    pub lifetime_s: u32,
     /// Rows in each line's ring.
     pub ring_rows: usize,
     pub rules: Rules,
@@ -43,11 +43,11 @@ pub struct Cpu {
     pub config: Config,
     pub devices: Rc<[DeviceId]>,
     pub now: Now,
-    /// The ledger's time.
+    /// The time of the invariant checker.
     pub true_ms: u64,
 }
 
-/// The part of [`Meta`] that a session is bound to.
+/// The part of [`Meta`] to which a session is bound.
 pub fn origin(meta: &Meta) -> Meta {
     Meta {
         dst_mac: Mac::default(),
@@ -73,7 +73,7 @@ impl Cpu {
         }
     }
 
-    /// The current freshness value, while it is young enough to answer anything.
+    /// The current freshness value, while it is recent enough.
     async fn fresh(&self) -> Result<[u8; 8], Verdict> {
         let control = self.memory.control().await;
         let age_ms = self
@@ -88,17 +88,17 @@ impl Cpu {
 
     fn line_of(&self, device: DeviceId) -> Result<usize, Verdict> {
         let line = self.devices.iter().position(|one| *one == device);
-        let installed = |line: &usize| self.memory.look(|state| state.installed[*line]);
+        let installed = |line: &usize| self.memory.inspect(|state| state.installed[*line]);
         line.filter(installed).ok_or(Verdict::DropUnknownDevice)
     }
 
-    /// Loads the commit word of a line that may be used.
+    /// Loads the commit word of an installed line.
     async fn commit(&self, line: usize) -> Result<CommitWord, Verdict> {
         let commit = CommitWord(self.memory.load(line, Word::Commit).await);
         if commit.is_revoked() {
             return Err(Verdict::DropRevoked);
         }
-        if commit.is_busy() && self.config.rules.keep(Rule::BusyOwnership) {
+        if commit.is_busy() && self.config.rules.contains(Rule::BusyOwnership) {
             return Err(Verdict::DropBusy);
         }
         Ok(commit)
@@ -136,21 +136,21 @@ impl Cpu {
         }
         let line = self.line_of(response.header.device())?;
         let seen = self.commit(line).await?;
-        let seen_at = self.memory.ledger().borrow().tick;
+        let seen_at = self.memory.invariants().borrow().tick;
         let (idx, current) = (response.idx.get(), seen.idx().0);
         if idx.checked_add(1) == Some(current) {
-            return self.ack_again(line, seen, seen_at, meta, response).await;
+            return self.repeat_ack(line, seen, seen_at, meta, response).await;
         }
         if idx != current {
             return Err(Verdict::DropIndex);
         }
-        if !seen.is_valid() && self.config.rules.keep(Rule::Valid) {
+        if !seen.is_valid() && self.config.rules.contains(Rule::Valid) {
             return Err(Verdict::DropNoRows);
         }
         let control = self.memory.control().await;
         let accepted = [control.fresh_current, control.fresh_previous];
         let fresh = u64::from_be_bytes(response.fresh);
-        if self.config.rules.keep(Rule::Freshness) && (fresh == 0 || !accepted.contains(&fresh)) {
+        if self.config.rules.contains(Rule::Freshness) && (fresh == 0 || !accepted.contains(&fresh)) {
             return Err(Verdict::DropFresh);
         }
         let bound = response.header.flags & FLAG_BOUND != 0;
@@ -158,39 +158,38 @@ impl Cpu {
             return Err(Verdict::DropAddressOwned);
         }
         let auth_key = AuthKey::from_bytes(self.memory.load_pair(line, Word::Key).await);
-        let loc = tag::loc(bound.then_some(self.believed_mac(line, meta)));
+        let loc = tag::location(bound.then_some(self.bound_mac(line, meta)));
         let expected = tag::response(&auth_key, response, &loc);
         tag::verify(&expected, &response.tag).ok_or(Verdict::DropTag)?;
         SessionId::from_wire(halves(&response.tag)[0]).ok_or(Verdict::DropSessionZero)?;
         let session_key = SessionKey::derive(&auth_key, SUITE, &response.tag);
 
-        let won = self.won(seen)?;
+        let won = self.spend_row(seen)?;
         self.swap(line, seen, won, meta, bound, response).await?;
         self.open_session(line, won, meta, bound, response, &session_key)
             .await
     }
 
-    /// The MAC address that goes into `loc`: where the message came from, or, with the binding removed, whatever
-    /// makes it verify.
-    fn believed_mac(&self, line: usize, meta: &Meta) -> Mac {
-        if self.config.rules.keep(Rule::MacBinding) {
+    /// The MAC address in `loc`: the origin of the message or, with the binding rule removed, any that verifies.
+    fn bound_mac(&self, line: usize, meta: &Meta) -> Mac {
+        if self.config.rules.contains(Rule::MacBinding) {
             return meta.src_mac;
         }
-        self.memory.ledger().borrow().enrolments[line].endpoint.mac
+        self.memory.invariants().borrow().enrollments[line].endpoint.mac
     }
 
     /// The word that the winner swaps in.
-    fn won(&self, seen: CommitWord) -> Result<CommitWord, Verdict> {
+    fn spend_row(&self, seen: CommitWord) -> Result<CommitWord, Verdict> {
         let rules = self.config.rules;
         let mut base = seen;
-        if !rules.keep(Rule::Valid) {
+        if !rules.contains(Rule::Valid) {
             base = CommitWord(base.0 | commit::VALID);
         }
-        if !rules.keep(Rule::BusyOwnership) {
+        if !rules.contains(Rule::BusyOwnership) {
             base = CommitWord(base.0 & !commit::BUSY);
         }
-        let won = base.won().ok_or(Verdict::DropNoRows)?;
-        Ok(if rules.keep(Rule::BusyOwnership) {
+        let won = base.with_row_spent().ok_or(Verdict::DropNoRows)?;
+        Ok(if rules.contains(Rule::BusyOwnership) {
             won
         } else {
             CommitWord(won.0 & !commit::BUSY | commit::VALID)
@@ -207,15 +206,15 @@ impl Cpu {
         bound: bool,
         response: &Response,
     ) -> Result<(), Verdict> {
-        let compare = self.config.rules.keep(Rule::CompareAndSwap);
+        let compare = self.config.rules.contains(Rule::CompareAndSwap);
         let change = |now: u64| (!compare || now == seen.0).then_some(won.0);
         let before = self.memory.update(line, Word::Commit, change).await;
         if compare && before != seen.0 {
             return Err(Verdict::DropLostRace);
         }
         let what = (response.header.device(), self.config.gateway, seen.idx());
-        let ledger = self.memory.ledger();
-        ledger.borrow_mut().accepted(
+        let invariants = self.memory.invariants();
+        invariants.borrow_mut().record_accepted(
             what,
             response.tag,
             origin(meta),
@@ -237,7 +236,7 @@ impl Cpu {
         session_key: &SessionKey,
     ) -> Result<Outcome, Verdict> {
         let memory = &self.memory;
-        if self.config.rules.keep(Rule::SessionIdZeroedFirst) {
+        if self.config.rules.contains(Rule::SessionIdZeroedFirst) {
             memory.store(line, Word::SessionId, 0).await;
         }
         let window = Window::new(won.window_generation());
@@ -247,7 +246,7 @@ impl Cpu {
             .await;
         memory.store_pair(line, Word::Tag, &response.tag).await;
         memory
-            .store(line, Word::Lease, u64::from(self.config.lease_s))
+            .store(line, Word::SessionLifetime, u64::from(self.config.lifetime_s))
             .await;
         memory.store_pair(line, Word::Addr, &meta.src_ip).await;
         memory.store(line, Word::Port, u64::from(meta.src_port)).await;
@@ -255,11 +254,11 @@ impl Cpu {
         memory.store(line, Word::Mac, mac_word(meta.src_mac)).await;
         memory.store(line, Word::Bound, u64::from(bound)).await;
         memory.store(line, Word::Ingress, u64::from(meta.ingress)).await;
-        let until_s = self.now.boot().seconds().saturating_add(self.config.lease_s);
-        memory.store(line, Word::LeaseUntil, u64::from(until_s)).await;
+        let until_s = self.now.boot().seconds().saturating_add(self.config.lifetime_s);
+        memory.store(line, Word::SessionExpires, u64::from(until_s)).await;
         let has_row = won.is_key_mode() || self.take_next_row(line, won).await;
-        // Addresses are claimed by having written them while BUSY and then looking for others: of two who do so at
-        // the same time at least one sees the other.
+        // Addresses are claimed by writing them while BUSY and then checking for other claims: of two concurrent
+        // claims at least one sees the other.
         let claimed = !self.is_owned_by_other(line, meta, bound).await;
         let [id, _] = split(&response.tag);
         if claimed {
@@ -270,18 +269,18 @@ impl Cpu {
             return Err(Verdict::DropAddressOwned);
         }
         let idx = response.idx.get();
-        let ack = self.acknowledge(
+        let ack = self.make_ack(
             response.header.device(),
             idx,
-            self.config.lease_s,
+            self.config.lifetime_s,
             &response.tag,
             session_key,
             meta.src_ip,
         );
-        let ledger = memory.ledger();
-        ledger
+        let invariants = memory.invariants();
+        invariants
             .borrow_mut()
-            .acknowledged(self.config.gateway, response, &ack, &origin(meta), None);
+            .record_ack(self.config.gateway, response, &ack, &origin(meta), None);
         Ok((Verdict::ReplyAck, bytes(&ack)))
     }
 
@@ -289,7 +288,7 @@ impl Cpu {
     async fn take_next_row(&self, line: usize, won: CommitWord) -> bool {
         let memory = &self.memory;
         let slot = won.idx().0 as usize % self.config.ring_rows;
-        let second = if self.config.rules.keep(Rule::RowTakenByExchange) {
+        let second = if self.config.rules.contains(Rule::RowTakenByExchange) {
             memory.exchange(line, Word::RingKey(slot, 1), 0).await
         } else {
             memory.load(line, Word::RingKey(slot, 1)).await
@@ -311,18 +310,19 @@ impl Cpu {
     async fn release(&self, line: usize, won: CommitWord, has_row: bool) {
         let rules = self.config.rules;
         let change = |now: u64| {
-            Some(if !rules.keep(Rule::ReleaseKeepsRevoked) {
-                won.released(has_row).0
-            } else if !rules.keep(Rule::BusyOwnership) {
+            Some(if !rules.contains(Rule::ReleaseKeepsRevoked) {
+                won.with_busy_cleared(has_row).0
+            } else if !rules.contains(Rule::BusyOwnership) {
                 if has_row { now } else { now & !commit::VALID }
             } else {
-                CommitWord(now).released(has_row).0
+                CommitWord(now).with_busy_cleared(has_row).0
             })
         };
         self.memory.update(line, Word::Commit, change).await;
     }
 
-    /// Whether another device's live or coming session has this IP address, or, for a BOUND one, this MAC address.
+    /// Whether another device's active or starting session has this IP address, or, for a BOUND one, this MAC
+    /// address.
     async fn is_owned_by_other(&self, line: usize, meta: &Meta, bound: bool) -> bool {
         for other in (0..self.devices.len()).filter(|other| *other != line) {
             let commit = CommitWord(self.memory.load(other, Word::Commit).await);
@@ -330,7 +330,7 @@ impl Cpu {
             if commit.is_revoked() || (id == 0 && !commit.is_busy()) {
                 continue;
             }
-            if self.lease_is_over(other).await {
+            if self.is_session_expired(other).await {
                 continue;
             }
             let same_address = self.memory.load_pair(other, Word::Addr).await == meta.src_ip;
@@ -341,7 +341,7 @@ impl Cpu {
         false
     }
 
-    /// Whether that line's session is BOUND to this interface, these VLANs and this MAC address.
+    /// Whether the session of this line is BOUND to this interface, these VLANs and this MAC address.
     async fn is_bound_to(&self, line: usize, meta: &Meta) -> bool {
         self.memory.load(line, Word::Bound).await != 0
             && self.memory.load(line, Word::Mac).await == mac_word(meta.src_mac)
@@ -349,14 +349,14 @@ impl Cpu {
             && self.memory.load(line, Word::Ingress).await == u64::from(meta.ingress)
     }
 
-    async fn lease_is_over(&self, line: usize) -> bool {
-        let until_s = self.memory.load(line, Word::LeaseUntil).await;
+    async fn is_session_expired(&self, line: usize) -> bool {
+        let until_s = self.memory.load(line, Word::SessionExpires).await;
         let BootTime(now_ms) = self.now.boot();
         now_ms / 1_000 >= until_s
     }
 
-    /// The first ACK was lost: the same again, for the winning RESPONSE from the same place only (LAP/1 1.4.4).
-    async fn ack_again(
+    /// The first ACK was lost: the same ACK, only for the winning RESPONSE from the same origin (LAP/1 1.4.4).
+    async fn repeat_ack(
         &self,
         line: usize,
         seen: CommitWord,
@@ -368,7 +368,7 @@ impl Cpu {
         let id = memory.load(line, Word::SessionId).await;
         let stored_tag = memory.load_pair(line, Word::Tag).await;
         let is_winner = tag::verify(&stored_tag, &response.tag).is_some();
-        if id == 0 || self.lease_is_over(line).await || (!is_winner && rules.keep(Rule::WinnerTag)) {
+        if id == 0 || self.is_session_expired(line).await || (!is_winner && rules.contains(Rule::WinnerTag)) {
             return Err(Verdict::DropReplay);
         }
         let is_from = memory.load_pair(line, Word::Addr).await == meta.src_ip
@@ -380,31 +380,31 @@ impl Cpu {
             return Err(Verdict::DropReplay);
         }
         let key = SessionKey::from_bytes(memory.load_pair(line, Word::SessionKey).await);
-        let lease_s = memory.load(line, Word::Lease).await as u32;
-        if rules.keep(Rule::AckAgainRecheck) && memory.load(line, Word::Commit).await != seen.0 {
+        let lifetime_s = memory.load(line, Word::SessionLifetime).await as u32;
+        if rules.contains(Rule::RepeatedAckRecheck) && memory.load(line, Word::Commit).await != seen.0 {
             return Err(Verdict::DropReplay);
         }
         let idx = response.idx.get();
-        let ack = self.acknowledge(
+        let ack = self.make_ack(
             response.header.device(),
             idx,
-            lease_s,
+            lifetime_s,
             &stored_tag,
             &key,
             meta.src_ip,
         );
-        let ledger = memory.ledger();
-        ledger
+        let invariants = memory.invariants();
+        invariants
             .borrow_mut()
-            .acknowledged(self.config.gateway, response, &ack, &origin(meta), Some(seen_at));
-        Ok((Verdict::ReplyAckAgain, bytes(&ack)))
+            .record_ack(self.config.gateway, response, &ack, &origin(meta), Some(seen_at));
+        Ok((Verdict::ReplyAckRepeated, bytes(&ack)))
     }
 
-    fn acknowledge(
+    fn make_ack(
         &self,
         device: DeviceId,
         idx: u32,
-        lease_s: u32,
+        lifetime_s: u32,
         response_tag: &[u8; 16],
         key: &SessionKey,
         seen_ip: [u8; 16],
@@ -412,7 +412,7 @@ impl Cpu {
         let mut ack = Ack {
             header: wire::Header::new(message_type::ACK, SUITE, 0, device),
             idx: idx.into(),
-            lease_s: lease_s.into(),
+            session_lifetime_s: lifetime_s.into(),
             session_id: halves(response_tag)[0],
             tag: [0; 16],
             seen_ip,
@@ -428,12 +428,12 @@ impl Cpu {
         let line = self.line_of(device)?;
         let mut window = Window(memory.load(line, Word::Window).await);
         let commit = CommitWord(memory.load(line, Word::Commit).await);
-        let seen_at = memory.ledger().borrow().tick;
+        let seen_at = memory.invariants().borrow().tick;
         if commit.is_revoked() {
             return Err(Verdict::DropRevoked);
         }
         let id = memory.load(line, Word::SessionId).await;
-        if id == 0 || id.to_be_bytes() != data.session_id || self.lease_is_over(line).await {
+        if id == 0 || id.to_be_bytes() != data.session_id || self.is_session_expired(line).await {
             return Err(Verdict::DropSession);
         }
         if memory.load_pair(line, Word::Addr).await != meta.src_ip {
@@ -442,7 +442,7 @@ impl Cpu {
         let key = SessionKey::from_bytes(memory.load_pair(line, Word::SessionKey).await);
         let expected = tag::data(&key, data, 0, &meta.dst_ip, body);
         tag::verify(&expected, &data.tag).ok_or(Verdict::DropTag)?;
-        if !rules.keep(Rule::WindowBeforeKey) {
+        if !rules.contains(Rule::WindowBeforeKey) {
             window = Window(memory.load(line, Word::Window).await);
         }
         let generation = window.generation();
@@ -453,8 +453,8 @@ impl Cpu {
                 .compare_and_swap(line, Word::Window, window.0, marked.0)
                 .await
             {
-                let ledger = memory.ledger();
-                ledger.borrow_mut().opened(
+                let invariants = memory.invariants();
+                invariants.borrow_mut().record_opened(
                     self.config.gateway,
                     device,
                     data.session_id,

@@ -1,14 +1,13 @@
-//! A model-based property test of LAP/1: seeded runs in which everything that can go wrong does, judged by a ledger
-//! of what really happened.
+//! A model-based property test of LAP/1: seeded runs with all kinds of faults and attacks, checked against the ground truth.
 //!
 //! * `races` interleaves single memory accesses of CPUs and user space on one gateway's lines.
-//! * `world` has many devices running the real device role, two gateways, an attacker who sees, drops, delays, repeats,
-//!   reorders, alters and invents messages, sends from others' addresses and plays gateway, and misfortunes: crashes,
-//!   suspends, clock leaps, moves, revocations. Each gateway is the crate's oracle with the step machine beside it,
-//!   and both must do the same to the byte.
-//! * Each rule is removed in turn, and a run must notice.
+//! * `simulation` has many devices running the real device role, two gateways, an attacker who sees, drops, delays, repeats,
+//!   reorders, alters and forges messages, sends from others' addresses and impersonates gateways, and failures: crashes,
+//!   suspends, clock jumps, moves, revocations. Each gateway runs the crate's oracle and the step machine side by side, and
+//!   both must agree to the byte.
+//! * Each rule is removed in turn, and a run must detect that.
 //!
-//! `LINEWARDEN_SEEDS` sets how many seeds are run; `LINEWARDEN_SEED` replays one.
+//! `LINEWARDEN_SEEDS` sets the number of seeds; `LINEWARDEN_SEED` replays one.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -18,25 +17,25 @@
 
 mod attacker;
 mod cpu;
-mod dice;
-mod enrolment;
-mod ledger;
+mod enrollment;
+mod invariants;
 mod memory;
 mod node;
 mod races;
+mod random;
 mod rules;
-mod station;
-mod user;
-mod world;
+mod simulated_device;
+mod simulation;
+mod user_space;
 
 use linewarden_protocol::verdict::Verdict;
 use rules::{Rule, Rules};
-use world::Attack;
+use simulation::Attack;
 
 /// Seeds within which the removal of a rule must be caught.
 const MUTATION_SEEDS: u64 = 1_000;
 
-/// The seeds to run: one to replay, or as many as asked for, or so many.
+/// The seeds to run: one to replay, the requested number, or the default.
 fn seeds(default: u64) -> std::ops::Range<u64> {
     let number = |name: &str| {
         std::env::var(name)
@@ -53,7 +52,7 @@ fn seeds(default: u64) -> std::ops::Range<u64> {
 fn every_seed<T>(default: u64, run: impl Fn(u64) -> Result<T, String>, mut add: impl FnMut(T)) {
     for seed in seeds(default) {
         match run(seed) {
-            Ok(tally) => add(tally),
+            Ok(statistics) => add(statistics),
             Err(violation) => panic!("replay with LINEWARDEN_SEED={seed}: {violation}"),
         }
     }
@@ -64,12 +63,12 @@ fn replaying() -> bool {
 }
 
 #[test]
-fn races_between_cpus_and_user_space_break_nothing() {
-    let mut sum = races::Tally::default();
+fn races_between_cpus_and_user_space_violate_no_invariant() {
+    let mut sum = races::Statistics::default();
     every_seed(
         2_000,
         |seed| races::run(seed, Rules::default()),
-        |tally| sum.add(&tally),
+        |statistics| sum.add(&statistics),
     );
     println!("{sum:?}");
     let tried = [
@@ -82,23 +81,23 @@ fn races_between_cpus_and_user_space_break_nothing() {
     ];
     assert!(
         replaying() || tried.iter().all(|count| *count > 0),
-        "too tame: {sum:?}"
+        "the runs cover too little: {sum:?}"
     );
 }
 
 #[test]
-fn attackers_on_the_path_misfortunes_and_moves_break_nothing() {
-    let mut sum = world::Tally::default();
+fn attackers_on_the_path_failures_and_moves_violate_no_invariant() {
+    let mut sum = simulation::Statistics::default();
     every_seed(
         200,
-        |seed| world::run(seed, Attack::OnPath, Rules::default()),
-        |tally| sum.add(&tally),
+        |seed| simulation::run(seed, Attack::OnPath, Rules::default()),
+        |statistics| sum.add(&statistics),
     );
     println!("{sum:?}");
     let tried = [
         Verdict::ReplyChallenge,
         Verdict::ReplyAck,
-        Verdict::ReplyAckAgain,
+        Verdict::ReplyAckRepeated,
         Verdict::ReplyNak,
         Verdict::PassSession,
         Verdict::DropUnknownDevice,
@@ -117,36 +116,36 @@ fn attackers_on_the_path_misfortunes_and_moves_break_nothing() {
     for verdict in tried {
         assert!(
             replaying() || sum.verdicts.contains_key(&verdict),
-            "too tame: never {verdict}"
+            "the runs cover too little: no {verdict}"
         );
     }
 }
 
 #[test]
-fn attackers_off_the_path_spend_no_row_and_hinder_nobody() {
-    let mut sum = world::Tally::default();
+fn attackers_off_the_path_spend_no_row_and_block_no_device() {
+    let mut sum = simulation::Statistics::default();
     every_seed(
         200,
-        |seed| world::run(seed, Attack::OffPath, Rules::default()),
-        |tally| sum.add(&tally),
+        |seed| simulation::run(seed, Attack::OffPath, Rules::default()),
+        |statistics| sum.add(&statistics),
     );
     println!("{sum:?}");
     assert!(replaying() || sum.injected > 0 && sum.sessions > 0);
 }
 
-/// A test of the tests: a gateway that lacks one rule is caught, by races or by attackers.
+/// A test of the tests: a gateway without one of the rules is detected, by races or by attackers.
 #[test]
-fn the_removal_of_each_rule_is_caught() {
+fn the_removal_of_each_rule_is_detected() {
     for rule in Rule::ALL {
         let rules = Rules::without(rule);
         let caught = (0..MUTATION_SEEDS).find_map(|seed| {
             let violation = races::run(seed, rules)
                 .err()
-                .or_else(|| world::run(seed, Attack::OnPath, rules).err())?;
+                .or_else(|| simulation::run(seed, Attack::OnPath, rules).err())?;
             Some((seed, violation))
         });
         let Some((seed, violation)) = caught else {
-            panic!("without {rule:?} nothing was found in {MUTATION_SEEDS} seeds");
+            panic!("the removal of {rule:?} was not detected in {MUTATION_SEEDS} seeds");
         };
         println!(
             "{rule:?}: seed {seed}: {}",

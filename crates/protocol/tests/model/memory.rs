@@ -1,9 +1,9 @@
-//! The memory that CPUs and user space share, word by word, and the scheduler's hold on every access.
+//! The memory shared by CPUs and user space, word by word, with a scheduler that controls every access.
 //!
-//! Actors are `async` functions that await before each access; an executor that polls one of them once lets it do
-//! exactly one access. So the code of an actor reads straight down, the compiler keeps its program counter, and a
-//! seeded scheduler interleaves the accesses of all actors. Accesses take effect in the order in which they are
-//! made: weaker orders are the affair of each data plane's atomics.
+//! Actors are `async` functions that await before each access; polling an actor once performs exactly one access. So
+//! the code of an actor is linear, the compiler keeps its program counter, and a seeded scheduler interleaves the
+//! accesses of all actors. Accesses take effect in the order in which they are made: weaker memory orders are tested
+//! in each data plane.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -15,7 +15,7 @@ use linewarden_protocol::gateway::Row;
 use linewarden_protocol::ids::GatewayId;
 use linewarden_protocol::keys::AuthKey;
 
-use super::ledger::{Access, Ledger};
+use super::invariants::{Access, Invariants};
 
 /// One 64-bit word of a line. Half 0 of a 16-byte value holds its first eight bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,12 +25,12 @@ pub enum Word {
     SessionId,
     Challenge,
     Key(usize),
-    LeaseUntil,
+    SessionExpires,
     Ingress,
     SessionKey(usize),
     Tag(usize),
     Addr(usize),
-    Lease,
+    SessionLifetime,
     Port,
     Mac,
     Vlans,
@@ -49,12 +49,12 @@ impl Word {
             Self::SessionId => 2,
             Self::Challenge => 3,
             Self::Key(half) => 4 + half,
-            Self::LeaseUntil => 6,
+            Self::SessionExpires => 6,
             Self::Ingress => 7,
             Self::SessionKey(half) => 8 + half,
             Self::Tag(half) => 10 + half,
             Self::Addr(half) => 12 + half,
-            Self::Lease => 14,
+            Self::SessionLifetime => 14,
             Self::Port => 15,
             Self::Mac => 16,
             Self::Vlans => 17,
@@ -119,7 +119,7 @@ pub fn vlans_word(vlans: [u16; 2]) -> u64 {
     u64::from(vlans[0]) << 16 | u64::from(vlans[1])
 }
 
-/// Freshness values and when the current one was drawn.
+/// Freshness values and the time of the current one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Control {
     pub fresh_current: u64,
@@ -131,10 +131,10 @@ pub struct Control {
 pub struct State {
     pub gateway: GatewayId,
     pub lines: Vec<Line>,
-    /// By line: whether its device was installed; the index finds no other.
+    /// By line: whether its device is installed; the index does not find others.
     pub installed: Vec<bool>,
     pub control: Control,
-    pub ledger: Rc<RefCell<Ledger>>,
+    pub invariants: Rc<RefCell<Invariants>>,
 }
 
 /// An actor's handle on the memory.
@@ -152,7 +152,7 @@ impl Memory {
         }
     }
 
-    /// The same memory, for that actor.
+    /// The same memory, for another actor.
     pub fn for_actor(&self, actor: u32) -> Self {
         Self {
             state: Rc::clone(&self.state),
@@ -160,18 +160,18 @@ impl Memory {
         }
     }
 
-    /// Looks at everything at once, as only the test can.
-    pub fn look<T>(&self, with: impl FnOnce(&State) -> T) -> T {
+    /// Reads everything at once, which only the test can do.
+    pub fn inspect<T>(&self, with: impl FnOnce(&State) -> T) -> T {
         with(&self.state.borrow())
     }
 
-    /// Changes anything at once: setting up, and what happens while no actor runs.
+    /// Changes anything at once, for setup and while no actor runs.
     pub fn arrange<T>(&self, with: impl FnOnce(&mut State) -> T) -> T {
         with(&mut self.state.borrow_mut())
     }
 
-    pub fn ledger(&self) -> Rc<RefCell<Ledger>> {
-        Rc::clone(&self.state.borrow().ledger)
+    pub fn invariants(&self) -> Rc<RefCell<Invariants>> {
+        Rc::clone(&self.state.borrow().invariants)
     }
 
     pub async fn control(&self) -> Control {
@@ -206,14 +206,14 @@ impl Memory {
         self.update(line, word, |now| (now == seen).then_some(next)).await == seen
     }
 
-    /// One atomic read-modify-write; returns what was there before.
+    /// One atomic read-modify-write; returns the value before.
     pub async fn update(&self, line: usize, word: Word, change: impl FnOnce(u64) -> Option<u64>) -> u64 {
         Turn::default().await;
         let mut state = self.state.borrow_mut();
         let before = state.lines[line].get(word);
         if let Some(after) = change(before) {
             state.lines[line].set(word, after);
-            let ledger = Rc::clone(&state.ledger);
+            let invariants = Rc::clone(&state.invariants);
             let access = Access {
                 actor: self.actor,
                 gateway: state.gateway,
@@ -222,13 +222,13 @@ impl Memory {
                 before,
                 after,
             };
-            ledger.borrow_mut().written(access, &state.lines[line]);
+            invariants.borrow_mut().record_write(access, &state.lines[line]);
         }
         before
     }
 }
 
-/// Gives the turn back to the scheduler once.
+/// Yields to the scheduler once.
 #[derive(Default)]
 struct Turn {
     taken: bool,
@@ -246,10 +246,10 @@ impl Future for Turn {
     }
 }
 
-/// An actor under way.
+/// A running actor.
 pub type Actor<T> = Pin<Box<dyn Future<Output = T>>>;
 
-/// Lets an actor make its next access; its result when that was the last.
+/// Lets an actor perform its next access; returns its result after the last one.
 pub fn step<T>(actor: &mut Actor<T>) -> Option<T> {
     match actor.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => Some(result),
@@ -257,7 +257,7 @@ pub fn step<T>(actor: &mut Actor<T>) -> Option<T> {
     }
 }
 
-/// Lets an actor run to its end, undisturbed.
+/// Runs an actor to its end without interleaving.
 pub fn finish<T>(actor: &mut Actor<T>) -> T {
     loop {
         if let Some(result) = step(actor) {

@@ -1,5 +1,5 @@
-//! A gateway in the world: the crate's oracle and this model's step machine fed with the same frames and compared
-//! after each; a registry's durable marks, clocks that can be suspended, and crashes.
+//! A gateway of the simulation: the crate's oracle and this model's step machine receive the same frames and are
+//! compared after each; durable marks of a registry, clocks with suspends, and crashes.
 
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -14,16 +14,16 @@ use linewarden_protocol::verdict::{Disposition, Verdict};
 use linewarden_protocol::wire::LAP_PORT;
 
 use super::cpu::{Config, Cpu, Outcome};
-use super::dice::Dice;
-use super::enrolment::Enrolment;
-use super::ledger::Ledger;
+use super::enrollment::Enrollment;
+use super::invariants::Invariants;
 use super::memory::{Actor, Control, Line, Memory, State, Word, finish, mac_word, split, vlans_word};
+use super::random::Random;
 use super::rules::{Rule, Rules};
-use super::user::User;
+use super::user_space::UserSpace;
 
-/// Rows of each device that a gateway may ever use: gateway 1 has the first so many, gateway 2 the next.
+/// Rows of each device per gateway: gateway 1 has the first range, gateway 2 the next.
 pub const RANGE_ROWS: u32 = 100_000;
-/// Rows that the registry's durable mark moves on at a time (LAP/1 1.4.6).
+/// Rows by which the registry's durable mark advances (LAP/1 1.4.6).
 const BLOCK_ROWS: u32 = 4;
 const RING_ROWS: usize = 3;
 
@@ -33,21 +33,21 @@ pub struct Node {
     pub ipv4: IpAddr,
     pub ipv6: IpAddr,
     config: Config,
-    /// Absent when a rule is removed: then the two are meant to differ.
+    /// Absent if a rule is removed: then the two are meant to differ.
     oracle: Option<Gateway>,
     memory: Memory,
-    user: User,
-    enrolments: Rc<[Enrolment]>,
+    user: UserSpace,
+    enrollments: Rc<[Enrollment]>,
     devices: Rc<[DeviceId]>,
-    ledger: Rc<RefCell<Ledger>>,
+    invariants: Rc<RefCell<Invariants>>,
     monotonic_behind_ms: u64,
     boot_ahead_ms: u64,
     /// No frame is handled before this time.
     pub asleep_until_ms: u64,
-    /// By device, in the registry: rows from here on were never given to this gateway's memory.
+    /// By device, in the registry: rows from here on were never given to this gateway.
     marks: Vec<u32>,
     /// By device, in the gateway's memory: the next row to give to the oracle.
-    given: Vec<u32>,
+    installed_until: Vec<u32>,
     /// In the registry.
     revoked: Vec<bool>,
 }
@@ -55,10 +55,10 @@ pub struct Node {
 impl Node {
     pub fn new(
         number: u8,
-        lease_s: u32,
+        lifetime_s: u32,
         rules: Rules,
-        enrolments: &Rc<[Enrolment]>,
-        ledger: &Rc<RefCell<Ledger>>,
+        enrollments: &Rc<[Enrollment]>,
+        invariants: &Rc<RefCell<Invariants>>,
     ) -> Self {
         let id = GatewayId(u32::from(number));
         let (ipv4, ipv6) = (
@@ -67,26 +67,26 @@ impl Node {
         );
         let config = Config {
             gateway: id,
-            lease_s,
+            lifetime_s,
             ring_rows: RING_ROWS,
             rules,
             sealed: false,
         };
-        let is_whole = Rule::ALL.iter().all(|rule| rules.keep(*rule));
+        let is_whole = Rule::ALL.iter().all(|rule| rules.contains(*rule));
         let oracle = is_whole.then(|| {
             Gateway::new(GatewayConfig {
                 gate: Gate::Open,
-                lease_s,
+                session_lifetime_s: lifetime_s,
                 nak_per_s: u32::MAX,
                 rows_ahead: RING_ROWS as u32,
-                // The model is of the memory that CPUs share, not of where messages come from.
+                // The model covers the memory shared by CPUs, not the origin of messages.
                 sources: None,
                 own_macs: None,
                 ..GatewayConfig::new(id, &[ipv4, ipv6])
             })
         });
         let first = RANGE_ROWS * (u32::from(number) - 1);
-        let memory = empty_memory(id, enrolments.len(), ledger);
+        let memory = empty_memory(id, enrollments.len(), invariants);
         Self {
             id,
             mac: [2, 0, 0, 0, 0xAA, number],
@@ -94,17 +94,17 @@ impl Node {
             ipv6,
             config,
             oracle,
-            user: User::new(memory.clone(), config, vec![first; enrolments.len()]),
+            user: UserSpace::new(memory.clone(), config, vec![first; enrollments.len()]),
             memory,
-            enrolments: Rc::clone(enrolments),
-            devices: enrolments.iter().map(|one| one.device).collect(),
-            ledger: Rc::clone(ledger),
+            enrollments: Rc::clone(enrollments),
+            devices: enrollments.iter().map(|one| one.device).collect(),
+            invariants: Rc::clone(invariants),
             monotonic_behind_ms: 0,
             boot_ahead_ms: 1_000 * u64::from(number),
             asleep_until_ms: 0,
-            marks: vec![first; enrolments.len()],
-            given: vec![first; enrolments.len()],
-            revoked: vec![false; enrolments.len()],
+            marks: vec![first; enrollments.len()],
+            installed_until: vec![first; enrollments.len()],
+            revoked: vec![false; enrollments.len()],
         }
     }
 
@@ -115,15 +115,15 @@ impl Node {
         }
     }
 
-    /// Starts, or comes back after a crash of the machine: memory is empty, rows go on at the registry's mark.
-    pub fn start(&mut self, true_ms: u64, dice: &mut Dice) {
+    /// Starts, or restarts after a crash of the machine: memory is empty, rows continue at the registry's mark.
+    pub fn start(&mut self, true_ms: u64, random: &mut Random) {
         if let Some(oracle) = &mut self.oracle {
             oracle.crash();
         }
-        self.memory = empty_memory(self.id, self.devices.len(), &self.ledger);
-        self.user = User::new(self.memory.clone(), self.config, self.marks.clone());
-        self.given.clone_from(&self.marks);
-        self.restart_fresh(true_ms, dice);
+        self.memory = empty_memory(self.id, self.devices.len(), &self.invariants);
+        self.user = UserSpace::new(self.memory.clone(), self.config, self.marks.clone());
+        self.installed_until.clone_from(&self.marks);
+        self.restart_fresh(true_ms, random);
         for line in 0..self.devices.len() {
             self.install(line);
         }
@@ -133,33 +133,33 @@ impl Node {
         if self.revoked[line] {
             return;
         }
-        let enrolment = self.enrolments[line];
-        let (next_idx, rows) = match enrolment.mode {
+        let enrollment = self.enrollments[line];
+        let (next_idx, rows) = match enrollment.mode {
             Mode::Pool => (RowIndex(self.marks[line]), Vec::new()),
-            // Freshness alone has to protect a key-mode device from what was recorded before.
-            Mode::Key => (RowIndex(0), vec![enrolment.row(self.id, RowIndex(0))]),
+            // Only freshness protects a key-mode device from recorded messages.
+            Mode::Key => (RowIndex(0), vec![enrollment.row(self.id, RowIndex(0))]),
         };
         if let Some(oracle) = &mut self.oracle {
             let install = DeviceInstall {
-                device: enrolment.device,
-                mode: enrolment.mode,
+                device: enrollment.device,
+                mode: enrollment.mode,
                 next_idx,
                 rows,
                 mark: None,
             };
-            oracle.install(install).expect("an untouched line takes a device");
+            oracle.install(install).expect("an empty line accepts a device");
         }
-        self.user.install(line, enrolment.mode, next_idx.0);
-        self.provide(line);
+        self.user.install(line, enrollment.mode, next_idx.0);
+        self.refill(line);
     }
 
-    /// User space's work for one device: reserve durably, then give rows.
-    pub fn provide(&mut self, line: usize) {
+    /// User space's work for one device: reserve durably, then provide rows.
+    pub fn refill(&mut self, line: usize) {
         let commit = self.commit(line);
         if self.revoked[line] || commit.is_revoked() {
             return;
         }
-        if self.enrolments[line].mode == Mode::Key {
+        if self.enrollments[line].mode == Mode::Key {
             return finish(&mut boxed(self.user.clone().fill(line)));
         }
         let current = commit.idx().0;
@@ -172,57 +172,59 @@ impl Node {
         let Some(oracle) = &mut self.oracle else {
             return;
         };
-        let first = self.given[line].max(current);
+        let first = self.installed_until[line].max(current);
         let beyond = self.marks[line].min(current + 1 + RING_ROWS as u32).max(first);
-        let enrolment = self.enrolments[line];
+        let enrollment = self.enrollments[line];
         let rows = (first..beyond)
-            .map(|idx| enrolment.row(self.id, RowIndex(idx)))
+            .map(|idx| enrollment.row(self.id, RowIndex(idx)))
             .collect();
         oracle
-            .refill(enrolment.device, RowIndex(first), rows)
+            .refill(enrollment.device, RowIndex(first), rows)
             .expect("rows in order, within the ring");
-        self.given[line] = beyond;
+        self.installed_until[line] = beyond;
     }
 
-    pub fn provide_all(&mut self) {
-        (0..self.devices.len()).for_each(|line| self.provide(line));
+    pub fn refill_all(&mut self) {
+        (0..self.devices.len()).for_each(|line| self.refill(line));
     }
 
-    /// The process that feeds the data plane crashes and comes back; the memory stays.
+    /// The process that feeds the data plane crashes and restarts; the memory stays.
     pub fn recover(&mut self) {
         if let Some(oracle) = &mut self.oracle {
             oracle.recover();
         }
         self.user.recover();
-        self.provide_all();
+        self.refill_all();
     }
 
-    /// The registry and this gateway shut the device out.
+    /// The registry and this gateway revoke the device.
     pub fn revoke(&mut self, line: usize) {
         if std::mem::replace(&mut self.revoked[line], true) {
             return;
         }
         finish(&mut boxed(self.user.clone().revoke(line)));
         if let Some(oracle) = &mut self.oracle {
-            oracle.revoke(self.devices[line]).expect("it was installed");
+            oracle
+                .revoke(self.devices[line])
+                .expect("the device is installed");
         }
     }
 
-    pub fn rotate_fresh(&mut self, true_ms: u64, dice: &mut Dice) {
+    pub fn rotate_fresh(&mut self, true_ms: u64, random: &mut Random) {
         let now = self.now(true_ms);
-        let value = draw(dice);
+        let value = draw(random);
         if let Some(oracle) = &mut self.oracle {
-            oracle.set_fresh(value, now);
+            oracle.rotate_fresh_value(value, now);
         }
         let word = u64::from_be_bytes(value.to_wire());
         finish(&mut boxed(self.user.clone().rotate_fresh(word, now.monotonic_ms)));
     }
 
-    fn restart_fresh(&mut self, true_ms: u64, dice: &mut Dice) {
+    fn restart_fresh(&mut self, true_ms: u64, random: &mut Random) {
         let now = self.now(true_ms);
-        let (current, previous) = (draw(dice), draw(dice));
+        let (current, previous) = (draw(random), draw(random));
         if let Some(oracle) = &mut self.oracle {
-            oracle.restart_fresh(current, previous, now);
+            oracle.replace_fresh_values(current, previous, now);
         }
         self.memory.arrange(|state| {
             state.control.fresh_current = u64::from_be_bytes(current.to_wire());
@@ -231,15 +233,15 @@ impl Node {
         });
     }
 
-    /// Sleeps: the monotonic clock stands still, and new freshness values are drawn on waking.
-    pub fn suspend(&mut self, true_ms: u64, for_ms: u64, dice: &mut Dice) {
+    /// Suspends: the monotonic clock stops, and new freshness values are drawn on resume.
+    pub fn suspend(&mut self, true_ms: u64, for_ms: u64, random: &mut Random) {
         self.asleep_until_ms = true_ms + for_ms;
         self.monotonic_behind_ms += for_ms;
-        self.restart_fresh(self.asleep_until_ms, dice);
+        self.restart_fresh(self.asleep_until_ms, random);
     }
 
-    /// The boot-time clock leaps forward: leases end early here.
-    pub fn leap(&mut self, by_ms: u64) {
+    /// The boot-time clock jumps forward: sessions expire early here.
+    pub fn jump_clock(&mut self, by_ms: u64) {
         self.boot_ahead_ms += by_ms;
     }
 
@@ -250,7 +252,7 @@ impl Node {
         self.memory.arrange(|state| state.control.stopping = stopping);
     }
 
-    /// Handles a frame; returns the reply, if there is one. Both gateways must do the same.
+    /// Handles a frame; returns the reply, if any. Both implementations must agree.
     pub fn deliver(&mut self, true_ms: u64, ingress: u32, mut bytes: Vec<u8>) -> (Verdict, Option<Vec<u8>>) {
         let now = self.now(true_ms);
         let stepped = self.step_through(now, true_ms, ingress, &bytes);
@@ -266,8 +268,8 @@ impl Node {
         if let Some((stepped_verdict, stepped_reply)) = stepped {
             let payload = replied.then(|| payload_of(&bytes)).flatten();
             if stepped_verdict != verdict || stepped_reply.map(Vec::from) != payload {
-                self.ledger.borrow_mut().violate(format!(
-                    "gateway {}: the oracle says {verdict}, the step machine {stepped_verdict}",
+                self.invariants.borrow_mut().violate(format!(
+                    "gateway {}: the verdict of the oracle is {verdict}, that of the step machine {stepped_verdict}",
                     self.id
                 ));
             }
@@ -297,7 +299,7 @@ impl Node {
         Some(finish(&mut boxed(cpu.handle(parsed.meta(ingress)?, payload))))
     }
 
-    /// Word by word, what both hold.
+    /// Compares all words of both.
     fn compare_lines(&self) {
         let Some(oracle) = &self.oracle else {
             return;
@@ -307,7 +309,7 @@ impl Node {
                 continue;
             };
             let session = &view.session;
-            let same = self.memory.look(|state| {
+            let same = self.memory.inspect(|state| {
                 let line = &state.lines[number];
                 let ring = (0..RING_ROWS).filter(|slot| line.get(Word::RingKey(*slot, 1)) != 0);
                 line.get(Word::Commit) == view.commit.0
@@ -315,17 +317,17 @@ impl Node {
                     && line.get(Word::SessionId) == u64::from_be_bytes(view.session_id)
                     && line.get(Word::Challenge) == u64::from_be_bytes(view.challenge)
                     && line.pair(Word::Key) == *view.auth_key.as_bytes()
-                    && line.get(Word::LeaseUntil) == u64::from(view.lease_until_s)
+                    && line.get(Word::SessionExpires) == u64::from(view.session_expires_s)
                     && line.get(Word::Ingress) == u64::from(view.ingress)
                     && line.pair(Word::SessionKey) == *session.session_key.as_bytes()
                     && line.pair(Word::Tag) == session.tag
                     && [line.get(Word::Addr(0)), line.get(Word::Addr(1))] == split(&session.addr)
-                    && line.get(Word::Lease) == u64::from(session.lease_s)
+                    && line.get(Word::SessionLifetime) == u64::from(session.session_lifetime_s)
                     && line.get(Word::Port) == u64::from(session.port)
                     && line.get(Word::Mac) == mac_word(session.mac)
                     && line.get(Word::Vlans) == vlans_word(session.vlans)
                     && line.get(Word::Bound) == u64::from(session.bound)
-                    // A revoked line is given no rows any more, so a ring emptied by recovery stays empty.
+                    // A revoked line gets no more rows, so a ring emptied by recovery stays empty.
                     && (ring.count() == view.rows_ahead || view.commit.is_revoked())
             });
             if !same {
@@ -333,41 +335,41 @@ impl Node {
                     "gateway {}: the line of device {device} differs from {view:?}",
                     self.id
                 );
-                self.ledger.borrow_mut().violate(what);
+                self.invariants.borrow_mut().violate(what);
             }
         }
     }
 
     fn commit(&self, line: usize) -> CommitWord {
-        CommitWord(self.memory.look(|state| state.lines[line].get(Word::Commit)))
+        CommitWord(self.memory.inspect(|state| state.lines[line].get(Word::Commit)))
     }
 
-    /// The id on the wire of the device's session here, if its lease is not over.
+    /// The id on the wire of the device's session here, if it has not expired.
     pub fn session(&self, line: usize, true_ms: u64) -> Option<[u8; 8]> {
         let seconds = u64::from(self.now(true_ms).boot().seconds());
-        self.memory.look(|state| {
+        self.memory.inspect(|state| {
             let line = &state.lines[line];
             let live = line.get(Word::SessionId) != 0
-                && seconds < line.get(Word::LeaseUntil)
+                && seconds < line.get(Word::SessionExpires)
                 && !CommitWord(line.get(Word::Commit)).is_revoked();
             live.then(|| line.get(Word::SessionId).to_be_bytes())
         })
     }
 }
 
-fn empty_memory(gateway: GatewayId, lines: usize, ledger: &Rc<RefCell<Ledger>>) -> Memory {
+fn empty_memory(gateway: GatewayId, lines: usize, invariants: &Rc<RefCell<Invariants>>) -> Memory {
     Memory::new(State {
         gateway,
         lines: vec![Line::new(RING_ROWS); lines],
         installed: vec![false; lines],
         control: Control::default(),
-        ledger: Rc::clone(ledger),
+        invariants: Rc::clone(invariants),
     })
 }
 
-fn draw(dice: &mut Dice) -> FreshValue {
+fn draw(random: &mut Random) -> FreshValue {
     loop {
-        if let Some(value) = FreshValue::from_wire(dice.bytes()) {
+        if let Some(value) = FreshValue::from_wire(random.bytes()) {
             return value;
         }
     }
@@ -382,7 +384,7 @@ fn reply_frame(mut bytes: Vec<u8>, payload: &[u8; 64]) -> Option<Vec<u8>> {
     let parsed = frame::parse(&bytes).ok()?;
     let (_, udp) = parsed.datagram()?;
     bytes.get_mut(udp.payload())?.copy_from_slice(payload);
-    frame::turn_round(&mut bytes, &parsed)?;
+    frame::reverse_frame(&mut bytes, &parsed)?;
     Some(bytes)
 }
 

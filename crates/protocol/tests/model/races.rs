@@ -1,5 +1,5 @@
-//! One gateway, two devices, every access interleaved: CPUs with RESPONSEs, repeated RESPONSEs and DATA against each
-//! other and against user space that refills, fills, revokes, crashes and comes back.
+//! One gateway, two devices, every access interleaved: CPUs with RESPONSEs, repeated RESPONSEs and DATA, and user
+//! space that refills, fills, revokes, crashes and recovers.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -15,12 +15,12 @@ use linewarden_protocol::wire::{self, Data, FLAG_BOUND, LAP_PORT, Response, mess
 use zerocopy::IntoBytes as _;
 
 use super::cpu::{Config, Cpu, Outcome};
-use super::dice::Dice;
-use super::enrolment::{Enrolment, SUITE};
-use super::ledger::Ledger;
+use super::enrollment::{Enrollment, SUITE};
+use super::invariants::Invariants;
 use super::memory::{Actor, Control, Line, Memory, State, Word, finish, step};
+use super::random::Random;
 use super::rules::Rules;
-use super::user::User;
+use super::user_space::UserSpace;
 
 const GATEWAY: GatewayId = GatewayId(1);
 const GATEWAY_IP: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 66, 255, 254];
@@ -31,9 +31,9 @@ const NOW: Now = Now {
     boot_ms: 70_000,
 };
 
-/// What a run did, so that a test can tell that it tried anything.
+/// Statistics of a run, to check its coverage.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Tally {
+pub struct Statistics {
     pub accepted: usize,
     pub again: usize,
     pub data: usize,
@@ -42,7 +42,7 @@ pub struct Tally {
     pub crashes: usize,
 }
 
-impl Tally {
+impl Statistics {
     pub fn add(&mut self, other: &Self) {
         self.accepted += other.accepted;
         self.again += other.again;
@@ -53,13 +53,13 @@ impl Tally {
     }
 }
 
-/// An actor that stands still, as a preempted thread does, until `awake_at`.
-struct Running<T> {
+/// An actor that pauses, as a preempted thread does, until `awake_at`.
+struct RunningActor<T> {
     actor: Actor<T>,
     awake_at: usize,
 }
 
-impl<T> Running<T> {
+impl<T> RunningActor<T> {
     fn new(actor: impl Future<Output = T> + 'static) -> Self {
         Self {
             actor: Box::pin(actor),
@@ -69,30 +69,30 @@ impl<T> Running<T> {
 }
 
 struct Race {
-    dice: Dice,
+    random: Random,
     memory: Memory,
-    ledger: Rc<RefCell<Ledger>>,
+    invariants: Rc<RefCell<Invariants>>,
     config: Config,
     devices: Rc<[DeviceId]>,
-    user: User,
-    cpus: Vec<Running<Outcome>>,
-    user_space: Vec<Running<()>>,
+    user: UserSpace,
+    cpus: Vec<RunningActor<Outcome>>,
+    user_space: Vec<RunningActor<()>>,
     /// Accesses made so far.
     clock: usize,
-    /// Messages that were on the wire, with where they came from: everyone may repeat them.
+    /// Messages sent so far and their origins: everyone may repeat them.
     history: Vec<(Meta, Vec<u8>)>,
     next_actor: u32,
-    tally: Tally,
+    statistics: Statistics,
 }
 
 /// Runs one seed.
 ///
 /// # Errors
 /// The first violation.
-pub fn run(seed: u64, rules: Rules) -> Result<Tally, String> {
+pub fn run(seed: u64, rules: Rules) -> Result<Statistics, String> {
     let mut race = Race::new(seed, rules);
     for _ in 0..STEPS {
-        race.perhaps_begin();
+        race.begin_random();
         race.step_one();
         race.check()?;
     }
@@ -100,63 +100,63 @@ pub fn run(seed: u64, rules: Rules) -> Result<Tally, String> {
         race.step_one();
         race.check()?;
     }
-    race.everyone_gets_in()?;
-    Ok(race.tally)
+    race.check_all_devices_authenticate()?;
+    Ok(race.statistics)
 }
 
 impl Race {
     fn new(seed: u64, rules: Rules) -> Self {
-        let mut dice = Dice::new(seed);
-        let second = if dice.chance(50) { Mode::Pool } else { Mode::Key };
-        let enrolments = [
-            Enrolment::new(2, Mode::Pool, dice.chance(70)),
-            Enrolment::new(4, second, dice.chance(70)),
+        let mut random = Random::new(seed);
+        let second = if random.chance(50) { Mode::Pool } else { Mode::Key };
+        let enrollments = [
+            Enrollment::new(2, Mode::Pool, random.chance(70)),
+            Enrollment::new(4, second, random.chance(70)),
         ];
-        let ledger = Rc::new(RefCell::new(Ledger::new(&enrolments)));
+        let invariants = Rc::new(RefCell::new(Invariants::new(&enrollments)));
         let config = Config {
             gateway: GATEWAY,
-            lease_s: 3_600,
-            ring_rows: 1 + dice.below(3),
+            lifetime_s: 3_600,
+            ring_rows: 1 + random.below(3),
             rules,
             sealed: true,
         };
         let memory = Memory::new(State {
             gateway: GATEWAY,
-            lines: vec![Line::new(config.ring_rows); enrolments.len()],
-            installed: vec![false; enrolments.len()],
+            lines: vec![Line::new(config.ring_rows); enrollments.len()],
+            installed: vec![false; enrollments.len()],
             control: Control {
                 fresh_current: 0xF1,
                 fresh_previous: 0xF0,
                 drawn_at_monotonic_ms: NOW.monotonic_ms,
                 stopping: false,
             },
-            ledger: Rc::clone(&ledger),
+            invariants: Rc::clone(&invariants),
         });
-        let user = User::new(memory.clone(), config, vec![u32::MAX; enrolments.len()]);
-        for (line, enrolment) in enrolments.iter().enumerate() {
-            user.install(line, enrolment.mode, dice.below(9) as u32);
-            if dice.chance(70) {
+        let user = UserSpace::new(memory.clone(), config, vec![u32::MAX; enrollments.len()]);
+        for (line, enrollment) in enrollments.iter().enumerate() {
+            user.install(line, enrollment.mode, random.below(9) as u32);
+            if random.chance(70) {
                 finish(&mut boxed(user.clone().fill(line)));
             }
         }
         Self {
-            dice,
+            random,
             memory,
-            ledger,
+            invariants,
             config,
-            devices: enrolments.iter().map(|one| one.device).collect(),
+            devices: enrollments.iter().map(|one| one.device).collect(),
             user,
             cpus: Vec::new(),
             user_space: Vec::new(),
             clock: 0,
             history: Vec::new(),
             next_actor: 1,
-            tally: Tally::default(),
+            statistics: Statistics::default(),
         }
     }
 
     fn check(&self) -> Result<(), String> {
-        self.ledger.borrow().violation.clone().map_or(Ok(()), Err)
+        self.invariants.borrow().violation.clone().map_or(Ok(()), Err)
     }
 
     fn memory_for_next_actor(&mut self) -> Memory {
@@ -164,27 +164,27 @@ impl Race {
         self.memory.for_actor(self.next_actor)
     }
 
-    fn perhaps_begin(&mut self) {
-        if self.cpus.len() < CPUS_MAX && self.dice.chance(25) {
+    fn begin_random(&mut self) {
+        if self.cpus.len() < CPUS_MAX && self.random.chance(25) {
             self.begin_message();
         }
-        if self.user_space.is_empty() && self.dice.chance(15) {
+        if self.user_space.is_empty() && self.random.chance(15) {
             self.begin_user_space();
         }
-        if self.dice.below(1_500) == 0 {
+        if self.random.below(1_500) == 0 {
             self.crash();
         }
-        if self.dice.below(1_200) == 0 {
-            let line = self.dice.below(2);
+        if self.random.below(1_200) == 0 {
+            let line = self.random.below(2);
             let memory = self.memory_for_next_actor();
             let user = self.user.with_memory(memory);
-            self.user_space.push(Running::new(user.revoke(line)));
+            self.user_space.push(RunningActor::new(user.revoke(line)));
         }
     }
 
     fn begin_message(&mut self) {
-        let line = self.dice.below(2);
-        let (meta, message) = match self.dice.below(100) {
+        let line = self.random.below(2);
+        let (meta, message) = match self.random.below(100) {
             0..45 => self.genuine_response(line),
             45..60 => self.repeated(),
             60..68 => self.zero_key_response(line),
@@ -203,22 +203,22 @@ impl Race {
             now: NOW,
             true_ms: NOW.boot_ms,
         };
-        self.cpus.push(Running::new(cpu.handle(meta, message)));
+        self.cpus.push(RunningActor::new(cpu.handle(meta, message)));
     }
 
     fn begin_user_space(&mut self) {
-        let line = self.dice.below(2);
+        let line = self.random.below(2);
         let memory = self.memory_for_next_actor();
         let user = self.user.with_memory(memory);
-        let fresh: [u8; 8] = self.dice.bytes();
-        self.user_space.push(match self.dice.below(10) {
-            0..5 => Running::new(user.refill(line)),
-            5..9 => Running::new(user.fill(line)),
-            _ => Running::new(user.rotate_fresh(u64::from_be_bytes(fresh) | 1, NOW.monotonic_ms)),
+        let fresh: [u8; 8] = self.random.bytes();
+        self.user_space.push(match self.random.below(10) {
+            0..5 => RunningActor::new(user.refill(line)),
+            5..9 => RunningActor::new(user.fill(line)),
+            _ => RunningActor::new(user.rotate_fresh(u64::from_be_bytes(fresh) | 1, NOW.monotonic_ms)),
         });
     }
 
-    /// An actor that is awake makes its next access, and now and then stands still afterwards.
+    /// An active actor performs its next access, and sometimes pauses afterwards.
     fn step_one(&mut self) {
         self.clock += 1;
         let awake = |at: usize| at <= self.clock;
@@ -229,12 +229,12 @@ impl Race {
             .filter(|user| awake(self.user_space[*user].awake_at))
             .map(Err);
         let choices: Vec<Result<usize, usize>> = cpus.chain(users).collect();
-        let rest = if self.dice.chance(4) {
-            self.clock + self.dice.below(80)
+        let rest = if self.random.chance(4) {
+            self.clock + self.random.below(80)
         } else {
             0
         };
-        match self.dice.pick(&choices) {
+        match self.random.pick(&choices) {
             Some(Ok(cpu)) => {
                 let running = &mut self.cpus[*cpu];
                 running.awake_at = rest;
@@ -256,36 +256,36 @@ impl Race {
 
     fn count(&mut self, verdict: Verdict) {
         match verdict {
-            Verdict::ReplyAck => self.tally.accepted += 1,
-            Verdict::ReplyAckAgain => self.tally.again += 1,
-            Verdict::PassSession => self.tally.data += 1,
-            Verdict::DropLostRace => self.tally.lost_races += 1,
-            Verdict::DropBusy => self.tally.busy += 1,
+            Verdict::ReplyAck => self.statistics.accepted += 1,
+            Verdict::ReplyAckRepeated => self.statistics.again += 1,
+            Verdict::PassSession => self.statistics.data += 1,
+            Verdict::DropLostRace => self.statistics.lost_races += 1,
+            Verdict::DropBusy => self.statistics.busy += 1,
             _ => {}
         }
     }
 
-    /// Every actor dies between two of its accesses; then a new process clears up.
+    /// All actors stop between two of their accesses; then a new process recovers.
     fn crash(&mut self) {
         self.cpus.clear();
         self.user_space.clear();
         self.user.recover();
-        self.tally.crashes += 1;
+        self.statistics.crashes += 1;
     }
 
-    fn enrolment(&self, line: usize) -> Enrolment {
-        self.ledger.borrow().enrolments[line]
+    fn enrollment(&self, line: usize) -> Enrollment {
+        self.invariants.borrow().enrollments[line]
     }
 
     fn commit(&self, line: usize) -> CommitWord {
-        CommitWord(self.memory.look(|state| state.lines[line].get(Word::Commit)))
+        CommitWord(self.memory.inspect(|state| state.lines[line].get(Word::Commit)))
     }
 
-    /// Where a device sends from: now and then from the address that the other one has, too.
+    /// The origin of a device's messages: sometimes the address of the other device.
     fn place(&mut self, line: usize) -> Meta {
-        let own = self.enrolment(line).endpoint;
-        let ip = if self.dice.chance(5) {
-            self.enrolment(1 - line).endpoint.ip
+        let own = self.enrollment(line).endpoint;
+        let ip = if self.random.chance(5) {
+            self.enrollment(1 - line).endpoint.ip
         } else {
             own.ip
         };
@@ -301,39 +301,41 @@ impl Race {
     }
 
     fn response(&mut self, line: usize, idx: u32, key: &AuthKey, bound: Option<[u8; 6]>) -> Response {
-        let fresh = self.memory.look(|state| state.control.fresh_current);
+        let fresh = self.memory.inspect(|state| state.control.fresh_current);
         let flags = if bound.is_some() { FLAG_BOUND } else { 0 };
         let mut response = Response {
             header: wire::Header::new(message_type::RESPONSE, SUITE, flags, self.devices[line]),
-            nonce: self.dice.bytes(),
+            nonce: self.random.bytes(),
             idx: idx.into(),
             gateway_id: GATEWAY.0.into(),
             fresh: fresh.to_be_bytes(),
             tag: [0; 16],
         };
-        response.tag = tag::response(key, &response, &tag::loc(bound));
+        response.tag = tag::response(key, &response, &tag::location(bound));
         response
     }
 
-    /// The device answers for the row that is current now; it may have answered for it before, under another nonce.
+    /// The device's RESPONSE for the current row; it may have responded to that row before, with another nonce.
     fn genuine_response(&mut self, line: usize) -> (Meta, Vec<u8>) {
-        let enrolment = self.enrolment(line);
+        let enrollment = self.enrollment(line);
         let idx = self.commit(line).idx();
-        let key = enrolment.row(GATEWAY, idx).auth_key;
-        let response = self.response(line, idx.0, &key, enrolment.bound_mac());
-        self.ledger.borrow_mut().made(&enrolment, &response, NOW.boot_ms);
+        let key = enrollment.row(GATEWAY, idx).auth_key;
+        let response = self.response(line, idx.0, &key, enrollment.bound_mac());
+        self.invariants
+            .borrow_mut()
+            .record_response(&enrollment, &response, NOW.boot_ms);
         let meta = self.place(line);
         self.history.push((meta, response.as_bytes().to_vec()));
         (meta, response.as_bytes().to_vec())
     }
 
-    /// Something from the wire again, sometimes from elsewhere.
+    /// A repeated message, sometimes from elsewhere.
     fn repeated(&mut self) -> (Meta, Vec<u8>) {
         let recent = self.history.len().saturating_sub(8);
-        let Some((mut meta, message)) = self.dice.pick(&self.history[recent..]).cloned() else {
+        let Some((mut meta, message)) = self.random.pick(&self.history[recent..]).cloned() else {
             return self.genuine_response(0);
         };
-        match self.dice.below(10) {
+        match self.random.below(10) {
             0 => meta.src_mac = [2, 0, 0, 0, 0xEE, 0xEE],
             1 => meta.src_port ^= 1,
             2 => meta.vlans[0] = 0x1007,
@@ -342,34 +344,36 @@ impl Race {
         (meta, message)
     }
 
-    /// An attacker answers with the key that stands where no row is.
+    /// An attacker responds with the key of an absent row.
     fn zero_key_response(&mut self, line: usize) -> (Meta, Vec<u8>) {
         let idx = self.commit(line).idx().0;
         let response = self.response(line, idx, &AuthKey::from_bytes([0; 16]), None);
         (self.place(line), response.as_bytes().to_vec())
     }
 
-    /// An attacker in the device's place asks for an ACK without knowing the tag.
+    /// An attacker at the device's origin requests an ACK without knowing the tag.
     fn guessed_repetition(&mut self, line: usize) -> (Meta, Vec<u8>) {
         let idx = self.commit(line).idx().0.wrapping_sub(1);
-        let key = AuthKey::from_bytes(self.dice.bytes());
-        let bound = self.enrolment(line).bound_mac();
+        let key = AuthKey::from_bytes(self.random.bytes());
+        let bound = self.enrollment(line).bound_mac();
         let response = self.response(line, idx, &key, bound);
         (self.place(line), response.as_bytes().to_vec())
     }
 
-    /// A datagram of any session there was, of the same line most likely the last.
+    /// A datagram of any earlier session of the same line, most likely the last one.
     fn data(&mut self, line: usize) -> (Meta, Vec<u8>) {
-        let tag = self.memory.look(|state| state.lines[line].pair(Word::Tag));
-        let session = self.ledger.borrow().accepted.get(&halves(&tag)[0]).cloned();
+        let tag = self.memory.inspect(|state| state.lines[line].pair(Word::Tag));
+        let session = self.invariants.borrow().accepted.get(&halves(&tag)[0]).cloned();
         let Some(session) = session else {
             return self.repeated();
         };
-        let seq = self.dice.between(1, 12);
-        self.ledger.borrow_mut().sealed(halves(&session.tag)[0], seq);
+        let seq = self.random.between(1, 12);
+        self.invariants
+            .borrow_mut()
+            .record_sealed(halves(&session.tag)[0], seq);
         let meta = Meta {
             dst_ip: [9; 16],
-            ..session.from
+            ..session.origin
         };
         (
             meta,
@@ -385,14 +389,14 @@ impl Race {
 
     /// An attacker seals under the key of a line that never had a session.
     fn zero_key_data(&mut self, line: usize) -> (Meta, Vec<u8>) {
-        let tag = self.memory.look(|state| state.lines[line].pair(Word::Tag));
+        let tag = self.memory.inspect(|state| state.lines[line].pair(Word::Tag));
         let meta = self.place(line);
         let key = SessionKey::from_bytes([0; 16]);
         (meta, seal(self.devices[line], &key, &tag, 3, &meta.dst_ip))
     }
 
-    /// With nobody else about, each device that is not revoked authenticates.
-    fn everyone_gets_in(&mut self) -> Result<(), String> {
+    /// Without interference, each device that is not revoked authenticates.
+    fn check_all_devices_authenticate(&mut self) -> Result<(), String> {
         for line in 0..self.devices.len() {
             if self.commit(line).is_revoked() {
                 continue;
@@ -401,10 +405,10 @@ impl Race {
             finish(&mut boxed(self.user.clone().refill(line)));
             let (meta, message) = self.genuine_response(line);
             let own = Meta {
-                src_ip: ip_bytes(self.enrolment(line).endpoint.ip),
+                src_ip: ip_bytes(self.enrollment(line).endpoint.ip),
                 ..meta
             };
-            let squatted = self.memory.look(|state| {
+            let squatted = self.memory.inspect(|state| {
                 let line = &state.lines[1 - line];
                 let revoked = CommitWord(line.get(Word::Commit)).is_revoked();
                 !revoked && line.get(Word::SessionId) != 0 && line.pair(Word::Addr) == own.src_ip
@@ -422,7 +426,7 @@ impl Race {
             };
             if verdict != expected {
                 return Err(format!(
-                    "device {} gets {verdict} in quiet, at {:?}",
+                    "device {} gets {verdict} without interference, at {:?}",
                     self.devices[line],
                     self.commit(line)
                 ));

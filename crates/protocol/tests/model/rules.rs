@@ -1,40 +1,40 @@
-//! The rules of LAP/1 that a gateway stands on, each of which can be taken away to see whether the model notices.
+//! The rules of LAP/1 that a gateway depends on. Each one can be removed to check that the model detects it.
 //!
-//! The gateway of this model is written once, with every rule asked for where it applies. That gateway with all its
-//! rules is compared with the crate's oracle message by message (`node.rs`); with one rule removed, the ledger must
-//! find a violation. So production code carries no switch for tests, and still what is mutated is what runs.
+//! The gateway of this model is written once and checks every rule where it applies. With all rules it is compared
+//! with the crate's oracle message by message (`node.rs`); with one rule removed, the invariants must detect a
+//! violation. So production code needs no test switches, and the mutated code is the code that runs.
 
 /// One rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rule {
-    /// The winner is who compares-and-swaps the commit word; without: it is stored.
+    /// The CPU that compares-and-swaps the commit word wins; without: the word is stored.
     CompareAndSwap,
     /// A RESPONSE carries one of the last two freshness values; without: any.
     Freshness,
-    /// The tag of a BOUND RESPONSE covers the MAC address it comes from; without: any MAC address will do.
+    /// The tag of a BOUND RESPONSE covers its source MAC address; without: any MAC address is accepted.
     MacBinding,
-    /// The same ACK again is for the winning tag only; without: for any tag from the winner's place.
+    /// The repeated ACK is for the winning tag only; without: for any tag from the winner's origin.
     WinnerTag,
-    /// A line that is not VALID verifies nothing; without: it verifies with what is there, zeros too.
+    /// A line that is not VALID verifies nothing; without: it verifies with its content, even zeros.
     Valid,
-    /// BUSY keeps the line for the winner; without: the winner leaves it VALID and nobody looks at BUSY.
+    /// BUSY reserves the line for the winner; without: the winner leaves it VALID and BUSY is ignored.
     BusyOwnership,
-    /// The commit word is read again before the same ACK leaves, so that it is not made of two sessions.
-    AckAgainRecheck,
+    /// The commit word is read again before the repeated ACK is sent, so that it does not mix two sessions.
+    RepeatedAckRecheck,
     /// DATA reads the window before the session's id and key; without: after.
     WindowBeforeKey,
     /// The winner zeroes the session id before it writes anything of the new session; without: it does not.
     SessionIdZeroedFirst,
     /// User space publishes a row by writing its key's second half last; without: first.
     SecondHalfLast,
-    /// A row is taken by exchanging its second half with zero; without: it is read and left there.
+    /// A row is taken by exchanging its second half with zero; without: it is read and not removed.
     RowTakenByExchange,
-    /// The winner releases by an atomic operation that keeps REVOKED; without: it stores the word it knows.
+    /// The winner releases by an atomic operation that keeps REVOKED; without: it stores its own copy of the word.
     ReleaseKeepsRevoked,
 }
 
 impl Rule {
-    /// The six whose removal must be caught, and further ones that the steps depend on.
+    /// The six rules whose removal must be detected, and further ones that the steps depend on.
     pub const ALL: [Self; 12] = [
         Self::CompareAndSwap,
         Self::Freshness,
@@ -42,7 +42,7 @@ impl Rule {
         Self::WinnerTag,
         Self::Valid,
         Self::BusyOwnership,
-        Self::AckAgainRecheck,
+        Self::RepeatedAckRecheck,
         Self::WindowBeforeKey,
         Self::SessionIdZeroedFirst,
         Self::SecondHalfLast,
@@ -62,7 +62,7 @@ impl Rules {
         Self { removed: Some(rule) }
     }
 
-    pub fn keep(self, rule: Rule) -> bool {
+    pub fn contains(self, rule: Rule) -> bool {
         self.removed != Some(rule)
     }
 }

@@ -1,11 +1,13 @@
-//! p4dra.p4, and lap.p4 of PROOFs: `attest/2` and `p4dra-classic` against the oracle's.
+//! p4dra.p4, and PROOFs of lap.p4: `attest/2` and `p4dra-classic` compared with the oracle.
 
 use linewarden_protocol::attest::{
     AttestationKey, ConfigurationHash, PeriodStart, ProofKey, Round as AttestRound,
 };
 use linewarden_protocol::classic::p4dra::prover::Prover;
 use linewarden_protocol::classic::p4dra::verifier::Verifier;
-use linewarden_protocol::classic::p4dra::{CONTROLLER, ETHER_TYPE, Message, ProverId, Round, Template, sw};
+use linewarden_protocol::classic::p4dra::{
+    CONTROLLER, ETHER_TYPE, Message, ProverId, Round, Template, swap_word_bytes,
+};
 use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::gateway::{Gate, Gateway, GatewayConfig, OpenRound, P4dra, ProverKeys};
 use linewarden_protocol::ids::{DeviceId, Period, RoundNumber, Suite};
@@ -14,8 +16,8 @@ use linewarden_protocol::verdict::Verdict;
 use linewarden_protocol::wire::{Header, message_type};
 use zerocopy::IntoBytes as _;
 
-use super::bench::{Bench, GATEWAY, OWN_V6, device_end, gateway_end, service_end, v6};
 use super::lap;
+use super::packet_tester::{GATEWAY, OWN_V6, PacketTester, device_end, gateway_end, service_end, v6};
 use super::stf::Stf;
 
 const H: ConfigurationHash = ConfigurationHash([0x21; 32]);
@@ -59,28 +61,28 @@ fn args<'a>(prefix: &str, words: impl IntoIterator<Item = &'a u32>) -> String {
     words.join(", ")
 }
 
-/// A program that judges PROOFs.
+/// A program that verifies PROOFs.
 #[derive(Clone, Copy)]
-enum Judge<'a> {
-    /// p4dra.p4, compiled under that name: a key's entry is of one of the two.
+enum ExpectedBy<'a> {
+    /// p4dra.p4, compiled under this name: a table entry has one of the two keys.
     P4dra(&'a str),
-    /// lap.p4: both stand in one.
+    /// lap.p4: a table entry has both keys.
     Lap,
 }
 
-impl Judge<'_> {
+impl ExpectedBy<'_> {
     fn control(self) -> &'static str {
         match self {
-            Judge::P4dra(_) => "AttestIngress",
-            Judge::Lap => "LapIngress",
+            ExpectedBy::P4dra(_) => "AttestIngress",
+            ExpectedBy::Lap => "LapIngress",
         }
     }
 
-    /// The oracle of the same rules: `lap` alone looks at the destination MAC address.
+    /// The oracle with the same rules: only `lap` checks the destination MAC address.
     fn gateway(self, provers_max: usize) -> Gateway {
         let own_macs = match self {
-            Judge::P4dra(_) => None,
-            Judge::Lap => Some(lap::OWN_MACS.to_vec()),
+            ExpectedBy::P4dra(_) => None,
+            ExpectedBy::Lap => Some(lap::OWN_MACS.to_vec()),
         };
         Gateway::new(GatewayConfig {
             provers_max,
@@ -90,48 +92,50 @@ impl Judge<'_> {
         })
     }
 
-    /// Before it attests anybody.
-    fn bench(self) -> Bench {
+    /// Before any device is attested.
+    fn tester(self) -> PacketTester {
         match self {
-            Judge::P4dra(program) => Bench::new(self.control(), Stf::new(program, "proofs"), self.gateway(0)),
-            Judge::Lap => {
-                let mut bench = lap::bench("proofs", Gate::Off);
-                lap::configure(&mut bench, Gate::Off, false, false);
-                bench
+            ExpectedBy::P4dra(program) => {
+                PacketTester::new(self.control(), Stf::new(program, "proofs"), self.gateway(0))
+            }
+            ExpectedBy::Lap => {
+                let mut tester = lap::new_tester("proofs", Gate::Off);
+                lap::configure(&mut tester, Gate::Off, false, false);
+                tester
             }
         }
     }
 
-    fn begin_to_attest(self, bench: &mut Bench) {
-        bench.gateway = self.gateway(8);
+    fn begin_to_attest(self, tester: &mut PacketTester) {
+        tester.gateway = self.gateway(8);
         match self {
-            Judge::P4dra(_) => {
+            ExpectedBy::P4dra(_) => {
                 let id = GATEWAY.0;
-                bench.stf.line(&format!(
+                tester.stf.line(&format!(
                     "setdefault AttestIngress.gateway set_gateway(gateway_id:{id})"
                 ));
             }
-            Judge::Lap => lap::configure(bench, Gate::Off, false, true),
+            ExpectedBy::Lap => lap::configure(tester, Gate::Off, false, true),
         }
     }
 
-    fn add_keys(self, bench: &mut Bench, number: u8, keys: &ProverKeys) {
+    fn add_keys(self, tester: &mut PacketTester, number: u8, keys: &ProverKeys) {
         let (device, period) = (device(number).0, START.period.0);
         let (current, other) = (words(&keys.current), keys.alternate.as_ref().map(words));
         let has_other = u8::from(other.is_some());
         match self {
-            Judge::P4dra(_) => {
+            ExpectedBy::P4dra(_) => {
                 let all = [(0, Some(current)), (1, other)];
                 for (which, words) in all.into_iter().filter_map(|(which, words)| Some((which, words?))) {
-                    bench.stf.line(&format!(
+                    tester.stf.line(&format!(
                         "add AttestIngress.proof_keys hdr.lap.device_id:{device:#x} meta.period:{period:#x} \
                          meta.alternate:{which} set_key(has_alternate:{has_other}, {})",
                         args("k", &words)
                     ));
                 }
             }
-            Judge::Lap => {
-                bench.stf.line(&format!(
+            ExpectedBy::Lap => {
+                tester.stf.line(&format!(
                     "add LapIngress.proof_keys meta.prover:{number} meta.period:{period:#x} \
                      set_keys({}, has_alternate:{has_other}, {})",
                     args("k", &current),
@@ -141,29 +145,29 @@ impl Judge<'_> {
         }
     }
 
-    fn install(self, bench: &mut Bench, number: u8, alternate: bool, has_keys: bool) {
+    fn install(self, tester: &mut PacketTester, number: u8, alternate: bool, has_keys: bool) {
         let keys = ProverKeys {
             current: key(number, &H),
             alternate: alternate.then(|| key(number, &OTHER_H)),
         };
-        bench.stf.line(&format!(
+        tester.stf.line(&format!(
             "add {}.provers hdr.lap.device_id:{:#x} set_prover(prover:{number})",
             self.control(),
             device(number).0
         ));
-        // Known to the oracle by a key of another period, if it has none.
+        // The oracle knows it by a key of another period, if it has none.
         let period = Period(START.period.0 + u64::from(!has_keys));
         if has_keys {
-            self.add_keys(bench, number, &keys);
+            self.add_keys(tester, number, &keys);
         }
-        bench
+        tester
             .gateway
             .install_prover(device(number), period, keys)
             .unwrap();
     }
 
-    /// Begins a round, as the control plane does it: its number last.
-    fn open(self, bench: &mut Bench, round: &AttestRound, late: bool) {
+    /// Begins a round like the control plane: its number last.
+    fn open(self, tester: &mut PacketTester, round: &AttestRound, late: bool) {
         let lane = round.number.0 & 1;
         let lines = [
             ("round_period", round.start.period.0),
@@ -173,21 +177,21 @@ impl Judge<'_> {
         ];
         for (register, value) in lines {
             let control = self.control();
-            bench
+            tester
                 .stf
                 .line(&format!("register_write {control}.{register} {lane} {value}"));
         }
-        let until = if late { 0 } else { bench.now.monotonic_ms + 1000 };
+        let until = if late { 0 } else { tester.now.monotonic_ms + 1000 };
         let open = OpenRound {
             round: *round,
             started: Monotonic(0),
-            until: Monotonic(until),
+            deadline: Monotonic(until),
         };
-        bench.gateway.open_round(open).unwrap();
+        tester.gateway.open_round(open).unwrap();
     }
 }
 
-/// As the programs have it.
+/// In the word order of the programs.
 fn words(key: &ProofKey) -> [u32; 8] {
     let (words, _) = key.as_bytes().as_chunks::<4>();
     std::array::from_fn(|at| u32::from_le_bytes(words[at]))
@@ -195,19 +199,19 @@ fn words(key: &ProofKey) -> [u32; 8] {
 
 /// A PROOF as the device sends it.
 fn proof(number: u8, round: &AttestRound, h: &ConfigurationHash) -> Vec<u8> {
-    let answer = round.answer(device(number), key(number, h).prove(round));
-    Bench::to_lap(device_end(number), answer.as_bytes())
+    let message = round.proof_message(device(number), key(number, h).prove(round));
+    PacketTester::to_lap(device_end(number), message.as_bytes())
 }
 
-fn proofs(judge: Judge<'_>) -> Stf {
-    let mut bench = judge.bench();
+fn proofs(mode: ExpectedBy<'_>) -> Stf {
+    let mut tester = mode.tester();
     let (first, second) = (round(1), round(2));
-    bench.say("Nobody is attested here yet.");
-    bench.expect(Verdict::DropUnsupportedType, &proof(1, &first, &H));
-    bench.say(
-        "Provers 1 to 5: 2 and 3 are being rolled out to another configuration, 4 has no key of the period.",
+    tester.comment("No device is attested yet.");
+    tester.expect(Verdict::DropUnsupportedType, &proof(1, &first, &H));
+    tester.comment(
+        "Provers 1 to 5: another configuration is rolled out to 2 and 3, 4 has no key of the period.",
     );
-    judge.begin_to_attest(&mut bench);
+    mode.begin_to_attest(&mut tester);
     for (number, alternate, has_keys) in [
         (1, false, true),
         (2, true, true),
@@ -215,80 +219,77 @@ fn proofs(judge: Judge<'_>) -> Stf {
         (4, false, false),
         (5, false, true),
     ] {
-        judge.install(&mut bench, number, alternate, has_keys);
+        mode.install(&mut tester, number, alternate, has_keys);
     }
-    bench.say("No round runs.");
-    bench.expect(Verdict::DropRound, &proof(1, &first, &H));
-    bench.say(
-        "A round: one verdict a prover; the configuration that is valid, or the one that is rolled out.",
-    );
-    judge.open(&mut bench, &first, false);
-    bench.expect(Verdict::ProofOk, &proof(1, &first, &H));
-    bench.expect(Verdict::ProofOk, &proof(2, &first, &OTHER_H));
-    bench.stf.line("wait");
-    bench.expect(Verdict::DropProof, &proof(5, &first, &OTHER_H));
-    bench.expect(Verdict::DropProof, &proof(3, &first, &ConfigurationHash([9; 32])));
-    bench.expect(Verdict::DropNoKey, &proof(4, &first, &H));
-    bench.expect(Verdict::DropUnknownProver, &proof(6, &first, &H));
-    bench.expect(Verdict::DropRound, &proof(3, &second, &H));
-    bench.say(
-        "Silence so far does not count against whom the wrong proof named, nor does one that came before.",
-    );
-    drain(&mut bench);
-    bench.expect(Verdict::ProofOk, &proof(5, &first, &H));
-    bench.expect(Verdict::ProofOk, &proof(3, &first, &H));
-    drain(&mut bench);
-    bench.expect(Verdict::DropProved, &proof(1, &first, &H));
-    bench.expect(Verdict::DropProved, &proof(2, &first, &H));
-    bench.expect(
+    tester.comment("No round is open.");
+    tester.expect(Verdict::DropRound, &proof(1, &first, &H));
+    tester
+        .comment("A round: one verdict per prover; the current configuration, or the one being rolled out.");
+    mode.open(&mut tester, &first, false);
+    tester.expect(Verdict::ProofOk, &proof(1, &first, &H));
+    tester.expect(Verdict::ProofOk, &proof(2, &first, &OTHER_H));
+    tester.stf.line("wait");
+    tester.expect(Verdict::DropProof, &proof(5, &first, &OTHER_H));
+    tester.expect(Verdict::DropProof, &proof(3, &first, &ConfigurationHash([9; 32])));
+    tester.expect(Verdict::DropNoKey, &proof(4, &first, &H));
+    tester.expect(Verdict::DropUnknownProver, &proof(6, &first, &H));
+    tester.expect(Verdict::DropRound, &proof(3, &second, &H));
+    tester.comment("A wrong proof does not affect a later or an earlier proof of the prover.");
+    drain(&mut tester);
+    tester.expect(Verdict::ProofOk, &proof(5, &first, &H));
+    tester.expect(Verdict::ProofOk, &proof(3, &first, &H));
+    drain(&mut tester);
+    tester.expect(Verdict::DropProved, &proof(1, &first, &H));
+    tester.expect(Verdict::DropProved, &proof(2, &first, &H));
+    tester.expect(
         Verdict::DropProved,
         &proof(5, &first, &ConfigurationHash([9; 32])),
     );
-    bench.say("The next round runs beside it, by IPv6 and behind tags.");
-    judge.open(&mut bench, &second, false);
-    let answer = second.answer(device(1), key(1, &H).prove(&second));
+    tester.comment("The next round is open at the same time, with IPv6 and VLAN tags.");
+    mode.open(&mut tester, &second, false);
+    let message = second.proof_message(device(1), key(1, &H).prove(&second));
     let frame = FrameBuilder::new(v6(device_end(1)), v6(gateway_end()))
         .vlan(7)
         .vlan(9);
-    bench.expect(Verdict::ProofOk, &frame.udp(answer.as_bytes()));
-    bench.expect(Verdict::DropProved, &proof(1, &first, &H));
-    bench.say("Wrong in one bit: the number, the nonce, each word of the proof.");
+    tester.expect(Verdict::ProofOk, &frame.udp(message.as_bytes()));
+    tester.expect(Verdict::DropProved, &proof(1, &first, &H));
+    tester.comment("Wrong in one bit: the number, the nonce, each word of the proof.");
     let right = proof(2, &second, &H);
     let payload = 42;
-    bench.expect(Verdict::DropGateway, &bent(&right, payload + 16));
-    bench.expect(Verdict::DropRound, &bent(&right, payload + 20));
-    bench.expect(Verdict::DropRound, &bent(&right, payload + 31));
+    tester.expect(Verdict::DropGateway, &altered_proofs(&right, payload + 16));
+    tester.expect(Verdict::DropRound, &altered_proofs(&right, payload + 20));
+    tester.expect(Verdict::DropRound, &altered_proofs(&right, payload + 31));
     for word in 0..16 {
         let at = payload + 32 + word * 4 + word % 4;
-        bench.expect(Verdict::DropProof, &bent(&right, at));
+        tester.expect(Verdict::DropProof, &altered_proofs(&right, at));
     }
-    drain(&mut bench);
-    bench.expect(Verdict::ProofOk, &right);
-    bench.say("A round whose time is over.");
-    judge.open(&mut bench, &round(3), true);
-    bench.expect(Verdict::DropLate, &proof(3, &round(3), &H));
-    bench.expect(Verdict::DropRound, &proof(3, &first, &H));
-    bench.say("What else comes to the port, and what does not.");
-    others(&mut bench);
+    drain(&mut tester);
+    tester.expect(Verdict::ProofOk, &right);
+    tester.comment("A round after its deadline.");
+    mode.open(&mut tester, &round(3), true);
+    tester.expect(Verdict::DropLate, &proof(3, &round(3), &H));
+    tester.expect(Verdict::DropRound, &proof(3, &first, &H));
+    tester.comment("Other frames to the port, and frames to other ports.");
+    foreign_proofs(&mut tester);
     let frames = [proof(5, &second, &H), proof(3, &second, &OTHER_H)];
-    bench.say("Bent: whatever the oracle makes of them.");
-    bench.bend(0x5eed_0001, 250, &frames);
-    bench.finish()
+    tester.comment("Altered frames; the oracle gives the expected result.");
+    tester.send_altered(0x5eed_0001, 250, &frames);
+    tester.finish()
 }
 
-/// Lets everything that recirculates come to its verdict: the order of verdicts is that of the oracle again.
-fn drain(bench: &mut Bench) {
-    bench.stf.line("wait");
+/// Waits until all recirculating frames have their verdict: the order of verdicts is that of the oracle again.
+fn drain(tester: &mut PacketTester) {
+    tester.stf.line("wait");
 }
 
-fn bent(frame: &[u8], at: usize) -> Vec<u8> {
+fn altered_proofs(frame: &[u8], at: usize) -> Vec<u8> {
     let mut bent = frame.to_vec();
     bent[at] ^= 0x10;
     bent
 }
 
-/// Datagrams that are no PROOFs.
-fn others(bench: &mut Bench) {
+/// Datagrams that are not PROOFs.
+fn foreign_proofs(tester: &mut PacketTester) {
     let message = |kind: u8, bytes: usize| {
         let length = u16::try_from(bytes).unwrap();
         let header = Header::with_length(kind, Suite::SipHash128, 0, device(1), length);
@@ -305,8 +306,8 @@ fn others(bench: &mut Bench) {
         message_type::ATTEST_REQUEST,
         8,
     ] {
-        bench.send(&Bench::to_lap(device_end(1), &message(kind, 64)));
-        bench.send(&Bench::to_lap(v6(device_end(1)), &message(kind, 65)));
+        tester.send(&PacketTester::to_lap(device_end(1), &message(kind, 64)));
+        tester.send(&PacketTester::to_lap(v6(device_end(1)), &message(kind, 65)));
     }
     for (kind, bytes) in [
         (message_type::DATA_UP, 56),
@@ -317,14 +318,17 @@ fn others(bench: &mut Bench) {
         (message_type::PROOF, 64),
         (message_type::REQUEST, 16),
     ] {
-        bench.send(&Bench::to_lap(device_end(1), &message(kind, bytes)));
+        tester.send(&PacketTester::to_lap(device_end(1), &message(kind, bytes)));
     }
     let request = message(message_type::REQUEST, 64);
     for at in [2, 3, 4, 5, 40, 63] {
-        bench.send(&Bench::to_lap(device_end(1), &bent(&request, at)));
+        tester.send(&PacketTester::to_lap(
+            device_end(1),
+            &altered_proofs(&request, at),
+        ));
     }
     for bytes in [0, 15] {
-        bench.send(&Bench::to_lap(device_end(1), &request[..bytes]));
+        tester.send(&PacketTester::to_lap(device_end(1), &request[..bytes]));
     }
     let to_gateway = FrameBuilder::new(device_end(1), gateway_end());
     let to_service = FrameBuilder::new(device_end(1), service_end());
@@ -340,19 +344,19 @@ fn others(bench: &mut Bench) {
         FrameBuilder::new(v6(device_end(1)), v6(service_end()))
             .extension(0)
             .udp(b"foreign"),
-        FrameBuilder::new(v6(device_end(1)), v6(service_end())).neighbour_solicitation([0xfd; 16]),
+        FrameBuilder::new(v6(device_end(1)), v6(service_end())).neighbor_solicitation([0xfd; 16]),
     ] {
-        bench.send(&frame);
+        tester.send(&frame);
     }
     let mut group = to_gateway.udp(&request);
     group[6] |= 1;
-    bench.send(&group);
+    tester.send(&group);
     for source in [[0, 1, 2, 3], [224, 0, 0, 1], [255, 255, 255, 255]] {
         let from = linewarden_protocol::frame::write::Endpoint {
             ip: source.into(),
             ..device_end(1)
         };
-        bench.send(&FrameBuilder::new(from, gateway_end()).udp(&request));
+        tester.send(&FrameBuilder::new(from, gateway_end()).udp(&request));
     }
 }
 
@@ -363,18 +367,18 @@ fn classic_round(number: u8) -> Round {
     }
 }
 
-fn open_classic(bench: &mut Bench, lane: u8, number: u32, round: &Round) {
-    let r = u64::from_be_bytes(sw(round.r));
-    let n = u64::from_be_bytes(sw(round.n));
+fn open_classic(tester: &mut PacketTester, lane: u8, number: u32, round: &Round) {
+    let r = u64::from_be_bytes(swap_word_bytes(round.r));
+    let n = u64::from_be_bytes(swap_word_bytes(round.n));
     for (register, value) in [("p4dra_r", r), ("p4dra_n", n), ("p4dra_number", number.into())] {
-        bench
+        tester
             .stf
             .line(&format!("register_write AttestIngress.{register} {lane} {value}"));
     }
-    assert!(bench.gateway.p4dra().unwrap().verifier.open_round(*round));
+    assert!(tester.gateway.p4dra().unwrap().verifier.open_round(*round));
 }
 
-/// A message behind Ethernet, from a device to the gateway.
+/// A message after the Ethernet header, from a device to the gateway.
 fn classic_frame(message: &Message, vlans: &[u16]) -> Vec<u8> {
     let mut bytes = [0; 162];
     let length = message.write(&mut bytes).unwrap();
@@ -400,19 +404,19 @@ fn classic(program: &str) -> Stf {
     for (key, id, h) in &all {
         verifier.install(*id, key, h);
     }
-    let mut gateway = Judge::P4dra(program).gateway(0);
+    let mut gateway = ExpectedBy::P4dra(program).gateway(0);
     gateway.serve_p4dra(P4dra {
         ether_type: ETHER_TYPE,
         controller: CONTROLLER,
         verifier,
     });
-    let mut bench = Bench::new("AttestIngress", Stf::new(program, "classic"), gateway);
-    bench.say("Provers: 0 is the published tools'.");
+    let mut tester = PacketTester::new("AttestIngress", Stf::new(program, "classic"), gateway);
+    tester.comment("Provers: 0 is that of the published tools.");
     for (number, (key, id, h)) in (0..).zip(&all) {
         let words = *Template::new(key, id, h).words();
-        bench.stf.line(&format!(
+        tester.stf.line(&format!(
             "add AttestIngress.p4dra_provers hdr.prover.d:0x{} set_template(prover:{number}, {})",
-            hex::encode(sw(id.0)),
+            hex::encode(swap_word_bytes(id.0)),
             args("t", &words)
         ));
     }
@@ -424,51 +428,58 @@ fn classic(program: &str) -> Stf {
     let reply = |number: usize, round: &Round| {
         let mut request = [0; 64];
         let bytes = Message::Request(*round).write(&mut request).unwrap();
-        let answer = provers[number].answer(&request[..bytes]).unwrap();
-        FrameBuilder::new(device_end(1), gateway_end()).ethernet(ETHER_TYPE, &answer)
+        let proof_reply = provers[number].reply(&request[..bytes]).unwrap();
+        FrameBuilder::new(device_end(1), gateway_end()).ethernet(ETHER_TYPE, &proof_reply)
     };
-    bench.say("No round runs.");
-    bench.expect(Verdict::DropP4draRound, &reply(0, &published_round));
-    bench.say("The published proof, once.");
-    open_classic(&mut bench, 0, 1, &published_round);
-    let (verdict, out) = bench.send_on(super::bench::PORT, &reply(0, &published_round));
+    tester.comment("No round is open.");
+    tester.expect(Verdict::DropP4draRound, &reply(0, &published_round));
+    tester.comment("The published proof, once.");
+    open_classic(&mut tester, 0, 1, &published_round);
+    let (verdict, out) = tester.send_on(super::packet_tester::PORT, &reply(0, &published_round));
     assert_eq!(verdict, Verdict::ReplyP4draVerified);
     let block = "ef38e2dfffe258d31856116a1bedcb35a6caea99f859ac964f853e8aefd7832f\
                  8116ab97b37ea2a49cd9c4ec3874e5654c31cc05e7f0760b721391033314d2e4";
     let block: [u8; 64] = hex::decode(block).unwrap().try_into().unwrap();
-    assert_eq!(out[47..111], sw(block), "VERIFIED carries the published block");
-    drain(&mut bench);
-    bench.expect(Verdict::DropP4draProved, &reply(0, &published_round));
-    bench.say("Two rounds at a time, and no third.");
-    open_classic(&mut bench, 1, 2, &classic_round(2));
+    assert_eq!(
+        out[47..111],
+        swap_word_bytes(block),
+        "VERIFIED carries the published block"
+    );
+    drain(&mut tester);
+    tester.expect(Verdict::DropP4draProved, &reply(0, &published_round));
+    tester.comment("Two open rounds at a time, not three.");
+    open_classic(&mut tester, 1, 2, &classic_round(2));
     for number in 0..4 {
-        bench.expect(Verdict::ReplyP4draVerified, &reply(number, &classic_round(2)));
+        tester.expect(Verdict::ReplyP4draVerified, &reply(number, &classic_round(2)));
     }
-    drain(&mut bench);
-    bench.expect(Verdict::ReplyP4draVerified, &reply(1, &published_round));
-    open_classic(&mut bench, 0, 3, &classic_round(3));
-    bench.expect(Verdict::DropP4draRound, &reply(2, &published_round));
-    bench.expect(Verdict::DropP4draProved, &reply(2, &classic_round(2)));
-    bench.say("Each word of r, n, d and the proof counts.");
+    drain(&mut tester);
+    tester.expect(Verdict::ReplyP4draVerified, &reply(1, &published_round));
+    open_classic(&mut tester, 0, 3, &classic_round(3));
+    tester.expect(Verdict::DropP4draRound, &reply(2, &published_round));
+    tester.expect(Verdict::DropP4draProved, &reply(2, &classic_round(2)));
+    tester.comment("Each word of r, n, d and the proof counts.");
     let right = reply(3, &classic_round(3));
     for at in (15..31).step_by(3) {
-        bench.expect(Verdict::DropP4draRound, &bent(&right, at));
+        tester.expect(Verdict::DropP4draRound, &altered_proofs(&right, at));
     }
     for at in (31..47).step_by(4) {
-        bench.expect(Verdict::DropP4draProver, &bent(&right, at));
+        tester.expect(Verdict::DropP4draProver, &altered_proofs(&right, at));
     }
     for word in 0..16 {
-        bench.expect(Verdict::DropP4draProof, &bent(&right, 47 + word * 4 + word % 4));
+        tester.expect(
+            Verdict::DropP4draProof,
+            &altered_proofs(&right, 47 + word * 4 + word % 4),
+        );
     }
-    drain(&mut bench);
-    bench.say("Behind tags; the reply keeps them.");
+    drain(&mut tester);
+    tester.comment("With VLAN tags; the reply keeps them.");
     let payload = &right[14..];
     let tagged = FrameBuilder::new(device_end(1), gateway_end()).vlan(5).vlan(6);
-    bench.expect(Verdict::ReplyP4draVerified, &tagged.ethernet(ETHER_TYPE, payload));
+    tester.expect(Verdict::ReplyP4draVerified, &tagged.ethernet(ETHER_TYPE, payload));
     let thrice = tagged.vlan(7).ethernet(ETHER_TYPE, payload);
-    bench.expect(Verdict::PassForeign, &thrice);
-    bench.say(
-        "What the published switch sends itself is taken from nobody, nor is what a prover does not send.",
+    tester.expect(Verdict::PassForeign, &thrice);
+    tester.comment(
+        "Frames that the published switch sends to itself, and frames that provers do not send, are dropped.",
     );
     let round = classic_round(3);
     let zeros = [0; 64];
@@ -480,51 +491,51 @@ fn classic(program: &str) -> Stf {
         Message::Verified(round, id(2), zeros, zeros),
         Message::Setup(secret(1), id(1)),
     ] {
-        bench.expect(Verdict::DropP4draOperation, &classic_frame(&message, &[]));
-        bench.expect(Verdict::DropP4draOperation, &classic_frame(&message, &[5]));
+        tester.expect(Verdict::DropP4draOperation, &classic_frame(&message, &[]));
+        tester.expect(Verdict::DropP4draOperation, &classic_frame(&message, &[5]));
     }
-    bench.say("Lengths: padding behind the two short ones only.");
+    tester.comment("Lengths: only the two short messages may be padded.");
     let start = classic_frame(&Message::Start(round), &[]);
     let longer = |frame: &[u8], bytes: usize| [frame, &vec![0x55; bytes]].concat();
-    bench.expect(Verdict::DropP4draOperation, &longer(&start, 29));
-    bench.expect(Verdict::DropP4draMalformed, &longer(&start, 30));
-    bench.expect(Verdict::DropP4draMalformed, &longer(&right, 1));
-    bench.expect(Verdict::DropP4draMalformed, &right[..110]);
-    bench.expect(Verdict::DropP4draMalformed, &right[..40]);
-    bench.expect(Verdict::DropP4draMalformed, &right[..14]);
+    tester.expect(Verdict::DropP4draOperation, &longer(&start, 29));
+    tester.expect(Verdict::DropP4draMalformed, &longer(&start, 30));
+    tester.expect(Verdict::DropP4draMalformed, &longer(&right, 1));
+    tester.expect(Verdict::DropP4draMalformed, &right[..110]);
+    tester.expect(Verdict::DropP4draMalformed, &right[..40]);
+    tester.expect(Verdict::DropP4draMalformed, &right[..14]);
     let mut unknown = right.clone();
     unknown[14] = 6;
-    bench.expect(Verdict::DropP4draMalformed, &unknown);
-    bench.say("To nobody alone, or from nobody.");
+    tester.expect(Verdict::DropP4draMalformed, &unknown);
+    tester.comment("To or from group addresses.");
     let mut group = reply(1, &round);
     group[0] |= 1;
-    bench.expect(Verdict::DropUnanswerable, &group);
-    bench.say("The control plane's own frames: to one port, and to the devices' ports.");
+    tester.expect(Verdict::DropUnanswerable, &group);
+    tester.comment("Frames of the control plane: to one port, and to the device ports.");
     let request = classic_frame(&Message::Request(round), &[]);
     for line in [
         "mc_mgrp_create 1",
         "mc_node_create 0 3 4",
         "mc_node_associate 1 0",
     ] {
-        bench.stf.line(line);
+        tester.stf.line(line);
     }
-    bench
+    tester
         .stf
         .packet(CPU_PORT, &[&[0, 3][..], &request].concat())
         .expect(3, &request);
-    bench.stf.packet(CPU_PORT, &[&[0, 0][..], &request].concat());
-    bench.stf.expect(3, &request).expect(4, &request);
-    bench.say("Bent: whatever the oracle makes of them.");
+    tester.stf.packet(CPU_PORT, &[&[0, 0][..], &request].concat());
+    tester.stf.expect(3, &request).expect(4, &request);
+    tester.comment("Altered frames; the oracle gives the expected result.");
     let frames = [reply(0, &round), reply(1, &round), start];
-    bench.bend(0x5eed_0002, 250, &frames);
-    bench.finish()
+    tester.send_altered(0x5eed_0002, 250, &frames);
+    tester.finish()
 }
 
 pub fn tests() -> Vec<Stf> {
     let programs = ["p4dra-recirculating", "p4dra-one-pass"];
     programs
         .into_iter()
-        .flat_map(|program| [proofs(Judge::P4dra(program)), classic(program)])
-        .chain([proofs(Judge::Lap)])
+        .flat_map(|program| [proofs(ExpectedBy::P4dra(program)), classic(program)])
+        .chain([proofs(ExpectedBy::Lap)])
         .collect()
 }

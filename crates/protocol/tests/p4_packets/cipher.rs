@@ -1,4 +1,4 @@
-//! cipher.p4: Forró against this project's own, ChaCha against that of `rand_chacha`.
+//! cipher.p4: Forró compared with this project's, ChaCha with that of `rand_chacha`.
 
 use linewarden_forro::{Matrix, R6, R10, R14};
 use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
@@ -12,7 +12,7 @@ const PLAIN: u8 = 3;
 const OUTPUT: u16 = 2;
 const SWITCH_NUMBER: u32 = 0x0102_0304;
 
-/// Key of an input port, and the rounds that it is used with.
+/// Key of an input port, and its number of rounds.
 #[derive(Clone, Copy)]
 struct Key {
     port: u16,
@@ -78,7 +78,7 @@ fn xor(block: [u8; 64], text: [u8; 64]) -> [u8; 64] {
     std::array::from_fn(|at| block[at] ^ text[at])
 }
 
-/// Key, counter, nonce and block of RFC 8439 2.3.2, of which the ciphers' oracles are checked here.
+/// Key, counter, nonce and block of RFC 8439 2.3.2, with which the reference ciphers are checked here.
 const RFC8439_BLOCK: &str = "10f1e7e4d13b5915500fdd1fa32071c4c7d1f4c733c068030422aa9ac3d46c4e\
      d2826446079faa0914c2d705d98b02a2b5129cd1de164eb9cbd083e8a2503c4e";
 
@@ -106,29 +106,29 @@ fn test(program: &str, forro: bool) -> Stf {
     };
     published.add(&mut stf);
 
-    stf.say("Published known answers: the keystream of a text of zeros.");
-    let (answers, nonce): (Vec<_>, [u8; 12]) = if forro {
+    stf.comment("Published known answers: the keystream of a text of zeros.");
+    let (blocks_out, nonce): (Vec<_>, [u8; 12]) = if forro {
         let blocks = [
             "c5a96c62f29352aff26295b58da0595c62108225f14e331116ad3f7b4ea000fec0f0368e421149b26b0b4398db7b3bbb99e3f5d7a91bf028996a8c4651707ef1",
             "dcbee0c1271a0cf7e00eb1bc1e6ff86ef23caca986a0037e02922ba5aa6a1d6df09f5bd1c540b0d9d1cc8b3ec390660ae68a8849fb57ea3a71d844e720b48470",
         ];
-        let answers = (0u32..).zip(blocks).collect();
-        (answers, *b"\0\0\0\0mostro a")
+        let blocks_out = (0u32..).zip(blocks).collect();
+        (blocks_out, *b"\0\0\0\0mostro a")
     } else {
         (vec![(1, RFC8439_BLOCK)], [0, 0, 0, 9, 0, 0, 0, 0x4a, 0, 0, 0, 0])
     };
-    for (counter, answer) in answers {
-        let answer = hex::decode(answer).unwrap();
+    for (counter, expected_block) in blocks_out {
+        let expected_block = hex::decode(expected_block).unwrap();
         assert_eq!(
             published.block(forro, counter, nonce)[..],
-            answer,
-            "the oracle is wrong"
+            expected_block,
+            "the reference keystream is wrong"
         );
         stf.packet(1, &frame(DECRYPT, counter, nonce, &[0; 64]));
-        stf.expect(OUTPUT, &frame(PLAIN, counter, nonce, &answer));
+        stf.expect(OUTPUT, &frame(PLAIN, counter, nonce, &expected_block));
     }
 
-    stf.say("Each number of rounds, with counters and nonces that tell orders of bytes apart.");
+    stf.comment("Each number of rounds, with counters and nonces that distinguish byte orders.");
     let text: [u8; 64] = std::array::from_fn(|at| u8::try_from(at * 3 % 251).unwrap());
     let nonce = [
         0x10, 0x21, 0x32, 0x43, 0x54, 0x65, 0x76, 0x87, 0x98, 0xa9, 0xba, 0xcb,
@@ -141,9 +141,9 @@ fn test(program: &str, forro: bool) -> Stf {
         }
     }
 
-    stf.say("No first nonce was written: nothing is encrypted.");
+    stf.comment("No first nonce is set: nothing is encrypted.");
     stf.packet(1, &frame(ENCRYPT, 0, [0; 12], &text));
-    stf.say("Nonces count; what stands in the frame does not matter.");
+    stf.comment("Nonces increase; the content of the frame is irrelevant.");
     let first = 0x0011_2233_4455_66ffu64;
     stf.line(&format!("register_write CipherIngress.nonces 0 {first}"));
     for (key, number) in keys.iter().zip(first..) {
@@ -157,7 +157,7 @@ fn test(program: &str, forro: bool) -> Stf {
         stf.expect(OUTPUT, &frame(PLAIN, 5, nonce, &text));
     }
 
-    stf.say("Dropped: a port without a key, another operation, a text cut short, another type, what looks like a frame half done.");
+    stf.comment("Dropped: a port without a key, another operation, a truncated text, another type, a frame that imitates an intermediate one.");
     stf.packet(3, &frame(DECRYPT, 0, nonce, &text));
     for operation in [0, PLAIN, 4, 255] {
         stf.packet(1, &frame(operation, 0, nonce, &text));

@@ -1,4 +1,4 @@
-//! classic_puf.p4: both of the papers' profiles in all sizes, against the oracle's verifier.
+//! classic_puf.p4: both profiles of the papers in all sizes, compared with the oracle's verifier.
 
 use linewarden_protocol::classic::rng::SplitMix64;
 use linewarden_protocol::classic::verifier::{Crp, Verifier};
@@ -12,7 +12,7 @@ use linewarden_protocol::verdict::Verdict;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
 
-use super::bench::{Bench, GATEWAY, OWN_V6, device_end, gateway_end, service_end, v6};
+use super::packet_tester::{GATEWAY, OWN_V6, PacketTester, device_end, gateway_end, service_end, v6};
 use super::stf::Stf;
 
 const SEED: u64 = 0x1234_5678_9abc_def0;
@@ -51,7 +51,7 @@ fn pairs(bits: ResponseBits) -> Vec<Vec<Crp>> {
     PAIRS.map(|count| (0..count).map(|_| pair()).collect()).into()
 }
 
-/// The tables of pairs that a pair may lie in, and the action.
+/// The tables that may hold a pair, and the action.
 fn tables(
     profile: Profile,
     index: usize,
@@ -68,20 +68,20 @@ fn tables(
     }
 }
 
-fn install(bench: &mut Bench, profile: Profile, bits: ResponseBits, crps: &[Vec<Crp>]) {
-    bench.say("The pairs, spread over the tables.");
+fn install(tester: &mut PacketTester, profile: Profile, bits: ResponseBits, crps: &[Vec<Crp>]) {
+    tester.comment("The pairs, distributed over the tables.");
     for (identifier, pairs) in (1..).zip(crps) {
         let served = match profile {
             Profile::Iot => pairs.len(),
             Profile::Uav => pairs.len() / 2,
         };
         let device = 100 + identifier;
-        bench.stf.line(&format!(
+        tester.stf.line(&format!(
             "add ClassicIngress.devices hdr.message.identifier:{identifier} set_device(device:{device}, pairs:{served})"
         ));
         for (index, pair) in pairs.iter().enumerate() {
             let (names, key, action) = tables(profile, index, pairs.len());
-            bench.stf.line(&format!(
+            tester.stf.line(&format!(
                 "add ClassicIngress.{} hdr.message.identifier:{identifier} {key}:{index} \
                  {action}(challenge:{:#010x}, response:0x{})",
                 names[index % names.len()],
@@ -92,9 +92,15 @@ fn install(bench: &mut Bench, profile: Profile, bits: ResponseBits, crps: &[Vec<
     }
 }
 
-/// What the device with these pairs says to a CH.
+/// The RESP of the device with these pairs to a CH.
 fn respond(crps: &[Crp], challenge: &Message, bits: ResponseBits, two: bool) -> Message {
-    let response = |wanted: u32| &crps.iter().find(|crp| crp.challenge == wanted).unwrap().response;
+    let response = |challenge_number: u32| {
+        &crps
+            .iter()
+            .find(|crp| crp.challenge == challenge_number)
+            .unwrap()
+            .response
+    };
     let r2 = two.then(|| response(challenge.challenge2));
     device::respond(challenge, bits, response(challenge.challenge1), r2).unwrap()
 }
@@ -118,23 +124,21 @@ fn test(name: &str, profile: Profile, bits: ResponseBits) -> Stf {
         Verifier::new(profile, bits, rng, crps.clone()).unwrap(),
     );
     let program = format!("classic-{name}-{}", bits.bytes() * 8);
-    let mut bench = Bench::new("ClassicIngress", Stf::new(&program, "exchanges"), gateway);
-    install(&mut bench, profile, bits, &crps);
-    bench
+    let mut tester = PacketTester::new("ClassicIngress", Stf::new(&program, "exchanges"), gateway);
+    install(&mut tester, profile, bits, &crps);
+    tester
         .stf
         .line(&format!("register_write ClassicIngress.random_state 0 {SEED}"));
     let two = profile == Profile::Uav;
     let mut kept = Vec::new();
 
-    bench.say(
-        "Exchanges over IPv4 and IPv6. An accepted hash dies with its success, a wrong one changes nothing.",
-    );
+    tester.comment("Exchanges over IPv4 and IPv6. A hash is accepted once, a wrong one changes nothing.");
     for (number, identifier) in [1u32, 2, 1, 3, 2, 1].into_iter().enumerate() {
         let from = device_end(u8::try_from(identifier).unwrap());
         let is_v6 = number % 2 == 1;
         let from = if is_v6 { v6(from) } else { from };
         let request = to_classic(from, &bytes(&device::request(identifier), bits));
-        let (verdict, reply) = bench.send_on(super::bench::PORT, &request);
+        let (verdict, reply) = tester.send_on(super::packet_tester::PORT, &request);
         assert_eq!(verdict, Verdict::ReplyClassicChallenge);
         let challenge = message(&reply, bits, is_v6);
         let response = respond(
@@ -146,78 +150,78 @@ fn test(name: &str, profile: Profile, bits: ResponseBits) -> Stf {
         let mut wrong = response;
         wrong.hash ^= 1;
         let right = to_classic(from, &bytes(&response, bits));
-        bench.expect(Verdict::DropClassicHash, &to_classic(from, &bytes(&wrong, bits)));
-        bench.expect(Verdict::ReplyClassicAck, &right);
-        bench.expect(Verdict::DropClassicHash, &right);
+        tester.expect(Verdict::DropClassicHash, &to_classic(from, &bytes(&wrong, bits)));
+        tester.expect(Verdict::ReplyClassicAck, &right);
+        tester.expect(Verdict::DropClassicHash, &right);
         kept.extend([request, right]);
     }
-    bench.say("Nobody was challenged, and expects no hash of zeros.");
+    tester.comment("Without a challenge a hash of zeros is not accepted.");
     let mut zero = Message::new(message_type::RESP, 2);
-    bench.expect(
+    tester.expect(
         Verdict::DropClassicHash,
         &to_classic(device_end(2), &bytes(&zero, bits)),
     );
-    bench.say("Identifiers that nobody has.");
+    tester.comment("Unknown identifiers.");
     for identifier in [0, 4, u32::MAX] {
         let request = bytes(&device::request(identifier), bits);
-        bench.expect(Verdict::DropClassicUnknown, &to_classic(device_end(2), &request));
+        tester.expect(Verdict::DropClassicUnknown, &to_classic(device_end(2), &request));
         zero.identifier = identifier;
         let response = bytes(&zero, bits);
-        bench.expect(Verdict::DropClassicUnknown, &to_classic(device_end(2), &response));
+        tester.expect(Verdict::DropClassicUnknown, &to_classic(device_end(2), &response));
     }
-    bench.say("A new REQ takes the outstanding challenge's place: so it is in the papers.");
+    tester.comment("A new REQ replaces the outstanding challenge, as the papers specify.");
     let request = to_classic(device_end(1), &bytes(&device::request(1), bits));
-    let (_, first) = bench.send_on(super::bench::PORT, &request);
-    let (_, second) = bench.send_on(super::bench::PORT, &request);
+    let (_, first) = tester.send_on(super::packet_tester::PORT, &request);
+    let (_, second) = tester.send_on(super::packet_tester::PORT, &request);
     for (reply, verdict) in [
         (first, Verdict::DropClassicHash),
         (second, Verdict::ReplyClassicAck),
     ] {
         let response = respond(&crps[0], &message(&reply, bits, false), bits, two);
-        bench.expect(verdict, &to_classic(device_end(1), &bytes(&response, bits)));
+        tester.expect(verdict, &to_classic(device_end(1), &bytes(&response, bits)));
     }
-    bench.say("No message of ours: kinds, lengths, padding behind it is kept, other ports pass.");
+    tester.comment("Malformed messages: types, lengths; padding is kept, other ports pass.");
     for kind in [message_type::CH, message_type::ACK, 4, 255] {
         let bytes = bytes(&Message::new(kind, 1), bits);
-        bench.expect(Verdict::DropClassicMalformed, &to_classic(device_end(1), &bytes));
+        tester.expect(Verdict::DropClassicMalformed, &to_classic(device_end(1), &bytes));
     }
     let plain = bytes(&device::request(1), bits);
     for payload in [&plain[1..], &plain[..20], &[], &[&plain[..], &[0]].concat()] {
-        bench.expect(Verdict::DropClassicMalformed, &to_classic(device_end(1), payload));
+        tester.expect(Verdict::DropClassicMalformed, &to_classic(device_end(1), payload));
     }
     let to_port = Endpoint {
         port: CLASSIC_PORT,
         ..gateway_end()
     };
     let padded = FrameBuilder::new(device_end(1), to_port).vlan(12).vlan(13);
-    bench.send(&padded.ip_fields(0x28, 0x7777, 9).padding(&[0xaa; 11]).udp(&plain));
+    tester.send(&padded.ip_fields(0x28, 0x7777, 9).padding(&[0xaa; 11]).udp(&plain));
     let to_service = FrameBuilder::new(device_end(1), service_end());
-    bench.expect(Verdict::PassForeign, &to_service.udp(&plain));
-    bench.expect(
+    tester.expect(Verdict::PassForeign, &to_service.udp(&plain));
+    tester.expect(
         Verdict::PassForeign,
         &to_service.clone().fragment(1, true).udp(&plain),
     );
-    bench.expect(Verdict::PassForeign, &to_service.arp_request());
+    tester.expect(Verdict::PassForeign, &to_service.arp_request());
     let to_us = FrameBuilder::new(device_end(1), to_port);
-    bench.expect(
+    tester.expect(
         Verdict::PassUnparsed,
         &to_us.clone().fragment(0, true).udp(&plain),
     );
-    bench.expect(Verdict::PassUnparsed, &to_us.clone().options(&[1]).udp(&plain));
+    tester.expect(Verdict::PassUnparsed, &to_us.clone().options(&[1]).udp(&plain));
     let mut group = to_us.udp(&plain);
     group[0] |= 1;
-    bench.expect(Verdict::DropUnanswerable, &group);
+    tester.expect(Verdict::DropUnanswerable, &group);
     if profile == Profile::Iot {
-        bench.say("Pairs that are spent are spent.");
+        tester.comment("Spent pairs are not used again.");
         for _ in 0..PAIRS[2] {
-            bench.send(&to_classic(device_end(3), &bytes(&device::request(3), bits)));
+            tester.send(&to_classic(device_end(3), &bytes(&device::request(3), bits)));
         }
         let request = bytes(&device::request(3), bits);
-        bench.expect(Verdict::DropClassicUnknown, &to_classic(device_end(3), &request));
+        tester.expect(Verdict::DropClassicUnknown, &to_classic(device_end(3), &request));
     }
-    bench.say("Bent: whatever the oracle makes of them.");
-    bench.bend(0x5eed_0003, 200, &kept);
-    bench.finish()
+    tester.comment("Altered frames; the oracle gives the expected result.");
+    tester.send_altered(0x5eed_0003, 200, &kept);
+    tester.finish()
 }
 
 pub fn tests() -> Vec<Stf> {

@@ -1,4 +1,4 @@
-//! lap.p4: the gateway's fast path against the oracle.
+//! lap.p4: the fast path of the gateway, compared with the oracle.
 
 use std::net::IpAddr;
 
@@ -18,20 +18,22 @@ use linewarden_protocol::wire::{FLAG_BOUND, Header, LAP_PORT, Request, Response,
 use zerocopy::IntoBytes as _;
 use zerocopy::byteorder::big_endian::U32;
 
-use super::bench::{Bench, GATEWAY, OWN_V6, PORT, SERVICE_PORT, device_end, gateway_end, service_end, v6};
+use super::packet_tester::{
+    GATEWAY, OWN_V6, PORT, PacketTester, SERVICE_PORT, device_end, gateway_end, service_end, v6,
+};
 use super::stf::Stf;
 use super::{lap_gates, lap_handshakes, lap_limits, lap_lists};
 
 pub const SUITE: Suite = Suite::SipHash128;
-pub const LEASE_S: u32 = 600;
+pub const SESSION_LIFETIME_S: u32 = 600;
 pub const MTU: u16 = 1500;
 pub const FRESH: u64 = 0x4e5f_0001_0203_0405;
-pub const FRESH_BEFORE: u64 = 0x1e5f_a1a2_a3a4_a5a6;
+pub const PREVIOUS_FRESH: u64 = 0x1e5f_a1a2_a3a4_a5a6;
 /// No row has a number above it.
 const NO_MARK: u64 = 1 << 32;
 pub const LATER_US: u64 = 1 << 46;
 
-/// A device: number, how its credential works, where it is.
+/// A device: number, kind of credential, origin.
 #[derive(Clone, Copy)]
 pub struct Device {
     pub number: u8,
@@ -104,7 +106,7 @@ impl Device {
             fresh: fresh.to_be_bytes(),
             tag: [0; 16],
         };
-        let loc = tag::loc(bound.then_some(self.from.mac));
+        let loc = tag::location(bound.then_some(self.from.mac));
         response.tag = tag::response(&self.row(idx).auth_key, &response, &loc);
         response
     }
@@ -113,7 +115,7 @@ impl Device {
         self.frame(gateway_end(), self.message(idx, fresh, bound).as_bytes())
     }
 
-    /// The keys of the session that the RESPONSE for that row opens.
+    /// The keys of the session that the RESPONSE for this row opens.
     pub fn session(&self, idx: u32, bound: bool) -> (SessionId, SessionKey) {
         let response = self.message(idx, FRESH, bound);
         let key = SessionKey::derive(&self.row(idx).auth_key, SUITE, &response.tag);
@@ -149,19 +151,19 @@ impl Device {
     }
 }
 
-pub fn bench(what: &str, gate: Gate) -> Bench {
-    bench_with(what, gate, |_| {})
+pub fn new_tester(what: &str, gate: Gate) -> PacketTester {
+    new_tester_with(what, gate, |_| {})
 }
 
-/// Named in `bridge`, behind a port of services.
+/// In `bridge`, behind a service port.
 pub const OWN_MACS: [Mac; 2] = [[2, 0, 0, 0, 0xff, 1], [2, 0, 0, 0, 0xff, 2]];
-/// Where devices are, as `device_sources` has it: 10.66.0.0/16 and fd66::/16.
+/// The device prefixes of `device_sources`: 10.66.0.0/16 and fd66::/16.
 const PREFIXES: [([u16; 8], u8); 2] = [
     ([0, 0, 0, 0, 0, 0xffff, 0x0a42, 0], 112),
     ([0xfd66, 0, 0, 0, 0, 0, 0, 0], 16),
 ];
 
-/// Entries of the tables that say which control protocols and DHCP servers pass.
+/// Entries of the tables of exempt control protocols and DHCP servers.
 fn lists(config: &GatewayConfig) -> Vec<String> {
     let mut lines = Vec::new();
     for protocol in ControlProtocol::ALL {
@@ -194,7 +196,7 @@ fn sources() -> DeviceSources {
     DeviceSources::new(&prefixes, &[gateway_end().ip, OWN_V6.into()], &[link])
 }
 
-/// Odd, and otherwise any.
+/// Odd, otherwise arbitrary.
 const BUCKET_KEYS: [u64; 5] = [
     0x9e37_79b9_7f4a_7c15,
     0xbf58_476d_1ce4_e5b9,
@@ -203,43 +205,43 @@ const BUCKET_KEYS: [u64; 5] = [
     0xa076_1d64_78bd_642f,
 ];
 
-pub fn bench_with(what: &str, gate: Gate, configure: impl FnOnce(&mut GatewayConfig)) -> Bench {
+pub fn new_tester_with(what: &str, gate: Gate, configure: impl FnOnce(&mut GatewayConfig)) -> PacketTester {
     let mut config = GatewayConfig::new(GATEWAY, &[gateway_end().ip, OWN_V6.into()]);
     config.gate = gate;
     config.sources = Some(sources());
     config.own_macs = Some(OWN_MACS.to_vec());
     configure(&mut config);
-    config.lease_s = LEASE_S;
+    config.session_lifetime_s = SESSION_LIFETIME_S;
     let lists = lists(&config);
-    let mut bench = Bench::empty(Stf::new("lap", what), Gateway::new(config));
-    bench.say("The gateway's own addresses, where what passes goes, and who is there.");
+    let mut tester = PacketTester::empty(Stf::new("lap", what), Gateway::new(config));
+    tester.comment("The gateway's own addresses, the ports of passing frames, and the devices.");
     for own in [gateway_end().ip, OWN_V6.into()] {
         let value = hex::encode(ip_bytes(own));
-        bench
+        tester
             .stf
             .line(&format!("add LapIngress.local meta.end:0x{value} is_own()"));
     }
     for number in 1..16u8 {
-        bench.bridged.insert(device_end(number).mac, PORT);
-        bench.stf.line(&format!(
+        tester.bridged.insert(device_end(number).mac, PORT);
+        tester.stf.line(&format!(
             "add LapIngress.bridge hdr.net.ethernet.dst:0x0200000000{number:02x} to_port(port:{PORT}, devices:1)"
         ));
     }
-    bench.bridged.insert(gateway_end().mac, SERVICE_PORT);
+    tester.bridged.insert(gateway_end().mac, SERVICE_PORT);
     for line in [
         format!("bridge hdr.net.ethernet.dst:0x02000000ff01 to_port(port:{SERVICE_PORT}, devices:0)"),
         format!("bridge hdr.net.ethernet.dst:0x02000000ff02 to_port(port:{SERVICE_PORT}, devices:0)"),
         format!("ports meta.ingress:{SERVICE_PORT} services()"),
     ] {
-        bench.stf.line(&format!("add LapIngress.{line}"));
+        tester.stf.line(&format!("add LapIngress.{line}"));
     }
-    bench.say("Where devices are, but for the gateway's own addresses and the broadcast address.");
+    tester.comment("Device prefixes, except for the gateway's own addresses and the broadcast address.");
     let admitted = PREFIXES.map(|(address, bits)| (IpAddr::from(address), bits, "admit"));
-    let refused = sources().refused().to_vec();
+    let refused = sources().excluded().to_vec();
     let refused = refused.into_iter().map(|address| (address, 128, "NoAction"));
     for (address, bits, action) in admitted.into_iter().chain(refused) {
         let value = hex::encode(ip_bytes(address));
-        bench.stf.line(&format!(
+        tester.stf.line(&format!(
             "add LapIngress.device_sources meta.frame.src:0x{value}/{bits} {action}()"
         ));
     }
@@ -247,46 +249,46 @@ pub fn bench_with(what: &str, gate: Gate, configure: impl FnOnce(&mut GatewayCon
         ("device_end_prefixes", "device_end", "device_end_inside"),
         ("end_prefixes", "end", "end_inside"),
     ] {
-        bench.stf.line(&format!(
+        tester.stf.line(&format!(
             "add LapIngress.{table} meta.{key}:0xfd66{}/16 {action}()",
             "0".repeat(28)
         ));
     }
-    bench.say("What passes a gate that is not always the same, and what no device may send.");
+    tester.comment("Configured exempt frames, and frames that no device may send.");
     for line in lists {
-        bench.stf.line(&format!("add LapIngress.{line}"));
+        tester.stf.line(&format!("add LapIngress.{line}"));
     }
-    bench.flooded = vec![PORT, SERVICE_PORT];
+    tester.flooded = vec![PORT, SERVICE_PORT];
     for line in [
         "mc_mgrp_create 1".to_owned(),
         format!("mc_node_create 1 {PORT} {SERVICE_PORT}"),
         "mc_node_associate 1 0".to_owned(),
     ] {
-        bench.stf.line(&line);
+        tester.stf.line(&line);
     }
-    spread(&mut bench, BUCKET_KEYS);
-    bench
+    spread(&mut tester, BUCKET_KEYS);
+    tester
 }
 
-pub fn set(bench: &mut Bench, gate: Gate) {
-    set_with(bench, gate, false);
+pub fn set(tester: &mut PacketTester, gate: Gate) {
+    set_with(tester, gate, false);
 }
 
-/// Likewise, with a slow path or without.
-pub fn set_with(bench: &mut Bench, gate: Gate, slow: bool) {
-    configure(bench, gate, slow, false);
+/// The same, with or without a slow path.
+pub fn set_with(tester: &mut PacketTester, gate: Gate, slow: bool) {
+    configure(tester, gate, slow, false);
 }
 
-/// With all that is set; `attests`: PROOFs are judged.
-pub fn configure(bench: &mut Bench, gate: Gate, slow: bool, attests: bool) {
+/// Configures everything; `attests`: PROOFs are verified.
+pub fn configure(tester: &mut PacketTester, gate: Gate, slow: bool, attests: bool) {
     let gate = match gate {
         Gate::Sealed => 0,
         Gate::Open => 1,
         Gate::Off => 2,
     };
-    let dhcp4_is_named = bench.gateway.config().dhcp_servers.iter().any(IpAddr::is_ipv4);
-    bench.stf.line(&format!(
-        "setdefault LapIngress.gateway set_gateway(gateway_id:{}, lease_s:{LEASE_S}, gate:{gate}, mtu:{MTU}, slow:{}, \
+    let dhcp4_is_named = tester.gateway.config().dhcp_servers.iter().any(IpAddr::is_ipv4);
+    tester.stf.line(&format!(
+        "setdefault LapIngress.gateway set_gateway(gateway_id:{}, session_lifetime_s:{SESSION_LIFETIME_S}, gate:{gate}, mtu:{MTU}, slow:{}, \
          attests:{}, dhcp4_is_named:{})",
         GATEWAY.0,
         u8::from(slow),
@@ -295,41 +297,41 @@ pub fn configure(bench: &mut Bench, gate: Gate, slow: bool, attests: bool) {
     ));
 }
 
-/// The factors of the hash that spreads addresses over buckets; without them all have one bucket.
-pub fn spread(bench: &mut Bench, keys: [u64; 5]) {
+/// The factors of the hash that distributes addresses over buckets; without them all addresses have one bucket.
+pub fn spread(tester: &mut PacketTester, keys: [u64; 5]) {
     for (index, key) in keys.into_iter().enumerate() {
-        bench
+        tester
             .stf
             .line(&format!("register_write LapIngress.bucket_keys {index} {key}"));
     }
 }
 
-pub fn set_stopping(bench: &mut Bench, stopping: bool) {
-    bench.gateway.set_stopping(stopping);
+pub fn set_stopping(tester: &mut PacketTester, stopping: bool) {
+    tester.gateway.set_stopping(stopping);
     let value = u8::from(stopping);
-    bench
+    tester
         .stf
         .line(&format!("register_write LapIngress.stopping 0 {value}"));
 }
 
-/// Draws both freshness values.
-pub fn refresh(bench: &mut Bench) {
-    for (index, value) in [(1, FRESH_BEFORE), (0, FRESH)] {
-        bench
+/// Sets both freshness values.
+pub fn refresh(tester: &mut PacketTester) {
+    for (index, value) in [(1, PREVIOUS_FRESH), (0, FRESH)] {
+        tester
             .stf
             .line(&format!("register_write LapIngress.fresh {index} {value}"));
         let value = FreshValue::from_wire(value.to_be_bytes()).unwrap();
-        bench.gateway.set_fresh(value, bench.now);
+        tester.gateway.rotate_fresh_value(value, tester.now);
     }
-    bench
+    tester
         .stf
         .line(&format!("register_write LapIngress.fresh_until_us 0 {LATER_US}"));
 }
 
-pub fn install(bench: &mut Bench, device: &Device, first: u32, rows: u32, mark: Option<u32>) {
+pub fn install(tester: &mut PacketTester, device: &Device, first: u32, rows: u32, mark: Option<u32>) {
     let number = device.number;
     let key_mode = device.mode == Mode::Key;
-    bench.stf.line(&format!(
+    tester.stf.line(&format!(
         "add LapIngress.devices hdr.lap.device_id:{:#x} set_device(device:{number}, key_mode:{})",
         device.id().0,
         u8::from(key_mode)
@@ -340,24 +342,24 @@ pub fn install(bench: &mut Bench, device: &Device, first: u32, rows: u32, mark: 
         let [key0, key1] = [0..8, 8..16].map(|half| hex::encode(&row.auth_key.as_bytes()[half]));
         let keys = format!("key0:0x{key0}, key1:0x{key1}");
         if key_mode {
-            bench.stf.line(&format!(
+            tester.stf.line(&format!(
                 "add LapIngress.keys meta.device:{number} set_key({keys})"
             ));
         } else {
-            bench.stf.line(&format!(
+            tester.stf.line(&format!(
                 "add LapIngress.rows meta.device:{number} meta.next:{idx} set_row(challenge:0x{}, {keys})",
                 hex::encode(row.challenge)
             ));
         }
     }
-    bench
+    tester
         .stf
         .line(&format!("register_write LapIngress.next_idx {number} {first}"));
-    bench.stf.line(&format!(
+    tester.stf.line(&format!(
         "register_write LapIngress.marks {number} {}",
         mark.map_or(NO_MARK, u64::from)
     ));
-    bench
+    tester
         .gateway
         .install(DeviceInstall {
             device: device.id(),
@@ -369,22 +371,22 @@ pub fn install(bench: &mut Bench, device: &Device, first: u32, rows: u32, mark: 
         .unwrap();
 }
 
-pub fn bent(frame: &[u8], at: usize) -> Vec<u8> {
+pub fn altered(frame: &[u8], at: usize) -> Vec<u8> {
     let mut bent = frame.to_vec();
     bent[at] ^= 0x10;
     bent
 }
 
-/// Where the payload of an untagged IPv4 datagram begins.
+/// Offset of the payload of an untagged IPv4 datagram.
 pub const PAYLOAD: usize = 42;
 
-impl Bench {
-    /// A frame that comes in from the service's side.
+impl PacketTester {
+    /// A frame from the service side.
     pub fn send_down(&mut self, frame: &[u8]) -> Verdict {
         self.stf.packet(SERVICE_PORT, frame);
         let mut out = frame.to_vec();
         let verdict = self.gateway.seal_frame(self.now, MTU.into(), false, &mut out);
-        self.note(verdict);
+        self.record(verdict);
         if verdict.disposition() == Disposition::Pass {
             self.stf.expect(PORT, &out);
         }
@@ -410,9 +412,9 @@ pub fn tests() -> Vec<Stf> {
     let mut tests = vec![
         lap_handshakes::handshakes(),
         lap_handshakes::owners(),
-        lap_handshakes::places(),
+        lap_handshakes::device_origins(),
         lap_limits::limits(),
-        lap_handshakes::strangers(),
+        lap_handshakes::unknown_devices(),
         lap_gates::sealed(),
     ];
     tests.extend(lap_gates::gates());

@@ -1,4 +1,4 @@
-//! lap.p4: what passes the gate, and sealed datagrams both ways.
+//! lap.p4: frames that pass the gate, and sealed datagrams in both directions.
 
 use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::write::Endpoint;
@@ -8,11 +8,11 @@ use linewarden_protocol::verdict::Verdict;
 use linewarden_protocol::wire::{Header, LAP_PORT};
 use zerocopy::IntoBytes as _;
 
-use super::bench::{Bench, device_end, gateway_end, service_end, v6};
-use super::lap::{Device, FRESH, PAYLOAD, SUITE, bench, bent, device, down, install, refresh, set};
+use super::lap::{Device, FRESH, PAYLOAD, SUITE, altered, device, down, install, new_tester, refresh, set};
+use super::packet_tester::{PacketTester, device_end, gateway_end, service_end, v6};
 use super::stf::Stf;
 
-/// From and to whom DHCP's clients send.
+/// Source and destination of DHCP client messages.
 fn dhcp(is_v6: bool) -> Vec<u8> {
     let (from, to) = match is_v6 {
         true => (
@@ -32,8 +32,8 @@ fn dhcp(is_v6: bool) -> Vec<u8> {
     FrameBuilder::new(from, to).dhcp()
 }
 
-/// Frames that are no messages: each gate's list.
-fn foreign(bench: &mut Bench) {
+/// Frames that are not messages: each gate's list.
+fn foreign(tester: &mut PacketTester) {
     let from = device_end(1);
     let to_service = FrameBuilder::new(from, service_end());
     let to_us = FrameBuilder::new(from, gateway_end());
@@ -58,8 +58,8 @@ fn foreign(bench: &mut Bench) {
     cut.truncate(30);
     let mut long = to_service.udp(b"length");
     long[38] = 1;
-    let mut ours = to_us.udp(b"length");
-    ours[38] = 1;
+    let mut own_frame = to_us.udp(b"length");
+    own_frame[38] = 1;
     for frame in [
         to_service.udp(b"datagram"),
         to_service.ip(6, b"segment"),
@@ -68,8 +68,8 @@ fn foreign(bench: &mut Bench) {
         to_all(service_end()).udp(b"to all"),
         to_all(v6(service_end()))
             .ip_fields(0, 0, 255)
-            .neighbour_solicitation([0xfd; 16]),
-        // Behind the port that it came from, and nowhere.
+            .neighbor_solicitation([0xfd; 16]),
+        // Behind the ingress port, and nowhere.
         FrameBuilder::new(from, device_end(2)).arp_request(),
         FrameBuilder::new(from, device_end(99)).arp_request(),
         to_service.ethernet(0x88cc, b"lldp"),
@@ -82,9 +82,7 @@ fn foreign(bench: &mut Bench) {
         to_us.udp(b""),
         dhcp(false),
         dhcp(true),
-        far.clone()
-            .ip_fields(0, 0, 255)
-            .neighbour_solicitation([0xfd; 16]),
+        far.clone().ip_fields(0, 0, 255).neighbor_solicitation([0xfd; 16]),
         far.icmpv6(134, &[0; 12]),
         far.icmpv6(137, &[0; 12]),
         far.icmpv6(128, &[0; 12]),
@@ -96,9 +94,9 @@ fn foreign(bench: &mut Bench) {
         far.ip(58, b""),
         cut,
         long,
-        ours,
+        own_frame,
     ] {
-        bench.send(&frame);
+        tester.send(&frame);
     }
 }
 
@@ -106,75 +104,75 @@ pub fn gates() -> Vec<Stf> {
     [("off", Gate::Off), ("open", Gate::Open), ("sealed", Gate::Sealed)]
         .into_iter()
         .map(|(name, gate)| {
-            let mut bench = bench(&format!("gate_{name}"), gate);
-            set(&mut bench, gate);
-            bench.say("What is no message.");
-            foreign(&mut bench);
-            bench.say("Messages in the wrong direction, of types that are not served, and malformed ones.");
+            let mut tester = new_tester(&format!("gate_{name}"), gate);
+            set(&mut tester, gate);
+            tester.comment("Frames that are not messages.");
+            foreign(&mut tester);
+            tester.comment("Messages in the wrong direction, of unsupported types, and malformed ones.");
             let pool = device(1, Mode::Pool);
-            install(&mut bench, &pool, 4, 3, None);
-            refresh(&mut bench);
+            install(&mut tester, &pool, 4, 3, None);
+            refresh(&mut tester);
             for kind in 0..20 {
                 for bytes in [16, 55, 56, 64, 72, 96] {
                     let length = u16::try_from(bytes).unwrap();
                     let header = Header::with_length(kind, SUITE, 0, pool.id(), length);
                     let mut message = header.as_bytes().to_vec();
                     message.resize(bytes, 0);
-                    bench.send(&pool.frame(gateway_end(), &message));
+                    tester.send(&pool.frame(gateway_end(), &message));
                 }
             }
             let mut frames = vec![pool.request(0x21), pool.response(4, FRESH ^ 1, true)];
             frames.push(FrameBuilder::new(device_end(1), service_end()).udp(b"datagram"));
             frames.push(FrameBuilder::new(device_end(1), service_end()).arp_request());
             frames.push(dhcp(true));
-            bench.say("Bent: whatever the oracle makes of them.");
-            bench.bend(0x5eed_0005, 150, &frames);
-            bench.finish()
+            tester.comment("Altered frames; the oracle gives the expected result.");
+            tester.send_altered(0x5eed_0005, 150, &frames);
+            tester.finish()
         })
         .collect()
 }
 
 pub fn sealed() -> Stf {
-    let mut bench = bench("sealed", Gate::Sealed);
-    bench.between_devices = false;
-    set(&mut bench, Gate::Sealed);
+    let mut tester = new_tester("sealed", Gate::Sealed);
+    tester.between_devices = false;
+    set(&mut tester, Gate::Sealed);
     let near = device(1, Mode::Pool);
     let far = Device {
         from: v6(device_end(2)),
         ..device(2, Mode::Key)
     };
     let absent = device(3, Mode::Pool);
-    install(&mut bench, &near, 4, 3, None);
-    install(&mut bench, &far, 0, 1, None);
-    install(&mut bench, &absent, 1, 1, None);
-    refresh(&mut bench);
+    install(&mut tester, &near, 4, 3, None);
+    install(&mut tester, &far, 0, 1, None);
+    install(&mut tester, &absent, 1, 1, None);
+    refresh(&mut tester);
     let text: Vec<u8> = (0..200).map(|at: u8| at.wrapping_mul(7)).collect();
-    bench.say("Without a session nothing passes.");
-    bench.expect(Verdict::DropSession, &near.data_up(4, false, 1, 9000, b"early"));
-    bench.expect_down(Verdict::DropSession, &down(near.from).udp(b"early"));
-    bench.expect(Verdict::ReplyAck, &near.response(4, FRESH, false));
-    bench.expect(Verdict::ReplyAck, &far.response(0, FRESH, true));
-    bench.expect(Verdict::DropGate, &near.frame(service_end(), b"not sealed"));
-    bench.say("Upwards: every size of payload, IPv4 and IPv6.");
+    tester.comment("No frame passes without a session.");
+    tester.expect(Verdict::DropSession, &near.data_up(4, false, 1, 9000, b"early"));
+    tester.expect_down(Verdict::DropSession, &down(near.from).udp(b"early"));
+    tester.expect(Verdict::ReplyAck, &near.response(4, FRESH, false));
+    tester.expect(Verdict::ReplyAck, &far.response(0, FRESH, true));
+    tester.expect(Verdict::DropGate, &near.frame(service_end(), b"not sealed"));
+    tester.comment("Upwards: every payload size, IPv4 and IPv6.");
     let mut seq = 0;
     for bytes in (0..=24).chain([31, 32, 33, 63, 64, 100, 120, 127, 128]) {
         seq += 1;
-        bench.expect(
+        tester.expect(
             Verdict::PassData,
             &near.data_up(4, false, seq, 9000, &text[..bytes]),
         );
-        bench.expect(
+        tester.expect(
             Verdict::PassData,
             &far.data_up(0, true, seq, 0x1234, &text[..bytes]),
         );
     }
-    bench.say("Downwards, likewise.");
+    tester.comment("Downwards, likewise.");
     for bytes in (0..=24).chain([31, 32, 33, 63, 64, 100, 120, 127, 128]) {
         let datagram = &text[..bytes];
-        bench.expect_down(Verdict::PassSealed, &down(near.from).udp(datagram));
-        bench.expect_down(Verdict::PassSealed, &down(far.from).vlan(9).udp(datagram));
+        tester.expect_down(Verdict::PassSealed, &down(near.from).udp(datagram));
+        tester.expect_down(Verdict::PassSealed, &down(far.from).vlan(9).udp(datagram));
     }
-    bench.say("Numbers: a window of 24, each once, in any order.");
+    tester.comment("Numbers: a window of 24, each once, in any order.");
     for (seq, verdict) in [
         (100, Verdict::PassData),
         (100, Verdict::DropSequence),
@@ -194,53 +192,53 @@ pub fn sealed() -> Stf {
         (u32::MAX - 23, Verdict::PassData),
         (u32::MAX - 24, Verdict::DropSequence),
     ] {
-        bench.expect(verdict, &near.data_up(4, false, seq, 9000, b"window"));
+        tester.expect(verdict, &near.data_up(4, false, seq, 9000, b"window"));
     }
-    bench.say("Each byte counts, and so do the ends.");
+    tester.comment("Each byte is covered, and so are the addresses.");
     let right = far.data_up(0, true, 500, 9000, &text[..29]);
     let payload = PAYLOAD + 20;
-    bench.expect(Verdict::DropSession, &bent(&right, payload + 20));
-    bench.expect(Verdict::DropSequence, &bent(&right, payload + 25));
+    tester.expect(Verdict::DropSession, &altered(&right, payload + 20));
+    tester.expect(Verdict::DropSequence, &altered(&right, payload + 25));
     for at in [30, 32, 33].into_iter().chain(40..56).chain(56..85) {
-        bench.expect(Verdict::DropTag, &bent(&right, payload + at));
+        tester.expect(Verdict::DropTag, &altered(&right, payload + at));
     }
-    bench.expect(Verdict::DropSource, &bent(&right, 37));
-    bench.expect(Verdict::DropTag, &bent(&right, 53));
+    tester.expect(Verdict::DropSource, &altered(&right, 37));
+    tester.expect(Verdict::DropTag, &altered(&right, 53));
     for port in [0, LAP_PORT] {
-        bench.expect(Verdict::DropGatePort, &near.data_up(4, false, 7, port, b"port"));
+        tester.expect(Verdict::DropGatePort, &near.data_up(4, false, 7, port, b"port"));
     }
-    bench.expect(Verdict::DropGateRole, &near.data_up(4, false, 7, 68, b"DHCP"));
-    bench.expect(Verdict::DropGateRole, &far.data_up(0, true, 600, 546, b"DHCP"));
-    bench.expect(Verdict::PassData, &far.data_up(0, true, 490, 68, b"IPv6"));
-    bench.expect(Verdict::DropSession, &absent.data_up(1, false, 1, 9000, b"none"));
-    bench.expect(
+    tester.expect(Verdict::DropGateRole, &near.data_up(4, false, 7, 68, b"DHCP"));
+    tester.expect(Verdict::DropGateRole, &far.data_up(0, true, 600, 546, b"DHCP"));
+    tester.expect(Verdict::PassData, &far.data_up(0, true, 490, 68, b"IPv6"));
+    tester.expect(Verdict::DropSession, &absent.data_up(1, false, 1, 9000, b"none"));
+    tester.expect(
         Verdict::DropUnknownDevice,
         &device(9, Mode::Pool).data_up(1, false, 1, 9000, b"none"),
     );
-    bench.expect(Verdict::PassData, &right);
-    bench.say(
-        "Checksums: none over IPv4 stays none, a wrong one stays wrong; what stands behind the packet goes.",
+    tester.expect(Verdict::PassData, &right);
+    tester.comment(
+        "Checksums: an absent one over IPv4 stays absent, a wrong one stays wrong; bytes after the packet are removed.",
     );
     let mut none = far.data_up(0, true, 501, 9000, b"behind");
     none.extend_from_slice(&[0xee; 9]);
-    bench.expect(Verdict::PassData, &none);
-    bench.expect(Verdict::ReplyAck, &near.response(5, FRESH, false));
+    tester.expect(Verdict::PassData, &none);
+    tester.expect(Verdict::ReplyAck, &near.response(5, FRESH, false));
     let mut none = near.data_up(5, false, 1, 9000, b"no checksum");
     none[40..42].fill(0);
-    bench.expect(Verdict::PassData, &none);
-    let wrong = bent(&near.data_up(5, false, 2, 9000, b"wrong checksum"), 41);
-    bench.expect(Verdict::PassData, &wrong);
+    tester.expect(Verdict::PassData, &none);
+    let wrong = altered(&near.data_up(5, false, 2, 9000, b"wrong checksum"), 41);
+    tester.expect(Verdict::PassData, &wrong);
     let mut none = down(near.from).udp(b"no checksum");
     none[40..42].fill(0);
     none.extend_from_slice(&[0xee; 9]);
-    bench.expect_down(Verdict::PassSealed, &none);
+    tester.expect_down(Verdict::PassSealed, &none);
     for value in 0..64u8 {
         let seq = 3 + u32::from(value);
         let payload = [value.wrapping_mul(37), value, value.wrapping_mul(101)];
-        bench.expect(Verdict::PassData, &near.data_up(5, false, seq, 9000, &payload));
-        bench.expect_down(Verdict::PassSealed, &down(near.from).udp(&payload));
+        tester.expect(Verdict::PassData, &near.data_up(5, false, seq, 9000, &payload));
+        tester.expect_down(Verdict::PassSealed, &down(near.from).udp(&payload));
     }
-    bench.say("Downwards, what is not sealed.");
+    tester.comment("Downwards, frames that are not sealed.");
     let to = FrameBuilder::new(service_end(), near.from);
     let far_to = FrameBuilder::new(v6(service_end()), far.from);
     let mut cut = to.udp(b"cut");
@@ -264,7 +262,7 @@ pub fn sealed() -> Stf {
         far_to
             .clone()
             .ip_fields(0, 0, 255)
-            .neighbour_solicitation([0xfd; 16]),
+            .neighbor_solicitation([0xfd; 16]),
         far_to.clone().ip_fields(0, 0, 255).icmpv6(136, &[0; 20]),
         far_to.icmpv6(128, &[0; 20]),
         far_to.clone().extension(60).udp(b"extension"),
@@ -274,19 +272,19 @@ pub fn sealed() -> Stf {
         cut,
         short,
     ] {
-        bench.send_down(&frame);
+        tester.send_down(&frame);
     }
-    bench.say("Revoked.");
-    bench.stf.line("register_write LapIngress.revoked 2 1");
-    bench.gateway.revoke(far.id()).unwrap();
-    bench.expect(Verdict::DropRevoked, &far.data_up(0, true, 600, 9000, b"revoked"));
-    bench.expect_down(Verdict::DropSession, &far_to.udp(b"revoked"));
-    bench.say("Bent: whatever the oracle makes of them.");
+    tester.comment("Revoked.");
+    tester.stf.line("register_write LapIngress.revoked 2 1");
+    tester.gateway.revoke(far.id()).unwrap();
+    tester.expect(Verdict::DropRevoked, &far.data_up(0, true, 600, 9000, b"revoked"));
+    tester.expect_down(Verdict::DropSession, &far_to.udp(b"revoked"));
+    tester.comment("Altered frames; the oracle gives the expected result.");
     let frames = [
         near.data_up(5, false, 200, 9000, &text[..50]),
         near.data_up(5, false, 201, 9000, &text[..8]),
         near.data_up(5, false, 201, 9000, b""),
     ];
-    bench.bend(0x5eed_0006, 200, &frames);
-    bench.finish()
+    tester.send_altered(0x5eed_0006, 200, &frames);
+    tester.finish()
 }

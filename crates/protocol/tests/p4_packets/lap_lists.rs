@@ -1,4 +1,4 @@
-//! lap.p4: what passes a gate without a session, what no device may send, reports of groups, and tags (LAP/1 1.4.17).
+//! lap.p4: exempt frames, frames that no device may send, group reports, and tags (LAP/1 1.4.17).
 
 use std::net::IpAddr;
 
@@ -8,8 +8,8 @@ use linewarden_protocol::gateway::{ControlProtocol, Gate, GatewayConfig};
 use linewarden_protocol::ids::Mode;
 use linewarden_protocol::verdict::Verdict;
 
-use super::bench::{Bench, device_end, gateway_end, is_varied, service_end};
-use super::lap::{FRESH, bench_with, device, install, refresh, set};
+use super::lap::{FRESH, device, install, new_tester_with, refresh, set};
+use super::packet_tester::{PacketTester, device_end, gateway_end, is_varied, service_end};
 use super::stf::Stf;
 
 const GROUP_MAC: [u8; 6] = [0x33, 0x33, 0, 0, 0, 1];
@@ -24,7 +24,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// From one MAC address to another one, or to a group where the IP address is one's.
+/// From one MAC address to another, or to a group if the IP address is a group.
 #[derive(Clone, Copy)]
 struct Link {
     from: [u8; 6],
@@ -72,7 +72,7 @@ impl Link {
         frames
     }
 
-    /// One message that passes, and what is wrong with others.
+    /// One message that passes, and invalid variants.
     fn all_forms(self) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         for kind in [133, 134, 135, 136] {
@@ -255,12 +255,12 @@ impl Link {
         frames
     }
 
-    /// What lists of the operator's change.
+    /// Frames affected by the operator's lists.
     fn named(self) -> Vec<Vec<u8>> {
         [self.dhcp(), self.control()].concat()
     }
 
-    /// What a session changes.
+    /// Frames affected by a session.
     fn in_session(self) -> Vec<Vec<u8>> {
         let types = (128..=137).map(|kind| self.discovery(NEAR, "fe80::9", kind, &[0; 20]));
         [
@@ -279,7 +279,7 @@ impl Link {
     }
 }
 
-/// What is behind the checksum of a message without options, and options.
+/// The bytes after the checksum of a message without options, and options.
 fn body(kind: u8, options: &[u8]) -> Vec<u8> {
     let fixed = match kind {
         133 => 4,
@@ -301,8 +301,8 @@ fn name_all(config: &mut GatewayConfig) {
 }
 
 /// A session is bound to VLANs; a priority tag names none.
-fn tags(bench: &mut Bench) {
-    bench.say("Tags: customer and service VLANs, priority tags, and tags that are not parsed.");
+fn tags(tester: &mut PacketTester) {
+    tester.comment("Tags: customer and service VLANs, priority tags, and tags that are not parsed.");
     let near = device(1, Mode::Pool);
     let to_service = FrameBuilder::new(near.from, service_end());
     let behind = |tags: &[(u16, u16)]| {
@@ -323,47 +323,47 @@ fn tags(bench: &mut Bench) {
         (&[(0x8100, 0), (0x8100, 0), (0x893f, 0)], Verdict::DropGateTag),
         (&[(0x8100, 0), (0x8100, 0), (0x8100, 0)], Verdict::DropGateTag),
     ] {
-        bench.expect(verdict, &behind(tags).udp(b"through"));
+        tester.expect(verdict, &behind(tags).udp(b"through"));
     }
-    bench.expect(Verdict::PassSession, &to_service.ethernet(0x8892, &[0x80; 46]));
-    bench.expect(
+    tester.expect(Verdict::PassSession, &to_service.ethernet(0x8892, &[0x80; 46]));
+    tester.expect(
         Verdict::PassSession,
         &behind(&[(0x8100, 0xc000)]).ethernet(0x8892, &[0x80; 46]),
     );
     let other = FrameBuilder::new(device_end(9), service_end());
-    bench.expect(Verdict::DropGateType, &other.ethernet(0x8892, &[0x80; 46]));
+    tester.expect(Verdict::DropGateType, &other.ethernet(0x8892, &[0x80; 46]));
     let mut cut = behind(&[(0x8100, 0), (0x8100, 0)]).udp(b"cut");
     cut.truncate(17);
-    bench.expect(Verdict::DropTruncated, &cut);
+    tester.expect(Verdict::DropTruncated, &cut);
 
-    bench.say("A session in a customer's VLAN, opened behind a priority tag, which the replies keep.");
+    tester.comment("A session in a customer VLAN, opened with a priority tag, which the replies keep.");
     let far = device(2, Mode::Key);
-    install(bench, &far, 0, 1, None);
+    install(tester, &far, 0, 1, None);
     let at = |message: &[u8], kind| {
         let frame = FrameBuilder::new(far.from, gateway_end());
         frame.tag(0x8100, 0xe000).tag(kind, 7).udp(message)
     };
     let payload = |frame: Vec<u8>| frame[42..].to_vec();
-    bench.expect(Verdict::ReplyChallenge, &at(&payload(far.request(0x33)), 0x8100));
-    bench.expect(
+    tester.expect(Verdict::ReplyChallenge, &at(&payload(far.request(0x33)), 0x8100));
+    tester.expect(
         Verdict::ReplyAck,
         &at(&payload(far.response(0, FRESH, true)), 0x8100),
     );
-    bench.expect(
-        Verdict::ReplyAckAgain,
+    tester.expect(
+        Verdict::ReplyAckRepeated,
         &at(&payload(far.response(0, FRESH, true)), 0x8100),
     );
-    bench.expect(
+    tester.expect(
         Verdict::DropReplay,
         &at(&payload(far.response(0, FRESH, true)), 0x88a8),
     );
     let from_far = FrameBuilder::new(far.from, service_end());
     for (kind, verdict) in [(0x8100, Verdict::PassSession), (0x88a8, Verdict::DropGate)] {
-        bench.expect(verdict, &from_far.clone().tag(kind, 7).udp(b"through"));
+        tester.expect(verdict, &from_far.clone().tag(kind, 7).udp(b"through"));
     }
 }
 
-/// A device's side, and the way back.
+/// The device side, and the opposite direction.
 const UP: Link = Link {
     from: [2, 0, 0, 0, 0, 1],
     to: [2, 0, 0, 0, 0xff, 2],
@@ -373,53 +373,53 @@ const DOWN: Link = Link {
     to: UP.from,
 };
 
-fn begin(what: &str, gate: Gate, configure: impl FnOnce(&mut GatewayConfig)) -> Bench {
-    let mut bench = bench_with(what, gate, configure);
-    bench.between_devices = gate == Gate::Open;
-    set(&mut bench, gate);
-    refresh(&mut bench);
-    bench
+fn begin(what: &str, gate: Gate, configure: impl FnOnce(&mut GatewayConfig)) -> PacketTester {
+    let mut tester = new_tester_with(what, gate, configure);
+    tester.between_devices = gate == Gate::Open;
+    set(&mut tester, gate);
+    refresh(&mut tester);
+    tester
 }
 
-fn send_up(bench: &mut Bench, frames: &[Vec<u8>]) {
+fn send_up(tester: &mut PacketTester, frames: &[Vec<u8>]) {
     for frame in frames {
-        bench.send(frame);
+        tester.send(frame);
     }
 }
 
-/// What is not for the devices' side the program's bridge lets pass, and the oracle is not asked.
-fn send_down(bench: &mut Bench, frames: Vec<Vec<u8>>) {
+/// The program's bridge passes frames that are not for the device side; the oracle is not used for them.
+fn send_down(tester: &mut PacketTester, frames: Vec<Vec<u8>>) {
     for frame in frames {
         if frame[0] & 1 == 1 || frame[..6] == DOWN.to {
-            bench.send_down(&frame);
+            tester.send_down(&frame);
         }
     }
 }
 
-fn bend(mut bench: Bench) -> Stf {
-    bench.say("Bent: whatever the oracle makes of them.");
-    bench.bend(0x5eed_0007, 150, &UP.all());
-    bench.finish()
+fn bend(mut tester: PacketTester) -> Stf {
+    tester.comment("Altered frames; the oracle gives the expected result.");
+    tester.send_altered(0x5eed_0007, 150, &UP.all());
+    tester.finish()
 }
 
-/// Variants have only the bent frames, for the others are the same in each.
+/// Variants contain only the altered frames, because the others are the same in each.
 pub fn lists() -> Vec<Stf> {
-    let is_bent_anew = is_varied();
+    let is_altered_again = is_varied();
     let mut open = begin("lists_open", Gate::Open, |_| {});
     let mut sealed = begin("lists_sealed", Gate::Sealed, |_| {});
     let mut named = begin("lists_named", Gate::Sealed, name_all);
-    if !is_bent_anew {
-        open.say("Without a session.");
+    if !is_altered_again {
+        open.comment("Without a session.");
         send_up(&mut open, &UP.all());
-        open.say("With one.");
+        open.comment("With a session.");
         let near = device(1, Mode::Pool);
         install(&mut open, &near, 4, 3, None);
         open.expect(Verdict::ReplyAck, &near.response(4, FRESH, true));
         send_up(&mut open, &UP.in_session());
         tags(&mut open);
-        sealed.say("Down.");
+        sealed.comment("Down.");
         send_down(&mut sealed, DOWN.all());
-        named.say("Up, and down.");
+        named.comment("Up, and down.");
         send_up(&mut named, &UP.named());
         send_down(&mut named, DOWN.named());
     }

@@ -1,4 +1,4 @@
-//! router.p4: what is forwarded, and what is not.
+//! router.p4: forwarded and dropped frames.
 
 use std::net::IpAddr;
 
@@ -32,7 +32,7 @@ pub fn tests() -> Vec<Stf> {
     let mut stf = Stf::new("router", "forward");
     let port_mac = |port: u8| [2, 0, 0, 0, 0xaa, port];
     let next_hop = |port: u8| [2, 0, 0, 0, 0xbb, port];
-    stf.say("Routes: the longest prefix wins, in whatever order they were added.");
+    stf.comment("Routes: the longest prefix wins, independent of the order of additions.");
     for (prefix, port) in [("0x0a******", 2u8), ("0x0a01****", 3), ("0x0a010203", 4)] {
         let hop = hex(next_hop(port));
         stf.line(&format!(
@@ -67,28 +67,28 @@ pub fn tests() -> Vec<Stf> {
         "add others hdr.ethernet.ether_type:0x0806 to_port(port:{CPU})"
     ));
 
-    stf.say("Forwarded: MAC addresses, TTL less one, checksum.");
+    stf.comment("Forwarded: MAC addresses, TTL less one, checksum.");
     let v4 = ["10.2.0.1", "10.1.9.9", "10.1.2.3"];
     let v6 = ["fd66:2::1", "fd66:1::1", "fd66:1::9"];
     for (families, from) in [(v4, "192.0.2.1"), (v6, "fd00::1")] {
         for (to, port) in families.into_iter().zip([2u8, 3, 4]) {
             for (ttl, left) in [(64, 63), (2, 1), (255, 254)] {
-                let came = frame([SENDER, ROUTER], from, to, ttl);
-                let goes = frame([port_mac(port), next_hop(port)], from, to, left);
-                stf.packet(1, &came.udp(b"payload of 21 bytes.."));
-                stf.expect(port.into(), &goes.udp(b"payload of 21 bytes.."));
+                let received = frame([SENDER, ROUTER], from, to, ttl);
+                let sent = frame([port_mac(port), next_hop(port)], from, to, left);
+                stf.packet(1, &received.udp(b"payload of 21 bytes.."));
+                stf.expect(port.into(), &sent.udp(b"payload of 21 bytes.."));
             }
         }
     }
-    stf.say("A checksum that wraps round, with padding behind the packet.");
+    stf.comment("A checksum that wraps around, with padding after the packet.");
     for id in 0xb9d0..0xb9e0 {
-        let came = frame([SENDER, ROUTER], "192.0.2.1", "10.1.2.3", 64).ip_fields(0, id, 64);
-        let goes = frame([port_mac(4), next_hop(4)], "192.0.2.1", "10.1.2.3", 63).ip_fields(0, id, 63);
-        stf.packet(1, &came.padding(&[0x55; 9]).udp(b"x"));
-        stf.expect(4, &goes.padding(&[0x55; 9]).udp(b"x"));
+        let received = frame([SENDER, ROUTER], "192.0.2.1", "10.1.2.3", 64).ip_fields(0, id, 64);
+        let sent = frame([port_mac(4), next_hop(4)], "192.0.2.1", "10.1.2.3", 63).ip_fields(0, id, 63);
+        stf.packet(1, &received.padding(&[0x55; 9]).udp(b"x"));
+        stf.expect(4, &sent.padding(&[0x55; 9]).udp(b"x"));
     }
 
-    stf.say("To the control plane, untouched: ARP, own addresses, multicast.");
+    stf.comment("To the control plane, untouched: ARP, own addresses, multicast.");
     let arp = frame([SENDER, [0xff; 6]], "192.0.2.1", "192.0.2.254", 64).arp_request();
     let own = frame([SENDER, ROUTER], "192.0.2.1", "10.255.255.254", 64).udp(b"ping");
     let solicited = frame(
@@ -97,12 +97,12 @@ pub fn tests() -> Vec<Stf> {
         "ff02::1:ff00:1",
         255,
     )
-    .neighbour_solicitation([0xfd; 16]);
+    .neighbor_solicitation([0xfd; 16]);
     for frame in [&arp, &own, &solicited] {
         stf.packet(1, frame).expect(CPU, frame);
     }
 
-    stf.say("Dropped: no route, a route that drops, TTL 1 and 0, options, a wrong checksum, a header cut short, other types.");
+    stf.comment("Dropped: no route, a route that drops, TTL 1 and 0, options, a wrong checksum, a truncated header, other types.");
     let good = frame([SENDER, ROUTER], "192.0.2.1", "10.1.2.3", 64);
     let mut wrong = good.udp(b"x");
     wrong[24] ^= 1;
@@ -122,9 +122,9 @@ pub fn tests() -> Vec<Stf> {
     for frame in &dropped {
         stf.packet(1, frame);
     }
-    stf.say("Nothing is held up by what was dropped.");
+    stf.comment("Dropped frames do not block others.");
     stf.packet(2, &good.udp(b"last"));
-    let goes = frame([port_mac(4), next_hop(4)], "192.0.2.1", "10.1.2.3", 63);
-    stf.expect(4, &goes.udp(b"last"));
+    let sent = frame([port_mac(4), next_hop(4)], "192.0.2.1", "10.1.2.3", 63);
+    stf.expect(4, &sent.udp(b"last"));
     vec![stf]
 }

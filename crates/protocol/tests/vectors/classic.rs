@@ -1,5 +1,5 @@
-//! Test vectors of the classic profiles in docs/vectors/classic.json: exchanges made by the crate, recomputed by code
-//! that shares nothing with it.
+//! Test vectors of the classic profiles in docs/vectors/classic.json: exchanges made by the crate, recomputed by
+//! independent code.
 
 use super::files::{compare_or_write, hex_of, number_of};
 use linewarden_protocol::classic::rng::SplitMix64;
@@ -89,14 +89,14 @@ fn make_exchange(verifier: &mut Verifier, profile: Profile, bits: ResponseBits) 
 }
 
 #[test]
-fn the_file_is_what_the_crate_makes_and_independent_code_agrees() {
+fn the_file_matches_the_crate_and_independent_code() {
     let file = compare_or_write("classic.json", &make());
     let verifiers = file["verifiers"].as_array().unwrap();
     assert_eq!(verifiers.len(), 6);
     verifiers.iter().for_each(check_verifier);
 }
 
-/// From here on nothing of the crate is used.
+/// No code of the crate is used from here on.
 fn check_verifier(verifier: &Value) {
     let two = verifier["profile"] == "classic-uav";
     let bytes = number_of(verifier, "response_bits") as usize / 8;

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-/// Set to write the files anew instead of comparing them.
+/// Set to rewrite the files instead of comparing them.
 const WRITE: &str = "LINEWARDEN_WRITE_VECTORS";
 
-/// Compares a vector file with what the crate makes now, or writes it. Returns the file's contents.
+/// Compares a vector file with the output of the crate, or writes it. Returns the contents.
 pub fn compare_or_write(name: &str, made: &Value) -> Value {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("../../docs/vectors")
@@ -21,7 +21,7 @@ pub fn compare_or_write(name: &str, made: &Value) -> Value {
     let stored: Value = serde_json::from_str(&text).unwrap();
     assert!(
         stored == *made,
-        "docs/vectors/{name} differs from what the crate makes; if the change is meant, write it anew with {WRITE}=1"
+        "docs/vectors/{name} differs from the output of the crate; if the change is intended, rewrite it with {WRITE}=1"
     );
     stored
 }

@@ -1,4 +1,4 @@
-//! Test vectors of LAP/1 in docs/vectors/lap1.json: made by the crate, recomputed by code that shares nothing with it.
+//! Test vectors of LAP/1 in docs/vectors/lap1.json: made by the crate, recomputed by independent code.
 
 use super::files::{array_of, compare_or_write, hex_of, number_of};
 use super::reference::{hkdf16, siphash_2_4_128};
@@ -15,7 +15,7 @@ const DEVICE: DeviceId = DeviceId(0x0102_0304_0506_0708);
 const GATEWAY: GatewayId = GatewayId(0x0a0b_0c0d);
 const IDX: RowIndex = RowIndex(0x1122_3344);
 const MAC: [u8; 6] = [0x02, 0x11, 0x22, 0x33, 0x44, 0x55];
-const LEASE_S: u32 = 3_600;
+const SESSION_LIFETIME_S: u32 = 3_600;
 const IPV4: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 17];
 const IPV6: [u8; 16] = [0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x17];
 
@@ -42,7 +42,7 @@ fn mode_name(mode: Mode) -> &'static str {
     }
 }
 
-/// All of lap1.json, as the crate makes it.
+/// The complete lap1.json, from the crate.
 fn make() -> Value {
     let mut handshakes = Vec::new();
     for mode in [Mode::Pool, Mode::Key] {
@@ -123,12 +123,12 @@ fn make_handshake(mode: Mode, bound_mac: Option<[u8; 6]>, seen_ip: [u8; 16]) -> 
         fresh: challenge.fresh,
         tag: [0; 16],
     };
-    response.tag = tag::response(&key, &response, &tag::loc(bound_mac));
+    response.tag = tag::response(&key, &response, &tag::location(bound_mac));
     let session_key = SessionKey::derive(&key, SUITE, &response.tag);
     let mut ack = wire::Ack {
         header: header(message_type::ACK, 0),
         idx: IDX.0.into(),
-        lease_s: LEASE_S.into(),
+        session_lifetime_s: SESSION_LIFETIME_S.into(),
         session_id: response.tag[..8].try_into().unwrap(),
         tag: [0; 16],
         seen_ip,
@@ -199,7 +199,7 @@ fn make_data(payload_bytes: usize, kind: u8) -> Value {
 }
 
 #[test]
-fn the_file_is_what_the_crate_makes_and_independent_code_agrees() {
+fn the_file_matches_the_crate_and_independent_code() {
     let file = compare_or_write("lap1.json", &make());
     let list = |name: &str| file[name].as_array().unwrap().clone();
     list("siphash").iter().for_each(check_siphash);
@@ -213,7 +213,7 @@ fn the_file_is_what_the_crate_makes_and_independent_code_agrees() {
     list("data").iter().for_each(check_data);
 }
 
-/// From here on nothing of the crate is used but `wire::parse`, to see that it accepts every vector.
+/// From here on the only code of the crate is `wire::parse`, to check that it accepts every vector.
 fn check_siphash(vector: &Value) {
     let words: Vec<u8> = vector["words"]
         .as_array()
@@ -283,7 +283,7 @@ fn check_handshake(vector: &Value) {
     let session_key = siphash_2_4_128(&auth_key, &[&[0, 0, 1, 2, 1, 0, 0, 0], &tag[..]].concat());
     assert_eq!(session_key, array_of(vector, "session_key"));
 
-    // ACK: H0, idx‖lease_s, session_id, seen_ip.
+    // ACK: H0, idx‖session_lifetime_s, session_id, seen_ip.
     assert_eq!(ack[16..20], challenge[16..20]);
     assert_eq!(ack[24..32], tag[..8]);
     let words = [&ack[..8], &ack[16..32], &ack[48..64]].concat();

@@ -1,4 +1,4 @@
-//! The test vectors in docs/vectors: written and checked here, recomputed by code that shares nothing with the crate.
+//! The test vectors in docs/vectors: written and checked here, recomputed by independent code.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -32,7 +32,7 @@ fn make() -> Value {
     let nonce_i = counting(0x80);
     let hello = initiator.hello(&nonce_i);
     let (welcome, mut at_responder) = responder.welcome(&hello, &counting(0xa0)).unwrap();
-    let mut at_initiator = initiator.welcomed(&nonce_i, &welcome).unwrap();
+    let mut at_initiator = initiator.accept_welcome(&nonce_i, &welcome).unwrap();
     let mut out = [0; 200];
     let mut data = Vec::new();
     for (role, session) in [(1, &mut at_initiator), (2, &mut at_responder)] {
@@ -58,6 +58,6 @@ fn make() -> Value {
 }
 
 #[test]
-fn the_file_is_what_the_crate_makes() {
+fn the_file_matches_the_crate() {
     compare_or_write("pair.json", &make());
 }

@@ -1,12 +1,13 @@
-//! Test vectors of tickets (LAP/1 1.7) in docs/vectors/ticket.json: made by the crate, and opened by it as they stand in
+//! Test vectors of tickets (LAP/1 1.7) in docs/vectors/ticket.json: made by the crate, and opened by it as they are in
 //! the file. The device in Python (interop) recomputes them with code of its own.
 
 use super::files::{array_of, compare_or_write, hex_of};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::{RowKey, SessionKey};
 use linewarden_protocol::ticket::{
-    self, BODY_BYTES_MAX, Carriage, Direction, Head, Kind, MESSAGE_BYTES_MAX, NewRow, Opening, Outcome,
-    Piece, ReportId, Room, Sealed, State, Taken, TicketRoot,
+    self, BODY_BYTES_MAX, ChunkAck, Direction, EnrollmentState, EvidenceChunk, Kind, MESSAGE_BYTES_MAX,
+    NewRow, Outcome, PlaintextBuffer, RelayAuth, ReportId, SealedTicket, TicketHeader, TicketRoot,
+    TicketSession,
 };
 use serde_json::{Value, json};
 
@@ -18,8 +19,8 @@ fn counting<const N: usize>(from: u8) -> [u8; N] {
     std::array::from_fn(|i| from.wrapping_add(i as u8))
 }
 
-fn opening() -> Opening {
-    Opening {
+fn opening() -> TicketSession {
+    TicketSession {
         suite: Suite::SipHash128,
         device: DeviceId(0x0102_0304_0506_0708),
         gateway: GatewayId(0x0a0b_0c0d),
@@ -30,22 +31,22 @@ fn opening() -> Opening {
 
 fn make_message(kind: Kind, direction: Direction, body: &[u8]) -> Value {
     let root = TicketRoot::derive(&RowKey::from_bytes(ROW_KEY), &opening());
-    let head = Head {
+    let head = TicketHeader {
         kind,
         direction,
-        opening: opening(),
+        session: opening(),
         number: 0x0203,
         nonce: counting(0x90),
     };
     let mut out = [0; MESSAGE_BYTES_MAX];
     let key = SessionKey::from_bytes(SESSION_KEY);
-    let carriage = Carriage {
+    let carriage = RelayAuth {
         key: &key,
         serial: SERIAL,
     };
     let length = match direction {
-        Direction::Up => ticket::seal_question(&root, &head, &carriage, counting(0xc0), body, &mut out),
-        Direction::Down => ticket::seal_answer(&root, &head, counting(0xc0), body, &mut out),
+        Direction::Up => ticket::seal_request(&root, &head, &carriage, counting(0xc0), body, &mut out),
+        Direction::Down => ticket::seal_response(&root, &head, counting(0xc0), body, &mut out),
     }
     .unwrap();
     json!({
@@ -70,7 +71,7 @@ fn make() -> Value {
     let key = ticket::write_key(7, &RowKey::from_bytes(counting(9)), &mut room)
         .unwrap()
         .to_vec();
-    let state = State {
+    let state = EnrollmentState {
         outcome: Outcome::Done,
         mode: Mode::Pool,
         epoch: 7,
@@ -78,10 +79,10 @@ fn make() -> Value {
         rows_left: 12,
         number: 0x0203,
     };
-    let piece = Piece::new(ReportId(counting(0x60)), 4_096, 1_024, b"evidence")
+    let piece = EvidenceChunk::new(ReportId(counting(0x60)), 4_096, 1_024, b"evidence")
         .and_then(|piece| piece.write(&mut room).map(<[u8]>::to_vec))
         .unwrap();
-    let taken = Taken {
+    let taken = ChunkAck {
         outcome: Outcome::Done,
         received: 1_032,
     };
@@ -103,18 +104,18 @@ fn make() -> Value {
 }
 
 #[test]
-fn the_file_is_what_the_crate_makes_and_its_messages_open() {
+fn the_file_matches_the_crate_and_its_messages_open() {
     let file = compare_or_write("ticket.json", &make());
     let row_key = RowKey::from_bytes(array_of(&file, "row_key"));
     for vector in file["messages"].as_array().unwrap() {
         let message = hex_of(vector, "message");
-        let sealed = Sealed::parse(&message).unwrap();
-        let root = TicketRoot::derive(&row_key, &sealed.head().opening);
+        let sealed = SealedTicket::parse(&message).unwrap();
+        let root = TicketRoot::derive(&row_key, &sealed.header().session);
         assert_eq!(hex_of(&file, "root"), root.as_bytes());
-        let mut room = Room::default();
+        let mut room = PlaintextBuffer::default();
         assert_eq!(sealed.open(&root, &mut room).unwrap(), hex_of(vector, "body"));
-        let serial = sealed.proven_serial(&SessionKey::from_bytes(array_of(&file, "session_key")));
-        let is_question = sealed.head().direction == Direction::Up;
-        assert_eq!(serial, is_question.then(|| file["serial"].as_u64().unwrap()));
+        let serial = sealed.verified_serial(&SessionKey::from_bytes(array_of(&file, "session_key")));
+        let is_request = sealed.header().direction == Direction::Up;
+        assert_eq!(serial, is_request.then(|| file["serial"].as_u64().unwrap()));
     }
 }

@@ -1,10 +1,10 @@
-//! Is each block of a memory power-up state?
+//! Finds the blocks of a memory that are not power-up state.
 //!
-//! The secret's cells are drawn from the whole memory, so the entropy claim must hold for each part of it: firmware,
-//! initialised data, a stack or a fill pattern in some blocks would be known to everyone who has the program, and be the
-//! same on all devices that run it. Each block of [`BLOCK_BYTES`] is judged on its own, by what changes between
-//! readouts and by the statistics of its values. Every limit is passed by chance with a probability below 2^-40 per
-//! block, for cells of which those of different chips agree in at most 70 %.
+//! The cells of the secret are drawn from the whole memory, so the entropy claim must hold for each part of it.
+//! Firmware, initialized data, a stack or a fill pattern is known to everyone who has the program, and is the same on
+//! all devices that run it. Each block of [`BLOCK_BYTES`] is checked separately, by the changes between readouts and
+//! by the statistics of its values. A good block exceeds a limit by chance with a probability below 2^-40, if the
+//! cells of different chips agree in at most 70 %.
 
 mod statistics;
 
@@ -22,10 +22,10 @@ use crate::{
 /// Bytes of a block: 4,096 cells, of which hundreds change between readouts, and 16 blocks in 8 KiB of firmware.
 pub const BLOCK_BYTES: usize = 512;
 const BLOCK_CELLS: usize = 8 * BLOCK_BYTES;
-/// Fewer cells than this are not judged by their values; no profile is that small.
+/// Smaller blocks are not checked by their values; no profile is that small.
 const STATISTICS_CELLS_MIN: usize = 1024;
-/// A block may have this share of the changing cells of the noisy blocks of the same memory.
-const QUIET_SHARE: f64 = 0.25;
+/// A block below this share of the typical number of changing cells has the defect `LowNoise`.
+const LOW_NOISE_SHARE: f64 = 0.25;
 
 /// Why a block is not power-up state.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -33,18 +33,18 @@ pub enum Defect {
     /// No cell changed between the readouts.
     Constant,
     /// Far fewer cells changed than in other blocks.
-    Quiet,
-    /// Far more cells changed than noise changes: the content is written anew each time, or of another chip.
+    LowNoise,
+    /// Far more cells changed than noise changes: the content is rewritten each time, or belongs to another chip.
     Unrelated,
     /// Too many cells have one value.
     Weight,
-    /// Cells at equal places of bytes, words or rows have one value: pointers, counters, text.
+    /// Cells at equal positions of bytes, words or rows have one value: pointers, counters, text.
     Columns,
     /// Cells a byte, a word or a row apart depend on each other.
     Dependence,
     /// Words occur more than once.
     RepeatedWords,
-    /// Byte values occur more often together than their bits allow: code, text, tables.
+    /// Byte values occur together more often than their bits allow: code, text, tables.
     ByteValues,
 }
 
@@ -52,7 +52,7 @@ impl fmt::Display for Defect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Constant => "no cell changes between readouts",
-            Self::Quiet => "far fewer cells change between readouts than elsewhere",
+            Self::LowNoise => "far fewer cells change between readouts than elsewhere",
             Self::Unrelated => "readouts differ by more than noise",
             Self::Weight => "nearly all cells have one value",
             Self::Columns => "bits of words are constant, as in pointers, counters or text",
@@ -70,7 +70,7 @@ pub struct BadRange {
     pub start: usize,
     /// The byte after the last.
     pub end: usize,
-    /// What is wrong.
+    /// The defect.
     pub defect: Defect,
 }
 
@@ -91,9 +91,10 @@ pub struct BadBlocks {
 }
 
 impl BadBlocks {
-    /// The same in a memory of which the readouts are the part that begins at `start`, bytes.
+    /// The same blocks at addresses of the whole memory, of which the readouts are the part that begins at byte
+    /// `start`.
     #[must_use]
-    pub fn moved_by(mut self, start: usize) -> Self {
+    pub fn shifted_by(mut self, start: usize) -> Self {
         for range in &mut self.ranges {
             range.start = range.start.saturating_add(start);
             range.end = range.end.saturating_add(start);
@@ -107,7 +108,7 @@ impl BadBlocks {
     }
 }
 
-/// Ranges that are named in a message.
+/// Maximum number of ranges in a message.
 const NAMED_MAX: usize = 6;
 
 impl fmt::Display for BadBlocks {
@@ -129,8 +130,8 @@ impl fmt::Display for BadBlocks {
     }
 }
 
-/// Judges each block by its values in `reference`, the majority of `readouts`, and by what changes between the
-/// readouts, where there are two or more. `None` if all are power-up state.
+/// Checks each block by its values in `reference`, the majority of `readouts`, and by the changes between the
+/// readouts, if there are two or more. `None` if all blocks are power-up state.
 pub fn examine(readouts: &[Bits], reference: &Bits, health: &HealthTest) -> Option<BadBlocks> {
     let blocks = blocks_of(reference.len());
     let changed: Vec<usize> = blocks
@@ -138,10 +139,10 @@ pub fn examine(readouts: &[Bits], reference: &Bits, health: &HealthTest) -> Opti
         .map(|cells| changed_cells(readouts, cells))
         .collect();
     let share = |(cells, changed): (&Range<usize>, &usize)| *changed as f64 / cells.len() as f64;
-    let quiet_below = QUIET_SHARE * typical(blocks.iter().zip(&changed).map(share).collect());
-    let judge = |(cells, changed): (&Range<usize>, &usize)| -> Option<BadRange> {
+    let quiet_below = LOW_NOISE_SHARE * typical(blocks.iter().zip(&changed).map(share).collect());
+    let bad_range = |(cells, changed): (&Range<usize>, &usize)| -> Option<BadRange> {
         let by_changes = || changes(readouts, cells, *changed, quiet_below, health);
-        let by_values = || statistics::judge(&reference.window(cells.start, cells.len())?, health);
+        let by_values = || statistics::find_defect(&reference.window(cells.start, cells.len())?, health);
         let defect = by_changes().or_else(by_values)?;
         Some(BadRange {
             start: cells.start / 8,
@@ -150,7 +151,7 @@ pub fn examine(readouts: &[Bits], reference: &Bits, health: &HealthTest) -> Opti
         })
     };
     let mut ranges: Vec<BadRange> = Vec::new();
-    for bad in blocks.iter().zip(&changed).filter_map(judge) {
+    for bad in blocks.iter().zip(&changed).filter_map(bad_range) {
         match ranges.last_mut() {
             Some(last) if last.end == bad.start && last.defect == bad.defect => last.end = bad.end,
             _ => ranges.push(bad),
@@ -160,7 +161,7 @@ pub fn examine(readouts: &[Bits], reference: &Bits, health: &HealthTest) -> Opti
     (!ranges.is_empty()).then_some(BadBlocks { ranges, of_bytes })
 }
 
-/// The cells of each block; what is left at the end belongs to the last one.
+/// The cells of each block; the last block includes the rest.
 fn blocks_of(cells: usize) -> Vec<Range<usize>> {
     let count = (cells / BLOCK_CELLS).max(1);
     (0..count)
@@ -175,12 +176,12 @@ fn blocks_of(cells: usize) -> Vec<Range<usize>> {
         .collect()
 }
 
-/// The cells that are not the same in all readouts.
+/// The number of cells that differ between the readouts.
 fn changed_cells(readouts: &[Bits], cells: &Range<usize>) -> usize {
     let Some((first, later)) = readouts.split_first() else {
         return 0;
     };
-    words_of(cells)
+    word_masks(cells)
         .map(|(at, mask)| {
             let own = first.word_at(at);
             let differing = later
@@ -191,8 +192,8 @@ fn changed_cells(readouts: &[Bits], cells: &Range<usize>) -> usize {
         .sum()
 }
 
-/// Where the 64-bit words of a range begin, and which of their bits belong to it.
-fn words_of(cells: &Range<usize>) -> impl Iterator<Item = (usize, u64)> + use<> {
+/// The offsets of the 64-bit words of a range, and the mask of their bits that belong to it.
+fn word_masks(cells: &Range<usize>) -> impl Iterator<Item = (usize, u64)> + use<> {
     let end = cells.end;
     cells
         .clone()
@@ -200,7 +201,7 @@ fn words_of(cells: &Range<usize>) -> impl Iterator<Item = (usize, u64)> + use<> 
         .map(move |at| (at, u64::MAX >> (64 - (end - at).min(64))))
 }
 
-/// The share that nine of ten blocks do not exceed: also where most of a memory is constant, some of it is not.
+/// The share that nine of ten blocks do not exceed. Even if most of a memory is constant, some blocks are not.
 fn typical(mut shares: Vec<f64>) -> f64 {
     shares.sort_by(f64::total_cmp);
     shares.get(shares.len() * 9 / 10).copied().unwrap_or(0.0)
@@ -220,7 +221,7 @@ fn changes(
         return Some(Defect::Constant);
     }
     if lower_tail(cells.len() as u64, quiet_below, changed as u64) < health.false_alarm() {
-        return Some(Defect::Quiet);
+        return Some(Defect::LowNoise);
     }
     let of_block = |readout: &Bits| readout.window(cells.start, cells.len());
     let is_too_far = |(first, second): (&Bits, &Bits)| {

@@ -1,8 +1,8 @@
 //! The statistics of a block's values: bias, columns, dependence, repetition.
 //!
-//! Cells of a memory are independent, but those of one column may lean to the same value: columns repeat every 8 to
-//! 128 cells, and two chips of one kind then agree in more than half of their cells. What is refused goes beyond what
-//! columns explain that let two chips agree in 70 % of their cells.
+//! Cells of a memory are independent, but those of one column may tend to the same value: columns repeat every 8 to
+//! 128 cells, and two chips of one kind then agree in more than half of their cells. A block is refused if it exceeds
+//! what columns explain, with two chips agreeing in 70 % of their cells.
 
 use std::collections::HashMap;
 
@@ -15,20 +15,22 @@ const PERIODS: [usize; 5] = [8, 16, 32, 64, 128];
 const COLUMNS_MAX: f64 = 0.4;
 /// Distances at which cells are compared.
 const LAGS: [usize; 6] = [1, 8, 16, 32, 64, 128];
-/// How far the share of equal cells at one of these may lie from a half: 0.2 by columns, the rest by chance.
+/// Maximum deviation of the share of equal cells at one of these distances from a half: 0.2 for columns, the rest for
+/// chance.
 const DEPENDENCE_MAX: f64 = 0.26;
-/// Words of 32 cells that may equal an earlier one of the block. By chance 0.1 do, where columns are as bad as allowed.
+/// Maximum number of 32-cell words that equal an earlier one of the block. By chance 0.1 do, with the worst columns
+/// allowed.
 const REPEATED_WORDS_MAX: usize = 5;
 /// Bytes of a row of columns.
 const ROW_BYTES: usize = 16;
 
-/// What is wrong with the values, if anything.
-pub(super) fn judge(block: &Bits, health: &HealthTest) -> Option<Defect> {
+/// The defect of the values, if any.
+pub(super) fn find_defect(block: &Bits, health: &HealthTest) -> Option<Defect> {
     if block.len() < STATISTICS_CELLS_MIN {
         return None;
     }
     let ones = block.count_ones();
-    // The health test reports a chip that leans to one value as a whole.
+    // The health test reports a chip whose bits tend to one value as a whole.
     let limit = health.count_limit(block.len()).max(block.len() * 4 / 5);
     if ones.max(block.len() - ones) > limit {
         return Some(Defect::Weight);
@@ -75,7 +77,7 @@ fn column_ones(block: &Bits, period: usize, rows: usize) -> Vec<u32> {
     ones
 }
 
-/// The share of cells that equal the one `lag` cells on.
+/// The share of cells that equal the cell `lag` positions later.
 fn equal_share(block: &Bits, lag: usize) -> f64 {
     let pairs = block.len() - lag;
     let differing: u32 = (0..pairs)
@@ -88,7 +90,7 @@ fn equal_share(block: &Bits, lag: usize) -> f64 {
     1.0 - f64::from(differing) / pairs as f64
 }
 
-/// How many aligned 32-bit words equal an earlier one.
+/// Number of aligned 32-bit words that equal an earlier one.
 fn repeated_words(bytes: &[u8]) -> usize {
     let (words, _) = bytes.as_chunks::<4>();
     let mut sorted = words.to_vec();
@@ -97,8 +99,8 @@ fn repeated_words(bytes: &[u8]) -> usize {
     words.len() - sorted.len()
 }
 
-/// Pairs of equal bytes at one place of different rows, and how many there were if the bits of a byte were
-/// independent, each with the bias of its column.
+/// Number of pairs of equal bytes in one column of different rows, and the expected number if the bits of a byte were
+/// independent with the bias of their columns.
 fn equal_bytes(bytes: &[u8]) -> (f64, f64) {
     let (rows, _) = bytes.as_chunks::<ROW_BYTES>();
     let pairs = |count: u32| f64::from(count) * (f64::from(count) - 1.0) / 2.0;

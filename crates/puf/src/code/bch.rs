@@ -16,9 +16,7 @@ pub const ERRORS_MAX: usize = 31;
 
 /// A code that cannot be built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "no BCH code over GF(2^{degree}) that corrects {errors} errors; degrees 7 and 8 and up to 31 errors exist"
-)]
+#[error("no BCH code over GF(2^{degree}) corrects {errors} errors; use degree 7 or 8 and at most 31 errors")]
 pub struct CodeError {
     /// m of the field GF(2^m).
     pub degree: u32,
@@ -125,9 +123,8 @@ impl BchCode {
 
     /// Corrects up to `t` errors in constant time.
     ///
-    /// Returns the word and all ones if it is a codeword now. With more errors the word is nearly always
-    /// reported as not correctable (zero); rarely it lies within `t` of another codeword and becomes that
-    /// one.
+    /// Returns the word, and all ones if it is a codeword now. With more errors the word is nearly always reported as
+    /// not correctable (zero). Rarely it is within `t` of another codeword and becomes that one.
     pub(super) fn decode(&self, received: Word) -> (Word, u64) {
         self.decoder.decode(received)
     }

@@ -21,8 +21,8 @@ pub fn probability(n: u64, p: f64, i: u64) -> f64 {
     if p >= 1.0 {
         return f64::from(u8::from(i == n));
     }
-    let ways = ln_factorial(n) - ln_factorial(i) - ln_factorial(n - i);
-    (ways + i as f64 * p.ln() + (n - i) as f64 * (-p).ln_1p()).exp()
+    let ln_combinations = ln_factorial(n) - ln_factorial(i) - ln_factorial(n - i);
+    (ln_combinations + i as f64 * p.ln() + (n - i) as f64 * (-p).ln_1p()).exp()
 }
 
 /// `P(X > i)`, summed from the term next to `i` outwards, so small tails keep full relative precision.

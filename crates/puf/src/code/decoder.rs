@@ -152,8 +152,8 @@ impl DecoderTables {
             }
         }
         let mut positions = [0; 4];
-        for (word, eight) in positions.iter_mut().zip(values.chunks_exact(8)) {
-            for (i, value) in eight.iter().enumerate() {
+        for (word, byte_values) in positions.iter_mut().zip(values.chunks_exact(8)) {
+            for (i, value) in byte_values.iter().enumerate() {
                 *word |= zero_lanes(*value) << (8 * i);
             }
         }

@@ -36,7 +36,7 @@ impl Failure {
     }
 }
 
-/// What a profile must achieve.
+/// Requirements for a profile.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Design {
     /// The highest failure probability of a rebuild.
@@ -59,7 +59,7 @@ impl Design {
         min_entropy_bits: 128.0,
     };
 
-    /// Key mode: failure at most 1e-9 at a bit error rate of 15 % (a chip far from its enrolment temperature,
+    /// Key mode: failure at most 1e-9 at a bit error rate of 15 % (a chip far from its enrollment temperature,
     /// facts of the literature), 128 bits left with up to 55 % of one value.
     pub const KEY: Self = Self {
         failure: 1e-9,
@@ -85,7 +85,7 @@ pub fn choose(design: &Design) -> Option<Profile> {
     best.map(|(_, _, profile)| profile)
 }
 
-/// For each code and repetition, the profile with as many blocks as the wanted entropy takes.
+/// For each code and repetition, the profile with as many blocks as the required entropy needs.
 fn candidates(design: &Design) -> impl Iterator<Item = Profile> {
     let Design {
         bias,
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn named_profiles_are_what_their_designs_give() {
+    fn named_profiles_equal_their_designs() {
         assert_eq!(choose(&Design::POOL), Some(Profile::POOL));
         assert_eq!(choose(&Design::KEY), Some(Profile::KEY));
     }

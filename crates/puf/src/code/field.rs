@@ -61,7 +61,7 @@ impl Field {
 
 /// Lane-wise products of `8 L` field elements in GF(2^M).
 ///
-/// Shift and add, `M` steps; the same instructions whatever the operands.
+/// Shift and add, `M` steps; the instructions do not depend on the operands.
 #[inline(always)]
 pub(super) fn mul_lanes<const M: u32, const L: usize>(mut a: [u64; L], b: [u64; L]) -> [u64; L] {
     let reduction = if M == 7 { REDUCTION_7 } else { REDUCTION_8 };
@@ -104,7 +104,7 @@ pub(super) fn zero_lanes(mut lanes: u64) -> u64 {
     for shift in [4, 2, 1] {
         lanes |= lanes >> shift;
     }
-    // Bits from neighbouring lanes move in from above, but never reach a lane's lowest bit: 4 + 2 + 1 < 8.
+    // Bits from neighboring lanes move in from above, but never reach a lane's lowest bit: 4 + 2 + 1 < 8.
     let zero = !lanes & LOW_BITS;
     // Lane i's flag, bit 8i, is added at bit 56 + i; all other partial products fall on distinct lower or
     // lost bits.
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn powers_run_through_the_whole_group() {
+    fn powers_reach_every_nonzero_element() {
         for degree in [7, 8] {
             let field = Field::new(degree).unwrap();
             let mut seen: Vec<u8> = (0..field.order()).map(|i| field.power(i)).collect();

@@ -3,7 +3,7 @@
 //! * [`field`]: arithmetic in GF(2^7) and GF(2^8), eight lanes to a word, without tables.
 //! * [`bch`]: generator polynomials, systematic encoding, constant-time decoding.
 //! * [`profile`]: the concatenated code, its identifier and its codec.
-//! * [`design`]: exact failure probabilities, and parameters from a wanted failure rate.
+//! * [`design`]: exact failure probabilities, and parameters for a required failure rate.
 //! * [`simulate`]: complete rebuilds under random errors, to confirm the computed rates.
 
 pub mod bch;

@@ -19,21 +19,21 @@ pub const REPETITION_MAX: u32 = 15;
 /// The most blocks.
 pub const BLOCKS_MAX: u32 = 16;
 
-/// Why an error-correction profile is not valid.
+/// The parameters of an error-correction profile are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProfileError {
     /// The repetition is even or too large.
-    #[error("{0} copies; the repetition must be odd and at most 15")]
+    #[error("invalid repetition {0}; use an odd number up to 15")]
     Repetition(u32),
     /// No blocks or too many.
-    #[error("{0} blocks; 1 to 16 are possible")]
+    #[error("invalid number of blocks {0}; use 1 to 16")]
     Blocks(u32),
     /// There is no such outer code.
     #[error(transparent)]
     Code(#[from] CodeError),
-    /// The identifier has bits set that mean nothing.
-    #[error("profile {0:#010x} is unknown; it was written by a newer version or is damaged")]
+    /// The identifier has undefined bits set.
+    #[error("unknown profile {0:#010x}; a newer version wrote the data, or they are damaged")]
     Unknown(u32),
 }
 
@@ -180,7 +180,7 @@ impl Profile {
             part.zeroize();
         }
         let message = Bits::from_words(message, self.blocks() * code.k());
-        // That a rebuild failed shows on the wire anyway, so this branch tells nothing new.
+        // A failed rebuild is visible on the wire anyway, so this branch reveals nothing new.
         Ok((all_valid == u64::MAX).then_some(message))
     }
 

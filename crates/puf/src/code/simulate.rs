@@ -18,14 +18,14 @@ use crate::{
 /// Decodes per work item; each has its own seed, so results do not depend on the number of threads.
 const CHUNK: u64 = 4096;
 
-/// What [`simulate_failure`] counted.
+/// The counts of [`simulate_failure`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FailureReport {
     /// The profile, in words.
     pub profile: String,
     /// The bit error rate of the readings.
     pub bit_error_rate: f64,
-    /// Rebuilds done; fewer than asked for if it was interrupted.
+    /// Number of rebuilds; fewer than requested after an interruption.
     pub decodes: u64,
     /// Rebuilds that reported an uncorrectable block.
     pub uncorrectable: u64,
@@ -169,7 +169,7 @@ fn errors<R: Rng + ?Sized>(p: f64, rng: &mut R) -> u64 {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "saturates, as wanted for p = 1"
+        reason = "saturates, as required for p = 1"
     )]
     let threshold = (p.clamp(0.0, 1.0) * 2.0_f64.powi(64)) as u64;
     let (mut ones, mut undecided) = (0, u64::MAX);

@@ -63,10 +63,10 @@ impl CellSample {
         most_common_value(self.values.count_ones(), self.len())
     }
 
-    /// The Markov estimate (SP 800-90B, 6.3.3) with cells `lag` addresses apart taken as neighbours:
-    /// min-entropy per bit of the most likely 128-bit sequence of a first-order chain.
+    /// The Markov estimate (SP 800-90B, 6.3.3) with cells `lag` addresses apart taken as neighbors: min-entropy per
+    /// bit of the most likely 128-bit sequence of a first-order chain.
     ///
-    /// `None` with fewer than 2,048 such pairs, of which chance alone would make a visible dependence.
+    /// `None` with fewer than 2,048 such pairs, where chance alone would show a dependence.
     pub fn markov(&self, lag: usize) -> Option<f64> {
         let mut counts = [0_usize; 4];
         for i in 0..self.present.len().saturating_sub(lag).div_ceil(64) {
@@ -89,7 +89,7 @@ impl CellSample {
     /// The mean over the columns of the product of their biases in even and odd rows is an unbiased estimate
     /// of the mean square bias `E[(2 p_c - 1)²]`. From its upper confidence limit `c` comes `p = 1/2 +
     /// sqrt(c) / 2`, and `-log2 p`. The square mean is what counts where several cells carry one bit. `None`
-    /// where the confidence limits alone would say `c > 0.004`, that is `p > 0.53`.
+    /// where the confidence limits alone would give `c > 0.004`, that is `p > 0.53`.
     pub fn columns(&self, period: usize) -> Option<f64> {
         let rows = self.len() as f64 / period as f64;
         let chance = Z * 2.0 / rows / (period as f64).sqrt();
@@ -120,7 +120,7 @@ impl CellSample {
     }
 }
 
-/// The Markov estimate of a sequence with neighbouring bits.
+/// The Markov estimate of a sequence with neighboring bits.
 pub fn markov(bits: &Bits) -> f64 {
     let Some(pairs) = bits.len().checked_sub(1).filter(|&pairs| pairs > 1) else {
         return 0.0;
@@ -178,7 +178,8 @@ pub fn by_position(histogram: &[u64]) -> f64 {
     histogram.iter().enumerate().map(of).sum::<f64>() / positions
 }
 
-/// What [`by_position`] is on average for fair, independent bits of so many devices: more cannot be reached.
+/// The average of [`by_position`] for fair, independent bits of this many devices: the highest value that can be
+/// expected.
 pub fn by_position_of_fair_bits(devices: usize) -> f64 {
     let count = devices as u64;
     let of =
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_show_their_bias_at_their_period_and_its_multiples() {
+    fn column_bias_appears_at_its_period_and_the_multiples() {
         let expected = -0.6_f64.log2();
         let sample = CellSample::all(&striped(64, 0.6));
         for period in [64, 128, 512] {
@@ -250,8 +251,8 @@ mod tests {
     }
 
     #[test]
-    fn sparse_samples_judge_the_given_cells_only() {
-        // Cells divisible by 3 are copies of their neighbour 3 below in 4 of 5 cases, the others are fair.
+    fn sparse_samples_use_the_given_cells_only() {
+        // Cells divisible by 3 are copies of their neighbor 3 below in 4 of 5 cases, the others are fair.
         let mut rng = ChaCha8Rng::seed_from_u64(5);
         let mut bits = Bits::zeros(60_000);
         for i in 0..60_000 {

@@ -1,9 +1,9 @@
-//! What the helper data leave of the response's min-entropy.
+//! Min-entropy of the response that remains after the helper data are published.
 //!
 //! Helper data of the code-offset construction show the response up to a codeword. For the concatenated code
 //! that is, in two steps:
 //!
-//! 1. *Repetition.* Of the `r` bits behind one code bit the `r - 1` differences are public. What is left is
+//! 1. *Repetition.* Of the `r` bits behind one code bit the `r - 1` differences are public. The remainder is
 //!    the choice between a pattern and its complement. For independent bits of bias `p`, `q = 1 - p`, a
 //!    pattern with `i` minority positions and its complement have probabilities in the ratio
 //!    `p^(r-i) q^i : p^i q^(r-i)`, so the average min-entropy of a code bit is
@@ -33,8 +33,8 @@ pub fn repetition_min_entropy(repetition: usize, p: f64) -> f64 {
     // With p the larger one and i <= r / 2, the first of the two products is the larger one.
     let guess: f64 = (0..=r / 2)
         .map(|i| {
-            let ways = ln_factorial(r) - ln_factorial(i) - ln_factorial(r - i);
-            (ways + (r - i) as f64 * p.ln() + i as f64 * (1.0 - p).ln()).exp()
+            let ln_combinations = ln_factorial(r) - ln_factorial(i) - ln_factorial(r - i);
+            (ln_combinations + (r - i) as f64 * p.ln() + i as f64 * (1.0 - p).ln()).exp()
         })
         .sum();
     (-guess.log2()).clamp(0.0, 1.0)
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn unbiased_bits_leave_the_whole_secret_and_biased_ones_little() {
+    fn unbiased_bits_keep_the_full_entropy_and_biased_bits_little() {
         assert!((residual_min_entropy(Profile::POOL, 0.5) - 187.0).abs() < 1e-9);
         assert!((residual_min_entropy(Profile::KEY, 0.5) - 294.0).abs() < 1e-9);
         assert_eq!(residual_min_entropy(Profile::POOL, 0.7), 0.0);

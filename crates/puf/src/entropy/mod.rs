@@ -1,12 +1,13 @@
-//! How much min-entropy the secret keeps, given everything public.
+//! Min-entropy of the secret, given everything public.
 //!
-//! [`estimate`] puts a number on the response bits, [`leakage`] on what the helper data give away, and
-//! [`assess_responses`] and [`assess_cells`] join the two. Enrolment refuses a secret with less than
-//! [`MIN_ENTROPY_BITS`] left (LAP/1 1.1).
+//! [`estimate`] estimates the min-entropy of the response bits, [`leakage`] the loss to the helper data, and
+//! [`assess_responses`] and [`assess_cells`] combine both. Enrollment refuses a secret with less than
+//! [`MIN_ENTROPY_BITS`] (LAP/1 1.1).
 //!
-//! **Scope.** The figures treat bits as independent apart from what the estimators see. They cannot see that
-//! a strong PUF has few parameters: an XOR arbiter PUF is fixed by some hundred real numbers, so against an
-//! unbounded attacker who has the helper data of many rows its responses hold no more entropy than those.
+//! **Scope.** The figures treat bits as independent except for dependences that the estimators detect. The
+//! estimators cannot detect that a strong PUF has few parameters: an XOR arbiter PUF is determined by some
+//! hundred real numbers, so against an unbounded attacker with the helper data of many rows the responses have
+//! no more entropy than these numbers.
 //! There the secret is protected because raw responses are never shown and learning from parities of
 //! responses is hard, not by counting.
 
@@ -20,11 +21,11 @@ use serde::Serialize;
 
 use crate::{bits::Bits, code::Profile};
 
-/// The least min-entropy of the secret, given the helper data, that enrolment accepts (LAP/1 1.1).
+/// The least min-entropy of the secret, given the helper data, that enrollment accepts (LAP/1 1.1).
 pub const MIN_ENTROPY_BITS: f64 = 128.0;
 
 /// The distances at which cells of a memory are checked for dependence, and the periods for bias by column:
-/// neighbours, words, and memory rows.
+/// neighbors, words, and memory rows.
 const CELL_LAGS: [usize; 13] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096];
 
 /// The result of an entropy estimate.
@@ -43,14 +44,14 @@ pub struct EntropyAssessment {
 }
 
 impl EntropyAssessment {
-    /// Whether enrolment accepts it.
+    /// Whether enrollment accepts it.
     pub fn is_enough(&self) -> bool {
         self.residual_bits >= MIN_ENTROPY_BITS
     }
 
-    /// Joins the estimates for one profile.
+    /// Combines the estimates for one profile.
     fn of(profile: Profile, estimates: impl IntoIterator<Item = (String, f64)>) -> Self {
-        let none = ("nothing: no bits to judge".to_owned(), 0.0);
+        let none = ("nothing: no bits to assess".to_owned(), 0.0);
         let (limited_by, per_bit) = estimates
             .into_iter()
             .min_by(|a, b| a.1.total_cmp(&b.1))
@@ -60,16 +61,16 @@ impl EntropyAssessment {
             limited_by,
             response_bits: profile.response_bits(),
             secret_bits: profile.secret_bits().unwrap_or(0),
-            // The leakage formulas want a bias; 2^-h is the one that has this min-entropy.
+            // The leakage formulas need a bias; 2^-h is the one that has this min-entropy.
             residual_bits: leakage::residual_min_entropy(profile, (-per_bit).exp2()),
         }
     }
 }
 
-/// Judges the responses of a strong PUF: bits to unrelated challenges, `sample` being as many as there are.
+/// Assesses the responses of a strong PUF: bits to unrelated challenges. `sample` contains all that are available.
 ///
-/// `fleet_per_bit` is a min-entropy per bit known from other devices, such as
-/// [`estimate::by_position`] gives; the lower figure counts.
+/// `fleet_per_bit` is a min-entropy per bit known from other devices, for example from [`estimate::by_position`]; the
+/// lower figure counts.
 pub fn assess_responses(profile: Profile, sample: &Bits, fleet_per_bit: Option<f64>) -> EntropyAssessment {
     EntropyAssessment::of(
         profile,
@@ -77,7 +78,7 @@ pub fn assess_responses(profile: Profile, sample: &Bits, fleet_per_bit: Option<f
     )
 }
 
-/// How the cells of a secret were taken from their population.
+/// How the cells of a secret were selected from their population.
 #[derive(Clone, Copy, Debug)]
 pub enum CellDraw<'a> {
     /// By address, so they may be more biased than the population; these are their values, if they are known.
@@ -87,8 +88,8 @@ pub enum CellDraw<'a> {
     Random(&'a [u32]),
 }
 
-/// Judges cells of a memory; `population` are the cells that those of the secret were taken from, so that
-/// there is enough to estimate from.
+/// Assesses cells of a memory. `population` contains the cells from which those of the secret were taken, so that
+/// there are enough for an estimate.
 ///
 /// Where cells `lag` apart have min-entropy `h` given each other, and a random draw has `f` such pairs per
 /// response bit, the figure for that dependence is `1 - min(f, 1) (1 - h)` (chain rule).
@@ -126,13 +127,13 @@ fn pairs(cells: &[u32], lag: usize) -> usize {
         .count()
 }
 
-fn sequence_estimates(bits: &Bits, what: &'static str) -> impl Iterator<Item = (String, f64)> {
+fn sequence_estimates(bits: &Bits, subject: &'static str) -> impl Iterator<Item = (String, f64)> {
     let bias = (
-        format!("bias of the {what}"),
+        format!("bias of the {subject}"),
         estimate::most_common_value(bits.count_ones(), bits.len()),
     );
     let order = (
-        format!("dependence of neighbouring {what}"),
+        format!("dependence of neighboring {subject}"),
         estimate::markov(bits),
     );
     [bias, order].into_iter()
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn dependence_and_columns_count_although_the_bits_are_balanced() {
+    fn dependence_and_columns_lower_the_entropy_of_balanced_bits() {
         let mut rng = ChaCha8Rng::seed_from_u64(2);
         let mut last = false;
         let sticky = Bits::from_bools((0..65_536).map(|_| {
@@ -194,7 +195,7 @@ mod tests {
             "{dependent:?}"
         );
 
-        // Of cells 3,000 apart no two are neighbours, so their dependence does no harm.
+        // Of cells 3,000 apart no two are neighbors, so their dependence does no harm.
         let apart: Vec<u32> = (0..65_536).step_by(3000).collect();
         let apart = assess_cells(
             Profile::KEY,
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn evidence_from_the_fleet_lowers_the_figure() {
+    fn evidence_from_the_fleet_lowers_the_entropy() {
         let sample = biased(0.5, 16_384);
         let alone = assess_responses(Profile::POOL, &sample, Some(1.0));
         let limited = assess_responses(Profile::POOL, &sample, Some(0.6));

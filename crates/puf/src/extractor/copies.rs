@@ -1,18 +1,19 @@
-//! Bits that are there twice. Two response bits from one cell hide nothing from each other: their masks' sum stands in
-//! the public helper data, and the code's parities then tell the rest.
+//! Detects bits that occur twice. Two response bits from one cell do not hide each other: the sum of their masks is
+//! in the public helper data, and the code's parities reveal the rest.
 
 use std::collections::HashMap;
 
 use super::ExtractorError;
 use crate::bits::Bits;
 
-/// Bits that agree by chance once in 2^-80 or less, for cells as biased as the health test lets pass.
+/// Number of bits that agree by chance with probability 2^-80 or less, for the most biased cells that the health test
+/// accepts.
 const BLOCK_BITS: usize = 128;
-/// Copies by address lines that do not count lie at whole bytes.
+/// Copies due to ignored address lines are at whole bytes.
 const STEP_BITS: usize = 8;
 
-/// Refuses reference bits of which a block of 128 comes again at whole bytes: the same memory twice (an address range
-/// that wraps, a page read again), or a fill pattern.
+/// Refuses reference bits in which a block of 128 bits occurs again at a whole byte: the same memory twice (an
+/// address range that wraps, a page that was read again), or a fill pattern.
 ///
 /// # Errors
 /// [`ExtractorError::Copied`].
@@ -29,8 +30,8 @@ pub(super) fn refuse_copied_cells(reference: &Bits) -> Result<(), ExtractorError
     }
     for at in (0..=last).step_by(STEP_BITS) {
         match seen.get(&block(at)) {
-            Some(&home) if home != at => {
-                let (earlier, at) = (home.min(at), home.max(at));
+            Some(&first_cell) if first_cell != at => {
+                let (earlier, at) = (first_cell.min(at), first_cell.max(at));
                 return Err(ExtractorError::Copied { earlier, at });
             }
             _ => {}
@@ -39,8 +40,8 @@ pub(super) fn refuse_copied_cells(reference: &Bits) -> Result<(), ExtractorError
     Ok(())
 }
 
-/// Refuses a strong PUF that answers one challenge with what it answered to another, so far as two readings of one
-/// challenge may differ: rows of one response open each other.
+/// Refuses a strong PUF that gives the same response to two challenges, within the difference of two readings of one
+/// challenge: rows with one response reveal each other.
 ///
 /// # Errors
 /// [`ExtractorError::ChallengeIgnored`].
@@ -48,12 +49,12 @@ pub(super) fn refuse_equal_responses<'a>(
     references: impl Iterator<Item = &'a Bits> + Clone,
     distance_max: f64,
 ) -> Result<(), ExtractorError> {
-    /// Rows that each one is compared with: what a PUF with few responses repeats is met soon.
+    /// Number of earlier rows with which each row is compared. A PUF with few responses repeats one soon.
     const EARLIER: usize = 64;
     for (index, reference) in references.clone().enumerate() {
         for earlier in references.clone().take(index.min(EARLIER)) {
             let share = reference.distance(earlier) as f64 / reference.len().max(1) as f64;
-            // Either way round: an inverted response tells as much.
+            // In both polarities: an inverted response reveals as much.
             if share.min(1.0 - share) <= distance_max {
                 return Err(ExtractorError::ChallengeIgnored { share });
             }
@@ -75,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_that_are_there_twice_are_found_wherever_they_lie() {
+    fn repeated_cells_are_found_at_any_position() {
         let cells: Vec<bool> = random(32_768, 0.65, 1).iter().collect();
         refuse_copied_cells(&Bits::from_bools(cells.iter().copied())).unwrap();
         for (from, length, to) in [

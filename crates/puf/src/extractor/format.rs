@@ -9,18 +9,18 @@ use crate::{
     code::{Profile, ProfileError},
 };
 
-/// The version that this crate writes and reads.
+/// The version of the format.
 pub(super) const VERSION: u8 = 1;
 
-/// No file is read further: more than a million rows.
+/// Maximum file size: more than a million rows.
 const FILE_BYTES_MAX: usize = 256 << 20;
 
-/// What is wrong with helper data.
+/// A problem with helper data.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
     /// The data do not begin as helper data of this kind.
-    #[error("begins with {found:02x?}, not with {expected:?}; this is not {kind}")]
+    #[error("not {kind}: begins with {found:02x?} instead of {expected:?}")]
     Magic {
         /// The first four bytes.
         found: [u8; 4],
@@ -30,7 +30,7 @@ pub enum Problem {
         kind: &'static str,
     },
     /// Another version.
-    #[error("version {0} is not supported, only version 1; update this program")]
+    #[error("unsupported version {0}; this program reads version 1: update it")]
     Version(u8),
     /// A reserved field is not zero.
     #[error("a reserved field is not zero; the data are damaged")]
@@ -39,19 +39,19 @@ pub enum Problem {
     #[error(transparent)]
     Profile(#[from] ProfileError),
     /// The data end early.
-    #[error("{needed} bytes are missing; the data are cut off")]
+    #[error("{needed} bytes are missing; the data are truncated")]
     Truncated {
         /// How many bytes more would be needed.
         needed: usize,
     },
-    /// Something follows the data.
+    /// Data follow the end.
     #[error("{extra} bytes follow the end; the data are damaged")]
     Trailing {
         /// How many.
         extra: usize,
     },
     /// The number of cells does not fit the profile.
-    #[error("lists {found} cells, but the profile takes {expected}")]
+    #[error("the list has {found} cells, but the profile needs {expected}")]
     CellCount {
         /// Cells listed.
         found: usize,
@@ -59,7 +59,7 @@ pub enum Problem {
         expected: usize,
     },
     /// The readout is shorter than the profile needs, or longer than any that is read.
-    #[error("is for readouts of {found} bits, but the profile takes {expected}")]
+    #[error("the readout has {found} bits, but the profile needs {expected}")]
     ReadoutLength {
         /// Bits of a readout.
         found: usize,
@@ -90,7 +90,9 @@ pub enum Problem {
     #[error("unused bits behind an offset are not zero; the encoding is not canonical")]
     Padding,
     /// No rows, or indices beyond 32 bits.
-    #[error("holds {rows} rows from index {first}; at least one, and indices below 4294967295, are needed")]
+    #[error(
+        "invalid row range: {rows} rows from index {first}; at least one row and indices below 4294967295 are required"
+    )]
     Rows {
         /// The first index.
         first: u32,
@@ -110,18 +112,18 @@ pub struct FormatError {
     pub problem: Problem,
 }
 
-/// A file that could not be read or written.
+/// Reading or writing a file failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
     /// The operating system refused.
-    #[error("{}: cannot {action}: {source}", path.display())]
+    #[error("cannot {action} {}: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// Why it failed.
+        /// The error.
         #[source]
         source: std::io::Error,
     },
@@ -136,7 +138,7 @@ pub enum FileError {
     },
 }
 
-/// Reads fields from the front and knows where it is.
+/// Reads fields in order and tracks the offset.
 pub(super) struct Cursor<'a> {
     rest: &'a [u8],
     offset: usize,
@@ -249,7 +251,7 @@ pub(super) fn unpack(profile: Profile, bytes: &[u8]) -> Bits {
     bits.window(0, profile.response_bits()).unwrap_or(bits)
 }
 
-/// Writes next to the file and renames, so a reader sees the old content or the new one.
+/// Writes a temporary file and renames it, so that a reader sees either the old or the new content.
 pub(super) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     linewarden_files::replace(path, bytes).map_err(|source| FileError::Io {
         path: path.to_owned(),

@@ -26,7 +26,7 @@ pub struct HelperData {
 }
 
 impl HelperData {
-    /// Joins the parts; `cells` is empty or ascending, which enrolment sees to.
+    /// Joins the parts. `cells` is empty or ascending, which enrollment ensures.
     pub(super) fn new(profile: Profile, readout_bits: u32, cells: Vec<u32>, offset: Bits) -> Self {
         Self {
             profile,
@@ -41,7 +41,7 @@ impl HelperData {
         self.profile
     }
 
-    /// How many cells a readout has to have.
+    /// Number of cells that a readout must have.
     pub fn readout_bits(&self) -> usize {
         self.readout_bits as usize
     }
@@ -56,7 +56,7 @@ impl HelperData {
         &self.offset
     }
 
-    /// The bits of a readout that the profile takes.
+    /// The bits of a readout that the profile uses.
     pub(super) fn used(&self, readout: &Bits) -> Bits {
         match self.cells.as_slice() {
             [] => readout
@@ -76,7 +76,7 @@ impl HelperData {
         bytes
     }
 
-    /// Reads the canonical encoding, and nothing else.
+    /// Reads the canonical encoding and refuses any other.
     ///
     /// # Errors
     /// [`FormatError`] with the byte and the problem: an unknown version or profile, a wrong count, repeated,
@@ -139,10 +139,10 @@ impl HelperData {
     }
 }
 
-/// Bytes in front of the cell list.
+/// Size of the fields before the cell list.
 const HEADER_BYTES: usize = 20;
 
-/// The first problem of a cell list, with the index of the cell that shows it.
+/// The first problem of a cell list, with the index of the cell.
 fn cell_problem(cells: &[u32], limit: u32) -> Option<(usize, Problem)> {
     let position = |cell: u32| cells.iter().rposition(|&c| c == cell).unwrap_or(0);
     if let Some(index) = cells.iter().position(|&cell| cell >= limit) {

@@ -1,20 +1,19 @@
 //! Fuzzy extractor: from noisy PUF bits to a secret that is the same each time.
 //!
-//! Code-offset construction (Dodis, Ostrovsky, Reyzin, Smith: Fuzzy extractors, SIAM J. Comput. 38(1), 2008,
-//! Section 4.2): enrolment draws a random message `R`, encodes it and publishes `helper = response xor
-//! codeword`; the device decodes `reading xor helper` back to `R`. The response bits serve as mask only and
-//! are never part of the secret, so the published flaw of using the same bits as key and mask cannot occur.
-//! `R` goes into HKDF (LAP/1 1.1), which extracts from it; as a random message it is uniform, but knowing the
-//! helper data its min-entropy is what [`crate::entropy`] says.
+//! Code-offset construction (Dodis, Ostrovsky, Reyzin, Smith: Fuzzy extractors, SIAM J. Comput. 38(1), 2008, Section
+//! 4.2): enrollment draws a random message `R`, encodes it and publishes `helper = response xor codeword`; the device
+//! decodes `reading xor helper` back to `R`. The response bits serve only as a mask and are never part of the secret,
+//! so the published flaw of using the same bits as key and mask cannot occur. HKDF (LAP/1 1.1) extracts from `R`. As
+//! a random message `R` is uniform; given the helper data, [`crate::entropy`] computes its min-entropy.
 //!
-//! Altered helper data fail closed: their digest is the HKDF salt, so even where decoding still succeeds, the
-//! keys are others, and an attacker does not learn which bits were corrected.
+//! Altered helper data fail closed. Their digest is the HKDF salt, so even if decoding succeeds, the keys differ, and
+//! an attacker does not learn which bits were corrected.
 //!
-//! * Key mode (weak PUF): [`enrol`] and [`reproduce`] with [`HelperData`].
-//! * Pool mode (strong PUF): [`enrol_pool`] and [`PoolHelper::reproduce`].
+//! * Key mode (weak PUF): [`enroll()`] and [`reproduce`] with [`HelperData`].
+//! * Pool mode (strong PUF): [`enroll_pool`] and [`PoolHelper::reproduce`].
 
 mod copies;
-mod enrol;
+mod enroll;
 mod format;
 mod helper;
 mod pool;
@@ -23,11 +22,11 @@ mod select;
 
 use rand::CryptoRng;
 
-pub use enrol::{Enrolled, KeyEnrolment, enrol, enrol_puf, reproduce, reproduce_puf};
+pub use enroll::{Enrolled, KeyEnrollment, enroll, enroll_puf, reproduce, reproduce_puf};
 pub use format::{FileError, FormatError, Problem};
 pub use helper::HelperData;
 pub(crate) use pool::read_reference;
-pub use pool::{EnrolledPool, EnrolledRow, PoolEnrolment, PoolHelper, PoolRow, enrol_pool};
+pub use pool::{EnrolledPool, EnrolledRow, PoolEnrollment, PoolHelper, PoolRow, enroll_pool};
 pub use secret::Secret;
 pub use select::CellSelection;
 
@@ -39,7 +38,7 @@ use crate::{
     puf::PufError,
 };
 
-/// Why a secret was not made or not rebuilt.
+/// Creating or rebuilding a secret failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExtractorError {
@@ -47,39 +46,39 @@ pub enum ExtractorError {
     #[error(transparent)]
     Puf(#[from] PufError),
     /// A reading failed its health test.
-    #[error("the reading is refused: {0}")]
+    #[error("health test failed: {0}")]
     Health(#[from] HealthError),
     /// The error-correction profile is not valid.
     #[error(transparent)]
     Code(#[from] CodeError),
     /// More errors than the profile corrects.
     #[error(
-        "the reading has more errors than the helper data can correct; read again, and re-enrol if this persists"
+        "the reading has more errors than the helper data can correct; read the PUF again, and enroll the device again if the error persists"
     )]
     Uncorrectable,
     /// Too little min-entropy is left (LAP/1 1.1).
     #[error(
-        "the secret keeps {residual_bits:.1} bits of min-entropy, {needed_bits:.0} are needed ({per_bit:.3} per response bit, \
+        "too little entropy: the secret has {residual_bits:.1} bits of min-entropy, {needed_bits:.0} are required ({per_bit:.3} per response bit, \
          limited by {limited_by}); use a profile with more blocks, or a PUF with less bias"
     )]
     TooLittleEntropy {
         /// Min-entropy of the secret given the helper data.
         residual_bits: f64,
-        /// What this enrollment demands.
+        /// The requirement of this enrollment.
         needed_bits: f64,
         /// Min-entropy per response bit.
         per_bit: f64,
         /// The estimator that gave it.
         limited_by: String,
     },
-    /// Parts of the memory are not power-up state, or readouts are not of one chip there.
+    /// Parts of the memory are not power-up state, or the readouts belong to different chips there.
     #[error(
-        "{0}; read memory that no program has written since power-up, or leave these addresses out (`--range`)"
+        "{0}; read memory that no program has written since power-up, or exclude these addresses with `--range`"
     )]
     NotPowerUp(BadBlocks),
-    /// A readout is there twice.
+    /// Two readouts are identical.
     #[error(
-        "readouts {first} and {second} are the same, bit by bit: a copy, not another power-up; take new readouts"
+        "readouts {first} and {second} are identical: one is a copy, not a new power-up; take new readouts"
     )]
     CopiedReadout {
         /// The number of the earlier one, from 1.
@@ -87,29 +86,29 @@ pub enum ExtractorError {
         /// The number of the later one.
         second: usize,
     },
-    /// Cells are there twice.
+    /// Cells occur twice.
     #[error(
-        "128 bits from bit {at} on are those from bit {earlier} on: the same memory twice (does the address range wrap?) \
+        "the 128 bits at bit {at} equal those at bit {earlier}: the readout contains the same memory twice (a wrapping address range) \
          or a fill pattern; read each cell once"
     )]
     Copied {
-        /// Where the earlier ones begin.
+        /// Position of the earlier ones.
         earlier: usize,
-        /// Where they come again.
+        /// Position of the copy.
         at: usize,
     },
-    /// A strong PUF answers different challenges alike.
+    /// A strong PUF gives the same response to different challenges.
     #[error(
-        "the responses to two challenges differ in {share:.3} of their bits, as two readings of one might; does the PUF \
+        "the responses to two challenges differ only in {share:.3} of their bits, like two readings of one challenge; check that the PUF \
          get the challenge?"
     )]
     ChallengeIgnored {
         /// The share of differing bits.
         share: f64,
     },
-    /// Enrolment got no readouts, or readouts of different lengths.
+    /// Enrollment got no readouts, or readouts of different lengths.
     #[error(
-        "enrolment needs readouts of one length, but readout {index} has {bits} bits and the first {expected}"
+        "enrollment needs readouts of one length, but readout {index} has {bits} bits and the first {expected}"
     )]
     UnevenReadouts {
         /// The readout that differs, from 0.
@@ -119,59 +118,57 @@ pub enum ExtractorError {
         /// The length of the first one.
         expected: usize,
     },
-    /// Fewer readouts than the enrolment needs.
-    #[error("{given} readouts were given, but {needed} are needed to {purpose}; take more readouts")]
+    /// Fewer readouts than the enrollment needs.
+    #[error("too few readouts: {given} given, {needed} needed to {purpose}; take more readouts")]
     TooFewReadouts {
         /// Readouts given.
         given: usize,
         /// Readouts needed.
         needed: usize,
-        /// What they are needed for.
+        /// Why they are needed.
         purpose: &'static str,
     },
-    /// Fewer usable cells than the profile takes.
+    /// Fewer usable cells than the profile needs.
     #[error(
-        "{available} usable cells, but the profile takes {needed}; read more cells or choose a smaller profile"
+        "too few usable cells: {available} available, {needed} needed by the profile; read more cells or choose a smaller profile"
     )]
     TooFewCells {
         /// Cells that could be used.
         available: usize,
-        /// Cells the profile takes.
+        /// Cells that the profile needs.
         needed: usize,
     },
-    /// The reading has another length than the helper data say.
-    #[error(
-        "the reading has {bits} bits, the helper data were made for {expected}; this is another PUF or range"
-    )]
+    /// The reading does not have the length for which the helper data were made.
+    #[error("the reading has {bits} bits, but the helper data need {expected}; check the PUF and the range")]
     WrongReadingLength {
         /// Bits of the reading.
         bits: usize,
         /// Bits expected.
         expected: usize,
     },
-    /// The helper data hold no such row.
+    /// The helper data have no such row.
     #[error(
-        "row {idx} is not in the helper data, which hold rows {first} to {last}; fetch the newer helper file"
+        "row {idx} is not in the helper data, which have rows {first} to {last}; fetch a newer helper file"
     )]
     UnknownRow {
-        /// The row asked for.
+        /// The requested row.
         idx: u32,
-        /// The first row there is.
+        /// The first available row.
         first: u32,
-        /// The last row there is.
+        /// The last available row.
         last: u32,
     },
-    /// The challenge is not the one that the row was enrolled with.
+    /// The challenge differs from that of the enrolled row.
     #[error(
-        "the challenge of row {idx} is not the enrolled one; the PUF is not evaluated on foreign challenges"
+        "the challenge of row {idx} differs from the enrolled one; the PUF is not evaluated on other challenges"
     )]
     ForeignChallenge {
         /// The row.
         idx: u32,
     },
-    /// The parameters ask for no rows, or indices beyond 32 bits.
+    /// The parameters contain no rows, or indices beyond 32 bits.
     #[error(
-        "{rows} rows from index {first}; at least one row is needed and indices must stay below 4294967295"
+        "invalid row range: {rows} rows from index {first}; at least one row and indices below 4294967295 are required"
     )]
     BadRows {
         /// The first index.
@@ -179,12 +176,12 @@ pub enum ExtractorError {
         /// The number of rows.
         rows: u32,
     },
-    /// A worker thread of a simulation ended unexpectedly.
-    #[error("a worker thread ended before its work was done")]
+    /// A worker thread of a simulation ended early.
+    #[error("a worker thread ended before its work was complete")]
     Interrupted,
 }
 
-/// Draws a secret for a response and gives it with its public offset.
+/// Draws a secret for a response and returns it with its public offset.
 pub(crate) fn code_offset<R: CryptoRng + ?Sized>(
     profile: Profile,
     response: &Bits,

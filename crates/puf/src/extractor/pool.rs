@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use super::copies::refuse_equal_responses;
 use super::{
     ExtractorError, Secret, code_offset,
-    enrol::{accepted, check_readouts},
+    enroll::{check_readouts, require_entropy},
     format::{self, Cursor, FileError, FormatError, Problem},
     rebuild,
 };
@@ -23,7 +23,7 @@ use crate::{
 
 const MAGIC: &str = "LWHP";
 const KIND: &str = "pool-mode helper data";
-/// Begins what is hashed for a row.
+/// Prefix of the hash input of a row.
 const ROW_DOMAIN: &[u8] = b"LWHR\x01";
 
 /// Public helper data of a device in pool mode: rows `first_idx … first_idx + rows - 1`.
@@ -32,10 +32,9 @@ const ROW_DOMAIN: &[u8] = b"LWHR\x01";
 /// | rows u32`, then for each row `challenge[8] | offset`, the offset packed as in [`super::HelperData`].
 /// With [`Profile::POOL`] a row takes 232 bytes.
 ///
-/// **What salts row idx.** The digest of a row is SHA-256 of `"LWHR" | version u8 = 1 | profile u32 | idx u32
-/// | challenge[8] | offset`, and that is the `SHA-256(helper)` of LAP/1 1.1 for this row. It does not depend
-/// on the other rows, so rows can be added without touching enrolled ones, and it holds the index, so rows
-/// cannot be exchanged for each other.
+/// **Salt of row idx.** The digest of a row is SHA-256 of `"LWHR" | version u8 = 1 | profile u32 | idx u32 |
+/// challenge[8] | offset`. It is the `SHA-256(helper)` of LAP/1 1.1 for this row. It does not depend on the other
+/// rows, so rows can be added without changing enrolled ones. It contains the index, so rows cannot be exchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolHelper {
     profile: Profile,
@@ -88,11 +87,11 @@ impl PoolHelper {
 
     /// The number after the last row.
     pub fn end_idx(&self) -> u32 {
-        // Which every constructor has checked to exist.
+        // Every constructor has checked that this index exists.
         self.first_idx.saturating_add(self.rows)
     }
 
-    /// These rows and those that follow, whose digests stay what they are; `None` if the others are of another profile or do
+    /// These rows and those that follow, with unchanged digests; `None` if the others are of another profile or do
     /// not begin where these end.
     #[must_use]
     pub fn followed_by(&self, others: &Self) -> Option<Self> {
@@ -125,8 +124,8 @@ impl PoolHelper {
 
     /// The device's side: reads the PUF on the row's challenge and rebuilds the row's secret.
     ///
-    /// `challenge` is what the CHALLENGE message says. Only the enrolled one is evaluated, so nobody can make
-    /// the device exercise its PUF on challenges of their own.
+    /// `challenge` comes from the CHALLENGE message. Only the enrolled one is evaluated, so an attacker cannot make
+    /// the device evaluate its PUF on other challenges.
     ///
     /// # Errors
     /// [`ExtractorError`] if there is no such row, the challenge is another, the PUF cannot be read, or the
@@ -166,7 +165,7 @@ impl PoolHelper {
         bytes
     }
 
-    /// Reads the canonical encoding, and nothing else.
+    /// Reads the canonical encoding and refuses any other.
     ///
     /// # Errors
     /// [`FormatError`] with the byte and the problem.
@@ -211,7 +210,7 @@ impl PoolHelper {
     }
 }
 
-/// Bytes in front of the rows.
+/// Size of the fields before the rows.
 const HEADER_BYTES: usize = 20;
 
 fn row_bytes(profile: Profile) -> usize {
@@ -223,38 +222,40 @@ fn rows_fit(first_idx: u32, rows: u32) -> bool {
     rows > 0 && first_idx.checked_add(rows).is_some()
 }
 
-/// Response bits that the entropy of a strong PUF is judged by, at least. The estimate of the bias from `n` bits has a standard
-/// deviation of `0.5 / sqrt(n)`, here 0.002, which is 2.6 bits of the secret's min-entropy near the limit.
+/// Minimum number of response bits for the entropy estimate of a strong PUF. The estimate of the bias from `n` bits
+/// has a standard deviation of `0.5 / sqrt(n)`, here 0.002, which is 2.6 bits of the secret's min-entropy near the
+/// limit.
 const ENTROPY_SAMPLE_BITS: usize = 65_536;
-/// What a first enrollment demands beyond the 128 bits of every enrollment (LAP/1 1.1): four standard deviations of the difference
-/// between two estimates of one chip. A chip that was accepted is refused at a later enrollment with probability 3·10⁻⁵ if it lies just
-/// at this limit, and 10⁻⁸ over all chips. Of simulated chips (4-XOR arbiter, 64 stages), 1 in 1,000 lies below it.
+/// Required by a first enrollment in addition to the 128 bits of every enrollment (LAP/1 1.1): four standard
+/// deviations of the difference between two estimates of one chip. A later enrollment refuses an accepted chip with
+/// probability 3·10⁻⁵ if the chip is just at this limit, and 10⁻⁸ over all chips. Of simulated chips (4-XOR arbiter,
+/// 64 stages), 1 in 1,000 is below it.
 const FIRST_MARGIN_BITS: f64 = 15.0;
 
-/// How to enrol a strong PUF.
+/// Options for the enrollment of a strong PUF.
 #[derive(Clone, Debug)]
-pub struct PoolEnrolment {
+pub struct PoolEnrollment {
     /// The error-correction profile.
     pub profile: Profile,
     /// The index of the first row.
     pub first_idx: u32,
     /// The number of rows.
     pub rows: u32,
-    /// How often each challenge is read; the majority counts. With 1, an enrolment error and a reading error
+    /// How often each challenge is read; the majority counts. With 1, an enrollment error and a reading error
     /// add up, so the device sees nearly twice the PUF's bit error rate.
     pub reads: usize,
-    /// The limits that each reading must keep.
+    /// Limits for each reading.
     pub health: HealthTest,
-    /// The response bits that the entropy estimate rests on. Where the rows have fewer, the PUF is read on
-    /// one more random challenge, whose responses serve for nothing else.
+    /// The response bits for the entropy estimate. If the rows have fewer, the PUF is read on one more random
+    /// challenge, whose responses are not used otherwise.
     pub entropy_sample_bits: usize,
     /// Min-entropy per response bit as seen across other devices of the kind, if known.
     pub fleet_min_entropy_per_bit: Option<f64>,
-    /// The PUF was enrolled before: the margin of a first enrollment is not demanded again.
-    pub is_known: bool,
+    /// The PUF was enrolled before: the margin of a first enrollment is not required again.
+    pub is_reenrollment: bool,
 }
 
-impl PoolEnrolment {
+impl PoolEnrollment {
     /// `rows` rows from index 0 with the standard profile, three readings each, of a PUF that is enrolled for the first time.
     pub fn rows(rows: u32) -> Self {
         Self {
@@ -265,19 +266,19 @@ impl PoolEnrolment {
             health: HealthTest::default(),
             entropy_sample_bits: ENTROPY_SAMPLE_BITS,
             fleet_min_entropy_per_bit: None,
-            is_known: false,
+            is_reenrollment: false,
         }
     }
 }
 
-/// One enrolled row: what the registry keeps of it.
+/// One enrolled row, as the registry stores it.
 #[derive(Debug)]
 pub struct EnrolledRow {
     /// The row's index.
     pub idx: u32,
     /// The challenge seed.
     pub challenge: [u8; 8],
-    /// `R`; it never leaves enrolment (LAP/1 1.1).
+    /// `R`; it never leaves enrollment (LAP/1 1.1).
     pub secret: Secret,
     /// The HKDF salt of this row.
     pub digest: [u8; 32],
@@ -288,23 +289,23 @@ pub struct EnrolledRow {
 pub struct EnrolledPool {
     /// The rows with their secrets.
     pub rows: Vec<EnrolledRow>,
-    /// What the device keeps, public.
+    /// Public data that the device stores.
     pub helper: PoolHelper,
-    /// The min-entropy that was found sufficient.
+    /// The assessed min-entropy.
     pub entropy: EntropyAssessment,
 }
 
-/// Enrols a strong PUF: draws a challenge for each row, reads it and makes the row's secret and helper data.
+/// Enrolls a strong PUF: draws a challenge for each row, reads it and makes the row's secret and helper data.
 ///
 /// # Errors
 /// [`ExtractorError`] if the PUF cannot be read, a reading fails its health test, or a secret would keep less
 /// than 128 bits of min-entropy, 143 at a first enrollment.
-pub fn enrol_pool<R: CryptoRng + ?Sized>(
+pub fn enroll_pool<R: CryptoRng + ?Sized>(
     puf: &mut dyn Puf,
-    options: &PoolEnrolment,
+    options: &PoolEnrollment,
     rng: &mut R,
 ) -> Result<EnrolledPool, ExtractorError> {
-    let PoolEnrolment {
+    let PoolEnrollment {
         profile,
         first_idx,
         rows,
@@ -343,8 +344,12 @@ pub fn enrol_pool<R: CryptoRng + ?Sized>(
     }
     let fleet = options.fleet_min_entropy_per_bit;
     let assessed = entropy::assess_responses(profile, &Bits::from_bools(sample), fleet);
-    let margin_bits = if options.is_known { 0.0 } else { FIRST_MARGIN_BITS };
-    let entropy = accepted(assessed, margin_bits)?;
+    let margin_bits = if options.is_reenrollment {
+        0.0
+    } else {
+        FIRST_MARGIN_BITS
+    };
+    let entropy = require_entropy(assessed, margin_bits)?;
 
     let mut packed = Vec::with_capacity(rows as usize * row_bytes(profile));
     let mut enrolled = Vec::with_capacity(rows as usize);
@@ -378,7 +383,7 @@ pub fn enrol_pool<R: CryptoRng + ?Sized>(
     })
 }
 
-/// Any challenge but that of fingerprints, whose response must be no secret's.
+/// Any challenge except that of fingerprints, whose response must not contribute to a secret.
 fn random_challenge<R: CryptoRng + ?Sized>(rng: &mut R) -> [u8; 8] {
     loop {
         let mut challenge = [0; 8];
@@ -405,7 +410,7 @@ pub(crate) fn read_reference(
     let none = ExtractorError::TooFewReadouts {
         given: 0,
         needed: 1,
-        purpose: "enrol",
+        purpose: "enroll",
     };
     let reference = Bits::majority(&readings).ok_or(none)?;
     if reference.len() != bits {

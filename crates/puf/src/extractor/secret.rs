@@ -18,7 +18,7 @@ impl Secret {
         Self(Zeroizing::new(bits.to_bytes()))
     }
 
-    /// The bytes, to go into a key derivation function and nowhere else.
+    /// The bytes, for use as input of a key derivation function only.
     pub fn expose(&self) -> &[u8] {
         &self.0
     }

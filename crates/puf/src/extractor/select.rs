@@ -1,4 +1,4 @@
-//! Which cells of a weak PUF carry the secret.
+//! Selects the cells of a weak PUF that carry the secret.
 
 use rand::CryptoRng;
 
@@ -9,42 +9,42 @@ use crate::{
     fingerprint::is_reserved,
 };
 
-/// How cells are chosen at enrolment.
+/// How enrollment selects cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CellSelection {
-    /// The first cells of the readout, in order; no cell list in the helper data. Such an enrolment has no fingerprint.
+    /// The first cells of the readout, in order, without a cell list in the helper data. Such an enrollment has no
+    /// fingerprint.
     First,
-    /// Cells that agree in all enrolment readouts, drawn at random from these, but for those that are
-    /// [reserved](is_reserved).
+    /// Cells that agree in all enrollment readouts, drawn at random from these, except the [reserved](is_reserved)
+    /// ones.
     Stable,
-    /// Stable cells, debiased by von Neumann's method (Maes, van der Leest, van der Sluis, Willems: Secure
-    /// key generation from biased PUFs, CHES 2015): consecutive stable cells of one memory column form a
-    /// pair; of pairs with different values the first cell is a candidate, pairs with equal values are left
-    /// out. Cells of a column share their bias, so the first of a 01 or 10 pair is one or zero with the same
-    /// probability whatever that bias is. Both cells must be stable: stability depends on the value where
-    /// there is bias, and asking it of one cell only would bring the bias back. Takes about five cells for
-    /// one bit.
+    /// Stable cells, debiased by von Neumann's method (Maes, van der Leest, van der Sluis, Willems: Secure key
+    /// generation from biased PUFs, CHES 2015): consecutive stable cells of one memory column form a pair. The first
+    /// cell of a pair with different values is a candidate; pairs with equal values are skipped. Cells of a column
+    /// share their bias, so the first cell of a 01 or 10 pair is one or zero with the same probability, independent
+    /// of the bias. Both cells must be stable: stability depends on the value if there is bias, and requiring it of
+    /// one cell only would restore the bias. Takes about five cells for one bit.
     Debiased,
 }
 
-/// Readouts needed before "equal in all of them" says anything about a cell.
+/// Minimum number of readouts that shows whether a cell is stable.
 const STABLE_READOUTS_MIN: usize = 3;
 
-/// The period in cells after which a memory's column structure repeats: on the STM32F407, 32 cells that tend
-/// to one and 32 that tend to zero. The entropy estimate looks for structure that this does not catch.
+/// The period in cells after which a memory's column structure repeats: on the STM32F407, 32 cells that tend to one
+/// and 32 that tend to zero. The entropy estimate detects remaining structure.
 const COLUMNS: usize = 128;
 
-/// The cells of an enrolment.
-pub(super) struct Chosen {
+/// The selected cells of an enrollment.
+pub(super) struct SelectedCells {
     /// Ascending; empty for the first cells in order.
     pub(super) cells: Vec<u32>,
-    /// What they were drawn from.
+    /// The cells from which they were drawn.
     pub(super) population: CellSample,
     /// All cells whose values follow from those of `cells`.
     involved: Vec<u32>,
 }
 
-impl Chosen {
+impl SelectedCells {
     /// The values of the chosen cells.
     pub(super) fn values(&self, reference: &Bits, needed: usize) -> Bits {
         match self.cells.as_slice() {
@@ -69,11 +69,11 @@ pub(super) fn select<R: CryptoRng + ?Sized>(
     reference: &Bits,
     needed: usize,
     rng: &mut R,
-) -> Result<Chosen, ExtractorError> {
+) -> Result<SelectedCells, ExtractorError> {
     match selection {
         CellSelection::First => {
             let population = CellSample::all(reference);
-            Ok(Chosen {
+            Ok(SelectedCells {
                 cells: Vec::new(),
                 population,
                 involved: Vec::new(),
@@ -83,7 +83,7 @@ pub(super) fn select<R: CryptoRng + ?Sized>(
             let stable = stable_cells(readouts)?;
             let population = CellSample::some(reference, &stable);
             let cells = draw(stable, needed, rng)?;
-            Ok(Chosen {
+            Ok(SelectedCells {
                 involved: cells.clone(),
                 cells,
                 population,
@@ -91,14 +91,14 @@ pub(super) fn select<R: CryptoRng + ?Sized>(
         }
         CellSelection::Debiased => {
             let pairs = unequal_pairs(&stable_cells(readouts)?, reference);
-            let firsts: Vec<u32> = pairs.iter().map(|(first, _)| *first).collect();
-            let population = CellSample::some(reference, &firsts);
+            let first_cells: Vec<u32> = pairs.iter().map(|(first, _)| *first).collect();
+            let population = CellSample::some(reference, &first_cells);
             let drawn = draw(pairs, needed, rng)?;
             let involved = drawn
                 .iter()
                 .flat_map(|(first, second)| [*first, *second])
                 .collect();
-            Ok(Chosen {
+            Ok(SelectedCells {
                 cells: drawn.into_iter().map(|(first, _)| first).collect(),
                 population,
                 involved,

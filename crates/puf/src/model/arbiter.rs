@@ -44,8 +44,8 @@ impl ChallengeBatch {
 
     /// The batch for `stages + 1` stages in which `inserted` supplies the challenge bit of stage `position`.
     ///
-    /// Working on parities: features at or before the new stage change sign with the inserted bit, those
-    /// behind it only move up by one.
+    /// Works on parities: features at or before the new stage change sign with the inserted bit; those after it only
+    /// move up by one.
     pub(super) fn interposed(&self, inserted: &Bits, stages: usize, position: usize) -> Self {
         let words_each = (stages + 1).div_ceil(64);
         let mut parities = Vec::with_capacity(self.len() * words_each);
@@ -97,10 +97,10 @@ pub struct ArbiterChain {
     constant: f32,
 }
 
-/// For one byte of parities, its share of the delay by value.
+/// The contribution of one byte of parities to the delay, by value.
 type ByteTable = [f32; 256];
 
-/// For each byte of a word of parities, its table.
+/// The table for each byte of a word of parities.
 type WordTables = [ByteTable; 8];
 
 impl ArbiterChain {
@@ -143,7 +143,7 @@ impl ArbiterChain {
         let mut groups = batch.parities.chunks(64 * batch.words_each);
         responses.change_words(|words| {
             for (word, challenges) in words.iter_mut().zip(&mut groups) {
-                // Look-ups first, then noise: the unforeseeable branches there would stall the look-ups.
+                // Look-ups first, then noise: the unpredictable branches of the noise would stall the look-ups.
                 let delays = self.delays(&tables, challenges, batch.words_each);
                 let count = challenges.len() / batch.words_each;
                 let mut ones = 0;
@@ -155,9 +155,9 @@ impl ArbiterChain {
         });
     }
 
-    /// Of up to 64 challenges. Eight table look-ups per 64 stages take the place of 64 multiplications; the tables (8 KiB, in L1)
-    /// cost as much as some 30 evaluations and live only for one batch, so an idle device holds its weights
-    /// alone. Not generic: compiled here, and not with each source of noise.
+    /// Delays of up to 64 challenges. Eight table look-ups per 64 stages replace 64 multiplications. The tables (8
+    /// KiB, in L1) cost as much as some 30 evaluations and exist only for one batch, so an idle device stores only
+    /// its weights. Not generic: compiled here, and not with each source of noise.
     fn delays(&self, tables: &[WordTables], challenges: &[u64], words_each: usize) -> [f32; 64] {
         let mut delays = [self.constant; 64];
         for (delay, challenge) in delays.iter_mut().zip(challenges.chunks_exact(words_each)) {
@@ -171,7 +171,7 @@ impl ArbiterChain {
     }
 }
 
-/// The share of 64 stages in the delay; added in pairs, so that the additions do not wait for each other.
+/// The contribution of 64 stages to the delay. Added in pairs, so that the additions do not wait for each other.
 #[inline(always)]
 fn word_delay(parities: u64, tables: &WordTables) -> f32 {
     let bytes = parities.to_le_bytes();

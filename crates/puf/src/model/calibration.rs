@@ -1,4 +1,4 @@
-//! From a wanted bit error rate to a model's noise parameter.
+//! Calibration: from a target bit error rate to a model's noise parameter.
 
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
@@ -60,9 +60,9 @@ fn interpose_error_rate(stages: usize, up: usize, down: usize, noisiness: f64) -
     let a = (stages / 2 + 1) as f64;
     let b = n + 1.0 - a;
     let noise = n * noisiness * noisiness;
-    let turned = ((b - a) / ((a + b) * (a + b + noise)).sqrt()).acos() / PI;
+    let angle = ((b - a) / ((a + b) * (a + b + noise)).sqrt()).acos() / PI;
     let straight = chain_flip_probability(stages + 1, noisiness);
-    (1.0 - upper) * xor_of(straight, down) + upper * xor_of(turned, down)
+    (1.0 - upper) * xor_of(straight, down) + upper * xor_of(angle, down)
 }
 
 fn xor_of(p: f64, count: usize) -> f64 {
@@ -80,10 +80,14 @@ fn xor_of(p: f64, count: usize) -> f64 {
 /// [`PufError::BadParameter`] if the share of ones is not in 0.05 … 0.95 or the rate not in 0 … 0.3.
 pub fn sram_spread(ones: f64, bit_error_rate: f64) -> Result<(f64, f64), PufError> {
     if !(0.05..=0.95).contains(&ones) {
-        return Err(bad("share of ones", ones, "0.05 to 0.95"));
+        return Err(out_of_range("share of ones", ones, "0.05 to 0.95"));
     }
     if !(0.0..=0.3).contains(&bit_error_rate) {
-        return Err(bad("bit error rate", bit_error_rate, "0 to 0.3 for SRAM cells"));
+        return Err(out_of_range(
+            "bit error rate",
+            bit_error_rate,
+            "0 to 0.3 for SRAM cells",
+        ));
     }
     // Without noise: a spread so large that no cell is undecided.
     if bit_error_rate == 0.0 {
@@ -99,7 +103,7 @@ pub fn sram_spread(ones: f64, bit_error_rate: f64) -> Result<(f64, f64), PufErro
     Ok((mean_of(spread), spread))
 }
 
-/// `E[Φ(-|v|)]` for `v` normal: the integrand lives within ±9 noise units of zero, whatever the spread.
+/// `E[Φ(-|v|)]` for `v` normal: the integrand is concentrated within ±9 noise units of zero, for any spread.
 fn sram_error_rate(mean: f64, spread: f64) -> f64 {
     const STEPS: u32 = 1000;
     let step = 18.0 / f64::from(STEPS);
@@ -108,7 +112,7 @@ fn sram_error_rate(mean: f64, spread: f64) -> f64 {
         (-0.5 * z * z).exp() / (spread * (2.0 * PI).sqrt())
     };
     if spread < 0.05 {
-        // A needle-shaped density is not resolved by the grid; it is all at the mean.
+        // The grid does not resolve a very narrow density; it is concentrated at the mean.
         return normal_cdf(-mean.abs());
     }
     (0..=STEPS)
@@ -165,11 +169,11 @@ fn check_rate(rate: f64) -> Result<(), PufError> {
     if (0.0..=RATE_MAX).contains(&rate) {
         Ok(())
     } else {
-        Err(bad("bit error rate", rate, "0 to 0.45"))
+        Err(out_of_range("bit error rate", rate, "0 to 0.45"))
     }
 }
 
-fn bad(name: &'static str, value: f64, allowed: &'static str) -> PufError {
+fn out_of_range(name: &'static str, value: f64, allowed: &'static str) -> PufError {
     PufError::BadParameter {
         name,
         value: value.to_string(),
@@ -208,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_parameters_are_refused() {
         assert!(sram_spread(1.0, 0.05).is_err());
         assert!(sram_spread(0.5, f64::NAN).is_err());
         assert!(noisiness_for_xor(64, 4, 0.5).is_err());

@@ -1,7 +1,7 @@
 //! Simulated PUFs: the additive delay model with Gaussian noise, and SRAM with per-cell flip probabilities.
 //!
-//! A *model* is one device instance, fixed by its seed. [`Simulated`] joins it with a noise source and is
-//! then a [`Puf`].
+//! A *model* is one device instance, determined by its seed. [`Simulated`] combines it with a noise source and
+//! implements [`Puf`].
 
 mod arbiter;
 mod calibration;
@@ -36,7 +36,7 @@ pub trait Model: Send {
         noise: &mut R,
     ) -> Result<Bits, PufError>;
 
-    /// The reading without noise: what each bit is most of the time.
+    /// The reading without noise: the most frequent value of each bit.
     ///
     /// # Errors
     /// As [`Model::respond`].
@@ -71,13 +71,13 @@ impl<M: Model> Puf for Simulated<M> {
     }
 }
 
-/// The seed of a strong PUF's row, or the error that says which mode fits.
+/// The seed of a strong PUF's row, or the error with the right mode.
 fn pool_seed(challenge: Challenge) -> Result<[u8; 8], PufError> {
     match challenge {
         Challenge::Pool(seed) => Ok(seed),
-        Challenge::Whole => Err(PufError::WrongMode {
+        Challenge::PowerUp => Err(PufError::WrongMode {
             has: "answers challenges and has no cells to read out",
-            enrol_in: "pool",
+            enroll_in: "pool",
         }),
     }
 }

@@ -55,7 +55,7 @@ impl SramPuf {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let mut draw = || {
             let skew: f64 = StandardNormal.sample(&mut rng);
-            quantised(normal_cdf(mean + spread * skew))
+            quantized(normal_cdf(mean + spread * skew))
         };
         Ok(Self {
             one_probability: (0..cells).map(|_| draw()).collect(),
@@ -63,15 +63,15 @@ impl SramPuf {
     }
 
     fn cells(&self, challenge: Challenge, bits: usize) -> Result<&[u16], PufError> {
-        if challenge != Challenge::Whole {
+        if challenge != Challenge::PowerUp {
             return Err(PufError::WrongMode {
                 has: "has one response only, its power-up state",
-                enrol_in: "key",
+                enroll_in: "key",
             });
         }
         let available = self.one_probability.len();
         self.one_probability.get(..bits).ok_or(PufError::TooFewBits {
-            wanted: bits,
+            requested: bits,
             available,
         })
     }
@@ -105,6 +105,6 @@ impl Model for SramPuf {
     clippy::cast_sign_loss,
     reason = "a probability times 65535"
 )]
-fn quantised(probability: f64) -> u16 {
+fn quantized(probability: f64) -> u16 {
     (probability.clamp(0.0, 1.0) * 65535.0).round() as u16
 }

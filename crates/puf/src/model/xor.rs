@@ -22,7 +22,7 @@ pub(super) const STAGES_MAX: usize = 4096;
 /// **Use at least 5 chains for a fleet.** Chains see the same challenge, so the responses of two are
 /// correlated by `2/π · arcsin ρ` with `ρ`, the correlation of their weights, of the order `1 /
 /// sqrt(stages)`. With 64 stages that makes most 2-XOR and about one in a thousand 4-XOR instances so biased
-/// that enrolment refuses them; with 6 chains none in ten thousand (the example `enrol_bench` counts).
+/// that enrollment refuses them; with 6 chains none in ten thousand (the example `enroll_bench` counts).
 #[derive(Clone, Debug)]
 pub struct XorArbiterPuf {
     chains: Vec<ArbiterChain>,
@@ -112,7 +112,7 @@ impl Model for XorArbiterPuf {
 
 /// An arbiter PUF: a single chain.
 ///
-/// Its constant delay term biases most instances by several per cent, so enrolment refuses many of them for
+/// Its constant delay term biases most instances by several per cent, so enrollment refuses many of them for
 /// lack of entropy; it is here as the baseline of the literature.
 #[derive(Clone, Debug)]
 pub struct ArbiterPuf(XorArbiterPuf);

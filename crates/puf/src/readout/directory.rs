@@ -13,8 +13,8 @@ use crate::bits::Bits;
 
 /// Reads one dump.
 ///
-/// `.bin`, `.raw` and `.dump` are binary, `.txt` and `.hex` are hex text ([`parse_hex`]); any other file is
-/// text if it holds nothing but printable ASCII.
+/// `.bin`, `.raw` and `.dump` are binary, `.txt` and `.hex` are hex text ([`parse_hex`]). Any other file is text if
+/// it contains only printable ASCII.
 ///
 /// # Errors
 /// [`ReadoutError`] with the file, and line and column in hex text.
@@ -46,7 +46,7 @@ pub fn read_dump(path: &Path) -> Result<Bits, ReadoutError> {
 /// Reads a part of all dumps of a directory, one device, in natural order of their names.
 ///
 /// # Errors
-/// [`ReadoutError`] as of [`DumpSet`], or if the dumps end before that part.
+/// [`ReadoutError`] as for [`DumpSet`], or if the dumps end before that part.
 pub fn read_directory(directory: &Path, span: &Span) -> Result<Vec<Dump>, ReadoutError> {
     let mut set = DumpSet::open(directory)?;
     let mut skipped = 0;
@@ -57,14 +57,14 @@ pub fn read_directory(directory: &Path, span: &Span) -> Result<Vec<Dump>, Readou
             Some(dump) => skipped += dump.bits.len() / 8,
         }
     }
-    let wanted = span.bytes_max();
+    let bytes_max = span.bytes_max();
     let dumps = match skipped == span.start {
-        true => set.next(wanted)?,
+        true => set.next(bytes_max)?,
         false => Vec::new(),
     };
     let bytes = dumps.first().map_or(0, |dump| dump.bits.len() / 8);
-    if bytes == 0 || span.end.is_some() && bytes < wanted {
-        return Err(ReadoutError::Short {
+    if bytes == 0 || span.end.is_some() && bytes < bytes_max {
+        return Err(ReadoutError::EndsBeforeRange {
             path: directory.to_owned(),
             bytes: skipped + bytes,
             span: *span,
@@ -82,11 +82,11 @@ pub(super) fn dump_files(directory: &Path) -> Result<Vec<(PathBuf, Kind)>, Reado
         .collect())
 }
 
-/// The subdirectories that hold dumps, in natural order: one device each. Empty if the directory itself holds
+/// The subdirectories that contain dumps, in natural order: one per device. Empty if the directory itself contains
 /// the dumps of one device.
 ///
 /// # Errors
-/// [`ReadoutError`] if there are dumps on both levels or on neither.
+/// [`ReadoutError`] if there are dumps on both levels, or on none.
 pub fn subdirectories(directory: &Path) -> Result<Vec<PathBuf>, ReadoutError> {
     let has_dumps = |path: &Path| dump_files(path).map(|files| !files.is_empty());
     let mut found = Vec::new();
@@ -96,7 +96,7 @@ pub fn subdirectories(directory: &Path) -> Result<Vec<PathBuf>, ReadoutError> {
         }
     }
     match (has_dumps(directory)?, found.is_empty()) {
-        (true, false) => Err(ReadoutError::Mixed {
+        (true, false) => Err(ReadoutError::MixedLevels {
             path: directory.to_owned(),
         }),
         (false, true) => Err(ReadoutError::NoDumps {
@@ -106,7 +106,7 @@ pub fn subdirectories(directory: &Path) -> Result<Vec<PathBuf>, ReadoutError> {
     }
 }
 
-fn entries(directory: &Path, wanted: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>, ReadoutError> {
+fn entries(directory: &Path, is_included: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>, ReadoutError> {
     let io = |source| ReadoutError::Io {
         path: directory.to_owned(),
         source,
@@ -114,7 +114,7 @@ fn entries(directory: &Path, wanted: impl Fn(&Path) -> bool) -> Result<Vec<PathB
     let mut paths = Vec::new();
     for entry in fs::read_dir(directory).map_err(io)? {
         let path = entry.map_err(io)?.path();
-        if wanted(&path) {
+        if is_included(&path) {
             paths.push(path);
         }
     }
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn dumps_come_in_natural_order_whatever_their_format() {
+    fn dumps_of_any_format_are_in_natural_order() {
         let directory = directory(&[
             ("10.txt", b"0a 0a"),
             ("2.bin", &[2, 2]),
@@ -195,17 +195,17 @@ mod tests {
     type Files<'a> = &'a [(&'a str, &'a [u8])];
 
     #[test]
-    fn errors_name_the_file_and_the_place() {
+    fn errors_name_the_file_and_the_position() {
         let cases: [(Files<'_>, &[&str]); 6] = [
             (&[("a.txt", b"00\n0q")], &["a.txt:2:2:", "'q'"]),
             (
                 &[("a.bin", b"12"), ("b.bin", b"123")],
                 &["b.bin: 3 bytes", "a.bin has 2"],
             ),
-            (&[("a.bin", b"")], &["a.bin: holds no bytes"]),
-            (&[("a.md", b"x")], &["holds no dumps"]),
+            (&[("a.bin", b"")], &["empty dump", "a.bin;"]),
+            (&[("a.md", b"x")], &["no dumps in"]),
             (&[("a.txt", b"001")], &["a.txt:1:3:", "one hex digit"]),
-            (&[("a.txt", b"  \n")], &["a.txt: holds no bytes"]),
+            (&[("a.txt", b"  \n")], &["empty dump", "a.txt;"]),
         ];
         for (files, expected) in cases {
             let directory = directory(files);
@@ -232,14 +232,14 @@ mod tests {
         for (start, end) in [(4, Some(7)), (6, None), (9, Some(10))] {
             let refused = read(start, end);
             assert!(
-                matches!(refused, Err(ReadoutError::Short { bytes: 6, .. })),
+                matches!(refused, Err(ReadoutError::EndsBeforeRange { bytes: 6, .. })),
                 "{start}: {refused:?}"
             );
         }
     }
 
     #[test]
-    fn levels_are_told_apart() {
+    fn directory_levels_are_distinguished() {
         let flat = directory(&[("a.bin", b"1")]);
         assert!(subdirectories(flat.path()).unwrap().is_empty());
         let fleet = directory(&[("dev10/a.bin", b"1"), ("dev9/a.bin", b"1"), ("notes/a.md", b"1")]);
@@ -252,7 +252,7 @@ mod tests {
         let mixed = directory(&[("a.bin", b"1"), ("dev/a.bin", b"1")]);
         assert!(matches!(
             subdirectories(mixed.path()),
-            Err(ReadoutError::Mixed { .. })
+            Err(ReadoutError::MixedLevels { .. })
         ));
         let neither = directory(&[("a.md", b"1")]);
         assert!(matches!(
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn files_without_a_known_ending_are_told_by_their_content() {
+    fn files_without_a_known_extension_are_classified_by_content() {
         let directory = directory(&[("text", b"0f 0f"), ("binary", &[0x0f, 0x00])]);
         assert_eq!(
             read_dump(&directory.path().join("text")).unwrap().to_bytes(),

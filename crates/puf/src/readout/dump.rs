@@ -1,4 +1,4 @@
-//! Dumps that are read piece by piece, so that large ones take little memory.
+//! Reads dumps in pieces, so that large ones need little memory.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -23,7 +23,8 @@ pub struct Dump {
     pub bits: Bits,
 }
 
-/// A file, and how far it was read. It is open only while it is read: a fleet has more dumps than a process files.
+/// A file and the read position. It is open only during a read, because a fleet has more dumps than a process may
+/// open files.
 #[derive(Debug)]
 struct Reader {
     path: PathBuf,
@@ -31,10 +32,10 @@ struct Reader {
     parser: Option<HexParser>,
     /// The next byte of the file.
     position: u64,
-    is_over: bool,
-    /// Bytes of the memory that were read and not given yet.
+    is_at_end: bool,
+    /// Bytes of the memory that were read but not yet returned.
     ready: Vec<u8>,
-    given: usize,
+    yielded: usize,
 }
 
 impl Reader {
@@ -43,21 +44,21 @@ impl Reader {
             path,
             parser: (*kind == Kind::Text).then(HexParser::new),
             position: 0,
-            is_over: false,
+            is_at_end: false,
             ready: Vec::new(),
-            given: 0,
+            yielded: 0,
         }
     }
 
-    /// The memory's next bytes, fewer at its end.
+    /// The next bytes of the memory; fewer at its end.
     fn next(&mut self, bytes: usize) -> Result<Vec<u8>, ReadoutError> {
-        if self.ready.len() < bytes && !self.is_over {
+        if self.ready.len() < bytes && !self.is_at_end {
             self.fill(bytes)?;
         }
         let rest = self.ready.split_off(bytes.min(self.ready.len()));
         let next = std::mem::replace(&mut self.ready, rest);
-        self.given += next.len();
-        match self.given > DUMP_BYTES_MAX {
+        self.yielded += next.len();
+        match self.yielded > DUMP_BYTES_MAX {
             true => Err(self.io(io::ErrorKind::FileTooLarge.into())),
             false => Ok(next),
         }
@@ -69,17 +70,17 @@ impl Reader {
         file.seek(SeekFrom::Start(self.position))
             .map_err(|error| self.io(error))?;
         let mut chunk = Vec::with_capacity(CHUNK_BYTES);
-        while self.ready.len() < bytes && !self.is_over {
+        while self.ready.len() < bytes && !self.is_at_end {
             chunk.clear();
             let limit = CHUNK_BYTES as u64;
             let read = (&mut file).take(limit).read_to_end(&mut chunk);
-            self.is_over = read.map_err(|error| self.io(error))? == 0;
+            self.is_at_end = read.map_err(|error| self.io(error))? == 0;
             self.position += chunk.len() as u64;
             let Some(parser) = &mut self.parser else {
                 self.ready.extend(&chunk);
                 continue;
             };
-            let parsed = match self.is_over {
+            let parsed = match self.is_at_end {
                 false => parser.feed(&chunk, &mut self.ready),
                 true => parser.finish(&mut self.ready),
             };
@@ -106,8 +107,8 @@ pub struct DumpSet {
 }
 
 impl DumpSet {
-    /// The dumps of a directory. Files with other endings than those named at [`read_dump`](super::read_dump) are left
-    /// out.
+    /// The dumps of a directory. Files with extensions other than those of [`read_dump`](super::read_dump) are
+    /// ignored.
     ///
     /// # Errors
     /// [`ReadoutError`] if there are none, or the directory cannot be read.
@@ -124,7 +125,7 @@ impl DumpSet {
         })
     }
 
-    /// The next bytes of each; fewer at the end of the memory, none after it.
+    /// The next bytes of each dump; fewer at the end of the memory, none after it.
     ///
     /// # Errors
     /// [`ReadoutError`] if a dump cannot be read, is empty, or ends before the others.
@@ -133,16 +134,16 @@ impl DumpSet {
         let mut given = None;
         for reader in &mut self.readers {
             let content = reader.next(bytes)?;
-            if reader.given == 0 {
+            if reader.yielded == 0 {
                 let path = reader.path.clone();
                 return Err(ReadoutError::Empty { path });
             }
-            let expected = *given.get_or_insert(reader.given);
+            let expected = *given.get_or_insert(reader.yielded);
             let first = dumps.first().map(|first| first.path.clone());
-            if let Some(first) = first.filter(|_| reader.given != expected) {
-                return Err(ReadoutError::Length {
+            if let Some(first) = first.filter(|_| reader.yielded != expected) {
+                return Err(ReadoutError::LengthMismatch {
                     path: reader.path.clone(),
-                    bytes: reader.given,
+                    bytes: reader.yielded,
                     first,
                     expected,
                 });

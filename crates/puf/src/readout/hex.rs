@@ -1,10 +1,10 @@
 //! Hex text to bytes.
 
-/// What is wrong in a hex dump, and where.
+/// An error in a hex dump, with its position.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HexError {
-    /// A character that does not belong there.
+    /// An unexpected character.
     #[error(
         "{line}:{column}: found {found:?}; only hex digits, white space, commas and 0x before a byte are allowed"
     )]
@@ -17,14 +17,14 @@ pub enum HexError {
         found: char,
     },
     /// A byte has one digit only.
-    #[error("{line}:{column}: the byte that begins here has one hex digit only; digits are missing")]
+    #[error("{line}:{column}: the byte that begins here has only one hex digit; digits are missing")]
     HalfByte {
         /// From 1.
         line: usize,
         /// From 1, in bytes.
         column: usize,
     },
-    /// Intel HEX rather than plain hex text.
+    /// Intel HEX instead of plain hex text.
     #[error("{line}:{column}: this is an Intel HEX file; convert it with objcopy -I ihex -O binary")]
     IntelHex {
         /// From 1.
@@ -34,8 +34,8 @@ pub enum HexError {
     },
 }
 
-/// Reads hex digits in pairs, the more significant first. White space and commas may stand anywhere and lines
-/// may have any width; `0x` may stand where a byte begins.
+/// Reads hex digits in pairs, the more significant first. White space and commas may occur anywhere, and lines may
+/// have any width. `0x` may precede a byte.
 ///
 /// # Errors
 /// [`HexError`] with line and column.
@@ -47,14 +47,14 @@ pub fn parse_hex(text: &[u8]) -> Result<Vec<u8>, HexError> {
     Ok(bytes)
 }
 
-/// The same of a text that comes in pieces.
+/// The same for text that is read in pieces.
 #[derive(Debug)]
 pub(super) struct HexParser {
     line: usize,
     column: usize,
-    /// The first digit of an unfinished byte, and where it stands.
+    /// The first digit of an incomplete byte, and its position.
     high: Option<(u8, usize, usize)>,
-    /// A zero at the end of a piece, which may be that of `0x`.
+    /// A zero at the end of a piece, which may begin `0x`.
     zero: bool,
 }
 
@@ -132,13 +132,13 @@ impl HexParser {
     }
 }
 
-/// The character that `rest` begins with, for messages.
+/// The first character of `rest`, for messages.
 fn found_at(rest: &[u8]) -> char {
     let head = rest.get(..rest.len().min(4)).unwrap_or(rest);
     String::from_utf8_lossy(head).chars().next().unwrap_or('\u{fffd}')
 }
 
-/// Whether a file looks like hex text: printable ASCII and white space only.
+/// Whether a file looks like hex text: only printable ASCII and white space.
 pub(super) fn looks_like_text(bytes: &[u8]) -> bool {
     bytes
         .iter()
@@ -195,7 +195,7 @@ mod tests {
         }
 
         #[test]
-        fn pieces_of_a_text_are_read_as_the_whole(text in "[0-9a-fx ,\n]{0,60}", size in 1_usize..8) {
+        fn text_in_pieces_is_read_as_text_in_one_piece(text in "[0-9a-fx ,\n]{0,60}", size in 1_usize..8) {
             let (mut parser, mut bytes) = (HexParser::new(), Vec::new());
             let fed = text.as_bytes().chunks(size).try_for_each(|piece| parser.feed(piece, &mut bytes));
             let read = fed.and_then(|()| parser.finish(&mut bytes)).map(|()| bytes);

@@ -17,12 +17,12 @@ use std::path::PathBuf;
 /// The largest dump that is read, in bytes.
 pub const DUMP_BYTES_MAX: usize = 64 << 20;
 
-/// Why a dump or a directory of dumps was not read.
+/// Reading a dump or a directory of dumps failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadoutError {
     /// The operating system refused.
-    #[error("{}: cannot be read: {source}", path.display())]
+    #[error("cannot read {}: {source}", path.display())]
     Io {
         /// The file or directory.
         path: PathBuf,
@@ -40,17 +40,17 @@ pub enum ReadoutError {
         source: HexError,
     },
     /// A dump is empty.
-    #[error("{}: holds no bytes; the readout failed or the file was cut off", path.display())]
+    #[error("empty dump {}; the readout failed or the file was truncated", path.display())]
     Empty {
         /// The file.
         path: PathBuf,
     },
     /// Dumps of one device have different lengths.
     #[error(
-        "{}: {bytes} bytes, but {} has {expected}; all dumps of a device must cover the same memory",
+        "{}: {bytes} bytes, but {} has {expected}; all dumps of a device must cover the same memory range",
         path.display(), first.display()
     )]
-    Length {
+    LengthMismatch {
         /// The file that differs.
         path: PathBuf,
         /// Its bytes.
@@ -60,19 +60,19 @@ pub enum ReadoutError {
         /// The first file's bytes.
         expected: usize,
     },
-    /// A dump ends before the part that is wanted.
-    #[error("{}: {bytes} bytes, but {span} is wanted of it; take the memory's whole dump, or another range", path.display())]
-    Short {
+    /// A dump ends before the requested range.
+    #[error("{}: {bytes} bytes, but range {span} was requested; dump the whole memory, or select another range", path.display())]
+    EndsBeforeRange {
         /// The file.
         path: PathBuf,
         /// Its bytes.
         bytes: usize,
-        /// What is wanted.
+        /// The requested range.
         span: Span,
     },
     /// The directory has no dumps.
     #[error(
-        "{}: holds no dumps; expected are files ending in .bin, .raw, .dump (binary), .txt or .hex (hex text), or one \
+        "no dumps in {}; expected are files ending in .bin, .raw, .dump (binary), .txt or .hex (hex text), or one \
          subdirectory with such files per device",
         path.display()
     )]
@@ -81,8 +81,8 @@ pub enum ReadoutError {
         path: PathBuf,
     },
     /// The directory has both dumps and subdirectories with dumps.
-    #[error("{}: holds dumps as well as subdirectories with dumps; keep either one device or one directory per device", path.display())]
-    Mixed {
+    #[error("{}: contains both dumps and subdirectories with dumps; keep the dumps of one device, or one directory per device", path.display())]
+    MixedLevels {
         /// The directory.
         path: PathBuf,
     },

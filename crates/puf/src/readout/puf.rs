@@ -8,7 +8,7 @@ use crate::{
     puf::{Challenge, Puf, PufError},
 };
 
-/// A weak PUF that serves stored readouts, one after the other, and begins again after the last.
+/// A weak PUF that serves stored readouts in turn, and starts again after the last.
 #[derive(Debug)]
 pub struct ReadoutPuf {
     first: Bits,
@@ -17,8 +17,8 @@ pub struct ReadoutPuf {
 }
 
 impl ReadoutPuf {
-    /// Serves one dump or, in natural order of names, all dumps of a directory, from the byte `start` on and as far as
-    /// enrolment takes them.
+    /// Serves one dump or, in natural order of names, all dumps of a directory, from the byte `start` on, up to the
+    /// maximum for enrollment.
     ///
     /// # Errors
     /// [`ReadoutError`] if there are none, one cannot be read, or it has no byte `start`.
@@ -29,7 +29,7 @@ impl ReadoutPuf {
             let first = start.saturating_mul(8);
             let rest = bits.len().saturating_sub(first).min(8 * SPAN_BYTES_MAX);
             let part = bits.window(first, rest).filter(|part| !part.is_empty());
-            let first = part.ok_or_else(|| ReadoutError::Short {
+            let first = part.ok_or_else(|| ReadoutError::EndsBeforeRange {
                 path: path.to_owned(),
                 bytes: bits.len() / 8,
                 span,
@@ -65,10 +65,10 @@ impl ReadoutPuf {
 
 impl Puf for ReadoutPuf {
     fn read(&mut self, challenge: Challenge, bits: usize) -> Result<Bits, PufError> {
-        if challenge != Challenge::Whole {
+        if challenge != Challenge::PowerUp {
             return Err(PufError::WrongMode {
                 has: "is a stored memory readout",
-                enrol_in: "key",
+                enroll_in: "key",
             });
         }
         let readout = self
@@ -78,7 +78,7 @@ impl Puf for ReadoutPuf {
             .unwrap_or(&self.first);
         self.next = (self.next + 1) % self.readouts();
         readout.window(0, bits).ok_or(PufError::TooFewBits {
-            wanted: bits,
+            requested: bits,
             available: readout.len(),
         })
     }
@@ -89,15 +89,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn readouts_come_in_turn() {
+    fn readouts_are_returned_in_order() {
         let dump = |byte| Bits::from_bytes(&[byte, byte]);
         let mut puf = ReadoutPuf::new(dump(1), vec![dump(2), dump(3)]);
-        let mut read = || puf.read(Challenge::Whole, 8).unwrap().to_bytes();
+        let mut read = || puf.read(Challenge::PowerUp, 8).unwrap().to_bytes();
         assert_eq!([read(), read(), read(), read()], [[1], [2], [3], [1]]);
         assert!(matches!(
-            puf.read(Challenge::Whole, 17),
+            puf.read(Challenge::PowerUp, 17),
             Err(PufError::TooFewBits {
-                wanted: 17,
+                requested: 17,
                 available: 16
             })
         ));

@@ -1,14 +1,14 @@
-//! Which part of a memory.
+//! A part of a memory.
 
 use std::{fmt, str::FromStr};
 
 use crate::fingerprint::BLOCK_BYTES;
 
-/// The longest part of a memory that enrolment takes, in bytes: a key needs some thousands.
+/// The longest part of a memory that enrollment accepts, bytes: a key needs some thousand.
 pub const SPAN_BYTES_MAX: usize = 1 << 20;
 
-/// A part of a memory, in bytes. Without an end it ends with the memory, or after [`SPAN_BYTES_MAX`]. It begins at a multiple of
-/// [`BLOCK_BYTES`], as the bands of fingerprints do.
+/// A part of a memory, in bytes. Without an end it extends to the end of the memory, or for [`SPAN_BYTES_MAX`]. It
+/// begins at a multiple of [`BLOCK_BYTES`], like the bands of fingerprints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Span {
     /// The first byte.
@@ -18,7 +18,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// How many bytes at most.
+    /// Maximum length in bytes.
     pub fn bytes_max(&self) -> usize {
         self.end
             .map_or(SPAN_BYTES_MAX, |end| end.saturating_sub(self.start))
@@ -34,10 +34,10 @@ impl fmt::Display for Span {
     }
 }
 
-/// A text that names no part of a memory.
+/// A text that is not a valid range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "expected is START..END in bytes, such as 0x4000..0x8000, of at most 1 MiB; START is a multiple of 256, END may be left out"
+    "invalid range; use START..END in bytes, such as 0x4000..0x8000, of at most 1 MiB: START is a multiple of 256, END is optional"
 )]
 pub struct SpanError;
 
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_read_and_nonsense_is_refused() {
+    fn parts_are_read_and_invalid_ranges_are_refused() {
         for (text, start, end) in [
             ("0..512", 0, Some(512)),
             ("0x4000..0x8000", 0x4000, Some(0x8000)),

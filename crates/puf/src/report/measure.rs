@@ -1,10 +1,10 @@
-//! The measurement, segment by segment.
+//! Measures devices, segment by segment.
 
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha20Rng;
 
-use super::rebuild::{Rebuild, Trials};
-use super::verdict::{Comparison, Verdict};
+use super::enrollment_check::{Comparison, EnrollmentCheck};
+use super::rebuild::{TrialKind, Trials};
 use super::{DeviceReport, Histogram, MAP_COLUMNS, PufReport, ReportOptions};
 use crate::{
     bits::Bits,
@@ -19,7 +19,7 @@ use crate::{
 
 /// The most rows of the map.
 const MAP_ROWS: usize = 32;
-/// Windows of one chip that stand in for devices, at most: each is compared with each.
+/// Maximum number of windows of one chip that substitute devices: each is compared with each.
 const WINDOWS_MAX: usize = 512;
 
 /// A device under measurement.
@@ -27,16 +27,16 @@ struct Device {
     name: String,
     dumps: DumpSet,
     tally: DeviceTally,
-    verdict: Verdict,
+    check: EnrollmentCheck,
     entropy: Option<EntropyAssessment>,
 }
 
-/// What is known of all devices so far.
+/// The measurement of all devices so far.
 pub(super) struct Measurement<'a> {
     options: &'a ReportOptions,
     devices: Vec<Device>,
     comparison: Comparison,
-    /// Positions by how many devices have a one there.
+    /// Number of positions by the number of devices that have a one there.
     aliasing: Vec<u64>,
     windows: Option<Vec<Bits>>,
     map: Vec<f64>,
@@ -60,7 +60,7 @@ impl<'a> Measurement<'a> {
             aliasing: Vec::new(),
             windows: None,
             map: Vec::new(),
-            trials: Rebuild::ALL.map(|kind| Trials::new(kind, options)).into(),
+            trials: TrialKind::ALL.map(|kind| Trials::new(kind, options)).into(),
         };
         let mut segment = 0;
         while measurement.add_segment(segment, progress)? {
@@ -69,7 +69,7 @@ impl<'a> Measurement<'a> {
         Ok(measurement.report())
     }
 
-    /// Whether there was one more.
+    /// Adds the next segment. Returns `false` after the last one.
     fn add_segment(&mut self, segment: usize, progress: &dyn Fn(&str)) -> Result<bool, ReadoutError> {
         let mut references = Vec::with_capacity(self.devices.len());
         for device in &mut self.devices {
@@ -81,7 +81,7 @@ impl<'a> Measurement<'a> {
             };
             device.add(segment, &readouts, &reference, self.options);
             if self.map.is_empty() {
-                self.map = one_share_map(&readouts);
+                self.map = ones_map(&readouts);
             }
             for trials in &mut self.trials {
                 progress(&format!("rebuilding {}: {}", device.name, trials.kind()));
@@ -100,7 +100,7 @@ impl<'a> Measurement<'a> {
             self.aliasing = Bits::ones_histogram(&windows);
             self.windows = Some(windows);
         }
-        // Where one memory ends before the others, the rest is compared with nothing.
+        // If one memory ends before the others, the rest is not compared.
         if self.devices.len() < 2 || references.len() < self.devices.len() {
             return;
         }
@@ -126,16 +126,16 @@ impl<'a> Measurement<'a> {
             .flat_map(|device| device.tally.errors_against_first())
             .collect();
         PufReport {
-            windows_stand_in: self.windows.as_ref().map(Vec::len),
+            substitute_windows: self.windows.as_ref().map(Vec::len),
             uniqueness: Spread::of(&distances),
             bit_aliasing: aliasing.and_then(|histogram| Spread::of_histogram(histogram)),
             min_entropy_across_devices: aliasing.map(|histogram| estimate::by_position(histogram)),
             intra_distances: Histogram::of(&intra, 100),
             inter_distances: Histogram::of(&distances, 100),
             flip_probability_cdf: flip_cdf(self.devices.iter().map(|device| device.tally.histogram())),
-            one_share_map: self.map,
+            ones_map: self.map,
             rebuilds: self.trials.into_iter().map(Trials::result).collect(),
-            same_pufs: self.comparison.same_pufs(),
+            duplicate_devices: self.comparison.duplicate_devices(),
             devices: self.devices.into_iter().filter_map(Device::report).collect(),
         }
     }
@@ -147,21 +147,21 @@ impl Device {
             name,
             dumps,
             tally: DeviceTally::default(),
-            verdict: Verdict::default(),
+            check: EnrollmentCheck::default(),
             entropy: None,
         }
     }
 
     fn add(&mut self, segment: usize, readouts: &[Bits], reference: &Bits, options: &ReportOptions) {
         self.tally.add(readouts, reference);
-        self.verdict
+        self.check
             .add(segment * SPAN_BYTES_MAX, readouts, reference, &options.health);
         if segment > 0 {
             return;
         }
-        // Enrolment takes no more than the first segment.
+        // Enrollment uses only the first segment.
         let mut rng = ChaCha20Rng::seed_from_u64(options.seed);
-        self.verdict.enrol(readouts, &options.health, &mut rng);
+        self.check.enroll(readouts, &options.health, &mut rng);
         if reference.len() >= Profile::KEY.response_bits() {
             let cells = CellSample::all(reference);
             self.entropy = Some(entropy::assess_cells(
@@ -178,10 +178,10 @@ impl Device {
             metrics: self.tally.metrics()?,
             name: self.name,
             entropy: self.entropy,
-            health_findings: self.verdict.health_findings,
-            bad_ranges: self.verdict.bad_ranges,
-            enrolment_bits: self.verdict.enrolment_bits,
-            refusal: self.verdict.refusal,
+            health_findings: self.check.health_findings,
+            bad_ranges: self.check.bad_ranges,
+            enrollment_bits: self.check.enrollment_bits,
+            refusal: self.check.refusal,
         })
     }
 }
@@ -193,7 +193,7 @@ fn windows(bits: &Bits, window_bits: usize) -> Vec<Bits> {
         .collect()
 }
 
-/// Of devices that were read more than once, from how many cells are one in none, in one, .. of their readouts.
+/// For devices that were read more than once: the cumulative share of cells by flip probability.
 fn flip_cdf<'a>(histograms: impl Iterator<Item = &'a [u64]>) -> Vec<f64> {
     let mut flips: Vec<(f64, u64)> = Vec::new();
     for histogram in histograms.filter(|histogram| histogram.len() > 2) {
@@ -213,7 +213,7 @@ fn flip_cdf<'a>(histograms: impl Iterator<Item = &'a [u64]>) -> Vec<f64> {
 }
 
 /// Rows are consecutive parts of the memory, columns the address modulo 64 within them.
-fn one_share_map(readouts: &[Bits]) -> Vec<f64> {
+fn ones_map(readouts: &[Bits]) -> Vec<f64> {
     let len = readouts.first().map_or(0, Bits::len);
     let lines = len.div_ceil(MAP_COLUMNS);
     let part = lines.div_ceil(MAP_ROWS).max(1);

@@ -1,18 +1,19 @@
-//! A quality report over a directory of readouts: figures, a table, a picture, and whether enrolment would take them.
+//! A quality report over a directory of readouts: figures, a table, charts, and whether enrollment would accept the
+//! devices.
 //!
-//! Memories are measured segment by segment, so that what is kept of a device is a segment of each readout and one of its
-//! reference, however large its memory is.
+//! Memories are measured segment by segment, so that only one segment of each readout and of its reference is kept
+//! per device, for any size of memory.
 
+mod enrollment_check;
 mod measure;
-mod picture;
 mod rebuild;
-mod sketch;
+mod svg_chart;
 mod table;
-mod verdict;
+mod text_chart;
 
-pub use rebuild::{Rebuild, RebuildResult};
+pub use enrollment_check::DuplicateDevices;
+pub use rebuild::{RebuildResult, TrialKind};
 pub use table::Row;
-pub use verdict::SamePuf;
 
 use std::path::Path;
 
@@ -27,14 +28,14 @@ use crate::{
 };
 use measure::Measurement;
 
-/// How to make a report.
+/// Options of a report.
 #[derive(Clone, Debug)]
 pub struct ReportOptions {
-    /// Bits of a window, where windows of one chip stand in for devices.
+    /// Bits of a window, if windows of one chip substitute devices.
     pub window_bits: usize,
-    /// The readouts, from the first on, that the rebuild trials enrol from; all others are rebuilt from.
-    pub enrolment_readouts: usize,
-    /// Seeds the secrets of the rebuild trials, which are thrown away.
+    /// Number of readouts, from the first on, that the rebuild trials enroll from. The others are rebuilt from.
+    pub enrollment_readouts: usize,
+    /// Seed of the secrets of the rebuild trials, which are discarded.
     pub seed: u64,
     /// The limits of the health test.
     pub health: HealthTest,
@@ -44,7 +45,7 @@ impl Default for ReportOptions {
     fn default() -> Self {
         Self {
             window_bits: 4096,
-            enrolment_readouts: 5,
+            enrollment_readouts: 5,
             seed: 1,
             health: HealthTest::default(),
         }
@@ -58,16 +59,16 @@ pub struct DeviceReport {
     pub name: String,
     /// Its metrics.
     pub metrics: DeviceMetrics,
-    /// The min-entropy of a key-mode secret from its cells as they are, if there are enough; enrolment
-    /// debiases them first.
+    /// The min-entropy of a key-mode secret from its unprocessed cells, if there are enough. Enrollment debiases them
+    /// first.
     pub entropy: Option<EntropyAssessment>,
-    /// What the health test says about its readouts, empty if nothing.
+    /// Findings of the health test for its readouts; empty if there are none.
     pub health_findings: Vec<String>,
     /// Parts of its memory that are not power-up state.
     pub bad_ranges: Vec<BadRange>,
-    /// Min-entropy of the secret that enrolment makes of its readouts, in bits.
-    pub enrolment_bits: Option<f64>,
-    /// Why enrolment refuses its readouts, if it does.
+    /// Min-entropy of the secret that enrollment derives from its readouts, in bits.
+    pub enrollment_bits: Option<f64>,
+    /// Why enrollment refuses its readouts, if it does.
     pub refusal: Option<String>,
 }
 
@@ -96,16 +97,16 @@ impl Histogram {
     }
 }
 
-/// The report over a directory.
+/// The report on a directory.
 #[derive(Clone, Debug, Serialize)]
 pub struct PufReport {
     /// One entry per device.
     pub devices: Vec<DeviceReport>,
-    /// Devices whose memories are the same in part: enrolment takes one of them only.
-    pub same_pufs: Vec<SamePuf>,
-    /// With one device only: how many windows of it stand in for devices in everything that compares devices.
-    /// Windows of one chip do not measure how much chips differ.
-    pub windows_stand_in: Option<usize>,
+    /// Devices with common memory content: enrollment accepts only one of them.
+    pub duplicate_devices: Vec<DuplicateDevices>,
+    /// With one device only: the number of windows that substitute devices in all comparisons of devices. Windows of
+    /// one chip do not measure how much chips differ.
+    pub substitute_windows: Option<usize>,
     /// Inter-HD over all pairs.
     pub uniqueness: Option<Spread>,
     /// The share of ones by position over the devices.
@@ -118,21 +119,21 @@ pub struct PufReport {
     pub inter_distances: Histogram,
     /// Of 101 points, the share of cells whose flip probability is at most `i / 200`.
     pub flip_probability_cdf: Vec<f64>,
-    /// The share of ones over the first MiB of the first device's memory, row by row of 64: rows are consecutive parts of the
-    /// memory, columns the address modulo 64, so that stripes show.
-    pub one_share_map: Vec<f64>,
+    /// The share of ones over the first MiB of the first device's memory, in rows of 64: rows are consecutive parts
+    /// of the memory, columns the address modulo 64, so that stripes are visible.
+    pub ones_map: Vec<f64>,
     /// The rebuild trials.
     pub rebuilds: Vec<RebuildResult>,
 }
 
-/// The columns of [`PufReport::one_share_map`].
+/// The columns of [`PufReport::ones_map`].
 pub(crate) const MAP_COLUMNS: usize = 64;
 impl PufReport {
-    /// Reads a directory of dumps (one device) or of subdirectories with dumps (one device each) and measures
-    /// them. `progress` gets what is being done.
+    /// Reads a directory of dumps (one device) or of subdirectories with dumps (one device each) and measures them.
+    /// `progress` receives the current step.
     ///
     /// # Errors
-    /// [`ReadoutError`] if a dump cannot be read, with the file and the place in it.
+    /// [`ReadoutError`] if a dump cannot be read, with the file and the position.
     pub fn from_directory(
         directory: &Path,
         options: &ReportOptions,
@@ -154,33 +155,33 @@ impl PufReport {
         Measurement::run(sets, options, progress)
     }
 
-    /// What enrolment would refuse, in words; empty if it would take all devices. Pairs of devices with the
+    /// Reasons for which enrollment would refuse devices; empty if it would accept all. Pairs of devices with the
     /// same PUF come first.
     pub fn refusals(&self) -> Vec<String> {
         let of_devices = self.devices.iter().filter_map(|device| {
             let refusal = device.refusal.as_ref()?;
             Some(format!("{}: {refusal}", device.name))
         });
-        let same_pufs = self.same_pufs.iter().map(ToString::to_string);
+        let same_pufs = self.duplicate_devices.iter().map(ToString::to_string);
         same_pufs.chain(of_devices).collect()
     }
 
-    /// The figures as rows for a table.
+    /// The figures as table rows.
     pub fn rows(&self) -> Vec<Row> {
         table::rows(self)
     }
 
-    /// A picture for a terminal: the two distributions of Hamming distances.
+    /// A chart for a terminal: the two distributions of Hamming distances.
     #[must_use]
-    pub fn sketch(&self) -> String {
-        sketch::sketch(self)
+    pub fn text_chart(&self) -> String {
+        text_chart::text_chart(self)
     }
 
-    /// The picture as an SVG document.
+    /// The charts as an SVG document.
     ///
     /// # Errors
     /// A message if drawing fails.
     pub fn svg(&self) -> Result<String, String> {
-        picture::svg(self)
+        svg_chart::svg(self)
     }
 }

@@ -1,4 +1,4 @@
-//! Rebuild trials over stored readouts: enrol from the first few, rebuild from every other one.
+//! Rebuild trials over stored readouts: enroll from the first few, rebuild from every other one.
 
 use std::fmt;
 
@@ -10,22 +10,22 @@ use super::ReportOptions;
 use crate::{
     bits::Bits,
     code::{Profile, binomial::lower_tail},
-    extractor::{self, ExtractorError, KeyEnrolment},
+    extractor::{self, ExtractorError, KeyEnrollment},
 };
 
 /// A kind of trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Rebuild {
-    /// Key mode as enrolment does it, with debiased stable cells out of windows of 32,768 cells.
+pub enum TrialKind {
+    /// Key mode as enrollment does it, with debiased stable cells out of windows of 32,768 cells.
     Key,
-    /// The error correction of key mode on all cells, in windows as large as its profile: a test of the code,
-    /// not of entropy.
+    /// The error correction of key mode on all cells, in windows of the profile's size: a test of the code, not of
+    /// entropy.
     KeyCode,
-    /// The error correction of pool mode likewise.
+    /// The error correction of pool mode, likewise.
     PoolCode,
 }
 
-impl Rebuild {
+impl TrialKind {
     /// All kinds.
     pub const ALL: [Self; 3] = [Self::Key, Self::KeyCode, Self::PoolCode];
 
@@ -44,7 +44,7 @@ impl Rebuild {
     }
 }
 
-impl fmt::Display for Rebuild {
+impl fmt::Display for TrialKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Key => "key mode",
@@ -58,14 +58,14 @@ impl fmt::Display for Rebuild {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RebuildResult {
     /// The kind.
-    pub kind: Rebuild,
+    pub kind: TrialKind,
     /// The error-correction profile, in words.
     pub profile: String,
     /// Readouts each window was enrolled from.
-    pub enrolment_readouts: usize,
+    pub enrollment_readouts: usize,
     /// Windows that were enrolled.
     pub windows: usize,
-    /// Windows that enrolment refused.
+    /// Windows that enrollment refused.
     pub refused: usize,
     /// Why the first of them was refused.
     pub first_refusal: Option<String>,
@@ -73,25 +73,25 @@ pub struct RebuildResult {
     pub attempts: usize,
     /// Rebuilds that failed or gave another secret.
     pub failures: usize,
-    /// What the failure rate is below with 95 % confidence (Clopper, Pearson 1934); `None` if nothing was tried.
-    /// Rebuilds of one chip at one temperature are not independent: this is the least that can be said.
+    /// Upper limit of the failure rate with 95 % confidence (Clopper, Pearson 1934). `None` if nothing was tried.
+    /// Rebuilds of one chip at one temperature are not independent, so the true limit may be higher.
     pub failure_rate_below: Option<f64>,
-    /// Readouts there were, of the device with the most.
+    /// Number of readouts of the device with the most.
     pub readouts: usize,
-    /// The least min-entropy of an enrolled window's secret; `None` where only the code is tried.
+    /// The smallest min-entropy of an enrolled window's secret; `None` if only the code is tried.
     pub residual_bits_min: Option<f64>,
 }
 
-/// One window's outcome.
+/// The result of one window.
 struct Trial {
     failures: usize,
     residual_bits: Option<f64>,
 }
 
-/// Windows of a memory's first segment that are tried, at most.
+/// Maximum number of windows of a memory's first segment that are tried.
 const WINDOWS_MAX: usize = 512;
 
-/// Trials of one kind, under way.
+/// Trials of one kind in progress.
 pub(super) struct Trials {
     result: RebuildResult,
     options: ReportOptions,
@@ -99,11 +99,11 @@ pub(super) struct Trials {
 }
 
 impl Trials {
-    pub(super) fn new(kind: Rebuild, options: &ReportOptions) -> Self {
+    pub(super) fn new(kind: TrialKind, options: &ReportOptions) -> Self {
         let result = RebuildResult {
             kind,
             profile: kind.profile().to_string(),
-            enrolment_readouts: options.enrolment_readouts,
+            enrollment_readouts: options.enrollment_readouts,
             windows: 0,
             refused: 0,
             first_refusal: None,
@@ -120,11 +120,12 @@ impl Trials {
         }
     }
 
-    pub(super) fn kind(&self) -> Rebuild {
+    pub(super) fn kind(&self) -> TrialKind {
         self.result.kind
     }
 
-    /// Tries windows of a segment of a device's memory, by number from 0; of each half as many as of the one before.
+    /// Tries windows of a segment of a device's memory, numbered from 0. Each later half of the segments gets half as
+    /// many windows.
     pub(super) fn add(&mut self, segment: usize, readouts: &[Bits]) {
         self.result.readouts = self.result.readouts.max(readouts.len());
         let size = self.result.kind.window_bits();
@@ -135,15 +136,15 @@ impl Trials {
                 .iter()
                 .filter_map(|r| r.window(index * size, size))
                 .collect();
-            if let Some((enrolment, later)) = window.split_at_checked(self.options.enrolment_readouts) {
-                self.try_window(enrolment, later);
+            if let Some((enrollment, later)) = window.split_at_checked(self.options.enrollment_readouts) {
+                self.try_window(enrollment, later);
             }
         }
     }
 
-    fn try_window(&mut self, enrolment: &[Bits], later: &[Bits]) {
+    fn try_window(&mut self, enrollment: &[Bits], later: &[Bits]) {
         let result = &mut self.result;
-        match trial(result.kind, enrolment, later, &self.options, &mut self.rng) {
+        match trial(result.kind, enrollment, later, &self.options, &mut self.rng) {
             Ok(trial) => {
                 result.windows += 1;
                 result.attempts += later.len();
@@ -167,7 +168,7 @@ impl Trials {
     }
 }
 
-/// The failure rate with which so few failures or fewer occur in 5 % of all series, by bisection.
+/// The failure rate at which so few failures or fewer occur in 5 % of all series, by bisection.
 fn rate_below(failures: usize, attempts: usize) -> f64 {
     let (mut low, mut high) = (0.0, 1.0);
     for _ in 0..60 {
@@ -180,22 +181,22 @@ fn rate_below(failures: usize, attempts: usize) -> f64 {
     high
 }
 
-/// Enrols from the first readouts and counts the later ones from which the secret is not rebuilt.
+/// Enrolls from the first readouts and counts the later ones from which the secret is not rebuilt.
 fn trial(
-    kind: Rebuild,
-    enrolment: &[Bits],
+    kind: TrialKind,
+    enrollment: &[Bits],
     later: &[Bits],
     options: &ReportOptions,
     rng: &mut ChaCha20Rng,
 ) -> Result<Trial, ExtractorError> {
-    if kind != Rebuild::Key {
-        return code_trial(kind.profile(), enrolment, later, rng);
+    if kind != TrialKind::Key {
+        return code_trial(kind.profile(), enrollment, later, rng);
     }
-    let how = KeyEnrolment {
+    let enrollment_options = KeyEnrollment {
         health: options.health,
-        ..KeyEnrolment::default()
+        ..KeyEnrollment::default()
     };
-    let enrolled = extractor::enrol(enrolment, &how, rng)?;
+    let enrolled = extractor::enroll(enrollment, &enrollment_options, rng)?;
     let rebuilt = |readout: &Bits| extractor::reproduce(readout, &enrolled.helper, &options.health);
     let failed = |readout: &&Bits| !rebuilt(readout).is_ok_and(|secret| secret == enrolled.secret);
     let failures = later.iter().filter(failed).count();
@@ -207,16 +208,16 @@ fn trial(
 
 fn code_trial(
     profile: Profile,
-    enrolment: &[Bits],
+    enrollment: &[Bits],
     later: &[Bits],
     rng: &mut ChaCha20Rng,
 ) -> Result<Trial, ExtractorError> {
     let none = ExtractorError::TooFewReadouts {
         given: 0,
         needed: 1,
-        purpose: "enrol",
+        purpose: "enroll",
     };
-    let reference = Bits::majority(enrolment).ok_or(none)?;
+    let reference = Bits::majority(enrollment).ok_or(none)?;
     let (secret, offset) = extractor::code_offset(profile, &reference, rng)?;
     let rebuilt = |readout: &Bits| extractor::rebuild(profile, readout, &offset);
     let failed = |readout: &&Bits| !rebuilt(readout).is_ok_and(|found| found == secret);
@@ -231,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bound_is_the_rule_of_three_where_nothing_failed() {
+    fn the_bound_without_failures_is_the_rule_of_three() {
         assert!((rate_below(0, 1000) - 0.003).abs() < 1e-5);
         // Clopper and Pearson's tables: 2 of 20, one-sided 95 %.
         assert!((rate_below(2, 20) - 0.2826).abs() < 1e-3);

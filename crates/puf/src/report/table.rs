@@ -12,15 +12,15 @@ pub struct Row {
     pub metric: String,
     /// The figure.
     pub value: String,
-    /// What would be ideal, or is demanded.
-    pub wanted: String,
+    /// The ideal or required value.
+    pub target: String,
 }
 
-fn row(metric: impl Into<String>, value: impl Into<String>, wanted: impl Into<String>) -> Row {
+fn row(metric: impl Into<String>, value: impl Into<String>, target: impl Into<String>) -> Row {
     Row {
         metric: metric.into(),
         value: value.into(),
-        wanted: wanted.into(),
+        target: target.into(),
     }
 }
 
@@ -38,9 +38,9 @@ pub(super) fn rows(report: &PufReport) -> Vec<Row> {
     rows
 }
 
-/// What fair, independent bits give differs with the number of devices, and is said with it.
+/// The values for fair, independent bits depend on the number of devices, so they are included.
 fn comparison_rows(report: &PufReport) -> Vec<Row> {
-    let (compared, over) = match report.windows_stand_in {
+    let (compared, over) = match report.substitute_windows {
         Some(windows) => (windows, format!(" ({windows} windows of one chip, not chips)")),
         None => (
             report.devices.len(),
@@ -57,15 +57,15 @@ fn comparison_rows(report: &PufReport) -> Vec<Row> {
     }
     if let Some(h) = report.min_entropy_across_devices {
         let fair = estimate::by_position_of_fair_bits(compared);
-        let wanted = format!("{fair:.3}, as of {compared} fair ones");
+        let target = format!("{fair:.3}, as of {compared} fair ones");
         rows.push(row(
             format!("min-entropy per bit by position{over}"),
             format!("{h:.3}"),
-            wanted,
+            target,
         ));
     }
-    if report.windows_stand_in.is_none() && compared > 1 {
-        let same = match report.same_pufs.as_slice() {
+    if report.substitute_windows.is_none() && compared > 1 {
+        let same = match report.duplicate_devices.as_slice() {
             [] => "none".to_owned(),
             same => same
                 .iter()
@@ -82,15 +82,15 @@ fn rebuild_row(r: &RebuildResult) -> Row {
     let metric = format!("{} ({})", r.kind, r.profile);
     let mut value = match r.failure_rate_below {
         Some(below) => format!(
-            "{} failures in {} rebuilds, {} windows: the rate is below {} with 95 % confidence",
+            "{} failures in {} rebuilds, {} windows: failure rate below {} with 95 % confidence",
             r.failures,
             r.attempts,
             r.windows,
             rate(below)
         ),
-        None if r.readouts <= r.enrolment_readouts => format!(
-            "NOT TRIED: {} readouts are enrolled from and {} are there; take more, or --enrolment-readouts {}",
-            r.enrolment_readouts,
+        None if r.readouts <= r.enrollment_readouts => format!(
+            "NOT TRIED: enrollment uses {} readouts and a rebuild one more, but only {} exist; take more, or set --enrollment-readouts {}",
+            r.enrollment_readouts,
             r.readouts,
             r.readouts.saturating_sub(1).max(3)
         ),
@@ -117,7 +117,7 @@ fn rate(share: f64) -> String {
 
 fn device_rows(name: &str, device: &DeviceReport) -> Vec<Row> {
     let m = &device.metrics;
-    let metric = |what: &str| format!("{name}{what}");
+    let metric = |label: &str| format!("{name}{label}");
     let mut rows = vec![
         row(
             metric("readouts"),
@@ -164,12 +164,12 @@ fn device_rows(name: &str, device: &DeviceReport) -> Vec<Row> {
         bad => bad.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
     };
     rows.push(row(metric("memory that is not power-up state"), bad, "none"));
-    let enrolment = match (&device.refusal, device.enrolment_bits) {
+    let enrollment = match (&device.refusal, device.enrollment_bits) {
         (Some(refusal), _) => format!("REFUSED: {refusal}"),
         (None, Some(bits)) => format!("accepted, {bits:.0} bits of min-entropy"),
         (None, None) => "not tried".to_owned(),
     };
-    rows.push(row(metric("enrolment"), enrolment, "accepted"));
+    rows.push(row(metric("enrollment"), enrollment, "accepted"));
     rows
 }
 

@@ -1,4 +1,4 @@
-//! Chips and what was done to their memory.
+//! Simulated chips with modified memory, and the real readouts.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -21,11 +21,11 @@ pub fn chip_readouts(bytes: usize, bit_error_rate: f64, seed: u64, count: usize)
     };
     let mut chip = Simulated::new(SramPuf::new(parameters, seed).unwrap(), seed + 1);
     (0..count)
-        .map(|_| chip.read(Challenge::Whole, 8 * bytes).unwrap())
+        .map(|_| chip.read(Challenge::PowerUp, 8 * bytes).unwrap())
         .collect()
 }
 
-/// The same with data from a byte on, in each readout.
+/// The same with the given data from a byte on, in each readout.
 pub fn overwritten(readouts: &[Bits], from: usize, data: &[u8]) -> Vec<Bits> {
     let write = |readout: &Bits| {
         let mut bytes = readout.to_bytes();
@@ -35,7 +35,7 @@ pub fn overwritten(readouts: &[Bits], from: usize, data: &[u8]) -> Vec<Bits> {
     readouts.iter().map(write).collect()
 }
 
-/// The same with a share of the bits of some bytes inverted, others in each readout.
+/// The same with a share of the bits of some bytes inverted, different bits in each readout.
 pub fn with_noise(readouts: &[Bits], bytes: Range<usize>, share: f64, seed: u64) -> Vec<Bits> {
     let mut rng = ChaCha20Rng::seed_from_u64(seed);
     let mut noisy = readouts.to_vec();
@@ -48,7 +48,7 @@ pub fn with_noise(readouts: &[Bits], bytes: Range<usize>, share: f64, seed: u64)
     noisy
 }
 
-/// Where the real readouts lie, if they are here.
+/// The directory of the real readouts, if it exists.
 pub fn real_data() -> Option<PathBuf> {
     let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/sram-puf-stm32f407");
     let directory = std::env::var_os("LINEWARDEN_PUF_DATA").map_or_else(beside, PathBuf::from);
@@ -56,13 +56,13 @@ pub fn real_data() -> Option<PathBuf> {
         return Some(directory);
     }
     eprintln!(
-        "skipped: no readouts at {}; set LINEWARDEN_PUF_DATA",
+        "SKIPPED: no readouts at {}; set LINEWARDEN_PUF_DATA",
         directory.display()
     );
     None
 }
 
-/// The first of the real readouts, if they are here.
+/// The first of the real readouts, if they exist.
 pub fn real_readouts(count: usize) -> Option<Vec<Bits>> {
     let dumps = read_directory(&real_data()?, &Span::default()).unwrap();
     Some(dumps.into_iter().take(count).map(|dump| dump.bits).collect())

@@ -6,7 +6,7 @@ use linewarden_registry::{Credentials, DeviceRecord, PoolRow};
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
-/// Sparse ids, as a fleet has them: any 64 bits but zero, in random order, the same for the same seed.
+/// Sparse ids: random nonzero 64-bit values, the same for the same seed.
 pub fn sparse_ids(devices: usize, seed: u64) -> Vec<DeviceId> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     (0..devices).map(|_| DeviceId(rng.next_u64().max(1))).collect()

@@ -1,4 +1,4 @@
-//! How provers stand, as of the newest round that has changed it.
+//! Attestation states of provers, as of the newest round that changed them.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -6,11 +6,11 @@ use std::net::IpAddr;
 use linewarden_protocol::gateway::Configuration;
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 
-use super::enrolment::EnrolledAt;
-use super::provers::{Home, ProverRecord};
+use super::enrollment::EnrollmentTime;
+use super::provers::{ProverLocation, ProverRecord};
 use super::{Pages, address_from_column, address_to_column, seconds};
-use crate::column::Stored;
-use crate::enrol::{IDS_PER_QUERY, PushIds as _};
+use crate::column::ColumnValue;
+use crate::enroll::{IDS_PER_QUERY, PushIds as _};
 use crate::error::{RegistryError, Result};
 use crate::lease::damage;
 use crate::record_mac::{RecordMac, RowCode};
@@ -19,109 +19,109 @@ use crate::sql::{self, Builder, Connection};
 use crate::store::Registry;
 
 const LABEL: &[u8] = b"linewarden registry table appraisal v1";
-/// In place of the number of a round: the row is there since the prover was enrolled, and nobody has asked it yet. Without such a
-/// row nobody could tell a prover that has never proven anything from one whose appraisal was deleted.
+/// The round number of an appraisal that was written at enrollment, before any round. The row distinguishes a prover
+/// that was never attested from one whose appraisal was deleted.
 const NO_ROUND: u32 = 0;
-/// Silences that are remembered of a prover, at most.
-pub const SILENCES_MAX: usize = 64;
+/// The maximum number of missed rounds that an appraisal records.
+pub const MISSED_ROUNDS_MAX: usize = 64;
 
 /// The columns of [`AppraisalRow`], in its order, as a literal for `concat!`.
 macro_rules! appraisal_columns {
     () => {
-        "device_id, gateway_id, address, state, since_s, since_round, configuration, silences, asked, mac"
+        "device_id, gateway_id, address, state, since_s, since_round, configuration, missed_rounds, rounds_total, mac"
     };
 }
 
-/// How a prover stands.
+/// The attestation state of a prover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// It has proven nothing yet since it was enrolled: silence may be all that it can answer.
+pub enum AttestationState {
+    /// No valid proof since the enrollment. The device may be unable to prove its configuration.
     Unproven,
-    /// It has proven what it is to run.
+    /// A valid proof in time.
     Ok,
-    /// It has, too late.
+    /// A valid proof after the deadline.
     Late,
-    /// It has proven nothing.
-    Silent,
-    /// It was silent too often.
+    /// No valid proof in the newest round.
+    Missed,
+    /// In quarantine: too many missed rounds.
     Quarantined,
 }
 
-impl State {
-    /// The word for it in results, records and tables.
+impl AttestationState {
+    /// The name of the state in results, records and tables.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Unproven => "unproven",
             Self::Ok => "ok",
             Self::Late => "late",
-            Self::Silent => "silent",
+            Self::Missed => "missed",
             Self::Quarantined => "quarantined",
         }
     }
 }
 
-/// How a prover stands since its newest change. What lies behind this is not told here: whether the verifier is alive is
-/// told by its rounds.
+/// The attestation state of a prover since its newest change. Whether the verifier is still running is visible only
+/// in its rounds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Appraisal {
     /// Which device.
     pub device: DeviceId,
-    /// Who has asked it.
+    /// The gateway that attested the device.
     pub gateway: GatewayId,
-    /// Where it was then.
+    /// The device's address in that round.
     pub address: Option<IpAddr>,
-    /// How it stands.
-    pub state: State,
-    /// Since when, seconds since 1970-01-01 UTC.
+    /// The state.
+    pub state: AttestationState,
+    /// Time of the last state change, seconds since 1970-01-01 UTC.
     pub since_s: u64,
-    /// Since which round of that gateway, from 1.
+    /// Round of that gateway that changed the state, from 1.
     pub since_round: u32,
-    /// What it has proven last.
+    /// The configuration of the last valid proof.
     pub configuration: Configuration,
-    /// Which of the rounds that asked it met silence, by their count in `asked`, newest last, at most [`SILENCES_MAX`].
-    pub silences: Vec<u32>,
-    /// In how many rounds it was asked.
-    pub asked: u64,
+    /// The missed rounds, as values of `rounds_total`, newest last, at most [`MISSED_ROUNDS_MAX`].
+    pub missed_rounds: Vec<u32>,
+    /// Number of rounds that attested the device.
+    pub rounds_total: u64,
 }
 
-/// A part of all appraisals.
+/// A page of the list of appraisals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppraisalPage {
-    /// By ascending id of the device.
+    /// By ascending device id.
     pub appraisals: Vec<Appraisal>,
-    /// What is wrong with those that were left out.
+    /// Errors of the appraisals that were skipped.
     pub damaged: Vec<String>,
-    /// After which device it goes on; `None` at the end.
+    /// The device id to continue after; `None` at the end.
     pub next: Option<DeviceId>,
 }
 
 impl Appraisal {
-    /// What keeps this gateway from storing it.
+    /// The reason why this gateway may not store the appraisal.
     pub(super) fn problem(&self, gateway: GatewayId) -> Option<String> {
         let device = self.device;
         if self.gateway != gateway {
             return Some(format!(
-                "the appraisal of device {device} is said to be gateway {}'s",
+                "the appraisal of device {device} names gateway {}",
                 self.gateway
             ));
         }
         if self.since_round == NO_ROUND {
-            return Some(format!("the appraisal of device {device} is of no round"));
+            return Some(format!("the appraisal of device {device} has no round number"));
         }
-        if self.silences.len() > SILENCES_MAX {
-            let count = self.silences.len();
+        if self.missed_rounds.len() > MISSED_ROUNDS_MAX {
+            let count = self.missed_rounds.len();
             return Some(format!(
-                "{count} silences of device {device}; at most {SILENCES_MAX} are kept"
+                "{count} missed rounds of device {device}; the maximum is {MISSED_ROUNDS_MAX}"
             ));
         }
         let at = seconds(self.since_s).err();
-        at.map(|problem| format!("the appraisal of device {device} is since a time that is {problem}"))
+        at.map(|problem| format!("the time of the appraisal of device {device} is invalid: {problem}"))
     }
 }
 
 impl Registry {
-    /// How a prover stands; `None` if it was not asked yet.
+    /// The attestation state of a prover; `None` before its first round.
     ///
     /// # Errors
     /// A damaged record, or a failure of the database.
@@ -135,11 +135,11 @@ impl Registry {
         .fetch_optional(self.reader())
         .await?;
         let appraisal = row.map(|row| appraisal_from_row(self.record_mac(), &row));
-        Ok(appraisal.transpose()?.filter(Appraisal::was_asked))
+        Ok(appraisal.transpose()?.filter(Appraisal::has_round))
     }
 
-    /// Which of these provers have proven nothing since they were enrolled, and were not in quarantine then. What is gone or does
-    /// not authenticate says so of nobody.
+    /// Those of these provers that have sent no valid proof since their enrollment and were not in quarantine then.
+    /// Missing and damaged records are skipped.
     ///
     /// # Errors
     /// A failure of the database.
@@ -156,18 +156,18 @@ impl Registry {
             let appraisals = rows
                 .iter()
                 .filter_map(|row| appraisal_from_row(self.record_mac(), row).ok());
-            let unproven = appraisals.filter(|appraisal| appraisal.state == State::Unproven);
+            let unproven = appraisals.filter(|appraisal| appraisal.state == AttestationState::Unproven);
             found.extend(unproven.map(|appraisal| appraisal.device));
         }
         Ok(found)
     }
 
-    /// How many provers stand so, of those that were asked since they were enrolled; `None`: how many were not. Records are counted as
-    /// they lie there; [`Registry::check`] names those that were changed. Revoked devices do not count.
+    /// The number of provers in this state; `None`: provers without a round since their enrollment. Records are
+    /// counted without authentication; [`Registry::check`] reports modified ones. Revoked devices are not counted.
     ///
     /// # Errors
     /// A failure of the database.
-    pub async fn count_standing(&self, state: Option<State>) -> Result<u64> {
+    pub async fn count_by_state(&self, state: Option<AttestationState>) -> Result<u64> {
         let count = "SELECT COUNT(*) FROM appraisal JOIN prover ON prover.device_id = appraisal.device_id \
                      JOIN device ON device.device_id = appraisal.device_id \
                      WHERE prover.removed = 0 AND device.status = 1 AND appraisal.since_round ";
@@ -184,7 +184,7 @@ impl Registry {
         Ok(u64::try_from(count).unwrap_or(0))
     }
 
-    /// Which of these devices were appraised at another gateway than this one last.
+    /// Those of these devices that another gateway than this one appraised last.
     ///
     /// # Errors
     /// A failure of the database.
@@ -204,11 +204,16 @@ impl Registry {
         Ok(found)
     }
 
-    /// Of these devices, those that a gateway may say something of: they have proved themselves there, or were appraised there last.
+    /// Those of these devices that the gateway may report on: devices with a lease at this gateway, or appraised by
+    /// this gateway last.
     ///
     /// # Errors
     /// A failure of the database.
-    pub async fn known_at(&self, gateway: GatewayId, devices: &[DeviceId]) -> Result<HashSet<DeviceId>> {
+    pub async fn reportable_devices(
+        &self,
+        gateway: GatewayId,
+        devices: &[DeviceId],
+    ) -> Result<HashSet<DeviceId>> {
         let mut found = HashSet::new();
         for batch in devices.chunks(IDS_PER_QUERY) {
             for table in ["lease", "appraisal"] {
@@ -223,7 +228,7 @@ impl Registry {
         Ok(found)
     }
 
-    /// The next `limit` appraisals after that of a device, by ascending id. Begin with `None` and go on with
+    /// The next `limit` appraisals after that of a device, by ascending id. Start with `None` and continue with
     /// [`AppraisalPage::next`] until that is `None`.
     ///
     /// # Errors
@@ -263,35 +268,35 @@ impl Registry {
             match appraisal_from_row(self.record_mac(), &row) {
                 Ok(appraisal) => page
                     .appraisals
-                    .extend(Some(appraisal).filter(Appraisal::was_asked)),
+                    .extend(Some(appraisal).filter(Appraisal::has_round)),
                 Err(error) => page.damaged.push(error.to_string()),
             }
         }
         Ok(page)
     }
 
-    /// Whether a prover's record says that it has proven nothing since it was enrolled.
+    /// Whether the appraisal of a prover is [`AttestationState::Unproven`].
     pub(super) async fn is_unproven_in(&self, connection: &mut Connection, device: DeviceId) -> Result<bool> {
         let known = self.appraisal_in(connection, device).await?;
-        Ok(known.is_some_and(|known| known.state == State::Unproven))
+        Ok(known.is_some_and(|known| known.state == AttestationState::Unproven))
     }
 
-    /// Where a prover was asked last; `None`: nowhere yet, or nobody can tell.
-    pub(super) async fn last_asked_in(
+    /// Gateway and address of the last round of a prover; `None` if there was none, or the record is damaged.
+    pub(super) async fn last_location_in(
         &self,
         connection: &mut Connection,
         device: DeviceId,
-    ) -> Result<Option<Home>> {
+    ) -> Result<Option<ProverLocation>> {
         let known = self.appraisal_in(connection, device).await?;
         Ok(known.and_then(|known| {
-            Some(Home {
+            Some(ProverLocation {
                 gateway: known.gateway,
                 address: known.address?,
             })
         }))
     }
 
-    /// Its row, if that authenticates.
+    /// The appraisal, if its record authenticates.
     async fn appraisal_in(&self, connection: &mut Connection, device: DeviceId) -> Result<Option<Appraisal>> {
         let row: Option<AppraisalRow> = sql::query(concat!(
             "SELECT ",
@@ -304,43 +309,43 @@ impl Registry {
         Ok(row.and_then(|row| appraisal_from_row(self.record_mac(), &row).ok()))
     }
 
-    /// Where a prover begins that has just been enrolled.
-    pub(super) async fn write_enrolled(
+    /// Writes the first appraisal of a prover at its enrollment.
+    pub(super) async fn write_initial_appraisal(
         &self,
         connection: &mut Connection,
         prover: &ProverRecord,
-        state: State,
+        state: AttestationState,
     ) -> Result<()> {
         let appraisal = Appraisal {
             device: prover.device,
-            gateway: prover.home.map_or(GatewayId(0), |home| home.gateway),
+            gateway: prover.location.map_or(GatewayId(0), |home| home.gateway),
             address: None,
             state,
             since_s: prover.enrolled_at_s,
             since_round: NO_ROUND,
             configuration: Configuration::Current,
-            silences: Vec::new(),
-            asked: 0,
+            missed_rounds: Vec::new(),
+            rounds_total: 0,
         };
-        let told = [(appraisal, prover.enrolled_at())];
-        self.write_appraisals(connection, &told).await
+        let first = [(appraisal, prover.enrolled_at())];
+        self.write_appraisals(connection, &first).await
     }
 
-    /// Writes what a round has brought about for provers of these enrolments. It says nothing of who is no prover any more, or was
-    /// enrolled anew since, and no gateway makes unproven whom another one has seen otherwise meanwhile.
+    /// Writes appraisals of a round for these enrollments. Appraisals of devices that are no longer provers, or were
+    /// enrolled again since, are ignored. A gateway does not set the state of a prover back to unproven.
     pub(super) async fn write_appraisals(
         &self,
         connection: &mut Connection,
-        appraisals: &[(Appraisal, EnrolledAt)],
+        appraisals: &[(Appraisal, EnrollmentTime)],
     ) -> Result<()> {
         for batch in appraisals.chunks(IDS_PER_QUERY) {
             let mut insert = Builder::new(concat!(
-                "WITH told (",
+                "WITH input (",
                 appraisal_columns!(),
                 ", enrolled_at_s) AS ("
             ));
             insert.push_values(batch, |mut values, (appraisal, enrolled_at)| {
-                let row = row_of(appraisal);
+                let row = row_from_appraisal(appraisal);
                 values.push_bind(row.0.0);
                 values.push_bind(row.1.0);
                 values.push_bind(row.2.0.clone());
@@ -355,19 +360,19 @@ impl Registry {
             });
             insert.push(
                 ") INSERT INTO appraisal (device_id, gateway_id, address, state, since_s, since_round, \
-                 configuration, silences, asked, mac) SELECT told.device_id, told.gateway_id, told.address, told.state, \
-                 told.since_s, told.since_round, told.configuration, told.silences, told.asked, told.mac FROM told \
-                 JOIN prover ON prover.device_id = told.device_id AND prover.enrolled_at_s = told.enrolled_at_s \
-                 WHERE prover.removed = 0 AND NOT (told.state = ",
+                 configuration, missed_rounds, rounds_total, mac) SELECT input.device_id, input.gateway_id, input.address, input.state, \
+                 input.since_s, input.since_round, input.configuration, input.missed_rounds, input.rounds_total, input.mac FROM input \
+                 JOIN prover ON prover.device_id = input.device_id AND prover.enrolled_at_s = input.enrolled_at_s \
+                 WHERE prover.removed = 0 AND NOT (input.state = ",
             );
-            insert.push_bind(UNPROVEN);
+            insert.push_bind(UNPROVEN_COLUMN);
             insert.push(
-                " AND EXISTS (SELECT 1 FROM appraisal AS known WHERE known.device_id = told.device_id AND known.state <> ",
+                " AND EXISTS (SELECT 1 FROM appraisal AS existing WHERE existing.device_id = input.device_id AND existing.state <> ",
             );
-            insert.push_bind(UNPROVEN).push(
+            insert.push_bind(UNPROVEN_COLUMN).push(
                 ")) ON CONFLICT (device_id) DO UPDATE SET gateway_id = excluded.gateway_id, address = excluded.address, \
                  state = excluded.state, since_s = excluded.since_s, since_round = excluded.since_round, \
-                 configuration = excluded.configuration, silences = excluded.silences, asked = excluded.asked, \
+                 configuration = excluded.configuration, missed_rounds = excluded.missed_rounds, rounds_total = excluded.rounds_total, \
                  mac = excluded.mac",
             );
             insert.build().execute(&mut *connection).await?;
@@ -384,7 +389,7 @@ impl Registry {
                 concat!(
                     "SELECT ",
                     appraisal_columns!(),
-                    ", rowid AS place FROM appraisal WHERE rowid >= $1 ORDER BY rowid LIMIT $2"
+                    ", rowid AS position FROM appraisal WHERE rowid >= $1 ORDER BY rowid LIMIT $2"
                 ),
             )
             .await?
@@ -397,81 +402,83 @@ impl Registry {
 }
 
 impl Appraisal {
-    fn was_asked(&self) -> bool {
+    fn has_round(&self) -> bool {
         self.since_round != NO_ROUND
     }
 }
 
-/// [`State::Unproven`] as it is stored.
-const UNPROVEN: i64 = 5;
+/// The stored value of [`AttestationState::Unproven`].
+const UNPROVEN_COLUMN: i64 = 5;
 
 /// A row of `appraisal`.
 type AppraisalRow = (
-    Stored<i64>,
-    Stored<i64>,
-    Stored<Option<Vec<u8>>>,
-    Stored<i64>,
-    Stored<i64>,
-    Stored<i64>,
-    Stored<i64>,
-    Stored<Option<Vec<u8>>>,
-    Stored<i64>,
-    Stored<Vec<u8>>,
+    ColumnValue<i64>,
+    ColumnValue<i64>,
+    ColumnValue<Option<Vec<u8>>>,
+    ColumnValue<i64>,
+    ColumnValue<i64>,
+    ColumnValue<i64>,
+    ColumnValue<i64>,
+    ColumnValue<Option<Vec<u8>>>,
+    ColumnValue<i64>,
+    ColumnValue<Vec<u8>>,
 );
 
-fn state_to_column(state: State) -> i64 {
+fn state_to_column(state: AttestationState) -> i64 {
     match state {
-        State::Ok => 1,
-        State::Late => 2,
-        State::Silent => 3,
-        State::Quarantined => 4,
-        State::Unproven => UNPROVEN,
+        AttestationState::Ok => 1,
+        AttestationState::Late => 2,
+        AttestationState::Missed => 3,
+        AttestationState::Quarantined => 4,
+        AttestationState::Unproven => UNPROVEN_COLUMN,
     }
 }
 
-/// Without its code.
-fn row_of(appraisal: &Appraisal) -> AppraisalRow {
-    let silences = appraisal.silences.iter().flat_map(|round| round.to_be_bytes());
-    let silences: Vec<u8> = silences.collect();
+/// Without the MAC.
+fn row_from_appraisal(appraisal: &Appraisal) -> AppraisalRow {
+    let missed_rounds = appraisal
+        .missed_rounds
+        .iter()
+        .flat_map(|round| round.to_be_bytes());
+    let missed_rounds: Vec<u8> = missed_rounds.collect();
     (
-        Stored(id_to_column(appraisal.device)),
-        Stored(i64::from(appraisal.gateway.0)),
-        Stored(appraisal.address.map(address_to_column)),
-        Stored(state_to_column(appraisal.state)),
-        Stored(appraisal.since_s.cast_signed()),
-        Stored(i64::from(appraisal.since_round)),
-        Stored(match appraisal.configuration {
+        ColumnValue(id_to_column(appraisal.device)),
+        ColumnValue(i64::from(appraisal.gateway.0)),
+        ColumnValue(appraisal.address.map(address_to_column)),
+        ColumnValue(state_to_column(appraisal.state)),
+        ColumnValue(appraisal.since_s.cast_signed()),
+        ColumnValue(i64::from(appraisal.since_round)),
+        ColumnValue(match appraisal.configuration {
             Configuration::Current => 1,
             Configuration::Alternate => 2,
         }),
-        Stored(Some(silences).filter(|silences| !silences.is_empty())),
-        Stored(appraisal.asked.cast_signed()),
-        Stored(Vec::new()),
+        ColumnValue(Some(missed_rounds).filter(|missed_rounds| !missed_rounds.is_empty())),
+        ColumnValue(appraisal.rounds_total.cast_signed()),
+        ColumnValue(Vec::new()),
     )
 }
 
 fn code(mac: &RecordMac, row: &AppraisalRow) -> RowCode {
-    let (device, gateway, address, state, since, round, configuration, silences, asked, _) = row;
-    [device, gateway, state, since, round, configuration, asked]
+    let (device, gateway, address, state, since, round, configuration, missed_rounds, rounds_total, _) = row;
+    [device, gateway, state, since, round, configuration, rounds_total]
         .into_iter()
         .fold(mac.row(LABEL), |code, number| code.number(number.0))
         .bytes_or_null(address.0.as_deref())
-        .bytes_or_null(silences.0.as_deref())
+        .bytes_or_null(missed_rounds.0.as_deref())
 }
 
 fn appraisal_from_row(mac: &RecordMac, row: &AppraisalRow) -> Result<Appraisal> {
     let damaged = || damage(id_from_column(row.0.0), "appraisal");
-    if !code(mac, row).is(&row.9.0) {
+    if !code(mac, row).matches(&row.9.0) {
         return Err(damaged());
     }
-    decoded(row).ok_or_else(damaged)
+    appraisal_from_columns(row).ok_or_else(damaged)
 }
 
-/// Of a row that authenticates; `None` if another program's. What the schema calls numbers of rounds in `silences` are their counts
-/// in `asked`.
-fn decoded(row: &AppraisalRow) -> Option<Appraisal> {
-    let (device, gateway, address, state, since, round, configuration, silences, asked, _) = row;
-    let silences = silences.0.as_deref().unwrap_or_default().as_chunks::<4>().0;
+/// Decodes a row that authenticates; `None` for unknown values.
+fn appraisal_from_columns(row: &AppraisalRow) -> Option<Appraisal> {
+    let (device, gateway, address, state, since, round, configuration, missed_rounds, rounds_total, _) = row;
+    let missed_rounds = missed_rounds.0.as_deref().unwrap_or_default().as_chunks::<4>().0;
     Some(Appraisal {
         device: id_from_column(device.0),
         gateway: GatewayId(u32::try_from(gateway.0).ok()?),
@@ -480,11 +487,11 @@ fn decoded(row: &AppraisalRow) -> Option<Appraisal> {
             None => None,
         },
         state: match state.0 {
-            1 => State::Ok,
-            2 => State::Late,
-            3 => State::Silent,
-            4 => State::Quarantined,
-            UNPROVEN => State::Unproven,
+            1 => AttestationState::Ok,
+            2 => AttestationState::Late,
+            3 => AttestationState::Missed,
+            4 => AttestationState::Quarantined,
+            UNPROVEN_COLUMN => AttestationState::Unproven,
             _ => return None,
         },
         since_s: u64::try_from(since.0).ok()?,
@@ -494,7 +501,10 @@ fn decoded(row: &AppraisalRow) -> Option<Appraisal> {
             2 => Configuration::Alternate,
             _ => return None,
         },
-        silences: silences.iter().map(|round| u32::from_be_bytes(*round)).collect(),
-        asked: asked.0.cast_unsigned(),
+        missed_rounds: missed_rounds
+            .iter()
+            .map(|round| u32::from_be_bytes(*round))
+            .collect(),
+        rounds_total: rounds_total.0.cast_unsigned(),
     })
 }

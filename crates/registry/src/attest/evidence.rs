@@ -1,10 +1,10 @@
-//! What a device has sent to explain what it runs, as it has sent it.
+//! Evidence documents of devices: logs that explain a measurement, stored as received.
 
 use linewarden_protocol::ids::DeviceId;
 use zeroize::Zeroizing;
 
 use super::{Pages, seconds};
-use crate::column::Stored;
+use crate::column::ColumnValue;
 use crate::error::{RegistryError, Result};
 use crate::lease::damage;
 use crate::row::{id_from_column, id_to_column};
@@ -12,19 +12,24 @@ use crate::sql::{self, Connection};
 use crate::store::Registry;
 
 const LABEL: &[u8] = b"linewarden registry table evidence v1";
-/// The longest document, bytes.
+/// Maximum length of a document, bytes.
 pub const EVIDENCE_BYTES_MAX: usize = 2 << 20;
 
 /// A row of `evidence`: device, number, at, sealed.
-type EvidenceRow = (Stored<i64>, Stored<i64>, Stored<i64>, Stored<Vec<u8>>);
+type EvidenceRow = (
+    ColumnValue<i64>,
+    ColumnValue<i64>,
+    ColumnValue<i64>,
+    ColumnValue<Vec<u8>>,
+);
 
 impl Registry {
-    /// Stores a document that a prover has sent; the newest and the one before it are kept.
+    /// Stores an evidence document of a prover; the newest and the previous document are kept.
     ///
     /// # Errors
-    /// [`RegistryError::NotAProver`], a document that is empty or longer than [`EVIDENCE_BYTES_MAX`], a damaged record, or a
-    /// failure of the database.
-    pub async fn put_evidence(&self, device: DeviceId, document: &[u8], at_s: u64) -> Result<()> {
+    /// [`RegistryError::NotAProver`], an empty document or one longer than [`EVIDENCE_BYTES_MAX`], a damaged record,
+    /// or a failure of the database.
+    pub async fn store_evidence(&self, device: DeviceId, document: &[u8], at_s: u64) -> Result<()> {
         let invalid = |problem| RegistryError::InvalidRecord {
             device,
             field: "evidence",
@@ -62,7 +67,7 @@ impl Registry {
         .bind(sealed)
         .execute(&mut *transaction)
         .await?;
-        // A number that is none sorts above all others, and would be the newest for ever.
+        // A value that is no number sorts above all numbers and would remain the newest document forever.
         sql::query(
             "DELETE FROM evidence WHERE device_id = $1 AND (number < $2 - 1 OR typeof(number) <> 'integer')",
         )
@@ -74,7 +79,8 @@ impl Registry {
         Ok(())
     }
 
-    /// The newest document of a device and when it came, seconds since 1970-01-01 UTC; `None` if it has sent none.
+    /// The newest document of a device and its time of arrival in seconds since 1970-01-01 UTC; `None` without
+    /// documents.
     ///
     /// # Errors
     /// A damaged record, or a failure of the database.
@@ -82,11 +88,11 @@ impl Registry {
         self.evidence_at(device, 0).await
     }
 
-    /// The document before the newest one: what the device ran before.
+    /// The document before the newest one.
     ///
     /// # Errors
     /// As [`Registry::evidence`].
-    pub async fn evidence_before(&self, device: DeviceId) -> Result<Option<(u64, Zeroizing<Vec<u8>>)>> {
+    pub async fn previous_evidence(&self, device: DeviceId) -> Result<Option<(u64, Zeroizing<Vec<u8>>)>> {
         self.evidence_at(device, 1).await
     }
 
@@ -116,8 +122,8 @@ impl Registry {
 
     pub(super) async fn damaged_evidence(&self, connection: &mut Connection) -> Result<Vec<RegistryError>> {
         let (mut found, mut pages) = (Vec::new(), Pages::new());
-        // Documents are long: they are opened one by one.
-        let places = "SELECT rowid AS place FROM evidence WHERE rowid >= $1 ORDER BY rowid LIMIT $2";
+        // Documents are long, so they are opened one by one.
+        let places = "SELECT rowid AS position FROM evidence WHERE rowid >= $1 ORDER BY rowid LIMIT $2";
         while let Some(rows) = pages.next::<(i64,)>(connection, places).await? {
             for (place,) in rows {
                 let row: EvidenceRow =
@@ -132,7 +138,7 @@ impl Registry {
     }
 }
 
-/// Moved to another device, number or time, a document does not open.
+/// Binds a sealed document to its device, number and time.
 fn aad(device: i64, number: i64, at_s: i64) -> Vec<u8> {
     [
         LABEL,

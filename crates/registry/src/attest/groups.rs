@@ -1,12 +1,12 @@
-//! Groups of provers: how often they are asked, and what they are to run.
+//! Groups of provers: attestation schedule, quarantine policy and reference value.
 
 use std::fmt;
 use std::str::FromStr;
 
 use linewarden_measurement::configuration::Configuration;
 
-use super::{advance, seconds};
-use crate::column::Stored;
+use super::{next_attest_revision, seconds};
+use crate::column::ColumnValue;
 use crate::error::{RegistryError, Result};
 use crate::record_mac::{RecordMac, RowCode};
 use crate::row::id_from_column;
@@ -15,31 +15,31 @@ use crate::store::Registry;
 
 const LABEL: &[u8] = b"linewarden registry table attest_group v1";
 const NAME_BYTES_MAX: usize = 64;
-/// Rounds that are looked back at, at most.
-const OF_ROUNDS_MAX: u32 = 64;
+/// Maximum number of rounds in the quarantine window.
+const WINDOW_ROUNDS_MAX: u32 = 64;
 
 /// The columns of [`GroupRow`], in its order, as a literal for `concat!`.
 macro_rules! group_columns {
     () => {
-        "name, every_s, jitter_s, answer_ms, silent, of_rounds, late_is_silent, reopen, reference, roll_out, \
-         roll_out_until_s, rounds_wanted, revision, mac"
+        "name, every_s, jitter_s, proof_timeout_ms, missed_limit, window_rounds, late_is_missed, release_mode, reference, roll_out, \
+         roll_out_until_s, rounds_requested, revision, mac"
     };
 }
 
-/// The name of a group: 1 to 64 of a to z, 0 to 9, `-`, `_` and `.`.
+/// The name of a group: 1 to 64 characters a to z, 0 to 9, `-`, `_` and `.`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupName(String);
 
-/// A text that is no group's name.
+/// An invalid group name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no name of a group; 1 to 64 of a to z, 0 to 9, '-', '_' and '.' are accepted")]
+#[error("invalid group name {0:?}: accepted are 1 to 64 characters a to z, 0 to 9, '-', '_' and '.'")]
 pub struct GroupNameError(String);
 
 impl GroupName {
-    /// Takes the name.
+    /// Validates the name.
     ///
     /// # Errors
-    /// Another length, or other characters.
+    /// A name of another length or with other characters.
     pub fn new(name: impl Into<String>) -> Result<Self, GroupNameError> {
         let name = name.into();
         let fits = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.');
@@ -55,7 +55,7 @@ impl GroupName {
         &self.0
     }
 
-    /// In place of a name that is lost.
+    /// Replaces a name that is lost.
     pub(super) fn unknown() -> Self {
         Self("unknown".to_owned())
     }
@@ -79,66 +79,66 @@ impl FromStr for GroupName {
     }
 }
 
-/// How a device comes out of quarantine.
+/// How a device is released from quarantine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Reopen {
-    /// By the next proof of what it is to run.
+pub enum ReleaseMode {
+    /// By its next valid proof.
     #[default]
     Automatic,
-    /// By the operator alone.
-    ByCommand,
+    /// By an operator only.
+    Manual,
 }
 
-/// How the provers of a group are asked and judged.
+/// The attestation policy of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupPolicy {
-    /// From one round to the next, seconds.
+    /// Interval between rounds, seconds.
     pub every_s: u32,
-    /// A round begins up to so much earlier or later, at random, seconds.
+    /// Maximum random deviation of the start of a round, seconds.
     pub jitter_s: u32,
-    /// A proof that takes longer is late, ms.
-    pub answer_ms: u32,
-    /// So many silences ..
-    pub silent: u32,
-    /// .. in the last so many rounds that asked it put a device into quarantine.
-    pub of: u32,
-    /// Whether a late proof counts as silence.
-    pub late_is_silent: bool,
-    /// How a device comes out again.
-    pub reopen: Reopen,
+    /// Time after which a proof is late, ms.
+    pub proof_timeout_ms: u32,
+    /// Number of missed rounds that puts a device into quarantine ..
+    pub missed_limit: u32,
+    /// .. within this number of its last rounds.
+    pub window_rounds: u32,
+    /// Whether a late proof counts as a missed round.
+    pub late_is_missed: bool,
+    /// How a device is released from quarantine.
+    pub release_mode: ReleaseMode,
 }
 
 impl Default for GroupPolicy {
-    /// Every minute; out after three silences in five rounds.
+    /// One round a minute; quarantine after three missed rounds of five.
     fn default() -> Self {
         Self {
             every_s: 60,
             jitter_s: 5,
-            answer_ms: 2_000,
-            silent: 3,
-            of: 5,
-            late_is_silent: false,
-            reopen: Reopen::Automatic,
+            proof_timeout_ms: 2_000,
+            missed_limit: 3,
+            window_rounds: 5,
+            late_is_missed: false,
+            release_mode: ReleaseMode::Automatic,
         }
     }
 }
 
 impl GroupPolicy {
-    /// How long a verdict counts after its round has ended, seconds: two intervals and what a round takes. Nobody who looks
-    /// at it later knows that the verifier still lives.
+    /// Validity of a result after the end of its round, seconds: two intervals and the duration of a round. After
+    /// that time the verifier may have stopped.
     #[must_use]
-    pub fn good_for_s(&self) -> u64 {
-        2 * u64::from(self.every_s) + u64::from(self.jitter_s) + u64::from(self.answer_ms) / 500 + 1
+    pub fn validity_s(&self) -> u64 {
+        2 * u64::from(self.every_s) + u64::from(self.jitter_s) + u64::from(self.proof_timeout_ms) / 500 + 1
     }
 
-    /// The field that is not acceptable, and what would be.
+    /// The invalid field and its accepted values.
     fn problem(&self) -> Option<(&'static str, String)> {
         let Self {
             every_s,
             jitter_s,
-            answer_ms,
-            silent,
-            of,
+            proof_timeout_ms,
+            missed_limit,
+            window_rounds,
             ..
         } = *self;
         if every_s == 0 {
@@ -151,41 +151,45 @@ impl GroupPolicy {
             );
             return Some(("jitter_s", problem));
         }
-        if answer_ms == 0 || u64::from(answer_ms) >= u64::from(every_s) * 1_000 {
-            let problem = format!("{answer_ms} ms; more than 0 and less than every_s are accepted");
-            return Some(("answer_ms", problem));
+        if proof_timeout_ms == 0 || u64::from(proof_timeout_ms) >= u64::from(every_s) * 1_000 {
+            let problem = format!("{proof_timeout_ms} ms; more than 0 and less than every_s are accepted");
+            return Some(("proof_timeout_ms", problem));
         }
-        if of == 0 || of > OF_ROUNDS_MAX {
-            return Some(("of", format!("{of} rounds; 1 to {OF_ROUNDS_MAX} are accepted")));
+        if window_rounds == 0 || window_rounds > WINDOW_ROUNDS_MAX {
+            return Some((
+                "window_rounds",
+                format!("{window_rounds} rounds; 1 to {WINDOW_ROUNDS_MAX} are accepted"),
+            ));
         }
-        (silent == 0 || silent > of).then(|| {
+        (missed_limit == 0 || missed_limit > window_rounds).then(|| {
             (
-                "silent",
-                format!("{silent} of {of} rounds; 1 to {of} are accepted"),
+                "missed_limit",
+                format!("{missed_limit} of {window_rounds} rounds; 1 to {window_rounds} are accepted"),
             )
         })
     }
 }
 
-/// Another configuration that is valid for a while.
+/// An alternate reference value during an update.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RollOut {
     /// `Configuration::encode` of `linewarden-measurement`.
     pub reference: Vec<u8>,
-    /// From then on it is not valid any more, seconds since 1970-01-01 UTC.
+    /// End of its validity, seconds since 1970-01-01 UTC.
     pub until_s: u64,
 }
 
-/// A group to be made or changed.
+/// A group to create or change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewGroup {
     /// Its name.
     pub name: GroupName,
-    /// How its provers are asked and judged.
+    /// The attestation policy.
     pub policy: GroupPolicy,
-    /// What they are to run: `Configuration::encode` of `linewarden-measurement`. Without it nobody is asked.
+    /// The reference value: `Configuration::encode` of `linewarden-measurement`. Without a reference value the group
+    /// is not attested.
     pub reference: Option<Vec<u8>>,
-    /// What they may run instead for a while.
+    /// The alternate reference value during an update.
     pub roll_out: Option<RollOut>,
 }
 
@@ -194,24 +198,24 @@ pub struct NewGroup {
 pub struct Group {
     /// Its name.
     pub name: GroupName,
-    /// How its provers are asked and judged.
+    /// The attestation policy.
     pub policy: GroupPolicy,
-    /// What they are to run, encoded.
+    /// The reference value, encoded.
     pub reference: Option<Vec<u8>>,
-    /// What they may run instead for a while.
+    /// The alternate reference value during an update.
     pub roll_out: Option<RollOut>,
-    /// How many rounds were asked for by command; a gateway that sees a higher number begins one.
-    pub rounds_wanted: u64,
-    /// Of its last change.
+    /// Number of rounds requested by a command; a gateway that sees a higher number starts a round.
+    pub rounds_requested: u64,
+    /// Revision of the last change.
     pub revision: u64,
 }
 
 /// All groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupList {
-    /// By their names.
+    /// By name.
     pub groups: Vec<Group>,
-    /// What is wrong with those that were left out.
+    /// Errors of the groups that were skipped.
     pub damaged: Vec<String>,
 }
 
@@ -242,19 +246,19 @@ impl NewGroup {
         if self.reference.is_none() {
             return refuse((
                 "roll_out",
-                "there is no reference beside which it could be valid".to_owned(),
+                "the group has no reference value; set one first".to_owned(),
             ));
         }
         match (decodes(&roll_out.reference), seconds(roll_out.until_s)) {
             (Err(problem), _) => refuse(("roll_out", problem)),
-            (_, Err(problem)) => refuse(("roll_out", format!("its end is {problem}"))),
+            (_, Err(problem)) => refuse(("roll_out", format!("invalid end: {problem}"))),
             _ => Ok(()),
         }
     }
 }
 
 impl Registry {
-    /// Makes a group or changes one, and returns the revision under which gateways learn of it. A record that is damaged is
+    /// Creates or changes a group; returns the revision under which gateways learn of the change. A damaged record is
     /// overwritten.
     ///
     /// # Errors
@@ -263,13 +267,13 @@ impl Registry {
         self.change_group(&group.name, now_s, |_| Ok(group.clone())).await
     }
 
-    /// Makes a group what `change` makes of what it is, `None` if there is none, in one transaction, and returns the revision
-    /// under which gateways learn of it. Of a record that is damaged `change` gets [`RegistryError::DamagedGroup`]; what it
-    /// gives in its place overwrites it.
+    /// Creates or changes a group in one transaction and returns the revision under which gateways learn of the
+    /// change. `change` receives the existing group, `None` if there is none, or [`RegistryError::DamagedGroup`]; its
+    /// result is stored.
     ///
     /// # Errors
-    /// What `change` refuses; [`RegistryError::InvalidGroup`], also for a new roll-out that is over at `now_s`, for a new
-    /// reference value or roll-out that the own entries of a prover cannot be laid over, and for another group's name; or a
+    /// The error of `change`; [`RegistryError::InvalidGroup`], also for a new roll-out that has expired at `now_s`,
+    /// for a new reference value or roll-out that does not fit the overlay of a prover, and for another name; or a
     /// failure of the database. Nothing is changed then.
     pub async fn change_group<E: From<RegistryError>>(
         &self,
@@ -288,15 +292,15 @@ impl Registry {
         group.validate()?;
         self.check_change(&mut transaction, name, known.as_ref(), &group, now_s)
             .await?;
-        let revision = advance(&mut transaction).await?;
+        let revision = next_attest_revision(&mut transaction).await?;
         let stored = Group {
             name: group.name,
             policy: group.policy,
             reference: group.reference,
             roll_out: group.roll_out,
-            rounds_wanted: match (known, is_damaged) {
-                (Some(known), _) => known.rounds_wanted,
-                // No count was ever higher, since each took a revision.
+            rounds_requested: match (known, is_damaged) {
+                (Some(known), _) => known.rounds_requested,
+                // Each request took a revision, so the lost count is not higher.
                 (None, true) => revision.cast_unsigned(),
                 (None, false) => 0,
             },
@@ -307,7 +311,7 @@ impl Registry {
         Ok(stored.revision)
     }
 
-    /// Refuses what is not acceptable beside what was there before, and beside the group's provers.
+    /// Validates a change against the existing group and its provers.
     async fn check_change(
         &self,
         connection: &mut Connection,
@@ -322,7 +326,10 @@ impl Registry {
             problem,
         };
         if group.name != *name {
-            return Err(invalid("name", "a group keeps its name".to_owned()));
+            return Err(invalid(
+                "name",
+                "the name of a group cannot be changed".to_owned(),
+            ));
         }
         let known_roll_out = known.and_then(|known| known.roll_out.as_ref());
         let roll_out = group
@@ -330,7 +337,7 @@ impl Registry {
             .as_ref()
             .filter(|roll_out| Some(*roll_out) != known_roll_out);
         if roll_out.is_some_and(|roll_out| roll_out.until_s <= now_s) {
-            let problem = "it would be over already; choose a later end".to_owned();
+            let problem = "the end has passed; choose a later end".to_owned();
             return Err(invalid("roll_out", problem));
         }
         let known_reference = known.and_then(|known| known.reference.as_ref());
@@ -347,9 +354,9 @@ impl Registry {
                 continue;
             };
             let base = Configuration::decode(encoding).map_err(|error| invalid(field, error.to_string()))?;
-            if let Some((device, error)) = self.first_unfit(connection, name, &base).await? {
+            if let Some((device, error)) = self.first_incompatible_overlay(connection, name, &base).await? {
                 let problem = format!(
-                    "what device {device} has of its own cannot be laid over it: {error}; enrol that device with other entries, or into another group, or remove it first"
+                    "the overlay of device {device} does not fit: {error}; enroll that device with another overlay or into another group, or remove it first"
                 );
                 return Err(invalid(field, problem));
             }
@@ -357,7 +364,7 @@ impl Registry {
         Ok(())
     }
 
-    /// A group; `None` if there is none of that name.
+    /// A group; `None` if it does not exist.
     ///
     /// # Errors
     /// [`RegistryError::DamagedGroup`], or a failure of the database.
@@ -409,27 +416,27 @@ impl Registry {
         if done == 0 {
             return Err(RegistryError::UnknownGroup { group: name.clone() });
         }
-        advance(&mut transaction).await?;
+        next_attest_revision(&mut transaction).await?;
         transaction.commit().await?;
         Ok(())
     }
 
-    /// Asks for a round of a group at once; returns how many were asked for up to now. Gateways learn of it as of any other
-    /// change to the group.
+    /// Requests an immediate round of a group; returns the number of rounds requested so far. Gateways learn of the
+    /// request as of any other change to the group.
     ///
     /// # Errors
     /// [`RegistryError::UnknownGroup`], [`RegistryError::DamagedGroup`], or a failure of the database.
-    pub async fn want_round(&self, name: &GroupName) -> Result<u64> {
+    pub async fn request_round(&self, name: &GroupName) -> Result<u64> {
         let mut transaction = self.write().await?;
         let mut group = self
             .group_in(&mut transaction, name)
             .await?
             .ok_or_else(|| RegistryError::UnknownGroup { group: name.clone() })?;
-        group.rounds_wanted = group.rounds_wanted.saturating_add(1);
-        group.revision = advance(&mut transaction).await?.cast_unsigned();
+        group.rounds_requested = group.rounds_requested.saturating_add(1);
+        group.revision = next_attest_revision(&mut transaction).await?.cast_unsigned();
         self.write_group(&mut transaction, &group).await?;
         transaction.commit().await?;
-        Ok(group.rounds_wanted)
+        Ok(group.rounds_requested)
     }
 
     pub(super) async fn group_in(
@@ -466,27 +473,27 @@ impl Registry {
     }
 
     async fn write_group(&self, connection: &mut Connection, group: &Group) -> Result<()> {
-        let row = row_of(group);
+        let row = row_from_group(group);
         let code = code(self.record_mac(), &row).finish();
         let policy = group.policy;
         sql::query(
-            "INSERT INTO attest_group (name, every_s, jitter_s, answer_ms, silent, of_rounds, late_is_silent, reopen, \
-             reference, roll_out, roll_out_until_s, rounds_wanted, revision, mac) \
+            "INSERT INTO attest_group (name, every_s, jitter_s, proof_timeout_ms, missed_limit, window_rounds, late_is_missed, release_mode, \
+             reference, roll_out, roll_out_until_s, rounds_requested, revision, mac) \
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) \
              ON CONFLICT (name) DO UPDATE SET every_s = excluded.every_s, jitter_s = excluded.jitter_s, \
-             answer_ms = excluded.answer_ms, silent = excluded.silent, of_rounds = excluded.of_rounds, \
-             late_is_silent = excluded.late_is_silent, reopen = excluded.reopen, reference = excluded.reference, \
+             proof_timeout_ms = excluded.proof_timeout_ms, missed_limit = excluded.missed_limit, window_rounds = excluded.window_rounds, \
+             late_is_missed = excluded.late_is_missed, release_mode = excluded.release_mode, reference = excluded.reference, \
              roll_out = excluded.roll_out, roll_out_until_s = excluded.roll_out_until_s, \
-             rounds_wanted = excluded.rounds_wanted, revision = excluded.revision, mac = excluded.mac",
+             rounds_requested = excluded.rounds_requested, revision = excluded.revision, mac = excluded.mac",
         )
         .bind(group.name.as_str())
         .bind(i64::from(policy.every_s))
         .bind(i64::from(policy.jitter_s))
-        .bind(i64::from(policy.answer_ms))
-        .bind(i64::from(policy.silent))
-        .bind(i64::from(policy.of))
-        .bind(i64::from(policy.late_is_silent))
-        .bind(reopen_to_column(policy.reopen))
+        .bind(i64::from(policy.proof_timeout_ms))
+        .bind(i64::from(policy.missed_limit))
+        .bind(i64::from(policy.window_rounds))
+        .bind(i64::from(policy.late_is_missed))
+        .bind(release_mode_to_column(policy.release_mode))
         .bind(row.8.0)
         .bind(row.9.0)
         .bind(row.10.0)
@@ -501,49 +508,49 @@ impl Registry {
 
 /// A row of `attest_group`.
 type GroupRow = (
-    Stored<Vec<u8>>,
-    Stored<i64>,
-    Stored<i64>,
-    Stored<i64>,
-    Stored<i64>,
-    Stored<i64>,
-    Stored<i64>,
-    Stored<i64>,
-    Stored<Option<Vec<u8>>>,
-    Stored<Option<Vec<u8>>>,
-    Stored<Option<i64>>,
-    Stored<i64>,
-    Stored<i64>,
-    Stored<Vec<u8>>,
+    ColumnValue<Vec<u8>>,
+    ColumnValue<i64>,
+    ColumnValue<i64>,
+    ColumnValue<i64>,
+    ColumnValue<i64>,
+    ColumnValue<i64>,
+    ColumnValue<i64>,
+    ColumnValue<i64>,
+    ColumnValue<Option<Vec<u8>>>,
+    ColumnValue<Option<Vec<u8>>>,
+    ColumnValue<Option<i64>>,
+    ColumnValue<i64>,
+    ColumnValue<i64>,
+    ColumnValue<Vec<u8>>,
 );
 
-fn reopen_to_column(reopen: Reopen) -> i64 {
+fn release_mode_to_column(reopen: ReleaseMode) -> i64 {
     match reopen {
-        Reopen::Automatic => 1,
-        Reopen::ByCommand => 2,
+        ReleaseMode::Automatic => 1,
+        ReleaseMode::Manual => 2,
     }
 }
 
 /// Without its code.
-fn row_of(group: &Group) -> GroupRow {
+fn row_from_group(group: &Group) -> GroupRow {
     let policy = group.policy;
-    let number = |value: u32| Stored(i64::from(value));
+    let number = |value: u32| ColumnValue(i64::from(value));
     let roll_out = group.roll_out.as_ref();
     (
-        Stored(group.name.as_str().as_bytes().to_vec()),
+        ColumnValue(group.name.as_str().as_bytes().to_vec()),
         number(policy.every_s),
         number(policy.jitter_s),
-        number(policy.answer_ms),
-        number(policy.silent),
-        number(policy.of),
-        number(u32::from(policy.late_is_silent)),
-        Stored(reopen_to_column(policy.reopen)),
-        Stored(group.reference.clone()),
-        Stored(roll_out.map(|roll_out| roll_out.reference.clone())),
-        Stored(roll_out.map(|roll_out| roll_out.until_s.cast_signed())),
-        Stored(group.rounds_wanted.cast_signed()),
-        Stored(group.revision.cast_signed()),
-        Stored(Vec::new()),
+        number(policy.proof_timeout_ms),
+        number(policy.missed_limit),
+        number(policy.window_rounds),
+        number(u32::from(policy.late_is_missed)),
+        ColumnValue(release_mode_to_column(policy.release_mode)),
+        ColumnValue(group.reference.clone()),
+        ColumnValue(roll_out.map(|roll_out| roll_out.reference.clone())),
+        ColumnValue(roll_out.map(|roll_out| roll_out.until_s.cast_signed())),
+        ColumnValue(group.rounds_requested.cast_signed()),
+        ColumnValue(group.revision.cast_signed()),
+        ColumnValue(Vec::new()),
     )
 }
 
@@ -552,71 +559,79 @@ fn code(mac: &RecordMac, row: &GroupRow) -> RowCode {
         name,
         every,
         jitter,
-        answer,
-        silent,
-        of,
+        proof_timeout,
+        missed_limit,
+        window_rounds,
         late,
-        reopen,
+        release_mode,
         reference,
         roll_out,
         until,
-        wanted,
+        requested,
         revision,
         _,
     ) = row;
-    [every, jitter, answer, silent, of, late, reopen]
-        .into_iter()
-        .fold(mac.row(LABEL).bytes(&name.0), |code, number| {
-            code.number(number.0)
-        })
-        .bytes_or_null(reference.0.as_deref())
-        .bytes_or_null(roll_out.0.as_deref())
-        .number_or_null(until.0)
-        .number(wanted.0)
-        .number(revision.0)
+    [
+        every,
+        jitter,
+        proof_timeout,
+        missed_limit,
+        window_rounds,
+        late,
+        release_mode,
+    ]
+    .into_iter()
+    .fold(mac.row(LABEL).bytes(&name.0), |code, number| {
+        code.number(number.0)
+    })
+    .bytes_or_null(reference.0.as_deref())
+    .bytes_or_null(roll_out.0.as_deref())
+    .number_or_null(until.0)
+    .number(requested.0)
+    .number(revision.0)
 }
 
 fn group_from_row(mac: &RecordMac, row: GroupRow) -> Result<Group> {
     let damaged = || RegistryError::DamagedGroup {
         group: String::from_utf8_lossy(&row.0.0).into_owned(),
     };
-    if !code(mac, &row).is(&row.13.0) {
+    if !code(mac, &row).matches(&row.13.0) {
         return Err(damaged());
     }
-    decoded(&row).ok_or_else(damaged)
+    group_from_columns(&row).ok_or_else(damaged)
 }
 
-/// Of a row that authenticates; `None` if another program's.
-fn decoded(row: &GroupRow) -> Option<Group> {
+/// The group of an authentic row; `None` if its values are invalid.
+fn group_from_columns(row: &GroupRow) -> Option<Group> {
     let (
         name,
         every,
         jitter,
-        answer,
-        silent,
-        of,
+        proof_timeout,
+        missed_limit,
+        window_rounds,
         late,
-        reopen,
+        release_mode,
         reference,
         roll_out,
         until,
-        wanted,
+        requested,
         revision,
         _,
     ) = row;
-    let number = |value: &Stored<i64>| u32::try_from(value.0).ok();
+    let number = |value: &ColumnValue<i64>| u32::try_from(value.0).ok();
     Some(Group {
         name: GroupName::from_column(&name.0)?,
         policy: GroupPolicy {
             every_s: number(every)?,
             jitter_s: number(jitter)?,
-            answer_ms: number(answer)?,
-            silent: number(silent)?,
-            of: number(of)?,
-            late_is_silent: late.0 != 0,
-            reopen: match reopen.0 {
-                1 => Reopen::Automatic,
-                2 => Reopen::ByCommand,
+            proof_timeout_ms: number(proof_timeout)?,
+            missed_limit: number(missed_limit)?,
+            window_rounds: number(window_rounds)?,
+            late_is_missed: late.0 != 0,
+            release_mode: match release_mode.0 {
+                1 => ReleaseMode::Automatic,
+                2 => ReleaseMode::Manual,
                 _ => return None,
             },
         },
@@ -628,7 +643,7 @@ fn decoded(row: &GroupRow) -> Option<Group> {
             }),
             _ => None,
         },
-        rounds_wanted: u64::try_from(wanted.0).ok()?,
+        rounds_requested: u64::try_from(requested.0).ok()?,
         revision: u64::try_from(revision.0).ok()?,
     })
 }

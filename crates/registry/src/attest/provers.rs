@@ -9,12 +9,12 @@ use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 use zeroize::Zeroize as _;
 
-use super::enrolment::{EnrolledAt, check_fit, check_overlay};
+use super::enrollment::{EnrollmentTime, check_overlay, check_overlay_fits};
 use super::groups::GroupName;
-use super::{Pages, address_from_column, address_to_column, advance};
-use crate::column::Stored;
+use super::{Pages, address_from_column, address_to_column, next_attest_revision};
+use crate::column::ColumnValue;
 use crate::error::{RegistryError, Result};
-use crate::feed::Extent;
+use crate::feed::PageExtent;
 use crate::lease::damage;
 use crate::record_mac::{RecordMac, RowCode};
 use crate::row::{id_from_column, id_to_column};
@@ -22,32 +22,32 @@ use crate::sql::{self, Connection, FromRow, Row};
 use crate::store::Registry;
 
 const LABEL: &[u8] = b"linewarden registry table prover v1";
-const TABLE: &str = "enrolment for attestation";
-/// When a prover was enrolled whose record was damaged when it was removed.
-pub(super) const UNKNOWN_S: u64 = 0;
+const TABLE: &str = "enrollment for attestation";
+/// The enrollment time of a prover whose record was damaged when it was removed.
+pub(super) const UNKNOWN_TIME_S: u64 = 0;
 /// The columns of [`ProverRow`], in its order, as a literal for `concat!`.
 macro_rules! prover_columns {
     () => {
-        "device_id, group_name, sealed, protection, binding, overlay, home_gateway, home_address, port, enrolled_at_s, \
+        "device_id, group_name, sealed, protection, binding, overlay, location_gateway_id, location_address, port, enrolled_at_s, \
          enrolled_period, revision, removed, mac"
     };
 }
 
-/// What keeps the attestation key on the device.
+/// The protection of the attestation key on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protection {
-    /// A file: whoever has the device's memory has the key.
+    /// A file: access to the device's storage reveals the key.
     Software,
-    /// A TPM 2.0, which lets it be used only in the states that it is bound to.
+    /// A TPM 2.0, which allows the use of the key only in the states that the key is bound to.
     Tpm,
 }
 
-/// Where a device is asked that no gateway has seen yet.
+/// The location of a device that has no session yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Home {
-    /// Who asks it.
+pub struct ProverLocation {
+    /// The gateway that attests the device.
     pub gateway: GatewayId,
-    /// Where it is.
+    /// The device's address.
     pub address: IpAddr,
 }
 
@@ -56,35 +56,35 @@ pub struct Home {
 pub struct ProverRecord {
     /// Which device.
     pub device: DeviceId,
-    /// What it is to run, and how often it is asked.
+    /// The group: reference value and schedule.
     pub group: GroupName,
-    /// What it shares with the controller; of zeros if `removed`.
+    /// The attestation key, shared with the controller; all zero if `removed`.
     pub key: AttestationKey,
-    /// What keeps the key.
+    /// The protection of the key on the device.
     pub protection: Protection,
-    /// JSON of `linewarden_tpm::enrol::Binding`, of a key in a TPM.
+    /// JSON of `linewarden_tpm::enroll::Binding`, for a key in a TPM.
     pub binding: Option<Vec<u8>>,
-    /// Its own entries, laid over those of its group, encoded.
+    /// The overlay, encoded: the device's own entries, merged over those of its group.
     pub overlay: Option<Vec<u8>>,
-    /// Where it is asked at first.
-    pub home: Option<Home>,
-    /// The UDP port that it is asked at.
+    /// The first location.
+    pub location: Option<ProverLocation>,
+    /// The UDP port for attestation requests.
     pub port: u16,
-    /// When it was enrolled for attestation, seconds since 1970-01-01 UTC; see [`EnrolledAt`].
+    /// Time of the enrollment for attestation, seconds since 1970-01-01 UTC; see [`EnrollmentTime`].
     pub enrolled_at_s: u64,
-    /// The newest period then.
+    /// The newest period at that time.
     pub enrolled_period: Period,
-    /// Of its last change.
+    /// Revision of the last change.
     pub revision: u64,
-    /// It is no prover any more: all that is left is that it was one.
+    /// The device is no longer a prover; the record remains as a tombstone.
     pub removed: bool,
 }
 
 impl ProverRecord {
-    /// Which enrolment this is.
+    /// The identification of this enrollment.
     #[must_use]
-    pub fn enrolled_at(&self) -> EnrolledAt {
-        EnrolledAt(self.enrolled_at_s)
+    pub fn enrolled_at(&self) -> EnrollmentTime {
+        EnrollmentTime(self.enrolled_at_s)
     }
 }
 
@@ -100,36 +100,36 @@ impl fmt::Debug for ProverRecord {
     }
 }
 
-/// Provers that have changed.
+/// A page of changed provers.
 #[derive(Clone, Debug)]
 pub struct ProverPage {
-    /// In the order of their revisions; removed ones, too.
+    /// In the order of their revisions, including removed ones.
     pub provers: Vec<ProverRecord>,
-    /// What is wrong with those that were left out.
+    /// Errors of the provers that were skipped.
     pub damaged: Vec<String>,
-    /// Ask from here next.
-    pub upto: u64,
-    /// Whether there is more to be had at once.
-    pub more: bool,
+    /// The revision to continue after.
+    pub up_to_revision: u64,
+    /// Whether the next page is already available.
+    pub has_more: bool,
 }
 
-/// Who has become a prover, or is none any more.
+/// A page of ids of changed provers.
 #[derive(Clone, Debug)]
 pub struct ProverIdPage {
-    /// Those that are, in the order of their revisions.
+    /// Devices that are provers, in the order of their revisions.
     pub provers: Vec<DeviceId>,
-    /// Those that no longer are.
+    /// Devices that are no longer provers.
     pub removed: Vec<DeviceId>,
-    /// What is wrong with those that were left out.
+    /// Errors of the provers that were skipped.
     pub damaged: Vec<String>,
-    /// Ask from here next.
-    pub upto: u64,
-    /// Whether there is more to be had at once.
-    pub more: bool,
+    /// The revision to continue after.
+    pub up_to_revision: u64,
+    /// Whether the next page is already available.
+    pub has_more: bool,
 }
 
 impl Registry {
-    /// A device as a prover; `None` if it is none, or none any more.
+    /// The prover record of a device; `None` if the device is not a prover.
     ///
     /// # Errors
     /// A damaged record, or a failure of the database.
@@ -139,8 +139,8 @@ impl Registry {
         Ok(found.map(|(record, _)| record).filter(|record| !record.removed))
     }
 
-    /// Makes a prover a mere device again; whether it was one. A damaged record is overwritten. One in quarantine stays
-    /// there.
+    /// Removes a device from attestation; returns whether it was a prover. A damaged record is overwritten. A device
+    /// in quarantine stays in quarantine.
     ///
     /// # Errors
     /// A failure of the database.
@@ -150,24 +150,26 @@ impl Registry {
             Ok(None) => return Ok(false),
             Ok(Some((record, _))) if record.removed => return Ok(false),
             Ok(Some((record, _))) => ProverRecord {
-                home: record.home,
-                ..remains(device, record.group, record.enrolled_at_s)
+                location: record.location,
+                ..tombstone(device, record.group, record.enrolled_at_s)
             },
-            Err(RegistryError::DamagedRecord { .. }) => remains(device, GroupName::unknown(), UNKNOWN_S),
+            Err(RegistryError::DamagedRecord { .. }) => {
+                tombstone(device, GroupName::unknown(), UNKNOWN_TIME_S)
+            }
             Err(error) => return Err(error),
         };
-        // Should it become one again.
-        let last = self.last_asked_in(&mut transaction, device).await?;
-        record.home = last.or(record.home);
-        record.revision = advance(&mut transaction).await?.cast_unsigned();
-        forget(&mut transaction, device).await?;
+        // For a later enrollment.
+        let last = self.last_location_in(&mut transaction, device).await?;
+        record.location = last.or(record.location);
+        record.revision = next_attest_revision(&mut transaction).await?.cast_unsigned();
+        delete_attestation_data(&mut transaction, device).await?;
         self.write_prover(&mut transaction, &record, None).await?;
         transaction.commit().await?;
         Ok(true)
     }
 
-    /// Provers changed after a revision, oldest change first: at most `limit` of them, and more only where most do not
-    /// authenticate. Those are left out, and lift nothing that is asked for next.
+    /// Provers changed after a revision, oldest change first: at most `limit`, or more if most records do not
+    /// authenticate. Records that do not authenticate are skipped and do not advance the revision to continue after.
     ///
     /// # Errors
     /// A failure of the database.
@@ -176,16 +178,16 @@ impl Registry {
             let (record, _) = registry.prover_from_row(row)?;
             Ok((record.revision, record))
         };
-        let page = self.rows_since(revision, limit, read).await?;
+        let page = self.prover_rows_since(revision, limit, read).await?;
         Ok(ProverPage {
-            provers: page.found,
+            provers: page.records,
             damaged: page.damaged,
-            upto: page.upto,
-            more: page.more,
+            up_to_revision: page.up_to_revision,
+            has_more: page.has_more,
         })
     }
 
-    /// Who they are, as [`Registry::provers_since`] tells it; no key is opened.
+    /// The ids of changed provers, as in [`Registry::provers_since`], without decrypting keys.
     ///
     /// # Errors
     /// A failure of the database.
@@ -193,32 +195,33 @@ impl Registry {
         let read = |registry: &Self, row: ProverRow| {
             let device = id_from_column(row.0.0);
             let at = u64::try_from(row.11.0).ok();
-            let at = at.filter(|_| code(registry.record_mac(), &row).is(&row.13.0));
+            let at = at.filter(|_| code(registry.record_mac(), &row).matches(&row.13.0));
             let at = at.ok_or_else(|| damage(device, TABLE))?;
             Ok((at, (device, row.12.0 != 0)))
         };
-        let page = self.rows_since(revision, limit, read).await?;
-        let (removed, provers): (Vec<_>, Vec<_>) = page.found.into_iter().partition(|(_, removed)| *removed);
+        let page = self.prover_rows_since(revision, limit, read).await?;
+        let (removed, provers): (Vec<_>, Vec<_>) =
+            page.records.into_iter().partition(|(_, removed)| *removed);
         let ids = |found: Vec<(DeviceId, bool)>| found.into_iter().map(|(device, _)| device).collect();
         Ok(ProverIdPage {
             provers: ids(provers),
             removed: ids(removed),
             damaged: page.damaged,
-            upto: page.upto,
-            more: page.more,
+            up_to_revision: page.up_to_revision,
+            has_more: page.has_more,
         })
     }
 
-    /// What `read` makes of the rows that have changed since a revision; it tells the revision of those that authenticate.
-    async fn rows_since<T: Send>(
+    /// Applies `read` to the rows that changed since a revision; `read` returns the revision of an authentic row.
+    async fn prover_rows_since<T: Send>(
         &self,
         revision: u64,
         limit: u32,
         read: impl Fn(&Self, ProverRow) -> Result<(u64, T)> + Send,
-    ) -> Result<Found<T>> {
+    ) -> Result<ReadRows<T>> {
         let mut limit = limit.max(1);
         loop {
-            let rows: Vec<Counted> = sql::query(concat!(
+            let rows: Vec<RowWithNewestRevision> = sql::query(concat!(
                 "SELECT ",
                 prover_columns!(),
                 ", (SELECT attest_revision FROM registry) AS newest FROM prover \
@@ -231,7 +234,7 @@ impl Registry {
             let newest = rows.first().map_or(revision, |row| row.newest);
             let (count, mut highest) = (rows.len(), revision);
             let (mut found, mut damaged) = (Vec::with_capacity(count), Vec::new());
-            for Counted { row, .. } in rows {
+            for RowWithNewestRevision { row, .. } in rows {
                 match read(self, row) {
                     Ok((at, record)) => {
                         highest = highest.max(at);
@@ -240,23 +243,28 @@ impl Registry {
                     Err(error) => damaged.push(error.to_string()),
                 }
             }
-            if let Some(Extent { upto, more }) = Extent::of(count, limit, (revision, highest), newest) {
-                return Ok(Found {
-                    found,
+            if let Some(PageExtent {
+                up_to_revision: upto,
+                has_more: more,
+            }) = PageExtent::of(count, limit, (revision, highest), newest)
+            {
+                return Ok(ReadRows {
+                    records: found,
                     damaged,
-                    upto,
-                    more,
+                    up_to_revision: upto,
+                    has_more: more,
                 });
             }
             limit = limit.saturating_mul(2);
         }
     }
 
-    /// Sets what a device has of its own, or takes it away; returns the revision under which gateways learn of it.
+    /// Sets or removes the overlay of a device; returns the revision under which gateways learn of the change.
     ///
     /// # Errors
-    /// [`RegistryError::NotAProver`], an overlay that is no encoded configuration, longer than [`OVERLAY_BYTES_MAX`](super::OVERLAY_BYTES_MAX) or cannot be
-    /// laid over what the group is to run or is being updated to, a damaged record, or a failure of the database.
+    /// [`RegistryError::NotAProver`], an overlay that is not an encoded configuration, is longer than
+    /// [`OVERLAY_BYTES_MAX`](super::OVERLAY_BYTES_MAX) or does not fit the group, a damaged record, or a failure of
+    /// the database.
     pub async fn set_overlay(&self, device: DeviceId, overlay: Option<Vec<u8>>) -> Result<u64> {
         check_overlay(device, overlay.as_deref())?;
         let mut transaction = self.write().await?;
@@ -269,10 +277,10 @@ impl Registry {
             let group = group.ok_or_else(|| RegistryError::UnknownGroup {
                 group: record.group.clone(),
             })?;
-            check_fit(device, overlay.as_deref(), &group)?;
+            check_overlay_fits(device, overlay.as_deref(), &group)?;
         }
         record.overlay = overlay;
-        record.revision = advance(&mut transaction).await?.cast_unsigned();
+        record.revision = next_attest_revision(&mut transaction).await?.cast_unsigned();
         self.write_prover(&mut transaction, &record, sealed.as_deref())
             .await?;
         transaction.commit().await?;
@@ -310,7 +318,7 @@ impl Registry {
                 concat!(
                     "SELECT ",
                     prover_columns!(),
-                    ", rowid AS place FROM prover WHERE rowid >= $1 ORDER BY rowid LIMIT $2"
+                    ", rowid AS position FROM prover WHERE rowid >= $1 ORDER BY rowid LIMIT $2"
                 ),
             )
             .await?
@@ -320,8 +328,8 @@ impl Registry {
         Ok(found)
     }
 
-    /// The newest revision of all that authenticate, removed ones, too.
-    pub(super) async fn newest_of_provers(&self, connection: &mut Connection) -> Result<u64> {
+    /// The newest revision of all authentic records, including removed provers.
+    pub(super) async fn newest_prover_revision(&self, connection: &mut Connection) -> Result<u64> {
         let mut newest = 0;
         let mut pages = Pages::new();
         while let Some(rows) = pages
@@ -330,28 +338,28 @@ impl Registry {
                 concat!(
                     "SELECT ",
                     prover_columns!(),
-                    ", rowid AS place FROM prover WHERE rowid >= $1 ORDER BY rowid LIMIT $2"
+                    ", rowid AS position FROM prover WHERE rowid >= $1 ORDER BY rowid LIMIT $2"
                 ),
             )
             .await?
         {
             let sound = rows
                 .iter()
-                .filter(|row| code(self.record_mac(), row).is(&row.13.0));
+                .filter(|row| code(self.record_mac(), row).matches(&row.13.0));
             let revisions = sound.filter_map(|row| u64::try_from(row.11.0).ok());
             newest = revisions.fold(newest, u64::max);
         }
         Ok(newest)
     }
 
-    /// The first prover of a group whose own entries cannot be laid over this configuration, and why.
-    pub(super) async fn first_unfit(
+    /// The first prover of a group whose overlay does not fit this configuration, and the error.
+    pub(super) async fn first_incompatible_overlay(
         &self,
         connection: &mut Connection,
         group: &GroupName,
         base: &Configuration,
     ) -> Result<Option<(DeviceId, ConfigurationError)>> {
-        // Most overlays are short: then only the banks of PCRs can differ, and the files need not be gone through.
+        // A short overlay can only conflict in the banks of PCRs, so the files need not be merged.
         let base_bytes = base.encode().len();
         let without_files = Configuration::new(base.pcrs().clone(), BTreeMap::new()).ok();
         let mut pages = Pages::new();
@@ -361,13 +369,13 @@ impl Registry {
                 concat!(
                     "SELECT ",
                     prover_columns!(),
-                    ", rowid AS place FROM prover WHERE rowid >= $1 AND overlay IS NOT NULL AND removed = 0 \
+                    ", rowid AS position FROM prover WHERE rowid >= $1 AND overlay IS NOT NULL AND removed = 0 \
                      ORDER BY rowid LIMIT $2"
                 ),
             )
             .await?
         {
-            // Those that cannot be read are attested by nobody.
+            // Provers with damaged records are not attested.
             for (prover, _) in rows.into_iter().filter_map(|row| self.prover_from_row(row).ok()) {
                 let overlay = prover.overlay.filter(|_| prover.group == *group);
                 let Some(encoding) = overlay else {
@@ -375,7 +383,7 @@ impl Registry {
                 };
                 let fits = base_bytes.saturating_add(encoding.len()) <= CONFIGURATION_BYTES_MAX;
                 let base = without_files.as_ref().filter(|_| fits).unwrap_or(base);
-                let laid = Configuration::decode(&encoding).and_then(|overlay| base.overlaid(&overlay));
+                let laid = Configuration::decode(&encoding).and_then(|overlay| base.with_overlay(&overlay));
                 if let Err(error) = laid {
                     return Ok(Some((prover.device, error)));
                 }
@@ -390,15 +398,15 @@ impl Registry {
         record: &ProverRecord,
         sealed: Option<&[u8]>,
     ) -> Result<()> {
-        let row = row_of(record, sealed);
+        let row = row_from_prover(record, sealed);
         let code = code(self.record_mac(), &row).finish();
         sql::query(
-            "INSERT INTO prover (device_id, group_name, sealed, protection, binding, overlay, home_gateway, home_address, \
+            "INSERT INTO prover (device_id, group_name, sealed, protection, binding, overlay, location_gateway_id, location_address, \
              port, enrolled_at_s, enrolled_period, revision, removed, mac) \
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) \
              ON CONFLICT (device_id) DO UPDATE SET group_name = excluded.group_name, sealed = excluded.sealed, \
              protection = excluded.protection, binding = excluded.binding, overlay = excluded.overlay, \
-             home_gateway = excluded.home_gateway, home_address = excluded.home_address, port = excluded.port, \
+             location_gateway_id = excluded.location_gateway_id, location_address = excluded.location_address, port = excluded.port, \
              enrolled_at_s = excluded.enrolled_at_s, enrolled_period = excluded.enrolled_period, \
              revision = excluded.revision, removed = excluded.removed, mac = excluded.mac",
         )
@@ -421,17 +429,18 @@ impl Registry {
         Ok(())
     }
 
-    /// Turns a stored row into the record, and its sealed key; one that does not authenticate is that device's damage.
+    /// Decodes a stored row into the record and its sealed key; a row that does not authenticate is damage of that
+    /// device.
     fn prover_from_row(&self, row: ProverRow) -> Result<(ProverRecord, Option<Vec<u8>>)> {
         let device = id_from_column(row.0.0);
-        if !code(self.record_mac(), &row).is(&row.13.0) {
+        if !code(self.record_mac(), &row).matches(&row.13.0) {
             return Err(damage(device, TABLE));
         }
         let key = match &row.2.0 {
             Some(sealed) => self.open_key(device, sealed),
             None => Some(AttestationKey::from_bytes([0; 32])),
         };
-        let record = key.and_then(|key| decoded(&row, key));
+        let record = key.and_then(|key| prover_from_columns(&row, key));
         let record = record.ok_or_else(|| damage(device, TABLE))?;
         Ok((record, row.2.0))
     }
@@ -445,24 +454,23 @@ impl Registry {
     }
 }
 
-/// Devices that are on record as standing somewhere, if only since they were enrolled, or have sent evidence, and are on record as no
-/// provers, nor as having been some: the row was deleted.
-pub(super) async fn missing_provers(connection: &mut Connection) -> Result<Vec<RegistryError>> {
-    let missing: Vec<(Stored<i64>,)> = sql::query(
-        "SELECT device_id FROM (SELECT device_id FROM appraisal UNION SELECT device_id FROM evidence) AS told \
-         WHERE NOT EXISTS (SELECT 1 FROM prover WHERE prover.device_id = told.device_id)",
+/// Devices with an appraisal or evidence but without a prover record: the record was deleted.
+pub(super) async fn deleted_provers(connection: &mut Connection) -> Result<Vec<RegistryError>> {
+    let missing: Vec<(ColumnValue<i64>,)> = sql::query(
+        "SELECT device_id FROM (SELECT device_id FROM appraisal UNION SELECT device_id FROM evidence) AS known \
+         WHERE NOT EXISTS (SELECT 1 FROM prover WHERE prover.device_id = known.device_id)",
     )
     .fetch_all(connection)
     .await?;
     let missing = missing.iter().map(|(device,)| RegistryError::DamagedRecord {
         device: id_from_column(device.0),
-        problem: format!("its {TABLE} is gone"),
+        problem: format!("its {TABLE} is missing"),
     });
     Ok(missing.collect())
 }
 
-/// Who is no prover, or another one, stands nowhere and has sent nothing.
-pub(super) async fn forget(connection: &mut Connection, device: DeviceId) -> Result<()> {
+/// Deletes appraisal and evidence of a device, which belong to an earlier enrollment.
+pub(super) async fn delete_attestation_data(connection: &mut Connection, device: DeviceId) -> Result<()> {
     for table in [
         "DELETE FROM appraisal WHERE device_id = $1",
         "DELETE FROM evidence WHERE device_id = $1",
@@ -475,8 +483,8 @@ pub(super) async fn forget(connection: &mut Connection, device: DeviceId) -> Res
     Ok(())
 }
 
-/// That a device was a prover.
-fn remains(device: DeviceId, group: GroupName, enrolled_at_s: u64) -> ProverRecord {
+/// The record of a removed prover.
+fn tombstone(device: DeviceId, group: GroupName, enrolled_at_s: u64) -> ProverRecord {
     ProverRecord {
         device,
         group,
@@ -484,7 +492,7 @@ fn remains(device: DeviceId, group: GroupName, enrolled_at_s: u64) -> ProverReco
         protection: Protection::Software,
         binding: None,
         overlay: None,
-        home: None,
+        location: None,
         port: 0,
         enrolled_at_s,
         enrolled_period: Period(0),
@@ -493,23 +501,23 @@ fn remains(device: DeviceId, group: GroupName, enrolled_at_s: u64) -> ProverReco
     }
 }
 
-/// A part of the provers, as far as it could be read.
-struct Found<T> {
-    found: Vec<T>,
+/// A page of provers.
+struct ReadRows<T> {
+    records: Vec<T>,
     damaged: Vec<String>,
-    upto: u64,
-    more: bool,
+    up_to_revision: u64,
+    has_more: bool,
 }
 
-/// A row, and what the registry counts as the newest revision.
-struct Counted {
+/// A row, and the registry's newest revision.
+struct RowWithNewestRevision {
     row: ProverRow,
     newest: u64,
 }
 
-impl FromRow for Counted {
+impl FromRow for RowWithNewestRevision {
     fn from_row(row: &Row<'_>) -> sqlx::Result<Self> {
-        let Stored(newest): Stored<i64> = row.last()?;
+        let ColumnValue(newest): ColumnValue<i64> = row.last()?;
         Ok(Self {
             row: ProverRow::from_row(row)?,
             newest: u64::try_from(newest).unwrap_or_default(),
@@ -519,51 +527,51 @@ impl FromRow for Counted {
 
 /// A row of `prover`.
 type ProverRow = (
-    Stored<i64>,
-    Stored<Vec<u8>>,
-    Stored<Option<Vec<u8>>>,
-    Stored<i64>,
-    Stored<Option<Vec<u8>>>,
-    Stored<Option<Vec<u8>>>,
-    Stored<Option<i64>>,
-    Stored<Option<Vec<u8>>>,
-    Stored<i64>,
-    Stored<i64>,
-    Stored<i64>,
-    Stored<i64>,
-    Stored<i64>,
-    Stored<Vec<u8>>,
+    ColumnValue<i64>,
+    ColumnValue<Vec<u8>>,
+    ColumnValue<Option<Vec<u8>>>,
+    ColumnValue<i64>,
+    ColumnValue<Option<Vec<u8>>>,
+    ColumnValue<Option<Vec<u8>>>,
+    ColumnValue<Option<i64>>,
+    ColumnValue<Option<Vec<u8>>>,
+    ColumnValue<i64>,
+    ColumnValue<i64>,
+    ColumnValue<i64>,
+    ColumnValue<i64>,
+    ColumnValue<i64>,
+    ColumnValue<Vec<u8>>,
 );
 
 pub(super) fn aad(device: DeviceId) -> Vec<u8> {
     [LABEL, &device.0.to_be_bytes()].concat()
 }
 
-/// Without its code.
-fn row_of(record: &ProverRecord, sealed: Option<&[u8]>) -> ProverRow {
+/// Without the MAC.
+fn row_from_prover(record: &ProverRecord, sealed: Option<&[u8]>) -> ProverRow {
     let protection = match record.protection {
         Protection::Software => 1,
         Protection::Tpm => 2,
     };
     (
-        Stored(id_to_column(record.device)),
-        Stored(record.group.as_str().as_bytes().to_vec()),
-        Stored(sealed.map(<[u8]>::to_vec)),
-        Stored(protection),
-        Stored(record.binding.clone()),
-        Stored(record.overlay.clone()),
-        Stored(record.home.map(|home| i64::from(home.gateway.0))),
-        Stored(record.home.map(|home| address_to_column(home.address))),
-        Stored(i64::from(record.port)),
-        Stored(record.enrolled_at_s.cast_signed()),
-        Stored(record.enrolled_period.0.cast_signed()),
-        Stored(record.revision.cast_signed()),
-        Stored(i64::from(record.removed)),
-        Stored(Vec::new()),
+        ColumnValue(id_to_column(record.device)),
+        ColumnValue(record.group.as_str().as_bytes().to_vec()),
+        ColumnValue(sealed.map(<[u8]>::to_vec)),
+        ColumnValue(protection),
+        ColumnValue(record.binding.clone()),
+        ColumnValue(record.overlay.clone()),
+        ColumnValue(record.location.map(|home| i64::from(home.gateway.0))),
+        ColumnValue(record.location.map(|home| address_to_column(home.address))),
+        ColumnValue(i64::from(record.port)),
+        ColumnValue(record.enrolled_at_s.cast_signed()),
+        ColumnValue(record.enrolled_period.0.cast_signed()),
+        ColumnValue(record.revision.cast_signed()),
+        ColumnValue(i64::from(record.removed)),
+        ColumnValue(Vec::new()),
     )
 }
 
-/// The sealed key is under the code as well, so that nobody puts an older one of the same device there.
+/// The MAC covers the sealed key, so that an older key of the same device is detected.
 fn code(mac: &RecordMac, row: &ProverRow) -> RowCode {
     let (
         device,
@@ -597,8 +605,8 @@ fn code(mac: &RecordMac, row: &ProverRow) -> RowCode {
         .number(removed.0)
 }
 
-/// Of a row that authenticates; `None` if another program's.
-fn decoded(row: &ProverRow, key: AttestationKey) -> Option<ProverRecord> {
+/// Decodes a row that authenticates; `None` for unknown values.
+fn prover_from_columns(row: &ProverRow, key: AttestationKey) -> Option<ProverRecord> {
     let (
         device,
         group,
@@ -630,8 +638,8 @@ fn decoded(row: &ProverRow, key: AttestationKey) -> Option<ProverRecord> {
         },
         binding: binding.0.clone(),
         overlay: overlay.0.clone(),
-        home: match (gateway.0, &address.0) {
-            (Some(gateway), Some(address)) => Some(Home {
+        location: match (gateway.0, &address.0) {
+            (Some(gateway), Some(address)) => Some(ProverLocation {
                 gateway: GatewayId(u32::try_from(gateway).ok()?),
                 address: address_from_column(address)?,
             }),

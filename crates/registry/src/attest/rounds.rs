@@ -1,4 +1,4 @@
-//! Rounds: their numbers, of which none is used twice, and how they went.
+//! Attestation rounds: unique numbers and results.
 
 use std::fmt::{Display, Formatter};
 use std::ops::Range;
@@ -7,156 +7,162 @@ use std::str::FromStr;
 use linewarden_protocol::ids::{GatewayId, Period};
 
 use super::appraisals::Appraisal;
-use super::enrolment::EnrolledAt;
+use super::enrollment::EnrollmentTime;
 use super::groups::GroupName;
 use super::{Pages, seconds};
-use crate::column::Stored;
+use crate::column::ColumnValue;
 use crate::error::{RegistryError, Result};
-use crate::gateway::Fence;
+use crate::gateway::FencingToken;
 use crate::record_mac::{RecordMac, RowCode};
 use crate::sql::{self, Builder, Connection};
 use crate::store::Registry;
 
-const NUMBER_LABEL: &[u8] = b"linewarden registry table round_number v1";
+const NUMBER_LABEL: &[u8] = b"linewarden registry table round_counter v1";
 const LABEL: &[u8] = b"linewarden registry table attest_round v1";
-/// Rounds that are kept of each gateway, the newest; beside them the newest of each group that there is, however long ago it was.
-pub const ROUNDS_KEPT: u32 = 1_000;
+/// Number of rounds that are kept for each gateway, and in addition the newest round of each existing group.
+pub const ROUNDS_MAX: u32 = 1_000;
 
 /// The columns of [`RoundRow`], in its order, as a literal for `concat!`.
 macro_rules! round_columns {
     () => {
-        "gateway_id, number, group_name, period, started_at_s, ended_at_s, asked, ok, late, silent, last_verdict_ms, mac"
+        "gateway_id, number, group_name, period, started_at_s, ended_at_s, requested, ok, late, missed, last_verdict_ms, mac"
     };
 }
 
-/// How a round went.
+/// The result of a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoundRecord {
-    /// Who asked.
+    /// The gateway.
     pub gateway: GatewayId,
     /// Its number at that gateway, from 1.
     pub number: u32,
-    /// Whose provers were asked.
+    /// The group.
     pub group: GroupName,
-    /// The period that was to be proven.
+    /// The key period of the proofs.
     pub period: Period,
-    /// When it began, seconds since 1970-01-01 UTC.
+    /// Start, seconds since 1970-01-01 UTC.
     pub started_at_s: u64,
-    /// When its last verdict was there.
+    /// Time of the last verdict, seconds since 1970-01-01 UTC.
     pub ended_at_s: u64,
-    /// Provers that were asked.
-    pub asked: u32,
-    /// Of them, those that proved in time.
+    /// Number of provers in the round.
+    pub requested: u32,
+    /// Provers with a valid proof in time.
     pub ok: u32,
-    /// Those that proved later.
+    /// Provers with a valid proof after the deadline.
     pub late: u32,
-    /// Those that proved nothing.
-    pub silent: u32,
-    /// From the beginning to the last proof, ms.
+    /// Provers without a valid proof.
+    pub missed: u32,
+    /// Time from the start to the last proof, ms.
     pub last_verdict_ms: u32,
 }
 
-/// Where in a list of rounds a part ended. As text, for who asks for the next one: `STARTED-GATEWAY-NUMBER`.
+/// A position in a list of rounds, at the end of a page. As text: `STARTED-GATEWAY-NUMBER`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RoundPlace {
-    /// When its last round began, seconds since 1970-01-01 UTC.
+pub struct RoundCursor {
+    /// Start of the last round of the page, seconds since 1970-01-01 UTC.
     pub started_at_s: u64,
-    /// Who asked in it.
+    /// The gateway of that round.
     pub gateway: GatewayId,
     /// Its number at that gateway.
     pub number: u32,
 }
 
-impl Display for RoundPlace {
+impl Display for RoundCursor {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}-{}-{}", self.started_at_s, self.gateway.0, self.number)
     }
 }
 
-/// No place in a list of rounds.
+/// A text that is not a position in a list of rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a place in a list of rounds is three numbers with - between them")]
-pub struct NoRoundPlace;
+#[error("invalid position in a list of rounds: expected three numbers separated by -")]
+pub struct InvalidRoundCursor;
 
-impl FromStr for RoundPlace {
-    type Err = NoRoundPlace;
+impl FromStr for RoundCursor {
+    type Err = InvalidRoundCursor;
 
-    fn from_str(text: &str) -> std::result::Result<Self, NoRoundPlace> {
+    fn from_str(text: &str) -> std::result::Result<Self, InvalidRoundCursor> {
         let mut numbers = text.split('-');
-        let mut next = || numbers.next().ok_or(NoRoundPlace);
+        let mut next = || numbers.next().ok_or(InvalidRoundCursor);
         let place = Self {
-            started_at_s: next()?.parse().map_err(|_| NoRoundPlace)?,
-            gateway: GatewayId(next()?.parse().map_err(|_| NoRoundPlace)?),
-            number: next()?.parse().map_err(|_| NoRoundPlace)?,
+            started_at_s: next()?.parse().map_err(|_| InvalidRoundCursor)?,
+            gateway: GatewayId(next()?.parse().map_err(|_| InvalidRoundCursor)?),
+            number: next()?.parse().map_err(|_| InvalidRoundCursor)?,
         };
         match next() {
-            Ok(_) => Err(NoRoundPlace),
-            Err(NoRoundPlace) => Ok(place),
+            Ok(_) => Err(InvalidRoundCursor),
+            Err(InvalidRoundCursor) => Ok(place),
         }
     }
 }
 
-/// A part of a list of rounds, newest first.
+/// A page of a list of rounds, newest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoundPage {
-    /// What is in it.
+    /// The rounds.
     pub rounds: Vec<RoundRecord>,
-    /// Where it goes on; `None` at its end.
-    pub next: Option<RoundPlace>,
+    /// The position to continue after; `None` at the end.
+    pub next: Option<RoundCursor>,
 }
 
-/// How far behind all that is known a lost count goes on. What was reserved and is not on record must lie below: 256 times 256
-/// numbers, as many as a gateway reserves at a time, times as many starts without a single round that was recorded.
+/// The gap after the highest known number with which a lost counter continues. All reserved but unrecorded numbers
+/// must be below: 256 reservations of 256 numbers each, without a single recorded round.
 ///
-/// Nothing but answers hangs on it: the same number under another nonce makes another block of the cipher, and devices, which
-/// remember the highest number that they have seen, would not answer.
-pub const LOST_NUMBERS: u32 = 65_536;
+/// The gap affects availability only: the same number with another nonce produces another block of the cipher, and
+/// devices ignore numbers below the highest one they have seen.
+pub const LOST_COUNTER_GAP: u32 = 65_536;
 
-/// Numbers that one gateway alone may open rounds with.
+/// Round numbers that are reserved for one gateway.
 #[derive(Debug)]
 pub struct ReservedRounds {
     /// The numbers.
     pub numbers: Range<u32>,
-    /// The count before was damaged or gone: what to tell the operator.
+    /// The error to report if the counter was damaged or missing.
     pub damage: Option<RegistryError>,
 }
 
-/// Which number comes next.
-enum Next {
-    /// This one.
+/// The next round number of a gateway.
+enum NextRound {
+    /// The counter is authentic.
     Known(u32),
-    /// Nobody knows. The newest round that is on record had this one; 0 if none is.
+    /// The counter is lost. `highest` is the number of the newest recorded round; 0 without rounds.
     Lost { highest: u32 },
 }
 
 impl Registry {
-    /// Reserves the next numbers for rounds of this gateway, from 1 and not below `floor`, durably: no number comes twice,
-    /// whatever becomes of the process. Near the end there may be fewer than `count`, which is at least 1.
+    /// Reserves the next round numbers of this gateway, from 1 and not below `floor`. The reservation is durable: no
+    /// number is reserved twice, even after a crash. Near the end of the range there may be fewer than `count`, at
+    /// least 1.
     ///
-    /// A floor that grows with time keeps numbers from coming again where an older copy of the registry was put back. A count
-    /// that does not authenticate, or that is gone, is begun anew, [`LOST_NUMBERS`] behind the floor and all rounds that are
-    /// known of, and [`ReservedRounds::damage`] says so.
+    /// A floor that increases with time prevents the reuse of numbers after a restore of an older registry. A counter
+    /// that is missing or does not authenticate restarts at [`LOST_COUNTER_GAP`] above the floor and all known rounds;
+    /// [`ReservedRounds::damage`] reports it.
     ///
     /// # Errors
-    /// [`RegistryError::OldFence`], [`RegistryError::NoRoundsLeft`], or a failure of the database.
-    pub async fn reserve_rounds(&self, fence: &Fence, count: u32, floor: u32) -> Result<ReservedRounds> {
-        let gateway = fence.gateway();
+    /// [`RegistryError::StaleFencingToken`], [`RegistryError::RoundNumbersExhausted`], or a failure of the database.
+    pub async fn reserve_rounds(
+        &self,
+        fencing_token: &FencingToken,
+        count: u32,
+        floor: u32,
+    ) -> Result<ReservedRounds> {
+        let gateway = fencing_token.gateway();
         let mut transaction = self.write().await?;
-        self.check_fence(&mut transaction, fence).await?;
-        let (next, damage) = match self.next_round(&mut transaction, gateway).await? {
-            Next::Known(next) => (next.max(floor), None),
-            Next::Lost { highest } => (
-                highest.max(floor).saturating_add(LOST_NUMBERS),
-                Some(RegistryError::DamagedRoundCount { gateway }),
+        self.check_fencing_token(&mut transaction, fencing_token).await?;
+        let (next, damage) = match self.next_round_number(&mut transaction, gateway).await? {
+            NextRound::Known(next) => (next.max(floor), None),
+            NextRound::Lost { highest } => (
+                highest.max(floor).saturating_add(LOST_COUNTER_GAP),
+                Some(RegistryError::DamagedRoundCounter { gateway }),
             ),
         };
         let end = next.saturating_add(count.max(1));
         if end == next {
-            return Err(RegistryError::NoRoundsLeft { gateway });
+            return Err(RegistryError::RoundNumbersExhausted { gateway });
         }
         sql::query(
-            "INSERT INTO round_number (gateway_id, next, mac) VALUES ($1, $2, $3) \
-             ON CONFLICT (gateway_id) DO UPDATE SET next = excluded.next, mac = excluded.mac",
+            "INSERT INTO round_counter (gateway_id, next_number, mac) VALUES ($1, $2, $3) \
+             ON CONFLICT (gateway_id) DO UPDATE SET next_number = excluded.next_number, mac = excluded.mac",
         )
         .bind(i64::from(gateway.0))
         .bind(i64::from(end))
@@ -170,44 +176,45 @@ impl Registry {
         })
     }
 
-    /// Stores how a round went, with the appraisals that it has changed, in one transaction, durable before it returns. Told
-    /// again, it is overwritten. Each appraisal comes with the enrolment that was asked; those of devices that are no provers any
-    /// more, or were enrolled anew since, are passed over.
+    /// Stores the result of a round and the changed appraisals in one transaction, durable before the function
+    /// returns. A repeated result is overwritten. Each appraisal names the enrollment that was attested; appraisals
+    /// of devices that are no longer provers, or were enrolled again since, are ignored.
     ///
     /// # Errors
-    /// [`RegistryError::OldFence`]; [`RegistryError::InvalidRound`] if round or appraisals are another gateway's, or the
-    /// number was not reserved, as far as the count is sound; or a failure of the database. Nothing is stored then.
+    /// [`RegistryError::StaleFencingToken`]; [`RegistryError::InvalidRound`] if the round or an appraisal is of another
+    /// gateway, or the number was not reserved while the counter is authentic; or a failure of the database. Nothing
+    /// is stored then.
     pub async fn record_round(
         &self,
-        fence: &Fence,
+        fencing_token: &FencingToken,
         round: &RoundRecord,
-        appraisals: &[(Appraisal, EnrolledAt)],
+        appraisals: &[(Appraisal, EnrollmentTime)],
     ) -> Result<()> {
-        let gateway = fence.gateway();
+        let gateway = fencing_token.gateway();
         let invalid = |problem: String| RegistryError::InvalidRound {
             gateway,
             number: round.number,
             problem,
         };
         if round.gateway != gateway {
-            return Err(invalid(format!("it is said to be gateway {}'s", round.gateway)));
+            return Err(invalid(format!("the round names gateway {}", round.gateway)));
         }
         for at_s in [round.started_at_s, round.ended_at_s] {
             seconds(at_s).map_err(invalid)?;
         }
-        let mut told = appraisals.iter();
-        if let Some(problem) = told.find_map(|(appraisal, _)| appraisal.problem(gateway)) {
+        let mut all = appraisals.iter();
+        if let Some(problem) = all.find_map(|(appraisal, _)| appraisal.problem(gateway)) {
             return Err(invalid(problem));
         }
         let mut transaction = self.write().await?;
-        self.check_fence(&mut transaction, fence).await?;
-        let is_reserved = match self.next_round(&mut transaction, gateway).await? {
-            Next::Known(next) => round.number < next,
-            // What a gateway has found must not be lost with it.
-            Next::Lost { .. } => true,
+        self.check_fencing_token(&mut transaction, fencing_token).await?;
+        let is_reserved = match self.next_round_number(&mut transaction, gateway).await? {
+            NextRound::Known(next) => round.number < next,
+            // The results of a gateway must not be lost with the counter.
+            NextRound::Lost { .. } => true,
         };
         if round.number == 0 || !is_reserved {
-            return Err(invalid("this number was never reserved".to_owned()));
+            return Err(invalid("the number was not reserved".to_owned()));
         }
         self.write_round(&mut transaction, round).await?;
         self.write_appraisals(&mut transaction, appraisals).await?;
@@ -215,20 +222,20 @@ impl Registry {
         Ok(())
     }
 
-    /// The newest rounds of a gateway, or of all, at most `limit`, newest first. Damaged ones are left out;
-    /// [`Registry::check`] names them.
+    /// The newest rounds of one gateway or of all gateways, at most `limit`, newest first. Damaged rounds are
+    /// skipped; [`Registry::check`] reports them.
     ///
     /// # Errors
     /// A failure of the database.
     pub async fn rounds(&self, gateway: Option<GatewayId>, limit: u32) -> Result<Vec<RoundRecord>> {
-        self.rounds_of(gateway, None, limit).await
+        self.rounds_of_group(gateway, None, limit).await
     }
 
-    /// The same of one group, or of all.
+    /// The newest rounds, also filtered by group.
     ///
     /// # Errors
     /// A failure of the database.
-    pub async fn rounds_of(
+    pub async fn rounds_of_group(
         &self,
         gateway: Option<GatewayId>,
         group: Option<&GroupName>,
@@ -237,7 +244,8 @@ impl Registry {
         Ok(self.rounds_page(gateway, group, None, limit).await?.rounds)
     }
 
-    /// The same behind a place in the list. Of damaged ones a part may have fewer than `limit`, and another one after it all the same.
+    /// The rounds after a position in the list. A page may contain fewer than `limit` rounds because of damaged ones,
+    /// and still have a next page.
     ///
     /// # Errors
     /// A failure of the database.
@@ -245,7 +253,7 @@ impl Registry {
         &self,
         gateway: Option<GatewayId>,
         group: Option<&GroupName>,
-        after: Option<RoundPlace>,
+        after: Option<RoundCursor>,
         limit: u32,
     ) -> Result<RoundPage> {
         let mut query = Builder::new(concat!(
@@ -266,7 +274,7 @@ impl Registry {
             }
             None => {
                 if let Some(after) = after {
-                    push_behind(&mut query, after);
+                    push_after_cursor(&mut query, after);
                 }
                 "started_at_s DESC, gateway_id, number DESC"
             }
@@ -284,25 +292,25 @@ impl Registry {
             .iter()
             .filter_map(|row| round_from_row(mac, row).ok())
             .collect();
-        // What a damaged one says of its place is believed only where there is no other.
-        let last = rounds.last().map(RoundRecord::place);
-        let last = last.or_else(|| rows.last().map(place_of));
+        // The position of a damaged round is used only if the page has no authentic round.
+        let last = rounds.last().map(RoundRecord::cursor);
+        let last = last.or_else(|| rows.last().map(cursor_from_row));
         Ok(RoundPage {
             rounds,
             next: last.filter(|_| is_more),
         })
     }
 
-    /// The first number that was never reserved.
-    async fn next_round(&self, connection: &mut Connection, gateway: GatewayId) -> Result<Next> {
+    /// The first number that is not reserved.
+    async fn next_round_number(&self, connection: &mut Connection, gateway: GatewayId) -> Result<NextRound> {
         let row: Option<NumberRow> =
-            sql::query("SELECT gateway_id, next, mac FROM round_number WHERE gateway_id = $1")
+            sql::query("SELECT gateway_id, next_number, mac FROM round_counter WHERE gateway_id = $1")
                 .bind(i64::from(gateway.0))
                 .fetch_optional(&mut *connection)
                 .await?;
         let is_missing = row.is_none();
         if let Some(Ok(next)) = row.map(|row| number_from_row(self.record_mac(), &row)) {
-            return Ok(Next::Known(next));
+            return Ok(NextRound::Known(next));
         }
         let rounds: Vec<RoundRow> = sql::query(concat!(
             "SELECT ",
@@ -310,32 +318,32 @@ impl Registry {
             " FROM attest_round WHERE gateway_id = $1 AND typeof(number) = 'integer' ORDER BY number DESC LIMIT $2"
         ))
         .bind(i64::from(gateway.0))
-        .bind(i64::from(ROUNDS_KEPT))
+        .bind(i64::from(ROUNDS_MAX))
         .fetch_all(connection)
         .await?;
         let mut sound = rounds
             .iter()
             .filter_map(|row| round_from_row(self.record_mac(), row).ok());
         Ok(match (sound.next(), is_missing) {
-            (Some(newest), _) => Next::Lost {
+            (Some(newest), _) => NextRound::Lost {
                 highest: newest.number,
             },
-            (None, false) => Next::Lost { highest: 0 },
-            // A gateway that has had none yet.
-            (None, true) => Next::Known(1),
+            (None, false) => NextRound::Lost { highest: 0 },
+            // A gateway without rounds.
+            (None, true) => NextRound::Known(1),
         })
     }
 
     async fn write_round(&self, connection: &mut Connection, round: &RoundRecord) -> Result<()> {
-        let row = row_of(round);
+        let row = row_from_round(round);
         let code = code(self.record_mac(), &row).finish();
         sql::query(
             "INSERT INTO attest_round (gateway_id, number, group_name, period, started_at_s, ended_at_s, \
-             asked, ok, late, silent, last_verdict_ms, mac) \
+             requested, ok, late, missed, last_verdict_ms, mac) \
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) \
              ON CONFLICT (gateway_id, number) DO UPDATE SET group_name = excluded.group_name, period = excluded.period, \
-             started_at_s = excluded.started_at_s, ended_at_s = excluded.ended_at_s, asked = excluded.asked, ok = excluded.ok, \
-             late = excluded.late, silent = excluded.silent, last_verdict_ms = excluded.last_verdict_ms, mac = excluded.mac",
+             started_at_s = excluded.started_at_s, ended_at_s = excluded.ended_at_s, requested = excluded.requested, ok = excluded.ok, \
+             late = excluded.late, missed = excluded.missed, last_verdict_ms = excluded.last_verdict_ms, mac = excluded.mac",
         )
         .bind(row.0.0)
         .bind(row.1.0)
@@ -358,7 +366,7 @@ impl Registry {
              AND group_name IN (SELECT name FROM attest_group) GROUP BY group_name)",
         )
         .bind(i64::from(round.gateway.0))
-        .bind(i64::from(ROUNDS_KEPT))
+        .bind(i64::from(ROUNDS_MAX))
         .execute(connection)
         .await?;
         Ok(())
@@ -366,23 +374,23 @@ impl Registry {
 
     pub(super) async fn damaged_rounds(&self, connection: &mut Connection) -> Result<Vec<RegistryError>> {
         let mac = self.record_mac();
-        let numbers: Vec<NumberRow> = sql::query("SELECT gateway_id, next, mac FROM round_number")
+        let numbers: Vec<NumberRow> = sql::query("SELECT gateway_id, next_number, mac FROM round_counter")
             .fetch_all(&mut *connection)
             .await?;
         let mut found: Vec<RegistryError> = numbers
             .iter()
             .filter_map(|row| number_from_row(mac, row).err())
             .collect();
-        // A count that was deleted, or put back to an older state.
-        let behind: Vec<(Stored<i64>,)> = sql::query(
+        // A counter that was deleted or set back.
+        let behind: Vec<(ColumnValue<i64>,)> = sql::query(
             "SELECT DISTINCT attest_round.gateway_id FROM attest_round \
-             LEFT JOIN round_number ON round_number.gateway_id = attest_round.gateway_id \
-             WHERE round_number.next IS NULL OR attest_round.number >= round_number.next \
+             LEFT JOIN round_counter ON round_counter.gateway_id = attest_round.gateway_id \
+             WHERE round_counter.next_number IS NULL OR attest_round.number >= round_counter.next_number \
              AND typeof(attest_round.number) = 'integer'",
         )
         .fetch_all(&mut *connection)
         .await?;
-        found.extend(behind.iter().map(|(gateway,)| damaged_count(gateway.0)));
+        found.extend(behind.iter().map(|(gateway,)| damaged_round_counter(gateway.0)));
         let mut pages = Pages::new();
         while let Some(rows) = pages
             .next::<RoundRow>(
@@ -390,7 +398,7 @@ impl Registry {
                 concat!(
                     "SELECT ",
                     round_columns!(),
-                    ", rowid AS place FROM attest_round WHERE rowid >= $1 ORDER BY rowid LIMIT $2"
+                    ", rowid AS position FROM attest_round WHERE rowid >= $1 ORDER BY rowid LIMIT $2"
                 ),
             )
             .await?
@@ -402,8 +410,8 @@ impl Registry {
 }
 
 impl RoundRecord {
-    fn place(&self) -> RoundPlace {
-        RoundPlace {
+    fn cursor(&self) -> RoundCursor {
+        RoundCursor {
             started_at_s: self.started_at_s,
             gateway: self.gateway,
             number: self.number,
@@ -411,18 +419,19 @@ impl RoundRecord {
     }
 }
 
-/// Where a row stands, whatever is wrong with it.
-fn place_of((gateway, number, _, _, started, ..): &RoundRow) -> RoundPlace {
-    let column = |value: &Stored<i64>| u32::try_from(value.0).unwrap_or_default();
-    RoundPlace {
+/// The position of a row, even if it is damaged.
+fn cursor_from_row((gateway, number, _, _, started, ..): &RoundRow) -> RoundCursor {
+    let column = |value: &ColumnValue<i64>| u32::try_from(value.0).unwrap_or_default();
+    RoundCursor {
         started_at_s: u64::try_from(started.0).unwrap_or_default(),
         gateway: GatewayId(column(gateway)),
         number: column(number),
     }
 }
 
-/// Behind that place in the order of beginnings, newest first, of gateways, and of numbers, newest first.
-fn push_behind(query: &mut Builder, after: RoundPlace) {
+/// Selects rounds after a position in the order of start times, newest first, then gateways, then numbers, newest
+/// first.
+fn push_after_cursor(query: &mut Builder, after: RoundCursor) {
     let started_at_s = i64::try_from(after.started_at_s).unwrap_or(i64::MAX);
     query
         .push(" AND (started_at_s < ")
@@ -439,26 +448,26 @@ fn push_behind(query: &mut Builder, after: RoundPlace) {
 }
 
 /// A row of `round_number`: gateway, next, mac.
-type NumberRow = (Stored<i64>, Stored<i64>, Stored<Vec<u8>>);
+type NumberRow = (ColumnValue<i64>, ColumnValue<i64>, ColumnValue<Vec<u8>>);
 
 /// A row of `attest_round`.
 type RoundRow = (
-    Stored<i64>,
-    Stored<i64>,
-    Stored<Vec<u8>>,
-    Stored<i64>,
-    Stored<i64>,
-    Stored<i64>,
-    Stored<i64>,
-    Stored<i64>,
-    Stored<i64>,
-    Stored<i64>,
-    Stored<i64>,
-    Stored<Vec<u8>>,
+    ColumnValue<i64>,
+    ColumnValue<i64>,
+    ColumnValue<Vec<u8>>,
+    ColumnValue<i64>,
+    ColumnValue<i64>,
+    ColumnValue<i64>,
+    ColumnValue<i64>,
+    ColumnValue<i64>,
+    ColumnValue<i64>,
+    ColumnValue<i64>,
+    ColumnValue<i64>,
+    ColumnValue<Vec<u8>>,
 );
 
-fn damaged_count(column: i64) -> RegistryError {
-    RegistryError::DamagedRoundCount {
+fn damaged_round_counter(column: i64) -> RegistryError {
+    RegistryError::DamagedRoundCounter {
         gateway: GatewayId(u32::try_from(column).unwrap_or(u32::MAX)),
     }
 }
@@ -468,34 +477,34 @@ fn number_code(mac: &RecordMac, gateway: i64, next: i64) -> RowCode {
 }
 
 fn number_from_row(mac: &RecordMac, (gateway, next, code): &NumberRow) -> Result<u32> {
-    let is_sound = number_code(mac, gateway.0, next.0).is(&code.0);
+    let is_sound = number_code(mac, gateway.0, next.0).matches(&code.0);
     let next = u32::try_from(next.0).ok().filter(|_| is_sound);
-    next.ok_or_else(|| damaged_count(gateway.0))
+    next.ok_or_else(|| damaged_round_counter(gateway.0))
 }
 
-/// Without its code.
-fn row_of(round: &RoundRecord) -> RoundRow {
-    let number = |value: u32| Stored(i64::from(value));
+/// Without the MAC.
+fn row_from_round(round: &RoundRecord) -> RoundRow {
+    let number = |value: u32| ColumnValue(i64::from(value));
     (
         number(round.gateway.0),
         number(round.number),
-        Stored(round.group.as_str().as_bytes().to_vec()),
-        Stored(round.period.0.cast_signed()),
-        Stored(round.started_at_s.cast_signed()),
-        Stored(round.ended_at_s.cast_signed()),
-        number(round.asked),
+        ColumnValue(round.group.as_str().as_bytes().to_vec()),
+        ColumnValue(round.period.0.cast_signed()),
+        ColumnValue(round.started_at_s.cast_signed()),
+        ColumnValue(round.ended_at_s.cast_signed()),
+        number(round.requested),
         number(round.ok),
         number(round.late),
-        number(round.silent),
+        number(round.missed),
         number(round.last_verdict_ms),
-        Stored(Vec::new()),
+        ColumnValue(Vec::new()),
     )
 }
 
 fn code(mac: &RecordMac, row: &RoundRow) -> RowCode {
-    let (gateway, number, group, period, started, ended, asked, ok, late, silent, last, _) = row;
+    let (gateway, number, group, period, started, ended, requested, ok, late, missed, last, _) = row;
     [
-        gateway, number, period, started, ended, asked, ok, late, silent, last,
+        gateway, number, period, started, ended, requested, ok, late, missed, last,
     ]
     .into_iter()
     .fold(mac.row(LABEL).bytes(&group.0), |code, number| {
@@ -504,21 +513,21 @@ fn code(mac: &RecordMac, row: &RoundRow) -> RowCode {
 }
 
 fn round_from_row(mac: &RecordMac, row: &RoundRow) -> Result<RoundRecord> {
-    let column = |value: &Stored<i64>| u32::try_from(value.0).unwrap_or(u32::MAX);
+    let column = |value: &ColumnValue<i64>| u32::try_from(value.0).unwrap_or(u32::MAX);
     let damaged = || RegistryError::DamagedRound {
         gateway: GatewayId(column(&row.0)),
         number: column(&row.1),
     };
-    if !code(mac, row).is(&row.11.0) {
+    if !code(mac, row).matches(&row.11.0) {
         return Err(damaged());
     }
-    decoded(row).ok_or_else(damaged)
+    round_from_columns(row).ok_or_else(damaged)
 }
 
-/// Of a row that authenticates; `None` if another program's.
-fn decoded(row: &RoundRow) -> Option<RoundRecord> {
-    let (gateway, number, group, period, started, ended, asked, ok, late, silent, last, _) = row;
-    let column = |value: &Stored<i64>| u32::try_from(value.0).ok();
+/// Decodes a row that authenticates; `None` for unknown values.
+fn round_from_columns(row: &RoundRow) -> Option<RoundRecord> {
+    let (gateway, number, group, period, started, ended, requested, ok, late, missed, last, _) = row;
+    let column = |value: &ColumnValue<i64>| u32::try_from(value.0).ok();
     Some(RoundRecord {
         gateway: GatewayId(column(gateway)?),
         number: column(number)?,
@@ -526,10 +535,10 @@ fn decoded(row: &RoundRow) -> Option<RoundRecord> {
         period: Period(period.0.cast_unsigned()),
         started_at_s: u64::try_from(started.0).ok()?,
         ended_at_s: u64::try_from(ended.0).ok()?,
-        asked: column(asked)?,
+        requested: column(requested)?,
         ok: column(ok)?,
         late: column(late)?,
-        silent: column(silent)?,
+        missed: column(missed)?,
         last_verdict_ms: column(last)?,
     })
 }

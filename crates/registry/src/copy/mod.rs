@@ -1,7 +1,7 @@
-//! Copies of a whole registry, from either database to either: backups, restored ones, and moves.
+//! Copies of a whole registry, between SQLite and PostgreSQL in any combination: backups, restores and moves.
 //!
-//! Records are copied as they stand, sealed and with their codes, under the same master key. A copy is compared with what was copied
-//! before anybody sees it: SHA-256 over every value of every row, in the order of the keys, which is the same everywhere.
+//! Records are copied unchanged, sealed and with their MACs, under the same master key. Before a copy becomes
+//! visible, SHA-256 over every value of every row, in the order of the keys, is compared with that of the source.
 
 mod pages;
 mod tables;
@@ -10,108 +10,109 @@ use sha2::{Digest as _, Sha256};
 
 use self::pages::Pages;
 pub(crate) use self::tables::TABLES;
-use crate::enrol::Progress;
+use crate::enroll::Progress;
 use crate::error::{RegistryError, Result};
 use crate::location::Location;
 use crate::sql::{self, Builder, Connection, Value};
-use crate::storage::{self, Served};
-use crate::store::{Draft, Options, Registry, at, is_copied_to};
+use crate::storage::{self, StorageMatch};
+use crate::store::{Draft, Options, Registry, is_copy_of, with_location};
 
-/// Parameters of one statement: SQLite takes 32,766.
+/// Maximum number of parameters of one statement; SQLite accepts 32,766.
 const PARAMETERS_MAX: usize = 30_000;
 
-/// What a column holds.
+/// The type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ColumnKind {
     Integer,
     Text,
     Bytes,
 }
 
-/// A table as it is copied.
+/// A table to copy.
 pub(crate) struct Table {
     pub(crate) name: &'static str,
-    /// What it is read from.
-    from: &'static str,
-    /// What it is ordered by; no two rows have the same.
+    /// The FROM clause.
+    source: &'static str,
+    /// The columns of the order; unique for each row.
     key: &'static [&'static str],
-    pub(crate) columns: &'static [(&'static str, Kind)],
-    /// Rows read at once.
+    pub(crate) columns: &'static [(&'static str, ColumnKind)],
+    /// Rows per query.
     page_rows: i64,
 }
 
-/// What was copied.
+/// The result of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Copied {
+pub struct CopySummary {
     /// Rows of all tables.
     pub rows: u64,
-    /// SHA-256 over all of them, the same of the copy as of what was copied.
+    /// SHA-256 over all rows, equal for source and copy.
     pub digest: [u8; 32],
 }
 
 impl Registry {
-    /// Writes a copy of everything that is committed to a place where no registry is, under the same master key; durable, and compared
-    /// with what it is a copy of, before it can be seen. Gateways go on meanwhile. The copy is marked as one: the first gateway that
-    /// is served from it, wherever it lies then, ends all leases. `progress` counts rows, of both passes.
+    /// Copies all committed data to a location without a registry, under the same master key. The copy is durable and
+    /// verified before it becomes visible. Gateways are served during the copy. The copy is marked: the first
+    /// registration of a gateway at the copy ends all leases. `progress` counts the rows of both passes.
     ///
     /// # Errors
-    /// Something is there already, which is never overwritten; damage that keeps a value from being what it should be; or a failure
-    /// of either database or the file system. Nothing is left then.
+    /// An existing file or registry, which is never overwritten; a value of an unexpected type; or a failure of
+    /// either database or the file system. Nothing is left at the target then.
     pub async fn copy_to(
         &self,
         target: impl Into<Location>,
         mut progress: impl FnMut(Progress),
-    ) -> Result<Copied> {
+    ) -> Result<CopySummary> {
         let mut snapshot = self.reader().snapshot().await?;
         let target = target.into();
         let mut draft = Draft::begin(&target, &Options::default()).await?;
-        let copied = fill(&mut snapshot, &mut draft, &target, &mut progress).await?;
+        let copied = copy_tables(&mut snapshot, &mut draft, &target, &mut progress).await?;
         draft.finish().await?;
         Ok(copied)
     }
 
-    /// The same, after which this registry gives nothing out any more, to whoever has it open, and names the other one. That is durable
-    /// before the copy can be seen: at no time are there two that give out the same rows. A move that was interrupted in between is
-    /// repeated, with [`Registry::open_to_move`].
+    /// Moves the registry: as [`Registry::copy_to`], and afterwards this registry refuses all requests and names the
+    /// other one. The refusal is durable before the copy becomes visible, so two registries never lease the same
+    /// rows. An interrupted move is repeated with [`Registry::open_to_move`].
     ///
     /// # Errors
-    /// As [`Registry::copy_to`]; then this registry goes on. [`RegistryError::MoveUnfinished`] where the copy was whole, and it is not
-    /// known whether it is seen.
+    /// As [`Registry::copy_to`]; then this registry continues. [`RegistryError::MoveUnfinished`] if the copy is
+    /// complete but its publication may have failed.
     pub async fn move_to(
         &self,
         target: impl Into<Location>,
         mut progress: impl FnMut(Progress),
-    ) -> Result<Copied> {
+    ) -> Result<CopySummary> {
         let target = target.into();
-        // Nobody writes from here on.
-        let mut transaction = self.write_whatever().await?;
+        // No other writer from here on.
+        let mut transaction = self.write_even_if_moved().await?;
         if matches!(*transaction, Connection::Postgres(_)) {
-            // It waits while the copy is read, which takes as long as it takes.
+            // The transaction is idle while the copy is read, for an unlimited time.
             sql::query("SET LOCAL idle_in_transaction_session_timeout = 0")
                 .execute(&mut *transaction)
                 .await?;
         }
-        self.refuse_moved_but_to(&mut transaction, Some(&target)).await?;
-        let begun = Draft::begin(&target, &Options::default()).await;
-        let mut draft = match begun {
-            // Either it was moved there already, or that is another one.
+        self.refuse_moved_except_to(&mut transaction, Some(&target))
+            .await?;
+        let draft_result = Draft::begin(&target, &Options::default()).await;
+        let mut draft = match draft_result {
+            // The target is the result of an earlier move, or another registry.
             Err(exists @ RegistryError::AlreadyExists { .. }) => {
                 let Err(moved) = self.refuse_moved(&mut transaction).await else {
                     return Err(exists);
                 };
-                if matches!(is_copied_to(&mut transaction, &target).await, Ok(true)) {
-                    note_end(&mut transaction).await?;
+                if matches!(is_copy_of(&mut transaction, &target).await, Ok(true)) {
+                    mark_move_completed(&mut transaction).await?;
                     transaction.commit().await?;
                 }
                 return Err(moved);
             }
-            begun => begun?,
+            draft_result => draft_result?,
         };
-        let copied = fill(&mut transaction, &mut draft, &target, &mut progress).await?;
-        // Leases go on there, unless they had ended here.
+        let copied = copy_tables(&mut transaction, &mut draft, &target, &mut progress).await?;
+        // Leases remain valid at the target, unless they had ended here.
         let (served, _) = self.incarnation(&mut transaction).await?;
-        if served != Served::Elsewhere {
-            storage::forget(draft.connection()?).await?;
+        if served != StorageMatch::Different {
+            storage::clear_storage(draft.connection()?).await?;
         }
         sql::query("UPDATE registry SET moved_to = $1")
             .bind(target.to_string())
@@ -125,38 +126,40 @@ impl Registry {
                 target,
                 source: Box::new(source),
             })?;
-        // Where that is lost, a move repeated while the other one is away would put the state of before in its place.
-        if let Err(error) = self.end_move().await {
-            log::warn!("{self:?} was moved, and could not note that: do not move it again: {error}");
+        // If this record is lost, a repeated move while the target is absent would copy the old state again.
+        if let Err(error) = self.complete_move().await {
+            log::warn!(
+                "recording the completed move of {self:?} failed: {error}; do not move the registry again"
+            );
         }
         Ok(copied)
     }
 
-    async fn end_move(&self) -> Result<()> {
-        let mut transaction = self.write_whatever().await?;
-        note_end(&mut transaction).await?;
+    async fn complete_move(&self) -> Result<()> {
+        let mut transaction = self.write_even_if_moved().await?;
+        mark_move_completed(&mut transaction).await?;
         Ok(transaction.commit().await?)
     }
 }
 
-/// The registry that this one was moved to has been seen there.
-async fn note_end(connection: &mut Connection) -> Result<()> {
-    sql::query("UPDATE registry SET move_ended = 1")
+/// Records that the target of the move was published.
+async fn mark_move_completed(connection: &mut Connection) -> Result<()> {
+    sql::query("UPDATE registry SET move_completed = 1")
         .execute(connection)
         .await?;
     Ok(())
 }
 
-/// Copies all tables and compares the copy.
-async fn fill(
+/// Copies all tables and verifies the copy.
+async fn copy_tables(
     source: &mut Connection,
     draft: &mut Draft,
     target: &Location,
     progress: &mut impl FnMut(Progress),
-) -> Result<Copied> {
+) -> Result<CopySummary> {
     let rows = count(source).await?;
     let mut done = 0;
-    let mut tell = |more: u64| {
+    let mut report = |more: u64| {
         done += more;
         progress(Progress {
             done,
@@ -166,37 +169,39 @@ async fn fill(
     let mut hash = Sha256::new();
     let mut copied = 0;
     for table in &TABLES {
-        begin(&mut hash, table);
+        hash_table_name(&mut hash, table);
         let mut pages = Pages::new(table);
         while let Some(page) = pages.next(source).await? {
             for row in &page {
-                add(&mut hash, row);
+                hash_row(&mut hash, row);
             }
             let count = page.len() as u64;
             insert(draft.connection()?, table, page)
                 .await
-                .map_err(at(target))?;
+                .map_err(with_location(target))?;
             copied += count;
-            tell(count);
+            report(count);
         }
     }
-    let copied = Copied {
+    let copied = CopySummary {
         rows: copied,
         digest: hash.finalize().into(),
     };
-    let found = digest(draft.connection()?, &mut tell).await.map_err(at(target))?;
+    let found = copied_digest(draft.connection()?, &mut report)
+        .await
+        .map_err(with_location(target))?;
     if found != copied {
         return Err(RegistryError::CopyDiffers {
             registry: target.clone(),
             problem: format!(
-                "{} of {} rows are there, or values differ",
+                "{} of {} rows were found, or values differ",
                 found.rows, copied.rows
             ),
         });
     }
-    storage::note_copy(draft.connection()?)
+    storage::mark_as_copy(draft.connection()?)
         .await
-        .map_err(at(target))?;
+        .map_err(with_location(target))?;
     Ok(copied)
 }
 
@@ -211,35 +216,35 @@ async fn count(connection: &mut Connection) -> Result<u64> {
     Ok(rows)
 }
 
-/// What [`fill`] has made of a registry.
-async fn digest(connection: &mut Connection, tell: &mut impl FnMut(u64)) -> Result<Copied> {
+/// The digest of a registry that [`copy_tables`] has copied.
+async fn copied_digest(connection: &mut Connection, report: &mut impl FnMut(u64)) -> Result<CopySummary> {
     let mut hash = Sha256::new();
     let mut rows = 0;
     for table in &TABLES {
-        begin(&mut hash, table);
+        hash_table_name(&mut hash, table);
         let mut pages = Pages::new(table);
         while let Some(page) = pages.next(connection).await? {
             for row in &page {
-                add(&mut hash, row);
+                hash_row(&mut hash, row);
             }
             rows += page.len() as u64;
-            tell(page.len() as u64);
+            report(page.len() as u64);
         }
     }
-    Ok(Copied {
+    Ok(CopySummary {
         rows,
         digest: hash.finalize().into(),
     })
 }
 
-fn begin(hash: &mut Sha256, table: &Table) {
+fn hash_table_name(hash: &mut Sha256, table: &Table) {
     hash.update(b"table");
     hash.update((table.name.len() as u64).to_be_bytes());
     hash.update(table.name);
 }
 
-/// Each value with its kind and length, so that no two rows read alike.
-fn add(hash: &mut Sha256, row: &[Value]) {
+/// Each value with its type and length, so that different rows have different encodings.
+fn hash_row(hash: &mut Sha256, row: &[Value]) {
     hash.update(b"row");
     let mut bytes = |kind: u8, bytes: &[u8]| {
         hash.update([kind]);
@@ -285,14 +290,14 @@ mod tests {
     use super::*;
     use crate::MasterKey;
 
-    /// Every column of every table is copied but those that are named here, so a new one cannot be forgotten.
+    /// Every column of every table is copied except those listed here, so that a new column cannot be forgotten.
     #[tokio::test]
-    async fn nothing_that_a_registry_holds_is_left_behind() {
-        // A copy notes that it is one. How gateways stood last is told anew within seconds.
-        const LEFT: [&str; 7] = [
+    async fn every_column_of_a_registry_is_copied() {
+        // A copy is marked as a copy. Gateways report their status again within seconds.
+        const NOT_COPIED: [&str; 7] = [
             "registry.storage",
             "registry.moved_to",
-            "registry.move_ended",
+            "registry.move_completed",
             "gateway_state.gateway_id",
             "gateway_state.at_ms",
             "gateway_state.controller",
@@ -316,7 +321,7 @@ mod tests {
             let columns = table.columns.iter();
             columns.map(|(column, _)| format!("{}.{column}", table.name))
         });
-        let known: BTreeSet<String> = copied.chain(LEFT.map(ToOwned::to_owned)).collect();
+        let known: BTreeSet<String> = copied.chain(NOT_COPIED.map(ToOwned::to_owned)).collect();
         assert_eq!(found, known);
     }
 }

@@ -1,20 +1,20 @@
 //! A table, page by page, in the order of its key.
 
-use super::{Kind, Table};
+use super::{ColumnKind, Table};
 use crate::error::{RegistryError, Result};
 use crate::sql::{Builder, Cell, Connection, FromRow, Row, Value};
 
-/// The walk.
+/// A cursor over the rows of a table.
 pub(super) struct Pages<'t> {
     table: &'t Table,
-    /// The key of the last row; none yet, or `None` at the end.
+    /// The key of the last row: empty at the start, `None` at the end.
     after: Option<Vec<Value>>,
 }
 
-/// All columns of a row, whatever they hold.
-struct Cells(Vec<Cell>);
+/// All columns of a row, of any type.
+struct RowCells(Vec<Cell>);
 
-impl FromRow for Cells {
+impl FromRow for RowCells {
     fn from_row(row: &Row<'_>) -> sqlx::Result<Self> {
         row.cells().map(Self)
     }
@@ -35,7 +35,7 @@ impl<'t> Pages<'t> {
         };
         let Table {
             name,
-            from,
+            source: from,
             key,
             columns,
             page_rows,
@@ -55,10 +55,10 @@ impl<'t> Pages<'t> {
             .push(key.join(", "))
             .push(" LIMIT ")
             .push_bind(*page_rows);
-        let found: Vec<Cells> = query.build().fetch_all(connection).await?;
+        let found: Vec<RowCells> = query.build().fetch_all(connection).await?;
         let is_full = i64::try_from(found.len()).is_ok_and(|rows| rows >= *page_rows);
         let mut rows = Vec::with_capacity(found.len());
-        for Cells(mut cells) in found {
+        for RowCells(mut cells) in found {
             let values = cells.split_off(key.len());
             if is_full {
                 self.after = Some(
@@ -80,18 +80,18 @@ impl<'t> Pages<'t> {
             Cell::Integer(value) => Ok(value.into()),
             Cell::Text(value) => Ok(value.into()),
             Cell::Bytes(value) => Ok(value.into()),
-            Cell::Null | Cell::Other => Err(self.damaged("its key")),
+            Cell::Null | Cell::Other => Err(self.damaged("key")),
         }
     }
 
-    fn value(&self, cell: Cell, column: &str, kind: Kind) -> Result<Value> {
+    fn value(&self, cell: Cell, column: &str, kind: ColumnKind) -> Result<Value> {
         match (cell, kind) {
-            (Cell::Integer(value), Kind::Integer) => Ok(value.into()),
-            (Cell::Text(value), Kind::Text) => Ok(value.into()),
-            (Cell::Bytes(value), Kind::Bytes) => Ok(value.into()),
-            (Cell::Null, Kind::Integer) => Ok(Value::Integer(None)),
-            (Cell::Null, Kind::Text) => Ok(Value::Text(None)),
-            (Cell::Null, Kind::Bytes) => Ok(Value::Bytes(None)),
+            (Cell::Integer(value), ColumnKind::Integer) => Ok(value.into()),
+            (Cell::Text(value), ColumnKind::Text) => Ok(value.into()),
+            (Cell::Bytes(value), ColumnKind::Bytes) => Ok(value.into()),
+            (Cell::Null, ColumnKind::Integer) => Ok(Value::Integer(None)),
+            (Cell::Null, ColumnKind::Text) => Ok(Value::Text(None)),
+            (Cell::Null, ColumnKind::Bytes) => Ok(Value::Bytes(None)),
             _ => Err(self.damaged(column)),
         }
     }
@@ -99,7 +99,7 @@ impl<'t> Pages<'t> {
     fn damaged(&self, column: &str) -> RegistryError {
         RegistryError::Damaged {
             detail: format!(
-                "in the table {} something in {column} is of another type than belongs there",
+                "table {} has a value of a wrong type in column {column}",
                 self.table.name
             ),
         }

@@ -1,30 +1,30 @@
-//! What a registry consists of, in the order in which it can be filled.
+//! The tables of a registry, in an order that satisfies the foreign keys.
 
-use super::Kind::{Bytes, Integer, Text};
+use super::ColumnKind::{Bytes, Integer, Text};
 use super::Table;
 
-/// Rows read at once where they are short.
-const MANY: i64 = 1_000;
-/// Where they may be as long as all rows of a device, or a document of megabytes.
-const SOME: i64 = 100;
-const FEW: i64 = 8;
+/// Rows per query for tables with short rows.
+const SHORT_ROWS_PER_PAGE: i64 = 1_000;
+/// Rows per query for tables with long rows: all rows of a device, or documents of megabytes.
+const LONG_ROWS_PER_PAGE: i64 = 100;
+const DOCUMENTS_PER_PAGE: i64 = 8;
 
-/// A table in the order of its first columns.
+/// A table that is read by its key.
 const fn table(
     name: &'static str,
     key: &'static [&'static str],
-    columns: &'static [(&'static str, super::Kind)],
+    columns: &'static [(&'static str, super::ColumnKind)],
 ) -> Table {
     Table {
         name,
-        from: name,
+        source: name,
         key,
         columns,
-        page_rows: MANY,
+        page_rows: SHORT_ROWS_PER_PAGE,
     }
 }
 
-/// Everything but where the registry was moved to, and the places of rows, which each database gives itself.
+/// All tables and columns except the move state, the storage, and row positions, which each database assigns.
 pub(crate) const TABLES: [Table; 25] = [
     table(
         "registry",
@@ -40,7 +40,7 @@ pub(crate) const TABLES: [Table; 25] = [
     ),
     table(
         "device",
-        // As they lie in a registry that was filled one by one: gateways walk through them like this.
+        // The order of enrollment, in which gateways read the devices.
         &["device.revision"],
         &[
             ("device_id", Integer),
@@ -64,8 +64,8 @@ pub(crate) const TABLES: [Table; 25] = [
         ],
     ),
     Table {
-        page_rows: SOME,
-        from: "credential JOIN device ON device.device_id = credential.device_id",
+        page_rows: LONG_ROWS_PER_PAGE,
+        source: "credential JOIN device ON device.device_id = credential.device_id",
         ..table(
             "credential",
             &["device.revision"],
@@ -73,7 +73,7 @@ pub(crate) const TABLES: [Table; 25] = [
         )
     },
     Table {
-        page_rows: SOME,
+        page_rows: LONG_ROWS_PER_PAGE,
         ..table(
             "fingerprint",
             &["device_id"],
@@ -90,7 +90,7 @@ pub(crate) const TABLES: [Table; 25] = [
         &["gateway_id"],
         &[
             ("gateway_id", Integer),
-            ("fence", Integer),
+            ("fencing_token", Integer),
             ("registered_at_s", Integer),
             ("mac", Bytes),
         ],
@@ -101,7 +101,7 @@ pub(crate) const TABLES: [Table; 25] = [
         &[
             ("gateway_id", Integer),
             ("device_id", Integer),
-            ("fence", Integer),
+            ("fencing_token", Integer),
             ("epoch", Integer),
             ("first_idx", Integer),
             ("end_idx", Integer),
@@ -110,7 +110,7 @@ pub(crate) const TABLES: [Table; 25] = [
         ],
     ),
     table(
-        "spare",
+        "unleased_range",
         &["device_id", "first_idx"],
         &[
             ("device_id", Integer),
@@ -131,24 +131,24 @@ pub(crate) const TABLES: [Table; 25] = [
         &[
             ("low_id", Integer),
             ("high_id", Integer),
-            ("current", Bytes),
+            ("sealed", Bytes),
             ("mac", Bytes),
         ],
     ),
     table(
-        "roaming",
+        "newest_session",
         &["device_id"],
         &[
             ("device_id", Integer),
             ("gateway_id", Integer),
-            ("boot", Bytes),
-            ("began_ns", Integer),
+            ("boot_id", Bytes),
+            ("started_ns", Integer),
             ("revision", Integer),
             ("mac", Bytes),
         ],
     ),
     Table {
-        page_rows: FEW,
+        page_rows: DOCUMENTS_PER_PAGE,
         ..table(
             "attest_group",
             &["name"],
@@ -156,22 +156,22 @@ pub(crate) const TABLES: [Table; 25] = [
                 ("name", Text),
                 ("every_s", Integer),
                 ("jitter_s", Integer),
-                ("answer_ms", Integer),
-                ("silent", Integer),
-                ("of_rounds", Integer),
-                ("late_is_silent", Integer),
-                ("reopen", Integer),
+                ("proof_timeout_ms", Integer),
+                ("missed_limit", Integer),
+                ("window_rounds", Integer),
+                ("late_is_missed", Integer),
+                ("release_mode", Integer),
                 ("reference", Bytes),
                 ("roll_out", Bytes),
                 ("roll_out_until_s", Integer),
-                ("rounds_wanted", Integer),
+                ("rounds_requested", Integer),
                 ("revision", Integer),
                 ("mac", Bytes),
             ],
         )
     },
     Table {
-        page_rows: SOME,
+        page_rows: LONG_ROWS_PER_PAGE,
         ..table(
             "prover",
             &["device_id"],
@@ -182,8 +182,8 @@ pub(crate) const TABLES: [Table; 25] = [
                 ("protection", Integer),
                 ("binding", Bytes),
                 ("overlay", Bytes),
-                ("home_gateway", Integer),
-                ("home_address", Bytes),
+                ("location_gateway_id", Integer),
+                ("location_address", Bytes),
                 ("port", Integer),
                 ("enrolled_at_s", Integer),
                 ("enrolled_period", Integer),
@@ -199,15 +199,15 @@ pub(crate) const TABLES: [Table; 25] = [
         &[
             ("number", Integer),
             ("sealed", Bytes),
-            ("drawn_at_s", Integer),
-            ("begun_at_s", Integer),
+            ("created_at_s", Integer),
+            ("started_at_s", Integer),
             ("mac", Bytes),
         ],
     ),
     table(
-        "round_number",
+        "round_counter",
         &["gateway_id"],
-        &[("gateway_id", Integer), ("next", Integer), ("mac", Bytes)],
+        &[("gateway_id", Integer), ("next_number", Integer), ("mac", Bytes)],
     ),
     table(
         "attest_round",
@@ -219,10 +219,10 @@ pub(crate) const TABLES: [Table; 25] = [
             ("period", Integer),
             ("started_at_s", Integer),
             ("ended_at_s", Integer),
-            ("asked", Integer),
+            ("requested", Integer),
             ("ok", Integer),
             ("late", Integer),
-            ("silent", Integer),
+            ("missed", Integer),
             ("last_verdict_ms", Integer),
             ("mac", Bytes),
         ],
@@ -238,13 +238,13 @@ pub(crate) const TABLES: [Table; 25] = [
             ("since_s", Integer),
             ("since_round", Integer),
             ("configuration", Integer),
-            ("silences", Bytes),
-            ("asked", Integer),
+            ("missed_rounds", Bytes),
+            ("rounds_total", Integer),
             ("mac", Bytes),
         ],
     ),
     Table {
-        page_rows: FEW,
+        page_rows: DOCUMENTS_PER_PAGE,
         ..table(
             "evidence",
             &["device_id", "number"],
@@ -257,7 +257,7 @@ pub(crate) const TABLES: [Table; 25] = [
         )
     },
     table(
-        "journal",
+        "event_log",
         &["number"],
         &[
             ("number", Integer),
@@ -266,8 +266,8 @@ pub(crate) const TABLES: [Table; 25] = [
             ("gateway_id", Integer),
             ("device_id", Integer),
             ("detail", Text),
-            ("who", Text),
-            ("who_role", Integer),
+            ("actor", Text),
+            ("actor_role", Integer),
             ("origin", Text),
             ("reason", Text),
             ("refused", Integer),
@@ -297,9 +297,9 @@ pub(crate) const TABLES: [Table; 25] = [
         ],
     ),
     Table {
-        page_rows: FEW,
+        page_rows: DOCUMENTS_PER_PAGE,
         ..table(
-            "api_answer",
+            "api_response",
             &["user_name", "key"],
             &[
                 ("user_name", Text),
@@ -312,24 +312,24 @@ pub(crate) const TABLES: [Table; 25] = [
         )
     },
     table(
-        "gateway_book",
+        "gateway_record",
         &["gateway_id"],
         &[
             ("gateway_id", Integer),
             ("name", Text),
             ("created_at_s", Integer),
-            ("retired_at_s", Integer),
-            ("retired_reason", Text),
+            ("revoked_at_s", Integer),
+            ("revoked_reason", Text),
             ("mac", Bytes),
         ],
     ),
     table(
-        "quarantine_order",
+        "manual_quarantine",
         &["device_id"],
         &[("device_id", Integer), ("at_s", Integer), ("mac", Bytes)],
     ),
     Table {
-        page_rows: SOME,
+        page_rows: LONG_ROWS_PER_PAGE,
         ..table(
             "signer",
             &["signer_id"],

@@ -1,21 +1,22 @@
-//! When two fingerprints are of one PUF.
+//! Decides whether two fingerprints are of the same PUF.
 //!
-//! Bits of unrelated PUFs agree in at most 70 % (enrolment refuses memory in which columns would let more agree), so a
-//! band of 20 bits does with a probability of at most 0.7^20 = 8.0e-4. Readouts of one PUF agree in 95 % and more, a band
-//! in 36 %. Each limit below is passed by a pair of unrelated PUFs with a probability under 2e-20: among 100,000 devices
-//! there are 5e9 pairs, so that no honest fleet of that size meets a false alarm but with a probability under 1e-9.
+//! Bits of unrelated PUFs agree in at most 70 % (enrollment refuses memory in which columns would let more agree), so
+//! a band of 20 bits agrees with a probability of at most 0.7^20 = 8.0e-4. Two readouts of one PUF agree in at least
+//! 95 % of the bits, and in 36 % of the bands. A pair of unrelated PUFs exceeds each limit below with a probability
+//! under 2e-20. 100,000 devices form 5e9 pairs, so the probability of a false alarm in such a fleet is under 1e-9.
 
-/// Of so many consecutive bands, so many may not agree. Small windows see a small part that is common to both.
+/// Window of consecutive bands, and number of agreeing bands in it that indicates the same PUF. Small windows detect
+/// a small common part.
 const LIMITS: [(usize, usize); 5] = [(8, 8), (16, 9), (32, 10), (64, 11), (super::BANDS_MAX, 13)];
 
-/// Bands in which two fingerprints agree.
+/// The number of bands in which two fingerprints agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Agreement {
     pub(crate) bands: usize,
     pub(crate) of: usize,
 }
 
-/// Whether the bands that agree, of a fingerprint's in their order, say that it is the other's PUF.
+/// `Some` if the pattern of agreeing bands, in the order of the fingerprint, indicates the same PUF.
 pub(crate) fn agreement(agrees: &[bool]) -> Option<Agreement> {
     let exceeds = |&(window, limit): &(usize, usize)| {
         let windows = agrees.windows(window.min(agrees.len()).max(1));
@@ -33,16 +34,19 @@ pub(crate) fn agreement(agrees: &[bool]) -> Option<Agreement> {
 mod tests {
     use super::*;
 
-    /// `P(X >= least)` of `count` trials of probability `p`.
+    /// `P(X >= least)` for `count` trials of probability `p`.
     fn at_least(count: usize, p: f64, least: usize) -> f64 {
-        let ways =
-            |chosen: usize| (0..chosen).fold(1.0, |ways, i| ways * (count - i) as f64 / (i + 1) as f64);
-        let term = |n: usize| ways(n) * p.powi(n as i32) * (1.0 - p).powi((count - n) as i32);
+        let combinations = |chosen: usize| {
+            (0..chosen).fold(1.0, |combinations, i| {
+                combinations * (count - i) as f64 / (i + 1) as f64
+            })
+        };
+        let term = |n: usize| combinations(n) * p.powi(n as i32) * (1.0 - p).powi((count - n) as i32);
         (least..=count).map(term).sum()
     }
 
     #[test]
-    fn no_honest_fleet_of_100_000_devices_meets_a_false_alarm() {
+    fn a_fleet_of_100_000_devices_has_no_false_alarm() {
         let devices = 1e5;
         for (agree, bound) in [(0.70, 1e-9), (0.65, 1e-13)] {
             let band = f64::powi(agree, 20);

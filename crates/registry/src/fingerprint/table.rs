@@ -8,8 +8,8 @@ use linewarden_protocol::ids::DeviceId;
 use sha2::Sha256;
 
 use super::{Band, Fingerprint, agreement};
-use crate::column::Stored;
-use crate::enrol::{IDS_PER_QUERY, NewDevice, PushIds as _};
+use crate::column::ColumnValue;
+use crate::enroll::{IDS_PER_QUERY, NewDevice, PushIds as _};
 use crate::error::{RegistryError, Result};
 use crate::key::MasterKey;
 use crate::row::{id_from_column, id_to_column};
@@ -22,7 +22,7 @@ const LABEL: &[u8] = b"linewarden registry table fingerprint v1";
 /// Bands per statement.
 const BANDS_PER_QUERY: usize = 1_000;
 
-/// Devices that are checked at once.
+/// Devices per chunk of a check.
 const CHECK_CHUNK_DEVICES: i64 = 1_000;
 
 /// The keys of one registry's fingerprints.
@@ -42,7 +42,7 @@ impl FingerprintKeys {
 
     fn hash(&self, band: &Band) -> i64 {
         let mut hash = self.hash.clone();
-        hash.update(&band.place.to_be_bytes());
+        hash.update(&band.position.to_be_bytes());
         hash.update(&band.bits.to_be_bytes());
         let code = hash.finalize().into_bytes();
         // SHA-256 has 32 bytes.
@@ -59,12 +59,12 @@ fn aad(device: DeviceId) -> Vec<u8> {
 }
 
 /// Device, sealed.
-type SealedRow = (Stored<i64>, Stored<Vec<u8>>);
+type SealedRow = (ColumnValue<i64>, ColumnValue<Vec<u8>>);
 
 impl Registry {
-    /// Refuses devices whose PUF is that of another one that is enrolled and not revoked, or of one before them; stores the
-    /// fingerprints of the rest.
-    pub(crate) async fn put_fingerprints(
+    /// Refuses devices whose PUF is that of another enrolled device that is not revoked, or of an earlier device in
+    /// the list; stores the other fingerprints.
+    pub(crate) async fn store_fingerprints(
         &self,
         connection: &mut Connection,
         devices: &[NewDevice],
@@ -85,7 +85,7 @@ impl Registry {
         for (device, fingerprint, hashes) in &new {
             let id = device.record.device;
             if device.status.is_active() {
-                self.refuse_known(connection, (id, fingerprint), hashes, &holders)
+                self.refuse_duplicate(connection, (id, fingerprint), hashes, &holders)
                     .await?;
                 for hash in hashes {
                     holders.entry(*hash).or_default().push(id);
@@ -95,8 +95,8 @@ impl Registry {
         self.insert_fingerprints(connection, &new).await
     }
 
-    /// Refuses a device whose bands are another one's.
-    async fn refuse_known(
+    /// Refuses a device whose bands agree with those of another device.
+    async fn refuse_duplicate(
         &self,
         connection: &mut Connection,
         (device, fingerprint): (DeviceId, &Fingerprint),
@@ -118,8 +118,8 @@ impl Registry {
             let Some(agreement) = agreement(&agrees) else {
                 continue;
             };
-            if self.is_enrolled_with(connection, other, fingerprint).await? {
-                return Err(RegistryError::SamePuf {
+            if self.is_enrolled_puf(connection, other, fingerprint).await? {
+                return Err(RegistryError::DuplicatePuf {
                     device,
                     other,
                     bands: agreement.bands,
@@ -130,16 +130,16 @@ impl Registry {
         Ok(())
     }
 
-    /// Whether a device that the index names is not revoked, and has this PUF by what is sealed of it. One of the same
-    /// transaction is not there yet, and the index is right.
-    async fn is_enrolled_with(
+    /// Whether a device found by the index is not revoked and has this PUF according to its sealed fingerprint. A
+    /// device of the same transaction is not yet stored; the index is then correct.
+    async fn is_enrolled_puf(
         &self,
         connection: &mut Connection,
         device: DeviceId,
         fingerprint: &Fingerprint,
     ) -> Result<bool> {
         match self.get_in(connection, device).await {
-            // A revoked device proves nothing any more: its chip may be enrolled under another id.
+            // The chip of a revoked device may be enrolled under another id.
             Ok(info) if !info.status.is_active() => return Ok(false),
             Ok(_) | Err(RegistryError::UnknownDevice { .. } | RegistryError::DamagedRecord { .. }) => {}
             Err(error) => return Err(error),
@@ -186,7 +186,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Takes out the fingerprints of devices.
+    /// Deletes the fingerprints of devices.
     pub(crate) async fn remove_fingerprints(
         &self,
         connection: &mut Connection,
@@ -196,7 +196,7 @@ impl Registry {
             let hashes = found.as_ref().map(|found| self.fingerprint_keys().hashes(found));
             let mut delete = Builder::new("DELETE FROM fingerprint_band WHERE device_id = ");
             delete.push_bind(id_to_column(device));
-            // Without them all bands are looked through.
+            // Without the hashes, all bands are scanned.
             if let Ok(hashes) = hashes {
                 delete.push(" AND hash IN ");
                 delete.push_list(hashes.into_iter());
@@ -211,7 +211,7 @@ impl Registry {
         Ok(())
     }
 
-    /// The fingerprints of these devices, as far as they have one.
+    /// The fingerprints of those of these devices that have one.
     pub(crate) async fn fingerprints_of(
         &self,
         connection: &mut Connection,
@@ -234,7 +234,7 @@ impl Registry {
         (device, fingerprint.ok_or_else(|| damage(device)))
     }
 
-    /// Fingerprints that do not open, or lack bands, for [`Registry::check`].
+    /// Fingerprints that do not open, or whose hashes are missing, for [`Registry::check`].
     pub(crate) async fn damaged_fingerprints(
         &self,
         connection: &mut Connection,
@@ -274,11 +274,11 @@ impl Registry {
         }
         let all = expected.iter().flat_map(|(_, hashes)| hashes.iter().copied());
         let holders = holders(connection, all.collect()).await?;
-        let lacks = |(device, hashes): &(DeviceId, Vec<i64>)| {
+        let is_incomplete = |(device, hashes): &(DeviceId, Vec<i64>)| {
             let is_there = |hash| holders.get(hash).is_some_and(|holders| holders.contains(device));
             (!hashes.iter().all(is_there)).then_some(*device)
         };
-        damaged.extend(expected.iter().filter_map(lacks).map(damage));
+        damaged.extend(expected.iter().filter_map(is_incomplete).map(damage));
         Ok(damaged)
     }
 }
@@ -298,7 +298,8 @@ async fn holders(connection: &mut Connection, mut hashes: Vec<i64>) -> Result<Ha
     for chunk in hashes.chunks(BANDS_PER_QUERY) {
         let mut query = Builder::new("SELECT hash, device_id FROM fingerprint_band WHERE hash IN ");
         query.push_list(chunk.iter().copied());
-        let rows: Vec<(Stored<i64>, Stored<i64>)> = query.build().fetch_all(&mut *connection).await?;
+        let rows: Vec<(ColumnValue<i64>, ColumnValue<i64>)> =
+            query.build().fetch_all(&mut *connection).await?;
         for (hash, device) in rows {
             holders.entry(hash.0).or_default().push(id_from_column(device.0));
         }

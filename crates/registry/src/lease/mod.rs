@@ -1,14 +1,14 @@
-//! Leasing rows to gateways, so that no row is ever at two of them, or used twice at one (LAP/1 1.4.6).
+//! Leases of rows to gateways: no row is ever leased to two gateways, or used twice at one (LAP/1 1.4.6).
 //!
-//! A device's rows below `idx_floor` have been leased at some time, each to one gateway. What a gateway holds is a
-//! range with a durable *mark*: it spends rows below the mark only, and the mark is moved ahead of need. A gateway that
-//! has lost its memory resumes at the mark and loses what lay between; one that stops in good order says where it
-//! stood and loses nothing. Rows given back become spare and are leased again, to whom they are higher numbers than
-//! any that he has had.
+//! Every row of a device below `idx_floor` was leased to some gateway. A lease is a range of rows with a durable
+//! *mark*: the gateway uses only rows below the mark, and moves the mark ahead of need. A gateway that lost its
+//! memory resumes at the mark and loses the rows below it; a gateway that stops normally reports its first unused row
+//! and loses no rows. Returned rows can be leased again, to a gateway for which they are higher numbers than any that
+//! it had.
 //!
-//! Every gateway shows its *fence* with each question: the number of its registration. A process that has been replaced,
-//! and does not know it, shows an old one and gets nothing. It may go on spending what it was allowed before, below the
-//! mark; whoever comes after it begins at the mark.
+//! Every gateway presents its *fencing token* with each request: the number of its registration. A replaced process
+//! presents an old token and its requests are refused. It may still use the rows below the mark of its lease; the
+//! next process starts at the mark.
 
 mod state;
 mod table;
@@ -18,87 +18,92 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
-use linewarden_protocol::nonce::Statement;
+use linewarden_protocol::nonce::RowStatement;
 
 pub use self::state::Lease;
 use self::state::Pool;
 pub(crate) use self::table::{damage, damaged};
-pub use self::walk::{LeasedChunk, LeasedDevice, LeasedPlace, LeasedStream, SealedChunk};
+pub use self::walk::{LeasedChunk, LeasedCursor, LeasedDevice, LeasedStream, SealedChunk};
 use crate::device::DeviceInfo;
-use crate::enrol::IDS_PER_QUERY;
+use crate::enroll::IDS_PER_QUERY;
 use crate::error::{RegistryError, Result};
-use crate::gateway::Fence;
+use crate::gateway::FencingToken;
 use crate::row::id_to_column;
 use crate::sql::{Builder, Connection};
 use crate::store::Registry;
 
-/// A gateway's wish for one device.
+/// A request of a gateway for rows of one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseRequest {
     /// The device.
     pub device: DeviceId,
-    /// The credentials that the gateway knows of; what it says of others does not count.
+    /// The epoch of the credentials that the gateway knows; values for other epochs are ignored.
     pub epoch: u32,
-    /// The row that is current at the gateway: all below are used. 0 if it holds nothing.
+    /// The current row at the gateway: all lower rows are used. 0 without a lease.
     pub from: RowIndex,
-    /// The number after the last row that has come to the gateway; 0 if it holds nothing. What was leased behind it by an
-    /// answer that was lost is in the next one.
+    /// The number after the last row that the gateway received; 0 without a lease. Rows of a lost response are
+    /// included in the next one.
     pub received: RowIndex,
-    /// How many rows, from `from` on, the gateway wants to hold. None is added where it would not follow the last one and
-    /// that may not be spent yet.
-    pub hold: u32,
-    /// How many rows, from `from` on, the gateway wants to be able to spend: where the mark goes.
-    pub ahead: u32,
-    /// What the device itself states (LAP/1 1.3), if it has proven a row. Where it has answered rows above all that were ever leased,
-    /// the registry has forgotten leases.
-    pub stated: Statement,
+    /// The number of rows from `from` on that the gateway requests to hold. No row is added that would not follow the
+    /// last one while that may not be used yet.
+    pub hold_rows: u32,
+    /// The number of rows from `from` on that the gateway requests to use: the position of the mark.
+    pub spendable_rows: u32,
+    /// The device's own statement (LAP/1 1.3), after it has proven a row. If the device has answered rows above all
+    /// that were ever leased, the registry has lost leases.
+    pub statement: RowStatement,
 }
 
-/// What a gateway got.
+/// The lease that a gateway received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "the rows are leased already"]
-pub struct Granted {
+pub struct LeaseGrant {
     /// The device.
     pub device: DeviceId,
-    /// Its mode.
+    /// The mode.
     pub mode: Mode,
-    /// Its suite.
+    /// The suite.
     pub suite: Suite,
-    /// The epoch of the credentials that the rows belong to.
+    /// The epoch of the rows.
     pub epoch: u32,
-    /// The rows that the gateway has not received yet; in key mode the number to count from.
+    /// The rows that the gateway has not yet received; in key mode the first value of the counter.
     pub rows: Range<u32>,
-    /// All that the process holds: from the first row that it may still speak for. In key mode as `rows`.
-    pub held: Range<u32>,
-    /// Rows below it may be spent.
+    /// All rows that this process holds, from the first one that it may report on. In key mode the same as `rows`.
+    pub held_rows: Range<u32>,
+    /// Rows below the mark may be used.
     pub mark: RowIndex,
 }
 
-/// Where a gateway stands with one device.
+/// The unused rows of a gateway for one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settlement {
+pub struct UnusedRows {
     /// The device.
     pub device: DeviceId,
-    /// The credentials that the rows belong to; those of others are void.
+    /// The epoch of the rows; values for other epochs are ignored.
     pub epoch: u32,
-    /// The first row that was never used. No data plane may see it or a later one any more.
+    /// The first unused row. The data plane must no longer have that row or later ones.
     pub unused_from: RowIndex,
-    /// Whether the rows stay with the gateway, which is about to stop; otherwise they go back to the pool.
-    pub keep: bool,
+    /// Whether the rows stay leased to the gateway, which is about to stop; otherwise they return to the pool.
+    pub keep_leased: bool,
 }
 
 impl Registry {
-    /// Leases rows and moves marks, all in one transaction, durable before it returns; answers in the order of the
-    /// requests.
+    /// Leases rows and moves marks in one transaction, durable before the function returns. Results are in the order
+    /// of the requests.
     ///
-    /// A device that cannot be served has its error in its place and does not disturb the others. Whoever asks for a gateway that
-    /// holds nothing of a device has had the device prove itself there; a gateway's own word is for [`Registry::extend_leases`].
+    /// A device that cannot be served has an error in its place and does not affect the others. The caller guarantees
+    /// that a device without a lease at the gateway has proven itself there; requests of the gateway alone use
+    /// [`Registry::extend_leases`].
     ///
     /// # Errors
-    /// [`RegistryError::OldFence`], or a failure of the database; nothing is leased then.
-    pub async fn lease(&self, fence: &Fence, requests: &[LeaseRequest]) -> Result<Vec<Result<Granted>>> {
+    /// [`RegistryError::StaleFencingToken`], or a failure of the database; nothing is leased then.
+    pub async fn lease(
+        &self,
+        fencing_token: &FencingToken,
+        requests: &[LeaseRequest],
+    ) -> Result<Vec<Result<LeaseGrant>>> {
         self.change_leases(
-            fence,
+            fencing_token,
             requests,
             |request| request.device,
             |entries, request| entries.lease.extend(&mut entries.pool, request),
@@ -106,66 +111,71 @@ impl Registry {
         .await
     }
 
-    /// As [`Registry::lease`], but of a device of which the gateway holds nothing it gets nothing: that it is there nobody has shown.
+    /// As [`Registry::lease`], but refuses devices without a lease at the gateway: their presence there is not
+    /// proven.
     ///
     /// # Errors
-    /// As [`Registry::lease`]; in a device's place also [`RegistryError::NotHeld`].
+    /// As [`Registry::lease`]; for a device also [`RegistryError::NoLease`].
     pub async fn extend_leases(
         &self,
-        fence: &Fence,
+        fencing_token: &FencingToken,
         requests: &[LeaseRequest],
-    ) -> Result<Vec<Result<Granted>>> {
-        let extend = |entries: &mut Entries, request: &LeaseRequest| {
-            if !entries.is_held {
-                return Err(RegistryError::NotHeld {
+    ) -> Result<Vec<Result<LeaseGrant>>> {
+        let extend = |entries: &mut LeaseEntries, request: &LeaseRequest| {
+            if !entries.has_rows {
+                return Err(RegistryError::NoLease {
                     device: request.device,
-                    gateway: fence.gateway(),
+                    gateway: fencing_token.gateway(),
                 });
             }
             entries.lease.extend(&mut entries.pool, request)
         };
-        self.change_leases(fence, requests, |request| request.device, extend)
+        self.change_leases(fencing_token, requests, |request| request.device, extend)
             .await
     }
 
-    /// The first row that [`Registry::lease`] would let a process use that holds nothing of the device. Nothing is
+    /// The first row that [`Registry::lease`] would grant to a process without rows of the device. Nothing is
     /// written.
     ///
     /// # Errors
-    /// As [`Registry::lease`], the device's own among them.
-    pub async fn first_row(&self, fence: &Fence, request: &LeaseRequest) -> Result<RowIndex> {
+    /// As [`Registry::lease`], including errors of the device.
+    pub async fn first_row(&self, fencing_token: &FencingToken, request: &LeaseRequest) -> Result<RowIndex> {
         let mut connection = self.reader().acquire().await?;
-        self.check_fence(&mut connection, fence).await?;
+        self.check_fencing_token(&mut connection, fencing_token).await?;
         let device = request.device;
-        let mut books = self
-            .books(&mut connection, fence, &HashSet::from([device]))
+        let mut edits = self
+            .lease_edits(&mut connection, fencing_token, &HashSet::from([device]))
             .await?;
-        let book = books
+        let edit = edits
             .get_mut(&device)
             .ok_or(RegistryError::UnknownDevice { device })?;
-        let granted = book.change(|entries| entries.lease.extend(&mut entries.pool, request))?;
-        Ok(RowIndex(granted.held.start))
+        let granted = edit.change(|entries| entries.lease.extend(&mut entries.pool, request))?;
+        Ok(RowIndex(granted.held_rows.start))
     }
 
-    /// Takes note of where a gateway stands, in one transaction; answers how many rows of each device went back to its
-    /// pool. What it says of a device of which it holds nothing is void.
+    /// Records the unused rows of a gateway in one transaction; returns the number of rows of each device that
+    /// returned to its pool. Reports on devices without a lease are ignored.
     ///
     /// # Errors
-    /// [`RegistryError::OldFence`], or a failure of the database; nothing is changed then.
-    pub async fn settle(&self, fence: &Fence, settlements: &[Settlement]) -> Result<Vec<Result<u32>>> {
+    /// [`RegistryError::StaleFencingToken`], or a failure of the database; nothing is changed then.
+    pub async fn record_unused_rows(
+        &self,
+        fencing_token: &FencingToken,
+        reports: &[UnusedRows],
+    ) -> Result<Vec<Result<u32>>> {
         self.change_leases(
-            fence,
-            settlements,
-            |settlement| settlement.device,
-            |entries, settlement| match entries.is_held {
-                true => entries.lease.settle(&mut entries.pool, settlement),
+            fencing_token,
+            reports,
+            |unused_rows| unused_rows.device,
+            |entries, unused_rows| match entries.has_rows {
+                true => entries.lease.record_unused_rows(&mut entries.pool, unused_rows),
                 false => Ok(0),
             },
         )
         .await
     }
 
-    /// What gateways hold of a device.
+    /// The leases of a device.
     ///
     /// # Errors
     /// A damaged record, or a failure of the database.
@@ -174,33 +184,33 @@ impl Registry {
         table::leases_of(&mut connection, self.record_mac(), device).await
     }
 
-    async fn change_leases<Change, Answer>(
+    async fn change_leases<Change, Output>(
         &self,
-        fence: &Fence,
+        fencing_token: &FencingToken,
         changes: &[Change],
         device_of: impl Fn(&Change) -> DeviceId,
-        apply: impl Fn(&mut Entries, &Change) -> Result<Answer>,
-    ) -> Result<Vec<Result<Answer>>> {
-        let mut answers = Vec::with_capacity(changes.len());
+        apply: impl Fn(&mut LeaseEntries, &Change) -> Result<Output>,
+    ) -> Result<Vec<Result<Output>>> {
+        let mut results = Vec::with_capacity(changes.len());
         let mut transaction = self.write().await?;
-        self.check_fence(&mut transaction, fence).await?;
-        let advance = self.advance_with_leases(&mut transaction).await?;
+        self.check_fencing_token(&mut transaction, fencing_token).await?;
+        let advance = self.advance_for_lease(&mut transaction).await?;
         for batch in changes.chunks(IDS_PER_QUERY) {
             let ids: HashSet<DeviceId> = batch.iter().map(&device_of).collect();
-            let mut books = self.books(&mut transaction, fence, &ids).await?;
-            answers.extend(batch.iter().map(|change| {
-                let book = books.get_mut(&device_of(change));
-                book.ok_or(RegistryError::UnknownDevice {
+            let mut edits = self.lease_edits(&mut transaction, fencing_token, &ids).await?;
+            results.extend(batch.iter().map(|change| {
+                let edit = edits.get_mut(&device_of(change));
+                edit.ok_or(RegistryError::UnknownDevice {
                     device: device_of(change),
                 })?
                 .change(|entries| apply(entries, change))
             }));
-            self.write_books(&mut transaction, &books).await?;
+            self.write_lease_edits(&mut transaction, &edits).await?;
         }
-        // Without a change this writes nothing.
+        // Without changes the commit writes nothing.
         transaction.commit().await?;
-        self.follow_leases(advance);
-        Ok(answers)
+        self.complete_lease_advance(advance);
+        Ok(results)
     }
 
     async fn write_floors(&self, connection: &mut Connection, devices: &[&DeviceInfo]) -> Result<()> {
@@ -223,51 +233,59 @@ impl Registry {
         Ok(())
     }
 
-    /// The books of those of these devices that are enrolled.
-    async fn books(
+    /// Reads leases and pools of those of these devices that are enrolled.
+    async fn lease_edits(
         &self,
         connection: &mut Connection,
-        fence: &Fence,
+        fencing_token: &FencingToken,
         devices: &HashSet<DeviceId>,
-    ) -> Result<HashMap<DeviceId, Book>> {
+    ) -> Result<HashMap<DeviceId, LeaseEdit>> {
         let infos = self.get_many_in(connection, devices.iter().copied()).await?;
         let mac = self.record_mac();
-        let mut leases = table::leases(connection, mac, fence.gateway(), devices).await?;
-        let mut spares = table::spares(connection, mac, devices).await?;
-        let strangers = devices
+        let mut leases = table::leases(connection, mac, fencing_token.gateway(), devices).await?;
+        let mut spares = table::unleased_ranges(connection, mac, devices).await?;
+        let without_lease = devices
             .iter()
             .copied()
             .filter(|device| !leases.contains_key(device));
         let put_back = self
-            .unleased_since_put_back(connection, strangers.collect())
+            .unleased_since_restore(connection, without_lease.collect())
             .await?;
-        let books = infos.into_iter().map(|(device, info)| {
+        let edits = infos.into_iter().map(|(device, info)| {
             let lease = leases.remove(&device).transpose();
-            let spare = spares.remove(&device).unwrap_or(Ok(Vec::new()));
-            let open = || -> Result<Entries> {
+            let unleased = spares.remove(&device).unwrap_or(Ok(Vec::new()));
+            let open = || -> Result<LeaseEntries> {
                 let info = info?;
                 let lease = lease?;
-                let is_held = lease.as_ref().is_some_and(|lease| lease.is_of(&info));
-                let lease =
-                    lease.map_or_else(|| Lease::none(fence, &info), |lease| lease.found_by(fence, &info));
-                let spare = spare?.into_iter().filter(|spare| spare.epoch == info.epoch);
-                let spare = spare.map(|spare| spare.rows).collect();
+                let is_held = lease.as_ref().is_some_and(|lease| lease.is_current(&info));
+                let lease = lease.map_or_else(
+                    || Lease::empty(fencing_token, &info),
+                    |lease| lease.visible_to(fencing_token, &info),
+                );
+                let unleased = unleased?
+                    .into_iter()
+                    .filter(|unleased| unleased.epoch == info.epoch);
+                let unleased = unleased.map(|unleased| unleased.rows).collect();
                 let is_put_back = put_back.contains(&device);
                 let pool = Pool {
                     info,
-                    spare,
-                    is_put_back,
+                    unleased,
+                    is_restored: is_put_back,
                 };
-                Ok(Entries { lease, pool, is_held })
+                Ok(LeaseEntries {
+                    lease,
+                    pool,
+                    has_rows: is_held,
+                })
             };
-            (device, Book::new(open()))
+            (device, LeaseEdit::new(open()))
         });
-        Ok(books.collect())
+        Ok(edits.collect())
     }
 
-    /// Of these devices, those of which nobody has been leased anything since the registry was put back to an earlier state; none if it
-    /// never was.
-    async fn unleased_since_put_back(
+    /// Those of these devices without a lease to any gateway since the registry was restored to an earlier state;
+    /// none if it was never restored.
+    async fn unleased_since_restore(
         &self,
         connection: &mut Connection,
         mut devices: HashSet<DeviceId>,
@@ -275,17 +293,23 @@ impl Registry {
         if devices.is_empty() || self.incarnation(connection).await?.1 == 0 {
             return Ok(HashSet::new());
         }
-        for device in table::leased(connection, &devices).await? {
+        for device in table::devices_with_lease(connection, &devices).await? {
             devices.remove(&device);
         }
         Ok(devices)
     }
 
-    async fn write_books(&self, connection: &mut Connection, books: &HashMap<DeviceId, Book>) -> Result<()> {
+    async fn write_lease_edits(
+        &self,
+        connection: &mut Connection,
+        edits: &HashMap<DeviceId, LeaseEdit>,
+    ) -> Result<()> {
         let mac = self.record_mac();
-        let changed: Vec<(&Entries, &Entries)> = books.values().filter_map(Book::changed).collect();
-        let moved =
-            |(before, now): &&(&Entries, &Entries)| before.pool.info.idx_floor != now.pool.info.idx_floor;
+        let changed: Vec<(&LeaseEntries, &LeaseEntries)> =
+            edits.values().filter_map(LeaseEdit::changed).collect();
+        let moved = |(before, now): &&(&LeaseEntries, &LeaseEntries)| {
+            before.pool.info.idx_floor != now.pool.info.idx_floor
+        };
         let infos: Vec<&DeviceInfo> = changed
             .iter()
             .filter(moved)
@@ -295,54 +319,55 @@ impl Registry {
         let leases: Vec<&Lease> = changed.iter().map(|(_, now)| &now.lease).collect();
         table::write_leases(connection, mac, &leases).await?;
         for (before, now) in changed {
-            if before.pool.spare != now.pool.spare {
+            if before.pool.unleased != now.pool.unleased {
                 let epoch = now.pool.info.epoch;
-                table::write_spares(connection, mac, now.lease.device, epoch, &now.pool.spare).await?;
+                table::write_unleased(connection, mac, now.lease.device, epoch, &now.pool.unleased).await?;
             }
         }
         Ok(())
     }
 }
 
-/// What a transaction reads and writes of one device.
+/// The lease data of one device in a transaction.
 #[derive(Clone, PartialEq)]
-struct Entries {
+struct LeaseEntries {
     lease: Lease,
     pool: Pool,
-    /// Whether the gateway holds anything of the device. Not what it may use first: all of it may lie behind the mark.
-    is_held: bool,
+    /// Whether the gateway holds rows of the device. Separate from the range, which may be empty because all rows are
+    /// below the mark.
+    has_rows: bool,
 }
 
-struct Book {
-    before: Option<Entries>,
-    /// Taken out by the error that names what is damaged, once.
-    now: Result<Entries>,
+struct LeaseEdit {
+    before: Option<LeaseEntries>,
+    /// An error names the damaged record.
+    current: Result<LeaseEntries>,
 }
 
-impl Book {
-    fn new(now: Result<Entries>) -> Self {
+impl LeaseEdit {
+    fn new(now: Result<LeaseEntries>) -> Self {
         Self {
             before: now.as_ref().ok().cloned(),
-            now,
+            current: now,
         }
     }
 
-    /// Changes the entries, or leaves them as they were.
-    fn change<T>(&mut self, change: impl FnOnce(&mut Entries) -> Result<T>) -> Result<T> {
-        let entries = match &mut self.now {
+    /// Changes the entries, or keeps them if the change fails.
+    fn change<T>(&mut self, change: impl FnOnce(&mut LeaseEntries) -> Result<T>) -> Result<T> {
+        let entries = match &mut self.current {
             Ok(entries) => entries,
-            Err(error) => return Err(error.of_one_record()),
+            Err(error) => return Err(error.for_same_record()),
         };
         let mut draft = entries.clone();
-        let answer = change(&mut draft)?;
-        // The next one in the same transaction speaks of what this one has left.
-        draft.is_held = !draft.lease.rows.is_empty();
+        let result = change(&mut draft)?;
+        // A later request in the same transaction applies to the result of this one.
+        draft.has_rows = !draft.lease.rows.is_empty();
         *entries = draft;
-        Ok(answer)
+        Ok(result)
     }
 
-    fn changed(&self) -> Option<(&Entries, &Entries)> {
-        let (before, now) = (self.before.as_ref()?, self.now.as_ref().ok()?);
+    fn changed(&self) -> Option<(&LeaseEntries, &LeaseEntries)> {
+        let (before, now) = (self.before.as_ref()?, self.current.as_ref().ok()?);
         (before != now).then_some((before, now))
     }
 }

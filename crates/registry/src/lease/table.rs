@@ -1,4 +1,4 @@
-//! The tables `lease` and `spare`.
+//! The tables `lease` and `unleased_range`.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -6,47 +6,47 @@ use std::ops::Range;
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex};
 
 use super::Lease;
-use crate::column::Stored;
-use crate::enrol::PushIds as _;
+use crate::column::ColumnValue;
+use crate::enroll::PushIds as _;
 use crate::error::{RegistryError, Result};
 use crate::record_mac::{RecordMac, halves};
 use crate::row::{id_from_column, id_to_column};
 use crate::sql::{self, Builder, Connection};
 
 const LEASE_LABEL: &[u8] = b"linewarden registry table lease v1";
-const SPARE_LABEL: &[u8] = b"linewarden registry table spare v1";
+const UNLEASED_LABEL: &[u8] = b"linewarden registry table unleased_range v1";
 
-/// A row of `lease`: gateway, device, fence, epoch, first, end, mark, mac.
+/// A row of `lease`: gateway, device, fencing token, epoch, first, end, mark, mac.
 pub(crate) type LeaseRow = (
-    Stored<i64>,
-    Stored<i64>,
-    Stored<i64>,
-    Stored<i64>,
-    Stored<i64>,
-    Stored<i64>,
-    Stored<i64>,
-    Stored<Vec<u8>>,
+    ColumnValue<i64>,
+    ColumnValue<i64>,
+    ColumnValue<i64>,
+    ColumnValue<i64>,
+    ColumnValue<i64>,
+    ColumnValue<i64>,
+    ColumnValue<i64>,
+    ColumnValue<Vec<u8>>,
 );
 
 /// The columns of [`LeaseRow`], in its order, as a literal for `concat!`.
 macro_rules! lease_columns {
     () => {
-        "lease.gateway_id, lease.device_id, lease.fence, lease.epoch, lease.first_idx, lease.end_idx, lease.mark, lease.mac"
+        "lease.gateway_id, lease.device_id, lease.fencing_token, lease.epoch, lease.first_idx, lease.end_idx, lease.mark, lease.mac"
     };
 }
 pub(crate) use lease_columns;
 
-/// A row of `spare`: device, epoch, first, end, mac.
-type SpareRow = (
-    Stored<i64>,
-    Stored<i64>,
-    Stored<i64>,
-    Stored<i64>,
-    Stored<Vec<u8>>,
+/// A row of `unleased_range`: device, epoch, first, end, mac.
+type UnleasedRow = (
+    ColumnValue<i64>,
+    ColumnValue<i64>,
+    ColumnValue<i64>,
+    ColumnValue<i64>,
+    ColumnValue<Vec<u8>>,
 );
 
-/// Rows that nobody holds.
-pub(super) struct Spare {
+/// A range of rows that were returned and are not leased.
+pub(super) struct UnleasedRange {
     pub(super) epoch: u32,
     pub(super) rows: Range<u32>,
 }
@@ -54,15 +54,15 @@ pub(super) struct Spare {
 fn lease_fields(lease: &Lease) -> [u32; 7] {
     let Lease {
         gateway,
-        fence,
+        fencing_token,
         rows,
         mark,
         epoch,
         ..
     } = lease;
-    let [fence_high, fence_low] = halves(*fence);
+    let [token_high, token_low] = halves(*fencing_token);
     [
-        gateway.0, fence_high, fence_low, *epoch, rows.start, rows.end, mark.0,
+        gateway.0, token_high, token_low, *epoch, rows.start, rows.end, mark.0,
     ]
 }
 
@@ -71,15 +71,15 @@ fn lease_code(mac: &RecordMac, lease: &Lease) -> Vec<u8> {
         .to_vec()
 }
 
-/// Turns a stored row into a lease; one that does not authenticate is that device's damage.
+/// Decodes a stored row into a lease; a row that does not authenticate is damage of that device.
 pub(crate) fn lease_from_row(mac: &RecordMac, row: &LeaseRow) -> Result<Lease> {
-    let (gateway, device, fence, epoch, first, end, mark, code) = row;
+    let (gateway, device, fencing_token, epoch, first, end, mark, code) = row;
     let device = id_from_column(device.0);
-    let number = |value: &Stored<i64>| u32::try_from(value.0).unwrap_or(u32::MAX);
+    let number = |value: &ColumnValue<i64>| u32::try_from(value.0).unwrap_or(u32::MAX);
     let lease = Lease {
         device,
         gateway: GatewayId(number(gateway)),
-        fence: fence.0.cast_unsigned(),
+        fencing_token: fencing_token.0.cast_unsigned(),
         epoch: number(epoch),
         rows: number(first)..number(end),
         mark: RowIndex(number(mark)),
@@ -91,14 +91,17 @@ pub(crate) fn lease_from_row(mac: &RecordMac, row: &LeaseRow) -> Result<Lease> {
     }
 }
 
-fn spare_from_row(mac: &RecordMac, (device, epoch, first, end, code): &SpareRow) -> Result<Spare> {
+fn unleased_from_row(
+    mac: &RecordMac,
+    (device, epoch, first, end, code): &UnleasedRow,
+) -> Result<UnleasedRange> {
     let device = id_from_column(device.0);
     let [epoch, first, end] = [epoch, first, end].map(|value| u32::try_from(value.0).unwrap_or(u32::MAX));
-    if mac.verifies_of(SPARE_LABEL, device, &[epoch, first, end], &code.0) {
+    if mac.verifies_of(UNLEASED_LABEL, device, &[epoch, first, end], &code.0) {
         let rows = first..end;
-        Ok(Spare { epoch, rows })
+        Ok(UnleasedRange { epoch, rows })
     } else {
-        Err(damage(device, "list of spare rows"))
+        Err(damage(device, "list of unleased rows"))
     }
 }
 
@@ -109,17 +112,18 @@ pub(crate) fn damage(device: DeviceId, table: &str) -> RegistryError {
     }
 }
 
-/// Leases and spare rows that do not authenticate, for [`Registry::check`](crate::Registry::check).
+/// Leases and unleased ranges that do not authenticate, for [`Registry::check`](crate::Registry::check).
 pub(crate) async fn damaged(connection: &mut Connection, mac: &RecordMac) -> Result<Vec<RegistryError>> {
     let mut found = Vec::new();
     let leases: Vec<LeaseRow> = sql::query(concat!("SELECT ", lease_columns!(), " FROM lease"))
         .fetch_all(&mut *connection)
         .await?;
     found.extend(leases.iter().filter_map(|row| lease_from_row(mac, row).err()));
-    let spares: Vec<SpareRow> = sql::query("SELECT device_id, epoch, first_idx, end_idx, mac FROM spare")
-        .fetch_all(connection)
-        .await?;
-    found.extend(spares.iter().filter_map(|row| spare_from_row(mac, row).err()));
+    let spares: Vec<UnleasedRow> =
+        sql::query("SELECT device_id, epoch, first_idx, end_idx, mac FROM unleased_range")
+            .fetch_all(connection)
+            .await?;
+    found.extend(spares.iter().filter_map(|row| unleased_from_row(mac, row).err()));
     Ok(found)
 }
 
@@ -159,35 +163,36 @@ pub(super) async fn leases_of(
     rows.iter().map(|row| lease_from_row(mac, row)).collect()
 }
 
-/// Which of these are leased to anybody, or were and have given all back.
-pub(super) async fn leased(
+/// Those of these devices that have a lease record, even an empty one.
+pub(super) async fn devices_with_lease(
     connection: &mut Connection,
     devices: &HashSet<DeviceId>,
 ) -> Result<Vec<DeviceId>> {
     let mut query = Builder::new("SELECT DISTINCT device_id FROM lease WHERE device_id IN ");
     query.push_ids(devices.iter().copied());
-    let rows: Vec<(Stored<i64>,)> = query.build().fetch_all(connection).await?;
+    let rows: Vec<(ColumnValue<i64>,)> = query.build().fetch_all(connection).await?;
     Ok(rows.iter().map(|(device,)| id_from_column(device.0)).collect())
 }
 
-/// In ascending order.
-pub(super) async fn spares(
+/// The unleased ranges of devices, in ascending order.
+pub(super) async fn unleased_ranges(
     connection: &mut Connection,
     mac: &RecordMac,
     devices: &HashSet<DeviceId>,
-) -> Result<HashMap<DeviceId, Result<Vec<Spare>>>> {
-    let mut query =
-        Builder::new("SELECT device_id, epoch, first_idx, end_idx, mac FROM spare WHERE device_id IN ");
+) -> Result<HashMap<DeviceId, Result<Vec<UnleasedRange>>>> {
+    let mut query = Builder::new(
+        "SELECT device_id, epoch, first_idx, end_idx, mac FROM unleased_range WHERE device_id IN ",
+    );
     query.push_ids(devices.iter().copied());
     query.push(" ORDER BY device_id, first_idx");
-    let rows: Vec<SpareRow> = query.build().fetch_all(connection).await?;
-    let mut spares: HashMap<DeviceId, Result<Vec<Spare>>> = HashMap::new();
+    let rows: Vec<UnleasedRow> = query.build().fetch_all(connection).await?;
+    let mut spares: HashMap<DeviceId, Result<Vec<UnleasedRange>>> = HashMap::new();
     for row in rows {
         let entry = spares
             .entry(id_from_column(row.0.0))
             .or_insert_with(|| Ok(Vec::new()));
-        match (spare_from_row(mac, &row), entry) {
-            (Ok(spare), Ok(list)) => list.push(spare),
+        match (unleased_from_row(mac, &row), entry) {
+            (Ok(unleased), Ok(list)) => list.push(unleased),
             (Err(error), entry) => *entry = Err(error),
             (Ok(_), Err(_)) => {}
         }
@@ -204,13 +209,13 @@ pub(super) async fn write_leases(
         return Ok(());
     }
     let mut insert = Builder::new(
-        "INSERT INTO lease (gateway_id, device_id, fence, epoch, first_idx, end_idx, mark, mac) ",
+        "INSERT INTO lease (gateway_id, device_id, fencing_token, epoch, first_idx, end_idx, mark, mac) ",
     );
     insert.push_values(leases, |mut values, lease| {
         values
             .push_bind(i64::from(lease.gateway.0))
             .push_bind(id_to_column(lease.device))
-            .push_bind(lease.fence.cast_signed())
+            .push_bind(lease.fencing_token.cast_signed())
             .push_bind(i64::from(lease.epoch))
             .push_bind(i64::from(lease.rows.start))
             .push_bind(i64::from(lease.rows.end))
@@ -218,30 +223,30 @@ pub(super) async fn write_leases(
             .push_bind(lease_code(mac, lease));
     });
     insert.push(
-        " ON CONFLICT (gateway_id, device_id) DO UPDATE SET fence = excluded.fence, \
+        " ON CONFLICT (gateway_id, device_id) DO UPDATE SET fencing_token = excluded.fencing_token, \
          epoch = excluded.epoch, first_idx = excluded.first_idx, end_idx = excluded.end_idx, mark = excluded.mark, mac = excluded.mac",
     );
     insert.build().execute(connection).await?;
     Ok(())
 }
 
-pub(super) async fn write_spares(
+pub(super) async fn write_unleased(
     connection: &mut Connection,
     mac: &RecordMac,
     device: DeviceId,
     epoch: u32,
     spares: &[Range<u32>],
 ) -> Result<()> {
-    sql::query("DELETE FROM spare WHERE device_id = $1")
+    sql::query("DELETE FROM unleased_range WHERE device_id = $1")
         .bind(id_to_column(device))
         .execute(&mut *connection)
         .await?;
     if spares.is_empty() {
         return Ok(());
     }
-    let mut insert = Builder::new("INSERT INTO spare (device_id, epoch, first_idx, end_idx, mac) ");
+    let mut insert = Builder::new("INSERT INTO unleased_range (device_id, epoch, first_idx, end_idx, mac) ");
     insert.push_values(spares, |mut values, rows| {
-        let code = mac.code_of(SPARE_LABEL, device, &[epoch, rows.start, rows.end]);
+        let code = mac.code_of(UNLEASED_LABEL, device, &[epoch, rows.start, rows.end]);
         values
             .push_bind(id_to_column(device))
             .push_bind(i64::from(epoch))

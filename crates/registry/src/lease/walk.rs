@@ -1,125 +1,132 @@
-//! A walk over all that a gateway holds, as it does at its start.
+//! Reads all leases of a gateway, as needed at its start.
 
 use super::Lease;
 use super::table::{self, LeaseRow, lease_columns};
 use crate::credentials::Credentials;
 use crate::device::{DeviceInfo, Revision};
 use crate::error::{RegistryError, Result};
-use crate::gateway::Fence;
+use crate::gateway::FencingToken;
 use crate::row::{DEVICE_COLUMNS, device_columns, device_info};
 use crate::sql::{self, FromRow, Row};
 use crate::store::Registry;
 use crate::walk::{StoredDevice, StoredRow};
 
-/// A device that a gateway holds rows of, with what they are made from.
+/// A device that is leased to a gateway, with its credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeasedDevice {
-    /// Its record.
+    /// The device record.
     pub info: DeviceInfo,
-    /// Its credentials.
+    /// The credentials.
     pub credentials: Credentials,
-    /// What the gateway holds.
+    /// The lease.
     pub lease: Lease,
 }
 
-/// A part of a gateway's leases.
+/// A chunk of a gateway's leases.
 #[derive(Debug)]
 pub struct LeasedChunk {
     /// The devices.
     pub devices: Vec<LeasedDevice>,
-    /// Records that could not be opened, each error with the device's id: report them and go on.
+    /// Errors of records that could not be opened, each with the device id.
     pub damaged: Vec<RegistryError>,
-    /// How many devices of the registry lie behind this chunk, out of how many: for a progress bar.
+    /// Progress: the revision reached, and the last revision of the stream.
     pub progress: (u64, u64),
 }
 
-/// A part of a gateway's leases with its credentials still sealed.
+/// A chunk of a gateway's leases with sealed credentials.
 pub struct SealedChunk {
     rows: Vec<LeasedRow>,
     progress: (u64, u64),
 }
 
-/// The walk; made by [`Registry::stream_leased`].
+/// A stream of leased devices, created by [`Registry::stream_leased`].
 #[derive(Debug)]
 pub struct LeasedStream {
     registry: Registry,
-    fence: Fence,
+    fencing_token: FencingToken,
     after: Revision,
-    /// The registry's revision when the walk began; unknown before the first chunk.
-    began_at: Option<Revision>,
+    /// The registry's revision at the start of the stream; unknown before the first chunk.
+    started_at: Option<Revision>,
     chunk_devices: u32,
 }
 
 impl Registry {
-    /// Walks over all active devices of which the gateway holds unspent rows or the key, `chunk_devices` at a time.
+    /// Streams all active devices of which the gateway holds unused rows or the key, `chunk_devices` at a time.
     ///
-    /// The walk follows the revisions, which is also the order in which records lie in the file, up to the one at
-    /// its beginning. What is changed meanwhile is left to the feed: ask [`Registry::changes_since`]
-    /// [`LeasedStream::feed_from`] afterwards, and nothing is missed. No lock is held between chunks.
+    /// The stream follows the order of revisions, which is also the order of records in the file, up to the revision
+    /// at its start. Later changes are left to the feed: call [`Registry::changes_since`] with
+    /// [`LeasedStream::feed_from`] afterwards to receive them. No lock is held between chunks.
     #[must_use]
-    pub fn stream_leased(&self, fence: Fence, chunk_devices: u32) -> LeasedStream {
-        self.stream_leased_from(fence, chunk_devices, LeasedPlace::default())
+    pub fn stream_leased(&self, fencing_token: FencingToken, chunk_devices: u32) -> LeasedStream {
+        self.stream_leased_from(fencing_token, chunk_devices, LeasedCursor::default())
     }
 
-    /// The same walk, from where another one stood.
+    /// The same stream, continued from the position of another one.
     #[must_use]
-    pub fn stream_leased_from(&self, fence: Fence, chunk_devices: u32, place: LeasedPlace) -> LeasedStream {
+    pub fn stream_leased_from(
+        &self,
+        fencing_token: FencingToken,
+        chunk_devices: u32,
+        place: LeasedCursor,
+    ) -> LeasedStream {
         LeasedStream {
             registry: self.clone(),
-            fence,
+            fencing_token,
             after: place.after.unwrap_or(Revision::ZERO),
-            began_at: place.began_at,
+            started_at: place.started_at,
             chunk_devices: chunk_devices.max(1),
         }
     }
 }
 
-/// Where a walk stands; the default is its beginning.
+/// A position in a stream; the default is the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LeasedPlace {
-    /// Up to which revision it has come.
+pub struct LeasedCursor {
+    /// The last revision that was read.
     pub after: Option<Revision>,
-    /// The registry's revision when it began.
-    pub began_at: Option<Revision>,
+    /// The registry's revision at the start of the stream.
+    pub started_at: Option<Revision>,
 }
 
 impl LeasedStream {
-    /// Where it stands.
+    /// The current position.
     #[must_use]
-    pub fn place(&self) -> LeasedPlace {
-        LeasedPlace {
+    pub fn cursor(&self) -> LeasedCursor {
+        LeasedCursor {
             after: Some(self.after),
-            began_at: self.began_at,
+            started_at: self.started_at,
         }
     }
 
-    /// From where to follow the feed after the walk; [`Revision::ZERO`] before the first chunk.
+    /// The revision from which to follow the feed after the stream; [`Revision::ZERO`] before the first chunk.
     #[must_use]
     pub fn feed_from(&self) -> Revision {
-        self.began_at.unwrap_or(Revision::ZERO)
+        self.started_at.unwrap_or(Revision::ZERO)
     }
 
     /// The next chunk; `None` at the end.
     ///
     /// # Errors
-    /// [`RegistryError::OldFence`], or a failure of the database. The call may be repeated.
+    /// [`RegistryError::StaleFencingToken`], or a failure of the database. The call may be repeated.
     pub async fn next_chunk(&mut self) -> Result<Option<LeasedChunk>> {
         let sealed = self.next_sealed().await?;
         Ok(sealed.map(|sealed| self.open(sealed)))
     }
 
-    /// The next chunk as it lies in the file; [`LeasedStream::open`] is the other half of the work.
+    /// The next chunk, still sealed; [`LeasedStream::open`] decrypts the chunk.
     ///
     /// # Errors
     /// As [`LeasedStream::next_chunk`].
     pub async fn next_sealed(&mut self) -> Result<Option<SealedChunk>> {
-        let began_at = match self.began_at {
+        let began_at = match self.started_at {
             Some(revision) => revision,
-            None => *self.began_at.insert(self.registry.revision().await?),
+            None => *self.started_at.insert(self.registry.revision().await?),
         };
         let mut connection = self.registry.reader().acquire().await?;
-        self.registry.check_fence(&mut connection, &self.fence).await?;
-        // CROSS JOIN keeps SQLite from beginning with the leases, all of which it would sort for every chunk.
+        self.registry
+            .check_fencing_token(&mut connection, &self.fencing_token)
+            .await?;
+        // CROSS JOIN keeps SQLite from starting with the leases, which it would sort completely for every chunk.
         let rows: Vec<LeasedRow> = sql::query(concat!(
             "SELECT ",
             device_columns!(),
@@ -132,14 +139,15 @@ impl LeasedStream {
              AND lease.mark < lease.end_idx \
              ORDER BY device.revision LIMIT $4"
         ))
-        .bind(i64::from(self.fence.gateway().0))
-        .bind(column(self.after))
-        .bind(column(began_at))
+        .bind(i64::from(self.fencing_token.gateway().0))
+        .bind(revision_to_column(self.after))
+        .bind(revision_to_column(began_at))
         .bind(i64::from(self.chunk_devices))
         .fetch_all(&mut connection)
         .await?;
         drop(connection);
-        // A revision that is no number sorts among the others; of a chunk without any other nothing can follow.
+        // A revision that is not a number may appear anywhere in the order. A chunk without a valid revision is the
+        // end.
         let Some(last) = rows.iter().rev().find_map(|row| row.stored.revision) else {
             return Ok(None);
         };
@@ -172,11 +180,11 @@ impl LeasedStream {
         let StoredRow { device, sealed, .. } = row.stored;
         let info = device_info(mac, device)?;
         let stored = table::lease_from_row(mac, &row.lease)?;
-        // Credentials that were replaced have ended the lease.
+        // The replacement of credentials has ended the lease.
         if stored.epoch != info.epoch {
             return Ok(None);
         }
-        let lease = stored.found_by(&self.fence, &info);
+        let lease = stored.visible_to(&self.fencing_token, &info);
         let found = self.registry.open_record(Ok(StoredDevice { info, sealed }))?;
         Ok(Some(LeasedDevice {
             info: found.info,
@@ -186,7 +194,7 @@ impl LeasedStream {
     }
 }
 
-fn column(revision: Revision) -> i64 {
+fn revision_to_column(revision: Revision) -> i64 {
     i64::try_from(revision.0).unwrap_or(i64::MAX)
 }
 
@@ -197,7 +205,8 @@ struct LeasedRow {
 
 impl FromRow for LeasedRow {
     fn from_row(row: &Row<'_>) -> sqlx::Result<Self> {
-        // Behind the device's columns and the sealed credentials; names occur twice.
+        // After the device's columns and the sealed credentials; columns are read by position, because names are
+        // ambiguous.
         const FIRST: usize = DEVICE_COLUMNS + 1;
         Ok(Self {
             stored: StoredRow::from_row(row)?,

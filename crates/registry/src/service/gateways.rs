@@ -1,71 +1,76 @@
-//! Gateways as people know them: names, which are retired, and how they stood last.
+//! Gateway records: name, revocation, and last status report.
 
 use linewarden_protocol::ids::GatewayId;
 
-use super::{check, damaged, text};
-use crate::column::Stored;
+use super::{check_text, damaged_record, text};
+use crate::column::ColumnValue;
 use crate::error::{RegistryError, Result};
 use crate::record_mac::RecordMac;
 use crate::row::seconds_to_column;
 use crate::sql::{self, Connection};
 use crate::store::Registry;
 
-const LABEL: &[u8] = b"linewarden registry table gateway_book v1";
+const LABEL: &[u8] = b"linewarden registry table gateway_record v1";
 const NAME_BYTES_MAX: usize = 255;
-/// A time further ahead of now than that is of a clock that was wrong, ms: nothing that is noted of a gateway is so new.
-pub const NOTED_AHEAD_MS: u64 = 10_000;
+/// Maximum clock skew between controllers, ms: a recorded time further in the future is ignored.
+pub const CLOCK_SKEW_MAX_MS: u64 = 10_000;
 
-/// A gateway.
+/// A gateway record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GatewayEntry {
-    /// Its number.
+pub struct GatewayRecord {
+    /// The gateway id.
     pub gateway: GatewayId,
-    /// For people.
+    /// The display name.
     pub name: String,
     /// Seconds since 1970-01-01 UTC.
     pub created_at_s: u64,
-    /// When it was retired, likewise, and why.
-    pub retired: Option<(u64, String)>,
-    /// How often it has registered; 0 before the first time.
-    pub fence: u64,
-    /// When it did last, seconds since 1970-01-01 UTC.
+    /// Time of the revocation, seconds since 1970-01-01 UTC, and its reason.
+    pub revoked: Option<(u64, String)>,
+    /// The newest fencing token; 0 before the first registration.
+    pub fencing_token: u64,
+    /// Time of the last registration, seconds since 1970-01-01 UTC.
     pub registered_at_s: Option<u64>,
 }
 
-/// How a gateway stood when it said so last. Nothing authenticates it: nothing that opens anything may rest on it.
+/// The last status report of a gateway. It is not authenticated: no access decision may depend on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GatewayState {
-    /// Which.
+    /// The gateway.
     pub gateway: GatewayId,
-    /// When, milliseconds since 1970-01-01 UTC, by the clock of the controller that heard it.
+    /// Time of arrival, milliseconds since 1970-01-01 UTC, by the clock of the receiving controller.
     pub at_ms: u64,
-    /// Which controller heard it.
+    /// The receiving controller.
     pub controller: String,
-    /// What it said, as JSON.
+    /// The report, as JSON.
     pub body: String,
 }
 
-/// Number, name, created, retired, why, mac; fence and time of the last registration.
-type BookRow = (
-    Stored<i64>,
-    Stored<Vec<u8>>,
-    Stored<i64>,
-    Stored<Option<i64>>,
-    Stored<Option<Vec<u8>>>,
-    Stored<Vec<u8>>,
-    Stored<Option<i64>>,
-    Stored<Option<i64>>,
+/// Id, name, creation, revocation, reason, mac; fencing token and time of the last registration.
+type GatewayRecordRow = (
+    ColumnValue<i64>,
+    ColumnValue<Vec<u8>>,
+    ColumnValue<i64>,
+    ColumnValue<Option<i64>>,
+    ColumnValue<Option<Vec<u8>>>,
+    ColumnValue<Vec<u8>>,
+    ColumnValue<Option<i64>>,
+    ColumnValue<Option<i64>>,
 );
 
-const BOOK: &str = "SELECT gateway_book.gateway_id, gateway_book.name, gateway_book.created_at_s, gateway_book.retired_at_s, \
-     gateway_book.retired_reason, gateway_book.mac, gateway.fence, gateway.registered_at_s \
-     FROM gateway_book LEFT JOIN gateway ON gateway.gateway_id = gateway_book.gateway_id \
-     WHERE gateway_book.gateway_id >= $1 AND gateway_book.gateway_id <= $2 ORDER BY gateway_book.gateway_id";
+const SELECT_GATEWAY_RECORDS: &str = "SELECT gateway_record.gateway_id, gateway_record.name, gateway_record.created_at_s, gateway_record.revoked_at_s, \
+     gateway_record.revoked_reason, gateway_record.mac, gateway.fencing_token, gateway.registered_at_s \
+     FROM gateway_record LEFT JOIN gateway ON gateway.gateway_id = gateway_record.gateway_id \
+     WHERE gateway_record.gateway_id >= $1 AND gateway_record.gateway_id <= $2 ORDER BY gateway_record.gateway_id";
 
 /// A row of `gateway_state`: gateway, at, controller, body.
-type StateRow = (Stored<i64>, Stored<i64>, Stored<Vec<u8>>, Stored<Vec<u8>>);
+type StateRow = (
+    ColumnValue<i64>,
+    ColumnValue<i64>,
+    ColumnValue<Vec<u8>>,
+    ColumnValue<Vec<u8>>,
+);
 
-fn code(mac: &RecordMac, row: &BookRow) -> crate::record_mac::RowCode {
+fn code(mac: &RecordMac, row: &GatewayRecordRow) -> crate::record_mac::RowCode {
     mac.row(LABEL)
         .number(row.0.0)
         .bytes(&row.1.0)
@@ -74,141 +79,146 @@ fn code(mac: &RecordMac, row: &BookRow) -> crate::record_mac::RowCode {
         .bytes_or_null(row.4.0.as_deref())
 }
 
-fn entry(mac: &RecordMac, row: BookRow) -> Result<GatewayEntry> {
+fn record_from_row(mac: &RecordMac, row: GatewayRecordRow) -> Result<GatewayRecord> {
     let gateway = GatewayId(u32::try_from(row.0.0).unwrap_or(u32::MAX));
-    if !code(mac, &row).is(&row.5.0) {
+    if !code(mac, &row).matches(&row.5.0) {
         return Err(RegistryError::DamagedGateway { gateway });
     }
     let seconds = |value: i64| u64::try_from(value).unwrap_or_default();
-    Ok(GatewayEntry {
+    Ok(GatewayRecord {
         gateway,
         name: text(row.1.0),
         created_at_s: seconds(row.2.0),
-        retired: row
+        revoked: row
             .3
             .0
             .map(|at_s| (seconds(at_s), text(row.4.0.unwrap_or_default()))),
-        fence: row.6.0.map_or(0, seconds),
+        fencing_token: row.6.0.map_or(0, seconds),
         registered_at_s: row.7.0.map(seconds),
     })
 }
 
 impl Registry {
-    /// Enters a gateway in the book, or gives one that is there another name.
+    /// Creates a gateway record, or changes the name of an existing one.
     ///
     /// # Errors
-    /// A name that must not be stored, a gateway that is retired, a damaged record, or a failure of the database.
-    pub async fn enter_gateway(&self, gateway: GatewayId, name: &str, now_s: u64) -> Result<()> {
-        check("name", name, NAME_BYTES_MAX)?;
+    /// An invalid name, a revoked gateway, a damaged record, or a failure of the database.
+    pub async fn set_gateway(&self, gateway: GatewayId, name: &str, now_s: u64) -> Result<()> {
+        check_text("name", name, NAME_BYTES_MAX)?;
         let mut transaction = self.write().await?;
-        let known = self.book_in(&mut transaction, gateway).await?;
-        if known.as_ref().is_some_and(|known| known.retired.is_some()) {
-            return Err(RegistryError::RetiredGateway { gateway });
+        let known = self.gateway_record_in(&mut transaction, gateway).await?;
+        if known.as_ref().is_some_and(|known| known.revoked.is_some()) {
+            return Err(RegistryError::GatewayRevoked { gateway });
         }
         let created_at_s = known.map_or(now_s, |known| known.created_at_s);
-        self.write_book(&mut transaction, gateway, name, created_at_s, None)
+        self.write_gateway_record(&mut transaction, gateway, name, created_at_s, None)
             .await?;
         transaction.commit().await?;
         Ok(())
     }
 
-    /// Retires a gateway for good: whoever is registered under its number gets nothing from now on, and nobody registers under it again.
+    /// Revokes a gateway permanently: its requests are refused from then on, and its id cannot register again.
     ///
     /// # Errors
-    /// A reason that must not be stored, a damaged record, or a failure of the database.
-    pub async fn retire_gateway(&self, gateway: GatewayId, reason: &str, now_s: u64) -> Result<()> {
-        check("reason", reason, super::TEXT_BYTES_MAX)?;
+    /// An invalid reason, a damaged record, or a failure of the database.
+    pub async fn revoke_gateway(&self, gateway: GatewayId, reason: &str, now_s: u64) -> Result<()> {
+        check_text("reason", reason, super::TEXT_BYTES_MAX)?;
         let mut transaction = self.write().await?;
-        let known = self.book_in(&mut transaction, gateway).await?;
-        if known.as_ref().is_some_and(|known| known.retired.is_some()) {
+        let known = self.gateway_record_in(&mut transaction, gateway).await?;
+        if known.as_ref().is_some_and(|known| known.revoked.is_some()) {
             return Ok(());
         }
         let (name, created_at_s) =
             known.map_or((String::new(), now_s), |known| (known.name, known.created_at_s));
-        let retired = Some((now_s, reason));
-        self.write_book(&mut transaction, gateway, &name, created_at_s, retired)
+        let revoked = Some((now_s, reason));
+        self.write_gateway_record(&mut transaction, gateway, &name, created_at_s, revoked)
             .await?;
         self.register_gateway_in(&mut transaction, gateway, now_s).await?;
         transaction.commit().await?;
         Ok(())
     }
 
-    /// Refuses a gateway that is retired.
-    pub(crate) async fn refuse_retired(&self, connection: &mut Connection, gateway: GatewayId) -> Result<()> {
-        let known = self.book_in(connection, gateway).await?;
-        match known.is_some_and(|known| known.retired.is_some()) {
-            true => Err(RegistryError::RetiredGateway { gateway }),
+    /// Refuses a revoked gateway.
+    pub(crate) async fn refuse_revoked(&self, connection: &mut Connection, gateway: GatewayId) -> Result<()> {
+        let known = self.gateway_record_in(connection, gateway).await?;
+        match known.is_some_and(|known| known.revoked.is_some()) {
+            true => Err(RegistryError::GatewayRevoked { gateway }),
             false => Ok(()),
         }
     }
 
-    async fn book_in(&self, connection: &mut Connection, gateway: GatewayId) -> Result<Option<GatewayEntry>> {
+    async fn gateway_record_in(
+        &self,
+        connection: &mut Connection,
+        gateway: GatewayId,
+    ) -> Result<Option<GatewayRecord>> {
         let id = i64::from(gateway.0);
-        let row: Option<BookRow> = sql::query(BOOK)
+        let row: Option<GatewayRecordRow> = sql::query(SELECT_GATEWAY_RECORDS)
             .bind(id)
             .bind(id)
             .fetch_optional(connection)
             .await?;
-        row.map(|row| entry(self.record_mac(), row)).transpose()
+        row.map(|row| record_from_row(self.record_mac(), row)).transpose()
     }
 
-    async fn write_book(
+    async fn write_gateway_record(
         &self,
         connection: &mut Connection,
         gateway: GatewayId,
         name: &str,
         created_at_s: u64,
-        retired: Option<(u64, &str)>,
+        revoked: Option<(u64, &str)>,
     ) -> Result<()> {
-        let row: BookRow = (
-            Stored(i64::from(gateway.0)),
-            Stored(name.as_bytes().to_vec()),
-            Stored(seconds_to_column(created_at_s)),
-            Stored(retired.map(|(at_s, _)| seconds_to_column(at_s))),
-            Stored(retired.map(|(_, reason)| reason.as_bytes().to_vec())),
-            Stored(Vec::new()),
-            Stored(None),
-            Stored(None),
+        let row: GatewayRecordRow = (
+            ColumnValue(i64::from(gateway.0)),
+            ColumnValue(name.as_bytes().to_vec()),
+            ColumnValue(seconds_to_column(created_at_s)),
+            ColumnValue(revoked.map(|(at_s, _)| seconds_to_column(at_s))),
+            ColumnValue(revoked.map(|(_, reason)| reason.as_bytes().to_vec())),
+            ColumnValue(Vec::new()),
+            ColumnValue(None),
+            ColumnValue(None),
         );
         let code = code(self.record_mac(), &row).finish();
         sql::query(
-            "INSERT INTO gateway_book (gateway_id, name, created_at_s, retired_at_s, retired_reason, mac) \
+            "INSERT INTO gateway_record (gateway_id, name, created_at_s, revoked_at_s, revoked_reason, mac) \
              VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (gateway_id) DO UPDATE SET name = excluded.name, \
-             retired_at_s = excluded.retired_at_s, retired_reason = excluded.retired_reason, mac = excluded.mac",
+             revoked_at_s = excluded.revoked_at_s, revoked_reason = excluded.revoked_reason, mac = excluded.mac",
         )
         .bind(row.0.0)
         .bind(name)
         .bind(row.2.0)
         .bind(row.3.0)
-        .bind(retired.map(|(_, reason)| reason))
+        .bind(revoked.map(|(_, reason)| reason))
         .bind(code)
         .execute(connection)
         .await?;
         Ok(())
     }
 
-    /// All gateways in the book, by number; each, or what is wrong with the record.
+    /// All gateway records, by id; an error for each damaged record.
     ///
     /// # Errors
     /// A failure of the database.
-    pub async fn gateways(&self) -> Result<Vec<Result<GatewayEntry>>> {
-        let rows: Vec<BookRow> = sql::query(BOOK)
+    pub async fn gateways(&self) -> Result<Vec<Result<GatewayRecord>>> {
+        let rows: Vec<GatewayRecordRow> = sql::query(SELECT_GATEWAY_RECORDS)
             .bind(0_i64)
             .bind(i64::from(u32::MAX))
             .fetch_all(self.reader())
             .await?;
         Ok(rows
             .into_iter()
-            .map(|row| entry(self.record_mac(), row))
+            .map(|row| record_from_row(self.record_mac(), row))
             .collect())
     }
 
-    /// Notes how a gateway stands, for other controllers and people, unless something newer is noted. What is [noted ahead of
-    /// now](NOTED_AHEAD_MS) is no newer. It waits for nobody who writes.
+    /// Stores a status report for other controllers and for display, unless a newer one is stored. A stored time
+    /// beyond [the maximum clock skew](CLOCK_SKEW_MAX_MS) does not count as newer. The function does not wait for the
+    /// write lock.
     ///
     /// # Errors
     /// A failure of the database.
-    pub async fn tell_gateway_state(&self, state: &GatewayState, now_ms: u64) -> Result<()> {
+    pub async fn record_gateway_state(&self, state: &GatewayState, now_ms: u64) -> Result<()> {
         let column = |ms: u64| i64::try_from(ms).unwrap_or(i64::MAX);
         let mut connection = self.writer().acquire().await?;
         sql::query(
@@ -220,13 +230,13 @@ impl Registry {
         .bind(column(state.at_ms))
         .bind(&state.controller)
         .bind(&state.body)
-        .bind(column(now_ms.saturating_add(NOTED_AHEAD_MS)))
+        .bind(column(now_ms.saturating_add(CLOCK_SKEW_MAX_MS)))
         .execute(&mut connection)
         .await?;
         Ok(())
     }
 
-    /// How all gateways stood when they said so last.
+    /// The last status reports of all gateways.
     ///
     /// # Errors
     /// A failure of the database.
@@ -235,10 +245,10 @@ impl Registry {
             sql::query("SELECT gateway_id, at_ms, controller, body FROM gateway_state ORDER BY gateway_id")
                 .fetch_all(self.reader())
                 .await?;
-        Ok(rows.into_iter().filter_map(state).collect())
+        Ok(rows.into_iter().filter_map(state_from_row).collect())
     }
 
-    /// How one stood.
+    /// The last status report of a gateway.
     ///
     /// # Errors
     /// A failure of the database.
@@ -248,11 +258,11 @@ impl Registry {
                 .bind(i64::from(gateway.0))
                 .fetch_optional(self.reader())
                 .await?;
-        Ok(row.and_then(state))
+        Ok(row.and_then(state_from_row))
     }
 }
 
-fn state((gateway, at_ms, controller, body): StateRow) -> Option<GatewayState> {
+fn state_from_row((gateway, at_ms, controller, body): StateRow) -> Option<GatewayState> {
     Some(GatewayState {
         gateway: GatewayId(u32::try_from(gateway.0).ok()?),
         at_ms: u64::try_from(at_ms.0).ok()?,
@@ -261,21 +271,23 @@ fn state((gateway, at_ms, controller, body): StateRow) -> Option<GatewayState> {
     })
 }
 
-/// Entries that do not authenticate, for [`Registry::check`].
-pub(crate) async fn damaged_book(
+/// Gateway records that do not authenticate, for [`Registry::check`].
+pub(crate) async fn damaged_gateway_records(
     registry: &Registry,
     connection: &mut Connection,
 ) -> Result<Vec<RegistryError>> {
-    let rows: Vec<BookRow> = sql::query(BOOK)
+    let rows: Vec<GatewayRecordRow> = sql::query(SELECT_GATEWAY_RECORDS)
         .bind(0_i64)
         .bind(i64::from(u32::MAX))
         .fetch_all(connection)
         .await?;
     let found = rows
         .into_iter()
-        .filter_map(|row| entry(registry.record_mac(), row).err());
+        .filter_map(|row| record_from_row(registry.record_mac(), row).err());
     let named = |error: RegistryError| match error {
-        RegistryError::DamagedGateway { gateway } => damaged(format!("the entry of gateway {gateway}")),
+        RegistryError::DamagedGateway { gateway } => {
+            damaged_record(format!("the record of gateway {gateway}"))
+        }
         other => other,
     };
     Ok(found.map(named).collect())

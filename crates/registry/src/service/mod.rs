@@ -1,51 +1,51 @@
-//! What running as a service rests on: who may ask for what, what happened, which gateways there are, whose signatures are believed.
+//! Tables of the controller service: API users, event log, gateways, signers, stored responses.
 
-mod answers;
+mod event_log;
 mod gateways;
-mod journal;
+mod idempotency;
 mod signers;
 mod users;
 
-pub use answers::{ANSWERS_KEPT_S, Answered, Kept};
-pub use gateways::{GatewayEntry, GatewayState, NOTED_AHEAD_MS};
-pub use journal::{Act, Actor, Entry, Follower, JournalFilter, JournalPage, Note};
-pub use signers::SignerEntry;
+pub use event_log::{Action, Actor, EventFilter, EventLogEntry, EventLogPage, EventLogReader, NewEvent};
+pub use gateways::{CLOCK_SKEW_MAX_MS, GatewayRecord, GatewayState};
+pub use idempotency::{IdempotencyState, RESPONSES_KEPT_S, StoredResponse};
+pub use signers::SignerRecord;
 pub use users::{Role, User};
 
 use crate::error::{RegistryError, Result};
 use crate::sql::Connection;
 use crate::store::Registry;
 
-/// Texts of people: a name, a reason.
+/// Maximum length of a reason, bytes.
 const TEXT_BYTES_MAX: usize = 4_096;
 
-/// Refuses what must not be stored.
-fn check(field: &'static str, text: &str, bytes_max: usize) -> Result<()> {
+/// Validates a text.
+fn check_text(field: &'static str, text: &str, bytes_max: usize) -> Result<()> {
     crate::device::check_text(text, bytes_max, true)
-        .map_err(|problem| RegistryError::InvalidEntry { field, problem })
+        .map_err(|problem| RegistryError::InvalidField { field, problem })
 }
 
-fn invalid(field: &'static str, problem: impl Into<String>) -> RegistryError {
-    RegistryError::InvalidEntry {
+fn invalid_field(field: &'static str, problem: impl Into<String>) -> RegistryError {
+    RegistryError::InvalidField {
         field,
         problem: problem.into(),
     }
 }
 
-fn damaged(what: impl Into<String>) -> RegistryError {
+fn damaged_record(what: impl Into<String>) -> RegistryError {
     RegistryError::Damaged {
         detail: format!("{} does not authenticate", what.into()),
     }
 }
 
-/// What does not authenticate, for [`Registry::check`].
+/// Records that do not authenticate, for [`Registry::check`].
 pub(crate) async fn damaged_entries(
     registry: &Registry,
     connection: &mut Connection,
 ) -> Result<Vec<RegistryError>> {
-    let mut found = journal::damaged(registry, connection).await?;
+    let mut found = event_log::damaged(registry, connection).await?;
     found.extend(users::damaged_users(registry, connection).await?);
-    found.extend(gateways::damaged_book(registry, connection).await?);
+    found.extend(gateways::damaged_gateway_records(registry, connection).await?);
     found.extend(signers::damaged_signers(registry, connection).await?);
     Ok(found)
 }

@@ -1,7 +1,7 @@
-//! Whose broadcast messages are believed.
+//! Trusted signers of broadcast messages.
 
-use super::{check, damaged, invalid, text};
-use crate::column::Stored;
+use super::{check_text, damaged_record, invalid_field, text};
+use crate::column::ColumnValue;
 use crate::error::{RegistryError, Result};
 use crate::record_mac::RecordMac;
 use crate::row::seconds_to_column;
@@ -15,30 +15,30 @@ const ID_BYTES_MAX: usize = 32;
 
 /// A signer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SignerEntry {
-    /// What messages name it by.
+pub struct SignerRecord {
+    /// The signer id in messages.
     pub id: Vec<u8>,
-    /// For people.
+    /// The display name.
     pub name: String,
-    /// Its scheme.
+    /// The signature scheme.
     pub scheme: String,
-    /// Its public key, as it was given.
+    /// The public key, as received.
     pub public_key: Vec<u8>,
     /// Seconds since 1970-01-01 UTC.
     pub added_at_s: u64,
-    /// Since when it is believed no more, likewise.
+    /// Time of the revocation, seconds since 1970-01-01 UTC.
     pub revoked_at_s: Option<u64>,
 }
 
 /// Id, name, scheme, key, added, revoked, mac.
 type SignerRow = (
-    Stored<Vec<u8>>,
-    Stored<Vec<u8>>,
-    Stored<Vec<u8>>,
-    Stored<Vec<u8>>,
-    Stored<i64>,
-    Stored<Option<i64>>,
-    Stored<Vec<u8>>,
+    ColumnValue<Vec<u8>>,
+    ColumnValue<Vec<u8>>,
+    ColumnValue<Vec<u8>>,
+    ColumnValue<Vec<u8>>,
+    ColumnValue<i64>,
+    ColumnValue<Option<i64>>,
+    ColumnValue<Vec<u8>>,
 );
 
 fn code(mac: &RecordMac, row: &SignerRow) -> crate::record_mac::RowCode {
@@ -51,25 +51,28 @@ fn code(mac: &RecordMac, row: &SignerRow) -> crate::record_mac::RowCode {
         .number_or_null(row.5.0)
 }
 
-fn row_of(mac: &RecordMac, signer: &SignerEntry) -> SignerRow {
+fn row_from_signer(mac: &RecordMac, signer: &SignerRecord) -> SignerRow {
     let mut row = (
-        Stored(signer.id.clone()),
-        Stored(signer.name.as_bytes().to_vec()),
-        Stored(signer.scheme.as_bytes().to_vec()),
-        Stored(signer.public_key.clone()),
-        Stored(seconds_to_column(signer.added_at_s)),
-        Stored(signer.revoked_at_s.map(seconds_to_column)),
-        Stored(Vec::new()),
+        ColumnValue(signer.id.clone()),
+        ColumnValue(signer.name.as_bytes().to_vec()),
+        ColumnValue(signer.scheme.as_bytes().to_vec()),
+        ColumnValue(signer.public_key.clone()),
+        ColumnValue(seconds_to_column(signer.added_at_s)),
+        ColumnValue(signer.revoked_at_s.map(seconds_to_column)),
+        ColumnValue(Vec::new()),
     );
     row.6.0 = code(mac, &row).finish();
     row
 }
 
-fn entry(mac: &RecordMac, row: SignerRow) -> Result<SignerEntry> {
-    if !code(mac, &row).is(&row.6.0) {
-        return Err(damaged(format!("the record of signer {}", hex::encode(&row.0.0))));
+fn signer_from_row(mac: &RecordMac, row: SignerRow) -> Result<SignerRecord> {
+    if !code(mac, &row).matches(&row.6.0) {
+        return Err(damaged_record(format!(
+            "the record of signer {}",
+            hex::encode(&row.0.0)
+        )));
     }
-    Ok(SignerEntry {
+    Ok(SignerRecord {
         id: row.0.0,
         name: text(row.1.0),
         scheme: text(row.2.0),
@@ -80,17 +83,17 @@ fn entry(mac: &RecordMac, row: SignerRow) -> Result<SignerEntry> {
 }
 
 impl Registry {
-    /// Believes a signer from now on.
+    /// Adds a trusted signer.
     ///
     /// # Errors
-    /// One that is there already, a text or key that must not be stored, or a failure of the database.
-    pub async fn add_signer(&self, signer: &SignerEntry) -> Result<()> {
-        check("name", &signer.name, NAME_BYTES_MAX)?;
-        check("scheme", &signer.scheme, NAME_BYTES_MAX)?;
+    /// An existing signer, an invalid text or key, or a failure of the database.
+    pub async fn add_signer(&self, signer: &SignerRecord) -> Result<()> {
+        check_text("name", &signer.name, NAME_BYTES_MAX)?;
+        check_text("scheme", &signer.scheme, NAME_BYTES_MAX)?;
         if signer.id.is_empty() || signer.id.len() > ID_BYTES_MAX || signer.public_key.len() > KEY_BYTES_MAX {
-            return Err(invalid("public_key", "no key of a signer"));
+            return Err(invalid_field("public_key", "not a public key of a signer"));
         }
-        let row = row_of(self.record_mac(), signer);
+        let row = row_from_signer(self.record_mac(), signer);
         let mut transaction = self.write().await?;
         let added = sql::query(
             "INSERT INTO signer (signer_id, name, scheme, public_key, added_at_s, revoked_at_s, mac) \
@@ -107,16 +110,16 @@ impl Registry {
         .await?;
         if added == 0 {
             let id = hex::encode(&signer.id);
-            return Err(invalid(
+            return Err(invalid_field(
                 "public_key",
-                format!("signer {id} is there already; one that was revoked stays so"),
+                format!("signer {id} already exists; a revoked signer cannot be added again"),
             ));
         }
         transaction.commit().await?;
         Ok(())
     }
 
-    /// Believes a signer no more, for good; whether there is one.
+    /// Revokes a signer permanently; returns whether it exists.
     ///
     /// # Errors
     /// A damaged record, or a failure of the database.
@@ -131,12 +134,12 @@ impl Registry {
         let Some(row) = row else {
             return Ok(false);
         };
-        let mut signer = entry(self.record_mac(), row)?;
+        let mut signer = signer_from_row(self.record_mac(), row)?;
         if signer.revoked_at_s.is_some() {
             return Ok(true);
         }
         signer.revoked_at_s = Some(now_s);
-        let row = row_of(self.record_mac(), &signer);
+        let row = row_from_signer(self.record_mac(), &signer);
         sql::query("UPDATE signer SET revoked_at_s = $1, mac = $2 WHERE signer_id = $3")
             .bind(row.5.0)
             .bind(row.6.0)
@@ -147,11 +150,11 @@ impl Registry {
         Ok(true)
     }
 
-    /// All signers, by their ids; each, or what is wrong with the record.
+    /// All signers, by id; an error for each damaged record.
     ///
     /// # Errors
     /// A failure of the database.
-    pub async fn signers(&self) -> Result<Vec<Result<SignerEntry>>> {
+    pub async fn signers(&self) -> Result<Vec<Result<SignerRecord>>> {
         let rows: Vec<SignerRow> = sql::query(
             "SELECT signer_id, name, scheme, public_key, added_at_s, revoked_at_s, mac FROM signer ORDER BY signer_id",
         )
@@ -159,7 +162,7 @@ impl Registry {
         .await?;
         Ok(rows
             .into_iter()
-            .map(|row| entry(self.record_mac(), row))
+            .map(|row| signer_from_row(self.record_mac(), row))
             .collect())
     }
 }
@@ -175,6 +178,6 @@ pub(crate) async fn damaged_signers(
             .await?;
     let found = rows
         .into_iter()
-        .filter_map(|row| entry(registry.record_mac(), row).err());
+        .filter_map(|row| signer_from_row(registry.record_mac(), row).err());
     Ok(found.collect())
 }

@@ -1,9 +1,9 @@
-//! Who may use the API, and as what.
+//! API users, their roles and sessions.
 
 use sha2::{Digest as _, Sha256};
 
-use super::{check, damaged, invalid, text};
-use crate::column::Stored;
+use super::{check_text, damaged_record, invalid_field, text};
+use crate::column::ColumnValue;
 use crate::error::{RegistryError, Result};
 use crate::record_mac::RecordMac;
 use crate::row::seconds_to_column;
@@ -14,14 +14,14 @@ const USER_LABEL: &[u8] = b"linewarden registry table api_user v1";
 const SESSION_LABEL: &[u8] = b"linewarden registry table api_session v1";
 const NAME_BYTES_MAX: usize = 64;
 
-/// What somebody may do: each all that the one before may.
+/// The role of an API user; each role includes the previous one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
-    /// Look.
+    /// Read.
     Viewer,
-    /// Enrol, revoke, quarantine, release, ask for rounds.
+    /// Enroll, revoke, quarantine and release devices, request rounds.
     Operator,
-    /// Users, gateways, policies, signers; the audit.
+    /// Manage users, gateways, policies and signers; read the registry audit log.
     Admin,
 }
 
@@ -44,36 +44,41 @@ impl Role {
     }
 }
 
-/// Somebody who may use the API.
+/// An API user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
-    /// Their name; in a certificate, too.
+    /// The user name, also in a certificate.
     pub name: String,
-    /// As what.
+    /// The role.
     pub role: Role,
-    /// Whether they have a token.
+    /// Whether the user has a token.
     pub has_token: bool,
     /// Seconds since 1970-01-01 UTC.
     pub created_at_s: u64,
-    /// Until when, likewise; `None`: for good.
+    /// Expiry, seconds since 1970-01-01 UTC; `None`: no expiry.
     pub expires_at_s: Option<u64>,
 }
 
-/// Sessions of one user at once.
+/// Maximum number of sessions of one user.
 const SESSIONS_MAX: i64 = 100;
 
 /// A row of `api_user`: name, role, token, created, expires, mac.
 type UserRow = (
-    Stored<Vec<u8>>,
-    Stored<i64>,
-    Stored<Option<Vec<u8>>>,
-    Stored<i64>,
-    Stored<Option<i64>>,
-    Stored<Vec<u8>>,
+    ColumnValue<Vec<u8>>,
+    ColumnValue<i64>,
+    ColumnValue<Option<Vec<u8>>>,
+    ColumnValue<i64>,
+    ColumnValue<Option<i64>>,
+    ColumnValue<Vec<u8>>,
 );
 
 /// A row of `api_session`: hash, user, expires, mac.
-type SessionRow = (Stored<Vec<u8>>, Stored<Vec<u8>>, Stored<i64>, Stored<Vec<u8>>);
+type SessionRow = (
+    ColumnValue<Vec<u8>>,
+    ColumnValue<Vec<u8>>,
+    ColumnValue<i64>,
+    ColumnValue<Vec<u8>>,
+);
 
 fn hash(secret: &str) -> Vec<u8> {
     Sha256::digest(secret.as_bytes()).to_vec()
@@ -95,11 +100,11 @@ fn session_code(mac: &RecordMac, row: &SessionRow) -> crate::record_mac::RowCode
         .number(row.2.0)
 }
 
-fn user(mac: &RecordMac, row: UserRow) -> Result<User> {
+fn user_from_row(mac: &RecordMac, row: UserRow) -> Result<User> {
     let name = text(row.0.0.clone());
-    let role = Role::from_number(row.1.0).filter(|_| user_code(mac, &row).is(&row.5.0));
+    let role = Role::from_number(row.1.0).filter(|_| user_code(mac, &row).matches(&row.5.0));
     Ok(User {
-        role: role.ok_or_else(|| damaged(format!("the record of user {name:?}")))?,
+        role: role.ok_or_else(|| damaged_record(format!("the record of user {name:?}")))?,
         name,
         has_token: row.2.0.is_some(),
         created_at_s: u64::try_from(row.3.0).unwrap_or_default(),
@@ -114,22 +119,23 @@ impl User {
 }
 
 impl Registry {
-    /// Lets somebody use the API, with this token, of which only a hash is kept; without one by a certificate of that name.
+    /// Adds an API user with this token, of which only a hash is stored; without a token the user authenticates with
+    /// a certificate of that name.
     ///
     /// # Errors
-    /// A name that is taken or none, or a failure of the database.
+    /// An invalid or existing name, or a failure of the database.
     pub async fn add_user(&self, user: &User, token: Option<&str>) -> Result<()> {
-        check("name", &user.name, NAME_BYTES_MAX)?;
+        check_text("name", &user.name, NAME_BYTES_MAX)?;
         if user.name.is_empty() || user.name.contains('\n') {
-            return Err(invalid("name", "a user has a name of one line"));
+            return Err(invalid_field("name", "the name must be one line, not empty"));
         }
         let mut row: UserRow = (
-            Stored(user.name.as_bytes().to_vec()),
-            Stored(user.role.number()),
-            Stored(token.map(hash)),
-            Stored(seconds_to_column(user.created_at_s)),
-            Stored(user.expires_at_s.map(seconds_to_column)),
-            Stored(Vec::new()),
+            ColumnValue(user.name.as_bytes().to_vec()),
+            ColumnValue(user.role.number()),
+            ColumnValue(token.map(hash)),
+            ColumnValue(seconds_to_column(user.created_at_s)),
+            ColumnValue(user.expires_at_s.map(seconds_to_column)),
+            ColumnValue(Vec::new()),
         );
         row.5.0 = user_code(self.record_mac(), &row).finish();
         let mut transaction = self.write().await?;
@@ -146,16 +152,16 @@ impl Registry {
         .execute(&mut *transaction)
         .await?;
         if added == 0 {
-            return Err(invalid(
+            return Err(invalid_field(
                 "name",
-                format!("there is a user {:?} already", user.name),
+                format!("user {:?} already exists", user.name),
             ));
         }
         transaction.commit().await?;
         Ok(())
     }
 
-    /// Takes somebody's access away, at once; whether they had any.
+    /// Deletes a user and its sessions; returns whether the user existed.
     ///
     /// # Errors
     /// A failure of the database.
@@ -175,7 +181,7 @@ impl Registry {
         Ok(removed > 0)
     }
 
-    /// All users, by name; each, or what is wrong with the record.
+    /// All users, by name; an error for each damaged record.
     ///
     /// # Errors
     /// A failure of the database.
@@ -185,25 +191,28 @@ impl Registry {
         )
         .fetch_all(self.reader())
         .await?;
-        Ok(rows.into_iter().map(|row| user(self.record_mac(), row)).collect())
+        Ok(rows
+            .into_iter()
+            .map(|row| user_from_row(self.record_mac(), row))
+            .collect())
     }
 
-    /// Whose token this is, if it is somebody's who may come in.
+    /// The user of a token, if the user exists and has not expired.
     ///
     /// # Errors
     /// A record that does not authenticate, or a failure of the database.
-    pub async fn user_of_token(&self, token: &str, now_s: u64) -> Result<Option<User>> {
+    pub async fn user_by_token(&self, token: &str, now_s: u64) -> Result<Option<User>> {
         let mut connection = self.reader().acquire().await?;
-        self.user_of_token_in(&mut connection, token, now_s).await
+        self.user_by_token_in(&mut connection, token, now_s).await
     }
 
-    async fn user_of_token_in(
+    async fn user_by_token_in(
         &self,
         connection: &mut Connection,
         token: &str,
         now_s: u64,
     ) -> Result<Option<User>> {
-        // Whoever comes in reads on: of a registry that was moved they would take what was for what is.
+        // Users of a moved registry would read outdated data.
         self.refuse_moved(connection).await?;
         let row: Option<UserRow> = sql::query(
             "SELECT name, role, token_hash, created_at_s, expires_at_s, mac FROM api_user WHERE token_hash = $1",
@@ -211,15 +220,15 @@ impl Registry {
         .bind(hash(token))
         .fetch_optional(connection)
         .await?;
-        let user = row.map(|row| user(self.record_mac(), row)).transpose()?;
+        let user = row.map(|row| user_from_row(self.record_mac(), row)).transpose()?;
         Ok(user.filter(|user| user.is_valid(now_s)))
     }
 
-    /// The user of that name, as a certificate says it, if they may come in.
+    /// The user with the name in a certificate, if the user exists and has not expired.
     ///
     /// # Errors
     /// A record that does not authenticate, or a failure of the database.
-    pub async fn user_of_name(&self, name: &str, now_s: u64) -> Result<Option<User>> {
+    pub async fn user_by_name(&self, name: &str, now_s: u64) -> Result<Option<User>> {
         let mut connection = self.reader().acquire().await?;
         self.refuse_moved(&mut connection).await?;
         let row: Option<UserRow> = sql::query(
@@ -228,13 +237,13 @@ impl Registry {
         .bind(name)
         .fetch_optional(&mut connection)
         .await?;
-        let user = row.map(|row| user(self.record_mac(), row)).transpose()?;
+        let user = row.map(|row| user_from_row(self.record_mac(), row)).transpose()?;
         Ok(user.filter(|user| user.is_valid(now_s)))
     }
 
-    /// Begins a session of the user whose token this is, with this cookie, of which only a hash is kept; who that is, and until when. It ends
-    /// with the token at the latest. Nobody's token, or one that is over, begins none. Sessions that are over are forgotten, and of a
-    /// user's the ones that end first, where there are more than a hundred.
+    /// Starts a session of the token's user with this cookie, of which only a hash is stored; returns the user and
+    /// the end of the session, which is not after the expiry of the user. `None` for an unknown or expired token.
+    /// Expired sessions are deleted; if a user has more than a hundred sessions, those that end first are deleted.
     ///
     /// # Errors
     /// A record that does not authenticate, or a failure of the database.
@@ -245,24 +254,24 @@ impl Registry {
         now_s: u64,
         until_s: u64,
     ) -> Result<Option<(User, u64)>> {
-        // Guesses do not wait for those who write.
-        if self.user_of_token(token, now_s).await?.is_none() {
+        // Guessed tokens must not wait for the write lock.
+        if self.user_by_token(token, now_s).await?.is_none() {
             return Ok(None);
         }
         let mut transaction = self.write().await?;
-        // The user may have been removed, or the token exchanged, since.
-        let Some(user) = self.user_of_token_in(&mut transaction, token, now_s).await? else {
+        // The user may have been deleted or changed since.
+        let Some(user) = self.user_by_token_in(&mut transaction, token, now_s).await? else {
             return Ok(None);
         };
         let until_s = user.expires_at_s.unwrap_or(u64::MAX).min(until_s);
         let mut row: SessionRow = (
-            Stored(hash(cookie)),
-            Stored(user.name.as_bytes().to_vec()),
-            Stored(seconds_to_column(until_s)),
-            Stored(Vec::new()),
+            ColumnValue(hash(cookie)),
+            ColumnValue(user.name.as_bytes().to_vec()),
+            ColumnValue(seconds_to_column(until_s)),
+            ColumnValue(Vec::new()),
         );
         row.3.0 = session_code(self.record_mac(), &row).finish();
-        forget_sessions(&mut transaction, &user.name, now_s).await?;
+        delete_old_sessions(&mut transaction, &user.name, now_s).await?;
         sql::query(
             "INSERT INTO api_session (session_hash, user_name, expires_at_s, mac) VALUES ($1, $2, $3, $4)",
         )
@@ -276,11 +285,11 @@ impl Registry {
         Ok(Some((user, until_s)))
     }
 
-    /// Whose session that is and until when, if it lives.
+    /// The user and the end of a session, if the session is valid.
     ///
     /// # Errors
     /// A record that does not authenticate, or a failure of the database.
-    pub async fn user_of_session(&self, cookie: &str, now_s: u64) -> Result<Option<(User, u64)>> {
+    pub async fn user_by_session(&self, cookie: &str, now_s: u64) -> Result<Option<(User, u64)>> {
         let row: Option<SessionRow> = sql::query(
             "SELECT session_hash, user_name, expires_at_s, mac FROM api_session WHERE session_hash = $1",
         )
@@ -290,14 +299,14 @@ impl Registry {
         let Some(row) = row else {
             return Ok(None);
         };
-        if !session_code(self.record_mac(), &row).is(&row.3.0) {
-            return Err(damaged("a session"));
+        if !session_code(self.record_mac(), &row).matches(&row.3.0) {
+            return Err(damaged_record("a session"));
         }
         let until_s = u64::try_from(row.2.0).unwrap_or_default();
         if until_s <= now_s {
             return Ok(None);
         }
-        let user = self.user_of_name(&text(row.1.0), now_s).await?;
+        let user = self.user_by_name(&text(row.1.0), now_s).await?;
         Ok(user.map(|user| (user, until_s)))
     }
 
@@ -316,8 +325,8 @@ impl Registry {
     }
 }
 
-/// Forgets the sessions that are over, and makes room for one more of the user.
-async fn forget_sessions(connection: &mut Connection, name: &str, now_s: u64) -> Result<()> {
+/// Deletes expired sessions, and makes room for one more session of the user.
+async fn delete_old_sessions(connection: &mut Connection, name: &str, now_s: u64) -> Result<()> {
     sql::query("DELETE FROM api_session WHERE expires_at_s <= $1")
         .bind(seconds_to_column(now_s))
         .execute(&mut *connection)
@@ -344,13 +353,18 @@ pub(crate) async fn damaged_users(
             .await?;
     let mut found: Vec<RegistryError> = users
         .into_iter()
-        .filter_map(|row| user(registry.record_mac(), row).err())
+        .filter_map(|row| user_from_row(registry.record_mac(), row).err())
         .collect();
     let sessions: Vec<SessionRow> =
         sql::query("SELECT session_hash, user_name, expires_at_s, mac FROM api_session")
             .fetch_all(connection)
             .await?;
-    let is_damaged = |row: &&SessionRow| !session_code(registry.record_mac(), row).is(&row.3.0);
-    found.extend(sessions.iter().filter(is_damaged).map(|_| damaged("a session")));
+    let is_damaged = |row: &&SessionRow| !session_code(registry.record_mac(), row).matches(&row.3.0);
+    found.extend(
+        sessions
+            .iter()
+            .filter(is_damaged)
+            .map(|_| damaged_record("a session")),
+    );
     Ok(found)
 }

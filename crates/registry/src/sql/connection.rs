@@ -1,4 +1,4 @@
-//! Connections, pools of them, and transactions.
+//! Connections, connection pools and transactions.
 
 use std::ops::{Deref, DerefMut};
 
@@ -10,15 +10,15 @@ use sqlx::{Arguments as _, Connection as _, Database, PgConnection, Postgres, Sq
 
 use super::row::Row;
 use super::value::Value;
-use crate::watch::Watched;
+use crate::monitor::TransactionObserver;
 
-/// What differs from one database to the other.
+/// The differences between the databases.
 pub(crate) trait Driver: Database {
     /// Appends a parameter.
     fn add(arguments: &mut Self::Arguments, value: Value) -> Result<(), BoxDynError>;
-    /// Appends the place of a parameter, the next from 1, to a statement.
+    /// Appends the placeholder of parameter `number`, from 1, to a statement.
     fn write_parameter(text: &mut String, number: usize);
-    /// A row of either.
+    /// Wraps a row of either database.
     fn row(row: &Self::Row) -> Row<'_>;
 }
 
@@ -32,7 +32,8 @@ impl Driver for Sqlite {
         }
     }
 
-    /// Without a name, for names are looked for from the first on: of a thousand parameters that takes longer than all else.
+    /// Without a number: SQLite looks up numbered parameters linearly, which dominates the time of statements with a
+    /// thousand parameters.
     fn write_parameter(text: &mut String, _number: usize) {
         text.push('?');
     }
@@ -69,7 +70,7 @@ pub(crate) enum Connection {
     Postgres(Handle<Postgres>),
 }
 
-/// How a connection is held.
+/// A connection and its owner.
 pub(crate) enum Handle<DB: Database> {
     Own(Box<DB::Connection>),
     Pooled(PoolConnection<DB>),
@@ -111,7 +112,7 @@ impl From<PgConnection> for Connection {
 }
 
 impl Connection {
-    /// Ends a connection of its own in good order; another goes back where it is from.
+    /// Closes an owned connection; another one returns to its pool or transaction.
     pub(crate) async fn close(self) -> sqlx::Result<()> {
         match self {
             Self::Sqlite(Handle::Own(connection)) => connection.close().await,
@@ -121,16 +122,16 @@ impl Connection {
     }
 }
 
-/// A transaction, undone where it is dropped.
+/// A transaction, rolled back on drop.
 pub(crate) struct Transaction {
     connection: Connection,
-    watched: Option<Box<dyn Watched>>,
+    observer: Option<Box<dyn TransactionObserver>>,
 }
 
 impl Transaction {
-    /// Has somebody know how it goes.
-    pub(crate) fn watched_by(mut self, watched: Option<Box<dyn Watched>>) -> Self {
-        self.watched = watched;
+    /// Sets an observer of the transaction.
+    pub(crate) fn observed_by(mut self, observer: Option<Box<dyn TransactionObserver>>) -> Self {
+        self.observer = observer;
         self
     }
 
@@ -138,16 +139,16 @@ impl Transaction {
         match self.connection {
             Connection::Sqlite(Handle::InTransaction(transaction)) => transaction.commit().await?,
             Connection::Postgres(Handle::InTransaction(transaction)) => transaction.commit().await?,
-            // No other is made.
+            // A transaction has no other handle.
             _ => {}
         }
-        if let Some(mut watched) = self.watched {
-            watched.committed();
+        if let Some(mut observer) = self.observer {
+            observer.committed();
         }
         Ok(())
     }
 
-    /// Undoes it, and waits until it is undone.
+    /// Rolls back and waits for the rollback.
     pub(crate) async fn rollback(self) -> sqlx::Result<()> {
         match self.connection {
             Connection::Sqlite(Handle::InTransaction(transaction)) => transaction.rollback().await,
@@ -161,7 +162,7 @@ impl From<Connection> for Transaction {
     fn from(connection: Connection) -> Self {
         Self {
             connection,
-            watched: None,
+            observer: None,
         }
     }
 }
@@ -192,7 +193,7 @@ impl DerefMut for Transaction {
     }
 }
 
-/// Connections to one database.
+/// A pool of connections to one database.
 #[derive(Clone)]
 pub(crate) enum Pool {
     Sqlite(SqlitePool),
@@ -200,30 +201,30 @@ pub(crate) enum Pool {
 }
 
 impl Pool {
-    /// One of them, as soon as one is free.
+    /// A connection, as soon as one is free.
     pub(crate) async fn acquire(&self) -> sqlx::Result<Connection> {
         Ok(match self {
             Self::Sqlite(pool) => Connection::Sqlite(Handle::Pooled(pool.acquire().await?)),
             Self::Postgres(pool) => {
-                let connection = pool.acquire().await.map_err(without_connection)?;
+                let connection = pool.acquire().await.map_err(timeout_as_io_error)?;
                 Connection::Postgres(Handle::Pooled(connection))
             }
         })
     }
 
-    /// A transaction that only reads, and sees one moment throughout.
+    /// A read-only transaction with a consistent snapshot.
     pub(crate) async fn snapshot(&self) -> sqlx::Result<Transaction> {
         Ok(match self {
             Self::Sqlite(pool) => pool.begin().await?.into(),
             Self::Postgres(pool) => pool
                 .begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
                 .await
-                .map_err(without_connection)?
+                .map_err(timeout_as_io_error)?
                 .into(),
         })
     }
 
-    /// Waits for what is under way and ends all connections.
+    /// Waits for pending operations and closes all connections.
     pub(crate) async fn close(&self) {
         match self {
             Self::Sqlite(pool) => pool.close().await,
@@ -232,12 +233,13 @@ impl Pool {
     }
 }
 
-/// That no connection to a server was to be had in time is its failure, or the network's: with SQLite it tells of a lock.
-pub(crate) fn without_connection(error: sqlx::Error) -> sqlx::Error {
+/// Converts a pool timeout: for a server it means that the server or the network has failed, whereas for SQLite it
+/// means a lock.
+pub(crate) fn timeout_as_io_error(error: sqlx::Error) -> sqlx::Error {
     match error {
         sqlx::Error::PoolTimedOut => sqlx::Error::Io(std::io::Error::new(
             std::io::ErrorKind::TimedOut,
-            "no connection in time",
+            "no connection within the timeout",
         )),
         other => other,
     }

@@ -9,7 +9,7 @@ use super::row::FromRow;
 use super::value::Value;
 
 /// A statement and its parameters.
-#[must_use = "it is not run yet"]
+#[must_use = "a query does nothing until it is executed"]
 pub(crate) struct Query {
     text: Text,
     values: Vec<Value>,
@@ -18,16 +18,16 @@ pub(crate) struct Query {
 /// The text of a statement.
 enum Text {
     /// Parameters are `$1`, `$2`, ..
-    Whole(SqlStr),
+    Complete(SqlStr),
     /// Parts, with a parameter after each but the last.
     Parts(Vec<String>),
 }
 
 impl Text {
-    /// As a database takes it.
-    fn written<DB: Driver>(self) -> SqlStr {
+    /// The text in the syntax of the database.
+    fn into_sql<DB: Driver>(self) -> SqlStr {
         let parts = match self {
-            Self::Whole(text) => return text,
+            Self::Complete(text) => return text,
             Self::Parts(parts) => parts,
         };
         let length = parts.iter().map(|part| part.len() + 5).sum();
@@ -42,30 +42,30 @@ impl Text {
     }
 }
 
-/// A statement of this text.
+/// A statement with a static text.
 pub(crate) fn query(text: &'static str) -> Query {
     Query {
-        text: Text::Whole(SqlStr::from_static(text)),
+        text: Text::Complete(SqlStr::from_static(text)),
         values: Vec::new(),
     }
 }
 
-/// A statement of a text that was made here, of nothing that came from outside.
+/// A statement with a generated text, which must not contain external input.
 pub(crate) fn text(text: String) -> Query {
     Query {
-        text: Text::Whole(AssertSqlSafe(text).into_sql_str()),
+        text: Text::Complete(AssertSqlSafe(text).into_sql_str()),
         values: Vec::new(),
     }
 }
 
 impl Query {
-    /// Gives the next parameter its value.
+    /// Binds the next parameter.
     pub(crate) fn bind(mut self, value: impl Into<Value>) -> Self {
         self.values.push(value.into());
         self
     }
 
-    /// Runs it; returns how many rows it has changed.
+    /// Executes the statement; returns the number of changed rows.
     pub(crate) async fn execute<'c>(self, target: impl Into<Target<'c>>) -> sqlx::Result<u64> {
         match target.into().connection(&mut None).await? {
             Connection::Sqlite(handle) => Ok(execute(self, handle).await?.rows_affected()),
@@ -108,7 +108,7 @@ impl Query {
         for value in self.values {
             DB::add(&mut arguments, value).map_err(sqlx::Error::Encode)?;
         }
-        Ok(sqlx::query_with(self.text.written::<DB>(), arguments))
+        Ok(sqlx::query_with(self.text.into_sql::<DB>(), arguments))
     }
 }
 
@@ -141,15 +141,15 @@ where
     row.as_ref().map(|row| R::from_row(&DB::row(row))).transpose()
 }
 
-/// What a statement is run on.
+/// The target of a statement.
 pub(crate) enum Target<'c> {
     Connection(&'c mut Connection),
-    /// Any connection of these.
+    /// Any connection of a pool.
     Pool(&'c Pool),
 }
 
 impl<'c> Target<'c> {
-    /// The connection; one of a pool is put into `own`.
+    /// The connection; a connection of a pool is stored in `own`.
     async fn connection<'t>(self, own: &'t mut Option<Connection>) -> sqlx::Result<&'t mut Connection>
     where
         'c: 't,
@@ -173,9 +173,9 @@ impl<'c> From<&'c Pool> for Target<'c> {
     }
 }
 
-/// A statement that is put together from parts, none of them from outside but as a parameter.
+/// A builder of a statement; external input may only be added as parameters.
 pub(crate) struct Builder {
-    /// As [`Text::Parts`], and the one that is being written.
+    /// The complete parts, as in [`Text::Parts`].
     parts: Vec<String>,
     text: String,
     values: Vec<Value>,
@@ -198,7 +198,7 @@ impl Builder {
         self
     }
 
-    /// Appends a parameter of this value.
+    /// Appends a parameter with this value.
     pub(crate) fn push_bind(&mut self, value: impl Into<Value>) -> &mut Self {
         self.values.push(value.into());
         self.parts.push(std::mem::take(&mut self.text));
@@ -253,7 +253,7 @@ pub(crate) struct Values<'b> {
 }
 
 impl Values<'_> {
-    /// Appends a parameter of this value.
+    /// Appends a parameter with this value.
     pub(crate) fn push_bind(&mut self, value: impl Into<Value>) -> &mut Self {
         if !std::mem::replace(&mut self.is_first, false) {
             self.builder.push(", ");

@@ -1,33 +1,32 @@
-//! Rows, and what becomes of their columns.
+//! Rows and the conversion of their columns.
 
 use sqlx::postgres::{PgRow, PgValueRef};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row as _, TypeInfo as _, ValueRef as _};
 
-use crate::column::{Foreign, Stored};
+use crate::column::{ColumnValue, Substitute};
 
-/// A row of either database. Columns are asked for by place: names occur twice where tables are joined.
+/// A row of either database. Columns are read by position, because names are ambiguous in joins.
 pub(crate) enum Row<'r> {
     Sqlite(&'r SqliteRow),
     Postgres(&'r PgRow),
 }
 
 impl Row<'_> {
-    /// The column at this place.
+    /// The column at this position.
     pub(crate) fn get<T: Column>(&self, place: usize) -> sqlx::Result<T> {
         match self {
-            Self::Sqlite(row) => T::of_sqlite(row, place),
-            Self::Postgres(row) => {
-                row.try_get_raw(place)
-                    .and_then(T::of_postgres)
-                    .map_err(|error| match error {
-                        sqlx::Error::Decode(source) => sqlx::Error::ColumnDecode {
-                            index: place.to_string(),
-                            source,
-                        },
-                        other => other,
-                    })
-            }
+            Self::Sqlite(row) => T::from_sqlite(row, place),
+            Self::Postgres(row) => row
+                .try_get_raw(place)
+                .and_then(T::from_postgres)
+                .map_err(|error| match error {
+                    sqlx::Error::Decode(source) => sqlx::Error::ColumnDecode {
+                        index: place.to_string(),
+                        source,
+                    },
+                    other => other,
+                }),
         }
     }
 
@@ -41,13 +40,13 @@ impl Row<'_> {
     }
 }
 
-/// What stands in a column, whatever that is.
+/// A column value of any type.
 pub(crate) enum Cell {
     Null,
     Integer(i64),
     Text(String),
     Bytes(Vec<u8>),
-    /// Something that no statement of ours writes.
+    /// A type that this crate never writes.
     Other,
 }
 
@@ -74,9 +73,9 @@ impl Row<'_> {
                     let kind = value.type_info().name().to_owned();
                     Ok(match kind.as_str() {
                         _ if value.is_null() => Cell::Null,
-                        "INT2" | "INT4" | "INT8" => Cell::Integer(i64::of_postgres(value)?),
-                        "TEXT" => Cell::Text(String::of_postgres(value)?),
-                        "BYTEA" => Cell::Bytes(Vec::of_postgres(value)?),
+                        "INT2" | "INT4" | "INT8" => Cell::Integer(i64::from_postgres(value)?),
+                        "TEXT" => Cell::Text(String::from_postgres(value)?),
+                        "BYTEA" => Cell::Bytes(Vec::from_postgres(value)?),
                         _ => Cell::Other,
                     })
                 })
@@ -85,10 +84,10 @@ impl Row<'_> {
     }
 }
 
-/// What a column can be read as. Integers of every width are one type.
+/// A type that a column can be read as. Integers of every width are one type.
 pub(crate) trait Column: Sized {
-    fn of_sqlite(row: &SqliteRow, place: usize) -> sqlx::Result<Self>;
-    fn of_postgres(value: PgValueRef<'_>) -> sqlx::Result<Self>;
+    fn from_sqlite(row: &SqliteRow, place: usize) -> sqlx::Result<Self>;
+    fn from_postgres(value: PgValueRef<'_>) -> sqlx::Result<Self>;
 }
 
 fn decode<'r, T>(value: PgValueRef<'r>) -> sqlx::Result<T>
@@ -104,11 +103,11 @@ fn unexpected(value: &PgValueRef<'_>) -> sqlx::Error {
 }
 
 impl Column for i64 {
-    fn of_sqlite(row: &SqliteRow, place: usize) -> sqlx::Result<Self> {
+    fn from_sqlite(row: &SqliteRow, place: usize) -> sqlx::Result<Self> {
         row.try_get(place)
     }
 
-    fn of_postgres(value: PgValueRef<'_>) -> sqlx::Result<Self> {
+    fn from_postgres(value: PgValueRef<'_>) -> sqlx::Result<Self> {
         let kind = value.type_info().name().to_owned();
         match kind.as_str() {
             "INT8" => decode(value),
@@ -120,35 +119,35 @@ impl Column for i64 {
 }
 
 impl Column for i16 {
-    fn of_sqlite(row: &SqliteRow, place: usize) -> sqlx::Result<Self> {
+    fn from_sqlite(row: &SqliteRow, place: usize) -> sqlx::Result<Self> {
         row.try_get(place)
     }
 
-    fn of_postgres(value: PgValueRef<'_>) -> sqlx::Result<Self> {
-        let wide = i64::of_postgres(value)?;
+    fn from_postgres(value: PgValueRef<'_>) -> sqlx::Result<Self> {
+        let wide = i64::from_postgres(value)?;
         Self::try_from(wide).map_err(|error| sqlx::Error::Decode(error.into()))
     }
 }
 
 impl Column for String {
-    fn of_sqlite(row: &SqliteRow, place: usize) -> sqlx::Result<Self> {
+    fn from_sqlite(row: &SqliteRow, place: usize) -> sqlx::Result<Self> {
         row.try_get(place)
     }
 
-    fn of_postgres(value: PgValueRef<'_>) -> sqlx::Result<Self> {
+    fn from_postgres(value: PgValueRef<'_>) -> sqlx::Result<Self> {
         decode(value)
     }
 }
 
 impl Column for Vec<u8> {
-    fn of_sqlite(row: &SqliteRow, place: usize) -> sqlx::Result<Self> {
+    fn from_sqlite(row: &SqliteRow, place: usize) -> sqlx::Result<Self> {
         row.try_get(place)
     }
 
-    fn of_postgres(value: PgValueRef<'_>) -> sqlx::Result<Self> {
+    fn from_postgres(value: PgValueRef<'_>) -> sqlx::Result<Self> {
         let kind = value.type_info().name().to_owned();
         match kind.as_str() {
-            // What a prepared statement returns of either is the bytes themselves.
+            // A prepared statement returns both types as raw bytes.
             "BYTEA" | "TEXT" | "VARCHAR" | "NAME" => {
                 let bytes = value.as_bytes().map_err(sqlx::Error::Decode)?;
                 Ok(bytes.to_vec())
@@ -162,33 +161,33 @@ impl<T: Column> Column for Option<T>
 where
     Option<T>: for<'r> sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>,
 {
-    fn of_sqlite(row: &SqliteRow, place: usize) -> sqlx::Result<Self> {
+    fn from_sqlite(row: &SqliteRow, place: usize) -> sqlx::Result<Self> {
         row.try_get(place)
     }
 
-    fn of_postgres(value: PgValueRef<'_>) -> sqlx::Result<Self> {
-        (!value.is_null()).then(|| T::of_postgres(value)).transpose()
+    fn from_postgres(value: PgValueRef<'_>) -> sqlx::Result<Self> {
+        (!value.is_null()).then(|| T::from_postgres(value)).transpose()
     }
 }
 
-/// PostgreSQL keeps no other type in a column than its own.
-impl<T: Foreign + Column> Column for Stored<T>
+/// PostgreSQL columns contain only values of their type.
+impl<T: Substitute + Column> Column for ColumnValue<T>
 where
-    Stored<T>: for<'r> sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>,
+    ColumnValue<T>: for<'r> sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>,
 {
-    fn of_sqlite(row: &SqliteRow, place: usize) -> sqlx::Result<Self> {
+    fn from_sqlite(row: &SqliteRow, place: usize) -> sqlx::Result<Self> {
         row.try_get(place)
     }
 
-    fn of_postgres(value: PgValueRef<'_>) -> sqlx::Result<Self> {
+    fn from_postgres(value: PgValueRef<'_>) -> sqlx::Result<Self> {
         match value.is_null() {
-            true => Ok(Self(T::null())),
-            false => T::of_postgres(value).map(Self),
+            true => Ok(Self(T::null_value())),
+            false => T::from_postgres(value).map(Self),
         }
     }
 }
 
-/// What a row can be read as.
+/// A type that a row can be read as.
 pub(crate) trait FromRow: Sized {
     fn from_row(row: &Row<'_>) -> sqlx::Result<Self>;
 }

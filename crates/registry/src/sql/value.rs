@@ -1,6 +1,6 @@
-//! Values on their way into a statement.
+//! Values of statement parameters.
 
-/// A parameter. NULL has a type as well: PostgreSQL wants to know it.
+/// A parameter. NULL has a type, because PostgreSQL requires one.
 #[derive(Clone, Debug)]
 pub(crate) enum Value {
     Integer(Option<i64>),

@@ -1,17 +1,16 @@
-//! The storage of a registry on SQLite: a random number and a count, in the database and beside it.
+//! The storage of a SQLite registry: a random number and a counter, in the database and beside it.
 //!
-//! Inodes and times of creation are not stable on every file system, so the number is drawn. It lies at three places:
-//! * in the database, with the count;
-//! * in the *record*, a file beside the database (`fleet.registry.storage`), with the newest count;
-//! * in the extended attribute `user.linewarden.storage` of the database file, if the file system has extended attributes.
+//! Inodes and creation times are not stable on every file system, so a random number identifies the storage. It is
+//! stored in three places:
 //!
-//! Leases, at most once a second, and each registration of a gateway raise the count: first in the database, durably, then in the
-//! record. So does the close of a registry that has leased since. A restart therefore finds a count that is not below the record's. An older content has a lower
-//! count, however it came into the file: written over the file (`cp`, which keeps the attribute), moved into its place, also with
-//! its attributes (`cp -a`, `rsync -X`), or made by `VACUUM INTO`. A database that is found without the record is another one.
+//! Leases (at most once a second), each registration of a gateway, and the close of a registry with later leases
+//! raise the counter: first durably in the database, then in the record. So after a restart the counter in the
+//! database is not lower than that of the record. An older database has a lower counter, however it was restored:
+//! written over the file (`cp`, which keeps the attribute), moved into its place, also with its attributes (`cp -a`,
+//! `rsync -X`), or created by `VACUUM INTO`. A database without the record is a different storage.
 //!
-//! The attribute detects what the record alone cannot: a directory that was restored with its record by means that
-//! do not carry attributes (`tar`, `rsync` without `-X`). Where the attribute cannot be read or kept, the record decides alone.
+//! The attribute detects a directory that was restored with its record by tools that do not copy attributes (`tar`,
+//! `rsync` without `-X`). If the attribute cannot be read or stored, the record decides alone.
 
 use std::fmt;
 use std::fs;
@@ -29,33 +28,33 @@ use crate::error::{RegistryError, Result};
 
 const ID_BYTES: usize = 16;
 const ATTRIBUTE: &str = "user.linewarden.storage";
-/// The record is this text, the tag, and whether there is an attribute.
+/// Format version, the first field of the record; then follow the tag and whether there is an attribute.
 const RECORD_VERSION: &str = "1";
 const RECORD_BYTES_MAX: usize = 128;
-/// SQL's numbers.
+/// The counter fits a BIGINT.
 const COUNT_MAX: u64 = i64::MAX.cast_unsigned();
 
-/// A storage, and how often its content was taken up.
+/// A storage number and its counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Tag {
+pub(crate) struct StorageTag {
     id: [u8; ID_BYTES],
     count: u64,
 }
 
-impl Tag {
-    pub(super) fn draw() -> Result<Self> {
+impl StorageTag {
+    pub(super) fn random() -> Result<Self> {
         let mut id = [0; ID_BYTES];
-        getrandom::fill(&mut id).map_err(RegistryError::Entropy)?;
+        getrandom::fill(&mut id).map_err(RegistryError::NoRandomBytes)?;
         Ok(Self { id, count: 0 })
     }
 
-    /// The same storage, one later; `None` at the end of all numbers.
+    /// The same storage with the next counter; `None` at the maximum.
     pub(super) fn next(self) -> Option<Self> {
         let count = self.count.checked_add(1).filter(|count| *count <= COUNT_MAX)?;
         Some(Self { count, ..self })
     }
 
-    /// Reads what `Display` has written.
+    /// Parses the output of `Display`.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (id, count) = text.split_once(' ')?;
         let mut bytes = [0; ID_BYTES];
@@ -65,7 +64,7 @@ impl Tag {
     }
 }
 
-impl fmt::Display for Tag {
+impl fmt::Display for StorageTag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", hex::encode(self.id), self.count)
     }
@@ -73,13 +72,13 @@ impl fmt::Display for Tag {
 
 /// The content of the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Record {
-    tag: Tag,
-    /// The database file had the attribute when the number was drawn.
+struct StorageRecord {
+    tag: StorageTag,
+    /// Whether the database file had the attribute when the storage was recorded.
     has_attribute: bool,
 }
 
-impl Record {
+impl StorageRecord {
     fn parse(text: &str) -> Option<Self> {
         let text = text.strip_suffix('\n')?;
         let (version, rest) = text.split_once(' ')?;
@@ -89,12 +88,12 @@ impl Record {
             "alone" => false,
             _ => return None,
         };
-        let tag = Tag::parse(tag).filter(|_| version == RECORD_VERSION)?;
+        let tag = StorageTag::parse(tag).filter(|_| version == RECORD_VERSION)?;
         Some(Self { tag, has_attribute })
     }
 }
 
-impl fmt::Display for Record {
+impl fmt::Display for StorageRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let attribute = if self.has_attribute { "attribute" } else { "alone" };
         writeln!(f, "{RECORD_VERSION} {} {attribute}", self.tag)
@@ -104,29 +103,29 @@ impl fmt::Display for Record {
 /// The extended attribute of the database file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Attribute {
-    /// The file system has none, or does not let this process read it.
+    /// The file system has no attributes, or this process may not read them.
     Unsupported,
-    /// Absent, or of another form.
+    /// Absent or invalid.
     Absent,
     Id([u8; ID_BYTES]),
 }
 
-/// What lies beside a database.
+/// The record and the attribute of a database.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Found {
-    /// `None`: absent, or of another form.
-    record: Option<Record>,
+pub(crate) struct StorageFiles {
+    /// `None`: absent or invalid.
+    record: Option<StorageRecord>,
     attribute: Attribute,
 }
 
-impl Found {
-    /// Whether gateways were served from a database beside which this lies.
+impl StorageFiles {
+    /// Whether gateways were served from a database with these files.
     pub(super) fn has_record(&self) -> bool {
         self.record.is_some()
     }
 
-    /// Whether this belongs to a database with that tag.
-    pub(super) fn is_of(&self, tag: Tag) -> bool {
+    /// Whether these files match a database with that tag.
+    pub(super) fn matches(&self, tag: StorageTag) -> bool {
         self.record.is_some_and(|record| {
             let is_same_file = match self.attribute {
                 Attribute::Unsupported => true,
@@ -138,7 +137,7 @@ impl Found {
     }
 }
 
-/// Where the storage of one database file is recorded.
+/// The paths of a database and its record.
 #[derive(Debug)]
 pub(crate) struct FileStorage {
     database: PathBuf,
@@ -148,22 +147,22 @@ pub(crate) struct FileStorage {
 }
 
 impl FileStorage {
-    /// Of an existing file. What a symbolic link names counts, as for SQLite's own files beside it.
+    /// For an existing file. Symbolic links are resolved, as SQLite does for its own files.
     pub(crate) fn of(path: &Path) -> Result<Self> {
         let found = path.canonicalize();
         let database = found.map_err(RegistryError::io(format!("examine {}", path.display())))?;
         Ok(Self {
-            record: record_of(&database),
+            record: record_path(&database),
             database,
             writing: Mutex::new(()),
         })
     }
 
     /// # Errors
-    /// A record that is there and cannot be read: which storage it is must not depend on a failure.
-    pub(super) fn read(&self) -> Result<Found> {
+    /// A record that exists and cannot be read: the storage must not depend on a failure.
+    pub(super) fn read(&self) -> Result<StorageFiles> {
         let record = match read_bounded(&self.record, RECORD_BYTES_MAX) {
-            Ok(bytes) => std::str::from_utf8(&bytes).ok().and_then(Record::parse),
+            Ok(bytes) => std::str::from_utf8(&bytes).ok().and_then(StorageRecord::parse),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) if error.kind() == io::ErrorKind::FileTooLarge => None,
             Err(error) => {
@@ -173,7 +172,7 @@ impl FileStorage {
             }
         };
         let attribute = self.attribute();
-        Ok(Found { record, attribute })
+        Ok(StorageFiles { record, attribute })
     }
 
     fn attribute(&self) -> Attribute {
@@ -185,41 +184,43 @@ impl FileStorage {
         }
     }
 
-    /// Records a new storage. What is there already belongs to another content, and does not stay.
+    /// Records a new storage and replaces an existing record, which belongs to another database.
     ///
     /// # Errors
-    /// No record could be written.
-    pub(super) fn begin(&self, tag: Tag) -> io::Result<Tag> {
+    /// The record could not be written.
+    pub(super) fn begin(&self, tag: StorageTag) -> io::Result<StorageTag> {
         let _only = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        // The file itself, not what a link in its place names. A descriptor of the file would end SQLite's locks when it is closed.
+        // The file itself and not the target of a link. Opening the file would release SQLite's locks when the
+        // descriptor is closed.
         let set = lsetxattr(&self.database, ATTRIBUTE, &tag.id, XattrFlags::empty());
         let has_attribute = set.is_ok();
-        let written = self.write(Record { tag, has_attribute });
+        let written = self.write(StorageRecord { tag, has_attribute });
         if written.is_err() {
-            // The write error is what matters.
+            // The error of the write is returned.
             let _ = fs::remove_file(&self.record);
         }
         written.map(|()| tag)
     }
 
-    /// Raises the count of the record; another process or task may have raised it further. A record of another number is left as found:
-    /// only [`FileStorage::begin`] replaces one.
+    /// Raises the counter of the record; another process or task may have raised it further. A record with another
+    /// storage number is not changed: only [`FileStorage::begin`] replaces a record.
     ///
     /// # Errors
     /// The record could not be read or written.
-    pub(super) fn advance(&self, tag: Tag) -> io::Result<()> {
+    pub(super) fn advance(&self, tag: StorageTag) -> io::Result<()> {
         let _only = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let found = self.read().map_err(io::Error::other)?;
-        let is_ahead = |record: Record| record.tag.id != tag.id || record.tag.count >= tag.count;
+        let is_ahead = |record: StorageRecord| record.tag.id != tag.id || record.tag.count >= tag.count;
         if found.record.is_some_and(is_ahead) {
             return Ok(());
         }
         let has_attribute = found.attribute == Attribute::Id(tag.id);
-        self.write(Record { tag, has_attribute })
+        self.write(StorageRecord { tag, has_attribute })
     }
 
-    fn write(&self, record: Record) -> io::Result<()> {
-        // As SQLite does with its files: what root has made, the service can read and replace. A service must not even try, for its unit
+    fn write(&self, record: StorageRecord) -> io::Result<()> {
+        // As SQLite does with its files: a file that root created belongs to the database's owner, so that the
+        // service can read and replace it. A process without root must not call chown, because the service's unit
         // forbids the system call.
         let owner = match geteuid().is_root() {
             true => {
@@ -232,19 +233,19 @@ impl FileStorage {
     }
 }
 
-fn record_of(database: &Path) -> PathBuf {
+fn record_path(database: &Path) -> PathBuf {
     let mut name = database.file_name().unwrap_or_default().to_owned();
     name.push(".storage");
     database.with_file_name(name)
 }
 
-/// Before a new database gets its name: a record that an earlier one has left there is not the new one's.
-pub(crate) fn remove_left_record(database: &Path) -> Result<()> {
-    // Another program was faster: the record is of its database.
+/// To be called before a new database gets its name: deletes the record of an earlier database.
+pub(crate) fn remove_stale_record(database: &Path) -> Result<()> {
+    // Another program has created a database in the meantime: the record belongs to that database.
     if database.symlink_metadata().is_ok() {
         return Ok(());
     }
-    let record = record_of(database);
+    let record = record_path(database);
     match fs::remove_file(&record) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(RegistryError::io(format!("remove {}", record.display()))(error))
@@ -260,33 +261,33 @@ mod tests {
 
     use super::*;
 
-    fn tag(id: u8, count: u64) -> Tag {
-        Tag {
+    fn tag(id: u8, count: u64) -> StorageTag {
+        StorageTag {
             id: [id; ID_BYTES],
             count,
         }
     }
 
     #[test]
-    fn what_is_written_is_read_and_nothing_else() {
+    fn records_round_trip_and_truncated_records_are_invalid() {
         for has_attribute in [false, true] {
-            let record = Record {
+            let record = StorageRecord {
                 tag: tag(0xab, 17),
                 has_attribute,
             };
             let text = record.to_string();
-            assert_eq!(Record::parse(&text), Some(record));
+            assert_eq!(StorageRecord::parse(&text), Some(record));
             for cut in 0..text.len() {
-                assert_eq!(Record::parse(&text[..cut]), None, "{cut}");
+                assert_eq!(StorageRecord::parse(&text[..cut]), None, "{cut}");
             }
         }
         assert_eq!(tag(1, COUNT_MAX).next(), None);
     }
 
     #[test]
-    fn an_older_count_another_number_and_a_lost_attribute_are_another_storage() {
-        let found = |count, has_attribute, attribute| Found {
-            record: Some(Record {
+    fn an_older_counter_another_number_or_a_lost_attribute_is_a_different_storage() {
+        let found = |count, has_attribute, attribute| StorageFiles {
+            record: Some(StorageRecord {
                 tag: tag(1, count),
                 has_attribute,
             }),
@@ -295,7 +296,7 @@ mod tests {
         let (own, other) = (Attribute::Id([1; ID_BYTES]), Attribute::Id([2; ID_BYTES]));
         for (found, database, expected) in [
             (found(5, true, own), tag(1, 5), true),
-            // Killed before the record was written.
+            // The process was killed before the record was written.
             (found(5, true, own), tag(1, 6), true),
             (found(5, true, own), tag(1, 4), false),
             (found(5, true, own), tag(2, 5), false),
@@ -305,13 +306,13 @@ mod tests {
             (found(5, false, Attribute::Absent), tag(1, 5), true),
             (found(5, false, Attribute::Absent), tag(1, 4), false),
         ] {
-            assert_eq!(found.is_of(database), expected, "{found:?} {database:?}");
+            assert_eq!(found.matches(database), expected, "{found:?} {database:?}");
         }
-        let without = Found {
+        let without = StorageFiles {
             record: None,
             attribute: own,
         };
-        assert!(!without.is_of(tag(1, 0)));
+        assert!(!without.matches(tag(1, 0)));
     }
 
     fn storage() -> (tempfile::TempDir, FileStorage) {
@@ -324,7 +325,7 @@ mod tests {
 
     /// Two processes raise the count in the database in turn, and write the record in any order.
     #[test]
-    fn the_record_of_one_number_is_never_lowered() {
+    fn the_counter_of_a_record_is_never_lowered() {
         let (_directory, storage) = storage();
         let _begun = storage.begin(tag(1, 0)).unwrap();
         for (number, count, expected) in [(1, 2, 2), (1, 1, 2), (1, 3, 3), (2, 9, 3)] {
@@ -360,7 +361,7 @@ mod tests {
             });
             for count in 0..WRITES {
                 storage
-                    .write(Record {
+                    .write(StorageRecord {
                         tag: tag(1, count),
                         has_attribute: false,
                     })

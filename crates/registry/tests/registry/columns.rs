@@ -1,33 +1,37 @@
-//! Values of wrong types, and records of gateways and of where devices are, changed behind the registry's back: one
-//! record's damage each, named by the check, and nobody else's trouble.
+//! Values of wrong types, and edited records of gateways and locations: each damages one record, is named by the
+//! check and affects no other.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::support::attestation::{NOW_S, appraisal, group, name, prover, round, told};
-use crate::support::{fleet_file, gateway, lease, lease_all, open, pool_device, sql, wish};
+use crate::support::attestation::{NOW_S, appraisal, group, name, prover, round, with_enrollment};
+use crate::support::{fleet_file, gateway, lease, lease_all, lease_request, open, pool_device, sql};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period, RowIndex};
 use linewarden_registry::{
-    BootId, Filter, Moment, Opened, Registry, RegistryError, Renewal, Revision, Settlement, Standing,
+    BootId, BootTimestamp, DeviceFilter, ProvenSession, Registry, RegistryError, Renewal, Revision,
+    SessionOrder, UnusedRows,
 };
 use sqlx::{Connection as _, SqliteConnection};
 use tempfile::TempDir;
 
-/// A fleet of which every table holds something, of device 7 among others.
+/// A fleet with rows in every table, including rows of device 7.
 async fn full_file() -> (TempDir, PathBuf) {
     let (directory, path) = fleet_file().await;
     let registry = open(&path).await.unwrap();
-    let fence = lease_all(&registry, 1..=40).await;
-    let settled = |id| Settlement {
+    let fencing_token = lease_all(&registry, 1..=40).await;
+    let unused_rows = |id| UnusedRows {
         device: DeviceId(id),
         epoch: 0,
         unused_from: RowIndex(0),
-        keep: false,
+        keep_leased: false,
     };
     let other = registry.register_gateway(GatewayId(2), 0).await.unwrap();
     let _ = lease(&registry, &other, 7, 0, 2).await.unwrap();
-    // Below the floor by now: they become spare.
-    registry.settle(&fence, &[settled(7), settled(8)]).await.unwrap();
+    // Below the floor at this point, so they become spare.
+    registry
+        .record_unused_rows(&fencing_token, &[unused_rows(7), unused_rows(8)])
+        .await
+        .unwrap();
     registry.allow_pair(DeviceId(7), DeviceId(9)).await.unwrap();
     registry.allow_pair(DeviceId(40), DeviceId(39)).await.unwrap();
     let rows = Renewal::Rows {
@@ -36,15 +40,18 @@ async fn full_file() -> (TempDir, PathBuf) {
         rows: crate::support::rows(7, 0, 1),
     };
     registry.renew(DeviceId(7), 1, rows).await.unwrap();
-    let opened = [7, 40].map(|id| Opened {
+    let opened = [7, 40].map(|id| ProvenSession {
         device: DeviceId(id),
-        began: Moment {
-            boot: BootId([3; 16]),
+        started: BootTimestamp {
+            boot_id: BootId([3; 16]),
             ns: 5,
         },
     });
-    let now = opened[0].began;
-    registry.note_sessions(&fence, &opened, now).await.unwrap();
+    let now = opened[0].started;
+    registry
+        .record_sessions(&fencing_token, &opened, now)
+        .await
+        .unwrap();
     attested(&registry).await;
     assert!(registry.check().await.unwrap().is_empty());
     registry.close().await;
@@ -56,48 +63,48 @@ async fn attested(registry: &Registry) {
     for name in ["fans", "pumps"] {
         registry.set_group(&group(name), NOW_S).await.unwrap();
     }
-    let fence = gateway(registry).await;
-    registry.reserve_rounds(&fence, 8, 0).await.unwrap();
+    let fencing_token = gateway(registry).await;
+    registry.reserve_rounds(&fencing_token, 8, 0).await.unwrap();
     for id in [7, 40] {
-        registry.enrol_prover(prover(id), NOW_S).await.unwrap();
+        registry.enroll_prover(prover(id), NOW_S).await.unwrap();
     }
     for number in [7, 8] {
-        let told = told([7, 40].map(|id| appraisal(id, number)));
+        let reported_appraisals = with_enrollment([7, 40].map(|id| appraisal(id, number)));
         registry
-            .record_round(&fence, &round(1, number), &told)
+            .record_round(&fencing_token, &round(1, number), &reported_appraisals)
             .await
             .unwrap();
         for id in [7, 40] {
-            registry.put_evidence(DeviceId(id), b"{}", NOW_S).await.unwrap();
+            registry.store_evidence(DeviceId(id), b"{}", NOW_S).await.unwrap();
         }
         let period = registry
-            .draw_period(Some(Period(u64::from(number) - 1)), [9; 8], NOW_S)
+            .create_period(Some(Period(u64::from(number) - 1)), [9; 8], NOW_S)
             .await
             .unwrap();
-        registry.begin_period(period.number, NOW_S).await.unwrap();
+        registry.start_period(period.number, NOW_S).await.unwrap();
     }
 }
 
-/// SQLite keeps any value in any column: one of the wrong type, too, is one record's damage, and named.
+/// SQLite stores values of any type in any column. A value of a wrong type damages one record, which is named.
 #[tokio::test]
 async fn a_value_of_another_type_spares_the_other_records() {
     let (_directory, path) = full_file().await;
-    let whole = fs::read(&path).unwrap();
+    let original = fs::read(&path).unwrap();
     let record = path.with_file_name("fleet.registry.storage");
     let recorded = fs::read(&record).unwrap();
     let tables = [
         ("device", "device_id"),
         ("credential", "device_id"),
         ("lease", "device_id"),
-        ("spare", "device_id"),
+        ("unleased_range", "device_id"),
         ("ticket", "device_id"),
         ("pair", "low_id"),
-        ("roaming", "device_id"),
+        ("newest_session", "device_id"),
         ("gateway", "2 + 5 * gateway_id"),
         ("attest_group", "7 * (name = 'fans')"),
         ("prover", "device_id"),
         ("period", "number"),
-        ("round_number", "7 * gateway_id"),
+        ("round_counter", "7 * gateway_id"),
         ("attest_round", "number"),
         ("appraisal", "device_id"),
         ("evidence", "device_id"),
@@ -105,15 +112,15 @@ async fn a_value_of_another_type_spares_the_other_records() {
     let mut tried = 0;
     for (table, id) in tables {
         for column in columns(&path, table).await {
-            // The key of a pair that does not open is replaced.
-            if (table, column.as_str()) == ("pair", "current") {
+            // A key of a pair that cannot be unsealed is replaced.
+            if (table, column.as_str()) == ("pair", "sealed") {
                 continue;
             }
             for value in ["'text'", "x'0102'", "1.5", "-3"] {
                 for sibling in ["fleet.registry-wal", "fleet.registry-shm"] {
                     let _ = fs::remove_file(path.with_file_name(sibling));
                 }
-                fs::write(&path, &whole).unwrap();
+                fs::write(&path, &original).unwrap();
                 fs::write(&record, &recorded).unwrap();
                 let statement = format!(
                     "PRAGMA ignore_check_constraints = ON; UPDATE {table} SET {column} = {value} \
@@ -125,13 +132,13 @@ async fn a_value_of_another_type_spares_the_other_records() {
                 let names_it = found.iter().any(|error| match error {
                     RegistryError::DamagedRecord { device, .. } => device.0 == 7,
                     RegistryError::DamagedGateway { .. } => table == "gateway",
-                    RegistryError::DamagedRoundCount { .. } => table == "round_number",
+                    RegistryError::DamagedRoundCounter { .. } => table == "round_counter",
                     RegistryError::DamagedGroup { group } => group == "fans",
                     RegistryError::DamagedPeriod { period } => period.0 == 7,
                     RegistryError::DamagedRound { number, .. } => *number == 7,
                     _ => false,
                 });
-                // Whose it was nobody can tell once the name itself is gone.
+                // Its owner is unknown without the name.
                 let is_nameless = ["device_id", "low_id", "gateway_id", "revision", "name", "number"]
                     .contains(&column.as_str());
                 assert!(names_it || is_nameless, "{statement}: {found:?}");
@@ -154,7 +161,7 @@ async fn columns(path: &Path, table: &str) -> Vec<String> {
     names.into_iter().map(|(name,)| name).collect()
 }
 
-/// What the check finds; whoever is not concerned is served as ever.
+/// The findings of the check. All other devices are served.
 async fn bystanders(path: &Path, gateway_is_damaged: bool) -> Vec<RegistryError> {
     let registry = open(path).await.unwrap();
     let found = registry.check().await.unwrap();
@@ -162,7 +169,7 @@ async fn bystanders(path: &Path, gateway_is_damaged: bool) -> Vec<RegistryError>
         registry.load(DeviceId(40)).await.unwrap().credentials,
         pool_device(40, 100).credentials
     );
-    let page = registry.list(&Filter::default(), None, 100).await.unwrap();
+    let page = registry.list(&DeviceFilter::default(), None, 100).await.unwrap();
     assert!(page.devices.len() >= 39 && page.devices.iter().any(|info| info.device.0 == 40));
     let feed = registry.changes_since(Revision::ZERO, 1000).await.unwrap();
     assert!(
@@ -170,8 +177,8 @@ async fn bystanders(path: &Path, gateway_is_damaged: bool) -> Vec<RegistryError>
             .iter()
             .any(|change| change.device.0 == 40 && change.active)
     );
-    assert!(feed.roamed.iter().any(|word| word.device.0 == 40));
-    assert_eq!(registry.enrolment(DeviceId(40)).await.unwrap().number, 0);
+    assert!(feed.newest_sessions.iter().any(|word| word.device.0 == 40));
+    assert_eq!(registry.enrollment(DeviceId(40)).await.unwrap().ticket_number, 0);
     assert_eq!(registry.leases_of(DeviceId(40)).await.unwrap().len(), 1);
     assert!(
         registry
@@ -183,8 +190,8 @@ async fn bystanders(path: &Path, gateway_is_damaged: bool) -> Vec<RegistryError>
     );
     attested_bystanders(&registry).await;
     if !gateway_is_damaged {
-        let fence = gateway(&registry).await;
-        let mut stream = registry.stream_leased(fence, 16);
+        let fencing_token = gateway(&registry).await;
+        let mut stream = registry.stream_leased(fencing_token, 16);
         let mut loaded = 0;
         while let Some(chunk) = stream.next_chunk().await.unwrap() {
             loaded += chunk
@@ -193,19 +200,22 @@ async fn bystanders(path: &Path, gateway_is_damaged: bool) -> Vec<RegistryError>
                 .filter(|device| device.info.device.0 != 7)
                 .count();
         }
-        // Device 8 gave its rows back.
+        // Device 8 has returned its rows.
         assert_eq!(loaded, 38);
-        let answers = registry
-            .lease(&fence, &[7, 40].map(|id| wish(DeviceId(id), 0, 1)))
+        let results = registry
+            .lease(
+                &fencing_token,
+                &[7, 40].map(|id| lease_request(DeviceId(id), 0, 1)),
+            )
             .await
             .unwrap();
-        assert!(answers[1].is_ok());
+        assert!(results[1].is_ok());
     }
     registry.close().await;
     found
 }
 
-/// Device 40 is a prover as ever, of a group that stands, in a period that has begun.
+/// Device 40 is still a prover of an existing group, in a started period.
 async fn attested_bystanders(registry: &Registry) {
     let stored = registry.prover(DeviceId(40)).await.unwrap().unwrap();
     assert_eq!(stored.key.as_bytes(), prover(40).key.as_bytes());
@@ -214,7 +224,7 @@ async fn attested_bystanders(registry: &Registry) {
     assert!(registry.group(&name("pumps")).await.unwrap().is_some());
     let groups = registry.groups().await.unwrap().groups;
     assert!(groups.iter().any(|group| group.name == name("pumps")));
-    let period = registry.newest_begun_period().await.unwrap().unwrap();
+    let period = registry.newest_started_period().await.unwrap().unwrap();
     assert_eq!((period.number, period.salt), (Period(8), [9; 8]));
     assert_eq!(registry.newest_period().await.unwrap(), Some(period));
     let rounds = registry.rounds(None, 10).await.unwrap();
@@ -228,11 +238,11 @@ async fn attested_bystanders(registry: &Registry) {
     assert!(registry.evidence(DeviceId(40)).await.unwrap().is_some());
 }
 
-/// A gateway's row that is put back to an older state, or taken away, would let an old process in.
+/// A restored older or deleted gateway row would admit an old process.
 #[tokio::test]
-async fn the_check_looks_at_gateways() {
+async fn the_check_includes_gateways() {
     for (statement, expected) in [
-        ("UPDATE gateway SET fence = 9 WHERE gateway_id = 1", 1),
+        ("UPDATE gateway SET fencing_token = 9 WHERE gateway_id = 1", 1),
         ("UPDATE gateway SET registered_at_s = 0 WHERE gateway_id = 1", 1),
         ("DELETE FROM gateway WHERE gateway_id = 2", 2),
         ("UPDATE gateway SET gateway_id = 3 WHERE gateway_id = 2", 2),
@@ -247,15 +257,15 @@ async fn the_check_looks_at_gateways() {
         };
         assert!(found.iter().any(named), "{statement}: {found:?}");
     }
-    // Put back whole, with a code that fits it, it is behind what its leases say.
+    // A restored older row with a valid code contradicts the gateway's leases.
     let (_directory, path) = full_file().await;
     let kept = format!("ATTACH '{}' AS kept; ", path.with_extension("kept").display());
     fs::write(path.with_extension("kept"), "").unwrap();
     let keep = "CREATE TABLE kept.gateways AS SELECT * FROM gateway";
     sql(&path, &[&kept, keep].concat()).await;
     let registry = open(&path).await.unwrap();
-    let fence = gateway(&registry).await;
-    let _ = lease(&registry, &fence, 30, 0, 4).await.unwrap();
+    let fencing_token = gateway(&registry).await;
+    let _ = lease(&registry, &fencing_token, 30, 0, 4).await.unwrap();
     registry.close().await;
     let put_back = "DELETE FROM gateway; INSERT INTO gateway SELECT * FROM kept.gateways";
     sql(&path, &[&kept, put_back].concat()).await;
@@ -272,36 +282,39 @@ async fn the_check_looks_at_gateways() {
     );
 }
 
-/// Whoever can write the file but lacks the key ends nobody's session.
+/// Write access to the file without the master key does not end sessions.
 #[tokio::test]
-async fn where_a_device_is_cannot_be_edited() {
+async fn the_location_of_a_device_cannot_be_edited() {
     for statement in [
-        "UPDATE roaming SET gateway_id = 2 WHERE device_id = 7",
-        "UPDATE roaming SET began_ns = 900 WHERE device_id = 7",
-        "UPDATE roaming SET boot = zeroblob(16) WHERE device_id = 7",
-        "UPDATE roaming SET revision = 100000 WHERE device_id = 7",
-        "UPDATE roaming SET device_id = 8 WHERE device_id = 7",
+        "UPDATE newest_session SET gateway_id = 2 WHERE device_id = 7",
+        "UPDATE newest_session SET started_ns = 900 WHERE device_id = 7",
+        "UPDATE newest_session SET boot_id = zeroblob(16) WHERE device_id = 7",
+        "UPDATE newest_session SET revision = 100000 WHERE device_id = 7",
+        "UPDATE newest_session SET device_id = 8 WHERE device_id = 7",
     ] {
         let (_directory, path) = full_file().await;
         sql(&path, statement).await;
         let registry = open(&path).await.unwrap();
         let feed = registry.changes_since(Revision::ZERO, 1000).await.unwrap();
-        assert_eq!(feed.roamed.len(), 1, "{statement}: only device 40's");
+        assert_eq!(feed.newest_sessions.len(), 1, "{statement}: only device 40's");
         assert_eq!(registry.check().await.unwrap().len(), 1, "{statement}");
-        // The next report of the device mends it.
+        // The next report of the device repairs it.
         if !statement.contains("device_id = 8") {
-            let fence = gateway(&registry).await;
-            let began = Moment {
-                boot: BootId([3; 16]),
+            let fencing_token = gateway(&registry).await;
+            let began = BootTimestamp {
+                boot_id: BootId([3; 16]),
                 ns: 6,
             };
-            let opened = Opened {
+            let opened = ProvenSession {
                 device: DeviceId(7),
-                began,
+                started: began,
             };
             assert_eq!(
-                registry.note_sessions(&fence, &[opened], began).await.unwrap(),
-                [Standing::Newest]
+                registry
+                    .record_sessions(&fencing_token, &[opened], began)
+                    .await
+                    .unwrap(),
+                [SessionOrder::Newest]
             );
             assert!(registry.check().await.unwrap().is_empty());
         }

@@ -1,34 +1,35 @@
-//! Copies and moves, from either database to either.
+//! Copies and moves between SQLite and PostgreSQL.
 
 use crate::fingerprints::{fingerprint, store, with_fingerprint};
-use crate::support::attestation::{NOW_S, appraisal, group, prover, round, told};
+use crate::support::attestation::{NOW_S, appraisal, group, prover, round, with_enrollment};
 use crate::support::{
-    empty_tables, fleet_of_40, gateway, is_on_postgres, key_device, lease, master_key, nowhere, open, rows,
-    sql, try_sql,
+    empty_tables, fleet_of_40, gateway, is_on_postgres, key_device, lease, master_key, open, rows, sql,
+    try_sql, unused_location,
 };
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex};
 use linewarden_registry::{
-    BootId, Fence, Filter, Kept, Location, Moment, Note, OnConflict, Opened, Progress, Registry,
-    RegistryError, Renewal, Revision, Role, Settlement, SignerEntry, User,
+    BootId, BootTimestamp, DeviceFilter, FencingToken, Location, NewEvent, OnConflict, Progress,
+    ProvenSession, Registry, RegistryError, Renewal, Revision, Role, SignerRecord, StoredResponse,
+    UnusedRows, User,
 };
 use tempfile::TempDir;
 
-/// Something in every table that a registry has.
-async fn of_everything() -> (TempDir, Location) {
+/// Rows in every table of a registry.
+async fn full_registry() -> (TempDir, Location) {
     let (directory, place) = fleet_of_40().await;
     let registry = open(&place).await.unwrap();
-    let fence = gateway(&registry).await;
+    let fencing_token = gateway(&registry).await;
     for device in 1..=20 {
-        let _granted = lease(&registry, &fence, device, 0, 5).await.unwrap();
+        let _granted = lease(&registry, &fencing_token, device, 0, 5).await.unwrap();
     }
-    let settlement = Settlement {
+    let unused_rows = UnusedRows {
         device: DeviceId(3),
         epoch: 0,
         unused_from: RowIndex(2),
-        keep: false,
+        keep_leased: false,
     };
     registry
-        .settle(&fence, &[settlement])
+        .record_unused_rows(&fencing_token, &[unused_rows])
         .await
         .unwrap()
         .remove(0)
@@ -43,41 +44,48 @@ async fn of_everything() -> (TempDir, Location) {
         .await
         .unwrap()
         .unwrap();
-    of_devices(&registry, &fence).await;
-    of_attestation(&registry, &fence).await;
+    add_devices(&registry, &fencing_token).await;
+    add_attestation(&registry, &fencing_token).await;
     of_the_service(&registry).await;
     registry.close().await;
     (directory, place)
 }
 
-/// Spare rows of device 12, which was elsewhere meanwhile; more rows for device 13, which has a session at gateway 1; an order about 14.
-async fn of_devices(registry: &Registry, fence: &Fence) {
+/// Spare rows of device 12, which moved to another gateway; more rows for device 13, which has a session at gateway
+/// 1; a manual quarantine of device 14.
+async fn add_devices(registry: &Registry, fencing_token: &FencingToken) {
     let other = registry.register_gateway(GatewayId(9), NOW_S).await.unwrap();
     let _granted = lease(registry, &other, 12, 5, 2).await.unwrap();
-    let settlement = Settlement {
+    let unused_rows = UnusedRows {
         device: DeviceId(12),
         epoch: 0,
         unused_from: RowIndex(0),
-        keep: false,
+        keep_leased: false,
     };
-    registry.settle(fence, &[settlement]).await.unwrap();
+    registry
+        .record_unused_rows(fencing_token, &[unused_rows])
+        .await
+        .unwrap();
     let more = Renewal::Rows {
         epoch: 0,
         first: 100,
         rows: rows(13, 0, 1),
     };
     registry.renew(DeviceId(13), 1, more).await.unwrap();
-    let began = Moment {
-        boot: BootId([3; 16]),
+    let began = BootTimestamp {
+        boot_id: BootId([3; 16]),
         ns: 5,
     };
-    let opened = Opened {
+    let opened = ProvenSession {
         device: DeviceId(13),
-        began,
+        started: began,
     };
-    registry.note_sessions(fence, &[opened], began).await.unwrap();
     registry
-        .quarantine_by_order(DeviceId(14), "odd traffic", NOW_S)
+        .record_sessions(fencing_token, &[opened], began)
+        .await
+        .unwrap();
+    registry
+        .quarantine_manually(DeviceId(14), "odd traffic", NOW_S)
         .await
         .unwrap();
     let recognized = with_fingerprint(key_device(50), fingerprint(50));
@@ -86,20 +94,20 @@ async fn of_devices(registry: &Registry, fence: &Fence) {
         .unwrap();
 }
 
-/// Device 5 as a prover that was asked and has shown what it runs.
-async fn of_attestation(registry: &Registry, fence: &Fence) {
+/// Device 5 as a prover with a successful attestation.
+async fn add_attestation(registry: &Registry, fencing_token: &FencingToken) {
     registry.set_group(&group("pumps"), NOW_S).await.unwrap();
-    registry.enrol_prover(prover(5), NOW_S).await.unwrap();
-    registry.draw_period(None, [9; 8], NOW_S).await.unwrap();
-    registry.reserve_rounds(fence, 8, 0).await.unwrap();
+    registry.enroll_prover(prover(5), NOW_S).await.unwrap();
+    registry.create_period(None, [9; 8], NOW_S).await.unwrap();
+    registry.reserve_rounds(fencing_token, 8, 0).await.unwrap();
     registry
-        .record_round(fence, &round(1, 7), &told([appraisal(5, 7)]))
+        .record_round(fencing_token, &round(1, 7), &with_enrollment([appraisal(5, 7)]))
         .await
         .unwrap();
-    registry.put_evidence(DeviceId(5), b"{}", NOW_S).await.unwrap();
+    registry.store_evidence(DeviceId(5), b"{}", NOW_S).await.unwrap();
 }
 
-/// A user with a session and an answer, an event, a gateway in the book, a signer.
+/// A user with a session and a stored response, an event, a gateway record and a signer.
 async fn of_the_service(registry: &Registry) {
     let alice = User {
         name: "alice".to_owned(),
@@ -115,28 +123,25 @@ async fn of_the_service(registry: &Registry) {
         .unwrap()
         .unwrap();
     registry
-        .begin_answer("alice", "key", &[1; 32], NOW_S, 60)
+        .begin_request("alice", "key", &[1; 32], NOW_S, 60)
         .await
         .unwrap();
-    let kept = Kept {
+    let kept = StoredResponse {
         status: 200,
         body: b"done".to_vec(),
     };
     registry
-        .end_answer("alice", "key", &[1; 32], Some(&kept))
+        .finish_request("alice", "key", &[1; 32], Some(&kept))
         .await
         .unwrap();
-    let note = Note {
+    let note = NewEvent {
         kind: "gateway_online".to_owned(),
         detail: "as it was".to_owned(),
-        ..Note::default()
+        ..NewEvent::default()
     };
-    registry.note(&[note], NOW_S * 1_000).await.unwrap();
-    registry
-        .enter_gateway(GatewayId(8), "hall 8", NOW_S)
-        .await
-        .unwrap();
-    let signer = SignerEntry {
+    registry.record_events(&[note], NOW_S * 1_000).await.unwrap();
+    registry.set_gateway(GatewayId(8), "hall 8", NOW_S).await.unwrap();
+    let signer = SignerRecord {
         id: vec![1; 8],
         name: "truck 1".to_owned(),
         scheme: "ed25519".to_owned(),
@@ -147,37 +152,37 @@ async fn of_the_service(registry: &Registry) {
     registry.add_signer(&signer).await.unwrap();
 }
 
-/// A table that is empty shows of a copy only that nothing became nothing.
+/// An empty table would not test its copy.
 #[tokio::test]
-async fn what_is_copied_here_is_of_every_table() {
+async fn the_copied_test_data_cover_every_table() {
     if is_on_postgres() {
         return;
     }
-    let (_directory, place) = of_everything().await;
+    let (_directory, place) = full_registry().await;
     let empty = empty_tables(place.file().unwrap()).await;
-    // How gateways stood last is told anew within seconds, and not copied.
+    // Gateway states are reported again within seconds and are not copied.
     assert_eq!(empty, ["gateway_state"]);
 }
 
-/// Places to copy to: of the database that this run is about, and a file.
+/// Copy targets: one in the database of this run, and a file.
 fn targets() -> Vec<(TempDir, Location)> {
     let directory = tempfile::tempdir().unwrap();
     let file = Location::Sqlite(directory.path().join("copy.registry"));
-    vec![nowhere(), (directory, file)]
+    vec![unused_location(), (directory, file)]
 }
 
 #[tokio::test]
 async fn a_copy_is_the_same_registry() {
-    let (_directory, place) = of_everything().await;
+    let (_directory, place) = full_registry().await;
     let registry = open(&place).await.unwrap();
     let mut digests = Vec::new();
     for (_directory, target) in targets() {
-        let mut told: Vec<Progress> = Vec::new();
+        let mut result: Vec<Progress> = Vec::new();
         let copied = registry
-            .copy_to(&target, |progress| told.push(progress))
+            .copy_to(&target, |progress| result.push(progress))
             .await
             .unwrap();
-        let last = told.last().unwrap();
+        let last = result.last().unwrap();
         assert_eq!((Some(last.done), last.done), (last.total, copied.rows * 2));
         digests.push(copied);
         let copy = Registry::open(&target, &master_key()).await.unwrap();
@@ -193,30 +198,31 @@ async fn a_copy_is_the_same_registry() {
             copy.load(DeviceId(9)).await.unwrap(),
             registry.load(DeviceId(9)).await.unwrap()
         );
-        // The next row there is above those that two gateways may have been given here meanwhile.
-        let fence = copy.register_gateway(GatewayId(2), NOW_S).await.unwrap();
-        let granted = lease(&copy, &fence, 1, 0, 2).await.unwrap();
+        // The next row of the copy is above all rows that two gateways may have received from the original in
+        // between.
+        let fencing_token = copy.register_gateway(GatewayId(2), NOW_S).await.unwrap();
+        let granted = lease(&copy, &fencing_token, 1, 0, 2).await.unwrap();
         assert_eq!(granted.rows, 9..11);
         // Nothing is ever overwritten.
         let again = registry.copy_to(&target, |_| ()).await.unwrap_err();
         assert!(matches!(again, RegistryError::AlreadyExists { .. }), "{again}");
     }
-    assert_eq!(digests[0], digests[1], "whatever it lies in");
+    assert_eq!(digests[0], digests[1], "regardless of the database");
 }
 
-/// Two registries with the same rows would give each of them out twice.
+/// Two registries with the same rows would lease each row twice.
 #[tokio::test]
-async fn a_registry_that_was_moved_gives_nothing_out() {
+async fn a_moved_registry_leases_nothing() {
     for (_kept, target) in targets() {
-        let (_directory, place) = of_everything().await;
+        let (_directory, place) = full_registry().await;
         let registry = open(&place).await.unwrap();
-        let fence = gateway(&registry).await;
+        let fencing_token = gateway(&registry).await;
         registry.move_to(&target, |_| ()).await.unwrap();
 
         let moved = open(&target).await.unwrap();
         assert!(moved.check().await.unwrap().is_empty());
-        let their = lease(&moved, &fence, 9, 5, 3).await.unwrap();
-        assert_eq!(their.rows, 5..8, "the gateway goes on there");
+        let their = lease(&moved, &fencing_token, 9, 5, 3).await.unwrap();
+        assert_eq!(their.rows, 5..8, "the gateway continues at the copy");
 
         let name = target.to_string();
         let is_moved = |error: RegistryError| {
@@ -225,31 +231,31 @@ async fn a_registry_that_was_moved_gives_nothing_out() {
                 "{error}"
             );
         };
-        is_moved(lease(&registry, &fence, 9, 5, 3).await.unwrap_err());
-        is_moved(registry.verify_fence(&fence).await.unwrap_err());
+        is_moved(lease(&registry, &fencing_token, 9, 5, 3).await.unwrap_err());
+        is_moved(registry.verify_fencing_token(&fencing_token).await.unwrap_err());
         is_moved(registry.revoke(DeviceId(1), "", NOW_S).await.unwrap_err());
         is_moved(registry.move_to(&target, |_| ()).await.unwrap_err());
         is_moved(open(&place).await.unwrap_err());
     }
 }
 
-/// Killed between the two commits: neither is to be had, until the move is repeated.
+/// Killed between the two commits: both registries are unusable until the move is repeated.
 #[tokio::test]
 async fn an_interrupted_move_is_ended_by_the_next() {
     for (_kept, target) in targets() {
-        let (_directory, place) = of_everything().await;
+        let (_directory, place) = full_registry().await;
         let count = async |place: &Location| {
             open(place)
                 .await
                 .unwrap()
-                .count(&Filter::default())
+                .count(&DeviceFilter::default())
                 .await
                 .unwrap()
         };
         let devices = count(&place).await;
         sql(&place, &format!("UPDATE registry SET moved_to = '{target}'")).await;
         assert!(matches!(open(&place).await, Err(RegistryError::Moved { .. })));
-        let (_elsewhere, another) = nowhere();
+        let (_elsewhere, another) = unused_location();
         let refused = Registry::open_to_move(&place, &master_key(), &another).await;
         assert!(matches!(refused, Err(RegistryError::Moved { .. })), "{refused:?}");
 
@@ -263,16 +269,16 @@ async fn an_interrupted_move_is_ended_by_the_next() {
         registry.move_to(&target, |_| ()).await.unwrap();
         assert!(matches!(open(&place).await, Err(RegistryError::Moved { .. })));
         assert_eq!(count(&target).await, devices);
-        // Once more there is nothing to end.
+        // Another repetition has nothing to complete.
         let refused = registry.move_to(&target, |_| ()).await;
         assert!(matches!(refused, Err(RegistryError::Moved { .. })), "{refused:?}");
     }
 }
 
-/// What was moved and has gone on there is not moved once more from what is left here, also where it is away for now.
+/// A moved registry is not moved again from the remaining source, even if the target is unavailable.
 #[tokio::test]
 async fn a_move_that_has_ended_is_not_repeated() {
-    let (_directory, place) = of_everything().await;
+    let (_directory, place) = full_registry().await;
     let registry = open(&place).await.unwrap();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("fleet.registry");
@@ -280,12 +286,12 @@ async fn a_move_that_has_ended_is_not_repeated() {
     registry.move_to(&target, |_| ()).await.unwrap();
     std::fs::rename(&file, directory.path().join("away")).unwrap();
 
-    // Who had it open lets nobody in to read what was.
-    let refused = registry.is_in_place().await;
+    // A process that had the registry open does not read the old state.
+    let refused = registry.check_available().await;
     assert!(matches!(refused, Err(RegistryError::Moved { .. })), "{refused:?}");
-    let refused = registry.user_of_token("token of alice", NOW_S).await;
+    let refused = registry.user_by_token("token of alice", NOW_S).await;
     assert!(matches!(refused, Err(RegistryError::Moved { .. })), "{refused:?}");
-    let refused = registry.user_of_session("cookie", NOW_S).await;
+    let refused = registry.user_by_session("cookie", NOW_S).await;
     assert!(matches!(refused, Err(RegistryError::Moved { .. })), "{refused:?}");
     let refused = registry.move_to(&target, |_| ()).await;
     assert!(matches!(refused, Err(RegistryError::Moved { .. })), "{refused:?}");
@@ -294,11 +300,11 @@ async fn a_move_that_has_ended_is_not_repeated() {
     assert!(!file.exists());
 }
 
-/// Killed after the copy was seen and before that was noted: whoever repeats the move while it is there ends it. Somebody else's
-/// registry in that place ends nothing.
+/// Killed after the copy was published and before that was recorded: repeating the move while the copy exists
+/// completes it. A foreign registry at the target completes nothing.
 #[tokio::test]
 async fn a_move_that_is_seen_to_have_ended_is_not_repeated() {
-    let (_directory, place) = of_everything().await;
+    let (_directory, place) = full_registry().await;
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("fleet.registry");
     let target = Location::from(file.clone());
@@ -312,25 +318,26 @@ async fn a_move_that_is_seen_to_have_ended_is_not_repeated() {
     std::fs::remove_file(&file).unwrap();
     repeat().await.unwrap();
 
-    sql(&place, "UPDATE registry SET move_ended = 0").await;
+    sql(&place, "UPDATE registry SET move_completed = 0").await;
     assert!(matches!(repeat().await, Err(RegistryError::Moved { .. })));
     std::fs::rename(&file, directory.path().join("away")).unwrap();
     assert!(matches!(repeat().await, Err(RegistryError::Moved { .. })));
     assert!(!file.exists());
 }
 
-/// Where the copy cannot be put in place, the registry is retired already: two that give out the same rows are worse than none.
+/// If the copy cannot be published, the source is already marked as moved: two registries that lease the same rows would be
+/// worse than none.
 #[tokio::test]
-async fn a_move_whose_last_step_fails_says_so_and_is_repeated() {
-    let (_directory, place) = of_everything().await;
+async fn a_move_that_fails_in_its_last_step_can_be_repeated() {
+    let (_directory, place) = full_registry().await;
     let registry = open(&place).await.unwrap();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("fleet.registry");
     let target = Location::from(file.clone());
-    let mut in_the_way = false;
+    let mut is_blocked = false;
     let failed = registry.move_to(&target, |_| {
-        // Somebody else's file has that name meanwhile.
-        if !std::mem::replace(&mut in_the_way, true) {
+        // Another file has taken that name.
+        if !std::mem::replace(&mut is_blocked, true) {
             std::fs::write(&file, "mine").unwrap();
         }
     });
@@ -344,16 +351,16 @@ async fn a_move_whose_last_step_fails_says_so_and_is_repeated() {
     open(&target).await.unwrap();
 }
 
-/// What cannot be carried over leaves nothing where it should go.
+/// A failed copy leaves nothing at the target.
 #[tokio::test]
-async fn what_is_of_another_type_is_named_and_nothing_is_left() {
+async fn a_value_of_another_type_is_named_and_the_copy_is_removed() {
     if is_on_postgres() {
         return;
     }
-    let (_directory, place) = of_everything().await;
+    let (_directory, place) = full_registry().await;
     assert!(try_sql(&place, "UPDATE device SET name = x'00ff' WHERE device_id = 4").await);
     let registry = open(&place).await.unwrap();
-    let (_kept, target) = nowhere();
+    let (_kept, target) = unused_location();
     let refused = registry.copy_to(&target, |_| ()).await.unwrap_err().to_string();
     assert!(
         refused.contains("device") && refused.contains("name"),
@@ -366,10 +373,10 @@ async fn what_is_of_another_type_is_named_and_nothing_is_left() {
     assert_eq!(registry.get(DeviceId(5)).await.unwrap().device, DeviceId(5));
 }
 
-/// Which would name itself as where it went, and never be opened again.
+/// It would name itself as the target and could never be opened again.
 #[tokio::test]
 async fn a_registry_is_not_moved_onto_itself() {
-    let (_directory, place) = of_everything().await;
+    let (_directory, place) = full_registry().await;
     let registry = open(&place).await.unwrap();
     let refused = registry.move_to(&place, |_| ()).await.unwrap_err();
     assert!(
@@ -380,88 +387,88 @@ async fn a_registry_is_not_moved_onto_itself() {
     open(&place).await.unwrap();
 }
 
-pub fn is_restored(answer: &Result<(), RegistryError>) -> bool {
-    matches!(answer, Err(RegistryError::Restored { .. }))
+pub fn is_restored(result: &Result<(), RegistryError>) -> bool {
+    matches!(result, Err(RegistryError::RegistryRestored { .. }))
 }
 
-/// What was leased after a copy was made is not known in it. Whoever is served from it first ends all leases there, and fences of before are
-/// refused; rows begin above what gateways may have that have not heard of it. A registry that was moved goes on.
+/// Leases after a copy was made are unknown to the copy. The first registration at the copy ends all leases, earlier
+/// fencing tokens are refused, and rows start above those that gateways may have. A moved registry continues.
 #[tokio::test]
-async fn a_copy_ends_leases_and_refuses_the_fences_of_before() {
+async fn a_copy_ends_leases_and_refuses_earlier_fencing_tokens() {
     let (_directory, place) = fleet_of_40().await;
     let registry = open(&place).await.unwrap();
-    let fence = gateway(&registry).await;
-    let granted = lease(&registry, &fence, 1, 0, 2).await.unwrap();
-    let (_elsewhere, copy) = nowhere();
+    let fencing_token = gateway(&registry).await;
+    let granted = lease(&registry, &fencing_token, 1, 0, 2).await.unwrap();
+    let (_elsewhere, copy) = unused_location();
     registry.copy_to(copy.clone(), |_| ()).await.unwrap();
-    registry.verify_fence(&fence).await.unwrap();
+    registry.verify_fencing_token(&fencing_token).await.unwrap();
 
     let restored = open(&copy).await.unwrap();
-    let refused = restored.verify_fence(&fence).await;
+    let refused = restored.verify_fencing_token(&fencing_token).await;
     assert!(is_restored(&refused), "{refused:?}");
-    let refused = lease(&restored, &fence, 1, 0, 2).await;
+    let refused = lease(&restored, &fencing_token, 1, 0, 2).await;
     assert!(
-        matches!(refused, Err(RegistryError::Restored { .. })),
+        matches!(refused, Err(RegistryError::RegistryRestored { .. })),
         "{refused:?}"
     );
-    let anew = gateway(&restored).await;
+    let renewed = gateway(&restored).await;
     assert_eq!(restored.leases_of(DeviceId(1)).await.unwrap(), []);
-    assert!(is_restored(&restored.verify_fence(&fence).await));
-    let next = lease(&restored, &anew, 1, 0, 2).await.unwrap();
+    assert!(is_restored(&restored.verify_fencing_token(&fencing_token).await));
+    let next = lease(&restored, &renewed, 1, 0, 2).await.unwrap();
     assert_eq!(
         next.rows.start,
         granted.rows.end + 4,
         "two gateways hold 2 rows each"
     );
-    let never_leased = lease(&restored, &anew, 2, 0, 2).await.unwrap();
+    let never_leased = lease(&restored, &renewed, 2, 0, 2).await.unwrap();
     assert_eq!(never_leased.rows.start, 0);
     restored.close().await;
     let restored = open(&copy).await.unwrap();
-    restored.verify_fence(&anew).await.unwrap();
+    restored.verify_fencing_token(&renewed).await.unwrap();
 
-    // Another copy of the same begins another time.
-    let (_third, other) = nowhere();
+    // Another copy of the same registry starts another incarnation.
+    let (_third, other) = unused_location();
     registry.copy_to(other.clone(), |_| ()).await.unwrap();
     let other = open(&other).await.unwrap();
-    assert_ne!(gateway(&other).await.number(), anew.number());
+    assert_ne!(gateway(&other).await.number(), renewed.number());
 
-    let (_fourth, moved) = nowhere();
+    let (_fourth, moved) = unused_location();
     restored.move_to(moved.clone(), |_| ()).await.unwrap();
     let moved = open(&moved).await.unwrap();
-    moved.verify_fence(&anew).await.unwrap();
+    moved.verify_fencing_token(&renewed).await.unwrap();
     assert_eq!(moved.leases_of(DeviceId(1)).await.unwrap().len(), 1);
 }
 
-/// The storage is noted when a registry is made, so that a dump of before the first registration is known as one.
+/// The storage is recorded at creation, so that a dump from before the first registration is detected.
 #[tokio::test]
-async fn the_storage_is_noted_before_the_first_registration() {
+async fn the_storage_is_recorded_before_the_first_registration() {
     let (_directory, place) = fleet_of_40().await;
-    // A second row would not fit.
+    // A second row would violate the schema.
     let if_not_noted = "INSERT INTO registry SELECT * FROM registry WHERE storage IS NULL";
     sql(&place, if_not_noted).await;
 }
 
-/// A registry of the schema of before, and one whose database did not say which it is, go on: leases and fences stay.
+/// A registry with an unknown storage continues with its leases and fencing tokens.
 #[tokio::test]
-async fn a_storage_that_was_not_noted_before_is_noted_and_ends_nothing() {
+async fn an_unrecorded_storage_is_recorded_and_ends_no_lease() {
     for note in ["NULL", "'unnamed'"] {
         let (_directory, place) = fleet_of_40().await;
         let registry = open(&place).await.unwrap();
-        let fence = gateway(&registry).await;
-        let granted = lease(&registry, &fence, 1, 0, 2).await.unwrap();
+        let fencing_token = gateway(&registry).await;
+        let granted = lease(&registry, &fencing_token, 1, 0, 2).await.unwrap();
         registry.close().await;
         sql(&place, &format!("UPDATE registry SET storage = {note}")).await;
         if let Some(path) = place.file() {
             std::fs::remove_file(path.with_file_name("fleet.registry.storage")).unwrap();
         }
         let registry = open(&place).await.unwrap();
-        registry.verify_fence(&fence).await.unwrap();
+        registry.verify_fencing_token(&fencing_token).await.unwrap();
         let next = gateway(&registry).await;
-        assert_eq!(next.number(), fence.number() + 1, "{note}");
+        assert_eq!(next.number(), fencing_token.number() + 1, "{note}");
         let held = registry.leases_of(DeviceId(1)).await.unwrap();
         assert_eq!(held.len(), 1, "{note}");
         assert_eq!(held[0].rows, granted.rows, "{note}");
-        // A second row would not fit.
+        // A second row would violate the schema.
         let if_not_noted =
             "INSERT INTO registry SELECT * FROM registry WHERE storage IS NULL OR storage = 'unnamed'";
         sql(&place, if_not_noted).await;

@@ -1,4 +1,4 @@
-//! The change feed, and the walk over the active fleet that leads over to it.
+//! The change feed, and the listing of the active fleet that precedes it.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,12 @@ use crate::support::{
     fleet_of_40, gateway, in_memory, lease, lease_all, open, pool_device, pool_device_from, sql, try_sql,
 };
 use linewarden_protocol::ids::{DeviceId, RowIndex};
-use linewarden_registry::{OnConflict, Registry, Revision, Settlement};
+use linewarden_registry::{OnConflict, Registry, Revision, UnusedRows};
 
 async fn fleet(devices: u64) -> Registry {
     let registry = in_memory().await;
     registry
-        .enrol_bulk(
+        .enroll_bulk(
             (1..=devices).map(|id| pool_device(id, 4)),
             Default::default(),
             |_| (),
@@ -27,7 +27,7 @@ async fn each_change_has_its_own_higher_revision() {
     assert_eq!(registry.revision().await.unwrap(), Revision(3));
     assert_eq!(registry.revoke(DeviceId(2), "", 0).await.unwrap(), Revision(4));
     registry
-        .enrol_chunk(vec![pool_device_from(1, 50, 2)], OnConflict::Replace)
+        .enroll_chunk(vec![pool_device_from(1, 50, 2)], OnConflict::Replace)
         .await
         .unwrap();
 
@@ -38,10 +38,10 @@ async fn each_change_has_its_own_higher_revision() {
         .map(|c| (c.device.0, c.revision.0, c.active, c.epoch))
         .collect();
     assert_eq!(seen, [(3, 3, true, 0), (2, 4, false, 0), (1, 5, true, 1)]);
-    assert_eq!((all.upto, all.more), (Revision(5), false));
+    assert_eq!((all.up_to_revision, all.has_more), (Revision(5), false));
 
-    let none = registry.changes_since(all.upto, 100).await.unwrap();
-    assert_eq!((none.changes.len(), none.upto), (0, Revision(5)));
+    let none = registry.changes_since(all.up_to_revision, 100).await.unwrap();
+    assert_eq!((none.changes.len(), none.up_to_revision), (0, Revision(5)));
 }
 
 #[tokio::test]
@@ -51,8 +51,8 @@ async fn pages_of_the_feed_lose_nothing() {
     loop {
         let page = registry.changes_since(since, 7).await.unwrap();
         seen.extend(page.changes.iter().map(|change| change.device.0));
-        since = page.upto;
-        if !page.more {
+        since = page.up_to_revision;
+        if !page.has_more {
             break;
         }
     }
@@ -60,33 +60,38 @@ async fn pages_of_the_feed_lose_nothing() {
 }
 
 #[tokio::test]
-async fn marks_and_refusals_do_not_show_in_the_feed() {
+async fn marks_and_refusals_are_not_in_the_feed() {
     let registry = fleet(2).await;
     let before = registry.revision().await.unwrap();
-    let fence = gateway(&registry).await;
-    let _ = lease(&registry, &fence, 1, 0, 2).await.unwrap();
-    let back = Settlement {
+    let fencing_token = gateway(&registry).await;
+    let _ = lease(&registry, &fencing_token, 1, 0, 2).await.unwrap();
+    let back = UnusedRows {
         device: DeviceId(1),
         epoch: 0,
         unused_from: RowIndex(1),
-        keep: false,
+        keep_leased: false,
     };
     assert_eq!(
-        registry.settle(&fence, &[back]).await.unwrap().remove(0).unwrap(),
+        registry
+            .record_unused_rows(&fencing_token, &[back])
+            .await
+            .unwrap()
+            .remove(0)
+            .unwrap(),
         1
     );
-    registry.enrol(pool_device(1, 1)).await.unwrap_err();
+    registry.enroll(pool_device(1, 1)).await.unwrap_err();
     registry.revoke(DeviceId(9), "", 0).await.unwrap_err();
     assert_eq!(registry.revision().await.unwrap(), before);
 }
 
-/// A gateway that walks the fleet while it changes and then follows the feed ends with the registry's own state.
+/// A gateway that lists the fleet while it changes and then reads the feed ends with the state of the registry.
 #[tokio::test]
 async fn the_walk_leads_over_to_the_feed_without_a_gap() {
     let registry = fleet(30).await;
     let mut view = BTreeMap::new();
-    let fence = lease_all(&registry, 1..=30).await;
-    let mut stream = registry.stream_leased(fence, 7);
+    let fencing_token = lease_all(&registry, 1..=30).await;
+    let mut stream = registry.stream_leased(fencing_token, 7);
     let mut step = 0;
     while let Some(chunk) = stream.next_chunk().await.unwrap() {
         assert!(chunk.damaged.is_empty());
@@ -101,9 +106,9 @@ async fn the_walk_leads_over_to_the_feed_without_a_gap() {
         if step == 2 {
             registry.revoke(DeviceId(1), "seen already", 0).await.unwrap();
             registry.revoke(DeviceId(29), "not seen yet", 0).await.unwrap();
-            registry.enrol(pool_device(31, 4)).await.unwrap();
+            registry.enroll(pool_device(31, 4)).await.unwrap();
             registry
-                .enrol_chunk(vec![pool_device_from(2, 50, 2)], OnConflict::Replace)
+                .enroll_chunk(vec![pool_device_from(2, 50, 2)], OnConflict::Replace)
                 .await
                 .unwrap();
         }
@@ -127,57 +132,61 @@ async fn the_walk_leads_over_to_the_feed_without_a_gap() {
     assert_eq!(view, expected);
 }
 
-/// All that is told from a revision on, page by page, and how far that goes.
-async fn heard(registry: &Registry, mut since: Revision, limit: u32) -> (Revision, BTreeMap<u64, bool>) {
+/// Reads the feed from a revision on, page by page, and returns its end.
+async fn read_feed(registry: &Registry, mut since: Revision, limit: u32) -> (Revision, BTreeMap<u64, bool>) {
     let mut active = BTreeMap::new();
     for _ in 0..100 {
         let page = registry.changes_since(since, limit).await.unwrap();
         active.extend(page.changes.iter().map(|change| (change.device.0, change.active)));
-        since = page.upto;
-        if !page.more {
+        since = page.up_to_revision;
+        if !page.has_more {
             return (since, active);
         }
     }
     panic!("it does not end, at {since:?}")
 }
 
-/// Whoever writes the file without the key keeps no gateway from hearing what comes afterwards.
+/// Write access to the file without the master key does not hide later changes from gateways.
 #[tokio::test]
-async fn a_record_of_a_made_up_revision_deafens_nobody() {
+async fn a_forged_revision_does_not_stop_the_feed() {
     for revision in ["60", "9223372036854775807", "9e99", "'text'"] {
         for limit in [100, 7, 1] {
             let (_directory, path) = fleet_of_40().await;
             let registry = open(&path).await.unwrap();
-            let (before, _) = heard(&registry, Revision::ZERO, limit).await;
+            let (before, _) = read_feed(&registry, Revision::ZERO, limit).await;
             let edit = format!("UPDATE device SET revision = {revision} WHERE device_id = 3");
             if !try_sql(&path, &edit).await {
                 continue;
             }
             let revoked = registry.revoke(DeviceId(2), "", 0).await.unwrap();
-            // By who begins, and by who goes on.
+            // From the start, and from a later revision.
             for since in [Revision::ZERO, before] {
-                let (upto, active) = heard(&registry, since, limit).await;
+                let (upto, active) = read_feed(&registry, since, limit).await;
                 assert_eq!(active.get(&2), Some(&false), "{revision}");
                 assert_eq!(upto, revoked, "{revision}");
                 if revision.parse::<u64>().is_ok_and(|revision| revision > since.0) {
-                    assert_eq!(active.get(&3), Some(&false), "{revision}: it is told as shut out");
+                    assert_eq!(
+                        active.get(&3),
+                        Some(&false),
+                        "{revision}: it is reported as inactive"
+                    );
                 }
-                assert!(heard(&registry, upto, limit).await.1.len() <= 1, "{revision}");
+                assert!(read_feed(&registry, upto, limit).await.1.len() <= 1, "{revision}");
             }
             let next = registry.revoke(DeviceId(4), "", 0).await.unwrap();
-            let (upto, active) = heard(&registry, revoked, limit).await;
+            let (upto, active) = read_feed(&registry, revoked, limit).await;
             assert_eq!((upto, active.get(&4)), (next, Some(&false)), "{revision}");
         }
     }
 }
 
-/// However many there are of them, in front of what is sound.
+/// Any number of them, before valid records.
 #[tokio::test]
 async fn a_page_of_damage_is_passed() {
     let (_directory, path) = fleet_of_40().await;
     sql(&path, "UPDATE device SET name = 'another' WHERE device_id <= 30").await;
     let registry = open(&path).await.unwrap();
-    let (upto, active) = heard(&registry, Revision::ZERO, 4).await;
+    let (upto, active) = read_feed(&registry, Revision::ZERO, 4).await;
     let expected: BTreeMap<u64, bool> = (1..=40).map(|id| (id, id > 30)).collect();
     assert_eq!((upto, active), (registry.revision().await.unwrap(), expected));
 }

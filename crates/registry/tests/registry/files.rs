@@ -1,4 +1,4 @@
-//! Foreign, newer, locked, unwritable and tampered files: each a clear error, and nothing is touched.
+//! Foreign, newer, locked, unwritable and tampered files: each causes a clear error and is not modified.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -14,7 +14,7 @@ use rand::{Rng as _, SeedableRng as _};
 use sqlx::{Connection as _, Executor as _, SqliteConnection};
 
 #[tokio::test]
-async fn foreign_files_are_recognised_and_left_alone() {
+async fn foreign_files_are_recognized_and_not_changed() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("file");
     assert!(matches!(open(&path).await, Err(RegistryError::NoRegistry { .. })));
@@ -22,16 +22,16 @@ async fn foreign_files_are_recognised_and_left_alone() {
         open(directory.path()).await,
         Err(RegistryError::NotARegistry { .. })
     ));
-    assert!(!path.exists(), "opening makes nothing");
+    assert!(!path.exists(), "opening creates nothing");
 
     let mut random = vec![0u8; 10_000];
     rand_chacha::ChaCha8Rng::seed_from_u64(1).fill_bytes(&mut random);
     let cases: [(&[u8], &str); 5] = [
-        (b"", "it is empty"),
-        (b"SQLite format 3\0", "shorter than a database's header"),
-        (b"a text file, no database\n", "shorter than a database's header"),
-        (&[b'x'; 5000], "it is not a SQLite database"),
-        (&random, "it is not a SQLite database"),
+        (b"", "the file is empty"),
+        (b"SQLite format 3\0", "shorter than a database header"),
+        (b"a text file, no database\n", "shorter than a database header"),
+        (&[b'x'; 5000], "the file is not a SQLite database"),
+        (&random, "the file is not a SQLite database"),
     ];
     for (content, expected) in cases {
         fs::write(&path, content).unwrap();
@@ -82,7 +82,7 @@ async fn a_newer_schema_is_refused_and_not_touched() {
             error,
             RegistryError::NewerSchema {
                 found: 99,
-                supported: 10,
+                supported: 1,
                 ..
             }
         ),
@@ -95,7 +95,7 @@ async fn missing_parts_are_named() {
     for (statement, expected) in [
         ("DROP TABLE _sqlx_migrations", "no such table"),
         ("DROP TABLE registry", "no such table"),
-        ("DELETE FROM registry", "key check is gone"),
+        ("DELETE FROM registry", "key check is missing"),
     ] {
         let (_directory, path) = fleet_file().await;
         sql(&path, statement).await;
@@ -108,31 +108,34 @@ async fn missing_parts_are_named() {
 }
 
 #[tokio::test]
-async fn a_lock_held_by_another_program_is_told_after_the_timeout() {
+async fn a_lock_of_another_program_is_reported_after_the_timeout() {
     let (_directory, path) = fleet_file().await;
     let options = Options {
         busy_timeout: Duration::from_millis(20),
         ..Options::default()
     };
     let registry = Registry::open_with(&path, &master_key(), &options).await.unwrap();
-    let fence = gateway(&registry).await;
+    let fencing_token = gateway(&registry).await;
     let mut other =
         SqliteConnection::connect_with(&sqlx::sqlite::SqliteConnectOptions::new().filename(&path))
             .await
             .unwrap();
     other.execute("BEGIN IMMEDIATE").await.unwrap();
-    let error = lease(&registry, &fence, 1, 0, 4).await.unwrap_err();
+    let error = lease(&registry, &fencing_token, 1, 0, 4).await.unwrap_err();
     assert!(matches!(error, RegistryError::Locked), "{error}");
-    // Reading goes on.
+    // Reads still work.
     registry.load(DeviceId(1)).await.unwrap();
     other.execute("ROLLBACK").await.unwrap();
-    assert_eq!(lease(&registry, &fence, 1, 0, 4).await.unwrap().rows, 0..4);
+    assert_eq!(
+        lease(&registry, &fencing_token, 1, 0, 4).await.unwrap().rows,
+        0..4
+    );
 }
 
-/// Set in the child that runs as an unprivileged user: the path of the registry that it may not write.
+/// Set in the unprivileged child process: the path of the registry, which it must not write.
 const UNPRIVILEGED: &str = "LINEWARDEN_TEST_UNWRITABLE";
 
-/// Root writes everywhere, so the case is made in a child process that gave root up.
+/// Root can write everywhere, so the test runs in an unprivileged child process.
 #[tokio::test]
 async fn an_unwritable_directory_is_named() {
     let (directory, path) = fleet_file().await;
@@ -169,11 +172,11 @@ async fn child_in_an_unwritable_directory() {
         return;
     };
     let error = open(&path).await.unwrap_err();
-    assert!(error.to_string().contains("cannot be written"), "{error}");
+    assert!(error.to_string().contains("not writable"), "{error}");
     let error = Registry::create(path.with_file_name("new"), &master_key())
         .await
         .unwrap_err();
-    assert!(error.to_string().contains("cannot be written"), "{error}");
+    assert!(error.to_string().contains("not writable"), "{error}");
 }
 
 #[tokio::test]
@@ -184,7 +187,7 @@ async fn an_interrupted_or_refused_creation_leaves_nothing() {
     assert!(error.to_string().contains("none"), "{error}");
     let path = directory.path().join("registry");
     let first = Registry::open_or_create(&path, &master_key()).await.unwrap();
-    first.enrol(key_device(1)).await.unwrap();
+    first.enroll(key_device(1)).await.unwrap();
     let second = Registry::open_or_create(&path, &master_key()).await.unwrap();
     second.load(DeviceId(1)).await.unwrap();
     first.close().await;
@@ -197,19 +200,19 @@ async fn an_interrupted_or_refused_creation_leaves_nothing() {
     assert_eq!(
         names,
         ["registry", "registry.storage"],
-        "neither drafts nor logs stay behind"
+        "no drafts and no logs remain"
     );
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
 }
 
-/// A copy of a registry in use holds what was committed last, which its file alone may not.
+/// A copy of a registry in use contains the last commits, which may not be in the file yet.
 #[tokio::test]
 async fn a_backup_holds_every_commit_and_overwrites_nothing() {
     let (directory, path) = fleet_file().await;
     let registry = open(&path).await.unwrap();
     registry.revoke(DeviceId(3), "stolen", 9).await.unwrap();
-    let fence = gateway(&registry).await;
-    let granted = lease(&registry, &fence, 4, 0, 5).await.unwrap();
+    let fencing_token = gateway(&registry).await;
+    let granted = lease(&registry, &fencing_token, 4, 0, 5).await.unwrap();
     let copy = directory.path().join("copy.registry");
     registry.copy_to(&copy, |_| ()).await.unwrap();
     assert_eq!(fs::metadata(&copy).unwrap().permissions().mode() & 0o777, 0o600);
@@ -248,16 +251,16 @@ fn files(directory: &Path) -> Vec<(String, Vec<u8>)> {
     files
 }
 
-/// The log of a process that was killed holds commits that are not in the file yet: whoever is refused must not put them
-/// there either.
+/// The log of a killed process contains commits that are not in the file yet. A refused open must not checkpoint
+/// them.
 #[tokio::test]
-async fn what_is_refused_is_not_touched() {
+async fn refused_files_are_not_changed() {
     let (_directory, path) = fleet_file().await;
     let newer = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) \
                  VALUES (9999, 'newer', 1, x'00', 1)";
     let wrong_key = MasterKey::from_bytes([0x55; 32]);
     for (statement, key) in [("PRAGMA user_version = 3", wrong_key), (newer, master_key())] {
-        // As a kill leaves it: the file and its log, copied while they are in use.
+        // The state after a kill: the file and its log, copied while in use.
         let live = open(&path).await.unwrap();
         sql(&path, statement).await;
         let killed = tempfile::tempdir().unwrap();
@@ -269,7 +272,7 @@ async fn what_is_refused_is_not_touched() {
         let copy = killed.path().join("fleet.registry");
         let before = files(killed.path());
         assert_eq!(before.len(), 2);
-        assert!(!before[1].1.is_empty(), "there is something in the log");
+        assert!(!before[1].1.is_empty(), "the log is empty");
         for examined in [true, false] {
             let result = match examined {
                 true => Registry::examine(&copy, &key).await,
@@ -288,7 +291,7 @@ async fn what_is_refused_is_not_touched() {
 }
 
 #[tokio::test]
-async fn looking_at_a_registry_leaves_nothing_behind() {
+async fn reading_a_registry_creates_no_file() {
     let (directory, path) = fleet_file().await;
     let names = || fs::read_dir(directory.path()).unwrap().count();
     let (before, count) = (files(directory.path()), names());
@@ -296,17 +299,17 @@ async fn looking_at_a_registry_leaves_nothing_behind() {
     let error = Registry::examine(&path, &MasterKey::from_bytes([0x55; 32])).await;
     assert!(matches!(error, Err(RegistryError::WrongMasterKey { .. })));
     assert!(files(directory.path()) == before && names() == count);
-    // Nor is one that a gateway works on in anybody's way.
+    // A registry in use by a gateway does not block.
     let live = open(&path).await.unwrap();
-    live.enrol(pool_device(1000, 2)).await.unwrap();
+    live.enroll(pool_device(1000, 2)).await.unwrap();
     Registry::examine(&path, &master_key()).await.unwrap();
-    live.enrol(pool_device(1001, 2)).await.unwrap();
+    live.enroll(pool_device(1001, 2)).await.unwrap();
     live.close().await;
 }
 
-/// What a trigger, a view, an index or another text of a table does, no record's code tells.
+/// Record MACs do not cover the effects of a trigger, a view, an index or a modified table definition.
 #[tokio::test]
-async fn what_no_migration_makes_is_refused() {
+async fn a_schema_that_no_migration_creates_is_refused() {
     for (statement, kind, name) in [
         (
             "CREATE TRIGGER undo AFTER UPDATE OF quarantined_at_s ON device BEGIN \
@@ -332,14 +335,14 @@ async fn what_no_migration_makes_is_refused() {
         ("CREATE TABLE mine (x)", "table", "mine"),
         (
             "PRAGMA writable_schema = ON; UPDATE sqlite_schema SET \
-             sql = replace(sql, 'quarantined_at_s BIGINT', 'quarantined_at_s BIGINT UNIQUE ON CONFLICT IGNORE') \
+             sql = replace(sql, 'quarantined_at_s   BIGINT', 'quarantined_at_s BIGINT UNIQUE ON CONFLICT IGNORE') \
              WHERE name = 'device'; PRAGMA writable_schema = OFF",
             "table",
             "device",
         ),
-        // Of before the last migration, which would meet it.
+        // The schema version is missing. Inserting it would fire the trigger.
         (
-            "DELETE FROM _sqlx_migrations WHERE version = 7; \
+            "DELETE FROM _sqlx_migrations WHERE version = 1; \
              CREATE TRIGGER \"\u{1b}[2J\" AFTER INSERT ON _sqlx_migrations BEGIN DELETE FROM device; END",
             "trigger",
             "\\u{1b}[2J",
@@ -354,26 +357,26 @@ async fn what_no_migration_makes_is_refused() {
         ] {
             let error = result.unwrap_err();
             assert!(
-                matches!(&error, RegistryError::ForeignSchema { kind: found, name: called, .. }
+                matches!(&error, RegistryError::UnexpectedSchemaObject { kind: found, name: called, .. }
                     if found == kind && called == name),
                 "{statement}: {error}"
             );
-            let said = error.to_string();
-            assert!(said.contains("restore a backup"), "it says what to do: {said}");
+            let text = error.to_string();
+            assert!(text.contains("restore a backup"), "the remedy is missing: {text}");
             assert_eq!(
-                said.contains("DROP"),
+                text.contains("DROP"),
                 name != "device",
-                "not of what belongs there: {said}"
+                "expected objects are not named: {text}"
             );
         }
         assert!(fs::read(&path).unwrap() == before, "{statement}");
     }
-    // What SQLite makes for itself is let be.
+    // Internal objects of SQLite are accepted.
     let (_directory, path) = fleet_file().await;
     sql(&path, "ANALYZE; VACUUM").await;
     let registry = open(&path).await.unwrap();
 
-    // Nothing is written to one that has got something since, before the first write or after it.
+    // A registry with an object added later is not written, before or after its first write.
     for (statement, remedy) in [
         (
             "CREATE TRIGGER undo AFTER UPDATE ON device BEGIN SELECT 1; END",
@@ -391,13 +394,13 @@ async fn what_no_migration_makes_is_refused() {
         sql(&path, statement).await;
         let error = registry.revoke(DeviceId(7), "stolen", 9).await.unwrap_err();
         assert!(
-            matches!(error, RegistryError::ForeignSchema { .. }),
+            matches!(error, RegistryError::UnexpectedSchemaObject { .. }),
             "{statement}: {error}"
         );
         assert!(registry.get(DeviceId(7)).await.unwrap().status.is_active());
         sql(&path, remedy).await;
         registry
-            .enrol(pool_device(statement.len() as u64 + 1000, 2))
+            .enroll(pool_device(statement.len() as u64 + 1000, 2))
             .await
             .unwrap();
     }

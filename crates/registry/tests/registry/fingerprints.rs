@@ -1,25 +1,25 @@
-//! One PUF is one device.
+//! PUF fingerprints: one PUF belongs to one device.
 
 use linewarden_protocol::ids::DeviceId;
 use linewarden_registry::{
-    Band, BulkOptions, DeviceRecord, ExportKey, Filter, Fingerprint, MasterKey, NewDevice, OnConflict,
+    Band, BulkOptions, DeviceFilter, DeviceRecord, ExportKey, Fingerprint, MasterKey, NewDevice, OnConflict,
     OnDamage, Registry, RegistryError, Result,
 };
 use rand::{RngExt as _, SeedableRng as _};
 
 use crate::support::{key_device, pool_device, sql};
 
-/// Of a chip by number; 20 bits at each of 128 places.
+/// Readout of a chip: 20 bits at each of 128 positions.
 pub fn fingerprint(chip: u64) -> Fingerprint {
     let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(chip);
     let band = |place| Band {
-        place,
+        position: place,
         bits: rng.random_range(0..1 << 20),
     };
     Fingerprint::new((0..128).map(band).collect()).unwrap()
 }
 
-/// The first with the second's bands at these places.
+/// The first readout with bands of the second at these positions.
 fn mixed(own: &Fingerprint, other: &Fingerprint, is_common: impl Fn(usize) -> bool) -> Fingerprint {
     let bands = own.bands().iter().zip(other.bands()).enumerate();
     let mix = |(index, (own, other)): (usize, (&Band, &Band))| if is_common(index) { *other } else { *own };
@@ -50,7 +50,7 @@ async fn registry() -> Registry {
 }
 
 fn is_refused(result: &Result<()>, device: u64, other: u64) -> bool {
-    matches!(result, Err(RegistryError::SamePuf { device: d, other: o, .. })
+    matches!(result, Err(RegistryError::DuplicatePuf { device: d, other: o, .. })
         if (*d, *o) == (DeviceId(device), DeviceId(other)))
 }
 
@@ -63,7 +63,7 @@ async fn the_puf_of_another_device_is_refused() {
         .await
         .unwrap();
 
-    // The same chip at another time, a part that is common, a part of all bands all over.
+    // The same chip at another time, a chip with common parts, and one with scattered equal bands.
     let unknown = fingerprint(1000);
     let cases = [
         mixed(&unknown, &chips[6], |_| true),
@@ -77,7 +77,7 @@ async fn the_puf_of_another_device_is_refused() {
         let stored = store(&registry, vec![device(90, fingerprint)], OnConflict::Refuse).await;
         assert!(is_refused(&stored, 90, 7), "case {case}: {stored:?}");
     }
-    assert_eq!(registry.count(&Filter::default()).await.unwrap(), 40);
+    assert_eq!(registry.count(&DeviceFilter::default()).await.unwrap(), 40);
     let few = mixed(&unknown, &chips[6], |index| index % 11 == 0);
     store(&registry, vec![device(90, few)], OnConflict::Refuse)
         .await
@@ -95,11 +95,11 @@ async fn one_puf_twice_in_one_transaction_is_refused() {
     ];
     let stored = store(&registry, twice, OnConflict::Refuse).await;
     assert!(is_refused(&stored, 3, 1), "{stored:?}");
-    assert_eq!(registry.count(&Filter::default()).await.unwrap(), 0);
+    assert_eq!(registry.count(&DeviceFilter::default()).await.unwrap(), 0);
 }
 
 #[tokio::test]
-async fn a_device_keeps_its_own_puf_and_a_revoked_one_gives_its_up() {
+async fn a_device_keeps_its_own_puf_and_revocation_frees_it() {
     let registry = registry().await;
     store(&registry, vec![device(1, fingerprint(1))], OnConflict::Refuse)
         .await
@@ -107,7 +107,7 @@ async fn a_device_keeps_its_own_puf_and_a_revoked_one_gives_its_up() {
     store(&registry, vec![device(1, fingerprint(1))], OnConflict::Replace)
         .await
         .unwrap();
-    // A new PUF under the same id: the old one may go elsewhere.
+    // A new PUF under the same id: the old one may be enrolled as another device.
     store(&registry, vec![device(1, fingerprint(2))], OnConflict::Replace)
         .await
         .unwrap();
@@ -116,8 +116,8 @@ async fn a_device_keeps_its_own_puf_and_a_revoked_one_gives_its_up() {
         .unwrap();
     let stored = store(&registry, vec![device(3, fingerprint(2))], OnConflict::Refuse).await;
     assert!(is_refused(&stored, 3, 1), "{stored:?}");
-    // In quarantine it is still there.
-    registry.quarantine_by_order(DeviceId(1), "odd", 1).await.unwrap();
+    // In quarantine it is still compared.
+    registry.quarantine_manually(DeviceId(1), "odd", 1).await.unwrap();
     let stored = store(&registry, vec![device(3, fingerprint(2))], OnConflict::Refuse).await;
     assert!(is_refused(&stored, 3, 1), "{stored:?}");
     registry
@@ -149,7 +149,7 @@ async fn fingerprints_travel_with_an_export() {
         .await
         .unwrap();
 
-    // Of another master key: the hashes are others.
+    // With another master key, the hashes differ.
     let other = Registry::in_memory(&MasterKey::from_bytes([8; 32]))
         .await
         .unwrap();
@@ -160,7 +160,7 @@ async fn fingerprints_travel_with_an_export() {
         .import_file(&file, &key, BulkOptions::default(), |_| ())
         .await
         .unwrap_err();
-    let RegistryError::Chunk {
+    let RegistryError::ChunkRefused {
         source, committed: 0, ..
     } = refused
     else {
@@ -228,7 +228,7 @@ async fn damaged_fingerprints_are_found() {
     }
 }
 
-/// None of 2,000 devices is taken for another; a device that comes a second time is.
+/// None of 2,000 devices matches another; a repeated device matches.
 #[tokio::test]
 async fn unrelated_devices_of_a_fleet_are_enrolled() {
     let registry = registry().await;

@@ -1,4 +1,4 @@
-//! Groups of provers: what is kept, what is refused, and what their provers must fit.
+//! Groups of provers: stored values, refusals, and compatibility with their provers.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use linewarden_measurement::HashAlgorithm;
 use linewarden_measurement::configuration::Configuration as Measured;
 use linewarden_measurement::pcr::{PcrIndex, PcrValues};
 use linewarden_protocol::ids::DeviceId;
-use linewarden_registry::{GroupName, GroupPolicy, NewGroup, NewProver, RegistryError, Reopen, RollOut};
+use linewarden_registry::{GroupName, GroupPolicy, NewGroup, NewProver, RegistryError, ReleaseMode, RollOut};
 
 #[test]
 fn names_of_groups_are_short_and_plain() {
@@ -22,19 +22,19 @@ fn names_of_groups_are_short_and_plain() {
 }
 
 #[tokio::test]
-async fn a_group_comes_back_as_it_was_set() {
+async fn a_group_is_read_as_it_was_set() {
     let registry = in_memory().await;
     assert_eq!(registry.attest_revision().await.unwrap(), 0);
     assert_eq!(registry.group(&name("pumps")).await.unwrap(), None);
-    let mut wanted = NewGroup {
+    let mut requested = NewGroup {
         policy: GroupPolicy {
             every_s: 7,
             jitter_s: 3,
-            answer_ms: 6_999,
-            silent: 64,
-            of: 64,
-            late_is_silent: true,
-            reopen: Reopen::ByCommand,
+            proof_timeout_ms: 6_999,
+            missed_limit: 64,
+            window_rounds: 64,
+            late_is_missed: true,
+            release_mode: ReleaseMode::Manual,
         },
         roll_out: Some(RollOut {
             reference: configuration(9).encode(),
@@ -42,16 +42,21 @@ async fn a_group_comes_back_as_it_was_set() {
         }),
         ..group("pumps")
     };
-    assert_eq!(registry.set_group(&wanted, NOW_S).await.unwrap(), 1);
+    assert_eq!(registry.set_group(&requested, NOW_S).await.unwrap(), 1);
     registry.set_group(&group("fans"), NOW_S).await.unwrap();
-    assert_eq!(registry.want_round(&wanted.name).await.unwrap(), 1);
-    assert_eq!(registry.want_round(&wanted.name).await.unwrap(), 2);
-    let stored = registry.group(&wanted.name).await.unwrap().unwrap();
+    assert_eq!(registry.request_round(&requested.name).await.unwrap(), 1);
+    assert_eq!(registry.request_round(&requested.name).await.unwrap(), 2);
+    let stored = registry.group(&requested.name).await.unwrap().unwrap();
     assert_eq!(
         (&stored.name, stored.policy, &stored.reference, &stored.roll_out),
-        (&wanted.name, wanted.policy, &wanted.reference, &wanted.roll_out)
+        (
+            &requested.name,
+            requested.policy,
+            &requested.reference,
+            &requested.roll_out
+        )
     );
-    assert_eq!((stored.rounds_wanted, stored.revision), (2, 4));
+    assert_eq!((stored.rounds_requested, stored.revision), (2, 4));
     assert_eq!(registry.attest_revision().await.unwrap(), 4);
     let names = |list: linewarden_registry::GroupList| {
         assert!(list.damaged.is_empty());
@@ -62,18 +67,18 @@ async fn a_group_comes_back_as_it_was_set() {
     };
     assert_eq!(names(registry.groups().await.unwrap()), ["fans", "pumps"]);
 
-    // A roll-out that has ended by itself is in nobody's way.
-    wanted.policy.of = 63;
-    wanted.policy.silent = 1;
-    registry.set_group(&wanted, NOW_S + 10).await.unwrap();
-    let stored = registry.group(&wanted.name).await.unwrap().unwrap();
-    assert_eq!((stored.rounds_wanted, stored.revision), (2, 5));
+    // An expired roll-out does not block changes.
+    requested.policy.window_rounds = 63;
+    requested.policy.missed_limit = 1;
+    registry.set_group(&requested, NOW_S + 10).await.unwrap();
+    let stored = registry.group(&requested.name).await.unwrap().unwrap();
+    assert_eq!((stored.rounds_requested, stored.revision), (2, 5));
 
     registry.remove_group(&name("fans")).await.unwrap();
     assert_eq!(registry.attest_revision().await.unwrap(), 6);
     let error = registry.remove_group(&name("fans")).await.unwrap_err();
     assert!(matches!(error, RegistryError::UnknownGroup { .. }), "{error}");
-    let error = registry.want_round(&name("fans")).await.unwrap_err();
+    let error = registry.request_round(&name("fans")).await.unwrap_err();
     assert!(matches!(error, RegistryError::UnknownGroup { .. }), "{error}");
 }
 
@@ -103,23 +108,47 @@ async fn a_group_that_makes_no_sense_is_refused_by_its_field() {
             }),
         ),
         (
-            "answer_ms",
+            "proof_timeout_ms",
             with(GroupPolicy {
-                answer_ms: 0,
+                proof_timeout_ms: 0,
                 ..policy
             }),
         ),
         (
-            "answer_ms",
+            "proof_timeout_ms",
             with(GroupPolicy {
-                answer_ms: 60_000,
+                proof_timeout_ms: 60_000,
                 ..policy
             }),
         ),
-        ("of", with(GroupPolicy { of: 0, ..policy })),
-        ("of", with(GroupPolicy { of: 65, ..policy })),
-        ("silent", with(GroupPolicy { silent: 0, ..policy })),
-        ("silent", with(GroupPolicy { silent: 6, ..policy })),
+        (
+            "window_rounds",
+            with(GroupPolicy {
+                window_rounds: 0,
+                ..policy
+            }),
+        ),
+        (
+            "window_rounds",
+            with(GroupPolicy {
+                window_rounds: 65,
+                ..policy
+            }),
+        ),
+        (
+            "missed_limit",
+            with(GroupPolicy {
+                missed_limit: 0,
+                ..policy
+            }),
+        ),
+        (
+            "missed_limit",
+            with(GroupPolicy {
+                missed_limit: 6,
+                ..policy
+            }),
+        ),
         (
             "reference",
             NewGroup {
@@ -160,7 +189,7 @@ async fn a_group_that_makes_no_sense_is_refused_by_its_field() {
     assert_eq!(registry.attest_revision().await.unwrap(), 0);
 }
 
-/// Between reading and writing nobody else changes the group.
+/// No other change occurs between the read and the write.
 #[tokio::test]
 async fn a_group_is_changed_as_one() {
     let registry = fleet(1).await;
@@ -198,7 +227,7 @@ async fn a_group_is_changed_as_one() {
     assert_eq!(every_s, GroupPolicy::default().every_s + 20);
 }
 
-/// With a value of PCR 0 in this bank.
+/// With a PCR 0 value in this bank.
 fn banked(bank: HashAlgorithm) -> Vec<u8> {
     let index = PcrIndex::try_from(0).unwrap();
     let mut pcrs = PcrValues::new(bank);
@@ -206,19 +235,19 @@ fn banked(bank: HashAlgorithm) -> Vec<u8> {
     Measured::new(pcrs, BTreeMap::new()).unwrap().encode()
 }
 
-/// Nobody would know what to ask such a device for.
+/// The expected proof of such a device could not be computed.
 #[tokio::test]
-async fn what_a_prover_cannot_be_laid_over_is_refused() {
+async fn an_overlay_that_the_group_does_not_allow_is_refused() {
     let registry = fleet(4).await;
     let own = banked(HashAlgorithm::Sha256);
     registry.set_overlay(DeviceId(3), Some(own)).await.unwrap();
     let other = banked(HashAlgorithm::Sha384);
     let is_refused = |error: RegistryError, field: &str| {
-        let said = error.to_string();
+        let message = error.to_string();
         assert!(
             matches!(error, RegistryError::InvalidGroup { field: found, .. } if found == field)
-                && said.contains("device 0000000000000003"),
-            "{said}"
+                && message.contains("device 0000000000000003"),
+            "{message}"
         );
     };
     let revision = registry.attest_revision().await.unwrap();
@@ -239,7 +268,7 @@ async fn what_a_prover_cannot_be_laid_over_is_refused() {
     };
     is_refused(registry.set_group(&rolled, NOW_S).await.unwrap_err(), "roll_out");
     assert_eq!(registry.attest_revision().await.unwrap(), revision);
-    // It is nobody's business of another group, and once the device is gone, of none.
+    // It does not affect another group, and no group after the device is removed.
     let fans = NewGroup {
         reference: Some(other.clone()),
         ..group("fans")
@@ -247,8 +276,8 @@ async fn what_a_prover_cannot_be_laid_over_is_refused() {
     registry.set_group(&fans, NOW_S).await.unwrap();
     registry.remove_prover(DeviceId(3)).await.unwrap();
     registry.set_group(&rolled, NOW_S).await.unwrap();
-    // Who comes while it is rolled out fits, so that it can be accepted. What is not new is let be.
-    registry.enrol_prover(prover(3), NOW_S).await.unwrap();
+    // A prover enrolled during a roll-out must fit it, so that it can be accepted. Unchanged provers are not checked.
+    registry.enroll_prover(prover(3), NOW_S).await.unwrap();
     registry.set_group(&rolled, NOW_S).await.unwrap();
     let accepted: Result<u64, RegistryError> = registry
         .change_group(&name("pumps"), NOW_S, |group| {
@@ -264,7 +293,7 @@ async fn what_a_prover_cannot_be_laid_over_is_refused() {
     accepted.unwrap();
 }
 
-/// The same the other way round: a device whose own entries do not fit does not come to the group.
+/// The reverse: a device whose overlay does not fit cannot join the group.
 #[tokio::test]
 async fn an_overlay_that_does_not_fit_its_group_is_refused() {
     let registry = fleet(2).await;
@@ -276,10 +305,11 @@ async fn an_overlay_that_does_not_fit_its_group_is_refused() {
     let other = banked(HashAlgorithm::Sha384);
     let is_refused = |result: Result<u64, RegistryError>| {
         let error = result.unwrap_err();
-        let said = error.to_string();
+        let message = error.to_string();
         assert!(
-            matches!(error, RegistryError::InvalidRecord { field: "overlay", .. }) && said.contains("pumps"),
-            "{said}"
+            matches!(error, RegistryError::InvalidRecord { field: "overlay", .. })
+                && message.contains("pumps"),
+            "{message}"
         );
     };
     let revision = registry.attest_revision().await.unwrap();
@@ -288,14 +318,14 @@ async fn an_overlay_that_does_not_fit_its_group_is_refused() {
         overlay: Some(other.clone()),
         ..prover(2)
     };
-    is_refused(registry.enrol_prover(unfit.clone(), NOW_S).await);
+    is_refused(registry.enroll_prover(unfit.clone(), NOW_S).await);
     is_refused(
         registry
-            .enrol_provers(vec![prover(1), unfit.clone()], NOW_S)
+            .enroll_provers(vec![prover(1), unfit.clone()], NOW_S)
             .await,
     );
     assert_eq!(registry.attest_revision().await.unwrap(), revision);
-    // Nor while the group is being updated to what it does not fit: that could not be accepted.
+    // Nor a device that does not fit the roll-out, which could not be accepted.
     let updated = NewGroup {
         roll_out: Some(RollOut {
             reference: other.clone(),
@@ -306,21 +336,21 @@ async fn an_overlay_that_does_not_fit_its_group_is_refused() {
     let revision = registry.set_group(&updated, NOW_S).await.unwrap();
     let own = banked(HashAlgorithm::Sha256);
     let error = registry.set_overlay(DeviceId(1), Some(own.clone())).await;
-    let said = error.unwrap_err().to_string();
+    let message = error.unwrap_err().to_string();
     assert!(
-        said.contains("is being updated to") && said.contains("withdraw"),
-        "{said}"
+        message.contains("is rolling out") && message.contains("withdraw"),
+        "{message}"
     );
     let with_own = NewProver {
         overlay: Some(own.clone()),
         ..prover(1)
     };
-    is_refused(registry.enrol_prover(with_own, NOW_S).await);
+    is_refused(registry.enroll_prover(with_own, NOW_S).await);
     is_refused(registry.set_overlay(DeviceId(1), Some(other.clone())).await);
     assert_eq!(registry.attest_revision().await.unwrap(), revision);
     registry.set_group(&pumps, NOW_S).await.unwrap();
     registry.set_overlay(DeviceId(1), Some(own)).await.unwrap();
-    // Where nothing is there that it could be laid over, it may wait.
+    // A group without a reference value accepts any overlay.
     let later = NewGroup {
         reference: None,
         ..group("fans")
@@ -330,6 +360,6 @@ async fn an_overlay_that_does_not_fit_its_group_is_refused() {
         group: name("fans"),
         ..unfit
     };
-    registry.enrol_prover(waiting, NOW_S).await.unwrap();
+    registry.enroll_prover(waiting, NOW_S).await.unwrap();
     registry.set_overlay(DeviceId(2), Some(other)).await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! Key files and variables: what is accepted, and that the rest is refused with a way out.
+//! Key files and variables: valid ones, and refusals with remedies.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -32,7 +32,7 @@ fn a_generated_key_file_is_private_and_reads_back() {
     let text = fs::read_to_string(&path).unwrap();
     assert_eq!((text.len(), text.ends_with('\n')), (65, true));
     MasterKey::from_file(&path).unwrap();
-    // Never overwritten, never the same twice.
+    // Never overwritten, and always different.
     assert!(matches!(
         MasterKey::generate_file(&path),
         Err(RegistryError::KeyFileExists { .. })
@@ -56,7 +56,7 @@ fn both_cases_of_digits_and_white_space_around_them_are_accepted() {
 }
 
 #[test]
-fn a_file_that_others_may_touch_is_refused_with_the_command_that_mends_it() {
+fn an_unsafe_key_file_is_refused_with_a_remedy() {
     for mode in [0o640, 0o604, 0o620, 0o602, 0o610, 0o644, 0o666] {
         let (_directory, path) = key_file(DIGITS.as_bytes(), mode);
         let message = refusal(&path);
@@ -69,14 +69,14 @@ fn a_file_that_others_may_touch_is_refused_with_the_command_that_mends_it() {
 }
 
 #[test]
-fn a_symbolic_link_is_judged_by_what_it_leads_to() {
+fn a_symbolic_link_is_checked_by_its_target() {
     let (directory, path) = key_file(DIGITS.as_bytes(), 0o600);
     let link = directory.path().join("link");
     symlink(&path, &link).unwrap();
     MasterKey::from_file(&link).unwrap();
     fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
     refusal(&link);
-    // A new key never goes through a link, not even a dangling one.
+    // A new key is never written through a symbolic link, even a dangling one.
     let dangling = directory.path().join("dangling");
     symlink(directory.path().join("nowhere"), &dangling).unwrap();
     assert!(matches!(
@@ -88,12 +88,12 @@ fn a_symbolic_link_is_judged_by_what_it_leads_to() {
 #[test]
 fn another_users_file_is_refused() {
     let (_directory, path) = key_file(DIGITS.as_bytes(), 0o600);
-    // Only root may give files away; for anyone else the case cannot be made.
+    // Only root may change file owners; other users skip this case.
     if std::os::unix::fs::chown(&path, Some(65_534), None).is_err() {
         eprintln!("skipped: giving a file to another user needs root");
         return;
     }
-    assert!(refusal(&path).contains("belongs to user 65534"));
+    assert!(refusal(&path).contains("owned by user 65534"));
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn directories_and_pipes_are_refused_without_hanging() {
 }
 
 #[test]
-fn malformed_keys_are_named_by_their_fault_and_never_shown() {
+fn errors_about_malformed_keys_name_the_fault_and_not_the_key() {
     let cases = [
         ("", "it is empty"),
         (" \n", "it is empty"),
@@ -134,7 +134,7 @@ fn malformed_keys_are_named_by_their_fault_and_never_shown() {
     }
     let (_directory, path) = key_file("ab".repeat(600).as_bytes(), 0o600);
     let error = MasterKey::from_file(&path).unwrap_err().to_string();
-    assert!(error.contains("longer than 1024 bytes"), "{error}");
+    assert!(error.contains("the limit is 1024 bytes"), "{error}");
     let (_directory, path) = key_file(&[0xff; 32], 0o600);
     assert!(
         MasterKey::from_file(&path)
@@ -154,10 +154,10 @@ fn a_missing_file_and_an_unset_variable_are_named() {
         .unwrap_err()
         .to_string();
     assert!(message.contains("LINEWARDEN_TEST_UNSET is not set"), "{message}");
-    // A variable that every process has, and that holds no key.
+    // A variable that always exists and holds no key.
     let message = MasterKey::from_env("PATH").unwrap_err().to_string();
     assert!(
-        message.contains("the environment variable PATH is malformed"),
+        message.contains("malformed key in the environment variable PATH"),
         "{message}"
     );
 }

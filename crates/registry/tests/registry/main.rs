@@ -1,4 +1,4 @@
-//! The registry by its interface, on SQLite itself and once more on PostgreSQL. One program: each by itself would be built with all of it again.
+//! Tests of the registry's public interface, on SQLite and again on PostgreSQL, in one program to reduce build time.
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,
@@ -7,11 +7,11 @@
 )]
 
 mod attestation;
-mod attestation_vandals;
+mod attestation_tampering;
 mod columns;
 mod copies;
 mod crash;
-mod enrolment;
+mod enrollment;
 mod feed;
 mod files;
 mod fingerprints;
@@ -25,8 +25,9 @@ mod quarantine;
 mod renewal;
 mod roaming;
 mod rounds;
+mod row_statements;
 mod service;
 mod storage;
 mod support;
+mod tampering;
 mod transfer;
-mod vandals;

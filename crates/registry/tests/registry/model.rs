@@ -1,24 +1,25 @@
-//! Random operations against a plain model in memory, with gateways that forget, stop, and are replaced without knowing.
+//! Random operations compared with an in-memory model, with gateways that lose memory, stop, and are replaced
+//! unknowingly.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::support::{in_memory, is_on_postgres, master_key, nowhere, record, rows};
+use crate::support::{in_memory, is_on_postgres, master_key, record, rows, unused_location};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex};
 use linewarden_protocol::keys::RowKey;
-use linewarden_protocol::nonce::Statement;
+use linewarden_protocol::nonce::RowStatement;
 use linewarden_registry::{
-    Credentials, Fence, Filter, LeaseRequest, Location, OnConflict, Registry, RegistryError, Revision,
-    Settlement, Status,
+    Credentials, DeviceFilter, FencingToken, LeaseRequest, Location, OnConflict, Registry, RegistryError,
+    Revision, Status, UnusedRows,
 };
 use proptest::prelude::*;
 
-/// Few ids, so that operations meet; both halves of the range, so that their signs do.
+/// Few ids, so that operations collide; from both halves of the range, to test their signs.
 const IDS: [u64; 5] = [1, 2, i64::MAX as u64, 1 << 63, u64::MAX];
 const GATEWAYS: usize = 3;
 
 #[derive(Clone, Debug)]
 enum Op {
-    Enrol {
+    Enroll {
         device: usize,
         first_idx: u32,
         count: u32,
@@ -27,17 +28,17 @@ enum Op {
     Revoke {
         device: usize,
     },
-    /// The gateway starts. What ran before goes on if `zombie`.
+    /// The gateway starts. The former process continues if `keep_old_process`.
     Start {
         gateway: usize,
-        zombie: bool,
+        keep_old_process: bool,
     },
     Lease {
         process: prop::sample::Index,
         device: usize,
         add: u32,
         ahead: u32,
-        /// The answer does not arrive.
+        /// The response is lost.
         is_lost: bool,
     },
     Spend {
@@ -45,7 +46,7 @@ enum Op {
         device: usize,
         count: usize,
     },
-    Settle {
+    ReportUnusedRows {
         process: prop::sample::Index,
         device: usize,
         keep: bool,
@@ -57,22 +58,22 @@ fn op() -> impl Strategy<Value = Op> {
     let device = 0..IDS.len();
     let process = any::<prop::sample::Index>;
     prop_oneof![
-        // A count of 0 stands for key mode.
+        // A count of 0 means key mode.
         3 => (device.clone(), prop_oneof![Just(0), 0..30u32], 0..40u32, any::<bool>())
-            .prop_map(|(device, first_idx, count, replace)| Op::Enrol { device, first_idx, count, replace }),
+            .prop_map(|(device, first_idx, count, replace)| Op::Enroll { device, first_idx, count, replace }),
         1 => device.clone().prop_map(|device| Op::Revoke { device }),
-        2 => (0..GATEWAYS, any::<bool>()).prop_map(|(gateway, zombie)| Op::Start { gateway, zombie }),
+        2 => (0..GATEWAYS, any::<bool>()).prop_map(|(gateway, keep_old_process)| Op::Start { gateway, keep_old_process }),
         8 => (process(), device.clone(), 0..6u32, 0..6u32, prop::bool::weighted(0.2))
             .prop_map(|(process, device, add, ahead, is_lost)| Op::Lease { process, device, add, ahead, is_lost }),
         8 => (process(), device.clone(), 1..5usize)
             .prop_map(|(process, device, count)| Op::Spend { process, device, count }),
         3 => (process(), device, any::<bool>())
-            .prop_map(|(process, device, keep)| Op::Settle { process, device, keep }),
+            .prop_map(|(process, device, keep)| Op::ReportUnusedRows { process, device, keep }),
         1 => Just(Op::Reopen),
     ]
 }
 
-/// What the registry should know of a device.
+/// Expected state of a device in the registry.
 #[derive(Clone, Debug)]
 struct Device {
     credentials: Credentials,
@@ -81,10 +82,10 @@ struct Device {
     revision: u64,
 }
 
-/// A gateway's process, as it holds its rows in memory.
+/// A gateway process with its rows in memory.
 struct Process {
-    fence: Fence,
-    /// By device id: the rows in hand in ascending order with the epoch that they belong to, and the mark.
+    fencing_token: FencingToken,
+    /// By device id: its rows in ascending order with their epoch, and the mark.
     held: BTreeMap<u64, Held>,
 }
 
@@ -96,31 +97,34 @@ struct Held {
     mark: u32,
 }
 
-struct World {
+struct Simulation {
     registry: Registry,
     file: Option<Location>,
     devices: BTreeMap<u64, Device>,
     revision: u64,
     processes: Vec<Process>,
-    /// By gateway: its newest fence.
+    /// The newest fencing token of each gateway.
     newest: BTreeMap<u32, u64>,
-    /// Every row that any process ever spent.
+    /// All rows ever spent by any process.
     spent: BTreeSet<(u64, u32)>,
-    /// Rows that a loss of memory, new credentials or a jump may have cost, by device.
+    /// By device: rows that may be lost by a memory loss, new credentials or a jump.
     lost: BTreeMap<u64, u32>,
 }
 
-impl World {
+impl Simulation {
     async fn step(&mut self, op: Op) {
         match op {
-            Op::Enrol {
+            Op::Enroll {
                 device,
                 first_idx,
                 count,
                 replace,
-            } => self.enrol(IDS[device], first_idx, count, replace).await,
+            } => self.enroll(IDS[device], first_idx, count, replace).await,
             Op::Revoke { device } => self.revoke(IDS[device]).await,
-            Op::Start { gateway, zombie } => self.start(gateway, zombie).await,
+            Op::Start {
+                gateway,
+                keep_old_process,
+            } => self.start(gateway, keep_old_process).await,
             Op::Lease {
                 process,
                 device,
@@ -141,7 +145,7 @@ impl World {
                     self.spend(process, IDS[device], count);
                 }
             }
-            Op::Settle {
+            Op::ReportUnusedRows {
                 process,
                 device,
                 keep,
@@ -150,16 +154,16 @@ impl World {
                     return;
                 };
                 if !keep {
-                    return self.settle(process, IDS[device], false).await;
+                    return self.report_unused_rows(process, IDS[device], false).await;
                 }
-                // It stops in good order.
+                // It shuts down regularly.
                 for id in IDS {
                     if !self.processes[process].held.contains_key(&id) {
-                        // It has not heard of what it holds.
+                        // It has not received its lease.
                         let open = self.open_rows(process, id).await;
                         *self.lost.entry(id).or_default() += open;
                     }
-                    self.settle(process, id, true).await;
+                    self.report_unused_rows(process, id, true).await;
                 }
                 self.processes.remove(process);
             }
@@ -178,7 +182,7 @@ impl World {
         }
     }
 
-    async fn enrol(&mut self, id: u64, first_idx: u32, count: u32, replace: bool) {
+    async fn enroll(&mut self, id: u64, first_idx: u32, count: u32, replace: bool) {
         let credentials = match count {
             0 => Credentials::Key(RowKey::from_bytes([self.revision as u8 | 1; 16])),
             _ => Credentials::Pool {
@@ -196,14 +200,14 @@ impl World {
             .get(DeviceId(id))
             .await
             .map_or(0, |info| info.idx_floor.0);
-        let answer = self
+        let result = self
             .registry
-            .enrol_chunk(vec![record(id, credentials.clone())], on_conflict)
+            .enroll_chunk(vec![record(id, credentials.clone())], on_conflict)
             .await;
         let before = self.devices.get(&id);
         let exhausted = count > 0 && floor.max(first_idx) >= first_idx + count;
         let expected = before.is_none_or(|before| replace && !before.revoked && !exhausted);
-        assert_eq!(answer.is_ok(), expected, "{answer:?}");
+        assert_eq!(result.is_ok(), expected, "{result:?}");
         if expected {
             self.revision += 1;
             let epoch = before.map_or(0, |before| before.epoch + 1);
@@ -219,43 +223,41 @@ impl World {
     }
 
     async fn revoke(&mut self, id: u64) {
-        let answer = self.registry.revoke(DeviceId(id), "", 1).await;
+        let result = self.registry.revoke(DeviceId(id), "", 1).await;
         match self.devices.get_mut(&id) {
-            None => assert!(matches!(answer, Err(RegistryError::UnknownDevice { .. }))),
-            Some(device) if device.revoked => assert_eq!(answer.unwrap(), Revision(device.revision)),
+            None => assert!(matches!(result, Err(RegistryError::UnknownDevice { .. }))),
+            Some(device) if device.revoked => assert_eq!(result.unwrap(), Revision(device.revision)),
             Some(device) => {
                 self.revision += 1;
                 device.revoked = true;
                 device.revision = self.revision;
-                assert_eq!(answer.unwrap(), Revision(self.revision));
+                assert_eq!(result.unwrap(), Revision(self.revision));
             }
         }
     }
 
     /// Resumes at the marks.
-    async fn start(&mut self, gateway: usize, zombie: bool) {
+    async fn start(&mut self, gateway: usize, keep_old_process: bool) {
         let gateway = GatewayId(gateway as u32);
         let before = self.newest.get(&gateway.0).copied();
-        if let Some(at) = self
-            .processes
-            .iter()
-            .position(|process| process.fence.gateway() == gateway && Some(process.fence.number()) == before)
-        {
+        if let Some(at) = self.processes.iter().position(|process| {
+            process.fencing_token.gateway() == gateway && Some(process.fencing_token.number()) == before
+        }) {
             for id in IDS {
                 let open = self.open_rows(at, id).await;
                 *self.lost.entry(id).or_default() += open;
             }
         }
-        let fence = self.registry.register_gateway(gateway, 7).await.unwrap();
+        let fencing_token = self.registry.register_gateway(gateway, 7).await.unwrap();
         let newest = self.newest.entry(gateway.0).or_default();
         *newest += 1;
-        assert_eq!(fence.number(), *newest);
-        if !zombie {
+        assert_eq!(fencing_token.number(), *newest);
+        if !keep_old_process {
             self.processes
-                .retain(|process| process.fence.gateway() != gateway);
+                .retain(|process| process.fencing_token.gateway() != gateway);
         }
         let mut held = BTreeMap::new();
-        let mut stream = self.registry.stream_leased(fence, 2);
+        let mut stream = self.registry.stream_leased(fencing_token, 2);
         while let Some(chunk) = stream.next_chunk().await.unwrap() {
             for device in chunk.devices {
                 let id = device.info.device.0;
@@ -275,15 +277,15 @@ impl World {
                 );
             }
         }
-        self.processes.push(Process { fence, held });
+        self.processes.push(Process { fencing_token, held });
     }
 
-    /// Rows that the mark allows the process to spend and that it has not, whether their answer has come or not.
+    /// Rows that the mark allows the process to spend and that are unspent, whether or not the response arrived.
     async fn open_rows(&self, process: usize, id: u64) -> u32 {
         let process = &self.processes[process];
         let leases = self.registry.leases_of(DeviceId(id)).await.unwrap();
         let epoch = self.devices.get(&id).map(|device| device.epoch);
-        let gateway = process.fence.gateway();
+        let gateway = process.fencing_token.gateway();
         let Some(lease) = leases
             .iter()
             .find(|lease| lease.gateway == gateway && Some(lease.epoch) == epoch)
@@ -293,15 +295,15 @@ impl World {
         let held = process.held.get(&id).filter(|held| held.epoch == lease.epoch);
         let received = held.and_then(|held| held.rows.back()).map_or(0, |last| last + 1);
         let received = received.max(held.map_or(0, |held| held.next));
-        let in_hand = held.map_or(0, |held| {
+        let held_rows = held.map_or(0, |held| {
             held.rows.iter().filter(|idx| **idx < lease.mark.0).count()
         });
-        in_hand as u32 + lease.mark.0.saturating_sub(received.max(lease.rows.start))
+        held_rows as u32 + lease.mark.0.saturating_sub(received.max(lease.rows.start))
     }
 
     async fn lease(&mut self, process: usize, id: u64, add: u32, ahead: u32, is_lost: bool) {
         let process = &mut self.processes[process];
-        let fence = process.fence;
+        let fencing_token = process.fencing_token;
         let before = process.held.get(&id).cloned().unwrap_or_default();
         let current = before.epoch == self.devices.get(&id).map_or(0, |device| device.epoch);
         let request = LeaseRequest {
@@ -309,30 +311,30 @@ impl World {
             epoch: before.epoch,
             from: RowIndex(before.next),
             received: RowIndex(before.rows.back().map_or(before.next, |last| last + 1)),
-            hold: before.rows.len() as u32 + add,
-            ahead,
-            stated: Statement::default(),
+            hold_rows: before.rows.len() as u32 + add,
+            spendable_rows: ahead,
+            statement: RowStatement::default(),
         };
-        let answer = self.registry.lease(&fence, &[request]).await;
-        if fence.number() != self.newest[&fence.gateway().0] {
-            assert!(matches!(answer, Err(RegistryError::OldFence { .. })));
+        let result = self.registry.lease(&fencing_token, &[request]).await;
+        if fencing_token.number() != self.newest[&fencing_token.gateway().0] {
+            assert!(matches!(result, Err(RegistryError::StaleFencingToken { .. })));
             return;
         }
         let Some(device) = self.devices.get(&id) else {
             assert!(matches!(
-                answer.unwrap().remove(0),
+                result.unwrap().remove(0),
                 Err(RegistryError::UnknownDevice { .. })
             ));
             return;
         };
-        let granted = match answer.unwrap().remove(0) {
+        let granted = match result.unwrap().remove(0) {
             Ok(granted) => granted,
             Err(RegistryError::Revoked { .. }) => {
                 assert!(device.revoked);
                 return;
             }
             Err(RegistryError::RowsExhausted { .. }) => {
-                assert!(!current || before.rows.is_empty(), "there are rows in hand");
+                assert!(!current || before.rows.is_empty(), "the process still has rows");
                 return;
             }
             Err(other) => panic!("{other}"),
@@ -372,37 +374,46 @@ impl World {
         }
     }
 
-    async fn settle(&mut self, process: usize, id: u64, keep: bool) {
+    async fn report_unused_rows(&mut self, process: usize, id: u64, keep: bool) {
         let process = &mut self.processes[process];
-        let fence = process.fence;
+        let fencing_token = process.fencing_token;
         let Some(held) = process.held.get(&id).cloned() else {
             return;
         };
-        let settlement = Settlement {
+        let unused_rows = UnusedRows {
             device: DeviceId(id),
             epoch: held.epoch,
             unused_from: RowIndex(held.next),
-            keep,
+            keep_leased: keep,
         };
         let leases = self.registry.leases_of(DeviceId(id)).await.unwrap();
-        let held_from = leases.iter().find(|lease| lease.gateway == fence.gateway());
-        let answer = self.registry.settle(&fence, &[settlement]).await;
-        if fence.number() != self.newest[&fence.gateway().0] {
-            assert!(matches!(answer, Err(RegistryError::OldFence { .. })));
+        let held_from = leases
+            .iter()
+            .find(|lease| lease.gateway == fencing_token.gateway());
+        let result = self
+            .registry
+            .record_unused_rows(&fencing_token, &[unused_rows])
+            .await;
+        if fencing_token.number() != self.newest[&fencing_token.gateway().0] {
+            assert!(matches!(result, Err(RegistryError::StaleFencingToken { .. })));
             return;
         }
-        answer.unwrap().remove(0).unwrap();
+        result.unwrap().remove(0).unwrap();
         process.held.remove(&id);
-        // What a jump left behind stays spent, whether the process has heard of the jump or not.
+        // Rows skipped by a jump stay spent, whether or not the process knows.
         let start = held_from.map_or(0, |lease| lease.rows.start);
         let left_behind = held.rows.iter().filter(|idx| **idx < start).count();
         *self.lost.entry(id).or_default() += left_behind as u32;
     }
 
-    /// Everything the registry shows agrees with the model.
+    /// The registry agrees with the model.
     async fn compare(&self) {
         assert_eq!(self.registry.revision().await.unwrap(), Revision(self.revision));
-        let page = self.registry.list(&Filter::default(), None, 100).await.unwrap();
+        let page = self
+            .registry
+            .list(&DeviceFilter::default(), None, 100)
+            .await
+            .unwrap();
         assert!(page.damaged.is_empty() && page.next.is_none());
         let listed: Vec<u64> = page.devices.iter().map(|info| info.device.0).collect();
         assert_eq!(listed, self.devices.keys().copied().collect::<Vec<_>>());
@@ -437,23 +448,22 @@ impl World {
         assert_eq!(seen, expected);
     }
 
-    async fn give_all_back(&mut self) {
+    async fn return_all_rows(&mut self) {
         for process in 0..self.processes.len() {
             for id in IDS {
-                self.settle(process, id, false).await;
+                self.report_unused_rows(process, id, false).await;
             }
         }
     }
 
-    /// Every process that may still speak gives back what it holds; then all rows but those that were lost can be spent
-    /// by a gateway that never was here.
+    /// Every active process returns its rows. Then a new gateway can spend all rows except lost ones.
     async fn drain(&mut self) {
-        self.give_all_back().await;
+        self.return_all_rows().await;
         for gateway in 0..GATEWAYS {
-            // What it kept when it stopped.
+            // Rows that it kept at shutdown.
             self.start(gateway, false).await;
         }
-        self.give_all_back().await;
+        self.return_all_rows().await;
         self.start(GATEWAYS, false).await;
         let last = self.processes.len() - 1;
         let ids: Vec<u64> = self.devices.keys().copied().collect();
@@ -485,13 +495,13 @@ fn run(ops: Vec<Op>, on_disk: bool) {
         .build()
         .unwrap();
     runtime.block_on(async {
-        let (_directory, place) = nowhere();
+        let (_directory, place) = unused_location();
         let file = on_disk.then_some(place);
         let registry = match &file {
             Some(path) => Registry::create(path, &master_key()).await.unwrap(),
             None => in_memory().await,
         };
-        let mut world = World {
+        let mut simulation = Simulation {
             registry,
             file,
             devices: BTreeMap::new(),
@@ -502,15 +512,15 @@ fn run(ops: Vec<Op>, on_disk: bool) {
             lost: BTreeMap::new(),
         };
         for op in ops {
-            world.step(op).await;
-            world.compare().await;
+            simulation.step(op).await;
+            simulation.compare().await;
         }
-        world.drain().await;
-        assert!(world.registry.check().await.unwrap().is_empty());
+        simulation.drain().await;
+        assert!(simulation.registry.check().await.unwrap().is_empty());
     });
 }
 
-/// Fewer where each has to make its tables on a server.
+/// Fewer on PostgreSQL, where each run creates its tables.
 fn cases(in_memory: u32) -> u32 {
     match is_on_postgres() {
         true => in_memory / 8,

@@ -1,21 +1,21 @@
-//! Permissions for pairs as they lie in the file.
+//! Stored permissions of pairs.
 
-use crate::support::{key_device, master_key, nowhere, pool_device, sql};
+use crate::support::{key_device, master_key, pool_device, sql, unused_location};
 use linewarden_protocol::ids::DeviceId;
 use linewarden_registry::{Registry, RegistryError};
 
 const A: DeviceId = DeviceId(1);
-/// With the highest bit set: bit-cast it is negative, and the higher id all the same.
+/// With the highest bit set: the bit-cast value is negative, but the id is higher.
 const B: DeviceId = DeviceId(0xf000_0000_0000_0001);
 const C: DeviceId = DeviceId(3);
 
 #[tokio::test]
 async fn a_permission_is_of_the_two_and_cannot_be_written_without_the_key() {
-    let (_directory, path) = nowhere();
+    let (_directory, path) = unused_location();
     let registry = Registry::create(&path, &master_key()).await.unwrap();
-    registry.enrol(pool_device(A.0, 4)).await.unwrap();
-    registry.enrol(key_device(B.0)).await.unwrap();
-    registry.enrol(key_device(C.0)).await.unwrap();
+    registry.enroll(pool_device(A.0, 4)).await.unwrap();
+    registry.enroll(key_device(B.0)).await.unwrap();
+    registry.enroll(key_device(C.0)).await.unwrap();
     assert!(registry.allow_pair(B, A).await.unwrap());
     let made = registry.pair_key(A, B, 100).await.unwrap().unwrap();
     assert_eq!(registry.pair_key(A, C, 100).await.unwrap(), None);

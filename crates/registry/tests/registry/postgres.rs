@@ -1,4 +1,4 @@
-//! The same tests with every registry on PostgreSQL, and what only PostgreSQL can do.
+//! All tests with registries on PostgreSQL, and tests specific to PostgreSQL.
 
 use std::process::Command;
 use std::time::Duration;
@@ -8,25 +8,25 @@ use linewarden_registry::{Location, MasterKey, Options, Registry, RegistryError}
 use linewarden_testbed::{Postgres, PostgresOptions};
 
 use crate::support::{
-    ON_POSTGRES, fleet_of_40, gateway, is_on_postgres, lease, master_key, nowhere, open, pool_device, server,
-    sql,
+    ON_POSTGRES, fleet_of_40, gateway, is_on_postgres, lease, master_key, open, pool_device, server, sql,
+    unused_location,
 };
 
-/// So many tests are run on PostgreSQL at least.
+/// Minimum number of tests run on PostgreSQL.
 const LEAST: u32 = 100;
-/// Those that are not.
+/// Tests that do not run on PostgreSQL.
 const NOT_ON_POSTGRES: [&str; 8] = [
-    // This one: it would never end.
+    // This test, which would recurse.
     "all_tests_pass_on_postgresql",
-    // Of files of SQLite: their rights, locks and logs, foreign and older ones; PostgreSQL's own are below.
+    // About SQLite files: permissions, locks, logs, foreign and older files.
     "files::",
-    // Of key files, before any registry is opened.
+    // About key files, without a registry.
     "keys::",
-    // Of values of other types than their columns', which PostgreSQL does not take, put into copies of a file.
+    // About values of wrong types, which PostgreSQL refuses.
     "columns::",
-    // Of copies of one file, each edited behind the registry's back. The codes that find it are the same there.
+    // About edited copies of a file. The MACs that detect edits are the same on PostgreSQL.
     "attestation_vandals::",
-    // Of bytes of a file: cut off, turned, and looked through for keys. PostgreSQL's files are its server's.
+    // About bytes of a file: truncated, flipped, searched for keys. Files of PostgreSQL belong to its server.
     "truncated_files",
     "flipped_bytes",
     "no_key_material",
@@ -44,7 +44,7 @@ fn all_tests_pass_on_postgresql() {
             return;
         }
     };
-    // What the documents say it is tested with, or newer.
+    // The documented PostgreSQL version, or newer.
     let version = server.psql("SHOW server_version_num").unwrap();
     assert!(version.trim().parse::<u32>().unwrap() >= 150_000, "{version}");
     let output = Command::new(std::env::current_exe().unwrap())
@@ -52,22 +52,22 @@ fn all_tests_pass_on_postgresql() {
         .env(ON_POSTGRES, server.directory())
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
+    let message = String::from_utf8_lossy(&output.stdout);
     assert!(
         output.status.success(),
-        "{said}\n{}",
+        "{message}\n{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    // Names that nothing has skip nothing, and one that all have would skip all.
-    let passed = said
+    // A name that matches no test would skip nothing, and one that matches all would skip all.
+    let passed = message
         .split_once("test result: ok. ")
         .and_then(|(_, rest)| rest.split_once(" passed"))
         .map(|(passed, _)| passed.parse::<u32>().unwrap());
-    assert!(passed >= Some(LEAST), "{said}");
-    print!("on PostgreSQL: {said}");
+    assert!(passed >= Some(LEAST), "{message}");
+    print!("on PostgreSQL: {message}");
 }
 
-/// Somebody with rights on the database, who could undo what is written without any record's code telling.
+/// Objects that could undo writes without invalidating a MAC, created by a user with rights on the database.
 #[tokio::test]
 async fn triggers_rules_policies_and_changed_tables_are_refused() {
     if !is_on_postgres() {
@@ -103,12 +103,12 @@ async fn triggers_rules_policies_and_changed_tables_are_refused() {
         sql(&place, statement).await;
         let error = open(&place).await.unwrap_err();
         assert!(
-            matches!(&error, RegistryError::ForeignSchema { kind: found, .. } if found == kind),
+            matches!(&error, RegistryError::UnexpectedSchemaObject { kind: found, .. } if found == kind),
             "{statement}: {error}"
         );
         assert!(before.check().await.is_err(), "{statement}");
     }
-    // What is beside the tables and acts on none of them.
+    // Objects that do not affect the tables.
     let (_directory, place) = fleet_of_40().await;
     sql(
         &place,
@@ -119,7 +119,7 @@ async fn triggers_rules_policies_and_changed_tables_are_refused() {
 }
 
 #[tokio::test]
-async fn what_cannot_hold_a_registry_says_why() {
+async fn unusable_databases_are_refused_with_a_reason() {
     let Some(server) = server() else {
         return;
     };
@@ -139,16 +139,16 @@ async fn what_cannot_hold_a_registry_says_why() {
     }
     let (opened, created) = refused(&format!("postgres://postgres@localhost/none?host={host}")).await;
     for error in [opened, created] {
-        assert!(error.to_string().contains("cannot be reached"), "{error}");
+        assert!(error.to_string().contains("unreachable"), "{error}");
     }
     let (opened, _) = refused(&format!(
         "postgres://postgres@localhost/postgres?host={host}&options[search_path]=none"
     ))
     .await;
     assert!(opened.to_string().contains("search_path"), "{opened}");
-    let (_directory, nowhere) = nowhere();
+    let (_directory, unused_location) = unused_location();
     assert!(matches!(
-        open(&nowhere).await,
+        open(&unused_location).await,
         Err(RegistryError::NoRegistry { .. })
     ));
     let (_directory, place) = fleet_of_40().await;
@@ -163,10 +163,10 @@ async fn what_cannot_hold_a_registry_says_why() {
     ));
 }
 
-/// Two programs that make a registry at once: one has made it.
+/// Two programs create a registry concurrently: one succeeds.
 #[tokio::test]
-async fn one_of_two_makes_it() {
-    let (_directory, place) = nowhere();
+async fn one_of_two_concurrent_creations_succeeds() {
+    let (_directory, place) = unused_location();
     let key = master_key();
     let (one, other) = tokio::join!(Registry::create(&place, &key), Registry::create(&place, &key));
     let mut made = 0;
@@ -180,9 +180,9 @@ async fn one_of_two_makes_it() {
     assert!(open(&place).await.unwrap().check().await.unwrap().is_empty());
 }
 
-/// The server goes away under load and comes back: errors in between, and nothing is leased twice.
+/// The server stops under load and returns: requests fail in between, and no row is leased twice.
 #[tokio::test]
-async fn a_server_that_was_away_is_used_again() {
+async fn a_server_is_used_again_after_an_outage() {
     if std::env::var_os(ON_POSTGRES).is_some() {
         return;
     }
@@ -203,22 +203,22 @@ async fn a_server_that_was_away_is_used_again() {
     let registry = Registry::open_with(&place, &master_key(), &options)
         .await
         .unwrap();
-    registry.enrol(pool_device(1, 100)).await.unwrap();
-    let fence = gateway(&registry).await;
-    let first = lease(&registry, &fence, 1, 0, 4).await.unwrap();
+    registry.enroll(pool_device(1, 100)).await.unwrap();
+    let fencing_token = gateway(&registry).await;
+    let first = lease(&registry, &fencing_token, 1, 0, 4).await.unwrap();
     server.stop();
-    let away = lease(&registry, &fence, 1, 4, 4).await.unwrap_err();
+    let away = lease(&registry, &fencing_token, 1, 4, 4).await.unwrap_err();
     assert!(matches!(away, RegistryError::Unreachable(_)), "{away}");
     let away = registry.get(DeviceId(1)).await.unwrap_err();
     assert!(matches!(away, RegistryError::Unreachable(_)), "{away}");
-    server.resume().unwrap();
-    let again = lease(&registry, &fence, 1, 4, 4).await.unwrap();
+    server.restart().unwrap();
+    let again = lease(&registry, &fencing_token, 1, 4, 4).await.unwrap();
     assert_eq!((first.rows, again.rows), (0..4, 4..8));
 }
 
-/// A write that waited in vain leaves its connection as it was, whether it ran into the time for it or was given up.
+/// A write that timed out or was canceled leaves its connection unchanged.
 #[tokio::test]
-async fn who_waited_in_vain_for_the_lock_writes_once_it_is_free() {
+async fn a_writer_succeeds_after_the_lock_timeout_once_the_lock_is_free() {
     if !is_on_postgres() {
         return;
     }
@@ -230,21 +230,21 @@ async fn who_waited_in_vain_for_the_lock_writes_once_it_is_free() {
     let registry = Registry::open_with(&place, &master_key(), &options)
         .await
         .unwrap();
-    // A copy that moves holds it for as long as it is being told how far it is.
+    // A moving copy locks the registry while its progress callback runs.
     let holder = open(&place).await.unwrap();
-    let (_kept, target) = nowhere();
-    let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
-    let mut held = Box::pin(holder.move_to(&target, move |_| told.send(()).unwrap_or_default()));
+    let (_kept, target) = unused_location();
+    let (reported, mut received) = tokio::sync::mpsc::unbounded_channel();
+    let mut held = Box::pin(holder.move_to(&target, move |_| reported.send(()).unwrap_or_default()));
     tokio::select! {
-        _ = &mut held => panic!("it has ended before anything was heard of it"),
-        _ = heard.recv() => {}
+        _ = &mut held => panic!("it ended before its first report"),
+        _ = received.recv() => {}
     }
     for _ in 0..4 {
         let refused = registry.revoke(DeviceId(3), "lost", 1).await.unwrap_err();
         assert!(matches!(refused, RegistryError::Locked), "{refused}");
-        let given_up = registry.revoke(DeviceId(3), "lost", 1);
+        let canceled = registry.revoke(DeviceId(3), "lost", 1);
         assert!(
-            tokio::time::timeout(Duration::from_millis(20), given_up)
+            tokio::time::timeout(Duration::from_millis(20), canceled)
                 .await
                 .is_err()
         );
@@ -257,22 +257,22 @@ async fn who_waited_in_vain_for_the_lock_writes_once_it_is_free() {
     }
 }
 
-/// Whatever is not finished was never there.
+/// An unfinished copy leaves nothing.
 #[tokio::test]
-async fn a_copy_that_is_broken_off_leaves_nothing() {
+async fn an_interrupted_copy_leaves_no_registry() {
     if !is_on_postgres() {
         return;
     }
     let (_directory, place) = fleet_of_40().await;
     let registry = open(&place).await.unwrap();
-    let (_kept, target) = nowhere();
+    let (_kept, target) = unused_location();
     {
-        let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
-        let copy = registry.copy_to(&target, move |_| told.send(()).unwrap_or_default());
+        let (reported, mut received) = tokio::sync::mpsc::unbounded_channel();
+        let copy = registry.copy_to(&target, move |_| reported.send(()).unwrap_or_default());
         tokio::pin!(copy);
         tokio::select! {
-            _ = &mut copy => panic!("it has ended before anything was heard of it"),
-            _ = heard.recv() => {}
+            _ = &mut copy => panic!("it ended before its first report"),
+            _ = received.recv() => {}
         }
         assert!(matches!(
             open(&target).await,

@@ -1,43 +1,43 @@
-//! Quarantine: nobody gets a device in that is shut out, nor loses that it is.
+//! Quarantine: it cannot be bypassed and is not lost.
 
 use crate::support::{
-    fleet_of_40, gateway, in_memory, lease, lease_all, open, pool_device, pool_device_from, rows, sql, wish,
+    fleet_of_40, in_memory, lease, lease_all, lease_request, open, pool_device, pool_device_from, rows, sql,
 };
-use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
+use linewarden_protocol::ids::DeviceId;
 use linewarden_registry::{
-    BulkOptions, Change, EnrolledAt, ExportKey, Filter, OnConflict, OnDamage, Quarantine, Registry,
-    RegistryError, Renewal, Revision, Suspect,
+    BulkOptions, Change, DeviceFilter, EnrollmentTime, ExportKey, OnConflict, OnDamage, Quarantine,
+    QuarantineRequest, Registry, RegistryError, Renewal, Revision,
 };
 
 const NOW_S: u64 = 1_800_000_000;
 
-fn suspect(id: u64, reason: String) -> Suspect {
-    Suspect {
+fn suspect(id: u64, reason: String) -> QuarantineRequest {
+    QuarantineRequest {
         device: DeviceId(id),
-        enrolled_at: EnrolledAt(NOW_S),
+        enrolled_at: EnrollmentTime(NOW_S),
         reason,
     }
 }
 
-/// None of them is a prover.
-fn these(ids: &[u64]) -> Vec<Suspect> {
+/// None of the devices is a prover.
+fn these(ids: &[u64]) -> Vec<QuarantineRequest> {
     ids.iter()
         .map(|id| suspect(*id, format!("silent, device {id}")))
         .collect()
 }
 
-/// The revision by which they are shut out.
-async fn shut_out(registry: &Registry, suspects: &[Suspect], now_s: u64) -> Revision {
-    let told = registry.quarantine(suspects, now_s).await.unwrap();
-    assert!(told.overtaken.is_empty());
-    told.revision
+/// The revision of the quarantine.
+async fn quarantine_all(registry: &Registry, suspects: &[QuarantineRequest], now_s: u64) -> Revision {
+    let result = registry.quarantine(suspects, now_s).await.unwrap();
+    assert!(result.superseded.is_empty());
+    result.revision
 }
 
 async fn fleet(devices: u64) -> Registry {
     let registry = in_memory().await;
     let records = (1..=devices).map(|id| pool_device(id, 100));
     registry
-        .enrol_bulk(records, BulkOptions::default(), |_| ())
+        .enroll_bulk(records, BulkOptions::default(), |_| ())
         .await
         .unwrap();
     registry
@@ -53,12 +53,12 @@ fn is_refused(error: &RegistryError) -> bool {
 }
 
 #[tokio::test]
-async fn a_device_in_quarantine_gets_nothing_until_it_is_readmitted() {
+async fn a_quarantined_device_gets_no_rows_until_its_release() {
     let registry = fleet(3).await;
-    let fence = lease_all(&registry, 1..=3).await;
+    let fencing_token = lease_all(&registry, 1..=3).await;
     registry.allow_pair(DeviceId(1), DeviceId(2)).await.unwrap();
     let before = registry.revision().await.unwrap();
-    let revision = shut_out(&registry, &these(&[2]), NOW_S).await;
+    let revision = quarantine_all(&registry, &these(&[2]), NOW_S).await;
     assert!(revision > before);
     let change = newest_change(&registry, before, 2).await.unwrap();
     assert_eq!((change.active, change.revision), (false, revision));
@@ -68,12 +68,14 @@ async fn a_device_in_quarantine_gets_nothing_until_it_is_readmitted() {
     assert_eq!(info.quarantine, Some(Quarantine { at_s: NOW_S, reason }));
 
     assert!(is_refused(&registry.load(DeviceId(2)).await.unwrap_err()));
-    assert!(is_refused(&lease(&registry, &fence, 2, 0, 4).await.unwrap_err()));
-    let question = wish(DeviceId(2), 0, 4);
     assert!(is_refused(
-        &registry.first_row(&fence, &question).await.unwrap_err()
+        &lease(&registry, &fencing_token, 2, 0, 4).await.unwrap_err()
     ));
-    assert!(is_refused(&registry.enrolment(DeviceId(2)).await.unwrap_err()));
+    let request = lease_request(DeviceId(2), 0, 4);
+    assert!(is_refused(
+        &registry.first_row(&fencing_token, &request).await.unwrap_err()
+    ));
+    assert!(is_refused(&registry.enrollment(DeviceId(2)).await.unwrap_err()));
     let renewal = Renewal::Rows {
         epoch: 0,
         first: 100,
@@ -90,18 +92,18 @@ async fn a_device_in_quarantine_gets_nothing_until_it_is_readmitted() {
         registry.pair_key(DeviceId(2), DeviceId(1), NOW_S).await.unwrap(),
         None
     );
-    // A gateway that starts now does not hear of it; the others are served.
-    let mut stream = registry.stream_leased(fence, 10);
+    // A gateway that starts now does not receive the device; the others are served.
+    let mut stream = registry.stream_leased(fencing_token, 10);
     let chunk = stream.next_chunk().await.unwrap().unwrap();
     let ids: Vec<u64> = chunk.devices.iter().map(|device| device.info.device.0).collect();
     assert_eq!((ids, chunk.damaged.len()), (vec![1, 3], 0));
-    let _ = lease(&registry, &fence, 1, 0, 4).await.unwrap();
+    let _ = lease(&registry, &fencing_token, 1, 0, 4).await.unwrap();
 
-    let back = registry.readmit(DeviceId(2)).await.unwrap();
+    let back = registry.release(DeviceId(2)).await.unwrap();
     let change = newest_change(&registry, revision, 2).await.unwrap();
     assert_eq!((change.active, change.revision), (true, back));
     assert!(registry.get(DeviceId(2)).await.unwrap().may_authenticate());
-    let _ = lease(&registry, &fence, 2, 0, 4).await.unwrap();
+    let _ = lease(&registry, &fencing_token, 2, 0, 4).await.unwrap();
     assert!(
         registry
             .pair_key(DeviceId(1), DeviceId(2), NOW_S)
@@ -113,20 +115,20 @@ async fn a_device_in_quarantine_gets_nothing_until_it_is_readmitted() {
 }
 
 #[tokio::test]
-async fn again_changes_nothing_and_a_stranger_spoils_nothing() {
+async fn repeated_quarantines_and_unknown_devices_change_nothing() {
     let registry = fleet(4).await;
     registry.revoke(DeviceId(4), "lost", NOW_S).await.unwrap();
-    let first = shut_out(&registry, &these(&[2]), NOW_S).await;
-    let told = these(&[2, 4, 99]);
-    assert_eq!(shut_out(&registry, &told, NOW_S + 1).await, first);
+    let first = quarantine_all(&registry, &these(&[2]), NOW_S).await;
+    let result = these(&[2, 4, 99]);
+    assert_eq!(quarantine_all(&registry, &result, NOW_S + 1).await, first);
     assert_eq!(
         registry.get(DeviceId(2)).await.unwrap().quarantine.unwrap().at_s,
         NOW_S
     );
     assert_eq!(registry.get(DeviceId(4)).await.unwrap().quarantine, None);
-    assert_eq!(shut_out(&registry, &[], NOW_S).await, first);
-    // Of several the newest revision is told, each has its own.
-    let both = shut_out(&registry, &these(&[99, 1, 3, 2]), NOW_S).await;
+    assert_eq!(quarantine_all(&registry, &[], NOW_S).await, first);
+    // Of several quarantines the newest revision is returned; each has its own.
+    let both = quarantine_all(&registry, &these(&[99, 1, 3, 2]), NOW_S).await;
     let feed = registry.changes_since(first, 10).await.unwrap();
     let seen: Vec<_> = feed
         .changes
@@ -134,59 +136,59 @@ async fn again_changes_nothing_and_a_stranger_spoils_nothing() {
         .map(|c| (c.device.0, c.revision.0, c.active))
         .collect();
     assert_eq!(seen, [(1, both.0 - 1, false), (3, both.0, false)]);
-    // A reason that is none spoils the whole question, before anything is done.
+    // An empty reason refuses the whole request before any change.
     let steering = vec![suspect(1, "\u{1b}[2J".to_owned())];
     assert!(registry.quarantine(&steering, NOW_S).await.is_err());
 
-    assert_eq!(registry.readmit(DeviceId(2)).await.unwrap().0, both.0 + 1);
-    assert_eq!(registry.readmit(DeviceId(2)).await.unwrap().0, both.0 + 1);
+    assert_eq!(registry.release(DeviceId(2)).await.unwrap().0, both.0 + 1);
+    assert_eq!(registry.release(DeviceId(2)).await.unwrap().0, both.0 + 1);
     assert!(matches!(
-        registry.readmit(DeviceId(4)).await,
+        registry.release(DeviceId(4)).await,
         Err(RegistryError::Revoked { .. })
     ));
     assert!(matches!(
-        registry.readmit(DeviceId(99)).await,
+        registry.release(DeviceId(99)).await,
         Err(RegistryError::UnknownDevice { .. })
     ));
-    let list = async |filter: Filter| -> Vec<u64> {
+    let list = async |filter: DeviceFilter| -> Vec<u64> {
         let page = registry.list(&filter, None, 10).await.unwrap();
         assert_eq!(registry.count(&filter).await.unwrap(), page.devices.len() as u64);
         page.devices.iter().map(|info| info.device.0).collect()
     };
     assert_eq!(
-        list(Filter {
+        list(DeviceFilter {
             active: Some(true),
-            ..Filter::default()
+            ..DeviceFilter::default()
         })
         .await,
         [2]
     );
     assert_eq!(
-        list(Filter {
+        list(DeviceFilter {
             active: Some(false),
-            ..Filter::default()
+            ..DeviceFilter::default()
         })
         .await,
         [4]
     );
     assert_eq!(
-        list(Filter {
+        list(DeviceFilter {
             quarantined: true,
-            ..Filter::default()
+            ..DeviceFilter::default()
         })
         .await,
         [1, 3]
     );
 }
 
-/// New credentials, an export and its import, a backup: none of them lets the device in. Revocation goes further.
+/// New credentials, an export with import, or a backup do not lift the quarantine. Revocation takes precedence.
 #[tokio::test]
-async fn it_lasts_through_replacement_export_and_backup() {
+async fn a_quarantine_survives_replacement_export_and_backup() {
     let (directory, path) = fleet_of_40().await;
     let registry = open(&path).await.unwrap();
-    shut_out(&registry, &these(&[2, 3]), NOW_S).await;
-    let anew = vec![pool_device_from(2, 100, 9)];
-    registry.enrol_chunk(anew, OnConflict::Replace).await.unwrap();
+    quarantine_all(&registry, &these(&[2, 3]), NOW_S).await;
+    let new = vec![pool_device_from(2, 100, 9)];
+    registry.enroll_chunk(new, OnConflict::Replace).await.unwrap();
     let quarantine = registry.get(DeviceId(2)).await.unwrap().quarantine;
     assert_eq!(quarantine.as_ref().unwrap().reason, "silent, device 2");
     assert!(is_refused(&registry.load(DeviceId(2)).await.unwrap_err()));
@@ -219,21 +221,21 @@ async fn it_lasts_through_replacement_export_and_backup() {
         assert!(registry.check().await.unwrap().is_empty());
     }
 
-    // A line without it does not lift it, nor does one from which it was taken out.
+    // An import line without the quarantine does not lift it, nor does a line from which it was removed.
     let replace = BulkOptions {
         on_conflict: OnConflict::Replace,
         ..BulkOptions::default()
     };
-    other.readmit(DeviceId(2)).await.unwrap();
+    other.release(DeviceId(2)).await.unwrap();
     let lifted = directory.path().join("lifted.jsonl");
     other
         .export_file(&lifted, Some(&key), OnDamage::Refuse, |_| ())
         .await
         .unwrap();
-    shut_out(&other, &these(&[2]), NOW_S).await;
+    quarantine_all(&other, &these(&[2]), NOW_S).await;
     let third = in_memory().await;
     third.import_file(&file, &key, replace, |_| ()).await.unwrap();
-    // All rows of its pool are unspent: they may be replaced by themselves.
+    // All rows of its pool are unspent, so they may be replaced by the same rows.
     third.import_file(&lifted, &key, replace, |_| ()).await.unwrap();
     assert!(is_refused(&third.load(DeviceId(2)).await.unwrap_err()));
     let text = std::fs::read_to_string(&file).unwrap();
@@ -241,7 +243,7 @@ async fn it_lasts_through_replacement_export_and_backup() {
     let end = text.find("\"silent, device 2\"").unwrap() + "\"silent, device 2\"".len();
     let edited = [&text[..start], &text[end..]].concat();
     for (edited, expected) in [
-        (edited.clone(), "contradict each other"),
+        (edited.clone(), "are inconsistent"),
         (
             edited.replace("\"quarantined\"", "\"active\""),
             "does not authenticate",
@@ -257,9 +259,9 @@ async fn it_lasts_through_replacement_export_and_backup() {
     }
 }
 
-/// Whoever can write the file but lacks the key can neither lift a quarantine nor, by spoiling a record, avoid one.
+/// Write access to the file without the master key can neither lift a quarantine nor avoid one by damaging a record.
 #[tokio::test]
-async fn it_cannot_be_edited() {
+async fn a_quarantine_cannot_be_edited() {
     for statement in [
         "UPDATE device SET quarantined_at_s = NULL, quarantined_reason = NULL WHERE device_id = 2",
         "UPDATE device SET quarantined_at_s = NULL WHERE device_id = 2",
@@ -269,8 +271,8 @@ async fn it_cannot_be_edited() {
     ] {
         let (_directory, path) = fleet_of_40().await;
         let registry = open(&path).await.unwrap();
-        let fence = lease_all(&registry, 1..=3).await;
-        shut_out(&registry, &these(&[2]), NOW_S).await;
+        let fencing_token = lease_all(&registry, 1..=3).await;
+        quarantine_all(&registry, &these(&[2]), NOW_S).await;
         registry.close().await;
         sql(&path, statement).await;
         let registry = open(&path).await.unwrap();
@@ -279,14 +281,17 @@ async fn it_cannot_be_edited() {
             matches!(error, RegistryError::DamagedRecord { .. }),
             "{statement}: {error}"
         );
-        assert!(lease(&registry, &fence, 2, 0, 4).await.is_err(), "{statement}");
-        assert!(registry.readmit(DeviceId(2)).await.is_err(), "{statement}");
+        assert!(
+            lease(&registry, &fencing_token, 2, 0, 4).await.is_err(),
+            "{statement}"
+        );
+        assert!(registry.release(DeviceId(2)).await.is_err(), "{statement}");
         assert_eq!(registry.check().await.unwrap().len(), 1, "{statement}");
         let feed = registry.changes_since(Revision::ZERO, 1000).await.unwrap();
-        let told: Vec<_> = feed.changes.iter().filter(|change| !change.active).collect();
+        let result: Vec<_> = feed.changes.iter().filter(|change| !change.active).collect();
         assert!(
             matches!(
-                told[..],
+                result[..],
                 [Change {
                     device: DeviceId(2),
                     ..
@@ -295,18 +300,18 @@ async fn it_cannot_be_edited() {
             "{statement}"
         );
         assert!(
-            matches!(&feed.damaged[..], [told] if told.contains("0000000000000002")),
+            matches!(&feed.damaged[..], [result] if result.contains("0000000000000002")),
             "{statement}: {:?}",
             feed.damaged
         );
-        // And put there by somebody, it shuts nobody else out.
-        let _ = lease(&registry, &fence, 1, 0, 4).await.unwrap();
+        // A forged quarantine does not affect other devices.
+        let _ = lease(&registry, &fencing_token, 1, 0, 4).await.unwrap();
     }
     let (_directory, path) = fleet_of_40().await;
     sql(&path, "UPDATE device SET mac = zeroblob(16) WHERE device_id = 2").await;
     let registry = open(&path).await.unwrap();
     let before = registry.revision().await.unwrap();
-    let revision = shut_out(&registry, &these(&[2, 3]), NOW_S).await;
+    let revision = quarantine_all(&registry, &these(&[2, 3]), NOW_S).await;
     for id in [2, 3] {
         assert!(
             !newest_change(&registry, before, id).await.unwrap().active,
@@ -323,38 +328,7 @@ async fn it_cannot_be_edited() {
     assert!(registry.get(DeviceId(2)).await.unwrap().quarantine.is_none());
 }
 
-/// A registry of before there were quarantines: its codes fit, and its devices are let in.
-#[tokio::test]
-async fn a_registry_of_the_schema_before_is_brought_up_to_date() {
-    let (_directory, path) = fleet_of_40().await;
-    let registry = open(&path).await.unwrap();
-    registry.revoke(DeviceId(5), "lost", NOW_S).await.unwrap();
-    registry.close().await;
-    sql(
-        &path,
-        "DROP INDEX device_by_name; DROP INDEX device_revoked; DROP INDEX device_quarantined; \
-         ALTER TABLE registry DROP COLUMN incarnation; ALTER TABLE registry DROP COLUMN storage; ALTER TABLE registry DROP COLUMN moved_to; ALTER TABLE device DROP COLUMN quarantined_at_s; ALTER TABLE device DROP COLUMN quarantined_reason; \
-         ALTER TABLE registry DROP COLUMN move_ended; ALTER TABLE registry DROP COLUMN attest_revision; DROP TABLE attest_group; DROP TABLE prover; DROP TABLE period; \
-         DROP TABLE round_number; DROP TABLE attest_round; DROP TABLE appraisal; DROP TABLE evidence; \
-         DROP TABLE journal; DROP TABLE api_user; DROP TABLE api_session; DROP TABLE api_answer; DROP TABLE gateway_book; \
-         DROP TABLE gateway_state; DROP TABLE quarantine_order; DROP TABLE signer; DROP TABLE fingerprint; DROP TABLE fingerprint_band; \
-         DELETE FROM _sqlx_migrations WHERE version >= 5",
-    )
-    .await;
-    let registry = open(&path).await.unwrap();
-    assert!(registry.check().await.unwrap().is_empty());
-    let found = registry.load(DeviceId(1)).await.unwrap();
-    assert_eq!((found.info.mode, found.info.idx_floor), (Mode::Pool, RowIndex(0)));
-    assert!(matches!(
-        registry.load(DeviceId(5)).await,
-        Err(RegistryError::Revoked { .. })
-    ));
-    shut_out(&registry, &these(&[1]), NOW_S).await;
-    let fence = gateway(&registry).await;
-    assert!(lease(&registry, &fence, 1, 0, 4).await.is_err());
-}
-
-/// What somebody has ordered stands until somebody lifts it.
+/// A manual quarantine remains until it is released.
 #[tokio::test]
 async fn an_order_is_not_lifted_by_a_proof() {
     let registry = fleet(3).await;
@@ -363,41 +337,41 @@ async fn an_order_is_not_lifted_by_a_proof() {
         .await
         .unwrap();
     let prover = crate::support::attestation::prover(2);
-    registry.enrol_prover(prover, NOW_S).await.unwrap();
+    registry.enroll_prover(prover, NOW_S).await.unwrap();
     let enrolled_at = registry.prover(DeviceId(2)).await.unwrap().unwrap().enrolled_at();
     let revision = registry
-        .quarantine_by_order(DeviceId(2), "odd traffic", NOW_S)
+        .quarantine_manually(DeviceId(2), "odd traffic", NOW_S)
         .await
         .unwrap();
     assert_eq!(registry.get(DeviceId(2)).await.unwrap().revision, revision);
     assert_eq!(
-        registry.readmit_prover(DeviceId(2), enrolled_at).await.unwrap(),
+        registry.release_prover(DeviceId(2), enrolled_at).await.unwrap(),
         None
     );
     assert!(is_refused(&registry.load(DeviceId(2)).await.unwrap_err()));
-    // One that is in quarantine by itself already, too.
-    shut_out(&registry, &these(&[3]), NOW_S).await;
+    // Also for a device in automatic quarantine.
+    quarantine_all(&registry, &these(&[3]), NOW_S).await;
     registry
-        .quarantine_by_order(DeviceId(3), "odd traffic", NOW_S)
+        .quarantine_manually(DeviceId(3), "odd traffic", NOW_S)
         .await
         .unwrap();
-    registry.readmit(DeviceId(2)).await.unwrap();
+    registry.release(DeviceId(2)).await.unwrap();
     registry.load(DeviceId(2)).await.unwrap();
-    shut_out(&registry, &these(&[2]), NOW_S).await;
+    quarantine_all(&registry, &these(&[2]), NOW_S).await;
     assert!(
         registry
-            .readmit_prover(DeviceId(2), enrolled_at)
+            .release_prover(DeviceId(2), enrolled_at)
             .await
             .unwrap()
             .is_some()
     );
     registry.revoke(DeviceId(1), "lost", NOW_S).await.unwrap();
     let revoked = registry
-        .quarantine_by_order(DeviceId(1), "odd traffic", NOW_S)
+        .quarantine_manually(DeviceId(1), "odd traffic", NOW_S)
         .await;
     assert!(matches!(revoked, Err(RegistryError::Revoked { .. })));
     let unknown = registry
-        .quarantine_by_order(DeviceId(9), "odd traffic", NOW_S)
+        .quarantine_manually(DeviceId(9), "odd traffic", NOW_S)
         .await;
     assert!(matches!(unknown, Err(RegistryError::UnknownDevice { .. })));
     assert!(registry.check().await.unwrap().is_empty());

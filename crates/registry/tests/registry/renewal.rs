@@ -1,16 +1,18 @@
-//! What devices renew by themselves: rows at the end of a pool, keys of key mode, each ticket once.
+//! Renewal by devices: rows at the end of a pool and keys of key mode, each ticket once.
 
-use crate::support::{gateway, in_memory, key_device, master_key, nowhere, pool_device, rows, sql, wish};
+use crate::support::{
+    gateway, in_memory, key_device, lease_request, master_key, pool_device, rows, sql, unused_location,
+};
 use linewarden_protocol::ids::{DeviceId, RowIndex};
 use linewarden_protocol::keys::RowKey;
 use linewarden_registry::{
-    Credentials, OnConflict, PoolRow, Registry, RegistryError, Renewal, RenewalResult, Revision, Settlement,
+    Credentials, OnConflict, PoolRow, Registry, RegistryError, Renewal, RenewalResult, Revision, UnusedRows,
 };
 
 const POOL: DeviceId = DeviceId(0xd1);
 const KEY: DeviceId = DeviceId(0xd2);
 
-fn behind(first: u32, count: u32) -> Renewal {
+fn appended_rows(first: u32, count: u32) -> Renewal {
     Renewal::Rows {
         epoch: 0,
         first,
@@ -27,8 +29,8 @@ fn key(epoch: u32, byte: u8) -> Renewal {
 
 async fn registry() -> Registry {
     let registry = in_memory().await;
-    registry.enrol(pool_device(POOL.0, 4)).await.unwrap();
-    registry.enrol(key_device(KEY.0)).await.unwrap();
+    registry.enroll(pool_device(POOL.0, 4)).await.unwrap();
+    registry.enroll(key_device(KEY.0)).await.unwrap();
     registry
 }
 
@@ -37,27 +39,36 @@ async fn result(registry: &Registry, device: DeviceId, number: u64, renewal: Ren
 }
 
 #[tokio::test]
-async fn rows_are_added_behind_the_last_one_and_leased_like_all_others() {
+async fn rows_are_appended_and_leased_like_all_others() {
     let registry = registry().await;
-    let fence = gateway(&registry).await;
-    let granted = registry.lease(&fence, &[wish(POOL, 0, 16)]).await.unwrap();
+    let fencing_token = gateway(&registry).await;
+    let granted = registry
+        .lease(&fencing_token, &[lease_request(POOL, 0, 16)])
+        .await
+        .unwrap();
     assert_eq!(granted[0].as_ref().unwrap().rows, 0..4);
-    let spent = registry.lease(&fence, &[wish(POOL, 4, 16)]).await.unwrap();
+    let spent = registry
+        .lease(&fencing_token, &[lease_request(POOL, 4, 16)])
+        .await
+        .unwrap();
     assert!(matches!(spent[0], Err(RegistryError::RowsExhausted { .. })));
 
     let before = registry.revision().await.unwrap();
-    let (done, now) = registry.renew(POOL, 1, behind(4, 3)).await.unwrap();
-    assert_eq!((done, now.number), (RenewalResult::Stored, 1));
+    let (done, now) = registry.renew(POOL, 1, appended_rows(4, 3)).await.unwrap();
+    assert_eq!((done, now.ticket_number), (RenewalResult::Stored, 1));
     assert_eq!((now.info.rows_total, now.info.epoch), (7, 0));
     assert_eq!(now.info.revision, Revision(before.0 + 1));
-    assert_eq!(registry.enrolment(POOL).await.unwrap(), now);
-    let granted = registry.lease(&fence, &[wish(POOL, 4, 16)]).await.unwrap();
+    assert_eq!(registry.enrollment(POOL).await.unwrap(), now);
+    let granted = registry
+        .lease(&fencing_token, &[lease_request(POOL, 4, 16)])
+        .await
+        .unwrap();
     let granted = granted[0].as_ref().unwrap();
     assert_eq!((granted.rows.clone(), granted.mark), (4..7, RowIndex(7)));
 
     let found = registry.load(POOL).await.unwrap();
     let row = found.credentials.row(RowIndex(5)).unwrap();
-    assert_eq!(*row, rows(POOL.0, 9, 3)[1], "the new rows as they came");
+    assert_eq!(*row, rows(POOL.0, 9, 3)[1], "the new rows as they were sent");
     assert_eq!(
         *found.credentials.row(RowIndex(3)).unwrap(),
         rows(POOL.0, 0, 4)[3]
@@ -66,26 +77,26 @@ async fn rows_are_added_behind_the_last_one_and_leased_like_all_others() {
 }
 
 #[tokio::test]
-async fn what_comes_twice_or_out_of_place_changes_nothing() {
+async fn repeated_or_misplaced_renewals_change_nothing() {
     let registry = registry().await;
     assert_eq!(
-        result(&registry, POOL, 5, behind(4, 2)).await,
+        result(&registry, POOL, 5, appended_rows(4, 2)).await,
         RenewalResult::Stored
     );
-    let stands = registry.enrolment(POOL).await.unwrap();
-    for (number, renewal, wanted) in [
-        (5, behind(4, 2), RenewalResult::OldNumber),
-        (4, behind(6, 2), RenewalResult::OldNumber),
-        (0, behind(6, 2), RenewalResult::OldNumber),
-        (u64::MAX, behind(6, 2), RenewalResult::OldNumber),
-        (6, behind(4, 2), RenewalResult::Misplaced),
-        (6, behind(5, 2), RenewalResult::Misplaced),
-        (6, behind(7, 2), RenewalResult::Misplaced),
-        (6, key(0, 1), RenewalResult::Misplaced),
-        (6, behind(6, 5_000), RenewalResult::Refused),
+    let state = registry.enrollment(POOL).await.unwrap();
+    for (number, renewal, expected) in [
+        (5, appended_rows(4, 2), RenewalResult::StaleTicket),
+        (4, appended_rows(6, 2), RenewalResult::StaleTicket),
+        (0, appended_rows(6, 2), RenewalResult::StaleTicket),
+        (u64::MAX, appended_rows(6, 2), RenewalResult::StaleTicket),
+        (6, appended_rows(4, 2), RenewalResult::WrongPosition),
+        (6, appended_rows(5, 2), RenewalResult::WrongPosition),
+        (6, appended_rows(7, 2), RenewalResult::WrongPosition),
+        (6, key(0, 1), RenewalResult::WrongPosition),
+        (6, appended_rows(6, 5_000), RenewalResult::Rejected),
     ] {
         let (got, now) = registry.renew(POOL, number, renewal).await.unwrap();
-        assert_eq!((got, &now), (wanted, &stands), "number {number}");
+        assert_eq!((got, &now), (expected, &state), "number {number}");
     }
     let other_epoch = Renewal::Rows {
         epoch: 1,
@@ -94,7 +105,7 @@ async fn what_comes_twice_or_out_of_place_changes_nothing() {
     };
     assert_eq!(
         result(&registry, POOL, 6, other_epoch).await,
-        RenewalResult::Misplaced
+        RenewalResult::WrongPosition
     );
     let zero = PoolRow {
         challenge: [1; 8],
@@ -105,11 +116,11 @@ async fn what_comes_twice_or_out_of_place_changes_nothing() {
         first: 6,
         rows: vec![zero],
     };
-    assert_eq!(result(&registry, POOL, 6, zero).await, RenewalResult::Refused);
-    assert_eq!(registry.enrolment(POOL).await.unwrap(), stands);
-    // The number was not used up by any of them.
+    assert_eq!(result(&registry, POOL, 6, zero).await, RenewalResult::Rejected);
+    assert_eq!(registry.enrollment(POOL).await.unwrap(), state);
+    // The ticket number was not used by any of them.
     assert_eq!(
-        result(&registry, POOL, 6, behind(6, 1)).await,
+        result(&registry, POOL, 6, appended_rows(6, 1)).await,
         RenewalResult::Stored
     );
 }
@@ -117,16 +128,19 @@ async fn what_comes_twice_or_out_of_place_changes_nothing() {
 #[tokio::test]
 async fn a_new_key_takes_the_place_of_the_old_one_and_of_its_leases() {
     let registry = registry().await;
-    let fence = gateway(&registry).await;
-    let granted = registry.lease(&fence, &[wish(KEY, 0, 1)]).await.unwrap();
+    let fencing_token = gateway(&registry).await;
+    let granted = registry
+        .lease(&fencing_token, &[lease_request(KEY, 0, 1)])
+        .await
+        .unwrap();
     assert!(granted[0].is_ok());
     assert_eq!(registry.leases_of(KEY).await.unwrap().len(), 1);
-    for (renewal, wanted) in [
-        (key(1, 3), RenewalResult::Misplaced),
-        (key(0, 0), RenewalResult::Refused),
-        (behind(0, 1), RenewalResult::Misplaced),
+    for (renewal, expected) in [
+        (key(1, 3), RenewalResult::WrongPosition),
+        (key(0, 0), RenewalResult::Rejected),
+        (appended_rows(0, 1), RenewalResult::WrongPosition),
     ] {
-        assert_eq!(result(&registry, KEY, 1, renewal).await, wanted);
+        assert_eq!(result(&registry, KEY, 1, renewal).await, expected);
     }
     let before = registry.revision().await.unwrap();
     let (done, now) = registry.renew(KEY, 1, key(0, 3)).await.unwrap();
@@ -138,42 +152,45 @@ async fn a_new_key_takes_the_place_of_the_old_one_and_of_its_leases() {
     assert_eq!(found.credentials, Credentials::Key(RowKey::from_bytes([3; 16])));
     assert_eq!(
         result(&registry, KEY, 1, key(1, 4)).await,
-        RenewalResult::OldNumber
+        RenewalResult::StaleTicket
     );
     // Unused rows of the old credentials cannot come back.
-    let settlement = Settlement {
+    let unused_rows = UnusedRows {
         device: KEY,
         epoch: 0,
         unused_from: RowIndex(0),
-        keep: false,
+        keep_leased: false,
     };
     assert!(matches!(
-        registry.settle(&fence, &[settlement]).await.unwrap()[0],
+        registry
+            .record_unused_rows(&fencing_token, &[unused_rows])
+            .await
+            .unwrap()[0],
         Ok(0)
     ));
 }
 
 #[tokio::test]
-async fn a_device_that_has_used_up_its_numbers_renews_again_once_it_is_enrolled_anew() {
+async fn a_device_without_numbers_can_renew_after_a_new_enrollment() {
     let registry = registry().await;
     let last = i64::MAX.cast_unsigned();
     for number in [last + 1, u64::MAX] {
-        let refused = result(&registry, POOL, number, behind(4, 1)).await;
-        assert_eq!(refused, RenewalResult::OldNumber);
+        let refused = result(&registry, POOL, number, appended_rows(4, 1)).await;
+        assert_eq!(refused, RenewalResult::StaleTicket);
     }
-    let stored = result(&registry, POOL, last, behind(4, 1)).await;
+    let stored = result(&registry, POOL, last, appended_rows(4, 1)).await;
     assert_eq!(stored, RenewalResult::Stored);
-    let refused = result(&registry, POOL, last, behind(5, 1)).await;
-    assert_eq!(refused, RenewalResult::OldNumber);
-    assert_eq!(registry.enrolment(POOL).await.unwrap().number, last);
+    let refused = result(&registry, POOL, last, appended_rows(5, 1)).await;
+    assert_eq!(refused, RenewalResult::StaleTicket);
+    assert_eq!(registry.enrollment(POOL).await.unwrap().ticket_number, last);
     registry
-        .enrol_chunk(vec![pool_device(POOL.0, 4)], OnConflict::Replace)
+        .enroll_chunk(vec![pool_device(POOL.0, 4)], OnConflict::Replace)
         .await
         .unwrap();
-    assert_eq!(registry.enrolment(POOL).await.unwrap().number, 0);
-    // What was asked for before is of another epoch.
-    let replayed = result(&registry, POOL, last, behind(4, 1)).await;
-    assert_eq!(replayed, RenewalResult::Misplaced);
+    assert_eq!(registry.enrollment(POOL).await.unwrap().ticket_number, 0);
+    // Earlier requests belong to another epoch.
+    let replayed = result(&registry, POOL, last, appended_rows(4, 1)).await;
+    assert_eq!(replayed, RenewalResult::WrongPosition);
     let now = Renewal::Rows {
         epoch: 1,
         first: 4,
@@ -183,13 +200,13 @@ async fn a_device_that_has_used_up_its_numbers_renews_again_once_it_is_enrolled_
 }
 
 #[tokio::test]
-async fn a_revoked_or_unknown_device_renews_nothing() {
+async fn a_revoked_or_unknown_device_cannot_renew() {
     let registry = registry().await;
     registry.revoke(POOL, "", 1_790_000_000).await.unwrap();
-    let refused = registry.renew(POOL, 1, behind(4, 1)).await;
+    let refused = registry.renew(POOL, 1, appended_rows(4, 1)).await;
     assert!(matches!(refused, Err(RegistryError::Revoked { .. })));
     assert!(matches!(
-        registry.enrolment(POOL).await,
+        registry.enrollment(POOL).await,
         Err(RegistryError::Revoked { .. })
     ));
     let refused = registry.renew(DeviceId(9), 1, key(0, 1)).await;
@@ -197,21 +214,21 @@ async fn a_revoked_or_unknown_device_renews_nothing() {
 }
 
 #[tokio::test]
-async fn a_number_set_back_in_the_file_is_found() {
-    let (_directory, path) = nowhere();
+async fn a_number_that_was_lowered_in_the_file_is_detected() {
+    let (_directory, path) = unused_location();
     let registry = Registry::create(&path, &master_key()).await.unwrap();
-    registry.enrol(pool_device(POOL.0, 4)).await.unwrap();
+    registry.enroll(pool_device(POOL.0, 4)).await.unwrap();
     for number in [1, 2] {
         let first = 3 + u32::try_from(number).unwrap();
         assert_eq!(
-            result(&registry, POOL, number, behind(first, 1)).await,
+            result(&registry, POOL, number, appended_rows(first, 1)).await,
             RenewalResult::Stored
         );
     }
     registry.close().await;
     sql(&path, "UPDATE ticket SET number = 1").await;
     let registry = Registry::open(&path, &master_key()).await.unwrap();
-    let refused = registry.renew(POOL, 3, behind(6, 1)).await;
+    let refused = registry.renew(POOL, 3, appended_rows(6, 1)).await;
     assert!(
         matches!(refused, Err(RegistryError::DamagedRecord { .. })),
         "{refused:?}"

@@ -1,66 +1,76 @@
-//! Periods, numbers of rounds, rounds and the appraisals that they bring about.
+//! Periods, round numbers, rounds and their appraisals.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
 
-use crate::support::attestation::{NOW_S, appraisal, fleet, group, name, prover, round, told};
+use crate::support::attestation::{NOW_S, appraisal, fleet, group, name, prover, round, with_enrollment};
 use crate::support::{gateway, in_memory, pool_device};
 use linewarden_protocol::gateway::Configuration;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 use linewarden_registry::{
-    Appraisal, EnrolledAt, GroupName, NoRoundPlace, ROUNDS_KEPT, Registry, RegistryError, RoundPlace,
-    RoundRecord, SILENCES_MAX, State,
+    Appraisal, AttestationState, EnrollmentTime, GroupName, InvalidRoundCursor, MISSED_ROUNDS_MAX,
+    ROUNDS_MAX, Registry, RegistryError, RoundCursor, RoundRecord,
 };
 
 #[tokio::test]
 async fn a_period_is_drawn_once_and_begun_once() {
     let registry = in_memory().await;
     assert_eq!(registry.newest_period().await.unwrap(), None);
-    let first = registry.draw_period(None, [1; 8], 10).await.unwrap();
+    let first = registry.create_period(None, [1; 8], 10).await.unwrap();
     assert_eq!(
-        (first.number, first.salt, first.begun_at_s),
+        (first.number, first.salt, first.started_at_s),
         (Period(1), [1; 8], None)
     );
-    assert_eq!(registry.draw_period(None, [2; 8], 11).await.unwrap(), first);
-    assert_eq!(registry.newest_begun_period().await.unwrap(), None);
-    let begun = registry.begin_period(Period(1), 20).await.unwrap();
-    assert_eq!((begun.salt, begun.begun_at_s), ([1; 8], Some(20)));
-    assert_eq!(registry.begin_period(Period(1), 30).await.unwrap(), begun);
-    let second = registry.draw_period(Some(Period(1)), [3; 8], 40).await.unwrap();
+    assert_eq!(registry.create_period(None, [2; 8], 11).await.unwrap(), first);
+    assert_eq!(registry.newest_started_period().await.unwrap(), None);
+    let started = registry.start_period(Period(1), 20).await.unwrap();
+    assert_eq!((started.salt, started.started_at_s), ([1; 8], Some(20)));
+    assert_eq!(registry.start_period(Period(1), 30).await.unwrap(), started);
+    let second = registry.create_period(Some(Period(1)), [3; 8], 40).await.unwrap();
     assert_eq!((second.number, second.salt), (Period(2), [3; 8]));
     assert_eq!(registry.newest_period().await.unwrap(), Some(second));
-    assert_eq!(registry.newest_begun_period().await.unwrap(), Some(begun));
-    assert_eq!(registry.period(Period(1)).await.unwrap(), Some(begun));
+    assert_eq!(registry.newest_started_period().await.unwrap(), Some(started));
+    assert_eq!(registry.period(Period(1)).await.unwrap(), Some(started));
     assert_eq!(registry.period(Period(3)).await.unwrap(), None);
-    // A registry put back to an older state goes on above what a gateway has seen.
-    let later = registry.draw_period(Some(Period(40)), [4; 8], 50).await.unwrap();
+    // A restored older registry continues above the numbers that a gateway has used.
+    let later = registry
+        .create_period(Some(Period(40)), [4; 8], 50)
+        .await
+        .unwrap();
     assert_eq!(later.number, Period(41));
     assert!(
         registry
-            .draw_period(Some(Period(u64::MAX)), [4; 8], 50)
+            .create_period(Some(Period(u64::MAX)), [4; 8], 50)
             .await
             .is_err()
     );
-    let error = registry.begin_period(Period(7), 50).await.unwrap_err();
+    let error = registry.start_period(Period(7), 50).await.unwrap_err();
     assert!(matches!(error, RegistryError::UnknownPeriod { .. }), "{error}");
     assert!(registry.check().await.unwrap().is_empty());
 }
 
 #[tokio::test]
-async fn numbers_of_rounds_come_once_and_under_the_newest_fence_only() {
+async fn round_numbers_are_unique_and_require_the_newest_fencing_token() {
     let registry = in_memory().await;
     let old = gateway(&registry).await;
     assert_eq!(registry.reserve_rounds(&old, 10, 0).await.unwrap().numbers, 1..11);
-    let fence = gateway(&registry).await;
+    let fencing_token = gateway(&registry).await;
     assert_eq!(
-        registry.reserve_rounds(&fence, 0, 0).await.unwrap().numbers,
+        registry
+            .reserve_rounds(&fencing_token, 0, 0)
+            .await
+            .unwrap()
+            .numbers,
         11..12
     );
     let error = registry.reserve_rounds(&old, 1, 0).await.unwrap_err();
-    assert!(matches!(error, RegistryError::OldFence { .. }), "{error}");
+    assert!(
+        matches!(error, RegistryError::StaleFencingToken { .. }),
+        "{error}"
+    );
     let other = registry.register_gateway(GatewayId(2), 0).await.unwrap();
     assert_eq!(registry.reserve_rounds(&other, 3, 0).await.unwrap().numbers, 1..4);
-    // A floor lifts them, and never lowers them.
+    // A floor raises numbers and never lowers them.
     assert_eq!(
         registry.reserve_rounds(&other, 3, 100).await.unwrap().numbers,
         100..103
@@ -71,35 +81,38 @@ async fn numbers_of_rounds_come_once_and_under_the_newest_fence_only() {
     );
     assert_eq!(
         registry
-            .reserve_rounds(&fence, u32::MAX, 0)
+            .reserve_rounds(&fencing_token, u32::MAX, 0)
             .await
             .unwrap()
             .numbers,
         12..u32::MAX
     );
-    let error = registry.reserve_rounds(&fence, 1, 0).await.unwrap_err();
-    assert!(matches!(error, RegistryError::NoRoundsLeft { .. }), "{error}");
+    let error = registry.reserve_rounds(&fencing_token, 1, 0).await.unwrap_err();
+    assert!(
+        matches!(error, RegistryError::RoundNumbersExhausted { .. }),
+        "{error}"
+    );
 }
 
 #[tokio::test]
-async fn a_round_and_what_it_has_changed_are_stored_together() {
+async fn a_round_and_its_changes_are_stored_together() {
     let registry = fleet(3).await;
-    let fence = gateway(&registry).await;
-    registry.reserve_rounds(&fence, 100, 0).await.unwrap();
+    let fencing_token = gateway(&registry).await;
+    registry.reserve_rounds(&fencing_token, 100, 0).await.unwrap();
     registry.remove_prover(DeviceId(3)).await.unwrap();
-    let silent = Appraisal {
-        state: State::Quarantined,
+    let missed = Appraisal {
+        state: AttestationState::Quarantined,
         configuration: Configuration::Alternate,
-        silences: (1..=64).collect(),
+        missed_rounds: (1..=64).collect(),
         address: Some("2001:db8::1".parse::<IpAddr>().unwrap()),
-        asked: u64::MAX,
+        rounds_total: u64::MAX,
         ..appraisal(u64::MAX - 1, 7)
     };
-    registry.enrol(pool_device(u64::MAX - 1, 2)).await.unwrap();
-    registry.enrol_prover(prover(u64::MAX - 1), NOW_S).await.unwrap();
-    let appraisals = [appraisal(1, 7), appraisal(2, 7), silent.clone(), appraisal(3, 7)];
+    registry.enroll(pool_device(u64::MAX - 1, 2)).await.unwrap();
+    registry.enroll_prover(prover(u64::MAX - 1), NOW_S).await.unwrap();
+    let appraisals = [appraisal(1, 7), appraisal(2, 7), missed.clone(), appraisal(3, 7)];
     registry
-        .record_round(&fence, &round(1, 7), &told(appraisals))
+        .record_round(&fencing_token, &round(1, 7), &with_enrollment(appraisals))
         .await
         .unwrap();
     assert_eq!(registry.rounds(None, 10).await.unwrap(), [round(1, 7)]);
@@ -108,8 +121,8 @@ async fn a_round_and_what_it_has_changed_are_stored_together() {
         Some(appraisal(1, 7))
     );
     assert_eq!(
-        registry.appraisal(silent.device).await.unwrap(),
-        Some(silent.clone())
+        registry.appraisal(missed.device).await.unwrap(),
+        Some(missed.clone())
     );
     assert_eq!(
         registry.appraisal(DeviceId(3)).await.unwrap(),
@@ -119,15 +132,15 @@ async fn a_round_and_what_it_has_changed_are_stored_together() {
     let first = registry.appraisals(None, 2).await.unwrap();
     assert_eq!(first.appraisals, [appraisal(1, 7), appraisal(2, 7)]);
     let second = registry.appraisals(first.next, 2).await.unwrap();
-    assert_eq!((second.appraisals, second.next), (vec![silent], None));
+    assert_eq!((second.appraisals, second.next), (vec![missed], None));
 
-    // Only what is told changes.
+    // Only reported provers change.
     let late = Appraisal {
-        state: State::Late,
+        state: AttestationState::Late,
         ..appraisal(1, 8)
     };
     registry
-        .record_round(&fence, &round(1, 8), &told([late.clone()]))
+        .record_round(&fencing_token, &round(1, 8), &with_enrollment([late.clone()]))
         .await
         .unwrap();
     assert_eq!(registry.appraisal(DeviceId(1)).await.unwrap(), Some(late));
@@ -136,7 +149,7 @@ async fn a_round_and_what_it_has_changed_are_stored_together() {
         Some(appraisal(2, 7))
     );
 
-    // Nothing of what is refused is stored.
+    // Refused rounds store nothing.
     let wrong = [
         (round(2, 9), vec![]),
         (round(1, 101), vec![]),
@@ -158,7 +171,7 @@ async fn a_round_and_what_it_has_changed_are_stored_together() {
         (
             round(1, 9),
             vec![Appraisal {
-                silences: vec![1; SILENCES_MAX + 1],
+                missed_rounds: vec![1; MISSED_ROUNDS_MAX + 1],
                 ..appraisal(2, 9)
             }],
         ),
@@ -175,31 +188,34 @@ async fn a_round_and_what_it_has_changed_are_stored_together() {
     ];
     for (round, appraisals) in wrong {
         let error = registry
-            .record_round(&fence, &round, &told(appraisals))
+            .record_round(&fencing_token, &round, &with_enrollment(appraisals))
             .await
             .unwrap_err();
         assert!(matches!(error, RegistryError::InvalidRound { .. }), "{error}");
     }
     let newer = gateway(&registry).await;
     let error = registry
-        .record_round(&fence, &round(1, 9), &told([appraisal(2, 9)]))
+        .record_round(&fencing_token, &round(1, 9), &with_enrollment([appraisal(2, 9)]))
         .await
         .unwrap_err();
-    assert!(matches!(error, RegistryError::OldFence { .. }), "{error}");
+    assert!(
+        matches!(error, RegistryError::StaleFencingToken { .. }),
+        "{error}"
+    );
     assert_eq!(registry.rounds(Some(GatewayId(1)), 10).await.unwrap().len(), 2);
     assert_eq!(
         registry.appraisal(DeviceId(2)).await.unwrap(),
         Some(appraisal(2, 7))
     );
 
-    // Another enrolment begins anew, and what was seen of the one before, or of one to come, is not its own.
-    registry.enrol_prover(prover(2), NOW_S).await.unwrap();
+    // A new enrollment starts as unproven; results of earlier or later enrollments do not apply.
+    registry.enroll_prover(prover(2), NOW_S).await.unwrap();
     for at_s in [NOW_S, NOW_S + 2] {
-        let other = [(appraisal(2, 9), EnrolledAt(at_s))];
+        let other = [(appraisal(2, 9), EnrollmentTime(at_s))];
         registry.record_round(&newer, &round(1, 9), &other).await.unwrap();
         assert_eq!(registry.appraisal(DeviceId(2)).await.unwrap(), None);
     }
-    let its_own = [(appraisal(2, 9), EnrolledAt(NOW_S + 1))];
+    let its_own = [(appraisal(2, 9), EnrollmentTime(NOW_S + 1))];
     registry
         .record_round(&newer, &round(1, 9), &its_own)
         .await
@@ -214,22 +230,25 @@ async fn a_round_and_what_it_has_changed_are_stored_together() {
 #[tokio::test]
 async fn the_newest_rounds_of_each_gateway_are_kept() {
     let registry = fleet(1).await;
-    let fence = gateway(&registry).await;
+    let fencing_token = gateway(&registry).await;
     let other = registry.register_gateway(GatewayId(2), 0).await.unwrap();
     registry.reserve_rounds(&other, 1, 0).await.unwrap();
     registry.record_round(&other, &round(2, 1), &[]).await.unwrap();
-    // The only one of a group that is seldom asked stays, however many of the others there are since.
-    let last = ROUNDS_KEPT + 6;
-    registry.reserve_rounds(&fence, last, 0).await.unwrap();
+    // The only round of a rarely attested group is kept, regardless of the number of later rounds of other groups.
+    let last = ROUNDS_MAX + 6;
+    registry.reserve_rounds(&fencing_token, last, 0).await.unwrap();
     registry.set_group(&group("seldom"), NOW_S).await.unwrap();
-    let seldom = RoundRecord {
+    let rare_round = RoundRecord {
         group: name("seldom"),
         ..round(1, 1)
     };
-    registry.record_round(&fence, &seldom, &[]).await.unwrap();
+    registry
+        .record_round(&fencing_token, &rare_round, &[])
+        .await
+        .unwrap();
     for number in 2..=last {
         registry
-            .record_round(&fence, &round(1, number), &[])
+            .record_round(&fencing_token, &round(1, number), &[])
             .await
             .unwrap();
     }
@@ -238,7 +257,7 @@ async fn the_newest_rounds_of_each_gateway_are_kept() {
     assert_eq!(numbers, (7..=last).rev().chain([1]).collect::<Vec<_>>());
     let all = registry.rounds(None, u32::MAX).await.unwrap();
     let gateways: HashSet<u32> = all.iter().map(|round| round.gateway.0).collect();
-    assert_eq!((all.len(), gateways.len()), (ROUNDS_KEPT as usize + 2, 2));
+    assert_eq!((all.len(), gateways.len()), (ROUNDS_MAX as usize + 2, 2));
     assert_eq!(registry.rounds(None, 3).await.unwrap(), kept[..3]);
     for group in [name("seldom"), kept[0].group.clone()] {
         for (gateway, rounds) in [(None, &all), (Some(GatewayId(1)), &kept)] {
@@ -247,28 +266,31 @@ async fn the_newest_rounds_of_each_gateway_are_kept() {
                 .filter(|round| round.group == group)
                 .cloned()
                 .collect();
-            let found = registry.rounds_of(gateway, Some(&group), u32::MAX).await.unwrap();
+            let found = registry
+                .rounds_of_group(gateway, Some(&group), u32::MAX)
+                .await
+                .unwrap();
             assert_eq!(found, of_group);
             assert!(!found.is_empty());
         }
     }
     for gateway in [None, Some(GatewayId(1))] {
         for group in [None, Some(name("seldom")), Some(kept[0].group.clone())] {
-            let whole = registry.rounds_of(gateway, group.as_ref(), u32::MAX);
-            let whole = whole.await.unwrap();
-            for limit in [1, 167, u32::try_from(whole.len()).unwrap(), u32::MAX] {
-                // Some hundreds of parts of one are enough.
-                let enough = whole.len().min(300 * limit as usize);
+            let original = registry.rounds_of_group(gateway, group.as_ref(), u32::MAX);
+            let original = original.await.unwrap();
+            for limit in [1, 167, u32::try_from(original.len()).unwrap(), u32::MAX] {
+                // A few hundred parts are sufficient.
+                let enough = original.len().min(300 * limit as usize);
                 let found = walk(&registry, gateway, group.as_ref(), limit, enough).await;
-                assert_eq!(found, whole[..enough], "{gateway:?} {group:?} {limit}");
+                assert_eq!(found, original[..enough], "{gateway:?} {group:?} {limit}");
             }
         }
     }
-    // Of a group that is gone they go like all others.
+    // Rounds of a removed group are removed like all others.
     registry.remove_group(&name("seldom")).await.unwrap();
-    registry.reserve_rounds(&fence, 1, 0).await.unwrap();
+    registry.reserve_rounds(&fencing_token, 1, 0).await.unwrap();
     registry
-        .record_round(&fence, &round(1, last + 1), &[])
+        .record_round(&fencing_token, &round(1, last + 1), &[])
         .await
         .unwrap();
     let kept = registry.rounds(Some(GatewayId(1)), u32::MAX).await.unwrap();
@@ -276,7 +298,7 @@ async fn the_newest_rounds_of_each_gateway_are_kept() {
     assert_eq!(numbers, (8..=last + 1).rev().collect::<Vec<_>>());
 }
 
-/// Rounds part by part, until there are enough or no more.
+/// Reads rounds page by page, up to the limit or the end.
 async fn walk(
     registry: &Registry,
     gateway: Option<GatewayId>,
@@ -293,20 +315,20 @@ async fn walk(
         let Some(next) = after else { break };
         assert_eq!(next.to_string().parse(), Ok(next));
     }
-    // The last part knows that it is.
-    assert!(after.is_none() || enough < ROUNDS_KEPT as usize);
+    // The last page is marked as last.
+    assert!(after.is_none() || enough < ROUNDS_MAX as usize);
     found
 }
 
 #[test]
 fn a_place_in_a_list_of_rounds_is_three_numbers() {
-    let place = RoundPlace {
+    let place = RoundCursor {
         started_at_s: u64::MAX,
         gateway: GatewayId(0),
         number: 7,
     };
     assert_eq!(place.to_string(), "18446744073709551615-0-7");
     for wrong in ["", "1", "1-2", "1-2-3-4", "1-2-x", "-1-2-3", "1-2-4294967296"] {
-        assert_eq!(wrong.parse::<RoundPlace>(), Err(NoRoundPlace), "{wrong}");
+        assert_eq!(wrong.parse::<RoundCursor>(), Err(InvalidRoundCursor), "{wrong}");
     }
 }

@@ -1,4 +1,4 @@
-//! What is a restart of a registry in a file, and what is a restore of an earlier state of it.
+//! Distinguishes a restart of a registry in a file from a restore of an earlier state.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,34 +6,34 @@ use std::process::Command;
 use std::time::Duration;
 
 use linewarden_protocol::ids::GatewayId;
-use linewarden_registry::{Fence, Location, Options, Registry};
+use linewarden_registry::{FencingToken, Location, Options, Registry};
 use rustix::fs::{XattrFlags, setxattr};
 use sqlx::{Connection as _, Executor as _, SqliteConnection};
 
 use crate::copies::is_restored;
 use crate::support::{create_fleet, fleet_file, gateway, is_on_postgres, lease, master_key, open, sql};
 
-/// The directory without extended attributes in which this program runs one of its tests again.
+/// The directory without extended attributes in which this program repeats one of its tests.
 const WITHOUT_ATTRIBUTES: &str = "LINEWARDEN_TEST_WITHOUT_ATTRIBUTES";
 
 fn record_of(database: &Path) -> PathBuf {
     database.with_file_name("fleet.registry.storage")
 }
 
-/// A process that leases one more row to a gateway that goes on. The gateway was registered before.
-async fn serve(path: &Path, fence: &Fence, from: u32) {
+/// A process that leases one more row to a registered gateway.
+async fn serve(path: &Path, fencing_token: &FencingToken, from: u32) {
     let registry = open(path).await.unwrap();
-    registry.verify_fence(fence).await.unwrap();
-    let _granted = lease(&registry, fence, 1, from, 1).await.unwrap();
+    registry.verify_fencing_token(fencing_token).await.unwrap();
+    let _granted = lease(&registry, fencing_token, 1, from, 1).await.unwrap();
     registry.close().await;
 }
 
-/// The fence of a gateway that has registered.
-async fn register(path: &Path) -> Fence {
+/// The fencing token of a registered gateway.
+async fn register(path: &Path) -> FencingToken {
     let registry = open(path).await.unwrap();
-    let fence = gateway(&registry).await;
+    let fencing_token = gateway(&registry).await;
     registry.close().await;
-    fence
+    fencing_token
 }
 
 fn run(program: &str, words: &[&Path]) {
@@ -54,19 +54,19 @@ async fn vacuum_into(path: &Path, copy: &Path) {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Backup {
-    /// `cp`: the content.
+    /// `cp`: content only.
     Content,
     /// `cp -a`, `rsync -X`: with extended attributes.
     Attributes,
-    /// A statement of SQLite.
+    /// A SQL statement of SQLite.
     Vacuum,
-    /// The registry's own.
+    /// The registry's own backup.
     Own,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Restore {
-    /// `cp`: the file stays, and its attributes.
+    /// `cp`: the file and its attributes remain.
     Over,
     /// `mv`: another file.
     Move,
@@ -74,12 +74,12 @@ enum Restore {
     OverWithAttributes,
 }
 
-/// Makes a backup, has rows leased, restores, and expects that the restore is detected.
+/// Makes a backup, leases rows, restores, and expects that the restore is detected.
 async fn expect_detected(directory: &Path, backup: Backup, restore: Restore) {
     let path = directory.join("fleet.registry");
     create_fleet(&Location::from(&path)).await;
-    let fence = register(&path).await;
-    serve(&path, &fence, 0).await;
+    let fencing_token = register(&path).await;
+    serve(&path, &fencing_token, 0).await;
     let copy = directory.join("copy");
     match backup {
         Backup::Content => drop(fs::copy(&path, &copy).unwrap()),
@@ -91,7 +91,7 @@ async fn expect_detected(directory: &Path, backup: Backup, restore: Restore) {
             registry.close().await;
         }
     }
-    serve(&path, &fence, 1).await;
+    serve(&path, &fencing_token, 1).await;
     match restore {
         Restore::Over => {
             let content = fs::read(&copy).unwrap();
@@ -101,16 +101,19 @@ async fn expect_detected(directory: &Path, backup: Backup, restore: Restore) {
         Restore::OverWithAttributes => run("cp", &[Path::new("-a"), &copy, &path]),
     }
     let registry = open(&path).await.unwrap();
-    let answer = registry.verify_fence(&fence).await;
-    assert!(is_restored(&answer), "{backup:?}, {restore:?}: {answer:?}");
-    let anew = gateway(&registry).await;
-    assert!(anew.number() > fence.number() + 1, "another incarnation");
-    let next = lease(&registry, &anew, 1, 0, 1).await.unwrap();
+    let result = registry.verify_fencing_token(&fencing_token).await;
+    assert!(is_restored(&result), "{backup:?}, {restore:?}: {result:?}");
+    let renewed = gateway(&registry).await;
+    assert!(
+        renewed.number() > fencing_token.number() + 1,
+        "another incarnation"
+    );
+    let next = lease(&registry, &renewed, 1, 0, 1).await.unwrap();
     assert!(next.rows.start >= 2, "{:?}", next.rows);
     registry.close().await;
-    // From then on it is the registry.
+    // From then on the restored file is the registry.
     let registry = open(&path).await.unwrap();
-    registry.verify_fence(&anew).await.unwrap();
+    registry.verify_fencing_token(&renewed).await.unwrap();
     registry.close().await;
     for file in [&path, &record_of(&path)] {
         fs::remove_file(file).unwrap();
@@ -118,11 +121,11 @@ async fn expect_detected(directory: &Path, backup: Backup, restore: Restore) {
     let _ = fs::remove_file(copy);
 }
 
-/// A backup of a process that goes on leasing, without a registration; also if it is killed afterwards.
+/// A backup while a process continues to lease without a registration, also if it is killed afterwards.
 async fn expect_detected_within_a_process(directory: &Path, restore: Restore, is_closed: bool) {
     let path = directory.join("fleet.registry");
     create_fleet(&Location::from(&path)).await;
-    // Where the process is killed, each lease counts as made long after the one before.
+    // For a killed process, each lease counts as made long after the previous one.
     let options = match is_closed {
         true => Options::default(),
         false => Options {
@@ -131,13 +134,13 @@ async fn expect_detected_within_a_process(directory: &Path, restore: Restore, is
         },
     };
     let registry = Registry::open_with(&path, &master_key(), &options).await.unwrap();
-    let fence = gateway(&registry).await;
-    let _granted = lease(&registry, &fence, 1, 0, 1).await.unwrap();
+    let fencing_token = gateway(&registry).await;
+    let _granted = lease(&registry, &fencing_token, 1, 0, 1).await.unwrap();
     let copy = directory.join("copy");
-    // Without a descriptor of this process, which would end SQLite's locks.
+    // Without a file descriptor of this process, which would release SQLite's locks.
     checkpoint(&path).await;
     run("cp", &[Path::new("-a"), &path, &copy]);
-    let _granted = lease(&registry, &fence, 1, 1, 1).await.unwrap();
+    let _granted = lease(&registry, &fencing_token, 1, 1, 1).await.unwrap();
     match is_closed {
         true => registry.close().await,
         false => {
@@ -154,8 +157,8 @@ async fn expect_detected_within_a_process(directory: &Path, restore: Restore, is
         Restore::OverWithAttributes => run("cp", &[Path::new("-a"), &copy, &path]),
     }
     let registry = open(&path).await.unwrap();
-    let answer = registry.verify_fence(&fence).await;
-    assert!(is_restored(&answer), "{restore:?}, {is_closed}: {answer:?}");
+    let result = registry.verify_fencing_token(&fencing_token).await;
+    assert!(is_restored(&result), "{restore:?}, {is_closed}: {result:?}");
     registry.close().await;
     for file in [&path, &record_of(&path)] {
         fs::remove_file(file).unwrap();
@@ -187,25 +190,25 @@ async fn expect_every_restore_detected(directory: &Path) {
     }
 }
 
-/// Restarts, also those of processes that were killed before the record followed, end no lease.
+/// Restarts end no lease, even if a process was killed before the record was updated.
 async fn expect_restarts_are_none(path: &Path) {
-    let fence = register(path).await;
+    let fencing_token = register(path).await;
     for row in 0..3 {
         let record = fs::read(record_of(path)).unwrap();
-        serve(path, &fence, row).await;
+        serve(path, &fencing_token, row).await;
         if row == 1 {
             fs::write(record_of(path), record).unwrap();
         }
     }
     let registry = open(path).await.unwrap();
-    registry.verify_fence(&fence).await.unwrap();
-    // Another process meanwhile.
+    registry.verify_fencing_token(&fencing_token).await.unwrap();
+    // Another process in between.
     let other = open(path).await.unwrap();
     let two = other.register_gateway(GatewayId(2), 1).await.unwrap();
-    registry.verify_fence(&two).await.unwrap();
+    registry.verify_fencing_token(&two).await.unwrap();
     other.close().await;
     let again = gateway(&registry).await;
-    assert_eq!(again.number(), fence.number() + 1, "the same incarnation");
+    assert_eq!(again.number(), fencing_token.number() + 1, "the same incarnation");
     let device = linewarden_protocol::ids::DeviceId(1);
     assert_eq!(registry.leases_of(device).await.unwrap().len(), 1);
     registry.close().await;
@@ -229,7 +232,7 @@ async fn a_restore_is_detected_however_it_was_copied_and_put_in_place() {
     expect_every_restore_detected(directory.path()).await;
 }
 
-/// A registry that was backed up before it served a gateway, or whose note of its storage was lost with the state of before.
+/// A registry that was backed up before its first gateway, or whose storage record was lost with the earlier state.
 #[tokio::test]
 async fn a_backup_of_before_the_first_lease_is_detected() {
     if is_on_postgres() {
@@ -238,47 +241,47 @@ async fn a_backup_of_before_the_first_lease_is_detected() {
     for is_noted in [true, false] {
         let (directory, path) = fleet_file().await;
         if !is_noted {
-            // As one that was moved here and not yet opened.
+            // Like a registry that was moved here and not yet opened.
             sql(&path, "UPDATE registry SET storage = NULL").await;
             fs::remove_file(record_of(&path)).unwrap();
         }
         let copy = directory.path().join("copy");
         run("cp", &[&path, &copy]);
-        let fence = register(&path).await;
-        serve(&path, &fence, 0).await;
+        let fencing_token = register(&path).await;
+        serve(&path, &fencing_token, 0).await;
         run("cp", &[&copy, &path]);
         let registry = open(&path).await.unwrap();
         let first = gateway(&registry).await;
         assert!(
-            first.number() > fence.number() + 1,
+            first.number() > fencing_token.number() + 1,
             "another incarnation, {is_noted}"
         );
         registry.close().await;
         let registry = open(&path).await.unwrap();
-        registry.verify_fence(&first).await.unwrap();
+        registry.verify_fencing_token(&first).await.unwrap();
     }
 }
 
-/// A record that was left behind belongs to no registry that comes into its place.
+/// A stale record does not apply to a registry that takes its place.
 #[tokio::test]
-async fn a_registry_that_is_moved_to_where_a_record_was_left_goes_on() {
+async fn a_registry_moved_onto_a_stale_storage_record_continues() {
     if is_on_postgres() {
         return;
     }
     let (_directory, path) = fleet_file().await;
-    let fence = register(&path).await;
-    serve(&path, &fence, 0).await;
+    let fencing_token = register(&path).await;
+    serve(&path, &fencing_token, 0).await;
     let moved = path.with_file_name("moved.registry");
     let left = path.with_file_name("moved.registry.storage");
     fs::copy(record_of(&path), &left).unwrap();
     let registry = open(&path).await.unwrap();
     registry.move_to(&*moved, |_| ()).await.unwrap();
     let registry = open(&moved).await.unwrap();
-    registry.verify_fence(&fence).await.unwrap();
-    assert!(left.exists(), "noted when it was opened");
+    registry.verify_fencing_token(&fencing_token).await.unwrap();
+    assert!(left.exists(), "recorded when it was opened");
 }
 
-/// A directory that comes back with its record, by means that do not carry attributes.
+/// A directory restored with its record, but without attributes.
 #[tokio::test]
 async fn a_directory_that_is_restored_without_attributes_is_detected() {
     if is_on_postgres() {
@@ -296,27 +299,27 @@ async fn a_directory_that_is_restored_without_attributes_is_detected() {
         println!("SKIPPED: needs a temporary directory with extended attributes");
         return;
     }
-    let fence = register(&path).await;
-    serve(&path, &fence, 0).await;
+    let fencing_token = register(&path).await;
+    serve(&path, &fencing_token, 0).await;
     let files = [path.clone(), record_of(&path)];
     let saved = files.clone().map(|file| fs::read(file).unwrap());
-    serve(&path, &fence, 1).await;
+    serve(&path, &fencing_token, 1).await;
     for (file, content) in files.iter().zip(saved) {
         fs::remove_file(file).unwrap();
         fs::write(file, content).unwrap();
     }
     let registry = open(&path).await.unwrap();
-    assert!(is_restored(&registry.verify_fence(&fence).await));
+    assert!(is_restored(&registry.verify_fencing_token(&fencing_token).await));
 }
 
-/// A database without the record that belongs to it, and with another one's.
+/// A database without its record, and with another one's.
 #[tokio::test]
 async fn a_database_that_is_found_without_its_record_is_another_one() {
     if is_on_postgres() {
         return;
     }
     let (_directory, path) = fleet_file().await;
-    let fence = register(&path).await;
+    let fencing_token = register(&path).await;
     let record = record_of(&path);
     let content = fs::read_to_string(&record).unwrap();
     let other = content.replacen(
@@ -334,26 +337,29 @@ async fn a_database_that_is_found_without_its_record_is_another_one() {
             Some(text) => fs::write(&record, text).unwrap(),
         }
         let registry = open(&path).await.unwrap();
-        assert!(is_restored(&registry.verify_fence(&fence).await), "{name}");
+        assert!(
+            is_restored(&registry.verify_fencing_token(&fencing_token).await),
+            "{name}"
+        );
         registry.close().await;
         fs::write(&record, &content).unwrap();
         let registry = open(&path).await.unwrap();
-        registry.verify_fence(&fence).await.unwrap();
+        registry.verify_fencing_token(&fencing_token).await.unwrap();
         registry.close().await;
     }
-    // A registry that was moved by its own means has none yet, and goes on.
+    // A registry moved with `registry move` has no record yet, and continues.
     let moved = path.with_file_name("moved.registry");
     let registry = open(&path).await.unwrap();
     registry.move_to(&*moved, |_| ()).await.unwrap();
     registry.close().await;
     let registry = open(&moved).await.unwrap();
-    registry.verify_fence(&fence).await.unwrap();
-    let _granted = lease(&registry, &fence, 1, 0, 1).await.unwrap();
+    registry.verify_fencing_token(&fencing_token).await.unwrap();
+    let _granted = lease(&registry, &fencing_token, 1, 0, 1).await.unwrap();
     registry.close().await;
     assert!(path.with_file_name("moved.registry.storage").exists());
 }
 
-/// On a file system without extended attributes the record decides alone. The program runs itself again where one is mounted.
+/// On a file system without extended attributes, only the record decides. The program repeats itself on such a mount.
 #[test]
 fn without_extended_attributes_a_restore_is_detected_and_a_restart_is_none() {
     if is_on_postgres() || std::env::var_os(WITHOUT_ATTRIBUTES).is_some() {
@@ -369,10 +375,10 @@ fn without_extended_attributes_a_restore_is_detected_and_a_restart_is_none() {
         .output();
     match done {
         Ok(done) if done.status.success() => {
-            let said = String::from_utf8_lossy(&done.stdout);
-            assert!(said.contains("1 passed"), "{said}");
+            let message = String::from_utf8_lossy(&done.stdout);
+            assert!(message.contains("1 passed"), "{message}");
         }
-        // How the test harness ends where a test fails.
+        // Exit code of the test harness when a test fails.
         Ok(done) if done.status.code() == Some(101) => panic!("{done:?}"),
         other => {
             println!("SKIPPED: needs root to mount a file system without extended attributes: {other:?}")

@@ -1,4 +1,4 @@
-//! Export and import: what travels, what does not, and that bad files change nothing.
+//! Export and import: transferred and omitted data, and bad files without effect.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use crate::support::{gateway, in_memory, key_device, lease, pool_device, pool_device_from};
 use linewarden_protocol::ids::{DeviceId, RowIndex};
 use linewarden_registry::{
-    BulkOptions, DeviceLine, ExportKey, Filter, MasterKey, OnConflict, OnDamage, Registry, RegistryError,
+    BulkOptions, DeviceFilter, DeviceLine, ExportKey, MasterKey, OnConflict, OnDamage, Registry,
+    RegistryError,
 };
 use rand::{RngExt as _, SeedableRng as _};
 use tempfile::TempDir;
@@ -25,17 +26,17 @@ fn export_key() -> ExportKey {
 async fn fleet() -> Registry {
     let registry = in_memory().await;
     for id in [1, 2, 4, u64::MAX] {
-        registry.enrol(pool_device(id, 10)).await.unwrap();
+        registry.enroll(pool_device(id, 10)).await.unwrap();
     }
-    registry.enrol(key_device(3)).await.unwrap();
-    let fence = gateway(&registry).await;
-    let _ = lease(&registry, &fence, 2, 0, 4).await.unwrap();
+    registry.enroll(key_device(3)).await.unwrap();
+    let fencing_token = gateway(&registry).await;
+    let _ = lease(&registry, &fencing_token, 2, 0, 4).await.unwrap();
     registry
         .revoke(DeviceId(4), "lost \"at\" sea\n", 1_800_000_000)
         .await
         .unwrap();
     registry
-        .enrol_chunk(vec![pool_device_from(u64::MAX, 30, 5)], OnConflict::Replace)
+        .enroll_chunk(vec![pool_device_from(u64::MAX, 30, 5)], OnConflict::Replace)
         .await
         .unwrap();
     registry
@@ -83,7 +84,7 @@ async fn a_sealed_export_carries_everything_to_a_registry_with_another_key() {
             Err(_) => assert_eq!(
                 id,
                 DeviceId(4),
-                "only the revoked one keeps its credentials to itself"
+                "only the credentials of the revoked device are not exported"
             ),
         }
     }
@@ -119,7 +120,7 @@ async fn a_public_export_holds_no_credentials_and_cannot_be_imported() {
     fs::write(&path, text).unwrap();
     let message = import(&in_memory().await, &path).await.unwrap_err().to_string();
     assert!(
-        message.contains("line 1: the export holds public information only"),
+        message.contains("line 1: the export contains public information only"),
         "{message}"
     );
 }
@@ -143,19 +144,19 @@ async fn an_export_does_not_overwrite() {
 }
 
 #[tokio::test]
-async fn devices_in_the_way_are_refused_or_replaced_without_lowering_marks() {
+async fn conflicting_devices_are_refused_or_replaced_without_lowering_marks() {
     let (_directory, path) = exported().await;
     let target = in_memory().await;
-    target.enrol(pool_device(2, 10)).await.unwrap();
-    let fence = gateway(&target).await;
-    let _ = lease(&target, &fence, 2, 0, 7).await.unwrap();
+    target.enroll(pool_device(2, 10)).await.unwrap();
+    let fencing_token = gateway(&target).await;
+    let _ = lease(&target, &fencing_token, 2, 0, 7).await.unwrap();
 
     let message = import(&target, &path).await.unwrap_err().to_string();
     assert!(
-        message.contains("line 3: the device is enrolled already"),
+        message.contains("line 3: the device is already enrolled"),
         "{message}"
     );
-    assert_eq!(target.count(&Filter::default()).await.unwrap(), 1);
+    assert_eq!(target.count(&DeviceFilter::default()).await.unwrap(), 1);
 
     let mut done = Vec::new();
     target
@@ -164,14 +165,14 @@ async fn devices_in_the_way_are_refused_or_replaced_without_lowering_marks() {
         .unwrap();
     assert_eq!(done, [2, 4, 5]);
     assert_eq!(target.get(DeviceId(2)).await.unwrap().idx_floor, RowIndex(7));
-    // Once more: also revoked devices may be brought again, if they are revoked in the file, too.
+    // Again: revoked devices may be imported if they are revoked in the file too.
     target
         .import_file(&path, &export_key(), REPLACE, |_| ())
         .await
         .unwrap();
 }
 
-/// Every way to alter a good file leads to an error with its line, and to nothing stored.
+/// Every alteration of a valid file causes an error with its line, and nothing is stored.
 #[tokio::test]
 async fn altered_files_are_refused_whole() {
     let (directory, path) = exported().await;
@@ -205,7 +206,7 @@ async fn altered_files_are_refused_whole() {
         ),
         (
             replaced(1, "\"linewarden_export\":1", "\"linewarden_export\":2"),
-            "format 2, this program reads format 1",
+            "the export has format 2, but this program reads format 1",
         ),
         (replaced(1, "\"salt\":\"", "\"salt\":\"zz"), "field salt"),
         (
@@ -219,16 +220,16 @@ async fn altered_files_are_refused_whole() {
         (join(&lines[..5]), "line 6: the file ends after 4 of 5 devices"),
         (
             text[..text.len() - 1].to_owned(),
-            "the line has no end; the file was cut off",
+            "the line has no line feed: the file was truncated",
         ),
         (
             text[..text.len() - 200].to_owned(),
-            "the line has no end; the file was cut off",
+            "the line has no line feed: the file was truncated",
         ),
         (swapped_seals, "lines 2 to 3: field sealed"),
         (
             join(&repeated),
-            "line 6: field device_id: 0000000000000001 is on line 2 already",
+            "line 6: field device_id: 0000000000000001 already occurs on line 2",
         ),
         (
             replaced(2, "\"device_id\":\"0", "\"device_id\":\"1"),
@@ -250,7 +251,7 @@ async fn altered_files_are_refused_whole() {
         ),
         (
             replaced(3, "\"mode\":\"pool\"", "\"mode\":\"none\""),
-            "line 3: field mode: \"none\"",
+            "line 3: field mode: unknown mode \"none\"",
         ),
         (replaced(3, "\"suite\":1", "\"suite\":2"), "line 3: field suite"),
         (replaced(3, "\"name\":\"", "\"name\":\"x"), not_authentic),
@@ -275,13 +276,17 @@ async fn altered_files_are_refused_whole() {
         fs::write(&altered, content).unwrap();
         let error = import(&target, &altered).await.unwrap_err();
         assert!(
-            matches!(error, RegistryError::ImportLines { .. }),
+            matches!(error, RegistryError::InvalidImportLines { .. }),
             "{expected}: {error}"
         );
         let message = error.to_string();
         assert!(message.contains(expected), "{expected}: {message}");
         assert!(message.contains("altered.jsonl"), "{message}");
-        assert_eq!(target.count(&Filter::default()).await.unwrap(), 0, "{expected}");
+        assert_eq!(
+            target.count(&DeviceFilter::default()).await.unwrap(),
+            0,
+            "{expected}"
+        );
     }
     let revoked = lines
         .iter()
@@ -304,7 +309,7 @@ async fn altered_files_are_refused_whole() {
 }
 
 #[tokio::test]
-async fn the_wrong_export_key_and_a_missing_file_are_told_apart() {
+async fn a_wrong_export_key_and_a_missing_file_differ() {
     let (directory, path) = exported().await;
     let target = in_memory().await;
     let other = ExportKey::from_bytes([8; 32]);
@@ -322,14 +327,14 @@ async fn the_wrong_export_key_and_a_missing_file_are_told_apart() {
     assert!(matches!(error, RegistryError::Io { .. }), "{error}");
 }
 
-/// Whatever was done to a file, it is imported whole, as it was exported, or not at all.
+/// A modified file is imported completely as exported, or not at all.
 #[tokio::test]
 async fn an_edited_export_is_refused_as_a_whole() {
     let (_directory, path) = exported().await;
-    let whole = fs::read(&path).unwrap();
+    let original = fs::read(&path).unwrap();
     let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(5);
     for round in 0..300 {
-        let mut bytes = whole.clone();
+        let mut bytes = original.clone();
         let at = rng.random_range(0..bytes.len());
         match round % 4 {
             0 => bytes[at] ^= 1 << rng.random_range(0..8),
@@ -340,9 +345,9 @@ async fn an_edited_export_is_refused_as_a_whole() {
         fs::write(&path, &bytes).unwrap();
         let target = in_memory().await;
         let imported = import(&target, &path).await;
-        let count = target.count(&Filter::default()).await.unwrap();
+        let count = target.count(&DeviceFilter::default()).await.unwrap();
         match imported {
-            // White space and the last line break may be another's.
+            // White space and the last line break may differ.
             Ok(devices) => assert_eq!((devices, count), (5, 5), "round {round}, byte {at}"),
             Err(error) => {
                 assert_eq!(count, 0, "round {round}, byte {at}: {error}");
@@ -365,21 +370,21 @@ async fn all_wrong_lines_are_named() {
     let altered = directory.path().join("altered.jsonl");
     fs::write(&altered, lines.join("\n") + "\n").unwrap();
     let target = in_memory().await;
-    let told = import(&target, &altered).await.unwrap_err().to_string();
+    let result = import(&target, &altered).await.unwrap_err().to_string();
     for expected in [
         "line 3: field suite",
-        "; FILE, line 4: field device_id: 0000000000000001 is on line 2 already",
-        "; FILE, line 6: it ends too early, after 1 B",
+        "; FILE, line 4: field device_id: 0000000000000001 already occurs on line 2",
+        "; FILE, line 6: the line ends after 1 B",
         "; nothing was imported",
     ] {
         let expected = expected.replace("FILE", &altered.display().to_string());
-        assert!(told.contains(&expected), "{expected}: {told}");
+        assert!(result.contains(&expected), "{expected}: {result}");
     }
-    // With another key no line opens, which is one mistake of all.
+    // With another key no line can be unsealed, which is reported as one problem.
     let fleet = in_memory().await;
     let many = (1..=30).map(|id| crate::support::pool_device(id, 1));
     fleet
-        .enrol_bulk(many, BulkOptions::default(), |_| ())
+        .enroll_bulk(many, BulkOptions::default(), |_| ())
         .await
         .unwrap();
     let long = directory.path().join("long.jsonl");
@@ -391,26 +396,26 @@ async fn all_wrong_lines_are_named() {
     let error = target
         .import_file(&long, &other, BulkOptions::default(), |_| ())
         .await;
-    let told = error.unwrap_err().to_string();
+    let result = error.unwrap_err().to_string();
     assert!(
-        told.contains("lines 2 to 31: field sealed: does not auth"),
-        "{told}"
+        result.contains("lines 2 to 31: field sealed: does not auth"),
+        "{result}"
     );
-    // A bounded number of mistakes is told.
+    // The number of reported problems is limited.
     let text = fs::read_to_string(&long).unwrap();
-    let spoilt = text.lines().enumerate().map(|(number, line)| {
+    let malformed = text.lines().enumerate().map(|(number, line)| {
         let mode = format!("\"mode\":\"{number}\"");
         line.replace("\"mode\":\"pool\"", &mode) + "\n"
     });
-    fs::write(&long, spoilt.collect::<String>()).unwrap();
-    let told = import(&target, &long).await.unwrap_err().to_string();
+    fs::write(&long, malformed.collect::<String>()).unwrap();
+    let result = import(&target, &long).await.unwrap_err().to_string();
     assert!(
-        told.contains("line 21: field mode") && told.contains("lines 22 to 31: other mistakes"),
-        "{told}"
+        result.contains("line 21: field mode") && result.contains("lines 22 to 31: other problems"),
+        "{result}"
     );
 }
 
-/// What is learnt of one row would answer for the other.
+/// A leaked row would also answer for the other.
 #[tokio::test]
 async fn a_pool_with_one_row_twice_is_refused() {
     let mut record = crate::support::pool_device(1, 4);
@@ -422,16 +427,16 @@ async fn a_pool_with_one_row_twice_is_refused() {
         row_key: linewarden_protocol::keys::RowKey::from_bytes(*rows[1].row_key.as_bytes()),
     };
     let fleet = in_memory().await;
-    fleet.enrol(record).await.unwrap();
+    fleet.enroll(record).await.unwrap();
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("fleet.jsonl");
     fleet
         .export_file(&path, Some(&export_key()), OnDamage::Refuse, |_| ())
         .await
         .unwrap();
-    let told = import(&in_memory().await, &path).await.unwrap_err().to_string();
+    let result = import(&in_memory().await, &path).await.unwrap_err().to_string();
     assert!(
-        told.contains("line 2: field sealed: rows 1 and 3 of the pool have the same key"),
-        "{told}"
+        result.contains("line 2: field sealed: rows 1 and 3 of the pool have the same key"),
+        "{result}"
     );
 }

@@ -1,7 +1,7 @@
-// Starts the dashboard: finds out who is logged in, and shows the view that the address names, or the log-in.
+// Starts the dashboard: requests the identity of the user, and shows the view that the address names, or the log-in.
 
 import { closeStream, openStream } from "./core/events.js";
-import { forgetLive } from "./core/live.js";
+import { clearLive } from "./core/live.js";
 import { currentRoute } from "./core/router.js";
 import { currentUser, resume, sessions } from "./core/session.js";
 import { closeDialogs } from "./parts/dialog.js";
@@ -19,14 +19,14 @@ import { showOverview } from "./views/overview.js";
 import { showRounds } from "./views/rounds.js";
 
 /**
- * @typedef {object} Context what a view gets
- * @property {HTMLElement} main what it fills
+ * @typedef {object} Context the arguments of a view
+ * @property {HTMLElement} main the element that the view fills
  * @property {import("./core/router.js").Route} route
  * @property {AbortSignal} signal aborted when the view is left
  * @property {(title: string) => void} setTitle
  */
 
-/** Lists, and what is shown of one of their items. */
+/** For each name: the view of the list, and the view of one item. */
 const VIEWS = {
   overview: [showOverview],
   devices: [showDevices, showDevice],
@@ -39,7 +39,7 @@ const VIEWS = {
 const shell = buildShell(document.body);
 let left = new AbortController();
 
-/** Leaves the view that is shown, and shows another one. */
+/** Leaves the current view and shows another one. */
 function show(view, { focus = true } = {}) {
   left.abort();
   left = new AbortController();
@@ -50,9 +50,9 @@ function show(view, { focus = true } = {}) {
   };
   const route = currentRoute();
   view({ main: shell.main, route, signal: left.signal, setTitle });
-  shell.showWhere(currentUser() ? route.path[0] : null);
+  shell.showCurrentView(currentUser() ? route.path[0] : null);
   window.scrollTo(0, 0);
-  // A screen reader goes on from the new view's heading; the log-in begins in its field.
+  // A screen reader continues at the heading of the new view; the log-in starts in its input field.
   if (focus) (shell.main.querySelector("[data-first]") ?? shell.main.querySelector("h1"))?.focus();
 }
 
@@ -67,8 +67,8 @@ function showRoute(options) {
 
 function changeUser(user) {
   closeStream();
-  // What one user saw is not left on the page for the next one.
-  forgetLive();
+  // The next user must not see data of the previous one.
+  clearLive();
   shell.showUser(user);
   if (user) openStream();
   showRoute();

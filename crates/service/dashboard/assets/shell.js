@@ -1,4 +1,4 @@
-// What stands around every view: the skip link, the navigation, the state of the stream, theme and log-out.
+// The frame of every view: skip link, navigation, state of the event stream, theme and log-out.
 
 import { announceIn } from "./core/announce.js";
 import { stream, streamState } from "./core/events.js";
@@ -13,13 +13,13 @@ import { foreign, shorten } from "./parts/text.js";
 
 const NAVIGATION = [
   ["overview", "Overview"], ["devices", "Devices"], ["gateways", "Gateways"],
-  ["rounds", "Rounds"], ["events", "Events"], ["audit", "Audit", "admin"],
+  ["rounds", "Rounds"], ["events", "Events"], ["audit", "Audit log", "admin"],
 ];
 
 /**
  * Fills the body.
  * @param {HTMLElement} body
- * @returns {{main: HTMLElement, showUser: (user: any | null) => void, showWhere: (view: string | null) => void}}
+ * @returns {{main: HTMLElement, showUser: (user: any | null) => void, showCurrentView: (view: string | null) => void}}
  */
 export function buildShell(body) {
   const forever = new AbortController().signal;
@@ -41,15 +41,15 @@ export function buildShell(body) {
     put(user, ...(next ? userParts(next, error.fail) : []));
     error.fail(null);
   };
-  const showWhere = (view) => {
+  const showCurrentView = (view) => {
     for (const link of links.querySelectorAll("a")) set(link, { "aria-current": link.dataset.view === view ? "page" : null });
   };
-  return { main, showUser, showWhere };
+  return { main, showUser, showCurrentView };
 }
 
 function skipLink(main) {
   const link = h("a", { class: "skip", href: "#main" }, "Skip to content");
-  // The part after '#' names the view, so the link must not change it.
+  // The part after '#' names the view, so the link must not change the address.
   link.addEventListener("click", (event) => {
     event.preventDefault();
     (main.querySelector("h1") ?? main).focus();
@@ -73,7 +73,7 @@ function themeChoice() {
   return select;
 }
 
-/** Whether what is shown is live: always in sight, because the graphs may be far down. */
+/** Whether the displayed values are live. Always visible, because the graphs may be outside the window. */
 function streamMark(signal) {
   const words = h("span", {});
   const mark = h("span", { class: "stream", "data-testid": "stream-state", hidden: true }, h("span", { class: "stream-sign", "aria-hidden": "true" }), words);
@@ -83,7 +83,7 @@ function streamMark(signal) {
     const reconnecting = streamState() === "open" ? "" : "reconnecting; ";
     mark.hidden = streamState() === "closed";
     mark.dataset.state = state;
-    words.textContent = { live: "live", waiting: "connecting", stale: reconnecting + liveSource.words() }[state];
+    words.textContent = { live: "live", waiting: "connecting", stale: reconnecting + liveSource.text() }[state];
   };
   stream.on("state", update, signal);
   onTick(update, signal);
@@ -94,7 +94,7 @@ function databaseNotice(signal) {
   const notice = h("p", { class: "notice", role: "alert", "data-testid": "database-notice", hidden: true });
   live.on("status", (status) => {
     const away = status?.database === "unavailable";
-    const words = away ? "The registry's database cannot be reached: lists cannot be read and nothing can be changed. Gateways go on from their caches." : "";
+    const words = away ? "The registry's database is unavailable: lists cannot be read, and changes are refused. Gateways continue with their caches." : "";
     if (notice.textContent !== words) notice.textContent = words;
     notice.hidden = !away;
   }, signal);

@@ -1,119 +1,123 @@
-//! Who had what done, and why.
+//! Audit log: actor, action and reason of each change.
 
 use std::borrow::Cow;
 
 use axum::extract::State;
-use linewarden_registry::{Entry, JournalFilter};
+use linewarden_registry::{EventFilter, EventLogEntry};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::lists::{List, Part};
+use super::lists::{List, PageQuery};
 use super::login::role_name;
 use crate::auth::Admin;
 use crate::error::Result;
 use crate::extract::{Json, Query};
 use crate::state::App;
 
-/// Something that somebody had done, or wanted to.
+/// An audit record: an action of a user, carried out or refused.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
-pub struct Act {
-    /// Its number in the journal.
+pub struct AuditRecord {
+    /// The number in the event log.
     pub id: u64,
-    /// When.
+    /// Time, seconds since 1970-01-01 UTC.
     pub at_s: u64,
-    /// Who.
-    pub by: String,
-    /// As what: viewer, operator or admin.
+    /// The user.
+    pub actor: String,
+    /// The role of the user: viewer, operator or admin.
     pub role: Cow<'static, str>,
-    /// The address that it came from.
-    pub from: String,
-    /// What.
-    pub what: String,
-    /// To which device.
+    /// The address that the request came from.
+    pub origin: String,
+    /// The action: `revoked`, `enrolled`, ..
+    pub action: String,
+    /// The target device.
     pub device: Option<String>,
-    /// To which gateway.
+    /// The target gateway.
     pub gateway: Option<u32>,
-    /// Why.
+    /// The reason.
     pub reason: String,
     /// ok or refused
     pub outcome: Cow<'static, str>,
-    /// More of what.
+    /// Details.
     pub detail: String,
-    /// Whether this entry, and that one came before it, is as it was written.
+    /// Whether the record is unmodified and follows the previous one.
     pub authentic: bool,
 }
 
-impl Act {
-    /// Of an entry of the journal that somebody has had done.
+impl AuditRecord {
+    /// The audit record of an event that a user caused.
     #[must_use]
-    pub fn of(entry: Entry) -> Option<Self> {
+    pub fn from_entry(entry: EventLogEntry) -> Option<Self> {
         let actor = entry.actor?;
         Some(Self {
             id: entry.number,
             at_s: entry.at_ms / 1000,
-            by: actor.name,
+            actor: actor.name,
             role: role_name(actor.role).into(),
-            from: actor.origin,
-            what: entry.note.kind,
-            device: entry.note.device.map(|device| device.to_string()),
-            gateway: entry.note.gateway.map(|gateway| gateway.0),
+            origin: actor.origin,
+            action: entry.event.kind,
+            device: entry.event.device.map(|device| device.to_string()),
+            gateway: entry.event.gateway.map(|gateway| gateway.0),
             reason: entry.reason.unwrap_or_default(),
             outcome: match entry.refused {
                 true => "refused",
                 false => "ok",
             }
             .into(),
-            detail: entry.note.detail,
+            detail: entry.event.detail,
             authentic: entry.authentic,
         })
     }
 }
 
-/// Which.
+/// A query for audit records.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct WhichActs {
-    /// By whom.
-    pub by: Option<String>,
-    /// What: `revoked`, `enrolled`, ..
-    pub what: Option<String>,
-    /// How many at most: 1 to 1000; 100 if not given.
+pub struct AuditQuery {
+    /// Only actions of this user.
+    pub actor: Option<String>,
+    /// Only this action: `revoked`, `enrolled`, ..
+    pub action: Option<String>,
+    /// Maximum number of items: 1 to 1000, default 100.
     pub limit: Option<u32>,
-    /// From the `next` of the part before.
+    /// The cursor: `next` of the previous page.
     pub after: Option<String>,
 }
 
-impl WhichActs {
-    /// As the registry is asked.
+impl AuditQuery {
+    /// The filter for the registry.
     #[must_use]
-    pub fn filter(&self) -> JournalFilter {
-        JournalFilter {
-            kinds: self.what.iter().cloned().collect(),
-            who: self.by.clone(),
-            acts_only: true,
-            ..JournalFilter::default()
+    pub fn filter(&self) -> EventFilter {
+        EventFilter {
+            kinds: self.action.iter().cloned().collect(),
+            actor: self.actor.clone(),
+            actions_only: true,
+            ..EventFilter::default()
         }
     }
 }
 
-/// Who had what done, newest first.
-#[utoipa::path(get, path = "/api/v1/audit", params(WhichActs), responses((status = 200, body = List<Act>)))]
+/// Lists audit records, newest first.
+#[utoipa::path(get, path = "/api/v1/audit", params(AuditQuery), responses((status = 200, body = List<AuditRecord>)))]
 pub(crate) async fn list(
     _: Admin,
     State(app): State<App>,
-    Query(which): Query<WhichActs>,
-) -> Result<Json<List<Act>>> {
+    Query(which): Query<AuditQuery>,
+) -> Result<Json<List<AuditRecord>>> {
     let filter = which.filter();
-    let part = Part {
+    let part = PageQuery {
         limit: which.limit,
         after: which.after,
     };
     let page = app
         .registry
-        .journal(&filter, part.after_number()?, part.limit()?)
+        .events(&filter, part.after_number()?, part.limit()?)
         .await?;
     Ok(Json(List {
-        items: page.entries.into_iter().filter_map(Act::of).collect(),
+        items: page
+            .entries
+            .into_iter()
+            .filter_map(AuditRecord::from_entry)
+            .collect(),
         next: page.next.map(|number| number.to_string()),
     }))
 }

@@ -1,63 +1,64 @@
-//! One device, with all that is known of it.
+//! Details of a device.
 
 use std::borrow::Cow;
 
 use axum::extract::State;
 use linewarden_protocol::ids::DeviceId;
-use linewarden_registry::{self as registry, Appraisal, JournalFilter, Protection, ProverRecord, Registry};
+use linewarden_registry::{self as registry, Appraisal, EventFilter, Protection, ProverRecord, Registry};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::devices::{Device, state_name};
-use super::lists::device;
+use super::lists::parse_device_id;
 use crate::auth::Viewer;
 use crate::error::{ErrorBody, Result};
 use crate::extract::{Json, Path};
 use crate::state::App;
-use crate::stream::Happening;
+use crate::stream::EventRecord;
 
-/// Entries of the journal that come with a device.
-const HISTORY_MAX: u32 = 100;
+/// Maximum number of events in the history of a device.
+const HISTORY_EVENTS_MAX: u32 = 100;
 
-/// A device, and what is known of it beside its record.
+/// A device with leases, attestation state and history.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct DeviceDetails {
-    /// Its record.
+    /// The device record.
     #[serde(flatten)]
     pub device: Device,
-    /// Which gateways hold rows of it.
+    /// The leases of the device's rows.
     pub leases: Vec<Lease>,
-    /// How it stands; null if nobody asks what it runs.
+    /// The attestation state; null if the device is not attested.
     pub attestation: Option<Attestation>,
-    /// What happened to it, newest first: the last hundred things.
-    pub history: Vec<Happening>,
+    /// The last 100 events of the device, newest first.
+    pub history: Vec<EventRecord>,
 }
 
-/// Rows of a device that a gateway may spend.
+/// A lease of a device's rows to a gateway.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Lease {
-    /// Which gateway.
+    /// The gateway id.
     pub gateway: u32,
-    /// The first row, and the one behind the last; in key mode the number that the gateway counts from, and the next.
+    /// The first row, and the one after the last; in key mode the start of the gateway's counter, and the next
+    /// number.
     pub rows: [u32; 2],
-    /// Rows below it may have been spent.
+    /// The mark: rows below it may have been used.
     pub mark: u32,
-    /// The gateway's registration that may spend them.
-    pub fence: u64,
+    /// The fencing token of the registration that may use the rows.
+    pub fencing_token: u64,
 }
 
-/// How a device stands that is asked what it runs.
+/// The attestation state of a device.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Attestation {
-    /// Its group.
+    /// The group.
     pub group: String,
-    /// Where its key lies: software or tpm
+    /// The protection of the attestation key: software or tpm
     pub protection: Cow<'static, str>,
-    /// ok, late, silent, quarantined or unproven
+    /// ok, late, missed, quarantined or unproven
     pub state: Cow<'static, str>,
-    /// Since when; null before anybody has noted it.
+    /// Time of the last state change; null before the first round.
     pub since_s: Option<u64>,
-    /// Which gateway asks it.
+    /// The gateway of the last round.
     pub gateway: Option<u32>,
 }
 
@@ -67,13 +68,13 @@ impl From<registry::Lease> for Lease {
             gateway: lease.gateway.0,
             rows: [lease.rows.start, lease.rows.end],
             mark: lease.mark.0,
-            fence: lease.fence,
+            fencing_token: lease.fencing_token,
         }
     }
 }
 
 impl Attestation {
-    fn of(prover: &ProverRecord, appraisal: Option<&Appraisal>) -> Self {
+    fn new(prover: &ProverRecord, appraisal: Option<&Appraisal>) -> Self {
         Self {
             group: prover.group.as_str().to_owned(),
             protection: match prover.protection {
@@ -90,36 +91,42 @@ impl Attestation {
     }
 }
 
-/// A device with all that is known of it: its leases, how it stands, what happened.
+/// Shows a device with leases, attestation state and history.
 #[utoipa::path(get, path = "/api/v1/devices/{id}", responses((status = 200, body = DeviceDetails), (status = 404, body = ErrorBody)))]
 pub(crate) async fn show(
     _: Viewer,
     State(app): State<App>,
     Path(id): Path<String>,
 ) -> Result<Json<DeviceDetails>> {
-    Ok(Json(whole(&app.registry, device(&id, "id")?).await?))
+    Ok(Json(
+        device_details(&app.registry, parse_device_id(&id, "id")?).await?,
+    ))
 }
 
-async fn whole(registry: &Registry, device: DeviceId) -> Result<DeviceDetails> {
+async fn device_details(registry: &Registry, device: DeviceId) -> Result<DeviceDetails> {
     let info = registry.get(device).await?;
     let leases = registry.leases_of(device).await?;
     let attestation = match registry.prover(device).await? {
         Some(prover) if !prover.removed => {
             let appraisal = registry.appraisal(device).await?;
-            Some(Attestation::of(&prover, appraisal.as_ref()))
+            Some(Attestation::new(&prover, appraisal.as_ref()))
         }
         _ => None,
     };
-    let filter = JournalFilter {
+    let filter = EventFilter {
         device: Some(device),
-        without_refused: true,
-        ..JournalFilter::default()
+        exclude_refused: true,
+        ..EventFilter::default()
     };
-    let history = registry.journal(&filter, None, HISTORY_MAX).await?;
+    let history = registry.events(&filter, None, HISTORY_EVENTS_MAX).await?;
     Ok(DeviceDetails {
         device: info.into(),
         leases: leases.into_iter().map(Lease::from).collect(),
         attestation,
-        history: history.entries.iter().filter_map(Happening::of).collect(),
+        history: history
+            .entries
+            .iter()
+            .filter_map(EventRecord::from_public_entry)
+            .collect(),
     })
 }

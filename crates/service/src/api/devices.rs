@@ -1,4 +1,4 @@
-//! Devices: looked for, enrolled, shut out and let in.
+//! Devices: list, enroll, quarantine, release, revoke.
 
 use std::borrow::Cow;
 
@@ -7,54 +7,54 @@ use axum::http::StatusCode;
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::RowKey;
 use linewarden_registry::{
-    self as registry, Credentials, DeviceInfo, DeviceLine, DeviceRecord, Filter, Fingerprint, Note,
-    OnConflict, PoolRow, Quarantine, Registry, State as Standing, Status, ids_beginning,
+    self as registry, AttestationState, Credentials, DeviceFilter, DeviceInfo, DeviceLine, DeviceRecord,
+    Fingerprint, NewEvent, OnConflict, PoolRow, Quarantine, Registry, Status, ids_with_prefix,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::lists::{List, Part, Reason, device};
+use super::lists::{List, PageQuery, Reason, parse_device_id};
 use crate::auth::{Operator, Principal, Viewer};
 use crate::clock::now_s;
 use crate::error::{ApiError, ErrorBody, Result};
 use crate::extract::{Json, Path, Query};
 use crate::state::App;
 
-/// Devices that can be revoked in one question.
-const REVOKED_AT_ONCE_MAX: usize = 10_000;
+/// Maximum number of devices in one request to revoke.
+const REVOKE_BATCH_MAX: usize = 10_000;
 
 /// A device.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Device {
     /// 16 hexadecimal digits.
     pub id: String,
-    /// For people.
+    /// The display name.
     pub name: String,
     /// pool or key
     pub mode: Cow<'static, str>,
-    /// The one suite it speaks.
+    /// The cipher suite.
     pub suite: u8,
     /// active, revoked or quarantined
     pub status: Cow<'static, str>,
-    /// Why it is shut out, if it is.
+    /// The reason of the revocation or quarantine.
     pub reason: Option<String>,
-    /// Since when it is shut out.
+    /// Time of the revocation or quarantine.
     pub since_s: Option<u64>,
-    /// When it was enrolled, seconds since 1970-01-01 UTC.
+    /// Time of the enrollment.
     pub enrolled_at_s: u64,
-    /// First row of its pool; 0 in key mode.
+    /// First row of the pool; 0 in key mode.
     pub first_idx: u32,
-    /// Rows in its pool; 0 in key mode.
+    /// Number of rows in the pool; 0 in key mode.
     pub rows_total: u32,
-    /// No row below it is handed out any more.
+    /// The first row that was never leased.
     pub idx_floor: u32,
-    /// Rows that may still be handed out; null in key mode, which never runs out.
+    /// Number of rows that were never leased; null in key mode, which has no limit.
     pub rows_left: Option<u32>,
-    /// How often its credentials were replaced.
+    /// Number of replacements of the credentials.
     pub epoch: u32,
-    /// The registry's revision at its last change.
+    /// Revision of the last change.
     pub revision: u64,
-    /// Which PUF and error correction it has.
+    /// PUF and error correction.
     pub puf_profile: String,
 }
 
@@ -93,11 +93,11 @@ impl From<DeviceInfo> for Device {
     }
 }
 
-/// As export files and the command line have it.
+/// The form for export files and command output.
 impl From<&Device> for DeviceLine {
     fn from(device: &Device) -> Self {
-        let shut_out = |status: &str| (device.status == status).then_some(());
-        let (revoked, quarantined) = (shut_out("revoked"), shut_out("quarantined"));
+        let restriction = |status: &str| (device.status == status).then_some(());
+        let (revoked, quarantined) = (restriction("revoked"), restriction("quarantined"));
         Self {
             device_id: device.id.clone(),
             name: device.name.clone(),
@@ -119,30 +119,30 @@ impl From<&Device> for DeviceLine {
     }
 }
 
-/// Which devices.
+/// A query for devices.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct WhichDevices {
-    /// Whose names begin like this; then the list is by name.
+pub struct DeviceQuery {
+    /// Only devices whose name starts with this prefix; the list is then sorted by name.
     pub name_prefix: Option<String>,
-    /// Whose ids begin with these hexadecimal digits, 1 to 16, as they are written: with all 16.
+    /// Only devices whose 16-digit id starts with these 1 to 16 hexadecimal digits.
     pub id_prefix: Option<String>,
     /// active, revoked or quarantined
     pub status: Option<String>,
     /// pool or key
     pub mode: Option<String>,
-    /// How many at most: 1 to 1000; 100 if not given.
+    /// Maximum number of items: 1 to 1000, default 100.
     pub limit: Option<u32>,
-    /// From the `next` of the part before.
+    /// The cursor: `next` of the previous page.
     pub after: Option<String>,
 }
 
-impl WhichDevices {
-    /// As the registry is asked.
+impl DeviceQuery {
+    /// The filter for the registry.
     ///
     /// # Errors
-    /// A field that holds none of what it may, and what that is.
-    pub fn filter(&self) -> Result<Filter, (&'static str, &'static str)> {
+    /// A field with an invalid value, and the accepted values.
+    pub fn filter(&self) -> Result<DeviceFilter, (&'static str, &'static str)> {
         let mode = match self.mode.as_deref() {
             None => None,
             Some("pool") => Some(Mode::Pool),
@@ -156,12 +156,12 @@ impl WhichDevices {
             Some("quarantined") => (None, true),
             Some(_) => return Err(("status", "active, revoked or quarantined")),
         };
-        Ok(Filter {
+        Ok(DeviceFilter {
             name_prefix: self.name_prefix.clone().filter(|prefix| !prefix.is_empty()),
             ids: match self.id_prefix.as_deref() {
                 None | Some("") => None,
                 Some(digits) => {
-                    Some(ids_beginning(digits).ok_or(("id_prefix", "1 to 16 hexadecimal digits"))?)
+                    Some(ids_with_prefix(digits).ok_or(("id_prefix", "1 to 16 hexadecimal digits"))?)
                 }
             },
             mode,
@@ -171,14 +171,14 @@ impl WhichDevices {
     }
 }
 
-/// Devices, by id or, looked for by a beginning of names, by name.
-#[utoipa::path(get, path = "/api/v1/devices", params(WhichDevices), responses((status = 200, body = List<Device>), (status = 422, body = ErrorBody)))]
+/// Lists devices by id, or by name if a name prefix is given.
+#[utoipa::path(get, path = "/api/v1/devices", params(DeviceQuery), responses((status = 200, body = List<Device>), (status = 422, body = ErrorBody)))]
 pub(crate) async fn list(
     _: Viewer,
     State(app): State<App>,
-    Query(which): Query<WhichDevices>,
+    Query(which): Query<DeviceQuery>,
 ) -> Result<Json<List<Device>>> {
-    let part = Part {
+    let part = PageQuery {
         limit: which.limit,
         after: which.after.clone(),
     };
@@ -190,7 +190,7 @@ pub(crate) async fn list(
         .list(&filter, part.after_device()?, part.limit()?)
         .await?;
     for error in &page.damaged {
-        tracing::error!(%error, "left out of a list");
+        tracing::error!(%error, "reading a device record failed; device omitted from the list");
     }
     Ok(Json(List {
         items: page.devices.into_iter().map(Device::from).collect(),
@@ -198,86 +198,86 @@ pub(crate) async fn list(
     }))
 }
 
-pub(crate) fn state_name(state: Standing) -> &'static str {
+pub(crate) fn state_name(state: AttestationState) -> &'static str {
     match state {
-        Standing::Ok => "ok",
-        Standing::Late => "late",
-        Standing::Silent => "silent",
-        Standing::Quarantined => "quarantined",
-        Standing::Unproven => "unproven",
+        AttestationState::Ok => "ok",
+        AttestationState::Late => "late",
+        AttestationState::Missed => "missed",
+        AttestationState::Quarantined => "quarantined",
+        AttestationState::Unproven => "unproven",
     }
 }
 
-/// What proves a device.
+/// The credentials of a device.
 #[derive(Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum NewCredentials {
     /// Key mode: 32 hexadecimal digits.
     Key(String),
-    /// Pool mode: rows of a challenge (16 hexadecimal digits) and a key (32), and the number of the first.
+    /// Pool mode: rows of a challenge (16 hexadecimal digits) and a key (32), and the number of the first row.
     #[serde(untagged)]
     Pool {
         /// Number of the first row.
         #[serde(default)]
         first_idx: u32,
-        /// Challenge and key of each.
+        /// Challenge and key of each row.
         rows: Vec<(String, String)>,
     },
 }
 
-/// A device to be enrolled.
+/// A device to enroll.
 #[derive(Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewDevice {
     /// 1 to 16 hexadecimal digits.
     pub id: String,
-    /// For people.
+    /// The display name.
     #[serde(default)]
     pub name: String,
-    /// 1 if not given.
+    /// The cipher suite, default 1.
     pub suite: Option<u8>,
-    /// Which PUF and error correction it has.
+    /// PUF and error correction.
     #[serde(default)]
     pub puf_profile: String,
-    /// What proves it.
+    /// The credentials.
     pub credentials: NewCredentials,
-    /// Why; not in imports, which have one for all.
+    /// The reason; omitted in imports, which have one reason for all devices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// When it was enrolled, if that was elsewhere; now if not given.
+    /// Time of an enrollment in another registry; default: now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enrolled_at_s: Option<u64>,
-    /// The mark that it had elsewhere: no row below it is handed out.
+    /// The first row that was never leased by another registry.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idx_floor: Option<u32>,
-    /// How often its credentials were replaced elsewhere.
+    /// Number of replacements of the credentials in another registry.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub epoch: Option<u32>,
-    /// If it was revoked or put into quarantine elsewhere.
+    /// Revocation or quarantine by another registry.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub shut_out: Option<ShutOut>,
-    /// By what its PUF is recognized, hexadecimal: of each band its place (4 digits) and its bits (6).
+    pub restriction: Option<Restriction>,
+    /// Fingerprint of the PUF, hexadecimal: position (4 digits) and bits (6 digits) of each band.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<String>,
 }
 
-/// That a device was shut out elsewhere.
+/// A revocation or quarantine by another registry.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ShutOut {
+pub struct Restriction {
     /// revoked or quarantined
     pub status: Cow<'static, str>,
-    /// Since when.
+    /// Time of the revocation or quarantine.
     pub since_s: u64,
     /// Why.
     pub reason: String,
 }
 
-/// For who enrols devices at a controller elsewhere.
+/// For enrollments at a remote controller.
 impl From<&registry::NewDevice> for NewDevice {
     fn from(new: &registry::NewDevice) -> Self {
         let record = &new.record;
-        let shut_out = |status: &'static str, since_s, reason: &str| ShutOut {
+        let restriction = |status: &'static str, since_s, reason: &str| Restriction {
             status: status.into(),
             since_s,
             reason: reason.to_owned(),
@@ -292,10 +292,10 @@ impl From<&registry::NewDevice> for NewDevice {
             enrolled_at_s: Some(record.enrolled_at_s),
             idx_floor: Some(new.idx_floor.0),
             epoch: Some(new.epoch),
-            shut_out: match (&new.status, &new.quarantine) {
-                (Status::Revoked { at_s, reason }, _) => Some(shut_out("revoked", *at_s, reason)),
+            restriction: match (&new.status, &new.quarantine) {
+                (Status::Revoked { at_s, reason }, _) => Some(restriction("revoked", *at_s, reason)),
                 (Status::Active, Some(quarantine)) => {
-                    Some(shut_out("quarantined", quarantine.at_s, &quarantine.reason))
+                    Some(restriction("quarantined", quarantine.at_s, &quarantine.reason))
                 }
                 (Status::Active, None) => None,
             },
@@ -322,30 +322,30 @@ impl From<&Credentials> for NewCredentials {
     }
 }
 
-fn bytes<const N: usize>(digits: &str, field: &str) -> Result<[u8; N]> {
+fn decode_hex<const N: usize>(digits: &str, field: &str) -> Result<[u8; N]> {
     let mut bytes = [0; N];
     match hex::decode_to_slice(digits, &mut bytes) {
         Ok(()) => Ok(bytes),
         Err(_) => Err(ApiError::invalid(
             field,
-            format!("expected are {} hexadecimal digits", N * 2),
+            format!("expected {} hexadecimal digits", N * 2),
         )),
     }
 }
 
 impl NewDevice {
-    /// What is stored of it.
+    /// Converts the request to a record of the registry.
     pub(crate) fn to_stored(&self, now_s: u64) -> Result<registry::NewDevice> {
         let mut new = registry::NewDevice::from(self.record(self.enrolled_at_s.unwrap_or(now_s))?);
-        // The numbers of a pool begin where it begins.
+        // The rows of a pool start at its first row.
         new.idx_floor = RowIndex(self.idx_floor.unwrap_or_default()).max(new.idx_floor);
         new.epoch = self.epoch.unwrap_or_default();
-        if let Some(shut_out) = &self.shut_out {
-            let (at_s, reason) = (shut_out.since_s, shut_out.reason.clone());
-            match &*shut_out.status {
+        if let Some(restriction) = &self.restriction {
+            let (at_s, reason) = (restriction.since_s, restriction.reason.clone());
+            match &*restriction.status {
                 "revoked" => new.status = Status::Revoked { at_s, reason },
                 "quarantined" => new.quarantine = Some(Quarantine { at_s, reason }),
-                _ => return Err(ApiError::invalid("shut_out.status", "revoked or quarantined")),
+                _ => return Err(ApiError::invalid("restriction.status", "revoked or quarantined")),
             }
         }
         if let Some(digits) = &self.fingerprint {
@@ -354,7 +354,7 @@ impl NewDevice {
             if new.fingerprint.is_none() {
                 return Err(ApiError::invalid(
                     "fingerprint",
-                    "bands of 10 hexadecimal digits, by place",
+                    "expected bands of 10 hexadecimal digits, in the order of their positions",
                 ));
             }
         }
@@ -364,12 +364,14 @@ impl NewDevice {
     fn record(&self, enrolled_at_s: u64) -> Result<DeviceRecord> {
         let suite = self.suite.unwrap_or(Suite::SipHash128.number());
         let credentials = match &self.credentials {
-            NewCredentials::Key(key) => Credentials::Key(RowKey::from_bytes(bytes(key, "credentials.key")?)),
+            NewCredentials::Key(key) => {
+                Credentials::Key(RowKey::from_bytes(decode_hex(key, "credentials.key")?))
+            }
             NewCredentials::Pool { first_idx, rows } => {
                 let row = |(challenge, key): &(String, String)| {
                     Ok(PoolRow {
-                        challenge: bytes(challenge, "credentials.rows")?,
-                        row_key: RowKey::from_bytes(bytes(key, "credentials.rows")?),
+                        challenge: decode_hex(challenge, "credentials.rows")?,
+                        row_key: RowKey::from_bytes(decode_hex(key, "credentials.rows")?),
                     })
                 };
                 Credentials::Pool {
@@ -379,9 +381,10 @@ impl NewDevice {
             }
         };
         Ok(DeviceRecord {
-            device: device(&self.id, "id")?,
+            device: parse_device_id(&self.id, "id")?,
             name: self.name.clone(),
-            suite: Suite::from_number(suite).ok_or_else(|| ApiError::invalid("suite", "1 is spoken"))?,
+            suite: Suite::from_number(suite)
+                .ok_or_else(|| ApiError::invalid("suite", "unsupported suite; supported is 1"))?,
             enrolled_at_s,
             puf_profile: self.puf_profile.clone(),
             credentials,
@@ -389,8 +392,8 @@ impl NewDevice {
     }
 }
 
-pub(crate) fn note(kind: &str, device: Option<DeviceId>, detail: impl Into<String>) -> Note {
-    Note {
+pub(crate) fn new_event(kind: &str, device: Option<DeviceId>, detail: impl Into<String>) -> NewEvent {
+    NewEvent {
         kind: kind.to_owned(),
         device,
         gateway: None,
@@ -398,28 +401,28 @@ pub(crate) fn note(kind: &str, device: Option<DeviceId>, detail: impl Into<Strin
     }
 }
 
-/// Does something in somebody's name; what is refused is in the journal as well.
-pub(crate) async fn act<T>(
+/// Carries out an action of a user; a refused action is recorded in the event log too.
+pub(crate) async fn run_action<T>(
     app: &App,
     principal: &Principal,
     reason: &str,
-    note: Note,
-    what: impl AsyncFnOnce(&Registry) -> Result<T>,
+    note: NewEvent,
+    change: impl AsyncFnOnce(&Registry) -> Result<T>,
 ) -> Result<T> {
-    let acting = principal.acting(&app.registry, reason, note)?;
-    let done = what(&acting).await;
+    let acting = principal.registry_for_action(&app.registry, reason, note)?;
+    let done = change(&acting).await;
     if let Err(error) = &done
-        && !error.is_passing()
-        && let Err(unnoted) = acting.note_refused(error.message()).await
+        && !error.is_temporary()
+        && let Err(unrecorded) = acting.record_refusal(error.message()).await
     {
-        tracing::warn!(error = %unnoted, "a refusal is not in the journal");
+        tracing::warn!(error = %unrecorded, "recording a refused action in the event log failed");
     }
     done
 }
 
-/// Enrols a device.
+/// Enrolls a device.
 #[utoipa::path(post, path = "/api/v1/devices", request_body = NewDevice, responses((status = 201, body = Device), (status = 409, body = ErrorBody), (status = 422, body = ErrorBody)))]
-pub(crate) async fn enrol(
+pub(crate) async fn enroll(
     Operator(principal): Operator,
     State(app): State<App>,
     Json(new): Json<NewDevice>,
@@ -427,11 +430,11 @@ pub(crate) async fn enrol(
     let stored = new.to_stored(now_s())?;
     let id = stored.record.device;
     let reason = new.reason.as_deref().unwrap_or_default();
-    act(
+    run_action(
         &app,
         &principal,
         reason,
-        note("enrolled", Some(id), ""),
+        new_event("enrolled", Some(id), ""),
         async |registry| {
             let sealed = registry.seal_chunk(vec![stored])?;
             Ok(registry.import_chunk(sealed, OnConflict::Refuse).await?)
@@ -441,22 +444,22 @@ pub(crate) async fn enrol(
     Ok((StatusCode::CREATED, Json(app.registry.get(id).await?.into())))
 }
 
-/// Does something to one device, and tells how it stands then.
-async fn treat<T>(
+/// Changes the state of a device; returns the device after the change.
+async fn change_state<T>(
     app: &App,
     principal: &Principal,
     id: &str,
     kind: &str,
     reason: &str,
-    what: impl AsyncFnOnce(&Registry, DeviceId) -> Result<T>,
+    change: impl AsyncFnOnce(&Registry, DeviceId) -> Result<T>,
 ) -> Result<Json<Device>> {
-    let id = device(id, "id")?;
-    let done = async |registry: &Registry| what(registry, id).await;
-    act(app, principal, reason, note(kind, Some(id), ""), done).await?;
+    let id = parse_device_id(id, "id")?;
+    let done = async |registry: &Registry| change(registry, id).await;
+    run_action(app, principal, reason, new_event(kind, Some(id), ""), done).await?;
     Ok(Json(app.registry.get(id).await?.into()))
 }
 
-/// Shuts a device out for good.
+/// Revokes a device permanently.
 #[utoipa::path(post, path = "/api/v1/devices/{id}/revoke", request_body = Reason, responses((status = 200, body = Device), (status = 404, body = ErrorBody)))]
 pub(crate) async fn revoke(
     Operator(principal): Operator,
@@ -464,13 +467,13 @@ pub(crate) async fn revoke(
     Path(id): Path<String>,
     Json(Reason { reason }): Json<Reason>,
 ) -> Result<Json<Device>> {
-    treat(&app, &principal, &id, "revoked", &reason, async |registry, id| {
+    change_state(&app, &principal, &id, "revoked", &reason, async |registry, id| {
         Ok(registry.revoke(id, &reason, now_s()).await?)
     })
     .await
 }
 
-/// Shuts a device out until it is released.
+/// Puts a device into quarantine until it is released.
 #[utoipa::path(post, path = "/api/v1/devices/{id}/quarantine", request_body = Reason, responses((status = 200, body = Device), (status = 404, body = ErrorBody)))]
 pub(crate) async fn quarantine(
     Operator(principal): Operator,
@@ -478,18 +481,18 @@ pub(crate) async fn quarantine(
     Path(id): Path<String>,
     Json(Reason { reason }): Json<Reason>,
 ) -> Result<Json<Device>> {
-    treat(
+    change_state(
         &app,
         &principal,
         &id,
         "quarantined",
         &reason,
-        async |registry, id| Ok(registry.quarantine_by_order(id, &reason, now_s()).await?),
+        async |registry, id| Ok(registry.quarantine_manually(id, &reason, now_s()).await?),
     )
     .await
 }
 
-/// Lets a device in again.
+/// Releases a device from quarantine.
 #[utoipa::path(post, path = "/api/v1/devices/{id}/release", request_body = Reason, responses((status = 200, body = Device), (status = 404, body = ErrorBody)))]
 pub(crate) async fn release(
     Operator(principal): Operator,
@@ -497,56 +500,60 @@ pub(crate) async fn release(
     Path(id): Path<String>,
     Json(Reason { reason }): Json<Reason>,
 ) -> Result<Json<Device>> {
-    treat(
+    change_state(
         &app,
         &principal,
         &id,
         "released",
         &reason,
-        async |registry, id| Ok(registry.readmit(id).await?),
+        async |registry, id| Ok(registry.release(id).await?),
     )
     .await
 }
 
-/// Devices to be revoked.
+/// Devices to revoke.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct RevokeAll {
-    /// At most 10,000.
+pub struct RevokeRequest {
+    /// Device ids, at most 10,000.
     pub ids: Vec<String>,
     /// Why.
     pub reason: String,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
-pub struct RevokedAll {
-    /// Devices that were not revoked before.
+pub struct RevokeResult {
+    /// Number of devices that were not revoked before.
     pub revoked: u64,
-    /// What is wrong with others, in words.
+    /// Errors of the other devices.
     pub problems: Vec<String>,
 }
 
-/// Shuts many devices out for good, in one transaction.
-#[utoipa::path(post, path = "/api/v1/devices/revoke", request_body = RevokeAll, responses((status = 200, body = RevokedAll), (status = 422, body = ErrorBody)))]
+/// Revokes many devices in one transaction.
+#[utoipa::path(post, path = "/api/v1/devices/revoke", request_body = RevokeRequest, responses((status = 200, body = RevokeResult), (status = 422, body = ErrorBody)))]
 pub(crate) async fn revoke_all(
     Operator(principal): Operator,
     State(app): State<App>,
-    Json(RevokeAll { ids, reason }): Json<RevokeAll>,
-) -> Result<Json<RevokedAll>> {
-    if ids.len() > REVOKED_AT_ONCE_MAX {
-        return Err(ApiError::invalid("ids", "at most 10000 at once"));
+    Json(RevokeRequest { ids, reason }): Json<RevokeRequest>,
+) -> Result<Json<RevokeResult>> {
+    if ids.len() > REVOKE_BATCH_MAX {
+        return Err(ApiError::invalid("ids", "at most 10000 devices in one request"));
     }
     let devices = ids
         .iter()
-        .map(|id| device(id, "ids"))
+        .map(|id| parse_device_id(id, "ids"))
         .collect::<Result<Vec<_>>>()?;
-    let what = note("revoked", None, format!("{} devices at once", devices.len()));
-    let (revoked, problems) = act(&app, &principal, &reason, what, async |registry| {
+    let what = new_event(
+        "revoked",
+        None,
+        format!("{} devices in one request", devices.len()),
+    );
+    let (revoked, problems) = run_action(&app, &principal, &reason, what, async |registry| {
         Ok(registry.revoke_all(&devices, &reason, now_s()).await?)
     })
     .await?;
-    Ok(Json(RevokedAll {
+    Ok(Json(RevokeResult {
         revoked,
         problems: problems.iter().map(ToString::to_string).collect(),
     }))

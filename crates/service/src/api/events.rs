@@ -1,4 +1,4 @@
-//! What happens, as it happens, and what has happened.
+//! Events: live stream and history.
 
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Sse;
 use axum::response::sse::{Event as Line, KeepAlive};
-use linewarden_registry::{Follower, JournalFilter};
+use linewarden_registry::{EventFilter, EventLogReader};
 use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc;
@@ -15,34 +15,34 @@ use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use utoipa::IntoParams;
 
-use super::lists::{List, Part, device, gateway};
+use super::lists::{List, PageQuery, parse_device_id, parse_gateway_id};
 use crate::auth::{Principal, Viewer};
 use crate::error::{ApiError, Result};
 use crate::extract::{Json, Query};
-use crate::limits::Listening;
+use crate::limits::StreamPermit;
 use crate::state::App;
-use crate::stream::{Event, Happening, PAGE_ENTRIES, event_of, is_told};
+use crate::stream::{EventRecord, PAGE_ENTRIES, StreamEvent, is_public, to_stream_event};
 
-/// Kinds that one question names: each is looked for by itself.
+/// Maximum number of kinds in one request; each kind is a separate query.
 const KINDS_MAX: usize = 32;
-/// Events that wait for one slow listener.
-const QUEUE: usize = 256;
-/// From one sign of life to the next.
-const ALIVE_EVERY: Duration = Duration::from_secs(5);
-/// How long somebody may leave unread what waits.
-const UNREAD_MAX: Duration = Duration::from_secs(30);
+/// Maximum number of queued events of one subscriber.
+const QUEUED_EVENTS_MAX: usize = 256;
+/// Interval between keep-alive messages.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+/// Maximum time for sending an event to a subscriber.
+const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Which events.
+/// Parameters of the event stream.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct Kinds {
-    /// Of these kinds only, with commas between them.
+pub(crate) struct EventStreamQuery {
+    /// Only these kinds, separated by commas.
     kinds: Option<String>,
-    /// As the header `Last-Event-ID`, which counts before it.
+    /// As the header `Last-Event-ID`, which takes precedence.
     last_event_id: Option<u64>,
 }
 
-fn list_of(kinds: Option<&str>) -> Result<Vec<String>> {
+fn parse_kinds(kinds: Option<&str>) -> Result<Vec<String>> {
     let kinds = kinds.into_iter().flat_map(|kinds| kinds.split(','));
     let kinds: Vec<String> = kinds
         .filter(|kind| !kind.is_empty())
@@ -50,60 +50,60 @@ fn list_of(kinds: Option<&str>) -> Result<Vec<String>> {
         .map(str::to_owned)
         .collect();
     match kinds.len() > KINDS_MAX {
-        true => Err(ApiError::invalid("kinds", format!("at most {KINDS_MAX} of them"))),
+        true => Err(ApiError::invalid("kinds", format!("at most {KINDS_MAX} kinds"))),
         false => Ok(kinds),
     }
 }
 
-/// Server-sent events: entries of the journal with their numbers as ids, and each second how things stand. With `Last-Event-ID` it goes
-/// on behind that one.
-#[utoipa::path(get, path = "/api/v1/events", params(Kinds), responses((status = 200, body = String, content_type = "text/event-stream")))]
+/// Server-sent events: the events of the event log with their numbers as ids, and the status each second. With
+/// `Last-Event-ID` the stream continues after that event.
+#[utoipa::path(get, path = "/api/v1/events", params(EventStreamQuery), responses((status = 200, body = String, content_type = "text/event-stream")))]
 pub(crate) async fn stream(
     Viewer(principal): Viewer,
     State(app): State<App>,
-    Query(kinds): Query<Kinds>,
+    Query(kinds): Query<EventStreamQuery>,
     headers: HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<Line, Infallible>>>> {
-    let place = app.limits.listen(&principal.name);
-    let place = place.ok_or_else(|| ApiError::rate_limited(ALIVE_EVERY.as_secs() as u32))?;
+    let permit = app.limits.stream_permit(&principal.name);
+    let permit = permit.ok_or_else(|| ApiError::rate_limited(KEEPALIVE_INTERVAL.as_secs() as u32))?;
     let last = headers
         .get("last-event-id")
         .and_then(|last| last.to_str().ok()?.parse().ok())
         .or(kinds.last_event_id);
-    let (out, lines) = mpsc::channel(QUEUE);
-    let listener = Listener {
+    let (out, lines) = mpsc::channel(QUEUED_EVENTS_MAX);
+    let listener = EventSubscriber {
         app,
         principal,
-        kinds: list_of(kinds.kinds.as_deref())?,
+        kinds: parse_kinds(kinds.kinds.as_deref())?,
         out,
-        looked_at: Instant::now(),
-        _place: place,
+        authorized_at: Instant::now(),
+        _permit: permit,
     };
     tokio::spawn(listener.run(last));
-    let alive = KeepAlive::new().interval(ALIVE_EVERY).text("alive");
+    let alive = KeepAlive::new().interval(KEEPALIVE_INTERVAL).text("alive");
     Ok(Sse::new(ReceiverStream::new(lines)).keep_alive(alive))
 }
 
-/// Somebody who listens.
-struct Listener {
+/// A subscriber of the event stream.
+struct EventSubscriber {
     app: App,
     principal: Principal,
     kinds: Vec<String>,
     out: mpsc::Sender<Result<Line, Infallible>>,
-    /// When it was looked last whether they may listen.
-    looked_at: Instant,
-    /// Until it ends.
-    _place: Listening,
+    /// Time of the last check of the authorization.
+    authorized_at: Instant,
+    /// The permit, held until the stream ends.
+    _permit: StreamPermit,
 }
 
-impl Listener {
-    /// Ends when the listener is gone, or may not listen any more.
+impl EventSubscriber {
+    /// Ends when the subscriber has disconnected or is no longer authorized.
     async fn run(mut self, last: Option<u64>) {
-        // Before the past is read, so that nothing falls in between.
-        let mut events = self.app.stream.listen();
+        // Subscribes before the history is read, so that no event is missed.
+        let mut events = self.app.stream.subscribe();
         let mut seen = last;
         let mut is_behind = last.is_some();
-        let mut clock = tokio::time::interval(ALIVE_EVERY);
+        let mut clock = tokio::time::interval(KEEPALIVE_INTERVAL);
         loop {
             if is_behind {
                 if !self.catch_up(&mut seen).await {
@@ -114,61 +114,62 @@ impl Listener {
             let event = tokio::select! {
                 event = events.recv() => event,
                 () = self.out.closed() => return,
-                _ = clock.tick() => match self.may_stay().await {
+                _ = clock.tick() => match self.is_still_authorized().await {
                     true => continue,
                     false => return,
                 },
             };
             match event {
-                Ok(event) if is_old(&event, seen) => {}
+                Ok(event) if is_already_sent(&event, seen) => {}
                 Ok(event) => {
                     seen = event.number.or(seen);
                     if !self.send(&event).await {
                         return;
                     }
                 }
-                // It was too slow; what it missed is in the journal.
+                // The subscriber was too slow; the missed events are in the event log.
                 Err(RecvError::Lagged(_)) => is_behind = seen.is_some(),
                 Err(RecvError::Closed) => return,
             }
         }
     }
 
-    async fn may_stay(&mut self) -> bool {
-        self.looked_at = Instant::now();
-        self.principal.may_stay(&self.app.registry).await
+    async fn is_still_authorized(&mut self) -> bool {
+        self.authorized_at = Instant::now();
+        self.principal.is_still_authorized(&self.app.registry).await
     }
 
-    /// False when the listener is gone, reads nothing, or may not listen any more.
-    async fn send(&mut self, event: &Event) -> bool {
-        let is_wanted = self.kinds.is_empty() || self.kinds.iter().any(|kind| **kind == *event.kind);
-        if !is_wanted {
+    /// Returns false if the subscriber has disconnected, reads nothing, or is no longer authorized.
+    async fn send(&mut self, event: &StreamEvent) -> bool {
+        let is_selected = self.kinds.is_empty() || self.kinds.iter().any(|kind| **kind == *event.kind);
+        if !is_selected {
             return true;
         }
-        if self.looked_at.elapsed() >= ALIVE_EVERY && !self.may_stay().await {
+        if self.authorized_at.elapsed() >= KEEPALIVE_INTERVAL && !self.is_still_authorized().await {
             return false;
         }
-        let sent = tokio::time::timeout(UNREAD_MAX, self.out.send(Ok(line(event)))).await;
+        let sent = tokio::time::timeout(SEND_TIMEOUT, self.out.send(Ok(sse_line(event)))).await;
         matches!(sent, Ok(Ok(())))
     }
 
-    /// What the journal has behind `seen`. False when the listener is gone, or the registry cannot be read: the listener comes again.
+    /// Sends the events after `seen`. Returns false if the subscriber has disconnected, or the registry cannot be
+    /// read: the subscriber reconnects.
     async fn catch_up(&mut self, seen: &mut Option<u64>) -> bool {
         let Some(from) = *seen else { return true };
-        let mut follower = Follower::after(from);
+        let mut reader = EventLogReader::after(from);
         loop {
-            if self.out.is_closed() || !self.may_stay().await {
+            if self.out.is_closed() || !self.is_still_authorized().await {
                 return false;
             }
-            let Ok(entries) = follower.next(&self.app.registry, PAGE_ENTRIES).await else {
+            let Ok(entries) = reader.next(&self.app.registry, PAGE_ENTRIES).await else {
                 return false;
             };
-            *seen = Some(follower.read());
+            *seen = Some(reader.position());
             if entries.is_empty() {
                 return true;
             }
-            for entry in entries.iter().filter(|entry| is_told(entry)) {
-                if !self.send(&event_of(entry)).await {
+            for entry in entries.iter().filter(|entry| is_public(entry)) {
+                if !self.send(&to_stream_event(entry)).await {
                     return false;
                 }
             }
@@ -176,13 +177,13 @@ impl Listener {
     }
 }
 
-fn is_old(event: &Event, seen: Option<u64>) -> bool {
+fn is_already_sent(event: &StreamEvent, seen: Option<u64>) -> bool {
     event
         .number
         .is_some_and(|number| seen.is_some_and(|seen| number <= seen))
 }
 
-fn line(event: &Event) -> Line {
+fn sse_line(event: &StreamEvent) -> Line {
     let line = Line::default().event(&*event.kind).data(&*event.data);
     match event.number {
         Some(number) => line.id(number.to_string()),
@@ -190,50 +191,54 @@ fn line(event: &Event) -> Line {
     }
 }
 
-/// Which entries.
+/// A query for past events.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct History {
-    /// Of these kinds only, with commas between them.
+pub struct EventHistoryQuery {
+    /// Only these kinds, separated by commas.
     pub kinds: Option<String>,
-    /// About this device.
+    /// Only events of this device.
     pub device: Option<String>,
-    /// About this gateway.
+    /// Only events of this gateway.
     pub gateway: Option<String>,
-    /// How many at most: 1 to 1000; 100 if not given.
+    /// Maximum number of items: 1 to 1000, default 100.
     pub limit: Option<u32>,
-    /// From the `next` of the part before.
+    /// The cursor: `next` of the previous page.
     pub after: Option<String>,
 }
 
-/// What has happened, newest first.
-#[utoipa::path(get, path = "/api/v1/events/history", params(History), responses((status = 200, body = List<Happening>)))]
+/// Lists past events, newest first.
+#[utoipa::path(get, path = "/api/v1/events/history", params(EventHistoryQuery), responses((status = 200, body = List<EventRecord>)))]
 pub(crate) async fn history(
     _: Viewer,
     State(app): State<App>,
-    Query(which): Query<History>,
-) -> Result<Json<List<Happening>>> {
-    let part = Part {
+    Query(which): Query<EventHistoryQuery>,
+) -> Result<Json<List<EventRecord>>> {
+    let part = PageQuery {
         limit: which.limit,
         after: which.after,
     };
-    let filter = JournalFilter {
-        kinds: list_of(which.kinds.as_deref())?,
+    let filter = EventFilter {
+        kinds: parse_kinds(which.kinds.as_deref())?,
         device: which
             .device
             .as_deref()
-            .map(|id| device(id, "device"))
+            .map(|id| parse_device_id(id, "device"))
             .transpose()?,
-        gateway: which.gateway.as_deref().map(gateway).transpose()?,
-        without_refused: true,
-        ..JournalFilter::default()
+        gateway: which.gateway.as_deref().map(parse_gateway_id).transpose()?,
+        exclude_refused: true,
+        ..EventFilter::default()
     };
     let page = app
         .registry
-        .journal(&filter, part.after_number()?, part.limit()?)
+        .events(&filter, part.after_number()?, part.limit()?)
         .await?;
     Ok(Json(List {
-        items: page.entries.iter().filter_map(Happening::of).collect(),
+        items: page
+            .entries
+            .iter()
+            .filter_map(EventRecord::from_public_entry)
+            .collect(),
         next: page.next.map(|number| number.to_string()),
     }))
 }

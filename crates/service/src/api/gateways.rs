@@ -1,144 +1,146 @@
-//! Gateways: who they are, and how they stand.
+//! Gateways: records and status.
 
 use std::borrow::Cow;
 
 use axum::extract::State;
 use axum::http::StatusCode;
 use linewarden_protocol::ids::GatewayId;
-use linewarden_registry::{GatewayEntry, Note, Registry, RegistryError};
+use linewarden_registry::{GatewayRecord, NewEvent, Registry, RegistryError};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
-use super::devices::act;
-use super::lists::{List, Part, Reason, gateway};
+use super::devices::run_action;
+use super::lists::{List, PageQuery, Reason, parse_gateway_id};
 use crate::auth::{Admin, Viewer};
 use crate::clock::{now_ms, now_s};
 use crate::error::{ApiError, ErrorBody, Result};
 use crate::extract::{Json, Path, Query};
-use crate::fleet::{Heard, SILENT_MS, Standing, age_ms, heard_ms};
+use crate::fleet::{DISCONNECTED_AFTER_MS, GatewayStatus, SeenGateway, age_ms, seen_ms};
 use crate::state::App;
 use crate::trust::Trust;
 
-/// How long a gateway's data plane took for authentications of the last minute, microseconds: from when an accepted RESPONSE was
-/// parsed until its ACK was written. What the network and the device take is not in it.
+/// Duration of authentications in a gateway's data plane over the last minute, microseconds: from parsing an accepted
+/// RESPONSE to writing its ACK. Times of the network and the device are not included.
 #[derive(Clone, Deserialize, Debug, Serialize, ToSchema)]
 pub struct Latency {
     /// Median.
     pub p50: f64,
-    /// Of a hundred, one takes longer.
+    /// 99th percentile.
     pub p99: f64,
 }
 
-/// What a gateway's key has signed last of what its data plane runs.
+/// The last evidence of a gateway's data plane.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Evidence {
-    /// affirming: it ran what it should; contraindicated: it did not
+    /// affirming: matches the reference values; contraindicated: differs
     pub verdict: Cow<'static, str>,
-    /// When it came.
+    /// Time of arrival.
     pub at_s: u64,
-    /// How long ago that is.
+    /// Age, seconds.
     pub age_s: u64,
-    /// Older than this it says nothing of now any more.
-    pub good_for_s: u64,
-    /// The data plane's start.
+    /// Validity: older evidence does not describe the current state.
+    pub validity_s: u64,
+    /// Boot count of the data plane.
     pub boot_count: u64,
-    /// The number of its state since then.
+    /// Sequence number of the data plane's state since that boot.
     pub sequence: u64,
 }
 
-/// How a gateway stands that has to show what it runs.
+/// Evidence of a gateway that must be attested.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct GatewayEvidence {
-    /// The gateway.
+    /// The gateway id.
     pub id: u32,
-    /// As a gateway's.
+    /// trusted, untrusted, overdue or unproven, as in Gateway.
     pub trust: Cow<'static, str>,
-    /// What differs, or was wrong, where it is untrusted.
-    pub why: Option<String>,
-    /// Since when it stands so.
+    /// The reason if the gateway is untrusted.
+    pub reason: Option<String>,
+    /// Time of the last change of the trust state.
     pub since_s: u64,
-    /// Which controller says so.
+    /// The controller that appraised the evidence.
     pub controller: String,
-    /// What its reference values are called.
+    /// Name of the reference values.
     pub reference: String,
-    /// SHA-256 of the key that its statements must be signed with, in hexadecimal.
+    /// SHA-256 of the gateway's evidence key, hexadecimal.
     pub key: String,
-    /// What it has shown last.
+    /// The last evidence.
     pub evidence: Option<Evidence>,
-    /// The digest of the program that it has shown, in hexadecimal; likewise of all tables, and of all registers.
+    /// Digest of the program in the evidence, hexadecimal.
     pub program: Option<String>,
-    /// Of all tables.
+    /// Digest of all tables.
     pub tables: Option<String>,
-    /// Of all registers that are not volatile.
+    /// Digest of all registers that are not volatile.
     pub registers: Option<String>,
 }
 
-/// A gateway. What it says of itself is `numbers_age_s` old, and null before it has said anything.
+/// Shows a gateway.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Gateway {
-    /// Its number.
+    /// The gateway id.
     pub id: u32,
-    /// For people.
+    /// The display name.
     pub name: String,
-    /// connected, silent, never or retired
+    /// connected, disconnected, never_connected or revoked
     pub state: Cow<'static, str>,
-    /// Which controller heard it last.
+    /// The controller of the last message.
     pub controller: Option<String>,
-    /// How often it has registered.
-    pub fence: u64,
-    /// When it was heard last.
+    /// The newest fencing token: the number of the last registration.
+    pub fencing_token: u64,
+    /// Time of the last message.
     pub seen_at_s: Option<u64>,
-    /// How long ago that is.
+    /// Age, seconds.
     pub age_s: Option<u64>,
-    /// How long ago it told its numbers: rate, latency, devices, slots, sessions and verdicts.
-    pub numbers_age_s: Option<u64>,
-    /// What answers devices there.
-    pub dataplane: Option<String>,
-    /// Its program's version.
+    /// Age of the last status report: rate, latency, devices, slots, sessions and verdicts.
+    pub report_age_s: Option<u64>,
+    /// The data plane.
+    pub data_plane: Option<String>,
+    /// The program version.
     pub version: Option<String>,
-    /// Authentications a second.
+    /// Authentications per second.
     pub authentications_per_s: Option<f64>,
-    /// How long it takes to answer, microseconds.
+    /// Authentication latency, microseconds.
     pub latency_us: Option<Latency>,
-    /// Devices that it holds.
+    /// Number of devices that the gateway holds.
     pub devices: Option<u64>,
-    /// Devices that it could hold.
+    /// Capacity: maximum number of devices.
     pub slots: Option<u64>,
-    /// Devices with a session.
+    /// Number of devices with a session.
     pub sessions: Option<u64>,
-    /// Frames since its start, by verdict; `other` are those of verdicts that the controller does not know, a newer gateway's.
+    /// Frames since the gateway's start, by verdict; `other` counts verdicts that the controller does not know, of a
+    /// newer gateway.
     pub verdicts: Option<BTreeMap<String, u64>>,
-    /// Frames that its gate has dropped since its start, by the name of their Ethernet type; `other` are those of types without a name.
+    /// Frames that the gate has dropped since the gateway's start, by the name of their Ethernet type; `other` counts
+    /// types without a name.
     pub dropped_types: Option<BTreeMap<String, u64>>,
-    /// Packets that the kernel has dropped since then before the gateway received them, for want of room in a receive buffer:
-    /// `dataplane` (of the data plane `host` alone) and `tickets`.
+    /// Packets that the kernel has dropped since the gateway's start because a receive buffer was full: `dataplane`
+    /// (data plane `host` only) and `tickets`.
     pub kernel_drops: Option<BTreeMap<String, u64>>,
-    /// Tickets since then by what became of them: answered, strange (no ticket, or none of a session that is there), limited, silent (the
-    /// controller does not answer it) or failed. Empty where none are taken.
+    /// Tickets since the gateway's start, by result: answered, unknown (no ticket, or of no session at the gateway),
+    /// rate_limited, rejected (by the controller) or failed. Empty if the gateway relays no tickets.
     pub tickets: Option<BTreeMap<String, u64>>,
-    /// trusted, untrusted, overdue (it should have shown itself again by now) or unproven (it has shown nothing yet to the controller that
-    /// it is with); null where it has to show nothing
+    /// trusted, untrusted, overdue (the next evidence is late) or unproven (no evidence for the gateway's current
+    /// controller yet); null if the gateway need not be attested
     pub trust: Option<Cow<'static, str>>,
-    /// What differs, or was wrong, where it is untrusted.
-    pub trust_why: Option<String>,
-    /// What it has shown last of what it runs, to any controller.
+    /// The reason if the gateway is untrusted.
+    pub trust_reason: Option<String>,
+    /// The last evidence for any controller.
     pub evidence: Option<Evidence>,
-    /// When it was retired.
-    pub retired_at_s: Option<u64>,
-    /// Why.
-    pub retired_reason: Option<String>,
+    /// Time of the revocation.
+    pub revoked_at_s: Option<u64>,
+    /// The reason.
+    pub revoked_reason: Option<String>,
 }
 
 impl Latency {
-    fn of(told: &Standing) -> Option<Self> {
+    fn from_status(status: &GatewayStatus) -> Option<Self> {
         Some(Self {
-            p50: told.latency_us_p50?,
-            p99: told.latency_us_p99?,
+            p50: status.latency_us_p50?,
+            p99: status.latency_us_p99?,
         })
     }
 
-    /// The worst of several: of medians and percentiles no mean says anything.
+    /// The maximum of several, because a mean of percentiles is meaningless.
     pub(crate) fn worst(several: impl Iterator<Item = Self>) -> Option<Self> {
         several.reduce(|one, other| Self {
             p50: one.p50.max(other.p50),
@@ -148,38 +150,38 @@ impl Latency {
 }
 
 impl Evidence {
-    fn of(trust: &Trust, now_ms: u64) -> Option<Self> {
-        let shown = trust.evidence.as_ref()?;
+    fn from_trust(trust: &Trust, now_ms: u64) -> Option<Self> {
+        let evidence = trust.evidence.as_ref()?;
         Some(Self {
-            verdict: match shown.is_affirmed {
+            verdict: match evidence.is_affirmed {
                 true => "affirming".into(),
                 false => "contraindicated".into(),
             },
-            at_s: shown.at_s,
-            age_s: (now_ms / 1000).saturating_sub(shown.at_s),
-            good_for_s: trust.good_for_s,
-            boot_count: shown.boot_count,
-            sequence: shown.sequence,
+            at_s: evidence.at_s,
+            age_s: (now_ms / 1000).saturating_sub(evidence.at_s),
+            validity_s: trust.validity_s,
+            boot_count: evidence.boot_count,
+            sequence: evidence.sequence,
         })
     }
 }
 
 impl GatewayEvidence {
-    fn of(id: GatewayId, heard: Heard, now_ms: u64) -> Option<Self> {
-        let trust = heard.standing.trust?;
-        let evidence = Evidence::of(&trust, now_ms);
-        let said = trust.said(now_ms / 1000);
+    fn from_status(id: GatewayId, seen: SeenGateway, now_ms: u64) -> Option<Self> {
+        let trust = seen.status.trust?;
+        let evidence = Evidence::from_trust(&trust, now_ms);
+        let label = trust.label(now_ms / 1000);
         let digests = trust
             .evidence
-            .map(|shown| (shown.program, (shown.tables, shown.registers)));
+            .map(|detail| (detail.program, (detail.tables, detail.registers)));
         let (program, others) = digests.unzip();
         let (tables, registers) = others.unzip();
         Some(Self {
             id: id.0,
-            trust: said.into(),
-            why: Some(trust.why).filter(|why| !why.is_empty()),
+            trust: label.into(),
+            reason: Some(trust.reason).filter(|reason| !reason.is_empty()),
             since_s: trust.since_ms / 1000,
-            controller: heard.controller,
+            controller: seen.controller,
             reference: trust.reference,
             key: trust.key,
             evidence,
@@ -191,79 +193,84 @@ impl GatewayEvidence {
 }
 
 impl Gateway {
-    fn new(id: GatewayId, entry: Option<GatewayEntry>, heard: Option<Heard>, now_ms: u64) -> Self {
-        let age_ms = heard.as_ref().map(|heard| age_ms(now_ms, heard.at_ms));
-        let retired = entry.as_ref().and_then(|entry| entry.retired.clone());
-        let state = match (&retired, age_ms) {
-            (Some(_), _) => "retired",
-            (None, None) => "never",
-            (None, Some(age_ms)) if age_ms < SILENT_MS => "connected",
-            (None, Some(_)) => "silent",
+    fn new(id: GatewayId, entry: Option<GatewayRecord>, seen: Option<SeenGateway>, now_ms: u64) -> Self {
+        let age_ms = seen.as_ref().map(|seen| age_ms(now_ms, seen.at_ms));
+        let revoked = entry.as_ref().and_then(|entry| entry.revoked.clone());
+        let state = match (&revoked, age_ms) {
+            (Some(_), _) => "revoked",
+            (None, None) => "never_connected",
+            (None, Some(age_ms)) if age_ms < DISCONNECTED_AFTER_MS => "connected",
+            (None, Some(_)) => "disconnected",
         };
-        let (retired_at_s, retired_reason) = retired.unzip();
-        let trust = heard.as_ref().and_then(|heard| heard.standing.trust.as_ref());
-        let why = trust.map(|trust| trust.why.clone()).filter(|why| !why.is_empty());
-        let told = heard.as_ref().map(|heard| &heard.standing);
-        let told = told.filter(|standing| standing.told_ms.is_some());
-        let (said, evidence) = (
-            trust.map(|trust| trust.said(now_ms / 1000).into()),
-            trust.and_then(|trust| Evidence::of(trust, now_ms)),
+        let (revoked_at_s, revoked_reason) = revoked.unzip();
+        let trust = seen.as_ref().and_then(|seen| seen.status.trust.as_ref());
+        let reason = trust
+            .map(|trust| trust.reason.clone())
+            .filter(|text| !text.is_empty());
+        let status = seen.as_ref().map(|seen| &seen.status);
+        let status = status.filter(|status| status.reported_ms.is_some());
+        let (label, evidence) = (
+            trust.map(|trust| trust.label(now_ms / 1000).into()),
+            trust.and_then(|trust| Evidence::from_trust(trust, now_ms)),
         );
         Self {
             id: id.0,
             state: state.into(),
-            controller: heard.as_ref().map(|heard| heard.controller.clone()),
-            fence: heard
+            controller: seen.as_ref().map(|seen| seen.controller.clone()),
+            fencing_token: seen
                 .as_ref()
-                .map_or(0, |heard| heard.standing.fence)
-                .max(entry.as_ref().map_or(0, |entry| entry.fence)),
+                .map_or(0, |seen| seen.status.fencing_token)
+                .max(entry.as_ref().map_or(0, |entry| entry.fencing_token)),
             name: entry.map_or_else(String::new, |entry| entry.name),
-            seen_at_s: heard
+            seen_at_s: seen
                 .as_ref()
-                .map(|heard| heard_ms(now_ms, heard.at_ms) / 1000)
+                .map(|seen| seen_ms(now_ms, seen.at_ms) / 1000)
                 .filter(|seen_at_s| *seen_at_s > 0),
             age_s: age_ms.map(|age_ms| age_ms / 1000),
-            dataplane: heard.as_ref().map(|heard| heard.standing.dataplane.clone()),
-            version: heard.as_ref().map(|heard| heard.standing.version.clone()),
-            numbers_age_s: told
-                .and_then(|told| told.told_ms)
-                .map(|told_ms| now_ms.saturating_sub(heard_ms(now_ms, told_ms)) / 1000),
-            authentications_per_s: told.and_then(|told| told.authentications_per_s),
-            latency_us: told.and_then(Latency::of),
-            devices: told.map(|told| told.devices),
-            slots: told.map(|told| told.slots),
-            sessions: told.and_then(|told| told.sessions),
-            verdicts: told.map(|told| told.verdicts.clone()),
-            dropped_types: told.map(|told| told.dropped_types.clone()),
-            kernel_drops: told.map(|told| told.kernel_drops.clone()),
-            tickets: told.map(|told| told.tickets.clone()),
-            trust: said,
-            trust_why: why,
+            data_plane: seen.as_ref().map(|seen| seen.status.data_plane.clone()),
+            version: seen.as_ref().map(|seen| seen.status.version.clone()),
+            report_age_s: status
+                .and_then(|status| status.reported_ms)
+                .map(|reported_ms| now_ms.saturating_sub(seen_ms(now_ms, reported_ms)) / 1000),
+            authentications_per_s: status.and_then(|status| status.authentications_per_s),
+            latency_us: status.and_then(Latency::from_status),
+            devices: status.map(|status| status.devices),
+            slots: status.map(|status| status.slots),
+            sessions: status.and_then(|status| status.sessions),
+            verdicts: status.map(|status| status.verdicts.clone()),
+            dropped_types: status.map(|status| status.dropped_types.clone()),
+            kernel_drops: status.map(|status| status.kernel_drops.clone()),
+            tickets: status.map(|status| status.tickets.clone()),
+            trust: label,
+            trust_reason: reason,
             evidence,
-            retired_at_s,
-            retired_reason,
+            revoked_at_s,
+            revoked_reason,
         }
     }
 }
 
-/// Those in the book, and those that were only heard.
-pub(crate) async fn all(app: &App) -> Result<Vec<Gateway>> {
-    Ok(Gateway::all(&app.registry, app.fleet.all(), now_ms()).await?)
+/// All gateways: with a record, and without a record but connected.
+pub(crate) async fn list_all(app: &App) -> Result<Vec<Gateway>> {
+    Ok(Gateway::merge(&app.registry, app.fleet.all(), now_ms()).await?)
 }
 
 impl Gateway {
-    /// Those of a registry, as controllers have noted how they stand.
+    /// The gateways of a registry, with the status that controllers have recorded.
     ///
     /// # Errors
     /// A failure of the database.
-    pub async fn noted(registry: &Registry) -> Result<Vec<Self>, RegistryError> {
-        let heard = crate::fleet::noted(registry).await?.into_iter().collect();
-        Self::all(registry, heard, now_ms()).await
+    pub async fn recorded(registry: &Registry) -> Result<Vec<Self>, RegistryError> {
+        let seen = crate::fleet::recorded_gateways(registry)
+            .await?
+            .into_iter()
+            .collect();
+        Self::merge(registry, seen, now_ms()).await
     }
 
-    async fn all(
+    async fn merge(
         registry: &Registry,
-        mut heard: BTreeMap<GatewayId, Heard>,
+        mut seen: BTreeMap<GatewayId, SeenGateway>,
         now_ms: u64,
     ) -> Result<Vec<Self>, RegistryError> {
         let mut gateways = BTreeMap::new();
@@ -271,68 +278,74 @@ impl Gateway {
             match entry {
                 Ok(entry) => {
                     let id = entry.gateway;
-                    gateways.insert(id, Gateway::new(id, Some(entry), heard.remove(&id), now_ms));
+                    gateways.insert(id, Gateway::new(id, Some(entry), seen.remove(&id), now_ms));
                 }
-                Err(error) => tracing::error!(%error, "left out of a list"),
+                Err(error) => {
+                    tracing::error!(%error, "reading a gateway record failed; gateway omitted from the list")
+                }
             }
         }
-        for (id, heard) in heard {
-            gateways.insert(id, Gateway::new(id, None, Some(heard), now_ms));
+        for (id, seen) in seen {
+            gateways.insert(id, Gateway::new(id, None, Some(seen), now_ms));
         }
         Ok(gateways.into_values().collect())
     }
 }
 
-/// Gateways, by number.
-#[utoipa::path(get, path = "/api/v1/gateways", params(Part), responses((status = 200, body = List<Gateway>), (status = 422, body = ErrorBody)))]
+/// Lists gateways by id.
+#[utoipa::path(get, path = "/api/v1/gateways", params(PageQuery), responses((status = 200, body = List<Gateway>), (status = 422, body = ErrorBody)))]
 pub(crate) async fn list(
     _: Viewer,
     State(app): State<App>,
-    Query(part): Query<Part>,
+    Query(part): Query<PageQuery>,
 ) -> Result<Json<List<Gateway>>> {
-    part.of(all(&app).await?, |gateway| gateway.id).map(Json)
+    part.paginate(list_all(&app).await?, |gateway| gateway.id)
+        .map(Json)
 }
 
-/// A gateway.
+/// Shows a gateway.
 #[utoipa::path(get, path = "/api/v1/gateways/{id}", responses((status = 200, body = Gateway), (status = 404, body = ErrorBody)))]
 pub(crate) async fn show(_: Viewer, State(app): State<App>, Path(id): Path<String>) -> Result<Json<Gateway>> {
-    one(&app, gateway(&id)?).await.map(Json)
+    find(&app, parse_gateway_id(&id)?).await.map(Json)
 }
 
-/// What a gateway has shown of what it runs.
+/// Shows the evidence of a gateway.
 #[utoipa::path(get, path = "/api/v1/gateways/{id}/evidence", responses((status = 200, body = GatewayEvidence), (status = 404, body = ErrorBody)))]
 pub(crate) async fn evidence(
     _: Viewer,
     State(app): State<App>,
     Path(id): Path<String>,
 ) -> Result<Json<GatewayEvidence>> {
-    let id = gateway(&id)?;
-    let heard = app.fleet.all().remove(&id);
-    let shown = heard.and_then(|heard| GatewayEvidence::of(id, heard, now_ms()));
-    shown
+    let id = parse_gateway_id(&id)?;
+    let seen = app.fleet.all().remove(&id);
+    let gateway_evidence = seen.and_then(|seen| GatewayEvidence::from_status(id, seen, now_ms()));
+    gateway_evidence
         .map(Json)
-        .ok_or_else(|| ApiError::not_found("gateway that has to show what it runs"))
+        .ok_or_else(|| ApiError::not_found("attested gateway with this id"))
 }
 
-async fn one(app: &App, id: GatewayId) -> Result<Gateway> {
-    let found = all(app).await?.into_iter().find(|gateway| gateway.id == id.0);
-    found.ok_or_else(|| ApiError::not_found("such gateway"))
+async fn find(app: &App, id: GatewayId) -> Result<Gateway> {
+    let found = list_all(app)
+        .await?
+        .into_iter()
+        .find(|gateway| gateway.id == id.0);
+    found.ok_or_else(|| ApiError::not_found("gateway with this id"))
 }
 
-/// A gateway to be entered in the book.
+/// A gateway to create.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewGateway {
-    /// Its number.
+    /// The gateway id.
     pub id: u32,
-    /// For people.
+    /// The display name.
     pub name: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-fn note(kind: &str, gateway: GatewayId, detail: &str) -> Note {
-    Note {
+fn new_event(kind: &str, gateway: GatewayId, detail: &str) -> NewEvent {
+    NewEvent {
         kind: kind.to_owned(),
         gateway: Some(gateway),
         device: None,
@@ -340,41 +353,41 @@ fn note(kind: &str, gateway: GatewayId, detail: &str) -> Note {
     }
 }
 
-/// Enters a gateway in the book, or gives it another name.
+/// Creates a gateway, or changes its name.
 #[utoipa::path(post, path = "/api/v1/gateways", request_body = NewGateway, responses((status = 201, body = Gateway), (status = 422, body = ErrorBody)))]
-pub(crate) async fn enter(
+pub(crate) async fn create(
     Admin(principal): Admin,
     State(app): State<App>,
     Json(NewGateway { id, name, reason }): Json<NewGateway>,
 ) -> Result<(StatusCode, Json<Gateway>)> {
     let id = GatewayId(id);
-    act(
+    run_action(
         &app,
         &principal,
         &reason,
-        note("gateway_entered", id, &name),
-        async |registry| Ok(registry.enter_gateway(id, &name, now_s()).await?),
+        new_event("gateway_created", id, &name),
+        async |registry| Ok(registry.set_gateway(id, &name, now_s()).await?),
     )
     .await?;
-    Ok((StatusCode::CREATED, Json(one(&app, id).await?)))
+    Ok((StatusCode::CREATED, Json(find(&app, id).await?)))
 }
 
-/// Retires a gateway for good: whoever has its certificate gets nothing from now on.
-#[utoipa::path(post, path = "/api/v1/gateways/{id}/retire", request_body = Reason, responses((status = 200, body = Gateway)))]
-pub(crate) async fn retire(
+/// Revokes a gateway permanently: requests with its certificate are refused from then on.
+#[utoipa::path(post, path = "/api/v1/gateways/{id}/revoke", request_body = Reason, responses((status = 200, body = Gateway)))]
+pub(crate) async fn revoke(
     Admin(principal): Admin,
     State(app): State<App>,
     Path(id): Path<String>,
     Json(Reason { reason }): Json<Reason>,
 ) -> Result<Json<Gateway>> {
-    let id = gateway(&id)?;
-    act(
+    let id = parse_gateway_id(&id)?;
+    run_action(
         &app,
         &principal,
         &reason,
-        note("gateway_retired", id, ""),
-        async |registry| Ok(registry.retire_gateway(id, &reason, now_s()).await?),
+        new_event("gateway_revoked", id, ""),
+        async |registry| Ok(registry.revoke_gateway(id, &reason, now_s()).await?),
     )
     .await?;
-    one(&app, id).await.map(Json)
+    find(&app, id).await.map(Json)
 }

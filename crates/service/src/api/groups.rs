@@ -1,45 +1,45 @@
-//! Policies: what groups of devices are to run, and how they are asked.
+//! Attestation policies of groups.
 
 use std::borrow::Cow;
 
 use axum::extract::State;
-use linewarden_registry::{Group, GroupName, GroupPolicy, NewGroup, Reopen};
+use linewarden_registry::{Group, GroupName, GroupPolicy, NewGroup, ReleaseMode};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::devices::{act, note};
-use super::lists::{List, Part, Reason};
+use super::devices::{new_event, run_action};
+use super::lists::{List, PageQuery, Reason};
 use crate::auth::{Admin, Operator, Viewer};
 use crate::clock::now_s;
 use crate::error::{ApiError, ErrorBody, Result};
 use crate::extract::{Json, Path, Query};
 use crate::state::App;
 
-/// A group's policy.
+/// The attestation policy of a group.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Policy {
-    /// Its name.
+    /// The group name.
     pub name: String,
-    /// Seconds from one round to the next.
+    /// Interval between rounds, seconds.
     pub every_s: u32,
-    /// A round begins up to so many seconds earlier or later.
+    /// Maximum random deviation of the start of a round, seconds.
     pub jitter_s: u32,
-    /// A proof that takes longer is late.
-    pub answer_ms: u32,
-    /// So many silences ..
-    pub silent: u32,
-    /// .. in so many rounds put a device into quarantine.
-    pub of_rounds: u32,
-    /// Whether a late proof counts as silence.
-    pub late_is_silent: bool,
-    /// automatic or command
-    pub reopen: Cow<'static, str>,
-    /// Whether it is said what its devices are to run.
+    /// Time after which a proof is late, milliseconds.
+    pub proof_timeout_ms: u32,
+    /// Number of missed rounds that puts a device into quarantine ..
+    pub missed_limit: u32,
+    /// .. within this number of its last rounds.
+    pub window_rounds: u32,
+    /// Whether a late proof counts as a missed round.
+    pub late_is_missed: bool,
+    /// How a device is released from quarantine: automatic or manual
+    pub release_mode: Cow<'static, str>,
+    /// Whether the group has a reference value.
     pub has_reference: bool,
-    /// Until when devices may run something else as well.
+    /// End of the roll-out, during which an alternate reference value is valid.
     pub roll_out_until_s: Option<u64>,
-    /// Rounds that were asked for by hand.
-    pub rounds_wanted: u64,
+    /// Number of rounds that were requested manually.
+    pub rounds_requested: u64,
 }
 
 impl From<Group> for Policy {
@@ -48,49 +48,49 @@ impl From<Group> for Policy {
             name: group.name.as_str().to_owned(),
             every_s: group.policy.every_s,
             jitter_s: group.policy.jitter_s,
-            answer_ms: group.policy.answer_ms,
-            silent: group.policy.silent,
-            of_rounds: group.policy.of,
-            late_is_silent: group.policy.late_is_silent,
-            reopen: match group.policy.reopen {
-                Reopen::Automatic => "automatic",
-                Reopen::ByCommand => "command",
+            proof_timeout_ms: group.policy.proof_timeout_ms,
+            missed_limit: group.policy.missed_limit,
+            window_rounds: group.policy.window_rounds,
+            late_is_missed: group.policy.late_is_missed,
+            release_mode: match group.policy.release_mode {
+                ReleaseMode::Automatic => "automatic",
+                ReleaseMode::Manual => "manual",
             }
             .into(),
             has_reference: group.reference.is_some(),
             roll_out_until_s: group.roll_out.map(|roll_out| roll_out.until_s),
-            rounds_wanted: group.rounds_wanted,
+            rounds_requested: group.rounds_requested,
         }
     }
 }
 
-/// What of a policy is to change; what is left out stays, or is as `linewarden attest group` has it.
+/// Changes of a policy; omitted fields keep their value, or the default of `linewarden attest group` in a new group.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyChange {
-    /// Seconds from one round to the next.
+    /// Interval between rounds, seconds.
     pub every_s: Option<u32>,
-    /// A round begins up to so many seconds earlier or later.
+    /// Maximum random deviation of the start of a round, seconds.
     pub jitter_s: Option<u32>,
-    /// A proof that takes longer is late.
-    pub answer_ms: Option<u32>,
-    /// So many silences ..
-    pub silent: Option<u32>,
-    /// .. in so many rounds put a device into quarantine.
-    pub of_rounds: Option<u32>,
-    /// Whether a late proof counts as silence.
-    pub late_is_silent: Option<bool>,
-    /// automatic or command
-    pub reopen: Option<String>,
-    /// Why.
+    /// Time after which a proof is late, milliseconds.
+    pub proof_timeout_ms: Option<u32>,
+    /// Number of missed rounds that puts a device into quarantine ..
+    pub missed_limit: Option<u32>,
+    /// .. within this number of its last rounds.
+    pub window_rounds: Option<u32>,
+    /// Whether a late proof counts as a missed round.
+    pub late_is_missed: Option<bool>,
+    /// How a device is released from quarantine: automatic or manual
+    pub release_mode: Option<String>,
+    /// The reason.
     pub reason: String,
 }
 
 impl PolicyChange {
-    /// The group as it is to be.
+    /// The group after the change.
     ///
     /// # Errors
-    /// A field that holds none of what it may, and what that is.
+    /// A field with an invalid value, and the accepted values.
     pub fn apply(
         &self,
         name: &GroupName,
@@ -99,11 +99,11 @@ impl PolicyChange {
         let policy = before
             .as_ref()
             .map_or_else(GroupPolicy::default, |group| group.policy);
-        let reopen = match self.reopen.as_deref() {
-            None => policy.reopen,
-            Some("automatic") => Reopen::Automatic,
-            Some("command") => Reopen::ByCommand,
-            Some(_) => return Err(("reopen", "automatic or command")),
+        let reopen = match self.release_mode.as_deref() {
+            None => policy.release_mode,
+            Some("automatic") => ReleaseMode::Automatic,
+            Some("manual") => ReleaseMode::Manual,
+            Some(_) => return Err(("release_mode", "automatic or manual")),
         };
         let (reference, roll_out) = before.map_or((None, None), |group| (group.reference, group.roll_out));
         Ok(NewGroup {
@@ -111,11 +111,11 @@ impl PolicyChange {
             policy: GroupPolicy {
                 every_s: self.every_s.unwrap_or(policy.every_s),
                 jitter_s: self.jitter_s.unwrap_or(policy.jitter_s),
-                answer_ms: self.answer_ms.unwrap_or(policy.answer_ms),
-                silent: self.silent.unwrap_or(policy.silent),
-                of: self.of_rounds.unwrap_or(policy.of),
-                late_is_silent: self.late_is_silent.unwrap_or(policy.late_is_silent),
-                reopen,
+                proof_timeout_ms: self.proof_timeout_ms.unwrap_or(policy.proof_timeout_ms),
+                missed_limit: self.missed_limit.unwrap_or(policy.missed_limit),
+                window_rounds: self.window_rounds.unwrap_or(policy.window_rounds),
+                late_is_missed: self.late_is_missed.unwrap_or(policy.late_is_missed),
+                release_mode: reopen,
             },
             reference,
             roll_out,
@@ -123,26 +123,27 @@ impl PolicyChange {
     }
 }
 
-fn name(text: String) -> Result<GroupName> {
+fn parse_group_name(text: String) -> Result<GroupName> {
     GroupName::new(text).map_err(|error| ApiError::invalid("name", error.to_string()))
 }
 
-/// Groups, by name.
-#[utoipa::path(get, path = "/api/v1/policies", params(Part), responses((status = 200, body = List<Policy>), (status = 422, body = ErrorBody)))]
+/// Lists policies by group name.
+#[utoipa::path(get, path = "/api/v1/policies", params(PageQuery), responses((status = 200, body = List<Policy>), (status = 422, body = ErrorBody)))]
 pub(crate) async fn list(
     _: Viewer,
     State(app): State<App>,
-    Query(part): Query<Part>,
+    Query(part): Query<PageQuery>,
 ) -> Result<Json<List<Policy>>> {
     let groups = app.registry.groups().await?;
     for error in &groups.damaged {
-        tracing::error!(error, "left out of a list");
+        tracing::error!(error, "reading a group failed; group omitted from the list");
     }
     let policies = groups.groups.into_iter().map(Policy::from).collect();
-    part.of(policies, |policy: &Policy| policy.name.clone()).map(Json)
+    part.paginate(policies, |policy: &Policy| policy.name.clone())
+        .map(Json)
 }
 
-/// Makes a group, or changes how it is asked.
+/// Creates a group, or changes its policy.
 #[utoipa::path(put, path = "/api/v1/policies/{name}", request_body = PolicyChange, responses((status = 200, body = Policy), (status = 422, body = ErrorBody)))]
 pub(crate) async fn set(
     Admin(principal): Admin,
@@ -150,9 +151,9 @@ pub(crate) async fn set(
     Path(group): Path<String>,
     Json(change): Json<PolicyChange>,
 ) -> Result<Json<Policy>> {
-    let group = name(group)?;
-    let what = note("policy", None, group.as_str());
-    act(&app, &principal, &change.reason, what, async |registry| {
+    let group = parse_group_name(group)?;
+    let what = new_event("policy_changed", None, group.as_str());
+    run_action(&app, &principal, &change.reason, what, async |registry| {
         let set = registry.change_group(&group, now_s(), |before| -> Result<NewGroup> {
             change
                 .apply(&group, before?)
@@ -161,28 +162,28 @@ pub(crate) async fn set(
         set.await
     })
     .await?;
-    one(&app, &group).await
+    find(&app, &group).await
 }
 
-async fn one(app: &App, group: &GroupName) -> Result<Json<Policy>> {
+async fn find(app: &App, group: &GroupName) -> Result<Json<Policy>> {
     let found = app.registry.group(group).await?;
-    let found = found.ok_or_else(|| ApiError::not_found("such group"))?;
+    let found = found.ok_or_else(|| ApiError::not_found("group with this name"))?;
     Ok(Json(found.into()))
 }
 
-/// Has a group asked now.
+/// Requests an immediate round of a group.
 #[utoipa::path(post, path = "/api/v1/policies/{name}/round", request_body = Reason, responses((status = 200, body = Policy), (status = 404, body = ErrorBody)))]
-pub(crate) async fn round(
+pub(crate) async fn request_round(
     Operator(principal): Operator,
     State(app): State<App>,
     Path(group): Path<String>,
     Json(Reason { reason }): Json<Reason>,
 ) -> Result<Json<Policy>> {
-    let group = name(group)?;
-    let what = note("round_wanted", None, group.as_str());
-    act(&app, &principal, &reason, what, async |registry| {
-        Ok(registry.want_round(&group).await?)
+    let group = parse_group_name(group)?;
+    let what = new_event("round_requested", None, group.as_str());
+    run_action(&app, &principal, &reason, what, async |registry| {
+        Ok(registry.request_round(&group).await?)
     })
     .await?;
-    one(&app, &group).await
+    find(&app, &group).await
 }

@@ -1,4 +1,4 @@
-//! Devices in numbers: one a line, stored as they come.
+//! Bulk import of devices: one JSON object per line, stored while the body is received.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use linewarden_registry::{
-    JournalFilter, NewDevice as StoredDevice, OnConflict, Registry, RegistryError, SealedDevices,
+    EventFilter, NewDevice as StoredDevice, OnConflict, Registry, RegistryError, SealedDevices,
 };
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -15,59 +15,60 @@ use tokio::task::JoinSet;
 use tokio_stream::StreamExt as _;
 use utoipa::{IntoParams, ToSchema};
 
-use super::devices::{NewDevice, act, note};
+use super::devices::{NewDevice, new_event, run_action};
 use crate::auth::Operator;
 use crate::clock::now_s;
 use crate::error::{ApiError, ErrorBody, Result};
 use crate::extract::{Json, Query};
 use crate::state::App;
 
-/// Longest line, bytes: a device of as many rows as there may be.
+/// Maximum length of a line, bytes: a device with the maximum number of rows.
 const LINE_BYTES_MAX: usize = 16 << 20;
-/// Devices stored in one transaction: their ids come in no order, and the more of them share a page of the database, the less is written.
-/// Nobody else writes meanwhile, a third of a second or so ..
+/// Devices per transaction. Ids are in random order: with more devices in one transaction, more of them share a page
+/// of the database, and less is written. No other writer runs during the transaction of about a third of a second ..
 pub const CHUNK_DEVICES: usize = 10_000;
-/// .. or fewer, where they are of so many bytes.
+/// .. or fewer devices, with this number of bytes.
 pub const CHUNK_BYTES: usize = 8 << 20;
-/// Longest wait for more of a body.
-const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// Longest wait for all devices of one transaction.
-const CHUNK_MAX: Duration = Duration::from_secs(600);
-/// When who found too many imports under way comes again.
-const RETRY_S: u32 = 5;
-/// Entries of somebody's that are looked through for an import that is sent once more.
-const MARKS_LOOKED_AT: u32 = 1_000;
+/// Maximum time without new bytes of the body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum time for receiving the devices of one transaction.
+const CHUNK_TIMEOUT: Duration = Duration::from_secs(600);
+/// Retry-After if too many imports are in progress, seconds.
+const RETRY_AFTER_S: u32 = 5;
+/// Number of a user's events that are searched for the checkpoint of a repeated import.
+const CHECKPOINTS_SEARCHED_MAX: u32 = 1_000;
 
-/// How.
+/// Parameters of an import.
 #[derive(Clone, Debug, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct How {
-    /// What becomes of devices that are enrolled already: refuse (the default), or replace their credentials.
+pub struct ImportQuery {
+    /// Action for devices that are already enrolled: refuse (default), or replace their credentials.
     pub on_conflict: Option<String>,
 }
 
-/// What came of it.
+/// The result of an import.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
-pub struct Imported {
-    /// Devices stored.
+pub struct ImportResult {
+    /// Number of devices stored.
     pub stored: u64,
 }
 
-/// Enrols devices: a JSON object a line, as for one device. They are stored as they come, some thousands at a time; `stored` in an error
-/// says how many were before the line that is at fault. The reason is the header `X-Reason`. With an `Idempotency-Key` (1 to 64 letters,
-/// digits, `-` and `_`) the same body may be sent again, however the first time ended: what is stored already is not stored again.
-#[utoipa::path(post, path = "/api/v1/devices/import", params(How), request_body(content = String, content_type = "application/x-ndjson"), responses((status = 200, body = Imported), (status = 422, body = ErrorBody)))]
+/// Enrolls devices: one JSON object per line, as for one device. Devices are stored in chunks of several thousand;
+/// `stored` in an error is the number of devices stored before the invalid line. The reason is the header `X-Reason`.
+/// With an `Idempotency-Key` (1 to 64 letters, digits, `-` and `_`) the same body may be sent again after a failure:
+/// stored devices are not stored again.
+#[utoipa::path(post, path = "/api/v1/devices/import", params(ImportQuery), request_body(content = String, content_type = "application/x-ndjson"), responses((status = 200, body = ImportResult), (status = 422, body = ErrorBody)))]
 pub(crate) async fn import(
     Operator(principal): Operator,
     State(app): State<App>,
-    Query(how): Query<How>,
+    Query(how): Query<ImportQuery>,
     headers: HeaderMap,
     body: Body,
-) -> Result<Json<Imported>> {
+) -> Result<Json<ImportResult>> {
     let _place = app
         .limits
-        .import(&principal.name)
-        .ok_or_else(|| ApiError::rate_limited(RETRY_S))?;
+        .import_permit(&principal.name)
+        .ok_or_else(|| ApiError::rate_limited(RETRY_AFTER_S))?;
     let on_conflict = match how.on_conflict.as_deref() {
         None | Some("refuse") => OnConflict::Refuse,
         Some("replace") => OnConflict::Replace,
@@ -75,14 +76,14 @@ pub(crate) async fn import(
     };
     let reason = headers.get("x-reason").map(axum::http::HeaderValue::as_bytes);
     let reason = std::str::from_utf8(reason.unwrap_or_default())
-        .map_err(|_| ApiError::invalid("X-Reason", "a text in UTF-8"))?
+        .map_err(|_| ApiError::invalid("X-Reason", "expected UTF-8"))?
         .to_owned();
-    let key = key(&headers)?;
+    let key = idempotency_key(&headers)?;
     let before = match &key {
-        Some(key) => Mark::find(&app, &principal.name, key).await?,
+        Some(key) => ImportCheckpoint::find(&app, &principal.name, key).await?,
         None => None,
     };
-    let lines = Lines::new(
+    let lines = LineReader::new(
         body,
         app.registry.clone(),
         before.as_ref().map(|before| before.stored),
@@ -90,20 +91,20 @@ pub(crate) async fn import(
     let mut chunks = Chunks::read(lines);
     let mut stored = 0;
     loop {
-        let chunk = tokio::time::timeout(CHUNK_MAX, chunks.next()).await;
-        let chunk = chunk.unwrap_or_else(|_| Err(broken_off("it comes too slowly")));
-        let chunk = chunk.map_err(|error| error.having_stored(stored))?;
-        if !principal.may_stay(&app.registry).await {
-            return Err(ApiError::unauthenticated().having_stored(stored));
+        let chunk = tokio::time::timeout(CHUNK_TIMEOUT, chunks.next()).await;
+        let chunk = chunk.unwrap_or_else(|_| Err(body_interrupted("devices arrive too slowly")));
+        let chunk = chunk.map_err(|error| error.with_stored(stored))?;
+        if !principal.is_still_authorized(&app.registry).await {
+            return Err(ApiError::unauthenticated().with_stored(stored));
         }
         let count = chunk.count;
         if count == 0 {
             return match before.is_some_and(|before| before.stored > stored) {
-                true => Err(another()),
-                false => Ok(Json(Imported { stored })),
+                true => Err(key_reused()),
+                false => Ok(Json(ImportResult { stored })),
             };
         }
-        let mark = Mark {
+        let mark = ImportCheckpoint {
             stored: stored + count,
             digest: chunk.digest,
         };
@@ -112,26 +113,26 @@ pub(crate) async fn import(
                 stored = mark.stored;
                 continue;
             }
-            Some(before) if stored < before.stored => return Err(another()),
+            Some(before) if stored < before.stored => return Err(key_reused()),
             _ => {}
         }
-        let what = note("enrolled", None, mark.detail(count, key.as_deref()));
-        let turn = app.limits.store().await;
-        let done = act(&app, &principal, &reason, what, async |registry| {
+        let what = new_event("enrolled", None, mark.detail(count, key.as_deref()));
+        let turn = app.limits.storing_permit().await;
+        let done = run_action(&app, &principal, &reason, what, async |registry| {
             Ok(registry.import_chunk(chunk.devices?, on_conflict).await?)
         });
-        done.await.map_err(|error| error.having_stored(stored))?;
+        done.await.map_err(|error| error.with_stored(stored))?;
         drop(turn);
         stored = mark.stored;
     }
 }
 
-fn another() -> ApiError {
-    ApiError::conflict("this Idempotency-Key was used for something else")
+fn key_reused() -> ApiError {
+    ApiError::conflict("this Idempotency-Key was used for another request")
 }
 
-/// What an import is called by whoever sends it.
-fn key(headers: &HeaderMap) -> Result<Option<String>> {
+/// The idempotency key of an import.
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>> {
     let Some(key) = headers.get("idempotency-key") else {
         return Ok(None);
     };
@@ -140,21 +141,21 @@ fn key(headers: &HeaderMap) -> Result<Option<String>> {
         Ok(key) if (1..=64).contains(&key.len()) && key.bytes().all(is_plain) => Ok(Some(key.to_owned())),
         _ => Err(ApiError::invalid(
             "Idempotency-Key",
-            "1 to 64 letters, digits, - and _",
+            "expected 1 to 64 letters, digits, - and _",
         )),
     }
 }
 
-/// How far an import has come. It stands in the journal, in the transaction that stores the devices: whatever dies when, both are there
-/// or neither.
+/// The checkpoint of an import. It is recorded in the event log, in the transaction that stores the devices, so that
+/// both are stored or neither.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Mark {
+struct ImportCheckpoint {
     stored: u64,
-    /// Of all lines up to there.
+    /// Digest of all lines up to the checkpoint.
     digest: String,
 }
 
-impl Mark {
+impl ImportCheckpoint {
     fn detail(&self, count: u64, key: Option<&str>) -> String {
         match key {
             Some(key) => format!(
@@ -175,52 +176,55 @@ impl Mark {
         })
     }
 
-    /// The newest of an import, if it is among somebody's newest.
+    /// The newest checkpoint of an import, if it is among the user's newest events.
     async fn find(app: &App, who: &str, key: &str) -> Result<Option<Self>> {
-        let filter = JournalFilter {
+        let filter = EventFilter {
             kinds: vec!["enrolled".to_owned()],
-            who: Some(who.to_owned()),
-            without_refused: true,
-            ..JournalFilter::default()
+            actor: Some(who.to_owned()),
+            exclude_refused: true,
+            ..EventFilter::default()
         };
-        let page = app.registry.journal(&filter, None, MARKS_LOOKED_AT).await?;
+        let page = app
+            .registry
+            .events(&filter, None, CHECKPOINTS_SEARCHED_MAX)
+            .await?;
         let authentic = page.entries.iter().filter(|entry| entry.authentic);
         Ok(authentic
-            .filter_map(|entry| Self::parse(&entry.note.detail, key))
+            .filter_map(|entry| Self::parse(&entry.event.detail, key))
             .next())
     }
 }
 
-fn broken_off(why: impl std::fmt::Display) -> ApiError {
-    ApiError::invalid("line", format!("the body broke off: {why}"))
+fn body_interrupted(cause: impl std::fmt::Display) -> ApiError {
+    ApiError::invalid("line", format!("the body was interrupted: {cause}"))
 }
 
-fn broken() -> ApiError {
+fn internal_error() -> ApiError {
     ApiError::new(
         StatusCode::INTERNAL_SERVER_ERROR,
         "internal",
-        "see the controller's log",
+        "internal error; see the controller's log",
     )
 }
 
-/// Devices that are stored at once.
+/// Devices that are stored in one transaction.
 struct Chunk {
     count: u64,
-    /// What must not be stored is refused as what somebody wanted to have done.
+    /// The sealed devices; an invalid device is refused as an action of the user.
     devices: std::result::Result<SealedDevices, RegistryError>,
-    /// Of all devices of the body, up to the last one of these.
+    /// Digest of all devices of the body, up to the last one of this chunk.
     digest: String,
 }
 
-/// Devices of a body: the next ones are read and sealed while those before them are stored. No more than one chunk waits.
+/// Chunks of a body: the next chunk is read and sealed while the previous one is stored. At most one chunk is queued.
 struct Chunks {
     inbox: Receiver<Result<Chunk>>,
-    /// Ended when nobody wants any more.
+    /// The reader task, aborted on drop.
     _reader: JoinSet<()>,
 }
 
 impl Chunks {
-    fn read(mut lines: Lines) -> Self {
+    fn read(mut lines: LineReader) -> Self {
         let (outbox, inbox) = channel(1);
         let mut reader = JoinSet::new();
         reader.spawn(async move {
@@ -238,50 +242,51 @@ impl Chunks {
         }
     }
 
-    /// The next devices; none at the end.
+    /// The next chunk; empty at the end.
     async fn next(&mut self) -> Result<Chunk> {
-        // It does not end without having said so, unless it panics.
-        self.inbox.recv().await.ok_or_else(broken)?
+        // The channel closes without an empty chunk only if the reader panics.
+        self.inbox.recv().await.ok_or_else(internal_error)?
     }
 }
 
-/// A body, line by line; no more of it is in memory than a chunk needs.
-struct Lines {
+/// Reads a body line by line; at most one chunk is in memory.
+struct LineReader {
     registry: Registry,
-    /// A chunk ends with this device of the body, where an import has come to before: chunks may have been of another size.
-    first_stop: Option<u64>,
-    /// Read so far.
+    /// A chunk ends after this number of devices, the checkpoint of an earlier attempt: chunks may then have had
+    /// another size.
+    resume_after: Option<u64>,
+    /// Number of devices read so far.
     devices: u64,
     body: axum::body::BodyDataStream,
     buffer: Vec<u8>,
-    /// Where in it the next line begins, and up to where there is no end of it.
-    at: usize,
+    /// Start of the next line in the buffer, and the position up to which it has no line feed.
+    line_start: usize,
     searched: usize,
-    /// The line read last, from 1.
+    /// Number of the last line read, from 1.
     number: u64,
     enrolled_at_s: u64,
     hash: Sha256,
-    is_over: bool,
+    is_finished: bool,
 }
 
-impl Lines {
+impl LineReader {
     fn new(body: Body, registry: Registry, first_stop: Option<u64>) -> Self {
         Self {
             registry,
-            first_stop,
+            resume_after: first_stop,
             devices: 0,
             body: body.into_data_stream(),
             buffer: Vec::new(),
-            at: 0,
+            line_start: 0,
             searched: 0,
             number: 0,
             enrolled_at_s: now_s(),
             hash: Sha256::new(),
-            is_over: false,
+            is_finished: false,
         }
     }
 
-    /// The next devices; none at the end.
+    /// The next chunk; empty at the end.
     async fn chunk(&mut self) -> Result<Chunk> {
         let (mut devices, mut bytes) = (Vec::new(), 0);
         while devices.len() < CHUNK_DEVICES && bytes < CHUNK_BYTES {
@@ -296,24 +301,24 @@ impl Lines {
             self.hash.update(&line);
             devices.push(self.device(&line)?);
             self.devices += 1;
-            if self.first_stop == Some(self.devices) {
+            if self.resume_after == Some(self.devices) {
                 break;
             }
         }
         let count = devices.len() as u64;
-        // As the database has them: whoever is stored next shares a page with who was stored before.
+        // In the order of the database's index, so that consecutive inserts share pages.
         devices.sort_unstable_by_key(|device| device.record.device.0.cast_signed());
-        // Long enough to keep others waiting.
+        // Sealing takes long enough to block other tasks.
         let registry = self.registry.clone();
         let sealed = tokio::task::spawn_blocking(move || registry.seal_chunk(devices));
         Ok(Chunk {
             count,
-            devices: sealed.await.map_err(|_| broken())?,
+            devices: sealed.await.map_err(|_| internal_error())?,
             digest: self.digest(),
         })
     }
 
-    /// Of all devices so far.
+    /// Digest of all devices read so far.
     fn digest(&self) -> String {
         let digest = self.hash.clone().finalize();
         hex::encode(digest.get(..16).unwrap_or_default())
@@ -321,13 +326,13 @@ impl Lines {
 
     fn device(&self, line: &[u8]) -> Result<StoredDevice> {
         let at = |problem: String| ApiError::invalid("line", format!("line {}: {problem}", self.number));
-        // What serde says of a value may repeat it, and a value may be a key.
+        // Errors of serde may contain the value, which may be a key.
         let new: NewDevice = serde_json::from_slice(line).map_err(|error| {
             at(match error.classify() {
                 serde_json::error::Category::Data => {
-                    format!("no device as the API takes it (column {})", error.column())
+                    format!("invalid device object (column {})", error.column())
                 }
-                _ => format!("no JSON (column {})", error.column()),
+                _ => format!("invalid JSON (column {})", error.column()),
             })
         })?;
         new.to_stored(self.enrolled_at_s)
@@ -336,17 +341,17 @@ impl Lines {
 
     async fn line(&mut self) -> Result<Option<Vec<u8>>> {
         loop {
-            // Each byte is looked at and moved once, however many lines come at once or pieces a line comes in.
+            // Each byte is searched and moved once, however the lines are split into pieces.
             let unseen = self.buffer.get(self.searched..).unwrap_or_default();
             if let Some(end) = unseen.iter().position(|byte| *byte == b'\n') {
                 let end = self.searched + end;
-                let line = self.buffer.get(self.at..end).unwrap_or_default().to_vec();
-                (self.at, self.searched) = (end + 1, end + 1);
+                let line = self.buffer.get(self.line_start..end).unwrap_or_default().to_vec();
+                (self.line_start, self.searched) = (end + 1, end + 1);
                 self.number += 1;
                 return Ok(Some(line));
             }
-            self.buffer.drain(..self.at);
-            (self.at, self.searched) = (0, self.buffer.len());
+            self.buffer.drain(..self.line_start);
+            (self.line_start, self.searched) = (0, self.buffer.len());
             if self.buffer.len() > LINE_BYTES_MAX {
                 let line = self.number + 1;
                 return Err(ApiError::invalid(
@@ -354,20 +359,20 @@ impl Lines {
                     format!("line {line} is longer than {LINE_BYTES_MAX} bytes"),
                 ));
             }
-            if self.is_over {
+            if self.is_finished {
                 let line = std::mem::take(&mut self.buffer);
                 self.searched = 0;
                 self.number += 1;
                 return Ok((!line.is_empty()).then_some(line));
             }
-            let more = tokio::time::timeout(SILENCE_MAX, self.body.next()).await;
-            let silent = |_| broken_off("nothing came for a minute");
-            match more.map_err(silent)? {
+            let more = tokio::time::timeout(BODY_TIMEOUT, self.body.next()).await;
+            let timeout = |_| body_interrupted("no data for 60 s");
+            match more.map_err(timeout)? {
                 Some(Ok(bytes)) => self.buffer.extend_from_slice(&bytes),
                 Some(Err(error)) => {
-                    return Err(broken_off(error));
+                    return Err(body_interrupted(error));
                 }
-                None => self.is_over = true,
+                None => self.is_finished = true,
             }
         }
     }

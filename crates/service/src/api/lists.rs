@@ -1,4 +1,4 @@
-//! What all lists have in common.
+//! Pagination and parameters that all lists share.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -12,35 +12,38 @@ use crate::error::{ApiError, Result};
 const LIMIT_DEFAULT: u32 = 100;
 const LIMIT_MAX: u32 = 1_000;
 
-/// A part of a list.
+/// A page of a list.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct List<T> {
-    /// What is in it.
+    /// The items.
     pub items: Vec<T>,
-    /// Where it goes on, for `after`; null at its end.
+    /// The cursor of the next page, for `after`; null at the end.
     pub next: Option<String>,
 }
 
-/// Which part of a list.
+/// Parameters of a page.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct Part {
-    /// How many at most: 1 to 1000; 100 if not given.
+pub struct PageQuery {
+    /// Maximum number of items: 1 to 1000, default 100.
     pub limit: Option<u32>,
-    /// From the `next` of the part before.
+    /// The cursor: `next` of the previous page.
     pub after: Option<String>,
 }
 
-impl Part {
+impl PageQuery {
     pub(crate) fn limit(&self) -> Result<u32> {
         match self.limit.unwrap_or(LIMIT_DEFAULT) {
             limit @ 1..=LIMIT_MAX => Ok(limit),
-            _ => Err(ApiError::invalid("limit", "1 to 1000 are given at once")),
+            _ => Err(ApiError::invalid("limit", "expected 1 to 1000")),
         }
     }
 
     pub(crate) fn after_device(&self) -> Result<Option<DeviceId>> {
-        self.after.as_deref().map(|id| device(id, "after")).transpose()
+        self.after
+            .as_deref()
+            .map(|id| parse_device_id(id, "after"))
+            .transpose()
     }
 
     pub(crate) fn after_number(&self) -> Result<Option<u64>> {
@@ -50,13 +53,13 @@ impl Part {
     pub(crate) fn after_parsed<T: FromStr>(&self) -> Result<Option<T>> {
         let parsed = |text: &str| {
             text.parse()
-                .map_err(|_| ApiError::invalid("after", "take it from `next` of the part before"))
+                .map_err(|_| ApiError::invalid("after", "invalid cursor; use `next` of the previous page"))
         };
         self.after.as_deref().map(parsed).transpose()
     }
 
-    /// Of a list that is read whole, as there are few of its kind: what stands behind `after`, in the order of `key`, which no two have.
-    pub(crate) fn of<T, K>(&self, mut items: Vec<T>, key: impl Fn(&T) -> K) -> Result<List<T>>
+    /// A page of a list that is in memory completely: the items after `after`, in the order of the unique `key`.
+    pub(crate) fn paginate<T, K>(&self, mut items: Vec<T>, key: impl Fn(&T) -> K) -> Result<List<T>>
     where
         K: Display + FromStr + Ord,
     {
@@ -75,28 +78,28 @@ impl Part {
     }
 }
 
-/// A device's id: 1 to 16 hexadecimal digits.
-pub(crate) fn device(id: &str, field: &str) -> Result<DeviceId> {
+/// Parses a device id: 1 to 16 hexadecimal digits.
+pub(crate) fn parse_device_id(id: &str, field: &str) -> Result<DeviceId> {
     let is_id = (1..=16).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_hexdigit());
     let number = u64::from_str_radix(id, 16)
         .ok()
         .filter(|number| is_id && *number != 0);
     number
         .map(DeviceId)
-        .ok_or_else(|| ApiError::invalid(field, "a device's id is 1 to 16 hexadecimal digits, not all zero"))
+        .ok_or_else(|| ApiError::invalid(field, "a device id is 1 to 16 hexadecimal digits, not all zero"))
 }
 
-/// A gateway's number.
-pub(crate) fn gateway(id: &str) -> Result<GatewayId> {
+/// Parses a gateway id.
+pub(crate) fn parse_gateway_id(id: &str) -> Result<GatewayId> {
     id.parse()
         .map(GatewayId)
-        .map_err(|_| ApiError::invalid("gateway", "a gateway's id is a number from 0 to 4294967295"))
+        .map_err(|_| ApiError::invalid("gateway", "a gateway id is a number from 0 to 4294967295"))
 }
 
-/// Why something is done: kept with what is done.
+/// The reason of an action, stored in the registry audit log.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Reason {
-    /// For people.
+    /// The reason, for display.
     pub reason: String,
 }

@@ -1,4 +1,4 @@
-//! The API, version 1: what can be asked, by path.
+//! The HTTP API, version 1: routes and OpenAPI description.
 
 mod audit;
 mod details;
@@ -28,46 +28,46 @@ use utoipa::OpenApi;
 
 use self::openapi::Conventions;
 pub(crate) use self::results::Round;
-pub(crate) use self::status::{LastCounted, counts, status_event};
+pub(crate) use self::status::{DeviceCountsCache, counts, status_event};
 use crate::auth::authenticate;
 use crate::error::ApiError;
-use crate::extract::without_null;
-use crate::idempotency::once;
+use crate::extract::refuse_null;
+use crate::idempotency::idempotent;
 use crate::state::App;
 use crate::{dashboard, health, telemetry};
 
-/// What is asked and answered, as both ends have it.
+/// Types of requests and responses, shared with the client.
 pub mod wire {
-    pub use super::audit::{Act, WhichActs};
+    pub use super::audit::{AuditQuery, AuditRecord};
     pub use super::details::{Attestation, DeviceDetails, Lease};
     pub use super::devices::{
-        Device, NewCredentials, NewDevice, RevokeAll, RevokedAll, ShutOut, WhichDevices,
+        Device, DeviceQuery, NewCredentials, NewDevice, Restriction, RevokeRequest, RevokeResult,
     };
-    pub use super::events::History;
+    pub use super::events::EventHistoryQuery;
     pub use super::gateways::{Evidence, Gateway, GatewayEvidence, Latency, NewGateway};
     pub use super::groups::{Policy, PolicyChange};
-    pub use super::import::{CHUNK_BYTES, CHUNK_DEVICES, How, Imported};
-    pub use super::lists::{List, Part, Reason};
-    pub use super::login::Me;
-    pub use super::results::{Round, Standing, WhichResults, WhichRounds};
+    pub use super::import::{CHUNK_BYTES, CHUNK_DEVICES, ImportQuery, ImportResult};
+    pub use super::lists::{List, PageQuery, Reason};
+    pub use super::login::Identity;
+    pub use super::results::{AttestationResult, ResultQuery, Round, RoundQuery};
     pub use super::signers::{NewSigner, Signer};
-    pub use super::users::{NewUser, Somebody, Welcome, Why};
+    pub use super::users::{CreatedUser, NewUser, ReasonQuery, UserInfo};
     pub use crate::error::{ErrorBody, ErrorDetail};
-    pub use crate::idempotency::GIVEN_UP_S;
-    pub use crate::stream::Happening;
+    pub use crate::idempotency::ABANDONED_AFTER_S;
+    pub use crate::stream::EventRecord;
 }
 
-/// Longest time for an answer that is no stream.
-const ANSWER_MAX: Duration = Duration::from_secs(30);
+/// Maximum duration of a request that is not a stream.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Longest body of a stranger, bytes.
+/// Maximum size of the body of an unauthenticated request, bytes.
 const LOGIN_BYTES_MAX: usize = 4096;
 
 #[derive(OpenApi)]
 #[openapi(
     info(
         title = "Linewarden controller",
-        description = "Devices, gateways, attestation and what happens. Ids of devices are 16 hexadecimal digits; times are seconds (`_s`) or \
+        description = "Devices, gateways, attestation and events. Device ids are 16 hexadecimal digits; times are seconds (`_s`) or \
                        milliseconds (`_ms`) since 1970-01-01 UTC."
     ),
     modifiers(&Conventions),
@@ -77,7 +77,7 @@ const LOGIN_BYTES_MAX: usize = 4096;
         login::me,
         devices::list,
         details::show,
-        devices::enrol,
+        devices::enroll,
         devices::revoke,
         devices::quarantine,
         devices::release,
@@ -86,14 +86,14 @@ const LOGIN_BYTES_MAX: usize = 4096;
         gateways::list,
         gateways::show,
         gateways::evidence,
-        gateways::enter,
-        gateways::retire,
+        gateways::create,
+        gateways::revoke,
         results::rounds,
         results::results,
         results::result,
         groups::list,
         groups::set,
-        groups::round,
+        groups::request_round,
         signers::list,
         signers::revoked,
         signers::add,
@@ -109,43 +109,43 @@ const LOGIN_BYTES_MAX: usize = 4096;
 )]
 struct Api;
 
-/// What can be asked, as OpenAPI.
+/// The OpenAPI description of the API.
 #[must_use]
 pub fn openapi() -> String {
     Api::openapi().to_pretty_json().unwrap_or_default()
 }
 
-/// The same, made once: whoever reaches the controller may ask for it.
-async fn described() -> impl IntoResponse {
+/// Serves the OpenAPI description, generated once: this path needs no authentication.
+async fn openapi_document() -> impl IntoResponse {
     static TEXT: LazyLock<String> = LazyLock::new(|| Api::openapi().to_json().unwrap_or_default());
     ([(header::CONTENT_TYPE, "application/json")], TEXT.as_str())
 }
 
-/// Everything that is served over HTTP but to gateways.
+/// The routes of API and dashboard.
 pub(crate) fn router(app: &App) -> Router {
-    let limited = |router: Router<App>| router.layer(middleware::from_fn(within_time));
-    // Streams end when they end, and an import may be longer than what is kept for repeating.
+    let limited = |router: Router<App>| router.layer(middleware::from_fn(with_timeout));
+    // Streams have no time limit, and an import may exceed the size of a stored response.
     let streams = Router::new()
         .route("/events", get(events::stream))
         .route("/devices/import", post(import::import));
     let reads_and_writes = Router::new()
         .route("/me", get(login::me))
-        .route("/devices", get(devices::list).post(devices::enrol))
+        .route("/devices", get(devices::list).post(devices::enroll))
         .route("/devices/revoke", post(devices::revoke_all))
         .route("/devices/{id}", get(details::show))
         .route("/devices/{id}/revoke", post(devices::revoke))
         .route("/devices/{id}/quarantine", post(devices::quarantine))
         .route("/devices/{id}/release", post(devices::release))
-        .route("/gateways", get(gateways::list).post(gateways::enter))
+        .route("/gateways", get(gateways::list).post(gateways::create))
         .route("/gateways/{id}", get(gateways::show))
         .route("/gateways/{id}/evidence", get(gateways::evidence))
-        .route("/gateways/{id}/retire", post(gateways::retire))
+        .route("/gateways/{id}/revoke", post(gateways::revoke))
         .route("/rounds", get(results::rounds))
         .route("/results", get(results::results))
         .route("/results/{device}", get(results::result))
         .route("/policies", get(groups::list))
         .route("/policies/{name}", put(groups::set))
-        .route("/policies/{name}/round", post(groups::round))
+        .route("/policies/{name}/round", post(groups::request_round))
         .route("/signers", get(signers::list).post(signers::add))
         .route("/signers/revoked", get(signers::revoked))
         .route("/signers/{id}/revoke", post(signers::revoke))
@@ -154,7 +154,7 @@ pub(crate) fn router(app: &App) -> Router {
         .route("/audit", get(audit::list))
         .route("/users", get(users::list).post(users::add))
         .route("/users/{name}", delete(users::remove))
-        .layer(middleware::from_fn_with_state(app.clone(), once));
+        .layer(middleware::from_fn_with_state(app.clone(), idempotent));
     let known = limited(reads_and_writes)
         .merge(streams)
         .layer(middleware::from_fn_with_state(app.clone(), authenticate));
@@ -168,25 +168,28 @@ pub(crate) fn router(app: &App) -> Router {
         .merge(entrance)
         .fallback(async || ApiError::unknown_path())
         .method_not_allowed_fallback(async || ApiError::method_not_allowed())
-        .layer(middleware::from_fn(without_null))
-        .layer(middleware::from_fn_with_state(app.clone(), counted));
+        .layer(middleware::from_fn(refuse_null))
+        .layer(middleware::from_fn_with_state(app.clone(), count_request));
     let api = match &app.tracer {
-        Some(tracer) => api.layer(middleware::from_fn_with_state(tracer.clone(), telemetry::of_api)),
+        Some(tracer) => api.layer(middleware::from_fn_with_state(
+            tracer.clone(),
+            telemetry::trace_api_request,
+        )),
         None => api,
     };
     Router::new()
         .nest("/api/v1", api)
-        .route("/openapi.json", get(described))
+        .route("/openapi.json", get(openapi_document))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .route("/", get(dashboard::index))
         .route("/assets/{*path}", get(dashboard::file))
-        .fallback(async || ApiError::not_found("such page"))
+        .fallback(async || ApiError::not_found("page at this address"))
         .method_not_allowed_fallback(async || ApiError::method_not_allowed())
         .with_state(app.clone())
 }
 
-/// What is served where only metrics are: to whoever reaches it.
+/// The routes of the metrics address, without authentication.
 pub(crate) fn metrics_router(app: &App) -> Router {
     Router::new()
         .route("/healthz", get(health::healthz))
@@ -195,14 +198,14 @@ pub(crate) fn metrics_router(app: &App) -> Router {
         .with_state(app.clone())
 }
 
-async fn within_time(request: Request, next: Next) -> Response {
-    match tokio::time::timeout(ANSWER_MAX, next.run(request)).await {
-        Ok(answer) => answer,
-        Err(_) => ApiError::unavailable("no answer within 30 s").into_response(),
+async fn with_timeout(request: Request, next: Next) -> Response {
+    match tokio::time::timeout(RESPONSE_TIMEOUT, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => ApiError::unavailable("no response within 30 s").into_response(),
     }
 }
 
-async fn counted(
+async fn count_request(
     State(app): State<App>,
     path: Option<MatchedPath>,
     request: Request,
@@ -211,10 +214,10 @@ async fn counted(
     let is_write = !matches!(*request.method(), Method::GET | Method::HEAD);
     let is_stream = path.is_some_and(|path| path.as_str().ends_with("/events"));
     let began = Instant::now();
-    let answer = next.run(request).await;
+    let response = next.run(request).await;
     if !is_stream {
-        app.counts
-            .answered(is_write, answer.status().as_u16(), began.elapsed());
+        app.api_counters
+            .record_response(is_write, response.status().as_u16(), began.elapsed());
     }
-    answer
+    response
 }

@@ -1,4 +1,4 @@
-//! What holds for all paths of the description, said once: how one comes in, the headers of writes, and how one is refused.
+//! Additions to all paths of the OpenAPI description: authentication, headers of writes, error responses.
 
 use utoipa::Modify;
 use utoipa::openapi::header::Header;
@@ -16,19 +16,19 @@ const TOKEN: &str = "token";
 const SESSION: &str = "session";
 const CERTIFICATE: &str = "certificate";
 
-/// Adds it.
+/// Modifies the description.
 pub(super) struct Conventions;
 
 impl Modify for Conventions {
     fn modify(&self, api: &mut OpenApi) {
         let components = api.components.get_or_insert_with(Components::new);
-        for (name, scheme) in schemes() {
+        for (name, scheme) in security_schemes() {
             components.add_security_scheme(name, scheme);
         }
-        let way = |name: &str| SecurityRequirement::new(name, Vec::<String>::new());
-        api.security = Some([TOKEN, SESSION, CERTIFICATE].map(way).to_vec());
+        let requirement = |name: &str| SecurityRequirement::new(name, Vec::<String>::new());
+        api.security = Some([TOKEN, SESSION, CERTIFICATE].map(requirement).to_vec());
         for (path, item) in &mut api.paths.paths {
-            let is_entrance = path.ends_with("/login") || path.ends_with("/logout");
+            let is_login = path.ends_with("/login") || path.ends_with("/logout");
             for (operation, is_write) in [
                 (&mut item.get, false),
                 (&mut item.put, true),
@@ -36,13 +36,13 @@ impl Modify for Conventions {
                 (&mut item.delete, true),
             ] {
                 let Some(operation) = operation else { continue };
-                refusals(operation);
-                match (is_entrance, is_write) {
+                add_error_responses(operation);
+                match (is_login, is_write) {
                     (true, _) => operation.security = Some(Vec::new()),
-                    (false, true) => headers_of_write(operation, path.ends_with("/import")),
-                    (false, false) if path.ends_with("/events") => add(
+                    (false, true) => add_write_headers(operation, path.ends_with("/import")),
+                    (false, false) if path.ends_with("/events") => add_parameter(
                         operation,
-                        header("Last-Event-ID", "Goes on behind this one.", false),
+                        header("Last-Event-ID", "Continues after this event.", false),
                     ),
                     (false, false) => {}
                 }
@@ -51,17 +51,19 @@ impl Modify for Conventions {
     }
 }
 
-fn schemes() -> [(&'static str, SecurityScheme); 3] {
+fn security_schemes() -> [(&'static str, SecurityScheme); 3] {
     let token = HttpBuilder::new()
         .scheme(HttpAuthScheme::Bearer)
-        .description(Some("A token of `linewarden user add`."))
+        .description(Some("A token of `linewarden user create`."))
         .build();
     let session = ApiKeyValue::with_description(
         COOKIE,
-        "Of a browser, from /login. Writes by it need the header `X-Linewarden: 1` too.",
+        "The session of a browser, from /login. Writes also need the header `X-Linewarden: 1`.",
     );
     let certificate = SecurityScheme::MutualTls {
-        description: Some("A certificate of the fleet's CA that names a user who has no token.".to_owned()),
+        description: Some(
+            "A client certificate of the fleet's CA that names a user without a token.".to_owned(),
+        ),
         deprecated: None,
         extensions: None,
     };
@@ -86,35 +88,39 @@ fn header(name: &str, description: &str, is_required: bool) -> Parameter {
         .build()
 }
 
-fn add(operation: &mut Operation, parameter: Parameter) {
+fn add_parameter(operation: &mut Operation, parameter: Parameter) {
     operation
         .parameters
         .get_or_insert_default()
         .push(RefOr::T(parameter));
 }
 
-fn headers_of_write(operation: &mut Operation, is_import: bool) {
-    add(
+fn add_write_headers(operation: &mut Operation, is_import: bool) {
+    add_parameter(
         operation,
         header(
             "Idempotency-Key",
-            "Of the caller's own, such as a UUID: repeated with it, nothing is done twice.",
+            "A unique key, for example a UUID: a repeated request with the same key is carried out once.",
             !is_import,
         ),
     );
     if is_import {
-        add(
+        add_parameter(
             operation,
-            header("X-Reason", "Why; kept with what is done. UTF-8.", true),
+            header(
+                "X-Reason",
+                "The reason, stored in the registry audit log. UTF-8.",
+                true,
+            ),
         );
     }
 }
 
-/// How each question may be refused, beside what is its own.
-fn refusals(operation: &mut Operation) {
+/// Adds the error responses that are common to all paths.
+fn add_error_responses(operation: &mut Operation) {
     let wait = || {
         let mut header = Header::new(Object::with_type(Type::Integer));
-        header.description = Some("Seconds after which the same may be asked again.".to_owned());
+        header.description = Some("Time after which the request may be repeated, seconds.".to_owned());
         header
     };
     let body = || {
@@ -128,22 +134,23 @@ fn refusals(operation: &mut Operation) {
             .content("application/json", body())
     };
     let all: [(&str, Response); 6] = [
-        ("400", refused("The question cannot be read").build()),
-        ("401", refused("Nobody known asks").build()),
-        ("403", refused("This role may not").build()),
+        ("400", refused("The request is malformed").build()),
+        ("401", refused("The request is not authenticated").build()),
+        (
+            "403",
+            refused("The user's role does not permit the request").build(),
+        ),
         (
             "429",
-            refused("Too many questions")
-                .header("Retry-After", wait())
-                .build(),
+            refused("Too many requests").header("Retry-After", wait()).build(),
         ),
         (
             "503",
-            refused("The registry does not answer")
+            refused("The registry is unavailable")
                 .header("Retry-After", wait())
                 .build(),
         ),
-        ("default", refused("Anything else").build()),
+        ("default", refused("Another error").build()),
     ];
     for (status, response) in all {
         let responses = &mut operation.responses.responses;

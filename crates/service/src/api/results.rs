@@ -1,17 +1,17 @@
-//! Rounds of attestation, and how devices stand.
+//! Attestation rounds and results.
 
 use std::borrow::Cow;
 
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse as _, Response};
-use linewarden_controller::attest::Outcome;
-use linewarden_registry::{Appraisal, GroupName, RoundRecord, State as DeviceState};
+use linewarden_controller::attest::DeviceResult;
+use linewarden_registry::{Appraisal, AttestationState as DeviceState, GroupName, RoundRecord};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::devices::state_name;
-use super::lists::{List, Part, device, gateway};
+use super::lists::{List, PageQuery, parse_device_id, parse_gateway_id};
 use crate::auth::Viewer;
 use crate::clock::now_s;
 use crate::error::{ApiError, ErrorBody, Result};
@@ -21,37 +21,37 @@ use crate::state::App;
 const STATES: [DeviceState; 5] = [
     DeviceState::Ok,
     DeviceState::Late,
-    DeviceState::Silent,
+    DeviceState::Missed,
     DeviceState::Quarantined,
     DeviceState::Unproven,
 ];
-/// How long it is good to know that nobody looks, seconds.
-const STALE_FOR_S: u64 = 60;
+/// Validity of a signed result that is stale, seconds.
+const STALE_VALIDITY_S: u64 = 60;
 
-/// A round that is over.
+/// A completed round.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Round {
-    /// Which gateway has asked.
+    /// The gateway.
     pub gateway: u32,
-    /// Its round's number.
+    /// The number of the round at that gateway.
     pub number: u32,
-    /// Whom.
+    /// The group.
     pub group: String,
-    /// Of which period of measurements.
+    /// The key period.
     pub period: u64,
-    /// When it began.
+    /// Start.
     pub started_at_s: u64,
-    /// When it ended.
+    /// End.
     pub ended_at_s: u64,
-    /// Devices asked.
-    pub asked: u32,
-    /// That have proven what they run.
+    /// Number of devices in the round.
+    pub requested: u32,
+    /// Devices with a valid proof in time.
     pub ok: u32,
-    /// That did, too late.
+    /// Devices with a late proof.
     pub late: u32,
-    /// That did not.
-    pub silent: u32,
-    /// When the last proof was judged, from the beginning.
+    /// Devices without a valid proof.
+    pub missed: u32,
+    /// Time from the start to the last verdict, milliseconds.
     pub last_verdict_ms: u32,
 }
 
@@ -64,41 +64,41 @@ impl From<RoundRecord> for Round {
             period: round.period.0,
             started_at_s: round.started_at_s,
             ended_at_s: round.ended_at_s,
-            asked: round.asked,
+            requested: round.requested,
             ok: round.ok,
             late: round.late,
-            silent: round.silent,
+            missed: round.missed,
             last_verdict_ms: round.last_verdict_ms,
         }
     }
 }
 
-/// Which rounds.
+/// A query for rounds.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct WhichRounds {
-    /// Of this gateway.
+pub struct RoundQuery {
+    /// Only rounds of this gateway.
     pub gateway: Option<String>,
-    /// Of this group.
+    /// Only rounds of this group.
     pub group: Option<String>,
-    /// How many at most: 1 to 1000; 100 if not given.
+    /// Maximum number of items: 1 to 1000, default 100.
     pub limit: Option<u32>,
-    /// From the `next` of the part before.
+    /// The cursor: `next` of the previous page.
     pub after: Option<String>,
 }
 
-/// The rounds that are kept, newest first.
-#[utoipa::path(get, path = "/api/v1/rounds", params(WhichRounds), responses((status = 200, body = List<Round>), (status = 422, body = ErrorBody)))]
+/// Lists stored rounds, newest first.
+#[utoipa::path(get, path = "/api/v1/rounds", params(RoundQuery), responses((status = 200, body = List<Round>), (status = 422, body = ErrorBody)))]
 pub(crate) async fn rounds(
     _: Viewer,
     State(app): State<App>,
-    Query(which): Query<WhichRounds>,
+    Query(which): Query<RoundQuery>,
 ) -> Result<Json<List<Round>>> {
-    let part = Part {
+    let part = PageQuery {
         limit: which.limit,
         after: which.after,
     };
-    let of = which.gateway.as_deref().map(gateway).transpose()?;
+    let of = which.gateway.as_deref().map(parse_gateway_id).transpose()?;
     let group = which
         .group
         .map(|group| GroupName::new(group).map_err(|error| ApiError::invalid("group", error.to_string())))
@@ -113,22 +113,22 @@ pub(crate) async fn rounds(
     }))
 }
 
-/// How a device stands.
+/// The attestation state of a device.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
-pub struct Standing {
+pub struct AttestationResult {
     /// 16 hexadecimal digits.
     pub device: String,
-    /// ok, late, silent, quarantined or unproven
+    /// ok, late, missed, quarantined or unproven
     pub state: Cow<'static, str>,
-    /// Since when.
+    /// Time of the last state change.
     pub since_s: u64,
-    /// Which gateway asks it.
+    /// The gateway of the last round.
     pub gateway: u32,
-    /// Since which of its gateway's rounds.
+    /// The round that changed the state.
     pub since_round: u32,
 }
 
-impl From<&Appraisal> for Standing {
+impl From<&Appraisal> for AttestationResult {
     fn from(appraisal: &Appraisal) -> Self {
         Self {
             device: appraisal.device.to_string(),
@@ -140,26 +140,27 @@ impl From<&Appraisal> for Standing {
     }
 }
 
-/// Which devices.
+/// A query for attestation states.
 #[derive(Clone, Debug, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct WhichResults {
-    /// ok, late, silent, quarantined or unproven
+pub struct ResultQuery {
+    /// ok, late, missed, quarantined or unproven
     pub state: Option<String>,
-    /// How many are looked at: 1 to 1000; 100 if not given.
+    /// Maximum number of devices that are read: 1 to 1000, default 100.
     pub limit: Option<u32>,
-    /// From the `next` of the part before.
+    /// The cursor: `next` of the previous page.
     pub after: Option<String>,
 }
 
-/// How attested devices stand, by id. With `state` a part may have fewer than `limit`, and another one after it all the same.
-#[utoipa::path(get, path = "/api/v1/results", params(WhichResults), responses((status = 200, body = List<Standing>), (status = 422, body = ErrorBody)))]
+/// Lists attestation states by device id. With `state` a page may have fewer than `limit` items although it is not
+/// the last one.
+#[utoipa::path(get, path = "/api/v1/results", params(ResultQuery), responses((status = 200, body = List<AttestationResult>), (status = 422, body = ErrorBody)))]
 pub(crate) async fn results(
     _: Viewer,
     State(app): State<App>,
-    Query(which): Query<WhichResults>,
-) -> Result<Json<List<Standing>>> {
-    let part = Part {
+    Query(which): Query<ResultQuery>,
+) -> Result<Json<List<AttestationResult>>> {
+    let part = PageQuery {
         limit: which.limit,
         after: which.after,
     };
@@ -167,7 +168,7 @@ pub(crate) async fn results(
     if state.is_some_and(|state| !STATES.map(state_name).contains(&state)) {
         return Err(ApiError::invalid(
             "state",
-            "ok, late, silent, quarantined or unproven",
+            "ok, late, missed, quarantined or unproven",
         ));
     }
     let page = app
@@ -175,51 +176,52 @@ pub(crate) async fn results(
         .appraisals(part.after_device()?, part.limit()?)
         .await?;
     for error in &page.damaged {
-        tracing::error!(error, "left out of a list");
+        tracing::error!(error, "reading an appraisal failed; device omitted from the list");
     }
-    let items = page.appraisals.iter().map(Standing::from);
-    let is_wanted = |item: &Standing| state.is_none_or(|state| item.state == state);
+    let items = page.appraisals.iter().map(AttestationResult::from);
+    let matches = |item: &AttestationResult| state.is_none_or(|state| item.state == state);
     Ok(Json(List {
-        items: items.filter(is_wanted).collect(),
+        items: items.filter(matches).collect(),
         next: page.next.map(|device| device.to_string()),
     }))
 }
 
-/// How a device stands, signed: an EAR (RFC 9711's claims, as a JWT).
+/// Returns the signed attestation result of a device: an EAR as a JWT (RFC 9711).
 #[utoipa::path(get, path = "/api/v1/results/{device}", responses((status = 200, body = String, content_type = "application/eat+jwt"), (status = 404, body = ErrorBody)))]
 pub(crate) async fn result(_: Viewer, State(app): State<App>, Path(id): Path<String>) -> Result<Response> {
-    let device = device(&id, "device")?;
+    let device = parse_device_id(&id, "device")?;
     app.registry.get(device).await?;
     let signer = app
         .controller
         .signer()
-        .ok_or_else(|| ApiError::not_found("key to sign results with; see [attest] in the configuration"))?;
+        .ok_or_else(|| ApiError::not_found("signing key for results; see [attest] in the configuration"))?;
     let prover = app
         .registry
         .prover(device)
         .await?
         .filter(|prover| !prover.removed);
-    let prover = prover.ok_or_else(|| ApiError::not_found("result: the device is not attested"))?;
+    let prover =
+        prover.ok_or_else(|| ApiError::not_found("attestation result: the device is not attested"))?;
     let appraisal = app.registry.appraisal(device).await?;
-    let appraisal =
-        appraisal.ok_or_else(|| ApiError::not_found("result yet: nobody has asked the device"))?;
+    let appraisal = appraisal
+        .ok_or_else(|| ApiError::not_found("attestation result: the device has not been in a round yet"))?;
     let now_s = now_s();
     let good_for_s = app
         .registry
         .group(&prover.group)
         .await?
-        .map(|group| group.policy.good_for_s());
+        .map(|group| group.policy.validity_s());
     let rounds = app
         .registry
-        .rounds_of(Some(appraisal.gateway), Some(&prover.group), 1)
+        .rounds_of_group(Some(appraisal.gateway), Some(&prover.group), 1)
         .await?;
     let newest = rounds.first();
-    // Nobody has looked for too long, or nobody knows for how long a look is good.
+    // The last round is too old, or the validity of its results is unknown.
     let good_until_s = newest
         .zip(good_for_s)
         .map(|(round, good_for_s)| round.ended_at_s.saturating_add(good_for_s));
     let is_stale = good_until_s.is_none_or(|until_s| until_s < now_s);
-    let outcome = Outcome {
+    let outcome = DeviceResult {
         protection: prover.protection,
         group: prover.group.as_str().to_owned(),
         appraisal,
@@ -227,10 +229,10 @@ pub(crate) async fn result(_: Viewer, State(app): State<App>, Path(id): Path<Str
     };
     let expires_s = good_until_s
         .filter(|_| !is_stale)
-        .unwrap_or(now_s.saturating_add(STALE_FOR_S));
+        .unwrap_or(now_s.saturating_add(STALE_VALIDITY_S));
     let signed = signer.sign(&[outcome], now_s, expires_s).map_err(|error| {
-        tracing::error!(%error, "a result could not be signed");
-        ApiError::unavailable("the result could not be signed")
+        tracing::error!(%error, "signing an attestation result failed");
+        ApiError::unavailable("signing the attestation result failed")
     })?;
     Ok(([(header::CONTENT_TYPE, "application/eat+jwt")], signed).into_response())
 }

@@ -1,17 +1,17 @@
-//! Whose broadcast messages are believed.
+//! Trusted signers of broadcast messages.
 
 use std::borrow::Cow;
 
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
-use linewarden_registry::SignerEntry;
+use linewarden_registry::SignerRecord;
 use linewarden_signatures::key::PublicKey;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::devices::{act, note};
-use super::lists::{List, Part, Reason};
+use super::devices::{new_event, run_action};
+use super::lists::{List, PageQuery, Reason};
 use crate::auth::{Admin, Operator, Viewer};
 use crate::clock::now_s;
 use crate::error::{ApiError, ErrorBody, Result};
@@ -21,24 +21,24 @@ use crate::state::App;
 /// A signer.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Signer {
-    /// Hexadecimal.
+    /// The signer id, hexadecimal.
     pub id: String,
-    /// For people.
+    /// The display name.
     pub name: String,
-    /// How it signs.
+    /// The signature scheme.
     pub scheme: String,
     /// active or revoked
     pub status: Cow<'static, str>,
-    /// Since when it was believed.
+    /// Time of the addition.
     pub added_at_s: u64,
-    /// Since when it is believed no more.
+    /// Time of the revocation.
     pub revoked_at_s: Option<u64>,
-    /// The file of its public key.
+    /// The content of the public key file.
     pub public_key: String,
 }
 
-impl From<SignerEntry> for Signer {
-    fn from(entry: SignerEntry) -> Self {
+impl From<SignerRecord> for Signer {
+    fn from(entry: SignerRecord) -> Self {
         Self {
             id: hex::encode(&entry.id),
             name: entry.name,
@@ -55,33 +55,35 @@ impl From<SignerEntry> for Signer {
     }
 }
 
-async fn all(app: &App) -> Result<Vec<SignerEntry>> {
+async fn list_all(app: &App) -> Result<Vec<SignerRecord>> {
     let mut signers = Vec::new();
     for signer in app.registry.signers().await? {
         match signer {
             Ok(signer) => signers.push(signer),
-            Err(error) => tracing::error!(%error, "left out of a list"),
+            Err(error) => {
+                tracing::error!(%error, "reading a signer record failed; signer omitted from the list")
+            }
         }
     }
     Ok(signers)
 }
 
-/// Signers, by their ids.
-#[utoipa::path(get, path = "/api/v1/signers", params(Part), responses((status = 200, body = List<Signer>), (status = 422, body = ErrorBody)))]
+/// Lists signers by id.
+#[utoipa::path(get, path = "/api/v1/signers", params(PageQuery), responses((status = 200, body = List<Signer>), (status = 422, body = ErrorBody)))]
 pub(crate) async fn list(
     _: Viewer,
     State(app): State<App>,
-    Query(part): Query<Part>,
+    Query(part): Query<PageQuery>,
 ) -> Result<Json<List<Signer>>> {
-    let signers = all(&app).await?.into_iter().map(Signer::from).collect();
-    part.of(signers, |signer| signer.id.clone()).map(Json)
+    let signers = list_all(&app).await?.into_iter().map(Signer::from).collect();
+    part.paginate(signers, |signer| signer.id.clone()).map(Json)
 }
 
-/// The revoked ones, as `linewarden signed receive --revoked` reads them.
+/// Lists revoked signers in the format of `linewarden signed receive --revoked`.
 #[utoipa::path(get, path = "/api/v1/signers/revoked", responses((status = 200, body = String, content_type = "text/plain")))]
 pub(crate) async fn revoked(_: Viewer, State(app): State<App>) -> Result<Response> {
     let mut list = String::from("linewarden revoked 1\n");
-    for signer in all(&app)
+    for signer in list_all(&app)
         .await?
         .iter()
         .filter(|signer| signer.revoked_at_s.is_some())
@@ -93,26 +95,26 @@ pub(crate) async fn revoked(_: Viewer, State(app): State<App>) -> Result<Respons
     Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], list).into_response())
 }
 
-/// A signer to be believed.
+/// A signer to add.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewSigner {
-    /// For people.
+    /// The display name.
     pub name: String,
-    /// The file of a public key that `linewarden signed keygen` makes.
+    /// The content of a public key file of `linewarden signed keygen`.
     pub public_key: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
 impl NewSigner {
-    /// What is stored of it.
+    /// Converts the request to a record of the registry.
     ///
     /// # Errors
-    /// What is wrong with the public key.
-    pub fn entry(&self, now_s: u64) -> Result<SignerEntry, String> {
+    /// An invalid public key.
+    pub fn to_record(&self, now_s: u64) -> Result<SignerRecord, String> {
         let key = PublicKey::from_json(&self.public_key).map_err(|problem| problem.to_string())?;
-        Ok(SignerEntry {
+        Ok(SignerRecord {
             id: hex::decode(key.id().to_string()).unwrap_or_default(),
             name: self.name.clone(),
             scheme: key.scheme().name().to_owned(),
@@ -123,7 +125,7 @@ impl NewSigner {
     }
 }
 
-/// Believes a signer from now on.
+/// Adds a trusted signer.
 #[utoipa::path(post, path = "/api/v1/signers", request_body = NewSigner, responses((status = 201, body = Signer), (status = 422, body = ErrorBody)))]
 pub(crate) async fn add(
     Admin(principal): Admin,
@@ -131,21 +133,21 @@ pub(crate) async fn add(
     Json(new): Json<NewSigner>,
 ) -> Result<(StatusCode, Json<Signer>)> {
     let entry = new
-        .entry(now_s())
+        .to_record(now_s())
         .map_err(|problem| ApiError::invalid("public_key", problem))?;
-    let what = note(
-        "signer",
+    let what = new_event(
+        "signer_changed",
         None,
         format!("added {} {}", hex::encode(&entry.id), entry.name),
     );
-    act(&app, &principal, &new.reason, what, async |registry| {
+    run_action(&app, &principal, &new.reason, what, async |registry| {
         Ok(registry.add_signer(&entry).await?)
     })
     .await?;
     Ok((StatusCode::CREATED, Json(entry.into())))
 }
 
-/// Believes a signer no more, for good.
+/// Revokes a signer permanently.
 #[utoipa::path(post, path = "/api/v1/signers/{id}/revoke", request_body = Reason, responses((status = 200, body = Signer), (status = 404, body = ErrorBody)))]
 pub(crate) async fn revoke(
     Operator(principal): Operator,
@@ -153,17 +155,20 @@ pub(crate) async fn revoke(
     Path(id): Path<String>,
     Json(Reason { reason }): Json<Reason>,
 ) -> Result<Json<Signer>> {
-    let bytes = hex::decode(&id).map_err(|_| ApiError::invalid("id", "a signer's id is hexadecimal"))?;
-    let what = note("signer", None, format!("revoked {}", hex::encode(&bytes)));
-    act(&app, &principal, &reason, what, async |registry| {
+    let bytes = hex::decode(&id).map_err(|_| ApiError::invalid("id", "a signer id is hexadecimal"))?;
+    let what = new_event("signer_changed", None, format!("revoked {}", hex::encode(&bytes)));
+    run_action(&app, &principal, &reason, what, async |registry| {
         match registry.revoke_signer(&bytes, now_s()).await? {
             true => Ok(()),
-            false => Err(ApiError::not_found("such signer")),
+            false => Err(ApiError::not_found("signer with this id")),
         }
     })
     .await?;
-    let found = all(&app).await?.into_iter().find(|signer| signer.id == bytes);
+    let found = list_all(&app)
+        .await?
+        .into_iter()
+        .find(|signer| signer.id == bytes);
     found
         .map(|signer| Json(signer.into()))
-        .ok_or_else(|| ApiError::not_found("such signer"))
+        .ok_or_else(|| ApiError::not_found("signer with this id"))
 }

@@ -1,11 +1,11 @@
-//! How everything stands, in one look.
+//! The status of the fleet.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::extract;
-use linewarden_registry::{Filter, State};
+use linewarden_registry::{AttestationState, DeviceFilter};
 use serde::Serialize;
 use tokio::sync::Mutex;
 use utoipa::ToSchema;
@@ -16,137 +16,149 @@ use crate::clock::now_s;
 use crate::error::Result;
 use crate::extract::Json;
 use crate::state::App;
-use crate::stream::Event;
+use crate::stream::StreamEvent;
 
-/// How long counts of devices are good: to count a million takes a while.
-const COUNTS_FOR: Duration = Duration::from_secs(5);
-/// How long they are shown while they are made anew; older ones are waited for.
-const COUNTS_AT_MOST_FOR: Duration = Duration::from_secs(10);
+/// Time for which device counts are fresh: counting a million devices takes a while.
+const COUNTS_FRESH_FOR: Duration = Duration::from_secs(5);
+/// Time for which counts are still returned while new ones are computed; requests wait if the counts are older.
+const COUNTS_VALID_FOR: Duration = Duration::from_secs(10);
 
-/// Devices by how they stand.
+/// Device counts by state.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct Devices {
-    /// Of when these counts are, but for `authenticated`, which is as old as what gateways tell: 10 s ago at most, and as long as it
-    /// took to count.
+    /// Time of these counts. `authenticated` is from the gateways' reports, which are at most 10 s old, plus the time
+    /// for counting.
     as_of_s: u64,
     total: u64,
     active: u64,
     revoked: u64,
     quarantined: u64,
-    /// That were silent when they were asked last; without those that are in quarantine for it.
-    silent: u64,
-    /// That are to be attested and were asked since they were enrolled, and have proven nothing since.
-    never_proved: u64,
-    /// That are to be attested and were not asked since they were enrolled.
-    never_asked: u64,
-    /// With a session at a gateway that was heard lately.
+    /// Devices that missed the last round, without those in quarantine.
+    missed: u64,
+    /// Devices with at least one round but without a valid proof since their enrollment for attestation.
+    unproven: u64,
+    /// Devices without a round since their enrollment for attestation.
+    awaiting_first_round: u64,
+    /// Devices with a session at a connected gateway.
     authenticated: Option<u64>,
 }
 
-/// Gateways by how they stand.
+/// Gateway counts by state.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct Gateways {
     connected: usize,
-    silent: usize,
+    disconnected: usize,
     total: usize,
 }
 
-/// Everything.
+/// The status.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct Status {
     now_s: u64,
-    /// Of when what gateways tell is: rate, latency, verdicts and `authenticated` rest on nothing older. Now if none tells anything.
+    /// Time of the oldest report of a connected gateway, the source of rate, latency, verdicts and `authenticated`.
+    /// The current time without reports.
     as_of_s: u64,
     controller: String,
     version: &'static str,
     /// ok or unavailable
     database: &'static str,
     devices: Option<Devices>,
-    /// Accepted RESPONSEs a second at all gateways that were heard lately; null if there is none, or one that has not told it.
+    /// Accepted RESPONSEs per second at all connected gateways; null without connected gateways, or if one has not
+    /// reported its rate.
     authentications_per_s: Option<f64>,
-    /// Of an authentication in the data planes; the worst of these gateways.
+    /// Authentication latency in the data planes; the maximum of these gateways.
     latency_us: Option<Latency>,
-    /// Frames by verdict, of these gateways since their starts; `other` as a gateway's.
+    /// Frames by verdict, at these gateways since their starts; `other` as in Gateway.
     verdicts: BTreeMap<String, u64>,
-    /// Null where the database does not answer: it has those that were not heard.
+    /// Null if the database is unavailable, which stores the disconnected gateways.
     gateways: Option<Gateways>,
 }
 
-/// Counts that are good for a while.
+/// Cached device counts.
 #[derive(Clone, Copy)]
-pub(crate) struct Counted {
+pub(crate) struct DeviceCounts {
     at: Instant,
     at_s: u64,
     total: u64,
     revoked: u64,
     quarantined: u64,
-    pub(crate) silent: u64,
-    pub(crate) never_proved: u64,
-    pub(crate) never_asked: u64,
+    pub(crate) missed: u64,
+    pub(crate) unproven: u64,
+    pub(crate) awaiting_first_round: u64,
 }
 
-/// The counts of a moment ago.
+/// A cache of the device counts.
 #[derive(Default)]
-pub(crate) struct LastCounted {
-    last: StdMutex<Option<Counted>>,
-    /// Held by whoever counts.
+pub(crate) struct DeviceCountsCache {
+    last: StdMutex<Option<DeviceCounts>>,
+    /// Locked by the task that counts.
     counting: Arc<Mutex<()>>,
 }
 
-impl LastCounted {
-    fn within(&self, age: Duration) -> Option<Counted> {
+impl DeviceCountsCache {
+    fn not_older_than(&self, age: Duration) -> Option<DeviceCounts> {
         let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
         last.filter(|counted| counted.at.elapsed() < age)
     }
 }
 
-/// The counts of now, or of a moment ago: then they are made anew, and who asks does not wait for that.
-pub(crate) async fn counts(app: &App) -> Result<Counted> {
-    if let Some(counted) = app.counted.within(COUNTS_FOR) {
+/// The device counts. If the cached counts are still valid but not fresh, they are returned and new ones are computed
+/// in the background.
+pub(crate) async fn counts(app: &App) -> Result<DeviceCounts> {
+    if let Some(counted) = app.device_counts.not_older_than(COUNTS_FRESH_FOR) {
         return Ok(counted);
     }
-    if let Some(counted) = app.counted.within(COUNTS_AT_MOST_FOR) {
-        if let Ok(place) = Arc::clone(&app.counted.counting).try_lock_owned() {
+    if let Some(counted) = app.device_counts.not_older_than(COUNTS_VALID_FOR) {
+        if let Ok(guard) = Arc::clone(&app.device_counts.counting).try_lock_owned() {
             let app = app.clone();
             tokio::spawn(async move {
-                let _place = place;
+                let _guard = guard;
                 if let Err(error) = count(&app).await {
-                    tracing::debug!(error = error.message(), "devices were not counted");
+                    tracing::debug!(error = error.message(), "counting devices failed");
                 }
             });
         }
         return Ok(counted);
     }
-    let _place = app.counted.counting.lock().await;
-    match app.counted.within(COUNTS_FOR) {
-        // Who had the place before has counted.
+    let _place = app.device_counts.counting.lock().await;
+    match app.device_counts.not_older_than(COUNTS_FRESH_FOR) {
+        // The previous holder of the lock has counted.
         Some(counted) => Ok(counted),
         None => count(app).await,
     }
 }
 
-async fn count(app: &App) -> Result<Counted> {
-    let of = |active: Option<bool>, quarantined: bool| Filter {
+async fn count(app: &App) -> Result<DeviceCounts> {
+    let of = |active: Option<bool>, quarantined: bool| DeviceFilter {
         active,
         quarantined,
-        ..Filter::default()
+        ..DeviceFilter::default()
     };
     let (at, at_s) = (Instant::now(), now_s());
-    let counted = Counted {
+    let counted = DeviceCounts {
         at,
         at_s,
         total: app.registry.count(&of(None, false)).await?,
         revoked: app.registry.count(&of(Some(false), false)).await?,
         quarantined: app.registry.count(&of(None, true)).await?,
-        silent: app.registry.count_standing(Some(State::Silent)).await?,
-        never_proved: app.registry.count_standing(Some(State::Unproven)).await?,
-        never_asked: app.registry.count_standing(None).await?,
+        missed: app
+            .registry
+            .count_by_state(Some(AttestationState::Missed))
+            .await?,
+        unproven: app
+            .registry
+            .count_by_state(Some(AttestationState::Unproven))
+            .await?,
+        awaiting_first_round: app.registry.count_by_state(None).await?,
     };
-    *app.counted.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(counted);
+    *app.device_counts
+        .last
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner) = Some(counted);
     Ok(counted)
 }
 
-async fn look(app: &App) -> Status {
+async fn current_status(app: &App) -> Status {
     let now_s = now_s();
     let mut status = Status {
         now_s,
@@ -160,7 +172,7 @@ async fn look(app: &App) -> Status {
         verdicts: BTreeMap::new(),
         gateways: None,
     };
-    let (Ok(gateways), Ok(counted)) = (gateways::all(app).await, counts(app).await) else {
+    let (Ok(gateways), Ok(counted)) = (gateways::list_all(app).await, counts(app).await) else {
         return status;
     };
     let connected: Vec<_> = gateways
@@ -173,21 +185,21 @@ async fn look(app: &App) -> Status {
             *sum = sum.saturating_add(*count);
         }
     }
-    let oldest_s = connected.iter().filter_map(|gateway| gateway.numbers_age_s).max();
-    // Of all of them, or nobody knows.
+    let oldest_s = connected.iter().filter_map(|gateway| gateway.report_age_s).max();
+    // Known only if all gateways have reported the value.
     let sessions: Option<u64> = connected.iter().map(|gateway| gateway.sessions).sum();
     let rate: Option<f64> = connected
         .iter()
         .map(|gateway| gateway.authentications_per_s)
         .sum();
-    let Counted {
+    let DeviceCounts {
         at_s,
         total,
         revoked,
         quarantined,
-        silent,
-        never_proved,
-        never_asked,
+        missed,
+        unproven,
+        awaiting_first_round,
         ..
     } = counted;
     Status {
@@ -199,38 +211,38 @@ async fn look(app: &App) -> Status {
             active: total.saturating_sub(revoked).saturating_sub(quarantined),
             revoked,
             quarantined,
-            silent,
-            never_proved,
-            never_asked,
+            missed,
+            unproven,
+            awaiting_first_round,
             authenticated: sessions.filter(|_| !connected.is_empty()),
         }),
         authentications_per_s: rate.filter(|_| !connected.is_empty()),
         latency_us: Latency::worst(connected.iter().filter_map(|gateway| gateway.latency_us.clone())),
         gateways: Some(Gateways {
             connected: connected.len(),
-            silent: gateways
+            disconnected: gateways
                 .iter()
-                .filter(|gateway| gateway.state == "silent")
+                .filter(|gateway| gateway.state == "disconnected")
                 .count(),
             total: gateways
                 .iter()
-                .filter(|gateway| gateway.state != "retired")
+                .filter(|gateway| gateway.state != "revoked")
                 .count(),
         }),
         ..status
     }
 }
 
-/// How everything stands.
+/// Returns the status of the fleet.
 #[utoipa::path(get, path = "/api/v1/status", responses((status = 200, body = Status)))]
 pub(crate) async fn status(_: Viewer, extract::State(app): extract::State<App>) -> Json<Status> {
-    Json(look(&app).await)
+    Json(current_status(&app).await)
 }
 
-/// The same, for who listens.
-pub(crate) async fn status_event(app: &App) -> Option<Event> {
-    let data = serde_json::to_string(&look(app).await).ok()?;
-    Some(Event {
+/// The status as an event of the event stream.
+pub(crate) async fn status_event(app: &App) -> Option<StreamEvent> {
+    let data = serde_json::to_string(&current_status(app).await).ok()?;
+    Some(StreamEvent {
         number: None,
         kind: "status".into(),
         data: data.into(),

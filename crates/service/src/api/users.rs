@@ -1,4 +1,4 @@
-//! Who may use the API.
+//! API users.
 
 use std::borrow::Cow;
 
@@ -9,32 +9,32 @@ use linewarden_registry::{Role, User};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::devices::{act, note};
-use super::lists::{List, Part};
+use super::devices::{new_event, run_action};
+use super::lists::{List, PageQuery};
 use super::login::role_name;
 use crate::auth::{Admin, draw_secret};
 use crate::clock::now_s;
 use crate::error::{ApiError, ErrorBody, Result};
 use crate::extract::{Json, Path, Query};
-use crate::idempotency::Secret;
+use crate::idempotency::ContainsSecret;
 use crate::state::App;
 
-/// Somebody.
+/// An API user.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
-pub struct Somebody {
-    /// Their name.
+pub struct UserInfo {
+    /// The user name.
     pub name: String,
     /// viewer, operator or admin
     pub role: Cow<'static, str>,
-    /// Else by a certificate of that name.
+    /// Whether the user has a token; otherwise the user authenticates with a certificate of that name.
     pub has_token: bool,
-    /// Since when.
+    /// Time of creation.
     pub created_at_s: u64,
-    /// Until when; for good if null.
+    /// Expiry; null: no expiry.
     pub expires_at_s: Option<u64>,
 }
 
-impl From<User> for Somebody {
+impl From<User> for UserInfo {
     fn from(user: User) -> Self {
         Self {
             name: user.name,
@@ -46,42 +46,42 @@ impl From<User> for Somebody {
     }
 }
 
-/// Users, by name.
-#[utoipa::path(get, path = "/api/v1/users", params(Part), responses((status = 200, body = List<Somebody>), (status = 422, body = ErrorBody)))]
+/// Lists users by name.
+#[utoipa::path(get, path = "/api/v1/users", params(PageQuery), responses((status = 200, body = List<UserInfo>), (status = 422, body = ErrorBody)))]
 pub(crate) async fn list(
     _: Admin,
     State(app): State<App>,
-    Query(part): Query<Part>,
-) -> Result<Json<List<Somebody>>> {
-    let mut items: Vec<Somebody> = Vec::new();
+    Query(part): Query<PageQuery>,
+) -> Result<Json<List<UserInfo>>> {
+    let mut items: Vec<UserInfo> = Vec::new();
     for user in app.registry.users().await? {
         match user {
             Ok(user) => items.push(user.into()),
-            Err(error) => tracing::error!(%error, "left out of a list"),
+            Err(error) => tracing::error!(%error, "reading a user record failed; user omitted from the list"),
         }
     }
-    part.of(items, |user| user.name.clone()).map(Json)
+    part.paginate(items, |user| user.name.clone()).map(Json)
 }
 
-/// Somebody who is to use the API.
+/// A user to create.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewUser {
-    /// Their name.
+    /// The user name.
     pub name: String,
     /// viewer, operator or admin
     pub role: String,
-    /// Until when; for good if not given.
+    /// Expiry; by default no expiry.
     pub expires_at_s: Option<u64>,
-    /// By a certificate of that name, without a token.
+    /// The user authenticates with a certificate of that name, without a token.
     #[serde(default)]
     pub certificate: bool,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
 impl NewUser {
-    /// What they are to be, if there is such a role.
+    /// The role, if it exists.
     #[must_use]
     pub fn parsed_role(&self) -> Option<Role> {
         let roles = [Role::Viewer, Role::Operator, Role::Admin];
@@ -89,22 +89,22 @@ impl NewUser {
     }
 }
 
-/// Somebody, and the token that is never shown again.
+/// A new user with its token, which is shown only once.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
-pub struct Welcome {
-    /// Their name.
+pub struct CreatedUser {
+    /// The user name.
     pub name: String,
-    /// What they come in by.
+    /// The token.
     pub token: Option<String>,
 }
 
-/// Lets somebody use the API.
-#[utoipa::path(post, path = "/api/v1/users", request_body = NewUser, responses((status = 201, body = Welcome), (status = 422, body = ErrorBody)))]
+/// Creates a user.
+#[utoipa::path(post, path = "/api/v1/users", request_body = NewUser, responses((status = 201, body = CreatedUser), (status = 422, body = ErrorBody)))]
 pub(crate) async fn add(
     Admin(principal): Admin,
     State(app): State<App>,
     Json(new): Json<NewUser>,
-) -> Result<(StatusCode, Extension<Secret>, Json<Welcome>)> {
+) -> Result<(StatusCode, Extension<ContainsSecret>, Json<CreatedUser>)> {
     let role = new
         .parsed_role()
         .ok_or_else(|| ApiError::invalid("role", "viewer, operator or admin"))?;
@@ -116,46 +116,46 @@ pub(crate) async fn add(
         created_at_s: now_s(),
         expires_at_s: new.expires_at_s,
     };
-    let what = note(
-        "user",
+    let what = new_event(
+        "user_changed",
         None,
         format!("added {} as {}", user.name, role_name(role)),
     );
-    act(&app, &principal, &new.reason, what, async |registry| {
+    run_action(&app, &principal, &new.reason, what, async |registry| {
         Ok(registry.add_user(&user, token.as_deref()).await?)
     })
     .await?;
-    let welcome = Welcome {
+    let created = CreatedUser {
         name: user.name,
         token,
     };
-    Ok((StatusCode::CREATED, Extension(Secret), Json(welcome)))
+    Ok((StatusCode::CREATED, Extension(ContainsSecret), Json(created)))
 }
 
-/// Why.
+/// The reason.
 #[derive(Clone, Debug, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct Why {
-    /// Why.
+pub struct ReasonQuery {
+    /// The reason.
     pub reason: String,
 }
 
-/// Takes somebody's access away.
-#[utoipa::path(delete, path = "/api/v1/users/{name}", params(Why), responses((status = 204), (status = 404, body = ErrorBody)))]
+/// Deletes a user.
+#[utoipa::path(delete, path = "/api/v1/users/{name}", params(ReasonQuery), responses((status = 204), (status = 404, body = ErrorBody)))]
 pub(crate) async fn remove(
     Admin(principal): Admin,
     State(app): State<App>,
     Path(name): Path<String>,
-    Query(Why { reason }): Query<Why>,
+    Query(ReasonQuery { reason }): Query<ReasonQuery>,
 ) -> Result<StatusCode> {
-    let what = note("user", None, format!("removed {name}"));
-    act(&app, &principal, &reason, what, async |registry| {
+    let what = new_event("user_changed", None, format!("removed {name}"));
+    run_action(&app, &principal, &reason, what, async |registry| {
         match registry.remove_user(&name).await? {
             true => Ok(()),
-            false => Err(ApiError::not_found("such user")),
+            false => Err(ApiError::not_found("user with this name")),
         }
     })
     .await?;
-    app.known.forget();
+    app.login_cache.clear();
     Ok(StatusCode::NO_CONTENT)
 }

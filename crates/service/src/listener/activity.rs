@@ -1,4 +1,4 @@
-//! Whether anything is asked or answered on a connection, and whether the answers are read.
+//! Tracks requests on a connection, and whether their responses are read.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -11,73 +11,73 @@ use hyper::body::{Frame, Incoming, SizeHint};
 use tokio::time::{Instant, sleep_until};
 use tower::Service;
 
-use super::Patience;
+use super::Timeouts;
 
-/// An answer is handed over in parts of so many bytes, each once there is room for it at the other end: without that the whole of it
-/// would wait in memory for somebody who takes a byte of it.
+/// Responses are handed over in parts of this size, each when the peer has room for it. Otherwise a whole response
+/// would wait in memory for a peer that reads it byte by byte.
 const PART_BYTES: usize = 16 << 10;
 
-/// What has happened on one connection. Clones share it.
+/// Activity on one connection. Clones share it.
 #[derive(Clone)]
 pub(super) struct Activity(Arc<Mutex<State>>);
 
 struct State {
-    begun: Instant,
-    /// The end of the newest answer; `None` before the first question.
-    newest: Option<Instant>,
-    under_way: usize,
+    opened: Instant,
+    /// End of the latest response; `None` before the first request.
+    last_response: Option<Instant>,
+    in_flight: usize,
     next: u64,
-    /// Of answers that have begun, when the last part was handed over.
-    parts: BTreeMap<u64, Instant>,
+    /// For each response in progress, when its last part was handed over.
+    last_parts: BTreeMap<u64, Instant>,
 }
 
-/// A question and its answer on the way, until the last byte is handed over.
-struct UnderWay(Activity);
+/// A request in progress, until its response is sent.
+struct InFlight(Activity);
 
-/// An answer, in parts.
-struct Parts {
+/// A response body, in parts.
+struct ResponseParts {
     body: Body,
-    /// The rest of what was read of it.
+    /// Data that was read from the body but not yet handed over.
     rest: Bytes,
     number: u64,
-    under_way: UnderWay,
+    in_flight: InFlight,
 }
 
 impl Activity {
     pub(super) fn new() -> Self {
         Self(Arc::new(Mutex::new(State {
-            begun: Instant::now(),
-            newest: None,
-            under_way: 0,
+            opened: Instant::now(),
+            last_response: None,
+            in_flight: 0,
             next: 0,
-            parts: BTreeMap::new(),
+            last_parts: BTreeMap::new(),
         })))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Whole at every moment, whoever panicked.
+        // The data is consistent even if a holder of the lock panicked.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn begin(&self) -> UnderWay {
+    fn begin(&self) -> InFlight {
         let mut state = self.state();
-        state.under_way += 1;
-        state.newest = Some(Instant::now());
-        UnderWay(self.clone())
+        state.in_flight += 1;
+        state.last_response = Some(Instant::now());
+        InFlight(self.clone())
     }
 
-    /// Ends when nothing was asked for too long, before the first question or after the last answer, or nothing is taken of an answer.
-    pub(super) async fn silence(&self, patience: Patience) {
+    /// Completes when a timeout expires: before the first request, between requests, or while a response is not read.
+    pub(super) async fn until_timeout(&self, timeouts: Timeouts) {
         loop {
             let ends = {
                 let state = self.state();
-                let unread = state.parts.values().min().map(|part| *part + patience.unread);
-                let silent = match state.newest {
-                    None => state.begun + patience.first,
-                    Some(_) if state.under_way > 0 => Instant::now() + patience.unread,
-                    Some(newest) => newest + patience.idle,
+                let unread = state.last_parts.values().min().map(|part| *part + timeouts.write);
+                let idle = match state.last_response {
+                    None => state.opened + timeouts.request,
+                    Some(_) if state.in_flight > 0 => Instant::now() + timeouts.write,
+                    Some(newest) => newest + timeouts.idle,
                 };
-                unread.map_or(silent, |unread| unread.min(silent))
+                unread.map_or(idle, |unread| unread.min(idle))
             };
             if ends <= Instant::now() {
                 return;
@@ -86,40 +86,40 @@ impl Activity {
         }
     }
 
-    /// The same service, whose questions and answers are noted.
-    pub(super) fn watch<S>(self, service: S) -> Watched<S> {
-        Watched {
+    /// Wraps a service so that its requests are tracked.
+    pub(super) fn track<S>(self, service: S) -> TrackedService<S> {
+        TrackedService {
             activity: self,
             service,
         }
     }
 }
 
-impl Parts {
-    fn new(body: Body, under_way: UnderWay) -> Self {
-        let mut state = under_way.0.state();
+impl ResponseParts {
+    fn new(body: Body, in_flight: InFlight) -> Self {
+        let mut state = in_flight.0.state();
         let number = state.next;
         state.next += 1;
-        state.parts.insert(number, Instant::now());
+        state.last_parts.insert(number, Instant::now());
         drop(state);
         Self {
             body,
             rest: Bytes::new(),
             number,
-            under_way,
+            in_flight,
         }
     }
 
-    /// The next part was taken.
-    fn hand_over(&mut self) -> Bytes {
-        let mut state = self.under_way.0.state();
-        state.parts.insert(self.number, Instant::now());
+    /// Takes the next part.
+    fn next_part(&mut self) -> Bytes {
+        let mut state = self.in_flight.0.state();
+        state.last_parts.insert(self.number, Instant::now());
         drop(state);
         self.rest.split_to(self.rest.len().min(PART_BYTES))
     }
 }
 
-impl HttpBody for Parts {
+impl HttpBody for ResponseParts {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -136,7 +136,7 @@ impl HttpBody for Parts {
                 end => return Poll::Ready(end),
             }
         }
-        Poll::Ready(Some(Ok(Frame::data(self.hand_over()))))
+        Poll::Ready(Some(Ok(Frame::data(self.next_part()))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -155,28 +155,28 @@ impl HttpBody for Parts {
     }
 }
 
-impl Drop for Parts {
+impl Drop for ResponseParts {
     fn drop(&mut self) {
-        self.under_way.0.state().parts.remove(&self.number);
+        self.in_flight.0.state().last_parts.remove(&self.number);
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for InFlight {
     fn drop(&mut self) {
         let mut state = self.0.state();
-        state.under_way -= 1;
-        state.newest = Some(Instant::now());
+        state.in_flight -= 1;
+        state.last_response = Some(Instant::now());
     }
 }
 
-/// Made by [`Activity::watch`].
+/// Made by [`Activity::track`].
 #[derive(Clone)]
-pub(super) struct Watched<S> {
+pub(super) struct TrackedService<S> {
     activity: Activity,
     service: S,
 }
 
-impl<S> Service<Request<Incoming>> for Watched<S>
+impl<S> Service<Request<Incoming>> for TrackedService<S>
 where
     S: Service<Request<Incoming>, Response = Response<Body>>,
     S::Future: Send + 'static,
@@ -191,11 +191,11 @@ where
     }
 
     fn call(&mut self, request: Request<Incoming>) -> Self::Future {
-        let under_way = self.activity.begin();
-        let answer = self.service.call(request);
+        let in_flight = self.activity.begin();
+        let response = self.service.call(request);
         Box::pin(async move {
-            let answer = answer.await?;
-            Ok(answer.map(|body| Body::new(Parts::new(body, under_way))))
+            let response = response.await?;
+            Ok(response.map(|body| Body::new(ResponseParts::new(body, in_flight))))
         })
     }
 }

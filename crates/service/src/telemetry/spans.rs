@@ -1,4 +1,4 @@
-//! What is told of a question: how it is called, never what is in it.
+//! Spans of requests: their route or method, never their content.
 
 use axum::body::Body;
 use axum::extract::{MatchedPath, Request, State};
@@ -7,7 +7,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 use http_body_util::BodyExt as _;
 use linewarden_link::PeerGateway;
-use linewarden_registry::{Watch, Watched};
+use linewarden_registry::{TransactionMonitor, TransactionObserver};
 use opentelemetry::trace::{
     FutureExt as _, Span as _, SpanBuilder, SpanKind, Status, TraceContextExt as _, Tracer as _,
 };
@@ -15,40 +15,40 @@ use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::trace::{SdkTracer, Span};
 use tonic::Code;
 
-/// What has no name here, in OpenTelemetry's word for it.
+/// OpenTelemetry's value for unknown methods.
 const OTHER: &str = "_OTHER";
-/// Header and trailer of gRPC's own status.
+/// gRPC status header and trailer.
 const GRPC_STATUS: &str = "grpc-status";
-/// The service that gateways ask.
+/// The gRPC service of gateways.
 const RPC_SERVICE: &str = "linewarden.link.v1.Link";
 
-/// A span that is nobody's child: whose traces ours would be parts of is not for whoever asks to say.
-fn root(tracer: &SdkTracer, name: String, attributes: Vec<KeyValue>) -> Context {
+/// Starts a root span. Trace contexts in requests are ignored: clients must not attach spans to other traces.
+fn root_context(tracer: &SdkTracer, name: String, attributes: Vec<KeyValue>) -> Context {
     let span = SpanBuilder::from_name(name)
         .with_kind(SpanKind::Server)
         .with_attributes(attributes);
     Context::new().with_span(tracer.build_with_context(span, &Context::new()))
 }
 
-/// Makes a span of a question to the API, until its answer begins.
-pub(crate) async fn of_api(
+/// Records a span of an API request, until its response begins.
+pub(crate) async fn trace_api_request(
     State(tracer): State<SdkTracer>,
     path: Option<MatchedPath>,
     request: Request,
     next: Next,
 ) -> Response {
-    let method = method(request.method());
+    let method = method_name(request.method());
     let mut attributes = vec![KeyValue::new("http.request.method", method)];
-    // The route as it is written here, with names for what differs; none where there is no such path.
+    // The route template; `None` for an unknown path.
     let route = path.filter(|path| !path.as_str().contains("__private"));
     let name = match &route {
         Some(route) => format!("{method} {}", route.as_str()),
         None => method.to_owned(),
     };
     attributes.extend(route.map(|route| KeyValue::new("http.route", route.as_str().to_owned())));
-    let context = root(&tracer, name, attributes);
-    let answer = next.run(request).with_context(context.clone()).await;
-    let status = answer.status();
+    let context = root_context(&tracer, name, attributes);
+    let response = next.run(request).with_context(context.clone()).await;
+    let status = response.status();
     let span = context.span();
     span.set_attribute(KeyValue::new(
         "http.response.status_code",
@@ -59,11 +59,11 @@ pub(crate) async fn of_api(
         span.set_status(Status::error(""));
     }
     span.end();
-    answer
+    response
 }
 
-/// Anybody may call theirs as they like.
-fn method(method: &Method) -> &'static str {
+/// The method, or [`OTHER`]: clients may send any name.
+fn method_name(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",
         Method::HEAD => "HEAD",
@@ -76,49 +76,53 @@ fn method(method: &Method) -> &'static str {
     }
 }
 
-/// Makes a span of a gateway's question, until its answer ends.
-pub(crate) async fn of_gateway(State(tracer): State<SdkTracer>, request: Request, next: Next) -> Response {
+/// Records a span of a gateway request, until its response ends.
+pub(crate) async fn trace_gateway_request(
+    State(tracer): State<SdkTracer>,
+    request: Request,
+    next: Next,
+) -> Response {
     let mut attributes = vec![
         KeyValue::new("rpc.system", "grpc"),
         KeyValue::new("rpc.service", RPC_SERVICE),
     ];
     let gateway = request.extensions().get::<PeerGateway>();
     attributes.extend(gateway.map(|gateway| KeyValue::new("linewarden.gateway.id", i64::from(gateway.0.0))));
-    let question = request.uri().path().rsplit('/').next();
-    let question = Question {
-        name: question.unwrap_or_default().to_owned(),
-        context: root(&tracer, RPC_SERVICE.to_owned(), attributes),
+    let method = request.uri().path().rsplit('/').next();
+    let call = GatewayRequest {
+        name: method.unwrap_or_default().to_owned(),
+        context: root_context(&tracer, RPC_SERVICE.to_owned(), attributes),
     };
-    let answer = next.run(request).with_context(question.context.clone()).await;
-    if let Some(code) = code_in(answer.headers()) {
-        question.answered(code);
-        return answer;
+    let response = next.run(request).with_context(call.context.clone()).await;
+    if let Some(code) = grpc_code(response.headers()) {
+        call.finish(code);
+        return response;
     }
-    answer.map(|body| {
+    response.map(|body| {
         Body::new(body.map_frame(move |frame| {
-            if let Some(code) = frame.trailers_ref().and_then(code_in) {
-                question.answered(code);
+            if let Some(code) = frame.trailers_ref().and_then(grpc_code) {
+                call.finish(code);
             }
             frame
         }))
     })
 }
 
-fn code_in(headers: &HeaderMap) -> Option<Code> {
+fn grpc_code(headers: &HeaderMap) -> Option<Code> {
     headers
         .get(GRPC_STATUS)
         .map(|code| Code::from_bytes(code.as_bytes()))
 }
 
-/// A question of a gateway; its span ends with it.
-struct Question {
+/// A gateway request, with its span.
+struct GatewayRequest {
     name: String,
     context: Context,
 }
 
-impl Question {
-    fn answered(&self, code: Code) {
-        // What there is not may be called as the gateway likes.
+impl GatewayRequest {
+    fn finish(&self, code: Code) {
+        // An unimplemented method may have any name.
         let name = match code {
             Code::Unimplemented => OTHER,
             _ => &self.name,
@@ -127,8 +131,8 @@ impl Question {
         span.update_name(format!("{RPC_SERVICE}/{name}"));
         span.set_attribute(KeyValue::new("rpc.method", name.to_owned()));
         span.set_attribute(KeyValue::new("rpc.grpc.status_code", i64::from(i32::from(code))));
-        // What the gateway has done wrong is none of ours.
-        let is_ours = matches!(
+        // Errors of the gateway are not errors of the server.
+        let is_server_error = matches!(
             code,
             Code::Unknown
                 | Code::DeadlineExceeded
@@ -137,32 +141,34 @@ impl Question {
                 | Code::Unavailable
                 | Code::DataLoss
         );
-        if is_ours {
+        if is_server_error {
             span.set_status(Status::error(""));
         }
         span.end();
     }
 }
 
-/// Makes spans of the registry's transactions, within those of questions.
-pub(crate) struct Transactions(pub(crate) SdkTracer);
+/// Records spans of registry transactions as children of request spans.
+pub(crate) struct TransactionTracer(pub(crate) SdkTracer);
 
-impl Watch for Transactions {
-    fn wanted(&self) -> Option<Box<dyn Watched>> {
+impl TransactionMonitor for TransactionTracer {
+    fn observer(&self) -> Option<Box<dyn TransactionObserver>> {
         let context = Context::current();
         if !context.span().is_recording() {
             return None;
         }
         let span = SpanBuilder::from_name("registry transaction").with_kind(SpanKind::Internal);
-        Some(Box::new(Transaction(self.0.build_with_context(span, &context))))
+        Some(Box::new(TracedTransaction(
+            self.0.build_with_context(span, &context),
+        )))
     }
 }
 
-/// A transaction; its span ends with it.
-struct Transaction(Span);
+/// A transaction, with its span.
+struct TracedTransaction(Span);
 
-impl Watched for Transaction {
-    fn begun(&mut self) {
+impl TransactionObserver for TracedTransaction {
+    fn started(&mut self) {
         self.0.add_event("begun", Vec::new());
     }
 

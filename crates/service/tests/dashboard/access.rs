@@ -1,8 +1,8 @@
-//! Whether everybody can use it: on a phone, in dark and in light, by keyboard, with a screen reader.
+//! Accessibility: on a phone, in dark and light mode, by keyboard, with a screen reader.
 
 use crate::browser::Browser;
 
-/// Roles of what can be used, and of what divides a page: each must say what it is.
+/// ARIA roles of controls and landmarks, which must have names.
 const NAMED: [&str; 14] = [
     "button",
     "link",
@@ -22,12 +22,12 @@ const NAMED: [&str; 14] = [
 const DESKTOP: (u32, u32) = (1280, 900);
 const PHONE: (u32, u32) = (375, 740);
 
-/// The least contrast of text (WCAG 2.2, 1.4.3) that is found below it, with the text.
+/// The lowest text contrast (WCAG 2.2, 1.4.3) in an element, with the text.
 const FAINT: &str = "
-    const luminance = (colour) => {
+    const luminance = (color) => {
         const canvas = (window.pot ??= new OffscreenCanvas(1, 1).getContext('2d', { willReadFrequently: true }));
         canvas.clearRect(0, 0, 1, 1);
-        canvas.fillStyle = colour;
+        canvas.fillStyle = color;
         canvas.fillRect(0, 0, 1, 1);
         const [r, g, b, a] = canvas.getImageData(0, 0, 1, 1).data;
         const linear = (value) => (value / 255 <= 0.04045 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4);
@@ -58,7 +58,7 @@ const FAINT: &str = "
     }
     return faint;";
 
-/// What is wider than the window, but for what scrolls by itself.
+/// Elements wider than the window, except those that scroll by themselves.
 const TOO_WIDE: &str = "
     const root = document.scrollingElement;
     if (root.scrollWidth <= root.clientWidth) return [];
@@ -71,16 +71,16 @@ const TOO_WIDE: &str = "
     return [...document.querySelectorAll('body *')].filter((element) => element.getBoundingClientRect().right > root.clientWidth + 1 && !isCut(element))
         .map((element) => element.outerHTML.slice(0, 160)).slice(0, 5).concat([`${root.scrollWidth} of ${root.clientWidth}`]);";
 
-/// What a finger cannot hit: WCAG 2.2, 2.5.8, but for links within text.
+/// Controls too small to touch: WCAG 2.2, 2.5.8, except links within text.
 const TOO_SMALL: &str = "
     return [...document.querySelectorAll('button, select, input, textarea, nav a, a.button')]
         .filter((element) => element.checkVisibility() && !element.classList.contains('link'))
         .filter((element) => { const box = element.getBoundingClientRect(); return box.width > 0 && (box.width < 24 || box.height < 24); })
         .map((element) => element.outerHTML.slice(0, 160));";
 
-/// Each view, of which is said what is there when it is there, at a desk and on a phone, in light and in dark.
+/// Each view with an element that it must contain, on a desktop and a phone, in light and dark mode.
 #[track_caller]
-pub fn every_view_is_for_everybody(browser: &Browser, views: &[(&str, &str)], url: impl Fn(&str) -> String) {
+pub fn every_view_is_accessible(browser: &Browser, views: &[(&str, &str)], url: impl Fn(&str) -> String) {
     let mut grounds = Vec::new();
     for (size, scheme) in [
         (DESKTOP, "light"),
@@ -88,24 +88,24 @@ pub fn every_view_is_for_everybody(browser: &Browser, views: &[(&str, &str)], ur
         (PHONE, "light"),
         (DESKTOP, "dark"),
     ] {
-        browser.look_like(size, scheme);
+        browser.set_window(size, scheme);
         for (view, there) in views {
-            browser.go(&url(view));
+            browser.navigate(&url(view));
             browser.wait(view, &format!("document.querySelector({there:?})"));
             let at = format!("{view}, {} px, {scheme}", size.0);
             assert_eq!(
-                browser.get(TOO_WIDE),
+                browser.evaluate(TOO_WIDE),
                 serde_json::json!([]),
                 "{at}: wider than the window"
             );
             assert_eq!(
-                browser.get(FAINT),
+                browser.evaluate(FAINT),
                 serde_json::json!([]),
                 "{at}: too faint to be read"
             );
             if size == PHONE {
                 assert_eq!(
-                    browser.get(TOO_SMALL),
+                    browser.evaluate(TOO_SMALL),
                     serde_json::json!([]),
                     "{at}: too small for a finger"
                 );
@@ -114,13 +114,13 @@ pub fn every_view_is_for_everybody(browser: &Browser, views: &[(&str, &str)], ur
                 names_and_landmarks(browser, &at);
             }
         }
-        grounds.push(browser.get("return getComputedStyle(document.body).backgroundColor"));
+        grounds.push(browser.evaluate("return getComputedStyle(document.body).backgroundColor"));
     }
     assert_eq!((&grounds[0], &grounds[1]), (&grounds[2], &grounds[3]));
     assert_ne!(grounds[0], grounds[1], "dark is not light");
 }
 
-/// What a screen reader has of the page: names of all that can be used, one main heading, landmarks, and where it is told news.
+/// The accessibility tree of the page: names of all controls, one main heading, landmarks, and a live region.
 #[track_caller]
 pub fn names_and_landmarks(browser: &Browser, at: &str) {
     let nodes = browser.accessibility();
@@ -130,14 +130,14 @@ pub fn names_and_landmarks(browser: &Browser, at: &str) {
             "{at}: a {role} without a name"
         );
     }
-    let count = |wanted: &str| nodes.iter().filter(|(role, _)| role == wanted).count();
+    let count = |expected: &str| nodes.iter().filter(|(role, _)| role == expected).count();
     assert!(nodes.len() > 10, "{at}: {nodes:?}");
     if count("dialog") > 0 {
-        // What lies behind it is not there for now.
+        // Content behind the dialog is inert.
         return;
     }
     assert_eq!((count("main"), count("banner")), (1, 1), "{at}");
-    let headings = browser.get("return [...document.querySelectorAll('h1, h2, h3')].filter((one) => one.checkVisibility()).map((one) => Number(one.tagName[1]))");
+    let headings = browser.evaluate("return [...document.querySelectorAll('h1, h2, h3')].filter((one) => one.checkVisibility()).map((one) => Number(one.tagName[1]))");
     let levels: Vec<u64> = headings
         .as_array()
         .unwrap()
@@ -153,8 +153,8 @@ pub fn names_and_landmarks(browser: &Browser, at: &str) {
         levels.windows(2).all(|pair| pair[1] <= pair[0] + 1),
         "{at}: {levels:?}"
     );
-    let language = browser.get("return [document.documentElement.lang, document.title.length > 0, document.querySelectorAll('[aria-live=polite]').length]");
+    let language = browser.evaluate("return [document.documentElement.lang, document.title.length > 0, document.querySelectorAll('[aria-live=polite]').length]");
     assert_eq!(language, serde_json::json!(["en", true, 1]), "{at}");
-    let twice = browser.get("const ids = [...document.querySelectorAll('[id]')].map(({ id }) => id); return ids.filter((id, at) => ids.indexOf(id) !== at)");
-    assert_eq!(twice, serde_json::json!([]), "{at}: ids that are there twice");
+    let twice = browser.evaluate("const ids = [...document.querySelectorAll('[id]')].map(({ id }) => id); return ids.filter((id, at) => ids.indexOf(id) !== at)");
+    assert_eq!(twice, serde_json::json!([]), "{at}: duplicate ids");
 }

@@ -1,5 +1,5 @@
-//! A fleet at work: gateways that know their controller by the network only, devices that authenticate again and again, and prove what
-//! they run.
+//! A simulated fleet: gateways connected to their controller over the network only, and devices that authenticate
+//! repeatedly and pass attestation.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -11,26 +11,26 @@ use std::time::{Duration, Instant};
 
 use linewarden_dataplane::Config;
 use linewarden_dataplane::host::{Host, HostOptions};
-use linewarden_gateway::{About, ControllerLink, Gateway, Settings};
-use linewarden_protocol::attest::prover::{Answer, AskedBy, Prover};
+use linewarden_gateway::{ControllerLink, DataPlaneInfo, Gateway, Settings};
+use linewarden_protocol::attest::prover::{ProofOutcome, Prover, RequestTagKey};
 use linewarden_protocol::attest::{AttestationKey, ConfigurationHash, Round};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, Period};
 use linewarden_protocol::keys::SessionKey;
 use linewarden_protocol::wire::{self, Message};
 use linewarden_registry::{
-    Credentials, GroupName, GroupPolicy, Home, NewGroup, NewProver, Protection, Registry,
+    Credentials, GroupName, GroupPolicy, NewGroup, NewProver, Protection, ProverLocation, Registry,
 };
 use tokio::net::UdpSocket;
 
-use crate::office::Office;
-use crate::site::{Client as Device, LONG, config, record, row_key};
+use crate::controller::TestController;
+use crate::site::{LONG, TestDevice as Device, config, record, row_key};
 
-/// A device that gets no answer for so long tries again.
-const PATIENCE: Duration = Duration::from_millis(400);
-/// Threads that play devices.
+/// Time after which a device without a response retries.
+const AUTHENTICATION_TIMEOUT: Duration = Duration::from_millis(400);
+/// Threads that simulate devices.
 const PLAYERS: usize = 4;
 
-pub fn start_gateway(office: &Office, id: GatewayId) -> (Gateway, SocketAddr) {
+pub fn start_gateway(controller: &TestController, id: GatewayId) -> (Gateway, SocketAddr) {
     let mut config = Config {
         gateway_id: id,
         provers: 256,
@@ -42,12 +42,12 @@ pub fn start_gateway(office: &Office, id: GatewayId) -> (Gateway, SocketAddr) {
         ..HostOptions::default()
     };
     let host = Host::start(&config, &options).unwrap();
-    let settings = Settings::for_plane(&config);
-    let about = About {
-        dataplane: "host".to_owned(),
+    let settings = Settings::for_data_plane(&config);
+    let about = DataPlaneInfo {
+        kind: "host".to_owned(),
         slots: config.geometry.slots.into(),
     };
-    let link = ControllerLink::Remote(office.link(id, &[]), about);
+    let link = ControllerLink::Remote(controller.link(id, &[]), about);
     let gateway = Gateway::start(Box::new(host), link, id, settings).unwrap();
     assert!(
         gateway.wait_until(LONG, |status| status.loaded),
@@ -57,66 +57,66 @@ pub fn start_gateway(office: &Office, id: GatewayId) -> (Gateway, SocketAddr) {
     (gateway, SocketAddr::new(config.local[0], config.lap_port))
 }
 
-/// Who is in the fleet.
+/// A device of the fleet.
 #[derive(Clone)]
-pub struct Spec {
+pub struct DeviceSpec {
     pub device: DeviceId,
     pub name: String,
     pub gateway: SocketAddr,
-    /// Asks it before it has a session.
-    pub home: GatewayId,
-    /// The group that it proves itself in.
+    /// The gateway that it first authenticates at.
+    pub first_gateway: GatewayId,
+    /// Its attestation group.
     pub group: &'static str,
-    /// It runs something else than its group is to.
+    /// It runs a different configuration than its group's reference value.
     pub is_changed: bool,
 }
 
-/// How often a device was let in, and how often not.
-type Tally = HashMap<DeviceId, (u64, u64)>;
+/// How often a device was accepted and refused.
+type VerdictCounts = HashMap<DeviceId, (u64, u64)>;
 
 #[derive(Default)]
 struct Shared {
     ends: AtomicBool,
-    tally: Mutex<Tally>,
+    tally: Mutex<VerdictCounts>,
     changed: Condvar,
     keys: Mutex<HashMap<DeviceId, SessionKey>>,
-    /// Those that prove nothing for now.
+    /// Devices that currently send no proofs.
     mute: Mutex<HashSet<DeviceId>>,
-    /// From one authentication of a player to its next.
+    /// Interval between authentications of a device.
     pause: Mutex<Duration>,
 }
 
 pub struct Fleet {
     shared: Arc<Shared>,
-    players: Vec<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Fleet {
-    /// Enrols all of them, and has them work.
-    pub fn start(office: &Office, specs: &[Spec], pause: Duration) -> Self {
+    /// Enrolls all devices and starts them.
+    pub fn start(controller: &TestController, specs: &[DeviceSpec], pause: Duration) -> Self {
         let shared = Arc::new(Shared {
             pause: Mutex::new(pause),
             ..Shared::default()
         });
         for spec in specs {
-            enrol(office, spec, &shared);
+            enroll(controller, spec, &shared);
         }
         let players = specs.chunks(specs.len().div_ceil(PLAYERS)).map(|part| {
             let (shared, part) = (Arc::clone(&shared), part.to_vec());
-            std::thread::spawn(move || play(&part, &shared))
+            std::thread::spawn(move || run_device(&part, &shared))
         });
         Self {
-            players: players.collect(),
+            threads: players.collect(),
             shared,
         }
     }
 
-    /// Whether a device proves nothing from now on.
-    pub fn set_mute(&self, device: DeviceId, is_mute: bool) {
-        let mut mute = self.shared.mute.lock().unwrap();
-        match is_mute {
-            true => mute.insert(device),
-            false => mute.remove(&device),
+    /// Sets whether a device sends no proofs.
+    pub fn set_muted(&self, device: DeviceId, is_muted: bool) {
+        let mut muted = self.shared.mute.lock().unwrap();
+        match is_muted {
+            true => muted.insert(device),
+            false => muted.remove(&device),
         };
     }
 
@@ -124,33 +124,33 @@ impl Fleet {
         *self.shared.pause.lock().unwrap() = pause;
     }
 
-    /// Waits until what is known of a device is as wanted: how often it was let in, and how often not.
+    /// Waits until the counts of a device (accepted, refused) satisfy a condition.
     #[track_caller]
-    pub fn wait(&self, device: DeviceId, wanted: impl Fn((u64, u64)) -> bool) -> (u64, u64) {
-        let of = |tally: &Tally| tally.get(&device).copied().unwrap_or_default();
-        let tally = self.shared.tally.lock().unwrap();
-        let is_missing = |tally: &mut Tally| !wanted(of(tally));
-        let (tally, late) = self
+    pub fn wait(&self, device: DeviceId, expected: impl Fn((u64, u64)) -> bool) -> (u64, u64) {
+        let of = |counts: &VerdictCounts| counts.get(&device).copied().unwrap_or_default();
+        let counts = self.shared.tally.lock().unwrap();
+        let is_missing = |counts: &mut VerdictCounts| !expected(of(counts));
+        let (counts, late) = self
             .shared
             .changed
-            .wait_timeout_while(tally, LONG, is_missing)
+            .wait_timeout_while(counts, LONG, is_missing)
             .unwrap();
-        assert!(!late.timed_out(), "{device}: {:?}", of(&tally));
-        of(&tally)
+        assert!(!late.timed_out(), "{device}: {:?}", of(&counts));
+        of(&counts)
     }
 }
 
 impl Drop for Fleet {
     fn drop(&mut self) {
         self.shared.ends.store(true, Ordering::Relaxed);
-        for player in self.players.drain(..) {
-            // What it has to say was said when it panicked.
+        for player in self.threads.drain(..) {
+            // Its panic message was printed already.
             let _ = player.join();
         }
     }
 }
 
-fn play(specs: &[Spec], shared: &Shared) {
+fn run_device(specs: &[DeviceSpec], shared: &Shared) {
     let mut devices: Vec<Device> = specs
         .iter()
         .map(|spec| Device::new(spec.device, Mode::Key, spec.gateway))
@@ -159,59 +159,59 @@ fn play(specs: &[Spec], shared: &Shared) {
     while !shared.ends.load(Ordering::Relaxed) {
         for device in &mut devices {
             let id = device.device.config().device;
-            let is_in = device.authenticate(PATIENCE).is_some();
+            let is_in = device.authenticate(AUTHENTICATION_TIMEOUT).is_some();
             if is_in && let Some(key) = device.session_key() {
                 shared.keys.lock().unwrap().insert(id, key);
             }
-            let mut tally = shared.tally.lock().unwrap();
-            let (accepted, refused) = tally.entry(id).or_default();
+            let mut counts = shared.tally.lock().unwrap();
+            let (accepted, refused) = counts.entry(id).or_default();
             match is_in {
                 true => *accepted += 1,
                 false => *refused += 1,
             }
-            drop(tally);
+            drop(counts);
             shared.changed.notify_all();
             if shared.ends.load(Ordering::Relaxed) {
                 return;
             }
-            // A load, and nothing that is waited for.
+            // Generates load only; the test does not wait for it.
             due = Instant::now().max(due + *shared.pause.lock().unwrap());
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
         }
     }
 }
 
-/// Makes a group whose devices are asked so often.
-pub fn make_group(office: &Office, name: &str, every_s: u32) {
+/// Creates a group with this round interval.
+pub fn make_group(controller: &TestController, name: &str, every_s: u32) {
     let group = NewGroup {
         name: GroupName::new(name.to_owned()).unwrap(),
         policy: GroupPolicy {
             every_s,
             jitter_s: 0,
-            answer_ms: 500,
-            silent: 3,
-            of: 4,
+            proof_timeout_ms: 500,
+            missed_limit: 3,
+            window_rounds: 4,
             ..GroupPolicy::default()
         },
         reference: Some(configuration(1).encode()),
         roll_out: None,
     };
-    office
+    controller
         .runtime
-        .block_on(office.registry.set_group(&group, 1))
+        .block_on(controller.registry.set_group(&group, 1))
         .unwrap();
 }
 
-fn enrol(office: &Office, spec: &Spec, shared: &Arc<Shared>) {
+fn enroll(controller: &TestController, spec: &DeviceSpec, shared: &Arc<Shared>) {
     let device = spec.device;
     let (shared, is_changed) = (Arc::clone(shared), spec.is_changed);
-    office.runtime.block_on(async {
+    controller.runtime.block_on(async {
         let mut new = record(device, Credentials::Key(row_key(device, 0)));
         new.name.clone_from(&spec.name);
-        office.registry.enrol(new).await.unwrap();
+        controller.registry.enroll(new).await.unwrap();
         let address = IpAddr::from([127, 0, 1, device.0.to_be_bytes()[7]]);
         let socket = UdpSocket::bind((address, 0)).await.unwrap();
-        enrol_prover(&office.registry, spec, socket.local_addr().unwrap()).await;
+        enroll_prover(&controller.registry, spec, socket.local_addr().unwrap()).await;
         tokio::spawn(async move {
             let mut prover = Prover::new(device, Period(0));
             let mut buffer = [0; 2048];
@@ -222,7 +222,7 @@ fn enrol(office: &Office, spec: &Spec, shared: &Arc<Shared>) {
                 let session = shared.keys.lock().unwrap().get(&device).cloned();
                 let message = &buffer[..length];
                 if let Some(proof) = prove(&mut prover, device, is_changed, session.as_ref(), message) {
-                    // Whoever has asked is gone.
+                    // The requester is gone.
                     let _ = socket.send_to(&proof, from).await;
                 }
             }
@@ -230,7 +230,7 @@ fn enrol(office: &Office, spec: &Spec, shared: &Arc<Shared>) {
     });
 }
 
-async fn enrol_prover(registry: &Registry, spec: &Spec, at: SocketAddr) {
+async fn enroll_prover(registry: &Registry, spec: &DeviceSpec, at: SocketAddr) {
     let prover = NewProver {
         device: spec.device,
         group: GroupName::new(spec.group.to_owned()).unwrap(),
@@ -238,14 +238,14 @@ async fn enrol_prover(registry: &Registry, spec: &Spec, at: SocketAddr) {
         protection: Protection::Software,
         binding: None,
         overlay: None,
-        home: Some(Home {
-            gateway: spec.home,
+        location: Some(ProverLocation {
+            gateway: spec.first_gateway,
             address: at.ip(),
         }),
         port: at.port(),
         enrolled_period: Period(0),
     };
-    registry.enrol_prover(prover, 1).await.unwrap();
+    registry.enroll_prover(prover, 1).await.unwrap();
 }
 
 fn prove(
@@ -263,20 +263,20 @@ fn prove(
     [true, false].into_iter().find_map(|in_session| {
         let screened = prover.screen(message, in_session).ok()?;
         let by = match in_session {
-            true => AskedBy::Session(session?),
-            false => AskedBy::Request(&request_key),
+            true => RequestTagKey::Session(session?),
+            false => RequestTagKey::Request(&request_key),
         };
-        let asked = screened.verify(Some(by)).ok()?;
-        let answer = match prover.answer(asked) {
-            Answer::Period(start, asked) => {
+        let verified = screened.verify(Some(by)).ok()?;
+        let outcome = match prover.respond(verified) {
+            ProofOutcome::MeasurementNeeded(start, verified) => {
                 let h = configuration(if is_changed { 2 } else { 1 }).hash();
                 let key = attestation_key(device).for_period(device, &start, &ConfigurationHash(h.0));
-                prover.begin(&asked, &key);
-                prover.answer(asked)
+                prover.begin_period(&verified, &key);
+                prover.respond(verified)
             }
-            answer => answer,
+            outcome => outcome,
         };
-        answer.bytes().map(<[u8]>::to_vec)
+        outcome.bytes().map(<[u8]>::to_vec)
     })
 }
 

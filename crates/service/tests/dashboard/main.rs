@@ -1,4 +1,4 @@
-//! The dashboard in a browser: a real controller over TLS, gateways over gRPC, devices that authenticate, and Chromium that looks on.
+//! The dashboard in Chromium: a real controller over TLS, gateways over gRPC, and devices that authenticate.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -8,11 +8,11 @@
 
 mod access;
 mod browser;
+#[path = "../service/controller.rs"]
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod controller;
 mod evidence;
 mod fleet;
-#[path = "../service/office.rs"]
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod office;
 mod pictures;
 #[path = "../../../gateway/tests/site/mod.rs"]
 mod site;
@@ -26,18 +26,18 @@ use linewarden_registry::Role;
 use serde_json::json;
 
 use self::browser::Browser;
-use self::fleet::{Fleet, Spec, make_group, start_gateway};
-use self::office::{NAME, Office};
+use self::controller::{NAME, TestController};
+use self::fleet::{DeviceSpec, Fleet, make_group, start_gateway};
 
-/// What somebody calls a device, a gateway or a reason who wants a page to run it.
+/// A hostile name for devices, gateways and reasons that tries to run a script.
 const HOSTILE: &str =
     "<img src=x onerror=alert(1)>\"'><script>alert(2)</script><svg/onload=alert(3)>{{7*7}}\u{202e}elbisivni";
-/// What is shown of it: what does not show is told by its number.
-const SHOWN: &str =
+/// Its visible form: invisible characters are shown by number.
+const HOSTILE_ESCAPED: &str =
     "<img src=x onerror=alert(1)>\"'><script>alert(2)</script><svg/onload=alert(3)>{{7*7}}\\u202eelbisivni";
 const DEVICES: u64 = 24;
 const VICTIM: DeviceId = DeviceId(0xd1);
-/// Views, and what is there when they are there.
+/// Views, and an element that each contains.
 const VIEWS: [(&str, &str); 8] = [
     ("overview", "[data-testid=heat-cell]"),
     ("devices", "[data-testid=device-row]"),
@@ -50,19 +50,19 @@ const VIEWS: [(&str, &str); 8] = [
 ];
 const TOKEN_OF_OTTO: &str = "lw_token_of_otto";
 
-/// A controller, two gateways, and who authenticates there.
-struct Scene {
+/// A controller, two gateways, and authenticating devices.
+struct DashboardTest {
     fleet: Fleet,
     north: Gateway,
     south: Gateway,
-    office: Office,
+    controller: TestController,
 }
 
-impl Scene {
-    fn new(office: Office) -> Self {
-        let ada = office.caller("ada", Role::Admin);
-        office.token("otto", Role::Operator);
-        office.token("vera", Role::Viewer);
+impl DashboardTest {
+    fn new(controller: TestController) -> Self {
+        let ada = controller.caller("ada", Role::Admin);
+        controller.token("otto", Role::Operator);
+        controller.token("vera", Role::Viewer);
         for (id, name) in [(3, "north gate"), (4, HOSTILE)] {
             ada.post(
                 "/api/v1/gateways",
@@ -71,28 +71,28 @@ impl Scene {
             .ok();
         }
         drop(ada);
-        make_group(&office, "sensors", 1);
-        let (north, to_north) = start_gateway(&office, GatewayId(3));
-        let (south, to_south) = start_gateway(&office, GatewayId(4));
-        let specs: Vec<Spec> = (0..DEVICES)
-            .map(|number| Spec {
+        make_group(&controller, "sensors", 1);
+        let (north, to_north) = start_gateway(&controller, GatewayId(3));
+        let (south, to_south) = start_gateway(&controller, GatewayId(4));
+        let specs: Vec<DeviceSpec> = (0..DEVICES)
+            .map(|number| DeviceSpec {
                 device: DeviceId(VICTIM.0 + number),
                 name: match number {
                     0 => HOSTILE.to_owned(),
                     _ => format!("sensor {number}"),
                 },
                 gateway: if number % 2 == 0 { to_north } else { to_south },
-                home: GatewayId(if number % 2 == 0 { 3 } else { 4 }),
+                first_gateway: GatewayId(if number % 2 == 0 { 3 } else { 4 }),
                 group: "sensors",
                 is_changed: false,
             })
             .collect();
-        let fleet = Fleet::start(&office, &specs, Duration::from_millis(20));
+        let fleet = Fleet::start(&controller, &specs, Duration::from_millis(20));
         for spec in &specs {
             fleet.wait(spec.device, |(accepted, _)| accepted > 0);
         }
         Self {
-            office,
+            controller,
             north,
             south,
             fleet,
@@ -100,38 +100,38 @@ impl Scene {
     }
 
     fn url(&self, view: &str) -> String {
-        format!("https://{NAME}:{}/#/{view}", self.office.address.port())
+        format!("https://{NAME}:{}/#/{view}", self.controller.address.port())
     }
 }
 
 #[test]
-fn a_live_fleet_is_watched_a_device_cut_off_and_nothing_stale_shown_as_fresh() {
-    let office = Office::new();
-    let browser = match Browser::start(&office.runtime) {
+fn a_live_fleet_is_displayed_a_device_is_revoked_and_stale_values_are_marked() {
+    let controller = TestController::new();
+    let browser = match Browser::start(&controller.runtime) {
         Ok(browser) => browser,
-        Err(why) => return println!("SKIPPED: {why}"),
+        Err(reason) => return println!("SKIPPED: {reason}"),
     };
-    let mut scene = Scene::new(office);
-    browser.look_like((1280, 900), "light");
-    log_in_by_keyboard(&scene, &browser);
-    watch(&scene, &browser);
-    cut_off_by_keyboard(&scene, &browser);
-    access::every_view_is_for_everybody(&browser, &VIEWS, |view| scene.url(view));
-    grow_stale(&mut scene, &browser);
-    nothing_went_wrong(&browser);
+    let mut test = DashboardTest::new(controller);
+    browser.set_window((1280, 900), "light");
+    log_in_by_keyboard(&test, &browser);
+    check_live_updates(&test, &browser);
+    cut_off_by_keyboard(&test, &browser);
+    access::every_view_is_accessible(&browser, &VIEWS, |view| test.url(view));
+    check_stale_display(&mut test, &browser);
+    no_errors(&browser);
 }
 
-/// No script ran that is not ours, and none of ours failed.
+/// No foreign script ran, and no own script failed.
 #[track_caller]
-fn nothing_went_wrong(browser: &Browser) {
-    let seen = browser.get("return window.seen");
+fn no_errors(browser: &Browser) {
+    let seen = browser.evaluate("return window.seen");
     assert_eq!(seen["violations"], json!([]), "{seen}");
     assert_eq!(seen["alerts"], json!([]), "{seen}");
     assert_eq!(seen["errors"], json!([]), "{seen}");
 }
 
-fn log_in_by_keyboard(scene: &Scene, browser: &Browser) {
-    browser.go(&scene.url("overview"));
+fn log_in_by_keyboard(test: &DashboardTest, browser: &Browser) {
+    browser.navigate(&test.url("overview"));
     browser.wait(
         "focus in the token's field",
         "document.activeElement.dataset.testid === 'token'",
@@ -141,7 +141,7 @@ fn log_in_by_keyboard(scene: &Scene, browser: &Browser) {
     browser.enter();
     browser.wait(
         "refusal",
-        "document.querySelector('#log-in-error').textContent.includes('nobody')",
+        "document.querySelector('#log-in-error').textContent.includes('invalid')",
     );
     browser.wait(
         "the field again",
@@ -150,24 +150,24 @@ fn log_in_by_keyboard(scene: &Scene, browser: &Browser) {
     browser.type_in(TOKEN_OF_OTTO);
     browser.enter();
     browser.wait(
-        "who is logged in",
+        "the user name",
         "document.querySelector('[data-testid=user]').textContent.includes('otto')",
     );
-    let kept = browser.get("return [document.cookie, Object.values(localStorage).join(), Object.values(sessionStorage).join(), document.documentElement.innerHTML].join()");
+    let kept = browser.evaluate("return [document.cookie, Object.values(localStorage).join(), Object.values(sessionStorage).join(), document.documentElement.innerHTML].join()");
     assert!(
         !kept.as_str().unwrap().contains(TOKEN_OF_OTTO),
         "no script and no storage has the token"
     );
 }
 
-/// A number of the page, without what groups its digits.
+/// A number in the page, without digit separators.
 fn number(testid: &str) -> String {
     format!(
         "parseFloat((document.querySelector('[data-testid={testid}]')?.textContent ?? '').replaceAll(/[^0-9.]/g, ''))"
     )
 }
 
-fn watch(scene: &Scene, browser: &Browser) {
+fn check_live_updates(test: &DashboardTest, browser: &Browser) {
     browser.wait(
         "a live stream",
         "document.querySelector('[data-testid=stream-state]').dataset.state === 'live'",
@@ -190,35 +190,35 @@ fn watch(scene: &Scene, browser: &Browser) {
         "[...document.querySelectorAll('[data-testid=gateway-row]')].filter((row) => row.textContent.includes('connected') \
          && row.querySelector('[data-label=\"Cache fill\"]').textContent.includes('12 of 256') \
          && row.querySelector('[data-label=Sessions]').textContent === '12' \
-         && /^[0-9]+ s$/.test(row.querySelector('[data-label=\"Age of numbers\"]').textContent)).length === 2",
+         && /^[0-9]+ s$/.test(row.querySelector('[data-label=\"Report age\"]').textContent)).length === 2",
     );
     browser.wait(
         "events",
         "document.querySelector('[data-kind=gateway_connected]')",
     );
-    // One of each second and gateway, and the next by the stream: lists of rounds are read every 15 s only.
+    // One per second and gateway, and the next by the event stream: lists of rounds are read every 15 s only.
     let newest = "Math.max(...[...document.querySelectorAll('[data-testid=heat-cell]')].map((cell) => Number(cell.ariaLabel.match(/^Round ([0-9,]+)/)[1].replaceAll(',', ''))))";
     let lists = "return performance.getEntriesByType('resource').filter(({ name }) => name.includes('/rounds')).length";
     browser.wait("rounds", &format!("{newest} > 0"));
-    let is_told = (0..3).any(|_| {
-        let read = browser.get(lists);
-        let before = browser.get(&format!("return {newest}"));
+    let is_received = (0..3).any(|_| {
+        let read = browser.evaluate(lists);
+        let before = browser.evaluate(&format!("return {newest}"));
         browser.wait("further rounds", &format!("{newest} >= {before} + 2"));
-        browser.get(lists) == read
+        browser.evaluate(lists) == read
     });
-    assert!(is_told, "further rounds come by lists only");
+    assert!(is_received, "further rounds are read from lists");
     browser.wait("rounds in which all were well", "[...document.querySelectorAll('[data-testid=heat-cell]')].some((cell) => cell.textContent === '100')");
-    assert!(scene.north.counters().unwrap().get(Verdict::ReplyAck) > 0);
+    assert!(test.north.counters().unwrap().get(Verdict::ReplyAck) > 0);
 }
 
-/// One with a name that wants to be run is looked for, revoked, and gets nothing more at its gateway.
-fn cut_off_by_keyboard(scene: &Scene, browser: &Browser) {
-    browser.go(&scene.url("devices"));
+/// A device with a hostile name is searched and revoked, and its gateway refuses it.
+fn cut_off_by_keyboard(test: &DashboardTest, browser: &Browser) {
+    browser.navigate(&test.url("devices"));
     browser.wait(
         "devices",
         "document.querySelectorAll('[data-testid=device-row]').length > 20",
     );
-    browser.get("document.querySelector('h1').focus(); return null");
+    browser.evaluate("document.querySelector('h1').focus(); return null");
     browser.tab_to("[data-testid=device-search]");
     browser.type_in("<img");
     browser.wait(
@@ -231,9 +231,13 @@ fn cut_off_by_keyboard(scene: &Scene, browser: &Browser) {
         "the device",
         "document.querySelector('[data-testid=device-status]').textContent === 'active'",
     );
-    assert!(browser.text("h1").starts_with(SHOWN), "{}", browser.text("h1"));
-    let made =
-        browser.get("return document.querySelectorAll('main img, main script, main svg[onload]').length");
+    assert!(
+        browser.text("h1").starts_with(HOSTILE_ESCAPED),
+        "{}",
+        browser.text("h1")
+    );
+    let made = browser
+        .evaluate("return document.querySelectorAll('main img, main script, main svg[onload]').length");
     assert_eq!(made, 0, "a name makes no elements");
     browser.wait(
         "its leases",
@@ -250,12 +254,12 @@ fn cut_off_by_keyboard(scene: &Scene, browser: &Browser) {
     access::names_and_landmarks(browser, "dialog");
     browser.escape();
     browser.wait(
-        "the focus where it was",
+        "the former focus",
         "document.activeElement.dataset.testid === 'revoke'",
     );
-    let (accepted, refused) = scene.fleet.wait(VICTIM, |_| true);
-    scene.fleet.wait(VICTIM, |(now, _)| now > accepted + 1);
-    assert_eq!(refused, 0, "nobody was refused so far");
+    let (accepted, refused) = test.fleet.wait(VICTIM, |_| true);
+    test.fleet.wait(VICTIM, |(now, _)| now > accepted + 1);
+    assert_eq!(refused, 0, "no device was refused so far");
 
     browser.enter();
     browser.wait(
@@ -265,7 +269,7 @@ fn cut_off_by_keyboard(scene: &Scene, browser: &Browser) {
     browser.tab_to("[data-testid=confirm]");
     browser.enter();
     browser.wait(
-        "a reason is wanted",
+        "a reason is required",
         "document.querySelector('dialog [data-testid=error]').textContent.includes('reason')",
     );
     browser.type_in("found in a pond <b onclick=alert(4)>");
@@ -280,7 +284,7 @@ fn cut_off_by_keyboard(scene: &Scene, browser: &Browser) {
         "document.activeElement === document.querySelector('main h1')",
     );
     browser.wait(
-        "who has done it, and why",
+        "actor and reason",
         "[...document.querySelectorAll('[data-testid=history-row]')].some((row) => row.textContent.includes('revoked') \
          && row.textContent.includes('<b onclick=alert(4)>') && row.textContent.includes('otto'))",
     );
@@ -289,18 +293,18 @@ fn cut_off_by_keyboard(scene: &Scene, browser: &Browser) {
         "document.querySelector('[data-testid=announcements]').textContent.includes('is revoked')",
     );
 
-    let (accepted, _) = scene.fleet.wait(VICTIM, |(_, refused)| refused >= 2);
-    let (still, _) = scene.fleet.wait(VICTIM, |(_, refused)| refused >= 4);
-    assert_eq!(still, accepted, "it is let in no more");
-    assert!(scene.north.counters().unwrap().get(Verdict::DropRevoked) > 0);
-    browser.go(&scene.url("overview"));
+    let (accepted, _) = test.fleet.wait(VICTIM, |(_, refused)| refused >= 2);
+    let (still, _) = test.fleet.wait(VICTIM, |(_, refused)| refused >= 4);
+    assert_eq!(still, accepted, "it is refused");
+    assert!(test.north.counters().unwrap().get(Verdict::DropRevoked) > 0);
+    browser.navigate(&test.url("overview"));
     browser.wait("one revoked", &format!("{} === 1", number("fleet-revoked")));
     browser.wait(
-        "its session gone",
+        "its session has ended",
         &format!("{} === {}", number("authenticated"), DEVICES - 1),
     );
     browser.wait(
-        "what its frames come to",
+        "the verdicts of its frames",
         "document.querySelector('[data-verdict=drop_revoked]')",
     );
     browser.wait(
@@ -309,10 +313,10 @@ fn cut_off_by_keyboard(scene: &Scene, browser: &Browser) {
     );
 }
 
-/// Of a gateway that is gone, and then of a controller that is, what was is told as what was.
-fn grow_stale(scene: &mut Scene, browser: &Browser) {
-    browser.look_like((1280, 900), "light");
-    browser.go(&scene.url("overview"));
+/// After a gateway and then a controller stop, their last values are marked as outdated.
+fn check_stale_display(test: &mut DashboardTest, browser: &Browser) {
+    browser.set_window((1280, 900), "light");
+    browser.navigate(&test.url("overview"));
     browser.wait(
         "live numbers",
         "document.querySelector('[data-testid=stream-state]').dataset.state === 'live'",
@@ -321,36 +325,36 @@ fn grow_stale(scene: &mut Scene, browser: &Browser) {
         "fresh numbers of gateways",
         "document.querySelectorAll('[data-testid=gateway-row]:not([data-stale])').length === 2",
     );
-    let (south, spare) = (GatewayId(4), GatewayId(5));
-    // A gateway under another number has its place: the one that it had falls silent.
-    let gone = std::mem::replace(&mut scene.south, start_gateway(&scene.office, spare).0);
-    gone.stop().unwrap();
+    let (south, other) = (GatewayId(4), GatewayId(5));
+    // Another gateway id replaces it; the former gateway disconnects.
+    let stopped = std::mem::replace(&mut test.south, start_gateway(&test.controller, other).0);
+    stopped.stop().unwrap();
     let row = format!(
         "document.querySelector('[data-testid=gateway-row][data-gateway=\"{}\"]')",
         south.0
     );
     browser.wait(
-        "a gateway that is silent",
-        &format!("{row}.hasAttribute('data-stale') && {row}.querySelector('[data-testid=stale-mark]').textContent.startsWith('stale') && {row}.textContent.includes('silent')"),
+        "a disconnected gateway",
+        &format!("{row}.hasAttribute('data-stale') && {row}.querySelector('[data-testid=stale-mark]').textContent.startsWith('stale') && {row}.textContent.includes('disconnected')"),
     );
     browser.wait(
-        "who is still here",
+        "the remaining gateways",
         &format!("{} === 2", number("gateways-connected")),
     );
     browser.wait(
-        "the others as fresh as before",
+        "the others are not stale",
         "document.querySelectorAll('[data-testid=gateway-row]:not([data-stale])').length === 2",
     );
 
     let overview = browser.window();
-    // What is read seldom, too, each in a window of its own.
+    // Also values that are read rarely, each in a separate window.
     let lists = [
         ("events", "event-row"),
         ("devices", "device-row"),
         ("rounds", "round-row"),
     ];
     let lists = lists.map(|(view, row)| {
-        let window = browser.open_window(&scene.url(view));
+        let window = browser.open_window(&test.url(view));
         browser.wait(
             "a fresh list",
             &format!("document.querySelector('[data-testid={row}]') && !document.querySelector('main .panel[data-stale]')"),
@@ -358,16 +362,16 @@ fn grow_stale(scene: &mut Scene, browser: &Browser) {
         (view, window)
     });
 
-    scene.office.stop();
+    test.controller.stop();
     for (view, window) in &lists {
-        browser.look_at(window);
+        browser.switch_to_window(window);
         browser.wait(
             view,
             "[...document.querySelectorAll('main .panel')].every((panel) => panel.hasAttribute('data-stale') \
              && panel.querySelector('[data-testid=stale-mark]').textContent.startsWith('stale, as of'))",
         );
     }
-    browser.look_at(&overview);
+    browser.switch_to_window(&overview);
     browser.wait(
         "a stale stream",
         "document.querySelector('[data-testid=stream-state]').dataset.state === 'stale'",

@@ -1,4 +1,4 @@
-//! Pictures of the dashboard for the README, of a fleet at work: `scripts/dashboard-picture`.
+//! Screenshots of the dashboard for the README, of a simulated fleet: `scripts/dashboard-picture`.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::path::PathBuf;
@@ -10,25 +10,25 @@ use linewarden_registry::Role;
 use serde_json::json;
 
 use crate::browser::Browser;
-use crate::evidence::Witnessed;
-use crate::fleet::{Fleet, Spec, make_group, start_gateway};
-use crate::office::{NAME, Office};
+use crate::controller::{NAME, TestController};
+use crate::evidence::AttestedGateway;
+use crate::fleet::{DeviceSpec, Fleet, make_group, start_gateway};
 
-/// So long the graphs reach back.
-const SHOWN: Duration = Duration::from_secs(310);
+/// Time span of the graphs.
+const TRAFFIC_DURATION: Duration = Duration::from_secs(310);
 const DEVICES: u64 = 180;
 const GROUPS: [(&str, u32); 3] = [("cameras", 8), ("drones", 10), ("pumps", 12)];
 
-fn specs(gateways: &[(GatewayId, SocketAddr)]) -> Vec<Spec> {
+fn specs(gateways: &[(GatewayId, SocketAddr)]) -> Vec<DeviceSpec> {
     let spec = |number: u64| {
         let (group, _) = GROUPS[number as usize % 3];
         let (home, gateway) = gateways[number as usize / 3 % gateways.len()];
         let what = group.trim_end_matches('s');
-        Spec {
+        DeviceSpec {
             device: DeviceId(0x7a3f_0001_c000_0001 + number),
             name: format!("{what}-{:03}", number / 3 + 1),
             gateway,
-            home,
+            first_gateway: home,
             group,
             is_changed: number == 76,
         }
@@ -36,8 +36,8 @@ fn specs(gateways: &[(GatewayId, SocketAddr)]) -> Vec<Spec> {
     (0..DEVICES).map(spec).collect()
 }
 
-/// Strangers knock, and somebody sends what no device would.
-fn vandalise(gateway: SocketAddr, number: u64) {
+/// Unknown devices and malformed frames.
+fn tamper(gateway: SocketAddr, number: u64) {
     let socket = UdpSocket::bind("127.0.9.9:0").unwrap();
     let mut message = [0; 64];
     message[..8].copy_from_slice(&[0x4c, 0x57, 1, 1, 1, 0, 0, 64]);
@@ -56,14 +56,17 @@ fn pictures_for_the_readme() {
         std::env::var_os("LINEWARDEN_PICTURES").expect("LINEWARDEN_PICTURES names a directory"),
     );
     let seconds = std::env::var("LINEWARDEN_PICTURES_S").ok();
-    let shown = seconds.map_or(SHOWN, |seconds| Duration::from_secs(seconds.parse().unwrap()));
-    let mut depot = Witnessed::load(GatewayId(4)).unwrap();
+    let duration = seconds.map_or(TRAFFIC_DURATION, |seconds| {
+        Duration::from_secs(seconds.parse().unwrap())
+    });
+    let mut depot = AttestedGateway::load(GatewayId(4)).unwrap();
     let policy = depot.policy();
-    let office = Office::new_deciding(|controller| controller.trusting(GatewayId(4), policy));
-    let browser = Browser::start(&office.runtime).unwrap();
-    let ada = office.caller("ada", Role::Admin);
+    let controller =
+        TestController::new_with_decisions(|controller| controller.with_trust_policy(GatewayId(4), policy));
+    let browser = Browser::start(&controller.runtime).unwrap();
+    let ada = controller.caller("ada", Role::Admin);
     for (name, every_s) in GROUPS {
-        make_group(&office, name, every_s);
+        make_group(&controller, name, every_s);
     }
     let names = [
         (1, "harbour-north"),
@@ -76,24 +79,27 @@ fn pictures_for_the_readme() {
         ada.post("/api/v1/gateways", &body).ok();
     }
     let gateways: Vec<_> = (1..=3)
-        .map(|id| (GatewayId(id), start_gateway(&office, GatewayId(id))))
+        .map(|id| (GatewayId(id), start_gateway(&controller, GatewayId(id))))
         .collect();
-    let _depot = depot.start(&office);
+    let _depot = depot.start(&controller);
     let addresses: Vec<_> = gateways
         .iter()
         .map(|(id, (_, address))| (*id, *address))
         .collect();
     let specs = specs(&addresses);
-    let fleet = Fleet::start(&office, &specs, Duration::from_millis(60));
-    browser.look_like((1280, 900), "light");
-    browser.go(&format!("https://{NAME}:{}/#/overview", office.address.port()));
+    let fleet = Fleet::start(&controller, &specs, Duration::from_millis(60));
+    browser.set_window((1280, 900), "light");
+    browser.navigate(&format!(
+        "https://{NAME}:{}/#/overview",
+        controller.address.port()
+    ));
     browser.wait("the log-in", "document.activeElement.dataset.testid === 'token'");
     browser.type_in("lw_token_of_ada");
     browser.enter();
-    browser.wait("who is logged in", "document.querySelector('[data-testid=user]')");
-    work(&ada, &fleet, &specs, &addresses, shown);
+    browser.wait("the user name", "document.querySelector('[data-testid=user]')");
+    generate_traffic(&ada, &fleet, &specs, &addresses, duration);
     for scheme in ["light", "dark"] {
-        take(
+        take_picture(
             &browser,
             (1280, 1860),
             scheme,
@@ -102,12 +108,12 @@ fn pictures_for_the_readme() {
     }
 }
 
-fn work(
-    ada: &crate::office::Caller<'_>,
+fn generate_traffic(
+    ada: &crate::controller::ApiClient<'_>,
     fleet: &Fleet,
-    specs: &[Spec],
+    specs: &[DeviceSpec],
     gateways: &[(GatewayId, SocketAddr)],
-    shown: Duration,
+    duration: Duration,
 ) {
     let began = Instant::now();
     let mut orders = [
@@ -118,35 +124,35 @@ fn work(
     .into_iter()
     .peekable();
     let mut second = 0;
-    while began.elapsed() < shown {
-        let share = began.elapsed().as_secs_f64() / shown.as_secs_f64();
-        // The load of a morning.
+    while began.elapsed() < duration {
+        let share = began.elapsed().as_secs_f64() / duration.as_secs_f64();
+        // A typical morning load.
         let load = 1.0 + 0.55 * (share * 9.0).sin() + 0.25 * (share * 31.0).sin();
         fleet.set_pause(Duration::from_secs_f64(0.022 / load.max(0.2)));
         for (_, gateway) in gateways {
-            vandalise(*gateway, second);
+            tamper(*gateway, second);
         }
         let due = |at_s: &(u64, usize, &str, &str)| share >= at_s.0 as f64 / 310.0;
         if let Some((_, at, what, reason)) = orders.next_if(due) {
             let path = format!("/api/v1/devices/{}/{what}", specs[at].device);
             ada.post(&path, &json!({ "reason": reason })).ok();
         }
-        // One that was well proves nothing any more, and is shut out for it.
-        fleet.set_mute(specs[40].device, share > 0.45);
+        // A device stops sending proofs and is quarantined.
+        fleet.set_muted(specs[40].device, share > 0.45);
         second += 1;
-        // The pace of the play, and nothing that is waited for.
+        // Pacing only; nothing is waited for.
         std::thread::sleep(Duration::from_secs(1));
     }
 }
 
-fn take(browser: &Browser, size: (u32, u32), scheme: &str, to: &std::path::Path) {
-    browser.look_like(size, scheme);
-    browser.get("window.scrollTo(0, 0); document.activeElement.blur(); return null");
+fn take_picture(browser: &Browser, size: (u32, u32), scheme: &str, to: &std::path::Path) {
+    browser.set_window(size, scheme);
+    browser.evaluate("window.scrollTo(0, 0); document.activeElement.blur(); return null");
     browser.wait(
         "a live stream",
         "document.querySelector('[data-testid=stream-state]').dataset.state === 'live'",
     );
-    browser.draw();
+    browser.wait_for_frames();
     let data = browser.picture(&json!({"format": "png", "optimizeForSpeed": false}));
     let bytes = base64::engine::general_purpose::STANDARD.decode(data).unwrap();
     std::fs::write(to, bytes).unwrap();

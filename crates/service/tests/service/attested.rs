@@ -1,24 +1,30 @@
-//! Devices that have not proven what they run are counted where they are watched for.
+//! Devices without successful attestation are counted by API and metrics.
 
 use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::gateway::Configuration;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 use linewarden_registry::{
-    Appraisal, Credentials, GroupName, GroupPolicy, NewGroup, NewProver, Protection, Role, RoundRecord, State,
+    Appraisal, AttestationState, Credentials, GroupName, GroupPolicy, NewGroup, NewProver, Protection, Role,
+    RoundRecord,
 };
 
-use crate::office::Office;
+use crate::controller::TestController;
 use crate::site::{record, row_key};
 
 #[test]
-fn a_device_that_was_never_proved_is_told_by_the_api_and_a_metric() {
-    let office = Office::new();
-    let otto = office.caller("otto", Role::Operator);
-    let registry = &office.registry;
+fn unproven_devices_are_reported() {
+    let controller = TestController::new();
+    let otto = controller.caller("otto", Role::Operator);
+    let registry = &controller.registry;
     let pumps = GroupName::new("pumps".to_owned()).unwrap();
-    // The last one is not asked, and the fourth is revoked afterwards.
-    let states = [State::Unproven, State::Silent, State::Ok, State::Unproven];
-    office.runtime.block_on(async {
+    // The last device is not attested, and the fourth is revoked afterwards.
+    let states = [
+        AttestationState::Unproven,
+        AttestationState::Missed,
+        AttestationState::Ok,
+        AttestationState::Unproven,
+    ];
+    controller.runtime.block_on(async {
         let group = NewGroup {
             name: pumps.clone(),
             policy: GroupPolicy::default(),
@@ -30,7 +36,7 @@ fn a_device_that_was_never_proved_is_told_by_the_api_and_a_metric() {
         for number in 1..=states.len() + 1 {
             let device = DeviceId(number as u64);
             let credentials = Credentials::Key(row_key(device, 0));
-            registry.enrol(record(device, credentials)).await.unwrap();
+            registry.enroll(record(device, credentials)).await.unwrap();
             let prover = NewProver {
                 device,
                 group: pumps.clone(),
@@ -38,11 +44,11 @@ fn a_device_that_was_never_proved_is_told_by_the_api_and_a_metric() {
                 protection: Protection::Software,
                 binding: None,
                 overlay: None,
-                home: None,
+                location: None,
                 port: 20_554,
                 enrolled_period: Period(0),
             };
-            registry.enrol_prover(prover, 1).await.unwrap();
+            registry.enroll_prover(prover, 1).await.unwrap();
             let enrolled = registry.prover(device).await.unwrap().unwrap();
             let Some(state) = states.get(number - 1) else {
                 break;
@@ -55,14 +61,14 @@ fn a_device_that_was_never_proved_is_told_by_the_api_and_a_metric() {
                 since_s: 1,
                 since_round: 1,
                 configuration: Configuration::Current,
-                silences: Vec::new(),
-                asked: 1,
+                missed_rounds: Vec::new(),
+                rounds_total: 1,
             };
             appraisals.push((appraisal, enrolled.enrolled_at()));
         }
-        let fence = registry.register_gateway(GatewayId(3), 1).await.unwrap();
-        registry.reserve_rounds(&fence, 1, 0).await.unwrap();
-        let asked = states.len() as u32;
+        let fencing_token = registry.register_gateway(GatewayId(3), 1).await.unwrap();
+        registry.reserve_rounds(&fencing_token, 1, 0).await.unwrap();
+        let requested = states.len() as u32;
         let round = RoundRecord {
             gateway: GatewayId(3),
             number: 1,
@@ -70,31 +76,34 @@ fn a_device_that_was_never_proved_is_told_by_the_api_and_a_metric() {
             period: Period(1),
             started_at_s: 1,
             ended_at_s: 2,
-            asked,
+            requested,
             ok: 1,
             late: 0,
-            silent: asked - 1,
+            missed: requested - 1,
             last_verdict_ms: 1,
         };
-        registry.record_round(&fence, &round, &appraisals).await.unwrap();
+        registry
+            .record_round(&fencing_token, &round, &appraisals)
+            .await
+            .unwrap();
     });
     otto.post("/api/v1/devices/4/revoke", &serde_json::json!({"reason": "lost"}))
         .ok();
     let devices = &otto.get("/api/v1/status").ok()["devices"];
     assert_eq!(
         (
-            &devices["never_proved"],
-            &devices["never_asked"],
-            &devices["silent"]
+            &devices["unproven"],
+            &devices["awaiting_first_round"],
+            &devices["missed"]
         ),
         (&1.into(), &1.into(), &1.into()),
         "{devices}"
     );
-    let address = format!("http://{}/metrics", office.metrics);
-    let page = office
+    let address = format!("http://{}/metrics", controller.metrics);
+    let page = controller
         .runtime
         .block_on(async { reqwest::get(address).await.unwrap().text().await.unwrap() });
-    for state in ["never_proved", "never_asked", "silent"] {
+    for state in ["unproven", "awaiting_first_round", "missed"] {
         let line = format!("linewarden_attested_devices{{state=\"{state}\"}} 1\n");
         assert!(page.contains(&line), "{line}: {page}");
     }

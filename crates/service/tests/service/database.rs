@@ -1,5 +1,5 @@
-//! A database that is slow, hangs or is gone: questions are refused in time and say why, gateways go on with the rows that they hold, and
-//! all is well once it is back.
+//! A slow, hanging or unavailable database: requests are refused in time with a reason, gateways continue with their
+//! rows, and all recovers.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-use crate::gateways::{enrol, start};
-use crate::office::{Ca, Caller, Office, key};
-use crate::site::{Client as Device, LONG};
+use crate::controller::{ApiClient, Ca, TestController, key};
+use crate::gateways::{enroll, start};
+use crate::site::{LONG, TestDevice as Device};
 
-/// Questions at once: far more than there are connections to the database.
+/// Concurrent requests: far more than database connections.
 const AT_ONCE: usize = 40;
 
 fn server() -> Option<Postgres> {
@@ -28,20 +28,20 @@ fn server() -> Option<Postgres> {
         .ok()
 }
 
-fn office(server: &Postgres) -> Office {
+fn controller(server: &Postgres) -> TestController {
     let runtime = Arc::new(Runtime::new().unwrap());
     let location: Location = server.new_schema("fleet").unwrap().parse().unwrap();
     let registry = runtime.block_on(Registry::create(&location, &key())).unwrap();
-    Office::over(Arc::new(Ca::new()), runtime, registry, "ctl-a")
+    TestController::on_location(Arc::new(Ca::new()), runtime, registry, "ctl-a")
 }
 
-/// Somebody else has all tables for themselves, until it is dropped.
-struct Held<'s> {
+/// Another session locks all tables until it is dropped.
+struct HeldConnection<'s> {
     server: &'s Postgres,
     session: Option<JoinHandle<()>>,
 }
 
-impl<'s> Held<'s> {
+impl<'s> HeldConnection<'s> {
     fn new(server: &'s Postgres) -> Self {
         let tables = server
             .psql(
@@ -56,13 +56,13 @@ impl<'s> Held<'s> {
         let until = Instant::now() + LONG;
         let begin = || {
             let (statements, other) = (statements.clone(), Postgres::attach(server.directory()));
-            // It ends with an error, whoever ends it.
+            // It always ends with an error.
             thread::spawn(move || drop(other.psql(&statements)))
         };
         let mut session = begin();
         while server.psql(&format!("SELECT count(*) {HOLDER}")).unwrap().trim() != "1" {
-            assert!(Instant::now() < until, "the tables cannot be had");
-            // The controller was in the way, and the server has ended this one.
+            assert!(Instant::now() < until, "the tables cannot be locked");
+            // The server ended this session because of a deadlock with the controller.
             if session.is_finished() {
                 session = begin();
             }
@@ -76,7 +76,7 @@ impl<'s> Held<'s> {
 
 const HOLDER: &str = "FROM pg_stat_activity WHERE application_name = 'holder'";
 
-impl Drop for Held<'_> {
+impl Drop for HeldConnection<'_> {
     fn drop(&mut self) {
         self.server
             .psql(&format!("SELECT pg_terminate_backend(pid) {HOLDER}"))
@@ -85,11 +85,11 @@ impl Drop for Held<'_> {
     }
 }
 
-/// What a path of the metrics' address answers.
-fn health(office: &Office, path: &str) -> u16 {
-    let address = format!("http://{}{path}", office.metrics);
-    let asked = async { reqwest::get(address).await.unwrap().status().as_u16() };
-    office.runtime.block_on(asked)
+/// The status of a path at the metrics address.
+fn health(controller: &TestController, path: &str) -> u16 {
+    let address = format!("http://{}{path}", controller.metrics);
+    let status_request = async { reqwest::get(address).await.unwrap().status().as_u16() };
+    controller.runtime.block_on(status_request)
 }
 
 #[track_caller]
@@ -100,55 +100,56 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// All questions are refused, and whoever watches over the controller sees why.
-fn is_refused(otto: &Caller<'_>) {
-    let office = otto.office;
-    let mut asked = JoinSet::new();
+/// All requests are refused, and health checks report the cause.
+fn is_refused(otto: &ApiClient<'_>) {
+    let controller = otto.controller;
+    let mut requests = JoinSet::new();
     for _ in 0..AT_ONCE {
-        let question = otto.request(Method::GET, "/api/v1/devices");
-        asked.spawn_on(async { question.send().await }, office.runtime.handle());
+        let request = otto.request(Method::GET, "/api/v1/devices");
+        requests.spawn_on(async { request.send().await }, controller.runtime.handle());
     }
-    let answers = office.runtime.block_on(asked.join_all());
-    for answer in answers {
-        let answer = answer.unwrap();
-        assert_eq!(answer.status().as_u16(), 503, "{answer:?}");
-        assert_eq!(answer.headers()["retry-after"], "1");
-        let text = office.runtime.block_on(answer.text()).unwrap();
+    let responses = controller.runtime.block_on(requests.join_all());
+    for response in responses {
+        let response = response.unwrap();
+        assert_eq!(response.status().as_u16(), 503, "{response:?}");
+        assert_eq!(response.headers()["retry-after"], "1");
+        let text = controller.runtime.block_on(response.text()).unwrap();
         let body: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(body["error"]["code"], "unavailable", "{text}");
         let message = body["error"]["message"].as_str().unwrap();
         assert!(
             message.contains("registry") || message.contains("database"),
-            "it says what is away: {message}"
+            "the message does not name the database: {message}"
         );
     }
     let revocation = json!({"reason": "stolen"});
     otto.post("/api/v1/devices/ff/revoke", &revocation)
         .refused(503, "unavailable");
-    // What it was a moment ago may still be told.
-    until("it is not ready", || health(office, "/readyz") == 503);
-    assert_eq!(health(office, "/healthz"), 200);
+    // The cached state may still be reported.
+    until("it is not ready", || health(controller, "/readyz") == 503);
+    assert_eq!(health(controller, "/healthz"), 200);
 }
 
-/// Everything is as before.
-fn is_well(otto: &Caller<'_>) {
+/// Everything works as before.
+fn expect_healthy(otto: &ApiClient<'_>) {
     until("questions are answered", || {
         otto.get("/api/v1/devices").status == 200
     });
-    until("it is ready", || health(otto.office, "/readyz") == 200);
+    until("it is ready", || health(otto.controller, "/readyz") == 200);
 }
 
-/// A gateway, and devices that have been there once each: they have some rows there that the registry need not hear of.
-struct Site {
+/// A gateway, and devices that have authenticated once: it has some rows left that need no registry.
+struct SiteWithDatabase {
     gateway: Gateway,
     devices: Vec<Device>,
 }
 
-impl Site {
-    fn new(office: &Office, devices: u64) -> Self {
+impl SiteWithDatabase {
+    fn new(controller: &TestController, devices: u64) -> Self {
         let ids = (1..=devices).map(DeviceId);
-        ids.clone().for_each(|id| enrol(office, id, 60));
-        let (gateway, address): (Gateway, SocketAddr) = start(office.link(GatewayId(3), &[]), GatewayId(3));
+        ids.clone().for_each(|id| enroll(controller, id, 60));
+        let (gateway, address): (Gateway, SocketAddr) =
+            start(controller.link(GatewayId(3), &[]), GatewayId(3));
         let device = |id| {
             let mut device = Device::new(id, Mode::Pool, address);
             assert_eq!(device.authenticate(LONG), Some(RowIndex(0)));
@@ -160,8 +161,8 @@ impl Site {
         }
     }
 
-    /// A device that was idle until now authenticates.
-    fn goes_on(&mut self) {
+    /// A device that was idle so far authenticates.
+    fn expect_forwarding(&mut self) {
         let mut device = self.devices.pop().unwrap();
         for row in 1..=2 {
             assert_eq!(device.authenticate(LONG), Some(RowIndex(row)));
@@ -170,11 +171,11 @@ impl Site {
 }
 
 #[test]
-fn questions_are_refused_in_time_and_gateways_go_on_without_the_database() {
+fn requests_are_refused_in_time_and_gateways_continue_without_the_database() {
     let Some(mut server) = server() else { return };
-    let office = office(&server);
-    let otto = office.caller("otto", Role::Operator);
-    let mut site = Site::new(&office, 5);
+    let controller = controller(&server);
+    let otto = controller.caller("otto", Role::Operator);
+    let mut site = SiteWithDatabase::new(&controller, 5);
     let revoked = |gateway: &Gateway, id: &str, count: u64| {
         otto.post(
             &format!("/api/v1/devices/{id}/revoke"),
@@ -188,52 +189,52 @@ fn questions_are_refused_in_time_and_gateways_go_on_without_the_database() {
         );
     };
 
-    // Slow: whoever wants a table waits for somebody else.
-    let held = Held::new(&server);
-    site.goes_on();
+    // Slow: each table access waits for a lock.
+    let held = HeldConnection::new(&server);
+    site.expect_forwarding();
     is_refused(&otto);
     drop(held);
-    is_well(&otto);
+    expect_healthy(&otto);
     revoked(&site.gateway, "1", 1);
 
-    // Hanging: connections are there, and nothing comes.
+    // Hanging: connections exist, but nothing is received.
     let paused = server.pause().unwrap();
-    site.goes_on();
+    site.expect_forwarding();
     is_refused(&otto);
     drop(paused);
-    is_well(&otto);
+    expect_healthy(&otto);
     revoked(&site.gateway, "2", 2);
 
-    // Gone.
+    // Unavailable.
     server.stop();
-    site.goes_on();
+    site.expect_forwarding();
     is_refused(&otto);
-    server.resume().unwrap();
-    is_well(&otto);
+    server.restart().unwrap();
+    expect_healthy(&otto);
     drop(site);
-    let problems = office.runtime.block_on(office.registry.check()).unwrap();
+    let problems = controller.runtime.block_on(controller.registry.check()).unwrap();
     assert!(problems.is_empty(), "{problems:?}");
 }
 
-/// No bound of the server's own ends what was asked before it hung.
+/// No timeout of the server ends requests that were sent before it hung.
 #[test]
-fn a_database_that_hangs_in_the_middle_of_a_question_keeps_nobody_waiting() {
+fn a_database_that_hangs_during_a_request_times_out() {
     let Some(server) = server() else { return };
-    let office = office(&server);
-    let otto = office.caller("otto", Role::Operator);
-    let held = Held::new(&server);
-    let question = otto.request(Method::GET, "/api/v1/devices");
-    let question = office.runtime.spawn(async { question.send().await });
-    let probe = reqwest::get(format!("http://{}/readyz", office.metrics));
-    let probe = office.runtime.spawn(probe);
-    // The first thing that either asks.
+    let controller = controller(&server);
+    let otto = controller.caller("otto", Role::Operator);
+    let held = HeldConnection::new(&server);
+    let request = otto.request(Method::GET, "/api/v1/devices");
+    let request = controller.runtime.spawn(async { request.send().await });
+    let probe = reqwest::get(format!("http://{}/readyz", controller.metrics));
+    let probe = controller.runtime.spawn(probe);
+    // The first request of both.
     let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'SELECT moved_to%FROM registry%'";
     until("both wait", || server.psql(waiting).unwrap().trim() == "2");
     let paused = server.pause().unwrap();
-    let answers = async { (question.await.unwrap().unwrap(), probe.await.unwrap().unwrap()) };
-    let (question, probe) = office.runtime.block_on(answers);
-    assert_eq!((question.status().as_u16(), probe.status().as_u16()), (503, 503));
+    let responses = async { (request.await.unwrap().unwrap(), probe.await.unwrap().unwrap()) };
+    let (request, probe) = controller.runtime.block_on(responses);
+    assert_eq!((request.status().as_u16(), probe.status().as_u16()), (503, 503));
     drop(paused);
     drop(held);
-    is_well(&otto);
+    expect_healthy(&otto);
 }

@@ -1,10 +1,10 @@
-//! Devices: enrolled one by one and in numbers, looked for, shut out and let in.
+//! Devices: enrollment, bulk import, search, quarantine and release.
 
 use linewarden_registry::Role;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::office::{Caller, Office};
+use crate::controller::{ApiClient, TestController};
 
 fn pool(id: &str, name: &str) -> Value {
     json!({
@@ -13,18 +13,18 @@ fn pool(id: &str, name: &str) -> Value {
     })
 }
 
-fn import(caller: &Caller<'_>, lines: String, query: &str) -> crate::office::Said {
+fn import(caller: &ApiClient<'_>, lines: String, query: &str) -> crate::controller::ApiResponse {
     let request = caller
         .request(Method::POST, &format!("/api/v1/devices/import{query}"))
-        .header("Idempotency-Key", crate::office::unique())
+        .header("Idempotency-Key", crate::controller::unique())
         .header("X-Reason", "first fleet");
     caller.send(request.body(lines))
 }
 
 #[test]
-fn a_fleet_is_imported_listed_by_parts_and_looked_through() {
-    let office = Office::new();
-    let otto = office.caller("otto", Role::Operator);
+fn a_fleet_is_imported_listed_by_pages_and_filtered() {
+    let controller = TestController::new();
+    let otto = controller.caller("otto", Role::Operator);
     let line = |n: u32| format!("{}\n", pool(&format!("{n:x}"), &format!("pump {n:04}")));
     let lines: String = (1..=2500).map(line).collect();
     assert_eq!(import(&otto, lines, "").ok()["stored"], 2500);
@@ -59,63 +59,67 @@ fn a_fleet_is_imported_listed_by_parts_and_looked_through() {
         otto.get(&format!("/api/v1/devices?{bad}"))
             .refused(422, "invalid");
     }
-    // The same once more: refused, or replaced.
+    // The same device again: refused, or replaced.
     import(&otto, line(7), "").refused(409, "conflict");
     assert_eq!(import(&otto, line(7), "?on_conflict=replace").ok()["stored"], 1);
 }
 
 #[test]
-fn what_is_wrong_with_a_line_is_told_by_its_number_and_keeps_what_was_stored_before() {
-    let office = Office::new();
-    let otto = office.caller("otto", Role::Operator);
+fn import_errors_name_the_line_and_keep_stored_devices() {
+    let controller = TestController::new();
+    let otto = controller.caller("otto", Role::Operator);
     let good = pool("1", "good").to_string();
     for (lines, expected) in [
-        (format!("{good}\nnonsense\n"), "line 2: no JSON"),
-        (format!("\n\n{}\n", json!({"id": "2"})), "line 3: no device"),
+        (format!("{good}\nnonsense\n"), "line 2: invalid JSON"),
+        (
+            format!("\n\n{}\n", json!({"id": "2"})),
+            "line 3: invalid device object",
+        ),
         (
             format!("{}\n", json!({"id": "2", "credentials": {"key": "77"}})),
-            "line 1: expected are 32 hexadecimal digits",
+            "line 1: expected 32 hexadecimal digits",
         ),
         (
             format!(
                 "{}\n",
                 json!({"id": "0", "credentials": {"key": "77".repeat(16)}})
             ),
-            "line 1: a device's id",
+            "line 1: a device id",
         ),
     ] {
-        let said = import(&otto, lines, "");
-        let message = said.refused(422, "invalid");
+        let output = import(&otto, lines, "");
+        let message = output.refused(422, "invalid");
         assert!(message.contains(expected), "{message}");
         assert!(!message.contains("7777"), "no key is repeated");
     }
-    // Some thousands at a time: what came before the bad one is there.
+    // Chunks of thousands: those before the invalid line are stored.
     let mut lines: String = (1..=10_500)
         .map(|n| format!("{}\n", pool(&format!("{n:x}"), "")))
         .collect();
     lines.push_str("nonsense\n");
-    let said = import(&otto, lines, "");
-    assert_eq!(said.body["error"]["stored"], 10_000, "{}", said.text);
+    let output = import(&otto, lines, "");
+    assert_eq!(output.body["error"]["stored"], 10_000, "{}", output.text);
     assert_eq!(otto.get("/api/v1/devices/2710").status, 200);
     assert_eq!(otto.get("/api/v1/devices/2711").status, 404);
 }
 
 #[test]
-fn a_device_is_shut_out_let_in_and_revoked_for_good() {
-    let office = Office::new();
-    let otto = office.caller("otto", Role::Operator);
+fn a_device_is_quarantined_released_and_revoked() {
+    let controller = TestController::new();
+    let otto = controller.caller("otto", Role::Operator);
     let hostile = "<img src=x onerror=alert(1)> \u{202e}gnp";
     let mut device = pool("d1", hostile);
     device["reason"] = "new".into();
     assert_eq!(otto.post("/api/v1/devices", &device).ok()["name"], hostile);
-    let why = |reason: &str| json!({"reason": reason});
-    let status = |said: Value| said["status"].as_str().unwrap().to_owned();
+    let reason_body = |reason: &str| json!({"reason": reason});
+    let status = |output: Value| output["status"].as_str().unwrap().to_owned();
     let path = |verb: &str| format!("/api/v1/devices/d1/{verb}");
     for empty in ["", "  \n"] {
-        otto.post(&path("revoke"), &why(empty)).refused(422, "invalid");
+        otto.post(&path("revoke"), &reason_body(empty))
+            .refused(422, "invalid");
     }
     assert_eq!(
-        status(otto.post(&path("quarantine"), &why("odd traffic")).ok()),
+        status(otto.post(&path("quarantine"), &reason_body("odd traffic")).ok()),
         "quarantined"
     );
     assert_eq!(
@@ -126,23 +130,26 @@ fn a_device_is_shut_out_let_in_and_revoked_for_good() {
         1
     );
     assert_eq!(
-        status(otto.post(&path("release"), &why("explained")).ok()),
+        status(otto.post(&path("release"), &reason_body("explained")).ok()),
         "active"
     );
-    assert_eq!(status(otto.post(&path("revoke"), &why("stolen")).ok()), "revoked");
-    otto.post(&path("release"), &why("found"))
+    assert_eq!(
+        status(otto.post(&path("revoke"), &reason_body("stolen")).ok()),
+        "revoked"
+    );
+    otto.post(&path("release"), &reason_body("found"))
         .refused(409, "conflict");
-    otto.post(&path("quarantine"), &why("found"))
+    otto.post(&path("quarantine"), &reason_body("found"))
         .refused(409, "conflict");
-    let shown = otto.get("/api/v1/devices/d1").ok();
-    let history: Vec<_> = shown["history"]
+    let device_detail = otto.get("/api/v1/devices/d1").ok();
+    let history: Vec<_> = device_detail["history"]
         .as_array()
         .unwrap()
         .iter()
         .map(|entry| {
             (
                 entry["kind"].as_str().unwrap(),
-                entry["by"].as_str().unwrap(),
+                entry["actor"].as_str().unwrap(),
                 entry["reason"].as_str().unwrap(),
             )
         })
@@ -156,16 +163,16 @@ fn a_device_is_shut_out_let_in_and_revoked_for_good() {
             ("enrolled", "otto", "new")
         ]
     );
-    otto.post("/api/v1/devices/d9/revoke", &why("stolen"))
+    otto.post("/api/v1/devices/d9/revoke", &reason_body("stolen"))
         .refused(404, "unknown_device");
     otto.post(&path("revoke"), &json!({"reason": "\u{1b}[2J"}))
         .refused(422, "invalid");
 }
 
 #[test]
-fn many_are_revoked_in_one_question() {
-    let office = Office::new();
-    let otto = office.caller("otto", Role::Operator);
+fn many_devices_are_revoked_in_one_request() {
+    let controller = TestController::new();
+    let otto = controller.caller("otto", Role::Operator);
     let lines: String = (1..=300)
         .map(|n| format!("{}\n", pool(&format!("{n:x}"), "")))
         .collect();
@@ -186,11 +193,11 @@ fn many_are_revoked_in_one_question() {
     .refused(422, "invalid");
 }
 
-/// Whoever sends without end gets an answer, and nobody's memory.
+/// An endless body gets a response and uses bounded memory.
 #[test]
 fn a_huge_body_is_refused() {
-    let office = Office::new();
-    let otto = office.caller("otto", Role::Operator);
+    let controller = TestController::new();
+    let otto = controller.caller("otto", Role::Operator);
     let huge = json!({"id": "d1", "name": "x".repeat(2 << 20), "credentials": {"key": "11".repeat(16)}, "reason": "new"});
     otto.post("/api/v1/devices", &huge).refused(413, "too_large");
     let line = "x".repeat(20 << 20);
@@ -198,11 +205,11 @@ fn a_huge_body_is_refused() {
     assert!(message.contains("longer than"), "{message}");
 }
 
-/// The enrolling side has the PUF, and the controller finds whose it is.
+/// The enrollment station reads the PUF, and the controller finds its device.
 #[test]
 fn the_puf_of_another_device_is_refused_by_the_api() {
-    let office = Office::new();
-    let otto = office.caller("otto", Role::Operator);
+    let controller = TestController::new();
+    let otto = controller.caller("otto", Role::Operator);
     let fingerprint = |bits: u32| -> String {
         let band = |place: u32| {
             format!(
@@ -222,12 +229,12 @@ fn the_puf_of_another_device_is_refused_by_the_api() {
     otto.post("/api/v1/devices", &device("d2", &fingerprint(1 << 30)))
         .ok();
     otto.post("/api/v1/devices", &device("d3", &fingerprint(0)))
-        .refused(409, "same_puf");
+        .refused(409, "duplicate_puf");
     let line = format!(
         "{}\n",
         json!({"id": "d3", "credentials": {"key": "44".repeat(16)}, "fingerprint": fingerprint(0)})
     );
-    import(&otto, line, "").refused(409, "same_puf");
+    import(&otto, line, "").refused(409, "duplicate_puf");
     for bad in ["", "00", "zz", &"00".repeat(10), &fingerprint(0)[..9]] {
         otto.post("/api/v1/devices", &device("d4", bad))
             .refused(422, "invalid");

@@ -1,4 +1,4 @@
-//! Events: as they happen, and again for who was away.
+//! Events: live, and after a resume.
 
 use std::time::Duration;
 
@@ -9,40 +9,40 @@ use linewarden_signatures::scheme::Scheme;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::fleet::{Fleet, Spec, make_group, start_gateway};
-use crate::office::{Caller, Office};
+use crate::controller::{ApiClient, TestController};
+use crate::fleet::{DeviceSpec, Fleet, make_group, start_gateway};
 use crate::site::LONG;
 
-/// An event: its id, if it is of the journal, its kind and its data.
+/// An event: its id if it is in the event log, its kind and its data.
 type Event = (Option<u64>, String, Value);
 
-/// Reads events until there are so many with an id; their ids, kinds and data.
+/// Reads this many events with an id; returns ids, kinds and data.
 fn listen(
-    caller: &Caller<'_>,
+    caller: &ApiClient<'_>,
     last: Option<u64>,
     count: usize,
-    meanwhile: impl FnOnce(),
+    action: impl FnOnce(),
 ) -> Vec<(u64, String, Value)> {
-    let noted = |events: &[Event]| events.iter().filter(|(id, ..)| id.is_some()).count();
-    let events = listen_until(caller, last, meanwhile, |events| noted(events) >= count);
-    let noted = events
+    let recorded_count = |events: &[Event]| events.iter().filter(|(id, ..)| id.is_some()).count();
+    let events = listen_until(caller, last, action, |events| recorded_count(events) >= count);
+    let recorded_count = events
         .into_iter()
         .filter_map(|(id, kind, data)| Some((id?, kind, data)));
-    noted.collect()
+    recorded_count.collect()
 }
 
-/// Reads events until there are enough of them, which are not how things stand.
+/// Reads this many events other than status.
 fn listen_until(
-    caller: &Caller<'_>,
+    caller: &ApiClient<'_>,
     last: Option<u64>,
-    meanwhile: impl FnOnce(),
+    action: impl FnOnce(),
     are_enough: impl Fn(&[Event]) -> bool,
 ) -> Vec<Event> {
     let mut request = caller.request(Method::GET, "/api/v1/events");
     if let Some(last) = last {
         request = request.header("Last-Event-ID", last.to_string());
     }
-    let runtime = &caller.office.runtime;
+    let runtime = &caller.controller.runtime;
     let mut response = runtime.block_on(async { request.send().await.unwrap() });
     assert_eq!(response.status(), 200);
     let mut text = String::new();
@@ -59,7 +59,7 @@ fn listen_until(
         });
         parsed.filter(|(_, kind, _)| kind != "status").collect()
     };
-    // The first word is how things stand: from then on nothing is missed.
+    // The first event is the status: from then on no event is missed.
     let next = |response: &mut reqwest::Response, text: &mut String| {
         let chunk = async { tokio::time::timeout(Duration::from_secs(20), response.chunk()).await };
         let chunk = runtime.block_on(chunk).unwrap().unwrap().unwrap();
@@ -68,7 +68,7 @@ fn listen_until(
     while !text.contains("event: status") {
         next(&mut response, &mut text);
     }
-    meanwhile();
+    action();
     loop {
         let complete = text.rfind("\n\n").map_or("", |end| &text[..end + 2]);
         let events = parse(complete);
@@ -80,9 +80,9 @@ fn listen_until(
 }
 
 #[test]
-fn what_happens_is_told_once_in_its_order_and_again_to_who_was_away() {
-    let office = Office::new();
-    let otto = office.caller("otto", Role::Operator);
+fn events_are_delivered_once_in_order_and_can_be_resumed() {
+    let controller = TestController::new();
+    let otto = controller.caller("otto", Role::Operator);
     let device = |id: &str| json!({"id": id, "credentials": {"key": "11".repeat(16)}, "reason": "new"});
     let live = listen(&otto, None, 3, || {
         otto.post("/api/v1/devices", &device("d1")).ok();
@@ -93,15 +93,15 @@ fn what_happens_is_told_once_in_its_order_and_again_to_who_was_away() {
         otto.post("/api/v1/devices/d1/revoke", &json!({"reason": "stolen"}))
             .ok();
     });
-    let told: Vec<_> = live.iter().map(|(id, kind, _)| (*id, kind.as_str())).collect();
+    let result: Vec<_> = live.iter().map(|(id, kind, _)| (*id, kind.as_str())).collect();
     assert_eq!(
-        told,
+        result,
         [(1, "enrolled"), (3, "quarantined"), (4, "revoked")],
-        "what was refused is for the audit"
+        "refused actions are in the audit log only"
     );
     assert_eq!(live[2].2["device"], "00000000000000d1");
     assert_eq!(
-        (&live[2].2["by"], &live[2].2["reason"]),
+        (&live[2].2["actor"], &live[2].2["reason"]),
         (&json!("otto"), &json!("stolen"))
     );
     let again = listen(&otto, Some(1), 2, || ());
@@ -116,23 +116,23 @@ fn what_happens_is_told_once_in_its_order_and_again_to_who_was_away() {
     assert_eq!(kinds, ["revoked", "enrolled"]);
 }
 
-/// What a gateway finds in its rounds is told as it is found: rounds to who listens, and whom they shut out and let in to everybody.
+/// Rounds are events for current subscribers; their quarantines and releases are events of the log.
 #[test]
-fn rounds_are_told_and_whom_they_shut_out_and_let_in() {
-    let office = Office::new();
-    let vera = office.caller("vera", Role::Viewer);
-    make_group(&office, "sensors", 1);
-    let (gateway, address) = start_gateway(&office, GatewayId(3));
-    let specs = [0xd1, 0xd2, 0xd3].map(|id| Spec {
+fn rounds_and_their_quarantines_and_releases_are_events() {
+    let controller = TestController::new();
+    let vera = controller.caller("vera", Role::Viewer);
+    make_group(&controller, "sensors", 1);
+    let (gateway, address) = start_gateway(&controller, GatewayId(3));
+    let specs = [0xd1, 0xd2, 0xd3].map(|id| DeviceSpec {
         device: DeviceId(id),
         name: String::new(),
         gateway: address,
-        home: GatewayId(3),
+        first_gateway: GatewayId(3),
         group: "sensors",
         is_changed: false,
     });
-    let fleet = Fleet::start(&office, &specs, Duration::from_millis(50));
-    let silent = DeviceId(0xd2);
+    let fleet = Fleet::start(&controller, &specs, Duration::from_millis(50));
+    let unresponsive = DeviceId(0xd2);
     let of = |events: &[Event], kind: &str| -> Vec<Value> {
         let found = events.iter().filter(|(_, found, _)| found == kind);
         found.map(|(_, _, data)| data.clone()).collect()
@@ -143,7 +143,7 @@ fn rounds_are_told_and_whom_they_shut_out_and_let_in() {
     let round = rounds.iter().find(|event| event["round"]["ok"] == 3).unwrap();
     assert_eq!((&round["gateway"], &round["id"]), (&json!(3), &Value::Null));
     assert_eq!(
-        (&round["round"]["group"], &round["round"]["asked"]),
+        (&round["round"]["group"], &round["round"]["requested"]),
         (&json!("sensors"), &json!(3))
     );
     let listed = vera.get("/api/v1/rounds?gateway=3").ok();
@@ -153,24 +153,29 @@ fn rounds_are_told_and_whom_they_shut_out_and_let_in() {
         "the same as in the list: {listed:?}"
     );
 
-    let is_shut_out = |events: &[Event]| !of(events, "quarantined").is_empty();
-    let events = listen_until(&vera, None, || fleet.set_mute(silent, true), is_shut_out);
-    let told = &of(&events, "quarantined")[0];
+    let is_quarantined = |events: &[Event]| !of(events, "quarantined").is_empty();
+    let events = listen_until(
+        &vera,
+        None,
+        || fleet.set_muted(unresponsive, true),
+        is_quarantined,
+    );
+    let result = &of(&events, "quarantined")[0];
     assert_eq!(
-        (&told["device"], &told["gateway"]),
-        (&json!(silent.to_string()), &json!(3))
+        (&result["device"], &result["gateway"]),
+        (&json!(unresponsive.to_string()), &json!(3))
     );
     assert_eq!(
-        (&told["by"], told["id"].is_u64()),
+        (&result["actor"], result["id"].is_u64()),
         (&Value::Null, true),
-        "nobody has ordered it: {told}"
+        "it has no actor: {result}"
     );
     assert!(
-        told["detail"].as_str().unwrap().contains("of group sensors"),
-        "{told}"
+        result["detail"].as_str().unwrap().contains("of group sensors"),
+        "{result}"
     );
-    fleet.wait(silent, |(_, refused)| refused > 0);
-    // Counts are some seconds old.
+    fleet.wait(unresponsive, |(_, refused)| refused > 0);
+    // Counts may be some seconds old.
     let until = std::time::Instant::now() + LONG;
     loop {
         let status = vera.get("/api/v1/status").ok();
@@ -180,11 +185,14 @@ fn rounds_are_told_and_whom_they_shut_out_and_let_in() {
         assert!(std::time::Instant::now() < until, "{status}");
     }
 
-    let is_let_in = |events: &[Event]| !of(events, "released").is_empty();
-    let events = listen_until(&vera, None, || fleet.set_mute(silent, false), is_let_in);
-    assert_eq!(of(&events, "released")[0]["device"], json!(silent.to_string()));
-    let (accepted, _) = fleet.wait(silent, |_| true);
-    fleet.wait(silent, |(now, _)| now > accepted);
+    let is_released = |events: &[Event]| !of(events, "released").is_empty();
+    let events = listen_until(&vera, None, || fleet.set_muted(unresponsive, false), is_released);
+    assert_eq!(
+        of(&events, "released")[0]["device"],
+        json!(unresponsive.to_string())
+    );
+    let (accepted, _) = fleet.wait(unresponsive, |_| true);
+    fleet.wait(unresponsive, |(now, _)| now > accepted);
     let history = vera.get("/api/v1/devices/d2").ok();
     let kinds: Vec<_> = history["history"]
         .as_array()
@@ -196,11 +204,11 @@ fn rounds_are_told_and_whom_they_shut_out_and_let_in() {
     drop(gateway);
 }
 
-/// The dashboard listens for each kind by its name: one that it does not know would never be shown.
+/// The dashboard subscribes to each kind by name: an unknown kind would never be shown.
 #[test]
 fn the_dashboard_knows_each_kind_of_event_and_no_other() {
-    let office = Office::new();
-    let ada = office.caller("ada", Role::Admin);
+    let controller = TestController::new();
+    let ada = controller.caller("ada", Role::Admin);
     let script = include_str!("../../dashboard/assets/core/events.js");
     let list = script
         .split_once("KINDS = [")
@@ -224,13 +232,13 @@ fn the_dashboard_knows_each_kind_of_event_and_no_other() {
         &json!({"id": 3, "name": "north", "reason": "new"}),
     )
     .ok();
-    office
+    controller
         .runtime
-        .block_on(office.link(GatewayId(3), &[]).enter())
+        .block_on(controller.link(GatewayId(3), &[]).register())
         .unwrap();
-    ada.post("/api/v1/gateways/3/retire", &reason).ok();
+    ada.post("/api/v1/gateways/3/revoke", &reason).ok();
     let put = ada.request(reqwest::Method::PUT, "/api/v1/policies/pumps");
-    let put = put.header("Idempotency-Key", crate::office::unique());
+    let put = put.header("Idempotency-Key", crate::controller::unique());
     ada.send(put.json(&json!({"every_s": 30, "reason": "new"}))).ok();
     ada.post("/api/v1/policies/pumps/round", &reason).ok();
     ada.post(
@@ -254,14 +262,14 @@ fn the_dashboard_knows_each_kind_of_event_and_no_other() {
             .collect();
         kinds.sort_unstable();
         kinds.dedup();
-        // What a gateway does is noted by somebody else, a little later.
+        // Events of gateways are recorded by another task, slightly later.
         if kinds.iter().any(|kind| kind == "gateway_connected") {
             break kinds;
         }
         assert!(std::time::Instant::now() < until, "{kinds:?}");
     };
-    // Only time makes the first one, see `fleet`, and only what data planes run the others, see `trust`.
-    known.retain(|kind| !["gateway_lost", "gateway_trusted", "gateway_distrusted"].contains(kind));
+    // The first kind needs time, see `fleet`, and the others need a data plane, see `trust`.
+    known.retain(|kind| !["gateway_disconnected", "gateway_trusted", "gateway_untrusted"].contains(kind));
     known.sort_unstable();
     assert_eq!(written, known);
 }

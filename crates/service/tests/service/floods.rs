@@ -1,44 +1,44 @@
-//! Who asks for more than its due: connections without a word, registrations in a loop, a listener that was shut out.
+//! Excessive requests: idle connections, repeated registrations, unread event streams.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr};
 
 use linewarden_link::gateway_uri;
 use linewarden_protocol::ids::GatewayId;
-use linewarden_registry::{JournalFilter, Role};
+use linewarden_registry::{EventFilter, Role};
 use reqwest::Method;
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::office::{Caller, NAME, Office};
+use crate::controller::{ApiClient, NAME, TestController};
 
-/// Handshakes of one address at once.
+/// Concurrent handshakes of one address.
 const SHARE: usize = 64;
 
-/// A connection from that host of this machine's own network.
-async fn silent(host: u8, office: &Office) -> TcpStream {
+/// A connection from this host number of the loopback network.
+async fn idle_connection(host: u8, controller: &TestController) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind((Ipv4Addr::new(127, 0, 0, host), 0).into()).unwrap();
-    socket.connect(office.address).await.unwrap()
+    socket.connect(controller.address).await.unwrap()
 }
 
 #[test]
-fn who_says_nothing_keeps_nobody_else_out() {
-    let office = Office::new();
-    let vera = office.caller("vera", Role::Viewer);
-    let flood = office.runtime.block_on(async {
+fn idle_connections_do_not_block_others() {
+    let controller = TestController::new();
+    let vera = controller.caller("vera", Role::Viewer);
+    let flood = controller.runtime.block_on(async {
         let mut flood = Vec::new();
         for host in 2..6 {
             for _ in 0..SHARE {
-                flood.push(silent(host, &office).await);
+                flood.push(idle_connection(host, &controller).await);
             }
         }
-        // Once its share is taken, the oldest of an address has to go.
-        let _beyond = silent(2, &office).await;
+        // At the limit, the oldest handshake of an address is ended.
+        let _beyond = idle_connection(2, &controller).await;
         flood[0].readable().await.unwrap();
         assert!(!matches!(flood[0].try_read(&mut [0; 1]), Ok(1..)));
-        // Nor does it keep others of its own address out.
+        // It does not lock out others at its address.
         for _ in 0..SHARE {
-            flood.push(silent(1, &office).await);
+            flood.push(idle_connection(1, &controller).await);
         }
         flood
     });
@@ -47,147 +47,146 @@ fn who_says_nothing_keeps_nobody_else_out() {
         let read = stream.try_read(&mut [0; 1]);
         read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
     };
-    assert!(
-        flood.iter().any(|stream| is_kept(&stream)),
-        "they are there still"
-    );
+    assert!(flood.iter().any(|stream| is_kept(&stream)), "they are still open");
 }
 
 #[test]
 fn a_gateway_has_few_connections() {
-    let office = Office::new();
-    let certificate = office.ca.client(&gateway_uri(GatewayId(3)), |_| ());
+    let controller = TestController::new();
+    let certificate = controller.ca.client(&gateway_uri(GatewayId(3)), |_| ());
     let ask = || {
-        let client = office.with_certificate(&certificate);
-        let address = format!("https://{NAME}:{}/healthz", office.address.port());
-        let answer = office
+        let client = controller.with_certificate(&certificate);
+        let address = format!("https://{NAME}:{}/healthz", controller.address.port());
+        let response = controller
             .runtime
             .block_on(async { client.get(address).send().await });
-        (client, answer)
+        (client, response)
     };
     let kept: Vec<_> = (0..16).map(|_| ask()).collect();
-    assert!(kept.iter().all(|(_, answer)| answer.is_ok()));
+    assert!(kept.iter().all(|(_, response)| response.is_ok()));
     assert!(ask().1.is_err(), "one more");
-    let other = office.ca.client(&gateway_uri(GatewayId(4)), |_| ());
-    let caller = Caller {
-        office: &office,
-        client: office.with_certificate(&other),
+    let other = controller.ca.client(&gateway_uri(GatewayId(4)), |_| ());
+    let caller = ApiClient {
+        controller: &controller,
+        client: controller.with_certificate(&other),
         token: None,
     };
     assert_eq!(caller.get("/healthz").status, 200, "another gateway");
 }
 
 #[test]
-fn a_gateway_that_registers_in_a_loop_fills_no_journal() {
+fn repeated_registrations_are_limited() {
     const LOOPS: usize = 200;
-    let office = Office::new();
-    let link = office.link(GatewayId(3), &[]);
-    let entered = office.runtime.block_on(async {
+    let controller = TestController::new();
+    let link = controller.link(GatewayId(3), &[]);
+    let entered = controller.runtime.block_on(async {
         let mut entered = 0;
         for _ in 0..LOOPS {
-            entered += usize::from(link.enter().await.is_ok());
+            entered += usize::from(link.register().await.is_ok());
         }
         entered
     });
     assert!((1..LOOPS / 2).contains(&entered), "{entered}");
-    let other = office.link(GatewayId(4), &[]);
-    office.runtime.block_on(other.enter()).unwrap();
-    let filter = JournalFilter::default();
-    let journal = office.registry.journal(&filter, None, 1_000);
-    let journal = office.runtime.block_on(journal).unwrap();
-    assert!(journal.entries.len() <= entered + 1);
+    let other = controller.link(GatewayId(4), &[]);
+    controller.runtime.block_on(other.register()).unwrap();
+    let filter = EventFilter::default();
+    let log = controller.registry.events(&filter, None, 1_000);
+    let log = controller.runtime.block_on(log).unwrap();
+    assert!(log.entries.len() <= entered + 1);
 }
 
-/// Somebody at that host of this machine's own network.
-pub fn browser_at(office: &Office, host: u8) -> reqwest::Client {
-    let root = reqwest::Certificate::from_pem(office.ca.pem()).unwrap();
+/// A client at this host number of the loopback network.
+pub fn browser_at(controller: &TestController, host: u8) -> reqwest::Client {
+    let root = reqwest::Certificate::from_pem(controller.ca.pem()).unwrap();
     reqwest::Client::builder()
         .tls_certs_only([root])
-        .resolve(NAME, office.address)
+        .resolve(NAME, controller.address)
         .local_address(IpAddr::from([127, 0, 0, host]))
         .build()
         .unwrap()
 }
 
-/// Secrets that an address guesses cost the registry no more than some hundreds of look-ups a minute, and keep out nobody who has come
-/// in before.
+/// Guessed secrets of one address cost at most some hundreds of registry look-ups per minute, and do not lock out
+/// users who authenticated before.
 #[test]
-fn who_guesses_is_refused_before_the_registry_is_asked_and_nobody_else() {
-    const LOOK_UPS: usize = 300;
-    let office = Office::new();
-    let alice = office.caller("alice", Role::Viewer);
-    let admin = office.caller("ada", Role::Admin);
-    let at = |host: u8, token: String| Caller {
-        office: &office,
-        client: browser_at(&office, host),
+fn guessing_is_limited_before_registry_lookups() {
+    const LOOKUPS: usize = 300;
+    let controller = TestController::new();
+    let alice = controller.caller("alice", Role::Viewer);
+    let admin = controller.caller("ada", Role::Admin);
+    let at = |host: u8, token: String| ApiClient {
+        controller: &controller,
+        client: browser_at(&controller, host),
         token: Some(token),
     };
     let mut guesser = at(2, String::new());
-    let from_there = Caller {
+    let from_there = ApiClient {
         client: guesser.client.clone(),
-        office: &office,
+        controller: &controller,
         token: alice.token.clone(),
     };
     from_there.get("/api/v1/me").ok();
-    for guess in 0..2 * LOOK_UPS {
+    for guess in 0..2 * LOOKUPS {
         guesser.token = Some(format!("lw_{guess}"));
         let status = guesser.get("/api/v1/me").status;
         assert!(status == 401 || status == 429, "{status}");
     }
-    // Everybody is asked about anew.
-    office.token("carl", Role::Viewer);
+    // All cached authentications are removed.
+    controller.token("carl", Role::Viewer);
     let removed = admin.request(Method::DELETE, "/api/v1/users/carl?reason=done");
     assert_eq!(admin.send(removed.header("Idempotency-Key", "k")).status, 204);
     from_there.get("/api/v1/me").ok();
-    let login = |caller: &Caller<'_>, token: &str| {
+    let login = |caller: &ApiClient<'_>, token: &str| {
         let request = caller.request(Method::POST, "/api/v1/login");
         caller.send(request.json(&serde_json::json!({"token": token})))
     };
     let token = alice.token.clone().unwrap();
     login(&guesser, &token).ok();
 
-    office.runtime.block_on(office.registry.clone().close());
-    // The registry answers nobody any more, and is not asked by who guesses.
-    let refused = (0..LOOK_UPS).filter(|guess| {
+    controller.runtime.block_on(controller.registry.clone().close());
+    // The registry is unavailable, and guesses do not query it.
+    let refused = (0..LOOKUPS).filter(|guess| {
         let token = format!("lw_more_{guess}");
         guesser.token = Some(token.clone());
         guesser.get("/api/v1/me").status == 429 && login(&guesser, &token).status == 429
     });
     let refused = refused.count();
-    assert!(refused > LOOK_UPS / 2, "{refused}");
-    let elsewhere = at(3, "lw_more".to_owned()).get("/api/v1/me").status;
-    assert!(elsewhere >= 500, "{elsewhere}");
+    assert!(refused > LOOKUPS / 2, "{refused}");
+    let other_address = at(3, "lw_more".to_owned()).get("/api/v1/me").status;
+    assert!(other_address >= 500, "{other_address}");
 }
 
 #[test]
-fn who_guesses_at_the_log_in_is_slowed_down_and_who_is_somebody_is_let_in() {
-    let office = Office::new();
-    let token = office.token("alice", Role::Viewer);
-    let stranger = Caller {
-        office: &office,
-        client: office.browser(),
+fn guessing_at_the_login_is_limited_per_address() {
+    let controller = TestController::new();
+    let token = controller.token("alice", Role::Viewer);
+    let unknown = ApiClient {
+        controller: &controller,
+        client: controller.browser(),
         token: None,
     };
     let login = |token: &str| {
-        let request = stranger.request(Method::POST, "/api/v1/login");
-        stranger
+        let request = unknown.request(Method::POST, "/api/v1/login");
+        unknown
             .send(request.json(&serde_json::json!({"token": token})))
             .status
     };
-    let said: Vec<u16> = (0..60).map(|guess| login(&format!("lw_{guess}"))).collect();
-    let count = |status| said.iter().filter(|said| **said == status).count();
-    assert!(count(401) >= 30 && count(429) > 0, "{said:?}");
-    assert_eq!(count(401) + count(429), said.len(), "{said:?}");
+    let message: Vec<u16> = (0..60).map(|guess| login(&format!("lw_{guess}"))).collect();
+    let count = |status| message.iter().filter(|message| **message == status).count();
+    assert!(count(401) >= 30 && count(429) > 0, "{message:?}");
+    assert_eq!(count(401) + count(429), message.len(), "{message:?}");
     assert_eq!(login(&token), 200);
 }
 
-/// Whoever has got hold of a token listens no longer than it opens.
+/// An event stream ends when its token is revoked.
 #[test]
 fn a_stream_ends_with_the_token_that_began_it() {
-    let office = Office::new();
-    let alice = office.caller("alice", Role::Viewer);
+    let controller = TestController::new();
+    let alice = controller.caller("alice", Role::Viewer);
     let listen = alice.request(Method::GET, "/api/v1/events");
-    let mut stream = office.runtime.block_on(async { listen.send().await.unwrap() });
+    let mut stream = controller
+        .runtime
+        .block_on(async { listen.send().await.unwrap() });
     assert_eq!(stream.status(), 200);
     let user = |has_token| linewarden_registry::User {
         name: "alice".to_owned(),
@@ -196,9 +195,9 @@ fn a_stream_ends_with_the_token_that_began_it() {
         created_at_s: 0,
         expires_at_s: None,
     };
-    office.runtime.block_on(async {
-        office.registry.remove_user("alice").await.unwrap();
-        office
+    controller.runtime.block_on(async {
+        controller.registry.remove_user("alice").await.unwrap();
+        controller
             .registry
             .add_user(&user(true), Some("lw_another"))
             .await

@@ -1,5 +1,5 @@
-//! A disk that is full: what would write is refused and says why, what reads is answered, gateways go on, and all is well once there is
-//! room.
+//! A full disk: writes are refused with a reason, reads are served, gateways continue, and all recovers once there is
+//! space.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write as _};
@@ -15,26 +15,26 @@ use reqwest::Method;
 use serde_json::json;
 use tokio::runtime::Runtime;
 
-use crate::gateways::{enrol, start};
-use crate::office::{Ca, Office, key};
-use crate::site::{Client as Device, LONG};
+use crate::controller::{Ca, TestController, key};
+use crate::gateways::{enroll, start};
+use crate::site::{LONG, TestDevice as Device};
 
-/// Names the directory with the small disk to the process that has one.
+/// Environment variable with the directory of the small disk, for the process that has one.
 const DISK: &str = "LINEWARDEN_SMALL_DISK";
 
 #[test]
-fn a_full_disk_refuses_what_writes_and_nothing_else() {
-    if let Some(disk) = small_disk("full::a_full_disk_refuses_what_writes_and_nothing_else") {
+fn a_full_disk_refuses_writes_only() {
+    if let Some(disk) = small_disk("full::a_full_disk_refuses_writes_only") {
         let runtime = Arc::new(Runtime::new().unwrap());
         let location = Location::Sqlite(disk.join("fleet.registry"));
-        fills_up(&disk, runtime, &location);
+        fill_until_full(&disk, runtime, &location);
     }
 }
 
-/// Tables are on a small disk, the log of what is written is not: PostgreSQL ends where that has no room.
+/// Tables are on a small disk, the write-ahead log is not: PostgreSQL stops if that is full.
 #[test]
-fn a_database_server_whose_disk_is_full_refuses_what_writes_and_nothing_else() {
-    let test = "full::a_database_server_whose_disk_is_full_refuses_what_writes_and_nothing_else";
+fn a_full_database_server_refuses_writes_only() {
+    let test = "full::a_full_database_server_refuses_writes_only";
     let Some(disk) = small_disk(test) else { return };
     let server = match Postgres::start(PostgresOptions::default()) {
         Ok(server) => server,
@@ -51,10 +51,11 @@ fn a_database_server_whose_disk_is_full_refuses_what_writes_and_nothing_else() {
         server.psql(&statement).unwrap();
     }
     let location: Location = server.new_schema("fleet").unwrap().parse().unwrap();
-    fills_up(&disk, Arc::new(Runtime::new().unwrap()), &location);
+    fill_until_full(&disk, Arc::new(Runtime::new().unwrap()), &location);
 }
 
-/// A small disk, in a process that has one. Any other process starts such a one to run the test of this name, and gets none.
+/// The small disk, in a process that has one. Any other process starts such a process for the test of this name and
+/// gets none.
 fn small_disk(test: &str) -> Option<PathBuf> {
     if let Some(disk) = std::env::var_os(DISK) {
         return Some(disk.into());
@@ -75,19 +76,19 @@ fn small_disk(test: &str) -> Option<PathBuf> {
             return None;
         }
     };
-    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    if output.status.code() == Some(77) || said.starts_with("unshare:") {
-        println!("SKIPPED: no disk can be mounted: {said}");
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    if output.status.code() == Some(77) || text.starts_with("unshare:") {
+        println!("SKIPPED: no disk can be mounted: {text}");
         return None;
     }
-    assert!(output.status.success() && said.contains("1 passed"), "{said}");
-    for line in said.lines().filter(|line| line.starts_with("SKIPPED: ")) {
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    for line in text.lines().filter(|line| line.starts_with("SKIPPED: ")) {
         println!("{line}");
     }
     None
 }
 
-/// Takes all the room that there is.
+/// Fills the disk.
 fn fill(path: &Path) {
     let mut file = File::create(path).unwrap();
     for size in [1 << 16, 1 << 12, 1] {
@@ -101,15 +102,15 @@ fn fill(path: &Path) {
     }
 }
 
-/// A fleet whose registry has its tables on that disk, while it has room, has none, and has some again.
-fn fills_up(disk: &Path, runtime: Arc<Runtime>, location: &Location) {
+/// A fleet whose registry is on that disk: with space, without, and with space again.
+fn fill_until_full(disk: &Path, runtime: Arc<Runtime>, location: &Location) {
     let registry = runtime.block_on(Registry::create(location, &key())).unwrap();
-    let office = Office::over(Arc::new(Ca::new()), runtime, registry, "ctl-a");
-    let otto = office.caller("otto", Role::Operator);
+    let controller = TestController::on_location(Arc::new(Ca::new()), runtime, registry, "ctl-a");
+    let otto = controller.caller("otto", Role::Operator);
     let token = otto.token.clone().unwrap();
     let id = DeviceId(0xd1);
-    enrol(&office, id, 60);
-    let (gateway, address) = start(office.link(GatewayId(3), &[]), GatewayId(3));
+    enroll(&controller, id, 60);
+    let (gateway, address) = start(controller.link(GatewayId(3), &[]), GatewayId(3));
     let mut device = Device::new(id, Mode::Pool, address);
     assert_eq!(device.authenticate(LONG), Some(RowIndex(0)));
 
@@ -125,7 +126,7 @@ fn fills_up(disk: &Path, runtime: Arc<Runtime>, location: &Location) {
         let line = json!({"id": "d3", "credentials": {"key": "11".repeat(16)}});
         otto.send(request.header("X-Reason", "new").body(format!("{line}\n")))
     };
-    // There may be room in what the tables have already.
+    // Tables may contain free space.
     let is_refused = |number: u32| {
         let other =
             json!({"id": format!("f{number:x}"), "credentials": {"key": "11".repeat(16)}, "reason": "new"});
@@ -133,12 +134,12 @@ fn fills_up(disk: &Path, runtime: Arc<Runtime>, location: &Location) {
     };
     assert!((0..2_000).any(is_refused), "the disk is not full");
     for _ in 0..3 {
-        for said in [otto.post("/api/v1/devices", &new), import(), login()] {
-            let message = said.refused(503, "unavailable");
-            assert!(message.contains("is full; make room"), "{message}");
+        for text in [otto.post("/api/v1/devices", &new), import(), login()] {
+            let message = text.refused(503, "unavailable");
+            assert!(message.contains("is full; free space"), "{message}");
         }
         let found = otto.get("/api/v1/devices/d1").ok();
-        assert_eq!(found["id"], "00000000000000d1", "what reads is answered");
+        assert_eq!(found["id"], "00000000000000d1", "reads are served");
         otto.get("/api/v1/status").ok();
     }
     otto.get("/api/v1/devices/d2").refused(404, "unknown_device");
@@ -150,12 +151,12 @@ fn fills_up(disk: &Path, runtime: Arc<Runtime>, location: &Location) {
     otto.post("/api/v1/devices", &new).ok();
     import().ok();
     login().ok();
-    // More rows than it had meanwhile: the registry takes note of them, and gives others.
+    // More rows than it had left: the registry records them and leases new ones.
     for row in 3..30 {
         assert_eq!(device.authenticate(LONG), Some(RowIndex(row)));
     }
     let stopped = gateway.stop().unwrap();
-    assert!(stopped.settled);
-    let problems = office.runtime.block_on(office.registry.check()).unwrap();
+    assert!(stopped.marks_committed);
+    let problems = controller.runtime.block_on(controller.registry.check()).unwrap();
     assert!(problems.is_empty(), "{problems:?}");
 }

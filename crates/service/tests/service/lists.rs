@@ -1,18 +1,18 @@
-//! Lists part by part: each thing once, in order, to the end.
+//! Paginated lists: each item once, in order, to the end.
 
 use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::gateway::Configuration;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 use linewarden_registry::{
-    Appraisal, Credentials, GroupName, GroupPolicy, Home, NewGroup, NewProver, Note, Protection, Role,
-    RoundRecord, SignerEntry, State,
+    Appraisal, AttestationState, Credentials, GroupName, GroupPolicy, NewEvent, NewGroup, NewProver,
+    Protection, ProverLocation, Role, RoundRecord, SignerRecord,
 };
 use serde_json::{Value, json};
 
-use crate::office::{Caller, Office};
+use crate::controller::{ApiClient, TestController};
 use crate::site::{record, row_key};
 
-/// Things of each kind: no multiple of the parts.
+/// Number of items of each kind: not a multiple of the page sizes.
 const COUNT: u32 = 23;
 const PART: usize = 5;
 
@@ -20,16 +20,16 @@ fn group(name: &str) -> GroupName {
     GroupName::new(name.to_owned()).unwrap()
 }
 
-/// What a list says, walked through by parts: no part is longer than it may be, or empty before the end.
+/// Reads a list page by page. No page exceeds the limit or is empty before the end.
 #[track_caller]
-fn walked(caller: &Caller<'_>, path: &str, say: impl Fn(&Value) -> String) -> Vec<String> {
+fn read_list(caller: &ApiClient<'_>, path: &str, format: impl Fn(&Value) -> String) -> Vec<String> {
     let ask = if path.contains('?') { '&' } else { '?' };
     let (mut seen, mut after) = (Vec::new(), String::new());
     for _ in 0..=COUNT {
         let part = caller.get(&format!("{path}{ask}limit={PART}{after}")).ok();
         let items = part["items"].as_array().unwrap();
         assert!((1..=PART).contains(&items.len()), "{path}: {part}");
-        seen.extend(items.iter().map(&say));
+        seen.extend(items.iter().map(&format));
         match part["next"].as_str() {
             Some(next) => after = format!("&after={next}"),
             None => return seen,
@@ -47,17 +47,17 @@ fn text(field: &'static str) -> impl Fn(&Value) -> String {
 
 #[test]
 fn gateways_signers_users_and_policies_are_walked_through() {
-    let office = Office::new();
-    let ada = office.caller("ada", Role::Admin);
-    let registry = &office.registry;
-    office.runtime.block_on(async {
+    let controller = TestController::new();
+    let ada = controller.caller("ada", Role::Admin);
+    let registry = &controller.registry;
+    controller.runtime.block_on(async {
         for number in 1..=COUNT {
-            // Every third is in no book: it was heard, and nothing more.
+            // Every third gateway has no record and is known by its messages only.
             if number % 3 > 0 {
                 let gateway = GatewayId(number * 100);
-                registry.enter_gateway(gateway, "hall", 1).await.unwrap();
+                registry.set_gateway(gateway, "hall", 1).await.unwrap();
             }
-            let signer = SignerEntry {
+            let signer = SignerRecord {
                 id: vec![u8::try_from(number).unwrap(); 8],
                 name: String::new(),
                 scheme: "Ed25519".to_owned(),
@@ -75,12 +75,12 @@ fn gateways_signers_users_and_policies_are_walked_through() {
             registry.set_group(&group, 1).await.unwrap();
         }
         for number in (3..=COUNT).step_by(3) {
-            let link = office.link(GatewayId(number * 100), &[]);
-            link.enter().await.unwrap();
+            let link = controller.link(GatewayId(number * 100), &[]);
+            link.register().await.unwrap();
         }
     });
     for number in 2..=COUNT {
-        office.token(&format!("u{number}"), Role::Viewer);
+        controller.token(&format!("u{number}"), Role::Viewer);
     }
     let numbers = |of: fn(u32) -> String| -> Vec<String> { (1..=COUNT).map(of).collect() };
     let sorted = |mut names: Vec<String>| {
@@ -88,21 +88,21 @@ fn gateways_signers_users_and_policies_are_walked_through() {
         names
     };
     assert_eq!(
-        walked(&ada, "/api/v1/gateways", text("id")),
+        read_list(&ada, "/api/v1/gateways", text("id")),
         numbers(|number| (number * 100).to_string())
     );
     assert_eq!(
-        walked(&ada, "/api/v1/signers", text("id")),
+        read_list(&ada, "/api/v1/signers", text("id")),
         numbers(|number| format!("{number:02x}").repeat(8))
     );
     assert_eq!(
-        walked(&ada, "/api/v1/policies", text("name")),
+        read_list(&ada, "/api/v1/policies", text("name")),
         sorted(numbers(|number| format!("g{number}")))
     );
     let mut users: Vec<String> = (2..=COUNT).map(|number| format!("u{number}")).collect();
     users.push("ada".to_owned());
-    assert_eq!(walked(&ada, "/api/v1/users", text("name")), sorted(users));
-    // Behind one that is gone it goes on all the same.
+    assert_eq!(read_list(&ada, "/api/v1/users", text("name")), sorted(users));
+    // A removed last item does not end the list.
     let behind = ada.get("/api/v1/gateways?after=150&limit=1").ok();
     assert_eq!(behind["items"][0]["id"], 200);
     for path in ["gateways", "signers", "users", "policies"] {
@@ -116,10 +116,10 @@ fn gateways_signers_users_and_policies_are_walked_through() {
 
 #[test]
 fn rounds_are_walked_through_of_all_of_one_gateway_and_of_one_group() {
-    let office = Office::new();
-    let vera = office.caller("vera", Role::Viewer);
-    let registry = &office.registry;
-    // Those of both gateways begin at the same times.
+    let controller = TestController::new();
+    let vera = controller.caller("vera", Role::Viewer);
+    let registry = &controller.registry;
+    // Rounds of both gateways start at the same times.
     let round = |gateway: u32, number: u32| RoundRecord {
         gateway: GatewayId(gateway),
         number,
@@ -127,30 +127,30 @@ fn rounds_are_walked_through_of_all_of_one_gateway_and_of_one_group() {
         period: Period(1),
         started_at_s: 1_790_000_000 + u64::from(number / 2),
         ended_at_s: 1_790_000_100,
-        asked: 1,
+        requested: 1,
         ok: 1,
         late: 0,
-        silent: 0,
+        missed: 0,
         last_verdict_ms: 1,
     };
-    office.runtime.block_on(async {
+    controller.runtime.block_on(async {
         for gateway in [3, 4] {
-            let fence = registry.register_gateway(GatewayId(gateway), 1).await.unwrap();
-            registry.reserve_rounds(&fence, COUNT, 0).await.unwrap();
+            let fencing_token = registry.register_gateway(GatewayId(gateway), 1).await.unwrap();
+            registry.reserve_rounds(&fencing_token, COUNT, 0).await.unwrap();
             for number in 1..=COUNT {
                 registry
-                    .record_round(&fence, &round(gateway, number), &[])
+                    .record_round(&fencing_token, &round(gateway, number), &[])
                     .await
                     .unwrap();
             }
         }
     });
-    let say = |item: &Value| format!("{}/{}", item["gateway"], item["number"]);
+    let describe = |item: &Value| format!("{}/{}", item["gateway"], item["number"]);
     let all: Vec<(u32, u32)> = (1..=COUNT)
         .flat_map(|number| [(3, number), (4, number)])
         .collect();
-    let expected = |is_wanted: fn(&(u32, u32)) -> bool| -> Vec<String> {
-        let mut rounds: Vec<_> = all.iter().copied().filter(is_wanted).collect();
+    let expected = |is_selected: fn(&(u32, u32)) -> bool| -> Vec<String> {
+        let mut rounds: Vec<_> = all.iter().copied().filter(is_selected).collect();
         rounds.sort_by_key(|(gateway, number)| (u32::MAX - number / 2, *gateway, u32::MAX - number));
         rounds
             .iter()
@@ -167,7 +167,7 @@ fn rounds_are_walked_through_of_all_of_one_gateway_and_of_one_group() {
         ),
     ] {
         assert_eq!(
-            walked(&vera, &format!("/api/v1/rounds{query}"), say),
+            read_list(&vera, &format!("/api/v1/rounds{query}"), describe),
             rounds,
             "{query}"
         );
@@ -180,9 +180,9 @@ fn rounds_are_walked_through_of_all_of_one_gateway_and_of_one_group() {
 
 #[test]
 fn results_are_walked_through() {
-    let office = Office::new();
-    let vera = office.caller("vera", Role::Viewer);
-    let registry = &office.registry;
+    let controller = TestController::new();
+    let vera = controller.caller("vera", Role::Viewer);
+    let registry = &controller.registry;
     let pumps = NewGroup {
         name: group("pumps"),
         policy: GroupPolicy::default(),
@@ -196,19 +196,19 @@ fn results_are_walked_through() {
         period: Period(1),
         started_at_s: 1,
         ended_at_s: 2,
-        asked: COUNT,
+        requested: COUNT,
         ok: 0,
         late: COUNT,
-        silent: 0,
+        missed: 0,
         last_verdict_ms: 1,
     };
-    office.runtime.block_on(async {
+    controller.runtime.block_on(async {
         registry.set_group(&pumps, 1).await.unwrap();
         let mut appraisals = Vec::new();
         for number in 1..=COUNT {
             let device = DeviceId(number.into());
             let credentials = Credentials::Key(row_key(device, 0));
-            registry.enrol(record(device, credentials)).await.unwrap();
+            registry.enroll(record(device, credentials)).await.unwrap();
             let prover = NewProver {
                 device,
                 group: group("pumps"),
@@ -216,38 +216,41 @@ fn results_are_walked_through() {
                 protection: Protection::Software,
                 binding: None,
                 overlay: None,
-                home: Some(Home {
+                location: Some(ProverLocation {
                     gateway: GatewayId(3),
                     address: [192, 0, 2, 1].into(),
                 }),
                 port: 20_554,
                 enrolled_period: Period(0),
             };
-            registry.enrol_prover(prover, 1).await.unwrap();
+            registry.enroll_prover(prover, 1).await.unwrap();
             let enrolled = registry.prover(device).await.unwrap().unwrap();
             let appraisal = Appraisal {
                 device,
                 gateway: GatewayId(3),
                 address: None,
-                state: State::Late,
+                state: AttestationState::Late,
                 since_s: 1,
                 since_round: 1,
                 configuration: Configuration::Current,
-                silences: Vec::new(),
-                asked: 1,
+                missed_rounds: Vec::new(),
+                rounds_total: 1,
             };
             appraisals.push((appraisal, enrolled.enrolled_at()));
         }
-        let fence = registry.register_gateway(GatewayId(3), 1).await.unwrap();
-        registry.reserve_rounds(&fence, 1, 0).await.unwrap();
-        registry.record_round(&fence, &round, &appraisals).await.unwrap();
+        let fencing_token = registry.register_gateway(GatewayId(3), 1).await.unwrap();
+        registry.reserve_rounds(&fencing_token, 1, 0).await.unwrap();
+        registry
+            .record_round(&fencing_token, &round, &appraisals)
+            .await
+            .unwrap();
     });
     let devices: Vec<String> = (1..=COUNT).map(|number| format!("{number:016x}")).collect();
     for query in ["", "?state=late"] {
         let path = format!("/api/v1/results{query}");
-        assert_eq!(walked(&vera, &path, text("device")), devices, "{query}");
+        assert_eq!(read_list(&vera, &path, text("device")), devices, "{query}");
     }
-    // A part with nothing that is wanted leads on to the next one.
+    // A page without matching items leads to the next one.
     let none = vera.get(&format!("/api/v1/results?state=ok&limit={PART}")).ok();
     assert_eq!(none, json!({"items": [], "next": devices[PART - 1]}));
     vera.get("/api/v1/results?state=odd").refused(422, "invalid");
@@ -255,29 +258,32 @@ fn results_are_walked_through() {
 }
 
 #[test]
-fn what_happened_and_who_had_it_done_is_walked_through_while_more_happens() {
-    let office = Office::new();
-    let ada = office.caller("ada", Role::Admin);
+fn event_and_audit_lists_are_complete_while_growing() {
+    let controller = TestController::new();
+    let ada = controller.caller("ada", Role::Admin);
     for id in 1..=COUNT {
         let gateway = json!({"id": id, "name": "hall", "reason": "new"});
         ada.post("/api/v1/gateways", &gateway).ok();
     }
     let newest_first: Vec<String> = (1..=COUNT).rev().map(|id| id.to_string()).collect();
     for path in [
-        "/api/v1/audit?what=gateway_entered",
+        "/api/v1/audit?action=gateway_created",
         "/api/v1/audit?by=ada",
-        "/api/v1/events/history?kinds=gateway_entered",
+        "/api/v1/events/history?kinds=gateway_created",
     ] {
-        let seen = walked(&ada, path, |item| {
-            // What comes meanwhile is in front of all parts but the first.
-            let note = Note {
-                kind: "gateway_entered".to_owned(),
+        let seen = read_list(&ada, path, |item| {
+            // Items added in between precede all pages but the first.
+            let note = NewEvent {
+                kind: "gateway_created".to_owned(),
                 gateway: Some(GatewayId(99)),
                 device: None,
                 detail: String::new(),
             };
             if path.contains("history") {
-                office.runtime.block_on(office.registry.note(&[note], 1)).unwrap();
+                controller
+                    .runtime
+                    .block_on(controller.registry.record_events(&[note], 1))
+                    .unwrap();
             }
             text("gateway")(item)
         });

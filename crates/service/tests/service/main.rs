@@ -1,5 +1,5 @@
-//! The service over real TLS: what users may, what is kept of it, gateways at work over gRPC with devices that authenticate, several
-//! controllers over one database.
+//! The service over real TLS: permissions of users, stored state, gateways over gRPC with authenticating devices,
+//! several controllers over one database.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -11,7 +11,9 @@
 mod site;
 
 mod access;
+mod api;
 mod attested;
+mod controller;
 mod database;
 mod devices;
 mod events;
@@ -22,8 +24,6 @@ mod full;
 mod gateways;
 mod lists;
 mod nats;
-mod office;
-mod others;
 mod refused;
 mod results;
 mod telemetry;

@@ -1,4 +1,4 @@
-//! Events through a real nats-server: once each and in order, whoever is killed or stopped meanwhile.
+//! Events through a real nats-server: each once and in order, with processes killed and stopped.
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::sync::Arc;
@@ -6,14 +6,14 @@ use std::time::Instant;
 
 use async_nats::jetstream::stream::Stream;
 use linewarden_protocol::ids::DeviceId;
-use linewarden_registry::{Location, Note, Registry, Role};
+use linewarden_registry::{Location, NewEvent, Registry, Role};
 use linewarden_service::{NatsOptions, NatsTls};
 use linewarden_testbed::{Listen, Nats, Postgres, PostgresOptions};
 use rcgen::SanType;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use crate::office::{Ca, Caller, Office, key};
+use crate::controller::{ApiClient, Ca, TestController, key};
 use crate::site::LONG;
 
 const STREAM: &str = "FLEET";
@@ -41,7 +41,7 @@ fn options(server: &Nats) -> NatsOptions {
     }
 }
 
-/// What lies in the stream: ids, subjects and bodies in their order, once it ends with that entry of the journal.
+/// Messages of the stream up to this entry: ids, subjects and bodies.
 async fn published(stream: &mut Stream, upto: u64) -> Vec<(String, String, Value)> {
     let mut all = Vec::new();
     let until = Instant::now() + LONG;
@@ -57,7 +57,7 @@ async fn published(stream: &mut Stream, upto: u64) -> Vec<(String, String, Value
         if all.last().is_some_and(is_there) {
             return all;
         }
-        assert!(Instant::now() < until, "entry {upto} is not there: {all:?}");
+        assert!(Instant::now() < until, "entry {upto} is missing: {all:?}");
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
 }
@@ -74,19 +74,19 @@ async fn stream(server: &Nats) -> Stream {
     }
 }
 
-/// The stream has what the API tells, and nothing else, each once and in order; how many that is.
+/// Checks that the stream contains the events of the API, each once and in order; returns their number.
 #[track_caller]
 fn compare(runtime: &Runtime, server: &Nats, registry: &Registry) -> usize {
-    let mut entries = runtime.block_on(registry.journal_after(0, 10_000)).unwrap();
+    let mut entries = runtime.block_on(registry.events_after(0, 10_000)).unwrap();
     entries.retain(|entry| !entry.refused);
     let upto = entries.last().unwrap().number;
     let there = runtime.block_on(async { published(&mut stream(server).await, upto).await });
-    let wanted: Vec<_> = entries
+    let expected: Vec<_> = entries
         .iter()
         .map(|entry| {
             (
                 format!("{}-{}", entry.number, entry.at_ms),
-                format!("fleet.events.{}", entry.note.kind),
+                format!("fleet.events.{}", entry.event.kind),
                 json!(entry.number),
             )
         })
@@ -95,11 +95,11 @@ fn compare(runtime: &Runtime, server: &Nats, registry: &Registry) -> usize {
         .iter()
         .map(|(id, subject, body)| (id.clone(), subject.clone(), body["id"].clone()))
         .collect();
-    assert_eq!(found, wanted);
-    wanted.len()
+    assert_eq!(found, expected);
+    expected.len()
 }
 
-fn enrol(caller: &Caller<'_>, ids: std::ops::Range<u64>) {
+fn enroll(caller: &ApiClient<'_>, ids: std::ops::Range<u64>) {
     for id in ids {
         let id = DeviceId(id);
         let body = json!({"id": id.to_string(), "credentials": {"key": "11".repeat(16)}, "reason": "new"});
@@ -107,10 +107,10 @@ fn enrol(caller: &Caller<'_>, ids: std::ops::Range<u64>) {
     }
 }
 
-/// The value of a metric of a controller.
-fn metric(office: &Office, name: &str) -> f64 {
-    let address = format!("http://{}/metrics", office.metrics);
-    let page = office
+/// Reads a metric of a controller.
+fn metric(controller: &TestController, name: &str) -> f64 {
+    let address = format!("http://{}/metrics", controller.metrics);
+    let page = controller
         .runtime
         .block_on(async { reqwest::get(address).await.unwrap().text().await.unwrap() });
     let line = page
@@ -122,15 +122,15 @@ fn metric(office: &Office, name: &str) -> f64 {
 }
 
 #[track_caller]
-fn wait_for_metric(office: &Office, name: &str, value: f64) {
+fn wait_for_metric(controller: &TestController, name: &str, value: f64) {
     let until = Instant::now() + LONG;
-    while (metric(office, name) - value).abs() > f64::EPSILON {
-        assert!(Instant::now() < until, "{name} is {}", metric(office, name));
+    while (metric(controller, name) - value).abs() > f64::EPSILON {
+        assert!(Instant::now() < until, "{name} is {}", metric(controller, name));
     }
 }
 
 #[test]
-fn two_controllers_publish_each_event_once_whatever_is_started_again() {
+fn two_controllers_publish_each_event_once_across_restarts() {
     let (Some(mut server), Ok(database)) = (server(&[]), Postgres::start(PostgresOptions::default())) else {
         println!("SKIPPED: needs PostgreSQL and nats-server");
         return;
@@ -142,14 +142,14 @@ fn two_controllers_publish_each_event_once_whatever_is_started_again() {
     let start = |name: &str, server: &Nats| {
         let own = runtime.block_on(Registry::open(&location, &key())).unwrap();
         let nats = Some(options(server));
-        Office::publishing(Arc::clone(&ca), Arc::clone(&runtime), own, name, nats)
+        TestController::with_nats(Arc::clone(&ca), Arc::clone(&runtime), own, name, nats)
     };
     let (a, b) = (start("ctl-a", &server), start("ctl-b", &server));
     let (otto, olga) = (a.caller("otto", Role::Operator), b.caller("olga", Role::Operator));
-    // Both at once, and what is refused is for the audit only.
+    // Both concurrently; refused actions are in the audit log only.
     std::thread::scope(|scope| {
-        scope.spawn(|| enrol(&otto, 1..40));
-        enrol(&olga, 100..140);
+        scope.spawn(|| enroll(&otto, 1..40));
+        enroll(&olga, 100..140);
     });
     otto.post("/api/v1/devices/1/revoke", &json!({"reason": "stolen"}))
         .ok();
@@ -158,47 +158,46 @@ fn two_controllers_publish_each_event_once_whatever_is_started_again() {
     let count = compare(&runtime, &server, &registry);
     assert_eq!(count, 39 + 40 + 1);
     let sum = metric(&a, "linewarden_nats_published_total") + metric(&b, "linewarden_nats_published_total");
-    assert_eq!(
-        sum as usize, count,
-        "what the one has published the other has not"
-    );
+    assert_eq!(sum as usize, count, "each event is published by one controller");
 
-    // Nobody waits for a server that is gone, and it misses nothing.
+    // Requests do not wait for a stopped server, and it misses no event.
     server.kill().unwrap();
     wait_for_metric(&a, "linewarden_nats_connected", 0.0);
-    enrol(&otto, 200..210);
-    enrol(&olga, 210..220);
-    server.resume().unwrap();
+    enroll(&otto, 200..210);
+    enroll(&olga, 210..220);
+    server.restart().unwrap();
     assert_eq!(compare(&runtime, &server, &registry), count + 20);
     wait_for_metric(&a, "linewarden_nats_lag_events", 0.0);
     wait_for_metric(&b, "linewarden_nats_lag_events", 0.0);
 
-    // What happens while no controller is there is published by the next one, from where the stream ends.
+    // Events without a running controller are published by the next one, from the end of the stream.
     drop((otto, olga));
     drop((a, b));
-    let note = |kind: &str| Note {
+    let note = |kind: &str| NewEvent {
         kind: kind.to_owned(),
-        ..Note::default()
+        ..NewEvent::default()
     };
-    let notes: Vec<Note> = (0..500)
+    let notes: Vec<NewEvent> = (0..500)
         .map(|number| note(if number % 2 == 0 { "odd" } else { "even" }))
         .collect();
-    runtime.block_on(registry.note(&notes, 5)).unwrap();
+    runtime.block_on(registry.record_events(&notes, 5)).unwrap();
     let a = start("ctl-a", &server);
     assert_eq!(compare(&runtime, &server, &registry), count + 520);
     wait_for_metric(&a, "linewarden_nats_published_total", 500.0);
 
-    // A stream that is emptied goes on where it was.
+    // A purged stream continues at its position.
     runtime.block_on(async { stream(&server).await.purge().await.unwrap() });
-    runtime.block_on(registry.note(&[note("after")], 6)).unwrap();
+    runtime
+        .block_on(registry.record_events(&[note("after")], 6))
+        .unwrap();
     wait_for_metric(&a, "linewarden_nats_published_total", 501.0);
     wait_for_metric(&a, "linewarden_nats_lag_events", 0.0);
     let left = runtime.block_on(async { stream(&server).await.info().await.unwrap().state.messages });
-    assert_eq!(left, 1, "nothing is told again");
+    assert_eq!(left, 1, "no event is repeated");
 }
 
 #[test]
-fn a_server_is_believed_by_its_ca_only() {
+fn a_nats_server_is_trusted_by_its_ca_only() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     let ca = Ca::new();
@@ -229,7 +228,7 @@ fn a_server_is_believed_by_its_ca_only() {
         let location = Location::Sqlite(directory.path().join("fleet.registry"));
         let runtime = Arc::new(Runtime::new().unwrap());
         let registry = runtime
-            .block_on(Registry::create(&location, &crate::office::key()))
+            .block_on(Registry::create(&location, &crate::controller::key()))
             .unwrap();
         let nats = NatsOptions {
             tls: Some(tls),
@@ -237,22 +236,22 @@ fn a_server_is_believed_by_its_ca_only() {
             subject_prefix: format!("fleet{}", ca.len()),
             ..options(&server)
         };
-        let office = Office::publishing(Arc::new(Ca::new()), runtime, registry, "ctl", Some(nats));
-        let otto = office.caller("otto", Role::Operator);
-        enrol(&otto, 1..3);
+        let controller = TestController::with_nats(Arc::new(Ca::new()), runtime, registry, "ctl", Some(nats));
+        let otto = controller.caller("otto", Role::Operator);
+        enroll(&otto, 1..3);
         let until = Instant::now() + LONG;
-        // One or the other comes about.
-        while metric(&office, "linewarden_nats_published_total") < 2.0
-            && metric(&office, "linewarden_nats_failed_total") < 3.0
+        // One of both happens.
+        while metric(&controller, "linewarden_nats_published_total") < 2.0
+            && metric(&controller, "linewarden_nats_failed_total") < 3.0
         {
-            assert!(Instant::now() < until, "neither taken nor refused");
+            assert!(Instant::now() < until, "neither accepted nor refused");
         }
-        metric(&office, "linewarden_nats_published_total")
+        metric(&controller, "linewarden_nats_published_total")
     };
     assert_eq!(published("ca.pem") as u64, 2);
     assert_eq!(
         published("other.pem") as u64,
         0,
-        "somebody else's server gets nothing"
+        "an untrusted server gets nothing"
     );
 }

@@ -1,20 +1,20 @@
-//! Questions that cannot be read: whoever has read them, the answer is of one form, and the description has it.
+//! Malformed requests: all errors have one format, which the description contains.
 
 use linewarden_registry::{Location, Registry, Role};
 use linewarden_testbed::{Postgres, PostgresOptions};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::office::{Ca, Caller, Office, key, unique};
+use crate::controller::{ApiClient, Ca, TestController, key, unique};
 
-fn write(caller: &Caller<'_>, method: Method, path: &str) -> reqwest::RequestBuilder {
+fn write(caller: &ApiClient<'_>, method: Method, path: &str) -> reqwest::RequestBuilder {
     caller.request(method, path).header("Idempotency-Key", unique())
 }
 
 #[test]
 fn every_refusal_is_json() {
-    let office = Office::new();
-    let ada = office.caller("ada", Role::Admin);
+    let controller = TestController::new();
+    let ada = controller.caller("ada", Role::Admin);
     let devices = "/api/v1/devices";
     let json_body = |text: &str| {
         write(&ada, Method::POST, devices)
@@ -40,13 +40,15 @@ fn every_refusal_is_json() {
         .json(&json!({"token": "x".repeat(8_192)}));
     ada.send(huge).refused(413, "too_large");
     let allowed = ada.request(Method::DELETE, "/api/v1/status");
-    let allowed = office.runtime.block_on(async { allowed.send().await.unwrap() });
+    let allowed = controller
+        .runtime
+        .block_on(async { allowed.send().await.unwrap() });
     assert!(allowed.headers().contains_key("allow"), "{allowed:?}");
 }
 
-/// PostgreSQL refuses the character as its own failure; nobody gets that far.
-fn no_text_has_null(office: &Office) {
-    let ada = office.caller("ada", Role::Admin);
+/// PostgreSQL refuses the character as an internal error, so it must be refused before.
+fn no_text_has_null(controller: &TestController) {
+    let ada = controller.caller("ada", Role::Admin);
     for path in [
         "/api/v1/devices?name_prefix=a%00b",
         "/api/v1/audit?by=%00",
@@ -73,7 +75,7 @@ fn no_text_has_null(office: &Office) {
 
 #[test]
 fn no_text_has_the_character_null() {
-    no_text_has_null(&Office::new());
+    no_text_has_null(&TestController::new());
 }
 
 #[test]
@@ -88,7 +90,7 @@ fn no_text_has_the_character_null_over_postgresql() {
     let location: Location = server.new_schema("nulls").unwrap().parse().unwrap();
     let runtime = std::sync::Arc::new(tokio::runtime::Runtime::new().unwrap());
     let registry = runtime.block_on(Registry::create(&location, &key())).unwrap();
-    no_text_has_null(&Office::over(
+    no_text_has_null(&TestController::on_location(
         std::sync::Arc::new(Ca::new()),
         runtime,
         registry,
@@ -97,9 +99,9 @@ fn no_text_has_the_character_null_over_postgresql() {
 }
 
 #[test]
-fn the_description_says_how_one_comes_in_and_is_refused() {
-    let office = Office::new();
-    let api = office.caller("vera", Role::Viewer).get("/openapi.json").ok();
+fn the_openapi_description_covers_authentication_and_errors() {
+    let controller = TestController::new();
+    let api = controller.caller("vera", Role::Viewer).get("/openapi.json").ok();
     let schemes = &api["components"]["securitySchemes"];
     assert_eq!(schemes["token"]["scheme"], "bearer");
     assert_eq!(schemes["session"]["in"], "cookie");
@@ -138,7 +140,7 @@ fn the_description_says_how_one_comes_in_and_is_refused() {
     assert!(writes > 10, "{writes}");
     assert!(has(&api["paths"]["/api/v1/events"]["get"], "Last-Event-ID"));
     assert!(has(&api["paths"]["/api/v1/devices/import"]["post"], "X-Reason"));
-    // What is referred to is there.
+    // All references are resolved.
     let text = api.to_string();
     for reference in text.split("\"#/components/schemas/").skip(1) {
         let name = reference.split('"').next().unwrap();
@@ -146,11 +148,11 @@ fn the_description_says_how_one_comes_in_and_is_refused() {
     }
 }
 
-/// Whatever became of the first time, the same import stores each device once; another one under its key is refused.
+/// A repeated import stores each device once, whatever happened before; another body with its key is refused.
 #[test]
-fn an_import_may_be_sent_again() {
-    let office = Office::new();
-    let olga = office.caller("olga", Role::Operator);
+fn an_import_may_be_repeated() {
+    let controller = TestController::new();
+    let olga = controller.caller("olga", Role::Operator);
     let lines = |count: u32| -> String {
         let line = |n: u32| json!({"id": format!("{n:x}"), "credentials": {"key": format!("{n:032x}")}});
         (1..=count).map(|n| format!("{}\n", line(n))).collect()
@@ -161,7 +163,7 @@ fn an_import_may_be_sent_again() {
             .header("X-Reason", "neue Geräte".as_bytes());
         olga.send(request.header("Idempotency-Key", key).body(body))
     };
-    // A body that breaks off behind what is stored at once.
+    // A body that is interrupted after a stored chunk.
     let broken = format!("{}{{", lines(10_500));
     let refused = import(broken, "k1");
     assert_eq!(refused.body["error"]["stored"], 10_000, "{}", refused.text);
@@ -179,25 +181,25 @@ fn an_import_may_be_sent_again() {
     import(lines(10_400), "k1").refused(409, "conflict");
     import(lines(10_500).replacen('{', "{ ", 1), "k1").refused(409, "conflict");
     import(lines(1), "k 1").refused(422, "invalid");
-    let audit = office.caller("ada", Role::Admin).get("/api/v1/audit").ok();
+    let audit = controller.caller("ada", Role::Admin).get("/api/v1/audit").ok();
     assert_eq!(
         audit["items"][audit["items"].as_array().unwrap().len() - 1]["reason"],
         "neue Geräte"
     );
 }
 
-/// For who cannot send the header, as browsers' `EventSource` at its beginning.
+/// For clients that cannot send the header, such as browsers' `EventSource` at its start.
 #[test]
-fn the_last_event_may_stand_in_the_query() {
-    let office = Office::new();
-    let olga = office.caller("olga", Role::Operator);
+fn the_last_event_id_may_be_a_query_parameter() {
+    let controller = TestController::new();
+    let olga = controller.caller("olga", Role::Operator);
     for id in ["d1", "d2"] {
         let device = json!({"id": id, "credentials": {"key": "11".repeat(16)}, "reason": "new"});
         olga.post("/api/v1/devices", &device).ok();
     }
     let first = |path: &str| {
         let request = olga.request(Method::GET, path);
-        office.runtime.block_on(async {
+        controller.runtime.block_on(async {
             let mut response = request.send().await.unwrap();
             let mut text = String::new();
             while !text.contains("id:") {

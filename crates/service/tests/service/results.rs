@@ -1,4 +1,4 @@
-//! What is signed of how devices stand, and whose messages are believed no more: as those read it who have nothing but a key or a list.
+//! Signed attestation results and the list of revoked signers, read with only a key or a list.
 
 use std::time::{Duration, Instant};
 
@@ -14,9 +14,9 @@ use linewarden_signatures::store::Revocations;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::fleet::{Fleet, Spec, make_group, start_gateway};
-use crate::gateways::enrol;
-use crate::office::{Caller, Office};
+use crate::controller::{ApiClient, TestController};
+use crate::fleet::{DeviceSpec, Fleet, make_group, start_gateway};
+use crate::gateways::enroll;
 use crate::site::LONG;
 
 /// The claims of a token that verifies with the public key alone.
@@ -36,73 +36,79 @@ fn claims(jwk: &str, token: &str) -> Option<Value> {
     serde_json::from_slice(&bytes(claims)?).ok()
 }
 
-/// What is signed of a device, once it is that it stands so.
+/// The signed result of a device, once it has this state.
 #[track_caller]
-fn signed(viewer: &Caller<'_>, jwk: &str, device: DeviceId, state: &str) -> Value {
+fn signed(viewer: &ApiClient<'_>, jwk: &str, device: DeviceId, state: &str) -> Value {
     let until = Instant::now() + LONG;
     loop {
-        let asked = viewer.request(Method::GET, &format!("/api/v1/results/{device}"));
-        let said = viewer.send(asked);
-        if said.status == 200 {
-            let claims = claims(jwk, &said.text).expect("the controller has signed it");
+        let request = viewer.request(Method::GET, &format!("/api/v1/results/{device}"));
+        let message = viewer.send(request);
+        if message.status == 200 {
+            let claims = claims(jwk, &message.text).expect("the controller has signed it");
             let of_device = &claims["submods"][device.to_string()];
             if of_device["ear_verifier_claims"]["state"] == state {
                 return claims;
             }
         }
-        assert!(Instant::now() < until, "{} {}", said.status, said.text);
+        assert!(Instant::now() < until, "{} {}", message.status, message.text);
     }
 }
 
 #[test]
-fn how_a_device_stands_is_signed_for_who_has_the_key() {
+fn attestation_results_are_signed() {
     let signer = Signer::from_pem(&Signer::generate_pem().unwrap()).unwrap();
     let jwk = signer.public_jwk();
-    let office = Office::new_deciding(|controller| controller.signing(signer));
-    let vera = office.caller("vera", Role::Viewer);
-    make_group(&office, "sensors", 1);
-    let (gateway, address) = start_gateway(&office, GatewayId(3));
-    let [well, mute, never] = [0xd1, 0xd2, 0xd9].map(DeviceId);
-    let specs = [well, mute].map(|device| Spec {
+    let controller = TestController::new_with_decisions(|controller| controller.with_signer(signer));
+    let vera = controller.caller("vera", Role::Viewer);
+    make_group(&controller, "sensors", 1);
+    let (gateway, address) = start_gateway(&controller, GatewayId(3));
+    let [well, unresponsive, never] = [0xd1, 0xd2, 0xd9].map(DeviceId);
+    let specs = [well, unresponsive].map(|device| DeviceSpec {
         device,
         name: String::new(),
         gateway: address,
-        home: GatewayId(3),
+        first_gateway: GatewayId(3),
         group: "sensors",
         is_changed: false,
     });
-    let fleet = Fleet::start(&office, &specs, Duration::from_millis(200));
-    enrol(&office, never, 1);
+    let fleet = Fleet::start(&controller, &specs, Duration::from_millis(200));
+    enroll(&controller, never, 1);
 
-    let told = signed(&vera, &jwk, well, "ok");
-    assert_eq!(told["eat_profile"], "tag:ietf.org,2026:rats/ear#04");
-    assert!(told["exp"].as_u64() > told["iat"].as_u64(), "{told}");
-    let submods = told["submods"].as_object().unwrap();
-    assert_eq!(submods.len(), 1, "{told}");
+    let result = signed(&vera, &jwk, well, "ok");
+    assert_eq!(result["eat_profile"], "tag:ietf.org,2026:rats/ear#04");
+    assert!(result["exp"].as_u64() > result["iat"].as_u64(), "{result}");
+    let submods = result["submods"].as_object().unwrap();
+    assert_eq!(submods.len(), 1, "{result}");
     let of_well = &submods[&well.to_string()];
-    assert_eq!(of_well["ear_status"], "affirming", "{told}");
-    assert_eq!(of_well["ear_trustworthiness_vector"]["executables"], 2, "{told}");
-    assert_eq!(of_well["ear_verifier_claims"]["gateway"], 3, "{told}");
+    assert_eq!(of_well["ear_status"], "affirming", "{result}");
+    assert_eq!(
+        of_well["ear_trustworthiness_vector"]["executables"], 2,
+        "{result}"
+    );
+    assert_eq!(of_well["ear_verifier_claims"]["gateway"], 3, "{result}");
     assert_eq!(
         of_well["ear_appraisal_policy_ids"],
         json!(["linewarden:group:sensors"])
     );
-    signed(&vera, &jwk, mute, "ok");
-    fleet.set_mute(mute, true);
-    let told = signed(&vera, &jwk, mute, "quarantined");
-    let of_mute = &told["submods"][mute.to_string()];
-    assert_eq!(of_mute["ear_status"], "contraindicated", "{told}");
-    assert!(of_mute["ear_trustworthiness_vector"].is_null(), "{told}");
+    signed(&vera, &jwk, unresponsive, "ok");
+    fleet.set_muted(unresponsive, true);
+    let result = signed(&vera, &jwk, unresponsive, "quarantined");
+    let of_unresponsive = &result["submods"][unresponsive.to_string()];
+    assert_eq!(of_unresponsive["ear_status"], "contraindicated", "{result}");
+    assert!(
+        of_unresponsive["ear_trustworthiness_vector"].is_null(),
+        "{result}"
+    );
 
-    // Nobody who has changed it has signed it, and with another key nothing is read.
-    let answer = vera.send(vera.request(Method::GET, &format!("/api/v1/results/{well}")));
-    let (head, rest) = answer.text.split_at(answer.text.len() / 2);
+    // A modified result does not verify, nor one with another key.
+    let response = vera.send(vera.request(Method::GET, &format!("/api/v1/results/{well}")));
+    let (head, rest) = response.text.split_at(response.text.len() / 2);
     let swapped = if rest.starts_with('A') { "B" } else { "A" };
     assert_eq!(claims(&jwk, &format!("{head}{swapped}{}", &rest[1..])), None);
     let other = Signer::from_pem(&Signer::generate_pem().unwrap()).unwrap();
-    assert_eq!(claims(&other.public_jwk(), &answer.text), None);
+    assert_eq!(claims(&other.public_jwk(), &response.text), None);
 
-    for (state, device) in [("ok", well), ("quarantined", mute)] {
+    for (state, device) in [("ok", well), ("quarantined", unresponsive)] {
         let until = Instant::now() + LONG;
         loop {
             let listed = vera.get(&format!("/api/v1/results?state={state}")).ok();
@@ -123,13 +129,13 @@ fn how_a_device_stands_is_signed_for_who_has_the_key() {
 
 #[test]
 fn the_list_of_revoked_signers_is_one_that_receivers_read() {
-    let office = Office::new();
-    let ada = office.caller("ada", Role::Admin);
+    let controller = TestController::new();
+    let ada = controller.caller("ada", Role::Admin);
     let read = || {
-        let said = ada.send(ada.request(Method::GET, "/api/v1/signers/revoked"));
-        assert_eq!(said.status, 200, "{}", said.text);
+        let message = ada.send(ada.request(Method::GET, "/api/v1/signers/revoked"));
+        assert_eq!(message.status, 200, "{}", message.text);
         let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), &said.text).unwrap();
+        std::fs::write(file.path(), &message.text).unwrap();
         Revocations::read(file.path()).unwrap()
     };
     assert!(read().is_empty());

@@ -1,11 +1,11 @@
-//! Traces at a real collector: what it hears of questions, what it never hears, and that nobody waits for it.
+//! Traces at a real collector: contents, omitted data, and independence of requests.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use linewarden_link::{Remote, Told};
+use linewarden_link::{ClientError, StatusReport};
 use linewarden_protocol::ids::GatewayId;
 use linewarden_registry::Role;
 use linewarden_service::TelemetryOptions;
@@ -27,15 +27,15 @@ use tokio::runtime::Runtime;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status};
 
-use crate::office::{Ca, Caller, NAME, Office};
+use crate::controller::{ApiClient, Ca, NAME, TestController};
 use crate::site::LONG;
 
-/// All that came.
+/// All received exports.
 #[derive(Clone, Default)]
-struct Heard(Arc<Mutex<Vec<ExportTraceServiceRequest>>>);
+struct ReceivedSpans(Arc<Mutex<Vec<ExportTraceServiceRequest>>>);
 
 #[tonic::async_trait]
-impl TraceService for Heard {
+impl TraceService for ReceivedSpans {
     async fn export(
         &self,
         request: Request<ExportTraceServiceRequest>,
@@ -45,7 +45,7 @@ impl TraceService for Heard {
     }
 }
 
-impl Heard {
+impl ReceivedSpans {
     fn all(&self) -> Vec<ExportTraceServiceRequest> {
         self.0.lock().unwrap().clone()
     }
@@ -57,9 +57,9 @@ impl Heard {
     }
 }
 
-/// A collector; gone when it is dropped.
+/// A collector, stopped when dropped.
 struct Collector {
-    heard: Heard,
+    received: ReceivedSpans,
     address: SocketAddr,
     _runtime: Runtime,
 }
@@ -73,25 +73,25 @@ impl Collector {
         let runtime = Runtime::new().unwrap();
         let listener = runtime.block_on(async { socket.listen(128) }).unwrap();
         let address = listener.local_addr().unwrap();
-        let heard = Heard::default();
+        let seen = ReceivedSpans::default();
         let mut server = tonic::transport::Server::builder();
         if let Some(ca) = ca {
             server = server
                 .tls_config(ca.server().to_tonic().client_auth_optional(true))
                 .unwrap();
         }
-        let router = server.add_service(TraceServiceServer::new(heard.clone()));
+        let router = server.add_service(TraceServiceServer::new(seen.clone()));
         let incoming = TcpListenerStream::new(listener);
         runtime.spawn(async { router.serve_with_incoming(incoming).await.unwrap() });
         Self {
-            heard,
+            received: seen,
             address,
             _runtime: runtime,
         }
     }
 }
 
-/// A port of its own where nobody listens yet.
+/// A reserved port without a listener yet.
 fn bound() -> TcpSocket {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -107,14 +107,14 @@ fn options(scheme: &str, address: SocketAddr, tls: Option<ClientTls>) -> Telemet
     }
 }
 
-fn traced(address: SocketAddr) -> Office {
-    Office::new_traced(Arc::new(Ca::new()), options("http", address, None))
+fn traced(address: SocketAddr) -> TestController {
+    TestController::new_with_traces(Arc::new(Ca::new()), options("http", address, None))
 }
 
-/// The value of a counter of a controller.
-fn counter(office: &Office, name: &str) -> u64 {
-    let address = format!("http://{}/metrics", office.metrics);
-    let page = office
+/// Reads a counter of a controller.
+fn counter(controller: &TestController, name: &str) -> u64 {
+    let address = format!("http://{}/metrics", controller.metrics);
+    let page = controller
         .runtime
         .block_on(async { reqwest::get(address).await.unwrap().text().await.unwrap() });
     let line = page
@@ -123,8 +123,8 @@ fn counter(office: &Office, name: &str) -> u64 {
     line.unwrap_or_else(|| panic!("{page}")).parse().unwrap()
 }
 
-/// Asks until it is so.
-fn ask_until(caller: &Caller<'_>, what: &str, is_so: impl Fn() -> bool) {
+/// Sends requests until the condition is true.
+fn request_until(caller: &ApiClient<'_>, what: &str, is_so: impl Fn() -> bool) {
     let until = Instant::now() + LONG;
     while !is_so() {
         assert!(Instant::now() < until, "not within {LONG:?}: {what}");
@@ -141,7 +141,7 @@ fn attributes(all: &[KeyValue]) -> BTreeMap<String, Value> {
     all.iter().map(|one| (one.key.clone(), value(one))).collect()
 }
 
-fn wanted(all: Value) -> BTreeMap<String, Value> {
+fn expected_attributes(all: Value) -> BTreeMap<String, Value> {
     serde_json::from_value(all).unwrap()
 }
 
@@ -152,24 +152,24 @@ fn named<'s>(spans: &'s [Span], name: &str) -> &'s Span {
     found.unwrap_or_else(|| panic!("no {name} among {:?}", names()))
 }
 
-/// A word that is in names, reasons, queries, paths and headers, and must be nowhere else.
+/// A word in names, reasons, queries, paths and headers that must not be exported.
 const WORD: &str = "pump-in-hall-7";
 const STRANGE_TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 
 #[test]
-fn questions_are_told_by_how_they_are_called_and_not_by_what_is_in_them() {
+fn traces_contain_names_but_no_content_of_requests() {
     let collector = Collector::start();
-    let mut office = traced(collector.address);
-    let ada = office.caller("ada", Role::Admin);
+    let mut controller = traced(collector.address);
+    let ada = controller.caller("ada", Role::Admin);
     let token = ada.token.clone().unwrap();
     let key = "1f".repeat(16);
     let device = json!({"id": "d1", "name": WORD, "credentials": {"key": key}, "reason": WORD});
     ada.post("/api/v1/devices", &device).ok();
-    let shown = ada
+    let device_read = ada
         .request(Method::GET, "/api/v1/devices/d1")
         .header("traceparent", format!("00-{STRANGE_TRACE}-b7ad6b7169203331-01"))
         .header("X-Anything", WORD);
-    ada.send(shown).ok();
+    ada.send(device_read).ok();
     ada.get(&format!("/api/v1/devices?name_prefix={WORD}")).ok();
     ada.get(&format!("/api/v1/{WORD}")).refused(404, "unknown_path");
     let method = Method::from_bytes(WORD.as_bytes()).unwrap();
@@ -178,38 +178,44 @@ fn questions_are_told_by_how_they_are_called_and_not_by_what_is_in_them() {
     let login = ada
         .request(Method::POST, "/api/v1/login")
         .json(&json!({"token": token}));
-    let cookie = office.runtime.block_on(async {
-        let answer = login.send().await.unwrap();
-        let cookie = answer.headers()["set-cookie"].to_str().unwrap().to_owned();
+    let cookie = controller.runtime.block_on(async {
+        let response = login.send().await.unwrap();
+        let cookie = response.headers()["set-cookie"].to_str().unwrap().to_owned();
         let (_, value) = cookie.split_once('=').unwrap();
         value.split(';').next().unwrap().to_owned()
     });
     assert!(cookie.len() > 32, "{cookie}");
-    let [older, newer] = [(); 2].map(|()| office.link(GatewayId(3), &[]));
-    let run = &office.runtime;
+    let [older, newer] = [(); 2].map(|()| controller.link(GatewayId(3), &[]));
+    let run = &controller.runtime;
     assert_eq!(
-        (run.block_on(older.enter()), run.block_on(newer.enter())),
+        (run.block_on(older.register()), run.block_on(newer.register())),
         (Ok(1), Ok(2))
     );
-    run.block_on(newer.tell(2, &Told::default())).unwrap();
-    let refused = run.block_on(older.tell(1, &Told::default())).unwrap_err();
-    assert!(matches!(refused, Remote::Replaced(_)), "{refused:?}");
+    run.block_on(newer.report_status(2, &StatusReport::default()))
+        .unwrap();
+    let refused = run
+        .block_on(older.report_status(1, &StatusReport::default()))
+        .unwrap_err();
+    assert!(matches!(refused, ClientError::Replaced(_)), "{refused:?}");
     drop((ada, older, newer));
-    // What is on its way is told before the end.
-    office.stop();
+    // Queued spans are exported at shutdown.
+    controller.stop();
 
-    let spans = collector.heard.spans();
-    let shown = named(&spans, "GET /api/v1/devices/{id}");
+    let spans = collector.received.spans();
+    let device_read = named(&spans, "GET /api/v1/devices/{id}");
     assert_eq!(
-        attributes(&shown.attributes),
-        wanted(json!({
+        attributes(&device_read.attributes),
+        expected_attributes(json!({
             "http.request.method": "GET",
             "http.route": "/api/v1/devices/{id}",
             "http.response.status_code": 200,
         }))
     );
-    assert!(shown.parent_span_id.is_empty(), "whoever asks is no parent");
-    assert_ne!(shown.trace_id, hex(STRANGE_TRACE));
+    assert!(
+        device_read.parent_span_id.is_empty(),
+        "the client's trace context is ignored"
+    );
+    assert_ne!(device_read.trace_id, hex(STRANGE_TRACE));
     let enrolled = named(&spans, "POST /api/v1/devices");
     let inside: Vec<_> = spans
         .iter()
@@ -224,49 +230,49 @@ fn questions_are_told_by_how_they_are_called_and_not_by_what_is_in_them() {
     }
     assert_eq!(
         attributes(&named(&spans, "GET").attributes),
-        wanted(json!({"http.request.method": "GET", "http.response.status_code": 404}))
+        expected_attributes(json!({"http.request.method": "GET", "http.response.status_code": 404}))
     );
     assert_eq!(
         attributes(&named(&spans, "_OTHER /api/v1/status").attributes)["http.request.method"],
         "_OTHER"
     );
     named(&spans, "POST /api/v1/login");
-    let question = |method: &str, code: i32| {
+    let add_call = |method: &str, code: i32| {
         let name = format!("linewarden.link.v1.Link/{method}");
-        let wanted = wanted(json!({
+        let expected = expected_attributes(json!({
             "rpc.system": "grpc",
             "rpc.service": "linewarden.link.v1.Link",
             "rpc.method": method,
             "rpc.grpc.status_code": code,
             "linewarden.gateway.id": 3,
         }));
-        let is_so = |span: &&Span| span.name == name && attributes(&span.attributes) == wanted;
+        let is_so = |span: &&Span| span.name == name && attributes(&span.attributes) == expected;
         assert!(
             spans.iter().any(|span| is_so(&span)),
             "{method} {code}: {spans:#?}"
         );
     };
-    question("Enter", 0);
-    question("Tell", 0);
-    question("Tell", tonic::Code::FailedPrecondition.into());
+    add_call("Register", 0);
+    add_call("ReportStatus", 0);
+    add_call("ReportStatus", tonic::Code::FailedPrecondition.into());
 
-    for request in collector.heard.all() {
+    for request in collector.received.all() {
         for resource in &request.resource_spans {
             let resource = resource.resource.as_ref().unwrap();
             assert_eq!(
                 attributes(&resource.attributes),
-                wanted(json!({
+                expected_attributes(json!({
                     "service.name": "linewarden-controller",
                     "service.instance.id": "ctl-a",
                     "service.version": env!("CARGO_PKG_VERSION"),
                 }))
             );
         }
-        let told = request.encode_to_vec();
-        let has = |secret: &str| told.windows(secret.len()).any(|part| part == secret.as_bytes());
-        assert!(has("linewarden-controller"), "it can be found");
+        let result = request.encode_to_vec();
+        let has = |secret: &str| result.windows(secret.len()).any(|part| part == secret.as_bytes());
+        assert!(has("linewarden-controller"), "the service name is exported");
         for secret in [&*token, &cookie, &key, WORD, "ada", "lw_", "00d1", "/d1"] {
-            assert!(!has(secret), "{secret} was told: {request:#?}");
+            assert!(!has(secret), "{secret} was exported: {request:#?}");
         }
     }
 }
@@ -278,26 +284,28 @@ fn hex(text: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_collector_is_believed_by_its_ca_only() {
+fn a_collector_is_trusted_by_its_ca_only() {
     let ca = Arc::new(Ca::new());
     let collector = Collector::on(bound(), Some(&ca));
-    let believing = |ca: &Ca| {
+    let trusting = |ca: &Ca| {
         let tls = ClientTls::new(ca.pem()).unwrap().with_domain(NAME).unwrap();
         options("https", collector.address, Some(tls))
     };
-    let foreign = believing(&Ca::new());
-    let office = Office::new_traced(Arc::clone(&ca), foreign);
-    ask_until(&office.caller("vera", Role::Viewer), "nothing is told", || {
-        counter(&office, "linewarden_trace_spans_lost_total") > 0
-    });
-    assert_eq!(counter(&office, "linewarden_trace_spans_exported_total"), 0);
-    drop(office);
-    assert!(collector.heard.all().is_empty());
+    let foreign = trusting(&Ca::new());
+    let controller = TestController::new_with_traces(Arc::clone(&ca), foreign);
+    request_until(
+        &controller.caller("vera", Role::Viewer),
+        "spans are dropped",
+        || counter(&controller, "linewarden_trace_spans_dropped_total") > 0,
+    );
+    assert_eq!(counter(&controller, "linewarden_trace_spans_exported_total"), 0);
+    drop(controller);
+    assert!(collector.received.all().is_empty());
 
-    let mut office = Office::new_traced(Arc::clone(&ca), believing(&ca));
-    office.caller("vera", Role::Viewer).get("/api/v1/status").ok();
-    office.stop();
-    named(&collector.heard.spans(), "GET /api/v1/status");
+    let mut controller = TestController::new_with_traces(Arc::clone(&ca), trusting(&ca));
+    controller.caller("vera", Role::Viewer).get("/api/v1/status").ok();
+    controller.stop();
+    named(&collector.received.spans(), "GET /api/v1/status");
 }
 
 #[test]
@@ -305,46 +313,50 @@ fn a_part_of_all_traces_may_be_none() {
     let collector = Collector::start();
     let mut none = options("http", collector.address, None);
     none.sample = 0.0;
-    let mut office = Office::new_traced(Arc::new(Ca::new()), none);
-    office.caller("vera", Role::Viewer).get("/api/v1/status").ok();
-    office.stop();
-    assert!(collector.heard.all().is_empty());
+    let mut controller = TestController::new_with_traces(Arc::new(Ca::new()), none);
+    controller.caller("vera", Role::Viewer).get("/api/v1/status").ok();
+    controller.stop();
+    assert!(collector.received.all().is_empty());
 }
 
-/// One that takes the connection and is silent: questions are answered, and the end comes.
+/// A collector that accepts the connection and never responds: requests are served, and shutdown completes.
 #[test]
-fn a_collector_that_never_answers_holds_nobody_up() {
-    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = silent.local_addr().unwrap();
+fn an_unresponsive_collector_delays_no_request() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
     let held = std::thread::spawn(move || {
-        let taken = silent.incoming().next().unwrap();
-        taken.unwrap()
+        let accepted = listener.incoming().next().unwrap();
+        accepted.unwrap()
     });
-    let mut office = traced(address);
-    ask_until(&office.caller("vera", Role::Viewer), "it is given up", || {
-        counter(&office, "linewarden_trace_spans_lost_total") > 0
-    });
+    let mut controller = traced(address);
+    request_until(
+        &controller.caller("vera", Role::Viewer),
+        "spans are dropped",
+        || counter(&controller, "linewarden_trace_spans_dropped_total") > 0,
+    );
     assert_eq!(
-        office.runtime.block_on(office.link(GatewayId(3), &[]).enter()),
+        controller
+            .runtime
+            .block_on(controller.link(GatewayId(3), &[]).register()),
         Ok(1)
     );
-    let service = office.service.take().unwrap();
+    let service = controller.service.take().unwrap();
     let ended = async { tokio::time::timeout(LONG, service.stop()).await };
-    office.runtime.block_on(ended).unwrap();
+    controller.runtime.block_on(ended).unwrap();
     drop(held.join().unwrap());
 }
 
 #[test]
-fn a_collector_that_comes_hears_what_happens_from_then_on() {
+fn a_late_collector_receives_later_spans() {
     let socket = bound();
-    let office = traced(socket.local_addr().unwrap());
-    let vera = office.caller("vera", Role::Viewer);
-    ask_until(&vera, "nobody is there", || {
-        counter(&office, "linewarden_trace_spans_lost_total") > 0
+    let controller = traced(socket.local_addr().unwrap());
+    let vera = controller.caller("vera", Role::Viewer);
+    request_until(&vera, "spans are dropped", || {
+        counter(&controller, "linewarden_trace_spans_dropped_total") > 0
     });
     let collector = Collector::on(socket, None);
-    ask_until(&vera, "it hears", || {
-        counter(&office, "linewarden_trace_spans_exported_total") > 0
+    request_until(&vera, "spans are exported", || {
+        counter(&controller, "linewarden_trace_spans_exported_total") > 0
     });
-    assert!(!collector.heard.all().is_empty());
+    assert!(!collector.received.all().is_empty());
 }

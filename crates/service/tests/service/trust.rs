@@ -1,42 +1,41 @@
-//! Gateways far from the registry that get rows only while they show what they run: by statements of keys of their own, of data planes
-//! that are as they should be or not.
+//! Gateways with required attestation get rows only with valid evidence of their data planes.
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use linewarden_controller::attest::PlanWish;
-use linewarden_controller::trust::{Scrutiny, Standing, TrustPolicy};
+use linewarden_controller::attest::PlanRequest;
+use linewarden_controller::trust::{GatewayTrustState, TrustPolicy, TrustStatus};
 use linewarden_evidence::appraisal::Reference;
 use linewarden_evidence::encoding::{BpfMapEntry, BpfProgram, Entry};
 use linewarden_evidence::keys::{Ed25519Signer, Signer as _};
-use linewarden_evidence::state::{Measured, bpf_digest};
-use linewarden_evidence::statement::{Inventory, Kind, Nonce, Statement, verify};
+use linewarden_evidence::state::{MeasuredState, bpf_digest};
+use linewarden_evidence::statement::{DataPlaneKind, Inventory, Nonce, Statement, verify};
 use linewarden_evidence::{BootCount, SwitchId};
-use linewarden_link::{Client, Remote, Told};
+use linewarden_link::{Client, ClientError, StatusReport};
 use linewarden_protocol::ids::GatewayId;
-use linewarden_registry::{LeasedPlace, Location, Registry, Revision, Role};
+use linewarden_registry::{LeasedCursor, Location, Registry, Revision, Role};
 use linewarden_testbed::{Postgres, PostgresOptions};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
-use crate::office::{Ca, Caller, Office, key};
+use crate::controller::{ApiClient, Ca, TestController, key};
 use crate::site::LONG;
 
 const S: u64 = 1_000_000_000;
 const GATEWAY: GatewayId = GatewayId(3);
 const OTHER: GatewayId = GatewayId(4);
-/// So long that nobody is asked a second time, unless a test wants it.
+/// So long that no second evidence is requested, unless a test needs it.
 const SELDOM_S: u64 = 3_600;
 
 /// A data plane with one setting, and its key.
-struct Plane {
+struct TestDataPlane {
     of: GatewayId,
     pem: String,
-    measured: Measured,
+    measured: MeasuredState,
     signer: Ed25519Signer,
 }
 
-impl Plane {
+impl TestDataPlane {
     fn new(of: GatewayId) -> Self {
         Self::start(of, &Ed25519Signer::generate_pem().unwrap(), 2)
     }
@@ -47,19 +46,19 @@ impl Plane {
             instructions: [1; 32],
         };
         let digest = bpf_digest([program.clone()]);
-        let mut measured = Measured::new(SwitchId(of.0.into()), BootCount(boot_count), digest);
+        let mut measured = MeasuredState::new(SwitchId(of.0.into()), BootCount(boot_count), digest);
         measured.put(&program.into()).unwrap();
-        let mut plane = Self {
+        let mut data_plane = Self {
             of,
             pem: pem.to_owned(),
             measured,
             signer: Ed25519Signer::from_pem(pem).unwrap(),
         };
-        plane.set(7);
-        plane
+        data_plane.set(7);
+        data_plane
     }
 
-    /// The same gateway, at another start.
+    /// The same gateway after a restart.
     fn restarted(&self, boot_count: u64) -> Self {
         Self::start(self.of, &self.pem, boot_count)
     }
@@ -75,117 +74,135 @@ impl Plane {
 
     fn statement(&mut self, nonce: Nonce) -> Vec<u8> {
         let statement = Statement {
-            kind: Kind::Xdp,
+            kind: DataPlaneKind::Xdp,
             snapshot: self.measured.snapshot(),
             objects: self.measured.objects(),
-            left_out: Vec::new(),
+            exclusions: Vec::new(),
             software_version: "1".to_owned(),
         };
         statement.sign(nonce, &mut self.signer).unwrap()
     }
 
     fn inventory(&self) -> Vec<u8> {
-        let entries: Vec<_> = self.measured.entries().map(|entry| entry.whole()).collect();
+        let entries: Vec<_> = self.measured.entries().map(|entry| entry.to_bytes()).collect();
         let entries = Inventory::new(entries.iter().map(Vec::as_slice));
         entries.unwrap().to_bytes()
     }
 
-    /// What it runs now, as what it is to run.
-    fn policy(&mut self, every_s: u64, answer_s: u64) -> TrustPolicy {
+    /// A policy with its current state as the reference.
+    fn policy(&mut self, every_s: u64, response_timeout_s: u64) -> TrustPolicy {
         let nonce = Nonce([0; 32]);
         let key = self.signer.public_key();
         let evidence = verify(&self.statement(nonce), &key, nonce).unwrap();
         let proven = Inventory::read(&self.inventory()).unwrap().prove(&evidence);
         TrustPolicy {
-            reference: Reference::of("hall 3", &evidence, Some(&proven.unwrap()), |_| false),
+            reference: Reference::from_statement("hall 3", &evidence, Some(&proven.unwrap()), |_| false),
             key,
             every_ns: every_s * S,
-            answer_ns: answer_s * S,
+            response_timeout_ns: response_timeout_s * S,
         }
     }
 }
 
-/// A gateway without devices, which asks what it wants to.
+/// A gateway without devices, with requests controlled by the test.
 struct Gateway<'r> {
     runtime: &'r Runtime,
     link: Client,
-    fence: u64,
+    fencing_token: u64,
 }
 
 impl<'r> Gateway<'r> {
-    fn enter(runtime: &'r Runtime, link: Client) -> Self {
-        let fence = runtime.block_on(link.enter()).unwrap();
-        Self { runtime, link, fence }
-    }
-
-    /// What is wanted of it.
-    fn look(&mut self) -> Scrutiny {
-        let (scrutiny, raised) = self.looked(self.fence);
-        self.fence = raised.unwrap_or(self.fence);
-        scrutiny
-    }
-
-    fn looked(&self, fence: u64) -> (Scrutiny, Option<u64>) {
-        let changes = self.runtime.block_on(self.link.changes(fence, Revision::ZERO));
-        changes.unwrap().1.expect("something is wanted of it")
-    }
-
-    /// What it is asked, once it is.
-    fn nonce(&mut self) -> Nonce {
-        let until = Instant::now() + LONG;
-        loop {
-            if let Some(nonce) = self.look().nonce {
-                return nonce;
-            }
-            assert!(Instant::now() < until, "it is not asked");
+    fn register(runtime: &'r Runtime, link: Client) -> Self {
+        let fencing_token = runtime.block_on(link.register()).unwrap();
+        Self {
+            runtime,
+            link,
+            fencing_token,
         }
     }
 
-    fn show(&mut self, statement: &[u8], plane: &Plane) -> Result<Standing, Remote> {
-        let inventory = plane.inventory();
-        let shown = self.link.show(self.fence, statement, &inventory);
-        let (scrutiny, raised) = self.runtime.block_on(shown)?;
-        self.fence = raised.unwrap_or(self.fence);
-        Ok(scrutiny.standing)
+    /// The requested evidence.
+    fn check(&mut self) -> TrustStatus {
+        let (trust_status, raised) = self.check_with_token(self.fencing_token);
+        self.fencing_token = raised.unwrap_or(self.fencing_token);
+        trust_status
     }
 
-    /// Answers what it is asked as it should.
-    fn prove(&mut self, plane: &mut Plane) -> Standing {
+    fn check_with_token(&self, fencing_token: u64) -> (TrustStatus, Option<u64>) {
+        let changes = self
+            .runtime
+            .block_on(self.link.list_changes(fencing_token, Revision::ZERO));
+        changes.unwrap().1.expect("evidence is requested")
+    }
+
+    /// Waits for the evidence request.
+    fn nonce(&mut self) -> Nonce {
+        let until = Instant::now() + LONG;
+        loop {
+            if let Some(nonce) = self.check().nonce {
+                return nonce;
+            }
+            assert!(Instant::now() < until, "no evidence is requested");
+        }
+    }
+
+    fn submit_evidence(
+        &mut self,
+        statement: &[u8],
+        data_plane: &TestDataPlane,
+    ) -> Result<GatewayTrustState, ClientError> {
+        let inventory = data_plane.inventory();
+        let submission = self
+            .link
+            .submit_evidence(self.fencing_token, statement, &inventory);
+        let (trust_status, raised) = self.runtime.block_on(submission)?;
+        self.fencing_token = raised.unwrap_or(self.fencing_token);
+        Ok(trust_status.state)
+    }
+
+    /// Responds to the evidence request correctly.
+    fn prove(&mut self, data_plane: &mut TestDataPlane) -> GatewayTrustState {
         let nonce = self.nonce();
-        self.show(&plane.statement(nonce), plane).unwrap()
+        self.submit_evidence(&data_plane.statement(nonce), data_plane)
+            .unwrap()
     }
 
-    /// Whether it gets what it asks for.
+    /// Whether its lease requests are granted.
     fn gets_rows(&self) -> bool {
         let run = self.runtime;
-        let (lease, knock, held) = (
-            run.block_on(self.link.lease(self.fence, &[])).map(drop),
-            run.block_on(self.link.receive(self.fence, &[], [7; 8])).map(drop),
-            run.block_on(self.link.resume(self.fence, LeasedPlace::default()))
+        let (lease, introduction, held) = (
+            run.block_on(self.link.extend_leases(self.fencing_token, &[]))
                 .map(drop),
+            run.block_on(self.link.admit_devices(self.fencing_token, &[], [7; 8]))
+                .map(drop),
+            run.block_on(
+                self.link
+                    .resume_leases(self.fencing_token, LeasedCursor::default()),
+            )
+            .map(drop),
         );
-        assert_eq!(lease.is_ok(), knock.is_ok());
+        assert_eq!(lease.is_ok(), introduction.is_ok());
         assert_eq!(lease.is_ok(), held.is_ok());
         if let Err(refused) = &lease {
-            assert!(matches!(refused, Remote::Untrusted(_)), "{refused:?}");
+            assert!(matches!(refused, ClientError::Untrusted(_)), "{refused:?}");
         }
         lease.is_ok()
     }
 
-    /// Says nothing more than that it lives until it is not trusted for that; why.
-    fn until_distrusted(&mut self) -> String {
+    /// Sends only feed requests until it is distrusted; returns the reason.
+    fn until_untrusted(&mut self) -> String {
         let until = Instant::now() + LONG;
         loop {
-            if let Standing::Distrusted { why } = self.look().standing {
-                return why;
+            if let GatewayTrustState::Untrusted { reason } = self.check().state {
+                return reason;
             }
             assert!(Instant::now() < until, "it is not distrusted");
         }
     }
 }
 
-/// What the journal has of gateways that are trusted or not, the oldest first, once it has so many.
-fn judged(viewer: &Caller<'_>, count: usize) -> Vec<(String, String)> {
+/// Trust events of the event log, oldest first, once there are this many.
+fn trust_events(viewer: &ApiClient<'_>, count: usize) -> Vec<(String, String)> {
     let until = Instant::now() + LONG;
     loop {
         let history = viewer.get("/api/v1/events/history?limit=1000").ok();
@@ -203,83 +220,90 @@ fn judged(viewer: &Caller<'_>, count: usize) -> Vec<(String, String)> {
     }
 }
 
-fn evidence(viewer: &Caller<'_>) -> Value {
+fn evidence(viewer: &ApiClient<'_>) -> Value {
     viewer.get("/api/v1/gateways/3/evidence").ok()
 }
 
 #[test]
-fn a_gateway_gets_rows_while_it_shows_what_it_should_and_people_see_why_not() {
-    let mut plane = Plane::new(GATEWAY);
-    let policy = plane.policy(1, SELDOM_S);
-    let office = Office::new_deciding(|controller| controller.trusting(GATEWAY, policy));
-    let vic = office.caller("vic", Role::Viewer);
-    let mut gateway = Gateway::enter(&office.runtime, office.link(GATEWAY, &[]));
-    assert!(!gateway.gets_rows(), "it has shown nothing");
+fn a_gateway_gets_rows_while_its_evidence_matches_and_the_api_shows_the_mismatch() {
+    let mut data_plane = TestDataPlane::new(GATEWAY);
+    let policy = data_plane.policy(1, SELDOM_S);
+    let controller =
+        TestController::new_with_decisions(|controller| controller.with_trust_policy(GATEWAY, policy));
+    let vic = controller.caller("vic", Role::Viewer);
+    let mut gateway = Gateway::register(&controller.runtime, controller.link(GATEWAY, &[]));
+    assert!(!gateway.gets_rows(), "no evidence yet");
     assert_eq!(evidence(&vic)["trust"], "unproven");
-    assert_eq!(gateway.prove(&mut plane), Standing::Trusted);
+    assert_eq!(gateway.prove(&mut data_plane), GatewayTrustState::Trusted);
     assert!(gateway.gets_rows());
-    let shown = evidence(&vic);
+    let gateway_detail = evidence(&vic);
     assert_eq!(
-        (&shown["trust"], &shown["reference"]),
+        (&gateway_detail["trust"], &gateway_detail["reference"]),
         (&"trusted".into(), &"hall 3".into()),
-        "{shown}"
+        "{gateway_detail}"
     );
-    assert_eq!(shown["evidence"]["verdict"], "affirming", "{shown}");
-    assert_eq!(shown["evidence"]["boot_count"], 2, "{shown}");
     assert_eq!(
-        shown["key"],
-        hex(&plane.signer.public_key().fingerprint()),
-        "{shown}"
+        gateway_detail["evidence"]["verdict"], "affirming",
+        "{gateway_detail}"
     );
-    assert!(shown["program"].is_string() && shown["why"].is_null(), "{shown}");
+    assert_eq!(gateway_detail["evidence"]["boot_count"], 2, "{gateway_detail}");
+    assert_eq!(
+        gateway_detail["key"],
+        hex(&data_plane.signer.public_key().fingerprint()),
+        "{gateway_detail}"
+    );
+    assert!(
+        gateway_detail["program"].is_string() && gateway_detail["reason"].is_null(),
+        "{gateway_detail}"
+    );
 
-    // Another one, of whom nobody wants anything, has nothing to show.
-    let other = Gateway::enter(&office.runtime, office.link(OTHER, &[]));
+    // Another gateway without required attestation.
+    let other = Gateway::register(&controller.runtime, controller.link(OTHER, &[]));
     assert!(other.gets_rows());
     assert_eq!(vic.get("/api/v1/gateways/4").ok()["trust"], Value::Null);
     vic.get("/api/v1/gateways/4/evidence").refused(404, "not_found");
 
-    plane.set(8);
-    let before = gateway.fence;
+    data_plane.set(8);
+    let before = gateway.fencing_token;
     let nonce = gateway.nonce();
-    // It does not hear what comes of it.
-    let (statement, inventory) = (plane.statement(nonce), plane.inventory());
-    let shown = gateway.link.show(before, &statement, &inventory);
-    let (scrutiny, raised) = office.runtime.block_on(shown).unwrap();
+    // It does not receive the response.
+    let (statement, inventory) = (data_plane.statement(nonce), data_plane.inventory());
+    let submission = gateway.link.submit_evidence(before, &statement, &inventory);
+    let (trust_status, raised) = controller.runtime.block_on(submission).unwrap();
     assert!(
-        matches!(scrutiny.standing, Standing::Distrusted { .. }),
-        "{scrutiny:?}"
+        matches!(trust_status.state, GatewayTrustState::Untrusted { .. }),
+        "{trust_status:?}"
     );
-    assert!(raised > Some(before), "its leases are taken away");
+    assert!(raised > Some(before), "its leases are ended");
     assert!(!gateway.gets_rows());
-    assert_eq!(gateway.looked(before).1, raised, "it is told again");
-    gateway.look();
-    assert_eq!(Some(gateway.fence), raised);
+    assert_eq!(gateway.check_with_token(before).1, raised, "it is reported again");
+    gateway.check();
+    assert_eq!(Some(gateway.fencing_token), raised);
     assert!(!gateway.gets_rows());
     let listed = vic.get("/api/v1/gateways").ok()["items"][0].clone();
     assert_eq!(listed["trust"], "untrusted", "{listed}");
     assert_eq!(listed["evidence"]["verdict"], "contraindicated", "{listed}");
-    let why = listed["trust_why"].as_str().unwrap();
-    assert!(why.contains("control") && why.contains("07 is now 08"), "{why}");
-    assert_eq!(evidence(&vic)["why"], why);
-
-    plane.set(7);
-    assert_eq!(gateway.prove(&mut plane), Standing::Trusted);
-    assert!(gateway.gets_rows());
-    let told = Told::default();
-    office
-        .runtime
-        .block_on(gateway.link.tell(gateway.fence, &told))
-        .unwrap();
-    let events = judged(&vic, 3);
-    let kinds: Vec<&str> = events.iter().map(|(kind, _)| &**kind).collect();
-    assert_eq!(
-        kinds,
-        ["gateway_trusted", "gateway_distrusted", "gateway_trusted"]
+    let reason = listed["trust_reason"].as_str().unwrap();
+    assert!(
+        reason.contains("control") && reason.contains("07 is now 08"),
+        "{reason}"
     );
+    assert_eq!(evidence(&vic)["reason"], reason);
+
+    data_plane.set(7);
+    assert_eq!(gateway.prove(&mut data_plane), GatewayTrustState::Trusted);
+    assert!(gateway.gets_rows());
+    let result = StatusReport::default();
+    controller
+        .runtime
+        .block_on(gateway.link.report_status(gateway.fencing_token, &result))
+        .unwrap();
+    let events = trust_events(&vic, 3);
+    let kinds: Vec<&str> = events.iter().map(|(kind, _)| &**kind).collect();
+    assert_eq!(kinds, ["gateway_trusted", "gateway_untrusted", "gateway_trusted"]);
     assert!(events[1].1.contains("07 is now 08"), "{events:?}");
-    let metrics = format!("http://{}/metrics", office.metrics);
-    let page = office
+    let metrics = format!("http://{}/metrics", controller.metrics);
+    let page = controller
         .runtime
         .block_on(async { reqwest::get(metrics).await.unwrap().text().await.unwrap() });
     assert!(
@@ -296,86 +320,98 @@ fn a_gateway_gets_rows_while_it_shows_what_it_should_and_people_see_why_not() {
     );
 }
 
-/// Who only says that its fence is the newest, over a connection of its own, takes nothing from the process whose it is.
+/// A process that only claims the newest fencing token over another connection does not affect the real one.
 #[test]
-fn a_fence_that_is_none_ends_nobodys_trust() {
-    let mut plane = Plane::new(GATEWAY);
-    let policy = plane.policy(SELDOM_S, SELDOM_S);
-    let office = Office::new_deciding(|controller| controller.trusting(GATEWAY, policy));
-    let run = &office.runtime;
-    let older = Gateway::enter(run, office.link(GATEWAY, &[]));
-    let mut gateway = Gateway::enter(run, office.link(GATEWAY, &[]));
-    assert_eq!(gateway.prove(&mut plane), Standing::Trusted);
-    for fence in [u64::MAX, gateway.fence + 1, older.fence, 0] {
-        let liar = office.link(GATEWAY, &[]);
-        let wish = PlanWish {
-            begin: None,
+fn an_invalid_fencing_token_ends_no_trust() {
+    let mut data_plane = TestDataPlane::new(GATEWAY);
+    let policy = data_plane.policy(SELDOM_S, SELDOM_S);
+    let controller =
+        TestController::new_with_decisions(|controller| controller.with_trust_policy(GATEWAY, policy));
+    let run = &controller.runtime;
+    let older = Gateway::register(run, controller.link(GATEWAY, &[]));
+    let mut gateway = Gateway::register(run, controller.link(GATEWAY, &[]));
+    assert_eq!(gateway.prove(&mut data_plane), GatewayTrustState::Trusted);
+    for fencing_token in [u64::MAX, gateway.fencing_token + 1, older.fencing_token, 0] {
+        let malicious_link = controller.link(GATEWAY, &[]);
+        let lease_request = PlanRequest {
+            start_period: None,
             period_s: 3_600,
-            numbers: false,
+            needs_round_numbers: false,
         };
         for refused in [
-            run.block_on(liar.changes(fence, Revision::ZERO)).map(drop),
-            run.block_on(liar.plan(fence, wish)).map(drop),
-            run.block_on(liar.prover_ids(fence, 0)).map(drop),
+            run.block_on(malicious_link.list_changes(fencing_token, Revision::ZERO))
+                .map(drop),
+            run.block_on(malicious_link.get_plan(fencing_token, lease_request))
+                .map(drop),
+            run.block_on(malicious_link.list_prover_ids(fencing_token, 0))
+                .map(drop),
         ] {
-            // The largest number is of no incarnation that there was.
-            let is_right = match fence {
-                u64::MAX => matches!(refused, Err(Remote::Restored(_))),
-                _ => matches!(refused, Err(Remote::Replaced(_))),
+            // The largest number belongs to no existing incarnation.
+            let is_right = match fencing_token {
+                u64::MAX => matches!(refused, Err(ClientError::RegistryRestored(_))),
+                _ => matches!(refused, Err(ClientError::Replaced(_))),
             };
-            assert!(is_right, "{fence}: {refused:?}");
+            assert!(is_right, "{fencing_token}: {refused:?}");
         }
-        assert!(gateway.gets_rows(), "{fence}");
+        assert!(gateway.gets_rows(), "{fencing_token}");
     }
 }
 
 #[test]
-fn silence_old_statements_and_those_of_others_count_as_nothing_shown() {
-    type Lie = fn(&mut Plane, &mut Plane, Nonce, &[u8]) -> Option<Vec<u8>>;
-    let lies: [(&str, Lie, &str); 4] = [
-        ("silence", |_, _, _, _| None, "not answered for 2 s"),
+fn missing_old_and_foreign_statements_count_as_no_evidence() {
+    type Tamper = fn(&mut TestDataPlane, &mut TestDataPlane, Nonce, &[u8]) -> Option<Vec<u8>>;
+    let cases: [(&str, Tamper, &str); 4] = [
+        ("silence", |_, _, _, _| None, "no evidence received for 2 s"),
         ("an old one", |_, _, _, old| Some(old.to_vec()), "nonce"),
         (
             "another's",
             |_, other, nonce, _| Some(other.statement(nonce)),
-            "not that of this key",
+            "signature does not verify",
         ),
         (
             "another's data plane",
-            |plane, _, nonce, _| Some(Plane::start(OTHER, &plane.pem, 2).statement(nonce)),
+            |data_plane, _, nonce, _| Some(TestDataPlane::start(OTHER, &data_plane.pem, 2).statement(nonce)),
             "4",
         ),
     ];
-    let mut plane = Plane::new(GATEWAY);
-    let policy = plane.policy(1, 2);
-    let office = Office::new_deciding(|controller| controller.trusting(GATEWAY, policy));
-    let vic = office.caller("vic", Role::Viewer);
-    let mut other = Plane::new(OTHER);
-    let mut gateway = Gateway::enter(&office.runtime, office.link(GATEWAY, &[]));
+    let mut data_plane = TestDataPlane::new(GATEWAY);
+    let policy = data_plane.policy(1, 2);
+    let controller =
+        TestController::new_with_decisions(|controller| controller.with_trust_policy(GATEWAY, policy));
+    let vic = controller.caller("vic", Role::Viewer);
+    let mut other = TestDataPlane::new(OTHER);
+    let mut gateway = Gateway::register(&controller.runtime, controller.link(GATEWAY, &[]));
     let nonce = gateway.nonce();
-    let old = plane.statement(nonce);
-    assert_eq!(gateway.show(&old, &plane), Ok(Standing::Trusted));
-    for (what, lie, said) in lies {
+    let old = data_plane.statement(nonce);
+    assert_eq!(
+        gateway.submit_evidence(&old, &data_plane),
+        Ok(GatewayTrustState::Trusted)
+    );
+    for (what, tamper, message) in cases {
         let nonce = gateway.nonce();
-        if let Some(statement) = lie(&mut plane, &mut other, nonce, &old) {
-            // Refused, or taken for what it is.
-            let shown = gateway.show(&statement, &plane);
-            assert_ne!(shown, Ok(Standing::Trusted), "{what}");
+        if let Some(statement) = tamper(&mut data_plane, &mut other, nonce, &old) {
+            // Refused, or rejected as invalid evidence.
+            let result = gateway.submit_evidence(&statement, &data_plane);
+            assert_ne!(result, Ok(GatewayTrustState::Trusted), "{what}");
         }
-        let why = gateway.until_distrusted();
-        assert!(why.contains(said), "{what}: {why}");
+        let reason = gateway.until_untrusted();
+        assert!(reason.contains(message), "{what}: {reason}");
         assert!(!gateway.gets_rows(), "{what}");
         assert_eq!(evidence(&vic)["trust"], "untrusted", "{what}");
-        // It is asked on, and what it should have shown is enough.
-        assert_eq!(gateway.prove(&mut plane), Standing::Trusted, "{what}");
+        // Evidence is still requested, and valid evidence restores trust.
+        assert_eq!(
+            gateway.prove(&mut data_plane),
+            GatewayTrustState::Trusted,
+            "{what}"
+        );
     }
-    let events = judged(&vic, 9);
-    assert!(events[1].1.contains("not answered"), "{events:?}");
+    let events = trust_events(&vic, 9);
+    assert!(events[1].1.contains("no evidence received"), "{events:?}");
 }
 
-/// Whoever goes on with a gateway has seen nothing of it: it shows itself anew, and not what was before.
+/// A new controller has no evidence of a gateway: the gateway must submit current evidence.
 #[test]
-fn a_gateway_that_comes_to_another_controller_shows_itself_there_too() {
+fn a_gateway_submits_evidence_to_each_controller() {
     let server = match Postgres::start(PostgresOptions::default()) {
         Ok(server) => server,
         Err(missing) => {
@@ -388,46 +424,46 @@ fn a_gateway_that_comes_to_another_controller_shows_itself_there_too() {
     runtime.block_on(Registry::create(&location, &key())).unwrap();
     let open = || runtime.block_on(Registry::open(&location, &key())).unwrap();
     let ca = Arc::new(Ca::new());
-    let mut plane = Plane::new(GATEWAY);
-    let mut office = |name| {
-        let policy = plane.policy(SELDOM_S, SELDOM_S);
-        Office::deciding(
+    let mut data_plane = TestDataPlane::new(GATEWAY);
+    let mut controller = |name| {
+        let policy = data_plane.policy(SELDOM_S, SELDOM_S);
+        TestController::with_decisions(
             Arc::clone(&ca),
             Arc::clone(&runtime),
             open(),
             name,
             None,
-            |controller| controller.trusting(GATEWAY, policy),
+            |controller| controller.with_trust_policy(GATEWAY, policy),
         )
     };
-    let (mut a, b) = (office("ctl-a"), office("ctl-b"));
+    let (mut a, b) = (controller("ctl-a"), controller("ctl-b"));
     let vic = b.caller("vic", Role::Viewer);
-    let mut gateway = Gateway::enter(&runtime, a.link(GATEWAY, &[b.address]));
-    let mut plane = plane.restarted(5);
-    assert_eq!(gateway.prove(&mut plane), Standing::Trusted);
+    let mut gateway = Gateway::register(&runtime, a.link(GATEWAY, &[b.address]));
+    let mut data_plane = data_plane.restarted(5);
+    assert_eq!(gateway.prove(&mut data_plane), GatewayTrustState::Trusted);
     assert!(gateway.gets_rows());
-    judged(&vic, 1);
+    trust_events(&vic, 1);
     a.stop();
-    assert!(!gateway.gets_rows(), "it has shown nothing to this one");
+    assert!(!gateway.gets_rows(), "no evidence at this controller yet");
     let nonce = gateway.nonce();
     assert_eq!(evidence(&vic)["trust"], "unproven");
     assert_eq!(evidence(&vic)["controller"], "ctl-b");
-    // What an earlier start has signed counts against it, though this controller has not seen the later one.
-    let mut older = plane.restarted(4);
-    let shown = gateway.show(&older.statement(nonce), &older).unwrap();
+    // Evidence of an earlier boot is refused, although this controller has not seen the later one.
+    let mut older = data_plane.restarted(4);
+    let result = gateway.submit_evidence(&older.statement(nonce), &older).unwrap();
     assert!(
-        matches!(&shown, Standing::Distrusted { why } if why.contains("put back")),
-        "{shown:?}"
+        matches!(&result, GatewayTrustState::Untrusted { reason } if reason.contains("restored")),
+        "{result:?}"
     );
     assert!(!gateway.gets_rows());
-    let kinds: Vec<String> = judged(&vic, 2).into_iter().map(|(kind, _)| kind).collect();
-    assert_eq!(kinds, ["gateway_trusted", "gateway_distrusted"]);
-    // Started again, it may show itself at once.
-    let mut gateway = Gateway::enter(&runtime, b.link(GATEWAY, &[]));
+    let kinds: Vec<String> = trust_events(&vic, 2).into_iter().map(|(kind, _)| kind).collect();
+    assert_eq!(kinds, ["gateway_trusted", "gateway_untrusted"]);
+    // After a restart it may submit evidence immediately.
+    let mut gateway = Gateway::register(&runtime, b.link(GATEWAY, &[]));
     assert!(!gateway.gets_rows());
-    assert_eq!(gateway.prove(&mut plane), Standing::Trusted);
+    assert_eq!(gateway.prove(&mut data_plane), GatewayTrustState::Trusted);
     assert!(gateway.gets_rows());
-    assert_eq!(judged(&vic, 3)[2].0, "gateway_trusted");
+    assert_eq!(trust_events(&vic, 3)[2].0, "gateway_trusted");
 }
 
 fn hex(bytes: &[u8]) -> String {

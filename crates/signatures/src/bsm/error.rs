@@ -5,64 +5,64 @@ use rasn::types::constraints::Bounded;
 
 use super::{FRAME_BYTES, MESSAGE_BYTES};
 
-/// Why bytes or fields are no Basic Safety Message of part I alone.
+/// Why bytes or fields are not a Basic Safety Message with part I alone.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BsmError {
-    /// A message of another length.
+    /// The message has an unexpected length.
     #[error("{0} bytes, but a BasicSafetyMessage with part I alone has {MESSAGE_BYTES}")]
     MessageLength(usize),
-    /// A frame of another length.
+    /// The frame has an unexpected length.
     #[error("{0} bytes, but a MessageFrame around a BasicSafetyMessage with part I alone has {FRAME_BYTES}")]
     FrameLength(usize),
     /// The frame has extension additions.
     #[error("MessageFrame: the extension bit is set: no extensions are known")]
     FrameExtension,
-    /// The frame has another kind of message.
+    /// The frame carries another message type.
     #[error("MessageFrame: messageId: {0} is not 20, basicSafetyMessage")]
     MessageId(u16),
-    /// The frame says another length of the message in it.
-    #[error("MessageFrame: the message's length: {0} is not {MESSAGE_BYTES}")]
+    /// The frame states another length for its message.
+    #[error("MessageFrame: the message length {0} is not {MESSAGE_BYTES}")]
     ValueLength(u8),
     /// The message has extension additions.
     #[error("BasicSafetyMessage: the extension bit is set: no extensions are known")]
     Extension,
     /// The message has part II.
-    #[error("BasicSafetyMessage: the bit of partII is set: only part I is read")]
+    #[error("BasicSafetyMessage: the partII bit is set: only part I is supported")]
     PartII,
     /// The message has regional extensions.
-    #[error("BasicSafetyMessage: the bit of regional is set: only part I is read")]
+    #[error("BasicSafetyMessage: the regional bit is set: only part I is supported")]
     Regional,
-    /// A bit after the message's last one is set.
-    #[error("BasicSafetyMessage: the last three bits are {0:03b}: they fill up the last byte, and must be 0")]
+    /// A padding bit after the message is set.
+    #[error("BasicSafetyMessage: the three padding bits are {0:03b}: they must be 0")]
     Padding(u8),
     /// A number is out of its range.
     #[error("{field}: {value} is not in {}..={}", .range.start(), .range.end())]
     Range {
-        /// Path of the field, as `accelSet.long`.
+        /// Path of the field, such as `accelSet.long`.
         field: String,
-        /// What it is.
+        /// The value.
         value: i64,
-        /// What it may be.
+        /// The allowed range.
         range: RangeInclusive<i64>,
     },
-    /// A number that stands for none of the values of an enumeration.
-    #[error("{field}: {index} stands for no value")]
+    /// A number that no value of an enumeration has.
+    #[error("{field}: {index} is not a defined value")]
     Enumeration {
         /// Path of the field.
         field: String,
         /// The number.
         index: usize,
     },
-    /// Text that is no ID.
+    /// Text that is not a temporary ID.
     #[error("id: {0:?} is not 8 hexadecimal digits")]
     Id(String),
-    /// What the codec has against it otherwise.
+    /// Another error of the codec.
     #[error("{0}")]
     Codec(String),
 }
 
 impl From<DecodeError> for BsmError {
-    /// rasn names types and Rust's fields, one within the other: "BsmCoreData.accel_set", "AccelerationSet4Way.long".
+    /// rasn names types and Rust fields, nested: "BsmCoreData.accel_set", "AccelerationSet4Way.long".
     fn from(error: DecodeError) -> Self {
         let mut path = Vec::new();
         let mut root = &error;
@@ -100,7 +100,7 @@ impl From<DecodeError> for BsmError {
     }
 }
 
-/// The standard's spelling of a field.
+/// The standard's spelling of a field name.
 fn camel_case(snake_case: &str) -> String {
     let mut words = snake_case.split('_');
     let mut name = words.next().unwrap_or_default().to_owned();

@@ -1,8 +1,8 @@
 //! The fields of part I, as SAE J2735 (2016 and later) names, orders and bounds them.
 //!
-//! The order of the fields and the bounds in `value(..)` are the encoding: each field takes as many bits as its range
-//! needs. JSON has the same integers under the standard's names; units are in the comments. Where a comment says
-//! "unknown", that value stands for "unavailable".
+//! The order of the fields and the bounds in `value(..)` define the encoding: each field takes as many bits as its
+//! range needs. JSON has the same integers under the standard's names; units are in the comments. "Unknown" in a
+//! comment means the standard's value "unavailable".
 
 use std::ops::RangeInclusive;
 
@@ -11,16 +11,16 @@ use serde::{Deserialize, Serialize};
 
 use super::BsmError;
 
-/// BSMcoreData: what a vehicle says of itself ten times a second. Nothing here is in range before
-/// [`CoreData::new`](super::CoreData::new) has looked at it.
+/// BSMcoreData: the state that a vehicle broadcasts ten times a second. [`CoreData::new`](super::CoreData::new)
+/// checks the ranges.
 #[derive(AsnType, Decode, Encode, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[rasn(automatic_tags)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BsmCoreData {
-    /// Counts the sender's messages, 0 to 127, and begins again.
+    /// Message counter of the sender, 0 to 127, then 0 again.
     #[rasn(value("0..=127"))]
     pub msg_cnt: i64,
-    /// The sender, until it changes its pseudonym.
+    /// The sender's temporary ID, constant until the sender changes its pseudonym.
     pub id: TemporaryId,
     /// Milliseconds within the minute, 0 to 60,999 with a leap second; 65535: unknown, between them: reserved.
     #[rasn(value("0..=65535"))]
@@ -34,28 +34,28 @@ pub struct BsmCoreData {
     /// Height over the ellipsoid in 0.1 m, -4,095 to 61,439; -4096: unknown.
     #[rasn(value("-4096..=61439"))]
     pub elev: i64,
-    /// How exact the position is.
+    /// Accuracy of the position.
     pub accuracy: PositionalAccuracy,
-    /// Which gears are in.
+    /// Gear state.
     pub transmission: TransmissionState,
     /// 0.02 m/s, 0 to 8,190; 8191: unknown.
     #[rasn(value("0..=8191"))]
     pub speed: i64,
-    /// Where it moves to, in 0.0125 degrees from north over east, 0 to 28,799; 28800: unknown.
+    /// Direction of movement, in 0.0125 degrees clockwise from north, 0 to 28,799; 28800: unknown.
     #[rasn(value("0..=28800"))]
     pub heading: i64,
-    /// The steering wheel in 1.5 degrees, right positive, -126 to 126; 127: unknown.
+    /// Steering wheel angle in 1.5 degrees, positive to the right, -126 to 126; 127: unknown.
     #[rasn(value("-126..=127"))]
     pub angle: i64,
     /// Acceleration along the vehicle's axes.
     pub accel_set: AccelerationSet4Way,
-    /// The brakes.
+    /// State of the brakes.
     pub brakes: BrakeSystemStatus,
     /// The vehicle's size.
     pub size: VehicleSize,
 }
 
-/// Temporary ID of a sender: 4 bytes; in JSON 8 hexadecimal digits, capital ones when written.
+/// Temporary ID of a sender: 4 bytes; in JSON 8 hexadecimal digits, written in upper case.
 #[derive(AsnType, Decode, Encode, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[rasn(delegate)]
 #[serde(try_from = "String", into = "String")]
@@ -67,7 +67,7 @@ impl TemporaryId {
         Self(bytes.into())
     }
 
-    /// Its bytes.
+    /// The bytes of the ID.
     pub fn to_bytes(self) -> [u8; 4] {
         *self.0
     }
@@ -89,18 +89,18 @@ impl From<TemporaryId> for String {
     }
 }
 
-/// The ellipse that the position is in with one standard deviation.
+/// The error ellipse of the position at one standard deviation.
 #[derive(AsnType, Decode, Encode, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[rasn(automatic_tags)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PositionalAccuracy {
-    /// Its longer half axis in 0.05 m, 0 to 253; 254: 12.7 m or more; 255: unknown.
+    /// Semi-major axis in 0.05 m, 0 to 253; 254: 12.7 m or more; 255: unknown.
     #[rasn(value("0..=255"))]
     pub semi_major: i64,
-    /// Its shorter half axis, likewise.
+    /// Semi-minor axis, in the same unit.
     #[rasn(value("0..=255"))]
     pub semi_minor: i64,
-    /// Where the longer one points to, in 360/65535 degrees from north, 0 to 65,534; 65535: unknown.
+    /// Orientation of the semi-major axis, in 360/65535 degrees from north, 0 to 65,534; 65535: unknown.
     #[rasn(value("0..=65535"))]
     pub orientation: i64,
 }
@@ -110,21 +110,21 @@ pub struct PositionalAccuracy {
 #[rasn(automatic_tags)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AccelerationSet4Way {
-    /// Along the vehicle, in 0.01 m/s², -2,000 to 2,000; 2001: unknown.
+    /// Longitudinal, in 0.01 m/s², -2,000 to 2,000; 2001: unknown.
     #[rasn(value("-2000..=2001"))]
     pub long: i64,
-    /// Across, likewise.
+    /// Lateral, in the same unit.
     #[rasn(value("-2000..=2001"))]
     pub lat: i64,
-    /// Up and down, in 0.02 g, -126 to 127; -127: unknown.
+    /// Vertical, in 0.02 g, -126 to 127; -127: unknown.
     #[rasn(value("-127..=127"))]
     pub vert: i64,
-    /// How fast it turns, right positive, in 0.01 degrees/s, -32,767 to 32,767.
+    /// Yaw rate, positive to the right, in 0.01 degrees/s, -32,767 to 32,767.
     #[rasn(value("-32767..=32767"))]
     pub yaw: i64,
 }
 
-/// What the brakes and their aids do.
+/// State of the brakes and of the brake assistance systems.
 #[derive(AsnType, Decode, Encode, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[rasn(automatic_tags)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -143,13 +143,13 @@ pub struct BrakeSystemStatus {
     pub aux_brakes: AuxiliaryBrakeStatus,
 }
 
-/// BIT STRING (SIZE (5)) of named bits, first bit first: the same 5 bits as five BOOLEANs in a row, which rasn reads
-/// without an allocation.
+/// BIT STRING (SIZE (5)) of named bits, first bit first. Five consecutive BOOLEANs have the same encoding, and rasn
+/// reads those without an allocation.
 #[derive(AsnType, Decode, Encode, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[rasn(automatic_tags)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BrakeAppliedStatus {
-    /// Nothing is known of the brakes.
+    /// The state of the brakes is unknown.
     pub unavailable: bool,
     /// Left front is braked.
     pub left_front: bool,
@@ -174,7 +174,7 @@ pub struct VehicleSize {
     pub length: i64,
 }
 
-/// Which gears are in.
+/// Gear state.
 #[derive(AsnType, Decode, Encode, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[rasn(enumerated)]
 #[serde(rename_all = "camelCase")]
@@ -187,13 +187,13 @@ pub enum TransmissionState {
     ForwardGears,
     /// Backward.
     ReverseGears,
-    /// Has no meaning yet.
+    /// Reserved by the standard.
     Reserved1,
-    /// Has no meaning yet.
+    /// Reserved by the standard.
     Reserved2,
-    /// Has no meaning yet.
+    /// Reserved by the standard.
     Reserved3,
-    /// Unknown, or there are no gears.
+    /// Unknown, or the vehicle has no gears.
     Unavailable,
 }
 
@@ -202,22 +202,22 @@ pub enum TransmissionState {
 #[rasn(enumerated)]
 #[serde(rename_all = "camelCase")]
 pub enum ControlStatus {
-    /// Not there, or unknown.
+    /// Not equipped, or unknown.
     Unavailable,
     /// Off.
     Off,
-    /// On, not at work.
+    /// On, not engaged.
     On,
-    /// At work.
+    /// Engaged.
     Engaged,
 }
 
-/// Brake boost. Three values in two bits: 3 means nothing, and is refused.
+/// Brake boost. Three values in two bits: the value 3 is undefined and refused.
 #[derive(AsnType, Decode, Encode, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[rasn(enumerated)]
 #[serde(rename_all = "camelCase")]
 pub enum BrakeBoostApplied {
-    /// Not there, or unknown.
+    /// Not equipped, or unknown.
     Unavailable,
     /// Off.
     Off,
@@ -230,18 +230,19 @@ pub enum BrakeBoostApplied {
 #[rasn(enumerated)]
 #[serde(rename_all = "camelCase")]
 pub enum AuxiliaryBrakeStatus {
-    /// Not there, or unknown.
+    /// Not equipped, or unknown.
     Unavailable,
     /// Off.
     Off,
     /// Applied.
     On,
-    /// Has no meaning yet.
+    /// Reserved by the standard.
     Reserved,
 }
 
 impl BsmCoreData {
-    /// The first number that is out of its range, as an error that names it. rasn refuses it too, without a name.
+    /// Returns an error that names the first number out of its range. rasn refuses such a number too, but does not
+    /// name the field.
     pub(super) fn check(&self) -> Result<(), BsmError> {
         self.numbers()
             .into_iter()
@@ -255,7 +256,7 @@ impl BsmCoreData {
             })
     }
 
-    /// Each number: its path, its value, its range.
+    /// The path, value and range of each number.
     pub(super) fn numbers(&self) -> [(&'static str, i64, RangeInclusive<i64>); 17] {
         let Self {
             accuracy,

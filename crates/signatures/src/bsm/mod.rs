@@ -1,12 +1,12 @@
-//! SAE J2735 Basic Safety Message with part I alone: what a vehicle broadcasts ten times a second.
+//! SAE J2735 Basic Safety Message with part I alone: the message that a vehicle broadcasts ten times a second.
 //!
-//! In unaligned packed encoding rules (UPER, ITU-T X.691) `BSMcoreData` is 290 bits without a preamble. Around it
-//! `BasicSafetyMessage` has an extension bit and one bit each for partII and regional, all 0 here, and 3 bits 0 fill up
-//! its [37 bytes](MESSAGE_BYTES); `MessageFrame` puts its own extension bit with messageId 20 in 15 bits and the length
-//! in one byte before them: [40 bytes](FRAME_BYTES). A message with part II or extensions is refused, not cut short: a
-//! signature is over all of it.
+//! In unaligned packed encoding rules (UPER, ITU-T X.691) `BSMcoreData` is 290 bits without a preamble.
+//! `BasicSafetyMessage` puts an extension bit and one bit each for partII and regional in front, all 0 here, and adds 3
+//! padding bits 0, which makes [37 bytes](MESSAGE_BYTES). `MessageFrame` puts an extension bit with messageId 20 in 15 bits
+//! and the length in one byte in front, which makes [40 bytes](FRAME_BYTES). A message with part II or extensions is
+//! refused and not truncated, since a signature covers all of it.
 //!
-//! There is one encoding of each message: bytes that are read are the bytes that [`CoreData::encode`] gives.
+//! Each message has exactly one encoding: decoding a message and [`CoreData::encode`] return the same bytes.
 //!
 //! ```
 //! use linewarden_signatures::bsm::{CoreData, TransmissionState};
@@ -38,10 +38,10 @@ pub const MESSAGE_BYTES: usize = 37;
 /// Bytes of a `MessageFrame` around it.
 pub const FRAME_BYTES: usize = FRAME_HEADER.len() + MESSAGE_BYTES;
 
-/// Extension bit 0, messageId 20 in 15 bits, the length of what follows.
+/// Extension bit 0, messageId 20 in 15 bits, length of the message.
 const FRAME_HEADER: [u8; 3] = [0, 20, MESSAGE_BYTES as u8];
 
-/// Fields that are all in range, with their encoding. JSON is that of [`BsmCoreData`].
+/// Fields within their ranges, with their encoding. The JSON form is that of [`BsmCoreData`].
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[serde(try_from = "BsmCoreData", into = "BsmCoreData")]
 pub struct CoreData {
@@ -49,7 +49,7 @@ pub struct CoreData {
     message: [u8; MESSAGE_BYTES],
 }
 
-/// Neither of the options is ever there: [`CoreData::decode`] has looked at their bits before.
+/// Neither option is ever present: [`CoreData::decode`] checks their bits first.
 #[derive(AsnType, Decode, Encode)]
 #[rasn(automatic_tags)]
 #[non_exhaustive]
@@ -60,7 +60,7 @@ struct BasicSafetyMessage {
 }
 
 impl CoreData {
-    /// Checks these fields.
+    /// Checks the ranges of the fields.
     ///
     /// # Errors
     /// The first number that is out of its range.
@@ -78,10 +78,10 @@ impl CoreData {
         Ok(Self { fields, message })
     }
 
-    /// Reads a `BasicSafetyMessage`.
+    /// Decodes a `BasicSafetyMessage`.
     ///
     /// # Errors
-    /// Another length than 37 bytes; a set bit of extension, partII, regional or padding; a field that is out of its range.
+    /// A length other than 37 bytes; a set bit of extension, partII, regional or padding; a field out of its range.
     pub fn decode(message: &[u8]) -> Result<Self, BsmError> {
         let message: [u8; MESSAGE_BYTES] = message
             .try_into()
@@ -101,10 +101,10 @@ impl CoreData {
         })
     }
 
-    /// Reads a `MessageFrame`.
+    /// Decodes a `MessageFrame`.
     ///
     /// # Errors
-    /// Another length than 40 bytes, another message than a Basic Safety Message, and what [`CoreData::decode`] refuses.
+    /// A length other than 40 bytes, another message type, and every error of [`CoreData::decode`].
     pub fn decode_frame(frame: &[u8]) -> Result<Self, BsmError> {
         let frame: [u8; FRAME_BYTES] = frame.try_into().map_err(|_| BsmError::FrameLength(frame.len()))?;
         let [id_high, id_low, length, message @ ..] = frame;
@@ -121,12 +121,12 @@ impl CoreData {
         &self.fields
     }
 
-    /// The `BasicSafetyMessage`: what is signed.
+    /// The encoded `BasicSafetyMessage`, which a signature covers.
     pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
         self.message
     }
 
-    /// The `MessageFrame`.
+    /// The encoded `MessageFrame`.
     pub fn encode_frame(&self) -> [u8; FRAME_BYTES] {
         let mut frame = [0; FRAME_BYTES];
         let bytes = FRAME_HEADER.into_iter().chain(self.message);

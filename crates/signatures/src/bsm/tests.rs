@@ -11,13 +11,13 @@ const FRAMES: [&str; 2] = [
     "001425004043030280ffdbfba868b3584ec40824646400320032000c888fc834e37fff0aaa960fa0",
 ];
 
-/// Runs a test for each of these seeds, or for that of LINEWARDEN_SEED alone.
+/// Runs a test for each of these seeds, or for the seed in LINEWARDEN_SEED alone.
 fn with_seeds(count: u64, test: impl Fn(&mut ChaCha8Rng)) {
     struct Named(u64);
     impl Drop for Named {
         fn drop(&mut self) {
             if std::thread::panicking() {
-                eprintln!("LINEWARDEN_SEED={} repeats it", self.0);
+                eprintln!("LINEWARDEN_SEED={} reproduces this run", self.0);
             }
         }
     }
@@ -140,7 +140,8 @@ fn encode_by_hand(fields: &BsmCoreData) -> [u8; MESSAGE_BYTES] {
     message
 }
 
-/// What holds of any bytes: they are refused, or their fields give them again.
+/// Property of any bytes: decoding refuses them, or encoding the decoded fields returns the same
+/// bytes.
 fn refused_or_the_same(message: &[u8; MESSAGE_BYTES]) -> Result<(), BsmError> {
     let core_data = CoreData::decode(message)?;
     assert_eq!(core_data.encode(), *message);
@@ -159,7 +160,7 @@ fn known_answers() {
     }
 }
 
-/// As a reader of the standard would write it down: order, names and values of all fields.
+/// Order, names and values of all fields as in the standard.
 #[test]
 fn json_of_a_known_answer() {
     let text = concat!(
@@ -250,7 +251,7 @@ fn each_flipped_bit_of_the_frame_is_refused() {
         };
         assert_eq!(CoreData::decode_frame(&flipped), Err(expected));
     }
-    // The message in it is read as strictly.
+    // The message inside the frame is checked as strictly.
     let mut flipped = frame;
     flipped[3] |= 0x40;
     assert_eq!(CoreData::decode_frame(&flipped), Err(BsmError::PartII));
@@ -282,7 +283,7 @@ fn random_bytes_are_refused_or_read() {
             let mut message = [0; MESSAGE_BYTES];
             random.fill_bytes(&mut message);
             let _ = refused_or_the_same(&message);
-            // Most fail by their first or last bits.
+            // Most inputs fail at their first or last bits.
             message[0] &= 0x1f;
             message[MESSAGE_BYTES - 1] &= 0xf8;
             read.set(read.get() + usize::from(refused_or_the_same(&message).is_ok()));
@@ -296,7 +297,7 @@ fn random_bytes_are_refused_or_read() {
 }
 
 #[test]
-fn what_stands_for_nothing_is_named() {
+fn undefined_values_are_named() {
     let refusal = |bits: std::ops::Range<usize>| {
         let mut message = known(0).encode();
         bits.for_each(|bit| message[bit / 8] |= 0x80 >> (bit % 8));
@@ -316,11 +317,11 @@ fn what_stands_for_nothing_is_named() {
     assert_eq!(refusal(220..232), "accelSet.lat: 2095 is not in -2000..=2001");
     assert_eq!(refusal(232..240), "accelSet.vert: 128 is not in -127..=127");
     assert_eq!(refusal(240..256), "accelSet.yaw: 32768 is not in -32767..=32767");
-    assert_eq!(refusal(267..269), "brakes.brakeBoost: 3 stands for no value");
+    assert_eq!(refusal(267..269), "brakes.brakeBoost: 3 is not a defined value");
 }
 
 #[test]
-fn json_that_is_not_it_is_refused() {
+fn invalid_json_is_refused() {
     let refusal = |json: Value| serde_json::from_value::<CoreData>(json).unwrap_err().to_string();
     for place in [
         "",
@@ -332,8 +333,8 @@ fn json_that_is_not_it_is_refused() {
     ] {
         let fields = serde_json::to_value(known(1)).unwrap();
         let mut more = fields.clone();
-        more.pointer_mut(place).unwrap()["colour"] = json!(1);
-        assert!(refusal(more).starts_with("unknown field `colour`"), "{place}");
+        more.pointer_mut(place).unwrap()["color"] = json!(1);
+        assert!(refusal(more).starts_with("unknown field `color`"), "{place}");
         for name in fields.pointer(place).unwrap().as_object().unwrap().keys() {
             let mut less = fields.clone();
             less.pointer_mut(place)
@@ -359,7 +360,7 @@ fn json_that_is_not_it_is_refused() {
     assert!(refusal(json_with("speed", json!(1.5))).contains("floating point"));
 }
 
-/// The frame's header is what rasn makes of the standard's type.
+/// The frame's header equals rasn's encoding of the standard's type.
 #[test]
 fn frame_of_the_standard() {
     #[derive(AsnType, Decode, Encode)]

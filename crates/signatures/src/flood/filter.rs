@@ -1,9 +1,9 @@
-//! A filter of classic BPF by which the kernel drops a flood before it fills the socket's buffer (`SO_ATTACH_FILTER`).
+//! A classic BPF filter by which the kernel drops a flood before the flood fills the socket's buffer (`SO_ATTACH_FILTER`).
 //!
-//! Of datagrams that are not messages by their length and first three bytes, a sample passes. Of messages all pass, or those of known senders
-//! and a sample of others. The filter identifies a sender by a tag: 32 bits of a hash, under secret numbers, of its source and the signer
-//! that its messages name. A stranger has the tag of a given known sender with a probability of 2^-32. If the stranger can choose its IPv6
-//! link-local address, the probability is up to 2^-16. Attaching the filter needs no capability.
+//! A sample passes of datagrams that are not messages by their length and first three bytes. Of messages all pass, or those of known
+//! senders and a sample of the others. The filter identifies a sender by a tag: 32 bits of a hash, under secret numbers, of the source and
+//! the signer that its messages name. An unknown sender has the tag of a given known sender with a probability of 2^-32, or up to 2^-16 if
+//! it can choose its IPv6 link-local address. Attaching the filter requires no capability.
 
 use std::hash::{Hash as _, Hasher as _};
 use std::net::IpAddr;
@@ -15,18 +15,18 @@ use socket2::SockFilter;
 use crate::message::{HEADER_BYTES, KeyId, MAGIC_AND_VERSION};
 use crate::source::network;
 
-/// Known senders that a filter has room for: with them a program has less than a third of `BPF_MAXINSNS` (4,096).
+/// Known senders that a filter can hold: such a program has less than a third of `BPF_MAXINSNS` (4,096).
 pub(super) const KNOWN_MAX: usize = 1_024;
-/// Tags that are compared one by one, behind one comparison that skips them all: jumps reach 255 instructions.
+/// Tags compared one by one after a comparison that can skip the group: jumps reach 255 instructions.
 const GROUP: usize = 32;
 
 /// As `struct sock_filter` of `linux/filter.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Instruction {
     code: u16,
-    /// Instructions to skip if the comparison holds.
+    /// Instructions to skip if the comparison is true.
     jt: u8,
-    /// And if not.
+    /// Instructions to skip if the comparison is false.
     jf: u8,
     k: u32,
 }
@@ -56,11 +56,11 @@ mod code {
     pub const RET: u16 = (BPF_RET | BPF_K) as u16;
 }
 
-/// Offsets from here on are in the IP header.
+/// Offsets from here on refer to the IP header.
 const IP: u32 = libc::SKF_NET_OFF as u32;
-/// Where a random number is loaded from.
+/// Offset from which a random number is loaded.
 const RANDOM: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_RANDOM) as u32;
-/// The message begins behind the UDP header.
+/// The message begins after the UDP header.
 const MESSAGE: u32 = 8;
 const KEY_ID: u32 = MESSAGE + 4;
 const ALL: u32 = u32::MAX;
@@ -79,10 +79,10 @@ impl Tags {
         }))
     }
 
-    /// Of a sender, as the filter computes it.
+    /// The tag of a sender, as the filter computes it.
     pub(super) fn of(&self, source: IpAddr, key: KeyId) -> u32 {
         let [one, other] = self.0;
-        // The second multiplication takes apart what the first one keeps together: a change of the highest bits alone.
+        // The second multiplication separates tags that the first one leaves equal: a change of the highest bits alone.
         let mix = |so_far: u32, word: u32| {
             let product = (so_far ^ word).wrapping_mul(one);
             (product ^ product >> 16).wrapping_mul(other)
@@ -97,8 +97,8 @@ impl Tags {
         mix(mix(source, (key >> 32) as u32), key as u32)
     }
 
-    /// A program that passes all messages (`None`), or messages of senders with these tags, sorted and at most [`KNOWN_MAX`]. Of other
-    /// datagrams one in `sample_one_in` passes.
+    /// A program that passes all messages (`None`), or messages of senders with these tags, sorted, at most [`KNOWN_MAX`]. One in
+    /// `sample_one_in` of the other datagrams passes.
     pub(super) fn program(&self, known: Option<&[u32]>, sample_one_in: u64) -> Vec<SockFilter> {
         let instructions = self.instructions(known, sample_one_in);
         instructions
@@ -109,7 +109,7 @@ impl Tags {
 
     fn instructions(&self, known: Option<&[u32]>, sample_one_in: u64) -> Vec<Instruction> {
         let messages = match known {
-            Some(known) => self.of_known(known),
+            Some(known) => self.filter_by_tags(known),
             None => vec![statement(code::RET, ALL)],
         };
         let to_sample = statement(code::JA, messages.len() as u32);
@@ -132,9 +132,9 @@ impl Tags {
         program
     }
 
-    fn of_known(&self, known: &[u32]) -> Vec<Instruction> {
+    fn filter_by_tags(&self, known: &[u32]) -> Vec<Instruction> {
         let mut groups = Vec::new();
-        // Built from the last group on: a tag that is not in its group is in none, and the jump skips all groups behind.
+        // Built from the last group on: a tag not found in its group is in no group, so the jump skips the remaining groups.
         for group in known.chunks(GROUP).rev() {
             let (length, last) = (group.len() as u8, group.last().copied().unwrap_or(0));
             let mut program = vec![jump(code::JGT, length + 2, 0, last)];
@@ -149,10 +149,10 @@ impl Tags {
         [self.tag_of_datagram(), groups].concat()
     }
 
-    /// [`Tags::of`], of the datagram.
+    /// [`Tags::of`] of the datagram.
     fn tag_of_datagram(&self) -> Vec<Instruction> {
         let [one, other] = self.0;
-        // The number kept at 0 is mixed with the word there.
+        // The number stored at 0 is mixed with the word there.
         let mix = |at| {
             [
                 statement(code::LD_MEM, 0),
@@ -215,7 +215,7 @@ mod tests {
         run(program, ip, udp, random).0
     }
 
-    /// What the kernel would do with a datagram, with this random number, in how many steps.
+    /// The kernel's decision about a datagram for this random number, and the number of steps.
     fn run(program: &[Instruction], ip: &[u8], udp: &[u8], random: u32) -> (bool, usize) {
         let (mut a, mut x, mut kept, mut at) = (0u32, 0u32, 0u32, 0usize);
         let byte = |at: u32| {
@@ -275,11 +275,11 @@ mod tests {
     }
 
     proptest! {
-        /// Of any number of known senders each passes, and of others those that the random number chooses.
+        /// All messages of known senders pass; messages of others pass as the random number decides.
         #[test]
         fn known_senders_pass_and_a_sample_of_others(
             senders in proptest::collection::vec((source(), any::<[u8; 8]>()), 1..200),
-            stranger in (source(), any::<[u8; 8]>()),
+            unknown in (source(), any::<[u8; 8]>()),
             secret in any::<[u8; 16]>(),
         ) {
             let tags = Tags::new(&secret);
@@ -291,7 +291,7 @@ mod tests {
                 prop_assert!(passes(&program, &ip, &udp, u32::MAX));
                 prop_assert!(!passes(&program, &ip, &udp[..28], u32::MAX) && passes(&program, &ip, &udp[..8], 0));
             }
-            let (ip, udp) = headers(stranger.0, stranger.1);
+            let (ip, udp) = headers(unknown.0, unknown.1);
             prop_assert!(passes(&program, &ip, &udp, u32::MAX / 64));
             let mut broken = udp.clone();
             broken[10] = 2;
@@ -299,20 +299,20 @@ mod tests {
             prop_assert!(!passes(&program, &ip, &broken, u32::MAX / 64 + 1));
             let of_all = tags.instructions(None, 64);
             prop_assert!(passes(&of_all, &ip, &udp, u32::MAX) && !passes(&of_all, &ip, &broken, u32::MAX));
-            let is_known = known.contains(&tags.of(stranger.0, KeyId(stranger.1)));
+            let is_known = known.contains(&tags.of(unknown.0, KeyId(unknown.1)));
             prop_assert_eq!(passes(&program, &ip, &udp, u32::MAX / 64 + 1), is_known);
         }
     }
 
-    /// Who is not known is found out by few comparisons.
+    /// An unknown sender is recognized with few comparisons.
     #[test]
     fn a_datagram_is_compared_with_few_tags() {
         let tags = Tags::new(&[8; 16]);
         let known: Vec<u32> = (0..KNOWN_MAX as u32).map(|tag| tag << 22 | 1).collect();
         let program = tags.instructions(Some(&known), 100);
         assert!(program.len() < 1_300);
-        for stranger in 0..2_000u32 {
-            let (ip, udp) = headers(Ipv4Addr::from_bits(stranger).into(), [3; 8]);
+        for unknown in 0..2_000u32 {
+            let (ip, udp) = headers(Ipv4Addr::from_bits(unknown).into(), [3; 8]);
             let (passes, steps) = run(&program, &ip, &udp, u32::MAX);
             assert!(
                 !passes && steps < 50 + 2 * GROUP + KNOWN_MAX / GROUP,
@@ -321,7 +321,7 @@ mod tests {
         }
     }
 
-    /// Changes of high bits in two words of an address do not cancel out under every secret.
+    /// Changes of high bits in two words of an address do not cancel under every secret.
     #[test]
     fn highest_bits_do_not_cancel() {
         let tags = Tags::new(&[9; 16]);
@@ -333,7 +333,7 @@ mod tests {
         assert_ne!(of(0x0123_4567_89ab_cdef), of(0x8123_c567_89ab_cdef));
     }
 
-    /// Hosts of a network of 64 bits are one source, and those of a link are not.
+    /// Hosts of a network of 64 bits are one source, hosts of a link are several.
     #[test]
     fn sources_are_those_of_the_service() {
         let tags = Tags::new(&[3; 16]);
@@ -344,15 +344,15 @@ mod tests {
         assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
     }
 
-    /// With as many tags as there is room for.
+    /// With the maximum number of tags.
     #[test]
     fn the_kernel_passes_known_senders_and_a_sample() {
-        for (receiver, known, stranger) in [("127.0.0.1", "127.0.0.9", "127.0.0.8"), ("::1", "::1", "::1")] {
-            let [known, stranger] = [known, stranger].map(|ip| ip.parse::<IpAddr>().unwrap());
+        for (receiver, known, unknown) in [("127.0.0.1", "127.0.0.9", "127.0.0.8"), ("::1", "::1", "::1")] {
+            let [known, unknown] = [known, unknown].map(|ip| ip.parse::<IpAddr>().unwrap());
             let inbox = UdpSocket::bind((receiver, 0)).unwrap();
             inbox.set_nonblocking(true).unwrap();
             let tags = Tags::new(&[5; 16]);
-            // Half of them need two instructions of the kernel's own.
+            // Half of the tags need two instructions of the kernel's internal format.
             let mut all: Vec<u32> = (1..KNOWN_MAX as u32)
                 .map(|tag| tag.wrapping_mul(0x9e37_79b1))
                 .collect();
@@ -372,9 +372,9 @@ mod tests {
             };
             assert_eq!(received(known, &message(1), 100), 100);
             assert!(received(known, &message(1)[..20], 1_000) < 100, "too short");
-            assert!(received(known, &[0; 40], 1_000) < 100, "no message");
-            // 100 are expected; fewer than 30 or more than 200 come once in 10^14 times.
-            let sampled = received(stranger, &message(2), 6_400);
+            assert!(received(known, &[0; 40], 1_000) < 100, "not a message");
+            // 100 are expected; fewer than 30 or more than 200 occur once in 10^14 times.
+            let sampled = received(unknown, &message(2), 6_400);
             assert!((30..200).contains(&sampled), "{sampled} of 6,400");
         }
     }

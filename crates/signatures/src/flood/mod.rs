@@ -12,33 +12,33 @@ use self::filter::Tags;
 use self::senders::Senders;
 use self::window::{Counts, WINDOW, Window};
 use crate::message::KeyId;
-use crate::reputation::{MEMORY, Newcomers};
+use crate::reputation::{MEMORY, NewSenderLimit};
 use crate::scheduler::{Source, Span, Time};
 
-/// A filter's sample rate is not changed before this age.
-const KEPT_FOR: Span = Span::from_millis(50);
-/// Number of datagrams in a window that is a flood: 50,000 a second.
+/// A filter's sample rate stays unchanged for this time.
+const FILTER_AGE_MIN: Span = Span::from_millis(50);
+/// Datagrams in a window that count as a flood: 50,000 a second.
 const FLOOD: u64 = 5_000;
-/// A flood ends below this number: 25,000 a second. With one threshold for both, a rate near it would attach and detach filters in turn.
+/// A flood ends below this number: 25,000 a second. With a single threshold, a rate near it would attach and detach filters in turn.
 const FLOOD_CONTINUES: u64 = FLOOD / 2;
-/// Datagrams of a flood that pass a filter in a window: 5,000 a second, which is what a receiver takes of new senders.
-const SAMPLE: u64 = WINDOW.as_nanos() / Newcomers::INTERVAL.as_nanos();
+/// Datagrams of a flood that pass a filter in a window: 5,000 a second, the receiver's rate limit of new senders.
+const SAMPLE: u64 = WINDOW.as_nanos() / NewSenderLimit::INTERVAL.as_nanos();
 const SAMPLE_ONE_IN_MAX: u64 = 1 << 16;
-/// A filter is rebuilt after this time, to include senders that have become known. A rejected filter of non-messages is retried after it.
-const REBUILT_AFTER: Span = Span::from_millis(1_000);
+/// A filter is rebuilt after this time, to include new known senders. A rejected filter of non-messages is retried after this time.
+const REBUILD_INTERVAL: Span = Span::from_millis(1_000);
 
 /// A change to the socket's filter.
 pub(crate) enum FilterChange {
     /// Attach this program in place of the current one.
     Attach(Vec<SockFilter>),
     /// Detach the current program, if there is one. The flood has ended, or `too_many_senders`: a flood of messages passes, because more
-    /// senders are known than a filter has room for.
+    /// senders are known than a filter can hold.
     Detach { too_many_senders: bool },
 }
 
 /// What the socket's filter does with datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Filtering {
+pub struct FilterStatus {
     /// Of the datagrams that are sampled, one in this number passes.
     pub sample_one_in: u64,
     /// Number of known senders whose messages pass. `None`: all messages pass, and only datagrams that are not messages are sampled.
@@ -53,7 +53,7 @@ pub(crate) struct Flood {
     filter: Option<Filter>,
     /// The filter before, for datagrams that arrived before the current one was attached.
     previous: Option<Filter>,
-    /// A flood passes without a filter, and its end is not reported yet.
+    /// A flood passes without a filter, and its end has not been reported yet.
     is_unfiltered: bool,
     /// No filter is built before this time, since the kernel rejected one.
     retry_at: Time,
@@ -66,7 +66,7 @@ struct Filter {
     /// Tags whose messages pass, sorted. `None`: all messages pass.
     tags: Option<Vec<u32>>,
     sample_one_in: u64,
-    /// When it samples datagrams: not before it is attached, and until it is detached.
+    /// When the filter samples datagrams: from attachment to detachment.
     from: Time,
     until: Time,
 }
@@ -82,28 +82,28 @@ impl Filter {
     }
 }
 
-/// A stranger's message that was counted.
+/// A counted message of an unknown sender.
 #[derive(Clone, Copy)]
-pub(crate) struct Stranger {
+pub(crate) struct UnknownSenderMessage {
     tag: u32,
     sender: Source,
     weight: u64,
     arrived: Time,
 }
 
-/// Floods by kind.
+/// Current floods by kind.
 #[derive(Clone, Copy)]
-struct Floods {
+struct ActiveFloods {
     non_messages: bool,
-    strangers: bool,
-    /// Datagrams of a window, of these kinds.
+    unknown_senders: bool,
+    /// Datagrams of these kinds in a window.
     datagrams: u64,
-    /// Whether a flood of strangers' messages passes; in `too_many_senders`, because too many senders are known.
-    passes: bool,
+    /// Whether a flood of messages of unknown senders passes unfiltered; with `too_many_senders`, because too many senders are known.
+    passes_unfiltered: bool,
     too_many_senders: bool,
 }
 
-impl Floods {
+impl ActiveFloods {
     fn sample_one_in(self) -> u64 {
         (self.datagrams / SAMPLE).clamp(1, SAMPLE_ONE_IN_MAX)
     }
@@ -129,8 +129,8 @@ impl Flood {
         }
     }
 
-    /// The number of datagrams that one stands for: one in so many passed the filter that was attached when it arrived, if that filter
-    /// samples its kind; otherwise 1.
+    /// The number of datagrams that one received datagram represents: the sample ratio of the filter attached at its arrival if that
+    /// filter samples its kind, otherwise 1.
     fn weight(&self, arrived: Time, is_sampled: impl Fn(&Filter) -> bool) -> u64 {
         let filters = [&self.filter, &self.previous].into_iter().flatten();
         let mut then = filters.filter(|filter| filter.samples_at(arrived));
@@ -151,22 +151,22 @@ impl Flood {
         self.count(arrived, |_| {});
     }
 
-    /// Records a message of a stranger, and whether more of them wait than lanes verify.
-    pub(crate) fn record_stranger(
+    /// Records a message of an unknown sender, and whether the lanes are overloaded.
+    pub(crate) fn record_unknown_sender(
         &mut self,
         source: IpAddr,
         key: KeyId,
         sender: Source,
         (arrived, is_crowded): (Time, bool),
-    ) -> Stranger {
+    ) -> UnknownSenderMessage {
         let tag = self.tags.of(source, key);
         self.senders.forget(tag, sender);
         let weight = self.weight(arrived, |filter| filter.samples_messages_of(tag));
         self.count(arrived, |slot| {
-            slot.strangers = slot.strangers.saturating_add(weight);
-            slot.is_crowded |= is_crowded;
+            slot.unknown_senders = slot.unknown_senders.saturating_add(weight);
+            slot.is_overloaded |= is_crowded;
         });
-        Stranger {
+        UnknownSenderMessage {
             tag,
             sender,
             weight,
@@ -174,17 +174,17 @@ impl Flood {
         }
     }
 
-    /// Records that a stranger's message was refused before its signature was verified.
-    pub(crate) fn record_refusal(&mut self, stranger: Stranger) {
-        self.count(stranger.arrived, |slot| {
-            slot.refused = slot.refused.saturating_add(stranger.weight);
+    /// Records that the message of an unknown sender was refused before its signature was verified.
+    pub(crate) fn record_refusal(&mut self, message: UnknownSenderMessage) {
+        self.count(message.arrived, |slot| {
+            slot.refused = slot.refused.saturating_add(message.weight);
         });
     }
 
-    /// Records that a stranger's message will be verified, so that the sender may become known.
-    pub(crate) fn record_candidate(&mut self, stranger: Stranger) {
+    /// Records that the message of an unknown sender will be verified, so that the sender may become known.
+    pub(crate) fn record_candidate(&mut self, message: UnknownSenderMessage) {
         self.senders
-            .record_candidate(stranger.tag, stranger.sender, stranger.arrived);
+            .record_candidate(message.tag, message.sender, message.arrived);
     }
 
     /// Records a datagram that is not a message by its length and first bytes.
@@ -195,15 +195,15 @@ impl Flood {
         });
     }
 
-    /// What the socket's filter does. `None`: it should have none.
-    pub(crate) fn filtering(&self) -> Option<Filtering> {
-        self.filter.as_ref().map(|filter| Filtering {
+    /// What the socket's filter does. `None`: the socket should have no filter.
+    pub(crate) fn filter_status(&self) -> Option<FilterStatus> {
+        self.filter.as_ref().map(|filter| FilterStatus {
             sample_one_in: filter.sample_one_in,
             known_senders: filter.tags.as_ref().map(Vec::len),
         })
     }
 
-    /// Records that the filter was attached; `replaced`: the one before sampled datagrams until now.
+    /// Records that the filter was attached; `replaced`: the previous filter sampled datagrams until now.
     pub(crate) fn record_attached(&mut self, now: Time, replaced: bool) {
         if let Some(filter) = &mut self.filter {
             filter.from = now;
@@ -213,31 +213,31 @@ impl Flood {
         }
     }
 
-    /// Records that the kernel has rejected the filter.
+    /// Records that the kernel rejected the filter.
     pub(crate) fn record_rejection(&mut self, now: Time) {
         self.is_unfiltered = true;
         if self.filter.take().is_some_and(|filter| filter.tags.is_some()) {
-            // One of datagrams that are not messages is a hundred times smaller.
+            // A filter of non-messages is a hundred times smaller.
             self.messages_pass_until = now + MEMORY;
         } else {
-            self.retry_at = now + REBUILT_AFTER;
+            self.retry_at = now + REBUILD_INTERVAL;
         }
     }
 
-    /// Records that the socket is a new one, which has no filter.
+    /// Records that the socket was replaced and has no filter.
     pub(crate) fn record_new_socket(&mut self, now: Time) {
-        self.take_filter(now);
+        self.retire_filter(now);
     }
 
     /// The current filter becomes the previous one.
-    fn take_filter(&mut self, now: Time) {
+    fn retire_filter(&mut self, now: Time) {
         if let Some(filter) = self.filter.take() {
             self.previous = Some(Filter { until: now, ..filter });
         }
     }
 
-    /// Returns the change to make to the filter. Call after every receive. All datagrams that had arrived at `received_until` have been
-    /// recorded. `is_known` says whether a sender is known.
+    /// Returns the change to make to the filter. Call after every receive, after recording all datagrams that had arrived at
+    /// `received_until`. `is_known` returns whether a sender is known.
     pub(crate) fn update(
         &mut self,
         now: Time,
@@ -247,9 +247,9 @@ impl Flood {
         if !self.window.advance(received_until) || now < self.retry_at {
             return None;
         }
-        let floods = self.floods(now);
-        let Floods { too_many_senders, .. } = floods;
-        if self.is_out_of_date(floods, now) {
+        let floods = self.active_floods(now);
+        let ActiveFloods { too_many_senders, .. } = floods;
+        if self.is_outdated(floods, now) {
             let had_filter = self.filter.is_some();
             if let Some(program) = self.build(floods, now, is_known) {
                 self.is_unfiltered = false;
@@ -257,65 +257,66 @@ impl Flood {
             }
             if had_filter {
                 // A flood for which no filter was built: too many senders have just become known.
-                let too_many_senders = too_many_senders || floods.strangers;
+                let too_many_senders = too_many_senders || floods.unknown_senders;
                 self.is_unfiltered = too_many_senders;
                 return Some(FilterChange::Detach { too_many_senders });
             }
         }
-        if self.filter.is_none() && (too_many_senders || self.is_unfiltered && !floods.passes) {
+        if self.filter.is_none() && (too_many_senders || self.is_unfiltered && !floods.passes_unfiltered) {
             self.is_unfiltered = too_many_senders;
             return Some(FilterChange::Detach { too_many_senders });
         }
         None
     }
 
-    fn is_out_of_date(&self, floods: Floods, now: Time) -> bool {
+    fn is_outdated(&self, floods: ActiveFloods, now: Time) -> bool {
         let Some(filter) = &self.filter else {
             return floods.datagrams > 0;
         };
-        let (samples, age) = (floods.sample_one_in(), now.since(filter.from));
+        let (samples, age) = (floods.sample_one_in(), now.saturating_since(filter.from));
         floods.datagrams == 0
-            || floods.strangers != filter.tags.is_some()
-            || age >= REBUILT_AFTER
-            || age >= KEPT_FOR && (samples > 2 * filter.sample_one_in || 2 * samples < filter.sample_one_in)
+            || floods.unknown_senders != filter.tags.is_some()
+            || age >= REBUILD_INTERVAL
+            || age >= FILTER_AGE_MIN
+                && (samples > 2 * filter.sample_one_in || 2 * samples < filter.sample_one_in)
     }
 
-    fn floods(&self, now: Time) -> Floods {
+    fn active_floods(&self, now: Time) -> ActiveFloods {
         let (total, projected) = (self.window.total(), self.window.projected());
         let samples_messages = self.filter.as_ref().map(|filter| filter.tags.is_some());
         let is_flood = |count: u64, continues: bool| count >= if continues { FLOOD_CONTINUES } else { FLOOD };
         let continues = samples_messages == Some(true);
-        let is_cause = total.is_crowded || total.refused >= FLOOD || continues;
-        let too_many_senders = self.senders.are_too_many(now);
+        let is_cause = total.is_overloaded || total.refused >= FLOOD || continues;
+        let too_many_senders = self.senders.is_overflowed(now);
         let messages_pass = now < self.messages_pass_until || too_many_senders;
         let non_messages = is_flood(total.non_messages, samples_messages.is_some());
-        let of_strangers = is_cause && is_flood(total.strangers, continues);
-        let strangers = of_strangers && !messages_pass;
-        // A large flood is sampled as one before it has lasted for a window.
+        let from_unknown = is_cause && is_flood(total.unknown_senders, continues);
+        let unknown = from_unknown && !messages_pass;
+        // A large flood is sampled at its full rate before it has lasted for a window.
         let of = |is_flood: bool, total: u64, projected: u64| if is_flood { total.max(projected) } else { 0 };
-        Floods {
+        ActiveFloods {
             non_messages,
-            strangers,
-            passes: of_strangers && messages_pass,
-            too_many_senders: of_strangers && too_many_senders,
+            unknown_senders: unknown,
+            passes_unfiltered: from_unknown && messages_pass,
+            too_many_senders: from_unknown && too_many_senders,
             datagrams: of(non_messages, total.non_messages, projected.non_messages).saturating_add(of(
-                strangers,
-                total.strangers,
-                projected.strangers,
+                unknown,
+                total.unknown_senders,
+                projected.unknown_senders,
             )),
         }
     }
 
-    /// Returns `None` if there is no flood, or one of strangers' messages alone while too many senders are known.
+    /// Returns `None` without a flood, or with a flood of messages of unknown senders alone while too many senders are known.
     fn build(
         &mut self,
-        floods: Floods,
+        floods: ActiveFloods,
         now: Time,
         is_known: impl Fn(Source) -> bool,
     ) -> Option<Vec<SockFilter>> {
-        self.take_filter(now);
-        let mut tags = floods.strangers.then(|| self.senders.tags(now, is_known));
-        if self.senders.are_too_many(now) {
+        self.retire_filter(now);
+        let mut tags = floods.unknown_senders.then(|| self.senders.tags(now, is_known));
+        if self.senders.is_overflowed(now) {
             tags = None;
         }
         if tags.is_none() && !floods.non_messages {
@@ -342,7 +343,7 @@ mod tests {
     use super::*;
 
     const SOURCE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
-    const STRANGER: KeyId = KeyId([9; 8]);
+    const UNKNOWN_KEY: KeyId = KeyId([9; 8]);
     const SENDER: Source = Source(1);
 
     fn at(ms: u64) -> Time {
@@ -353,7 +354,7 @@ mod tests {
         Flood::new(&[4; 16])
     }
 
-    /// Twice: the time of the second call counts, since no datagram came after the first one.
+    /// Twice: the time of the second call counts, since no datagram arrived after the first one.
     fn update(flood: &mut Flood, ms: u64) -> Option<&'static str> {
         let update = |flood: &mut Flood| flood.update(at(ms), at(ms), |sender| sender.0 == 7);
         let replaced = flood.filter.is_some();
@@ -372,14 +373,14 @@ mod tests {
         })
     }
 
-    fn stranger(flood: &mut Flood, key: KeyId, ms: u64) -> Stranger {
-        flood.record_stranger(SOURCE, key, SENDER, (at(ms), true))
+    fn unknown_message(flood: &mut Flood, key: KeyId, ms: u64) -> UnknownSenderMessage {
+        flood.record_unknown_sender(SOURCE, key, SENDER, (at(ms), true))
     }
 
-    /// In the 5 ms before.
-    fn strangers(flood: &mut Flood, count: u64, is_crowded: bool, ms: u64) -> Option<&'static str> {
+    /// Sent in the 5 ms before.
+    fn send_unknown(flood: &mut Flood, count: u64, is_crowded: bool, ms: u64) -> Option<&'static str> {
         for _ in 0..count {
-            flood.record_stranger(SOURCE, STRANGER, SENDER, (at(ms - 1), is_crowded));
+            flood.record_unknown_sender(SOURCE, UNKNOWN_KEY, SENDER, (at(ms - 1), is_crowded));
         }
         update(flood, ms)
     }
@@ -388,40 +389,44 @@ mod tests {
         (0..count).for_each(|_| flood.record_non_message(at(ms - 1)));
     }
 
-    /// So many are sent in each 5 ms of a time, and the filter drops most of them; the changes to the filter.
+    /// Sends `sent` datagrams in each 5 ms, of which the filter drops most; returns the changes to the filter.
     fn steady(flood: &mut Flood, sent: u64, is_crowded: bool, ms: std::ops::Range<u64>) -> Vec<&'static str> {
         let mut changes = Vec::new();
         for ms in ms.step_by(5) {
-            let samples = match flood.filtering() {
+            let samples = match flood.filter_status() {
                 Some(filtering) if filtering.known_senders.is_some() => filtering.sample_one_in,
                 _ => 1,
             };
-            changes.extend(strangers(flood, sent / samples, is_crowded, ms));
+            changes.extend(send_unknown(flood, sent / samples, is_crowded, ms));
         }
         changes
     }
 
-    /// Whether strangers' messages are sampled, and one in how many datagrams passes.
+    /// Whether messages of unknown senders are sampled, and the sample ratio.
     fn sampling(flood: &Flood) -> (bool, u64) {
-        let filtering = flood.filtering().unwrap();
+        let filtering = flood.filter_status().unwrap();
         (filtering.known_senders.is_some(), filtering.sample_one_in)
     }
 
     #[test]
-    fn strangers_are_filtered_while_lanes_are_behind_and_until_they_are_few() {
+    fn unknown_senders_are_filtered_from_overload_until_the_flood_ends() {
         let mut flood = flood();
         assert_eq!(
             steady(&mut flood, 300, false, 5..500),
             [""; 0],
-            "lanes are not behind"
+            "lanes are not overloaded"
         );
-        assert_eq!(steady(&mut flood, 240, true, 600..1_000), [""; 0], "not many");
+        assert_eq!(
+            steady(&mut flood, 240, true, 600..1_000),
+            [""; 0],
+            "below the threshold"
+        );
         assert_eq!(steady(&mut flood, 2_500, true, 1_100..1_110), ["attach"]);
         assert_eq!(sampling(&flood), (true, 100), "as if it had lasted for a window");
         assert_eq!(
             steady(&mut flood, 2_500, false, 1_110..2_000),
             [""; 0],
-            "lanes are not behind any more"
+            "lanes are not overloaded any more"
         );
         assert_eq!(
             steady(&mut flood, 2_500, true, 2_000..2_300),
@@ -431,7 +436,7 @@ mod tests {
         assert_eq!(
             steady(&mut flood, 250, true, 2_300..2_600),
             ["attach"; 2],
-            "of a flood of a tenth"
+            "a flood of a tenth"
         );
         assert_eq!(steady(&mut flood, 50, true, 2_600..2_800).last(), Some(&"detach"));
         assert_eq!(steady(&mut flood, 240, true, 2_800..4_000), [""; 0]);
@@ -439,7 +444,7 @@ mod tests {
 
     /// 50,000 a second attach a filter, and 25,000 a second keep it.
     #[test]
-    fn a_steady_rate_does_not_attach_and_detach_in_turn() {
+    fn a_steady_rate_does_not_alternate_attach_and_detach() {
         let mut flood = flood();
         assert_eq!(steady(&mut flood, 250, true, 5..110), ["attach"]);
         assert_eq!(sampling(&flood), (true, 10));
@@ -455,102 +460,102 @@ mod tests {
     fn a_filter_is_detached_100_ms_after_a_burst() {
         let mut flood = flood();
         assert_eq!(
-            strangers(&mut flood, FLOOD - 1, true, 5),
+            send_unknown(&mut flood, FLOOD - 1, true, 5),
             None,
-            "a receiver takes them"
+            "below the threshold of a flood"
         );
         assert_eq!(update(&mut flood, 105), None);
-        assert_eq!(strangers(&mut flood, 100 * FLOOD, true, 110), Some("attach"));
+        assert_eq!(send_unknown(&mut flood, 100 * FLOOD, true, 110), Some("attach"));
         assert_eq!(sampling(&flood), (true, 10_000));
         assert_eq!(
             steady(&mut flood, 0, true, 115..210),
             ["attach"],
-            "not at that rate"
+            "not at this rate"
         );
         assert_eq!(sampling(&flood), (true, 1_000));
         assert_eq!(update(&mut flood, 210), Some("detach"));
         let many = SAMPLE * (SAMPLE_ONE_IN_MAX + 1);
         flood.count(at(219), |slot| {
-            slot.strangers = many;
-            slot.is_crowded = true;
+            slot.unknown_senders = many;
+            slot.is_overloaded = true;
         });
         assert_eq!(update(&mut flood, 220), Some("attach"));
         assert_eq!(sampling(&flood), (true, SAMPLE_ONE_IN_MAX));
     }
 
-    /// What is not a message is filtered whether or not lanes are behind.
+    /// Non-messages are filtered whether or not lanes are overloaded.
     #[test]
-    fn non_messages_are_filtered_without_strangers_messages() {
+    fn non_messages_are_filtered_without_a_flood_of_messages() {
         let mut flood = flood();
         non_messages(&mut flood, FLOOD - 1, 5);
         assert_eq!(update(&mut flood, 5), None);
         non_messages(&mut flood, FLOOD + 1, 10);
-        assert_eq!(strangers(&mut flood, FLOOD, false, 10), Some("attach"));
+        assert_eq!(send_unknown(&mut flood, FLOOD, false, 10), Some("attach"));
         assert_eq!(sampling(&flood), (false, 200));
         assert_eq!(
-            strangers(&mut flood, FLOOD, true, 15),
+            send_unknown(&mut flood, FLOOD, true, 15),
             Some("attach"),
-            "of both now"
+            "both kinds"
         );
         assert_eq!(sampling(&flood), (true, 300));
         assert_eq!(update(&mut flood, 115), Some("detach"));
     }
 
-    /// Old and repeated messages use no lane's time, but the receiving thread's.
+    /// Old and repeated messages use no time of lanes, but of the receiving thread.
     #[test]
-    fn refused_messages_are_filtered_though_lanes_are_not_behind() {
+    fn refused_messages_are_filtered_without_overload() {
         let mut flood = flood();
         for _ in 0..FLOOD {
-            let stranger = flood.record_stranger(SOURCE, STRANGER, SENDER, (at(4), false));
-            flood.record_refusal(stranger);
+            let message = flood.record_unknown_sender(SOURCE, UNKNOWN_KEY, SENDER, (at(4), false));
+            flood.record_refusal(message);
         }
         assert_eq!(update(&mut flood, 5), Some("attach"));
         assert_eq!(sampling(&flood), (true, 100));
     }
 
-    /// Otherwise few datagrams would be taken for a flood.
+    /// Otherwise few datagrams would count as a flood.
     #[test]
-    fn what_no_filter_sampled_counts_once() {
+    fn datagrams_that_no_filter_sampled_count_once() {
         let mut flood = flood();
         flood.record_known(SOURCE, KeyId([1; 8]), SENDER, at(1));
-        assert_eq!(strangers(&mut flood, 10 * FLOOD, true, 5), Some("attach"));
-        let weight = |flood: &mut Flood, key, ms| stranger(flood, key, ms).weight;
-        assert_eq!(weight(&mut flood, STRANGER, 4), 1, "arrived before the filter");
-        assert_eq!(weight(&mut flood, STRANGER, 6), 1_000);
+        assert_eq!(send_unknown(&mut flood, 10 * FLOOD, true, 5), Some("attach"));
+        let weight = |flood: &mut Flood, key, ms| unknown_message(flood, key, ms).weight;
+        assert_eq!(weight(&mut flood, UNKNOWN_KEY, 4), 1, "arrived before the filter");
+        assert_eq!(weight(&mut flood, UNKNOWN_KEY, 6), 1_000);
         assert_eq!(weight(&mut flood, KeyId([1; 8]), 6), 1, "passes the filter");
         non_messages(&mut flood, 1, 6);
         assert_eq!(flood.window.slot(at(6)).unwrap().non_messages, 1_000);
-        // It was not known any more: the next filter samples it.
+        // The sender is not known any more: the next filter samples its messages.
         assert_eq!(update(&mut flood, 10), None);
         assert_eq!(update(&mut flood, 1_010), Some("detach"));
-        assert_eq!(strangers(&mut flood, FLOOD, true, 1_015), Some("attach"));
+        assert_eq!(send_unknown(&mut flood, FLOOD, true, 1_015), Some("attach"));
         assert_eq!(weight(&mut flood, KeyId([1; 8]), 1_016), 100);
-        // All messages pass a filter of what is not a message.
+        // All messages pass a filter of non-messages.
         let mut flood = self::flood();
         non_messages(&mut flood, 10 * FLOOD, 5);
         assert_eq!(update(&mut flood, 5), Some("attach"));
-        assert_eq!(weight(&mut flood, STRANGER, 6), 1);
+        assert_eq!(weight(&mut flood, UNKNOWN_KEY, 6), 1);
     }
 
-    /// A datagram stands for those that the filter of its time dropped, and for itself while there was none.
+    /// A datagram represents those that the filter at its arrival dropped; without a filter, only itself.
     #[test]
     fn datagrams_are_weighted_by_the_filter_of_their_time() {
         let mut flood = flood();
-        let weight = |flood: &mut Flood, ms| stranger(flood, STRANGER, ms).weight;
-        assert_eq!(strangers(&mut flood, FLOOD, true, 5), Some("attach"));
+        let weight = |flood: &mut Flood, ms| unknown_message(flood, UNKNOWN_KEY, ms).weight;
+        assert_eq!(send_unknown(&mut flood, FLOOD, true, 5), Some("attach"));
         flood.record_attached(at(7), false);
         assert_eq!(weight(&mut flood, 6), 1, "built, and not attached yet");
         assert_eq!(weight(&mut flood, 7), 100);
         assert_eq!(
             steady(&mut flood, 1_500, true, 10..1_015),
             ["attach"],
-            "of a smaller flood"
+            "a smaller flood"
         );
         let (_, samples) = sampling(&flood);
         assert!(samples < 100, "{samples}");
-        assert_eq!(weight(&mut flood, 1_009), 100, "of the filter before");
+        assert_eq!(weight(&mut flood, 1_009), 100, "sampled by the previous filter");
         assert_eq!(weight(&mut flood, 1_010), samples);
-        // Where the kernel has no room for two, the socket has none for a moment.
+        // Where the kernel has no memory for two filters, the socket has none for a moment.
         assert_eq!(steady(&mut flood, 1_500, true, 1_015..2_015), ["attach"]);
         flood.previous.as_mut().unwrap().until = at(2_010);
         flood.record_attached(at(2_013), false);
@@ -558,11 +563,11 @@ mod tests {
         assert_eq!(weight(&mut flood, 2_012), 1);
     }
 
-    /// However the rate changes, programs are built 20 times a second at most.
+    /// However the rate changes, programs are built at most 20 times a second.
     #[test]
-    fn a_filter_is_kept_for_some_time() {
+    fn a_filter_is_kept_for_a_minimum_time() {
         let mut flood = flood();
-        assert_eq!(strangers(&mut flood, FLOOD, true, 5), Some("attach"));
+        assert_eq!(send_unknown(&mut flood, FLOOD, true, 5), Some("attach"));
         assert_eq!(steady(&mut flood, 100 * FLOOD, true, 10..55), [""; 0]);
         assert_eq!(steady(&mut flood, 100 * FLOOD, true, 55..100), ["attach"]);
     }
@@ -572,15 +577,15 @@ mod tests {
         let mut flood = flood();
         for sender in [7, 8] {
             let sender_of = Source(sender.into());
-            let stranger = flood.record_stranger(SOURCE, KeyId([sender; 8]), sender_of, (at(4), true));
-            flood.record_candidate(stranger);
+            let message = flood.record_unknown_sender(SOURCE, KeyId([sender; 8]), sender_of, (at(4), true));
+            flood.record_candidate(message);
         }
-        assert_eq!(strangers(&mut flood, FLOOD, true, 5), Some("attach"));
+        assert_eq!(send_unknown(&mut flood, FLOOD, true, 5), Some("attach"));
         let tag = flood.tags.of(SOURCE, KeyId([7; 8]));
         assert_eq!(flood.filter.unwrap().tags, Some(vec![tag]));
     }
 
-    /// What is not a message is still filtered then.
+    /// Non-messages are still filtered then.
     #[test]
     fn more_than_1024_known_senders_disable_the_filter_of_messages() {
         let mut flood = flood();
@@ -590,30 +595,33 @@ mod tests {
             }
         };
         all(&mut flood, KNOWN_MAX as u64, 1);
-        assert_eq!(strangers(&mut flood, FLOOD, true, 20), Some("attach"));
+        assert_eq!(send_unknown(&mut flood, FLOOD, true, 20), Some("attach"));
         all(&mut flood, KNOWN_MAX as u64 + 1, 30);
-        assert_eq!(strangers(&mut flood, FLOOD, true, 35), Some("too many senders"));
-        assert!(flood.filtering().is_none());
+        assert_eq!(
+            send_unknown(&mut flood, FLOOD, true, 35),
+            Some("too many senders")
+        );
+        assert!(flood.filter_status().is_none());
         assert_eq!(update(&mut flood, 40), Some("too many senders"));
         non_messages(&mut flood, FLOOD, 45);
         assert_eq!(update(&mut flood, 45), Some("attach"));
         assert_eq!(sampling(&flood), (false, 100));
         assert_eq!(update(&mut flood, 240), Some("detach"));
-        // A minute later they are gone, but for one.
+        // A minute later all but one are forgotten.
         all(&mut flood, 1, 60_100);
-        assert_eq!(strangers(&mut flood, FLOOD, true, 61_100), Some("attach"));
+        assert_eq!(send_unknown(&mut flood, FLOOD, true, 61_100), Some("attach"));
         assert_eq!(flood.filter.unwrap().tags.unwrap().len(), 1);
     }
 
-    /// They are found when the filter is rebuilt.
+    /// Candidates are evaluated when the filter is rebuilt.
     #[test]
     fn candidates_can_be_too_many_for_the_next_filter() {
         let mut flood = flood();
-        assert_eq!(strangers(&mut flood, FLOOD, true, 5), Some("attach"));
+        assert_eq!(send_unknown(&mut flood, FLOOD, true, 5), Some("attach"));
         for number in 0..=KNOWN_MAX as u64 {
-            let stranger =
-                flood.record_stranger(SOURCE, KeyId(number.to_be_bytes()), Source(7), (at(6), true));
-            flood.record_candidate(stranger);
+            let message =
+                flood.record_unknown_sender(SOURCE, KeyId(number.to_be_bytes()), Source(7), (at(6), true));
+            flood.record_candidate(message);
         }
         let changes = steady(&mut flood, FLOOD, true, 10..1_015);
         assert!(
@@ -623,31 +631,35 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_that_the_kernel_rejects_is_not_tried_again_at_once() {
+    fn a_rejected_filter_is_not_retried_at_once() {
         let mut flood = flood();
         non_messages(&mut flood, 10 * FLOOD, 5);
-        assert_eq!(strangers(&mut flood, 10 * FLOOD, true, 5), Some("attach"));
+        assert_eq!(send_unknown(&mut flood, 10 * FLOOD, true, 5), Some("attach"));
         flood.record_rejection(at(5));
-        assert!(flood.filtering().is_none());
-        assert_eq!(update(&mut flood, 10), Some("attach"), "the small one");
+        assert!(flood.filter_status().is_none());
+        assert_eq!(
+            update(&mut flood, 10),
+            Some("attach"),
+            "the filter of non-messages"
+        );
         assert_eq!(sampling(&flood), (false, 1_000));
         flood.record_rejection(at(10));
         assert_eq!(steady(&mut flood, FLOOD, true, 15..1_005), [""; 0]);
         assert_eq!(update(&mut flood, 2_000), Some("detach"), "the flood has ended");
         assert_eq!(
-            strangers(&mut flood, FLOOD, true, 60_000),
+            send_unknown(&mut flood, FLOOD, true, 60_000),
             None,
             "messages pass for a minute"
         );
-        assert_eq!(strangers(&mut flood, FLOOD, true, 60_010), Some("attach"));
+        assert_eq!(send_unknown(&mut flood, FLOOD, true, 60_010), Some("attach"));
     }
 
     #[test]
     fn a_new_socket_gets_a_filter_soon() {
         let mut flood = flood();
-        assert_eq!(strangers(&mut flood, 10 * FLOOD, true, 5), Some("attach"));
+        assert_eq!(send_unknown(&mut flood, 10 * FLOOD, true, 5), Some("attach"));
         flood.record_new_socket(at(6));
-        assert_eq!(strangers(&mut flood, 1, true, 10), Some("attach"));
+        assert_eq!(send_unknown(&mut flood, 1, true, 10), Some("attach"));
         assert_eq!(sampling(&flood), (true, 1_000));
     }
 }

@@ -6,30 +6,31 @@ use super::filter::KNOWN_MAX;
 use crate::reputation::MEMORY;
 use crate::scheduler::{Source, Span, Time};
 
-/// At most once in this time all known senders are looked through.
-const PRUNED_AFTER: Span = Span::from_millis(1_000);
-/// More than a filter lets pass in a second.
+/// Minimum interval between two scans of all known senders.
+const PRUNE_INTERVAL: Span = Span::from_millis(1_000);
+/// More than a filter passes in a second.
 const CANDIDATES_MAX: usize = 8_192;
 
 /// A message is verified within this time, or is too old.
-const CANDIDATE_FOR: Span = Span::from_millis(10_000);
+const CANDIDATE_LIFETIME: Span = Span::from_millis(10_000);
 
-/// Known senders by their tags ([`super::filter::Tags`]), and strangers that may become known.
+/// Known senders by their tags ([`super::filter::Tags`]), and unknown senders that may become
+/// known.
 #[derive(Default)]
 pub(super) struct Senders {
-    /// Each sender, and when it sent last.
+    /// Each sender, and the time of its last message.
     known: HashMap<u32, (Source, Time)>,
     pruned_at: Time,
-    /// When a known sender was last left out because the table was full.
+    /// When a known sender was last omitted because the table was full.
     overflowed_at: Option<Time>,
-    /// Strangers of whom a message is being verified, and since when.
+    /// Unknown senders with a message in verification, and since when.
     candidates: VecDeque<(u32, Source, Time)>,
 }
 
 impl Senders {
     pub(super) fn record_known(&mut self, tag: u32, sender: Source, now: Time) {
         if self.known.len() >= KNOWN_MAX && !self.known.contains_key(&tag) {
-            if now.since(self.pruned_at) >= PRUNED_AFTER {
+            if now.saturating_since(self.pruned_at) >= PRUNE_INTERVAL {
                 self.prune(now);
             }
             if self.known.len() >= KNOWN_MAX {
@@ -42,7 +43,8 @@ impl Senders {
 
     fn prune(&mut self, now: Time) {
         self.pruned_at = now;
-        self.known.retain(|_, (_, sent)| now.since(*sent) < MEMORY);
+        self.known
+            .retain(|_, (_, sent)| now.saturating_since(*sent) < MEMORY);
     }
 
     pub(super) fn record_candidate(&mut self, tag: u32, sender: Source, now: Time) {
@@ -52,25 +54,26 @@ impl Senders {
         self.candidates.push_back((tag, sender, now));
     }
 
-    /// Forgets a sender that is not known any more. Another sender may have the same tag.
+    /// Removes a sender that is not known any more. Another sender may have the same tag.
     pub(super) fn forget(&mut self, tag: u32, sender: Source) {
         if self.known.get(&tag).is_some_and(|(known, _)| *known == sender) {
             self.known.remove(&tag);
         }
     }
 
-    /// Whether more senders were known in the last minute than a filter has room for.
-    pub(super) fn are_too_many(&self, now: Time) -> bool {
-        self.overflowed_at.is_some_and(|at| now.since(at) < MEMORY)
+    /// Whether more senders were known in the last minute than a filter can hold.
+    pub(super) fn is_overflowed(&self, now: Time) -> bool {
+        self.overflowed_at
+            .is_some_and(|at| now.saturating_since(at) < MEMORY)
     }
 
-    /// Tags of known senders, with those that have become known.
+    /// Tags of known senders, including new ones.
     pub(super) fn tags(&mut self, now: Time, is_known: impl Fn(Source) -> bool) -> Vec<u32> {
         self.prune(now);
         for (tag, sender, since) in std::mem::take(&mut self.candidates) {
             if is_known(sender) {
                 self.record_known(tag, sender, now);
-            } else if now.since(since) < CANDIDATE_FOR {
+            } else if now.saturating_since(since) < CANDIDATE_LIFETIME {
                 self.candidates.push_back((tag, sender, since));
             }
         }
@@ -106,23 +109,23 @@ mod tests {
     }
 
     #[test]
-    fn senders_are_too_many_for_a_minute_after_one_was_left_out() {
+    fn an_overflow_lasts_for_a_minute() {
         let mut senders = Senders::default();
         for tag in 0..KNOWN_MAX as u32 {
             senders.record_known(tag, Source(tag.into()), at(10));
         }
         senders.record_known(5, Source(5), at(20));
-        assert!(!senders.are_too_many(at(20)), "it was known");
+        assert!(!senders.is_overflowed(at(20)), "already known");
         senders.record_known(KNOWN_MAX as u32, Source(0), at(2_000));
-        assert!(senders.are_too_many(at(2_000)));
-        assert!(senders.are_too_many(at(61_999)) && !senders.are_too_many(at(62_000)));
+        assert!(senders.is_overflowed(at(2_000)));
+        assert!(senders.is_overflowed(at(61_999)) && !senders.is_overflowed(at(62_000)));
         senders.record_known(KNOWN_MAX as u32, Source(0), at(62_000));
-        assert!(!senders.are_too_many(at(62_000)), "the others are silent");
+        assert!(!senders.is_overflowed(at(62_000)), "the others sent nothing");
         assert_eq!(senders.tags(at(62_000), |_| false), [KNOWN_MAX as u32]);
     }
 
     #[test]
-    fn a_stranger_with_a_known_senders_tag_does_not_take_it_away() {
+    fn an_unknown_sender_does_not_take_over_a_known_senders_tag() {
         let mut senders = Senders::default();
         senders.record_known(70, Source(7), at(1));
         senders.forget(70, Source(8));

@@ -7,19 +7,19 @@ const SLOTS: usize = 20;
 /// The time that a window covers.
 pub(super) const WINDOW: Span = SLOT.times(SLOTS as u64);
 
-/// Datagrams by kind. What a filter sampled counts for all datagrams of which it is the sample.
+/// Datagrams by kind. A sampled datagram counts for all datagrams that it represents.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Counts {
     pub non_messages: u64,
-    pub strangers: u64,
-    /// Of strangers' messages, those that were refused before their signatures were verified.
+    pub unknown_senders: u64,
+    /// Messages of unknown senders that were refused before their signatures were verified.
     pub refused: u64,
-    /// Whether more of strangers' messages waited than lanes verify.
-    pub is_crowded: bool,
+    /// Whether the lanes were overloaded.
+    pub is_overloaded: bool,
 }
 
 pub(super) struct Window {
-    /// Those that have ended, and the current one.
+    /// Completed slots, and the current one.
     slots: [Counts; SLOTS + 1],
     current: usize,
     /// When the current slot began.
@@ -34,9 +34,9 @@ impl Window {
     pub(super) const fn new() -> Self {
         let none = Counts {
             non_messages: 0,
-            strangers: 0,
+            unknown_senders: 0,
             refused: 0,
-            is_crowded: false,
+            is_overloaded: false,
         };
         Self {
             slots: [none; SLOTS + 1],
@@ -47,7 +47,7 @@ impl Window {
         }
     }
 
-    /// The slot of a datagram that arrived then. Datagrams come in order of arrival.
+    /// The slot of a datagram that arrived then. Datagrams are counted in order of arrival.
     pub(super) fn slot(&mut self, arrived: Time) -> Option<&mut Counts> {
         self.end_slots(arrived);
         self.has_counted = true;
@@ -64,7 +64,7 @@ impl Window {
     }
 
     fn end_slots(&mut self, until: Time) {
-        let ended = until.since(self.from).as_nanos() / SLOT.as_nanos();
+        let ended = until.saturating_since(self.from).as_nanos() / SLOT.as_nanos();
         self.from = self.from + SLOT.times(ended);
         self.has_ended |= ended > 0;
         for _ in 0..ended.min(self.slots.len() as u64) {
@@ -75,7 +75,7 @@ impl Window {
         }
     }
 
-    /// Datagrams of the slots that have ended.
+    /// Datagrams of all completed slots.
     pub(super) fn total(&self) -> Counts {
         self.last(SLOTS)
     }
@@ -87,7 +87,7 @@ impl Window {
         let recent = self.last(RECENT);
         Counts {
             non_messages: recent.non_messages.saturating_mul(factor),
-            strangers: recent.strangers.saturating_mul(factor),
+            unknown_senders: recent.unknown_senders.saturating_mul(factor),
             refused: recent.refused.saturating_mul(factor),
             ..recent
         }
@@ -98,9 +98,9 @@ impl Window {
         let ended = newer.iter().rev().chain(older.iter().skip(1).rev());
         ended.take(count).fold(Counts::default(), |sum, slot| Counts {
             non_messages: sum.non_messages.saturating_add(slot.non_messages),
-            strangers: sum.strangers.saturating_add(slot.strangers),
+            unknown_senders: sum.unknown_senders.saturating_add(slot.unknown_senders),
             refused: sum.refused.saturating_add(slot.refused),
-            is_crowded: sum.is_crowded | slot.is_crowded,
+            is_overloaded: sum.is_overloaded | slot.is_overloaded,
         })
     }
 }
@@ -113,48 +113,48 @@ mod tests {
         Time::ZERO + Span::from_millis(ms)
     }
 
-    fn strangers(window: &mut Window, count: u64, ms: u64) {
-        window.slot(at(ms)).unwrap().strangers += count;
+    fn count_unknown(window: &mut Window, count: u64, ms: u64) {
+        window.slot(at(ms)).unwrap().unknown_senders += count;
     }
 
     #[test]
     fn datagrams_count_for_the_length_of_a_window() {
         let mut window = Window::new();
-        strangers(&mut window, 3, 4);
+        count_unknown(&mut window, 3, 4);
         assert!(!window.advance(at(4)));
-        strangers(&mut window, 5, 12);
+        count_unknown(&mut window, 5, 12);
         assert!(window.advance(at(12)));
-        strangers(&mut window, 7, 13);
+        count_unknown(&mut window, 7, 13);
         assert!(!window.advance(at(13)));
-        assert_eq!(window.total().strangers, 3);
+        assert_eq!(window.total().unknown_senders, 3);
         assert!(window.advance(at(104)));
-        assert_eq!(window.total().strangers, 15);
-        assert_eq!(window.projected().strangers, 0);
+        assert_eq!(window.total().unknown_senders, 15);
+        assert_eq!(window.projected().unknown_senders, 0);
         assert!(window.advance(at(105)));
-        assert_eq!(window.total().strangers, 12);
+        assert_eq!(window.total().unknown_senders, 12);
         assert!(window.advance(at(115)));
-        assert_eq!(window.total().strangers, 0);
-        strangers(&mut window, 9, 1_000);
+        assert_eq!(window.total().unknown_senders, 0);
+        count_unknown(&mut window, 9, 1_000);
         assert!(window.advance(at(1_000)));
         assert!(window.advance(at(1_005)));
-        assert_eq!(window.total().strangers, 9);
-        strangers(&mut window, 2, 1_006);
+        assert_eq!(window.total().unknown_senders, 9);
+        count_unknown(&mut window, 2, 1_006);
         assert!(!window.advance(at(1_006)) && window.advance(at(1_010)));
-        assert_eq!(window.total().strangers, 11);
-        assert_eq!(window.projected().strangers, 110);
+        assert_eq!(window.total().unknown_senders, 11);
+        assert_eq!(window.projected().unknown_senders, 110);
         assert!(window.advance(at(1_015)));
-        assert_eq!(window.projected().strangers, 20);
+        assert_eq!(window.projected().unknown_senders, 20);
     }
 
-    /// After a pause of the receiving thread, what waited is counted when it arrived.
+    /// After a pause of the receiving thread, waiting datagrams count at their arrival.
     #[test]
     fn datagrams_that_waited_are_counted_by_arrival() {
         let mut window = Window::new();
         for ms in 1..=300 {
-            strangers(&mut window, 10, ms);
+            count_unknown(&mut window, 10, ms);
             window.advance(at(400));
         }
-        let total = window.total().strangers;
+        let total = window.total().unknown_senders;
         assert!((950..=1_050).contains(&total), "{total}");
     }
 }

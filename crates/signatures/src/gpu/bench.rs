@@ -1,8 +1,7 @@
-//! What a device does in a second, from arrays on the host to results on the host, and which share that is of what
-//! its multipliers could do.
+//! Throughput of a device, from arrays on the host to results on the host, and the share of the multipliers' limit.
 //!
-//! All kernels are bound by products of 32 by 32 bits that are added with carry to 64: their number is known for each
-//! item, and how many the device makes in a clock cycle is measured first.
+//! All kernels are bound by products of 32 by 32 bits that are added with carry to 64 bits. Their number per item is
+//! known, and their rate per clock cycle is measured first.
 
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use super::kernels::{self, BLOCK_THREADS};
 use super::keys::size_of_modulus;
 use super::layouts::LimitArgs;
 use super::p256::P256Batch;
-use super::private::Numbers;
+use super::private::PrivateBatch;
 use super::pss::PssBatch;
 use super::ra::RaBatch;
 use super::target::launch;
@@ -24,66 +23,68 @@ use super::target::launch;
 /// Products of one round of `imad_limit`.
 const ROUND_PRODUCTS: u32 = 256;
 
-/// What the multipliers of a device do.
+/// Throughput of a device's multipliers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Multiplier {
-    /// Products with carry that one multiprocessor makes in a clock cycle.
+    /// Products with carry that one multiprocessor computes in a clock cycle.
     pub products_per_clock: f64,
-    /// The same of the whole device in a second, at its highest clock.
+    /// The same for the whole device in a second, at its highest clock.
     pub products_per_s: f64,
 }
 
-/// One operation, measured.
+/// Measurement of one operation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measurement {
-    /// Such as `ra-2048-verify-32`; the last number is that of a message's components.
+    /// For example `ra-2048-verify-32`; the last number is the number of components of a message.
     pub operation: String,
-    /// Which kernel.
+    /// The kernel.
     pub goal: Goal,
-    /// Items of a batch.
+    /// Items in a batch.
     pub items: usize,
-    /// Batches that were timed, after those that warmed the device up.
+    /// Timed batches, after the warm-up.
     pub batches: usize,
-    /// How long they took, one after the other.
+    /// Total time of the batches.
     pub seconds: f64,
-    /// Items in a second, from host to host.
+    /// Items per second, from host to host.
     pub items_per_s: f64,
-    /// Products that each item takes.
+    /// Products per item.
     pub products_per_item: f64,
-    /// Of the products that the device could make in that time.
+    /// Share of the products that the device could compute in that time.
     pub share_of_limit: f64,
 }
 
-/// A key to measure with.
+/// A key for measurements.
 #[derive(Clone, Copy)]
 pub struct BenchKey<'a> {
-    /// 2,048 or 3,072 bits, most significant byte first.
+    /// The modulus of 2,048 or 3,072 bits, most significant byte first.
     pub modulus: &'a [u8],
-    /// Its secret part.
+    /// The secret part of the key.
     pub secret: RsaSecret<'a>,
 }
 
-/// What is measured, and how long.
+/// Operations to measure, and the duration.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan<'a> {
-    /// Items of a batch. A large device is full from some 30,000 on, and busy while it copies from some 100,000.
+    /// Items in a batch. A large device is fully used from some 30,000 items on, and computes during copies from some
+    /// 100,000.
     pub items: usize,
-    /// How long each operation is timed, and before that done to warm the device up: clocks rise slowly.
+    /// Duration of each measurement, and of the warm-up before it: clocks rise slowly.
     pub duration: Duration,
-    /// Components of a message of Rapid Authentication, each a measurement.
+    /// Numbers of components of messages of Rapid Authentication, one measurement each.
     pub components: &'a [usize],
-    /// Values of each component: rows of tables that are read all over.
+    /// Values of each component, which determine the rows of the tables.
     pub values: u32,
-    /// One stage of Rapid Authentication alone, by the kernel that a batch gets; all operations if it is none.
+    /// Only this stage of Rapid Authentication, with the kernel that a batch would use; `None` measures all
+    /// operations.
     pub stage: Option<Stage>,
 }
 
 /// A stage of Rapid Authentication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// The private operation that a mask is.
+    /// The private operation that makes a mask.
     Offline,
-    /// Signing with masks that are there.
+    /// Signing with available masks.
     Online,
     /// Verification.
     Verify,
@@ -101,16 +102,16 @@ impl Default for Plan<'_> {
     }
 }
 
-/// Where time and random bytes come from.
-pub struct Sources<'a> {
-    /// A clock that goes on.
+/// Sources of time and of random bytes.
+pub struct BenchEnvironment<'a> {
+    /// A monotonic clock.
     pub now: &'a mut dyn FnMut() -> Duration,
-    /// Fills bytes with random ones.
+    /// Fills a buffer with random bytes.
     pub random: &'a mut dyn FnMut(&mut [u8]),
 }
 
 impl Gpu {
-    /// Measures the multipliers, in some milliseconds.
+    /// Measures the multipliers; takes some milliseconds.
     ///
     /// # Errors
     /// The device is lost.
@@ -128,15 +129,15 @@ impl Gpu {
                 rounds,
             };
             let mut bytes = vec![0; blocks as usize * size_of::<u64>()];
-            // SAFETY: both arrays have room for all blocks and threads, and are given back after `read` has
-            // synchronised the stream.
+            // SAFETY: both arrays have room for all blocks and threads, and are released after `read` has synchronized
+            // the stream.
             let begun = unsafe { launch(&*gpu.target, 0, kernel, threads, &arguments) };
             begun.and_then(|()| gpu.read(&cycles, 0, &mut bytes))?;
             let all: u64 = bytes
                 .as_chunks()
                 .0
                 .iter()
-                .map(|eight| u64::from_le_bytes(*eight))
+                .map(|word_bytes| u64::from_le_bytes(*word_bytes))
                 .sum();
             let mean_cycles = all as f64 / f64::from(blocks);
             let info = gpu.info();
@@ -151,20 +152,20 @@ impl Gpu {
     }
 }
 
-/// Measures every operation with every key that is given. Inputs are random; signatures of Rapid Authentication are
-/// ones that the device has just made, and it is an error if it does not verify them. The others' work does not depend
-/// on whether they are valid.
+/// Measures every operation with every given key. Inputs are random; signatures of Rapid Authentication are made on
+/// the device first, and the measurement fails if the device does not verify them. The time of the other operations
+/// does not depend on the validity of the inputs.
 ///
 /// # Errors
-/// A key that is not consistent, a device that computes wrongly or is lost.
+/// An inconsistent key, or a device that returns wrong results or is lost.
 pub fn measure(
     gpu: &mut Gpu,
     keys: &[BenchKey],
     plan: &Plan,
-    sources: Sources,
+    sources: BenchEnvironment,
 ) -> Result<(Multiplier, Vec<Measurement>), BatchError> {
     let multiplier = gpu.multiplier(2_000)?;
-    let mut meter = Meter {
+    let mut meter = Bench {
         gpu,
         plan,
         multiplier,
@@ -190,23 +191,23 @@ pub fn measure(
     Ok((multiplier, meter.measurements))
 }
 
-struct Meter<'a, 's> {
+struct Bench<'a, 's> {
     gpu: &'a mut Gpu,
     plan: &'a Plan<'a>,
     multiplier: Multiplier,
-    sources: Sources<'s>,
+    sources: BenchEnvironment<'s>,
     measurements: Vec<Measurement>,
 }
 
-/// What is timed.
+/// The measured operation.
 struct Operation {
     name: String,
     goal: Goal,
     products_per_item: f64,
 }
 
-impl Meter<'_, '_> {
-    /// Times batches: `prepare` makes one, off the clock, and `run` does it.
+impl Bench<'_, '_> {
+    /// Times batches: `prepare` makes a batch outside the measurement, and `run` processes it.
     fn time<T>(
         &mut self,
         operation: Operation,
@@ -214,7 +215,7 @@ impl Meter<'_, '_> {
         mut run: impl FnMut(&mut Gpu, T) -> Result<(), BatchError>,
     ) -> Result<(), BatchError> {
         let (mut batches, mut taken) = (0, Duration::ZERO);
-        // Once to warm it up.
+        // One run as warm-up.
         for _ in 0..2 {
             (batches, taken) = (0, Duration::ZERO);
             while batches == 0 || taken < self.plan.duration {
@@ -241,11 +242,11 @@ impl Meter<'_, '_> {
         Ok(())
     }
 
-    /// Which kernels of a stage are timed.
+    /// The kernels of a stage that are measured.
     fn goals(&self, stage: Stage) -> &'static [Goal] {
         match self.plan.stage {
             None => &[Goal::Throughput, Goal::Latency],
-            Some(this) if this == stage => &[Goal::Best],
+            Some(this) if this == stage => &[Goal::Automatic],
             Some(_) => &[],
         }
     }
@@ -301,12 +302,12 @@ impl Meter<'_, '_> {
             .put_rsa_secret(&mut secrets, 0, key.modulus, &[], &key.secret)?;
         let key_of = vec![0; self.plan.items];
         let numbers = self.numbers(size);
-        let batch = Numbers {
+        let batch = PrivateBatch {
             secrets: &secrets,
             key_of: &key_of,
             numbers: &numbers,
         };
-        // Windows of four bits with five multiplications each, for both halves of half the size; joining; the check.
+        // Windows of four bits with five multiplications each, for two halves of half the size; joining; the check.
         let half = product(size) / 4.0;
         let steps = 5.0 * bits as f64 / 8.0 + 18.0;
         for &goal in self.goals(Stage::Offline) {
@@ -320,7 +321,7 @@ impl Meter<'_, '_> {
             };
             let run = |gpu: &mut Gpu, ()| {
                 let (_, sound) = gpu.private(&batch, goal)?;
-                all_hold(&sound)
+                check_all_valid(&sound)
             };
             self.time(operation, |_| Ok(()), run)?;
         }
@@ -347,10 +348,10 @@ impl Meter<'_, '_> {
             .into_iter()
             .map(|bytes| (u32::from(u16::from_le_bytes(bytes)) % values) as u16)
             .collect();
-        // Masks of a measurement sign nothing that anybody else verifies.
+        // The random masks of a measurement sign no message for other receivers.
         let seeds: Vec<[u8; 32]> = self.random();
         let sums = components as f64 * product(size);
-        // Both the preparing and the running closure need the signer.
+        // Both closures, for preparing and for running, need the signer.
         let signer = std::cell::RefCell::new(&mut signer);
         let mut signed = None;
         for &goal in self.goals(Stage::Online) {
@@ -388,7 +389,7 @@ impl Meter<'_, '_> {
                 goal,
                 products_per_item: sums + E_MULTIPLICATIONS * product(size),
             };
-            let run = |gpu: &mut Gpu, ()| all_hold(&gpu.verify_ra(&batch, goal)?);
+            let run = |gpu: &mut Gpu, ()| check_all_valid(&gpu.verify_ra(&batch, goal)?);
             self.time(operation, |_| Ok(()), run)?;
         }
         Ok(())
@@ -399,7 +400,7 @@ impl Meter<'_, '_> {
         let (digests, signatures) = (self.random(), self.random());
         let mut keys = self.gpu.p256_keys(1)?;
         let base_point = PublicPoint::from_sec1(&[&[4], BASE_POINT.as_slice()].concat());
-        let base_point = base_point.map_err(|_| BatchError::Malformed("the base point is none"))?;
+        let base_point = base_point.map_err(|_| BatchError::Malformed("the base point is invalid"))?;
         self.gpu.put_p256_keys(&mut keys, &[(0, &base_point)])?;
         let batch = P256Batch {
             keys: &keys,
@@ -420,36 +421,36 @@ impl Meter<'_, '_> {
     }
 }
 
-fn all_hold(verdicts: &[bool]) -> Result<(), BatchError> {
+fn check_all_valid(verdicts: &[bool]) -> Result<(), BatchError> {
     match verdicts.iter().filter(|holds| !**holds).count() {
         0 => Ok(()),
-        failed => Err(BatchError::Unchecked(failed)),
+        failed => Err(BatchError::CheckFailed(failed)),
     }
 }
 
 /// Multiplications of the public operation.
 const E_MULTIPLICATIONS: f64 = 18.0;
 
-/// Products of words of a doubling, of an addition of an affine point, and of another: of a multiplication 64, of a
-/// square 36.
+/// Word products of a doubling, of the addition of an affine point, and of another addition: 64 per multiplication, 36
+/// per square.
 const P256_DOUBLING: f64 = 3.0 * 64.0 + 5.0 * 36.0;
 const P256_AFFINE: f64 = 8.0 * 64.0 + 3.0 * 36.0;
 const P256_ADDITION: f64 = 12.0 * 64.0 + 4.0 * 36.0;
 /// Some 360 multiplications modulo the order, for the inverse of s.
 const P256_INVERSE: f64 = 360.0 * 128.0;
-/// Of a key's multiples 50 and of the base point's 32, for one digit in 32 and one in 256 is zero.
+/// 50 multiples of the key and 82 - 50 of the base point: one digit in 32 and one in 256 is zero.
 const P256_AFFINE_ADDITIONS: f64 = 82.0;
 
-/// By latency four threads double 0 to 15 times, add what they have twice, and have an inverse each.
+/// With the latency kernel, four threads double 0 to 15 times, add their sums twice, and compute an inverse each.
 fn p256_products(goal: Goal) -> f64 {
     let affine = P256_AFFINE_ADDITIONS * P256_AFFINE;
     match goal {
         Goal::Latency => affine + 30.0 * P256_DOUBLING + 8.0 * P256_ADDITION + 4.0 * P256_INVERSE,
-        Goal::Throughput | Goal::Best => affine + 15.0 * P256_DOUBLING + P256_INVERSE,
+        Goal::Throughput | Goal::Automatic => affine + 15.0 * P256_DOUBLING + P256_INVERSE,
     }
 }
 
-/// Products of a Montgomery multiplication modulo n.
+/// Word products of a Montgomery multiplication modulo n.
 fn product(size: Size) -> f64 {
     let limbs = size.bytes() as f64 / 4.0;
     2.0 * limbs * limbs

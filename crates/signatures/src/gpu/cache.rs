@@ -1,18 +1,18 @@
-//! Machine code as it lies in the cache: behind its SHA-256. The driver reads as much as the code's own header says, so that it gets none
-//! that was cut or changed.
+//! Format of cached machine code: its SHA-256 and the code. The driver reads as many bytes as the header of the code states, so truncated
+//! or changed code must never reach the driver.
 
 use sha2::{Digest as _, Sha256};
 
 const DIGEST_BYTES: usize = 32;
 
-/// What is written.
+/// The cache entry of this code.
 pub fn seal(code: &[u8]) -> Vec<u8> {
     let mut bytes = Sha256::digest(code).to_vec();
     bytes.extend_from_slice(code);
     bytes
 }
 
-/// The code of what was read, if it is what was written.
+/// The code of a cache entry, if the entry is intact.
 pub fn open(bytes: &[u8]) -> Option<&[u8]> {
     let (digest, code) = bytes.split_at_checked(DIGEST_BYTES)?;
     (Sha256::digest(code).as_slice() == digest).then_some(code)
@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_whole_code_is_taken() {
+    fn only_intact_code_is_used() {
         let sealed = seal(b"\x7fELF and more");
         assert_eq!(open(&sealed), Some(&b"\x7fELF and more"[..]));
         for length in 0..sealed.len() {

@@ -1,10 +1,10 @@
-//! The constants that kernels need of a modulus, in limbs of 32 bits, least significant first. Made once a key: what
-//! they cost is not felt. No branch and no address depends on a number's value.
+//! Constants of a modulus for kernels, in limbs of 32 bits, least significant first. Made once per key, so their cost
+//! does not matter. No branch and no address depends on the value of a number.
 
 use super::error::BatchError;
 use super::layouts::{CrtHalf, CrtKey, PREFIX_BYTES_MAX, RsaKey};
 
-/// A key's prime factors and what goes with them, as RFC 8017, 3.2 names it; each as many bytes as half of the
+/// The prime factors of a key and the derived numbers, named as in RFC 8017, 3.2; each as many bytes as half of the
 /// modulus, most significant first. The topmost bit of p and q is set.
 #[derive(Clone, Copy)]
 pub struct RsaSecret<'a> {
@@ -30,9 +30,7 @@ pub(crate) fn public_key<const N: usize>(
     let mut padded = [0; PREFIX_BYTES_MAX];
     padded
         .get_mut(..prefix.len())
-        .ok_or(BatchError::Malformed(
-            "the prefix of a key is longer than 96 bytes",
-        ))?
+        .ok_or(BatchError::Malformed("the prefix of a key exceeds 96 bytes"))?
         .copy_from_slice(prefix);
     let one = negated(&n);
     Ok(RsaKey {
@@ -48,7 +46,7 @@ pub(crate) fn public_key<const N: usize>(
     })
 }
 
-/// The constants of a secret key. The modulus is that of the public one.
+/// The constants of a secret key; `modulus` is that of the public key.
 pub(crate) fn secret_key<const N: usize, const H: usize>(
     modulus: &[u8],
     secret: &RsaSecret,
@@ -80,11 +78,11 @@ fn half<const H: usize>(prime: &[u8], exponent: &[u8]) -> Result<CrtHalf<H>, Bat
     })
 }
 
-/// A number of exactly N limbs.
+/// Converts a number to exactly N limbs.
 fn limbs<const N: usize>(bytes: &[u8]) -> Result<[u32; N], BatchError> {
     if bytes.len() != 4 * N {
         return Err(BatchError::Malformed(
-            "a number of a key has another length than the key's size",
+            "the length of a number does not match the size of the key",
         ));
     }
     let mut limbs = [0; N];
@@ -115,14 +113,14 @@ fn below<const N: usize>(number: [u32; N], n: &[u32; N]) -> Result<[u32; N], Bat
     }
 }
 
-/// Limbs of a number whose most significant byte comes first; both of one length.
+/// The limbs of a number of the same length, most significant byte first.
 pub(crate) fn limbs_from_bytes(limbs: &mut [u32], bytes: &[u8]) {
     for (limb, four) in limbs.iter_mut().zip(bytes.rchunks_exact(4)) {
         *limb = four.first_chunk().map_or(0, |four| u32::from_be_bytes(*four));
     }
 }
 
-/// Turns rows of little-endian limbs, as the device has them, into numbers with their most significant byte first,
+/// Converts rows of little-endian limbs, the format of the device, to numbers with the most significant byte first,
 /// and back.
 pub(crate) fn reverse_rows(rows: &mut [u8], row_bytes: usize) {
     for row in rows.chunks_exact_mut(row_bytes) {
@@ -130,7 +128,7 @@ pub(crate) fn reverse_rows(rows: &mut [u8], row_bytes: usize) {
     }
 }
 
-/// `-n^-1 mod 2^32` for an odd n. Newton: each step doubles the bits that are right; n itself is its inverse modulo 8.
+/// `-n^-1 mod 2^32` for an odd n. Newton: each step doubles the number of correct bits; n is its own inverse modulo 8.
 fn negative_inverse<const N: usize>(n: &[u32; N]) -> u32 {
     let first = n.first().copied().unwrap_or(1);
     let mut inverse = first;
@@ -140,7 +138,7 @@ fn negative_inverse<const N: usize>(n: &[u32; N]) -> u32 {
     inverse.wrapping_neg()
 }
 
-/// `2^(32 N) - n`, which is `2^(32 N) mod n` where n has its topmost bit set.
+/// `2^(32 N) - n`, which is `2^(32 N) mod n` if n has its topmost bit set.
 fn negated<const N: usize>(n: &[u32; N]) -> [u32; N] {
     let mut carry = true;
     n.map(|limb| {
@@ -164,7 +162,7 @@ fn doubled<const N: usize>(mut number: [u32; N], n: &[u32; N], times: usize) -> 
         for ((less, limb), of_n) in less.iter_mut().zip(&number).zip(n) {
             (*less, borrow) = limb.borrowing_sub(*of_n, borrow);
         }
-        // It was below n if it stayed within its limbs and the difference is negative.
+        // The number was below n if no bit was shifted out and the difference is negative.
         let keep = u32::from(borrow & (above == 0)).wrapping_neg();
         for (limb, less) in number.iter_mut().zip(&less) {
             *limb = (*limb & keep) | (less & !keep);

@@ -1,17 +1,17 @@
-//! What kernels cost, read from their machine code: an ELF file whose section `.nv.info` has, among others, registers
-//! (EIATTR_REGCOUNT) and local memory (EIATTR_FRAME_SIZE) of each function; the size of `.nv.shared.NAME` is its
-//! shared memory. So no GPU is needed to know it.
+//! Resource usage of kernels, read from their machine code, an ELF file: the section `.nv.info` has registers
+//! (EIATTR_REGCOUNT) and local memory (EIATTR_FRAME_SIZE) of each function; the size of `.nv.shared.NAME` is the
+//! shared memory. No GPU is required.
 
 use super::kernels::Resources;
 
 const SECTION_ENTRY: usize = 64;
 const SYMBOL_ENTRY: usize = 24;
-/// Entries whose value is as long as a 16-bit length says; the others' value is those 16 bits.
+/// Attributes of this format have a 16-bit length and a value; in other formats the 16 bits are the value.
 const SIZED: u8 = 4;
 const FRAME_SIZE: u8 = 0x11;
 const REGISTERS: u8 = 0x2f;
 
-/// A cubin that could be read as one.
+/// A parsed cubin.
 pub struct Cubin<'a> {
     sections: Vec<Section<'a>>,
 }
@@ -20,12 +20,12 @@ struct Section<'a> {
     name: &'a str,
     link: usize,
     size: u64,
-    /// Empty for memory that is not in the file.
+    /// Empty for sections without content in the file.
     bytes: &'a [u8],
 }
 
 impl<'a> Cubin<'a> {
-    /// Finds the sections. None if this is no ELF file of 64 bits.
+    /// Parses the sections. `None` if the bytes are not a 64-bit ELF file.
     #[must_use]
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         if !bytes.starts_with(b"\x7fELF\x02\x01") {
@@ -58,7 +58,7 @@ impl<'a> Cubin<'a> {
         Some(Self { sections })
     }
 
-    /// What one kernel costs. None if it is not there.
+    /// Resource usage of a kernel. `None` if the kernel is missing.
     #[must_use]
     pub fn resources(&self, kernel: &str) -> Option<Resources> {
         let index = self.symbol(kernel)?;
@@ -89,7 +89,7 @@ impl<'a> Cubin<'a> {
         u32::try_from(index).ok()
     }
 
-    /// The value of an attribute of a symbol: both are the two words of an entry.
+    /// The value of an attribute of a symbol; an entry has two words, symbol and value.
     fn info(&self, attribute: u8, symbol: u32) -> Option<u32> {
         let mut rest = self.section(".nv.info")?.bytes;
         while let Some((head, after)) = rest.split_at_checked(4) {

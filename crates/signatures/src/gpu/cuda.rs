@@ -1,4 +1,4 @@
-//! A CUDA device behind the edge: found, given its kernels, and called through the driver API.
+//! A CUDA device as a [`Target`]: discovery, loading of kernels, and calls of the driver API.
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
@@ -13,52 +13,52 @@ use sha2::{Digest as _, Sha256};
 
 use super::cache;
 use super::engine::Options;
-use super::error::{GpuLost, NoGpu};
+use super::error::{GpuLost, GpuUnavailable};
 use super::kernels::{self, BLOCK_THREADS, KernelInfo};
 use super::nvrtc::Nvrtc;
 use super::source::{HEADERS, Unit};
 use super::target::{DeviceInfo, Target, blocks_of};
 
-/// Machine code of one unit is some hundred kilobytes.
+/// Machine code of one unit has some hundred kilobytes.
 const CUBIN_BYTES_MAX: usize = 16 << 20;
 
-fn refused(step: &'static str) -> impl Fn(DriverError) -> NoGpu {
-    move |error| NoGpu::Refused {
+fn driver_failed(step: &'static str) -> impl Fn(DriverError) -> GpuUnavailable {
+    move |error| GpuUnavailable::DriverFailed {
         step,
         cause: error.to_string(),
     }
 }
 
-fn lost(step: &'static str) -> impl Fn(DriverError) -> GpuLost {
+fn gpu_lost(step: &'static str) -> impl Fn(DriverError) -> GpuLost {
     move |error| GpuLost {
         step,
         cause: error.to_string(),
     }
 }
 
-/// All devices that the driver knows.
-pub(crate) fn discover() -> Result<Vec<DeviceInfo>, NoGpu> {
-    // SAFETY: libcuda's initialisers only set up the driver's client side. Asked first, for the binding ends the
-    // process where it is missing.
+/// All devices that the driver lists.
+pub(crate) fn discover() -> Result<Vec<DeviceInfo>, GpuUnavailable> {
+    // SAFETY: the initializers of libcuda only set up the driver's client side. Checked first, since the binding ends the process if the
+    // library is missing.
     if !unsafe { sys::is_culib_present() } {
-        return Err(NoGpu::Driver);
+        return Err(GpuUnavailable::DriverMissing);
     }
     match result::init() {
-        Err(DriverError(sys::CUresult::CUDA_ERROR_NO_DEVICE)) => return Err(NoGpu::NoDevice),
-        other => other.map_err(refused("starting"))?,
+        Err(DriverError(sys::CUresult::CUDA_ERROR_NO_DEVICE)) => return Err(GpuUnavailable::NoDevice),
+        other => other.map_err(driver_failed("starting"))?,
     }
-    let count = result::device::get_count().map_err(refused("counting devices"))?;
+    let count = result::device::get_count().map_err(driver_failed("counting devices"))?;
     if count == 0 {
-        return Err(NoGpu::NoDevice);
+        return Err(GpuUnavailable::NoDevice);
     }
     (0..count).map(describe).collect()
 }
 
-fn describe(ordinal: i32) -> Result<DeviceInfo, NoGpu> {
+fn describe(ordinal: i32) -> Result<DeviceInfo, GpuUnavailable> {
     use sys::CUdevice_attribute as Attribute;
-    let step = refused("describing a device");
+    let step = driver_failed("querying device properties");
     let device = result::device::get(ordinal).map_err(&step)?;
-    // SAFETY: the device is one that the driver has just named.
+    // SAFETY: the driver has just listed the device.
     let attribute = |attribute| unsafe { result::device::get_attribute(device, attribute) }.map_err(&step);
     let number = |attribute_| attribute(attribute_).map(|value| u32::try_from(value).unwrap_or(0));
     Ok(DeviceInfo {
@@ -79,8 +79,7 @@ fn describe(ordinal: i32) -> Result<DeviceInfo, NoGpu> {
 #[derive(Clone, Copy)]
 struct Function(sys::CUfunction);
 
-// SAFETY: the driver's handles may be used from any thread whose context is the one they belong to; every call here
-// binds it first.
+// SAFETY: the driver's handles may be used from any thread whose current context is their context; every call here binds the context first.
 unsafe impl Send for Function {}
 
 struct Module(sys::CUmodule);
@@ -94,13 +93,13 @@ struct Loaded {
     functions: HashMap<&'static str, Function>,
 }
 
-/// A device with kernels.
+/// A device with loaded kernels.
 pub(crate) struct Cuda {
     info: DeviceInfo,
     compiler: Nvrtc,
     cache: Option<PathBuf>,
-    patience: Duration,
-    /// Whether it hangs: nothing is asked of it any more.
+    timeout: Duration,
+    /// Whether the device does not respond: no further calls are made.
     abandoned: AtomicBool,
     loaded: Mutex<Loaded>,
     streams: Vec<Arc<CudaStream>>,
@@ -110,7 +109,7 @@ pub(crate) struct Cuda {
 impl Drop for Cuda {
     fn drop(&mut self) {
         if *self.abandoned.get_mut() {
-            // The driver would wait for it. What it has is its own until the process ends.
+            // The driver would wait for the device. Its resources are leaked until the process ends.
             std::mem::forget(std::mem::take(&mut self.streams));
             std::mem::forget(Arc::clone(&self.context));
             return;
@@ -121,8 +120,8 @@ impl Drop for Cuda {
         };
         for (_, Module(module)) in loaded.modules.drain(..) {
             if bound.is_ok() {
-                // SAFETY: nothing runs any more, as whoever launched has waited, and its functions go with it. A lost
-                // device answers with an error, which helps nobody any more.
+                // SAFETY: no kernel runs any more, since every launch was waited for, and the functions are dropped with the module. A lost
+                // device returns an error, which can be ignored here.
                 let _ = unsafe { result::module::unload(module) };
             }
         }
@@ -130,10 +129,10 @@ impl Drop for Cuda {
 }
 
 impl Cuda {
-    /// Opens a device and loads the product's kernels.
-    pub(crate) fn open(info: &DeviceInfo, options: &Options) -> Result<Self, NoGpu> {
+    /// Opens a device and loads the product kernels.
+    pub(crate) fn open(info: &DeviceInfo, options: &Options) -> Result<Self, GpuUnavailable> {
         let compiler = Nvrtc::find()?;
-        let context = CudaContext::new(info.ordinal).map_err(refused("opening a device"))?;
+        let context = CudaContext::new(info.ordinal).map_err(driver_failed("opening a device"))?;
         let streams = (0..options.streams.max(1))
             .map(|_| context.new_stream())
             .collect::<Result<_, _>>();
@@ -141,26 +140,26 @@ impl Cuda {
             info: info.clone(),
             compiler,
             cache: options.cache.clone(),
-            patience: options.patience,
+            timeout: options.timeout,
             abandoned: AtomicBool::new(false),
             loaded: Mutex::default(),
-            streams: streams.map_err(refused("making a stream"))?,
+            streams: streams.map_err(driver_failed("creating a stream"))?,
             context,
         };
         cuda.load_product()?;
         Ok(cuda)
     }
 
-    /// One unit after the other: NVRTC does one at a time in a process, whatever threads ask it.
-    fn load_product(&self) -> Result<(), NoGpu> {
+    /// One unit after the other: NVRTC compiles one unit at a time in a process, even if several threads call NVRTC.
+    fn load_product(&self) -> Result<(), GpuUnavailable> {
         for unit in Unit::PRODUCT {
             self.load(unit, &self.machine_code(unit)?)?;
         }
         Ok(())
     }
 
-    /// From the cache if it is there, else compiled, and then put there.
-    fn machine_code(&self, unit: Unit) -> Result<Vec<u8>, NoGpu> {
+    /// Reads the code from the cache, or compiles it and adds it to the cache.
+    fn machine_code(&self, unit: Unit) -> Result<Vec<u8>, GpuUnavailable> {
         let architecture = self.info.architecture();
         let cached = self
             .cache
@@ -174,13 +173,13 @@ impl Cuda {
         }
         let code = self.compiler.compile(unit, &architecture)?;
         if let Some(path) = &cached {
-            // Only time is lost if it cannot be kept.
+            // A failed write costs only compile time at the next start.
             let _ = linewarden_files::replace_private(path, &cache::seal(&code));
         }
         Ok(code)
     }
 
-    /// Another text, another compiler, another name.
+    /// The name covers the source text and the compiler version.
     fn cache_name(&self, unit: Unit, architecture: &str) -> String {
         let mut hash = Sha256::new();
         for (name, text) in HEADERS.iter().copied().chain([unit.source()]) {
@@ -197,10 +196,11 @@ impl Cuda {
         )
     }
 
-    fn load(&self, unit: Unit, code: &[u8]) -> Result<(), NoGpu> {
-        let step = refused("loading kernels");
+    fn load(&self, unit: Unit, code: &[u8]) -> Result<(), GpuUnavailable> {
+        let step = driver_failed("loading kernels");
         self.context.bind_to_thread().map_err(&step)?;
-        // SAFETY: what NVRTC made is a whole ELF file, and the cache gives no part of one; the driver reads as much as its header says, and copies it.
+        // SAFETY: NVRTC returns a complete ELF file, and the cache returns only intact ones; the driver reads as many bytes as the header
+        // states, and copies them.
         let module =
             Module(unsafe { result::module::load_data(code.as_ptr().cast::<c_void>()) }.map_err(&step)?);
         let mut functions = Vec::new();
@@ -224,15 +224,15 @@ impl Cuda {
     fn function(&self, kernel: &KernelInfo) -> Result<Function, GpuLost> {
         let missing = || GpuLost {
             step: kernel.name,
-            cause: "its unit is not loaded".to_owned(),
+            cause: "the unit of the kernel is not loaded".to_owned(),
         };
         let loaded = self.loaded.lock().map_err(|_| missing())?;
         loaded.functions.get(kernel.name).copied().ok_or_else(missing)
     }
 
-    /// Zeroes memory that no stream is using, and waits: without that a later copy on another stream could come first.
+    /// Zeroes memory that no stream uses, and waits: otherwise a later copy on another stream could be executed first.
     fn wipe(&self, address: u64, bytes: usize) -> Result<(), GpuLost> {
-        // SAFETY: the memory is an allocation of this target's, and the stream is synchronised before it can go.
+        // SAFETY: the memory is an allocation of this target, and the stream is synchronized before the memory can be released.
         unsafe { self.clear(0, address, bytes) }?;
         self.synchronize(0)
     }
@@ -241,16 +241,16 @@ impl Cuda {
         if self.abandoned.load(Ordering::Relaxed) {
             return Err(GpuLost {
                 step,
-                cause: "the device was given up".to_owned(),
+                cause: "the device was abandoned after a timeout".to_owned(),
             });
         }
-        self.context.bind_to_thread().map_err(lost(step))
+        self.context.bind_to_thread().map_err(gpu_lost(step))
     }
 
     fn stream(&self, stream: usize) -> Result<sys::CUstream, GpuLost> {
         let none = GpuLost {
             step: "choosing a stream",
-            cause: "there is no such stream".to_owned(),
+            cause: "invalid stream number".to_owned(),
         };
         self.streams
             .get(stream)
@@ -277,7 +277,7 @@ impl Target for Cuda {
         if is_loaded {
             return Ok(());
         }
-        let failed = |error: NoGpu| GpuLost {
+        let failed = |error: GpuUnavailable| GpuLost {
             step: "loading kernels",
             cause: error.to_string(),
         };
@@ -286,31 +286,31 @@ impl Target for Cuda {
     }
 
     fn resident_blocks(&self, kernel: &KernelInfo) -> Result<u32, GpuLost> {
-        let step = "asking for occupancy";
+        let step = "querying occupancy";
         self.bind(step)?;
         let Function(function) = self.function(kernel)?;
         // At most 1,024.
         let threads = BLOCK_THREADS.cast_signed();
-        // SAFETY: the function is of a loaded module.
+        // SAFETY: the function belongs to a loaded module.
         let blocks = unsafe { result::occupancy::max_active_block_per_multiprocessor(function, threads, 0) };
-        let blocks = blocks.map_err(lost(step))?;
+        let blocks = blocks.map_err(gpu_lost(step))?;
         Ok(u32::try_from(blocks).unwrap_or(0).max(1) * self.info.multiprocessors.max(1))
     }
 
     fn allocate(&self, bytes: usize) -> Result<u64, GpuLost> {
         let step = "allocating memory";
         self.bind(step)?;
-        // SAFETY: nothing reads it before it is zeroed, below.
-        let address = unsafe { result::malloc_sync(bytes) }.map_err(lost(step))?;
-        // What cannot be wiped is not given back either: a device that does not answer would be waited for.
+        // SAFETY: nothing reads the memory before it is zeroed below.
+        let address = unsafe { result::malloc_sync(bytes) }.map_err(gpu_lost(step))?;
+        // Memory that cannot be wiped is not released either: releasing would wait for a device that does not respond.
         self.wipe(address, bytes)?;
         Ok(address)
     }
 
     fn release(&self, address: u64, bytes: usize) {
-        // A lost device answers with errors: its memory is gone.
+        // A lost device returns errors: its memory is gone.
         if self.wipe(address, bytes).is_ok() {
-            // SAFETY: `allocate` made it, no stream is using it, and its owner is being dropped.
+            // SAFETY: `allocate` made the memory, no stream uses it, and its owner is being dropped.
             let _ = unsafe { result::free_sync(address) };
         }
     }
@@ -318,22 +318,22 @@ impl Target for Cuda {
     fn allocate_host(&self, bytes: usize) -> Result<NonNull<u8>, GpuLost> {
         let step = "allocating host memory";
         self.bind(step)?;
-        // SAFETY: zeroed below before anybody sees it. Not write-combined: results are read from it.
+        // SAFETY: the memory is zeroed below before use. Not write-combined: results are read from it.
         let pointer = unsafe { result::malloc_host(bytes, 0) }
-            .map_err(lost(step))?
+            .map_err(gpu_lost(step))?
             .cast::<u8>();
         let pointer = NonNull::new(pointer).ok_or(GpuLost {
             step,
-            cause: "no memory".to_owned(),
+            cause: "out of memory".to_owned(),
         })?;
-        // SAFETY: this is the memory just allocated.
+        // SAFETY: the memory was just allocated with this size.
         unsafe { pointer.write_bytes(0, bytes) };
         Ok(pointer)
     }
 
     fn release_host(&self, pointer: NonNull<u8>, _: usize) {
         if self.bind("releasing host memory").is_ok() {
-            // SAFETY: `allocate_host` made it; its owner is being dropped.
+            // SAFETY: `allocate_host` made the memory; its owner is being dropped.
             let _ = unsafe { result::free_host(pointer.as_ptr().cast()) };
         }
     }
@@ -342,10 +342,10 @@ impl Target for Cuda {
         let step = "copying to the device";
         self.bind(step)?;
         let stream = self.stream(stream)?;
-        // SAFETY: the caller vouches for both sides until the stream is synchronised.
+        // SAFETY: the caller guarantees both sides until the stream is synchronized.
         unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, stream) }
             .result()
-            .map_err(lost(step))
+            .map_err(gpu_lost(step))
     }
 
     unsafe fn download(&self, stream: usize, to: *mut u8, from: u64, bytes: usize) -> Result<(), GpuLost> {
@@ -355,7 +355,7 @@ impl Target for Cuda {
         // SAFETY: as above.
         unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), from, bytes, stream) }
             .result()
-            .map_err(lost(step))
+            .map_err(gpu_lost(step))
     }
 
     unsafe fn clear(&self, stream: usize, address: u64, bytes: usize) -> Result<(), GpuLost> {
@@ -363,7 +363,7 @@ impl Target for Cuda {
         self.bind(step)?;
         let stream = self.stream(stream)?;
         // SAFETY: as above.
-        unsafe { result::memset_d8_async(address, 0, bytes, stream) }.map_err(lost(step))
+        unsafe { result::memset_d8_async(address, 0, bytes, stream) }.map_err(gpu_lost(step))
     }
 
     unsafe fn launch(
@@ -379,7 +379,7 @@ impl Target for Cuda {
         // The driver copies the arguments before it returns.
         let mut parameters = [arguments.cast_mut()];
         let blocks = blocks_of(kernel, items);
-        // SAFETY: the kernel has one parameter, of the type that the caller vouches for, as it does for what it names.
+        // SAFETY: the kernel has one parameter, whose type and arrays the caller guarantees.
         unsafe {
             result::launch_kernel(
                 function,
@@ -390,22 +390,22 @@ impl Target for Cuda {
                 &mut parameters,
             )
         }
-        .map_err(lost(kernel.name))
+        .map_err(gpu_lost(kernel.name))
     }
 
     fn is_done(&self, stream: usize) -> Result<bool, GpuLost> {
         let step = "waiting";
         self.bind(step)?;
         let stream = self.stream(stream)?;
-        // SAFETY: the stream is one of ours.
+        // SAFETY: the stream belongs to this device.
         match unsafe { sys::cuStreamQuery(stream) } {
             sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-            answer => answer.result().map(|()| true).map_err(lost(step)),
+            answer => answer.result().map(|()| true).map_err(gpu_lost(step)),
         }
     }
 
-    fn patience(&self) -> Duration {
-        self.patience
+    fn timeout(&self) -> Duration {
+        self.timeout
     }
 
     fn abandon(&self) {

@@ -1,4 +1,4 @@
-//! The kernels compiled for this processor, behind the same edge as a device: for tests of everything but CUDA itself.
+//! The kernels compiled for this CPU as a [`Target`]: for tests of everything except CUDA itself.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_void};
@@ -14,19 +14,19 @@ use super::kernels::KernelInfo;
 use super::source::Unit;
 use super::target::{DeviceInfo, Target};
 
-/// How an emulated device behaves.
+/// Behavior of an emulated device.
 #[derive(Debug, Clone, Copy)]
 pub struct Emulation {
-    /// Streams, which only decide how batches are cut.
+    /// Streams, which only determine how batches are cut.
     pub streams: usize,
-    /// Blocks that it says it works on at once.
+    /// Blocks that the device claims to process at once.
     pub resident_blocks: u32,
-    /// Calls after which every call fails, as those of a lost device do.
+    /// Number of calls until the device is lost and every call fails.
     pub calls: u64,
-    /// Waits that end; whoever waits after those waits for ever, as for a device that hangs.
-    pub answers: u64,
-    /// How long is waited for an answer.
-    pub patience: Duration,
+    /// Number of waits that complete; later waits time out, as for a device that does not respond.
+    pub completed_waits: u64,
+    /// Timeout of a wait.
+    pub timeout: Duration,
 }
 
 impl Default for Emulation {
@@ -35,14 +35,14 @@ impl Default for Emulation {
             streams: 2,
             resident_blocks: 1,
             calls: u64::MAX,
-            answers: u64::MAX,
-            patience: Duration::from_millis(1),
+            completed_waits: u64::MAX,
+            timeout: Duration::from_millis(1),
         }
     }
 }
 
-/// What runs kernels in an emulation: given the kernel, the number of its items and its arguments, in which addresses
-/// are this process's.
+/// Executes a kernel in an emulation, given the number of items and the arguments; addresses in the arguments are
+/// addresses of this process.
 pub type Launcher = Box<dyn Fn(&'static KernelInfo, usize, *const c_void) + Send + Sync>;
 
 pub(crate) struct Emulator {
@@ -50,17 +50,17 @@ pub(crate) struct Emulator {
     emulation: Emulation,
     launcher: Launcher,
     calls_left: AtomicU64,
-    answers_left: AtomicU64,
+    waits_left: AtomicU64,
     abandoned: AtomicBool,
-    /// Both kinds of memory: words of sixteen bytes by address, for that is how the kernels' arrays are aligned.
+    /// Device and host memory: number of 16-byte words by address; the kernels' arrays are aligned to 16 bytes.
     memory: Mutex<HashMap<u64, usize>>,
 }
 
 impl Emulator {
-    /// The kernels as this processor's compiler made them.
+    /// With the kernels compiled for this CPU.
     pub(crate) fn new(emulation: Emulation) -> Self {
         let launch = |kernel: &'static KernelInfo, _: usize, arguments: *const c_void| {
-            // SAFETY: whoever launches vouches for the arguments and what they name.
+            // SAFETY: the caller of the launch guarantees valid arguments and arrays.
             unsafe { kernel.run_on_host(arguments) };
         };
         Self::with_launcher(emulation, Box::new(launch))
@@ -80,17 +80,17 @@ impl Emulator {
             emulation,
             launcher,
             calls_left: AtomicU64::new(emulation.calls),
-            answers_left: AtomicU64::new(emulation.answers),
+            waits_left: AtomicU64::new(emulation.completed_waits),
             abandoned: AtomicBool::new(false),
             memory: Mutex::default(),
         }
     }
 
-    fn call(&self, step: &'static str) -> Result<(), GpuLost> {
+    fn count_call(&self, step: &'static str) -> Result<(), GpuLost> {
         let cause = match self.abandoned.load(Ordering::Relaxed) {
-            true => "the device was given up",
-            false if take_one(&self.calls_left) => return Ok(()),
-            false => "the emulation was told to fail",
+            true => "the device was abandoned after a timeout",
+            false if count_down(&self.calls_left) => return Ok(()),
+            false => "the emulated device is configured to fail",
         };
         Err(GpuLost {
             step,
@@ -108,7 +108,7 @@ impl Emulator {
         pointer
     }
 
-    fn give_back(&self, address: u64) {
+    fn free(&self, address: u64) {
         if self.abandoned.load(Ordering::Relaxed) {
             return;
         }
@@ -121,14 +121,14 @@ impl Emulator {
             return;
         };
         let words = std::ptr::slice_from_raw_parts_mut(pointer_of(address).cast::<u128>(), count);
-        // SAFETY: `take` made it of a box of as many words, and nothing takes it twice.
+        // SAFETY: `take` made the address from a box of this many words, and the entry was just removed.
         let mut words = unsafe { Box::from_raw(words) };
         words.zeroize();
     }
 }
 
-/// Counts down; false if there was nothing left.
-fn take_one(left: &AtomicU64) -> bool {
+/// Decrements the counter; false if it was zero.
+fn count_down(left: &AtomicU64) -> bool {
     let taken = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
     taken.is_ok()
 }
@@ -155,44 +155,44 @@ impl Target for Emulator {
     }
 
     fn allocate(&self, bytes: usize) -> Result<u64, GpuLost> {
-        self.call("allocating memory")?;
+        self.count_call("allocating memory")?;
         Ok(self.take(bytes).expose_provenance() as u64)
     }
 
     fn release(&self, address: u64, _: usize) {
-        self.give_back(address);
+        self.free(address);
     }
 
     fn allocate_host(&self, bytes: usize) -> Result<NonNull<u8>, GpuLost> {
-        self.call("allocating host memory")?;
+        self.count_call("allocating host memory")?;
         let lost = || GpuLost {
             step: "allocating host memory",
-            cause: "no memory".to_owned(),
+            cause: "out of memory".to_owned(),
         };
         NonNull::new(self.take(bytes)).ok_or_else(lost)
     }
 
     fn release_host(&self, pointer: NonNull<u8>, _: usize) {
-        self.give_back(pointer.as_ptr().expose_provenance() as u64);
+        self.free(pointer.as_ptr().expose_provenance() as u64);
     }
 
     unsafe fn upload(&self, _: usize, to: u64, from: *const u8, bytes: usize) -> Result<(), GpuLost> {
-        self.call("copying to the device")?;
-        // SAFETY: the caller vouches for both sides, which are different allocations.
+        self.count_call("copying to the device")?;
+        // SAFETY: the caller guarantees both sides, which are different allocations.
         unsafe { pointer_of(to).copy_from_nonoverlapping(from, bytes) };
         Ok(())
     }
 
     unsafe fn download(&self, _: usize, to: *mut u8, from: u64, bytes: usize) -> Result<(), GpuLost> {
-        self.call("copying from the device")?;
+        self.count_call("copying from the device")?;
         // SAFETY: as above.
         unsafe { to.copy_from_nonoverlapping(pointer_of(from), bytes) };
         Ok(())
     }
 
     unsafe fn clear(&self, _: usize, address: u64, bytes: usize) -> Result<(), GpuLost> {
-        self.call("wiping memory")?;
-        // SAFETY: the caller vouches for the memory.
+        self.count_call("wiping memory")?;
+        // SAFETY: the caller guarantees the memory.
         unsafe { pointer_of(address).write_bytes(0, bytes) };
         Ok(())
     }
@@ -204,18 +204,18 @@ impl Target for Emulator {
         items: usize,
         arguments: *const c_void,
     ) -> Result<(), GpuLost> {
-        self.call(kernel.name)?;
+        self.count_call(kernel.name)?;
         (self.launcher)(kernel, items, arguments);
         Ok(())
     }
 
     fn is_done(&self, _: usize) -> Result<bool, GpuLost> {
-        self.call("waiting")?;
-        Ok(take_one(&self.answers_left))
+        self.count_call("waiting")?;
+        Ok(count_down(&self.waits_left))
     }
 
-    fn patience(&self) -> Duration {
-        self.emulation.patience
+    fn timeout(&self) -> Duration {
+        self.emulation.timeout
     }
 
     fn abandon(&self) {
@@ -227,7 +227,7 @@ impl Target for Emulator {
     }
 }
 
-/// Sizes and places of the structures as the C++ compiler has them, by names such as `PssArgs` and `PssArgs.count`.
+/// Sizes and field offsets of the structures for the C++ compiler, by names such as `PssArgs` and `PssArgs.count`.
 #[must_use]
 pub fn host_layouts() -> Vec<(&'static str, u64)> {
     #[repr(C)]
@@ -239,10 +239,10 @@ pub fn host_layouts() -> Vec<(&'static str, u64)> {
         fn linewarden_host_layouts() -> *const Entry;
     }
     let mut layouts = Vec::new();
-    // SAFETY: it takes nothing, and returns the beginning of a constant array.
+    // SAFETY: the function has no arguments, and returns the start of a constant array.
     let mut entry = unsafe { linewarden_host_layouts() };
     loop {
-        // SAFETY: the array ends with an entry without a name, which is where this stops.
+        // SAFETY: the array ends with an entry without a name, where the loop stops.
         let Entry { name, value } = unsafe { entry.read() };
         if name.is_null() {
             return layouts;
@@ -252,7 +252,7 @@ pub fn host_layouts() -> Vec<(&'static str, u64)> {
             unsafe { CStr::from_ptr(name) }.to_str().unwrap_or_default(),
             value,
         ));
-        // SAFETY: the entry just read was not the last.
+        // SAFETY: the previous entry was not the last.
         entry = unsafe { entry.add(1) };
     }
 }

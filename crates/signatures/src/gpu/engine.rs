@@ -1,25 +1,24 @@
-//! A device that has been opened, and what all batches share: choice of kernel, order, slices.
+//! An open device, and the parts that all batches share: choice of kernel, order, slices.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::cuda::{self, Cuda};
-use super::error::{BatchError, GpuLost, NoGpu};
+use super::error::{BatchError, GpuLost, GpuUnavailable};
 use super::kernels::{Kernel, KernelInfo};
 use super::slot::Slot;
 use super::target::{DeviceInfo, DeviceMemory, Target, items_at_once};
 
-/// How a device is used.
+/// Options for opening a device.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Streams that slices take turns on: with two, copies go on behind computing.
+    /// Number of streams between which slices alternate: with two, copies overlap with computation.
     pub streams: usize,
-    /// A directory for compiled kernels, which take seconds to make. Only files that nobody else may write are taken
-    /// from it.
+    /// Cache directory for compiled kernels, which take seconds to compile. Only files that no other user can write are read.
     pub cache: Option<PathBuf>,
-    /// How long it may take to do what it works on at once, which is some milliseconds; one that takes longer is lost.
-    pub patience: Duration,
+    /// Timeout of the work that the device processes at once, which takes some milliseconds; after a timeout the device counts as lost.
+    pub timeout: Duration,
 }
 
 impl Default for Options {
@@ -27,23 +26,23 @@ impl Default for Options {
         Self {
             streams: 3,
             cache: None,
-            patience: Duration::from_secs(5),
+            timeout: Duration::from_secs(5),
         }
     }
 }
 
-/// What a batch is to be done for.
+/// Optimization goal of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Goal {
-    /// Few threads an item: most items a second, if there are thousands.
+    /// Few threads per item: the highest throughput, for thousands of items.
     Throughput,
-    /// Four or eight threads an item: a small batch is done several times sooner.
+    /// Four or eight threads per item: a small batch finishes several times sooner.
     Latency,
-    /// Latency for a batch that the device then does all at once, else throughput.
-    Best,
+    /// `Latency` for a batch that the device then processes at once, otherwise `Throughput`.
+    Automatic,
 }
 
-/// An open device. Its methods wait for their batch, so it belongs to a thread of its own.
+/// An open device. Its methods block until their batch is done, so a device needs a thread of its own.
 pub struct Gpu {
     pub(super) target: Arc<dyn Target>,
     pub(super) slots: Vec<Slot>,
@@ -61,41 +60,40 @@ impl std::fmt::Debug for Gpu {
 }
 
 impl Gpu {
-    /// The devices that are there. Nothing has to be installed for this to answer.
+    /// Lists the devices. Nothing needs to be installed for this call.
     ///
     /// # Errors
-    /// That there is none, and why.
-    pub fn discover() -> Result<Vec<DeviceInfo>, NoGpu> {
+    /// No device is available, with the reason.
+    pub fn discover() -> Result<Vec<DeviceInfo>, GpuUnavailable> {
         cuda::discover()
     }
 
-    /// Opens a device and compiles the kernels for it, which takes some ten seconds of one processor unless they are
-    /// in the cache.
+    /// Opens a device and compiles the kernels for it, which takes some ten seconds of one CPU unless they are cached.
     ///
     /// # Errors
-    /// A device that cannot be used, no compiler, or one that refuses.
-    pub fn open(device: &DeviceInfo, options: &Options) -> Result<Self, NoGpu> {
+    /// The device cannot be used, or the compiler is missing or fails.
+    pub fn open(device: &DeviceInfo, options: &Options) -> Result<Self, GpuUnavailable> {
         let target = Arc::new(Cuda::open(device, options)?);
         let refused = |lost: GpuLost| match target.is_abandoned() {
-            true => NoGpu::Hangs(lost.to_string()),
+            true => GpuUnavailable::Unresponsive(lost.to_string()),
             false => BatchError::Lost(lost).into(),
         };
         Self::with_target(Arc::<Cuda>::clone(&target)).map_err(refused)
     }
 
-    /// The same kernels on this processor, for tests.
+    /// A device emulated with the same kernels on this CPU, for tests.
     ///
     /// # Errors
-    /// If the emulation is told to fail so soon.
+    /// The emulation is configured to fail this early.
     #[cfg(feature = "host-kernels")]
     pub fn emulated(emulation: super::Emulation) -> Result<Self, GpuLost> {
         Self::with_target(Arc::new(super::emulator::Emulator::new(emulation)))
     }
 
-    /// Kernels run by something else, for tests.
+    /// An emulated device whose kernels `launcher` executes, for tests.
     ///
     /// # Errors
-    /// If the emulation is told to fail so soon.
+    /// The emulation is configured to fail this early.
     #[cfg(feature = "host-kernels")]
     pub fn emulated_by(emulation: super::Emulation, launcher: super::Launcher) -> Result<Self, GpuLost> {
         Self::with_target(Arc::new(super::emulator::Emulator::with_launcher(
@@ -115,20 +113,20 @@ impl Gpu {
         })
     }
 
-    /// The device.
+    /// Properties of the device.
     #[must_use]
     pub fn info(&self) -> &DeviceInfo {
         self.target.info()
     }
 
-    /// How it was lost, if it was.
+    /// The error by which the device was lost; `None` if the device works.
     #[must_use]
     pub fn lost(&self) -> Option<&GpuLost> {
         self.lost.as_ref()
     }
 
-    /// Closes it, and says whether it did not answer in time, before or at that. Its memory is left to it then, and it cannot be opened
-    /// again in this process: the driver would wait for it.
+    /// Closes the device, and returns whether it did not respond in time, before or during the call. Its memory is then leaked, and it
+    /// cannot be opened again in this process: the driver would wait for it.
     #[must_use]
     pub fn close(self) -> bool {
         let target = Arc::clone(&self.target);
@@ -136,7 +134,7 @@ impl Gpu {
         target.is_abandoned()
     }
 
-    /// Runs one operation, and remembers it if the device is lost in it.
+    /// Runs one operation, and records the loss of the device.
     pub(super) fn guard<T>(
         &mut self,
         operation: impl FnOnce(&mut Self) -> Result<T, BatchError>,
@@ -151,11 +149,13 @@ impl Gpu {
         outcome
     }
 
-    /// Refuses what belongs to another device, whose addresses mean nothing here.
+    /// Refuses memory of another device, whose addresses are invalid here.
     pub(super) fn check_owner(&self, memory: &DeviceMemory) -> Result<(), BatchError> {
         match memory.is_of(&self.target) {
             true => Ok(()),
-            false => Err(BatchError::Malformed("keys or a signer of another device")),
+            false => Err(BatchError::Malformed(
+                "the keys or the signer belong to another device",
+            )),
         }
     }
 
@@ -167,7 +167,7 @@ impl Gpu {
     pub(super) fn write(&mut self, to: &DeviceMemory, offset: usize, bytes: &[u8]) -> Result<(), GpuLost> {
         let none = GpuLost {
             step: "writing",
-            cause: "there is no stream".to_owned(),
+            cause: "the device has no stream".to_owned(),
         };
         self.slots.first_mut().ok_or(none)?.write(to, offset, bytes)
     }
@@ -181,12 +181,12 @@ impl Gpu {
     ) -> Result<(), GpuLost> {
         let none = GpuLost {
             step: "reading",
-            cause: "there is no stream".to_owned(),
+            cause: "the device has no stream".to_owned(),
         };
         self.slots.first_mut().ok_or(none)?.read(from, offset, bytes)
     }
 
-    /// The kernel for a batch, and the items of a slice.
+    /// The kernel for a batch, and the number of items in a slice.
     pub(super) fn choose<A>(
         &self,
         goal: Goal,
@@ -195,7 +195,7 @@ impl Gpu {
         latency: Kernel<A>,
     ) -> Result<(Kernel<A>, usize), GpuLost> {
         let at_once = self.items_at_once(latency.info)?;
-        match goal == Goal::Latency || goal == Goal::Best && count <= at_once {
+        match goal == Goal::Latency || goal == Goal::Automatic && count <= at_once {
             true => Ok((latency, at_once)),
             false => Ok((throughput, self.items_at_once(throughput.info)?)),
         }
@@ -206,8 +206,8 @@ impl Gpu {
     }
 }
 
-/// The order that puts items of one key together; none if they stand so already. By counting, unless there is room for
-/// more keys than there are items.
+/// The order that groups items by key; `None` if they are grouped already. Uses counting sort, unless there are more possible keys than
+/// items.
 pub(super) fn order_by_key(key_of: &[u32], keys: usize) -> Option<Vec<u32>> {
     if key_of.is_sorted() {
         return None;
@@ -235,46 +235,46 @@ pub(super) fn order_by_key(key_of: &[u32], keys: usize) -> Option<Vec<u32>> {
     Some(order)
 }
 
-/// The bytes of an array of numbers, which are little-endian as the device's are.
-pub(super) fn bytes_of<T: Plain>(array: &[T]) -> &[u8] {
-    // SAFETY: `Plain` types have neither padding nor invalid bytes; the slice covers the array and lives as long.
+/// The bytes of an array of numbers, which are little-endian like the device's.
+pub(super) fn bytes_of<T: PlainData>(array: &[T]) -> &[u8] {
+    // SAFETY: `Plain` types have neither padding nor invalid bytes; the slice covers the array and has its lifetime.
     unsafe { std::slice::from_raw_parts(array.as_ptr().cast(), size_of_val(array)) }
 }
 
-/// Types that are bytes and nothing else.
+/// Types that consist of plain bytes.
 ///
 /// # Safety
-/// No padding, no pointers.
-pub(super) unsafe trait Plain {}
-// SAFETY: integers and arrays of bytes are.
-unsafe impl Plain for u16 {}
+/// The type has no padding and no pointers.
+pub(super) unsafe trait PlainData {}
+// SAFETY: integers and arrays of bytes satisfy the requirement.
+unsafe impl PlainData for u16 {}
 // SAFETY: as above.
-unsafe impl Plain for u32 {}
+unsafe impl PlainData for u32 {}
 // SAFETY: as above.
-unsafe impl<const N: usize> Plain for [u8; N] {}
+unsafe impl<const N: usize> PlainData for [u8; N] {}
 
 #[cfg(not(target_endian = "little"))]
 compile_error!("the device's words are little-endian, and arrays are copied to it as they are");
 
-/// That all keys of a batch exist, as the device does not ask.
+/// Checks that all keys of a batch exist, since the kernels do not check.
 pub(super) fn check_keys(key_of: &[u32], keys: usize) -> Result<(), BatchError> {
     match key_of.iter().all(|key| (*key as usize) < keys) {
         true => Ok(()),
-        false => Err(BatchError::Malformed("an item names a key that does not exist")),
+        false => Err(BatchError::Malformed("a key number is out of range")),
     }
 }
 
-/// That an array has so many entries an item.
+/// Checks that an array has `each` entries per item.
 pub(super) fn check_length(length: usize, count: usize, each: usize) -> Result<(), BatchError> {
     match count.checked_mul(each) == Some(length) && u32::try_from(count).is_ok() {
         true => Ok(()),
         false => Err(BatchError::Malformed(
-            "the arrays of a batch differ in their number of items",
+            "the arrays of a batch have different numbers of items",
         )),
     }
 }
 
-/// Verdicts from the device's bytes.
+/// Converts the device's bytes to verdicts.
 pub(super) fn verdicts(bytes: &[u8]) -> Vec<bool> {
     bytes.iter().map(|byte| *byte == 1).collect()
 }

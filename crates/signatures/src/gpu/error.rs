@@ -1,97 +1,101 @@
-//! What can go wrong: no GPU, a GPU that is lost, a batch that is malformed.
+//! Errors: no usable GPU, a lost GPU, a malformed batch.
 
-/// Why there is no GPU to be used. The CPU does the work then.
+/// Why no GPU can be used. The CPU then does the work.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NoGpu {
-    /// There is no libcuda.
-    #[error("the CUDA driver (libcuda) is not installed")]
-    Driver,
-    /// The driver is there and refuses.
-    #[error("the CUDA driver fails at {step}: {cause}")]
-    Refused {
-        /// What was asked of it.
+pub enum GpuUnavailable {
+    /// libcuda is missing.
+    #[error("CUDA driver (libcuda) not found; install the NVIDIA driver")]
+    DriverMissing,
+    /// A call of the driver failed.
+    #[error("CUDA driver call failed while {step}: {cause}")]
+    DriverFailed {
+        /// The operation.
         step: &'static str,
-        /// Its answer.
+        /// The driver's error.
         cause: String,
     },
-    /// The driver knows of no device.
-    #[error("the CUDA driver is installed, but there is no CUDA device")]
+    /// The driver reports no device.
+    #[error("no CUDA device found: the CUDA driver is installed but lists no device")]
     NoDevice,
-    /// What it computes is wrong.
-    #[error("the GPU computes wrongly: the hash of a known text is another")]
-    Wrong,
-    /// It does not answer, and cannot be opened again in this process: the driver would wait for it.
+    /// The device computed a wrong result.
+    #[error("GPU self-test failed: the device computed a wrong hash")]
+    SelfTestFailed,
+    /// The device does not respond. It cannot be opened again in this process, since the driver would wait
+    /// for the device.
     #[error("the GPU hangs: {0}")]
-    Hangs(String),
-    /// There is no compiler for kernels.
+    Unresponsive(String),
+    /// The compiler for kernels is missing.
     #[error(
-        "NVRTC, CUDA's run-time compiler, is not found ({0}): install the CUDA toolkit, or name the directory of libnvrtc in {name}",
+        "NVRTC, the CUDA run-time compiler, not found ({0}); install the CUDA toolkit or set {name} to the directory of libnvrtc",
         name = super::nvrtc::DIRECTORY_VARIABLE
     )]
-    NoCompiler(String),
-    /// The compiler refuses a kernel.
-    #[error("NVRTC does not compile {unit} for {architecture}: {log}")]
-    NotCompiled {
+    CompilerMissing(String),
+    /// The compiler rejected a kernel.
+    #[error("compiling {unit} for {architecture} with NVRTC failed: {log}")]
+    CompilationFailed {
         /// The source file.
         unit: &'static str,
-        /// Such as `sm_90`.
+        /// Architecture, such as `sm_90`.
         architecture: String,
-        /// What it says.
+        /// The compiler's log.
         log: String,
     },
 }
 
-/// A CUDA call failed. The device is not used any more; the batch is as it was, and the CPU can do it.
+/// A CUDA call failed. The device is not used any more; the batch is unchanged, and the CPU can process the
+/// batch.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the GPU is lost, at {step}: {cause}")]
+#[error("GPU lost while {step}: {cause}")]
 pub struct GpuLost {
-    /// What was asked of it.
+    /// The operation.
     pub step: &'static str,
-    /// The driver's answer.
+    /// The driver's error.
     pub cause: String,
 }
 
-/// Why a batch was not done. None of it was then.
+/// Why a batch was not processed. Then no item of the batch was processed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BatchError {
     /// The device failed.
     #[error(transparent)]
     Lost(#[from] GpuLost),
-    /// Arrays whose lengths do not fit each other, or a number out of its range: a mistake of the caller's.
+    /// Array lengths that do not match, or a number out of its range: an error of the caller.
     #[error("malformed batch: {0}")]
     Malformed(&'static str),
-    /// Too few masks are left to sign this many messages.
-    #[error("{wanted} masks are wanted and {left} are left: make masks, or sign otherwise")]
-    NoMasks {
+    /// The pool has fewer masks than messages to sign.
+    #[error("{required} masks required, {available} available; make masks, or sign without masks")]
+    TooFewMasks {
         /// Messages of the batch.
-        wanted: usize,
-        /// Masks of the pool.
-        left: usize,
+        required: usize,
+        /// Masks in the pool.
+        available: usize,
     },
-    /// The device computed a private operation wrongly; its check caught it, and nothing was let out.
+    /// The device computed a private operation incorrectly. The check found the error, and no result was
+    /// returned.
     #[error(
-        "{0} results of private operations failed their check: the GPU computes wrongly, or the key is not consistent"
+        "check of {0} results of private operations failed: the GPU computes incorrectly, or the key is inconsistent"
     )]
-    Unchecked(usize),
+    CheckFailed(usize),
 }
 
-impl NoGpu {
-    /// The same of a device that is closed for it, and of one that was given up for that.
-    pub(crate) fn closing(self, gpu: super::Gpu) -> Self {
+impl GpuUnavailable {
+    /// Closes the device and converts this error; the error becomes `Unresponsive` if the device stopped
+    /// responding.
+    pub(crate) fn close_gpu(self, gpu: super::Gpu) -> Self {
         match gpu.close() {
-            true => Self::Hangs(self.to_string()),
+            true => Self::Unresponsive(self.to_string()),
             false => self,
         }
     }
 }
 
-impl From<BatchError> for NoGpu {
-    /// A device that fails at the first thing it is asked is none.
+impl From<BatchError> for GpuUnavailable {
+    /// A device that fails at its first operation counts as unavailable.
     fn from(error: BatchError) -> Self {
         let (step, cause) = match error {
             BatchError::Lost(GpuLost { step, cause }) => (step, cause),
-            other => ("trying it", other.to_string()),
+            other => ("testing the device", other.to_string()),
         };
-        Self::Refused { step, cause }
+        Self::DriverFailed { step, cause }
     }
 }

@@ -7,7 +7,7 @@ use super::layouts::{FdhArgs, MESSAGE_BYTES_MAX};
 use super::slot::{Field, Job, run};
 use super::target::launch;
 
-/// Byte strings of at most 128 bytes, as kernels take them.
+/// Byte strings of at most 128 bytes in the format of the kernels.
 #[derive(Default)]
 pub(super) struct Messages {
     padded: Vec<u8>,
@@ -17,9 +17,7 @@ pub(super) struct Messages {
 impl Messages {
     pub(super) fn push(&mut self, message: &[u8]) -> Result<(), BatchError> {
         if message.len() > MESSAGE_BYTES_MAX {
-            return Err(BatchError::Malformed(
-                "more than 128 bytes are to be hashed to a number",
-            ));
+            return Err(BatchError::Malformed("a byte string to hash exceeds 128 bytes"));
         }
         self.padded.extend_from_slice(message);
         self.lengths.push(message.len() as u32);
@@ -31,7 +29,7 @@ impl Messages {
         self.lengths.len()
     }
 
-    /// Messages and their lengths, as fields of a batch.
+    /// The byte strings and their lengths, as fields of a batch.
     pub(super) fn fields(&self) -> [Field<'_>; 2] {
         [
             Field::new(&self.padded, MESSAGE_BYTES_MAX),
@@ -41,11 +39,11 @@ impl Messages {
 }
 
 impl Gpu {
-    /// H of each message modulo its key's n: MGF1 with SHA-256 to |n| + 128 bits, reduced. Numbers come one after the
-    /// other, most significant byte first.
+    /// H of each byte string modulo the n of its key: MGF1 with SHA-256 to |n| + 128 bits, reduced. The numbers are
+    /// concatenated, most significant byte first.
     ///
     /// # Errors
-    /// A malformed batch, a message of more than 128 bytes, or the device is lost.
+    /// A malformed batch, a byte string of more than 128 bytes, or a lost device.
     pub fn hash_full_domain(
         &mut self,
         keys: &RsaKeys,
@@ -92,8 +90,8 @@ impl Gpu {
         })
     }
 
-    /// The same, left on the device in Montgomery form: rows from `out` on, which must have room for them. The caller
-    /// has checked the keys.
+    /// The same, written to the device in Montgomery form: rows from `out` on, for which there must be room. The
+    /// caller has checked the keys.
     pub(super) fn hash_to_rows(
         &mut self,
         keys: &RsaKeys,
@@ -115,7 +113,7 @@ impl Gpu {
                 count,
                 montgomery: 1,
             };
-            // SAFETY: as above; the caller vouches for the rows.
+            // SAFETY: as above; the caller guarantees the rows.
             unsafe {
                 launch(
                     slice.target,

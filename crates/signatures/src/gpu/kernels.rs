@@ -1,4 +1,4 @@
-//! The kernels: which unit has each, how many threads it takes an item, and what it may cost.
+//! The kernels: unit, threads per item, and resource budget.
 
 use std::marker::PhantomData;
 
@@ -10,43 +10,43 @@ use super::source::Unit;
 /// Threads of a block, of every kernel: `LW_THREADS` of `platform.cuh`.
 pub const BLOCK_THREADS: u32 = 128;
 
-/// What a kernel takes of a multiprocessor.
+/// Resources of a multiprocessor that a kernel uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resources {
-    /// Registers of a thread.
+    /// Registers per thread.
     pub registers: u32,
-    /// Bytes that a thread keeps in memory for want of registers.
+    /// Bytes of local memory per thread, used when registers do not suffice.
     pub local_bytes: u32,
-    /// Bytes of shared memory of a block.
+    /// Bytes of shared memory per block.
     pub shared_bytes: u32,
 }
 
-/// What is known of a kernel before it is compiled.
+/// Static properties of a kernel.
 #[derive(Debug)]
 pub struct KernelInfo {
-    /// Its name in the unit.
+    /// Name in the unit.
     pub name: &'static str,
-    /// The file that it is in.
+    /// Source file of the kernel.
     pub unit: Unit,
-    /// Threads of an item.
+    /// Threads per item.
     pub threads_per_item: u32,
-    /// The most that it may cost on any architecture that is tested: 168 registers let three blocks onto a
-    /// multiprocessor, 128 four.
+    /// Upper bound of the resources on any tested architecture: 168 registers allow three blocks per multiprocessor,
+    /// 128 allow four.
     pub budget: Resources,
-    /// The same for this processor.
+    /// The kernel compiled for this CPU.
     #[cfg(feature = "host-kernels")]
     host: unsafe extern "C" fn(*const std::ffi::c_void),
 }
 
 #[cfg(feature = "host-kernels")]
 impl KernelInfo {
-    /// Runs the kernel on this processor, for all items of its arguments.
+    /// Runs the kernel on this CPU, for all items of its arguments.
     ///
     /// # Safety
-    /// The arguments are of the kernel's type, and the arrays that they name are in this process and as long as
-    /// `layouts.cuh` says.
+    /// The arguments have the kernel's type, and the arrays that they name are in this process and have the lengths of
+    /// `layouts.cuh`.
     pub unsafe fn run_on_host(&self, arguments: *const std::ffi::c_void) {
-        // SAFETY: the caller vouches for the arguments.
+        // SAFETY: the caller guarantees the arguments.
         unsafe { (self.host)(arguments) };
     }
 }
@@ -54,7 +54,7 @@ impl KernelInfo {
 /// A kernel that takes arguments `A`.
 #[derive(Debug)]
 pub struct Kernel<A> {
-    /// What is known of it.
+    /// Static properties.
     pub info: &'static KernelInfo,
     arguments: PhantomData<fn(A)>,
 }
@@ -89,13 +89,13 @@ macro_rules! kernels {
                 arguments: PhantomData,
             };
         )*
-        /// All of them.
+        /// All kernels.
         pub const ALL: &[&KernelInfo] = &[$($constant.info,)*];
     };
 }
 
-// Budgets hold for compute capabilities 7.5, 8.0, 8.7, 8.9 and 9.0; shared memory is with the 1 KiB that the system
-// takes from 9.0 on.
+// The budgets hold for compute capabilities 7.5, 8.0, 8.7, 8.9 and 9.0; shared memory includes the 1 KiB that the
+// system uses from 9.0 on.
 kernels! {
     /// RSA-PSS of 2,048 bits by throughput.
     PSS_2048_T2: PssArgs = Pss pss_2048_t2 linewarden_host_pss_2048_t2, 2, 168 0 17408;
@@ -109,13 +109,11 @@ kernels! {
     FDH_2048: FdhArgs = Fdh fdh_2048 linewarden_host_fdh_2048, 4, 112 0 15872;
     /// Full-domain hashes modulo 3,072 bits.
     FDH_3072: FdhArgs = Fdh fdh_3072 linewarden_host_fdh_3072, 4, 128 0 19968;
-    /// Verification of Rapid Authentication, 2,048 bits, by throughput. What it keeps in memory is read once a
-    /// multiplication.
+    /// Verification of Rapid Authentication, 2,048 bits, by throughput. Local memory is read once per multiplication.
     RA_VERIFY_2048_T2: RaVerifyArgs = Ra ra_verify_2048_t2 linewarden_host_ra_verify_2048_t2, 2, 184 48 33792;
     /// Verification of Rapid Authentication, 2,048 bits, by latency.
     RA_VERIFY_2048_T8: RaVerifyArgs = Ra ra_verify_2048_t8 linewarden_host_ra_verify_2048_t8, 8, 80 0 9216;
-    /// Verification of Rapid Authentication, 3,072 bits, by throughput. What it keeps in memory is read once a
-    /// multiplication.
+    /// Verification of Rapid Authentication, 3,072 bits, by throughput. Local memory is read once per multiplication.
     RA_VERIFY_3072_T4: RaVerifyArgs = Ra ra_verify_3072_t4 linewarden_host_ra_verify_3072_t4, 4, 144 32 25600;
     /// Verification of Rapid Authentication, 3,072 bits, by latency.
     RA_VERIFY_3072_T8: RaVerifyArgs = Ra ra_verify_3072_t8 linewarden_host_ra_verify_3072_t8, 8, 96 0 13312;
@@ -127,28 +125,28 @@ kernels! {
     RA_SIGN_3072_T4: RaSignArgs = Ra ra_sign_3072_t4 linewarden_host_ra_sign_3072_t4, 4, 128 0 13312;
     /// Online signing of Rapid Authentication, 3,072 bits, by latency.
     RA_SIGN_3072_T8: RaSignArgs = Ra ra_sign_3072_t8 linewarden_host_ra_sign_3072_t8, 8, 80 0 7168;
-    /// Exponentiation modulo the primes of a key of 2,048 bits by throughput; two items an input.
+    /// Exponentiation modulo the primes of a key of 2,048 bits by throughput; two items per input.
     CRT_HALVES_2048_T1: CrtArgs = Crt crt_halves_2048_t1 linewarden_host_crt_halves_2048_t1, 1, 168 0 17408;
-    /// Exponentiation modulo the primes of a key of 2,048 bits by latency; two items an input.
+    /// Exponentiation modulo the primes of a key of 2,048 bits by latency; two items per input.
     CRT_HALVES_2048_T4: CrtArgs = Crt crt_halves_2048_t4 linewarden_host_crt_halves_2048_t4, 4, 64 0 5120;
-    /// Exponentiation modulo the primes of a key of 3,072 bits by throughput; two items an input. What it keeps in
-    /// memory is read once a window.
+    /// Exponentiation modulo the primes of a key of 3,072 bits by throughput; two items per input. Local memory is read
+    /// once per window.
     CRT_HALVES_3072_T2: CrtArgs = Crt crt_halves_3072_t2 linewarden_host_crt_halves_3072_t2, 2, 128 16 13312;
-    /// Exponentiation modulo the primes of a key of 3,072 bits by latency; two items an input.
+    /// Exponentiation modulo the primes of a key of 3,072 bits by latency; two items per input.
     CRT_HALVES_3072_T4: CrtArgs = Crt crt_halves_3072_t4 linewarden_host_crt_halves_3072_t4, 4, 80 0 7168;
-    /// Joining and checking of halves, 2,048 bits. What it keeps in memory on 8.0 is read twice in all.
+    /// Joining and checking of halves, 2,048 bits. On 8.0, local memory is read twice in total.
     CRT_JOIN_2048: CrtArgs = Crt crt_join_2048 linewarden_host_crt_join_2048, 4, 104 8 9216;
     /// Joining and checking of halves, 3,072 bits.
     CRT_JOIN_3072: CrtArgs = Crt crt_join_3072 linewarden_host_crt_join_3072, 4, 144 0 13312;
-    /// ECDSA verification on P-256 by throughput. What it keeps in memory, to let five blocks onto a multiprocessor, is
-    /// read once an addition.
+    /// ECDSA verification on P-256 by throughput. Local memory, used to allow five blocks per multiprocessor, is read
+    /// once per addition.
     P256_VERIFY_T1: P256Args = P256 p256_verify_t1 linewarden_host_p256_verify_t1, 1, 128 104 17408;
     /// ECDSA verification on P-256 by latency.
     P256_VERIFY_T4: P256Args = P256 p256_verify_t4 linewarden_host_p256_verify_t4, 4, 168 0 17408;
-    /// Tables of multiples of P-256's points; an item is a place of one.
+    /// Tables of multiples of points of P-256; an item is one place of a table.
     P256_TABLES: P256TableArgs = P256 p256_tables linewarden_host_p256_tables, 1, 128 0 1024;
     /// The benchmark of the multiplier.
-    IMAD_LIMIT: LimitArgs = Limit imad_limit linewarden_host_imad_limit, 1, 80 0 1024;
+    IMAD_LIMIT: LimitArgs = MultiplierBench imad_limit linewarden_host_imad_limit, 1, 80 0 1024;
 }
 
 /// Kernels that only tests launch; they have no budget.

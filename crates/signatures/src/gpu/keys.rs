@@ -1,4 +1,4 @@
-//! RSA keys that stay on the device.
+//! RSA keys stored on the device.
 
 use linewarden_arithmetic::rsa::Size;
 use zeroize::{Zeroize as _, Zeroizing};
@@ -10,14 +10,12 @@ use super::kernels::{self, Kernel};
 use super::layouts::{CrtArgs, CrtHalf, CrtKey, FdhArgs, PssArgs, RaSignArgs, RaVerifyArgs, RsaKey, Shared};
 use super::target::DeviceMemory;
 
-/// Of a key that a caller names by its modulus.
+/// The size of a key, from its modulus.
 pub(super) fn size_of_modulus(modulus: &[u8]) -> Result<Size, BatchError> {
-    Size::of_bytes(modulus.len()).ok_or(BatchError::Malformed(
-        "a modulus has neither 2,048 nor 3,072 bits",
-    ))
+    Size::from_bytes(modulus.len()).ok_or(BatchError::Malformed("a modulus must have 2,048 or 3,072 bits"))
 }
 
-/// What a device has for numbers of a size, for which kernels are made one by one; pairs of them are by throughput and by latency.
+/// Kernels and record sizes for numbers of one size; pairs of kernels are by throughput and by latency.
 pub(super) trait OnDevice {
     fn public_bytes(self) -> usize;
     fn secret_bytes(self) -> usize;
@@ -127,8 +125,8 @@ impl<const H: usize> Drop for CrtKey<H> {
     }
 }
 
-/// Public RSA keys of one size with e = 65537, each with a number that batches name it by. A number that no key was
-/// put at verifies nothing.
+/// Public RSA keys of one size with e = 65537, each with a number by which batches refer to it. Verification with an unused number
+/// always fails.
 pub struct RsaKeys {
     pub(super) size: Size,
     pub(super) memory: DeviceMemory,
@@ -144,7 +142,7 @@ impl std::fmt::Debug for RsaKeys {
     }
 }
 
-/// RSA keys with their secret parts, numbered alike.
+/// RSA keys with their secret parts, under the same numbers.
 pub struct RsaSecrets {
     pub(super) public: RsaKeys,
     pub(super) memory: DeviceMemory,
@@ -167,10 +165,10 @@ impl RsaSecrets {
 }
 
 impl Gpu {
-    /// Room for public keys on the device, some 900 or 1,300 bytes each.
+    /// Allocates memory for public keys on the device, some 900 or 1,300 bytes each.
     ///
     /// # Errors
-    /// The device is lost or has no such memory.
+    /// The device is lost or has not enough memory.
     pub fn rsa_keys(&mut self, size: Size, capacity: usize) -> Result<RsaKeys, BatchError> {
         self.guard(|gpu| {
             Ok(RsaKeys {
@@ -181,12 +179,12 @@ impl Gpu {
         })
     }
 
-    /// Puts a key at a number, over the one that was there.
+    /// Stores a key under a number, replacing an earlier key.
     ///
-    /// The modulus is of exactly the keys' size, its topmost bit set, most significant byte first.
+    /// The modulus has exactly the size of the keys, its topmost bit is set, and its most significant byte is first.
     ///
     /// # Errors
-    /// A modulus or number that does not fit; or the device is lost.
+    /// A modulus or number that does not fit, or a lost device.
     pub fn put_rsa_key(
         &mut self,
         keys: &mut RsaKeys,
@@ -205,17 +203,17 @@ impl Gpu {
         first_row: u32,
     ) -> Result<(), BatchError> {
         if number >= keys.capacity {
-            return Err(BatchError::Malformed("there is no room for a key of this number"));
+            return Err(BatchError::Malformed("a key number is out of range"));
         }
         self.check_owner(&keys.memory)?;
         let record = keys.size.public_record(modulus, prefix, first_row)?;
         Ok(self.write(&keys.memory, number * record.len(), &record)?)
     }
 
-    /// Room for keys with their secret parts on the device.
+    /// Allocates memory for keys with their secret parts on the device.
     ///
     /// # Errors
-    /// The device is lost or has no such memory.
+    /// The device is lost or has not enough memory.
     pub fn rsa_secrets(&mut self, size: Size, capacity: usize) -> Result<RsaSecrets, BatchError> {
         let public = self.rsa_keys(size, capacity)?;
         self.guard(|gpu| {
@@ -226,11 +224,11 @@ impl Gpu {
         })
     }
 
-    /// Puts a key with its secret part at a number. `prefix` is what stands before r in the hashes of its masks, at
-    /// most 96 bytes; empty for a key that has none.
+    /// Stores a key with its secret part under a number. `prefix` precedes r in the hashes of its masks, at most 96 bytes; empty
+    /// for a key without masks.
     ///
     /// # Errors
-    /// Numbers that do not fit; or the device is lost.
+    /// Numbers that do not fit, or a lost device.
     pub fn put_rsa_secret(
         &mut self,
         secrets: &mut RsaSecrets,

@@ -9,16 +9,15 @@
 //! | RSA private operation ([`Gpu::private`]) | `crt_*` | number | number, status |
 //! | ECDSA P-256 verification ([`Gpu::verify_p256`]) | `p256_*` | signature, digest, key's index | a verdict |
 //!
-//! Nothing of CUDA is needed to build this, nor to run it: [`Gpu::discover`] says what is missing, and the CPU does
-//! the work. Kernels are compiled for the device that is found by NVRTC, from the sources in `cuda/`, when it is
-//! opened.
+//! Neither building nor running requires CUDA: [`Gpu::discover`] reports what is missing, and the CPU does the work. When a device
+//! is opened, NVRTC compiles the kernels for it from the sources in `cuda/`.
 //!
-//! Keys, tables and masks stay on the device; batches are arrays with one entry an item. A batch is sorted by key
-//! where that gathers equal keys, cut into slices of as many items as the device works on at once, and the slices
-//! take turns on several streams, so that copies go on behind computing.
+//! Keys, tables and masks stay on the device; batches are arrays with one entry per item. A batch is sorted by key if that groups
+//! equal keys, and cut into slices of as many items as the device processes at once. The slices alternate between several streams,
+//! so that copies overlap with computation.
 //!
-//! Each operation leaves the batch as it was, whatever happens. After the first [`GpuLost`] a [`Gpu`] answers every
-//! call with it. Secret memory, on the device and on the way to it, is wiped when it has served.
+//! An operation never changes its batch, even on an error. After the first [`GpuLost`] every call on a [`Gpu`] returns that error.
+//! Secrets in memory, on the device and in copies, are wiped after use.
 
 mod bench;
 mod cache;
@@ -47,24 +46,24 @@ mod slot;
 mod source;
 mod target;
 
-pub use bench::{BenchKey, Measurement, Multiplier, Plan, Sources, Stage, measure};
+pub use bench::{BenchEnvironment, BenchKey, Measurement, Multiplier, Plan, Stage, measure};
 pub use constants::RsaSecret;
 pub use cubin::Cubin;
 #[cfg(feature = "host-kernels")]
 pub use emulator::{Emulation, Launcher, host_layouts};
 pub use engine::{Goal, Gpu, Options};
-pub use error::{BatchError, GpuLost, NoGpu};
+pub use error::{BatchError, GpuLost, GpuUnavailable};
 pub use keys::{RsaKeys, RsaSecrets};
 pub use nvrtc::{DIRECTORY_VARIABLE, Nvrtc};
 pub(crate) use p256::P256_KEY_BYTES;
 pub use p256::{P256Batch, P256Keys};
-pub use private::Numbers;
+pub use private::PrivateBatch;
 #[cfg(feature = "host-kernels")]
 pub use probe::{ProbeOperands, ProbeOperation};
 pub use pss::PssBatch;
 pub use ra::{Components, RaBatch, RaKeys, RaSignature, RaSigner};
 pub use rapid::{MaskKey, takes_layout};
-pub use rows::{Row, Rows, rows, rows_of, stage_of};
+pub use rows::{BenchRow, BenchRows, rows, rows_of, stage_of};
 pub use self_test::self_test;
 pub use source::Unit;
 pub use target::DeviceInfo;

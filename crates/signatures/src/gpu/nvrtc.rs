@@ -1,7 +1,7 @@
-//! NVRTC, CUDA's run-time compiler: found when it is needed, and no error where it is not.
+//! NVRTC, CUDA's run-time compiler: loaded on demand; a missing library is not an error at startup.
 //!
-//! Bound here and not through `cudarc`, whose binding ends the process if the library is missing, looks for it under
-//! names of one CUDA version, takes no directory and hands out PTX only.
+//! Bound here and not through `cudarc`: its binding ends the process if the library is missing, searches the names of
+//! one CUDA version, accepts no directory and returns PTX only.
 
 use std::ffi::{CString, OsString, c_char, c_int, c_void};
 use std::path::Path;
@@ -10,13 +10,13 @@ use std::ptr;
 use libloading::Library;
 use linewarden_files::check_regular;
 
-use super::error::NoGpu;
+use super::error::GpuUnavailable;
 use super::source::{HEADERS, Unit};
 
-/// The environment variable that names the directory of libnvrtc.
+/// The environment variable with the directory of libnvrtc.
 pub const DIRECTORY_VARIABLE: &str = "LINEWARDEN_NVRTC";
 
-/// Names of the library, newest first; 11.2 is what all later ones of CUDA 11 are called.
+/// File names of the library, newest first; all releases of CUDA 11 from 11.2 on use the name of 11.2.
 const NAMES: [&str; 4] = [
     "libnvrtc.so.13",
     "libnvrtc.so.12",
@@ -26,7 +26,7 @@ const NAMES: [&str; 4] = [
 
 type Program = *mut c_void;
 
-/// The functions of nvrtc.h that are used. They have not changed since CUDA 11.1.
+/// The used functions of nvrtc.h. Their types are unchanged since CUDA 11.1.
 struct Functions {
     version: unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int,
     create: unsafe extern "C" fn(
@@ -53,49 +53,49 @@ struct Functions {
 pub struct Nvrtc {
     functions: Functions,
     version: (c_int, c_int),
-    /// What the functions are in.
+    /// Keeps the functions loaded.
     _library: Library,
 }
 
 impl Nvrtc {
-    /// Finds it in the directory that the environment names, or else where the loader looks.
+    /// Loads the compiler from the directory in the environment variable, or from the loader's search path.
     ///
     /// # Errors
-    /// [`NoGpu::NoCompiler`] with what was tried.
-    pub fn find() -> Result<Self, NoGpu> {
+    /// [`GpuUnavailable::CompilerMissing`] with the error of the last attempt.
+    pub fn find() -> Result<Self, GpuUnavailable> {
         match std::env::var_os(DIRECTORY_VARIABLE) {
             Some(directory) => Self::load(Some(Path::new(&directory))),
             None => Self::load(None),
         }
     }
 
-    /// Finds it in a directory, or else where the loader looks.
+    /// Loads the compiler from a directory, or from the loader's search path.
     ///
     /// # Errors
-    /// [`NoGpu::NoCompiler`] with what was tried.
-    pub fn load(directory: Option<&Path>) -> Result<Self, NoGpu> {
+    /// [`GpuUnavailable::CompilerMissing`] with the error of the last attempt.
+    pub fn load(directory: Option<&Path>) -> Result<Self, GpuUnavailable> {
         let mut tried = String::new();
         for name in NAMES {
             let path =
                 directory.map_or_else(|| OsString::from(name), |directory| directory.join(name).into());
-            // The loader would wait for a FIFO.
+            // The loader would block on a FIFO.
             if directory.is_some()
                 && let Err(error) = check_regular(&path)
             {
                 tried = format!("{}: {error}", path.display());
                 continue;
             }
-            // SAFETY: NVRTC's initialisers only set up the compiler.
+            // SAFETY: the initializers of NVRTC only set up the compiler.
             match unsafe { Library::new(&path) } {
                 Ok(library) => return Self::bind(library),
                 Err(error) => tried = error.to_string(),
             }
         }
-        Err(NoGpu::NoCompiler(tried))
+        Err(GpuUnavailable::CompilerMissing(tried))
     }
 
-    fn bind(library: Library) -> Result<Self, NoGpu> {
-        let missing = |error: libloading::Error| NoGpu::NoCompiler(error.to_string());
+    fn bind(library: Library) -> Result<Self, GpuUnavailable> {
+        let missing = |error: libloading::Error| GpuUnavailable::CompilerMissing(error.to_string());
         macro_rules! function {
             ($name:literal) => {
                 // SAFETY: the type is the one that nvrtc.h declares; the pointer lives no longer than the library,
@@ -118,7 +118,7 @@ impl Nvrtc {
             ptx: function!(b"nvrtcGetPTX\0"),
         };
         let mut version = (0, 0);
-        // SAFETY: two places for integers.
+        // SAFETY: the arguments point to two integers.
         unsafe { (functions.version)(&raw mut version.0, &raw mut version.1) };
         Ok(Self {
             functions,
@@ -133,20 +133,21 @@ impl Nvrtc {
         self.version
     }
 
-    /// Compiles a unit to machine code of an architecture, such as `sm_90`.
+    /// Compiles a unit to machine code for an architecture, such as `sm_90`.
     ///
     /// # Errors
-    /// [`NoGpu::NotCompiled`]: this version may not know the architecture.
-    pub fn compile(&self, unit: Unit, architecture: &str) -> Result<Vec<u8>, NoGpu> {
+    /// [`GpuUnavailable::CompilationFailed`]: for example, this version does not know the architecture.
+    pub fn compile(&self, unit: Unit, architecture: &str) -> Result<Vec<u8>, GpuUnavailable> {
         self.make(unit, architecture, &[], |program| program.cubin())
     }
 
-    /// Compiles a unit to PTX for an architecture such as `compute_80`, for tests that read it: without calls.
+    /// Compiles a unit to PTX for an architecture such as `compute_80`, without function calls, for tests that
+    /// interpret the PTX.
     ///
     /// # Errors
     /// As [`Nvrtc::compile`].
     #[cfg(feature = "host-kernels")]
-    pub fn compile_ptx(&self, unit: Unit, architecture: &str) -> Result<String, NoGpu> {
+    pub fn compile_ptx(&self, unit: Unit, architecture: &str) -> Result<String, GpuUnavailable> {
         let inlined = "--define-macro=LW_CALL=LW_FN";
         self.make(unit, architecture, &[inlined], |program| program.ptx())
     }
@@ -157,14 +158,14 @@ impl Nvrtc {
         architecture: &str,
         more: &[&str],
         take: impl Fn(&OpenProgram) -> Result<T, String>,
-    ) -> Result<T, NoGpu> {
+    ) -> Result<T, GpuUnavailable> {
         let target = format!("--gpu-architecture={architecture}");
         let options = [&[target.as_str(), "--std=c++17"], more].concat();
         let made = OpenProgram::create(self, unit).and_then(|program| {
             program.compile(&options)?;
             take(&program)
         });
-        made.map_err(|log| NoGpu::NotCompiled {
+        made.map_err(|log| GpuUnavailable::CompilationFailed {
             unit: unit.source().0,
             architecture: architecture.to_owned(),
             log,
@@ -172,7 +173,7 @@ impl Nvrtc {
     }
 }
 
-/// A program of NVRTC's, which is given back at the end.
+/// A program object of NVRTC, destroyed when dropped.
 struct OpenProgram<'a> {
     nvrtc: &'a Nvrtc,
     program: Program,
@@ -180,7 +181,7 @@ struct OpenProgram<'a> {
 
 impl Drop for OpenProgram<'_> {
     fn drop(&mut self) {
-        // SAFETY: it was made by `create` and is not used again.
+        // SAFETY: `create` made the program, and it is not used again.
         unsafe { (self.nvrtc.functions.destroy)(&raw mut self.program) };
     }
 }
@@ -211,7 +212,7 @@ impl<'a> OpenProgram<'a> {
         };
         match result {
             0 => Ok(Self { nvrtc, program }),
-            code => Err(format!("nvrtcCreateProgram answers {code}")),
+            code => Err(format!("nvrtcCreateProgram failed with code {code}")),
         }
     }
 
@@ -226,7 +227,10 @@ impl<'a> OpenProgram<'a> {
         // SAFETY: the program is open, and there are `count` strings that end in NUL.
         match unsafe { (self.nvrtc.functions.compile)(self.program, count, pointers.as_ptr()) } {
             0 => Ok(()),
-            code => Err(format!("nvrtcCompileProgram answers {code}: {}", self.log())),
+            code => Err(format!(
+                "nvrtcCompileProgram failed with code {code}: {}",
+                self.log()
+            )),
         }
     }
 
@@ -242,7 +246,7 @@ impl<'a> OpenProgram<'a> {
     fn cubin(&self) -> Result<Vec<u8>, String> {
         let functions = &self.nvrtc.functions;
         self.bytes(functions.cubin_size, functions.cubin)
-            .ok_or_else(|| "it made no machine code".to_owned())
+            .ok_or_else(|| "no machine code returned".to_owned())
     }
 
     #[cfg(feature = "host-kernels")]
@@ -250,7 +254,7 @@ impl<'a> OpenProgram<'a> {
         let functions = &self.nvrtc.functions;
         let bytes = self
             .bytes(functions.ptx_size, functions.ptx)
-            .ok_or("it made no PTX")?;
+            .ok_or("no PTX returned")?;
         Ok(String::from_utf8_lossy(&bytes).trim_end_matches('\0').to_owned())
     }
 
@@ -265,7 +269,7 @@ impl<'a> OpenProgram<'a> {
             return None;
         }
         let mut bytes = vec![0u8; length];
-        // SAFETY: the program is open, and there is room for as much as it said it has.
+        // SAFETY: the program is open, and the buffer has the size that NVRTC reported.
         match unsafe { get(self.program, bytes.as_mut_ptr().cast()) } {
             0 => Some(bytes),
             _ => None,

@@ -11,11 +11,11 @@ use super::layouts::{P256_BASE_TABLE, P256_KEY_TABLE, P256Args, P256Table, P256T
 use super::slot::{Field, Job, run};
 use super::target::{DeviceMemory, launch};
 
-/// Bytes that a public key takes on a device: multiples of its point.
+/// Bytes of a public key on a device: the multiples of its point.
 pub(crate) const P256_KEY_BYTES: usize = P256_KEY_TABLE.bytes();
 
-/// Public keys of P-256 with multiples of their points, each with a number that batches name it by. A number that no
-/// key was put at verifies nothing.
+/// Public keys of P-256 with multiples of their points, each with a number by which batches refer to it. Verification
+/// with an unused number always fails.
 pub struct P256Keys {
     memory: DeviceMemory,
     capacity: usize,
@@ -29,12 +29,12 @@ impl std::fmt::Debug for P256Keys {
     }
 }
 
-/// Signatures by ECDSA on P-256 with digests of 32 bytes.
+/// ECDSA signatures on P-256 with digests of 32 bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct P256Batch<'a> {
     /// The signers' keys.
     pub keys: &'a P256Keys,
-    /// The number of each item's key.
+    /// Key number of each item.
     pub key_of: &'a [u32],
     /// The hash of each message.
     pub digests: &'a [[u8; 32]],
@@ -43,10 +43,10 @@ pub struct P256Batch<'a> {
 }
 
 impl Gpu {
-    /// Room for public keys on the device, 13 KiB each.
+    /// Allocates memory for public keys on the device, 13 KiB each.
     ///
     /// # Errors
-    /// The device is lost or has no such memory.
+    /// The device is lost or has not enough memory.
     pub fn p256_keys(&mut self, capacity: usize) -> Result<P256Keys, BatchError> {
         self.guard(|gpu| {
             Ok(P256Keys {
@@ -56,11 +56,11 @@ impl Gpu {
         })
     }
 
-    /// Puts keys at numbers, over those that were there. It takes some milliseconds for as many as the device works on at
-    /// once, which are thousands, and waits.
+    /// Stores keys under numbers, replacing earlier keys, and waits. Takes some milliseconds for as many keys as the
+    /// device processes at once, which are thousands.
     ///
     /// # Errors
-    /// A number that does not fit or comes twice: then none is put. Or the device is lost.
+    /// A number that is out of range or occurs twice (then no key is stored), or a lost device.
     pub fn put_p256_keys(
         &mut self,
         keys: &mut P256Keys,
@@ -68,10 +68,10 @@ impl Gpu {
     ) -> Result<(), BatchError> {
         let distinct: HashSet<usize> = points.iter().map(|(number, _)| *number).collect();
         if distinct.iter().any(|number| *number >= keys.capacity) {
-            return Err(BatchError::Malformed("there is no room for a key of this number"));
+            return Err(BatchError::Malformed("a key number is out of range"));
         }
         if distinct.len() < points.len() {
-            return Err(BatchError::Malformed("two keys have one number"));
+            return Err(BatchError::Malformed("a key number occurs twice"));
         }
         self.check_owner(&keys.memory)?;
         let (numbers, points): (Vec<u32>, Vec<[u8; 64]>) = points
@@ -88,10 +88,10 @@ impl Gpu {
         })
     }
 
-    /// Whether each signature is one of its key and message.
+    /// Whether each signature is valid for its key and message.
     ///
     /// # Errors
-    /// A malformed batch, or the device is lost.
+    /// A malformed batch, or a lost device.
     pub fn verify_p256(&mut self, batch: &P256Batch, goal: Goal) -> Result<Vec<bool>, BatchError> {
         let P256Batch {
             keys,
@@ -135,15 +135,15 @@ impl Gpu {
                     count: slice.count as u32,
                     unused: 0,
                 };
-                // SAFETY: the slice's arrays have `count` entries each; key numbers were checked against the keys,
-                // which outlive the call, and this device keeps the base point's table.
+                // SAFETY: the slice's arrays have `count` entries each; key numbers were checked against the keys, which
+                // outlive the call, and this device keeps the base point's table.
                 unsafe { launch(slice.target, slice.stream, kernel, slice.count, &arguments) }
             })?;
             Ok(verdicts(&results))
         })
     }
 
-    /// The table of the base point, made on the device the first time.
+    /// The table of the base point, made on the device by the first call.
     fn p256_base_table(&mut self) -> Result<u64, GpuLost> {
         if let Some(table) = &self.p256_base_table {
             return Ok(table.address());
@@ -153,7 +153,7 @@ impl Gpu {
         Ok(self.p256_base_table.insert(table).address())
     }
 
-    /// Makes the tables of points, and waits. The caller has checked the points, and that there is room at their numbers.
+    /// Makes the tables of points, and waits. The caller has checked the points and the room at their numbers.
     fn make_p256_tables(
         &mut self,
         table: P256Table,
@@ -175,8 +175,8 @@ impl Gpu {
             bits: table.bits,
             multiples: table.multiples,
         };
-        // SAFETY: the caller vouches for the tables' room and has a number for each point; the stream is synchronised
-        // before any of the memory can go.
+        // SAFETY: the caller guarantees room for the tables and a number for each point; the stream is synchronized
+        // before any of the memory can be released.
         let begun = unsafe { launch(&*self.target, 0, kernels::P256_TABLES, items, &arguments) };
         begun.and(self.target.synchronize(0))
     }

@@ -1,4 +1,4 @@
-//! The private operation of RSA: of numbers that are given, and of hashes, whose results are masks and tables.
+//! The private operation of RSA: on given numbers, and on hashes, whose results are masks and tables.
 
 use linewarden_arithmetic::rsa::Size;
 use zeroize::Zeroizing;
@@ -13,29 +13,29 @@ use super::layouts::{CRT_POWERS, CrtArgs, FdhArgs};
 use super::slot::{Field, Job, Slice, run};
 use super::target::{launch, threads_of};
 
-/// Numbers to be raised to the private exponents of keys.
+/// Numbers to raise to the private exponents of keys.
 #[derive(Clone, Copy)]
-pub struct Numbers<'a> {
+pub struct PrivateBatch<'a> {
     /// The keys.
     pub secrets: &'a RsaSecrets,
-    /// The number of each item's key.
+    /// Key number of each item.
     pub key_of: &'a [u32],
-    /// One after the other, as many bytes as a modulus each, most significant first. One that is not below its
-    /// modulus fails.
+    /// The numbers, concatenated, as many bytes as a modulus each, most significant byte first. The operation fails
+    /// for a number that is not below its modulus.
     pub numbers: &'a [u8],
 }
 
-/// What is raised.
-pub(super) enum Source<'a> {
+/// Input of the private operation.
+pub(super) enum PrivateInput<'a> {
     /// Rows of limbs.
     Rows(&'a [u8]),
-    /// The hashes of messages.
+    /// Hashes of byte strings.
     Hashes(&'a Messages),
 }
 
-/// Where results go.
+/// Destination of the results.
 #[derive(Clone, Copy)]
-pub(super) enum Destination {
+pub(super) enum PrivateOutput {
     Host,
     /// Rows on the device, plain or in Montgomery form.
     Rows {
@@ -44,22 +44,22 @@ pub(super) enum Destination {
     },
 }
 
-/// Rows of limbs (none if they stay on the device), and a status of each: 1, or 0 where the check failed and the row
-/// is zero.
-pub(super) struct Raised {
+/// Rows of limbs (empty if they stay on the device), and a status of each row: 1, or 0 where the check failed and the
+/// row is zero.
+pub(super) struct PrivateResults {
     pub(super) rows: Zeroizing<Vec<u8>>,
     pub(super) statuses: Vec<u8>,
 }
 
 impl Gpu {
-    /// Each number to the private exponent of its key, modulo it, and whether that is so: each result was raised to e
-    /// again on the device, and one that did not come back is zeros.
+    /// Each number raised to the private exponent of its key, modulo the modulus, and whether the result is correct:
+    /// the device raises each result to e again, and zeroes a result that does not match.
     ///
     /// # Errors
-    /// A malformed batch, or the device is lost.
+    /// A malformed batch, or a lost device.
     pub fn private(
         &mut self,
-        batch: &Numbers,
+        batch: &PrivateBatch,
         goal: Goal,
     ) -> Result<(Zeroizing<Vec<u8>>, Vec<bool>), BatchError> {
         let row_bytes = batch.secrets.public.size.bytes();
@@ -69,11 +69,11 @@ impl Gpu {
         let mut rows = Zeroizing::new(batch.numbers.to_vec());
         reverse_rows(&mut rows, row_bytes);
         let mut raised = self.guard(|gpu| {
-            Ok(gpu.raise(
+            Ok(gpu.run_private(
                 batch.secrets,
                 batch.key_of,
-                &Source::Rows(&rows),
-                Destination::Host,
+                &PrivateInput::Rows(&rows),
+                PrivateOutput::Host,
                 goal,
             )?)
         })?;
@@ -81,16 +81,16 @@ impl Gpu {
         Ok((raised.rows, super::engine::verdicts(&raised.statuses)))
     }
 
-    /// The same for any source and destination. The caller has checked the keys, and vouches for as many rows at the
+    /// The same for any input and destination. The caller has checked the keys, and guarantees enough rows at the
     /// destination.
-    pub(super) fn raise(
+    pub(super) fn run_private(
         &mut self,
         secrets: &RsaSecrets,
         key_of: &[u32],
-        source: &Source,
-        destination: Destination,
+        source: &PrivateInput,
+        destination: PrivateOutput,
         goal: Goal,
-    ) -> Result<Raised, GpuLost> {
+    ) -> Result<PrivateResults, GpuLost> {
         let size = secrets.public.size;
         let row_bytes = size.bytes();
         let count = key_of.len();
@@ -99,8 +99,8 @@ impl Gpu {
         let (halves, at_once) = self.choose(goal, 2 * count, throughput, latency)?;
         let slice = (at_once / 2).clamp(1, count.max(1));
         let [data, lengths] = match source {
-            Source::Rows(rows) => [Field::new(rows, row_bytes), Field::new(&[], 0)],
-            Source::Hashes(messages) => messages.fields(),
+            PrivateInput::Rows(rows) => [Field::new(rows, row_bytes), Field::new(&[], 0)],
+            PrivateInput::Hashes(messages) => messages.fields(),
         };
         let job = Job {
             count,
@@ -108,7 +108,7 @@ impl Gpu {
             order: None,
             inputs: [Field::new(bytes_of(key_of), 4), data, lengths],
             outputs: [
-                if matches!(destination, Destination::Host) {
+                if matches!(destination, PrivateOutput::Host) {
                     row_bytes
                 } else {
                     0
@@ -118,18 +118,18 @@ impl Gpu {
             scratch_bytes: Scratch::of(size, halves.info, slice).bytes,
             secret: true,
         };
-        let hashed = matches!(source, Source::Hashes(_));
+        let hashed = matches!(source, PrivateInput::Hashes(_));
         let [rows, statuses] = run(&mut self.slots, &job, |slice| {
             begin(secrets, halves, slice, hashed, destination)
         })?;
-        Ok(Raised {
+        Ok(PrivateResults {
             rows: Zeroizing::new(rows),
             statuses,
         })
     }
 }
 
-/// Where the parts of a slice's scratch memory begin: hashes, halves, powers.
+/// Offsets of the parts of a slice's scratch memory: hashes, halves, powers.
 struct Scratch {
     halves: usize,
     powers: usize,
@@ -150,13 +150,13 @@ impl Scratch {
     }
 }
 
-/// Begins the two or three kernels of a slice.
+/// Starts the two or three kernels of a slice.
 fn begin(
     secrets: &RsaSecrets,
     halves: Kernel<CrtArgs>,
     slice: &Slice<3, 2>,
     hashed: bool,
-    destination: Destination,
+    destination: PrivateOutput,
 ) -> Result<(), GpuLost> {
     let public = &secrets.public;
     let scratch = Scratch::of(public.size, halves.info, slice.count);
@@ -164,8 +164,8 @@ fn begin(
     let [host_rows, statuses] = slice.outputs;
     let count = slice.count as u32;
     let (out, montgomery) = match destination {
-        Destination::Host => (host_rows, false),
-        Destination::Rows { address, montgomery } => {
+        PrivateOutput::Host => (host_rows, false),
+        PrivateOutput::Rows { address, montgomery } => {
             (address + (slice.first * public.size.bytes()) as u64, montgomery)
         }
     };
@@ -205,8 +205,8 @@ fn begin(
         montgomery: u32::from(montgomery),
     };
     let join = public.size.crt_join();
-    // SAFETY: as above; `Scratch` has measured halves and powers, the latter for every thread of the launch; rows at
-    // the destination are the caller's to vouch for.
+    // SAFETY: as above; `Scratch` has room for halves and powers, the latter for every thread of the launch; the
+    // caller guarantees the rows at the destination.
     unsafe {
         launch(slice.target, slice.stream, halves, 2 * slice.count, &arguments)?;
         launch(slice.target, slice.stream, join, slice.count, &arguments)

@@ -7,7 +7,7 @@ use super::layouts::ProbeArgs;
 use super::source::Unit;
 use super::target::launch;
 
-/// What is done; R is 2 to the bits of a row.
+/// The operation; R is 2 to the power of the bits of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProbeOperation {
     /// `a b / R`, below R.
@@ -24,24 +24,24 @@ pub enum ProbeOperation {
     Canonical = 5,
 }
 
-/// Operands: rows of as many limbs as the kernel works on, least significant first, one after the other.
+/// Operands: concatenated rows of as many limbs as the kernel uses, least significant first.
 #[derive(Debug, Clone, Copy)]
 pub struct ProbeOperands<'a> {
     /// First operands.
     pub a: &'a [u32],
     /// Second operands.
     pub b: &'a [u32],
-    /// Moduli, of the topmost bit set.
+    /// Moduli with the topmost bit set.
     pub moduli: &'a [u32],
-    /// `-n^-1 mod 2^32` of each.
+    /// `-n^-1 mod 2^32` of each modulus.
     pub n0: &'a [u32],
 }
 
 impl Gpu {
-    /// Does one operation on all operands.
+    /// Applies one operation to all operands.
     ///
     /// # Errors
-    /// Rows that differ in their number, or the device is lost.
+    /// Arrays with different numbers of rows, or a lost device.
     pub fn probe(
         &mut self,
         kernel: Kernel<ProbeArgs>,
@@ -65,7 +65,7 @@ impl Gpu {
                 })
                 .collect::<Result<Vec<_>, BatchError>>()?;
             let [a, b, moduli, n0] = arrays.as_slice() else {
-                return Err(BatchError::Malformed("there are four arrays"));
+                return Err(BatchError::Malformed("four arrays expected"));
             };
             let out = gpu.allocate(count * limbs * size_of::<u32>())?;
             let arguments = ProbeArgs {
@@ -77,8 +77,8 @@ impl Gpu {
                 count: count as u32,
                 operation: operation as u32,
             };
-            // SAFETY: all arrays have `count` rows and are given back after `read` has synchronised the stream; the
-            // kernel is for rows of this length, for which the tests vouch.
+            // SAFETY: all arrays have `count` rows and are released after `read` has synchronized the stream; the
+            // tests guarantee that the kernel expects rows of this length.
             let begun = unsafe { launch(&*gpu.target, 0, kernel, count, &arguments) };
             let mut bytes = vec![0; count * limbs * size_of::<u32>()];
             begun.and_then(|()| gpu.read(&out, 0, &mut bytes))?;

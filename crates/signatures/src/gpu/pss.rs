@@ -7,24 +7,24 @@ use super::layouts::PssArgs;
 use super::slot::{Field, Job, run};
 use super::target::launch;
 
-/// Signatures by RSA-PSS with SHA-256, MGF1 with SHA-256 and a salt of 32 bytes.
+/// RSA-PSS signatures with SHA-256, MGF1 with SHA-256 and a salt of 32 bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct PssBatch<'a> {
     /// The signers' keys.
     pub keys: &'a RsaKeys,
-    /// The number of each item's key.
+    /// Key number of each item.
     pub key_of: &'a [u32],
     /// SHA-256 of each message.
     pub digests: &'a [[u8; 32]],
-    /// One after the other, as many bytes as a modulus each.
+    /// The signatures, concatenated, as many bytes as a modulus each.
     pub signatures: &'a [u8],
 }
 
 impl Gpu {
-    /// Whether each signature is one of its key and message.
+    /// Whether each signature is valid for its key and message.
     ///
     /// # Errors
-    /// A malformed batch, or the device is lost.
+    /// A malformed batch, or a lost device.
     pub fn verify_pss(&mut self, batch: &PssBatch, goal: Goal) -> Result<Vec<bool>, BatchError> {
         let PssBatch {
             keys,

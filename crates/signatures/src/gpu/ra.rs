@@ -1,4 +1,4 @@
-//! Rapid Authentication: verification under many keys, and the online side of one signer.
+//! Rapid Authentication: verification with many keys, and online signing of one signer.
 
 use std::collections::VecDeque;
 
@@ -11,22 +11,23 @@ use super::error::BatchError;
 use super::hash::Messages;
 use super::keys::{OnDevice as _, RsaKeys, RsaSecrets, size_of_modulus};
 use super::layouts::{RaSignArgs, RaVerifyArgs, SEED_BYTES};
-use super::private::{Destination, Source};
+use super::private::{PrivateInput, PrivateOutput};
 use super::slot::{Field, Job, run};
 use super::target::{DeviceMemory, launch};
 use crate::ra::Mask;
 
-pub(super) const NO_ROOM: BatchError = BatchError::Malformed("the signer has no room for so many masks");
+pub(super) const TOO_MANY_MASKS: BatchError =
+    BatchError::Malformed("the masks exceed the capacity of the signer");
 
-/// Rows that are hashed at once when a table is made: what bounds the host's memory for it.
+/// Rows hashed at once when a table is made, which bounds the host memory.
 const TABLE_PART: usize = 1 << 16;
 
-/// Writes what is hashed for a value at a position, at most 128 bytes.
+/// Writes the bytes to hash for a value at a position, at most 128 bytes.
 pub type Components<'a> = &'a dyn Fn(usize, u32, &mut Vec<u8>);
 
-/// The positions of a message, on the device too.
+/// The positions of a message, also stored on the device.
 pub(super) struct Layout {
-    /// Where each position's rows begin; one more entry ends the last.
+    /// First row of each position; one more entry ends the last position.
     offsets: Vec<u32>,
     memory: DeviceMemory,
 }
@@ -37,9 +38,7 @@ impl Layout {
         let mut end = 0u32;
         for domain in domains {
             if !(1..=1 << 16).contains(domain) {
-                return Err(BatchError::Malformed(
-                    "a component has no value or more than 65,536",
-                ));
+                return Err(BatchError::Malformed("a component must have 1 to 65,536 values"));
             }
             end = end
                 .checked_add(*domain)
@@ -47,7 +46,9 @@ impl Layout {
             offsets.push(end);
         }
         if domains.is_empty() {
-            return Err(BatchError::Malformed("a message has no component"));
+            return Err(BatchError::Malformed(
+                "a message must have at least one component",
+            ));
         }
         let memory = gpu.allocate(size_of_val(offsets.as_slice()))?;
         gpu.write(&memory, 0, bytes_of(&offsets))?;
@@ -82,7 +83,7 @@ impl Layout {
         Ok(messages)
     }
 
-    /// Whether all digits are of their domains.
+    /// Whether all digits are within their domains.
     fn contains(&self, digits: &[u16]) -> bool {
         let domains: Vec<u32> = self.offsets.array_windows().map(|[from, to]| to - from).collect();
         digits.chunks(domains.len()).all(|item| {
@@ -93,7 +94,7 @@ impl Layout {
     }
 }
 
-/// Public keys of signers that share one layout, with the hashes of all their components.
+/// Public keys of signers with one layout, and the hashes of all their components.
 pub struct RaKeys {
     rsa: RsaKeys,
     layout: Layout,
@@ -114,30 +115,30 @@ impl std::fmt::Debug for RaKeys {
 pub struct RaBatch<'a> {
     /// The signers' keys.
     pub keys: &'a RaKeys,
-    /// The number of each item's key.
+    /// Key number of each item.
     pub key_of: &'a [u32],
-    /// As many of each item as the layout has positions.
+    /// The digits of each item, one per position of the layout.
     pub digits: &'a [u16],
     /// r of each signature.
     pub seeds: &'a [[u8; SEED_BYTES]],
-    /// Sigma of each, one after the other, as many bytes as a modulus each, most significant first.
+    /// Sigma of each signature, concatenated, as many bytes as a modulus each, most significant byte first.
     pub signatures: &'a [u8],
 }
 
-/// What signing made: of each message r, and sigma, one after the other.
+/// Signatures: r and sigma of each message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RaSignature {
     /// r of each.
     pub seeds: Vec<[u8; SEED_BYTES]>,
-    /// As many bytes as a modulus each, most significant first.
+    /// Sigma of each message, as many bytes as a modulus each, most significant byte first.
     pub numbers: Vec<u8>,
 }
 
-/// What a device has of a signer's key.
+/// A signer's key on a device.
 pub(super) enum SignerKeys {
-    /// Enough to sign with masks that were made elsewhere.
+    /// The public key: for signing with masks that were made elsewhere.
     Public(RsaKeys),
-    /// Enough to make some.
+    /// The private key: for making masks.
     Private(RsaSecrets),
 }
 
@@ -151,60 +152,62 @@ impl SignerKeys {
 
     fn private(&self) -> Result<&RsaSecrets, BatchError> {
         match self {
-            Self::Public(_) => Err(BatchError::Malformed("the signer's private key is not here")),
+            Self::Public(_) => Err(BatchError::Malformed(
+                "the signer's private key is not on the device",
+            )),
             Self::Private(secrets) => Ok(secrets),
         }
     }
 }
 
-/// A signer's table and masks on the device. Each mask is taken once; the device sees to that too.
+/// A signer's table and masks on the device. Host and device both ensure that each mask is used once.
 pub struct RaSigner {
     keys: SignerKeys,
     prefix: Vec<u8>,
     layout: Layout,
     table: DeviceMemory,
-    /// A ring of slots with a mask each, and of each slot whether it holds one.
+    /// A ring of slots with one mask each, and for each slot whether it holds a mask.
     masks: DeviceMemory,
     filled: DeviceMemory,
     capacity: usize,
-    /// The slot that is filled next.
-    head: usize,
-    /// Slots with checked masks, oldest first, and what they are masks of.
-    ready: VecDeque<(u32, [u8; SEED_BYTES])>,
+    /// The slot to fill next.
+    next_slot: usize,
+    /// Slots with checked masks, oldest first, and the random numbers of the masks.
+    ready_masks: VecDeque<(u32, [u8; SEED_BYTES])>,
 }
 
 impl std::fmt::Debug for RaSigner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RaSigner")
             .field("capacity", &self.capacity)
-            .field("masks", &self.ready.len())
+            .field("masks", &self.ready_masks.len())
             .finish_non_exhaustive()
     }
 }
 
 impl RaSigner {
-    /// Masks that are ready.
+    /// Masks ready for use.
     #[must_use]
     pub fn masks(&self) -> usize {
-        self.ready.len()
+        self.ready_masks.len()
     }
 
-    /// Masks that there is room for. Slots free up in the order in which they were filled.
+    /// Masks that can be added. Slots become free in the order in which they were filled.
     #[must_use]
     pub fn room(&self) -> usize {
-        match self.ready.front() {
+        match self.ready_masks.front() {
             None => self.capacity,
-            Some((oldest, _)) => (*oldest as usize + self.capacity - self.head) % self.capacity,
+            Some((oldest, _)) => (*oldest as usize + self.capacity - self.next_slot) % self.capacity,
         }
     }
 }
 
 impl Gpu {
-    /// Room for signers' keys of one layout: of each position how many values it has. A row of a table takes as much
-    /// as a modulus.
+    /// Allocates memory for signers' keys of one layout; `domains` has the number of values of each position. A table row takes as
+    /// many bytes as a modulus.
     ///
     /// # Errors
-    /// A layout without positions or values, or the device is lost or has no such memory.
+    /// A layout without positions or values, or a device that is lost or has not enough memory.
     pub fn ra_keys(&mut self, size: Size, domains: &[u32], capacity: usize) -> Result<RaKeys, BatchError> {
         let rsa = self.rsa_keys(size, capacity)?;
         self.guard(|gpu| {
@@ -222,11 +225,11 @@ impl Gpu {
         })
     }
 
-    /// Puts a signer's key at a number and hashes all its components. `prefix` is what stands before r in the hash of
-    /// a mask, at most 96 bytes.
+    /// Stores a signer's key under a number and hashes all its components. `prefix` precedes r in the hash of a mask, at most 96
+    /// bytes.
     ///
     /// # Errors
-    /// A modulus, number or message that does not fit; or the device is lost.
+    /// A modulus, number or byte string that does not fit, or a lost device.
     pub fn put_ra_key(
         &mut self,
         keys: &mut RaKeys,
@@ -250,11 +253,11 @@ impl Gpu {
         })
     }
 
-    /// Whether each signature is one of its key and digits. A digit outside its domain makes a signature none;
-    /// whether r was seen before is the caller's to know.
+    /// Whether each signature is valid for its key and digits. A digit outside its domain makes a signature invalid; the caller checks
+    /// whether r was used before.
     ///
     /// # Errors
-    /// A malformed batch, or the device is lost.
+    /// A malformed batch, or a lost device.
     pub fn verify_ra(&mut self, batch: &RaBatch, goal: Goal) -> Result<Vec<bool>, BatchError> {
         let RaBatch {
             keys,
@@ -303,20 +306,19 @@ impl Gpu {
                     count: slice.count as u32,
                     components: components as u32,
                 };
-                // SAFETY: the slice's arrays have `count` entries each; key numbers were checked, digits are by the
-                // kernel; keys, offsets and table outlive the call.
+                // SAFETY: the slice's arrays have `count` entries each; key numbers were checked, the kernel checks digits; keys,
+                // offsets and table outlive the call.
                 unsafe { launch(slice.target, slice.stream, kernel, slice.count, &arguments) }
             })?;
             Ok(verdicts(&results))
         })
     }
 
-    /// Puts a signer on the device: its key, the signatures of all its components, which are made and checked here,
-    /// and room for masks.
+    /// Stores a signer on the device: its key, the signatures of all its components, which are made and checked here, and room for
+    /// masks.
     ///
     /// # Errors
-    /// Numbers or a layout that do not fit, a key whose parts do not fit each other, or the device is lost or has no
-    /// such memory.
+    /// Numbers or a layout that do not fit, an inconsistent key, or a device that is lost or has not enough memory.
     pub fn ra_signer(
         &mut self,
         modulus: &[u8],
@@ -335,17 +337,17 @@ impl Gpu {
             for first in (0..layout.rows()).step_by(TABLE_PART) {
                 let messages = layout.messages(first, components)?;
                 let address = memory.address() + (first * size.bytes()) as u64;
-                let destination = Destination::Rows {
+                let destination = PrivateOutput::Rows {
                     address,
                     montgomery: true,
                 };
                 let key_of = vec![0; messages.len()];
-                let raised = gpu.raise(
+                let raised = gpu.run_private(
                     secrets,
                     &key_of,
-                    &Source::Hashes(&messages),
+                    &PrivateInput::Hashes(&messages),
                     destination,
-                    Goal::Best,
+                    Goal::Automatic,
                 )?;
                 check_statuses(&raised.statuses)?;
             }
@@ -353,7 +355,7 @@ impl Gpu {
         })
     }
 
-    /// A signer whose table `fill` puts into its memory.
+    /// A signer whose table `fill` writes into memory.
     pub(super) fn signer_with(
         &mut self,
         keys: SignerKeys,
@@ -364,7 +366,7 @@ impl Gpu {
     ) -> Result<RaSigner, BatchError> {
         if masks == 0 || u32::try_from(masks).is_err() {
             return Err(BatchError::Malformed(
-                "a signer needs room for masks, and for fewer than 2^32",
+                "the mask capacity of a signer must be 1 to 2^32 - 1",
             ));
         }
         let number_bytes = keys.public().size.bytes();
@@ -379,17 +381,17 @@ impl Gpu {
                 masks: gpu.allocate(masks * number_bytes)?,
                 filled: gpu.allocate(masks * size_of::<u32>())?,
                 capacity: masks,
-                head: 0,
-                ready: VecDeque::new(),
+                next_slot: 0,
+                ready_masks: VecDeque::new(),
                 keys,
             })
         })
     }
 
-    /// Makes masks of these random numbers, which must never have been used before, and adds them to the signer's.
+    /// Makes masks of these random numbers, which must never have been used before, and adds them to the signer.
     ///
     /// # Errors
-    /// No room for so many, no private key on the device, a result that failed its check (the others are kept), or the device is lost.
+    /// Too many masks, no private key on the device, a failed check of a result (the other masks are kept), or a lost device.
     pub fn fill_masks(
         &mut self,
         signer: &mut RaSigner,
@@ -397,70 +399,70 @@ impl Gpu {
     ) -> Result<(), BatchError> {
         self.check_owner(&signer.masks)?;
         if seeds.len() > signer.room() {
-            return Err(NO_ROOM);
+            return Err(TOO_MANY_MASKS);
         }
         self.guard(|gpu| {
-            let (up_to_end, from_start) = seeds.split_at(seeds.len().min(signer.capacity - signer.head));
+            let (up_to_end, from_start) = seeds.split_at(seeds.len().min(signer.capacity - signer.next_slot));
             gpu.fill_run(signer, up_to_end)?;
             gpu.fill_run(signer, from_start)
         })
     }
 
-    /// Fills slots that lie side by side.
+    /// Fills consecutive slots.
     fn fill_run(&mut self, signer: &mut RaSigner, seeds: &[[u8; SEED_BYTES]]) -> Result<(), BatchError> {
         let mut messages = Messages::default();
         for seed in seeds {
             messages.push(&[signer.prefix.as_slice(), seed].concat())?;
         }
-        let head = signer.head;
+        let head = signer.next_slot;
         let address = signer.masks.address() + (head * signer.keys.public().size.bytes()) as u64;
-        let destination = Destination::Rows {
+        let destination = PrivateOutput::Rows {
             address,
             montgomery: false,
         };
         let key_of = vec![0; seeds.len()];
-        let raised = self.raise(
+        let raised = self.run_private(
             signer.keys.private()?,
             &key_of,
-            &Source::Hashes(&messages),
+            &PrivateInput::Hashes(&messages),
             destination,
-            Goal::Best,
+            Goal::Automatic,
         )?;
         let filled: Vec<u32> = raised.statuses.iter().map(|status| u32::from(*status)).collect();
         self.write(&signer.filled, head * size_of::<u32>(), bytes_of(&filled))?;
         let slots = (head as u32..).zip(seeds).zip(&raised.statuses);
-        signer.ready.extend(
+        signer.ready_masks.extend(
             slots
                 .filter(|(_, status)| **status == 1)
                 .map(|((slot, seed), _)| (slot, *seed)),
         );
-        signer.head = (head + seeds.len()) % signer.capacity;
+        signer.next_slot = (head + seeds.len()) % signer.capacity;
         check_statuses(&raised.statuses)
     }
 
-    /// Adds masks that were made elsewhere to the signer's. They are gone if this fails.
+    /// Adds masks that were made elsewhere. They are lost if this fails.
     ///
     /// # Errors
-    /// No room for so many, masks of a modulus of another size, or the device is lost.
+    /// Too many masks, masks of another modulus size, or a lost device.
     pub fn put_masks(&mut self, signer: &mut RaSigner, masks: Vec<Mask>) -> Result<(), BatchError> {
         self.check_owner(&signer.masks)?;
         let number_bytes = signer.keys.public().size.bytes();
         if masks.iter().any(|mask| mask.beta().len() != number_bytes) {
-            return Err(BatchError::Malformed("a mask of another key"));
+            return Err(BatchError::Malformed("a mask belongs to another key"));
         }
         if masks.len() > signer.room() {
-            return Err(NO_ROOM);
+            return Err(TOO_MANY_MASKS);
         }
         self.guard(|gpu| {
-            let (up_to_end, from_start) = masks.split_at(masks.len().min(signer.capacity - signer.head));
+            let (up_to_end, from_start) = masks.split_at(masks.len().min(signer.capacity - signer.next_slot));
             gpu.put_run(signer, up_to_end)?;
             gpu.put_run(signer, from_start)
         })
     }
 
-    /// Puts masks into slots that lie side by side.
+    /// Writes masks into consecutive slots.
     fn put_run(&mut self, signer: &mut RaSigner, masks: &[Mask]) -> Result<(), BatchError> {
-        let (head, number_bytes) = (signer.head, signer.keys.public().size.bytes());
+        let (head, number_bytes) = (signer.next_slot, signer.keys.public().size.bytes());
         let mut numbers = Zeroizing::new(Vec::with_capacity(masks.len() * number_bytes));
         for mask in masks {
             numbers.extend(mask.beta().iter().rev());
@@ -470,17 +472,16 @@ impl Gpu {
         self.write(&signer.filled, head * size_of::<u32>(), bytes_of(&filled))?;
         let slots = head as u32..;
         signer
-            .ready
+            .ready_masks
             .extend(slots.zip(masks).map(|(slot, mask)| (slot, *mask.name())));
-        signer.head = (head + masks.len()) % signer.capacity;
+        signer.next_slot = (head + masks.len()) % signer.capacity;
         Ok(())
     }
 
-    /// Signs messages, each as many digits as the layout has positions. One mask is taken for each and is gone,
-    /// whatever happens.
+    /// Signs messages, each with as many digits as the layout has positions. Each message consumes one mask, even if signing fails.
     ///
     /// # Errors
-    /// A digit outside its domain or too few masks, and none is taken; or the device is lost.
+    /// A digit outside its domain or too few masks (then none is consumed), or a lost device.
     pub fn sign_ra(
         &mut self,
         signer: &mut RaSigner,
@@ -494,14 +495,14 @@ impl Gpu {
         if !signer.layout.contains(digits) {
             return Err(BatchError::Malformed("a digit is outside its domain"));
         }
-        if count > signer.ready.len() {
-            return Err(BatchError::NoMasks {
-                wanted: count,
-                left: signer.ready.len(),
+        if count > signer.ready_masks.len() {
+            return Err(BatchError::TooFewMasks {
+                required: count,
+                available: signer.ready_masks.len(),
             });
         }
         self.guard(|gpu| {
-            let (slots, seeds): (Vec<u32>, Vec<_>) = signer.ready.drain(..count).unzip();
+            let (slots, seeds): (Vec<u32>, Vec<_>) = signer.ready_masks.drain(..count).unzip();
             let public = signer.keys.public();
             let number_bytes = public.size.bytes();
             let (throughput, latency) = public.size.ra_sign();
@@ -537,8 +538,8 @@ impl Gpu {
                     count: slice.count as u32,
                     components: components as u32,
                 };
-                // SAFETY: the slice's arrays have `count` entries each; digits and slots are of this signer, whose
-                // memory outlives the call.
+                // SAFETY: the slice's arrays have `count` entries each; digits and slots belong to this signer, whose memory outlives
+                // the call.
                 unsafe { launch(slice.target, slice.stream, kernel, slice.count, &arguments) }
             })?;
             check_statuses(&statuses)?;
@@ -550,6 +551,6 @@ impl Gpu {
 pub(super) fn check_statuses(statuses: &[u8]) -> Result<(), BatchError> {
     match statuses.iter().filter(|status| **status != 1).count() {
         0 => Ok(()),
-        failed => Err(BatchError::Unchecked(failed)),
+        failed => Err(BatchError::CheckFailed(failed)),
     }
 }

@@ -1,4 +1,4 @@
-//! Keys of [`crate::ra`] on the device: to verify with, to sign with, and to make masks of.
+//! Keys of [`crate::ra`] on the device: for verification, signing, and making masks.
 
 use std::sync::Arc;
 
@@ -10,19 +10,19 @@ use super::error::BatchError;
 use super::hash::Messages;
 use super::keys::RsaSecrets;
 use super::layouts::MESSAGE_BYTES_MAX;
-use super::private::{Destination, Source};
+use super::private::{PrivateInput, PrivateOutput};
 use super::ra::{RaKeys, RaSigner, SignerKeys, check_statuses};
 use crate::message::MASK_NAME_BYTES;
 use crate::ra::hash::{COMPONENT_HEAD_BYTES, component_input, mask_head};
 use crate::ra::{Layout, Mask, RaPrivate, RaPublic, Table};
 
-/// Whether the device hashes all components of a layout: those with texts of more than 81 bytes it does not.
+/// Whether the device can hash all components of a layout: texts of more than 81 bytes are not supported.
 #[must_use]
 pub fn takes_layout(layout: &Layout) -> bool {
     COMPONENT_HEAD_BYTES + layout.value_bytes_max() <= MESSAGE_BYTES_MAX
 }
 
-/// Writes what is hashed for a value of a component.
+/// Writes the bytes to hash for a value of a component.
 fn components(key: &RaPublic) -> impl Fn(usize, u32, &mut Vec<u8>) {
     let offsets: Vec<usize> = key
         .layout()
@@ -41,7 +41,7 @@ fn components(key: &RaPublic) -> impl Fn(usize, u32, &mut Vec<u8>) {
     }
 }
 
-/// A private key of Rapid Authentication on the device, for masks. What it makes is checked there with e.
+/// A private key of Rapid Authentication on the device, for making masks. The device checks the results with e.
 pub struct MaskKey {
     public: Arc<RaPublic>,
     secrets: RsaSecrets,
@@ -54,11 +54,10 @@ impl std::fmt::Debug for MaskKey {
 }
 
 impl Gpu {
-    /// Puts a key at a number and hashes all its components, which must be as many of each position as the keys were
-    /// made for.
+    /// Stores a key under a number and hashes all its components, which must match the domains of `keys`.
     ///
     /// # Errors
-    /// A number or layout that does not fit ([`takes_layout`]); or the device is lost.
+    /// A number or layout that does not fit ([`takes_layout`]), or a lost device.
     pub fn put_ra_public(
         &mut self,
         keys: &mut RaKeys,
@@ -69,10 +68,11 @@ impl Gpu {
         self.put_ra_key(keys, number, key.rsa().as_bytes(), &head, &components(key))
     }
 
-    /// Puts a signer's table on the device, and room for masks, which are made elsewhere: the private key is not needed.
+    /// Stores a signer's table on the device, and room for masks that are made elsewhere: the private key is not
+    /// required.
     ///
     /// # Errors
-    /// The device is lost or has no memory.
+    /// The device is lost or has not enough memory.
     pub fn ra_signer_of(&mut self, table: &Table, masks: usize) -> Result<RaSigner, BatchError> {
         let public = table.public();
         let mut keys = self.rsa_keys(public.rsa().size(), 1)?;
@@ -89,10 +89,10 @@ impl Gpu {
         )
     }
 
-    /// Room on the device for one signer's public key, with which what it signs is looked at.
+    /// Stores one signer's public key on the device, for verifying the signatures that the device makes.
     ///
     /// # Errors
-    /// A layout that the device does not take ([`takes_layout`]); or it is lost or has no memory.
+    /// An unsupported layout ([`takes_layout`]), or a device that is lost or has not enough memory.
     pub fn ra_verifier_of(&mut self, key: &RaPublic) -> Result<RaKeys, BatchError> {
         let domains: Vec<u32> = key.layout().domains().collect();
         let mut keys = self.ra_keys(key.rsa().size(), &domains, 1)?;
@@ -100,10 +100,10 @@ impl Gpu {
         Ok(keys)
     }
 
-    /// Puts a private key on the device, to make masks with.
+    /// Stores a private key on the device, for making masks.
     ///
     /// # Errors
-    /// The device is lost or has no memory.
+    /// The device is lost or has not enough memory.
     pub fn mask_key(&mut self, key: &RaPrivate) -> Result<MaskKey, BatchError> {
         let public = key.public();
         let mut secrets = self.rsa_secrets(public.rsa().size(), 1)?;
@@ -116,10 +116,10 @@ impl Gpu {
         })
     }
 
-    /// Makes masks of names that are random and were never used.
+    /// Makes masks with these names, which must be random and unused.
     ///
     /// # Errors
-    /// A result does not check, and no mask is made then; or the device is lost.
+    /// The check of a result failed (then no mask is made), or a lost device.
     pub fn make_masks(
         &mut self,
         key: &MaskKey,
@@ -131,11 +131,11 @@ impl Gpu {
         let numbers = numbers.chunks(key.public.rsa().size().bytes());
         let masks = names.iter().zip(numbers);
         Ok(masks
-            .map(|(name, number)| Mask::assertion(*name, Zeroizing::new(number.to_vec())))
+            .map(|(name, number)| Mask::from_unused_parts(*name, Zeroizing::new(number.to_vec())))
             .collect())
     }
 
-    /// The hash of each input to the private exponent, one behind the other, most significant byte first.
+    /// The hash of each input raised to the private exponent, concatenated, most significant byte first.
     fn signatures(
         &mut self,
         key: &MaskKey,
@@ -148,8 +148,14 @@ impl Gpu {
         }
         self.guard(|gpu| {
             let key_of = vec![0; messages.len()];
-            let source = Source::Hashes(&messages);
-            let mut raised = gpu.raise(&key.secrets, &key_of, &source, Destination::Host, Goal::Best)?;
+            let source = PrivateInput::Hashes(&messages);
+            let mut raised = gpu.run_private(
+                &key.secrets,
+                &key_of,
+                &source,
+                PrivateOutput::Host,
+                Goal::Automatic,
+            )?;
             check_statuses(&raised.statuses)?;
             reverse_rows(&mut raised.rows, key.secrets.public.size.bytes());
             Ok(raised.rows)
@@ -195,7 +201,7 @@ pub(crate) mod tests {
         layout.digits(stamp(), PayloadKind::Opaque, payload).unwrap()
     }
 
-    /// The table of a key, of which only what the payloads need is made: all of it takes seconds.
+    /// The table of a key with only the rows that the payloads need: all rows take seconds.
     pub(crate) fn table(key: &RaPrivate) -> Table {
         let (public, size) = (key.public(), key.public().rsa().size().bytes());
         let mut bytes = vec![0; public.layout().rows() * size];
@@ -211,7 +217,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_a_device_signs_verifies() {
+    fn signatures_of_a_device_verify() {
         let key = key();
         let ra = key.ra().unwrap();
         let mut gpu = Gpu::emulated(Emulation::default()).unwrap();
@@ -220,28 +226,30 @@ pub(crate) mod tests {
         assert!(matches!(missing, Err(BatchError::Malformed(_))), "{missing:?}");
         let all = PAYLOADS.map(|payload| digits(ra, &payload));
         let flat: Vec<u16> = all.iter().flat_map(|digits| digits.as_slice().to_vec()).collect();
-        // Masks that a processor has made; the ring of slots has gone round once then.
+        // Masks made on the CPU; afterwards the ring of slots has wrapped once.
         for names in [[[4; 32], [5; 32], [6; 32]], [[7; 32], [8; 32], [9; 32]]] {
             gpu.put_masks(&mut signer, ra.masks(&names).unwrap()).unwrap();
             assert_eq!(
                 gpu.put_masks(&mut signer, ra.masks(&[[10; 32]]).unwrap()),
-                Err(super::super::ra::NO_ROOM)
+                Err(super::super::ra::TOO_MANY_MASKS)
             );
-            let signed = gpu.sign_ra(&mut signer, &flat, Goal::Best).unwrap();
+            let signed = gpu.sign_ra(&mut signer, &flat, Goal::Automatic).unwrap();
             assert_eq!(signed.seeds, names);
             for ((digits, number), name) in all.iter().zip(signed.numbers.chunks(256)).zip(&names) {
                 assert!(ra.public().verify(name, digits, number));
             }
-            // One more slot, so that the next three do not begin where these did.
+            // One more slot, so that the next three do not begin at the same slot.
             gpu.put_masks(&mut signer, ra.masks(&[[names[0][0] + 100; 32]]).unwrap())
                 .unwrap();
-            let one = gpu.sign_ra(&mut signer, all[0].as_slice(), Goal::Best).unwrap();
+            let one = gpu
+                .sign_ra(&mut signer, all[0].as_slice(), Goal::Automatic)
+                .unwrap();
             assert!(ra.public().verify(&one.seeds[0], &all[0], &one.numbers));
         }
     }
 
     #[test]
-    fn components_of_81_bytes_are_the_longest_that_are_taken() {
+    fn components_of_at_most_81_bytes_are_supported() {
         use crate::ra::Domain;
         let layout = |bytes: usize| {
             let texts = vec!["x".repeat(bytes), "y".to_owned()];

@@ -1,9 +1,9 @@
-//! The rows of `linewarden bench signatures` that are measured on a device.
+//! The GPU rows of `linewarden bench signatures`.
 
-use super::bench::{BenchKey, Measurement, Multiplier, Plan, Sources, measure};
+use super::bench::{BenchEnvironment, BenchKey, Measurement, Multiplier, Plan, measure};
 use super::constants::RsaSecret;
 use super::engine::{Goal, Gpu, Options};
-use super::error::{BatchError, NoGpu};
+use super::error::{BatchError, GpuUnavailable};
 use super::target::DeviceInfo;
 use crate::key::PrivateKey;
 use crate::ra::Layout;
@@ -18,64 +18,66 @@ const ROWS: [(&str, &str); 5] = [
     ("gpu.p256_verify_per_s", "ecdsa-p256-verify"),
 ];
 
-/// A row, and how it came about.
+/// A row and its measurement.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Row {
-    /// Such as `gpu.rsa2048_verify_per_s`; its value is [`Measurement::items_per_s`].
+pub struct BenchRow {
+    /// For example `gpu.rsa2048_verify_per_s`; the value is [`Measurement::items_per_s`].
     pub name: &'static str,
-    /// Rate, run length, and share of what the multipliers could do.
+    /// Rate, duration, and share of the multipliers' limit.
     pub measurement: Measurement,
 }
 
-/// What a device did.
+/// Measurements of a device.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Rows {
+pub struct BenchRows {
     /// The device.
     pub device: DeviceInfo,
-    /// What its multipliers did in the same run.
+    /// The multipliers' throughput in the same run.
     pub multiplier: Multiplier,
     /// The five rows.
-    pub rows: Vec<Row>,
-    /// All that was measured, by latency and with other numbers of components too.
+    pub rows: Vec<BenchRow>,
+    /// All measurements, including those by latency and with other numbers of components.
     pub all: Vec<Measurement>,
 }
 
-/// Measures the first device that there is.
+/// Measures the first device.
 ///
 /// # Errors
-/// Why there is none, and the rows are pending; or what went wrong with it.
-pub fn rows(options: &Options, plan: &Plan, sources: Sources) -> Result<Rows, NoGpu> {
+/// No usable device, or an error of the device.
+pub fn rows(options: &Options, plan: &Plan, sources: BenchEnvironment) -> Result<BenchRows, GpuUnavailable> {
     let devices = Gpu::discover()?;
-    let device = devices.first().ok_or(NoGpu::NoDevice)?;
+    let device = devices.first().ok_or(GpuUnavailable::NoDevice)?;
     rows_of(&mut Gpu::open(device, options)?, plan, sources)
 }
 
-/// What an open device does of the plan's stage of Rapid Authentication, per second.
+/// Items per second of an open device in the plan's stage of Rapid Authentication.
 ///
 /// # Errors
-/// What went wrong with it.
-pub fn stage_of(gpu: &mut Gpu, plan: &Plan, sources: Sources) -> Result<f64, NoGpu> {
+/// An error of the device.
+pub fn stage_of(gpu: &mut Gpu, plan: &Plan, sources: BenchEnvironment) -> Result<f64, GpuUnavailable> {
     let all = with_key(|key| measure(gpu, &[key], plan, sources))?.1;
-    let measured = all.first().ok_or(BatchError::Malformed("nothing was measured"))?;
+    let measured = all
+        .first()
+        .ok_or(BatchError::Malformed("no operation was measured"))?;
     Ok(measured.items_per_s)
 }
 
-/// The same of a device that is open. The plan must have messages of 32 components for all rows to be there.
+/// The same for an open device. The plan must include messages of 32 components, or rows are missing.
 ///
 /// # Errors
-/// What went wrong with it.
-pub fn rows_of(gpu: &mut Gpu, plan: &Plan, sources: Sources) -> Result<Rows, NoGpu> {
+/// An error of the device.
+pub fn rows_of(gpu: &mut Gpu, plan: &Plan, sources: BenchEnvironment) -> Result<BenchRows, GpuUnavailable> {
     let (multiplier, all) = with_key(|key| measure(gpu, &[key], plan, sources))?;
     let row = |(name, operation): (&'static str, &str)| {
         let measured = all
             .iter()
             .find(|of| of.operation == operation && of.goal == Goal::Throughput);
-        measured.map(|measurement| Row {
+        measured.map(|measurement| BenchRow {
             name,
             measurement: measurement.clone(),
         })
     };
-    Ok(Rows {
+    Ok(BenchRows {
         device: gpu.info().clone(),
         multiplier,
         rows: ROWS.into_iter().filter_map(row).collect(),
@@ -83,14 +85,14 @@ pub fn rows_of(gpu: &mut Gpu, plan: &Plan, sources: Sources) -> Result<Rows, NoG
     })
 }
 
-/// Does something with a new key of 2,048 bits.
-fn with_key<T>(what: impl FnOnce(BenchKey<'_>) -> Result<T, BatchError>) -> Result<T, BatchError> {
-    let no_key = |_| BatchError::Malformed("no key was made");
-    let layout = Layout::bytes(1).map_err(|_| BatchError::Malformed("no layout"))?;
+/// Runs a function with a new key of 2,048 bits.
+fn with_key<T>(operation: impl FnOnce(BenchKey<'_>) -> Result<T, BatchError>) -> Result<T, BatchError> {
+    let no_key = |_| BatchError::Malformed("making a key failed");
+    let layout = Layout::bytes(1).map_err(|_| BatchError::Malformed("making a layout failed"))?;
     let key = PrivateKey::generate(Scheme::RaRsa2048, Some(layout)).map_err(no_key)?;
-    let key = key.ra().ok_or(BatchError::Malformed("no key was made"))?;
+    let key = key.ra().ok_or(BatchError::Malformed("making a key failed"))?;
     let [p, q, dp, dq, qinv] = key.rsa().numbers();
-    what(BenchKey {
+    operation(BenchKey {
         modulus: key.public().rsa().as_bytes(),
         secret: RsaSecret {
             p: &p,

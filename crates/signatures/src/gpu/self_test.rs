@@ -1,28 +1,29 @@
-//! Whether a device computes at all what it should.
+//! Self-test of a device.
 
 use linewarden_arithmetic::rsa::{RsaPublic, Size, Table};
 use sha2::{Digest as _, Sha256};
 
 use super::engine::Gpu;
-use super::error::NoGpu;
+use super::error::GpuUnavailable;
 use crate::ra::hash::mgf1;
 
-/// An odd number with its topmost bit set; nobody knows its factors.
+/// An odd number with its topmost bit set, of unknown factors.
 const MODULUS: [u8; 256] = [0xb5; 256];
 const TEXT: &[u8] = b"linewarden gpu self-test";
 
-/// Hashes a text over the whole range of a modulus, on the device and here: bytes, the compression function and the
-/// multiplier are right if both are the same. What a lane is opened with asks every kernel that verifies as well.
+/// Hashes a text to a full-domain number, on the device and on the CPU: equal results show that bytes, the
+/// compression function and the multiplier are correct. A lane also runs the known-answer tests of every
+/// verification kernel.
 ///
 /// # Errors
-/// The device fails, or computes something else.
-pub fn self_test(gpu: &mut Gpu) -> Result<(), NoGpu> {
+/// The device fails, or returns another result.
+pub fn self_test(gpu: &mut Gpu) -> Result<(), GpuUnavailable> {
     let mut keys = gpu.rsa_keys(Size::Bits2048, 1)?;
     gpu.put_rsa_key(&mut keys, 0, &MODULUS)?;
     let found = gpu.hash_full_domain(&keys, &[0], &[TEXT])?;
     match expected() {
         Some(expected) if expected == found => Ok(()),
-        _ => Err(NoGpu::Wrong),
+        _ => Err(GpuUnavailable::SelfTestFailed),
     }
 }
 

@@ -1,5 +1,5 @@
 //! One stream with its buffers, and batches that are cut into slices over several of them: while the device computes
-//! one slice, the next is copied to it and the one before is copied back.
+//! one slice, the next is uploaded and the previous one is downloaded.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use zeroize::Zeroize as _;
 use super::error::GpuLost;
 use super::target::{DeviceMemory, HostMemory, Target};
 
-/// Arrays in a buffer begin at multiples of this, which is what the device gives memory out in.
+/// Alignment of arrays in a buffer, which is that of device allocations.
 const ALIGNMENT: usize = 256;
 
-/// An array of the batch with some bytes for each item.
+/// An array of the batch with a fixed number of bytes per item.
 #[derive(Clone, Copy)]
 pub(crate) struct Field<'a> {
     pub(crate) bytes: &'a [u8],
@@ -29,27 +29,27 @@ impl<'a> Field<'a> {
     }
 }
 
-/// A batch: arrays in, arrays out.
+/// A batch: input arrays and output arrays.
 pub(crate) struct Job<'a, const I: usize, const O: usize> {
     pub(crate) count: usize,
-    /// Items that are done at once.
+    /// Items processed at once.
     pub(crate) slice: usize,
-    /// Which item stands at each place, if they are not done in their own order.
+    /// The item at each position, if the items are reordered.
     pub(crate) order: Option<&'a [u32]>,
     pub(crate) inputs: [Field<'a>; I],
-    /// Bytes that come back of each item.
+    /// Output bytes per item.
     pub(crate) outputs: [usize; O],
-    /// Bytes of device memory that a slice needs besides.
+    /// Additional device memory per slice, bytes.
     pub(crate) scratch_bytes: usize,
-    /// Whether buffers are wiped when the batch is done.
+    /// Whether buffers are wiped after the batch.
     pub(crate) secret: bool,
 }
 
-/// Where the arrays of a slice are on the device.
+/// Addresses of the arrays of a slice on the device.
 pub(crate) struct Slice<'a, const I: usize, const O: usize> {
     pub(crate) target: &'a dyn Target,
     pub(crate) stream: usize,
-    /// The place of the slice's first item in the batch.
+    /// Index of the slice's first item in the batch.
     pub(crate) first: usize,
     pub(crate) count: usize,
     pub(crate) inputs: [u64; I],
@@ -66,13 +66,13 @@ pub(crate) struct Slot {
     device_in: DeviceMemory,
     device_out: DeviceMemory,
     scratch: DeviceMemory,
-    /// First item and number of items of the slice that is under way.
+    /// First item and number of items of the slice in progress.
     pending: Option<(usize, usize)>,
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        // Copies may be under way from and to the buffers that go now; a lost device copies nothing any more.
+        // Copies from and to the dropped buffers may be in progress; a lost device copies nothing any more.
         let _ = self.target.synchronize(self.stream);
     }
 }
@@ -91,17 +91,16 @@ impl Slot {
         })
     }
 
-    /// Writes a few bytes to the device and waits. What carries them is wiped.
+    /// Writes a few bytes to the device and waits. The host buffer is wiped.
     pub(crate) fn write(&mut self, to: &DeviceMemory, offset: usize, bytes: &[u8]) -> Result<(), GpuLost> {
         if bytes.is_empty() {
             return Ok(());
         }
         assert_inside(to, offset, bytes.len())?;
         reserve_host(&self.target, &mut self.host_in, bytes.len())?;
-        // SAFETY: no slice is under way, and the copies before were waited for.
+        // SAFETY: no slice is in progress, and earlier copies were waited for.
         copy(unsafe { self.host_in.bytes() }, 0, bytes);
-        // SAFETY: both sides have room, as was just seen to, and the stream is synchronised before anything else
-        // happens.
+        // SAFETY: both sides have room, as just checked, and the stream is synchronized before any other operation.
         let begun = unsafe {
             self.target.upload(
                 self.stream,
@@ -145,7 +144,7 @@ impl Slot {
         Ok(())
     }
 
-    /// Copies a slice to the device, has it computed, and begins to copy the results back.
+    /// Uploads a slice, starts its kernels, and starts the download of the results.
     fn begin<const I: usize, const O: usize>(
         &mut self,
         job: &Job<I, O>,
@@ -160,15 +159,15 @@ impl Slot {
         reserve_device(&self.target, &mut self.device_in, in_bytes)?;
         reserve_device(&self.target, &mut self.device_out, out_bytes)?;
         reserve_device(&self.target, &mut self.scratch, job.scratch_bytes)?;
-        // SAFETY: the slice before was finished, or there is none.
+        // SAFETY: the previous slice was finished, or there is none.
         let host_in = unsafe { self.host_in.bytes() };
         for (field, place) in job.inputs.iter().zip(in_places) {
             let place = host_in.get_mut(place..).unwrap_or_default();
             gather(place, field, job.order, first, count);
         }
         self.pending = Some((first, count));
-        // SAFETY: both sides have room, as was just seen to; nothing touches them before `finish` has synchronised,
-        // nor are they given back.
+        // SAFETY: both sides have room, as just checked; neither is accessed or released before `finish` has
+        // synchronized.
         unsafe {
             self.target.upload(
                 self.stream,
@@ -200,7 +199,7 @@ impl Slot {
         }
     }
 
-    /// Waits for the slice that is under way, if one is, and puts its results where they belong.
+    /// Waits for the slice in progress, if there is one, and stores its results.
     fn finish<const I: usize, const O: usize>(
         &mut self,
         job: &Job<I, O>,
@@ -212,7 +211,7 @@ impl Slot {
         self.target.synchronize(self.stream)?;
         self.pending = None;
         let (out_places, _) = places(job.outputs, count);
-        // SAFETY: what was under way on the stream was just waited for.
+        // SAFETY: all work on the stream was just waited for.
         let host_out = unsafe { self.host_out.bytes() };
         for ((result, item_bytes), place) in results.iter_mut().zip(job.outputs).zip(out_places) {
             let bytes = host_out.get(place..).unwrap_or_default();
@@ -221,10 +220,10 @@ impl Slot {
         Ok(())
     }
 
-    /// Wipes what a batch has left in the buffers.
+    /// Wipes the data of a batch in the buffers.
     fn wipe(&mut self) -> Result<(), GpuLost> {
         for memory in [&self.device_in, &self.device_out, &self.scratch] {
-            // SAFETY: the memory is ours; the stream is synchronised below.
+            // SAFETY: the memory belongs to this slot; the stream is synchronized below.
             unsafe { self.target.clear(self.stream, memory.address(), memory.bytes()) }?;
         }
         self.target.synchronize(self.stream)?;
@@ -236,12 +235,12 @@ impl Slot {
     }
 }
 
-/// Does a batch, slice by slice over all slots. `launch` is called for each slice, in the order of their items, and
-/// begins kernels on its stream, which may use only what outlives this call and the slice's own arrays. Results come
-/// in the order of the batch.
+/// Processes a batch, slice by slice over all slots. `launch` is called for each slice, in the order of the items,
+/// and starts kernels on the slice's stream; they may only use the slice's own arrays and memory that outlives this
+/// call. Results are in the order of the batch.
 ///
 /// # Errors
-/// The first call that failed. Then no slot has anything under way.
+/// The first call that failed. Then no slot has work in progress.
 pub(crate) fn run<const I: usize, const O: usize>(
     slots: &mut [Slot],
     job: &Job<I, O>,
@@ -254,7 +253,7 @@ pub(crate) fn run<const I: usize, const O: usize>(
             let _ = slot.target.synchronize(slot.stream);
             slot.pending = None;
             for memory in [&mut slot.host_in, &mut slot.host_out] {
-                // SAFETY: all copies were waited for, or the device does not answer and was given up.
+                // SAFETY: all copies were waited for, or the device does not respond and was abandoned.
                 unsafe { memory.wipe(usize::MAX) };
             }
         }
@@ -294,7 +293,7 @@ fn run_slices<const I: usize, const O: usize>(
     Ok(())
 }
 
-/// Where arrays of so many items begin in one buffer, and the buffer's length.
+/// Offsets of arrays of `count` items in one buffer, and the buffer's length.
 fn places<const F: usize>(item_bytes: [usize; F], count: usize) -> ([usize; F], usize) {
     let mut end = 0;
     let places = item_bytes.map(|bytes| {
@@ -319,13 +318,13 @@ fn reserve_device(target: &Arc<dyn Target>, memory: &mut DeviceMemory, bytes: us
     Ok(())
 }
 
-/// Our own mistake if not: copying past an allocation would be the device's to refuse, or not.
+/// Guards against errors of this crate: the device might not refuse a copy beyond an allocation.
 fn assert_inside(memory: &DeviceMemory, offset: usize, bytes: usize) -> Result<(), GpuLost> {
     match offset.checked_add(bytes).is_some_and(|end| end <= memory.bytes()) {
         true => Ok(()),
         false => Err(GpuLost {
             step: "copying",
-            cause: "past the end of the memory".to_owned(),
+            cause: "range exceeds the allocation".to_owned(),
         }),
     }
 }

@@ -1,6 +1,6 @@
-//! The kernels' sources, as they are compiled for the device.
+//! Source texts of the kernels, as compiled for the device.
 
-/// A file that is compiled by itself.
+/// A file that is compiled separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Unit {
     /// RSA-PSS verification.
@@ -14,16 +14,23 @@ pub enum Unit {
     /// ECDSA verification on P-256.
     P256,
     /// The benchmark of the multiplier.
-    Limit,
+    MultiplierBench,
     /// Single operations, for tests.
     Probe,
 }
 
 impl Unit {
-    /// What a device that is opened has; the probe is loaded by tests alone.
-    pub const PRODUCT: [Self; 6] = [Self::Pss, Self::Fdh, Self::Ra, Self::Crt, Self::P256, Self::Limit];
+    /// Units loaded when a device is opened; only tests load the probe.
+    pub const PRODUCT: [Self; 6] = [
+        Self::Pss,
+        Self::Fdh,
+        Self::Ra,
+        Self::Crt,
+        Self::P256,
+        Self::MultiplierBench,
+    ];
 
-    /// Name and text of its file.
+    /// File name and source text.
     #[must_use]
     pub fn source(self) -> (&'static str, &'static str) {
         match self {
@@ -32,7 +39,7 @@ impl Unit {
             Self::Ra => ("ra.cu", include_str!("../../cuda/ra.cu")),
             Self::Crt => ("crt.cu", include_str!("../../cuda/crt.cu")),
             Self::P256 => ("p256.cu", include_str!("../../cuda/p256.cu")),
-            Self::Limit => ("limit.cu", include_str!("../../cuda/limit.cu")),
+            Self::MultiplierBench => ("limit.cu", include_str!("../../cuda/limit.cu")),
             Self::Probe => ("probe.cu", include_str!("../../cuda/probe.cu")),
         }
     }
@@ -40,7 +47,7 @@ impl Unit {
 
 macro_rules! headers {
     ($($name:literal)*) => {
-        /// Names and texts of the files that units include.
+        /// Names and texts of the header files.
         pub const HEADERS: &[(&str, &str)] = &[$(($name, include_str!(concat!("../../cuda/", $name))),)*];
     };
 }

@@ -1,5 +1,5 @@
-//! The edge to the hardware: memory, copies, launches. Behind it are a CUDA device and, for tests, the kernels
-//! compiled for this processor.
+//! The interface to the hardware: memory, copies, launches. Implemented by a CUDA device and, for tests, by the kernels compiled for this
+//! CPU.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -17,22 +17,22 @@ use super::source::Unit;
 /// A device, as the driver describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// Its number.
+    /// Index of the device in the driver.
     pub ordinal: usize,
-    /// Such as "NVIDIA H200".
+    /// For example "NVIDIA H200".
     pub name: String,
     /// Major and minor compute capability.
     pub compute_capability: (u32, u32),
-    /// Its own memory; on a Jetson what it shares with the processor.
+    /// Device memory, bytes; on a Jetson the memory shared with the CPU.
     pub memory_bytes: u64,
-    /// Multiprocessors.
+    /// Number of multiprocessors.
     pub multiprocessors: u32,
-    /// Their highest clock.
+    /// Highest clock of the multiprocessors.
     pub clock_khz: u32,
 }
 
 impl DeviceInfo {
-    /// What NVRTC calls its architecture.
+    /// The architecture name for NVRTC.
     #[must_use]
     pub fn architecture(&self) -> String {
         let (major, minor) = self.compute_capability;
@@ -40,56 +40,54 @@ impl DeviceInfo {
     }
 }
 
-/// What a device does. Work on one stream is done in order; a stream is synchronised before anything is read or given
-/// back that it uses.
+/// Operations of a device. Work on one stream is done in order; a stream is synchronized before memory that it uses is read or released.
 pub(crate) trait Target: Send + Sync {
     fn info(&self) -> &DeviceInfo;
 
     fn streams(&self) -> usize;
 
-    /// Makes a unit's kernels ready, if they are not yet.
+    /// Loads a unit's kernels, if they are not loaded yet.
     #[cfg(feature = "host-kernels")]
     fn prepare(&self, unit: Unit) -> Result<(), GpuLost>;
 
-    /// Blocks of a kernel that the whole device works on at once.
+    /// Blocks of a kernel that the whole device processes at once.
     fn resident_blocks(&self, kernel: &KernelInfo) -> Result<u32, GpuLost>;
 
-    /// Device memory, aligned to 256 bytes (16 in emulation), all zero.
+    /// Allocates device memory, aligned to 256 bytes (16 in emulation), all zero.
     fn allocate(&self, bytes: usize) -> Result<u64, GpuLost>;
 
-    /// Wipes memory and gives it back. No stream may be using it.
+    /// Wipes and releases memory. No stream may use it.
     fn release(&self, address: u64, bytes: usize);
 
-    /// Host memory that copies reach without a detour, aligned to 16 bytes, all zero.
+    /// Allocates host memory for direct copies, aligned to 16 bytes, all zero.
     fn allocate_host(&self, bytes: usize) -> Result<NonNull<u8>, GpuLost>;
 
-    /// Gives it back; it has been wiped.
+    /// Releases host memory that has been wiped.
     fn release_host(&self, pointer: NonNull<u8>, bytes: usize);
 
-    /// Begins to copy to the device.
+    /// Starts a copy to the device.
     ///
     /// # Safety
-    /// Both sides are allocations of this target with room for as many bytes, and stay as they are until the stream
-    /// is synchronised.
+    /// Both sides are allocations of this target with enough room, and stay unchanged until the stream is synchronized.
     unsafe fn upload(&self, stream: usize, to: u64, from: *const u8, bytes: usize) -> Result<(), GpuLost>;
 
-    /// Begins to copy from the device.
+    /// Starts a copy from the device.
     ///
     /// # Safety
-    /// As for [`Target::upload`]; nobody reads what is copied to before the stream is synchronised.
+    /// As for [`Target::upload`]; the destination is not read before the stream is synchronized.
     unsafe fn download(&self, stream: usize, to: *mut u8, from: u64, bytes: usize) -> Result<(), GpuLost>;
 
-    /// Begins to set device memory to zero.
+    /// Starts setting device memory to zero.
     ///
     /// # Safety
-    /// It is an allocation of this target and stays until the stream is synchronised.
+    /// The memory is an allocation of this target that lives until the stream is synchronized.
     unsafe fn clear(&self, stream: usize, address: u64, bytes: usize) -> Result<(), GpuLost>;
 
-    /// Begins to run a kernel for so many items.
+    /// Starts a kernel for `items` items.
     ///
     /// # Safety
-    /// The arguments are of the kernel's type, and the arrays they name are allocations of this target, as long as
-    /// `layouts.cuh` says, that stay until the stream is synchronised.
+    /// The arguments have the kernel's type, and the arrays they name are allocations of this target with the lengths of `layouts.cuh` that
+    /// live until the stream is synchronized.
     unsafe fn launch(
         &self,
         stream: usize,
@@ -98,40 +96,40 @@ pub(crate) trait Target: Send + Sync {
         arguments: *const c_void,
     ) -> Result<(), GpuLost>;
 
-    /// Whether all that was begun on the stream is done.
+    /// Whether all work on the stream is done.
     fn is_done(&self, stream: usize) -> Result<bool, GpuLost>;
 
-    /// How long a stream may take to be done.
-    fn patience(&self) -> Duration;
+    /// Timeout of a stream.
+    fn timeout(&self) -> Duration;
 
-    /// Gives a device up that does not answer: every later call fails, and as it may still be reading and writing, its
-    /// memory is left to it.
+    /// Abandons a device that does not respond: every later call fails. The device may still read and write its memory, which is therefore
+    /// leaked.
     fn abandon(&self);
 
-    /// Whether it was given up.
+    /// Whether the device was abandoned.
     fn is_abandoned(&self) -> bool;
 
-    /// Waits until all that was begun on the stream is done, and no longer than the target's patience.
+    /// Waits until all work on the stream is done, up to the timeout of the target.
     fn synchronize(&self, stream: usize) -> Result<(), GpuLost> {
         let begin = Instant::now();
         while !self.is_done(stream)? {
             let waited = begin.elapsed();
-            if waited > self.patience() {
+            if waited > self.timeout() {
                 self.abandon();
                 return Err(GpuLost {
                     step: "waiting",
-                    cause: format!("no answer within {} ms", self.patience().as_millis()),
+                    cause: format!("no response within {} ms", self.timeout().as_millis()),
                 });
             }
-            nap(waited);
+            poll_delay(waited);
         }
         Ok(())
     }
 }
 
-/// An eighth of the time that has been waited: what is noticed too late is no more than that, and a processor that
-/// waits is free for the lanes that compute on it. The first microseconds are not worth a nap.
-fn nap(waited: Duration) {
+/// An eighth of the time waited so far: the delay of noticing the end is at most that, and the CPU is free for other lanes. The first
+/// microseconds are spent polling.
+fn poll_delay(waited: Duration) {
     const LONGEST: Duration = Duration::from_micros(200);
     match waited < Duration::from_micros(20) {
         true => std::thread::yield_now(),
@@ -139,11 +137,11 @@ fn nap(waited: Duration) {
     }
 }
 
-/// Begins to run a kernel for `items` items of its arguments.
+/// Starts a kernel for `items` items of its arguments.
 ///
 /// # Safety
-/// The arrays that the arguments name are allocations of this target, as long as `layouts.cuh` says for that many
-/// items, and stay until the stream is synchronised.
+/// The arrays that the arguments name are allocations of this target with the lengths of `layouts.cuh` for that many items, and live until
+/// the stream is synchronized.
 pub(crate) unsafe fn launch<A: Shared>(
     target: &dyn Target,
     stream: usize,
@@ -151,28 +149,28 @@ pub(crate) unsafe fn launch<A: Shared>(
     items: usize,
     arguments: &A,
 ) -> Result<(), GpuLost> {
-    // SAFETY: the kernel's type says what its arguments are; for the rest the caller vouches.
+    // SAFETY: the kernel's type determines the type of its arguments; the caller guarantees the rest.
     unsafe { target.launch(stream, kernel.info, items, std::ptr::from_ref(arguments).cast()) }
 }
 
-/// Blocks that do so many items of a kernel.
+/// Blocks for this number of items of a kernel.
 pub(crate) fn blocks_of(kernel: &KernelInfo, items: usize) -> u32 {
     let items_per_block = (BLOCK_THREADS / kernel.threads_per_item) as usize;
     u32::try_from(items.div_ceil(items_per_block)).unwrap_or(u32::MAX)
 }
 
-/// Threads that a launch of so many items has.
+/// Threads in a launch of this number of items.
 pub(crate) fn threads_of(kernel: &KernelInfo, items: usize) -> usize {
     blocks_of(kernel, items) as usize * BLOCK_THREADS as usize
 }
 
-/// Items of a kernel that the whole device works on at once.
+/// Items of a kernel that the whole device processes at once.
 pub(crate) fn items_at_once(target: &dyn Target, kernel: &KernelInfo) -> Result<usize, GpuLost> {
     let threads = target.resident_blocks(kernel)? as usize * BLOCK_THREADS as usize;
     Ok((threads / kernel.threads_per_item as usize).max(1))
 }
 
-/// Memory of a device, wiped when it is given back.
+/// Device memory, wiped when released.
 pub(crate) struct DeviceMemory {
     target: Arc<dyn Target>,
     address: u64,
@@ -181,7 +179,7 @@ pub(crate) struct DeviceMemory {
 
 impl DeviceMemory {
     pub(crate) fn new(target: &Arc<dyn Target>, bytes: usize) -> Result<Self, GpuLost> {
-        // A device gives out no empty memory, yet an empty array needs an address.
+        // A device refuses empty allocations, yet an empty array needs an address.
         let bytes = bytes.max(16);
         Ok(Self {
             address: target.allocate(bytes)?,
@@ -198,7 +196,7 @@ impl DeviceMemory {
         self.bytes
     }
 
-    /// Whether it is this target's.
+    /// Whether the memory belongs to this target.
     pub(crate) fn is_of(&self, target: &Arc<dyn Target>) -> bool {
         Arc::ptr_eq(&self.target, target)
     }
@@ -210,14 +208,14 @@ impl Drop for DeviceMemory {
     }
 }
 
-/// Host memory for copies, wiped when it is given back.
+/// Host memory for copies, wiped when released.
 pub(crate) struct HostMemory {
     target: Arc<dyn Target>,
     pointer: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: it is the only owner of its memory.
+// SAFETY: the value is the only owner of its memory.
 unsafe impl Send for HostMemory {}
 
 impl HostMemory {
@@ -238,21 +236,21 @@ impl HostMemory {
         self.pointer.as_ptr()
     }
 
-    /// Its bytes.
+    /// The bytes of the memory.
     ///
     /// # Safety
-    /// No copy to or from them is under way on a device that still works.
+    /// No copy from or to the memory is in progress on a device that still works.
     pub(crate) unsafe fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: the memory is ours, all of it was zeroed when it was allocated, and copies write bytes only; none does now.
+        // SAFETY: the memory belongs to this value, all of it was zeroed at allocation, and copies write bytes only; none is in progress.
         unsafe { std::slice::from_raw_parts_mut(self.pointer.as_ptr(), self.bytes) }
     }
 
-    /// Wipes so many bytes at its beginning, or all of them.
+    /// Wipes `bytes` bytes at the beginning, at most all.
     ///
     /// # Safety
     /// As for [`HostMemory::bytes`].
     pub(crate) unsafe fn wipe(&mut self, bytes: usize) {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         let all = unsafe { self.bytes() };
         let bytes = bytes.min(all.len());
         all.get_mut(..bytes).unwrap_or_default().zeroize();
@@ -261,8 +259,8 @@ impl HostMemory {
 
 impl Drop for HostMemory {
     fn drop(&mut self) {
-        // SAFETY: whoever had copies begun has waited for them, or given the device up as hanging. Then bytes that it writes yet are bytes of
-        // memory that `release_host` leaves allocated.
+        // SAFETY: every copy was waited for, or the device was abandoned. Then the device may still write into memory that `release_host`
+        // leaves allocated.
         unsafe { self.wipe(usize::MAX) };
         self.target.release_host(self.pointer, self.bytes);
     }

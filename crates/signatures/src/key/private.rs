@@ -1,4 +1,4 @@
-//! Private keys: made, kept, and signed with.
+//! Private keys: generation, storage format and signing.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use aws_lc_rs::encoding::AsDer as _;
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::rsa::KeySize;
 use aws_lc_rs::signature::{self, EcdsaKeyPair, Ed25519KeyPair, KeyPair as _, RsaKeyPair};
-use linewarden_arithmetic::rsa::{BLINDING_BYTES, Fault, RsaPrivate};
+use linewarden_arithmetic::rsa::{BLINDING_BYTES, RsaError, RsaPrivate};
 use zeroize::Zeroizing;
 
 use super::public::{Material, PublicKey, PublicKeyError};
-use super::text::LayoutText;
+use super::text::LayoutDocument;
 use crate::message::Draft;
 use crate::ra::{Layout, PAD_BYTES, RaPrivate, RaPublic};
 use crate::scheme::Scheme;
@@ -19,20 +19,20 @@ use crate::scheme::Scheme;
 /// Why a private key cannot be made, read or used.
 #[derive(Debug, thiserror::Error)]
 pub enum PrivateKeyError {
-    /// The library could not.
-    #[error("the library makes no key, or does not sign")]
-    Library,
-    /// It is none.
-    #[error("no private key: {0}")]
+    /// The cryptographic library failed.
+    #[error("cryptographic library failed to make a key or a signature")]
+    LibraryFailed,
+    /// The bytes are not a private key.
+    #[error("invalid private key: {0}")]
     Malformed(&'static str),
-    /// Its public half is none.
+    /// The public half is invalid.
     #[error(transparent)]
     Public(#[from] PublicKeyError),
-    /// A result does not check.
+    /// The check of a result failed.
     #[error(transparent)]
-    Fault(#[from] Fault),
-    /// No random bytes.
-    #[error("no random bytes: {0}")]
+    Rsa(#[from] RsaError),
+    /// The system returned no random bytes.
+    #[error("getting random bytes failed: {0}")]
     Entropy(getrandom::Error),
 }
 
@@ -58,12 +58,12 @@ impl fmt::Debug for PrivateKey {
 }
 
 impl PrivateKey {
-    /// Makes a key; RA needs a layout, the others have none.
+    /// Makes a key. RA requires a layout; the other schemes have none.
     ///
     /// # Errors
-    /// No random bytes, or a layout too many or too few.
+    /// No random bytes, or a missing or superfluous layout.
     pub fn generate(scheme: Scheme, layout: Option<Layout>) -> Result<Self, PrivateKeyError> {
-        let library = |_| PrivateKeyError::Library;
+        let library = |_| PrivateKeyError::LibraryFailed;
         let document = match scheme {
             Scheme::RaRsa2048 | Scheme::RsaPss2048 => rsa_document(KeySize::Rsa2048)?,
             Scheme::RaRsa3072 | Scheme::RsaPss3072 => rsa_document(KeySize::Rsa3072)?,
@@ -144,7 +144,7 @@ impl PrivateKey {
         &self.public
     }
 
-    /// What makes masks and tables, with RA.
+    /// The private key of RA, which makes masks and tables; `None` for a plain scheme.
     #[must_use]
     pub fn ra(&self) -> Option<&RaPrivate> {
         match &self.secret {
@@ -153,62 +153,62 @@ impl PrivateKey {
         }
     }
 
-    /// As it is kept in sealed files: version 1, scheme, length of the PKCS #8 document in four bytes, the document; then, with RA, 32
+    /// The format in sealed files: version 1, scheme, length of the PKCS #8 document in four bytes, the document; then, for RA, 32
     /// random bytes and the layout as JSON.
     ///
     /// # Errors
-    /// None that is known.
+    /// None is known.
     pub fn to_bytes(&self) -> Result<Zeroizing<Vec<u8>>, serde_json::Error> {
         let rapid = match self.public.ra() {
             Some(ra) => [
                 ra.random().as_slice(),
-                &serde_json::to_vec(&LayoutText::from(ra.layout()))?,
+                &serde_json::to_vec(&LayoutDocument::from(ra.layout()))?,
             ]
             .concat(),
             None => Vec::new(),
         };
         let mut bytes = Zeroizing::new(Vec::with_capacity(6 + self.document.len() + rapid.len()));
         bytes.extend_from_slice(&[VERSION, self.public.scheme().number()]);
-        // A key of 3,072 bits has 1.8 kB.
+        // The document of a key of 3,072 bits has 1.8 kB.
         bytes.extend_from_slice(&(self.document.len() as u32).to_be_bytes());
         bytes.extend_from_slice(&self.document);
         bytes.extend_from_slice(&rapid);
         Ok(bytes)
     }
 
-    /// Reads what [`PrivateKey::to_bytes`] has written.
+    /// Reads the format that [`PrivateKey::to_bytes`] writes.
     ///
     /// # Errors
-    /// It is something else.
+    /// Another format, or an invalid key.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, PrivateKeyError> {
         let malformed = PrivateKeyError::Malformed;
-        let ([version, scheme], rest) = bytes.split_first_chunk::<2>().ok_or(malformed("it is empty"))?;
+        let ([version, scheme], rest) = bytes.split_first_chunk::<2>().ok_or(malformed("empty"))?;
         if *version != VERSION {
-            return Err(malformed("written in another version of this format"));
+            return Err(malformed("unsupported version of this format"));
         }
-        let scheme = Scheme::from_number(*scheme).ok_or(malformed("of a scheme that is not known"))?;
-        let (length, rest) = rest.split_first_chunk::<4>().ok_or(malformed("cut short"))?;
+        let scheme = Scheme::from_number(*scheme).ok_or(malformed("unknown scheme"))?;
+        let (length, rest) = rest.split_first_chunk::<4>().ok_or(malformed("truncated"))?;
         let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
-        let (document, rest) = rest.split_at_checked(length).ok_or(malformed("cut short"))?;
+        let (document, rest) = rest.split_at_checked(length).ok_or(malformed("truncated"))?;
         let rapid = match rest.split_first_chunk::<PAD_BYTES>() {
             None if rest.is_empty() => None,
-            None => return Err(malformed("cut short")),
+            None => return Err(malformed("truncated")),
             Some((random, layout)) => {
-                let layout: LayoutText =
-                    serde_json::from_slice(layout).map_err(|_| malformed("its layout is none"))?;
-                let layout = layout.try_into().map_err(|_| malformed("its layout is none"))?;
+                let layout: LayoutDocument =
+                    serde_json::from_slice(layout).map_err(|_| malformed("invalid layout"))?;
+                let layout = layout.try_into().map_err(|_| malformed("invalid layout"))?;
                 Some((layout, *random))
             }
         };
         Self::from_document(scheme, Zeroizing::new(document.to_vec()), rapid)
     }
 
-    /// Signs with a plain scheme; `None` with RA, which signs with a table and masks.
+    /// Signs with a plain scheme; `None` for RA, which signs with a table and masks.
     ///
     /// # Errors
-    /// The library does not sign.
-    pub fn sign_plainly(&self, draft: Draft) -> Result<Option<Vec<u8>>, PrivateKeyError> {
-        let library = |_| PrivateKeyError::Library;
+    /// The cryptographic library failed.
+    pub fn sign_plain(&self, draft: Draft) -> Result<Option<Vec<u8>>, PrivateKeyError> {
+        let library = |_| PrivateKeyError::LibraryFailed;
         let message = draft.to_sign();
         let random = SystemRandom::new();
         let signature = match &self.secret {
@@ -221,7 +221,7 @@ impl PrivateKey {
             }
             Secret::EcdsaP256(pair) => {
                 let signature = pair.sign(&random, &message).map_err(library)?;
-                crate::range::lower_half(signature.as_ref()).ok_or(PrivateKeyError::Library)?
+                crate::range::lower_half(signature.as_ref()).ok_or(PrivateKeyError::LibraryFailed)?
             }
             Secret::Ed25519(pair) => pair.sign(&message).as_ref().to_vec(),
         };
@@ -232,19 +232,19 @@ impl PrivateKey {
 const VERSION: u8 = 1;
 
 fn rsa_document(size: KeySize) -> Result<Zeroizing<Vec<u8>>, PrivateKeyError> {
-    let library = |_| PrivateKeyError::Library;
+    let library = |_| PrivateKeyError::LibraryFailed;
     let pair = aws_lc_rs::rsa::KeyPair::generate(size).map_err(library)?;
     Ok(Zeroizing::new(pair.as_der().map_err(library)?.as_ref().to_vec()))
 }
 
 /// The numbers of a PKCS #8 document (RFC 5958) that holds an `RSAPrivateKey` (RFC 8017, A.1.2).
 fn rsa_private(document: &[u8]) -> Result<RsaPrivate, PrivateKeyError> {
-    let malformed = |_| PrivateKeyError::Malformed("no RSA key in PKCS #8");
+    let malformed = |_| PrivateKeyError::Malformed("not an RSA key in PKCS #8");
     let info = pkcs8::PrivateKeyInfoRef::try_from(document).map_err(malformed)?;
     let key = pkcs1::RsaPrivateKeyRef::try_from(info.private_key.as_bytes())
-        .map_err(|_| PrivateKeyError::Malformed("no RSA key in PKCS #8"))?;
+        .map_err(|_| PrivateKeyError::Malformed("not an RSA key in PKCS #8"))?;
     if key.public_exponent.as_bytes() != [1, 0, 1] {
-        return Err(PrivateKeyError::Malformed("its public exponent is not 65537"));
+        return Err(PrivateKeyError::Malformed("public exponent is not 65537"));
     }
     let numbers = [
         key.prime1,

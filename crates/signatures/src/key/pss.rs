@@ -1,15 +1,15 @@
-//! EMSA-PSS (RFC 8017, 9.1.2) with SHA-256, MGF1 of it, and a salt of 32 bytes.
+//! EMSA-PSS (RFC 8017, 9.1.2) with SHA-256, MGF1 with SHA-256, and a salt of 32 bytes.
 
 use sha2::{Digest as _, Sha256};
 
-/// Bytes of a message's hash, and of the salt.
+/// Bytes of a message hash, and of the salt.
 pub const DIGEST_BYTES: usize = 32;
 const TRAILER: u8 = 0xbc;
-/// The longest encoded message that keys here have.
+/// The longest encoded message of the supported keys.
 const ENCODED_BYTES_MAX: usize = 384;
 
-/// Whether `encoded`, `s^e mod n` of a modulus whose bits are 8 times its bytes, is an encoding of this hash. Variable time: nothing of
-/// it is a secret.
+/// Whether `encoded`, which is `s^e mod n` for a modulus of a whole number of bytes, is an encoding of this hash. Variable time: all
+/// inputs are public.
 #[must_use]
 pub fn pss_matches(encoded: &[u8], digest: &[u8; DIGEST_BYTES]) -> bool {
     let Some((body, [TRAILER])) = encoded.split_last_chunk::<1>() else {
@@ -22,7 +22,7 @@ pub fn pss_matches(encoded: &[u8], digest: &[u8; DIGEST_BYTES]) -> bool {
     let Some(block) = block.get_mut(..masked.len()) else {
         return false;
     };
-    // emBits is one less than the modulus has: the topmost bit is zero.
+    // emBits is one less than the bits of the modulus: the topmost bit is zero.
     if masked.first().is_none_or(|first| first & 0x80 != 0) {
         return false;
     }

@@ -1,4 +1,4 @@
-//! Public keys, and verification one message at a time.
+//! Public keys, and verification of one message at a time.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,42 +8,43 @@ use linewarden_arithmetic::rsa::{KeyError, RsaPublic, Size};
 use linewarden_arithmetic::{Backend, edwards, p256};
 use sha2::{Digest as _, Sha256};
 
-use super::ahead::{Ahead, Room};
+use super::precomputed::{MemoryBudget, Precomputed};
 use crate::message::{KEY_ID_BYTES, KeyId};
 use crate::ra::RaPublic;
 use crate::scheme::Scheme;
 
-/// Why bytes are no public key.
+/// Why bytes are not a public key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PublicKeyError {
-    /// Not a modulus that is used.
+    /// The modulus is invalid.
     #[error(transparent)]
     Rsa(#[from] KeyError),
-    /// Another length.
-    #[error("{found} bytes; a public key of {scheme} has {wanted}")]
+    /// Unexpected length.
+    #[error("public key of {scheme} has {found} bytes, expected {expected}")]
     Length {
-        /// Of which scheme.
+        /// The scheme.
         scheme: Scheme,
-        /// How many there are.
+        /// Actual length, bytes.
         found: usize,
-        /// How many there should be.
-        wanted: usize,
+        /// Expected length, bytes.
+        expected: usize,
     },
-    /// The library does not take it.
-    #[error("not a key of {0}")]
+    /// The cryptographic library rejected the key.
+    #[error("not a public key of {0}")]
     Library(Scheme),
-    /// No point of the curve.
+    /// Not a point of the curve.
     #[error(transparent)]
     P256(#[from] p256::PointError),
-    /// No point of the curve, not in its one encoding, or one with which anything verifies.
+    /// Not a point of the curve, not canonically encoded, or of small order, so that one signature holds for many
+    /// messages.
     #[error(transparent)]
     Ed25519(#[from] edwards::KeyError),
-    /// A key for RA has a layout, another has none.
-    #[error("the scheme is {0}, and {what}", what = if .0.is_rapid() { "a layout is missing" } else { "a layout is for RA only" })]
+    /// A key of RA has a layout, a key of another scheme has none.
+    #[error("public key of {0}: {what}", what = if .0.is_rapid() { "a layout is missing" } else { "a layout is only for RA" })]
     Layout(Scheme),
 }
 
-/// What a scheme verifies with.
+/// The verification key of a scheme.
 pub enum Material {
     /// RA.
     Ra(Arc<RaPublic>),
@@ -55,49 +56,49 @@ pub enum Material {
     Ed25519(Box<Ed25519Key>, ParsedPublicKey),
 }
 
-/// A point of P-256.
+/// A public key on P-256.
 pub struct P256Key {
     point: p256::PublicPoint,
-    ahead: Ahead<p256::KnownPoint>,
+    precomputed: Precomputed<p256::PrecomputedPoint>,
 }
 
 impl P256Key {
-    /// As it is written: uncompressed (SEC 1, 2.3.3).
+    /// Uncompressed encoding (SEC 1, 2.3.3).
     #[must_use]
     pub fn to_sec1(&self) -> Vec<u8> {
         [&[4], self.point.as_bytes().as_slice()].concat()
     }
 
-    /// As lanes compute with it.
+    /// The point as lanes use it.
     #[must_use]
     pub fn point(&self) -> &p256::PublicPoint {
         &self.point
     }
 
-    /// What is computed ahead.
+    /// The precomputed multiples.
     #[must_use]
-    pub fn ahead(&self) -> &Ahead<p256::KnownPoint> {
-        &self.ahead
+    pub fn precomputed(&self) -> &Precomputed<p256::PrecomputedPoint> {
+        &self.precomputed
     }
 }
 
-/// A point of edwards25519.
+/// A public key on edwards25519.
 pub struct Ed25519Key {
     key: edwards::PublicKey,
-    ahead: Ahead<edwards::KnownKey>,
+    precomputed: Precomputed<edwards::PrecomputedKey>,
 }
 
 impl Ed25519Key {
-    /// As lanes compute with it.
+    /// The key as lanes use it.
     #[must_use]
     pub fn key(&self) -> &edwards::PublicKey {
         &self.key
     }
 
-    /// What is computed ahead.
+    /// The precomputed multiples.
     #[must_use]
-    pub fn ahead(&self) -> &Ahead<edwards::KnownKey> {
-        &self.ahead
+    pub fn precomputed(&self) -> &Precomputed<edwards::PrecomputedKey> {
+        &self.precomputed
     }
 }
 
@@ -115,14 +116,14 @@ impl fmt::Debug for PublicKey {
 }
 
 impl PublicKey {
-    /// A key for RA.
+    /// A key of RA.
     #[must_use]
     pub fn rapid(ra: RaPublic) -> Self {
         let scheme = match ra.rsa().size() {
             Size::Bits2048 => Scheme::RaRsa2048,
             Size::Bits3072 => Scheme::RaRsa3072,
         };
-        // The pad is a hash of all that the key is.
+        // The pad is a hash of the whole key.
         let id = key_id(scheme, ra.pad());
         Self {
             scheme,
@@ -131,23 +132,23 @@ impl PublicKey {
         }
     }
 
-    /// A key of a plain scheme: a modulus, big-endian, or a point.
+    /// A key of a plain scheme: a big-endian modulus, or an encoded point.
     ///
     /// # Errors
     /// Not a key of this scheme.
     pub fn plain(scheme: Scheme, bytes: &[u8]) -> Result<Self, PublicKeyError> {
-        let length = |wanted| PublicKeyError::Length {
+        let length = |expected| PublicKeyError::Length {
             scheme,
             found: bytes.len(),
-            wanted,
+            expected,
         };
         let library = PublicKeyError::Library(scheme);
         let material = match scheme {
             Scheme::RaRsa2048 | Scheme::RaRsa3072 => return Err(PublicKeyError::Layout(scheme)),
             Scheme::RsaPss2048 | Scheme::RsaPss3072 => {
-                let wanted = scheme.signature_bytes();
-                if bytes.len() != wanted {
-                    return Err(length(wanted));
+                let expected = scheme.signature_bytes();
+                if bytes.len() != expected {
+                    return Err(length(expected));
                 }
                 let rsa = RsaPublic::new(bytes)?;
                 let algorithm = &signature::RSA_PSS_2048_8192_SHA256;
@@ -160,7 +161,7 @@ impl PublicKey {
                     ParsedPublicKey::new(&signature::ECDSA_P256_SHA256_FIXED, bytes).map_err(|_| library)?;
                 let key = P256Key {
                     point: p256::PublicPoint::from_sec1(&bytes)?,
-                    ahead: Ahead::default(),
+                    precomputed: Precomputed::default(),
                 };
                 Material::EcdsaP256(Box::new(key), parsed)
             }
@@ -169,7 +170,7 @@ impl PublicKey {
                 let parsed = ParsedPublicKey::new(&signature::ED25519, bytes).map_err(|_| library)?;
                 let key = Ed25519Key {
                     key: edwards::PublicKey::from_bytes(&bytes)?,
-                    ahead: Ahead::default(),
+                    precomputed: Precomputed::default(),
                 };
                 Material::Ed25519(Box::new(key), parsed)
             }
@@ -187,80 +188,81 @@ impl PublicKey {
         self.scheme
     }
 
-    /// The signer's name.
+    /// The identifier of the signer.
     #[must_use]
     pub fn id(&self) -> KeyId {
         self.id
     }
 
-    /// What the scheme verifies with.
+    /// The verification key of a scheme.
     #[must_use]
     pub fn material(&self) -> &Material {
         &self.material
     }
 
-    /// Whether multiples of its point were computed ahead: never, if it is none.
+    /// Whether multiples of the point were precomputed; always false for RSA.
     #[must_use]
     pub fn has_table(&self) -> bool {
         match &self.material {
-            Material::EcdsaP256(key, _) => key.ahead.get().is_some(),
-            Material::Ed25519(key, _) => key.ahead.get().is_some(),
+            Material::EcdsaP256(key, _) => key.precomputed.get().is_some(),
+            Material::Ed25519(key, _) => key.precomputed.get().is_some(),
             Material::Ra(_) | Material::Pss(..) => false,
         }
     }
 
-    /// Notes that a processor has found a message to hold.
-    pub(crate) fn has_held(&self) {
+    /// Records that a CPU lane found a message of this signer valid.
+    pub(crate) fn record_valid(&self) {
         match &self.material {
-            Material::EcdsaP256(key, _) => key.ahead.has_held(),
-            Material::Ed25519(key, _) => key.ahead.has_held(),
+            Material::EcdsaP256(key, _) => key.precomputed.record_valid(),
+            Material::Ed25519(key, _) => key.precomputed.record_valid(),
             Material::Ra(_) | Material::Pss(..) => {}
         }
     }
 
-    /// Whether enough have held that a table is worth its while.
+    /// Whether enough valid messages arrived that making a table pays off.
     pub(crate) fn is_due_for_table(&self) -> bool {
         match &self.material {
-            Material::EcdsaP256(key, _) => key.ahead.is_due(),
-            Material::Ed25519(key, _) => key.ahead.is_due(),
+            Material::EcdsaP256(key, _) => key.precomputed.is_due(),
+            Material::Ed25519(key, _) => key.precomputed.is_due(),
             Material::Ra(_) | Material::Pss(..) => false,
         }
     }
 
-    /// Computes multiples of its point, and says so: unless they are there, another thread does, or there is no room.
+    /// Precomputes multiples of the point. Returns false if the table exists, if another thread makes the table, or
+    /// if the memory budget is used up.
     pub(crate) fn make_table(&self, backend: Backend) -> bool {
         match &self.material {
             Material::EcdsaP256(key, _) => {
-                let make = || p256::KnownPoint::new(backend, &key.point);
-                key.ahead.make(p256::KnownPoint::BYTES, make)
+                let make = || p256::PrecomputedPoint::new(backend, &key.point);
+                key.precomputed.make(p256::PrecomputedPoint::BYTES, make)
             }
             Material::Ed25519(key, _) => {
-                let make = || edwards::KnownKey::new(backend, &key.key);
-                key.ahead.make(edwards::KnownKey::BYTES, make)
+                let make = || edwards::PrecomputedKey::new(backend, &key.key);
+                key.precomputed.make(edwards::PrecomputedKey::BYTES, make)
             }
             Material::Ra(_) | Material::Pss(..) => false,
         }
     }
 
-    /// Bytes of the table that is made ahead of this key's point, if it is one.
+    /// Bytes of the precomputed table of this key; `None` for RSA.
     pub(crate) fn table_bytes(&self) -> Option<usize> {
         match &self.material {
-            Material::EcdsaP256(..) => Some(p256::KnownPoint::BYTES),
-            Material::Ed25519(..) => Some(edwards::KnownKey::BYTES),
+            Material::EcdsaP256(..) => Some(p256::PrecomputedPoint::BYTES),
+            Material::Ed25519(..) => Some(edwards::PrecomputedKey::BYTES),
             Material::Ra(_) | Material::Pss(..) => None,
         }
     }
 
-    /// Takes the room for that table from here.
-    pub(crate) fn draw_from(&self, room: &Arc<Room>) {
+    /// Charges the table to this memory budget.
+    pub(crate) fn set_table_budget(&self, room: &Arc<MemoryBudget>) {
         match &self.material {
-            Material::EcdsaP256(key, _) => key.ahead.draw_from(room),
-            Material::Ed25519(key, _) => key.ahead.draw_from(room),
+            Material::EcdsaP256(key, _) => key.precomputed.set_budget(room),
+            Material::Ed25519(key, _) => key.precomputed.set_budget(room),
             Material::Ra(_) | Material::Pss(..) => {}
         }
     }
 
-    /// What the scheme verifies with, if it is RA.
+    /// The key of RA; `None` for other schemes.
     #[must_use]
     pub fn ra(&self) -> Option<&RaPublic> {
         match &self.material {
@@ -284,10 +286,10 @@ fn key_id(scheme: Scheme, bytes: &[u8]) -> KeyId {
     KeyId(id)
 }
 
-/// `RSAPublicKey` (RFC 8017, A.1.1) of a modulus whose topmost bit is set, and 65537.
+/// `RSAPublicKey` (RFC 8017, A.1.1) of a modulus whose topmost bit is set, and the exponent 65537.
 fn pkcs1(modulus: &[u8]) -> Vec<u8> {
     const EXPONENT: [u8; 5] = [0x02, 0x03, 0x01, 0x00, 0x01];
-    // A zero keeps the number positive; keys have 256 or 384 bytes, so that lengths take two.
+    // A leading zero keeps the number positive; keys have 256 or 384 bytes, so that lengths take two bytes.
     let integer = modulus.len() + 1;
     let sequence = 4 + integer + EXPONENT.len();
     let [integer, sequence] = [integer, sequence].map(|length| (length as u16).to_be_bytes());

@@ -1,4 +1,4 @@
-//! Public keys and layouts as JSON, to be handed to receivers.
+//! Public keys and layouts as JSON, for distribution to receivers.
 
 use linewarden_arithmetic::rsa::RsaPublic;
 use serde::{Deserialize, Serialize};
@@ -8,38 +8,39 @@ use crate::message::{KeyId, PayloadKind};
 use crate::ra::{Domain, Layout, LayoutError, PAD_BYTES, RaPublic};
 use crate::scheme::Scheme;
 
-/// No public key is longer: a layout of 2^17 sub-messages, of 512 bytes at most, seldom has so many long ones.
+/// No public key is longer: a layout has at most 2^17 sub-messages of at most 512 bytes, and few are that
+/// long.
 pub const PUBLIC_KEY_BYTES_MAX: usize = 16 << 20;
 const FORMAT: &str = "linewarden signer 1";
 
-/// Why a text is no public key.
+/// Why a text is not a public key.
 #[derive(Debug, thiserror::Error)]
 pub enum PublicKeyTextError {
-    /// No JSON, or fields are missing or unknown.
-    #[error("no public key of a signer: {0}")]
+    /// Invalid JSON, or fields are missing or unknown.
+    #[error("invalid public key of a signer: {0}")]
     Json(#[from] serde_json::Error),
-    /// Another format.
-    #[error("format: {0:?}; {FORMAT:?} is read here")]
+    /// Unknown format.
+    #[error("format: {0:?} is not supported; expected {FORMAT:?}")]
     Format(String),
-    /// A field's value is not what it should be.
+    /// The value of a field is invalid.
     #[error("{field}: {problem}")]
     Field {
-        /// Which field.
+        /// The field.
         field: &'static str,
-        /// What is wrong.
+        /// The error.
         problem: String,
     },
-    /// The layout cannot be.
+    /// The layout is invalid.
     #[error("layout: {0}")]
     Layout(#[from] LayoutError),
-    /// The key is none.
+    /// The key is invalid.
     #[error("key: {0}")]
     Key(#[from] PublicKeyError),
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Text {
+struct PublicKeyDocument {
     format: String,
     scheme: String,
     id: String,
@@ -48,40 +49,40 @@ struct Text {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     random: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    layout: Option<LayoutText>,
+    layout: Option<LayoutDocument>,
 }
 
-/// A layout as people write it.
+/// A layout as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
-pub enum LayoutText {
+pub enum LayoutDocument {
     /// A basic safety message.
     Bsm,
-    /// So many bytes.
+    /// A number of opaque bytes.
     Opaque {
         /// 1 to 60.
         bytes: usize,
     },
-    /// Sub-messages, and bytes between them.
+    /// Sub-messages, and bytes between sub-messages.
     Submessages {
         /// `"byte"`, or `{"submessages": ["…", "…"]}`.
         components: Vec<Domain>,
     },
 }
 
-impl TryFrom<LayoutText> for Layout {
+impl TryFrom<LayoutDocument> for Layout {
     type Error = LayoutError;
 
-    fn try_from(text: LayoutText) -> Result<Self, LayoutError> {
+    fn try_from(text: LayoutDocument) -> Result<Self, LayoutError> {
         match text {
-            LayoutText::Bsm => Self::bsm(),
-            LayoutText::Opaque { bytes } => Self::bytes(bytes),
-            LayoutText::Submessages { components } => Self::new(PayloadKind::Submessages, components),
+            LayoutDocument::Bsm => Self::bsm(),
+            LayoutDocument::Opaque { bytes } => Self::bytes(bytes),
+            LayoutDocument::Submessages { components } => Self::new(PayloadKind::Submessages, components),
         }
     }
 }
 
-impl From<&Layout> for LayoutText {
+impl From<&Layout> for LayoutDocument {
     fn from(layout: &Layout) -> Self {
         match layout.kind() {
             PayloadKind::Bsm => Self::Bsm,
@@ -96,10 +97,10 @@ impl From<&Layout> for LayoutText {
 }
 
 impl PublicKey {
-    /// As JSON, with a line's end.
+    /// The key as JSON, with a line end.
     ///
     /// # Errors
-    /// None that is known: all of it are strings and numbers.
+    /// None is known: all fields are strings and numbers.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
         let (key, ra) = match self.material() {
             Material::Ra(ra) => (ra.rsa().as_bytes().to_vec(), Some(ra)),
@@ -107,7 +108,7 @@ impl PublicKey {
             Material::EcdsaP256(key, _) => (key.to_sec1(), None),
             Material::Ed25519(key, _) => (key.key().as_bytes().to_vec(), None),
         };
-        let text = Text {
+        let text = PublicKeyDocument {
             format: FORMAT.to_owned(),
             scheme: self.scheme().name().to_owned(),
             id: self.id().to_string(),
@@ -118,12 +119,12 @@ impl PublicKey {
         Ok(serde_json::to_string_pretty(&text)? + "\n")
     }
 
-    /// Reads what [`PublicKey::to_json`] has written.
+    /// Reads the JSON that [`PublicKey::to_json`] writes.
     ///
     /// # Errors
-    /// What is wrong with which field; an id that is not this key's.
+    /// The error and the field; an id that does not match the key.
     pub fn from_json(text: &str) -> Result<Self, PublicKeyTextError> {
-        let text: Text = serde_json::from_str(text)?;
+        let text: PublicKeyDocument = serde_json::from_str(text)?;
         if text.format != FORMAT {
             return Err(PublicKeyTextError::Format(text.format));
         }
@@ -138,7 +139,7 @@ impl PublicKey {
                     return Err(PublicKeyError::Length {
                         scheme,
                         found: bytes.len(),
-                        wanted: scheme.signature_bytes(),
+                        expected: scheme.signature_bytes(),
                     }
                     .into());
                 }
@@ -153,7 +154,7 @@ impl PublicKey {
             false => Err(PublicKeyTextError::Field {
                 field: "id",
                 problem: format!(
-                    "{id} is not this key's, which is {}: a field has been changed",
+                    "{id} does not match the key, whose id is {}; a field was changed",
                     key.id()
                 ),
             }),

@@ -1,40 +1,41 @@
-//! Lanes: where equations are computed. All give the same answer to each message; they differ in how many they take at once.
+//! Lanes: implementations that verify signatures. All lanes give the same verdict on each message; they differ in batch
+//! size.
 
-mod eight;
-mod graphics;
-mod one;
+mod batch;
+mod gpu;
+mod single;
 
-pub use eight::Eight;
-pub use graphics::{Graphics, KeyMemory, MaskDelivery, Opener, Places};
-pub use one::OneByOne;
+pub use batch::BatchLane;
+pub use gpu::{GpuLane, KeyMemory, KeyPlacement, MaskDelivery, Opener};
+pub use single::SingleLane;
 
 use sha2::{Digest as _, Sha256};
 
 use crate::receive::Checked;
 
-/// Computes whether messages are their signers'.
+/// Verifies the signatures of messages.
 pub trait Verifier: Send {
-    /// What it is called in reports.
+    /// Name of the lane in reports.
     fn name(&self) -> &str;
 
-    /// Whether each message's equation holds, in their order, added to `holds`.
+    /// Whether each message's signature is valid, in order, appended to `holds`.
     ///
     /// # Errors
-    /// What computed is gone; nothing was added.
-    fn verify(&mut self, messages: &[Checked], holds: &mut Vec<bool>) -> Result<(), Lost>;
+    /// The device is lost; nothing was appended.
+    fn verify(&mut self, messages: &[Checked], holds: &mut Vec<bool>) -> Result<(), VerifierLost>;
 }
 
-/// A lane that computes no more: a GPU that fell off its bus, as an example. Its work is to be done by another.
+/// A lane that has stopped computing, for example a GPU that fell off its bus. Another lane must do its work.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{lane}: {reason}")]
-pub struct Lost {
-    /// Which lane.
+pub struct VerifierLost {
+    /// Name of the lane.
     pub lane: String,
-    /// What its library says.
+    /// Error message of the library.
     pub reason: String,
 }
 
-/// What a plain scheme signs.
+/// The digest that a plain scheme signs.
 fn digest(message: &Checked) -> [u8; 32] {
     let [prefix, signed] = message.signed_bytes();
     Sha256::new()
@@ -44,8 +45,8 @@ fn digest(message: &Checked) -> [u8; 32] {
         .into()
 }
 
-/// A signature's two numbers of 32 bytes.
-fn halves(message: &Checked) -> Option<(&[u8; 32], &[u8; 32])> {
+/// The two numbers of 32 bytes of a signature.
+fn signature_numbers(message: &Checked) -> Option<(&[u8; 32], &[u8; 32])> {
     let (numbers, []) = message.signature().as_chunks::<32>() else {
         return None;
     };

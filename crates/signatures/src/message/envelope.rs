@@ -11,10 +11,10 @@
 //! | 19 | 2 | length of the payload, big-endian |
 //! | 21 | ≤ 1,024 | payload |
 //! | | 32 | the mask's name `r`, with the two RA schemes only |
-//! | | 64, 256 or 384 | signature, as long as the scheme says |
+//! | | 64, 256 or 384 | signature, with the length that the scheme defines |
 //!
-//! Nothing follows. Plain schemes sign [`Envelope::signed_bytes`], all before the signature, behind a prefix that no other protocol
-//! has. RA signs the stamp and the payload, component by component; scheme, signer and kind are bound by the key's pad.
+//! No bytes may follow. A plain scheme signs [`Envelope::signed_bytes`], all bytes before the signature, after a prefix that no other
+//! protocol uses. RA signs the stamp and the payload, component by component; the pad of the key binds scheme, signer and kind.
 
 use super::{KEY_ID_BYTES, KeyId, Stamp};
 use crate::refusal::Refusal;
@@ -22,35 +22,35 @@ use crate::scheme::Scheme;
 
 const MAGIC: &[u8; 2] = b"LS";
 const VERSION: u8 = 1;
-/// The first three bytes of all messages.
+/// The first three bytes of every message.
 pub(crate) const MAGIC_AND_VERSION: u32 = (MAGIC[0] as u32) << 16 | (MAGIC[1] as u32) << 8 | VERSION as u32;
 /// Bytes before the payload.
 pub const HEADER_BYTES: usize = 21;
 /// Bytes of a mask's name.
 pub const MASK_NAME_BYTES: usize = 32;
-/// The longest payload: with everything around it, it passes any link with an MTU of 1,500.
+/// The longest payload: such a message fits any link with an MTU of 1,500.
 pub const PAYLOAD_BYTES_MAX: usize = 1024;
 /// The longest message.
 pub const MESSAGE_BYTES_MAX: usize = HEADER_BYTES + PAYLOAD_BYTES_MAX + MASK_NAME_BYTES + 384;
-/// What the plain schemes sign begins with.
+/// Prefix of the bytes that a plain scheme signs.
 const SIGNED_PREFIX: &[u8] = b"linewarden signed message 1\0";
 
-/// What a payload is.
+/// Type of a payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum PayloadKind {
-    /// Bytes that mean nothing to this program.
+    /// Opaque bytes.
     Opaque = 0,
     /// A basic safety message of SAE J2735, part I, in UPER: 37 bytes.
     Bsm = 1,
-    /// Which of a layout's sub-messages it is, a number each.
+    /// Numbers that select sub-messages of a layout.
     Submessages = 2,
 }
 
 impl PayloadKind {
     const ALL: [Self; 3] = [Self::Opaque, Self::Bsm, Self::Submessages];
 
-    /// Its name in files and JSON.
+    /// The name in files and JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -60,34 +60,34 @@ impl PayloadKind {
         }
     }
 
-    /// Its number on the wire.
+    /// The number on the wire.
     #[must_use]
     pub const fn number(self) -> u8 {
         self as u8
     }
 }
 
-/// What is before the payload and the payload, not signed yet.
+/// Header and payload of a message before signing.
 #[derive(Debug, Clone, Copy)]
-pub struct Unsigned<'a> {
-    /// With what it will be signed.
+pub struct UnsignedMessage<'a> {
+    /// The scheme.
     pub scheme: Scheme,
-    /// By whom.
+    /// The signer.
     pub key_id: KeyId,
-    /// When, and how urgent it is.
+    /// Time and priority.
     pub stamp: Stamp,
-    /// What the payload is.
+    /// Type of the payload.
     pub kind: PayloadKind,
     /// At most [`PAYLOAD_BYTES_MAX`] bytes.
     pub payload: &'a [u8],
 }
 
-/// A message whose signature is still to come.
+/// An encoded message without a signature.
 #[derive(Debug, Clone)]
 pub struct Draft(Vec<u8>);
 
-impl Unsigned<'_> {
-    /// The message up to its signature; with RA up to the mask's name. `None` for a payload that is too long.
+impl UnsignedMessage<'_> {
+    /// Encodes the message up to its signature; for RA up to the mask name. `None` if the payload is too long.
     #[must_use]
     pub fn encode(&self) -> Option<Draft> {
         if self.payload.len() > PAYLOAD_BYTES_MAX {
@@ -109,20 +109,20 @@ impl Unsigned<'_> {
 }
 
 impl Draft {
-    /// What a plain scheme signs.
+    /// The bytes that a plain scheme signs.
     #[must_use]
     pub fn to_sign(&self) -> Vec<u8> {
         [SIGNED_PREFIX, &self.0].concat()
     }
 
-    /// Finishes a message of a plain scheme.
+    /// Appends the signature of a plain scheme.
     #[must_use]
     pub fn with_signature(mut self, signature: &[u8]) -> Vec<u8> {
         self.0.extend_from_slice(signature);
         self.0
     }
 
-    /// Finishes a message of RA.
+    /// Appends the mask name and the signature of RA.
     #[must_use]
     pub fn with_mask(mut self, mask_name: &[u8; MASK_NAME_BYTES], signature: &[u8]) -> Vec<u8> {
         self.0.extend_from_slice(mask_name);
@@ -131,29 +131,29 @@ impl Draft {
     }
 }
 
-/// A received message, taken apart. Nothing of it has been verified.
+/// A received message, parsed. No part of it is verified.
 #[derive(Debug, Clone, Copy)]
 pub struct Envelope<'a> {
-    /// With what it says it is signed.
+    /// The claimed scheme.
     pub scheme: Scheme,
-    /// By whom.
+    /// The claimed signer.
     pub key_id: KeyId,
-    /// When, and how urgent it is.
+    /// Claimed time and priority.
     pub stamp: Stamp,
-    /// What the payload is.
+    /// Type of the payload.
     pub kind: PayloadKind,
     /// The payload.
     pub payload: &'a [u8],
-    /// The mask's name, with RA.
+    /// The mask name, for RA.
     pub mask_name: Option<&'a [u8; MASK_NAME_BYTES]>,
-    /// As many bytes as the scheme's signatures have.
+    /// The signature, as long as the scheme requires.
     pub signature: &'a [u8],
     before_signature: &'a [u8],
 }
 
 impl<'a> Envelope<'a> {
-    /// The signer that a datagram names, if it is long enough for a header and begins with the magic and the version. The flood filter makes
-    /// the same check.
+    /// The signer that a datagram names, if the datagram is long enough for a header and begins with the magic and the version. The flood
+    /// filter makes the same check.
     pub(crate) fn named_signer(bytes: &[u8]) -> Option<KeyId> {
         let header = bytes.first_chunk::<HEADER_BYTES>()?;
         let (magic, header) = take::<2>(header).ok()?;
@@ -162,10 +162,10 @@ impl<'a> Envelope<'a> {
         (magic == *MAGIC && version == VERSION).then_some(KeyId(key_id))
     }
 
-    /// Takes a datagram apart.
+    /// Parses a datagram.
     ///
     /// # Errors
-    /// [`Refusal::Malformed`], [`Refusal::Version`], [`Refusal::UnknownScheme`] or [`Refusal::WrongLength`].
+    /// [`Refusal::Malformed`], [`Refusal::UnsupportedVersion`], [`Refusal::UnknownScheme`] or [`Refusal::WrongLength`].
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Refusal> {
         let (header, rest) = bytes
             .split_first_chunk::<HEADER_BYTES>()
@@ -180,7 +180,7 @@ impl<'a> Envelope<'a> {
             return Err(Refusal::Malformed);
         }
         if version != VERSION {
-            return Err(Refusal::Version);
+            return Err(Refusal::UnsupportedVersion);
         }
         let scheme = Scheme::from_number(scheme).ok_or(Refusal::UnknownScheme)?;
         let kind = PayloadKind::ALL.into_iter().find(|known| known.number() == kind);
@@ -213,20 +213,20 @@ impl<'a> Envelope<'a> {
         })
     }
 
-    /// What a plain scheme has signed.
+    /// The bytes that a plain scheme signs.
     #[must_use]
     pub fn signed_bytes(&self) -> [&'a [u8]; 2] {
         [SIGNED_PREFIX, self.before_signature]
     }
 
-    /// The same, of a message with so many bytes of payload.
+    /// The same parts of a message with this payload length.
     pub(crate) fn signed_part(message: &[u8], payload_bytes: usize) -> [&[u8]; 2] {
         let signed = message.get(..HEADER_BYTES + payload_bytes);
         [SIGNED_PREFIX, signed.unwrap_or_default()]
     }
 }
 
-/// The first bytes of these, and the rest.
+/// Splits off the first N bytes.
 fn take<const N: usize>(bytes: &[u8]) -> Result<([u8; N], &[u8]), Refusal> {
     bytes
         .split_first_chunk::<N>()

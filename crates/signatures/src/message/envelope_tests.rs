@@ -1,12 +1,12 @@
-//! Bytes from the network.
+//! Parsing of bytes from the network.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::message::{Priority, TimeMs};
 
-fn unsigned<'a>(scheme: Scheme, bits: u64, kind: PayloadKind, payload: &'a [u8]) -> Unsigned<'a> {
-    Unsigned {
+fn unsigned<'a>(scheme: Scheme, bits: u64, kind: PayloadKind, payload: &'a [u8]) -> UnsignedMessage<'a> {
+    UnsignedMessage {
         scheme,
         key_id: KeyId([7; 8]),
         stamp: Stamp::from_bits(bits).unwrap(),
@@ -17,7 +17,7 @@ fn unsigned<'a>(scheme: Scheme, bits: u64, kind: PayloadKind, payload: &'a [u8])
 
 proptest! {
     #[test]
-    fn what_is_encoded_is_parsed(
+    fn encoded_messages_are_parsed(
         scheme in 0usize..6,
         bits in 0u64..1 << 44,
         kind in 0usize..3,

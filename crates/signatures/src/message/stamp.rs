@@ -1,4 +1,4 @@
-//! When a message was signed, and how urgent it says it is.
+//! When a message was signed, and the urgency that it claims.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use std::fmt;
 pub const STAMP_BITS: u32 = 44;
 const TIME_BITS: u32 = 41;
 const PRIORITY_BITS: u32 = STAMP_BITS - TIME_BITS;
-/// What times are counted from, as milliseconds of the Unix epoch: 2020-01-01T00:00:00Z. 41 bits last until 2089.
+/// The epoch of time stamps in milliseconds of the Unix epoch: 2020-01-01T00:00:00Z. 41 bits last until 2089.
 pub const EPOCH_UNIX_MS: u64 = 1_577_836_800_000;
 
 /// A time: milliseconds since 2020-01-01T00:00:00Z.
@@ -14,22 +14,22 @@ pub const EPOCH_UNIX_MS: u64 = 1_577_836_800_000;
 pub struct TimeMs(u64);
 
 impl TimeMs {
-    /// The last time that there is.
+    /// The latest time that can be represented.
     pub const MAX: Self = Self((1 << TIME_BITS) - 1);
 
-    /// A time since 2020; none is beyond [`TimeMs::MAX`].
+    /// A time since 2020, at most [`TimeMs::MAX`].
     #[must_use]
     pub const fn since_2020(ms: u64) -> Self {
         if ms < Self::MAX.0 { Self(ms) } else { Self::MAX }
     }
 
-    /// From a Unix clock; what was before 2020 is 2020.
+    /// From a Unix clock; times before 2020 become 2020.
     #[must_use]
     pub const fn from_unix_ms(ms: u64) -> Self {
         Self::since_2020(ms.saturating_sub(EPOCH_UNIX_MS))
     }
 
-    /// As a Unix clock has it.
+    /// As milliseconds of the Unix epoch.
     #[must_use]
     pub const fn unix_ms(self) -> u64 {
         self.0 + EPOCH_UNIX_MS
@@ -42,26 +42,27 @@ impl TimeMs {
     }
 }
 
-/// How urgent a message is: 0 is immediate, 7 can wait.
+/// Urgency of a message: 0 is immediate, 7 is the least urgent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Priority(u8);
 
-/// Not 0 to 7.
+/// A number that is not a priority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{0} is no priority: 0, the most urgent, to 7 are")]
-pub struct NoSuchPriority(pub u8);
+#[error("invalid priority {0}; expected 0 (most urgent) to 7")]
+pub struct InvalidPriority(pub u8);
 
 impl Priority {
-    /// What must not wait.
+    /// Immediate: the message must not wait.
     pub const IMMEDIATE: Self = Self(0);
-    /// The most urgent that is not immediate; what an immediate message beyond its source's quota becomes.
+    /// The most urgent priority after immediate; an immediate message beyond the quota of its source gets this
+    /// priority.
     pub const URGENT: Self = Self(1);
     /// The least urgent.
     pub const LEAST: Self = Self(Self::COUNT as u8 - 1);
-    /// How many there are.
+    /// Number of priorities.
     pub const COUNT: usize = 1 << PRIORITY_BITS;
 
-    /// The priority of this number; more than 7 is 7.
+    /// The priority of this number; numbers above 7 become 7.
     #[must_use]
     pub const fn new(number: u8) -> Self {
         if number > Self::LEAST.0 {
@@ -71,24 +72,24 @@ impl Priority {
         }
     }
 
-    /// Whether it is 0.
+    /// Whether the priority is 0.
     #[must_use]
     pub const fn is_immediate(self) -> bool {
         self.0 == 0
     }
 
-    /// All, most urgent first.
+    /// All priorities, most urgent first.
     pub fn all() -> impl DoubleEndedIterator<Item = Self> + ExactSizeIterator {
         (0..=Self::LEAST.0).map(Self)
     }
 
-    /// Its number, 0 to 7.
+    /// The number, 0 to 7.
     #[must_use]
     pub const fn number(self) -> u8 {
         self.0
     }
 
-    /// Its place in an array of [`Priority::COUNT`].
+    /// Index in an array of [`Priority::COUNT`].
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
@@ -96,12 +97,12 @@ impl Priority {
 }
 
 impl TryFrom<u8> for Priority {
-    type Error = NoSuchPriority;
+    type Error = InvalidPriority;
 
-    fn try_from(number: u8) -> Result<Self, NoSuchPriority> {
+    fn try_from(number: u8) -> Result<Self, InvalidPriority> {
         match usize::from(number) < Self::COUNT {
             true => Ok(Self(number)),
-            false => Err(NoSuchPriority(number)),
+            false => Err(InvalidPriority(number)),
         }
     }
 }
@@ -112,23 +113,23 @@ impl fmt::Display for Priority {
     }
 }
 
-/// Time and priority in 44 bits, the part of a message that every signature covers whatever the payload is.
+/// Time and priority in 44 bits; every signature covers this part, with any payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Stamp {
     /// When the message was signed.
     pub time: TimeMs,
-    /// How urgent it says it is: a claim, until the signature has been verified.
+    /// Claimed urgency, unverified until the signature has been verified.
     pub priority: Priority,
 }
 
 impl Stamp {
-    /// The time above the priority.
+    /// The bits: time above priority.
     #[must_use]
     pub const fn bits(self) -> u64 {
         self.time.0 << PRIORITY_BITS | self.priority.0 as u64
     }
 
-    /// None for more than [`STAMP_BITS`] bits.
+    /// `None` for more than [`STAMP_BITS`] bits.
     #[must_use]
     pub const fn from_bits(bits: u64) -> Option<Self> {
         if bits >> STAMP_BITS != 0 {

@@ -1,8 +1,8 @@
-//! What a message is made of: which values each of its components can take.
+//! Layouts: the components of a message, and the possible values of each.
 //!
-//! The first [`STAMP_DIGITS`] components of each message are the digits of its [`Stamp`]: time and priority are signed whatever the
-//! payload is. Then comes the payload, component by component: a byte, or one of some sub-messages that are known before. A layout of `a`
-//! components is one of `a - 4` for the payload.
+//! The first [`STAMP_DIGITS`] components of each message are the digits of its [`Stamp`]: every signature covers time and priority. The
+//! payload follows, component by component: a byte, or one of several predefined sub-messages. A layout of `a` components has `a - 4` for
+//! the payload.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,83 +10,83 @@ use crate::bsm;
 use crate::message::{PAYLOAD_BYTES_MAX, PayloadKind, STAMP_BITS, Stamp};
 use crate::refusal::Refusal;
 
-/// Components that a stamp is cut into.
+/// Number of components of a stamp.
 pub const STAMP_DIGITS: usize = 4;
-/// Bits of such a digit: 4 of them hold a stamp, and a table of 2,048 values each costs two seconds of one core.
+/// Bits of such a digit: 4 digits hold a stamp, and a table of 2,048 values each costs two seconds of one core.
 const DIGIT_BITS: u32 = STAMP_BITS.div_ceil(STAMP_DIGITS as u32);
 const DIGIT_VALUES: usize = 1 << DIGIT_BITS;
-/// The most components, the stamp's among them.
+/// Maximum number of components, including those of the stamp.
 pub const COMPONENTS_MAX: usize = 64;
-/// The most values of all components together: 32 MiB of a table over 2,048 bits.
+/// Maximum number of values of all components: 32 MiB of a table over 2,048 bits.
 pub const ROWS_MAX: usize = 1 << 17;
-/// The longest sub-message; the thesis has 512 bytes for all.
+/// Maximum length of a sub-message; in the thesis all have 512 bytes.
 pub const SUBMESSAGE_BYTES_MAX: usize = 512;
 
-/// The values that one component of a payload can take.
+/// The values of one component of a payload.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Domain {
     /// Any byte.
     Byte,
-    /// One of these texts, in this order: a payload has its number, in one byte, or in two from 257 texts on.
+    /// One of these texts; a payload has the index, in one byte, or in two from 257 texts on.
     Submessages(Vec<String>),
 }
 
-/// Why a layout cannot be.
+/// Why a layout is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
-    /// It has none, or too many.
-    #[error("components: {0} of them; 1 to {max} can be", max = COMPONENTS_MAX - STAMP_DIGITS)]
-    Components(usize),
-    /// A component has nothing to choose from, or two bytes do not number it.
-    #[error("components[{component}]: {count} sub-messages; 2 to 65,536 can be")]
-    Submessages {
-        /// Which, from 0.
+    /// No components, or too many.
+    #[error("components: {0} given; expected 1 to {max}", max = COMPONENTS_MAX - STAMP_DIGITS)]
+    ComponentCount(usize),
+    /// A component has fewer than two values, or more than two bytes can number.
+    #[error("components[{component}]: {count} sub-messages given; expected 2 to 65,536")]
+    SubmessageCount {
+        /// Index of the component, from 0.
         component: usize,
-        /// How many it has.
+        /// Number of sub-messages.
         count: usize,
     },
     /// A sub-message is too long.
-    #[error("components[{component}][{value}]: longer than {SUBMESSAGE_BYTES_MAX} bytes")]
-    Long {
-        /// Which component, from 0.
+    #[error("components[{component}][{value}]: sub-message is longer than {SUBMESSAGE_BYTES_MAX} bytes")]
+    SubmessageTooLong {
+        /// Index of the component, from 0.
         component: usize,
-        /// Which of its values, from 0.
+        /// Index of the value, from 0.
         value: usize,
     },
-    /// Two are the same, and a message would have two forms.
-    #[error("components[{component}]: {text:?} is there twice")]
-    Twice {
-        /// Which component, from 0.
+    /// Two sub-messages are equal, which would give a message two forms.
+    #[error("components[{component}]: duplicate sub-message {text:?}")]
+    DuplicateSubmessage {
+        /// Index of the component, from 0.
         component: usize,
-        /// What is there twice.
+        /// The duplicate text.
         text: String,
     },
     /// The table would be too large.
     #[error(
-        "the table would have {0} rows, more than {ROWS_MAX}: use fewer or shorter lists of sub-messages"
+        "components: the table would have {0} rows, more than {ROWS_MAX}; use fewer or shorter lists of sub-messages"
     )]
-    Rows(usize),
-    /// A basic safety message is made of 37 bytes.
-    #[error("kind: a basic safety message has 37 components of a byte each")]
-    NotABsm,
-    /// Bytes alone need no kind of their own, and sub-messages do.
+    TooManyRows(usize),
+    /// A basic safety message has 37 byte components.
+    #[error("kind: a basic safety message must have 37 byte components")]
+    InvalidBsm,
+    /// The kind "opaque" is for byte components only, "submessages" for layouts with sub-messages.
     #[error(
-        "kind: {0} does not fit the components: \"submessages\" is for layouts with sub-messages, \"opaque\" for bytes alone"
+        "kind: {0} does not match the components; use \"submessages\" for layouts with sub-messages, \"opaque\" for bytes only"
     )]
-    Kind(&'static str),
+    KindMismatch(&'static str),
 }
 
-/// What a message is made of. Part of the public key, and bound to it by the pad.
+/// The components of a message. Part of the public key, bound to the key by the pad.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     kind: PayloadKind,
     components: Vec<Domain>,
-    /// The table's first row of each component, the stamp's first, and how many rows there are.
+    /// First table row of each component, the stamp's first, and the total number of rows.
     offsets: Vec<usize>,
 }
 
-/// A message as its components' numbers.
+/// The component numbers of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Digits {
     digits: [u16; COMPONENTS_MAX],
@@ -108,7 +108,7 @@ impl Digits {
     }
 }
 
-/// What one component of a payload is.
+/// Content of one component of a payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(untagged)]
 pub enum Part<'a> {
@@ -122,10 +122,10 @@ impl Layout {
     /// A layout of these components.
     ///
     /// # Errors
-    /// Too many or no components or values, values that are too long or not different, a kind that does not fit.
+    /// Too many or no components or values, values that are too long or equal, or a kind that does not match.
     pub fn new(kind: PayloadKind, components: Vec<Domain>) -> Result<Self, LayoutError> {
         if components.is_empty() || components.len() > COMPONENTS_MAX - STAMP_DIGITS {
-            return Err(LayoutError::Components(components.len()));
+            return Err(LayoutError::ComponentCount(components.len()));
         }
         for (component, domain) in components.iter().enumerate() {
             check(component, domain)?;
@@ -133,10 +133,10 @@ impl Layout {
         let bytes_alone = components.iter().all(|domain| *domain == Domain::Byte);
         match kind {
             PayloadKind::Bsm if !bytes_alone || components.len() != bsm::MESSAGE_BYTES => {
-                return Err(LayoutError::NotABsm);
+                return Err(LayoutError::InvalidBsm);
             }
-            PayloadKind::Opaque if !bytes_alone => return Err(LayoutError::Kind("opaque")),
-            PayloadKind::Submessages if bytes_alone => return Err(LayoutError::Kind("submessages")),
+            PayloadKind::Opaque if !bytes_alone => return Err(LayoutError::KindMismatch("opaque")),
+            PayloadKind::Submessages if bytes_alone => return Err(LayoutError::KindMismatch("submessages")),
             _ => {}
         }
         let mut offsets = vec![0];
@@ -148,7 +148,7 @@ impl Layout {
             offsets.push(rows);
         }
         if rows > ROWS_MAX {
-            return Err(LayoutError::Rows(rows));
+            return Err(LayoutError::TooManyRows(rows));
         }
         Ok(Self {
             kind,
@@ -157,14 +157,14 @@ impl Layout {
         })
     }
 
-    /// `count` bytes of opaque payload.
+    /// A layout of `count` bytes of opaque payload.
     ///
     /// # Errors
-    /// None, or more than 60.
+    /// No bytes, or more than 60.
     pub fn bytes(count: usize) -> Result<Self, LayoutError> {
-        // A file of a key says how many; no more memory is taken than they may be.
+        // The count may come from a key file; memory is limited to the maximum.
         if count > COMPONENTS_MAX {
-            return Err(LayoutError::Components(count));
+            return Err(LayoutError::ComponentCount(count));
         }
         Self::new(PayloadKind::Opaque, vec![Domain::Byte; count])
     }
@@ -172,30 +172,30 @@ impl Layout {
     /// A basic safety message of SAE J2735, part I.
     ///
     /// # Errors
-    /// Never; it is built as others are.
+    /// Never; the constructor checks as for other layouts.
     pub fn bsm() -> Result<Self, LayoutError> {
         Self::new(PayloadKind::Bsm, vec![Domain::Byte; bsm::MESSAGE_BYTES])
     }
 
-    /// What the payload is.
+    /// Type of the payload.
     #[must_use]
     pub fn kind(&self) -> PayloadKind {
         self.kind
     }
 
-    /// What the payload is made of.
+    /// Components of the payload.
     #[must_use]
     pub fn payload_components(&self) -> &[Domain] {
         &self.components
     }
 
-    /// a: all components, the stamp's among them.
+    /// a: the number of all components, including those of the stamp.
     #[must_use]
     pub fn components(&self) -> usize {
         STAMP_DIGITS + self.components.len()
     }
 
-    /// Values of all components together: rows of a table.
+    /// Number of values of all components, which is the number of table rows.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.offsets.last().copied().unwrap_or_default()
@@ -207,10 +207,10 @@ impl Layout {
         self.components.iter().map(Domain::digit_bytes).sum()
     }
 
-    /// The components of a message.
+    /// The component numbers of a message.
     ///
     /// # Errors
-    /// [`Refusal::WrongLayout`]: another kind, another length, or a number that a component does not have.
+    /// [`Refusal::WrongLayout`]: another kind or length, or a number out of a component's range.
     pub fn digits(&self, stamp: Stamp, kind: PayloadKind, payload: &[u8]) -> Result<Digits, Refusal> {
         if kind != self.kind || payload.len() != self.payload_bytes() {
             return Err(Refusal::WrongLayout);
@@ -239,14 +239,14 @@ impl Layout {
         Ok(digits)
     }
 
-    /// How many values each component has, the stamp's first.
+    /// Number of values of each component, the stamp's first.
     pub fn domains(&self) -> impl Iterator<Item = u32> + '_ {
         let bounds = self.offsets.iter().zip(self.offsets.iter().skip(1));
         // At most `ROWS_MAX`.
         bounds.map(|(from, to)| (to - from) as u32)
     }
 
-    /// Bytes of the longest value that is hashed.
+    /// Maximum length of a hashed value.
     #[must_use]
     pub fn value_bytes_max(&self) -> usize {
         let texts = self.components.iter().flat_map(|domain| match domain {
@@ -260,7 +260,7 @@ impl Layout {
             .max(DIGIT_BITS.div_ceil(8) as usize)
     }
 
-    /// The rows of a table that a message's components are, in their order.
+    /// The table rows of a message's components, in order.
     pub fn rows_of<'a>(&'a self, digits: &'a Digits) -> impl Iterator<Item = usize> + 'a {
         self.offsets
             .iter()
@@ -268,7 +268,7 @@ impl Layout {
             .map(|(offset, digit)| offset + usize::from(*digit))
     }
 
-    /// The component j, from 0, and the bytes of its value that a row stands for. `None` beyond the last row.
+    /// The component j, from 0, and the hashed value of a row. `None` beyond the last row.
     #[must_use]
     pub fn row(&self, row: usize) -> Option<(u16, RowValue<'_>)> {
         let component = self
@@ -286,7 +286,7 @@ impl Layout {
         Some((u16::try_from(component).ok()?, value))
     }
 
-    /// What a payload stands for: a text where a component has texts, else a byte. `None` for what [`Layout::digits`] refuses.
+    /// The parts of a payload: a text for a component with texts, else a byte. `None` for a payload that [`Layout::digits`] refuses.
     #[must_use]
     pub fn parts(&self, payload: &[u8]) -> Option<Vec<Part<'_>>> {
         let mut rest = payload;
@@ -305,7 +305,7 @@ impl Layout {
         rest.is_empty().then_some(parts)
     }
 
-    /// One encoding of each layout, for the pad: kind, number of components, and each component's values, all with their lengths.
+    /// Canonical encoding of the layout for the pad: kind, number of components, and each component's values, all with their lengths.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![1, self.kind.number()];
@@ -327,11 +327,11 @@ impl Layout {
     }
 }
 
-// A payload of the longest layout fits a message: 60 components of two bytes.
+// A payload of the longest layout fits in a message: 60 components of two bytes.
 const _: () = assert!(2 * (COMPONENTS_MAX - STAMP_DIGITS) <= PAYLOAD_BYTES_MAX);
 const _: () = assert!(DIGIT_BITS * STAMP_DIGITS as u32 >= STAMP_BITS && DIGIT_BITS <= 16);
 
-/// The bytes of a component's value that are hashed.
+/// The hashed bytes of a component's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowValue<'a> {
     /// A digit of a stamp, big-endian.
@@ -355,7 +355,7 @@ impl RowValue<'_> {
 }
 
 impl Domain {
-    /// How many values there are.
+    /// Number of values.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Byte => 256,
@@ -375,15 +375,15 @@ fn check(component: usize, domain: &Domain) -> Result<(), LayoutError> {
     };
     let count = texts.len();
     if !(2..=1 << 16).contains(&count) {
-        return Err(LayoutError::Submessages { component, count });
+        return Err(LayoutError::SubmessageCount { component, count });
     }
     if let Some(value) = texts.iter().position(|text| text.len() > SUBMESSAGE_BYTES_MAX) {
-        return Err(LayoutError::Long { component, value });
+        return Err(LayoutError::SubmessageTooLong { component, value });
     }
     let mut sorted: Vec<&String> = texts.iter().collect();
     sorted.sort_unstable();
     match sorted.windows(2).find(|pair| pair.first() == pair.last()) {
-        Some([text, _]) => Err(LayoutError::Twice {
+        Some([text, _]) => Err(LayoutError::DuplicateSubmessage {
             component,
             text: (*text).clone(),
         }),
@@ -391,7 +391,7 @@ fn check(component: usize, domain: &Domain) -> Result<(), LayoutError> {
     }
 }
 
-/// Lengths are below 2^32: components and values are counted by [`ROWS_MAX`], bytes by [`SUBMESSAGE_BYTES_MAX`].
+/// Lengths are below 2^32: [`ROWS_MAX`] bounds components and values, [`SUBMESSAGE_BYTES_MAX`] bounds bytes.
 fn put_length(bytes: &mut Vec<u8>, length: usize) {
     bytes.extend_from_slice(&(length as u32).to_be_bytes());
 }

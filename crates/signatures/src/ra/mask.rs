@@ -6,23 +6,23 @@ use zeroize::Zeroizing;
 
 use crate::message::MASK_NAME_BYTES;
 
-/// A mask that no message has been signed with: `(r, β)`. Signing takes it by value, and wipes it.
+/// An unused mask: `(r, β)`. Signing takes a mask by value, and wipes it.
 ///
-/// It cannot be copied. β stays a secret after use: it uncovers the product of components that it has covered.
+/// A mask cannot be copied. β stays secret after use: it reveals the product of components that it covered.
 pub struct Mask {
     name: [u8; MASK_NAME_BYTES],
     beta: Zeroizing<Vec<u8>>,
 }
 
 impl Mask {
-    /// Takes over `r` and `β`, the latter big-endian and as long as the modulus. Whoever calls this vouches that no other mask has been
-    /// made of the same two, and that no message was signed with them.
+    /// Takes `r` and `β`, the latter big-endian and as long as the modulus. The caller guarantees that no other mask has the same
+    /// numbers, and that no message was signed with them.
     #[must_use]
-    pub fn assertion(name: [u8; MASK_NAME_BYTES], beta: Zeroizing<Vec<u8>>) -> Self {
+    pub fn from_unused_parts(name: [u8; MASK_NAME_BYTES], beta: Zeroizing<Vec<u8>>) -> Self {
         Self { name, beta }
     }
 
-    /// `r`, which goes out with the message.
+    /// `r`, which is sent with the message.
     #[must_use]
     pub fn name(&self) -> &[u8; MASK_NAME_BYTES] {
         &self.name

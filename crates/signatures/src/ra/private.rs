@@ -1,20 +1,20 @@
-//! The private key of Rapid Authentication: what masks and tables are made with.
+//! The private key of Rapid Authentication, which makes masks and tables.
 
 use std::fmt;
 use std::sync::Arc;
 
 use linewarden_arithmetic::Backend;
-use linewarden_arithmetic::rsa::{self, Fault, RsaPrivate};
+use linewarden_arithmetic::rsa::{self, RsaError, RsaPrivate};
 use zeroize::Zeroizing;
 
-use super::EIGHT;
+use super::GROUP_SIZE;
 use super::layout::Digits;
 use super::mask::Mask;
 use super::public::RaPublic;
 use super::table::Table;
 use crate::message::MASK_NAME_BYTES;
 
-/// A private key, with its public one.
+/// A private key, with its public key.
 pub struct RaPrivate {
     public: Arc<RaPublic>,
     rsa: RsaPrivate,
@@ -27,7 +27,7 @@ impl fmt::Debug for RaPrivate {
 }
 
 impl RaPrivate {
-    /// The private half of this key: `None` if it is another's.
+    /// The private half of this key; `None` if the keys do not match.
     #[must_use]
     pub fn new(public: Arc<RaPublic>, rsa: RsaPrivate) -> Option<Self> {
         (rsa.public() == public.rsa()).then_some(Self { public, rsa })
@@ -44,31 +44,31 @@ impl RaPrivate {
         &self.rsa
     }
 
-    /// Makes masks of names that are random and were never used.
+    /// Makes masks with these names, which must be random and unused.
     ///
     /// # Errors
-    /// A result does not check; no mask is made then.
-    pub fn masks(&self, names: &[[u8; MASK_NAME_BYTES]]) -> Result<Vec<Mask>, Fault> {
+    /// The check of a result failed; then no mask is made.
+    pub fn masks(&self, names: &[[u8; MASK_NAME_BYTES]]) -> Result<Vec<Mask>, RsaError> {
         let hashes: Vec<_> = names.iter().map(|name| self.public.mask_hash(name)).collect();
         let numbers: Vec<&[u8]> = hashes.iter().map(super::public::MaskHash::as_bytes).collect();
         let signatures = self.signatures(&numbers)?;
         Ok(names
             .iter()
             .zip(signatures)
-            .map(|(name, signature)| Mask::assertion(*name, signature))
+            .map(|(name, signature)| Mask::from_unused_parts(*name, signature))
             .collect())
     }
 
-    /// Makes the table: a signature of each value of each component. `made` is told how many rows there are so far, and says whether to go
-    /// on; `None` if not.
+    /// Makes the table: a signature of each value of each component. `made` receives the number of rows so far, and returns whether to
+    /// continue; `None` if not.
     ///
     /// # Errors
-    /// A result does not check.
-    pub fn table(&self, mut made: impl FnMut(usize) -> bool) -> Result<Option<Table>, Fault> {
+    /// The check of a result failed.
+    pub fn table(&self, mut made: impl FnMut(usize) -> bool) -> Result<Option<Table>, RsaError> {
         let mut table = Table::empty(Arc::clone(&self.public));
         let rows = self.public.layout().rows();
-        for first in (0..rows).step_by(EIGHT) {
-            let some = first..(first + EIGHT).min(rows);
+        for first in (0..rows).step_by(GROUP_SIZE) {
+            let some = first..(first + GROUP_SIZE).min(rows);
             let hashes: Vec<Vec<u8>> = some.filter_map(|row| self.public.component_bytes(row)).collect();
             let numbers: Vec<&[u8]> = hashes.iter().map(Vec::as_slice).collect();
             for (index, signature) in self.signatures(&numbers)?.iter().enumerate() {
@@ -81,21 +81,21 @@ impl RaPrivate {
         Ok(Some(table))
     }
 
-    /// Signs without a table and without a mask: `σ = (H(2 | P | r) · Π H(1 | P | j | m_j))^d`, the same number, for the price of an RSA
-    /// signature. What is left to do when masks run out. The name is random and was never used.
+    /// Signs without a table and without a mask: `σ = (H(2 | P | r) · Π H(1 | P | j | m_j))^d`, the same number, at the cost of an RSA
+    /// signature. Used when no masks are left. The name must be random and unused.
     ///
     /// # Errors
-    /// The result does not check.
-    pub fn sign(&self, name: &[u8; MASK_NAME_BYTES], digits: &Digits) -> Result<Vec<u8>, Fault> {
+    /// The check of the result failed.
+    pub fn sign(&self, name: &[u8; MASK_NAME_BYTES], digits: &Digits) -> Result<Vec<u8>, RsaError> {
         let mut signatures = self.sign_all(&[(*name, digits)])?;
-        signatures.pop().ok_or(Fault::Mixed)
+        signatures.pop().ok_or(RsaError::MixedSizes)
     }
 
-    /// The same of many, eight at a time where the processor is faster so.
+    /// The same for many messages, eight at a time where that is faster on this CPU.
     ///
     /// # Errors
-    /// A result does not check; there is none then.
-    pub fn sign_all(&self, messages: &[([u8; MASK_NAME_BYTES], &Digits)]) -> Result<Vec<Vec<u8>>, Fault> {
+    /// The check of a result failed; then no signature is returned.
+    pub fn sign_all(&self, messages: &[([u8; MASK_NAME_BYTES], &Digits)]) -> Result<Vec<Vec<u8>>, RsaError> {
         let products = messages.iter().map(|(name, digits)| self.product(name, digits));
         let products = products.collect::<Result<Vec<_>, _>>()?;
         let products: Vec<&[u8]> = products.iter().map(Vec::as_slice).collect();
@@ -104,12 +104,12 @@ impl RaPrivate {
     }
 
     /// `H(2 | P | r) · Π H(1 | P | j | m_j)`.
-    fn product(&self, name: &[u8; MASK_NAME_BYTES], digits: &Digits) -> Result<Vec<u8>, Fault> {
+    fn product(&self, name: &[u8; MASK_NAME_BYTES], digits: &Digits) -> Result<Vec<u8>, RsaError> {
         let key = self.public.rsa();
         let mut mask = rsa::Table::new(key.size(), 1);
         mask.set(0, key, self.public.mask_hash(name).as_bytes())?;
-        let components = self.public.components(digits).ok_or(Fault::Mixed)?;
-        let hashes = components.factors().ok_or(Fault::Mixed)?;
+        let components = self.public.components(digits).ok_or(RsaError::MixedSizes)?;
+        let hashes = components.factors().ok_or(RsaError::MixedSizes)?;
         let factors: Vec<_> = mask
             .get(0)
             .into_iter()
@@ -121,19 +121,23 @@ impl RaPrivate {
         }
         let mut product = vec![0; one.len()];
         key.product(&mut product, &one, &factors)?;
-        components.keep();
+        components.cache_computed();
         Ok(product)
     }
 
-    /// `number^d` of each, big-endian: eight at a time where the processor is faster so.
-    fn signatures(&self, numbers: &[&[u8]]) -> Result<Vec<Zeroizing<Vec<u8>>>, Fault> {
+    /// `number^d` of each number, big-endian: eight at a time where that is faster on this CPU.
+    fn signatures(&self, numbers: &[&[u8]]) -> Result<Vec<Zeroizing<Vec<u8>>>, RsaError> {
         let bytes = self.public.rsa().size().bytes();
         let mut out: Vec<_> = numbers.iter().map(|_| Zeroizing::new(vec![0; bytes])).collect();
-        for (out, numbers) in out.chunks_mut(EIGHT).zip(numbers.chunks(EIGHT)) {
-            match (Backend::widest(), <[&[u8]; EIGHT]>::try_from(numbers), &mut *out) {
+        for (out, numbers) in out.chunks_mut(GROUP_SIZE).zip(numbers.chunks(GROUP_SIZE)) {
+            match (
+                Backend::widest(),
+                <[&[u8]; GROUP_SIZE]>::try_from(numbers),
+                &mut *out,
+            ) {
                 (Some(backend), Ok(numbers), [a, b, c, d, e, f, g, h]) => {
                     let out = [a, b, c, d, e, f, g, h].map(|out| out.as_mut_slice());
-                    self.rsa.power_eight(backend, numbers, out)?;
+                    self.rsa.power_batch(backend, numbers, out)?;
                 }
                 _ => {
                     for (out, number) in out.iter_mut().zip(numbers) {

@@ -5,39 +5,39 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use linewarden_arithmetic::Backend;
-use linewarden_arithmetic::rsa::{self, Element, Fault, RsaPublic};
+use linewarden_arithmetic::rsa::{self, Element, RsaError, RsaPublic};
 use sha2::{Digest as _, Sha256};
 
-use super::EIGHT;
+use super::GROUP_SIZE;
 use super::hash::{HASH_BYTES_MAX, Prefixes};
 use super::layout::{COMPONENTS_MAX, Digits, Layout};
 use crate::message::MASK_NAME_BYTES;
 
 /// Bytes of the pad P.
 pub const PAD_BYTES: usize = 32;
-/// e, as the pad has it.
+/// e, as encoded in the pad.
 const EXPONENT: u32 = 65_537;
 
-/// The public key: a modulus, a layout, and the pad that binds them to each other.
+/// The public key: a modulus, a layout, and the pad that binds both.
 ///
-/// The hashes of components are the same in all messages: those of messages that held are kept, as many as there is
-/// [room](RaPublic::keep_at_most) for. Who forges messages fills no memory.
+/// Hashes of components are the same in all messages: those of valid messages are cached, up to a [limit](RaPublic::set_cache_limit). Forged
+/// messages fill no memory.
 pub struct RaPublic {
     rsa: RsaPublic,
     layout: Layout,
     random: [u8; PAD_BYTES],
     pad: [u8; PAD_BYTES],
     prefixes: Prefixes,
-    /// By row of the layout, a number each.
+    /// By row of the layout, one number each.
     components: Box<[OnceLock<rsa::Table>]>,
-    /// How many more are kept.
-    room: AtomicUsize,
-    /// See [`RaPublic::recently_missed`], in so many parts.
-    missed: AtomicU32,
+    /// Remaining capacity of the cache.
+    cache_room: AtomicUsize,
+    /// See [`RaPublic::average_missing`], in fractions of [`MISSING_SCALE`].
+    missing_average: AtomicU32,
 }
 
-/// Parts of a component in [`RaPublic::missed`].
-const MISSED_PARTS: u32 = 16;
+/// Fractions of a component in [`RaPublic::missing_average`].
+const MISSING_SCALE: u32 = 16;
 
 impl fmt::Debug for RaPublic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -83,8 +83,8 @@ impl RaPublic {
             pad,
             prefixes: Prefixes::new(&pad),
             components: std::iter::repeat_with(OnceLock::new).take(rows).collect(),
-            room: AtomicUsize::new(rows),
-            missed: AtomicU32::new(0),
+            cache_room: AtomicUsize::new(rows),
+            missing_average: AtomicU32::new(0),
         }
     }
 
@@ -94,25 +94,25 @@ impl RaPublic {
         &self.rsa
     }
 
-    /// What messages are made of.
+    /// The layout of messages.
     #[must_use]
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// What was drawn for the pad.
+    /// The random bytes of the pad.
     #[must_use]
     pub fn random(&self) -> &[u8; PAD_BYTES] {
         &self.random
     }
 
-    /// P, which every hash begins with: `SHA-256("ra" | n | e | layout | random)`.
+    /// P, which is part of every hash: `SHA-256("ra" | n | e | layout | random)`.
     #[must_use]
     pub fn pad(&self) -> &[u8; PAD_BYTES] {
         &self.pad
     }
 
-    /// `H(2 | P | r)`, not reduced yet.
+    /// `H(2 | P | r)`, unreduced.
     pub(crate) fn mask_hash(&self, name: &[u8; MASK_NAME_BYTES]) -> MaskHash {
         let mut hash = MaskHash {
             bytes: [0; HASH_BYTES_MAX],
@@ -124,7 +124,7 @@ impl RaPublic {
         hash
     }
 
-    /// `H(1 | P | j | v)` of a row of the layout, not reduced yet; `None` beyond the last row.
+    /// `H(1 | P | j | v)` of a row of the layout, unreduced; `None` beyond the last row.
     pub(crate) fn component_bytes(&self, row: usize) -> Option<Vec<u8>> {
         let (component, value) = self.layout.row(row)?;
         let mut wide = vec![0; self.rsa.size().wide_bytes()];
@@ -132,14 +132,14 @@ impl RaPublic {
         Some(wide)
     }
 
-    /// Lets the hashes that are kept take so many bytes, those that are kept already among them. Without it, those of all rows may be kept.
-    pub fn keep_at_most(&self, bytes: usize) {
+    /// Limits the cached hashes to this number of bytes, including those cached already. By default, all rows may be cached.
+    pub fn set_cache_limit(&self, bytes: usize) {
         let rows = bytes / rsa::Table::bytes_of_one(self.rsa.size());
-        self.room
-            .store(rows.saturating_sub(self.kept_rows()), Ordering::Relaxed);
+        self.cache_room
+            .store(rows.saturating_sub(self.cached_rows()), Ordering::Relaxed);
     }
 
-    /// The hashes of a message's components: those that are kept, and the others computed. `None` for digits of another layout.
+    /// The hashes of a message's components, from the cache or computed. `None` for digits of another layout.
     pub(crate) fn components(&self, digits: &Digits) -> Option<Components<'_>> {
         let mut components = Components {
             public: self,
@@ -148,28 +148,28 @@ impl RaPublic {
             computed: rsa::Table::new(self.rsa.size(), 0),
         };
         for row in self.layout.rows_of(digits) {
-            *components.rows.get_mut(components.count)? = (row, self.kept(row));
+            *components.rows.get_mut(components.count)? = (row, self.cached(row));
             components.count += 1;
         }
         let missing: Vec<usize> = components.missing().collect();
         components.computed = rsa::Table::new(self.rsa.size(), missing.len());
-        for (index, rows) in missing.chunks(EIGHT).enumerate() {
+        for (index, rows) in missing.chunks(GROUP_SIZE).enumerate() {
             let hashes = rows.iter().map(|row| self.component_bytes(*row));
             let hashes = hashes.collect::<Option<Vec<_>>>()?;
-            self.set_some(&mut components.computed, EIGHT * index, &hashes)
+            self.set_group(&mut components.computed, GROUP_SIZE * index, &hashes)
                 .ok()?;
         }
         Some(components)
     }
 
-    /// Puts up to eight hashes into a table, from a place on.
-    fn set_some(&self, table: &mut rsa::Table, first: usize, hashes: &[Vec<u8>]) -> Result<(), Fault> {
-        /// From so many on, eight at a time take less time than as many one by one.
+    /// Writes up to eight hashes into a table, from an index on.
+    fn set_group(&self, table: &mut rsa::Table, first: usize, hashes: &[Vec<u8>]) -> Result<(), RsaError> {
+        /// From this number on, a batch of eight takes less time than single operations.
         const WORTH: usize = 2;
         match Backend::widest().filter(|_| hashes.len() >= WORTH) {
             Some(backend) => {
                 let number = |index| hashes.get(index).map_or(&[][..], Vec::as_slice);
-                table.set_eight(backend, first, &self.rsa, std::array::from_fn(number))
+                table.set_batch(backend, first, &self.rsa, std::array::from_fn(number))
             }
             None => (first..)
                 .zip(hashes)
@@ -177,63 +177,63 @@ impl RaPublic {
         }
     }
 
-    /// How many of a message's components have hashes that are not kept.
+    /// Number of a message's components whose hashes are not cached.
     pub(crate) fn missing(&self, digits: &Digits) -> usize {
         let rows = self.layout.rows_of(digits);
-        rows.filter(|row| self.kept(*row).is_none()).count()
+        rows.filter(|row| self.cached(*row).is_none()).count()
     }
 
-    /// How many components of a message that held had to be computed lately, on average.
-    pub(crate) fn recently_missed(&self) -> usize {
-        (self.missed.load(Ordering::Relaxed) / MISSED_PARTS) as usize
+    /// Recent average number of components that were computed for valid messages.
+    pub(crate) fn average_missing(&self) -> usize {
+        (self.missing_average.load(Ordering::Relaxed) / MISSING_SCALE) as usize
     }
 
-    /// Notes how many had to be computed for a message that held.
-    fn has_missed(&self, count: usize) {
-        let before = self.missed.load(Ordering::Relaxed);
-        // An eighth of the way, rounded towards it. A message has at most 64 components.
-        let toward = count as u32 * MISSED_PARTS;
+    /// Records how many components were computed for a valid message.
+    fn record_missing(&self, count: usize) {
+        let before = self.missing_average.load(Ordering::Relaxed);
+        // Moves the average by an eighth of the difference, rounded up in magnitude. A message has at most 64 components.
+        let toward = count as u32 * MISSING_SCALE;
         let after = if toward > before {
             before + (toward - before).div_ceil(8)
         } else {
             before - (before - toward).div_ceil(8)
         };
         if after != before {
-            self.missed.store(after, Ordering::Relaxed);
+            self.missing_average.store(after, Ordering::Relaxed);
         }
     }
 
-    fn kept(&self, row: usize) -> Option<Element<'_>> {
+    fn cached(&self, row: usize) -> Option<Element<'_>> {
         self.components.get(row)?.get()?.get(0)
     }
 
-    /// Keeps a component's hash, if there is room.
-    fn keep(&self, row: usize, hash: Element<'_>) {
+    /// Caches a component's hash, if there is room.
+    fn cache(&self, row: usize, hash: Element<'_>) {
         let one_less = |room: usize| room.checked_sub(1);
         let Some(place) = self.components.get(row) else {
             return;
         };
         if self
-            .room
+            .cache_room
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less)
             .is_ok()
-            && place.set(rsa::Table::of(hash)).is_err()
+            && place.set(rsa::Table::single(hash)).is_err()
         {
             // Another lane was faster.
-            self.room.fetch_add(1, Ordering::Relaxed);
+            self.cache_room.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// How many components' hashes are kept.
+    /// Number of cached hashes.
     #[must_use]
-    pub fn kept_rows(&self) -> usize {
+    pub fn cached_rows(&self) -> usize {
         self.components
             .iter()
             .filter(|place| place.get().is_some())
             .count()
     }
 
-    /// Whether `signature`, as many bytes as the modulus has, is this key's over these components with the mask of this name.
+    /// Whether `signature`, as many bytes as the modulus has, is this key's signature over these components with the mask of this name.
     #[must_use]
     pub fn verify(&self, name: &[u8; MASK_NAME_BYTES], digits: &Digits, signature: &[u8]) -> bool {
         let Some(components) = self.components(digits) else {
@@ -246,7 +246,7 @@ impl RaPublic {
         let checked = self.rsa.check(signature, hash.as_bytes(), factors.as_slice());
         let holds = checked.unwrap_or(false);
         if holds {
-            components.keep();
+            components.cache_computed();
         }
         holds
     }
@@ -255,10 +255,10 @@ impl RaPublic {
 /// The hashes of one message's components.
 pub(crate) struct Components<'a> {
     public: &'a RaPublic,
-    /// Rows of the layout, and what was kept of them when this was made.
+    /// Rows of the layout, and their cached hashes at creation.
     rows: [(usize, Option<Element<'a>>); COMPONENTS_MAX],
     count: usize,
-    /// The others, in their order.
+    /// The computed hashes, in order.
     computed: rsa::Table,
 }
 
@@ -273,7 +273,7 @@ impl Components<'_> {
             .filter_map(|(row, kept)| kept.is_none().then_some(*row))
     }
 
-    /// As factors of a product.
+    /// The hashes as factors of a product.
     pub(crate) fn factors(&self) -> Option<Factors<'_>> {
         let mut computed = (0..).map_while(|index| self.computed.get(index));
         let mut elements = self
@@ -290,12 +290,12 @@ impl Components<'_> {
         Some(factors)
     }
 
-    /// To be called when the message holds: keeps what had to be computed.
-    pub(crate) fn keep(&self) {
-        self.public.has_missed(self.missing().count());
+    /// Caches the computed hashes. To be called when the message is valid.
+    pub(crate) fn cache_computed(&self) {
+        self.public.record_missing(self.missing().count());
         for (index, row) in self.missing().enumerate() {
             if let Some(hash) = self.computed.get(index) {
-                self.public.keep(row, hash);
+                self.public.cache(row, hash);
             }
         }
     }

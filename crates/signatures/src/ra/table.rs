@@ -1,18 +1,18 @@
-//! The table of a key: signatures of all values of all components, with which messages are signed.
+//! The table of a key: signatures of all values of all components, for signing messages.
 
 use std::fmt;
 use std::sync::Arc;
 
-use linewarden_arithmetic::rsa::{self, Fault, product_eight};
-use linewarden_arithmetic::{Backend, wiped};
+use linewarden_arithmetic::rsa::{self, RsaError, product_batch};
+use linewarden_arithmetic::{Backend, run_and_wipe_stack};
 use zeroize::Zeroizing;
 
-use super::EIGHT;
+use super::GROUP_SIZE;
 use super::layout::{COMPONENTS_MAX, Digits};
 use super::mask::Mask;
 use super::public::{Factors, RaPublic};
 
-/// `Γ[j][v]`, by row of the layout. A secret: with it, and a mask, messages are signed.
+/// `Γ[j][v]`, by row of the layout. A secret: table and mask together sign messages.
 pub struct Table {
     public: Arc<RaPublic>,
     rows: rsa::Table,
@@ -24,16 +24,16 @@ impl fmt::Debug for Table {
     }
 }
 
-/// A table that is not this key's, or damaged.
+/// The bytes are not a table of this key, or are damaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{found} bytes; this key's table has {wanted}, all numbers of its modulus")]
-pub struct NotThisTable {
+#[error("table has {found} bytes, expected {expected}, all numbers below the modulus of the key")]
+pub struct TableMismatch {
     found: usize,
-    wanted: usize,
+    expected: usize,
 }
 
 impl Table {
-    /// All zeros.
+    /// A table of zeros.
     pub(super) fn empty(public: Arc<RaPublic>) -> Self {
         Self {
             rows: rsa::Table::new(public.rsa().size(), public.layout().rows()),
@@ -41,17 +41,17 @@ impl Table {
         }
     }
 
-    pub(super) fn set(&mut self, row: usize, signature: &[u8]) -> Result<(), Fault> {
+    pub(super) fn set(&mut self, row: usize, signature: &[u8]) -> Result<(), RsaError> {
         // More than setting a row uses.
         const STACK_BYTES: usize = 16 << 10;
-        wiped::<STACK_BYTES, _>(|| self.rows.set(row, self.public.rsa(), signature))
+        run_and_wipe_stack::<STACK_BYTES, _>(|| self.rows.set(row, self.public.rsa(), signature))
     }
 
-    /// The rows as they are kept in files: big-endian numbers one behind the other.
+    /// The rows in the file format: concatenated big-endian numbers.
     ///
     /// # Errors
-    /// None that is known: rows and key are of one size.
-    pub fn to_bytes(&self) -> Result<Zeroizing<Vec<u8>>, Fault> {
+    /// None is known: rows and key have one size.
+    pub fn to_bytes(&self) -> Result<Zeroizing<Vec<u8>>, RsaError> {
         let size = self.public.rsa().size().bytes();
         let mut one = vec![0; size];
         if let Some(last) = one.last_mut() {
@@ -59,23 +59,23 @@ impl Table {
         }
         let mut bytes = Zeroizing::new(vec![0; size * self.rows.len()]);
         for (row, bytes) in bytes.chunks_exact_mut(size).enumerate() {
-            let element = self.rows.get(row).ok_or(Fault::Mixed)?;
+            let element = self.rows.get(row).ok_or(RsaError::MixedSizes)?;
             self.public.rsa().product(bytes, &one, &[element])?;
         }
         Ok(bytes)
     }
 
-    /// Reads what [`Table::to_bytes`] has written, of this key.
+    /// Reads the bytes that [`Table::to_bytes`] writes, for this key.
     ///
     /// # Errors
-    /// Another length.
-    pub fn from_bytes(public: Arc<RaPublic>, bytes: &[u8]) -> Result<Self, NotThisTable> {
+    /// Unexpected length.
+    pub fn from_bytes(public: Arc<RaPublic>, bytes: &[u8]) -> Result<Self, TableMismatch> {
         let size = public.rsa().size().bytes();
-        let wrong = NotThisTable {
+        let wrong = TableMismatch {
             found: bytes.len(),
-            wanted: public.layout().rows() * size,
+            expected: public.layout().rows() * size,
         };
-        if wrong.found != wrong.wanted {
+        if wrong.found != wrong.expected {
             return Err(wrong);
         }
         let mut table = Self::empty(public);
@@ -85,8 +85,7 @@ impl Table {
         Ok(table)
     }
 
-    /// The rows in Montgomery form for the radix of one number at a time, least significant byte first, one behind the
-    /// other.
+    /// The rows in Montgomery form for the radix of single operations, least significant byte first, concatenated.
     pub(crate) fn montgomery_forms(&self) -> Zeroizing<Vec<u8>> {
         let size = self.public.rsa().size().bytes();
         let mut bytes = Zeroizing::new(vec![0; size * self.rows.len()]);
@@ -104,36 +103,36 @@ impl Table {
         &self.public
     }
 
-    /// Signs a message of these components, as many modular products as there are: `σ`, big-endian.
+    /// Signs a message of these components with one modular product per component: `σ`, big-endian.
     ///
     /// # Errors
-    /// Digits of another layout, a mask of another key.
-    pub fn sign(&self, mask: Mask, digits: &Digits) -> Result<Vec<u8>, Fault> {
+    /// Digits of another layout, or a mask of another key.
+    pub fn sign(&self, mask: Mask, digits: &Digits) -> Result<Vec<u8>, RsaError> {
         let mut signature = vec![0; self.public.rsa().size().bytes()];
-        let factors = self.factors(digits).ok_or(Fault::Mixed)?;
+        let factors = self.factors(digits).ok_or(RsaError::MixedSizes)?;
         self.public
             .rsa()
             .product(&mut signature, mask.beta(), factors.as_slice())?;
         Ok(signature)
     }
 
-    /// Signs several messages, each with a mask of its own: eight side by side where the processor is faster so.
+    /// Signs several messages, each with its own mask: eight side by side where that is faster on this CPU.
     ///
     /// # Errors
-    /// Digits of another layout, a mask of another key; nothing is signed then.
-    pub fn sign_all(&self, messages: Vec<(Mask, &Digits)>) -> Result<Vec<Vec<u8>>, Fault> {
+    /// Digits of another layout, or a mask of another key; then nothing is signed.
+    pub fn sign_all(&self, messages: Vec<(Mask, &Digits)>) -> Result<Vec<Vec<u8>>, RsaError> {
         let mut signatures = vec![vec![0; self.public.rsa().size().bytes()]; messages.len()];
-        for (messages, signatures) in messages.chunks(EIGHT).zip(signatures.chunks_mut(EIGHT)) {
-            self.sign_some(messages, signatures)?;
+        for (messages, signatures) in messages.chunks(GROUP_SIZE).zip(signatures.chunks_mut(GROUP_SIZE)) {
+            self.sign_group(messages, signatures)?;
         }
         Ok(signatures)
     }
 
-    /// Up to eight.
-    fn sign_some(&self, messages: &[(Mask, &Digits)], signatures: &mut [Vec<u8>]) -> Result<(), Fault> {
+    /// Signs up to eight messages.
+    fn sign_group(&self, messages: &[(Mask, &Digits)], signatures: &mut [Vec<u8>]) -> Result<(), RsaError> {
         let key = self.public.rsa();
         let factors = messages.iter().map(|(_, digits)| self.factors(digits));
-        let factors: Vec<_> = factors.collect::<Option<_>>().ok_or(Fault::Mixed)?;
+        let factors: Vec<_> = factors.collect::<Option<_>>().ok_or(RsaError::MixedSizes)?;
         let slices: Vec<_> = factors.iter().map(Factors::as_slice).collect();
         let masks: Vec<_> = messages.iter().map(|(mask, _)| mask.beta()).collect();
         if let (Some(backend), Ok(masks), Ok(factors), [a, b, c, d, e, f, g, h]) = (
@@ -143,7 +142,7 @@ impl Table {
             &mut *signatures,
         ) {
             let outputs = [a, b, c, d, e, f, g, h].map(Vec::as_mut_slice);
-            return product_eight(backend, [key; EIGHT], masks, factors, outputs);
+            return product_batch(backend, [key; GROUP_SIZE], masks, factors, outputs);
         }
         for ((signature, mask), factors) in signatures.iter_mut().zip(masks).zip(slices) {
             key.product(signature, mask, factors)?;
@@ -151,7 +150,7 @@ impl Table {
         Ok(())
     }
 
-    /// The factors of a message's signature, but for the mask.
+    /// The factors of a message's signature, except the mask.
     pub(crate) fn factors(&self, digits: &Digits) -> Option<Factors<'_>> {
         let mut factors = Factors {
             elements: [self.rows.get(0)?; COMPONENTS_MAX],

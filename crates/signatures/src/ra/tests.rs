@@ -1,4 +1,4 @@
-//! The scheme by its own numbers, and the attacks that it must withstand, each beside what makes it work.
+//! The scheme by its definition, and the attacks that it must withstand, each next to the mistake that enables it.
 
 use std::sync::OnceLock;
 
@@ -102,7 +102,7 @@ fn hashes(mask: &[u8; MASK_NAME_BYTES], payload: &[u8]) -> (BigUint, BigUint) {
 }
 
 #[test]
-fn a_signature_is_the_root_of_the_hashes_that_the_definition_gives() {
+fn a_signature_is_the_root_of_the_defined_hashes() {
     for payload in [[0, 0], [1, 0], [1, 1]] {
         let (components, mask) = hashes(&name(1), &payload);
         let signature = sign(&name(1), &payload);
@@ -116,7 +116,7 @@ fn a_signature_is_the_root_of_the_hashes_that_the_definition_gives() {
 }
 
 #[test]
-fn table_and_mask_give_the_signature_that_the_key_gives() {
+fn table_and_mask_make_the_same_signature_as_the_key() {
     let table = ra().table(|_| true).unwrap().unwrap();
     let table = Table::from_bytes(ra().public().clone(), &table.to_bytes().unwrap()).unwrap();
     for (index, payload) in [[0, 0], [0, 1], [1, 1]].into_iter().enumerate() {
@@ -126,7 +126,7 @@ fn table_and_mask_give_the_signature_that_the_key_gives() {
             .unwrap();
         assert_eq!(number(&signature), sign(&name, &payload));
     }
-    // Once eight side by side, and three one by one.
+    // One batch of eight, and three single signatures.
     let payloads: Vec<_> = (0..11)
         .map(|index| digits(&[index & 1, index >> 1 & 1]))
         .collect();
@@ -140,16 +140,16 @@ fn table_and_mask_give_the_signature_that_the_key_gives() {
     }
     let bytes = table.to_bytes().unwrap();
     assert!(Table::from_bytes(ra().public().clone(), &bytes[1..]).is_err());
-    // Whoever makes a table can be told to stop.
+    // Making a table can be interrupted.
     assert!(ra().table(|made| made < 30).unwrap().is_none());
 }
 
-/// Without masks three signatures make a fourth; with them the same quotient verifies under none of their names.
+/// Without masks three signatures make a fourth; with masks the same quotient verifies under none of their names.
 #[test]
 fn components_of_signed_messages_cannot_be_exchanged() {
     let n = modulus();
     let exchange = |a: &BigUint, b: &BigUint, c: &BigUint| a * b % &n * c.modinv(&n).unwrap() % &n;
-    let [known, other, third, wanted] = [[0, 0], [1, 0], [0, 1], [1, 1]];
+    let [known, other, third, target] = [[0, 0], [1, 0], [0, 1], [1, 1]];
 
     let unmasked = |payload: &[u8]| {
         let (_, mask) = hashes(&name(9), payload);
@@ -158,7 +158,7 @@ fn components_of_signed_messages_cannot_be_exchanged() {
         sign(&name(9), payload) * mask_root.modinv(&n).unwrap() % &n
     };
     let forged = exchange(&unmasked(&other), &unmasked(&third), &unmasked(&known));
-    assert_eq!(forged, unmasked(&wanted), "what is unmasked is forged");
+    assert_eq!(forged, unmasked(&target), "unmasked signatures are forged");
 
     let forged = exchange(
         &sign(&name(1), &other),
@@ -166,24 +166,24 @@ fn components_of_signed_messages_cannot_be_exchanged() {
         &sign(&name(3), &known),
     );
     for mask in 1..=3 {
-        assert!(!verifies(&name(mask), &wanted, &forged));
+        assert!(!verifies(&name(mask), &target, &forged));
     }
 }
 
-/// What a mask that is used twice costs: the quotient of two signatures moves any other message. So signing takes masks by value, and
-/// files of masks give each out once.
+/// The cost of using a mask twice: the quotient of two signatures transfers to any other message. Signing therefore takes masks by
+/// value, and mask files hand out each mask once.
 #[test]
-fn a_mask_that_is_used_twice_forges() {
+fn a_mask_used_twice_allows_forgeries() {
     let n = modulus();
     let quotient = sign(&name(1), &[1, 0]) * sign(&name(1), &[0, 0]).modinv(&n).unwrap() % &n;
     let another = sign(&name(2), &[0, 1]);
     assert!(verifies(&name(2), &[1, 1], &(another * quotient % &n)));
 }
 
-/// One equation for several signatures, as Bellare, Garay and Rabin screen plain RSA, accepts two messages that nobody has signed. Here
-/// each has its own.
+/// One equation for several signatures, as Bellare, Garay and Rabin screen plain RSA, accepts two messages that were never signed. This
+/// crate verifies each signature with an equation of its own.
 #[test]
-fn messages_with_exchanged_components_pass_a_screen_and_not_us() {
+fn messages_with_exchanged_components_pass_screening_and_fail_verification() {
     let n = modulus();
     let [first, second] = [sign(&name(1), &[0, 0]), sign(&name(2), &[1, 1])];
     let exchanged = [[1, 0], [0, 1]];
@@ -195,7 +195,7 @@ fn messages_with_exchanged_components_pass_a_screen_and_not_us() {
             product * components % &n * mask % &n
         });
     let product = (&first * &second % &n).modpow(&BigUint::from(65_537u32), &n);
-    assert_eq!(product, screen, "what is screened is forged");
+    assert_eq!(product, screen, "screening accepts forgeries");
     assert!(!verifies(&name(1), &exchanged[0], &first));
     assert!(!verifies(&name(2), &exchanged[1], &second));
 }
@@ -222,31 +222,34 @@ fn keys_of_other_layouts_or_pads_have_other_hashes() {
 }
 
 #[test]
-fn layouts_that_cannot_be_are_refused_by_name() {
+fn invalid_layouts_are_refused_by_name() {
     let sub = |texts: &[&str]| vec![words(texts)];
     let new = |kind, components| Layout::new(kind, components).unwrap_err();
-    assert_eq!(new(PayloadKind::Opaque, vec![]), LayoutError::Components(0));
+    assert_eq!(new(PayloadKind::Opaque, vec![]), LayoutError::ComponentCount(0));
     assert_eq!(
         new(PayloadKind::Opaque, vec![Domain::Byte; 61]),
-        LayoutError::Components(61)
+        LayoutError::ComponentCount(61)
     );
     assert_eq!(
         new(KIND, sub(&["one"])),
-        LayoutError::Submessages {
+        LayoutError::SubmessageCount {
             component: 0,
             count: 1
         }
     );
     assert_eq!(
         new(PayloadKind::Bsm, vec![Domain::Byte; 36]),
-        LayoutError::NotABsm
+        LayoutError::InvalidBsm
     );
     assert_eq!(
         new(PayloadKind::Opaque, sub(&["a", "b"])),
-        LayoutError::Kind("opaque")
+        LayoutError::KindMismatch("opaque")
     );
-    assert_eq!(new(KIND, vec![Domain::Byte]), LayoutError::Kind("submessages"));
-    let twice = LayoutError::Twice {
+    assert_eq!(
+        new(KIND, vec![Domain::Byte]),
+        LayoutError::KindMismatch("submessages")
+    );
+    let twice = LayoutError::DuplicateSubmessage {
         component: 0,
         text: "a".to_owned(),
     };
@@ -254,19 +257,19 @@ fn layouts_that_cannot_be_are_refused_by_name() {
     let long = "x".repeat(513);
     assert_eq!(
         new(KIND, sub(&["a", &long])),
-        LayoutError::Long {
+        LayoutError::SubmessageTooLong {
             component: 0,
             value: 1
         }
     );
     let many: Vec<String> = (0..65_000).map(|number| number.to_string()).collect();
     let components = vec![Domain::Submessages(many.clone()), Domain::Submessages(many)];
-    assert!(matches!(new(KIND, components), LayoutError::Rows(_)));
+    assert!(matches!(new(KIND, components), LayoutError::TooManyRows(_)));
     assert_eq!(Layout::bsm().unwrap().components(), 41);
     assert_eq!(Layout::bytes(28).unwrap().components(), 32);
     assert!(Layout::bytes(60).is_ok());
     for count in [0, 61, 65, usize::MAX] {
-        assert!(matches!(Layout::bytes(count), Err(LayoutError::Components(found)) if found == count));
+        assert!(matches!(Layout::bytes(count), Err(LayoutError::ComponentCount(found)) if found == count));
     }
     assert_eq!(Layout::bytes(4).unwrap().components(), 8);
 }

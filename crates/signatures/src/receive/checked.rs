@@ -1,4 +1,4 @@
-//! A message whose form is right: all but its equation has been checked.
+//! A message that passed all checks except the verification of its signature.
 
 use std::sync::Arc;
 
@@ -6,28 +6,28 @@ use crate::key::PublicKey;
 use crate::message::{Envelope, KeyId, MASK_NAME_BYTES, PayloadKind, Stamp};
 use crate::ra::Digits;
 
-/// Form, signer, layout, time and ranges of this message are right, and it was not accepted before. Whether it is its signer's, a lane
-/// finds out.
+/// Form, signer, layout, time and ranges of this message are valid, and the message was not accepted before. A lane verifies the
+/// signature.
 #[derive(Debug, Clone)]
 pub struct Checked {
     key: Arc<PublicKey>,
-    form: Form,
-    /// The whole message.
+    form: MessageForm,
+    /// The complete message.
     bytes: Vec<u8>,
-    /// With RA.
+    /// For RA.
     digits: Option<Digits>,
 }
 
-/// Where the parts of a message are, and what its header says.
+/// Positions of the parts of a message, and the fields of its header.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Form {
+pub(super) struct MessageForm {
     stamp: Stamp,
     kind: PayloadKind,
     payload_bytes: usize,
     signature_bytes: usize,
 }
 
-impl From<&Envelope<'_>> for Form {
+impl From<&Envelope<'_>> for MessageForm {
     fn from(envelope: &Envelope<'_>) -> Self {
         Self {
             stamp: envelope.stamp,
@@ -39,8 +39,13 @@ impl From<&Envelope<'_>> for Form {
 }
 
 impl Checked {
-    /// To be called where all of it has been checked, of the message that `bytes` are.
-    pub(super) fn assertion(key: Arc<PublicKey>, form: Form, digits: Option<Digits>, bytes: Vec<u8>) -> Self {
+    /// Asserts that all parts of the message in `bytes` have been checked.
+    pub(super) fn from_checked_parts(
+        key: Arc<PublicKey>,
+        form: MessageForm,
+        digits: Option<Digits>,
+        bytes: Vec<u8>,
+    ) -> Self {
         Self {
             key,
             form,
@@ -49,25 +54,25 @@ impl Checked {
         }
     }
 
-    /// Whose signature it says it has.
+    /// The claimed signer's key.
     #[must_use]
     pub fn key(&self) -> &Arc<PublicKey> {
         &self.key
     }
 
-    /// The signer's name.
+    /// The claimed signer.
     #[must_use]
     pub fn signer(&self) -> KeyId {
         self.key.id()
     }
 
-    /// When it says it was signed, and how urgent it says it is.
+    /// Claimed time and priority.
     #[must_use]
     pub fn stamp(&self) -> Stamp {
         self.form.stamp
     }
 
-    /// What the payload is.
+    /// Type of the payload.
     #[must_use]
     pub fn kind(&self) -> PayloadKind {
         self.form.kind
@@ -88,7 +93,7 @@ impl Checked {
             .unwrap_or_default()
     }
 
-    /// The signature: below n, or with its numbers in their ranges.
+    /// The signature; its numbers are in their ranges.
     #[must_use]
     pub fn signature(&self) -> &[u8] {
         self.bytes
@@ -98,7 +103,7 @@ impl Checked {
             .unwrap_or_default()
     }
 
-    /// The components' numbers and the mask's name, with RA.
+    /// The component numbers and the mask name, for RA.
     #[must_use]
     pub fn rapid(&self) -> Option<(&Digits, &[u8; MASK_NAME_BYTES])> {
         let before = self.bytes.len().checked_sub(self.form.signature_bytes)?;
@@ -106,7 +111,7 @@ impl Checked {
         Some((self.digits.as_ref()?, name))
     }
 
-    /// What a plain scheme has signed, in two parts.
+    /// The bytes that a plain scheme signs, in two parts.
     #[must_use]
     pub fn signed_bytes(&self) -> [&[u8]; 2] {
         Envelope::signed_part(&self.bytes, self.form.payload_bytes)

@@ -1,4 +1,4 @@
-//! From a datagram to a verified message: what is checked before a lane computes, and what after it.
+//! From a datagram to a verified message: the checks before and after a lane.
 //!
 //! ```text
 //! datagram ─► Receiver::screen ─► Checked ─► a lane: does the equation hold? ─► Receiver::admit ─► Verified
@@ -6,7 +6,8 @@
 //!                  └──────────────────────── Refusal ────────────────────────────────┘
 //! ```
 //!
-//! What makes a signature valid is one thing on all lanes, because all but the equation is checked here, once.
+//! All lanes agree on which signatures are valid, since every check except the signature's equation is made
+//! here, once.
 
 mod checked;
 mod receiver;

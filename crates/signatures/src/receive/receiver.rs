@@ -1,10 +1,10 @@
-//! The checks around a lane, in their order: cheap ones first, and nothing is remembered of what has not been verified.
+//! The checks before and after a lane: cheap checks first, and no record of unverified messages.
 
 use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 
-use super::checked::{Checked, Form};
+use super::checked::{Checked, MessageForm};
 use super::replay::{MessageName, ReplayMemory};
 use super::signers::Signers;
 use crate::bsm;
@@ -14,27 +14,27 @@ use crate::range;
 use crate::refusal::Refusal;
 use crate::store::Revocations;
 
-/// What is computed ahead for signers takes together unless it is said: the hashed components of some 400 signers of RA over 2,048 bits who say
-/// everything that they can, or multiples of the points of 40,000 signers of Ed25519.
+/// Default memory budget for precomputed data of signers: the hashed components of some 400 signers of RA over 2,048 bits who use all
+/// values, or the tables of 40,000 signers of Ed25519.
 pub const KEY_MEMORY_DEFAULT_BYTES: usize = 1 << 30;
 
-/// How far from now a stamp may be.
+/// Maximum difference between a stamp and the current time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
-    /// How long ago a message may have been signed.
+    /// Maximum age of a message.
     pub age_ms_max: u32,
-    /// How far ahead the signer's clock may be.
+    /// Maximum lead of the signer's clock.
     pub ahead_ms_max: u32,
 }
 
 impl Window {
-    /// 5 s back, 1 s ahead.
+    /// 5 s of age, 1 s of lead.
     pub const DEFAULT: Self = Self {
         age_ms_max: 5_000,
         ahead_ms_max: 1_000,
     };
 
-    /// From the oldest to the newest stamp that is accepted.
+    /// From the oldest to the newest accepted stamp.
     #[must_use]
     pub fn length_ms(self) -> u64 {
         u64::from(self.age_ms_max) + u64::from(self.ahead_ms_max)
@@ -55,7 +55,7 @@ impl Window {
     }
 }
 
-/// A message that is its signer's, fresh, and accepted for the first time. Only [`Receiver::admit`] makes it.
+/// A valid, fresh message, accepted for the first time. Only [`Receiver::accept`] makes one.
 #[derive(Debug)]
 pub struct Verified(Checked);
 
@@ -66,20 +66,20 @@ impl Verified {
         &self.0
     }
 
-    /// Who has signed it.
+    /// The signer.
     #[must_use]
     pub fn signer(&self) -> KeyId {
         self.0.signer()
     }
 
-    /// What the payload is.
+    /// Type of the payload.
     #[must_use]
     pub fn kind(&self) -> PayloadKind {
         self.0.kind()
     }
 }
 
-/// Who may sign, who may no longer, and what was accepted lately.
+/// Accepted signers, revoked signers, and recently accepted messages.
 pub struct Receiver {
     signers: Signers,
     revoked: Revocations,
@@ -89,12 +89,12 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Accepts messages of these signers, among whom the memory is shared: an empty one, of the same window.
+    /// Accepts messages of these signers. `replays` must be empty and have the same window; the signers share its memory.
     #[must_use]
     pub fn new(signers: Signers, revoked: Revocations, window: Window, replays: ReplayMemory) -> Self {
         signers.share_memory(KEY_MEMORY_DEFAULT_BYTES);
         Self {
-            replays: replays.among(signers.len()),
+            replays: replays.with_signers(signers.len()),
             signers,
             revoked,
             window,
@@ -102,14 +102,14 @@ impl Receiver {
         }
     }
 
-    /// Whether ECDSA signatures are refused whose s is in the upper half; unless asked, they are not, since signers of other systems make
-    /// them. Both forms of a signature are one message: the second one is a replay.
+    /// Whether to refuse ECDSA signatures with s in the upper half. By default they are accepted, since signers of other systems make them.
+    /// Both forms of a signature count as one message: the second one is a replay.
     #[must_use]
     pub fn with_p256_low_s(self, p256_low_s: bool) -> Self {
         Self { p256_low_s, ..self }
     }
 
-    /// Lets what is computed ahead for signers take so many bytes together from now on: RA's hashed components, and multiples of points.
+    /// Sets the shared memory budget for precomputed data of signers: hashed components of RA, and multiples of points.
     pub fn set_key_memory(&self, bytes: usize) {
         self.signers.share_memory(bytes);
     }
@@ -119,38 +119,38 @@ impl Receiver {
         self.signers.get(key).is_some()
     }
 
-    /// Whose messages it accepts, in no order.
+    /// The accepted signers, in no order.
     pub fn signers(&self) -> impl Iterator<Item = &Arc<PublicKey>> {
         self.signers.iter()
     }
 
-    /// Who is refused.
+    /// The revoked signers.
     #[must_use]
     pub fn revoked(&self) -> &Revocations {
         &self.revoked
     }
 
-    /// Takes over a list of revoked signers, and gives back the one before.
+    /// Sets the list of revoked signers, and returns the previous list.
     pub fn set_revoked(&mut self, revoked: Revocations) -> Revocations {
         std::mem::replace(&mut self.revoked, revoked)
     }
 
-    /// How long a message that is fresh now stays so, ms.
+    /// Remaining time until a message that is fresh now becomes too old, ms.
     #[must_use]
-    pub fn fresh_for_ms(&self, stamp: Stamp, now: TimeMs) -> u64 {
+    pub fn remaining_validity_ms(&self, stamp: Stamp, now: TimeMs) -> u64 {
         let end = stamp.time.ms().saturating_add(self.window.age_ms_max.into());
         end.saturating_sub(now.ms())
     }
 
-    /// Checks all of a datagram but its equation.
+    /// Makes all checks of a datagram except the verification of its signature.
     ///
     /// # Errors
-    /// Why it is refused.
+    /// The reason of the refusal.
     pub fn screen(&self, bytes: Vec<u8>, now: TimeMs) -> Result<Checked, Refusal> {
         let envelope = Envelope::parse(&bytes)?;
         let key = self.signers.get(envelope.key_id).ok_or(Refusal::UnknownSigner)?;
         if key.scheme() != envelope.scheme {
-            return Err(Refusal::CrossKey);
+            return Err(Refusal::KeySchemeMismatch);
         }
         if self.revoked.contains(key.id()) {
             return Err(Refusal::Revoked);
@@ -168,15 +168,15 @@ impl Receiver {
             return Err(Refusal::Replayed);
         }
         range::check(key, envelope.signature, self.p256_low_s)?;
-        let form = Form::from(&envelope);
-        Ok(Checked::assertion(Arc::clone(key), form, digits, bytes))
+        let form = MessageForm::from(&envelope);
+        Ok(Checked::from_checked_parts(Arc::clone(key), form, digits, bytes))
     }
 
-    /// Accepts a message whose equation a lane has computed, once.
+    /// Accepts a message whose signature a lane has verified, once.
     ///
     /// # Errors
-    /// Why it is refused.
-    pub fn admit(
+    /// The reason of the refusal.
+    pub fn accept(
         &mut self,
         checked: Checked,
         equation_holds: bool,
@@ -185,7 +185,7 @@ impl Receiver {
         if !equation_holds {
             return Err(Refusal::WrongSignature);
         }
-        // It may have waited for long.
+        // The message may have waited for long.
         if self.revoked.contains(checked.signer()) {
             return Err(Refusal::Revoked);
         }
@@ -209,7 +209,7 @@ impl Receiver {
     }
 }
 
-/// A plain key has no layout: bytes may be any, a basic safety message has its length, and sub-messages mean nothing.
+/// A plain key has no layout: any opaque bytes are valid, a basic safety message has a fixed length, and sub-messages are undefined.
 pub(crate) fn plain_shape(kind: PayloadKind, payload: &[u8]) -> Result<(), Refusal> {
     match kind {
         PayloadKind::Opaque => Ok(()),
@@ -218,7 +218,7 @@ pub(crate) fn plain_shape(kind: PayloadKind, payload: &[u8]) -> Result<(), Refus
     }
 }
 
-/// What a plain message is among its signer's: two signatures of the same bytes are the same message.
+/// Identity of a plain message among the messages of its signer: two signatures of the same bytes are the same message.
 fn digest(signed: [&[u8]; 2]) -> [u8; 32] {
     let [prefix, message] = signed;
     Sha256::new()

@@ -1,11 +1,11 @@
-//! Which messages were accepted lately.
+//! Memory of recently accepted messages.
 //!
-//! A message is refused when its stamp is older than the window, so that only those within it need to be remembered: by a hash of the
-//! signer and of what makes the message one of its kind (the mask's name, or the hash of what was signed), under a random key, so
-//! that nobody can choose messages that collide. Names are kept by the half window that their stamp is in, and dropped together.
+//! A message with a stamp older than the window is refused, so only messages within the window are remembered: by a hash, under a random
+//! key so that attackers cannot choose colliding messages, of the signer and the identity of the message (the mask name, or the hash of the
+//! signed bytes). Hashes are grouped by the half window of their stamps, and each group is dropped as a whole.
 //!
-//! Half of the memory is the signers' own, an even share of it each; the other half is whoever's comes first. So a valid key that signs
-//! without end, or any number of them, shut nobody out who signs no more than his share.
+//! Half of the memory is divided evenly among the signers; the other half is shared, first come, first served. A signer that signs
+//! without limit therefore cannot take the share of another signer.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hasher as _;
@@ -16,45 +16,45 @@ use super::receiver::Window;
 use crate::message::{KeyId, TimeMs};
 use crate::refusal::Refusal;
 
-/// Messages that are remembered at most, unless it is said otherwise: some 200 MB when there are so many. By the default window each is
-/// remembered for up to 9 s, so that 460,000 a second can be accepted for ever.
+/// Default limit of remembered messages: some 200 MB when full. With the default window a message is remembered for up to 9 s, so that
+/// 460,000 messages a second can be accepted permanently.
 pub const REPLAY_MEMORY_DEFAULT: usize = 1 << 22;
 
-/// The name of a message among those of all signers.
+/// Identity of a message among those of all signers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MessageName {
     signer: KeyId,
-    /// Of the signer, too.
+    /// Includes the signer.
     hash: u128,
 }
 
-/// What was accepted with stamps of one half window.
+/// Messages accepted with stamps in one half window.
 #[derive(Default)]
-struct Span {
+struct ReplaySpan {
     names: HashSet<u128>,
-    of_signer: HashMap<KeyId, usize>,
+    count_by_signer: HashMap<KeyId, usize>,
 }
 
-/// Which messages were accepted lately.
+/// Memory of recently accepted messages.
 pub struct ReplayMemory {
     key: [u8; 16],
     span_ms: u64,
     capacity: usize,
     length: usize,
-    /// What each signer has for itself.
+    /// Share of each signer.
     share: usize,
-    /// What is no signer's own.
+    /// Size of the shared half.
     common: usize,
-    /// What is taken of that.
-    common_taken: usize,
-    held: HashMap<KeyId, usize>,
-    /// Nothing before is remembered.
-    first: TimeMs,
-    spans: BTreeMap<u64, Span>,
+    /// Used entries of the shared half.
+    common_used: usize,
+    used_by_signer: HashMap<KeyId, usize>,
+    /// Stamps before this time are not remembered.
+    oldest_accepted: TimeMs,
+    spans: BTreeMap<u64, ReplaySpan>,
 }
 
 impl ReplayMemory {
-    /// Remembers up to `capacity` messages of a window, of whichever signers. The key is random and secret.
+    /// Stores up to `capacity` messages within a window, of any signer. The key is random and secret.
     #[must_use]
     pub fn new(window: Window, capacity: usize, key: [u8; 16]) -> Self {
         Self {
@@ -64,16 +64,16 @@ impl ReplayMemory {
             length: 0,
             share: 0,
             common: capacity,
-            common_taken: 0,
-            held: HashMap::new(),
-            first: TimeMs::since_2020(0),
+            common_used: 0,
+            used_by_signer: HashMap::new(),
+            oldest_accepted: TimeMs::since_2020(0),
             spans: BTreeMap::new(),
         }
     }
 
-    /// Gives so many signers shares of their own, before anything is remembered. There are no others.
+    /// Divides half of the memory among this number of signers. Call before any message is inserted; there are no other signers.
     #[must_use]
-    pub fn among(self, signers: usize) -> Self {
+    pub fn with_signers(self, signers: usize) -> Self {
         let share = self.capacity / 2 / signers.max(1);
         Self {
             share,
@@ -82,25 +82,28 @@ impl ReplayMemory {
         }
     }
 
-    /// Stamps before this time are refused: what a receiver before this one has accepted, this one does not know.
+    /// Refuses stamps before this time: this receiver does not know what an earlier one accepted.
     #[must_use]
-    pub fn since(self, first: TimeMs) -> Self {
-        Self { first, ..self }
+    pub fn accept_since(self, first: TimeMs) -> Self {
+        Self {
+            oldest_accepted: first,
+            ..self
+        }
     }
 
-    /// Whether messages of this time are remembered. Those that are not are refused, even if a clock that was set back takes them for
-    /// fresh again.
+    /// Checks that messages of this time are remembered. Other messages are refused, even if a clock that was set back makes them fresh
+    /// again.
     ///
     /// # Errors
     /// [`Refusal::TooOld`]
     pub fn check(&self, time: TimeMs) -> Result<(), Refusal> {
-        match time < self.first {
+        match time < self.oldest_accepted {
             true => Err(Refusal::TooOld),
             false => Ok(()),
         }
     }
 
-    /// The name of the signer's message that has this identity.
+    /// The identity of the signer's message with these identifying bytes.
     #[must_use]
     pub fn name(&self, signer: KeyId, identity: &[u8]) -> MessageName {
         let mut hasher = SipHasher24::new_with_key(&self.key);
@@ -110,38 +113,38 @@ impl ReplayMemory {
         MessageName { signer, hash }
     }
 
-    /// Whether a message of this name was accepted, whatever its stamp was: a mask that was used twice is told by that.
+    /// Whether a message of this identity was accepted with any stamp. The check detects a mask that was used twice.
     #[must_use]
     pub fn contains(&self, name: MessageName) -> bool {
         self.spans.values().any(|span| span.names.contains(&name.hash))
     }
 
-    /// Remembers a message that is accepted.
+    /// Stores an accepted message.
     ///
     /// # Errors
-    /// [`Refusal::Replayed`] if it was, [`Refusal::ReplayMemoryFull`] if there is no room for it, [`Refusal::TooOld`] if its time is not
-    /// remembered any more.
+    /// [`Refusal::Replayed`] if the message was accepted before, [`Refusal::ReplayMemoryFull`] if the memory is full,
+    /// [`Refusal::TooOld`] if its time is not remembered any more.
     pub fn insert(&mut self, time: TimeMs, name: MessageName) -> Result<(), Refusal> {
         self.check(time)?;
         if self.contains(name) {
             return Err(Refusal::Replayed);
         }
-        let held = self.held.get(&name.signer).copied().unwrap_or(0);
-        if held >= self.share {
-            if self.common_taken >= self.common {
+        let used = self.used_by_signer.get(&name.signer).copied().unwrap_or(0);
+        if used >= self.share {
+            if self.common_used >= self.common {
                 return Err(Refusal::ReplayMemoryFull);
             }
-            self.common_taken += 1;
+            self.common_used += 1;
         }
-        self.held.insert(name.signer, held + 1);
+        self.used_by_signer.insert(name.signer, used + 1);
         let span = self.spans.entry(time.ms() / self.span_ms).or_default();
         span.names.insert(name.hash);
-        *span.of_signer.entry(name.signer).or_default() += 1;
+        *span.count_by_signer.entry(name.signer).or_default() += 1;
         self.length += 1;
         Ok(())
     }
 
-    /// Forgets what is refused as too old from now on: stamps before `oldest`.
+    /// Drops messages that are refused as too old from now on: stamps before `oldest`.
     pub fn forget_before(&mut self, oldest: TimeMs) {
         let first = oldest.ms() / self.span_ms;
         while let Some(span) = self.spans.first_entry()
@@ -149,35 +152,35 @@ impl ReplayMemory {
         {
             let span = span.remove();
             self.length -= span.names.len();
-            for (signer, count) in span.of_signer {
+            for (signer, count) in span.count_by_signer {
                 self.forget(signer, count);
             }
         }
-        self.first = self.first.max(TimeMs::since_2020(first * self.span_ms));
+        self.oldest_accepted = self.oldest_accepted.max(TimeMs::since_2020(first * self.span_ms));
     }
 
-    /// How many messages are remembered.
+    /// Number of remembered messages.
     #[must_use]
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether none is.
+    /// Whether no message is remembered.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// Forgets so many of a signer's.
+    /// Drops a number of a signer's messages.
     fn forget(&mut self, signer: KeyId, count: usize) {
-        let Some(held) = self.held.get_mut(&signer) else {
+        let Some(used) = self.used_by_signer.get_mut(&signer) else {
             return;
         };
-        let beyond = |held: usize| held.saturating_sub(self.share);
-        self.common_taken -= beyond(*held) - beyond(*held - count);
-        *held -= count;
-        if *held == 0 {
-            self.held.remove(&signer);
+        let beyond = |used: usize| used.saturating_sub(self.share);
+        self.common_used -= beyond(*used) - beyond(*used - count);
+        *used -= count;
+        if *used == 0 {
+            self.used_by_signer.remove(&signer);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The memory against a list of all that was ever accepted.
+//! The memory compared with a list of all accepted messages.
 
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -10,15 +10,15 @@ const WINDOW: Window = Window {
     ahead_ms_max: 100,
 };
 
-/// Whatever comes, and however late: nothing is accepted twice, nothing new within the window is refused while its signer has room of
-/// its own or there is common room, and what is kept is bounded.
+/// In any order and with any delay: no message is accepted twice, no new message within the window is refused while its signer has
+/// room in its share or in the shared half, and the memory is bounded.
 #[test]
-fn nothing_is_accepted_twice_and_nothing_new_refused() {
+fn no_message_is_accepted_twice_and_no_new_one_refused() {
     let seed = std::env::var("LINEWARDEN_SEED").map_or(7, |seed| seed.parse().unwrap());
     println!("LINEWARDEN_SEED={seed}");
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let capacity = 300;
-    let mut memory = ReplayMemory::new(WINDOW, capacity, [1; 16]).among(2);
+    let mut memory = ReplayMemory::new(WINDOW, capacity, [1; 16]).with_signers(2);
     let (share, common) = (75, 150);
     let mut accepted: Vec<(u64, KeyId, u8)> = Vec::new();
     let mut now = 10_000u64;
@@ -33,7 +33,7 @@ fn nothing_is_accepted_twice_and_nothing_new_refused() {
         let name = memory.name(signer, &[&[identity][..], &time.to_be_bytes()].concat());
         let known = accepted
             .iter()
-            .any(|(at, by, what)| (*at, *by, *what) == (time, signer, identity));
+            .any(|(at, by, known_identity)| (*at, *by, *known_identity) == (time, signer, identity));
         match memory.insert(TimeMs::since_2020(time), name) {
             Ok(()) => {
                 assert!(!known, "accepted twice");
@@ -41,16 +41,22 @@ fn nothing_is_accepted_twice_and_nothing_new_refused() {
                 fresh += 1;
             }
             Err(Refusal::Replayed) => {
-                assert!(known, "refused, and was never accepted");
+                assert!(known, "refused, but never accepted");
                 replays += 1;
             }
             Err(Refusal::ReplayMemoryFull) => {
-                let held = |signer: u8| memory.held.get(&KeyId([signer; 8])).copied().unwrap_or(0);
+                let used = |signer: u8| {
+                    memory
+                        .used_by_signer
+                        .get(&KeyId([signer; 8]))
+                        .copied()
+                        .unwrap_or(0)
+                };
                 let beyond: usize = [0, 1]
-                    .map(|signer| held(signer).saturating_sub(share))
+                    .map(|signer| used(signer).saturating_sub(share))
                     .iter()
                     .sum();
-                assert_eq!((held(signer.0[0]) >= share, beyond), (true, common));
+                assert_eq!((used(signer.0[0]) >= share, beyond), (true, common));
                 full += 1;
             }
             Err(other) => panic!("{other}"),
@@ -63,11 +69,11 @@ fn nothing_is_accepted_twice_and_nothing_new_refused() {
         "{fresh} {replays} {full}"
     );
     memory.forget_before(TimeMs::MAX);
-    assert!(memory.is_empty() && memory.held.is_empty() && memory.common_taken == 0);
+    assert!(memory.is_empty() && memory.used_by_signer.is_empty() && memory.common_used == 0);
 }
 
 #[test]
-fn names_depend_on_signer_identity_and_key() {
+fn replay_names_depend_on_signer_identity_and_key() {
     let memory = |key| ReplayMemory::new(WINDOW, 1, [key; 16]);
     let [a, b] = [KeyId([1; 8]), KeyId([2; 8])];
     let name = memory(1).name(a, b"x");
@@ -77,9 +83,9 @@ fn names_depend_on_signer_identity_and_key() {
     assert_ne!(name, memory(2).name(a, b"x"));
 }
 
-/// A mask that was used twice is told by its name, however far apart the two messages' stamps are.
+/// A mask that was used twice is detected by its name, however far apart the stamps are.
 #[test]
-fn a_name_is_known_whatever_the_stamp_says() {
+fn a_name_is_known_for_any_stamp() {
     let mut memory = ReplayMemory::new(WINDOW, 10, [1; 16]);
     let name = memory.name(KeyId([1; 8]), &[7]);
     memory.insert(TimeMs::since_2020(1_000), name).unwrap();
@@ -91,10 +97,10 @@ fn a_name_is_known_whatever_the_stamp_says() {
     memory.insert(TimeMs::since_2020(1_000), other).unwrap();
 }
 
-/// However many others sign, and in whatever order, a signer has its share; and what is forgotten is free again.
+/// However many others sign, and in any order, a signer keeps its share; dropped entries become free.
 #[test]
-fn nobody_is_shut_out_of_the_memory() {
-    let mut memory = ReplayMemory::new(WINDOW, 1_000, [1; 16]).among(5);
+fn every_signer_keeps_its_share_of_the_memory() {
+    let mut memory = ReplayMemory::new(WINDOW, 1_000, [1; 16]).with_signers(5);
     let sign = |memory: &mut ReplayMemory, signer: u8, count: u32, time: u64| {
         let accepted = (0..count).filter(|number| {
             let identity = [u64::from(*number), time].map(u64::to_be_bytes).concat();
@@ -107,7 +113,7 @@ fn nobody_is_shut_out_of_the_memory() {
     assert_eq!(
         sign(&mut memory, 1, 2_000, 1_399),
         0,
-        "further stamps give it no more"
+        "further stamps do not add to the share"
     );
     for other in 2..=5 {
         assert_eq!(sign(&mut memory, other, 2_000, 1_000), 100);

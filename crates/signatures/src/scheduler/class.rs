@@ -1,8 +1,6 @@
-//! Operation classes: what is to be done with a message. Each has its own rate on each lane, and batches are
-//! of one class.
+//! Operation classes: the kinds of work on a message. Each class has its own rate on each lane, and a batch has one class.
 
-/// An operation class. The named ones are what the crate can do; a program may add its own below
-/// [`Class::COUNT`].
+/// An operation class. The named classes are those of this crate; a program may add its own below [`Class::COUNT`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Class(u8);
 
@@ -11,7 +9,7 @@ macro_rules! classes {
         impl Class {
             $($(#[doc = $doc])+ pub const $name: Self = Self($number);)+
 
-            /// Its name, if it is one of the crate's.
+            /// The name, for a class of this crate.
             pub const fn name(self) -> Option<&'static str> {
                 match self {
                     $(Self::$name => Some($text),)+
@@ -25,11 +23,11 @@ macro_rules! classes {
 classes! {
     /// RSA-2048 verification, e = 65537.
     RSA_VERIFY = 0, "rsa-verify";
-    /// RSA-2048 signature by CRT: what a signer without masks does.
+    /// RSA-2048 signature by CRT: signing without a mask.
     RSA_SIGN = 1, "rsa-sign";
     /// Verification of a Rapid Authentication signature over 2,048 bits.
     RA_VERIFY = 2, "ra-verify";
-    /// Online part of a Rapid Authentication signature: a mask is there.
+    /// Online part of a Rapid Authentication signature, with a mask.
     RA_SIGN = 3, "ra-sign";
     /// ECDSA P-256 verification.
     P256_VERIFY = 4, "p256-verify";
@@ -39,26 +37,26 @@ classes! {
     ED25519_VERIFY = 6, "ed25519-verify";
     /// Ed25519 signature.
     ED25519_SIGN = 7, "ed25519-sign";
-    /// Making a Rapid Authentication mask: one RSA signature, nobody waits for it.
+    /// Making a Rapid Authentication mask: one RSA signature, without a waiting message.
     MASK_REFILL = 8, "mask-refill";
     /// RSA-3072 verification, e = 65537.
     RSA3072_VERIFY = 9, "rsa3072-verify";
     /// Verification of a Rapid Authentication signature over 3,072 bits.
     RA3072_VERIFY = 10, "ra3072-verify";
-    /// [`Class::RSA_VERIFY`] of a key that has no place on an accelerator.
+    /// [`Class::RSA_VERIFY`] for a key without a place on an accelerator.
     RSA_VERIFY_UNPLACED = 11, "rsa-verify-unplaced";
-    /// [`Class::RA_VERIFY`] of a key that has no place on an accelerator.
+    /// [`Class::RA_VERIFY`] for a key without a place on an accelerator.
     RA_VERIFY_UNPLACED = 12, "ra-verify-unplaced";
-    /// [`Class::RSA3072_VERIFY`] of a key that has no place on an accelerator.
+    /// [`Class::RSA3072_VERIFY`] for a key without a place on an accelerator.
     RSA3072_VERIFY_UNPLACED = 13, "rsa3072-verify-unplaced";
-    /// [`Class::RA3072_VERIFY`] of a key that has no place on an accelerator.
+    /// [`Class::RA3072_VERIFY`] for a key without a place on an accelerator.
     RA3072_VERIFY_UNPLACED = 14, "ra3072-verify-unplaced";
-    /// [`Class::P256_VERIFY`] of a key that has no place on an accelerator.
+    /// [`Class::P256_VERIFY`] for a key without a place on an accelerator.
     P256_VERIFY_UNPLACED = 15, "p256-verify-unplaced";
 }
 
 impl Class {
-    /// Classes that there can be.
+    /// Maximum number of classes.
     pub const COUNT: usize = 20;
 
     /// The class of this number, if it is below [`Class::COUNT`].
@@ -70,7 +68,7 @@ impl Class {
         }
     }
 
-    /// The class of the same work with a key that has no place on an accelerator, which only processors do. `None` where keys
+    /// The class of the same work for a key without a place on an accelerator, which only CPU lanes do. `None` where keys
     /// need no place.
     pub const fn unplaced(self) -> Option<Self> {
         match self {
@@ -83,7 +81,7 @@ impl Class {
         }
     }
 
-    /// Its number.
+    /// The number of the class.
     pub const fn number(self) -> u8 {
         self.0
     }
@@ -94,29 +92,29 @@ impl Class {
     }
 }
 
-/// Something for each class.
+/// A value for each class.
 #[derive(Clone, Debug)]
 pub struct PerClass<T>([T; Class::COUNT]);
 
 impl<T> PerClass<T> {
-    /// Made class by class.
+    /// Makes the values class by class.
     pub fn from_fn(mut make: impl FnMut(Class) -> T) -> Self {
         Self(std::array::from_fn(|number| make(Class(number as u8))))
     }
 
-    /// What belongs to a class.
+    /// The value of a class.
     pub fn of(&self, class: Class) -> &T {
-        #[allow(clippy::indexing_slicing)] // A class is below COUNT: there is no other way to make one.
+        #[allow(clippy::indexing_slicing)] // A class is below COUNT by construction.
         &self.0[usize::from(class.0)]
     }
 
-    /// What belongs to a class.
+    /// The value of a class.
     pub fn of_mut(&mut self, class: Class) -> &mut T {
         #[allow(clippy::indexing_slicing)] // As above.
         &mut self.0[usize::from(class.0)]
     }
 
-    /// All of them, with their classes.
+    /// All values, with their classes.
     pub fn iter(&self) -> impl Iterator<Item = (Class, &T)> {
         Class::all().zip(&self.0)
     }

@@ -1,35 +1,34 @@
-//! The scheduler's bounds.
+//! Configuration of the scheduler.
 
 use super::masks::MaskLimits;
 use super::queue::QueueLimits;
 use super::quota::{QuotaLimits, Rate};
 use super::time::Span;
 
-/// All bounds, times and quotas of a core.
+/// All limits, times and quotas of a core.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Of the queue.
+    /// Limits of the queue.
     pub queue: QueueLimits,
-    /// Of immediate messages.
+    /// Quotas of immediate messages.
     pub quotas: QuotaLimits,
-    /// When waiting jobs of strangers take so much lane time, the core counts as crowded ([`Core::is_crowded`](super::Core::is_crowded)).
-    pub crowded: Span,
-    /// Messages that are remembered at least, to recognise copies.
-    pub recent: usize,
-    /// How long they are, at least; at most twice as long.
-    pub recent_memory: Span,
-    /// What a processor works in one go: the longest that an immediate job waits for what is not.
+    /// The core is overloaded when waiting jobs of unknown senders need this lane time ([`Core::is_overloaded`](super::Core::is_overloaded)).
+    pub overload_lane_time: Span,
+    /// Minimum number of messages remembered for the recognition of copies.
+    pub recent_messages_min: usize,
+    /// Minimum time for which they are remembered; the maximum is twice as long.
+    pub recent_lifetime_min: Span,
+    /// Length of a slice of a CPU lane: the longest time for which an immediate job waits for other jobs.
     pub slice: Span,
-    /// Batches of immediate jobs in a row, after which a processor takes a slice of others: nothing starves.
+    /// Consecutive batches of immediate jobs, after which a CPU lane takes a slice of other jobs, so that no job starves.
     pub immediate_in_a_row: u32,
-    /// A job for an accelerator waits so long at most while the accelerator is idle, whatever the policy
-    /// says.
+    /// Maximum wait of a job for an idle accelerator, for every decision of the policy.
     pub wait_max: Span,
-    /// A lost lane is tried again after this; after each failure, after twice as long.
+    /// Delay before a lost lane is probed; doubled after each failed probe.
     pub probe_after: Span,
-    /// But after this at the latest.
+    /// Maximum delay between probes.
     pub probe_after_max: Span,
-    /// Refilling of masks, if anything needs masks.
+    /// Refilling of masks; `None` if no job needs masks.
     pub masks: Option<MaskLimits>,
 }
 
@@ -48,18 +47,18 @@ impl Default for Config {
                     burst: 10,
                     interval: Span::from_millis(100),
                 },
-                strangers: Rate {
+                unknown_senders: Rate {
                     burst: 100,
                     interval: Span::from_millis(1),
                 },
-                wrong: 4,
-                wrong_max: 256,
+                invalid_penalty: 4,
+                invalid_max: 256,
                 sources: 65_536,
                 memory: Span::from_millis(60_000),
             },
-            crowded: Span::from_millis(50),
-            recent: 65_536,
-            recent_memory: Span::from_millis(2_000),
+            overload_lane_time: Span::from_millis(50),
+            recent_messages_min: 65_536,
+            recent_lifetime_min: Span::from_millis(2_000),
             slice: Span::from_micros(100),
             immediate_in_a_row: 64,
             wait_max: Span::from_millis(2),

@@ -1,22 +1,22 @@
-//! Counts of what has happened.
+//! Counters of the core.
 
-use super::job::Shed;
+use super::job::ShedReason;
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
-        /// What the core has counted since it was made.
+        /// Counters of the core since its creation.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
         pub struct Counters {
             $($(#[doc = $doc])+ pub $name: u64,)+
-            /// Jobs that left without having been worked on, by reason.
+            /// Dropped jobs, by reason.
             pub shed: ShedCounts,
         }
 
         impl Counters {
-            /// All of them with their names.
+            /// All counters with their names.
             pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 let own = [$((stringify!($name), self.$name)),+];
-                own.into_iter().chain(self.shed.iter().map(|(why, count)| (why.name(), count)))
+                own.into_iter().chain(self.shed.iter().map(|(reason, count)| (reason.name(), count)))
             }
         }
     };
@@ -25,66 +25,67 @@ macro_rules! counters {
 counters! {
     /// Jobs submitted.
     submitted,
-    /// Jobs done: the signature holds, or was made.
+    /// Jobs done: the signature is valid, or was made.
     accepted,
-    /// Jobs done: it does not, or could not be made.
+    /// Jobs done: the signature is invalid, or could not be made.
     rejected,
-    /// Jobs done: the signature holds, and the message was refused for another reason.
-    refused,
-    /// Jobs given back undone when the engine was shut down.
-    given_back,
-    /// Immediate jobs that were treated as less, since the quota of their source or of strangers was spent.
+    /// Jobs done: the signature is valid, but the message was refused for another reason.
+    discarded,
+    /// Jobs returned unfinished when the engine was shut down.
+    unfinished,
+    /// Immediate jobs that were admitted as urgent, since the quota of their source or of unknown senders
+    /// was used up.
     demoted,
     /// Batches started.
     batches,
-    /// Jobs that went back to the queue because their lane was lost.
+    /// Jobs that returned to the queue because their lane was lost.
     returned,
-    /// Times that a lane was lost.
+    /// Losses of lanes.
     lanes_lost,
-    /// Times that a lost lane was tried again.
+    /// Probes of lost lanes.
     probes,
     /// Masks made.
     masks_made,
-    /// Jobs that wanted a mask and were signed plainly, since there was none.
-    signed_plainly,
-    /// Batches that an accelerator took because a job had waited as long as one may, whatever the policy
-    /// said.
-    waits_ended,
+    /// Jobs that required a mask and were signed without, since the pool was empty.
+    signed_unmasked,
+    /// Batches that an accelerator started because a job had reached the maximum wait, whatever the policy
+    /// decided.
+    waits_timed_out,
 }
 
 impl Counters {
     /// Jobs done.
     pub fn done(&self) -> u64 {
-        self.accepted + self.rejected + self.refused
+        self.accepted + self.rejected + self.discarded
     }
 }
 
-/// A count for each reason of shedding.
+/// A counter for each reason of dropping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct ShedCounts([u64; Shed::COUNT]);
+pub struct ShedCounts([u64; ShedReason::COUNT]);
 
 impl ShedCounts {
     /// Jobs dropped for this reason.
-    pub fn of(&self, why: Shed) -> u64 {
-        self.0.get(why as usize).copied().unwrap_or(0)
+    pub fn of(&self, reason: ShedReason) -> u64 {
+        self.0.get(reason as usize).copied().unwrap_or(0)
     }
 
-    /// All.
+    /// The total.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
 
     /// By reason.
-    pub fn iter(&self) -> impl Iterator<Item = (Shed, u64)> {
-        Shed::ALL.iter().copied().zip(self.0)
+    pub fn iter(&self) -> impl Iterator<Item = (ShedReason, u64)> {
+        ShedReason::ALL.iter().copied().zip(self.0)
     }
 
-    pub(crate) fn count(&mut self, why: Shed) {
-        self.add(why, 1);
+    pub(crate) fn count(&mut self, reason: ShedReason) {
+        self.add(reason, 1);
     }
 
-    pub(crate) fn add(&mut self, why: Shed, jobs: u64) {
-        if let Some(count) = self.0.get_mut(why as usize) {
+    pub(crate) fn add(&mut self, reason: ShedReason, jobs: u64) {
+        if let Some(count) = self.0.get_mut(reason as usize) {
             *count += jobs;
         }
     }

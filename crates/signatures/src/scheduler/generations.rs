@@ -1,92 +1,92 @@
-//! A bounded map that forgets what is old: two hash maps, of which the older is dropped when the younger is
-//! full or aged.
+//! A bounded map that drops old entries: two hash maps, of which the older is dropped when the younger is
+//! full or has expired.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash};
 
 use super::time::{Span, Time};
 
-/// Holds at least the last `size_max` keys that were put in within the last `age_max`, at most twice as many,
-/// and none for longer than twice `age_max`.
+/// Holds at least the last `size_max` keys that were inserted within the last `age_max`, at most twice as
+/// many, and none for longer than twice `age_max`.
 pub(super) struct Generations<K, V, S> {
-    young: HashMap<K, V, S>,
+    recent: HashMap<K, V, S>,
     old: HashMap<K, V, S>,
     size_max: usize,
     age_max: Span,
-    born: Time,
+    started_at: Time,
 }
 
 impl<K: Hash + Eq, V, S: BuildHasher + Default> Generations<K, V, S> {
     pub(super) fn new(size_max: usize, age_max: Span) -> Self {
-        let (young, old) = (HashMap::default(), HashMap::default());
+        let (recent, old) = (HashMap::default(), HashMap::default());
         Self {
-            young,
+            recent,
             old,
             size_max: size_max.max(1),
             age_max,
-            born: Time::ZERO,
+            started_at: Time::ZERO,
         }
     }
 
     pub(super) fn get(&mut self, key: &K, now: Time) -> Option<&V> {
-        self.turn(now);
-        self.young.get(key).or_else(|| self.old.get(key))
+        self.rotate(now);
+        self.recent.get(key).or_else(|| self.old.get(key))
     }
 
     pub(super) fn insert(&mut self, key: K, value: V, now: Time) {
-        self.turn(now);
-        self.young.insert(key, value);
+        self.rotate(now);
+        self.recent.insert(key, value);
     }
 
     pub(super) fn remove(&mut self, key: &K) {
-        self.young.remove(key);
+        self.recent.remove(key);
         self.old.remove(key);
     }
 
-    /// What belongs to a key, which counts as put in now.
+    /// The value of a key, inserted if missing; the key counts as inserted now.
     pub(super) fn touch(&mut self, key: K, now: Time, make: impl FnOnce() -> V) -> &mut V {
-        self.turn(now);
+        self.rotate(now);
         let old = &mut self.old;
-        self.young
+        self.recent
             .entry(key)
             .or_insert_with_key(|key| old.remove(key).unwrap_or_else(make))
     }
 
-    /// What belongs to a key, if it is here; it then counts as put in now.
+    /// The value of a key, if present; the key then counts as inserted now.
     pub(super) fn renew(&mut self, key: K, now: Time) -> Option<&mut V>
     where
         K: Copy,
     {
-        self.turn(now);
+        self.rotate(now);
         if let Some(value) = self.old.remove(&key) {
-            self.young.insert(key, value);
+            self.recent.insert(key, value);
         }
-        self.young.get_mut(&key)
+        self.recent.get_mut(&key)
     }
 
-    /// What belongs to a key, which gets no younger by that.
+    /// The value of a key, without changing the key's age.
     pub(super) fn get_mut(&mut self, key: &K, now: Time) -> Option<&mut V> {
-        self.turn(now);
-        self.young.get_mut(key).or_else(|| self.old.get_mut(key))
+        self.rotate(now);
+        self.recent.get_mut(key).or_else(|| self.old.get_mut(key))
     }
 
-    /// Begins a new generation, or two, if it is time.
-    fn turn(&mut self, now: Time) {
-        let age = now.since(self.born);
-        if self.young.len() < self.size_max && age < self.age_max {
+    /// Starts a new generation, or two, if due.
+    fn rotate(&mut self, now: Time) {
+        let age = now.saturating_since(self.started_at);
+        if self.recent.len() < self.size_max && age < self.age_max {
             return;
         }
-        std::mem::swap(&mut self.young, &mut self.old);
-        self.young.clear();
+        std::mem::swap(&mut self.recent, &mut self.old);
+        self.recent.clear();
         if age >= self.age_max.times(2) {
             self.old.clear();
         }
-        self.born = now;
+        self.started_at = now;
     }
 
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.young.len() + self.old.len()
+        self.recent.len() + self.old.len()
     }
 }
 
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn it_forgets_by_number() {
+    fn entries_are_dropped_by_number() {
         let mut map = Generations::<_, _, RandomState>::new(10, Span::MAX);
         for key in 0..1_000_u32 {
             map.insert(key, key, at(0));
@@ -116,19 +116,19 @@ mod tests {
     }
 
     #[test]
-    fn it_forgets_by_age() {
+    fn entries_are_dropped_by_age() {
         let mut map = Generations::<_, _, RandomState>::new(10, Span::from_nanos(100));
         map.insert(1, 1, at(0));
         map.insert(2, 2, at(99));
         map.insert(3, 3, at(150));
         assert!(holds(&mut map, 1, 199) && holds(&mut map, 2, 199));
         assert!(!holds(&mut map, 1, 250) && holds(&mut map, 3, 250));
-        assert!(!holds(&mut map, 3, 10_000), "even if nothing came in between");
+        assert!(!holds(&mut map, 3, 10_000), "even without insertions in between");
         assert_eq!(map.len(), 0);
     }
 
     #[test]
-    fn what_is_only_looked_at_does_not_stay() {
+    fn get_does_not_renew_an_entry() {
         let mut map = Generations::<_, _, RandomState>::new(4, Span::MAX);
         map.insert(7, 70, at(0));
         for key in 100..120 {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_touched_stays() {
+    fn touch_renews_an_entry() {
         let mut map = Generations::<_, _, RandomState>::new(4, Span::MAX);
         map.insert(7, 70, at(0));
         for key in 100..200 {
@@ -157,7 +157,7 @@ mod tests {
         }
         assert!(
             map.renew(100, at(0)).is_none() && !holds(&mut map, 100, 0),
-            "what is gone is not made again"
+            "a forgotten entry is not renewed"
         );
         assert_eq!(*map.touch(100, at(0), || 1), 1);
         map.remove(&7);

@@ -1,15 +1,15 @@
-//! Hashes for the maps of sources and fingerprints, of which each job needs several look-ups.
+//! Hashes for the maps of sources and fingerprints; each job needs several look-ups.
 
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 
-/// Fingerprints are hashes under a secret key already: half of the bits will do.
-pub(super) type FingerprintHash = BuildHasherDefault<Half>;
+/// Fingerprints are hashes under a secret key already: half of the bits suffices.
+pub(super) type FingerprintHash = BuildHasherDefault<LowerHalfHasher>;
 
 /// See [`FingerprintHash`].
 #[derive(Default)]
-pub(super) struct Half(u64);
+pub(super) struct LowerHalfHasher(u64);
 
-impl Hasher for Half {
+impl Hasher for LowerHalfHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -25,9 +25,9 @@ impl Hasher for Half {
     }
 }
 
-/// For sources, which others choose: a multiplication by a secret number, folded, which decides what collides,
-/// and one by a known number, for tables that look at few of the bits. Random for each map, so nobody knows which
-/// sources collide in it.
+/// For sources, which attackers choose: a folded multiplication by a secret number, which determines collisions,
+/// and a multiplication by a known number, for tables that use few bits. Random for each map, so that attackers cannot
+/// find colliding sources.
 #[derive(Clone)]
 pub(super) struct SourceHash {
     add: u64,
@@ -36,7 +36,7 @@ pub(super) struct SourceHash {
 
 impl Default for SourceHash {
     fn default() -> Self {
-        // The standard library's own random keys.
+        // The random keys of the standard library.
         let random = |number: u64| RandomState::new().hash_one(number);
         Self {
             add: random(0),
@@ -46,10 +46,10 @@ impl Default for SourceHash {
 }
 
 impl BuildHasher for SourceHash {
-    type Hasher = Folded;
+    type Hasher = FoldedHasher;
 
-    fn build_hasher(&self) -> Folded {
-        Folded {
+    fn build_hasher(&self) -> FoldedHasher {
+        FoldedHasher {
             state: self.add,
             multiply: self.multiply,
         }
@@ -57,14 +57,14 @@ impl BuildHasher for SourceHash {
 }
 
 /// See [`SourceHash`].
-pub(super) struct Folded {
+pub(super) struct FoldedHasher {
     state: u64,
     multiply: u64,
 }
 
-impl Hasher for Folded {
+impl Hasher for FoldedHasher {
     fn finish(&self) -> u64 {
-        /// Of Moremur, a finalizer of 64 bits (P. Evensen, 2019).
+        /// The multiplier of Moremur, a finalizer of 64 bits (P. Evensen, 2019).
         const MIX: u64 = 0x3c79_ac49_2ba7_b653;
         let mixed = (self.state ^ self.state >> 32).wrapping_mul(MIX);
         mixed ^ mixed >> 32
@@ -88,8 +88,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neighbouring_sources_spread_over_a_small_table() {
-        // Secrets of few bits, too, which a random one is now and then.
+    fn neighboring_sources_spread_over_a_small_table() {
+        // Also with secrets of few bits, which a random secret is now and then.
         let random = (0..300).map(|_| SourceHash::default());
         let few = [1, 3, 1 << 56 | 1].map(|multiply| SourceHash { add: 0, multiply });
         for hash in random.chain(few) {
@@ -97,7 +97,7 @@ mod tests {
                 let slots: HashSet<u64> = (0..256)
                     .map(|number| hash.hash_one(Source(number * step)) % 256)
                     .collect();
-                // 162 of 256 are hit by chance; 90 would be 12 standard deviations fewer.
+                // 162 of 256 are expected; 90 is 12 standard deviations fewer.
                 let (hit, multiply) = (slots.len(), hash.multiply);
                 assert!(hit > 90, "step {step}, multiplied by {multiply:#x}: {hit}");
             }

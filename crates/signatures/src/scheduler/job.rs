@@ -1,4 +1,4 @@
-//! What is scheduled: one message to verify or to sign, and what becomes of it.
+//! Jobs: one message to verify or to sign, and its outcome.
 
 use std::fmt;
 use std::num::NonZeroU128;
@@ -7,36 +7,36 @@ use super::class::Class;
 use super::time::{Span, Time};
 pub use crate::message::Priority;
 
-/// Something for each priority.
+/// A value for each priority.
 #[derive(Clone, Debug, Default)]
 pub struct PerPriority<T>([T; Priority::COUNT]);
 
 impl<T> PerPriority<T> {
-    /// Made one by one, most urgent first.
+    /// Makes the values one by one, most urgent first.
     pub fn from_fn(mut make: impl FnMut(Priority) -> T) -> Self {
         Self(std::array::from_fn(|number| make(Priority::new(number as u8))))
     }
 
-    /// What belongs to a priority.
+    /// The value of a priority.
     pub fn of(&self, priority: Priority) -> &T {
-        #[allow(clippy::indexing_slicing)] // A priority is below COUNT: there is no other way to make one.
+        #[allow(clippy::indexing_slicing)] // A priority is below COUNT by construction.
         &self.0[priority.index()]
     }
 
-    /// What belongs to a priority.
+    /// The value of a priority.
     pub fn of_mut(&mut self, priority: Priority) -> &mut T {
         #[allow(clippy::indexing_slicing)] // As above.
         &mut self.0[priority.index()]
     }
 
-    /// All, most urgent first.
+    /// All values, most urgent first.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (Priority, &T)> {
         Priority::all().zip(&self.0)
     }
 }
 
-/// Who a message comes from, as far as the receiver can tell: an address, or a hash of a certificate's. It
-/// may be forged.
+/// The apparent source of a message, as determined by the receiver: a hash of an address or of a certificate. It may be
+/// forged.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Source(pub u64);
 
@@ -45,7 +45,7 @@ pub struct Source(pub u64);
 pub struct Fingerprint(NonZeroU128);
 
 impl Fingerprint {
-    /// Of 128 bits; 0 counts as 1, which costs half of one chance in 2^128.
+    /// A fingerprint of 128 bits; 0 is mapped to 1, which adds one collision in 2^128.
     pub fn new(bits: u128) -> Self {
         Self(NonZeroU128::new(bits).unwrap_or(NonZeroU128::MIN))
     }
@@ -56,34 +56,34 @@ impl Fingerprint {
     }
 }
 
-/// The work of an ordinary message of a class: one for which all is computed ahead that can be.
+/// The work of an ordinary message of a class: one for which everything possible is precomputed.
 pub const ORDINARY_WORK: u32 = 1_000;
 
-/// What the scheduler knows of a job. It never looks into the message itself.
+/// The scheduler's view of a job. The scheduler never reads the message itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Meta {
-    /// What is to be done.
+    /// The operation.
     pub class: Class,
-    /// As the message says.
+    /// The priority that the message claims.
     pub priority: Priority,
-    /// As the receiver says.
+    /// The source that the receiver determined.
     pub source: Source,
-    /// The source and the signer that the message names, together: an accepted message makes this pair known, and no other.
+    /// Source and claimed signer together: an accepted message makes this pair known.
     pub sender: Source,
-    /// The lane time that it takes, in thousandths of what an ordinary message of the class takes ([`ORDINARY_WORK`]).
+    /// Lane time in thousandths of the time of an ordinary message of the class ([`ORDINARY_WORK`]).
     pub work: u32,
-    /// When it was received; one in the future counts as now.
+    /// Time of arrival; a time in the future counts as now.
     pub arrived: Time,
-    /// When the result is wanted; later is counted as missed, and is still delivered.
+    /// Deadline of the result; a later result counts as missed, and is still delivered.
     pub deadline: Time,
-    /// When work that has not begun is no longer worth beginning.
+    /// Time from which on work on the job is not started any more.
     pub expires: Time,
-    /// For the recognition of copies; none for what cannot be a copy, such as a message to sign.
+    /// For the recognition of copies; `None` for jobs that cannot be copies, such as messages to sign.
     pub fingerprint: Option<Fingerprint>,
 }
 
 impl Meta {
-    /// Of ordinary work, of a source that signs itself, without deadline, expiry and fingerprint.
+    /// Ordinary work of a source that is its own signer, without deadline, expiry and fingerprint.
     pub const fn new(class: Class, priority: Priority, source: Source, arrived: Time) -> Self {
         Self {
             class,
@@ -102,148 +102,146 @@ impl Meta {
 /// One message to verify or to sign.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Job<J> {
-    /// What the scheduler looks at.
+    /// The scheduler's view.
     pub meta: Meta,
-    /// What the lanes look at.
+    /// The lanes' view.
     pub payload: J,
 }
 
-/// What a lane says of a job that it has done, and what was made of it.
+/// The outcome of a completed job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// The signature holds; or the signature was made.
+    /// The signature is valid, or was made.
     Accepted,
-    /// It does not; or none could be made.
+    /// The signature is invalid, or could not be made.
     Rejected,
-    /// The signature holds and the message was refused all the same: it is too old, a repetition, of a signer
-    /// who was revoked meanwhile. It says nothing of its source. No lane says so, but who takes the results
-    /// may ([`engine::Sink::done`](super::engine::Sink::done)).
-    Refused,
+    /// The signature is valid, but the message was refused: it is too old, a replay, or its signer was revoked in the
+    /// meantime. This outcome does not change the record of the sender. It is set by the consumer of results, not by
+    /// lanes ([`engine::Sink::done`](super::engine::Sink::done)).
+    Discarded,
 }
 
-/// Where a job stands once the scheduler has taken it: its level in the queue, and its place in the order of
-/// arrival.
+/// The scheduler's entry of an admitted job: its level in the queue, and its position in the order of arrival.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ticket {
-    /// What was submitted.
+pub struct JobEntry {
+    /// The submitted description.
     pub meta: Meta,
-    /// Its place in the order of arrival over all classes and levels.
-    pub number: u64,
-    /// The level that it queues in: its priority, or [`Priority::URGENT`] if its source's quota was spent.
+    /// Position in the order of arrival over all classes and levels.
+    pub sequence: u64,
+    /// The level in the queue: the claimed priority, or [`Priority::URGENT`] if the quota of the source was used up.
     pub level: Priority,
-    /// Batches that it was in and whose lane was lost.
+    /// Number of lost batches that contained the job.
     pub attempts: u8,
-    /// Nothing of its sender had been found valid when it came.
-    pub stranger: bool,
-    /// The lane time that it takes, as it was estimated when it came.
+    /// No valid message of the sender was known at arrival.
+    pub is_unknown_sender: bool,
+    /// Estimated lane time at arrival.
     pub cost: Span,
 }
 
-/// Jobs of one class for one run of one lane: `tickets[i]` belongs to `payloads[i]`.
+/// Jobs of one class for one run of one lane: `entries[i]` belongs to `payloads[i]`.
 #[derive(Debug)]
 pub struct Batch<J> {
-    /// What the lane is to do. Not always the class of the tickets: without masks, `ra-sign` is done as
-    /// `rsa-sign`.
+    /// The operation. May differ from the class of the entries: without masks, `ra-sign` is executed as `rsa-sign`.
     pub class: Class,
-    /// What the scheduler knows.
-    pub tickets: Vec<Ticket>,
-    /// What the lane works on.
+    /// The scheduler's entries.
+    pub entries: Vec<JobEntry>,
+    /// The lanes' payloads.
     pub payloads: Vec<J>,
     /// The sum of the jobs' work.
     work: u64,
 }
 
 impl<J> Batch<J> {
-    /// Without jobs.
+    /// An empty batch.
     pub fn new(class: Class) -> Self {
         Self {
             class,
-            tickets: Vec::new(),
+            entries: Vec::new(),
             payloads: Vec::new(),
             work: 0,
         }
     }
 
-    /// The work of all jobs, in ordinary ones.
+    /// The work of all jobs, in ordinary jobs.
     pub fn work(&self) -> f64 {
         self.work as f64 / f64::from(ORDINARY_WORK)
     }
 
-    /// Jobs in it.
+    /// Number of jobs.
     pub fn len(&self) -> usize {
-        self.tickets.len()
+        self.entries.len()
     }
 
-    /// Whether there is none.
+    /// Whether the batch is empty.
     pub fn is_empty(&self) -> bool {
-        self.tickets.is_empty()
+        self.entries.is_empty()
     }
 
-    pub(super) fn push(&mut self, ticket: Ticket, payload: J) {
-        self.work += u64::from(ticket.meta.work);
-        self.tickets.push(ticket);
+    pub(super) fn push(&mut self, entry: JobEntry, payload: J) {
+        self.work += u64::from(entry.meta.work);
+        self.entries.push(entry);
         self.payloads.push(payload);
     }
 
-    /// Takes all jobs out.
+    /// Removes all jobs.
     pub(super) fn clear(&mut self) {
-        self.tickets.clear();
+        self.entries.clear();
         self.payloads.clear();
         self.work = 0;
     }
 }
 
-/// How much a batch may take.
+/// Limits of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Room {
-    /// Jobs at most.
+pub(super) struct BatchLimit {
+    /// Maximum number of jobs.
     pub(super) jobs: usize,
-    /// The sum of their work at most, in thousandths; of a single job, any.
+    /// Maximum sum of the jobs' work, in thousandths; a single job may exceed it.
     pub(super) work: u64,
 }
 
-impl Room {
-    /// For so many jobs of any work.
-    pub(super) const fn of_jobs(jobs: usize) -> Self {
+impl BatchLimit {
+    /// A limit of jobs with any work.
+    pub(super) const fn for_jobs(jobs: usize) -> Self {
         Self { jobs, work: u64::MAX }
     }
 
     /// Whether a batch may take one more job of this work.
-    pub(super) fn has_room<J>(self, batch: &Batch<J>, next: &Ticket) -> bool {
+    pub(super) fn has_room<J>(self, batch: &Batch<J>, next: &JobEntry) -> bool {
         let work = batch.work.saturating_add(next.meta.work.into());
         batch.len() < self.jobs && (batch.is_empty() || work <= self.work)
     }
 }
 
-/// A job that leaves without having been worked on, and why.
+/// A job that was dropped without being processed, and the reason.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Dropped<J> {
-    /// As it was submitted.
+    /// The job as submitted.
     pub job: Job<J>,
-    /// Why.
-    pub why: Shed,
+    /// The reason.
+    pub reason: ShedReason,
 }
 
-macro_rules! sheds {
+macro_rules! shed_reasons {
     ($($(#[doc = $doc:literal])+ $name:ident = $number:literal, $text:literal;)+) => {
-        /// Why a job leaves without having been worked on. Each has a counter of its own; none says that a
-        /// signature is wrong.
+        /// Why a job was dropped without being processed. Each reason has a counter of its own; none indicates an invalid
+        /// signature.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         #[repr(u8)]
-        pub enum Shed {
+        pub enum ShedReason {
             $($(#[doc = $doc])+ $name = $number,)+
         }
 
-        impl Shed {
-            /// All of them, by number.
+        impl ShedReason {
+            /// All reasons, by number.
             pub const ALL: &[Self] = &[$(Self::$name),+];
 
-            /// As counters name it.
+            /// Name in counters.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => $text),+ }
             }
 
-            /// What it says to a person.
+            /// Description for people.
             pub const fn description(self) -> &'static str {
                 match self { $(Self::$name => concat!($($doc),+).trim_ascii()),+ }
             }
@@ -251,29 +249,29 @@ macro_rules! sheds {
     };
 }
 
-sheds! {
-    /// Its expiry passed before work on it had begun.
+shed_reasons! {
+    /// The job expired before work on it started.
     Expired = 0, "expired";
-    /// A copy of a job that waits, is being worked on, or was lately done.
+    /// A copy of a job that waits, is being processed, or was completed recently.
     Duplicate = 1, "duplicate";
-    /// Its source has as many jobs waiting as one source may have.
+    /// The source has reached its limit of waiting jobs.
     SourceShare = 2, "source_share";
-    /// The queue was full, and it was next in the order of shedding.
+    /// The queue was full, and the job was next in the shedding order.
     QueueFull = 3, "queue_full";
-    /// It was in as many lost batches as a job may be in.
+    /// The job reached the limit of lost batches.
     LanesFailed = 4, "lanes_failed";
-    /// No lane can do its class.
+    /// No lane supports the class.
     NoLane = 5, "no_lane";
-    /// It was dropped on receipt because too many messages waited, or by the kernel while a flood filter was attached.
-    Crowded = 6, "crowded";
+    /// Dropped on receipt because too many messages waited, or by the kernel while a flood filter was attached.
+    Overload = 6, "overload";
 }
 
-impl Shed {
-    /// Reasons that there are.
+impl ShedReason {
+    /// Number of reasons.
     pub const COUNT: usize = Self::ALL.len();
 }
 
-impl fmt::Display for Shed {
+impl fmt::Display for ShedReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -293,13 +291,13 @@ mod tests {
     }
 
     #[test]
-    fn reasons_are_numbered_without_gaps_and_named_apart() {
-        for (number, why) in Shed::ALL.iter().enumerate() {
-            assert_eq!(*why as usize, number);
+    fn reasons_have_consecutive_numbers_and_distinct_names() {
+        for (number, reason) in ShedReason::ALL.iter().enumerate() {
+            assert_eq!(*reason as usize, number);
         }
-        let mut names: Vec<_> = Shed::ALL.iter().map(|why| why.name()).collect();
+        let mut names: Vec<_> = ShedReason::ALL.iter().map(|reason| reason.name()).collect();
         names.dedup();
-        assert_eq!(names.len(), Shed::COUNT);
+        assert_eq!(names.len(), ShedReason::COUNT);
     }
 
     #[test]

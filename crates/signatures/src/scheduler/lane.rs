@@ -1,65 +1,65 @@
-//! Lanes: what executes batches.
+//! Lanes: executors of batches.
 
 use super::class::{Class, PerClass};
-use super::model::Line;
+use super::model::CostModel;
 
-/// Which lane: its place in the list that the core was made with.
+/// Index of a lane in the list with which the core was created.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LaneId(pub usize);
 
-/// What a lane is for.
+/// Kind of a lane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LaneKind {
-    /// A processor that waits for immediate jobs. It helps out with others only while no other lane can do
+    /// A CPU lane that waits for immediate jobs. It takes other jobs only while no other lane supports
     /// them.
     Reserved,
-    /// A processor: immediate jobs first, then others in slices bounded in time, so that an immediate one
+    /// A CPU lane: immediate jobs first, then others in slices of bounded time, so that an immediate job
     /// never waits long.
     Cpu,
-    /// High overhead, high rate: batches as the policy says. Immediate jobs only while no processor can do
-    /// them.
+    /// High overhead, high rate: batches as the policy decides. Immediate jobs only while no CPU lane
+    /// supports them.
     Accelerator,
 }
 
-/// What the core is told of a lane.
+/// The core's description of a lane.
 #[derive(Clone, Debug)]
 pub struct LaneSpec {
-    /// As counters name it.
+    /// Name in counters.
     pub name: String,
-    /// What it is for.
+    /// Kind of the lane.
     pub kind: LaneKind,
-    /// The classes that it can do, and what it takes for them as calibrated.
-    pub lines: PerClass<Option<Line>>,
-    /// Jobs of one batch at most.
+    /// The supported classes, with their calibrated costs.
+    pub costs: PerClass<Option<CostModel>>,
+    /// Maximum jobs in a batch.
     pub batch_max: usize,
-    /// Jobs that it does side by side: slices are multiples of it.
+    /// Jobs that the lane processes side by side: slices are multiples of it.
     pub grain: usize,
-    /// Whether it makes masks when it is idle; it must know the class.
+    /// Whether the lane makes masks when idle; it must support the class.
     pub refills: bool,
 }
 
 impl LaneSpec {
-    /// A lane that can do nothing yet, job by job, in batches of any size.
+    /// A lane that supports no class yet, with a grain of one and batches of any size.
     pub fn new(name: impl Into<String>, kind: LaneKind) -> Self {
         let lines = PerClass::default();
         Self {
             name: name.into(),
             kind,
-            lines,
+            costs: lines,
             batch_max: usize::MAX,
             grain: 1,
             refills: false,
         }
     }
 
-    /// It also does this class, and takes so long.
+    /// Adds a supported class with its cost.
     #[must_use]
-    pub fn with(mut self, class: Class, line: Line) -> Self {
-        *self.lines.of_mut(class) = Some(line);
+    pub fn with_class(mut self, class: Class, line: CostModel) -> Self {
+        *self.costs.of_mut(class) = Some(line);
         self
     }
 
-    /// With batches of so many jobs at most.
+    /// Limits the jobs in a batch.
     #[must_use]
     pub fn with_batch_max(self, batch_max: usize) -> Self {
         Self {
@@ -68,7 +68,7 @@ impl LaneSpec {
         }
     }
 
-    /// Does so many jobs side by side.
+    /// Sets the number of jobs processed side by side.
     #[must_use]
     pub fn with_grain(self, grain: usize) -> Self {
         Self {
@@ -77,9 +77,9 @@ impl LaneSpec {
         }
     }
 
-    /// Makes masks when it is idle.
+    /// Lets the lane make masks when idle.
     #[must_use]
-    pub fn refilling(self) -> Self {
+    pub fn with_refill(self) -> Self {
         Self {
             refills: true,
             ..self

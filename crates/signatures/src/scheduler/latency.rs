@@ -5,52 +5,54 @@ use hdrhistogram::{CreationError, Histogram};
 use super::job::Priority;
 use super::time::Span;
 
-/// Longer latencies count as this: a minute.
+/// Longer latencies count as one minute.
 const LONGEST_NS: u64 = 60_000_000_000;
-/// Significant digits: values are exact to one per cent.
+/// Significant digits: values are exact to one percent.
 const DIGITS: u8 = 2;
 
 /// A histogram of latencies for each priority, from arrival to result, in nanoseconds.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LatencyBook {
+pub struct LatencyHistograms {
     histograms: Vec<Histogram<u64>>,
-    late: Vec<u64>,
+    missed_deadlines: Vec<u64>,
 }
 
-impl LatencyBook {
-    /// An empty one; 30 KiB for each priority.
+impl LatencyHistograms {
+    /// Empty histograms; 30 KiB for each priority.
     ///
     /// # Errors
-    /// There are none with these bounds; the histogram's constructor has the type.
+    /// Never with these bounds; the constructor of the histogram has the type.
     pub fn new() -> Result<Self, CreationError> {
         let histogram = Histogram::new_with_bounds(1, LONGEST_NS, DIGITS)?;
         Ok(Self {
             histograms: vec![histogram; Priority::COUNT],
-            late: vec![0; Priority::COUNT],
+            missed_deadlines: vec![0; Priority::COUNT],
         })
     }
 
-    /// Notes a result, and whether it came after its deadline.
+    /// Records a result, and whether it missed its deadline.
     pub fn record(&mut self, priority: Priority, latency: Span, late: bool) {
         let at = usize::from(priority.number());
-        if let (Some(histogram), Some(count)) = (self.histograms.get_mut(at), self.late.get_mut(at)) {
+        if let (Some(histogram), Some(count)) =
+            (self.histograms.get_mut(at), self.missed_deadlines.get_mut(at))
+        {
             histogram.saturating_record(latency.as_nanos());
             *count += u64::from(late);
         }
     }
 
-    /// Adds all of another's.
+    /// Adds all entries of another value.
     ///
     /// # Errors
-    /// There are none: all books have the same bounds.
+    /// Never: all histograms have the same bounds.
     pub fn add(&mut self, other: &Self) -> Result<(), hdrhistogram::AdditionError> {
-        for (mine, others) in self.histograms.iter_mut().zip(&other.histograms) {
-            mine.add(others)?;
+        for (own, others) in self.histograms.iter_mut().zip(&other.histograms) {
+            own.add(others)?;
         }
-        self.late
+        self.missed_deadlines
             .iter_mut()
-            .zip(&other.late)
-            .for_each(|(mine, others)| *mine += others);
+            .zip(&other.missed_deadlines)
+            .for_each(|(own, others)| *own += others);
         Ok(())
     }
 
@@ -59,16 +61,16 @@ impl LatencyBook {
         self.histogram(priority).map_or(0, Histogram::len)
     }
 
-    /// Results of a priority that came after their deadline.
-    pub fn late(&self, priority: Priority) -> u64 {
-        self.late
+    /// Results of a priority that missed their deadlines.
+    pub fn missed_deadlines(&self, priority: Priority) -> u64 {
+        self.missed_deadlines
             .get(usize::from(priority.number()))
             .copied()
             .unwrap_or(0)
     }
 
-    /// The latency that this part of a priority's results does not exceed (0.99: the 99th percentile); zero
-    /// if there are none.
+    /// The latency that this fraction of a priority's results does not exceed (0.99: the 99th percentile);
+    /// zero without results.
     pub fn quantile(&self, priority: Priority, part: f64) -> Span {
         Span::from_nanos(
             self.histogram(priority)
@@ -76,10 +78,10 @@ impl LatencyBook {
         )
     }
 
-    /// The same over all priorities but the immediate one.
+    /// The same over all priorities except immediate.
     ///
     /// # Errors
-    /// There are none: all histograms have the same bounds.
+    /// Never: all histograms have the same bounds.
     pub fn quantile_of_others(&self, part: f64) -> Result<Span, hdrhistogram::AdditionError> {
         let mut others = self.histograms.iter().skip(1);
         let Some(first) = others.next() else {
@@ -101,17 +103,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_counts_by_priority_and_adds_up() {
-        let mut book = LatencyBook::new().unwrap();
+    fn latencies_are_counted_by_priority_and_added() {
+        let mut latencies = LatencyHistograms::new().unwrap();
         for micros in 1..=100 {
-            book.record(Priority::new(3), Span::from_micros(micros), micros > 90);
-            book.record(Priority::IMMEDIATE, Span::from_nanos(5), false);
+            latencies.record(Priority::new(3), Span::from_micros(micros), micros > 90);
+            latencies.record(Priority::IMMEDIATE, Span::from_nanos(5), false);
         }
-        let mut sum = LatencyBook::new().unwrap();
-        sum.add(&book).unwrap();
-        sum.add(&book).unwrap();
+        let mut sum = LatencyHistograms::new().unwrap();
+        sum.add(&latencies).unwrap();
+        sum.add(&latencies).unwrap();
         assert_eq!(
-            (sum.count(Priority::new(3)), sum.late(Priority::new(3))),
+            (
+                sum.count(Priority::new(3)),
+                sum.missed_deadlines(Priority::new(3))
+            ),
             (200, 20)
         );
         let p99 = sum.quantile(Priority::new(3), 0.99).as_nanos();
@@ -119,11 +124,14 @@ mod tests {
         assert_eq!(
             sum.quantile_of_others(0.99).unwrap().as_nanos(),
             p99,
-            "immediate ones are left out"
+            "immediate results are excluded"
         );
         assert_eq!(sum.quantile(Priority::new(4), 0.5), Span::ZERO);
         assert_eq!(
-            (sum.count(Priority::IMMEDIATE), sum.late(Priority::IMMEDIATE)),
+            (
+                sum.count(Priority::IMMEDIATE),
+                sum.missed_deadlines(Priority::IMMEDIATE)
+            ),
             (200, 0)
         );
         sum.record(Priority::LEAST, Span::MAX, true);

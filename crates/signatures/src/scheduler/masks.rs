@@ -1,40 +1,41 @@
-//! When masks of Rapid Authentication are made, and when a signer goes without.
+//! Refilling of masks of Rapid Authentication, and signing without masks.
 //!
-//! Only numbers are kept here. The masks themselves are secrets of the signer's pool, each used once at most:
-//! one that was promised to a batch whose lane was lost counts as used.
+//! This module only counts. The masks themselves are secrets in the signer's pool, each used at most once: a
+//! mask assigned to a batch whose lane was lost counts as used.
 
 use super::class::Class;
 use super::time::Span;
 
-/// When the pool is refilled, and by what.
+/// When the pool is refilled, and by which operations.
 #[derive(Clone, Copy, Debug)]
 pub struct MaskLimits {
-    /// Jobs that need a mask each.
+    /// The class of jobs that need one mask each.
     pub sign: Class,
-    /// What is done with them when the pool is dry.
+    /// The class executed when the pool is empty.
     pub plain: Class,
-    /// Making one mask.
+    /// The class of making one mask.
     pub refill: Class,
-    /// Fewer masks than this: making begins.
+    /// Refilling starts below this number of masks.
     pub low: usize,
-    /// So many: it ends.
+    /// Refilling ends at this number.
     pub high: usize,
-    /// Masks that the pool holds at the start.
+    /// Masks in the pool at the start.
     pub stock: usize,
-    /// What an accelerator makes in one go, which nothing interrupts. Processors stay below their slice.
+    /// Maximum time of one refill on an accelerator, which is not interrupted. CPU lanes stay within their
+    /// slice.
     pub slice: Span,
 }
 
-/// The pool's level.
+/// State of the pool.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Masks {
+pub(super) struct MaskStock {
     pub(super) limits: MaskLimits,
     stock: usize,
     in_production: usize,
     filling: bool,
 }
 
-impl Masks {
+impl MaskStock {
     pub(super) fn new(limits: MaskLimits) -> Self {
         Self {
             limits,
@@ -48,8 +49,8 @@ impl Masks {
         self.stock
     }
 
-    /// Masks to be made now, besides those in production.
-    pub(super) fn wanted(&mut self) -> usize {
+    /// Number of masks to make now, in addition to those in production.
+    pub(super) fn required(&mut self) -> usize {
         let expected = self.stock + self.in_production;
         if expected < self.limits.low {
             self.filling = true;
@@ -64,27 +65,27 @@ impl Masks {
         }
     }
 
-    /// Whether masks are to be made, as of the last time that somebody asked.
+    /// Whether masks are required, as of the last call of [`MaskStock::required`].
     pub(super) fn is_short(&self) -> bool {
         self.filling && self.stock + self.in_production < self.limits.high
     }
 
-    pub(super) fn begin(&mut self, count: usize) {
+    pub(super) fn start_refill(&mut self, count: usize) {
         self.in_production += count;
     }
 
-    /// Of `asked`, so many were made.
-    pub(super) fn end(&mut self, asked: usize, made: usize) {
-        self.in_production = self.in_production.saturating_sub(asked);
-        self.stock += made.min(asked);
+    /// Records that `made` of the `requested` masks were made.
+    pub(super) fn finish_refill(&mut self, requested: usize, made: usize) {
+        self.in_production = self.in_production.saturating_sub(requested);
+        self.stock += made.min(requested);
     }
 
-    /// Takes up to `count`, all or what is there.
-    pub(super) fn use_up(&mut self, count: usize) {
+    /// Removes up to `count` masks.
+    pub(super) fn consume(&mut self, count: usize) {
         self.stock = self.stock.saturating_sub(count);
     }
 
-    /// The pool's owner has counted.
+    /// Sets the number of masks after a recount.
     pub(super) fn set_stock(&mut self, stock: usize) {
         self.stock = stock;
     }
@@ -95,8 +96,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_fills_from_below_low_up_to_high() {
-        let mut masks = Masks::new(MaskLimits {
+    fn refill_starts_below_low_and_ends_at_high() {
+        let mut masks = MaskStock::new(MaskLimits {
             sign: Class::RA_SIGN,
             plain: Class::RSA_SIGN,
             refill: Class::MASK_REFILL,
@@ -105,23 +106,27 @@ mod tests {
             stock: 0,
             slice: Span::from_millis(1),
         });
-        assert_eq!(masks.wanted(), 30);
-        masks.begin(8);
-        assert_eq!(masks.wanted(), 22, "what is being made is not wanted again");
-        masks.end(8, 5);
-        assert_eq!((masks.stock(), masks.wanted()), (5, 25));
-        masks.begin(25);
-        assert_eq!(masks.wanted(), 0);
-        masks.end(25, 25);
-        for (used, wanted) in [(15, 0), (5, 0), (1, 21)] {
-            masks.use_up(used);
-            assert_eq!(masks.wanted(), wanted);
+        assert_eq!(masks.required(), 30);
+        masks.start_refill(8);
+        assert_eq!(
+            masks.required(),
+            22,
+            "masks in production are not requested again"
+        );
+        masks.finish_refill(8, 5);
+        assert_eq!((masks.stock(), masks.required()), (5, 25));
+        masks.start_refill(25);
+        assert_eq!(masks.required(), 0);
+        masks.finish_refill(25, 25);
+        for (used, expected) in [(15, 0), (5, 0), (1, 21)] {
+            masks.consume(used);
+            assert_eq!(masks.required(), expected);
         }
         masks.set_stock(29);
-        assert_eq!(masks.wanted(), 1, "still filling: high was not reached");
+        assert_eq!(masks.required(), 1, "still filling below the high mark");
         masks.set_stock(30);
-        assert_eq!(masks.wanted(), 0);
-        masks.use_up(99);
+        assert_eq!(masks.required(), 0);
+        masks.consume(99);
         assert_eq!(masks.stock(), 0);
     }
 }

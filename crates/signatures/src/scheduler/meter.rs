@@ -1,8 +1,8 @@
-//! How many jobs come per second, lately.
+//! Recent arrival rate of jobs.
 
 use super::time::{Span, Time};
 
-/// A moving average of arrivals over about [`RateMeter::HORIZON`], or over all time if it has seen less.
+/// A moving average of arrivals over about [`RateMeter::HORIZON`], or over the whole time if shorter.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RateMeter {
     per_s: f64,
@@ -11,22 +11,25 @@ pub(super) struct RateMeter {
 }
 
 impl RateMeter {
-    /// Long enough that vehicles which all send ten times a second look like a stream, not like ten bursts
-    /// and pauses.
+    /// Long enough that vehicles which all send ten times a second look like a stream, and not like ten
+    /// bursts with pauses.
     pub(super) const HORIZON: Span = Span::from_millis(250);
-    /// What comes at the very start is a burst, not a rate.
+    /// Arrivals at the very start are a burst and not a rate.
     const HORIZON_MIN: Span = Span::from_millis(10);
 
     fn horizon_s(&self) -> f64 {
-        let seen = self.first.map_or(Span::ZERO, |first| self.at.since(first));
+        let seen = self
+            .first
+            .map_or(Span::ZERO, |first| self.at.saturating_since(first));
         seen.clamp(Self::HORIZON_MIN, Self::HORIZON).as_secs_f64()
     }
 
-    pub(super) fn note(&mut self, jobs: usize, now: Time) {
+    pub(super) fn record(&mut self, jobs: usize, now: Time) {
         let now = self.at.max(now);
         let (horizon, passed) = (
             self.horizon_s(),
-            now.since(self.first.map_or(now, |_| self.at)).as_secs_f64(),
+            now.saturating_since(self.first.map_or(now, |_| self.at))
+                .as_secs_f64(),
         );
         self.per_s = (self.per_s * horizon + jobs as f64) / (horizon + passed);
         self.first = self.first.or(Some(now));
@@ -35,7 +38,7 @@ impl RateMeter {
 
     pub(super) fn per_s(&self, now: Time) -> f64 {
         let horizon = self.horizon_s();
-        self.per_s * horizon / (horizon + now.since(self.at).as_secs_f64())
+        self.per_s * horizon / (horizon + now.saturating_since(self.at).as_secs_f64())
     }
 }
 
@@ -44,11 +47,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_steady_stream_shows_its_rate_and_fades() {
+    fn a_steady_stream_is_measured_and_fades() {
         let (mut meter, mut now) = (RateMeter::default(), Time::ZERO);
         for _ in 0..2_000 {
             now = now + Span::from_millis(1);
-            meter.note(30, now);
+            meter.record(30, now);
         }
         assert!((29_900.0..30_100.0).contains(&meter.per_s(now)));
         let later = now + RateMeter::HORIZON;
@@ -60,7 +63,7 @@ mod tests {
         let (mut meter, mut now) = (RateMeter::default(), Time::from_nanos(77_000_000_000));
         for _ in 0..100 {
             now = now + Span::from_millis(1);
-            meter.note(30, now);
+            meter.record(30, now);
         }
         assert!(
             (25_000.0..35_000.0).contains(&meter.per_s(now)),
@@ -73,9 +76,9 @@ mod tests {
     fn a_burst_counts_as_its_share_of_the_horizon() {
         let mut meter = RateMeter::default();
         let now = Time::ZERO + RateMeter::HORIZON;
-        meter.note(0, Time::ZERO);
-        meter.note(0, now);
-        meter.note(1_000, now);
+        meter.record(0, Time::ZERO);
+        meter.record(0, now);
+        meter.record(1_000, now);
         assert_eq!(meter.per_s(now), 4_000.0);
     }
 }

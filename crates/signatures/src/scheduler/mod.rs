@@ -1,27 +1,25 @@
 //! The dynamic scheduler: which lane works on which messages, and when.
 //!
-//! A *job* is one message to verify or to sign, of an operation *class*. A *lane* executes batches of jobs of
-//! one class: a processor starts them at once, an accelerator has an overhead and a high rate. Immediate jobs
-//! (priority 0) go to a processor at once; others wait in a queue by priority, and go to processors in slices
-//! and to accelerators in batches.
+//! A *job* is one message to verify or to sign, of an operation *class*. A *lane* executes batches of jobs of one class: a
+//! CPU lane starts jobs immediately, an accelerator has an overhead and a high rate. Immediate jobs (priority 0) go to a CPU
+//! lane at once. Other jobs wait in a queue by priority, and go to CPU lanes in slices and to accelerators in batches.
 //!
-//! | part | what |
+//! | part | purpose |
 //! |---|---|
 //! | [`Core`] | the decisions, without I/O: an event and the time go in, batches and dropped jobs come out |
 //! | [`QueueLimits`], [`Config`] | the bounded queue: order, aging, shares, the order of shedding; all other bounds |
-//! | [`QuotaLimits`] | who may have messages treated as immediate: a priority is not authenticated before the signature is |
-//! | [`FingerprintKey`] | copies are recognised and dropped |
-//! | [`model`] | what a lane takes for a batch, calibrated and corrected by each |
-//! | [`policy`] | when an accelerator takes how many: fixed tau, fixed batch, delay bounded, adaptive |
-//! | [`MaskLimits`] | masks of Rapid Authentication, made by idle lanes; without one, a signer signs plainly |
+//! | [`QuotaLimits`] | rate limits of immediate messages: a priority is unauthenticated until the signature is verified |
+//! | [`FingerprintKey`] | recognition of copies, which are dropped |
+//! | [`model`] | time of a batch on a lane, calibrated and corrected by each batch |
+//! | [`policy`] | batch size and start of an accelerator: fixed tau, fixed batch, delay bounded, adaptive |
+//! | [`MaskLimits`] | masks of Rapid Authentication, made by idle lanes; without a mask, a signer makes an RSA signature |
 //! | [`engine`] | the core with a thread for each lane, and producers on their own |
 //!
 //! The [simulator](crate::simulator) drives the same core in virtual time.
 //!
-//! What it goes beyond in the thesis that it comes from ("Hardware accelerated authentication", 3.4): a timer
-//! bounds every wait; the threshold follows the lanes and the load; processors keep working while the
-//! accelerator has a batch; quotas, shares and expiry bound what others can make it do; a lost accelerator
-//! costs time and no message.
+//! Beyond the thesis on which the scheduler is based ("Hardware accelerated authentication", 3.4): a timer bounds every
+//! wait; the threshold follows the lanes and the load; CPU lanes keep working while the accelerator processes a batch;
+//! quotas, shares and expiry bound the work that others can cause; the loss of an accelerator costs time but no message.
 
 mod class;
 mod config;
@@ -47,15 +45,15 @@ mod time;
 
 pub use self::class::{Class, PerClass};
 pub use self::config::Config;
-pub use self::core::{Attention, Core, CoreError, Decisions, Event, Start};
+pub use self::core::{Core, CoreError, Decisions, Event, LaneTask, WakeConditions};
 pub use self::counters::{Counters, ShedCounts};
 pub use self::dedup::FingerprintKey;
 pub use self::job::{
-    Batch, Dropped, Fingerprint, Job, Meta, ORDINARY_WORK, Outcome, PerPriority, Priority, Shed, Source,
-    Ticket,
+    Batch, Dropped, Fingerprint, Job, JobEntry, Meta, ORDINARY_WORK, Outcome, PerPriority, Priority,
+    ShedReason, Source,
 };
 pub use self::lane::{LaneId, LaneKind, LaneSpec};
-pub use self::latency::LatencyBook;
+pub use self::latency::LatencyHistograms;
 pub use self::masks::MaskLimits;
 pub use self::queue::{CAPACITY_MAX, QueueLimits};
 pub use self::quota::{QuotaLimits, Rate};

@@ -1,32 +1,32 @@
-//! How long a lane takes for a batch: t(n) = overhead + n · per job, calibrated at the start and corrected by
-//! every batch.
+//! Cost model of a batch on a lane: t(n) = overhead + n · time per job, calibrated at the start and corrected
+//! by every batch.
 
 use super::time::Span;
 
-/// What a lane takes for a batch of n jobs of one class.
+/// Time of a batch of n jobs of one class on a lane.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Line {
-    /// What every batch takes, seconds; not negative.
+pub struct CostModel {
+    /// Overhead of a batch, seconds; not negative.
     pub overhead_s: f64,
-    /// What each job takes besides, seconds; positive.
+    /// Time per job, seconds; positive.
     pub per_job_s: f64,
 }
 
-/// A job takes at least this, whatever was measured: rates stay finite.
+/// Lower bound of the time per job, which keeps rates finite.
 const PER_JOB_MIN_S: f64 = 1e-12;
 
-impl Line {
-    /// A lane that starts a batch in `overhead` and then does so many jobs a second.
+impl CostModel {
+    /// A lane with this overhead and rate.
     pub fn new(overhead: Span, jobs_per_s: f64) -> Self {
         Self {
             overhead_s: overhead.as_secs_f64(),
             per_job_s: 1.0 / jobs_per_s,
         }
-        .sound()
+        .clamped()
     }
 
-    /// With an overhead that is not negative and a positive time per job.
-    fn sound(self) -> Self {
+    /// With the overhead raised to at least 0 and a positive time per job.
+    fn clamped(self) -> Self {
         Self {
             overhead_s: self.overhead_s.max(0.0),
             per_job_s: self.per_job_s.max(PER_JOB_MIN_S),
@@ -43,12 +43,12 @@ impl Line {
         Span::from_secs_f64(self.seconds(jobs as f64))
     }
 
-    /// Jobs per second in batches without end.
+    /// Jobs per second in unlimited batches.
     pub fn rate(self) -> f64 {
         1.0 / self.per_job_s
     }
 
-    /// The largest batch that is done within `span`; 0 if not even one job is.
+    /// The largest batch within `span`; 0 if not even one job fits.
     pub fn jobs_within(self, span: Span) -> usize {
         ((span.as_secs_f64() - self.overhead_s) / self.per_job_s).max(0.0) as usize
     }
@@ -61,38 +61,37 @@ impl Line {
     }
 }
 
-/// tau*: the batch from which on an accelerator is done sooner than processors of this rate without overhead,
-/// jobs; overhead / (1/R_cpu - 1/R_acc). None if it never is.
-pub fn crossover(cpu_rate: f64, accelerator: Line) -> Option<f64> {
+/// tau*: the batch size from which on an accelerator finishes before CPU lanes of this total rate without
+/// overhead, jobs; overhead / (1/R_cpu - 1/R_acc). `None` if it never does.
+pub fn crossover(cpu_rate: f64, accelerator: CostModel) -> Option<f64> {
     let gain = 1.0 / cpu_rate - accelerator.per_job_s;
     (gain > 0.0).then(|| accelerator.overhead_s / gain)
 }
 
-/// Weight of what is older by one batch. About 32 batches count.
-const FORGETTING: f64 = 0.97;
-/// The same for a batch that was clipped: if more of them come, the lane has changed and what is older is
-/// wrong.
-const FORGETTING_SURPRISED: f64 = 0.8;
-/// A batch moves the estimate as if it had taken at most so many times longer or shorter than predicted. A
-/// stalled batch is forgotten soon; a lane that has become ten times slower is believed after some batches.
-const SURPRISE_MAX: f64 = 2.0;
-/// Weight of the present line, in batches at each of two points: it damps. Batches of about one size say
-/// little of how their time is divided into overhead and jobs, and one that stalls would tilt the line.
+/// Decay of older observations per batch. About 32 batches count.
+const DECAY: f64 = 0.97;
+/// Decay after a clipped batch: if several follow, the lane has changed and older observations are wrong.
+const DECAY_CLIPPED: f64 = 0.8;
+/// Maximum ratio between the observed and the predicted time. A stalled batch has little effect; a lane that
+/// becomes ten times slower is recognized after some batches.
+const DEVIATION_MAX: f64 = 2.0;
+/// Weight of the present model, in batches at each of two points, as damping. Batches of about one size do
+/// not determine the division of their time into overhead and jobs, and a stalled batch would tilt the model.
 const INERTIA: f64 = 4.0;
-/// Weight of the calibrated line at the present speed. It keeps the division from drifting.
+/// Weight of the calibrated model at the present speed. It keeps the division from drifting.
 const CALIBRATION_WEIGHT: f64 = 0.2;
-/// The two points of both.
+/// The two points of both weights.
 const POINTS: [f64; 2] = [1.0, 1024.0];
 
-/// The line of one lane and class, corrected by each batch that it does.
+/// The cost model of one lane and class, corrected by each batch.
 ///
 /// Least squares with exponential forgetting over relative errors: batches are weighted by 1/t², since a time
-/// scatters in proportion to itself, and a batch of 8 says as much as one of 8,000. What is observed is
-/// clipped to twice and half of what was predicted, which bounds the influence of any one batch.
+/// scatters in proportion to itself, and a batch of 8 counts as much as one of 8,000. Observations are
+/// clipped to twice and half of the prediction, which bounds the influence of any one batch.
 #[derive(Clone, Debug)]
 pub struct Estimate {
-    calibrated: Line,
-    line: Line,
+    calibrated: CostModel,
+    line: CostModel,
     sums: Sums,
 }
 
@@ -127,8 +126,8 @@ impl Sums {
         }
     }
 
-    /// The line of least squares that has no negative overhead. None if all batches had one size.
-    fn fit(&self) -> Option<Line> {
+    /// The least squares fit without a negative overhead. `None` if all batches had one size.
+    fn fit(&self) -> Option<CostModel> {
         let spread = self.one * self.nn - self.n * self.n;
         if spread <= self.one * self.nn * 1e-12 {
             return None;
@@ -136,18 +135,18 @@ impl Sums {
         let per_job_s = (self.one * self.nt - self.n * self.t) / spread;
         let overhead_s = (self.nn * self.t - self.n * self.nt) / spread;
         if overhead_s < 0.0 {
-            return Some(Line {
+            return Some(CostModel {
                 overhead_s: 0.0,
                 per_job_s: self.nt / self.nn,
             });
         }
         if per_job_s <= 0.0 {
-            return Some(Line {
+            return Some(CostModel {
                 overhead_s: self.t / self.one,
                 per_job_s: PER_JOB_MIN_S,
             });
         }
-        Some(Line {
+        Some(CostModel {
             overhead_s,
             per_job_s,
         })
@@ -156,8 +155,8 @@ impl Sums {
 
 impl Estimate {
     /// As calibrated.
-    pub fn new(calibrated: Line) -> Self {
-        let calibrated = calibrated.sound();
+    pub fn new(calibrated: CostModel) -> Self {
+        let calibrated = calibrated.clamped();
         Self {
             calibrated,
             line: calibrated,
@@ -165,12 +164,12 @@ impl Estimate {
         }
     }
 
-    /// What the lane is believed to take.
-    pub fn line(&self) -> Line {
+    /// The present estimate.
+    pub fn line(&self) -> CostModel {
         self.line
     }
 
-    /// A batch of the work of n ordinary jobs took so long.
+    /// Records the time of a batch with the work of n ordinary jobs.
     pub fn observe(&mut self, n: f64, took: Span) {
         if n <= 0.0 {
             return;
@@ -178,10 +177,9 @@ impl Estimate {
         let predicted = self.line.seconds(n);
         let t = took
             .as_secs_f64()
-            .clamp(predicted / SURPRISE_MAX, predicted * SURPRISE_MAX);
+            .clamp(predicted / DEVIATION_MAX, predicted * DEVIATION_MAX);
         let clipped = t != took.as_secs_f64();
-        self.sums
-            .fade(if clipped { FORGETTING_SURPRISED } else { FORGETTING });
+        self.sums.fade(if clipped { DECAY_CLIPPED } else { DECAY });
         self.sums.add(1.0 / (predicted * predicted), n, t);
         let mut sums = self.sums;
         let middle = sums.n / sums.one;
@@ -195,15 +193,15 @@ impl Estimate {
             }
         }
         if let Some(line) = sums.fit() {
-            self.line = line.sound();
+            self.line = line.clamped();
         }
     }
 }
 
-/// Measures a lane: `run(n)` does a batch of n jobs and says what it took. Each size is run `repeats` times
-/// after one run that is not counted (caches, clocks), and the median counts: a stall makes no difference.
-/// With fewer than two sizes, all time is per job.
-pub fn calibrate(sizes: &[usize], repeats: usize, mut run: impl FnMut(usize) -> Span) -> Line {
+/// Measures a lane: `run(n)` processes a batch of n jobs and returns its time. Each size is run `repeats`
+/// times after one warm-up run, and the median counts, so that a stall has no effect. With fewer than two
+/// sizes, all time counts as time per job.
+pub fn calibrate(sizes: &[usize], repeats: usize, mut run: impl FnMut(usize) -> Span) -> CostModel {
     let mut sums = Sums::default();
     for &size in sizes.iter().filter(|size| **size > 0) {
         run(size);
@@ -215,30 +213,30 @@ pub fn calibrate(sizes: &[usize], repeats: usize, mut run: impl FnMut(usize) -> 
             .max(PER_JOB_MIN_S);
         sums.add(1.0 / (median * median), size as f64, median);
     }
-    let all_per_job = || Line {
+    let all_per_job = || CostModel {
         overhead_s: 0.0,
         per_job_s: if sums.nn > 0.0 { sums.nt / sums.nn } else { 0.0 },
     };
-    sums.fit().unwrap_or_else(all_per_job).sound()
+    sums.fit().unwrap_or_else(all_per_job).clamped()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Dice, seeds};
+    use super::super::testing::{RandomChoices, seeds};
     use super::*;
 
-    fn gpu() -> Line {
-        Line::new(Span::from_micros(300), 10e6)
+    fn gpu() -> CostModel {
+        CostModel::new(Span::from_micros(300), 10e6)
     }
 
-    fn close(found: Line, true_line: Line, within: f64) -> bool {
+    fn close(found: CostModel, true_line: CostModel, within: f64) -> bool {
         [1.0, 64.0, 4096.0].iter().all(|n| {
             let ratio = found.seconds(*n) / true_line.seconds(*n);
             ratio < 1.0 + within && ratio > 1.0 / (1.0 + within)
         })
     }
 
-    fn noisy(dice: &mut Dice, line: Line, jobs: usize) -> Span {
+    fn noisy(dice: &mut RandomChoices, line: CostModel, jobs: usize) -> Span {
         let factor = 0.95 + dice.below(1_000) as f64 / 10_000.0;
         Span::from_secs_f64(line.seconds(jobs as f64) * factor)
     }
@@ -250,19 +248,22 @@ mod tests {
             assert!(gpu().jobs_within(time).abs_diff(jobs) <= 1);
         }
         assert_eq!(gpu().jobs_within(Span::from_micros(299)), 0);
-        assert!(Line::new(Span::ZERO, f64::INFINITY).rate().is_finite());
+        assert!(CostModel::new(Span::ZERO, f64::INFINITY).rate().is_finite());
     }
 
     #[test]
     fn the_crossover_of_the_measured_lanes() {
-        // RSA-2048 verification: 2 processors with 320 k/s, 0.3 ms and 40 M/s.
-        let tau = crossover(640e3, Line::new(Span::from_micros(300), 40e6)).unwrap();
+        // RSA-2048 verification: 2 CPUs with 320 k/s, 0.3 ms and 40 M/s.
+        let tau = crossover(640e3, CostModel::new(Span::from_micros(300), 40e6)).unwrap();
         assert!((195.0..196.0).contains(&tau), "{tau}");
-        assert_eq!(crossover(640e3, Line::new(Span::from_micros(300), 500e3)), None);
+        assert_eq!(
+            crossover(640e3, CostModel::new(Span::from_micros(300), 500e3)),
+            None
+        );
     }
 
     #[test]
-    fn calibration_sees_through_stalls() {
+    fn calibration_ignores_stalls() {
         let mut runs = 0;
         let line = calibrate(&[1, 8, 64, 512, 4096], 5, |jobs| {
             runs += 1;
@@ -278,7 +279,7 @@ mod tests {
     #[test]
     fn a_wrong_calibration_is_corrected() {
         seeds(20, |_, dice| {
-            let mut estimate = Estimate::new(Line::new(Span::from_millis(3), 500e3));
+            let mut estimate = Estimate::new(CostModel::new(Span::from_millis(3), 500e3));
             for _ in 0..300 {
                 let jobs = 1 + dice.below(5_000) as usize;
                 estimate.observe(jobs as f64, noisy(dice, gpu(), jobs));
@@ -288,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_that_becomes_slower_is_believed() {
+    fn a_slower_lane_is_recognized() {
         let mut estimate = Estimate::new(gpu());
         let slow = gpu().scaled(10.0);
         for turn in 0..200 {
@@ -299,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn one_stall_moves_it_little() {
+    fn one_stall_has_little_effect() {
         let mut estimate = Estimate::new(gpu());
         (0..50).for_each(|turn| estimate.observe((500 + turn) as f64, gpu().time(500 + turn)));
         estimate.observe(500.0, gpu().time(500).times(1_000));
@@ -315,9 +316,9 @@ mod tests {
     }
 
     #[test]
-    fn it_stays_sound_whatever_is_observed() {
+    fn the_model_stays_valid_for_any_observation() {
         seeds(50, |_, dice| {
-            let mut estimate = Estimate::new(Line {
+            let mut estimate = Estimate::new(CostModel {
                 overhead_s: -1.0,
                 per_job_s: 0.0,
             });
@@ -325,7 +326,7 @@ mod tests {
                 let magnitude = dice.below(50);
                 let took = Span::from_nanos(dice.below(1 << magnitude));
                 estimate.observe(dice.below(100_000) as f64, took);
-                let Line {
+                let CostModel {
                     overhead_s,
                     per_job_s,
                 } = estimate.line();

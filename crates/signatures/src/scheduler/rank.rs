@@ -1,28 +1,28 @@
-//! Who leaves a full queue first, and whose copy is worth having.
+//! The shedding order of a full queue, which also decides about copies.
 
-use super::job::{Priority, Ticket};
+use super::job::{JobEntry, Priority};
 
-/// A job's rank in the order of shedding, which a greater one leaves first.
+/// A job's rank in the shedding order: jobs of greater ranks are shed first.
 ///
 /// ```text
 /// 0       immediate jobs of known sources
-/// 1       immediate jobs of strangers, which their quota bounds
+/// 1       immediate jobs of unknown senders, bounded by their quota
 /// 2 .. 8  other jobs of known sources, level 1 to 7
-/// 9       other jobs of strangers: what level they claim says nothing
+/// 9       other jobs of unknown senders, at any claimed level
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) struct Rank(u8);
 
 impl Rank {
-    /// Ranks that there are.
+    /// Number of ranks.
     const COUNT: u8 = Priority::COUNT as u8 + 2;
 
-    /// The best.
+    /// The rank that is shed last.
     pub(super) const BEST: Self = Self(0);
 
-    /// Of a job of this level.
-    pub(super) const fn new(level: Priority, stranger: bool) -> Self {
-        Self(match (level.is_immediate(), stranger) {
+    /// The rank of a job with this level.
+    pub(super) const fn new(level: Priority, is_unknown: bool) -> Self {
+        Self(match (level.is_immediate(), is_unknown) {
             (true, false) => 0,
             (true, true) => 1,
             (false, false) => 1 + level.number(),
@@ -30,29 +30,29 @@ impl Rank {
         })
     }
 
-    /// Of a job.
-    pub(super) const fn of(ticket: &Ticket) -> Self {
-        Self::new(ticket.level, ticket.stranger)
+    /// The rank of a job.
+    pub(super) const fn of(entry: &JobEntry) -> Self {
+        Self::new(entry.level, entry.is_unknown_sender)
     }
 
-    /// All of them, whose jobs leave first first.
+    /// All ranks, in shedding order.
     pub(super) fn all() -> impl Iterator<Item = Self> {
         (0..Self::COUNT).rev().map(Self)
     }
 }
 
-/// Something for each rank.
+/// A value for each rank.
 #[derive(Default)]
 pub(super) struct PerRank<T>([T; Rank::COUNT as usize]);
 
 impl<T> PerRank<T> {
-    /// What belongs to a rank.
+    /// The value of a rank.
     pub(super) fn of(&self, rank: Rank) -> &T {
-        #[allow(clippy::indexing_slicing)] // A rank is below COUNT: there is no other way to make one.
+        #[allow(clippy::indexing_slicing)] // A rank is below COUNT by construction.
         &self.0[usize::from(rank.0)]
     }
 
-    /// What belongs to a rank.
+    /// The value of a rank.
     pub(super) fn of_mut(&mut self, rank: Rank) -> &mut T {
         #[allow(clippy::indexing_slicing)] // As above.
         &mut self.0[usize::from(rank.0)]
@@ -71,7 +71,7 @@ mod tests {
         ranks.push(Rank::new(Priority::URGENT, true));
         assert!(ranks.is_sorted());
         assert!(ranks.iter().rev().copied().eq(Rank::all()));
-        let strangers = Priority::all().skip(1).map(|level| Rank::new(level, true));
-        assert!(strangers.into_iter().all(|rank| rank == ranks[9]));
+        let unknown = Priority::all().skip(1).map(|level| Rank::new(level, true));
+        assert!(unknown.into_iter().all(|rank| rank == ranks[9]));
     }
 }

@@ -1,21 +1,21 @@
-//! Instants and lengths of time, in whole nanoseconds.
+//! Instants and durations, in whole nanoseconds.
 
 use std::ops::{Add, AddAssign};
 use std::time::Duration;
 
 const NANOS_PER_SECOND: f64 = 1e9;
 
-/// An instant: nanoseconds since the epoch of whoever drives the core. 64 bits last 584 years.
+/// An instant: nanoseconds since the epoch of the core's user. 64 bits last 584 years.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Time(u64);
 
 impl Time {
     /// The epoch.
     pub const ZERO: Self = Self(0);
-    /// After everything that happens.
+    /// Later than every event.
     pub const NEVER: Self = Self(u64::MAX);
 
-    /// So many nanoseconds after the epoch.
+    /// The instant this number of nanoseconds after the epoch.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
@@ -25,18 +25,18 @@ impl Time {
         self.0
     }
 
-    /// So long before; the epoch, if that is before it.
-    pub const fn before(self, span: Span) -> Self {
+    /// The instant `span` earlier; the epoch at the earliest.
+    pub const fn saturating_sub(self, span: Span) -> Self {
         Self(self.0.saturating_sub(span.0))
     }
 
-    /// How long ago `earlier` was; nothing if it is yet to come.
-    pub const fn since(self, earlier: Self) -> Span {
+    /// Time since `earlier`; zero if `earlier` is in the future.
+    pub const fn saturating_since(self, earlier: Self) -> Span {
         Span(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// Saturates: no sum is later than [`Time::NEVER`].
+/// Saturates at [`Time::NEVER`].
 impl Add<Span> for Time {
     type Output = Self;
 
@@ -45,34 +45,34 @@ impl Add<Span> for Time {
     }
 }
 
-/// A length of time in nanoseconds.
+/// A duration in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Span(u64);
 
 impl Span {
-    /// No time at all.
+    /// Zero.
     pub const ZERO: Self = Self(0);
-    /// Without an end.
+    /// The maximum.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// So many nanoseconds.
+    /// A number of nanoseconds.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// So many microseconds, at most [`Span::MAX`].
+    /// A number of microseconds, at most [`Span::MAX`].
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros.saturating_mul(1_000))
     }
 
-    /// So many milliseconds, at most [`Span::MAX`].
+    /// A number of milliseconds, at most [`Span::MAX`].
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1_000_000))
     }
 
-    /// So many seconds, rounded to nanoseconds; nothing for negative numbers and for what is no number.
+    /// A number of seconds, rounded to nanoseconds; zero for negative numbers and NaN.
     pub fn from_secs_f64(seconds: f64) -> Self {
-        // The cast saturates, and makes 0 of NaN.
+        // The cast saturates, and maps NaN to 0.
         Self((seconds * NANOS_PER_SECOND).round() as u64)
     }
 
@@ -86,13 +86,13 @@ impl Span {
         self.0 as f64 / NANOS_PER_SECOND
     }
 
-    /// So many times as long, at most [`Span::MAX`].
+    /// The duration times a factor, at most [`Span::MAX`].
     pub const fn times(self, factor: u64) -> Self {
         Self(self.0.saturating_mul(factor))
     }
 
-    /// What is left when `other` is over.
-    pub const fn less(self, other: Self) -> Self {
+    /// The difference, at least zero.
+    pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
 }
@@ -129,12 +129,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_wraps() {
+    fn arithmetic_saturates() {
         assert_eq!(Time::NEVER + Span::from_nanos(1), Time::NEVER);
-        assert_eq!(Time::ZERO.since(Time::from_nanos(5)), Span::ZERO);
+        assert_eq!(Time::ZERO.saturating_since(Time::from_nanos(5)), Span::ZERO);
         assert_eq!(Span::from_millis(u64::MAX), Span::MAX);
         assert_eq!(Span::MAX + Span::from_nanos(1), Span::MAX);
-        assert_eq!(Span::from_nanos(3).less(Span::from_nanos(4)), Span::ZERO);
+        assert_eq!(
+            Span::from_nanos(3).saturating_sub(Span::from_nanos(4)),
+            Span::ZERO
+        );
     }
 
     #[test]

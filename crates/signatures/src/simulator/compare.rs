@@ -1,28 +1,28 @@
-//! Policies side by side: the same traffic, and how much of it each can bear.
+//! Comparison of policies: the same traffic, and the capacity with each policy.
 
 use super::lanes::SimLane;
 use super::report::Report;
-use super::run::{Plan, SimError};
+use super::run::{SimError, Simulation};
 use super::trace::Record;
-use crate::scheduler::model::{Line, crossover};
+use crate::scheduler::model::{CostModel, crossover};
 use crate::scheduler::policy::{Adaptive, DelayBounded, FixedBatch, FixedTau, Policy};
 use crate::scheduler::{LaneKind, PerClass, Span};
 
-/// The policies that are compared.
+/// The compared policies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Contender {
-    /// The thesis' tau, calibrated for the lanes.
+pub enum PolicyKind {
+    /// The thesis's tau, calibrated for the lanes.
     FixedTau,
     /// Batches of 64.
     FixedBatch,
     /// Up to 4,096 jobs, or 1 ms.
     DelayBounded,
-    /// The adaptive one.
+    /// The adaptive policy.
     Adaptive,
 }
 
-impl Contender {
-    /// All of them.
+impl PolicyKind {
+    /// All policies.
     pub const ALL: [Self; 4] = [
         Self::FixedTau,
         Self::FixedBatch,
@@ -36,7 +36,7 @@ impl Contender {
         self.policy(&[]).name()
     }
 
-    /// The policy for these lanes.
+    /// The policy, configured for these lanes.
     pub fn policy(self, lanes: &[SimLane]) -> Box<dyn Policy> {
         match self {
             Self::FixedTau => Box::new(FixedTau::new(calibrated_tau(lanes))),
@@ -47,62 +47,67 @@ impl Contender {
     }
 }
 
-/// The thesis' tau for each class: from it on the accelerator is sooner done than all processors together; if
-/// it never is, than one of them; if it never is either, what it does in ten times its overhead.
+/// The thesis's tau for each class: the batch size from which on the accelerator finishes before all CPU
+/// lanes together; if it never does, before one of them; if it never does either, the jobs that it does in
+/// ten times its overhead.
 pub fn calibrated_tau(lanes: &[SimLane]) -> PerClass<usize> {
     PerClass::from_fn(|class| {
         let of_kind = |kind| {
             let lanes = lanes.iter().filter(move |lane| lane.spec.kind == kind);
-            lanes.filter_map(move |lane| *lane.truth.of(class))
+            lanes.filter_map(move |lane| *lane.actual.of(class))
         };
         let Some(accelerator) = of_kind(LaneKind::Accelerator).next() else {
             return usize::MAX;
         };
-        let rates: Vec<f64> = of_kind(LaneKind::Cpu).map(Line::rate).collect();
+        let rates: Vec<f64> = of_kind(LaneKind::Cpu).map(CostModel::rate).collect();
         let one = rates.iter().copied().fold(0.0, f64::max);
         let tau = crossover(rates.iter().sum(), accelerator).or_else(|| crossover(one, accelerator));
         tau.unwrap_or(10.0 * accelerator.overhead_s / accelerator.per_job_s) as usize
     })
 }
 
-/// One trace under every policy.
+/// Runs one trace under every policy.
 ///
 /// # Errors
 /// See [`SimError`].
-pub fn compare(plan: &Plan, trace: &[Record]) -> Result<Vec<Report>, SimError> {
-    Contender::ALL
+pub fn compare(plan: &Simulation, trace: &[Record]) -> Result<Vec<Report>, SimError> {
+    PolicyKind::ALL
         .iter()
         .map(|contender| plan.run(trace, contender.policy(&plan.lanes)))
         .collect()
 }
 
-/// Traffic that grows with a factor, and what must hold.
-pub struct Demand<'a> {
+/// Traffic that grows with a factor, and the bound to keep.
+pub struct ScaledTraffic<'a> {
     /// The trace for a factor.
     pub trace: &'a dyn Fn(f64) -> Vec<Record>,
-    /// The 99th percentile of all but immediate messages is at most this.
+    /// Maximum of the 99th percentile of all but immediate messages.
     pub p99_max: Span,
-    /// The largest factor that is tried.
+    /// The largest factor to try.
     pub factor_max: f64,
 }
 
-/// How much of the demand a policy bears: the largest factor at which nothing is shed and the 99th percentile
-/// keeps its bound, to one part in 128 of the largest factor. Factors in between are taken to be borne if a
-/// larger one is.
+/// The capacity with a policy: the largest factor at which no job is shed and the 99th percentile stays
+/// within its bound, to one part in 128 of the largest factor. Assumes that a smaller factor succeeds if a
+/// larger one does.
 ///
 /// # Errors
 /// See [`SimError`].
-pub fn capacity(plan: &Plan, demand: &Demand<'_>, contender: Contender) -> Result<f64, SimError> {
-    let (mut borne, mut not) = (0.0, demand.factor_max);
+pub fn capacity(
+    plan: &Simulation,
+    demand: &ScaledTraffic<'_>,
+    contender: PolicyKind,
+) -> Result<f64, SimError> {
+    let (mut sustained, mut exceeded) = (0.0, demand.factor_max);
     for _ in 0..7 {
-        let factor = (borne + not) / 2.0;
+        let factor = (sustained + exceeded) / 2.0;
         let report = plan.run(&(demand.trace)(factor), contender.policy(&plan.lanes))?;
         let p99 = report.valid.quantile_of_others(0.99).unwrap_or(Span::MAX);
         if report.counters.shed.total() == 0 && p99 <= demand.p99_max {
-            borne = factor;
+            sustained = factor;
         } else {
-            not = factor;
+            exceeded = factor;
         }
     }
-    Ok(borne)
+    Ok(sustained)
 }

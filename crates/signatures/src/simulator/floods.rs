@@ -1,78 +1,78 @@
-//! Floods of invalid messages against senders of immediate ones, on one processor and in virtual time.
+//! Floods of invalid messages against senders of immediate messages, on one CPU lane and in virtual time.
 
-use super::traffic::{Crossroads, Flood, Stretch, merge};
+use super::traffic::{Crossroads, Flood, TrafficParameters, merge};
 use super::*;
 use crate::scheduler::{Class, Config, LaneKind, ORDINARY_WORK, Priority, Span};
 
-/// What waking a thread takes on a virtual machine.
+/// Time to wake a thread on a virtual machine.
 const WAKE: Span = Span::from_micros(50);
-/// Invalid messages that one core sends per second.
+/// Invalid messages per second that one core can send.
 const FULL_RATE: f64 = 250_000.0;
-/// A message of RA of 37 components of which no hash is kept.
+/// A message of RA of 37 components without cached hashes.
 const UNKEPT_WORK: u32 = ORDINARY_WORK + 37 * 200;
 const VEHICLES: u64 = 24;
-/// An honest signer, whom the flood names.
-const NAMED: u64 = 3;
+/// A genuine signer whose identity the flood claims.
+const IMPERSONATED_SIGNER: u64 = 3;
 
-fn receiver() -> Plan {
+fn receiver() -> Simulation {
     let lane = SimLane {
         wake: WAKE,
         ..cpu("processor", LaneKind::Cpu)
     };
-    Plan::new(Config::default(), vec![lane], 1)
+    Simulation::new(Config::default(), vec![lane], 1)
 }
 
-fn stretch(class: Class, seconds: f64, first_source: u64) -> Stretch {
-    Stretch {
-        seconds,
+fn parameters(class: Class, seconds: f64, first_source: u64) -> TrafficParameters {
+    TrafficParameters {
+        duration_s: seconds,
         class,
         first_source,
         seed: 11,
     }
 }
 
-/// Ten immediate messages a second of each vehicle.
-fn honest(class: Class) -> Vec<trace::Record> {
+/// Ten immediate messages a second from each vehicle.
+fn genuine(class: Class) -> Vec<trace::Record> {
     let vehicles = Crossroads {
         vehicles: VEHICLES,
         immediate: 1.0,
     };
-    vehicles.trace(stretch(class, 1.5, 0))
+    vehicles.trace(parameters(class, 1.5, 0))
 }
 
-/// It begins when all vehicles have been heard.
+/// The flood begins after each vehicle has sent a message.
 fn flood(class: Class, flood: Flood, work: u32) -> Vec<trace::Record> {
-    let mut trace = flood.trace(stretch(class, 1.0, 1 << 32));
+    let mut trace = flood.trace(parameters(class, 1.0, 1 << 32));
     for record in &mut trace {
         record.arrival_us += 300_000;
-        record.signer = NAMED;
+        record.signer = IMPERSONATED_SIGNER;
         record.work = work;
     }
     trace
 }
 
-/// Within three times what they take without the flood, and none lost: the 99th percentile of immediate messages, in microseconds.
+/// Checks that no immediate message is lost, and that their 99th percentile, in microseconds, is at most three times the value
+/// without the flood.
 fn check(name: &str, class: Class, flood: Vec<trace::Record>) {
-    let (plan, honest) = (receiver(), honest(class));
-    let run = |trace: &[trace::Record]| plan.run(trace, Contender::Adaptive.policy(&plan.lanes)).unwrap();
-    let quiet = run(&honest);
-    let flooded = run(&merge([honest.clone(), flood]));
+    let (plan, genuine) = (receiver(), genuine(class));
+    let run = |trace: &[trace::Record]| plan.run(trace, PolicyKind::Adaptive.policy(&plan.lanes)).unwrap();
+    let baseline = run(&genuine);
+    let flooded = run(&merge([genuine.clone(), flood]));
     let p99 = |report: &Report| {
         let p99 = report.valid.quantile(Priority::IMMEDIATE, 0.99);
         p99.as_nanos() / 1_000
     };
-    let (before, after) = (p99(&quiet), p99(&flooded));
+    let (before, after) = (p99(&baseline), p99(&flooded));
     println!("{name}: {before} us, {after} us\n{}", flooded.text());
-    assert!(after <= 3 * before, "{name}: {before} us became {after} us");
-    let done = flooded.valid.count(Priority::IMMEDIATE);
-    assert_eq!(
-        done,
-        honest.len() as u64,
-        "{name}: immediate messages that were verified"
+    assert!(
+        after <= 3 * before,
+        "{name}: {before} us without and {after} us with the flood"
     );
+    let done = flooded.valid.count(Priority::IMMEDIATE);
+    assert_eq!(done, genuine.len() as u64, "{name}: verified immediate messages");
     assert!(
         flooded.counters.rejected > 0,
-        "{name}: strangers are verified too"
+        "{name}: unknown senders are verified too"
     );
 }
 
@@ -108,9 +108,9 @@ fn four_thousand_invalid_messages_of_ra_a_second_delay_no_immediate_message() {
 #[test]
 fn false_immediates_delay_no_immediate_message() {
     for (name, sources) in [
-        ("of one source", 1),
-        ("of sixteen", 16),
-        ("of invented ones", 1 << 40),
+        ("one source", 1),
+        ("sixteen sources", 16),
+        ("invented sources", 1 << 40),
     ] {
         let claims = Flood {
             priority: Priority::IMMEDIATE,
@@ -121,7 +121,7 @@ fn false_immediates_delay_no_immediate_message() {
     }
 }
 
-/// Known senders' other messages have three quarters of the lane, and need not wait behind a stranger's.
+/// Other messages of known senders get three quarters of the lane, and do not wait behind those of unknown senders.
 #[test]
 fn a_flood_leaves_known_senders_their_share_of_the_lane() {
     let class = Class::ED25519_VERIFY;
@@ -129,17 +129,22 @@ fn a_flood_leaves_known_senders_their_share_of_the_lane() {
         vehicles: 5_000,
         immediate: 0.0,
     };
-    let honest = vehicles.trace(stretch(class, 1.5, 0));
+    let genuine = vehicles.trace(parameters(class, 1.5, 0));
     let plan = receiver();
-    let trace = merge([honest.clone(), flood(class, urgent(16, FULL_RATE), ORDINARY_WORK)]);
-    let report = plan.run(&trace, Contender::Adaptive.policy(&plan.lanes)).unwrap();
+    let trace = merge([
+        genuine.clone(),
+        flood(class, urgent(16, FULL_RATE), ORDINARY_WORK),
+    ]);
+    let report = plan
+        .run(&trace, PolicyKind::Adaptive.policy(&plan.lanes))
+        .unwrap();
     println!("{}", report.text());
-    // Half of what the lane does is theirs; a quarter is for strangers.
+    // Known senders need half of the lane's capacity; a quarter is for unknown senders.
     let done = report.valid.count(Priority::URGENT);
     assert!(
-        done as f64 > 0.999 * honest.len() as f64,
+        done as f64 > 0.999 * genuine.len() as f64,
         "{done} of {}",
-        honest.len()
+        genuine.len()
     );
     assert!(report.valid.quantile(Priority::URGENT, 0.99) < Span::from_millis(1));
     assert!(report.counters.rejected > 20_000, "{}", report.counters.rejected);

@@ -1,53 +1,53 @@
-//! Lanes in virtual time: what they really take, how it scatters, and when they fail.
+//! Lanes in virtual time: actual costs, scatter, and outages.
 
 use super::random::Random;
-use crate::scheduler::engine::Throttled;
-use crate::scheduler::model::Line;
+use crate::scheduler::engine::ThrottledLane;
+use crate::scheduler::model::CostModel;
 use crate::scheduler::{Class, LaneKind, LaneSpec, PerClass, Span, Time};
 
 /// A lane of the simulator.
 #[derive(Clone, Debug)]
 pub struct SimLane {
-    /// What the scheduler is told of it.
+    /// The spec for the scheduler.
     pub spec: LaneSpec,
-    /// What it really takes.
-    pub truth: PerClass<Option<Line>>,
-    /// A batch takes up to so much more or less than the truth (0.1: a tenth), evenly distributed.
+    /// The actual costs.
+    pub actual: PerClass<Option<CostModel>>,
+    /// Maximum relative deviation of a batch from the actual cost (0.1: a tenth), uniformly distributed.
     pub scatter: f64,
-    /// What waking it takes when it is idle.
+    /// Time to wake the lane when it is idle.
     pub wake: Span,
-    /// When it is lost, sorted and apart.
+    /// Outages, sorted and disjoint.
     pub outages: Vec<Outage>,
 }
 
-/// A time in which a lane is lost.
+/// A period in which a lane is lost.
 #[derive(Clone, Copy, Debug)]
 pub struct Outage {
-    /// What it works on then is lost.
+    /// Start: the batch in progress is lost.
     pub from: Time,
-    /// From then on it answers probes.
+    /// End: from then on probes succeed.
     pub until: Time,
 }
 
 impl SimLane {
-    /// A lane that takes what the scheduler is told, give or take a twentieth, and never fails.
+    /// A lane with the costs of its spec, a scatter of a twentieth, and no outages.
     pub fn new(spec: LaneSpec) -> Self {
-        let truth = spec.lines.clone();
+        let actual_costs = spec.costs.clone();
         Self {
             spec,
-            truth,
+            actual: actual_costs,
             scatter: 0.05,
             wake: Span::ZERO,
             outages: Vec::new(),
         }
     }
 
-    /// Really takes so much longer for everything than the scheduler is told: clocks, neighbours, a wrong
+    /// Multiplies the actual costs by a factor, without informing the scheduler: clocks, other load, a wrong
     /// calibration.
     #[must_use]
-    pub fn slower(mut self, factor: f64) -> Self {
+    pub fn slowed_by(mut self, factor: f64) -> Self {
         for class in Class::all() {
-            if let Some(line) = self.truth.of_mut(class) {
+            if let Some(line) = self.actual.of_mut(class) {
                 line.overhead_s *= factor;
                 line.per_job_s *= factor;
             }
@@ -55,22 +55,23 @@ impl SimLane {
         self
     }
 
-    /// Fails for a while.
+    /// Adds an outage.
     #[must_use]
-    pub fn lost(mut self, from: Time, until: Time) -> Self {
+    pub fn with_outage(mut self, from: Time, until: Time) -> Self {
         self.outages.push(Outage { from, until });
         self
     }
 
-    /// What a batch of the work of so many ordinary jobs takes that begins now. None: it cannot do that.
-    pub(super) fn takes(&self, class: Class, work: f64, random: &mut Random) -> Option<Span> {
-        let line = (*self.truth.of(class))?;
+    /// Time of a batch with this work, in ordinary jobs, that starts now. `None` if the lane does not support
+    /// the class.
+    pub(super) fn service_time(&self, class: Class, work: f64, random: &mut Random) -> Option<Span> {
+        let line = (*self.actual.of(class))?;
         let factor = 1.0 + self.scatter * (2.0 * random.unit() - 1.0);
         Some(Span::from_secs_f64(line.seconds(work) * factor))
     }
 
-    /// When work of this time fails, if it does.
-    pub(super) fn fails(&self, from: Time, until: Time) -> Option<Time> {
+    /// The start of an outage in this period, if there is one.
+    pub(super) fn failure_time(&self, from: Time, until: Time) -> Option<Time> {
         self.outages
             .iter()
             .map(|outage| outage.from.max(from))
@@ -78,14 +79,14 @@ impl SimLane {
             .find_map(|(at, outage)| (at < until && at < outage.until).then_some(at))
     }
 
-    pub(super) fn answers(&self, now: Time) -> bool {
-        self.fails(now, now + Span::from_nanos(1)).is_none()
+    pub(super) fn is_up(&self, now: Time) -> bool {
+        self.failure_time(now, now + Span::from_nanos(1)).is_none()
     }
 }
 
-/// Rates of one processor with AVX-512 IFMA and Intel's multi-buffer library, jobs per second, and of an H200
-/// at the lower end of what its multiplier allows, with its overhead. The processor's were measured on a
-/// Sapphire Rapids VM of 2 processors; the accelerator's are derived from its instruction rate.
+/// Rates in jobs per second of one CPU with AVX-512 IFMA and Intel's multi-buffer library, and of an H200 at
+/// the lower end of its multiplier's limit, with its overhead. The CPU's rates were measured on a Sapphire
+/// Rapids VM of 2 CPUs; the accelerator's are derived from its instruction rate.
 const RATES: [(Class, f64, f64, Span); 9] = [
     (Class::RSA_VERIFY, 320e3, 40e6, Span::from_micros(300)),
     (Class::RSA_SIGN, 14e3, 1.1e6, Span::from_micros(5_000)),
@@ -97,39 +98,39 @@ const RATES: [(Class, f64, f64, Span); 9] = [
     (Class::ED25519_SIGN, 300e3, 30e6, Span::from_micros(1_000)),
     (Class::MASK_REFILL, 14e3, 1.1e6, Span::from_micros(5_000)),
 ];
-/// What handing a processor a slice costs.
+/// Cost of assigning a slice to a CPU lane.
 const CPU_OVERHEAD: Span = Span::from_micros(2);
-/// Messages that multi-buffer code works on side by side.
+/// Messages that multi-buffer code processes side by side.
 const BUFFERS: usize = 8;
-/// The largest batch of an accelerator.
+/// Maximum batch size of an accelerator.
 const BATCH_MAX: usize = 16_384;
 
-/// One processor.
+/// One CPU lane.
 pub fn cpu(name: &str, kind: LaneKind) -> SimLane {
     let spec = LaneSpec::new(name, kind).with_grain(BUFFERS);
     SimLane::new(RATES.iter().fold(spec, |spec, (class, rate, ..)| {
-        spec.with(*class, Line::new(CPU_OVERHEAD, *rate))
+        spec.with_class(*class, CostModel::new(CPU_OVERHEAD, *rate))
     }))
 }
 
-/// An accelerator of the H200's kind.
+/// An accelerator like an H200.
 pub fn h200() -> SimLane {
     let spec = LaneSpec::new("H200 (derived rates)", LaneKind::Accelerator)
         .with_batch_max(BATCH_MAX)
-        .refilling();
+        .with_refill();
     let with = |spec: LaneSpec, (class, _, rate, overhead): &(Class, f64, f64, Span)| {
-        spec.with(*class, Line::new(*overhead, *rate))
+        spec.with_class(*class, CostModel::new(*overhead, *rate))
     };
     SimLane::new(RATES.iter().fold(spec, with))
 }
 
-/// A processor with so many times the rate of one and an overhead, which stands in for an accelerator.
-pub fn stand_in(overhead: Span, times: f64) -> SimLane {
-    let spec = LaneSpec::new(Throttled::NAME, LaneKind::Accelerator)
+/// An emulated accelerator with a multiple of a CPU's rate and an overhead.
+pub fn emulated_accelerator(overhead: Span, times: f64) -> SimLane {
+    let spec = LaneSpec::new(ThrottledLane::NAME, LaneKind::Accelerator)
         .with_batch_max(BATCH_MAX)
-        .refilling();
+        .with_refill();
     let with = |spec: LaneSpec, (class, rate, ..): &(Class, f64, f64, Span)| {
-        spec.with(*class, Line::new(overhead, rate * times))
+        spec.with_class(*class, CostModel::new(overhead, rate * times))
     };
     SimLane::new(RATES.iter().fold(spec, with))
 }
@@ -141,22 +142,20 @@ mod tests {
     #[test]
     fn a_lane_fails_in_its_outages() {
         let at = Time::from_nanos;
-        let lane = h200().lost(at(100), at(200)).lost(at(500), at(600));
-        assert_eq!(lane.fails(at(0), at(100)), None);
-        assert_eq!(lane.fails(at(0), at(101)), Some(at(100)));
-        assert_eq!(lane.fails(at(150), at(160)), Some(at(150)));
-        assert_eq!(lane.fails(at(200), at(501)), Some(at(500)));
-        assert!(
-            lane.answers(at(99)) && !lane.answers(at(100)) && !lane.answers(at(199)) && lane.answers(at(200))
-        );
+        let lane = h200().with_outage(at(100), at(200)).with_outage(at(500), at(600));
+        assert_eq!(lane.failure_time(at(0), at(100)), None);
+        assert_eq!(lane.failure_time(at(0), at(101)), Some(at(100)));
+        assert_eq!(lane.failure_time(at(150), at(160)), Some(at(150)));
+        assert_eq!(lane.failure_time(at(200), at(501)), Some(at(500)));
+        assert!(lane.is_up(at(99)) && !lane.is_up(at(100)) && !lane.is_up(at(199)) && lane.is_up(at(200)));
     }
 
     #[test]
-    fn what_it_takes_scatters_about_the_truth() {
-        let (lane, mut random) = (h200().slower(2.0), Random::new(1));
-        let truth = h200()
+    fn service_times_scatter_around_the_actual_cost() {
+        let (lane, mut random) = (h200().slowed_by(2.0), Random::new(1));
+        let actual_costs = h200()
             .spec
-            .lines
+            .costs
             .of(Class::RSA_VERIFY)
             .unwrap()
             .time(1_000)
@@ -164,11 +163,11 @@ mod tests {
             * 2.0;
         for _ in 0..100 {
             let took = lane
-                .takes(Class::RSA_VERIFY, 1_000.0, &mut random)
+                .service_time(Class::RSA_VERIFY, 1_000.0, &mut random)
                 .unwrap()
                 .as_secs_f64();
-            assert!((truth * 0.949..truth * 1.051).contains(&took));
+            assert!((actual_costs * 0.949..actual_costs * 1.051).contains(&took));
         }
-        assert_eq!(lane.takes(Class::RSA3072_VERIFY, 1.0, &mut random), None);
+        assert_eq!(lane.service_time(Class::RSA3072_VERIFY, 1.0, &mut random), None);
     }
 }

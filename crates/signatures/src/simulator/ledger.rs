@@ -1,63 +1,66 @@
-//! The book in which each message must leave exactly once.
+//! A ledger that checks that each message leaves exactly once.
 
 use std::fmt;
 
-/// Why a run is no good: the scheduler, or whoever drives it, lost or doubled something.
+/// Why a run is invalid: the scheduler, or its driver, lost or duplicated a message.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Fault {
+pub enum LedgerError {
     /// A message left twice.
-    Twice {
-        /// Its place in the trace.
+    Duplicate {
+        /// Index in the trace.
         message: usize,
     },
-    /// Messages never left.
+    /// Messages that never left.
     Missing {
-        /// The first one's place in the trace.
+        /// Index of the first one in the trace.
         first: usize,
-        /// How many.
+        /// Number of messages.
         count: usize,
     },
-    /// A message left that the trace does not have.
+    /// A message left that is not in the trace.
     Unknown {
-        /// Its place.
+        /// The index.
         message: usize,
     },
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for LedgerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Twice { message } => write!(f, "message {message} left twice"),
+            Self::Duplicate { message } => write!(f, "message {message} left twice"),
             Self::Missing { first, count } => write!(f, "{count} messages never left, message {first} first"),
             Self::Unknown { message } => write!(f, "message {message} is not in the trace"),
         }
     }
 }
 
-pub(super) struct Ledger {
-    left: Vec<bool>,
+pub(super) struct MessageLedger {
+    completed: Vec<bool>,
 }
 
-impl Ledger {
+impl MessageLedger {
     pub(super) fn new(messages: usize) -> Self {
         Self {
-            left: vec![false; messages],
+            completed: vec![false; messages],
         }
     }
 
-    pub(super) fn leave(&mut self, message: usize) -> Result<(), Fault> {
-        let left = self.left.get_mut(message).ok_or(Fault::Unknown { message })?;
+    pub(super) fn record_departure(&mut self, message: usize) -> Result<(), LedgerError> {
+        let left = self
+            .completed
+            .get_mut(message)
+            .ok_or(LedgerError::Unknown { message })?;
         if std::mem::replace(left, true) {
-            Err(Fault::Twice { message })
+            Err(LedgerError::Duplicate { message })
         } else {
             Ok(())
         }
     }
 
-    pub(super) fn close(&self) -> Result<(), Fault> {
-        let count = self.left.iter().filter(|left| !**left).count();
-        match self.left.iter().position(|left| !*left) {
-            Some(first) => Err(Fault::Missing { first, count }),
+    pub(super) fn check_complete(&self) -> Result<(), LedgerError> {
+        let count = self.completed.iter().filter(|left| !**left).count();
+        match self.completed.iter().position(|left| !*left) {
+            Some(first) => Err(LedgerError::Missing { first, count }),
             None => Ok(()),
         }
     }
@@ -68,14 +71,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_notices_what_is_lost_doubled_and_invented() {
-        let mut ledger = Ledger::new(3);
-        assert_eq!(ledger.leave(1), Ok(()));
-        assert_eq!(ledger.close(), Err(Fault::Missing { first: 0, count: 2 }));
-        assert_eq!(ledger.leave(1), Err(Fault::Twice { message: 1 }));
-        assert_eq!(ledger.leave(3), Err(Fault::Unknown { message: 3 }));
-        ledger.leave(0).unwrap();
-        ledger.leave(2).unwrap();
-        assert_eq!(ledger.close(), Ok(()));
+    fn lost_duplicate_and_unknown_messages_are_detected() {
+        let mut ledger = MessageLedger::new(3);
+        assert_eq!(ledger.record_departure(1), Ok(()));
+        assert_eq!(
+            ledger.check_complete(),
+            Err(LedgerError::Missing { first: 0, count: 2 })
+        );
+        assert_eq!(
+            ledger.record_departure(1),
+            Err(LedgerError::Duplicate { message: 1 })
+        );
+        assert_eq!(
+            ledger.record_departure(3),
+            Err(LedgerError::Unknown { message: 3 })
+        );
+        ledger.record_departure(0).unwrap();
+        ledger.record_departure(2).unwrap();
+        assert_eq!(ledger.check_complete(), Ok(()));
     }
 }

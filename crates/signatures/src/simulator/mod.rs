@@ -1,16 +1,13 @@
-//! The scheduler in virtual time: the same core and policies, lanes that take what was measured, traffic from
-//! a seed or a file.
+//! The scheduler in virtual time: the same core and policies, lanes with measured costs, traffic from a seed or a file.
 //!
-//! A [`Plan`] has the scheduler's bounds and the lanes ([`SimLane`]: what it really takes, its scatter, its
-//! outages); it runs a trace ([`trace`]: what arrives when, from a CSV file or made by [`traffic`]) under a
-//! policy, and gives a [`Report`]. Seed, trace and plan determine everything: two runs have the same digest.
-//! A ledger sees to it that each message leaves exactly once; [`Sabotage`] shows that it does.
+//! A [`Simulation`] has the scheduler's configuration and the lanes ([`SimLane`]: actual costs, scatter, outages). It runs a trace ([`trace`]:
+//! arrivals, from a CSV file or made by [`traffic`]) under a policy, and returns a [`Report`]. Seed, trace and simulation determine everything:
+//! two runs have the same digest. A ledger checks that each message leaves exactly once; [`InjectedFault`] injects faults to test the ledger.
 //!
-//! [`compare`](compare()) runs one trace under all policies, [`capacity`] finds how much of a growing demand
-//! one bears.
+//! [`compare`](compare()) runs one trace under all policies, [`capacity`] determines the largest traffic that a policy can process.
 //!
-//! Not simulated: the costs of the scheduler itself, of waking threads (but for [`SimLane::wake`]) and of moving
-//! messages; the receiver's own thread; memory; clocks that change within a run. A batch's time is a line in its size, without the steps of a kernel's waves.
+//! Not simulated: the costs of the scheduler itself, of waking threads (except [`SimLane::wake`]) and of moving messages; the receiver's
+//! thread; memory; clocks that change within a run. A batch's time is linear in its size, without the steps of a kernel's waves.
 
 mod compare;
 #[cfg(test)]
@@ -25,8 +22,8 @@ mod tests;
 pub mod trace;
 pub mod traffic;
 
-pub use self::compare::{Contender, Demand, calibrated_tau, capacity, compare};
-pub use self::lanes::{Outage, SimLane, cpu, h200, stand_in};
-pub use self::ledger::Fault;
+pub use self::compare::{PolicyKind, ScaledTraffic, calibrated_tau, capacity, compare};
+pub use self::lanes::{Outage, SimLane, cpu, emulated_accelerator, h200};
+pub use self::ledger::LedgerError;
 pub use self::report::{LaneUse, Report, table};
-pub use self::run::{Budget, Plan, Sabotage, SimError};
+pub use self::run::{Budget, InjectedFault, SimError, Simulation};

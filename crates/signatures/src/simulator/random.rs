@@ -1,4 +1,4 @@
-//! Randomness from a seed.
+//! Random numbers from a seed.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
@@ -11,18 +11,19 @@ impl Random {
         Self(ChaCha8Rng::seed_from_u64(seed))
     }
 
-    /// In [0, 1).
+    /// A number in [0, 1).
     pub(super) fn unit(&mut self) -> f64 {
         // 53 bits: every double of this grid is exact.
         (self.0.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Below `bound`, evenly; 0 if it is 0. The bias is below 2^-32 for bounds below 2^32.
+    /// A number below `bound`, uniformly distributed; 0 if `bound` is 0. The bias is below 2^-32
+    /// for bounds below 2^32.
     pub(super) fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.0.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// Exponentially distributed with mean 1: pauses of a Poisson process.
+    /// Exponentially distributed with mean 1: intervals of a Poisson process.
     pub(super) fn pause(&mut self) -> f64 {
         -(1.0 - self.unit()).ln()
     }

@@ -1,42 +1,42 @@
-//! What a run has shown.
+//! Results of a run.
 
 use std::fmt::Write as _;
 
-use crate::scheduler::{Counters, LatencyBook, Priority, Span};
+use crate::scheduler::{Counters, LatencyHistograms, Priority, Span};
 
-/// What became of a trace.
+/// Results of a trace.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Report {
-    /// The policy.
+    /// Name of the policy.
     pub policy: &'static str,
     /// Messages in the trace.
     pub offered: u64,
-    /// From the trace's begin to the last result.
+    /// From the beginning of the trace to the last result.
     pub span: Span,
-    /// The core's counts.
+    /// The counters of the core.
     pub counters: Counters,
-    /// Latencies of valid messages, by the priority that they claim.
-    pub valid: LatencyBook,
+    /// Latencies of valid messages, by claimed priority.
+    pub valid: LatencyHistograms,
     /// Latencies of invalid messages.
-    pub invalid: LatencyBook,
-    /// Valid messages whose results were not late.
+    pub invalid: LatencyHistograms,
+    /// Valid messages that met their deadlines.
     pub in_time: u64,
-    /// What the lanes did.
+    /// Usage of the lanes.
     pub lanes: Vec<LaneUse>,
-    /// Of everything that happened; equal for equal runs.
+    /// Digest of all events; equal for equal runs.
     pub digest: u64,
 }
 
-/// What a lane did.
+/// Usage of a lane.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LaneUse {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// How long it worked.
+    /// Time spent on batches.
     pub busy: Span,
-    /// Batches that it did.
+    /// Completed batches.
     pub batches: u64,
-    /// Jobs that it did.
+    /// Completed jobs.
     pub jobs: u64,
 }
 
@@ -50,7 +50,7 @@ impl LaneUse {
         }
     }
 
-    pub(super) fn note(&mut self, jobs: usize, took: Span) {
+    pub(super) fn record(&mut self, jobs: usize, took: Span) {
         self.busy += took;
         self.batches += 1;
         self.jobs += jobs as u64;
@@ -63,7 +63,7 @@ impl Report {
         self.per_s(self.counters.done())
     }
 
-    /// Valid messages per second whose results were not late.
+    /// Valid messages per second that met their deadlines.
     pub fn goodput(&self) -> f64 {
         self.per_s(self.in_time)
     }
@@ -76,18 +76,18 @@ impl Report {
         }
     }
 
-    /// The part of the valid messages that were done whose result was late.
-    pub fn missed(&self) -> f64 {
+    /// Fraction of the completed valid messages that missed their deadlines.
+    pub fn deadline_miss_ratio(&self) -> f64 {
         let (done, late) = Priority::all().fold((0, 0), |(done, late), priority| {
             (
                 done + self.valid.count(priority),
-                late + self.valid.late(priority),
+                late + self.valid.missed_deadlines(priority),
             )
         });
         if done == 0 { 0.0 } else { late as f64 / done as f64 }
     }
 
-    /// The report as text: a line for each priority that occurs, one for each lane, and what was counted.
+    /// The report as text: a line for each priority that occurs, one for each lane, and the counters.
     pub fn text(&self) -> String {
         let mut text = format!(
             "{}: {} offered, {:.0}/s done, {:.0}/s valid in time, {:.3} % late\n",
@@ -95,12 +95,17 @@ impl Report {
             self.offered,
             self.throughput(),
             self.goodput(),
-            self.missed() * 100.0
+            self.deadline_miss_ratio() * 100.0
         );
-        for (kind, book) in [("valid", &self.valid), ("invalid", &self.invalid)] {
-            for priority in Priority::all().filter(|priority| book.count(*priority) > 0) {
-                let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|part| micros(book.quantile(priority, part)));
-                let (number, count, late) = (priority.number(), book.count(priority), book.late(priority));
+        for (kind, latencies) in [("valid", &self.valid), ("invalid", &self.invalid)] {
+            for priority in Priority::all().filter(|priority| latencies.count(*priority) > 0) {
+                let [p50, p99, p999] =
+                    [0.5, 0.99, 0.999].map(|part| micros(latencies.quantile(priority, part)));
+                let (number, count, late) = (
+                    priority.number(),
+                    latencies.count(priority),
+                    latencies.missed_deadlines(priority),
+                );
                 // Writing to a string cannot fail.
                 let _ = writeln!(
                     text,
@@ -131,7 +136,7 @@ impl Report {
     }
 }
 
-/// Several policies' runs of one trace, side by side.
+/// Table of the runs of one trace under several policies.
 pub fn table(reports: &[Report]) -> String {
     let mut text = format!(
         "{:14} {:>10} {:>10} {:>8} {:>10} {:>10} {:>10} {:>8}\n",
@@ -145,7 +150,7 @@ pub fn table(reports: &[Report]) -> String {
             report.policy,
             report.throughput(),
             report.goodput(),
-            report.missed() * 100.0,
+            report.deadline_miss_ratio() * 100.0,
             micros(report.valid.quantile(Priority::IMMEDIATE, 0.99)),
             others(0.99),
             others(0.999),

@@ -1,27 +1,27 @@
-use super::traffic::{Bursts, Crossroads, Flood, Grid, Stretch, merge};
+use super::traffic::{Bursts, Crossroads, Flood, Grid, TrafficParameters, merge};
 use super::*;
-use crate::scheduler::policy::{Choice, Policy, View};
+use crate::scheduler::policy::{Policy, PolicyDecision, PolicyInput};
 use crate::scheduler::testing::seeds;
-use crate::scheduler::{Class, Config, LaneKind, MaskLimits, PerPriority, Priority, Shed, Span, Time};
+use crate::scheduler::{Class, Config, LaneKind, MaskLimits, PerPriority, Priority, ShedReason, Span, Time};
 
 const CLASS: Class = Class::P256_VERIFY;
 
-fn two_processors_and(accelerator: SimLane) -> Plan {
+fn two_processors_and(accelerator: SimLane) -> Simulation {
     let lanes = vec![
         cpu("processor 0", LaneKind::Cpu),
         cpu("processor 1", LaneKind::Cpu),
         accelerator,
     ];
-    Plan::new(Config::default(), lanes, 1)
+    Simulation::new(Config::default(), lanes, 1)
 }
 
 fn small() -> SimLane {
-    stand_in(Span::from_micros(300), 1.0)
+    emulated_accelerator(Span::from_micros(300), 1.0)
 }
 
-fn stretch(seconds: f64, first_source: u64) -> Stretch {
-    Stretch {
-        seconds,
+fn parameters(seconds: f64, first_source: u64) -> TrafficParameters {
+    TrafficParameters {
+        duration_s: seconds,
         class: CLASS,
         first_source,
         seed: 7,
@@ -39,7 +39,7 @@ fn stream(per_s: f64) -> Bursts {
     }
 }
 
-fn run(plan: &Plan, trace: &[trace::Record], contender: Contender) -> Report {
+fn run(plan: &Simulation, trace: &[trace::Record], contender: PolicyKind) -> Report {
     plan.run(trace, contender.policy(&plan.lanes)).unwrap()
 }
 
@@ -48,25 +48,25 @@ fn p99(report: &Report) -> f64 {
 }
 
 #[test]
-fn the_same_seed_goes_the_same_way() {
+fn the_same_seed_gives_the_same_run() {
     let crossroads = Crossroads {
         vehicles: 3_000,
         immediate: 0.01,
     }
-    .trace(stretch(0.5, 0));
+    .trace(parameters(0.5, 0));
     let flood = Flood {
         sources: 50,
         per_s: 40_000.0,
         priority: Priority::new(3),
     }
-    .trace(stretch(0.5, 9_000));
+    .trace(parameters(0.5, 9_000));
     let trace = merge([crossroads, flood]);
-    let plan = two_processors_and(small().lost(at_ms(100), at_ms(200)));
-    for contender in Contender::ALL {
+    let plan = two_processors_and(small().with_outage(at_ms(100), at_ms(200)));
+    for contender in PolicyKind::ALL {
         let (one, other) = (run(&plan, &trace, contender), run(&plan, &trace, contender));
         assert_eq!(one, other);
         let different = run(
-            &Plan {
+            &Simulation {
                 seed: 2,
                 ..plan.clone()
             },
@@ -78,35 +78,38 @@ fn the_same_seed_goes_the_same_way() {
 }
 
 #[test]
-fn the_ledger_notices_a_driver_that_loses_or_doubles() {
-    let trace = stream(10_000.0).trace(stretch(0.1, 0));
-    for (sabotage, notices) in [(Sabotage::Lose, "never left"), (Sabotage::Double, "left twice")] {
-        let plan = Plan {
-            sabotage: Some(sabotage),
+fn the_ledger_detects_lost_and_duplicate_results() {
+    let trace = stream(10_000.0).trace(parameters(0.1, 0));
+    for (sabotage, notices) in [
+        (InjectedFault::LoseResult, "never left"),
+        (InjectedFault::DuplicateResult, "left twice"),
+    ] {
+        let plan = Simulation {
+            injected_fault: Some(sabotage),
             ..two_processors_and(small())
         };
         let error = plan
-            .run(&trace, Contender::Adaptive.policy(&plan.lanes))
+            .run(&trace, PolicyKind::Adaptive.policy(&plan.lanes))
             .unwrap_err();
         assert!(error.to_string().contains(notices), "{error}");
     }
 }
 
 #[test]
-fn a_trace_goes_the_same_way_after_writing_and_reading() {
+fn a_trace_gives_the_same_run_after_writing_and_reading() {
     let trace = Grid {
         units: 40,
         per_s: 120.0,
         spread_s: 1e-3,
     }
-    .trace(stretch(0.5, 0));
+    .trace(parameters(0.5, 0));
     let mut text = Vec::new();
     trace::write(&trace, &mut text).unwrap();
     let read = trace::read(text.as_slice()).unwrap();
     let plan = two_processors_and(h200());
     assert_eq!(
-        run(&plan, &trace, Contender::Adaptive),
-        run(&plan, &read, Contender::Adaptive)
+        run(&plan, &trace, PolicyKind::Adaptive),
+        run(&plan, &read, PolicyKind::Adaptive)
     );
 }
 
@@ -114,21 +117,22 @@ fn at_ms(ms: u64) -> Time {
     Time::ZERO + Span::from_millis(ms)
 }
 
-/// Throughput at equal 99th percentiles: fixed tau is the thesis', calibrated for these lanes.
-fn adaptive_bears_as_much(name: &str, plan: &Plan, demand: &Demand<'_>) -> f64 {
-    let [fixed, adaptive] = [Contender::FixedTau, Contender::Adaptive]
+/// Compares throughput at equal 99th percentiles; fixed tau is the thesis's policy, calibrated for
+/// these lanes.
+fn compare_capacity(name: &str, plan: &Simulation, demand: &ScaledTraffic<'_>) -> f64 {
+    let [fixed, adaptive] = [PolicyKind::FixedTau, PolicyKind::Adaptive]
         .map(|contender| capacity(plan, demand, contender).unwrap());
-    println!("{name}: fixed tau bears {fixed:.3}, adaptive {adaptive:.3}");
+    println!("{name}: capacity with fixed tau {fixed:.3}, with adaptive {adaptive:.3}");
     assert!(fixed > 0.0, "{name}: the bound is too strict to compare");
     assert!(
         adaptive >= fixed,
-        "{name}: fixed tau bears {fixed}, adaptive {adaptive}"
+        "{name}: capacity with fixed tau {fixed}, with adaptive {adaptive}"
     );
     adaptive / fixed
 }
 
 #[test]
-fn adaptive_bears_as_much_as_fixed_tau_at_low_medium_and_burst_load() {
+fn adaptive_has_the_capacity_of_fixed_tau_at_low_medium_and_burst_load() {
     for (name, accelerator, p99_max) in [
         (
             "H200",
@@ -150,7 +154,7 @@ fn adaptive_bears_as_much_as_fixed_tau_at_low_medium_and_burst_load() {
         ),
     ] {
         let plan = two_processors_and(accelerator);
-        let steady = |factor: f64| stream(factor * 300e3).trace(stretch(0.15, 0));
+        let steady = |factor: f64| stream(factor * 300e3).trace(parameters(0.15, 0));
         let bursty = |factor: f64| {
             let bursts = Bursts {
                 burst: (factor * 6_000.0) as u64,
@@ -158,7 +162,7 @@ fn adaptive_bears_as_much_as_fixed_tau_at_low_medium_and_burst_load() {
                 burst_s: 1e-3,
                 ..stream(40e3)
             };
-            bursts.trace(stretch(0.2, 0))
+            bursts.trace(parameters(0.2, 0))
         };
         let [low, medium, burst] = p99_max;
         for (load, trace, p99_max, factor_max) in [
@@ -166,10 +170,10 @@ fn adaptive_bears_as_much_as_fixed_tau_at_low_medium_and_burst_load() {
             ("medium", &steady, medium, 1.0),
             ("burst", &bursty, burst, 2.0),
         ] {
-            adaptive_bears_as_much(
+            compare_capacity(
                 &format!("{name}, {load}"),
                 &plan,
-                &Demand {
+                &ScaledTraffic {
                     trace,
                     p99_max,
                     factor_max,
@@ -185,29 +189,29 @@ fn adaptive_is_no_later_than_fixed_tau_under_every_traffic() {
         vehicles: 12_000,
         immediate: 1e-3,
     }
-    .trace(stretch(0.4, 0));
+    .trace(parameters(0.4, 0));
     let grid = Grid {
         units: 100,
         per_s: 1_200.0,
         spread_s: 2e-4,
     }
-    .trace(stretch(0.4, 0));
+    .trace(parameters(0.4, 0));
     let burst = Bursts {
         burst: 3_000,
         bursts_per_s: 10.0,
         burst_s: 1e-3,
         ..stream(60e3)
     }
-    .trace(stretch(0.4, 0));
+    .trace(parameters(0.4, 0));
     for (name, trace) in [("crossroads", crossroads), ("grid", grid), ("burst", burst)] {
-        for accelerator in [h200(), small(), stand_in(Span::from_millis(1), 3.0)] {
+        for accelerator in [h200(), small(), emulated_accelerator(Span::from_millis(1), 3.0)] {
             let plan = two_processors_and(accelerator);
             let reports = compare(&plan, &trace).unwrap();
             println!("{name}\n{}", table(&reports));
             let [fixed, .., adaptive] = reports.as_slice() else {
                 panic!()
             };
-            // Histograms are exact to one per cent.
+            // Histograms are exact to one percent.
             assert!(
                 p99(adaptive) <= p99(fixed) * 1.02,
                 "{name}: {} against {}",
@@ -219,14 +223,14 @@ fn adaptive_is_no_later_than_fixed_tau_under_every_traffic() {
 }
 
 #[test]
-fn adaptive_notices_that_a_lane_is_not_as_it_was_calibrated() {
-    // Tau was calibrated for an accelerator that was five times faster.
+fn adaptive_recognizes_a_wrongly_calibrated_lane() {
+    // Tau was calibrated for an accelerator five times as fast.
     let calibrated = two_processors_and(h200());
-    let tau = Contender::FixedTau.policy(&calibrated.lanes);
-    let plan = two_processors_and(h200().slower(5.0));
-    let trace = stream(100e3).trace(stretch(0.5, 0));
+    let tau = PolicyKind::FixedTau.policy(&calibrated.lanes);
+    let plan = two_processors_and(h200().slowed_by(5.0));
+    let trace = stream(100e3).trace(parameters(0.5, 0));
     let fixed = plan.run(&trace, tau).unwrap();
-    let adaptive = run(&plan, &trace, Contender::Adaptive);
+    let adaptive = run(&plan, &trace, PolicyKind::Adaptive);
     assert!(
         p99(&adaptive) <= p99(&fixed),
         "{} against {}",
@@ -236,9 +240,9 @@ fn adaptive_notices_that_a_lane_is_not_as_it_was_calibrated() {
 }
 
 #[test]
-fn both_lanes_together_do_more_than_the_better_one_alone() {
-    let trace = stream(1e6).trace(stretch(0.2, 0));
-    let done = |plan: &Plan| run(plan, &trace, Contender::Adaptive).throughput();
+fn both_lanes_together_exceed_the_better_lane() {
+    let trace = stream(1e6).trace(parameters(0.2, 0));
+    let done = |plan: &Simulation| run(plan, &trace, PolicyKind::Adaptive).throughput();
     let mut both = two_processors_and(small());
     both.config.queue.capacity = 4_096;
     let mut processors = both.clone();
@@ -253,36 +257,36 @@ fn both_lanes_together_do_more_than_the_better_one_alone() {
 }
 
 #[test]
-fn immediate_messages_hardly_feel_the_load_of_the_rest() {
+fn load_of_other_messages_hardly_delays_immediate_ones() {
     let immediate = Bursts {
         priority: Priority::IMMEDIATE,
         ..stream(200.0)
     }
-    .trace(stretch(2.0, 0));
+    .trace(parameters(2.0, 0));
     let plan = two_processors_and(small());
     let p0_p99 = |load: f64| {
-        let rest = stream(load * 190e3).trace(stretch(2.0, 1_000));
-        let report = run(&plan, &merge([immediate.clone(), rest]), Contender::Adaptive);
+        let rest = stream(load * 190e3).trace(parameters(2.0, 1_000));
+        let report = run(&plan, &merge([immediate.clone(), rest]), PolicyKind::Adaptive);
         assert_eq!(report.counters.demoted, 0);
         report.valid.quantile(Priority::IMMEDIATE, 0.99).as_secs_f64()
     };
     let (idle, loaded) = (p0_p99(0.001), p0_p99(0.95));
-    // A slice lies before it at most.
+    // At most one slice precedes the message.
     assert!(loaded <= idle + 130e-6, "{idle} s idle, {loaded} s loaded");
 }
 
-/// Honest vehicles alone, and with a flood that begins when they have been there for 0.2 s.
-fn under_flood(plan: &Plan, flood: Flood) -> (Report, Report) {
-    let honest = Crossroads {
+/// Genuine vehicles alone, and with a flood that begins after 0.2 s.
+fn under_flood(plan: &Simulation, flood: Flood) -> (Report, Report) {
+    let genuine = Crossroads {
         vehicles: 2_000,
         immediate: 0.02,
     }
-    .trace(stretch(1.0, 0));
-    let mut flood = flood.trace(stretch(0.8, 1 << 32));
+    .trace(parameters(1.0, 0));
+    let mut flood = flood.trace(parameters(0.8, 1 << 32));
     flood.iter_mut().for_each(|record| record.arrival_us += 200_000);
-    let calm = run(plan, &honest, Contender::Adaptive);
-    let flooded = run(plan, &merge([honest, flood]), Contender::Adaptive);
-    (calm, flooded)
+    let baseline = run(plan, &genuine, PolicyKind::Adaptive);
+    let flooded = run(plan, &merge([genuine, flood]), PolicyKind::Adaptive);
+    (baseline, flooded)
 }
 
 #[test]
@@ -293,17 +297,18 @@ fn false_immediates_of_one_source_do_not_delay_others() {
         per_s: 200_000.0,
         priority: Priority::IMMEDIATE,
     };
-    let (calm, flooded) = under_flood(&plan, flood);
-    println!("{}{}", calm.text(), flooded.text());
-    let [before, after] = [&calm, &flooded].map(|report| report.valid.quantile(Priority::IMMEDIATE, 0.99));
+    let (baseline, flooded) = under_flood(&plan, flood);
+    println!("{}{}", baseline.text(), flooded.text());
+    let [before, after] =
+        [&baseline, &flooded].map(|report| report.valid.quantile(Priority::IMMEDIATE, 0.99));
     assert!(
         after <= before + plan.config.slice.times(3),
         "{before:?} became {after:?}"
     );
     assert!(flooded.counters.demoted > 100_000);
     assert_eq!(
-        flooded.valid.late(Priority::IMMEDIATE),
-        calm.valid.late(Priority::IMMEDIATE)
+        flooded.valid.missed_deadlines(Priority::IMMEDIATE),
+        baseline.valid.missed_deadlines(Priority::IMMEDIATE)
     );
 }
 
@@ -315,8 +320,9 @@ fn false_immediates_of_invented_sources_do_not_delay_known_ones() {
         per_s: 200_000.0,
         priority: Priority::IMMEDIATE,
     };
-    let (calm, flooded) = under_flood(&plan, flood);
-    let [before, after] = [&calm, &flooded].map(|report| report.valid.quantile(Priority::IMMEDIATE, 0.99));
+    let (baseline, flooded) = under_flood(&plan, flood);
+    let [before, after] =
+        [&baseline, &flooded].map(|report| report.valid.quantile(Priority::IMMEDIATE, 0.99));
     assert!(
         after <= before + plan.config.slice.times(3),
         "{before:?} became {after:?}"
@@ -324,26 +330,26 @@ fn false_immediates_of_invented_sources_do_not_delay_known_ones() {
 }
 
 #[test]
-fn nine_tenths_of_garbage_cost_little_goodput_while_the_lanes_suffice() {
+fn nine_tenths_of_invalid_messages_cost_little_goodput_below_capacity() {
     let plan = two_processors_and(h200());
     let flood = Flood {
         sources: 1 << 40,
         per_s: 180_000.0,
         priority: Priority::URGENT,
     };
-    let (calm, flooded) = under_flood(&plan, flood);
+    let (baseline, flooded) = under_flood(&plan, flood);
     assert!(
-        flooded.goodput() > 0.99 * calm.goodput(),
+        flooded.goodput() > 0.99 * baseline.goodput(),
         "{} of {}",
         flooded.goodput(),
-        calm.goodput()
+        baseline.goodput()
     );
     assert_eq!(flooded.counters.rejected, flooded.invalid.count(Priority::URGENT));
 }
 
 #[test]
-fn a_flood_beyond_all_rates_sheds_by_source() {
-    // Without an accelerator, ten flooding sources offer three times what the processors do.
+fn a_flood_beyond_capacity_is_shed_by_source() {
+    // Without an accelerator, ten flooding sources offer three times the capacity of the CPU lanes.
     let mut plan = two_processors_and(small());
     plan.lanes.truncate(2);
     plan.config.queue.capacity = 4_000;
@@ -352,7 +358,7 @@ fn a_flood_beyond_all_rates_sheds_by_source() {
         deadline: Span::from_millis(50),
         expires: Span::MAX,
     });
-    let (calm, flooded) = under_flood(
+    let (baseline, flooded) = under_flood(
         &plan,
         Flood {
             sources: 10,
@@ -361,30 +367,34 @@ fn a_flood_beyond_all_rates_sheds_by_source() {
         },
     );
     assert!(
-        flooded.goodput() > 0.98 * calm.goodput(),
+        flooded.goodput() > 0.98 * baseline.goodput(),
         "{} of {}",
         flooded.goodput(),
-        calm.goodput()
+        baseline.goodput()
     );
-    assert!(flooded.counters.shed.of(Shed::SourceShare) > 100_000);
-    assert_eq!(flooded.counters.shed.of(Shed::QueueFull), 0);
+    assert!(flooded.counters.shed.of(ShedReason::SourceShare) > 100_000);
+    assert_eq!(flooded.counters.shed.of(ShedReason::QueueFull), 0);
 }
 
 #[test]
-fn overload_sheds_and_what_is_done_is_in_time() {
+fn overload_sheds_jobs_and_the_others_meet_their_deadlines() {
     let mut plan = two_processors_and(small());
     plan.config.queue.capacity = 800;
-    let report = run(&plan, &stream(600e3).trace(stretch(0.5, 0)), Contender::Adaptive);
-    assert!(report.counters.shed.of(Shed::QueueFull) > 100_000);
-    assert_eq!(report.missed(), 0.0, "{}", report.text());
+    let report = run(
+        &plan,
+        &stream(600e3).trace(parameters(0.5, 0)),
+        PolicyKind::Adaptive,
+    );
+    assert!(report.counters.shed.of(ShedReason::QueueFull) > 100_000);
+    assert_eq!(report.deadline_miss_ratio(), 0.0, "{}", report.text());
     assert!(report.goodput() > 170e3, "{}", report.text());
 }
 
 #[test]
 fn a_lost_accelerator_costs_time_and_no_message() {
-    let plan = two_processors_and(h200().lost(at_ms(101), at_ms(350)));
-    let trace = stream(180e3).trace(stretch(0.6, 0));
-    let report = run(&plan, &trace, Contender::Adaptive);
+    let plan = two_processors_and(h200().with_outage(at_ms(101), at_ms(350)));
+    let trace = stream(180e3).trace(parameters(0.6, 0));
+    let report = run(&plan, &trace, PolicyKind::Adaptive);
     assert!(report.counters.returned > 0 && report.counters.lanes_lost == 1);
     assert_eq!(report.counters.probes, 2, "after 100 and 300 ms");
     assert_eq!(
@@ -406,20 +416,20 @@ fn masks_are_refilled_while_the_accelerator_is_idle() {
         stock: 0,
         slice: Span::from_millis(8),
     });
-    let sign = Stretch {
+    let sign = TrafficParameters {
         class: Class::RA_SIGN,
-        ..stretch(1.0, 0)
+        ..parameters(1.0, 0)
     };
-    let signing = run(&plan, &stream(20e3).trace(sign), Contender::Adaptive);
+    let signing = run(&plan, &stream(20e3).trace(sign), PolicyKind::Adaptive);
     let Counts { plain, made } = counts(&signing);
     assert!(plain < 400, "only at the start: {plain}");
     assert!((signing.counters.accepted..signing.counters.accepted + 10_001).contains(&(made + plain)));
     plan.lanes.truncate(2);
-    let without = run(&plan, &stream(20e3).trace(sign), Contender::Adaptive);
+    let without = run(&plan, &stream(20e3).trace(sign), PolicyKind::Adaptive);
     assert_eq!(
         counts(&without).plain,
         without.counters.accepted,
-        "nobody makes masks"
+        "no lane makes masks"
     );
 }
 
@@ -430,21 +440,21 @@ struct Counts {
 
 fn counts(report: &Report) -> Counts {
     Counts {
-        plain: report.counters.signed_plainly,
+        plain: report.counters.signed_unmasked,
         made: report.counters.masks_made,
     }
 }
 
-/// A policy that never begins.
-struct Never;
+/// A policy that never starts a batch.
+struct WaitForeverPolicy;
 
-impl Policy for Never {
+impl Policy for WaitForeverPolicy {
     fn name(&self) -> &'static str {
         "never"
     }
 
-    fn choose(&mut self, _: &View) -> Choice {
-        Choice::Wait {
+    fn choose(&mut self, _: &PolicyInput) -> PolicyDecision {
+        PolicyDecision::Wait {
             until: Time::NEVER,
             more: usize::MAX,
         }
@@ -452,13 +462,16 @@ impl Policy for Never {
 }
 
 #[test]
-fn no_policy_can_keep_work_waiting() {
+fn no_policy_can_delay_work_indefinitely() {
     let mut plan = two_processors_and(h200());
     plan.lanes.drain(..2);
     let report = plan
-        .run(&stream(5_000.0).trace(stretch(0.2, 0)), Box::new(Never))
+        .run(
+            &stream(5_000.0).trace(parameters(0.2, 0)),
+            Box::new(WaitForeverPolicy),
+        )
         .unwrap();
-    assert!(report.counters.waits_ended > 50);
+    assert!(report.counters.waits_timed_out > 50);
     let longest = plan.config.wait_max + Span::from_millis(3);
     assert!(
         report.valid.quantile(Priority::URGENT, 1.0) < longest,
@@ -468,16 +481,16 @@ fn no_policy_can_keep_work_waiting() {
 }
 
 #[test]
-fn random_outages_lose_nothing() {
+fn random_outages_lose_no_message() {
     seeds(12, |seed, dice| {
         let mut accelerator = small();
         let mut begin = 0;
         for _ in 0..dice.below(5) {
             let from = begin + dice.below(100);
             begin = from + 1 + dice.below(60);
-            accelerator = accelerator.lost(at_ms(from), at_ms(begin));
+            accelerator = accelerator.with_outage(at_ms(from), at_ms(begin));
         }
-        let plan = Plan {
+        let plan = Simulation {
             seed,
             ..two_processors_and(accelerator)
         };
@@ -487,11 +500,11 @@ fn random_outages_lose_nothing() {
             burst_s: 1e-3,
             ..stream(80e3)
         };
-        let trace = trace.trace(Stretch {
+        let trace = trace.trace(TrafficParameters {
             seed,
-            ..stretch(0.2, 0)
+            ..parameters(0.2, 0)
         });
-        for contender in Contender::ALL {
+        for contender in PolicyKind::ALL {
             let report = run(&plan, &trace, contender);
             assert_eq!(
                 report.counters.done() + report.counters.shed.total(),
@@ -502,16 +515,16 @@ fn random_outages_lose_nothing() {
 }
 
 #[test]
-fn reports_say_what_happened() {
+fn reports_have_all_results() {
     let plan = two_processors_and(h200());
     let flood = Flood {
         sources: 9,
         per_s: 3_000.0,
         priority: Priority::new(4),
     }
-    .trace(stretch(0.1, 1_000));
-    let trace = merge([stream(50e3).trace(stretch(0.1, 0)), flood]);
-    let text = run(&plan, &trace, Contender::Adaptive).text();
+    .trace(parameters(0.1, 1_000));
+    let trace = merge([stream(50e3).trace(parameters(0.1, 0)), flood]);
+    let text = run(&plan, &trace, PolicyKind::Adaptive).text();
     for part in [
         "adaptive: ",
         "priority 1 valid",

@@ -1,39 +1,39 @@
-//! Traces: what arrives when, as a list that can be written and read.
+//! Traces: arrivals of messages, as a list that can be written and read.
 
 use std::io::{self, BufRead, Write};
 
 use crate::scheduler::{Class, Priority, Source};
 
-/// Records that are read at most.
+/// Maximum number of records to read.
 pub const RECORDS_MAX: usize = 1 << 26;
 /// The first line of a trace file.
 pub const HEADER: &str = "arrival_us,source,signer,priority,class,valid,bytes,work";
 
-/// One message that arrives.
+/// One arriving message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record {
-    /// Microseconds after the trace's begin.
+    /// Microseconds after the beginning of the trace.
     pub arrival_us: u64,
-    /// Who it says it comes from.
+    /// The claimed source.
     pub source: Source,
-    /// Whom it names as its signer.
+    /// The claimed signer.
     pub signer: u64,
-    /// How urgent it says it is.
+    /// The claimed priority.
     pub priority: Priority,
-    /// What is to be done with it.
+    /// The operation.
     pub class: Class,
-    /// Whether its signature holds.
+    /// Whether the signature is valid.
     pub valid: bool,
-    /// Its length.
+    /// Length of the message.
     pub bytes: u32,
-    /// The lane time that it takes ([`Meta::work`](crate::scheduler::Meta::work)).
+    /// Lane time ([`Meta::work`](crate::scheduler::Meta::work)).
     pub work: u32,
 }
 
 impl Record {
-    /// The source together with the signer.
+    /// The sender: source and signer together.
     pub(super) fn sender(&self) -> Source {
-        // Odd, so that signers of a source differ.
+        // The factor is odd, so that the signers of a source differ.
         Source(self.source.0 ^ self.signer.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 }
@@ -41,48 +41,48 @@ impl Record {
 /// Why a trace could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// The file could not be read.
+    /// Reading the file failed.
     #[error("trace: {0}")]
     Io(#[from] io::Error),
-    /// Its first line is another one.
-    #[error("trace, line 1: found {found:?}, a trace begins with \"{HEADER}\"")]
-    Header {
+    /// The first line is not the header.
+    #[error("trace, line 1: found {found:?}; expected \"{HEADER}\"")]
+    InvalidHeader {
         /// The line.
         found: String,
     },
-    /// A line has another number of fields.
-    #[error("trace, line {line}: {found} fields, a record has 8")]
-    Fields {
-        /// Counted from 1.
+    /// A line has a wrong number of fields.
+    #[error("trace, line {line}: {found} fields found; expected 8")]
+    FieldCount {
+        /// Line number, from 1.
         line: usize,
-        /// Fields in it.
+        /// Number of fields.
         found: usize,
     },
-    /// A field is no number, or out of its range.
-    #[error("trace, line {line}: {field} is {value:?}, it must be a number in its range")]
-    Field {
-        /// Counted from 1.
+    /// A field is not a number in its range.
+    #[error("trace, line {line}: {field} is {value:?}; expected a number in its range")]
+    InvalidField {
+        /// Line number, from 1.
         line: usize,
-        /// The field's name.
+        /// Name of the field.
         field: &'static str,
-        /// What is there.
+        /// The value.
         value: String,
     },
-    /// A record arrives before the one above it.
-    #[error("trace, line {line}: arrives before the line above, sort by arrival_us")]
-    Order {
-        /// Counted from 1.
+    /// A record arrives before the previous one.
+    #[error("trace, line {line}: arrives before the previous line; sort by arrival_us")]
+    NotSorted {
+        /// Line number, from 1.
         line: usize,
     },
-    /// There are too many.
-    #[error("trace: more than {RECORDS_MAX} records, cut it into parts")]
+    /// The trace has too many records.
+    #[error("trace: more than {RECORDS_MAX} records; split the trace")]
     TooLong,
 }
 
 /// Writes a trace.
 ///
 /// # Errors
-/// What the writer says.
+/// An error of the writer.
 pub fn write(trace: &[Record], mut to: impl Write) -> io::Result<()> {
     writeln!(to, "{HEADER}")?;
     for Record {
@@ -115,7 +115,7 @@ pub fn read(from: impl BufRead) -> Result<Vec<Record>, TraceError> {
     let mut lines = from.lines();
     let first = lines.next().transpose()?.unwrap_or_default();
     if first != HEADER {
-        return Err(TraceError::Header { found: first });
+        return Err(TraceError::InvalidHeader { found: first });
     }
     for (line, text) in lines.enumerate().map(|(at, text)| (at + 2, text)) {
         let record = parse(line, &text?)?;
@@ -123,7 +123,7 @@ pub fn read(from: impl BufRead) -> Result<Vec<Record>, TraceError> {
             .last()
             .is_some_and(|last| last.arrival_us > record.arrival_us)
         {
-            return Err(TraceError::Order { line });
+            return Err(TraceError::NotSorted { line });
         }
         if trace.len() == RECORDS_MAX {
             return Err(TraceError::TooLong);
@@ -136,21 +136,21 @@ pub fn read(from: impl BufRead) -> Result<Vec<Record>, TraceError> {
 fn parse(line: usize, text: &str) -> Result<Record, TraceError> {
     let fields: Vec<&str> = text.split(',').collect();
     let &[arrival_us, source, signer, priority, class, valid, bytes, work] = fields.as_slice() else {
-        return Err(TraceError::Fields {
+        return Err(TraceError::FieldCount {
             line,
             found: fields.len(),
         });
     };
     let number = |field, value: &str, max: u64| {
         let parsed = value.parse().ok().filter(|parsed: &u64| *parsed <= max);
-        parsed.ok_or_else(|| TraceError::Field {
+        parsed.ok_or_else(|| TraceError::InvalidField {
             line,
             field,
             value: value.to_owned(),
         })
     };
     let class_number = number("class", class, Class::COUNT as u64 - 1)? as u8;
-    let no_class = || TraceError::Field {
+    let no_class = || TraceError::InvalidField {
         line,
         field: "class",
         value: class.to_owned(),
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read() {
+    fn written_traces_are_read() {
         let record = |arrival_us, valid| Record {
             arrival_us,
             source: Source(u64::MAX),
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_trace_is_said() {
+    fn invalid_traces_are_reported() {
         for (rows, message) in [
             ("1,2,3,4,1", "line 2: 5 fields"),
             ("1,2,3,4,1,5,6", "line 2: 7 fields"),
@@ -214,7 +214,7 @@ mod tests {
             let error = read_text(&format!("{HEADER}\n{rows}\n")).unwrap_err();
             assert!(error.contains(message), "{rows:?}: {error}");
         }
-        assert!(read_text("").unwrap_err().contains("begins with"));
+        assert!(read_text("").unwrap_err().contains("expected"));
         assert!(
             read_text("time,source\n")
                 .unwrap_err()

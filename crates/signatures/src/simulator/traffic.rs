@@ -1,4 +1,4 @@
-//! Traffic: who sends what when.
+//! Generators of traffic.
 
 use super::random::Random;
 use super::trace::Record;
@@ -6,16 +6,16 @@ use crate::scheduler::{Class, ORDINARY_WORK, Priority, Source};
 
 const MICROS: f64 = 1e6;
 
-/// What generators have in common.
+/// Common parameters of generators.
 #[derive(Clone, Copy, Debug)]
-pub struct Stretch {
-    /// Length of the trace.
-    pub seconds: f64,
-    /// What is to be done with each message.
+pub struct TrafficParameters {
+    /// Length of the trace, seconds.
+    pub duration_s: f64,
+    /// The operation on each message.
     pub class: Class,
-    /// The first source's number; others follow. Traces that are merged keep theirs apart by it.
+    /// Number of the first source; others follow. Traces to be merged need disjoint numbers.
     pub first_source: u64,
-    /// The same seed makes the same trace.
+    /// The same seed gives the same trace.
     pub seed: u64,
 }
 
@@ -23,25 +23,25 @@ pub struct Stretch {
 /// jitter of 5 ms.
 #[derive(Clone, Copy, Debug)]
 pub struct Crossroads {
-    /// Vehicles in range.
+    /// Number of vehicles in range.
     pub vehicles: u64,
-    /// Part of the messages that are immediate (braking hard, crash); the others have priority 1.
+    /// Fraction of immediate messages (hard braking, crash); the others have priority 1.
     pub immediate: f64,
 }
 
 impl Crossroads {
-    /// Messages of a vehicle per second (SAE J2945/1).
+    /// Messages per vehicle and second (SAE J2945/1).
     pub const PER_S: f64 = 10.0;
-    /// A signed message with a certificate's digest, bytes.
+    /// Bytes of a signed message with a certificate digest.
     pub const BYTES: u32 = 200;
 
     /// The trace.
-    pub fn trace(self, stretch: Stretch) -> Vec<Record> {
-        let mut random = Random::new(stretch.seed);
+    pub fn trace(self, parameters: TrafficParameters) -> Vec<Record> {
+        let mut random = Random::new(parameters.seed);
         let mut trace = Vec::new();
         for vehicle in 0..self.vehicles {
             let phase = random.unit() / Self::PER_S;
-            for number in 0..(stretch.seconds * Self::PER_S) as u64 {
+            for number in 0..(parameters.duration_s * Self::PER_S) as u64 {
                 let at = phase + number as f64 / Self::PER_S + random.unit() * 5e-3;
                 let immediate = random.unit() < self.immediate;
                 let priority = if immediate {
@@ -49,103 +49,103 @@ impl Crossroads {
                 } else {
                     Priority::URGENT
                 };
-                trace.push(stretch.record(at, vehicle, priority, Self::BYTES));
+                trace.push(parameters.record(at, vehicle, priority, Self::BYTES));
             }
         }
         sorted(trace)
     }
 }
 
-/// Phasor measurement units of a grid: all sample at the same instants, which satellites give them, and their
-/// frames come within a spread of the network's delays. 120 frames a second are one unit's, 2,000 messages a
-/// second what a concentrator passes on (IEEE C37.118).
+/// Phasor measurement units of a grid: all sample at the same instants, synchronized by satellites, and their
+/// frames arrive within the spread of network delays. One unit sends 120 frames a second, a concentrator
+/// forwards 2,000 messages a second (IEEE C37.118).
 #[derive(Clone, Copy, Debug)]
 pub struct Grid {
-    /// Units, or concentrators.
+    /// Number of units, or concentrators.
     pub units: u64,
-    /// Messages of each per second.
+    /// Messages per unit and second.
     pub per_s: f64,
-    /// Delays of the network, seconds, from none to this.
+    /// Maximum network delay, seconds; delays are uniform from 0.
     pub spread_s: f64,
 }
 
 impl Grid {
-    /// A signed frame, bytes.
+    /// Bytes of a signed frame.
     pub const BYTES: u32 = 400;
 
     /// The trace. Messages have priority 1.
-    pub fn trace(self, stretch: Stretch) -> Vec<Record> {
-        let mut random = Random::new(stretch.seed);
+    pub fn trace(self, parameters: TrafficParameters) -> Vec<Record> {
+        let mut random = Random::new(parameters.seed);
         let mut trace = Vec::new();
-        for instant in 0..(stretch.seconds * self.per_s) as u64 {
+        for instant in 0..(parameters.duration_s * self.per_s) as u64 {
             for unit in 0..self.units {
                 let at = instant as f64 / self.per_s + random.unit() * self.spread_s;
-                trace.push(stretch.record(at, unit, Priority::URGENT, Self::BYTES));
+                trace.push(parameters.record(at, unit, Priority::URGENT, Self::BYTES));
             }
         }
         sorted(trace)
     }
 }
 
-/// A steady Poisson stream, and bursts on it: everybody has something to say at once.
+/// A steady Poisson stream with bursts, as when many senders react to one event.
 #[derive(Clone, Copy, Debug)]
 pub struct Bursts {
-    /// Sources that send by turns at random.
+    /// Sources, chosen at random for each message.
     pub sources: u64,
     /// Messages of the stream per second.
     pub per_s: f64,
-    /// Messages of a burst.
+    /// Messages per burst.
     pub burst: u64,
     /// Bursts per second.
     pub bursts_per_s: f64,
-    /// What a burst lasts, seconds.
+    /// Duration of a burst, seconds.
     pub burst_s: f64,
-    /// Of every message.
+    /// Priority of all messages.
     pub priority: Priority,
 }
 
 impl Bursts {
     /// The trace.
-    pub fn trace(self, stretch: Stretch) -> Vec<Record> {
-        let mut random = Random::new(stretch.seed);
+    pub fn trace(self, parameters: TrafficParameters) -> Vec<Record> {
+        let mut random = Random::new(parameters.seed);
         let mut trace = stream(
             &mut random,
-            stretch,
+            parameters,
             self.sources,
             self.per_s,
             self.priority,
             true,
         );
-        for burst in 0..(stretch.seconds * self.bursts_per_s) as u64 {
+        for burst in 0..(parameters.duration_s * self.bursts_per_s) as u64 {
             let begin = burst as f64 / self.bursts_per_s;
             for _ in 0..self.burst {
                 let at = begin + random.unit() * self.burst_s;
                 let source = random.below(self.sources);
-                trace.push(stretch.record(at, source, self.priority, Crossroads::BYTES));
+                trace.push(parameters.record(at, source, self.priority, Crossroads::BYTES));
             }
         }
         sorted(trace)
     }
 }
 
-/// A flood of messages with invalid signatures. Priority 0: false immediates.
+/// A flood of messages with invalid signatures. Priority 0 means false immediate messages.
 #[derive(Clone, Copy, Debug)]
 pub struct Flood {
-    /// Sources that it pretends to come from.
+    /// Number of claimed sources.
     pub sources: u64,
     /// Messages per second.
     pub per_s: f64,
-    /// What they say.
+    /// The claimed priority.
     pub priority: Priority,
 }
 
 impl Flood {
     /// The trace.
-    pub fn trace(self, stretch: Stretch) -> Vec<Record> {
-        let mut random = Random::new(stretch.seed);
+    pub fn trace(self, parameters: TrafficParameters) -> Vec<Record> {
+        let mut random = Random::new(parameters.seed);
         sorted(stream(
             &mut random,
-            stretch,
+            parameters,
             self.sources,
             self.per_s,
             self.priority,
@@ -154,14 +154,14 @@ impl Flood {
     }
 }
 
-/// Several traces as one.
+/// Merges several traces.
 pub fn merge(traces: impl IntoIterator<Item = Vec<Record>>) -> Vec<Record> {
     sorted(traces.into_iter().flatten().collect())
 }
 
 fn stream(
     random: &mut Random,
-    stretch: Stretch,
+    parameters: TrafficParameters,
     sources: u64,
     per_s: f64,
     priority: Priority,
@@ -169,18 +169,18 @@ fn stream(
 ) -> Vec<Record> {
     let mut trace = Vec::new();
     let mut at = random.pause() / per_s;
-    while at < stretch.seconds {
+    while at < parameters.duration_s {
         let source = random.below(sources);
         trace.push(Record {
             valid,
-            ..stretch.record(at, source, priority, Crossroads::BYTES)
+            ..parameters.record(at, source, priority, Crossroads::BYTES)
         });
         at += random.pause() / per_s;
     }
     trace
 }
 
-impl Stretch {
+impl TrafficParameters {
     fn record(&self, at_s: f64, source: u64, priority: Priority, bytes: u32) -> Record {
         let arrival_us = (at_s * MICROS) as u64;
         let source = self.first_source + source;
@@ -197,7 +197,7 @@ impl Stretch {
     }
 }
 
-/// By arrival; what arrives in the same microsecond stays in its order.
+/// Sorts by arrival; records of the same microsecond keep their order.
 fn sorted(mut trace: Vec<Record>) -> Vec<Record> {
     trace.sort_by_key(|record| record.arrival_us);
     trace
@@ -207,9 +207,9 @@ fn sorted(mut trace: Vec<Record>) -> Vec<Record> {
 mod tests {
     use super::*;
 
-    fn stretch(seed: u64) -> Stretch {
-        Stretch {
-            seconds: 2.0,
+    fn parameters(seed: u64) -> TrafficParameters {
+        TrafficParameters {
+            duration_s: 2.0,
             class: Class::P256_VERIFY,
             first_source: 1_000,
             seed,
@@ -226,7 +226,7 @@ mod tests {
             vehicles: 300,
             immediate: 0.01,
         }
-        .trace(stretch(1));
+        .trace(parameters(1));
         assert_eq!(trace.len(), 6_000);
         let of_one = trace
             .iter()
@@ -241,13 +241,13 @@ mod tests {
     }
 
     #[test]
-    fn a_grids_frames_come_together() {
+    fn frames_of_a_grid_arrive_together() {
         let grid = Grid {
             units: 50,
             per_s: 120.0,
             spread_s: 1e-3,
         };
-        let trace = grid.trace(stretch(1));
+        let trace = grid.trace(parameters(1));
         assert_eq!(trace.len(), 12_000);
         let since_instant = |record: &Record| (record.arrival_us as f64 + 1.0) * 120.0 / 1e6;
         assert!(trace.iter().all(|record| since_instant(record).fract() < 0.1202));
@@ -263,7 +263,7 @@ mod tests {
             burst_s: 0.01,
             priority: Priority::new(2),
         };
-        let trace = bursts.trace(stretch(1));
+        let trace = bursts.trace(parameters(1));
         assert!((9_700.0..10_300.0).contains(&rate(&trace)));
         let first_ms = trace.iter().filter(|record| record.arrival_us < 10_000).count();
         assert!(first_ms > 1_000);
@@ -272,7 +272,7 @@ mod tests {
             per_s: 20_000.0,
             priority: Priority::IMMEDIATE,
         }
-        .trace(stretch(2));
+        .trace(parameters(2));
         assert!((19_500.0..20_500.0).contains(&rate(&flood)));
         assert!(
             flood
@@ -290,7 +290,7 @@ mod tests {
             vehicles: 20,
             immediate: 0.1,
         };
-        assert_eq!(crossroads.trace(stretch(5)), crossroads.trace(stretch(5)));
-        assert_ne!(crossroads.trace(stretch(5)), crossroads.trace(stretch(6)));
+        assert_eq!(crossroads.trace(parameters(5)), crossroads.trace(parameters(5)));
+        assert_ne!(crossroads.trace(parameters(5)), crossroads.trace(parameters(6)));
     }
 }

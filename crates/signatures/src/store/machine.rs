@@ -1,4 +1,4 @@
-//! What tells a machine from others.
+//! Identity of a machine.
 
 use std::io;
 use std::path::Path;
@@ -6,32 +6,35 @@ use std::path::Path;
 use linewarden_files::read_text_bounded;
 use sha2::{Digest as _, Sha256};
 
-/// Bytes of a machine's name as it stands in files.
+/// Bytes of a machine's identity in files.
 pub const MACHINE_BYTES: usize = 32;
-/// systemd's name of an installation, which is drawn at its first start (machine-id(5)).
+/// The installation id of systemd, drawn at the first start (machine-id(5)).
 const MACHINE_ID: &str = "/etc/machine-id";
 const MACHINE_ID_BYTES_MAX: usize = 64;
 
-/// A machine, by a hash of its own name: machine-id(5) asks that the name itself leaves the machine nowhere.
+/// Identity of a machine: a hash of its machine id. machine-id(5) requires that the id itself never leaves
+/// the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MachineId([u8; MACHINE_BYTES]);
 
-/// The machine has no name.
+/// The machine has no valid machine id.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {
     /// The file cannot be read.
-    #[error("{MACHINE_ID}: {0}; `systemd-machine-id-setup` makes one")]
+    #[error("reading {MACHINE_ID} failed: {0}; run `systemd-machine-id-setup`")]
     Io(#[from] io::Error),
-    /// It holds no name.
-    #[error("{MACHINE_ID}: holds no 32 hexadecimal digits; `systemd-machine-id-setup` makes it anew")]
+    /// The file holds no valid id.
+    #[error(
+        "invalid machine id in {MACHINE_ID}: expected 32 hexadecimal digits; delete the file and run `systemd-machine-id-setup`"
+    )]
     Malformed,
 }
 
 impl MachineId {
-    /// This machine.
+    /// The identity of this machine.
     ///
     /// # Errors
-    /// It has no name, as an image that is not booted yet.
+    /// The machine has no valid id, for example an image that was never booted.
     pub fn of_this_machine() -> Result<Self, MachineError> {
         let text = read_text_bounded(Path::new(MACHINE_ID), MACHINE_ID_BYTES_MAX)?;
         let name = text.trim_ascii();
@@ -41,7 +44,7 @@ impl MachineId {
         }
     }
 
-    /// The machine that is called so.
+    /// The identity of a machine with this machine id.
     #[must_use]
     pub fn of_name(name: &[u8]) -> Self {
         let hash = Sha256::new()
@@ -51,7 +54,7 @@ impl MachineId {
         Self(hash.into())
     }
 
-    /// As it stands in files.
+    /// The form in files.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; MACHINE_BYTES] {
         &self.0

@@ -1,26 +1,27 @@
-//! Masks in a file: each goes out of it once, whatever happens to the process or the machine in between.
+//! Mask files: each mask is handed out once, even if the process or the machine crashes.
 //!
 //! | offset | |
 //! |---|---|
-//! | 0 | header: `LWMK`, version 2, scheme, 1 if the inode counts too, a zero, signer's id, the file's own random id, machine, inode, birth, file system |
-//! | 512, 1024 | two slots with the same two counts, blocks reserved and blocks written; the newer whole one counts |
+//! | 0 | header: `LWMK`, version 2, scheme, 1 if the inode has a counter, a zero, signer's id, the file's own random id, machine, inode, birth, file system |
+//! | 512, 1024 | two slots with the same two counts, blocks reserved and blocks written; the newer valid one counts |
 //! | 4096 | blocks of [`BLOCK_MASKS`] masks, sealed, each bound to the header and its place |
 //!
-//! A block is *reserved*, durably, before it is opened: after a crash the next one is taken, and what the first held is lost, never
-//! used again. A slot is one sector, and the one that is not the newest is written, so that a torn write leaves the other; a slot that is
-//! not whole may have reserved one block more, which is skipped. Blocks that were opened are overwritten.
+//! A block is *reserved*, durably, before it is read: after a crash the next block is used, and the masks of the reserved block are lost,
+//! never used again. A slot is one sector, and the older slot is written, so that a torn write leaves the newer one intact; an invalid slot
+//! may mean one more reserved block, which is skipped. Blocks that were read are overwritten.
 //!
-//! A copy of the file would give every mask a second time. So the file says on which machine it was made, which inode it is and, where the
-//! file system tells, when that was born (a number of an inode is given out again) and which file system that is, and is refused elsewhere;
-//! moving it within its file system is all that can be done with it.
+//! A copy of the file would hand out every mask a second time. The file therefore records its machine, its inode and, where the file system
+//! provides them, the inode's birth time (inode numbers are reused) and the id of the file system. It is refused elsewhere; it can only be
+//! moved within its file system.
 //!
-//! Earlier content can be written back into the same inode (`cp backup masks`). So the inode counts reserved blocks too, in an
-//! [attribute](inode). Of a block that was opened, both counts are durably above it; a crash before that leaves them one apart, in either
-//! direction, and the greater one holds. Content that is further behind was written back, and is refused, as is a file whose attribute is
-//! gone. A file system without attributes of users is only seen to have none when the file is made, and then such content passes.
+//! Earlier content can be written back into the same inode (`cp backup masks`). The inode therefore has a counter of reserved blocks, in an
+//! [extended attribute](inode). Before a block is read, both counters durably exceed its index; a crash leaves them at most one apart, in
+//! either direction, and the greater one is valid. Content that is further behind was written back, and is refused, as is a file without
+//! the attribute. A file system without user attributes is only detected when the file is created; then content that is written back is not
+//! detected.
 //!
-//! What this cannot see is attributes that are set back with the content, and a whole machine or volume that is set back: an image restored, a virtual machine resumed
-//! twice. Masks must be made anew then.
+//! Not detected: attributes that are set back together with the content, and a whole machine or volume that is set back (a restored image,
+//! a virtual machine resumed twice). Then delete the file and make new masks.
 
 mod error;
 mod head;
@@ -38,35 +39,35 @@ use zeroize::Zeroizing;
 
 pub use self::error::MaskFileError;
 use self::head::{Counts, FILE_ID_BYTES, HEADER_BYTES, header, read_head, write_slot};
-use self::inode::{Count, forget_count, place, read_count, set_count};
+use self::inode::{InodeCount, file_identity, read_count, remove_count, set_count};
 use super::machine::MachineId;
 use super::sealed::SealingKey;
 use crate::message::{KeyId, MASK_NAME_BYTES};
 use crate::ra::Mask;
 use crate::scheme::Scheme;
 
-/// Masks that are reserved at once: what a crash can cost, and what one durable write pays for.
+/// Masks per block: the most that a crash can lose, and the most that one durable write reserves.
 pub const BLOCK_MASKS: usize = 64;
 
 const BLOCKS_OFFSET: u64 = 4096;
 
-/// An open file of masks, locked against other processes.
+/// An open mask file, locked against other processes.
 pub struct MaskFile {
     path: PathBuf,
     file: File,
     header: [u8; HEADER_BYTES],
-    /// Whether the inode counts too.
-    counted: bool,
+    /// Whether the inode has a counter.
+    has_inode_counter: bool,
     sealer: Sealer,
     modulus_bytes: usize,
     counts: Counts,
 }
 
 impl MaskFile {
-    /// Makes a file without masks, mode 0600.
+    /// Creates a file without masks, mode 0600.
     ///
     /// # Errors
-    /// Something is there already, or it cannot be written.
+    /// The file exists, or writing failed.
     pub fn create(
         path: &Path,
         scheme: Scheme,
@@ -75,7 +76,7 @@ impl MaskFile {
         sealing_key: &SealingKey,
     ) -> Result<Self, MaskFileError> {
         let io = in_file(path);
-        let modulus_bytes = scheme.modulus_bytes().ok_or(MaskFileError::NotABlock)?;
+        let modulus_bytes = scheme.modulus_bytes().ok_or(MaskFileError::InvalidBlock)?;
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -86,7 +87,7 @@ impl MaskFile {
         lock(path, &file)?;
         let mut file_id = [0; FILE_ID_BYTES];
         getrandom::fill(&mut file_id).map_err(MaskFileError::Entropy)?;
-        let place = place(&file).map_err(&io)?;
+        let place = file_identity(&file).map_err(&io)?;
         let header = |counted| header(scheme, counted, key_id, &file_id, machine, &place);
         let counted = set_count(&file, &header(true), 0).map_err(&io)?;
         let header = header(counted);
@@ -94,7 +95,7 @@ impl MaskFile {
             path: path.to_owned(),
             file,
             header,
-            counted,
+            has_inode_counter: counted,
             sealer: sealing_key.sealer(key_id),
             modulus_bytes,
             counts: Counts {
@@ -104,17 +105,18 @@ impl MaskFile {
             },
         };
         made.file.write_all_at(&header, 0).map_err(&io)?;
-        // Both slots: one that is not whole later is then a torn write, and not a file that was never finished.
+        // Both slots: an invalid slot is then a torn write, and not an unfinished file.
         made.set_counts(0, 0)?;
         made.set_counts(0, 0)?;
         sync_parent(path).map_err(&io)?;
         Ok(made)
     }
 
-    /// Opens a file of this signer's masks.
+    /// Opens the mask file of this signer.
     ///
     /// # Errors
-    /// It cannot be read or locked, others can read it, it is of another signer, machine or a copy, was set back, or is damaged.
+    /// Reading or locking failed; other users can read the file; the file belongs to another signer or machine, is a copy, was rolled back,
+    /// or is damaged.
     pub fn open(
         path: &Path,
         scheme: Scheme,
@@ -122,7 +124,7 @@ impl MaskFile {
         machine: &MachineId,
         sealing_key: &SealingKey,
     ) -> Result<Self, MaskFileError> {
-        let modulus_bytes = scheme.modulus_bytes().ok_or(MaskFileError::NotABlock)?;
+        let modulus_bytes = scheme.modulus_bytes().ok_or(MaskFileError::InvalidBlock)?;
         let file = open_file(path, true)?;
         lock(path, &file)?;
         let (header, counted, counts) = read_head(path, &file, scheme, key_id, machine)?;
@@ -130,28 +132,28 @@ impl MaskFile {
             path: path.to_owned(),
             file,
             header,
-            counted,
+            has_inode_counter: counted,
             sealer: sealing_key.sealer(key_id),
             modulus_bytes,
             counts,
         };
-        opened.agree()?;
+        opened.reconcile_counts()?;
         Ok(opened)
     }
 
-    /// Whether the inode counts too; if not, the file system keeps no attributes, and earlier content that is written back into the file
-    /// is not recognised.
+    /// Whether the inode has a counter. Without one the file system supports no attributes, and earlier content that is written back is not
+    /// detected.
     #[must_use]
-    pub fn sees_earlier_content(&self) -> bool {
-        self.counted
+    pub fn detects_rollback(&self) -> bool {
+        self.has_inode_counter
     }
 
-    /// Masks that are left in this signer's file, also while another process has it: it is not locked, and nothing in it is changed.
+    /// Masks left in this signer's file, even while another process uses the file: the file is neither locked nor changed.
     ///
     /// # Errors
-    /// It cannot be read, others can read it, it is of another signer, machine or a copy, or is damaged. Whether it was set back is only
-    /// found by [`MaskFile::open`].
-    pub fn left(
+    /// Reading failed; other users can read the file; the file belongs to another signer or machine, is a copy, or is damaged. Only
+    /// [`MaskFile::open`] detects a rollback.
+    pub fn masks_left(
         path: &Path,
         scheme: Scheme,
         key_id: KeyId,
@@ -162,24 +164,24 @@ impl MaskFile {
         Ok(counts.masks())
     }
 
-    /// Masks that are left.
+    /// Masks left.
     #[must_use]
     pub fn remaining(&self) -> u64 {
         self.counts.masks()
     }
 
-    /// Adds a block of masks, durably.
+    /// Appends a block of masks, durably.
     ///
     /// # Errors
-    /// Not [`BLOCK_MASKS`] masks of the file's modulus, or it cannot be written.
+    /// Not [`BLOCK_MASKS`] masks of the file's modulus, or writing failed.
     pub fn append(&mut self, masks: &[Mask]) -> Result<(), MaskFileError> {
         if masks.len() != BLOCK_MASKS || masks.iter().any(|mask| mask.beta().len() != self.modulus_bytes) {
-            return Err(MaskFileError::NotABlock);
+            return Err(MaskFileError::InvalidBlock);
         }
         let index = self.counts.written;
         let blob = self
             .sealer
-            .seal(&self.place(index), self.plain_bytes(), |out| {
+            .seal(&self.block_context(index), self.plain_bytes(), |out| {
                 for mask in masks {
                     out.extend_from_slice(mask.name());
                     out.extend_from_slice(mask.beta());
@@ -192,11 +194,11 @@ impl MaskFile {
         self.set_counts(self.counts.reserved, index + 1)
     }
 
-    /// Takes the next block's masks out; `None` if none is left. They are reserved durably before anybody sees them: whatever becomes of
-    /// this process, nobody will get them again.
+    /// Takes the masks of the next block; `None` if no block is left. The block is durably reserved first, so that no process gets the same
+    /// masks again, even after a crash.
     ///
     /// # Errors
-    /// It cannot be written or read, or the block is damaged: then it is lost, and the next call takes the next.
+    /// Writing or reading failed, or the block is damaged: then the block is lost, and the next call takes the next one.
     pub fn take_block(&mut self) -> Result<Option<Vec<Mask>>, MaskFileError> {
         let index = self.counts.reserved;
         if index == self.counts.written {
@@ -207,27 +209,27 @@ impl MaskFile {
         self.file
             .read_exact_at(&mut blob, self.offset(index))
             .map_err(|error| unreadable(&self.path, error))?;
-        let damaged = |what| MaskFileError::Damaged {
+        let damaged = |problem| MaskFileError::Damaged {
             path: self.path.clone(),
-            what,
+            problem,
         };
         let plain = self
             .sealer
-            .open(&self.place(index), &blob)
-            .map_err(|_| damaged("a block does not open with this sealing key"))?;
+            .open(&self.block_context(index), &blob)
+            .map_err(|_| damaged("opening a block with this sealing key failed"))?;
         self.wipe(index, &mut blob)?;
         let masks: Option<Vec<Mask>> = plain
             .chunks_exact(MASK_NAME_BYTES + self.modulus_bytes)
             .map(|mask| {
                 let (name, beta) = mask.split_first_chunk()?;
-                Some(Mask::assertion(*name, Zeroizing::new(beta.to_vec())))
+                Some(Mask::from_unused_parts(*name, Zeroizing::new(beta.to_vec())))
             })
             .collect();
-        masks.map(Some).ok_or_else(|| damaged("a block is cut short"))
+        masks.map(Some).ok_or_else(|| damaged("a block is truncated"))
     }
 
-    /// What a block is bound to.
-    fn place(&self, index: u64) -> Vec<u8> {
+    /// Context to which a block is bound.
+    fn block_context(&self, index: u64) -> Vec<u8> {
         [self.header.as_slice(), &index.to_le_bytes()].concat()
     }
 
@@ -239,25 +241,25 @@ impl MaskFile {
         BLOCKS_OFFSET + index * (self.plain_bytes() + SEAL_OVERHEAD_BYTES) as u64
     }
 
-    /// Overwrites a block; its place is given back to the file system where that can be done.
+    /// Overwrites a block, and returns its space to the file system if possible.
     fn wipe(&self, index: u64, blob: &mut [u8]) -> Result<(), MaskFileError> {
         blob.fill(0);
         let io = in_file(&self.path);
         self.file.write_all_at(blob, self.offset(index)).map_err(&io)?;
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        // Zeros are there already; a file system without holes keeps them.
+        // The block is already overwritten with zeros; a file system without holes keeps them.
         let _ = rustix::fs::fallocate(&self.file, punch, self.offset(index), blob.len() as u64);
         Ok(())
     }
 
-    /// Has both counts of reserved blocks say the same, durably, before either goes on: they never are more than one apart.
-    fn agree(&mut self) -> Result<(), MaskFileError> {
-        if !self.counted {
+    /// Makes both counters of reserved blocks equal, durably: afterwards they never differ by more than one.
+    fn reconcile_counts(&mut self) -> Result<(), MaskFileError> {
+        if !self.has_inode_counter {
             return Ok(());
         }
-        let uncounted = |what| MaskFileError::Uncounted {
+        let uncounted = |problem| MaskFileError::InvalidCounter {
             path: self.path.clone(),
-            what,
+            problem,
         };
         let Counts {
             reserved: content,
@@ -265,15 +267,15 @@ impl MaskFile {
             ..
         } = self.counts;
         let inode = match read_count(&self.file, &self.header).map_err(in_file(&self.path))? {
-            Count::Is(inode) => inode,
-            Count::Absent => return Err(uncounted("gone")),
-            Count::Foreign => return Err(uncounted("another file's")),
+            InodeCount::Value(inode) => inode,
+            InodeCount::Absent => return Err(uncounted("gone")),
+            InodeCount::Invalid => return Err(uncounted("the counter of another file")),
         };
         if inode == content {
             return Ok(());
         }
         if inode > content.saturating_add(1) || inode > written {
-            return Err(MaskFileError::SetBack {
+            return Err(MaskFileError::RolledBack {
                 path: self.path.clone(),
                 content,
                 inode,
@@ -281,14 +283,13 @@ impl MaskFile {
         }
         self.set_counts(inode.max(content), written)?;
         if inode < content {
-            forget_count(&self.file, inode);
+            remove_count(&self.file, inode);
         }
         Ok(())
     }
 
-    /// Writes new counts into the older slot, and a new one of reserved blocks to the inode; they count once this has returned, and for
-    /// each of the two either it or the one before if it fails. One sync is for both: whichever is there first after a crash, the greater
-    /// one holds.
+    /// Writes new counts into the older slot, and a new counter of reserved blocks to the inode. Both are durable on return; after an error
+    /// each is either new or old. One sync covers both: after a crash, the greater one is valid.
     fn set_counts(&mut self, reserved: u64, written: u64) -> Result<(), MaskFileError> {
         let before = self.counts.reserved;
         let counts = Counts {
@@ -297,25 +298,25 @@ impl MaskFile {
             written,
         };
         let io = in_file(&self.path);
-        if self.counted && !set_count(&self.file, &self.header, reserved).map_err(&io)? {
-            return Err(MaskFileError::Uncounted {
+        if self.has_inode_counter && !set_count(&self.file, &self.header, reserved).map_err(&io)? {
+            return Err(MaskFileError::InvalidCounter {
                 path: self.path.clone(),
-                what: "not kept by the file system any more",
+                problem: "not supported by the file system any more",
             });
         }
         write_slot(&self.path, &self.file, &self.header, counts)?;
-        // Not only its data: attributes are none.
+        // fsync, since fdatasync does not cover attributes.
         self.file.sync_all().map_err(&io)?;
         self.counts = counts;
-        if self.counted && before != reserved {
-            forget_count(&self.file, before);
+        if self.has_inode_counter && before != reserved {
+            remove_count(&self.file, before);
         }
         Ok(())
     }
 }
 
 impl Drop for MaskFile {
-    /// Not left to the closing of the file: a process that this one is just starting has it open too, until it runs its own program.
+    /// Unlocks explicitly: a child process that is being started shares the open file until it executes its own program.
     fn drop(&mut self) {
         let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
     }
@@ -329,12 +330,12 @@ fn in_file(path: &Path) -> impl Fn(io::Error) -> MaskFileError + use<> {
     }
 }
 
-/// A file that ends too early is damaged; whatever else the operating system says is its own error.
+/// A truncated file is damaged; other errors are those of the operating system.
 fn unreadable(path: &Path, error: io::Error) -> MaskFileError {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => MaskFileError::Damaged {
             path: path.to_owned(),
-            what: "it is cut short",
+            problem: "truncated",
         },
         _ => in_file(path)(error),
     }
@@ -343,7 +344,7 @@ fn unreadable(path: &Path, error: io::Error) -> MaskFileError {
 fn open_file(path: &Path, writable: bool) -> Result<File, MaskFileError> {
     open_private(path, writable).map_err(|error| match error {
         PrivateFileError::Io(error) => in_file(path)(error),
-        PrivateFileError::Unsafe { problem, .. } => MaskFileError::Unsafe {
+        PrivateFileError::Unsafe { problem, .. } => MaskFileError::UnsafePermissions {
             path: path.to_owned(),
             problem,
         },

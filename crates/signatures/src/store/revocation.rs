@@ -1,8 +1,8 @@
-//! Signers whose messages are refused from now on.
+//! Revoked signers, whose messages are refused.
 //!
-//! A text file: the line `linewarden revoked 1`, a line for each signer, the line `end`. A signer's line has its id and, behind a blank,
-//! anything. Lines that begin with `#`, and empty ones, say nothing. Nothing but those stands before the first line and behind the last: a file that is
-//! empty, cut short or only written in part says so, and does not revoke fewer signers than it should.
+//! A text file: the line `linewarden revoked 1`, a line for each signer, the line `end`. The line of a signer has its id and, after a
+//! space, an optional comment. Empty lines and lines that begin with `#` are ignored. No other lines are allowed before the first and after
+//! the last line. A file that is empty, truncated or partly written is therefore recognized, and does not revoke too few signers.
 
 use std::collections::HashSet;
 use std::io;
@@ -18,67 +18,67 @@ const FILE_BYTES_MAX: usize = 64 << 20;
 const FIRST_LINE: &str = "linewarden revoked 1";
 const LAST_LINE: &str = "end";
 
-/// Who is revoked.
+/// The revoked signers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Revocations(Arc<HashSet<KeyId>>);
 
-/// Why a list cannot be used. The one before it stays in force.
+/// Why a list cannot be used. The previous list stays in force.
 #[derive(Debug, thiserror::Error)]
 pub enum RevocationError {
-    /// The file cannot be read, is no regular file, or too long.
+    /// The file cannot be read, is not a regular file, or is too long.
     #[error("{path}: {source}")]
     Io {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the operating system says.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// It is no list, or not all of one.
+    /// The file is not a complete list.
     #[error("{path}{fault}")]
     Malformed {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// Where and why.
-        fault: NotAList,
+        /// Position and error.
+        fault: RevocationListFault,
     },
 }
 
-/// What is wrong with a text.
+/// Error in the text of a list.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NotAList {
-    /// It begins otherwise.
-    #[error(": its first line is not {FIRST_LINE:?}: it is empty, cut off, or another file")]
-    First,
-    /// It ends otherwise.
-    #[error(": its last line is not {LAST_LINE:?}: it may have been cut off")]
-    Last,
-    /// A line is none.
-    #[error(":{line}: {text:?} is no signer's id: 16 hexadecimal digits are")]
-    Line {
-        /// Which line, from 1.
+pub enum RevocationListFault {
+    /// The first line is invalid.
+    #[error(": first line is not {FIRST_LINE:?}: the file is empty, truncated, or another file")]
+    FirstLine,
+    /// The last line is invalid.
+    #[error(": last line is not {LAST_LINE:?}: the file may be truncated")]
+    LastLine,
+    /// A line is not a signer's id.
+    #[error(":{line}: invalid signer id {text:?}; expected 16 hexadecimal digits")]
+    InvalidLine {
+        /// Line number, from 1.
         line: usize,
-        /// What it begins with.
+        /// Beginning of the line.
         text: String,
     },
-    /// A line has bytes in it that no text has.
+    /// A line has control characters.
     #[error(":{line}: control characters")]
-    Control {
-        /// Which line, from 1.
+    ControlCharacters {
+        /// Line number, from 1.
         line: usize,
     },
-    /// There is more.
-    #[error(":{line}: there is more behind the line {LAST_LINE:?}")]
-    More {
-        /// Which line, from 1.
+    /// Text follows the last line.
+    #[error(":{line}: unexpected text after the line {LAST_LINE:?}")]
+    TrailingContent {
+        /// Line number, from 1.
         line: usize,
     },
 }
 
 impl Revocations {
-    /// Reads a list, whole or not at all.
+    /// Reads a list, completely or not at all.
     ///
     /// # Errors
-    /// A file that cannot be read, is not whole, or has a line that is none.
+    /// The file cannot be read, is incomplete, or has an invalid line.
     pub fn read(path: &Path) -> Result<Self, RevocationError> {
         let text = read_text_bounded(path, FILE_BYTES_MAX).map_err(|source| RevocationError::Io {
             path: path.to_owned(),
@@ -90,35 +90,35 @@ impl Revocations {
         })
     }
 
-    fn parse(text: &str) -> Result<Self, NotAList> {
-        // What a crash has left unwritten is zeros; within a remark they would hide lines.
-        let hole = (1..)
+    fn parse(text: &str) -> Result<Self, RevocationListFault> {
+        // Blocks that a crash left unwritten are zeros; in a comment they would hide lines.
+        let gap = (1..)
             .zip(text.lines())
             .find(|(_, line)| line.contains(|c: char| c.is_control() && c != '\t' && c != '\r'));
-        if let Some((line, _)) = hole {
-            return Err(NotAList::Control { line });
+        if let Some((line, _)) = gap {
+            return Err(RevocationListFault::ControlCharacters { line });
         }
         let mut lines = (1..)
             .zip(text.lines().map(str::trim_ascii))
             .filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
         if lines.next().is_none_or(|(_, line)| line != FIRST_LINE) {
-            return Err(NotAList::First);
+            return Err(RevocationListFault::FirstLine);
         }
         let mut revoked = HashSet::new();
         loop {
-            let (line, text) = lines.next().ok_or(NotAList::Last)?;
+            let (line, text) = lines.next().ok_or(RevocationListFault::LastLine)?;
             if text == LAST_LINE {
                 break;
             }
             let id = text.split_ascii_whitespace().next().unwrap_or_default();
-            let id = id.parse().map_err(|_| NotAList::Line {
+            let id = id.parse().map_err(|_| RevocationListFault::InvalidLine {
                 line,
                 text: id.chars().take(40).collect(),
             })?;
             revoked.insert(id);
         }
         match lines.next() {
-            Some((line, _)) => Err(NotAList::More { line }),
+            Some((line, _)) => Err(RevocationListFault::TrailingContent { line }),
             None => Ok(Self(Arc::new(revoked))),
         }
     }
@@ -129,7 +129,7 @@ impl Revocations {
         self.0.contains(&signer)
     }
 
-    /// Those of this list that another does not have, in order.
+    /// The signers of this list that `other` does not have, in order.
     #[must_use]
     pub fn without(&self, other: &Self) -> Vec<KeyId> {
         let mut missing: Vec<KeyId> = self.0.difference(&other.0).copied().collect();
@@ -137,13 +137,13 @@ impl Revocations {
         missing
     }
 
-    /// How many are.
+    /// Number of signers.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether nobody is.
+    /// Whether the list is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -177,15 +177,15 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_is_cut_anywhere_or_blanked_is_none() {
-        let whole = LIST.find("end").unwrap() + "end".len();
+    fn a_truncated_or_blanked_list_is_refused() {
+        let complete_length = LIST.find("end").unwrap() + "end".len();
         for length in 0..LIST.len() {
             let cut = Revocations::parse(&LIST[..length]);
-            assert_eq!(cut.is_ok(), length >= whole, "{length} bytes");
-            if length >= whole {
+            assert_eq!(cut.is_ok(), length >= complete_length, "{length} bytes");
+            if length >= complete_length {
                 continue;
             }
-            // As a file system may leave what was not yet written.
+            // A file system may leave unwritten parts as zeros.
             let mut blanked = LIST[..length].to_owned();
             blanked.extend(std::iter::repeat_n('\0', LIST.len() - length));
             assert!(
@@ -193,22 +193,27 @@ mod tests {
                 "{length} bytes, then zeros"
             );
         }
-        for (from, to) in (0..whole).flat_map(|from| (from + 1..=whole).map(move |to| (from, to))) {
+        for (from, to) in
+            (0..complete_length).flat_map(|from| (from + 1..=complete_length).map(move |to| (from, to)))
+        {
             let zeros = "\0".repeat(to - from);
             let blanked = [&LIST[..from], &zeros, &LIST[to..]].concat();
             assert!(Revocations::parse(&blanked).is_err(), "zeros from {from} to {to}");
         }
-        assert_eq!(Revocations::parse(""), Err(NotAList::First));
-        // The form of before, which had neither line.
-        assert_eq!(Revocations::parse("0011223344556677\n"), Err(NotAList::First));
+        assert_eq!(Revocations::parse(""), Err(RevocationListFault::FirstLine));
+        // The earlier format, which had neither line.
+        assert_eq!(
+            Revocations::parse("0011223344556677\n"),
+            Err(RevocationListFault::FirstLine)
+        );
         assert_eq!(
             Revocations::parse(&format!("{LIST}0011223344556678\n")),
-            Err(NotAList::More { line: 10 })
+            Err(RevocationListFault::TrailingContent { line: 10 })
         );
     }
 
     #[test]
-    fn a_line_that_is_none_is_named() {
+    fn an_invalid_line_is_reported() {
         for (text, line) in [
             ("0011223344556677\n00112233445566\nend", 3),
             ("zz11223344556677\nend", 2),
@@ -217,14 +222,14 @@ mod tests {
         ] {
             let fault = Revocations::parse(&format!("linewarden revoked 1\n{text}")).unwrap_err();
             assert!(
-                matches!(fault, NotAList::Line { line: at, .. } if at == line),
+                matches!(fault, RevocationListFault::InvalidLine { line: at, .. } if at == line),
                 "{text}: {fault}"
             );
         }
     }
 
     #[test]
-    fn who_is_on_a_list_no_longer_is_told() {
+    fn removed_signers_are_reported() {
         let of = |ids: &[u64]| -> Revocations { ids.iter().map(|id| KeyId(id.to_be_bytes())).collect() };
         let before = of(&[9, 3, 5]);
         assert_eq!(
@@ -249,10 +254,10 @@ mod tests {
         ));
         std::fs::write(&path, LIST).unwrap();
         assert_eq!(Revocations::read(&path).unwrap().len(), 2);
-        // Longer than a list can be, without a block on the disk.
+        // A sparse file that is longer than a list can be.
         let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
         file.set_len(FILE_BYTES_MAX as u64 + 1).unwrap();
         let error = Revocations::read(&path).unwrap_err();
-        assert!(error.to_string().contains("longer than"), "{error}");
+        assert!(error.to_string().contains("file too long"), "{error}");
     }
 }

@@ -1,6 +1,6 @@
-//! A sealed file: a secret of one signer, readable with the sealing key only.
+//! Sealed files: a secret of one signer, which requires the sealing key.
 //!
-//! `LWSF`, version 1, what it holds, two zeros, the signer's id, then a blob as [`linewarden_files::seal`] has it, which is bound to
+//! `LWSF`, version 1, kind of content, two zeros, the signer's id, then a blob of [`linewarden_files::seal`], which is bound to
 //! these first 16 bytes.
 
 use std::fmt;
@@ -18,18 +18,18 @@ const VERSION: u8 = 1;
 const HEADER_BYTES: usize = 16;
 const PURPOSE: &str = "linewarden signatures 1";
 
-/// The key under which a signer's secrets are sealed: 32 random bytes.
+/// The key that seals a signer's secrets: 32 random bytes.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub struct SealingKey([u8; 32]);
 
 impl SealingKey {
-    /// Takes over 32 random bytes.
+    /// A key of 32 random bytes.
     #[must_use]
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// What seals the secrets of one signer.
+    /// The sealer of one signer's secrets.
     pub(super) fn sealer(&self, key_id: KeyId) -> Sealer {
         Sealer::derive(&self.0, &key_id.0, PURPOSE)
     }
@@ -41,13 +41,13 @@ impl fmt::Debug for SealingKey {
     }
 }
 
-/// What a sealed file holds.
+/// Content of a sealed file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum SealedKind {
     /// A private key.
     Key = 1,
-    /// The table of a key for RA.
+    /// The table of a key of RA.
     Table = 2,
 }
 
@@ -60,49 +60,51 @@ impl SealedKind {
     }
 }
 
-/// Why a sealed file cannot be made or opened.
+/// Why a sealed file cannot be created or opened.
 #[derive(Debug, thiserror::Error)]
 pub enum SealedFileError {
-    /// The operating system refuses.
+    /// The operating system returned an error.
     #[error("{path}: {source}")]
     Io {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What it says.
+        /// The error.
         source: io::Error,
     },
-    /// Others could have read or written it.
+    /// Other users could read or write the file.
     #[error("{path}: {source}")]
-    Unsafe {
-        /// Which file.
+    UnsafePermissions {
+        /// Path of the file.
         path: PathBuf,
-        /// What is unsafe.
+        /// The unsafe property.
         source: PrivateFileError,
     },
-    /// Not such a file.
-    #[error("{path}: no {wanted} of a signer; `linewarden signed keygen` makes one")]
-    Foreign {
-        /// Which file.
+    /// The file has other content.
+    #[error("not a {expected} of a signer: {path}; make one with `linewarden signed keygen`")]
+    WrongKind {
+        /// Path of the file.
         path: PathBuf,
-        /// What was wanted.
-        wanted: &'static str,
+        /// Expected content.
+        expected: &'static str,
     },
-    /// Another version wrote it.
-    #[error("{path}: written in version {version} of this format, which this program does not read")]
-    Version {
-        /// Which file.
+    /// The file has an unsupported version.
+    #[error("unsupported version {version} of sealed file {path}")]
+    UnsupportedVersion {
+        /// Path of the file.
         path: PathBuf,
-        /// Its version.
+        /// The version.
         version: u8,
     },
-    /// It does not open.
-    #[error("{path}: does not open with this sealing key: it is damaged, or was sealed with another")]
+    /// Opening with the sealing key failed.
+    #[error(
+        "opening {path} with this sealing key failed: the file is damaged or was sealed with another key"
+    )]
     NotAuthentic {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// No random bytes for a nonce.
-    #[error("no random bytes: {0}")]
+    /// The system returned no random bytes for a nonce.
+    #[error("getting random bytes failed: {0}")]
     Entropy(getrandom::Error),
 }
 
@@ -115,10 +117,10 @@ fn header(kind: SealedKind, key_id: KeyId) -> [u8; HEADER_BYTES] {
     header
 }
 
-/// Makes a sealed file of mode 0600, durably.
+/// Creates a sealed file of mode 0600, durably.
 ///
 /// # Errors
-/// Something is there already, or it cannot be written.
+/// The file exists, or writing failed.
 pub fn create_sealed(
     path: &Path,
     kind: SealedKind,
@@ -137,10 +139,10 @@ pub fn create_sealed(
     })
 }
 
-/// Opens a sealed file: whose it is, and what it holds, of at most `bytes_max` bytes.
+/// Opens a sealed file. Returns its signer, and its content of at most `bytes_max` bytes.
 ///
 /// # Errors
-/// It cannot be read, others can, it is something else, or does not open with this key.
+/// Reading failed, other users can read the file, the content is of another kind, or the sealing key does not match.
 pub fn open_sealed(
     path: &Path,
     kind: SealedKind,
@@ -148,9 +150,9 @@ pub fn open_sealed(
     bytes_max: usize,
 ) -> Result<(KeyId, Zeroizing<Vec<u8>>), SealedFileError> {
     let bytes_max = bytes_max.saturating_add(HEADER_BYTES + linewarden_files::seal::SEAL_OVERHEAD_BYTES);
-    let foreign = || SealedFileError::Foreign {
+    let foreign = || SealedFileError::WrongKind {
         path: path.to_owned(),
-        wanted: kind.name(),
+        expected: kind.name(),
     };
     let bytes = read_private(path, bytes_max).map_err(|error| match error {
         PrivateFileError::Io(error) if error.kind() == std::io::ErrorKind::FileTooLarge => foreign(),
@@ -158,7 +160,7 @@ pub fn open_sealed(
             path: path.to_owned(),
             source,
         },
-        source @ PrivateFileError::Unsafe { .. } => SealedFileError::Unsafe {
+        source @ PrivateFileError::Unsafe { .. } => SealedFileError::UnsafePermissions {
             path: path.to_owned(),
             source,
         },
@@ -169,7 +171,7 @@ pub fn open_sealed(
         return Err(foreign());
     }
     if version != VERSION {
-        return Err(SealedFileError::Version {
+        return Err(SealedFileError::UnsupportedVersion {
             path: path.to_owned(),
             version,
         });

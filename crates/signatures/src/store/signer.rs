@@ -1,12 +1,12 @@
-//! A signer's directory.
+//! Directory of a signer.
 //!
 //! | file | |
 //! |---|---|
 //! | `signer.json` | the public key, for receivers |
 //! | `key` | the private key, sealed |
-//! | `table` | with RA: signatures of all components' values, sealed |
-//! | `masks` | with RA: [masks](super::MaskFile) made ahead |
-//! | `seal.key` | what opens them, unless it is kept elsewhere: 64 hexadecimal digits |
+//! | `table` | with RA: signatures of all component values, sealed |
+//! | `masks` | with RA: [masks](super::MaskFile) made in advance |
+//! | `seal.key` | the sealing key, unless stored elsewhere: 64 hexadecimal digits |
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,115 +19,116 @@ use super::machine::MachineId;
 use super::mask_file::{MaskFile, MaskFileError};
 use super::sealed::{SealedFileError, SealedKind, SealingKey, create_sealed, open_sealed};
 use crate::key::{PUBLIC_KEY_BYTES_MAX, PrivateKey, PrivateKeyError, PublicKey, PublicKeyTextError};
-use crate::ra::{NotThisTable, ROWS_MAX, Table};
+use crate::ra::{ROWS_MAX, Table, TableMismatch};
 
 const PUBLIC: &str = "signer.json";
 const KEY: &str = "key";
 const TABLE: &str = "table";
 const MASKS: &str = "masks";
 const SEAL: &str = "seal.key";
-/// A layout with sub-messages makes a private key as long as a public one.
+/// A layout with sub-messages makes a private key as long as a public key.
 const KEY_BYTES_MAX: usize = PUBLIC_KEY_BYTES_MAX;
 const TABLE_BYTES_MAX: usize = ROWS_MAX * 384;
-/// 64 digits and a line's end.
+/// 64 digits and a line end.
 const SEAL_BYTES_MAX: usize = 66;
 
-/// Why a signer's files cannot be made or read.
+/// Why a signer's files cannot be created or read.
 #[derive(Debug, thiserror::Error)]
 pub enum SignerFileError {
-    /// The operating system refuses.
+    /// The operating system returned an error.
     #[error("{path}: {source}")]
     Io {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What it says.
+        /// The error.
         source: io::Error,
     },
-    /// A sealed file cannot be made or opened.
+    /// A sealed file cannot be created or opened.
     #[error(transparent)]
     Sealed(#[from] SealedFileError),
-    /// What the sealed file holds is no key.
+    /// The content of a sealed file is not a key.
     #[error("{path}: {source}")]
     Key {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// The error.
         source: PrivateKeyError,
     },
-    /// What the sealed file holds is no table of this key.
+    /// The content of a sealed file is not a table of this key.
     #[error("{path}: {source}")]
     Table {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong.
-        source: NotThisTable,
+        /// The error.
+        source: TableMismatch,
     },
-    /// The public key is none.
+    /// The public key is invalid.
     #[error("{path}: {source}")]
     Public {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// The error.
         source: PublicKeyTextError,
     },
-    /// Files of two signers.
-    #[error("{path}: of another signer than the key beside it")]
-    Mixed {
-        /// Which file.
+    /// The directory has files of two signers.
+    #[error("signer mismatch: {path} belongs to another signer than the key in the same directory")]
+    SignerMismatch {
+        /// Path of the file.
         path: PathBuf,
     },
-    /// Others could have read the sealing key.
+    /// Other users could read the sealing key.
     #[error("{path}: {source}")]
-    UnsafeSeal {
-        /// Which file.
+    UnsafeSealingKey {
+        /// Path of the file.
         path: PathBuf,
-        /// What is unsafe.
+        /// The unsafe property.
         source: PrivateFileError,
     },
-    /// Not a sealing key.
-    #[error("{path}: no sealing key: 64 hexadecimal digits are")]
-    Seal {
-        /// Which file.
+    /// The file is not a sealing key.
+    #[error("invalid sealing key in {path}; expected 64 hexadecimal digits")]
+    InvalidSealingKey {
+        /// Path of the file.
         path: PathBuf,
     },
-    /// No random bytes.
-    #[error("no random bytes: {0}")]
+    /// The system returned no random bytes.
+    #[error("getting random bytes failed: {0}")]
     Entropy(getrandom::Error),
 }
 
-/// A signer's directory, by its path; what is in it is read when it is asked for.
+/// Path of a signer's directory; files are read on demand.
 #[derive(Debug, Clone)]
 pub struct SignerDirectory(PathBuf);
 
 impl SignerDirectory {
-    /// The directory at this path, which may be to be made.
+    /// The directory at this path, which need not exist yet.
     #[must_use]
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Self(path.into())
     }
 
-    /// Where the sealing key is, unless it is kept elsewhere.
+    /// Path of the sealing key, unless it is stored elsewhere.
     #[must_use]
     pub fn seal_path(&self) -> PathBuf {
         self.0.join(SEAL)
     }
 
-    /// Where the public key is.
+    /// Path of the public key.
     #[must_use]
     pub fn public_path(&self) -> PathBuf {
         self.0.join(PUBLIC)
     }
 
-    /// Where masks are.
+    /// Path of the mask file.
     #[must_use]
     pub fn masks_path(&self) -> PathBuf {
         self.0.join(MASKS)
     }
 
-    /// Writes a key, with RA its table, and the public key. The public key comes last: a directory that has one is whole.
+    /// Writes a key, for RA its table, and the public key. The public key is written last: a directory with a public key
+    /// is complete.
     ///
     /// # Errors
-    /// Files are there already, or cannot be written.
+    /// Files exist, or writing failed.
     pub fn create(
         &self,
         key: &PrivateKey,
@@ -154,21 +155,21 @@ impl SignerDirectory {
     /// Reads the private key.
     ///
     /// # Errors
-    /// It is not there, does not open with this sealing key, or is none.
+    /// The file is missing, cannot be opened with this sealing key, or is invalid.
     pub fn key(&self, sealing_key: &SealingKey) -> Result<PrivateKey, SignerFileError> {
         let path = self.0.join(KEY);
         let (id, secret) = open_sealed(&path, SealedKind::Key, sealing_key, KEY_BYTES_MAX)?;
         match PrivateKey::from_bytes(&secret) {
             Ok(key) if key.public().id() == id => Ok(key),
-            Ok(_) => Err(SignerFileError::Mixed { path }),
+            Ok(_) => Err(SignerFileError::SignerMismatch { path }),
             Err(source) => Err(SignerFileError::Key { path, source }),
         }
     }
 
-    /// Reads the table of this key; `None` if it is of a plain scheme.
+    /// Reads the table of this key; `None` for a plain scheme.
     ///
     /// # Errors
-    /// It is not there, does not open, or is another's.
+    /// The file is missing, cannot be opened, or belongs to another key.
     pub fn table(
         &self,
         key: &PrivateKey,
@@ -180,17 +181,17 @@ impl SignerDirectory {
         let path = self.0.join(TABLE);
         let (id, bytes) = open_sealed(&path, SealedKind::Table, sealing_key, TABLE_BYTES_MAX)?;
         if id != key.public().id() {
-            return Err(SignerFileError::Mixed { path });
+            return Err(SignerFileError::SignerMismatch { path });
         }
         Table::from_bytes(Arc::clone(ra.public()), &bytes)
             .map(Some)
             .map_err(|source| SignerFileError::Table { path, source })
     }
 
-    /// Opens the file of this key's masks, which is made if there is none.
+    /// Opens the mask file of this key; creates the file if it is missing.
     ///
     /// # Errors
-    /// Those of the file of masks.
+    /// Errors of the mask file.
     pub fn masks(
         &self,
         key: &PrivateKey,
@@ -206,12 +207,12 @@ impl SignerDirectory {
         }
     }
 
-    /// Masks that are left in this key's file, if there is one.
+    /// Masks left in this key's mask file; 0 without a file.
     ///
     /// # Errors
-    /// Those of the file of masks.
+    /// Errors of the mask file.
     pub fn masks_left(&self, key: &PublicKey, machine: &MachineId) -> Result<u64, MaskFileError> {
-        match MaskFile::left(&self.masks_path(), key.scheme(), key.id(), machine) {
+        match MaskFile::masks_left(&self.masks_path(), key.scheme(), key.id(), machine) {
             Err(MaskFileError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(0),
             left => left,
         }
@@ -226,7 +227,7 @@ impl SignerDirectory {
 /// Reads a public key.
 ///
 /// # Errors
-/// A file that cannot be read, or holds none.
+/// The file cannot be read, or is not a public key.
 pub fn read_public(path: &Path) -> Result<PublicKey, SignerFileError> {
     let text = read_text_bounded(path, PUBLIC_KEY_BYTES_MAX).map_err(|source| SignerFileError::Io {
         path: path.to_owned(),
@@ -239,32 +240,34 @@ pub fn read_public(path: &Path) -> Result<PublicKey, SignerFileError> {
 }
 
 impl SealingKey {
-    /// Reads a key from a file that only its owner may read.
+    /// Reads a key from a file that only its owner can read.
     ///
     /// # Errors
-    /// It cannot be read, others can, or it holds something else.
+    /// Reading failed, other users can read the file, or the content is invalid.
     pub fn read(path: &Path) -> Result<Self, SignerFileError> {
         let text = read_private(path, SEAL_BYTES_MAX).map_err(|error| match error {
             PrivateFileError::Io(source) => SignerFileError::Io {
                 path: path.to_owned(),
                 source,
             },
-            source @ PrivateFileError::Unsafe { .. } => SignerFileError::UnsafeSeal {
+            source @ PrivateFileError::Unsafe { .. } => SignerFileError::UnsafeSealingKey {
                 path: path.to_owned(),
                 source,
             },
         })?;
         let mut bytes = Zeroizing::new([0; 32]);
-        hex::decode_to_slice(text.trim_ascii_end(), &mut *bytes).map_err(|_| SignerFileError::Seal {
-            path: path.to_owned(),
+        hex::decode_to_slice(text.trim_ascii_end(), &mut *bytes).map_err(|_| {
+            SignerFileError::InvalidSealingKey {
+                path: path.to_owned(),
+            }
         })?;
         Ok(Self::from_bytes(*bytes))
     }
 
-    /// Makes a random key in a new file of mode 0600.
+    /// Creates a random key in a new file of mode 0600.
     ///
     /// # Errors
-    /// Something is there, or it cannot be written.
+    /// The file exists, or writing failed.
     pub fn create(path: &Path) -> Result<Self, SignerFileError> {
         let mut bytes = Zeroizing::new([0; 32]);
         getrandom::fill(&mut *bytes).map_err(SignerFileError::Entropy)?;

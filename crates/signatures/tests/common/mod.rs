@@ -1,19 +1,19 @@
-//! Keys, made once, and messages for them.
+//! Shared keys and messages of tests.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::sync::{Arc, OnceLock};
 
 use linewarden_signatures::key::{PrivateKey, PublicKey};
-use linewarden_signatures::message::{PayloadKind, Priority, Stamp, TimeMs, Unsigned};
+use linewarden_signatures::message::{PayloadKind, Priority, Stamp, TimeMs, UnsignedMessage};
 use linewarden_signatures::ra::{Domain, Layout, Table};
 use linewarden_signatures::receive::{Receiver, ReplayMemory, Signers, Window};
 use linewarden_signatures::scheme::Scheme;
 use linewarden_signatures::store::Revocations;
 
-/// When all of it happens.
+/// The time of all tests.
 pub const NOW: TimeMs = TimeMs::since_2020(0x123_4567_89ab);
 
-/// A layout whose table is small but for the stamp's digits.
+/// A layout with a small table, except for the digits of the stamp.
 pub fn small_layout() -> Layout {
     let words = |words: &[&str]| Domain::Submessages(words.iter().map(ToString::to_string).collect());
     let components = vec![
@@ -44,7 +44,7 @@ pub fn table() -> &'static Table {
     })
 }
 
-/// A payload that the scheme's key can sign.
+/// A payload that the key of the scheme can sign.
 pub fn payload(scheme: Scheme, number: u8) -> (PayloadKind, Vec<u8>) {
     match scheme.is_rapid() {
         true => (PayloadKind::Submessages, vec![number % 3, number % 2, number]),
@@ -59,7 +59,7 @@ pub fn stamp(time: TimeMs, priority: u8) -> Stamp {
     }
 }
 
-/// A mask's name that no other call with another number makes.
+/// A mask name that depends on the number.
 pub fn mask_name(number: u64) -> [u8; 32] {
     let mut name = [0x5a; 32];
     name[..8].copy_from_slice(&number.to_le_bytes());
@@ -70,7 +70,7 @@ pub fn mask_name(number: u64) -> [u8; 32] {
 pub fn sign(scheme: Scheme, stamp: Stamp, number: u8) -> Vec<u8> {
     let key = key(scheme);
     let (kind, payload) = payload(scheme, number);
-    let draft = Unsigned {
+    let draft = UnsignedMessage {
         scheme,
         key_id: key.public().id(),
         stamp,
@@ -79,7 +79,7 @@ pub fn sign(scheme: Scheme, stamp: Stamp, number: u8) -> Vec<u8> {
     };
     let draft = draft.encode().unwrap();
     match key.ra() {
-        None => key.sign_plainly(draft).unwrap().unwrap(),
+        None => key.sign_plain(draft).unwrap().unwrap(),
         Some(ra) => {
             let name = mask_name(stamp.bits() << 8 | u64::from(number));
             let digits = ra.public().layout().digits(stamp, kind, &payload).unwrap();
@@ -89,7 +89,7 @@ pub fn sign(scheme: Scheme, stamp: Stamp, number: u8) -> Vec<u8> {
     }
 }
 
-/// Knows all keys.
+/// A receiver with all keys.
 pub fn receiver() -> Receiver {
     receiver_of(Scheme::ALL.into_iter().map(|scheme| key(scheme).public()))
 }
@@ -103,7 +103,7 @@ pub fn receiver_of<'a>(keys: impl Iterator<Item = &'a Arc<PublicKey>>) -> Receiv
     Receiver::new(signers, Revocations::default(), Window::DEFAULT, replays)
 }
 
-/// Through its text, as receivers get it.
+/// The key after conversion to JSON and back, as receivers get it.
 pub fn copy(key: &PublicKey) -> PublicKey {
     PublicKey::from_json(&key.to_json().unwrap()).unwrap()
 }

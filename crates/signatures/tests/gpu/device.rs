@@ -1,13 +1,13 @@
-//! The same tests on a device, where there is one with a compiler for it. All devices that are found are tested one
-//! after the other.
+//! The same tests on real devices, if a device and a compiler are available. All devices are tested one after the
+//! other.
 use std::sync::Mutex;
 
-use linewarden_signatures::gpu::{Gpu, NoGpu, Options};
+use linewarden_signatures::gpu::{Gpu, GpuUnavailable, Options};
 
-/// Opened once for all tests, which wait for each other: a device has its own parallelism.
-static DEVICES: Mutex<Option<Result<Vec<Gpu>, NoGpu>>> = Mutex::new(None);
+/// Opened once for all tests, which take turns: a device parallelizes by itself.
+static DEVICES: Mutex<Option<Result<Vec<Gpu>, GpuUnavailable>>> = Mutex::new(None);
 
-fn open() -> Result<Vec<Gpu>, NoGpu> {
+fn open() -> Result<Vec<Gpu>, GpuUnavailable> {
     Gpu::discover()?
         .iter()
         .map(|device| Gpu::open(device, &Options::default()))
@@ -15,7 +15,7 @@ fn open() -> Result<Vec<Gpu>, NoGpu> {
 }
 
 fn on_each_device(mut test: impl FnMut(&mut Gpu)) {
-    // A test that failed has told so; the others go on.
+    // A failed test has already reported its error; the others continue.
     let mut devices = DEVICES.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     match devices.get_or_insert_with(open) {
         Ok(devices) => devices.iter_mut().for_each(|gpu| {
@@ -28,7 +28,7 @@ fn on_each_device(mut test: impl FnMut(&mut Gpu)) {
 
 crate::support::all_cases!(on_each_device);
 
-/// The multipliers are measured, and make at least the eight products in a clock cycle that the weakest device can.
+/// The measured multipliers compute at least eight products in a clock cycle, the minimum of the slowest device.
 #[test]
 fn the_multiplier_is_measured() {
     on_each_device(|gpu| {

@@ -1,15 +1,15 @@
-//! The kernels without a GPU: compiled for this processor, behind the same edge as a device, with all lanes of a
-//! group done one after another.
+//! The kernels without a GPU: compiled for this CPU behind the same interface as a device, with the lanes of a group
+//! executed one after another.
 use std::time::Duration;
 
 use crate::support;
 use linewarden_arithmetic::rsa::Size;
 use linewarden_signatures::gpu::{
-    BatchError, BenchKey, Emulation, Goal, Gpu, Plan, PssBatch, RaSigner, RsaKeys, Sources, Stage,
+    BatchError, BenchEnvironment, BenchKey, Emulation, Goal, Gpu, Plan, PssBatch, RaSigner, RsaKeys, Stage,
     host_layouts, layouts, measure, rows_of,
 };
 
-/// Three streams and a block at once, so that batches are cut into many slices.
+/// Three streams and one block at a time, so that batches are cut into many slices.
 fn emulated(test: impl FnOnce(&mut Gpu)) {
     let emulation = Emulation {
         streams: 3,
@@ -20,10 +20,10 @@ fn emulated(test: impl FnOnce(&mut Gpu)) {
 
 crate::support::all_cases!(emulated);
 
-/// A device that fails at the first call, at the second, and so on: each time the operation says so, gives no result,
-/// and so does the next.
+/// A device that fails at the first call, at the second, and so on: each time the operation returns an error and no
+/// result, and so does the next one.
 #[test]
-fn a_lost_device_leaves_batches_as_they_were() {
+fn a_lost_device_leaves_batches_unchanged() {
     let all = support::keys::keys(Size::Bits2048);
     let key_of = [0, 1, 2, 0];
     let (digests, signatures) = ([[7; 32]; 4], [1; 4 * 256]);
@@ -51,7 +51,7 @@ fn a_lost_device_leaves_batches_as_they_were() {
                     assert_eq!(
                         gpu.verify_pss(&batch, Goal::Throughput).as_ref(),
                         Err(error),
-                        "it stays lost"
+                        "stays lost"
                     );
                     assert!(matches!(error, BatchError::Lost(lost) if Some(lost) == gpu.lost()));
                 }
@@ -66,10 +66,10 @@ fn a_lost_device_leaves_batches_as_they_were() {
             Err(error) => panic!("{error}"),
         }
     }
-    assert!(lost > 20, "{lost} calls can fail");
+    assert!(lost > 20, "only {lost} calls can fail");
 }
 
-/// Addresses of one device mean nothing to another.
+/// Addresses of one device are invalid on another.
 #[test]
 fn keys_of_another_device_are_refused() {
     let mut other = Gpu::emulated(Emulation::default()).unwrap();
@@ -82,14 +82,14 @@ fn keys_of_another_device_are_refused() {
             signatures: &[0; 256],
         };
         assert!(matches!(
-            gpu.verify_pss(&batch, Goal::Best),
+            gpu.verify_pss(&batch, Goal::Automatic),
             Err(BatchError::Malformed(_))
         ));
-        assert_eq!(other.verify_pss(&batch, Goal::Best), Ok(vec![false]));
+        assert_eq!(other.verify_pss(&batch, Goal::Automatic), Ok(vec![false]));
     });
 }
 
-/// A device and what is on it may move to the thread that works with them.
+/// A device and its memory may move to the thread that uses them.
 #[test]
 fn devices_can_be_sent_to_threads() {
     fn can_be_sent<T: Send>() {}
@@ -107,14 +107,14 @@ macro_rules! places {
     };
 }
 
-/// What the C++ compiler takes the structures to be is what Rust's takes them to be.
+/// The C++ compiler and Rust agree on the layout of the structures.
 #[test]
 fn layouts_are_the_same_on_both_sides() {
     use layouts::{
         CrtArgs, CrtHalf, CrtKey, FdhArgs, LimitArgs, P256Args, P256TableArgs, ProbeArgs, PssArgs,
         RaSignArgs, RaVerifyArgs, RsaKey,
     };
-    let mut ours = places! {
+    let mut host_layout_places = places! {
         RsaKey<64> as "RsaKey64": n r2 shift n0 prefix_bytes first_row prefix;
         RsaKey<96> as "RsaKey96": shift prefix;
         CrtHalf<32> as "CrtHalf32": modulus r2 exponent n0;
@@ -140,16 +140,16 @@ fn layouts_are_the_same_on_both_sides() {
             multiples,
         } = table;
         let fields = [("places", places), ("bits", bits), ("multiples", multiples)];
-        ours.extend(fields.map(|(field, value)| (format!("{name}.{field}"), u64::from(value))));
+        host_layout_places.extend(fields.map(|(field, value)| (format!("{name}.{field}"), u64::from(value))));
     }
-    let theirs: Vec<(String, u64)> = host_layouts()
+    let device_layouts: Vec<(String, u64)> = host_layouts()
         .into_iter()
         .map(|(name, value)| (name.to_owned(), value))
         .collect();
-    assert_eq!(ours, theirs);
+    assert_eq!(host_layout_places, device_layouts);
 }
 
-/// Every operation is measured, by a clock that goes a millisecond each time it is asked.
+/// Every operation is measured, with a clock that advances by a millisecond at each call.
 #[test]
 fn all_operations_can_be_measured() {
     let key = &support::keys::keys(Size::Bits3072)[2];
@@ -176,7 +176,7 @@ fn all_operations_can_be_measured() {
         }
     };
     emulated(|gpu| {
-        let sources = Sources {
+        let sources = BenchEnvironment {
             now: &mut || clock(&mut milliseconds),
             random: &mut random,
         };
@@ -209,7 +209,7 @@ fn all_operations_can_be_measured() {
             (Stage::Online, "ra-3072-sign-1"),
             (Stage::Verify, "ra-3072-verify-1"),
         ] {
-            let sources = Sources {
+            let sources = BenchEnvironment {
                 now: &mut || clock(&mut milliseconds),
                 random: &mut random,
             };
@@ -221,7 +221,7 @@ fn all_operations_can_be_measured() {
             let operations: Vec<&str> = measurements.iter().map(|row| row.operation.as_str()).collect();
             assert_eq!(operations, [operation]);
         }
-        let sources = Sources {
+        let sources = BenchEnvironment {
             now: &mut || clock(&mut milliseconds),
             random: &mut random,
         };

@@ -1,11 +1,11 @@
-//! Batches on a GPU, and the kernels without one.
+//! Batches on a GPU, and the kernels without a GPU.
 //!
-//! | module | what runs the kernels |
+//! | module | execution of the kernels |
 //! |---|---|
-//! | [`host`] | this processor, as its C++ compiler made them |
-//! | [`ptx`] | an interpreter of what NVRTC makes of arithmetic and hashing for a device |
-//! | [`nvrtc`] | nothing: they are compiled for each architecture that is meant, and what they cost is read |
-//! | [`device`] | a device, where there is one: `make test-gpu` |
+//! | [`host`] | on this CPU, compiled by a C++ compiler |
+//! | [`ptx`] | by an interpreter of the PTX that NVRTC makes of arithmetic and hashing |
+//! | [`nvrtc`] | not executed: compiled for each supported architecture, to check their resource usage |
+//! | [`device`] | on a device, if available: `make test-gpu` |
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

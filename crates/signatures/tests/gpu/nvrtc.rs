@@ -1,5 +1,5 @@
-//! All kernels compiled for every architecture that is meant, without a GPU, if NVRTC is there; and what each costs,
-//! against its budget.
+//! Compiles all kernels for every supported architecture, without a GPU, if NVRTC is available, and compares their
+//! resource usage with their budgets.
 use std::process::Command;
 use std::sync::Mutex;
 
@@ -8,21 +8,21 @@ use linewarden_signatures::gpu::{Cubin, Nvrtc, Unit};
 
 const ARCHITECTURES: [&str; 5] = ["sm_75", "sm_80", "sm_87", "sm_89", "sm_90"];
 
-/// Compiles one unit, and says what its kernels cost and where that is too much.
+/// Compiles one unit, and returns the resource usage of its kernels, or an error where it exceeds the budget.
 fn compile(nvrtc: &Nvrtc, unit: Unit, architecture: &str) -> Result<Vec<String>, String> {
     let code = nvrtc
         .compile(unit, architecture)
         .map_err(|error| error.to_string())?;
-    let cubin = Cubin::parse(&code).ok_or("NVRTC's machine code is no ELF file")?;
+    let cubin = Cubin::parse(&code).ok_or("NVRTC returned machine code that is not an ELF file")?;
     let all = kernels::ALL.iter().copied();
     let kernels: Vec<&KernelInfo> = all.filter(|kernel| kernel.unit == unit).collect();
-    assert!(!kernels.is_empty(), "{unit:?} has no kernel");
+    assert!(!kernels.is_empty(), "{unit:?} has no kernels");
     kernels
         .iter()
         .map(|kernel| {
             let cost = cubin
                 .resources(kernel.name)
-                .ok_or_else(|| format!("{} is not there", kernel.name))?;
+                .ok_or_else(|| format!("kernel {} is missing", kernel.name))?;
             let line = format!("{architecture} {}: {cost:?}", kernel.name);
             let budget = kernel.budget;
             let within = cost.registers <= budget.registers
@@ -30,16 +30,17 @@ fn compile(nvrtc: &Nvrtc, unit: Unit, architecture: &str) -> Result<Vec<String>,
                 && cost.shared_bytes <= budget.shared_bytes;
             match within {
                 true => Ok(line),
-                false => Err(format!("{line} is more than {budget:?}")),
+                false => Err(format!("{line} exceeds {budget:?}")),
             }
         })
         .collect()
 }
 
-/// Names the architecture to a process that compiles for it.
+/// The environment variable that passes the architecture to a child process.
 const ARCHITECTURE_VARIABLE: &str = "LINEWARDEN_TEST_ARCHITECTURE";
 
-/// NVRTC compiles one unit at a time in a process: so there are two, each for one architecture after the other.
+/// NVRTC compiles one unit at a time in a process: therefore two processes, each for one architecture after the
+/// other.
 #[test]
 fn all_kernels_compile_within_their_budgets() {
     match Nvrtc::find() {
@@ -73,7 +74,7 @@ fn all_kernels_compile_within_their_budgets() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// What such a process does; without its variable, nothing.
+/// The child process; does nothing without the variable.
 #[test]
 fn kernels_of_one_architecture() {
     let Ok(architecture) = std::env::var(ARCHITECTURE_VARIABLE) else {
@@ -88,9 +89,9 @@ fn kernels_of_one_architecture() {
     }
 }
 
-/// Nothing that is not there ends the process, and the message names what to do.
+/// A missing compiler does not end the process, and the message names the remedy.
 #[test]
-fn a_directory_without_the_compiler_is_an_answer() {
+fn a_directory_without_the_compiler_is_reported() {
     let directory = tempfile::tempdir().unwrap();
     let message = Nvrtc::load(Some(directory.path())).err().unwrap().to_string();
     assert!(message.contains("LINEWARDEN_NVRTC"), "{message}");

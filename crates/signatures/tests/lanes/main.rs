@@ -1,4 +1,4 @@
-//! All lanes over the same messages, good and forged, of all schemes and in any mixture: they agree on every one.
+//! All lanes with the same messages, valid and forged, of all schemes in random mixtures: all lanes agree on each message.
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,
@@ -8,25 +8,25 @@
 
 #[path = "../common/mod.rs"]
 mod common;
-mod graphics;
+mod gpu;
 
 use common::{NOW, receiver, receiver_of, sign, stamp};
 use linewarden_arithmetic::Backend;
 use linewarden_signatures::calibration::Samples;
 use linewarden_signatures::gpu::Emulation;
 use linewarden_signatures::key::PrivateKey;
-use linewarden_signatures::lane::{Eight, OneByOne};
+use linewarden_signatures::lane::{BatchLane, SingleLane};
 use linewarden_signatures::message::HEADER_BYTES;
 use linewarden_signatures::ra::RaPublic;
 use linewarden_signatures::receive::{Checked, Receiver};
 use linewarden_signatures::scheduler::engine::{Lane, LaneLost};
-use linewarden_signatures::scheduler::model::Line;
+use linewarden_signatures::scheduler::model::CostModel;
 use linewarden_signatures::scheduler::{Class, LaneKind, LaneSpec, Outcome, Span};
 use linewarden_signatures::scheme::Scheme;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
-/// Messages that a receiver lets through to the lanes, and whether each is its signer's.
+/// Messages that pass the receiver's checks, and their validity.
 fn messages(random: &mut ChaCha8Rng, count: usize) -> Vec<(Checked, bool)> {
     let receiver = receiver();
     let mut messages = Vec::new();
@@ -37,14 +37,14 @@ fn messages(random: &mut ChaCha8Rng, count: usize) -> Vec<(Checked, bool)> {
             stamp(NOW, random.random_range(0..8)),
             random.random_range(0..200),
         );
-        let good = random.random_range(0..3) != 0;
-        if !good {
-            // In the payload, the mask's name or the signature; what goes out of its range never comes to a lane.
+        let is_valid = random.random_range(0..3) != 0;
+        if !is_valid {
+            // Changes the payload, the mask name or the signature; out-of-range numbers never reach a lane.
             let place = random.random_range(21..bytes.len());
             bytes[place] ^= 1 << random.random_range(0..8);
         }
         if let Ok(checked) = receiver.screen(bytes, NOW) {
-            messages.push((checked, good));
+            messages.push((checked, is_valid));
         }
     }
     messages
@@ -57,26 +57,26 @@ fn lanes_agree_on_every_message() {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let messages = messages(&mut random, 300);
     let (messages, expected): (Vec<Checked>, Vec<bool>) = messages.into_iter().unzip();
-    let mut one = OneByOne::default();
-    let alone: Vec<bool> = messages.iter().map(|message| one.holds(message)).collect();
+    let mut one = SingleLane::default();
+    let alone: Vec<bool> = messages.iter().map(|message| one.verify_one(message)).collect();
     assert_eq!(alone, expected);
-    let mut device = graphics::emulated(Emulation::default(), graphics::MEMORY, &messages);
-    assert_eq!(device.holds(&messages).unwrap(), expected, "emulated device");
+    let mut device = gpu::emulated(Emulation::default(), gpu::MEMORY, &messages);
+    assert_eq!(device.verify_all(&messages).unwrap(), expected, "emulated device");
     for size in 0..20 {
         let first = random.random_range(0..messages.len() - size);
         let some = first..first + size;
-        let holds = device.holds(&messages[some.clone()]).unwrap();
+        let holds = device.verify_all(&messages[some.clone()]).unwrap();
         assert_eq!(holds, expected[some], "emulated device, {size}");
     }
     for backend in Backend::available() {
-        let mut eight = Eight::on(backend);
-        assert_eq!(eight.holds(&messages), expected, "{}", backend.name());
-        // Batches of all small sizes, from anywhere.
+        let mut batch_lane = BatchLane::with_backend(backend);
+        assert_eq!(batch_lane.verify_all(&messages), expected, "{}", backend.name());
+        // Batches of all small sizes, from any position.
         for size in 0..20 {
             let first = random.random_range(0..messages.len() - size);
             let some = first..first + size;
             assert_eq!(
-                eight.holds(&messages[some.clone()]),
+                batch_lane.verify_all(&messages[some.clone()]),
                 expected[some],
                 "{} of {size}",
                 backend.name()
@@ -89,55 +89,56 @@ fn ra_keys(receiver: &Receiver) -> impl Iterator<Item = &RaPublic> {
     receiver.signers().filter_map(|key| key.ra())
 }
 
-/// What is hashed of a message is kept when the message holds, and as much as there is memory for.
+/// Hashes of a message are cached only if the message is valid, up to the memory limit.
 #[test]
-fn forgeries_leave_nothing_behind() {
+fn forgeries_leave_no_cached_hashes() {
     type Holds = Box<dyn FnMut(&[Checked]) -> Vec<bool>>;
-    let mut one = OneByOne::default();
+    let mut one = SingleLane::default();
     let mut lanes: Vec<Holds> = vec![Box::new(move |messages| {
-        messages.iter().map(|message| one.holds(message)).collect()
+        messages.iter().map(|message| one.verify_one(message)).collect()
     })];
     for backend in Backend::available() {
-        let mut eight = Eight::on(backend);
-        lanes.push(Box::new(move |messages| eight.holds(messages)));
+        let mut batch_lane = BatchLane::with_backend(backend);
+        lanes.push(Box::new(move |messages| batch_lane.verify_all(messages)));
     }
     for holds in &mut lanes {
-        // 4 digits of the one stamp, 3 and 2 texts, and 8 bytes; or as many as a quarter of the memory is for: half is for tables of points.
+        // 4 digits of the same stamp, 3 and 2 texts, and 8 bytes; or as many as fit in a quarter of the memory: half is for tables of
+        // points.
         for (memory, rows) in [(None, [17, 17]), (Some(8_000), [5, 3]), (Some(0), [0, 0])] {
             let receiver = receiver();
             if let Some(bytes) = memory {
                 receiver.set_key_memory(bytes);
             }
             let of = |number: u8, scheme| {
-                let good = sign(scheme, stamp(NOW, 1), number);
-                let mut forged = good.clone();
+                let valid = sign(scheme, stamp(NOW, 1), number);
+                let mut forged = valid.clone();
                 let place = forged.len() - 2;
                 forged[place] ^= 1;
-                [forged, good].map(|bytes| receiver.screen(bytes, NOW).unwrap())
+                [forged, valid].map(|bytes| receiver.screen(bytes, NOW).unwrap())
             };
             for (scheme, rows) in [Scheme::RaRsa2048, Scheme::RaRsa3072].into_iter().zip(rows) {
-                let (forged, good): (Vec<_>, Vec<_>) = (0..8).map(|number| of(number, scheme).into()).unzip();
-                let kept = || ra_keys(&receiver).map(RaPublic::kept_rows).sum::<usize>();
+                let (forged, valid): (Vec<_>, Vec<_>) =
+                    (0..8).map(|number| of(number, scheme).into()).unzip();
+                let kept = || ra_keys(&receiver).map(RaPublic::cached_rows).sum::<usize>();
                 let before = kept();
                 assert_eq!(holds(&forged), [false; 8]);
                 assert_eq!(kept(), before);
-                assert_eq!((holds(&good), holds(&good)), (vec![true; 8], vec![true; 8]));
+                assert_eq!((holds(&valid), holds(&valid)), (vec![true; 8], vec![true; 8]));
                 assert_eq!(kept(), before + rows, "{scheme}, {memory:?}");
             }
         }
     }
 }
 
-/// Multiples of a signer's point are computed once enough of its messages have held, and where there is memory for them; and a forgery is one
-/// all the same.
+/// The table of a signer is made after enough valid messages, within the memory budget; forgeries are still recognized.
 #[test]
-fn tables_are_made_for_signers_whose_messages_hold() {
+fn tables_are_made_for_signers_of_valid_messages() {
     let is_there = |receiver: &Receiver, scheme| {
         let mut keys = receiver.signers().filter(|key| key.scheme() == scheme);
         keys.any(|key| key.has_table())
     };
     for backend in Backend::available() {
-        let mut eight = Eight::on(backend);
+        let mut batch_lane = BatchLane::with_backend(backend);
         for scheme in [Scheme::EcdsaP256, Scheme::Ed25519] {
             for memory in [None, Some(0)] {
                 let receiver = receiver();
@@ -145,75 +146,82 @@ fn tables_are_made_for_signers_whose_messages_hold() {
                     receiver.set_key_memory(bytes);
                 }
                 let of = |number: u8| {
-                    let good = sign(scheme, stamp(NOW, 1), number);
-                    let mut forged = good.clone();
+                    let valid = sign(scheme, stamp(NOW, 1), number);
+                    let mut forged = valid.clone();
                     forged[HEADER_BYTES] ^= 1;
-                    [forged, good].map(|bytes| receiver.screen(bytes, NOW).unwrap())
+                    [forged, valid].map(|bytes| receiver.screen(bytes, NOW).unwrap())
                 };
-                let (forged, good): (Vec<_>, Vec<_>) = (0..9).map(|number| of(number).into()).unzip();
+                let (forged, valid): (Vec<_>, Vec<_>) = (0..9).map(|number| of(number).into()).unzip();
                 for _ in 0..5 {
-                    assert_eq!(eight.holds(&forged), [false; 9]);
+                    assert_eq!(batch_lane.verify_all(&forged), [false; 9]);
                 }
-                assert_eq!(eight.holds(&good[..7]), [true; 7]);
-                assert!(!is_there(&receiver, scheme), "{scheme}: not yet");
-                assert_eq!(eight.holds(&good[7..]), [true; 2]);
-                assert_eq!(eight.holds(&good), [true; 9]);
+                assert_eq!(batch_lane.verify_all(&valid[..7]), [true; 7]);
+                assert!(!is_there(&receiver, scheme), "{scheme}: no table yet");
+                assert_eq!(batch_lane.verify_all(&valid[7..]), [true; 2]);
+                assert_eq!(batch_lane.verify_all(&valid), [true; 9]);
                 assert_eq!(
                     is_there(&receiver, scheme),
                     memory.is_none(),
                     "{scheme}, {memory:?}"
                 );
-                // All lengths, good and forged in turns, and beside a signer of another scheme.
+                // All lengths, valid and forged messages alternating, together with a signer of another scheme.
                 for length in 0..9 {
                     let mixed: Vec<Checked> = forged
                         .iter()
-                        .zip(&good)
-                        .flat_map(|(forged, good)| [good, forged])
+                        .zip(&valid)
+                        .flat_map(|(forged, valid)| [valid, forged])
                         .take(length)
                         .cloned()
                         .collect();
                     let expected: Vec<bool> = (0..length).map(|place| place % 2 == 0).collect();
-                    assert_eq!(eight.holds(&mixed), expected, "{scheme}, {length}");
+                    assert_eq!(batch_lane.verify_all(&mixed), expected, "{scheme}, {length}");
                 }
             }
         }
     }
 }
 
-/// Three signers of a scheme, of whom the first has a table: good messages and forgeries of all of them, by turns and in all small numbers,
-/// have their own verdicts. And however many signers are due, one table is made beside 32 messages.
+/// Three signers of a scheme, the first with a table: valid messages and forgeries of all of them, alternating and in all small numbers,
+/// have their own verdicts. However many signers are due, one table is made per 32 messages.
 #[test]
-fn signers_with_tables_and_without_are_not_mixed_up() {
+fn signers_with_and_without_tables_have_their_own_verdicts() {
     for (backend, scheme) in Backend::available()
         .flat_map(|backend| [Scheme::EcdsaP256, Scheme::Ed25519].map(|scheme| (backend, scheme)))
     {
         let keys = [(); 3].map(|()| PrivateKey::generate(scheme, None).unwrap());
         let receiver = receiver_of(keys.iter().map(PrivateKey::public));
-        let of = |signer: usize, good: bool| {
-            let datagram = graphics::datagram_of(&keys[signer], 1, good);
+        let of = |signer: usize, is_valid: bool| {
+            let datagram = gpu::datagram_of(&keys[signer], 1, is_valid);
             receiver.screen(datagram, NOW).unwrap()
         };
         let tables = || receiver.signers().filter(|key| key.has_table()).count();
-        let mut eight = Eight::on(backend);
-        let all_hold = |eight: &mut Eight, signer: usize| {
-            assert_eq!(eight.holds(&vec![of(signer, true); 8]), [true; 8], "{scheme}");
+        let mut batch_lane = BatchLane::with_backend(backend);
+        let all_hold = |batch_lane: &mut BatchLane, signer: usize| {
+            assert_eq!(
+                batch_lane.verify_all(&vec![of(signer, true); 8]),
+                [true; 8],
+                "{scheme}"
+            );
         };
-        (0..4).for_each(|_| all_hold(&mut eight, 0));
+        (0..4).for_each(|_| all_hold(&mut batch_lane, 0));
         assert_eq!(tables(), 1);
         for length in 0..20 {
             let messages: Vec<(usize, bool)> =
                 (0..length).map(|at| (at % 3, (at + at / 3) % 2 == 0)).collect();
-            let expected: Vec<bool> = messages.iter().map(|(_, good)| *good).collect();
-            let messages: Vec<Checked> = messages.iter().map(|(signer, good)| of(*signer, *good)).collect();
-            // A lane of its own, so that nobody has sent enough for a table.
-            let mut lane = Eight::on(backend);
-            assert_eq!(lane.holds(&messages), expected, "{scheme}, {length}");
+            let expected: Vec<bool> = messages.iter().map(|(_, is_valid)| *is_valid).collect();
+            let messages: Vec<Checked> = messages
+                .iter()
+                .map(|(signer, is_valid)| of(*signer, *is_valid))
+                .collect();
+            // A separate lane, on which no signer has sent enough messages for a table.
+            let mut lane = BatchLane::with_backend(backend);
+            assert_eq!(lane.verify_all(&messages), expected, "{scheme}, {length}");
             if length < 8 {
                 assert_eq!(tables(), 1, "{scheme}, {length}");
             }
         }
         let before = tables();
-        let mut fresh = Eight::on(backend);
+        let mut fresh = BatchLane::with_backend(backend);
         for _ in 0..3 {
             all_hold(&mut fresh, 1);
         }
@@ -223,17 +231,17 @@ fn signers_with_tables_and_without_are_not_mixed_up() {
     }
 }
 
-/// A lane that must accept nothing.
-struct Refusing(OneByOne, Vec<(Class, usize)>);
+/// A lane that fails the test if a sample is accepted.
+struct RejectingLane(SingleLane, Vec<(Class, usize)>);
 
-impl Lane<Checked> for Refusing {
+impl Lane<Checked> for RejectingLane {
     fn run(
         &mut self,
         class: Class,
         jobs: &mut [Checked],
         outcomes: &mut Vec<Outcome>,
     ) -> Result<(), LaneLost> {
-        assert!(jobs.iter().all(|message| !self.0.holds(message)));
+        assert!(jobs.iter().all(|message| !self.0.verify_one(message)));
         self.1.push((class, jobs.len()));
         outcomes.resize(jobs.len(), Outcome::Rejected);
         Ok(())
@@ -241,7 +249,7 @@ impl Lane<Checked> for Refusing {
 }
 
 #[test]
-fn samples_measure_every_class_and_nobody_accepts_them() {
+fn samples_measure_every_class_and_are_never_accepted() {
     let receiver = receiver();
     let samples = Samples::new(&receiver, None, NOW, [5; 32]);
     let classes: Vec<Class> = samples.classes().collect();
@@ -255,19 +263,19 @@ fn samples_measure_every_class_and_nobody_accepts_them() {
     without.set_key_memory(0);
     drop(Samples::new(&without, None, NOW, [5; 32]));
     assert_eq!(with_tables(&without), 0);
-    let guess = Line::new(Span::from_millis(1), 1.0);
+    let guess = CostModel::new(Span::from_millis(1), 1.0);
     let spec = |kind| {
         let spec = LaneSpec::new("lane", kind).with_grain(2);
         classes
             .iter()
             .skip(1)
-            .fold(spec, |spec, class| spec.with(*class, guess))
+            .fold(spec, |spec, class| spec.with_class(*class, guess))
     };
     for (kind, largest) in [(LaneKind::Cpu, 16), (LaneKind::Accelerator, 128)] {
-        let mut lane = Refusing(OneByOne::default(), Vec::new());
+        let mut lane = RejectingLane(SingleLane::default(), Vec::new());
         let measured = samples.measure(spec(kind), &mut lane).unwrap();
         for class in &classes {
-            let line = *measured.lines.of(*class);
+            let line = *measured.costs.of(*class);
             assert_eq!(line.is_some(), *class != classes[0]);
             assert_ne!(line, Some(guess));
             let jobs: Vec<usize> = lane

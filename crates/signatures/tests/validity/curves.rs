@@ -1,4 +1,4 @@
-//! ECDSA over P-256 and Ed25519, as messages of signers whose private numbers are known.
+//! ECDSA over P-256 and Ed25519, as messages of signers with known private numbers.
 
 use linewarden_signatures::key::PublicKey;
 use linewarden_signatures::message::{Draft, PayloadKind};
@@ -7,29 +7,29 @@ use linewarden_signatures::scheme::Scheme;
 use num_bigint::BigUint;
 use sha2::{Digest as _, Sha256};
 
-use crate::messages::Verdict::{self, Holds, Refused};
+use crate::messages::Verdict::{self, Refused, Valid};
 use crate::messages::{Vector, Vectors, draft, misshapen};
 use crate::plain::{Group as _, to_be, to_le};
 use crate::{edwards, p256};
 
-/// Messages that hold, and that receivers which ask for the lower half refuse.
+/// Valid messages that receivers with `p256_low_s` refuse.
 pub const HIGH_S: &str = "s in the upper half";
 
 pub fn vectors() -> [Vectors; 2] {
     [of_p256(), of_ed25519()]
 }
 
-fn vector(scheme: Scheme, what: &str, draft: &Draft, signature: &[u8], verdict: Verdict) -> Vector {
+fn vector(scheme: Scheme, property: &str, draft: &Draft, signature: &[u8], verdict: Verdict) -> Vector {
     Vector {
-        what: what.to_owned(),
+        property: property.to_owned(),
         scheme,
         bytes: draft.clone().with_signature(signature),
         verdict,
     }
 }
 
-/// Powers of two and their neighbours, below `2^bits`.
-fn ripples(bits: u32) -> Vec<BigUint> {
+/// Powers of two and their neighbors, below `2^bits`.
+fn powers_of_two_and_neighbors(bits: u32) -> Vec<BigUint> {
     let one = BigUint::from(1u32);
     let powers = [32, 52, 64, 104, 128, 156, 208, 224, bits - 1].map(|bits| &one << bits);
     let near = |power: BigUint| [&power - 1u32, power.clone(), power + 1u32];
@@ -47,7 +47,7 @@ fn of_p256() -> Vectors {
         PublicKey::plain(scheme, &[&[4][..], &to_be(&x), &to_be(&y)].concat()).expect("a key")
     };
     let (mut signers, mut vectors) = (Vec::new(), Vec::new());
-    // By an arbitrary key, and by the base point, its negative and its double.
+    // With an arbitrary key, and with the base point, its negative and its double.
     for d in [&d, &one, &(n - 1u32), &BigUint::from(2u32)] {
         let signer = public(d);
         let draft = draft(&signer, PayloadKind::Opaque, b"stop");
@@ -57,47 +57,47 @@ fn of_p256() -> Vectors {
             [r, curve.low(&s)]
         };
         let [r, low] = sign(d, &digest, &nonce);
-        let mut add = |what: &str, [r, s]: [&BigUint; 2], verdict| {
+        let mut add = |property: &str, [r, s]: [&BigUint; 2], verdict| {
             let signature = [to_be(r), to_be(s)].concat();
-            vectors.push(vector(scheme, what, &draft, &signature, verdict));
+            vectors.push(vector(scheme, property, &draft, &signature, verdict));
         };
-        add("right", [&r, &low], Holds(true));
-        add(HIGH_S, [&r, &(n - &low)], Holds(true));
+        add("right", [&r, &low], Valid(true));
+        add(HIGH_S, [&r, &(n - &low)], Valid(true));
         for nonce in [one.clone(), BigUint::from(2u32), n - 1u32] {
             let [r, s] = sign(d, &digest, &nonce);
-            add("a small nonce", [&r, &s], Holds(true));
+            add("a small nonce", [&r, &s], Valid(true));
         }
         let all_ones = (&one << 256u32) - 1u32;
         for outside in [&BigUint::ZERO, n, &(n + 1u32), &all_ones] {
             add("r out of its range", [outside, &low], Refused(OutOfRange));
             add("s out of its range", [&r, outside], Refused(OutOfRange));
         }
-        add("the greatest r", [&(n - 1u32), &low], Holds(false));
-        add("the greatest s", [&r, &half], Holds(false));
+        add("the greatest r", [&(n - 1u32), &low], Valid(false));
+        add("the greatest s", [&r, &half], Valid(false));
         add(
             "beyond the greatest s",
             [&r, &(half.clone() + 1u32)],
-            Holds(false),
+            Valid(false),
         );
-        add("s of n - 1", [&r, &(n - 1u32)], Holds(false));
-        add("another r", [&(&r ^ &one), &low], Holds(false));
-        add("another s", [&r, &(&low ^ &one)], Holds(false));
-        add("the negative of r", [&(n - &r), &low], Holds(false));
-        for number in ripples(255) {
-            add("r near a power of two", [&number, &low], Holds(false));
-            add("s near a power of two", [&r, &number], Holds(false));
+        add("s of n - 1", [&r, &(n - 1u32)], Valid(false));
+        add("another r", [&(&r ^ &one), &low], Valid(false));
+        add("another s", [&r, &(&low ^ &one)], Valid(false));
+        add("the negative of r", [&(n - &r), &low], Valid(false));
+        for number in powers_of_two_and_neighbors(255) {
+            add("r near a power of two", [&number, &low], Valid(false));
+            add("s near a power of two", [&r, &number], Valid(false));
         }
         let [r, s] = sign(d, &(&digest ^ &one), &nonce);
-        add("of another message", [&r, &s], Holds(false));
+        add("of another message", [&r, &s], Valid(false));
         let [r, s] = sign(&other, &digest, &nonce);
-        add("by another key", [&r, &s], Holds(false));
+        add("by another key", [&r, &s], Valid(false));
         signers.push(signer);
     }
     vectors.extend(misshapen(scheme, &vectors[0].bytes));
     (signers, vectors)
 }
 
-/// A signer whose private number is known, and whose key may have a component of small order.
+/// A signer with a known private number, whose key may have a component of small order.
 struct Ed25519<'a> {
     curve: &'a edwards::Curve,
     key: [u8; 32],
@@ -116,8 +116,8 @@ impl<'a> Ed25519<'a> {
         }
     }
 
-    /// The first message that has a wanted challenge, modulo L, and that.
-    fn draft(&self, r: &[u8; 32], wanted: impl Fn(&BigUint) -> bool) -> (Draft, BigUint) {
+    /// The first message whose challenge modulo L satisfies `matches`, and that challenge.
+    fn draft(&self, r: &[u8; 32], matches: impl Fn(&BigUint) -> bool) -> (Draft, BigUint) {
         let of = |number: u32| {
             let draft = draft(&self.public, PayloadKind::Opaque, &number.to_le_bytes());
             let challenge = edwards::challenge(r, &self.key, &draft.to_sign()) % &self.curve.l;
@@ -125,11 +125,11 @@ impl<'a> Ed25519<'a> {
         };
         let mut drafts = (0..1000).map(of);
         drafts
-            .find(|(_, challenge)| wanted(challenge))
+            .find(|(_, challenge)| matches(challenge))
             .expect("one of eight")
     }
 
-    /// The answer to a challenge.
+    /// The response to a challenge.
     fn answer(&self, nonce: &BigUint, challenge: &BigUint) -> BigUint {
         (nonce + challenge * &self.a) % &self.curve.l
     }
@@ -159,11 +159,11 @@ fn ordinary_signer(signer: &Ed25519) -> Vec<Vector> {
     let (draft, challenge) = signer.draft(&r, |_| true);
     let s = signer.answer(&nonce, &challenge);
     let mut vectors = Vec::new();
-    let mut add = |what: &str, r: &[u8; 32], s: &BigUint, verdict| {
+    let mut add = |property: &str, r: &[u8; 32], s: &BigUint, verdict| {
         let signature = [*r, to_le(s)].concat();
-        vectors.push(vector(Scheme::Ed25519, what, &draft, &signature, verdict));
+        vectors.push(vector(Scheme::Ed25519, property, &draft, &signature, verdict));
     };
-    add("right", &r, &s, Holds(true));
+    add("right", &r, &s, Valid(true));
     for times in [1u32, 2, 7, 14] {
         add("S + L", &r, &(&s + l * times), Refused(OutOfRange));
     }
@@ -172,10 +172,10 @@ fn ordinary_signer(signer: &Ed25519) -> Vec<Vector> {
         add("S out of its range", &r, outside, Refused(OutOfRange));
     }
     for inside in [BigUint::ZERO, one.clone(), l - 1u32, &s ^ &one, l - &s] {
-        add("another S", &r, &inside, Holds(false));
+        add("another S", &r, &inside, Valid(false));
     }
-    for number in ripples(252) {
-        add("S near a power of two", &r, &number, Holds(false));
+    for number in powers_of_two_and_neighbors(252) {
+        add("S near a power of two", &r, &number, Valid(false));
     }
     for small in edwards::non_canonical(curve)
         .into_iter()
@@ -190,23 +190,23 @@ fn ordinary_signer(signer: &Ed25519) -> Vec<Vector> {
             add("R not reduced", &point, &s, Refused(Malleable));
         }
     }
-    add("no point", &to_le(&BigUint::from(2u32)), &s, Holds(false));
+    add("no point", &to_le(&BigUint::from(2u32)), &s, Valid(false));
     let mut negative = r;
     negative[31] ^= 0x80;
-    add("the negative of R", &negative, &s, Holds(false));
-    add("the key as R", &signer.key, &s, Holds(false));
+    add("the negative of R", &negative, &s, Valid(false));
+    add("the key as R", &signer.key, &s, Valid(false));
     let of_another = signer.answer(&nonce, &(&challenge + 1u32));
-    add("of another challenge", &r, &of_another, Holds(false));
+    add("of another challenge", &r, &of_another, Valid(false));
     add(
         "by another key",
         &r,
         &((&nonce + &challenge * (a + 1u32)) % l),
-        Holds(false),
+        Valid(false),
     );
     vectors
 }
 
-/// `S B = R + h A` without a factor of 8, as RFC 8032's verification without cofactor has it.
+/// `S B = R + h A` without a factor of 8: RFC 8032's verification without cofactor.
 fn small_components(
     plain: &Ed25519,
     signer: &Ed25519,
@@ -218,10 +218,10 @@ fn small_components(
     let sum = |component: &edwards::Point| curve.encode(&curve.add(&point, component));
     let modulo_8 = |h: &BigUint, number: u32| h % 8u32 == BigUint::from(number);
     let divides = |h: &BigUint| modulo_8(&(h * order), 0);
-    let of = |what: &str, signer: &Ed25519, r: [u8; 32], wanted: &dyn Fn(&BigUint) -> bool, holds| {
-        let (draft, challenge) = signer.draft(&r, wanted);
+    let of = |property: &str, signer: &Ed25519, r: [u8; 32], matches: &dyn Fn(&BigUint) -> bool, holds| {
+        let (draft, challenge) = signer.draft(&r, matches);
         let signature = [r, to_le(&signer.answer(&nonce, &challenge))].concat();
-        vector(Scheme::Ed25519, what, &draft, &signature, Holds(holds))
+        vector(Scheme::Ed25519, property, &draft, &signature, Valid(holds))
     };
     let neutral = curve.neutral();
     vec![

@@ -1,9 +1,9 @@
-//! The GPUs of this machine, where there are any.
+//! The GPUs of this machine.
 
 use std::sync::Arc;
 
 use linewarden_signatures::gpu::{DeviceInfo, Gpu, Options};
-use linewarden_signatures::lane::{Graphics, Places};
+use linewarden_signatures::lane::{GpuLane, KeyPlacement};
 
 fn each<T>(open: impl Fn(&DeviceInfo) -> T) -> Vec<T> {
     match Gpu::discover() {
@@ -16,12 +16,12 @@ fn each<T>(open: impl Fn(&DeviceInfo) -> T) -> Vec<T> {
 }
 
 pub fn all() -> Vec<Gpu> {
-    each(|device| Gpu::open(device, &Options::default()).expect("a device that can be used"))
+    each(|device| Gpu::open(device, &Options::default()).expect("a usable device"))
 }
 
-pub fn lanes(places: &Arc<Places>) -> Vec<Graphics> {
+pub fn lanes(places: &Arc<KeyPlacement>) -> Vec<GpuLane> {
     each(|device| {
-        let lane = Graphics::open(device, &Options::default(), Arc::clone(places));
-        lane.expect("a device that can be used")
+        let lane = GpuLane::open(device, &Options::default(), Arc::clone(places));
+        lane.expect("a usable device")
     })
 }

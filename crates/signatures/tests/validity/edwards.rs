@@ -4,46 +4,46 @@ use std::sync::LazyLock;
 
 use aws_lc_rs::signature;
 use linewarden_arithmetic::Backend;
-use linewarden_arithmetic::edwards::{self, KeyError, KnownKey, PublicKey, Request, Signer};
+use linewarden_arithmetic::edwards::{self, KeyError, PrecomputedKey, PublicKey, Request, Signer};
 use num_bigint::BigUint;
 use sha2::{Digest as _, Sha512};
 
-use crate::Refusal::{self, Everybody, Nobody, Us};
+use crate::RefusedBy::{self, EveryVerifier, InputCheck, NoVerifier};
 use crate::plain::{Group, inverse, number, subtract, to_le};
 
-/// What is unusual about a vector.
+/// The special property of a vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tag {
     Ordinary,
-    /// The key has a component of small order, and the equation holds all the same.
+    /// The key has a component of small order, and the equation holds nevertheless.
     MixedKey,
-    /// Its order divides 8: there are signatures by it that hold for many messages.
+    /// The key's order divides 8: one signature holds for many messages.
     SmallOrderKey,
-    /// The same of the signature's point.
+    /// The same for the signature's point.
     SmallOrderR,
-    /// The equation holds only once it is multiplied by 8.
+    /// The equation holds only after multiplication by 8.
     CofactorOnly,
-    /// s is L or more, and right modulo L.
+    /// s is L or more, and correct modulo L.
     SAboveOrder,
-    /// s is L - 1, with which nobody signed.
+    /// s is L - 1, which no signer makes.
     OrderLess1,
-    /// The signature's point has another encoding.
+    /// The signature's point is not canonically encoded.
     NonCanonicalR,
-    /// The signature's point is none.
+    /// The signature's point is not on the curve.
     NoPointR,
-    /// The key's point has another encoding.
+    /// The key's point is not canonically encoded.
     NonCanonicalKey,
-    /// The key is no point.
+    /// The key is not on the curve.
     NoPointKey,
-    /// The signature is of another message, or of another key, or not the same any more.
+    /// The signature is of another message or key, or was changed.
     Changed,
 }
 
 impl Tag {
-    fn refused_by(self) -> Refusal {
+    fn refused_by(self) -> RefusedBy {
         match self {
-            Self::Ordinary | Self::MixedKey => Nobody,
-            Self::SmallOrderKey | Self::SmallOrderR => Us,
+            Self::Ordinary | Self::MixedKey => NoVerifier,
+            Self::SmallOrderKey | Self::SmallOrderR => InputCheck,
             Self::CofactorOnly
             | Self::SAboveOrder
             | Self::OrderLess1
@@ -51,7 +51,7 @@ impl Tag {
             | Self::NoPointR
             | Self::NonCanonicalKey
             | Self::NoPointKey
-            | Self::Changed => Everybody,
+            | Self::Changed => EveryVerifier,
         }
     }
 }
@@ -146,7 +146,7 @@ pub fn challenge(r: &[u8; 32], key: &[u8; 32], message: &[u8]) -> BigUint {
     )
 }
 
-/// Numbers without a pattern, below L.
+/// Arbitrary numbers, below L.
 pub fn scalars() -> [BigUint; 2] {
     [
         number("0a1f5e3c7b294d8866f0e1d2c3b4a5968778695a4b3c2d1e0ffeeddccbbaa998"),
@@ -154,19 +154,19 @@ pub fn scalars() -> [BigUint; 2] {
     ]
 }
 
-/// A signature by a key and a point with components of small order, over the first message for which the challenge modulo 8 is this one.
+/// A signature by a key and a point with components of small order, over the first message whose challenge modulo 8 is `challenge`.
 fn sign_with_torsion(
     curve: &Curve,
     tags: &[Tag],
     [of_key, of_r]: [&Point; 2],
-    wanted: impl Fn(&BigUint) -> bool,
+    matches: impl Fn(&BigUint) -> bool,
 ) -> Vector {
     let [a, nonce] = scalars();
     let key = curve.encode(&curve.add(&curve.multiple(&a, &curve.b), of_key));
     let r = curve.encode(&curve.add(&curve.multiple(&nonce, &curve.b), of_r));
     let message = (0..1000u32)
         .map(|number| number.to_le_bytes().to_vec())
-        .find(|message| wanted(&(challenge(&r, &key, message) % &curve.l % 8u32)))
+        .find(|message| matches(&(challenge(&r, &key, message) % &curve.l % 8u32)))
         .expect("one of eight");
     let s = (nonce + challenge(&r, &key, &message) * a) % &curve.l;
     Vector {
@@ -200,7 +200,7 @@ fn changed_signatures(curve: &Curve, ordinary: &Vector) -> Vec<Vector> {
         of(Tag::SAboveOrder, &|vector| vector.s = to_le(&curve.l)),
         of(Tag::SAboveOrder, &|vector| vector.s = [0xff; 32]),
         of(Tag::OrderLess1, &|vector| vector.s = to_le(&(&curve.l - 1u32))),
-        // y = 2 is of no point; all ones are above p.
+        // y = 2 belongs to no point; all ones are above p.
         of(Tag::NoPointR, &|vector| vector.r = to_le(&BigUint::from(2u32))),
         of(Tag::NoPointR, &|vector| vector.r = [0xff; 32]),
     ];
@@ -253,7 +253,7 @@ fn components_of_small_order(curve: &Curve) -> Vec<Vector> {
     vectors
 }
 
-/// Other encodings of points of small order, and x = 0 with a sign.
+/// Non-canonical encodings of points of small order, and x = 0 with a sign.
 pub fn non_canonical(curve: &Curve) -> Vec<[u8; 32]> {
     let one = BigUint::from(1u32);
     let mut encodings = Vec::new();
@@ -338,7 +338,7 @@ fn small_orders(curve: &Curve) -> Vec<Vector> {
     vectors
 }
 
-fn keys_that_are_none(curve: &Curve, ordinary: &Vector) -> Vec<Vector> {
+fn invalid_keys(curve: &Curve, ordinary: &Vector) -> Vec<Vector> {
     let mut vectors = Vec::new();
     let mut add = |tag, y: &BigUint, sign: u8| {
         let mut vector = ordinary.clone();
@@ -348,7 +348,7 @@ fn keys_that_are_none(curve: &Curve, ordinary: &Vector) -> Vec<Vector> {
         vectors.push(vector);
     };
     for sign in [0, 0x80] {
-        // All that is left below 2^255 for y that are not reduced.
+        // All values below 2^255 for y that are not reduced.
         for above in 0..19u32 {
             add(Tag::NonCanonicalKey, &(&curve.p + above), sign);
         }
@@ -366,13 +366,13 @@ static VECTORS: LazyLock<Vec<Vector>> = LazyLock::new(|| {
     let mut vectors = changed_signatures(&curve, &ordinary);
     vectors.extend(components_of_small_order(&curve));
     vectors.extend(small_orders(&curve));
-    vectors.extend(keys_that_are_none(&curve, &ordinary));
+    vectors.extend(invalid_keys(&curve, &ordinary));
     vectors
 });
 
 impl Vector {
-    fn is_refused_by(&self, who: Refusal) -> bool {
-        self.tags.iter().any(|tag| tag.refused_by() == who)
+    fn is_refused_by(&self, party: RefusedBy) -> bool {
+        self.tags.iter().any(|tag| tag.refused_by() == party)
     }
 
     fn by_aws_lc(&self) -> bool {
@@ -383,7 +383,7 @@ impl Vector {
 }
 
 #[test]
-fn each_lane_has_the_verdict_of_one_at_a_time() {
+fn batch_verdicts_equal_single_verdicts() {
     let taken: Vec<_> = VECTORS
         .iter()
         .filter_map(|vector| PublicKey::from_bytes(&vector.key).ok().map(|key| (vector, key)))
@@ -391,12 +391,12 @@ fn each_lane_has_the_verdict_of_one_at_a_time() {
         .collect();
     let expected: Vec<_> = taken
         .iter()
-        .map(|(vector, ..)| !vector.is_refused_by(Everybody))
+        .map(|(vector, ..)| !vector.is_refused_by(EveryVerifier))
         .collect();
     for backend in Backend::available() {
         let known: Vec<_> = taken
             .iter()
-            .map(|(_, key, _)| KnownKey::new(backend, key))
+            .map(|(_, key, _)| PrecomputedKey::new(backend, key))
             .collect();
         for is_known in [false, true] {
             let requests: Vec<_> = taken
@@ -404,8 +404,8 @@ fn each_lane_has_the_verdict_of_one_at_a_time() {
                 .zip(&known)
                 .map(|((vector, key, hash), known)| Request {
                     signer: match is_known {
-                        true => Signer::Known(known),
-                        false => Signer::New(key),
+                        true => Signer::Precomputed(known),
+                        false => Signer::Plain(key),
                     },
                     r: &vector.r,
                     s: &vector.s,
@@ -420,7 +420,12 @@ fn each_lane_has_the_verdict_of_one_at_a_time() {
             {
                 let tags = &vector.tags;
                 assert_eq!(vector.by_aws_lc(), *expected, "{tags:?}, AWS-LC");
-                assert_eq!(together, *expected, "{tags:?}, among others, {}", backend.name());
+                assert_eq!(
+                    together,
+                    *expected,
+                    "{tags:?}, in a mixed batch, {}",
+                    backend.name()
+                );
                 let alone = edwards::verify(backend, &[*request]);
                 assert_eq!(alone, [*expected], "{tags:?}, alone, {}", backend.name());
             }
@@ -457,7 +462,7 @@ fn small_orders_are_refused_before_any_lane() {
         };
         assert_eq!(key.err(), of_key, "{tags:?}");
         if key.is_err() {
-            // Here AWS-LC lets those of small order pass, and nothing else.
+            // AWS-LC accepts only those of small order.
             assert_eq!(vector.by_aws_lc(), tags.contains(&Tag::SmallOrderKey), "{tags:?}");
         }
         assert_eq!(
@@ -475,7 +480,7 @@ fn without_sign(bytes: &[u8; 32]) -> [u8; 32] {
 }
 
 #[test]
-fn all_encodings_of_small_orders_are_known() {
+fn all_encodings_of_points_of_small_order_are_recognized() {
     let curve = Curve::new();
     let mut encodings: Vec<_> = curve.torsion().iter().map(|point| curve.encode(point)).collect();
     encodings.extend(non_canonical(&curve));
@@ -485,7 +490,7 @@ fn all_encodings_of_small_orders_are_known() {
     for bytes in &encodings {
         assert!(edwards::is_small_order(bytes), "{bytes:x?}");
     }
-    // Nothing else is: near them, and the base point.
+    // Encodings next to them, and the base point, are not of small order.
     for bytes in encodings {
         for byte in [1, 15, 31] {
             let mut other = bytes;

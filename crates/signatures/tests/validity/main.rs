@@ -1,9 +1,9 @@
-//! What a valid signature is, as a table.
+//! The definition of a valid signature, as a table of vectors.
 //!
-//! Each vector is tagged with what is unusual about it, and a tag says who refuses it: nobody; we, before any lane sees it; or every verifier,
-//! because the equation does not hold. So a vector is valid exactly if nobody refuses one of its tags, and it must have that verdict from
-//! AWS-LC, one at a time, from eight lanes, from the kernels of a GPU compiled for this processor, and from each GPU of this machine, wherever
-//! in a group it stands.
+//! Each vector is tagged with its special properties, and each tag determines who refuses the vector: no verifier; this crate, before any
+//! lane; or every verifier, because the equation does not hold. A vector is valid exactly if no tag causes a refusal. AWS-LC, the single
+//! lane, the batch lane, the GPU kernels compiled for this CPU, and each GPU of this machine must agree with that verdict, at any position
+//! of a batch.
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,
@@ -24,9 +24,9 @@ mod rsa;
 
 /// Who refuses a vector because of a tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Refusal {
-    Nobody,
-    /// Whoever takes a key or a signature over: AWS-LC itself would let it pass.
-    Us,
-    Everybody,
+enum RefusedBy {
+    NoVerifier,
+    /// The check of a key or signature on input; AWS-LC alone would accept it.
+    InputCheck,
+    EveryVerifier,
 }

@@ -1,12 +1,13 @@
-//! The table as messages, of all schemes, mixed: what a receiver refuses, and why, and what every lane says of the rest.
+//! The table as messages, of all schemes, mixed: refusals of a receiver with their reasons, and verdicts of every lane
+//! on the others.
 
 use std::sync::{Arc, LazyLock};
 
 use linewarden_arithmetic::Backend;
 use linewarden_signatures::gpu::{Emulation, Gpu};
 use linewarden_signatures::key::PublicKey;
-use linewarden_signatures::lane::{Eight, Graphics, KeyMemory, OneByOne, Places};
-use linewarden_signatures::message::{Draft, PayloadKind, Unsigned};
+use linewarden_signatures::lane::{BatchLane, GpuLane, KeyMemory, KeyPlacement, SingleLane};
+use linewarden_signatures::message::{Draft, PayloadKind, UnsignedMessage};
 use linewarden_signatures::receive::{Checked, Receiver};
 use linewarden_signatures::refusal::Refusal;
 use linewarden_signatures::scheme::Scheme;
@@ -14,18 +15,18 @@ use linewarden_signatures::scheme::Scheme;
 use crate::common::{NOW, receiver_of, stamp};
 use crate::{curves, devices, rsa};
 
-/// What becomes of a message.
+/// Expected result of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// By a receiver, before a lane sees it.
+    /// Refused by a receiver, before a lane.
     Refused(Refusal),
-    /// What every lane says.
-    Holds(bool),
+    /// The verdict of every lane.
+    Valid(bool),
 }
 
 pub struct Vector {
-    /// What is unusual about it.
-    pub what: String,
+    /// The special property of the vector.
+    pub property: String,
     pub scheme: Scheme,
     pub bytes: Vec<u8>,
     pub verdict: Verdict,
@@ -35,7 +36,7 @@ pub struct Vector {
 pub type Vectors = (Vec<PublicKey>, Vec<Vector>);
 
 pub fn draft(public: &PublicKey, kind: PayloadKind, payload: &[u8]) -> Draft {
-    let unsigned = Unsigned {
+    let unsigned = UnsignedMessage {
         scheme: public.scheme(),
         key_id: public.id(),
         stamp: stamp(NOW, 3),
@@ -45,11 +46,11 @@ pub fn draft(public: &PublicKey, kind: PayloadKind, payload: &[u8]) -> Draft {
     unsigned.encode().expect("a short payload")
 }
 
-/// Cut off by a byte, and with one more.
+/// One byte too short, and one byte too long.
 pub fn misshapen(scheme: Scheme, message: &[u8]) -> [Vector; 2] {
     let longer = [message, &[0]].concat();
     [&message[..message.len() - 1], &longer].map(|bytes| Vector {
-        what: "another length".to_owned(),
+        property: "another length".to_owned(),
         scheme,
         bytes: bytes.to_vec(),
         verdict: Verdict::Refused(Refusal::WrongLength),
@@ -65,7 +66,7 @@ fn vectors() -> (Receiver, Vec<Vector>) {
     (receiver_of(signers.iter()), vectors)
 }
 
-/// What receivers let through, and what every lane must say of it.
+/// Messages that pass the receiver's checks, and their expected verdicts.
 struct Table {
     messages: Vec<Checked>,
     expected: Vec<bool>,
@@ -80,7 +81,7 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
         of: Vec::new(),
     };
     for Vector {
-        what,
+        property,
         scheme,
         bytes,
         verdict,
@@ -88,20 +89,20 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
     {
         let screened = receiver.screen(bytes, NOW);
         match (screened, verdict) {
-            (Err(reason), _) => assert_eq!(Verdict::Refused(reason), verdict, "{scheme}, {what}"),
-            (Ok(_), Verdict::Refused(reason)) => panic!("{scheme}, {what}: not refused: {reason}"),
-            (Ok(message), Verdict::Holds(holds)) => {
+            (Err(reason), _) => assert_eq!(Verdict::Refused(reason), verdict, "{scheme}, {property}"),
+            (Ok(_), Verdict::Refused(reason)) => panic!("{scheme}, {property}: not refused: {reason}"),
+            (Ok(message), Verdict::Valid(holds)) => {
                 table.messages.push(message);
                 table.expected.push(holds);
-                table.of.push((scheme, what));
+                table.of.push((scheme, property));
             }
         }
     }
     table
 });
 
-/// Compares a lane's verdicts with the table's, forwards and backwards.
-fn agree(lane: &str, mut holds: impl FnMut(&[Checked]) -> Vec<bool>) {
+/// Compares a lane's verdicts with the table, in both orders.
+fn assert_verdicts(lane: &str, mut holds: impl FnMut(&[Checked]) -> Vec<bool>) {
     let Table {
         messages,
         expected,
@@ -110,14 +111,14 @@ fn agree(lane: &str, mut holds: impl FnMut(&[Checked]) -> Vec<bool>) {
     let verdicts = holds(messages);
     assert_eq!(verdicts.len(), messages.len(), "{lane}");
     for (at, verdict) in verdicts.into_iter().enumerate() {
-        assert_eq!(verdict, expected[at], "{:?} among others, {lane}", of[at]);
+        assert_eq!(verdict, expected[at], "{:?} in a mixed batch, {lane}", of[at]);
     }
     let places: Vec<usize> = (0..messages.len() - 1).rev().collect();
     let backwards: Vec<_> = places.iter().map(|at| messages[*at].clone()).collect();
     let verdicts = holds(&backwards);
     assert_eq!(verdicts.len(), backwards.len(), "{lane}");
     for (verdict, at) in verdicts.into_iter().zip(places) {
-        assert_eq!(verdict, expected[at], "{:?} in another place, {lane}", of[at]);
+        assert_eq!(verdict, expected[at], "{:?} at another position, {lane}", of[at]);
     }
 }
 
@@ -128,7 +129,7 @@ const MEMORY: KeyMemory = KeyMemory {
 };
 
 #[test]
-fn every_scheme_has_messages_that_hold_and_some_that_do_not() {
+fn every_scheme_has_valid_and_invalid_messages() {
     for scheme in Scheme::ALL {
         let of = TABLE.of.iter().zip(&TABLE.expected);
         let verdicts: Vec<bool> = of
@@ -138,9 +139,9 @@ fn every_scheme_has_messages_that_hold_and_some_that_do_not() {
     }
 }
 
-/// A policy of the receiver, and of no lane.
+/// A setting of the receiver, without effect on lanes.
 #[test]
-fn a_receiver_that_asks_for_low_s_refuses_the_other_half() {
+fn a_receiver_with_low_s_refuses_the_upper_half() {
     let (receiver, vectors) = vectors();
     let receiver = receiver.with_p256_low_s(true);
     let of_p256 = vectors
@@ -148,30 +149,33 @@ fn a_receiver_that_asks_for_low_s_refuses_the_other_half() {
         .filter(|vector| vector.scheme == Scheme::EcdsaP256);
     let mut refused = 0;
     for Vector {
-        what, bytes, verdict, ..
+        property,
+        bytes,
+        verdict,
+        ..
     } in of_p256
     {
         let screened = receiver.screen(bytes, NOW).map(drop);
-        if what == curves::HIGH_S {
+        if property == curves::HIGH_S {
             assert_eq!(screened, Err(Refusal::Malleable));
-            assert_eq!(verdict, Verdict::Holds(true));
+            assert_eq!(verdict, Verdict::Valid(true));
             refused += 1;
-        } else if verdict == Verdict::Holds(true) {
-            assert_eq!(screened, Ok(()), "{what}");
+        } else if verdict == Verdict::Valid(true) {
+            assert_eq!(screened, Ok(()), "{property}");
         }
     }
-    assert_eq!(refused, 4, "one of each key");
+    assert_eq!(refused, 4, "one per key");
 }
 
 #[test]
-fn each_lane_of_a_processor_has_the_same_verdict() {
-    let mut one = OneByOne::default();
-    agree("one at a time", |messages| {
-        messages.iter().map(|message| one.holds(message)).collect()
+fn each_cpu_lane_has_the_same_verdict() {
+    let mut one = SingleLane::default();
+    assert_verdicts("one at a time", |messages| {
+        messages.iter().map(|message| one.verify_one(message)).collect()
     });
     for backend in Backend::available() {
-        let mut eight = Eight::on(backend);
-        agree(backend.name(), |messages| eight.holds(messages));
+        let mut batch_lane = BatchLane::with_backend(backend);
+        assert_verdicts(backend.name(), |messages| batch_lane.verify_all(messages));
     }
 }
 
@@ -179,12 +183,12 @@ fn each_lane_of_a_processor_has_the_same_verdict() {
 fn a_device_has_the_same_verdict() {
     let emulated = || Gpu::emulated(Emulation::default()).map_err(|lost| panic!("{lost}"));
     let keys = TABLE.messages.iter().map(Checked::key);
-    let places = Arc::new(Places::new(keys, MEMORY));
-    let emulated = Graphics::opened_by(Box::new(emulated), Arc::clone(&places));
+    let places = Arc::new(KeyPlacement::new(keys, MEMORY));
+    let emulated = GpuLane::open_with(Box::new(emulated), Arc::clone(&places));
     let mut lanes = vec![emulated.expect("an emulated device")];
     lanes.extend(devices::lanes(&places));
     for lane in &mut lanes {
         let name = format!("{lane:?}");
-        agree(&name, |messages| lane.holds(messages).expect("not lost"));
+        assert_verdicts(&name, |messages| lane.verify_all(messages).expect("not lost"));
     }
 }

@@ -4,33 +4,33 @@ use std::sync::LazyLock;
 
 use aws_lc_rs::{digest, signature};
 use linewarden_arithmetic::Backend;
-use linewarden_arithmetic::p256::{self, KnownPoint, PointError, PublicPoint, Request, Signer};
+use linewarden_arithmetic::p256::{self, PointError, PrecomputedPoint, PublicPoint, Request, Signer};
 use linewarden_signatures::gpu::{Emulation, Goal, Gpu, P256Batch};
 use num_bigint::BigUint;
 
-use crate::Refusal::{self, Everybody, Nobody};
+use crate::RefusedBy::{self, EveryVerifier, NoVerifier};
 use crate::devices;
 use crate::plain::{Group, inverse, number, subtract, to_be};
 
-/// What is unusual about a vector.
+/// The special property of a vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tag {
     Ordinary,
-    /// `s > n / 2`: as valid as n - s, unless a receiver asks for the lower half.
+    /// `s > n / 2`: as valid as n - s, unless a receiver requires the lower half.
     HighS,
-    /// The greatest s that is low, or the smallest.
+    /// The greatest low s, or the smallest.
     ExtremeS,
-    /// The x coordinate is n or more, so that r is what is left of it.
+    /// The x coordinate is n or more, so that r is x minus n.
     XAboveOrder,
-    /// r is the greatest or the smallest x coordinate that there is below n.
+    /// r is the greatest or the smallest existing x coordinate below n.
     ExtremeR,
     /// The x coordinate is r + n modulo p, but not r modulo n.
     XWrapped,
     /// r or s is 0.
     Zero,
-    /// r or s is n or more; modulo n it would be right.
+    /// r or s is n or more; modulo n it would be correct.
     AboveOrder,
-    /// r or s is n - 1, with which nobody signed.
+    /// r or s is n - 1, which no signer makes.
     OrderLess1,
     /// The digest is 0 modulo n.
     DigestZero,
@@ -42,12 +42,12 @@ enum Tag {
     EqualSummands,
     /// u1 G + u2 Q is infinity.
     Infinity,
-    /// The signature is of another digest, or of another key, or not the same any more.
+    /// The signature is of another digest or key, or was changed.
     Changed,
 }
 
 impl Tag {
-    fn refused_by(self) -> Refusal {
+    fn refused_by(self) -> RefusedBy {
         match self {
             Self::Ordinary
             | Self::HighS
@@ -57,13 +57,13 @@ impl Tag {
             | Self::DigestZero
             | Self::DigestAboveOrder
             | Self::SmallKey
-            | Self::EqualSummands => Nobody,
+            | Self::EqualSummands => NoVerifier,
             Self::XWrapped
             | Self::Zero
             | Self::AboveOrder
             | Self::OrderLess1
             | Self::Infinity
-            | Self::Changed => Everybody,
+            | Self::Changed => EveryVerifier,
         }
     }
 }
@@ -83,7 +83,7 @@ pub struct Curve {
     pub g: Point,
 }
 
-/// Infinity is none.
+/// `None` is infinity.
 pub type Point = Option<(BigUint, BigUint)>;
 
 impl Group for Curve {
@@ -136,7 +136,7 @@ impl Curve {
         (&y * &y % &self.p == square).then(|| (x.clone(), y))
     }
 
-    /// The first point on the way from one x on, upwards or downwards.
+    /// The first point with an x from this one on, upwards or downwards.
     fn near_x(&self, mut x: BigUint, up: bool) -> Point {
         loop {
             if let Some(point) = self.with_x(&x) {
@@ -185,7 +185,7 @@ impl Curve {
     }
 }
 
-/// Numbers without a pattern.
+/// Arbitrary numbers.
 pub fn scalars() -> [BigUint; 4] {
     [
         number("c9afa9d845ba75166b5c215767b1d6934e50c3db36e89b127b8a622b120f6721"),
@@ -257,7 +257,7 @@ fn small_keys(curve: &Curve) -> Vec<Vector> {
         let [r, s] = curve.sign(&d, &digest, &nonce);
         let tags = [Tag::SmallKey, Tag::EqualSummands];
         vectors.push(curve.vector(&tags, &key, &digest, [&r, &curve.low(&s)]));
-        // u1 = - u2 d: the sum is infinity, whatever s is.
+        // u1 = - u2 d: the sum is infinity for every s.
         let opposite = subtract(&BigUint::ZERO, &digest, n);
         let s = curve.low(&s);
         vectors.push(curve.vector(&[Tag::SmallKey, Tag::Infinity], &key, &opposite, [&r, &s]));
@@ -270,7 +270,7 @@ fn signatures_by_points(curve: &Curve) -> Vec<Vector> {
     let (p, n) = (&curve.p, &curve.n);
     let half = n / 2u32;
     let (one, zero) = (BigUint::from(1u32), BigUint::ZERO);
-    // n - 1, n, p - 1 and 1 are the x of no point, or else the search ends where it begins.
+    // n - 1, n, p - 1 and 1 are not the x of a point, or else the search ends where it begins.
     let below_n = curve.near_x(n - 1u32, false);
     let above_n = curve.near_x(n.clone(), true);
     let below_p = curve.near_x(p - 1u32, false);
@@ -333,8 +333,8 @@ impl Vector {
         }
     }
 
-    fn is_refused_by(&self, who: Refusal) -> bool {
-        self.tags.iter().any(|tag| tag.refused_by() == who)
+    fn is_refused_by(&self, party: RefusedBy) -> bool {
+        self.tags.iter().any(|tag| tag.refused_by() == party)
     }
 
     fn by_aws_lc(&self) -> bool {
@@ -346,21 +346,21 @@ impl Vector {
 }
 
 #[test]
-fn each_lane_has_the_verdict_of_one_at_a_time() {
+fn batch_verdicts_equal_single_verdicts() {
     let vectors = &*VECTORS;
     for backend in Backend::available() {
         let known: Vec<_> = vectors
             .iter()
-            .map(|vector| KnownPoint::new(backend, &vector.key))
+            .map(|vector| PrecomputedPoint::new(backend, &vector.key))
             .collect();
         let new: Vec<_> = vectors
             .iter()
-            .map(|vector| vector.request(Signer::New(&vector.key)))
+            .map(|vector| vector.request(Signer::Plain(&vector.key)))
             .collect();
         let known = vectors
             .iter()
             .zip(&known)
-            .map(|(vector, known)| vector.request(Signer::Known(known)));
+            .map(|(vector, known)| vector.request(Signer::Precomputed(known)));
         for requests in [new, known.collect()] {
             have_the_verdicts(backend, vectors, requests);
         }
@@ -370,10 +370,15 @@ fn each_lane_has_the_verdict_of_one_at_a_time() {
 fn have_the_verdicts(backend: Backend, vectors: &[Vector], requests: Vec<Request<'_>>) {
     let together = p256::verify(backend, &requests);
     for ((vector, request), together) in vectors.iter().zip(&requests).zip(together) {
-        let expected = !vector.is_refused_by(Everybody);
+        let expected = !vector.is_refused_by(EveryVerifier);
         let tags = &vector.tags;
         assert_eq!(vector.by_aws_lc(), expected, "{tags:?}, AWS-LC");
-        assert_eq!(together, expected, "{tags:?}, among others, {}", backend.name());
+        assert_eq!(
+            together,
+            expected,
+            "{tags:?}, in a mixed batch, {}",
+            backend.name()
+        );
         let alone = p256::verify(backend, &[*request]);
         assert_eq!(alone, [expected], "{tags:?}, alone, {}", backend.name());
     }
@@ -384,13 +389,13 @@ fn have_the_verdicts(backend: Backend, vectors: &[Vector], requests: Vec<Request
         .iter()
         .skip(1)
         .rev()
-        .map(|vector| !vector.is_refused_by(Everybody))
+        .map(|vector| !vector.is_refused_by(EveryVerifier))
         .collect();
     assert_eq!(verdicts, expected, "in other lanes");
 }
 
 #[test]
-fn a_device_has_the_verdict_of_one_at_a_time() {
+fn device_verdicts_equal_single_verdicts() {
     let vectors = &*VECTORS;
     let digests: Vec<[u8; 32]> = vectors.iter().map(|vector| vector.digest).collect();
     let numbers = vectors.iter().map(|vector| [vector.r, vector.s].concat());
@@ -412,7 +417,7 @@ fn a_device_has_the_verdict_of_one_at_a_time() {
         for goal in [Goal::Throughput, Goal::Latency] {
             let verdicts = gpu.verify_p256(&batch, goal).unwrap();
             for (vector, verdict) in vectors.iter().zip(verdicts) {
-                let expected = !vector.is_refused_by(Everybody);
+                let expected = !vector.is_refused_by(EveryVerifier);
                 assert_eq!(
                     verdict,
                     expected,
@@ -426,7 +431,7 @@ fn a_device_has_the_verdict_of_one_at_a_time() {
 }
 
 #[test]
-fn what_is_no_point_is_no_key() {
+fn invalid_points_are_refused_as_keys() {
     let curve = Curve::new();
     let (x, y) = curve.g.clone().expect("the base point");
     let zero = [0; 32];
@@ -450,7 +455,7 @@ fn what_is_no_point_is_no_key() {
     for (bytes, expected) in cases {
         assert_eq!(PublicPoint::from_sec1(&bytes).map(drop), expected, "{bytes:x?}");
     }
-    // x below 2^256 - p with p added is the same number modulo p.
+    // x below 2^256 - p, with p added, is the same number modulo p.
     let small = curve.near_x(BigUint::from(1u32), true);
     let (x, y) = small.expect("a point");
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Points by arbitrary numbers: slow, and by the formulas of textbooks.
+//! Point arithmetic on big numbers: slow, with textbook formulas.
 
 use num_bigint::BigUint;
 

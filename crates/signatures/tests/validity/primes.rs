@@ -1,4 +1,4 @@
-//! Primes of moduli: of two keys of 2,048 bits, and of two of 3,072.
+//! Prime factors of moduli: of two keys of 2,048 bits, and of two of 3,072.
 
 pub const PRIMES_2048: [[&str; 2]; 2] = [
     [

@@ -14,15 +14,15 @@ use crate::messages::{self, Vectors, Verdict, draft, misshapen};
 use crate::plain::inverse;
 use crate::primes::{PRIMES_2048, PRIMES_3072};
 
-/// What is unusual about a vector.
+/// The special property of a vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tag {
     Ordinary,
-    /// The signature begins with a byte of zeros.
+    /// The signature begins with a zero byte.
     SmallSignature,
-    /// What the signature is a root of begins with a byte of zeros.
+    /// The number to sign begins with a zero byte.
     SmallRoot,
-    /// A salt, or a mask's name, of zeros or of ones alone.
+    /// A salt or mask name of only zeros or only ones.
     Plain,
     /// PSS: the salt has another length.
     Salt,
@@ -32,28 +32,28 @@ enum Tag {
     TopBit,
     /// PSS: a byte before the separator is not zero, or the separator is not 1.
     Padding,
-    /// An encoding of PKCS #1 version 1.5, or none at all.
+    /// An encoding of PKCS #1 version 1.5, or arbitrary bytes.
     OtherEncoding,
     /// RA: no mask, the mask squared, or a combination of three signatures.
     Combined,
-    /// Of another message, by another key, or with another mask's name.
+    /// Of another message or key, or with another mask name.
     Other,
     /// `n - s`, or the inverse.
     Related,
-    /// Numbers that make carries ripple.
+    /// Numbers that make carries propagate.
     Ripple,
-    /// 0, 1 or n - 1, which are their own powers.
+    /// 0, 1 or n - 1, which equal their own powers.
     Fixed,
-    /// n or more, right modulo n.
+    /// n or more, correct modulo n.
     AboveModulus,
-    /// A message of another kind, or with a number that a component does not have.
+    /// A message of another kind, or with a number out of a component's range.
     Layout,
 }
 
 impl Tag {
     fn verdict(self) -> Verdict {
         match self {
-            Self::Ordinary | Self::SmallSignature | Self::SmallRoot | Self::Plain => Verdict::Holds(true),
+            Self::Ordinary | Self::SmallSignature | Self::SmallRoot | Self::Plain => Verdict::Valid(true),
             Self::Fixed | Self::AboveModulus => Verdict::Refused(Refusal::OutOfRange),
             Self::Layout => Verdict::Refused(Refusal::WrongLayout),
             Self::Salt
@@ -64,21 +64,21 @@ impl Tag {
             | Self::Combined
             | Self::Other
             | Self::Related
-            | Self::Ripple => Verdict::Holds(false),
+            | Self::Ripple => Verdict::Valid(false),
         }
     }
 }
 
 fn vector(tag: Tag, scheme: Scheme, bytes: Vec<u8>) -> messages::Vector {
     messages::Vector {
-        what: format!("{tag:?}"),
+        property: format!("{tag:?}"),
         scheme,
         bytes,
         verdict: tag.verdict(),
     }
 }
 
-/// A key whose private operation is three lines.
+/// A key with a simple private operation.
 struct Key {
     n: BigUint,
     p: BigUint,
@@ -114,7 +114,7 @@ impl Key {
         [vec![0; self.bytes - bytes.len()], bytes].concat()
     }
 
-    /// Numbers that every scheme refuses, whatever they are to be signatures of; `right` is one that holds.
+    /// Numbers that every scheme refuses for any message; `right` is a valid signature.
     fn numbers(&self, right: &BigUint) -> Vec<(Tag, BigUint)> {
         let (n, one) = (&self.n, BigUint::from(1u32));
         let top = &one << (8 * self.bytes);
@@ -153,7 +153,7 @@ fn mgf1(input: &[u8], length: usize) -> Vec<u8> {
     (0u32..).flat_map(block).take(length).collect()
 }
 
-/// EMSA-PSS (RFC 8017, 9.1.1), with whatever is asked for in the places of what should be there.
+/// EMSA-PSS (RFC 8017, 9.1.1), with parts that a test may change.
 struct Encoding {
     salt: Vec<u8>,
     before_salt: [u8; 2],
@@ -189,7 +189,7 @@ impl Encoding {
     }
 }
 
-/// Salts or mask names, each another.
+/// Distinct salts or mask names.
 fn seeds() -> impl Iterator<Item = [u8; 32]> {
     (0u32..).map(|number| Sha256::digest(number.to_be_bytes()).into())
 }
@@ -272,7 +272,7 @@ struct Equation<'a> {
 }
 
 impl Equation<'_> {
-    /// H of the parts, each behind its length.
+    /// H of the parts, each preceded by its length.
     fn hash(&self, purpose: u8, parts: &[&[u8]]) -> BigUint {
         let mut input = vec![purpose];
         for part in [&self.public.pad()[..]].iter().chain(parts) {

@@ -1,4 +1,4 @@
-//! Cyclic redundancy checks of every width, polynomial and orientation that BMv2 knows.
+//! Cyclic redundancy checks of every width, polynomial and bit order that BMv2 supports.
 
 /// Width of a CRC's remainder, bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -25,9 +25,8 @@ impl CrcWidth {
     }
 }
 
-/// What defines a CRC, in the terms of BMv2's `crc_config_t`. Values are written as the polynomial is: the
-/// coefficient of the highest power is the most significant bit, whether or not data are reflected. Bits
-/// above the width are ignored.
+/// Parameters of a CRC, as in BMv2's `crc_config_t`. In all values the coefficient of the highest power is the
+/// most significant bit, whether or not data are reflected. Bits above the width are ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CrcParameters {
     /// Width of the remainder.
@@ -36,16 +35,16 @@ pub struct CrcParameters {
     pub polynomial: u64,
     /// Remainder before the first byte.
     pub initial_remainder: u64,
-    /// Added to the remainder after the last byte and after its reflection.
+    /// XORed with the remainder after the last byte and after the reflection.
     pub final_xor: u64,
-    /// Whether each byte enters with its least significant bit first.
+    /// Whether each byte is processed with its least significant bit first.
     pub data_reflected: bool,
-    /// Whether the remainder's bits are turned round before `final_xor`.
+    /// Whether the bits of the remainder are reversed before `final_xor`.
     pub remainder_reflected: bool,
 }
 
 impl CrcParameters {
-    /// Parameters in the order of BMv2's tables; `reflected` holds for data and remainder.
+    /// Parameters in the order of BMv2's tables; `reflected` applies to data and remainder.
     pub const fn new(
         width: CrcWidth,
         polynomial: u64,
@@ -66,23 +65,23 @@ impl CrcParameters {
 
 type Table = [u64; 256];
 
-/// Bytes taken at a time.
+/// Bytes per step (slicing-by-8).
 const SLICES: usize = 8;
 
-/// A CRC ready to run: its parameters and the tables made of them (16 KiB).
+/// CRC parameters with their precomputed tables (16 KiB).
 ///
-/// The register is as wide as the machine's word whatever the width of the CRC. Reflected data shift it
-/// right and the remainder stands in its low bits, reflected; otherwise it is shifted left and the remainder
-/// stands in its high bits. So two loops serve all widths.
+/// The shift register has 64 bits for every width. Reflected data shift the register right and leave the
+/// reflected remainder in the low bits; otherwise the register shifts left and the remainder is in the high
+/// bits. So two loops handle all widths.
 #[derive(Debug)]
 pub struct Crc {
     parameters: CrcParameters,
-    start: u64,
+    initial_register: u64,
     tables: [Table; SLICES],
 }
 
 impl Crc {
-    /// Makes the tables.
+    /// Computes the tables.
     pub const fn new(parameters: CrcParameters) -> Self {
         let unused = 64 - parameters.width.bits();
         let (start, tables) = if parameters.data_reflected {
@@ -99,17 +98,17 @@ impl Crc {
         };
         Self {
             parameters,
-            start,
+            initial_register: start,
             tables,
         }
     }
 
-    /// The parameters that the tables were made of.
+    /// Parameters of the CRC.
     pub const fn parameters(&self) -> &CrcParameters {
         &self.parameters
     }
 
-    /// The CRC of `input`; of nothing it is the initial remainder, turned and added to as any other.
+    /// Computes the CRC of `input`. For empty input the result is the initial remainder after reflection and XOR.
     pub fn compute(&self, input: &[u8]) -> u64 {
         let CrcParameters {
             width,
@@ -119,11 +118,11 @@ impl Crc {
             ..
         } = self.parameters;
         let remainder = if data_reflected {
-            let turned = self.run_reflected(input);
+            let reflected = self.run_reflected(input);
             if remainder_reflected {
-                turned
+                reflected
             } else {
-                reflect(turned, width)
+                reflect(reflected, width)
             }
         } else {
             let straight = self.run_forward(input) >> (64 - width.bits());
@@ -139,7 +138,7 @@ impl Crc {
     fn run_reflected(&self, input: &[u8]) -> u64 {
         let [t0, t1, t2, t3, t4, t5, t6, t7] = &self.tables;
         let (words, rest) = input.as_chunks::<SLICES>();
-        let register = words.iter().fold(self.start, |register, word| {
+        let register = words.iter().fold(self.initial_register, |register, word| {
             let [a, b, c, d, e, f, g, h] = (register ^ u64::from_le_bytes(*word)).to_le_bytes();
             at(t7, a) ^ at(t6, b) ^ at(t5, c) ^ at(t4, d) ^ at(t3, e) ^ at(t2, f) ^ at(t1, g) ^ at(t0, h)
         });
@@ -152,7 +151,7 @@ impl Crc {
     fn run_forward(&self, input: &[u8]) -> u64 {
         let [t0, t1, t2, t3, t4, t5, t6, t7] = &self.tables;
         let (words, rest) = input.as_chunks::<SLICES>();
-        let register = words.iter().fold(self.start, |register, word| {
+        let register = words.iter().fold(self.initial_register, |register, word| {
             let [a, b, c, d, e, f, g, h] = (register ^ u64::from_be_bytes(*word)).to_be_bytes();
             at(t7, a) ^ at(t6, b) ^ at(t5, c) ^ at(t4, d) ^ at(t3, e) ^ at(t2, f) ^ at(t1, g) ^ at(t0, h)
         });
@@ -163,7 +162,7 @@ impl Crc {
     }
 }
 
-// A byte never lies outside a table of 256 entries.
+// A byte is always a valid index into a table of 256 entries.
 #[allow(clippy::indexing_slicing)]
 fn at(table: &Table, byte: u8) -> u64 {
     table[byte as usize]
@@ -173,12 +172,12 @@ const fn low_bits(value: u64, width: CrcWidth) -> u64 {
     value & (u64::MAX >> (64 - width.bits()))
 }
 
-/// Turns the low `width` bits round.
+/// Reverses the low `width` bits.
 const fn reflect(value: u64, width: CrcWidth) -> u64 {
     low_bits(value, width).reverse_bits() >> (64 - width.bits())
 }
 
-// Every index is below the constant length of its array: the loops say so.
+// The loop bounds keep every index below the constant length of its array.
 #[allow(clippy::indexing_slicing)]
 const fn reflected_tables(polynomial: u64) -> [Table; SLICES] {
     let mut tables = [[0; 256]; SLICES];
@@ -210,7 +209,7 @@ const fn reflected_tables(polynomial: u64) -> [Table; SLICES] {
     tables
 }
 
-// Every index is below the constant length of its array: the loops say so.
+// The loop bounds keep every index below the constant length of its array.
 #[allow(clippy::indexing_slicing)]
 const fn forward_tables(polynomial: u64) -> [Table; SLICES] {
     let mut tables = [[0; 256]; SLICES];

@@ -1,15 +1,15 @@
-//! The CRCs that BMv2 knows by name, and those that a name spells out.
+//! CRCs by BMv2's predefined names, and custom CRCs whose name contains the parameters.
 
 use super::crc::{CrcParameters, CrcWidth};
 use CrcWidth::{W8, W16, W32, W64};
 
-/// Name, width, polynomial, initial remainder, final addition, whether reflected.
-type Row = (&'static str, CrcWidth, u64, u64, u64, bool);
+/// Name, width, polynomial, initial remainder, final XOR, whether reflected.
+type NamedCrc = (&'static str, CrcWidth, u64, u64, u64, bool);
 
-/// The predefined algorithms of the Python package crcmod (`-` written as `_`), with
-/// the parameters that BMv2 gives them.
+/// Predefined algorithms of the Python package crcmod (`-` becomes `_`), with BMv2's
+/// parameters.
 #[rustfmt::skip]
-const NAMED: [Row; 38] = [
+const NAMED: [NamedCrc; 38] = [
     ("crc_8", W8, 0x07, 0x00, 0x00, false),
     ("crc_8_darc", W8, 0x39, 0x00, 0x00, true),
     ("crc_8_i_code", W8, 0x1d, 0xfd, 0x00, false),
@@ -50,29 +50,29 @@ const NAMED: [Row; 38] = [
     ("crc_64_jones", W64, 0xad93d23594c935a9, 0xffffffffffffffff, 0x0000000000000000, true),
 ];
 
-/// Parameters of a CRC that is named, or spelt out as `poly_0x1<hex>[_init_<hex>][_xout_<hex>][_not_rev]`.
+/// Parameters of a predefined CRC, or of a name like `poly_0x1<hex>[_init_<hex>][_xout_<hex>][_not_rev]`.
 ///
-/// The polynomial is written with its highest coefficient, the leading 1, so that its length tells the width:
-/// 8, 16, 32 or 64 bits. Data and remainder are reflected unless `not_rev` stands. BMv2 lists `lsb`, `msb` and
-/// `extend` and refuses them; so does this.
+/// The polynomial includes its highest coefficient, the leading 1, so its length determines the width: 8, 16,
+/// 32 or 64 bits. Data and remainder are reflected unless `not_rev` is present. BMv2 lists `lsb`, `msb` and
+/// `extend` but rejects them; this function rejects them, too.
 pub(super) fn by_name(name: &str) -> Option<CrcParameters> {
     let named = NAMED.iter().find(|row| row.0 == name);
     match named {
         Some(&(_, width, polynomial, initial, xor, reflected)) => {
             Some(CrcParameters::new(width, polynomial, initial, xor, reflected))
         }
-        None => spelt_out(name),
+        None => parse_custom(name),
     }
 }
 
-fn spelt_out(name: &str) -> Option<CrcParameters> {
+fn parse_custom(name: &str) -> Option<CrcParameters> {
     let mut words = name.split('_');
     let (mut polynomial, mut initial, mut xor, mut reflected) = (None, 0, 0, true);
     while let Some(word) = words.next() {
         match word {
             "poly" => polynomial = Some(words.next()?),
-            "init" => initial = hexadecimal(words.next()?)?,
-            "xout" => xor = hexadecimal(words.next()?)?,
+            "init" => initial = parse_hex(words.next()?)?,
+            "xout" => xor = parse_hex(words.next()?)?,
             "not" if words.next()? == "rev" => reflected = false,
             _ => return None,
         }
@@ -87,14 +87,14 @@ fn spelt_out(name: &str) -> Option<CrcParameters> {
     };
     Some(CrcParameters::new(
         width,
-        hexadecimal(digits)?,
+        parse_hex(digits)?,
         initial,
         xor,
         reflected,
     ))
 }
 
-fn hexadecimal(written: &str) -> Option<u64> {
+fn parse_hex(written: &str) -> Option<u64> {
     let digits = written.strip_prefix("0x").unwrap_or(written);
     if digits.starts_with('+') {
         return None;

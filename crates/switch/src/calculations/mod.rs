@@ -1,19 +1,19 @@
-//! Hash algorithms and checksums of v1model, bit for bit as BMv2 computes them.
+//! Hash algorithms and checksums of v1model, with bit-identical results to BMv2.
 //!
-//! # What is hashed
-//! An algorithm takes a byte string. BMv2 makes it of a calculation's inputs one after another, most
-//! significant bit first and with no gap between them: a field takes its width in bits, a constant the width
-//! that the program's JSON gives it, a header all of its fields. Fields of headers that are not valid, and such
-//! headers, are left out. If the bits do not fill the last byte, zero bits follow **at the end**; so a 9-bit
-//! field that holds 1 becomes `00 80`. The packet's payload, where the calculation asks for it, follows at the
-//! next whole byte. Nothing at all to hash is the empty string, for which every algorithm has a value too.
+//! # Input
+//! The input of an algorithm is a byte string. BMv2 concatenates the inputs of a calculation, most significant
+//! bit first and without gaps: a field with its width in bits, a constant with the width in the program's JSON,
+//! a header with all of its fields. Invalid headers and their fields are skipped. If the bits do not fill the
+//! last byte, zero bits are appended **at the end**: a 9-bit field with value 1 becomes `00 80`. The payload of
+//! the packet, if the calculation includes it, starts at the next whole byte. The input may be empty: every
+//! algorithm defines a result for the empty string.
 //!
-//! # What comes out
-//! Every result is a 64-bit number; narrower algorithms leave the high bits zero. What a program does with it
-//! (a field's width, base and modulus of `hash`) is not this module's business.
+//! # Result
+//! Every result is a 64-bit number; narrower algorithms leave the high bits zero. The caller applies the width
+//! of the target field and the base and modulus of `hash`.
 //!
 //! # Sources
-//! The algorithms registered in BMv2 1.15 by `calculations.cpp`, `crc_map.cpp` and simple_switch.
+//! Algorithms registered in BMv2 1.15 by `calculations.cpp`, `crc_map.cpp` and simple_switch.
 
 mod crc;
 mod crc_names;
@@ -36,11 +36,11 @@ const CRC32_PARAMETERS: CrcParameters =
     CrcParameters::new(CrcWidth::W32, 0x04c1_1db7, 0xffff_ffff, 0xffff_ffff, true);
 const CRC64_PARAMETERS: CrcParameters = CrcParameters::new(CrcWidth::W64, 0x1b, 0, 0, true);
 
-/// Inputs that `round_robin_consistent` remembers; BMv2 remembers all, so that a sender of ever new packets
-/// fills its memory. Inputs beyond these get numbers of their own each time.
+/// Maximum number of inputs that `round_robin_consistent` stores. BMv2 stores all inputs, so a sender of
+/// distinct packets exhausts its memory. Further inputs get a new number at each call.
 const CONSISTENT_INPUTS_MAX: usize = 1 << 20;
 
-/// Which algorithm a program names.
+/// Algorithm of a calculation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Algorithm {
     /// `crc16`: CRC-16/ARC.
@@ -51,29 +51,29 @@ pub enum Algorithm {
     CrcCcitt,
     /// `cksum16` and `csum16`: the Internet checksum (RFC 1071), complemented.
     Checksum16,
-    /// `xor16`: 16-bit words, big-endian, added without carry; a lone last byte is the high one.
+    /// `xor16`: XOR of big-endian 16-bit words; a single last byte is the high byte of a word.
     Xor16,
-    /// `xor32`: the same of 32-bit words.
+    /// `xor32`: as `xor16`, with 32-bit words.
     Xor32,
-    /// `identity`: the first eight bytes as a big-endian number; fewer bytes are a smaller number.
+    /// `identity`: the first eight bytes (or fewer) as a big-endian number.
     Identity,
-    /// `xxh64`, and simple_switch's `bmv2_hash`: xxHash of 64 bits with seed 0.
+    /// `xxh64`, and simple_switch's `bmv2_hash`: 64-bit xxHash with seed 0.
     Xxh64,
-    /// simple_switch's `hash_ex`: FNV-1a whose bytes are signed, with a final mixing.
+    /// simple_switch's `hash_ex`: FNV-1a with signed bytes and a final mixing step.
     HashEx,
-    /// `toeplitz`: of 32 bits; the key is four zero bytes until [`Calculation::set_toeplitz_key`].
+    /// `toeplitz`: 32-bit Toeplitz hash; the key is four zero bytes until [`Calculation::set_toeplitz_key`].
     Toeplitz,
-    /// `round_robin`: 0, 1, 2.. at each call, whatever the input.
+    /// `round_robin`: 0, 1, 2.. at each call, independent of the input.
     RoundRobin,
-    /// `round_robin_consistent`: the same, but an input keeps the number that it was given first.
+    /// `round_robin_consistent`: as `round_robin`, but the same input always yields the same number.
     RoundRobinConsistent,
-    /// A CRC with parameters of its own: `crc8_custom`, `crc16_custom`, `crc32_custom`, `crc64_custom` with
-    /// their defaults, one of BMv2's named CRCs (`crc_16_dect`..), or `poly_0x1.._init_.._xout_.._not_rev`.
+    /// CRC with configurable parameters: `crc8_custom`, `crc16_custom`, `crc32_custom`, `crc64_custom` with their
+    /// defaults, one of BMv2's named CRCs (`crc_16_dect`..), or `poly_0x1.._init_.._xout_.._not_rev`.
     CustomCrc(CrcParameters),
 }
 
 impl Algorithm {
-    /// The algorithm that BMv2 runs under this name; `None` if it has none and refuses the program.
+    /// Algorithm with this BMv2 name; `None` if BMv2 rejects the name.
     pub fn from_name(name: &str) -> Option<Self> {
         Some(match name {
             "crc16" => Self::Crc16,
@@ -97,37 +97,37 @@ impl Algorithm {
     }
 }
 
-/// Why a calculation's parameters cannot be set.
+/// Error of setting the parameters of a calculation.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CalculationError {
-    /// The program names another algorithm for this calculation.
-    #[error("the calculation runs {runs:?}, which takes no {asked}; name one that does")]
+    /// The algorithm of the calculation does not have such parameters.
+    #[error("cannot set {requested}: the algorithm of the calculation is {algorithm:?}")]
     WrongAlgorithm {
-        /// What was to be set.
-        asked: &'static str,
-        /// The calculation's algorithm.
-        runs: Algorithm,
+        /// Parameter to set.
+        requested: &'static str,
+        /// Algorithm of the calculation.
+        algorithm: Algorithm,
     },
-    /// The CRC is of another width than the parameters.
+    /// The width of the parameters differs from the width of the CRC.
     #[error(
-        "the calculation's CRC is {width} bits wide and the parameters are for {given}; keep the width that \
-         the program chose"
+        "cannot set CRC parameters: the CRC of the calculation has {expected_bits} bits, the parameters have \
+         {actual_bits}; use the width of the program"
     )]
     WrongCrcWidth {
         /// Width of the calculation, bits.
-        width: u32,
+        expected_bits: u32,
         /// Width of the parameters, bits.
-        given: u32,
+        actual_bits: u32,
     },
-    /// A Toeplitz key consists of whole 32-bit words.
-    #[error("a Toeplitz key of {bytes} bytes; give a multiple of 4, at least 4")]
+    /// The Toeplitz key does not consist of whole 32-bit words.
+    #[error("invalid Toeplitz key length of {bytes} bytes: the length must be a positive multiple of 4")]
     ToeplitzKeyLength {
-        /// Length that was given.
+        /// Length of the key.
         bytes: usize,
     },
 }
 
-/// An algorithm with its tables, parameters and counters: one per calculation of a program, as in BMv2.
+/// Algorithm with its tables, parameters and counters: one for each calculation of a program, as in BMv2.
 #[derive(Debug)]
 pub struct Calculation {
     algorithm: Algorithm,
@@ -146,17 +146,17 @@ enum Engine {
     HashEx,
     Toeplitz(Vec<u32>),
     RoundRobin(AtomicU64),
-    RoundRobinConsistent(Mutex<Numbered>),
+    RoundRobinConsistent(Mutex<InputNumbers>),
 }
 
 #[derive(Debug, Default)]
-struct Numbered {
+struct InputNumbers {
     next: u64,
     inputs: HashMap<Vec<u8>, u64>,
 }
 
-impl Numbered {
-    fn number(&mut self, input: &[u8]) -> u64 {
+impl InputNumbers {
+    fn number_of(&mut self, input: &[u8]) -> u64 {
         if let Some(&number) = self.inputs.get(input) {
             return number;
         }
@@ -170,7 +170,7 @@ impl Numbered {
 }
 
 impl Calculation {
-    /// A calculation with default parameters and counters at zero.
+    /// Creates a calculation with default parameters and zero counters.
     pub fn new(algorithm: Algorithm) -> Self {
         let engine = match algorithm {
             Algorithm::Crc16 => Engine::FixedCrc(&CRC16),
@@ -190,12 +190,12 @@ impl Calculation {
         Self { algorithm, engine }
     }
 
-    /// The algorithm, with the parameters that a custom CRC has now.
+    /// Algorithm, with the current parameters of a custom CRC.
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 
-    /// Hashes a byte string, assembled as the module's text says.
+    /// Hashes a byte string that was assembled as described in the module documentation.
     pub fn compute(&self, input: &[u8]) -> u64 {
         match &self.engine {
             Engine::FixedCrc(crc) => crc.compute(input),
@@ -208,44 +208,44 @@ impl Calculation {
             Engine::HashEx => u64::from(hash_ex(input)),
             Engine::Toeplitz(key) => u64::from(toeplitz(key, input)),
             Engine::RoundRobin(next) => next.fetch_add(1, Ordering::Relaxed),
-            // What a panicking thread may have left is still a table of numbers given out.
+            // A panic cannot leave the map inconsistent: an insertion is one call.
             Engine::RoundRobinConsistent(numbered) => numbered
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
-                .number(input),
+                .number_of(input),
         }
     }
 
-    /// Gives a custom CRC other parameters of the same width (`set_crc16_parameters` of BMv2's CLI).
+    /// Sets the parameters of a custom CRC; the width must not change (`set_crc16_parameters` in BMv2's CLI).
     ///
     /// # Errors
     /// [`CalculationError::WrongAlgorithm`], [`CalculationError::WrongCrcWidth`].
     pub fn set_crc(&mut self, parameters: CrcParameters) -> Result<(), CalculationError> {
         let Algorithm::CustomCrc(now) = self.algorithm else {
             return Err(CalculationError::WrongAlgorithm {
-                asked: "CRC parameters",
-                runs: self.algorithm,
+                requested: "CRC parameters",
+                algorithm: self.algorithm,
             });
         };
         if now.width != parameters.width {
             return Err(CalculationError::WrongCrcWidth {
-                width: now.width.bits(),
-                given: parameters.width.bits(),
+                expected_bits: now.width.bits(),
+                actual_bits: parameters.width.bits(),
             });
         }
         *self = Self::new(Algorithm::CustomCrc(parameters));
         Ok(())
     }
 
-    /// Gives a Toeplitz hash its key.
+    /// Sets the key of a Toeplitz hash.
     ///
     /// # Errors
     /// [`CalculationError::WrongAlgorithm`], [`CalculationError::ToeplitzKeyLength`].
     pub fn set_toeplitz_key(&mut self, key: &[u8]) -> Result<(), CalculationError> {
         let Engine::Toeplitz(words) = &mut self.engine else {
             return Err(CalculationError::WrongAlgorithm {
-                asked: "Toeplitz key",
-                runs: self.algorithm,
+                requested: "Toeplitz key",
+                algorithm: self.algorithm,
             });
         };
         match key.as_chunks::<4>() {
@@ -258,25 +258,25 @@ impl Calculation {
     }
 }
 
-/// The Internet checksum (RFC 1071), as it is put into a header: the complement of the one's complement sum of
-/// the big-endian 16-bit words; a lone last byte is a word's high byte. Of nothing, and of zeros, 0xffff.
+/// Internet checksum (RFC 1071) as stored in a header: the complement of the one's complement sum of the
+/// big-endian 16-bit words; a single last byte is the high byte of a word. Empty and all-zero input give 0xffff.
 pub fn checksum16(input: &[u8]) -> u16 {
     let mut sum = InternetSum::default();
     sum.add(input);
     sum.finish()
 }
 
-/// The Internet checksum, part by part.
+/// Incremental Internet checksum.
 ///
-/// The sum may be taken in the machine's byte order and in words as wide as wanted (RFC 1071, section 2 B and C); only the
-/// result is turned round.
+/// The sum uses the machine's byte order and wide words (RFC 1071, section 2 B and C); only the result is
+/// byte-swapped.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InternetSum(u64);
 
 impl InternetSum {
-    /// Adds bytes. All parts but the last must have an even number of them.
+    /// Adds bytes. All parts except the last must have an even length.
     ///
-    /// Words of 32 bits need no carry taken round: 2^32 of them fit, far more than a packet has.
+    /// The 64-bit sum of 32-bit words needs no end-around carry: it has room for 2^32 words, far more than a packet.
     #[inline]
     pub fn add(&mut self, input: &[u8]) {
         let (words, mut rest) = input.as_chunks::<4>();
@@ -292,7 +292,7 @@ impl InternetSum {
         }
     }
 
-    /// The checksum of all that was added.
+    /// Checksum of all added bytes.
     #[inline]
     pub fn finish(self) -> u16 {
         let sum = (self.0 >> 32) + (self.0 & 0xffff_ffff);
@@ -322,7 +322,7 @@ fn identity(input: &[u8]) -> u64 {
 
 fn hash_ex(input: &[u8]) -> u32 {
     let mut hash = input.iter().fold(0x811c_9dc5_u32, |hash, byte| {
-        // BMv2's bytes are signed where it runs, and widened with their sign.
+        // BMv2 uses `char`, which is signed on its platforms, so the sign is extended.
         (hash ^ i32::from(byte.cast_signed()).cast_unsigned()).wrapping_mul(0x0100_0193)
     });
     hash = hash.wrapping_add(hash << 13);
@@ -332,7 +332,7 @@ fn hash_ex(input: &[u8]) -> u32 {
     hash.wrapping_add(hash << 5)
 }
 
-/// The key is used again from its start when the input is longer; BMv2 lets the window run round its end.
+/// If the input is longer than the key, the window wraps around to the start of the key, as in BMv2.
 fn toeplitz(key: &[u32], input: &[u8]) -> u32 {
     let left = key.iter().cycle();
     let right = key.iter().cycle().skip(1);
@@ -349,7 +349,7 @@ fn toeplitz(key: &[u32], input: &[u8]) -> u32 {
         })
 }
 
-/// Adds up the 32 bits of `window` that start at each bit set in `word`, counted from the most significant.
+/// XORs the 32 bits of `window` that start at each set bit of `word`, counted from the most significant bit.
 fn window_sum(mut word: u32, window: u64) -> u32 {
     let mut sum = 0;
     while word != 0 {

@@ -1,4 +1,4 @@
-//! Evidence of the program that runs, for whoever asks beside P4Runtime.
+//! Evidence of the running program, for the evidence service next to P4Runtime.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,21 +7,23 @@ use linewarden_evidence::encoding::Object;
 use linewarden_evidence::keys::Signer;
 use linewarden_evidence::statement::Nonce;
 use linewarden_p4runtime::error::EntityError;
-use linewarden_p4runtime::evidence::{Attested, Digests, Listing, NONCE_BYTES, NoEvidence, Source};
+use linewarden_p4runtime::evidence::{
+    Digests, EvidenceSource, EvidenceUnavailable, InventoryScope, NONCE_BYTES, SignedEvidence,
+};
 
 use super::{Control, Programs};
 use crate::evidence::{Attester, EvidenceSettings, Rescan};
 use crate::switch::Switch;
 
-/// How a switch gives evidence, whatever program it runs.
-pub struct Attesting {
+/// Attestation configuration of a switch, for all programs.
+pub struct AttestationConfig {
     settings: EvidenceSettings,
     software_version: String,
     signer: Option<Mutex<Box<dyn Signer + Send>>>,
 }
 
-impl Attesting {
-    /// With a key to sign statements with, or without: then digests are told, and packets may carry evidence.
+impl AttestationConfig {
+    /// Creates the configuration. Without a signer the switch provides digests and evidence in packets, but no statements.
     #[must_use]
     pub fn new(
         settings: EvidenceSettings,
@@ -37,51 +39,59 @@ impl Attesting {
 }
 
 impl Control {
-    /// Begins to measure a program that is to run; its states' numbers go on where those of the one before end.
-    pub(super) fn measure(&self, programs: &Programs, switch: &mut Switch) -> Result<(), EntityError> {
-        let Some(attesting) = &self.attesting else {
+    /// Starts the measurement of a program before it runs. The sequence numbers continue those of the previous program.
+    pub(super) fn start_measurement(
+        &self,
+        programs: &Programs,
+        switch: &mut Switch,
+    ) -> Result<(), EntityError> {
+        let Some(attesting) = &self.attestation else {
             return Ok(());
         };
-        let begun = switch.attest(attesting.settings.clone(), programs.running());
-        begun
-            .map(|_| ())
-            .map_err(|error| EntityError::invalid(format!("no evidence can be given of it: {error}")))
+        let begun = switch.start_attestation(attesting.settings.clone(), programs.live_switch());
+        begun.map(|_| ()).map_err(|error| {
+            EntityError::invalid(format!("cannot measure the program for evidence: {error}"))
+        })
     }
 
-    fn attesting(&self) -> Result<&Attesting, NoEvidence> {
-        let none = "this switch gives no evidence: start it with --switch-id and --boot-count";
-        self.attesting.as_ref().ok_or_else(|| NoEvidence(none.to_owned()))
+    fn attestation_config(&self) -> Result<&AttestationConfig, EvidenceUnavailable> {
+        let none = "evidence is disabled: start the switch with --switch-id and --boot-count";
+        self.attestation
+            .as_ref()
+            .ok_or_else(|| EvidenceUnavailable(none.to_owned()))
     }
 
-    /// Of the program that runs now.
-    fn attester(&self) -> Result<Arc<Attester>, NoEvidence> {
-        self.attesting()?;
+    /// Attester of the running program.
+    fn attester(&self) -> Result<Arc<Attester>, EvidenceUnavailable> {
+        self.attestation_config()?;
         let programs = self.programs();
-        let attester = programs.running().and_then(|switch| switch.attester().cloned());
-        attester.ok_or_else(|| NoEvidence("no program runs yet".to_owned()))
+        let attester = programs
+            .live_switch()
+            .and_then(|switch| switch.attester().cloned());
+        attester.ok_or_else(|| EvidenceUnavailable("no program is running".to_owned()))
     }
 
-    /// Packets that were dropped because a program had made what looks like evidence; nothing where none is given.
+    /// Number of packets dropped because a program had produced data that resembles evidence; `None` if evidence is disabled.
     #[must_use]
-    pub fn forged(&self) -> Option<u64> {
-        let attesting = self.attesting.as_ref();
-        attesting.map(|attesting| attesting.settings.identity.forged())
+    pub fn forged_packets(&self) -> Option<u64> {
+        let attesting = self.attestation.as_ref();
+        attesting.map(|attesting| attesting.settings.identity.forged_packets())
     }
 
-    /// Compares memory with what was measured; nothing where nothing is measured.
+    /// Compares memory with the measurement; `None` if no program is measured.
     ///
     /// # Errors
-    /// Something in force has no encoding.
-    pub fn rescan(&self) -> Result<Option<Rescan>, NoEvidence> {
+    /// Active state cannot be encoded.
+    pub fn rescan(&self) -> Result<Option<Rescan>, EvidenceUnavailable> {
         let programs = self.programs();
-        let rescan = programs.running().map(Switch::rescan).transpose();
-        Ok(rescan.map_err(no_evidence)?.flatten())
+        let rescan = programs.live_switch().map(Switch::rescan).transpose();
+        Ok(rescan.map_err(evidence_unavailable)?.flatten())
     }
 }
 
-impl Source for Control {
-    fn digests(&self) -> Result<Digests, NoEvidence> {
-        let snapshot = self.attester()?.snapshot().map_err(no_evidence)?;
+impl EvidenceSource for Control {
+    fn digests(&self) -> Result<Digests, EvidenceUnavailable> {
+        let snapshot = self.attester()?.snapshot().map_err(evidence_unavailable)?;
         let digests = snapshot.digests;
         Ok(Digests {
             switch_id: snapshot.switch.0,
@@ -93,17 +103,21 @@ impl Source for Control {
         })
     }
 
-    fn attest(&self, nonce: [u8; NONCE_BYTES], listing: Listing) -> Result<Attested, NoEvidence> {
-        let attesting = self.attesting()?;
+    fn attest(
+        &self,
+        nonce: [u8; NONCE_BYTES],
+        listing: InventoryScope,
+    ) -> Result<SignedEvidence, EvidenceUnavailable> {
+        let attesting = self.attestation_config()?;
         let without = match listing {
-            Listing::Nothing => None,
-            Listing::AllBut(names) => Some(objects(&names)?),
+            InventoryScope::None => None,
+            InventoryScope::AllExcept(names) => Some(parse_objects(&names)?),
         };
         let none =
-            || NoEvidence("this switch has no key to sign with: start it with --evidence-key".to_owned());
+            || EvidenceUnavailable("signing key is missing: start the switch with --evidence-key".to_owned());
         let signer = attesting.signer.as_ref().ok_or_else(none)?;
-        // A signer that panicked has no state that could be half written. It is waited for first: the statement is of the
-        // program that runs when it is signed.
+        // A panic of a signer leaves no partial state. The lock is taken first so that the statement covers the program
+        // that runs at the time of signing.
         let mut signer = signer.lock().unwrap_or_else(PoisonError::into_inner);
         let attester = self.attester()?;
         let stated = attester.statement(
@@ -112,27 +126,27 @@ impl Source for Control {
             without.as_ref(),
             signer.as_mut(),
         );
-        let (statement, inventory) = stated.map_err(no_evidence)?;
+        let (statement, inventory) = stated.map_err(evidence_unavailable)?;
         if !Arc::ptr_eq(&attester, &self.attester()?) {
-            return Err(NoEvidence(
-                "another program runs since this was asked: ask again".to_owned(),
+            return Err(EvidenceUnavailable(
+                "program changed during the request: retry the request".to_owned(),
             ));
         }
-        Ok(Attested {
+        Ok(SignedEvidence {
             statement,
             inventory: inventory.map(|inventory| inventory.to_bytes()),
         })
     }
 }
 
-fn objects(names: &[String]) -> Result<BTreeSet<Object>, NoEvidence> {
+fn parse_objects(names: &[String]) -> Result<BTreeSet<Object>, EvidenceUnavailable> {
     let object = |name: &String| {
         name.parse()
-            .map_err(|error| NoEvidence(format!("{name} is no object: {error}")))
+            .map_err(|error| EvidenceUnavailable(format!("invalid object {name}: {error}")))
     };
     names.iter().map(object).collect()
 }
 
-fn no_evidence(error: crate::evidence::EvidenceError) -> NoEvidence {
-    NoEvidence(error.to_string())
+fn evidence_unavailable(error: crate::evidence::EvidenceError) -> EvidenceUnavailable {
+    EvidenceUnavailable(error.to_string())
 }

@@ -1,4 +1,4 @@
-//! Which parts of a program a P4Info names, found by their names and checked once.
+//! Mapping from P4Info elements to elements of the program, by name. Checked once per pipeline.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,43 +7,43 @@ use linewarden_p4runtime::error::EntityError;
 use linewarden_p4runtime::ids as named;
 use linewarden_p4runtime::p4info::{self, Format, MatchKind as NamedKind, P4Info};
 
-use super::values::Shape;
-use super::wire::Header;
+use super::controller_channel::PacketIoHeader;
+use super::values::ValueLayout;
 use crate::program::Program;
 use crate::program::action::Action;
 use crate::program::ids::{ActionId, CounterId, MeterId, ProfileId, RegisterId, TableId, ValueSetId};
 use crate::program::pipeline::{KeyField, MatchKind, Table, TableKind};
 
-/// A table of P4Info in the program.
+/// Mapping of a table.
 #[derive(Debug)]
 pub(super) struct TableBinding {
     pub(super) id: TableId,
-    /// For each field of the program's key, its place in P4Info's.
-    pub(super) places: Vec<usize>,
-    /// The actions that it may use.
+    /// For each key field of the program, its position in the P4Info.
+    pub(super) field_positions: Vec<usize>,
+    /// Actions of the table.
     pub(super) actions: BTreeMap<named::ActionId, ActionId>,
     pub(super) profile: Option<ProfileId>,
-    /// Its entries' meter.
+    /// Direct meter.
     pub(super) meter: Option<MeterId>,
 }
 
-/// An action profile of P4Info in the program.
+/// Mapping of an action profile.
 #[derive(Debug)]
 pub(super) struct ProfileBinding {
     pub(super) id: ProfileId,
-    /// The actions of the tables that use it.
+    /// Actions of the tables that use the profile.
     pub(super) actions: BTreeMap<named::ActionId, ActionId>,
 }
 
-/// A value set of P4Info in the program.
+/// Mapping of a value set.
 #[derive(Debug)]
 pub(super) struct ValueSetBinding {
     pub(super) id: ValueSetId,
-    /// How wide its fields are.
+    /// Widths of the fields, bits.
     pub(super) widths: Vec<u32>,
 }
 
-/// Everything that P4Info names.
+/// Mapping of all P4Info elements.
 #[derive(Debug)]
 pub(super) struct Binding {
     pub(super) info: Arc<P4Info>,
@@ -51,35 +51,39 @@ pub(super) struct Binding {
     pub(super) profiles: BTreeMap<named::ProfileId, ProfileBinding>,
     pub(super) counters: BTreeMap<named::CounterId, CounterId>,
     pub(super) meters: BTreeMap<named::MeterId, MeterId>,
-    pub(super) registers: BTreeMap<named::RegisterId, (RegisterId, Shape)>,
+    pub(super) registers: BTreeMap<named::RegisterId, (RegisterId, ValueLayout)>,
     pub(super) value_sets: BTreeMap<named::ValueSetId, ValueSetBinding>,
-    /// Digests by their number in the program.
-    pub(super) digests: BTreeMap<u32, (named::DigestId, Shape)>,
-    /// P4Info's number of each of the program's actions.
+    /// Digests by their id in the program.
+    pub(super) digests: BTreeMap<u32, (named::DigestId, ValueLayout)>,
+    /// P4Info id of each action of the program.
     pub(super) action_ids: Vec<Option<named::ActionId>>,
-    pub(super) packet_in: Header,
-    pub(super) packet_out: Header,
+    pub(super) packet_in: PacketIoHeader,
+    pub(super) packet_out: PacketIoHeader,
 }
 
-fn misfit(kind: &str, name: &str, what: impl std::fmt::Display) -> EntityError {
+fn mismatch(kind: &str, name: &str, problem: impl std::fmt::Display) -> EntityError {
     EntityError::invalid(format!(
-        "P4Info does not fit the program: {kind} \"{name}\": {what}"
+        "P4Info does not match the program: {kind} \"{name}\": {problem}"
     ))
 }
 
-/// The place of the program's element of this name.
-fn place<'a>(kind: &str, name: &str, mut names: impl Iterator<Item = &'a str>) -> Result<u32, EntityError> {
+/// Position of the program's element with this name.
+fn element_position<'a>(
+    kind: &str,
+    name: &str,
+    mut names: impl Iterator<Item = &'a str>,
+) -> Result<u32, EntityError> {
     let found = names.position(|known| known == name);
     found
         .and_then(|place| u32::try_from(place).ok())
-        .ok_or_else(|| misfit(kind, name, "the program has none of this name"))
+        .ok_or_else(|| mismatch(kind, name, "not found in the program"))
 }
 
 impl Binding {
-    /// Finds everything.
+    /// Creates the mapping.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT names the element that the program has not, or has differently.
+    /// INVALID_ARGUMENT names the element that is missing in the program or differs.
     pub(super) fn new(info: Arc<P4Info>, program: &Program) -> Result<Self, EntityError> {
         let mut binding = Self {
             tables: BTreeMap::new(),
@@ -92,10 +96,16 @@ impl Binding {
             action_ids: program
                 .actions
                 .iter()
-                .map(|action| info.actions().named(&action.name).map(|known| known.id))
+                .map(|action| {
+                    info.actions()
+                        .by_name_or_alias(&action.name)
+                        .map(|known| known.id)
+                })
                 .collect(),
-            packet_in: Header::of(info.packet_in()).map_err(|error| error.at("packet_in"))?,
-            packet_out: Header::of(info.packet_out()).map_err(|error| error.at("packet_out"))?,
+            packet_in: PacketIoHeader::from_p4info(info.packet_in())
+                .map_err(|error| error.at("packet_in"))?,
+            packet_out: PacketIoHeader::from_p4info(info.packet_out())
+                .map_err(|error| error.at("packet_out"))?,
             info: info.clone(),
         };
         for table in info.tables().iter() {
@@ -112,11 +122,11 @@ impl Binding {
 }
 
 fn bind_table(info: &P4Info, program: &Program, table: &p4info::Table) -> Result<TableBinding, EntityError> {
-    let wrong = |what: String| misfit("table", &table.name, what);
+    let wrong = |problem: String| mismatch("table", &table.name, problem);
     let names = program.tables.iter().map(|known| known.name.as_str());
-    let id = TableId(place("table", &table.name, names)?);
+    let id = TableId(element_position("table", &table.name, names)?);
     let Some(known) = program.tables.get(id.index()) else {
-        return Err(wrong("the program has none of this name".to_owned()));
+        return Err(wrong("not found in the program".to_owned()));
     };
     let profile = match known.kind {
         TableKind::Simple => None,
@@ -130,17 +140,15 @@ fn bind_table(info: &P4Info, program: &Program, table: &p4info::Table) -> Result
             .map(|profile| profile.name.as_str())
     };
     if table.profile.and_then(profile_name) != profile.and_then(known_name) {
-        return Err(wrong(
-            "its action profile is another one in the program".to_owned(),
-        ));
+        return Err(wrong("action profile differs from the program".to_owned()));
     }
-    for (is, of, what) in [
+    for (is_present, is_supported, resource) in [
         (table.counter.is_some(), known.with_counters, "counter"),
         (table.meter.is_some(), known.direct_meter.is_some(), "meter"),
         (table.idle_timeout, known.with_timeout, "idle timeout"),
     ] {
-        if is && !of {
-            return Err(wrong(format!("its entries have no {what} in the program")));
+        if is_present && !is_supported {
+            return Err(wrong(format!("table has no direct {resource} in the program")));
         }
     }
     let mut actions = BTreeMap::new();
@@ -151,25 +159,25 @@ fn bind_table(info: &P4Info, program: &Program, table: &p4info::Table) -> Result
     }
     Ok(TableBinding {
         id,
-        places: places(table, known).map_err(wrong)?,
+        field_positions: field_positions(table, known).map_err(wrong)?,
         actions,
         profile,
         meter: known.direct_meter.map(|(meter, _)| meter),
     })
 }
 
-/// For each field of the program's key, its place in P4Info's.
-fn places(table: &p4info::Table, known: &Table) -> Result<Vec<usize>, String> {
+/// For each key field of the program, its position in the P4Info.
+fn field_positions(table: &p4info::Table, known: &Table) -> Result<Vec<usize>, String> {
     if table.fields.len() != known.key.len() {
         return Err(format!(
-            "its key has {} fields, the program's {}",
+            "key has {} fields, the program has {}",
             table.fields.len(),
             known.key.len()
         ));
     }
     let searched_by_priority = matches!(known.match_kind, MatchKind::Ternary | MatchKind::Range);
     if table.needs_priority() != searched_by_priority {
-        return Err("only one of it and the program's has priorities".to_owned());
+        return Err("only one of P4Info and program has priorities".to_owned());
     }
     let place = |field: &KeyField| {
         let found = table.fields.iter().position(|named| named.name == field.name);
@@ -190,11 +198,11 @@ fn places(table: &p4info::Table, known: &Table) -> Result<Vec<usize>, String> {
         };
         match named.format {
             _ if !kinds_fit => Err(format!(
-                "match field \"{}\" is {:?}, the program's {:?}",
+                "match field \"{}\" is {:?}, in the program {:?}",
                 field.name, named.kind, field.kind
             )),
             Format::Bits(width) if width != bits => Err(format!(
-                "match field \"{}\" has {width} bits, the program's {bits}",
+                "match field \"{}\" has {width} bits, in the program {bits}",
                 field.name
             )),
             _ => Ok(place),
@@ -203,7 +211,7 @@ fn places(table: &p4info::Table, known: &Table) -> Result<Vec<usize>, String> {
     known.key.iter().map(place).collect()
 }
 
-/// The program's action of this name among a table's: it may have one for each table.
+/// Action of the table with this name: the program may have one copy of an action for each table.
 fn bind_action(program: &Program, table: &Table, action: &p4info::Action) -> Result<ActionId, String> {
     let of_id = |id: &&ActionId| {
         program
@@ -214,18 +222,21 @@ fn bind_action(program: &Program, table: &Table, action: &p4info::Action) -> Res
     let id = table.actions.iter().find(of_id).copied();
     let known = id.and_then(|id| Some((id, program.actions.get(id.index())?)));
     let Some((id, known)) = known else {
-        return Err(format!("the program's has no action \"{}\"", action.name));
-    };
-    if !params_fit(action, known) {
         return Err(format!(
-            "the parameters of action \"{}\" are others in the program",
+            "action \"{}\" not found in the program's table",
+            action.name
+        ));
+    };
+    if !parameters_match(action, known) {
+        return Err(format!(
+            "parameters of action \"{}\" differ from the program",
             action.name
         ));
     }
     Ok(id)
 }
 
-fn params_fit(action: &p4info::Action, known: &Action) -> bool {
+fn parameters_match(action: &p4info::Action, known: &Action) -> bool {
     let fits = |(param, known): (&p4info::Param, &crate::program::action::Param)| {
         param.name == known.name
             && match param.format {
@@ -242,16 +253,16 @@ fn bind_profile(
     tables: &BTreeMap<named::TableId, TableBinding>,
 ) -> Result<ProfileBinding, EntityError> {
     let names = program.profiles.iter().map(|known| known.name.as_str());
-    let id = ProfileId(place("action profile", &profile.name, names)?);
+    let id = ProfileId(element_position("action profile", &profile.name, names)?);
     let selects = program
         .profiles
         .get(id.index())
         .is_some_and(|known| known.selector.is_some());
     if profile.with_selector != selects {
-        return Err(misfit(
+        return Err(mismatch(
             "action profile",
             &profile.name,
-            "only one of it and the program's is a selector",
+            "only one of P4Info and program is a selector",
         ));
     }
     let mut actions = BTreeMap::new();
@@ -263,14 +274,14 @@ fn bind_profile(
     Ok(ProfileBinding { id, actions })
 }
 
-fn same_size(kind: &str, name: &str, size: u64, known: u32) -> Result<(), EntityError> {
+fn check_size(kind: &str, name: &str, size: u64, known: u32) -> Result<(), EntityError> {
     if size == u64::from(known) {
         return Ok(());
     }
-    Err(misfit(
+    Err(mismatch(
         kind,
         name,
-        format!("it has {size} cells, the program's {known}"),
+        format!("array has {size} cells, in the program {known}"),
     ))
 }
 
@@ -278,9 +289,9 @@ fn counters(info: &P4Info, program: &Program) -> Result<BTreeMap<named::CounterI
     let mut bound = BTreeMap::new();
     for counter in info.counters().iter() {
         let names = program.counters.iter().map(|known| known.name.as_str());
-        let id = CounterId(place("counter", &counter.name, names)?);
+        let id = CounterId(element_position("counter", &counter.name, names)?);
         let size = program.counters.get(id.index()).map_or(0, |known| known.size);
-        same_size("counter", &counter.name, counter.size, size)?;
+        check_size("counter", &counter.name, counter.size, size)?;
         bound.insert(counter.id, id);
     }
     Ok(bound)
@@ -290,9 +301,9 @@ fn meters(info: &P4Info, program: &Program) -> Result<BTreeMap<named::MeterId, M
     let mut bound = BTreeMap::new();
     for meter in info.meters().iter() {
         let names = program.meters.iter().map(|known| known.name.as_str());
-        let id = MeterId(place("meter", &meter.name, names)?);
+        let id = MeterId(element_position("meter", &meter.name, names)?);
         let size = program.meters.get(id.index()).map_or(0, |known| known.size);
-        same_size("meter", &meter.name, meter.size, size)?;
+        check_size("meter", &meter.name, meter.size, size)?;
         bound.insert(meter.id, id);
     }
     Ok(bound)
@@ -301,17 +312,17 @@ fn meters(info: &P4Info, program: &Program) -> Result<BTreeMap<named::MeterId, M
 fn registers(
     info: &P4Info,
     program: &Program,
-) -> Result<BTreeMap<named::RegisterId, (RegisterId, Shape)>, EntityError> {
+) -> Result<BTreeMap<named::RegisterId, (RegisterId, ValueLayout)>, EntityError> {
     let mut bound = BTreeMap::new();
     for register in info.registers().iter() {
         let names = program.registers.iter().map(|known| known.name.as_str());
-        let id = RegisterId(place("register", &register.name, names)?);
+        let id = RegisterId(element_position("register", &register.name, names)?);
         let (size, bits) = program
             .registers
             .get(id.index())
             .map_or((0, 0), |known| (known.size, known.bits));
-        same_size("register", &register.name, register.size, size)?;
-        let shape = Shape::within(&register.data, bits)
+        check_size("register", &register.name, register.size, size)?;
+        let shape = ValueLayout::for_width(&register.data, bits)
             .map_err(|error| error.at(format!("register \"{}\"", register.name)))?;
         bound.insert(register.id, (id, shape));
     }
@@ -325,7 +336,7 @@ fn value_sets(
     let mut bound = BTreeMap::new();
     for set in info.value_sets().iter() {
         let names = program.value_sets.iter().map(|known| known.name.as_str());
-        let id = ValueSetId(place("value set", &set.name, names)?);
+        let id = ValueSetId(element_position("value set", &set.name, names)?);
         let width = |field: &p4info::MatchField| match field.format {
             Format::Bits(width) => Some(width),
             Format::Unwritable => None,
@@ -335,10 +346,10 @@ fn value_sets(
         let widths = widths
             .filter(|widths| widths.iter().sum::<u32>() == bits)
             .ok_or_else(|| {
-                misfit(
+                mismatch(
                     "value set",
                     &set.name,
-                    format!("its fields have not the program's {bits} bits"),
+                    format!("fields do not have {bits} bits in total as in the program"),
                 )
             })?;
         bound.insert(set.id, ValueSetBinding { id, widths });
@@ -346,14 +357,17 @@ fn value_sets(
     Ok(bound)
 }
 
-fn digests(info: &P4Info, program: &Program) -> Result<BTreeMap<u32, (named::DigestId, Shape)>, EntityError> {
+fn digests(
+    info: &P4Info,
+    program: &Program,
+) -> Result<BTreeMap<u32, (named::DigestId, ValueLayout)>, EntityError> {
     let mut bound = BTreeMap::new();
     for digest in info.digests().iter() {
         let names = program.digests.iter().map(|known| known.name.as_str());
-        let at = place("digest", &digest.name, names)?;
+        let at = element_position("digest", &digest.name, names)?;
         if let Some(known) = program.digests.get(at as usize) {
             let widths = known.fields.iter().map(|field| program.bits(*field)).collect();
-            let shape = Shape::of_fields(&digest.data, widths)
+            let shape = ValueLayout::for_fields(&digest.data, widths)
                 .map_err(|error| error.at(format!("digest \"{}\"", digest.name)))?;
             bound.insert(known.json_id, (digest.id, shape));
         }

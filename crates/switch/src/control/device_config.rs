@@ -1,14 +1,14 @@
-//! The program within a pipeline: the JSON itself, or wrapped as older controllers do it.
+//! Device configuration of a pipeline: plain JSON, or JSON wrapped in a protobuf message by older controllers.
 
 use linewarden_p4runtime::error::EntityError;
 
-/// Field of the wrapping message (`p4.tmp.P4DeviceConfig`) that holds the JSON.
+/// Field of the message `p4.tmp.P4DeviceConfig` that holds the JSON.
 const DEVICE_DATA: u64 = 3;
 
-/// The JSON.
+/// Extracts the JSON.
 ///
 /// # Errors
-/// INVALID_ARGUMENT if it is neither.
+/// INVALID_ARGUMENT if the data has neither format.
 pub(super) fn json(config: &[u8]) -> Result<&[u8], EntityError> {
     let first = config.iter().find(|byte| !byte.is_ascii_whitespace());
     if first == Some(&b'{') {
@@ -16,13 +16,13 @@ pub(super) fn json(config: &[u8]) -> Result<&[u8], EntityError> {
     }
     wrapped(config).ok_or_else(|| {
         EntityError::invalid(
-            "p4_device_config is no program: it takes the JSON that p4c writes for BMv2 \
+            "p4_device_config is not a program: expected the JSON that p4c writes for BMv2 \
              (p4c-bm2-ss -o program.json)",
         )
     })
 }
 
-/// The field of a protobuf message, if it is one.
+/// Extracts the field of a protobuf message; `None` if the data is not such a message.
 fn wrapped(mut rest: &[u8]) -> Option<&[u8]> {
     let mut found = None;
     while !rest.is_empty() {

@@ -1,4 +1,4 @@
-//! Writing entries of tables, and default entries.
+//! Writes of table entries and default entries.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use linewarden_p4runtime::ids as named;
 
 use super::actions;
 use super::binding::TableBinding;
-use super::book::{Note, Shot};
-use super::writing::{Effect, Writing, Written, bound};
+use super::controller_state::{EntryMetadata, OneShot};
+use super::write::{BatchWriter, CellWrite, UpdateResult, require_bound};
 use crate::forwarding::{ForwardingChange, ForwardingOp};
 use crate::meter::Meter;
 use crate::program::ids::{ProfileId, TableId};
@@ -21,30 +21,30 @@ use crate::tables::{
     TableChange, TableOp, TableSetChange, TableSetOp, Target, WeightedMember,
 };
 
-/// A time to live as the switch counts it: whole milliseconds, never less than was asked for.
+/// Converts an idle timeout to whole milliseconds, rounded up.
 fn milliseconds(timeout_ns: u64) -> u64 {
     timeout_ns.div_ceil(1_000_000)
 }
 
-fn no_marks() -> EntityError {
-    EntityError::unimplemented("meters do not count what they mark here: leave meter_counter_data out")
+fn meter_counters_unsupported() -> EntityError {
+    EntityError::unimplemented("meter counters are not supported: omit meter_counter_data")
 }
 
-fn no_watching() -> EntityError {
-    EntityError::unimplemented("ports are not watched here: leave watch_port out")
+fn watch_port_unsupported() -> EntityError {
+    EntityError::unimplemented("port watching is not supported: omit watch_port")
 }
 
-/// Refuses to watch a port.
-pub(super) fn unwatched<T>(watch: Option<T>) -> Written {
-    watch.map_or(Ok(()), |_| Err(no_watching()))
+/// Rejects a watched port.
+pub(super) fn reject_watch_port<T>(watch: Option<T>) -> UpdateResult {
+    watch.map_or(Ok(()), |_| Err(watch_port_unsupported()))
 }
 
-fn data(counts: CounterData) -> (u64, u64) {
+fn packets_and_bytes(counts: CounterData) -> (u64, u64) {
     (counts.packets, counts.bytes)
 }
 
-impl<'a> Writing<'a, '_> {
-    pub(super) fn entry(&mut self, change: &Change<TableEntry, EntryKey>) -> Written {
+impl<'a> BatchWriter<'a, '_> {
+    pub(super) fn entry(&mut self, change: &Change<TableEntry, EntryKey>) -> UpdateResult {
         match change {
             Change::Insert(entry) => self.insert(entry),
             Change::Modify(entry) => self.modify(entry),
@@ -53,18 +53,20 @@ impl<'a> Writing<'a, '_> {
     }
 
     fn table(&self, id: named::TableId) -> Result<&'a TableBinding, EntityError> {
-        bound(self.binding.tables.get(&id))
+        require_bound(self.binding.tables.get(&id))
     }
 
     fn spec(&self, id: TableId) -> Result<&KeySpec, EntityError> {
         let table = self.batch.state().tables().table(id);
-        bound(table.map(|table| &table.spec().key))
+        require_bound(table.map(|table| &table.spec().key))
     }
 
-    fn tables(&mut self, op: TableSetOp) -> Result<TableSetChange, EntityError> {
-        match self.change(ForwardingOp::Tables(op))? {
+    fn apply_table_op(&mut self, op: TableSetOp) -> Result<TableSetChange, EntityError> {
+        match self.apply_op(ForwardingOp::Tables(op))? {
             ForwardingChange::Tables(change) => Ok(change),
-            _ => Err(EntityError::invalid("the change was none of a table")),
+            _ => Err(EntityError::invalid(
+                "internal error: the operation did not change a table",
+            )),
         }
     }
 
@@ -73,59 +75,66 @@ impl<'a> Writing<'a, '_> {
         id: ProfileId,
         op: ProfileOp,
     ) -> Result<ProfileChange, EntityError> {
-        match self.tables(TableSetOp::Profile(id, op))? {
+        match self.apply_table_op(TableSetOp::Profile(id, op))? {
             TableSetChange::Profile(_, change) => Ok(change),
-            TableSetChange::Table(..) => Err(EntityError::invalid("the change was none of a profile")),
+            TableSetChange::Table(..) => Err(EntityError::invalid(
+                "internal error: the operation did not change an action profile",
+            )),
         }
     }
 
-    /// The entry with this key.
+    /// Finds the entry with this key.
     fn find(&self, binding: &TableBinding, key: &EntryKey) -> Result<Arc<Entry>, EntityError> {
-        let table = bound(self.batch.state().tables().table(binding.id))?;
+        let table = require_bound(self.batch.state().tables().table(binding.id))?;
         let key = binding.key(&table.spec().key, key)?;
         table.find(&key).cloned().ok_or_else(|| {
-            EntityError::not_found(format!("table \"{}\" has no such entry", table.spec().name))
+            EntityError::not_found(format!("entry not found in table \"{}\"", table.spec().name))
         })
     }
 
-    fn insert(&mut self, entry: &TableEntry) -> Written {
+    fn insert(&mut self, entry: &TableEntry) -> UpdateResult {
         let binding = self.table(entry.key.table)?;
         let key = binding.key(self.spec(binding.id)?, &entry.key)?;
         let action = entry.action.as_ref();
-        let action = action.ok_or_else(|| EntityError::invalid("a new entry needs an action"))?;
-        let table = bound(self.batch.state().tables().table(binding.id))?;
-        // What the entry would be refused for is said before anything is made for it.
+        let action = action.ok_or_else(|| EntityError::invalid("new entry requires an action"))?;
+        let table = require_bound(self.batch.state().tables().table(binding.id))?;
+        // Check the entry before creating objects for it.
         if table.find(&key).is_some() {
             return Err(EntityError::already_exists(format!(
-                "table \"{}\" has an entry with this key already",
+                "entry with this key exists in table \"{}\"",
                 table.spec().name
             )));
         }
         let state = table.spec().stateful.then(EntryState::default).map(Arc::new);
         if let Some(state) = &state {
-            self.fill(binding, state, entry)?;
+            self.initialize_state(binding, state, entry)?;
         }
-        let (target, shot) = self.target(binding, action)?;
+        let (target, one_shot) = self.target(binding, action)?;
         let new = NewEntry {
             key,
             target,
             state,
             constant: false,
         };
-        let change = self.tables(TableSetOp::Table(binding.id, TableOp::Insert(new)))?;
+        let change = self.apply_table_op(TableSetOp::Table(binding.id, TableOp::Insert(new)))?;
         let TableSetChange::Table(_, TableChange::Inserted(made)) = change else {
-            return Err(EntityError::invalid("the entry was not inserted"));
+            return Err(EntityError::invalid("internal error: the entry was not inserted"));
         };
-        self.note(binding, &made, entry, shot)
+        self.store_metadata(binding, &made, entry, one_shot)
     }
 
-    /// What an entry begins with.
-    fn fill(&self, binding: &TableBinding, state: &EntryState, entry: &TableEntry) -> Written {
+    /// Sets the initial state of an entry.
+    fn initialize_state(
+        &self,
+        binding: &TableBinding,
+        state: &EntryState,
+        entry: &TableEntry,
+    ) -> UpdateResult {
         if entry.resources.meter_counters.is_some() {
-            return Err(no_marks());
+            return Err(meter_counters_unsupported());
         }
         if let Some(config) = &entry.resources.meter {
-            let meter = self.configured(bound(binding.meter)?, Some(config))?;
+            let meter = self.configured_meter(require_bound(binding.meter)?, Some(config))?;
             state.meter(|cell| *cell = meter);
         }
         if let Some(counts) = entry.resources.counter {
@@ -135,37 +144,40 @@ impl<'a> Writing<'a, '_> {
         Ok(())
     }
 
-    /// Keeps what only the controller knows of an entry.
-    fn note(
+    /// Stores the controller's metadata of an entry.
+    fn store_metadata(
         &mut self,
         binding: &TableBinding,
         made: &Entry,
         entry: &TableEntry,
-        shot: Option<(GroupHandle, Shot)>,
-    ) -> Written {
+        one_shot: Option<(GroupHandle, OneShot)>,
+    ) -> UpdateResult {
         let id = (binding.id, made.handle());
-        self.book
-            .notes
-            .set(id, Note::of(entry.controller_metadata, &entry.metadata));
+        self.controller_state.entry_metadata.set(
+            id,
+            EntryMetadata::from_parts(entry.controller_metadata, &entry.metadata),
+        );
         let timeout = Some(entry.idle_timeout_ns).filter(|timeout| *timeout > 0);
-        self.book.timeouts.set(id, timeout);
-        if let Some((group, shot)) = shot {
-            self.book.shots.set((bound(binding.profile)?, group), Some(shot));
+        self.controller_state.idle_timeouts_ns.set(id, timeout);
+        if let Some((group, one_shot)) = one_shot {
+            self.controller_state
+                .one_shots
+                .set((require_bound(binding.profile)?, group), Some(one_shot));
         }
         Ok(())
     }
 
-    fn modify(&mut self, entry: &TableEntry) -> Written {
+    fn modify(&mut self, entry: &TableEntry) -> UpdateResult {
         let binding = self.table(entry.key.table)?;
         let before = self.find(binding, &entry.key)?;
         if let Some(action) = &entry.action {
-            let (target, shot) = self.target(binding, action)?;
+            let (target, one_shot) = self.target(binding, action)?;
             let op = TableOp::Modify(before.handle(), target);
-            self.tables(TableSetOp::Table(binding.id, op))?;
-            self.note(binding, &before, entry, shot)?;
-            self.forget_shot(binding, &before)?;
+            self.apply_table_op(TableSetOp::Table(binding.id, op))?;
+            self.store_metadata(binding, &before, entry, one_shot)?;
+            self.delete_one_shot(binding, &before)?;
         } else if !before.is_constant() {
-            self.note(binding, &before, entry, None)?;
+            self.store_metadata(binding, &before, entry, None)?;
         }
         let Some(state) = before.shared_state() else {
             return Ok(());
@@ -174,169 +186,177 @@ impl<'a> Writing<'a, '_> {
         let timeout_ms = milliseconds(entry.idle_timeout_ns);
         if timeout_ms != state.timeout_ms() {
             let times = (self.now_ms, timeout_ms);
-            self.effects
-                .push(Effect::EntryTimeout(place, Arc::clone(state), times));
+            self.cell_writes
+                .push(CellWrite::EntryTimeout(place, Arc::clone(state), times));
         }
         self.modify_resources(binding, &before, state, &entry.resources)
     }
 
-    /// Counts stay where none are given; a meter without a configuration becomes always green.
+    /// Without counter data the counts stay; a meter without a configuration becomes always green.
     fn modify_resources(
         &mut self,
         binding: &TableBinding,
         before: &Entry,
         state: &Arc<EntryState>,
         resources: &DirectResources,
-    ) -> Written {
+    ) -> UpdateResult {
         if resources.meter_counters.is_some() {
-            return Err(no_marks());
+            return Err(meter_counters_unsupported());
         }
         if let Some(counts) = resources.counter {
-            self.effects
-                .push(Effect::EntryCounts(Arc::clone(state), data(counts)));
+            self.cell_writes.push(CellWrite::EntryCounts(
+                Arc::clone(state),
+                packets_and_bytes(counts),
+            ));
         }
         let is_metered = state.meter(|meter| meter.rates().next().is_some());
         if let Some(meter) = binding.meter
             && (is_metered || resources.meter.is_some())
         {
-            let meter = self.configured(meter, resources.meter.as_ref())?;
+            let meter = self.configured_meter(meter, resources.meter.as_ref())?;
             let place = (binding.id, before.handle());
-            self.effects
-                .push(Effect::EntryMeter(place, Arc::clone(state), meter));
+            self.cell_writes
+                .push(CellWrite::EntryMeter(place, Arc::clone(state), meter));
         }
         Ok(())
     }
 
-    fn delete(&mut self, key: &EntryKey) -> Written {
+    fn delete(&mut self, key: &EntryKey) -> UpdateResult {
         let binding = self.table(key.table)?;
         let before = self.find(binding, key)?;
         let op = TableOp::Delete(before.handle());
-        self.tables(TableSetOp::Table(binding.id, op))?;
+        self.apply_table_op(TableSetOp::Table(binding.id, op))?;
         let id = (binding.id, before.handle());
-        self.book.notes.set(id, None);
-        self.book.timeouts.set(id, None);
-        self.forget_shot(binding, &before)
+        self.controller_state.entry_metadata.set(id, None);
+        self.controller_state.idle_timeouts_ns.set(id, None);
+        self.delete_one_shot(binding, &before)
     }
 
-    /// Where an entry leads to; of a one-shot entry the group that is made for it.
+    /// Target of an entry; for a one-shot entry the group created for the entry.
     fn target(
         &mut self,
         binding: &TableBinding,
         action: &EntryAction,
-    ) -> Result<(Target, Option<(GroupHandle, Shot)>), EntityError> {
+    ) -> Result<(Target, Option<(GroupHandle, OneShot)>), EntityError> {
         let profile = binding.profile;
         match action {
             EntryAction::Action(action) => {
-                let call = actions::call(self.program, &binding.actions, action)?;
+                let call = actions::to_action_call(self.program, &binding.actions, action)?;
                 Ok((Target::Action(call), None))
             }
             EntryAction::Member(id) => {
-                let member = self.member_handle(self.without_shots(bound(profile)?)?, *id)?;
+                let member = self.member_handle(self.require_no_one_shots(require_bound(profile)?)?, *id)?;
                 Ok((Target::Member(member), None))
             }
             EntryAction::Group(id) => {
-                let group = self.group_handle(self.without_shots(bound(profile)?)?, *id)?;
+                let group = self.group_handle(self.require_no_one_shots(require_bound(profile)?)?, *id)?;
                 Ok((Target::Group(group), None))
             }
             EntryAction::OneShot(set) => {
-                let (group, shot) = self.shoot(binding, bound(profile)?, set)?;
-                Ok((Target::Group(group), Some((group, shot))))
+                let (group, one_shot) = self.create_one_shot(binding, require_bound(profile)?, set)?;
+                Ok((Target::Group(group), Some((group, one_shot))))
             }
         }
     }
 
-    /// The selector, if no one-shot entry uses it: both ways at once are not allowed (9.2.3).
-    pub(super) fn without_shots(&self, profile: ProfileId) -> Result<ProfileId, EntityError> {
-        if self.book.has_shots(profile) {
+    /// Returns the selector if no one-shot entry uses it: both programming methods must not be mixed (9.2.3).
+    pub(super) fn require_no_one_shots(&self, profile: ProfileId) -> Result<ProfileId, EntityError> {
+        if self.controller_state.has_one_shots(profile) {
             return Err(EntityError::invalid(
-                "the selector has one-shot entries, so it can have no members and groups",
+                "selector has one-shot entries: members and groups are not allowed",
             ));
         }
         Ok(profile)
     }
 
-    fn shoot(
+    fn create_one_shot(
         &mut self,
         binding: &TableBinding,
         profile: ProfileId,
         set: &ActionSet,
-    ) -> Result<(GroupHandle, Shot), EntityError> {
-        if self.book.has_members(profile) {
+    ) -> Result<(GroupHandle, OneShot), EntityError> {
+        if self.controller_state.has_members(profile) {
             return Err(EntityError::invalid(
-                "the selector has members, so it can have no one-shot entries",
+                "selector has members: one-shot entries are not allowed",
             ));
         }
         if set.group_action.is_some() {
             return Err(EntityError::unimplemented(
-                "v1model's selectors run no group_action",
+                "group_action is not supported by v1model selectors",
             ));
         }
         if set.mode == SelectionMode::Random {
-            return Err(EntityError::unimplemented("v1model's selectors select by hash"));
+            return Err(EntityError::unimplemented(
+                "selection mode is not supported: v1model selectors select by hash",
+            ));
         }
         let mut weighted: Vec<WeightedMember> = Vec::with_capacity(set.actions.len());
         for action in &set.actions {
-            unwatched(action.watch)?;
-            let call = actions::call(self.program, &binding.actions, &action.action)?;
+            reject_watch_port(action.watch_port)?;
+            let call = actions::to_action_call(self.program, &binding.actions, &action.action)?;
             match self.profile_change(profile, ProfileOp::AddMember(call))? {
                 ProfileChange::Member { member, .. } => weighted.push((member, action.weight.max(1))),
-                ProfileChange::Group { .. } => return Err(EntityError::invalid("no member was made")),
+                ProfileChange::Group { .. } => {
+                    return Err(EntityError::invalid("internal error: no member was created"));
+                }
             }
         }
         let members: Vec<MemberHandle> = weighted.iter().map(|(member, _)| *member).collect();
         match self.profile_change(profile, ProfileOp::AddGroup(weighted))? {
             ProfileChange::Group { group, .. } => Ok((
                 group,
-                Shot {
-                    set: set.clone(),
+                OneShot {
+                    action_set: set.clone(),
                     members,
                 },
             )),
-            ProfileChange::Member { .. } => Err(EntityError::invalid("no group was made")),
+            ProfileChange::Member { .. } => Err(EntityError::invalid("internal error: no group was created")),
         }
     }
 
-    /// Removes the group that was made for an entry which no longer leads there.
-    fn forget_shot(&mut self, binding: &TableBinding, before: &Entry) -> Written {
+    /// Deletes the group of a one-shot entry that no longer uses the group.
+    fn delete_one_shot(&mut self, binding: &TableBinding, before: &Entry) -> UpdateResult {
         let (Some(profile), Target::Group(group)) = (binding.profile, before.target()) else {
             return Ok(());
         };
-        let Some(shot) = self.book.shots.get(&(profile, *group)).cloned() else {
+        let Some(one_shot) = self.controller_state.one_shots.get(&(profile, *group)).cloned() else {
             return Ok(());
         };
         self.profile_change(profile, ProfileOp::DeleteGroup(*group))?;
-        for member in shot.members {
+        for member in one_shot.members {
             self.profile_change(profile, ProfileOp::DeleteMember(member))?;
         }
-        self.book.shots.set((profile, *group), None);
+        self.controller_state.one_shots.set((profile, *group), None);
         Ok(())
     }
 
-    pub(super) fn default_entry(&mut self, entry: &DefaultEntry) -> Written {
+    pub(super) fn default_entry(&mut self, entry: &DefaultEntry) -> UpdateResult {
         let binding = self.table(entry.table)?;
         if entry.resources != DirectResources::default() {
-            return Err(no_default_resources());
+            return Err(default_resources_unsupported());
         }
         let target = match &entry.action {
-            Some(action) => Some(Target::Action(actions::call(
+            Some(action) => Some(Target::Action(actions::to_action_call(
                 self.program,
                 &binding.actions,
                 action,
             )?)),
             None => None,
         };
-        self.tables(TableSetOp::Table(binding.id, TableOp::SetDefault(target)))?;
-        self.book.defaults.set(
+        self.apply_table_op(TableSetOp::Table(binding.id, TableOp::SetDefault(target)))?;
+        self.controller_state.default_entry_metadata.set(
             binding.id,
-            Note::of(entry.controller_metadata, &entry.metadata).filter(|_| entry.action.is_some()),
+            EntryMetadata::from_parts(entry.controller_metadata, &entry.metadata)
+                .filter(|_| entry.action.is_some()),
         );
         Ok(())
     }
 
-    pub(super) fn direct_counter(&mut self, entry: &EntryRef, counts: Option<CounterData>) -> Written {
+    pub(super) fn direct_counter(&mut self, entry: &EntryRef, counts: Option<CounterData>) -> UpdateResult {
         let (_, _, state) = self.entry_state(entry)?;
         if let Some(counts) = counts {
-            self.effects.push(Effect::EntryCounts(state, data(counts)));
+            self.cell_writes
+                .push(CellWrite::EntryCounts(state, packets_and_bytes(counts)));
         }
         Ok(())
     }
@@ -346,14 +366,14 @@ impl<'a> Writing<'a, '_> {
         entry: &EntryRef,
         config: Option<MeterConfig>,
         reset_counters: bool,
-    ) -> Written {
+    ) -> UpdateResult {
         if reset_counters {
-            return Err(no_marks());
+            return Err(meter_counters_unsupported());
         }
         let (binding, handle, state) = self.entry_state(entry)?;
-        let meter = self.configured(bound(binding.meter)?, config.as_ref())?;
-        self.effects
-            .push(Effect::EntryMeter((binding.id, handle), state, meter));
+        let meter = self.configured_meter(require_bound(binding.meter)?, config.as_ref())?;
+        self.cell_writes
+            .push(CellWrite::EntryMeter((binding.id, handle), state, meter));
         Ok(())
     }
 
@@ -362,15 +382,19 @@ impl<'a> Writing<'a, '_> {
         entry: &EntryRef,
     ) -> Result<(&'a TableBinding, EntryHandle, Arc<EntryState>), EntityError> {
         let EntryRef::Entry(key) = entry else {
-            return Err(no_default_resources());
+            return Err(default_resources_unsupported());
         };
         let binding = self.table(key.table)?;
         let found = self.find(binding, key)?;
-        Ok((binding, found.handle(), bound(found.shared_state().cloned())?))
+        Ok((
+            binding,
+            found.handle(),
+            require_bound(found.shared_state().cloned())?,
+        ))
     }
 
-    /// A meter with these rates and full buckets; without any, always green.
-    pub(super) fn configured(
+    /// Creates a meter with these rates and full buckets; without a configuration always green.
+    pub(super) fn configured_meter(
         &self,
         id: crate::program::ids::MeterId,
         config: Option<&MeterConfig>,
@@ -384,6 +408,6 @@ impl<'a> Writing<'a, '_> {
     }
 }
 
-fn no_default_resources() -> EntityError {
-    EntityError::unimplemented("packets that no entry matches are neither counted nor metered by a table")
+fn default_resources_unsupported() -> EntityError {
+    EntityError::unimplemented("direct counter and meter of a default entry are not supported")
 }

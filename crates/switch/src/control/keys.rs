@@ -1,4 +1,4 @@
-//! Keys of entries: P4Runtime's fields in P4Info's order, and the switch's in the program's.
+//! Conversion of entry keys between P4Runtime (order of the P4Info) and the switch (order of the program).
 
 use linewarden_p4runtime::bytes::Bits;
 use linewarden_p4runtime::entity::{EntryKey, FieldMatch as NamedMatch};
@@ -11,12 +11,12 @@ use super::values::bits;
 use crate::tables::{FieldMatch, KeySpec, MatchKey, MatchKind, Priority};
 
 impl TableBinding {
-    /// What a key asks of packets.
+    /// Converts a P4Runtime key to a match key.
     pub(super) fn key(&self, spec: &KeySpec, key: &EntryKey) -> Result<MatchKey, EntityError> {
-        let mut matches = Vec::with_capacity(self.places.len());
-        for (place, field) in self.places.iter().zip(spec.fields()) {
+        let mut matches = Vec::with_capacity(self.field_positions.len());
+        for (place, field) in self.field_positions.iter().zip(spec.fields()) {
             let named = key.fields.get(*place);
-            let named = named.ok_or_else(|| EntityError::invalid("the key has too few fields"))?;
+            let named = named.ok_or_else(|| EntityError::invalid("key has too few fields"))?;
             matches.push(field_match(field.kind, named));
         }
         let priority = if spec.has_priority() {
@@ -28,12 +28,12 @@ impl TableBinding {
             .map_err(|error| EntityError::invalid(error.to_string()))
     }
 
-    /// The key that was made of it.
-    pub(super) fn named_key(&self, table: &p4info::Table, spec: &KeySpec, key: &MatchKey) -> EntryKey {
+    /// Converts a match key to a P4Runtime key.
+    pub(super) fn to_p4runtime_key(&self, table: &p4info::Table, spec: &KeySpec, key: &MatchKey) -> EntryKey {
         let matches = spec.matches(key);
         let field = |(at, field): (usize, &p4info::MatchField)| {
-            let position = self.places.iter().position(|place| *place == at)?;
-            Some(named_match(field, matches.get(position)?))
+            let position = self.field_positions.iter().position(|place| *place == at)?;
+            Some(to_p4runtime_match(field, matches.get(position)?))
         };
         EntryKey {
             table: table.id,
@@ -71,7 +71,7 @@ fn field_match(kind: MatchKind, named: &NamedMatch) -> FieldMatch {
     }
 }
 
-fn named_match(field: &p4info::MatchField, found: &FieldMatch) -> NamedMatch {
+fn to_p4runtime_match(field: &p4info::MatchField, found: &FieldMatch) -> NamedMatch {
     let width = match field.format {
         Format::Bits(width) => width,
         Format::Unwritable => 1,
@@ -87,7 +87,7 @@ fn named_match(field: &p4info::MatchField, found: &FieldMatch) -> NamedMatch {
             value: value(prefix),
             prefix_bits: *prefix_bits,
         },
-        // The JSON calls optional fields ternary.
+        // The JSON describes optional fields as ternary.
         FieldMatch::Ternary { value: exact, mask } if field.kind == NamedKind::Optional => {
             NamedMatch::Optional((!value(mask).is_zero()).then(|| value(exact)))
         }

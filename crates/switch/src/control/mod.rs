@@ -1,26 +1,26 @@
-//! Control by P4Runtime: the switch as a [`Target`] of `linewarden-p4runtime`'s server.
+//! Control plane: the switch as a [`Target`] of the P4Runtime server of `linewarden-p4runtime`.
 //!
-//! A program is controlled together with its P4Info, which names what controllers write and read; both must fit each
-//! other (`binding`). What only the controller knows, its own numbers of members for one, is kept beside the
-//! switch (`book`). Programs, prepared or running, are exchanged whole.
+//! Each program has a P4Info that names the elements for controllers; `binding` checks that both match. State that
+//! exists only for the controller, such as member ids, is in `controller_state`. Saved and running programs are
+//! replaced as a whole.
 
 mod actions;
-mod ageing;
 mod attest;
 mod binding;
-mod book;
 mod cells;
+mod controller_channel;
+mod controller_state;
 mod device_config;
 mod entries;
+mod idle_timeouts;
 mod keys;
 mod profiles;
-mod reading;
+mod read;
 mod reconcile;
 mod replication;
 pub mod server;
 mod values;
-mod wire;
-mod writing;
+mod write;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -30,75 +30,75 @@ use linewarden_p4runtime::entity::{Entity, Query, Update};
 use linewarden_p4runtime::error::EntityError;
 use linewarden_p4runtime::target::{Atomicity, Event, EventSender, Pipeline, Target};
 
-use self::ageing::Ageing;
-pub use self::attest::Attesting;
+pub use self::attest::AttestationConfig;
 use self::binding::Binding;
-use self::book::Book;
-pub use self::wire::Wire;
-use self::wire::{Header, Shown};
-use self::writing::Running;
+pub use self::controller_channel::ControllerChannel;
+use self::controller_channel::{ControllerView, PacketIoHeader};
+use self::controller_state::ControllerState;
+use self::idle_timeouts::IdleTimeouts;
+use self::write::ControlledProgram;
 use crate::ports::memory::MemoryPeer;
 use crate::ports::{Port, PortError};
 use crate::switch::{Settings, Slot, Switch};
 use crate::tables::HashSeed;
 
-/// The switch's clock: microseconds since its start, as its workers count them.
+/// Clock of the switch: microseconds since its start, shared with the workers.
 pub type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
 
-/// A program and the pipeline that it came in.
+/// Program with the pipeline configuration that installed it.
 #[derive(Debug)]
-struct Installed {
+struct InstalledPipeline {
     pipeline: Pipeline,
-    running: Running,
+    program: ControlledProgram,
 }
 
 #[derive(Debug, Default)]
 struct Programs {
-    live: Option<Installed>,
-    saved: Option<Installed>,
-    /// What runs without a P4Info, where nothing else does: evidence is given of it, and controllers can name nothing of it.
-    bare: Option<Switch>,
+    live: Option<InstalledPipeline>,
+    saved: Option<InstalledPipeline>,
+    /// Program that runs without a P4Info until a controller sets a pipeline. Evidence covers the program; controllers cannot access it.
+    without_p4info: Option<Switch>,
 }
 
 impl Programs {
-    /// What packets go through.
-    fn running(&self) -> Option<&Switch> {
-        let live = self.live.as_ref().map(|live| &live.running.switch);
-        live.or(self.bare.as_ref())
+    /// Switch that processes packets.
+    fn live_switch(&self) -> Option<&Switch> {
+        let live = self.live.as_ref().map(|live| &live.program.switch);
+        live.or(self.without_p4info.as_ref())
     }
 
-    /// The one that writes and reads mean.
-    fn meant(&self) -> Result<&Running, EntityError> {
+    /// Program that writes and reads refer to: the saved one, else the running one.
+    fn addressed(&self) -> Result<&ControlledProgram, EntityError> {
         let meant = self.saved.as_ref().or(self.live.as_ref());
-        meant.map(|meant| &meant.running).ok_or_else(no_program)
+        meant.map(|meant| &meant.program).ok_or_else(no_program_error)
     }
 
-    fn meant_mut(&mut self) -> Result<&mut Running, EntityError> {
+    fn addressed_mut(&mut self) -> Result<&mut ControlledProgram, EntityError> {
         let meant = self.saved.as_mut().or(self.live.as_mut());
-        meant.map(|meant| &mut meant.running).ok_or_else(no_program)
+        meant.map(|meant| &mut meant.program).ok_or_else(no_program_error)
     }
 }
 
-fn no_program() -> EntityError {
-    EntityError::precondition("no program is set: SetForwardingPipelineConfig comes first")
+fn no_program_error() -> EntityError {
+    EntityError::precondition("no forwarding pipeline: call SetForwardingPipelineConfig first")
 }
 
-/// Where packet-outs go.
+/// Destination of packet-outs.
 struct CpuPort {
     peer: MemoryPeer,
-    header: Header,
+    header: PacketIoHeader,
 }
 
-/// A switch that controllers program.
+/// Control plane of a switch.
 pub struct Control {
     slot: Slot,
     settings: Settings,
     clock: Clock,
-    wire: Arc<Wire>,
+    channel: Arc<ControllerChannel>,
     programs: RwLock<Programs>,
     cpu: Mutex<Option<CpuPort>>,
-    ageing: Mutex<Ageing>,
-    attesting: Option<Attesting>,
+    idle_timeouts: Mutex<IdleTimeouts>,
+    attestation: Option<AttestationConfig>,
 }
 
 impl fmt::Debug for Control {
@@ -111,58 +111,58 @@ impl fmt::Debug for Control {
 }
 
 impl Control {
-    /// Controls what runs in this slot, which is what ran there before until a program is committed.
+    /// Controls the switch in this slot. The current program keeps running until a program is committed.
     #[must_use]
     pub fn new(slot: Slot, settings: Settings, clock: Clock, events: EventSender) -> Self {
         Self {
             slot,
             settings,
             clock,
-            wire: Arc::new(Wire::new(events)),
+            channel: Arc::new(ControllerChannel::new(events)),
             programs: RwLock::default(),
             cpu: Mutex::default(),
-            ageing: Mutex::default(),
-            attesting: None,
+            idle_timeouts: Mutex::default(),
+            attestation: None,
         }
     }
 
-    /// Gives evidence of every program from the next one on.
+    /// Enables evidence for all programs installed later.
     #[must_use]
-    pub fn with_evidence(mut self, attesting: Attesting) -> Self {
-        self.attesting = Some(attesting);
+    pub fn with_evidence(mut self, attesting: AttestationConfig) -> Self {
+        self.attestation = Some(attesting);
         self
     }
 
-    /// Runs a program without a P4Info, until a controller sends one.
+    /// Runs a program without a P4Info until a controller sets a pipeline.
     ///
     /// # Errors
-    /// No evidence can be given of it, though it was asked for.
-    pub fn run_bare(&self, mut switch: Switch) -> Result<(), EntityError> {
+    /// Evidence is enabled, but the program cannot be measured.
+    pub fn run_without_p4info(&self, mut switch: Switch) -> Result<(), EntityError> {
         let mut programs = self.programs_mut();
-        self.measure(&programs, &mut switch)?;
+        self.start_measurement(&programs, &mut switch)?;
         self.slot.run(&switch);
-        programs.bare = Some(switch);
+        programs.without_p4info = Some(switch);
         Ok(())
     }
 
-    /// Where workers hand over digests.
+    /// Channel for the digests of workers.
     #[must_use]
-    pub fn wire(&self) -> &Arc<Wire> {
-        &self.wire
+    pub fn channel(&self) -> &Arc<ControllerChannel> {
+        &self.channel
     }
 
-    /// Makes the port through which controllers send and receive packets. It is to be added to the ports of a worker;
-    /// a packet-out wakes that worker.
+    /// Creates the CPU port, through which controllers send and receive packets. Add the port to a worker's ports; a
+    /// packet-out wakes that worker.
     ///
     /// # Errors
-    /// When the system has no file descriptor left.
+    /// No file descriptor is available.
     pub fn cpu_port(&self) -> Result<Port, PortError> {
-        let (port, peer) = wire::cpu_port(&self.wire)?;
+        let (port, peer) = controller_channel::cpu_port(&self.channel)?;
         let header = self
             .programs()
             .live
             .as_ref()
-            .map(|live| live.running.binding.packet_out.clone());
+            .map(|live| live.program.binding.packet_out.clone());
         *self.cpu.lock().unwrap_or_else(PoisonError::into_inner) = Some(CpuPort {
             peer,
             header: header.unwrap_or_default(),
@@ -170,16 +170,16 @@ impl Control {
         Ok(port)
     }
 
-    /// Tells the controllers of entries that are idle. Call it again and again, at least as often as times to live are
-    /// to be exact.
-    pub fn age(&self) {
+    /// Notifies the controllers of idle entries. Call this method periodically; the interval limits the precision of
+    /// idle timeouts.
+    pub fn notify_idle_entries(&self) {
         let now_ms = self.now_ms();
         let programs = self.programs();
         let Some(live) = &programs.live else { return };
-        let mut ageing = self.ageing.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = ageing.due(&live.running, now_ms);
+        let mut ageing = self.idle_timeouts.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = ageing.take_expired(&live.program, now_ms);
         if !due.is_empty() {
-            self.wire.tell(Event::IdleTimeout(due));
+            self.channel.send_event(Event::IdleTimeout(due));
         }
     }
 
@@ -187,7 +187,7 @@ impl Control {
         (self.clock)() / 1000
     }
 
-    /// A thread that panicked has left a batch whole or undone.
+    /// A panic leaves a batch complete or undone, so the state stays valid.
     fn programs(&self) -> RwLockReadGuard<'_, Programs> {
         self.programs.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -196,52 +196,52 @@ impl Control {
         self.programs.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn install(&self, pipeline: &Pipeline) -> Result<Installed, EntityError> {
+    fn install(&self, pipeline: &Pipeline) -> Result<InstalledPipeline, EntityError> {
         let json = device_config::json(&pipeline.device_config)?;
         let switch = Switch::new(json, self.settings, &HashSeed::random())
             .map_err(|error| EntityError::invalid(format!("p4_device_config: {error}")))?;
-        check_platform(pipeline)?;
+        check_platform_properties(pipeline)?;
         let binding = Binding::new(pipeline.info.clone(), &switch.executable().program)?;
-        Ok(Installed {
+        Ok(InstalledPipeline {
             pipeline: pipeline.clone(),
-            running: Running {
+            program: ControlledProgram {
                 switch,
                 binding,
-                book: Book::default(),
+                controller_state: ControllerState::default(),
             },
         })
     }
 
-    /// From the next batch of packets on, they go through this program.
-    fn run(&self, programs: &mut Programs, installed: Installed) {
-        let binding = &installed.running.binding;
-        self.slot.run(&installed.running.switch);
-        self.wire.show(Shown {
+    /// Switches packets to this program, starting with the next batch.
+    fn activate(&self, programs: &mut Programs, installed: InstalledPipeline) {
+        let binding = &installed.program.binding;
+        self.slot.run(&installed.program.switch);
+        self.channel.set_view(ControllerView {
             packet_in: binding.packet_in.clone(),
             digests: binding.digests.clone(),
         });
         if let Some(cpu) = &mut *self.cpu.lock().unwrap_or_else(PoisonError::into_inner) {
             cpu.header = binding.packet_out.clone();
         }
-        self.ageing
+        self.idle_timeouts
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .forget();
+            .clear();
         programs.live = Some(installed);
         programs.saved = None;
-        programs.bare = None;
+        programs.without_p4info = None;
     }
 }
 
-/// Whether a program asks for more than there is.
-fn check_platform(pipeline: &Pipeline) -> Result<(), EntityError> {
+/// Checks that the platform satisfies the requirements of the program.
+fn check_platform_properties(pipeline: &Pipeline) -> Result<(), EntityError> {
     let package = pipeline.info.message().pkg_info.as_ref();
     let groups = package
         .and_then(|package| package.platform_properties.as_ref())
         .map_or(0, |wanted| wanted.multicast_group_table_size);
     if groups > i32::from(u16::MAX) {
         return Err(EntityError::invalid(format!(
-            "platform_properties: {groups} multicast groups; there are {}",
+            "platform_properties: {groups} multicast groups exceed the maximum of {}",
             u16::MAX
         )));
     }
@@ -262,12 +262,12 @@ impl Target for Control {
     fn commit(&self) -> Result<(), EntityError> {
         let mut programs = self.programs_mut();
         let saved = programs.saved.take();
-        let mut saved = saved.ok_or_else(|| EntityError::not_found("no program is saved"))?;
-        if let Err(error) = self.measure(&programs, &mut saved.running.switch) {
+        let mut saved = saved.ok_or_else(|| EntityError::not_found("no saved pipeline"))?;
+        if let Err(error) = self.start_measurement(&programs, &mut saved.program.switch) {
             programs.saved = Some(saved);
             return Err(error);
         }
-        self.run(&mut programs, saved);
+        self.activate(&mut programs, saved);
         Ok(())
     }
 
@@ -279,16 +279,16 @@ impl Target for Control {
             && live.pipeline.device_config == pipeline.device_config
             && live.pipeline.info.message() == pipeline.info.message()
         {
-            // It runs already: what packets have counted and written stays too.
+            // The same program is running: counters and registers also stay.
             live.pipeline = pipeline.clone();
             programs.saved = None;
             return Ok(());
         }
         if let Some(live) = &programs.live {
-            reconcile::carry_over(&live.running, &mut installed.running, now_ms)?;
+            reconcile::carry_over(&live.program, &mut installed.program, now_ms)?;
         }
-        self.measure(&programs, &mut installed.running.switch)?;
-        self.run(&mut programs, installed);
+        self.start_measurement(&programs, &mut installed.program.switch)?;
+        self.activate(&mut programs, installed);
         Ok(())
     }
 
@@ -298,22 +298,24 @@ impl Target for Control {
         atomicity: Atomicity,
     ) -> Result<Vec<Result<(), EntityError>>, EntityError> {
         let now_ms = self.now_ms();
-        self.programs_mut().meant_mut()?.write(updates, atomicity, now_ms)
+        self.programs_mut()
+            .addressed_mut()?
+            .write(updates, atomicity, now_ms)
     }
 
     fn read(&self, query: &Query, found: &mut dyn FnMut(Entity)) -> Result<(), EntityError> {
         let now_ms = self.now_ms();
         let programs = self.programs();
         programs
-            .meant()?
-            .reading(now_ms, |reading| reading.answer(query, found))
+            .addressed()?
+            .with_reader(now_ms, |reading| reading.query(query, found))
     }
 
     fn packet_out(&self, metadata: Vec<Bits>, payload: Vec<u8>) -> Result<(), EntityError> {
         let cpu = self.cpu.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(cpu) = &*cpu else {
             return Err(EntityError::precondition(
-                "the switch has no CPU port: start it with --cpu-port",
+                "switch has no CPU port: start it with --cpu-port",
             ));
         };
         let mut frame = cpu.header.encode(&metadata);
@@ -321,8 +323,6 @@ impl Target for Control {
         if cpu.peer.send(&frame) {
             return Ok(());
         }
-        Err(EntityError::exhausted(
-            "too many packets wait for the switch already",
-        ))
+        Err(EntityError::exhausted("packet-out queue is full"))
     }
 }

@@ -1,50 +1,54 @@
-//! Taking what controllers wrote along to another program.
+//! Transfer of controller state to another program (RECONCILE_AND_COMMIT).
 
 use std::collections::BTreeSet;
 
 use linewarden_p4runtime::data::Data;
-use linewarden_p4runtime::entity::{Change, CounterData, Entity, Query, Update, Want};
+use linewarden_p4runtime::entity::{Change, CounterData, Entity, Query, ReadOptions, Update};
 use linewarden_p4runtime::error::EntityError;
 use linewarden_p4runtime::ids::{RegisterId, TableId};
 use linewarden_p4runtime::target::Atomicity;
 use linewarden_p4runtime::translate::Translator;
 use num_traits::Zero as _;
 
-use super::writing::Running;
+use super::write::ControlledProgram;
 
-/// Writes everything that `from` holds into `to`, which holds nothing yet but its own entries.
+/// Writes all state of `from` into `to`, which has only its initial entries.
 ///
 /// # Errors
-/// INVALID_ARGUMENT names what does not fit.
-pub(super) fn carry_over(from: &Running, to: &mut Running, now_ms: u64) -> Result<(), EntityError> {
-    let updates = everything(from, now_ms)?;
+/// INVALID_ARGUMENT names the state that does not fit.
+pub(super) fn carry_over(
+    from: &ControlledProgram,
+    to: &mut ControlledProgram,
+    now_ms: u64,
+) -> Result<(), EntityError> {
+    let updates = all_updates(from, now_ms)?;
     let (before, after) = (
         Translator::new(&from.binding.info),
         Translator::new(&to.binding.info),
     );
-    // By way of the messages: whatever the other P4Info no longer has, or has differently, is refused there.
+    // The state is re-encoded as messages, so the translator rejects elements that are missing or differ in the new P4Info.
     let translated = updates
         .iter()
         .map(|update| after.decode_update(&before.encode_update(update)))
         .collect::<Result<Vec<_>, _>>()
-        .map_err(misfit)?;
+        .map_err(reconcile_error)?;
     let results = to.write(&translated, Atomicity::RollbackOnError, now_ms)?;
     results
         .into_iter()
         .collect::<Result<Vec<()>, _>>()
         .map(|_| ())
-        .map_err(misfit)
+        .map_err(reconcile_error)
 }
 
-fn misfit(error: EntityError) -> EntityError {
+fn reconcile_error(error: EntityError) -> EntityError {
     EntityError::invalid(format!(
-        "what was written does not fit this program: {}",
+        "existing state does not fit the new program: {}",
         error.message
     ))
 }
 
-/// All of it, as the updates that would make it: members before groups before entries.
-fn everything(from: &Running, now_ms: u64) -> Result<Vec<Update>, EntityError> {
+/// All state as updates: members before groups before entries.
+fn all_updates(from: &ControlledProgram, now_ms: u64) -> Result<Vec<Update>, EntityError> {
     let info = &from.binding.info;
     let mut queries = Vec::new();
     let profiles = || info.profiles().iter().map(|profile| profile.id);
@@ -78,39 +82,40 @@ fn everything(from: &Running, now_ms: u64) -> Result<Vec<Update>, EntityError> {
         index,
         counters,
     }));
-    let want = Want {
+    let options = ReadOptions {
         counter: true,
         meter: true,
-        ..Want::default()
+        ..ReadOptions::default()
     };
     queries.extend(info.tables().iter().map(|of| Query::Entries {
         table: of.id,
         key: None,
-        want,
+        options,
     }));
-    queries.extend(
-        info.tables()
-            .iter()
-            .map(|of| Query::DefaultEntry { table: of.id, want }),
-    );
-    let others = other_defaults(from);
+    queries.extend(info.tables().iter().map(|of| Query::DefaultEntry {
+        table: of.id,
+        options,
+    }));
+    let others = changed_default_actions(from);
     let mut updates = Vec::new();
-    from.reading(now_ms, |reading| {
+    from.with_reader(now_ms, |reading| {
         queries.iter().try_for_each(|query| {
-            reading.answer(query, &mut |entity| updates.extend(update(from, &others, entity)))
+            reading.query(query, &mut |entity| {
+                updates.extend(entity_update(from, &others, entity))
+            })
         })
     })?;
     Ok(updates)
 }
 
-/// The tables whose default action is not the program's own.
-fn other_defaults(from: &Running) -> BTreeSet<TableId> {
+/// Tables whose default action differs from the initial one.
+fn changed_default_actions(from: &ControlledProgram) -> BTreeSet<TableId> {
     let forwarding = from.switch.forwarding();
     let changed = |id: &crate::tables::TableId| {
         let table = forwarding.tables().table(*id);
         let is_other =
             table.is_some_and(|table| table.default_target() != table.spec().initial_default.as_ref());
-        is_other || from.book.defaults.get(id).is_some()
+        is_other || from.controller_state.default_entry_metadata.get(id).is_some()
     };
     let tables = from.binding.tables.iter();
     tables
@@ -119,14 +124,14 @@ fn other_defaults(from: &Running) -> BTreeSet<TableId> {
         .collect()
 }
 
-/// What would make it; nothing for what every program begins with.
-fn update(from: &Running, others: &BTreeSet<TableId>, entity: Entity) -> Option<Update> {
+/// Update that creates the entity; `None` for initial state.
+fn entity_update(from: &ControlledProgram, others: &BTreeSet<TableId>, entity: Entity) -> Option<Update> {
     let is_zero = |id: &RegisterId, data: &Data| {
         let shape = from.binding.registers.get(id).map(|(_, shape)| shape);
         shape.is_some_and(|shape| shape.to_number(data).is_ok_and(|number| number.is_zero()))
     };
     match entity {
-        // The program's own.
+        // Initial entries of the program.
         Entity::TableEntry(entry) if entry.is_const => None,
         Entity::TableEntry(entry) => Some(Update::TableEntry(Box::new(Change::Insert(*entry)))),
         Entity::DefaultEntry(entry) if !others.contains(&entry.table) => None,
@@ -159,7 +164,7 @@ fn update(from: &Running, others: &BTreeSet<TableId>, entity: Entity) -> Option<
         Entity::ValueSet { members, .. } if members.is_empty() => None,
         Entity::ValueSet { id, members } => Some(Update::ValueSet { id, members }),
         Entity::Digest(digest) => Some(Update::Digest(Change::Insert(digest))),
-        // They come with their entries.
+        // These are part of their entries.
         Entity::DirectCounter { .. } | Entity::DirectMeter { .. } => None,
     }
 }

@@ -1,4 +1,4 @@
-//! Serving a switch's control on a socket, on threads of its own.
+//! P4Runtime server of a switch on dedicated threads.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,46 +14,46 @@ use tokio::task::JoinHandle;
 
 use super::Control;
 
-/// Threads that answer controllers; writes and long reads have others.
+/// Number of threads for requests; writes and long reads run on blocking threads.
 const THREADS: usize = 2;
-/// How often entries are asked whether they are idle, if asking takes no longer than a tenth of it.
-const AGE_EVERY: Duration = Duration::from_millis(50);
-/// How long controllers are given to take the end of their streams.
-const STOP_WAIT: Duration = Duration::from_secs(5);
+/// Interval of the scan for idle entries; longer if a scan takes more than a tenth of the interval.
+const IDLE_SCAN_INTERVAL: Duration = Duration::from_millis(50);
+/// Maximum time for the streams to end during shutdown.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why a switch's control cannot be served.
+/// Error of the P4Runtime server.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// No threads.
-    #[error("cannot start the server's threads: {0}")]
+    /// The threads could not be started.
+    #[error("cannot start threads of the P4Runtime server: {0}")]
     Threads(#[source] std::io::Error),
-    /// The address is taken, or not one of this machine.
+    /// The address is in use or not local.
     #[error("cannot listen on {address}: {source}")]
     Listen {
-        /// The address.
+        /// Address.
         address: SocketAddr,
-        /// What the system says.
+        /// Error of the system.
         source: std::io::Error,
     },
-    /// The server broke off.
-    #[error("the P4Runtime server has ended: {0}")]
-    Served(String),
+    /// The server has failed.
+    #[error("P4Runtime server failed: {0}")]
+    Ended(String),
 }
 
-/// A server that runs.
+/// Running P4Runtime server.
 #[derive(Debug)]
 pub struct Server {
     runtime: Runtime,
     address: SocketAddr,
-    until: oneshot::Sender<()>,
-    served: JoinHandle<Result<(), String>>,
+    shutdown: oneshot::Sender<()>,
+    task: JoinHandle<Result<(), String>>,
 }
 
 impl Server {
-    /// Listens and answers; without TLS everybody. The events are those whose other end the control has.
+    /// Starts the server. Without TLS all clients have access. `events` is the receiver for the events of `control`.
     ///
     /// # Errors
-    /// When it cannot listen.
+    /// The threads cannot be started or the socket cannot listen.
     pub fn start(
         address: SocketAddr,
         tls: Option<ServerTls>,
@@ -79,61 +79,64 @@ impl Server {
             runtime.spawn(async move {
                 let service = Service::new(control, events, options);
                 let ended = async {
-                    // Also when the other end is gone.
+                    // Also completes when the sender is dropped.
                     let _ = ended.await;
                 };
                 let served = service.serve(others, listener, tls.as_ref(), ended).await;
                 served.map_err(|error| error.to_string())
             })
         };
-        runtime.spawn(age(Arc::clone(control)));
+        runtime.spawn(notify_idle_entries(Arc::clone(control)));
         Ok(Self {
             runtime,
             address,
-            until,
-            served,
+            shutdown: until,
+            task: served,
         })
     }
 
-    /// Where it listens.
+    /// Address of the listening socket.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Whether it has broken off.
+    /// Whether the server has failed.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        self.served.is_finished()
+        self.task.is_finished()
     }
 
-    /// Ends all streams, and the server.
+    /// Ends all streams and stops the server.
     ///
     /// # Errors
-    /// When it had broken off before.
+    /// The server had failed before.
     pub fn stop(self) -> Result<(), ServerError> {
-        drop(self.until);
-        let served = self.served;
+        drop(self.shutdown);
+        let served = self.task;
         let ended = self
             .runtime
-            .block_on(async { tokio::time::timeout(STOP_WAIT, served).await });
-        self.runtime.shutdown_timeout(STOP_WAIT);
+            .block_on(async { tokio::time::timeout(STOP_TIMEOUT, served).await });
+        self.runtime.shutdown_timeout(STOP_TIMEOUT);
         match ended {
-            // Controllers that take nothing any more are left behind.
+            // Do not wait for controllers that no longer read.
             Err(_) | Ok(Ok(Ok(()))) => Ok(()),
-            Ok(Ok(Err(error))) => Err(ServerError::Served(error)),
-            Ok(Err(error)) => Err(ServerError::Served(error.to_string())),
+            Ok(Ok(Err(error))) => Err(ServerError::Ended(error)),
+            Ok(Err(error)) => Err(ServerError::Ended(error.to_string())),
         }
     }
 }
 
-async fn age(control: Arc<Control>) {
+async fn notify_idle_entries(control: Arc<Control>) {
     loop {
         let start = Instant::now();
         let control = Arc::clone(&control);
-        if tokio::task::spawn_blocking(move || control.age()).await.is_err() {
+        if tokio::task::spawn_blocking(move || control.notify_idle_entries())
+            .await
+            .is_err()
+        {
             return;
         }
-        tokio::time::sleep(AGE_EVERY.max(start.elapsed() * 10)).await;
+        tokio::time::sleep(IDLE_SCAN_INTERVAL.max(start.elapsed() * 10)).await;
     }
 }

@@ -1,4 +1,4 @@
-//! P4Runtime's values as the numbers that the switch holds, and back.
+//! Conversion between P4Runtime values and numbers of the switch.
 
 use linewarden_p4runtime::bytes::Bits;
 use linewarden_p4runtime::data::Data;
@@ -7,18 +7,18 @@ use linewarden_p4runtime::p4info::Type;
 use num_bigint::BigUint;
 use num_traits::{ToPrimitive as _, Zero as _};
 
-/// The number.
+/// Converts bits to a number.
 pub(super) fn number(bits: &Bits) -> BigUint {
     BigUint::from_bytes_be(bits.as_bytes())
 }
 
-/// The low `width` bits of a number.
+/// Converts the low `width` bits of a number.
 pub(super) fn bits(width: u32, number: &BigUint) -> Bits {
     let low = number & ((BigUint::from(1u8) << width) - 1u8);
     Bits::parse(width, &low.to_bytes_be()).unwrap_or_else(|_| Bits::zero(width))
 }
 
-/// Numbers behind each other without padding, in as many bytes as they need, the first in the highest bits.
+/// Concatenates numbers without padding in the fewest bytes; the first number is in the highest bits.
 pub(super) fn join<'a>(parts: impl IntoIterator<Item = (u32, &'a BigUint)>) -> Vec<u8> {
     let (mut all, mut total) = (BigUint::zero(), 0u32);
     for (width, part) in parts {
@@ -28,7 +28,7 @@ pub(super) fn join<'a>(parts: impl IntoIterator<Item = (u32, &'a BigUint)>) -> V
     padded(&all, total.div_ceil(8) as usize)
 }
 
-/// The opposite: numbers of these widths.
+/// Inverse of [`join`]: splits bytes into numbers of these widths.
 pub(super) fn split(bytes: &[u8], widths: &[u32]) -> Vec<BigUint> {
     let mut rest = BigUint::from_bytes_be(bytes);
     let mut parts: Vec<BigUint> = widths
@@ -44,7 +44,7 @@ pub(super) fn split(bytes: &[u8], widths: &[u32]) -> Vec<BigUint> {
     parts
 }
 
-/// The number in so many bytes.
+/// Number padded to this length.
 fn padded(number: &BigUint, length: usize) -> Vec<u8> {
     let digits = number.to_bytes_be();
     let digits = digits
@@ -55,21 +55,21 @@ fn padded(number: &BigUint, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// A type of P4Info whose values are a row of numbers here.
+/// Layout of a P4Info type as a sequence of numbers.
 #[derive(Clone, Debug)]
-pub(super) struct Shape {
-    of: std::sync::Arc<Type>,
+pub(super) struct ValueLayout {
+    value_type: std::sync::Arc<Type>,
     widths: Vec<u32>,
 }
 
-/// What a value of a type is made of: how wide each number is; none where P4Info does not say.
-fn leaves(of: &Type, into: &mut Vec<Option<u32>>) -> Result<(), EntityError> {
+/// Width of each number in a value of the type; `None` where the P4Info has no width.
+fn leaf_widths(of: &Type, into: &mut Vec<Option<u32>>) -> Result<(), EntityError> {
     match of {
         Type::Bits(width) | Type::Signed(width) | Type::SerializableEnum(width) => into.push(Some(*width)),
         Type::Bool => into.push(Some(1)),
         Type::Enum(_) | Type::Error(_) => into.push(None),
-        Type::Tuple(types) => types.iter().try_for_each(|of| leaves(of, into))?,
-        Type::Struct(members) => members.iter().try_for_each(|(_, of)| leaves(of, into))?,
+        Type::Tuple(types) => types.iter().try_for_each(|of| leaf_widths(of, into))?,
+        Type::Struct(members) => members.iter().try_for_each(|(_, of)| leaf_widths(of, into))?,
         Type::Varbit(_)
         | Type::Header(_)
         | Type::Union(_)
@@ -77,18 +77,18 @@ fn leaves(of: &Type, into: &mut Vec<Option<u32>>) -> Result<(), EntityError> {
         | Type::UnionStack(..)
         | Type::Text => {
             return Err(EntityError::unimplemented(
-                "only numbers, bool, enum, error, and tuples and structs of them are carried here",
+                "unsupported type: supported are numbers, bool, enum, error, and tuples and structs of these",
             ));
         }
     }
     Ok(())
 }
 
-impl Shape {
-    /// The shape of a value that is one number of `bits` in the program.
-    pub(super) fn within(of: &std::sync::Arc<Type>, bits: u32) -> Result<Self, EntityError> {
+impl ValueLayout {
+    /// Layout of a value that is one number of `bits` bits in the program.
+    pub(super) fn for_width(of: &std::sync::Arc<Type>, bits: u32) -> Result<Self, EntityError> {
         let mut found = Vec::new();
-        leaves(of, &mut found)?;
+        leaf_widths(of, &mut found)?;
         let known: u32 = found.iter().flatten().sum();
         let widths: Vec<u32> = match found.iter().filter(|width| width.is_none()).count() {
             0 if known == bits => found.into_iter().flatten().collect(),
@@ -98,50 +98,50 @@ impl Shape {
                 .collect(),
             _ => {
                 return Err(EntityError::invalid(format!(
-                    "its type has {known} bits, the program's {bits}"
+                    "type has {known} bits, in the program {bits}"
                 )));
             }
         };
         Ok(Self {
-            of: of.clone(),
+            value_type: of.clone(),
             widths,
         })
     }
 
-    /// The shape of a value that is so many numbers in the program, of these widths.
-    pub(super) fn of_fields(of: &std::sync::Arc<Type>, widths: Vec<u32>) -> Result<Self, EntityError> {
+    /// Layout of a value that is a sequence of numbers of these widths in the program.
+    pub(super) fn for_fields(of: &std::sync::Arc<Type>, widths: Vec<u32>) -> Result<Self, EntityError> {
         let mut found = Vec::new();
-        leaves(of, &mut found)?;
+        leaf_widths(of, &mut found)?;
         let fits = |(known, width): (&Option<u32>, &u32)| known.is_none_or(|known| known == *width);
         if found.len() != widths.len() || !found.iter().zip(&widths).all(fits) {
             return Err(EntityError::invalid(format!(
-                "its type does not have the program's fields of {widths:?} bits"
+                "type does not have fields of {widths:?} bits as in the program"
             )));
         }
         Ok(Self {
-            of: of.clone(),
+            value_type: of.clone(),
             widths,
         })
     }
 
-    /// A value as one number.
+    /// Converts a value to one number.
     pub(super) fn to_number(&self, data: &Data) -> Result<BigUint, EntityError> {
         let mut numbers = Vec::new();
-        flatten(&self.of, data, &mut numbers)?;
+        flatten(&self.value_type, data, &mut numbers)?;
         let parts = self.widths.iter().copied().zip(&numbers);
         Ok(BigUint::from_bytes_be(&join(parts)))
     }
 
-    /// The value of one number.
-    pub(super) fn of_number(&self, number: &BigUint) -> Data {
-        self.of_numbers(&split(&number.to_bytes_be(), &self.widths))
+    /// Converts one number to a value.
+    pub(super) fn value_of(&self, number: &BigUint) -> Data {
+        self.value_of_all(&split(&number.to_bytes_be(), &self.widths))
     }
 
-    /// The value of its numbers.
-    pub(super) fn of_numbers(&self, numbers: &[BigUint]) -> Data {
+    /// Converts a sequence of numbers to a value.
+    pub(super) fn value_of_all(&self, numbers: &[BigUint]) -> Data {
         let mut widths = self.widths.iter().copied();
         let mut numbers = numbers.iter();
-        build(&self.of, &mut || {
+        build(&self.value_type, &mut || {
             (
                 widths.next().unwrap_or_default(),
                 numbers.next().cloned().unwrap_or_default(),
@@ -168,7 +168,7 @@ fn flatten(of: &Type, data: &Data, into: &mut Vec<BigUint>) -> Result<(), Entity
                 flatten(of, member, into)?;
             }
         }
-        _ => return Err(EntityError::invalid("the value is of another type")),
+        _ => return Err(EntityError::invalid("value has the wrong type")),
     }
     Ok(())
 }

@@ -1,8 +1,8 @@
-//! The digest of the program that runs.
+//! Digest of the running program.
 //!
-//! The executable form with all that it refers to, as CBOR (RFC 8949): structures are maps in the order of their
-//! fields, lists have their length in front, so no two forms have one encoding. The form depends on this software's
-//! version, which statements name beside the digest.
+//! The digest covers the executable form with all referenced tables as CBOR (RFC 8949): structures are maps in field
+//! order and lists have a length prefix, so different forms have different encodings. The form depends on the version
+//! of this software; statements contain the version next to the digest.
 
 use linewarden_evidence::Digest;
 use linewarden_evidence::state::program_digest;
@@ -10,13 +10,13 @@ use linewarden_evidence::state::program_digest;
 use super::EvidenceError;
 use crate::lower::Executable;
 
-/// Written in front, so that another encoding is never taken for this one.
+/// Prefix that separates this encoding from all others.
 const FORMAT: &str = "linewarden p4 executable 1";
 
-/// The digest of an executable form.
+/// Computes the digest of an executable form.
 ///
 /// # Errors
-/// It cannot be written, which is this software's fault.
+/// The form cannot be encoded, which is an internal error.
 pub fn digest(executable: &Executable) -> Result<Digest, EvidenceError> {
     let mut bytes = Vec::new();
     ciborium::into_writer(&(FORMAT, executable), &mut bytes)

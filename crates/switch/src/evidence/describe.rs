@@ -1,4 +1,4 @@
-//! What is in force, as entries of evidence.
+//! Encoding of active state as evidence entries.
 
 use std::collections::BTreeMap;
 
@@ -10,70 +10,70 @@ use linewarden_evidence::encoding::{
 
 use crate::externs::Externs;
 use crate::forwarding::{self, Forwarding, ForwardingChange, ValueSetMembers};
-use crate::lower::lay_args;
+use crate::lower::layout_args;
 use crate::meter;
 use crate::program::ids::{MeterId, ProfileId, TableId, ValueSetId};
 use crate::program::pipeline::Table;
 use crate::program::{MeterUnit, Program};
-use crate::switch::{Configured, Settings};
+use crate::switch::{ConfiguredItem, Settings};
 use crate::tables::{
     ActionCall, Entry as InTable, FieldMatch, Group, GroupHandle, KeySpec, MatchKey, MemberHandle,
     ProfileChange, TableChange, TableSetChange, Target,
 };
 
-/// The port number under which settings of all ports stand.
+/// Port number for settings of all ports.
 const ALL_PORTS: u32 = u32::MAX;
 const NANOSECONDS_PER_MS: u64 = 1_000_000;
 
-/// Why something in force has no encoding. The program asks for more than evidence can hold, or contradicts itself.
+/// Error of encoding active state: the program exceeds the limits of evidence, or contradicts itself.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DescribeError {
-    /// A value.
+    /// Invalid value.
     #[error(transparent)]
     Bits(#[from] BitsError),
-    /// A match.
+    /// Invalid match.
     #[error(transparent)]
     Match(#[from] MatchError),
-    /// Something is in force that the program does not have.
-    #[error("{0} is in force, and the program has no such thing")]
+    /// Active state refers to an element that the program does not have.
+    #[error("active state refers to unknown element: {0}")]
     Unknown(String),
 }
 
-/// What a change does to the set of entries.
+/// Change of the set of evidence entries.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     Put(Entry),
     Remove(Entry),
 }
 
-/// Writes a program's state as entries.
+/// Encoder of a program's state as evidence entries.
 #[derive(Clone, Copy)]
 pub(super) struct Describer<'a> {
     pub program: &'a Program,
 }
 
-fn unknown(what: &str, id: impl std::fmt::Debug) -> DescribeError {
-    DescribeError::Unknown(format!("{what} {id:?}"))
+fn unknown_element(kind: &str, id: impl std::fmt::Debug) -> DescribeError {
+    DescribeError::Unknown(format!("{kind} {id:?}"))
 }
 
 impl<'a> Describer<'a> {
     fn table(self, id: TableId) -> Result<&'a Table, DescribeError> {
         let table = self.program.tables.get(id.index());
-        table.ok_or_else(|| unknown("table", id))
+        table.ok_or_else(|| unknown_element("table", id))
     }
 
     fn profile(self, id: ProfileId) -> Result<&'a str, DescribeError> {
         let profile = self.program.profiles.get(id.index());
         profile
             .map(|profile| profile.name.as_str())
-            .ok_or_else(|| unknown("action profile", id))
+            .ok_or_else(|| unknown_element("action profile", id))
     }
 
     fn action(self, call: &ActionCall) -> Result<Action, DescribeError> {
         let action = self.program.actions.get(call.action.index());
-        let action = action.ok_or_else(|| unknown("action", call.action))?;
+        let action = action.ok_or_else(|| unknown_element("action", call.action))?;
         let widths = || action.params.iter().map(|param| param.bits);
-        let (places, _) = lay_args(widths());
+        let (places, _) = layout_args(widths());
         let data = widths()
             .zip(places)
             .map(|(bits, (at, length))| {
@@ -95,7 +95,7 @@ impl<'a> Describer<'a> {
         })
     }
 
-    /// An entry of a table, with its idle timeout as it is now.
+    /// Table entry with its current idle timeout.
     pub fn entry(self, id: TableId, spec: &KeySpec, entry: &InTable) -> Result<Entry, DescribeError> {
         let timeout_ms = entry.state().map_or(0, crate::tables::EntryState::timeout_ms);
         Ok(TableEntry {
@@ -129,11 +129,11 @@ impl<'a> Describer<'a> {
 
     fn group(self, id: ProfileId, handle: GroupHandle, group: &Group) -> Result<Entry, DescribeError> {
         let members = group.members().iter().map(|(member, weight)| {
-            let how = GroupMember {
+            let member_settings = GroupMember {
                 weight: *weight,
                 watch_port: Vec::new(),
             };
-            (member.0, how)
+            (member.0, member_settings)
         });
         Ok(ProfileGroup {
             profile: self.profile(id)?.to_owned(),
@@ -146,7 +146,7 @@ impl<'a> Describer<'a> {
 
     fn value_set(self, id: ValueSetId, members: &ValueSetMembers) -> Result<Vec<Entry>, DescribeError> {
         let set = self.program.value_sets.get(id.index());
-        let set = set.ok_or_else(|| unknown("value set", id))?;
+        let set = set.ok_or_else(|| unknown_element("value set", id))?;
         let entry = |member: &Vec<u8>| {
             let key = vec![KeyField {
                 name: String::new(),
@@ -158,10 +158,10 @@ impl<'a> Describer<'a> {
         members.iter().map(entry).collect()
     }
 
-    /// The configuration of a meter.
+    /// Meter configuration.
     fn meter(self, id: MeterId, cell: MeterCell, rates: &[meter::Rate]) -> Result<Entry, DescribeError> {
         let array = self.program.meters.get(id.index());
-        let array = array.ok_or_else(|| unknown("meter", id))?;
+        let array = array.ok_or_else(|| unknown_element("meter", id))?;
         Ok(MeterConfig {
             meter: array.name.clone(),
             cell,
@@ -180,7 +180,7 @@ impl<'a> Describer<'a> {
         .into())
     }
 
-    /// What is put, or taken out, when a meter has these rates; without rates it is as if nobody had set it.
+    /// Step for a meter with these rates; without rates the meter counts as unconfigured.
     fn meter_step(self, id: MeterId, cell: MeterCell, rates: &[meter::Rate]) -> Result<Step, DescribeError> {
         let entry = self.meter(id, cell, rates)?;
         Ok(match rates {
@@ -189,7 +189,7 @@ impl<'a> Describer<'a> {
         })
     }
 
-    /// The same for an entry's own meter; nothing where the table has none.
+    /// As [`Self::meter_step`], for a direct meter; `None` if the table has none.
     fn direct_meter_step(
         self,
         id: TableId,
@@ -203,25 +203,25 @@ impl<'a> Describer<'a> {
         self.meter_step(meter, cell_of(spec, entry)?, &rates).map(Some)
     }
 
-    /// What was configured beside the forwarding state.
+    /// Steps for an item configured outside of the forwarding state.
     pub fn configured(
         self,
-        what: Configured,
+        item: ConfiguredItem,
         forwarding: &Forwarding,
         externs: &Externs,
     ) -> Result<Vec<Step>, DescribeError> {
-        match what {
-            Configured::Meter(id, index) => {
+        match item {
+            ConfiguredItem::Meter(id, index) => {
                 let rates = externs
                     .meter(id, index)
                     .map(|meter| meter.rates().collect::<Vec<_>>());
                 let step = self.meter_step(id, MeterCell::Index(index), &rates.unwrap_or_default())?;
                 Ok(vec![step])
             }
-            Configured::Entry(id, handle) => {
+            ConfiguredItem::Entry(id, handle) => {
                 let table = forwarding.tables().table(id);
-                let table = table.ok_or_else(|| unknown("table", id))?;
-                // The same batch may have deleted it.
+                let table = table.ok_or_else(|| unknown_element("table", id))?;
+                // The same batch may have deleted the entry.
                 match table.get(handle) {
                     Ok(entry) => self.entry_steps(id, &table.spec().key, entry),
                     Err(_) => Ok(Vec::new()),
@@ -236,7 +236,7 @@ impl<'a> Describer<'a> {
         Ok(steps)
     }
 
-    /// The configurations of all meters that are no entries' own.
+    /// Configurations of all indirect meters.
     fn meters(self, externs: &Externs) -> Result<Vec<Entry>, DescribeError> {
         let mut entries = Vec::new();
         for id in (0u32..).map(MeterId).take(self.program.meters.len()) {
@@ -252,7 +252,7 @@ impl<'a> Describer<'a> {
         Ok(entries)
     }
 
-    /// What does not change while a program runs: counters, calculations, settings.
+    /// Entries that are constant while a program runs: counters, calculations, settings.
     fn fixed(self, settings: &Settings) -> Vec<Entry> {
         let counters = self.program.counters.iter().map(|counter| {
             CounterConfig {
@@ -272,7 +272,7 @@ impl<'a> Describer<'a> {
         });
         let ports = [
             ("drop_port", u64::from(settings.drop_port)),
-            ("priority_queues", settings.queues),
+            ("priority_queues", settings.priority_queues),
         ]
         .map(|(name, value)| {
             PortSetting {
@@ -286,7 +286,7 @@ impl<'a> Describer<'a> {
         counters.chain(calculations).chain(ports).collect()
     }
 
-    /// Everything that is measured, but for register arrays, as it lies in memory.
+    /// All measured entries in memory, except register arrays.
     pub fn all(
         self,
         forwarding: &Forwarding,
@@ -327,7 +327,7 @@ impl<'a> Describer<'a> {
         Ok(entries)
     }
 
-    /// What a change does; `spec` gives the key of a table.
+    /// Steps of a change; `spec` returns the key specification of a table.
     pub fn steps(
         self,
         change: &ForwardingChange,
@@ -336,7 +336,7 @@ impl<'a> Describer<'a> {
         match change {
             ForwardingChange::Tables(TableSetChange::Table(id, change)) => {
                 let table = forwarding.tables().table(*id);
-                let table = table.ok_or_else(|| unknown("table", id))?;
+                let table = table.ok_or_else(|| unknown_element("table", id))?;
                 self.table_steps(*id, &table.spec().key, change)
             }
             ForwardingChange::Tables(TableSetChange::Profile(id, change)) => self.profile_step(*id, change),
@@ -367,13 +367,13 @@ impl<'a> Describer<'a> {
             TableChange::Inserted(entry) | TableChange::Modified(_, entry) => {
                 self.entry_steps(id, spec, entry)?
             }
-            // What an entry is now may not be what it was measured as: all that has its identity goes.
+            // The current entry may differ from its measurement, so everything with the same identity is removed.
             TableChange::Deleted(entry) => {
                 let steps = self.entry_steps(id, spec, entry)?;
-                let gone = |step| match step {
+                let removed_entry = |step| match step {
                     Step::Put(entry) | Step::Remove(entry) => Step::Remove(entry),
                 };
-                steps.into_iter().map(gone).collect()
+                steps.into_iter().map(removed_entry).collect()
             }
             TableChange::Default(_, target) => vec![Step::Put(self.default(id, target.as_ref())?)],
             TableChange::Sealed(_) => Vec::new(),
@@ -412,7 +412,7 @@ fn cell_of(spec: &KeySpec, entry: &InTable) -> Result<MeterCell, DescribeError> 
     })
 }
 
-/// An entry takes the place of one with the same identity.
+/// Replaces an entry by one with the same identity.
 fn exchange(before: Option<Entry>, after: Option<Entry>) -> Vec<Step> {
     after
         .map(Step::Put)

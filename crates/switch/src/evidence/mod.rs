@@ -1,35 +1,37 @@
-//! Evidence of this switch: what it is measured to run, kept up to date change by change.
+//! Evidence of this switch: an incremental measurement of the program and its state.
 //!
 //! ```text
 //!  control plane ── ForwardingChange ──► Attester ◄── dirty cells ── packets' register writes
 //!                                           │
-//!            statement on request ◄─────────┼─────────► Marker (one a worker) ──► packets, program's registers
+//!            statement on request ◄─────────┼────► WorkerAttester (per worker) ──► packets, program's registers
 //! ```
 //!
-//! Out of the program's reach: what leaves is stamped behind the deparser, frames of evidence's Ethernet type that the
-//! program makes are dropped, and the register array in which a program may read the digests takes no writes.
+//! The program cannot interfere: packets are stamped after the deparser, frames with the Ethernet type of evidence that
+//! the program creates are dropped, and the register array with the digests ignores writes.
 
 mod canonical;
+mod changed_arrays;
 mod describe;
-mod marker;
 mod rescan;
-mod touched;
+mod worker_attester;
 
 pub use self::canonical::digest;
+pub use self::changed_arrays::ChangedArrays;
 pub use self::describe::DescribeError;
-pub use self::marker::Marker;
 pub use self::rescan::Rescan;
-pub use self::touched::Touched;
+pub use self::worker_attester::WorkerAttester;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use linewarden_evidence::encoding::{Class, Object};
-use linewarden_evidence::inband::{EvidenceKey, Form};
+use linewarden_evidence::inband::{ContentFormat, EvidenceKey};
 use linewarden_evidence::keys::Signer;
-use linewarden_evidence::state::{ArrayCheck, ArrayId, Measured, Snapshot, Stability, StateError};
-use linewarden_evidence::statement::{Inventory, InventoryError, Kind, Nonce, Statement, StatementError};
+use linewarden_evidence::state::{ArrayCheck, ArrayId, MeasuredState, Snapshot, Stability, StateError};
+use linewarden_evidence::statement::{
+    DataPlaneKind, Inventory, InventoryError, Nonce, Statement, StatementError,
+};
 use linewarden_evidence::{BootCount, Digest, SwitchId};
 
 use self::describe::{Describer, Step};
@@ -37,132 +39,132 @@ use crate::externs::{Cells, Externs};
 use crate::forwarding::Forwarding;
 use crate::lower::Executable;
 use crate::program::ids::RegisterId;
-use crate::switch::{Configured, Settings};
+use crate::switch::{ConfiguredItem, Settings};
 use crate::tables::{Batch, Reader, Snapshot as InForce};
 
-/// The last part of the name of the register array in which a program may read the digests: registers, tables and
-/// program in the cells 0, 1 and 2, each cut to the cells' width from its front.
+/// Last part of the name of the register array in which a program can read the digests: cells 0, 1 and 2 hold the
+/// digests of registers, tables and program, each truncated to its leading bits.
 pub const DIGESTS_REGISTER: &str = "linewarden_evidence";
 
-/// Why there is no evidence.
+/// Error of creating evidence.
 #[derive(Debug, thiserror::Error)]
 pub enum EvidenceError {
-    /// Something in force has no encoding.
+    /// Active state cannot be encoded.
     #[error(transparent)]
     Describe(#[from] DescribeError),
-    /// The program's own form cannot be written.
-    #[error("the program's executable form cannot be written: {0}")]
+    /// The executable form cannot be encoded.
+    #[error("cannot encode the executable form of the program: {0}")]
     Program(String),
-    /// The measurement contradicts itself.
+    /// The measurement is inconsistent.
     #[error(transparent)]
     State(#[from] StateError),
-    /// A register array is to be left out that the program does not have.
-    #[error("the program has no register array {0:?} that could be volatile")]
-    NoArray(String),
-    /// Memory is not what was measured.
-    #[error("no evidence is given any more: {0}")]
-    Damaged(String),
-    /// It cannot be signed.
+    /// The settings exclude a register array that the program does not have.
+    #[error("unknown volatile register array {0:?}: not found in the program")]
+    UnknownRegister(String),
+    /// Memory differs from the measurement.
+    #[error("evidence disabled because the measurement failed: {0}")]
+    MeasurementFailed(String),
+    /// The statement cannot be created or signed.
     #[error(transparent)]
     Statement(#[from] StatementError),
-    /// There is more than an inventory can hold.
+    /// The inventory exceeds its limits.
     #[error(transparent)]
     Inventory(#[from] InventoryError),
 }
 
-/// Who gives evidence, for as long as the process lives.
+/// Identity of the switch in evidence, for the lifetime of the process.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// The switch.
+    /// Switch id.
     pub switch: SwitchId,
-    /// Its start; never the same twice.
+    /// Boot counter; must differ at each start.
     pub boot_count: BootCount,
-    /// The number of the last packet that carried evidence: one for all programs and workers of this start.
-    counter: Arc<AtomicU64>,
-    /// Packets that were dropped because a program had made what looks like evidence.
-    forged: Arc<AtomicU64>,
+    /// Number of the last packet with evidence, shared by all programs and workers since the start.
+    packet_counter: Arc<AtomicU64>,
+    /// Number of packets dropped because a program had produced data that resembles evidence.
+    forged_packets: Arc<AtomicU64>,
 }
 
 impl Identity {
-    /// Of this start of a switch.
+    /// Creates the identity for this start of the switch.
     #[must_use]
     pub fn new(switch: SwitchId, boot_count: BootCount) -> Self {
         Self {
             switch,
             boot_count,
-            counter: Arc::default(),
-            forged: Arc::default(),
+            packet_counter: Arc::default(),
+            forged_packets: Arc::default(),
         }
     }
 
-    /// Packets that were dropped, since the start, because a program had made what looks like evidence.
+    /// Number of packets dropped since the start because a program had produced data that resembles evidence.
     #[must_use]
-    pub fn forged(&self) -> u64 {
-        self.forged.load(Ordering::Relaxed)
+    pub fn forged_packets(&self) -> u64 {
+        self.forged_packets.load(Ordering::Relaxed)
     }
 }
 
-/// How packets carry evidence.
+/// Carrier of evidence in packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carrier {
-    /// As a hop-by-hop option of IPv6 packets; others leave without.
+    /// Hop-by-hop option in IPv6 packets; other packets carry no evidence.
     Option,
-    /// In a frame of its own for each packet, sent by this port.
+    /// Separate frame for each packet, sent to this port.
     Clone {
-        /// The port.
+        /// Port.
         port: u32,
     },
 }
 
-/// Evidence in packets.
+/// In-band evidence.
 #[derive(Clone, Debug)]
 pub struct InBand {
-    /// What carries it.
+    /// Carrier.
     pub carrier: Carrier,
-    /// What it says.
-    pub form: Form,
-    /// Makes the tags of the default content.
+    /// Content.
+    pub form: ContentFormat,
+    /// Key for the tags of the default content.
     pub key: EvidenceKey,
 }
 
-/// What is asked of evidence.
+/// Settings of evidence.
 #[derive(Clone, Debug)]
 pub struct EvidenceSettings {
-    /// Who gives it.
+    /// Identity of the switch.
     pub identity: Identity,
-    /// Whether packets carry it, and how.
+    /// In-band evidence, if enabled.
     pub in_band: Option<InBand>,
-    /// The port to the controller: what goes there begins with a header of the program's, carries nothing and is not looked at.
+    /// CPU port. Packets to this port start with a packet-in header; they carry no evidence and are not inspected.
     pub cpu_port: Option<u32>,
-    /// Register arrays whose values tell nothing of the switch: they stand in statements with digests of their own and
-    /// count for no other.
+    /// Register arrays whose values are not relevant for attestation: statements contain separate digests of them, and
+    /// no other digest includes them.
     pub volatile: BTreeSet<String>,
 }
 
-/// Measures one program with all that is in force, and makes evidence of it.
+/// Attester: measures one program with its active state and creates evidence.
 #[derive(Debug)]
 pub struct Attester {
     settings: EvidenceSettings,
     executable: Arc<Executable>,
     externs: Arc<Externs>,
-    touched: Arc<Touched>,
-    /// Where the program reads the digests.
-    shown: Option<RegisterId>,
+    changed_arrays: Arc<ChangedArrays>,
+    /// Register array that publishes the digests to the program.
+    digest_register: Option<RegisterId>,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
-    measured: Measured,
-    /// By register array; none for those that are not measured.
+    measured: MeasuredState,
+    /// Array ids by register array; `None` for arrays that are not measured.
     arrays: Vec<Option<ArrayId>>,
-    /// Of the forwarding state that is measured.
+    /// Version of the measured forwarding state.
     version: u64,
-    /// Why the measurement is no longer believed.
-    damaged: Option<String>,
+    /// Reason of a failed measurement.
+    failure: Option<String>,
 }
 
-/// A register array at one moment: as it is measured, and as it lies in memory.
+/// Snapshot of a register array: its measurement and its cells.
 struct ArrayCopy {
     id: RegisterId,
     check: ArrayCheck,
@@ -170,11 +172,11 @@ struct ArrayCopy {
 }
 
 impl Attester {
-    /// Measures all that is there now. From here on every change of the forwarding state goes through
-    /// [`Self::commit`], and register arrays tell of their writes.
+    /// Measures the current state. From now on every change of the forwarding state must use
+    /// [`Self::commit`], and register arrays track their writes.
     ///
     /// # Errors
-    /// Something has no encoding, or the settings do not fit the program.
+    /// Active state cannot be encoded, or the settings do not match the program.
     pub(crate) fn new(
         settings: EvidenceSettings,
         executable: &Arc<Executable>,
@@ -186,21 +188,21 @@ impl Attester {
         let program = &executable.program;
         let is_there = |name: &String| program.registers.iter().any(|array| array.name == *name);
         if let Some(name) = settings.volatile.iter().find(|name| !is_there(name)) {
-            return Err(EvidenceError::NoArray(name.clone()));
+            return Err(EvidenceError::UnknownRegister(name.clone()));
         }
         let digest = digest(executable)?;
         let mut measured = match before {
             Some(before) => before.state().measured.successor(digest),
-            None => Measured::new(settings.identity.switch, settings.identity.boot_count, digest),
+            None => MeasuredState::new(settings.identity.switch, settings.identity.boot_count, digest),
         };
         let describer = Describer { program };
         for entry in describer.all(forwarding, externs, switch)? {
             measured.put(&entry)?;
         }
-        let touched = Arc::new(Touched::new(program.registers.len()));
+        let touched = Arc::new(ChangedArrays::new(program.registers.len()));
         let mut arrays = Vec::with_capacity(program.registers.len());
         for (id, registers) in (0u32..).map(RegisterId).zip(&program.registers) {
-            if is_shown(&registers.name) {
+            if is_digest_register(&registers.name) {
                 arrays.push(None);
                 continue;
             }
@@ -218,23 +220,28 @@ impl Attester {
                 cells.track(&touched, id);
             }
         }
-        let shown = program.registers.iter().position(|array| is_shown(&array.name));
+        let register_index = program
+            .registers
+            .iter()
+            .position(|array| is_digest_register(&array.name));
         Ok(Self {
             settings,
             executable: Arc::clone(executable),
             externs: Arc::clone(externs),
-            touched,
-            shown: shown.and_then(|at| u32::try_from(at).ok()).map(RegisterId),
+            changed_arrays: touched,
+            digest_register: register_index
+                .and_then(|at| u32::try_from(at).ok())
+                .map(RegisterId),
             state: Mutex::new(State {
                 measured,
                 arrays,
                 version: forwarding.version(),
-                damaged: None,
+                failure: None,
             }),
         })
     }
 
-    /// A thread that panicked has left a measurement that a rescan judges.
+    /// After a panic a rescan detects whether the measurement is still correct.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -245,9 +252,14 @@ impl Attester {
         }
     }
 
-    /// Makes a batch visible, sets what goes with it, and measures both, in one step as far as anybody sees who asks for
-    /// evidence: nothing is in force that is not measured.
-    pub(crate) fn commit(&self, batch: Batch<'_, Forwarding>, configured: &[Configured], set: impl FnOnce()) {
+    /// Publishes a batch, applies its cell writes and measures both. For requests of evidence this is atomic: no state is
+    /// active without being measured.
+    pub(crate) fn commit(
+        &self,
+        batch: Batch<'_, Forwarding>,
+        configured: &[ConfiguredItem],
+        set: impl FnOnce(),
+    ) {
         let describer = self.describer();
         let mut state = self.state();
         set();
@@ -257,66 +269,66 @@ impl Attester {
             .map(|change| describer.steps(change, batch.state()));
         let of_settings = configured
             .iter()
-            .map(|what| describer.configured(*what, batch.state(), &self.externs));
+            .map(|item| describer.configured(*item, batch.state(), &self.externs));
         let steps: Result<Vec<Vec<Step>>, DescribeError> = of_changes.chain(of_settings).collect();
         match steps {
-            Ok(steps) => state.take(steps.into_iter().flatten()),
-            Err(error) => state.damage(&error),
+            Ok(steps) => state.apply_steps(steps.into_iter().flatten()),
+            Err(error) => state.set_failure(&error),
         }
         state.version = batch.commit();
         drop(state);
-        // Packets carry what is configured from now on, though the forwarding state's version may be the same.
-        self.touched.ask();
+        // Workers must update their snapshots even if the version of the forwarding state is unchanged.
+        self.changed_arrays.notify();
     }
 
-    /// The state as it is now, with all cells that packets have written.
+    /// Snapshot of the current state, including all register writes of packets.
     ///
     /// # Errors
-    /// The measurement is not believed any more.
+    /// The measurement has failed.
     pub fn snapshot(&self) -> Result<Snapshot, EvidenceError> {
         let mut state = self.state();
         self.fold(&mut state);
         state.snapshot()
     }
 
-    /// Takes up the cells that were written since the last time.
+    /// Measures the cells written since the last call.
     fn fold(&self, state: &mut State) {
-        for id in self.touched.take() {
+        for id in self.changed_arrays.take() {
             let array = state.arrays.get(id.index()).copied().flatten();
             let (Some(array), Some(mut cells)) = (array, self.externs.registers(id)) else {
                 continue;
             };
             if let Err(error) = cells.fold(&mut state.measured, array) {
-                state.damage(&error);
+                state.set_failure(&error);
             }
         }
     }
 
-    /// The forwarding state that readers see together with its measurement.
-    fn in_force(&self, reader: &Reader<Forwarding>) -> (InForce<Forwarding>, Option<Snapshot>) {
+    /// Current forwarding state together with its measurement.
+    fn current_state(&self, reader: &Reader<Forwarding>) -> (InForce<Forwarding>, Option<Snapshot>) {
         let mut state = self.state();
         self.fold(&mut state);
         (reader.snapshot(), state.snapshot().ok())
     }
 
-    /// The state as packets of a batch see it that runs with this version of the forwarding state, whose digest was `tables`.
-    fn within_batch(&self, version: u64, tables: Digest) -> Option<Snapshot> {
+    /// Snapshot for packets of a batch that runs with this version of the forwarding state, whose digest is `tables`.
+    fn snapshot_for_batch(&self, version: u64, tables: Digest) -> Option<Snapshot> {
         let mut state = self.state();
         self.fold(&mut state);
         let mut snapshot = state.snapshot().ok()?;
         if state.version != version {
-            // The control plane is ahead of this batch. The mixture is a state of its own, and has a number of its own.
+            // The control plane is ahead of this batch. The mixed state gets its own sequence number.
             snapshot.digests.tables = tables;
-            snapshot.sequence = state.measured.skip();
+            snapshot.sequence = state.measured.reserve_sequence();
         }
         Some(snapshot)
     }
 
-    /// A signed statement of the state as it is now, and the inventory that lets an appraiser name what differs, but for the objects
-    /// `without`; `None` makes no inventory.
+    /// Creates a signed statement of the current state, and an inventory with which an appraiser finds differences. The inventory
+    /// excludes the objects `without`; `None` creates no inventory.
     ///
     /// # Errors
-    /// It cannot be made, or the measurement is not believed any more.
+    /// The statement cannot be created, or the measurement has failed.
     pub fn statement(
         &self,
         nonce: Nonce,
@@ -329,13 +341,16 @@ impl Attester {
             let mut state = self.state();
             let arrays = self.fold_and_copy(&mut state, &is_listed)?;
             let statement = Statement {
-                kind: Kind::P4,
+                kind: DataPlaneKind::P4,
                 snapshot: state.snapshot()?,
                 objects: state.measured.objects(),
-                left_out: Statement::LEFT_OUT_P4.map(str::to_owned).to_vec(),
+                exclusions: Statement::EXCLUSIONS_P4.map(str::to_owned).to_vec(),
                 software_version: software_version.to_owned(),
             };
-            let entries = state.measured.entries_of(&is_listed).map(|entry| entry.whole());
+            let entries = state
+                .measured
+                .entries_of(&is_listed)
+                .map(|entry| entry.to_bytes());
             (statement, entries.collect::<Vec<_>>(), arrays)
         };
         for copy in &arrays {
@@ -349,8 +364,8 @@ impl Attester {
         Ok((statement.sign(nonce, signer)?, inventory))
     }
 
-    /// Takes up all cells, and copies those of the arrays that are listed: packets that write go on as soon as their array is copied,
-    /// and what they write is in neither.
+    /// Measures all cells and copies the cells of the listed arrays. Packets can write again as soon as their array is copied;
+    /// these writes are in neither result.
     fn fold_and_copy(
         &self,
         state: &mut State,
@@ -382,52 +397,59 @@ impl Attester {
         Ok(copies)
     }
 
-    /// What is asked of this evidence.
+    /// Settings of this attester.
     #[must_use]
     pub fn settings(&self) -> &EvidenceSettings {
         &self.settings
     }
 
-    /// A packet is dropped in which the program has made what looks like evidence.
+    /// Counts a packet that is dropped because the program produced data that resembles evidence.
     fn count_forged(&self) {
-        self.settings.identity.forged.fetch_add(1, Ordering::Relaxed);
+        self.settings
+            .identity
+            .forged_packets
+            .fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The number of the next packet that carries evidence.
-    fn count(&self) -> linewarden_evidence::inband::Counter {
-        let last = self.settings.identity.counter.fetch_add(1, Ordering::Relaxed);
+    /// Number of the next packet with evidence.
+    fn next_counter(&self) -> linewarden_evidence::inband::Counter {
+        let last = self
+            .settings
+            .identity
+            .packet_counter
+            .fetch_add(1, Ordering::Relaxed);
         linewarden_evidence::inband::Counter(last + 1)
     }
 }
 
 impl State {
     fn snapshot(&mut self) -> Result<Snapshot, EvidenceError> {
-        match &self.damaged {
-            Some(why) => Err(EvidenceError::Damaged(why.clone())),
+        match &self.failure {
+            Some(reason) => Err(EvidenceError::MeasurementFailed(reason.clone())),
             None => Ok(self.measured.snapshot()),
         }
     }
 
-    fn take(&mut self, steps: impl IntoIterator<Item = Step>) {
+    fn apply_steps(&mut self, steps: impl IntoIterator<Item = Step>) {
         for step in steps {
             let taken = match &step {
                 Step::Put(entry) => self.measured.put(entry).map(|_| ()),
                 Step::Remove(entry) => self.measured.remove(entry).map(|_| ()),
             };
             if let Err(error) = taken {
-                self.damage(&error);
+                self.set_failure(&error);
             }
         }
     }
 
-    /// Nothing is said any more: evidence that may be wrong is worse than none.
-    fn damage(&mut self, why: &dyn std::fmt::Display) {
-        self.damaged.get_or_insert_with(|| why.to_string());
+    /// Disables evidence: wrong evidence is worse than none.
+    fn set_failure(&mut self, error: &dyn std::fmt::Display) {
+        self.failure.get_or_insert_with(|| error.to_string());
     }
 }
 
-/// Whether a register array of this name shows the digests to the program.
+/// Whether a register array with this name publishes the digests to the program.
 #[must_use]
-pub fn is_shown(name: &str) -> bool {
+pub fn is_digest_register(name: &str) -> bool {
     name.rsplit('.').next() == Some(DIGESTS_REGISTER)
 }

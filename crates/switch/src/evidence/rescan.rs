@@ -1,60 +1,60 @@
-//! Compares what lies in memory with what was measured.
+//! Comparison of memory with the measurement.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use linewarden_evidence::encoding::{Entry, Object};
-use linewarden_evidence::state::{ArrayDrift, EntryDrift, HashDrift, Measured};
+use linewarden_evidence::state::{ArrayDrift, EntryDrift, HashDrift, MeasuredState};
 
 use super::{Attester, EvidenceError};
 use crate::forwarding::Forwarding;
 use crate::switch::Settings;
 use crate::tables::Reader;
 
-/// What a rescan has found.
+/// Result of a rescan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rescan {
-    /// Entries that are not as they were measured.
+    /// Entries that differ from the measurement.
     pub entries: Vec<EntryDrift>,
-    /// Register arrays that are not.
+    /// Register arrays that differ from the measurement.
     pub arrays: Vec<(String, ArrayDrift)>,
-    /// What is wrong with the hashes themselves.
+    /// Damage of the hashes themselves.
     pub hashes: HashDrift,
 }
 
 impl Rescan {
-    /// Whether memory is what was measured.
+    /// Whether memory equals the measurement.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         let HashDrift {
             objects,
-            are_sums_right,
+            are_sums_valid: are_sums_right,
         } = &self.hashes;
         self.entries.is_empty() && self.arrays.is_empty() && objects.is_empty() && *are_sums_right
     }
 }
 
-/// What differs first, by name: what is in it may be secret.
+/// Names the first difference without its content, which may be secret.
 impl fmt::Display for Rescan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(drift) = self.entries.first() {
             let entry = drift.found.as_ref().or(drift.measured.as_ref());
             let object = entry.map_or_else(String::new, |entry| entry.object().to_string());
-            return write!(f, "an entry of {object} in memory is not what was measured");
+            return write!(f, "an entry of {object} in memory differs from the measurement");
         }
         match self.arrays.first() {
-            Some((name, _)) => write!(f, "register array {name} in memory is not what was measured"),
-            None if self.is_clean() => f.write_str("memory is what was measured"),
-            None => f.write_str("the hashes of what was measured are damaged"),
+            Some((name, _)) => write!(f, "register array {name} in memory differs from the measurement"),
+            None if self.is_clean() => f.write_str("memory equals the measurement"),
+            None => f.write_str("hashes of the measurement are damaged"),
         }
     }
 }
 
 impl Attester {
-    /// Reads all memory again and compares. If it is not what was measured, no evidence is given from here on.
+    /// Reads all memory and compares. A difference disables evidence permanently.
     ///
     /// # Errors
-    /// Something in force has no encoding.
+    /// Active state cannot be encoded.
     pub(crate) fn rescan(
         &self,
         reader: &Reader<Forwarding>,
@@ -81,15 +81,15 @@ impl Attester {
             hashes,
         };
         if !rescan.is_clean() {
-            self.state().damage(&rescan);
-            self.touched.ask();
+            self.state().set_failure(&rescan);
+            self.changed_arrays.notify();
         }
         Ok(rescan)
     }
 }
 
-/// The entries that differ, object by object: those of objects that are in memory, and those that were only measured.
-fn compare(measured: &Measured, found: Vec<Entry>) -> Vec<EntryDrift> {
+/// Differing entries by object: of objects in memory, and of objects that are only in the measurement.
+fn compare(measured: &MeasuredState, found: Vec<Entry>) -> Vec<EntryDrift> {
     let mut by_object: BTreeMap<Object, Vec<Entry>> = BTreeMap::new();
     for entry in found {
         by_object.entry(entry.object()).or_default().push(entry);

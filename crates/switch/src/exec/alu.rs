@@ -1,8 +1,8 @@
-//! What operations compute from their operands, in both lanes.
+//! Arithmetic of operations in both lanes.
 
 use super::op::{Alu, Test};
 
-/// In 64 bits, modulo 2^64.
+/// 64-bit operation, modulo 2^64.
 #[inline(always)]
 pub fn alu64(op: Alu, a: u64, b: u64) -> u64 {
     let by = u32::try_from(b).unwrap_or(u32::MAX);
@@ -21,7 +21,7 @@ pub fn alu64(op: Alu, a: u64, b: u64) -> u64 {
     }
 }
 
-/// In 128 bits, modulo 2^128.
+/// 128-bit operation, modulo 2^128.
 pub fn alu128(op: Alu, a: u128, b: u128) -> u128 {
     let by = u32::try_from(b).unwrap_or(u32::MAX);
     match op {
@@ -39,7 +39,7 @@ pub fn alu128(op: Alu, a: u128, b: u128) -> u128 {
     }
 }
 
-/// Whether two registers of 64 bits stand so to each other.
+/// Evaluates a comparison of two 64-bit registers.
 #[inline(always)]
 pub fn test64(test: Test, a: u64, b: u64) -> bool {
     match test {
@@ -52,7 +52,7 @@ pub fn test64(test: Test, a: u64, b: u64) -> bool {
     }
 }
 
-/// Whether two registers of 128 bits stand so to each other.
+/// Evaluates a comparison of two 128-bit registers.
 pub fn test128(test: Test, a: u128, b: u128) -> bool {
     match test {
         Test::Eq => a == b,
@@ -64,7 +64,7 @@ pub fn test128(test: Test, a: u128, b: u128) -> bool {
     }
 }
 
-/// The smallest and the greatest number of up to 64 bits.
+/// Minimum and maximum of a number of up to 64 bits.
 pub fn bounds(bits: u8, signed: bool) -> (i128, i128) {
     let bits = u32::from(bits.clamp(1, 64));
     match signed {
@@ -73,7 +73,7 @@ pub fn bounds(bits: u8, signed: bool) -> (i128, i128) {
     }
 }
 
-/// The nearest number in range, of a value whose lane holds both it and the range.
+/// Clamps a value to a range; the lane must be able to hold value and range.
 pub fn clamp128(value: u128, signed: bool, bits: u8, to_signed: bool) -> u128 {
     let bits = u32::from(bits.clamp(1, 128));
     let negative = signed && (value as i128) < 0;

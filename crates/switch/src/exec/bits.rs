@@ -1,16 +1,16 @@
-//! Loads, stores and copies of bits. Positions outside the bytes read as 0 and take no writes.
+//! Loads, stores and copies of bits. Positions outside the bytes read as 0 and ignore writes.
 
 use std::ops::Range;
 
 use num_bigint::BigUint;
 
-/// The low `bits` bits, 1 to 64.
+/// Mask of the low `bits` bits, 1 to 64.
 #[inline(always)]
 pub fn mask64(bits: u8) -> u64 {
     u64::MAX >> (64 - u32::from(bits.clamp(1, 64)))
 }
 
-/// The low `bits` bits, 1 to 128.
+/// Mask of the low `bits` bits, 1 to 128.
 #[inline(always)]
 pub fn mask128(bits: u8) -> u128 {
     u128::MAX >> (128 - u32::from(bits.clamp(1, 128)))
@@ -46,26 +46,26 @@ access!(load4, store4, u32, 4);
 access!(load8, store8, u64, 8);
 access!(load16, store16, u128, 16);
 
-/// The low bits of a value as a signed number in 64 bits.
+/// Sign-extends the low bits of a value to 64 bits.
 #[inline(always)]
 pub fn sign_extend64(value: u64, bits: u8) -> u64 {
     let above = 64 - u32::from(bits.clamp(1, 64));
     (((value << above) as i64) >> above) as u64
 }
 
-/// The low bits of a value as a signed number in 128 bits.
+/// Sign-extends the low bits of a value to 128 bits.
 #[inline(always)]
 pub fn sign_extend128(value: u128, bits: u8) -> u128 {
     let above = 128 - u32::from(bits.clamp(1, 128));
     (((value << above) as i128) >> above) as u128
 }
 
-/// The bit at that position, counted from the first byte's most significant.
+/// Bit at this position, counted from the most significant bit of the first byte.
 fn bit(bytes: &[u8], at: usize) -> u8 {
     bytes.get(at / 8).map_or(0, |byte| (byte >> (7 - at % 8)) & 1)
 }
 
-/// Up to 64 bits from any position.
+/// Reads up to 64 bits from any position.
 pub fn read64(bytes: &[u8], at: usize, bits: usize) -> u64 {
     let first = at / 8;
     let mut value: u128 = 0;
@@ -76,15 +76,15 @@ pub fn read64(bytes: &[u8], at: usize, bits: usize) -> u64 {
     ((value >> below) as u64) & (((1u128 << bits.min(64)) - 1) as u64)
 }
 
-/// Where bits lie that are whole bytes; nothing if they are not.
-fn whole_bytes(at: usize, bits: usize) -> Option<Range<usize>> {
+/// Byte range of bits that are whole bytes; `None` otherwise.
+fn aligned_bytes(at: usize, bits: usize) -> Option<Range<usize>> {
     (at.is_multiple_of(8) && bits.is_multiple_of(8)).then(|| at / 8..(at + bits) / 8)
 }
 
-/// Bits as bytes, padded at their front.
+/// Reads bits as bytes, padded in front.
 pub fn read(bytes: &[u8], at: usize, bits: usize) -> Vec<u8> {
-    if let Some(whole) = whole_bytes(at, bits).and_then(|range| bytes.get(range)) {
-        return whole.to_vec();
+    if let Some(aligned) = aligned_bytes(at, bits).and_then(|range| bytes.get(range)) {
+        return aligned.to_vec();
     }
     let mut out = Vec::with_capacity(bits.div_ceil(8));
     let head = bits % 8;
@@ -100,16 +100,16 @@ pub fn read(bytes: &[u8], at: usize, bits: usize) -> Vec<u8> {
     out
 }
 
-/// Stores the last `bits` bits of bytes that are most significant first; missing ones are 0.
+/// Stores the last `bits` bits of a big-endian value; missing bits are 0.
 pub fn write(bytes: &mut [u8], at: usize, bits: usize, value: &[u8]) {
-    if let Some(whole) = whole_bytes(at, bits).and_then(|range| bytes.get_mut(range)) {
-        let (missing, there) = whole.split_at_mut(whole.len().saturating_sub(value.len()));
+    if let Some(aligned) = aligned_bytes(at, bits).and_then(|range| bytes.get_mut(range)) {
+        let (missing, there) = aligned.split_at_mut(aligned.len().saturating_sub(value.len()));
         missing.fill(0);
         there.copy_from_slice(value.split_at(value.len() - there.len()).1);
         return;
     }
     for index in 0..bits {
-        // The bit that lies `bits - 1 - index` above the last one.
+        // The bit `bits - 1 - index` above the last bit.
         let above = bits - 1 - index;
         let set = value.len() * 8 > above && bit(value, value.len() * 8 - 1 - above) == 1;
         if let Some(byte) = bytes.get_mut((at + index) / 8) {
@@ -121,10 +121,10 @@ pub fn write(bytes: &mut [u8], at: usize, bits: usize, value: &[u8]) {
 
 /// Stores the low bits of a number.
 pub fn write_number(bytes: &mut [u8], at: usize, bits: usize, value: &BigUint) {
-    let Some(whole) = whole_bytes(at, bits).and_then(|range| bytes.get_mut(range)) else {
+    let Some(aligned) = aligned_bytes(at, bits).and_then(|range| bytes.get_mut(range)) else {
         return write(bytes, at, bits, &value.to_bytes_be());
     };
-    let mut left = whole;
+    let mut left = aligned;
     for digit in value.iter_u64_digits() {
         let digit = digit.to_be_bytes();
         let (rest, place) = left.split_at_mut(left.len().saturating_sub(digit.len()));
@@ -134,7 +134,7 @@ pub fn write_number(bytes: &mut [u8], at: usize, bits: usize, value: &BigUint) {
     left.fill(0);
 }
 
-/// Bytes that grow bit by bit.
+/// Growable bit string.
 #[derive(Debug, Default)]
 pub struct BitVec {
     bytes: Vec<u8>,
@@ -142,13 +142,13 @@ pub struct BitVec {
 }
 
 impl BitVec {
-    /// Forgets everything; keeps the memory.
+    /// Clears the content and keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.bits = 0;
     }
 
-    /// What there is, with zeros behind the last bit.
+    /// Content as bytes, with zero bits after the last bit.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -156,16 +156,16 @@ impl BitVec {
     /// Appends bits of other bytes.
     pub fn append(&mut self, source: &[u8], at: usize, bits: usize) {
         if self.bits.is_multiple_of(8) && at.is_multiple_of(8) {
-            let whole = bits / 8;
+            let full_bytes = bits / 8;
             let first = at / 8;
-            match source.get(first..first + whole) {
+            match source.get(first..first + full_bytes) {
                 Some(part) => self.bytes.extend_from_slice(part),
                 None => self
                     .bytes
-                    .extend((0..whole).map(|i| source.get(first + i).copied().unwrap_or(0))),
+                    .extend((0..full_bytes).map(|i| source.get(first + i).copied().unwrap_or(0))),
             }
             if !bits.is_multiple_of(8) {
-                let last = read64(source, at + whole * 8, bits % 8) as u8;
+                let last = read64(source, at + full_bytes * 8, bits % 8) as u8;
                 self.bytes.push(last << (8 - bits % 8));
             }
             self.bits += bits;
@@ -188,7 +188,7 @@ impl BitVec {
         }
     }
 
-    /// Appends whole bytes behind the last byte, as BMv2 does with the payload.
+    /// Appends whole bytes after the last byte, as BMv2 does with the payload.
     pub fn append_bytes(&mut self, source: &[u8]) {
         self.bytes.extend_from_slice(source);
         self.bits = self.bytes.len() * 8;
@@ -210,16 +210,16 @@ mod tests {
         assert_eq!(read64(&target, 0, 5), 0);
     }
 
-    /// Whole bytes take a way of their own: a bit further on, it is the other one.
+    /// Whole bytes use a separate code path; shifted by one bit, the general path runs.
     #[test]
-    fn whole_bytes_are_written_and_read_as_any_other_bits() {
+    fn aligned_bytes_are_written_and_read_as_any_other_bits() {
         let value: [u8; 20] = std::array::from_fn(|i| 0xa1 + i as u8);
         for bits in (0..=200).step_by(8) {
             for length in 0..=value.len() {
-                let (mut whole, mut other) = ([0xff; 27], [0xff; 28]);
-                write(&mut whole, 8, bits, &value[..length]);
+                let (mut aligned, mut other) = ([0xff; 27], [0xff; 28]);
+                write(&mut aligned, 8, bits, &value[..length]);
                 write(&mut other, 9, bits, &value[..length]);
-                let found = read(&whole, 8, bits);
+                let found = read(&aligned, 8, bits);
                 let number = BigUint::from_bytes_be(&value[..length]);
                 for at in [8, 9] {
                     let mut numbers = [0xff; 28];
@@ -228,18 +228,22 @@ mod tests {
                     assert_eq!(numbers[0], 0xff);
                 }
                 assert_eq!(found, read(&other, 9, bits), "{bits} bits of {length} bytes");
-                assert_eq!(found, whole[1..1 + bits / 8]);
-                assert_eq!((whole[0], whole[26]), (0xff, 0xff));
+                assert_eq!(found, aligned[1..1 + bits / 8]);
+                assert_eq!((aligned[0], aligned[26]), (0xff, 0xff));
             }
         }
         let mut short = [0; 2];
         write(&mut short, 8, 16, &[1, 2]);
-        assert_eq!(short, [0, 1], "what lies outside takes no writes");
-        assert_eq!(read(&short, 8, 16), [1, 0], "and reads as 0");
+        assert_eq!(short, [0, 1], "writes outside the bytes are ignored");
+        assert_eq!(
+            read(&short, 8, 16),
+            [1, 0],
+            "positions outside the bytes read as 0"
+        );
     }
 
     #[test]
-    fn bits_are_appended_one_behind_the_other() {
+    fn bits_are_appended_contiguously() {
         let mut out = BitVec::default();
         out.append(&[0b1110_0000], 0, 3);
         out.append(&[0x12, 0x34], 4, 12);

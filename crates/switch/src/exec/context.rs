@@ -1,66 +1,66 @@
-//! One packet on its way through the pipeline.
+//! State of one packet in the pipeline.
 
 use super::bits::BitVec;
 use super::op::{Pc, R, W};
 use std::hint::black_box;
 
-/// Why a packet is dropped by the switch itself, not by the program.
+/// Reason why the switch, not the program, drops a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
-    /// The program ran in a circle for too long.
-    Fuel,
-    /// An assertion of the program failed.
+    /// The program exceeded the step limit.
+    FuelExhausted,
+    /// An assertion failed.
     Assertion,
-    /// The packet was resubmitted or recirculated too often.
-    Passes,
-    /// The packet made too many copies of itself.
-    Copies,
-    /// The queue of packets that come back is full.
-    Queue,
+    /// The packet exceeded the limit of resubmitted and recirculated passes.
+    PassLimit,
+    /// The packet exceeded the limit of copies.
+    CopyLimit,
+    /// The queue of resubmitted and recirculated packets is full.
+    QueueFull,
 }
 
-/// What a program asked for with this packet; numbers as in simple_switch, where 0 is "nothing".
+/// Requests of the program for this packet; as in simple_switch, 0 means none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Requests {
-    /// A clone: session and field list.
+    /// Clone: session and field list.
     pub clone: Option<(u16, u16)>,
-    /// Another pass with the packet as received: its field list.
+    /// Resubmit: field list.
     pub resubmit: u16,
-    /// Another pass with the packet as sent: its field list.
+    /// Recirculate: field list.
     pub recirculate: u16,
-    /// A digest by its number.
+    /// Digest id.
     pub digest: u16,
 }
 
-/// A packet's state.
+/// State of a packet.
 #[derive(Clone, Debug, Default)]
 pub struct Context {
     /// Headers and metadata.
     pub arena: Vec<u8>,
-    /// How many bytes of the packet the parser took.
+    /// Number of bytes consumed by the parser.
     pub parsed: usize,
-    /// The length that `packet_length` shows in egress: headers that are added and removed change it.
+    /// Value of `packet_length` in egress, bytes; added and removed headers change the value.
     pub length: i64,
-    /// Bytes as it came in, which counters and meters count.
+    /// Length at ingress, bytes, for counters and meters.
     pub ingress_length: u64,
-    /// What the program asked for.
+    /// Requests of the program.
     pub requests: Requests,
-    /// It is sent with at most so many bytes.
+    /// Maximum length of the sent packet, bytes (truncate).
     pub bytes_max: usize,
     /// Whether the pipeline ends after this action.
     pub exit: bool,
-    /// The error that ended the parser; 0 is none.
+    /// Parser error; 0 is none.
     pub parser_error: u32,
-    /// Whether a checksum was wrong.
+    /// Whether a checksum verification failed.
     pub checksum_error: bool,
-    /// Why the switch drops it.
+    /// Fault for which the switch drops the packet.
     pub fault: Option<Fault>,
-    /// The port that it came in by.
+    /// Ingress port.
     pub ingress_port: u32,
 }
 
 impl Context {
-    /// Makes it that of a new packet; keeps the memory.
+    /// Resets the state for a new packet and keeps the memory.
     pub fn reset(&mut self, arena_bytes: usize) {
         self.arena.clear();
         self.arena.resize(arena_bytes, 0);
@@ -77,28 +77,28 @@ impl Context {
     }
 }
 
-/// Memory that every packet uses in turn.
+/// Memory shared by consecutive packets.
 #[derive(Debug)]
 pub struct Scratch {
     r: [u64; 256],
     w: [u128; 256],
-    /// A table's key.
+    /// Table key.
     pub key: Vec<u8>,
-    /// A calculation's input.
+    /// Input of a calculation.
     pub input: BitVec,
-    guesses: [Onto; GUESSES],
+    predictions: [TableContinuation; PREDICTIONS],
 }
 
-/// Tables whose last outcome is remembered; a power of two.
-const GUESSES: usize = 64;
+/// Number of predicted table results; a power of two.
+const PREDICTIONS: usize = 64;
 
-/// Where a table leads: its action, and what comes after it.
+/// Continuation after a table lookup: action and next operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Onto {
-    /// Where the action begins.
-    pub start: Pc,
-    /// Where to go on behind it.
-    pub then: Pc,
+pub struct TableContinuation {
+    /// First operation of the action.
+    pub action_start: Pc,
+    /// Operation after the action.
+    pub next: Pc,
 }
 
 impl Default for Scratch {
@@ -108,21 +108,21 @@ impl Default for Scratch {
             w: [0; 256],
             key: Vec::new(),
             input: BitVec::default(),
-            guesses: [Onto::default(); GUESSES],
+            predictions: [TableContinuation::default(); PREDICTIONS],
         }
     }
 }
 
 impl Scratch {
-    /// The same as it is given, but for most packets the processor need not wait for it: it comes from what the table led to last, and
-    /// that both are equal is a branch, which is predicted. So the operations of the action begin while the entry is still
-    /// looked up.
+    /// Returns `found`, but breaks the data dependency for most packets: the value is the previous result of the table, and a
+    /// predicted branch checks that both are equal. So the processor starts the action while the lookup is still in
+    /// progress.
     #[inline(always)]
-    pub fn guess(&mut self, table: u32, found: Onto) -> Onto {
-        // A remainder is always within the array.
+    pub fn predict(&mut self, table: u32, found: TableContinuation) -> TableContinuation {
+        // A remainder is always a valid index.
         #[allow(clippy::indexing_slicing)]
-        let last = &mut self.guesses[table as usize % GUESSES];
-        // Hidden from the compiler, which would take the one for the other where both are equal.
+        let last = &mut self.predictions[table as usize % PREDICTIONS];
+        // Hidden from the compiler, which would otherwise replace one value by the other.
         let guess = black_box(*last);
         if *last == found {
             return guess;
@@ -131,15 +131,15 @@ impl Scratch {
         black_box(found)
     }
 
-    /// A register of 64 bits.
+    /// Reads a 64-bit register.
     #[inline(always)]
     pub fn r(&self, r: R) -> u64 {
-        // A number of 8 bits is always within 256 registers.
+        // An 8-bit index is always valid for 256 registers.
         #[allow(clippy::indexing_slicing)]
         self.r[r as usize]
     }
 
-    /// Sets a register of 64 bits.
+    /// Sets a 64-bit register.
     #[inline(always)]
     pub fn set_r(&mut self, r: R, value: u64) {
         // As above.
@@ -149,7 +149,7 @@ impl Scratch {
         }
     }
 
-    /// A register of 128 bits.
+    /// Reads a 128-bit register.
     #[inline(always)]
     pub fn w(&self, w: W) -> u128 {
         // As above.
@@ -157,7 +157,7 @@ impl Scratch {
         self.w[w as usize]
     }
 
-    /// Sets a register of 128 bits.
+    /// Sets a 128-bit register.
     #[inline(always)]
     pub fn set_w(&mut self, w: W, value: u128) {
         // As above.

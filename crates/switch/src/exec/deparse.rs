@@ -1,34 +1,34 @@
-//! What is computed over a packet, and what is sent of it: hashes, checksums, headers.
+//! Deparser: hashes, checksums and emitted headers.
 
 use super::bits::{load1, load4};
+use super::field_access::get;
 use super::machine::Machine;
-use super::place::get;
 use crate::calculations::InternetSum;
-use crate::lower::plan::{InputStep, Stretch};
+use crate::lower::plan::{InputStep, WordRange};
 use crate::program::ids::HeaderId;
 use crate::program::{Checksum, ChecksumKind};
 
-/// Where the checksum stands in an IPv4 header.
+/// Offset of the checksum in an IPv4 header, bytes.
 const IPV4_CHECKSUM_OFFSET: usize = 10;
 
 impl Machine<'_> {
-    /// The result of a calculation over the packet.
+    /// Computes a calculation over the packet.
     pub(super) fn hash(&mut self, calculation: usize) -> u64 {
-        if let Some(Some(stretches)) = self.world.executable.sums.get(calculation) {
+        if let Some(Some(stretches)) = self.environment.executable.sums.get(calculation) {
             return u64::from(self.sum(stretches));
         }
-        let Some(found) = self.world.calculations.get(calculation) else {
+        let Some(found) = self.environment.calculations.get(calculation) else {
             return 0;
         };
         self.gather_input(calculation);
         found.compute(self.scratch.input.bytes())
     }
 
-    /// The Internet checksum over stretches of whole words, added up where they lie.
-    fn sum(&self, stretches: &[Stretch]) -> u16 {
+    /// Internet checksum over ranges of whole words, summed in place.
+    fn sum(&self, stretches: &[WordRange]) -> u16 {
         let arena = &self.context.arena;
         let mut sum = InternetSum::default();
-        for Stretch { valid, start, end } in stretches {
+        for WordRange { valid, start, end } in stretches {
             if valid.is_none_or(|valid| load1(arena, valid) != 0) {
                 sum.add(arena.get(*start as usize..*end as usize).unwrap_or(&[]));
             }
@@ -37,7 +37,7 @@ impl Machine<'_> {
     }
 
     fn gather_input(&mut self, calculation: usize) {
-        let executable = self.world.executable;
+        let executable = self.environment.executable;
         self.scratch.input.clear();
         let steps = executable.inputs.get(calculation).map_or(&[][..], Vec::as_slice);
         for step in steps {
@@ -60,7 +60,7 @@ impl Machine<'_> {
                 }
                 InputStep::Header(header) => self.append_header(*header),
                 InputStep::Payload => {
-                    // BMv2 counts a packet that is to become shorter as short at once.
+                    // In BMv2 a truncation takes effect immediately for the payload.
                     let payload = self.payload();
                     let length = payload.len().min(self.context.bytes_max);
                     self.scratch
@@ -71,12 +71,12 @@ impl Machine<'_> {
         }
     }
 
-    /// Appends a header as it would be sent, if it is valid.
+    /// Appends a header in wire format if it is valid.
     fn append_header(&mut self, header: HeaderId) {
         if !self.is_valid(header) {
             return;
         }
-        let Some(place) = self.world.executable.layout.header(header) else {
+        let Some(place) = self.environment.executable.layout.header(header) else {
             return;
         };
         let arena = &self.context.arena;
@@ -86,7 +86,7 @@ impl Machine<'_> {
             if !place.metadata {
                 return self.scratch.input.append(arena, start, all);
             }
-            // Its fields have bytes of their own; the hidden one is no part of it.
+            // Metadata fields have separate bytes; the hidden validity field is not emitted.
             for field in place.fields.iter().rev().skip(1).rev() {
                 let bit = field.end as usize * 8 - usize::from(field.shift) - field.bits as usize;
                 self.scratch.input.append(arena, bit, field.bits as usize);
@@ -102,9 +102,9 @@ impl Machine<'_> {
         self.scratch.input.append(arena, start + before, all - before);
     }
 
-    /// Compares a checksum with what the packet says.
+    /// Compares a computed checksum with the packet's field.
     pub(super) fn verify(&mut self, checksum: u32) {
-        let executable = self.world.executable;
+        let executable = self.environment.executable;
         let Some(checksum) = executable.program.checksums.get(checksum as usize) else {
             return;
         };
@@ -117,7 +117,7 @@ impl Machine<'_> {
 
     /// Stores a checksum.
     pub(super) fn update(&mut self, checksum: u32) {
-        let executable = self.world.executable;
+        let executable = self.environment.executable;
         let Some(checksum) = executable.program.checksums.get(checksum as usize) else {
             return;
         };
@@ -127,7 +127,7 @@ impl Machine<'_> {
                 let (header, field) = (checksum.target.header, checksum.target.field);
                 self.set_field(header, field, &computed.into());
             }
-            Some(place) => self.set_place(place, computed),
+            Some(place) => self.store_field(place, computed),
             None => {}
         }
     }
@@ -149,7 +149,7 @@ impl Machine<'_> {
 
     /// Updates checksums, runs the deparser's statements, and appends the valid headers to `out`.
     pub fn deparse(&mut self, out: &mut Vec<u8>) {
-        let executable = self.world.executable;
+        let executable = self.environment.executable;
         self.run(executable.update);
         if !executable.program.deparser.statements.is_empty() {
             self.run(executable.deparser);

@@ -1,7 +1,7 @@
-//! Tables and parser transitions: keys are gathered, something is found, and execution goes on there.
+//! Table lookups and parser transitions.
 
 use super::bits::{self, load1};
-use super::context::Onto;
+use super::context::TableContinuation;
 use super::machine::Machine;
 use super::op::Pc;
 use crate::lower::plan::{KeyPlan, KeyStep};
@@ -10,62 +10,70 @@ use crate::program::parser::{Extract, KeyPart, Match, ParserOp};
 use crate::tables::TableId;
 
 impl<'a> Machine<'a> {
-    /// Applies a table; where to go on.
+    /// Applies a table; returns the next operation.
     pub(super) fn apply(&mut self, table: u32) -> Pc {
-        let world = self.world;
-        let executable = world.executable;
+        let environment = self.environment;
+        let executable = environment.executable;
         let (Some(plan), Some(onward)) = (
             executable.keys.get(table as usize),
-            executable.onward.get(table as usize),
+            executable.table_successors.get(table as usize),
         ) else {
             return Pc::MAX;
         };
         let id = TableId(table);
-        let tables = world.forwarding.tables();
+        let tables = environment.forwarding.tables();
         let Some(found) = tables.table(id) else {
-            return onward.none;
+            return onward.no_action;
         };
         let entry = found.lookup(self.key(plan));
         let (target, next) = match entry {
             Some(entry) => {
                 if let Some(state) = entry.state() {
                     state.count(self.context.ingress_length);
-                    state.touch(world.now_us / 1000);
+                    state.record_hit(environment.now_us / 1000);
                     self.direct_meter(table, state);
                 }
                 (Some(entry.target()), &onward.hit)
             }
             None => (found.default_target(), &onward.miss),
         };
-        let Some(target) = target else { return onward.none };
-        let call = tables.resolve(id, target, || self.selector_hash(table));
-        let Some(call) = call else { return onward.none };
-        let Some(code) = executable.actions.get(call.action.0 as usize) else {
-            return onward.none;
+        let Some(target) = target else {
+            return onward.no_action;
         };
-        let then = next.get(call.action.0 as usize).copied().unwrap_or(onward.none);
-        let Onto { start, then } = self.scratch.guess(
+        let call = tables.resolve(id, target, || self.selector_hash(table));
+        let Some(call) = call else { return onward.no_action };
+        let Some(code) = executable.actions.get(call.action.0 as usize) else {
+            return onward.no_action;
+        };
+        let then = next
+            .get(call.action.0 as usize)
+            .copied()
+            .unwrap_or(onward.no_action);
+        let TableContinuation {
+            action_start: start,
+            next: then,
+        } = self.scratch.predict(
             table,
-            Onto {
-                start: code.start,
-                then,
+            TableContinuation {
+                action_start: code.start,
+                next: then,
             },
         );
         self.call(then, &call.data, &code.args);
         start
     }
 
-    /// A table's key: where it lies if it is one stretch of bytes, else gathered.
+    /// Key of a table: in place if it is one contiguous byte range, else gathered.
     fn key(&mut self, plan: &KeyPlan) -> &[u8] {
-        let stretch = match (plan.steps.as_slice(), &plan.mask) {
+        let contiguous = match (plan.steps.as_slice(), &plan.mask) {
             ([KeyStep::Copy { valid, at, bytes }], None) => {
                 let counts = valid.is_none_or(|valid| load1(&self.context.arena, valid) != 0);
                 counts.then_some(*at as usize..(*at + *bytes) as usize)
             }
             _ => None,
         };
-        match stretch {
-            Some(stretch) => self.context.arena.get(stretch).unwrap_or(&[]),
+        match contiguous {
+            Some(contiguous) => self.context.arena.get(contiguous).unwrap_or(&[]),
             None => {
                 self.gather(plan);
                 &self.scratch.key
@@ -105,7 +113,7 @@ impl<'a> Machine<'a> {
     }
 
     fn direct_meter(&mut self, table: u32, state: &crate::tables::EntryState) {
-        let program = &self.world.executable.program;
+        let program = &self.environment.executable.program;
         let Some((meter, target)) = program
             .tables
             .get(table as usize)
@@ -117,7 +125,7 @@ impl<'a> Machine<'a> {
         let color = state.meter(|meter| {
             meter.execute(
                 kind,
-                self.world.now_us,
+                self.environment.now_us,
                 self.context.ingress_length,
                 crate::meter::Color::Green,
             )
@@ -129,10 +137,10 @@ impl<'a> Machine<'a> {
         );
     }
 
-    /// The hash by which a group of this table chooses.
+    /// Hash for the member selection in a group of this table.
     fn selector_hash(&mut self, table: u32) -> u32 {
         use crate::program::pipeline::TableKind;
-        let program = &self.world.executable.program;
+        let program = &self.environment.executable.program;
         let profile = match program.tables.get(table as usize).map(|table| table.kind) {
             Some(TableKind::Selector(profile)) => profile,
             _ => return 0,
@@ -144,9 +152,9 @@ impl<'a> Machine<'a> {
         selector.map_or(0, |calculation| self.hash(calculation.index()) as u32)
     }
 
-    /// Chooses among transitions by a key of any size.
+    /// Selects a transition by a key of any size.
     pub(super) fn select(&mut self, state: u32) -> Pc {
-        let Some(choice) = self.world.executable.choices.get(state as usize) else {
+        let Some(choice) = self.environment.executable.parser_selects.get(state as usize) else {
             return Pc::MAX;
         };
         let mut key = Vec::new();
@@ -174,21 +182,21 @@ impl<'a> Machine<'a> {
         match matches {
             Match::Value { value, mask } => masked(mask.as_ref()) == *value,
             Match::ValueSet(id, mask) => {
-                let Some(members) = self.world.forwarding.value_set(*id) else {
+                let Some(members) = self.environment.forwarding.value_set(*id) else {
                     return false;
                 };
-                let wanted = packed(&masked(mask.as_ref()), widths);
+                let packed_key = packed(&masked(mask.as_ref()), widths);
                 match mask {
-                    None => members.contains(&wanted),
+                    None => members.contains(&packed_key),
                     Some(mask) => {
                         let mask = packed(mask, widths);
                         members.iter().any(|member| {
-                            member.len() == wanted.len()
+                            member.len() == packed_key.len()
                                 && member
                                     .iter()
                                     .zip(&mask)
-                                    .zip(&wanted)
-                                    .all(|((byte, mask), want)| byte & mask == *want)
+                                    .zip(&packed_key)
+                                    .all(|((byte, mask), expected)| byte & mask == *expected)
                         })
                     }
                 }
@@ -196,13 +204,13 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// A part of a transition's key, padded to whole bytes, and its width in bits.
+    /// Part of a transition key, padded to whole bytes, and its width in bits.
     fn key_part(&mut self, part: &KeyPart) -> (Vec<u8>, usize) {
         match part {
             KeyPart::Field(field) => self.field_bytes(*field),
             KeyPart::StackLast(stack, field) => {
                 let sample = self
-                    .world
+                    .environment
                     .executable
                     .program
                     .stacks
@@ -226,7 +234,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// The field of an element; zeros of the right width if there is no element.
+    /// Field of a stack element; zeros of the same width if the element does not exist.
     fn element_bytes(
         &self,
         header: Option<HeaderId>,
@@ -237,13 +245,16 @@ impl<'a> Machine<'a> {
             return self.field_bytes(FieldRef { header, field });
         }
         let width = sample.map_or(0, |header| {
-            self.world.executable.program.bits(FieldRef { header, field })
+            self.environment
+                .executable
+                .program
+                .bits(FieldRef { header, field })
         });
         (vec![0; width.div_ceil(8) as usize], width as usize)
     }
 
     fn field_bytes(&self, field: FieldRef) -> (Vec<u8>, usize) {
-        let Some(place) = self.world.executable.layout.field(field) else {
+        let Some(place) = self.environment.executable.layout.field(field) else {
             return (Vec::new(), 0);
         };
         if place.variable {
@@ -261,7 +272,7 @@ impl<'a> Machine<'a> {
     }
 
     fn union_stack_header(&self, stack: UnionStackId, at: usize, member: u32) -> Option<HeaderId> {
-        let program = &self.world.executable.program;
+        let program = &self.environment.executable.program;
         let union = program.union_stacks.get(stack.index())?.unions.get(at)?;
         program
             .unions
@@ -271,9 +282,9 @@ impl<'a> Machine<'a> {
             .copied()
     }
 
-    /// An operation of a parser that is evaluated as a tree.
+    /// Executes a parser operation as an expression tree.
     pub(super) fn parser_op(&mut self, op: &ParserOp) -> Result<(), u32> {
-        let errors = self.world.errors;
+        let errors = self.environment.errors;
         match op {
             ParserOp::Extract(extract, length) => self.extract_tree(extract, length.as_ref()),
             ParserOp::Set(field, value) => {
@@ -295,11 +306,11 @@ impl<'a> Machine<'a> {
                 }
                 let bytes = bits::read(self.payload(), *offset as usize, *width as usize);
                 let mut value = num_bigint::BigInt::from_bytes_be(num_bigint::Sign::Plus, &bytes);
-                let target = self.world.executable.program.field(*field);
+                let target = self.environment.executable.program.field(*field);
                 if target.is_some_and(|target| target.signed && target.bits == *width)
                     && value.bit(u64::from(*width) - 1)
                 {
-                    // Bits that fill a field are that field, sign and all.
+                    // The bits fill the field, including its sign bit.
                     value -= num_bigint::BigInt::from(1u8) << *width;
                 }
                 self.set_field(field.header, field.field, &value);
@@ -309,7 +320,7 @@ impl<'a> Machine<'a> {
                 if self.condition(condition) {
                     return Ok(());
                 }
-                // As BMv2 takes it: its low 32 bits.
+                // BMv2 uses the low 32 bits.
                 Err(super::tree::low64(&self.data(error)) as u32)
             }
             ParserOp::Shift(bytes) => self.advance(u64::from(*bytes)),
@@ -331,7 +342,7 @@ impl<'a> Machine<'a> {
     fn advance(&mut self, bytes: u64) -> Result<(), u32> {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         if self.payload().len() < bytes {
-            return Err(self.world.errors.packet_too_short);
+            return Err(self.environment.errors.packet_too_short);
         }
         self.context.parsed += bytes;
         Ok(())
@@ -342,13 +353,13 @@ impl<'a> Machine<'a> {
         extract: &Extract,
         length: Option<&crate::program::expr::Data>,
     ) -> Result<(), u32> {
-        let errors = self.world.errors;
+        let errors = self.environment.errors;
         match extract {
             Extract::Header(header) => self.extract_into(*header, length),
             Extract::Stack(stack) => {
                 let count = self.stack_count(*stack);
                 let headers = self
-                    .world
+                    .environment
                     .executable
                     .program
                     .stacks
@@ -373,15 +384,15 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Takes a header from the packet; its field of variable length has as many bits as `length` says, or the
-    /// header's own expression.
+    /// Extracts a header from the packet. `length`, or else the expression of the header type, gives the length of
+    /// its variable-length field in bits.
     fn extract_into(
         &mut self,
         header: HeaderId,
         length: Option<&crate::program::expr::Data>,
     ) -> Result<(), u32> {
-        let executable = self.world.executable;
-        let errors = self.world.errors;
+        let executable = self.environment.executable;
+        let errors = self.environment.errors;
         let Some(place) = executable.layout.header(header) else {
             return Ok(());
         };
@@ -393,15 +404,15 @@ impl<'a> Machine<'a> {
             }
             self.take_bits(packet, 0, place.start * 8, place.bytes * 8);
             self.context.parsed += place.bytes as usize;
-            self.mark(header, true);
+            self.set_valid(header, true);
             return Ok(());
         };
         let bits = match length {
-            // BMv2 looks at the length that the program gives before it looks at the packet's.
+            // BMv2 checks the length expression of the program before the length of the packet.
             Some(length) => self.data(length),
             None if too_short => return Err(errors.packet_too_short),
             None => {
-                // The fields before it decide: they are there first.
+                // The length depends on the preceding fields, which are extracted first.
                 self.take_bits(packet, 0, place.start * 8, variable.bits_before);
                 match executable.lengths.get(header.index()).and_then(Option::as_ref) {
                     Some(length) => self.data(length),
@@ -414,8 +425,8 @@ impl<'a> Machine<'a> {
             return Err(errors.invalid_argument);
         }
         let bits = num_traits::ToPrimitive::to_u32(&bits).ok_or(errors.packet_too_short)?;
-        let whole = u64::from(place.bytes) + u64::from(bits / 8);
-        if (packet.len() as u64) < whole {
+        let total_bytes = u64::from(place.bytes) + u64::from(bits / 8);
+        if (packet.len() as u64) < total_bytes {
             return Err(errors.packet_too_short);
         }
         if bits > variable.bits_max {
@@ -427,8 +438,8 @@ impl<'a> Machine<'a> {
         let from = (variable.bits_before + bits) as usize;
         self.take_bits(packet, from, place.start * 8 + variable.bits_before, behind);
         self.set_variable_bits(header, bits);
-        self.context.parsed += whole as usize;
-        self.mark(header, true);
+        self.context.parsed += total_bytes as usize;
+        self.set_valid(header, true);
         Ok(())
     }
 
@@ -439,7 +450,7 @@ impl<'a> Machine<'a> {
     }
 }
 
-/// A key of padded parts without its padding, right-aligned in whole bytes.
+/// Removes the padding of a key's parts; the result is right-aligned in whole bytes.
 fn packed(key: &[u8], widths: &[usize]) -> Vec<u8> {
     let mut value = num_bigint::BigUint::default();
     let mut at = 0;

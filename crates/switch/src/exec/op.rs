@@ -1,21 +1,21 @@
-//! The executable form: one linear list of operations on two banks of registers and the packet's arena.
+//! Executable form: one linear list of operations on two register banks and the packet's arena.
 //!
-//! Two lanes compute: 64 bits (`r`, the fast one) and 128 bits (`w`). Lowering proves for each that no value needs
-//! more, or that only the low bits matter. What needs more, or is rare, refers to a tree of the program by its
-//! number and is evaluated with integers of any size.
+//! There are two lanes: 64 bits (`r`, fast) and 128 bits (`w`). Lowering proves that no value exceeds its lane, or
+//! that only the low bits matter. Wider or rare expressions refer to an expression tree of the program by index and
+//! are evaluated with arbitrary-precision integers.
 
 use serde::Serialize;
 
-/// A register of 64 bits.
+/// Index of a 64-bit register.
 pub type R = u8;
-/// A register of 128 bits.
+/// Index of a 128-bit register.
 pub type W = u8;
-/// A position in the list of operations.
+/// Position in the list of operations.
 pub type Pc = u32;
-/// A position in one of the lists beside the operations.
+/// Position in one of the side tables.
 pub type Index = u32;
 
-/// An operation on two registers.
+/// Arithmetic operation on two registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum Alu {
     /// Sum.
@@ -28,21 +28,21 @@ pub enum Alu {
     Div,
     /// Remainder; 0 if the divisor is 0.
     Mod,
-    /// Bits of both.
+    /// Bitwise AND.
     And,
-    /// Bits of either.
+    /// Bitwise OR.
     Or,
-    /// Bits of one of them.
+    /// Bitwise XOR.
     Xor,
-    /// Left shift; 0 if by the width or more.
+    /// Left shift; 0 for a shift by the width or more.
     Shl,
-    /// Right shift that fills with zeros; 0 if by the width or more.
+    /// Logical right shift; 0 for a shift by the width or more.
     Shr,
-    /// Right shift that fills with the sign; by the width or more: all sign.
+    /// Arithmetic right shift; all sign bits for a shift by the width or more.
     Sar,
 }
 
-/// A comparison of two registers.
+/// Comparison of two registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum Test {
     /// Equal.
@@ -59,7 +59,7 @@ pub enum Test {
     LessEq,
 }
 
-/// An operation. `to` is where execution goes on if it branches.
+/// Operation. `to` is the target of a branch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Op {
     /// `r := value`.
@@ -73,152 +73,152 @@ pub enum Op {
     Load1 {
         /// Target.
         r: R,
-        /// Where it stands.
+        /// Offset in the arena.
         at: u32,
     },
     /// `r :=` two bytes.
     Load2 {
         /// Target.
         r: R,
-        /// Where the first stands.
+        /// Offset of the first byte.
         at: u32,
     },
     /// `r :=` four bytes.
     Load4 {
         /// Target.
         r: R,
-        /// Where the first stands.
+        /// Offset of the first byte.
         at: u32,
     },
     /// `r :=` eight bytes.
     Load8 {
         /// Target.
         r: R,
-        /// Where the first stands.
+        /// Offset of the first byte.
         at: u32,
     },
     /// `r :=` bits within eight bytes.
     Load {
         /// Target.
         r: R,
-        /// Where the eight bytes begin.
+        /// Offset of the eight bytes.
         at: u32,
-        /// Bits below.
+        /// Shift, bits.
         shift: u8,
-        /// Bits that count.
+        /// Number of significant bits.
         bits: u8,
     },
     /// Stores the low byte.
     Store1 {
         /// Source.
         r: R,
-        /// Where to.
+        /// Target offset.
         at: u32,
     },
     /// Stores the low two bytes.
     Store2 {
         /// Source.
         r: R,
-        /// Where to.
+        /// Target offset.
         at: u32,
     },
     /// Stores the low four bytes.
     Store4 {
         /// Source.
         r: R,
-        /// Where to.
+        /// Target offset.
         at: u32,
     },
     /// Stores all eight bytes, less the bits above `bits`.
     Store8 {
         /// Source.
         r: R,
-        /// Where to.
+        /// Target offset.
         at: u32,
-        /// Bits that are kept.
+        /// Number of kept bits.
         bits: u8,
     },
     /// Stores bits into eight bytes.
     Store {
         /// Source.
         r: R,
-        /// Where the eight bytes begin.
+        /// Offset of the eight bytes.
         at: u32,
-        /// Bits below.
+        /// Shift, bits.
         shift: u8,
-        /// Bits that are stored.
+        /// Number of stored bits.
         bits: u8,
     },
     /// `w :=` bits within sixteen bytes.
     WideLoad {
         /// Target.
         w: W,
-        /// Where the sixteen bytes begin.
+        /// Offset of the sixteen bytes.
         at: u32,
-        /// Bits below.
+        /// Shift, bits.
         shift: u8,
-        /// Bits that count.
+        /// Number of significant bits.
         bits: u8,
     },
     /// Stores bits into sixteen bytes.
     WideStore {
         /// Source.
         w: W,
-        /// Where the sixteen bytes begin.
+        /// Offset of the sixteen bytes.
         at: u32,
-        /// Bits below.
+        /// Shift, bits.
         shift: u8,
-        /// Bits that are stored.
+        /// Number of stored bits.
         bits: u8,
     },
     /// Copies bytes.
     Copy {
-        /// Where from.
+        /// Source offset.
         from: u32,
-        /// Where to.
+        /// Target offset.
         to: u32,
-        /// How many.
+        /// Length.
         bytes: u32,
     },
-    /// Stores a constant byte by byte; its first bytes are the most significant.
+    /// Stores a constant as big-endian bytes.
     Fill {
-        /// Where to.
+        /// Target offset.
         at: u32,
-        /// The constant's number.
+        /// Index of the constant.
         constant: Index,
     },
     /// `r :=` an argument of the action.
     Arg {
         /// Target.
         r: R,
-        /// Where it ends among the argument's bytes.
+        /// End offset in the argument bytes.
         at: u32,
     },
     /// `w :=` an argument of the action.
     WideArg {
         /// Target.
         w: W,
-        /// Where it begins among the argument's bytes.
+        /// Start offset in the argument bytes.
         at: u32,
-        /// Its bytes, at most 16.
+        /// Number of bytes, at most 16.
         bytes: u8,
     },
     /// Stores an argument of the action in eight bytes, less the bits above `bits`.
     StoreArg {
-        /// Where its eight bytes begin among the argument's bytes.
+        /// Offset of the eight bytes in the argument bytes.
         arg: u32,
-        /// Where to.
+        /// Target offset.
         at: u32,
-        /// Bits that are kept.
+        /// Number of kept bits.
         bits: u8,
     },
     /// Copies the low bytes of an argument of the action.
     CopyArg {
-        /// Where its eight bytes begin among the argument's bytes.
+        /// Offset of the eight bytes in the argument bytes.
         arg: u32,
-        /// Where to.
+        /// Target offset.
         at: u32,
-        /// How many, at most 8.
+        /// Number of bytes, at most 8.
         bytes: u8,
     },
     /// `r := a op b`.
@@ -249,16 +249,16 @@ pub enum Op {
         r: R,
         /// Left.
         a: R,
-        /// Bits that are kept.
+        /// Number of kept bits.
         bits: u8,
         /// Right.
         value: u64,
     },
-    /// Adds to one byte, modulo 256: a TTL less one.
+    /// Adds to one byte, modulo 256, for example to decrement a TTL.
     AddToByte {
-        /// Where it stands.
+        /// Offset in the arena.
         at: u32,
-        /// What is added.
+        /// Summand.
         value: u8,
     },
     /// `r := !a`.
@@ -268,20 +268,20 @@ pub enum Op {
         /// Source.
         a: R,
     },
-    /// The low bits as a signed number.
+    /// Sign-extends the low bits.
     SignExtend {
         /// Target and source.
         r: R,
-        /// Bits that count.
+        /// Number of significant bits.
         bits: u8,
     },
-    /// The nearest number in range; signed comparison if either bound is.
+    /// Clamps to a range; the comparison is signed if value or range is signed.
     Clamp {
         /// Target and source.
         r: R,
         /// Whether `r` is signed.
         signed: bool,
-        /// Range of this many bits.
+        /// Width of the range, bits.
         bits: u8,
         /// Whether the range is signed.
         to_signed: bool,
@@ -301,7 +301,7 @@ pub enum Op {
     WideConst {
         /// Target.
         w: W,
-        /// The constant's number.
+        /// Index of the constant.
         constant: Index,
     },
     /// `w := !a`.
@@ -311,11 +311,11 @@ pub enum Op {
         /// Source.
         a: W,
     },
-    /// The low bits as a signed number.
+    /// Sign-extends the low bits.
     WideSignExtend {
         /// Target and source.
         w: W,
-        /// Bits that count.
+        /// Number of significant bits.
         bits: u8,
     },
     /// As [`Op::Clamp`].
@@ -324,18 +324,18 @@ pub enum Op {
         w: W,
         /// Whether `w` is signed.
         signed: bool,
-        /// Range of this many bits.
+        /// Width of the range, bits.
         bits: u8,
         /// Whether the range is signed.
         to_signed: bool,
     },
-    /// `w := a`, filled with the sign or with zeros.
+    /// `w := a`, sign-extended or zero-extended.
     Widen {
         /// Target.
         w: W,
         /// Source.
         a: R,
-        /// Whether the sign is kept.
+        /// Whether to sign-extend.
         signed: bool,
     },
     /// `r :=` the low bits of `a`.
@@ -359,12 +359,12 @@ pub enum Op {
         /// Source.
         a: W,
     },
-    /// Goes on elsewhere.
+    /// Jumps.
     Jump {
-        /// Where.
+        /// Branch target.
         to: Pc,
     },
-    /// Costs fuel; stands wherever execution can come back to, so that no program runs for ever.
+    /// Consumes fuel. Placed at every target of a backward jump, so every program terminates.
     Fuel,
     /// Branches if the test holds.
     Branch {
@@ -374,14 +374,14 @@ pub enum Op {
         a: R,
         /// Right.
         b: R,
-        /// Where.
+        /// Branch target.
         to: Pc,
     },
     /// Branches if `a` equals a constant.
     BranchEq {
         /// Left.
         a: R,
-        /// Where.
+        /// Branch target.
         to: Pc,
         /// Right.
         value: u64,
@@ -390,7 +390,7 @@ pub enum Op {
     BranchNe {
         /// Left.
         a: R,
-        /// Where.
+        /// Branch target.
         to: Pc,
         /// Right.
         value: u64,
@@ -399,39 +399,39 @@ pub enum Op {
     BranchMasked {
         /// Left.
         a: R,
-        /// Where.
+        /// Branch target.
         to: Pc,
-        /// The number of the pair of value and mask.
+        /// Index of the pair of value and mask.
         pair: Index,
     },
-    /// Branches if bits of one byte are (not) within bounds, all where they stand.
+    /// Branches if masked bits of one byte are (not) within bounds, without shifting.
     BranchByte {
-        /// Where the byte stands.
+        /// Offset of the byte.
         at: u32,
-        /// Bits that count.
+        /// Number of significant bits.
         mask: u8,
-        /// The least.
+        /// Lower bound.
         low: u8,
-        /// The greatest.
+        /// Upper bound.
         high: u8,
-        /// Whether to branch if they are within.
+        /// Whether to branch inside or outside of the bounds.
         inside: bool,
-        /// Where.
+        /// Branch target.
         to: Pc,
     },
-    /// The same with two bytes.
+    /// As [`Op::BranchByte`], with two bytes.
     BranchPair {
-        /// Where the first byte stands.
+        /// Offset of the first byte.
         at: u32,
-        /// Bits that count.
+        /// Number of significant bits.
         mask: u16,
-        /// The least.
+        /// Lower bound.
         low: u16,
-        /// The greatest.
+        /// Upper bound.
         high: u16,
-        /// Whether to branch if they are within.
+        /// Whether to branch inside or outside of the bounds.
         inside: bool,
-        /// Where.
+        /// Branch target.
         to: Pc,
     },
     /// Branches if the test holds.
@@ -442,120 +442,120 @@ pub enum Op {
         a: W,
         /// Right.
         b: W,
-        /// Where.
+        /// Branch target.
         to: Pc,
     },
-    /// Branches if a byte is (not) 0: a header's validity.
+    /// Branches if a header is (not) valid.
     BranchValid {
-        /// Where the byte stands.
+        /// Offset of the byte.
         at: u32,
-        /// Whether to branch if it is not 0.
+        /// Whether to branch if the header is valid.
         valid: bool,
-        /// Where.
+        /// Branch target.
         to: Pc,
     },
-    /// Branches if a condition, evaluated as a tree, is what is wanted.
+    /// Branches if a condition, evaluated as a tree, has the expected value.
     BranchTree {
-        /// The condition's number.
+        /// Index of the condition.
         condition: Index,
-        /// What is wanted.
-        wanted: bool,
-        /// Where.
+        /// Expected value.
+        expected: bool,
+        /// Branch target.
         to: Pc,
     },
     /// `r :=` the low bits of an expression, evaluated as a tree.
     Tree {
         /// Target.
         r: R,
-        /// The expression's number.
+        /// Index of the expression.
         expression: Index,
     },
-    /// A statement that is evaluated as a tree.
+    /// Executes a statement as a tree.
     Statement {
-        /// The statement's number.
+        /// Index of the statement.
         statement: Index,
     },
-    /// Takes a header of fixed size from the packet, or ends the parser with an error.
+    /// Extracts a header of fixed size, or ends the parser with an error.
     Extract {
         /// The header.
         header: Index,
     },
-    /// Any other way to take a header from the packet.
+    /// Extracts a header by a tree operation.
     ExtractTree {
-        /// The operation's number.
+        /// Index of the operation.
         op: Index,
     },
-    /// `r :=` bits that lie ahead; ends the parser with an error if the packet is too short.
+    /// `r :=` lookahead bits; ends the parser with an error if the packet is too short.
     Peek {
         /// Target.
         r: R,
-        /// Offset in bits.
+        /// Offset, bits.
         offset: u32,
-        /// Bits, at most 64.
+        /// Width, at most 64 bits.
         bits: u8,
-        /// Whether a packet that is too short is an error; otherwise the bits that are missing are 0.
+        /// Whether a short packet is an error; otherwise missing bits are 0.
         strict: bool,
     },
-    /// Skips so many bytes, or ends the parser with an error.
+    /// Skips bytes, or ends the parser with an error.
     Skip {
-        /// How many.
+        /// Length.
         bytes: u32,
     },
-    /// Any other operation of a parser.
+    /// Executes another parser operation as a tree.
     ParserTree {
-        /// The operation's number.
+        /// Index of the operation.
         op: Index,
     },
-    /// Chooses the next state by a key that no register holds.
+    /// Selects the next state by a key that does not fit in a register.
     Select {
-        /// The state's number.
+        /// Index of the select.
         state: Index,
     },
-    /// Makes a header valid, zero if it was not, and the packet longer.
+    /// Makes a header valid (zeroed if it was invalid) and increases the packet length.
     AddHeader {
         /// The header.
         header: Index,
     },
-    /// Makes a header invalid and the packet shorter.
+    /// Makes a header invalid and decreases the packet length.
     RemoveHeader {
         /// The header.
         header: Index,
     },
-    /// Marks the packet to be dropped.
+    /// Marks the packet as dropped.
     MarkToDrop {
-        /// Where the number of the egress port goes.
+        /// Offset of `egress_spec`.
         spec: Index,
     },
-    /// Applies a table: goes on with its action, then where the table says.
+    /// Applies a table: continues with the action and then with the table's successor.
     Apply {
         /// The table.
         table: Index,
     },
-    /// Calls an action without arguments, then goes on there.
+    /// Calls an action without arguments, then continues at `then`.
     Call {
-        /// The action's first operation.
+        /// First operation of the action.
         action: Pc,
-        /// Where to go on.
+        /// Operation after the action.
         then: Pc,
     },
     /// Ends an action.
     Return,
     /// Ends the pipeline after this action.
     Exit,
-    /// Locks arrays of registers, in order; the end of the action lets go of them.
+    /// Locks register arrays, in order; the end of the action unlocks them.
     Lock {
-        /// The set's number.
+        /// Index of the lock set.
         set: Index,
     },
-    /// `r :=` a cell of up to 64 bits; nothing changes if there is no such cell.
+    /// `r :=` a cell of up to 64 bits; unchanged if the cell does not exist.
     RegisterRead {
         /// Target.
         r: R,
         /// Index.
         index: R,
-        /// Which of the locked arrays.
-        held: u8,
-        /// Where to go on if there is no such cell.
+        /// Index among the locked arrays.
+        lock_index: u8,
+        /// Next operation if the cell does not exist.
         missing: Pc,
     },
     /// Stores in a cell of up to 64 bits.
@@ -564,98 +564,98 @@ pub enum Op {
         r: R,
         /// Index.
         index: R,
-        /// Which of the locked arrays.
-        held: u8,
+        /// Index among the locked arrays.
+        lock_index: u8,
     },
-    /// Bits of the arena `:=` a cell of more than 64 bits, cut to them; nothing changes if there is no such cell.
+    /// Arena bits `:=` a cell of more than 64 bits, truncated; unchanged if the cell does not exist.
     CellRead {
         /// Index.
         index: R,
-        /// Which of the locked arrays.
-        held: u8,
-        /// The first bit.
+        /// Index among the locked arrays.
+        lock_index: u8,
+        /// First bit.
         bit: u32,
-        /// How many.
+        /// Length.
         bits: u32,
     },
     /// Counts the packet.
     Count {
-        /// The array.
+        /// Array.
         counter: Index,
         /// Index.
         index: R,
     },
-    /// `r :=` the colour of the packet.
+    /// `r :=` the meter color of the packet.
     Meter {
         /// Target.
         r: R,
         /// Index.
         index: R,
-        /// The array.
+        /// Array.
         meter: u16,
-        /// Where to go on if there is no such meter.
+        /// Next operation if the meter does not exist.
         missing: Pc,
     },
-    /// `r :=` a calculation's result.
+    /// `r :=` the result of a calculation.
     Hash {
         /// Target.
         r: R,
         /// The calculation.
         calculation: Index,
     },
-    /// `r :=` a random number between two others.
+    /// `r :=` a random number in a range.
     Random {
         /// Target.
         r: R,
-        /// From.
+        /// Lower bound.
         low: R,
-        /// To, included.
+        /// Upper bound, inclusive.
         high: R,
-        /// Where to go on if there is none.
+        /// Next operation if the range is empty.
         missing: Pc,
     },
-    /// Asks for something at the end of the pipeline.
-    Ask {
-        /// For what.
-        what: Asked,
-        /// The number that goes with it.
-        r: R,
-        /// A second one, for clones.
-        b: R,
+    /// Requests an operation of the traffic manager at the end of the pipeline.
+    Request {
+        /// Request.
+        request: PacketRequest,
+        /// Value of the request.
+        value: R,
+        /// Second value, for clones.
+        second: R,
     },
-    /// Compares a checksum with what the packet says.
+    /// Verifies a checksum.
     Verify {
         /// The checksum.
         checksum: Index,
     },
-    /// Stores a checksum.
+    /// Updates a checksum.
     Update {
         /// The checksum.
         checksum: Index,
     },
-    /// The end of a pipeline, parser or deparser.
+    /// Ends a pipeline, parser or deparser.
     End,
 }
 
-/// What a program can ask the traffic manager for.
+/// Request of a program for the packet, mostly to the traffic manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-pub enum Asked {
-    /// A clone: session, field list.
+pub enum PacketRequest {
+    /// Clone: session, field list.
     Clone,
-    /// Another pass from the packet as received: field list.
+    /// Resubmit: field list.
     Resubmit,
-    /// Another pass from the packet as sent: field list.
+    /// Recirculate: field list.
     Recirculate,
-    /// A digest: its number.
+    /// Digest: id.
     Digest,
-    /// A shorter packet: bytes.
+    /// Truncate: length, bytes.
     Truncate,
-    /// To be dropped, if the value is 0.
+    /// Assertion: drops the packet if the value is 0.
     Assert,
 }
 
 impl Op {
-    /// The places that it can go on at, so that labels can be resolved.
+    /// All jump targets, for the resolution of labels.
     pub fn targets_mut(&mut self) -> impl Iterator<Item = &mut Pc> {
         let (first, second) = match self {
             Self::Jump { to }

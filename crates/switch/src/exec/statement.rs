@@ -1,19 +1,19 @@
-//! Statements that are evaluated as trees.
+//! Execution of statements as trees.
 
 use num_bigint::{BigInt, BigUint};
 use num_traits::{Signed, ToPrimitive, Zero};
 
+use super::field_access::read_wide;
 use super::machine::Machine;
-use super::op::Asked;
-use super::place::read_wide;
+use super::op::PacketRequest;
 use super::tree::low64;
 use crate::externs::Registers;
-use crate::program::action::{AnyStack, FieldSource, Place, Statement};
+use crate::program::action::{AnyStack, FieldSource, LValue, Statement};
 use crate::program::expr::Data;
 use crate::program::ids::{FieldRef, HeaderId, RegisterId, StackId, UnionId, UnionStackId};
 
 impl Machine<'_> {
-    /// Runs a statement that does not jump.
+    /// Executes a statement that is not a jump.
     pub(super) fn statement(&mut self, statement: &Statement) {
         match statement {
             Statement::Assign(place, value) => {
@@ -50,7 +50,7 @@ impl Machine<'_> {
             Statement::RemoveHeader(header) => {
                 if let Some(header) = self.header(header).filter(|header| self.is_valid(*header)) {
                     self.context.length -= i64::from(self.header_bytes(header));
-                    self.mark(header, false);
+                    self.set_valid(header, false);
                 }
             }
             Statement::Drop => self.drop_packet(),
@@ -69,7 +69,7 @@ impl Machine<'_> {
             }
             Statement::Count(counter, index) => {
                 if let Some(index) = self.data(index).to_u64()
-                    && let Some(counter) = self.world.externs.counter(*counter, index)
+                    && let Some(counter) = self.environment.externs.counter(*counter, index)
                 {
                     counter.count(self.context.ingress_length);
                 }
@@ -99,23 +99,23 @@ impl Machine<'_> {
             }
             Statement::Clone(_, session, list) => {
                 let (session, list) = (low64(&self.data(session)), low64(&self.data(list)));
-                self.ask(Asked::Clone, session, list);
+                self.request(PacketRequest::Clone, session, list);
             }
-            Statement::Resubmit(list) => self.ask_one(Asked::Resubmit, list),
-            Statement::Recirculate(list) => self.ask_one(Asked::Recirculate, list),
-            Statement::Digest(number) => self.ask_one(Asked::Digest, number),
-            Statement::Truncate(bytes) => self.ask_one(Asked::Truncate, bytes),
+            Statement::Resubmit(list) => self.request_one(PacketRequest::Resubmit, list),
+            Statement::Recirculate(list) => self.request_one(PacketRequest::Recirculate, list),
+            Statement::Digest(number) => self.request_one(PacketRequest::Digest, number),
+            Statement::Truncate(bytes) => self.request_one(PacketRequest::Truncate, bytes),
             Statement::Assert(value) => {
                 let holds = !self.data(value).is_zero();
-                self.ask(Asked::Assert, u64::from(holds), 0);
+                self.request(PacketRequest::Assert, u64::from(holds), 0);
             }
             Statement::Jump(_) | Statement::JumpIfZero(..) | Statement::Noop => {}
         }
     }
 
-    fn ask_one(&mut self, what: Asked, value: &Data) {
+    fn request_one(&mut self, request: PacketRequest, value: &Data) {
         let value = low64(&self.data(value));
-        self.ask(what, value, 0);
+        self.request(request, value, 0);
     }
 
     fn count(&mut self, data: &Data) -> usize {
@@ -127,34 +127,38 @@ impl Machine<'_> {
         }
     }
 
-    fn store(&mut self, place: &Place, value: &BigInt) {
+    fn store(&mut self, place: &LValue, value: &BigInt) {
         match place {
-            Place::Field(field) => self.set_field(field.header, field.field, value),
-            Place::Access(header, field) => {
+            LValue::Field(field) => self.set_field(field.header, field.field, value),
+            LValue::Access(header, field) => {
                 if let Some(header) = self.header(header) {
                     self.set_field(header, *field, value);
                 }
             }
-            Place::Register(register, index) => {
+            LValue::Register(register, index) => {
                 let index = self.data(index);
                 self.set_cell(*register, &index, value);
             }
         }
     }
 
-    /// Stores a register's cell; nothing if there is no such cell.
-    fn read_cell(&mut self, to: &Place, id: RegisterId, index: u64) {
-        let lies = match to {
-            Place::Field(field) => self.plain_bits(*field),
+    /// Stores a register cell in `to`; does nothing if the cell does not exist.
+    fn read_cell(&mut self, to: &LValue, id: RegisterId, index: u64) {
+        let destination_bits = match to {
+            LValue::Field(field) => self.plain_bits(*field),
             _ => None,
         };
-        // Whatever needs no arithmetic goes from memory to memory.
-        if let Some((start, bits)) = lies {
+        // Values that need no arithmetic are copied from memory to memory.
+        if let Some((start, bits)) = destination_bits {
             let arena = &mut self.context.arena;
             let mut read = |array: &Registers| read_wide(array, index, arena, start, bits);
-            let read = match self.held.iter().find(|(held, _)| *held == id) {
+            let read = match self.locked_registers.iter().find(|(held, _)| *held == id) {
                 Some((_, array)) => read(array),
-                None => self.world.externs.registers(id).is_some_and(|array| read(&array)),
+                None => self
+                    .environment
+                    .externs
+                    .registers(id)
+                    .is_some_and(|array| read(&array)),
             };
             if read {
                 return;
@@ -165,24 +169,27 @@ impl Machine<'_> {
         }
     }
 
-    /// Where the bits of a field lie that takes what it is given, cut to its width.
+    /// Bit range of a field that truncates stored values to its width.
     fn plain_bits(&self, field: FieldRef) -> Option<(usize, usize)> {
-        let place = self.place(field.header)?.fields.get(field.field as usize)?;
+        let place = self
+            .header_layout(field.header)?
+            .fields
+            .get(field.field as usize)?;
         let start = place.end as usize * 8 - usize::from(place.shift) - place.bits as usize;
         (!place.variable && !place.saturating).then_some((start, place.bits as usize))
     }
 
     fn cell(&mut self, id: RegisterId, index: u64) -> Option<BigUint> {
-        match self.held.iter().find(|(held, _)| *held == id) {
+        match self.locked_registers.iter().find(|(held, _)| *held == id) {
             Some((_, array)) => array.get(index),
-            None => self.world.externs.registers(id)?.get(index),
+            None => self.environment.externs.registers(id)?.get(index),
         }
     }
 
     fn set_cell(&mut self, id: RegisterId, index: &BigInt, value: &BigInt) {
         let Some(index) = index.to_u64() else { return };
         let bits = self
-            .world
+            .environment
             .executable
             .program
             .registers
@@ -190,24 +197,24 @@ impl Machine<'_> {
             .map_or(1, |array| array.bits);
         let low: BigInt = value & ((BigInt::from(1) << bits) - 1);
         let low = low.to_biguint().unwrap_or_default();
-        match self.held.iter_mut().find(|(held, _)| *held == id) {
+        match self.locked_registers.iter_mut().find(|(held, _)| *held == id) {
             Some((_, array)) => {
                 array.set(index, &low);
             }
             None => {
-                if let Some(mut array) = self.world.externs.registers(id) {
+                if let Some(mut array) = self.environment.externs.registers(id) {
                     array.set(index, &low);
                 }
             }
         }
     }
 
-    /// Makes a header valid; all its fields are 0 if it was not.
+    /// Makes a header valid; sets all fields to 0 if the header was invalid.
     fn validate(&mut self, header: HeaderId) {
         if self.is_valid(header) {
             return;
         }
-        let Some(place) = self.world.executable.layout.headers.get(header.index()) else {
+        let Some(place) = self.environment.executable.layout.headers.get(header.index()) else {
             return;
         };
         let range = place.start as usize..(place.start + place.bytes) as usize;
@@ -220,7 +227,7 @@ impl Machine<'_> {
                 bytes.fill(0);
             }
         }
-        self.mark(header, true);
+        self.set_valid(header, true);
         self.context.length += i64::from(self.header_bytes(header));
     }
 
@@ -228,7 +235,7 @@ impl Machine<'_> {
         let Some(target) = self.header(&to.header) else {
             return;
         };
-        // Outside a stack it is empty.
+        // A field outside of a stack is empty.
         let source = self.header(&from.header);
         let bits = source.map_or(0, |source| self.variable_bits(source));
         let value = source.map_or_else(BigInt::zero, |source| self.field(source, from.field));
@@ -238,10 +245,10 @@ impl Machine<'_> {
 
     fn assign_header(&mut self, to: HeaderId, from: Option<HeaderId>) {
         let Some(from) = from.filter(|from| self.is_valid(*from)) else {
-            self.mark(to, false);
+            self.set_valid(to, false);
             return;
         };
-        self.mark(to, true);
+        self.set_valid(to, true);
         self.copy_fields(to, from);
     }
 
@@ -249,7 +256,7 @@ impl Machine<'_> {
         if to == from {
             return;
         }
-        let layout = &self.world.executable.layout;
+        let layout = &self.environment.executable.layout;
         let (Some(target), Some(source)) = (layout.header(to), layout.header(from)) else {
             return;
         };
@@ -273,9 +280,9 @@ impl Machine<'_> {
         }
     }
 
-    /// Copies a union member by member; outside a stack none of them is valid.
+    /// Copies a union member by member; a union outside of a stack has no valid member.
     fn assign_union(&mut self, to: UnionId, from: Option<UnionId>) {
-        let program = &self.world.executable.program;
+        let program = &self.environment.executable.program;
         let source = from.and_then(|from| program.unions.get(from.index()));
         let Some(target) = program.unions.get(to.index()) else {
             return;
@@ -287,7 +294,7 @@ impl Machine<'_> {
     }
 
     fn assign_stack(&mut self, to: StackId, from: StackId) {
-        let program = &self.world.executable.program;
+        let program = &self.environment.executable.program;
         let (Some(target), Some(source)) = (program.stacks.get(to.index()), program.stacks.get(from.index()))
         else {
             return;
@@ -300,7 +307,7 @@ impl Machine<'_> {
     }
 
     fn assign_union_stack(&mut self, to: UnionStackId, from: UnionStackId) {
-        let program = &self.world.executable.program;
+        let program = &self.environment.executable.program;
         let (Some(target), Some(source)) = (
             program.union_stacks.get(to.index()),
             program.union_stacks.get(from.index()),
@@ -315,22 +322,22 @@ impl Machine<'_> {
     }
 
     pub(super) fn union_stack_count(&self, stack: UnionStackId) -> u16 {
-        let at = self.world.executable.layout.union_stack(stack);
+        let at = self.environment.executable.layout.union_stack(stack);
         at.map_or(0, |at| super::bits::load2(&self.context.arena, at))
     }
 
     pub(super) fn set_union_stack_count(&mut self, stack: UnionStackId, count: u16) {
-        if let Some(at) = self.world.executable.layout.union_stack(stack) {
+        if let Some(at) = self.environment.executable.layout.union_stack(stack) {
             super::bits::store2(&mut self.context.arena, at, count);
         }
     }
 
-    /// Moves a stack's elements back (`push`) or to the front; those that become free are invalid.
+    /// Shifts stack elements to the back (`push`) or front; freed elements become invalid.
     fn shift(&mut self, stack: AnyStack, count: usize, push: bool) {
         if count == 0 {
             return;
         }
-        let program = &self.world.executable.program;
+        let program = &self.environment.executable.program;
         let rows: Vec<Vec<HeaderId>> = match stack {
             AnyStack::Headers(id) => {
                 let Some(stack) = program.stacks.get(id.index()) else {
@@ -352,7 +359,7 @@ impl Machine<'_> {
             }
         };
         let size = rows.len();
-        let had = match stack {
+        let count_before = match stack {
             AnyStack::Headers(id) => usize::from(self.stack_count(id)),
             AnyStack::Unions(id) => usize::from(self.union_stack_count(id)),
         };
@@ -372,13 +379,13 @@ impl Machine<'_> {
         let freed = if push { 0..moved } else { size - moved..size };
         for row in rows.get(freed).unwrap_or(&[]) {
             for header in row {
-                self.mark(*header, false);
+                self.set_valid(*header, false);
             }
         }
         let count = if push {
-            size.min(had.saturating_add(count))
+            size.min(count_before.saturating_add(count))
         } else {
-            had.saturating_sub(count)
+            count_before.saturating_sub(count)
         };
         let count = u16::try_from(count).unwrap_or(u16::MAX);
         match stack {
@@ -389,7 +396,7 @@ impl Machine<'_> {
 
     /// Exchanges two headers of one type.
     fn swap(&mut self, a: HeaderId, b: HeaderId) {
-        let layout = &self.world.executable.layout;
+        let layout = &self.environment.executable.layout;
         let (Some(first), Some(second)) = (layout.header(a), layout.header(b)) else {
             return;
         };
@@ -410,22 +417,22 @@ impl Machine<'_> {
         }
     }
 
-    /// `drop` of P4_14: by the fields' customary names.
+    /// `drop` of P4_14: uses the standard field names.
     fn drop_packet(&mut self) {
-        let standard = self.world.executable.standard;
-        self.set_place(standard.egress_spec, u64::from(self.world.drop_port));
+        let standard = self.environment.executable.standard_metadata;
+        self.store_field(standard.egress_spec, u64::from(self.environment.drop_port));
         if let Some(group) = standard.mcast_grp {
-            self.set_place(group, 0);
+            self.store_field(group, 0);
         }
     }
 
-    /// `mark_to_drop`: by the fields of the header that it names.
+    /// `mark_to_drop`: uses the fields of the given header.
     pub(super) fn mark_to_drop(&mut self, header: HeaderId) {
-        let executable = self.world.executable;
+        let executable = self.environment.executable;
         let Some(header_type) = executable.program.type_of(header) else {
             return;
         };
-        let drop_port = BigInt::from(self.world.drop_port);
+        let drop_port = BigInt::from(self.environment.drop_port);
         if let Some(field) = header_type.field("egress_spec") {
             self.set_field(header, field, &drop_port);
             if let Some(group) = header_type.field("mcast_grp") {

@@ -1,4 +1,4 @@
-//! Expressions and headers with integers of any size: what the two lanes do not hold, and what is rare.
+//! Evaluation of expression trees with arbitrary-precision integers, for wide and rare expressions.
 
 use std::borrow::Cow;
 
@@ -7,11 +7,11 @@ use num_traits::{One, Signed, ToPrimitive, Zero};
 
 use super::bits::{self, load1, load2, load4, store1, store2, store4};
 use super::machine::Machine;
-use crate::layout::{HeaderPlace, Place};
+use crate::layout::{FieldLayout, HeaderLayout};
 use crate::program::expr::{Binary, Bool, Cast, Compare, Data, HeaderExpr, UnionExpr};
 use crate::program::ids::{HeaderId, RegisterId, StackId, UnionId};
 
-/// Left shifts by more bits give 0: no field is as wide.
+/// Left shifts by more bits give 0: no field is that wide.
 const SHIFT_MAX: u32 = 1 << 17;
 
 /// The low 64 bits in two's complement.
@@ -20,32 +20,32 @@ pub fn low64(value: &BigInt) -> u64 {
 }
 
 impl Machine<'_> {
-    /// Where a header lies.
-    pub(super) fn place(&self, header: HeaderId) -> Option<&HeaderPlace> {
-        // The layout outlives the machine; borrowing it through `self` keeps callers honest about what they change.
-        self.world.executable.layout.headers.get(header.index())
+    /// Layout of a header.
+    pub(super) fn header_layout(&self, header: HeaderId) -> Option<&HeaderLayout> {
+        // The layout outlives the machine, but borrowing through `self` prevents mutation while the layout is in use.
+        self.environment.executable.layout.headers.get(header.index())
     }
 
     pub(super) fn is_valid(&self, header: HeaderId) -> bool {
-        self.place(header)
+        self.header_layout(header)
             .is_some_and(|place| place.metadata || load1(&self.context.arena, place.valid) != 0)
     }
 
-    /// The bits of a field of variable length.
+    /// Current width of a variable-length field, bits.
     pub(super) fn variable_bits(&self, header: HeaderId) -> u32 {
-        let variable = self.place(header).and_then(|place| place.variable);
+        let variable = self.header_layout(header).and_then(|place| place.variable);
         variable.map_or(0, |variable| {
             load4(&self.context.arena, variable.length).min(variable.bits_max)
         })
     }
 
-    /// A header's length in bytes as it would be sent now.
+    /// Current wire length of a header, bytes.
     pub(super) fn header_bytes(&self, header: HeaderId) -> u32 {
-        self.place(header).map_or(0, |place| place.bytes) + self.variable_bits(header) / 8
+        self.header_layout(header).map_or(0, |place| place.bytes) + self.variable_bits(header) / 8
     }
 
-    /// A field's bits without sign.
-    pub(super) fn field_bits(&self, header: HeaderId, place: Place) -> BigUint {
+    /// Bits of a field as an unsigned number.
+    pub(super) fn field_bits(&self, header: HeaderId, place: FieldLayout) -> BigUint {
         let arena = &self.context.arena;
         if place.variable {
             let bits = self.variable_bits(header) as usize;
@@ -56,10 +56,10 @@ impl Machine<'_> {
         BigUint::from_bytes_be(&bits::read(arena, start, place.bits as usize))
     }
 
-    /// A field's value; 0 of what is not there.
+    /// Value of a field; 0 if the field does not exist.
     pub(super) fn field(&self, header: HeaderId, field: u32) -> BigInt {
         let Some(place) = self
-            .place(header)
+            .header_layout(header)
             .and_then(|place| place.fields.get(field as usize))
             .copied()
         else {
@@ -72,10 +72,10 @@ impl Machine<'_> {
         value
     }
 
-    /// Stores a value in a field, as wide as it is: wrapped, or brought to the nearest value.
+    /// Stores a value in a field: wrapped to its width, or saturated.
     pub(super) fn set_field(&mut self, header: HeaderId, field: u32, value: &BigInt) {
         let Some(place) = self
-            .place(header)
+            .header_layout(header)
             .and_then(|place| place.fields.get(field as usize))
             .copied()
         else {
@@ -100,13 +100,13 @@ impl Machine<'_> {
         bits::write_number(&mut self.context.arena, start, width as usize, value.magnitude());
     }
 
-    /// The header that an expression means; none outside a stack.
+    /// Header of an expression; `None` outside of a stack.
     pub(super) fn header(&mut self, expression: &HeaderExpr) -> Option<HeaderId> {
         match expression {
             HeaderExpr::Header(header) => Some(*header),
             HeaderExpr::Element(stack, index) => {
                 let index = self.data(index).to_usize()?;
-                self.world
+                self.environment
                     .executable
                     .program
                     .stacks
@@ -117,7 +117,13 @@ impl Machine<'_> {
             }
             HeaderExpr::Member(union, member) => {
                 let union = self.union(union)?;
-                let headers = &self.world.executable.program.unions.get(union.index())?.headers;
+                let headers = &self
+                    .environment
+                    .executable
+                    .program
+                    .unions
+                    .get(union.index())?
+                    .headers;
                 headers.get(*member as usize).copied()
             }
             HeaderExpr::Last(stack) => self.last(*stack),
@@ -129,7 +135,7 @@ impl Machine<'_> {
             UnionExpr::Union(union) => Some(*union),
             UnionExpr::Element(stack, index) => {
                 let index = self.data(index).to_usize()?;
-                self.world
+                self.environment
                     .executable
                     .program
                     .union_stacks
@@ -141,27 +147,33 @@ impl Machine<'_> {
         }
     }
 
-    /// The element of a stack that was added last.
+    /// Last element of a stack.
     pub(super) fn last(&self, stack: StackId) -> Option<HeaderId> {
         let count = usize::from(self.stack_count(stack));
-        let headers = &self.world.executable.program.stacks.get(stack.index())?.headers;
+        let headers = &self
+            .environment
+            .executable
+            .program
+            .stacks
+            .get(stack.index())?
+            .headers;
         headers.get(count.checked_sub(1)?).copied()
     }
 
     pub(super) fn stack_count(&self, stack: StackId) -> u16 {
-        let at = self.world.executable.layout.stack(stack);
+        let at = self.environment.executable.layout.stack(stack);
         at.map_or(0, |at| load2(&self.context.arena, at))
     }
 
     pub(super) fn set_stack_count(&mut self, stack: StackId, count: u16) {
-        if let Some(at) = self.world.executable.layout.stack(stack) {
+        if let Some(at) = self.environment.executable.layout.stack(stack) {
             store2(&mut self.context.arena, at, count);
         }
     }
 
-    /// Makes a header (in)valid; a valid member of a union makes the others invalid.
-    pub(super) fn mark(&mut self, header: HeaderId, valid: bool) {
-        let executable = self.world.executable;
+    /// Sets the validity of a header; a valid member of a union invalidates the other members.
+    pub(super) fn set_valid(&mut self, header: HeaderId, valid: bool) {
+        let executable = self.environment.executable;
         let Some(place) = executable.layout.headers.get(header.index()) else {
             return;
         };
@@ -185,7 +197,7 @@ impl Machine<'_> {
     }
 
     pub(super) fn set_variable_bits(&mut self, header: HeaderId, count: u32) {
-        if let Some(variable) = self.place(header).and_then(|place| place.variable) {
+        if let Some(variable) = self.header_layout(header).and_then(|place| place.variable) {
             store4(
                 &mut self.context.arena,
                 variable.length,
@@ -194,28 +206,28 @@ impl Machine<'_> {
         }
     }
 
-    /// A register's cell; 0 of what is not there.
+    /// Value of a register cell; 0 if the cell does not exist.
     fn register(&mut self, id: RegisterId, index: &BigInt) -> BigInt {
         let Some(index) = index.to_u64() else {
             return BigInt::zero();
         };
-        if let Some((_, array)) = self.held.iter().find(|(held, _)| *held == id) {
+        if let Some((_, array)) = self.locked_registers.iter().find(|(held, _)| *held == id) {
             return BigInt::from(array.get(index).unwrap_or_default());
         }
-        let array = self.world.externs.registers(id);
+        let array = self.environment.externs.registers(id);
         BigInt::from(array.and_then(|array| array.get(index)).unwrap_or_default())
     }
 
-    /// An argument of the action that runs.
+    /// Argument of the running action.
     fn argument(&self, at: u32) -> BigInt {
-        let Some((start, bytes)) = self.arg_places.get(at as usize).copied() else {
+        let Some((start, bytes)) = self.arg_layout.get(at as usize).copied() else {
             return BigInt::zero();
         };
         let range = start as usize..start as usize + bytes as usize;
         BigInt::from_bytes_be(Sign::Plus, self.args.get(range).unwrap_or(&[]))
     }
 
-    /// The value of an expression.
+    /// Evaluates an integer expression.
     pub(super) fn data(&mut self, expression: &Data) -> BigInt {
         match expression {
             Data::Const(value) => value.clone(),
@@ -256,7 +268,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Whether a condition holds.
+    /// Evaluates a condition.
     pub(super) fn condition(&mut self, expression: &Bool) -> bool {
         match expression {
             Bool::Const(value) => *value,
@@ -296,9 +308,15 @@ impl Machine<'_> {
         }
     }
 
-    /// The position of a union's valid member.
+    /// Index of the valid member of a union.
     pub(super) fn valid_member(&self, union: UnionId) -> Option<usize> {
-        let headers = &self.world.executable.program.unions.get(union.index())?.headers;
+        let headers = &self
+            .environment
+            .executable
+            .program
+            .unions
+            .get(union.index())?
+            .headers;
         headers.iter().position(|header| self.is_valid(*header))
     }
 
@@ -307,7 +325,7 @@ impl Machine<'_> {
             return false;
         };
         let header = |union: UnionId, at: usize| {
-            let union = self.world.executable.program.unions.get(union.index())?;
+            let union = self.environment.executable.program.unions.get(union.index())?;
             union.headers.get(at).copied()
         };
         match (header(left, a), header(right, b)) {
@@ -317,7 +335,7 @@ impl Machine<'_> {
     }
 
     fn headers_equal(&self, left: HeaderId, right: HeaderId) -> bool {
-        let program = &self.world.executable.program;
+        let program = &self.environment.executable.program;
         let same_type = match (
             program.headers.get(left.index()),
             program.headers.get(right.index()),
@@ -353,7 +371,7 @@ fn binary(op: Binary, left: BigInt, right: &BigInt) -> BigInt {
             Some(by) => left << by,
             None => BigInt::zero(),
         },
-        // Rounds down, also below 0.
+        // Rounds toward negative infinity.
         Binary::Shr => match right.to_u32() {
             Some(by) => left >> by,
             None if left.is_negative() => BigInt::from(-1),

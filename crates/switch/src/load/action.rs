@@ -1,21 +1,23 @@
-//! Actions and their primitives.
+//! Loading of actions and their primitives.
 
 use num_traits::ToPrimitive;
 
-use super::cursor::{LoadError, Loaded, Node};
+use super::cursor::{LoadError, LoadResult, Node};
 use super::expression::{BITS_MAX, Expressions, Locals};
 use super::scope::Scope;
-use crate::program::action::{Action, AnyStack, CloneKind, FieldSource, Param, Place, Statement};
+use crate::program::action::{Action, AnyStack, CloneKind, FieldSource, LValue, Param, Statement};
 use crate::program::expr::{Binary, Data, Expr, HeaderExpr, UnionExpr};
 use crate::program::ids::HeaderId;
 
 /// Reads one action.
-pub fn action(scope: &Scope, node: &Node<'_>) -> Loaded<Action> {
+pub fn action(scope: &Scope, node: &Node<'_>) -> LoadResult<Action> {
     let mut params = Vec::new();
     for param in node.field("runtime_data")?.items()? {
         let bits = param.u32_at("bitwidth")?;
         if bits == 0 || bits > BITS_MAX {
-            return Err(param.error(format_args!("is {bits} bits wide, not 1 to {BITS_MAX}")));
+            return Err(param.error(format_args!(
+                "has invalid width {bits}: expected 1 to {BITS_MAX} bits"
+            )));
         }
         params.push(Param {
             name: param.str_at("name")?.to_owned(),
@@ -31,7 +33,7 @@ pub fn action(scope: &Scope, node: &Node<'_>) -> Loaded<Action> {
     let body = list
         .items()?
         .map(|item| reader.statement(&item))
-        .collect::<Loaded<_>>()?;
+        .collect::<LoadResult<_>>()?;
     Ok(Action {
         name: node.str_at("name")?.to_owned(),
         json_id: node.u32_at("id")?,
@@ -44,13 +46,13 @@ pub fn action(scope: &Scope, node: &Node<'_>) -> Loaded<Action> {
 pub struct Statements<'s> {
     pub scope: &'s Scope,
     pub locals: Locals,
-    /// How many statements there are: jumps may go to their end.
+    /// Number of statements. A jump target may equal this number.
     pub count: usize,
 }
 
 impl Statements<'_> {
-    /// One statement: `{"op": .., "parameters": [..]}`.
-    pub fn statement(&self, node: &Node<'_>) -> Loaded<Statement> {
+    /// Reads a statement: `{"op": .., "parameters": [..]}`.
+    pub fn statement(&self, node: &Node<'_>) -> LoadResult<Statement> {
         let op = node.str_at("op")?;
         let list = node.field("parameters")?;
         let args = Args {
@@ -75,7 +77,7 @@ impl Statements<'_> {
             "assert" | "assume" => Statement::Assert(args.number(0)?),
             "log_msg" => args.log_msg()?,
             "drop" => Statement::Drop,
-            "mark_to_drop" => Statement::MarkToDrop(args.marked_header()?),
+            "mark_to_drop" => Statement::MarkToDrop(args.mark_to_drop_header()?),
             "generate_digest" => Statement::Digest(args.data(1)?),
             "add_header" | "add_header_fast" => Statement::AddHeader(args.header(0)?),
             "remove_header" => Statement::RemoveHeader(args.header(0)?),
@@ -110,12 +112,12 @@ impl Statements<'_> {
             "truncate" => Statement::Truncate(args.data(0)?),
             "modify_field_rng_uniform" => Statement::Random(args.place(0)?, args.data(1)?, args.data(2)?),
             "no_op" => Statement::Noop,
-            other => return Err(node.error(format_args!("{other:?} is no primitive that is known"))),
+            other => return Err(node.error(format_args!("unknown primitive {other:?}"))),
         })
     }
 
-    /// The primitives of P4_14 that compute: they are assignments.
-    fn two_operand(&self, op: &str, args: &Args<'_, '_>) -> Loaded<Option<Statement>> {
+    /// Reads arithmetic primitives of P4_14 as assignments.
+    fn two_operand(&self, op: &str, args: &Args<'_, '_>) -> LoadResult<Option<Statement>> {
         let binary = match op {
             "add" | "add_to_field" => Binary::Add,
             "subtract" | "subtract_from_field" => Binary::Sub,
@@ -136,7 +138,7 @@ impl Statements<'_> {
     }
 }
 
-/// The arguments of one primitive.
+/// Arguments of a primitive.
 struct Args<'a, 'n> {
     reader: &'a Statements<'a>,
     node: &'a Node<'n>,
@@ -151,88 +153,90 @@ impl Args<'_, '_> {
         }
     }
 
-    fn any(&self, at: usize) -> Loaded<Expr> {
+    fn expression(&self, at: usize) -> LoadResult<Expr> {
         let node = self.list.item(at)?;
-        self.expressions().any(&node)
+        self.expressions().expression(&node)
     }
 
-    fn wrong(&self, at: usize, got: &Expr, wanted: &str) -> LoadError {
-        self.node
-            .error(format_args!("argument {at} is {}, not {wanted}", got.kind()))
+    fn type_error(&self, at: usize, got: &Expr, expected: &str) -> LoadError {
+        self.node.error(format_args!(
+            "argument {at} is {}: expected {expected}",
+            got.kind()
+        ))
     }
 
-    /// An integer.
-    fn data(&self, at: usize) -> Loaded<Data> {
-        match self.any(at)? {
+    /// Reads an integer.
+    fn data(&self, at: usize) -> LoadResult<Data> {
+        match self.expression(at)? {
             Expr::Data(data) => Ok(data),
-            other => Err(self.wrong(at, &other, "an integer")),
+            other => Err(self.type_error(at, &other, "an integer")),
         }
     }
 
-    /// An integer, or a condition as 0 or 1.
-    fn number(&self, at: usize) -> Loaded<Data> {
-        match self.any(at)? {
+    /// Reads an integer, or a condition as 0 or 1.
+    fn number(&self, at: usize) -> LoadResult<Data> {
+        match self.expression(at)? {
             Expr::Data(data) => Ok(data),
             Expr::Bool(condition) => Ok(Data::FromBool(Box::new(condition))),
-            other => Err(self.wrong(at, &other, "an integer")),
+            other => Err(self.type_error(at, &other, "an integer")),
         }
     }
 
-    fn header(&self, at: usize) -> Loaded<HeaderExpr> {
-        match self.any(at)? {
+    fn header(&self, at: usize) -> LoadResult<HeaderExpr> {
+        match self.expression(at)? {
             Expr::Header(header) => Ok(header),
-            other => Err(self.wrong(at, &other, "a header")),
+            other => Err(self.type_error(at, &other, "a header")),
         }
     }
 
-    /// The header of `mark_to_drop`.
-    fn marked_header(&self) -> Loaded<HeaderId> {
+    /// Reads the header of `mark_to_drop`.
+    fn mark_to_drop_header(&self) -> LoadResult<HeaderId> {
         let node = self.list.item(0)?;
         let value = node.field("value")?;
         match node.str_at("type")? {
-            "header" => self.reader.scope.marked_header(value.str()?, &value),
-            _ => Err(self.node.error("mark_to_drop wants a header by name")),
+            "header" => self.reader.scope.mark_to_drop_header(value.str()?, &value),
+            _ => Err(self.node.error("mark_to_drop requires a header name")),
         }
     }
 
-    fn union(&self, at: usize) -> Loaded<UnionExpr> {
-        match self.any(at)? {
+    fn union(&self, at: usize) -> LoadResult<UnionExpr> {
+        match self.expression(at)? {
             Expr::Union(union) => Ok(union),
-            other => Err(self.wrong(at, &other, "a header union")),
+            other => Err(self.type_error(at, &other, "a header union")),
         }
     }
 
-    fn stack(&self, at: usize) -> Loaded<AnyStack> {
-        match self.any(at)? {
+    fn stack(&self, at: usize) -> LoadResult<AnyStack> {
+        match self.expression(at)? {
             Expr::Stack(stack) => Ok(AnyStack::Headers(stack)),
             Expr::UnionStack(stack) => Ok(AnyStack::Unions(stack)),
-            other => Err(self.wrong(at, &other, "a stack")),
+            other => Err(self.type_error(at, &other, "a stack")),
         }
     }
 
-    fn assign_stack(&self) -> Loaded<Statement> {
+    fn assign_stack(&self) -> LoadResult<Statement> {
         match (self.stack(0)?, self.stack(1)?) {
             (AnyStack::Headers(to), AnyStack::Headers(from)) => Ok(Statement::AssignStack(to, from)),
             (AnyStack::Unions(to), AnyStack::Unions(from)) => Ok(Statement::AssignUnionStack(to, from)),
             _ => Err(self
                 .node
-                .error("copies a stack of headers to a stack of unions, or the other way round")),
+                .error("cannot assign between a header stack and a header union stack")),
         }
     }
 
-    /// Something that a value can be stored in.
-    fn place(&self, at: usize) -> Loaded<Place> {
-        match self.any(at)? {
-            Expr::Data(Data::Field(field)) => Ok(Place::Field(field)),
-            Expr::Data(Data::Access(header, field)) => Ok(Place::Access(*header, field)),
-            Expr::Data(Data::StackLast(stack, field)) => Ok(Place::Access(HeaderExpr::Last(stack), field)),
-            Expr::Data(Data::Register(register, index)) => Ok(Place::Register(register, *index)),
-            other => Err(self.wrong(at, &other, "a field or a register's cell")),
+    /// Reads an assignable location.
+    fn place(&self, at: usize) -> LoadResult<LValue> {
+        match self.expression(at)? {
+            Expr::Data(Data::Field(field)) => Ok(LValue::Field(field)),
+            Expr::Data(Data::Access(header, field)) => Ok(LValue::Access(*header, field)),
+            Expr::Data(Data::StackLast(stack, field)) => Ok(LValue::Access(HeaderExpr::Last(stack), field)),
+            Expr::Data(Data::Register(register, index)) => Ok(LValue::Register(register, *index)),
+            other => Err(self.type_error(at, &other, "a field or a register cell")),
         }
     }
 
-    fn field_source(&self, at: usize) -> Loaded<FieldSource> {
-        match self.any(at)? {
+    fn field_source(&self, at: usize) -> LoadResult<FieldSource> {
+        match self.expression(at)? {
             Expr::Data(Data::Field(field)) => Ok(FieldSource {
                 header: HeaderExpr::Header(field.header),
                 field: field.field,
@@ -245,40 +249,37 @@ impl Args<'_, '_> {
                 header: HeaderExpr::Last(stack),
                 field,
             }),
-            other => Err(self.wrong(at, &other, "a field")),
+            other => Err(self.type_error(at, &other, "a field")),
         }
     }
 
-    /// A name of something else than a header: `{"type": "register_array", "value": "name"}`.
-    fn text(&self, at: usize) -> Loaded<&str> {
+    /// Reads the name of an object: `{"type": "register_array", "value": "name"}`.
+    fn text(&self, at: usize) -> LoadResult<&str> {
         self.list
             .value()
             .get(at)
             .and_then(|item| item.get("value"))
             .and_then(|value| value.as_str())
-            .ok_or_else(|| {
-                self.node
-                    .error(format_args!("argument {at} has no name as its value"))
-            })
+            .ok_or_else(|| self.node.error(format_args!("argument {at} is not a name")))
     }
 
-    /// A position among the statements; their end counts.
-    fn target(&self, at: usize) -> Loaded<u32> {
+    /// Reads a jump target, at most the number of statements.
+    fn target(&self, at: usize) -> LoadResult<u32> {
         let Data::Const(target) = self.data(at)? else {
-            return Err(self.node.error("jumps to a place that is computed"));
+            return Err(self.node.error("jump target is not a constant"));
         };
         target
             .to_u32()
             .filter(|target| *target as usize <= self.reader.count)
             .ok_or_else(|| {
                 self.node.error(format_args!(
-                    "jumps to statement {target} of {}",
+                    "jump target {target} is out of range: the action has {} statements",
                     self.reader.count
                 ))
             })
     }
 
-    fn log_msg(&self) -> Loaded<Statement> {
+    fn log_msg(&self) -> LoadResult<Statement> {
         let format = self.text(0)?.to_owned();
         let Some(list) = self.list.value().get(1) else {
             return Ok(Statement::LogMsg(format, Vec::new()));
@@ -290,10 +291,10 @@ impl Args<'_, '_> {
         let values = vector.field("value")?;
         let mut data = Vec::new();
         for value in values.items()? {
-            data.push(match self.expressions().any(&value)? {
+            data.push(match self.expressions().expression(&value)? {
                 Expr::Data(data) => data,
                 Expr::Bool(condition) => Data::FromBool(Box::new(condition)),
-                other => return Err(value.error(format_args!("is {}, which cannot be logged", other.kind()))),
+                other => return Err(value.error(format_args!("is {}: cannot be logged", other.kind()))),
             });
         }
         Ok(Statement::LogMsg(format, data))

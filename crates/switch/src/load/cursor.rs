@@ -1,20 +1,20 @@
-//! A place in a JSON document that knows how it was reached, so that every complaint names its element.
+//! Position in a JSON document with its path, so that every error names the element.
 
 use std::fmt;
 
 use serde_json::Value;
 
-/// What is wrong with a program, and where.
+/// Error in a program, with its location.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{place}: {what}")]
+#[error("{location}: {problem}")]
 pub struct LoadError {
-    /// The element, as `pipelines[0].tables[2] (ipv4_lpm).key`.
-    pub place: String,
-    /// What is wrong with it.
-    pub what: String,
+    /// Element, such as `pipelines[0].tables[2] (ipv4_lpm).key`.
+    pub location: String,
+    /// Problem of the element.
+    pub problem: String,
 }
 
-/// A place in the document.
+/// Position in the document.
 #[derive(Clone, Copy)]
 pub struct Node<'a> {
     value: &'a Value,
@@ -28,11 +28,11 @@ enum Step<'a> {
     Item(&'a Node<'a>, usize),
 }
 
-/// A result of reading a program.
-pub type Loaded<T> = Result<T, LoadError>;
+/// Result of loading a program.
+pub type LoadResult<T> = Result<T, LoadError>;
 
 impl<'a> Node<'a> {
-    /// The whole document.
+    /// Root of the document.
     pub fn root(value: &'a Value) -> Self {
         Self {
             value,
@@ -40,17 +40,17 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// A complaint about this place.
-    pub fn error(&self, what: impl fmt::Display) -> LoadError {
+    /// Creates an error at this position.
+    pub fn error(&self, problem: impl fmt::Display) -> LoadError {
         let mut place = String::new();
         self.describe(&mut place);
         LoadError {
-            place: if place.is_empty() {
+            location: if place.is_empty() {
                 "the program".to_owned()
             } else {
                 place
             },
-            what: what.to_string(),
+            problem: problem.to_string(),
         }
     }
 
@@ -74,19 +74,19 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// A member that must be there.
-    pub fn field(&'a self, name: &'a str) -> Loaded<Self> {
+    /// Required member.
+    pub fn field(&'a self, name: &'a str) -> LoadResult<Self> {
         let value = self
             .value
             .get(name)
-            .ok_or_else(|| self.error(format_args!("{name:?} is missing")))?;
+            .ok_or_else(|| self.error(format_args!("member {name:?} is missing")))?;
         Ok(Self {
             value,
             at: Step::Field(self, name),
         })
     }
 
-    /// A member, unless it is missing or null.
+    /// Optional member; `None` if missing or null.
     pub fn optional(&'a self, name: &'a str) -> Option<Self> {
         let value = self.value.get(name).filter(|value| !value.is_null())?;
         Some(Self {
@@ -95,8 +95,8 @@ impl<'a> Node<'a> {
         })
     }
 
-    /// The items of a list.
-    pub fn items(&'a self) -> Loaded<impl Iterator<Item = Node<'a>>> {
+    /// Items of a list.
+    pub fn items(&'a self) -> LoadResult<impl Iterator<Item = Node<'a>>> {
         let list = self.value.as_array().ok_or_else(|| self.error("is not a list"))?;
         Ok(list.iter().enumerate().map(|(at, value)| Node {
             value,
@@ -104,89 +104,87 @@ impl<'a> Node<'a> {
         }))
     }
 
-    /// The item at that position of a list.
-    pub fn item(&'a self, at: usize) -> Loaded<Node<'a>> {
+    /// Item of a list by index.
+    pub fn item(&'a self, at: usize) -> LoadResult<Node<'a>> {
         let value = self
             .value
             .get(at)
-            .ok_or_else(|| self.error(format_args!("has no item {at}")))?;
+            .ok_or_else(|| self.error(format_args!("item {at} is missing")))?;
         Ok(Node {
             value,
             at: Step::Item(self, at),
         })
     }
 
-    /// Number of items; 0 of what is no list.
+    /// Number of items; 0 if the value is not a list.
     pub fn len(&self) -> usize {
         self.value.as_array().map_or(0, Vec::len)
     }
 
-    /// A string.
-    pub fn str(&self) -> Loaded<&'a str> {
+    /// Value as a string.
+    pub fn str(&self) -> LoadResult<&'a str> {
         self.value.as_str().ok_or_else(|| self.error("is not a string"))
     }
 
-    /// A number from 0 to 2^32-1.
-    pub fn u32(&self) -> Loaded<u32> {
+    /// Value as a number from 0 to 2^32-1.
+    pub fn u32(&self) -> LoadResult<u32> {
         self.value
             .as_u64()
             .and_then(|value| u32::try_from(value).ok())
             .ok_or_else(|| {
                 self.error(format_args!(
-                    "{} is not a number from 0 to 4294967295",
+                    "{} is not an integer from 0 to 4294967295",
                     self.value
                 ))
             })
     }
 
-    /// True or false.
-    pub fn bool(&self) -> Loaded<bool> {
-        self.value
-            .as_bool()
-            .ok_or_else(|| self.error("is neither true nor false"))
+    /// Value as a boolean.
+    pub fn bool(&self) -> LoadResult<bool> {
+        self.value.as_bool().ok_or_else(|| self.error("is not a boolean"))
     }
 
-    /// Whether it is null.
+    /// Whether the value is null.
     pub fn is_null(&self) -> bool {
         self.value.is_null()
     }
 
-    /// The value itself.
+    /// The JSON value.
     pub fn value(&self) -> &'a Value {
         self.value
     }
 
-    /// A member that is a string.
-    pub fn str_at(&self, name: &str) -> Loaded<&'a str> {
+    /// String member.
+    pub fn str_at(&self, name: &str) -> LoadResult<&'a str> {
         let node = self
             .value
             .get(name)
-            .ok_or_else(|| self.error(format_args!("{name:?} is missing")))?;
+            .ok_or_else(|| self.error(format_args!("member {name:?} is missing")))?;
         node.as_str()
-            .ok_or_else(|| self.error(format_args!("{name:?} is not a string")))
+            .ok_or_else(|| self.error(format_args!("member {name:?} is not a string")))
     }
 
-    /// A member that is a number from 0 to 2^32-1.
-    pub fn u32_at(&self, name: &str) -> Loaded<u32> {
+    /// Number member, from 0 to 2^32-1.
+    pub fn u32_at(&self, name: &str) -> LoadResult<u32> {
         let node = self
             .value
             .get(name)
-            .ok_or_else(|| self.error(format_args!("{name:?} is missing")))?;
+            .ok_or_else(|| self.error(format_args!("member {name:?} is missing")))?;
         node.as_u64()
             .and_then(|value| u32::try_from(value).ok())
             .ok_or_else(|| {
                 self.error(format_args!(
-                    "{name:?} is {node}, not a number from 0 to 4294967295"
+                    "member {name:?} is {node}: expected an integer from 0 to 4294967295"
                 ))
             })
     }
 
-    /// A member that is true or false; false where it is missing.
-    pub fn flag(&self, name: &str) -> Loaded<bool> {
+    /// Boolean member; false if missing.
+    pub fn flag(&self, name: &str) -> LoadResult<bool> {
         match self.value.get(name) {
             None | Some(Value::Null) => Ok(false),
             Some(Value::Bool(flag)) => Ok(*flag),
-            Some(other) => Err(self.error(format_args!("{name:?} is {other}, neither true nor false"))),
+            Some(other) => Err(self.error(format_args!("member {name:?} is {other}: expected a boolean"))),
         }
     }
 }

@@ -1,13 +1,13 @@
-//! How deep a document is nested, before anything reads it level by level.
+//! Check of the nesting depth of a document before recursive reading.
 
-use super::cursor::{LoadError, Loaded};
+use super::cursor::{LoadError, LoadResult};
 
-/// Most lists and objects within one another. An expression of the depth that is allowed takes two for each of its operations; all
-/// that goes down level by level takes less than a MiB of stack for so many, where threads have two.
+/// Maximum nesting of lists and objects. An expression of maximum depth uses two levels for each operation. All recursive
+/// functions need less than 1 MiB of stack for this depth; threads have 2 MiB.
 pub const LEVELS_MAX: u32 = 1024;
 
-/// Refuses a text whose lists and objects are nested too deep. What is no JSON may pass.
-pub fn check(text: &[u8]) -> Loaded<()> {
+/// Rejects a text with too deep nesting. Invalid JSON may pass.
+pub fn check(text: &[u8]) -> LoadResult<()> {
     let (mut levels, mut line, mut line_start) = (0u32, 1u32, 0);
     let (mut in_string, mut escaped) = (false, false);
     for (at, byte) in text.iter().enumerate() {
@@ -20,8 +20,8 @@ pub fn check(text: &[u8]) -> Loaded<()> {
                 levels += 1;
                 if levels > LEVELS_MAX {
                     return Err(LoadError {
-                        place: format!("line {line}, column {}", at - line_start + 1),
-                        what: format!("is nested more than {LEVELS_MAX} deep"),
+                        location: format!("line {line}, column {}", at - line_start + 1),
+                        problem: format!("nesting exceeds the maximum of {LEVELS_MAX} levels"),
                     });
                 }
             }

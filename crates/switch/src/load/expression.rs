@@ -1,79 +1,79 @@
-//! Expressions: from trees of operators to typed ones.
+//! Loading of expressions: from operator trees to typed expressions.
 
 use num_bigint::BigInt;
 use num_traits::{ToPrimitive, Zero};
 
-use super::cursor::{Loaded, Node};
+use super::cursor::{LoadResult, Node};
 use super::number;
 use super::scope::Scope;
 use crate::program::expr::{Binary, Bool, Cast, Compare, Data, Expr, HeaderExpr, UnionExpr};
 
-/// How deep an expression may be: deeper ones would exhaust the stack of the thread that reads them.
+/// Maximum depth of an expression: deeper ones would exhaust the stack of the reading thread.
 const DEPTH_MAX: usize = 400;
 
-/// What `local` means in an expression.
+/// Meaning of `local` in an expression.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Locals {
-    /// Nothing.
+    /// Not allowed.
     None,
-    /// So many arguments of an action, or fields of a header.
+    /// Arguments of an action or fields of a header, with their number.
     Count(usize),
 }
 
-/// Reads expressions.
+/// Reader of expressions.
 pub struct Expressions<'s> {
     pub scope: &'s Scope,
     pub locals: Locals,
 }
 
 impl Expressions<'_> {
-    /// An integer.
-    pub fn data(&self, node: &Node<'_>) -> Loaded<Data> {
+    /// Reads an integer expression.
+    pub fn data(&self, node: &Node<'_>) -> LoadResult<Data> {
         self.data_at(node, 0)
     }
 
-    /// A condition.
-    pub fn bool(&self, node: &Node<'_>) -> Loaded<Bool> {
+    /// Reads a condition.
+    pub fn bool(&self, node: &Node<'_>) -> LoadResult<Bool> {
         self.bool_at(node, 0)
     }
 
-    /// Anything.
-    pub fn any(&self, node: &Node<'_>) -> Loaded<Expr> {
-        self.any_at(node, 0)
+    /// Reads an expression of any type.
+    pub fn expression(&self, node: &Node<'_>) -> LoadResult<Expr> {
+        self.expression_at(node, 0)
     }
 
-    fn data_at(&self, node: &Node<'_>, depth: usize) -> Loaded<Data> {
-        match self.any_at(node, depth)? {
+    fn data_at(&self, node: &Node<'_>, depth: usize) -> LoadResult<Data> {
+        match self.expression_at(node, depth)? {
             Expr::Data(data) => Ok(data),
-            other => Err(node.error(format_args!("is {}, not an integer", other.kind()))),
+            other => Err(node.error(format_args!("is {}: expected an integer", other.kind()))),
         }
     }
 
-    fn bool_at(&self, node: &Node<'_>, depth: usize) -> Loaded<Bool> {
-        match self.any_at(node, depth)? {
+    fn bool_at(&self, node: &Node<'_>, depth: usize) -> LoadResult<Bool> {
+        match self.expression_at(node, depth)? {
             Expr::Bool(condition) => Ok(condition),
-            other => Err(node.error(format_args!("is {}, not a condition", other.kind()))),
+            other => Err(node.error(format_args!("is {}: expected a condition", other.kind()))),
         }
     }
 
-    fn header_at(&self, node: &Node<'_>, depth: usize) -> Loaded<HeaderExpr> {
-        match self.any_at(node, depth)? {
+    fn header_at(&self, node: &Node<'_>, depth: usize) -> LoadResult<HeaderExpr> {
+        match self.expression_at(node, depth)? {
             Expr::Header(header) => Ok(header),
-            other => Err(node.error(format_args!("is {}, not a header", other.kind()))),
+            other => Err(node.error(format_args!("is {}: expected a header", other.kind()))),
         }
     }
 
-    fn union_at(&self, node: &Node<'_>, depth: usize) -> Loaded<UnionExpr> {
-        match self.any_at(node, depth)? {
+    fn union_at(&self, node: &Node<'_>, depth: usize) -> LoadResult<UnionExpr> {
+        match self.expression_at(node, depth)? {
             Expr::Union(union) => Ok(union),
-            other => Err(node.error(format_args!("is {}, not a header union", other.kind()))),
+            other => Err(node.error(format_args!("is {}: expected a header union", other.kind()))),
         }
     }
 
-    fn any_at(&self, node: &Node<'_>, depth: usize) -> Loaded<Expr> {
+    fn expression_at(&self, node: &Node<'_>, depth: usize) -> LoadResult<Expr> {
         if depth > DEPTH_MAX {
             return Err(node.error(format_args!(
-                "the expression is nested more than {DEPTH_MAX} deep"
+                "expression nesting exceeds the maximum of {DEPTH_MAX} levels"
             )));
         }
         if node.is_null() {
@@ -83,7 +83,7 @@ impl Expressions<'_> {
         let value = node.field("value")?;
         Ok(match kind {
             "expression" if value.value().get("op").is_some() => self.operation(&value, depth)?,
-            "expression" => self.any_at(&value, depth + 1)?,
+            "expression" => self.expression_at(&value, depth + 1)?,
             "header" => Expr::Header(HeaderExpr::Header(self.scope.header(value.str()?, &value)?)),
             "field" => Expr::Data(Data::Field(self.scope.field(&value)?)),
             "bool" => Expr::Bool(Bool::Const(value.bool()?)),
@@ -102,20 +102,22 @@ impl Expressions<'_> {
             }
             "header_union" => Expr::Union(UnionExpr::Union(self.scope.union(value.str()?, &value)?)),
             "header_union_stack" => Expr::UnionStack(self.scope.union_stack(value.str()?, &value)?),
-            other => return Err(node.error(format_args!("{other:?} is no type of an expression"))),
+            other => return Err(node.error(format_args!("unknown expression type {other:?}"))),
         })
     }
 
-    fn local(&self, value: &Node<'_>) -> Loaded<Data> {
+    fn local(&self, value: &Node<'_>) -> LoadResult<Data> {
         let at = value.u32()?;
         match self.locals {
-            Locals::None => Err(value.error("refers to an argument outside an action")),
+            Locals::None => Err(value.error("refers to an action parameter outside of an action")),
             Locals::Count(count) if (at as usize) < count => Ok(Data::Param(at)),
-            Locals::Count(count) => Err(value.error(format_args!("refers to argument {at} of {count}"))),
+            Locals::Count(count) => Err(value.error(format_args!(
+                "parameter index {at} is out of range: there are {count} parameters"
+            ))),
         }
     }
 
-    fn operation(&self, node: &Node<'_>, depth: usize) -> Loaded<Expr> {
+    fn operation(&self, node: &Node<'_>, depth: usize) -> LoadResult<Expr> {
         let op = node.str_at("op")?;
         let depth = depth + 1;
         let right = node.field("right")?;
@@ -123,7 +125,7 @@ impl Expressions<'_> {
         let data = |side: &Node<'_>| self.data_at(side, depth).map(Box::new);
         let bool = |side: &Node<'_>| self.bool_at(side, depth).map(Box::new);
         if let Some(binary) = binary(op) {
-            // A sign before a value: the left side is missing and counts as 0.
+            // Unary sign: the missing left side counts as 0.
             let left = match node.optional("left") {
                 Some(left) => data(&left)?,
                 None if matches!(binary, Binary::Add | Binary::Sub) => Box::new(Data::Const(BigInt::zero())),
@@ -157,10 +159,10 @@ impl Expressions<'_> {
             "?" => self.select(node, &left()?, &right, depth)?,
             "dereference_stack" | "dereference_header_stack" | "dereference_union_stack" => {
                 let index = data(&right)?;
-                match self.any_at(&left()?, depth)? {
+                match self.expression_at(&left()?, depth)? {
                     Expr::Stack(stack) => Expr::Header(HeaderExpr::Element(stack, index)),
                     Expr::UnionStack(stack) => Expr::Union(UnionExpr::Element(stack, index)),
-                    other => return Err(node.error(format_args!("{} has no elements", other.kind()))),
+                    other => return Err(node.error(format_args!("is {}: expected a stack", other.kind()))),
                 }
             }
             "last_stack_index" => Expr::Data(Data::LastIndex(self.stack(&right, depth)?)),
@@ -173,67 +175,85 @@ impl Expressions<'_> {
                 let union = Box::new(self.union_at(&left()?, depth)?);
                 Expr::Header(HeaderExpr::Member(union, right.u32()?))
             }
-            other => return Err(node.error(format_args!("{other:?} is no operator that is known"))),
+            other => return Err(node.error(format_args!("unknown operator {other:?}"))),
         })
     }
 
-    fn stack(&self, node: &Node<'_>, depth: usize) -> Loaded<crate::program::ids::StackId> {
-        match self.any_at(node, depth)? {
+    fn stack(&self, node: &Node<'_>, depth: usize) -> LoadResult<crate::program::ids::StackId> {
+        match self.expression_at(node, depth)? {
             Expr::Stack(stack) => Ok(stack),
-            other => Err(node.error(format_args!("is {}, not a header stack", other.kind()))),
+            other => Err(node.error(format_args!("is {}: expected a header stack", other.kind()))),
         }
     }
 
-    fn cast(&self, cast: Cast, left: &Node<'_>, right: &Node<'_>, depth: usize) -> Loaded<Expr> {
+    fn cast(&self, cast: Cast, left: &Node<'_>, right: &Node<'_>, depth: usize) -> LoadResult<Expr> {
         let value = Box::new(self.data_at(left, depth)?);
         let Data::Const(width) = self.data_at(right, depth)? else {
-            return Err(right.error("the width of a cast is not a constant"));
+            return Err(right.error("width of the cast is not a constant"));
         };
         let bits = width
             .to_u32()
             .filter(|bits| (1..=BITS_MAX).contains(bits))
             .ok_or_else(|| {
                 right.error(format_args!(
-                    "the width of a cast is {width}, not 1 to {BITS_MAX}"
+                    "width of the cast is {width}: expected 1 to {BITS_MAX} bits"
                 ))
             })?;
         Ok(Expr::Data(Data::Cast(cast, value, bits)))
     }
 
-    fn equality(&self, node: &Node<'_>, left: &Node<'_>, right: &Node<'_>, depth: usize) -> Loaded<Bool> {
-        Ok(match (self.any_at(left, depth)?, self.any_at(right, depth)?) {
-            (Expr::Data(a), Expr::Data(b)) => Bool::Compare(Compare::Eq, Box::new(a), Box::new(b)),
-            (Expr::Bool(a), Expr::Bool(b)) => Bool::Eq(Box::new(a), Box::new(b)),
-            (Expr::Header(a), Expr::Header(b)) => Bool::HeaderEq(Box::new(a), Box::new(b)),
-            (Expr::Union(a), Expr::Union(b)) => Bool::UnionEq(Box::new(a), Box::new(b)),
-            (a, b) => {
-                let what = format!("{} cannot be compared with {}", a.kind(), b.kind());
-                return Err(node.error(what));
-            }
-        })
+    fn equality(&self, node: &Node<'_>, left: &Node<'_>, right: &Node<'_>, depth: usize) -> LoadResult<Bool> {
+        Ok(
+            match (
+                self.expression_at(left, depth)?,
+                self.expression_at(right, depth)?,
+            ) {
+                (Expr::Data(a), Expr::Data(b)) => Bool::Compare(Compare::Eq, Box::new(a), Box::new(b)),
+                (Expr::Bool(a), Expr::Bool(b)) => Bool::Eq(Box::new(a), Box::new(b)),
+                (Expr::Header(a), Expr::Header(b)) => Bool::HeaderEq(Box::new(a), Box::new(b)),
+                (Expr::Union(a), Expr::Union(b)) => Bool::UnionEq(Box::new(a), Box::new(b)),
+                (a, b) => {
+                    let problem = format!("cannot compare {} with {}", a.kind(), b.kind());
+                    return Err(node.error(problem));
+                }
+            },
+        )
     }
 
-    fn select(&self, node: &Node<'_>, left: &Node<'_>, right: &Node<'_>, depth: usize) -> Loaded<Expr> {
+    fn select(&self, node: &Node<'_>, left: &Node<'_>, right: &Node<'_>, depth: usize) -> LoadResult<Expr> {
         let condition = Box::new(self.bool_at(&node.field("cond")?, depth)?);
-        Ok(match (self.any_at(left, depth)?, self.any_at(right, depth)?) {
-            (Expr::Data(a), Expr::Data(b)) => Expr::Data(Data::Select(condition, Box::new(a), Box::new(b))),
-            (Expr::Bool(a), Expr::Bool(b)) => Expr::Bool(Bool::Select(condition, Box::new(a), Box::new(b))),
-            (a, b) => {
-                return Err(node.error(format_args!("chooses between {} and {}", a.kind(), b.kind())));
-            }
-        })
+        Ok(
+            match (
+                self.expression_at(left, depth)?,
+                self.expression_at(right, depth)?,
+            ) {
+                (Expr::Data(a), Expr::Data(b)) => {
+                    Expr::Data(Data::Select(condition, Box::new(a), Box::new(b)))
+                }
+                (Expr::Bool(a), Expr::Bool(b)) => {
+                    Expr::Bool(Bool::Select(condition, Box::new(a), Box::new(b)))
+                }
+                (a, b) => {
+                    return Err(node.error(format_args!(
+                        "branches of the conditional differ in type: {} and {}",
+                        a.kind(),
+                        b.kind()
+                    )));
+                }
+            },
+        )
     }
 }
 
-/// The widest field, register or cast that is accepted: far beyond what any program has.
+/// Maximum width of a field, register or cast, bits: far above that of real programs.
 pub const BITS_MAX: u32 = 1 << 16;
 
-fn constant(value: &Node<'_>) -> Loaded<BigInt> {
+fn constant(value: &Node<'_>) -> LoadResult<BigInt> {
     let text = value.str()?;
     if text.len() > (BITS_MAX / 4) as usize {
-        return Err(value.error("the constant has too many digits"));
+        return Err(value.error("constant has too many digits"));
     }
-    number::signed(text).ok_or_else(|| value.error(format_args!("{text:?} is no hexadecimal number")))
+    number::signed(text).ok_or_else(|| value.error(format_args!("{text:?} is not a hexadecimal number")))
 }
 
 fn binary(op: &str) -> Option<Binary> {

@@ -1,7 +1,7 @@
-//! Reads what p4c writes for BMv2 (JSON, format 2.x, v1model) and makes a [`Program`] of it.
+//! Loading of programs: converts the JSON that p4c writes for BMv2 (format 2.x, v1model) to a [`Program`].
 //!
-//! A document that contradicts itself is refused with the place and the reason; nothing is guessed. Reading does
-//! not depend on the order of an object's members.
+//! An inconsistent document is rejected with location and reason. The order of the members of an object does not
+//! matter.
 
 mod action;
 mod cursor;
@@ -19,7 +19,7 @@ use serde::Deserialize as _;
 use serde_json::Value;
 
 pub use self::cursor::LoadError;
-use self::cursor::{Loaded, Node};
+use self::cursor::{LoadResult, Node};
 use self::expression::Locals;
 use self::pipeline::{Pipelines, Tables};
 use self::scope::{Scope, next_index};
@@ -27,27 +27,27 @@ use crate::program::ids::{ActionId, CalculationId, CounterId, MeterId, RegisterI
 use crate::program::parser::ValueSet;
 use crate::program::{Deparser, Program};
 
-/// Major version of the format that is read.
+/// Supported major version of the format.
 const FORMAT_MAJOR: u32 = 2;
 
-/// Reads a program.
+/// Loads a program.
 ///
 /// # Errors
-/// The element that is malformed, and why.
+/// Names the malformed element and the problem.
 pub fn load(text: &[u8]) -> Result<Program, LoadError> {
     depth::check(text)?;
     let mut reader = serde_json::Deserializer::from_slice(text);
-    // Its own limit is 128 levels, which long sums exceed.
+    // serde_json's default limit of 128 levels is too low for long sums.
     reader.disable_recursion_limit();
     let value = Value::deserialize(&mut reader).and_then(|value| reader.end().map(|()| value));
     let value = value.map_err(|error| LoadError {
-        place: format!("line {}, column {}", error.line(), error.column()),
-        what: format!("is no JSON: {error}"),
+        location: format!("line {}, column {}", error.line(), error.column()),
+        problem: format!("invalid JSON: {error}"),
     })?;
     read(&Node::root(&value))
 }
 
-fn read(root: &Node<'_>) -> Loaded<Program> {
+fn read(root: &Node<'_>) -> LoadResult<Program> {
     check_version(root)?;
     let mut scope = Scope::default();
     objects::header_types(&mut scope, &root.field("header_types")?)?;
@@ -69,7 +69,7 @@ fn read(root: &Node<'_>) -> Loaded<Program> {
     let mut counters = Vec::new();
     let mut meters = Vec::new();
     let mut registers = Vec::new();
-    let mut room = objects::Room::default();
+    let mut room = objects::CellBudget::default();
     if let Some(list) = root.optional("calculations") {
         for item in list.items()? {
             let id = CalculationId(next_index(calculations.len(), &item)?);
@@ -105,7 +105,7 @@ fn read(root: &Node<'_>) -> Loaded<Program> {
     for item in root.field("actions")?.items()? {
         let id = ActionId(next_index(actions.len(), &item)?);
         if scope.actions.insert(item.u32_at("id")?, id).is_some() {
-            return Err(item.error("another action has the same id"));
+            return Err(item.error("duplicate action id"));
         }
         actions.push(action::action(&scope, &item)?);
     }
@@ -115,7 +115,7 @@ fn read(root: &Node<'_>) -> Loaded<Program> {
         scope: &mut scope,
         actions: &actions,
         meters: &meters,
-        into: &mut tables,
+        output: &mut tables,
         calculations: calculations.len(),
     };
     let ingress = reader.pipeline(&named(&pipelines, "ingress")?)?;
@@ -128,7 +128,7 @@ fn read(root: &Node<'_>) -> Loaded<Program> {
     check_numbers(root, "field_lists", field_lists.iter().map(|list| list.json_id))?;
     let aliases = aliases(&scope, root)?;
     Ok(Program {
-        mentioned: scope.mentioned(),
+        referenced_fields: scope.referenced_fields(),
         aliases,
         errors: errors(root)?,
         enums: enums(root)?,
@@ -155,7 +155,7 @@ fn read(root: &Node<'_>) -> Loaded<Program> {
     })
 }
 
-fn check_version(root: &Node<'_>) -> Loaded<()> {
+fn check_version(root: &Node<'_>) -> LoadResult<()> {
     let Some(meta) = root.optional("__meta__") else {
         return Ok(());
     };
@@ -165,34 +165,34 @@ fn check_version(root: &Node<'_>) -> Loaded<()> {
     let major = version.item(0)?.u32()?;
     if major != FORMAT_MAJOR {
         return Err(version.error(format_args!(
-            "is format {major}; this switch reads format {FORMAT_MAJOR}"
+            "unsupported format version {major}: expected {FORMAT_MAJOR}"
         )));
     }
     Ok(())
 }
 
-fn list<T>(root: &Node<'_>, name: &str, read: impl Fn(&Node<'_>) -> Loaded<T>) -> Loaded<Vec<T>> {
+fn list<T>(root: &Node<'_>, name: &str, read: impl Fn(&Node<'_>) -> LoadResult<T>) -> LoadResult<Vec<T>> {
     match root.optional(name) {
         Some(list) => list.items()?.map(|item| read(&item)).collect(),
         None => Ok(Vec::new()),
     }
 }
 
-fn check_numbers(root: &Node<'_>, name: &str, numbers: impl Iterator<Item = u32>) -> Loaded<()> {
-    parser::unique(numbers).map_err(|number| root.error(format_args!("two of {name:?} have the id {number}")))
+fn check_numbers(root: &Node<'_>, name: &str, numbers: impl Iterator<Item = u32>) -> LoadResult<()> {
+    parser::unique(numbers).map_err(|number| root.error(format_args!("duplicate id {number} in {name:?}")))
 }
 
-/// The item of that name; simple_switch has one parser, one deparser and two pipelines.
-fn named<'a>(list: &'a Node<'a>, name: &str) -> Loaded<Node<'a>> {
+/// Item with this name; simple_switch has one parser, one deparser and two pipelines.
+fn named<'a>(list: &'a Node<'a>, name: &str) -> LoadResult<Node<'a>> {
     for item in list.items()? {
         if item.str_at("name")? == name {
             return Ok(item);
         }
     }
-    Err(list.error(format_args!("there is none with the name {name:?}")))
+    Err(list.error(format_args!("item {name:?} is missing")))
 }
 
-fn value_sets(scope: &mut Scope, root: &Node<'_>) -> Loaded<Vec<ValueSet>> {
+fn value_sets(scope: &mut Scope, root: &Node<'_>) -> LoadResult<Vec<ValueSet>> {
     let mut sets = Vec::new();
     if let Some(list) = root.optional("parse_vsets") {
         for item in list.items()? {
@@ -210,7 +210,7 @@ fn value_sets(scope: &mut Scope, root: &Node<'_>) -> Loaded<Vec<ValueSet>> {
     Ok(sets)
 }
 
-fn deparser(scope: &Scope, node: &Node<'_>) -> Loaded<Deparser> {
+fn deparser(scope: &Scope, node: &Node<'_>) -> LoadResult<Deparser> {
     let reader = action::Statements {
         scope,
         locals: Locals::None,
@@ -220,29 +220,29 @@ fn deparser(scope: &Scope, node: &Node<'_>) -> Loaded<Deparser> {
         Some(list) => list
             .items()?
             .map(|item| reader.statement(&item))
-            .collect::<Loaded<Vec<_>>>()?,
+            .collect::<LoadResult<Vec<_>>>()?,
         None => Vec::new(),
     };
     let order = node.field("order")?;
     let order = order
         .items()?
         .map(|name| scope.header(name.str()?, &name))
-        .collect::<Loaded<Vec<_>>>()?;
+        .collect::<LoadResult<Vec<_>>>()?;
     Ok(Deparser { statements, order })
 }
 
-fn aliases(scope: &Scope, root: &Node<'_>) -> Loaded<BTreeMap<String, crate::program::ids::FieldRef>> {
+fn aliases(scope: &Scope, root: &Node<'_>) -> LoadResult<BTreeMap<String, crate::program::ids::FieldRef>> {
     let mut aliases = BTreeMap::new();
     if let Some(list) = root.optional("field_aliases") {
         for item in list.items()? {
             let target = item.item(1)?;
-            aliases.insert(item.item(0)?.str()?.to_owned(), scope.known_field(&target)?);
+            aliases.insert(item.item(0)?.str()?.to_owned(), scope.resolve_field(&target)?);
         }
     }
     Ok(aliases)
 }
 
-fn errors(root: &Node<'_>) -> Loaded<BTreeMap<String, u32>> {
+fn errors(root: &Node<'_>) -> LoadResult<BTreeMap<String, u32>> {
     let mut errors = BTreeMap::new();
     if let Some(list) = root.optional("errors") {
         for item in list.items()? {
@@ -252,7 +252,7 @@ fn errors(root: &Node<'_>) -> Loaded<BTreeMap<String, u32>> {
     Ok(errors)
 }
 
-fn enums(root: &Node<'_>) -> Loaded<BTreeMap<String, Vec<(String, u32)>>> {
+fn enums(root: &Node<'_>) -> LoadResult<BTreeMap<String, Vec<(String, u32)>>> {
     let mut enums = BTreeMap::new();
     if let Some(list) = root.optional("enums") {
         for item in list.items()? {
@@ -260,7 +260,7 @@ fn enums(root: &Node<'_>) -> Loaded<BTreeMap<String, Vec<(String, u32)>>> {
             let entries = entries
                 .items()?
                 .map(|entry| Ok((entry.item(0)?.str()?.to_owned(), entry.item(1)?.u32()?)))
-                .collect::<Loaded<Vec<_>>>()?;
+                .collect::<LoadResult<Vec<_>>>()?;
             enums.insert(item.str_at("name")?.to_owned(), entries);
         }
     }

@@ -1,8 +1,8 @@
-//! Numbers as the JSON writes them: hexadecimal digits, with or without 0x, sometimes with a sign.
+//! Parsing of numbers in the JSON: hexadecimal digits with optional 0x and sign.
 
 use num_bigint::{BigInt, BigUint};
 
-/// The value of digits such as `0x1f`, `1f` or `-0x05`.
+/// Parses digits such as `0x1f`, `1f` or `-0x05`.
 pub fn signed(text: &str) -> Option<BigInt> {
     let (negative, digits) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
@@ -12,13 +12,13 @@ pub fn signed(text: &str) -> Option<BigInt> {
     Some(if negative { -value } else { value })
 }
 
-/// The value of digits such as `0x1f` or `1f`.
+/// Parses digits such as `0x1f` or `1f`.
 pub fn unsigned(text: &str) -> Option<BigUint> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
     BigUint::parse_bytes(digits.as_bytes(), 16)
 }
 
-/// The bytes that such digits spell: two digits a byte, a lone first one by itself, zeros kept.
+/// Parses digits as bytes, two digits for each byte; a single first digit is one byte, leading zeros are kept.
 pub fn bytes(text: &str) -> Option<Vec<u8>> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
     if digits.is_empty() {

@@ -1,8 +1,8 @@
-//! Headers, externs and lists: everything but parsers, actions and pipelines.
+//! Loading of headers, externs and lists: everything except parsers, actions and pipelines.
 
 use std::sync::Mutex;
 
-use super::cursor::{Loaded, Node};
+use super::cursor::{LoadResult, Node};
 use super::expression::{BITS_MAX, Expressions, Locals};
 use super::number;
 use super::scope::{Scope, next_index};
@@ -14,13 +14,13 @@ use crate::program::{
     MeterArray, MeterUnit, RegisterArray, Stack, Union, UnionStack,
 };
 
-/// Greatest number of cells of an array: 2^26 registers of 8 bytes are half a GiB.
+/// Maximum number of cells of an array: 2^26 registers of 8 bytes are half a GiB.
 const CELLS_MAX: u32 = 1 << 26;
-/// Most bytes of all registers, counters and meters of a program together.
+/// Maximum memory of all registers, counters and meters of a program, bytes.
 const ARRAYS_BYTES_MAX: u64 = 1 << 30;
 
 /// Reads header types.
-pub fn header_types(scope: &mut Scope, node: &Node<'_>) -> Loaded<()> {
+pub fn header_types(scope: &mut Scope, node: &Node<'_>) -> LoadResult<()> {
     for item in node.items()? {
         let name = item.str_at("name")?.to_owned();
         let list = item.field("fields")?;
@@ -31,13 +31,13 @@ pub fn header_types(scope: &mut Scope, node: &Node<'_>) -> Loaded<()> {
         let mut fields = list
             .items()?
             .map(|field| field_type(&field))
-            .collect::<Loaded<Vec<_>>>()?;
+            .collect::<LoadResult<Vec<_>>>()?;
         let fixed: u64 = fields.iter().map(|field| u64::from(field.bits)).sum();
         if fixed > u64::from(BITS_MAX) * 8 {
-            return Err(item.error("is too wide"));
+            return Err(item.error("header type is too wide"));
         }
         if fields.iter().filter(|field| field.variable).count() > 1 {
-            return Err(item.error("has two fields of variable length"));
+            return Err(item.error("header type has more than one variable-length field"));
         }
         if let Some(variable) = fields.iter_mut().find(|field| field.variable) {
             variable.bits = variable_bits(max_bytes, fixed);
@@ -54,7 +54,7 @@ pub fn header_types(scope: &mut Scope, node: &Node<'_>) -> Loaded<()> {
         };
         let id = TypeId(next_index(scope.types.len(), &item)?);
         if scope.type_names.insert(name.clone(), id).is_some() {
-            return Err(item.error("another header type has the same name"));
+            return Err(item.error("duplicate header type name"));
         }
         scope.types.push(HeaderType {
             name,
@@ -66,19 +66,19 @@ pub fn header_types(scope: &mut Scope, node: &Node<'_>) -> Loaded<()> {
     Ok(())
 }
 
-/// Room for a field of variable length: what the greatest length of the header leaves, or the widest there is.
+/// Maximum width of a variable-length field: the rest of the header's maximum length, or the general maximum.
 fn variable_bits(max_bytes: u32, fixed_bits: u64) -> u32 {
     let limit = u64::from(max_bytes) * 8;
-    let room = if max_bytes == 0 {
+    let budget = if max_bytes == 0 {
         2048
     } else {
         limit.saturating_sub(fixed_bits)
     };
-    u32::try_from(room.min(u64::from(BITS_MAX))).unwrap_or(BITS_MAX)
+    u32::try_from(budget.min(u64::from(BITS_MAX))).unwrap_or(BITS_MAX)
 }
 
-fn field_type(node: &Node<'_>) -> Loaded<Field> {
-    let flag = |at: usize| -> Loaded<bool> {
+fn field_type(node: &Node<'_>) -> LoadResult<Field> {
+    let flag = |at: usize| -> LoadResult<bool> {
         if node.len() <= at {
             return Ok(false);
         }
@@ -94,7 +94,9 @@ fn field_type(node: &Node<'_>) -> Loaded<Field> {
     let variable = width.value() == "*";
     let bits = if variable { 0 } else { width.u32()? };
     if !variable && (bits == 0 || bits > BITS_MAX) {
-        return Err(width.error(format_args!("is {bits} bits wide, not 1 to {BITS_MAX}")));
+        return Err(width.error(format_args!(
+            "has invalid width {bits}: expected 1 to {BITS_MAX} bits"
+        )));
     }
     Ok(Field {
         name,
@@ -106,7 +108,7 @@ fn field_type(node: &Node<'_>) -> Loaded<Field> {
 }
 
 /// Reads header instances.
-pub fn headers(scope: &mut Scope, node: &Node<'_>) -> Loaded<()> {
+pub fn headers(scope: &mut Scope, node: &Node<'_>) -> LoadResult<()> {
     for item in node.items()? {
         let name = item.str_at("name")?.to_owned();
         let type_node = item.field("header_type")?;
@@ -117,14 +119,14 @@ pub fn headers(scope: &mut Scope, node: &Node<'_>) -> Loaded<()> {
             .get(header_type.index())
             .map_or(0, HeaderType::fixed_bits);
         if !metadata && bits % 8 != 0 {
-            return Err(item.error(format_args!("is {bits} bits wide, which are no whole bytes")));
+            return Err(item.error(format_args!("has invalid width {bits}: expected whole bytes")));
         }
         let id = HeaderId(next_index(scope.headers.len(), &item)?);
         if scope.header_numbers.insert(item.u32_at("id")?, id).is_some() {
-            return Err(item.error("another header has the same id"));
+            return Err(item.error("duplicate header id"));
         }
         if scope.header_names.insert(name.clone(), id).is_some() {
-            return Err(item.error("another header has the same name"));
+            return Err(item.error("duplicate header name"));
         }
         scope.headers.push(Header {
             name,
@@ -135,15 +137,15 @@ pub fn headers(scope: &mut Scope, node: &Node<'_>) -> Loaded<()> {
     Ok(())
 }
 
-fn header_ids(scope: &Scope, node: &Node<'_>) -> Loaded<Vec<HeaderId>> {
+fn header_ids(scope: &Scope, node: &Node<'_>) -> LoadResult<Vec<HeaderId>> {
     let list = node.field("header_ids")?;
     list.items()?
-        .map(|item| scope.header_numbered(item.u32()?, &item))
+        .map(|item| scope.header_by_id(item.u32()?, &item))
         .collect()
 }
 
-/// Reads stacks of headers.
-pub fn stacks(scope: &mut Scope, node: &Node<'_>) -> Loaded<()> {
+/// Reads header stacks.
+pub fn stacks(scope: &mut Scope, node: &Node<'_>) -> LoadResult<()> {
     for item in node.items()? {
         let name = item.str_at("name")?.to_owned();
         let type_node = item.field("header_type")?;
@@ -155,12 +157,12 @@ pub fn stacks(scope: &mut Scope, node: &Node<'_>) -> Loaded<()> {
                 .get(header.index())
                 .is_some_and(|header| header.header_type == header_type)
         };
-        // The number of its elements is kept in 16 bits.
+        // The element count has 16 bits.
         if headers.len() > usize::from(u16::MAX) {
-            return Err(item.error("has more than 65535 headers"));
+            return Err(item.error("stack has more than 65535 headers"));
         }
         if headers.is_empty() || !headers.iter().all(same) {
-            return Err(item.error("has no headers, or some of another type"));
+            return Err(item.error("stack is empty or has headers of another type"));
         }
         let id = StackId(next_index(scope.stacks.len(), &item)?);
         scope.stack_names.insert(name.clone(), id);
@@ -173,24 +175,24 @@ pub fn stacks(scope: &mut Scope, node: &Node<'_>) -> Loaded<()> {
     Ok(())
 }
 
-/// Reads unions; their types' member names come with them.
-pub fn unions(scope: &mut Scope, types: &Node<'_>, node: &Node<'_>) -> Loaded<()> {
+/// Reads header unions with the member names of their types.
+pub fn unions(scope: &mut Scope, types: &Node<'_>, node: &Node<'_>) -> LoadResult<()> {
     for item in node.items()? {
         let name = item.str_at("name")?.to_owned();
-        let wanted = item.str_at("union_type")?;
+        let type_name = item.str_at("union_type")?;
         let mut members = None;
         for union_type in types.items()? {
-            if union_type.str_at("name")? == wanted {
+            if union_type.str_at("name")? == type_name {
                 let list = union_type.field("headers")?;
                 let names = list.items()?.map(|pair| Ok(pair.item(0)?.str()?.to_owned()));
-                members = Some(names.collect::<Loaded<Vec<_>>>()?);
+                members = Some(names.collect::<LoadResult<Vec<_>>>()?);
             }
         }
-        let members = members.ok_or_else(|| item.error(format_args!("there is no union type {wanted:?}")))?;
+        let members = members.ok_or_else(|| item.error(format_args!("unknown union type {type_name:?}")))?;
         let headers = header_ids(scope, &item)?;
         if headers.len() != members.len() {
             return Err(item.error(format_args!(
-                "has {} headers, its type {}",
+                "union has {} headers, its type has {}",
                 headers.len(),
                 members.len()
             )));
@@ -207,8 +209,8 @@ pub fn unions(scope: &mut Scope, types: &Node<'_>, node: &Node<'_>) -> Loaded<()
     Ok(())
 }
 
-/// Reads stacks of unions.
-pub fn union_stacks(scope: &mut Scope, node: &Node<'_>) -> Loaded<()> {
+/// Reads header union stacks.
+pub fn union_stacks(scope: &mut Scope, node: &Node<'_>) -> LoadResult<()> {
     for item in node.items()? {
         let name = item.str_at("name")?.to_owned();
         let list = item.field("header_union_ids")?;
@@ -217,14 +219,14 @@ pub fn union_stacks(scope: &mut Scope, node: &Node<'_>) -> Loaded<()> {
             .map(|union| {
                 let number = union.u32()?;
                 let found = scope.union_numbers.get(&number).copied();
-                found.ok_or_else(|| union.error(format_args!("there is no header union with id {number}")))
+                found.ok_or_else(|| union.error(format_args!("unknown header union id {number}")))
             })
-            .collect::<Loaded<Vec<_>>>()?;
+            .collect::<LoadResult<Vec<_>>>()?;
         if unions.len() > usize::from(u16::MAX) {
-            return Err(item.error("has more than 65535 unions"));
+            return Err(item.error("stack has more than 65535 unions"));
         }
         if unions.is_empty() {
-            return Err(item.error("has no unions"));
+            return Err(item.error("stack is empty"));
         }
         let id = UnionStackId(next_index(scope.union_stacks.len(), &item)?);
         scope.union_stack_names.insert(name.clone(), id);
@@ -233,8 +235,8 @@ pub fn union_stacks(scope: &mut Scope, node: &Node<'_>) -> Loaded<()> {
     Ok(())
 }
 
-/// Reads a calculation, or the selector of an action profile.
-pub fn calculation(scope: &Scope, node: &Node<'_>, inputs: &str) -> Loaded<Calculation> {
+/// Reads a calculation or the selector of an action profile.
+pub fn calculation(scope: &Scope, node: &Node<'_>, inputs: &str) -> LoadResult<Calculation> {
     let list = node.field(inputs)?;
     let mut read = Vec::new();
     for item in list.items()? {
@@ -243,7 +245,7 @@ pub fn calculation(scope: &Scope, node: &Node<'_>, inputs: &str) -> Loaded<Calcu
             "hexstr" => {
                 let value = item.field("value")?;
                 let bytes =
-                    number::bytes(value.str()?).ok_or_else(|| value.error("is no hexadecimal number"))?;
+                    number::bytes(value.str()?).ok_or_else(|| value.error("is not a hexadecimal number"))?;
                 let bits = item.u32_at("bitwidth")?;
                 if bits > BITS_MAX || bits.div_ceil(8) as usize > bytes.len() {
                     Input::Constant(wider(bytes, bits, &item)?, bits)
@@ -256,7 +258,7 @@ pub fn calculation(scope: &Scope, node: &Node<'_>, inputs: &str) -> Loaded<Calcu
                 Input::Header(scope.header(value.str()?, &value)?)
             }
             "payload" => Input::Payload,
-            other => return Err(item.error(format_args!("{other:?} is no input of a calculation"))),
+            other => return Err(item.error(format_args!("unknown calculation input {other:?}"))),
         });
     }
     let name = node
@@ -270,42 +272,44 @@ pub fn calculation(scope: &Scope, node: &Node<'_>, inputs: &str) -> Loaded<Calcu
     })
 }
 
-fn wider(bytes: Vec<u8>, bits: u32, node: &Node<'_>) -> Loaded<Vec<u8>> {
+fn wider(bytes: Vec<u8>, bits: u32, node: &Node<'_>) -> LoadResult<Vec<u8>> {
     if bits > BITS_MAX {
-        return Err(node.error(format_args!("is {bits} bits wide, more than {BITS_MAX}")));
+        return Err(node.error(format_args!(
+            "width of {bits} bits exceeds the maximum of {BITS_MAX}"
+        )));
     }
     let mut padded = vec![0; bits.div_ceil(8) as usize - bytes.len()];
     padded.extend(bytes);
     Ok(padded)
 }
 
-/// What the arrays of a program may still take, together.
-pub struct Room {
-    bytes: u64,
+/// Remaining memory budget for the arrays of a program.
+pub struct CellBudget {
+    remaining_bytes: u64,
 }
 
-impl Default for Room {
+impl Default for CellBudget {
     fn default() -> Self {
         Self {
-            bytes: ARRAYS_BYTES_MAX,
+            remaining_bytes: ARRAYS_BYTES_MAX,
         }
     }
 }
 
-impl Room {
-    /// Number of cells of an array, each of which takes so many bytes.
-    fn cells(&mut self, node: &Node<'_>, cell_bytes: usize) -> Loaded<u32> {
+impl CellBudget {
+    /// Reads the number of cells of an array and reserves the memory.
+    fn cells(&mut self, node: &Node<'_>, cell_bytes: usize) -> LoadResult<u32> {
         let size = node.u32_at("size")?;
         if size > CELLS_MAX {
-            return Err(node.error(format_args!("has {size} cells, more than {CELLS_MAX}")));
+            return Err(node.error(format_args!("array has {size} cells: the maximum is {CELLS_MAX}")));
         }
         let bytes = u64::from(size) * cell_bytes as u64;
-        match self.bytes.checked_sub(bytes) {
-            Some(left) => self.bytes = left,
+        match self.remaining_bytes.checked_sub(bytes) {
+            Some(left) => self.remaining_bytes = left,
             None => {
                 return Err(node.error(format_args!(
-                    "takes {bytes} bytes; of the {ARRAYS_BYTES_MAX} for all arrays of a program, {} are left",
-                    self.bytes
+                    "array needs {bytes} bytes: the limit for all arrays is {ARRAYS_BYTES_MAX}, {} are left",
+                    self.remaining_bytes
                 )));
             }
         }
@@ -313,14 +317,14 @@ impl Room {
     }
 }
 
-/// Reads one array of counters.
-pub fn counter(room: &mut Room, node: &Node<'_>) -> Loaded<CounterArray> {
+/// Reads a counter array.
+pub fn counter(budget: &mut CellBudget, node: &Node<'_>) -> LoadResult<CounterArray> {
     let direct = node.flag("is_direct")?;
     Ok(CounterArray {
         name: node.str_at("name")?.to_owned(),
         size: match direct {
             true => 0,
-            false => room.cells(node, size_of::<Counter>())?,
+            false => budget.cells(node, size_of::<Counter>())?,
         },
         direct: if direct {
             Some(node.str_at("binding")?.to_owned())
@@ -330,12 +334,12 @@ pub fn counter(room: &mut Room, node: &Node<'_>) -> Loaded<CounterArray> {
     })
 }
 
-/// Reads one array of meters.
-pub fn meter(room: &mut Room, scope: &Scope, node: &Node<'_>) -> Loaded<MeterArray> {
+/// Reads a meter array.
+pub fn meter(budget: &mut CellBudget, scope: &Scope, node: &Node<'_>) -> LoadResult<MeterArray> {
     let unit = match node.str_at("type")? {
         "packets" => MeterUnit::Packets,
         "bytes" => MeterUnit::Bytes,
-        other => return Err(node.error(format_args!("{other:?} is nothing that a meter counts"))),
+        other => return Err(node.error(format_args!("unknown meter type {other:?}"))),
     };
     let direct = match node.flag("is_direct")? {
         true => Some(scope.field(&node.field("result_target")?)?),
@@ -343,11 +347,11 @@ pub fn meter(room: &mut Room, scope: &Scope, node: &Node<'_>) -> Loaded<MeterArr
     };
     let rates = node.u32_at("rate_count")?;
     if rates == 0 || rates > 2 {
-        return Err(node.error(format_args!("has {rates} rates, not 1 or 2")));
+        return Err(node.error(format_args!("meter has {rates} rates: expected 1 or 2")));
     }
     let size = match direct {
         Some(_) => 0,
-        None => room.cells(node, size_of::<Mutex<Meter>>())?,
+        None => budget.cells(node, size_of::<Mutex<Meter>>())?,
     };
     Ok(MeterArray {
         name: node.str_at("name")?.to_owned(),
@@ -358,13 +362,15 @@ pub fn meter(room: &mut Room, scope: &Scope, node: &Node<'_>) -> Loaded<MeterArr
     })
 }
 
-/// Reads one array of registers.
-pub fn register(room: &mut Room, node: &Node<'_>) -> Loaded<RegisterArray> {
+/// Reads a register array.
+pub fn register(budget: &mut CellBudget, node: &Node<'_>) -> LoadResult<RegisterArray> {
     let bits = node.u32_at("bitwidth")?;
     if bits == 0 || bits > BITS_MAX {
-        return Err(node.error(format_args!("has cells of {bits} bits, not 1 to {BITS_MAX}")));
+        return Err(node.error(format_args!(
+            "cell width is {bits}: expected 1 to {BITS_MAX} bits"
+        )));
     }
-    let size = room.cells(node, Registers::cell_bytes(bits))?;
+    let size = budget.cells(node, Registers::cell_bytes(bits))?;
     Ok(RegisterArray {
         name: node.str_at("name")?.to_owned(),
         size,
@@ -372,8 +378,8 @@ pub fn register(room: &mut Room, node: &Node<'_>) -> Loaded<RegisterArray> {
     })
 }
 
-/// Reads one checksum.
-pub fn checksum(scope: &Scope, node: &Node<'_>) -> Loaded<Checksum> {
+/// Reads a checksum.
+pub fn checksum(scope: &Scope, node: &Node<'_>) -> LoadResult<Checksum> {
     let kind = match node.str_at("type")? {
         "ipv4" => {
             let target = node.field("target")?;
@@ -385,9 +391,9 @@ pub fn checksum(scope: &Scope, node: &Node<'_>) -> Loaded<Checksum> {
             let name = node.field("calculation")?;
             ChecksumKind::Calculation(scope.calculation(name.str()?, &name)?)
         }
-        other => return Err(node.error(format_args!("{other:?} is no type of a checksum"))),
+        other => return Err(node.error(format_args!("unknown checksum type {other:?}"))),
     };
-    let on = |name: &str| -> Loaded<bool> {
+    let on = |name: &str| -> LoadResult<bool> {
         match node.optional(name) {
             Some(flag) => flag.bool(),
             None => Ok(true),
@@ -413,22 +419,22 @@ pub fn checksum(scope: &Scope, node: &Node<'_>) -> Loaded<Checksum> {
     })
 }
 
-fn fields(scope: &Scope, node: &Node<'_>) -> Loaded<Vec<FieldRef>> {
+fn fields(scope: &Scope, node: &Node<'_>) -> LoadResult<Vec<FieldRef>> {
     let list = node.field("elements")?;
     let mut fields = Vec::new();
     for item in list.items()? {
         match item.str_at("type")? {
             "field" => fields.push(scope.field(&item.field("value")?)?),
-            // A constant is nothing that a copy could keep.
+            // A constant needs no copy.
             "hexstr" => {}
-            other => return Err(item.error(format_args!("{other:?} is no element of such a list"))),
+            other => return Err(item.error(format_args!("unknown list element type {other:?}"))),
         }
     }
     Ok(fields)
 }
 
-/// Reads one digest.
-pub fn digest(scope: &Scope, node: &Node<'_>) -> Loaded<Digest> {
+/// Reads a digest.
+pub fn digest(scope: &Scope, node: &Node<'_>) -> LoadResult<Digest> {
     Ok(Digest {
         name: node.str_at("name")?.to_owned(),
         json_id: node.u32_at("id")?,
@@ -436,8 +442,8 @@ pub fn digest(scope: &Scope, node: &Node<'_>) -> Loaded<Digest> {
     })
 }
 
-/// Reads one field list.
-pub fn field_list(scope: &Scope, node: &Node<'_>) -> Loaded<FieldList> {
+/// Reads a field list.
+pub fn field_list(scope: &Scope, node: &Node<'_>) -> LoadResult<FieldList> {
     Ok(FieldList {
         json_id: node.u32_at("id")?,
         fields: fields(scope, node)?,

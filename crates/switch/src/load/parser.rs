@@ -1,11 +1,11 @@
-//! Parsers.
+//! Loading of the parser.
 
 use std::collections::{HashMap, HashSet};
 
 use num_bigint::BigInt;
 
 use super::action::Statements;
-use super::cursor::{LoadError, Loaded, Node};
+use super::cursor::{LoadError, LoadResult, Node};
 use super::expression::{BITS_MAX, Expressions, Locals};
 use super::number;
 use super::scope::{Scope, next_index};
@@ -14,8 +14,8 @@ use crate::program::expr::Data;
 use crate::program::ids::{FieldRef, HeaderId, StateId};
 use crate::program::parser::{Extract, KeyPart, Match, Parser, ParserOp, State, Transition};
 
-/// Reads the parser.
-pub fn parser(scope: &Scope, node: &Node<'_>) -> Loaded<Parser> {
+/// Reads a parser.
+pub fn parser(scope: &Scope, node: &Node<'_>) -> LoadResult<Parser> {
     let list = node.field("parse_states")?;
     let mut names = HashMap::new();
     for (at, state) in list.items()?.enumerate() {
@@ -46,19 +46,22 @@ impl Reader<'_> {
         }
     }
 
-    fn state_id(&self, name: &str, node: &Node<'_>) -> Loaded<StateId> {
+    fn state_id(&self, name: &str, node: &Node<'_>) -> LoadResult<StateId> {
         let found = self.names.get(name).copied();
-        found.ok_or_else(|| node.error(format_args!("there is no parser state {name:?}")))
+        found.ok_or_else(|| node.error(format_args!("unknown parser state {name:?}")))
     }
 
-    fn state(&self, node: &Node<'_>) -> Loaded<State> {
+    fn state(&self, node: &Node<'_>) -> LoadResult<State> {
         let ops = node.field("parser_ops")?;
-        let ops = ops.items()?.map(|op| self.op(&op)).collect::<Loaded<Vec<_>>>()?;
+        let ops = ops
+            .items()?
+            .map(|op| self.op(&op))
+            .collect::<LoadResult<Vec<_>>>()?;
         let key = node.field("transition_key")?;
         let key = key
             .items()?
             .map(|part| self.key_part(&part))
-            .collect::<Loaded<Vec<_>>>()?;
+            .collect::<LoadResult<Vec<_>>>()?;
         let mut state = State {
             name: node.str_at("name")?.to_owned(),
             ops,
@@ -125,8 +128,8 @@ impl Reader<'_> {
             .map_or(1, |field| field.bits)
     }
 
-    /// What a transition matches; none: it is the default.
-    fn transition(&self, node: &Node<'_>, widths: &[u32]) -> Loaded<Option<Match>> {
+    /// Match of a transition; `None` for the default transition.
+    fn transition(&self, node: &Node<'_>, widths: &[u32]) -> LoadResult<Option<Match>> {
         let kind = match node.optional("type") {
             Some(kind) => kind.str()?.to_owned(),
             None => "hexstr".to_owned(),
@@ -136,23 +139,25 @@ impl Reader<'_> {
             return Ok(None);
         }
         let Some(value) = value else {
-            return Err(node.error("\"value\" is missing"));
+            return Err(node.error("member \"value\" is missing"));
         };
         let padded: usize = widths.iter().map(|bits| bits.div_ceil(8) as usize).sum();
         let mask = match node.optional("mask") {
             Some(mask) => {
-                Some(number::bytes(mask.str()?).ok_or_else(|| mask.error("is no hexadecimal number"))?)
+                Some(number::bytes(mask.str()?).ok_or_else(|| mask.error("is not a hexadecimal number"))?)
             }
             None => None,
         };
         match kind.as_str() {
             "hexstr" => {
                 let bytes =
-                    number::bytes(value.str()?).ok_or_else(|| value.error("is no hexadecimal number"))?;
+                    number::bytes(value.str()?).ok_or_else(|| value.error("is not a hexadecimal number"))?;
                 for part in std::iter::once(&bytes).chain(mask.as_ref()) {
                     if part.len() != padded {
                         let got = part.len();
-                        return Err(node.error(format_args!("is {got} bytes wide, the state's key {padded}")));
+                        return Err(node.error(format_args!(
+                            "value has {got} bytes: the key of the state has {padded}"
+                        )));
                     }
                 }
                 Ok(Some(Match::Value {
@@ -164,16 +169,16 @@ impl Reader<'_> {
                 let id = self.scope.value_set(value.str()?, &value)?;
                 if mask.as_ref().is_some_and(|mask| mask.len() != padded) {
                     return Err(node.error(format_args!(
-                        "has a mask of another width than the state's key: {padded}"
+                        "mask width differs from the key of the state: {padded} bytes"
                     )));
                 }
                 Ok(Some(Match::ValueSet(id, mask)))
             }
-            other => Err(node.error(format_args!("{other:?} is no type of a transition"))),
+            other => Err(node.error(format_args!("unknown transition type {other:?}"))),
         }
     }
 
-    fn key_part(&self, node: &Node<'_>) -> Loaded<KeyPart> {
+    fn key_part(&self, node: &Node<'_>) -> LoadResult<KeyPart> {
         let value = node.field("value")?;
         Ok(match node.str_at("type")? {
             "field" => KeyPart::Field(self.scope.field(&value)?),
@@ -188,23 +193,26 @@ impl Reader<'_> {
                     .scope
                     .type_of(header, &value)?
                     .field(name)
-                    .ok_or_else(|| value.error(format_args!("the header has no field {name:?}")))?;
+                    .ok_or_else(|| value.error(format_args!("unknown header field {name:?}")))?;
                 KeyPart::UnionStackLast(stack, member, field)
             }
             "lookahead" => {
                 let (offset, bits) = lookahead(&value)?;
                 KeyPart::Lookahead(offset, bits)
             }
-            other => return Err(node.error(format_args!("{other:?} is no part of a key"))),
+            other => return Err(node.error(format_args!("unknown key part type {other:?}"))),
         })
     }
 
-    fn op(&self, node: &Node<'_>) -> Loaded<ParserOp> {
+    fn op(&self, node: &Node<'_>) -> LoadResult<ParserOp> {
         let params = node.field("parameters")?;
         let expect = |count: usize| -> Result<(), LoadError> {
             match params.len() == count {
                 true => Ok(()),
-                false => Err(node.error(format_args!("has {} parameters, not {count}", params.len()))),
+                false => Err(node.error(format_args!(
+                    "operation has {} parameters: expected {count}",
+                    params.len()
+                ))),
             }
         };
         let op = node.str_at("op")?;
@@ -235,14 +243,14 @@ impl Reader<'_> {
                 };
                 ParserOp::Statement(reader.statement(&first)?)
             }
-            other => return Err(node.error(format_args!("{other:?} is no operation of a parser"))),
+            other => return Err(node.error(format_args!("unknown parser operation {other:?}"))),
         })
     }
 
-    fn extract(&self, variable: bool, node: &Node<'_>, params: &Node<'_>) -> Loaded<ParserOp> {
-        let what = params.item(0)?;
-        let value = what.field("value")?;
-        let (extract, header) = match what.str_at("type")? {
+    fn extract(&self, variable: bool, node: &Node<'_>, params: &Node<'_>) -> LoadResult<ParserOp> {
+        let parameter = params.item(0)?;
+        let value = parameter.field("value")?;
+        let (extract, header) = match parameter.str_at("type")? {
             "regular" => {
                 let header = self.scope.header(value.str()?, &value)?;
                 (Extract::Header(header), Some(header))
@@ -260,7 +268,7 @@ impl Reader<'_> {
                 let (stack, member, header) = self.scope.union_member(&value)?;
                 (Extract::UnionStack(stack, member), Some(header))
             }
-            other => return Err(what.error(format_args!("{other:?} is nothing that can be extracted"))),
+            other => return Err(parameter.error(format_args!("unknown extract type {other:?}"))),
         };
         let header_type = header.and_then(|header| self.header_type(header));
         let has_field = header_type.is_some_and(|header_type| header_type.variable().is_some());
@@ -270,17 +278,17 @@ impl Reader<'_> {
                 let length = params.item(1)?;
                 Some(self.expressions().data(&length)?)
             }
-            (true, false) => return Err(node.error("gives a length to a header that has none")),
+            (true, false) => return Err(node.error("length given for a header of fixed length")),
             (false, true) if own.is_none() => {
-                return Err(node.error("extracts a header of variable length without saying how long it is"));
+                return Err(node.error("length is missing for a header of variable length"));
             }
-            // The header's own expression, over its fields, is resolved where the header is extracted.
+            // The length expression of the header type is resolved at extraction.
             (false, _) => None,
         };
         Ok(ParserOp::Extract(extract, length))
     }
 
-    fn set(&self, to: &Node<'_>, from: &Node<'_>) -> Loaded<ParserOp> {
+    fn set(&self, to: &Node<'_>, from: &Node<'_>) -> LoadResult<ParserOp> {
         if to.str_at("type")? != "field" {
             return Err(to.error("is not a field"));
         }
@@ -301,18 +309,18 @@ impl Reader<'_> {
         match data {
             Data::Field(source) if variable(target) == Some(true) => Ok(ParserOp::SetVl(target, source)),
             _ if variable(target) == Some(true) => {
-                Err(to.error("has a variable length: only such a field fits"))
+                Err(to.error("field of variable length requires a source of variable length"))
             }
             data => Ok(ParserOp::Set(target, data)),
         }
     }
 }
 
-fn lookahead(value: &Node<'_>) -> Loaded<(u32, u32)> {
+fn lookahead(value: &Node<'_>) -> LoadResult<(u32, u32)> {
     let (offset, bits) = (value.item(0)?.u32()?, value.item(1)?.u32()?);
     if bits == 0 || bits > BITS_MAX || offset > BITS_MAX {
         return Err(value.error(format_args!(
-            "looks {bits} bits wide at {offset}: more than {BITS_MAX}, or none"
+            "lookahead of {bits} bits at offset {offset} is out of range: expected 1 to {BITS_MAX} bits"
         )));
     }
     Ok((offset, bits))
@@ -327,7 +335,7 @@ fn masked(mut value: Vec<u8>, mask: Option<&[u8]>) -> Vec<u8> {
     value
 }
 
-/// Whether every number of a list is there once.
+/// Checks that all numbers are unique; returns a duplicate as the error.
 pub fn unique(numbers: impl Iterator<Item = u32>) -> Result<(), u32> {
     let mut seen = HashSet::new();
     for number in numbers {

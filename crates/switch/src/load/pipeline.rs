@@ -1,8 +1,8 @@
-//! Pipelines: tables, conditions, action profiles, entries.
+//! Loading of pipelines: tables, conditions, action profiles, entries.
 
 use std::collections::HashMap;
 
-use super::cursor::{Loaded, Node};
+use super::cursor::{LoadResult, Node};
 use super::expression::{Expressions, Locals};
 use super::number;
 use super::scope::{Scope, next_index};
@@ -15,29 +15,29 @@ use crate::program::pipeline::{
 };
 use crate::program::{Calculation, MeterArray};
 
-/// What pipelines add to a program.
+/// Objects that pipelines add to a program.
 #[derive(Default)]
 pub struct Tables {
     pub tables: Vec<Table>,
     pub profiles: Vec<Profile>,
-    /// Calculations that selectors bring with them.
+    /// Calculations of selectors.
     pub calculations: Vec<Calculation>,
 }
 
-/// Reads pipelines.
+/// Reader of pipelines.
 pub struct Pipelines<'s> {
     pub scope: &'s mut Scope,
     pub actions: &'s [Action],
     pub meters: &'s [MeterArray],
-    /// Where the calculations of selectors go.
-    pub into: &'s mut Tables,
-    /// How many calculations there are besides.
+    /// Output for tables, profiles and selector calculations.
+    pub output: &'s mut Tables,
+    /// Number of other calculations.
     pub calculations: usize,
 }
 
 impl Pipelines<'_> {
-    /// Reads one pipeline with its tables and profiles.
-    pub fn pipeline(&mut self, node: &Node<'_>) -> Loaded<Pipeline> {
+    /// Reads a pipeline with its tables and profiles.
+    pub fn pipeline(&mut self, node: &Node<'_>) -> LoadResult<Pipeline> {
         if let Some(profiles) = node.optional("action_profiles") {
             for profile in profiles.items()? {
                 self.profile(&profile)?;
@@ -46,15 +46,15 @@ impl Pipelines<'_> {
         let tables = node.field("tables")?;
         let conditions = node.field("conditionals")?;
         let calls = node.optional("action_calls");
-        let first_table = self.into.tables.len();
+        let first_table = self.output.tables.len();
         let mut names: HashMap<String, NodeId> = HashMap::new();
         let mut count = 0;
-        let mut name = |item: &Node<'_>| -> Loaded<()> {
+        let mut name = |item: &Node<'_>| -> LoadResult<()> {
             let id = NodeId(next_index(count, item)?);
             count += 1;
             match names.insert(item.str_at("name")?.to_owned(), id) {
                 None => Ok(()),
-                Some(_) => Err(item.error("another node of the pipeline has the same name")),
+                Some(_) => Err(item.error("duplicate node name in the pipeline")),
             }
         };
         for list in [Some(tables), Some(conditions), calls].into_iter().flatten() {
@@ -62,11 +62,11 @@ impl Pipelines<'_> {
                 name(&item)?;
             }
         }
-        let flow = Flow { names };
+        let flow = NodeNames { names };
         let mut nodes = Vec::new();
         for (at, table) in tables.items()?.enumerate() {
             let table = self.table(&table, &flow)?;
-            self.into.tables.push(table);
+            self.output.tables.push(table);
             nodes.push(FlowNode::Table(TableId(next_index(first_table + at, node)?)));
         }
         for condition in conditions.items()? {
@@ -84,7 +84,7 @@ impl Pipelines<'_> {
         })
     }
 
-    fn profile(&mut self, node: &Node<'_>) -> Loaded<()> {
+    fn profile(&mut self, node: &Node<'_>) -> LoadResult<()> {
         let selector = match node.optional("selector") {
             Some(selector) => Some(self.selector(&selector)?),
             None => None,
@@ -98,23 +98,23 @@ impl Pipelines<'_> {
         Ok(())
     }
 
-    fn add_profile(&mut self, profile: Profile, node: &Node<'_>) -> Loaded<ProfileId> {
-        let id = ProfileId(next_index(self.into.profiles.len(), node)?);
+    fn add_profile(&mut self, profile: Profile, node: &Node<'_>) -> LoadResult<ProfileId> {
+        let id = ProfileId(next_index(self.output.profiles.len(), node)?);
         if self.scope.profiles.insert(profile.name.clone(), id).is_some() {
-            return Err(node.error("another action profile has the same name"));
+            return Err(node.error("duplicate action profile name"));
         }
-        self.into.profiles.push(profile);
+        self.output.profiles.push(profile);
         Ok(id)
     }
 
-    fn selector(&mut self, node: &Node<'_>) -> Loaded<crate::program::ids::CalculationId> {
+    fn selector(&mut self, node: &Node<'_>) -> LoadResult<crate::program::ids::CalculationId> {
         let calculation = super::objects::calculation(self.scope, node, "input")?;
-        let id = next_index(self.calculations + self.into.calculations.len(), node)?;
-        self.into.calculations.push(calculation);
+        let id = next_index(self.calculations + self.output.calculations.len(), node)?;
+        self.output.calculations.push(calculation);
         Ok(crate::program::ids::CalculationId(id))
     }
 
-    fn condition(&self, node: &Node<'_>, flow: &Flow) -> Loaded<FlowNode> {
+    fn condition(&self, node: &Node<'_>, flow: &NodeNames) -> LoadResult<FlowNode> {
         let reader = Expressions {
             scope: self.scope,
             locals: Locals::None,
@@ -127,14 +127,14 @@ impl Pipelines<'_> {
         })
     }
 
-    fn call(&self, node: &Node<'_>, flow: &Flow) -> Loaded<FlowNode> {
+    fn call(&self, node: &Node<'_>, flow: &NodeNames) -> LoadResult<FlowNode> {
         let action = self.scope.action(node.u32_at("action_id")?, node)?;
         if self
             .actions
             .get(action.index())
             .is_some_and(|action| !action.params.is_empty())
         {
-            return Err(node.error("calls an action that wants arguments"));
+            return Err(node.error("called action has parameters"));
         }
         Ok(FlowNode::Action {
             action,
@@ -142,27 +142,27 @@ impl Pipelines<'_> {
         })
     }
 
-    fn table(&mut self, node: &Node<'_>, flow: &Flow) -> Loaded<Table> {
+    fn table(&mut self, node: &Node<'_>, flow: &NodeNames) -> LoadResult<Table> {
         let key_node = node.field("key")?;
         let key = key_node
             .items()?
             .map(|field| self.key_field(&field))
-            .collect::<Loaded<Vec<_>>>()?;
+            .collect::<LoadResult<Vec<_>>>()?;
         if key.iter().filter(|field| field.kind == MatchKind::Lpm).count() > 1 {
-            return Err(key_node.error("has two fields that are matched by longest prefix"));
+            return Err(key_node.error("key has more than one LPM field"));
         }
         let kind = self.table_kind(node)?;
         let actions = self.table_actions(node)?;
         let (default, action_const, entry_const) = self.default_entry(node)?;
         let entries = match node.optional("entries") {
             Some(_) if kind != TableKind::Simple => {
-                return Err(node.error("has entries of its own, which only a table of type simple may"));
+                return Err(node.error("constant entries require a table of type simple"));
             }
             Some(entries) => {
                 let read = entries
                     .items()?
                     .map(|entry| self.entry(&entry, &key))
-                    .collect::<Loaded<Vec<_>>>()?;
+                    .collect::<LoadResult<Vec<_>>>()?;
                 Some(read)
             }
             None => None,
@@ -170,7 +170,7 @@ impl Pipelines<'_> {
         let size = match (node.optional("max_size"), &entries) {
             (_, Some(entries)) => next_index(entries.len(), node)?,
             (Some(size), None) => size.u32()?,
-            (None, None) => return Err(node.error("has neither max_size nor entries")),
+            (None, None) => return Err(node.error("max_size and entries are missing")),
         };
         let next = self.next(node, flow, &actions)?;
         let next_without_action = match next {
@@ -197,23 +197,23 @@ impl Pipelines<'_> {
         })
     }
 
-    fn direct_meter(&self, node: &Node<'_>) -> Loaded<Option<(MeterId, crate::program::ids::FieldRef)>> {
+    fn direct_meter(&self, node: &Node<'_>) -> LoadResult<Option<(MeterId, crate::program::ids::FieldRef)>> {
         let Some(name) = node.optional("direct_meters") else {
             return Ok(None);
         };
         let id = self.scope.meter(name.str()?, &name)?;
         let target = self.meters.get(id.index()).and_then(|meter| meter.direct);
-        let target = target.ok_or_else(|| name.error("is not a direct meter"))?;
+        let target = target.ok_or_else(|| name.error("meter is not direct"))?;
         Ok(Some((id, target)))
     }
 
-    fn table_kind(&mut self, node: &Node<'_>) -> Loaded<TableKind> {
+    fn table_kind(&mut self, node: &Node<'_>) -> LoadResult<TableKind> {
         let kind = node.str_at("type")?;
         if kind == "simple" {
             return Ok(TableKind::Simple);
         }
         if kind != "indirect" && kind != "indirect_ws" {
-            return Err(node.error(format_args!("{kind:?} is no type of a table")));
+            return Err(node.error(format_args!("unknown table type {kind:?}")));
         }
         let profile = if let Some(name) = node.optional("action_profile") {
             self.scope.profile(name.str()?, &name)?
@@ -232,23 +232,23 @@ impl Pipelines<'_> {
                 node,
             )?
         } else {
-            return Err(node.error("is indirect and names no action profile"));
+            return Err(node.error("action profile of the indirect table is missing"));
         };
         if kind == "indirect" {
             return Ok(TableKind::Indirect(profile));
         }
         let selects = self
-            .into
+            .output
             .profiles
             .get(profile.index())
             .is_some_and(|profile| profile.selector.is_some());
         if !selects {
-            return Err(node.error("chooses among members by a profile that has no selector"));
+            return Err(node.error("action profile has no selector"));
         }
         Ok(TableKind::Selector(profile))
     }
 
-    fn table_actions(&self, node: &Node<'_>) -> Loaded<Vec<ActionId>> {
+    fn table_actions(&self, node: &Node<'_>) -> LoadResult<Vec<ActionId>> {
         if let Some(ids) = node.optional("action_ids") {
             return ids.items()?.map(|id| self.scope.action(id.u32()?, &id)).collect();
         }
@@ -256,20 +256,20 @@ impl Pipelines<'_> {
         names
             .items()?
             .map(|name| {
-                let wanted = name.str()?;
-                let at = self.actions.iter().position(|action| action.name == wanted);
-                let at = at.ok_or_else(|| name.error("there is no action of that name"))?;
+                let action_name = name.str()?;
+                let at = self.actions.iter().position(|action| action.name == action_name);
+                let at = at.ok_or_else(|| name.error("unknown action name"))?;
                 Ok(ActionId(next_index(at, &name)?))
             })
             .collect()
     }
 
-    fn next(&self, node: &Node<'_>, flow: &Flow, actions: &[ActionId]) -> Loaded<Next> {
+    fn next(&self, node: &Node<'_>, flow: &NodeNames, actions: &[ActionId]) -> LoadResult<Next> {
         let next = node.field("next_tables")?;
         let has = |name: &str| next.value().get(name).is_some();
         if has("__HIT__") || has("__MISS__") {
             if !(has("__HIT__") && has("__MISS__")) {
-                return Err(next.error("names the node after a hit or after a miss, but not both"));
+                return Err(next.error("__HIT__ and __MISS__ must both be present"));
             }
             return Ok(Next::ByHit {
                 hit: flow.next(&next, "__HIT__")?,
@@ -283,14 +283,14 @@ impl Pipelines<'_> {
                 .get(id.index())
                 .map_or("", |action| action.name.as_str());
             if !has(name) {
-                return Err(next.error(format_args!("does not say where to go after action {name:?}")));
+                return Err(next.error(format_args!("next node after action {name:?} is missing")));
             }
             by_action.push((*id, flow.next(&next, name)?));
         }
         Ok(Next::ByAction(by_action))
     }
 
-    fn key_field(&self, node: &Node<'_>) -> Loaded<KeyField> {
+    fn key_field(&self, node: &Node<'_>) -> LoadResult<KeyField> {
         let kind = match_kind(node.str_at("match_type")?, node)?;
         let target = node.field("target")?;
         let (source, bits, own_name) = match kind {
@@ -303,7 +303,7 @@ impl Pipelines<'_> {
                 let header_type = self.scope.type_of(field.header, &target)?;
                 let found = header_type.fields.get(field.field as usize);
                 if found.is_some_and(|field| field.variable) {
-                    return Err(target.error("has a variable length and cannot be part of a key"));
+                    return Err(target.error("variable-length field cannot be part of a key"));
                 }
                 let name = format!("{}.{}", target.item(0)?.str()?, target.item(1)?.str()?);
                 (KeySource::Field(field), found.map_or(1, |field| field.bits), name)
@@ -312,8 +312,11 @@ impl Pipelines<'_> {
         let mask = match node.optional("mask") {
             Some(mask) => {
                 let bytes =
-                    number::bytes(mask.str()?).ok_or_else(|| mask.error("is no hexadecimal number"))?;
-                Some(fit(bytes, bits).ok_or_else(|| mask.error(format_args!("is wider than {bits} bits")))?)
+                    number::bytes(mask.str()?).ok_or_else(|| mask.error("is not a hexadecimal number"))?;
+                Some(
+                    fit_to_width(bytes, bits)
+                        .ok_or_else(|| mask.error(format_args!("mask is wider than {bits} bits")))?,
+                )
             }
             None => None,
         };
@@ -330,12 +333,14 @@ impl Pipelines<'_> {
         })
     }
 
-    fn action_entry(&self, node: &Node<'_>) -> Loaded<ActionEntry> {
+    fn action_entry(&self, node: &Node<'_>) -> LoadResult<ActionEntry> {
         let action = self.scope.action(node.u32_at("action_id")?, node)?;
         let list = node.field("action_data")?;
         let mut args = Vec::new();
         for value in list.items()? {
-            args.push(number::unsigned(value.str()?).ok_or_else(|| value.error("is no hexadecimal number"))?);
+            args.push(
+                number::unsigned(value.str()?).ok_or_else(|| value.error("is not a hexadecimal number"))?,
+            );
         }
         let params = self
             .actions
@@ -343,7 +348,7 @@ impl Pipelines<'_> {
             .map_or(&[][..], |action| action.params.as_slice());
         if args.len() != params.len() {
             return Err(list.error(format_args!(
-                "has {} values, the action wants {}",
+                "entry has {} arguments: the action has {} parameters",
                 args.len(),
                 params.len()
             )));
@@ -351,7 +356,7 @@ impl Pipelines<'_> {
         for (value, param) in args.iter().zip(params) {
             if value.bits() > u64::from(param.bits) {
                 return Err(list.error(format_args!(
-                    "has a value wider than {} bits for {:?}",
+                    "argument is wider than {} bits of parameter {:?}",
                     param.bits, param.name
                 )));
             }
@@ -359,23 +364,23 @@ impl Pipelines<'_> {
         Ok(ActionEntry { action, args })
     }
 
-    fn default_entry(&self, node: &Node<'_>) -> Loaded<(Option<ActionEntry>, bool, bool)> {
+    fn default_entry(&self, node: &Node<'_>) -> LoadResult<(Option<ActionEntry>, bool, bool)> {
         let Some(default) = node.optional("default_entry") else {
             return Ok((None, false, false));
         };
         let action_const = default.flag("action_const")?;
         let entry_const = default.flag("action_entry_const")?;
         if default.optional("action_data").is_none() {
-            return Err(default.error("\"action_data\" is missing"));
+            return Err(default.error("member \"action_data\" is missing"));
         }
         Ok((Some(self.action_entry(&default)?), action_const, entry_const))
     }
 
-    fn entry(&self, node: &Node<'_>, key: &[KeyField]) -> Loaded<ConstEntry> {
+    fn entry(&self, node: &Node<'_>, key: &[KeyField]) -> LoadResult<ConstEntry> {
         let list = node.field("match_key")?;
         if list.len() != key.len() {
             return Err(list.error(format_args!(
-                "has {} fields, the table's key {}",
+                "entry has {} fields: the key of the table has {}",
                 list.len(),
                 key.len()
             )));
@@ -396,16 +401,16 @@ impl Pipelines<'_> {
     }
 }
 
-fn entry_match(node: &Node<'_>, spec: &KeyField) -> Loaded<EntryMatch> {
+fn entry_match(node: &Node<'_>, spec: &KeyField) -> LoadResult<EntryMatch> {
     let kind = match_kind(node.str_at("match_type")?, node)?;
     if kind != spec.kind {
-        return Err(node.error("is matched otherwise than the table's key"));
+        return Err(node.error("match type differs from the key of the table"));
     }
-    let bytes = |name: &str| -> Loaded<Vec<u8>> {
+    let bytes = |name: &str| -> LoadResult<Vec<u8>> {
         let text = node.str_at(name)?;
         let bytes = number::bytes(text)
-            .ok_or_else(|| node.error(format_args!("{name:?} is no hexadecimal number")))?;
-        let fitted = fit(bytes, spec.bits);
+            .ok_or_else(|| node.error(format_args!("{name:?} is not a hexadecimal number")))?;
+        let fitted = fit_to_width(bytes, spec.bits);
         fitted.ok_or_else(|| node.error(format_args!("{name:?} is wider than {} bits", spec.bits)))
     };
     Ok(match kind {
@@ -413,7 +418,10 @@ fn entry_match(node: &Node<'_>, spec: &KeyField) -> Loaded<EntryMatch> {
         MatchKind::Lpm => {
             let length = node.u32_at("prefix_length")?;
             if length > spec.bits {
-                return Err(node.error(format_args!("has a prefix of {length} of {} bits", spec.bits)));
+                return Err(node.error(format_args!(
+                    "prefix length {length} exceeds the width of {} bits",
+                    spec.bits
+                )));
             }
             EntryMatch::Lpm(bytes("key")?, length)
         }
@@ -423,8 +431,8 @@ fn entry_match(node: &Node<'_>, spec: &KeyField) -> Loaded<EntryMatch> {
     })
 }
 
-/// Bytes brought to the width of a field, unless a bit that is set would be lost.
-fn fit(bytes: Vec<u8>, bits: u32) -> Option<Vec<u8>> {
+/// Resizes bytes to the width of a field; `None` if a set bit would be lost.
+fn fit_to_width(bytes: Vec<u8>, bits: u32) -> Option<Vec<u8>> {
     let value = num_bigint::BigUint::from_bytes_be(&bytes);
     if value.bits() > u64::from(bits) {
         return None;
@@ -438,35 +446,35 @@ fn fit(bytes: Vec<u8>, bits: u32) -> Option<Vec<u8>> {
     Some(fitted)
 }
 
-fn match_kind(name: &str, node: &Node<'_>) -> Loaded<MatchKind> {
+fn match_kind(name: &str, node: &Node<'_>) -> LoadResult<MatchKind> {
     Ok(match name {
         "exact" => MatchKind::Exact,
         "lpm" => MatchKind::Lpm,
-        // p4c writes optional fields as ternary ones with a mask of all bits or none.
+        // p4c writes optional fields as ternary fields with a full or empty mask.
         "ternary" | "optional" => MatchKind::Ternary,
         "range" => MatchKind::Range,
         "valid" => MatchKind::Valid,
-        other => return Err(node.error(format_args!("{other:?} is no way to match"))),
+        other => return Err(node.error(format_args!("unknown match type {other:?}"))),
     })
 }
 
-/// The nodes of a pipeline by name.
-struct Flow {
+/// Nodes of a pipeline by name.
+struct NodeNames {
     names: HashMap<String, NodeId>,
 }
 
-impl Flow {
-    /// The node that a member names; none: the pipeline ends.
-    fn next(&self, node: &Node<'_>, member: &str) -> Loaded<Option<NodeId>> {
+impl NodeNames {
+    /// Node named by a member; `None` at the end of the pipeline.
+    fn next(&self, node: &Node<'_>, member: &str) -> LoadResult<Option<NodeId>> {
         let Some(value) = node.value().get(member).filter(|value| !value.is_null()) else {
             return Ok(None);
         };
         let name = value
             .as_str()
-            .ok_or_else(|| node.error(format_args!("{member:?} is not a string")))?;
+            .ok_or_else(|| node.error(format_args!("member {member:?} is not a string")))?;
         let found = self.names.get(name).copied();
         found
             .map(Some)
-            .ok_or_else(|| node.error(format_args!("{member:?}: there is no node {name:?}")))
+            .ok_or_else(|| node.error(format_args!("member {member:?}: unknown node {name:?}")))
     }
 }

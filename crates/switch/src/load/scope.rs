@@ -1,23 +1,23 @@
-//! What names mean while a program is read.
+//! Name resolution during loading.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 
-use super::cursor::{LoadError, Loaded, Node};
+use super::cursor::{LoadError, LoadResult, Node};
 use crate::program::ids::{
     ActionId, CalculationId, CounterId, FieldRef, HeaderId, MeterId, ProfileId, RegisterId, StackId, TypeId,
     UnionId, UnionStackId, ValueSetId,
 };
 use crate::program::{Header, HeaderType, Stack, Union, UnionStack};
 
-/// Names by kind. Filled in the order of the document's dependencies.
+/// Names by kind, filled in the order of dependencies.
 #[derive(Default)]
 pub struct Scope {
     pub types: Vec<HeaderType>,
     pub type_names: HashMap<String, TypeId>,
     pub headers: Vec<Header>,
     pub header_names: HashMap<String, HeaderId>,
-    /// Headers by their number in the JSON.
+    /// Headers by their id in the JSON.
     pub header_numbers: HashMap<u32, HeaderId>,
     pub stacks: Vec<Stack>,
     pub stack_names: HashMap<String, StackId>,
@@ -33,32 +33,37 @@ pub struct Scope {
     pub registers: HashMap<String, RegisterId>,
     pub actions: HashMap<u32, ActionId>,
     pub profiles: HashMap<String, ProfileId>,
-    /// What was looked up so far by what reads or writes it.
-    mentions: RefCell<Mentions>,
+    /// Fields and headers referenced so far by reads and writes.
+    references: RefCell<References>,
 }
 
-/// Fields that a program mentions: by name, or with their whole header.
+/// Fields that a program references by name or through their whole header.
 #[derive(Default)]
-struct Mentions {
+struct References {
     fields: BTreeSet<FieldRef>,
     headers: BTreeSet<HeaderId>,
 }
 
-/// A dense number for the next item of a list.
-pub fn next_index(len: usize, node: &Node<'_>) -> Loaded<u32> {
-    u32::try_from(len).map_err(|_| node.error("there are too many of these"))
+/// Index of the next item of a list.
+pub fn next_index(len: usize, node: &Node<'_>) -> LoadResult<u32> {
+    u32::try_from(len).map_err(|_| node.error("list has too many items"))
 }
 
-fn look<T: Copy>(map: &HashMap<String, T>, name: &str, kind: &str, node: &Node<'_>) -> Result<T, LoadError> {
+fn find_named<T: Copy>(
+    map: &HashMap<String, T>,
+    name: &str,
+    kind: &str,
+    node: &Node<'_>,
+) -> Result<T, LoadError> {
     map.get(name)
         .copied()
-        .ok_or_else(|| node.error(format_args!("there is no {kind} {name:?}")))
+        .ok_or_else(|| node.error(format_args!("unknown {kind} {name:?}")))
 }
 
 macro_rules! lookups {
     ($($method:ident: $field:ident -> $id:ty, $kind:literal;)*) => {$(
-        pub fn $method(&self, name: &str, node: &Node<'_>) -> Loaded<$id> {
-            look(&self.$field, name, $kind, node)
+        pub fn $method(&self, name: &str, node: &Node<'_>) -> LoadResult<$id> {
+            find_named(&self.$field, name, $kind, node)
         }
     )*};
 }
@@ -69,7 +74,7 @@ impl Scope {
         known_header: header_names -> HeaderId, "header";
         stack: stack_names -> StackId, "header stack";
         union: union_names -> UnionId, "header union";
-        union_stack: union_stack_names -> UnionStackId, "stack of header unions";
+        union_stack: union_stack_names -> UnionStackId, "header union stack";
         value_set: value_sets -> ValueSetId, "value set";
         calculation: calculations -> CalculationId, "calculation";
         counter: counters -> CounterId, "counter array";
@@ -78,31 +83,31 @@ impl Scope {
         profile: profiles -> ProfileId, "action profile";
     }
 
-    pub fn action(&self, number: u32, node: &Node<'_>) -> Loaded<ActionId> {
+    pub fn action(&self, number: u32, node: &Node<'_>) -> LoadResult<ActionId> {
         let found = self.actions.get(&number).copied();
-        found.ok_or_else(|| node.error(format_args!("there is no action with id {number}")))
+        found.ok_or_else(|| node.error(format_args!("unknown action id {number}")))
     }
 
-    /// A header as a whole: all of its fields count as mentioned.
-    pub fn header(&self, name: &str, node: &Node<'_>) -> Loaded<HeaderId> {
+    /// Resolves a whole header: all of its fields count as referenced.
+    pub fn header(&self, name: &str, node: &Node<'_>) -> LoadResult<HeaderId> {
         let header = self.known_header(name, node)?;
-        self.mentions.borrow_mut().headers.insert(header);
+        self.references.borrow_mut().headers.insert(header);
         Ok(header)
     }
 
-    /// A header as part of a stack or union, by whose names its fields can be reached.
-    pub fn header_numbered(&self, number: u32, node: &Node<'_>) -> Loaded<HeaderId> {
+    /// Resolves a header of a stack or union: its fields are accessible through that name.
+    pub fn header_by_id(&self, number: u32, node: &Node<'_>) -> LoadResult<HeaderId> {
         let found = self.header_numbers.get(&number).copied();
-        let header = found.ok_or_else(|| node.error(format_args!("there is no header with id {number}")))?;
-        self.mentions.borrow_mut().headers.insert(header);
+        let header = found.ok_or_else(|| node.error(format_args!("unknown header id {number}")))?;
+        self.references.borrow_mut().headers.insert(header);
         Ok(header)
     }
 
-    /// The header of `mark_to_drop`, which writes two of its fields; of those, one that is set to 0 counts for nothing.
-    pub fn marked_header(&self, name: &str, node: &Node<'_>) -> Loaded<HeaderId> {
+    /// Resolves the header of `mark_to_drop`, which writes two fields. The field that is set to 0 does not count as referenced.
+    pub fn mark_to_drop_header(&self, name: &str, node: &Node<'_>) -> LoadResult<HeaderId> {
         let header = self.known_header(name, node)?;
         if let Some(field) = self.type_of(header, node)?.field("egress_spec") {
-            self.mentions
+            self.references
                 .borrow_mut()
                 .fields
                 .insert(FieldRef { header, field });
@@ -110,22 +115,22 @@ impl Scope {
         Ok(header)
     }
 
-    pub fn type_of(&self, header: HeaderId, node: &Node<'_>) -> Loaded<&HeaderType> {
+    pub fn type_of(&self, header: HeaderId, node: &Node<'_>) -> LoadResult<&HeaderType> {
         self.headers
             .get(header.index())
             .and_then(|header| self.types.get(header.header_type.index()))
-            .ok_or_else(|| node.error("has no type"))
+            .ok_or_else(|| node.error("header has no type"))
     }
 
-    /// A pair `[header, field]`.
-    pub fn field(&self, node: &Node<'_>) -> Loaded<FieldRef> {
-        let field = self.known_field(node)?;
-        self.mentions.borrow_mut().fields.insert(field);
+    /// Resolves a pair `[header, field]`.
+    pub fn field(&self, node: &Node<'_>) -> LoadResult<FieldRef> {
+        let field = self.resolve_field(node)?;
+        self.references.borrow_mut().fields.insert(field);
         Ok(field)
     }
 
-    /// The same where a name is explained, not used.
-    pub fn known_field(&self, node: &Node<'_>) -> Loaded<FieldRef> {
+    /// As [`Self::field`], without counting the field as referenced.
+    pub fn resolve_field(&self, node: &Node<'_>) -> LoadResult<FieldRef> {
         let header_node = node.item(0)?;
         let name_node = node.item(1)?;
         let header = self.known_header(header_node.str()?, &header_node)?;
@@ -133,12 +138,12 @@ impl Scope {
         let field = self
             .type_of(header, node)?
             .field(name)
-            .ok_or_else(|| node.error(format_args!("the header has no field {name:?}")))?;
+            .ok_or_else(|| node.error(format_args!("unknown header field {name:?}")))?;
         Ok(FieldRef { header, field })
     }
 
-    /// A pair `[stack, field]`.
-    pub fn stack_field(&self, node: &Node<'_>) -> Loaded<(StackId, u32)> {
+    /// Resolves a pair `[stack, field]`.
+    pub fn stack_field(&self, node: &Node<'_>) -> LoadResult<(StackId, u32)> {
         let stack_node = node.item(0)?;
         let stack = self.stack(stack_node.str()?, &stack_node)?;
         let name = node.item(1)?.str()?;
@@ -146,15 +151,15 @@ impl Scope {
             .stacks
             .get(stack.index())
             .and_then(|stack| self.types.get(stack.header_type.index()))
-            .ok_or_else(|| node.error("has no type"))?;
+            .ok_or_else(|| node.error("header has no type"))?;
         let field = header_type
             .field(name)
-            .ok_or_else(|| node.error(format_args!("the stack's headers have no field {name:?}")))?;
+            .ok_or_else(|| node.error(format_args!("unknown field {name:?} of the stack's headers")))?;
         Ok((stack, field))
     }
 
-    /// The first union of a stack of unions and the position of a member in it, from `[stack, member, ..]`.
-    pub fn union_member(&self, node: &Node<'_>) -> Loaded<(UnionStackId, u32, HeaderId)> {
+    /// Resolves `[stack, member, ..]` to a union stack, the index of the member, and the header in the first union.
+    pub fn union_member(&self, node: &Node<'_>) -> LoadResult<(UnionStackId, u32, HeaderId)> {
         let stack_node = node.item(0)?;
         let stack = self.union_stack(stack_node.str()?, &stack_node)?;
         let name = node.item(1)?.str()?;
@@ -163,23 +168,23 @@ impl Scope {
             .get(stack.index())
             .and_then(|stack| stack.unions.first())
             .and_then(|union| self.unions.get(union.index()))
-            .ok_or_else(|| node.error("the stack of unions is empty"))?;
+            .ok_or_else(|| node.error("header union stack is empty"))?;
         let at = union
             .members
             .iter()
             .position(|member| member == name)
-            .ok_or_else(|| node.error(format_args!("the union has no member {name:?}")))?;
+            .ok_or_else(|| node.error(format_args!("unknown union member {name:?}")))?;
         let header = union
             .headers
             .get(at)
             .copied()
-            .ok_or_else(|| node.error("the union has fewer headers than its type"))?;
+            .ok_or_else(|| node.error("union has fewer headers than its type"))?;
         Ok((stack, next_index(at, node)?, header))
     }
 
-    /// All fields that were mentioned.
-    pub fn mentioned(&self) -> BTreeSet<FieldRef> {
-        let Mentions { fields, headers } = &*self.mentions.borrow();
+    /// All referenced fields.
+    pub fn referenced_fields(&self) -> BTreeSet<FieldRef> {
+        let References { fields, headers } = &*self.references.borrow();
         let all_of = |header: &HeaderId| {
             let header_type = self.headers.get(header.index());
             let header_type = header_type.and_then(|header| self.types.get(header.header_type.index()));

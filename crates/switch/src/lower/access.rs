@@ -1,4 +1,4 @@
-//! Headers that expressions compute: known ones are resolved, of the others any has the right type.
+//! Resolution of header expressions: static ones to a header, dynamic ones to a representative of the same type.
 
 use num_traits::ToPrimitive;
 
@@ -6,8 +6,8 @@ use crate::program::Program;
 use crate::program::expr::{Bool, Data, HeaderExpr, UnionExpr};
 use crate::program::ids::{FieldRef, HeaderId, UnionId};
 
-/// The header, if it is the same for every packet.
-pub fn known(program: &Program, header: &HeaderExpr) -> Option<HeaderId> {
+/// Header of an expression if it is the same for every packet.
+pub fn static_header(program: &Program, header: &HeaderExpr) -> Option<HeaderId> {
     match header {
         HeaderExpr::Header(header) => Some(*header),
         HeaderExpr::Element(stack, index) => {
@@ -22,7 +22,7 @@ pub fn known(program: &Program, header: &HeaderExpr) -> Option<HeaderId> {
                 .copied()
         }
         HeaderExpr::Member(union, member) => {
-            let union = known_union(program, union)?;
+            let union = static_union(program, union)?;
             program
                 .unions
                 .get(union.index())?
@@ -34,8 +34,8 @@ pub fn known(program: &Program, header: &HeaderExpr) -> Option<HeaderId> {
     }
 }
 
-/// The union, if it is the same for every packet.
-pub fn known_union(program: &Program, union: &UnionExpr) -> Option<UnionId> {
+/// Union of an expression if it is the same for every packet.
+pub fn static_union(program: &Program, union: &UnionExpr) -> Option<UnionId> {
     match union {
         UnionExpr::Union(union) => Some(*union),
         UnionExpr::Element(stack, index) => {
@@ -52,8 +52,8 @@ pub fn known_union(program: &Program, union: &UnionExpr) -> Option<UnionId> {
     }
 }
 
-/// Some header that the expression can be: all of them have the same type.
-pub fn sample(program: &Program, header: &HeaderExpr) -> Option<HeaderId> {
+/// Any possible header of the expression; all have the same type.
+pub fn representative_header(program: &Program, header: &HeaderExpr) -> Option<HeaderId> {
     match header {
         HeaderExpr::Header(header) => Some(*header),
         HeaderExpr::Element(stack, _) | HeaderExpr::Last(stack) => {
@@ -74,7 +74,7 @@ pub fn sample(program: &Program, header: &HeaderExpr) -> Option<HeaderId> {
     }
 }
 
-/// An expression over a header type's fields, with those of one header.
+/// Substitutes the fields of one header in an expression over a header type.
 pub fn with_fields(data: &Data, header: HeaderId) -> Data {
     let inner = |data: &Data| Box::new(with_fields(data, header));
     match data {

@@ -1,4 +1,4 @@
-//! Emits operations: registers, labels, and the lists beside them.
+//! Emission of operations: registers, labels and side tables.
 
 use std::collections::HashMap;
 
@@ -14,55 +14,55 @@ use crate::program::expr::{Bool, Data};
 use crate::program::ids::RegisterId;
 use crate::program::parser::ParserOp;
 
-/// Why a program cannot be lowered.
+/// Error of lowering a program.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LowerError {
-    /// More operations, or more of anything else, than can be numbered.
-    #[error("the program is too large")]
+    /// The number of operations or other items exceeds the index range.
+    #[error("program is too large")]
     TooLarge,
-    /// Headers and metadata need too much room.
+    /// Headers and metadata exceed the maximum size.
     #[error(
-        "the program's headers and metadata are larger than {} bytes",
+        "headers and metadata of the program exceed {} bytes",
         crate::layout::ARENA_BYTES_MAX
     )]
     HeadersTooLarge,
-    /// An expression needs more registers than there are.
-    #[error("an expression of {0} is too deep")]
+    /// An expression needs more registers than available.
+    #[error("expression in {0} is too deep")]
     TooDeep(String),
-    /// Tables and conditions form a circle.
-    #[error("the control flow of pipeline {0} runs in a circle")]
-    Circle(String),
-    /// A field that every program for simple_switch must have is missing.
-    #[error("the program has no field {0}: it is not compiled for v1model")]
-    NoField(&'static str),
-    /// An algorithm is not known.
-    #[error("calculation {name}: there is no algorithm {algorithm:?}")]
+    /// Tables and conditions form a cycle.
+    #[error("control flow of pipeline {0} has a cycle")]
+    ControlFlowCycle(String),
+    /// A required field of v1model is missing.
+    #[error("field {0} is missing: compile the program for v1model")]
+    MissingField(&'static str),
+    /// The algorithm of a calculation is unknown.
+    #[error("unknown algorithm {algorithm:?} of calculation {name}")]
     Algorithm {
-        /// The calculation.
+        /// Calculation.
         name: String,
-        /// Its algorithm.
+        /// Algorithm.
         algorithm: String,
     },
-    /// A table that the lookup structures refuse.
-    #[error("table {name}: {what}")]
+    /// The lookup structures reject a table.
+    #[error("invalid table {name}: {problem}")]
     Table {
-        /// The table.
+        /// Table.
         name: String,
-        /// Why.
-        what: String,
+        /// Problem.
+        problem: String,
     },
-    /// Something refers to what is not there.
-    #[error("{0} refers to something that is not there")]
-    Dangling(String),
+    /// A reference cannot be resolved.
+    #[error("unresolved reference: {0}")]
+    UnresolvedReference(String),
 }
 
-/// A place in the code that may not be known yet.
+/// Label of a code position, bound now or later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Label(u32);
 
-/// Lists that operations refer to by number.
+/// Tables that operations refer to by index.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Side {
+pub struct SideTables {
     /// Constants of up to 128 bits.
     pub wide: Vec<u128>,
     /// Constants as bytes.
@@ -81,32 +81,32 @@ pub struct Side {
     pub locks: Vec<Vec<RegisterId>>,
 }
 
-/// The code when all of it is there.
-pub struct Finished {
+/// Complete code.
+pub struct LoweredCode {
     pub code: Vec<Op>,
-    pub side: Side,
-    /// Where labels were bound.
+    pub side_tables: SideTables,
+    /// Positions of the labels.
     pub labels: Vec<Option<Pc>>,
 }
 
-/// The code as it grows.
+/// Builder of the code.
 pub struct Builder<'p> {
     pub program: &'p Program,
     pub layout: &'p Layout,
     pub code: Vec<Op>,
-    pub side: Side,
+    pub side_tables: SideTables,
     labels: Vec<Option<Pc>>,
     lock_sets: HashMap<Vec<RegisterId>, Index>,
     r: u16,
     w: u16,
-    /// What is being lowered, for messages.
+    /// Name of the current object, for errors.
     pub context: String,
-    /// Widths of the parameters of the action that is being lowered.
+    /// Widths of the current action's parameters, bits.
     pub params: Vec<u32>,
-    /// Where its arguments lie among the argument bytes.
+    /// Offsets of the current action's arguments in the argument bytes.
     pub args: Vec<u32>,
-    /// Register arrays that it has locked.
-    pub held: Vec<RegisterId>,
+    /// Register arrays locked by the current action.
+    pub locked_registers: Vec<RegisterId>,
 }
 
 impl<'p> Builder<'p> {
@@ -115,7 +115,7 @@ impl<'p> Builder<'p> {
             program,
             layout,
             code: Vec::new(),
-            side: Side::default(),
+            side_tables: SideTables::default(),
             labels: Vec::new(),
             lock_sets: HashMap::new(),
             r: 0,
@@ -123,12 +123,12 @@ impl<'p> Builder<'p> {
             context: String::new(),
             params: Vec::new(),
             args: Vec::new(),
-            held: Vec::new(),
+            locked_registers: Vec::new(),
         }
     }
 
-    /// The position of the next operation.
-    pub fn here(&self) -> Result<Pc, LowerError> {
+    /// Position of the next operation.
+    pub fn current_pc(&self) -> Result<Pc, LowerError> {
         Pc::try_from(self.code.len()).map_err(|_| LowerError::TooLarge)
     }
 
@@ -136,7 +136,7 @@ impl<'p> Builder<'p> {
         self.code.push(op);
     }
 
-    /// A label that is bound later.
+    /// Creates a label to bind later.
     pub fn label(&mut self) -> Result<Label, LowerError> {
         let label = Label(number(self.labels.len())?);
         self.labels.push(None);
@@ -144,110 +144,110 @@ impl<'p> Builder<'p> {
     }
 
     pub fn bind(&mut self, label: Label) -> Result<(), LowerError> {
-        let here = self.here()?;
+        let here = self.current_pc()?;
         if let Some(slot) = self.labels.get_mut(label.0 as usize) {
             *slot = Some(here);
         }
         Ok(())
     }
 
-    /// Binds a label to a place that is known already.
+    /// Binds a label to a known position.
     pub fn bind_at(&mut self, label: Label, at: Pc) {
         if let Some(slot) = self.labels.get_mut(label.0 as usize) {
             *slot = Some(at);
         }
     }
 
-    /// The number that stands for the label until [`Builder::finish`].
-    pub fn to(label: Label) -> Pc {
+    /// Placeholder position of a label until [`Builder::finish`].
+    pub fn label_pc(label: Label) -> Pc {
         label.0
     }
 
-    /// A register of 64 bits; given back by [`Builder::release`].
+    /// Allocates a 64-bit register; [`Builder::release`] frees it.
     pub fn r(&mut self) -> Result<R, LowerError> {
         let r = R::try_from(self.r).map_err(|_| LowerError::TooDeep(self.context.clone()))?;
         self.r += 1;
         Ok(r)
     }
 
-    /// A register of 128 bits.
+    /// Allocates a 128-bit register.
     pub fn w(&mut self) -> Result<W, LowerError> {
         let w = W::try_from(self.w).map_err(|_| LowerError::TooDeep(self.context.clone()))?;
         self.w += 1;
         Ok(w)
     }
 
-    /// Which registers are taken.
+    /// Current register allocation.
     pub fn mark(&self) -> (u16, u16) {
         (self.r, self.w)
     }
 
-    /// Gives back what was taken since the mark.
+    /// Frees the registers allocated since the mark.
     pub fn release(&mut self, (r, w): (u16, u16)) {
         self.r = r;
         self.w = w;
     }
 
     pub fn wide(&mut self, value: u128) -> Result<Index, LowerError> {
-        push(&mut self.side.wide, value)
+        push(&mut self.side_tables.wide, value)
     }
 
     pub fn bytes(&mut self, bytes: Vec<u8>) -> Result<Index, LowerError> {
-        push(&mut self.side.bytes, bytes)
+        push(&mut self.side_tables.bytes, bytes)
     }
 
     pub fn pair(&mut self, value: u64, mask: u64) -> Result<Index, LowerError> {
-        push(&mut self.side.pairs, (value, mask))
+        push(&mut self.side_tables.pairs, (value, mask))
     }
 
     pub fn expression(&mut self, data: &Data) -> Result<Index, LowerError> {
-        push(&mut self.side.expressions, data.clone())
+        push(&mut self.side_tables.expressions, data.clone())
     }
 
     pub fn condition(&mut self, condition: &Bool) -> Result<Index, LowerError> {
-        push(&mut self.side.conditions, condition.clone())
+        push(&mut self.side_tables.conditions, condition.clone())
     }
 
-    /// Emits a statement that is evaluated as a tree.
+    /// Emits a statement to execute as a tree.
     pub fn tree(&mut self, statement: &Statement) -> Result<(), LowerError> {
-        let statement = push(&mut self.side.statements, statement.clone())?;
+        let statement = push(&mut self.side_tables.statements, statement.clone())?;
         self.emit(Op::Statement { statement });
         Ok(())
     }
 
     pub fn parser_op(&mut self, op: &ParserOp) -> Result<Index, LowerError> {
-        push(&mut self.side.parser_ops, op.clone())
+        push(&mut self.side_tables.parser_ops, op.clone())
     }
 
     pub fn lock_set(&mut self, set: &[RegisterId]) -> Result<Index, LowerError> {
         if let Some(index) = self.lock_sets.get(set) {
             return Ok(*index);
         }
-        let index = push(&mut self.side.locks, set.to_vec())?;
+        let index = push(&mut self.side_tables.locks, set.to_vec())?;
         self.lock_sets.insert(set.to_vec(), index);
         Ok(index)
     }
 
-    /// Puts positions in place of labels.
-    pub fn finish(mut self) -> Result<Finished, LowerError> {
+    /// Replaces labels by positions.
+    pub fn finish(mut self) -> Result<LoweredCode, LowerError> {
         for op in &mut self.code {
             for target in op.targets_mut() {
                 let bound = self.labels.get(*target as usize).copied().flatten();
-                *target = bound.ok_or_else(|| LowerError::Dangling(self.context.clone()))?;
+                *target = bound.ok_or_else(|| LowerError::UnresolvedReference(self.context.clone()))?;
             }
         }
-        straighten(&mut self.code, &mut self.labels);
-        Ok(Finished {
+        thread_jumps(&mut self.code, &mut self.labels);
+        Ok(LoweredCode {
             code: self.code,
-            side: self.side,
+            side_tables: self.side_tables,
             labels: self.labels,
         })
     }
 }
 
-/// Jumps that lead to jumps, or to an end, become what is there in the end.
-fn straighten(code: &mut [Op], labels: &mut [Option<Pc>]) {
-    /// No program has longer chains that are worth it; some jump in a circle.
+/// Jump threading: a jump to a jump or to an end is replaced by the final target.
+fn thread_jumps(code: &mut [Op], labels: &mut [Option<Pc>]) {
+    /// Maximum length of a jump chain to follow; cyclic chains exist.
     const JUMPS_MAX: usize = 8;
     let ends: Vec<Pc> = (0..code.len() as Pc)
         .map(|start| {
@@ -279,13 +279,13 @@ fn straighten(code: &mut [Op], labels: &mut [Option<Pc>]) {
 }
 
 impl Label {
-    /// Where it was bound.
+    /// Position that the label is bound to.
     pub fn position(self, labels: &[Option<Pc>]) -> Option<Pc> {
         labels.get(self.0 as usize).copied().flatten()
     }
 }
 
-/// A count as a number of an operation.
+/// Converts a count to an index of an operation.
 pub fn number(count: usize) -> Result<u32, LowerError> {
     u32::try_from(count).map_err(|_| LowerError::TooLarge)
 }
@@ -296,7 +296,7 @@ fn push<T>(list: &mut Vec<T>, item: T) -> Result<Index, LowerError> {
     Ok(index)
 }
 
-/// The low 128 bits of a number, in two's complement.
+/// Low 128 bits of a number in two's complement.
 pub fn low_bits(value: &BigInt) -> u128 {
     let digits = value.to_signed_bytes_le();
     let fill = if digits.last().is_some_and(|top| *top >= 0x80) {

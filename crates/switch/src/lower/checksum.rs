@@ -1,4 +1,4 @@
-//! Checksums: under which conditions they are verified and updated.
+//! Lowering of checksums and their conditions.
 
 use super::builder::{Builder, LowerError, number};
 use crate::exec::op::{Op, Pc};
@@ -9,7 +9,7 @@ impl Builder<'_> {
     /// Lowers the checksums that the parser verifies, or those that the deparser updates.
     pub fn checksums(&mut self, verify: bool) -> Result<Pc, LowerError> {
         self.context = "the checksums".to_owned();
-        let start = self.here()?;
+        let start = self.current_pc()?;
         let program = self.program;
         for (index, checksum) in program.checksums.iter().enumerate() {
             if !(if verify { checksum.verify } else { checksum.update }) {
@@ -17,8 +17,8 @@ impl Builder<'_> {
             }
             let skip = self.label()?;
             let there = Bool::Valid(Box::new(HeaderExpr::Header(checksum.target.header)));
-            // One whose header is not there is not wrong; only the one over a whole IPv4 header needs it to be
-            // updated.
+            // A checksum of an invalid header is not an error. Only the IPv4 header checksum requires a valid header for
+            // an update.
             if verify || checksum.kind == ChecksumKind::Ipv4 {
                 self.branch(&there, false, skip)?;
             }

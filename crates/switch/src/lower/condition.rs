@@ -1,117 +1,123 @@
-//! Conditions: jumps instead of values, so that what decides is all that is computed.
+//! Lowering of conditions to jumps, so only the deciding operands are computed.
 
 use super::access;
 use super::builder::{Builder, Label, LowerError, low_bits};
-use super::value::{Lane, Want, lane_of};
+use super::value::{Lane, Precision, lane_of};
 use crate::exec::op::{Op, Test};
 use crate::program::expr::{Bool, Compare, Data, HeaderExpr, UnionExpr};
 use crate::program::ids::FieldRef;
 
 impl Builder<'_> {
-    /// Emits a jump to the label that is taken if the condition is `wanted`.
-    pub fn branch(&mut self, condition: &Bool, wanted: bool, to: Label) -> Result<(), LowerError> {
+    /// Emits a branch to the label, taken if the condition equals `expected`.
+    pub fn branch(&mut self, condition: &Bool, expected: bool, to: Label) -> Result<(), LowerError> {
         let mark = self.mark();
-        self.branch_inner(condition, wanted, to)?;
+        self.branch_inner(condition, expected, to)?;
         self.release(mark);
         Ok(())
     }
 
-    fn branch_inner(&mut self, condition: &Bool, wanted: bool, to: Label) -> Result<(), LowerError> {
+    fn branch_inner(&mut self, condition: &Bool, expected: bool, to: Label) -> Result<(), LowerError> {
         match condition {
             Bool::Const(value) => {
-                if *value == wanted {
-                    self.emit(Op::Jump { to: Self::to(to) });
+                if *value == expected {
+                    self.emit(Op::Jump {
+                        to: Self::label_pc(to),
+                    });
                 }
                 Ok(())
             }
-            Bool::Not(inner) => self.branch(inner, !wanted, to),
-            Bool::And(left, right) => self.both(left, right, true, wanted, to),
-            Bool::Or(left, right) => self.both(left, right, false, wanted, to),
+            Bool::Not(inner) => self.branch(inner, !expected, to),
+            Bool::And(left, right) => self.both(left, right, true, expected, to),
+            Bool::Or(left, right) => self.both(left, right, false, expected, to),
             Bool::Compare(compare, left, right) => {
-                self.compare(condition, (*compare, left, right), wanted, to)
+                self.compare(condition, (*compare, left, right), expected, to)
             }
             Bool::FromData(data) => {
                 let zero = Data::Const(0.into());
-                self.compare(condition, (Compare::Ne, data, &zero), wanted, to)
+                self.compare(condition, (Compare::Ne, data, &zero), expected, to)
             }
-            Bool::Valid(header) => self.valid(condition, header, wanted, to),
-            Bool::ValidUnion(union) => self.valid_union(condition, union, wanted, to),
+            Bool::Valid(header) => self.valid(condition, header, expected, to),
+            Bool::ValidUnion(union) => self.valid_union(condition, union, expected, to),
             Bool::Select(choice, left, right) => {
                 let (other, end) = (self.label()?, self.label()?);
                 self.branch(choice, false, other)?;
-                self.branch(left, wanted, to)?;
-                self.emit(Op::Jump { to: Self::to(end) });
+                self.branch(left, expected, to)?;
+                self.emit(Op::Jump {
+                    to: Self::label_pc(end),
+                });
                 self.bind(other)?;
-                self.branch(right, wanted, to)?;
+                self.branch(right, expected, to)?;
                 self.bind(end)
             }
-            Bool::Eq(..) | Bool::HeaderEq(..) | Bool::UnionEq(..) => self.branch_tree(condition, wanted, to),
+            Bool::Eq(..) | Bool::HeaderEq(..) | Bool::UnionEq(..) => {
+                self.branch_tree(condition, expected, to)
+            }
         }
     }
 
-    fn branch_tree(&mut self, condition: &Bool, wanted: bool, to: Label) -> Result<(), LowerError> {
+    fn branch_tree(&mut self, condition: &Bool, expected: bool, to: Label) -> Result<(), LowerError> {
         let condition = self.condition(condition)?;
         self.emit(Op::BranchTree {
             condition,
-            wanted,
-            to: Self::to(to),
+            expected,
+            to: Self::label_pc(to),
         });
         Ok(())
     }
 
-    /// `left and right` (`all`), or `left or right`.
+    /// Lowers `left and right` (`all`) or `left or right`.
     fn both(
         &mut self,
         left: &Bool,
         right: &Bool,
         all: bool,
-        wanted: bool,
+        expected: bool,
         to: Label,
     ) -> Result<(), LowerError> {
-        if all == wanted {
-            // The first one that fails decides against the jump.
+        if all == expected {
+            // The first failing operand decides against the jump.
             let end = self.label()?;
-            self.branch(left, !wanted, end)?;
-            self.branch(right, wanted, to)?;
+            self.branch(left, !expected, end)?;
+            self.branch(right, expected, to)?;
             self.bind(end)
         } else {
-            self.branch(left, wanted, to)?;
-            self.branch(right, wanted, to)
+            self.branch(left, expected, to)?;
+            self.branch(right, expected, to)
         }
     }
 
     fn valid(
         &mut self,
-        whole: &Bool,
+        condition: &Bool,
         header: &HeaderExpr,
-        wanted: bool,
+        expected: bool,
         to: Label,
     ) -> Result<(), LowerError> {
-        let place = access::known(self.program, header).and_then(|header| self.layout.header(header));
+        let place = access::static_header(self.program, header).and_then(|header| self.layout.header(header));
         match place {
-            Some(place) if place.metadata => self.branch(&Bool::Const(true), wanted, to),
+            Some(place) if place.metadata => self.branch(&Bool::Const(true), expected, to),
             Some(place) => {
                 let at = place.valid;
                 self.emit(Op::BranchValid {
                     at,
-                    valid: wanted,
-                    to: Self::to(to),
+                    valid: expected,
+                    to: Self::label_pc(to),
                 });
                 Ok(())
             }
-            None => self.branch_tree(whole, wanted, to),
+            None => self.branch_tree(condition, expected, to),
         }
     }
 
     fn valid_union(
         &mut self,
-        whole: &Bool,
+        condition: &Bool,
         union: &UnionExpr,
-        wanted: bool,
+        expected: bool,
         to: Label,
     ) -> Result<(), LowerError> {
-        let Some(union) = access::known_union(self.program, union) else {
-            return self.branch_tree(whole, wanted, to);
+        let Some(union) = access::static_union(self.program, union) else {
+            return self.branch_tree(condition, expected, to);
         };
         let headers = self
             .program
@@ -123,12 +129,12 @@ impl Builder<'_> {
             .filter_map(|header| self.layout.header(*header))
             .map(|place| place.valid)
             .collect();
-        if wanted {
+        if expected {
             for at in places {
                 self.emit(Op::BranchValid {
                     at,
                     valid: true,
-                    to: Self::to(to),
+                    to: Self::label_pc(to),
                 });
             }
             return Ok(());
@@ -138,21 +144,23 @@ impl Builder<'_> {
             self.emit(Op::BranchValid {
                 at,
                 valid: true,
-                to: Self::to(end),
+                to: Self::label_pc(end),
             });
         }
-        self.emit(Op::Jump { to: Self::to(to) });
+        self.emit(Op::Jump {
+            to: Self::label_pc(to),
+        });
         self.bind(end)
     }
 
     fn compare(
         &mut self,
-        whole: &Bool,
+        condition: &Bool,
         (compare, left, right): (Compare, &Data, &Data),
-        wanted: bool,
+        expected: bool,
         to: Label,
     ) -> Result<(), LowerError> {
-        if let Some(op) = self.compare_bytes((compare, left, right), wanted, to) {
+        if let Some(op) = self.compare_bytes((compare, left, right), expected, to) {
             self.emit(op);
             return Ok(());
         }
@@ -162,14 +170,14 @@ impl Builder<'_> {
             _ => None,
         };
         let Some((joined, lane)) = joined.and_then(|range| lane_of(&range).map(|lane| (range, lane))) else {
-            return self.branch_tree(whole, wanted, to);
+            return self.branch_tree(condition, expected, to);
         };
-        let (test, swap) = test(compare, wanted, joined.is_negative());
-        let to_pc = Self::to(to);
+        let (test, swap) = test(compare, expected, joined.is_negative());
+        let to_pc = Self::label_pc(to);
         match lane {
             Lane::Narrow => {
-                let Some(a) = self.narrow(left, Want::Exact)? else {
-                    return self.branch_tree(whole, wanted, to);
+                let Some(a) = self.narrow(left, Precision::Exact)? else {
+                    return self.branch_tree(condition, expected, to);
                 };
                 if let (Data::Const(value), Test::Eq | Test::Ne) = (right, test) {
                     let value = low_bits(value) as u64;
@@ -179,8 +187,8 @@ impl Builder<'_> {
                     });
                     return Ok(());
                 }
-                let Some(b) = self.narrow(right, Want::Exact)? else {
-                    return self.branch_tree(whole, wanted, to);
+                let Some(b) = self.narrow(right, Precision::Exact)? else {
+                    return self.branch_tree(condition, expected, to);
                 };
                 let (a, b) = if swap { (b, a) } else { (a, b) };
                 self.emit(Op::Branch {
@@ -192,10 +200,10 @@ impl Builder<'_> {
             }
             Lane::Wide => {
                 let (Some(a), Some(b)) = (
-                    self.in_wide(left, Want::Exact)?,
-                    self.in_wide(right, Want::Exact)?,
+                    self.wide_value(left, Precision::Exact)?,
+                    self.wide_value(right, Precision::Exact)?,
                 ) else {
-                    return self.branch_tree(whole, wanted, to);
+                    return self.branch_tree(condition, expected, to);
                 };
                 let (a, b) = if swap { (b, a) } else { (a, b) };
                 self.emit(Op::WideBranch {
@@ -211,11 +219,11 @@ impl Builder<'_> {
 }
 
 impl Builder<'_> {
-    /// A field of up to two bytes against a constant, in one operation; none if they are something else.
+    /// Emits the comparison of a field of up to two bytes with a constant as one operation; `None` for other operands.
     fn compare_bytes(
         &self,
         (compare, left, right): (Compare, &Data, &Data),
-        wanted: bool,
+        expected: bool,
         to: Label,
     ) -> Option<Op> {
         let (Data::Field(field), Data::Const(value)) = (left, right) else {
@@ -230,10 +238,10 @@ impl Builder<'_> {
             Compare::Lt => (0, value.checked_sub(1)?, true),
             Compare::Ge => (0, value.checked_sub(1)?, false),
         };
-        self.branch_bytes(*field, (low, high), inside == wanted, to)
+        self.branch_bytes(*field, (low, high), inside == expected, to)
     }
 
-    /// Branches if a field of up to two bytes is (not) within bounds; none if it is another field, or cannot be so great.
+    /// Emits a branch if a field of up to two bytes is (not) within bounds; `None` for other fields or unreachable bounds.
     pub fn branch_bytes(
         &self,
         field: FieldRef,
@@ -246,7 +254,7 @@ impl Builder<'_> {
             return None;
         }
         let most = u16::MAX >> (16 - place.bits);
-        let to = Self::to(to);
+        let to = Self::label_pc(to);
         if high > most {
             return None;
         }
@@ -272,11 +280,11 @@ impl Builder<'_> {
     }
 }
 
-/// The test of a comparison that is to come out as wanted, and whether its sides are exchanged.
-fn test(compare: Compare, wanted: bool, signed: bool) -> (Test, bool) {
+/// Test for a comparison with the expected result, and whether the operands are swapped.
+fn test(compare: Compare, expected: bool, signed: bool) -> (Test, bool) {
     let less = if signed { Test::Less } else { Test::Below };
     let less_eq = if signed { Test::LessEq } else { Test::BelowEq };
-    match (compare, wanted) {
+    match (compare, expected) {
         (Compare::Eq, true) | (Compare::Ne, false) => (Test::Eq, false),
         (Compare::Eq, false) | (Compare::Ne, true) => (Test::Ne, false),
         (Compare::Lt, true) | (Compare::Ge, false) => (less, false),

@@ -1,8 +1,8 @@
-//! From a [`Program`] to its executable form: what really runs, as one linear list.
+//! Lowering of a [`Program`] to its executable form, one linear list of operations.
 //!
-//! Everything that can be decided once is decided here: where fields lie, which lane an expression is computed in,
-//! how keys and checksums are gathered, which registers an action locks. The result is canonical: the same program
-//! gives the same form, whose digest is the program's evidence.
+//! All static decisions are made here: the locations of fields, the lane of each expression, the gathering of keys
+//! and checksum inputs, the registers that an action locks. The result is deterministic: the same program yields the
+//! same form, and the digest of the form is part of the evidence.
 
 mod access;
 pub(crate) mod builder;
@@ -12,21 +12,21 @@ mod parser;
 mod pipeline;
 pub(crate) mod plan;
 mod range;
-pub(crate) mod standard;
+pub(crate) mod standard_metadata;
 mod statement;
 mod value;
 mod walk;
 
-pub use self::builder::{LowerError, Side};
-pub use self::pipeline::Onward;
-pub use self::statement::{ActionCode, lay_args};
+pub use self::builder::{LowerError, SideTables};
+pub use self::pipeline::TableSuccessors;
+pub use self::statement::{ActionCode, layout_args};
 
 use serde::Serialize;
 
-use self::builder::{Builder, Finished};
-use self::parser::Selection;
-use self::plan::{InputStep, KeyPlan, Stretch};
-use self::standard::Standard;
+use self::builder::{Builder, LoweredCode};
+use self::parser::UnresolvedSelect;
+use self::plan::{InputStep, KeyPlan, WordRange};
+use self::standard_metadata::StandardMetadata;
 use crate::exec::op::{Op, Pc};
 use crate::layout::Layout;
 use crate::program::Program;
@@ -34,65 +34,65 @@ use crate::program::expr::Data;
 use crate::program::ids::HeaderId;
 use crate::program::parser::{KeyPart, Match};
 
-/// A choice among parser transitions that is made by tree.
+/// Select expression of a parser state that is evaluated as a tree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Choice {
-    /// What the key is made of.
+pub struct ParserSelect {
+    /// Parts of the key.
     pub key: Vec<KeyPart>,
-    /// What is matched, and where to go on.
+    /// Matches with the next operation.
     pub cases: Vec<(Match, Pc)>,
-    /// Where to go on otherwise.
+    /// Next operation without a match.
     pub default: Pc,
 }
 
-/// A program in executable form.
+/// Program in executable form.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Executable {
-    /// The program.
+    /// Program.
     pub program: Program,
-    /// Where its headers lie.
+    /// Layout of the headers.
     pub layout: Layout,
-    /// Where the standard metadata lies.
-    pub standard: Standard,
-    /// The operations.
+    /// Locations of the standard metadata.
+    pub standard_metadata: StandardMetadata,
+    /// Operations.
     pub code: Vec<Op>,
-    /// What they refer to.
-    pub side: Side,
-    /// Choices of the parser.
-    pub choices: Vec<Choice>,
-    /// Where the parser begins.
+    /// Tables that the operations refer to.
+    pub side_tables: SideTables,
+    /// Select expressions of the parser.
+    pub parser_selects: Vec<ParserSelect>,
+    /// Start of the parser.
     pub parser: Pc,
-    /// Where checksums are verified.
+    /// Start of the checksum verification.
     pub verify: Pc,
-    /// Where checksums are updated.
+    /// Start of the checksum update.
     pub update: Pc,
-    /// Where ingress begins.
+    /// Start of ingress.
     pub ingress: Pc,
-    /// Where egress begins.
+    /// Start of egress.
     pub egress: Pc,
-    /// Where the deparser's statements begin.
+    /// Start of the deparser's statements.
     pub deparser: Pc,
     /// Actions.
     pub actions: Vec<ActionCode>,
-    /// Where to go on after tables.
-    pub onward: Vec<Onward>,
-    /// How tables' keys are made.
+    /// Successors of each table.
+    pub table_successors: Vec<TableSuccessors>,
+    /// Key plan of each table.
     pub keys: Vec<KeyPlan>,
-    /// How calculations' inputs are gathered.
+    /// Input steps of each calculation.
     pub inputs: Vec<Vec<InputStep>>,
-    /// Where calculations that are sums of whole words add up what they are made over.
-    pub sums: Vec<Option<Vec<Stretch>>>,
-    /// Bits of headers' fields of variable length, where the header's type says how to compute them.
+    /// Word ranges of each calculation that is an Internet checksum over whole words.
+    pub sums: Vec<Option<Vec<WordRange>>>,
+    /// Length expression of each header's variable-length field, if the header type defines one.
     pub lengths: Vec<Option<Data>>,
 }
 
 /// Lowers a program.
 ///
 /// # Errors
-/// What keeps it from being run.
+/// The reason why the program cannot run.
 pub fn lower(program: Program) -> Result<Executable, LowerError> {
     let layout = Layout::of(&program).ok_or(LowerError::HeadersTooLarge)?;
-    let standard = Standard::of(&program, &layout)?;
+    let standard = StandardMetadata::locate(&program, &layout)?;
     let keys = program
         .tables
         .iter()
@@ -107,7 +107,7 @@ pub fn lower(program: Program) -> Result<Executable, LowerError> {
         .calculations
         .iter()
         .zip(&inputs)
-        .map(|(calculation, inputs)| plan::stretches(calculation, inputs))
+        .map(|(calculation, inputs)| plan::word_ranges(calculation, inputs))
         .collect();
     let lengths = (0u32..)
         .map(HeaderId)
@@ -131,11 +131,15 @@ pub fn lower(program: Program) -> Result<Executable, LowerError> {
     let ingress = builder.pipeline(&program.ingress, &actions, &mut onward)?;
     let egress = builder.pipeline(&program.egress, &actions, &mut onward)?;
     builder.context = "the deparser".to_owned();
-    let deparser = builder.here()?;
+    let deparser = builder.current_pc()?;
     builder.body(&program.deparser.statements)?;
     builder.emit(Op::End);
-    let Finished { code, side, labels } = builder.finish()?;
-    let mut by_table = vec![Onward::default(); program.tables.len()];
+    let LoweredCode {
+        code,
+        side_tables: side,
+        labels,
+    } = builder.finish()?;
+    let mut by_table = vec![TableSuccessors::default(); program.tables.len()];
     for table in &onward {
         if let Some(slot) = by_table.get_mut(table.table as usize) {
             *slot = table.resolve(&labels)?;
@@ -143,14 +147,14 @@ pub fn lower(program: Program) -> Result<Executable, LowerError> {
     }
     let choices = selections
         .iter()
-        .map(|selection| choice(selection, &labels))
+        .map(|selection| resolve_select(selection, &labels))
         .collect::<Result<Vec<_>, _>>()?;
     Ok(Executable {
         layout,
-        standard,
+        standard_metadata: standard,
         code,
-        side,
-        choices,
+        side_tables: side,
+        parser_selects: choices,
         parser,
         verify,
         update,
@@ -158,7 +162,7 @@ pub fn lower(program: Program) -> Result<Executable, LowerError> {
         egress,
         deparser,
         actions,
-        onward: by_table,
+        table_successors: by_table,
         keys,
         inputs,
         sums,
@@ -167,17 +171,17 @@ pub fn lower(program: Program) -> Result<Executable, LowerError> {
     })
 }
 
-fn choice(selection: &Selection, labels: &[Option<Pc>]) -> Result<Choice, LowerError> {
+fn resolve_select(selection: &UnresolvedSelect, labels: &[Option<Pc>]) -> Result<ParserSelect, LowerError> {
     let position = |label: builder::Label| {
         let found = label.position(labels);
-        found.ok_or_else(|| LowerError::Dangling("a parser state".to_owned()))
+        found.ok_or_else(|| LowerError::UnresolvedReference("parser state".to_owned()))
     };
     let cases = selection
         .cases
         .iter()
         .map(|(matches, label)| Ok((matches.clone(), position(*label)?)))
         .collect::<Result<Vec<_>, LowerError>>()?;
-    Ok(Choice {
+    Ok(ParserSelect {
         key: selection.key.clone(),
         cases,
         default: position(selection.default)?,

@@ -1,28 +1,28 @@
-//! Parsers: states as stretches of code that jump to each other.
+//! Lowering of the parser: each state becomes a code block that jumps to other states.
 
 use super::builder::{Builder, Label, LowerError};
-use super::value::Want;
+use super::value::Precision;
 use crate::exec::op::{Alu, Op, R};
-use crate::layout::Place;
+use crate::layout::FieldLayout;
 use crate::program::expr::Data;
 use crate::program::ids::{FieldRef, StateId};
 use crate::program::parser::{Extract, KeyPart, Match, Parser, ParserOp, State};
 
-/// A choice among transitions whose key no register holds.
+/// Select expression with a key that does not fit in a register; targets are labels.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Selection {
-    /// What the key is made of.
+pub struct UnresolvedSelect {
+    /// Parts of the key.
     pub key: Vec<KeyPart>,
-    /// What is matched, and where to go on.
+    /// Matches with their targets.
     pub cases: Vec<(Match, Label)>,
-    /// Where to go on otherwise.
+    /// Target without a match.
     pub default: Label,
 }
 
 impl Builder<'_> {
-    /// Lowers the parser; choices that are made by tree are added to `selections`.
-    pub fn parser(&mut self, selections: &mut Vec<Selection>) -> Result<u32, LowerError> {
-        let start = self.here()?;
+    /// Lowers the parser; select expressions that are evaluated as trees are added to `selections`.
+    pub fn parser(&mut self, selections: &mut Vec<UnresolvedSelect>) -> Result<u32, LowerError> {
+        let start = self.current_pc()?;
         let program = self.program;
         let states = &program.parser.states;
         let labels = states
@@ -34,15 +34,23 @@ impl Builder<'_> {
             None => Ok(end),
             Some(id) => {
                 let found = labels.get(id.index()).copied();
-                found.ok_or_else(|| LowerError::Dangling("a parser state".to_owned()))
+                found.ok_or_else(|| LowerError::UnresolvedReference("parser state".to_owned()))
             }
         };
         let first = program.parser.init.map(StateId::index);
-        let mut order: Vec<_> = states.iter().zip(&labels).zip(loops(&program.parser)).collect();
+        let mut order: Vec<_> = states
+            .iter()
+            .zip(&labels)
+            .zip(loop_states(&program.parser))
+            .collect();
         match first {
             Some(first) => match order.get_mut(..=first) {
                 Some(upto) => upto.rotate_right(1),
-                None => return Err(LowerError::Dangling("the parser's first state".to_owned())),
+                None => {
+                    return Err(LowerError::UnresolvedReference(
+                        "start state of the parser".to_owned(),
+                    ));
+                }
             },
             None => self.emit(Op::End),
         }
@@ -77,7 +85,7 @@ impl Builder<'_> {
             }
             ParserOp::Set(field, value) => {
                 let statement = crate::program::action::Statement::Assign(
-                    crate::program::action::Place::Field(*field),
+                    crate::program::action::LValue::Field(*field),
                     value.clone(),
                 );
                 return self.plain(&statement);
@@ -110,19 +118,19 @@ impl Builder<'_> {
         &mut self,
         state: &State,
         target: &impl Fn(Option<StateId>) -> Result<Label, LowerError>,
-        selections: &mut Vec<Selection>,
+        selections: &mut Vec<UnresolvedSelect>,
     ) -> Result<(), LowerError> {
         let default = target(state.default)?;
         if state.key.is_empty() {
             self.emit(Op::Jump {
-                to: Self::to(default),
+                to: Self::label_pc(default),
             });
             return Ok(());
         }
         if let Some(ops) = self.plain_cases(state, target)? {
             self.code.extend(ops);
             self.emit(Op::Jump {
-                to: Self::to(default),
+                to: Self::label_pc(default),
             });
             return Ok(());
         }
@@ -137,7 +145,7 @@ impl Builder<'_> {
                 cases.push((case.matches.clone(), target(case.next)?));
             }
             let index = super::builder::number(selections.len())?;
-            selections.push(Selection {
+            selections.push(UnresolvedSelect {
                 key: state.key.clone(),
                 cases,
                 default,
@@ -146,7 +154,7 @@ impl Builder<'_> {
             return Ok(());
         };
         for case in &state.transitions {
-            let to = Self::to(target(case.next)?);
+            let to = Self::label_pc(target(case.next)?);
             let Match::Value { value, mask } = &case.matches else {
                 continue;
             };
@@ -160,12 +168,12 @@ impl Builder<'_> {
             }
         }
         self.emit(Op::Jump {
-            to: Self::to(default),
+            to: Self::label_pc(default),
         });
         Ok(())
     }
 
-    /// The cases of a key that is one field of up to two bytes, each in one operation; none if it is anything else.
+    /// Cases of a key that is one field of up to two bytes, one operation each; `None` for other keys.
     fn plain_cases(
         &self,
         state: &State,
@@ -190,13 +198,13 @@ impl Builder<'_> {
         Ok(Some(ops))
     }
 
-    /// The key in one register, each part padded to whole bytes; none if it does not fit.
+    /// Loads the key in one register, each part padded to whole bytes; `None` if the key does not fit.
     fn narrow_key(&mut self, key: &[KeyPart]) -> Result<Option<R>, LowerError> {
         let mut widths = Vec::new();
         for part in key {
             let bits = match part {
                 KeyPart::Field(field) => match self.layout.field(*field) {
-                    Some(Place {
+                    Some(FieldLayout {
                         variable: false,
                         bits,
                         ..
@@ -212,7 +220,7 @@ impl Builder<'_> {
         if total > 64 {
             return Ok(None);
         }
-        let mut whole: Option<R> = None;
+        let mut full_key: Option<R> = None;
         for (part, bits) in key.iter().zip(widths) {
             let r = match part {
                 KeyPart::Field(field) => match self.key_field(*field, bits)? {
@@ -221,7 +229,7 @@ impl Builder<'_> {
                 },
                 KeyPart::Lookahead(offset, _) => {
                     let r = self.r()?;
-                    // BMv2 reads on behind the packet; here the missing bits are 0.
+                    // BMv2 reads beyond the packet; here the missing bits are 0.
                     self.emit(Op::Peek {
                         r,
                         offset: *offset,
@@ -232,7 +240,7 @@ impl Builder<'_> {
                 }
                 KeyPart::StackLast(..) | KeyPart::UnionStackLast(..) => return Ok(None),
             };
-            whole = Some(match whole {
+            full_key = Some(match full_key {
                 None => r,
                 Some(so_far) => {
                     let joined = self.r()?;
@@ -253,10 +261,10 @@ impl Builder<'_> {
                 }
             });
         }
-        Ok(whole)
+        Ok(full_key)
     }
 
-    /// A field as part of a key: its bits without sign.
+    /// Loads a field as a key part: its bits as an unsigned number.
     fn key_field(&mut self, field: FieldRef, bits: u32) -> Result<Option<R>, LowerError> {
         let data = Data::Field(field);
         if self.range(&data).is_some_and(|range| range.is_negative()) {
@@ -269,12 +277,12 @@ impl Builder<'_> {
                 _ => None,
             });
         }
-        self.narrow(&data, Want::Low(bits.min(64)))
+        self.narrow(&data, Precision::Low(bits.min(64)))
     }
 }
 
-/// Of each state, whether a transition leads back to it from what it leads to: every circle has such a state.
-fn loops(parser: &Parser) -> Vec<bool> {
+/// For each state, whether a back edge leads to it: every cycle has such a state.
+fn loop_states(parser: &Parser) -> Vec<bool> {
     let following = |state: usize| {
         let state = parser.states.get(state);
         let transitions = state.map_or(&[][..], |state| state.transitions.as_slice());
@@ -282,33 +290,33 @@ fn loops(parser: &Parser) -> Vec<bool> {
         next.chain(state.map(|state| state.default)).flatten()
     };
     let mut loops = vec![false; parser.states.len()];
-    // Whether a state has been met, and whether it is on the way from the first one to here.
-    let mut met = vec![(false, false); parser.states.len()];
-    let mut way: Vec<(usize, Vec<StateId>)> = Vec::new();
+    // Whether a state has been visited, and whether it is on the path from the start state.
+    let mut visited = vec![(false, false); parser.states.len()];
+    let mut path: Vec<(usize, Vec<StateId>)> = Vec::new();
     let first = parser.init.map(StateId::index);
     if let Some(first) = first {
-        way.push((first, following(first).collect()));
+        path.push((first, following(first).collect()));
     }
-    if let Some(known) = first.and_then(|first| met.get_mut(first)) {
+    if let Some(known) = first.and_then(|first| visited.get_mut(first)) {
         *known = (true, true);
     }
-    while let Some((state, left)) = way.last_mut() {
+    while let Some((state, left)) = path.last_mut() {
         let Some(next) = left.pop().map(StateId::index) else {
-            if let Some(known) = met.get_mut(*state) {
+            if let Some(known) = visited.get_mut(*state) {
                 known.1 = false;
             }
-            way.pop();
+            path.pop();
             continue;
         };
-        match met.get_mut(next) {
-            Some((true, on_the_way)) => {
-                if *on_the_way && let Some(loops) = loops.get_mut(next) {
+        match visited.get_mut(next) {
+            Some((true, on_path)) => {
+                if *on_path && let Some(loops) = loops.get_mut(next) {
                     *loops = true;
                 }
             }
             Some(known) => {
                 *known = (true, true);
-                way.push((next, following(next).collect()));
+                path.push((next, following(next).collect()));
             }
             None => {}
         }
@@ -316,7 +324,7 @@ fn loops(parser: &Parser) -> Vec<bool> {
     loops
 }
 
-/// Up to 8 bytes as a number.
+/// Converts up to 8 big-endian bytes.
 fn number(bytes: &[u8]) -> u64 {
     bytes
         .iter()

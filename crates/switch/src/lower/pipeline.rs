@@ -1,4 +1,4 @@
-//! Pipelines: tables and conditions in the order in which packets meet them.
+//! Lowering of pipelines: tables and conditions in topological order.
 
 use serde::Serialize;
 
@@ -9,36 +9,36 @@ use crate::program::Program;
 use crate::program::ids::NodeId;
 use crate::program::pipeline::{Next, Node, Pipeline, Table};
 
-/// Where a pipeline goes on after a table.
+/// Successors of a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Onward {
-    /// After a hit, by action; of all actions if there is one only.
+pub struct TableSuccessors {
+    /// After a hit, by action; one element if all actions have the same successor.
     pub hit: Vec<Pc>,
     /// After a miss, by action.
     pub miss: Vec<Pc>,
     /// After a miss without an action.
-    pub none: Pc,
+    pub no_action: Pc,
 }
 
-/// The same with labels.
-pub struct OnwardLabels {
+/// Successors of a table as labels.
+pub struct TableSuccessorLabels {
     pub table: u32,
     pub hit: Vec<Label>,
     pub miss: Vec<Label>,
-    pub none: Label,
+    pub no_action: Label,
 }
 
 impl Builder<'_> {
-    /// Lowers a pipeline. Tables' ways onward are added to `onward`.
+    /// Lowers a pipeline. The successors of its tables are added to `onward`.
     pub fn pipeline(
         &mut self,
         pipeline: &Pipeline,
         actions: &[ActionCode],
-        onward: &mut Vec<OnwardLabels>,
+        onward: &mut Vec<TableSuccessorLabels>,
     ) -> Result<Pc, LowerError> {
         self.context = format!("pipeline {}", pipeline.name);
         let order = order(self.program, pipeline)?;
-        let start = self.here()?;
+        let start = self.current_pc()?;
         let labels = pipeline
             .nodes
             .iter()
@@ -49,7 +49,7 @@ impl Builder<'_> {
             None => Ok(end),
             Some(id) => {
                 let found = labels.get(id.index()).copied();
-                found.ok_or_else(|| LowerError::Dangling("a node of a pipeline".to_owned()))
+                found.ok_or_else(|| LowerError::UnresolvedReference("pipeline node".to_owned()))
             }
         };
         for (position, node) in order.iter().enumerate() {
@@ -65,8 +65,8 @@ impl Builder<'_> {
                 Some(Node::Table(table)) => {
                     self.emit(Op::Apply { table: table.0 });
                     let found = self.program.tables.get(table.index());
-                    let found = found.ok_or_else(|| LowerError::Dangling("a table".to_owned()))?;
-                    onward.push(self.onward(table.0, found, &target)?);
+                    let found = found.ok_or_else(|| LowerError::UnresolvedReference("table".to_owned()))?;
+                    onward.push(self.table_successors(table.0, found, &target)?);
                 }
                 Some(Node::Condition {
                     condition,
@@ -80,20 +80,23 @@ impl Builder<'_> {
                     } else {
                         self.branch(condition, true, yes)?;
                         if following != Some(no) {
-                            self.emit(Op::Jump { to: Self::to(no) });
+                            self.emit(Op::Jump {
+                                to: Self::label_pc(no),
+                            });
                         }
                     }
                     self.release(mark);
                 }
                 Some(Node::Action { action, next }) => {
                     let code = actions.get(action.index());
-                    let code = code.ok_or_else(|| LowerError::Dangling("an action call".to_owned()))?;
+                    let code =
+                        code.ok_or_else(|| LowerError::UnresolvedReference("action call".to_owned()))?;
                     let at = self.label()?;
                     self.bind_at(at, code.start);
                     let then = target(*next)?;
                     self.emit(Op::Call {
-                        action: Self::to(at),
-                        then: Self::to(then),
+                        action: Self::label_pc(at),
+                        then: Self::label_pc(then),
                     });
                 }
                 None => {}
@@ -104,12 +107,12 @@ impl Builder<'_> {
         Ok(start)
     }
 
-    fn onward(
+    fn table_successors(
         &self,
         table: u32,
         found: &Table,
         target: &impl Fn(Option<NodeId>) -> Result<Label, LowerError>,
-    ) -> Result<OnwardLabels, LowerError> {
+    ) -> Result<TableSuccessorLabels, LowerError> {
         let none = target(found.next_without_action)?;
         let count = self.program.actions.len();
         let (hit, miss) = match &found.next {
@@ -124,60 +127,63 @@ impl Builder<'_> {
                 (by_action.clone(), by_action)
             }
         };
-        Ok(OnwardLabels {
+        Ok(TableSuccessorLabels {
             table,
             hit,
             miss,
-            none,
+            no_action: none,
         })
     }
 }
 
-impl OnwardLabels {
-    /// The ways onward with positions in place of labels.
-    pub fn resolve(&self, labels: &[Option<Pc>]) -> Result<Onward, LowerError> {
+impl TableSuccessorLabels {
+    /// Resolves the labels to positions.
+    pub fn resolve(&self, labels: &[Option<Pc>]) -> Result<TableSuccessors, LowerError> {
         let position = |label: &Label| {
             let found = label.position(labels);
-            found.ok_or_else(|| LowerError::Dangling("a table's next node".to_owned()))
+            found.ok_or_else(|| LowerError::UnresolvedReference("successor of a table".to_owned()))
         };
-        Ok(Onward {
+        Ok(TableSuccessors {
             hit: self.hit.iter().map(position).collect::<Result<_, _>>()?,
             miss: self.miss.iter().map(position).collect::<Result<_, _>>()?,
-            none: position(&self.none)?,
+            no_action: position(&self.no_action)?,
         })
     }
 }
 
-/// The nodes that can be reached, each before those that follow it.
+/// Reachable nodes in topological order.
 fn order(program: &Program, pipeline: &Pipeline) -> Result<Vec<NodeId>, LowerError> {
     #[derive(Clone, Copy, PartialEq)]
-    enum Mark {
-        New,
+    enum VisitState {
+        Unvisited,
         Open,
         Done,
     }
-    let mut marks = vec![Mark::New; pipeline.nodes.len()];
+    let mut marks = vec![VisitState::Unvisited; pipeline.nodes.len()];
     let mut finished = Vec::new();
     let mut stack: Vec<(NodeId, bool)> = pipeline.init.map(|node| (node, false)).into_iter().collect();
     while let Some((node, leaving)) = stack.pop() {
         let Some(mark) = marks.get_mut(node.index()) else {
-            return Err(LowerError::Dangling(format!("pipeline {}", pipeline.name)));
+            return Err(LowerError::UnresolvedReference(format!(
+                "pipeline {}",
+                pipeline.name
+            )));
         };
         if leaving {
-            *mark = Mark::Done;
+            *mark = VisitState::Done;
             finished.push(node);
             continue;
         }
         match *mark {
-            Mark::Done => continue,
-            Mark::Open => return Err(LowerError::Circle(pipeline.name.clone())),
-            Mark::New => *mark = Mark::Open,
+            VisitState::Done => continue,
+            VisitState::Open => return Err(LowerError::ControlFlowCycle(pipeline.name.clone())),
+            VisitState::Unvisited => *mark = VisitState::Open,
         }
         stack.push((node, true));
         for next in successors(program, pipeline, node) {
             match marks.get(next.index()) {
-                Some(Mark::Open) => return Err(LowerError::Circle(pipeline.name.clone())),
-                Some(Mark::New) => stack.push((next, false)),
+                Some(VisitState::Open) => return Err(LowerError::ControlFlowCycle(pipeline.name.clone())),
+                Some(VisitState::Unvisited) => stack.push((next, false)),
                 _ => {}
             }
         }

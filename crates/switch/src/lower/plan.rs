@@ -1,4 +1,4 @@
-//! What is copied from the arena for keys, hashes and checksums, decided once.
+//! Copy plans for keys, hashes and checksums.
 
 use serde::Serialize;
 
@@ -9,31 +9,31 @@ use crate::program::ids::FieldRef;
 use crate::program::pipeline::{KeySource, Table};
 use crate::program::{Calculation, Input, Program};
 
-/// A part of a table's key.
+/// Step of a key plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum KeyStep {
     /// Whole bytes.
     Copy {
-        /// Where the header's validity stands: an invalid one counts as zeros. None for what always counts.
+        /// Offset of the header's validity: fields of an invalid header count as zero. `None` for metadata.
         valid: Option<u32>,
-        /// Where from.
+        /// Source offset.
         at: u32,
-        /// How many.
+        /// Length.
         bytes: u32,
     },
-    /// Bits, padded to whole bytes at their front.
+    /// Bits, padded in front to whole bytes.
     Bits {
-        /// As above.
+        /// Offset of the header's validity; `None` for metadata.
         valid: Option<u32>,
-        /// The first bit, counted from the arena's first byte's most significant.
+        /// First bit, counted from the most significant bit of the arena's first byte.
         bit: u32,
-        /// How many.
+        /// Length.
         bits: u32,
     },
 }
 
 impl KeyStep {
-    /// Its length in the key.
+    /// Length in the key, bytes.
     #[must_use]
     pub const fn bytes(&self) -> u32 {
         match self {
@@ -43,20 +43,20 @@ impl KeyStep {
     }
 }
 
-/// How a table's key is made.
+/// Plan of a table key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct KeyPlan {
-    /// Its parts.
+    /// Steps.
     pub steps: Vec<KeyStep>,
-    /// What is masked afterwards, if anything.
+    /// Mask to apply to the key, if any.
     pub mask: Option<Vec<u8>>,
-    /// Its length.
+    /// Length of the key, bytes.
     pub bytes: usize,
 }
 
-/// The plan of a table's key.
+/// Creates the plan of a table's key.
 pub fn key(layout: &Layout, table: &Table) -> Result<KeyPlan, LowerError> {
-    let dangling = || LowerError::Dangling(format!("the key of table {}", table.name));
+    let dangling = || LowerError::UnresolvedReference(format!("key of table {}", table.name));
     let mut plan = KeyPlan::default();
     let mut mask = Vec::new();
     let mut masked = false;
@@ -77,7 +77,7 @@ pub fn key(layout: &Layout, table: &Table) -> Result<KeyPlan, LowerError> {
                 let metadata = header.metadata;
                 let hidden = source.field as usize + 1 == header.fields.len();
                 let valid = (!metadata && !hidden).then_some(header.valid);
-                // The bits above a field of metadata are always 0.
+                // The bits above a metadata field are always 0.
                 if place.whole_bytes() || metadata {
                     KeyStep::Copy {
                         valid,
@@ -108,42 +108,42 @@ pub fn key(layout: &Layout, table: &Table) -> Result<KeyPlan, LowerError> {
     Ok(plan)
 }
 
-/// A part of what a calculation is made over.
+/// Input step of a calculation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum InputStep {
-    /// Bits of a header, if it is valid.
+    /// Bits of a valid header.
     Bits {
-        /// Where the header's validity stands; none for metadata.
+        /// Offset of the header's validity; `None` for metadata.
         valid: Option<u32>,
-        /// The first bit.
+        /// First bit.
         bit: u32,
-        /// How many.
+        /// Length.
         bits: u32,
     },
-    /// A field of variable length, if its header is valid.
+    /// Variable-length field of a valid header.
     Variable {
-        /// Where the header's validity stands.
+        /// Offset of the header's validity.
         valid: u32,
-        /// Where its length stands.
+        /// Offset of the length.
         length: u32,
-        /// Where its bytes begin.
+        /// Offset of the bytes.
         bytes: u32,
     },
-    /// Bits of a constant, the last ones of its bytes.
+    /// The last bits of a constant's bytes.
     Constant(Vec<u8>, u32),
-    /// A whole header, if it is valid.
+    /// Whole header, if valid.
     Header(crate::program::ids::HeaderId),
-    /// What is behind the headers.
+    /// Payload.
     Payload,
 }
 
-/// The plan of a calculation's input. Neighbours on the wire become one step.
+/// Creates the input steps of a calculation. Adjacent fields are merged into one step.
 pub fn inputs(
     program: &Program,
     layout: &Layout,
     calculation: &Calculation,
 ) -> Result<Vec<InputStep>, LowerError> {
-    let dangling = || LowerError::Dangling(format!("calculation {}", calculation.name));
+    let dangling = || LowerError::UnresolvedReference(format!("calculation {}", calculation.name));
     let mut steps: Vec<InputStep> = Vec::new();
     for input in &calculation.inputs {
         let step = match input {
@@ -153,7 +153,7 @@ pub fn inputs(
                 program.type_of(*header).ok_or_else(dangling)?;
                 InputStep::Header(*header)
             }
-            // Wherever it stands, BMv2 appends it.
+            // BMv2 always appends the payload at the end.
             Input::Payload => continue,
         };
         if let (
@@ -182,25 +182,25 @@ pub fn inputs(
     Ok(steps)
 }
 
-/// Whole words of 16 bits of a header, if it is valid.
+/// Range of whole 16-bit words of a header, if valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Stretch {
-    /// Where the header's validity stands; none for metadata.
+pub struct WordRange {
+    /// Offset of the header's validity; `None` for metadata.
     pub valid: Option<u32>,
-    /// The first byte.
+    /// First byte.
     pub start: u32,
-    /// The byte behind the last.
+    /// End (exclusive).
     pub end: u32,
 }
 
-/// What an Internet checksum is summed over where it lies; none if the input has anything but stretches of whole words.
-pub fn stretches(calculation: &Calculation, inputs: &[InputStep]) -> Option<Vec<Stretch>> {
+/// Word ranges for an Internet checksum in place; `None` if the input has other parts than whole words.
+pub fn word_ranges(calculation: &Calculation, inputs: &[InputStep]) -> Option<Vec<WordRange>> {
     if Algorithm::from_name(&calculation.algorithm)? != Algorithm::Checksum16 {
         return None;
     }
-    let stretch = |step: &InputStep| match *step {
+    let word_range = |step: &InputStep| match *step {
         InputStep::Bits { valid, bit, bits } if bit.is_multiple_of(8) && bits.is_multiple_of(16) => {
-            Some(Stretch {
+            Some(WordRange {
                 valid,
                 start: bit / 8,
                 end: (bit + bits) / 8,
@@ -208,7 +208,7 @@ pub fn stretches(calculation: &Calculation, inputs: &[InputStep]) -> Option<Vec<
         }
         _ => None,
     };
-    inputs.iter().map(stretch).collect()
+    inputs.iter().map(word_range).collect()
 }
 
 fn field_step(layout: &Layout, field: FieldRef) -> Option<InputStep> {

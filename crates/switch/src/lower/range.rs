@@ -1,4 +1,4 @@
-//! Which integers an expression can be: the proof that it may be computed in 64 or 128 bits.
+//! Value ranges of expressions: proof that an expression can be computed in 64 or 128 bits.
 
 use num_bigint::BigInt;
 use num_traits::{One, Signed, ToPrimitive, Zero};
@@ -14,7 +14,7 @@ pub struct Range {
     pub high: BigInt,
 }
 
-/// Shifts by more than this are left to integers of any size.
+/// Larger shifts are evaluated with arbitrary-precision integers.
 const SHIFT_MAX: u32 = 256;
 
 impl Range {
@@ -33,7 +33,7 @@ impl Range {
         }
     }
 
-    pub fn one(value: BigInt) -> Self {
+    pub fn single(value: BigInt) -> Self {
         Self {
             low: value.clone(),
             high: value,
@@ -44,7 +44,7 @@ impl Range {
         self.low.is_negative()
     }
 
-    /// Whether so many bits hold every value, unsigned or signed.
+    /// Whether all values fit in this number of bits, unsigned or signed.
     pub fn fits(&self, bits: u32) -> bool {
         self.within(&Self::unsigned(bits)) || self.within(&Self::signed(bits))
     }
@@ -67,21 +67,21 @@ impl Range {
             op(&self.high, &other.low),
             op(&self.high, &other.high),
         ];
-        let mut range = Self::one(all[0].clone());
+        let mut range = Self::single(all[0].clone());
         for value in all {
-            range = range.join(&Self::one(value));
+            range = range.join(&Self::single(value));
         }
         range
     }
 }
 
-/// Bits of the greatest absolute value.
+/// Bits of the largest absolute value.
 fn magnitude(range: &Range) -> u32 {
     let bits = range.low.bits().max(range.high.bits());
     u32::try_from(bits).unwrap_or(u32::MAX)
 }
 
-/// The range of a field's values.
+/// Range of a field.
 pub fn of_field(program: &Program, field: FieldRef) -> Range {
     match program.field(field) {
         Some(field) if field.signed => Range::signed(field.bits),
@@ -90,12 +90,12 @@ pub fn of_field(program: &Program, field: FieldRef) -> Range {
     }
 }
 
-/// The range of an expression's values; none where it has no useful bound. `args` are the widths of the action's
+/// Range of an expression; `None` without a useful bound. `args` are the widths of the action's
 /// parameters.
 pub fn of(program: &Program, args: &[u32], data: &Data) -> Option<Range> {
     let of = |data: &Data| of(program, args, data);
     Some(match data {
-        Data::Const(value) => Range::one(value.clone()),
+        Data::Const(value) => Range::single(value.clone()),
         Data::Field(field) => of_field(program, *field),
         Data::StackLast(stack, field) => {
             let header = *program.stacks.get(stack.index())?.headers.first()?;
@@ -108,7 +108,7 @@ pub fn of(program: &Program, args: &[u32], data: &Data) -> Option<Range> {
             )
         }
         Data::Access(header, field) => {
-            let header = super::access::sample(program, header)?;
+            let header = super::access::representative_header(program, header)?;
             of_field(
                 program,
                 FieldRef {
@@ -132,7 +132,7 @@ pub fn of(program: &Program, args: &[u32], data: &Data) -> Option<Range> {
                 Cast::TwoCompMod | Cast::Saturate => Range::signed(*bits),
                 Cast::SaturateUnsigned => Range::unsigned(*bits),
             };
-            // What needs no cast is the value itself, whose range says how it is widened.
+            // A value that needs no cast keeps its range, which determines how it is widened.
             match of(value) {
                 Some(range) if range.within(&target) => range,
                 _ => target,
@@ -159,7 +159,7 @@ fn binary(op: Binary, left: &Range, right: &Range) -> Option<Range> {
             high: &left.high - &right.low,
         },
         Binary::Mul => left.corners(right, |a, b| a * b),
-        // Negative operands give 0.
+        // A negative operand gives 0.
         Binary::Div | Binary::Mod => {
             let high = if op == Binary::Div {
                 left.high.clone()
@@ -200,7 +200,7 @@ fn and(left: &Range, right: &Range) -> Range {
             low: BigInt::zero(),
             high: left.high.clone().min(right.high.clone()),
         },
-        // A number that is not negative keeps the result between 0 and itself.
+        // With a non-negative operand the result is between 0 and the operand.
         (false, true) => Range {
             low: BigInt::zero(),
             high: left.high.clone(),

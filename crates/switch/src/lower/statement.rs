@@ -1,4 +1,4 @@
-//! Statements and actions.
+//! Lowering of statements and actions.
 
 use std::collections::BTreeSet;
 
@@ -8,26 +8,26 @@ use serde::Serialize;
 
 use super::access;
 use super::builder::{Builder, Label, LowerError};
-use super::value::{Reg, Want, narrow_store};
-use crate::exec::op::{Alu, Asked, Op, Pc, R};
+use super::value::{Precision, Reg, narrow_store};
+use crate::exec::op::{Alu, Op, PacketRequest, Pc, R};
 use crate::layout;
-use crate::program::action::{Action, CloneKind, Place, Statement};
+use crate::program::action::{Action, CloneKind, LValue, Statement};
 use crate::program::expr::{Bool, Data};
 use crate::program::ids::{FieldRef, RegisterId};
 
-/// An action in executable form.
+/// Action in executable form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ActionCode {
-    /// Its first operation.
+    /// First operation.
     pub start: Pc,
-    /// Where each argument lies among the argument bytes, and how many bytes it takes there.
+    /// Offset and length of each argument in the argument bytes.
     pub args: Vec<(u32, u32)>,
-    /// Bytes of all arguments.
+    /// Length of all arguments, bytes.
     pub arg_bytes: u32,
 }
 
-/// Where the arguments of an action lie: those of up to 64 bits in 8 bytes each, wider ones in as many as they need.
-pub fn lay_args(widths: impl Iterator<Item = u32>) -> (Vec<(u32, u32)>, u32) {
+/// Layout of the arguments of an action: 8 bytes for arguments of up to 64 bits, the needed length for wider ones.
+pub fn layout_args(widths: impl Iterator<Item = u32>) -> (Vec<(u32, u32)>, u32) {
     let mut at = 0u32;
     let args = widths
         .map(|bits| {
@@ -45,12 +45,12 @@ impl Builder<'_> {
     pub fn action(&mut self, action: &Action) -> Result<ActionCode, LowerError> {
         self.context = format!("action {}", action.name);
         self.params = action.params.iter().map(|param| param.bits).collect();
-        let (args, arg_bytes) = lay_args(self.params.iter().copied());
+        let (args, arg_bytes) = layout_args(self.params.iter().copied());
         self.args = args.iter().map(|(at, _)| *at).collect();
-        let start = self.here()?;
-        self.held = registers_of(&action.body).into_iter().collect();
-        if !self.held.is_empty() {
-            let held = self.held.clone();
+        let start = self.current_pc()?;
+        self.locked_registers = registers_of(&action.body).into_iter().collect();
+        if !self.locked_registers.is_empty() {
+            let held = self.locked_registers.clone();
             let set = self.lock_set(&held)?;
             self.emit(Op::Lock { set });
         }
@@ -58,7 +58,7 @@ impl Builder<'_> {
         self.emit(Op::Return);
         self.params.clear();
         self.args.clear();
-        self.held.clear();
+        self.locked_registers.clear();
         Ok(ActionCode {
             start,
             args,
@@ -97,12 +97,14 @@ impl Builder<'_> {
     fn statement(&mut self, statement: &Statement, labels: &[Label]) -> Result<(), LowerError> {
         let label = |to: u32| {
             let found = labels.get(to as usize).copied();
-            found.ok_or_else(|| LowerError::Dangling("a jump".to_owned()))
+            found.ok_or_else(|| LowerError::UnresolvedReference("jump target".to_owned()))
         };
         match statement {
             Statement::Jump(to) => {
                 let to = label(*to)?;
-                self.emit(Op::Jump { to: Self::to(to) });
+                self.emit(Op::Jump {
+                    to: Self::label_pc(to),
+                });
                 Ok(())
             }
             Statement::JumpIfZero(value, to) => {
@@ -117,12 +119,12 @@ impl Builder<'_> {
         }
     }
 
-    /// A statement that does not jump.
+    /// Lowers a statement that is not a jump.
     pub fn plain(&mut self, statement: &Statement) -> Result<(), LowerError> {
         let done = match statement {
-            Statement::Assign(Place::Field(field), value) => self.assign(*field, value)?,
-            Statement::Assign(Place::Access(header, field), value) => {
-                match access::known(self.program, header) {
+            Statement::Assign(LValue::Field(field), value) => self.assign(*field, value)?,
+            Statement::Assign(LValue::Access(header, field), value) => {
+                match access::static_header(self.program, header) {
                     Some(header) => self.assign(
                         FieldRef {
                             header,
@@ -133,7 +135,7 @@ impl Builder<'_> {
                     None => false,
                 }
             }
-            Statement::Assign(Place::Register(register, index), value) => {
+            Statement::Assign(LValue::Register(register, index), value) => {
                 self.register_write(*register, index, value)?
             }
             Statement::RegisterRead(place, register, index) => self.register_read(place, *register, index)?,
@@ -151,7 +153,7 @@ impl Builder<'_> {
                 true
             }
             Statement::Noop => true,
-            Statement::Count(counter, index) => match self.narrow(index, Want::Exact)? {
+            Statement::Count(counter, index) => match self.narrow(index, Precision::Exact)? {
                 Some(index) => {
                     self.emit(Op::Count {
                         counter: counter.0,
@@ -170,18 +172,18 @@ impl Builder<'_> {
             } => self.hash(target, base, calculation.0, size)?,
             Statement::Random(place, low, high) => self.random(place, low, high)?,
             Statement::Clone(kind, session, list) => {
-                // Both kinds set the same request; the pipeline that ends next carries it out.
+                // Both kinds set the same request; the end of the current pipeline executes it.
                 debug_assert!(matches!(kind, CloneKind::Ingress | CloneKind::Egress));
-                self.ask(Asked::Clone, session, Some(list))?
+                self.request(PacketRequest::Clone, session, Some(list))?
             }
-            Statement::Resubmit(list) => self.ask(Asked::Resubmit, list, None)?,
-            Statement::Recirculate(list) => self.ask(Asked::Recirculate, list, None)?,
-            Statement::Digest(number) => self.ask(Asked::Digest, number, None)?,
-            Statement::Truncate(bytes) => self.ask(Asked::Truncate, bytes, None)?,
+            Statement::Resubmit(list) => self.request(PacketRequest::Resubmit, list, None)?,
+            Statement::Recirculate(list) => self.request(PacketRequest::Recirculate, list, None)?,
+            Statement::Digest(number) => self.request(PacketRequest::Digest, number, None)?,
+            Statement::Truncate(bytes) => self.request(PacketRequest::Truncate, bytes, None)?,
             Statement::Assert(value) => {
-                // Not its low bits only: any number but 0 holds.
+                // The full value is required: any nonzero value is true.
                 let holds = Data::FromBool(Box::new(Bool::FromData(Box::new(value.clone()))));
-                self.ask(Asked::Assert, &holds, None)?
+                self.request(PacketRequest::Assert, &holds, None)?
             }
             _ => false,
         };
@@ -191,29 +193,38 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn ask(&mut self, what: Asked, value: &Data, second: Option<&Data>) -> Result<bool, LowerError> {
-        let Some(r) = self.narrow(value, Want::Low(64))? else {
+    fn request(
+        &mut self,
+        packet_request: PacketRequest,
+        value: &Data,
+        second: Option<&Data>,
+    ) -> Result<bool, LowerError> {
+        let Some(r) = self.narrow(value, Precision::Low(64))? else {
             return Ok(false);
         };
         let b = match second {
-            Some(second) => match self.narrow(second, Want::Low(64))? {
+            Some(second) => match self.narrow(second, Precision::Low(64))? {
                 Some(b) => b,
                 None => return Ok(false),
             },
             None => r,
         };
-        self.emit(Op::Ask { what, r, b });
+        self.emit(Op::Request {
+            request: packet_request,
+            value: r,
+            second: b,
+        });
         Ok(true)
     }
 
     fn validity(&mut self, header: &crate::program::expr::HeaderExpr, valid: bool) -> bool {
-        let Some(header) = access::known(self.program, header) else {
+        let Some(header) = access::static_header(self.program, header) else {
             return false;
         };
         let Some(place) = self.layout.header(header) else {
             return false;
         };
-        // Unions and fields of variable length are rare: they are left to the tree.
+        // Unions and variable-length fields are rare and are executed as trees.
         if place.union.is_some() || place.variable.is_some() || place.metadata {
             return false;
         }
@@ -224,14 +235,14 @@ impl Builder<'_> {
         true
     }
 
-    /// Whether the field is one that plain stores serve, within 64 bits counted with those below it.
-    fn stores_narrow(&self, field: FieldRef) -> Option<layout::Place> {
+    /// Location of a field that a plain store supports: at most 64 bits including the bits below.
+    fn stores_narrow(&self, field: FieldRef) -> Option<layout::FieldLayout> {
         let place = self.layout.field(field)?;
         let plain = !place.variable && !place.saturating && place.bits + u32::from(place.shift) <= 64;
         plain.then_some(place)
     }
 
-    /// Stores the low bits of a register in a field; false if that takes more.
+    /// Emits a store of a register's low bits in a field; false if a plain store is not possible.
     pub fn store(&mut self, field: FieldRef, r: R) -> bool {
         match self.stores_narrow(field) {
             Some(place) => {
@@ -242,8 +253,8 @@ impl Builder<'_> {
         }
     }
 
-    /// One operation for the three that add a constant to a byte in its place, if those are what was emitted.
-    fn join_sum(&mut self, first: usize) {
+    /// Peephole: merges the three operations that add a constant to a byte into one.
+    fn merge_byte_addition(&mut self, first: usize) {
         let Some(
             [
                 Op::Load1 { at: from, .. },
@@ -261,8 +272,8 @@ impl Builder<'_> {
         }
     }
 
-    /// Stores an argument of the action in a field of whole bytes, or in one with bytes of its own.
-    fn store_arg(&mut self, place: layout::Place, value: &Data) -> bool {
+    /// Emits a store of an action argument in a field of whole bytes or with separate bytes.
+    fn store_arg(&mut self, place: layout::FieldLayout, value: &Data) -> bool {
         let Data::Param(param) = value else { return false };
         let (Some(width), Some(arg)) = (
             self.params.get(*param as usize),
@@ -273,7 +284,7 @@ impl Builder<'_> {
         if *width > 64 || place.bits > 64 {
             return false;
         }
-        let op = if place.own {
+        let op = if place.has_own_word {
             Op::StoreArg {
                 arg,
                 at: place.end - 8,
@@ -292,7 +303,7 @@ impl Builder<'_> {
         true
     }
 
-    /// Stores a value in a field; false if only a tree does.
+    /// Emits an assignment to a field; false if only a tree supports it.
     pub fn assign(&mut self, field: FieldRef, value: &Data) -> Result<bool, LowerError> {
         let Some(place) = self.layout.field(field) else {
             return Ok(false);
@@ -306,11 +317,11 @@ impl Builder<'_> {
         let span = place.bits + u32::from(place.shift);
         if span <= 64 {
             let first = self.code.len();
-            let Some(r) = self.narrow(value, Want::Low(place.bits))? else {
+            let Some(r) = self.narrow(value, Precision::Low(place.bits))? else {
                 return Ok(false);
             };
             self.emit(narrow_store(r, place));
-            self.join_sum(first);
+            self.merge_byte_addition(first);
             return Ok(true);
         }
         if let Data::Const(value) = value
@@ -326,7 +337,7 @@ impl Builder<'_> {
         if span > 128 {
             return Ok(false);
         }
-        let Some(reg) = self.value(value, Want::Low(place.bits))? else {
+        let Some(reg) = self.value(value, Precision::Low(place.bits))? else {
             return Ok(false);
         };
         let w = match reg {
@@ -347,15 +358,15 @@ impl Builder<'_> {
         Ok(true)
     }
 
-    /// A field of whole bytes from another one: bytes are copied.
-    fn copy(&mut self, to: FieldRef, place: layout::Place, value: &Data) -> bool {
+    /// Emits a byte copy between fields of whole bytes.
+    fn copy(&mut self, to: FieldRef, place: layout::FieldLayout, value: &Data) -> bool {
         let Data::Field(from) = value else { return false };
         let Some(source) = self.layout.field(*from) else {
             return false;
         };
         let same =
             source.bits == place.bits && source.whole_bytes() && place.whole_bytes() && !source.variable;
-        // Loads and stores are as fast for what fits a register.
+        // Loads and stores are as fast for values that fit in a register.
         if !same || place.bits <= 64 || to == *from {
             return false;
         }
@@ -367,8 +378,8 @@ impl Builder<'_> {
         true
     }
 
-    fn held_slot(&self, register: RegisterId) -> Option<u8> {
-        let at = self.held.iter().position(|held| *held == register)?;
+    fn lock_index(&self, register: RegisterId) -> Option<u8> {
+        let at = self.locked_registers.iter().position(|held| *held == register)?;
         u8::try_from(at).ok()
     }
 
@@ -381,11 +392,11 @@ impl Builder<'_> {
 
     fn register_read(
         &mut self,
-        place: &Place,
+        place: &LValue,
         register: RegisterId,
         index: &Data,
     ) -> Result<bool, LowerError> {
-        let (Place::Field(field), Some(held)) = (place, self.held_slot(register)) else {
+        let (LValue::Field(field), Some(held)) = (place, self.lock_index(register)) else {
             return Ok(false);
         };
         if !self.narrow_register(register) {
@@ -394,7 +405,7 @@ impl Builder<'_> {
         if self.stores_narrow(*field).is_none() {
             return Ok(false);
         }
-        let Some(index) = self.narrow(index, Want::Exact)? else {
+        let Some(index) = self.narrow(index, Precision::Exact)? else {
             return Ok(false);
         };
         let r = self.r()?;
@@ -402,26 +413,26 @@ impl Builder<'_> {
         self.emit(Op::RegisterRead {
             r,
             index,
-            held,
-            missing: Self::to(missing),
+            lock_index: held,
+            missing: Self::label_pc(missing),
         });
         self.store(*field, r);
         self.bind(missing)?;
         Ok(true)
     }
 
-    /// Into a field that takes what it is given, cut to its width.
+    /// Emits a wide read into a field that truncates to its width.
     fn wide_register_read(&mut self, field: FieldRef, held: u8, index: &Data) -> Result<bool, LowerError> {
         let place = self.layout.field(field);
         let Some(place) = place.filter(|place| !place.variable && !place.saturating) else {
             return Ok(false);
         };
-        let Some(index) = self.narrow(index, Want::Exact)? else {
+        let Some(index) = self.narrow(index, Precision::Exact)? else {
             return Ok(false);
         };
         self.emit(Op::CellRead {
             index,
-            held,
+            lock_index: held,
             bit: place.end * 8 - u32::from(place.shift) - place.bits,
             bits: place.bits,
         });
@@ -434,7 +445,7 @@ impl Builder<'_> {
         index: &Data,
         value: &Data,
     ) -> Result<bool, LowerError> {
-        let (Some(held), true) = (self.held_slot(register), self.narrow_register(register)) else {
+        let (Some(held), true) = (self.lock_index(register), self.narrow_register(register)) else {
             return Ok(false);
         };
         let bits = self
@@ -443,12 +454,16 @@ impl Builder<'_> {
             .get(register.index())
             .map_or(64, |array| array.bits);
         let (Some(index), Some(r)) = (
-            self.narrow(index, Want::Exact)?,
-            self.narrow(value, Want::Low(bits))?,
+            self.narrow(index, Precision::Exact)?,
+            self.narrow(value, Precision::Low(bits))?,
         ) else {
             return Ok(false);
         };
-        self.emit(Op::RegisterWrite { r, index, held });
+        self.emit(Op::RegisterWrite {
+            r,
+            index,
+            lock_index: held,
+        });
         Ok(true)
     }
 
@@ -456,15 +471,15 @@ impl Builder<'_> {
         &mut self,
         meter: crate::program::ids::MeterId,
         index: &Data,
-        place: &Place,
+        place: &LValue,
     ) -> Result<bool, LowerError> {
-        let (Place::Field(field), Ok(meter)) = (place, u16::try_from(meter.0)) else {
+        let (LValue::Field(field), Ok(meter)) = (place, u16::try_from(meter.0)) else {
             return Ok(false);
         };
         if self.stores_narrow(*field).is_none() {
             return Ok(false);
         }
-        let Some(index) = self.narrow(index, Want::Exact)? else {
+        let Some(index) = self.narrow(index, Precision::Exact)? else {
             return Ok(false);
         };
         let r = self.r()?;
@@ -473,7 +488,7 @@ impl Builder<'_> {
             r,
             index,
             meter,
-            missing: Self::to(missing),
+            missing: Self::label_pc(missing),
         });
         self.store(*field, r);
         self.bind(missing)?;
@@ -482,21 +497,21 @@ impl Builder<'_> {
 
     fn hash(
         &mut self,
-        target: &Place,
+        target: &LValue,
         base: &Data,
         calculation: u32,
         size: &Data,
     ) -> Result<bool, LowerError> {
-        let Place::Field(field) = target else {
+        let LValue::Field(field) = target else {
             return Ok(false);
         };
         if self.stores_narrow(*field).is_none() {
             return Ok(false);
         }
-        // BMv2 reads both as 64 bits and adds in 64 bits.
+        // BMv2 reads both values as 64 bits and adds in 64 bits.
         let (Some(base), Some(size)) = (
-            self.narrow(base, Want::Low(64))?,
-            self.narrow(size, Want::Low(64))?,
+            self.narrow(base, Precision::Low(64))?,
+            self.narrow(size, Precision::Low(64))?,
         ) else {
             return Ok(false);
         };
@@ -506,7 +521,7 @@ impl Builder<'_> {
         self.emit(Op::Move { r: one, a: size });
         self.emit(Op::BranchNe {
             a: one,
-            to: Self::to(nonzero),
+            to: Self::label_pc(nonzero),
             value: 0,
         });
         self.emit(Op::Const { r: one, value: 1 });
@@ -526,16 +541,16 @@ impl Builder<'_> {
         Ok(self.store(*field, r))
     }
 
-    fn random(&mut self, place: &Place, low: &Data, high: &Data) -> Result<bool, LowerError> {
-        let Place::Field(field) = place else {
+    fn random(&mut self, place: &LValue, low: &Data, high: &Data) -> Result<bool, LowerError> {
+        let LValue::Field(field) = place else {
             return Ok(false);
         };
         if self.stores_narrow(*field).is_none() {
             return Ok(false);
         }
         let (Some(low), Some(high)) = (
-            self.narrow(low, Want::Low(64))?,
-            self.narrow(high, Want::Low(64))?,
+            self.narrow(low, Precision::Low(64))?,
+            self.narrow(high, Precision::Low(64))?,
         ) else {
             return Ok(false);
         };
@@ -545,7 +560,7 @@ impl Builder<'_> {
             r,
             low,
             high,
-            missing: Self::to(missing),
+            missing: Self::label_pc(missing),
         });
         self.store(*field, r);
         self.bind(missing)?;
@@ -553,7 +568,7 @@ impl Builder<'_> {
     }
 }
 
-/// A constant as the bytes of a field of whole bytes.
+/// Encodes a constant for a field of whole bytes.
 fn constant_bytes(value: &BigInt, bits: u32) -> Vec<u8> {
     let digits = value.to_signed_bytes_le();
     let fill = if digits.last().is_some_and(|top| *top >= 0x80) {
@@ -568,7 +583,7 @@ fn constant_bytes(value: &BigInt, bits: u32) -> Vec<u8> {
     bytes
 }
 
-/// The register arrays that statements touch, in order.
+/// Register arrays that the statements access, in order.
 pub fn registers_of(body: &[Statement]) -> BTreeSet<RegisterId> {
     let mut found = BTreeSet::new();
     for statement in body {
@@ -581,7 +596,7 @@ pub fn registers_of(body: &[Statement]) -> BTreeSet<RegisterId> {
             Statement::RegisterRead(_, register, _) | Statement::RegisterWrite(register, ..) => {
                 found.insert(*register);
             }
-            Statement::Assign(Place::Register(register, _), _) => {
+            Statement::Assign(LValue::Register(register, _), _) => {
                 found.insert(*register);
             }
             _ => {}

@@ -1,8 +1,8 @@
-//! Expressions in 64 and 128 bits.
+//! Lowering of expressions to 64 and 128 bits.
 //!
-//! An expression is lowered either for its exact value or for its low bits only (what a mask or a field keeps).
-//! Sums, differences, products, left shifts and all bitwise operations have low bits that depend on the operands'
-//! low bits alone; shifts to the right, quotients, comparisons and saturation need exact operands.
+//! An expression is lowered for its exact value or only for its low bits (if a mask or field discards the rest). The
+//! low bits of sums, differences, products, left shifts and bitwise operations depend only on the operands' low
+//! bits. Right shifts, quotients, comparisons and saturation need exact operands.
 
 use num_bigint::BigInt;
 use num_traits::{One, Signed, ToPrimitive};
@@ -11,20 +11,20 @@ use super::access;
 use super::builder::{Builder, LowerError, low_bits};
 use super::range::{self, Range};
 use crate::exec::op::{Alu, Op, R, W};
-use crate::layout::Place;
+use crate::layout::FieldLayout;
 use crate::program::expr::{Binary, Cast, Data};
 use crate::program::ids::FieldRef;
 
-/// What is wanted of an expression.
+/// Required precision of an expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Want {
-    /// Its value.
+pub enum Precision {
+    /// Exact value.
     Exact,
-    /// So many of its low bits.
+    /// Number of low bits.
     Low(u32),
 }
 
-/// Where a value is.
+/// Register of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reg {
     /// 64 bits.
@@ -33,7 +33,7 @@ pub enum Reg {
     Wide(W),
 }
 
-/// The lane in which an operation is done.
+/// Lane of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
     Narrow,
@@ -49,18 +49,18 @@ impl Lane {
     }
 }
 
-type Lowered<T> = Result<Option<T>, LowerError>;
+type LowerResult<T> = Result<Option<T>, LowerError>;
 
 impl Builder<'_> {
     pub fn range(&self, data: &Data) -> Option<Range> {
         range::of(self.program, &self.params, data)
     }
 
-    /// The lane that serves; none: only integers of any size do.
-    pub fn lane(&self, data: &Data, want: Want) -> Option<Lane> {
+    /// Narrowest suitable lane; `None` if arbitrary precision is required.
+    pub fn lane(&self, data: &Data, precision: Precision) -> Option<Lane> {
         let range = self.range(data);
         let fits = |bits| range.as_ref().is_some_and(|range| range.fits(bits));
-        let low = |bits| matches!(want, Want::Low(wanted) if wanted <= bits);
+        let low = |bits| matches!(precision, Precision::Low(low_bits) if low_bits <= bits);
         if fits(64) || low(64) {
             Some(Lane::Narrow)
         } else if fits(128) || low(128) {
@@ -70,11 +70,11 @@ impl Builder<'_> {
         }
     }
 
-    /// A value in 64 bits; none if it cannot be had there.
-    pub fn narrow(&mut self, data: &Data, want: Want) -> Lowered<R> {
-        match self.value(data, want)? {
+    /// Emits a value in 64 bits; `None` if not possible.
+    pub fn narrow(&mut self, data: &Data, precision: Precision) -> LowerResult<R> {
+        match self.value(data, precision)? {
             Some(Reg::Narrow(r)) => Ok(Some(r)),
-            Some(Reg::Wide(a)) if matches!(want, Want::Low(bits) if bits <= 64) => {
+            Some(Reg::Wide(a)) if matches!(precision, Precision::Low(bits) if bits <= 64) => {
                 let r = self.r()?;
                 self.emit(Op::Narrow { r, a });
                 Ok(Some(r))
@@ -83,10 +83,10 @@ impl Builder<'_> {
         }
     }
 
-    /// A value in 128 bits; none if it cannot be had there.
-    pub fn in_wide(&mut self, data: &Data, want: Want) -> Lowered<W> {
+    /// Emits a value in 128 bits; `None` if not possible.
+    pub fn wide_value(&mut self, data: &Data, precision: Precision) -> LowerResult<W> {
         let signed = self.range(data).is_some_and(|range| range.is_negative());
-        match self.value(data, want)? {
+        match self.value(data, precision)? {
             Some(Reg::Wide(w)) => Ok(Some(w)),
             Some(Reg::Narrow(a)) => {
                 let w = self.w()?;
@@ -97,28 +97,28 @@ impl Builder<'_> {
         }
     }
 
-    fn in_lane(&mut self, data: &Data, want: Want, lane: Lane) -> Lowered<Reg> {
+    fn in_lane(&mut self, data: &Data, precision: Precision, lane: Lane) -> LowerResult<Reg> {
         Ok(match lane {
-            Lane::Narrow => self.narrow(data, want)?.map(Reg::Narrow),
-            Lane::Wide => self.in_wide(data, want)?.map(Reg::Wide),
+            Lane::Narrow => self.narrow(data, precision)?.map(Reg::Narrow),
+            Lane::Wide => self.wide_value(data, precision)?.map(Reg::Wide),
         })
     }
 
-    /// A value in the lane that serves; none if it takes integers of any size.
-    pub fn value(&mut self, data: &Data, want: Want) -> Lowered<Reg> {
-        let Some(lane) = self.lane(data, want) else {
+    /// Emits a value in the narrowest suitable lane; `None` if arbitrary precision is required.
+    pub fn value(&mut self, data: &Data, precision: Precision) -> LowerResult<Reg> {
+        let Some(lane) = self.lane(data, precision) else {
             return Ok(None);
         };
         let found = match data {
             Data::Const(value) => Some(self.constant(value, lane)?),
-            Data::Field(field) => self.field(*field, want)?,
-            Data::Access(header, field) => match access::known(self.program, header) {
+            Data::Field(field) => self.field(*field, precision)?,
+            Data::Access(header, field) => match access::static_header(self.program, header) {
                 Some(header) => self.field(
                     FieldRef {
                         header,
                         field: *field,
                     },
-                    want,
+                    precision,
                 )?,
                 None => None,
             },
@@ -136,17 +136,17 @@ impl Builder<'_> {
                 }
                 other => other,
             },
-            Data::Binary(op, left, right) => self.binary(*op, left, right, want, lane)?,
-            Data::Not(value) => self.complement(value, want, lane)?,
+            Data::Binary(op, left, right) => self.binary(*op, left, right, precision, lane)?,
+            Data::Not(value) => self.complement(value, precision, lane)?,
             Data::Cast(cast, value, bits) => self.cast(*cast, value, *bits)?,
-            Data::FromBool(condition) => Some(self.truth(condition)?),
-            Data::Select(condition, left, right) => self.select(condition, left, right, want, lane)?,
+            Data::FromBool(condition) => Some(self.bool_value(condition)?),
+            Data::Select(condition, left, right) => self.select(condition, left, right, precision, lane)?,
             Data::StackLast(..) | Data::Register(..) => None,
         };
         if found.is_some() {
             return Ok(found);
         }
-        // A part that is rare is a tree of its own; what stands around it stays fast.
+        // Only the rare part becomes a tree; the surrounding expression stays fast.
         if lane == Lane::Narrow && self.range(data).is_some() {
             let r = self.r()?;
             let expression = self.expression(data)?;
@@ -161,7 +161,7 @@ impl Builder<'_> {
         Ok(match lane {
             Lane::Narrow => {
                 let r = self.r()?;
-                // The low 64 bits: that is all this lane holds.
+                // This lane holds only the low 64 bits.
                 self.emit(Op::Const {
                     r,
                     value: bits as u64,
@@ -177,18 +177,18 @@ impl Builder<'_> {
         })
     }
 
-    fn count(&mut self, at: Option<u32>) -> Lowered<Reg> {
+    fn count(&mut self, at: Option<u32>) -> LowerResult<Reg> {
         let Some(at) = at else { return Ok(None) };
         let r = self.r()?;
         self.emit(Op::Load2 { r, at });
         Ok(Some(Reg::Narrow(r)))
     }
 
-    fn field(&mut self, field: FieldRef, want: Want) -> Lowered<Reg> {
+    fn field(&mut self, field: FieldRef, precision: Precision) -> LowerResult<Reg> {
         let Some(mut place) = self.layout.field(field).filter(|place| !place.variable) else {
             return Ok(None);
         };
-        if let Want::Low(bits) = want
+        if let Precision::Low(bits) = precision
             && bits < place.bits
         {
             place.bits = bits;
@@ -197,8 +197,8 @@ impl Builder<'_> {
         self.load(place)
     }
 
-    /// Loads a field; none if it is too wide.
-    pub fn load(&mut self, place: Place) -> Lowered<Reg> {
+    /// Emits a load of a field; `None` if the field is too wide.
+    pub fn load(&mut self, place: FieldLayout) -> LowerResult<Reg> {
         let bits = place.bits;
         let span = bits + u32::from(place.shift);
         if span <= 64 {
@@ -230,7 +230,7 @@ impl Builder<'_> {
         Ok(Some(Reg::Wide(w)))
     }
 
-    fn param(&mut self, at: u32) -> Lowered<Reg> {
+    fn param(&mut self, at: u32) -> LowerResult<Reg> {
         let (Some(bits), Some(place)) = (self.params.get(at as usize), self.args.get(at as usize)) else {
             return Ok(None);
         };
@@ -252,9 +252,16 @@ impl Builder<'_> {
         Ok(Some(Reg::Wide(w)))
     }
 
-    fn binary(&mut self, op: Binary, left: &Data, right: &Data, want: Want, lane: Lane) -> Lowered<Reg> {
-        // A mask is lowered once or not at all: trying its value again in another way would double the work at each
-        // level of a deep expression.
+    fn binary(
+        &mut self,
+        op: Binary,
+        left: &Data,
+        right: &Data,
+        precision: Precision,
+        lane: Lane,
+    ) -> LowerResult<Reg> {
+        // A masked value is lowered at most once: a second attempt would double the work at each level of a deep
+        // expression.
         if op == Binary::And
             && let Some((value, mask)) = mask_of(left, right, lane)
         {
@@ -270,17 +277,17 @@ impl Builder<'_> {
                     Binary::Or => Alu::Or,
                     _ => Alu::Xor,
                 };
-                // The lane holds the result, or its low bits are all that is wanted: either way the operands' low
-                // bits decide.
-                let bits = match want {
-                    Want::Low(bits) if bits <= lane.bits() => bits.max(1),
+                // The lane holds the result, or only low bits are required: in both cases the low bits of the operands
+                // suffice.
+                let bits = match precision {
+                    Precision::Low(bits) if bits <= lane.bits() => bits.max(1),
                     _ => lane.bits(),
                 };
                 let fits = self.range_fits(op, left, right, lane);
                 let bits = if fits { lane.bits() } else { bits };
-                self.alu(alu, left, Want::Low(bits), right, Want::Low(bits), lane)
+                self.alu(alu, left, Precision::Low(bits), right, Precision::Low(bits), lane)
             }
-            Binary::Shl => self.shift_left(left, right, want, lane),
+            Binary::Shl => self.shift_left(left, right, precision, lane),
             Binary::Shr => self.shift_right(left, right),
             Binary::Div | Binary::Mod => {
                 let alu = if op == Binary::Div { Alu::Div } else { Alu::Mod };
@@ -293,18 +300,18 @@ impl Builder<'_> {
                 let Some(lane) = lane_of(&a.join(&b)) else {
                     return Ok(None);
                 };
-                self.alu(alu, left, Want::Exact, right, Want::Exact, lane)
+                self.alu(alu, left, Precision::Exact, right, Precision::Exact, lane)
             }
         }
     }
 
     fn range_fits(&self, op: Binary, left: &Data, right: &Data, lane: Lane) -> bool {
-        let whole = Data::Binary(op, Box::new(left.clone()), Box::new(right.clone()));
-        self.range(&whole).is_some_and(|range| range.fits(lane.bits()))
+        let result = Data::Binary(op, Box::new(left.clone()), Box::new(right.clone()));
+        self.range(&result).is_some_and(|range| range.fits(lane.bits()))
     }
 
-    /// `value & (2^n - 1)`, and any other mask that is a constant: only so many bits of the value matter.
-    fn masked(&mut self, value: &Data, mask: &BigInt, lane: Lane) -> Lowered<Reg> {
+    /// Emits `value & mask` for a constant mask: only the masked bits of the value matter.
+    fn masked(&mut self, value: &Data, mask: &BigInt, lane: Lane) -> LowerResult<Reg> {
         let bits = u32::try_from(mask.bits()).unwrap_or(u32::MAX);
         if bits == 0 {
             return Ok(Some(self.constant(mask, lane)?));
@@ -315,14 +322,14 @@ impl Builder<'_> {
                 .range(value)
                 .is_some_and(|range| range.within(&Range::unsigned(bits)))
         {
-            return self.in_lane(value, Want::Low(bits), lane);
+            return self.in_lane(value, Precision::Low(bits), lane);
         }
         if all_ones
             && lane == Lane::Narrow
             && let Data::Binary(Binary::Add, sum, add) = value
             && let Data::Const(add) = add.as_ref()
         {
-            let Some(a) = self.narrow(sum, Want::Low(bits))? else {
+            let Some(a) = self.narrow(sum, Precision::Low(bits))? else {
                 return Ok(None);
             };
             let r = self.r()?;
@@ -337,24 +344,24 @@ impl Builder<'_> {
         self.alu(
             Alu::And,
             value,
-            Want::Low(bits),
+            Precision::Low(bits),
             &Data::Const(mask.clone()),
-            Want::Exact,
+            Precision::Exact,
             lane,
         )
     }
 
-    /// One operation on two values of a lane.
+    /// Emits an operation on two values of a lane.
     fn alu(
         &mut self,
         op: Alu,
         left: &Data,
-        left_want: Want,
+        left_precision: Precision,
         right: &Data,
-        right_want: Want,
+        right_precision: Precision,
         lane: Lane,
-    ) -> Lowered<Reg> {
-        let Some(a) = self.in_lane(left, left_want, lane)? else {
+    ) -> LowerResult<Reg> {
+        let Some(a) = self.in_lane(left, left_precision, lane)? else {
             return Ok(None);
         };
         match a {
@@ -369,7 +376,7 @@ impl Builder<'_> {
                     });
                     return Ok(Some(Reg::Narrow(r)));
                 }
-                let Some(b) = self.narrow(right, right_want)? else {
+                let Some(b) = self.narrow(right, right_precision)? else {
                     return Ok(None);
                 };
                 let r = self.r()?;
@@ -377,7 +384,7 @@ impl Builder<'_> {
                 Ok(Some(Reg::Narrow(r)))
             }
             Reg::Wide(a) => {
-                let Some(b) = self.in_wide(right, right_want)? else {
+                let Some(b) = self.wide_value(right, right_precision)? else {
                     return Ok(None);
                 };
                 let w = self.w()?;
@@ -387,26 +394,32 @@ impl Builder<'_> {
         }
     }
 
-    fn shift_left(&mut self, left: &Data, right: &Data, want: Want, lane: Lane) -> Lowered<Reg> {
+    fn shift_left(
+        &mut self,
+        left: &Data,
+        right: &Data,
+        precision: Precision,
+        lane: Lane,
+    ) -> LowerResult<Reg> {
         let Some(by) = self.range(right) else {
             return Ok(None);
         };
         if by.is_negative() || !by.fits(64) {
             return Ok(None);
         }
-        let bits = match want {
-            Want::Low(bits) if bits <= lane.bits() => bits,
+        let bits = match precision {
+            Precision::Low(bits) if bits <= lane.bits() => bits,
             _ => lane.bits(),
         };
-        // What a constant shift moves out need not be computed.
+        // Bits that a constant shift discards are not computed.
         let needed = match right {
             Data::Const(by) => bits.saturating_sub(by.to_u32().unwrap_or(u32::MAX)).max(1),
             _ => bits,
         };
-        self.shift(Alu::Shl, left, Want::Low(needed), right, lane)
+        self.shift(Alu::Shl, left, Precision::Low(needed), right, lane)
     }
 
-    fn shift_right(&mut self, left: &Data, right: &Data) -> Lowered<Reg> {
+    fn shift_right(&mut self, left: &Data, right: &Data) -> LowerResult<Reg> {
         let (Some(value), Some(by)) = (self.range(left), self.range(right)) else {
             return Ok(None);
         };
@@ -417,11 +430,18 @@ impl Builder<'_> {
             return Ok(None);
         };
         let op = if value.is_negative() { Alu::Sar } else { Alu::Shr };
-        self.shift(op, left, Want::Exact, right, lane)
+        self.shift(op, left, Precision::Exact, right, lane)
     }
 
-    fn shift(&mut self, op: Alu, left: &Data, want: Want, right: &Data, lane: Lane) -> Lowered<Reg> {
-        let Some(a) = self.in_lane(left, want, lane)? else {
+    fn shift(
+        &mut self,
+        op: Alu,
+        left: &Data,
+        precision: Precision,
+        right: &Data,
+        lane: Lane,
+    ) -> LowerResult<Reg> {
+        let Some(a) = self.in_lane(left, precision, lane)? else {
             return Ok(None);
         };
         if let (Reg::Narrow(a), Data::Const(by)) = (a, right) {
@@ -434,7 +454,7 @@ impl Builder<'_> {
             });
             return Ok(Some(Reg::Narrow(r)));
         }
-        let Some(by) = self.narrow(right, Want::Exact)? else {
+        let Some(by) = self.narrow(right, Precision::Exact)? else {
             return Ok(None);
         };
         Ok(Some(match a {
@@ -456,14 +476,18 @@ impl Builder<'_> {
         }))
     }
 
-    fn complement(&mut self, value: &Data, want: Want, lane: Lane) -> Lowered<Reg> {
-        let bits = match want {
-            Want::Low(bits) if bits <= lane.bits() => bits,
+    fn complement(&mut self, value: &Data, precision: Precision, lane: Lane) -> LowerResult<Reg> {
+        let bits = match precision {
+            Precision::Low(bits) if bits <= lane.bits() => bits,
             _ => lane.bits(),
         };
         let exact = self.range(value).is_some_and(|range| range.fits(lane.bits()));
-        let wanted = if exact { Want::Exact } else { Want::Low(bits) };
-        Ok(match self.in_lane(value, wanted, lane)? {
+        let operand_precision = if exact {
+            Precision::Exact
+        } else {
+            Precision::Low(bits)
+        };
+        Ok(match self.in_lane(value, operand_precision, lane)? {
             Some(Reg::Narrow(a)) => {
                 let r = self.r()?;
                 self.emit(Op::Not { r, a });
@@ -478,20 +502,20 @@ impl Builder<'_> {
         })
     }
 
-    fn cast(&mut self, cast: Cast, value: &Data, bits: u32) -> Lowered<Reg> {
+    fn cast(&mut self, cast: Cast, value: &Data, bits: u32) -> LowerResult<Reg> {
         let target = match cast {
             Cast::SaturateUnsigned => Range::unsigned(bits),
             Cast::TwoCompMod | Cast::Saturate => Range::signed(bits),
         };
         let from = self.range(value);
         if from.as_ref().is_some_and(|range| range.within(&target)) {
-            return self.value(value, Want::Exact);
+            return self.value(value, Precision::Exact);
         }
         if cast == Cast::TwoCompMod {
             let Some(lane) = lane_of(&target) else {
                 return Ok(None);
             };
-            return Ok(match self.in_lane(value, Want::Low(bits), lane)? {
+            return Ok(match self.in_lane(value, Precision::Low(bits), lane)? {
                 Some(Reg::Narrow(a)) => {
                     let r = self.r()?;
                     self.emit(Op::Move { r, a });
@@ -508,12 +532,12 @@ impl Builder<'_> {
             });
         }
         let Some(from) = from else { return Ok(None) };
-        // Value and bounds in one lane, all signed or all unsigned.
+        // Value and bounds must be in one lane, all signed or all unsigned.
         let Some(lane) = lane_of(&from.join(&target)) else {
             return Ok(None);
         };
         let (signed, to_signed) = (from.is_negative(), cast == Cast::Saturate);
-        let result = self.in_lane(value, Want::Exact, lane)?;
+        let result = self.in_lane(value, Precision::Exact, lane)?;
         let clamped = match result {
             Some(Reg::Narrow(a)) => {
                 let r = self.r()?;
@@ -539,7 +563,7 @@ impl Builder<'_> {
             }
             None => None,
         };
-        // The caller's lane is that of the target's range.
+        // The caller expects the lane of the target's range.
         Ok(match clamped {
             Some(Reg::Wide(a)) if target.fits(64) => {
                 let r = self.r()?;
@@ -550,7 +574,7 @@ impl Builder<'_> {
         })
     }
 
-    fn truth(&mut self, condition: &crate::program::expr::Bool) -> Result<Reg, LowerError> {
+    fn bool_value(&mut self, condition: &crate::program::expr::Bool) -> Result<Reg, LowerError> {
         let r = self.r()?;
         let end = self.label()?;
         self.emit(Op::Const { r, value: 1 });
@@ -565,10 +589,10 @@ impl Builder<'_> {
         condition: &crate::program::expr::Bool,
         left: &Data,
         right: &Data,
-        want: Want,
+        precision: Precision,
         lane: Lane,
-    ) -> Lowered<Reg> {
-        if self.lane(left, want).is_none() || self.lane(right, want).is_none() {
+    ) -> LowerResult<Reg> {
+        if self.lane(left, precision).is_none() || self.lane(right, precision).is_none() {
             return Ok(None);
         }
         let (other, end) = (self.label()?, self.label()?);
@@ -578,14 +602,16 @@ impl Builder<'_> {
             Reg::Wide(a) => builder.emit(Op::WideMove { w, a }),
         };
         self.branch(condition, false, other)?;
-        let Some(first) = self.in_lane(left, want, lane)? else {
-            return self.unfinished(&[other, end]);
+        let Some(first) = self.in_lane(left, precision, lane)? else {
+            return self.abandon(&[other, end]);
         };
         move_to(self, first);
-        self.emit(Op::Jump { to: Self::to(end) });
+        self.emit(Op::Jump {
+            to: Self::label_pc(end),
+        });
         self.bind(other)?;
-        let Some(second) = self.in_lane(right, want, lane)? else {
-            return self.unfinished(&[end]);
+        let Some(second) = self.in_lane(right, precision, lane)? else {
+            return self.abandon(&[end]);
         };
         move_to(self, second);
         self.bind(end)?;
@@ -595,8 +621,8 @@ impl Builder<'_> {
         }))
     }
 
-    /// Gives up half way: what was emitted is harmless, but its labels must stand somewhere.
-    fn unfinished(&mut self, labels: &[super::builder::Label]) -> Lowered<Reg> {
+    /// Abandons a partial emission: the emitted operations have no effect, but their labels must be bound.
+    fn abandon(&mut self, labels: &[super::builder::Label]) -> LowerResult<Reg> {
         for label in labels {
             self.bind(*label)?;
         }
@@ -604,7 +630,7 @@ impl Builder<'_> {
     }
 }
 
-/// A value and the constant that masks it, where the lane holds the mask.
+/// Splits a masked expression into value and constant mask if the mask fits in the lane.
 fn mask_of<'d>(left: &'d Data, right: &'d Data, lane: Lane) -> Option<(&'d Data, &'d BigInt)> {
     let (value, mask) = match (left, right) {
         (value, Data::Const(mask)) | (Data::Const(mask), value) => (value, mask),
@@ -613,7 +639,7 @@ fn mask_of<'d>(left: &'d Data, right: &'d Data, lane: Lane) -> Option<(&'d Data,
     (!mask.is_negative() && mask.bits() <= u64::from(lane.bits())).then_some((value, mask))
 }
 
-/// The narrowest lane that holds a range.
+/// Narrowest lane that holds a range.
 pub fn lane_of(range: &Range) -> Option<Lane> {
     if range.fits(64) {
         Some(Lane::Narrow)
@@ -624,7 +650,7 @@ pub fn lane_of(range: &Range) -> Option<Lane> {
     }
 }
 
-fn narrow_load(r: R, place: Place) -> Op {
+fn narrow_load(r: R, place: FieldLayout) -> Op {
     if place.shift == 0 {
         match place.bits {
             8 => return Op::Load1 { r, at: place.end - 1 },
@@ -642,9 +668,9 @@ fn narrow_load(r: R, place: Place) -> Op {
     }
 }
 
-/// The operation that stores a register in a field of at most 64 bits, counted with those below it.
-pub fn narrow_store(r: R, place: Place) -> Op {
-    if place.own {
+/// Operation that stores a register in a field of at most 64 bits including the bits below.
+pub fn narrow_store(r: R, place: FieldLayout) -> Op {
+    if place.has_own_word {
         return Op::Store8 {
             r,
             at: place.end - 8,

@@ -1,6 +1,6 @@
-//! Visits every expression in a statement.
+//! Visitor of all expressions in a statement.
 
-use crate::program::action::{Place, Statement};
+use crate::program::action::{LValue, Statement};
 use crate::program::expr::{Bool, Data, HeaderExpr, UnionExpr};
 
 /// Calls `see` for every integer expression in a statement.
@@ -67,11 +67,11 @@ pub fn statement(statement: &Statement, see: &mut dyn FnMut(&Data)) {
     }
 }
 
-fn place(target: &Place, see: &mut dyn FnMut(&Data)) {
+fn place(target: &LValue, see: &mut dyn FnMut(&Data)) {
     match target {
-        Place::Field(_) => {}
-        Place::Access(inner, _) => header(inner, see),
-        Place::Register(_, index) => data(index, see),
+        LValue::Field(_) => {}
+        LValue::Access(inner, _) => header(inner, see),
+        LValue::Register(_, index) => data(index, see),
     }
 }
 

@@ -1,5 +1,5 @@
-//! The checksums of TCP, UDP and SCTP: where they stand in a frame, what they are over, and how one is completed that a
-//! sender's network stack has left unfinished.
+//! Checksums of TCP, UDP and SCTP: location, coverage, and completion of a partial checksum that a sender's network stack
+//! left for its hardware.
 
 /// Bytes of a VLAN tag, TPID and TCI.
 pub(super) const TAG_BYTES: usize = 4;
@@ -9,7 +9,7 @@ pub(super) const SCTP: u8 = 132;
 
 const ETHERNET_HEADER_BYTES: usize = 14;
 
-/// Completes an unfinished checksum: the field holds the sum over the pseudo-header already.
+/// Completes a partial checksum: the field already holds the sum over the pseudo-header.
 pub(super) fn complete(frame: &mut [u8], start: usize, offset: usize) -> Option<()> {
     const SCTP_CHECKSUM: usize = 8;
     if offset == SCTP_CHECKSUM
@@ -27,7 +27,7 @@ pub(super) fn complete(frame: &mut [u8], start: usize, offset: usize) -> Option<
     Some(())
 }
 
-/// Where the headers of a frame lie.
+/// Offsets of the headers in a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Layout {
     pub(super) l3: usize,
@@ -37,7 +37,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// `None` when there is no whole, unfragmented IP packet that is addressed to its last destination.
+    /// Parses a frame; `None` unless it holds a complete, unfragmented IP packet addressed to its final destination.
     pub(super) fn of(frame: &[u8]) -> Option<Self> {
         const VLANS_MAX: usize = 4;
         let mut l3 = ETHERNET_HEADER_BYTES;
@@ -55,8 +55,8 @@ impl Layout {
     fn ipv4(frame: &[u8], l3: usize) -> Option<Self> {
         const MORE_OR_OFFSET: u16 = 0x3fff;
         let header_bytes = usize::from(frame.get(l3)? & 0xf) * 4;
-        let whole = be16(frame, l3 + 6)? & MORE_OR_OFFSET == 0;
-        (header_bytes >= 20 && whole).then_some(Self {
+        let unfragmented = be16(frame, l3 + 6)? & MORE_OR_OFFSET == 0;
+        (header_bytes >= 20 && unfragmented).then_some(Self {
             l3,
             ipv6: false,
             l4: l3 + header_bytes,
@@ -73,7 +73,7 @@ impl Layout {
         let mut l4 = l3 + 40;
         for _ in 0..EXTENSIONS_MAX {
             match protocol {
-                // The pseudo-header has the last destination, which then is not the one in the header.
+                // The pseudo-header uses the final destination, which differs from the destination in the header.
                 ROUTING if *frame.get(l4 + 3)? != 0 => return None,
                 HOP_BY_HOP | ROUTING | DESTINATION => {
                     protocol = *frame.get(l4)?;
@@ -92,7 +92,7 @@ impl Layout {
         None
     }
 
-    /// Where the IP packet ends, by its own word.
+    /// End of the IP packet according to its length field.
     pub(super) fn end(self, frame: &[u8]) -> Option<usize> {
         Some(if self.ipv6 {
             self.l3 + 40 + usize::from(be16(frame, self.l3 + 4)?)
@@ -101,7 +101,7 @@ impl Layout {
         })
     }
 
-    /// Sum over the pseudo-header but for its length (RFC 9293 3.1, RFC 8200 8.1).
+    /// Sum over the pseudo-header without the length (RFC 9293 3.1, RFC 8200 8.1).
     pub(super) fn pseudo_sum(self, frame: &[u8]) -> Option<u64> {
         let addresses = if self.ipv6 {
             frame.get(self.l3 + 8..self.l3 + 40)?
@@ -121,7 +121,7 @@ pub(super) fn set_be16(bytes: &mut [u8], at: usize, value: u16) -> Option<()> {
     Some(())
 }
 
-/// Sum of the 16-bit words (RFC 1071), an odd last byte filled up with zero; below 2^33 for frames of 64 KiB.
+/// Sum of the 16-bit words (RFC 1071), an odd last byte padded with zero; below 2^33 for frames of 64 KiB.
 pub(super) fn ones_sum(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<4>();
     let sum: u64 = words
@@ -133,11 +133,11 @@ pub(super) fn ones_sum(bytes: &[u8]) -> u64 {
         *to = *from;
     }
     let sum = sum + u64::from(u32::from_be_bytes(last));
-    // 2^16 counts as 1: the upper halves may be added to the lower ones.
+    // Modulo 2^16 - 1 the upper halves can be added to the lower halves.
     (sum >> 32) + (sum & 0xffff_ffff)
 }
 
-/// Adds the carries until 16 bits are left.
+/// Adds the carries until 16 bits remain.
 pub(super) fn fold(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum >> 16) + (sum & 0xffff);
@@ -145,12 +145,12 @@ pub(super) fn fold(mut sum: u64) -> u16 {
     sum as u16
 }
 
-/// UDP says "no checksum" by zero, so that a sum of zero is sent as its other form (RFC 768).
+/// Replaces zero by 0xffff: in UDP, zero means "no checksum" (RFC 768).
 pub(super) fn not_zero(sum: u16) -> u16 {
     if sum == 0 { 0xffff } else { sum }
 }
 
-/// CRC-32C as SCTP uses it (RFC 9260 appendix A), a byte at a time: whoever sends may choose that it is computed.
+/// CRC-32C of SCTP (RFC 9260 appendix A), bytewise. A sender can trigger this computation.
 pub(super) fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0u32, |crc, byte| {
         let [low, ..] = crc.to_le_bytes();
@@ -159,7 +159,7 @@ pub(super) fn crc32c(bytes: &[u8]) -> u32 {
     })
 }
 
-/// What each byte makes of a register that was zero.
+/// CRC of each byte value.
 static CRC32C: [u32; 256] = crc32c_table();
 
 #[allow(clippy::indexing_slicing, reason = "evaluated when it is compiled")]

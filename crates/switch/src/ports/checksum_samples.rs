@@ -1,8 +1,8 @@
-//! Frames and sums for the tests of what completes checksums.
+//! Frames and sums for tests of the checksum completion.
 
 use super::{TCP, UDP};
 
-/// RFC 1071, word by word; a packet with a right checksum sums to 0xffff.
+/// RFC 1071, word by word; a packet with a correct checksum sums to 0xffff.
 pub(in super::super) fn plain_sum(parts: &[&[u8]]) -> u16 {
     let mut sum = 0u32;
     for part in parts {
@@ -14,7 +14,7 @@ pub(in super::super) fn plain_sum(parts: &[&[u8]]) -> u16 {
     sum as u16
 }
 
-/// Link header and the bytes of its tags.
+/// Link header and the length of its tags.
 pub(in super::super) fn link(tags: usize, ipv6: bool) -> Vec<u8> {
     let mut link = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
     for tag in 0..tags {
@@ -24,7 +24,7 @@ pub(in super::super) fn link(tags: usize, ipv6: bool) -> Vec<u8> {
     link
 }
 
-/// A frame as a sender leaves it to its hardware: IPv4 with options, IPv6 with a hop-by-hop header.
+/// Frame as a sender passes it to its hardware: IPv4 with options, IPv6 with a hop-by-hop header.
 pub(in super::super) fn oversized(
     tags: usize,
     ipv6: bool,

@@ -1,4 +1,4 @@
-//! A port in memory: what one end sends, the other receives. For tests, benchmarks and packets that a controller sends.
+//! In-memory port: each end receives what the other end sends. Used for tests, benchmarks and packet-outs.
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd as _;
@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use super::{Port, PortError, Readiness, Receive, RxCounters, Transmit, TxCounters, Waker};
 
-/// Frames on their way in one direction.
+/// Frame queue of one direction.
 #[derive(Debug)]
 struct Queue {
     frames: Mutex<Frames>,
-    arrived: Condvar,
+    frame_arrived: Condvar,
     capacity: usize,
 }
 
 #[derive(Debug, Default)]
 struct Frames {
-    waiting: VecDeque<Vec<u8>>,
-    /// Buffers of frames that were received, to be filled again.
+    queued: VecDeque<Vec<u8>>,
+    /// Buffers of received frames for reuse.
     spare: Vec<Vec<u8>>,
     dropped: u64,
 }
@@ -27,21 +27,21 @@ impl Queue {
     fn new(capacity: usize) -> Arc<Self> {
         Arc::new(Self {
             frames: Mutex::new(Frames::default()),
-            arrived: Condvar::new(),
+            frame_arrived: Condvar::new(),
             capacity: capacity.max(1),
         })
     }
 
-    /// A thread that panicked under the lock has left whole frames.
+    /// A panic under the lock leaves complete frames.
     fn lock(&self) -> MutexGuard<'_, Frames> {
         self.frames.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Frames {
-    /// Appends a frame; false when there is no room.
+    /// Appends a frame; false if the queue is full.
     fn push(&mut self, capacity: usize, headers: &[u8], payload: &[u8]) -> bool {
-        if self.waiting.len() >= capacity {
+        if self.queued.len() >= capacity {
             self.dropped += 1;
             return false;
         }
@@ -49,12 +49,12 @@ impl Frames {
         frame.clear();
         frame.extend_from_slice(headers);
         frame.extend_from_slice(payload);
-        self.waiting.push_back(frame);
+        self.queued.push_back(frame);
         true
     }
 }
 
-/// The other end of a port in memory; clones share it.
+/// Peer of an in-memory port; clones share the peer.
 #[derive(Clone, Debug)]
 pub struct MemoryPeer {
     to_switch: Arc<Queue>,
@@ -63,27 +63,27 @@ pub struct MemoryPeer {
 }
 
 impl MemoryPeer {
-    /// Gives the switch a frame. False when its queue is full; the frame is counted as dropped there.
+    /// Sends a frame to the switch. False if the queue is full; the frame is counted as dropped.
     #[must_use]
     pub fn send(&self, frame: &[u8]) -> bool {
         let mut frames = self.to_switch.lock();
         let taken = frames.push(self.to_switch.capacity, frame, &[]);
-        // Under the lock, so that a receiver that has emptied the queue meanwhile cannot be woken for nothing for ever.
-        if taken && frames.waiting.len() == 1 {
+        // The wake-up happens under the lock; otherwise a receiver that has emptied the queue could be woken repeatedly without need.
+        if taken && frames.queued.len() == 1 {
             self.waker.wake();
         }
         taken
     }
 
-    /// The next frame that the switch has sent, if there is one.
+    /// Next frame sent by the switch, if any.
     #[must_use]
     pub fn try_receive(&self) -> Option<Vec<u8>> {
-        self.from_switch.lock().waiting.pop_front()
+        self.from_switch.lock().queued.pop_front()
     }
 
-    /// Hands all frames that the switch has sent to `take` and keeps their memory for the next. Returns how many.
+    /// Passes all frames sent by the switch to `take` and reuses their memory. Returns the number of frames.
     pub fn drain(&self, mut take: impl FnMut(&[u8])) -> usize {
-        let mut frames = std::mem::take(&mut self.from_switch.lock().waiting);
+        let mut frames = std::mem::take(&mut self.from_switch.lock().queued);
         for frame in &frames {
             take(frame);
         }
@@ -92,23 +92,23 @@ impl MemoryPeer {
         count
     }
 
-    /// The next frame that the switch has sent; waits for it as long as told.
+    /// Next frame sent by the switch; waits at most `wait`.
     #[must_use]
     pub fn receive(&self, wait: Duration) -> Option<Vec<u8>> {
         let frames = self.from_switch.lock();
         let waited = self
             .from_switch
-            .arrived
-            .wait_timeout_while(frames, wait, |frames| frames.waiting.is_empty());
+            .frame_arrived
+            .wait_timeout_while(frames, wait, |frames| frames.queued.is_empty());
         let (mut frames, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        frames.waiting.pop_front()
+        frames.queued.pop_front()
     }
 }
 
-/// A port and its other end. Each direction holds at most `capacity` frames; what comes on top is counted and lost.
+/// Creates a port and its peer. Each direction holds at most `capacity` frames; further frames are counted and dropped.
 ///
 /// # Errors
-/// When the system has no file descriptor left.
+/// No file descriptor is available.
 pub fn memory_port(capacity: usize) -> Result<(Port, MemoryPeer), PortError> {
     let peer = MemoryPeer {
         to_switch: Queue::new(capacity),
@@ -136,7 +136,7 @@ pub fn memory_port(capacity: usize) -> Result<(Port, MemoryPeer), PortError> {
 struct MemoryReceiver {
     queue: Arc<Queue>,
     waker: Waker,
-    /// Frames taken out of the queue under one lock, which is not held while they are processed.
+    /// Frames taken from the queue under one lock, which is released during processing.
     burst: VecDeque<Vec<u8>>,
     counters: RxCounters,
 }
@@ -145,13 +145,13 @@ impl Receive for MemoryReceiver {
     fn receive(&mut self, limit: usize, take: &mut dyn FnMut(&[u8])) -> Result<usize, PortError> {
         {
             let mut frames = self.queue.lock();
-            let count = limit.min(frames.waiting.len());
+            let count = limit.min(frames.queued.len());
             if count == 0 {
                 return Ok(0);
             }
-            self.burst.extend(frames.waiting.drain(..count));
-            // Cleared under the lock: a frame that comes later wakes again, for the queue is empty.
-            if frames.waiting.is_empty() {
+            self.burst.extend(frames.queued.drain(..count));
+            // Cleared under the lock while the queue is empty, so a later frame wakes the receiver again.
+            if frames.queued.is_empty() {
                 self.waker.clear();
             }
         }
@@ -193,7 +193,7 @@ impl Transmit for MemorySender {
     }
 
     fn flush(&mut self) -> Result<(), PortError> {
-        self.queue.arrived.notify_all();
+        self.queue.frame_arrived.notify_all();
         Ok(())
     }
 

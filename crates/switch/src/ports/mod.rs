@@ -1,11 +1,11 @@
-//! Where packets come from and go to: network interfaces, capture files, memory.
+//! Ports of the switch: network interfaces, capture files, memory.
 //!
-//! A [`Port`] has two halves that are independent of each other, one that receives and one that sends, so that a frame
-//! can be sent anywhere, back to where it came from too, while it still lies in the ring that it was received in. Nobody
-//! allocates or copies a frame on its way in: a receiver hands out slices of its ring. On its way out it is copied once,
-//! from the two parts that a switch has in its hands (the new headers, the payload) into the sender's buffer.
+//! A [`Port`] has two independent halves, a receiver and a sender. So a frame can be sent to any port, including its
+//! ingress port, while the frame is still in the receive ring. Reception needs no allocation and no copy: a receiver
+//! passes slices of its ring. Transmission copies a frame once, from its two parts (new headers and payload) to the
+//! sender's buffer.
 //!
-//! A [`PortSet`] serves all ports of a worker by turns, in bursts.
+//! A [`PortSet`] serves all ports of a worker round-robin, in bursts.
 
 #[forbid(unsafe_code)]
 mod checksum;
@@ -13,9 +13,9 @@ mod checksum;
 pub mod memory;
 pub mod packet;
 #[forbid(unsafe_code)]
-mod patience;
-#[forbid(unsafe_code)]
 pub mod pcap;
+#[forbid(unsafe_code)]
+mod send_backoff;
 #[forbid(unsafe_code)]
 mod set;
 #[forbid(unsafe_code)]
@@ -31,15 +31,15 @@ use std::time::Instant;
 pub use set::{BURST_FRAMES, PortSet, PortSetError, Senders, Waker};
 pub use spec::{PortSpec, PortSpecError};
 
-/// Number of a port, as `standard_metadata` of v1model has it: 9 bits.
+/// Port number as in the `standard_metadata` of v1model: 9 bits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PortId(u16);
 
-/// Port numbers there are: 0 to 511.
+/// Number of port numbers: 0 to 511.
 pub const PORT_IDS: usize = 512;
 
 impl PortId {
-    /// `None` when the number does not fit into 9 bits.
+    /// Creates a port number; `None` if it exceeds 9 bits.
     #[must_use]
     pub const fn new(number: u16) -> Option<Self> {
         if (number as usize) < PORT_IDS {
@@ -49,7 +49,7 @@ impl PortId {
         }
     }
 
-    /// The number.
+    /// Number.
     #[must_use]
     pub const fn get(self) -> u16 {
         self.0
@@ -66,74 +66,74 @@ impl fmt::Display for PortId {
     }
 }
 
-/// Why a port could not be opened, or does not work any more. Single frames that cannot be received or sent are counted
-/// and are no error.
+/// Error of opening or using a port. Single frames that cannot be received or sent are counted and are not an
+/// error.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
-    /// There is no such interface in this network namespace.
-    #[error("interface {interface}: {source}; `ip link` lists those there are")]
+    /// The interface does not exist in this network namespace.
+    #[error("cannot find interface {interface}: {source}; list interfaces with `ip link`")]
     NoInterface {
-        /// Its name.
+        /// Interface name.
         interface: String,
-        /// What the kernel says.
+        /// Error of the kernel.
         source: io::Error,
     },
-    /// The kernel refused one step.
-    #[error("interface {interface}: {step}: {source}{}", advice(.source))]
+    /// A system call failed.
+    #[error("{step} failed on interface {interface}: {source}{}", permission_hint(.source))]
     Kernel {
-        /// The interface.
+        /// Interface name.
         interface: String,
-        /// What was tried.
+        /// Failed step.
         step: &'static str,
-        /// The kernel's answer.
+        /// Error of the kernel.
         source: io::Error,
     },
-    /// The interface's frames are not Ethernet's.
+    /// The interface does not carry Ethernet frames.
     #[error(
-        "interface {interface} is no Ethernet interface (link type {link_type}); a switch takes Ethernet frames only"
+        "interface {interface} is not an Ethernet interface: link type {link_type}; the switch requires Ethernet"
     )]
     NotEthernet {
-        /// The interface.
+        /// Interface name.
         interface: String,
-        /// `ARPHRD_*` of linux/if_arp.h, for instance 65534 for a tun device.
+        /// `ARPHRD_*` of linux/if_arp.h, for example 65534 for a tun device.
         link_type: u16,
     },
-    /// The interface has more receive queues than one, and only one is served.
+    /// The interface has several receive queues, but an XDP port serves only one.
     #[error(
-        "interface {interface} has {queues} receive queues, an XDP port serves one: \
+        "interface {interface} has {queues} receive queues: an XDP port serves only one; \
          `ethtool -L {interface} combined 1`, or use AF_PACKET"
     )]
     Queues {
-        /// The interface.
+        /// Interface name.
         interface: String,
-        /// How many.
+        /// Number of receive queues.
         queues: u32,
     },
-    /// The interface's packets are too long for XDP, which wants each frame in one page.
+    /// The MTU is too large for XDP, which requires each frame in one page.
     #[error(
-        "interface {interface} has an MTU of {mtu}, an XDP port takes at most {max}: \
+        "interface {interface} has an MTU of {mtu} bytes: the maximum of an XDP port is {max}; \
          `ip link set {interface} mtu {max}`, or use AF_PACKET"
     )]
     Mtu {
-        /// The interface.
+        /// Interface name.
         interface: String,
-        /// Its longest IP packet, bytes.
+        /// MTU of the interface, bytes.
         mtu: usize,
-        /// The longest that is possible, bytes.
+        /// Maximum MTU, bytes.
         max: usize,
     },
-    /// A capture file.
+    /// Error of a capture file.
     #[error(transparent)]
     Pcap(#[from] pcap::PcapError),
-    /// A descriptor to wake the worker with could not be made.
-    #[error("cannot make an event descriptor: {0}; raise the limit of open files (`ulimit -n`)")]
+    /// The event descriptor for waking the worker could not be created.
+    #[error("cannot create an event descriptor: {0}; raise the limit of open files (`ulimit -n`)")]
     Event(#[source] io::Error),
 }
 
-/// Fails unless an interface has Ethernet frames.
+/// Fails unless the interface carries Ethernet frames.
 fn require_ethernet(any_socket: &OwnedFd, interface: &str) -> Result<(), PortError> {
     match sys::link_type(any_socket, interface) {
-        // A loopback interface has Ethernet headers too.
+        // A loopback interface also has Ethernet headers.
         Ok(libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK) => Ok(()),
         Ok(link_type) => Err(PortError::NotEthernet {
             interface: interface.to_owned(),
@@ -147,125 +147,127 @@ fn require_ethernet(any_socket: &OwnedFd, interface: &str) -> Result<(), PortErr
     }
 }
 
-fn advice(source: &io::Error) -> &'static str {
+fn permission_hint(source: &io::Error) -> &'static str {
     match source.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => "; needs CAP_NET_RAW and CAP_NET_ADMIN, for XDP CAP_BPF too",
-        Some(libc::ENOMEM | libc::ENOBUFS) => "; ask for a smaller ring",
-        Some(libc::EBUSY) => "; somebody else has the interface: see `ip link` for an XDP program",
+        Some(libc::EPERM | libc::EACCES) => {
+            "; CAP_NET_RAW and CAP_NET_ADMIN are required, for XDP also CAP_BPF"
+        }
+        Some(libc::ENOMEM | libc::ENOBUFS) => "; use a smaller ring",
+        Some(libc::EBUSY) => "; the interface is in use: check `ip link` for an XDP program",
         _ => "",
     }
 }
 
-/// How to learn that there may be something to receive.
+/// Way to wait for received frames.
 #[derive(Clone, Copy, Debug)]
 pub enum Readiness<'a> {
-    /// Poll this descriptor for reading.
+    /// Poll this descriptor for input.
     Fd(BorrowedFd<'a>),
-    /// At once.
+    /// Frames are available now.
     Now,
-    /// Not before this time.
+    /// Frames are available at this time.
     At(Instant),
-    /// Never again: the input has ended.
+    /// The input has ended.
     Never,
 }
 
-/// Frames that came in, and those that did not make it and why. All count since the port was opened.
+/// Counters of received and dropped frames since the port was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RxCounters {
-    /// Frames handed to the switch.
+    /// Frames passed to the switch.
     pub frames: u64,
-    /// Their bytes, from the destination MAC to the end of the payload.
+    /// Bytes of these frames, from the destination MAC to the end of the payload.
     pub bytes: u64,
-    /// Lost because the ring was full: the switch was too slow.
+    /// Frames dropped because the ring was full.
     pub dropped_full: u64,
-    /// Lost because a frame was longer than the ring's slots and could not be fetched otherwise.
+    /// Frames dropped because they exceeded the ring's slots and could not be read from the socket.
     pub dropped_truncated: u64,
-    /// Lost because the frame was a segmentation or checksum offload's work that could not be done in software.
+    /// Frames dropped because a segmentation or checksum offload could not be done in software.
     pub dropped_offload: u64,
-    /// Oversized frames of a segmentation offload that were cut into segments. The segments are in `frames`.
+    /// Oversized frames of a segmentation offload that were segmented. The segments count in `frames`.
     pub segmented: u64,
-    /// Checksums that the sender had left to its hardware and that were completed here.
+    /// Partial checksums that were completed.
     pub checksums_completed: u64,
 }
 
-/// Frames that went out, and those that did not make it and why. All count since the port was opened.
+/// Counters of sent and dropped frames since the port was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TxCounters {
-    /// Frames that the kernel, the file or the reader took.
+    /// Frames accepted by the kernel, the file or the peer.
     pub frames: u64,
-    /// Their bytes.
+    /// Bytes of these frames.
     pub bytes: u64,
-    /// Lost because the queue stayed full for longer than the port waits.
+    /// Frames dropped because the queue stayed full beyond the timeout.
     pub dropped_full: u64,
-    /// Lost because the frame was longer than the interface takes.
+    /// Frames dropped because they exceeded the maximum length of the interface.
     pub dropped_long: u64,
-    /// Lost because the frame was shorter than an Ethernet header.
+    /// Frames dropped because they were shorter than an Ethernet header.
     pub dropped_short: u64,
-    /// Lost because the interface was down or is gone.
+    /// Frames dropped because the interface was down or removed.
     pub dropped_down: u64,
-    /// How often the queue was found full.
-    pub waited: u64,
+    /// Number of times the queue was full.
+    pub queue_full_retries: u64,
 }
 
-/// Both halves' counters.
+/// Counters of both halves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PortCounters {
-    /// What came in.
+    /// Receive counters.
     pub rx: RxCounters,
-    /// What went out.
+    /// Transmit counters.
     pub tx: TxCounters,
 }
 
-/// The receiving half of a port.
+/// Receiving half of a port.
 pub trait Receive: Send + fmt::Debug {
-    /// Hands about `limit` frames that have arrived to `take`, in their order, and never blocks. It may be more by the
-    /// segments of one oversized frame. Returns how many arrivals were dealt with, of which some may have been dropped; 0
-    /// when there was nothing.
+    /// Passes up to about `limit` received frames to `take`, in order, without blocking. The segments of one oversized
+    /// frame may exceed the limit. Returns the number of processed arrivals, including dropped ones; 0 if none were
+    /// available.
     ///
     /// # Errors
-    /// When nothing will come from here any more.
+    /// The port can receive no more frames.
     fn receive(&mut self, limit: usize, take: &mut dyn FnMut(&[u8])) -> Result<usize, PortError>;
 
-    /// What to wait for when [`Self::receive`] found nothing.
+    /// What to wait for after [`Self::receive`] returned 0.
     fn readiness(&self) -> Readiness<'_>;
 
-    /// Asks whether the port is still there, and clears what error waits; when the descriptor of [`Self::readiness`] reports
-    /// one, and now and then when nothing comes.
+    /// Checks that the port still exists, and clears a pending error. Called when the descriptor of [`Self::readiness`]
+    /// reports an error, and periodically while no frames arrive.
     ///
     /// # Errors
-    /// When nothing will come from here any more.
+    /// The port can receive no more frames.
     fn check(&mut self) -> Result<(), PortError> {
         Ok(())
     }
 
-    /// Counters up to now.
+    /// Current counters.
     fn counters(&mut self) -> RxCounters;
 }
 
-/// The sending half of a port.
+/// Sending half of a port.
 pub trait Transmit: Send + fmt::Debug {
-    /// Takes a frame, given in two parts that are joined. It may leave only with the next [`Self::flush`].
+    /// Queues a frame, given in two parts. The frame may be delayed until the next [`Self::flush`].
     ///
     /// # Errors
-    /// When nothing can be sent here any more.
+    /// The port can send no more frames.
     fn send(&mut self, headers: &[u8], payload: &[u8]) -> Result<(), PortError>;
 
-    /// Has everything that was taken leave. A full queue is waited for, within bounds; what finds no place then is
+    /// Sends all queued frames. Waits for a full queue for a limited time; frames that find no space are dropped and
     /// counted.
     ///
     /// # Errors
-    /// When nothing can be sent here any more.
+    /// The port can send no more frames.
     fn flush(&mut self) -> Result<(), PortError>;
 
-    /// Counters up to now.
+    /// Current counters.
     fn counters(&self) -> TxCounters;
 }
 
-/// A port: its two halves.
+/// Port with its two halves.
 #[derive(Debug)]
 pub struct Port {
-    /// Where frames come from.
+    /// Receiving half.
     pub receiver: Box<dyn Receive>,
-    /// Where frames go to.
+    /// Sending half.
     pub sender: Box<dyn Transmit>,
 }

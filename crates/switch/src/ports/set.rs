@@ -1,4 +1,4 @@
-//! All ports of one worker.
+//! Ports of one worker.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -8,35 +8,35 @@ use std::time::{Duration, Instant};
 
 use super::{PORT_IDS, Port, PortCounters, PortError, PortId, Readiness, Receive, Transmit, sys};
 
-/// Most frames that one port hands over before it is the next port's turn.
+/// Maximum number of frames of one port before the next port is served.
 pub const BURST_FRAMES: usize = 64;
-/// Rounds without a frame before the worker sleeps. With two ports they take 5 µs, about what falling asleep and being woken
-/// cost.
+/// Number of rounds without a frame before the worker sleeps. With two ports they take 5 µs, about the cost of sleeping and
+/// waking up.
 const SPIN_ROUNDS: u32 = 256;
-/// How often ports that are silent are asked whether they still are there: an XDP socket whose interface was removed does
-/// not tell by itself.
+/// Interval of the check that idle ports still exist: an XDP socket does not report the removal of its
+/// interface.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
-/// Why ports could not be added or served.
+/// Error of adding or serving ports.
 #[derive(Debug, thiserror::Error)]
 pub enum PortSetError {
-    /// The number is taken.
-    #[error("port {0} exists already: remove it first, or use another number")]
-    Taken(PortId),
-    /// A port does not work any more. It has been removed; the others go on.
-    #[error("port {port} is lost: {source}")]
-    Lost {
-        /// Which.
+    /// The port number is in use.
+    #[error("port number {0} is in use: remove the port first, or use another number")]
+    PortInUse(PortId),
+    /// A port failed and was removed; the other ports continue.
+    #[error("port {port} failed: {source}")]
+    PortFailed {
+        /// Port.
         port: PortId,
-        /// Why.
+        /// Cause.
         source: PortError,
     },
-    /// The kernel did not let the worker wait.
+    /// Waiting for packets failed.
     #[error("cannot wait for packets: {0}")]
-    Wait(#[source] io::Error),
+    PollFailed(#[source] io::Error),
 }
 
-/// Ends the sleep of a [`PortSet`]'s worker, from any thread.
+/// Wakes the worker of a [`PortSet`], from any thread.
 #[derive(Clone, Debug)]
 pub struct Waker(Arc<File>);
 
@@ -45,15 +45,15 @@ impl Waker {
         Ok(Self(Arc::new(sys::event().map_err(PortError::Event)?.into())))
     }
 
-    /// The sleep that runs, or else the next one, ends at once.
+    /// Ends the current or next sleep immediately.
     pub fn wake(&self) {
-        // Refused only when the counter is full, and then the worker is awake anyway.
+        // The write fails only if the counter is at its maximum, and then the worker is awake.
         let _ = (&*self.0).write(&1u64.to_ne_bytes());
     }
 
-    /// Undoes all calls of [`Self::wake`] so far.
+    /// Clears all previous calls of [`Self::wake`].
     pub(super) fn clear(&self) {
-        // Refused when nobody has called.
+        // The read fails if there was no call.
         let _ = (&*self.0).read(&mut [0; 8]);
     }
 
@@ -62,14 +62,14 @@ impl Waker {
     }
 }
 
-/// The sending halves of all ports.
+/// Sending halves of all ports.
 #[derive(Debug)]
 pub struct Senders {
     slots: Box<[Option<Box<dyn Transmit>>]>,
-    /// Ports to which something was sent since their last flush.
+    /// Ports with frames since their last flush.
     unflushed: Vec<PortId>,
     failed: Vec<(PortId, PortError)>,
-    no_port: u64,
+    unknown_port_frames: u64,
 }
 
 impl Senders {
@@ -78,15 +78,15 @@ impl Senders {
             slots: std::iter::repeat_with(|| None).take(PORT_IDS).collect(),
             unflushed: Vec::new(),
             failed: Vec::new(),
-            no_port: 0,
+            unknown_port_frames: 0,
         }
     }
 
-    /// Sends a frame, given in two parts that are joined; it leaves at the end of the round at the latest. What becomes
-    /// of it is in the port's counters. A port that does not exist swallows frames, as in simple_switch.
+    /// Sends a frame, given in two parts, at the end of the round at the latest. The port's counters show the result.
+    /// Frames to a port that does not exist are dropped, as in simple_switch.
     pub fn send(&mut self, port: PortId, headers: &[u8], payload: &[u8]) {
         let Some(sender) = self.slots.get_mut(port.index()).and_then(Option::as_mut) else {
-            self.no_port += 1;
+            self.unknown_port_frames += 1;
             return;
         };
         if self.unflushed.last() != Some(&port) && !self.unflushed.contains(&port) {
@@ -97,7 +97,7 @@ impl Senders {
         }
     }
 
-    /// Has everything leave. The end of each round does so by itself.
+    /// Flushes all ports. The end of each round also flushes.
     pub fn flush(&mut self) {
         for port in self.unflushed.drain(..) {
             if let Some(sender) = self.slots.get_mut(port.index()).and_then(Option::as_mut)
@@ -108,50 +108,50 @@ impl Senders {
         }
     }
 
-    /// Frames that were sent to ports which do not exist.
+    /// Number of frames sent to ports that do not exist.
     #[must_use]
-    pub const fn sent_to_no_port(&self) -> u64 {
-        self.no_port
+    pub const fn sent_to_unknown_port(&self) -> u64 {
+        self.unknown_port_frames
     }
 }
 
-/// The ports of one worker, by number. Ports can be added and removed between rounds.
+/// Ports of one worker, by number. Ports can be added and removed between rounds.
 #[derive(Debug)]
 pub struct PortSet {
     receivers: Vec<(PortId, Box<dyn Receive>)>,
     senders: Senders,
     waker: Waker,
-    /// Whose turn it is first in the next round.
-    first: usize,
+    /// Index of the first receiver of the next round.
+    next_receiver: usize,
     spin_rounds: u32,
     poll: Vec<libc::pollfd>,
 }
 
 impl PortSet {
-    /// No ports yet.
+    /// Creates a set without ports.
     ///
     /// # Errors
-    /// When the system has no file descriptor left.
+    /// No file descriptor is available.
     pub fn new() -> Result<Self, PortError> {
         Ok(Self {
             receivers: Vec::new(),
             senders: Senders::new(),
             waker: Waker::new()?,
-            first: 0,
+            next_receiver: 0,
             spin_rounds: SPIN_ROUNDS,
             poll: Vec::new(),
         })
     }
 
-    /// Sets how many rounds without a frame go by before the worker sleeps; 0 on a machine whose CPUs have something
-    /// better to do.
+    /// Sets the number of rounds without a frame before the worker sleeps; use 0 on machines that need the CPU for other
+    /// work.
     #[must_use]
     pub fn with_spin_rounds(mut self, rounds: u32) -> Self {
         self.spin_rounds = rounds;
         self
     }
 
-    /// What ends the worker's sleep.
+    /// Waker of the worker.
     #[must_use]
     pub fn waker(&self) -> Waker {
         self.waker.clone()
@@ -160,29 +160,29 @@ impl PortSet {
     /// Adds a port.
     ///
     /// # Errors
-    /// When the number is taken.
+    /// The port number is in use.
     pub fn add(&mut self, id: PortId, port: Port) -> Result<(), PortSetError> {
         let slot = self.senders.slots.get_mut(id.index());
         match slot {
             Some(slot @ None) => *slot = Some(port.sender),
-            _ => return Err(PortSetError::Taken(id)),
+            _ => return Err(PortSetError::PortInUse(id)),
         }
         self.receivers.push((id, port.receiver));
         Ok(())
     }
 
-    /// Takes a port out, after what was sent to it has left.
+    /// Flushes and removes a port.
     pub fn remove(&mut self, id: PortId) -> Option<Port> {
         let place = self.receivers.iter().position(|(port, _)| *port == id)?;
         let mut sender = self.senders.slots.get_mut(id.index())?.take()?;
-        // A port that fails while it is removed is gone all the same.
+        // An error of the flush is ignored: the port is removed anyway.
         let _ = sender.flush();
         self.senders.unflushed.retain(|port| *port != id);
         let (_, receiver) = self.receivers.remove(place);
         Some(Port { receiver, sender })
     }
 
-    /// The numbers of the ports, in ascending order.
+    /// Port numbers in ascending order.
     #[must_use]
     pub fn ids(&self) -> Vec<PortId> {
         let mut ids: Vec<_> = self.receivers.iter().map(|(id, _)| *id).collect();
@@ -190,12 +190,12 @@ impl PortSet {
         ids
     }
 
-    /// The sending halves, for packets that no port has brought.
+    /// Sending halves, for packets that were not received from a port.
     pub fn senders(&mut self) -> &mut Senders {
         &mut self.senders
     }
 
-    /// A port's counters; `None` when there is no such port.
+    /// Counters of a port; `None` if the port does not exist.
     pub fn counters(&mut self, id: PortId) -> Option<PortCounters> {
         let (_, receiver) = self.receivers.iter_mut().find(|(port, _)| *port == id)?;
         let sender = self.senders.slots.get(id.index())?.as_ref()?;
@@ -205,7 +205,7 @@ impl PortSet {
         })
     }
 
-    /// No port will ever bring anything again: all were files, and all have been read.
+    /// Whether all ports are files and have been read to the end.
     #[must_use]
     pub fn ended(&self) -> bool {
         self.receivers
@@ -213,11 +213,11 @@ impl PortSet {
             .all(|(_, receiver)| matches!(receiver.readiness(), Readiness::Never))
     }
 
-    /// One round: a burst of each port is handed to `take`, and what that sends leaves at the end. Returns how many
-    /// arrivals there were, as [`Receive::receive`] counts them. Never waits.
+    /// Runs one round: passes a burst of each port to `take` and flushes at the end. Returns the number of arrivals as
+    /// defined by [`Receive::receive`]. Never blocks.
     ///
     /// # Errors
-    /// When a port is lost; it has been removed, and the next call goes on with the others.
+    /// A port failed. It was removed, and the next call continues with the other ports.
     pub fn round(
         &mut self,
         take: &mut impl FnMut(PortId, &[u8], &mut Senders),
@@ -225,24 +225,28 @@ impl PortSet {
         let ports = self.receivers.len();
         let mut frames = 0;
         let senders = &mut self.senders;
-        let (before, from) = self.receivers.split_at_mut(self.first.min(ports));
+        let (before, from) = self.receivers.split_at_mut(self.next_receiver.min(ports));
         for (id, receiver) in from.iter_mut().chain(before) {
             match receiver.receive(BURST_FRAMES, &mut |frame| take(*id, frame, senders)) {
                 Ok(taken) => frames += taken,
                 Err(error) => senders.failed.push((*id, error)),
             }
         }
-        self.first = if self.first + 1 < ports { self.first + 1 } else { 0 };
+        self.next_receiver = if self.next_receiver + 1 < ports {
+            self.next_receiver + 1
+        } else {
+            0
+        };
         senders.flush();
         self.report()?;
         Ok(frames)
     }
 
-    /// Rounds until a frame has come, the last port has [ended](Self::ended), [`Waker::wake`] is called or the time is over
-    /// (`None`: for ever). Returns how many arrivals the last round had.
+    /// Runs rounds until a frame arrives, the last port has [ended](Self::ended), [`Waker::wake`] is called or the timeout
+    /// expires (`None`: no timeout). Returns the number of arrivals of the last round.
     ///
     /// # Errors
-    /// As [`Self::round`]; or when the kernel refuses to wait.
+    /// As [`Self::round`], or waiting failed.
     pub fn serve(
         &mut self,
         wait: Option<Duration>,
@@ -267,20 +271,20 @@ impl PortSet {
         self.round(&mut take)
     }
 
-    /// Sleeps until a port or the [waker](Self::waker) is ready, or the time is over.
+    /// Sleeps until a port or the [waker](Self::waker) is ready, or the timeout expires.
     ///
     /// # Errors
-    /// When a port is lost, as in [`Self::round`]; or when the kernel refuses to wait.
+    /// A port failed, as in [`Self::round`], or waiting failed.
     pub fn sleep(&mut self, wait: Option<Duration>) -> Result<(), PortSetError> {
         let start = Instant::now();
         let wait = self.prepare_poll(wait);
         loop {
             let left = wait.map(|wait| wait.saturating_sub(start.elapsed()));
             let slice = left.map_or(CHECK_EVERY, |left| left.min(CHECK_EVERY));
-            let ready = sys::poll(&mut self.poll, Some(slice)).map_err(PortSetError::Wait)?;
+            let ready = sys::poll(&mut self.poll, Some(slice)).map_err(PortSetError::PollFailed)?;
             for ((id, receiver), poll) in self.receivers.iter_mut().zip(self.poll.iter().skip(1)) {
-                let silent = ready == 0 && slice == CHECK_EVERY;
-                if (silent || poll.revents & libc::POLLERR != 0)
+                let timed_out = ready == 0 && slice == CHECK_EVERY;
+                if (timed_out || poll.revents & libc::POLLERR != 0)
                     && let Err(error) = receiver.check()
                 {
                     self.senders.failed.push((*id, error));
@@ -294,11 +298,11 @@ impl PortSet {
         }
     }
 
-    /// Lists what to wait for: the waker, then one entry for each receiver. Returns how long at most.
+    /// Prepares the poll list: the waker, then one entry for each receiver. Returns the maximum wait.
     fn prepare_poll(&mut self, mut wait: Option<Duration>) -> Option<Duration> {
         self.poll.clear();
         self.poll
-            .push(sys::interest(self.waker.file().as_fd(), libc::POLLIN));
+            .push(sys::poll_interest(self.waker.file().as_fd(), libc::POLLIN));
         for (_, receiver) in &self.receivers {
             let (fd, at_most) = match receiver.readiness() {
                 Readiness::Fd(fd) => (Some(fd), None),
@@ -306,14 +310,14 @@ impl PortSet {
                 Readiness::At(time) => (None, Some(time.saturating_duration_since(Instant::now()))),
                 Readiness::Never => (None, None),
             };
-            // The kernel skips negative descriptors.
-            let nothing = libc::pollfd {
+            // The kernel ignores negative descriptors.
+            let ignored = libc::pollfd {
                 fd: -1,
                 events: 0,
                 revents: 0,
             };
             self.poll
-                .push(fd.map_or(nothing, |fd| sys::interest(fd, libc::POLLIN)));
+                .push(fd.map_or(ignored, |fd| sys::poll_interest(fd, libc::POLLIN)));
             wait = match (wait, at_most) {
                 (Some(one), Some(other)) => Some(one.min(other)),
                 (one, other) => one.or(other),
@@ -322,13 +326,13 @@ impl PortSet {
         wait
     }
 
-    /// Removes a port that has failed and says so.
+    /// Removes a failed port and returns its error.
     fn report(&mut self) -> Result<(), PortSetError> {
         let Some((port, source)) = self.senders.failed.pop() else {
             return Ok(());
         };
         self.senders.failed.retain(|(other, _)| *other != port);
         self.remove(port);
-        Err(PortSetError::Lost { port, source })
+        Err(PortSetError::PortFailed { port, source })
     }
 }

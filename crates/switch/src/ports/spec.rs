@@ -1,30 +1,30 @@
-//! Ports as the command line names them, in the form of simple_switch's `-i`: `PORT@INTERFACE`.
+//! Port specification on the command line, as with simple_switch's `-i`: `PORT@INTERFACE`.
 
 use std::fmt;
 use std::str::FromStr;
 
 use super::{PORT_IDS, PortId};
 
-/// `PORT@INTERFACE`, for instance `0@veth0`.
+/// `PORT@INTERFACE`, for example `0@veth0`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PortSpec {
-    /// The number that P4 programs see.
+    /// Port number in P4 programs.
     pub port: PortId,
-    /// Name of the interface, or what the names of its capture files begin with; never empty.
+    /// Interface name, or prefix of the capture file names; never empty.
     pub interface: String,
 }
 
-/// Why an argument is no [`PortSpec`].
+/// Error of parsing a [`PortSpec`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PortSpecError {
-    /// There is no `@`.
-    #[error("`{0}` is not PORT@INTERFACE (as in 0@veth0): the @ is missing")]
+    /// The `@` is missing.
+    #[error("invalid port `{0}`: the @ is missing; use PORT@INTERFACE, for example 0@veth0")]
     NoSeparator(String),
-    /// What stands before the `@` is no number from 0 to 511.
-    #[error("`{0}`: the port before the @ must be a number from 0 to {max}", max = PORT_IDS - 1)]
+    /// The text before the `@` is not a number from 0 to 511.
+    #[error("invalid port `{0}`: the port number before the @ must be 0 to {max}", max = PORT_IDS - 1)]
     Number(String),
-    /// Nothing stands behind the `@`.
-    #[error("`{0}`: the name of the interface after the @ is missing")]
+    /// The text after the `@` is empty.
+    #[error("invalid port `{0}`: the interface name after the @ is missing")]
     NoInterface(String),
 }
 
@@ -36,7 +36,7 @@ impl FromStr for PortSpec {
         let (number, interface) = argument
             .split_once('@')
             .ok_or_else(|| PortSpecError::NoSeparator(owned()))?;
-        // Only digits: u16's parser takes a plus sign too.
+        // Only digits: the parser of u16 also accepts a plus sign.
         let port = Some(number)
             .filter(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
             .and_then(|number| number.parse().ok())
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn takes_what_simple_switch_takes() {
+    fn port_arguments_of_simple_switch_are_accepted() {
         for (text, port, interface) in [
             ("0@veth0", 0, "veth0"),
             ("511@eth1", 511, "eth1"),
@@ -77,11 +77,11 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_wrong() {
+    fn invalid_arguments_are_rejected_with_the_reason() {
         let error = |text: &str| text.parse::<PortSpec>().unwrap_err().to_string();
         assert_eq!(
             error("veth0"),
-            "`veth0` is not PORT@INTERFACE (as in 0@veth0): the @ is missing"
+            "invalid port `veth0`: the @ is missing; use PORT@INTERFACE, for example 0@veth0"
         );
         for number in [
             "@veth0",
@@ -92,12 +92,12 @@ mod tests {
             "99999999@veth0",
             " 1@veth0",
         ] {
-            let says = format!("`{number}`: the port before the @ must be a number from 0 to 511");
-            assert_eq!(error(number), says);
+            let expected = format!("invalid port `{number}`: the port number before the @ must be 0 to 511");
+            assert_eq!(error(number), expected);
         }
         assert_eq!(
             error("3@"),
-            "`3@`: the name of the interface after the @ is missing"
+            "invalid port `3@`: the interface name after the @ is missing"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! The system calls of the ports, each as a safe function. What `unsafe` the ports need besides is in the rings.
+//! System calls of the ports as safe functions. All other unsafe code of the ports is in the rings.
 
 use std::ffi::CString;
 use std::io;
@@ -16,33 +16,33 @@ fn check(returned: libc::c_int) -> io::Result<libc::c_int> {
 
 fn owned(returned: libc::c_int) -> io::Result<OwnedFd> {
     let fd = check(returned)?;
-    // SAFETY: the kernel has just made this descriptor; nobody else knows it.
+    // SAFETY: the kernel has just created this descriptor, so there is no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A socket of any family, closed on exec.
+/// Creates a socket of any family, closed on exec.
 pub(super) fn socket(family: libc::c_int, kind: libc::c_int) -> io::Result<OwnedFd> {
     // SAFETY: takes no pointer.
     owned(unsafe { libc::socket(family, kind | libc::SOCK_CLOEXEC, 0) })
 }
 
-/// A counter to wake a sleeping poll with; reading and writing never block.
+/// Creates a non-blocking event counter to interrupt a poll.
 pub(super) fn event() -> io::Result<OwnedFd> {
     // SAFETY: takes no pointer.
     owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })
 }
 
-/// The number of an interface of the calling thread's network namespace.
+/// Index of an interface in the calling thread's network namespace.
 pub(super) fn interface_index(name: &str) -> io::Result<u32> {
     let name = CString::new(name).map_err(io::Error::other)?;
-    // SAFETY: a string that ends with a zero byte and lives through the call.
+    // SAFETY: the string is zero-terminated and lives through the call.
     match unsafe { libc::if_nametoindex(name.as_ptr()) } {
         0 => Err(io::Error::last_os_error()),
         index => Ok(index),
     }
 }
 
-/// The name of an interface as `ioctl` wants it: cut off at 15 bytes, ended by zeros.
+/// Interface name in the form that `ioctl` expects: at most 15 bytes, zero-terminated.
 fn interface_name(name: &str) -> [libc::c_char; libc::IFNAMSIZ] {
     let mut bytes = [0; libc::IFNAMSIZ];
     for (to, from) in bytes.iter_mut().zip(name.bytes().take(libc::IFNAMSIZ - 1)) {
@@ -51,7 +51,7 @@ fn interface_name(name: &str) -> [libc::c_char; libc::IFNAMSIZ] {
     bytes
 }
 
-/// The longest IP packet of an interface, bytes.
+/// MTU of an interface, bytes.
 pub(super) fn mtu(any_socket: &OwnedFd, interface: &str) -> io::Result<usize> {
     // SAFETY: integers, addresses and pointers, for which zero is valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -63,7 +63,7 @@ pub(super) fn mtu(any_socket: &OwnedFd, interface: &str) -> io::Result<usize> {
     usize::try_from(mtu).map_err(io::Error::other)
 }
 
-/// The kind of an interface's link header, `ARPHRD_*`.
+/// Link type of an interface, `ARPHRD_*`.
 pub(super) fn link_type(any_socket: &OwnedFd, interface: &str) -> io::Result<u16> {
     // SAFETY: integers, addresses and pointers, for which zero is valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -74,7 +74,7 @@ pub(super) fn link_type(any_socket: &OwnedFd, interface: &str) -> io::Result<u16
     Ok(unsafe { request.ifr_ifru.ifru_hwaddr.sa_family })
 }
 
-/// Whether an interface is still there, in the namespace that the socket was made in.
+/// Whether an interface still exists in the network namespace of the socket.
 pub(super) fn interface_exists(any_socket: &OwnedFd, index: u32) -> io::Result<bool> {
     // SAFETY: integers, addresses and pointers, for which zero is valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -104,18 +104,18 @@ struct EthtoolChannels {
 struct EthtoolDriver {
     cmd: u32,
     driver: [u8; 32],
-    /// Versions, the bus, and what ends with five numbers of no interest here.
+    /// Versions, bus and five further numbers; not used.
     rest: [u8; 4 * 32 + 12 + 5 * 4],
 }
 
-/// How many receive queues an interface has; 1 when its driver does not know the question.
+/// Number of receive queues of an interface; 1 if the driver does not support the query.
 pub(super) fn receive_queues(any_socket: &OwnedFd, interface: &str) -> io::Result<u32> {
     const ETHTOOL_GCHANNELS: u32 = 0x3c;
     let mut channels = EthtoolChannels {
         cmd: ETHTOOL_GCHANNELS,
         ..EthtoolChannels::default()
     };
-    // SAFETY: the structure of its command.
+    // SAFETY: the structure matches the command.
     let known = unsafe { ethtool(any_socket, interface, &mut channels) }?;
     Ok(if known {
         (channels.rx_count + channels.combined_count).max(1)
@@ -124,7 +124,7 @@ pub(super) fn receive_queues(any_socket: &OwnedFd, interface: &str) -> io::Resul
     })
 }
 
-/// The name of an interface's driver, or of its kind where it is made of software: `veth`. Empty when the kernel knows none.
+/// Driver name of an interface, or the kind of a virtual interface such as `veth`. Empty if unknown.
 pub(super) fn driver(any_socket: &OwnedFd, interface: &str) -> io::Result<String> {
     const ETHTOOL_GDRVINFO: u32 = 0x3;
     let mut driver = EthtoolDriver {
@@ -132,23 +132,23 @@ pub(super) fn driver(any_socket: &OwnedFd, interface: &str) -> io::Result<String
         driver: [0; 32],
         rest: [0; 160],
     };
-    // SAFETY: the structure of its command.
+    // SAFETY: the structure matches the command.
     unsafe { ethtool(any_socket, interface, &mut driver) }?;
     let name = driver.driver.split(|byte| *byte == 0).next().unwrap_or_default();
     Ok(String::from_utf8_lossy(name).into_owned())
 }
 
-/// Asks an interface's driver. False when it does not know the question.
+/// Sends an ethtool command to an interface's driver. False if the driver does not support the command.
 ///
 /// # Safety
-/// `T` is the structure of integers of the command that its first word names.
-unsafe fn ethtool<T>(any_socket: &OwnedFd, interface: &str, question: &mut T) -> io::Result<bool> {
+/// `T` is the structure of integers for the command in its first word.
+unsafe fn ethtool<T>(any_socket: &OwnedFd, interface: &str, command: &mut T) -> io::Result<bool> {
     // SAFETY: integers, addresses and pointers, for which zero is valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     request.ifr_name = interface_name(interface);
-    request.ifr_ifru.ifru_data = (&raw mut *question).cast();
-    // SAFETY: SIOCETHTOOL takes an ifreq whose data points at the structure of its command, by the caller's promise; both live
-    // through the call.
+    request.ifr_ifru.ifru_data = (&raw mut *command).cast();
+    // SAFETY: SIOCETHTOOL takes an ifreq whose data points to the structure of the command, as the caller guarantees; both
+    // live through the call.
     match check(unsafe { libc::ioctl(any_socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) }) {
         Ok(_) => Ok(true),
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(false),
@@ -176,25 +176,29 @@ pub(super) fn set_option<T: Copy>(
     .map(drop)
 }
 
-/// A plain structure of integers that the kernel fills: every pattern of bytes is a valid value.
+/// Plain structure of integers that the kernel fills: every byte pattern is valid.
 ///
 /// # Safety
 /// Implement it only for such types.
-pub(super) unsafe trait Plain: Copy {}
+pub(super) unsafe trait PlainData: Copy {}
 
 // SAFETY: two u32.
-unsafe impl Plain for libc::tpacket_stats {}
+unsafe impl PlainData for libc::tpacket_stats {}
 // SAFETY: an integer.
-unsafe impl Plain for libc::c_int {}
+unsafe impl PlainData for libc::c_int {}
 // SAFETY: offsets, u64 each.
-unsafe impl Plain for libc::xdp_mmap_offsets {}
+unsafe impl PlainData for libc::xdp_mmap_offsets {}
 // SAFETY: counters, u64 each.
-unsafe impl Plain for libc::xdp_statistics {}
+unsafe impl PlainData for libc::xdp_statistics {}
 // SAFETY: one u32.
-unsafe impl Plain for libc::xdp_options {}
+unsafe impl PlainData for libc::xdp_options {}
 
-/// Reads a socket option whose value is `T`; what a kernel does not fill is zero.
-pub(super) fn get_option<T: Plain>(fd: &OwnedFd, level: libc::c_int, option: libc::c_int) -> io::Result<T> {
+/// Reads a socket option of type `T`; bytes that the kernel does not fill are zero.
+pub(super) fn get_option<T: PlainData>(
+    fd: &OwnedFd,
+    level: libc::c_int,
+    option: libc::c_int,
+) -> io::Result<T> {
     // SAFETY: a type of integers, by its trait.
     let mut value: T = unsafe { std::mem::zeroed() };
     let mut length = size_of::<T>() as libc::socklen_t;
@@ -211,7 +215,7 @@ pub(super) fn get_option<T: Plain>(fd: &OwnedFd, level: libc::c_int, option: lib
     Ok(value)
 }
 
-/// Takes the error that waits at a socket, if one does.
+/// Takes the pending error of a socket, if any.
 pub(super) fn take_error(fd: &OwnedFd) -> Option<io::Error> {
     match get_option::<libc::c_int>(fd, libc::SOL_SOCKET, libc::SO_ERROR) {
         Ok(0) => None,
@@ -220,7 +224,7 @@ pub(super) fn take_error(fd: &OwnedFd) -> Option<io::Error> {
     }
 }
 
-/// Binds a packet socket to an interface; `protocol` in host order, 0 to receive nothing.
+/// Binds a packet socket to an interface; `protocol` is in host byte order, 0 receives nothing.
 pub(super) fn bind_packet(fd: &OwnedFd, interface: u32, protocol: u16) -> io::Result<()> {
     // SAFETY: all fields are integers, for which zero is valid.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -247,12 +251,12 @@ fn bind<T>(fd: &OwnedFd, address: &T) -> io::Result<()> {
     .map(drop)
 }
 
-/// Room for one control message with a `tpacket_auxdata`, aligned as the kernel wants it.
+/// Buffer for one control message with a `tpacket_auxdata`, aligned as the kernel requires.
 #[repr(C, align(8))]
-struct AuxiliaryRoom([u8; 64]);
+struct ControlBuffer([u8; 64]);
 
-/// Reads one frame that waits at a packet socket, without blocking. Returns its full length, which is more than the
-/// buffer's if it was cut off, and what the kernel tells beside it.
+/// Reads one frame from a packet socket without blocking. Returns its full length, which exceeds the buffer if the frame
+/// was truncated, and the auxiliary data of the kernel.
 pub(super) fn receive_packet(
     fd: &OwnedFd,
     buffer: &mut [u8],
@@ -261,15 +265,15 @@ pub(super) fn receive_packet(
         iov_base: buffer.as_mut_ptr().cast(),
         iov_len: buffer.len(),
     };
-    let mut room = AuxiliaryRoom([0; 64]);
+    let mut control = ControlBuffer([0; 64]);
     // SAFETY: integers and pointers, for which zero is valid.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = &raw mut vector;
     message.msg_iovlen = 1;
-    message.msg_control = (&raw mut room).cast();
-    message.msg_controllen = size_of::<AuxiliaryRoom>();
+    message.msg_control = (&raw mut control).cast();
+    message.msg_controllen = size_of::<ControlBuffer>();
     let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
-    // SAFETY: the header points at one buffer and at room for control messages, with their lengths; all live through the
+    // SAFETY: the header points to one buffer and to a control message buffer, with their lengths; all live through the
     // call.
     let length = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, flags) };
     let length = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
@@ -278,13 +282,13 @@ pub(super) fn receive_packet(
     if first.is_null() {
         return Ok((length, None));
     }
-    // SAFETY: CMSG_FIRSTHDR points at a whole header inside `room`.
+    // SAFETY: CMSG_FIRSTHDR points to a complete header inside `control`.
     let header = unsafe { first.read() };
     let expected = (libc::SOL_PACKET, libc::PACKET_AUXDATA);
-    // SAFETY: takes a length only.
-    let whole =
+    // SAFETY: takes only a length.
+    let complete =
         header.cmsg_len >= unsafe { libc::CMSG_LEN(size_of::<libc::tpacket_auxdata>() as u32) } as usize;
-    if (header.cmsg_level, header.cmsg_type) != expected || !whole {
+    if (header.cmsg_level, header.cmsg_type) != expected || !complete {
         return Ok((length, None));
     }
     // SAFETY: by its type and length the message holds this structure of integers, wherever it is aligned.
@@ -296,9 +300,9 @@ pub(super) fn receive_packet(
     Ok((length, Some(auxiliary)))
 }
 
-/// Has the kernel look at a ring of an XDP socket's, without blocking.
+/// Makes the kernel process a ring of an XDP socket, without blocking.
 pub(super) fn kick(fd: &OwnedFd) -> io::Result<()> {
-    // SAFETY: no data and no address are given, which an XDP socket wants.
+    // SAFETY: no data and no address are passed, as an XDP socket requires.
     let sent = unsafe {
         libc::sendto(
             fd.as_raw_fd(),
@@ -315,15 +319,15 @@ pub(super) fn kick(fd: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits until one of the descriptors is ready or the time is over (`None`: for ever). Interruption by a signal counts
-/// as the end of the time.
+/// Waits until a descriptor is ready or the timeout expires (`None`: no timeout). Interruption by a signal counts as a
+/// timeout.
 pub(super) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<usize> {
     let timeout = timeout.map(|timeout| libc::timespec {
         tv_sec: timeout.as_secs().try_into().unwrap_or(libc::time_t::MAX),
         tv_nsec: timeout.subsec_nanos().into(),
     });
     let pointer = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: the descriptors' number is given; they and the time live through the call.
+    // SAFETY: the number of descriptors is passed; they and the timeout live through the call.
     let ready = unsafe {
         libc::ppoll(
             fds.as_mut_ptr(),
@@ -339,8 +343,8 @@ pub(super) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::R
     }
 }
 
-/// What to wait for at one descriptor.
-pub(super) fn interest(fd: BorrowedFd<'_>, events: libc::c_short) -> libc::pollfd {
+/// Poll entry of one descriptor.
+pub(super) fn poll_interest(fd: BorrowedFd<'_>, events: libc::c_short) -> libc::pollfd {
     libc::pollfd {
         fd: fd.as_raw_fd(),
         events,
@@ -355,14 +359,14 @@ pub(super) struct Mapping {
     bytes: usize,
 }
 
-// SAFETY: the mapping belongs to this value alone and no state of a thread is involved; who reads and writes it through
-// the pointers of `at` answers for the order of accesses.
+// SAFETY: this value owns the mapping and no thread-local state is involved; users of the pointers of `at` are
+// responsible for the order of accesses.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; a shared reference gives nothing but pointers.
+// SAFETY: as above; a shared reference only provides pointers.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps what a socket shares at an offset, all of it present at once.
+    /// Maps the shared memory of a socket at an offset, with all pages populated.
     pub(super) fn of(fd: &OwnedFd, bytes: usize, offset: libc::off_t) -> io::Result<Self> {
         Self::map(
             fd.as_raw_fd(),
@@ -372,7 +376,7 @@ impl Mapping {
         )
     }
 
-    /// Fresh zeroed pages.
+    /// Maps zeroed anonymous pages.
     pub(super) fn anonymous(bytes: usize) -> io::Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
         Self::map(-1, bytes, 0, flags)
@@ -380,7 +384,7 @@ impl Mapping {
 
     fn map(fd: libc::c_int, bytes: usize, offset: libc::off_t, flags: libc::c_int) -> io::Result<Self> {
         let rights = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping is asked for, at an address of the kernel's choice.
+        // SAFETY: creates a new mapping at an address that the kernel chooses.
         let mapped = unsafe { libc::mmap(std::ptr::null_mut(), bytes, rights, flags, fd, offset) };
         if mapped == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -389,10 +393,10 @@ impl Mapping {
         Ok(Self { base, bytes })
     }
 
-    /// Where `bytes` bytes at an offset lie, if all of them lie inside. Valid while the mapping lives.
+    /// Pointer to `bytes` bytes at an offset; `None` if the range is not inside of the mapping. Valid while the mapping lives.
     pub(super) fn at(&self, offset: usize, bytes: usize) -> Option<NonNull<u8>> {
         let end = offset.checked_add(bytes)?;
-        // SAFETY: offset + bytes lies inside the mapping.
+        // SAFETY: offset + bytes is inside the mapping.
         (end <= self.bytes).then(|| unsafe { self.base.add(offset) })
     }
 
@@ -401,7 +405,7 @@ impl Mapping {
         self.base.as_ptr() as u64
     }
 
-    /// Length.
+    /// Length of the mapping, bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -409,7 +413,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: exactly the mapping made in `map`; who holds pointers into it holds the mapping too.
+        // SAFETY: exactly the mapping created in `map`; owners of pointers into the mapping also own the mapping.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }

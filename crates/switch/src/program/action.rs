@@ -1,138 +1,138 @@
-//! Actions: what they are called with, and the statements that they run.
+//! Actions: parameters and statements.
 
 use serde::Serialize;
 
 use super::expr::{Data, HeaderExpr, UnionExpr};
 use super::ids::{CalculationId, CounterId, FieldRef, HeaderId, MeterId, RegisterId, StackId, UnionStackId};
 
-/// An action.
+/// Action.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Action {
-    /// Its full name.
+    /// Full name.
     pub name: String,
-    /// Its number in the JSON.
+    /// Id in the JSON.
     pub json_id: u32,
-    /// What a table entry passes to it.
+    /// Parameters, set by the table entry.
     pub params: Vec<Param>,
-    /// What it does, in order; jumps are positions in this list.
+    /// Statements in order; jump targets are positions in this list.
     pub body: Vec<Statement>,
 }
 
-/// A parameter of an action.
+/// Parameter of an action.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Param {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its width.
+    /// Width, bits.
     pub bits: u32,
 }
 
-/// What a value is stored in.
+/// Target of an assignment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub enum Place {
-    /// A field.
+pub enum LValue {
+    /// Field.
     Field(FieldRef),
-    /// A field of a header that is computed.
+    /// Field of a header given by an expression.
     Access(HeaderExpr, u32),
-    /// A cell of a register array.
+    /// Cell of a register array.
     Register(RegisterId, Data),
 }
 
-/// Which packet a clone is made from.
+/// Source of a clone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum CloneKind {
-    /// The packet as it was received.
+    /// Packet as received.
     Ingress,
-    /// The packet as it is at the end of egress.
+    /// Packet at the end of egress.
     Egress,
 }
 
-/// A statement. Names follow the primitives of BMv2 and simple_switch.
+/// Statement. Names follow the primitives of BMv2 and simple_switch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Statement {
     /// Stores a value.
-    Assign(Place, Data),
-    /// Copies a field of variable length, with its length.
+    Assign(LValue, Data),
+    /// Copies a variable-length field with its length.
     AssignVl(FieldSource, FieldSource),
-    /// Copies a header with its validity.
+    /// Copies a header including its validity.
     AssignHeader(HeaderExpr, HeaderExpr),
     /// Copies a union member by member.
     AssignUnion(UnionExpr, UnionExpr),
     /// Copies a stack element by element.
     AssignStack(StackId, StackId),
-    /// Copies a stack of unions element by element.
+    /// Copies a header union stack element by element.
     AssignUnionStack(UnionStackId, UnionStackId),
-    /// Moves a stack's elements back and invalidates the first ones.
+    /// Shifts stack elements to the back and invalidates the first ones.
     Push(AnyStack, Data),
-    /// Moves a stack's elements to the front and invalidates the last ones.
+    /// Shifts stack elements to the front and invalidates the last ones.
     Pop(AnyStack, Data),
-    /// Goes on at another statement.
+    /// Jumps to a statement.
     Jump(u32),
-    /// Goes on at another statement if the value is 0.
+    /// Jumps to a statement if the value is 0.
     JumpIfZero(Data, u32),
     /// Ends the pipeline after this action.
     Exit,
-    /// Drops the packet and counts a failed assertion if the value is 0. (BMv2 aborts the process.)
+    /// Assertion: drops the packet and counts the failure if the value is 0. (BMv2 aborts the process.)
     Assert(Data),
-    /// Writes to the log.
+    /// Writes a log message.
     LogMsg(String, Vec<Data>),
-    /// Marks the packet to be dropped, through the fields' customary names.
+    /// Marks the packet as dropped through the standard field names.
     Drop,
-    /// Marks the packet to be dropped, through the fields of this header.
+    /// Marks the packet as dropped through the fields of this header.
     MarkToDrop(HeaderId),
-    /// Asks for a digest (its number in the JSON).
+    /// Requests a digest (id in the JSON).
     Digest(Data),
-    /// Makes a header valid, with all fields 0 if it was not.
+    /// Makes a header valid; sets all fields to 0 if the header was invalid.
     AddHeader(HeaderExpr),
     /// Makes a header invalid.
     RemoveHeader(HeaderExpr),
-    /// Asks for a clone: session, and field list by its number in the JSON.
+    /// Requests a clone: session, and field list by its id in the JSON.
     Clone(CloneKind, Data, Data),
-    /// Asks to start again with the packet as received; field list as above, 0: do not.
+    /// Requests a resubmission; field list as above, 0 for none.
     Resubmit(Data),
-    /// Asks to start again with the packet as sent; field list as above, 0: do not.
+    /// Requests a recirculation; field list as above, 0 for none.
     Recirculate(Data),
     /// Stores `base + hash % size`.
     Hash {
-        /// Where to.
-        target: Place,
-        /// Added to it.
+        /// Target.
+        target: LValue,
+        /// Base.
         base: Data,
-        /// The hash.
+        /// Hash calculation.
         calculation: CalculationId,
-        /// What the hash is divided by; 0 counts as 1.
+        /// Modulus; 0 counts as 1.
         size: Data,
     },
-    /// Counts this packet.
+    /// Counts the packet.
     Count(CounterId, Data),
-    /// Meters this packet and stores its colour.
-    Meter(MeterId, Data, Place),
-    /// Stores a register's cell in a field.
-    RegisterRead(Place, RegisterId, Data),
-    /// Stores a value in a register's cell: index, then value.
+    /// Meters the packet and stores its color.
+    Meter(MeterId, Data, LValue),
+    /// Reads a register cell into a field.
+    RegisterRead(LValue, RegisterId, Data),
+    /// Writes a register cell: index, then value.
     RegisterWrite(RegisterId, Data, Data),
-    /// Sends at most so many bytes.
+    /// Truncates the packet to this length, bytes.
     Truncate(Data),
-    /// Stores a random number: from, to (both included).
-    Random(Place, Data, Data),
-    /// Nothing.
+    /// Stores a random number between two inclusive bounds.
+    Random(LValue, Data, Data),
+    /// Does nothing.
     Noop,
 }
 
-/// A field named as the source or target of a copy with its length.
+/// Source or target field of a variable-length copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FieldSource {
-    /// The header.
+    /// Header.
     pub header: HeaderExpr,
-    /// The field's position in its type.
+    /// Index of the field in the header type.
     pub field: u32,
 }
 
-/// A stack of headers or of unions.
+/// Header stack or header union stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum AnyStack {
-    /// Of headers.
+    /// Header stack.
     Headers(StackId),
-    /// Of unions.
+    /// Header union stack.
     Unions(UnionStackId),
 }

@@ -1,7 +1,7 @@
-//! Expressions, typed: a value, a condition, a header or a union.
+//! Typed expressions: integers, conditions, headers and unions.
 //!
-//! Values are integers of any size and sign, as in BMv2: nothing wraps but where the compiler wrote it (`&` with a
-//! mask, [`Cast::TwoCompMod`], the saturating casts) and where a value is stored in a field.
+//! Values are signed arbitrary-precision integers, as in BMv2. They wrap only where the compiler requests it (`&` with a
+//! mask, [`Cast::TwoCompMod`], saturating casts) and when a value is stored in a field.
 
 use num_bigint::BigInt;
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::ids::{FieldRef, HeaderId, RegisterId, StackId, UnionId, UnionStackId};
 
-/// An operation on two integers.
+/// Operation on two integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum Binary {
     /// Sum.
@@ -18,23 +18,23 @@ pub enum Binary {
     Sub,
     /// Product.
     Mul,
-    /// Quotient; 0 where the divisor is 0 or an operand is negative, which P4 leaves undefined.
+    /// Quotient; 0 if the divisor is 0 or an operand is negative, which P4 leaves undefined.
     Div,
-    /// Remainder; 0 as with [`Binary::Div`].
+    /// Remainder; 0 as for [`Binary::Div`].
     Mod,
-    /// Bits of both.
+    /// Bitwise AND.
     And,
-    /// Bits of either.
+    /// Bitwise OR.
     Or,
-    /// Bits of one of them.
+    /// Bitwise XOR.
     Xor,
-    /// Left shift; by a negative number: 0.
+    /// Left shift; 0 for a negative shift.
     Shl,
-    /// Right shift that rounds down; by a negative number: 0.
+    /// Right shift rounding down; 0 for a negative shift.
     Shr,
 }
 
-/// A comparison of two integers.
+/// Comparison of two integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum Compare {
     /// Equal.
@@ -51,118 +51,118 @@ pub enum Compare {
     Ge,
 }
 
-/// How a value is brought into a width.
+/// Conversion to a width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum Cast {
-    /// Two's complement of that many bits.
+    /// Two's complement of this width.
     TwoCompMod,
-    /// The nearest signed number of that many bits.
+    /// Saturation to a signed number of this width.
     Saturate,
-    /// The nearest unsigned number of that many bits.
+    /// Saturation to an unsigned number of this width.
     SaturateUnsigned,
 }
 
-/// An expression that is an integer.
+/// Integer expression.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Data {
-    /// A constant.
+    /// Constant.
     Const(BigInt),
-    /// A field.
+    /// Field.
     Field(FieldRef),
-    /// A field of a stack's last element.
+    /// Field of a stack's last element.
     StackLast(StackId, u32),
-    /// A field of a header that is computed.
+    /// Field of a header given by an expression.
     Access(Box<HeaderExpr>, u32),
-    /// An argument of the action.
+    /// Argument of the action.
     Param(u32),
-    /// A cell of a register array.
+    /// Cell of a register array.
     Register(RegisterId, Box<Data>),
-    /// An operation.
+    /// Operation.
     Binary(Binary, Box<Data>, Box<Data>),
-    /// All bits turned over, of infinitely many.
+    /// Bitwise complement with infinite sign extension.
     Not(Box<Data>),
-    /// A value cast to so many bits.
+    /// Cast to this width, bits.
     Cast(Cast, Box<Data>, u32),
     /// 1 if true, else 0.
     FromBool(Box<Bool>),
-    /// Position of a stack's last element; -1 if it is empty.
+    /// Index of a stack's last element; -1 if the stack is empty.
     LastIndex(StackId),
-    /// Number of elements that a stack has now.
+    /// Current number of elements of a stack.
     Size(StackId),
-    /// One of two values.
+    /// Conditional expression.
     Select(Box<Bool>, Box<Data>, Box<Data>),
 }
 
-/// An expression that is true or false.
+/// Boolean expression.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Bool {
-    /// A constant.
+    /// Constant.
     Const(bool),
-    /// A comparison of integers.
+    /// Comparison of integers.
     Compare(Compare, Box<Data>, Box<Data>),
     /// Whether two headers are both valid and equal.
     HeaderEq(Box<HeaderExpr>, Box<HeaderExpr>),
     /// Whether two unions are both valid, with the same member, and equal.
     UnionEq(Box<UnionExpr>, Box<UnionExpr>),
-    /// Whether two conditions agree.
+    /// Equality of two conditions.
     Eq(Box<Bool>, Box<Bool>),
-    /// Both.
+    /// Logical AND.
     And(Box<Bool>, Box<Bool>),
-    /// At least one.
+    /// Logical OR.
     Or(Box<Bool>, Box<Bool>),
-    /// Not.
+    /// Logical NOT.
     Not(Box<Bool>),
     /// Whether a header is valid.
     Valid(Box<HeaderExpr>),
     /// Whether a member of a union is valid.
     ValidUnion(Box<UnionExpr>),
-    /// Whether a number is not 0.
+    /// Whether a number is nonzero.
     FromData(Box<Data>),
-    /// One of two conditions.
+    /// Conditional expression.
     Select(Box<Bool>, Box<Bool>, Box<Bool>),
 }
 
-/// An expression that is a header.
+/// Header expression.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum HeaderExpr {
-    /// A header by name.
+    /// Header by name.
     Header(HeaderId),
-    /// An element of a stack. Outside the stack there is an invalid header of zeros, which takes no writes.
+    /// Element of a stack. An index out of range yields an invalid header of zeros that ignores writes.
     Element(StackId, Box<Data>),
-    /// A member of a union.
+    /// Member of a union.
     Member(Box<UnionExpr>, u32),
-    /// The element of a stack that was added last.
+    /// Last element of a stack.
     Last(StackId),
 }
 
-/// An expression that is a header union.
+/// Header union expression.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum UnionExpr {
-    /// A union by name.
+    /// Union by name.
     Union(UnionId),
-    /// An element of a stack of unions.
+    /// Element of a header union stack.
     Element(UnionStackId, Box<Data>),
 }
 
-/// An expression of any of these types, as a compiled program may pass it to a primitive.
+/// Expression of any of these types, as an argument of a primitive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Expr {
-    /// An integer.
+    /// Integer.
     Data(Data),
-    /// A condition.
+    /// Condition.
     Bool(Bool),
-    /// A header.
+    /// Header.
     Header(HeaderExpr),
-    /// A union.
+    /// Header union.
     Union(UnionExpr),
-    /// A stack of headers.
+    /// Header stack.
     Stack(StackId),
-    /// A stack of unions.
+    /// Header union stack.
     UnionStack(UnionStackId),
 }
 
 impl Expr {
-    /// The type's name in messages.
+    /// Name of the type in messages.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
@@ -171,7 +171,7 @@ impl Expr {
             Self::Header(_) => "a header",
             Self::Union(_) => "a header union",
             Self::Stack(_) => "a header stack",
-            Self::UnionStack(_) => "a stack of header unions",
+            Self::UnionStack(_) => "a header union stack",
         }
     }
 }

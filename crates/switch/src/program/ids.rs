@@ -1,4 +1,4 @@
-//! Dense numbers of a program's parts: positions in the lists of [`Program`](super::Program).
+//! Dense ids of a program's elements: positions in the lists of [`Program`](super::Program).
 
 use serde::Serialize;
 
@@ -9,7 +9,7 @@ macro_rules! ids {
         pub struct $name(pub u32);
 
         impl $name {
-            /// The position in its list.
+            /// Position in the list.
             #[must_use]
             pub const fn index(self) -> usize {
                 self.0 as usize
@@ -19,47 +19,47 @@ macro_rules! ids {
 }
 
 ids! {
-    /// A header type.
+    /// Header type.
     TypeId;
-    /// A header instance, of a packet or of metadata.
+    /// Header or metadata instance.
     HeaderId;
-    /// A header stack.
+    /// Header stack.
     StackId;
-    /// A header union.
+    /// Header union.
     UnionId;
-    /// A stack of header unions.
+    /// Header union stack.
     UnionStackId;
-    /// An action.
+    /// Action.
     ActionId;
-    /// A match-action table.
+    /// Match-action table.
     TableId;
-    /// An action profile.
+    /// Action profile.
     ProfileId;
-    /// A parser state.
+    /// Parser state.
     StateId;
-    /// A parser's value set.
+    /// Parser value set.
     ValueSetId;
-    /// A calculation: an algorithm over a list of inputs.
+    /// Calculation: an algorithm over a list of inputs.
     CalculationId;
-    /// An array of registers.
+    /// Register array.
     RegisterId;
-    /// An array of counters that are not direct.
+    /// Indirect counter array.
     CounterId;
-    /// An array of meters, direct or not.
+    /// Meter array, direct or indirect.
     MeterId;
-    /// A digest (BMv2: learn list).
+    /// Digest (BMv2: learn list).
     DigestId;
-    /// A list of fields that clones, resubmitted and recirculated packets keep.
+    /// Field list, kept by clones, resubmitted and recirculated packets.
     FieldListId;
-    /// A node of a pipeline's control flow.
+    /// Control flow node of a pipeline.
     NodeId;
 }
 
-/// A field of a header instance.
+/// Field of a header instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct FieldRef {
-    /// The header.
+    /// Header.
     pub header: HeaderId,
-    /// Its position in the header's type; one past the last is the hidden field `$valid$`.
+    /// Index in the header type; the index after the last field is the hidden field `$valid$`.
     pub field: u32,
 }

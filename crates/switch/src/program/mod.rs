@@ -1,8 +1,8 @@
-//! A program as data: what the JSON of p4c says, resolved and checked, before anything is lowered for speed.
+//! Program as data: the resolved and checked content of p4c's JSON, before lowering.
 //!
-//! Names have become numbers ([`ids`]), expressions are typed ([`expr`]), and everything that refers to something
-//! refers to something that is there. Both ways to run a program start here: the plain interpreter
-//! (`reference`) and the executable form ([`lower`](crate::lower)).
+//! Names are replaced by ids ([`ids`]), expressions are typed ([`expr`]), and all references are valid. Both execution
+//! methods start from this form: the reference interpreter ([`reference`](crate::reference)) and the executable form
+//! ([`lower`](crate::lower)).
 
 pub mod action;
 pub mod expr;
@@ -22,43 +22,43 @@ use self::ids::{CalculationId, FieldRef, HeaderId, StackId, TypeId, UnionId};
 use self::parser::{Parser, ValueSet};
 use self::pipeline::{Pipeline, Profile, Table};
 
-/// A field of a header type.
+/// Field of a header type.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Field {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its width in bits; for a field of variable length the greatest.
+    /// Width, bits; the maximum width of a variable-length field.
     pub bits: u32,
-    /// Whether its values are signed.
+    /// Whether values are signed.
     pub signed: bool,
-    /// Whether a value out of range becomes the nearest one in range instead of wrapping around.
+    /// Whether values saturate instead of wrapping.
     pub saturating: bool,
-    /// Whether its length is set when it is extracted.
+    /// Whether the field has variable length, which is set at extraction.
     pub variable: bool,
 }
 
-/// A header type.
+/// Header type.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HeaderType {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its fields.
+    /// Fields.
     pub fields: Vec<Field>,
-    /// Bits of its field of variable length, computed from fields of the same header ([`Data::Param`] stands for a
-    /// field by its position); none where extracting says it.
+    /// Width of the variable-length field in bits, computed from fields of the same header ([`Data::Param`] is the index
+    /// of a field); `None` if the extraction gives the length.
     pub variable_bits: Option<Data>,
-    /// Greatest length of the whole header in bytes; 0: no limit but the field's.
+    /// Maximum length of the header, bytes; 0 if only the field has a limit.
     pub max_bytes: u32,
 }
 
 impl HeaderType {
-    /// Its field of variable length.
+    /// Index of the variable-length field.
     #[must_use]
     pub fn variable(&self) -> Option<usize> {
         self.fields.iter().position(|field| field.variable)
     }
 
-    /// The position of the field with that name.
+    /// Index of the field with this name.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<u32> {
         if name == VALID_FIELD {
@@ -70,7 +70,7 @@ impl HeaderType {
             .and_then(|at| u32::try_from(at).ok())
     }
 
-    /// Bits of all fields of fixed width.
+    /// Total width of the fixed-width fields, bits.
     #[must_use]
     pub fn fixed_bits(&self) -> u32 {
         self.fields
@@ -81,124 +81,124 @@ impl HeaderType {
     }
 }
 
-/// The name of the field that every header has: whether it is valid.
+/// Name of the hidden validity field of every header.
 pub const VALID_FIELD: &str = "$valid$";
 
-/// A header instance.
+/// Header instance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Header {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its type.
+    /// Type.
     pub header_type: TypeId,
-    /// Whether it is metadata: always valid, zero when a packet arrives, never sent.
+    /// Whether the instance is metadata: always valid, zero for a new packet, never emitted.
     pub metadata: bool,
 }
 
-/// A stack of headers of one type.
+/// Header stack.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Stack {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// The elements' type.
+    /// Type of the elements.
     pub header_type: TypeId,
-    /// Its elements.
+    /// Elements.
     pub headers: Vec<HeaderId>,
 }
 
-/// A union: at most one of its headers is valid.
+/// Header union: at most one member is valid.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Union {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its members' names.
+    /// Names of the members.
     pub members: Vec<String>,
-    /// Its members.
+    /// Members.
     pub headers: Vec<HeaderId>,
 }
 
-/// A stack of unions of one type.
+/// Header union stack.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct UnionStack {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its elements.
+    /// Elements.
     pub unions: Vec<UnionId>,
 }
 
-/// What a calculation is made over.
+/// Input of a calculation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Input {
-    /// A field; nothing if its header is invalid.
+    /// Field; skipped if its header is invalid.
     Field(FieldRef),
-    /// So many bits of a constant, the last ones of these bytes.
+    /// The last bits of a constant's bytes.
     Constant(Vec<u8>, u32),
-    /// A whole header; nothing if it is invalid.
+    /// Whole header; skipped if invalid.
     Header(HeaderId),
-    /// Everything behind the headers that were extracted.
+    /// Payload: all bytes after the extracted headers.
     Payload,
 }
 
-/// A calculation.
+/// Calculation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Calculation {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its algorithm.
+    /// Algorithm.
     pub algorithm: String,
-    /// Its inputs, joined bit by bit.
+    /// Inputs, concatenated bit by bit.
     pub inputs: Vec<Input>,
 }
 
-/// What a checksum is computed by.
+/// Computation of a checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum ChecksumKind {
-    /// The IPv4 header checksum over the whole header of the target.
+    /// IPv4 header checksum over the whole header of the target.
     Ipv4,
-    /// A calculation.
+    /// Calculation.
     Calculation(CalculationId),
 }
 
-/// A checksum.
+/// Checksum.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Checksum {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Where it stands.
+    /// Field of the checksum.
     pub target: FieldRef,
-    /// How it is computed.
+    /// Computation.
     pub kind: ChecksumKind,
-    /// Only where this holds.
+    /// Condition; `None` for always.
     pub condition: Option<Bool>,
-    /// Verified by the parser.
+    /// Whether the parser verifies the checksum.
     pub verify: bool,
-    /// Updated by the deparser.
+    /// Whether the deparser updates the checksum.
     pub update: bool,
 }
 
-/// An array of registers.
+/// Register array.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RegisterArray {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// Number of cells.
     pub size: u32,
-    /// Width of a cell.
+    /// Width of a cell, bits.
     pub bits: u32,
 }
 
-/// An array of counters, each of packets and bytes.
+/// Counter array; each cell counts packets and bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CounterArray {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Number of counters.
+    /// Number of cells.
     pub size: u32,
-    /// The table whose entries it counts, if it is direct.
+    /// Table of a direct counter.
     pub direct: Option<String>,
 }
 
-/// What a meter counts.
+/// Unit of a meter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum MeterUnit {
     /// Packets.
@@ -207,74 +207,74 @@ pub enum MeterUnit {
     Bytes,
 }
 
-/// An array of meters.
+/// Meter array.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MeterArray {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// What they count.
+    /// Unit.
     pub unit: MeterUnit,
-    /// Number of rates: 2 for meters of three colours.
+    /// Number of rates: 2 for three-color meters.
     pub rates: u32,
-    /// Number of meters.
+    /// Number of cells.
     pub size: u32,
-    /// Where the colour goes, if the meters belong to a table's entries.
+    /// Target field of the color, for direct meters.
     pub direct: Option<FieldRef>,
 }
 
-/// A digest: values that are told to the control plane.
+/// Digest: values sent to the control plane.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Digest {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its number in the JSON.
+    /// Id in the JSON.
     pub json_id: u32,
-    /// Its values.
+    /// Fields.
     pub fields: Vec<FieldRef>,
 }
 
-/// Fields that a copy of a packet keeps.
+/// Field list: fields that a copy of a packet keeps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FieldList {
-    /// Its number in the JSON.
+    /// Id in the JSON.
     pub json_id: u32,
-    /// The fields.
+    /// Fields.
     pub fields: Vec<FieldRef>,
 }
 
-/// The deparser: which headers are sent, in order, where they are valid.
+/// Deparser: headers to emit in order, if valid.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize)]
 pub struct Deparser {
-    /// Statements run before.
+    /// Statements that run before the emission.
     pub statements: Vec<action::Statement>,
-    /// The headers.
+    /// Headers.
     pub order: Vec<HeaderId>,
 }
 
-/// A program.
+/// Program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Program {
     /// Header types.
     pub types: Vec<HeaderType>,
     /// Header instances.
     pub headers: Vec<Header>,
-    /// Stacks.
+    /// Header stacks.
     pub stacks: Vec<Stack>,
-    /// Unions.
+    /// Header unions.
     pub unions: Vec<Union>,
-    /// Stacks of unions.
+    /// Header union stacks.
     pub union_stacks: Vec<UnionStack>,
-    /// Other names of fields.
+    /// Aliases of fields.
     pub aliases: BTreeMap<String, FieldRef>,
-    /// Errors by name.
+    /// Error codes by name.
     pub errors: BTreeMap<String, u32>,
-    /// Enumerations: (name, entry) and value.
+    /// Enums: entries with their values, by name.
     pub enums: BTreeMap<String, Vec<(String, u32)>>,
     /// Value sets.
     pub value_sets: Vec<ValueSet>,
-    /// The parser.
+    /// Parser.
     pub parser: Parser,
-    /// The deparser.
+    /// Deparser.
     pub deparser: Deparser,
     /// Calculations.
     pub calculations: Vec<Calculation>,
@@ -290,9 +290,9 @@ pub struct Program {
     pub profiles: Vec<Profile>,
     /// Tables.
     pub tables: Vec<Table>,
-    /// The ingress pipeline.
+    /// Ingress pipeline.
     pub ingress: Pipeline,
-    /// The egress pipeline.
+    /// Egress pipeline.
     pub egress: Pipeline,
     /// Checksums.
     pub checksums: Vec<Checksum>,
@@ -300,34 +300,34 @@ pub struct Program {
     pub digests: Vec<Digest>,
     /// Field lists.
     pub field_lists: Vec<FieldList>,
-    /// Fields that any of this reads or writes, by themselves or with their whole header (of which `mark_to_drop` takes the
-    /// `egress_spec` alone). What the program does not mention, it cannot tell from any other value; what the switch itself reads
-    /// by another name, `lower` adds.
+    /// Fields that the program reads or writes, directly or through their whole header (`mark_to_drop` references only
+    /// `egress_spec`). The program cannot observe other fields. `lower` adds fields that the switch reads through an
+    /// alias.
     #[serde(skip)]
-    pub mentioned: BTreeSet<FieldRef>,
+    pub referenced_fields: BTreeSet<FieldRef>,
 }
 
 impl Program {
-    /// The type of a header.
+    /// Type of a header.
     #[must_use]
     pub fn type_of(&self, header: HeaderId) -> Option<&HeaderType> {
         let header = self.headers.get(header.index())?;
         self.types.get(header.header_type.index())
     }
 
-    /// A field, if it is not the hidden one.
+    /// Field; `None` for the hidden field.
     #[must_use]
     pub fn field(&self, field: FieldRef) -> Option<&Field> {
         self.type_of(field.header)?.fields.get(field.field as usize)
     }
 
-    /// Width of a field in bits: 1 for the hidden one.
+    /// Width of a field, bits; 1 for the hidden field.
     #[must_use]
     pub fn bits(&self, field: FieldRef) -> u32 {
         self.field(field).map_or(1, |field| field.bits)
     }
 
-    /// A field by `header.field` or one of its other names.
+    /// Finds a field by `header.field` or an alias.
     #[must_use]
     pub fn field_named(&self, header: &str, field: &str) -> Option<FieldRef> {
         if let Some(found) = self.aliases.get(&format!("{header}.{field}")) {
@@ -339,7 +339,7 @@ impl Program {
         Some(FieldRef { header, field })
     }
 
-    /// The stack that a header is an element of.
+    /// Stack that a header is an element of.
     #[must_use]
     pub fn stack_of(&self, header: HeaderId) -> Option<StackId> {
         let at = self
@@ -350,7 +350,7 @@ impl Program {
     }
 }
 
-/// The value of bytes, most significant first.
+/// Converts big-endian bytes to a number.
 #[must_use]
 pub fn number(bytes: &[u8]) -> BigUint {
     BigUint::from_bytes_be(bytes)

@@ -1,4 +1,4 @@
-//! Parsers: states, what they extract and set, and where they go on.
+//! Parser: states, operations and transitions.
 
 use serde::Serialize;
 
@@ -6,105 +6,105 @@ use super::action::Statement;
 use super::expr::{Bool, Data};
 use super::ids::{FieldRef, HeaderId, StackId, StateId, UnionStackId, ValueSetId};
 
-/// A parser.
+/// Parser.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Parser {
-    /// Where it begins; none: it extracts nothing.
+    /// Start state; `None` if the parser extracts nothing.
     pub init: Option<StateId>,
-    /// Its states.
+    /// States.
     pub states: Vec<State>,
 }
 
-/// A state of a parser.
+/// Parser state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct State {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// What it does, in order.
+    /// Operations in order.
     pub ops: Vec<ParserOp>,
-    /// What its transitions look at: each part padded to whole bytes at its front, one after the other.
+    /// Parts of the transition key, each padded in front to whole bytes and concatenated.
     pub key: Vec<KeyPart>,
-    /// Where it goes on, the first that matches.
+    /// Transitions; the first match wins.
     pub transitions: Vec<Transition>,
-    /// Where it goes on if none matches.
+    /// Next state without a match.
     pub default: Option<StateId>,
 }
 
-/// Which header is extracted.
+/// Header to extract.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Extract {
-    /// A header by name.
+    /// Header by name.
     Header(HeaderId),
-    /// The next element of a stack.
+    /// Next element of a stack.
     Stack(StackId),
-    /// A member of the next element of a stack of unions.
+    /// Member of the next element of a header union stack.
     UnionStack(UnionStackId, u32),
 }
 
-/// An operation of a parser state.
+/// Operation of a parser state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum ParserOp {
-    /// Takes a header from the packet; with the number of bits of its field of variable length, if it has one.
+    /// Extracts a header, with the width in bits of its variable-length field, if any.
     Extract(Extract, Option<Data>),
     /// Stores a value.
     Set(FieldRef, Data),
-    /// Copies a field of variable length.
+    /// Copies a variable-length field.
     SetVl(FieldRef, FieldRef),
-    /// Stores bits that lie ahead: offset and width, in bits.
+    /// Stores lookahead bits: offset and width, bits.
     SetLookahead(FieldRef, u32, u32),
-    /// Ends with an error unless the condition holds.
+    /// Ends the parser with an error unless the condition is true.
     Verify(Bool, Data),
-    /// Skips so many bytes.
+    /// Skips bytes.
     Shift(u32),
-    /// Skips so many bits, which must be whole bytes.
+    /// Skips bits, which must be whole bytes.
     Advance(Data),
-    /// A statement.
+    /// Executes a statement.
     Statement(Statement),
 }
 
-/// A part of what transitions look at.
+/// Part of a transition key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum KeyPart {
-    /// A field.
+    /// Field.
     Field(FieldRef),
-    /// A field of a stack's last element.
+    /// Field of a stack's last element.
     StackLast(StackId, u32),
-    /// A field of a member of the last element of a stack of unions.
+    /// Field of a member of the last element of a header union stack.
     UnionStackLast(UnionStackId, u32, u32),
-    /// Bits that lie ahead: offset and width, in bits.
+    /// Lookahead bits: offset and width, bits.
     Lookahead(u32, u32),
 }
 
-/// A transition.
+/// Transition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Transition {
-    /// When it is taken.
+    /// Condition.
     pub matches: Match,
-    /// Where to; none: the parser ends.
+    /// Next state; `None` ends the parser.
     pub next: Option<StateId>,
 }
 
-/// When a transition is taken.
+/// Match of a transition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Match {
-    /// The key's bits under the mask are these (already masked).
+    /// The masked key equals the value (already masked).
     Value {
-        /// The value.
+        /// Value.
         value: Vec<u8>,
-        /// The mask; none: all bits.
+        /// Mask; `None` for all bits.
         mask: Option<Vec<u8>>,
     },
-    /// The key, under the mask, is in a value set.
+    /// The masked key is in a value set.
     ValueSet(ValueSetId, Option<Vec<u8>>),
 }
 
-/// A value set: filled at run time.
+/// Parser value set, filled at run time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ValueSet {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Width of its members, all parts without padding.
+    /// Width of a member without padding, bits.
     pub bits: u32,
-    /// Most members; none where the program does not say.
+    /// Capacity in members; `None` if the program sets none.
     pub size: Option<u32>,
 }

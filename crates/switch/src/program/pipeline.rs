@@ -1,4 +1,4 @@
-//! Pipelines: tables and conditions, and the way through them.
+//! Pipelines: tables, conditions and the control flow between them.
 
 use serde::Serialize;
 
@@ -6,96 +6,96 @@ use super::expr::Bool;
 use super::ids::{ActionId, CalculationId, FieldRef, HeaderId, MeterId, NodeId, ProfileId, TableId};
 use num_bigint::BigUint;
 
-/// A pipeline.
+/// Pipeline.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Pipeline {
     /// `ingress` or `egress`.
     pub name: String,
-    /// Where it begins.
+    /// First node.
     pub init: Option<NodeId>,
-    /// Its nodes.
+    /// Nodes.
     pub nodes: Vec<Node>,
 }
 
-/// A node of the control flow.
+/// Control flow node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Node {
     /// Applies a table.
     Table(TableId),
-    /// Asks a condition.
+    /// Evaluates a condition.
     Condition {
-        /// The condition.
+        /// Condition.
         condition: Bool,
-        /// Where to if it holds.
+        /// Next node if true.
         on_true: Option<NodeId>,
-        /// Where to if not.
+        /// Next node if false.
         on_false: Option<NodeId>,
     },
     /// Runs an action.
     Action {
-        /// The action, which has no parameters.
+        /// Action without parameters.
         action: ActionId,
-        /// Where to then.
+        /// Next node.
         next: Option<NodeId>,
     },
 }
 
-/// How a key's field is compared.
+/// Match kind of a key field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum MatchKind {
-    /// Equal.
+    /// Exact match.
     Exact,
-    /// Equal in the first bits.
+    /// Longest prefix match.
     Lpm,
-    /// Equal under a mask.
+    /// Match under a mask.
     Ternary,
-    /// Between two values.
+    /// Range match.
     Range,
-    /// A header's validity.
+    /// Validity of a header.
     Valid,
 }
 
-/// A field of a table's key.
+/// Key field of a table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KeyField {
-    /// Its name for the control plane.
+    /// Name in the control plane.
     pub name: String,
-    /// How it is compared.
+    /// Match kind.
     pub kind: MatchKind,
-    /// What is compared.
+    /// Source of the value.
     pub source: KeySource,
-    /// A mask of the program's own.
+    /// Static mask of the program.
     pub mask: Option<Vec<u8>>,
-    /// Width.
+    /// Width, bits.
     pub bits: u32,
 }
 
-/// What a key's field is read from.
+/// Source of a key field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum KeySource {
-    /// A field.
+    /// Field.
     Field(FieldRef),
-    /// Whether a header is valid.
+    /// Validity of a header.
     Valid(HeaderId),
 }
 
-/// Where a table's actions come from.
+/// Implementation of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum TableKind {
-    /// Entries name actions.
+    /// Entries refer to actions.
     Simple,
-    /// Entries name members of a profile.
+    /// Entries refer to members of a profile.
     Indirect(ProfileId),
-    /// Entries name members or groups of a profile.
+    /// Entries refer to members or groups of a profile.
     Selector(ProfileId),
 }
 
-/// Where the pipeline goes on after a table.
+/// Next node after a table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Next {
-    /// By the action that was run.
+    /// By executed action.
     ByAction(Vec<(ActionId, Option<NodeId>)>),
-    /// By hit and miss.
+    /// By hit or miss.
     ByHit {
         /// After a hit.
         hit: Option<NodeId>,
@@ -104,85 +104,85 @@ pub enum Next {
     },
 }
 
-/// A table's action and its arguments, as the program gives them.
+/// Action with arguments from the program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ActionEntry {
-    /// The action.
+    /// Action.
     pub action: ActionId,
-    /// Its arguments.
+    /// Arguments.
     pub args: Vec<BigUint>,
 }
 
-/// A field of an entry's match, as the program gives it.
+/// Match of an entry field from the program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum EntryMatch {
-    /// A value.
+    /// Value.
     Exact(Vec<u8>),
-    /// A value and a number of leading bits.
+    /// Value and prefix length, bits.
     Lpm(Vec<u8>, u32),
-    /// A value and a mask.
+    /// Value and mask.
     Ternary(Vec<u8>, Vec<u8>),
-    /// First and last value.
+    /// Inclusive bounds.
     Range(Vec<u8>, Vec<u8>),
-    /// A header's validity.
+    /// Validity of a header.
     Valid(bool),
 }
 
-/// An entry that the program brings with it.
+/// Entry defined by the program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ConstEntry {
-    /// What it matches.
+    /// Match key.
     pub key: Vec<EntryMatch>,
-    /// Its priority; the lowest number wins.
+    /// Priority; the lowest number wins.
     pub priority: u32,
-    /// What it runs.
+    /// Action.
     pub action: ActionEntry,
 }
 
-/// A table.
+/// Table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Table {
-    /// Its full name.
+    /// Full name.
     pub name: String,
-    /// Its number in the JSON.
+    /// Id in the JSON.
     pub json_id: u32,
-    /// Its kind.
+    /// Implementation.
     pub kind: TableKind,
-    /// `exact`, `lpm`, `ternary` or `range`: how the whole key is looked up.
+    /// Match type of the whole key: `exact`, `lpm`, `ternary` or `range`.
     pub match_kind: MatchKind,
-    /// Its key.
+    /// Key fields.
     pub key: Vec<KeyField>,
-    /// Most entries.
+    /// Capacity in entries.
     pub size: u32,
-    /// Whether entries count their packets.
+    /// Whether entries have a direct counter.
     pub with_counters: bool,
-    /// Whether idle entries are told.
+    /// Whether entries may have an idle timeout.
     pub with_timeout: bool,
-    /// A meter for each entry, and where its colour goes.
+    /// Direct meter and the target field of its color.
     pub direct_meter: Option<(MeterId, FieldRef)>,
-    /// Its actions.
+    /// Actions.
     pub actions: Vec<ActionId>,
-    /// What a miss runs.
+    /// Default action.
     pub default: Option<ActionEntry>,
-    /// Whether the default action may not be exchanged.
+    /// Whether the default action is constant.
     pub default_action_const: bool,
-    /// Whether the default action's arguments may not be changed either.
+    /// Whether the arguments of the default action are also constant.
     pub default_entry_const: bool,
-    /// Entries that cannot be changed; their presence makes the table constant.
+    /// Constant entries; their presence makes the table constant.
     pub entries: Option<Vec<ConstEntry>>,
-    /// Where to go on.
+    /// Next node.
     pub next: Next,
-    /// Where to go on after a miss of a table that has no default action.
+    /// Next node after a miss if the table has no default action.
     pub next_without_action: Option<NodeId>,
 }
 
-/// An action profile.
+/// Action profile.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Profile {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Most members.
+    /// Capacity in members.
     pub size: u32,
-    /// How a group's member is chosen.
+    /// Calculation that selects the member of a group.
     pub selector: Option<CalculationId>,
 }

@@ -1,4 +1,4 @@
-//! What calculations are made over, checksums, and the deparser.
+//! Calculation inputs, checksums and the deparser.
 
 use num_bigint::BigInt;
 
@@ -9,10 +9,10 @@ use crate::calculations::{self, checksum16};
 use crate::program::ids::{CalculationId, HeaderId};
 use crate::program::{Checksum, ChecksumKind, Input, Program};
 
-/// Where the checksum stands in an IPv4 header, in bytes.
+/// Offset of the checksum in an IPv4 header, bytes.
 const IPV4_CHECKSUM_AT: usize = 10;
 
-/// The result of a calculation over a packet.
+/// Result of a calculation over a packet.
 pub fn output(
     program: &Program,
     calculations: &[calculations::Calculation],
@@ -51,7 +51,7 @@ fn gather(packet: &Packet<'_>, inputs: &[Input]) -> Vec<u8> {
     bytes
 }
 
-/// The checksum of a whole header, its own field taken as 0.
+/// Checksum of a whole header with the checksum field as 0.
 fn ipv4(packet: &Packet<'_>, header: HeaderId) -> u64 {
     let mut bits = Bits::default();
     packet.headers.emit(header, &mut bits);
@@ -75,12 +75,12 @@ impl<'a> Interpreter<'a> {
         condition.is_none_or(|condition| self.scope(packet, &[]).bool(condition))
     }
 
-    /// Compares the checksums of a packet that was parsed.
+    /// Verifies the checksums of a parsed packet.
     pub(super) fn verify_checksums(&self, packet: &mut Packet<'a>) {
         for checksum in self.program.checksums.iter().filter(|checksum| checksum.verify) {
             if packet.headers.is_valid(Some(checksum.target.header)) && self.applies(packet, checksum) {
-                let stands = number::low_u64(&packet.headers.raw(checksum.target).into());
-                if self.checksum(packet, checksum) != stands {
+                let stored = number::low_u64(&packet.headers.raw(checksum.target).into());
+                if self.checksum(packet, checksum) != stored {
                     packet.checksum_error = true;
                 }
             }
@@ -100,7 +100,7 @@ impl<'a> Interpreter<'a> {
         }
     }
 
-    /// Puts the headers before what lies behind them.
+    /// Emits the headers before the payload.
     pub(super) fn deparse(&mut self, packet: &mut Packet<'a>) -> Result<(), DropReason> {
         let program = self.program;
         self.update_checksums(packet);

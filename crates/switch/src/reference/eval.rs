@@ -1,4 +1,4 @@
-//! Expressions.
+//! Evaluation of expressions.
 
 use num_bigint::BigInt;
 use num_traits::{One, Signed, ToPrimitive, Zero};
@@ -9,22 +9,22 @@ use crate::externs::Externs;
 use crate::program::expr::{Binary, Bool, Cast, Compare, Data, HeaderExpr, UnionExpr};
 use crate::program::ids::{HeaderId, RegisterId, UnionId};
 
-/// The furthest shift to the left that is made; beyond, the result is 0. No field is wider than this.
+/// Maximum left shift; beyond, the result is 0. No field is wider.
 pub const SHIFT_MAX_BITS: u32 = 1 << 16;
 
-/// What an expression is evaluated with.
+/// Scope of an expression.
 #[derive(Clone, Copy)]
 pub struct Scope<'s, 'p> {
-    /// The packet's headers.
+    /// Headers of the packet.
     pub headers: &'s Headers<'p>,
-    /// Registers.
+    /// Externs.
     pub externs: &'s Externs,
-    /// The action's arguments; in the length of a header, its fields.
+    /// Arguments of the action; in a header's length expression, the fields of the header.
     pub args: &'s [BigInt],
 }
 
 impl Scope<'_, '_> {
-    /// An integer.
+    /// Evaluates an integer expression.
     pub fn data(&self, data: &Data) -> BigInt {
         match data {
             Data::Const(value) => value.clone(),
@@ -48,7 +48,7 @@ impl Scope<'_, '_> {
         }
     }
 
-    /// A condition.
+    /// Evaluates a condition.
     pub fn bool(&self, condition: &Bool) -> bool {
         match condition {
             Bool::Const(value) => *value,
@@ -79,7 +79,7 @@ impl Scope<'_, '_> {
         }
     }
 
-    /// A header; none outside a stack.
+    /// Resolves a header; `None` outside of a stack.
     pub fn header(&self, header: &HeaderExpr) -> Option<HeaderId> {
         match header {
             HeaderExpr::Header(header) => Some(*header),
@@ -89,7 +89,7 @@ impl Scope<'_, '_> {
         }
     }
 
-    /// A union; none outside a stack.
+    /// Resolves a union; `None` outside of a stack.
     pub fn union(&self, union: &UnionExpr) -> Option<UnionId> {
         match union {
             UnionExpr::Union(union) => Some(*union),
@@ -100,7 +100,7 @@ impl Scope<'_, '_> {
     }
 }
 
-/// A register's cell; none where there is no such cell.
+/// Value of a register cell; `None` if the cell does not exist.
 pub fn register_cell(externs: &Externs, register: RegisterId, index: &BigInt) -> Option<BigInt> {
     let cell = externs.registers(register)?.get(index.to_u64()?)?;
     Some(BigInt::from(cell))

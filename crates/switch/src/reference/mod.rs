@@ -1,43 +1,43 @@
-//! A plain interpreter of a [`Program`]: what the fast one is checked against.
+//! Reference interpreter of a [`Program`], used to test the optimized engine.
 //!
-//! It is written from BMv2's sources for being read, not for speed: a field is an integer of any size, a packet is a
-//! list of headers with their values, and nothing is prepared. It shares no code with [`lower`](crate::lower) and
-//! [`exec`](crate::exec) but how the arguments of a table's entries are laid out
-//! ([`lay_args`](crate::lower::lay_args)).
+//! The interpreter follows BMv2's sources and is optimized for readability: a field is an arbitrary-precision integer, a
+//! packet is a list of headers with their values, and nothing is precomputed. The only code shared with
+//! [`lower`](crate::lower) and [`exec`](crate::exec) is the layout of arguments of table entries
+//! ([`layout_args`](crate::lower::layout_args)).
 //!
-//! # Where this differs from BMv2
-//! BMv2 (1.15) stops, reads memory that is not its own, or never ends, where a program or packet goes beyond what P4
-//! defines. The switch does not:
+//! # Differences to BMv2
+//! BMv2 (1.15) aborts, reads out of bounds or loops forever if a program or packet exceeds the limits of P4. The switch
+//! defines the behavior:
 //!
-//! * outside a stack there is an invalid header of zeros, which takes no writes; the last element of an empty stack is
-//!   such a header;
-//! * a division by zero, or with a negative operand, gives 0, and so does a shift by a negative number or to the left
-//!   by more than [`SHIFT_MAX_BITS`];
-//! * an index of registers, counters or meters is the number that it is, not its low 32 bits: where there is no such
-//!   cell nothing is written, the target keeps its value, and an expression that reads it is 0;
-//! * what is extracted or looked at (`SetLookahead`) beyond the packet is `PacketTooShort`; in a transition's key,
-//!   bits beyond the packet are 0. A length that is negative is `PacketTooShort`, too, and one that
-//!   follows from the header's own fields is checked like others;
-//! * a parser that truncates the packet parses on as if it did not, and what it hashes as the payload is what it has
-//!   not parsed yet, not the whole packet;
-//! * a stack that is moved by a negative number of elements stays as it is;
-//! * a checksum that stands in a signed field is compared by its bits;
-//! * an assertion that fails drops the packet;
-//! * a parser, pipeline or action that does not end within [`STEPS_MAX`] steps drops the packet;
-//! * a packet is resubmitted and recirculated at most [`PASSES_MAX`] times and makes at most [`COPIES_MAX`] copies;
-//!   what is beyond is dropped;
-//! * all fields are 0 when a packet arrives: nothing is left of another packet. Copies keep the values of invalid
+//! * a stack index out of range yields an invalid header of zeros that ignores writes; the last element of an empty stack
+//!   is such a header;
+//! * a division by zero or with a negative operand gives 0, as does a shift by a negative number or a left shift by more
+//!   than [`SHIFT_MAX_BITS`];
+//! * the index of a register, counter or meter is not truncated to 32 bits. If the cell does not exist, a write has no
+//!   effect, the target of a read keeps its value, and an expression reads 0;
+//! * an extraction or lookahead (`SetLookahead`) beyond the packet is `PacketTooShort`; in a transition key, bits beyond
+//!   the packet are 0. A negative length is also `PacketTooShort`. A length computed from the header's fields has the
+//!   same checks;
+//! * a truncation in the parser does not affect parsing, and the payload for hashes in the parser is the unparsed rest,
+//!   not the whole packet;
+//! * a stack push or pop by a negative number has no effect;
+//! * a checksum in a signed field is compared by its bits;
+//! * a failed assertion drops the packet;
+//! * a parser, pipeline or action that exceeds [`STEPS_MAX`] steps drops the packet;
+//! * a packet has at most [`PASSES_MAX`] resubmitted and recirculated passes and at most [`COPIES_MAX`] copies; further
+//!   ones are dropped;
+//! * all fields of a new packet are 0, without data of previous packets. Copies keep the values of invalid
 //!   headers;
-//! * a signed field holds a number of its range: BMv2 keeps a number of `2^(n-1)..2^n` as it is until the field is
-//!   extracted again (p4c casts before it stores, so that no program sees it);
-//! * pushing and popping a stack of unions invalidates the elements that a stack of headers would; BMv2 lets them go
-//!   round;
-//! * extracting a header of variable length again needs its new length only, not the old one besides;
-//! * after an empty group of a table's action selector the pipeline goes on as after a miss without an action.
+//! * a signed field holds a number in its range: BMv2 keeps a number of `2^(n-1)..2^n` until the field is extracted
+//!   again (p4c casts before a store, so programs cannot observe the difference);
+//! * push and pop of a header union stack invalidate the same elements as for a header stack; BMv2 rotates
+//!   them;
+//! * a repeated extraction of a variable-length header requires only the new length, not also the old length;
+//! * after an empty group of an action selector the pipeline continues as after a miss without an action.
 //!
-//! # What BMv2 leaves open
-//! Its threads may interleave. Here one pass through ingress is followed by all passes through egress that it leads
-//! to, in the order in which they were asked for, and then come resubmitted and recirculated packets, in their order.
+//! # Order of packets
+//! The threads of BMv2 may interleave. Here each ingress pass is followed by all resulting egress passes in the order of
+//! the requests, then by resubmitted and recirculated packets in order.
 
 mod checksum;
 mod eval;
@@ -57,25 +57,25 @@ use crate::program::Program;
 
 pub use self::eval::SHIFT_MAX_BITS;
 
-/// Most steps of a parser (states), of a pipeline (nodes) and of an action (statements) together, until the packet
-/// leaves ingress or egress.
+/// Maximum number of steps of parser (states), pipeline (nodes) and actions (statements) together, separately for ingress
+/// and egress.
 pub const STEPS_MAX: u32 = 1_000_000;
 
-/// Most times that a packet that was received is resubmitted and recirculated.
+/// Maximum number of resubmitted and recirculated passes of a received packet.
 pub const PASSES_MAX: u32 = 4_096;
 
-/// Most passes through egress that a packet that was received leads to.
+/// Maximum number of egress passes of a received packet.
 pub const COPIES_MAX: u32 = 65_536;
 
-/// Most packets that wait to be parsed again: simple_switch's queue of them.
+/// Capacity of the queue of resubmitted and recirculated packets, as in simple_switch.
 pub const WAITING_MAX: usize = 1_024;
 
-/// How simple_switch is set up.
+/// Configuration of simple_switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReferenceConfig {
-    /// The port that stands for dropping (`--drop-port`).
+    /// Drop port (`--drop-port`).
     pub drop_port: u32,
-    /// Number of queues of a port: packets of this priority or more are dropped (`--priority-queues`).
+    /// Number of priority queues of a port (`--priority-queues`). Packets with this priority or higher are dropped.
     pub priority_queues: u32,
 }
 
@@ -88,56 +88,56 @@ impl Default for ReferenceConfig {
     }
 }
 
-/// Why a packet, or a copy of it, was not sent.
+/// Reason for a dropped packet or copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DropReason {
-    /// `egress_spec` was the drop port at the end of ingress.
+    /// `egress_spec` is the drop port at the end of ingress.
     Ingress,
-    /// The same at the end of egress.
+    /// `egress_spec` is the drop port at the end of egress.
     Egress,
-    /// Its priority has no queue.
+    /// The priority has no queue.
     Priority,
     /// An assertion failed.
     Assertion,
-    /// Something did not end within [`STEPS_MAX`].
-    Steps,
-    /// It was to be resubmitted or recirculated more than [`PASSES_MAX`] times.
-    Passes,
-    /// It was to make more than [`COPIES_MAX`] copies.
-    Copies,
-    /// More than [`WAITING_MAX`] packets were to wait.
-    Waiting,
+    /// [`STEPS_MAX`] was exceeded.
+    StepLimit,
+    /// [`PASSES_MAX`] was exceeded.
+    PassLimit,
+    /// [`COPIES_MAX`] was exceeded.
+    CopyLimit,
+    /// The queue of [`WAITING_MAX`] packets was full.
+    QueueFull,
 }
 
-/// What became of a packet.
+/// Result of processing a packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Packets sent: port and bytes, in order.
+    /// Sent packets: port and bytes, in order.
     pub sent: Vec<(u32, Vec<u8>)>,
-    /// Digests: number in the JSON, and each field in whole bytes.
+    /// Digests: id in the JSON, and each field in whole bytes.
     pub digests: Vec<(u32, Vec<Vec<u8>>)>,
-    /// How many packets were not sent, and why.
+    /// Number of dropped packets by reason.
     pub dropped: BTreeMap<DropReason, u64>,
 }
 
-/// A switch: a program, what it was told, and what its packets change.
+/// Reference switch: program, forwarding state and externs.
 #[derive(Clone, Copy)]
 pub struct Reference<'a> {
-    /// The program.
+    /// Program.
     pub program: &'a Program,
-    /// Tables, groups, sessions and value sets.
+    /// Forwarding state.
     pub forwarding: &'a Forwarding,
-    /// Registers, counters and meters.
+    /// Externs.
     pub externs: &'a Externs,
-    /// The program's calculations, in its order.
+    /// Calculations, in the order of the program.
     pub calculations: &'a [calculations::Calculation],
-    /// How simple_switch is set up.
+    /// Configuration of simple_switch.
     pub config: ReferenceConfig,
 }
 
 impl Reference<'_> {
-    /// Processes one packet that was received by `port` at `now_us` microseconds after the switch started. `random`
-    /// gives a number between two, both included.
+    /// Processes one packet received on `port` at `now_us` microseconds after the start of the switch. `random` returns a
+    /// number between two inclusive bounds.
     pub fn process(
         &self,
         now_us: u64,
@@ -160,7 +160,7 @@ impl Reference<'_> {
     }
 }
 
-/// Everything that a packet meets.
+/// Environment of packet processing.
 struct Interpreter<'a> {
     program: &'a Program,
     forwarding: &'a Forwarding,

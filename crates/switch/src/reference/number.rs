@@ -1,4 +1,4 @@
-//! Integers of any size as bits, and bits as integers.
+//! Conversion between arbitrary-precision integers and bits.
 
 use num_bigint::{BigInt, BigUint, Sign};
 use num_traits::{One, Signed, Zero};
@@ -8,28 +8,28 @@ pub fn power(bits: u32) -> BigInt {
     BigInt::one() << bits
 }
 
-/// The low bits of a number in two's complement.
+/// Low bits of a number in two's complement.
 pub fn low_bits(value: &BigInt, bits: u32) -> BigUint {
     let masked: BigInt = value & (power(bits) - 1);
     masked.magnitude().clone()
 }
 
-/// The low 64 bits of a number in two's complement.
+/// Low 64 bits of a number in two's complement.
 pub fn low_u64(value: &BigInt) -> u64 {
     low_bits(value, 64).iter_u64_digits().next().unwrap_or(0)
 }
 
-/// The low 16 bits of a number in two's complement.
+/// Low 16 bits of a number in two's complement.
 pub fn low_u16(value: &BigInt) -> u16 {
     (low_u64(value) & 0xffff) as u16
 }
 
-/// The low 32 bits of a number in two's complement.
+/// Low 32 bits of a number in two's complement.
 pub fn low_u32(value: &BigInt) -> u32 {
     (low_u64(value) & 0xffff_ffff) as u32
 }
 
-/// The number of that many bits in two's complement which has the same low bits.
+/// Signed number of this width with the same low bits.
 pub fn wrap_signed(value: &BigInt, bits: u32) -> BigInt {
     let low = BigInt::from(low_bits(value, bits));
     if bits > 0 && low >= power(bits - 1) {
@@ -39,7 +39,7 @@ pub fn wrap_signed(value: &BigInt, bits: u32) -> BigInt {
     }
 }
 
-/// The nearest number between two.
+/// Clamps a number to a range.
 pub fn clamp(value: &BigInt, low: BigInt, high: BigInt) -> BigInt {
     if *value < low {
         low
@@ -50,7 +50,7 @@ pub fn clamp(value: &BigInt, low: BigInt, high: BigInt) -> BigInt {
     }
 }
 
-/// Least and greatest number of a field.
+/// Minimum and maximum of a field.
 pub fn range(bits: u32, signed: bool) -> (BigInt, BigInt) {
     match (bits, signed) {
         (0, _) => (BigInt::zero(), BigInt::zero()),
@@ -59,7 +59,7 @@ pub fn range(bits: u32, signed: bool) -> (BigInt, BigInt) {
     }
 }
 
-/// Quotient and remainder; none where P4 defines none.
+/// Quotient and remainder; `None` where P4 leaves them undefined.
 pub fn divide(left: &BigInt, right: &BigInt) -> Option<(BigInt, BigInt)> {
     if left.is_negative() || !right.is_positive() {
         return None;
@@ -67,7 +67,7 @@ pub fn divide(left: &BigInt, right: &BigInt) -> Option<(BigInt, BigInt)> {
     Some((left / right, left % right))
 }
 
-/// A number in so many bits, behind zeros up to whole bytes.
+/// Encodes a number of this width, padded in front to whole bytes.
 pub fn to_bytes(value: &BigUint, bits: u32) -> Vec<u8> {
     let width = bits.div_ceil(8) as usize;
     let digits = value.to_bytes_be();
@@ -77,7 +77,7 @@ pub fn to_bytes(value: &BigUint, bits: u32) -> Vec<u8> {
     bytes
 }
 
-/// The number in some of the bits of a byte string; those beyond its end are 0.
+/// Reads bits of a byte string as a number; bits beyond its end are 0.
 pub fn bits_of(bytes: &[u8], first_bit: usize, bits: u32) -> BigInt {
     let mut value = BigInt::zero();
     for at in first_bit..first_bit + bits as usize {
@@ -87,23 +87,23 @@ pub fn bits_of(bytes: &[u8], first_bit: usize, bits: u32) -> BigInt {
     value
 }
 
-/// The number in a byte string.
+/// Converts a byte string to a number.
 pub fn from_bytes(bytes: &[u8]) -> BigInt {
     BigInt::from_bytes_be(Sign::Plus, bytes)
 }
 
-/// A string of bits that grows.
+/// Growable bit string.
 #[derive(Default)]
 pub struct Bits(Vec<bool>);
 
 impl Bits {
-    /// Adds the low bits of a number.
+    /// Appends the low bits of a number.
     pub fn push(&mut self, value: &BigUint, bits: u32) {
         self.0
             .extend((0..bits).rev().map(|bit| value.bit(u64::from(bit))));
     }
 
-    /// The bits as bytes, with zeros behind the last one.
+    /// Converts to bytes, with zero bits after the last bit.
     pub fn into_bytes(self) -> Vec<u8> {
         self.0
             .chunks(8)

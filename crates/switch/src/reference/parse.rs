@@ -1,4 +1,4 @@
-//! The parser.
+//! Parser.
 
 use num_bigint::BigInt;
 use num_traits::{Signed, ToPrimitive, Zero};
@@ -12,7 +12,7 @@ use crate::program::expr::Data;
 use crate::program::ids::{FieldRef, HeaderId, StateId};
 use crate::program::parser::{Extract, KeyPart, Match, ParserOp, State};
 
-/// Errors that every program has, in the order in which BMv2 numbers those that the JSON does not.
+/// Core errors, in BMv2's order for errors without a code in the JSON.
 const CORE_ERRORS: [&str; 7] = [
     "NoError",
     "PacketTooShort",
@@ -23,27 +23,27 @@ const CORE_ERRORS: [&str; 7] = [
     "ParserInvalidArgument",
 ];
 
-/// Why the parser stops.
-enum Stop {
-    /// With an error.
+/// Reason to stop the parser.
+enum ParserStop {
+    /// Parser error.
     Error(BigInt),
-    /// The packet is dropped.
+    /// Drop of the packet.
     Drop(DropReason),
 }
 
-impl From<DropReason> for Stop {
+impl From<DropReason> for ParserStop {
     fn from(reason: DropReason) -> Self {
         Self::Drop(reason)
     }
 }
 
-impl Stop {
+impl ParserStop {
     fn core(program: &Program, name: &str) -> Self {
         Self::Error(BigInt::from(core_error(program, name)))
     }
 }
 
-/// The number of an error.
+/// Code of an error.
 fn core_error(program: &Program, name: &str) -> u32 {
     if let Some(known) = program.errors.get(name) {
         return *known;
@@ -71,11 +71,11 @@ impl<'a> Interpreter<'a> {
             match self.state(packet, state, &mut parsed) {
                 Ok(Some(next)) => at = next,
                 Ok(None) => break,
-                Err(Stop::Error(error)) => {
+                Err(ParserStop::Error(error)) => {
                     packet.parser_error = error;
                     break;
                 }
-                Err(Stop::Drop(reason)) => return Err(reason),
+                Err(ParserStop::Drop(reason)) => return Err(reason),
             }
         }
         packet.parsed = 0;
@@ -84,13 +84,13 @@ impl<'a> Interpreter<'a> {
         Ok(())
     }
 
-    /// Runs one state; returns the next.
+    /// Runs one state; returns the next state.
     fn state(
         &mut self,
         packet: &mut Packet<'a>,
         state: &State,
         parsed: &mut usize,
-    ) -> Result<Option<StateId>, Stop> {
+    ) -> Result<Option<StateId>, ParserStop> {
         for op in &state.ops {
             self.op(packet, op, parsed)?;
         }
@@ -106,9 +106,9 @@ impl<'a> Interpreter<'a> {
         Ok(taken.map_or(state.default, |transition| transition.next))
     }
 
-    fn op(&mut self, packet: &mut Packet<'a>, op: &ParserOp, parsed: &mut usize) -> Result<(), Stop> {
+    fn op(&mut self, packet: &mut Packet<'a>, op: &ParserOp, parsed: &mut usize) -> Result<(), ParserStop> {
         match op {
-            ParserOp::Extract(what, length) => self.extract(packet, what, length.as_ref(), parsed)?,
+            ParserOp::Extract(extract, length) => self.extract(packet, extract, length.as_ref(), parsed)?,
             ParserOp::Set(field, value) => {
                 let value = self.scope(packet, &[]).data(value);
                 packet.headers.set(*field, &value);
@@ -120,7 +120,7 @@ impl<'a> Interpreter<'a> {
             ParserOp::SetLookahead(field, offset, bits) => {
                 let end = *offset as usize + *bits as usize;
                 if end.div_ceil(8) > rest(packet, *parsed) {
-                    return Err(Stop::core(self.program, "PacketTooShort"));
+                    return Err(ParserStop::core(self.program, "PacketTooShort"));
                 }
                 let value = number::bits_of(&packet.data, *parsed * 8 + *offset as usize, *bits);
                 if packet.headers.bits(*field) == *bits {
@@ -132,13 +132,13 @@ impl<'a> Interpreter<'a> {
             ParserOp::Verify(condition, error) => {
                 let scope = self.scope(packet, &[]);
                 if !scope.bool(condition) {
-                    return Err(Stop::Error(scope.data(error)));
+                    return Err(ParserStop::Error(scope.data(error)));
                 }
             }
             ParserOp::Shift(bytes) => self.skip(packet, &BigInt::from(*bytes), parsed)?,
             ParserOp::Advance(bits) => {
                 let bits = self.scope(packet, &[]).data(bits);
-                let bytes = self.whole_bytes(&bits)?;
+                let bytes = self.full_bytes(&bits)?;
                 self.skip(packet, &bytes, parsed)?;
             }
             ParserOp::Statement(statement) => {
@@ -149,33 +149,33 @@ impl<'a> Interpreter<'a> {
         Ok(())
     }
 
-    fn whole_bytes(&self, bits: &BigInt) -> Result<BigInt, Stop> {
+    fn full_bytes(&self, bits: &BigInt) -> Result<BigInt, ParserStop> {
         if (bits & BigInt::from(7)).is_zero() {
             Ok(bits >> 3u32)
         } else {
-            Err(Stop::core(self.program, "ParserInvalidArgument"))
+            Err(ParserStop::core(self.program, "ParserInvalidArgument"))
         }
     }
 
-    /// Takes bytes of the packet, if they are there.
-    fn skip(&self, packet: &Packet<'a>, bytes: &BigInt, parsed: &mut usize) -> Result<(), Stop> {
+    /// Skips bytes of the packet; fails if the packet is too short.
+    fn skip(&self, packet: &Packet<'a>, bytes: &BigInt, parsed: &mut usize) -> Result<(), ParserStop> {
         match bytes.to_usize().filter(|bytes| *bytes <= rest(packet, *parsed)) {
             Some(bytes) => {
                 *parsed += bytes;
                 Ok(())
             }
-            None => Err(Stop::core(self.program, "PacketTooShort")),
+            None => Err(ParserStop::core(self.program, "PacketTooShort")),
         }
     }
 
     fn extract(
         &self,
         packet: &mut Packet<'a>,
-        what: &Extract,
+        extracted: &Extract,
         length: Option<&Data>,
         parsed: &mut usize,
-    ) -> Result<(), Stop> {
-        let next = match what {
+    ) -> Result<(), ParserStop> {
+        let next = match extracted {
             Extract::Header(header) => Some(*header),
             Extract::Stack(stack) => packet.headers.element(*stack, packet.headers.count(*stack)),
             Extract::UnionStack(stack, member) => {
@@ -185,10 +185,10 @@ impl<'a> Interpreter<'a> {
             }
         };
         let Some(header) = next else {
-            return Err(Stop::core(self.program, "StackOutOfBounds"));
+            return Err(ParserStop::core(self.program, "StackOutOfBounds"));
         };
         self.extract_header(packet, header, length, parsed)?;
-        match what {
+        match extracted {
             Extract::Header(_) => {}
             Extract::Stack(stack) => packet.headers.grow(*stack),
             Extract::UnionStack(stack, _) => packet.headers.grow_unions(*stack),
@@ -202,7 +202,7 @@ impl<'a> Interpreter<'a> {
         header: HeaderId,
         length: Option<&Data>,
         parsed: &mut usize,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), ParserStop> {
         let Some(known) = self.program.type_of(header) else {
             return Ok(());
         };
@@ -220,14 +220,14 @@ impl<'a> Interpreter<'a> {
                 }
                 (None, None) => BigInt::zero(),
             };
-            let bytes = self.whole_bytes(&bits)?;
+            let bytes = self.full_bytes(&bits)?;
             if bytes.is_negative() {
-                return Err(Stop::core(self.program, "PacketTooShort"));
+                return Err(ParserStop::core(self.program, "PacketTooShort"));
             }
-            let whole = bytes + known.fixed_bits() / 8;
-            self.skip(packet, &whole, &mut end)?;
-            if known.max_bytes != 0 && whole > BigInt::from(known.max_bytes) {
-                return Err(Stop::core(self.program, "HeaderTooShort"));
+            let total_bytes = bytes + known.fixed_bits() / 8;
+            self.skip(packet, &total_bytes, &mut end)?;
+            if known.max_bytes != 0 && total_bytes > BigInt::from(known.max_bytes) {
+                return Err(ParserStop::core(self.program, "HeaderTooShort"));
             }
             packet.headers.set_variable_bits(header, number::low_u32(&bits));
         } else {
@@ -268,11 +268,11 @@ impl<'a> Interpreter<'a> {
     }
 }
 
-/// Stores the fields before the one of variable length, which depends on them.
+/// Stores the fields before the variable-length field, whose length may depend on them.
 fn load_ahead(packet: &mut Packet<'_>, header: HeaderId, first_bit: usize) {
     let mut at = first_bit;
     for field in packet.headers.fields(header) {
-        let declared = packet.headers.declared(field);
+        let declared = packet.headers.declaration(field);
         if declared.is_some_and(|declared| declared.variable) {
             break;
         }
@@ -283,7 +283,7 @@ fn load_ahead(packet: &mut Packet<'_>, header: HeaderId, first_bit: usize) {
     }
 }
 
-/// Bytes that were not parsed yet.
+/// Number of unparsed bytes.
 fn rest(packet: &Packet<'_>, parsed: usize) -> usize {
     packet.data.len().saturating_sub(parsed)
 }
@@ -292,7 +292,7 @@ fn masked(bytes: &[u8], mask: &[u8]) -> Vec<u8> {
     bytes.iter().zip(mask).map(|(byte, mask)| byte & mask).collect()
 }
 
-/// Brings a member of a value set, whose parts follow each other without padding, into the form of a key.
+/// Converts a member of a value set, which has no padding, to the form of a key.
 fn pad(member: &[u8], widths: &[u32]) -> Vec<u8> {
     let all: u32 = widths.iter().sum();
     let mut at = (member.len() * 8).saturating_sub(all as usize);
@@ -318,7 +318,7 @@ fn field_of(packet: &Packet<'_>, part: &KeyPart) -> Option<FieldRef> {
     header.map(|header| FieldRef { header, field })
 }
 
-/// Width of a part of the key, whether or not there is a header.
+/// Width of a key part, even if the header does not exist.
 fn width(packet: &Packet<'_>, part: &KeyPart) -> u32 {
     let (header, field) = match part {
         KeyPart::Lookahead(_, bits) => return *bits,

@@ -1,4 +1,4 @@
-//! Pipelines: tables, conditions, and the way through them.
+//! Pipelines: tables, conditions and the control flow between them.
 
 use super::state::Packet;
 use super::statement::step;
@@ -11,7 +11,7 @@ use num_bigint::BigInt;
 const MICROSECONDS_PER_MS: u64 = 1_000;
 
 impl<'a> Interpreter<'a> {
-    /// Sends a packet through a pipeline.
+    /// Runs a packet through a pipeline.
     pub(super) fn pipeline(
         &mut self,
         packet: &mut Packet<'a>,
@@ -50,7 +50,7 @@ impl<'a> Interpreter<'a> {
         }
     }
 
-    /// Applies a table; returns where to go on.
+    /// Applies a table; returns the next node.
     fn table(&mut self, packet: &mut Packet<'a>, id: TableId) -> Result<Option<NodeId>, DropReason> {
         let (program, forwarding) = (self.program, self.forwarding);
         let set = forwarding.tables();
@@ -62,7 +62,7 @@ impl<'a> Interpreter<'a> {
         if let Some(entry) = entry {
             if let Some(state) = entry.state() {
                 state.count(packet.ingress_length);
-                state.touch(self.now_us / MICROSECONDS_PER_MS);
+                state.record_hit(self.now_us / MICROSECONDS_PER_MS);
             }
             if let Some((meter, target)) = table.direct_meter {
                 let color = entry
@@ -92,7 +92,7 @@ impl<'a> Interpreter<'a> {
         })
     }
 
-    /// The hash by which a group's member is chosen.
+    /// Hash for the member selection in a group.
     fn selector(&self, packet: &Packet<'a>, table: &Table) -> u32 {
         let TableKind::Selector(profile) = table.kind else {
             return 0;
@@ -106,14 +106,14 @@ impl<'a> Interpreter<'a> {
     }
 }
 
-/// A packet's key: fields of invalid headers count as 0.
+/// Key of a packet; fields of invalid headers count as 0.
 fn key(packet: &Packet<'_>, table: &Table) -> Vec<u8> {
     let mut key = Vec::new();
     for field in &table.key {
         let mut bytes = match field.source {
             KeySource::Valid(header) => vec![u8::from(packet.headers.is_valid(Some(header)))],
             KeySource::Field(from) => {
-                let hidden = packet.headers.declared(from).is_none();
+                let hidden = packet.headers.declaration(from).is_none();
                 let bytes = packet.headers.bytes(from);
                 if hidden || packet.headers.is_valid(Some(from.header)) {
                     bytes

@@ -1,4 +1,4 @@
-//! What a packet is while it is processed: headers, stacks, and what was asked for.
+//! State of a packet during processing: headers, stacks and requests.
 
 use num_bigint::{BigInt, BigUint};
 use num_traits::Zero;
@@ -8,30 +8,30 @@ use super::number::{self, Bits};
 use crate::program::ids::{FieldRef, HeaderId, StackId, UnionId, UnionStackId};
 use crate::program::{Field, Program};
 
-/// A header of a packet.
+/// Header of a packet.
 #[derive(Clone, Debug)]
 struct Header {
     valid: bool,
-    /// Values of its fields; the last one is `$valid$`.
+    /// Values of the fields; the last one is `$valid$`.
     fields: Vec<BigInt>,
-    /// Width of its field of variable length, if it has one.
+    /// Current width of the variable-length field, if any.
     variable_bits: u32,
 }
 
-/// The headers of a packet.
+/// Headers of a packet.
 ///
-/// A header that may not exist is an `Option`: without one, reads give 0 and writes are lost.
+/// A header that may not exist is an `Option`: for `None`, reads give 0 and writes are ignored.
 #[derive(Clone)]
 pub struct Headers<'p> {
     program: &'p Program,
     headers: Vec<Header>,
-    /// How many elements each stack has now.
+    /// Current number of elements of each stack.
     stacks: Vec<usize>,
     union_stacks: Vec<usize>,
 }
 
 impl<'p> Headers<'p> {
-    /// Those of a packet that has just arrived.
+    /// Creates the headers of a new packet.
     pub fn new(program: &'p Program) -> Self {
         let headers = (0u32..)
             .zip(&program.headers)
@@ -53,8 +53,8 @@ impl<'p> Headers<'p> {
         self.headers.get(header.index())
     }
 
-    /// What is known of a field; none of `$valid$`.
-    pub fn declared(&self, field: FieldRef) -> Option<&'p Field> {
+    /// Declaration of a field; `None` for `$valid$`.
+    pub fn declaration(&self, field: FieldRef) -> Option<&'p Field> {
         self.program.field(field)
     }
 
@@ -63,14 +63,14 @@ impl<'p> Headers<'p> {
         known.is_some_and(|header| header.metadata)
     }
 
-    /// Whether a header is valid; metadata always is.
+    /// Whether a header is valid; metadata is always valid.
     pub fn is_valid(&self, header: Option<HeaderId>) -> bool {
         header.is_some_and(|id| self.metadata(id) || self.header(id).is_some_and(|header| header.valid))
     }
 
-    /// Width of a field now.
+    /// Current width of a field, bits.
     pub fn bits(&self, field: FieldRef) -> u32 {
-        match self.declared(field) {
+        match self.declaration(field) {
             Some(declared) if declared.variable => {
                 self.header(field.header).map_or(0, |header| header.variable_bits)
             }
@@ -79,35 +79,35 @@ impl<'p> Headers<'p> {
         }
     }
 
-    /// A field's value.
+    /// Value of a field.
     pub fn read(&self, header: Option<HeaderId>, field: u32) -> BigInt {
         let header = header.and_then(|id| self.header(id));
         let value = header.and_then(|header| header.fields.get(field as usize));
         value.cloned().unwrap_or_default()
     }
 
-    /// A field's value.
+    /// Value of a field.
     pub fn field(&self, field: FieldRef) -> BigInt {
         self.read(Some(field.header), field.field)
     }
 
-    /// A field's value as unsigned bits.
+    /// Value of a field as unsigned bits.
     pub fn raw(&self, field: FieldRef) -> BigUint {
         number::low_bits(&self.field(field), self.bits(field))
     }
 
-    /// A field's value in whole bytes.
+    /// Value of a field in whole bytes.
     pub fn bytes(&self, field: FieldRef) -> Vec<u8> {
         number::to_bytes(&self.raw(field), self.bits(field))
     }
 
-    /// Stores a value as the field takes it: wrapped around or the nearest one.
+    /// Stores a value, wrapped or saturated as the field requires.
     pub fn write(&mut self, header: Option<HeaderId>, field: u32, value: &BigInt) {
         let Some(header) = header else { return };
         let field = FieldRef { header, field };
         let bits = self.bits(field);
         let (signed, saturating) = self
-            .declared(field)
+            .declaration(field)
             .map_or((false, false), |field| (field.signed, field.saturating));
         let value = if saturating {
             let (low, high) = number::range(bits, signed);
@@ -120,14 +120,14 @@ impl<'p> Headers<'p> {
         self.put(field, value);
     }
 
-    /// Stores a value as above.
+    /// As [`Self::write`], by reference.
     pub fn set(&mut self, field: FieldRef, value: &BigInt) {
         self.write(Some(field.header), field.field, value);
     }
 
-    /// Stores bits as they came from a packet.
+    /// Stores bits from a packet.
     pub fn load(&mut self, field: FieldRef, raw: &BigInt) {
-        let signed = self.declared(field).is_some_and(|field| field.signed);
+        let signed = self.declaration(field).is_some_and(|field| field.signed);
         let value = if signed {
             number::wrap_signed(raw, self.bits(field))
         } else {
@@ -152,7 +152,7 @@ impl<'p> Headers<'p> {
         }
     }
 
-    /// Makes a header valid; of a union, the others invalid.
+    /// Makes a header valid and the other members of its union invalid.
     pub fn mark_valid(&mut self, header: HeaderId) {
         let program = self.program;
         for union in program
@@ -169,12 +169,12 @@ impl<'p> Headers<'p> {
         self.set_valid(header, true);
     }
 
-    /// Makes a header invalid; its fields stay as they are.
+    /// Makes a header invalid; its fields keep their values.
     pub fn mark_invalid(&mut self, header: HeaderId) {
         self.set_valid(header, false);
     }
 
-    /// Sets all fields to 0; the width of a field of variable length stays.
+    /// Sets all fields to 0; the width of a variable-length field stays.
     pub fn clear(&mut self, header: HeaderId) {
         if let Some(state) = self.headers.get_mut(header.index()) {
             state.fields.fill(BigInt::zero());
@@ -190,20 +190,20 @@ impl<'p> Headers<'p> {
         }
     }
 
-    /// Gives the field of variable length its width.
+    /// Sets the width of the variable-length field.
     pub fn set_variable_bits(&mut self, header: HeaderId, bits: u32) {
         if let Some(state) = self.headers.get_mut(header.index()) {
             state.variable_bits = bits;
         }
     }
 
-    /// The fields of a header in order, without `$valid$`.
+    /// Fields of a header in order, without `$valid$`.
     pub fn fields(&self, header: HeaderId) -> impl Iterator<Item = FieldRef> + use<> {
         let count = field_count(self.program, header);
         (0u32..).take(count).map(move |field| FieldRef { header, field })
     }
 
-    /// Adds a header's bits as they are sent.
+    /// Appends the header in wire format.
     pub fn emit(&self, header: HeaderId, into: &mut Bits) {
         for field in self.fields(header) {
             into.push(&self.raw(field), self.bits(field));
@@ -216,7 +216,7 @@ impl<'p> Headers<'p> {
         bits / 8
     }
 
-    /// Copies a field of variable length with its width.
+    /// Copies a variable-length field with its width.
     pub fn assign_variable(&mut self, to: Option<(HeaderId, u32)>, from: Option<(HeaderId, u32)>) {
         let Some((to, to_field)) = to else { return };
         let (bits, value) = match from {
@@ -230,7 +230,7 @@ impl<'p> Headers<'p> {
         self.write(Some(to), to_field, &value);
     }
 
-    /// Copies a header with its validity; of an invalid one nothing but that.
+    /// Copies a header including its validity; for an invalid header only the validity.
     pub fn assign_header(&mut self, to: Option<HeaderId>, from: Option<HeaderId>) {
         let Some(to) = to else { return };
         let Some(from) = from.filter(|from| self.is_valid(Some(*from))) else {
@@ -240,7 +240,7 @@ impl<'p> Headers<'p> {
         self.mark_valid(to);
         let hidden = field_count(self.program, to) as u32;
         for field in 0..=hidden {
-            let declared = self.declared(FieldRef { header: to, field });
+            let declared = self.declaration(FieldRef { header: to, field });
             if declared.is_some_and(|field| field.variable) {
                 self.assign_variable(Some((to, field)), Some((from, field)));
             } else {
@@ -256,7 +256,7 @@ impl<'p> Headers<'p> {
         union.map_or(&[][..], |union| &union.headers)
     }
 
-    /// The member of a union that is valid.
+    /// Index of the valid member of a union.
     pub fn valid_member(&self, union: Option<UnionId>) -> Option<usize> {
         let members = self.members(union);
         members
@@ -264,7 +264,7 @@ impl<'p> Headers<'p> {
             .position(|member| self.header(*member).is_some_and(|header| header.valid))
     }
 
-    /// A member of a union.
+    /// Member of a union.
     pub fn member(&self, union: Option<UnionId>, member: u32) -> Option<HeaderId> {
         self.members(union).get(member as usize).copied()
     }
@@ -277,7 +277,7 @@ impl<'p> Headers<'p> {
         }
     }
 
-    /// Whether two headers have the same type, are valid and equal. Widths of variable fields do not matter.
+    /// Whether two headers have the same type, are valid and equal. Widths of variable-length fields are not compared.
     pub fn header_eq(&self, left: Option<HeaderId>, right: Option<HeaderId>) -> bool {
         let (Some(left), Some(right)) = (left, right) else {
             return false;
@@ -293,7 +293,7 @@ impl<'p> Headers<'p> {
             && fields(left) == fields(right)
     }
 
-    /// Whether two unions have the same valid member, and it is equal.
+    /// Whether two unions have the same valid member with equal values.
     pub fn union_eq(&self, left: Option<UnionId>, right: Option<UnionId>) -> bool {
         let (Some(first), Some(second)) = (self.valid_member(left), self.valid_member(right)) else {
             return false;
@@ -314,14 +314,14 @@ impl<'p> Headers<'p> {
     }
 }
 
-/// Stacks.
+/// Header stacks.
 impl<'p> Headers<'p> {
-    /// Number of elements now.
+    /// Current number of elements.
     pub fn count(&self, stack: StackId) -> usize {
         self.stacks.get(stack.index()).copied().unwrap_or(0)
     }
 
-    /// Number of elements now.
+    /// Current number of elements.
     pub fn union_count(&self, stack: UnionStackId) -> usize {
         self.union_stacks.get(stack.index()).copied().unwrap_or(0)
     }
@@ -338,34 +338,34 @@ impl<'p> Headers<'p> {
         stack.map_or(&[][..], |stack| &stack.unions)
     }
 
-    /// An element of a stack.
+    /// Element of a stack.
     pub fn element(&self, stack: StackId, at: usize) -> Option<HeaderId> {
         self.elements(stack).get(at).copied()
     }
 
-    /// An element of a stack of unions.
+    /// Element of a header union stack.
     pub fn union_element(&self, stack: UnionStackId, at: usize) -> Option<UnionId> {
         self.union_elements(stack).get(at).copied()
     }
 
-    /// The element that was added last.
+    /// Last element.
     pub fn last(&self, stack: StackId) -> Option<HeaderId> {
         self.element(stack, self.count(stack).checked_sub(1)?)
     }
 
-    /// The element that was added last.
+    /// Last element.
     pub fn union_last(&self, stack: UnionStackId) -> Option<UnionId> {
         self.union_element(stack, self.union_count(stack).checked_sub(1)?)
     }
 
-    /// Counts an element that was extracted.
+    /// Counts an extracted element.
     pub fn grow(&mut self, stack: StackId) {
         if let Some(count) = self.stacks.get_mut(stack.index()) {
             *count += 1;
         }
     }
 
-    /// Counts an element that was extracted.
+    /// Counts an extracted element.
     pub fn grow_unions(&mut self, stack: UnionStackId) {
         if let Some(count) = self.union_stacks.get_mut(stack.index()) {
             *count += 1;
@@ -384,7 +384,7 @@ impl<'p> Headers<'p> {
         }
     }
 
-    /// Copies a stack of unions element by element.
+    /// Copies a header union stack element by element.
     pub fn assign_union_stack(&mut self, to: UnionStackId, from: UnionStackId) {
         let count = self.union_count(from);
         if let Some(slot) = self.union_stacks.get_mut(to.index()) {
@@ -396,7 +396,7 @@ impl<'p> Headers<'p> {
         }
     }
 
-    /// Moves the elements back by exchanging them, and invalidates the first ones.
+    /// Shifts the elements to the back by swaps, and invalidates the first ones.
     pub fn push(&mut self, stack: StackId, by: usize) {
         let elements = self.elements(stack);
         let size = elements.len();
@@ -411,7 +411,7 @@ impl<'p> Headers<'p> {
         }
     }
 
-    /// Moves the elements to the front by exchanging them, and invalidates the last ones.
+    /// Shifts the elements to the front by swaps, and invalidates the last ones.
     pub fn pop(&mut self, stack: StackId, by: usize) {
         let elements = self.elements(stack);
         if let Some(count) = self.stacks.get_mut(stack.index()) {
@@ -425,7 +425,7 @@ impl<'p> Headers<'p> {
         }
     }
 
-    /// As [`push`](Self::push), of unions.
+    /// As [`push`](Self::push), for unions.
     pub fn push_unions(&mut self, stack: UnionStackId, by: usize) {
         let elements = self.union_elements(stack);
         let size = elements.len();
@@ -440,7 +440,7 @@ impl<'p> Headers<'p> {
         }
     }
 
-    /// As [`pop`](Self::pop), of unions.
+    /// As [`pop`](Self::pop), for unions.
     pub fn pop_unions(&mut self, stack: UnionStackId, by: usize) {
         let elements = self.union_elements(stack);
         if let Some(count) = self.union_stacks.get_mut(stack.index()) {
@@ -461,7 +461,7 @@ impl<'p> Headers<'p> {
     }
 }
 
-/// Which elements change places when a stack moves back, in order: from, to.
+/// Swaps for a shift to the back, in order: from, to.
 fn pairs_back<T: Copy>(elements: &[T], by: usize) -> Vec<(T, T)> {
     let later = elements.get(by..).unwrap_or_default();
     elements
@@ -472,7 +472,7 @@ fn pairs_back<T: Copy>(elements: &[T], by: usize) -> Vec<(T, T)> {
         .collect()
 }
 
-/// Which elements change places when a stack moves to the front, in order: to, from.
+/// Swaps for a shift to the front, in order: to, from.
 fn pairs_front<T: Copy>(elements: &[T], by: usize) -> Vec<(T, T)> {
     let later = elements.get(by..).unwrap_or_default();
     elements.iter().copied().zip(later.iter().copied()).collect()
@@ -482,48 +482,48 @@ fn field_count(program: &Program, header: HeaderId) -> usize {
     program.type_of(header).map_or(0, |known| known.fields.len())
 }
 
-/// What a packet asks of the traffic manager: simple_switch's packet registers.
+/// Requests to the traffic manager: simple_switch's packet registers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Requests {
-    /// A clone: session and field list.
+    /// Clone: session and field list.
     pub clone: Option<(u16, u16)>,
-    /// A digest by its number in the JSON; 0: none.
+    /// Digest id in the JSON; 0 for none.
     pub digest: u16,
-    /// Resubmitting, with this field list; 0: not.
+    /// Field list of a resubmission; 0 for none.
     pub resubmit: u16,
-    /// Recirculating, with this field list; 0: not.
+    /// Field list of a recirculation; 0 for none.
     pub recirculate: u16,
 }
 
-/// A packet.
+/// Packet.
 #[derive(Clone)]
 pub struct Packet<'p> {
-    /// Its headers.
+    /// Headers.
     pub headers: Headers<'p>,
-    /// What was received; once parsed, what lies behind the headers.
+    /// Received bytes; after parsing, the payload.
     pub data: Vec<u8>,
-    /// How many bytes of `data` the parser has taken when a statement of it runs.
+    /// Number of bytes of `data` that the parser has consumed.
     pub parsed: usize,
-    /// Most bytes of `data` that count.
+    /// Truncation length of `data`, bytes.
     pub truncated: usize,
-    /// Its length when it came in, for counters and meters.
+    /// Ingress length for counters and meters, bytes.
     pub ingress_length: u64,
-    /// Its length with the headers that were added and removed.
+    /// Length including added and removed headers, bytes.
     pub length: u64,
-    /// What it asks for.
+    /// Requests.
     pub requests: Requests,
     /// Whether the pipeline ends.
     pub exit: bool,
-    /// What the parser found wrong: the number of an error.
+    /// Code of the parser error.
     pub parser_error: BigInt,
-    /// Whether a checksum was wrong.
+    /// Whether a checksum verification failed.
     pub checksum_error: bool,
-    /// How many steps are left.
+    /// Remaining steps.
     pub steps: u32,
 }
 
 impl<'p> Packet<'p> {
-    /// A packet with nothing known of it but its bytes.
+    /// Creates a packet from its bytes.
     pub fn new(program: &'p Program, data: Vec<u8>) -> Self {
         let length = data.len() as u64;
         Self {
@@ -541,7 +541,7 @@ impl<'p> Packet<'p> {
         }
     }
 
-    /// A copy: it asks for nothing and is not truncated.
+    /// Copies the packet without its requests and truncation.
     pub fn copy(&self) -> Self {
         Self {
             truncated: usize::MAX,
@@ -551,13 +551,13 @@ impl<'p> Packet<'p> {
         }
     }
 
-    /// What calculations take for the payload.
+    /// Payload for calculations.
     pub fn payload(&self) -> &[u8] {
         let behind = self.data.get(self.parsed..).unwrap_or_default();
         behind.get(..self.truncated).unwrap_or(behind)
     }
 
-    /// The bytes that count.
+    /// Bytes of `data` up to the truncation length.
     pub fn visible(&self) -> &[u8] {
         let length = self.data.len().min(self.truncated);
         self.data.get(..length).unwrap_or_default()

@@ -9,19 +9,19 @@ use super::state::Packet;
 use super::{DropReason, Interpreter, checksum};
 use crate::meter::{Color, Meter, MeterKind};
 use crate::program::MeterUnit;
-use crate::program::action::{Action, AnyStack, FieldSource, Place, Statement};
+use crate::program::action::{Action, AnyStack, FieldSource, LValue, Statement};
 use crate::program::expr::Data;
 use crate::program::ids::{FieldRef, HeaderId, MeterId};
 use crate::tables::EntryState;
 
-/// Where an action goes on.
+/// Next statement of an action.
 enum Flow {
     Next,
     Jump(u32),
 }
 
 impl<'a> Interpreter<'a> {
-    /// What expressions are evaluated with.
+    /// Scope for the evaluation of expressions.
     pub(super) fn scope<'s>(&'s self, packet: &'s Packet<'a>, args: &'s [BigInt]) -> Scope<'s, 'a> {
         Scope {
             headers: &packet.headers,
@@ -30,14 +30,14 @@ impl<'a> Interpreter<'a> {
         }
     }
 
-    /// Runs an action with what a table's entry passes to it.
+    /// Runs an action with the arguments of a table entry.
     pub(super) fn action(
         &mut self,
         packet: &mut Packet<'a>,
         action: &Action,
         data: &[u8],
     ) -> Result<(), DropReason> {
-        let (places, _) = crate::lower::lay_args(action.params.iter().map(|param| param.bits));
+        let (places, _) = crate::lower::layout_args(action.params.iter().map(|param| param.bits));
         let args: Vec<BigInt> = places
             .iter()
             .map(|(at, bytes)| {
@@ -48,7 +48,7 @@ impl<'a> Interpreter<'a> {
         self.statements(packet, &action.body, &args)
     }
 
-    /// Runs statements from the first to behind the last.
+    /// Runs a list of statements.
     pub(super) fn statements(
         &mut self,
         packet: &mut Packet<'a>,
@@ -202,7 +202,7 @@ impl<'a> Interpreter<'a> {
                 }
             }
             Statement::RegisterWrite(register, index, value) => {
-                let place = Place::Register(*register, index.clone());
+                let place = LValue::Register(*register, index.clone());
                 let value = scope.data(value);
                 self.store(packet, args, &place, &value);
             }
@@ -246,12 +246,12 @@ impl<'a> Interpreter<'a> {
         }
     }
 
-    /// A packet's colour; none where there is no such meter.
+    /// Color of a packet; `None` if the meter does not exist.
     fn color(&self, packet: &Packet<'a>, id: MeterId, index: u64) -> Option<BigInt> {
         self.execute(packet, id, &mut *self.externs.meter(id, index)?)
     }
 
-    /// A packet's colour by the meter of a table's entry.
+    /// Color of a packet by the direct meter of a table entry.
     pub(super) fn direct_color(
         &self,
         packet: &Packet<'a>,
@@ -274,15 +274,15 @@ impl<'a> Interpreter<'a> {
         }))
     }
 
-    fn store(&self, packet: &mut Packet<'a>, args: &[BigInt], place: &Place, value: &BigInt) {
+    fn store(&self, packet: &mut Packet<'a>, args: &[BigInt], place: &LValue, value: &BigInt) {
         let scope = self.scope(packet, args);
         match place {
-            Place::Field(field) => packet.headers.set(*field, value),
-            Place::Access(header, field) => {
+            LValue::Field(field) => packet.headers.set(*field, value),
+            LValue::Access(header, field) => {
                 let header = scope.header(header);
                 packet.headers.write(header, *field, value);
             }
-            Place::Register(register, index) => {
+            LValue::Register(register, index) => {
                 let index = scope.data(index);
                 let Some(mut registers) = self.externs.registers(*register) else {
                     return;
@@ -295,7 +295,7 @@ impl<'a> Interpreter<'a> {
         }
     }
 
-    /// Stores a number in a field by its name, or one of its other names; whether there is one.
+    /// Stores a number in a field by name or alias; returns whether the field exists.
     pub(super) fn set_named(
         &self,
         packet: &mut Packet<'a>,
@@ -321,13 +321,13 @@ impl<'a> Interpreter<'a> {
     }
 }
 
-/// Takes one of the steps that are left.
+/// Consumes one step.
 pub fn step(packet: &mut Packet<'_>) -> Result<(), DropReason> {
-    packet.steps = packet.steps.checked_sub(1).ok_or(DropReason::Steps)?;
+    packet.steps = packet.steps.checked_sub(1).ok_or(DropReason::StepLimit)?;
     Ok(())
 }
 
-/// By how many elements a stack moves.
+/// Number of elements of a stack shift.
 fn elements(by: &BigInt) -> usize {
     match by.sign() {
         Sign::Minus => 0,

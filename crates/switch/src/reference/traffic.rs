@@ -1,4 +1,4 @@
-//! simple_switch: what happens before, between and after the pipelines.
+//! Traffic manager of simple_switch: processing before, between and after the pipelines.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use super::state::{Packet, Requests};
 use super::{COPIES_MAX, DropReason, Interpreter, PASSES_MAX, STEPS_MAX, WAITING_MAX};
 use crate::program::FieldList;
 
-/// What `instance_type` says of a packet.
+/// Values of `instance_type`.
 mod instance {
     pub const NORMAL: u32 = 0;
     pub const INGRESS_CLONE: u32 = 1;
@@ -19,7 +19,7 @@ mod instance {
     pub const RESUBMITTED: u32 = 6;
 }
 
-/// Packets that wait, of one that was received.
+/// Queues of packets that result from one received packet.
 #[derive(Default)]
 struct Queues<'p> {
     ingress: VecDeque<Packet<'p>>,
@@ -29,7 +29,7 @@ struct Queues<'p> {
 }
 
 impl<'a> Interpreter<'a> {
-    /// Processes a packet until nothing of it is left in the switch.
+    /// Processes a packet until all queues are empty.
     pub(super) fn receive(&mut self, port: u32, frame: &[u8]) {
         let mut packet = Packet::new(self.program, frame.to_vec());
         self.set_standard(&mut packet, "ingress_port", port);
@@ -84,11 +84,11 @@ impl<'a> Interpreter<'a> {
         if let Some((session, list)) = packet.requests.clone.take() {
             self.clone_ingress(port, &packet, (&received, length), session, list, queues);
         }
-        self.learn(&packet);
+        self.send_digest(&packet);
         if packet.requests.resubmit != 0 {
             let list = packet.requests.resubmit;
-            let again = self.start_again(&packet, received, length, list, instance::RESUBMITTED);
-            return self.pass(again, queues);
+            let again = self.new_pass(&packet, received, length, list, instance::RESUBMITTED);
+            return self.enqueue_pass(again, queues);
         }
         if group != 0 {
             self.set_standard(&mut packet, "instance_type", instance::REPLICATED);
@@ -114,7 +114,7 @@ impl<'a> Interpreter<'a> {
         Ok(())
     }
 
-    /// Clones the packet as it was received. It is parsed again, of which it keeps the headers only.
+    /// Clones the packet as received. The clone is parsed again and keeps only the headers.
     fn clone_ingress(
         &mut self,
         port: u32,
@@ -135,12 +135,12 @@ impl<'a> Interpreter<'a> {
             return self.drop_for(reason);
         }
         copy.headers.clear_metadata();
-        self.keep(&mut copy, packet, list);
+        self.copy_field_list(&mut copy, packet, list);
         self.set_standard(&mut copy, "instance_type", instance::INGRESS_CLONE);
         self.mirror(copy, session, queues);
     }
 
-    /// Sends a clone where its session says.
+    /// Sends a clone to the destination of its session.
     fn mirror(&mut self, mut copy: Packet<'a>, session: u16, queues: &mut Queues<'a>) {
         let Some(session) = self.forwarding.mirror(u32::from(session)) else {
             return;
@@ -149,7 +149,7 @@ impl<'a> Interpreter<'a> {
             self.multicast_to(&mut copy, group, session.bytes_max, queues);
         }
         if let Some(port) = session.port {
-            shorten(&mut copy, session.bytes_max);
+            truncate(&mut copy, session.bytes_max);
             self.enqueue(port, copy, queues);
         }
     }
@@ -163,7 +163,7 @@ impl<'a> Interpreter<'a> {
         for replica in forwarding.group(group).into_iter().flat_map(|group| group.iter()) {
             self.set_named(packet, "intrinsic_metadata", "egress_rid", replica.rid);
             let mut copy = packet.copy();
-            shorten(&mut copy, bytes_max);
+            truncate(&mut copy, bytes_max);
             self.enqueue(replica.port, copy, queues);
         }
     }
@@ -176,7 +176,7 @@ impl<'a> Interpreter<'a> {
             return self.drop_for(DropReason::Priority);
         }
         if queues.copies >= COPIES_MAX {
-            return self.drop_for(DropReason::Copies);
+            return self.drop_for(DropReason::CopyLimit);
         }
         queues.copies += 1;
         if self.with_queueing() {
@@ -202,7 +202,7 @@ impl<'a> Interpreter<'a> {
         {
             let mut copy = packet.copy();
             copy.headers.clear_metadata();
-            self.keep(&mut copy, &packet, list);
+            self.copy_field_list(&mut copy, &packet, list);
             self.set_standard(&mut copy, "instance_type", instance::EGRESS_CLONE);
             self.mirror(copy, session, queues);
         }
@@ -217,8 +217,8 @@ impl<'a> Interpreter<'a> {
             let data = packet.data.clone();
             let length = data.len() as u64;
             packet.ingress_length = length;
-            let again = self.start_again(&packet, data, length, list, instance::RECIRCULATED);
-            return self.pass(again, queues);
+            let again = self.new_pass(&packet, data, length, list, instance::RECIRCULATED);
+            return self.enqueue_pass(again, queues);
         }
         self.outcome.sent.push((port, packet.visible().to_vec()));
     }
@@ -237,15 +237,15 @@ impl<'a> Interpreter<'a> {
             self.set_named(packet, "queueing_metadata", "qid", priority);
         }
         self.set_standard(packet, "egress_port", port);
-        // Not the drop port, so that the program can ask for it.
+        // Any value except the drop port, so the program can set the drop port.
         self.set_standard(packet, "egress_spec", self.config.drop_port.wrapping_add(1));
         let length = packet.length;
         self.set_standard(packet, "packet_length", length);
         self.pipeline(packet, &program.egress)
     }
 
-    /// The packet that enters ingress once more: these bytes, and of its fields what the list keeps.
-    fn start_again(
+    /// Creates the packet of another ingress pass, with these bytes and the fields of the list.
+    fn new_pass(
         &self,
         packet: &Packet<'a>,
         data: Vec<u8>,
@@ -256,26 +256,26 @@ impl<'a> Interpreter<'a> {
         let mut again = Packet::new(self.program, data);
         again.ingress_length = packet.ingress_length;
         again.length = length;
-        self.keep(&mut again, packet, list);
+        self.copy_field_list(&mut again, packet, list);
         self.set_standard(&mut again, "instance_type", instance_type);
         self.set_standard(&mut again, "packet_length", length);
         again.requests = Requests::default();
         again
     }
 
-    fn pass(&mut self, packet: Packet<'a>, queues: &mut Queues<'a>) {
+    fn enqueue_pass(&mut self, packet: Packet<'a>, queues: &mut Queues<'a>) {
         if queues.passes >= PASSES_MAX {
-            return self.drop_for(DropReason::Passes);
+            return self.drop_for(DropReason::PassLimit);
         }
         if queues.ingress.len() >= WAITING_MAX {
-            return self.drop_for(DropReason::Waiting);
+            return self.drop_for(DropReason::QueueFull);
         }
         queues.passes += 1;
         queues.ingress.push_back(packet);
     }
 
-    /// Copies the fields of a list from one packet to another.
-    fn keep(&self, to: &mut Packet<'a>, from: &Packet<'a>, list: u16) {
+    /// Copies the fields of a list between packets.
+    fn copy_field_list(&self, to: &mut Packet<'a>, from: &Packet<'a>, list: u16) {
         let lists = &self.program.field_lists;
         let Some(FieldList { fields, .. }) = lists.iter().find(|known| known.json_id == u32::from(list))
         else {
@@ -286,21 +286,21 @@ impl<'a> Interpreter<'a> {
         }
     }
 
-    fn learn(&mut self, packet: &Packet<'a>) {
-        let wanted = u32::from(packet.requests.digest);
+    fn send_digest(&mut self, packet: &Packet<'a>) {
+        let digest_id = u32::from(packet.requests.digest);
         let digest = self
             .program
             .digests
             .iter()
-            .find(|digest| digest.json_id == wanted);
-        if let (true, Some(digest)) = (wanted != 0, digest) {
+            .find(|digest| digest.json_id == digest_id);
+        if let (true, Some(digest)) = (digest_id != 0, digest) {
             let values = digest.fields.iter().map(|field| packet.headers.bytes(*field));
-            self.outcome.digests.push((wanted, values.collect()));
+            self.outcome.digests.push((digest_id, values.collect()));
         }
     }
 }
 
-fn shorten(packet: &mut Packet<'_>, bytes_max: u32) {
+fn truncate(packet: &mut Packet<'_>, bytes_max: u32) {
     if bytes_max != 0 {
         packet.truncated = packet.truncated.min(bytes_max as usize);
     }

@@ -1,38 +1,38 @@
-//! What must come out of the ports, and whether it did.
+//! Expected packets of a test and their comparison with the sent packets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::{Command, Test};
 
-/// A packet that is expected: hexadecimal digits, some of which may be anything.
+/// Expected packet: hexadecimal digits with wildcards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExpectedPacket {
-    /// Digits, most significant first; `None` is `*`.
+    /// Digits, most significant first; `None` is the wildcard `*`.
     digits: Vec<Option<u8>>,
-    /// Whether nothing may follow (`$`).
+    /// Whether the length must be exact (`$`).
     exact_length: bool,
 }
 
-/// Where a packet leaves what is expected of it.
+/// First difference between a packet and its expectation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Difference {
-    /// It ends before all digits were compared.
+    /// The packet is shorter than expected.
     TooShort,
-    /// It goes on behind the last digit, where `$` forbids it.
+    /// The packet is longer than expected with `$`.
     TooLong,
-    /// The hexadecimal digit at this place, counted from 0, is another one.
+    /// The hexadecimal digit at this index, counted from 0, differs.
     Digit(usize),
 }
 
 impl ExpectedPacket {
-    /// Digits are below 16; `None` matches any.
+    /// Creates an expectation. Digits are below 16; `None` matches any digit.
     pub(super) const fn new(digits: Vec<Option<u8>>, exact_length: bool) -> Self {
         Self { digits, exact_length }
     }
 
-    /// Compares a packet digit by digit. It may be longer unless `$` forbids it. A wrong length is found before a
-    /// wrong digit.
+    /// Compares a packet digit by digit. The packet may be longer unless `$` is given. A wrong length is reported before
+    /// a wrong digit.
     pub fn difference(&self, received: &[u8]) -> Option<Difference> {
         let length = received.len() * 2;
         if self.exact_length && length > self.digits.len() {
@@ -65,64 +65,64 @@ impl fmt::Display for ExpectedPacket {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Expected {
+struct ExpectedLine {
     line: u32,
-    /// `None`: any packet.
+    /// Expectation; `None` for any packet.
     packet: Option<ExpectedPacket>,
 }
 
-/// The packets that a test expects, by port and in order.
+/// Expected packets of a test, by port and in order.
 ///
-/// # How it judges
-/// As p4c's `bmv2stf.py`, once the whole test has run and whatever it took to run it:
+/// # Rules
+/// The rules are those of p4c's `bmv2stf.py`; they apply after the whole test has run:
 ///
-/// * each port is judged by itself: the order of packets on different ports does not count;
-/// * a port must give exactly as many packets as the test expects there, and the first is compared with the first
-///   `expect`, the second with the second, wherever these stand in the test;
-/// * a packet matches if it begins with the digits expected; with `$` it must also end there. `expect PORT` alone
-///   takes any packet, but one packet;
-/// * a port that the test names only in `packet` must give nothing;
-/// * a port that the test does not name at all has no interface there: what the switch sends to it is not looked
-///   at, unless the test says `no_packet`.
+/// * each port is checked separately: the order of packets on different ports does not matter;
+/// * a port must send exactly the expected number of packets. The first is compared with the first `expect` of the
+///   port, the second with the second, regardless of their positions in the test;
+/// * a packet matches if it starts with the expected digits; with `$` it must also end there. `expect PORT` alone
+///   matches exactly one packet with any content;
+/// * a port that occurs only in `packet` must send nothing;
+/// * a port that does not occur in the test has no interface: packets to this port are ignored unless the test
+///   contains `no_packet`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Expectations {
-    ports: BTreeMap<u32, Vec<Expected>>,
-    /// Whether ports that are not named must be silent, too.
-    silence: bool,
+    ports: BTreeMap<u32, Vec<ExpectedLine>>,
+    /// Whether other ports must send nothing.
+    no_other_packets: bool,
 }
 
-/// A port on which something else came out than expected.
+/// Mismatch between expected and sent packets of a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mismatch {
-    /// Too many packets, or too few.
+    /// Too many or too few packets.
     Count {
-        /// The port.
+        /// Port.
         port: u32,
-        /// Lines of the test that expect a packet here, with what they expect (`None`: any).
+        /// Expectations of this port with their lines (`None` for any packet).
         expected: Vec<(u32, Option<ExpectedPacket>)>,
-        /// What came.
+        /// Sent packets.
         received: Vec<Vec<u8>>,
     },
-    /// A packet that does not match.
+    /// A packet differs from its expectation.
     Packet {
-        /// The port.
+        /// Port.
         port: u32,
-        /// Which of the port's packets, from 0.
+        /// Index of the packet on the port, from 0.
         index: usize,
-        /// Line of the test that expects it.
+        /// Line of the expectation.
         line: u32,
-        /// What it says.
+        /// Expectation.
         expected: ExpectedPacket,
-        /// What came.
+        /// Sent packets.
         received: Vec<u8>,
-        /// Where they part.
+        /// First difference.
         difference: Difference,
     },
 }
 
 impl Expectations {
-    /// What a whole test expects.
-    pub fn of(test: &Test) -> Self {
+    /// Collects the expectations of a test.
+    pub fn from_test(test: &Test) -> Self {
         let mut expectations = Self::default();
         for statement in &test.statements {
             match &statement.command {
@@ -130,30 +130,30 @@ impl Expectations {
                     expectations.ports.entry(*port).or_default();
                 }
                 Command::Expect { port, packet } => {
-                    let expected = Expected {
+                    let expected = ExpectedLine {
                         line: statement.line,
                         packet: packet.clone(),
                     };
                     expectations.ports.entry(*port).or_default().push(expected);
                 }
-                Command::NoPacket => expectations.silence = true,
+                Command::NoPacket => expectations.no_other_packets = true,
                 _ => {}
             }
         }
         expectations
     }
 
-    /// The ports that the test names, which a runner must give the switch.
+    /// Ports of the test, which a runner must provide.
     pub fn ports(&self) -> impl Iterator<Item = u32> {
         self.ports.keys().copied()
     }
 
-    /// Judges the packets that came out of each port, in order.
+    /// Checks the packets sent on each port, in order.
     ///
     /// # Errors
-    /// Everything that is not as expected, by port: a wrong number of packets, or each packet that differs.
+    /// All mismatches by port: a wrong number of packets, or each packet that differs.
     pub fn check(&self, received: &BTreeMap<u32, Vec<Vec<u8>>>) -> Result<(), Vec<Mismatch>> {
-        let unnamed = received.keys().filter(|_| self.silence);
+        let unnamed = received.keys().filter(|_| self.no_other_packets);
         let ports: BTreeSet<u32> = self.ports.keys().chain(unnamed).copied().collect();
         let mut mismatches = Vec::new();
         for port in ports {
@@ -182,7 +182,7 @@ impl Expectations {
 
 fn different_packets<'a>(
     port: u32,
-    expected: &'a [Expected],
+    expected: &'a [ExpectedLine],
     received: &'a [Vec<u8>],
 ) -> impl Iterator<Item = Mismatch> + 'a {
     expected
@@ -235,12 +235,12 @@ impl fmt::Display for Mismatch {
                 received,
                 difference,
             } => {
-                let (what, mark) = match difference {
+                let (description, mark) = match difference {
                     Difference::TooShort => ("is too short".to_owned(), received.len() * 2),
                     Difference::TooLong => ("is too long".to_owned(), expected.digits.len()),
                     Difference::Digit(place) => (format!("differs in byte {}", place / 2), *place),
                 };
-                writeln!(f, "port {port}: packet {} (line {line}) {what}", index + 1)?;
+                writeln!(f, "port {port}: packet {} (line {line}) {description}", index + 1)?;
                 writeln!(
                     f,
                     "  expected {expected}\n  received {}",

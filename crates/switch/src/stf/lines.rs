@@ -1,12 +1,12 @@
-//! A line of a test, read from left to right.
+//! Cursor over a line of a test.
 
 use super::StfError;
 use super::numbers::{Base, Number};
 
-/// Digits of the longest number: a field of 16,384 bits, eight times what p4c compiles.
+/// Maximum number of digits of a number: a field of 16,384 bits, eight times the limit of p4c.
 const DIGITS_MAX: usize = 4096;
 
-/// The rest of a line.
+/// Cursor with the rest of a line.
 pub(super) struct Cursor<'a> {
     file: &'a str,
     line: u32,
@@ -15,7 +15,7 @@ pub(super) struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// A line; a comment at its end is not seen.
+    /// Creates a cursor for a line without its comment.
     pub(super) fn new(file: &'a str, line: u32, text: &'a str) -> Self {
         let mut quoted = false;
         let end = text.find(|character| {
@@ -31,7 +31,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The error that something else stands here.
+    /// Creates an error that names the expected element.
     pub(super) fn fail(&self, expected: impl Into<String>) -> StfError {
         let word = self.rest.split_whitespace().next();
         let found = word.map_or("the end of the line".to_owned(), |word| {
@@ -48,13 +48,13 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Where the cursor stands, to go back to.
+    /// Current position, for [`Self::rewind`].
     pub(super) fn mark(&self) -> &'a str {
         self.rest
     }
 
-    /// Back to a mark of this line.
-    pub(super) fn back_to(&mut self, mark: &'a str) {
+    /// Resets the cursor to a position of this line.
+    pub(super) fn rewind(&mut self, mark: &'a str) {
         self.rest = mark;
     }
 
@@ -62,12 +62,12 @@ impl<'a> Cursor<'a> {
         self.rest.is_empty()
     }
 
-    /// Whether a character that `is` follows.
-    pub(super) fn sees(&self, is: impl Fn(char) -> bool) -> bool {
-        self.rest.starts_with(is)
+    /// Whether the next character satisfies `is`.
+    pub(super) fn next_is(&self, matches: impl Fn(char) -> bool) -> bool {
+        self.rest.starts_with(matches)
     }
 
-    /// Takes the characters that `belong`, without what is blank behind them.
+    /// Takes all characters that satisfy `belong`, and skips following blanks.
     fn take_while(&mut self, belong: impl Fn(char) -> bool) -> &'a str {
         let end = self
             .rest
@@ -82,7 +82,7 @@ impl<'a> Cursor<'a> {
         self.rest = self.rest.trim_start();
     }
 
-    /// Takes `symbol` if it follows.
+    /// Takes `symbol` if it is next.
     pub(super) fn accept(&mut self, symbol: &str) -> bool {
         match self.rest.strip_prefix(symbol) {
             Some(rest) => {
@@ -93,16 +93,16 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Takes `symbol`, which must follow.
-    pub(super) fn expect(&mut self, symbol: &str, what: &str) -> Result<(), StfError> {
+    /// Takes `symbol`, which must be next.
+    pub(super) fn expect(&mut self, symbol: &str, expected: &str) -> Result<(), StfError> {
         if self.accept(symbol) {
             Ok(())
         } else {
-            Err(self.fail(what))
+            Err(self.fail(expected))
         }
     }
 
-    /// That nothing follows.
+    /// Requires the end of the line.
     pub(super) fn end(&self) -> Result<(), StfError> {
         if self.is_at_end() {
             Ok(())
@@ -111,31 +111,31 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Takes a name without dots, or a quoted text, without what is blank behind it.
-    fn identifier_only(&mut self, what: &str) -> Result<&'a str, StfError> {
+    /// Takes a name without dots or a quoted text, without skipping blanks.
+    fn identifier_only(&mut self, expected: &str) -> Result<&'a str, StfError> {
         if let Some((name, rest)) = self.rest.strip_prefix('"').and_then(|rest| rest.split_once('"')) {
             if name.is_empty() {
-                return Err(self.fail(what));
+                return Err(self.fail(expected));
             }
             self.rest = rest;
             return Ok(name);
         }
-        if !self.sees(|first| first.is_ascii_alphabetic() || first == '_' || first == '$') {
-            return Err(self.fail(what));
+        if !self.next_is(|first| first.is_ascii_alphabetic() || first == '_' || first == '$') {
+            return Err(self.fail(expected));
         }
         Ok(self.take_while(|next| next.is_ascii_alphanumeric() || next == '_' || next == '$'))
     }
 
     /// Takes a name without dots.
-    pub(super) fn identifier(&mut self, what: &str) -> Result<&'a str, StfError> {
-        let name = self.identifier_only(what)?;
+    pub(super) fn identifier(&mut self, expected: &str) -> Result<&'a str, StfError> {
+        let name = self.identifier_only(expected)?;
         self.skip_blank();
         Ok(name)
     }
 
     /// Takes a name with dots and indices.
-    pub(super) fn name(&mut self, what: &str) -> Result<String, StfError> {
-        let mut name = self.identifier_only(what)?.to_owned();
+    pub(super) fn name(&mut self, expected: &str) -> Result<String, StfError> {
+        let mut name = self.identifier_only(expected)?.to_owned();
         loop {
             if let Some(rest) = self.rest.strip_prefix('.') {
                 self.rest = rest;
@@ -145,7 +145,7 @@ impl<'a> Cursor<'a> {
                 self.rest = rest;
                 let index = self.take_while(|digit| digit.is_ascii_digit());
                 if index.is_empty() || !self.rest.starts_with(']') {
-                    return Err(self.fail("an index in brackets, as `[0]`"));
+                    return Err(self.fail("an index in brackets such as `[0]`"));
                 }
                 self.rest = self.rest.strip_prefix(']').unwrap_or(self.rest);
                 name.push_str(&format!("[{index}]"));
@@ -156,44 +156,44 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Takes a number, which may have wildcards.
-    pub(super) fn number(&mut self, what: &str) -> Result<Number, StfError> {
+    /// Takes a number with optional wildcards.
+    pub(super) fn number(&mut self, expected: &str) -> Result<Number, StfError> {
         let start = self.mark();
         let word = self.take_while(|next| next.is_ascii_alphanumeric() || next == '*');
         let number = digits(word);
         if number.is_none() {
-            self.back_to(start);
+            self.rewind(start);
         }
         self.skip_blank();
-        number.ok_or_else(|| self.fail(what))
+        number.ok_or_else(|| self.fail(expected))
     }
 
     /// Takes a number that fits `T` and has no wildcards.
-    pub(super) fn integer<T: TryFrom<u64>>(&mut self, what: &str) -> Result<T, StfError> {
+    pub(super) fn integer<T: TryFrom<u64>>(&mut self, expected: &str) -> Result<T, StfError> {
         let start = self.mark();
-        let number = self.number(what)?;
+        let number = self.number(expected)?;
         number
             .to_u64()
             .and_then(|value| T::try_from(value).ok())
             .ok_or_else(|| {
-                self.back_to(start);
-                self.fail(what)
+                self.rewind(start);
+                self.fail(expected)
             })
     }
 
     /// Takes a number with a fraction.
-    pub(super) fn decimal(&mut self, what: &str) -> Result<f64, StfError> {
+    pub(super) fn decimal(&mut self, expected: &str) -> Result<f64, StfError> {
         let start = self.mark();
         let word = self.take_while(|next| next.is_ascii_digit() || next == '.');
         let number = word.parse().ok();
         if number.is_none() {
-            self.back_to(start);
+            self.rewind(start);
         }
         self.skip_blank();
-        number.ok_or_else(|| self.fail(what))
+        number.ok_or_else(|| self.fail(expected))
     }
 
-    /// Takes the decimal number of a port, which a blank or the end must follow.
+    /// Takes a decimal port number, followed by a blank or the end of the line.
     pub(super) fn port(&mut self) -> Result<u32, StfError> {
         let start = self.mark();
         let word = self.take_while(|next| !next.is_whitespace());
@@ -203,13 +203,13 @@ impl<'a> Cursor<'a> {
             None
         };
         if port.is_none() {
-            self.back_to(start);
+            self.rewind(start);
         }
         self.skip_blank();
         port.ok_or_else(|| self.fail("a port in decimal digits"))
     }
 
-    /// Takes the next character, and what is blank behind it.
+    /// Takes the next character and skips following blanks.
     pub(super) fn character(&mut self) -> Option<char> {
         let mut characters = self.rest.chars();
         let next = characters.next();

@@ -1,14 +1,14 @@
 //! Packet tests in p4c's STF format.
 //!
-//! A test is a text of one command per line: entries for tables, packets for ports, and the packets that are
-//! expected on ports. [`Test::parse`] turns it into [`Statement`]s that know their lines but nothing of the
-//! program; whoever runs them finds tables, keys and actions with [`names`] and turns key values into bytes of
-//! the key's width with [`KeyValue`]. [`Expectations`] judges what came out of the ports.
+//! A test has one command per line: table entries, packets for ports, and expected packets. [`Test::parse`] parses the
+//! text to [`Statement`]s with line numbers, independent of the program. A runner resolves tables, keys and actions with
+//! [`names`] and converts key values to bytes with [`KeyValue`]. [`Expectations`] compares the sent packets with the
+//! expected ones.
 //!
 //! # Grammar
-//! `#` starts a comment, keywords may be written in capitals, and a name may stand in double quotes. A number is
-//! decimal, hexadecimal (`0x`) or binary (`0b`), of up to 4,096 digits; in keys, hexadecimal and binary digits may be
-//! `*`: any digit. A name is made of letters, digits, `_` and `$`, with dots and indices (`hdr.stack[0].f`).
+//! `#` starts a comment, keywords are case-insensitive, and names may be quoted with double quotes. A number is decimal,
+//! hexadecimal (`0x`) or binary (`0b`) with up to 4,096 digits; in keys, a hexadecimal or binary digit may be the wildcard
+//! `*`. A name consists of letters, digits, `_` and `$`, with dots and indices (`hdr.stack[0].f`).
 //!
 //! ```text
 //! add TABLE [PRIORITY] KEY:VALUE.. ACTION(NAME:NUMBER, ..) [= ENTRY]
@@ -28,44 +28,44 @@
 //! mc_node_update NODE PORT..            mc_node_associate GROUP NODE
 //! ```
 //!
-//! A VALUE is a number, or `NUMBER/LENGTH`: a prefix. Beyond p4c's grammar, `NUMBER&&&MASK` and `LOW->HIGH`, as
-//! BMv2's CLI writes them.
+//! A VALUE is a number or a prefix `NUMBER/LENGTH`. In addition to p4c's grammar, `NUMBER&&&MASK` and `LOW->HIGH` are
+//! supported as in BMv2's CLI.
 //!
-//! Of our own, for what p4c's tests cannot say; each is a new keyword:
+//! Extensions for features that p4c's tests do not support, each with a new keyword:
 //!
 //! ```text
-//! expect_digest DIGEST NUMBER..         the next digest of that name holds these values, in its fields' order
-//! no_digest                             no digest but those that were expected until here
+//! expect_digest DIGEST NUMBER..         expects that the next digest of this name has these values, in field order
+//! no_digest                             expects no digests other than those expected so far
 //! vset_add SET VALUE                    adds a member to a parser value set (`NUMBER`, `&&&`, `->`)
 //! member_add PROFILE MEMBER ACTION(..)  adds a member to an action profile
 //! group_add PROFILE GROUP               adds an empty group to an action selector
-//! group_add_member PROFILE GROUP MEMBER puts a member into a group
-//! add_member TABLE [PRIORITY] KEY:VALUE.. MEMBER [= ENTRY]   an entry that names a member
-//! add_group TABLE [PRIORITY] KEY:VALUE.. GROUP [= ENTRY]     an entry that names a group
-//! timeout ENTRY MICROSECONDS            gives an entry, named where it was added, an idle timeout
-//! expect_idle ENTRY                     the entry was idle for as long as its timeout
-//! expect_used ENTRY                     it was not
-//! entry_rates ENTRY RATE:BURST..        sets the rates of an entry's direct meter
-//! expect_register NAME INDEX VALUE      a cell holds this value
-//! advance_us MICROSECONDS               moves the switch's clock on
+//! group_add_member PROFILE GROUP MEMBER adds a member to a group
+//! add_member TABLE [PRIORITY] KEY:VALUE.. MEMBER [= ENTRY]   adds an entry with a member
+//! add_group TABLE [PRIORITY] KEY:VALUE.. GROUP [= ENTRY]     adds an entry with a group
+//! timeout ENTRY MICROSECONDS            sets the idle timeout of a named entry
+//! expect_idle ENTRY                     expects that the idle timeout of the entry has expired
+//! expect_used ENTRY                     expects that the idle timeout has not expired
+//! entry_rates ENTRY RATE:BURST..        sets the rates of the entry's direct meter
+//! expect_register NAME INDEX VALUE      expects that a cell has this value
+//! advance_us MICROSECONDS               advances the clock of the switch
 //! ```
 //!
-//! # What p4c's runner makes of it
-//! `bmv2stf.py` is the norm for verdicts, also where it does less than its grammar:
+//! # Semantics
+//! The semantics are those of p4c's runner `bmv2stf.py`, including its limitations:
 //!
-//! * a test that says `add t 5 ..` gives BMv2 the priority 10000 - 5, of which the lower wins: in a test the
-//!   **higher** number wins ([`AddEntry::bmv2_priority`]). It is used only for tables with a ternary key, which
-//!   must have one; elsewhere it is ignored;
-//! * in a ternary key only digits that are **written** are compared: `0x25` of a 16-bit key leaves the upper
-//!   eight bits free. A decimal number is refused there;
-//! * in an LPM key without `/`, the digits written that are not `*` are the prefix, whatever the key's width;
-//! * keys that a test leaves out match anything if they are ternary or LPM, and are zero if they are exact;
-//! * `check_counter`, `mc_node_update`, `remove all` and `wait` are parsed and do nothing, and what the `_read`
-//!   and `_get` commands print is not looked at;
-//! * `no_packet` makes it fail; here it means that no port, named or not, gives a packet;
-//! * a `packet` of an odd number of digits is left out with a message; here it is an error of the test.
+//! * `add t 5 ..` sets the BMv2 priority 10000 - 5, for which the lower number wins. So in a test the **higher** number
+//!   wins ([`AddEntry::bmv2_priority`]). The priority is required for tables with a ternary key and ignored for other
+//!   tables;
+//! * in a ternary key only the digits **present** in the test are compared: `0x25` in a 16-bit key does not match on the
+//!   upper eight bits. A decimal number is an error in a ternary key;
+//! * in an LPM key without `/`, the digits before the wildcards `*` are the prefix, regardless of the key's width;
+//! * an omitted key matches any value if it is ternary or LPM, and is zero if it is exact;
+//! * `check_counter`, `mc_node_update`, `remove all` and `wait` are parsed without effect, and the output of the `_read`
+//!   and `_get` commands is ignored;
+//! * `no_packet` is an error in `bmv2stf.py`; here it means that no port sends a packet that is not expected;
+//! * a `packet` with an odd number of digits is skipped by `bmv2stf.py` with a message; here it is an error of the test.
 //!
-//! How it judges packets is told at [`Expectations`].
+//! [`Expectations`] documents the comparison of packets.
 
 mod expectations;
 mod lines;
@@ -82,99 +82,99 @@ pub use numbers::{Base, KeyValue, Number, NumberError};
 
 use crate::meter::Rate;
 
-/// Why a test cannot be read.
+/// Error of parsing a test.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{file}:{line}:{column}: {found} where {expected} was expected")]
+#[error("{file}:{line}:{column}: expected {expected}, found {found}")]
 pub struct StfError {
-    /// The file, as the caller names it.
+    /// File name from the caller.
     pub file: String,
     /// Line, from 1.
     pub line: u32,
     /// Column in characters, from 1.
     pub column: u32,
-    /// What stands there.
+    /// Found text.
     pub found: String,
-    /// What should.
+    /// Expected element.
     pub expected: String,
 }
 
-/// A packet test.
+/// Packet test.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Test {
-    /// Its commands, in order.
+    /// Commands in order.
     pub statements: Vec<Statement>,
 }
 
-/// A command and where it stands.
+/// Command with its line.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Statement {
     /// Line, from 1.
     pub line: u32,
-    /// What to do.
+    /// Command.
     pub command: Command,
 }
 
-/// A key of an entry.
+/// Key field of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Key {
-    /// The field, as the test names it; [`names::resolve_key`] finds it.
+    /// Field name in the test; [`names::resolve_key`] resolves it.
     pub name: String,
-    /// What it must be.
+    /// Value to match.
     pub value: KeyValue,
 }
 
-/// An action and its arguments, as the test names them.
+/// Action with its arguments, as named in the test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ActionCall {
-    /// The action; [`names::resolve_name`] finds it among the table's.
+    /// Action name in the test; [`names::resolve_name`] resolves it.
     pub name: String,
-    /// Parameters by name, in the order written, each with its value.
+    /// Arguments by parameter name, in the order of the test.
     pub arguments: Vec<(String, Number)>,
 }
 
-/// What an entry does with a packet that it matches.
+/// Target of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
-    /// Runs an action of its own (`add`).
+    /// Action (`add`).
     Action(ActionCall),
-    /// Runs the action of a member of the table's action profile (`add_member`).
+    /// Member of the table's action profile (`add_member`).
     Member(u32),
-    /// Chooses among a group of members (`add_group`).
+    /// Group of the table's action selector (`add_group`).
     Group(u32),
 }
 
-/// An entry for a table.
+/// Entry to add to a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AddEntry {
-    /// The table, as the test names it; [`names::resolve_name`] finds it.
+    /// Table name in the test; [`names::resolve_name`] resolves it.
     pub table: String,
-    /// The priority as the test writes it: the highest wins. P4Runtime's priorities have the same sense.
+    /// Priority in the test: the highest wins, as in P4Runtime.
     pub priority: Option<u32>,
-    /// Keys that the test gives, in any order; at least one.
+    /// Key fields in any order; at least one.
     pub keys: Vec<Key>,
-    /// What the entry does.
+    /// Target.
     pub target: Target,
-    /// The entry's name within the test.
-    pub entry: Option<String>,
+    /// Name of the entry in the test.
+    pub entry_name: Option<String>,
 }
 
 impl AddEntry {
-    /// The priority that p4c's runner gives BMv2, where the lowest wins: 10000 less what the test says.
+    /// Priority for BMv2 as in p4c's runner, where the lowest wins: 10000 minus the priority in the test.
     pub fn bmv2_priority(&self) -> Option<i64> {
         self.priority.map(|priority| 10_000 - i64::from(priority))
     }
 }
 
-/// Which cell of a counter is meant.
+/// Cell of a counter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CounterCell {
-    /// By index.
+    /// Index of the cell.
     Index(u64),
-    /// The direct counter of an entry, by the name that the test gave it (written `$NAME`).
+    /// Direct counter of a named entry (`$NAME`).
     Entry(String),
 }
 
-/// What is counted.
+/// Unit of a count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CountedUnit {
     /// Packets.
@@ -183,7 +183,7 @@ pub enum CountedUnit {
     Bytes,
 }
 
-/// How a count is compared with a number.
+/// Comparison of a count with a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Comparison {
     /// `==`
@@ -201,269 +201,269 @@ pub enum Comparison {
 }
 
 impl Comparison {
-    /// Whether `counted` stands so to `wanted`.
-    pub fn holds(self, counted: u64, wanted: u64) -> bool {
+    /// Evaluates the comparison.
+    pub fn holds(self, counted: u64, expected: u64) -> bool {
         match self {
-            Self::Equal => counted == wanted,
-            Self::NotEqual => counted != wanted,
-            Self::Less => counted < wanted,
-            Self::LessOrEqual => counted <= wanted,
-            Self::Greater => counted > wanted,
-            Self::GreaterOrEqual => counted >= wanted,
+            Self::Equal => counted == expected,
+            Self::NotEqual => counted != expected,
+            Self::Less => counted < expected,
+            Self::LessOrEqual => counted <= expected,
+            Self::Greater => counted > expected,
+            Self::GreaterOrEqual => counted >= expected,
         }
     }
 }
 
-/// What a counter must show.
+/// Expected value of a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CounterCheck {
     /// Packets or bytes.
     pub unit: CountedUnit,
-    /// How to compare.
+    /// Comparison.
     pub comparison: Comparison,
-    /// With what.
-    pub wanted: u64,
+    /// Number to compare with.
+    pub expected: u64,
 }
 
-/// One line of a test.
+/// Command of a test.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
     /// `add`, `add_member`, `add_group`.
     Add(AddEntry),
-    /// `setdefault`: the table's default action.
+    /// `setdefault`: sets the default action of a table.
     SetDefault {
-        /// The table, as written.
+        /// Table name in the test.
         table: String,
-        /// Its new default.
+        /// New default action.
         action: ActionCall,
     },
-    /// `remove all`: the entries of all tables.
+    /// `remove all`: removes the entries of all tables.
     RemoveAll,
-    /// `packet`: comes in at a port.
+    /// `packet`: sends a packet to a port of the switch.
     Packet {
-        /// The port.
+        /// Port.
         port: u32,
-        /// The whole frame.
+        /// Complete frame.
         bytes: Vec<u8>,
     },
-    /// `expect`: must come out of a port.
+    /// `expect`: expects a packet from a port.
     Expect {
-        /// The port.
+        /// Port.
         port: u32,
-        /// What it looks like; any packet will do if nothing stands there.
+        /// Expected packet; `None` for any packet.
         packet: Option<ExpectedPacket>,
     },
-    /// `no_packet`: nothing comes out that is not expected, from any port.
+    /// `no_packet`: expects no other packets from any port.
     NoPacket,
-    /// `wait`: until what was sent is through.
+    /// `wait`: waits until all packets have been processed.
     Wait,
     /// `check_counter`.
     CheckCounter {
-        /// The counter, as written.
+        /// Counter name in the test.
         counter: String,
-        /// Which cell.
+        /// Cell.
         cell: CounterCell,
-        /// What it must show; without it, only that it is there.
+        /// Expected value; `None` only checks that the cell exists.
         check: Option<CounterCheck>,
     },
-    /// `mirroring_add`: a clone session to a port.
+    /// `mirroring_add`: adds a clone session with a port.
     MirroringAdd {
-        /// The session.
+        /// Session.
         session: u32,
-        /// Where its clones go.
+        /// Destination of clones.
         port: u32,
     },
-    /// `mirroring_add_mc`: a clone session to a multicast group.
+    /// `mirroring_add_mc`: adds a clone session with a multicast group.
     MirroringAddGroup {
-        /// The session.
+        /// Session.
         session: u32,
-        /// Where its clones go.
+        /// Destination of clones.
         group: u32,
     },
     /// `mirroring_delete`.
     MirroringDelete {
-        /// The session.
+        /// Session.
         session: u32,
     },
     /// `mirroring_get`: prints a session.
     MirroringGet {
-        /// The session.
+        /// Session.
         session: u32,
     },
-    /// `mc_mgrp_create`: a multicast group.
+    /// `mc_mgrp_create`: creates a multicast group.
     GroupCreate {
-        /// The group.
+        /// Group.
         group: u32,
     },
-    /// `mc_node_create`: a node; nodes are numbered from 0 in the order of their creation.
+    /// `mc_node_create`: creates a node; nodes are numbered from 0 in the order of creation.
     NodeCreate {
-        /// Replication id that its copies carry (`egress_rid`).
+        /// Replication id of the replicas (`egress_rid`).
         rid: u32,
-        /// Ports that get a copy.
+        /// Ports of the replicas.
         ports: Vec<u32>,
     },
-    /// `mc_node_update`: other ports for a node.
+    /// `mc_node_update`: sets the ports of a node.
     NodeUpdate {
-        /// The node's number.
+        /// Number of the node.
         node: u32,
-        /// Ports that get a copy.
+        /// Ports of the replicas.
         ports: Vec<u32>,
     },
-    /// `mc_node_associate`: puts a node into a group.
+    /// `mc_node_associate`: adds a node to a group.
     NodeAssociate {
-        /// The group. BMv2 takes its handle, which is its number.
+        /// Group. BMv2 uses the handle, which equals the number.
         group: u32,
-        /// The node's number.
+        /// Number of the node.
         node: u32,
     },
     /// `counter_read`: prints a cell.
     CounterRead {
-        /// The counter, as written.
+        /// Counter name in the test.
         counter: String,
-        /// The cell.
+        /// Index of the cell.
         index: u64,
     },
     /// `counter_write`.
     CounterWrite {
-        /// The counter, as written.
+        /// Counter name in the test.
         counter: String,
-        /// The cell.
+        /// Index of the cell.
         index: u64,
-        /// Packets to show from now on.
+        /// New packet count.
         packets: u64,
-        /// Bytes to show from now on.
+        /// New byte count.
         bytes: u64,
     },
     /// `register_read`: prints a cell.
     RegisterRead {
-        /// The register array, as written.
+        /// Register array name in the test.
         register: String,
-        /// The cell.
+        /// Index of the cell.
         index: u64,
     },
     /// `register_write`.
     RegisterWrite {
-        /// The register array, as written.
+        /// Register array name in the test.
         register: String,
-        /// The cell.
+        /// Index of the cell.
         index: u64,
-        /// What to put there.
+        /// New value.
         value: Number,
     },
-    /// `register_reset`: all cells to zero.
+    /// `register_reset`: sets all cells to zero.
     RegisterReset {
-        /// The register array, as written.
+        /// Register array name in the test.
         register: String,
     },
-    /// `meter_get_rates`: prints a cell's rates.
+    /// `meter_get_rates`: prints the rates of a cell.
     MeterGetRates {
-        /// The meter array, as written.
+        /// Meter array name in the test.
         meter: String,
-        /// The cell, or for a direct meter the entry's handle.
+        /// Index of the cell, or for a direct meter the handle of the entry.
         index: u64,
     },
     /// `meter_set_rates`.
     MeterSetRates {
-        /// The meter array, as written.
+        /// Meter array name in the test.
         meter: String,
-        /// The cell, or for a direct meter the entry's handle.
+        /// Index of the cell, or for a direct meter the handle of the entry.
         index: u64,
-        /// Rates, the lowest first.
+        /// Rates, lowest first.
         rates: Vec<Rate>,
     },
-    /// `meter_array_set_rates`: the same rates for all cells.
+    /// `meter_array_set_rates`: sets the rates of all cells.
     MeterArraySetRates {
-        /// The meter array, as written.
+        /// Meter array name in the test.
         meter: String,
-        /// Rates, the lowest first.
+        /// Rates, lowest first.
         rates: Vec<Rate>,
     },
     /// `expect_digest`.
     ExpectDigest {
-        /// The digest, as written.
+        /// Digest name in the test.
         digest: String,
-        /// Its fields' values.
+        /// Values of the fields.
         values: Vec<Number>,
     },
-    /// `no_digest`: none was told that no line before expected.
+    /// `no_digest`: expects no digests other than those expected so far.
     NoDigest,
     /// `vset_add`.
     ValueSetAdd {
-        /// The value set, as written.
+        /// Value set name in the test.
         value_set: String,
-        /// The new member.
+        /// New member.
         value: KeyValue,
     },
     /// `member_add`.
     MemberAdd {
-        /// The action profile, as written.
+        /// Action profile name in the test.
         profile: String,
-        /// The member's number.
+        /// Number of the member.
         member: u32,
-        /// What it runs.
+        /// Action.
         action: ActionCall,
     },
     /// `group_add`.
     GroupAdd {
-        /// The action profile, as written.
+        /// Action profile name in the test.
         profile: String,
-        /// The group's number.
+        /// Number of the group.
         group: u32,
     },
     /// `group_add_member`.
     GroupAddMember {
-        /// The action profile, as written.
+        /// Action profile name in the test.
         profile: String,
-        /// The group's number.
+        /// Number of the group.
         group: u32,
-        /// The member's number.
+        /// Number of the member.
         member: u32,
     },
-    /// `timeout`: of an entry that was named.
+    /// `timeout`: sets the idle timeout of a named entry.
     IdleTimeout {
-        /// The entry's name.
+        /// Name of the entry.
         entry: String,
-        /// After how long without a hit it is reported, microseconds.
+        /// Idle timeout, µs.
         timeout_us: u64,
     },
     /// `expect_idle`.
     ExpectIdle {
-        /// The entry's name.
+        /// Name of the entry.
         entry: String,
     },
     /// `expect_used`.
     ExpectUsed {
-        /// The entry's name.
+        /// Name of the entry.
         entry: String,
     },
-    /// `entry_rates`: of an entry that was named.
+    /// `entry_rates`: sets the rates of a named entry's direct meter.
     EntryRates {
-        /// The entry's name.
+        /// Name of the entry.
         entry: String,
-        /// Rates, the lowest first.
+        /// Rates, lowest first.
         rates: Vec<Rate>,
     },
     /// `expect_register`.
     ExpectRegister {
-        /// The register array, as written.
+        /// Register array name in the test.
         register: String,
-        /// The cell.
+        /// Index of the cell.
         index: u64,
-        /// What it must hold.
+        /// Expected value.
         value: Number,
     },
     /// `advance_us`.
     AdvanceClock {
-        /// By how much, microseconds.
+        /// Increment, µs.
         by_us: u64,
     },
 }
 
 impl Test {
-    /// Reads a test. `file` is named in errors.
+    /// Parses a test. Errors contain the name `file`.
     ///
     /// # Errors
-    /// [`StfError`] of the first line that is no command.
+    /// [`StfError`] for the first invalid line.
     pub fn parse(file: &str, text: &str) -> Result<Self, StfError> {
         let mut statements = Vec::new();
         for (line, text) in (1..).zip(text.lines()) {

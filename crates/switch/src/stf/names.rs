@@ -1,27 +1,27 @@
-//! How a test's short names find a program's tables, actions and keys: as p4c's runner for BMv2 does.
+//! Resolution of a test's short names to tables, actions and keys, as in p4c's runner for BMv2.
 
 use thiserror::Error;
 
-/// Why a name finds nothing.
+/// Error of resolving a name.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NameError {
-    /// Nothing is called so.
-    #[error("nothing is called {0}, nor ends so; look at the names in the program's JSON")]
+    /// No name matches.
+    #[error("unknown name {0}: no name in the program equals it or ends with it; check the program's JSON")]
     Unknown(String),
-    /// More than one name ends so.
-    #[error("{written} may be {first} or {second}; write more of the name")]
+    /// Several names match.
+    #[error("ambiguous name {written}: it matches {first} and {second}; use a longer name")]
     Ambiguous {
-        /// As the test writes it.
+        /// Name in the test.
         written: String,
-        /// One name that ends so.
+        /// First matching name.
         first: String,
-        /// Another.
+        /// Second matching name.
         second: String,
     },
 }
 
-/// Finds a table among the program's, or an action among a table's: the one of that name, or else the only one
-/// whose name ends so (not only at a dot).
+/// Resolves a table of the program or an action of a table: the element with this name, or else the only element
+/// whose name ends with it (not only after a dot).
 ///
 /// # Errors
 /// [`NameError`]
@@ -44,12 +44,12 @@ pub fn resolve_name<'a>(
     }
 }
 
-/// Finds a key among a table's, of which `names` are those in the program's JSON (`name`, or else the `target`
-/// joined by dots).
+/// Resolves a key field of a table. `names` are the names in the program's JSON (`name`, or else the `target` joined
+/// by dots).
 ///
-/// `stack$0.f` stands for `stack[0].f`. A header's name stands for its validity, which the compiler calls
-/// `header.$valid$` or `field$`; so does `header.valid`. Else the first name that ends in `.` and the one written
-/// is meant.
+/// `stack$0.f` is an alias of `stack[0].f`. The name of a header, and `header.valid`, refer to its validity, which the
+/// compiler names `header.$valid$` or `field$`. Otherwise the first name that ends in `.` and the given name
+/// matches.
 ///
 /// # Errors
 /// [`NameError::Unknown`]
@@ -57,23 +57,31 @@ pub fn resolve_key<'a>(
     written: &str,
     names: impl IntoIterator<Item = &'a str> + Clone,
 ) -> Result<&'a str, NameError> {
-    let wanted = with_index(written);
+    let full_name = with_index(written);
     let find = |name: &str| names.clone().into_iter().find(|key| *key == name);
-    let exact = find(&wanted)
-        .or_else(|| find(&format!("{wanted}$")))
-        .or_else(|| find(&format!("{wanted}.$valid$")))
-        .or_else(|| find(&format!("{}.$valid$", wanted.strip_suffix(".valid")?)));
+    let exact = find(&full_name)
+        .or_else(|| find(&format!("{full_name}$")))
+        .or_else(|| find(&format!("{full_name}.$valid$")))
+        .or_else(|| find(&format!("{}.$valid$", full_name.strip_suffix(".valid")?)));
     let ends_so = |key: &&str| {
-        let (dotted, marked) = (format!(".{wanted}"), format!(".{wanted}$"));
-        key.ends_with(&dotted) || key.ends_with(&marked) || (wanted == "valid" && key.ends_with(".$valid$"))
+        let (dotted, marked) = (format!(".{full_name}"), format!(".{full_name}$"));
+        key.ends_with(&dotted)
+            || key.ends_with(&marked)
+            || (full_name == "valid" && key.ends_with(".$valid$"))
     };
     exact
         .or_else(|| names.clone().into_iter().find(ends_so))
-        .or_else(|| if wanted == "valid" { find("$valid$") } else { None })
+        .or_else(|| {
+            if full_name == "valid" {
+                find("$valid$")
+            } else {
+                None
+            }
+        })
         .ok_or_else(|| NameError::Unknown(written.to_owned()))
 }
 
-/// Writes the last `$` with digits behind it as an index.
+/// Converts the last `$` followed by digits to an index.
 fn with_index(written: &str) -> String {
     let is_index = |(at, _): &(usize, &str)| {
         written

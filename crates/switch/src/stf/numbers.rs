@@ -1,22 +1,22 @@
-//! Numbers of unlimited width, and what a key's value means for each way to match.
+//! Numbers of unlimited width, and key values for each match kind.
 
 use std::fmt;
 
 use thiserror::Error;
 
-/// How a number is written.
+/// Base of a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Base {
     /// `0b`, one bit a digit.
     Binary,
-    /// No prefix; says nothing of a width.
+    /// No prefix; does not imply a width.
     Decimal,
     /// `0x`, four bits a digit.
     Hexadecimal,
 }
 
 impl Base {
-    /// Bits that a digit stands for; a decimal digit stands for no whole number of them.
+    /// Bits per digit; `None` for decimal digits.
     const fn bits_per_digit(self) -> Option<u32> {
         match self {
             Self::Binary => Some(1),
@@ -34,91 +34,91 @@ impl Base {
     }
 }
 
-/// Why a number does not fit what it is for.
+/// Error of converting a number.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NumberError {
-    /// Too large.
-    #[error("{number} does not fit {width_bits} bits; give a smaller one")]
+    /// The number is too large.
+    #[error("number {number} does not fit in {width_bits} bits")]
     TooWide {
-        /// As written.
+        /// Number in the test.
         number: String,
-        /// Bits that there are.
+        /// Available bits.
         width_bits: u32,
     },
-    /// `*` where every digit counts.
-    #[error("{number} has digits that may be anything; write them all")]
+    /// Wildcards are not allowed.
+    #[error("number {number} has wildcards: give all digits")]
     Wildcards {
-        /// As written.
+        /// Number in the test.
         number: String,
     },
-    /// In an LPM key, `*` may only stand at the end.
-    #[error("{number} has digits behind a `*`; an LPM key is a prefix: digits, then `*`")]
+    /// In an LPM key, wildcards are only allowed at the end.
+    #[error("LPM key {number} has digits after a wildcard `*`: wildcards are only allowed at the end")]
     NotAPrefix {
-        /// As written.
+        /// Number in the test.
         number: String,
     },
-    /// In ternary and LPM keys the digits written say which bits count; decimal ones do not.
-    #[error("{number} does not say which of the key's bits count; write it as hexadecimal or binary digits")]
+    /// In ternary and LPM keys the digits determine the mask, which decimal digits cannot.
+    #[error("decimal number {number} does not determine a mask: use hexadecimal or binary digits")]
     Decimal {
-        /// As written.
+        /// Number in the test.
         number: String,
     },
-    /// A way to match that the key does not have.
-    #[error("{value} is {is}, and the key matches {matches}")]
-    OtherMatch {
-        /// As written.
+    /// The value does not suit the match kind of the key.
+    #[error("wrong key value {value}: expected {expected}, found {actual}")]
+    WrongMatchKind {
+        /// Number in the test.
         value: String,
-        /// What was written.
-        is: &'static str,
-        /// What the key does.
-        matches: &'static str,
+        /// Kind of the value.
+        actual: &'static str,
+        /// Kind that the key requires.
+        expected: &'static str,
     },
-    /// A prefix is longer than the key.
-    #[error("a prefix of {length_bits} bits for a key of {width_bits}; give at most the key's width")]
+    /// The prefix is longer than the key.
+    #[error("prefix length of {length_bits} bits exceeds the key width of {width_bits} bits")]
     PrefixTooLong {
-        /// As written, or as the digits make it.
+        /// Length of the prefix, bits.
         length_bits: u32,
-        /// Bits of the key.
+        /// Width of the key, bits.
         width_bits: u32,
     },
-    /// A range that holds nothing.
-    #[error("the range {value} is empty; give the lower end first")]
+    /// The range is empty.
+    #[error("range {value} is empty: give the lower bound first")]
     EmptyRange {
-        /// As written.
+        /// Number in the test.
         value: String,
     },
 }
 
-/// A number as a test writes it. Only the parser makes them: the digits are of the base.
+/// Number in a test. Only the parser creates numbers, so the digits are valid for the base.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Number {
     base: Base,
-    /// Without the prefix; at least one.
+    /// Digits without prefix; at least one.
     digits: String,
 }
 
 impl Number {
-    /// `digits` are digits of the base or `*`.
+    /// Creates a number; `digits` are digits of the base or `*`.
     pub(super) const fn new(base: Base, digits: String) -> Self {
         Self { base, digits }
     }
 
-    /// How it is written.
+    /// Base.
     pub const fn base(&self) -> Base {
         self.base
     }
 
-    /// Whether some digit may be anything.
+    /// Whether the number has wildcards.
     pub fn has_wildcards(&self) -> bool {
         self.digits.contains('*')
     }
 
-    /// The value as big-endian bytes without leading zeros (none for zero); `*` counts as 0.
+    /// Value as big-endian bytes without leading zeros (empty for zero); `*` counts as 0.
     pub fn value(&self) -> Vec<u8> {
         self.bytes_of(|digit| digit.to_digit(self.base.radix()).unwrap_or(0))
     }
 
-    /// Ones where digits are written that are not `*`, as [`Number::value`].
+    /// Mask of the digits that are not `*`, in the form of [`Number::value`].
     fn written_bits(&self) -> Vec<u8> {
         self.bytes_of(|digit| if digit == '*' { 0 } else { self.base.radix() - 1 })
     }
@@ -140,7 +140,7 @@ impl Number {
         little_endian
     }
 
-    /// The value as a machine word; `None` if it is larger or has wildcards.
+    /// Value as a `u64`; `None` if too large or with wildcards.
     pub fn to_u64(&self) -> Option<u64> {
         let bytes = self.to_bytes(64).ok()?;
         Some(
@@ -150,7 +150,7 @@ impl Number {
         )
     }
 
-    /// The value as big-endian bytes of a field `width_bits` wide: as many as hold it, padded in front.
+    /// Value as big-endian bytes of a field of `width_bits` bits, padded in front.
     ///
     /// # Errors
     /// [`NumberError::TooWide`], [`NumberError::Wildcards`].
@@ -182,7 +182,7 @@ impl Number {
         })
     }
 
-    /// Bits in front of the wildcards, which must stand at the end.
+    /// Number of bits before the wildcards, which must be at the end.
     fn prefix_bits(&self) -> Result<u32, NumberError> {
         let written = self.digits.trim_end_matches('*');
         if written.contains('*') {
@@ -206,54 +206,54 @@ impl fmt::Display for Number {
     }
 }
 
-/// The last `length` bytes of a number, padded in front.
+/// Last `length` bytes of a number, padded in front.
 fn padded(value: &[u8], length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length.saturating_sub(value.len())];
     bytes.extend(value.iter().skip(value.len().saturating_sub(length)));
     bytes
 }
 
-/// What a key must be, as a test writes it.
+/// Key value in a test.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum KeyValue {
-    /// `NUMBER`, perhaps with wildcards: what it means depends on the key.
+    /// `NUMBER`, optionally with wildcards; the meaning depends on the key.
     Number(Number),
     /// `NUMBER/LENGTH`.
     Prefix {
-        /// The number.
+        /// Number.
         value: Number,
-        /// How many of the key's upper bits count.
+        /// Length of the prefix, bits.
         length_bits: u32,
     },
     /// `NUMBER&&&MASK`.
     Mask {
-        /// The number.
+        /// Number.
         value: Number,
-        /// Ones where it counts.
+        /// Mask.
         mask: Number,
     },
-    /// `LOW->HIGH`, both of them in it.
+    /// `LOW->HIGH`, both inclusive.
     Range {
-        /// Lower end.
+        /// Lower bound.
         low: Number,
-        /// Upper end.
+        /// Upper bound.
         high: Number,
     },
 }
 
 impl KeyValue {
-    /// The bytes of an exact key (or a validity, one bit wide).
+    /// Bytes of an exact key (or a validity, one bit wide).
     ///
     /// # Errors
     /// [`NumberError`]
     pub fn exact(&self, width_bits: u32) -> Result<Vec<u8>, NumberError> {
         match self {
             Self::Number(value) => value.to_bytes(width_bits),
-            _ => Err(self.other_match("one value")),
+            _ => Err(self.wrong_match_kind("one value")),
         }
     }
 
-    /// The bytes and the prefix length of an LPM key. Bits behind the prefix are zero.
+    /// Bytes and prefix length of an LPM key. Bits after the prefix are zero.
     ///
     /// # Errors
     /// [`NumberError`]
@@ -261,7 +261,7 @@ impl KeyValue {
         let (value, length_bits) = match self {
             Self::Number(value) => (value, value.prefix_bits()?),
             Self::Prefix { value, length_bits } => (value, *length_bits),
-            _ => return Err(self.other_match("a prefix")),
+            _ => return Err(self.wrong_match_kind("a prefix")),
         };
         if length_bits > width_bits {
             return Err(NumberError::PrefixTooLong {
@@ -273,7 +273,7 @@ impl KeyValue {
         Ok((and(&bytes, &prefix_mask(width_bits, length_bits)), length_bits))
     }
 
-    /// The bytes and the mask of a ternary (or optional) key. Bits outside the mask are zero.
+    /// Bytes and mask of a ternary (or optional) key. Bits outside the mask are zero.
     ///
     /// # Errors
     /// [`NumberError`]
@@ -294,12 +294,12 @@ impl KeyValue {
                     width_bits,
                 });
             }
-            Self::Range { .. } => return Err(self.other_match("a value under a mask")),
+            Self::Range { .. } => return Err(self.wrong_match_kind("a value under a mask")),
         };
         Ok((and(&value.fitted(width_bits)?, &mask), mask))
     }
 
-    /// The lower and the upper end of a range key, both in the range. One number is a range of its own.
+    /// Inclusive bounds of a range key. A single number is a range with equal bounds.
     ///
     /// # Errors
     /// [`NumberError`]
@@ -307,7 +307,7 @@ impl KeyValue {
         let (low, high) = match self {
             Self::Number(value) => (value, value),
             Self::Range { low, high } => (low, high),
-            _ => return Err(self.other_match("a range")),
+            _ => return Err(self.wrong_match_kind("a range")),
         };
         let (low, high) = (low.to_bytes(width_bits)?, high.to_bytes(width_bits)?);
         if low > high {
@@ -318,17 +318,17 @@ impl KeyValue {
         Ok((low, high))
     }
 
-    fn other_match(&self, matches: &'static str) -> NumberError {
-        let is = match self {
+    fn wrong_match_kind(&self, matches: &'static str) -> NumberError {
+        let actual = match self {
             Self::Number(_) => "a number",
             Self::Prefix { .. } => "a prefix",
             Self::Mask { .. } => "a value under a mask",
             Self::Range { .. } => "a range",
         };
-        NumberError::OtherMatch {
+        NumberError::WrongMatchKind {
             value: self.to_string(),
-            is,
-            matches,
+            actual,
+            expected: matches,
         }
     }
 }
@@ -348,7 +348,7 @@ fn and(left: &[u8], right: &[u8]) -> Vec<u8> {
     left.iter().zip(right).map(|(left, right)| left & right).collect()
 }
 
-/// Ones in the upper `length_bits` of the low `width_bits` of a big-endian number.
+/// Mask of the upper `length_bits` of the low `width_bits` of a big-endian number.
 fn prefix_mask(width_bits: u32, length_bits: u32) -> Vec<u8> {
     let bytes = width_bits.div_ceil(8);
     let unused = bytes * 8 - width_bits;

@@ -1,4 +1,4 @@
-//! The grammar: one command from one line.
+//! Parser: one command from one line.
 
 use super::expectations::ExpectedPacket;
 use super::lines::Cursor;
@@ -8,11 +8,11 @@ use super::{
 };
 use crate::meter::Rate;
 
-const MEMBER: &str = "a member's number";
-const GROUP: &str = "a group's number";
+const MEMBER: &str = "a member number";
+const GROUP: &str = "a group number";
 const INDEX: &str = "an index";
 
-/// Reads a line; `None` if nothing but a comment stands on it.
+/// Parses a line; `None` for an empty line or a comment.
 pub(super) fn command(line: &mut Cursor<'_>) -> Result<Option<Command>, StfError> {
     if line.is_at_end() {
         return Ok(None);
@@ -24,12 +24,12 @@ pub(super) fn command(line: &mut Cursor<'_>) -> Result<Option<Command>, StfError
         found => found,
     };
     let found = match found {
-        None => own_commands(&keyword, line)?,
+        None => extension_commands(&keyword, line)?,
         found => found,
     };
     let Some(command) = found else {
-        line.back_to(start);
-        return Err(line.fail("a command, as `add`, `packet` or `expect`"));
+        line.rewind(start);
+        return Err(line.fail("a command such as `add`, `packet` or `expect`"));
     };
     line.end()?;
     Ok(Some(command))
@@ -47,7 +47,7 @@ fn entries_and_packets(keyword: &str, line: &mut Cursor<'_>) -> Result<Option<Co
         "remove" => {
             let start = line.mark();
             if !line.identifier("`all`")?.eq_ignore_ascii_case("all") {
-                line.back_to(start);
+                line.rewind(start);
                 return Err(line.fail("`all`"));
             }
             Command::RemoveAll
@@ -67,7 +67,7 @@ fn entries_and_packets(keyword: &str, line: &mut Cursor<'_>) -> Result<Option<Co
 }
 
 fn state_commands(keyword: &str, line: &mut Cursor<'_>) -> Result<Option<Command>, StfError> {
-    let session = |line: &mut Cursor<'_>| line.integer("a mirroring session's number");
+    let session = |line: &mut Cursor<'_>| line.integer("a mirroring session number");
     let counter = |line: &mut Cursor<'_>| line.name("a counter");
     let register = |line: &mut Cursor<'_>| line.name("a register array");
     let meter = |line: &mut Cursor<'_>| line.name("a meter array");
@@ -95,12 +95,12 @@ fn state_commands(keyword: &str, line: &mut Cursor<'_>) -> Result<Option<Command
             ports: ports(line)?,
         },
         "mc_node_update" => Command::NodeUpdate {
-            node: line.integer("a node's number")?,
+            node: line.integer("a node number")?,
             ports: ports(line)?,
         },
         "mc_node_associate" => Command::NodeAssociate {
             group: line.integer(GROUP)?,
-            node: line.integer("a node's number")?,
+            node: line.integer("a node number")?,
         },
         "counter_read" => Command::CounterRead {
             counter: counter(line)?,
@@ -141,7 +141,7 @@ fn state_commands(keyword: &str, line: &mut Cursor<'_>) -> Result<Option<Command
     }))
 }
 
-fn own_commands(keyword: &str, line: &mut Cursor<'_>) -> Result<Option<Command>, StfError> {
+fn extension_commands(keyword: &str, line: &mut Cursor<'_>) -> Result<Option<Command>, StfError> {
     let profile = |line: &mut Cursor<'_>| line.name("an action profile");
     let named_entry = |line: &mut Cursor<'_>| line.identifier("the name of an entry").map(str::to_owned);
     let microseconds = |line: &mut Cursor<'_>| line.integer("a number of microseconds");
@@ -205,7 +205,7 @@ fn table(line: &mut Cursor<'_>) -> Result<String, StfError> {
     line.name("a table")
 }
 
-/// Reads an entry whose keys end at the name of an action, with which `target` goes on.
+/// Parses an entry whose keys end at the name of an action, which `target` parses.
 fn entry<'a>(
     line: &mut Cursor<'a>,
     target: impl FnOnce(&mut Cursor<'a>, String) -> Result<Target, StfError>,
@@ -225,8 +225,8 @@ fn entry<'a>(
                 value: key_value(line)?,
             });
         } else if keys.is_empty() {
-            line.back_to(start);
-            return Err(line.fail("a key, as `hdr.field:0x1`"));
+            line.rewind(start);
+            return Err(line.fail("a key such as `hdr.field:0x1`"));
         } else {
             let target = target(line, name)?;
             return Ok(AddEntry {
@@ -234,26 +234,26 @@ fn entry<'a>(
                 priority,
                 keys,
                 target,
-                entry: entry_name(line)?,
+                entry_name: entry_name(line)?,
             });
         }
     }
 }
 
-/// Reads an entry whose keys end at a number, which `target` reads.
+/// Parses an entry whose keys end at a number, which `target` parses.
 fn indirect_entry(
     line: &mut Cursor<'_>,
     target: impl FnOnce(&mut Cursor<'_>) -> Result<Target, StfError>,
 ) -> Result<AddEntry, StfError> {
     let (table, priority) = (table(line)?, priority(line)?);
     let mut keys = Vec::new();
-    while keys.is_empty() || !line.sees(|digit| digit.is_ascii_digit()) {
+    while keys.is_empty() || !line.next_is(|digit| digit.is_ascii_digit()) {
         let name = line.name(if keys.is_empty() {
             "a key"
         } else {
             "a key or a number"
         })?;
-        line.expect(":", "`:` and the key's value")?;
+        line.expect(":", "`:` and the value of the key")?;
         keys.push(Key {
             name,
             value: key_value(line)?,
@@ -264,12 +264,12 @@ fn indirect_entry(
         priority,
         keys,
         target: target(line)?,
-        entry: entry_name(line)?,
+        entry_name: entry_name(line)?,
     })
 }
 
 fn priority(line: &mut Cursor<'_>) -> Result<Option<u32>, StfError> {
-    if line.sees(|digit| digit.is_ascii_digit()) {
+    if line.next_is(|digit| digit.is_ascii_digit()) {
         line.integer("a priority").map(Some)
     } else {
         Ok(None)
@@ -309,11 +309,11 @@ fn key_value(line: &mut Cursor<'_>) -> Result<KeyValue, StfError> {
 
 fn plain_number(line: &mut Cursor<'_>) -> Result<Number, StfError> {
     let start = line.mark();
-    let what = "a number without `*`";
-    let number = line.number(what)?;
+    let expected = "a number without `*`";
+    let number = line.number(expected)?;
     if number.has_wildcards() {
-        line.back_to(start);
-        return Err(line.fail(what));
+        line.rewind(start);
+        return Err(line.fail(expected));
     }
     Ok(number)
 }
@@ -324,14 +324,14 @@ fn action(line: &mut Cursor<'_>) -> Result<ActionCall, StfError> {
 }
 
 fn action_named(line: &mut Cursor<'_>, name: String) -> Result<ActionCall, StfError> {
-    line.expect("(", "`(` and the action's arguments")?;
+    line.expect("(", "`(` and the arguments of the action")?;
     let mut arguments = Vec::new();
     if line.accept(")") {
         return Ok(ActionCall { name, arguments });
     }
     loop {
         let parameter = line.identifier("a parameter of the action")?.to_owned();
-        line.expect(":", "`:` and the parameter's value")?;
+        line.expect(":", "`:` and the value of the parameter")?;
         arguments.push((parameter, plain_number(line)?));
         if line.accept(")") {
             return Ok(ActionCall { name, arguments });
@@ -353,7 +353,7 @@ fn packet(line: &mut Cursor<'_>) -> Result<Vec<u8>, StfError> {
         };
     }
     if bytes.is_empty() || high.is_some() {
-        return Err(line.fail("a hexadecimal digit, so that the packet is of whole bytes"));
+        return Err(line.fail("a hexadecimal digit to complete the last byte"));
     }
     Ok(bytes)
 }
@@ -366,7 +366,7 @@ fn hexadecimal_digit(line: &mut Cursor<'_>) -> Result<Option<u8>, StfError> {
     match next.to_digit(16).and_then(|digit| u8::try_from(digit).ok()) {
         Some(digit) => Ok(Some(digit)),
         None => {
-            line.back_to(start);
+            line.rewind(start);
             Err(line.fail("a hexadecimal digit"))
         }
     }
@@ -383,7 +383,7 @@ fn expected_packet(line: &mut Cursor<'_>) -> Result<Option<ExpectedPacket>, StfE
         } else if line.accept("$") {
             line.end()?;
             return Ok(Some(ExpectedPacket::new(digits, true)));
-        } else if line.sees(|digit| digit.is_ascii_hexdigit()) {
+        } else if line.next_is(|digit| digit.is_ascii_hexdigit()) {
             digits.push(hexadecimal_digit(line)?);
         } else {
             return Err(line.fail("a hexadecimal digit, `*` or `$`"));
@@ -394,8 +394,8 @@ fn expected_packet(line: &mut Cursor<'_>) -> Result<Option<ExpectedPacket>, StfE
 
 fn check_counter(line: &mut Cursor<'_>) -> Result<Command, StfError> {
     let counter = line.name("a counter")?;
-    line.expect("(", "`(` and the counter's cell")?;
-    let cell = if line.sees(|first| first.is_ascii_digit()) {
+    line.expect("(", "`(` and the cell of the counter")?;
+    let cell = if line.next_is(|first| first.is_ascii_digit()) {
         CounterCell::Index(line.integer(INDEX)?)
     } else {
         let name = line.identifier("an index, or `$` and the name of an entry")?;
@@ -417,11 +417,11 @@ fn counter_check(line: &mut Cursor<'_>) -> Result<CounterCheck, StfError> {
         "packets" => CountedUnit::Packets,
         "bytes" => CountedUnit::Bytes,
         _ => {
-            line.back_to(start);
+            line.rewind(start);
             return Err(line.fail(units));
         }
     };
-    // The longer ones first: `<` also starts `<=`.
+    // Longer operators first: `<` is a prefix of `<=`.
     let comparisons = [
         ("==", Comparison::Equal),
         ("!=", Comparison::NotEqual),
@@ -436,7 +436,7 @@ fn counter_check(line: &mut Cursor<'_>) -> Result<CounterCheck, StfError> {
     Ok(CounterCheck {
         unit,
         comparison,
-        wanted: line.integer("a count")?,
+        expected: line.integer("a count")?,
     })
 }
 
@@ -455,7 +455,7 @@ fn rates(line: &mut Cursor<'_>) -> Result<Vec<Rate>, StfError> {
     })
 }
 
-/// Reads up to the end of the line.
+/// Parses items up to the end of the line.
 fn one_or_more<'a, T>(
     line: &mut Cursor<'a>,
     item: impl Fn(&mut Cursor<'a>) -> Result<T, StfError>,

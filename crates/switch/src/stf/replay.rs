@@ -1,77 +1,82 @@
-//! Packet tests as traffic: what they set up, and what each of their packets costs.
+//! Packet tests as benchmark traffic: setup and processing cost of each packet.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::run::{RunError, Runner};
 use super::{Command, Test};
-use crate::serve::Told;
+use crate::serve::DigestMessage;
 use crate::switch::Switch;
 
-/// What became of one packet of a test.
+/// Trace of one packet of a test.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Passage {
-    /// The frame.
+pub struct PacketTrace {
+    /// Frame.
     pub frame: Vec<u8>,
-    /// The port that it came in by.
+    /// Ingress port.
     pub port: u32,
-    /// How long the switch took, copying what left into memory of its own included.
+    /// Processing time, including the copy of sent packets.
     pub elapsed: Duration,
-    /// How often it, or a copy, was resubmitted or recirculated.
-    pub again: u32,
-    /// Ports that something left by, and what.
+    /// Number of resubmitted and recirculated passes of the packet and its copies.
+    pub extra_passes: u32,
+    /// Sent packets with their ports.
     pub sent: Vec<(u32, Vec<u8>)>,
-    /// Digests that it told.
-    pub digests: Vec<Told>,
+    /// Emitted digests.
+    pub digests: Vec<DigestMessage>,
 }
 
-/// A switch as a test leaves it.
+/// Runs a test and returns the resulting switch.
 ///
 /// # Errors
-/// A command that could not be carried out; what packets come out is not looked at.
-pub fn prepare(json: &[u8], test: &Test) -> Result<Switch, RunError> {
+/// A command failed; the sent packets are not checked.
+pub fn prepare_switch(json: &[u8], test: &Test) -> Result<Switch, RunError> {
     let mut runner = Runner::new(json)?;
     for statement in &test.statements {
-        runner.carry_out(statement)?;
+        runner.execute(statement)?;
     }
     Ok(runner.switch)
 }
 
-/// Runs a test and tells of all its packets, in their order.
+/// Runs a test and traces all its packets, in order.
 ///
 /// # Errors
-/// What did not go as the test says.
-pub fn passages(json: &[u8], test: &Test) -> Result<Vec<Passage>, RunError> {
+/// A command or an expectation failed.
+pub fn trace_packets(json: &[u8], test: &Test) -> Result<Vec<PacketTrace>, RunError> {
     let mut runner = Runner::new(json)?;
-    let mut passages = Vec::new();
+    let mut traces = Vec::new();
     for statement in &test.statements {
         let Command::Packet { port, bytes } = &statement.command else {
-            runner.carry_out(statement)?;
+            runner.execute(statement)?;
             continue;
         };
-        let (told, again) = (runner.record.digests.len(), runner.record.again);
+        let (digests_before, passes_before) = (runner.output.digests.len(), runner.output.extra_passes);
         let before: BTreeMap<u32, usize> = runner
-            .record
+            .output
             .sent
             .iter()
             .map(|(port, frames)| (*port, frames.len()))
             .collect();
         let start = Instant::now();
-        runner.carry_out(statement)?;
+        runner.execute(statement)?;
         let elapsed = start.elapsed();
-        let sent = runner.record.sent.iter().flat_map(|(port, frames)| {
+        let sent = runner.output.sent.iter().flat_map(|(port, frames)| {
             let known = before.get(port).copied().unwrap_or(0);
             frames.iter().skip(known).map(|frame| (*port, frame.clone()))
         });
-        passages.push(Passage {
+        traces.push(PacketTrace {
             frame: bytes.clone(),
             port: *port,
             elapsed,
-            again: runner.record.again - again,
+            extra_passes: runner.output.extra_passes - passes_before,
             sent: sent.collect(),
-            digests: runner.record.digests.get(told..).unwrap_or_default().to_vec(),
+            digests: runner
+                .output
+                .digests
+                .get(digests_before..)
+                .unwrap_or_default()
+                .to_vec(),
         });
     }
     runner.check(test)?;
-    Ok(passages)
+    Ok(traces)
 }

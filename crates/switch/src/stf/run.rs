@@ -1,4 +1,4 @@
-//! Runs a packet test against a program, in this process, on a clock of its own.
+//! Runner of packet tests in this process with a simulated clock.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,7 +17,7 @@ use crate::program::Program;
 use crate::program::action::Action;
 use crate::program::ids::{ActionId, CounterId, MeterId, RegisterId, ValueSetId};
 use crate::program::pipeline::{ActionEntry, KeyField, MatchKind, Table, TableKind};
-use crate::serve::Told;
+use crate::serve::DigestMessage;
 use crate::setup::action_call;
 use crate::switch::{ProgramError, Settings, Switch, Worker};
 use crate::tables::{
@@ -26,21 +26,21 @@ use crate::tables::{
     Target as TableTarget,
 };
 
-/// Why a test failed.
+/// Failure of a test.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The program cannot be installed.
     #[error("{0}")]
     Program(#[from] ProgramError),
-    /// A command could not be carried out.
-    #[error("line {line}: {what}")]
+    /// A command failed.
+    #[error("line {line}: {problem}")]
     Command {
-        /// The line.
+        /// Line.
         line: u32,
-        /// Why.
-        what: String,
+        /// Cause.
+        problem: String,
     },
-    /// Other packets came out than were expected.
+    /// Sent packets differ from the expected ones.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Packets(Vec<Mismatch>),
 }
@@ -48,19 +48,19 @@ pub enum RunError {
 /// Runs a test.
 ///
 /// # Errors
-/// What did not go as the test says.
+/// A command or an expectation failed.
 pub fn run(json: &[u8], test: &Test) -> Result<(), RunError> {
     let mut runner = Runner::new(json)?;
     for statement in &test.statements {
-        runner.carry_out(statement)?;
+        runner.execute(statement)?;
     }
     runner.check(test)
 }
 
-/// Numbers for programs that ask for random ones: the same in every run.
-struct Counting(u64);
+/// Deterministic source of random numbers: the same numbers in every run.
+struct SequentialNumbers(u64);
 
-impl RandomSource for Counting {
+impl RandomSource for SequentialNumbers {
     fn between(&mut self, low: u64, high: u64) -> u64 {
         self.0 = self.0.wrapping_add(1);
         match (high - low).checked_add(1) {
@@ -70,16 +70,16 @@ impl RandomSource for Counting {
     }
 }
 
-/// What came out.
+/// Recorded output.
 #[derive(Default)]
-pub(super) struct Record {
+pub(super) struct Output {
     pub(super) sent: BTreeMap<u32, Vec<Vec<u8>>>,
-    pub(super) digests: Vec<Told>,
-    /// Passes that packets began again.
-    pub(super) again: u32,
+    pub(super) digests: Vec<DigestMessage>,
+    /// Number of resubmitted and recirculated passes.
+    pub(super) extra_passes: u32,
 }
 
-impl Sink for Record {
+impl Sink for Output {
     fn send(&mut self, port: u32, headers: &[u8], payload: &[u8]) {
         self.sent
             .entry(port)
@@ -95,12 +95,12 @@ impl Sink for Record {
 
     fn dropped(&mut self) {}
 
-    fn again(&mut self) {
-        self.again += 1;
+    fn extra_pass(&mut self) {
+        self.extra_passes += 1;
     }
 }
 
-/// Why a command cannot be carried out.
+/// Error of a command.
 #[derive(Debug, thiserror::Error)]
 enum CommandError {
     #[error(transparent)]
@@ -117,19 +117,19 @@ enum CommandError {
     Other(String),
 }
 
-type Done<T> = Result<T, CommandError>;
+type CommandResult<T> = Result<T, CommandError>;
 
-fn other<T>(what: impl Into<String>) -> Done<T> {
-    Err(CommandError::Other(what.into()))
+fn fail<T>(problem: impl Into<String>) -> CommandResult<T> {
+    Err(CommandError::Other(problem.into()))
 }
 
 pub(super) struct Runner {
     pub(super) switch: Switch,
     worker: Worker,
-    pub(super) record: Record,
-    random: Counting,
+    pub(super) output: Output,
+    random: SequentialNumbers,
     now_us: u64,
-    /// Entries that the test named.
+    /// Named entries.
     entries: HashMap<String, (TableId, EntryHandle)>,
     /// Members by profile and number.
     members: HashMap<(u32, u32), MemberHandle>,
@@ -146,8 +146,8 @@ impl Runner {
         Ok(Self {
             worker: switch.worker(),
             switch,
-            record: Record::default(),
-            random: Counting(0),
+            output: Output::default(),
+            random: SequentialNumbers(0),
             now_us: 0,
             entries: HashMap::new(),
             members: HashMap::new(),
@@ -157,16 +157,16 @@ impl Runner {
         })
     }
 
-    pub(super) fn carry_out(&mut self, statement: &Statement) -> Result<(), RunError> {
-        self.statement(statement).map_err(|what| RunError::Command {
+    pub(super) fn execute(&mut self, statement: &Statement) -> Result<(), RunError> {
+        self.statement(statement).map_err(|problem| RunError::Command {
             line: statement.line,
-            what: what.to_string(),
+            problem: problem.to_string(),
         })
     }
 
     pub(super) fn check(&self, test: &Test) -> Result<(), RunError> {
-        Expectations::of(test)
-            .check(&self.record.sent)
+        Expectations::from_test(test)
+            .check(&self.output.sent)
             .map_err(RunError::Packets)
     }
 
@@ -174,19 +174,19 @@ impl Runner {
         &self.switch.executable().program
     }
 
-    fn statement(&mut self, statement: &Statement) -> Done<()> {
+    fn statement(&mut self, statement: &Statement) -> CommandResult<()> {
         match &statement.command {
             Command::Add(entry) => self.add(entry),
             Command::SetDefault { table, action } => self.set_default(table, action),
             Command::RemoveAll => self.remove_all(),
             Command::Packet { port, bytes } => {
                 self.now_us += 1;
-                let (random, record) = (&mut self.random, &mut self.record);
+                let (random, record) = (&mut self.random, &mut self.output);
                 self.worker
                     .batch(self.now_us, |taking| taking.packet(*port, bytes, random, record));
                 Ok(())
             }
-            // What is sent is through when the packet was processed; expectations are checked at the end.
+            // A packet is processed completely when it is sent; expectations are checked at the end.
             Command::Expect { .. } | Command::NoPacket | Command::Wait => Ok(()),
             Command::CheckCounter { counter, cell, check } => {
                 self.check_counter(counter, cell, check.as_ref())
@@ -196,22 +196,23 @@ impl Runner {
                     port: Some(*port),
                     ..MirrorSession::default()
                 };
-                self.change(ForwardingOp::Mirror(*session, Some(session_config)))
+                self.apply(ForwardingOp::Mirror(*session, Some(session_config)))
             }
             Command::MirroringAddGroup { session, group } => {
                 let session_config = MirrorSession {
                     group: Some(*group),
                     ..MirrorSession::default()
                 };
-                self.change(ForwardingOp::Mirror(*session, Some(session_config)))
+                self.apply(ForwardingOp::Mirror(*session, Some(session_config)))
             }
-            Command::MirroringDelete { session } => self.change(ForwardingOp::Mirror(*session, None)),
+            Command::MirroringDelete { session } => self.apply(ForwardingOp::Mirror(*session, None)),
             Command::GroupCreate { group } => {
                 self.multicast.insert(*group, Vec::new());
                 self.publish_groups()
             }
             Command::NodeCreate { rid, ports } => {
-                let rid = u16::try_from(*rid).map_err(|_| CommandError::Other(format!("{rid} is no rid")))?;
+                let rid = u16::try_from(*rid)
+                    .map_err(|_| CommandError::Other(format!("replication id {rid} exceeds 16 bits")))?;
                 self.nodes.push((rid, ports.clone()));
                 Ok(())
             }
@@ -220,16 +221,16 @@ impl Runner {
                     known.1.clone_from(ports);
                     self.publish_groups()
                 }
-                None => other(format!("there is no node {node}")),
+                None => fail(format!("unknown node {node}")),
             },
             Command::NodeAssociate { group, node } => match self.multicast.get_mut(group) {
                 Some(nodes) => {
                     nodes.push(*node);
                     self.publish_groups()
                 }
-                None => other(format!("there is no multicast group {group}")),
+                None => fail(format!("unknown multicast group {group}")),
             },
-            // They print something, and there is nobody to read it.
+            // These commands only print, and the output is not used.
             Command::MirroringGet { .. }
             | Command::CounterRead { .. }
             | Command::RegisterRead { .. }
@@ -246,7 +247,7 @@ impl Runner {
                         cell.set(*packets, *bytes);
                         Ok(())
                     }
-                    None => other(format!("counter {counter} has no cell {index}")),
+                    None => fail(format!("counter {counter} has no cell {index}")),
                 }
             }
             Command::RegisterWrite {
@@ -270,9 +271,9 @@ impl Runner {
                 Ok(())
             }
             Command::ExpectDigest { digest, values } => self.expect_digest(digest, values),
-            Command::NoDigest => match self.record.digests.is_empty() {
+            Command::NoDigest => match self.output.digests.is_empty() {
                 true => Ok(()),
-                false => other(format!("more digests were told: {:?}", self.record.digests)),
+                false => fail(format!("unexpected digests: {:?}", self.output.digests)),
             },
             Command::ValueSetAdd { value_set, value } => self.value_set_add(value_set, value),
             Command::MemberAdd {
@@ -302,13 +303,13 @@ impl Runner {
         }
     }
 
-    fn change(&mut self, op: ForwardingOp) -> Done<()> {
+    fn apply(&mut self, op: ForwardingOp) -> CommandResult<()> {
         self.switch.change(op)?;
         Ok(())
     }
 
-    /// Multicast groups as the copies that their nodes make: nodes in the order of their association, ports ascending.
-    fn publish_groups(&mut self) -> Done<()> {
+    /// Publishes the multicast groups as replicas of their nodes: nodes in the order of association, ports ascending.
+    fn publish_groups(&mut self) -> CommandResult<()> {
         let groups: Vec<(u32, Vec<Replica>)> = self
             .multicast
             .iter()
@@ -329,19 +330,19 @@ impl Runner {
             })
             .collect();
         for (group, replicas) in groups {
-            self.change(ForwardingOp::Group(group, Some(replicas.into())))?;
+            self.apply(ForwardingOp::Group(group, Some(replicas.into())))?;
         }
         Ok(())
     }
 
-    fn table(&self, written: &str) -> Done<TableId> {
+    fn table(&self, written: &str) -> CommandResult<TableId> {
         let tables = &self.program().tables;
         let name = resolve_name(written, tables.iter().map(|table| table.name.as_str()))?;
         let at = tables.iter().position(|table| table.name == name);
         number(at).map(TableId)
     }
 
-    fn action_entry(&self, among: &[ActionId], call: &ActionCall) -> Done<ActionEntry> {
+    fn action_entry(&self, among: &[ActionId], call: &ActionCall) -> CommandResult<ActionEntry> {
         let program = self.program();
         let actions: Vec<(ActionId, &Action)> = among
             .iter()
@@ -349,17 +350,20 @@ impl Runner {
             .collect();
         let name = resolve_name(&call.name, actions.iter().map(|(_, action)| action.name.as_str()))?;
         let Some((id, action)) = actions.iter().find(|(_, action)| action.name == name) else {
-            return other(format!("there is no action {name}"));
+            return fail(format!("unknown action {name}"));
         };
         if call.arguments.len() != action.params.len() {
-            return other(format!("action {name} takes {} arguments", action.params.len()));
+            return fail(format!(
+                "wrong number of arguments: action {name} has {} parameters",
+                action.params.len()
+            ));
         }
         let mut args = Vec::new();
         for param in &action.params {
             let given = call.arguments.iter().find(|(name, _)| *name == param.name);
             let Some((_, value)) = given else {
-                return other(format!(
-                    "action {name} has a parameter {}, which is not given",
+                return fail(format!(
+                    "argument for parameter {} of action {name} is missing",
                     param.name
                 ));
             };
@@ -368,11 +372,11 @@ impl Runner {
         Ok(ActionEntry { action: *id, args })
     }
 
-    fn add(&mut self, entry: &AddEntry) -> Done<()> {
+    fn add(&mut self, entry: &AddEntry) -> CommandResult<()> {
         let id = self.table(&entry.table)?;
         let table = self.program().tables.get(id.0 as usize).cloned();
         let Some(table) = table else {
-            return other("there is no such table");
+            return fail("unknown table");
         };
         let mut matches = Vec::new();
         let names: Vec<&str> = table.key.iter().map(|field| field.name.as_str()).collect();
@@ -380,7 +384,7 @@ impl Runner {
         for key in &entry.keys {
             let name = resolve_key(&key.name, names.iter().copied())?;
             if given.insert(name, &key.value).is_some() {
-                return other(format!("key {name} is given twice"));
+                return fail(format!("duplicate key {name}"));
             }
         }
         for field in &table.key {
@@ -392,16 +396,16 @@ impl Runner {
                 TableTarget::Action(action_call(self.program(), &call))
             }
             Target::Member(member) => {
-                TableTarget::Member(self.known(&self.members, profile_of(&table)?, *member)?)
+                TableTarget::Member(self.handle_of(&self.members, profile_of(&table)?, *member)?)
             }
             Target::Group(group) => {
-                TableTarget::Group(self.known(&self.groups, profile_of(&table)?, *group)?)
+                TableTarget::Group(self.handle_of(&self.groups, profile_of(&table)?, *group)?)
             }
         };
         let key = {
             let forwarding = self.switch.forwarding();
             let Some(spec) = forwarding.tables().table(id).map(|table| &table.spec().key) else {
-                return other("there is no such table");
+                return fail("unknown table");
             };
             let priority = match (spec.has_priority(), entry.bmv2_priority()) {
                 (true, Some(priority)) => Priority(i32::try_from(priority).unwrap_or(i32::MAX)),
@@ -419,19 +423,24 @@ impl Runner {
             .switch
             .change(ForwardingOp::Tables(TableSetOp::Table(id, TableOp::Insert(new))))?;
         if let (Some(name), ForwardingChange::Tables(TableSetChange::Table(_, TableChange::Inserted(made)))) =
-            (&entry.entry, change)
+            (&entry.entry_name, change)
         {
             self.entries.insert(name.clone(), (id, made.handle()));
         }
         Ok(())
     }
 
-    fn known<T: Copy>(&self, handles: &HashMap<(u32, u32), T>, profile: u32, wanted: u32) -> Done<T> {
-        let found = handles.get(&(profile, wanted)).copied();
-        found.ok_or_else(|| CommandError::Other(format!("there is no member or group {wanted}")))
+    fn handle_of<T: Copy>(
+        &self,
+        handles: &HashMap<(u32, u32), T>,
+        profile: u32,
+        number: u32,
+    ) -> CommandResult<T> {
+        let found = handles.get(&(profile, number)).copied();
+        found.ok_or_else(|| CommandError::Other(format!("unknown member or group {number}")))
     }
 
-    fn set_default(&mut self, table: &str, action: &ActionCall) -> Done<()> {
+    fn set_default(&mut self, table: &str, action: &ActionCall) -> CommandResult<()> {
         let id = self.table(table)?;
         let actions = self
             .program()
@@ -441,13 +450,13 @@ impl Runner {
             .unwrap_or_default();
         let entry = self.action_entry(&actions, action)?;
         let target = TableTarget::Action(action_call(self.program(), &entry));
-        self.change(ForwardingOp::Tables(TableSetOp::Table(
+        self.apply(ForwardingOp::Tables(TableSetOp::Table(
             id,
             TableOp::SetDefault(Some(target)),
         )))
     }
 
-    fn remove_all(&mut self) -> Done<()> {
+    fn remove_all(&mut self) -> CommandResult<()> {
         let handles: Vec<(TableId, EntryHandle)> = {
             let forwarding = self.switch.forwarding();
             let tables = forwarding.tables().tables();
@@ -461,7 +470,7 @@ impl Runner {
                 .collect()
         };
         for (id, handle) in handles {
-            self.change(ForwardingOp::Tables(TableSetOp::Table(
+            self.apply(ForwardingOp::Tables(TableSetOp::Table(
                 id,
                 TableOp::Delete(handle),
             )))?;
@@ -469,25 +478,30 @@ impl Runner {
         Ok(())
     }
 
-    fn counter(&self, written: &str) -> Done<CounterId> {
+    fn counter(&self, written: &str) -> CommandResult<CounterId> {
         let counters = &self.program().counters;
         let name = resolve_name(written, counters.iter().map(|counter| counter.name.as_str()))?;
         number(counters.iter().position(|counter| counter.name == name)).map(CounterId)
     }
 
-    fn register(&self, written: &str) -> Done<RegisterId> {
+    fn register(&self, written: &str) -> CommandResult<RegisterId> {
         let registers = &self.program().registers;
         let name = resolve_name(written, registers.iter().map(|register| register.name.as_str()))?;
         number(registers.iter().position(|register| register.name == name)).map(RegisterId)
     }
 
-    fn meter(&self, written: &str) -> Done<MeterId> {
+    fn meter(&self, written: &str) -> CommandResult<MeterId> {
         let meters = &self.program().meters;
         let name = resolve_name(written, meters.iter().map(|meter| meter.name.as_str()))?;
         number(meters.iter().position(|meter| meter.name == name)).map(MeterId)
     }
 
-    fn check_counter(&mut self, counter: &str, cell: &CounterCell, check: Option<&CounterCheck>) -> Done<()> {
+    fn check_counter(
+        &mut self,
+        counter: &str,
+        cell: &CounterCell,
+        check: Option<&CounterCheck>,
+    ) -> CommandResult<()> {
         let (packets, bytes) = match cell {
             CounterCell::Index(index) => {
                 let id = self.counter(counter)?;
@@ -500,7 +514,7 @@ impl Runner {
             }
             CounterCell::Entry(name) => {
                 let state = self.entry_state(name, |state| state.counts())?;
-                state.ok_or_else(|| CommandError::Other(format!("entry {name} counts nothing")))?
+                state.ok_or_else(|| CommandError::Other(format!("entry {name} has no direct counter")))?
             }
         };
         let Some(check) = check else { return Ok(()) };
@@ -508,40 +522,44 @@ impl Runner {
             CountedUnit::Packets => packets,
             CountedUnit::Bytes => bytes,
         };
-        match check.comparison.holds(counted, check.wanted) {
+        match check.comparison.holds(counted, check.expected) {
             true => Ok(()),
-            false => other(format!(
-                "counter {counter} shows {packets} packets and {bytes} bytes"
+            false => fail(format!(
+                "counter {counter} has an unexpected value: {packets} packets, {bytes} bytes"
             )),
         }
     }
 
-    fn entry_state<T>(&self, name: &str, read: impl Fn(&crate::tables::EntryState) -> T) -> Done<Option<T>> {
+    fn entry_state<T>(
+        &self,
+        name: &str,
+        read: impl Fn(&crate::tables::EntryState) -> T,
+    ) -> CommandResult<Option<T>> {
         let Some((id, handle)) = self.entries.get(name).copied() else {
-            return other(format!("no entry has the name {name}"));
+            return fail(format!("unknown entry {name}"));
         };
         let forwarding = self.switch.forwarding();
         let table = forwarding.tables().table(id);
         let entry = table.and_then(|table| table.get(handle).ok());
         let Some(entry) = entry else {
-            return other(format!("entry {name} is gone"));
+            return fail(format!("entry {name} was deleted"));
         };
         Ok(entry.state().map(read))
     }
 
-    fn register_write(&mut self, register: &str, index: u64, value: &Number) -> Done<()> {
+    fn register_write(&mut self, register: &str, index: u64, value: &Number) -> CommandResult<()> {
         let id = self.register(register)?;
         let Some(mut array) = self.switch.externs().registers(id) else {
-            return other(format!("there is no register {register}"));
+            return fail(format!("unknown register {register}"));
         };
         let value = BigUint::from_bytes_be(&value.to_bytes(array.bits())?);
         match array.set(index, &value) {
             true => Ok(()),
-            false => other(format!("register {register} has no cell {index}")),
+            false => fail(format!("register {register} has no cell {index}")),
         }
     }
 
-    fn set_rates(&mut self, meter: &str, index: u64, rates: &[Rate]) -> Done<()> {
+    fn set_rates(&mut self, meter: &str, index: u64, rates: &[Rate]) -> CommandResult<()> {
         let id = self.meter(meter)?;
         let count = self
             .program()
@@ -549,36 +567,41 @@ impl Runner {
             .get(id.index())
             .map_or(0, |array| array.rates as usize);
         let Some(mut cell) = self.switch.externs().meter(id, index) else {
-            return other(format!("meter {meter} has no cell {index}"));
+            return fail(format!("meter {meter} has no cell {index}"));
         };
         cell.set_rates(count, rates)?;
         Ok(())
     }
 
-    fn expect_digest(&mut self, digest: &str, values: &[Number]) -> Done<()> {
+    fn expect_digest(&mut self, digest: &str, values: &[Number]) -> CommandResult<()> {
         let program = self.program();
         let name = resolve_name(digest, program.digests.iter().map(|digest| digest.name.as_str()))?;
         let Some(known) = program.digests.iter().find(|digest| digest.name == name) else {
-            return other(format!("there is no digest {name}"));
+            return fail(format!("unknown digest {name}"));
         };
-        let mut wanted = Vec::new();
+        let mut expected = Vec::new();
         for (field, value) in known.fields.iter().zip(values) {
-            wanted.push(value.to_bytes(program.bits(*field))?);
+            expected.push(value.to_bytes(program.bits(*field))?);
         }
-        let wanted = (known.json_id, wanted);
-        match self.record.digests.iter().position(|told| *told == wanted) {
+        let expected = (known.json_id, expected);
+        match self
+            .output
+            .digests
+            .iter()
+            .position(|received| *received == expected)
+        {
             Some(at) => {
-                self.record.digests.remove(at);
+                self.output.digests.remove(at);
                 Ok(())
             }
-            None => other(format!(
-                "digest {name} was not told with these values; told were {:?}",
-                self.record.digests
+            None => fail(format!(
+                "digest {name} with these values not found: emitted digests are {:?}",
+                self.output.digests
             )),
         }
     }
 
-    fn value_set_add(&mut self, value_set: &str, value: &KeyValue) -> Done<()> {
+    fn value_set_add(&mut self, value_set: &str, value: &KeyValue) -> CommandResult<()> {
         let program = self.program();
         let name = resolve_name(value_set, program.value_sets.iter().map(|set| set.name.as_str()))?;
         let at = number(program.value_sets.iter().position(|set| set.name == name))?;
@@ -592,26 +615,26 @@ impl Runner {
             .map(|members| (**members).clone())
             .unwrap_or_default();
         members.insert(member);
-        self.change(ForwardingOp::ValueSet(id, members.into()))
+        self.apply(ForwardingOp::ValueSet(id, members.into()))
     }
 
-    fn profile(&self, written: &str) -> Done<u32> {
+    fn profile(&self, written: &str) -> CommandResult<u32> {
         let profiles = &self.program().profiles;
         let name = resolve_name(written, profiles.iter().map(|profile| profile.name.as_str()))?;
         number(profiles.iter().position(|profile| profile.name == name))
     }
 
-    fn profile_change(&mut self, profile: u32, op: ProfileOp) -> Done<ProfileChange> {
+    fn profile_change(&mut self, profile: u32, op: ProfileOp) -> CommandResult<ProfileChange> {
         let op = ForwardingOp::Tables(TableSetOp::Profile(crate::tables::ProfileId(profile), op));
         match self.switch.change(op)? {
             ForwardingChange::Tables(TableSetChange::Profile(_, change)) => Ok(change),
-            _ => other("the change was none of a profile"),
+            _ => fail("internal error: the operation did not change an action profile"),
         }
     }
 
-    fn member_add(&mut self, profile: &str, member: u32, action: &ActionCall) -> Done<()> {
+    fn member_add(&mut self, profile: &str, member: u32, action: &ActionCall) -> CommandResult<()> {
         let id = self.profile(profile)?;
-        // All tables of a profile have the same actions, under the same names.
+        // All tables of a profile have the same actions with the same names.
         let tables = &self.program().tables;
         let table = tables
             .iter()
@@ -624,63 +647,63 @@ impl Runner {
                 self.members.insert((id, member), handle);
                 Ok(())
             }
-            ProfileChange::Group { .. } => other("the change was none of a member"),
+            ProfileChange::Group { .. } => fail("internal error: the operation did not change a member"),
         }
     }
 
-    fn group_add(&mut self, profile: &str, group: u32) -> Done<()> {
+    fn group_add(&mut self, profile: &str, group: u32) -> CommandResult<()> {
         let id = self.profile(profile)?;
         match self.profile_change(id, ProfileOp::AddGroup(Vec::new()))? {
             ProfileChange::Group { group: handle, .. } => {
                 self.groups.insert((id, group), handle);
                 Ok(())
             }
-            ProfileChange::Member { .. } => other("the change was none of a group"),
+            ProfileChange::Member { .. } => fail("internal error: the operation did not change a group"),
         }
     }
 
-    fn group_add_member(&mut self, profile: &str, group: u32, member: u32) -> Done<()> {
+    fn group_add_member(&mut self, profile: &str, group: u32, member: u32) -> CommandResult<()> {
         let id = self.profile(profile)?;
-        let group = self.known(&self.groups, id, group)?;
-        let member = self.known(&self.members, id, member)?;
+        let group = self.handle_of(&self.groups, id, group)?;
+        let member = self.handle_of(&self.members, id, member)?;
         self.profile_change(id, ProfileOp::AddToGroup(group, member))?;
         Ok(())
     }
 
-    fn idle_timeout(&mut self, entry: &str, timeout_us: u64) -> Done<()> {
+    fn idle_timeout(&mut self, entry: &str, timeout_us: u64) -> CommandResult<()> {
         let now_ms = self.now_us / 1000;
         let set = self.entry_state(entry, |state| state.set_timeout(now_ms, timeout_us / 1000))?;
-        set.ok_or_else(|| CommandError::Other(format!("the table of entry {entry} has no timeouts")))
+        set.ok_or_else(|| CommandError::Other(format!("table of entry {entry} has no idle timeouts")))
     }
 
-    fn expect_idle(&mut self, entry: &str, wanted: bool) -> Done<()> {
+    fn expect_idle(&mut self, entry: &str, expected: bool) -> CommandResult<()> {
         let now_ms = self.now_us / 1000;
         match self.entry_state(entry, |state| state.is_idle(now_ms))? {
-            Some(idle) if idle == wanted => Ok(()),
-            Some(true) => other(format!("entry {entry} is idle")),
-            Some(false) => other(format!("entry {entry} is not idle")),
-            None => other(format!("the table of entry {entry} has no timeouts")),
+            Some(idle) if idle == expected => Ok(()),
+            Some(true) => fail(format!("entry {entry} is idle, expected used")),
+            Some(false) => fail(format!("entry {entry} is used, expected idle")),
+            None => fail(format!("table of entry {entry} has no idle timeouts")),
         }
     }
 
-    fn entry_rates(&mut self, entry: &str, rates: &[Rate]) -> Done<()> {
+    fn entry_rates(&mut self, entry: &str, rates: &[Rate]) -> CommandResult<()> {
         let Some((table, _)) = self.entries.get(entry) else {
-            return other(format!("no entry has the name {entry}"));
+            return fail(format!("unknown entry {entry}"));
         };
         let table = self.program().tables.get(table.0 as usize);
         let meter = table.and_then(|table| table.direct_meter);
         let meter = meter.and_then(|(meter, _)| self.program().meters.get(meter.index()));
         let Some(count) = meter.map(|meter| meter.rates as usize) else {
-            return other(format!("the table of entry {entry} has no meter"));
+            return fail(format!("table of entry {entry} has no direct meter"));
         };
         let set = self.entry_state(entry, |state| state.meter(|meter| meter.set_rates(count, rates)))?;
         match set {
             Some(set) => Ok(set?),
-            None => other(format!("entry {entry} has no meter")),
+            None => fail(format!("entry {entry} has no direct meter")),
         }
     }
 
-    fn expect_register(&mut self, register: &str, index: u64, value: &Number) -> Done<()> {
+    fn expect_register(&mut self, register: &str, index: u64, value: &Number) -> CommandResult<()> {
         let id = self.register(register)?;
         let held = self
             .switch
@@ -688,29 +711,29 @@ impl Runner {
             .registers(id)
             .map(|array| (array.bits(), array.get(index)));
         let Some((bits, Some(held))) = held else {
-            return other(format!("register {register} has no cell {index}"));
+            return fail(format!("register {register} has no cell {index}"));
         };
         match held == BigUint::from_bytes_be(&value.to_bytes(bits)?) {
             true => Ok(()),
-            false => other(format!("register {register} holds {held:#x}")),
+            false => fail(format!("register {register} holds {held:#x}")),
         }
     }
 }
 
-fn number(at: Option<usize>) -> Done<u32> {
+fn number(at: Option<usize>) -> CommandResult<u32> {
     let number = at.and_then(|at| u32::try_from(at).ok());
-    number.ok_or_else(|| CommandError::Other("there is no such thing".to_owned()))
+    number.ok_or_else(|| CommandError::Other("unknown element".to_owned()))
 }
 
-fn profile_of(table: &Table) -> Done<u32> {
+fn profile_of(table: &Table) -> CommandResult<u32> {
     match table.kind {
         TableKind::Indirect(profile) | TableKind::Selector(profile) => Ok(profile.0),
-        TableKind::Simple => other("the table has no action profile"),
+        TableKind::Simple => fail("table has no action profile"),
     }
 }
 
-/// What an entry asks of a field; of one that the test does not name: nothing, or where that cannot be, 0.
-fn field_match(field: &KeyField, given: Option<&KeyValue>) -> Done<FieldMatch> {
+/// Match of a field. A field that the test omits is don't care, or 0 if it is exact.
+fn field_match(field: &KeyField, given: Option<&KeyValue>) -> CommandResult<FieldMatch> {
     let bytes = field.bits.div_ceil(8) as usize;
     let zero = || vec![0u8; bytes];
     Ok(match (field.kind, given) {

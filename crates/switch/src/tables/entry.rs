@@ -1,4 +1,4 @@
-//! Entries: what matches, what is then done, and what is counted of it.
+//! Table entries: key, target and state.
 
 use super::key::{MatchKey, Priority};
 use crate::meter::Meter;
@@ -8,40 +8,40 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 pub use crate::program::ids::ActionId;
 
-/// The arguments of an action behind each other, in whatever packing the executor gave them. Short ones, which nearly
-/// all are, lie in the entry itself.
+/// Concatenated arguments of an action in the executor's encoding. Short data, the usual case, is stored inside of the
+/// entry.
 pub type ActionData = SmallVec<[u8; 24]>;
 
-/// An action with its arguments.
+/// Action with its arguments.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ActionCall {
-    /// Which action.
+    /// Action.
     pub action: ActionId,
-    /// Its arguments.
+    /// Arguments.
     pub data: ActionData,
 }
 
-/// One member of an action profile. The number is the lowest that was free, as in BMv2: it decides the order in which a
-/// selector counts the members of a group.
+/// Handle of an action profile member. As in BMv2 the lowest free number is used; it determines the order of members in
+/// the selection within a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemberHandle(pub u32);
 
-/// One group of an action selector.
+/// Handle of an action selector group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupHandle(pub u32);
 
-/// What a match leads to.
+/// Target of a match.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
-    /// An action of the entry's own.
+    /// Action of the entry.
     Action(ActionCall),
-    /// A member of the table's action profile.
+    /// Member of the table's action profile.
     Member(MemberHandle),
-    /// A group of the table's action selector: which of its members, a hash over the packet decides.
+    /// Group of the table's action selector: a hash over the packet selects the member.
     Group(GroupHandle),
 }
 
-/// Names one entry of one table for as long as it exists: of an index that is used again, the generation differs.
+/// Handle of a table entry. If an index is reused, the generation differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryHandle {
     pub(super) index: u32,
@@ -49,28 +49,28 @@ pub struct EntryHandle {
 }
 
 impl EntryHandle {
-    /// The entry's place, below the table's size: the lowest that was free, as in BMv2. Direct meters and what else is
-    /// kept beside the table are found by it.
+    /// Index of the entry, below the table's size: the lowest free one, as in BMv2. Direct meters and other state outside of
+    /// the table use this index.
     #[must_use]
     pub fn index(self) -> u32 {
         self.index
     }
 
-    /// How many entries had this place before.
+    /// Number of previous entries with this index.
     #[must_use]
     pub fn generation(self) -> u32 {
         self.generation
     }
 
-    /// The handle as BMv2 and its Thrift clients write it: 8 bits of generation over 24 bits of index.
+    /// Handle in the format of BMv2 and its Thrift clients: 8 bits of generation above 24 bits of index.
     #[must_use]
     pub fn to_bmv2(self) -> u32 {
         (self.generation << 24) | (self.index & 0x00ff_ffff)
     }
 }
 
-/// What the packet path counts of an entry. One for all versions of the table, so that no count is lost when the entry
-/// or the table changes.
+/// State of an entry that the packet path updates. All versions of the table share it, so no count is lost when entry or
+/// table change.
 #[derive(Debug, Default)]
 pub struct EntryState {
     packets: AtomicU64,
@@ -81,9 +81,9 @@ pub struct EntryState {
 }
 
 impl EntryState {
-    /// Nothing counted yet; the entry is taken as hit now.
+    /// Creates a state with zero counts and a hit now.
     ///
-    /// `now_ms` is in milliseconds on any clock that does not go back; `timeout_ms` of 0 is no timeout.
+    /// `now_ms` is in milliseconds on a monotonic clock; a `timeout_ms` of 0 disables the timeout.
     #[must_use]
     pub fn new(now_ms: u64, timeout_ms: u64) -> Self {
         Self {
@@ -102,16 +102,16 @@ impl EntryState {
         self.bytes.fetch_add(packet_bytes, Ordering::Relaxed);
     }
 
-    /// Notes a hit for the idle timeout.
+    /// Records a hit for the idle timeout.
     #[inline]
-    pub fn touch(&self, now_ms: u64) {
-        // Within one millisecond only the first hit writes: cores do not pass the cache line round.
+    pub fn record_hit(&self, now_ms: u64) {
+        // Only the first hit within a millisecond writes, which avoids cache line contention between cores.
         if self.last_hit_ms.load(Ordering::Relaxed) < now_ms {
             self.last_hit_ms.store(now_ms, Ordering::Relaxed);
         }
     }
 
-    /// Packets and bytes counted.
+    /// Counted packets and bytes.
     #[must_use]
     pub fn counts(&self) -> (u64, u64) {
         (
@@ -120,37 +120,37 @@ impl EntryState {
         )
     }
 
-    /// Sets what was counted, as control planes may.
+    /// Sets the counts, for the control plane.
     pub fn set_counts(&self, packets: u64, bytes: u64) {
         self.packets.store(packets, Ordering::Relaxed);
         self.bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// Does something with the entry's direct meter.
+    /// Accesses the direct meter of the entry.
     pub fn meter<T>(&self, with: impl FnOnce(&mut Meter) -> T) -> T {
-        // A thread that panicked left the meter as it was before or after one packet.
+        // A panic leaves the meter in the state before or after one packet.
         with(&mut self.meter.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// When the entry was last hit.
+    /// Time of the last hit, ms.
     #[must_use]
     pub fn last_hit_ms(&self) -> u64 {
         self.last_hit_ms.load(Ordering::Relaxed)
     }
 
-    /// The idle timeout; 0 is none.
+    /// Idle timeout, ms; 0 is none.
     #[must_use]
     pub fn timeout_ms(&self) -> u64 {
         self.timeout_ms.load(Ordering::Relaxed)
     }
 
-    /// Sets the idle timeout, which begins now, as in BMv2.
+    /// Sets the idle timeout, which starts now, as in BMv2.
     pub fn set_timeout(&self, now_ms: u64, timeout_ms: u64) {
         self.timeout_ms.store(timeout_ms, Ordering::Relaxed);
         self.last_hit_ms.store(now_ms, Ordering::Relaxed);
     }
 
-    /// Whether the entry has a timeout and was idle for that long.
+    /// Whether the idle timeout has expired.
     #[must_use]
     pub fn is_idle(&self, now_ms: u64) -> bool {
         let timeout_ms = self.timeout_ms();
@@ -158,7 +158,7 @@ impl EntryState {
     }
 }
 
-/// One entry of a table. It does not change: a modified entry is a new one with the same handle and state.
+/// Immutable table entry: a modified entry is a new object with the same handle and state.
 #[derive(Clone, Debug)]
 pub struct Entry {
     pub(super) handle: EntryHandle,
@@ -169,43 +169,43 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Its name in this table.
+    /// Handle.
     #[must_use]
     pub fn handle(&self) -> EntryHandle {
         self.handle
     }
 
-    /// What is done on a match.
+    /// Target of a match.
     #[must_use]
     pub fn target(&self) -> &Target {
         &self.target
     }
 
-    /// What it matches.
+    /// Match key.
     #[must_use]
     pub fn key(&self) -> &MatchKey {
         &self.key
     }
 
-    /// Which of several matching entries wins.
+    /// Priority.
     #[must_use]
     pub fn priority(&self) -> Priority {
         self.key.priority()
     }
 
-    /// What is counted of it, in tables that count or age.
+    /// State, in tables with counters, meters or timeouts.
     #[must_use]
     pub fn state(&self) -> Option<&EntryState> {
         self.state.as_deref()
     }
 
-    /// The same, to be kept beyond the snapshot.
+    /// State as a shared pointer that outlives the snapshot.
     #[must_use]
     pub fn shared_state(&self) -> Option<&Arc<EntryState>> {
         self.state.as_ref()
     }
 
-    /// Whether the P4 program wrote it: then nobody may change it.
+    /// Whether the P4 program defines the entry, so it cannot be changed.
     #[must_use]
     pub fn is_constant(&self) -> bool {
         self.constant

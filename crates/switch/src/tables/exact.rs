@@ -1,4 +1,4 @@
-//! Exact matching: one hash, one comparison.
+//! Exact matching with a hash table.
 
 use super::entry::Entry;
 use super::hash::HashSeed;
@@ -9,7 +9,7 @@ use hashbrown::{HashMap, HashTable};
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
-/// Keys of at most `8 * N` bytes, held beside the pointer to their entry, so that a miss touches no entry.
+/// Index for keys of at most `8 * N` bytes, stored next to the pointer to the entry, so a miss accesses no entry.
 #[derive(Clone)]
 pub(super) struct ExactWords<const N: usize> {
     entries: HashMap<Words<N>, Arc<Entry>, HashSeed>,
@@ -29,7 +29,7 @@ impl<const N: usize> Index for ExactWords<N> {
         self.entries.get(&Words::load(key))
     }
 
-    fn same(&self, key: &MatchKey) -> Option<u32> {
+    fn find_key(&self, key: &MatchKey) -> Option<u32> {
         self.entries
             .get(&Words::load(key.value()))
             .map(|entry| entry.handle.index)
@@ -43,7 +43,7 @@ impl<const N: usize> Index for ExactWords<N> {
         self.entries.remove(&Words::load(entry.key.value()));
     }
 
-    fn exchange(&mut self, entry: &Arc<Entry>) {
+    fn replace(&mut self, entry: &Arc<Entry>) {
         self.link(entry);
     }
 
@@ -52,7 +52,7 @@ impl<const N: usize> Index for ExactWords<N> {
     }
 }
 
-/// Longer keys, compared in the entries themselves.
+/// Index for longer keys, which are compared in the entries.
 #[derive(Clone)]
 pub(super) struct ExactBytes {
     entries: HashTable<Arc<Entry>>,
@@ -78,7 +78,7 @@ impl Index for ExactBytes {
         self.find(key)
     }
 
-    fn same(&self, key: &MatchKey) -> Option<u32> {
+    fn find_key(&self, key: &MatchKey) -> Option<u32> {
         self.find(key.value()).map(|entry| entry.handle.index)
     }
 
@@ -99,7 +99,7 @@ impl Index for ExactBytes {
         }
     }
 
-    fn exchange(&mut self, entry: &Arc<Entry>) {
+    fn replace(&mut self, entry: &Arc<Entry>) {
         let key = entry.key.value();
         if let Some(found) = self
             .entries

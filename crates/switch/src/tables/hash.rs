@@ -1,32 +1,32 @@
-//! The keyed hash of the tables.
+//! Keyed hash of the tables.
 //!
-//! Devices choose addresses, and programs learn them into tables: with a hash that is known, a sender could pick keys
-//! that all fall into one bucket and make every lookup a walk. So the hash has a key of 256 bits that stays in the
-//! process. AHash is chosen over SipHash-1-3 because it costs a fraction of it on the short keys of tables; what is
-//! asked of it is only that collisions cannot be planned without the key, never that it is a signature.
+//! Devices choose addresses, and programs insert addresses into tables. With a known hash function a sender could choose
+//! keys that collide and degrade lookups to linear time. Therefore the hash has a secret 256-bit key. AHash costs a
+//! fraction of SipHash-1-3 for the short keys of tables. The only requirement is that collisions cannot be constructed
+//! without the key; the hash is not an authenticator.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hasher};
 
-/// The secret under which tables hash their keys.
+/// Secret key of the hash of tables.
 ///
-/// Every copy of one table must use the same, so that a copy is made by cloning; different tables may share one.
+/// All copies of a table must use the same seed, so tables are copied by cloning; different tables may share a seed.
 #[derive(Clone)]
 pub struct HashSeed(ahash::RandomState);
 
 impl HashSeed {
-    /// A seed from 256 random bits.
+    /// Creates a seed from 256 random bits.
     #[must_use]
     pub fn new(random: [u64; 4]) -> Self {
         let [a, b, c, d] = random;
         Self(ahash::RandomState::with_seeds(a, b, c, d))
     }
 
-    /// A seed from the operating system's randomness, by way of the standard library's own hash keys.
+    /// Creates a seed from the operating system's randomness through the hash keys of the standard library.
     #[must_use]
     pub fn random() -> Self {
         Self::new(std::array::from_fn(|_| {
-            // Each has a key of its own; what is hashed does not matter.
+            // Each hasher has a different random key; the input does not matter.
             std::collections::hash_map::RandomState::new()
                 .build_hasher()
                 .finish()

@@ -1,4 +1,4 @@
-//! What every search structure offers to the table that owns it.
+//! Interface of the search structures of a table.
 
 use super::entry::Entry;
 use super::exact::{ExactBytes, ExactWords};
@@ -8,32 +8,32 @@ use super::trie::PrefixTrie;
 use super::tuples::TupleSpace;
 use std::sync::Arc;
 
-/// The entries of a table by index; `None` where none is.
+/// Entries of a table by index; `None` for free indices.
 pub(super) type Slots = Vec<Option<Arc<Entry>>>;
 
-/// A search structure over entries. It trusts its table: keys have the right form and length, an entry that is linked
-/// was not there before, one that is unlinked or exchanged was.
+/// Search structure over entries. The table guarantees the preconditions: keys have the correct form and length, a linked
+/// entry was absent before, an unlinked or replaced entry was present.
 pub(super) trait Index: Send + Sync {
-    /// The entry that wins for a packet's key.
+    /// Best matching entry for a packet's key.
     fn lookup<'a>(&'a self, key: &[u8], slots: &'a Slots) -> Option<&'a Arc<Entry>>;
 
-    /// The index of the entry that asks for exactly this.
-    fn same(&self, key: &MatchKey) -> Option<u32>;
+    /// Index of the entry with exactly this match key.
+    fn find_key(&self, key: &MatchKey) -> Option<u32>;
 
-    /// Takes an entry in.
+    /// Adds an entry.
     fn link(&mut self, entry: &Arc<Entry>);
 
-    /// Takes an entry out.
+    /// Removes an entry.
     fn unlink(&mut self, entry: &Entry);
 
-    /// Puts an entry in the place of one with the same key and index.
-    fn exchange(&mut self, entry: &Arc<Entry>);
+    /// Replaces the entry with the same key and index.
+    fn replace(&mut self, entry: &Arc<Entry>);
 
-    /// A copy of the structure; the entries are shared.
+    /// Copies the structure; the entries are shared.
     fn boxed_clone(&self) -> Box<dyn Index>;
 }
 
-/// The structure that fits a key.
+/// Creates the structure that suits a key.
 pub(super) fn for_key(spec: &KeySpec, seed: &HashSeed) -> Box<dyn Index> {
     let seed = seed.clone();
     match (spec.match_type(), spec.bytes()) {

@@ -1,70 +1,70 @@
-//! What a table's key is made of, and what an entry asks of it.
+//! Key specifications of tables and match keys of entries.
 //!
 //! # Priorities
-//! In this crate, as in BMv2's JSON and in Thrift, the *lower* number wins ([`Priority`]). Of two matching entries with
-//! one priority the one with the lower index of its handle wins, as in BMv2, which hands out the lowest free index.
-//! P4Runtime's numbers, of which the higher wins, are turned round by [`Priority::from_p4runtime`].
+//! In this crate, as in BMv2's JSON and Thrift API, the *lower* number wins ([`Priority`]). Of two matching entries with
+//! equal priority the entry with the lower index wins, as in BMv2, which uses the lowest free index.
+//! [`Priority::from_p4runtime`] converts P4Runtime priorities, for which the higher number wins.
 //!
-//! # Where this differs from BMv2
-//! BMv2 counts the prefix of a field whose width is not a multiple of eight from the padding bits of its first byte, so
-//! that a prefix of 12 of a field of 20 bits matches on only 8 of them. Here, as P4 and P4Runtime say, a prefix is
-//! counted from the field's own first bit.
+//! # Differences to BMv2
+//! If the width of a field is not a multiple of eight, BMv2 counts the prefix from the padding bits of the first byte: a
+//! prefix of 12 in a field of 20 bits matches only 8 bits. Here, as P4 and P4Runtime specify, a prefix starts at the
+//! first bit of the field.
 
 use thiserror::Error;
 
-/// The widest key, in bytes, that is matched by prefix, mask or range. Exact keys have no such bound.
+/// Maximum length of a key with LPM, ternary or range match, bytes. Exact keys have no such limit.
 pub const WILD_KEY_MAX_BYTES: usize = 256;
 
-/// The widest field of a key, in bits.
+/// Maximum width of a key field, bits.
 pub const FIELD_MAX_BITS: u32 = 1 << 16;
 
-/// How one field of a key is matched.
+/// Match kind of a key field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MatchKind {
-    /// All bits are compared.
+    /// Exact match.
     Exact,
-    /// The first bits are compared; at most one field of a table.
+    /// Longest prefix match; at most one field of a table.
     Lpm,
-    /// The bits under a mask are compared.
+    /// Ternary match.
     Ternary,
-    /// As `Ternary` on the packet path; an entry compares either all bits or none. p4c writes such fields as ternary
-    /// into the JSON: only the P4Info tells them apart.
+    /// Optional match: all bits or none. On the packet path as `Ternary`. p4c writes these fields as ternary in the JSON;
+    /// only the P4Info distinguishes them.
     Optional,
-    /// The value lies between two bounds, both included.
+    /// Range match with inclusive bounds.
     Range,
-    /// Whether a header is valid: one byte, 0 or 1.
+    /// Validity of a header: one byte, 0 or 1.
     Valid,
 }
 
-/// How a table as a whole is searched; follows from its fields' kinds.
+/// Match type of a whole table; follows from the kinds of its fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MatchType {
-    /// One entry at most matches.
+    /// At most one entry matches.
     Exact,
     /// The longest matching prefix wins.
     Lpm,
-    /// The matching entry with the best priority wins; a prefix in such a table is only a mask.
+    /// The matching entry with the best priority wins; a prefix is only a mask.
     Ternary,
-    /// As `Ternary`, with fields matched by range among them.
+    /// As `Ternary`, with range fields.
     Range,
 }
 
-/// One field of a key.
+/// Key field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyField {
-    /// The name that control planes use.
+    /// Name in the control plane.
     pub name: String,
-    /// How it is matched.
+    /// Match kind.
     pub kind: MatchKind,
-    /// Width in bits, 1 to [`FIELD_MAX_BITS`]. `Valid` fields have 8 here, as in BMv2: one byte, 0 or 1.
+    /// Width, 1 to [`FIELD_MAX_BITS`] bits. `Valid` fields have 8 bits, as in BMv2: one byte, 0 or 1.
     pub bits: u32,
-    /// The static mask of the P4 program, as wide as the field in whole bytes. It is laid over what entries say; the
-    /// packet path lays it over the packet's field before it looks up.
+    /// Static mask of the P4 program, as wide as the field in whole bytes. The mask applies to the entries, and the packet
+    /// path applies it to the packet's field before the lookup.
     pub static_mask: Option<Box<[u8]>>,
 }
 
 impl KeyField {
-    /// A field without a static mask.
+    /// Creates a field without a static mask.
     #[must_use]
     pub fn new(name: impl Into<String>, kind: MatchKind, bits: u32) -> Self {
         let bits = if kind == MatchKind::Valid { 8 } else { bits };
@@ -76,23 +76,23 @@ impl KeyField {
         }
     }
 
-    /// Length in the key, in bytes.
+    /// Length in the key, bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bits.div_ceil(8) as usize
     }
 
-    /// Bits of the first byte that do not belong to the field.
+    /// Number of padding bits in the first byte.
     fn padding_bits(&self) -> u32 {
         (8 - self.bits % 8) % 8
     }
 
-    /// Ones in the field's own bits.
+    /// Mask of all bits of the field.
     fn full_mask(&self) -> Box<[u8]> {
         self.prefix_mask(self.bits)
     }
 
-    /// Ones in the first `prefix` of the field's bits.
+    /// Mask of the first `prefix` bits of the field.
     fn prefix_mask(&self, prefix: u32) -> Box<[u8]> {
         let (from, to) = (self.padding_bits(), self.padding_bits() + prefix.min(self.bits));
         let mut mask = vec![0u8; self.bytes()].into_boxed_slice();
@@ -103,7 +103,7 @@ impl KeyField {
         mask
     }
 
-    /// The value in the field's own number of bytes. Leading zeros may be there or not.
+    /// Resizes a value to the length of the field. Leading zeros are optional.
     fn fit(&self, value: &[u8]) -> Result<Box<[u8]>, KeyError> {
         let start = value.iter().position(|byte| *byte != 0).unwrap_or(value.len());
         let significant = value.get(start..).unwrap_or_default();
@@ -125,8 +125,8 @@ impl KeyField {
     }
 }
 
-/// The fields of a table's key, in the order in which the packet path writes them behind each other: each big-endian,
-/// padded with leading zero bits to whole bytes.
+/// Key specification of a table: fields in the order in which the packet path concatenates them, each big-endian and
+/// padded in front to whole bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeySpec {
     fields: Vec<KeyField>,
@@ -134,168 +134,166 @@ pub struct KeySpec {
     bytes: usize,
 }
 
-/// Why fields do not make a key.
+/// Error of a key specification.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SpecError {
-    /// A field without bits, or with more than there can be.
-    #[error("key field {field} is {bits} bits wide: a table matches on 1 to {FIELD_MAX_BITS}")]
+    /// The width of a field is out of range.
+    #[error("width of key field {field} is {bits} bits: expected 1 to {FIELD_MAX_BITS}")]
     FieldWidth {
-        /// The field.
+        /// Field.
         field: String,
-        /// Its width.
+        /// Width, bits.
         bits: u32,
     },
-    /// Two fields are matched by longest prefix.
-    #[error(
-        "key fields {first} and {second} are both matched by longest prefix: at most one field of a table can be"
-    )]
+    /// Two fields have LPM match.
+    #[error("key fields {first} and {second} both use LPM: a table allows at most one LPM field")]
     TwoPrefixes {
-        /// The first of them.
+        /// First field.
         first: String,
-        /// The second of them.
+        /// Second field.
         second: String,
     },
-    /// The declared type of the table has no room for a field's kind.
-    #[error("a table of match type {declared:?} cannot match by {needed:?} as its fields ask")]
+    /// The declared match type does not support a field's match kind.
+    #[error("match type {declared:?} of the table does not support its fields: {needed:?} is required")]
     WrongType {
-        /// What the program declares.
+        /// Declared match type.
         declared: MatchType,
-        /// What the fields need.
+        /// Required match type.
         needed: MatchType,
     },
-    /// The key is wider than what is supported.
+    /// The key is too long.
     #[error(
-        "the key has {bytes} bytes; prefixes, masks and ranges are matched on {WILD_KEY_MAX_BYTES} at most"
+        "key of {bytes} bytes is too long: LPM, ternary and range matches support at most {WILD_KEY_MAX_BYTES}"
     )]
     KeyTooWide {
-        /// Its length.
+        /// Length of the key, bytes.
         bytes: usize,
     },
-    /// A static mask is not as long as its field.
-    #[error("the static mask of key field {field} has {actual} bytes, the field has {expected}")]
+    /// The length of a static mask differs from its field.
+    #[error("static mask of key field {field} has {actual} bytes: expected {expected}")]
     StaticMask {
-        /// The field.
+        /// Field.
         field: String,
-        /// Bytes of the field.
+        /// Length of the field, bytes.
         expected: usize,
-        /// Bytes of the mask.
+        /// Length of the mask, bytes.
         actual: usize,
     },
 }
 
-/// Why a match does not fit a table's key. The one who wrote the entry is at fault.
+/// Error of a match key, caused by the author of the entry.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum KeyError {
-    /// Not one match for each field.
-    #[error("the entry matches on {actual} fields, the table's key has {expected}")]
+    /// The number of matches differs from the number of fields.
+    #[error("entry has {actual} match fields: the key of the table has {expected}")]
     FieldCount {
-        /// Fields of the key.
+        /// Number of key fields.
         expected: usize,
-        /// Fields given.
+        /// Number of given fields.
         actual: usize,
     },
-    /// A field is matched in a way that it does not allow.
-    #[error("key field {field} is matched by {expected:?}: give a match of that kind")]
+    /// The match kind differs from that of the field.
+    #[error("wrong match kind for key field {field}: expected {expected:?}")]
     WrongKind {
-        /// The field.
+        /// Field.
         field: String,
-        /// The field's kind.
+        /// Match kind of the field.
         expected: MatchKind,
     },
-    /// A value or mask does not fit the field.
-    #[error("key field {field} has {bits} bits, the value given for it needs {width}")]
+    /// A value or mask does not fit in the field.
+    #[error("value of {width} bits does not fit in key field {field} of {bits} bits")]
     TooWide {
-        /// The field.
+        /// Field.
         field: String,
-        /// Width of the field in bits.
+        /// Width of the field, bits.
         bits: u32,
-        /// Width of the value in bits.
+        /// Width of the value, bits.
         width: u32,
     },
-    /// The value has ones where the mask or the prefix says that they do not matter.
-    #[error("key field {field}: the value has bits set outside of its mask; clear them")]
+    /// The value has bits set outside of its mask or prefix.
+    #[error("value of key field {field} has bits set outside of its mask: clear these bits")]
     OutsideMask {
-        /// The field.
+        /// Field.
         field: String,
     },
-    /// An optional field with a mask that is neither all ones nor all zeros.
-    #[error("key field {field} is optional: match it whole or not at all")]
+    /// The mask of an optional field is neither full nor zero.
+    #[error("partial mask for optional key field {field}: match all bits or none")]
     PartialOptional {
-        /// The field.
+        /// Field.
         field: String,
     },
-    /// The lower bound of a range is above the upper.
-    #[error("key field {field}: the range's lower bound is above its upper bound")]
+    /// The lower bound of a range exceeds the upper bound.
+    #[error("range of key field {field} is empty: the lower bound exceeds the upper bound")]
     EmptyRange {
-        /// The field.
+        /// Field.
         field: String,
     },
     /// The prefix is longer than the field.
-    #[error("key field {field} has {bits} bits, the prefix has {prefix}")]
+    #[error("prefix of {prefix} bits exceeds key field {field} of {bits} bits")]
     PrefixTooLong {
-        /// The field.
+        /// Field.
         field: String,
-        /// Width of the field in bits.
+        /// Width of the field, bits.
         bits: u32,
-        /// Length of the prefix in bits.
+        /// Length of the prefix, bits.
         prefix: u32,
     },
 }
 
-/// Which of several matching entries wins; only in tables with ternary, optional or range fields. The lower wins.
+/// Priority of an entry, in tables with ternary, optional or range fields. The lower number wins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Priority(pub i32);
 
 impl Priority {
-    /// From P4Runtime, where the higher number wins; turned round as simple_switch_grpc does it.
+    /// Converts a P4Runtime priority, for which the higher number wins, as simple_switch_grpc does.
     #[must_use]
     pub fn from_p4runtime(priority: i32) -> Self {
         Self(i32::MAX.saturating_sub(priority))
     }
 
-    /// The number that P4Runtime reads.
+    /// Converts to a P4Runtime priority.
     #[must_use]
     pub fn to_p4runtime(self) -> i32 {
         i32::MAX.saturating_sub(self.0)
     }
 }
 
-/// What an entry asks of one field. Byte strings are big-endian and of any length; leading zeros do not matter.
+/// Match of one field. Byte strings are big-endian and of any length; leading zeros are optional.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FieldMatch {
-    /// The field has this value.
+    /// Exact match.
     Exact(Vec<u8>),
-    /// The field begins with the first `prefix_bits` bits of the value.
+    /// Match of the first `prefix_bits` bits.
     Lpm {
-        /// The value, zero behind the prefix.
+        /// Value, zero after the prefix.
         value: Vec<u8>,
-        /// Length of the prefix in bits; 0 matches everything.
+        /// Length of the prefix, bits; 0 matches everything.
         prefix_bits: u32,
     },
-    /// The field has the value in the bits of the mask.
+    /// Match under a mask.
     Ternary {
-        /// The value, zero outside of the mask.
+        /// Value, zero outside of the mask.
         value: Vec<u8>,
-        /// The bits that matter.
+        /// Mask.
         mask: Vec<u8>,
     },
-    /// The field has this value, or matters not at all.
+    /// Exact match or don't care.
     Optional(Option<Vec<u8>>),
-    /// The field lies between the bounds, both included.
+    /// Range match with inclusive bounds.
     Range {
         /// Lower bound.
         low: Vec<u8>,
         /// Upper bound.
         high: Vec<u8>,
     },
-    /// Whether the header is valid.
+    /// Validity of the header.
     Valid(bool),
 }
 
-/// One range that the packet's key must lie in.
+/// Range condition on the packet's key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Interval {
-    /// Where the field begins in the key, in bytes.
+    /// Offset of the field in the key, bytes.
     start: usize,
     low: Box<[u8]>,
     high: Box<[u8]>,
@@ -308,46 +306,46 @@ impl Interval {
     }
 }
 
-/// The bits that matter, and the ranges.
+/// Mask and ranges of a match key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Wild {
+struct Wildcard {
     mask: Box<[u8]>,
-    /// Only ranges that are neither one value (these are bits that all matter) nor everything (no bit does).
+    /// Ranges, except single values (full mask) and full ranges (zero mask).
     ranges: Box<[Interval]>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Shape {
+enum KeyShape {
     Exact,
     Prefix(u32),
-    Wild(Box<Wild>),
+    Wild(Box<Wildcard>),
 }
 
-/// What an entry asks of a packet's key, in the one form that equal demands have: made by [`KeySpec::key`] only, so that
-/// whoever has one knows that it fits.
+/// Match key of an entry in canonical form: equal matches have equal keys. Only [`KeySpec::key`] creates match keys, so
+/// every match key fits its table.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct MatchKey {
     value: Box<[u8]>,
-    shape: Shape,
+    shape: KeyShape,
     priority: Priority,
 }
 
 impl KeySpec {
-    /// The key with these fields, searched as p4c decides it: by range if any field is, else ternary if any field is
-    /// ternary or optional, else by longest prefix if a field is, else exact.
+    /// Creates a specification with the match type that p4c would choose: range if any field is range, else ternary if any
+    /// field is ternary or optional, else LPM if a field is LPM, else exact.
     ///
     /// # Errors
-    /// If the fields do not make a key.
+    /// The fields are invalid.
     pub fn new(fields: Vec<KeyField>) -> Result<Self, SpecError> {
         let needed = needed_type(&fields);
         Self::with_type(fields, needed)
     }
 
-    /// The key with these fields in a table that the program declares to be searched in this way, which may be a more
-    /// general one than the fields need.
+    /// Creates a specification with the declared match type, which may be more general than the fields
+    /// require.
     ///
     /// # Errors
-    /// If the fields do not make a key, or need a more general search.
+    /// The fields are invalid or require a more general match type.
     pub fn with_type(fields: Vec<KeyField>, declared: MatchType) -> Result<Self, SpecError> {
         let needed = needed_type(&fields);
         let fits = match declared {
@@ -400,13 +398,13 @@ impl KeySpec {
         })
     }
 
-    /// The fields, in the order of the key.
+    /// Fields, in the order of the key.
     #[must_use]
     pub fn fields(&self) -> &[KeyField] {
         &self.fields
     }
 
-    /// How the table is searched.
+    /// Match type of the table.
     #[must_use]
     pub fn match_type(&self) -> MatchType {
         self.match_type
@@ -418,13 +416,13 @@ impl KeySpec {
         matches!(self.match_type, MatchType::Ternary | MatchType::Range)
     }
 
-    /// Length of the key in bytes.
+    /// Length of the key, bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Where the field that is matched by longest prefix lies in the key: start and end in bytes.
+    /// Start and end offset of the LPM field in the key, bytes.
     pub(super) fn prefix_field(&self) -> Option<(usize, usize)> {
         let mut start = 0;
         for field in &self.fields {
@@ -436,10 +434,10 @@ impl KeySpec {
         None
     }
 
-    /// What an entry asks, from one match for each field in the key's order. Tables without priorities ignore it.
+    /// Creates a match key from one match for each field, in the order of the key. Tables without priorities ignore `priority`.
     ///
     /// # Errors
-    /// If a match does not fit its field; the error names it.
+    /// A match does not fit its field; the error names the field.
     pub fn key(&self, matches: &[FieldMatch], priority: Priority) -> Result<MatchKey, KeyError> {
         if matches.len() != self.fields.len() {
             return Err(KeyError::FieldCount {
@@ -451,8 +449,8 @@ impl KeySpec {
         let mut mask = Vec::with_capacity(self.bytes);
         let mut ranges = Vec::new();
         let mut prefix = 0;
-        for (field, wanted) in self.fields.iter().zip(matches) {
-            let part = part(field, wanted)?;
+        for (field, field_match) in self.fields.iter().zip(matches) {
+            let part = field_part(field, field_match)?;
             ranges.extend(part.range.map(|(low, high)| Interval {
                 start: value.len(),
                 low,
@@ -466,9 +464,9 @@ impl KeySpec {
             }
         }
         let shape = match self.match_type {
-            MatchType::Exact => Shape::Exact,
-            MatchType::Lpm => Shape::Prefix(prefix),
-            MatchType::Ternary | MatchType::Range => Shape::Wild(Box::new(Wild {
+            MatchType::Exact => KeyShape::Exact,
+            MatchType::Lpm => KeyShape::Prefix(prefix),
+            MatchType::Ternary | MatchType::Range => KeyShape::Wild(Box::new(Wildcard {
                 mask: mask.into(),
                 ranges: ranges.into(),
             })),
@@ -485,12 +483,12 @@ impl KeySpec {
         })
     }
 
-    /// The matches that a key was made of, field for field, values in the field's own number of bytes.
+    /// Converts a match key back to one match for each field, with values in the length of the field.
     #[must_use]
     pub fn matches(&self, key: &MatchKey) -> Vec<FieldMatch> {
         let mut start = 0;
         let mut all = Vec::with_capacity(self.fields.len());
-        // Exact fields count whole bytes, and so does the padding of the one with the prefix.
+        // The prefix includes the whole bytes of exact fields and the padding of the LPM field.
         let before = |field: &KeyField| self.bytes as u32 * 8 - field.bits;
         for field in &self.fields {
             let end = start + field.bytes();
@@ -504,7 +502,7 @@ impl KeySpec {
                 MatchKind::Valid => FieldMatch::Valid(value.iter().any(|byte| *byte != 0)),
                 MatchKind::Lpm => {
                     let prefix_bits = match key.shape {
-                        Shape::Prefix(bits) => bits.saturating_sub(before(field)),
+                        KeyShape::Prefix(bits) => bits.saturating_sub(before(field)),
                         _ => mask.iter().map(|byte| byte.count_ones()).sum(),
                     };
                     FieldMatch::Lpm { value, prefix_bits }
@@ -538,62 +536,62 @@ impl KeySpec {
 }
 
 impl MatchKey {
-    /// The bits that are compared, in the key's own layout; zero where nothing is.
+    /// Compared bits in the layout of the key; other bits are zero.
     #[must_use]
     pub fn value(&self) -> &[u8] {
         &self.value
     }
 
-    /// The bits that matter, in tables with priorities.
+    /// Mask, in tables with priorities.
     #[must_use]
     pub fn mask(&self) -> Option<&[u8]> {
         match &self.shape {
-            Shape::Wild(wild) => Some(&wild.mask),
-            Shape::Exact | Shape::Prefix(_) => None,
+            KeyShape::Wild(wild) => Some(&wild.mask),
+            KeyShape::Exact | KeyShape::Prefix(_) => None,
         }
     }
 
-    /// Which of several matching entries wins; [`Priority::default`] in tables without priorities.
+    /// Priority; [`Priority::default`] in tables without priorities.
     #[must_use]
     pub fn priority(&self) -> Priority {
         self.priority
     }
 
-    /// How many bits are compared in a table matched by longest prefix: those of the exact fields and their padding,
-    /// the padding of the field with the prefix, and the prefix.
+    /// Number of compared bits in an LPM table: the exact fields with padding, the padding of the LPM field, and the
+    /// prefix.
     pub(super) fn prefix_bits(&self) -> Option<u32> {
         match self.shape {
-            Shape::Prefix(bits) => Some(bits),
-            Shape::Exact | Shape::Wild(_) => None,
+            KeyShape::Prefix(bits) => Some(bits),
+            KeyShape::Exact | KeyShape::Wild(_) => None,
         }
     }
 
     pub(super) fn ranges(&self) -> &[Interval] {
         match &self.shape {
-            Shape::Wild(wild) => &wild.ranges,
-            Shape::Exact | Shape::Prefix(_) => &[],
+            KeyShape::Wild(wild) => &wild.ranges,
+            KeyShape::Exact | KeyShape::Prefix(_) => &[],
         }
     }
 
-    /// Whether the packet's key lies in all ranges.
+    /// Whether the packet's key is in all ranges.
     #[inline]
     pub(super) fn in_ranges(&self, key: &[u8]) -> bool {
         self.ranges().iter().all(|range| range.contains(key))
     }
 
-    /// The order in which entries of tables with priorities win, lowest first.
+    /// Rank of an entry in a table with priorities; the lowest wins.
     pub(super) fn rank(&self, index: u32) -> u64 {
-        // Flipping the sign bit orders signed numbers as unsigned ones.
+        // Flipping the sign bit maps signed order to unsigned order.
         (u64::from(self.priority.0 as u32 ^ 0x8000_0000) << 32) | u64::from(index)
     }
 }
 
 impl FieldMatch {
-    /// The same match with the bits cleared that its own mask or prefix says do not matter, as BMv2 does on JSON and
-    /// Thrift; P4Runtime refuses such values, and so does [`KeySpec::key`].
+    /// Clears the bits of a match outside of its mask or prefix, as BMv2 does for JSON and Thrift. P4Runtime and
+    /// [`KeySpec::key`] reject such values.
     #[must_use]
     pub fn canonical(self, field: &KeyField) -> Self {
-        // What does not fit the field stays as it is, to be refused.
+        // A value that does not fit in the field is unchanged and rejected later.
         let clear = |value: &[u8], mask: &[u8]| {
             let value = field.fit(value).ok()?;
             Some(
@@ -624,7 +622,7 @@ impl FieldMatch {
     }
 }
 
-/// The most general search that a field asks for.
+/// Most general match type that a field requires.
 fn needed_type(fields: &[KeyField]) -> MatchType {
     let any = |kind| fields.iter().any(|field| field.kind == kind);
     if any(MatchKind::Range) {
@@ -638,39 +636,39 @@ fn needed_type(fields: &[KeyField]) -> MatchType {
     }
 }
 
-/// The bounds of a range, both included.
+/// Inclusive bounds of a range.
 type Bounds = (Box<[u8]>, Box<[u8]>);
 
-/// One field's share of a [`MatchKey`].
-struct Part {
+/// Part of a [`MatchKey`] for one field.
+struct FieldPart {
     value: Box<[u8]>,
     mask: Box<[u8]>,
-    /// Leading bits that are compared if the table is matched by longest prefix, padding included.
+    /// Number of compared leading bits in an LPM table, including padding.
     prefix: u32,
     range: Option<Bounds>,
 }
 
-fn part(field: &KeyField, wanted: &FieldMatch) -> Result<Part, KeyError> {
-    let whole_bits = field.bytes() as u32 * 8;
-    let whole = |value| Part {
+fn field_part(field: &KeyField, field_match: &FieldMatch) -> Result<FieldPart, KeyError> {
+    let stored_bits = field.bytes() as u32 * 8;
+    let exact = |value| FieldPart {
         value,
         mask: field.full_mask(),
-        prefix: whole_bits,
+        prefix: stored_bits,
         range: None,
     };
-    let nothing = || Part {
+    let wildcard = || FieldPart {
         value: field.prefix_mask(0),
         mask: field.prefix_mask(0),
         prefix: 0,
         range: None,
     };
-    match (field.kind, wanted) {
-        (MatchKind::Exact, FieldMatch::Exact(value)) => Ok(whole(field.fit(value)?)),
-        (MatchKind::Valid, FieldMatch::Valid(valid)) => Ok(whole(Box::new([u8::from(*valid)]))),
-        // Also of fields that are ternary here because the JSON alone does not say that they are optional.
-        (MatchKind::Optional | MatchKind::Ternary, FieldMatch::Optional(None)) => Ok(nothing()),
+    match (field.kind, field_match) {
+        (MatchKind::Exact, FieldMatch::Exact(value)) => Ok(exact(field.fit(value)?)),
+        (MatchKind::Valid, FieldMatch::Valid(valid)) => Ok(exact(Box::new([u8::from(*valid)]))),
+        // Also for ternary fields, because the JSON does not distinguish optional fields.
+        (MatchKind::Optional | MatchKind::Ternary, FieldMatch::Optional(None)) => Ok(wildcard()),
         (MatchKind::Optional | MatchKind::Ternary, FieldMatch::Optional(Some(value))) => {
-            Ok(whole(field.fit(value)?))
+            Ok(exact(field.fit(value)?))
         }
         (MatchKind::Lpm, FieldMatch::Lpm { value, prefix_bits }) => {
             if *prefix_bits > field.bits {
@@ -681,7 +679,7 @@ fn part(field: &KeyField, wanted: &FieldMatch) -> Result<Part, KeyError> {
                 });
             }
             let part = masked(field, value, field.prefix_mask(*prefix_bits))?;
-            Ok(Part {
+            Ok(FieldPart {
                 prefix: field.padding_bits() + prefix_bits,
                 ..part
             })
@@ -704,12 +702,12 @@ fn part(field: &KeyField, wanted: &FieldMatch) -> Result<Part, KeyError> {
                 });
             }
             if low == high {
-                return Ok(whole(low));
+                return Ok(exact(low));
             }
             let everything = low == field.prefix_mask(0) && high == field.full_mask();
-            Ok(Part {
+            Ok(FieldPart {
                 range: (!everything).then_some((low, high)),
-                ..nothing()
+                ..wildcard()
             })
         }
         _ => Err(KeyError::WrongKind {
@@ -719,14 +717,14 @@ fn part(field: &KeyField, wanted: &FieldMatch) -> Result<Part, KeyError> {
     }
 }
 
-fn masked(field: &KeyField, value: &[u8], mask: Box<[u8]>) -> Result<Part, KeyError> {
+fn masked(field: &KeyField, value: &[u8], mask: Box<[u8]>) -> Result<FieldPart, KeyError> {
     let value = field.fit(value)?;
     if value.iter().zip(&mask).any(|(byte, mask)| byte & !mask != 0) {
         return Err(KeyError::OutsideMask {
             field: field.name.clone(),
         });
     }
-    Ok(Part {
+    Ok(FieldPart {
         value,
         mask,
         prefix: 0,

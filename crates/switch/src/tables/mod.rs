@@ -1,11 +1,11 @@
-//! Match-action tables: what matches which key, and which action is then run.
+//! Match-action tables.
 //!
-//! A [`TableSet`] holds the tables and action profiles of a program; a [`Publisher`] shows it to the packet path as
-//! snapshots that do not change, while a writer prepares the next. The packet path writes a table's key as one byte
-//! string ([`KeySpec`]), looks it up ([`Table::lookup`]) and resolves the target that the entry, or else the table's
-//! default, has ([`TableSet::resolve`]).
+//! A [`TableSet`] holds the tables and action profiles of a program. A [`Publisher`] provides immutable snapshots to the
+//! packet path while a writer prepares the next version. The packet path writes the key of a table as a byte string
+//! ([`KeySpec`]), looks the key up ([`Table::lookup`]) and resolves the target of the entry, or else the table's default
+//! ([`TableSet::resolve`]).
 //!
-//! Semantics are simple_switch's, but for one fault that [`KeySpec`]'s module names.
+//! The semantics are those of simple_switch, except for one defect that the documentation of module `key` describes.
 #![forbid(unsafe_code)]
 
 mod entry;
@@ -32,6 +32,6 @@ pub use key::{
 pub use profile::{
     ActionProfile, Group, ProfileChange, ProfileError, ProfileOp, ProfileSpec, WeightedMember,
 };
-pub use publish::{Batch, BatchError, Current, Publisher, Reader, Replicated, Snapshot};
+pub use publish::{Batch, BatchError, Publisher, Reader, Replicated, Snapshot, WriterSnapshot};
 pub use set::{ProfileId, TableId, TableSet, TableSetChange, TableSetError, TableSetOp};
 pub use table::{DefaultPolicy, NewEntry, Table, TableChange, TableError, TableOp, TableSpec, TargetKind};

@@ -1,169 +1,171 @@
-//! Action profiles and selectors: actions that several entries share, alone or as groups of which a hash picks one.
+//! Action profiles and selectors: actions shared by several entries, single or in groups with selection by hash.
 //!
-//! A group's members are counted as BMv2 counts them: in the order of their handles, the one at `hash % size`. Of
-//! P4Runtime's weights, each stands for that many places one behind the other.
+//! Member selection is that of BMv2: members in the order of their handles, at index `hash % size`. A P4Runtime weight is
+//! the number of consecutive slots of a member.
 
 use super::entry::{ActionCall, GroupHandle, MemberHandle, Target};
 use super::publish::Replicated;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// What an action profile is, fixed by the program.
+/// Specification of an action profile in the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProfileSpec {
-    /// Its name, for messages.
+    /// Name, for messages.
     pub name: String,
-    /// Whether it has groups: it is a selector.
+    /// Whether the profile is a selector with groups.
     pub selector: bool,
-    /// How many members it holds at most, if the program says so.
+    /// Capacity in members, if the program sets a limit.
     pub members_max: Option<u32>,
-    /// How many places, weights counted, a group has at most, if the program says so.
-    pub group_places_max: Option<u32>,
+    /// Maximum size of a group (sum of weights), if the program sets a limit.
+    pub group_size_max: Option<u32>,
 }
 
-/// Why a change of an action profile is refused. The one who asked for it is at fault.
+/// Reason to reject an operation on an action profile, caused by the client.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ProfileError {
-    /// No such member.
-    #[error("action profile {profile} has no member {member:?}")]
+    /// The member does not exist.
+    #[error("unknown member {member:?} of action profile {profile}")]
     NoMember {
-        /// The profile.
+        /// Profile.
         profile: String,
-        /// The member.
+        /// Member.
         member: MemberHandle,
     },
-    /// No such group.
-    #[error("action profile {profile} has no group {group:?}")]
+    /// The group does not exist.
+    #[error("unknown group {group:?} of action profile {profile}")]
     NoGroup {
-        /// The profile.
+        /// Profile.
         profile: String,
-        /// The group.
+        /// Group.
         group: GroupHandle,
     },
     /// Groups or entries refer to the member.
-    #[error("member {member:?} of action profile {profile} is used {uses} times: first delete what uses it")]
+    #[error(
+        "member {member:?} of action profile {profile} is in use by {uses} references: delete these first"
+    )]
     MemberInUse {
-        /// The profile.
+        /// Profile.
         profile: String,
-        /// The member.
+        /// Member.
         member: MemberHandle,
-        /// How many groups and entries refer to it.
+        /// Number of references from groups and entries.
         uses: u32,
     },
     /// Entries refer to the group.
-    #[error("group {group:?} of action profile {profile} is used by {uses} entries: first delete them")]
+    #[error("group {group:?} of action profile {profile} is in use by {uses} entries: delete these first")]
     GroupInUse {
-        /// The profile.
+        /// Profile.
         profile: String,
-        /// The group.
+        /// Group.
         group: GroupHandle,
-        /// How many entries refer to it.
+        /// Number of references from entries.
         uses: u32,
     },
-    /// The member is in the group already.
+    /// The member is already in the group.
     #[error(
-        "member {member:?} is in group {group:?} of action profile {profile} already; raise its weight instead"
+        "member {member:?} is already in group {group:?} of action profile {profile}: increase its weight instead"
     )]
     AlreadyInGroup {
-        /// The profile.
+        /// Profile.
         profile: String,
-        /// The group.
+        /// Group.
         group: GroupHandle,
-        /// The member.
+        /// Member.
         member: MemberHandle,
     },
     /// The member is not in the group.
     #[error("member {member:?} is not in group {group:?} of action profile {profile}")]
     NotInGroup {
-        /// The profile.
+        /// Profile.
         profile: String,
-        /// The group.
+        /// Group.
         group: GroupHandle,
-        /// The member.
+        /// Member.
         member: MemberHandle,
     },
-    /// A weight of 0.
+    /// The weight is 0.
     #[error(
-        "member {member:?} has weight 0 in a group of action profile {profile}: leave it out or give it at least 1"
+        "weight of member {member:?} in a group of action profile {profile} is 0: use at least 1 or omit the member"
     )]
     ZeroWeight {
-        /// The profile.
+        /// Profile.
         profile: String,
-        /// The member.
+        /// Member.
         member: MemberHandle,
     },
-    /// The profile holds no more members, or the group no more places.
-    #[error("action profile {profile} holds at most {max} {what}")]
+    /// The profile or group is full.
+    #[error("action profile {profile} is full: the maximum is {max} {element}")]
     Full {
-        /// The profile.
+        /// Profile.
         profile: String,
-        /// Of what.
-        what: &'static str,
-        /// How many.
+        /// Kind of the elements.
+        element: &'static str,
+        /// Maximum number.
         max: u32,
     },
-    /// The profile has no groups.
-    #[error("action profile {profile} is not a selector: it has no groups")]
+    /// The profile is not a selector.
+    #[error("action profile {profile} is not a selector and has no groups")]
     NotSelector {
-        /// The profile.
+        /// Profile.
         profile: String,
     },
 }
 
-/// A member of a group, and how many places it has there: at least 1.
+/// Member of a group and its weight, at least 1.
 pub type WeightedMember = (MemberHandle, u32);
 
-/// A change of an action profile.
+/// Operation on an action profile.
 #[derive(Clone, Debug)]
 pub enum ProfileOp {
-    /// Add a member.
+    /// Adds a member.
     AddMember(ActionCall),
-    /// Give a member another action.
+    /// Sets the action of a member.
     ModifyMember(MemberHandle, ActionCall),
-    /// Delete a member that nothing uses.
+    /// Deletes an unused member.
     DeleteMember(MemberHandle),
-    /// Add a group with these members.
+    /// Adds a group with these members.
     AddGroup(Vec<WeightedMember>),
-    /// Give a group these members instead of those that it has.
+    /// Replaces the members of a group.
     SetGroup(GroupHandle, Vec<WeightedMember>),
-    /// Delete a group that no entry uses.
+    /// Deletes an unused group.
     DeleteGroup(GroupHandle),
-    /// Add a member to a group, with weight 1.
+    /// Adds a member to a group with weight 1.
     AddToGroup(GroupHandle, MemberHandle),
-    /// Take a member out of a group.
+    /// Removes a member from a group.
     RemoveFromGroup(GroupHandle, MemberHandle),
 }
 
-/// A change that was made: what was there before, and what is there now.
+/// Applied change: old and new value.
 #[derive(Clone, Debug)]
 pub enum ProfileChange {
-    /// Of a member.
+    /// Change of a member.
     Member {
-        /// Which.
+        /// Handle.
         member: MemberHandle,
-        /// Its action before, if it was there.
+        /// Old action, if the member existed.
         before: Option<Arc<ActionCall>>,
-        /// Its action now, if it is there.
+        /// New action, if the member exists.
         after: Option<Arc<ActionCall>>,
     },
-    /// Of a group.
+    /// Change of a group.
     Group {
-        /// Which.
+        /// Handle.
         group: GroupHandle,
-        /// The group before, if it was there.
+        /// Old group, if any.
         before: Option<Arc<Group>>,
-        /// The group now, if it is there.
+        /// New group, if any.
         after: Option<Arc<Group>>,
     },
 }
 
-/// A group of a selector.
+/// Group of a selector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// In the order of their handles.
+    /// Members in the order of their handles.
     members: Vec<WeightedMember>,
-    /// Each member as often as its weight says.
-    places: Box<[MemberHandle]>,
+    /// Each member repeated according to its weight.
+    slots: Box<[MemberHandle]>,
 }
 
 impl Group {
@@ -173,34 +175,34 @@ impl Group {
             .iter()
             .flat_map(|(member, weight)| std::iter::repeat_n(*member, *weight as usize));
         Self {
-            places: places.collect(),
+            slots: places.collect(),
             members,
         }
     }
 
-    /// The members with their weights, in the order in which the selector counts them.
+    /// Members with their weights, in the order of selection.
     #[must_use]
     pub fn members(&self) -> &[WeightedMember] {
         &self.members
     }
 
-    /// The member that this hash picks; none of an empty group.
+    /// Member that this hash selects; `None` for an empty group.
     #[inline]
     #[must_use]
     pub fn choose(&self, hash: u32) -> Option<MemberHandle> {
-        let at = (hash as usize).checked_rem(self.places.len())?;
-        self.places.get(at).copied()
+        let at = (hash as usize).checked_rem(self.slots.len())?;
+        self.slots.get(at).copied()
     }
 }
 
-/// Something that is referred to.
+/// Content with a reference count.
 #[derive(Clone, Debug)]
-struct Shared<T> {
+struct RefCounted<T> {
     content: Option<Arc<T>>,
     uses: u32,
 }
 
-impl<T> Default for Shared<T> {
+impl<T> Default for RefCounted<T> {
     fn default() -> Self {
         Self {
             content: None,
@@ -209,16 +211,16 @@ impl<T> Default for Shared<T> {
     }
 }
 
-/// The members and groups of one action profile.
+/// Members and groups of one action profile.
 #[derive(Clone, Debug)]
 pub struct ActionProfile {
     spec: Arc<ProfileSpec>,
-    members: Vec<Shared<ActionCall>>,
-    groups: Vec<Shared<Group>>,
+    members: Vec<RefCounted<ActionCall>>,
+    groups: Vec<RefCounted<Group>>,
 }
 
 impl ActionProfile {
-    /// A profile without members.
+    /// Creates a profile without members.
     #[must_use]
     pub fn new(spec: Arc<ProfileSpec>) -> Self {
         Self {
@@ -228,20 +230,20 @@ impl ActionProfile {
         }
     }
 
-    /// What the profile is.
+    /// Specification.
     #[must_use]
     pub fn spec(&self) -> &ProfileSpec {
         &self.spec
     }
 
-    /// The action of a member.
+    /// Action of a member.
     #[inline]
     #[must_use]
     pub fn member(&self, member: MemberHandle) -> Option<&ActionCall> {
         self.members.get(member.0 as usize)?.content.as_deref()
     }
 
-    /// A group.
+    /// Group by handle.
     #[inline]
     #[must_use]
     pub fn group(&self, group: GroupHandle) -> Option<&Group> {
@@ -264,8 +266,8 @@ impl ActionProfile {
             .filter_map(|(group, handle)| Some((GroupHandle(handle), group.content.as_deref()?)))
     }
 
-    /// Counts one more, or one less, reference to what an entry leads to.
-    pub(super) fn refer(&mut self, target: &Target, more: bool) {
+    /// Increments or decrements the reference count of an entry's target.
+    pub(super) fn update_references(&mut self, target: &Target, more: bool) {
         let uses = match target {
             Target::Action(_) => return,
             Target::Member(member) => self
@@ -283,7 +285,7 @@ impl ActionProfile {
         self.spec.name.clone()
     }
 
-    fn known_member(&self, member: MemberHandle) -> Result<&Shared<ActionCall>, ProfileError> {
+    fn require_member(&self, member: MemberHandle) -> Result<&RefCounted<ActionCall>, ProfileError> {
         let known = self
             .members
             .get(member.0 as usize)
@@ -294,7 +296,7 @@ impl ActionProfile {
         })
     }
 
-    fn known_group(&self, group: GroupHandle) -> Result<(&Group, u32), ProfileError> {
+    fn require_group(&self, group: GroupHandle) -> Result<(&Group, u32), ProfileError> {
         let known = self.groups.get(group.0 as usize);
         known
             .and_then(|known| Some((known.content.as_deref()?, known.uses)))
@@ -306,7 +308,7 @@ impl ActionProfile {
 
     fn new_group(&self, group: GroupHandle, members: Vec<WeightedMember>) -> Result<Group, ProfileError> {
         for (member, weight) in &members {
-            self.known_member(*member)?;
+            self.require_member(*member)?;
             if *weight == 0 {
                 return Err(ProfileError::ZeroWeight {
                     profile: self.name(),
@@ -315,16 +317,16 @@ impl ActionProfile {
             }
         }
         let places: u64 = members.iter().map(|(_, weight)| u64::from(*weight)).sum();
-        // Without a bound by the program, one that keeps a single message from taking all memory.
+        // Without a limit of the program, a default limit prevents that a single message exhausts the memory.
         let max = self
             .spec
-            .group_places_max
-            .unwrap_or(GROUP_PLACES_MAX)
-            .min(GROUP_PLACES_MAX);
+            .group_size_max
+            .unwrap_or(GROUP_SIZE_MAX)
+            .min(GROUP_SIZE_MAX);
         if places > u64::from(max) {
             return Err(ProfileError::Full {
                 profile: self.name(),
-                what: "places in a group",
+                element: "slots in a group",
                 max,
             });
         }
@@ -344,18 +346,18 @@ impl ActionProfile {
     }
 
     fn put_member(&mut self, member: MemberHandle, content: Option<Arc<ActionCall>>) {
-        place(&mut self.members, member.0).content = content;
+        slot_mut(&mut self.members, member.0).content = content;
     }
 
     fn put_group(&mut self, group: GroupHandle, content: Option<Arc<Group>>) {
         let members =
             |group: &Option<Arc<Group>>| group.iter().flat_map(|g| g.members.clone()).collect::<Vec<_>>();
         for (member, _) in members(&content) {
-            self.refer(&Target::Member(member), true);
+            self.update_references(&Target::Member(member), true);
         }
-        let before = std::mem::replace(&mut place(&mut self.groups, group.0).content, content);
+        let before = std::mem::replace(&mut slot_mut(&mut self.groups, group.0).content, content);
         for (member, _) in members(&before) {
-            self.refer(&Target::Member(member), false);
+            self.update_references(&Target::Member(member), false);
         }
     }
 
@@ -381,18 +383,18 @@ impl ActionProfile {
                 if let Some(max) = self.spec.members_max.filter(|max| held >= *max as usize) {
                     return Err(ProfileError::Full {
                         profile: self.name(),
-                        what: "members",
+                        element: "members",
                         max,
                     });
                 }
                 (MemberHandle(lowest_free(&self.members)), Some(Arc::new(action)))
             }
             ProfileOp::ModifyMember(member, action) => {
-                self.known_member(member)?;
+                self.require_member(member)?;
                 (member, Some(Arc::new(action)))
             }
             ProfileOp::DeleteMember(member) => {
-                let uses = self.known_member(member)?.uses;
+                let uses = self.require_member(member)?.uses;
                 if uses > 0 {
                     return Err(ProfileError::MemberInUse {
                         profile: self.name(),
@@ -422,11 +424,11 @@ impl ActionProfile {
         let (group, members) = match op {
             ProfileOp::AddGroup(members) => (GroupHandle(lowest_free(&self.groups)), Some(members)),
             ProfileOp::SetGroup(group, members) => {
-                self.known_group(group)?;
+                self.require_group(group)?;
                 (group, Some(members))
             }
             ProfileOp::DeleteGroup(group) => {
-                let (_, uses) = self.known_group(group)?;
+                let (_, uses) = self.require_group(group)?;
                 if uses > 0 {
                     return Err(ProfileError::GroupInUse {
                         profile: self.name(),
@@ -437,14 +439,14 @@ impl ActionProfile {
                 (group, None)
             }
             ProfileOp::AddToGroup(group, member) => {
-                let mut members = self.known_group(group)?.0.members.clone();
+                let mut members = self.require_group(group)?.0.members.clone();
                 members.push((member, 1));
                 (group, Some(members))
             }
             ProfileOp::RemoveFromGroup(group, member) => {
-                let mut members = self.known_group(group)?.0.members.clone();
+                let mut members = self.require_group(group)?.0.members.clone();
                 let held = members.len();
-                self.known_member(member)?;
+                self.require_member(member)?;
                 members.retain(|(other, _)| *other != member);
                 if members.len() == held {
                     return Err(ProfileError::NotInGroup {
@@ -469,8 +471,8 @@ impl ActionProfile {
     }
 }
 
-/// Places of a group where the program sets no bound.
-const GROUP_PLACES_MAX: u32 = 1 << 16;
+/// Default maximum size of a group.
+const GROUP_SIZE_MAX: u32 = 1 << 16;
 
 impl Replicated for ActionProfile {
     type Op = ProfileOp;
@@ -492,18 +494,18 @@ impl Replicated for ActionProfile {
     }
 }
 
-/// The place with this number, made if need be.
-fn place<T>(places: &mut Vec<Shared<T>>, number: u32) -> &mut Shared<T> {
+/// Slot with this index, created on demand.
+fn slot_mut<T>(places: &mut Vec<RefCounted<T>>, number: u32) -> &mut RefCounted<T> {
     let number = number as usize;
     if places.len() <= number {
-        places.resize_with(number + 1, Shared::default);
+        places.resize_with(number + 1, RefCounted::default);
     }
-    // In range by the lines above.
+    // The lines above ensure that the index is in range.
     #[allow(clippy::indexing_slicing)]
     &mut places[number]
 }
 
-fn lowest_free<T>(places: &[Shared<T>]) -> u32 {
+fn lowest_free<T>(places: &[RefCounted<T>]) -> u32 {
     places
         .iter()
         .position(|place| place.content.is_none())

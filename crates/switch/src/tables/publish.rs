@@ -1,78 +1,78 @@
-//! Versions of the forwarding state without locks on the packet path.
+//! Versioned state without locks on the packet path.
 //!
-//! There are two copies of the state. Readers see the live one and never wait. A writer changes the other, in a batch;
-//! when the batch is complete, the copies are exchanged in one step, and what was live is brought up to date from the
-//! log of changes before the next batch, as soon as its last reader has gone (left-right; Ramalhete and Correia, 2015).
-//! So an update costs twice its own work and never a copy of a table, and a reader sees a batch whole or not at all.
+//! There are two copies of the state. Readers use the live copy and never wait. A writer changes the spare copy in a
+//! batch. At the end of the batch the copies are swapped atomically. Before the next batch, after the last reader has
+//! released the old copy, the log of changes is applied to it (left-right; Ramalhete and Correia, 2015). So an update
+//! costs twice its work but never a copy of a table, and a reader sees a batch completely or not at all.
 //!
-//! A batch that is dropped, or that fails where it must be all or nothing, is undone change by change.
+//! A dropped or failed batch is undone change by change.
 
 use arc_swap::ArcSwap;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// A state that is changed step by step, each of which can be made again on a copy, and undone.
+/// State with changes that can be repeated on a copy and undone.
 pub trait Replicated {
-    /// What is asked for.
+    /// Operation.
     type Op;
-    /// What was done, in full. Cheap to clone.
+    /// Applied change with all details. Cheap to clone.
     type Change: Clone + std::fmt::Debug;
-    /// Why something was not done.
+    /// Error of an operation.
     type Error;
 
-    /// Does what is asked for, or nothing at all.
+    /// Applies an operation completely or not at all.
     ///
     /// # Errors
-    /// If it cannot be done; then nothing has changed.
+    /// The operation was rejected; nothing has changed.
     fn apply(&mut self, op: Self::Op) -> Result<Self::Change, Self::Error>;
 
-    /// Makes a change that was made on another copy, which was then as this one is now.
+    /// Repeats a change of the other copy, which was in the same state before the change.
     fn redo(&mut self, change: &Self::Change);
 
-    /// Takes back the last change.
+    /// Undoes the last change.
     fn undo(&mut self, change: &Self::Change);
 }
 
-/// A state and how many batches made it.
+/// State and its version.
 #[derive(Clone, Debug)]
 struct Versioned<T> {
     version: u64,
     state: T,
 }
 
-/// The writer's side: one at a time changes the state.
+/// Writer of the state; exclusive.
 #[derive(Debug)]
 pub struct Publisher<T: Replicated + Clone> {
     live: Arc<ArcSwap<Versioned<T>>>,
-    /// The copy that no new reader comes to.
+    /// Copy that new readers do not use.
     spare: Arc<Versioned<T>>,
-    /// What was done on the live copy and not yet on the spare one.
+    /// Changes applied to the live copy but not to the spare copy.
     log: Vec<T::Change>,
-    /// Batches published so far.
+    /// Number of published batches.
     version: u64,
 }
 
-/// A reader's side; clone one for each thread.
+/// Reader of the state; clone one for each thread.
 #[derive(Debug)]
 pub struct Reader<T> {
     live: Arc<ArcSwap<Versioned<T>>>,
 }
 
-/// The state as it was at one time; it does not change while it is held.
+/// Immutable snapshot of the state.
 ///
-/// The next but one batch waits until it is dropped: hold it for a batch of packets, and never while waiting for
-/// something else.
+/// The second next batch waits until the snapshot is dropped: hold a snapshot only for a batch of packets, and never while
+/// blocking.
 #[derive(Debug)]
 pub struct Snapshot<T>(arc_swap::Guard<Arc<Versioned<T>>>);
 
-/// A snapshot in the writer's own hands.
+/// Snapshot that borrows the writer.
 #[derive(Debug)]
-pub struct Current<'a, T: Replicated + Clone> {
+pub struct WriterSnapshot<'a, T: Replicated + Clone> {
     snapshot: Snapshot<T>,
     _publisher: &'a Publisher<T>,
 }
 
-impl<T: Replicated + Clone> Deref for Current<'_, T> {
+impl<T: Replicated + Clone> Deref for WriterSnapshot<'_, T> {
     type Target = Snapshot<T>;
 
     fn deref(&self) -> &Snapshot<T> {
@@ -80,25 +80,25 @@ impl<T: Replicated + Clone> Deref for Current<'_, T> {
     }
 }
 
-/// Changes that become visible together, or never.
+/// Batch of changes that become visible together or never.
 #[derive(Debug)]
 pub struct Batch<'a, T: Replicated + Clone> {
     publisher: &'a mut Publisher<T>,
     committed: bool,
 }
 
-/// Why a batch that must be all or nothing was refused.
+/// Error of an atomic batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("update {index} of the batch cannot be done, so none was: {error}")]
+#[error("batch rejected because update {index} failed: {error}")]
 pub struct BatchError<E> {
-    /// Which of the batch's updates, from 0.
+    /// Index of the failed update, from 0.
     pub index: usize,
-    /// Why.
+    /// Cause.
     pub error: E,
 }
 
 impl<T: Replicated + Clone> Publisher<T> {
-    /// Publishes a state; the one copy of it is made here.
+    /// Publishes a state; makes its only copy.
     #[must_use]
     pub fn new(state: T) -> Self {
         let spare = Arc::new(Versioned {
@@ -113,7 +113,7 @@ impl<T: Replicated + Clone> Publisher<T> {
             version: 0,
         }
     }
-    /// A reader of what is published here.
+    /// Creates a reader.
     #[must_use]
     pub fn reader(&self) -> Reader<T> {
         Reader {
@@ -121,16 +121,16 @@ impl<T: Replicated + Clone> Publisher<T> {
         }
     }
 
-    /// The state that readers see now. It cannot be held while a batch begins, which would wait for itself.
+    /// Current published state. The borrow prevents a deadlock of a batch that waits for this snapshot.
     #[must_use]
-    pub fn current(&self) -> Current<'_, T> {
-        Current {
+    pub fn current(&self) -> WriterSnapshot<'_, T> {
+        WriterSnapshot {
             snapshot: Snapshot(self.live.load()),
             _publisher: self,
         }
     }
 
-    /// Begins a batch. Waits while a reader still holds a snapshot from before the last batch.
+    /// Starts a batch. Waits while a reader holds a snapshot from before the last batch.
     pub fn begin(&mut self) -> Batch<'_, T> {
         while !self.catch_up() {
             std::thread::yield_now();
@@ -141,7 +141,7 @@ impl<T: Replicated + Clone> Publisher<T> {
         }
     }
 
-    /// Begins a batch, unless a reader still holds a snapshot from before the last one.
+    /// Starts a batch unless a reader holds a snapshot from before the last batch.
     pub fn try_begin(&mut self) -> Option<Batch<'_, T>> {
         self.catch_up().then_some(()).map(|()| Batch {
             publisher: self,
@@ -149,10 +149,10 @@ impl<T: Replicated + Clone> Publisher<T> {
         })
     }
 
-    /// Makes all of the changes visible together, or none.
+    /// Applies all operations atomically, or none.
     ///
     /// # Errors
-    /// The first that cannot be made; none was then.
+    /// The first rejected operation; nothing has changed.
     pub fn all_or_nothing(
         &mut self,
         ops: impl IntoIterator<Item = T::Op>,
@@ -165,7 +165,7 @@ impl<T: Replicated + Clone> Publisher<T> {
         Ok(())
     }
 
-    /// Does to the spare copy what was done to the live one; `false` if a reader still uses it.
+    /// Applies the log to the spare copy; `false` if a reader still uses that copy.
     fn catch_up(&mut self) -> bool {
         let Some(spare) = Arc::get_mut(&mut self.spare) else {
             return false;
@@ -178,29 +178,29 @@ impl<T: Replicated + Clone> Publisher<T> {
 }
 
 impl<T: Replicated + Clone> Batch<'_, T> {
-    /// Makes one change, visible to this batch's later ones at once, and to readers with [`Batch::commit`].
+    /// Applies one operation, visible to later operations of this batch immediately, and to readers after [`Batch::commit`].
     ///
     /// # Errors
-    /// If it cannot be made; what the batch did before stays done.
+    /// The operation was rejected; earlier changes of the batch stay.
     pub fn apply(&mut self, op: T::Op) -> Result<T::Change, T::Error> {
         let change = self.state_mut().apply(op)?;
         self.publisher.log.push(change.clone());
         Ok(change)
     }
 
-    /// The state with this batch's changes so far.
+    /// State including the changes of this batch.
     #[must_use]
     pub fn state(&self) -> &T {
         &self.publisher.spare.state
     }
 
-    /// This batch's changes so far.
+    /// Changes of this batch.
     #[must_use]
     pub fn changes(&self) -> &[T::Change] {
         &self.publisher.log
     }
 
-    /// Takes back all but the first `kept` changes.
+    /// Undoes all but the first `kept` changes.
     pub fn undo_to(&mut self, kept: usize) {
         while self.publisher.log.len() > kept
             && let Some(change) = self.publisher.log.pop()
@@ -209,8 +209,8 @@ impl<T: Replicated + Clone> Batch<'_, T> {
         }
     }
 
-    /// Makes the batch visible in one step; returns the number of the version that readers then see. A batch without
-    /// changes makes no version.
+    /// Publishes the batch atomically; returns the new version. A batch without changes creates no
+    /// version.
     pub fn commit(mut self) -> u64 {
         self.committed = true;
         if !self.publisher.log.is_empty() {
@@ -227,7 +227,7 @@ impl<T: Replicated + Clone> Batch<'_, T> {
         self.publisher.spare = self.publisher.live.swap(next);
     }
 
-    /// No reader has the spare copy while there is a batch: it is not copied here.
+    /// No reader uses the spare copy during a batch, so no copy is made.
     fn state_mut(&mut self) -> &mut T {
         &mut Arc::make_mut(&mut self.publisher.spare).state
     }
@@ -242,7 +242,7 @@ impl<T: Replicated + Clone> Drop for Batch<'_, T> {
 }
 
 impl<T> Reader<T> {
-    /// The state as it is now.
+    /// Takes a snapshot of the current state.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot<T> {
         Snapshot(self.live.load())
@@ -258,7 +258,7 @@ impl<T> Clone for Reader<T> {
 }
 
 impl<T> Snapshot<T> {
-    /// How many batches made this state.
+    /// Version: the number of batches that produced this state.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.0.version

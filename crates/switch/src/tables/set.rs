@@ -1,4 +1,4 @@
-//! All tables and action profiles of a program as one state, so that references between them hold.
+//! All tables and action profiles of a program as one state with consistent references.
 
 use super::entry::{ActionCall, Entry, Target};
 use super::hash::HashSeed;
@@ -10,62 +10,62 @@ use thiserror::Error;
 
 pub use crate::program::ids::{ProfileId, TableId};
 
-/// Why a change is refused.
+/// Reason to reject an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TableSetError {
-    /// By the table.
+    /// Error of a table.
     #[error(transparent)]
     Table(#[from] TableError),
-    /// By the action profile.
+    /// Error of an action profile.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// No such table.
-    #[error("the program has no table {0:?}")]
+    /// The table does not exist.
+    #[error("unknown table {0:?}: not found in the program")]
     NoTable(TableId),
-    /// No such action profile.
-    #[error("the program has no action profile {0:?}")]
+    /// The action profile does not exist.
+    #[error("unknown action profile {0:?}: not found in the program")]
     NoProfile(ProfileId),
-    /// An entry may not lead to a group without members, as in BMv2.
-    #[error("the group that an entry of table {table} is to lead to is empty: add members to it first")]
+    /// The target group is empty, which BMv2 does not allow.
+    #[error("target group of an entry of table {table} is empty: add members first")]
     EmptyGroup {
-        /// The table.
+        /// Table.
         table: String,
     },
 }
 
-/// A change of one table or action profile.
+/// Operation on a table or action profile.
 #[derive(Clone, Debug)]
 pub enum TableSetOp {
-    /// Of a table.
+    /// Table.
     Table(TableId, TableOp),
-    /// Of an action profile.
+    /// Action profile.
     Profile(ProfileId, ProfileOp),
 }
 
-/// A change that was made.
+/// Applied change.
 #[derive(Clone, Debug)]
 pub enum TableSetChange {
-    /// Of a table.
+    /// Table.
     Table(TableId, TableChange),
-    /// Of an action profile.
+    /// Action profile.
     Profile(ProfileId, ProfileChange),
 }
 
 #[derive(Clone, Debug)]
-struct Member {
+struct TableWithProfile {
     table: Table,
     profile: Option<ProfileId>,
 }
 
-/// The tables and action profiles of a program.
+/// Tables and action profiles of a program.
 #[derive(Clone, Debug, Default)]
 pub struct TableSet {
-    tables: Vec<Member>,
+    tables: Vec<TableWithProfile>,
     profiles: Vec<ActionProfile>,
 }
 
 impl TableSet {
-    /// A set without tables.
+    /// Creates an empty set.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -77,41 +77,41 @@ impl TableSet {
         ProfileId(self.profiles.len() as u32 - 1)
     }
 
-    /// Adds a table; one whose entries lead to members or groups names its action profile.
+    /// Adds a table, with its action profile if entries refer to members or groups.
     pub fn add_table(
         &mut self,
         spec: Arc<TableSpec>,
         profile: Option<ProfileId>,
         seed: &HashSeed,
     ) -> TableId {
-        self.tables.push(Member {
+        self.tables.push(TableWithProfile {
             table: Table::new(spec, seed),
             profile,
         });
         TableId(self.tables.len() as u32 - 1)
     }
 
-    /// A table.
+    /// Table by id.
     #[inline]
     #[must_use]
     pub fn table(&self, id: TableId) -> Option<&Table> {
         self.tables.get(id.0 as usize).map(|member| &member.table)
     }
 
-    /// An action profile.
+    /// Action profile by id.
     #[inline]
     #[must_use]
     pub fn profile(&self, id: ProfileId) -> Option<&ActionProfile> {
         self.profiles.get(id.0 as usize)
     }
 
-    /// The action profile of a table.
+    /// Action profile of a table.
     #[must_use]
     pub fn profile_of(&self, id: TableId) -> Option<ProfileId> {
         self.tables.get(id.0 as usize)?.profile
     }
 
-    /// All tables, in the order of their numbers.
+    /// All tables, ordered by id.
     pub fn tables(&self) -> impl Iterator<Item = (TableId, &Table)> {
         self.tables
             .iter()
@@ -119,8 +119,8 @@ impl TableSet {
             .map(|(member, id)| (TableId(id), &member.table))
     }
 
-    /// The action that a target of a table stands for. `hash` is asked only where a group is to choose, and gives the
-    /// selector's hash over the packet. `None` is an empty group: nothing is done then, as in BMv2.
+    /// Resolves a target of a table to an action. `hash` returns the selector's hash over the packet and is called only for
+    /// groups. The result is `None` for an empty group: then no action runs, as in BMv2.
     #[inline]
     pub fn resolve<'a>(
         &'a self,
@@ -139,8 +139,8 @@ impl TableSet {
         }
     }
 
-    /// Whether a table's entries may lead there now.
-    fn check_target(&self, member: &Member, target: &Target) -> Result<(), TableSetError> {
+    /// Checks whether entries of a table may use a target.
+    fn check_target(&self, member: &TableWithProfile, target: &Target) -> Result<(), TableSetError> {
         let Some(profile) = member.profile.and_then(|id| self.profile(id)) else {
             return Ok(());
         };
@@ -169,8 +169,8 @@ impl TableSet {
         }
     }
 
-    /// Moves the references that a change of a table moves, forth or back.
-    fn refer(&mut self, id: TableId, change: &TableChange, forward: bool) {
+    /// Updates the reference counts for a change of a table, forward or backward.
+    fn update_references(&mut self, id: TableId, change: &TableChange, forward: bool) {
         let profile = self
             .profile_of(id)
             .and_then(|id| self.profiles.get_mut(id.0 as usize));
@@ -183,8 +183,12 @@ impl TableSet {
             TableChange::Default(before, after) => (before.clone(), after.clone()),
             TableChange::Sealed(_) => (None, None),
         };
-        before.iter().for_each(|target| profile.refer(target, !forward));
-        after.iter().for_each(|target| profile.refer(target, forward));
+        before
+            .iter()
+            .for_each(|target| profile.update_references(target, !forward));
+        after
+            .iter()
+            .for_each(|target| profile.update_references(target, forward));
     }
 }
 
@@ -209,7 +213,7 @@ impl Replicated for TableSet {
                     .get_mut(id.0 as usize)
                     .ok_or(TableSetError::NoTable(id))?;
                 let change = member.table.apply(op)?;
-                self.refer(id, &change, true);
+                self.update_references(id, &change, true);
                 Ok(TableSetChange::Table(id, change))
             }
             TableSetOp::Profile(id, op) => {
@@ -228,7 +232,7 @@ impl Replicated for TableSet {
                 if let Some(member) = self.tables.get_mut(id.0 as usize) {
                     member.table.redo(change);
                 }
-                self.refer(*id, change, true);
+                self.update_references(*id, change, true);
             }
             TableSetChange::Profile(id, change) => {
                 if let Some(profile) = self.profiles.get_mut(id.0 as usize) {
@@ -244,7 +248,7 @@ impl Replicated for TableSet {
                 if let Some(member) = self.tables.get_mut(id.0 as usize) {
                     member.table.undo(change);
                 }
-                self.refer(*id, change, false);
+                self.update_references(*id, change, false);
             }
             TableSetChange::Profile(id, change) => {
                 if let Some(profile) = self.profiles.get_mut(id.0 as usize) {

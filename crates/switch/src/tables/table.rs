@@ -1,4 +1,4 @@
-//! One table: its entries by handle, and by key in the structure that fits.
+//! Table: entries by handle, and by key in a search structure.
 
 use super::entry::{ActionId, Entry, EntryHandle, EntryState, Target};
 use super::hash::HashSeed;
@@ -10,10 +10,10 @@ use std::fmt;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// What entries of a table lead to.
+/// Kind of the targets of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TargetKind {
-    /// Actions of their own (`simple` in the JSON).
+    /// Actions (`simple` in the JSON).
     Action,
     /// Members of an action profile (`indirect`).
     Member,
@@ -21,135 +21,135 @@ pub enum TargetKind {
     MemberOrGroup,
 }
 
-/// What may be changed of a table's default action.
+/// Mutability of a table's default action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DefaultPolicy {
-    /// Everything.
+    /// Action and arguments can change.
     Free,
-    /// The arguments only.
+    /// Only the arguments can change.
     ConstantAction(ActionId),
-    /// Nothing.
+    /// Nothing can change.
     Constant,
 }
 
-/// What a table is, fixed by the program.
+/// Specification of a table in the program.
 #[derive(Clone, Debug)]
 pub struct TableSpec {
-    /// Its name, for messages.
+    /// Name, for messages.
     pub name: String,
-    /// Its key. Without fields the table has no entries, and always its default action.
+    /// Key specification. A table without key fields has no entries and always runs the default action.
     pub key: KeySpec,
-    /// How many entries it holds at most.
+    /// Capacity in entries.
     pub size: u32,
-    /// What its entries lead to.
+    /// Kind of the targets.
     pub targets: TargetKind,
-    /// Whether entries have a state: the table counts hits, or ages.
+    /// Whether entries have a state for counters, meters or timeouts.
     pub stateful: bool,
-    /// The default action of the program.
+    /// Initial default action.
     pub initial_default: Option<Target>,
-    /// What may be changed of it.
+    /// Mutability of the default action.
     pub default_policy: DefaultPolicy,
 }
 
-/// Why a change of a table is refused. The one who asked for it is at fault.
+/// Reason to reject an operation on a table, caused by the client.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TableError {
-    /// An entry asks for exactly the same.
-    #[error("table {table} has an entry with this key already: modify or delete that one")]
+    /// An entry with the same match key exists.
+    #[error("entry with this key exists in table {table}: modify or delete the entry")]
     AlreadyExists {
-        /// The table.
+        /// Table.
         table: String,
-        /// The entry that is there.
+        /// Existing entry.
         existing: EntryHandle,
     },
-    /// All places are taken.
-    #[error("table {table} is full with {size} entries: delete some first")]
+    /// The table is full.
+    #[error("table {table} is full with {size} entries: delete entries first")]
     Full {
-        /// The table.
+        /// Table.
         table: String,
-        /// How many it holds.
+        /// Capacity in entries.
         size: u32,
     },
-    /// No such entry.
-    #[error("table {table} has no such entry; it may have been deleted")]
+    /// The entry does not exist.
+    #[error("entry not found in table {table}: it may have been deleted")]
     NotFound {
-        /// The table.
+        /// Table.
         table: String,
     },
-    /// The program says that this is constant.
-    #[error("{what} of table {table} is constant in the program and cannot be changed")]
+    /// The element is constant in the program.
+    #[error("cannot change {element} of table {table}: it is constant in the program")]
     Immutable {
-        /// The table.
+        /// Table.
         table: String,
-        /// What is constant.
-        what: &'static str,
+        /// Constant element.
+        element: &'static str,
     },
     /// The table has no key.
-    #[error("table {table} has no key, so it can have no entries: set its default action")]
+    #[error("table {table} has no key and no entries: set its default action instead")]
     NoKey {
-        /// The table.
+        /// Table.
         table: String,
     },
-    /// The table is of another kind.
-    #[error("entries of table {table} lead to {expected:?}, which this one does not")]
+    /// The target has the wrong kind.
+    #[error("wrong target of an entry of table {table}: expected {expected:?}")]
     WrongTarget {
-        /// The table.
+        /// Table.
         table: String,
-        /// What its entries lead to.
+        /// Kind of the targets.
         expected: TargetKind,
     },
 }
 
-/// An entry to be: all but its handle.
+/// New entry without a handle.
 #[derive(Clone, Debug)]
 pub struct NewEntry {
-    /// What it matches; made by the key of the same table.
+    /// Match key, created by the key specification of the same table.
     pub key: MatchKey,
-    /// What it leads to.
+    /// Target.
     pub target: Target,
-    /// Its state, in tables that have one; [`Table::insert`] makes an empty one if there is none.
+    /// State, in tables with state; [`Table::insert`] creates an empty state for `None`.
     pub state: Option<Arc<EntryState>>,
-    /// Whether the program wrote it, so that it cannot be changed.
+    /// Whether the program defines the entry, so it cannot be changed.
     pub constant: bool,
 }
 
-/// A change of a table.
+/// Operation on a table.
 #[derive(Clone, Debug)]
 pub enum TableOp {
-    /// Add an entry.
+    /// Adds an entry.
     Insert(NewEntry),
-    /// Give an entry another target; its state stays.
+    /// Sets the target of an entry; its state stays.
     Modify(EntryHandle, Target),
-    /// Delete an entry.
+    /// Deletes an entry.
     Delete(EntryHandle),
-    /// Set the default action, or with `None` the program's again.
+    /// Sets the default action; `None` restores the initial one.
     SetDefault(Option<Target>),
-    /// Refuse all changes of entries from now on, as BMv2 does where the program lists entries.
+    /// Makes all entries immutable, as BMv2 does for tables with constant entries.
     Seal,
 }
 
-/// A change that was made. It can be undone, and made again on a copy: what a log, and evidence, are made of.
+/// Applied change. It can be undone and repeated on a copy; the log and evidence use it.
 #[derive(Clone, Debug)]
 pub enum TableChange {
-    /// This entry is new.
+    /// The entry was added.
     Inserted(Arc<Entry>),
-    /// The first is now the second, under the same handle.
+    /// The first entry was replaced by the second with the same handle.
     Modified(Arc<Entry>, Arc<Entry>),
-    /// This entry is gone.
+    /// The entry was deleted.
     Deleted(Arc<Entry>),
-    /// The default action was the first and is now the second.
+    /// The default action changed from the first to the second.
     Default(Option<Target>, Option<Target>),
-    /// Entries can no longer be changed; `false` if they could not before.
+    /// The table was sealed; `false` if it was sealed before.
     Sealed(bool),
 }
 
-/// A table of a P4 program.
+/// Table of a P4 program.
 pub struct Table {
     spec: Arc<TableSpec>,
     slots: Slots,
-    /// Of each place that was ever used, how many entries it had before the one it has or will have.
+    /// Generation of each used index: the number of its previous entries.
     generations: Vec<u32>,
-    /// Places that were used and are free.
+    /// Free indices that were used before.
     free: BTreeSet<u32>,
     len: u32,
     index: Box<dyn Index>,
@@ -158,7 +158,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty table with the program's default action.
+    /// Creates an empty table with the initial default action.
     #[must_use]
     pub fn new(spec: Arc<TableSpec>, seed: &HashSeed) -> Self {
         Self {
@@ -173,14 +173,14 @@ impl Table {
         }
     }
 
-    /// What the table is.
+    /// Specification.
     #[must_use]
     pub fn spec(&self) -> &TableSpec {
         &self.spec
     }
 
-    /// The entry that wins for a packet's key: the key's fields behind each other, each big-endian in whole bytes, as
-    /// [`KeySpec`] has them. A key of another length matches nothing.
+    /// Best matching entry for a packet's key: the concatenated fields, each big-endian in whole bytes, as [`KeySpec`]
+    /// defines. A key of another length matches nothing.
     #[inline]
     #[must_use]
     pub fn lookup(&self, key: &[u8]) -> Option<&Entry> {
@@ -190,40 +190,40 @@ impl Table {
         self.index.lookup(key, &self.slots).map(|entry| &**entry)
     }
 
-    /// What is done when nothing matches.
+    /// Default action.
     #[must_use]
     pub fn default_target(&self) -> Option<&Target> {
         self.default.as_ref()
     }
 
-    /// How many entries there are.
+    /// Number of entries.
     #[must_use]
     pub fn len(&self) -> u32 {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether the table has no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The entries in the order of their handles' indices.
+    /// Entries in the order of their indices.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Entry>> {
         self.slots.iter().flatten()
     }
 
-    /// The entry that asks for exactly this; of priorities too, where the table has them.
+    /// Entry with exactly this match key, including the priority if the table has priorities.
     #[must_use]
     pub fn find(&self, key: &MatchKey) -> Option<&Arc<Entry>> {
-        let index = self.index.same(key)?;
+        let index = self.index.find_key(key)?;
         self.slots.get(index as usize)?.as_ref()
     }
 
-    /// The entry with this handle.
+    /// Entry with this handle.
     ///
     /// # Errors
-    /// [`TableError::NotFound`], also if the place has another entry by now.
+    /// [`TableError::NotFound`], also if the index is now in use by another entry.
     pub fn get(&self, handle: EntryHandle) -> Result<&Arc<Entry>, TableError> {
         let entry = self.slots.get(handle.index as usize).and_then(Option::as_ref);
         entry
@@ -236,7 +236,7 @@ impl Table {
     /// Adds an entry.
     ///
     /// # Errors
-    /// [`TableError::AlreadyExists`], [`TableError::Full`], and where the table takes no such entry.
+    /// [`TableError::AlreadyExists`], [`TableError::Full`], or the table does not allow the entry.
     pub fn insert(&mut self, new: NewEntry) -> Result<Arc<Entry>, TableError> {
         let table = || self.spec.name.clone();
         self.check_entries_mutable()?;
@@ -269,10 +269,10 @@ impl Table {
         Ok(entry)
     }
 
-    /// Gives an entry another target; returns what it was and what it is.
+    /// Sets the target of an entry; returns the old and the new entry.
     ///
     /// # Errors
-    /// If there is no such entry, it is constant, or it cannot lead there.
+    /// The entry does not exist or is constant, or the table does not allow the target.
     pub fn modify(
         &mut self,
         handle: EntryHandle,
@@ -285,14 +285,14 @@ impl Table {
             target,
             ..(*before).clone()
         });
-        self.exchange(&after);
+        self.replace(&after);
         Ok((before, after))
     }
 
     /// Deletes an entry and returns it.
     ///
     /// # Errors
-    /// If there is no such entry, or it is constant.
+    /// The entry does not exist or is constant.
     pub fn delete(&mut self, handle: EntryHandle) -> Result<Arc<Entry>, TableError> {
         let entry = self.get(handle)?.clone();
         self.check_mutable(&entry)?;
@@ -300,25 +300,25 @@ impl Table {
         Ok(entry)
     }
 
-    /// Sets the default action, or with `None` the program's again; returns what it was and what it is.
+    /// Sets the default action, or restores the initial one for `None`; returns the old and the new action.
     ///
     /// # Errors
-    /// If the program says that it, or its action, is constant.
+    /// The default action or its arguments are constant.
     pub fn set_default(
         &mut self,
         target: Option<Target>,
     ) -> Result<(Option<Target>, Option<Target>), TableError> {
-        let immutable = |what| {
+        let immutable = |element| {
             Err(TableError::Immutable {
                 table: self.spec.name.clone(),
-                what,
+                element,
             })
         };
         if let Some(target) = &target {
             match (self.spec.default_policy, target) {
-                (DefaultPolicy::Constant, _) => return immutable("the default action"),
+                (DefaultPolicy::Constant, _) => return immutable("default action"),
                 (DefaultPolicy::ConstantAction(only), Target::Action(call)) if call.action != only => {
-                    return immutable("which action is the default");
+                    return immutable("the choice of the default action");
                 }
                 _ => self.check_target(target)?,
             }
@@ -332,7 +332,7 @@ impl Table {
         if self.sealed {
             return Err(TableError::Immutable {
                 table: self.spec.name.clone(),
-                what: "the set of entries",
+                element: "set of entries",
             });
         }
         Ok(())
@@ -343,7 +343,7 @@ impl Table {
         if entry.constant {
             return Err(TableError::Immutable {
                 table: self.spec.name.clone(),
-                what: "this entry",
+                element: "entry",
             });
         }
         Ok(())
@@ -364,12 +364,12 @@ impl Table {
         Ok(())
     }
 
-    /// Puts an entry where its handle says, which is free.
+    /// Stores an entry at the free index of its handle.
     fn link(&mut self, entry: &Arc<Entry>) {
         let index = entry.handle.index;
         let needed = index as usize + 1;
         if self.slots.len() < needed {
-            // Places are handed out without gaps; one that a rolled back change left behind is free.
+            // Indices are allocated without gaps; the index of a rolled back change is free.
             self.free.extend(self.slots.len() as u32..index);
             self.slots.resize(needed, None);
             self.generations.resize(needed, 0);
@@ -388,8 +388,8 @@ impl Table {
         self.len -= 1;
     }
 
-    fn exchange(&mut self, entry: &Arc<Entry>) {
-        self.index.exchange(entry);
+    fn replace(&mut self, entry: &Arc<Entry>) {
+        self.index.replace(entry);
         self.set_place(entry.handle.index, Some(entry.clone()), entry.handle.generation);
     }
 
@@ -428,7 +428,7 @@ impl Replicated for Table {
     fn redo(&mut self, change: &TableChange) {
         match change {
             TableChange::Inserted(entry) => self.link(entry),
-            TableChange::Modified(_, after) => self.exchange(after),
+            TableChange::Modified(_, after) => self.replace(after),
             TableChange::Deleted(entry) => self.unlink(entry, entry.handle.generation.wrapping_add(1)),
             TableChange::Default(_, after) => self.default.clone_from(after),
             TableChange::Sealed(_) => self.sealed = true,
@@ -438,7 +438,7 @@ impl Replicated for Table {
     fn undo(&mut self, change: &TableChange) {
         match change {
             TableChange::Inserted(entry) => self.unlink(entry, entry.handle.generation),
-            TableChange::Modified(before, _) => self.exchange(before),
+            TableChange::Modified(before, _) => self.replace(before),
             TableChange::Deleted(entry) => self.link(entry),
             TableChange::Default(before, _) => self.default.clone_from(before),
             TableChange::Sealed(newly) => self.sealed = !newly,

@@ -1,11 +1,11 @@
-//! Longest-prefix matching: a trie over bytes whose sparse branches are short lists (a burst trie).
+//! Longest prefix matching with a burst trie: a trie over bytes whose sparse branches are short lists.
 //!
-//! A node has 256 slots. A slot knows the longest prefix that ends within the node's byte and covers it, and where longer
-//! prefixes go on: in another node, or, as long as they are few, in a bucket that is compared item by item, longest
-//! prefix first. So a handful of routes are one bucket, a thousand are one or two nodes and short buckets, and an update
-//! touches one bucket or one byte's worth of slots. A lookup is one load per node on the way and one bucket.
+//! A node has 256 slots. A slot stores the longest prefix that ends within the node's byte and covers the slot, and a link
+//! to longer prefixes: another node, or, for few prefixes, a bucket that is searched linearly, longest prefix first. So a
+//! few routes are one bucket, a thousand routes are one or two nodes and short buckets. An update changes one bucket or the
+//! slots of one byte. A lookup costs one load for each node on the path and one bucket.
 //!
-//! Exact fields beside the prefix are the key's first bytes: they are a prefix that all entries have in full length.
+//! Exact fields are moved to the front of the key: all entries contain them as part of the prefix.
 
 use super::entry::Entry;
 use super::index::{Index, Slots};
@@ -14,26 +14,26 @@ use super::words::Words;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Slots of a node: one for each value of its byte.
+/// Number of slots of a node: one for each byte value.
 const FANOUT: usize = 256;
-/// Prefixes that a bucket holds at most before it becomes a node.
+/// Maximum number of prefixes in a bucket before it becomes a node.
 const BUCKET_MAX: usize = 4;
-/// The same in a small trie: a node costs a lookup less than a bucket of several items, but 2 KiB.
+/// Maximum bucket size in a small trie: a node is faster to search than a bucket of several items, but needs 2 KiB.
 const SMALL_BUCKET_MAX: usize = 2;
-/// Nodes of a small trie: half a MiB.
+/// Maximum number of nodes of a small trie: half a MiB.
 const SMALL_NODES_MAX: usize = 256;
 /// No entry.
 const NONE: u32 = u32::MAX;
-/// Marks a link to a bucket; the others are to nodes.
+/// Flag of a link to a bucket; other links refer to nodes.
 const BUCKET: u32 = 1 << 31;
-/// Goes nowhere.
+/// Empty link.
 const END: u32 = u32::MAX;
 
 #[derive(Clone, Copy)]
 struct Slot {
     /// Entry with the longest prefix that ends in this node's byte and covers the slot, or [`NONE`].
     best: u32,
-    /// Where longer prefixes are: [`END`], a node, or a bucket.
+    /// Link to longer prefixes: [`END`], a node, or a bucket.
     next: u32,
 }
 
@@ -42,7 +42,7 @@ const EMPTY: Slot = Slot {
     next: END,
 };
 
-/// A prefix within one node: of the node's byte, how many bits and which.
+/// Prefix within a node: number and value of the bits of the node's byte.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Stub {
     bits: u8,
@@ -50,13 +50,13 @@ struct Stub {
 }
 
 impl Stub {
-    /// The slots that it covers.
+    /// Covered slots.
     fn slots(self) -> std::ops::Range<usize> {
         let first = usize::from(self.byte);
         first..first + (1 << (8 - self.bits))
     }
 
-    /// The same prefix cut to fewer bits.
+    /// The prefix truncated to fewer bits.
     fn cut(self, bits: u8) -> Self {
         Self {
             bits,
@@ -65,12 +65,12 @@ impl Stub {
     }
 }
 
-/// What a node knows beside its slots; read by updates only.
+/// Data of a node for updates; lookups use only the slots.
 #[derive(Clone, Default)]
 struct Node {
-    /// The prefixes that end within its byte, in order, with their entries.
+    /// Prefixes that end within the node's byte, in order, with their entries.
     stubs: Vec<(Stub, u32)>,
-    /// Prefixes in the node and below it.
+    /// Number of prefixes in the node and below.
     prefixes: u32,
 }
 
@@ -81,32 +81,32 @@ struct Item<const N: usize> {
     entry: u32,
 }
 
-/// Prefixes of one branch, longest first.
+/// Bucket of prefixes, longest first.
 #[derive(Clone)]
 struct Bucket<const N: usize> {
     items: SmallVec<[Item<N>; BUCKET_MAX]>,
 }
 
-/// Where a link is kept.
+/// Location of a link.
 #[derive(Clone, Copy)]
-enum Place {
+enum LinkLocation {
     Root,
     Slot(usize),
 }
 
 #[derive(Clone)]
 pub(super) struct PrefixTrie<const N: usize> {
-    /// The entry with the prefix of no bits.
+    /// Entry with the empty prefix.
     default: u32,
     root: u32,
-    /// Of all nodes, [`FANOUT`] each.
+    /// Slots of all nodes, [`FANOUT`] each.
     slots: Vec<Slot>,
     nodes: Vec<Node>,
     buckets: Vec<Bucket<N>>,
     free_nodes: Vec<u32>,
     free_buckets: Vec<u32>,
-    /// Start and end of the field with the prefix, if other fields lie behind it.
-    not_last: Option<(usize, usize)>,
+    /// Start and end of the LPM field if other fields follow it.
+    inner_prefix_field: Option<(usize, usize)>,
 }
 
 impl<const N: usize> PrefixTrie<N> {
@@ -119,14 +119,14 @@ impl<const N: usize> PrefixTrie<N> {
             buckets: Vec::new(),
             free_nodes: Vec::new(),
             free_buckets: Vec::new(),
-            not_last: spec.prefix_field().filter(|(_, end)| *end != spec.bytes()),
+            inner_prefix_field: spec.prefix_field().filter(|(_, end)| *end != spec.bytes()),
         }
     }
 
-    /// The key with the prefix's field moved to its end.
+    /// Key with the LPM field moved to the end.
     #[inline]
     fn load(&self, key: &[u8]) -> Words<N> {
-        match self.not_last {
+        match self.inner_prefix_field {
             None => Words::load(key),
             Some((start, end)) => {
                 let mut moved = SmallVec::<[u8; WILD_KEY_MAX_BYTES]>::new();
@@ -168,17 +168,17 @@ impl<const N: usize> PrefixTrie<N> {
         best
     }
 
-    fn link_at(&self, place: Place) -> u32 {
+    fn link_at(&self, place: LinkLocation) -> u32 {
         match place {
-            Place::Root => self.root,
-            Place::Slot(slot) => self.slots.get(slot).map_or(END, |slot| slot.next),
+            LinkLocation::Root => self.root,
+            LinkLocation::Slot(slot) => self.slots.get(slot).map_or(END, |slot| slot.next),
         }
     }
 
-    fn set_link(&mut self, place: Place, link: u32) {
+    fn set_link(&mut self, place: LinkLocation, link: u32) {
         match place {
-            Place::Root => self.root = link,
-            Place::Slot(slot) => {
+            LinkLocation::Root => self.root = link,
+            LinkLocation::Slot(slot) => {
                 if let Some(slot) = self.slots.get_mut(slot) {
                     slot.next = link;
                 }
@@ -191,7 +191,7 @@ impl<const N: usize> PrefixTrie<N> {
             self.default = item.entry;
             return;
         }
-        let (mut place, mut depth) = (Place::Root, 0);
+        let (mut place, mut depth) = (LinkLocation::Root, 0);
         loop {
             let link = self.link_at(place);
             if link == END {
@@ -209,7 +209,7 @@ impl<const N: usize> PrefixTrie<N> {
                     self.add_stub(link, stub, item.entry);
                     return;
                 }
-                place = Place::Slot(link as usize * FANOUT + usize::from(item.value.byte(depth)));
+                place = LinkLocation::Slot(link as usize * FANOUT + usize::from(item.value.byte(depth)));
                 depth += 1;
             }
         }
@@ -234,8 +234,8 @@ impl<const N: usize> PrefixTrie<N> {
         }
     }
 
-    /// Makes a full bucket a node.
-    fn burst(&mut self, place: Place, bucket: u32, depth: usize) {
+    /// Converts a full bucket to a node.
+    fn burst(&mut self, place: LinkLocation, bucket: u32, depth: usize) {
         let items = match self.buckets.get_mut(bucket as usize) {
             Some(bucket) => std::mem::take(&mut bucket.items),
             None => return,
@@ -249,8 +249,8 @@ impl<const N: usize> PrefixTrie<N> {
                 self.add_stub(node, stub, item.entry);
                 continue;
             }
-            // No more than were in the bucket that burst, so they fit even if all go on together.
-            let below = Place::Slot(node as usize * FANOUT + usize::from(item.value.byte(depth)));
+            // The items come from one bucket, so they fit even if all share the next byte.
+            let below = LinkLocation::Slot(node as usize * FANOUT + usize::from(item.value.byte(depth)));
             if self.link_at(below) == END {
                 let bucket = self.new_bucket();
                 self.set_link(below, bucket | BUCKET);
@@ -282,7 +282,7 @@ impl<const N: usize> PrefixTrie<N> {
         }
     }
 
-    /// Sets the best entry of those slots that a prefix covers and no longer one does.
+    /// Sets the best entry of the slots that a prefix covers, except slots covered by a longer prefix.
     fn cover(&mut self, node: u32, stub: Stub, best: u32) {
         let first = node as usize * FANOUT;
         let (Some(node), Some(slots)) = (
@@ -294,7 +294,7 @@ impl<const N: usize> PrefixTrie<N> {
         if let Some(covered) = slots.get_mut(stub.slots()) {
             covered.iter_mut().for_each(|slot| slot.best = best);
         }
-        // Those with more bits come later in the order, and the longer paints over the shorter.
+        // Longer prefixes come later in the order and overwrite shorter ones.
         let longer = node.stubs.partition_point(|(other, _)| other.bits <= stub.bits);
         for (other, entry) in node.stubs.get(longer..).unwrap_or_default() {
             if other.cut(stub.bits) == stub
@@ -329,8 +329,8 @@ impl<const N: usize> PrefixTrie<N> {
             self.default = NONE;
             return;
         }
-        let mut way: SmallVec<[(Place, u32); 16]> = SmallVec::new();
-        let (mut place, mut depth) = (Place::Root, 0);
+        let mut path: SmallVec<[(LinkLocation, u32); 16]> = SmallVec::new();
+        let (mut place, mut depth) = (LinkLocation::Root, 0);
         loop {
             let link = self.link_at(place);
             if link & BUCKET != 0 {
@@ -339,7 +339,7 @@ impl<const N: usize> PrefixTrie<N> {
                 }
                 break;
             }
-            way.push((place, link));
+            path.push((place, link));
             let item = Item {
                 value: *value,
                 bits,
@@ -349,10 +349,10 @@ impl<const N: usize> PrefixTrie<N> {
                 self.remove_stub(link, stub);
                 break;
             }
-            place = Place::Slot(link as usize * FANOUT + usize::from(value.byte(depth)));
+            place = LinkLocation::Slot(link as usize * FANOUT + usize::from(value.byte(depth)));
             depth += 1;
         }
-        for (place, link) in way.into_iter().rev() {
+        for (place, link) in path.into_iter().rev() {
             let Some(node) = self.nodes.get_mut(link as usize) else {
                 continue;
             };
@@ -364,7 +364,7 @@ impl<const N: usize> PrefixTrie<N> {
         }
     }
 
-    fn remove_from_bucket(&mut self, place: Place, bucket: u32, value: &Words<N>, bits: u32) {
+    fn remove_from_bucket(&mut self, place: LinkLocation, bucket: u32, value: &Words<N>, bits: u32) {
         let Some(found) = self.buckets.get_mut(bucket as usize) else {
             return;
         };
@@ -377,7 +377,7 @@ impl<const N: usize> PrefixTrie<N> {
         }
     }
 
-    /// The entry with exactly this prefix.
+    /// Entry with exactly this prefix.
     fn find(&self, value: &Words<N>, bits: u32) -> Option<u32> {
         if bits == 0 {
             return (self.default != NONE).then_some(self.default);
@@ -409,7 +409,7 @@ impl<const N: usize> PrefixTrie<N> {
     }
 }
 
-/// The prefix as it ends within the byte of a node at this depth, if it does.
+/// Stub of a prefix that ends within the byte of a node at this depth; `None` otherwise.
 fn stub_of<const N: usize>(item: &Item<N>, depth: usize) -> Option<Stub> {
     let bits = u8::try_from(item.bits.checked_sub(8 * depth as u32)?)
         .ok()
@@ -431,7 +431,7 @@ impl<const N: usize> Index for PrefixTrie<N> {
         slots.get(self.search(&self.load(key)) as usize)?.as_ref()
     }
 
-    fn same(&self, key: &MatchKey) -> Option<u32> {
+    fn find_key(&self, key: &MatchKey) -> Option<u32> {
         self.find(&self.load(key.value()), key.prefix_bits()?)
     }
 
@@ -452,8 +452,8 @@ impl<const N: usize> Index for PrefixTrie<N> {
         }
     }
 
-    fn exchange(&mut self, _: &Arc<Entry>) {
-        // The trie knows entries by index.
+    fn replace(&mut self, _: &Arc<Entry>) {
+        // The trie refers to entries by index, so a replaced entry needs no update.
     }
 
     fn boxed_clone(&self) -> Box<dyn Index> {

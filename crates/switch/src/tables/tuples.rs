@@ -1,9 +1,9 @@
-//! Ternary and range matching by tuple-space search (Srinivasan, Suri, Varghese, SIGCOMM 1999): the entries with one
-//! mask are a hash table, and a lookup asks the tables one after another.
+//! Ternary and range matching by tuple space search (Srinivasan, Suri, Varghese, SIGCOMM 1999): the entries with equal mask
+//! form a hash table, and a lookup searches these tables one by one.
 //!
-//! The tables are asked in the order of their best entry, so that a lookup ends as soon as no table left can beat what
-//! it has found. A range is no bits of the mask but a check of what the hash table found: entries that differ in
-//! nothing but ranges are walked in the order in which they win.
+//! The tables are ordered by their best entry, so a lookup ends when no remaining table can contain a better entry. A range
+//! does not contribute to the mask; it is checked after the hash lookup. Entries that differ only in ranges are searched in
+//! the order of their rank.
 
 use super::entry::Entry;
 use super::hash::HashSeed;
@@ -15,32 +15,32 @@ use smallvec::SmallVec;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// An entry and its place in the order in which entries win.
+/// Entry with its rank; the lowest rank wins.
 #[derive(Clone)]
 struct Ranked {
     rank: u64,
     entry: Arc<Entry>,
 }
 
-/// Entries with one mask and one value, the one that wins first.
+/// Entries with equal mask and value, best rank first.
 type Cell = SmallVec<[Ranked; 1]>;
 
-/// All entries with one mask.
+/// All entries with equal mask.
 #[derive(Clone)]
 struct Tuple<const N: usize> {
     mask: Words<N>,
     cells: HashMap<Words<N>, Cell, HashSeed>,
-    /// Of all entries, so that the best is known again when the best has gone.
+    /// Ranks of all entries, to find the best entry after a removal.
     ranks: BTreeSet<u64>,
 }
 
 #[derive(Clone)]
 pub(super) struct TupleSpace<const N: usize> {
     tuples: Vec<Tuple<N>>,
-    /// Rank of the best entry of each tuple that has any, with the tuple's place, in order.
+    /// Rank of the best entry and index of each non-empty tuple, in order.
     order: Vec<(u64, u32)>,
     by_mask: HashMap<Words<N>, u32, HashSeed>,
-    /// Places of tuples without entries.
+    /// Indices of empty tuples.
     free: Vec<u32>,
     seed: HashSeed,
 }
@@ -64,7 +64,7 @@ impl<const N: usize> TupleSpace<N> {
             .get(&Words::load(key.value()))
     }
 
-    /// The tuple with this mask; makes it if there is none.
+    /// Index of the tuple with this mask, created on demand.
     fn place(&mut self, mask: Words<N>) -> u32 {
         if let Some(place) = self.by_mask.get(&mask) {
             return *place;
@@ -86,7 +86,7 @@ impl<const N: usize> TupleSpace<N> {
         place
     }
 
-    /// Runs a change of one tuple's ranks and puts the tuple where its best entry then belongs.
+    /// Changes the ranks of a tuple and restores the order of the tuples.
     fn reorder(&mut self, place: u32, change: impl FnOnce(&mut Tuple<N>)) {
         let Some(tuple) = self.tuples.get_mut(place as usize) else {
             return;
@@ -97,7 +97,7 @@ impl<const N: usize> TupleSpace<N> {
         if before == after {
             return;
         }
-        // Ranks are unique: they hold the index of the entry.
+        // Ranks are unique because they contain the index of the entry.
         if let Some(Ok(at)) = before.map(|rank| self.order.binary_search_by_key(&rank, |(rank, _)| *rank)) {
             self.order.remove(at);
         }
@@ -141,7 +141,7 @@ impl<const N: usize> Index for TupleSpace<N> {
         best.map(|ranked| &ranked.entry)
     }
 
-    fn same(&self, key: &MatchKey) -> Option<u32> {
+    fn find_key(&self, key: &MatchKey) -> Option<u32> {
         let same = self.cell(key)?.iter().find(|ranked| ranked.entry.key == *key)?;
         Some(same.entry.handle.index)
     }
@@ -180,7 +180,7 @@ impl<const N: usize> Index for TupleSpace<N> {
         });
     }
 
-    fn exchange(&mut self, entry: &Arc<Entry>) {
+    fn replace(&mut self, entry: &Arc<Entry>) {
         let rank = entry.key.rank(entry.handle.index);
         let Some(place) = self.by_mask.get(&mask_of(&entry.key)) else {
             return;

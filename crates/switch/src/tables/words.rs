@@ -1,31 +1,31 @@
-//! Keys as a few machine words, so that masking, hashing and comparing them needs no loop over bytes.
+//! Keys as machine words, so masking, hashing and comparison need no loop over bytes.
 
 use std::hash::{Hash, Hasher};
 
 /// Bytes in one word.
 const WORD_BYTES: usize = 8;
 
-/// A key of at most `8 * N` bytes, big-endian, left-aligned, the rest zero.
+/// Key of at most `8 * N` bytes, big-endian, left-aligned, zero-padded.
 ///
-/// Two keys of one length are equal, and ordered, exactly as their byte strings are.
+/// Keys of equal length have the same equality and order as their byte strings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Words<const N: usize>([u64; N]);
 
 impl<const N: usize> Words<N> {
-    /// Takes the first `8 * N` bytes of a key; a shorter key is filled up with zeros.
+    /// Loads the first `8 * N` bytes of a key; a shorter key is zero-padded.
     #[inline]
     pub(super) fn load(bytes: &[u8]) -> Self {
         let mut words = [0; N];
         for (word, chunk) in words.iter_mut().zip(bytes.chunks(WORD_BYTES)) {
             *word = match chunk.first_chunk::<WORD_BYTES>() {
-                Some(whole) => u64::from_be_bytes(*whole),
+                Some(eight_bytes) => u64::from_be_bytes(*eight_bytes),
                 None => left_aligned(chunk),
             };
         }
         Self(words)
     }
 
-    /// The bits that are also in `mask`.
+    /// Bitwise AND with `mask`.
     #[inline]
     pub(super) fn and(&self, mask: &Self) -> Self {
         let mut words = self.0;
@@ -35,7 +35,7 @@ impl<const N: usize> Words<N> {
         Self(words)
     }
 
-    /// The byte with this number, counted from the most significant; zero past the end.
+    /// Byte with this index, counted from the most significant; zero past the end.
     #[inline]
     pub(super) fn byte(&self, index: usize) -> u8 {
         let shift = 8 * (WORD_BYTES - 1 - index % WORD_BYTES);
@@ -44,7 +44,7 @@ impl<const N: usize> Words<N> {
             .map_or(0, |word| (word >> shift) as u8)
     }
 
-    /// How many leading bits both keys have in common.
+    /// Number of common leading bits.
     #[inline]
     pub(super) fn common_prefix(&self, other: &Self) -> u32 {
         let mut bits = 0;
@@ -59,7 +59,7 @@ impl<const N: usize> Words<N> {
     }
 }
 
-/// At most seven bytes in the upper end of a word, by two loads that overlap instead of a loop.
+/// Loads at most seven bytes into the upper end of a word with two overlapping loads instead of a loop.
 #[inline]
 fn left_aligned(chunk: &[u8]) -> u64 {
     let spare_bits = 8 * (WORD_BYTES - chunk.len().min(WORD_BYTES)) as u32;
@@ -77,7 +77,7 @@ fn left_aligned(chunk: &[u8]) -> u64 {
 impl<const N: usize> Hash for Words<N> {
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // Not as a slice: that would also hash the number of words, which is the same for all.
+        // Not hashed as a slice: that would also hash the number of words, which is constant.
         for word in self.0 {
             state.write_u64(word);
         }
@@ -91,7 +91,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_byte_is_where_the_string_has_it(bytes in proptest::collection::vec(any::<u8>(), 0..=16)) {
+        fn bytes_have_the_same_positions_as_in_the_string(bytes in proptest::collection::vec(any::<u8>(), 0..=16)) {
             let words = Words::<2>::load(&bytes);
             for index in 0..20 {
                 prop_assert_eq!(words.byte(index), bytes.get(index).copied().unwrap_or(0));

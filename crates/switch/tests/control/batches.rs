@@ -1,4 +1,4 @@
-//! Batches that fail: what is left of them.
+//! Failed batches and their remaining effects.
 
 use linewarden_p4runtime::data::Data;
 use linewarden_p4runtime::entity::*;
@@ -14,20 +14,20 @@ const RATE: MeterConfig = MeterConfig {
     excess_burst: 0,
 };
 
-/// One update of every kind, on the program that has everything.
+/// One update of every kind, on the program with all features.
 fn of_every_kind(of: &Controller) -> Vec<Update> {
     let info = of.info();
-    let profile = info.profiles().named("In.ports").unwrap().id;
+    let profile = info.profiles().by_name_or_alias("In.ports").unwrap().id;
     let forward = |port| EntryAction::Action(of.action("In.forward", &[port]));
     let one_shot = EntryAction::OneShot(ActionSet {
         group_action: None,
         actions: vec![WeightedAction {
             action: of.action("In.route", &[1, 2]),
             weight: 1,
-            watch: None,
+            watch_port: None,
         }],
-        mode: SelectionMode::OfSelector,
-        size: SizeMode::OfSelector,
+        mode: SelectionMode::SelectorDefault,
+        size: SizeMode::SelectorDefault,
     });
     let any = FieldMatch::Lpm {
         value: bits(32, 0),
@@ -69,11 +69,15 @@ fn of_every_kind(of: &Controller) -> Vec<Update> {
             packet_length_bytes: 64,
         })),
         Update::ValueSet {
-            id: info.value_sets().named("Parse.tunnel_types").unwrap().id,
+            id: info
+                .value_sets()
+                .by_name_or_alias("Parse.tunnel_types")
+                .unwrap()
+                .id,
             members: vec![vec![exact(16, 0x1111)]],
         },
         Update::Digest(Change::Insert(Digest {
-            id: info.digests().named("learned_t").unwrap().id,
+            id: info.digests().by_name_or_alias("learned_t").unwrap().id,
             config: DigestConfig::default(),
         })),
     ]
@@ -84,18 +88,18 @@ fn of_every_cell(of: &Controller) -> Vec<Update> {
     let info = of.info();
     vec![
         Update::Counter {
-            id: info.counters().named("In.seen_by_port").unwrap().id,
+            id: info.counters().by_name_or_alias("In.seen_by_port").unwrap().id,
             index: None,
             data: Some(CounterData { bytes: 9, packets: 1 }),
         },
         Update::Meter {
-            id: info.meters().named("In.rate_by_port").unwrap().id,
+            id: info.meters().by_name_or_alias("In.rate_by_port").unwrap().id,
             index: Some(2),
             config: Some(RATE),
             reset_counters: false,
         },
         Update::Register {
-            id: info.registers().named("In.last_seen").unwrap().id,
+            id: info.registers().by_name_or_alias("In.last_seen").unwrap().id,
             index: Some(15),
             data: Data::Bits(bits(48, 0xffff_ffff_ffff)),
         },
@@ -108,9 +112,9 @@ fn failing(of: &Controller) -> Update {
 }
 
 #[test]
-fn a_batch_that_is_all_or_none_leaves_nothing_when_its_last_update_fails() {
-    let (_lab, mut controller) = Lab::with(&everything());
-    let before = controller.everything();
+fn atomic_batch_makes_no_change_if_its_last_update_fails() {
+    let (_lab, mut controller) = SwitchFixture::with(&everything());
+    let before = controller.read_all();
     for (atomicity, with_cells) in [
         (Atomicity::RollbackOnError, true),
         (Atomicity::DataplaneAtomic, false),
@@ -120,22 +124,22 @@ fn a_batch_that_is_all_or_none_leaves_nothing_when_its_last_update_fails() {
             updates.extend(of_every_cell(&controller));
         }
         updates.push(failing(&controller));
-        let mut wanted = vec![Code::Aborted; updates.len()];
-        *wanted.last_mut().unwrap() = Code::NotFound;
-        assert_eq!(codes(controller.try_write(&updates, atomicity)), wanted);
-        assert_eq!(controller.everything(), before);
-        // And nothing that would be in the way of the same batch without its last update.
+        let mut expected = vec![Code::Aborted; updates.len()];
+        *expected.last_mut().unwrap() = Code::NotFound;
+        assert_eq!(codes(controller.try_write(&updates, atomicity)), expected);
+        assert_eq!(controller.read_all(), before);
+        // The same batch without its last update must succeed.
         updates.pop();
         controller.try_write(&updates, atomicity).unwrap();
-        assert_ne!(controller.everything(), before);
+        assert_ne!(controller.read_all(), before);
         controller.set(&everything());
-        assert_eq!(controller.everything(), before);
+        assert_eq!(controller.read_all(), before);
     }
 }
 
 #[test]
-fn a_batch_that_goes_on_keeps_what_succeeded() {
-    let (_lab, mut controller) = Lab::with(&everything());
+fn continue_on_error_batch_keeps_successful_updates() {
+    let (_lab, mut controller) = SwitchFixture::with(&everything());
     let mut updates = Vec::new();
     for update in of_every_kind(&controller)
         .into_iter()
@@ -144,64 +148,64 @@ fn a_batch_that_goes_on_keeps_what_succeeded() {
         updates.extend([update, failing(&controller)]);
     }
     let result = controller.try_write(&updates, Atomicity::ContinueOnError);
-    let wanted: Vec<Code> = (0..updates.len())
+    let expected: Vec<Code> = (0..updates.len())
         .map(|place| if place % 2 == 0 { Code::Ok } else { Code::NotFound })
         .collect();
-    assert_eq!(codes(result), wanted);
-    let after = controller.everything();
+    assert_eq!(codes(result), expected);
+    let after = controller.read_all();
     controller.set(&everything());
     let good: Vec<Update> = updates.into_iter().step_by(2).collect();
     controller.write(&good);
-    assert_eq!(controller.everything(), after);
+    assert_eq!(controller.read_all(), after);
 }
 
 #[test]
-fn cells_are_not_changed_in_one_step_with_others() {
-    let (_lab, mut controller) = Lab::with(&everything());
-    let before = controller.everything();
+fn cells_are_rejected_in_data_plane_atomic_batches() {
+    let (_lab, mut controller) = SwitchFixture::with(&everything());
+    let before = controller.read_all();
     for cell in of_every_cell(&controller).into_iter().skip(1) {
         let mut updates = of_every_kind(&controller);
         updates.push(cell.clone());
         let refused = controller.try_write(&updates, Atomicity::DataplaneAtomic);
-        let Err(Refusal::Refused(status)) = refused else {
+        let Err(Refusal::Rejected(status)) = refused else {
             panic!("{refused:?}");
         };
         assert_eq!(status.code(), Code::Unimplemented);
-        assert_eq!(controller.everything(), before);
-        // One cell alone has no steps.
+        assert_eq!(controller.read_all(), before);
+        // A single cell write is atomic.
         controller.try_write(&[cell], Atomicity::DataplaneAtomic).unwrap();
         controller.set(&everything());
     }
 }
 
 #[test]
-fn an_update_that_fails_half_way_leaves_nothing_of_itself() {
-    let (_lab, mut controller) = Lab::with(&everything());
-    let before = controller.everything();
+fn failed_update_is_rolled_back_completely() {
+    let (_lab, mut controller) = SwitchFixture::with(&everything());
+    let before = controller.read_all();
     let action = |port| WeightedAction {
         action: controller.action("In.route", &[1, port]),
         weight: 1,
-        watch: None,
+        watch_port: None,
     };
     let mut watching = action(2);
-    watching.watch = Some(port(2));
+    watching.watch_port = Some(port(2));
     let set = EntryAction::OneShot(ActionSet {
         group_action: None,
         actions: vec![action(1), watching],
-        mode: SelectionMode::OfSelector,
-        size: SizeMode::OfSelector,
+        mode: SelectionMode::SelectorDefault,
+        size: SizeMode::SelectorDefault,
     });
     let any = FieldMatch::Lpm {
         value: bits(32, 0),
         prefix_bits: 0,
     };
     let entry = controller.entry("In.routes", vec![exact(12, 0), any], set);
-    // More often than the selector has members.
+    // More often than the capacity of the selector.
     for _ in 0..200 {
         assert_eq!(
-            controller.refused(insert(entry.clone())).code,
+            controller.expect_write_error(insert(entry.clone())).code,
             Code::Unimplemented
         );
     }
-    assert_eq!(controller.everything(), before);
+    assert_eq!(controller.read_all(), before);
 }

@@ -7,7 +7,12 @@ use linewarden_p4runtime::error::Code;
 use crate::support::*;
 
 fn counter(controller: &mut Controller, index: u64) -> CounterData {
-    let id = controller.info().counters().named("In.received").unwrap().id;
+    let id = controller
+        .info()
+        .counters()
+        .by_name_or_alias("In.received")
+        .unwrap()
+        .id;
     let read = controller.read(Read::Counters {
         id: Some(id),
         index: Some(index),
@@ -19,9 +24,14 @@ fn counter(controller: &mut Controller, index: u64) -> CounterData {
 }
 
 #[test]
-fn counters_count_from_what_was_written() {
-    let (lab, mut controller) = Lab::with(&packets());
-    let id = controller.info().counters().named("In.received").unwrap().id;
+fn counters_count_from_the_written_value() {
+    let (lab, mut controller) = SwitchFixture::with(&packets());
+    let id = controller
+        .info()
+        .counters()
+        .by_name_or_alias("In.received")
+        .unwrap()
+        .id;
     let flow = controller.flow(1, "In.to_port", &[2]);
     let data = Some(CounterData {
         bytes: 1000,
@@ -65,13 +75,18 @@ fn counters_count_from_what_was_written() {
         entry: EntryRef::Default(flow.key.table),
         data: Some(data),
     };
-    assert_eq!(controller.refused(default).code, Code::Unimplemented);
+    assert_eq!(controller.expect_write_error(default).code, Code::Unimplemented);
 }
 
 #[test]
-fn registers_wider_than_a_machine_word_go_both_ways() {
-    let (lab, mut controller) = Lab::with(&packets());
-    let id = controller.info().registers().named("In.words").unwrap().id;
+fn registers_wider_than_a_machine_word_are_written_and_read() {
+    let (lab, mut controller) = SwitchFixture::with(&packets());
+    let id = controller
+        .info()
+        .registers()
+        .by_name_or_alias("In.words")
+        .unwrap()
+        .id;
     let word = 0x0123_4567_89ab_cdef_ffff_ffff_u128;
     let write = Update::Register {
         id,
@@ -89,19 +104,19 @@ fn registers_wider_than_a_machine_word_go_both_ways() {
     assert_eq!(read.len(), 8);
     for (place, cell) in read.into_iter().enumerate() {
         let value = if place == 5 { word + 1 } else { 0 };
-        let wanted = Entity::Register {
+        let expected = Entity::Register {
             id,
             index: place as u64,
             data: Data::Bits(bits(96, value)),
         };
-        assert_eq!(cell, wanted);
+        assert_eq!(cell, expected);
     }
-    let everywhere = Update::Register {
+    let all_cells = Update::Register {
         id,
         index: None,
         data: Data::Bits(bits(96, 9)),
     };
-    controller.write(&[everywhere]);
+    controller.write(&[all_cells]);
     let read = controller.read(Read::Registers {
         id: Some(id),
         index: None,
@@ -116,14 +131,19 @@ fn registers_wider_than_a_machine_word_go_both_ways() {
         index: Some(8),
         data: Data::Bits(bits(96, 0)),
     };
-    assert_eq!(controller.refused(beyond).code, Code::OutOfRange);
+    assert_eq!(controller.expect_write_error(beyond).code, Code::OutOfRange);
 }
 
 /// Rates of zero and buckets of two packets: the third packet is red.
 #[test]
-fn meters_mark_by_the_rates_that_were_written() {
-    let (lab, mut controller) = Lab::with(&packets());
-    let id = controller.info().meters().named("In.rates").unwrap().id;
+fn meters_mark_by_the_written_rates() {
+    let (lab, mut controller) = SwitchFixture::with(&packets());
+    let id = controller
+        .info()
+        .meters()
+        .by_name_or_alias("In.rates")
+        .unwrap()
+        .id;
     let flow = controller.flow(1, "In.police", &[2]);
     let config = MeterConfig {
         committed_rate: 0,
@@ -157,7 +177,7 @@ fn meters_mark_by_the_rates_that_were_written() {
     for number in 0..2u8 {
         assert_eq!(lab.receive(2)[14], number);
     }
-    // All four were taken once the counter says so.
+    // The counter shows that all four packets have been processed.
     let start = std::time::Instant::now();
     while counter(&mut controller, 1).packets < 4 {
         assert!(start.elapsed() < LONG);
@@ -178,13 +198,16 @@ fn meters_mark_by_the_rates_that_were_written() {
             ..config
         },
     ] {
-        assert_eq!(controller.refused(meter(Some(wrong))).code, Code::InvalidArgument);
+        assert_eq!(
+            controller.expect_write_error(meter(Some(wrong))).code,
+            Code::InvalidArgument
+        );
     }
 }
 
 #[test]
-fn a_direct_meter_is_its_entrys() {
-    let (_lab, mut controller) = Lab::with(&everything());
+fn direct_meter_belongs_to_its_entry() {
+    let (_lab, mut controller) = SwitchFixture::with(&everything());
     let config = MeterConfig {
         committed_rate: 1,
         committed_burst: 2,
@@ -214,7 +237,7 @@ fn a_direct_meter_is_its_entrys() {
     };
     controller.write(&[insert(entry.clone())]);
     assert_eq!(controller.entries("In.acl"), [entry.clone()]);
-    // A modification without a configuration takes it away.
+    // A modification without a configuration removes the configuration.
     let green = |entry: &TableEntry| TableEntry {
         resources: DirectResources {
             meter: None,
@@ -236,5 +259,5 @@ fn a_direct_meter_is_its_entrys() {
         config: Some(config),
         reset_counters: true,
     };
-    assert_eq!(controller.refused(marks).code, Code::Unimplemented);
+    assert_eq!(controller.expect_write_error(marks).code, Code::Unimplemented);
 }

@@ -1,39 +1,41 @@
-//! Evidence over gRPC, of what controllers do. That all of it is measured, every test of this directory checks at its end.
+//! Evidence of controller writes over gRPC. Every test in this directory ends with a check that all state is measured.
 
 use linewarden_evidence::encoding::{Class, Object};
 use linewarden_evidence::keys::{Ed25519Signer, Signer as _};
 use linewarden_evidence::statement::{Inventory, Nonce, verify};
 use linewarden_p4runtime::entity::*;
-use linewarden_p4runtime::evidence::{AskError, Client, Digests, Listing};
+use linewarden_p4runtime::evidence::{Client, Digests, EvidenceClientError, InventoryScope};
 
 use crate::support::*;
 
-fn client(lab: &Lab) -> Client {
+fn client(lab: &SwitchFixture) -> Client {
     lab.runtime
         .block_on(Client::connect(lab.address(), None))
         .unwrap()
 }
 
-fn digests(lab: &Lab) -> Digests {
+fn digests(lab: &SwitchFixture) -> Digests {
     lab.runtime
         .block_on(async { client_of(lab).await.digests().await })
         .unwrap()
 }
 
-async fn client_of(lab: &Lab) -> Client {
+async fn client_of(lab: &SwitchFixture) -> Client {
     Client::connect(lab.address(), None).await.unwrap()
 }
 
 #[test]
 fn without_a_program_there_is_no_evidence() {
-    let lab = Lab::start();
+    let lab = SwitchFixture::start();
     let refused = lab.runtime.block_on(client(&lab).digests()).unwrap_err();
-    assert!(matches!(refused, AskError::Refused(status) if status.message() == "no program runs yet"));
+    assert!(
+        matches!(refused, EvidenceClientError::Rejected(status) if status.message() == "no program is running")
+    );
 }
 
 #[test]
-fn what_a_controller_writes_shows_in_the_digest_that_it_is_of() {
-    let (lab, mut controller) = Lab::with(&packets());
+fn writes_of_a_controller_change_the_corresponding_digest() {
+    let (lab, mut controller) = SwitchFixture::with(&packets());
     let before = digests(&lab);
     assert_eq!((before.switch_id, before.boot_count), (SWITCH.0, BOOT.0));
     let flow = controller.flow(1, "In.to_port", &[2]);
@@ -50,8 +52,8 @@ fn what_a_controller_writes_shows_in_the_digest_that_it_is_of() {
 }
 
 #[test]
-fn a_meter_that_is_configured_beside_the_tables_is_in_their_digest() {
-    let (lab, mut controller) = Lab::with(&everything());
+fn meter_configuration_is_in_the_digest_of_tables() {
+    let (lab, mut controller) = SwitchFixture::with(&everything());
     let meters: Vec<_> = controller.info().meters().iter().map(|meter| meter.id).collect();
     let before = digests(&lab);
     let config = MeterConfig {
@@ -74,14 +76,14 @@ fn a_meter_that_is_configured_beside_the_tables_is_in_their_digest() {
 }
 
 #[test]
-fn a_statement_answers_its_nonce_and_names_every_entry() {
-    let (lab, mut controller) = Lab::with(&packets());
+fn statement_contains_the_nonce_and_lists_every_entry() {
+    let (lab, mut controller) = SwitchFixture::with(&packets());
     let flow = controller.flow(1, "In.to_port", &[2]);
     controller.write(&[insert(flow)]);
     let nonce = Nonce([0x3c; 32]);
     let attested = lab
         .runtime
-        .block_on(client(&lab).attest(nonce.0, Listing::ALL))
+        .block_on(client(&lab).attest(nonce.0, InventoryScope::ALL))
         .unwrap();
     let key = Ed25519Signer::from_pem(KEY).unwrap().public_key();
     let evidence = verify(&attested.statement, &key, nonce).unwrap();
@@ -95,8 +97,8 @@ fn a_statement_answers_its_nonce_and_names_every_entry() {
 }
 
 #[test]
-fn an_inventory_leaves_out_what_it_is_told_to() {
-    let (lab, mut controller) = Lab::with(&packets());
+fn inventory_omits_excluded_objects() {
+    let (lab, mut controller) = SwitchFixture::with(&packets());
     let flow = controller.flow(1, "In.to_port", &[2]);
     let info = controller.info();
     let table = info.tables().iter().find(|table| table.id == flow.key.table);
@@ -107,25 +109,25 @@ fn an_inventory_leaves_out_what_it_is_told_to() {
     controller.write(&[insert(flow)]);
     let nonce = Nonce([0x3c; 32]);
     let key = Ed25519Signer::from_pem(KEY).unwrap().public_key();
-    let ask = |without: &str| {
-        let listing = Listing::AllBut(vec![without.to_owned()]);
+    let attest_without = |without: &str| {
+        let listing = InventoryScope::AllExcept(vec![without.to_owned()]);
         lab.runtime.block_on(client(&lab).attest(nonce.0, listing))
     };
     for (without, is_listed) in [("table:others", true), (&*format!("table:{}", rows.name), false)] {
-        let attested = ask(without).unwrap();
+        let attested = attest_without(without).unwrap();
         let evidence = verify(&attested.statement, &key, nonce).unwrap();
         let inventory = Inventory::read(&attested.inventory.unwrap()).unwrap();
         let proven = inventory.prove(&evidence).unwrap();
         assert_eq!(proven.entries(&rows).is_some(), is_listed);
     }
     assert!(
-        matches!(ask("chair:rows"), Err(AskError::Refused(status)) if status.message().contains("chair"))
+        matches!(attest_without("chair:rows"), Err(EvidenceClientError::Rejected(status)) if status.message().contains("chair"))
     );
 }
 
 #[test]
-fn another_program_is_another_digest_and_later_numbers() {
-    let (lab, mut controller) = Lab::with(&packets());
+fn new_program_changes_the_digest_and_continues_sequence_numbers() {
+    let (lab, mut controller) = SwitchFixture::with(&packets());
     let before = digests(&lab);
     controller.set(&everything());
     let after = digests(&lab);

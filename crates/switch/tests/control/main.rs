@@ -1,11 +1,11 @@
-//! Control by P4Runtime: this project's client, the server, and the switch with packets in memory.
+//! P4Runtime control plane: client, server, and a switch with in-memory ports.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
-mod ageing;
 mod batches;
 mod cells;
 mod evidence;
+mod idle_timeouts;
 mod packets;
 mod pipeline;
 mod profiles;

@@ -1,6 +1,6 @@
 //! Packets between controller and switch, digests, copies.
 
-use linewarden_p4runtime::client::Told;
+use linewarden_p4runtime::client::StreamEvent;
 use linewarden_p4runtime::data::Data;
 use linewarden_p4runtime::entity::*;
 use linewarden_p4runtime::error::Code;
@@ -8,16 +8,19 @@ use linewarden_p4runtime::error::Code;
 use crate::support::*;
 
 #[test]
-fn a_packet_goes_to_the_controller_and_comes_back() {
-    let (lab, mut controller) = Lab::with(&packets());
+fn a_packet_is_sent_to_the_controller_and_returned() {
+    let (lab, mut controller) = SwitchFixture::with(&packets());
     let flow = controller.flow(1, "In.to_controller", &[5]);
     controller.write(&[insert(flow)]);
     let sent = frame(1, 0x1234, b"for the controller");
     lab.send(3, &sent);
     let metadata = vec![bits(9, 3), bits(7, 5)];
     let payload = sent.clone();
-    assert_eq!(controller.told(), Told::PacketIn { metadata, payload });
-    // The worker sleeps by now, or soon: each packet wakes it.
+    assert_eq!(
+        controller.next_event(),
+        StreamEvent::PacketIn { metadata, payload }
+    );
+    // The worker sleeps now or soon: each packet must wake it.
     for port in [2, 0, 2] {
         controller.packet_out(port, &sent);
         assert_eq!(lab.receive(port.into()), sent);
@@ -26,13 +29,13 @@ fn a_packet_goes_to_the_controller_and_comes_back() {
 
 #[test]
 fn packets_of_a_switch_without_a_program_are_refused() {
-    let lab = Lab::start();
+    let lab = SwitchFixture::start();
     let mut controller = lab.controller();
     let refused = controller.try_set(&linewarden_p4runtime::target::Pipeline {
         device_config: b"no program"[..].into(),
         ..packets()
     });
-    let Err(Refusal::Refused(status)) = refused else {
+    let Err(Refusal::Rejected(status)) = refused else {
         panic!("{refused:?}");
     };
     assert_eq!(status.code(), Code::InvalidArgument);
@@ -42,7 +45,7 @@ fn packets_of_a_switch_without_a_program_are_refused() {
 
 #[test]
 fn multicast_copies_carry_their_instances() {
-    let (lab, mut controller) = Lab::with(&packets());
+    let (lab, mut controller) = SwitchFixture::with(&packets());
     let copy = |number, instance| Replica {
         port: port(number),
         instance,
@@ -88,19 +91,19 @@ fn multicast_copies_carry_their_instances() {
             replicas,
             ..group.clone()
         }));
-        assert_eq!(controller.refused(update).code, code);
+        assert_eq!(controller.expect_write_error(update).code, code);
     }
     let high = MulticastGroup {
         id: 65_536.into(),
         ..group
     };
     let update = Update::MulticastGroup(Change::Insert(high));
-    assert_eq!(controller.refused(update).code, Code::InvalidArgument);
+    assert_eq!(controller.expect_write_error(update).code, Code::InvalidArgument);
 }
 
 #[test]
-fn clones_go_where_their_session_says_and_no_longer_than_that() {
-    let (lab, mut controller) = Lab::with(&packets());
+fn clones_follow_their_session_until_it_is_deleted() {
+    let (lab, mut controller) = SwitchFixture::with(&packets());
     let copy = |number, instance| Replica {
         port: port(number),
         instance,
@@ -120,8 +123,8 @@ fn clones_go_where_their_session_says_and_no_longer_than_that() {
     let sent = frame(1, 0x1234, b"twice, and the second time cut off");
     lab.send(0, &sent);
     assert_eq!(lab.receive(2), sent);
-    // The length is that of the frame that leaves, header included.
-    let Told::PacketIn { payload, .. } = controller.told() else {
+    // The length is that of the sent frame, including the header.
+    let StreamEvent::PacketIn { payload, .. } = controller.next_event() else {
         panic!("no packet");
     };
     assert_eq!(payload, sent[..18]);
@@ -140,9 +143,9 @@ fn clones_go_where_their_session_says_and_no_longer_than_that() {
 }
 
 #[test]
-fn digests_are_told_once_until_they_are_acknowledged() {
-    let (lab, mut controller) = Lab::with(&packets());
-    let id = controller.info().digests().named("seen_t").unwrap().id;
+fn digests_are_sent_once_until_acknowledged() {
+    let (lab, mut controller) = SwitchFixture::with(&packets());
+    let id = controller.info().digests().by_name_or_alias("seen_t").unwrap().id;
     let digest = Digest {
         id,
         config: DigestConfig {
@@ -159,7 +162,7 @@ fn digests_are_told_once_until_they_are_acknowledged() {
     lab.send(3, &frame(1, 0x1234, b"from 3"));
     let mut ports = Vec::new();
     for _ in 0..2 {
-        let Told::Digest(list) = controller.told() else {
+        let StreamEvent::Digest(list) = controller.next_event() else {
             panic!("no digest");
         };
         let [Data::Struct(members)] = &list.data[..] else {
@@ -174,19 +177,19 @@ fn digests_are_told_once_until_they_are_acknowledged() {
 }
 
 #[test]
-fn a_value_set_decides_what_the_parser_takes() {
-    let (lab, mut controller) = Lab::with(&everything());
+fn value_set_determines_accepted_packets() {
+    let (lab, mut controller) = SwitchFixture::with(&everything());
     let id = controller
         .info()
         .value_sets()
-        .named("Parse.tunnel_types")
+        .by_name_or_alias("Parse.tunnel_types")
         .unwrap()
         .id;
     let set = |types: &[u128]| Update::ValueSet {
         id,
         members: types.iter().map(|of| vec![exact(16, *of)]).collect(),
     };
-    // An IPv4 packet that no route takes leaves by port 0, all others go where the default action says.
+    // An IPv4 packet without a route is sent to port 0; other packets follow the default action.
     let default = DefaultEntry {
         table: controller.table("In.everywhere"),
         action: Some(controller.action("In.forward", &[3])),
@@ -209,16 +212,16 @@ fn a_value_set_decides_what_the_parser_takes() {
     controller.write(&[set(&[])]);
     lab.send(1, &sent);
     assert_eq!(lab.receive(3), sent);
-    let refused = controller.refused(set(&[1, 2, 3, 4, 5]));
+    let refused = controller.expect_write_error(set(&[1, 2, 3, 4, 5]));
     assert_eq!(refused.code, Code::ResourceExhausted);
 }
 
 #[test]
-fn a_server_that_ends_ends_its_streams() {
-    let (mut lab, mut controller) = Lab::with(&packets());
+fn a_stopped_server_ends_its_streams() {
+    let (mut lab, mut controller) = SwitchFixture::with(&packets());
     lab.stop_server();
     let ended = lab.runtime.block_on(controller.events.next());
-    let Err(Refusal::Refused(status)) = ended else {
+    let Err(Refusal::Rejected(status)) = ended else {
         panic!("{ended:?}");
     };
     assert_eq!(status.code(), Code::Unavailable);

@@ -1,4 +1,4 @@
-//! Programs: verified, prepared, exchanged under traffic, and what was written taken along.
+//! Pipelines: verify, save, commit under traffic, and reconcile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,8 +11,8 @@ use linewarden_p4runtime::target::{Pipeline, Target};
 
 use crate::support::*;
 
-/// The same program in other bytes.
-fn respelt(pipeline: &Pipeline) -> Pipeline {
+/// The same program with different bytes.
+fn reformatted(pipeline: &Pipeline) -> Pipeline {
     let json: serde_json::Value = serde_json::from_slice(&pipeline.device_config).unwrap();
     let spaced = serde_json::to_vec_pretty(&json).unwrap();
     assert_ne!(*pipeline.device_config, *spaced);
@@ -23,13 +23,13 @@ fn respelt(pipeline: &Pipeline) -> Pipeline {
 }
 
 #[test]
-fn a_p4info_that_does_not_fit_is_refused_by_name() {
+fn mismatched_p4info_is_rejected_with_the_element_name() {
     let text = std::fs::read_to_string(concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../p4runtime/tests/data/everything.p4info.txtpb"
     ));
     let text = text.unwrap();
-    let lab = Lab::start();
+    let lab = SwitchFixture::start();
     for (from, to, named) in [
         ("name: \"In.mac\"", "name: \"In.macs\"", "table \"In.macs\""),
         ("name: \"In.route\"", "name: \"In.way\"", "action \"In.way\""),
@@ -105,8 +105,8 @@ fn a_p4info_that_does_not_fit_is_refused_by_name() {
 }
 
 #[test]
-fn every_compiled_program_of_ours_can_be_controlled() {
-    let lab = Lab::start();
+fn every_compiled_program_can_be_controlled() {
+    let lab = SwitchFixture::start();
     let directory = "../../p4/compiled";
     let mut programs = 0;
     for file in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../p4/compiled")).unwrap() {
@@ -120,13 +120,13 @@ fn every_compiled_program_of_ours_can_be_controlled() {
     assert!(programs > 10);
 }
 
-/// Writes go to the program that is prepared, packets through the one that runs.
+/// Writes refer to the saved program, packets use the running one.
 #[test]
-fn a_program_is_prepared_while_another_one_runs() {
-    let (lab, mut controller) = Lab::with(&packets());
+fn program_is_prepared_while_another_one_runs() {
+    let (lab, mut controller) = SwitchFixture::with(&packets());
     let running = controller.flow(1, "In.to_port", &[1]);
     controller.write(&[insert(running.clone())]);
-    lab.control.save(&respelt(&packets())).unwrap();
+    lab.control.save(&reformatted(&packets())).unwrap();
     assert_eq!(controller.entries("In.flows"), []);
     let prepared = controller.flow(1, "In.to_port", &[2]);
     controller.write(&[insert(prepared.clone())]);
@@ -164,12 +164,12 @@ fn fill(controller: &mut Controller) {
             is_const: false,
         })),
         Update::Register {
-            id: info.registers().named("In.words").unwrap().id,
+            id: info.registers().by_name_or_alias("In.words").unwrap().id,
             index: Some(7),
             data: Data::Bits(bits(96, 1 << 95)),
         },
         Update::Meter {
-            id: info.meters().named("In.rates").unwrap().id,
+            id: info.meters().by_name_or_alias("In.rates").unwrap().id,
             index: Some(3),
             config: Some(MeterConfig {
                 committed_rate: 1,
@@ -196,38 +196,38 @@ fn fill(controller: &mut Controller) {
 }
 
 #[test]
-fn what_was_written_is_taken_along_or_nothing_changes() {
-    let (lab, mut controller) = Lab::with(&packets());
+fn reconcile_keeps_written_state_or_makes_no_change() {
+    let (lab, mut controller) = SwitchFixture::with(&packets());
     fill(&mut controller);
-    let before = controller.everything();
-    controller.reconcile(&respelt(&packets())).unwrap();
-    assert_eq!(controller.everything(), before);
+    let before = controller.read_all();
+    controller.reconcile(&reformatted(&packets())).unwrap();
+    assert_eq!(controller.read_all(), before);
     // The same program keeps running.
-    controller.reconcile(&respelt(&packets())).unwrap();
-    assert_eq!(controller.everything(), before);
+    controller.reconcile(&reformatted(&packets())).unwrap();
+    assert_eq!(controller.read_all(), before);
     let sent = frame(2, 0x1234, b"copied");
     lab.send(0, &sent);
     for port in [1, 2] {
         assert_eq!(lab.receive(port), sent);
     }
-    let before = controller.everything();
+    let before = controller.read_all();
     let refused = controller.reconcile(&everything());
-    let Err(Refusal::Refused(status)) = refused else {
+    let Err(Refusal::Rejected(status)) = refused else {
         panic!("{refused:?}");
     };
     assert_eq!(status.code(), Code::InvalidArgument);
-    assert_eq!(controller.everything(), before);
+    assert_eq!(controller.read_all(), before);
     lab.send(0, &sent);
     assert_eq!(lab.receive(1), sent);
 }
 
 #[test]
-fn no_packet_is_lost_while_programs_are_exchanged() {
+fn no_packet_is_lost_during_program_changes() {
     const PACKETS: u32 = 20_000;
-    let (lab, mut controller) = Lab::with(&packets());
+    let (lab, mut controller) = SwitchFixture::with(&packets());
     let flow = controller.flow(1, "In.to_port", &[1]);
     controller.write(&[insert(flow)]);
-    let (one, other) = (packets(), respelt(&packets()));
+    let (one, other) = (packets(), reformatted(&packets()));
     let done = AtomicBool::new(false);
     let exchanged = std::thread::scope(|scope| {
         let exchanging = scope.spawn(|| {

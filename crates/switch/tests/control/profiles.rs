@@ -1,4 +1,4 @@
-//! Members, groups and one-shot entries, and the packets that they lead.
+//! Members, groups and one-shot entries, and their effect on packets.
 
 use std::collections::BTreeMap;
 use std::slice::from_ref;
@@ -10,7 +10,7 @@ use linewarden_p4runtime::ids::ProfileId;
 use crate::support::*;
 
 fn selector(of: &Controller) -> ProfileId {
-    of.info().profiles().named("In.next_hops").unwrap().id
+    of.info().profiles().by_name_or_alias("In.next_hops").unwrap().id
 }
 
 fn member(of: &Controller, id: u32, port: u128) -> Member {
@@ -25,7 +25,7 @@ fn group(of: &Controller, members: &[(u32, u32)]) -> Group {
     let member = |(id, weight): &(u32, u32)| GroupMember {
         id: (*id).into(),
         weight: *weight,
-        watch: None,
+        watch_port: None,
     };
     Group {
         profile: selector(of),
@@ -35,7 +35,7 @@ fn group(of: &Controller, members: &[(u32, u32)]) -> Group {
     }
 }
 
-/// Everything from port 1, whose VRF is 10.
+/// Route for all packets from port 1, whose VRF is 10.
 fn route(of: &Controller, action: EntryAction) -> TableEntry {
     let any = FieldMatch::Lpm {
         value: bits(32, 0),
@@ -44,8 +44,8 @@ fn route(of: &Controller, action: EntryAction) -> TableEntry {
     of.entry("In.routes", vec![exact(12, 10), any], action)
 }
 
-/// How many of 400 packets of different flows leave by each port.
-fn spread(lab: &Lab) -> BTreeMap<usize, usize> {
+/// Number of packets sent to each port, of 400 packets of different flows.
+fn spread(lab: &SwitchFixture) -> BTreeMap<usize, usize> {
     let mut by_port = BTreeMap::new();
     for flow in 0..400u16 {
         let [high, low] = flow.to_be_bytes();
@@ -67,7 +67,7 @@ fn spread(lab: &Lab) -> BTreeMap<usize, usize> {
 
 #[test]
 fn a_group_spreads_flows_by_weight() {
-    let (lab, mut controller) = Lab::with(&everything());
+    let (lab, mut controller) = SwitchFixture::with(&everything());
     let members = [member(&controller, 1, 1), member(&controller, 2, 2)];
     let group = group(&controller, &[(2, 3), (1, 1)]);
     let entry = route(&controller, EntryAction::Group(7.into()));
@@ -92,18 +92,21 @@ fn a_group_spreads_flows_by_weight() {
 }
 
 #[test]
-fn what_is_in_use_stays() {
-    let (_lab, mut controller) = Lab::with(&everything());
+fn objects_in_use_cannot_be_deleted() {
+    let (_lab, mut controller) = SwitchFixture::with(&everything());
     let one = member(&controller, 1, 1);
     let all = group(&controller, &[(1, 1)]);
     let entry = route(&controller, EntryAction::Group(7.into()));
     let (profile, id) = (one.profile, one.id);
     let delete_member = Update::Member(Change::Delete((profile, id)));
     let delete_group = Update::Group(Change::Delete((profile, all.id)));
-    assert_eq!(controller.refused(insert(entry.clone())).code, Code::NotFound);
+    assert_eq!(
+        controller.expect_write_error(insert(entry.clone())).code,
+        Code::NotFound
+    );
     assert_eq!(
         controller
-            .refused(Update::Group(Change::Insert(all.clone())))
+            .expect_write_error(Update::Group(Change::Insert(all.clone())))
             .code,
         Code::NotFound
     );
@@ -113,14 +116,19 @@ fn what_is_in_use_stays() {
         insert(entry.clone()),
     ]);
     assert_eq!(
-        controller.refused(Update::Member(Change::Insert(one))).code,
+        controller
+            .expect_write_error(Update::Member(Change::Insert(one)))
+            .code,
         Code::AlreadyExists
     );
     for update in [&delete_member, &delete_group] {
-        assert_eq!(controller.refused(update.clone()).code, Code::FailedPrecondition);
+        assert_eq!(
+            controller.expect_write_error(update.clone()).code,
+            Code::FailedPrecondition
+        );
     }
     let watched = GroupMember {
-        watch: Some(port(1)),
+        watch_port: Some(port(1)),
         ..all.members[0].clone()
     };
     let watching = Group {
@@ -128,20 +136,22 @@ fn what_is_in_use_stays() {
         ..all
     };
     assert_eq!(
-        controller.refused(Update::Group(Change::Modify(watching))).code,
+        controller
+            .expect_write_error(Update::Group(Change::Modify(watching)))
+            .code,
         Code::Unimplemented
     );
     controller.write(&[delete(&entry), delete_group, delete_member]);
 }
 
 #[test]
-fn a_one_shot_entry_brings_its_group_and_takes_it_away() {
-    let (lab, mut controller) = Lab::with(&everything());
+fn one_shot_entry_creates_and_deletes_its_group() {
+    let (lab, mut controller) = SwitchFixture::with(&everything());
     let set = |of: &Controller, ports: &[u128]| {
         let weighted = |port: &u128| WeightedAction {
             action: of.action("In.route", &[0xee, *port]),
             weight: 2,
-            watch: None,
+            watch_port: None,
         };
         EntryAction::OneShot(ActionSet {
             group_action: None,
@@ -155,13 +165,13 @@ fn a_one_shot_entry_brings_its_group_and_takes_it_away() {
     assert_eq!(controller.entries("In.routes"), from_ref(&entry));
     assert_eq!(spread(&lab).keys().copied().collect::<Vec<_>>(), [1, 2, 3]);
     let one = member(&controller, 1, 1);
-    let refused = controller.refused(Update::Member(Change::Insert(one.clone())));
+    let refused = controller.expect_write_error(Update::Member(Change::Insert(one.clone())));
     assert_eq!(refused.code, Code::InvalidArgument);
     let entry = route(&controller, set(&controller, &[2]));
     controller.write(&[modify(entry.clone())]);
     assert_eq!(controller.entries("In.routes"), from_ref(&entry));
     assert_eq!(spread(&lab), BTreeMap::from([(2, 400)]));
-    // A selector of 128 members has room for as many such entries as come and go.
+    // A selector with 128 members must not leak capacity when such entries are added and deleted.
     for _ in 0..50 {
         controller.write(&[
             delete(&entry),
@@ -169,6 +179,6 @@ fn a_one_shot_entry_brings_its_group_and_takes_it_away() {
         ]);
     }
     controller.write(&[delete(&entry), Update::Member(Change::Insert(one))]);
-    let refused = controller.refused(insert(entry));
+    let refused = controller.expect_write_error(insert(entry));
     assert_eq!(refused.code, Code::InvalidArgument);
 }

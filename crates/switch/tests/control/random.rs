@@ -1,4 +1,4 @@
-//! Random batches: a batch does what its updates do one by one, or nothing where it has to be all or none.
+//! Random batches: a batch has the effect of its single updates, or none if an atomic batch fails.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use proptest::prelude::*;
 
 use crate::support::{Atomicity, bits, everything, exact, port};
 
-/// A switch without packets, whose clock stands still.
+/// Switch without packets and with a stopped clock.
 fn control() -> Control {
     let (sender, _) = events(1);
     let control = Control::new(Slot::default(), Settings::default(), Box::new(|| 0), sender);
@@ -22,19 +22,19 @@ fn control() -> Control {
     control
 }
 
-/// All that controllers can read.
+/// All readable entities.
 fn read(control: &Control, info: &P4Info) -> Vec<Entity> {
-    let want = Want {
+    let options = ReadOptions {
         counter: true,
         meter: true,
-        ..Want::default()
+        ..ReadOptions::default()
     };
     let mut queries = vec![Query::MulticastGroups(None), Query::CloneSessions(None)];
     for table in info.tables().iter().map(|table| table.id) {
         let key = None;
         queries.extend([
-            Query::Entries { table, key, want },
-            Query::DefaultEntry { table, want },
+            Query::Entries { table, key, options },
+            Query::DefaultEntry { table, options },
         ]);
     }
     for profile in info.profiles().iter().map(|profile| profile.id) {
@@ -69,19 +69,19 @@ fn read(control: &Control, info: &P4Info) -> Vec<Entity> {
     found
 }
 
-/// What random numbers stand for: few keys, so that updates meet.
+/// Generator of updates with few keys, so that updates collide.
 struct Maker(Arc<P4Info>);
 
 impl Maker {
     fn action(&self, name: &str, args: &[(u32, u128)]) -> Action {
         Action {
-            id: self.0.actions().named(name).unwrap().id,
+            id: self.0.actions().by_name_or_alias(name).unwrap().id,
             params: args.iter().map(|(width, value)| bits(*width, *value)).collect(),
         }
     }
 
     fn entry(&self, table: &str, fields: Vec<FieldMatch>, action: EntryAction, note: u8) -> TableEntry {
-        let table = self.0.tables().named(table).unwrap();
+        let table = self.0.tables().by_name_or_alias(table).unwrap();
         let key = EntryKey {
             table: table.id,
             fields,
@@ -99,7 +99,7 @@ impl Maker {
         let weighted = |port: u8| WeightedAction {
             action: self.action("In.route", &[(48, 1), (9, port.into())]),
             weight: u32::from(port) + 1,
-            watch: (port == 3).then(|| self::port(1)),
+            watch_port: (port == 3).then(|| self::port(1)),
         };
         match of % 3 {
             0 => EntryAction::Member(u32::from(of % 4 + 1).into()),
@@ -107,21 +107,21 @@ impl Maker {
             _ => EntryAction::OneShot(ActionSet {
                 group_action: None,
                 actions: (0..=of % 4).map(weighted).collect(),
-                mode: SelectionMode::OfSelector,
-                size: SizeMode::OfSelector,
+                mode: SelectionMode::SelectorDefault,
+                size: SizeMode::SelectorDefault,
             }),
         }
     }
 
-    fn change<E, K>(how: u8, entity: E, key: impl Fn(&E) -> K) -> Change<E, K> {
-        match how % 4 {
+    fn change<E, K>(operation: u8, entity: E, key: impl Fn(&E) -> K) -> Change<E, K> {
+        match operation % 4 {
             0 | 1 => Change::Insert(entity),
             2 => Change::Modify(entity),
             _ => Change::Delete(key(&entity)),
         }
     }
 
-    fn table_update(&self, kind: u8, (how, of): (u8, u8)) -> Update {
+    fn table_update(&self, kind: u8, (operation, of): (u8, u8)) -> Update {
         let entry = match kind {
             0 => {
                 let port = self.action("In.forward", &[(9, of.into())]);
@@ -154,32 +154,36 @@ impl Maker {
                 entry
             }
         };
-        Update::TableEntry(Box::new(Self::change(how, entry, |entry| entry.key.clone())))
+        Update::TableEntry(Box::new(Self::change(operation, entry, |entry| {
+            entry.key.clone()
+        })))
     }
 
-    fn update(&self, (kind, how, of): (u8, u8, u8)) -> Update {
+    fn update(&self, (kind, operation, of): (u8, u8, u8)) -> Update {
         let info = &self.0;
-        let profile = info.profiles().named("In.next_hops").unwrap().id;
+        let profile = info.profiles().by_name_or_alias("In.next_hops").unwrap().id;
         let replica = |instance: u8| Replica {
             port: port(if instance == 7 { 600 } else { 1 }),
             instance: instance.into(),
             backups: Vec::new(),
         };
         match kind % 9 {
-            kind @ 0..3 => self.table_update(kind, (how, of)),
+            kind @ 0..3 => self.table_update(kind, (operation, of)),
             3 => {
                 let member = Member {
                     profile,
                     id: u32::from(of % 4 + 1).into(),
                     action: self.action("In.route", &[(48, of.into()), (9, 2)]),
                 };
-                Update::Member(Self::change(how, member, |member| (member.profile, member.id)))
+                Update::Member(Self::change(operation, member, |member| {
+                    (member.profile, member.id)
+                }))
             }
             4 => {
                 let member = |id: u8| GroupMember {
                     id: u32::from(id).into(),
                     weight: u32::from(id),
-                    watch: None,
+                    watch_port: None,
                 };
                 let group = Group {
                     profile,
@@ -187,7 +191,7 @@ impl Maker {
                     members: (1..=of % 4).map(member).collect(),
                     max_size: 0,
                 };
-                Update::Group(Self::change(how, group, |group| (group.profile, group.id)))
+                Update::Group(Self::change(operation, group, |group| (group.profile, group.id)))
             }
             5 => {
                 let group = MulticastGroup {
@@ -195,7 +199,7 @@ impl Maker {
                     replicas: (0..of % 9).map(replica).collect(),
                     metadata: vec![of],
                 };
-                Update::MulticastGroup(Self::change(how, group, |group| group.id))
+                Update::MulticastGroup(Self::change(operation, group, |group| group.id))
             }
             6 => {
                 let session = CloneSession {
@@ -204,11 +208,11 @@ impl Maker {
                     class_of_service: 0,
                     packet_length_bytes: of.into(),
                 };
-                Update::CloneSession(Self::change(how, session, |session| session.id))
+                Update::CloneSession(Self::change(operation, session, |session| session.id))
             }
             7 => Update::Register {
-                id: info.registers().named("In.last_seen").unwrap().id,
-                index: Some(of.into()).filter(|_| how % 2 == 0),
+                id: info.registers().by_name_or_alias("In.last_seen").unwrap().id,
+                index: Some(of.into()).filter(|_| operation % 2 == 0),
                 data: Data::Bits(bits(48, of.into())),
             },
             _ => Update::DirectCounter {
@@ -221,7 +225,7 @@ impl Maker {
                 },
                 data: Some(CounterData {
                     bytes: 5,
-                    packets: how.into(),
+                    packets: operation.into(),
                 }),
             },
         }
@@ -234,30 +238,30 @@ fn code(result: &Result<(), linewarden_p4runtime::error::EntityError>) -> Code {
 
 proptest! {
     #[test]
-    fn a_batch_is_its_updates_one_by_one_or_nothing(
+    fn batch_equals_its_single_updates_or_makes_no_change(
         batches in prop::collection::vec(
             (any::<bool>(), prop::collection::vec((any::<u8>(), any::<u8>(), any::<u8>()), 1..12)),
             1..12,
         )
     ) {
         let info = everything().info;
-        let (whole, single) = (control(), control());
+        let (batch, single) = (control(), control());
         let maker = Maker(info.clone());
         for (all_or_none, numbers) in batches {
             let updates: Vec<Update> = numbers.into_iter().map(|numbers| maker.update(numbers)).collect();
-            let before = read(&whole, &info);
+            let before = read(&batch, &info);
             let atomicity = if all_or_none { Atomicity::RollbackOnError } else { Atomicity::ContinueOnError };
-            let results = whole.write(&updates, atomicity).unwrap();
+            let results = batch.write(&updates, atomicity).unwrap();
             prop_assert_eq!(results.len(), updates.len());
             if all_or_none && results.iter().any(Result::is_err) {
-                prop_assert_eq!(read(&whole, &info), before);
+                prop_assert_eq!(read(&batch, &info), before);
                 continue;
             }
             for (update, result) in updates.iter().zip(&results) {
                 let alone = single.write(std::slice::from_ref(update), Atomicity::ContinueOnError).unwrap();
                 prop_assert_eq!(code(&alone[0]), code(result), "{:?}: {:?}", update, result);
             }
-            prop_assert_eq!(read(&whole, &info), read(&single, &info));
+            prop_assert_eq!(read(&batch, &info), read(&single, &info));
         }
     }
 }

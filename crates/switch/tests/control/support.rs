@@ -1,4 +1,4 @@
-//! A switch with four ports in memory, served to one controller.
+//! Switch with four in-memory ports and one controller.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -7,23 +7,23 @@ use std::time::Duration;
 
 use linewarden_evidence::keys::Ed25519Signer;
 use linewarden_evidence::{BootCount, SwitchId};
-use linewarden_p4runtime::arbitration::Standing;
+use linewarden_p4runtime::arbitration::ArbitrationStatus;
 use linewarden_p4runtime::bytes::Bits;
-use linewarden_p4runtime::client::{Client, ClientError, Events, Session, Told};
+use linewarden_p4runtime::client::{Client, ClientError, Events, Session, StreamEvent};
 use linewarden_p4runtime::entity::*;
 use linewarden_p4runtime::error::{Code, EntityError};
 use linewarden_p4runtime::ids::TableId;
 use linewarden_p4runtime::p4info::{Format, P4Info};
 use linewarden_p4runtime::target::Pipeline;
-use linewarden_switch::control::{Attesting, Control};
+use linewarden_switch::control::{AttestationConfig, Control};
 use linewarden_switch::evidence::{EvidenceSettings, Identity, Rescan};
-use linewarden_switch::hosted::{HostOptions, Hosted};
+use linewarden_switch::host::{HostOptions, HostedSwitch};
 use linewarden_switch::ports::memory::{MemoryPeer, memory_port};
 use linewarden_switch::ports::{PortId, PortSet};
 use tokio::runtime::Runtime;
 use tonic::transport::Endpoint;
 
-/// Long enough for any machine; nothing waits for its end unless it fails.
+/// Timeout that only failing tests reach.
 pub const LONG: Duration = Duration::from_secs(60);
 const DEVICE: u64 = 3;
 pub const CPU: u16 = 510;
@@ -50,34 +50,34 @@ pub fn packets() -> Pipeline {
     pipeline_of("tests/control/data", "packets")
 }
 
-/// Evidence of every program, so that each of these tests ends with a look at what was measured of it.
-fn attesting() -> Attesting {
+/// Evidence is enabled for every program, so each test ends with a check of the measurement.
+fn attestation_config() -> AttestationConfig {
     let settings = EvidenceSettings {
         identity: Identity::new(SWITCH, BOOT),
         in_band: None,
         cpu_port: None,
         volatile: Default::default(),
     };
-    Attesting::new(
+    AttestationConfig::new(
         settings,
         "test",
         Some(Box::new(Ed25519Signer::from_pem(KEY).unwrap())),
     )
 }
 
-/// Everything that P4Runtime can name.
+/// Program with all P4Runtime features.
 pub fn everything() -> Pipeline {
     pipeline_of("../p4runtime/tests/data", "everything")
 }
 
-pub struct Lab {
+pub struct SwitchFixture {
     pub runtime: Runtime,
     pub control: Arc<Control>,
-    hosted: Hosted,
+    host: HostedSwitch,
     peers: Vec<MemoryPeer>,
 }
 
-impl Lab {
+impl SwitchFixture {
     pub fn start() -> Self {
         let mut ports = PortSet::new().unwrap().with_spin_rounds(0);
         let mut peers = Vec::new();
@@ -90,10 +90,10 @@ impl Lab {
             address: "127.0.0.1:0".parse().unwrap(),
             device_id: DEVICE,
             cpu_port: PortId::new(CPU).unwrap(),
-            evidence: Some(attesting()),
+            evidence: Some(attestation_config()),
             tls: None,
         };
-        let hosted = Hosted::start(ports, options).unwrap();
+        let hosted = HostedSwitch::start(ports, options).unwrap();
         Self {
             runtime: tokio::runtime::Builder::new_multi_thread()
                 .worker_threads(1)
@@ -101,12 +101,12 @@ impl Lab {
                 .build()
                 .unwrap(),
             control: Arc::clone(hosted.control()),
-            hosted,
+            host: hosted,
             peers,
         }
     }
 
-    /// With this program, and its controller.
+    /// Starts with this program and returns the controller.
     pub fn with(pipeline: &Pipeline) -> (Self, Controller) {
         let lab = Self::start();
         let mut controller = lab.controller();
@@ -114,12 +114,12 @@ impl Lab {
         (lab, controller)
     }
 
-    /// Where it is served.
+    /// Address of the server.
     pub fn address(&self) -> SocketAddr {
-        self.hosted.address()
+        self.host.address()
     }
 
-    /// The primary controller.
+    /// Connects the primary controller.
     pub fn controller(&self) -> Controller {
         let address = self.address();
         let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
@@ -129,8 +129,8 @@ impl Lab {
             election_id: 1,
         };
         let connected = self.runtime.block_on(Client::connect(endpoint, session));
-        let (client, events, standing) = connected.unwrap();
-        assert_eq!(standing, Standing::Primary);
+        let (client, events, status) = connected.unwrap();
+        assert_eq!(status, ArbitrationStatus::Primary);
         Controller {
             handle: self.runtime.handle().clone(),
             client,
@@ -142,41 +142,41 @@ impl Lab {
         assert!(self.peers[port].send(frame));
     }
 
-    /// What comes out of a port next.
+    /// Next packet sent to a port.
     pub fn receive(&self, port: usize) -> Vec<u8> {
         let frame = self.peers[port].receive(LONG);
-        frame.unwrap_or_else(|| panic!("nothing comes out of port {port}"))
+        frame.unwrap_or_else(|| panic!("port {port} sends no frame"))
     }
 
-    /// Whether something has come out of a port; then it is gone.
+    /// Takes a packet sent to a port, if any.
     pub fn try_receive(&self, port: usize) -> bool {
         self.peers[port].try_receive().is_some()
     }
 
-    /// Nothing has come out that was not received.
+    /// Whether no unread packets are left.
     pub fn is_silent(&self) -> bool {
         self.peers.iter().all(|peer| peer.try_receive().is_none())
     }
 
-    /// Ends the server, as a signal would.
+    /// Stops the server, as a signal would.
     pub fn stop_server(&mut self) {
-        self.hosted.stop_server().unwrap();
+        self.host.stop_server().unwrap();
     }
 }
 
-impl Drop for Lab {
+impl Drop for SwitchFixture {
     fn drop(&mut self) {
-        let stopped = self.hosted.stop_packets();
+        let stopped = self.host.stop_worker();
         if !std::thread::panicking() {
             stopped.unwrap();
             let rescan = self.control.rescan().unwrap();
             let clean = rescan.as_ref().is_none_or(Rescan::is_clean);
-            assert!(clean, "not all that controllers did was measured: {rescan:#?}");
+            assert!(clean, "changes by controllers were not measured: {rescan:#?}");
         }
     }
 }
 
-/// A controller that waits for each answer.
+/// Synchronous controller.
 pub struct Controller {
     handle: tokio::runtime::Handle,
     pub client: Client,
@@ -212,10 +212,10 @@ impl Controller {
         self.handle.block_on(self.client.write(updates, atomicity))
     }
 
-    /// What becomes of a single update that is refused.
-    pub fn refused(&mut self, update: Update) -> EntityError {
+    /// Error of a single rejected update.
+    pub fn expect_write_error(&mut self, update: Update) -> EntityError {
         match self.try_write(std::slice::from_ref(&update), Atomicity::ContinueOnError) {
-            Err(ClientError::Batch(results)) => results.into_iter().next().unwrap().unwrap_err(),
+            Err(ClientError::BatchFailed(results)) => results.into_iter().next().unwrap().unwrap_err(),
             other => panic!("{update:?}: {other:?}"),
         }
     }
@@ -226,19 +226,19 @@ impl Controller {
             .unwrap_or_else(|error| panic!("{request:?}: {error}"))
     }
 
-    /// The entries of a table with counters and meters.
+    /// Entries of a table with counters and meters.
     pub fn entries(&mut self, table: &str) -> Vec<TableEntry> {
         let table = Some(self.table(table));
-        let want = Want {
+        let options = ReadOptions {
             counter: true,
             meter: true,
-            ..Want::default()
+            ..ReadOptions::default()
         };
         let read = self.read(Read::TableEntries {
             table,
             key: None,
             filter: EntryFilter::default(),
-            want,
+            options,
         });
         read.into_iter()
             .filter_map(|entity| match entity {
@@ -248,21 +248,21 @@ impl Controller {
             .collect()
     }
 
-    /// All that can be read, but the program's own entries.
-    pub fn everything(&mut self) -> Vec<Entity> {
-        let want = Want {
+    /// All readable entities except constant entries.
+    pub fn read_all(&mut self) -> Vec<Entity> {
+        let options = ReadOptions {
             counter: true,
             meter: true,
-            ..Want::default()
+            ..ReadOptions::default()
         };
         let requests = [
             Read::TableEntries {
                 table: None,
                 key: None,
                 filter: EntryFilter::default(),
-                want,
+                options,
             },
-            Read::DefaultEntries { table: None, want },
+            Read::DefaultEntries { table: None, options },
             Read::Members {
                 profile: None,
                 member: None,
@@ -294,11 +294,12 @@ impl Controller {
             .collect()
     }
 
-    /// The next thing that the switch tells.
-    pub fn told(&mut self) -> Told {
+    /// Next stream event.
+    pub fn next_event(&mut self) -> StreamEvent {
         let Self { handle, events, .. } = self;
-        let told = handle.block_on(async { tokio::time::timeout(LONG, events.next()).await });
-        told.unwrap_or_else(|_| panic!("the switch tells nothing"))
+        let event = handle.block_on(async { tokio::time::timeout(LONG, events.next()).await });
+        event
+            .unwrap_or_else(|_| panic!("no event from the switch"))
             .unwrap()
     }
 
@@ -309,13 +310,13 @@ impl Controller {
     }
 
     pub fn table(&self, name: &str) -> TableId {
-        self.info().tables().named(name).unwrap().id
+        self.info().tables().by_name_or_alias(name).unwrap().id
     }
 
-    /// An action with arguments in the widths of its parameters.
+    /// Action with arguments in the widths of its parameters.
     pub fn action(&self, name: &str, args: &[u128]) -> Action {
         let info = self.info();
-        let action = info.actions().named(name).unwrap();
+        let action = info.actions().by_name_or_alias(name).unwrap();
         assert_eq!(action.params.len(), args.len(), "{name}");
         let value = |(param, value): (&linewarden_p4runtime::p4info::Param, &u128)| match param.format {
             Format::Bits(width) => bits(width, *value),
@@ -336,7 +337,7 @@ impl Controller {
         TableEntry::new(key, action)
     }
 
-    /// An entry of `flows` of the program `packets`.
+    /// Entry of table `flows` of program `packets`.
     pub fn flow(&self, dst: u64, action: &str, args: &[u128]) -> TableEntry {
         let action = EntryAction::Action(self.action(action, args));
         self.entry("In.flows", vec![exact(48, dst.into())], action)
@@ -370,7 +371,7 @@ pub fn port(number: u32) -> Port {
     }
 }
 
-/// A frame to this address, from address 0xaa.
+/// Frame to this address, from address 0xaa.
 pub fn frame(dst: u64, ether_type: u16, payload: &[u8]) -> Vec<u8> {
     let address = |value: u64| value.to_be_bytes()[2..].to_vec();
     [
@@ -391,9 +392,9 @@ pub fn ipv4(src: [u8; 4], dst: [u8; 4], protocol: u8) -> Vec<u8> {
     frame(1, 0x0800, &header)
 }
 
-/// The results of a batch that failed: how each went.
+/// Result codes of a failed batch.
 pub fn codes(result: Result<(), ClientError>) -> Vec<Code> {
-    let Err(ClientError::Batch(results)) = result else {
+    let Err(ClientError::BatchFailed(results)) = result else {
         panic!("{result:?}");
     };
     let code = |result: Result<(), EntityError>| result.err().map_or(Code::Ok, |error| error.code);

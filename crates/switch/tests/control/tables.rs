@@ -1,4 +1,4 @@
-//! Entries of every kind of key: written, read, hit by packets.
+//! Entries of every match kind: written, read, hit by packets.
 
 use linewarden_p4runtime::entity::*;
 use linewarden_p4runtime::error::Code;
@@ -44,7 +44,7 @@ fn route(of: &Controller, dst: u128, prefix_bits: u32, action: EntryAction) -> T
 
 /// Routes everything in 10/8 to a port.
 fn route_all(of: &mut Controller, port: u128) {
-    let profile = of.info().profiles().named("In.next_hops").unwrap().id;
+    let profile = of.info().profiles().by_name_or_alias("In.next_hops").unwrap().id;
     let action = of.action("In.route", &[0xcc, port]);
     let member = Member {
         profile,
@@ -55,10 +55,10 @@ fn route_all(of: &mut Controller, port: u128) {
     of.write(&[Update::Member(Change::Insert(member)), insert(entry)]);
 }
 
-/// Without a route, what is permitted goes to port 0.
+/// Without a route, permitted packets are sent to port 0.
 #[test]
 fn the_highest_priority_wins() {
-    let (lab, mut controller) = Lab::with(&everything());
+    let (lab, mut controller) = SwitchFixture::with(&everything());
     let deny = acl(&controller, (0x0a00_0000, 0xff00_0000), None, 10, "In.deny");
     let permit = acl(&controller, (0x0a01_0000, 0xffff_0000), Some(17), 20, "In.permit");
     controller.write(&[insert(deny.clone()), insert(permit.clone())]);
@@ -72,7 +72,7 @@ fn the_highest_priority_wins() {
     }
     assert_eq!(lab.receive(0), permitted);
     assert_eq!(lab.receive(0), unknown);
-    // The other way round the entry for everything comes first.
+    // With swapped priorities the catch-all entry wins.
     let (mut deny, mut permit) = (deny, permit);
     controller.write(&[delete(&deny), delete(&permit)]);
     (deny.key.priority, permit.key.priority) = (20, 10);
@@ -91,9 +91,14 @@ fn the_highest_priority_wins() {
 
 #[test]
 fn the_longest_prefix_wins() {
-    let (lab, mut controller) = Lab::with(&everything());
+    let (lab, mut controller) = SwitchFixture::with(&everything());
     route_all(&mut controller, 1);
-    let profile = controller.info().profiles().named("In.next_hops").unwrap().id;
+    let profile = controller
+        .info()
+        .profiles()
+        .by_name_or_alias("In.next_hops")
+        .unwrap()
+        .id;
     let action = controller.action("In.route", &[0xdd, 2]);
     let member = Member {
         profile,
@@ -107,19 +112,22 @@ fn the_longest_prefix_wins() {
     assert_eq!(lab.receive(2)[5], 0xdd);
     assert_eq!(lab.receive(1)[5], 0xcc);
     assert_eq!(
-        controller.refused(insert(longer.clone())).code,
+        controller.expect_write_error(insert(longer.clone())).code,
         Code::AlreadyExists
     );
     controller.write(&[delete(&longer)]);
-    assert_eq!(controller.refused(delete(&longer)).code, Code::NotFound);
-    assert_eq!(controller.refused(modify(longer)).code, Code::NotFound);
+    assert_eq!(
+        controller.expect_write_error(delete(&longer)).code,
+        Code::NotFound
+    );
+    assert_eq!(controller.expect_write_error(modify(longer)).code, Code::NotFound);
     lab.send(1, &ipv4([1, 1, 1, 1], [10, 1, 3, 9], 17));
     assert_eq!(lab.receive(1)[5], 0xcc);
 }
 
 #[test]
 fn the_programs_entries_are_read_and_not_changed() {
-    let (_lab, mut controller) = Lab::with(&everything());
+    let (_lab, mut controller) = SwitchFixture::with(&everything());
     let entries = controller.entries("In.vrf_of_port");
     assert_eq!(entries.len(), 2);
     assert!(entries.iter().all(|entry| entry.is_const));
@@ -127,14 +135,14 @@ fn the_programs_entries_are_read_and_not_changed() {
     assert_eq!(entries[0].key.fields, [exact(9, 1)]);
     assert_eq!(entries[0].action, Some(action));
     assert_eq!(
-        controller.refused(delete(&entries[0])).code,
+        controller.expect_write_error(delete(&entries[0])).code,
         Code::PermissionDenied
     );
 }
 
 #[test]
-fn a_default_action_can_be_set_and_taken_back() {
-    let (lab, mut controller) = Lab::with(&everything());
+fn a_default_action_can_be_set_and_reset() {
+    let (lab, mut controller) = SwitchFixture::with(&everything());
     let table = controller.table("In.everywhere");
     let programs = DefaultEntry {
         table,
@@ -152,7 +160,7 @@ fn a_default_action_can_be_set_and_taken_back() {
     let read = |controller: &mut Controller| {
         controller.read(Read::DefaultEntries {
             table: Some(table),
-            want: Want::default(),
+            options: ReadOptions::default(),
         })
     };
     assert_eq!(
@@ -172,21 +180,21 @@ fn a_default_action_can_be_set_and_taken_back() {
 }
 
 #[test]
-fn what_a_controller_notes_is_read_as_it_was_written() {
-    let (_lab, mut controller) = Lab::with(&packets());
+fn metadata_of_a_controller_is_read_as_written() {
+    let (_lab, mut controller) = SwitchFixture::with(&packets());
     let mut entry = controller.flow(1, "In.to_port", &[1]);
     entry.metadata = vec![0, 1, 2];
     entry.idle_timeout_ns = 1_000_000_000_001;
     entry.resources.counter = Some(CounterData { bytes: 7, packets: 1 });
     controller.write(&[insert(entry.clone())]);
     assert_eq!(controller.entries("In.flows"), [entry.clone()]);
-    // Without an action the one that is there stays; counts that are not given stay too.
+    // Without an action the action stays; counts that are not given also stay.
     let mut note = entry.clone();
     (note.action, note.metadata, note.resources.counter) = (None, b"other".to_vec(), None);
     controller.write(&[modify(note)]);
     entry.metadata = b"other".to_vec();
     assert_eq!(controller.entries("In.flows"), [entry.clone()]);
-    // Nothing is left of it for the next entry in its place.
+    // No state remains for the next entry with the same index.
     let fresh = controller.flow(1, "In.to_port", &[2]);
     controller.write(&[delete(&entry), insert(fresh.clone())]);
     let read = controller.entries("In.flows");
@@ -196,14 +204,14 @@ fn what_a_controller_notes_is_read_as_it_was_written() {
 }
 
 #[test]
-fn a_full_table_says_so() {
-    let (_lab, mut controller) = Lab::with(&everything());
+fn full_table_reports_resource_exhausted() {
+    let (_lab, mut controller) = SwitchFixture::with(&everything());
     let forward = EntryAction::Action(controller.action("In.forward", &[1]));
     let entries: Vec<Update> = (0..5)
         .map(|dst| insert(controller.entry("In.mac", vec![exact(48, dst), exact(9, 0)], forward.clone())))
         .collect();
     let result = controller.try_write(&entries, Atomicity::ContinueOnError);
-    let mut wanted = vec![Code::Ok; 4];
-    wanted.push(Code::ResourceExhausted);
-    assert_eq!(codes(result), wanted);
+    let mut expected = vec![Code::Ok; 4];
+    expected.push(Code::ResourceExhausted);
+    assert_eq!(codes(result), expected);
 }

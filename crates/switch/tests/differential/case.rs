@@ -1,4 +1,4 @@
-//! A program with what it was told and the packets that it gets.
+//! Test case: a program, its control plane state and its input packets.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,31 +19,31 @@ use linewarden_switch::tables::{
 use super::source::Source;
 use super::{parser, pipeline, shape};
 
-/// A packet that comes in.
+/// Input packet.
 #[derive(Clone, Debug)]
-pub struct Arrival {
-    /// When.
+pub struct InputPacket {
+    /// Arrival time.
     pub now_us: u64,
-    /// Where.
+    /// Ingress port.
     pub port: u32,
-    /// Its bytes.
+    /// Frame.
     pub frame: Vec<u8>,
 }
 
-/// A case.
+/// Test case.
 #[derive(Debug)]
 pub struct Case {
-    /// The program.
+    /// Program.
     pub program: Program,
-    /// What it is told before packets come.
+    /// Control plane operations before the first packet.
     pub ops: Vec<ForwardingOp>,
-    /// Rates of all meters; none: they are not set.
+    /// Rates of all meters; `None` leaves them unconfigured.
     pub rates: Option<Rate>,
-    /// The packets.
-    pub packets: Vec<Arrival>,
+    /// Input packets.
+    pub packets: Vec<InputPacket>,
 }
 
-/// What a generated program mentions nobody keeps count of: it may be anything.
+/// Generated programs have no list of the fields that they use, so assume that they use all.
 fn all_fields(program: &Program) -> BTreeSet<FieldRef> {
     let headers = (0u32..).map(HeaderId).take(program.headers.len());
     headers
@@ -87,17 +87,17 @@ fn empty() -> Program {
         checksums: Vec::new(),
         digests: Vec::new(),
         field_lists: Vec::new(),
-        mentioned: Default::default(),
+        referenced_fields: Default::default(),
     }
 }
 
-/// The state before anything was told.
+/// State before any control plane operation.
 pub fn initial(program: &Program) -> Result<Forwarding, LowerError> {
     setup::forwarding(program, &HashSeed::new([1, 2, 3, 4]))
 }
 
 impl Case {
-    /// A case of these choices; none if its tables cannot be made.
+    /// Case made from these choices, or `None` if its tables are invalid.
     pub fn of(source: &mut Source) -> Option<Self> {
         let mut program = empty();
         shape::headers(source, &mut program);
@@ -105,7 +105,7 @@ impl Case {
         pipeline::calculations(source, &mut program);
         pipeline::pipelines(source, &mut program);
         parser::parser(source, &mut program);
-        let ops = told(source, &program)?;
+        let ops = control_plane_ops(source, &program)?;
         let rates = source.percent(40).then(|| Rate {
             units_per_us: source.below(3) as f64 / 100.0,
             burst: source.below(150) as u64,
@@ -118,14 +118,14 @@ impl Case {
                     0 => source.below(20),
                     _ => source.below(150),
                 };
-                Arrival {
+                InputPacket {
                     now_us,
                     port: source.below(6) as u32,
                     frame: source.bytes(len),
                 }
             })
             .collect();
-        program.mentioned = all_fields(&program);
+        program.referenced_fields = all_fields(&program);
         Some(Self {
             program,
             ops,
@@ -135,10 +135,10 @@ impl Case {
     }
 }
 
-fn told(source: &mut Source, program: &Program) -> Option<Vec<ForwardingOp>> {
+fn control_plane_ops(source: &mut Source, program: &Program) -> Option<Vec<ForwardingOp>> {
     let mut forwarding = initial(program).ok()?;
     let mut ops = Vec::new();
-    let mut tell = |forwarding: &mut Forwarding, op: ForwardingOp| {
+    let mut apply = |forwarding: &mut Forwarding, op: ForwardingOp| {
         if forwarding.apply(op.clone()).is_ok() {
             ops.push(op);
         }
@@ -152,7 +152,7 @@ fn told(source: &mut Source, program: &Program) -> Option<Vec<ForwardingOp>> {
                 _ => 0,
             },
         };
-        tell(&mut forwarding, ForwardingOp::Mirror(session, Some(to)));
+        apply(&mut forwarding, ForwardingOp::Mirror(session, Some(to)));
     }
     for group in 1..source.between(1, 4) as u32 {
         let replicas: Arc<[Replica]> = (0..source.below(4))
@@ -161,7 +161,7 @@ fn told(source: &mut Source, program: &Program) -> Option<Vec<ForwardingOp>> {
                 port: source.below(6) as u32,
             })
             .collect();
-        tell(&mut forwarding, ForwardingOp::Group(group, Some(replicas)));
+        apply(&mut forwarding, ForwardingOp::Group(group, Some(replicas)));
     }
     for (at, set) in (0..).zip(&program.value_sets) {
         let members = (0..source.below(4)).map(|_| {
@@ -172,7 +172,7 @@ fn told(source: &mut Source, program: &Program) -> Option<Vec<ForwardingOp>> {
             member
         });
         let members = Arc::new(members.collect());
-        tell(&mut forwarding, ForwardingOp::ValueSet(ValueSetId(at), members));
+        apply(&mut forwarding, ForwardingOp::ValueSet(ValueSetId(at), members));
     }
     let profile = |id: ProfileId, op: ProfileOp| ForwardingOp::Tables(TableSetOp::Profile(id, op));
     let all: Vec<ActionId> = (0..program.actions.len() as u32 - 2).map(ActionId).collect();
@@ -185,7 +185,7 @@ fn told(source: &mut Source, program: &Program) -> Option<Vec<ForwardingOp>> {
             let actions = table.map_or(&all, |table| &table.actions);
             let entry = pipeline::entry_of(source, program, actions);
             let call = setup::action_call(program, &entry);
-            tell(
+            apply(
                 &mut forwarding,
                 profile(ProfileId(at), ProfileOp::AddMember(call)),
             );
@@ -194,7 +194,7 @@ fn told(source: &mut Source, program: &Program) -> Option<Vec<ForwardingOp>> {
             for _ in 0..2 {
                 let members = (0..source.between(1, 3) as u32).map(|at| (MemberHandle(at), 1));
                 let op = ProfileOp::AddGroup(members.collect());
-                tell(&mut forwarding, profile(ProfileId(at), op));
+                apply(&mut forwarding, profile(ProfileId(at), op));
             }
         }
     }
@@ -203,7 +203,7 @@ fn told(source: &mut Source, program: &Program) -> Option<Vec<ForwardingOp>> {
             let matches: Vec<_> = table
                 .key
                 .iter()
-                .map(|field| pipeline::wanted(source, field))
+                .map(|field| pipeline::field_match(source, field))
                 .collect();
             let target = match table.kind {
                 TableKind::Simple => {
@@ -220,7 +220,7 @@ fn told(source: &mut Source, program: &Program) -> Option<Vec<ForwardingOp>> {
             let matches: Vec<_> = matches
                 .into_iter()
                 .zip(spec.fields())
-                .map(|(wanted, field)| wanted.canonical(field))
+                .map(|(field_match, field)| field_match.canonical(field))
                 .collect();
             let Ok(key) = spec.key(&matches, priority) else {
                 continue;
@@ -232,7 +232,7 @@ fn told(source: &mut Source, program: &Program) -> Option<Vec<ForwardingOp>> {
                 constant: false,
             };
             let op = TableSetOp::Table(at, TableOp::Insert(new));
-            tell(&mut forwarding, ForwardingOp::Tables(op));
+            apply(&mut forwarding, ForwardingOp::Tables(op));
         }
     }
     Some(ops)

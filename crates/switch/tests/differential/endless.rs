@@ -1,10 +1,10 @@
-//! Programs that would never end: the switch ends them as the plain interpreter does.
+//! Programs that never end: the switch and the reference interpreter stop them at the same point.
 
 use std::sync::Arc;
 
 use linewarden_switch::forwarding::{ForwardingOp, MirrorSession, Replica};
 use linewarden_switch::lower::lower;
-use linewarden_switch::program::action::{CloneKind, Place, Statement};
+use linewarden_switch::program::action::{CloneKind, LValue, Statement};
 use linewarden_switch::program::expr::Data;
 use linewarden_switch::program::ids::{ActionId, NodeId, StateId};
 use linewarden_switch::program::pipeline::{Node, Pipeline};
@@ -12,7 +12,7 @@ use linewarden_switch::reference::{COPIES_MAX, PASSES_MAX};
 use num_bigint::BigInt;
 
 use super::case::Case;
-use super::run::{Seen, by_engine, by_reference};
+use super::run::{PacketOutcome, by_engine, by_reference};
 use super::shape;
 use super::source::Source;
 
@@ -34,7 +34,7 @@ fn only(name: &str, action: Option<u32>) -> Pipeline {
     }
 }
 
-/// The simplest program, with one action in ingress and one in egress.
+/// Minimal program with one action in ingress and one in egress.
 fn case(ingress: Vec<Statement>, egress: Vec<Statement>) -> Case {
     let mut case = Case::of(&mut Source::recorded(Vec::new())).unwrap();
     case.program.ingress = only("ingress", Some(1));
@@ -44,16 +44,16 @@ fn case(ingress: Vec<Statement>, egress: Vec<Statement>) -> Case {
     case
 }
 
-fn same(case: &Case) -> Seen {
+fn same(case: &Case) -> PacketOutcome {
     let executable = lower(case.program.clone()).unwrap();
-    let (wanted, got) = (by_reference(case), by_engine(case, &executable));
-    assert!(wanted == got, "the plain interpreter and the switch do not agree");
-    let (mut seen, _) = wanted;
+    let (expected, got) = (by_reference(case), by_engine(case, &executable));
+    assert!(expected == got, "the reference interpreter and the switch differ");
+    let (mut seen, _) = expected;
     seen.remove(0)
 }
 
 #[test]
-fn clones_of_clones_end() {
+fn recursive_clones_end() {
     let clone = Statement::Clone(CloneKind::Egress, number(1), number(0));
     let mut case = case(Vec::new(), vec![clone]);
     let session = MirrorSession {
@@ -67,8 +67,8 @@ fn clones_of_clones_end() {
 }
 
 #[test]
-fn packets_that_double_and_come_back_end() {
-    let group = Statement::Assign(Place::Field(shape::standard("mcast_grp")), number(1));
+fn doubling_resubmissions_end() {
+    let group = Statement::Assign(LValue::Field(shape::standard("mcast_grp")), number(1));
     let mut case = case(vec![group], vec![Statement::Recirculate(number(1))]);
     let replicas: Arc<[Replica]> = [3, 4].map(|port| Replica { rid: 1, port }).into();
     case.ops.push(ForwardingOp::Group(1, Some(replicas)));
@@ -78,7 +78,7 @@ fn packets_that_double_and_come_back_end() {
 }
 
 #[test]
-fn packets_that_start_again_end() {
+fn recirculated_packets_end() {
     let seen = same(&case(vec![Statement::Resubmit(number(1))], Vec::new()));
     assert_eq!((seen.packets(), seen.fault("passes")), (0, 1));
     assert_eq!(PASSES_MAX, linewarden_switch::engine::PASSES_MAX);

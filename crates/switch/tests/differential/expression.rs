@@ -8,18 +8,18 @@ use num_bigint::BigInt;
 use super::shape::{self, USER};
 use super::source::Source;
 
-/// Makes expressions over a program's headers.
+/// Generates expressions over a program's headers.
 pub struct Expressions<'e> {
-    /// Choices.
+    /// Source of choices.
     pub source: &'e mut Source,
-    /// The program so far.
+    /// Program so far.
     pub program: &'e Program,
-    /// Number of arguments that the action has.
+    /// Number of action parameters.
     pub params: usize,
 }
 
 impl Expressions<'_> {
-    /// A constant.
+    /// Constant.
     pub fn constant(&mut self) -> BigInt {
         let power = |bits: usize| BigInt::from(1) << bits;
         match self.source.below(9) {
@@ -39,7 +39,7 @@ impl Expressions<'_> {
         }
     }
 
-    /// A field of fixed length, more often of metadata.
+    /// Field of fixed length, mostly a metadata field.
     pub fn field(&mut self) -> FieldRef {
         let fields = match self.source.below(3) {
             0 => shape::fixed_fields_of(self.program, USER),
@@ -73,7 +73,7 @@ impl Expressions<'_> {
                 None => Data::Field(self.field()),
             },
             _ if self.source.percent(20) => {
-                // Whether it is valid, as a field.
+                // The hidden `$valid$` field.
                 let headers = shape::packet_headers(self.program);
                 let header = self.source.pick(&headers).unwrap();
                 let hidden = self.program.type_of(header).unwrap().fields.len();
@@ -91,7 +91,7 @@ impl Expressions<'_> {
         self.source.pick(&fields).unwrap().field
     }
 
-    /// An index: most often a small constant.
+    /// Index, mostly a small constant.
     pub fn index(&mut self) -> Data {
         match self.source.below(8) {
             0..=5 => Data::Const(BigInt::from(self.source.below(5))),
@@ -100,7 +100,7 @@ impl Expressions<'_> {
         }
     }
 
-    /// An integer.
+    /// Integer expression.
     pub fn data(&mut self, depth: usize) -> Data {
         if depth == 0 {
             return self.leaf();
@@ -140,7 +140,7 @@ impl Expressions<'_> {
         let left = self.data(depth);
         let right = match binary {
             Binary::Shl | Binary::Shr => self.shift(depth),
-            // As p4c brings results to their width.
+            // p4c truncates results this way.
             Binary::And if self.source.percent(50) => {
                 Data::Const((BigInt::from(1) << shape::width(self.source)) - 1)
             }
@@ -149,7 +149,7 @@ impl Expressions<'_> {
         Data::Binary(binary, Box::new(left), Box::new(right))
     }
 
-    /// By how much to shift: not so far that the result fills the memory.
+    /// Shift distance, limited so that the result fits into memory.
     fn shift(&mut self, depth: usize) -> Data {
         match self.source.below(4) {
             0 | 1 => Data::Const(BigInt::from(self.source.below(140))),
@@ -171,7 +171,7 @@ impl Expressions<'_> {
         }
     }
 
-    /// A condition.
+    /// Boolean expression.
     pub fn bool(&mut self, depth: usize) -> Bool {
         let leaf = depth == 0;
         match self.source.below(if leaf { 5 } else { 10 }) {
@@ -232,7 +232,7 @@ impl Expressions<'_> {
         Bool::HeaderEq(Box::new(left), Box::new(right))
     }
 
-    /// A header, and one of its type.
+    /// Two header expressions of the same type.
     pub fn any_header(&mut self) -> Option<(HeaderExpr, HeaderId)> {
         let headers = shape::packet_headers(self.program);
         match self.source.below(4) {
@@ -261,7 +261,7 @@ impl Expressions<'_> {
         }
     }
 
-    /// A header of a type.
+    /// Header expression of a type.
     pub fn header_of(&mut self, header_type: TypeId) -> HeaderExpr {
         let stacks: Vec<StackId> = shape::stacks(self.program)
             .into_iter()
@@ -279,7 +279,7 @@ impl Expressions<'_> {
         HeaderExpr::Header(self.source.pick(&same).unwrap())
     }
 
-    /// A union, and one of its type. All have the same members' types.
+    /// Two header union expressions; all unions have the same member types.
     pub fn union(&mut self) -> Option<(UnionExpr, UnionId)> {
         if self.source.percent(40)
             && let Some(stack) = self.source.pick(&shape::union_stacks(self.program))

@@ -1,7 +1,7 @@
-//! Random programs and packets, run by the plain interpreter and as the switch runs them.
+//! Differential test: random programs and packets run in the reference interpreter and in the switch.
 //!
-//! `LINEWARDEN_DIFFERENTIAL_CASES` says how many cases are tried, `LINEWARDEN_DIFFERENTIAL_SEED` which is the first.
-//! A case that fails is made smaller and printed with its seed.
+//! `LINEWARDEN_DIFFERENTIAL_CASES` sets the number of cases, `LINEWARDEN_DIFFERENTIAL_SEED` the first seed.
+//! A failing case is minimized and printed with its seed.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -27,12 +27,12 @@ fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| value.parse().unwrap())
 }
 
-/// So many failures are shown at once: they often have different causes.
+/// Maximum number of printed failures; these often have different causes.
 const FAILURES_MAX: usize = 5;
 
-fn describe(seed: u64, (what, choices, case): &(String, Vec<u64>, Case)) -> String {
+fn describe(seed: u64, (difference, choices, case): &(String, Vec<u64>, Case)) -> String {
     format!(
-        "seed {seed}, {} choices\n{}ops {:?}\nrates {:?}\npackets {:?}\n{what}",
+        "seed {seed}, {} choices\n{}ops {:?}\nrates {:?}\npackets {:?}\n{difference}",
         choices.len(),
         program(&case.program),
         case.ops,
@@ -41,17 +41,17 @@ fn describe(seed: u64, (what, choices, case): &(String, Vec<u64>, Case)) -> Stri
     )
 }
 
-/// What is wrong with the case of these choices, and the choices that it took.
+/// Failure of the case made from these choices, and the choices used.
 fn failure(mut source: Source) -> Option<(String, Vec<u64>, Case)> {
     let case = Case::of(&mut source)?;
     match run::compare(&case) {
-        Verdict::Different(what) => Some((what, source.into_choices(), case)),
+        Verdict::Different(difference) => Some((difference, source.into_choices(), case)),
         Verdict::Same | Verdict::Refused => None,
     }
 }
 
-/// Leaves choices out and makes them smaller as long as the case fails.
-fn minimise(mut found: (String, Vec<u64>, Case)) -> (String, Vec<u64>, Case) {
+/// Minimizes a failing case: removes and shrinks choices while the case still fails.
+fn minimize(mut found: (String, Vec<u64>, Case)) -> (String, Vec<u64>, Case) {
     let mut tries = setting("LINEWARDEN_DIFFERENTIAL_TRIES", 60_000);
     let mut better = |choices: Vec<u64>, found: &mut (String, Vec<u64>, Case)| {
         tries = tries.saturating_sub(1);
@@ -124,7 +124,7 @@ fn minimise(mut found: (String, Vec<u64>, Case)) -> (String, Vec<u64>, Case) {
 }
 
 #[test]
-fn the_switch_does_what_the_plain_interpreter_does() {
+fn switch_matches_reference_interpreter() {
     let first = setting("LINEWARDEN_DIFFERENTIAL_SEED", 1);
     let cases = setting("LINEWARDEN_DIFFERENTIAL_CASES", 2_000);
     let (mut same, mut refused, mut sent) = (0, 0, 0);
@@ -141,12 +141,12 @@ fn the_switch_does_what_the_plain_interpreter_does() {
                 sent += run::by_reference(&case)
                     .0
                     .iter()
-                    .map(run::Seen::packets)
+                    .map(run::PacketOutcome::packets)
                     .sum::<usize>();
             }
             Verdict::Refused => refused += 1,
-            Verdict::Different(what) => {
-                let found = minimise((what, source.into_choices(), case));
+            Verdict::Different(difference) => {
+                let found = minimize((difference, source.into_choices(), case));
                 failures.push(describe(seed, &found));
                 if failures.len() >= FAILURES_MAX {
                     break;
@@ -160,7 +160,7 @@ fn the_switch_does_what_the_plain_interpreter_does() {
     assert!(sent as u64 >= cases / 4, "only {sent} packets were sent");
 }
 
-/// A program as far as it matters in a case.
+/// Prints the parts of a program that matter to a case.
 fn program(program: &linewarden_switch::program::Program) -> String {
     let mut text = String::new();
     for (at, known) in program.types.iter().enumerate().skip(1) {

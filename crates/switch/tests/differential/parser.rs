@@ -11,9 +11,9 @@ use num_bigint::BigInt;
 use super::expression::Expressions;
 use super::shape;
 use super::source::Source;
-use super::statement::{Side, Statements};
+use super::statement::{StatementContext, Statements};
 
-/// Makes the parser and its value sets.
+/// Generates the parser and its value sets.
 pub fn parser(source: &mut Source, program: &mut Program) {
     let count = source.between(1, 6);
     let mut states = Vec::new();
@@ -35,7 +35,7 @@ fn state(source: &mut Source, program: &mut Program, at: usize, count: usize) ->
         advances |= takes;
         ops.push(op);
     }
-    // Only where bytes are taken may a state go back.
+    // Only a state that consumes bytes can go back.
     let first = if advances { 0 } else { at + 1 };
     let next = |source: &mut Source| match source.below(5) {
         0 => None,
@@ -95,7 +95,7 @@ fn length(source: &mut Source, program: &Program, header_type: TypeId) -> Option
 
 fn extract(source: &mut Source, program: &Program) -> ParserOp {
     let (stacks, unions) = (shape::stacks(program), program.union_stacks.len());
-    let (what, header) = match source.below(4) {
+    let (extracted, header) = match source.below(4) {
         0 if !stacks.is_empty() => {
             let stack = source.pick(&stacks).unwrap();
             (Extract::Stack(stack), program.stacks[stack.index()].headers[0])
@@ -113,10 +113,10 @@ fn extract(source: &mut Source, program: &Program) -> ParserOp {
         }
     };
     let header_type = program.headers[header.index()].header_type;
-    ParserOp::Extract(what, length(source, program, header_type))
+    ParserOp::Extract(extracted, length(source, program, header_type))
 }
 
-/// An operation, and whether it takes bytes in any case.
+/// Parser operation, and whether it always consumes bytes.
 fn op(source: &mut Source, program: &Program) -> (ParserOp, bool) {
     let kind = source.below(12);
     if kind < 6 {
@@ -156,8 +156,8 @@ fn op(source: &mut Source, program: &Program) -> (ParserOp, bool) {
         }),
         _ => {
             let side = match expressions.source.below(5) {
-                4 => Side::Action,
-                _ => Side::Plain,
+                4 => StatementContext::Action,
+                _ => StatementContext::Plain,
             };
             let mut statements = Statements { expressions, side };
             ParserOp::Statement(statements.simple())
@@ -219,7 +219,7 @@ fn key_bits(program: &Program, part: &KeyPart) -> u32 {
     }
 }
 
-/// A value of these widths: each in whole bytes.
+/// Value with these widths, each padded to whole bytes.
 fn padded(source: &mut Source, widths: &[u32]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for bits in widths {

@@ -1,4 +1,4 @@
-//! Random tables, entries, pipelines, and what comes after them.
+//! Random tables, entries, pipelines, checksums and deparsers.
 
 use linewarden_switch::program::expr::Bool;
 use linewarden_switch::program::ids::{
@@ -17,7 +17,7 @@ use num_bigint::BigUint;
 use super::expression::Expressions;
 use super::shape::{self, USER};
 use super::source::Source;
-use super::statement::{self, Side, Statements};
+use super::statement::{self, StatementContext, Statements};
 
 const ALGORITHMS: [&str; 9] = [
     "crc16",
@@ -31,24 +31,24 @@ const ALGORITHMS: [&str; 9] = [
     "round_robin",
 ];
 
-/// Cells of the registers that show what egress made.
+/// Size of the registers that record the egress result.
 const SHOWN: u32 = 12;
 
 fn inputs(source: &mut Source, program: &Program) -> Vec<Input> {
     let mut inputs = Vec::new();
-    let mut whole_bytes = true;
+    let mut byte_aligned = true;
     for _ in 0..source.between(1, 5) {
         inputs.push(match source.below(8) {
-            0 if whole_bytes => Input::Header(source.pick(&shape::packet_headers(program)).unwrap()),
+            0 if byte_aligned => Input::Header(source.pick(&shape::packet_headers(program)).unwrap()),
             1 => {
                 let bits = shape::width(source);
-                whole_bytes &= bits.is_multiple_of(8);
+                byte_aligned &= bits.is_multiple_of(8);
                 Input::Constant(source.bytes(bits.div_ceil(8) as usize), bits)
             }
             2 if source.below(2) == 1 => Input::Payload,
             _ => {
                 let field = source.pick(&shape::fixed_fields(program)).unwrap();
-                whole_bytes &= program.bits(field).is_multiple_of(8);
+                byte_aligned &= program.bits(field).is_multiple_of(8);
                 Input::Field(field)
             }
         });
@@ -56,7 +56,7 @@ fn inputs(source: &mut Source, program: &Program) -> Vec<Input> {
     inputs
 }
 
-/// Declares calculations.
+/// Declares random calculations.
 pub fn calculations(source: &mut Source, program: &mut Program) {
     for at in 0..source.below(4) {
         let calculation = Calculation {
@@ -128,8 +128,8 @@ fn deparser(source: &mut Source, program: &mut Program) {
                     params: 0,
                 },
                 side: match at {
-                    0 => Side::Plain,
-                    _ => Side::Action,
+                    0 => StatementContext::Plain,
+                    _ => StatementContext::Action,
                 },
             };
             statements.push(make.simple());
@@ -145,7 +145,7 @@ fn actions(source: &mut Source, program: &mut Program) {
     }
 }
 
-/// What packets have become is shown to the test: all fields by a digest of ingress, some by registers in egress.
+/// Makes packet state observable: all fields by a digest in ingress, some by registers in egress.
 fn shows(source: &mut Source, program: &mut Program) -> (ActionId, ActionId) {
     program.digests = vec![
         Digest {
@@ -161,7 +161,7 @@ fn shows(source: &mut Source, program: &mut Program) -> (ActionId, ActionId) {
     ];
     let cells = RegisterId(program.registers.len() as u32);
     program.registers.push(RegisterArray {
-        name: "shown".into(),
+        name: "reporter".into(),
         size: SHOWN,
         bits: 300,
     });
@@ -305,7 +305,7 @@ fn profile(source: &mut Source, program: &mut Program, selects: bool) -> Profile
     ProfileId(program.profiles.len() as u32 - 1)
 }
 
-/// An action of these with arguments.
+/// Random action of these, with arguments.
 pub fn entry_of(source: &mut Source, program: &Program, actions: &[ActionId]) -> ActionEntry {
     let action = source.pick(actions).unwrap();
     let params = &program.actions[action.index()].params;
@@ -319,8 +319,8 @@ pub fn entry_of(source: &mut Source, program: &Program, actions: &[ActionId]) ->
     ActionEntry { action, args }
 }
 
-/// What an entry asks of a field.
-pub fn wanted(source: &mut Source, field: &KeyField) -> FieldMatch {
+/// Match of an entry on one field.
+pub fn field_match(source: &mut Source, field: &KeyField) -> FieldMatch {
     let value = |source: &mut Source| {
         let mut bytes = source.bytes(field.bits.div_ceil(8) as usize);
         if !field.bits.is_multiple_of(8) {
@@ -351,12 +351,12 @@ pub fn wanted(source: &mut Source, field: &KeyField) -> FieldMatch {
 
 fn pipeline(source: &mut Source, program: &mut Program, name: &str, show: ActionId) -> Pipeline {
     let count = source.between(1, 4);
-    // One more node shows what was made: in ingress it comes first.
-    let first_show = name == "ingress";
-    let shown = NodeId(count as u32);
+    // One more node records the result: in ingress it comes first.
+    let reports_first = name == "ingress";
+    let reporter_node = NodeId(count as u32);
     let mut nodes = Vec::new();
     for at in 0..count {
-        let last = if first_show { count - 1 } else { count };
+        let last = if reports_first { count - 1 } else { count };
         let after = move |source: &mut Source| match source.below(6) {
             0 => None,
             _ if at == last => None,
@@ -400,16 +400,16 @@ fn pipeline(source: &mut Source, program: &mut Program, name: &str, show: Action
     }
     nodes.push(Node::Action {
         action: show,
-        next: first_show.then_some(NodeId(0)),
+        next: reports_first.then_some(NodeId(0)),
     });
     Pipeline {
         name: name.into(),
-        init: Some(if first_show { shown } else { NodeId(0) }),
+        init: Some(if reports_first { reporter_node } else { NodeId(0) }),
         nodes,
     }
 }
 
-/// Makes everything but headers and parser.
+/// Generates all of a program except headers and parser.
 pub fn pipelines(source: &mut Source, program: &mut Program) {
     actions(source, program);
     let (ingress, egress) = shows(source, program);

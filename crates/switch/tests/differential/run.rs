@@ -1,11 +1,11 @@
-//! Runs a case by the plain interpreter and as the switch runs it, and compares.
+//! Runs a case in the reference interpreter and in the switch, and compares the results.
 
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write as _};
 
 use linewarden_switch::calculations::Calculation;
 use linewarden_switch::engine::{Batch, Engine, Sink};
-use linewarden_switch::exec::{CoreErrors, Fault, RandomSource, World};
+use linewarden_switch::exec::{CoreErrors, Environment, Fault, RandomSource};
 use linewarden_switch::externs::Externs;
 use linewarden_switch::forwarding::Forwarding;
 use linewarden_switch::lower::{Executable, lower};
@@ -17,27 +17,27 @@ use linewarden_switch::setup;
 use linewarden_switch::tables::Replicated;
 use num_bigint::BigUint;
 
-use super::case::{self, Arrival, Case};
+use super::case::{self, Case, InputPacket};
 
-/// What became of a packet, as both tell it.
+/// Result of one packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct PacketOutcome {
     sent: Vec<(u32, Vec<u8>)>,
     digests: Vec<(u32, Vec<Vec<u8>>)>,
     faults: BTreeMap<&'static str, u64>,
     dropped: u64,
 }
 
-/// What packets changed.
+/// State that packets change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Left {
+pub struct FinalState {
     registers: Vec<Vec<BigUint>>,
     counters: Vec<Vec<(u64, u64)>>,
     entries: Vec<Vec<(u64, u64)>>,
 }
 
-/// Everything that both are compared by.
-pub type Observed = (Vec<Seen>, Left);
+/// All compared results of a run.
+pub type Observation = (Vec<PacketOutcome>, FinalState);
 
 struct State {
     forwarding: Forwarding,
@@ -78,7 +78,7 @@ impl State {
         }
     }
 
-    fn left(&self, program: &Program) -> Left {
+    fn final_state(&self, program: &Program) -> FinalState {
         let registers = (0..program.registers.len() as u32).map(RegisterId).map(|id| {
             let registers = self.externs.registers(id).unwrap();
             (0..registers.len() as u64)
@@ -94,7 +94,7 @@ impl State {
             let states = table.iter().filter_map(|entry| entry.state());
             states.map(|state| state.counts()).collect()
         });
-        Left {
+        FinalState {
             registers: registers.collect(),
             counters: counters.collect(),
             entries: entries.collect(),
@@ -102,7 +102,7 @@ impl State {
     }
 }
 
-/// The same numbers for both.
+/// Random numbers, the same for both.
 #[derive(Default)]
 struct Numbers(u64);
 
@@ -116,8 +116,8 @@ impl RandomSource for Numbers {
     }
 }
 
-/// By the plain interpreter.
-pub fn by_reference(case: &Case) -> Observed {
+/// Runs the case in the reference interpreter.
+pub fn by_reference(case: &Case) -> Observation {
     let state = State::of(case);
     let reference = Reference {
         program: &case.program,
@@ -127,13 +127,13 @@ pub fn by_reference(case: &Case) -> Observed {
         config: ReferenceConfig::default(),
     };
     let mut numbers = Numbers::default();
-    let mut one = |arrival: &Arrival| {
+    let mut one = |arrival: &InputPacket| {
         let mut random = |low, high| numbers.between(low, high);
         let outcome = reference.process(arrival.now_us, arrival.port, &arrival.frame, &mut random);
-        let mut seen = Seen {
+        let mut seen = PacketOutcome {
             sent: outcome.sent,
             digests: outcome.digests,
-            ..Seen::default()
+            ..PacketOutcome::default()
         };
         for (reason, count) in outcome.dropped {
             let fault = match reason {
@@ -141,21 +141,21 @@ pub fn by_reference(case: &Case) -> Observed {
                     seen.dropped += count;
                     continue;
                 }
-                DropReason::Priority | DropReason::Waiting => "queue",
-                DropReason::Copies => "copies",
+                DropReason::Priority | DropReason::QueueFull => "queue",
+                DropReason::CopyLimit => "copies",
                 DropReason::Assertion => "assertion",
-                DropReason::Steps => "steps",
-                DropReason::Passes => "passes",
+                DropReason::StepLimit => "steps",
+                DropReason::PassLimit => "passes",
             };
             *seen.faults.entry(fault).or_default() += count;
         }
         seen
     };
     let seen = case.packets.iter().map(&mut one).collect();
-    (seen, state.left(&case.program))
+    (seen, state.final_state(&case.program))
 }
 
-impl Sink for Seen {
+impl Sink for PacketOutcome {
     fn send(&mut self, port: u32, headers: &[u8], payload: &[u8]) {
         self.sent.push((port, [headers, payload].concat()));
     }
@@ -166,11 +166,11 @@ impl Sink for Seen {
 
     fn fault(&mut self, fault: Fault) {
         let fault = match fault {
-            Fault::Fuel => "steps",
+            Fault::FuelExhausted => "steps",
             Fault::Assertion => "assertion",
-            Fault::Passes => "passes",
-            Fault::Queue => "queue",
-            Fault::Copies => "copies",
+            Fault::PassLimit => "passes",
+            Fault::QueueFull => "queue",
+            Fault::CopyLimit => "copies",
         };
         *self.faults.entry(fault).or_default() += 1;
     }
@@ -180,14 +180,14 @@ impl Sink for Seen {
     }
 }
 
-/// As the switch runs it.
-pub fn by_engine(case: &Case, executable: &Executable) -> Observed {
+/// Runs the case in the switch.
+pub fn by_engine(case: &Case, executable: &Executable) -> Observation {
     let state = State::of(case);
     let mut engine = Engine::default();
     let mut numbers = Numbers::default();
-    let mut one = |arrival: &Arrival| {
+    let mut one = |arrival: &InputPacket| {
         let batch = Batch {
-            world: World {
+            environment: Environment {
                 executable,
                 forwarding: &state.forwarding,
                 externs: &state.externs,
@@ -196,76 +196,76 @@ pub fn by_engine(case: &Case, executable: &Executable) -> Observed {
                 drop_port: ReferenceConfig::default().drop_port,
                 now_us: arrival.now_us,
             },
-            queues: u64::from(ReferenceConfig::default().priority_queues),
+            priority_queues: u64::from(ReferenceConfig::default().priority_queues),
         };
-        let mut seen = Seen::default();
+        let mut seen = PacketOutcome::default();
         engine.process(&batch, &mut numbers, arrival.port, &arrival.frame, &mut seen);
         seen
     };
     let seen = case.packets.iter().map(&mut one).collect();
-    (seen, state.left(&case.program))
+    (seen, state.final_state(&case.program))
 }
 
-/// How a case went.
+/// Result of a case.
 pub enum Verdict {
-    /// Both agree.
+    /// Both results are equal.
     Same,
-    /// It cannot be run.
+    /// The case cannot run.
     Refused,
-    /// They do not agree.
+    /// The results differ.
     Different(String),
 }
 
-/// Runs a case both ways.
+/// Runs a case in both.
 pub fn compare(case: &Case) -> Verdict {
     let Ok(executable) = lower(case.program.clone()) else {
         return Verdict::Refused;
     };
-    let wanted = by_reference(case);
-    if wanted != by_reference(case) {
+    let expected = by_reference(case);
+    if expected != by_reference(case) {
         return Verdict::Different("the reference does not do the same twice".into());
     }
     let run = || by_engine(case, &executable);
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
         Err(_) => Verdict::Different("the switch panics".into()),
-        Ok(got) if got == wanted => Verdict::Same,
-        Ok(got) => Verdict::Different(differences(case, &wanted, &got)),
+        Ok(got) if got == expected => Verdict::Same,
+        Ok(got) => Verdict::Different(differences(case, &expected, &got)),
     }
 }
 
-fn differences(case: &Case, wanted: &Observed, got: &Observed) -> String {
+fn differences(case: &Case, expected: &Observation, got: &Observation) -> String {
     let mut text = String::new();
-    for (at, (wanted, got)) in wanted.0.iter().zip(&got.0).enumerate() {
-        if wanted == got {
+    for (at, (expected, got)) in expected.0.iter().zip(&got.0).enumerate() {
+        if expected == got {
             continue;
         }
         let _ = writeln!(text, "packet {at}:");
-        line(&mut text, "sent", &packets(&wanted.sent), &packets(&got.sent));
-        line(&mut text, "faults", &wanted.faults, &got.faults);
-        line(&mut text, "dropped", &wanted.dropped, &got.dropped);
-        if wanted.digests.len() != got.digests.len() {
-            line(&mut text, "digests", &wanted.digests.len(), &got.digests.len());
+        line(&mut text, "sent", &packets(&expected.sent), &packets(&got.sent));
+        line(&mut text, "faults", &expected.faults, &got.faults);
+        line(&mut text, "dropped", &expected.dropped, &got.dropped);
+        if expected.digests.len() != got.digests.len() {
+            line(&mut text, "digests", &expected.digests.len(), &got.digests.len());
         }
-        for ((number, wanted), (_, got)) in wanted.digests.iter().zip(&got.digests) {
+        for ((number, expected), (_, got)) in expected.digests.iter().zip(&got.digests) {
             let digest = case
                 .program
                 .digests
                 .iter()
                 .find(|digest| digest.json_id == *number);
-            for ((wanted, got), field) in wanted.iter().zip(got).zip(&digest.unwrap().fields) {
+            for ((expected, got), field) in expected.iter().zip(got).zip(&digest.unwrap().fields) {
                 let header = &case.program.headers[field.header.index()].name;
                 let name = format!("digest: {header} field {}", field.field);
-                line(&mut text, &name, &hex::encode(wanted), &hex::encode(got));
+                line(&mut text, &name, &hex::encode(expected), &hex::encode(got));
             }
         }
     }
-    for (at, (wanted, got)) in wanted.1.registers.iter().zip(&got.1.registers).enumerate() {
-        for (cell, (wanted, got)) in wanted.iter().zip(got).enumerate() {
-            line(&mut text, &format!("register {at}[{cell}]"), wanted, got);
+    for (at, (expected, got)) in expected.1.registers.iter().zip(&got.1.registers).enumerate() {
+        for (cell, (expected, got)) in expected.iter().zip(got).enumerate() {
+            line(&mut text, &format!("register {at}[{cell}]"), expected, got);
         }
     }
-    line(&mut text, "counters", &wanted.1.counters, &got.1.counters);
-    line(&mut text, "entries", &wanted.1.entries, &got.1.entries);
+    line(&mut text, "counters", &expected.1.counters, &got.1.counters);
+    line(&mut text, "entries", &expected.1.entries, &got.1.entries);
     text
 }
 
@@ -275,19 +275,22 @@ fn packets(sent: &[(u32, Vec<u8>)]) -> Vec<String> {
         .collect()
 }
 
-fn line<T: Debug + PartialEq + ?Sized>(text: &mut String, name: &str, wanted: &T, got: &T) {
-    if wanted != got {
-        let _ = writeln!(text, "  {name}\n    reference {wanted:?}\n    switch    {got:?}");
+fn line<T: Debug + PartialEq + ?Sized>(text: &mut String, name: &str, expected: &T, got: &T) {
+    if expected != got {
+        let _ = writeln!(
+            text,
+            "  {name}\n    reference {expected:?}\n    switch    {got:?}"
+        );
     }
 }
 
-impl Seen {
-    /// How many packets were dropped for this reason.
+impl PacketOutcome {
+    /// Number of packets dropped for this reason.
     pub fn fault(&self, fault: &str) -> u64 {
         self.faults.get(fault).copied().unwrap_or(0)
     }
 
-    /// How many packets were sent.
+    /// Number of sent packets.
     pub fn packets(&self) -> usize {
         self.sent.len()
     }

@@ -1,4 +1,4 @@
-//! Random header types, headers, stacks, unions, and what else programs declare.
+//! Random declarations: header types, headers, stacks, unions, registers, counters, meters and lists.
 
 use linewarden_switch::program::expr::{Binary, Data};
 use linewarden_switch::program::ids::{FieldRef, HeaderId, StackId, TypeId, UnionId, UnionStackId};
@@ -10,9 +10,9 @@ use num_bigint::BigInt;
 
 use super::source::Source;
 
-/// The header of standard metadata.
+/// Standard metadata header.
 pub const STANDARD: HeaderId = HeaderId(0);
-/// The header of the program's own metadata.
+/// User metadata header.
 pub const USER: HeaderId = HeaderId(1);
 
 const STANDARD_FIELDS: [(&str, u32); 17] = [
@@ -57,7 +57,7 @@ const WIDTHS: [u32; 22] = [
     8, 16, 1, 2, 3, 7, 9, 13, 24, 31, 32, 33, 48, 63, 64, 65, 100, 121, 127, 128, 129, 200,
 ];
 
-/// A width in bits.
+/// Random width, bits.
 pub fn width(source: &mut Source) -> u32 {
     match source.below(8) {
         0 => 1 + source.below(200) as u32,
@@ -76,7 +76,7 @@ fn field(source: &mut Source, name: String, bits: u32) -> Field {
     }
 }
 
-/// A field by name in the standard metadata.
+/// Standard metadata field of a name.
 pub fn standard(name: &str) -> FieldRef {
     let at = STANDARD_FIELDS.iter().position(|(known, _)| *known == name);
     FieldRef {
@@ -128,7 +128,7 @@ fn header_type(source: &mut Source, number: usize) -> HeaderType {
 
 /// Adds a field of variable length.
 fn variable(source: &mut Source, known: &mut HeaderType) {
-    // It begins at a whole byte, as p4c wants it.
+    // p4c requires it to start at a byte boundary.
     let places: Vec<usize> = (0..=known.fields.len())
         .filter(|place| {
             let before: u32 = known.fields[..*place].iter().map(|field| field.bits).sum();
@@ -258,14 +258,14 @@ pub fn headers(source: &mut Source, program: &mut Program) {
     program.errors = errors.into_iter().map(str::to_owned).zip(0..).collect();
 }
 
-/// All fields that are of fixed length, of all headers.
+/// All fields of fixed length in all headers.
 pub fn fixed_fields(program: &Program) -> Vec<FieldRef> {
     (0..program.headers.len() as u32)
         .flat_map(|header| fixed_fields_of(program, HeaderId(header)))
         .collect()
 }
 
-/// The fields of fixed length of a header.
+/// Fields of fixed length in a header.
 pub fn fixed_fields_of(program: &Program, header: HeaderId) -> Vec<FieldRef> {
     let fields = &program.type_of(header).unwrap().fields;
     (0..fields.len() as u32)
@@ -274,24 +274,24 @@ pub fn fixed_fields_of(program: &Program, header: HeaderId) -> Vec<FieldRef> {
         .collect()
 }
 
-/// The headers that packets have.
+/// Packet headers, without metadata.
 pub fn packet_headers(program: &Program) -> Vec<HeaderId> {
     (2..program.headers.len() as u32).map(HeaderId).collect()
 }
 
-/// All stacks.
+/// All header stacks.
 pub fn stacks(program: &Program) -> Vec<StackId> {
     (0..program.stacks.len() as u32).map(StackId).collect()
 }
 
-/// All stacks of unions.
+/// All header union stacks.
 pub fn union_stacks(program: &Program) -> Vec<UnionStackId> {
     (0..program.union_stacks.len() as u32).map(UnionStackId).collect()
 }
 
 /// Declares registers, counters, meters and lists.
 pub fn objects(source: &mut Source, program: &mut Program) {
-    // The first one bounds loops, clones and the like.
+    // The first one limits loops, clones and the like.
     let mut bits = vec![64];
     bits.extend((0..source.below(4)).map(|_| width(source)));
     program.registers = (0..)

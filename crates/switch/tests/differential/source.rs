@@ -1,9 +1,9 @@
-//! Choices that a case is made of. They are kept, so that a case that fails is made smaller by making smaller choices.
+//! Random choices that make up a case. They are recorded, so that a failing case can be minimized by smaller choices.
 
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
-/// Where choices come from: recorded ones first, then a generator, or 0.
+/// Source of choices: recorded choices first, then a generator or zeros.
 pub struct Source {
     choices: Vec<u64>,
     at: usize,
@@ -11,7 +11,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// Choices of this seed.
+    /// Generates choices from this seed.
     pub fn seeded(seed: u64) -> Self {
         Self {
             choices: Vec::new(),
@@ -20,7 +20,7 @@ impl Source {
         }
     }
 
-    /// These choices, then zeros.
+    /// Replays these choices, then returns zeros.
     pub fn recorded(choices: Vec<u64>) -> Self {
         Self {
             choices,
@@ -29,13 +29,13 @@ impl Source {
         }
     }
 
-    /// The choices that were made.
+    /// Recorded choices.
     pub fn into_choices(mut self) -> Vec<u64> {
         self.choices.truncate(self.at);
         self.choices
     }
 
-    /// A number below a bound; 0 is the simplest choice.
+    /// Number below a bound; 0 is the simplest choice.
     pub fn below(&mut self, bound: usize) -> usize {
         let bound = bound.max(1) as u64;
         let choice = match (self.choices.get(self.at), &mut self.rng) {
@@ -51,17 +51,17 @@ impl Source {
         choice as usize
     }
 
-    /// True in so many of a hundred cases.
+    /// True with this probability in percent.
     pub fn percent(&mut self, percent: usize) -> bool {
         self.below(100) >= 100 - percent
     }
 
-    /// A number between two, both included.
+    /// Number in an inclusive range.
     pub fn between(&mut self, low: usize, high: usize) -> usize {
         low + self.below(high.saturating_sub(low) + 1)
     }
 
-    /// One of these; none if there are none.
+    /// One of these, or `None` if the list is empty.
     pub fn pick<T: Clone>(&mut self, of: &[T]) -> Option<T> {
         match of.len() {
             0 => None,
@@ -69,7 +69,7 @@ impl Source {
         }
     }
 
-    /// Bytes, most of them small.
+    /// Bytes, mostly small.
     pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         (0..count).map(|_| self.byte()).collect()
     }

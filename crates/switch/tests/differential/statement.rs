@@ -1,7 +1,9 @@
 //! Random statements and actions.
 
 use linewarden_switch::program::Program;
-use linewarden_switch::program::action::{Action, AnyStack, CloneKind, FieldSource, Param, Place, Statement};
+use linewarden_switch::program::action::{
+    Action, AnyStack, CloneKind, FieldSource, LValue, Param, Statement,
+};
 use linewarden_switch::program::expr::{Binary, Bool, Compare, Data, HeaderExpr};
 use linewarden_switch::program::ids::{
     CalculationId, CounterId, FieldRef, HeaderId, MeterId, RegisterId, StackId, TypeId, UnionStackId,
@@ -12,15 +14,15 @@ use super::expression::Expressions;
 use super::shape;
 use super::source::Source;
 
-/// The register array that bounds what could go on for ever.
+/// Register array that limits loops and repeated packets.
 const BOUNDS: RegisterId = RegisterId(0);
 
-/// Where statements stand: not everything makes sense everywhere.
+/// Position of statements: some statements are valid only in some positions.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Side {
-    /// In the parser or deparser.
+pub enum StatementContext {
+    /// Parser or deparser.
     Plain,
-    /// In an action.
+    /// Action.
     Action,
 }
 
@@ -32,7 +34,7 @@ fn bound(cell: usize) -> Data {
     Data::Register(BOUNDS, Box::new(number(cell)))
 }
 
-/// 1 as long as a cell is below its bound.
+/// 1 while a cell is below its limit.
 fn below_bound(cell: usize, bound_at: usize) -> Data {
     let (cell, most) = (Box::new(bound(cell)), Box::new(number(bound_at)));
     Data::FromBool(Box::new(Bool::Compare(Compare::Lt, cell, most)))
@@ -43,12 +45,12 @@ fn count_bound(cell: usize) -> Statement {
     Statement::RegisterWrite(BOUNDS, number(cell), next)
 }
 
-/// Makes statements.
+/// Generates statements.
 pub struct Statements<'e> {
-    /// Expressions of the same place.
+    /// Expression generator for the same position.
     pub expressions: Expressions<'e>,
-    /// Where they stand.
-    pub side: Side,
+    /// Position.
+    pub side: StatementContext,
 }
 
 impl Statements<'_> {
@@ -65,7 +67,7 @@ impl Statements<'_> {
         self.expressions.data(depth)
     }
 
-    /// A field that may be written.
+    /// Writable field.
     fn target(&mut self) -> FieldRef {
         const WRITABLE: [&str; 4] = ["egress_spec", "mcast_grp", "egress_rid", "priority"];
         if self.source().percent(8) {
@@ -78,39 +80,43 @@ impl Statements<'_> {
         self.source().pick(&fields).unwrap()
     }
 
-    fn place(&mut self) -> Place {
+    fn place(&mut self) -> LValue {
         match self.source().below(6) {
             5 => {
                 if let Some((header, of)) = self.expressions.any_header() {
                     let fields = shape::fixed_fields_of(self.program(), of);
-                    return Place::Access(header, self.source().pick(&fields).unwrap().field);
+                    return LValue::Access(header, self.source().pick(&fields).unwrap().field);
                 }
-                Place::Field(self.target())
+                LValue::Field(self.target())
             }
             4 if self.program().registers.len() > 1 => {
                 let register = self.register();
-                Place::Register(register, self.expressions.index())
+                LValue::Register(register, self.expressions.index())
             }
-            _ => Place::Field(self.target()),
+            _ => LValue::Field(self.target()),
         }
     }
 
-    fn field_place(&mut self) -> Place {
+    fn field_place(&mut self) -> LValue {
         match self.place() {
-            Place::Register(..) => Place::Field(self.target()),
+            LValue::Register(..) => LValue::Field(self.target()),
             place => place,
         }
     }
 
-    /// Any register array but the first.
+    /// Any register array except the first.
     fn register(&mut self) -> RegisterId {
         let others = self.program().registers.len().saturating_sub(1);
         RegisterId(1 + self.source().below(others) as u32)
     }
 
-    /// A statement without jumps.
+    /// Statement without jumps.
     pub fn simple(&mut self) -> Statement {
-        let kinds = if self.side == Side::Plain { 14 } else { 24 };
+        let kinds = if self.side == StatementContext::Plain {
+            14
+        } else {
+            24
+        };
         match self.source().below(kinds) {
             0 => Statement::Noop,
             1..=4 => {
@@ -158,7 +164,7 @@ impl Statements<'_> {
                 Statement::Random(place, low, high)
             }
             20 => Statement::Assign(
-                Place::Field(shape::standard("egress_spec")),
+                LValue::Field(shape::standard("egress_spec")),
                 number(self.source().below(8)),
             ),
             21 => match self.source().below(3) {
@@ -287,7 +293,7 @@ impl Statements<'_> {
         }
     }
 
-    /// A number, most often a constant below a bound.
+    /// Integer expression, mostly a constant below a bound.
     fn small(&mut self, bound: usize) -> Data {
         match self.source().below(10) {
             9 => self.data(),
@@ -295,7 +301,7 @@ impl Statements<'_> {
         }
     }
 
-    /// What makes more packets of one.
+    /// Statement that makes additional packets: clone, resubmit, recirculate or multicast.
     fn traffic(&mut self) -> Statement {
         let list = self.small(4);
         match self.source().below(4) {
@@ -311,7 +317,7 @@ impl Statements<'_> {
         }
     }
 
-    /// Adds statements, some of them under conditions and in loops.
+    /// Adds statements, some conditional or in loops.
     pub fn body(&mut self, count: usize) -> Vec<Statement> {
         let mut body = Vec::new();
         for _ in 0..count {
@@ -349,7 +355,7 @@ impl Statements<'_> {
     }
 }
 
-/// A random action.
+/// Random action.
 pub fn action(source: &mut Source, program: &Program, number: u32) -> Action {
     let params: Vec<Param> = (0..source.below(4))
         .map(|at| Param {
@@ -364,7 +370,7 @@ pub fn action(source: &mut Source, program: &Program, number: u32) -> Action {
             program,
             params: params.len(),
         },
-        side: Side::Action,
+        side: StatementContext::Action,
     };
     Action {
         name: format!("a{number}"),
@@ -374,7 +380,7 @@ pub fn action(source: &mut Source, program: &Program, number: u32) -> Action {
     }
 }
 
-/// An action that shows what a packet's headers are: their validity and stacks in a field each, by a digest the rest.
+/// Action that makes headers observable: validity and stacks in a field each, the rest by a digest.
 pub fn show(
     program: &Program,
     number_: u32,

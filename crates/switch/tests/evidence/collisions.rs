@@ -1,40 +1,40 @@
-//! States that the published switch takes for one another.
+//! Different states with equal digests in the published switch.
 
 use linewarden_switch::forwarding::{ForwardingOp, Replica};
 use linewarden_switch::program::ids::RegisterId;
 use linewarden_switch::tables::TableOp;
 
-use super::bench::{Ask, Bench, ask};
+use super::fixture::{ProgramRequest, SwitchFixture, request_frame};
 
-fn write(bench: &mut Bench, array: RegisterId, cells: &[(u64, u64)]) {
-    let mut registers = bench.switch.externs().registers(array).unwrap();
+fn write(fixture: &mut SwitchFixture, array: RegisterId, cells: &[(u64, u64)]) {
+    let mut registers = fixture.switch.externs().registers(array).unwrap();
     for (index, value) in cells {
         assert!(registers.set(*index, &(*value).into()));
     }
 }
 
-/// Its digest of registers is a sum over arrays without their names.
+/// The published register digest is a sum over arrays without their names.
 #[test]
-fn two_arrays_that_are_swapped() {
+fn swapped_arrays() {
     let digest = |swapped: bool| {
-        let mut bench = Bench::new("evidence", None);
-        let arrays = ["EvidenceIngress.small", "EvidenceIngress.wide"].map(|name| bench.register(name));
+        let mut fixture = SwitchFixture::new("evidence", None);
+        let arrays = ["EvidenceIngress.small", "EvidenceIngress.wide"].map(|name| fixture.register(name));
         let [one, other] = if swapped { [arrays[1], arrays[0]] } else { arrays };
-        write(&mut bench, one, &[(0, 1), (1, 2)]);
-        write(&mut bench, other, &[(0, 3)]);
-        bench.snapshot().digests.registers
+        write(&mut fixture, one, &[(0, 1), (1, 2)]);
+        write(&mut fixture, other, &[(0, 3)]);
+        fixture.snapshot().digests.registers
     };
     assert_ne!(digest(false), digest(true));
 }
 
-/// It concatenates values without their lengths: 0x0102 and 0x03 are 0x01 and 0x0203.
+/// The published switch concatenates values without lengths: 0x0102, 0x03 equals 0x01, 0x0203.
 #[test]
-fn cells_that_are_cut_elsewhere() {
+fn cells_with_other_boundaries() {
     let digest = |cells: &[(u64, u64)]| {
-        let mut bench = Bench::new("evidence", None);
-        let small = bench.register("EvidenceIngress.small");
-        write(&mut bench, small, cells);
-        bench.snapshot().digests.registers
+        let mut fixture = SwitchFixture::new("evidence", None);
+        let small = fixture.register("EvidenceIngress.small");
+        write(&mut fixture, small, cells);
+        fixture.snapshot().digests.registers
     };
     assert_ne!(
         digest(&[(0, 0x0102), (1, 0x03)]),
@@ -43,51 +43,51 @@ fn cells_that_are_cut_elsewhere() {
     assert_ne!(digest(&[(0, 7)]), digest(&[(1, 7)]));
 }
 
-/// Its main branch does not see what the program writes.
+/// The published main branch ignores register writes by the program.
 #[test]
-fn a_register_that_the_program_wrote() {
-    let mut bench = Bench::new("evidence", None);
-    let before = bench.snapshot().digests;
-    bench.one(0, &ask(Ask::WriteSmall, 7, 1));
-    assert_ne!(before.registers, bench.snapshot().digests.registers);
+fn register_written_by_program() {
+    let mut fixture = SwitchFixture::new("evidence", None);
+    let before = fixture.snapshot().digests;
+    fixture.one(0, &request_frame(ProgramRequest::WriteSmall, 7, 1));
+    assert_ne!(before.registers, fixture.snapshot().digests.registers);
 }
 
-/// It does not see default actions.
+/// The published switch ignores default actions.
 #[test]
-fn a_default_action_that_was_changed() {
-    let mut bench = Bench::new("router", None);
-    let before = bench.snapshot().digests;
-    let everything_to_port_7 = bench.action("RouterIngress.to_port", &[7]);
-    bench.change(
+fn changed_default_action() {
+    let mut fixture = SwitchFixture::new("router", None);
+    let before = fixture.snapshot().digests;
+    let everything_to_port_7 = fixture.action("RouterIngress.to_port", &[7]);
+    fixture.change(
         "RouterIngress.routes4",
         TableOp::SetDefault(Some(everything_to_port_7)),
     );
-    assert_ne!(before.tables, bench.snapshot().digests.tables);
+    assert_ne!(before.tables, fixture.snapshot().digests.tables);
 }
 
-/// A sum of 16-bit words forgets what is in it 65,536 times.
+/// A value that is added 65,536 times vanishes from a sum of 16-bit words.
 #[test]
-fn copies_of_a_number_that_vanishes_in_sums() {
-    let mut bench = Bench::new("evidence", None);
-    let empty = bench.snapshot().digests;
-    let large = bench.register("EvidenceIngress.large");
+fn value_repeated_until_sum_wraps() {
+    let mut fixture = SwitchFixture::new("evidence", None);
+    let empty = fixture.snapshot().digests;
+    let large = fixture.register("EvidenceIngress.large");
     let same: Vec<(u64, u64)> = (0..65_536).map(|index| (index, 1)).collect();
-    write(&mut bench, large, &same);
-    assert_ne!(empty.registers, bench.snapshot().digests.registers);
+    write(&mut fixture, large, &same);
+    assert_ne!(empty.registers, fixture.snapshot().digests.registers);
     let replicas = vec![Replica { rid: 1, port: 1 }; 65_536];
-    bench
+    fixture
         .switch
         .change(ForwardingOp::Group(1, Some(replicas.into())))
         .unwrap();
-    let with_copies = bench.snapshot().digests.tables;
-    bench
+    let with_copies = fixture.snapshot().digests.tables;
+    fixture
         .switch
         .change(ForwardingOp::Group(1, Some([].into())))
         .unwrap();
-    assert_ne!(with_copies, bench.snapshot().digests.tables);
+    assert_ne!(with_copies, fixture.snapshot().digests.tables);
     assert_ne!(
         empty.tables,
-        bench.snapshot().digests.tables,
+        fixture.snapshot().digests.tables,
         "a group without members is one"
     );
 }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 mod aspects;
-mod bench;
 mod collisions;
+mod fixture;
 mod forging;
 mod running;

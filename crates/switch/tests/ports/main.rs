@@ -1,4 +1,4 @@
-//! The ports, on memory, files and real interfaces.
+//! Ports in memory, on files and on network interfaces.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 

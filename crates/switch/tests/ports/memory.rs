@@ -1,4 +1,4 @@
-//! Sets of ports, with ports in memory.
+//! Port sets, with ports in memory.
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use linewarden_switch::ports::{
 
 use crate::net::id;
 
-/// Long enough for any machine; nothing waits for its end unless it fails.
+/// Test timeout, long enough for any machine; only a failing test reaches it.
 const LONG: Duration = Duration::from_secs(60);
 
 fn set_of(count: u16, capacity: usize) -> (PortSet, Vec<MemoryPeer>) {
@@ -29,14 +29,14 @@ fn set_of(count: u16, capacity: usize) -> (PortSet, Vec<MemoryPeer>) {
 }
 
 #[test]
-fn frames_go_where_they_are_sent_in_order() {
+fn frames_reach_their_port_in_order() {
     let (mut set, peers) = set_of(3, 100);
     for number in 0..10u8 {
         assert!(peers[0].send(&[number, 7, 7]));
     }
     let served = set.serve(None, |port, frame, senders| {
         assert_eq!(port, id(0));
-        // Back to where it came from, elsewhere, and to where nobody is.
+        // To the ingress port, to another port, and to a port that does not exist.
         senders.send(port, &frame[..1], &[]);
         senders.send(id(2), &frame[..1], &frame[2..]);
         senders.send(id(99), frame, &[]);
@@ -47,7 +47,7 @@ fn frames_go_where_they_are_sent_in_order() {
         assert_eq!(peers[2].try_receive(), Some(vec![number, 7]));
     }
     assert_eq!((peers[0].try_receive(), peers[1].try_receive()), (None, None));
-    assert_eq!(set.senders().sent_to_no_port(), 10);
+    assert_eq!(set.senders().sent_to_unknown_port(), 10);
     let counters = set.counters(id(0)).unwrap();
     assert_eq!((counters.rx.frames, counters.rx.bytes), (10, 30));
     assert_eq!((counters.tx.frames, counters.tx.bytes), (10, 10));
@@ -55,7 +55,7 @@ fn frames_go_where_they_are_sent_in_order() {
 }
 
 #[test]
-fn a_full_queue_is_counted_on_its_side() {
+fn full_queue_is_counted_on_its_side() {
     let (mut set, peers) = set_of(2, 5);
     let taken = (0..8).filter(|_| peers[0].send(&[0; 64])).count();
     assert_eq!(taken, 5);
@@ -73,20 +73,23 @@ fn a_full_queue_is_counted_on_its_side() {
 }
 
 #[test]
-fn a_flooded_port_does_not_shut_out_the_others() {
+fn flooded_port_does_not_starve_others() {
     let (mut set, peers) = set_of(3, 10_000);
     for _ in 0..1000 {
         assert!(peers[1].send(&[1]));
     }
     assert!(peers[0].send(&[0]));
     assert!(peers[2].send(&[2]));
-    let mut came = [0; 3];
-    let frames = set.round(&mut |port, _, _| came[usize::from(port.get())] += 1);
-    assert_eq!((frames.unwrap(), came), (BURST_FRAMES + 2, [1, BURST_FRAMES, 1]));
+    let mut received = [0; 3];
+    let frames = set.round(&mut |port, _, _| received[usize::from(port.get())] += 1);
+    assert_eq!(
+        (frames.unwrap(), received),
+        (BURST_FRAMES + 2, [1, BURST_FRAMES, 1])
+    );
 }
 
 #[test]
-fn each_port_is_first_in_its_turn() {
+fn ports_are_polled_in_rotation() {
     let (mut set, peers) = set_of(3, 100);
     let mut first = Vec::new();
     for _ in 0..6 {
@@ -101,7 +104,7 @@ fn each_port_is_first_in_its_turn() {
 }
 
 #[test]
-fn a_sleeping_worker_wakes_for_a_frame_and_for_the_waker() {
+fn sleeping_worker_wakes_for_frames_and_waker() {
     let (set, peers) = set_of(2, 100);
     let mut set = set.with_spin_rounds(0);
     let waker = set.waker();
@@ -136,10 +139,10 @@ fn a_sleeping_worker_wakes_for_a_frame_and_for_the_waker() {
 }
 
 #[test]
-fn ports_come_and_go() {
+fn ports_can_be_added_and_removed() {
     let (mut set, peers) = set_of(2, 100);
     let (another, _) = memory_port(1).unwrap();
-    assert!(matches!(set.add(id(1), another), Err(PortSetError::Taken(port)) if port == id(1)));
+    assert!(matches!(set.add(id(1), another), Err(PortSetError::PortInUse(port)) if port == id(1)));
     assert_eq!(set.ids(), [id(0), id(1)]);
 
     assert!(peers[1].send(&[1]));
@@ -155,25 +158,25 @@ fn ports_come_and_go() {
 }
 
 #[test]
-fn numbers_have_nine_bits() {
+fn port_numbers_have_nine_bits() {
     assert_eq!(PortId::new(511).map(PortId::get), Some(511));
     assert_eq!(PortId::new(512), None);
 }
 
-/// A port whose halves fail as a device does that has been unplugged.
+/// Port whose both directions fail like an unplugged device.
 #[derive(Debug)]
-struct Unplugged(std::fs::File);
+struct FailingPort(std::fs::File);
 
-fn gone() -> PortError {
+fn interface_removed() -> PortError {
     PortError::NoInterface {
         interface: "usb0".to_owned(),
         source: std::io::Error::from_raw_os_error(libc::ENODEV),
     }
 }
 
-impl Receive for Unplugged {
+impl Receive for FailingPort {
     fn receive(&mut self, _: usize, _: &mut dyn FnMut(&[u8])) -> Result<usize, PortError> {
-        Err(gone())
+        Err(interface_removed())
     }
 
     fn readiness(&self) -> Readiness<'_> {
@@ -185,9 +188,9 @@ impl Receive for Unplugged {
     }
 }
 
-impl Transmit for Unplugged {
+impl Transmit for FailingPort {
     fn send(&mut self, _: &[u8], _: &[u8]) -> Result<(), PortError> {
-        Err(gone())
+        Err(interface_removed())
     }
 
     fn flush(&mut self) -> Result<(), PortError> {
@@ -199,12 +202,12 @@ impl Transmit for Unplugged {
     }
 }
 
-fn unplugged() -> Unplugged {
-    Unplugged(std::fs::File::open("/dev/null").unwrap())
+fn unplugged() -> FailingPort {
+    FailingPort(std::fs::File::open("/dev/null").unwrap())
 }
 
 #[test]
-fn a_lost_port_is_named_and_the_others_go_on() {
+fn lost_port_is_reported_and_others_continue() {
     let (mut set, peers) = set_of(2, 100);
     let (good, _peer) = memory_port(100).unwrap();
     let bad_receiver = Port {
@@ -226,8 +229,11 @@ fn a_lost_port_is_named_and_the_others_go_on() {
             senders.send(id(6), frame, &[]);
             senders.send(id(1), frame, &[]);
         }) {
-            Err(PortSetError::Lost { port, source }) => {
-                assert!(source.to_string().starts_with("interface usb0: "), "{source}");
+            Err(PortSetError::PortFailed { port, source }) => {
+                assert!(
+                    source.to_string().starts_with("cannot find interface usb0: "),
+                    "{source}"
+                );
                 lost.push(port.get());
             }
             other => panic!("{other:?}"),

@@ -1,4 +1,4 @@
-//! Network namespaces without a name, which vanish with the test, and a forwarder between two ports in one.
+//! Unnamed network namespaces, which end with the test, and a forwarder between two ports in one of them.
 
 use std::fs::File;
 use std::io;
@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use linewarden_switch::ports::{Port, PortCounters, PortId, PortSet, Waker};
 
-/// A namespace; it lives as long as this, or a socket or thread in it.
+/// Network namespace; it exists as long as this value, or a socket or thread in it.
 pub struct Namespace {
     file: File,
 }
 
 impl Namespace {
-    /// `None`, and a line that says so, when this process may not make one.
+    /// `None`, with a printed line, if this process lacks the permission to create one.
     pub fn new() -> Option<Self> {
         let made = thread::spawn(|| {
             // SAFETY: takes no pointer, and concerns this short-lived thread only.
@@ -39,7 +39,7 @@ impl Namespace {
         }
     }
 
-    /// Runs in the namespace. Sockets that are opened there stay there.
+    /// Runs a closure in the namespace. Sockets opened there stay there.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| {
             let run = scope.spawn(|| {
@@ -68,13 +68,13 @@ impl Namespace {
         })
     }
 
-    /// Where commands find it.
+    /// Path of the namespace, for commands.
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
     }
 }
 
-/// Makes a silent link between two namespaces, both ends up.
+/// Creates a veth link between two namespaces, both ends up, without traffic from the kernel.
 pub fn link(one: (&Namespace, &str), other: (&Namespace, &str)) {
     one.0.shell(&format!(
         "ip link add name {} type veth peer name {} netns {}",
@@ -95,7 +95,7 @@ pub fn id(number: u16) -> PortId {
     PortId::new(number).unwrap()
 }
 
-/// Forwards between ports 0 and 1 as long as it lives.
+/// Forwards between ports 0 and 1 until dropped.
 pub struct Forwarder {
     thread: Option<thread::JoinHandle<PortSet>>,
     stop: std::sync::Arc<AtomicBool>,
@@ -103,8 +103,8 @@ pub struct Forwarder {
 }
 
 impl Forwarder {
-    /// `look` sees each frame with the port that it came from.
-    pub fn start(ports: [Port; 2], mut look: impl FnMut(PortId, &[u8]) + Send + 'static) -> Self {
+    /// `inspect` receives each frame with its ingress port.
+    pub fn start(ports: [Port; 2], mut inspect: impl FnMut(PortId, &[u8]) + Send + 'static) -> Self {
         let mut set = PortSet::new().unwrap();
         for (number, port) in (0..).zip(ports) {
             set.add(id(number), port).unwrap();
@@ -114,7 +114,7 @@ impl Forwarder {
         let thread = thread::spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
                 set.serve(Some(Duration::from_secs(1)), |port, frame, senders| {
-                    look(port, frame);
+                    inspect(port, frame);
                     let (headers, payload) = frame.split_at(frame.len() / 3);
                     senders.send(id(1 - port.get()), headers, payload);
                 })
@@ -129,7 +129,7 @@ impl Forwarder {
         }
     }
 
-    /// Ends it; gives both ports' counters.
+    /// Stops the forwarder and returns the counters of both ports.
     pub fn stop(mut self) -> [PortCounters; 2] {
         self.stop.store(true, Ordering::Relaxed);
         self.waker.wake();

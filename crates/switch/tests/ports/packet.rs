@@ -1,4 +1,4 @@
-//! Interfaces through `AF_PACKET`, with the kernel's own network stack on the far ends and all its offloads on.
+//! `AF_PACKET` ports, with the kernel's network stack at the far ends and all offloads on.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -12,7 +12,7 @@ use linewarden_switch::ports::{Port, PortError, PortId, PortSet, PortSetError};
 
 use crate::net::{Forwarder, Namespace, id, link};
 
-/// Long enough for any machine; nothing waits for its end unless it fails.
+/// Test timeout, long enough for any machine; only a failing test reaches it.
 pub const LONG: Duration = Duration::from_secs(60);
 
 fn small() -> PacketOptions {
@@ -26,12 +26,12 @@ fn open(namespace: &Namespace, interface: &str, options: PacketOptions) -> Port 
     namespace.run(|| packet::open(interface, &options)).unwrap()
 }
 
-/// client ── switch ── server, with addresses of both families, plain and in VLAN 5.
+/// client ── switch ── server, with IPv4 and IPv6 addresses, untagged and in VLAN 5.
 pub struct Hosts {
     pub client: Namespace,
     pub switch: Namespace,
     pub server: Namespace,
-    /// The kernel has VLAN devices (`CONFIG_VLAN_8021Q`).
+    /// Whether the kernel has VLAN devices (`CONFIG_VLAN_8021Q`).
     vlan: bool,
 }
 
@@ -67,7 +67,7 @@ impl Hosts {
     }
 }
 
-/// Bytes that repeat nowhere near.
+/// Bytes without short repetitions.
 pub fn content(bytes: usize) -> Vec<u8> {
     let mut state = 1u32;
     (0..bytes)
@@ -102,15 +102,15 @@ pub fn echo(hosts: &Hosts, server: IpAddr, bytes: usize) {
     });
 }
 
-/// What went through a forwarder.
+/// Frames seen by a forwarder.
 #[derive(Default)]
-struct Seen {
+struct ReceivedFrames {
     longest: usize,
     tagged: usize,
     untagged: usize,
 }
 
-fn look(seen: &Arc<Mutex<Seen>>) -> impl FnMut(PortId, &[u8]) + Send + use<> {
+fn record_frames(seen: &Arc<Mutex<ReceivedFrames>>) -> impl FnMut(PortId, &[u8]) + Send + use<> {
     let seen = seen.clone();
     move |_, frame| {
         let mut seen = seen.lock().unwrap();
@@ -140,8 +140,8 @@ fn tcp_streams_pass_with_all_offloads_on() {
             println!("SKIPPED: TCP in a VLAN: this kernel has no VLAN devices");
             continue;
         }
-        let seen = Arc::new(Mutex::new(Seen::default()));
-        let forwarder = Forwarder::start(hosts.ports(), look(&seen));
+        let seen = Arc::new(Mutex::new(ReceivedFrames::default()));
+        let forwarder = Forwarder::start(hosts.ports(), record_frames(&seen));
         echo(&hosts, server.parse().unwrap(), 4 << 20);
         let [client, server_side] = forwarder.stop();
         let seen = seen.lock().unwrap();
@@ -169,7 +169,7 @@ fn tcp_streams_pass_with_all_offloads_on() {
 }
 
 #[test]
-fn datagrams_of_a_segmentation_offload_arrive_one_by_one() {
+fn offloaded_segments_arrive_as_datagrams() {
     const UDP_SEGMENT: libc::c_int = 103;
     let Some(hosts) = Hosts::new() else { return };
     let forwarder = Forwarder::start(hosts.ports(), |_, _| {});
@@ -203,7 +203,7 @@ fn datagrams_of_a_segmentation_offload_arrive_one_by_one() {
     assert_eq!(client.rx.segmented, 2);
 }
 
-/// Two ends of one link, both open as ports. The kernel has nothing to say on it.
+/// Two ends of one link, both open as ports. The kernel sends nothing on it.
 fn pair(options: PacketOptions) -> Option<(Namespace, Namespace, Port, Port)> {
     let (one, other) = (Namespace::new()?, Namespace::new()?);
     for namespace in [&one, &other] {
@@ -214,7 +214,7 @@ fn pair(options: PacketOptions) -> Option<(Namespace, Namespace, Port, Port)> {
     Some((one, other, ports.0, ports.1))
 }
 
-/// An Ethernet frame of a type that nobody speaks.
+/// Ethernet frame with an unused EtherType.
 pub fn frame(number: u32, bytes: usize) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5];
     frame.extend(number.to_be_bytes());
@@ -222,18 +222,18 @@ pub fn frame(number: u32, bytes: usize) -> Vec<u8> {
     frame
 }
 
-/// The number of a frame that [`frame`] has made.
+/// Number of a frame made by [`frame`].
 pub fn number_of(frame: &[u8]) -> u32 {
-    assert_eq!(frame[12..14], [0x88, 0xb5], "nobody else sends here");
+    assert_eq!(frame[12..14], [0x88, 0xb5], "no other sender on this link");
     u32::from_be_bytes(frame[14..18].try_into().unwrap())
 }
 
-/// Asks until there is an answer.
-pub fn until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
+/// Polls until there is a result.
+pub fn until<T>(mut poll: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
-        if let Some(answer) = ask() {
-            return answer;
+        if let Some(value) = poll() {
+            return value;
         }
         assert!(start.elapsed() < LONG, "no answer after {LONG:?}");
         thread::yield_now();
@@ -242,28 +242,31 @@ pub fn until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
 
 pub fn next_frames(port: &mut Port) -> Vec<Vec<u8>> {
     until(|| {
-        let mut came = Vec::new();
+        let mut received_frames = Vec::new();
         port.receiver
-            .receive(64, &mut |frame| came.push(frame.to_vec()))
+            .receive(64, &mut |frame| received_frames.push(frame.to_vec()))
             .unwrap();
-        (!came.is_empty()).then_some(came)
+        (!received_frames.is_empty()).then_some(received_frames)
     })
 }
 
 #[test]
-fn frames_of_every_length_pass_unchanged_and_in_order() {
+fn frames_of_every_length_pass_unchanged_in_order() {
     let Some((_one, _other, a, mut b)) = pair(small()) else {
         return;
     };
     let mut sender = a.sender;
     let lengths = || (18u32..=1518).chain([1518, 18]);
     for (number, length) in (0..).zip(lengths()) {
-        let whole = frame(number, length as usize);
-        let (headers, payload) = whole.split_at(number as usize % 18);
+        let full_frame = frame(number, length as usize);
+        let (headers, payload) = full_frame.split_at(number as usize % 18);
         sender.send(headers, payload).unwrap();
         sender.flush().unwrap();
-        let came = next_frames(&mut b);
-        assert!(came == [whole], "frame {number} of {length} bytes");
+        let received_frames = next_frames(&mut b);
+        assert!(
+            received_frames == [full_frame],
+            "frame {number} of {length} bytes"
+        );
     }
     sender.send(&frame(0, 1519), &[]).unwrap();
     sender.send(&[0; 13], &[]).unwrap();
@@ -274,7 +277,7 @@ fn frames_of_every_length_pass_unchanged_and_in_order() {
     assert_eq!(counters.bytes, lengths().map(u64::from).sum::<u64>());
 }
 
-/// Frames that take 16 KiB of the ring, and those of a loopback interface that take none of it.
+/// Frames that use 16 KiB of the ring, and loopback frames that use none.
 #[test]
 fn long_frames_pass() {
     for (mtu, longest) in [(9000, 9018), (65_535, 65_535)] {
@@ -290,18 +293,21 @@ fn long_frames_pass() {
         let mut sender = open(&one, "a", small()).sender;
         let mut receiver = open(&other, "b", small());
         for number in 0..300 {
-            let whole = frame(number, longest - number as usize % 20);
-            sender.send(&whole, &[]).unwrap();
+            let full_frame = frame(number, longest - number as usize % 20);
+            sender.send(&full_frame, &[]).unwrap();
             sender.flush().unwrap();
-            assert!(next_frames(&mut receiver) == [whole], "MTU {mtu}, frame {number}");
+            assert!(
+                next_frames(&mut receiver) == [full_frame],
+                "MTU {mtu}, frame {number}"
+            );
         }
         assert_eq!(sender.counters().frames, 300);
     }
 }
 
-/// The receiving end's kernel takes the outermost tag out before it hands a frame to anybody.
+/// The receiving kernel removes the outermost VLAN tag before it delivers a frame.
 #[test]
-fn tags_come_as_they_were_sent() {
+fn vlan_tags_are_preserved() {
     let Some((_one, _other, a, mut b)) = pair(small()) else {
         return;
     };
@@ -314,18 +320,21 @@ fn tags_come_as_they_were_sent() {
         vec![0x88, 0xa8, 0, 9, 0x81, 0, 0, 8],
     ] {
         for bytes in [60, 1500] {
-            let mut whole = frame(0, bytes);
-            whole.splice(12..12, tags.clone());
-            sender.send(&whole, &[]).unwrap();
+            let mut full_frame = frame(0, bytes);
+            full_frame.splice(12..12, tags.clone());
+            sender.send(&full_frame, &[]).unwrap();
             sender.flush().unwrap();
-            let came = next_frames(&mut b);
-            assert!(came == [whole], "tags {tags:x?}: {came:x?}");
+            let received_frames = next_frames(&mut b);
+            assert!(
+                received_frames == [full_frame],
+                "tags {tags:x?}: {received_frames:x?}"
+            );
         }
     }
 }
 
 #[test]
-fn a_port_does_not_hear_itself_and_hears_all_addresses() {
+fn port_receives_all_addresses_but_not_its_own_frames() {
     let Some((_one, _other, mut a, mut b)) = pair(small()) else {
         return;
     };
@@ -339,7 +348,7 @@ fn a_port_does_not_hear_itself_and_hears_all_addresses() {
 }
 
 #[test]
-fn a_full_ring_loses_frames_and_says_how_many() {
+fn full_ring_counts_lost_frames() {
     let Some((_one, _other, a, mut b)) = pair(small()) else {
         return;
     };
@@ -363,7 +372,7 @@ fn a_full_ring_loses_frames_and_says_how_many() {
         (0..1024).collect::<Vec<_>>(),
         "those that were there first are kept"
     );
-    // And it goes on.
+    // Forwarding continues.
     sender.send(&frame(7777, 64), &[]).unwrap();
     sender.flush().unwrap();
     until(|| {
@@ -372,9 +381,9 @@ fn a_full_ring_loses_frames_and_says_how_many() {
     });
 }
 
-/// The queue in the kernel is full first, or the ring is because all of it waits in that queue.
+/// Either the kernel's queue is full first, or the ring is because all its frames wait in that queue.
 #[test]
-fn a_slow_link_pushes_back_and_what_it_does_not_take_is_counted() {
+fn slow_link_counts_rejected_frames() {
     for (limit, at_least) in [(20_000, 10), (4_000_000, 512)] {
         let options = PacketOptions {
             bypass_qdisc: false,
@@ -392,20 +401,20 @@ fn a_slow_link_pushes_back_and_what_it_does_not_take_is_counted() {
         }
         sender.flush().unwrap();
         let counters = sender.counters();
-        assert!(counters.waited > 0, "{counters:?}");
+        assert!(counters.queue_full_retries > 0, "{counters:?}");
         assert!(counters.dropped_full > 0, "{counters:?}");
         assert_eq!(counters.frames + counters.dropped_full, 3000);
         assert_eq!(counters.bytes, counters.frames * 1000);
         assert!(counters.frames >= at_least, "{counters:?}");
-        // All that was reported as sent arrives.
-        let mut came = 0;
+        // All frames reported as sent arrive.
+        let mut received_frames = 0;
         let mut set = PortSet::new().unwrap();
         set.add(id(0), b).unwrap();
-        while came < counters.frames {
-            let served = set.serve(Some(LONG), |_, _, _| came += 1).unwrap();
-            assert!(served > 0, "only {came} of {} came", counters.frames);
+        while received_frames < counters.frames {
+            let served = set.serve(Some(LONG), |_, _, _| received_frames += 1).unwrap();
+            assert!(served > 0, "only {received_frames} of {} came", counters.frames);
         }
-        // And it takes frames again.
+        // The port accepts frames again.
         sender.send(&frame(7777, 1000), &[]).unwrap();
         sender.flush().unwrap();
         let mut last = 0;
@@ -419,7 +428,7 @@ fn a_slow_link_pushes_back_and_what_it_does_not_take_is_counted() {
 }
 
 #[test]
-fn an_interface_that_goes_down_comes_back_and_one_that_is_removed_does_not() {
+fn port_survives_link_down_but_not_removal() {
     let Some((one, other, a, b)) = pair(small()) else {
         return;
     };
@@ -432,19 +441,19 @@ fn an_interface_that_goes_down_comes_back_and_one_that_is_removed_does_not() {
     sender.flush().unwrap();
     assert_eq!(sender.counters().dropped_down, 1);
     other.shell("ip link set dev b down");
-    // The error is taken, not reported again and again.
+    // The error is cleared, so it is reported only once.
     while set.serve(Some(Duration::from_millis(20)), |_, _, _| {}).unwrap() > 0 {}
 
     one.shell("ip link set dev a up");
     other.shell("ip link set dev b up");
     sender.send(&frame(2, 64), &[]).unwrap();
     sender.flush().unwrap();
-    let mut came = Vec::new();
-    while came.is_empty() {
-        set.serve(Some(LONG), |_, frame, _| came.push(number_of(frame)))
+    let mut received_frames = Vec::new();
+    while received_frames.is_empty() {
+        set.serve(Some(LONG), |_, frame, _| received_frames.push(number_of(frame)))
             .unwrap();
     }
-    assert_eq!(came, [2]);
+    assert_eq!(received_frames, [2]);
 
     other.shell("ip link del dev b");
     let lost = loop {
@@ -453,7 +462,7 @@ fn an_interface_that_goes_down_comes_back_and_one_that_is_removed_does_not() {
         }
     };
     assert!(
-        matches!(&lost, PortSetError::Lost { port, source: PortError::NoInterface { interface, .. } }
+        matches!(&lost, PortSetError::PortFailed { port, source: PortError::NoInterface { interface, .. } }
             if *port == id(3) && interface == "b"),
         "{lost}"
     );
@@ -474,7 +483,7 @@ fn workers_share_an_interface_by_flow() {
     };
     let mut workers = [0, 1, 2].map(|_| open(&other, "b", shared));
     let mut sender = a.sender;
-    // IPv4 and UDP, so that there are flows to hash: 32 of them, each frame numbered.
+    // 32 UDP flows over IPv4 for hashing, each frame numbered.
     for number in 0..320u32 {
         let mut frame = frame(number, 64);
         frame[12..14].copy_from_slice(&[8, 0]);
@@ -485,20 +494,20 @@ fn workers_share_an_interface_by_flow() {
     }
     sender.flush().unwrap();
     let mut owner = [None; 32];
-    let mut came = Vec::new();
+    let mut received_frames = Vec::new();
     until(|| {
         for (worker, port) in workers.iter_mut().enumerate() {
             let mut take = |frame: &[u8]| {
                 let flow = usize::from(frame[35]);
                 assert_eq!(*owner[flow].get_or_insert(worker), worker, "flow {flow}");
-                came.push(u32::from_be_bytes(frame[60..64].try_into().unwrap()));
+                received_frames.push(u32::from_be_bytes(frame[60..64].try_into().unwrap()));
             };
             port.receiver.receive(64, &mut take).unwrap();
         }
-        (came.len() >= 320).then_some(())
+        (received_frames.len() >= 320).then_some(())
     });
-    came.sort_unstable();
-    assert_eq!(came, (0..320).collect::<Vec<_>>());
+    received_frames.sort_unstable();
+    assert_eq!(received_frames, (0..320).collect::<Vec<_>>());
     let used: std::collections::BTreeSet<_> = owner.iter().flatten().collect();
     assert!(used.len() > 1, "all flows went to one worker");
 }
@@ -510,13 +519,15 @@ fn errors_name_the_interface() {
         .run(|| packet::open("nosuch0", &PacketOptions::default()))
         .unwrap_err();
     assert!(
-        error.to_string().starts_with("interface nosuch0: No such device"),
+        error
+            .to_string()
+            .starts_with("cannot find interface nosuch0: No such device"),
         "{error}"
     );
 }
 
 #[test]
-fn interfaces_without_ethernet_headers_are_refused() {
+fn interfaces_without_ethernet_headers_are_rejected() {
     let Some(namespace) = Namespace::new() else { return };
     let kinds = [
         "ip tuntap add dev t0 mode tun",
@@ -531,15 +542,15 @@ fn interfaces_without_ethernet_headers_are_refused() {
     assert!(matches!(&error, PortError::NotEthernet { .. }), "{error}");
 }
 
-/// A loopback interface brings back what was sent, and its frames are longer than any slot.
+/// A loopback interface returns sent frames, which can be longer than any slot.
 #[test]
-fn a_loopback_interface_is_a_port() {
+fn loopback_interface_works_as_port() {
     let Some(namespace) = Namespace::new() else { return };
     let mut port = open(&namespace, "lo", small());
     for bytes in [60, 1500, 20_000, 65_000] {
-        let whole = frame(1, bytes);
-        port.sender.send(&whole, &[]).unwrap();
+        let full_frame = frame(1, bytes);
+        port.sender.send(&full_frame, &[]).unwrap();
         port.sender.flush().unwrap();
-        assert!(next_frames(&mut port) == [whole]);
+        assert!(next_frames(&mut port) == [full_frame]);
     }
 }

@@ -1,4 +1,4 @@
-//! Capture files, read and written as simple_switch does with `--use-files`.
+//! Capture files, read and written like simple_switch with `--use-files`.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -6,14 +6,14 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use linewarden_switch::ports::pcap::{self, CaptureReader, CaptureWriter, Fault, Packet, PcapError};
+use linewarden_switch::ports::pcap::{self, CaptureReader, CaptureWriter, FormatError, Packet, PcapError};
 use linewarden_switch::ports::{PortError, PortSet, PortSetError, PortSpec};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 use crate::net::id;
 
-/// A capture, byte by byte.
+/// Capture file, built byte by byte.
 fn capture(big_endian: bool, nanoseconds: bool, packets: &[(u32, u32, &[u8])]) -> Vec<u8> {
     let word = |word: u32| {
         if big_endian {
@@ -50,7 +50,7 @@ fn read(bytes: &[u8]) -> Result<Vec<Packet>, PcapError> {
 }
 
 #[test]
-fn all_four_kinds_are_read() {
+fn all_four_formats_are_read() {
     for big_endian in [false, true] {
         for (nanoseconds, unit) in [(false, 1000), (true, 1)] {
             let bytes = capture(big_endian, nanoseconds, &[(3, 5, b"first"), (4, 999_999, b"")]);
@@ -64,7 +64,7 @@ fn all_four_kinds_are_read() {
 }
 
 #[test]
-fn damage_is_named_with_its_place() {
+fn damage_is_reported_with_offset() {
     let good = capture(false, false, &[(1, 2, b"one"), (3, 4, b"two")]);
     let with = |at: usize, bytes: &[u8]| {
         let mut damaged = good.clone();
@@ -72,31 +72,35 @@ fn damage_is_named_with_its_place() {
         damaged
     };
     let second = 24 + 16 + 3;
-    let cut = |what, found, wanted| Fault::CutOff { what, found, wanted };
+    let cut = |element, found, expected| FormatError::Truncated {
+        element,
+        actual_bytes: found,
+        expected_bytes: expected,
+    };
     for (bytes, place, expected) in [
         (
             with(0, &0x0a0d_0d0a_u32.to_be_bytes()),
             0,
-            Fault::Magic(0x0a0d_0d0a),
+            FormatError::Magic(0x0a0d_0d0a),
         ),
-        (with(4, &[3]), 4, Fault::Version(3)),
-        (with(20, &[101]), 20, Fault::LinkType(101)),
-        (with(second + 8, &[0xff; 4]), second + 8, Fault::Length(u32::MAX)),
+        (with(4, &[3]), 4, FormatError::Version(3)),
+        (with(20, &[101]), 20, FormatError::LinkType(101)),
+        (
+            with(second + 8, &[0xff; 4]),
+            second + 8,
+            FormatError::PacketTooLong(u32::MAX),
+        ),
         (
             with(second + 12, &[200]),
             second + 8,
-            Fault::Incomplete {
+            FormatError::Incomplete {
                 captured: 3,
                 original: 200,
             },
         ),
-        (good[..10].to_vec(), 0, cut("the file's header", 10, 24)),
-        (Vec::new(), 0, cut("the file's header", 0, 24)),
-        (
-            good[..second + 5].to_vec(),
-            second,
-            cut("a packet's header", 5, 16),
-        ),
+        (good[..10].to_vec(), 0, cut("the file header", 10, 24)),
+        (Vec::new(), 0, cut("the file header", 0, 24)),
+        (good[..second + 5].to_vec(), second, cut("a packet header", 5, 16)),
         (
             good[..second + 18].to_vec(),
             second,
@@ -104,7 +108,7 @@ fn damage_is_named_with_its_place() {
         ),
     ] {
         match read(&bytes) {
-            Err(PcapError::Damaged { path, offset, fault }) => {
+            Err(PcapError::Malformed { path, offset, fault }) => {
                 assert_eq!(
                     (path.as_path(), offset, fault),
                     (Path::new("in.pcap"), place as u64, expected)
@@ -116,13 +120,13 @@ fn damage_is_named_with_its_place() {
     let message = read(&good[..second + 18]).unwrap_err().to_string();
     assert_eq!(
         message,
-        "in.pcap, byte 43: the file ends after 18 of 19 bytes of a packet and its header"
+        "malformed capture file in.pcap at byte 43: file ends after 18 of 19 bytes of a packet and its header"
     );
 }
 
 proptest! {
     #[test]
-    fn what_is_written_is_read(frames in vec((any::<u32>(), 0u32..1_000_000_000, vec(any::<u8>(), 0..3000)), 0..20)) {
+    fn written_captures_can_be_read(frames in vec((any::<u32>(), 0u32..1_000_000_000, vec(any::<u8>(), 0..3000)), 0..20)) {
         let mut bytes = Vec::new();
         let mut writer = CaptureWriter::new(&mut bytes, "out.pcap").unwrap();
         for (seconds, nanoseconds, frame) in &frames {
@@ -137,14 +141,14 @@ proptest! {
     }
 
     #[test]
-    fn spoilt_captures_are_read_or_refused(
+    fn damaged_captures_are_read_or_rejected(
         frames in vec(vec(any::<u8>(), 0..60), 0..6),
-        spoilt in vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+        changes in vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
         cut in any::<prop::sample::Index>(),
     ) {
         let packets: Vec<_> = frames.iter().map(|frame| (1, 2, frame.as_slice())).collect();
         let mut bytes = capture(true, false, &packets);
-        for (at, byte) in spoilt {
+        for (at, byte) in changes {
             let at = at.index(bytes.len());
             bytes[at] = byte;
         }
@@ -168,21 +172,21 @@ fn open(directory: &Path, names: &[&str], start: Instant) -> PortSet {
     set
 }
 
-/// Serves until all files have ended; every frame also goes out at the other port. Gives what came.
+/// Runs until all files end, sends every frame to the other port, and returns the received frames.
 fn serve_to_the_end(set: &mut PortSet) -> Vec<(u16, Vec<u8>)> {
-    let mut came = Vec::new();
+    let mut received = Vec::new();
     while !set.ended() {
         set.serve(None, |port, frame, senders| {
-            came.push((port.get(), frame.to_vec()));
+            received.push((port.get(), frame.to_vec()));
             senders.send(id(1 - port.get()), frame, &[]);
         })
         .unwrap();
     }
-    came
+    received
 }
 
 #[test]
-fn files_are_merged_by_time_and_written_at_once() {
+fn files_are_merged_by_time_and_written_immediately() {
     let directory = tempfile::tempdir().unwrap();
     let zero = capture(
         false,
@@ -195,7 +199,7 @@ fn files_are_merged_by_time_and_written_at_once() {
     let before = std::time::SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let mut set = open(directory.path(), &["0@pcap0", "1@x"], Instant::now());
 
-    let came = serve_to_the_end(&mut set);
+    let received = serve_to_the_end(&mut set);
     let expected = [
         (0, "a"),
         (1, "b"),
@@ -205,9 +209,9 @@ fn files_are_merged_by_time_and_written_at_once() {
         (1, "f"),
         (0, "g"),
     ];
-    assert_eq!(came, expected.map(|(port, frame)| (port, frame.into())));
+    assert_eq!(received, expected.map(|(port, frame)| (port, frame.into())));
 
-    // Still open, and complete already.
+    // The file is still open, but already complete.
     for (name, frames) in [("pcap0_out.pcap", "bef"), ("x_out.pcap", "acdg")] {
         let packets = read(&fs::read(directory.path().join(name)).unwrap()).unwrap();
         let written: Vec<u8> = packets.iter().flat_map(|packet| packet.frame.clone()).collect();
@@ -219,7 +223,7 @@ fn files_are_merged_by_time_and_written_at_once() {
 }
 
 #[test]
-fn nothing_is_read_before_the_start() {
+fn no_frame_is_read_before_the_start() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(
         directory.path().join("a_in.pcap"),
@@ -243,9 +247,9 @@ fn nothing_is_read_before_the_start() {
     assert!(Instant::now() >= start);
 }
 
-/// As p4c's test runner drives simple_switch: pipes, opened in any order, packets one by one, tables changed in between.
+/// Like p4c's test runner with simple_switch: pipes opened in any order, packets one by one, table changes between them.
 #[test]
-fn pipes_are_read_as_they_are_written() {
+fn pipes_are_read_without_waiting_for_their_end() {
     let directory = tempfile::tempdir().unwrap();
     let path = |number: u16| directory.path().join(format!("pcap{number}_in.pcap"));
     for number in 0..3 {
@@ -266,7 +270,7 @@ fn pipes_are_read_as_they_are_written() {
         set.serve(Some(Duration::from_millis(1)), |_, _, _| {}).unwrap(),
         0
     );
-    assert!(!set.ended(), "the writers have not come yet");
+    assert!(!set.ended(), "no writer has opened the pipes yet");
 
     let mut writers: Vec<_> = [2, 0, 1]
         .map(|number| (number, File::options().write(true).open(path(number)).unwrap()))
@@ -275,7 +279,7 @@ fn pipes_are_read_as_they_are_written() {
     for (_, writer) in &mut writers {
         writer.write_all(&capture(false, false, &[])).unwrap();
     }
-    let mut came = Vec::new();
+    let mut received = Vec::new();
     let mut time = 0;
     let mut send = |writers: &mut Vec<(u16, File)>, port: usize, frame: &[u8]| {
         time += 1;
@@ -283,20 +287,20 @@ fn pipes_are_read_as_they_are_written() {
         writers[port].1.write_all(&bytes[24..]).unwrap();
     };
     for round in 0..20u8 {
-        // One packet alone while the others are silent, then three that are there at once.
+        // One packet while the others send none, then three at once.
         send(&mut writers, 1, &[round]);
-        while came.len() % 4 == 0 {
-            set.serve(None, |port, frame, _| came.push((port.get(), frame.to_vec())))
+        while received.len() % 4 == 0 {
+            set.serve(None, |port, frame, _| received.push((port.get(), frame.to_vec())))
                 .unwrap();
         }
         for port in [2, 0, 1] {
             send(&mut writers, port, &[round, port as u8]);
         }
-        while came.len() % 4 != 0 {
-            set.serve(None, |port, frame, _| came.push((port.get(), frame.to_vec())))
+        while received.len() % 4 != 0 {
+            set.serve(None, |port, frame, _| received.push((port.get(), frame.to_vec())))
                 .unwrap();
         }
-        let this_round = &came[came.len() - 4..];
+        let this_round = &received[received.len() - 4..];
         let expected = [
             (1, vec![round]),
             (2, vec![round, 2]),
@@ -312,24 +316,24 @@ fn pipes_are_read_as_they_are_written() {
 }
 
 #[test]
-fn a_damaged_input_costs_its_port_only() {
+fn damaged_input_loses_only_its_port() {
     let directory = tempfile::tempdir().unwrap();
     let mut damaged = capture(false, false, &[(1, 0, b"first"), (2, 0, b"second")]);
     damaged.truncate(damaged.len() - 1);
     fs::write(directory.path().join("a_in.pcap"), damaged).unwrap();
-    let whole = capture(false, false, &[(1, 1, b"x"), (7, 0, b"y")]);
-    fs::write(directory.path().join("b_in.pcap"), whole).unwrap();
+    let content = capture(false, false, &[(1, 1, b"x"), (7, 0, b"y")]);
+    fs::write(directory.path().join("b_in.pcap"), content).unwrap();
     let mut set = open(directory.path(), &["0@a", "1@b"], Instant::now());
-    let (mut came, mut errors) = (Vec::new(), Vec::new());
+    let (mut received, mut errors) = (Vec::new(), Vec::new());
     while !set.ended() {
-        let mut take = |_, frame: &[u8], _: &mut _| came.push(frame.to_vec());
+        let mut take = |_, frame: &[u8], _: &mut _| received.push(frame.to_vec());
         if let Err(error) = set.serve(None, &mut take) {
             errors.push(error);
         }
     }
-    assert_eq!(came, [b"first".as_slice(), b"x", b"y"]);
+    assert_eq!(received, [b"first".as_slice(), b"x", b"y"]);
     let [
-        PortSetError::Lost {
+        PortSetError::PortFailed {
             port,
             source: PortError::Pcap(source),
         },
@@ -338,18 +342,16 @@ fn a_damaged_input_costs_its_port_only() {
         panic!("{errors:?}");
     };
     assert_eq!(*port, id(0));
-    let place = "a_in.pcap, byte 45: the file ends after 21 of 22 bytes of a packet and its header";
+    let place = "a_in.pcap at byte 45: file ends after 21 of 22 bytes of a packet and its header";
     assert!(source.to_string().ends_with(place), "{source}");
 }
 
 #[test]
-fn a_missing_file_is_named() {
+fn missing_file_is_reported() {
     let directory = tempfile::tempdir().unwrap();
     let error = pcap::open(directory.path(), &specs(&["0@nothing"]), Instant::now()).unwrap_err();
     assert!(
-        error
-            .to_string()
-            .contains("nothing_in.pcap: cannot open: No such file"),
+        error.to_string().contains("nothing_in.pcap: No such file"),
         "{error}"
     );
 }

@@ -1,4 +1,4 @@
-//! Interfaces through `AF_XDP`.
+//! `AF_XDP` ports.
 
 use std::net::{IpAddr, UdpSocket};
 
@@ -17,7 +17,7 @@ fn open(namespace: &Namespace, interface: &str, ring_frames: u32) -> Port {
     namespace.run(|| xdp::open(interface, &options)).unwrap()
 }
 
-/// Two ends of one link, both open as ports. The kernel has nothing to say on it.
+/// Two ends of one link, both open as ports. The kernel sends nothing on it.
 fn pair() -> Option<(Namespace, Namespace, Port, Port)> {
     let (one, other) = (Namespace::new()?, Namespace::new()?);
     for namespace in [&one, &other] {
@@ -28,9 +28,9 @@ fn pair() -> Option<(Namespace, Namespace, Port, Port)> {
     Some((one, other, ports.0, ports.1))
 }
 
-/// The stacks at both ends leave their checksums to hardware that a veth does not have.
+/// Both network stacks leave checksums to hardware, which a veth does not have.
 #[test]
-fn tcp_streams_pass_whose_checksums_are_unfinished() {
+fn tcp_streams_with_partial_checksums_pass() {
     let Some(hosts) = Hosts::new() else { return };
     assert!(
         hosts
@@ -55,7 +55,7 @@ fn tcp_streams_pass_whose_checksums_are_unfinished() {
 }
 
 #[test]
-fn datagrams_arrive_with_right_checksums() {
+fn datagrams_arrive_with_correct_checksums() {
     let Some(hosts) = Hosts::new() else { return };
     let ports = ["p0", "p1"].map(|interface| open(&hosts.switch, interface, 256));
     let forwarder = Forwarder::start(ports, |_, _| {});
@@ -77,9 +77,9 @@ fn datagrams_arrive_with_right_checksums() {
     assert!(client.rx.checksums_completed >= 10, "{client:?}");
 }
 
-/// A tagged datagram as a stack would leave it, from a packet socket on the far end: its tag stands in the frame.
+/// Tagged datagram with a partial checksum, from a packet socket at the far end: its tag is inside the frame.
 #[test]
-fn a_tagged_frame_keeps_its_tag_and_gets_its_checksum() {
+fn tagged_frame_keeps_tag_and_gets_checksum() {
     let (Some(one), Some(other)) = (Namespace::new(), Namespace::new()) else {
         return;
     };
@@ -93,42 +93,42 @@ fn a_tagged_frame_keeps_its_tag_and_gets_its_checksum() {
         .sender;
     let mut receiver = open(&other, "b", 64);
     for tags in [vec![0x81, 0, 0x20, 7], vec![0x88, 0xa8, 0, 9, 0x81, 0, 0, 8]] {
-        let mut whole = frame(0, 12);
-        whole.truncate(12);
-        whole.extend(&tags);
-        whole.extend([
+        let mut full_frame = frame(0, 12);
+        full_frame.truncate(12);
+        full_frame.extend(&tags);
+        full_frame.extend([
             8, 0, 0x45, 0, 0, 32, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
         ]);
-        // Ports 7 and 9; 0a00 + 0001 + 0a00 + 0002 + 17 + 12 = 1420 is all that the sender has summed.
-        whole.extend([0, 7, 0, 9, 0, 12, 0x14, 0x20, 1, 2, 3, 4]);
-        sender.send(&whole, &[]).unwrap();
+        // Ports 7 and 9; the sender has summed only 0a00 + 0001 + 0a00 + 0002 + 17 + 12 = 1420.
+        full_frame.extend([0, 7, 0, 9, 0, 12, 0x14, 0x20, 1, 2, 3, 4]);
+        sender.send(&full_frame, &[]).unwrap();
         sender.flush().unwrap();
         // 1420 + 0007 + 0009 + 000c + 0102 + 0304 = 1842, and e7bd is its complement.
-        let at = whole.len() - 6;
-        whole[at..at + 2].copy_from_slice(&[0xe7, 0xbd]);
-        let came = next_frames(&mut receiver);
-        assert!(came == [whole], "tags {tags:x?}: {came:x?}");
+        let at = full_frame.len() - 6;
+        full_frame[at..at + 2].copy_from_slice(&[0xe7, 0xbd]);
+        let received = next_frames(&mut receiver);
+        assert!(received == [full_frame], "tags {tags:x?}: {received:x?}");
     }
     assert_eq!(receiver.receiver.counters().checksums_completed, 2);
 }
 
 #[test]
-fn frames_of_every_length_pass_unchanged_and_in_order() {
+fn frames_of_every_length_pass_unchanged_in_order() {
     let Some((_one, _other, a, mut b)) = pair() else {
         return;
     };
     let mut sender = a.sender;
     let lengths = || (18u32..=1518).chain([1518, 18]);
     for (number, length) in (0..).zip(lengths()) {
-        let mut whole = frame(number, length as usize);
+        let mut full_frame = frame(number, length as usize);
         if number % 3 == 0 {
-            whole[12..14].copy_from_slice(&[0x81, 0]);
+            full_frame[12..14].copy_from_slice(&[0x81, 0]);
         }
-        let (headers, payload) = whole.split_at(number as usize % 18);
+        let (headers, payload) = full_frame.split_at(number as usize % 18);
         sender.send(headers, payload).unwrap();
         sender.flush().unwrap();
-        let came = next_frames(&mut b);
-        assert!(came == [whole], "frame {number} of {length} bytes");
+        let received = next_frames(&mut b);
+        assert!(received == [full_frame], "frame {number} of {length} bytes");
     }
     sender.send(&frame(0, 1523), &[]).unwrap();
     sender.send(&[0; 13], &[]).unwrap();
@@ -140,12 +140,12 @@ fn frames_of_every_length_pass_unchanged_and_in_order() {
 }
 
 #[test]
-fn a_full_ring_loses_frames_and_says_how_many() {
+fn full_ring_counts_lost_frames() {
     let Some((_one, _other, a, mut b)) = pair() else {
         return;
     };
     let mut sender = a.sender;
-    // Few enough for the link's own queue of 256 not to be what loses them.
+    // Few enough for the link's queue of 256, which must not lose them.
     for burst in 0..10 {
         for number in 0..100 {
             sender.send(&frame(burst * 100 + number, 64), &[]).unwrap();
@@ -167,14 +167,14 @@ fn a_full_ring_loses_frames_and_says_how_many() {
         > 0
     {}
     assert_eq!(numbers, (0..256).collect::<Vec<_>>());
-    // And it goes on.
+    // Forwarding continues.
     sender.send(&frame(7777, 64), &[]).unwrap();
     sender.flush().unwrap();
     assert_eq!(number_of(&next_frames(&mut b)[0]), 7777);
 }
 
 #[test]
-fn many_more_frames_than_places_pass() {
+fn more_frames_than_slots_pass() {
     let Some((_one, _other, a, b)) = pair() else {
         return;
     };
@@ -200,14 +200,14 @@ fn many_more_frames_than_places_pass() {
 }
 
 #[test]
-fn the_interface_is_the_kernels_again_when_the_port_is_closed() {
+fn closing_the_port_returns_interface_to_kernel() {
     let Some((one, _other, a, b)) = pair() else { return };
     assert!(one.shell("ip link show dev a").contains("prog/xdp"));
     let taken = one.run(|| xdp::open("a", &XdpOptions::default())).unwrap_err();
     assert!(
         taken
             .to_string()
-            .contains("interface a: bind: Device or resource busy"),
+            .contains("bind failed on interface a: Device or resource busy"),
         "{taken}"
     );
     drop((a, b));
@@ -216,7 +216,7 @@ fn the_interface_is_the_kernels_again_when_the_port_is_closed() {
 }
 
 #[test]
-fn a_removed_interface_is_lost() {
+fn removed_interface_is_lost() {
     let Some((one, other, a, b)) = pair() else { return };
     let mut sender = a.sender;
     let mut set = PortSet::new().unwrap().with_spin_rounds(0);
@@ -230,14 +230,14 @@ fn a_removed_interface_is_lost() {
     other.shell("ip link del dev b");
     let lost = until(|| set.serve(Some(LONG), |_, _, _| {}).err());
     assert!(
-        matches!(&lost, PortSetError::Lost { port, source: PortError::NoInterface { interface, .. } }
+        matches!(&lost, PortSetError::PortFailed { port, source: PortError::NoInterface { interface, .. } }
             if *port == id(3) && interface == "b"),
         "{lost}"
     );
 }
 
 #[test]
-fn several_queues_are_refused() {
+fn multiple_queues_are_rejected() {
     let Some(namespace) = Namespace::new() else { return };
     namespace.shell("ip link add name a numrxqueues 2 numtxqueues 2 type veth peer name b");
     namespace.shell("ethtool -L a rx 2");
@@ -248,18 +248,18 @@ fn several_queues_are_refused() {
 }
 
 #[test]
-fn jumbo_frames_are_refused() {
+fn jumbo_frames_are_rejected() {
     let Some(namespace) = Namespace::new() else { return };
     namespace.shell("ip link add name a mtu 9000 type veth peer name b");
     let error = namespace
         .run(|| xdp::open("a", &XdpOptions::default()))
         .unwrap_err();
-    let says = "interface a has an MTU of 9000, an XDP port takes at most 3818";
-    assert!(error.to_string().starts_with(says), "{error}");
+    let expected = "interface a has an MTU of 9000 bytes: the maximum of an XDP port is 3818";
+    assert!(error.to_string().starts_with(expected), "{error}");
 }
 
 #[test]
-fn zero_copy_can_be_insisted_on() {
+fn zero_copy_can_be_required() {
     let Some(namespace) = Namespace::new() else { return };
     namespace.shell("ip link add name a type veth peer name b");
     let options = XdpOptions {
@@ -267,5 +267,8 @@ fn zero_copy_can_be_insisted_on() {
         ..XdpOptions::default()
     };
     let error = namespace.run(|| xdp::open("a", &options)).unwrap_err();
-    assert!(error.to_string().starts_with("interface a: bind: "), "{error}");
+    assert!(
+        error.to_string().starts_with("bind failed on interface a: "),
+        "{error}"
+    );
 }

@@ -1,6 +1,6 @@
-//! Random tables, entries and packets: every structure against the list of the model.
+//! Random tables, entries and packets: every search structure compared with the list model.
 
-use super::model::{Added, Ask, Model, action, key_spec, ones, packet_key, table_spec};
+use super::model::{AddResult, Model, ModelMatch, action, key_spec, ones, packet_key, table_spec};
 use linewarden_switch::tables::{
     Batch, EntryHandle, HashSeed, KeySpec, MatchKind, MatchType, NewEntry, Priority, Publisher, Table,
     TableChange, TableError, TableOp,
@@ -8,19 +8,19 @@ use linewarden_switch::tables::{
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// Numbers that decide one step; each decision takes the next.
-struct Dice<'a>(std::iter::Cycle<std::slice::Iter<'a, u16>>);
+/// Random numbers of one step; each decision uses the next one.
+struct TestRandom<'a>(std::iter::Cycle<std::slice::Iter<'a, u16>>);
 
-impl Dice<'_> {
-    fn roll(&mut self) -> u32 {
+impl TestRandom<'_> {
+    fn next_value(&mut self) -> u32 {
         u32::from(*self.0.next().expect("a cycle has no end"))
     }
 
     fn below(&mut self, bound: u32) -> u32 {
-        self.roll() % bound
+        self.next_value() % bound
     }
 
-    /// A value of a field that others are likely to have too, in the whole or in its first bits.
+    /// Field value that other values probably share, in full or in its first bits.
     fn value(&mut self, bits: u32, spread: u32) -> u128 {
         let rolled = u128::from(self.below(spread));
         if bits < 16 {
@@ -29,20 +29,20 @@ impl Dice<'_> {
         ((rolled >> 8) | ((rolled & 0xff) << (bits - 8))) & ones(bits)
     }
 
-    fn ask(&mut self, kind: MatchKind, bits: u32, spread: u32) -> Ask {
+    fn field_match(&mut self, kind: MatchKind, bits: u32, spread: u32) -> ModelMatch {
         let value = self.value(bits, spread);
         match kind {
-            MatchKind::Exact => Ask::Exact(value),
-            MatchKind::Valid => Ask::Exact(value & 1),
+            MatchKind::Exact => ModelMatch::Exact(value),
+            MatchKind::Valid => ModelMatch::Exact(value & 1),
             MatchKind::Lpm => {
                 let prefix = self.below(bits + 1);
-                Ask::Lpm(value & prefix_mask(prefix, bits), prefix)
+                ModelMatch::Lpm(value & prefix_mask(prefix, bits), prefix)
             }
             MatchKind::Optional => {
                 if self.below(2) == 0 {
-                    Ask::Ternary(0, 0)
+                    ModelMatch::Ternary(0, 0)
                 } else {
-                    Ask::Ternary(value, ones(bits))
+                    ModelMatch::Ternary(value, ones(bits))
                 }
             }
             MatchKind::Ternary => {
@@ -53,7 +53,7 @@ impl Dice<'_> {
                     3 => ones(bits) >> self.below(bits),
                     _ => self.value(bits, 1 << 16),
                 };
-                Ask::Ternary(value & mask, mask)
+                ModelMatch::Ternary(value & mask, mask)
             }
             MatchKind::Range => {
                 let other = match self.below(4) {
@@ -62,21 +62,21 @@ impl Dice<'_> {
                     _ => self.value(bits, spread),
                 };
                 if self.below(6) == 0 {
-                    Ask::Range(0, ones(bits))
+                    ModelMatch::Range(0, ones(bits))
                 } else {
-                    Ask::Range(value.min(other), value.max(other))
+                    ModelMatch::Range(value.min(other), value.max(other))
                 }
             }
         }
     }
 }
 
-/// Ones in the first bits.
+/// Mask with ones in the first bits.
 fn prefix_mask(prefix: u32, bits: u32) -> u128 {
     ones(bits) ^ ones(bits - prefix)
 }
 
-/// Fields of which at most one is matched by prefix.
+/// Fields with at most one LPM field.
 fn schema() -> impl Strategy<Value = (Vec<(MatchKind, u32)>, MatchType)> {
     let kinds = prop_oneof![
         Just(vec![MatchKind::Exact]),
@@ -123,7 +123,7 @@ fn schema() -> impl Strategy<Value = (Vec<(MatchKind, u32)>, MatchType)> {
                 *bits = 8;
             }
         }
-        let any = |wanted: &[MatchKind]| fields.iter().any(|(kind, _)| wanted.contains(kind));
+        let any = |kinds: &[MatchKind]| fields.iter().any(|(kind, _)| kinds.contains(kind));
         let needed = if any(&[MatchKind::Range]) {
             MatchType::Range
         } else if any(&[MatchKind::Ternary, MatchKind::Optional]) {
@@ -133,7 +133,7 @@ fn schema() -> impl Strategy<Value = (Vec<(MatchKind, u32)>, MatchType)> {
         } else {
             MatchType::Exact
         };
-        // Some programs declare a more general table than their fields need.
+        // Some programs declare a more general match kind for the table than the fields need.
         let declared = match broader {
             0 => MatchType::Range,
             1 if needed != MatchType::Range => MatchType::Ternary,
@@ -143,21 +143,21 @@ fn schema() -> impl Strategy<Value = (Vec<(MatchKind, u32)>, MatchType)> {
     })
 }
 
-/// What is expected, and taken back with a batch that is dropped.
+/// Expected state, rolled back with a dropped batch.
 #[derive(Clone)]
 struct State {
     spec: KeySpec,
     model: Model,
     spread: u32,
-    /// Of the model's entries.
+    /// Handles of the model's entries.
     handles: BTreeMap<u32, EntryHandle>,
-    /// Valid once.
+    /// Handles that were valid once.
     stale: Vec<EntryHandle>,
 }
 
 impl State {
-    /// One change, on both.
-    fn step(&mut self, dice: &mut Dice, batch: &mut Batch<'_, Table>) {
+    /// One change, to table and model.
+    fn step(&mut self, dice: &mut TestRandom, batch: &mut Batch<'_, Table>) {
         let choice = dice.below(8);
         let picked = dice.below(self.handles.len().max(1) as u32) as usize;
         let picked = self
@@ -176,7 +176,7 @@ impl State {
                 self.stale.push(handle);
             }
             (2, Some((index, handle))) => {
-                let number = dice.roll();
+                let number = dice.next_value();
                 let Ok(TableChange::Modified(before, after)) =
                     batch.apply(TableOp::Modify(handle, action(number)))
                 else {
@@ -197,25 +197,25 @@ impl State {
         }
     }
 
-    fn add(&mut self, dice: &mut Dice, picked: Option<u32>, batch: &mut Batch<'_, Table>) {
-        // Some are there already, some differ in the priority only.
+    fn add(&mut self, dice: &mut TestRandom, picked: Option<u32>, batch: &mut Batch<'_, Table>) {
+        // Some already exist, some differ only in priority.
         let again = picked.filter(|_| dice.below(4) == 0);
         let known = again.and_then(|index| self.model.places[index as usize].1.clone());
-        let asks = match &known {
-            Some(entry) => entry.asks.clone(),
+        let field_matches = match &known {
+            Some(entry) => entry.field_matches.clone(),
             None => self
                 .model
                 .fields
                 .iter()
-                .map(|(kind, bits)| dice.ask(*kind, *bits, self.spread))
+                .map(|(kind, bits)| dice.field_match(*kind, *bits, self.spread))
                 .collect(),
         };
         let same_rank = known.filter(|_| dice.below(2) == 0).map(|entry| entry.priority);
         let rank = same_rank.unwrap_or_else(|| dice.below(4) as i32 - 1);
-        let number = dice.roll();
+        let number = dice.next_value();
         let key = self
             .spec
-            .key(&self.model.matches(&asks), Priority(rank))
+            .key(&self.model.matches(&field_matches), Priority(rank))
             .expect("fits");
         assert_eq!(
             self.spec.key(&self.spec.matches(&key), Priority(rank)).as_ref(),
@@ -229,8 +229,8 @@ impl State {
             constant: false,
         };
         let added = batch.apply(TableOp::Insert(new));
-        match self.model.add(asks, rank, number) {
-            Added::At(index, generation) => {
+        match self.model.add(field_matches, rank, number) {
+            AddResult::At(index, generation) => {
                 let Ok(TableChange::Inserted(entry)) = added else {
                     panic!("not inserted: {added:?}")
                 };
@@ -241,16 +241,16 @@ impl State {
                 assert_eq!(entry.key(), &key);
                 self.handles.insert(index, entry.handle());
             }
-            Added::Exists => assert!(
+            AddResult::Exists => assert!(
                 matches!(added, Err(TableError::AlreadyExists { .. })),
                 "{added:?}"
             ),
-            Added::Full => assert!(matches!(added, Err(TableError::Full { .. })), "{added:?}"),
+            AddResult::Full => assert!(matches!(added, Err(TableError::Full { .. })), "{added:?}"),
         }
     }
 
-    /// What packets find, and what a control plane reads.
-    fn check(&self, table: &Table, dice: &mut Dice) {
+    /// Compares lookups of packets and reads of the control plane.
+    fn check(&self, table: &Table, dice: &mut TestRandom) {
         assert_eq!(table.len() as usize, self.handles.len());
         let read: Vec<_> = table
             .iter()
@@ -265,7 +265,10 @@ impl State {
         for (_, entry) in self.model.live() {
             let key = self
                 .spec
-                .key(&self.model.matches(&entry.asks), Priority(entry.priority))
+                .key(
+                    &self.model.matches(&entry.field_matches),
+                    Priority(entry.priority),
+                )
                 .expect("fits");
             let found = table.find(&key).expect("is there");
             assert_eq!(found.target(), &action(entry.action));
@@ -285,24 +288,24 @@ impl State {
         }
     }
 
-    /// A packet's fields: near an entry's, or any.
-    fn packet(&self, dice: &mut Dice) -> Vec<u128> {
+    /// Fields of a packet: close to those of an entry, or random.
+    fn packet(&self, dice: &mut TestRandom) -> Vec<u128> {
         let entry = self
             .model
             .live()
             .nth(dice.below(self.handles.len().max(1) as u32) as usize);
         let fields = self.model.fields.iter().enumerate();
         let near = fields.map(|(at, (kind, bits))| {
-            let value = match entry.map(|(_, entry)| &entry.asks[at]) {
-                Some(Ask::Exact(value)) => *value,
-                Some(Ask::Lpm(value, prefix)) => {
+            let value = match entry.map(|(_, entry)| &entry.field_matches[at]) {
+                Some(ModelMatch::Exact(value)) => *value,
+                Some(ModelMatch::Lpm(value, prefix)) => {
                     let rest = ones(bits - prefix);
                     value | (dice.value(*bits, self.spread) & rest)
                 }
-                Some(Ask::Ternary(value, mask)) => {
+                Some(ModelMatch::Ternary(value, mask)) => {
                     value | (dice.value(*bits, self.spread) & !mask & ones(*bits))
                 }
-                Some(Ask::Range(low, high)) => match dice.below(4) {
+                Some(ModelMatch::Range(low, high)) => match dice.below(4) {
                     0 => *low,
                     1 => *high,
                     2 => low.saturating_sub(1),
@@ -324,7 +327,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn tables_do_what_the_list_does(
+    fn tables_match_the_list_model(
         (fields, match_type) in schema(),
         size in 1u32..60,
         spread in prop_oneof![Just(3u32), Just(40), Just(1 << 16)],
@@ -343,11 +346,11 @@ proptest! {
             let mut after = state.clone();
             let mut batch = publisher.begin();
             for numbers in steps {
-                let mut dice = Dice(numbers.iter().cycle());
+                let mut dice = TestRandom(numbers.iter().cycle());
                 after.step(&mut dice, &mut batch);
                 after.check(batch.state(), &mut dice);
             }
-            let mut dice = Dice(steps[0].iter().cycle());
+            let mut dice = TestRandom(steps[0].iter().cycle());
             state.check(&reader.snapshot(), &mut dice);
             if *keep {
                 batch.commit();
@@ -357,10 +360,10 @@ proptest! {
             }
             state.check(&reader.snapshot(), &mut dice);
         }
-        // The second copy, after all it was told and made to forget.
+        // Compare the second copy after all changes and rollbacks.
         let batch = publisher.begin();
         for (steps, _) in &batches {
-            state.check(batch.state(), &mut Dice(steps[0].iter().cycle()));
+            state.check(batch.state(), &mut TestRandom(steps[0].iter().cycle()));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What fits a key, what does not, and who is told.
+//! Valid and invalid match fields, and their errors.
 
 use super::model::{action, call, table_spec};
 use linewarden_switch::tables::{
@@ -33,10 +33,10 @@ fn range(low: &[u8], high: &[u8]) -> FieldMatch {
     }
 }
 
-/// The error of a match on one field.
-fn refused(kind: MatchKind, bits: u32, wanted: FieldMatch) -> KeyError {
+/// Error of a match on one field.
+fn refused(kind: MatchKind, bits: u32, field_match: FieldMatch) -> KeyError {
     let spec = KeySpec::new(vec![field("hdr.f", kind, bits)]).expect("a key");
-    spec.key(&[wanted], Priority(1)).expect_err("does not fit")
+    spec.key(&[field_match], Priority(1)).expect_err("does not fit")
 }
 
 fn table(fields: Vec<KeyField>) -> Table {
@@ -63,7 +63,7 @@ fn found(table: &Table, key: &[u8]) -> Option<Target> {
 }
 
 #[test]
-fn the_fields_decide_how_a_table_is_searched() {
+fn fields_select_search_structure() {
     use MatchKind::{Exact, Lpm, Optional, Range, Ternary, Valid};
     for (kinds, expected) in [
         (vec![Exact, Valid], MatchType::Exact),
@@ -83,7 +83,7 @@ fn the_fields_decide_how_a_table_is_searched() {
 }
 
 #[test]
-fn fields_that_make_no_key_are_refused() {
+fn invalid_key_fields_are_rejected() {
     use MatchKind::{Exact, Lpm, Range, Ternary};
     let two = vec![field("a", Lpm, 8), field("b", Lpm, 8)];
     assert_eq!(
@@ -143,7 +143,7 @@ fn fields_that_make_no_key_are_refused() {
 }
 
 #[test]
-fn each_fault_of_a_match_is_named() {
+fn each_match_error_is_reported() {
     use MatchKind::{Exact, Lpm, Optional, Range, Ternary, Valid};
     let name = || "hdr.f".to_owned();
     let too_wide = |bits, width| KeyError::TooWide {
@@ -209,7 +209,7 @@ fn each_fault_of_a_match_is_named() {
 }
 
 #[test]
-fn values_may_have_leading_zeros_or_lack_them() {
+fn values_can_omit_leading_zeros() {
     let spec = KeySpec::new(vec![field("a", MatchKind::Ternary, 20)]).expect("a key");
     let key = |value: &[u8], mask: &[u8]| spec.key(&[ternary(value, mask)], Priority(1)).expect("fits");
     assert_eq!(key(&[5], &[0x0f]), key(&[0, 0, 0, 0, 5], &[0, 0x0f]));
@@ -220,7 +220,7 @@ fn values_may_have_leading_zeros_or_lack_them() {
 #[test]
 fn a_ternary_field_can_be_matched_as_an_optional_one() {
     let spec = KeySpec::new(vec![field("a", MatchKind::Ternary, 9)]).expect("a key");
-    let key = |wanted| spec.key(&[wanted], Priority(1));
+    let key = |field_match| spec.key(&[field_match], Priority(1));
     assert_eq!(key(FieldMatch::Optional(None)), key(ternary(&[], &[])));
     assert_eq!(
         key(FieldMatch::Optional(Some(vec![7]))),
@@ -229,7 +229,7 @@ fn a_ternary_field_can_be_matched_as_an_optional_one() {
 }
 
 #[test]
-fn bits_that_do_not_matter_can_be_cleared() {
+fn dont_care_bits_can_be_cleared() {
     let lpm_field = field("a", MatchKind::Lpm, 12);
     assert_eq!(lpm(&[0x0f, 0xff], 4).canonical(&lpm_field), lpm(&[0x0f, 0x00], 4));
     let ternary_field = field("a", MatchKind::Ternary, 16);
@@ -269,7 +269,7 @@ fn a_prefix_among_masks_is_a_mask() {
 }
 
 #[test]
-fn a_static_mask_is_laid_over_entries() {
+fn static_mask_applies_to_entries() {
     let masked = KeyField {
         static_mask: Some(Box::new([0xf0])),
         ..field("a", MatchKind::Exact, 8)
@@ -282,7 +282,7 @@ fn a_static_mask_is_laid_over_entries() {
 }
 
 #[test]
-fn priorities_are_turned_round_for_p4runtime() {
+fn priorities_are_inverted_for_p4runtime() {
     assert!(
         Priority::from_p4runtime(10) < Priority::from_p4runtime(9),
         "the higher wins there, the lower here"
@@ -293,7 +293,7 @@ fn priorities_are_turned_round_for_p4runtime() {
 }
 
 #[test]
-fn of_equal_priorities_the_lower_index_wins_also_after_a_deletion() {
+fn lower_index_wins_among_equal_priorities() {
     let mut table = table(vec![field("a", MatchKind::Ternary, 8)]);
     for (mask, number) in [(0x80, 1), (0xc0, 2), (0xe0, 3)] {
         insert(&mut table, &[ternary(&[mask], &[mask])], 7, number).expect("free");
@@ -313,7 +313,7 @@ fn of_equal_priorities_the_lower_index_wins_also_after_a_deletion() {
 }
 
 #[test]
-fn a_key_of_another_length_matches_nothing() {
+fn a_key_of_another_length_matches_no_entry() {
     let mut table = table(vec![field("a", MatchKind::Lpm, 32)]);
     insert(&mut table, &[lpm(&[], 0)], 0, 1).expect("free");
     assert_eq!(found(&table, &[1, 2, 3, 4]), Some(action(1)));
@@ -322,7 +322,7 @@ fn a_key_of_another_length_matches_nothing() {
 }
 
 #[test]
-fn what_the_program_says_is_constant_stays() {
+fn const_entries_and_actions_cannot_change() {
     let mut table = table(vec![field("a", MatchKind::Exact, 8)]);
     let key = |value: u8| {
         table
@@ -358,7 +358,7 @@ fn what_the_program_says_is_constant_stays() {
 }
 
 #[test]
-fn default_actions_are_as_free_as_the_program_says() {
+fn default_actions_follow_program_restrictions() {
     let key = || KeySpec::new(vec![field("a", MatchKind::Exact, 8)]).expect("a key");
     let table = |default_policy| {
         let spec = TableSpec {
@@ -400,7 +400,7 @@ fn default_actions_are_as_free_as_the_program_says() {
 const MEMBER: linewarden_switch::tables::MemberHandle = linewarden_switch::tables::MemberHandle(0);
 
 #[test]
-fn tables_refuse_what_they_have_no_place_for() {
+fn tables_reject_unsupported_data() {
     let mut keyless = table(vec![]);
     assert_eq!(
         insert(&mut keyless, &[], 0, 1),
@@ -441,7 +441,7 @@ fn tables_refuse_what_they_have_no_place_for() {
 }
 
 #[test]
-fn an_entry_keeps_its_state_when_it_changes() {
+fn modified_entry_keeps_its_state() {
     let mut table = table(vec![field("a", MatchKind::Exact, 8)]);
     let key = table
         .spec()
@@ -471,8 +471,8 @@ fn an_entry_keeps_its_state_when_it_changes() {
     let state = state(&table);
     assert!(!state.is_idle(1_499));
     assert!(state.is_idle(1_500));
-    state.touch(1_400);
-    state.touch(1_300);
+    state.record_hit(1_400);
+    state.record_hit(1_300);
     assert_eq!(
         state.last_hit_ms(),
         1_400,
@@ -486,7 +486,7 @@ fn an_entry_keeps_its_state_when_it_changes() {
 }
 
 #[test]
-fn handles_are_written_as_bmv2_writes_them() {
+fn handles_are_printed_like_bmv2() {
     let mut table = table(vec![field("a", MatchKind::Exact, 8)]);
     for generation in 0..300 {
         insert(&mut table, &[FieldMatch::Exact(vec![1])], 0, 1).expect("free");

@@ -1,4 +1,4 @@
-//! The match-action tables against a plain reading of BMv2's rules, and what control planes rely on.
+//! Match-action tables compared with a simple model of BMv2's rules, and guarantees to control planes.
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,

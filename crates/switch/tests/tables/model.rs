@@ -1,4 +1,4 @@
-//! BMv2's tables as one would explain them: a list of entries that is read from its beginning.
+//! Simple model of BMv2's tables: a list of entries, searched from its beginning.
 
 use linewarden_switch::tables::{
     ActionCall, ActionData, ActionId, DefaultPolicy, FieldMatch, KeyField, KeySpec, MatchKind, MatchType,
@@ -6,26 +6,26 @@ use linewarden_switch::tables::{
 };
 use std::sync::Arc;
 
-/// What an entry asks of a field, in numbers.
+/// Match on one field, as numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ask {
+pub enum ModelMatch {
     Exact(u128),
     Lpm(u128, u32),
     Ternary(u128, u128),
     Range(u128, u128),
 }
 
-impl Ask {
+impl ModelMatch {
     fn accepts(&self, value: u128, bits: u32) -> bool {
         match *self {
-            Self::Exact(wanted) => value == wanted,
-            Self::Lpm(wanted, prefix) => prefix == 0 || (value ^ wanted) >> (bits - prefix) == 0,
-            Self::Ternary(wanted, mask) => value & mask == wanted,
+            Self::Exact(expected) => value == expected,
+            Self::Lpm(expected, prefix) => prefix == 0 || (value ^ expected) >> (bits - prefix) == 0,
+            Self::Ternary(expected, mask) => value & mask == expected,
             Self::Range(low, high) => (low..=high).contains(&value),
         }
     }
 
-    /// As the field's kind wants it said.
+    /// Match in the form required by the field's match kind.
     pub fn to_match(self, kind: MatchKind) -> FieldMatch {
         let bytes = |value: u128| value.to_be_bytes().to_vec();
         match (self, kind) {
@@ -49,24 +49,24 @@ impl Ask {
     }
 }
 
-/// One entry: its handle is where it stands in the list, and how many stood there before.
+/// One entry: its handle is its position in the list and the number of earlier entries at that position.
 #[derive(Clone, Debug)]
 pub struct ModelEntry {
     pub generation: u32,
-    pub asks: Vec<Ask>,
+    pub field_matches: Vec<ModelMatch>,
     pub priority: i32,
     pub action: u32,
 }
 
-/// What adding an entry comes to.
+/// Result of adding an entry.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Added {
+pub enum AddResult {
     At(u32, u32),
     Exists,
     Full,
 }
 
-/// A table: a list with holes.
+/// Table: a list with holes.
 #[derive(Clone, Debug)]
 pub struct Model {
     pub fields: Vec<(MatchKind, u32)>,
@@ -95,18 +95,20 @@ impl Model {
             .filter_map(|(index, (_, entry))| Some((index, entry.as_ref()?)))
     }
 
-    pub fn same(&self, asks: &[Ask], priority: i32) -> Option<u32> {
+    pub fn find_key(&self, field_matches: &[ModelMatch], priority: i32) -> Option<u32> {
         self.live()
-            .find(|(_, entry)| entry.asks == asks && (!self.has_priority() || entry.priority == priority))
+            .find(|(_, entry)| {
+                entry.field_matches == field_matches && (!self.has_priority() || entry.priority == priority)
+            })
             .map(|(index, _)| index)
     }
 
-    pub fn add(&mut self, asks: Vec<Ask>, priority: i32, action: u32) -> Added {
-        if self.same(&asks, priority).is_some() {
-            return Added::Exists;
+    pub fn add(&mut self, field_matches: Vec<ModelMatch>, priority: i32, action: u32) -> AddResult {
+        if self.find_key(&field_matches, priority).is_some() {
+            return AddResult::Exists;
         }
         if self.live().count() >= self.size {
-            return Added::Full;
+            return AddResult::Full;
         }
         let index = self
             .places
@@ -119,11 +121,11 @@ impl Model {
         let generation = self.places[index].0;
         self.places[index].1 = Some(ModelEntry {
             generation,
-            asks,
+            field_matches,
             priority,
             action,
         });
-        Added::At(index as u32, generation)
+        AddResult::At(index as u32, generation)
     }
 
     pub fn delete(&mut self, index: u32) {
@@ -132,24 +134,24 @@ impl Model {
         place.1 = None;
     }
 
-    /// The entry that wins: BMv2 reads the list from its beginning and keeps the first of the best.
+    /// Matching entry: BMv2 searches the list from its beginning and keeps the first of the best.
     pub fn lookup(&self, values: &[u128]) -> Option<(u32, u32)> {
         let mut best: Option<(i64, u32, u32)> = None;
         for (index, entry) in self.live() {
-            let fields = entry.asks.iter().zip(values).zip(&self.fields);
+            let fields = entry.field_matches.iter().zip(values).zip(&self.fields);
             if !fields
                 .into_iter()
-                .all(|((ask, value), (_, bits))| ask.accepts(*value, *bits))
+                .all(|((field_match, value), (_, bits))| field_match.accepts(*value, *bits))
             {
                 continue;
             }
             let order = match self.match_type {
                 MatchType::Exact => 0,
                 MatchType::Lpm => -entry
-                    .asks
+                    .field_matches
                     .iter()
-                    .map(|ask| {
-                        if let Ask::Lpm(_, prefix) = ask {
+                    .map(|field_match| {
+                        if let ModelMatch::Lpm(_, prefix) = field_match {
                             i64::from(*prefix)
                         } else {
                             0
@@ -165,10 +167,11 @@ impl Model {
         best.map(|(_, index, generation)| (index, generation))
     }
 
-    pub fn matches(&self, asks: &[Ask]) -> Vec<FieldMatch> {
-        asks.iter()
+    pub fn matches(&self, field_matches: &[ModelMatch]) -> Vec<FieldMatch> {
+        field_matches
+            .iter()
             .zip(&self.fields)
-            .map(|(ask, (kind, _))| ask.to_match(*kind))
+            .map(|(field_match, (kind, _))| field_match.to_match(*kind))
             .collect()
     }
 }
@@ -193,7 +196,7 @@ pub fn table_spec(key: KeySpec, size: u32) -> Arc<TableSpec> {
     })
 }
 
-/// The key as the packet path writes it.
+/// Key as written by the packet path.
 pub fn packet_key(spec: &KeySpec, values: &[u128]) -> Vec<u8> {
     let parts = spec.fields().iter().zip(values);
     parts

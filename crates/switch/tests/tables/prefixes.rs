@@ -1,12 +1,12 @@
-//! Enough prefixes to make the trie grow, split and shrink, against the list of the model.
+//! Enough prefixes for the trie to grow, split and shrink, compared with the list model.
 
-use super::model::{Added, Ask, Model, action, key_spec, ones, packet_key, table_spec};
+use super::model::{AddResult, Model, ModelMatch, action, key_spec, ones, packet_key, table_spec};
 use linewarden_switch::tables::{HashSeed, MatchKind, MatchType, NewEntry, Priority, Table};
 use proptest::prelude::*;
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha8Rng;
 
-/// A field that most entries have in common in its first bits, so that prefixes nest.
+/// Field value that shares its first bits with most entries, so that prefixes nest.
 fn crowded(rng: &mut ChaCha8Rng, bits: u32) -> u128 {
     let varying = [4, 12, 24, bits][rng.random_range(0..4)].min(bits);
     let from = if rng.random_bool(0.5) {
@@ -23,7 +23,7 @@ fn crowded(rng: &mut ChaCha8Rng, bits: u32) -> u128 {
     fixed ^ ((rng.random::<u128>() & ones(varying)) << from) & ones(bits)
 }
 
-/// Which entries stay: all, a part, none, and all again.
+/// Remaining entries: all, some, none, and all again.
 const ROUNDS: [u32; 5] = [100, 30, 100, 0, 60];
 
 fn grow_and_shrink(seed: u64, fields: Vec<(MatchKind, u32)>, count: usize) {
@@ -32,8 +32,8 @@ fn grow_and_shrink(seed: u64, fields: Vec<(MatchKind, u32)>, count: usize) {
     let mut table = Table::new(table_spec(spec.clone(), count as u32), &HashSeed::random());
     let mut model = Model::new(fields.clone(), MatchType::Lpm, count);
     for percent in ROUNDS {
-        let wanted = count * percent as usize / 100;
-        while table.len() as usize > wanted {
+        let target_len = count * percent as usize / 100;
+        while table.len() as usize > target_len {
             let index = model
                 .live()
                 .nth(rng.random_range(0..table.len() as usize))
@@ -48,21 +48,21 @@ fn grow_and_shrink(seed: u64, fields: Vec<(MatchKind, u32)>, count: usize) {
             model.delete(index);
         }
         let mut tries = 0;
-        while (table.len() as usize) < wanted && tries < 4 * count {
+        while (table.len() as usize) < target_len && tries < 4 * count {
             tries += 1;
-            let ask = |(kind, bits): &(MatchKind, u32)| match kind {
+            let to_match = |(kind, bits): &(MatchKind, u32)| match kind {
                 MatchKind::Lpm => {
                     let prefix = rng.random_range(0..=*bits);
-                    Ask::Lpm(
+                    ModelMatch::Lpm(
                         crowded(&mut rng, *bits) & (ones(*bits) ^ ones(bits - prefix)),
                         prefix,
                     )
                 }
-                _ => Ask::Exact(rng.random_range(0..2)),
+                _ => ModelMatch::Exact(rng.random_range(0..2)),
             };
-            let asks: Vec<Ask> = fields.iter().map(ask).collect();
+            let field_matches: Vec<ModelMatch> = fields.iter().map(to_match).collect();
             let key = spec
-                .key(&model.matches(&asks), Priority::default())
+                .key(&model.matches(&field_matches), Priority::default())
                 .expect("fits");
             let new = NewEntry {
                 key,
@@ -71,12 +71,12 @@ fn grow_and_shrink(seed: u64, fields: Vec<(MatchKind, u32)>, count: usize) {
                 constant: false,
             };
             let added = table.insert(new);
-            match model.add(asks, 0, tries as u32) {
-                Added::At(index, generation) => {
+            match model.add(field_matches, 0, tries as u32) {
+                AddResult::At(index, generation) => {
                     let handle = added.expect("free").handle();
                     assert_eq!((handle.index(), handle.generation()), (index, generation));
                 }
-                Added::Exists | Added::Full => assert!(added.is_err()),
+                AddResult::Exists | AddResult::Full => assert!(added.is_err()),
             }
         }
         for _ in 0..300 {
@@ -96,30 +96,30 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 24, ..ProptestConfig::default() })]
 
     #[test]
-    fn one_field(seed in any::<u64>(), bits in prop_oneof![Just(8u32), Just(12), Just(20), Just(32), Just(48)]) {
+    fn single_field_prefixes(seed in any::<u64>(), bits in prop_oneof![Just(8u32), Just(12), Just(20), Just(32), Just(48)]) {
         grow_and_shrink(seed, vec![(MatchKind::Lpm, bits)], 600);
     }
 
     #[test]
-    fn addresses_of_128_bits(seed in any::<u64>()) {
+    fn prefixes_of_128_bits(seed in any::<u64>()) {
         grow_and_shrink(seed, vec![(MatchKind::Lpm, 128)], 500);
     }
 
     #[test]
-    fn beside_exact_fields(seed in any::<u64>(), bits in prop_oneof![Just(20u32), Just(32), Just(128)]) {
+    fn prefixes_with_exact_fields(seed in any::<u64>(), bits in prop_oneof![Just(20u32), Just(32), Just(128)]) {
         use MatchKind::{Exact, Lpm, Valid};
         grow_and_shrink(seed, vec![(Lpm, bits), (Exact, 9), (Valid, 8)], 400);
         grow_and_shrink(seed, vec![(Exact, 16), (Lpm, bits), (Exact, 128)], 400);
     }
 
     #[test]
-    fn in_keys_too_long_for_a_few_words(seed in any::<u64>()) {
+    fn prefixes_in_long_keys(seed in any::<u64>()) {
         use MatchKind::{Exact, Lpm};
         grow_and_shrink(seed, vec![(Exact, 128), (Lpm, 127), (Exact, 128)], 300);
     }
 }
 
-/// More nodes than a small trie has, and back.
+/// Grows to more nodes than a small trie has, and shrinks again.
 #[test]
 fn many_prefixes() {
     for seed in 0..2 {

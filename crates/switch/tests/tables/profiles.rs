@@ -1,4 +1,4 @@
-//! Action profiles and selectors: who may be deleted when, and which member a hash picks.
+//! Action profiles and selectors: deletion rules, and the member that a hash selects.
 
 use super::model::{action, call, key_spec, table_spec};
 use linewarden_switch::tables::{
@@ -19,7 +19,7 @@ fn selector(members_max: Option<u32>, group_places_max: Option<u32>, targets: Ta
         name: "ingress.ecmp".into(),
         selector: targets == TargetKind::MemberOrGroup,
         members_max,
-        group_places_max,
+        group_size_max: group_places_max,
     }));
     let key = key_spec(&[(MatchKind::Exact, 8)], MatchType::Exact);
     let spec = TableSpec {
@@ -89,7 +89,7 @@ fn insert(set: &mut TableSet, key: u8, target: Target) -> Result<(), TableSetErr
     table(set, op)
 }
 
-fn fault<T: std::fmt::Debug>(result: Result<T, TableSetError>) -> ProfileError {
+fn expect_error<T: std::fmt::Debug>(result: Result<T, TableSetError>) -> ProfileError {
     match result {
         Err(TableSetError::Profile(error)) => error,
         other => panic!("no error of the profile: {other:?}"),
@@ -97,12 +97,12 @@ fn fault<T: std::fmt::Debug>(result: Result<T, TableSetError>) -> ProfileError {
 }
 
 #[test]
-fn a_hash_picks_the_member_that_bmv2_picks() {
+fn hash_selects_the_same_member_as_bmv2() {
     let mut set = ecmp();
     for number in 0..4 {
         add_member(&mut set, number);
     }
-    // BMv2 keeps a group as a sorted set: the order of joining does not count.
+    // BMv2 stores a group as a sorted set: the order of insertion has no effect.
     let group = add_group(&mut set, &[(3, 1), (0, 1), (2, 1)]);
     insert(&mut set, 1, Target::Group(group)).expect("has members");
     let picked = |set: &TableSet, hash: u32| {
@@ -119,7 +119,7 @@ fn a_hash_picks_the_member_that_bmv2_picks() {
     assert_eq!(picked(&set, 1), Some(call(1)));
     profile(&mut set, ProfileOp::RemoveFromGroup(group, MemberHandle(0))).expect("in it");
     assert_eq!(picked(&set, 3), Some(call(1)));
-    // A changed member has its place still.
+    // A modified member keeps its position.
     profile(&mut set, ProfileOp::ModifyMember(MemberHandle(1), call(9))).expect("is there");
     assert_eq!(picked(&set, 0), Some(call(9)));
     for member in [1, 2, 3] {
@@ -129,7 +129,7 @@ fn a_hash_picks_the_member_that_bmv2_picks() {
 }
 
 #[test]
-fn a_weight_is_that_many_places() {
+fn weight_is_a_number_of_slots() {
     let mut set = ecmp();
     for number in 0..3 {
         add_member(&mut set, number);
@@ -151,7 +151,7 @@ fn a_weight_is_that_many_places() {
 }
 
 #[test]
-fn handles_are_the_lowest_that_are_free() {
+fn lowest_free_handle_is_used() {
     let mut set = ecmp();
     for number in 0..3 {
         assert_eq!(add_member(&mut set, number), MemberHandle(number));
@@ -165,7 +165,7 @@ fn handles_are_the_lowest_that_are_free() {
 }
 
 #[test]
-fn what_is_used_cannot_be_deleted() {
+fn referenced_objects_cannot_be_deleted() {
     let mut set = ecmp();
     let (alone, grouped) = (add_member(&mut set, 1), add_member(&mut set, 2));
     let group = add_group(&mut set, &[(grouped.0, 5)]);
@@ -177,11 +177,11 @@ fn what_is_used_cannot_be_deleted() {
         uses,
     };
     assert_eq!(
-        fault(profile(&mut set, ProfileOp::DeleteMember(alone))),
+        expect_error(profile(&mut set, ProfileOp::DeleteMember(alone))),
         in_use(alone, 1)
     );
     assert_eq!(
-        fault(profile(&mut set, ProfileOp::DeleteMember(grouped))),
+        expect_error(profile(&mut set, ProfileOp::DeleteMember(grouped))),
         in_use(grouped, 1)
     );
     let group_in_use = ProfileError::GroupInUse {
@@ -190,14 +190,14 @@ fn what_is_used_cannot_be_deleted() {
         uses: 1,
     };
     assert_eq!(
-        fault(profile(&mut set, ProfileOp::DeleteGroup(group))),
+        expect_error(profile(&mut set, ProfileOp::DeleteGroup(group))),
         group_in_use
     );
 
-    // The default action counts too.
+    // The default action counts as a reference too.
     table(&mut set, TableOp::SetDefault(Some(Target::Member(alone)))).expect("free");
     assert_eq!(
-        fault(profile(&mut set, ProfileOp::DeleteMember(alone))),
+        expect_error(profile(&mut set, ProfileOp::DeleteMember(alone))),
         in_use(alone, 2)
     );
     let entries: Vec<_> = set
@@ -210,7 +210,7 @@ fn what_is_used_cannot_be_deleted() {
         table(&mut set, TableOp::Delete(entry)).expect("is there");
     }
     assert_eq!(
-        fault(profile(&mut set, ProfileOp::DeleteMember(alone))),
+        expect_error(profile(&mut set, ProfileOp::DeleteMember(alone))),
         in_use(alone, 1)
     );
     table(&mut set, TableOp::SetDefault(None)).expect("free");
@@ -220,7 +220,7 @@ fn what_is_used_cannot_be_deleted() {
 }
 
 #[test]
-fn each_fault_is_named() {
+fn each_error_is_reported() {
     let mut set = selector(Some(2), Some(4), TargetKind::MemberOrGroup);
     let name = || "ingress.ecmp".to_owned();
     let (a, b) = (add_member(&mut set, 1), add_member(&mut set, 2));
@@ -234,9 +234,9 @@ fn each_fault_is_named() {
         profile: name(),
         group: no_group,
     };
-    let full = |what, max| ProfileError::Full {
+    let full = |element, max| ProfileError::Full {
         profile: name(),
-        what,
+        element,
         max,
     };
     for (op, expected) in [
@@ -275,17 +275,23 @@ fn each_fault_is_named() {
         ),
         (
             ProfileOp::SetGroup(group, vec![(a, 2), (b, 3)]),
-            full("places in a group", 4),
+            full("slots in a group", 4),
         ),
         (
             ProfileOp::SetGroup(group, vec![(a, u32::MAX), (b, u32::MAX)]),
-            full("places in a group", 4),
+            full("slots in a group", 4),
         ),
     ] {
-        assert_eq!(fault(profile(&mut set, op.clone())), expected, "{op:?}");
+        assert_eq!(expect_error(profile(&mut set, op.clone())), expected, "{op:?}");
     }
-    assert_eq!(fault(insert(&mut set, 1, Target::Member(no_member))), missing);
-    assert_eq!(fault(insert(&mut set, 1, Target::Group(no_group))), missing_group);
+    assert_eq!(
+        expect_error(insert(&mut set, 1, Target::Member(no_member))),
+        missing
+    );
+    assert_eq!(
+        expect_error(insert(&mut set, 1, Target::Group(no_group))),
+        missing_group
+    );
     profile(&mut set, ProfileOp::SetGroup(group, vec![])).expect("may be empty");
     assert!(matches!(
         insert(&mut set, 1, Target::Group(group)),
@@ -299,7 +305,7 @@ fn each_fault_is_named() {
 
     let mut plain = selector(None, None, TargetKind::Member);
     assert_eq!(
-        fault(profile(&mut plain, ProfileOp::AddGroup(vec![]))),
+        expect_error(profile(&mut plain, ProfileOp::AddGroup(vec![]))),
         ProfileError::NotSelector { profile: name() }
     );
     let unknown = TableSetOp::Profile(ProfileId(5), ProfileOp::AddGroup(vec![]));
@@ -313,7 +319,7 @@ fn each_fault_is_named() {
     ));
 }
 
-/// Members, groups and entries as plain collections; uses are counted afresh each time.
+/// Members, groups and entries as simple collections; references are recounted each time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Model {
     members: BTreeMap<u32, u32>,
@@ -330,7 +336,7 @@ impl Model {
         self.used(&Target::Member(MemberHandle(member))) || self.groups.values().any(|g| g.contains(&member))
     }
 
-    fn may_lead_to(&self, target: &Target) -> bool {
+    fn is_valid_target(&self, target: &Target) -> bool {
         match target {
             Target::Action(_) => false,
             Target::Member(member) => self.members.contains_key(&member.0),
@@ -341,7 +347,7 @@ impl Model {
         }
     }
 
-    /// Does it, if it may be done.
+    /// Applies the step if it is allowed.
     fn step(&mut self, choice: u8, a: u32, b: u32) -> bool {
         let free = |taken: Vec<u32>| (0..).find(|handle| !taken.contains(handle)).expect("endless");
         let target = if b.is_multiple_of(2) {
@@ -365,11 +371,11 @@ impl Model {
             }
             5 => self.groups.get_mut(&a).is_some_and(|group| group.remove(&b)),
             6 => {
-                let fits = self.may_lead_to(&target) && !self.entries.contains_key(&(b as u8));
+                let fits = self.is_valid_target(&target) && !self.entries.contains_key(&(b as u8));
                 fits && self.entries.insert(b as u8, target).is_none()
             }
             7 => {
-                let fits = self.may_lead_to(&target) && self.entries.contains_key(&(b as u8));
+                let fits = self.is_valid_target(&target) && self.entries.contains_key(&(b as u8));
                 fits && self.entries.insert(b as u8, target).is_some()
             }
             _ => self.entries.remove(&(b as u8)).is_some(),
@@ -377,7 +383,7 @@ impl Model {
     }
 }
 
-/// The same step as an operation on the set; `None` for an entry that is not there.
+/// The same step as an operation on the table set; `None` for a missing entry.
 fn op(set: &TableSet, choice: u8, a: u32, b: u32) -> Option<TableSetOp> {
     let target = if b.is_multiple_of(2) {
         Target::Member(MemberHandle(a))
@@ -422,7 +428,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn references_hold_whatever_is_done_and_undone(
+    fn references_stay_consistent_across_rollback(
         batches in prop::collection::vec(
             (prop::collection::vec((0..9u8, 0..6u32, 0..6u32), 1..30), any::<bool>()),
             1..8,
@@ -434,8 +440,8 @@ proptest! {
             let mut after = model.clone();
             let mut batch = publisher.begin();
             for (choice, a, b) in steps {
-                let wanted = op(batch.state(), choice, a, b);
-                let done = wanted.is_some_and(|op| batch.apply(op).is_ok());
+                let next_op = op(batch.state(), choice, a, b);
+                let done = next_op.is_some_and(|op| batch.apply(op).is_ok());
                 prop_assert_eq!(done, after.step(choice, a, b), "{} {} {}", choice, a, b);
                 prop_assert_eq!(&read_back(batch.state()), &after);
             }

@@ -1,4 +1,4 @@
-//! Readers see batches whole or not at all, whatever the writer does meanwhile.
+//! Batches are atomic: readers see all of a batch or nothing, at any time.
 
 use super::model::{action, key_spec, table_spec};
 use linewarden_switch::tables::{
@@ -9,7 +9,7 @@ use linewarden_switch::tables::{
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// An exact table, and a ternary one with the same entries.
+/// An exact table and a ternary table with the same entries.
 const TABLES: [TableId; 2] = [TableId(0), TableId(1)];
 const KEYS: u8 = 32;
 
@@ -31,14 +31,14 @@ fn two_tables() -> TableSet {
 
 fn insert(set: &TableSet, table: TableId, key: u8, number: u32) -> TableSetOp {
     let spec = &set.table(table).expect("two tables").spec().key;
-    let wanted = match spec.match_type() {
+    let field_match = match spec.match_type() {
         MatchType::Exact => FieldMatch::Exact(vec![key]),
         _ => FieldMatch::Ternary {
             value: vec![key],
             mask: vec![0xff, 0xff],
         },
     };
-    let key = spec.key(&[wanted], Priority(1)).expect("fits");
+    let key = spec.key(&[field_match], Priority(1)).expect("fits");
     let new = NewEntry {
         key,
         target: action(number),
@@ -53,7 +53,7 @@ fn find(set: &TableSet, table: TableId, key: u8) -> Option<(EntryHandle, Target)
     Some((entry.handle(), entry.target().clone()))
 }
 
-/// Everything that the two tables say; the same in both unless a batch is half visible.
+/// Contents of both tables; these differ only if a batch is partly visible.
 fn checked(snapshot: &Snapshot<TableSet>) -> Option<Target> {
     let [exact, ternary] = TABLES.map(|table| {
         let entries = (0..KEYS).map(move |key| find(snapshot, table, key));
@@ -73,7 +73,7 @@ fn checked(snapshot: &Snapshot<TableSet>) -> Option<Target> {
 fn read_until(done: &AtomicBool, reader: &Reader<TableSet>) -> u64 {
     let mut last = 0;
     loop {
-        // Before the snapshot: the one that follows the end is checked too.
+        // Read before the snapshot, so that the snapshot after the end is checked too.
         let over = done.load(Ordering::Acquire);
         let snapshot = reader.snapshot();
         assert!(snapshot.version() >= last, "time does not go back");
@@ -89,13 +89,13 @@ fn read_until(done: &AtomicBool, reader: &Reader<TableSet>) -> u64 {
         if over {
             return last;
         }
-        // A reader that loses its processor loses it here rather than while the writer must wait for it.
+        // A reader should be preempted here rather than while the writer must wait for it.
         drop(snapshot);
         std::thread::yield_now();
     }
 }
 
-/// One batch of the writer: both tables alike, and the version in the default action.
+/// One batch of the writer: the same changes to both tables, and the version in the default action.
 fn write(publisher: &mut Publisher<TableSet>, version: u32, fail: bool) {
     let mut batch = publisher.begin();
     for key in (0..KEYS).filter(|key| (u32::from(*key) + version).is_multiple_of(3)) {
@@ -117,7 +117,7 @@ fn write(publisher: &mut Publisher<TableSet>, version: u32, fail: bool) {
         ))
         .expect("free");
     if fail {
-        // Half of it is done in the copy that readers will see next.
+        // Half of the batch is applied to the copy that readers will see next.
         return;
     }
     batch
@@ -130,7 +130,7 @@ fn write(publisher: &mut Publisher<TableSet>, version: u32, fail: bool) {
 }
 
 #[test]
-fn no_reader_ever_sees_half_a_batch() {
+fn readers_never_see_half_a_batch() {
     let mut publisher = Publisher::new(two_tables());
     let done = AtomicBool::new(false);
     let batches = 300;
@@ -155,7 +155,7 @@ fn no_reader_ever_sees_half_a_batch() {
 }
 
 #[test]
-fn a_snapshot_stays_as_it_is_and_holds_up_the_next_batch_but_one() {
+fn snapshot_is_stable_and_delays_the_second_next_batch() {
     let mut publisher = Publisher::new(two_tables());
     let old = publisher.reader().snapshot();
     write(&mut publisher, 1, false);
@@ -170,7 +170,7 @@ fn a_snapshot_stays_as_it_is_and_holds_up_the_next_batch_but_one() {
 }
 
 #[test]
-fn a_batch_is_made_whole_or_not_at_all() {
+fn batches_are_atomic() {
     let mut publisher = Publisher::new(two_tables());
     write(&mut publisher, 1, false);
     let free = (0..KEYS)
@@ -208,7 +208,7 @@ fn a_batch_is_made_whole_or_not_at_all() {
 }
 
 #[test]
-fn part_of_a_batch_can_be_taken_back() {
+fn part_of_a_batch_can_be_rolled_back() {
     let mut publisher = Publisher::new(two_tables());
     let mut batch = publisher.begin();
     for table in TABLES {
@@ -242,7 +242,7 @@ fn both_copies_share_their_entries() {
 }
 
 #[test]
-fn an_empty_batch_makes_no_version() {
+fn empty_batch_creates_no_version() {
     let mut publisher = Publisher::new(two_tables());
     assert_eq!(publisher.begin().commit(), 0);
     write(&mut publisher, 1, false);

@@ -1,4 +1,4 @@
-//! The endorsement key's certificate, where the TPM's maker put it.
+//! The endorsement key certificate that the TPM manufacturer stored.
 
 use tss_esapi::Error;
 use tss_esapi::constants::response_code::Tss2ResponseCodeKind;
@@ -6,14 +6,14 @@ use tss_esapi::handles::{NvIndexHandle, NvIndexTpmHandle, ObjectHandle, TpmHandl
 use tss_esapi::interface_types::resource_handles::NvAuth;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-use super::connection::{Tpm, unusable};
+use super::connection::{Tpm, invalid_result};
 use super::error::TpmError;
 use super::keys::EndorsementKind;
 
 const READ: &str = "TPM2_NV_Read";
 const READ_PUBLIC: &str = "TPM2_NV_ReadPublic";
 const CERTIFICATE: &str = "the endorsement key's certificate";
-/// What every TPM of a PC gives at once.
+/// Maximum read size that every TPM of a PC supports.
 const PART_BYTES: u16 = 512;
 
 impl EndorsementKind {
@@ -27,10 +27,10 @@ impl EndorsementKind {
 }
 
 impl Tpm {
-    /// The certificates that the TPM's maker put into it for this endorsement key: none, or one in DER.
+    /// The manufacturer's certificates for this endorsement key: none, or one in DER.
     ///
     /// # Errors
-    /// The TPM failed; that there is no certificate is no error.
+    /// The TPM failed; a missing certificate is not an error.
     pub fn endorsement_certificates(&mut self, kind: EndorsementKind) -> Result<Vec<Vec<u8>>, TpmError> {
         let index = NvIndexTpmHandle::new(kind.index());
         let index =
@@ -61,7 +61,7 @@ impl Tpm {
         let size = public.data_size();
         let mut bytes = Vec::with_capacity(size);
         while bytes.len() < size {
-            let wrong = || unusable(READ, CERTIFICATE, "it is longer than any index");
+            let wrong = || invalid_result(READ, CERTIFICATE, "the index is longer than the maximum");
             let offset = u16::try_from(bytes.len()).map_err(|_| wrong())?;
             let length = u16::try_from(size - bytes.len())
                 .map_err(|_| wrong())?
@@ -70,10 +70,10 @@ impl Tpm {
                 context.nv_read(NvAuth::NvIndex(index), index, length, offset)
             })?;
             if part.value().len() != usize::from(length) {
-                return Err(unusable(
+                return Err(invalid_result(
                     READ,
                     CERTIFICATE,
-                    "the TPM gave another number of bytes than asked for",
+                    "the TPM returned another number of bytes than requested",
                 ));
             }
             bytes.extend_from_slice(part.value());
@@ -82,7 +82,7 @@ impl Tpm {
     }
 }
 
-/// Some makers fill the certificate's place up behind its end.
+/// Some manufacturers pad the certificate's index.
 fn without_padding(mut bytes: Vec<u8>) -> Vec<u8> {
     if let Ok((rest, _)) = X509Certificate::from_der(&bytes) {
         let length = bytes.len() - rest.len();

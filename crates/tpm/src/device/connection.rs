@@ -1,4 +1,4 @@
-//! One TPM, its commands by name, and what must be flushed afterwards.
+//! An open TPM, its commands with names for errors, and the flushing of loaded objects.
 
 use std::fmt;
 use std::str::FromStr as _;
@@ -12,27 +12,27 @@ use tss_esapi::tcti_ldr::TctiNameConf;
 use tss_esapi::{Context, Error};
 
 use super::error::{Cause, TpmError};
-use crate::key::Again;
+use crate::key::Retry;
 
-/// The kernel's own resource manager: each process has the TPM's memory to itself.
+/// The kernel's resource manager: each process has a virtual TPM memory of its own.
 pub const DEFAULT_TCTI: &str = "device:/dev/tpmrm0";
 
-/// How often what may succeed later is tried again, and how long to wait before each time.
+/// Retries of commands that may succeed later, and the delay before each retry.
 pub struct Retries {
-    most: u32,
-    wait: Box<dyn FnMut(u32) + Send>,
+    retries_max: u32,
+    before_retry: Box<dyn FnMut(u32) + Send>,
 }
 
 impl Retries {
-    /// At most `most` more times; `wait` is called before each, with its number from 1.
+    /// At most this number of retries; `wait` is called before each retry, with its number from 1.
     pub fn new(most: u32, wait: impl FnMut(u32) + Send + 'static) -> Self {
         Self {
-            most,
-            wait: Box::new(wait),
+            retries_max: most,
+            before_retry: Box::new(wait),
         }
     }
 
-    /// Never.
+    /// No retries.
     pub fn none() -> Self {
         Self::new(0, |_| {})
     }
@@ -41,7 +41,7 @@ impl Retries {
 impl fmt::Debug for Retries {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Retries")
-            .field("most", &self.most)
+            .field("most", &self.retries_max)
             .finish_non_exhaustive()
     }
 }
@@ -52,25 +52,24 @@ fn parse(tcti: &str) -> Result<TctiNameConf, TpmError> {
     TctiNameConf::from_str(tcti).map_err(|_| TpmError {
         command: OPEN,
         object: "its TCTI",
-        cause: Cause::Unusable(format!(
-            "{tcti:?} is none; write {DEFAULT_TCTI}, or swtpm:host=..,port=.."
+        cause: Cause::InvalidResult(format!(
+            "invalid TCTI {tcti:?}: write {DEFAULT_TCTI}, or swtpm:host=..,port=.."
         )),
     })
 }
 
-/// Whether a text names a TPM, as [`Tpm::open`] takes it; whether one is there is not looked at.
+/// Checks that a text is a TCTI accepted by [`Tpm::open`], without opening the TPM.
 ///
 /// # Errors
-/// It names none.
+/// The text is not a TCTI.
 pub fn check_tcti(tcti: &str) -> Result<(), TpmError> {
     parse(tcti).map(drop)
 }
 
-/// A TPM that is open. What this program loads into it is flushed when it is done with it, also after errors, and all of it
-/// when this is dropped.
+/// An open TPM. Objects loaded by this program are flushed after use, also after errors, and all of them on drop.
 ///
-/// The C library writes lines of its own to standard error when a command fails, also where that is expected; with
-/// `TSS2_LOG=all+none` in the environment it does not.
+/// The C library prints messages to standard error when a command fails, even if the failure is expected;
+/// `TSS2_LOG=all+none` in the environment disables that.
 #[derive(Debug)]
 pub struct Tpm {
     context: Context,
@@ -81,54 +80,54 @@ impl Tpm {
     /// Opens a TPM: `device:/dev/tpmrm0` ([`DEFAULT_TCTI`]), `swtpm:host=..,port=..`.
     ///
     /// # Errors
-    /// The text is none of these, or the TPM cannot be reached.
+    /// The text is not a TCTI, or the TPM is unreachable.
     pub fn open(tcti: &str, retries: Retries) -> Result<Self, TpmError> {
         let context = Context::new(parse(tcti)?)
             .map_err(|error| TpmError::of_opening(OPEN, "its TCTI", tcti, error))?;
         Ok(Self { context, retries })
     }
 
-    /// Does one command, again and again while the TPM says that it may succeed later and retries are left.
+    /// Runs one command, with retries while the TPM reports a temporary error and retries are left.
     pub(super) fn run<T>(
         &mut self,
         command: &'static str,
         object: &'static str,
-        mut what: impl FnMut(&mut Context) -> Result<T, Error>,
+        mut operation: impl FnMut(&mut Context) -> Result<T, Error>,
     ) -> Result<T, TpmError> {
         let mut attempt = 0;
         loop {
-            let error = match what(&mut self.context) {
+            let error = match operation(&mut self.context) {
                 Ok(done) => return Ok(done),
                 Err(error) => TpmError::new(command, object, error),
             };
-            if attempt == self.retries.most || error.again() != Again::Later {
+            if attempt == self.retries.retries_max || error.retry() != Retry::Later {
                 return Err(error);
             }
             attempt += 1;
-            (self.retries.wait)(attempt);
+            (self.retries.before_retry)(attempt);
         }
     }
 
-    /// As [`Tpm::run`], authorised by an empty password.
+    /// As [`Tpm::run`], authorized by an empty password.
     pub(super) fn run_plain<T>(
         &mut self,
         command: &'static str,
         object: &'static str,
-        mut what: impl FnMut(&mut Context) -> Result<T, Error>,
+        mut operation: impl FnMut(&mut Context) -> Result<T, Error>,
     ) -> Result<T, TpmError> {
         self.run(command, object, |context| {
-            context.execute_with_session(Some(AuthSession::Password), &mut what)
+            context.execute_with_session(Some(AuthSession::Password), &mut operation)
         })
     }
 
-    /// Does something with an object that is loaded, and flushes it whatever came of it.
+    /// Uses a loaded object and flushes it in any case.
     pub(super) fn with_loaded<T>(
         &mut self,
         handle: ObjectHandle,
         object: &'static str,
-        what: impl FnOnce(&mut Self, ObjectHandle) -> Result<T, TpmError>,
+        operation: impl FnOnce(&mut Self, ObjectHandle) -> Result<T, TpmError>,
     ) -> Result<T, TpmError> {
-        let done = what(self, handle);
+        let done = operation(self, handle);
         let flushed = self.flush(handle, object);
         done.and_then(|done| flushed.map(|()| done))
     }
@@ -139,10 +138,10 @@ impl Tpm {
         })
     }
 
-    /// Starts a policy session, does something with it, and flushes it whatever came of it.
+    /// Starts a policy session, uses it, and flushes it in any case.
     pub(super) fn with_policy<T>(
         &mut self,
-        what: impl FnOnce(&mut Self, PolicySession) -> Result<T, TpmError>,
+        operation: impl FnOnce(&mut Self, PolicySession) -> Result<T, TpmError>,
     ) -> Result<T, TpmError> {
         const SESSION: &str = "a policy session";
         let session = self
@@ -157,15 +156,21 @@ impl Tpm {
                 )
             })?
             .and_then(|session| PolicySession::try_from(session).ok())
-            .ok_or_else(|| unusable("TPM2_StartAuthSession", SESSION, "the stack gave no session"))?;
+            .ok_or_else(|| {
+                invalid_result(
+                    "TPM2_StartAuthSession",
+                    SESSION,
+                    "the TPM software stack returned no session",
+                )
+            })?;
         let handle = ObjectHandle::from(SessionHandle::from(session));
-        self.with_loaded(handle, SESSION, |tpm, _| what(tpm, session))
+        self.with_loaded(handle, SESSION, |tpm, _| operation(tpm, session))
     }
 
     /// A session that may use the endorsement key: PolicySecret with the endorsement hierarchy's empty password.
     pub(super) fn with_endorsement<T>(
         &mut self,
-        what: impl FnOnce(&mut Self, AuthSession) -> Result<T, TpmError>,
+        operation: impl FnOnce(&mut Self, AuthSession) -> Result<T, TpmError>,
     ) -> Result<T, TpmError> {
         self.with_policy(|tpm, session| {
             tpm.run_plain("TPM2_PolicySecret", "the endorsement hierarchy", |context| {
@@ -178,16 +183,20 @@ impl Tpm {
                     None,
                 )
             })?;
-            what(tpm, AuthSession::PolicySession(session))
+            operation(tpm, AuthSession::PolicySession(session))
         })
     }
 }
 
-/// The stack or this program could make nothing of a command's result or argument.
-pub(super) fn unusable(command: &'static str, object: &'static str, why: impl fmt::Display) -> TpmError {
+/// The error for a command whose result or argument is invalid.
+pub(super) fn invalid_result(
+    command: &'static str,
+    object: &'static str,
+    reason: impl fmt::Display,
+) -> TpmError {
     TpmError {
         command,
         object,
-        cause: Cause::Unusable(why.to_string()),
+        cause: Cause::InvalidResult(reason.to_string()),
     }
 }

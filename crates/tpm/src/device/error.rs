@@ -1,4 +1,4 @@
-//! What a TPM, or the way to it, answers in place of doing what it was told.
+//! Errors of a TPM or of the connection to it.
 
 use std::fmt;
 
@@ -6,15 +6,15 @@ use bitfield::BitRange as _;
 use tss_esapi::Error;
 use tss_esapi::constants::response_code::{Tss2ResponseCode, Tss2ResponseCodeKind as Kind};
 
-use crate::key::{Again, KeyError};
+use crate::key::{KeyError, Retry};
 
-/// A command that did not succeed: which, on what, and why.
+/// A failed command: which, on what object, and why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{command} ({object}): {cause}")]
 pub struct TpmError {
     /// The command, by its name in the specification.
     pub command: &'static str,
-    /// What its handle meant.
+    /// The object of its handle.
     pub object: &'static str,
     /// Why it failed.
     pub cause: Cause,
@@ -23,34 +23,34 @@ pub struct TpmError {
 /// Why a command failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// The PCRs are in no state of the key's policy.
+    /// The PCR values do not match the key's policy.
     BootDiffers {
-        /// The TPM's response.
+        /// The TPM's response code.
         code: u32,
     },
-    /// The TPM refused it.
+    /// The TPM refused the command.
     Refused {
-        /// The TPM's response.
+        /// The TPM's response code.
         code: u32,
-        /// The same in words.
-        words: String,
-        /// Whether it helps to try again.
-        again: Again,
+        /// The response as text.
+        description: String,
+        /// Whether a retry may succeed.
+        retry: Retry,
     },
-    /// There is no TPM where it should be, or it may not be opened.
+    /// There is no TPM at this address, or access is denied.
     Unreachable {
-        /// Where it should be.
+        /// The TCTI.
         tcti: String,
-        /// The code of the software stack.
+        /// The error code of the software stack.
         code: u32,
     },
-    /// The TPM that was open cannot be reached any more.
-    Gone {
-        /// The code of the software stack.
+    /// The connection to the TPM was lost.
+    ConnectionLost {
+        /// The error code of the software stack.
         code: u32,
     },
-    /// The software stack, or this program, could make nothing of it.
-    Unusable(String),
+    /// The result or the argument is invalid for the software stack or for this program.
+    InvalidResult(String),
 }
 
 impl fmt::Display for Cause {
@@ -58,48 +58,52 @@ impl fmt::Display for Cause {
         match self {
             Self::BootDiffers { code } => write!(
                 f,
-                "the boot differs from what the key is bound to (response {code:#x})"
+                "PCR values do not match the policy of the key (response {code:#x})"
             ),
-            Self::Refused { code, words, again } => {
+            Self::Refused {
+                code,
+                description: words,
+                retry: again,
+            } => {
                 write!(f, "{words} (response {code:#x}); {}", advice(*again))
             }
             Self::Unreachable { tcti, code } => write!(
                 f,
-                "{tcti:?} cannot be opened (code {code:#x}); is there a TPM, and may this user open it?"
+                "{tcti:?} cannot be opened (code {code:#x}); check that the TPM exists and that this user has access"
             ),
-            Self::Gone { code } => write!(
+            Self::ConnectionLost { code } => write!(
                 f,
-                "the TPM cannot be reached or is gone (code {code:#x}); {}",
-                advice(Again::Reopened)
+                "the connection to the TPM was lost (code {code:#x}); {}",
+                advice(Retry::AfterReopen)
             ),
-            Self::Unusable(why) => write!(f, "{why}; {}", advice(Again::Never)),
+            Self::InvalidResult(reason) => write!(f, "{reason}; {}", advice(Retry::Never)),
         }
     }
 }
 
-const fn advice(again: Again) -> &'static str {
+const fn advice(again: Retry) -> &'static str {
     match again {
-        Again::Later => "it may succeed later",
-        Again::Reopened => "it may succeed once the TPM was opened anew",
-        Again::Never => "trying again does not help",
+        Retry::Later => "a retry may succeed",
+        Retry::AfterReopen => "a retry may succeed after the TPM is reopened",
+        Retry::Never => "a retry does not help",
     }
 }
 
 impl TpmError {
-    /// Whether it helps to try again.
-    pub const fn again(&self) -> Again {
+    /// Whether a retry may succeed.
+    pub const fn retry(&self) -> Retry {
         match &self.cause {
-            Cause::Refused { again, .. } => *again,
-            Cause::Unreachable { .. } | Cause::Gone { .. } => Again::Reopened,
-            Cause::BootDiffers { .. } | Cause::Unusable(_) => Again::Never,
+            Cause::Refused { retry: again, .. } => *again,
+            Cause::Unreachable { .. } | Cause::ConnectionLost { .. } => Retry::AfterReopen,
+            Cause::BootDiffers { .. } | Cause::InvalidResult(_) => Retry::Never,
         }
     }
 
-    /// Of what the software stack has said.
+    /// From an error of the software stack.
     pub(super) fn new(command: &'static str, object: &'static str, error: Error) -> Self {
         let cause = match error {
-            Error::WrapperError(kind) => Cause::Unusable(kind.to_string()),
-            Error::Tss2Error(code) => cause(code),
+            Error::WrapperError(kind) => Cause::InvalidResult(kind.to_string()),
+            Error::Tss2Error(code) => refused_cause(code),
         };
         Self {
             command,
@@ -108,10 +112,10 @@ impl TpmError {
         }
     }
 
-    /// As [`Self::new`], of opening the TPM at `tcti`: one that was never open is not gone.
+    /// As [`Self::new`], for opening the TPM at `tcti`: the connection did not exist before.
     pub(super) fn of_opening(command: &'static str, object: &'static str, tcti: &str, error: Error) -> Self {
         let mut error = Self::new(command, object, error);
-        if let Cause::Gone { code } = error.cause {
+        if let Cause::ConnectionLost { code } = error.cause {
             error.cause = Cause::Unreachable {
                 tcti: tcti.to_owned(),
                 code,
@@ -120,13 +124,13 @@ impl TpmError {
         error
     }
 
-    /// A refusal that, on this command, means that the PCRs are other ones.
+    /// A refusal that, for this command, means that PCR values do not match.
     pub(super) fn of_policy(mut self) -> Self {
         const POLICY_FAIL: u32 = 0x09d;
         const VALUE: u32 = 0x084;
         const PCR_CHANGED: u32 = 0x128;
         if let Cause::Refused { code, .. } = self.cause {
-            let kind = base(code);
+            let kind = base_code(code);
             let differs = match self.command {
                 "TPM2_HMAC" => kind == POLICY_FAIL || kind == PCR_CHANGED,
                 "TPM2_PolicyOR" => kind == VALUE || kind == PCR_CHANGED,
@@ -147,44 +151,44 @@ impl From<TpmError> for KeyError {
                 Self::BootDiffers(format!("{}: response {code:#x}", error.command))
             }
             _ => Self::Tpm {
-                again: error.again(),
-                what: error.to_string(),
+                retry: error.retry(),
+                message: error.to_string(),
             },
         }
     }
 }
 
-/// A format-one response without the number of the handle, parameter or session that it is about.
-const fn base(code: u32) -> u32 {
+/// A format-one response code without the number of the handle, parameter or session.
+const fn base_code(code: u32) -> u32 {
     match code & 0x80 {
         0 => code,
         _ => code & 0x0bf,
     }
 }
 
-/// Layers of the software stack that hand the TPM's own responses on: the TPM, and the two kinds of resource manager.
+/// Layers of the software stack that pass on the TPM's own responses: the TPM, and the two kinds of resource manager.
 const TPM_LAYERS: [u32; 3] = [0, 11, 12];
 const TCTI_LAYER: u32 = 10;
-/// Of every layer: an earlier command broke off, and the stack waits for what will not come.
+/// From every layer: an earlier command was interrupted, and the stack waits for its response.
 const BAD_SEQUENCE: u32 = 7;
-/// Of every layer: the connection is no longer there.
+/// From every layer: the connection is closed.
 const NO_CONNECTION: u32 = 8;
 const IO_ERROR: u32 = 10;
 
-fn cause(response: Tss2ResponseCode) -> Cause {
+fn refused_cause(response: Tss2ResponseCode) -> Cause {
     let code = number(response);
     let (layer, low) = (code >> 16 & 0xff, code & 0xffff);
     if TPM_LAYERS.contains(&layer) {
         return Cause::Refused {
             code,
-            words: response.to_string(),
-            again: again(response.kind()),
+            description: response.to_string(),
+            retry: retry_of(response.kind()),
         };
     }
     if layer == TCTI_LAYER || matches!(low, BAD_SEQUENCE | NO_CONNECTION | IO_ERROR) {
-        return Cause::Gone { code };
+        return Cause::ConnectionLost { code };
     }
-    Cause::Unusable(format!("the software stack for TPMs failed (code {code:#x})"))
+    Cause::InvalidResult(format!("the TPM software stack failed (code {code:#x})"))
 }
 
 fn number(response: Tss2ResponseCode) -> u32 {
@@ -195,9 +199,9 @@ fn number(response: Tss2ResponseCode) -> u32 {
     }
 }
 
-/// What the specification says of each response (TPM 2.0 Library, Part 2, 6.6): warnings pass by, lost handles are those of a
-/// TPM that was restarted.
-const fn again(kind: Option<Kind>) -> Again {
+/// The meaning of each response (TPM 2.0 Library, Part 2, 6.6): warnings are temporary, lost handles indicate a
+/// restarted TPM.
+const fn retry_of(kind: Option<Kind>) -> Retry {
     match kind {
         Some(
             Kind::Retry
@@ -212,7 +216,7 @@ const fn again(kind: Option<Kind>) -> Again {
             | Kind::SessionHandles
             | Kind::Memory
             | Kind::ContextGap,
-        ) => Again::Later,
+        ) => Retry::Later,
         Some(
             Kind::Initialize
             | Kind::Reboot
@@ -222,8 +226,8 @@ const fn again(kind: Option<Kind>) -> Again {
             | Kind::ReferenceS0
             | Kind::ReferenceS1
             | Kind::ReferenceS2,
-        ) => Again::Reopened,
-        _ => Again::Never,
+        ) => Retry::AfterReopen,
+        _ => Retry::Never,
     }
 }
 
@@ -236,29 +240,29 @@ mod tests {
     }
 
     #[test]
-    fn responses_say_whether_trying_again_helps() {
+    fn error_codes_determine_whether_a_retry_helps() {
         for (code, expected) in [
-            (0x922, Again::Later),
-            (0x90a, Again::Later),
-            (0x908, Again::Later),
-            (0x920, Again::Later),
-            (0x921, Again::Later),
-            (0xb0922, Again::Later),
-            (0x100, Again::Reopened),
-            (0x910, Again::Reopened),
-            (0xa000a, Again::Reopened),
-            (0xa0001, Again::Reopened),
-            (0x70007, Again::Reopened),
-            (0x1df, Again::Never),
-            (0x101, Again::Never),
-            (0x70001, Again::Never),
+            (0x922, Retry::Later),
+            (0x90a, Retry::Later),
+            (0x908, Retry::Later),
+            (0x920, Retry::Later),
+            (0x921, Retry::Later),
+            (0xb0922, Retry::Later),
+            (0x100, Retry::AfterReopen),
+            (0x910, Retry::AfterReopen),
+            (0xa000a, Retry::AfterReopen),
+            (0xa0001, Retry::AfterReopen),
+            (0x70007, Retry::AfterReopen),
+            (0x1df, Retry::Never),
+            (0x101, Retry::Never),
+            (0x70001, Retry::Never),
         ] {
-            assert_eq!(error("TPM2_Load", code).again(), expected, "{code:#x}");
+            assert_eq!(error("TPM2_Load", code).retry(), expected, "{code:#x}");
         }
     }
 
     #[test]
-    fn only_a_policy_that_is_not_met_is_another_boot() {
+    fn only_a_failed_policy_means_another_boot() {
         let differs =
             |command, code| matches!(error(command, code).of_policy().cause, Cause::BootDiffers { .. });
         assert!(differs("TPM2_HMAC", 0x99d));
@@ -273,7 +277,7 @@ mod tests {
     fn an_error_names_command_object_response_and_advice() {
         assert_eq!(
             error("TPM2_Load", 0x922).to_string(),
-            "TPM2_Load (the key): the TPM was not able to start the command (response 0x922); it may succeed later"
+            "TPM2_Load (the key): the TPM was not able to start the command (response 0x922); a retry may succeed"
         );
     }
 }

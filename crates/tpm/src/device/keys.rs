@@ -1,4 +1,4 @@
-//! Keys of the device's TPM: made, loaded, used.
+//! Keys of the device's TPM: creation, loading, use.
 
 use serde::{Deserialize, Serialize};
 use tss_esapi::handles::{KeyHandle, ObjectHandle};
@@ -9,10 +9,10 @@ use tss_esapi::structures::{Digest, DigestList, MaxBuffer, Private};
 use tss_esapi::traits::{Marshall as _, UnMarshall as _};
 use tss_esapi::{Error, structures};
 
-use super::connection::{Tpm, unusable};
+use super::connection::{Tpm, invalid_result};
 use super::error::TpmError;
 use super::pcrs::selection_list;
-use crate::enrol::Version;
+use crate::enroll::Version;
 use crate::key::{AttestationKey, KeyError, MESSAGE_BYTES_MAX, Protection};
 use crate::policy::PcrPolicy;
 use crate::public::{Attributes, Kind, Public, Scheme, Symmetric};
@@ -23,7 +23,7 @@ pub(super) const EK: &str = "the endorsement key";
 pub(super) const AK: &str = "the attestation key";
 pub(super) const KEY: &str = "the device's key";
 
-/// Which standard endorsement key.
+/// The standard endorsement key templates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EndorsementKind {
@@ -33,10 +33,10 @@ pub enum EndorsementKind {
     EccP256,
 }
 
-/// What the attestation key signs with.
+/// The signature scheme of the attestation key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SignerKind {
-    /// ECDSA on P-256: the faster one.
+    /// ECDSA on P-256: the fastest.
     #[default]
     EcdsaP256,
     /// RSASSA with 2,048 bits.
@@ -45,35 +45,36 @@ pub enum SignerKind {
     Rsapss2048,
 }
 
-/// A key that the TPM has encrypted for itself.
+/// A key encrypted by the TPM for itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Blob {
     /// TPM2B_PUBLIC.
     #[serde(with = "crate::encoding::base64_bytes")]
     pub public: Vec<u8>,
-    /// The inside of TPM2B_PRIVATE.
+    /// The content of TPM2B_PRIVATE.
     #[serde(with = "crate::encoding::base64_bytes")]
     pub private: Vec<u8>,
 }
 
-/// The device's key k after its import, with what it is bound to.
+/// The imported device key k, with its policy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BoundKey {
     /// The key.
     pub blob: Blob,
-    /// The states in which the TPM uses it.
+    /// The PCR states in which the TPM allows its use.
     pub policy: PcrPolicy,
 }
 
-/// What the caller keeps in a file: of no use without this very TPM, but without it the device must be enrolled anew.
+/// The keys that the caller stores in a file. They are useless without this TPM; without them the device must be
+/// enrolled again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeyBlobs {
-    /// The form.
+    /// The format version.
     pub version: Version,
-    /// The endorsement key under which they lie.
+    /// The parent endorsement key.
     pub endorsement: EndorsementKind,
     /// The attestation key.
     pub attestation_key: Blob,
@@ -101,11 +102,11 @@ impl SignerKind {
         const SHA256: HashAlgorithm = HashAlgorithm::Sha256;
         Public {
             name_alg: SHA256,
-            // A TPM that loses power after it used a key with DA protection counts that as a wrong password: a machine
-            // that is switched off hard often enough would be locked out. There is no password to guess.
+            // noDA: a TPM that loses power after it used a key with DA protection counts that as a wrong password. A
+            // machine that is often switched off hard would be locked out. There is no password to guess.
             attributes: ATTESTATION_ATTRIBUTES
-                .and(Attributes::USER_WITH_AUTH)
-                .and(Attributes::NO_DA),
+                .union(Attributes::USER_WITH_AUTH)
+                .union(Attributes::NO_DA),
             auth_policy: Vec::new(),
             kind: match self {
                 Self::EcdsaP256 => ecc(Symmetric::Null, Scheme::Ecdsa(SHA256)),
@@ -116,13 +117,13 @@ impl SignerKind {
     }
 }
 
-/// A template has zeros where the key will be.
+/// A template has zeros in place of the key.
 fn rsa(symmetric: Symmetric, scheme: Scheme) -> Kind {
     Kind::Rsa {
         symmetric,
         scheme,
         modulus: vec![0; 256],
-        exponent_written: false,
+        is_exponent_explicit: false,
     }
 }
 
@@ -135,13 +136,13 @@ fn ecc(symmetric: Symmetric, scheme: Scheme) -> Kind {
     }
 }
 
-/// The stack's form of a public area.
-pub(super) fn for_stack(public: &Public) -> Result<structures::Public, Error> {
+/// The public area in the type of the TPM software stack.
+pub(super) fn to_tss(public: &Public) -> Result<structures::Public, Error> {
     structures::Public::unmarshall(&public.to_bytes())
 }
 
 impl Tpm {
-    /// Makes an attestation key under this endorsement key. The device is not enrolled by that.
+    /// Creates an attestation key under this endorsement key. This does not enroll the device.
     ///
     /// # Errors
     /// The TPM failed.
@@ -150,7 +151,7 @@ impl Tpm {
         let created = self.with_ek(kind, |tpm, parent, _| {
             tpm.with_endorsement(|tpm, session| {
                 tpm.run("TPM2_Create", AK, |context| {
-                    let template = for_stack(&template)?;
+                    let template = to_tss(&template)?;
                     context.execute_with_session(Some(session), |context| {
                         context.create(parent, template, None, None, None, None)
                     })
@@ -161,35 +162,28 @@ impl Tpm {
             version: Version,
             endorsement: kind,
             attestation_key: Blob {
-                public: own_form("TPM2_Create", AK, &created.out_public)?.to_sized(),
+                public: parse_public("TPM2_Create", AK, &created.out_public)?.to_sized(),
                 private: created.out_private.value().to_vec(),
             },
             key: None,
         })
     }
 
-    /// Makes the endorsement key, does something under it, flushes it.
+    /// Creates the endorsement key, uses it, flushes it.
     pub(super) fn with_ek<T>(
         &mut self,
         kind: EndorsementKind,
-        what: impl FnOnce(&mut Self, KeyHandle, Public) -> Result<T, TpmError>,
+        operation: impl FnOnce(&mut Self, KeyHandle, Public) -> Result<T, TpmError>,
     ) -> Result<T, TpmError> {
         const CREATE: &str = "TPM2_CreatePrimary";
         let template = kind.template();
         let created = self.run_plain(CREATE, EK, |context| {
-            context.create_primary(
-                Hierarchy::Endorsement,
-                for_stack(&template)?,
-                None,
-                None,
-                None,
-                None,
-            )
+            context.create_primary(Hierarchy::Endorsement, to_tss(&template)?, None, None, None, None)
         })?;
         let handle = created.key_handle;
         self.with_loaded(handle.into(), EK, |tpm, _| {
-            let public = own_form(CREATE, EK, &created.out_public)?;
-            what(tpm, handle, public)
+            let public = parse_public(CREATE, EK, &created.out_public)?;
+            operation(tpm, handle, public)
         })
     }
 
@@ -201,11 +195,12 @@ impl Tpm {
         blob: &Blob,
     ) -> Result<KeyHandle, TpmError> {
         const LOAD: &str = "TPM2_Load";
-        let public = Public::from_sized(&blob.public).map_err(|error| unusable(LOAD, object, error))?;
-        let private = Private::try_from(&blob.private[..]).map_err(|error| unusable(LOAD, object, error))?;
+        let public = Public::from_sized(&blob.public).map_err(|error| invalid_result(LOAD, object, error))?;
+        let private =
+            Private::try_from(&blob.private[..]).map_err(|error| invalid_result(LOAD, object, error))?;
         self.with_endorsement(|tpm, session| {
             tpm.run(LOAD, object, |context| {
-                let public = for_stack(&public)?;
+                let public = to_tss(&public)?;
                 context.execute_with_session(Some(session), |context| {
                     context.load(parent, private.clone(), public)
                 })
@@ -213,19 +208,19 @@ impl Tpm {
         })
     }
 
-    /// Makes the endorsement key, loads the attestation key under it, does something with it, flushes both.
+    /// Creates the endorsement key, loads the attestation key under it, uses it, flushes both.
     pub(super) fn with_ak<T>(
         &mut self,
         blobs: &KeyBlobs,
-        what: impl FnOnce(&mut Self, KeyHandle) -> Result<T, TpmError>,
+        operation: impl FnOnce(&mut Self, KeyHandle) -> Result<T, TpmError>,
     ) -> Result<T, TpmError> {
         let ak = self.with_ek(blobs.endorsement, |tpm, ek, _| {
             tpm.load(ek, AK, &blobs.attestation_key)
         })?;
-        self.with_loaded(ak.into(), AK, |tpm, _| what(tpm, ak))
+        self.with_loaded(ak.into(), AK, |tpm, _| operation(tpm, ak))
     }
 
-    /// HMAC under a loaded key, in a session of its own whose policy the TPM checks now.
+    /// HMAC under a loaded key, in a session of its own; the TPM checks the policy now.
     pub(super) fn hmac_with(
         &mut self,
         key: ObjectHandle,
@@ -233,13 +228,14 @@ impl Tpm {
         message: &[u8],
     ) -> Result<[u8; 32], TpmError> {
         const HMAC: &str = "TPM2_HMAC";
-        let message = MaxBuffer::try_from(message).map_err(|error| unusable(HMAC, KEY, error))?;
+        let message = MaxBuffer::try_from(message).map_err(|error| invalid_result(HMAC, KEY, error))?;
         let selection = selection_list(policy.bank(), policy.selection())
-            .map_err(|error| unusable("TPM2_PolicyPCR", KEY, error))?;
-        let branches = digests(&policy.branches()).map_err(|error| unusable("TPM2_PolicyOR", KEY, error))?;
+            .map_err(|error| invalid_result("TPM2_PolicyPCR", KEY, error))?;
+        let branches =
+            digests(&policy.branches()).map_err(|error| invalid_result("TPM2_PolicyOR", KEY, error))?;
         let digest = self.with_policy(|tpm, session| {
             tpm.run("TPM2_PolicyPCR", "a policy session", |context| {
-                // Without a digest the TPM takes the PCRs as they are; whether that is enough shows below.
+                // Without a digest the TPM uses the current PCRs; the policy check below decides.
                 context.execute_without_session(|context| {
                     context.policy_pcr(session, Digest::default(), selection.clone())
                 })
@@ -257,7 +253,8 @@ impl Tpm {
             })
             .map_err(TpmError::of_policy)
         })?;
-        <[u8; 32]>::try_from(digest.value()).map_err(|_| unusable(HMAC, KEY, "it gave no 32 bytes"))
+        <[u8; 32]>::try_from(digest.value())
+            .map_err(|_| invalid_result(HMAC, KEY, "the result is not 32 bytes long"))
     }
 }
 
@@ -269,8 +266,8 @@ fn digests(list: &[[u8; 32]]) -> Result<DigestList, Error> {
     Ok(digests)
 }
 
-/// A public area of the stack, read by this crate's own rules: what they refuse, the controller would refuse too.
-pub(super) fn own_form(
+/// Parses a public area of the stack by this crate's rules: the controller would refuse what they refuse.
+pub(super) fn parse_public(
     command: &'static str,
     object: &'static str,
     public: &structures::Public,
@@ -278,10 +275,10 @@ pub(super) fn own_form(
     let bytes = public
         .marshall()
         .map_err(|error| TpmError::new(command, object, error))?;
-    Public::from_bytes(&bytes).map_err(|error| unusable(command, object, error))
+    Public::from_bytes(&bytes).map_err(|error| invalid_result(command, object, error))
 }
 
-/// The device's key k, loaded in its TPM. It stays loaded until this is dropped.
+/// The device key k, loaded in its TPM until this is dropped.
 #[derive(Debug)]
 pub struct TpmKey {
     tpm: Tpm,
@@ -293,7 +290,7 @@ impl TpmKey {
     /// Loads k.
     ///
     /// # Errors
-    /// The TPM failed, or the blobs are another TPM's.
+    /// The TPM failed, or the blobs belong to another TPM.
     pub fn load(mut tpm: Tpm, endorsement: EndorsementKind, key: &BoundKey) -> Result<Self, TpmError> {
         let handle = tpm.with_ek(endorsement, |tpm, ek, _| tpm.load(ek, KEY, &key.blob))?;
         Ok(Self {

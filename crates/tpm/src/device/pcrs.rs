@@ -6,7 +6,7 @@ use tss_esapi::Error;
 use tss_esapi::interface_types::algorithm::HashingAlgorithm;
 use tss_esapi::structures::{PcrSelectSize, PcrSelectionList, PcrSlot};
 
-use super::connection::{Tpm, unusable};
+use super::connection::{Tpm, invalid_result};
 use super::error::TpmError;
 
 const READ: &str = "TPM2_PCR_Read";
@@ -21,16 +21,16 @@ pub(super) const fn hash(bank: HashAlgorithm) -> HashingAlgorithm {
     }
 }
 
-fn slot(index: PcrIndex) -> Result<PcrSlot, Error> {
+fn pcr_slot(index: PcrIndex) -> Result<PcrSlot, Error> {
     PcrSlot::try_from(1 << index.get())
 }
 
-/// The stack's form of a selection, in three bytes as the policy's digest has it.
+/// The selection in the type of the stack, in three bytes like the digest of a policy.
 pub(super) fn selection_list(
     bank: HashAlgorithm,
     selection: PcrSelection,
 ) -> Result<PcrSelectionList, Error> {
-    let slots = selection.iter().map(slot).collect::<Result<Vec<_>, _>>()?;
+    let slots = selection.iter().map(pcr_slot).collect::<Result<Vec<_>, _>>()?;
     PcrSelectionList::builder()
         .with_size_of_select(PcrSelectSize::ThreeOctets)
         .with_selection(hash(bank), &slots)
@@ -38,10 +38,11 @@ pub(super) fn selection_list(
 }
 
 impl Tpm {
-    /// Reads these PCRs of a bank. A TPM gives eight at a time: between two parts one may change, which a quote shows.
+    /// Reads these PCRs of a bank. A TPM returns eight at a time; if one changes between two reads, a quote detects
+    /// it.
     ///
     /// # Errors
-    /// The TPM failed, or does not have that bank.
+    /// The TPM failed, or does not have this bank.
     pub fn pcrs(&mut self, bank: HashAlgorithm, selection: PcrSelection) -> Result<PcrValues, TpmError> {
         let mut values = PcrValues::new(bank);
         let indices: Vec<PcrIndex> = selection.iter().collect();
@@ -53,18 +54,20 @@ impl Tpm {
 
     fn read_part(&mut self, part: &[PcrIndex], values: &mut PcrValues) -> Result<(), TpmError> {
         let bank = values.bank();
-        let asked: PcrSelection = part.iter().copied().collect();
+        let requested: PcrSelection = part.iter().copied().collect();
         let (_, read, digests) = self.run(READ, PCRS, |context| {
-            let selection = selection_list(bank, asked)?;
+            let selection = selection_list(bank, requested)?;
             context.execute_without_session(|context| context.pcr_read(selection))
         })?;
-        let wrong = |why: String| unusable(READ, PCRS, why);
-        let whole = match read.get_selections() {
+        let wrong = |reason: String| invalid_result(READ, PCRS, reason);
+        let complete = match read.get_selections() {
             [only] => only.selected().len() == part.len() && digests.len() == part.len(),
             _ => false,
         };
-        if !whole {
-            return Err(wrong(format!("the TPM has no PCRs {asked} in a bank of {bank}")));
+        if !complete {
+            return Err(wrong(format!(
+                "the TPM has no PCRs {requested} in a bank of {bank}"
+            )));
         }
         for (index, digest) in part.iter().zip(digests.value()) {
             let digest = Digest::new(bank, digest.value()).map_err(|error| wrong(error.to_string()))?;

@@ -1,4 +1,4 @@
-//! Enrolment, quotes and keys against a real TPM 2.0 in software, and everything that must be refused.
+//! Enrollment, quotes and keys with a software TPM 2.0, and everything that must be refused.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -6,7 +6,7 @@
     clippy::indexing_slicing
 )]
 
-mod enrolment;
+mod enrollment;
 mod killed;
 mod proxy;
 mod refused;
@@ -21,8 +21,10 @@ use linewarden_measurement::configuration::Configuration;
 use linewarden_measurement::pcr::{PcrSelection, PcrValues};
 use linewarden_tpm::Protection;
 use linewarden_tpm::device::{BoundKey, EndorsementKind, KeyBlobs, SignerKind, Tpm};
-use linewarden_tpm::endorsement::Trust;
-use linewarden_tpm::enrol::{self, Answer, Enrolled, Enrolment, Identity, Offer, Version, from_json};
+use linewarden_tpm::endorsement::EndorsementTrust;
+use linewarden_tpm::enroll::{
+    self, EnrolledDevice, Enrollment, Identity, KeyOffer, OfferResponse, Version, from_json,
+};
 use linewarden_tpm::evidence::{Evidence, EvidenceQuote};
 use linewarden_tpm::policy::PcrPolicy;
 use rand::SeedableRng as _;
@@ -30,7 +32,7 @@ use rand_chacha::ChaCha20Rng;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// In the life of the emulator's certificates, which are valid from their making on.
+/// Within the validity of the emulator's certificates, which begins at their creation.
 const NOW_S: i64 = 4_000_000_000;
 const BANK: HashAlgorithm = HashAlgorithm::Sha256;
 
@@ -38,37 +40,42 @@ fn rng(seed: u64) -> ChaCha20Rng {
     ChaCha20Rng::seed_from_u64(seed)
 }
 
-/// PCRs of the firmware and one that a process may extend. Eight: more than that tpm2_policypcr does not take.
+/// PCRs of the firmware and one that a process may extend. Eight, the maximum of tpm2_policypcr.
 fn selection() -> PcrSelection {
     "0-6,16".parse().unwrap()
 }
 
-/// Over the wire and back.
+/// Serializes and deserializes a message.
 fn sent<M: Serialize + DeserializeOwned>(message: &M) -> M {
     from_json(&serde_json::to_vec(message).unwrap()).unwrap()
 }
 
-/// The first half of an enrolment, up to the offer, bound to the PCRs as they are.
-fn offered(tpm: &mut Tpm, keys: &KeyBlobs, trust: &Trust, seed: u64) -> (Identity, Offer, Enrolment) {
+/// The first half of an enrollment, up to the offer, bound to the current PCRs.
+fn offered(
+    tpm: &mut Tpm,
+    keys: &KeyBlobs,
+    trust: &EndorsementTrust,
+    seed: u64,
+) -> (Identity, KeyOffer, Enrollment) {
     let identity = sent(&tpm.identity(keys, BANK, selection(), None).unwrap());
     let policy = PcrPolicy::new(std::slice::from_ref(&identity.pcrs.0)).unwrap();
-    let (offer, enrolment) = enrol::offer(&identity, trust, policy, NOW_S, &mut rng(seed)).unwrap();
-    (identity, sent(&offer), sent(&enrolment))
+    let (offer, enrollment) = enroll::offer(&identity, trust, policy, NOW_S, &mut rng(seed)).unwrap();
+    (identity, sent(&offer), sent(&enrollment))
 }
 
-/// A whole enrolment.
-fn enrolled(tpm: &mut Tpm, keys: &mut KeyBlobs, trust: &Trust, seed: u64) -> Enrolled {
-    let (_, offer, mut enrolment) = offered(tpm, keys, trust, seed);
-    let (key, answer): (BoundKey, Answer) = tpm.accept(keys, &offer).unwrap();
+/// A complete enrollment.
+fn enrolled(tpm: &mut Tpm, keys: &mut KeyBlobs, trust: &EndorsementTrust, seed: u64) -> EnrolledDevice {
+    let (_, offer, mut enrollment) = offered(tpm, keys, trust, seed);
+    let (key, response): (BoundKey, OfferResponse) = tpm.accept(keys, &offer).unwrap();
     keys.key = Some(sent(&key));
-    enrolment.finish(&sent(&answer), NOW_S + 1).unwrap()
+    enrollment.finish(&sent(&response), NOW_S + 1).unwrap()
 }
 
 fn created(tpm: &mut Tpm, kind: EndorsementKind) -> KeyBlobs {
     tpm.create_keys(kind, SignerKind::default()).unwrap()
 }
 
-/// What the device sends of these PCRs, quoted over a nonce, and their values.
+/// The device's quote of these PCRs over a nonce, and their values.
 fn quoted(
     tpm: &mut Tpm,
     keys: &KeyBlobs,

@@ -1,4 +1,4 @@
-//! A stretch of wire between the device and its TPM that counts commands and, at one of them, pulls the TPM out or answers in its
+//! A proxy between the device and its TPM that counts commands and, at one of them, kills the TPM or responds in its
 //! place.
 
 use std::io::{self, Read as _, Write as _};
@@ -8,25 +8,25 @@ use std::thread;
 
 use crate::swtpm::{Emulator, two_listeners};
 
-/// Tag, size, code: of commands and of responses.
+/// Tag, size, code: the header of commands and responses.
 const HEAD_BYTES: usize = 10;
 
-/// What goes wrong.
+/// The injected fault.
 #[derive(Clone, Copy, Debug)]
 pub enum Fault {
-    /// The TPM is killed before it has the command.
+    /// The TPM is killed before it receives the command.
     Killed,
-    /// The TPM is killed when it has answered, and before the device hears that.
+    /// The TPM is killed after its response, before the device receives it.
     KilledAfter,
-    /// This response in place of the TPM's, to this command and as many as `times` in all; the TPM hears nothing of them.
+    /// This response in place of the TPM's, to `times` commands from here on; the TPM does not receive them.
     Answered { code: u32, times: usize },
 }
 
-/// A fault, and at which command, from 1.
+/// A fault, and the number of its command, from 1.
 #[derive(Clone, Copy, Debug)]
-pub struct At(pub usize, pub Fault);
+pub struct FaultPoint(pub usize, pub Fault);
 
-/// The wire. It ends when the TPM is gone.
+/// The proxy. It ends when the TPM is killed.
 #[derive(Debug)]
 pub struct Proxy {
     port: u16,
@@ -34,12 +34,12 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Wire for one opening of the emulator's TPM.
-    pub fn to(emulator: &Arc<Mutex<Emulator>>, at: At) -> Self {
+    /// A proxy for one connection to the emulator's TPM.
+    pub fn to(emulator: &Arc<Mutex<Emulator>>, at: FaultPoint) -> Self {
         let (data, control) = two_listeners();
         let port = data.local_addr().unwrap().port();
         let tpm_port = emulator.lock().unwrap().port();
-        // Weak: a wire that still waits keeps no TPM alive.
+        // Weak: a waiting proxy must not keep the TPM running.
         let emulator = Arc::downgrade(emulator);
         let failed_at = Arc::new(Mutex::new(None));
         let note = Arc::clone(&failed_at);
@@ -53,7 +53,7 @@ impl Proxy {
             }
         });
         thread::spawn(move || {
-            // Each control command comes by a connection of its own.
+            // Each control command has a connection of its own.
             while let Some((device, tpm)) = joined(&control, tpm_port + 1) {
                 pump_both(&device, &tpm);
             }
@@ -65,7 +65,7 @@ impl Proxy {
         self.port
     }
 
-    /// The last command at which something went wrong, if it did.
+    /// The last command with a fault, if any.
     pub fn failed_at(&self) -> Option<u32> {
         *self.failed_at.lock().unwrap()
     }
@@ -89,7 +89,7 @@ fn pump_both(device: &TcpStream, tpm: &TcpStream) {
     });
 }
 
-/// The next message, or nothing at the end of the connection.
+/// The next message, or `None` at the end of the connection.
 fn message(from: &mut TcpStream) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = vec![0; HEAD_BYTES];
     match from.read_exact(&mut bytes) {
@@ -109,12 +109,12 @@ fn killed(emulator: &Weak<Mutex<Emulator>>) -> io::Error {
     io::ErrorKind::ConnectionAborted.into()
 }
 
-/// Carries one connection; an error means that the TPM is gone.
+/// Forwards one connection; an error means that the TPM was killed.
 fn carry(
     mut device: TcpStream,
     mut tpm: TcpStream,
     emulator: &Weak<Mutex<Emulator>>,
-    At(first, fault): At,
+    FaultPoint(first, fault): FaultPoint,
     number: &mut usize,
     failed_at: &Mutex<Option<u32>>,
 ) -> io::Result<()> {

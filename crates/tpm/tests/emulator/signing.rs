@@ -1,22 +1,22 @@
-//! A TPM's key signs what a data plane says of itself.
+//! A TPM's key signs the statement of a data plane.
 
 use linewarden_evidence::keys::{PublicKey, Signer as _};
-use linewarden_evidence::state::{Measured, program_digest};
-use linewarden_evidence::statement::{Kind, Nonce, Statement, StatementError, verify};
+use linewarden_evidence::state::{MeasuredState, program_digest};
+use linewarden_evidence::statement::{DataPlaneKind, Nonce, Statement, StatementError, verify};
 use linewarden_evidence::{BootCount, SwitchId};
 use linewarden_tpm::device::{EndorsementKind, SigningBlob, TpmSigner};
 
 use crate::sent;
-use crate::swtpm::{Emulator, Maker, installed};
+use crate::swtpm::{Emulator, TpmManufacturer, installed};
 
 fn statement() -> Statement {
-    let mut measured = Measured::new(SwitchId(1), BootCount(2), program_digest(b"program"));
+    let mut measured = MeasuredState::new(SwitchId(1), BootCount(2), program_digest(b"program"));
     Statement {
-        kind: Kind::P4,
+        kind: DataPlaneKind::P4,
         snapshot: measured.snapshot(),
         objects: measured.objects(),
-        // Longer than what a TPM hashes at once.
-        left_out: vec!["queues".repeat(1_000)],
+        // Longer than the maximum that a TPM hashes at once.
+        exclusions: vec!["queues".repeat(1_000)],
         software_version: "1".to_owned(),
     }
 }
@@ -26,13 +26,13 @@ fn a_statement_is_signed_by_the_tpm_that_has_the_key() {
     if !installed() {
         return;
     }
-    let mut emulator = Emulator::made_by(&Maker::new());
+    let mut emulator = Emulator::made_by(&TpmManufacturer::new());
     let kind = EndorsementKind::EccP256;
     let blob: SigningBlob = sent(&emulator.open().create_signing_key(kind).unwrap());
     let mut signer = TpmSigner::load(emulator.open(), &blob).unwrap();
     let key = signer.public_key();
     assert_eq!(PublicKey::from_pem(&key.to_pem()).unwrap(), key);
-    // Short r and s come up once in 128 signatures; the padding is tested with the structures.
+    // Short r and s occur once in 128 signatures; the structure tests cover the padding.
     for number in 0..4 {
         let nonce = Nonce([number; 32]);
         let signed = statement().sign(nonce, &mut signer).unwrap();
@@ -41,19 +41,25 @@ fn a_statement_is_signed_by_the_tpm_that_has_the_key() {
             &statement().snapshot
         );
         let other = Nonce([number + 1; 32]);
-        assert!(matches!(verify(&signed, &key, other), Err(StatementError::Nonce)));
+        assert!(matches!(
+            verify(&signed, &key, other),
+            Err(StatementError::NonceMismatch)
+        ));
     }
     drop(signer);
-    // After a start of the machine it is the same key; in another machine it is none.
+    // After a restart of the machine it is the same key; another machine cannot use it.
     emulator.kill();
     emulator.start();
     let mut signer = TpmSigner::load(emulator.open(), &blob).unwrap();
     assert_eq!(signer.public_key(), key);
     assert!(signer.sign(b"message").is_ok());
-    let other = Emulator::made_by(&Maker::new());
+    let other = Emulator::made_by(&TpmManufacturer::new());
     assert!(TpmSigner::load(other.open(), &blob).is_err());
-    // A TPM that is gone is told, and nothing is signed.
+    // An unreachable TPM is reported, and nothing is signed.
     emulator.kill();
     let refused = statement().sign(Nonce([0; 32]), &mut signer);
-    assert!(matches!(refused, Err(StatementError::Key(_))), "{refused:?}");
+    assert!(
+        matches!(refused, Err(StatementError::SigningFailed(_))),
+        "{refused:?}"
+    );
 }

@@ -1,4 +1,4 @@
-//! TPMs of our own making: the emulator swtpm with a state of its own and a maker's CA of its own.
+//! Test TPMs: the emulator swtpm with a state of its own and a manufacturer's CA.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
@@ -7,21 +7,21 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use linewarden_tpm::device::{Retries, Tpm};
-use linewarden_tpm::endorsement::Trust;
+use linewarden_tpm::endorsement::EndorsementTrust;
 use tempfile::TempDir;
 
-/// Longer than any step takes on a machine with other work.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Longer than any step takes on a busy machine.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Runs a command without the files that this process has open. The C library's sockets are inherited by what is started
-/// beside it; an emulator that holds on to another one's connection would keep it busy for ever.
-const ALONE: &str = r#"for fd in /proc/$$/fd/*; do
+/// Runs a command without the open files of this process. Child processes inherit the C library's sockets; an
+/// emulator that holds another one's connection would keep it busy forever.
+const EXCLUSIVE_LOCK: &str = r#"for fd in /proc/$$/fd/*; do
     fd=${fd##*/}
     [ "$fd" -le 2 ] || eval "exec $fd>&-"
 done
 exec "$@""#;
 
-/// Whether the emulator and its tools are here; says why not.
+/// Whether the emulator and its tools are installed; prints the reason if not.
 pub fn installed() -> bool {
     for (tool, package) in [
         ("swtpm", "swtpm"),
@@ -41,11 +41,11 @@ pub fn installed() -> bool {
     true
 }
 
-/// A maker of TPMs: a root and an issuing CA, as swtpm_localca makes them.
+/// A TPM manufacturer: a root and an issuing CA, made by swtpm_localca.
 #[derive(Debug)]
-pub struct Maker(TempDir);
+pub struct TpmManufacturer(TempDir);
 
-impl Maker {
+impl TpmManufacturer {
     pub fn new() -> Self {
         let dir = TempDir::new().unwrap();
         let ca = dir.path().display();
@@ -78,9 +78,9 @@ impl Maker {
         self.0.path().join(name)
     }
 
-    /// An operator who believes this maker.
-    pub fn trust(&self) -> Trust {
-        let mut trust = Trust::new();
+    /// An operator who trusts this manufacturer.
+    pub fn trust(&self) -> EndorsementTrust {
+        let mut trust = EndorsementTrust::new();
         let root = fs::read(self.file("swtpm-localca-rootca-cert.pem")).unwrap();
         trust.add_roots("the maker's root", &root).unwrap();
         let issuer = fs::read(self.file("issuercert.pem")).unwrap();
@@ -88,7 +88,7 @@ impl Maker {
         trust
     }
 
-    /// A certificate for an endorsement key on P-256, which swtpm_setup makes none for.
+    /// A certificate for a P-256 endorsement key, which swtpm_setup does not create.
     pub fn certify_p256(&self, x: &[u8], y: &[u8]) -> Vec<u8> {
         run(Command::new("swtpm_localca")
             .args(["--type", "ek", "--vmid", "ecc", "--tpm2"])
@@ -120,7 +120,7 @@ impl Maker {
     }
 }
 
-/// A TPM. Killed and forgotten when dropped.
+/// A TPM. Killed and deleted on drop.
 #[derive(Debug)]
 pub struct Emulator {
     state: TempDir,
@@ -129,8 +129,8 @@ pub struct Emulator {
 }
 
 impl Emulator {
-    /// A new TPM with its maker's certificate for RSA 2048, running.
-    pub fn made_by(maker: &Maker) -> Self {
+    /// A new, running TPM with the manufacturer's certificate for RSA 2048.
+    pub fn made_by(maker: &TpmManufacturer) -> Self {
         let state = TempDir::new().unwrap();
         run(Command::new("swtpm_setup")
             .args([
@@ -153,14 +153,14 @@ impl Emulator {
         emulator
     }
 
-    /// Starts the process, as power does: PCRs begin anew.
+    /// Starts the process, like a power-on: PCRs are reset.
     pub fn start(&mut self) {
-        assert!(self.process.is_none(), "it is running");
-        let deadline = Instant::now() + PATIENCE;
+        assert!(self.process.is_none(), "the emulator is already running");
+        let deadline = Instant::now() + START_TIMEOUT;
         loop {
             let port = two_ports();
             let mut process = Command::new("bash")
-                .args(["-c", ALONE, "swtpm", "swtpm", "socket"])
+                .args(["-c", EXCLUSIVE_LOCK, "swtpm", "swtpm", "socket"])
                 .args(["--tpm2", "--flags", "not-need-init,startup-clear"])
                 .arg("--tpmstate")
                 .arg(format!("dir={}", self.state.path().display()))
@@ -203,7 +203,7 @@ impl Emulator {
         Tpm::open(&self.tcti(), Retries::none()).unwrap()
     }
 
-    /// Runs one of tpm2-tools in `dir` on this TPM and gives what it prints.
+    /// Runs a command of tpm2-tools in `dir` with this TPM and returns its output.
     pub fn tool(&self, dir: &Path, command: &[&str]) -> String {
         let (tool, arguments) = command.split_first().unwrap();
         run(Command::new(tool)
@@ -212,7 +212,7 @@ impl Emulator {
             .env("TPM2TOOLS_TCTI", self.tcti()))
     }
 
-    /// Runs a command of tpm2-tools that must fail, and gives what it says about that.
+    /// Runs a command of tpm2-tools that must fail, and returns its error output.
     pub fn tool_fails(&self, dir: &Path, command: &str) -> String {
         let mut words = command.split(' ');
         let output = Command::new(words.next().unwrap())
@@ -225,7 +225,7 @@ impl Emulator {
         String::from_utf8_lossy(&output.stderr).into_owned()
     }
 
-    /// Extends PCR 16, which a process may, by a digest.
+    /// Extends PCR 16, which any process may do, by a digest.
     pub fn extend_pcr_16(&self) {
         self.tool(
             self.state.path(),
@@ -233,7 +233,7 @@ impl Emulator {
         );
     }
 
-    /// Puts a certificate where the maker puts that of the ECC P-256 endorsement key.
+    /// Stores a certificate in the manufacturer's index of the P-256 endorsement key.
     pub fn store_p256_certificate(&self, certificate: &[u8]) {
         let index = "0x1c0000a";
         fs::write(self.state.path().join("ecc.cert"), certificate).unwrap();
@@ -258,7 +258,7 @@ pub fn tcti(port: u16) -> String {
     format!("swtpm:host=127.0.0.1,port={port}")
 }
 
-/// A free port whose successor is free too: the emulator's control channel must lie there.
+/// A free port whose successor is free too, for the emulator's control channel.
 pub fn two_listeners() -> (TcpListener, TcpListener) {
     loop {
         let first = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -276,8 +276,8 @@ fn two_ports() -> u16 {
     two_listeners().0.local_addr().unwrap().port()
 }
 
-/// Waits until the process itself listens at both ports, or has ended. A connection would not do: another emulator may have taken the
-/// ports meanwhile, and would accept the connection too.
+/// Waits until the process listens at both ports, or has ended. A connection test is not sufficient: another emulator
+/// may have taken the ports in between, and would accept the connection too.
 fn listens(process: &mut Child, port: u16, deadline: Instant) -> bool {
     while Instant::now() < deadline {
         if process.try_wait().unwrap().is_some() {
@@ -291,9 +291,9 @@ fn listens(process: &mut Child, port: u16, deadline: Instant) -> bool {
     false
 }
 
-/// Whether a process has the socket that listens at a TCP port of 127.0.0.1, by proc(5).
+/// Whether a process owns the socket that listens at a TCP port of 127.0.0.1, from proc(5).
 fn owns_listener(process: u32, port: u16) -> bool {
-    // As the kernel prints the word in memory.
+    // The kernel prints the word in memory order.
     let loopback = u32::from_ne_bytes(Ipv4Addr::LOCALHOST.octets());
     let local_address = format!("{loopback:08X}:{port:04X}");
     // Of this thread, which may be in another network namespace than the process.

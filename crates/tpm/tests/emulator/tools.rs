@@ -1,22 +1,22 @@
-//! The same structures as tpm2-tools make them, and tpm2-tools' opinion of ours.
+//! Interoperation with tpm2-tools: the same structures made by the tools, and ours checked by the tools.
 
 use std::fs;
 
 use linewarden_tpm::device::{EndorsementKind, SignerKind};
-use linewarden_tpm::enrol::{Offer, activation_proof};
+use linewarden_tpm::enroll::{KeyOffer, activation_proof};
 use linewarden_tpm::policy::PcrPolicy;
 use linewarden_tpm::public::Public;
 use tempfile::TempDir;
 
-use crate::swtpm::{Emulator, Maker, installed};
+use crate::swtpm::{Emulator, TpmManufacturer, installed};
 use crate::{BANK, created, offered, selection};
 
 #[test]
-fn a_credential_of_the_tools_is_opened_like_ours() {
+fn a_credential_of_tpm2_tools_is_opened_like_a_linewarden_credential() {
     if !installed() {
         return;
     }
-    let maker = Maker::new();
+    let maker = TpmManufacturer::new();
     let emulator = Emulator::made_by(&maker);
     let mut tpm = emulator.open();
     let keys = created(&mut tpm, EndorsementKind::Rsa2048);
@@ -42,19 +42,19 @@ fn a_credential_of_the_tools_is_opened_like_ours() {
     ];
     emulator.tool(dir.path(), &make);
     let blob = fs::read(dir.path().join("blob")).unwrap();
-    // Eight bytes of the tools' own, then both parts with their sizes.
+    // Eight bytes added by the tools, then both parts with their sizes.
     let (id_object, rest) = sized(&blob[8..]);
     let (seed, rest) = sized(rest);
     assert!(rest.is_empty());
-    let theirs = Offer {
+    let tools_offer = KeyOffer {
         credential: id_object.to_vec(),
         credential_seed: seed.to_vec(),
         ..offer.clone()
     };
-    assert_eq!(theirs.credential.len(), offer.credential.len());
-    assert_eq!(theirs.credential_seed.len(), offer.credential_seed.len());
-    let (_, answer) = tpm.accept(&keys, &theirs).unwrap();
-    assert_eq!(answer.activation, activation_proof(&secret, &offer.nonce));
+    assert_eq!(tools_offer.credential.len(), offer.credential.len());
+    assert_eq!(tools_offer.credential_seed.len(), offer.credential_seed.len());
+    let (_, response) = tpm.accept(&keys, &tools_offer).unwrap();
+    assert_eq!(response.activation, activation_proof(&secret, &offer.nonce));
 }
 
 fn sized(bytes: &[u8]) -> (&[u8], &[u8]) {
@@ -63,11 +63,11 @@ fn sized(bytes: &[u8]) -> (&[u8], &[u8]) {
 }
 
 #[test]
-fn the_tools_agree_with_our_quotes() {
+fn tpm2_tools_verify_linewarden_quotes() {
     if !installed() {
         return;
     }
-    let emulator = Emulator::made_by(&Maker::new());
+    let emulator = Emulator::made_by(&TpmManufacturer::new());
     for signer in [SignerKind::EcdsaP256, SignerKind::Rsassa2048] {
         let mut tpm = emulator.open();
         let keys = tpm.create_keys(EndorsementKind::EccP256, signer).unwrap();
@@ -85,11 +85,11 @@ fn the_tools_agree_with_our_quotes() {
 }
 
 #[test]
-fn the_tpm_comes_to_the_same_policy_digests() {
+fn the_tpm_computes_the_same_policy_digests() {
     if !installed() {
         return;
     }
-    let emulator = Emulator::made_by(&Maker::new());
+    let emulator = Emulator::made_by(&TpmManufacturer::new());
     let dir = TempDir::new().unwrap();
     let tool = |command: &str| emulator.tool(dir.path(), &command.split(' ').collect::<Vec<_>>());
     let mut states = Vec::new();

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * What the benches load: the verifier behind a harness that lays a fresh message into the packet on every run, and
- * floors, which do the same parsing, look-ups and hashing and nothing else. cfg.count_work counts both, and the
- * bench asserts that the counts are equal.
+ * Programs for the benches: the verifier behind a harness that copies a fresh message into the packet on every run,
+ * and floors, which do the same parsing, look-ups and hashing and nothing else. With cfg.count_work both are counted,
+ * and the bench asserts that the counts are equal.
  */
 #define LW_COUNT_WORK
 #include "lw_gateway.h"
 
-/* Frames are padded to this; bytes behind the datagram are Ethernet padding. */
+/* Frames are padded to this size; bytes after the datagram are Ethernet padding. */
 #define LW_CASE_BYTES 128
 
 struct lw_case {
@@ -16,13 +16,13 @@ struct lw_case {
 LW_ARRAY(cases, struct lw_case, BPF_F_MMAPABLE);
 
 struct lw_bench {
-	__u64 next; /* which case comes */
-	__u64 count; /* of cases */
-	__u64 reset; /* 1: put one device's row back before every run; 2: close its session too */
-	__u64 sink; /* keeps the floors' results alive */
-	__u64 place; /* of the line that is put back; its slot is 0 */
+	__u64 next; /* the next case */
+	__u64 count; /* number of cases */
+	__u64 reset; /* 1: restore one device's row before every run; 2: close its session too */
+	__u64 sink; /* uses the results of the floors, so that they are not optimized away */
+	__u64 place; /* of the line that is restored; its slot is 0 */
 	struct lw_line line;
-	struct lw_row row; /* the one after the line's */
+	struct lw_row row; /* the row after the line's */
 	struct lw_classic_state classic;
 };
 LW_ARRAY(bench, struct lw_bench, BPF_F_MMAPABLE);
@@ -49,8 +49,8 @@ static __always_inline void lw_reset(struct lw_bench *b)
 }
 
 /*
- * Stores of the sizes and at the places of the verifier's loads (an untagged IPv4 frame): a load that straddles two
- * stores still in flight would stall, which no packet from a device makes it do.
+ * Stores with the sizes and offsets of the verifier's loads (an untagged IPv4 frame). A load that straddles two
+ * pending stores would stall, which packets from devices do not cause.
  */
 static __always_inline void lw_lay_out(__u8 *to, const __u8 *from)
 {
@@ -68,7 +68,7 @@ static __always_inline void lw_lay_out(__u8 *to, const __u8 *from)
 #undef LW_PUT
 }
 
-/* Lays the next case into the packet. */
+/* Copies the next case into the packet. */
 static __always_inline int lw_prepare(struct xdp_md *ctx, struct lw_bench **out)
 {
 	__u32 zero = 0;
@@ -107,7 +107,7 @@ int bench_gateway(struct xdp_md *ctx)
 	return lw_prepare(ctx, &b) ? lw_gateway(ctx) : XDP_ABORTED;
 }
 
-/* The part that both floors share: parse, find the device. */
+/* The part that both floors share: parse the frame and find the device. */
 static __always_inline struct lw_line *lw_floor_find(struct lw_ctx *c, __u32 *place)
 {
 	__u32 zero = 0;

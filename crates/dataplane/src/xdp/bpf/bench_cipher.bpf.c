@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * Ciphers in the data plane, to be measured and compared with those of user space: blocks alone, and programs that
+ * Ciphers in the data plane, for measurement and comparison with those of user space: blocks alone, and programs that
  * encrypt the payload of every UDP packet and send it back, as the papers do on a switch. IPv4 without options.
  */
 #include <linux/bpf.h>
@@ -19,12 +19,12 @@
 	} name SEC(".maps")
 
 struct lw_input {
-	struct lw_matrix matrix; /* of blocks and streams */
+	struct lw_matrix matrix; /* for blocks and streams */
 	struct lw_aead aead;
 };
 LW_ONE(input, BPF_MAP_TYPE_ARRAY, struct lw_input);
 
-/* Keystream of block programs. */
+/* Keystream of the block programs. */
 struct lw_output {
 	__u32 word[4][16];
 };
@@ -44,7 +44,7 @@ int empty(struct xdp_md *ctx)
 	return XDP_TX;
 }
 
-/* LW_STEPS additions, each of which waits for the one before it: what a step of a chain takes. */
+/* LW_STEPS dependent additions: measures one step of a chain. */
 #define LW_STEPS 1000
 SEC("xdp")
 int steps(struct xdp_md *ctx)
@@ -106,15 +106,15 @@ struct lw_datagram {
 	__u16 total_length, id, fragment;
 	__u8 ttl, protocol;
 	__u16 ip_checksum;
-	__u16 source[2], destination[2]; /* addresses, which lie at no multiple of four */
+	__u16 source[2], destination[2]; /* addresses, which are not aligned to four bytes */
 	__u16 source_port, destination_port;
 	__u16 length, checksum;
 };
 #define LW_PAYLOAD_AT sizeof(struct lw_datagram)
 
 /*
- * Turns the datagram round. Its checksum becomes zero, which IPv4 allows: that of the encrypted payload would be another
- * pass over it. The payload's length, or -1 if it is no whole datagram.
+ * Swaps the datagram's addresses and ports. Its checksum becomes zero, which IPv4 allows: the checksum of the
+ * encrypted payload would need another pass. Returns the payload's length, or -1 if the datagram is incomplete.
  */
 static __always_inline int lw_turn(struct xdp_md *ctx)
 {
@@ -182,7 +182,7 @@ LW_ANSWER(chacha8, lw_chacha8_stream)
 LW_ANSWER(chacha12, lw_chacha12_stream)
 LW_ANSWER(chacha20, lw_chacha20_stream)
 
-/* Seals, opens, or, to be repeated on the same packet, both. */
+/* Seals, opens, or does both so that the program can be repeated on the same packet. */
 static __always_inline int lw_answer_aead(struct xdp_md *ctx, enum lw_cipher cipher, int seal, int open)
 {
 	struct lw_input *in = LW_GET(input);
@@ -218,7 +218,9 @@ static __always_inline int lw_answer_aead(struct xdp_md *ctx, enum lw_cipher cip
 LW_ANSWER_AEAD(xforro14poly1305, LW_FORRO)
 LW_ANSWER_AEAD(chacha20poly1305, LW_CHACHA)
 
-/* Poly1305 alone, under the first eight words of the matrix: the tag goes where an AEAD's would. */
+/*
+ * Poly1305 alone, with the first eight words of the matrix as key. The tag is written where an AEAD would write it.
+ */
 SEC("xdp")
 int poly1305(struct xdp_md *ctx)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * What the bench of p4dra-classic loads: the verifier behind a harness that lays the next prover's reply into the packet on every
- * run. A prover is ok once a round, so a round is opened for each pass over the provers. What has become VERIFIED in one run,
- * and longer, is cut to a reply's length at its head before the next.
+ * Programs for the bench of p4dra-classic: the verifier behind a harness that copies the next prover's reply into the
+ * packet on every run. A prover is ok once per round, so each pass over the provers opens a round. A reply that
+ * became VERIFIED, and longer, is shortened at its head before the next run.
  */
 #include "lw_p4dra.h"
 #include "lw_gateway.h"
@@ -17,19 +17,19 @@ struct lw_case {
 LW_ARRAY(cases, struct lw_case, BPF_F_MMAPABLE);
 
 struct lw_bench {
-	__u64 next; /* which case comes */
-	__u64 count; /* of cases */
+	__u64 next; /* the next case */
+	__u64 count; /* number of cases */
 };
 LW_ARRAY(bench, struct lw_bench, BPF_F_MMAPABLE);
 
-/* As in bench.bpf.c: stores of the sizes of the verifier's loads. */
+/* Stores with the sizes of the verifier's loads, as in bench.bpf.c. */
 static __always_inline int lw_prepare(struct xdp_md *ctx)
 {
 	__u32 zero = 0;
 	struct lw_bench *b = bpf_map_lookup_elem(&bench, &zero);
 	int longer = ctx->data_end - ctx->data - LW_FRAME_BYTES;
 
-	/* Also by nothing, so that the harness by itself costs as much. */
+	/* Called with 0 too, so that the harness alone costs the same. */
 	if (!b || bpf_xdp_adjust_head(ctx, longer > 0 ? LW_P4DRA_PROOF_BYTES : 0))
 		return 0;
 	__u32 at = b->next;
@@ -60,7 +60,7 @@ int bench_harness(struct xdp_md *ctx)
 	return lw_prepare(ctx) ? XDP_DROP : XDP_ABORTED;
 }
 
-/* In the place of linewarden_p4dra. */
+/* Replaces linewarden_p4dra. */
 SEC("xdp")
 int bench_p4dra(struct xdp_md *ctx)
 {

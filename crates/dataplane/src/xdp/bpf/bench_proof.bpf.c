@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * What the bench of PROOFs loads: the verifier behind a harness that lays the next prover's PROOF into the packet on every run,
- * behind headers that stay.
- * A prover is ok once a round, so a round is opened for each pass over the provers, and nothing has to be put back.
+ * Programs for the bench of PROOFs: the verifier behind a harness that copies the next prover's PROOF into the packet
+ * on every run, after constant headers. A prover is ok once per round, so each pass over the provers opens a round,
+ * and nothing has to be restored.
  */
 #include "lw_attest.h"
 #include "lw_gateway.h"
@@ -16,12 +16,12 @@ struct lw_case {
 LW_ARRAY(cases, struct lw_case, BPF_F_MMAPABLE);
 
 struct lw_bench {
-	__u64 next; /* which case comes */
-	__u64 count; /* of cases */
+	__u64 next; /* the next case */
+	__u64 count; /* number of cases */
 };
 LW_ARRAY(bench, struct lw_bench, BPF_F_MMAPABLE);
 
-/* Stores of the size of the verifier's loads. */
+/* Stores with the size of the verifier's loads. */
 static __always_inline int lw_prepare(struct xdp_md *ctx)
 {
 	__u32 zero = 0;
@@ -49,7 +49,7 @@ int bench_harness(struct xdp_md *ctx)
 	return lw_prepare(ctx) ? XDP_DROP : XDP_ABORTED;
 }
 
-/* In the place of linewarden_proof. */
+/* Replaces linewarden_proof. */
 SEC("xdp")
 int bench_proof(struct xdp_md *ctx)
 {

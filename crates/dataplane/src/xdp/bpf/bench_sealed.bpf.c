@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * What the benches of the sealed gate load: both ways behind a harness that puts the packet back on every run. Taking a
- * seal off ends with a move of the packet's start, putting one on with a move of its end; the harness moves them back,
- * and, alone, there and back, so that one move must be added to the difference: bench_*_moves says what two cost.
+ * Programs for the benches of the sealed gate: both directions behind a harness that restores the packet on every
+ * run. Opening ends with a move of the packet's start, sealing with a move of its end; the harness reverses the move.
+ * Alone it moves there and back, so that the cost of one move must be added to the difference: bench_*_moves measures
+ * two moves.
  */
 #include "lw_data.h"
 #include "lw_seal.h"
@@ -11,11 +12,11 @@ struct lw_bench {
 	__u64 frame[16]; /* the first 128 B: headers and, upwards, the LAP header */
 	__u64 window;
 	__u32 place; /* of the line */
-	__u32 bytes; /* of the whole frame, before what is measured */
+	__u32 bytes; /* size of the whole frame before the measured step */
 };
 LW_ARRAY(bench, struct lw_bench, BPF_F_MMAPABLE);
 
-/* As in bench.bpf.c: stores of the sizes of the verifier's loads. */
+/* Stores with the sizes of the verifier's loads, as in bench.bpf.c. */
 static __always_inline int lw_lay_out(void *packet, void *end, const struct lw_bench *b, int bytes)
 {
 	const __u8 *from = (const __u8 *)b->frame;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * What the bench of evidence in packets loads: the stamp behind a harness that takes the option off again on every run and puts
- * the headers back. Stamping ends with a move of the packet's start; the harness moves it back, and, alone, there and
- * back, so that one move must be added to the difference: bench_stamp_moves says what two cost.
+ * Programs for the bench of in-band evidence: the stamp behind a harness that removes the option again on every run
+ * and restores the headers. Stamping ends with a move of the packet's start; the harness reverses it. Alone it moves
+ * there and back, so that the cost of one move must be added to the difference: bench_stamp_moves measures two moves.
  */
 #include "lw_stamp.h"
 
 struct lw_bench {
-	__u64 frame[8]; /* the headers of a packet of IPv6 without tags */
+	__u64 frame[8]; /* the headers of an untagged IPv6 packet */
 };
 LW_ARRAY(bench, struct lw_bench, BPF_F_MMAPABLE);
 

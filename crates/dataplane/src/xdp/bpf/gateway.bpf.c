@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* The verifier and gate of a gateway's port: what comes in, and, past a sealed gate, what goes out. */
+/* The verifier and gate on a port of the gateway: incoming frames and, at a sealed gate, outgoing frames. */
 #include "lw_attest.h"
 #include "lw_gateway.h"
 #include "lw_p4dra.h"
@@ -12,28 +12,28 @@ int linewarden_gateway(struct xdp_md *ctx)
 	return lw_gateway(ctx);
 }
 
-/* PROOFs, which linewarden_gateway hands on. */
+/* PROOFs, passed on by linewarden_gateway. */
 SEC("xdp")
 int linewarden_proof(struct xdp_md *ctx)
 {
 	return lw_prove(ctx);
 }
 
-/* Frames of p4dra-classic, which the others hand on. */
+/* Frames of p4dra-classic, passed on by the other programs. */
 SEC("xdp")
 int linewarden_p4dra(struct xdp_md *ctx)
 {
 	return lw_p4dra(ctx);
 }
 
-/* In the place of linewarden_gateway at a sealed gate; that one is called for what is for the gateway itself. */
+/* Replaces linewarden_gateway at a sealed gate, and calls it for messages to the gateway itself. */
 SEC("xdp")
 int linewarden_sealed(struct xdp_md *ctx)
 {
 	return lw_sealed_gateway(ctx);
 }
 
-/* In the place of linewarden_gateway at an open gate, and of linewarden_sealed at a sealed one, where packets carry evidence. */
+/* With in-band evidence: replaces linewarden_gateway at an open gate, and linewarden_sealed at a sealed one. */
 SEC("xdp")
 int linewarden_gateway_stamping(struct xdp_md *ctx)
 {
@@ -46,14 +46,14 @@ int linewarden_sealed_stamping(struct xdp_md *ctx)
 	return lw_sealed_stamping(ctx);
 }
 
-/* What passes a gate, which these hand on. */
+/* Packets that pass a gate, passed on by these programs. */
 SEC("xdp")
 int linewarden_stamp(struct xdp_md *ctx)
 {
 	return lw_stamp(ctx);
 }
 
-/* While a gateway lives, and after. */
+/* Active while a gateway lives, and afterwards. */
 SEC("tc")
 int linewarden_seal(struct __sk_buff *skb)
 {
@@ -61,8 +61,8 @@ int linewarden_seal(struct __sk_buff *skb)
 }
 
 /*
- * While a gateway lives, and then everything passes: a filter stays when its process is killed. That nobody renews the
- * fresh value tells.
+ * Active while a gateway lives; afterwards all frames pass. The filter stays when its process is killed; it detects
+ * this because the fresh value is no longer renewed.
  */
 SEC("tc")
 int linewarden_seal_alive(struct __sk_buff *skb)

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Which frames are the gateway's, by their destination MAC address, and which source addresses can be a device's
- * (docs/protocols.md 1.4.12, 1.4.13). What is usual is decided in line; all else by global functions, which the kernel verifies
- * apart. User space writes what is looked up here (`store/admission.rs`).
+ * Decides which frames are addressed to the gateway, by their destination MAC address, and which source addresses a
+ * device can have (docs/protocols.md 1.4.12, 1.4.13). Common cases are decided inline; all others by global
+ * functions, which the kernel verifies separately. User space writes the data (`store/admission.rs`).
  */
 #ifndef LW_ADMISSION_H
 #define LW_ADMISSION_H
 
 #include "lw_report.h"
 
-/* The interface's entry: at the place that its number names, or behind. */
+/* The interface's entry: at the place given by its index, or after it. */
 static __always_inline struct lw_port *lw_find_port(struct lw_control *control_block, __u32 ifindex)
 {
 #pragma clang loop unroll(disable)
@@ -25,7 +25,7 @@ static __always_inline struct lw_port *lw_find_port(struct lw_control *control_b
 	return NULL;
 }
 
-__noinline int lw_is_own_slow(__u32 ifindex, __u64 mac)
+__noinline int lw_is_own_mac_slow(__u32 ifindex, __u64 mac)
 {
 	__u32 zero = 0;
 	struct lw_control *control_block = bpf_map_lookup_elem(&control, &zero);
@@ -42,8 +42,8 @@ __noinline int lw_is_own_slow(__u32 ifindex, __u64 mac)
 }
 
 /*
- * Whether the frame is for this station, or for a group. A reply to any other would take that station's MAC address, and the
- * switches on the link would send its frames to the gateway.
+ * Whether the frame is addressed to this station or to a group. A reply to any other frame would use that station's
+ * MAC address, and the switches on the link would send the station's frames to the gateway.
  */
 static __always_inline int lw_is_addressed(struct lw_ctx *c)
 {
@@ -53,7 +53,7 @@ static __always_inline int lw_is_addressed(struct lw_ctx *c)
 
 	if (mac & 1 || (LW_READ(port->ifindex) == ifindex && LW_READ(port->mac[0]) == mac))
 		return 1;
-	return lw_is_own_slow(ifindex, mac);
+	return lw_is_own_mac_slow(ifindex, mac);
 }
 
 static __always_inline struct lw_sources *lw_sources_of(struct lw_control *control_block, __u32 is6)
@@ -78,7 +78,7 @@ static __always_inline int lw_in_prefixes(struct lw_sources *s, __u64 high, __u6
 	return is_inside;
 }
 
-/* Whether the devices' prefixes contain an IPv6 address, whichever host has it. */
+/* Whether the devices' prefixes contain an IPv6 address, regardless of which host uses it. */
 __noinline int lw_is_prefixed6(__u64 high, __u64 low)
 {
 	__u32 zero = 0;
@@ -87,7 +87,7 @@ __noinline int lw_is_prefixed6(__u64 high, __u64 low)
 	return control_block ? lw_in_prefixes(lw_sources_of(control_block, 1), high, low) : 0;
 }
 
-/* The address as lw_source_address() gives it; it names a host, see lw_is_answerable(). */
+/* The address in the format of lw_source_address(); it names a host, see lw_is_answerable(). */
 __noinline int lw_is_device_slow(__u64 high, __u64 low, __u32 is6)
 {
 	__u32 zero = 0;
@@ -102,7 +102,7 @@ __noinline int lw_is_device_slow(__u64 high, __u64 low, __u32 is6)
 		return 0;
 	__u32 refused = LW_READ(s->refused);
 
-	/* There are more than there is room for. */
+	/* More addresses than the table can hold. */
 	if (refused > LW_REFUSED)
 		return 0;
 	int is_inside = lw_in_prefixes(s, high, low);
@@ -117,8 +117,8 @@ __noinline int lw_is_device_slow(__u64 high, __u64 low, __u32 is6)
 }
 
 /*
- * Whether the source address can be a device's. Checked inline: the first prefix and the first two refused addresses, if these suffice.
- * The IPv4 values are next to `fresh_current`, which is read for every message.
+ * Whether a device can have the source address. Checked inline: the first prefix and the first two refused addresses,
+ * if these suffice. The IPv4 values are next to `fresh_current`, which is read for every message.
  */
 static __always_inline int lw_is_device(struct lw_ctx *c)
 {
@@ -135,7 +135,7 @@ static __always_inline int lw_is_device(struct lw_ctx *c)
 	struct lw_sources *s = lw_sources_of(c->control, 1);
 
 	lw_source_address(&c->frame, addr);
-	if (LW_READ(s->quick)) {
+	if (LW_READ(s->is_simple)) {
 		struct lw_prefix *p = &s->prefix[0];
 		__u64 differs = ((addr[0] & p->mask[0]) ^ p->net[0]) | ((addr[1] & p->mask[1]) ^ p->net[1]);
 		__u64 first = (addr[0] ^ s->address[0][0]) | (addr[1] ^ s->address[0][1]);

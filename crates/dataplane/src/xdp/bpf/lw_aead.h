@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * ChaCha20-Poly1305 (RFC 8439 2.8) and XForró14-Poly1305 (the same composition over XForró14, as
- * draft-irtf-cfrg-xchacha-03 does with XChaCha20) on a message in a packet, in place, its tag behind it.
+ * ChaCha20-Poly1305 (RFC 8439 2.8) and XForró14-Poly1305 (the same composition with XForró14, as
+ * draft-irtf-cfrg-xchacha-03 does with XChaCha20) on a message in a packet, in place, with the tag after the message.
  */
 #ifndef LW_AEAD_H
 #define LW_AEAD_H
@@ -12,19 +12,19 @@
 
 #define LW_AEAD_TAG 16
 
-/* What a message is sealed with. */
+/* Input for sealing a message. */
 struct lw_aead {
 	__u32 key[8];
-	__u32 nonce[6]; /* ChaCha20 uses three */
+	__u32 nonce[6]; /* ChaCha20 uses three words */
 	__u32 aad_bytes; /* at most 16 */
 	__u32 zero;
 	__u32 aad[4]; /* associated data, zero padded */
 };
 
-/* One message under way. In a map: the stack is the permutation's. */
+/* State of one message. In a map, because the permutation uses the stack. */
 struct lw_aead_work {
-	struct lw_matrix matrix; /* of block 0 */
-	__u32 once[8]; /* Poly1305's key */
+	struct lw_matrix matrix; /* for block 0 */
+	__u32 once[8]; /* Poly1305's one-time key */
 	__u32 tag[4];
 };
 
@@ -40,7 +40,7 @@ static __always_inline void lw_aead_matrix(const struct lw_aead *a, struct lw_ae
 	lw_forro_matrix(w->matrix.word, derived, 0, a->nonce + 4);
 }
 
-/* Poly1305's key is the beginning of block 0. */
+/* The first eight words of block 0 are Poly1305's key. */
 static __always_inline void lw_aead_once(struct lw_aead_work *w, enum lw_cipher cipher, const int rounds)
 {
 	__u32 m[1][16];
@@ -62,7 +62,7 @@ static __always_inline int lw_mac_tail(struct lw_poly *p, __u8 *at, void *end, _
 	for (int i = 0; i < 15; i++) {
 		if (i >= bytes)
 			break;
-		/* Or clang compares differences of pointers, which the kernel refuses. */
+		/* Prevents clang from comparing pointer differences, which the kernel refuses. */
 		asm volatile("" : "+r"(at));
 		if ((void *)(at + 1) > end)
 			return 0;
@@ -76,7 +76,10 @@ static __always_inline int lw_mac_tail(struct lw_poly *p, __u8 *at, void *end, _
 	return 1;
 }
 
-/* The tag of associated data and ciphertext. A global function, so that the kernel's verifier walks its loop once. */
+/*
+ * The tag of associated data and ciphertext. A global function, so that the kernel's verifier processes its loop
+ * once.
+ */
 __noinline int lw_mac(struct xdp_md *ctx, struct lw_aead *a, struct lw_aead_work *w, __u32 at, __u32 length)
 {
 	__u8 *data = (__u8 *)(long)ctx->data;
@@ -123,7 +126,7 @@ LW_AEAD_BEGIN(lw_chacha20, LW_CHACHA, LW_CHACHA20)
 LW_FORRO_STREAM(lw_forro14_stream, LW_FORRO14)
 LW_CHACHA_STREAM(lw_chacha20_stream, LW_CHACHA20)
 
-/* The message is what block 1 and those after it encrypt. */
+/* Block 1 and the following blocks encrypt the message. */
 static __always_inline int lw_aead_stream(struct xdp_md *ctx, struct lw_aead_work *w, __u32 at, __u32 length,
 					  enum lw_cipher cipher)
 {
@@ -131,13 +134,13 @@ static __always_inline int lw_aead_stream(struct xdp_md *ctx, struct lw_aead_wor
 				    lw_chacha20_stream(ctx, &w->matrix, 1, at, length);
 }
 
-/* Where a tag lies, or NULL. */
+/* Address of the tag, or NULL. */
 static __always_inline __u32 *lw_tag_at(struct xdp_md *ctx, __u32 at)
 {
 	__u8 *tag = (__u8 *)(long)ctx->data;
 	__u64 offset = at;
 
-	/* Kernel 6.1 knows the bound of the register that is compared, not of a copy. */
+	/* Kernel 6.1 tracks the bound of the compared register, not of a copy. */
 	asm volatile("" : "+r"(offset));
 	if (offset > LW_STREAM_AT_MAX)
 		return NULL;
@@ -157,7 +160,7 @@ static __always_inline int lw_tag_put(struct xdp_md *ctx, const struct lw_aead_w
 	return 1;
 }
 
-/* Encrypts `length` bytes and writes the tag into the 16 behind them. 0: they are not all there. */
+/* Encrypts `length` bytes and writes the tag into the 16 bytes after them. Returns 0 if the packet is too short. */
 static __always_inline int lw_aead_seal(struct xdp_md *ctx, struct lw_aead *a, struct lw_aead_work *w, __u32 at,
 					__u32 length, enum lw_cipher cipher)
 {
@@ -168,7 +171,10 @@ static __always_inline int lw_aead_seal(struct xdp_md *ctx, struct lw_aead *a, s
 	return lw_mac(ctx, a, w, at, length) && lw_tag_put(ctx, w, at + length);
 }
 
-/* Decrypts `length` bytes if the tag behind them is right. 0: it is not, or they are not all there; nothing was decrypted. */
+/*
+ * Decrypts `length` bytes if the tag after them is right. Returns 0, without decrypting, if it is wrong or the packet
+ * is too short.
+ */
 static __always_inline int lw_aead_open(struct xdp_md *ctx, struct lw_aead *a, struct lw_aead_work *w, __u32 at,
 					__u32 length, enum lw_cipher cipher)
 {

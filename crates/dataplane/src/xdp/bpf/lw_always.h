@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * What passes a gate without a session: ARP, neighbor discovery and DHCP in their exact form and on the link only, and the
- * control protocols that the operator has named; and what no device may send (LAP/1 1.4.17).
+ * Decides what passes a gate without a session: ARP, neighbor discovery and DHCP in their exact form and on the link
+ * only, and the control protocols that the operator has named; and what no device may send (LAP/1 1.4.17).
  */
 #ifndef LW_ALWAYS_H
 #define LW_ALWAYS_H
 
 #include "lw_admission.h"
 
-/* Ports of DHCP, as they are loaded: a client's and a server's. */
+/* DHCP ports of clients and servers, in wire order. */
 #define LW_DHCP4_CLIENT bpf_htons(68)
 #define LW_DHCP4_SERVER bpf_htons(67)
 #define LW_DHCP6_CLIENT bpf_htons(546)
 #define LW_DHCP6_SERVER bpf_htons(547)
 
-/* Bytes that Ethernet pads an ARP packet by. More behind a packet is no padding. */
+/* Maximum Ethernet padding after an ARP packet. Longer data is not padding. */
 #define LW_BEHIND_MAX 18
 
 /* Neighbor discovery (RFC 4861). */
@@ -26,16 +26,18 @@
 #define LW_MLD_QUERY 130
 #define LW_ND_HOP_LIMIT 255
 #define LW_ND_OPTIONS 16
-/* Options of hosts: eight of eight bytes. */
+/* Options of hosts: eight options of eight bytes. */
 #define LW_ND_HOST_OPTIONS 64
 
-/* Addresses of bridges' own protocols, as lw_mac() loads them: spanning tree, of provider bridges, PVST+; CDP, VTP, DTP. */
+/*
+ * Addresses of bridge protocols, in the format of lw_mac(): spanning tree, of provider bridges, PVST+; CDP, VTP, DTP.
+ */
 #define LW_MAC_STP 0x000000c28001ULL
 #define LW_MAC_PROVIDER_STP 0x080000c28001ULL
 #define LW_MAC_PVST 0xcdcccc0c0001ULL
 #define LW_MAC_CDP 0xcccccc0c0001ULL
 
-/* ARP (RFC 826) of IPv4 over Ethernet: a request or a reply, and nothing behind it. */
+/* ARP (RFC 826) for IPv4 over Ethernet: a request or a reply with nothing after it. */
 static __always_inline int lw_is_arp(const struct lw_frame *f)
 {
 	const __u16 *p = (const __u16 *)f->payload;
@@ -46,7 +48,7 @@ static __always_inline int lw_is_arp(const struct lw_frame *f)
 	       (p[3] == bpf_htons(1) || p[3] == bpf_htons(2));
 }
 
-/* Whether a frame that is not IP is a message of a control protocol that the operator has named. */
+/* Whether a non-IP frame belongs to a control protocol that the operator has named. */
 static __always_inline int lw_is_named(__u64 key)
 {
 #pragma unroll
@@ -57,7 +59,7 @@ static __always_inline int lw_is_named(__u64 key)
 	return 0;
 }
 
-/* The destination, and above it the Ethernet type as on the wire, 0 for a length (IEEE 802.3). */
+/* The destination MAC address, and above it the Ethernet type in wire order, 0 for a length (IEEE 802.3). */
 static __always_inline __u64 lw_control_key(const struct lw_frame *f)
 {
 	__u64 type = bpf_ntohs(f->type) < 0x0600 ? 0 : f->type;
@@ -96,7 +98,7 @@ static __always_inline int lw_is_link_local(const __u32 *addr)
 	return (addr[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000);
 }
 
-/* A report of a host (RFC 3376), behind the option router alert (RFC 2113) and no other. */
+/* A report of a host (RFC 3376), after the router alert option (RFC 2113) and no other option. */
 static __always_inline int lw_is_igmp_report(const struct lw_ip4 *ip, const void *end)
 {
 	const __u32 *option = (const __u32 *)(ip + 1);
@@ -109,7 +111,7 @@ static __always_inline int lw_is_igmp_report(const struct lw_ip4 *ip, const void
 	return *message == 0x12 || *message == 0x16 || *message == 0x17 || *message == 0x22;
 }
 
-/* Likewise of IPv6 (RFC 3810, RFC 2711), with two bytes of padding on either side of the option. */
+/* The IPv6 equivalent (RFC 3810, RFC 2711), with two bytes of padding before or after the option. */
 static __always_inline int lw_is_mld_report(const struct lw_ip6 *ip, const void *end)
 {
 	__u32 payload = bpf_ntohs(ip->payload_length);
@@ -132,8 +134,8 @@ static __always_inline int lw_is_mld_report(const struct lw_ip6 *ip, const void 
 }
 
 /*
- * What only routers send: ICMP redirects (RFC 792) and router advertisements (RFC 1256), IGMP queries (RFC 3376). With fragments the
- * message can begin behind what the program sees: its type is unknown.
+ * Messages that only routers send: ICMP redirects (RFC 792) and router advertisements (RFC 1256), IGMP queries (RFC
+ * 3376). With fragments the message may begin after the visible part; its type is then unknown.
  */
 static __always_inline enum lw_verdict lw_gate_control4(const struct lw_ip4 *ip, const void *end)
 {
@@ -165,8 +167,8 @@ static __always_inline int lw_is_devices6(const __u32 *addr)
 enum lw_nd { LW_ND_REFUSED, LW_ND_ON_LINK, LW_ND_BY_PREFIX /* if lw_nd_is_prefixed() */ };
 
 /*
- * The device's address lies in the devices' prefixes, and the other address lies in these prefixes or in the device's /64, as a service
- * can.
+ * The device's address is in the devices' prefixes, and the other address is in these prefixes or in the device's
+ * /64, as a service's address can be.
  */
 static __always_inline int lw_nd_is_prefixed(const __u32 *device, const __u32 *other)
 {
@@ -174,8 +176,8 @@ static __always_inline int lw_nd_is_prefixed(const __u32 *device, const __u32 *o
 }
 
 /*
- * To the groups that the message is for, or to one host on the link. No router forwards from or to a link-local address
- * (RFC 4291 2.5.6), nor what is for the gateway itself.
+ * Addressed to the multicast groups of the message type, or to one host on the link. No router forwards from or to a
+ * link-local address (RFC 4291 2.5.6), or what is addressed to the gateway itself.
  */
 static __always_inline enum lw_nd lw_nd_on_link(const struct lw_ip6 *ip, __u8 type, const int up)
 {
@@ -198,7 +200,7 @@ static __always_inline enum lw_nd lw_nd_on_link(const struct lw_ip6 *ip, __u8 ty
 	       *(const __u8 *)(dst + 3) == 0xff;
 }
 
-/* Options whose lengths add up to the packet's end, `left` bytes behind `p`. */
+/* Whether the lengths of the options add up to `left` bytes, the end of the packet. */
 static __always_inline int lw_nd_options(const __u8 *p, const void *end, __u32 left)
 {
 #pragma clang loop unroll(disable)
@@ -217,8 +219,11 @@ static __always_inline int lw_nd_options(const __u8 *p, const void *end, __u32 l
 	return !left;
 }
 
-/* A message as RFC 4861 6.1 and 7.1 want it, but for its checksum, that stays on the link; its type is one of theirs. */
-static __always_inline enum lw_nd lw_neighbor_s(const struct lw_frame *f, const int up)
+/*
+ * A message that satisfies RFC 4861 6.1 and 7.1, without the checksum, and stays on the link. Its type is one of
+ * theirs.
+ */
+static __always_inline enum lw_nd lw_neighbor_discovery(const struct lw_frame *f, const int up)
 {
 	const struct lw_ip6 *ip = f->ip6;
 	const __u8 *m = (const __u8 *)(ip + 1);
@@ -248,10 +253,10 @@ static __always_inline enum lw_nd lw_neighbor_s(const struct lw_frame *f, const 
 	return lw_nd_options(m + least, f->end, length - least) ? lw_nd_on_link(ip, type, up) : LW_ND_REFUSED;
 }
 
-/* What lw_gate_list() says of LW_ND_BY_PREFIX: no verdict. */
+/* Result of lw_gate_list() for LW_ND_BY_PREFIX: no verdict. */
 #define LW_GATE_BY_PREFIX 0x100
 
-/* IP that is not UDP: ICMPv6, and what of IPv4's control protocols only routers send. */
+/* IP other than UDP: ICMPv6, and IPv4 control messages that only routers send. */
 static __always_inline int lw_gate_control(const struct lw_frame *f)
 {
 	if (!f->is6)
@@ -260,7 +265,7 @@ static __always_inline int lw_gate_control(const struct lw_frame *f)
 	case LW_ND_ROUTER_SOLICITATION:
 	case LW_ND_NEIGHBOR_SOLICITATION:
 	case LW_ND_NEIGHBOR_ADVERTISEMENT:
-		switch (lw_neighbor_s(f, 1)) {
+		switch (lw_neighbor_discovery(f, 1)) {
 		case LW_ND_REFUSED:
 			return 0;
 		case LW_ND_ON_LINK:
@@ -279,7 +284,7 @@ static __always_inline int lw_gate_control(const struct lw_frame *f)
 
 /* ---- DHCP ---- */
 
-/* Unused places repeat the first address, as those of the gateway's own do. */
+/* Unused places repeat the first address, as in the list of the gateway's own addresses. */
 static __always_inline int lw_is_dhcp4_server(__u32 addr)
 {
 	return cfg.dhcp4_count && (addr == cfg.dhcp4[0] || addr == cfg.dhcp4[1] || addr == cfg.dhcp4[2] ||
@@ -300,7 +305,10 @@ static __always_inline int lw_is_dhcp6_server(const __u32 *addr)
 	return 0;
 }
 
-/* Whether a datagram is for a port of DHCP, a client's or a server's, which are neighbors: one comparison for one of a session. */
+/*
+ * Whether a datagram is addressed to a DHCP port. Client and server ports are adjacent, so that a datagram of a
+ * session costs one comparison.
+ */
 static __always_inline int lw_is_dhcp(const struct lw_frame *f)
 {
 	__u16 least = f->is6 ? 546 : 67;
@@ -308,7 +316,7 @@ static __always_inline int lw_is_dhcp(const struct lw_frame *f)
 	return (__u16)(bpf_ntohs(f->udp->dst) - least) < 2;
 }
 
-/* Whether a datagram of these ports is one from a client's port to a server's (else the other way). */
+/* Whether the ports are those of a message from a client to a server (or else the other direction). */
 static __always_inline int lw_has_dhcp_ports(const struct lw_frame *f, const int from_client)
 {
 	__u16 client = f->is6 ? LW_DHCP6_CLIENT : LW_DHCP4_CLIENT;
@@ -318,7 +326,7 @@ static __always_inline int lw_has_dhcp_ports(const struct lw_frame *f, const int
 			     f->udp->src == server && f->udp->dst == client;
 }
 
-/* What is behind the packet is no more than padding. */
+/* The data after the packet is only padding. */
 static __always_inline int lw_is_padded(const struct lw_frame *f)
 {
 	__u32 room = f->is6 ? bpf_ntohs(f->ip6->payload_length) :
@@ -327,13 +335,16 @@ static __always_inline int lw_is_padded(const struct lw_frame *f)
 	return lw_room(f, f->udp) - room <= LW_BEHIND_MAX;
 }
 
-/* Whether a datagram to that port is for a DHCP client. Clients take a server's messages from any port. */
+/* Whether a datagram to that port is for a DHCP client. Clients accept a server's messages from any port. */
 static __always_inline int lw_is_for_dhcp_client(__u16 port, int is6)
 {
 	return port == (is6 ? LW_DHCP6_CLIENT : LW_DHCP4_CLIENT);
 }
 
-/* DHCP of clients, to everybody on the link or a server that is named; and what is for a client: no device is a server. */
+/*
+ * DHCP messages of clients, to all hosts on the link or to a named server; and messages to a client, which no device
+ * may send.
+ */
 static __always_inline enum lw_verdict lw_gate_dhcp(const struct lw_frame *f)
 {
 	if (lw_is_for_dhcp_client(f->udp->dst, f->is6))
@@ -349,7 +360,7 @@ static __always_inline enum lw_verdict lw_gate_dhcp(const struct lw_frame *f)
 
 /* ---- at the gate ---- */
 
-/* Whether the frame is of those that lw_gate_list() knows: a look at what the parser has found anyway. */
+/* Whether lw_gate_list() handles the frame: checks fields that the parser has found anyway. */
 static __always_inline int lw_is_on_list(const struct lw_frame *f, enum lw_kind kind)
 {
 	switch (kind) {
@@ -369,8 +380,8 @@ static __always_inline int lw_is_on_list(const struct lw_frame *f, enum lw_kind 
 }
 
 /*
- * What passes without a session, and what no device may send; 0: the sender's session counts; or LW_GATE_BY_PREFIX. A global function, which parses the frame
- * once more: what packets of sessions run gets no longer by it.
+ * Decides what passes without a session, and what no device may send. Returns 0 if the sender's session decides, or
+ * LW_GATE_BY_PREFIX. A global function that parses the frame again, so that packets of sessions do not become slower.
  */
 __noinline int lw_gate_list(struct xdp_md *ctx)
 {
@@ -395,8 +406,8 @@ __noinline int lw_gate_list(struct xdp_md *ctx)
 }
 
 /*
- * lw_nd_is_prefixed() for the IPv6 header at that place. Called by the caller of lw_gate_list(): one function within the other would need
- * more stack than Linux 6.1 has for three.
+ * lw_nd_is_prefixed() for the IPv6 header at that offset. Called by the caller of lw_gate_list(): nested, the
+ * functions would exceed the stack of Linux 6.1.
  */
 __noinline int lw_gate_by_prefix(struct xdp_md *ctx, __u32 at)
 {
@@ -410,8 +421,8 @@ __noinline int lw_gate_by_prefix(struct xdp_md *ctx, __u32 at)
 /* ---- counters by Ethernet type ---- */
 
 /*
- * Places of the types, for all CPUs: user space fills the first ones before packets flow, the rest belongs to the first other types
- * that come. 0 is free; frames that have a length in its place (IEEE 802.3) are of type 0.
+ * Places of the types, for all CPUs. User space fills the first places before packets flow; the others are assigned
+ * to further types as they occur. 0 is free. Frames with a length field (IEEE 802.3) count as type 0.
  */
 struct lw_dropped_types {
 	__u64 type[LW_DROPPED_TYPES];
@@ -419,7 +430,7 @@ struct lw_dropped_types {
 #define LW_TYPE_TAKEN 0x10000ULL
 LW_ARRAY(dropped_types, struct lw_dropped_types, BPF_F_MMAPABLE);
 
-/* Per CPU, frames by place, and behind them those of types that found none. */
+/* Per CPU: frames by place, followed by frames of types without a place. */
 struct lw_dropped {
 	__u64 frames[LW_DROPPED_TYPES + 1];
 };
@@ -430,7 +441,7 @@ struct {
 	__type(value, struct lw_dropped);
 } dropped SEC(".maps");
 
-/* Counts a frame that was dropped, by its Ethernet type. A global function: it is verified once. */
+/* Counts a dropped frame by its Ethernet type. A global function: it is verified once. */
 __noinline int lw_drop_type(__u32 ether_type)
 {
 	__u32 zero = 0, place = 0;

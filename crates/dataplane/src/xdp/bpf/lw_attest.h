@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* LAP/1 3.2: PROOFs, in the order of checks that docs/protocols.md 3.2.1 fixes. */
+/* LAP/1 3.2: PROOFs, in the order of checks of docs/protocols.md 3.2.1. */
 #ifndef LW_ATTEST_H
 #define LW_ATTEST_H
 
@@ -11,7 +11,7 @@ struct lw_proof_message {
 };
 _Static_assert(sizeof(struct lw_proof_message) == LW_PROOF_MESSAGE, "96 B");
 
-/* Rate-limited; anybody can bring it about, so it decides nothing. */
+/* Rate-limited. Any sender can cause this event, so it decides nothing. */
 static __noinline int lw_wrong_proof(__u64 device_id, __u32 number, __u64 addr0, __u64 addr1, __u32 ingress)
 {
 	__u32 zero = 0;
@@ -35,14 +35,14 @@ static __noinline int lw_wrong_proof(__u64 device_id, __u32 number, __u64 addr0,
 	return 0;
 }
 
-/* As lw_source_address(), of a PROOF that lies `proof_at` (struct lw_percpu). */
+/* As lw_source_address(), for a PROOF at offset `proof_at` (struct lw_percpu). */
 static __always_inline void lw_proof_source(struct xdp_md *ctx, __u64 proof_at, __u64 addr[2])
 {
 	__u64 is6 = proof_at & LW_PROOF_IP6;
-	/* Before the UDP header, both addresses of IPv6 or of IPv4. */
+	/* Before the UDP header: both addresses of IPv6 or IPv4. */
 	__u64 at = (proof_at & 0x7f) - sizeof(struct lw_udp) - (is6 ? 32 : 8);
 
-	/* At most 54, for headers are at most 70 B long; the mask is for the kernel's verifier, which loses sight of that. */
+	/* At most 54, because headers are at most 70 B long. The mask restores this bound for the kernel's verifier. */
 	asm volatile("%0 &= 0x3f" : "+r"(at));
 	__u64 *src = (void *)(long)ctx->data + at;
 
@@ -58,7 +58,7 @@ static __always_inline void lw_proof_source(struct xdp_md *ctx, __u64 proof_at, 
 	}
 }
 
-/* The line of a prover, and where it is; NULL when there is none. As lw_find_device(). */
+/* The line of a prover, and its index; NULL if there is none. As lw_find_device(). */
 static __always_inline struct lw_prover *lw_find_prover(__u64 device_id, __u32 key_lane, __u32 *line)
 {
 	__u64 hash = lw_hash(device_id, 0);
@@ -91,65 +91,66 @@ static __always_inline struct lw_prover *lw_find_prover(__u64 device_id, __u32 k
 	return NULL;
 }
 
-/* The number of a round, of `r` as on the wire. */
+/* The number of a round, from `r` in wire order. */
 static __always_inline __u32 lw_number(__u64 r)
 {
 	return bpf_ntohl((__u32)(r >> 32));
 }
 
-/* What a proof is computed from; the key as it was read, for that may change. */
-struct lw_asked {
+/* The inputs of a proof. The key is a copy, because it may change. */
+struct lw_proof_input {
 	__u64 key[4], counter, nonce;
 };
 
-static __always_inline void lw_under(struct lw_asked *asked, const __u64 key[4])
+static __always_inline void lw_set_proof_key(struct lw_proof_input *input, const __u64 key[4])
 {
 #pragma unroll
 	for (int i = 0; i < 4; i++)
-		asked->key[i] = LW_READ(key[i]);
+		input->key[i] = LW_READ(key[i]);
 }
 
-static __always_inline void lw_ask(struct lw_asked *asked, const __u64 key[4], __u64 r, __u64 nonce)
+static __always_inline void lw_set_proof_input(struct lw_proof_input *input, const __u64 key[4], __u64 r, __u64 nonce)
 {
-	lw_under(asked, key);
-	asked->counter = (__u64)cfg.gateway_id << 32 | lw_number(r);
-	asked->nonce = nonce;
+	lw_set_proof_key(input, key);
+	input->counter = (__u64)cfg.gateway_id << 32 | lw_number(r);
+	input->nonce = nonce;
 }
 
-/* Two words of the matrix that follow each other. `i` is a constant. */
-static __always_inline __u64 lw_words(const struct lw_asked *asked, const int i)
+/* Two consecutive words of the matrix. `i` is a constant. */
+static __always_inline __u64 lw_words(const struct lw_proof_input *input, const int i)
 {
 	switch (i) {
 	case 2:
-		return asked->counter;
+		return input->counter;
 	case 3:
 		return 0x61616461746c6f76ULL;
 	case 6:
-		return asked->nonce;
+		return input->nonce;
 	case 7:
 		return 0x61636e6172626173ULL;
 	default:
-		return asked->key[i < 2 ? i : i - 2];
+		return input->key[i < 2 ? i : i - 2];
 	}
 }
 
-static __always_inline void lw_lay_out(const struct lw_asked *asked, volatile __u32 m[16])
+static __always_inline void lw_fill_matrix(const struct lw_proof_input *input, volatile __u32 m[16])
 {
 #pragma unroll
 	for (int i = 0; i < 8; i++) {
-		m[2 * i] = lw_words(asked, i);
-		m[2 * i + 1] = lw_words(asked, i) >> 32;
+		m[2 * i] = lw_words(input, i);
+		m[2 * i + 1] = lw_words(input, i) >> 32;
 	}
 }
 
-/* 0 if the permuted words make the proof. All of it is compared before the answer. */
-static __always_inline __u64 lw_proof_differs(const struct lw_asked *asked, const volatile __u32 m[16], const __u64 *proof)
+/* 0 if the permuted words equal the proof. All of it is compared before the result is used. */
+static __always_inline __u64 lw_proof_differs(const struct lw_proof_input *input, const volatile __u32 m[16],
+						const __u64 *proof)
 {
 	__u64 differs = 0;
 
 #pragma unroll
 	for (int i = 0; i < 8; i++) {
-		__u64 words = lw_words(asked, i);
+		__u64 words = lw_words(input, i);
 		__u32 low = m[2 * i] + (__u32)words, high = m[2 * i + 1] + (__u32)(words >> 32);
 
 		differs |= ((__u64)high << 32 | low) ^ proof[i];
@@ -158,47 +159,50 @@ static __always_inline __u64 lw_proof_differs(const struct lw_asked *asked, cons
 	return differs;
 }
 
-/* 0 if that key has made the proof. */
-static __noinline __u64 lw_one_differs(const struct lw_asked *asked, const __u64 *proof)
+/* 0 if the proof was computed with that key. */
+static __noinline __u64 lw_one_differs(const struct lw_proof_input *input, const __u64 *proof)
 {
 	__u32 m[16];
 
-	lw_lay_out(asked, m);
+	lw_fill_matrix(input, m);
 	lw_forro_permute(m, LW_FORRO14);
-	return lw_proof_differs(asked, m, proof);
+	return lw_proof_differs(input, m, proof);
 }
 
-/* Likewise for two, side by side. A function of its own: the stack has no room for its matrices beside all else. */
-static __noinline int lw_two_differ(const struct lw_asked *asked, const __u64 *first, const __u64 *second,
+/*
+ * Two proofs in parallel. A separate function, because the stack has no space for its matrices in addition to the
+ * rest.
+ */
+static __noinline int lw_two_differ(const struct lw_proof_input *input, const __u64 *first, const __u64 *second,
 				    __u64 *differs)
 {
 	volatile __u32 m[2][16];
 
-	lw_lay_out(asked, m[0]);
-	lw_lay_out(asked + 1, m[1]);
+	lw_fill_matrix(input, m[0]);
+	lw_fill_matrix(input + 1, m[1]);
 	lw_forro_permute_wide(m, LW_FORRO14, 2);
-	differs[0] = lw_proof_differs(asked, m[0], first);
-	differs[1] = lw_proof_differs(asked + 1, m[1], second);
+	differs[0] = lw_proof_differs(input, m[0], first);
+	differs[1] = lw_proof_differs(input + 1, m[1], second);
 	return 0;
 }
 
-/* A PROOF that has passed all checks but that of its block. */
+/* A PROOF that passed all checks except that of its block. */
 struct lw_claim {
 	struct lw_prover *prover;
-	__u32 line; /* as in struct lw_waiting, and all that follows */
+	__u32 line; /* this and the following fields as in struct lw_waiting */
 	__u32 before;
 	__u32 after;
 	__u64 r;
 };
 
-/* What becomes of a claim, now that it is known whether the prover's key has made the proof. */
-static __always_inline enum lw_verdict lw_settle(const struct lw_claim *claim, struct lw_asked *asked,
+/* The verdict on a claim, given whether the proof was computed with the prover's key. */
+static __always_inline enum lw_verdict lw_settle(const struct lw_claim *claim, struct lw_proof_input *input,
 						 const __u64 *proof, __u64 differs)
 {
 	__u32 after = claim->after;
 
-	/* Taken away since it was looked for: what a key of zeros makes, anybody can make. */
-	if (!asked->key[0])
+	/* The key was removed since it was read. Anyone can compute a proof for a key of zeros. */
+	if (!input->key[0])
 		return LW_DROP_NO_KEY;
 	if (differs) {
 		__u32 key_lane = claim->line >= cfg.prover_all;
@@ -206,19 +210,19 @@ static __always_inline enum lw_verdict lw_settle(const struct lw_claim *claim, s
 
 		if (!other || !LW_READ(other->word[0]))
 			return LW_DROP_PROOF;
-		lw_under(asked, other->word);
-		if (!asked->key[0] || lw_one_differs(asked, proof))
+		lw_set_proof_key(input, other->word);
+		if (!input->key[0] || lw_one_differs(input, proof))
 			return LW_DROP_PROOF;
 		after |= LW_ALTERNATE;
 	}
 	__u32 *proved = &claim->prover->proved[lw_number(claim->r) & 1];
 
-	/* Of several CPUs with one proof one wins. */
+	/* If several CPUs verify the same proof, one of them succeeds. */
 	return __sync_val_compare_and_swap(proved, claim->before, after) == claim->before ? LW_PROOF_OK :
 											     LW_DROP_PROVED;
 }
 
-/* After all that was read and written in the place. */
+/* Ordered after all reads and writes of the place. */
 static __always_inline void lw_set_state(struct lw_waiting *place, __u32 state)
 {
 	if (cfg.strong_order) {
@@ -229,8 +233,8 @@ static __always_inline void lw_set_state(struct lw_waiting *place, __u32 state)
 	}
 }
 
-/* A claim leaves its frame, and waits. */
-static __always_inline void lw_put_aside(struct xdp_md *ctx, const struct lw_percpu *cpu, struct lw_waiting *place,
+/* Copies a claim from its frame to the CPU's place, where it waits. */
+static __always_inline void lw_store_waiting(struct xdp_md *ctx, const struct lw_percpu *cpu, struct lw_waiting *place,
 					 const struct lw_claim *claim, const struct lw_proof_message *m)
 {
 	place->line = claim->line;
@@ -247,15 +251,15 @@ static __always_inline void lw_put_aside(struct xdp_md *ctx, const struct lw_per
 	lw_set_state(place, LW_WAITING_FULL);
 }
 
-static __always_inline enum lw_verdict lw_settle_alone(const struct lw_claim *claim, const struct lw_proof_message *m)
+static __always_inline enum lw_verdict lw_settle_one(const struct lw_claim *claim, const struct lw_proof_message *m)
 {
-	struct lw_asked asked;
+	struct lw_proof_input input;
 
-	lw_ask(&asked, claim->prover->key, m->r, m->nonce);
-	return lw_settle(claim, &asked, m->proof, lw_one_differs(&asked, m->proof));
+	lw_set_proof_input(&input, claim->prover->key, m->r, m->nonce);
+	return lw_settle(claim, &input, m->proof, lw_one_differs(&input, m->proof));
 }
 
-/* Settles what has waited, which is counted and whose place becomes free, and this claim. */
+/* Settles this claim and the waiting one, counts the latter, and frees its place. */
 static __always_inline enum lw_verdict lw_settle_two(struct lw_percpu *cpu, struct lw_waiting *waited,
 						     const struct lw_claim *claim, const struct lw_proof_message *m)
 {
@@ -266,29 +270,29 @@ static __always_inline enum lw_verdict lw_settle_two(struct lw_percpu *cpu, stru
 		.after = waited->after,
 		.r = waited->r,
 	};
-	struct lw_asked asked[2];
+	struct lw_proof_input input[2];
 	__u64 differs[2];
 
-	/* For the kernel's verifier: a line that was there is there. */
+	/* For the kernel's verifier: the line exists. */
 	if (!earlier.prover) {
 		lw_set_state(waited, LW_WAITING_FREE);
-		return lw_settle_alone(claim, m);
+		return lw_settle_one(claim, m);
 	}
-	lw_ask(asked, earlier.prover->key, waited->r, waited->nonce);
-	lw_ask(asked + 1, claim->prover->key, m->r, m->nonce);
-	lw_two_differ(asked, waited->proof, m->proof, differs);
-	enum lw_verdict verdict = lw_settle(&earlier, asked, waited->proof, differs[0]);
+	lw_set_proof_input(input, earlier.prover->key, waited->r, waited->nonce);
+	lw_set_proof_input(input + 1, claim->prover->key, m->r, m->nonce);
+	lw_two_differ(input, waited->proof, m->proof, differs);
+	enum lw_verdict verdict = lw_settle(&earlier, input, waited->proof, differs[0]);
 
 	lw_count(cpu, verdict);
 	if (verdict == LW_DROP_PROOF)
 		lw_wrong_proof(waited->device_id, lw_number(waited->r), waited->addr[0], waited->addr[1],
 			       waited->ingress);
 	lw_set_state(waited, LW_WAITING_FREE);
-	return lw_settle(claim, asked + 1, m->proof, differs[1]);
+	return lw_settle(claim, input + 1, m->proof, differs[1]);
 }
 
-/* What becomes of a claim; LW_WAITS: that shows later. */
-#define LW_WAITS 0
+/* The verdict on a claim, or LW_PROOF_WAITS if it is determined later. */
+#define LW_PROOF_WAITS 0
 static __always_inline __u32 lw_wait_or_settle(struct xdp_md *ctx, struct lw_percpu *cpu,
 					       const struct lw_claim *claim, const struct lw_proof_message *m)
 {
@@ -296,14 +300,14 @@ static __always_inline __u32 lw_wait_or_settle(struct xdp_md *ctx, struct lw_per
 	__u32 state = place ? LW_READ(place->state) : LW_WAITING_TAKEN, verdict;
 
 	if (place && state == LW_WAITING_FREE) {
-		lw_put_aside(ctx, cpu, place, claim, m);
-		return LW_WAITS;
+		lw_store_waiting(ctx, cpu, place, claim, m);
+		return LW_PROOF_WAITS;
 	}
 	if (place && state == LW_WAITING_FULL &&
 	    __sync_val_compare_and_swap(&place->state, LW_WAITING_FULL, LW_WAITING_TAKEN) == LW_WAITING_FULL)
 		verdict = lw_settle_two(cpu, place, claim, m);
 	else
-		verdict = lw_settle_alone(claim, m);
+		verdict = lw_settle_one(claim, m);
 	if (verdict == LW_DROP_PROOF) {
 		__u64 addr[2];
 
@@ -313,8 +317,8 @@ static __always_inline __u32 lw_wait_or_settle(struct xdp_md *ctx, struct lw_per
 	return verdict;
 }
 
-/* A PROOF, whose header is right. */
-static __always_inline __u32 lw_judge_proof(struct xdp_md *ctx, struct lw_percpu *cpu, const struct lw_proof_message *m)
+/* Handles a PROOF with a right header. */
+static __always_inline __u32 lw_check_proof(struct xdp_md *ctx, struct lw_percpu *cpu, const struct lw_proof_message *m)
 {
 	__u64 now_ns = cpu->clock_ns;
 
@@ -327,7 +331,7 @@ static __always_inline __u32 lw_judge_proof(struct xdp_md *ctx, struct lw_percpu
 	__u32 number = lw_number(m->r), lane = 0;
 	struct lw_round *round = &rounds->lane[0];
 
-	/* A branch, which is foretold: where the prover's line is does not wait for this word of the frame. */
+	/* A branch, which is predicted: finding the prover's line does not wait for this word of the frame. */
 	if (number & 1) {
 		lane = 1;
 		round = &rounds->lane[1];
@@ -342,25 +346,28 @@ static __always_inline __u32 lw_judge_proof(struct xdp_md *ctx, struct lw_percpu
 	claim.prover = lw_find_prover(m->device_id, round->key_lane, &claim.line);
 	if (!claim.prover)
 		return LW_DROP_UNKNOWN_PROVER;
-	/* Of the number that was asked for: the round's may be another one's by now. */
+	/* From the number in the message: the round may have been replaced. */
 	__u32 mark = number >> 1 & 0xffff;
 
 	claim.before = LW_READ(claim.prover->proved[lane]);
-	/* Or in a later round of this lane, which has opened since the round was looked at. Marks begin anew; no verdict is that old. */
-	if (claim.before & LW_PROVED && (__u16)((claim.before >> LW_MARK_SHIFT) - mark) < 0x8000)
+	/*
+	 * A verdict in a later round of this lane, which opened after the round was read, counts too. Round bits wrap, but
+	 * no verdict is that old.
+	 */
+	if (claim.before & LW_PROVED && (__u16)((claim.before >> LW_ROUND_BITS_SHIFT) - mark) < 0x8000)
 		return LW_DROP_PROVED;
 	if (!LW_READ(claim.prover->key[0]))
 		return LW_DROP_NO_KEY;
-	/* The clock may be a jiffy behind the one that user space read. */
+	/* The clock may lag one jiffy behind the one that user space read. */
 	__u64 elapsed = now_ns > round->started_ns ? (now_ns - round->started_ns) >> (round->elapsed_shift & 63) : 0;
 
 	if (elapsed > LW_ELAPSED_MAX)
 		elapsed = LW_ELAPSED_MAX;
-	claim.after = mark << LW_MARK_SHIFT | LW_PROVED | (__u32)elapsed;
+	claim.after = mark << LW_ROUND_BITS_SHIFT | LW_PROVED | (__u32)elapsed;
 	return lw_wait_or_settle(ctx, cpu, &claim, m);
 }
 
-/* What lw_lap() ends with for a PROOF: it has found out where that lies, and read the clock. */
+/* The end of lw_lap() for a PROOF. lw_lap() has determined its offset and read the clock. */
 static __always_inline int lw_prove(struct xdp_md *ctx)
 {
 	__u32 zero = 0;
@@ -370,9 +377,9 @@ static __always_inline int lw_prove(struct xdp_md *ctx)
 		return XDP_DROP;
 	/* Headers are at most 70 B long. */
 	struct lw_proof_message *m = (void *)(long)ctx->data + (cpu->proof_at & 0x7f);
-	__u32 verdict = (void *)(m + 1) > (void *)(long)ctx->data_end ? LW_DROP_LENGTH : lw_judge_proof(ctx, cpu, m);
+	__u32 verdict = (void *)(m + 1) > (void *)(long)ctx->data_end ? LW_DROP_LENGTH : lw_check_proof(ctx, cpu, m);
 
-	if (verdict != LW_WAITS)
+	if (verdict != LW_PROOF_WAITS)
 		lw_count(cpu, verdict);
 	return XDP_DROP;
 }

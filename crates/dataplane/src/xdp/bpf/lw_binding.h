@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Which live session owns an IP address, or a MAC address behind a port. A session claims its entry while it is the
- * winner of its line; entries of dead sessions are swept by user space and are harmless until then, because an entry
- * is only believed when the session that it names carries the very address.
+ * Determines which live session owns an IP address, or a MAC address on a port. A session claims its entry while it
+ * is the winner of its line. User space sweeps entries of dead sessions. Until then they are harmless, because an
+ * entry counts only if the session that it names has that address.
  */
 #ifndef LW_BINDING_H
 #define LW_BINDING_H
@@ -10,7 +10,7 @@
 #include "lw_packet.h"
 #include "lw_table.h"
 
-/* What is bound: an IP address, or a MAC address behind (ingress, VLANs). */
+/* The key of a binding: an IP address, or a MAC address on (ingress, VLANs). */
 struct lw_key {
 	__u64 a, b; /* address; or MAC and ingress << 32 | VLANs */
 	__u8 is_mac;
@@ -28,10 +28,10 @@ static __always_inline int lw_is_live(const struct lw_line *line, __u32 now_s)
 	__u64 commit = LW_READ(line->commit);
 
 	return !(commit & LW_REVOKED) && (LW_READ(line->session_id) || commit & LW_BUSY) &&
-	       LW_READ(line->lease_until_s) > now_s;
+	       LW_READ(line->session_until_s) > now_s;
 }
 
-static __always_inline int lw_carries(const struct lw_session *session, const struct lw_key *key)
+static __always_inline int lw_session_matches(const struct lw_session *session, const struct lw_key *key)
 {
 	if (!key->is_mac)
 		return session->addr[0] == key->a && session->addr[1] == key->b;
@@ -41,17 +41,17 @@ static __always_inline int lw_carries(const struct lw_session *session, const st
 	       ((__u64)session->ingress << 32 | (__u32)vlan[0] << 16 | vlan[1]) == key->b;
 }
 
-/* A bucket of the table that the key is bound in, by its number. */
+/* A bucket of the key's table, by its number. */
 static __always_inline struct lw_bucket *lw_bucket_of(const struct lw_key *key, __u32 number)
 {
 	return key->is_mac ? bpf_map_lookup_elem(&by_mac, &number) : bpf_map_lookup_elem(&by_address, &number);
 }
 
-/* What a look at the two buckets of a key says. */
+/* The result of scanning the two buckets of a key. */
 struct lw_scan {
-	__u64 mine; /* 1: the line holds an entry already */
-	__u64 foreign; /* 1: another line's entry has this fingerprint; it must be compared */
-	__u64 room; /* 1: a place is empty */
+	__u64 mine; /* 1: the line already has an entry */
+	__u64 foreign; /* 1: another line's entry has this fingerprint and must be compared in full */
+	__u64 room; /* 1: a place is free */
 };
 
 static __always_inline __u64 lw_binding_entry(__u64 hash, __u32 place)
@@ -85,8 +85,8 @@ static __always_inline int lw_binding_scan(void *table, __u64 hash, __u32 place,
 }
 
 /*
- * The careful look, when a fingerprint of another line is there: 1 if a live session of another device carries the
- * key. A global function: rare, and verified once.
+ * The full comparison if another line has an entry with the fingerprint: returns 1 if a live session of another
+ * device has the key. A global function: rare, and verified once.
  */
 __noinline int lw_binding_conflict(struct lw_key *key, __u32 place, __u32 now_s)
 {
@@ -113,15 +113,15 @@ __noinline int lw_binding_conflict(struct lw_key *key, __u32 place, __u32 now_s)
 		__u32 slot = line->slot;
 		struct lw_session *session = bpf_map_lookup_elem(&sessions, &slot);
 
-		if (session && lw_is_live(line, now_s) && lw_carries(session, key))
+		if (session && lw_is_live(line, now_s) && lw_session_matches(session, key))
 			return 1;
 	}
 	return 0;
 }
 
 /*
- * Writes an entry for the line at `place` into an empty place: 0 if there is none. A global function: a device needs it when its
- * address is new.
+ * Writes an entry for the line at `place` into a free place. Returns 0 if there is none. A global function: needed
+ * only when a device's address is new.
  */
 __noinline int lw_binding_insert(struct lw_key *key, __u32 place)
 {
@@ -132,7 +132,7 @@ __noinline int lw_binding_insert(struct lw_key *key, __u32 place)
 
 #pragma clang loop unroll(disable)
 	for (__u32 i = 0; i < 2 * LW_WAYS; i++) {
-		/* One bucket, then the other, way by way, so that both fill evenly. */
+		/* Alternates between the buckets, way by way, so that both fill evenly. */
 		__u32 number = i & 1 ? lw_bucket_2(hash) : lw_bucket_1(hash);
 		struct lw_bucket *bucket = lw_bucket_of(key, number);
 
@@ -144,8 +144,8 @@ __noinline int lw_binding_insert(struct lw_key *key, __u32 place)
 	return 0;
 }
 
-/* Gives up the entry that the line at `place` holds for `key`. */
-static __always_inline void lw_binding_leave(const struct lw_key *key, __u32 place)
+/* Removes the entry that the line at `place` has for `key`. */
+static __always_inline void lw_binding_release(const struct lw_key *key, __u32 place)
 {
 	__u64 hash = lw_hash(key->a, key->b);
 	__u64 mine = lw_binding_entry(hash, place);
@@ -162,9 +162,9 @@ static __always_inline void lw_binding_leave(const struct lw_key *key, __u32 pla
 }
 
 /*
- * Claims `key` for the line at `place`, which the caller owns (BUSY) and whose session carries the key already: 0, or
- * the verdict. The table is read once more at the end, whether or not an entry was there: of two that claim one
- * address at a time, none keeps it.
+ * Claims `key` for the line at `place`, which the caller owns (BUSY) and whose session already has the key. Returns 0
+ * or the verdict. The table is read again at the end, whether or not an entry existed: if two CPUs claim one address
+ * at the same time, neither keeps it.
  */
 static __always_inline enum lw_verdict lw_binding_claim(struct lw_key *key, __u32 place, __u32 now_s, __u64 mine)
 {
@@ -176,7 +176,7 @@ static __always_inline enum lw_verdict lw_binding_claim(struct lw_key *key, __u3
 		return LW_DROP_TABLE_FULL;
 	if (!lw_binding_scan(table, hash, place, &scan))
 		return LW_DROP_TABLE_FULL;
-	/* The sweep took away an entry of a dead session that was there when the message came. */
+	/* The sweep removed an entry of a dead session that existed when the message arrived. */
 	if (!scan.mine && (!lw_binding_insert(key, place) || !lw_binding_scan(table, hash, place, &scan)))
 		return LW_DROP_TABLE_FULL;
 	return scan.foreign && lw_binding_conflict(key, place, now_s) ? LW_DROP_ADDRESS_OWNED : 0;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * ChaCha (Bernstein 2008; RFC 8439 2.3), beside which lw_forro.h is measured. The four quarter rounds of a round do not
- * depend on each other, so one block keeps a wide CPU busy; here it is the registers that are short, and blocks side by
- * side gain nothing.
+ * ChaCha (Bernstein 2008; RFC 8439 2.3), for comparison with lw_forro.h. The four quarter rounds of a round are
+ * independent, so one block uses all units of a wide CPU. Here the number of registers is the limit, and parallel
+ * blocks gain nothing.
  */
 #ifndef LW_CHACHA_H
 #define LW_CHACHA_H
 
 #include "lw_forro.h"
 
-/* Pairs of a column round and a diagonal round. 8 and 12 rounds are there to be measured. */
+/* Pairs of a column round and a diagonal round. 8 and 12 rounds are for measurement. */
 #define LW_CHACHA8 4
 #define LW_CHACHA12 6
 #define LW_CHACHA20 10
@@ -57,7 +57,7 @@ static __always_inline void lw_chacha_quarter(volatile __u32 m[16], int ia, int 
 	m[id] = d;
 }
 
-/* As lw_forro_permute_wide(), to be measured. */
+/* As lw_forro_permute_wide(), for measurement. */
 static __always_inline void lw_chacha_permute_wide(volatile __u32 m[][16], const int rounds, const int width)
 {
 #define LW_LANES(a, b, c, d)                                        \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * The papers' own protocol (docs/protocols.md 2), for measurement and interoperation only: CRC-32 is no MAC. Off
- * unless configured.
+ * The papers' own protocol (docs/protocols.md 2), for measurement and interoperation only: CRC-32 is not a MAC.
+ * Disabled unless configured.
  */
 #ifndef LW_CLASSIC_H
 #define LW_CLASSIC_H
@@ -14,8 +14,8 @@
 #define LW_CLASSIC_ACK 3
 
 /*
- * The CRC of a word behind which `first` - 7 bytes follow. The barriers keep clang from loading the table's address
- * anew for each byte, and from working out all indices before the first look-up, which would go through the stack.
+ * The CRC of a word that `first` - 7 bytes follow. The barriers keep clang from reloading the table's address for
+ * each byte, and from computing all indices before the first look-up, which would spill them to the stack.
  */
 static __always_inline __u32 lw_crc_slices(__u64 word, int first)
 {
@@ -41,7 +41,7 @@ static __always_inline __u32 lw_crc_8(__u32 crc, __u64 a)
 	return lw_crc_slices(a ^ crc, 7);
 }
 
-/* SplitMix64 (Steele, Lea, Flood 2014), one per CPU: the profile asks for no better. */
+/* SplitMix64 (Steele, Lea, Flood 2014), one per CPU: sufficient for the profile. */
 static __always_inline __u64 lw_draw(__u64 *state)
 {
 	__u64 z = *state += 0x9e3779b97f4a7c15ULL;
@@ -56,7 +56,9 @@ static __always_inline struct lw_classic_crp *lw_classic_row(__u32 device, __u32
 	return lw_at(&classic_crps, device * cfg.classic_rows + row);
 }
 
-/* Offsets in the message: msgType u8 | challenge1 u32 | challenge2 u32 | rn | hash u32 | identifier u32 | time u64. */
+/*
+ * Offsets in the message: msgType u8 | challenge1 u32 | challenge2 u32 | rn | hash u32 | identifier u32 | time u64.
+ */
 #define LW_CLASSIC_CHALLENGE1 1
 #define LW_CLASSIC_CHALLENGE2 5
 #define LW_CLASSIC_RN 9
@@ -66,7 +68,7 @@ static __always_inline __u64 lw_halves(__u64 word)
 	return (word & 0xffffffff) + (word >> 32);
 }
 
-/* The sum of what lies at an odd offset: its bytes change places (RFC 1071 2 (B)). */
+/* The checksum of data at an odd offset: its bytes are swapped (RFC 1071 2 (B)). */
 static __always_inline __u64 lw_sum_at_odd(__u64 sum)
 {
 	sum = lw_halves(sum);
@@ -77,8 +79,8 @@ static __always_inline __u64 lw_sum_at_odd(__u64 sum)
 }
 
 /*
- * REQ: picks CRPs, remembers H(R.. | RN), sends the challenges and RN xor R, or RN xor (R1 or R2). The reply is summed
- * from what is stored: reading it back would wait for stores that its loads straddle.
+ * REQ: picks CRPs, stores H(R.. | RN), and sends the challenges and RN xor R, or RN xor (R1 or R2). The reply's
+ * checksum is computed from the stored values: reading the reply back would wait for stores that its loads straddle.
  */
 static __always_inline enum lw_verdict lw_classic_request(struct lw_ctx *c, __u8 *p, struct lw_classic_state *state,
 							  __u32 identifier, const __u32 words)
@@ -140,11 +142,11 @@ static __always_inline enum lw_verdict lw_classic_request(struct lw_ctx *c, __u8
 	*(__u64 *)(p + LW_CLASSIC_RN + 8 * words + 8) = 0;
 	sum += challenge[0];
 	sum += challenge[1];
-	lw_turn_round(&c->frame, LW_CLASSIC_CH + lw_sum_at_odd(sum));
+	lw_swap_and_close(&c->frame, LW_CLASSIC_CH + lw_sum_at_odd(sum));
 	return LW_REPLY_CLASSIC_CHALLENGE;
 }
 
-/* RESP: no zero-initialised hash is accepted, and a hash dies with its success. */
+/* RESP: accepts no zero-initialized hash, and accepts each hash once. */
 static __always_inline enum lw_verdict lw_classic_response(struct lw_ctx *c, __u8 *p, struct lw_classic_state *state,
 							   const __u32 words)
 {
@@ -154,7 +156,7 @@ static __always_inline enum lw_verdict lw_classic_response(struct lw_ctx *c, __u
 	if (expected != (LW_CLASSIC_PENDING | hash) ||
 	    __sync_val_compare_and_swap(&state->expected, expected, 0) != expected)
 		return LW_DROP_CLASSIC_HASH;
-	/* All but the type and the time, which is 0 in the reply. */
+	/* All fields but the type and the time, which is 0 in the reply. */
 #pragma unroll
 	for (__u32 i = 0; i < 2 + words; i++)
 		sum += lw_halves(*(const __u64 *)(p + 8 * i));
@@ -162,7 +164,7 @@ static __always_inline enum lw_verdict lw_classic_response(struct lw_ctx *c, __u
 	sum += LW_CLASSIC_ACK - LW_CLASSIC_RESP;
 	p[0] = LW_CLASSIC_ACK;
 	*(__u64 *)(p + LW_CLASSIC_RN + 8 * words + 8) = 0;
-	lw_turn_round(&c->frame, sum);
+	lw_swap_and_close(&c->frame, sum);
 	return LW_REPLY_CLASSIC_ACK;
 }
 

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Comparison of tags in constant time. Without the barriers clang turns a combined difference into one branch for each half, and
- * moves what only the second half needs behind the first. A test holds the compiled programs to it (`compare_test.rs`).
+ * Comparison of tags in constant time. Without the barriers clang turns a combined difference into one branch per
+ * half, and moves work for the second half behind the first branch. A test checks the compiled programs
+ * (`compare_test.rs`).
  */
 #ifndef LW_COMPARE_H
 #define LW_COMPARE_H
 
 #include <linux/types.h>
 
-/* The compiler knows nothing of the value any more, and so must have made it. */
+/* Hides the value from the compiler, which therefore must compute it. */
 #define LW_BARRIER(value) asm volatile("" : "+r"(value))
 
 /* 0 if the tags are equal. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * DATA_UP at the sealed gate (LAP/1 1.4.7): verify, mark the number, take the LAP header out. In a program of its own,
- * for the other's stack is full; the steps are global functions, which the kernel verifies apart, and which find their
- * way into the packet again.
+ * DATA_UP at the sealed gate (LAP/1 1.4.7): verifies the message, marks its number and removes the LAP header. A
+ * separate program, because the stack of the other one is full. The steps are global functions, which the kernel
+ * verifies separately and which locate their position in the packet again.
  */
 #ifndef LW_DATA_H
 #define LW_DATA_H
@@ -10,7 +10,7 @@
 #include "lw_forward.h"
 #include "lw_gate.h"
 
-/* What a sealed payload may have, and the frame of a 9,000-byte link with it. */
+/* Maximum sealed payload; the frame of a 9,000-byte link fits. */
 #define LW_SEALED_MAX 9000
 #define LW_SEALED_WORDS (LW_SEALED_MAX / 8)
 #define LW_WINDOW 24
@@ -43,15 +43,14 @@ static __always_inline void lw_data_begin(struct lw_sip *s, const struct lw_seal
 }
 
 /*
- * The tag of the payload, `bytes` of it, behind the LAP header that begins `at` bytes into the packet; 0 if the packet
- * ends before. A global function, so that the kernel's verifier walks the loop once, and not for every way that leads
- * to it.
+ * The tag of `bytes` bytes of payload after the LAP header at offset `at` of the packet; 0 if the packet ends before.
+ * A global function, so that the kernel's verifier processes the loop once and not for every path that leads to it.
  */
 __noinline int lw_data_tag(struct xdp_md *ctx, __u32 at, __u32 bytes, struct lw_seal_input *in)
 {
 	if (!in)
 		return 0;
-	/* Masks, for clang would compare a copy, of which the kernel's verifier learns nothing. */
+	/* Masks, because clang would compare a copy, from which the kernel's verifier learns nothing. */
 	at &= 127;
 	bytes &= 16383;
 	__u8 *p = (void *)(long)ctx->data + (at + LW_DATA_HEADER), *end = (void *)(long)ctx->data_end;
@@ -63,7 +62,7 @@ __noinline int lw_data_tag(struct xdp_md *ctx, __u32 at, __u32 bytes, struct lw_
 	for (__u32 i = 0; i < LW_SEALED_WORDS; i++) {
 		if (i >= words)
 			break;
-		/* Or clang would move the check to another pointer. */
+		/* Prevents clang from moving the check to another pointer. */
 		asm volatile("" : "+r"(p));
 		if (p + 8 > end)
 			return 0;
@@ -71,7 +70,7 @@ __noinline int lw_data_tag(struct xdp_md *ctx, __u32 at, __u32 bytes, struct lw_
 		p += 8;
 	}
 	if (bytes & 7) {
-		/* The last eight bytes, of which those hashed already, or of the header, are shifted out. */
+		/* The last eight bytes; those already hashed, or of the header, are shifted out. */
 		__u8 *last = (void *)(long)ctx->data + (at + LW_DATA_HEADER - 8 + bytes);
 
 		asm volatile("" : "+r"(last));
@@ -84,7 +83,7 @@ __noinline int lw_data_tag(struct xdp_md *ctx, __u32 at, __u32 bytes, struct lw_
 	return 1;
 }
 
-/* The window after accepting `seq`, 0 if it was seen or is too old; no window that has accepted anything is 0. */
+/* The window after accepting `seq`; 0 if it was seen or is too old. A window that accepted a number is never 0. */
 static __always_inline __u64 lw_window_accept(__u64 window, __u32 seq)
 {
 	__u32 top = window >> 24;
@@ -103,7 +102,7 @@ static __always_inline __u64 lw_window_accept(__u64 window, __u32 seq)
 	return window | 1ULL << back;
 }
 
-/* Marks the number. Of two CPUs with one number, one gets LW_PASS_DATA. */
+/* Marks the number. If two CPUs have the same number, one gets LW_PASS_DATA. */
 static __always_inline enum lw_verdict lw_window_mark(struct lw_line *line, __u64 window, __u32 seq)
 {
 #pragma unroll
@@ -123,10 +122,10 @@ static __always_inline enum lw_verdict lw_window_mark(struct lw_line *line, __u6
 	return LW_DROP_SEQUENCE;
 }
 
-/* What the IP header says; the addresses as 16 bytes. */
+/* Fields of the IP header; the addresses as 16 bytes. */
 struct lw_route {
 	__u64 src[2], dst[2];
-	__u32 room; /* bytes behind the IP header */
+	__u32 room; /* bytes after the IP header */
 };
 
 static __always_inline int lw_route_of(void *data, void *end, __u32 ip_at, __u32 is6, struct lw_route *r)
@@ -156,8 +155,8 @@ static __always_inline int lw_route_of(void *data, void *end, __u32 ip_at, __u32
 }
 
 /*
- * Adds `by` to the lengths in the IP and UDP headers, and changes the IPv4 checksum for it (RFC 1624): a wrong one
- * stays wrong. `udp` is checked by the caller.
+ * Adds `by` to the lengths in the IP and UDP headers, and updates the IPv4 checksum (RFC 1624): a wrong one stays
+ * wrong. The caller has checked `udp`.
  */
 static __always_inline int lw_change_lengths(void *data, void *end, __u32 ip_at, __u32 is6, struct lw_udp *udp,
 					     __s32 by)
@@ -182,7 +181,10 @@ static __always_inline int lw_change_lengths(void *data, void *end, __u32 ip_at,
 	return 1;
 }
 
-/* Moves the headers, `bytes` of them, behind by the LAP header's length: from the end, for the two overlap. */
+/*
+ * Moves `bytes` bytes of headers back by the length of the LAP header, starting at the end, because source and
+ * destination overlap.
+ */
 static __always_inline int lw_move_headers(void *data, void *end, const __u32 bytes)
 {
 	if (data + bytes + LW_DATA_HEADER > end)
@@ -197,8 +199,8 @@ static __always_inline int lw_move_headers(void *data, void *end, const __u32 by
 }
 
 /*
- * Takes the LAP header out. What stood behind the packet, `room` bytes behind the IP header, is cut off, for it is under
- * no tag. 0 if the packet is not what it was.
+ * Removes the LAP header. Data after the packet, `room` bytes after the IP header, is cut off, because no tag covers
+ * it. Returns 0 if the packet has changed.
  */
 __noinline int lw_strip(struct xdp_md *ctx, __u32 ip_at, __u32 is6, __u32 room)
 {
@@ -223,7 +225,7 @@ __noinline int lw_strip(struct xdp_md *ctx, __u32 ip_at, __u32 is6, __u32 room)
 		return 0;
 	udp->dst = port;
 	if (udp->checksum || is6) {
-		/* The length stands in the pseudo header, too. lw_fold() complements: what it gives is taken away. */
+		/* The length is also in the pseudo header. lw_fold() returns a complement, so its result is subtracted. */
 		__u64 sum = (__u64)(__u16)~udp->checksum + lw_fold(taken) + 2ULL * (__u16)~old + (__u16)~old_port +
 			    2ULL * udp->length + port;
 		__u16 checksum = lw_fold(sum);
@@ -249,7 +251,8 @@ __noinline int lw_strip(struct xdp_md *ctx, __u32 ip_at, __u32 is6, __u32 room)
 }
 
 /*
- * A DATA_UP whose header wire::parse would accept. `ip_at` is where the IP header is, `length` the UDP payload's.
+ * A DATA_UP whose header wire::parse would accept. `ip_at` is the offset of the IP header, `length` that of the UDP
+ * payload.
  */
 __noinline int lw_data_up(struct xdp_md *ctx, __u32 ip_at, __u32 is6, __u32 length)
 {
@@ -286,15 +289,18 @@ __noinline int lw_data_up(struct xdp_md *ctx, __u32 ip_at, __u32 is6, __u32 leng
 		return LW_DROP_REVOKED;
 	if (commit & LW_BUSY)
 		return LW_DROP_BUSY;
-	/* Before session id and key: if the session is replaced meanwhile, the swap below fails by the generation. */
+	/*
+	 * Read before session id and key: if the session is replaced in between, the swap below fails because of the
+	 * generation.
+	 */
 	__u64 window = lw_ordered_load(&line->window);
 	__u64 session_id = lw_ordered_load(&line->session_id);
 	struct lw_session *session = lw_at(&sessions, line->slot);
 
 	if (!session || !session_id || session_id != m->session_id)
 		return LW_DROP_SESSION;
-	if (LW_READ(line->lease_until_s) <= now_s)
-		return LW_DROP_GATE_LEASE;
+	if (LW_READ(line->session_until_s) <= now_s)
+		return LW_DROP_SESSION_EXPIRED;
 	if ((session->addr[0] ^ r.src[0]) | (session->addr[1] ^ r.src[1]))
 		return LW_DROP_SOURCE;
 	__u64 seq = bpf_be64_to_cpu(m->seq);
@@ -316,7 +322,7 @@ __noinline int lw_data_up(struct xdp_md *ctx, __u32 ip_at, __u32 is6, __u32 leng
 			lw_emit(&c, LW_EVENT_WRONG_TAG, line->device_id, commit >> LW_IDX_SHIFT, r.src);
 		return LW_DROP_TAG;
 	}
-	/* All of the above is of one session only if no winner came in between. */
+	/* The values above belong to one session only if no winner came in between. */
 	if (lw_ordered_load(&line->commit) != commit || LW_READ(line->session_id) != session_id)
 		return LW_DROP_BUSY;
 	return lw_window_mark(line, window, seq);
@@ -339,7 +345,7 @@ static __always_inline enum lw_verdict lw_sealed(struct lw_ctx *c)
 	if (verdict != LW_DROP_NOT_SEALED)
 		return verdict;
 	__u32 is6 = f->is6, length = f->payload_length;
-	/* By the tags: pointers would have to be subtracted, which the kernel's verifier forbids where clang does it. */
+	/* Computed from the tags: the kernel's verifier forbids the pointer subtraction that clang would emit. */
 	__u32 ip_at = sizeof(struct lw_eth) + f->tags * sizeof(struct lw_vlan);
 
 	verdict = lw_data_up(c->frame.xdp, ip_at, is6, length);
@@ -348,7 +354,7 @@ static __always_inline enum lw_verdict lw_sealed(struct lw_ctx *c)
 	return lw_strip(c->frame.xdp, ip_at, is6, length + sizeof(struct lw_udp)) ? LW_PASS_DATA : LW_DROP_TRUNCATED;
 }
 
-static __always_inline enum lw_verdict lw_judge_sealed(struct lw_ctx *c)
+static __always_inline enum lw_verdict lw_check_sealed(struct lw_ctx *c)
 {
 	enum lw_kind kind = lw_parse(&c->frame);
 
@@ -359,8 +365,8 @@ static __always_inline enum lw_verdict lw_judge_sealed(struct lw_ctx *c)
 			return lw_sealed(c);
 		if (c->frame.local && (port == cfg.lap_port || (cfg.classic_port && port == cfg.classic_port)) &&
 		    lw_is_addressed(c)) {
-			bpf_tail_call(c->frame.xdp, &kept_programs, LW_KEPT_GATEWAY);
-			/* The table is empty: somebody has removed its pin, and the process has ended. */
+			bpf_tail_call(c->frame.xdp, &kept_programs, LW_PINNED_GATEWAY);
+			/* The table is empty: its pin was removed, and the process has ended. */
 			return LW_DROP_STOPPED;
 		}
 	}
@@ -371,7 +377,7 @@ static __always_inline enum lw_verdict lw_judge_sealed(struct lw_ctx *c)
 	}
 	enum lw_verdict verdict = lw_gate_any(c, kind);
 
-	return lw_note_dropped(c, kind, verdict ? verdict : LW_DROP_GATE);
+	return lw_count_dropped(c, kind, verdict ? verdict : LW_DROP_GATE);
 }
 
 static __always_inline int lw_sealed_gateway(struct xdp_md *ctx)
@@ -384,7 +390,7 @@ static __always_inline int lw_sealed_gateway(struct xdp_md *ctx)
 	if (!c.cpu || !c.control)
 		return XDP_DROP;
 	lw_clock(&c);
-	enum lw_verdict verdict = lw_judge_sealed(&c);
+	enum lw_verdict verdict = lw_check_sealed(&c);
 
 	lw_count(c.cpu, verdict);
 	if (verdict == LW_PASS_DATA && lw_forwards)

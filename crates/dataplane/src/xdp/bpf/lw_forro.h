@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Forró (Coutinho, Passos, Grados Vásquez, de Mendonça, de Sousa, Borges: Latin Dances Reloaded, Journal of Cryptology
- * 2023): a block of 64 bytes from 16 words. `linewarden-forro` is the same for user space and says what may be
- * expected of it. Words are those of the machine that runs this; the callers are little-endian only.
+ * Forró (Coutinho, Passos, Grados Vásquez, de Mendonça, de Sousa, Borges: Latin Dances Reloaded, Journal of
+ * Cryptology 2023): a block of 64 bytes from 16 words. `linewarden-forro` is the user-space equivalent and documents
+ * its security. Words have native byte order; all callers are little-endian.
  *
- * The pollen word chains the quarter rounds: nothing of the next can begin before this one has ended. A quarter round is
- * 12 operations deep where a rotation is one; where it is shift, shift and or it is 15, which 56 times are 840 steps, one
- * after the other. lw_forro_chained() makes it 12 again, with more operations beside them. All else (copies, spills to the
- * stack) hides behind the chain, and so do other blocks.
+ * The pollen word chains the quarter rounds: the next one cannot begin before this one has ended. A quarter round is
+ * 12 dependent operations if a rotation is one instruction. With shift, shift and or it is 15, and 56 quarter rounds
+ * are 840 dependent steps. lw_forro_chained() reduces it to 12 again, with more independent operations. All other
+ * work (copies, spills to the stack, other blocks) overlaps with the chain.
  */
 #ifndef LW_FORRO_H
 #define LW_FORRO_H
@@ -15,12 +15,12 @@
 #include <linux/types.h>
 #include <bpf/bpf_helpers.h>
 
-/* Pairs of a column round and a diagonal round. 6 and 10 rounds are there to be measured, not to be used. */
+/* Pairs of a column round and a diagonal round. 6 and 10 rounds are for measurement only. */
 #define LW_FORRO6 3
 #define LW_FORRO10 5
 #define LW_FORRO14 7
 
-/* Where a matrix has its counter: words 4 and 5. */
+/* Position of a matrix's counter: words 4 and 5. */
 #define LW_FORRO_COUNTER 4
 
 #define LW_ROTL32(x, n) (((x) << (n)) | ((x) >> (32 - (n))))
@@ -41,10 +41,13 @@
 		(a) = LW_ROTL32((a), 8);  \
 	} while (0)
 
-/* Keeps clang from seeing what a word is made of: it would add in another order, and a shorter program is a longer chain. */
+/*
+ * Hides the composition of a word from clang, which would otherwise reorder additions: a shorter program is a longer
+ * chain.
+ */
 #define LW_OPAQUE(x) asm("" : "+w"(x))
 
-/* (x << n), where nobody sees that. */
+/* (x << n), hidden from the compiler. */
 static __always_inline __u32 lw_high(__u32 x, const int n)
 {
 	x <<= n;
@@ -52,7 +55,7 @@ static __always_inline __u32 lw_high(__u32 x, const int n)
 	return x;
 }
 
-/* x + y, likewise. */
+/* x + y, hidden from the compiler. */
 static __always_inline __u32 lw_plus(__u32 x, __u32 y)
 {
 	x += y;
@@ -61,9 +64,9 @@ static __always_inline __u32 lw_plus(__u32 x, __u32 y)
 }
 
 /*
- * x + rotl(y + z, n), of which `z` comes last, in three steps after it instead of four. A rotated word is a sum of three,
- * (y << n) + (z << n) + ((y + z) >> (32 - n)): the first two are at hand when the third is shifted. The rotated word
- * itself, in *turned, is not waited for.
+ * x + rotl(y + z, n), where `z` is available last, in three steps after it instead of four. A rotated word is a sum
+ * of three terms, (y << n) + (z << n) + ((y + z) >> (32 - n)): the first two are available when the third is shifted.
+ * The rotated word itself, in *turned, is not on the chain.
  */
 static __always_inline __u32 lw_plus_turned(__u32 x, __u32 y, __u32 z, const int n, __u32 *turned)
 {
@@ -75,13 +78,13 @@ static __always_inline __u32 lw_plus_turned(__u32 x, __u32 y, __u32 z, const int
 	return lw_plus(lw_plus(lw_plus(x, high_y), high_z), low);
 }
 
-/* The sum of which the pollen of the next quarter round is the rotation by 8; the later one of the two is `late`. */
-struct lw_pollen {
+/* The sum whose rotation by 8 is the pollen of the next quarter round; `late` is the later of the two terms. */
+struct lw_forro_chain {
 	__u32 early, late;
 };
 
-/* LW_FORRO_QUARTER, whose pollen `e` is p, rotated; the rotation of `a` is left to the next. */
-static __always_inline void lw_forro_chained(__u32 *a, __u32 *b, __u32 *c, __u32 *d, __u32 *e, struct lw_pollen *p)
+/* LW_FORRO_QUARTER with the pollen `e` given by p, rotated. The rotation of `a` is left to the next quarter round. */
+static __always_inline void lw_forro_chained(__u32 *a, __u32 *b, __u32 *c, __u32 *d, __u32 *e, struct lw_forro_chain *p)
 {
 	*d = lw_plus_turned(*d, p->early, p->late, 8, e);
 	*c ^= *d;
@@ -93,11 +96,11 @@ static __always_inline void lw_forro_chained(__u32 *a, __u32 *b, __u32 *c, __u32
 	p->late = *b;
 }
 
-/* `rounds` is one of LW_FORRO6, 10 and 14. All indices are constants, so that the words are registers, not memory. */
+/* `rounds` is one of LW_FORRO6, 10 and 14. All indices are constants, so that words are kept in registers. */
 static __always_inline void lw_forro_permute(__u32 m[16], const int rounds)
 {
-	/* The first pollen is no rotation yet. */
-	struct lw_pollen p = { LW_ROTL32(m[3], 24), 0 };
+	/* The first pollen is not rotated yet. */
+	struct lw_forro_chain p = { LW_ROTL32(m[3], 24), 0 };
 
 #pragma unroll
 	for (int i = 0; i < rounds; i++) {
@@ -126,12 +129,12 @@ static __always_inline void lw_forro_quarter(volatile __u32 m[16], int ia, int i
 }
 
 /*
- * Two matrices side by side, or four. Volatile, that they stay where they are: spilled by the compiler, each of the words would
- * take eight bytes, and four matrices no longer fit the stack.
+ * Two or four matrices in parallel. Volatile, so that they stay in place: spilled by the compiler, each word would
+ * take eight bytes, and four matrices would not fit the stack.
  */
 static __always_inline void lw_forro_permute_wide(volatile __u32 m[][16], const int rounds, const int width)
 {
-	/* Written out: clang leaves a loop of two as a loop, and its addresses wait in registers. */
+	/* Written out: clang keeps a loop of two, and its addresses occupy registers. */
 #define LW_LANES(a, b, c, d, e)                                        \
 	do {                                                           \
 		lw_forro_quarter(m[0], a, b, c, d, e);                 \
@@ -156,8 +159,8 @@ static __always_inline void lw_forro_permute_wide(volatile __u32 m[][16], const 
 }
 
 /*
- * The block of any 16 words. Without the constants it is not Forró, and nothing that is known of Forró's security holds;
- * p4dra-classic (LAP/1 3.1) is such a use. `matrix` may lie in a map; it is read again for the feed-forward.
+ * The block of any 16 words. Without the constants this is not Forró, and Forró's security results do not apply;
+ * p4dra-classic (LAP/1 3.1) uses it in this way. `matrix` may be in a map; it is read again for the feed-forward.
  */
 static __always_inline void lw_forro_matrix_block(const __u32 matrix[16], __u32 out[16], const int rounds)
 {
@@ -200,7 +203,10 @@ static __always_inline void lw_forro_block(const __u32 key[8], __u64 counter, co
 	lw_forro_matrix_block(matrix, out, rounds);
 }
 
-/* A key from a key and 16 bytes that need not be secret, as HChaCha20: the permuted words without the feed-forward. */
+/*
+ * Derives a key from a key and 16 bytes that need not be secret, like HChaCha20: the permuted words without the
+ * feed-forward.
+ */
 static __always_inline void lw_hforro14(const __u32 key[8], const __u32 input[4], __u32 out[8])
 {
 	__u32 m[16];

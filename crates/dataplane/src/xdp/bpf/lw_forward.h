@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Forwarding of opened datagrams without the network stack: by its routes and neighbours, out of the interfaces that
- * the operator has named. Whatever is not plain goes to the stack, with its packet untouched.
+ * Forwards opened datagrams without the network stack, by its routes and neighbors, through the interfaces that the
+ * operator has named. All other packets go to the stack unchanged.
  */
 #ifndef LW_FORWARD_H
 #define LW_FORWARD_H
@@ -11,7 +11,10 @@
 #define LW_AF_INET 2
 #define LW_AF_INET6 10
 
-/* Interfaces that may be sent out of, by their number. Never one of the devices' side: there it would leave unsealed. */
+/*
+ * Interfaces to which datagrams may be sent, by index. Never one of the devices' side, where they would leave
+ * unsealed.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_DEVMAP_HASH);
 	__uint(max_entries, 64);
@@ -22,7 +25,7 @@ struct {
 /* Not 0: `forward` is not empty. */
 __u32 lw_forwards;
 
-/* Asks the routes; 1 if the way is plain. */
+/* Looks up the route. Returns 1 if the packet can be forwarded. */
 static __always_inline int lw_route4(struct xdp_md *ctx, struct lw_ip4 *ip, struct bpf_fib_lookup *fib)
 {
 	fib->family = LW_AF_INET;
@@ -43,7 +46,7 @@ static __always_inline int lw_route6(struct xdp_md *ctx, struct lw_ip6 *ip, stru
 	return ip->hop_limit > 1 && bpf_fib_lookup(ctx, fib, sizeof(*fib), 0) == BPF_FIB_LKUP_RET_SUCCESS;
 }
 
-/* Whether the frame is for the very interface that it came in by. */
+/* Whether the frame is addressed to the interface on which it arrived. */
 static __always_inline int lw_is_routed_here(struct xdp_md *ctx, const struct lw_eth *eth)
 {
 	__u32 zero = 0;
@@ -53,7 +56,7 @@ static __always_inline int lw_is_routed_here(struct xdp_md *ctx, const struct lw
 	return port && LW_READ(port->mac[0]) == lw_mac(eth->dst);
 }
 
-/* What XDP does with a packet whose seal was taken off. */
+/* The XDP action for an opened datagram. */
 __noinline int lw_forward(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
@@ -62,7 +65,7 @@ __noinline int lw_forward(struct xdp_md *ctx)
 	struct lw_ip6 *ip6 = (struct lw_ip6 *)(eth + 1);
 	struct bpf_fib_lookup fib = { .l4_protocol = LW_PROTO_UDP, .ifindex = ctx->ingress_ifindex };
 
-	/* VLANs and bridges are the stack's. */
+	/* VLANs and bridges are left to the stack. */
 	if ((void *)(ip4 + 1) > end || !lw_is_routed_here(ctx, eth))
 		return XDP_PASS;
 	int is6 = eth->type == LW_ETH_P_IPV6;
@@ -80,7 +83,7 @@ __noinline int lw_forward(struct xdp_md *ctx)
 	if (is6) {
 		ip6->hop_limit--;
 	} else {
-		/* RFC 1141: the checksum grows by what the TTL loses. */
+		/* RFC 1141: the checksum grows by the decrease of the TTL. */
 		__u32 sum = ip4->checksum + bpf_htons(0x0100);
 
 		ip4->checksum = sum + (sum >= 0xffff);

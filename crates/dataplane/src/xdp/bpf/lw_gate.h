@@ -6,19 +6,21 @@
 #include "lw_always.h"
 #include "lw_lap.h"
 
-/* What the gate says of a sender by one entry of the binding table: 0 when the entry does not mean the sender. */
+/* The gate's verdict on a sender by one entry of the binding table: 0 if the entry does not refer to the sender. */
 static __always_inline enum lw_verdict lw_sender_by(__u64 entry, const struct lw_key *key, __u32 now_s)
 {
 	struct lw_line *line = lw_line_at((__u32)entry - 1);
 	struct lw_session *session = line ? lw_at(&sessions, line->slot) : NULL;
 
 	if (!line || !session || LW_READ(line->commit) & (LW_REVOKED | LW_BUSY) || !LW_READ(line->session_id) ||
-	    !lw_carries(session, key))
+	    !lw_session_matches(session, key))
 		return 0;
-	return LW_READ(line->lease_until_s) > now_s ? LW_PASS_SESSION : LW_DROP_GATE_LEASE;
+	return LW_READ(line->session_until_s) > now_s ? LW_PASS_SESSION : LW_DROP_SESSION_EXPIRED;
 }
 
-/* All entries of the sender's fingerprint, when the first look found none that means it. A global function: rare. */
+/*
+ * Checks all entries with the sender's fingerprint, after the first one did not refer to it. A global function: rare.
+ */
 __noinline int lw_sender_slow(struct lw_key *key, __u32 now_s)
 {
 	if (!key)
@@ -63,7 +65,7 @@ static __always_inline enum lw_verdict lw_sender(struct lw_ctx *c)
 	return lw_sender_slow(&key, now_s);
 }
 
-/* What every gate that is not off says without a look at the sender: 0 if it matters who that is. */
+/* Verdicts of every enabled gate that do not depend on the sender: 0 if the sender decides. */
 static __always_inline enum lw_verdict lw_gate_any(struct lw_ctx *c, enum lw_kind kind)
 {
 	switch (kind) {
@@ -86,8 +88,8 @@ static __always_inline enum lw_verdict lw_gate_any(struct lw_ctx *c, enum lw_kin
 	return kind == LW_KIND_UDP && c->frame.udp->dst == cfg.lap_port ? LW_DROP_GATE_PORT : 0;
 }
 
-/* Counts what is not IP and was dropped, and tells it apart from what is. */
-static __always_inline enum lw_verdict lw_note_dropped(struct lw_ctx *c, enum lw_kind kind, enum lw_verdict verdict)
+/* Counts dropped non-IP frames. */
+static __always_inline enum lw_verdict lw_count_dropped(struct lw_ctx *c, enum lw_kind kind, enum lw_verdict verdict)
 {
 	if (verdict < 32 || (kind != LW_KIND_ARP && kind != LW_KIND_OTHER))
 		return verdict;
@@ -99,7 +101,7 @@ static __always_inline enum lw_verdict lw_gate(struct lw_ctx *c, enum lw_kind ki
 {
 	enum lw_verdict verdict = lw_gate_any(c, kind);
 
-	return lw_note_dropped(c, kind, verdict ? verdict : lw_sender(c));
+	return lw_count_dropped(c, kind, verdict ? verdict : lw_sender(c));
 }
 
 #endif

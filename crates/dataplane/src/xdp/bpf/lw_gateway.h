@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* One frame in, one verdict out: the order of docs/protocols.md 1.4.12. */
+/* One frame in, one verdict out, in the order of docs/protocols.md 1.4.12. */
 #ifndef LW_GATEWAY_H
 #define LW_GATEWAY_H
 
 #include "lw_classic.h"
 #include "lw_gate.h"
 
-static __always_inline enum lw_verdict lw_judge(struct lw_ctx *c)
+static __always_inline enum lw_verdict lw_check(struct lw_ctx *c)
 {
 	/*
-	 * The frame stays in memory. If clang held it in registers, each return of the parser would set and spill every field that it
-	 * had not found.
+	 * Keeps the frame in memory. If clang kept it in registers, each return of the parser would set and spill every
+	 * field that it had not found.
 	 */
 	asm volatile("" : : "r"(&c->frame) : "memory");
 	enum lw_kind kind = lw_parse(&c->frame);
@@ -48,10 +48,10 @@ static __always_inline int lw_gateway(struct xdp_md *ctx)
 	if (!c.cpu || !c.control)
 		return XDP_DROP;
 	lw_clock(&c);
-	enum lw_verdict verdict = lw_judge(&c);
+	enum lw_verdict verdict = lw_check(&c);
 
 	lw_count(c.cpu, verdict);
-	/* Numbers below 16 pass and below 32 reply; verdict.rs keeps it so, and a test holds it to that. */
+	/* Verdicts below 16 pass and below 32 reply. verdict.rs ensures this, and a test checks it. */
 	if (verdict < 16)
 		return XDP_PASS;
 	return verdict < 32 ? XDP_TX : XDP_DROP;

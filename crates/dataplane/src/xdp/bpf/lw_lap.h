@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* LAP/1 1.3, 1.4: REQUEST and RESPONSE, in the order of checks that docs/protocols.md fixes. */
+/* LAP/1 1.3, 1.4: REQUEST and RESPONSE, in the order of checks of docs/protocols.md. */
 #ifndef LW_LAP_H
 #define LW_LAP_H
 
@@ -46,7 +46,7 @@ struct lw_response {
 	__u64 h0, device_id, nonce[2], idx_gateway, fresh, tag[2];
 };
 struct lw_ack {
-	__u64 h0, device_id, idx_lease, session_id, tag[2], seen_ip[2];
+	__u64 h0, device_id, idx_lifetime, session_id, tag[2], seen_ip[2];
 };
 struct lw_nak {
 	__u64 h0, device_id, idx_reason, zero[5];
@@ -77,12 +77,12 @@ static __always_inline int lw_is_fresh(const struct lw_ctx *c, __u64 fresh)
 	return fresh && (fresh == LW_READ(c->control->fresh_current) || fresh == LW_READ(c->control->fresh_previous));
 }
 
-/* Fresh values are younger than 16 s, or nothing is answered (LAP/1 1.4.1). */
+/* No message is answered if the fresh value is 16 s old (LAP/1 1.4.1). */
 static __always_inline int lw_is_stopped(const struct lw_ctx *c)
 {
 	__u64 at = LW_READ(c->control->fresh_at_ns);
 
-	/* The clock may be a jiffy behind the one that user space read. */
+	/* The clock may lag one jiffy behind the one that user space read. */
 	return !LW_READ(c->control->fresh_current) || (c->cpu->clock_ns > at && c->cpu->clock_ns - at > LW_FRESH_NS_MAX);
 }
 
@@ -131,7 +131,10 @@ static __always_inline enum lw_verdict lw_request(struct lw_ctx *c, struct lw_re
 
 	if (!line)
 		return lw_unknown(c, m->device_id, 0);
-	/* All that does not need the line, while it comes from memory. A frame that is dropped may be turned as well. */
+	/*
+	 * Work that does not need the line, while the line is loaded from memory. The headers of a frame that is dropped may
+	 * be swapped as well.
+	 */
 	__u64 headers = lw_turn_headers(&c->frame);
 	__u64 commit = LW_READ(line->commit);
 	__u32 idx = commit >> LW_IDX_SHIFT;
@@ -148,7 +151,7 @@ static __always_inline enum lw_verdict lw_request(struct lw_ctx *c, struct lw_re
 	__u64 key[2] = { LW_READ(line->auth_key[0]), LW_READ(line->auth_key[1]) };
 	__u64 challenge = LW_READ(line->challenge);
 
-	/* A winner on another CPU may have put the next row in between: then these words do not belong together. */
+	/* A winner on another CPU may have installed the next row in between. Then these words do not belong together. */
 	if (LW_READ(line->commit) != commit)
 		return LW_DROP_BUSY;
 	__u64 fresh = LW_READ(c->control->fresh_current);
@@ -197,15 +200,15 @@ static __always_inline void lw_session_key(const __u64 key[2], const __u64 tag[2
 	lw_sip_finish(&s, 3, session_key);
 }
 
-/* ACK.tag = F(session_key, H0, idx || lease_s, session_id, seen_ip). */
-static __always_inline void lw_ack_tag(const __u64 session_key[2], __u64 idx_lease, __u64 session_id,
+/* ACK.tag = F(session_key, H0, idx || session_lifetime_s, session_id, seen_ip). */
+static __always_inline void lw_ack_tag(const __u64 session_key[2], __u64 idx_lifetime, __u64 session_id,
 				       const __u64 seen_ip[2], __u64 tag[2])
 {
 	struct lw_sip s;
 
 	lw_sip_init(&s, session_key[0], session_key[1]);
 	lw_sip_word(&s, LW_H0(LW_ACK, 0));
-	lw_sip_word(&s, idx_lease);
+	lw_sip_word(&s, idx_lifetime);
 	lw_sip_word(&s, session_id);
 	lw_sip_word(&s, seen_ip[0]);
 	lw_sip_word(&s, seen_ip[1]);
@@ -214,26 +217,26 @@ static __always_inline void lw_ack_tag(const __u64 session_key[2], __u64 idx_lea
 
 /* Writes the ACK over the RESPONSE. */
 static __always_inline void lw_ack(struct lw_ctx *c, struct lw_response *m, const __u64 session_key[2], __u32 idx,
-				   __u32 lease_s, const __u64 addr[2])
+				   __u32 session_lifetime_s, const __u64 addr[2])
 {
 	struct lw_ack *reply = (struct lw_ack *)m;
-	__u64 idx_lease = (__u64)bpf_htonl(lease_s) << 32 | bpf_htonl(idx);
+	__u64 idx_lifetime = (__u64)bpf_htonl(session_lifetime_s) << 32 | bpf_htonl(idx);
 	__u64 session_id = m->tag[0], tag[2];
 
-	lw_ack_tag(session_key, idx_lease, session_id, addr, tag);
+	lw_ack_tag(session_key, idx_lifetime, session_id, addr, tag);
 	reply->h0 = LW_H0(LW_ACK, 0);
-	reply->idx_lease = idx_lease;
+	reply->idx_lifetime = idx_lifetime;
 	reply->session_id = session_id;
 	reply->tag[0] = tag[0];
 	reply->tag[1] = tag[1];
 	reply->seen_ip[0] = addr[0];
 	reply->seen_ip[1] = addr[1];
-	lw_turn_round(&c->frame, lw_sum((__u64 *)reply));
+	lw_swap_and_close(&c->frame, lw_sum((__u64 *)reply));
 }
 
 /*
- * Stores that must come in order. Where the CPU keeps stores and loads in order (x86) a plain one does: only the
- * winner takes rows and sets the session id, and user space writes a row only where it is absent.
+ * Stores that must stay in order. If the CPU orders stores and loads (x86), a plain store suffices: only the winner
+ * takes rows and sets the session id, and user space writes a row only where it is absent.
  */
 static __always_inline void lw_ordered_store(__u64 *to, __u64 value)
 {
@@ -253,7 +256,7 @@ static __always_inline __u64 lw_take(__u64 *from)
 	return value;
 }
 
-/* The row into the line, or zeros: what is returned is whether there is one. */
+/* Moves the row into the line, or clears the line's row. Returns whether there is a row. */
 static __always_inline int lw_next_row(struct lw_line *line, struct lw_row *row)
 {
 	__u64 last = lw_take(&row->auth_key[1]);
@@ -272,7 +275,7 @@ static __always_inline int lw_next_row(struct lw_line *line, struct lw_row *row)
 	return 1;
 }
 
-/* The row `low_rows` ahead of `idx`: when it is absent, rows are low. */
+/* The row `low_rows` after `idx`: if it is absent, rows are low. */
 static __always_inline struct lw_row *lw_low_row(__u32 slot, __u32 idx, __u32 low_rows)
 {
 	__u32 place = idx % cfg.ring + low_rows;
@@ -280,7 +283,7 @@ static __always_inline struct lw_row *lw_low_row(__u32 slot, __u32 idx, __u32 lo
 	return lw_at(&rows, slot * cfg.ring + (place < cfg.ring ? place : place - cfg.ring));
 }
 
-/* Whether user space should act: `low` is the row that lw_low_row() gave. */
+/* Whether user space must act. `low` is the row from lw_low_row(). */
 static __always_inline int lw_is_low(const struct lw_control *control, const struct lw_row *low, __u64 commit)
 {
 	const struct lw_live *live = lw_live(control);
@@ -291,7 +294,7 @@ static __always_inline int lw_is_low(const struct lw_control *control, const str
 	return credit != LW_UNLIMITED && credit >> LW_CREDIT_SHIFT <= LW_READ(live->low_credit);
 }
 
-/* Where a RESPONSE comes from: what a session is bound to. */
+/* The origin of a RESPONSE, to which a session is bound. */
 struct lw_origin {
 	__u64 addr[2];
 	__u64 mac;
@@ -312,7 +315,7 @@ static __always_inline void lw_origin(const struct lw_ctx *c, struct lw_origin *
 	o->port = f->udp->src;
 }
 
-/* 0 if the session is bound to the origin, the BOUND flag apart when `flag` is 0. */
+/* 0 if the session is bound to the origin. The BOUND flag is ignored if `flag` is 0. */
 static __always_inline __u64 lw_differs(const struct lw_session *session, const struct lw_origin *o, int flag)
 {
 	__u64 vlan = (session->vlan[0] ^ o->vlan[0]) | (session->vlan[1] ^ o->vlan[1]);
@@ -334,46 +337,51 @@ static __always_inline void lw_bind_session(struct lw_session *session, const st
 }
 
 /*
- * Gives up what the line at `place` holds for where its session was bound and will not be: without this a device that
- * comes from ever new addresses would fill the tables. A global function, which has a stack of its own.
+ * Removes the bindings of the line's previous session that the new one does not reuse. Otherwise a device with
+ * ever-changing addresses would fill the tables. A global function with its own stack.
  */
-__noinline int lw_leave(struct lw_session *session, struct lw_origin *o, __u32 place)
+__noinline int lw_release_bindings(struct lw_session *session, struct lw_origin *o, __u32 place)
 {
 	if (!session || !o)
 		return 0;
 	struct lw_key old = { .a = session->addr[0], .b = session->addr[1] };
 
 	if ((old.a | old.b) && ((old.a ^ o->addr[0]) | (old.b ^ o->addr[1])))
-		lw_binding_leave(&old, place);
+		lw_binding_release(&old, place);
 	if (!(session->vlan[0] & LW_BOUND))
 		return 0;
 	__u16 vlan[2] = { session->vlan[0] & ~LW_BOUND, session->vlan[1] };
 	__u64 moved = (lw_mac(session->mac) ^ o->mac) | (session->ingress ^ o->ingress) |
 		      (session->vlan[0] ^ o->vlan[0]) | (session->vlan[1] ^ o->vlan[1]);
 
-	/* Not BOUND any more is a difference, too. */
+	/* The loss of BOUND is a difference too. */
 	if (moved) {
 		lw_mac_key(&old, lw_mac(session->mac), session->ingress, (__u32)vlan[0] << 16 | vlan[1]);
-		lw_binding_leave(&old, place);
+		lw_binding_release(&old, place);
 	}
 	return 0;
 }
 
 /*
- * What the line's session was told of its lease: it is not kept. One from before the last change of lease_s
- * is told the shortest there has been, so that no device relies on more than it has.
+ * The lifetime for the repeated ACK of the line's session; it is not stored. A session from before the last change
+ * gets the shortest lifetime that was ever active, so that no device relies on more than it has.
  */
-static __always_inline __u32 lw_lease_again(const struct lw_control *control, const struct lw_line *line)
+static __always_inline __u32 lw_repeated_lifetime_s(const struct lw_control *control, const struct lw_line *line)
 {
 	const struct lw_live *live = lw_live(control);
-	/* Read first, and written last: with an older one comes a later lease_from_s, and so the shortest. */
-	__u32 lease_s = LW_READ(live->lease_s);
+	/*
+	 * Read first and written last: an older value comes with a later session_lifetime_from_s, and so selects the
+	 * shortest lifetime.
+	 */
+	__u32 session_lifetime_s = LW_READ(live->session_lifetime_s);
 
-	return LW_READ(line->lease_until_s) >= (__u64)LW_READ(live->lease_from_s) + lease_s ? lease_s : LW_READ(live->lease_least_s);
+	return LW_READ(line->session_until_s) >= (__u64)LW_READ(live->session_lifetime_from_s) + session_lifetime_s ?
+		       session_lifetime_s :
+		       LW_READ(live->session_lifetime_min_s);
 }
 
-/* The winning RESPONSE once more: the first ACK was lost (LAP/1 1.4.4). */
-static __always_inline enum lw_verdict lw_ack_again(struct lw_ctx *c, struct lw_response *m, struct lw_line *line,
+/* Handles the winning RESPONSE again: the first ACK was lost (LAP/1 1.4.4). */
+static __always_inline enum lw_verdict lw_repeat_ack(struct lw_ctx *c, struct lw_response *m, struct lw_line *line,
 						    struct lw_session *session, __u32 idx, const struct lw_origin *o,
 						    __u32 now_s)
 {
@@ -382,18 +390,18 @@ static __always_inline enum lw_verdict lw_ack_again(struct lw_ctx *c, struct lw_
 
 	LW_BARRIER(differs);
 
-	if (differs || !session_id || LW_READ(line->lease_until_s) <= now_s)
+	if (differs || !session_id || LW_READ(line->session_until_s) <= now_s)
 		return LW_DROP_REPLAY;
 	__u64 session_key[2] = { session->session_key[0], session->session_key[1] };
 
-	/* All of the above is of one session only if no winner came in between. */
+	/* The values above belong to one session only if no winner came in between. */
 	if (LW_READ(line->commit) != commit || commit & LW_BUSY || LW_READ(line->session_id) != m->tag[0])
 		return LW_DROP_REPLAY;
-	lw_ack(c, m, session_key, idx, lw_lease_again(c->control, line), o->addr);
-	return LW_REPLY_ACK_AGAIN;
+	lw_ack(c, m, session_key, idx, lw_repeated_lifetime_s(c->control, line), o->addr);
+	return LW_REPLY_ACK_REPEATED;
 }
 
-/* Clears BUSY, and sets VALID if a row is there; REVOKED, which user space may set meanwhile, stays. */
+/* Clears BUSY, and sets VALID if a row is present. REVOKED, which user space may set concurrently, is kept. */
 static __always_inline void lw_release(struct lw_line *line, int has_row)
 {
 	if (has_row)
@@ -402,7 +410,9 @@ static __always_inline void lw_release(struct lw_line *line, int has_row)
 		__sync_fetch_and_and(&line->commit, ~LW_BUSY);
 }
 
-/* A session that is new or has moved, with what proves it: the controller closes older ones elsewhere. */
+/*
+ * Reports a new or moved session with its RESPONSE as proof: the controller closes older sessions at other gateways.
+ */
 static __always_inline void lw_emit_session(struct lw_ctx *c, const struct lw_line *line, __u32 idx,
 					    const struct lw_response *m, __u64 loc, const __u64 addr[2])
 {
@@ -424,8 +434,8 @@ static __always_inline void lw_emit_session(struct lw_ctx *c, const struct lw_li
 }
 
 /*
- * Whether no other live session owns the origin's IP address, and its MAC address if BOUND, and the tables have room:
- * 0, or the verdict. `claimed` says which of the two the line holds entries for.
+ * Whether no other live session owns the origin's IP address and, if BOUND, its MAC address, and the tables have
+ * room. Returns 0 or the verdict. `claimed` shows for which of the two the line has entries.
  */
 static __always_inline enum lw_verdict lw_check_owner(struct lw_key *addr_key, struct lw_key *mac_key, int bound,
 						      __u32 place, __u32 now_s, __u64 claimed[2])
@@ -453,7 +463,7 @@ static __always_inline enum lw_verdict lw_check_owner(struct lw_key *addr_key, s
 
 static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_response *m)
 {
-	lw_timing_begins(c);
+	lw_timing_begin(c);
 	if (lw_is_stopped(c))
 		return LW_DROP_STOPPED;
 	if (!lw_is_device(c))
@@ -472,7 +482,7 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 	if (!session)
 		return LW_DROP_UNKNOWN_DEVICE;
 	__u64 commit = LW_READ(line->commit);
-	__u32 idx = commit >> LW_IDX_SHIFT, asked = bpf_ntohl((__u32)m->idx_gateway);
+	__u32 idx = commit >> LW_IDX_SHIFT, requested = bpf_ntohl((__u32)m->idx_gateway);
 
 	if (commit & LW_REVOKED)
 		return LW_DROP_REVOKED;
@@ -483,9 +493,9 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 	struct lw_origin o;
 
 	lw_origin(c, &o, bound);
-	if (idx && asked == idx - 1)
-		return lw_ack_again(c, m, line, session, asked, &o, now_s);
-	if (asked != idx)
+	if (idx && requested == idx - 1)
+		return lw_repeat_ack(c, m, line, session, requested, &o, now_s);
+	if (requested != idx)
 		return LW_DROP_INDEX;
 	if (!(commit & LW_VALID))
 		return LW_DROP_NO_ROWS;
@@ -493,10 +503,10 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 		return LW_DROP_FRESH;
 
 	/*
-	 * A live session that comes again from where it is bound owns its addresses already: nobody else could have
-	 * claimed them since. All others are looked up. The second in hand covers the jiffy by which clocks of CPUs differ.
+	 * A live session that is renewed from its bound origin already owns its addresses: no other device can have claimed
+	 * them since. All others are looked up. The extra second covers the jiffy by which the clocks of CPUs differ.
 	 */
-	int renewal = LW_READ(line->session_id) && LW_READ(line->lease_until_s) > now_s + 1 &&
+	int renewal = LW_READ(line->session_id) && LW_READ(line->session_until_s) > now_s + 1 &&
 		      !lw_differs(session, &o, 1);
 	struct lw_key addr_key = { .a = o.addr[0], .b = o.addr[1] }, mac_key = {};
 	__u64 claimed[2] = {};
@@ -510,8 +520,9 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 			return owned;
 	}
 
-	/* Touched now, so that their ways from memory overlap each other and the hashing. */
-	struct lw_row *next = lw_at(&rows, slot * cfg.ring + (idx + 1) % cfg.ring), *low = lw_low_row(slot, idx + 1, LW_READ(lw_live(c->control)->low_rows));
+	/* Prefetched now, so that the memory accesses overlap with each other and with the hashing. */
+	struct lw_row *next = lw_at(&rows, slot * cfg.ring + (idx + 1) % cfg.ring),
+		      *low = lw_low_row(slot, idx + 1, LW_READ(lw_live(c->control)->low_rows));
 
 	if (!next || !low)
 		return LW_DROP_UNKNOWN_DEVICE;
@@ -529,7 +540,7 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 		return LW_DROP_TAG;
 	}
 	if (!(commit & LW_CREDIT)) {
-		/* Only a verified message may ask for the mark to be moved: rows below it are lost with the memory. */
+		/* Only a verified message may request an advance of the mark: rows below the mark are lost with the memory. */
 		lw_emit(c, LW_EVENT_ROWS_LOW, line->device_id, idx, o.addr);
 		return LW_DROP_MARK;
 	}
@@ -539,7 +550,7 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 		return LW_DROP_NO_ROWS;
 	lw_session_key(key, tag, session_key);
 
-	/* From here to lw_release() this CPU owns the line: LAP/1 1.4.3, in its order. */
+	/* From here to lw_release() this CPU owns the line: the order of LAP/1 1.4.3. */
 	__u64 won = (((commit & ~LW_GEN_MASK) | ((commit + LW_GEN_ONE) & LW_GEN_MASK)) & ~LW_VALID) | LW_BUSY;
 
 	won += 1ULL << LW_IDX_SHIFT;
@@ -547,8 +558,10 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 		won -= LW_CREDIT_ONE;
 	if (__sync_val_compare_and_swap(&line->commit, commit, won) != commit)
 		return LW_DROP_LOST_RACE;
-	/* Closed by user space since it was looked at: somebody else may have claimed its addresses. In one step, for a
-	 * close that comes in between would be told as done and undone below. */
+	/*
+	 * Detects a close by user space since the session was read: another device may have claimed its addresses. In one
+	 * step, because a close in between would be reported as done and then undone.
+	 */
 	int is_closed = 0;
 
 	if (renewal)
@@ -560,17 +573,17 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 	session->session_key[1] = session_key[1];
 	session->tag[0] = m->tag[0];
 	session->tag[1] = m->tag[1];
-	/* Kept for the ACK: it may change in between, and no stack is left. */
-	c->cpu->lease_s = LW_READ(lw_live(c->control)->lease_s);
-	/* Not beyond the clock's last second: a sum that wrapped would be a lease that is over. */
-	line->lease_until_s = c->cpu->lease_s < ~now_s ? now_s + c->cpu->lease_s : ~0U;
+	/* Stored for the ACK: it may change in between, and no stack is left. */
+	c->cpu->session_lifetime_s = LW_READ(lw_live(c->control)->session_lifetime_s);
+	/* Limited to the clock's last second: a sum that wrapped would be an expired session. */
+	line->session_until_s = c->cpu->session_lifetime_s < ~now_s ? now_s + c->cpu->session_lifetime_s : ~0U;
 	if (!renewal) {
-		lw_leave(session, &o, place);
+		lw_release_bindings(session, &o, place);
 		lw_bind_session(session, &o);
 	}
 	int has_row = commit & LW_KEY ? 1 : lw_next_row(line, next);
 
-	/* A full barrier: what the session is bound to must be seen before this CPU looks for other owners. */
+	/* A full barrier: the session's binding must be visible before this CPU looks for other owners. */
 	if (!renewal)
 		LW_EXCHANGE(line->session_id, 0);
 	enum lw_verdict verdict = is_closed ? LW_DROP_LOST_RACE : 0;
@@ -592,13 +605,13 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 		return verdict;
 	if (!renewal)
 		lw_emit_session(c, line, idx, m, bound ? o.mac : 0, o.addr);
-	lw_ack(c, m, session_key, idx, c->cpu->lease_s, o.addr);
-	lw_timing_ends(c);
+	lw_ack(c, m, session_key, idx, c->cpu->session_lifetime_s, o.addr);
+	lw_timing_end(c);
 	return LW_REPLY_ACK;
 }
 
 /*
- * Why a payload to our port is neither a REQUEST nor a RESPONSE nor a PROOF, in the order of wire::parse: `payload` may be
+ * Why a payload to our port is not a REQUEST, RESPONSE or PROOF, in the order of wire::parse. `payload` may be
  * shorter than a message.
  */
 static __always_inline enum lw_verdict lw_malformed(const struct lw_frame *f)
@@ -657,7 +670,7 @@ static __always_inline enum lw_verdict lw_lap(struct lw_ctx *c)
 			return LW_DROP_UNSUPPORTED_TYPE;
 		c->cpu->proof_at = ((void *)m - (void *)(long)c->frame.xdp->data) | (f->is6 ? LW_PROOF_IP6 : 0);
 		bpf_tail_call(c->frame.xdp, &programs, LW_PROGRAM_PROOF);
-		/* The kernel empties the table when the process ends: nobody would open rounds either. */
+		/* The kernel empties the table when the process ends; then no process opens rounds. */
 		return LW_DROP_STOPPED;
 	}
 	if (f->payload_length != LW_MESSAGE || (void *)(m + 1) > f->end)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Memory that the packet path and user space share. `layout.rs` is its mirror; a test compares the two through
- * BTF, field by field. Native byte order unless a comment says otherwise.
+ * Memory that the packet path and user space share. `layout.rs` is its mirror; a test compares both through BTF,
+ * field by field. Native byte order unless a comment says otherwise.
  */
 #ifndef LW_LAYOUT_H
 #define LW_LAYOUT_H
@@ -12,12 +12,12 @@
 
 /* Flags in the low byte of the commit word (LAP/1 1.4.3). */
 #define LW_VALID 0x01ULL /* the row in the line may be spent */
-#define LW_BUSY 0x02ULL /* a winner owns the line until it clears this */
+#define LW_BUSY 0x02ULL /* a winner owns the line until it clears this flag */
 #define LW_REVOKED 0x04ULL
 #define LW_KEY 0x08ULL /* key mode: the row is kept, idx only counts */
 /*
- * The credit: how many more rows may be spent before user space has moved the device's durable mark. UNLIMITED is not
- * counted, and always stands in key mode.
+ * The credit: how many more rows may be spent before user space advances the device's durable mark. UNLIMITED is not
+ * counted; it is always set in key mode.
  */
 #define LW_CREDIT 0xf0ULL
 #define LW_CREDIT_ONE 0x10ULL
@@ -27,46 +27,46 @@
 #define LW_GEN_MASK 0xffffff00ULL
 #define LW_IDX_SHIFT 32
 
-/* The device's hot line: all that a REQUEST reads, in one cache line. */
+/* The hot line of a device: everything that a REQUEST reads, in one cache line. */
 struct lw_line {
 	__u64 device_id; /* 0: the slot is empty */
 	__u64 commit; /* idx u32 | gen u24 | flags u8 */
 	__u64 window; /* gen u8 | top u32 | bitmap u24 */
 	__u64 session_id; /* first 8 bytes of the winning tag as loaded; 0: no session */
-	__u64 challenge; /* as it stands on the wire */
-	__u64 auth_key[2]; /* zero, and never used, unless VALID or BUSY */
-	__u32 lease_until_s; /* boot-time clock */
-	__u32 slot; /* of its session and rows */
+	__u64 challenge; /* in wire order */
+	__u64 auth_key[2]; /* zero and never used unless VALID or BUSY */
+	__u32 session_until_s; /* end of the session, boot-time clock */
+	__u32 slot; /* index of its session and rows */
 };
 
 /*
- * Lines lie in homes of four, 256 B in one page: a device's home is found by hashing its id, so that finding the line
- * takes one trip to memory. Whom the home has no room for lies anywhere, and device_index says where. A line's place
- * is home * 4 + way.
+ * Lines are in homes of four, 256 B in one page. A device's home is found by hashing its id, so that finding the line
+ * takes one memory access. A device that does not fit into its home is stored elsewhere, and device_index has the
+ * place. A line's place is home * 4 + way.
  */
 #define LW_HOME_WAYS 4
 struct lw_home {
 	struct lw_line way[LW_HOME_WAYS];
 };
 
-/* The session that the line's session_id names. Its lease_s is not kept: see lw_lease_again(). */
+/* The session that the line's session_id names. Its lifetime is not stored: see lw_repeated_lifetime_s(). */
 struct lw_session {
 	__u64 session_key[2];
 	__u64 tag[2]; /* the winning RESPONSE.tag */
-	__u64 addr[2]; /* IPv6, or IPv4 as ::ffff:a.b.c.d, as on the wire */
-	__u32 ingress; /* ifindex that the session is bound to */
-	__u16 port; /* UDP source port, as on the wire */
+	__u64 addr[2]; /* IPv6, or IPv4 as ::ffff:a.b.c.d, in wire order */
+	__u32 ingress; /* ifindex to which the session is bound */
+	__u16 port; /* UDP source port, in wire order */
 	__u8 mac[6];
 	__u16 vlan[2]; /* VID | LW_VLAN_TAGGED, with LW_VLAN_SERVICE; vlan[0] carries LW_BOUND */
 };
 #define LW_VLAN_TAGGED 0x1000
-#define LW_VLAN_SERVICE 0x2000 /* its tag is of type 0x88a8, not 0x8100 */
+#define LW_VLAN_SERVICE 0x2000 /* the tag has type 0x88a8, not 0x8100 */
 #define LW_BOUND 0x8000
 
 /*
- * A row ahead of the line's own, at rows[slot * ring + idx % ring]. The writer stores auth_key[1] last; the winner
- * takes the row by exchanging auth_key[1] with 0. Zero means absent, so a key whose second half is zero (2^-64) is
- * never installed.
+ * A row after the line's own, at rows[slot * ring + idx % ring]. The writer stores auth_key[1] last; the winner takes
+ * the row by exchanging auth_key[1] with 0. Zero means absent, so a key whose second half is zero (2^-64) is never
+ * installed.
  */
 struct lw_row {
 	__u64 challenge;
@@ -74,32 +74,33 @@ struct lw_row {
 };
 
 /*
- * A prover (LAP/1 3.2) in the periods of one lane; rounds with even and odd numbers have a lane each, and so have periods. All that a
- * PROOF needs is in one cache line, whose place is known from its id's hash: there, or beside it, or the index says where.
+ * A prover (LAP/1 3.2) in the periods of one lane. Rounds with even and odd numbers have one lane each, and so have
+ * periods. Everything that a PROOF needs is in one cache line, whose place follows from the hash of the id: there,
+ * beside it, or as the index says.
  */
 struct lw_prover {
 	__u64 device_id; /* 0: the place is empty */
-	__u32 proved[2]; /* by lane of the round: its mark u16, bits 1 to 16 of its number | LW_PROVED | LW_ALTERNATE | elapsed u14; 0: none */
-	__u64 key[4]; /* the first word is 0 where there is none */
-	__u32 slot; /* of its alternate keys */
+	__u32 proved[2]; /* by lane of the round: bits 1 to 16 of the round number u16 | LW_PROVED | LW_ALTERNATE | elapsed u14; 0: none */
+	__u64 key[4]; /* the first word is 0 if no key is stored */
+	__u32 slot; /* index of its alternate keys */
 	__u32 pad[3];
 };
-#define LW_MARK_SHIFT 16
+#define LW_ROUND_BITS_SHIFT 16
 #define LW_PROVED (1U << 15)
 #define LW_ALTERNATE (1U << 14)
 #define LW_ELAPSED_MAX 0x3fffU
-/* The key of the configuration that is being rolled out, at slot * 2 + lane; likewise. */
+/* The key of the configuration that is being rolled out, at slot * 2 + lane, in the same format. */
 struct lw_prover_key {
 	__u64 word[4];
 };
 struct lw_round {
-	__u64 r; /* gateway_id and number, as on the wire; 0: none */
+	__u64 r; /* gateway_id and number, in wire order; 0: none */
 	__u64 nonce;
 	__u64 started_ns; /* CLOCK_MONOTONIC */
 	__u64 until_ns;
 	__u32 number;
 	__u32 key_lane;
-	__u32 elapsed_shift; /* the time that a proof took is kept in 2^this ns: no division */
+	__u32 elapsed_shift; /* elapsed times are kept in units of 2^this ns: no division */
 	__u32 pad[5];
 };
 struct lw_rounds {
@@ -107,25 +108,26 @@ struct lw_rounds {
 };
 
 /*
- * By CPU, a PROOF that has passed all checks but that of its block: it waits for the next one there, for two blocks side by side take
- * a third less than one after the other, or for user space, which takes what waits before it looks at verdicts.
+ * One per CPU: a PROOF that passed all checks except that of its block. It waits for the next PROOF on that CPU,
+ * because two blocks in parallel take a third less time than one after the other, or for user space, which takes
+ * waiting PROOFs before it reads verdicts.
  */
 struct lw_waiting {
 	__u32 state; /* LW_WAITING_* */
-	__u32 line; /* of its prover, in `provers` */
-	__u32 before; /* the prover's word, as it was */
-	__u32 after; /* what becomes of that, but for LW_ALTERNATE */
-	__u64 addr[2]; /* where it came from */
+	__u32 line; /* of the prover, in `provers` */
+	__u32 before; /* the prover's verdict word as it was read */
+	__u32 after; /* the new verdict word, without LW_ALTERNATE */
+	__u64 addr[2]; /* source address */
 	__u32 ingress;
 	__u32 pad;
-	__u64 device_id; /* as on the wire, and the next three */
+	__u64 device_id; /* in wire order, as are the next three */
 	__u64 r;
 	__u64 nonce;
 	__u64 proof[8];
-	__u64 settled[4]; /* user space's: how many of those that it took were ok, ok already, wrong, and without a key */
-	__u64 room[4];
+	__u64 settled_counts[4]; /* written by user space: PROOFs that it settled as ok, already proved, wrong, and without a key */
+	__u64 reserved[4];
 };
-/* The packet path fills a place that is free. Whoever swaps FULL for TAKEN settles what is there, and frees the place. */
+/* The packet path fills a free place. The side that swaps FULL for TAKEN settles the PROOF and frees the place. */
 #define LW_WAITING_FREE 0
 #define LW_WAITING_FULL 1
 #define LW_WAITING_TAKEN 2
@@ -142,7 +144,7 @@ struct lw_filter_block {
 	__u64 word[LW_FILTER_WORDS];
 };
 
-/* By slot, what user space keeps beside the rows and the session. */
+/* By slot: what user space records in addition to the rows and the session. */
 struct lw_note {
 	__u32 end;
 	__u32 mark;
@@ -150,24 +152,27 @@ struct lw_note {
 	__u32 ticket;
 };
 
-#define LW_EXPECTED 65536 /* RESPONSEs that the slow path remembers */
+#define LW_EXPECTED 65536 /* RESPONSEs that the slow path can expect at once */
 #define LW_SOURCES 16384 /* per CPU */
 
-/* Settings that may change while packets flow; none depends on another but the leases, see lw_lease_again(). */
+/*
+ * Settings that may change while packets flow. They are independent, except the session lifetimes, see
+ * lw_repeated_lifetime_s().
+ */
 struct lw_live {
-	__u32 lease_s;
-	__u32 lease_least_s; /* the shortest there has been: what a session from before `lease_from_s` may rely on */
-	__u32 lease_from_s; /* since when lease_s is in force, boot-time clock; 0: from the beginning */
-	__u32 low_rows; /* fewer rows left than this: an event; below `ring` */
-	__u32 low_credit; /* no more credit left than this: an event */
+	__u32 session_lifetime_s;
+	__u32 session_lifetime_min_s; /* the shortest ever active: used for sessions from before `session_lifetime_from_s` */
+	__u32 session_lifetime_from_s; /* since when session_lifetime_s applies, boot-time clock; 0: since the start */
+	__u32 low_rows; /* an event if fewer rows are left; below `ring` */
+	__u32 low_credit; /* an event if no more credit is left */
 	__u32 nak_per_s;
 	__u32 alarm_per_s;
-	__u32 miss_per_s; /* messages of unknown devices that go to user space, a second and CPU; 0: no slow path */
+	__u32 miss_per_s; /* slow-path messages of unknown devices per second and CPU; 0: no slow path */
 };
 
 /*
- * An interface on the devices' side, at the place that its number names, or behind. Its MAC addresses are as loaded: its own, then
- * those of what frames go on to from it (a bridge, a VLAN, a macvlan); all ones where there is none.
+ * An interface on the devices' side, at the place given by its index, or after it. Its MAC addresses as loaded: its
+ * own, then those of interfaces that receive its frames (a bridge, a VLAN, a macvlan); all ones if unused.
  */
 #define LW_PORTS 64
 #define LW_PORT_MACS 8
@@ -176,7 +181,7 @@ struct lw_port {
 	__u64 mac[LW_PORT_MACS];
 };
 
-/* Which source addresses of one family can be a device's. Addresses are as loaded, IPv4 mapped into IPv6. */
+/* Source addresses of one family that devices can have. Addresses as loaded, IPv4 mapped into IPv6. */
 #define LW_PREFIXES 16
 #define LW_REFUSED 64
 struct lw_prefix {
@@ -184,79 +189,79 @@ struct lw_prefix {
 	__u64 mask[2];
 };
 struct lw_sources {
-	__u32 quick; /* not 0: what is in the first prefix, and not one of the first two addresses, is a device's; of IPv4 see ip4_prefix */
+	__u32 is_simple; /* not 0: an address in the first prefix, except the first two refused ones, is a device's; for IPv4 see ip4_prefix */
 	__u32 loopback; /* not 0: loopback addresses are admitted, if the prefixes contain them */
-	__u32 prefixes; /* how many there are */
-	__u32 refused; /* likewise, of `address` */
+	__u32 prefixes; /* number of prefixes */
+	__u32 refused; /* number of refused addresses */
 	struct lw_prefix prefix[LW_PREFIXES];
-	__u64 address[LW_REFUSED][2]; /* inside the prefixes, and no device's */
+	__u64 address[LW_REFUSED][2]; /* inside the prefixes, but not usable by devices */
 };
 /* By family: IPv4, IPv6. */
 struct lw_source_bank {
 	struct lw_sources family[2];
 };
 
-/* What user space writes while packets flow. fresh_previous is written before fresh_current (LAP/1 1.4.1). */
+/* Data that user space writes while packets flow. fresh_previous is written before fresh_current (LAP/1 1.4.1). */
 struct lw_control {
-	__u64 fresh_current; /* as on the wire; 0: not keyed yet, nothing is answered */
+	__u64 fresh_current; /* in wire order; 0: not set, no message is answered */
 	__u64 fresh_previous;
 	__u64 fresh_at_ns; /* CLOCK_MONOTONIC when fresh_current was drawn */
 	__u64 stopping; /* not 0: REQUESTs are answered with a NAK */
-	__u64 listening; /* not 0: user space sleeps, and wants to be woken by what it must act on */
-	__u64 filtering; /* not 0: `enrolled` holds every device that is enrolled */
-	__u64 ip4_prefix; /* IPv4 sources that are checked in line, as loaded: the prefix's last address << 32 | its host bits */
-	__u64 ip4_refused; /* and two addresses in it that are not devices' */
-	/* What follows is read only, and has cache lines of its own. */
+	__u64 listening; /* not 0: user space sleeps and must be woken by events that it has to handle */
+	__u64 filtering; /* not 0: `enrolled` contains every enrolled device */
+	__u64 ip4_prefix; /* IPv4 sources that are checked inline, as loaded: the prefix's last address << 32 | its host bits */
+	__u64 ip4_refused; /* and two addresses in it that devices must not use */
+	/* The following fields are only read by packets and have their own cache lines. */
 	struct lw_live live;
-	__u64 owner; /* user space's: which process the memory belongs to */
-	__u64 identity[4]; /* user space's: who may take the memory up */
-	__u64 source_bank; /* its lowest bit names the one of `sources` that is in force; the other is written */
+	__u64 owner; /* user space only: the process that owns the memory */
+	__u64 identity[4]; /* user space only: decides which process may adopt the memory */
+	__u64 source_bank; /* the lowest bit selects the active bank of `sources`; the other one is written */
 	struct lw_source_bank sources[2];
 	struct lw_port port[LW_PORTS];
 };
 
-#define LW_HANDLED_BUCKETS 128 /* four to each power of two */
-#define LW_TIMED_OF 16 /* of so many RESPONSEs one is timed */
+#define LW_HANDLED_BUCKETS 128 /* four per power of two */
+#define LW_SAMPLE_INTERVAL 16 /* one of this many RESPONSEs is timed */
 
 /* Per CPU. */
 struct lw_percpu {
 	__u64 counter[LW_VERDICT_SLOTS]; /* by verdict */
 	__u64 events_lost;
-	__u64 nak_second; /* the second that nak_count counts in */
+	__u64 nak_second; /* the second to which nak_count belongs */
 	__u64 nak_count;
-	__u64 alarm_second; /* likewise for wrong-tag events */
+	__u64 alarm_second; /* likewise, for wrong-tag events */
 	__u64 alarm_count;
-	__u64 miss_window; /* likewise for REQUESTs of unknown devices, in shorter windows */
+	__u64 miss_window; /* likewise, for REQUESTs of unknown devices, in shorter windows */
 	__u64 miss_count;
-	__u64 unasked_window; /* and for their RESPONSEs that are not expected */
-	__u64 unasked_count;
+	__u64 unsolicited_window; /* likewise, for their unexpected RESPONSEs */
+	__u64 unsolicited_count;
 	__u64 rng; /* classic profiles only: the state of SplitMix64 */
 	__u64 clock_jiffies; /* when the two clocks below were read, see lw_clock() */
 	__u64 clock_ns; /* CLOCK_MONOTONIC */
 	__u64 clock_boot_s; /* CLOCK_BOOTTIME, seconds */
-	__u64 lease_s; /* of the RESPONSE that is being accepted */
-	__u64 proof_at; /* where in its frame the PROOF lies that is being handed on, bytes; LW_PROOF_IP6 */
-	__u64 responses; /* so many came */
-	__u64 timed_ns; /* when the one in hand began, CLOCK_MONOTONIC; 0: it is not timed */
-	__u64 handled[LW_HANDLED_BUCKETS]; /* timed and accepted ones, by how long they took: see lw_handled() */
+	__u64 session_lifetime_s; /* for the RESPONSE that is being accepted */
+	__u64 proof_at; /* offset in the frame of the PROOF that is passed on, bytes; LW_PROOF_IP6 */
+	__u64 responses; /* number of RESPONSEs */
+	__u64 timed_ns; /* start of the current one, CLOCK_MONOTONIC; 0: not timed */
+	__u64 handled[LW_HANDLED_BUCKETS]; /* accepted and timed RESPONSEs by duration: see lw_handled() */
 };
 
-#define LW_PROOF_IP6 0x80 /* the frame is IPv6; the offset is below that */
+#define LW_PROOF_IP6 0x80 /* the frame is IPv6; the lower bits are the offset */
 
 enum lw_gate { LW_GATE_OFF = 0, LW_GATE_OPEN = 1, LW_GATE_SEALED = 2 };
-/* What packets carry that pass the gate. */
+/* Evidence that packets carry when they pass the gate. */
 enum lw_stamp_form { LW_STAMP_NONE = 0, LW_STAMP_DEFAULT = 1, LW_STAMP_CLASSIC = 2 };
 
 #define LW_LOCAL_MAX 4
 #define LW_ALWAYS_MAX 16
 #define LW_DROPPED_TYPES 40
 
-/* Fixed when the program is loaded, so that the kernel's verifier removes what is not configured. */
+/* Fixed when the program is loaded, so that the kernel's verifier removes code that is not configured. */
 struct lw_config {
 	__u64 hash_seed[2];
-	__u64 local6[LW_LOCAL_MAX][2]; /* the gateway's own addresses, as on the wire */
+	__u64 local6[LW_LOCAL_MAX][2]; /* the gateway's own addresses, in wire order */
 	__u64 dhcp6[LW_LOCAL_MAX][2]; /* DHCP servers, likewise */
-	__u64 always[LW_ALWAYS_MAX]; /* what passes without a session: see lw_control_key() */
+	__u64 always[LW_ALWAYS_MAX]; /* addresses that pass without a session: see lw_control_key() */
 	__u32 local4[LW_LOCAL_MAX];
 	__u32 dhcp4[LW_LOCAL_MAX];
 	__u32 local4_count;
@@ -267,20 +272,20 @@ struct lw_config {
 	__u32 gateway_id;
 	__u32 slots;
 	__u32 ring; /* rows per slot */
-	__u32 home_mask; /* homes that ids are hashed to, less one; more homes follow for the others */
-	__u32 index_mask; /* buckets of device_index, less one */
-	__u32 bucket_mask; /* buckets of the binding tables, less one */
-	__u32 filter_mask; /* blocks of `enrolled`, less one */
+	__u32 home_mask; /* homes that ids are hashed to, minus one; spare homes follow */
+	__u32 index_mask; /* buckets of device_index, minus one */
+	__u32 bucket_mask; /* buckets of the binding tables, minus one */
+	__u32 filter_mask; /* blocks of `enrolled`, minus one */
 	__u32 provers; /* 0: PROOFs are not served */
-	__u32 prover_places; /* that ids are hashed to, an even number; more follow for the others, and all that again for odd periods */
-	__u32 prover_all; /* places of a lane */
+	__u32 prover_places; /* places that ids are hashed to, an even number; spare places follow, and the same again for odd periods */
+	__u32 prover_all; /* all places of a lane */
 	__u32 prover_index_mask;
 	__u32 classic_identifiers;
 	__u32 classic_rows; /* CRPs per identifier */
-	__u32 p4dra_mask; /* places in the table of provers, less one */
-	__u16 lap_port; /* as on the wire */
-	__u16 classic_port; /* as on the wire; 0: off */
-	__u16 p4dra_type; /* Ethernet type, as on the wire; 0: off */
+	__u32 p4dra_mask; /* places in the table of provers, minus one */
+	__u16 lap_port; /* in wire order */
+	__u16 classic_port; /* in wire order; 0: disabled */
+	__u16 p4dra_type; /* Ethernet type, in wire order; 0: disabled */
 	__u16 p4dra_controller[3]; /* MAC address */
 	__u8 gate; /* enum lw_gate */
 	__u8 classic_words; /* response size in 8-byte words: 1, 2 or 4 */
@@ -288,13 +293,13 @@ struct lw_config {
 	__u8 strong_order; /* the CPU keeps stores in order (x86) */
 	__u8 count_work;
 	__u8 stamp; /* enum lw_stamp_form */
-	__u8 frags; /* 1: a frame may go on in fragments, behind what is mapped */
+	__u8 frags; /* 1: a frame may continue in fragments after the mapped part */
 	__u8 pad[1];
 	__u32 crc[16 * 256]; /* classic profiles: slicing-by-16 tables of the reflected CRC-32 (IEEE 802.3) */
 };
 
 enum lw_event_kind {
-	LW_EVENT_SESSION = 1, /* a session was opened or has moved; renewals are only counted */
+	LW_EVENT_SESSION = 1, /* a session was opened or moved; renewals are only counted */
 	LW_EVENT_ROWS_LOW = 2, /* fewer than low_rows rows are left, or no more credit than low_credit */
 	LW_EVENT_ROWS_OUT = 3, /* the last row was spent */
 	LW_EVENT_WRONG_TAG = 4, /* rate-limited */
@@ -307,19 +312,19 @@ struct lw_event {
 	__u64 device_id;
 	__u64 session_id;
 	__u64 addr[2];
-	__u32 idx; /* SESSION: the row spent; WRONG_PROOF: the round; others: the current one */
+	__u32 idx; /* SESSION: the spent row; WRONG_PROOF: the round; others: the current row */
 	__u32 ingress;
 };
 
-/* LW_EVENT_SESSION has more behind it: what proves the session to the controller (LAP/1 1.4.11). */
+/* LW_EVENT_SESSION has further fields: they prove the session to the controller (LAP/1 1.4.11). */
 struct lw_session_event {
 	struct lw_event event;
 	__u64 began_ns; /* CLOCK_BOOTTIME */
-	__u64 response[8]; /* the winning RESPONSE, as on the wire */
-	__u64 loc; /* as its tag covers it */
+	__u64 response[8]; /* the winning RESPONSE, in wire order */
+	__u64 loc; /* as covered by its tag */
 };
 
-/* A message of a device that is not here, as its frame came in. */
+/* A message of a device that is not installed, as its frame arrived. */
 #define LW_MISS_FRAME 192
 struct lw_miss {
 	__u32 length;
@@ -327,35 +332,35 @@ struct lw_miss {
 	__u8 frame[LW_MISS_FRAME];
 };
 
-/* Classic profiles: one CRP, and the state of one identifier. Responses are as on the wire. */
+/* Classic profiles: one CRP, and the state of one identifier. Responses are in wire order. */
 struct lw_classic_crp {
-	__u32 challenge; /* as on the wire */
-	__u32 crc; /* the CRC register after the response, so that only RN is hashed per packet */
+	__u32 challenge; /* in wire order */
+	__u32 crc; /* the CRC register after the response, so that each packet hashes only RN */
 	__u64 response[4];
 };
 struct lw_classic_state {
 	__u64 expected; /* LW_CLASSIC_PENDING | CRC-32; 0: no challenge is outstanding */
-	__u32 next; /* classic-iot: the CRP of the next REQ */
+	__u32 next; /* classic-iot: the CRP for the next REQ */
 	__u32 pad;
 };
 #define LW_CLASSIC_PENDING (1ULL << 32)
 
 /*
- * p4dra-classic: a prover, in a table with open addressing that is filled before the program runs: what is not found in
- * LW_P4DRA_PROBES places, or before an empty one, is not there.
+ * p4dra-classic: a prover, in a table with open addressing that is filled before the program runs. A prover that is
+ * not in LW_P4DRA_PROBES places, or not before an empty one, does not exist.
  */
 #define LW_P4DRA_PROBES 16
 struct lw_p4dra_prover {
 	__u64 used; /* 0: the place is empty */
-	__u64 id[2]; /* as on the wire */
-	__u64 proved[2]; /* by lane: the count of the round that it is ok in; 0: none */
+	__u64 id[2]; /* in wire order */
+	__u64 proved[2]; /* by lane: the count of the round in which the prover is ok; 0: none */
 	__u64 pad[3];
-	__u32 matrix[16]; /* but for r and n */
+	__u32 matrix[16]; /* without r and n */
 };
-/* Rounds with even and odd counts have a lane each. `count` is 0 while the others change. */
+/* Rounds with even and odd counts have one lane each. `count` is 0 while the other fields change. */
 struct lw_p4dra_round {
-	__u64 count; /* of rounds so far; 0: none */
-	__u64 r; /* as on the wire */
+	__u64 count; /* number of rounds so far; 0: none */
+	__u64 r; /* in wire order */
 	__u64 n; /* likewise */
 	__u64 pad;
 };

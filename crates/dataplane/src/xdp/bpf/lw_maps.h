@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Configuration and maps. Arrays only, so that nothing vanishes and a look-up is an address computation; user space
- * maps them and sizes them before the program is loaded.
+ * Configuration and maps. Only arrays, so that no element disappears and a look-up is an address computation. User
+ * space maps them, and sizes them before the program is loaded.
  */
 #ifndef LW_MAPS_H
 #define LW_MAPS_H
@@ -30,25 +30,25 @@ const volatile struct lw_config cfg = {};
 LW_ARRAY(lines, struct lw_home, BPF_F_MMAPABLE);
 LW_ARRAY(sessions, struct lw_session, BPF_F_MMAPABLE);
 LW_ARRAY(rows, struct lw_row, BPF_F_MMAPABLE);
-LW_ARRAY(device_index, struct lw_bucket, BPF_F_MMAPABLE); /* device id -> place of a line that is not at home */
+LW_ARRAY(device_index, struct lw_bucket, BPF_F_MMAPABLE); /* device id -> place of a line outside its home */
 LW_ARRAY(enrolled, struct lw_filter_block, BPF_F_MMAPABLE); /* ids of all devices that are enrolled anywhere */
 LW_ARRAY(by_address, struct lw_bucket, BPF_F_MMAPABLE); /* IP address -> place of the line whose session owns it */
 LW_ARRAY(by_mac, struct lw_bucket, BPF_F_MMAPABLE); /* (ingress, VLANs, MAC) -> place of the line of the BOUND session */
-LW_ARRAY(notes, struct lw_note, BPF_F_MMAPABLE); /* of user space, which may end and begin again */
+LW_ARRAY(notes, struct lw_note, BPF_F_MMAPABLE); /* records of user space, which may restart */
 LW_ARRAY(control, struct lw_control, BPF_F_MMAPABLE);
 LW_ARRAY(classic_crps, struct lw_classic_crp, BPF_F_MMAPABLE);
 LW_ARRAY(classic_states, struct lw_classic_state, BPF_F_MMAPABLE);
 
 LW_ARRAY(provers, struct lw_prover, BPF_F_MMAPABLE); /* lane of the period * cfg.prover_all + place */
 LW_ARRAY(alternate_keys, struct lw_prover_key, BPF_F_MMAPABLE); /* slot * 2 + lane of the period */
-LW_ARRAY(prover_index, struct lw_bucket, BPF_F_MMAPABLE); /* device id -> place of a prover that is not at home */
+LW_ARRAY(prover_index, struct lw_bucket, BPF_F_MMAPABLE); /* device id -> place of a prover outside its home */
 LW_ARRAY(open_rounds, struct lw_rounds, BPF_F_MMAPABLE);
 LW_ARRAY(waiting, struct lw_waiting, BPF_F_MMAPABLE); /* by CPU */
 
 LW_ARRAY(p4dra_provers, struct lw_p4dra_prover, BPF_F_MMAPABLE); /* by hash of d */
 LW_ARRAY(p4dra_rounds, struct lw_p4dra_rounds, BPF_F_MMAPABLE);
 
-/* RESPONSEs that follow CHALLENGEs of the slow path, by hash; a later one takes the place of an earlier one. */
+/* RESPONSEs that follow CHALLENGEs of the slow path, by hash. A later one replaces an earlier one. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -77,17 +77,17 @@ struct {
 	__uint(max_entries, 1 << 22);
 } events SEC(".maps");
 
-/* Apart from the events, so that a flood of unknown devices crowds out no event. */
+/* Separate from the events, so that a flood of unknown devices displaces no event. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 20);
 } misses SEC(".maps");
 
 /*
- * Programs that another one ends by calling, and that end with the gateway's process, for it alone reads what they find and says what
- * they may state: those that check PROOFs and proofs of p4dra-classic, for whose sixteen words the stack has no room beside all else, and
- * the one that stamps packets that pass. The kernel empties a table of programs when the last descriptor and the last pin of it are gone;
- * this table is never pinned.
+ * Programs that other programs tail-call, and that end with the gateway's process, because only that process reads
+ * their results and sets their input. They check PROOFs and proofs of p4dra-classic, whose sixteen words do not fit
+ * the stack of the main program, and stamp packets that pass. The kernel empties a table of programs when its last
+ * descriptor and its last pin are gone; this table is never pinned.
  */
 enum lw_program { LW_PROGRAM_PROOF, LW_PROGRAM_P4DRA, LW_PROGRAM_STAMP, LW_PROGRAMS };
 struct {
@@ -98,20 +98,21 @@ struct {
 } programs SEC(".maps");
 
 /*
- * What outlives the process where the gate does: the program that authenticates behind a sealed gate. It stops by itself when `fresh` is
- * 16 s old. Pinned beside the link (attach.rs), for the kernel would empty it otherwise.
+ * The program that outlives the process if the gate does: it authenticates devices behind a sealed gate. It stops by
+ * itself when `fresh` is 16 s old. Pinned beside the link (attach.rs), because the kernel would empty the table
+ * otherwise.
  */
-enum lw_kept_program { LW_KEPT_GATEWAY, LW_KEPT_PROGRAMS };
+enum lw_pinned_program { LW_PINNED_GATEWAY, LW_PINNED_PROGRAMS };
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
-	__uint(max_entries, LW_KEPT_PROGRAMS);
+	__uint(max_entries, LW_PINNED_PROGRAMS);
 	__type(key, __u32);
 	__type(value, __u32);
 } kept_programs SEC(".maps");
 
 /*
- * SipHash words absorbed and map elements looked up, for the benches; `bench.bpf.c` defines LW_COUNT_WORK. Globals
- * of one CPU: a look-up per count would multiply the states that the kernel's verifier walks.
+ * SipHash words absorbed and map elements looked up, for the benches; `bench.bpf.c` defines LW_COUNT_WORK. Globals of
+ * one CPU: a look-up per count would multiply the states that the kernel's verifier processes.
  */
 enum lw_work_kind { LW_WORK_WORDS, LW_WORK_LOOKUPS };
 
@@ -135,10 +136,10 @@ static __always_inline void *lw_at(void *map, __u32 index)
 	return bpf_map_lookup_elem(map, &index);
 }
 
-/* One access, not torn, not repeated and not moved by the compiler. */
+/* One access that the compiler does not tear, repeat or move. */
 #define LW_READ(x) (*(volatile typeof(x) *)&(x))
 #define LW_WRITE(x, value) (*(volatile typeof(x) *)&(x) = (value))
-/* Where the CPU may put loads out of order, an atomic addition of 0 keeps them; x86 keeps them itself. */
+/* If the CPU may reorder loads, an atomic addition of 0 keeps their order; x86 keeps it itself. */
 static __always_inline __u64 lw_ordered_load(__u64 *from)
 {
 	return cfg.strong_order ? LW_READ(*from) : __sync_fetch_and_add(from, 0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* p4dra-classic (LAP/1 3.1), for comparison only: proofs, in the order of checks that docs/protocols.md 3.1.2 fixes. */
+/* p4dra-classic (LAP/1 3.1), for comparison only: proofs, in the order of checks of docs/protocols.md 3.1.2. */
 #ifndef LW_P4DRA_H
 #define LW_P4DRA_H
 
@@ -20,22 +20,23 @@ struct lw_p4dra_reply {
 _Static_assert(sizeof(struct lw_p4dra_reply) == 97, "97 B");
 
 /*
- * 0 if the prover has made that proof. A function of its own: the words need the stack. r and n are words of the matrix, two
- * each. All of the proof is compared before the answer: none tells where it differs.
+ * 0 if the prover computed that proof. A separate function, because the words need the stack. r and n are two words
+ * of the matrix each. All of the proof is compared before the result is used, so that timing does not reveal where it
+ * differs.
  */
 static __noinline __u64 lw_p4dra_differs(const struct lw_p4dra_prover *prover, __u64 r, __u64 n, const __u8 *proof)
 {
-	const __u32 asked[16] = { [4] = r, [5] = r >> 32, [12] = n, [13] = n >> 32 };
+	const __u32 input[16] = { [4] = r, [5] = r >> 32, [12] = n, [13] = n >> 32 };
 	__u64 differs = 0;
 	__u32 m[16];
 
 #pragma unroll
 	for (int i = 0; i < 16; i++)
-		m[i] = prover->matrix[i] ^ asked[i];
+		m[i] = prover->matrix[i] ^ input[i];
 	lw_forro_permute(m, LW_FORRO14);
 #pragma unroll
 	for (int i = 0; i < 16; i++)
-		differs |= (m[i] + (prover->matrix[i] ^ asked[i])) ^ bpf_ntohl(((const __u32 *)proof)[i]);
+		differs |= (m[i] + (prover->matrix[i] ^ input[i])) ^ bpf_ntohl(((const __u32 *)proof)[i]);
 	LW_BARRIER(differs);
 	return differs;
 }
@@ -75,7 +76,7 @@ static __always_inline __u64 lw_p4dra_count(__u64 r, __u64 n)
 	return 0;
 }
 
-/* What is no reply of the right length. */
+/* The verdict on a message that is not a reply of the right length. */
 static __always_inline enum lw_verdict lw_p4dra_other(__u8 operation, __u32 length)
 {
 	int fits = 0;
@@ -99,10 +100,11 @@ static __always_inline enum lw_verdict lw_p4dra_other(__u8 operation, __u32 leng
 }
 
 /*
- * Makes the reply of the frame, whose payload begins `at` bytes into it. It grows at its head, where drivers leave room for
- * programs; behind it veth has none. So all moves forward by the length of P, which stays behind it where it is.
+ * Turns the frame into its reply; the payload begins at offset `at`. The frame grows at its head, where drivers
+ * reserve space for programs; veth reserves none at the tail. All bytes therefore move forward by the length of P,
+ * and P is kept in place at the end.
  */
-static __always_inline int lw_p4dra_tell(struct xdp_md *ctx, __u32 at)
+static __always_inline int lw_p4dra_write_verified(struct xdp_md *ctx, __u32 at)
 {
 	if (bpf_xdp_adjust_head(ctx, -LW_P4DRA_PROOF_BYTES))
 		return 0;
@@ -110,7 +112,7 @@ static __always_inline int lw_p4dra_tell(struct xdp_md *ctx, __u32 at)
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	volatile __u8 *m = data + at;
 
-	/* Or clang would check another pointer. */
+	/* Prevents clang from checking another pointer. */
 	asm volatile("" : "+r"(m));
 	if ((void *)m + sizeof(struct lw_p4dra_reply) + LW_P4DRA_PROOF_BYTES > end || data + 128 > end)
 		return 0;
@@ -121,7 +123,7 @@ static __always_inline int lw_p4dra_tell(struct xdp_md *ctx, __u32 at)
 		to[i] = cfg.p4dra_controller[i];
 		to[3 + i] = old[i];
 	}
-	/* The type and as much as two VLAN tags are, before the payload, which takes the place of what was too much. */
+	/* The type and the space of two VLAN tags before the payload. The payload overwrites what is not needed. */
 #pragma unroll
 	for (int i = 6; i < 11; i++)
 		to[i] = old[i];
@@ -133,7 +135,7 @@ static __always_inline int lw_p4dra_tell(struct xdp_md *ctx, __u32 at)
 	return 1;
 }
 
-/* Two words of the matrix, of eight bytes on the wire. */
+/* Two words of the matrix from eight bytes in wire order. */
 static __always_inline __u64 lw_p4dra_words(__u64 wire)
 {
 	__u64 swapped = __builtin_bswap64(wire);
@@ -141,7 +143,7 @@ static __always_inline __u64 lw_p4dra_words(__u64 wire)
 	return swapped << 32 | swapped >> 32;
 }
 
-static __always_inline enum lw_verdict lw_judge_p4dra(struct xdp_md *ctx, struct lw_frame *f)
+static __always_inline enum lw_verdict lw_check_p4dra(struct xdp_md *ctx, struct lw_frame *f)
 {
 	struct lw_p4dra_reply *m = (struct lw_p4dra_reply *)f->payload;
 	__u32 length = lw_room(f, f->payload);
@@ -168,15 +170,15 @@ static __always_inline enum lw_verdict lw_judge_p4dra(struct xdp_md *ctx, struct
 		return LW_DROP_P4DRA_PROVED;
 	if (lw_p4dra_differs(prover, lw_p4dra_words(r), lw_p4dra_words(n), m->proof))
 		return LW_DROP_P4DRA_PROOF;
-	/* First, for it may fail, and would be told of nobody then. */
-	if (!lw_p4dra_tell(ctx, at))
+	/* Done first, because it may fail, and the verdict would then not be reported. */
+	if (!lw_p4dra_write_verified(ctx, at))
 		return LW_DROP_TOO_BIG;
-	/* Of several CPUs with one proof one wins. */
+	/* If several CPUs verify the same proof, one of them succeeds. */
 	return __sync_val_compare_and_swap(proved, before, count) == before ? LW_REPLY_P4DRA_VERIFIED :
 									      LW_DROP_P4DRA_PROVED;
 }
 
-/* The frame is parsed once more, which costs less than what the stack would. */
+/* Parses the frame again, which costs less than the stack would. */
 static __always_inline int lw_p4dra(struct xdp_md *ctx)
 {
 	__u32 zero = 0;
@@ -188,7 +190,7 @@ static __always_inline int lw_p4dra(struct xdp_md *ctx)
 	enum lw_verdict verdict = LW_DROP_TRUNCATED;
 
 	if (lw_parse(&frame) == LW_KIND_P4DRA)
-		verdict = lw_judge_p4dra(ctx, &frame);
+		verdict = lw_check_p4dra(ctx, &frame);
 	lw_count(cpu, verdict);
 	return verdict == LW_REPLY_P4DRA_VERIFIED ? XDP_TX : XDP_DROP;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Frames in, replies out. Each parser checks the remaining length before it reads, advances the cursor and says what
- * comes next; it never reads a byte that it has not checked.
+ * Parses frames and writes replies. Each parser checks the remaining length before it reads, advances the cursor and
+ * returns what comes next. It never reads a byte that it has not checked.
  */
 #ifndef LW_PACKET_H
 #define LW_PACKET_H
@@ -60,13 +60,13 @@ struct lw_udp {
 	__u16 checksum;
 };
 
-/* What a frame is, as far as the gate and the verifier care. */
+/* The kind of a frame, as far as the gate and the verifier need it. */
 enum lw_kind {
-	LW_KIND_BROKEN, /* its headers are cut off or contradict each other */
+	LW_KIND_BROKEN, /* its headers are truncated or contradict each other */
 	LW_KIND_BROKEN_OURS, /* likewise, in the UDP length, and addressed to our port */
 	LW_KIND_ARP,
 	LW_KIND_OTHER, /* none of the others */
-	LW_KIND_P4DRA, /* of p4dra-classic's Ethernet type, if that is served */
+	LW_KIND_P4DRA, /* with the Ethernet type of p4dra-classic, if that is served */
 	LW_KIND_FRAGMENT,
 	LW_KIND_EXTENSION, /* IPv4 options or an IPv6 extension header */
 	LW_KIND_IP, /* IP, not UDP */
@@ -74,7 +74,7 @@ enum lw_kind {
 };
 
 struct lw_frame {
-	struct xdp_md *xdp; /* NULL of a packet that leaves, which has no fragments */
+	struct xdp_md *xdp; /* NULL for an outgoing packet, which has no fragments */
 	void *end; /* data_end */
 	struct lw_eth *eth;
 	union {
@@ -82,21 +82,21 @@ struct lw_frame {
 		struct lw_ip6 *ip6; /* if is6 */
 	};
 	struct lw_udp *udp;
-	__u8 *payload; /* of UDP, or of a frame that is not IP */
+	__u8 *payload; /* of UDP, or of a non-IP frame */
 	__u32 payload_length; /* by the UDP header; within the frame */
-	__u32 vlans; /* the outer one above the inner one */
+	__u32 vlans; /* the outer one in the upper half, the inner one in the lower half */
 	/*
-	 * A scalar: the kernel's verifier does not know that a packet pointer is not NULL. 64 bits: the verifier forgets the value of a
-	 * smaller field that shares a stack slot with others.
+	 * A scalar: the kernel's verifier does not know that a packet pointer is not NULL. 64 bits: the verifier forgets the
+	 * value of a smaller field that shares a stack slot with others.
 	 */
 	__u64 is6;
 	__u8 local; /* addressed to the gateway itself */
 	__u8 tags; /* VLAN tags that were parsed; those with VID 0 are not in `vlans` */
 	__u8 icmp6_type; /* 0 if not ICMPv6 */
-	__u16 type; /* of a frame that is not IP: Ethernet type behind the tags, as on the wire */
+	__u16 type; /* of a non-IP frame: Ethernet type after the tags, in wire order */
 };
 
-/* Unused places repeat the first address, so that only a family without any needs its count. */
+/* Unused places repeat the first address, so that the count matters only for a family without addresses. */
 static __always_inline int lw_is_local4(__u32 dst)
 {
 	return cfg.local4_count && (dst == cfg.local4[0] || dst == cfg.local4[1] || dst == cfg.local4[2] ||
@@ -117,29 +117,32 @@ static __always_inline int lw_is_local6(const __u32 *dst)
 	return 0;
 }
 
-/* Bytes of the frame behind what the program sees, in fragments. */
+/* Bytes of the frame in fragments, after the visible part. */
 static __always_inline __u32 lw_behind(const struct lw_frame *f)
 {
 	if (!cfg.frags || !f->xdp)
 		return 0;
 	__u64 seen = (long)f->xdp->data_end - (long)f->xdp->data;
 
-	/* Or clang would subtract the pointers one by one. */
+	/* Prevents clang from subtracting the pointers one by one. */
 	asm volatile("" : "+r"(seen));
 	return bpf_xdp_get_buff_len(f->xdp) - (__u32)seen;
 }
 
-/* Bytes of the frame from there on, also in fragments. */
+/* Bytes of the frame from that position on, including fragments. */
 static __always_inline __u32 lw_room(const struct lw_frame *f, const void *cursor)
 {
 	__u64 room = (long)f->end - (long)cursor;
 
-	/* Or clang would add to one of the pointers first. */
+	/* Prevents clang from adding to one of the pointers first. */
 	asm volatile("" : "+r"(room));
 	return room + lw_behind(f);
 }
 
-/* Whether the frame has so many bytes from there on. What the program sees mostly holds them: only else fragments are asked for. */
+/*
+ * Whether the frame has this many bytes from that position on. The visible part mostly contains them; fragments are
+ * queried only otherwise.
+ */
 static __always_inline int lw_has(const struct lw_frame *f, const void *cursor, __u32 bytes)
 {
 	__u32 seen = (long)f->end - (long)cursor;
@@ -147,7 +150,7 @@ static __always_inline int lw_has(const struct lw_frame *f, const void *cursor, 
 	return bytes <= seen || bytes - seen <= lw_behind(f);
 }
 
-/* The UDP header and payload; `room` is what the IP header leaves for them. */
+/* The UDP header and payload; `room` is the space that the IP header leaves for them. */
 static __always_inline enum lw_kind lw_parse_udp(struct lw_frame *f, void *cursor, __u32 room)
 {
 	struct lw_udp *udp = cursor;
@@ -233,7 +236,7 @@ static __always_inline enum lw_kind lw_parse_ip6(struct lw_frame *f, void *curso
 	if (ip->next_header == LW_PROTO_ICMPV6) {
 		__u8 *type = (__u8 *)(ip + 1);
 
-		/* With fragments the message can begin behind what the program sees; its type decides. */
+		/* With fragments the message may begin after the visible part; its type decides. */
 		if (payload >= 1) {
 			if ((void *)(type + 1) > f->end)
 				return LW_KIND_BROKEN;
@@ -251,12 +254,12 @@ static __always_inline int lw_is_tag(__u16 type)
 }
 
 /*
- * A tag's VLAN, 0 for VID 0, which names none. Without a branch, as what is made of two of them: each would multiply the states that
- * the kernel's verifier walks.
+ * A tag's VLAN; 0 for VID 0, which names no VLAN. Without a branch, like the combination of two of them: each branch
+ * would multiply the states that the kernel's verifier processes.
  */
 static __always_inline __u32 lw_vlan_word(const struct lw_vlan *tag)
 {
-	/* Read once more, so that it is not known: of the two types 0x88a8 has bit 3, in either byte order. */
+	/* Read again to hide the value from the compiler. Of the two types, 0x88a8 has bit 3 set, in either byte order. */
 	__u32 vid = bpf_ntohs(tag->tci) & 0x0fff, kind = ((const volatile __u16 *)tag)[-1];
 
 	return (vid | LW_VLAN_TAGGED | (kind & 8) * (LW_VLAN_SERVICE / 8)) & -((vid + 0x0fff) >> 12);
@@ -288,7 +291,7 @@ static __always_inline enum lw_kind lw_parse_frame(void *cursor, void *end, stru
 			cursor = inner + 1;
 			f->tags = 2;
 		}
-		/* A priority tag leaves its place to the tag behind it. */
+		/* The tag after a priority tag takes its place. */
 		__u32 first = lw_vlan_word(outer), is_first = -((first + 0x7fff) >> 15);
 
 		f->vlans = (first | (second & ~is_first)) << 16 | (second & is_first);
@@ -315,8 +318,8 @@ static __always_inline int lw_is_between_hosts(const struct lw_frame *f)
 }
 
 /*
- * Whether a reply may turn the frame round: neither MAC address is a group's, and the IP source names one host; an IPv6
- * one in ::/64 does not, but for ::1: a mapped one would be taken for its IPv4 address.
+ * Whether a reply can be sent to the frame's sender: neither MAC address is a group's, and the IP source names one
+ * host. An IPv6 source in ::/64 does not, except ::1, because a mapped one would be taken for its IPv4 address.
  */
 static __always_inline int lw_is_answerable(const struct lw_frame *f)
 {
@@ -335,7 +338,7 @@ static __always_inline __u64 lw_mac(const __u8 *mac)
 	return (__u64)(*(__u32 *)mac) | (__u64)(*(__u16 *)(mac + 4)) << 32;
 }
 
-/* The second half of an IPv4 address as it is kept, mapped into IPv6; the first is 0. */
+/* The second half of an IPv4 address in the stored format, mapped into IPv6; the first is 0. */
 static __always_inline __u64 lw_mapped(__u32 addr)
 {
 	return (__u64)addr << 32 | 0xffff0000ULL;
@@ -362,13 +365,13 @@ static __always_inline __u16 lw_fold(__u64 sum)
 }
 
 /*
- * Turns the headers round: MACs, addresses and ports swapped, TTL 64, a new IPv4 checksum; the lengths stay. What is
- * returned goes into lw_close(). The one's complement sum does not care for byte order (RFC 1071 1.2), so loads are
- * native.
+ * Turns the headers into those of the reply: MACs, addresses and ports swapped, TTL 64, a new IPv4 checksum; the
+ * lengths stay. The result is passed to lw_close(). The one's complement sum is independent of byte order (RFC 1071
+ * 1.2), so loads are native.
  */
 static __always_inline __u64 lw_turn_headers(struct lw_frame *f)
 {
-	/* Volatile, or clang makes six two-byte swaps of it. */
+	/* Volatile, so that clang does not make six two-byte swaps of it. */
 	volatile __u32 *mac = (volatile __u32 *)f->eth;
 	__u32 w0 = mac[0], w1 = mac[1], w2 = mac[2];
 
@@ -379,7 +382,10 @@ static __always_inline __u64 lw_turn_headers(struct lw_frame *f)
 	__u64 sum = 0;
 
 	if (!f->is6) {
-		/* Lifetime, protocol and checksum as one word: loads of bytes that were stored one by one would wait for them. */
+		/*
+		 * Lifetime, protocol and checksum as one word: loads of bytes that were stored separately would wait for the
+		 * stores.
+		 */
 		__u32 *w = (__u32 *)f->ip4;
 		__u32 rest = (w[2] & bpf_htonl(0x00ff0000)) | bpf_htonl(64 << 24), src = w[3], dst = w[4];
 
@@ -401,11 +407,11 @@ static __always_inline __u64 lw_turn_headers(struct lw_frame *f)
 	__u32 *ports = (__u32 *)f->udp, turned = *ports >> 16 | *ports << 16;
 
 	*ports = turned;
-	/* Pseudo header: protocol and UDP length; and the length once more in the UDP header itself. */
+	/* Pseudo header: protocol and UDP length; and the length again in the UDP header itself. */
 	return sum + bpf_htons(LW_PROTO_UDP) + 2ULL * f->udp->length + turned;
 }
 
-/* The UDP checksum of a reply: `sum` is that of the turned headers and of the payload as 32-bit words. */
+/* The UDP checksum of a reply: `sum` is that of the swapped headers and of the payload as 32-bit words. */
 static __always_inline void lw_close(struct lw_frame *f, __u64 sum)
 {
 	__u16 checksum = lw_fold(sum);
@@ -413,7 +419,7 @@ static __always_inline void lw_close(struct lw_frame *f, __u64 sum)
 	f->udp->checksum = checksum ? checksum : 0xffff;
 }
 
-static __always_inline void lw_turn_round(struct lw_frame *f, __u64 payload_sum)
+static __always_inline void lw_swap_and_close(struct lw_frame *f, __u64 payload_sum)
 {
 	lw_close(f, lw_turn_headers(f) + payload_sum);
 }

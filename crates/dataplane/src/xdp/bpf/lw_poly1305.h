@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Poly1305 (RFC 8439 2.5), in words of 32 bits whose carries wait. eBPF multiplies 64 bits and gives the lower 64: products
- * of 32 bits by the 28 of a clamped r, summed, fit. A block's carries move by one word, all at once, and what a word then
- * has above its 32 bits goes into the next product: with h below 2.9 * 2^32, h0 below 3.4 * 2^32, each after the message's
- * words are added, a sum is below (3.4 + 3 * 1.25 * 2.9) * 2^60 < 2^64, and what it leaves is below the same bounds
- * again. 20 products for 16 bytes, and no chain of carries. No branch and no address depends on what is secret.
+ * Poly1305 (RFC 8439 2.5), in 32-bit words with delayed carries. eBPF multiplies 64 bits and returns the lower 64:
+ * sums of products of 32 bits and the 28 bits of a clamped r fit. The carries of a block move by one word, all at
+ * once, and the bits of a word above 32 enter the next product: with h below 2.9 * 2^32, h0 below 3.4 * 2^32, each
+ * after the message's words are added, a sum is below (3.4 + 3 * 1.25 * 2.9) * 2^60 < 2^64, and the result is below
+ * the same bounds again. 20 products for 16 bytes, and no chain of carries. No branch and no address depends on a
+ * secret.
  */
 #ifndef LW_POLY1305_H
 #define LW_POLY1305_H
@@ -45,7 +46,7 @@ static __always_inline void lw_poly_block(struct lw_poly *p, __u32 m0, __u32 m1,
 	p->h[4] = d4 & 3;
 }
 
-/* Carries through, 2^130 counting as 5; below 2^130 + 2^33 afterwards. */
+/* Propagates the carries, with 2^130 counting as 5. Below 2^130 + 2^33 afterwards. */
 static __always_inline void lw_poly_carry(__u64 h[5])
 {
 #pragma unroll

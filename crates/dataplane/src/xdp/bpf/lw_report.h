@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* What the packet path tells user space: events, and messages of devices that are not here (LAP/1 1.4.6). */
+/* Reports of the packet path to user space: events, and messages of devices that are not installed (LAP/1 1.4.6). */
 #ifndef LW_REPORT_H
 #define LW_REPORT_H
 
 #include "lw_packet.h"
 #include "lw_shed.h"
 
-#define LW_MESSAGE 64 /* bytes of every message but DATA and PROOF */
+#define LW_MESSAGE 64 /* size of every message except DATA and PROOF */
 
-/* What one packet's handling knows. */
+/* State of the handling of one packet. */
 struct lw_ctx {
 	struct lw_frame frame;
 	struct lw_percpu *cpu;
@@ -16,8 +16,8 @@ struct lw_ctx {
 };
 
 /*
- * The clocks, read once a jiffy and CPU: reading them on every packet would cost a tenth of a REQUEST. A jiffy (at
- * most 10 ms) is far below the second in which leases are counted and the 16 s that a fresh value lives.
+ * The clocks, read once per jiffy and CPU: reading them for every packet would cost a tenth of a REQUEST. A jiffy (at
+ * most 10 ms) is far below the second in which session lifetimes are counted and the 16 s lifetime of a fresh value.
  */
 static __always_inline void lw_clock(struct lw_ctx *c)
 {
@@ -30,7 +30,7 @@ static __always_inline void lw_clock(struct lw_ctx *c)
 	}
 }
 
-/* The settings in force. */
+/* The active settings. */
 static __always_inline const struct lw_live *lw_live(const struct lw_control *control)
 {
 	return &control->live;
@@ -40,7 +40,7 @@ static __always_inline const struct lw_live *lw_live(const struct lw_control *co
 static __always_inline enum lw_verdict lw_to_p4dra(struct lw_ctx *c)
 {
 	bpf_tail_call(c->frame.xdp, &programs, LW_PROGRAM_P4DRA);
-	/* The kernel empties the table when the process ends: nobody would open rounds either. */
+	/* The kernel empties the table when the process ends; then no process opens rounds. */
 	return LW_DROP_STOPPED;
 }
 
@@ -52,13 +52,16 @@ static __always_inline void lw_count(struct lw_percpu *cpu, __u32 verdict)
 		cpu->counter[verdict]++;
 }
 
-/* A clock costs more than a hash: only every LW_TIMED_OFth RESPONSE is timed, from when it was parsed until its ACK is written. */
-static __always_inline void lw_timing_begins(struct lw_ctx *c)
+/*
+ * A clock costs more than a hash: only every LW_SAMPLE_INTERVALth RESPONSE is timed, from its parsing until its ACK
+ * is written.
+ */
+static __always_inline void lw_timing_begin(struct lw_ctx *c)
 {
-	c->cpu->timed_ns = c->cpu->responses++ % LW_TIMED_OF ? 0 : bpf_ktime_get_ns();
+	c->cpu->timed_ns = c->cpu->responses++ % LW_SAMPLE_INTERVAL ? 0 : bpf_ktime_get_ns();
 }
 
-/* Counts a time; handling::bucket_of() is the same. A global function: rare, and verified by itself. */
+/* Counts a handling time; mirrors handling_time::bucket_of(). A global function: rare, and verified separately. */
 __noinline int lw_handled(__u64 took_ns)
 {
 	__u32 zero = 0;
@@ -83,21 +86,21 @@ __noinline int lw_handled(__u64 took_ns)
 	return 0;
 }
 
-static __always_inline void lw_timing_ends(const struct lw_ctx *c)
+static __always_inline void lw_timing_end(const struct lw_ctx *c)
 {
 	if (c->cpu->timed_ns)
 		lw_handled(bpf_ktime_get_ns() - c->cpu->timed_ns);
 }
 
-/* One of `per_second` in the second of `now_ns`; `second` and `count` are this CPU's. */
+/* Whether this is one of `per_second` in the second of `now_ns`; `second` and `count` are this CPU's. */
 static __always_inline int lw_within_rate(__u64 now_ns, __u32 per_second, __u64 *second, __u64 *count)
 {
 	return lw_is_within(now_ns / 1000000000ULL, per_second, second, count);
 }
 
 /*
- * Whether to wake user space for what it must act on: only when it sleeps, and once. A wake-up per event would cost more
- * than the packet, and libbpf's own rule does not hold where other events are submitted without one.
+ * Whether to wake user space for an event that it has to handle: only if it sleeps, and once. A wake-up per event
+ * would cost more than the packet, and libbpf's own rule does not hold if other events are submitted without one.
  */
 static __always_inline __u64 lw_wake_up(struct lw_control *control)
 {
@@ -137,8 +140,8 @@ static __always_inline void lw_emit(struct lw_ctx *c, __u32 kind, __u64 device_i
 }
 
 /*
- * Hands the frame to user space, which asks the controller about the device. A global function: rare, and it leaves the
- * packet path's stack alone.
+ * Hands the frame to user space, which requests the device's rows from the controller. A global function: rare, and
+ * it does not use the packet path's stack.
  */
 __noinline int lw_miss(struct xdp_md *ctx, __u64 device_id, __u64 source, __u64 proof)
 {
@@ -154,7 +157,7 @@ __noinline int lw_miss(struct xdp_md *ctx, __u64 device_id, __u64 source, __u64 
 		return LW_DROP_UNKNOWN_DEVICE;
 	if (LW_READ(control_block->filtering) && !lw_is_enrolled(device_id))
 		return LW_DROP_UNKNOWN_DEVICE;
-	if (!lw_may_ask(cpu, source, proof, per_second))
+	if (!lw_admits_unknown(cpu, source, proof, per_second))
 		return LW_DROP_SHED;
 	struct lw_miss *miss = bpf_ringbuf_reserve(&misses, sizeof(*miss), 0);
 
@@ -176,7 +179,7 @@ __noinline int lw_miss(struct xdp_md *ctx, __u64 device_id, __u64 source, __u64 
 	return LW_SLOW_PATH;
 }
 
-/* `proof` of a RESPONSE, see lw_proof(); 0 of a REQUEST. */
+/* `proof` of a RESPONSE, see lw_proof(); 0 for a REQUEST. */
 static __always_inline enum lw_verdict lw_unknown(struct lw_ctx *c, __u64 device_id, __u64 proof)
 {
 	__u64 addr[2];

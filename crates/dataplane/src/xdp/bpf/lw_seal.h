@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * DATA_DOWN at the sealed gate (LAP/1 1.4.7): what leaves towards the devices is sealed for the session that has the
- * destination's address, or does not leave. A classifier on the egress of the devices' side.
+ * DATA_DOWN at the sealed gate (LAP/1 1.4.7): a packet that leaves towards the devices is sealed for the session that
+ * has its destination address, or is dropped. A classifier on the egress of the devices' side.
  */
 #ifndef LW_SEAL_H
 #define LW_SEAL_H
@@ -11,8 +11,8 @@
 #include "lw_data.h"
 
 /*
- * One message in the making. Per CPU, for a packet may be as long as a link takes, and no stack is: egress runs with
- * bottom halves off, so that none is begun before the one before it is done.
+ * One message under construction. Per CPU, because a packet may be as long as a link allows, which exceeds every
+ * stack. Egress runs with bottom halves disabled, so no message starts before the previous one is done.
  */
 struct lw_scratch {
 	struct lw_data header;
@@ -25,12 +25,12 @@ struct {
 	__type(value, struct lw_scratch);
 } scratch SEC(".maps");
 
-/* By slot, who counts the numbers towards the device: gen u8 | count u56, data.rs has its rules. */
+/* By slot, the counter of numbers towards the device: gen u8 | count u56, with the rules of data.rs. */
 LW_ARRAY(down, __u64, BPF_F_MMAPABLE);
 
 #define LW_DOWN_TRIES 4
 
-/* DHCP of servers: of those that are named, if any of IPv4 are; and of IPv6 on the link. */
+/* DHCP messages of servers: only named servers if any IPv4 server is named; for IPv6, any server on the link. */
 static __always_inline int lw_dhcp_leaves(const struct lw_frame *f)
 {
 	if (!lw_has_dhcp_ports(f, 0) || !lw_is_padded(f))
@@ -42,7 +42,10 @@ static __always_inline int lw_dhcp_leaves(const struct lw_frame *f)
 	return lw_is_dhcp6_server(f->ip6->src);
 }
 
-/* What always leaves: ARP, neighbor discovery, DHCP of servers, and what the operator has named. As lw_gate_list(). */
+/*
+ * Packets that leave without a session: ARP, neighbor discovery, DHCP of servers, and named protocols. As
+ * lw_gate_list().
+ */
 __noinline int lw_leaves_always(struct __sk_buff *skb)
 {
 	struct lw_frame f = {};
@@ -55,7 +58,7 @@ __noinline int lw_leaves_always(struct __sk_buff *skb)
 	case LW_KIND_IP:
 		if (!f.is6 || f.icmp6_type < LW_ND_ROUTER_SOLICITATION || f.icmp6_type > LW_ND_NEIGHBOR_ADVERTISEMENT)
 			return 0;
-		switch (lw_neighbor_s(&f, 0)) {
+		switch (lw_neighbor_discovery(&f, 0)) {
 		case LW_ND_REFUSED:
 			return 0;
 		case LW_ND_ON_LINK:
@@ -97,17 +100,18 @@ __noinline int lw_receiver(struct lw_key *key, __u32 now_s)
 		if (!line || !session || LW_READ(line->commit) & (LW_REVOKED | LW_BUSY) ||
 		    !LW_READ(line->session_id) || session->addr[0] != key->a || session->addr[1] != key->b)
 			continue;
-		if (LW_READ(line->lease_until_s) > now_s)
+		if (LW_READ(line->session_until_s) > now_s)
 			return place;
-		verdict = LW_DROP_GATE_LEASE;
+		verdict = LW_DROP_SESSION_EXPIRED;
 	}
 	return -verdict;
 }
 
 /*
  * The next number towards the device under the key that was read while the commit word was `commit`; 0 if there is
- * none, above LW_SEQUENCE_MAX if they are used up. Never one number twice: the word goes to another generation only
- * from the value that it had when the commit word was still that of the key, and generations do not go back.
+ * none, above LW_SEQUENCE_MAX if they are used up. A number is never used twice: the word changes to another
+ * generation only from the value that it had when the commit word was still that of the key, and generations never
+ * decrease.
  */
 static __always_inline __u64 lw_down_number(struct lw_line *line, __u32 slot, __u64 commit)
 {
@@ -119,7 +123,7 @@ static __always_inline __u64 lw_down_number(struct lw_line *line, __u32 slot, __
 	for (int i = 0; i < LW_DOWN_TRIES; i++) {
 		__u64 seen = __sync_fetch_and_add(word, 1) + 1;
 
-		/* The count's 56 bits do not run over in the life of a session. */
+		/* The 56 bits of the count do not overflow in the lifetime of a session. */
 		if (!((seen ^ generation) >> 56))
 			return seen & ~(0xffULL << 56);
 		if (lw_ordered_load(&line->commit) != commit)
@@ -131,8 +135,8 @@ static __always_inline __u64 lw_down_number(struct lw_line *line, __u32 slot, __
 }
 
 /*
- * The tag of the payload that lies in the scratch space, zero padded. A global function, so that the kernel's verifier
- * walks the loop once.
+ * The tag of the payload in the scratch space, zero padded. A global function, so that the kernel's verifier
+ * processes the loop once.
  */
 __noinline int lw_scratch_tag(__u32 bytes, struct lw_seal_input *in)
 {
@@ -154,9 +158,9 @@ __noinline int lw_scratch_tag(__u32 bytes, struct lw_seal_input *in)
 }
 
 /*
- * Lengths and checksums of the longer packet, before it gets longer. A checksum that is left to the network card
- * (CHECKSUM_PARTIAL) is the sum of the pseudo header only: bpf_l4_csum_replace() does not touch one of these, which
- * tells the two apart.
+ * Updates lengths and checksums for the longer packet, before it becomes longer. A checksum that is left to the
+ * network card (CHECKSUM_PARTIAL) is only the sum of the pseudo header: bpf_l4_csum_replace() does not change such a
+ * checksum, which distinguishes the two.
  */
 static __always_inline int lw_seal_headers(struct __sk_buff *skb, __u32 ip_at, __u32 is6, __u16 checksum, __u64 put)
 {
@@ -215,7 +219,7 @@ static __always_inline enum lw_verdict lw_seal(struct __sk_buff *skb, struct lw_
 	__u64 session_key[2] = { session->session_key[0], session->session_key[1] };
 	__u64 differs = (session->addr[0] ^ key.a) | (session->addr[1] ^ key.b);
 
-	/* All of this is of one session only if no winner came in between. */
+	/* The values above belong to one session only if no winner came in between. */
 	if (commit & (LW_REVOKED | LW_BUSY) || !session_id || differs || lw_ordered_load(&line->commit) != commit ||
 	    LW_READ(line->session_id) != session_id)
 		return LW_DROP_BUSY;
@@ -228,8 +232,8 @@ static __always_inline enum lw_verdict lw_seal(struct __sk_buff *skb, struct lw_
 	if (!m)
 		return LW_DROP_TOO_BIG;
 	/*
-	 * Kernel 6.1 knows a bound of the register that it was checked in, and of where that is kept from then on only. The
-	 * UDP header comes with the payload, to where the tag will be: no length may be 0.
+	 * Kernel 6.1 tracks a bound only in the register in which it was checked, and in its stack slot from then on. The
+	 * UDP header is copied with the payload, to the later position of the tag: no length may be 0.
 	 */
 	__u32 copied = bytes;
 
@@ -271,14 +275,14 @@ static __always_inline enum lw_verdict lw_seal(struct __sk_buff *skb, struct lw_
 		put += (word[i] & 0xffffffff) + (word[i] >> 32);
 	if (!lw_seal_headers(skb, ip_at, is6, checksum, put))
 		return LW_DROP_TRUNCATED;
-	/* Longer at its end, so that the place where a card would begin its checksum stays. */
+	/* Extended at its end, so that the offset at which a card starts its checksum stays. */
 	if (bpf_skb_change_tail(skb, at + LW_DATA_HEADER + copied, 0) ||
 	    bpf_skb_store_bytes(skb, at, m, LW_DATA_HEADER + copied, 0))
 		return LW_DROP_TOO_BIG;
 	return LW_PASS_SEALED;
 }
 
-/* An ATTEST_REQUEST of the gateway's own, which has a tag of its own. */
+/* An ATTEST_REQUEST of the gateway itself, which has its own tag. */
 static __always_inline int lw_is_own_request(const struct lw_frame *f, enum lw_kind kind)
 {
 	if (kind != LW_KIND_UDP || f->udp->src != cfg.lap_port || f->payload_length != LW_MESSAGE)
@@ -290,11 +294,11 @@ static __always_inline int lw_is_own_request(const struct lw_frame *f, enum lw_k
 	return f->is6 ? lw_is_local6(f->ip6->src) : lw_is_local4(f->ip4->src);
 }
 
-static __always_inline enum lw_verdict lw_judge_egress(struct __sk_buff *skb, struct lw_ctx *c)
+static __always_inline enum lw_verdict lw_check_egress(struct __sk_buff *skb, struct lw_ctx *c)
 {
 	struct lw_frame *f = &c->frame;
 
-	/* Lengths are compared with the frame: all of it must be in sight. */
+	/* Lengths are compared with the frame: all of it must be visible. */
 	if (skb->len > skb->data_end - skb->data && bpf_skb_pull_data(skb, skb->len))
 		return LW_DROP_TRUNCATED;
 	enum lw_kind kind = lw_parse_frame((void *)(long)skb->data, (void *)(long)skb->data_end, f);
@@ -324,10 +328,10 @@ static __always_inline int lw_egress(struct __sk_buff *skb)
 	if (!c.cpu)
 		return TC_ACT_SHOT;
 	lw_clock(&c);
-	enum lw_verdict verdict = lw_judge_egress(skb, &c);
+	enum lw_verdict verdict = lw_check_egress(skb, &c);
 
 	lw_count(c.cpu, verdict);
-	/* What passes goes on to whatever else is attached there. */
+	/* Packets that pass continue to other attached programs. */
 	return verdict < 16 ? TC_ACT_UNSPEC : TC_ACT_SHOT;
 }
 

@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * What of a device that is not here may go on to user space (LAP/1 1.4.5, 1.4.6); `store/shed.rs` mirrors it. In this
- * order: who is not enrolled is dropped; a RESPONSE to a CHALLENGE that the slow path gave goes on, once; of the rest
- * each CPU has its share, and when half of that is gone each source.
+ * Decides which messages of devices that are not installed reach user space (LAP/1 1.4.5, 1.4.6);
+ * `store/load_shedder.rs` mirrors it. In this order: a message of a device that is not enrolled is dropped. A
+ * RESPONSE to a CHALLENGE of the slow path is accepted once. All others share a limit per CPU; once half of it is
+ * used, a limit per source applies too.
  */
 #ifndef LW_SHED_H
 #define LW_SHED_H
 
 #include "lw_table.h"
 
-/* Shares are counted in windows of 67 ms: a second's share is not gone in its first millisecond. */
+/* Limits are counted in windows of 67 ms, so that the limit of a second is not used up in its first millisecond. */
 #define LW_WINDOW_SHIFT 26
 #define LW_WINDOWS_PER_S 15
-/* A source's part of a CPU's share, and that of RESPONSEs that nobody asked for. */
+/* The share of a source in the limit of a CPU, and that of unsolicited RESPONSEs. */
 #define LW_SOURCE_PART 64
 #define LW_UNASKED_PART 8
 
-/* A blocked Bloom filter (Putze et al., 2009): one bit in each word of the block that the hash names. */
+/* A blocked Bloom filter (Putze et al., 2009): one bit in each word of the block that the hash selects. */
 static __always_inline int lw_is_enrolled(__u64 device_id)
 {
 	__u64 hash = lw_hash(device_id, 0);
@@ -31,13 +32,13 @@ static __always_inline int lw_is_enrolled(__u64 device_id)
 	return all;
 }
 
-/* Names a device and its nonce; never 0. */
+/* Identifies a device and its nonce; never 0. */
 static __always_inline __u64 lw_proof(__u64 device_id, const __u64 nonce[2])
 {
 	return lw_hash(device_id ^ nonce[0], nonce[1]) | 1;
 }
 
-/* Whether it was expected; it is not any more. */
+/* Whether it was expected. It is not expected afterwards. */
 static __always_inline int lw_take_expected(__u64 proof)
 {
 	__u64 *cell = lw_at(&expected, (__u32)(proof >> 32) & (LW_EXPECTED - 1));
@@ -45,7 +46,7 @@ static __always_inline int lw_take_expected(__u64 proof)
 	return cell && LW_READ(*cell) == proof && __sync_val_compare_and_swap(cell, proof, 0) == proof;
 }
 
-/* The most that falls to one window of `per_second`. */
+/* The limit of one window for `per_second`. */
 static __always_inline __u64 lw_share(__u32 per_second)
 {
 	return per_second / LW_WINDOWS_PER_S + 1;
@@ -66,13 +67,13 @@ static __always_inline int lw_source_has_share(__u64 window, __u64 source, __u32
 	return 1;
 }
 
-/* Whether half of the share is gone: as long as there is enough for all, nobody is kept to his part. */
-static __always_inline int lw_is_scarce(__u64 window, __u64 most, __u64 last, __u64 count)
+/* Whether half of the limit is used. Before that, no source limit applies. */
+static __always_inline int lw_is_half_used(__u64 window, __u64 most, __u64 last, __u64 count)
 {
 	return last == window && 2 * count >= most;
 }
 
-/* One of the `most` in this window; `last` and `count` are this CPU's. */
+/* Whether this is one of `most` in this window; `last` and `count` are this CPU's. */
 static __always_inline int lw_is_within(__u64 window, __u64 most, __u64 *last, __u64 *count)
 {
 	if (*last != window) {
@@ -85,8 +86,8 @@ static __always_inline int lw_is_within(__u64 window, __u64 most, __u64 *last, _
 	return 1;
 }
 
-/* `proof` is 0 for a REQUEST; `per_second` is the CPU's share. */
-static __always_inline int lw_may_ask(struct lw_percpu *cpu, __u64 source, __u64 proof, __u32 per_second)
+/* `proof` is 0 for a REQUEST; `per_second` is the limit of the CPU. */
+static __always_inline int lw_admits_unknown(struct lw_percpu *cpu, __u64 source, __u64 proof, __u32 per_second)
 {
 	__u64 window = cpu->clock_ns >> LW_WINDOW_SHIFT;
 
@@ -97,12 +98,12 @@ static __always_inline int lw_may_ask(struct lw_percpu *cpu, __u64 source, __u64
 	if (proof) {
 		__u64 most = lw_share(per_second / LW_UNASKED_PART);
 
-		return (has_share || !lw_is_scarce(window, most, cpu->unasked_window, cpu->unasked_count)) &&
-		       lw_is_within(window, most, &cpu->unasked_window, &cpu->unasked_count);
+		return (has_share || !lw_is_half_used(window, most, cpu->unsolicited_window, cpu->unsolicited_count)) &&
+		       lw_is_within(window, most, &cpu->unsolicited_window, &cpu->unsolicited_count);
 	}
 	__u64 most = lw_share(per_second);
 
-	return (has_share || !lw_is_scarce(window, most, cpu->miss_window, cpu->miss_count)) &&
+	return (has_share || !lw_is_half_used(window, most, cpu->miss_window, cpu->miss_count)) &&
 	       lw_is_within(window, most, &cpu->miss_window, &cpu->miss_count);
 }
 

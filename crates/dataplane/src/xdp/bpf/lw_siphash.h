@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * F of suite 1: SipHash-2-4 with 128-bit output (Aumasson, Bernstein 2012, and their siphash128 variant) over whole
- * 8-byte words, which the caller has loaded little-endian. Needs lw_work() for the counts that the floor programs
- * are compared by.
+ * 8-byte words, which the caller has loaded little-endian. Needs lw_work() for the counts with which the floor
+ * programs are compared.
  */
 #ifndef LW_SIPHASH_H
 #define LW_SIPHASH_H
@@ -50,7 +50,7 @@ static __always_inline void lw_sip_word(struct lw_sip *s, __u64 word)
 	s->v0 ^= word;
 }
 
-/* `words` is how many were absorbed: the length block of the padding. */
+/* `words` is the number of absorbed words: the length block of the padding. */
 static __always_inline void lw_sip_finish(struct lw_sip *s, __u64 words, __u64 out[2])
 {
 	lw_sip_word(s, (words * 8) << 56);

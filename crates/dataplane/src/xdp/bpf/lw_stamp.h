@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Evidence in the packets that pass the gate towards services (docs/protocols.md 4.5): an IPv6 option of the hop-by-hop
- * header. In a program of its own, which the gates end by calling: the kernel empties the table of programs with the
- * gateway's process, so nobody stamps for a gateway that is gone, and a gateway that does not stamp runs not an
- * instruction of this.
+ * In-band evidence in packets that pass the gate towards services (docs/protocols.md 4.5): an IPv6 option of the
+ * hop-by-hop header. A separate program that the gates tail-call. The kernel empties the table of programs with the
+ * gateway's process, so no packet is stamped after the gateway has ended, and a gateway without in-band evidence
+ * executes none of this.
  */
 #ifndef LW_STAMP_H
 #define LW_STAMP_H
@@ -12,45 +12,45 @@
 #include "lw_gateway.h"
 #include "lw_too_big.h"
 
-/* Bytes of a hop-by-hop header with the option, and words. */
+/* Size of a hop-by-hop header with the option, in bytes and words. */
 #define LW_OPTION 104
 #define LW_OPTION_WORDS (LW_OPTION / 8)
-/* Where what is each packet's own stands: the counter, and the tag behind it. */
+/* Offset of the part that differs between packets: the counter, followed by the tag. */
 #define LW_OPTION_COUNTER 10
 #define LW_INVARIANT_WORDS 6
 /* Words of a tag's input: those in the midstate, the counter, the invariants. */
 #define LW_TAG_WORDS (15 + 1 + LW_INVARIANT_WORDS)
 
 #define LW_ETH_P_CLONE bpf_htons(0x5241)
-/* What an Ethernet frame of the smallest size has behind an IPv6 header without payload. */
+/* Padding after an IPv6 header without payload in an Ethernet frame of the smallest size. */
 #define LW_PADDING_MAX 6
 
-/* Evidence of one state, all but what is each packet's own. */
+/* Evidence of one state, without the parts that differ between packets. */
 struct lw_stamp {
 	__u64 number; /* of its publication; 0 while it is written */
-	__u64 until_ns; /* CLOCK_MONOTONIC; from then on nobody has confirmed it for too long */
-	__u64 option[LW_OPTION_WORDS]; /* as on the wire; next header, counter and tag are zero */
-	__u64 midstate[4]; /* SipHash after the words that all tags of the state begin with; a secret */
+	__u64 until_ns; /* CLOCK_MONOTONIC; expiry without a new confirmation */
+	__u64 option[LW_OPTION_WORDS]; /* in wire order; next header, counter and tag are zero */
+	__u64 midstate[4]; /* SipHash after the words with which all tags of the state begin; a secret */
 	__u64 pad[5];
 };
-/* Publication n is in slot n % 2: the one before stays readable while it is written. */
+/* Publication n is in slot n % 2: the previous one stays readable during a write. */
 struct lw_stamping {
 	struct lw_stamp slot[2];
 	__u64 current; /* number of the last publication; 0: none */
-	__u64 pad[7]; /* what follows is written by every packet, and has a cache line of its own */
-	__u64 counter; /* of the last packet: of all CPUs, for the appraiser's window is 1,024 packets */
+	__u64 pad[7]; /* separates the fields that every packet writes into their own cache line */
+	__u64 counter; /* of the last packet: shared by all CPUs, because the appraiser's window is 1,024 packets */
 	__u64 room[7];
 };
 LW_ARRAY(stamping, struct lw_stamping, BPF_F_MMAPABLE);
 
-/* Per CPU, packets that have passed. */
+/* Per CPU: packets that passed. */
 struct lw_stamp_counts {
 	__u64 stamped;
 	__u64 not_ipv6;
-	__u64 stale; /* without: there is no state, or nobody has confirmed it */
-	__u64 unfit; /* without: it would be too long, or its headers say nothing */
-	__u64 told_second; /* the second that `told` counts in */
-	__u64 told; /* senders that were told the size */
+	__u64 stale; /* without evidence: no state, or the state has expired */
+	__u64 unfit; /* without evidence: too long, or malformed headers */
+	__u64 notified_second; /* the second to which `notified` belongs */
+	__u64 notified; /* senders that were notified of the size */
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -59,22 +59,22 @@ struct {
 	__type(value, struct lw_stamp_counts);
 } stamp_counts SEC(".maps");
 
-/* A packet that is to carry evidence. */
+/* A packet that carries evidence. */
 struct lw_carrier {
 	__u32 ip_at; /* bytes of the frame up to the IPv6 header */
-	__u32 payload; /* bytes behind it, by its length field */
+	__u32 payload; /* bytes after it, by its length field */
 	__u64 next; /* its next header */
 	__u64 invariants[LW_INVARIANT_WORDS];
 };
 
 enum lw_look {
 	LW_LOOK_STAMP,
-	LW_LOOK_PASS, /* as it is: of another family, or for the gateway itself */
+	LW_LOOK_PASS, /* unchanged: of another family, or for the gateway itself */
 	LW_LOOK_UNFIT,
-	LW_LOOK_FORGED, /* it could bring evidence of its own */
+	LW_LOOK_FORGED, /* it could carry evidence of its own */
 };
 
-/* The first 8 bytes of a transport's header, as they are loaded, that count: checksums do not. */
+/* The first 8 bytes of a transport header, as loaded, without checksums. */
 static __always_inline __u64 lw_counted(__u8 protocol)
 {
 	switch (protocol) {
@@ -84,14 +84,17 @@ static __always_inline __u64 lw_counted(__u8 protocol)
 		return ~0ULL;
 	case LW_PROTO_UDP:
 		return 0x0000ffffffffffffULL;
-	case 1: /* ICMP, which here nobody sends */
+	case 1: /* ICMP, which is not used with IPv6 */
 	case LW_PROTO_ICMPV6:
 		return 0xffffffff0000ffffULL;
 	}
 	return 0;
 }
 
-/* Judges whether the packet can carry an option: the gate has let no other tags pass, and one extension header, of membership reports. */
+/*
+ * Whether the packet can carry an option. The gate has passed no other tags, and only one extension header, that of
+ * membership reports.
+ */
 static __always_inline enum lw_look lw_look(struct xdp_md *ctx, struct lw_carrier *c, struct lw_stamp_counts *counts)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end, *cursor;
@@ -126,7 +129,7 @@ static __always_inline enum lw_look lw_look(struct xdp_md *ctx, struct lw_carrie
 
 	if ((void *)(ip + 1) > end)
 		return LW_LOOK_UNFIT;
-	/* A membership report: it has a hop-by-hop header of its own, and ends at the first router. */
+	/* A membership report: it has its own hop-by-hop header, and ends at the first router. */
 	if (!ip->next_header)
 		return LW_LOOK_UNFIT;
 	if (lw_is_local6(ip->dst))
@@ -135,7 +138,7 @@ static __always_inline enum lw_look lw_look(struct xdp_md *ctx, struct lw_carrie
 
 	c->payload = bpf_ntohs(ip->payload_length);
 	c->next = ip->next_header;
-	/* No length is a jumbogram's, but of a packet that has nothing. */
+	/* Length 0 means a jumbogram, or a packet without payload. */
 	if ((*(__u8 *)cursor) >> 4 != 6 || c->payload > behind || c->payload + LW_OPTION > 0xffff ||
 	    (!c->payload && behind > LW_PADDING_MAX))
 		return LW_LOOK_UNFIT;
@@ -150,7 +153,7 @@ static __always_inline enum lw_look lw_look(struct xdp_md *ctx, struct lw_carrie
 	return LW_LOOK_STAMP;
 }
 
-/* Copies the state that is in force; 0: there is none, or it was replaced meanwhile. */
+/* Copies the active state. Returns 0 if there is none, or if it was replaced in between. */
 static __always_inline int lw_read_stamp(struct lw_stamping *s, __u64 now_ns, struct lw_stamp *to)
 {
 	__u64 current = lw_ordered_load(&s->current);
@@ -158,18 +161,18 @@ static __always_inline int lw_read_stamp(struct lw_stamping *s, __u64 now_ns, st
 
 	if (!current || LW_READ(from->until_ns) <= now_ns)
 		return 0;
-	/* As many as the content needs: in classic content nothing is secret, and the midstate is zero. */
+	/* As many words as the content needs: classic content has no secret, and its midstate is zero. */
 #pragma unroll
 	for (int i = 0; i < LW_OPTION_WORDS; i++)
 		to->option[i] = LW_READ(from->option[i]);
 #pragma unroll
 	for (int i = 0; i < 4; i++)
 		to->midstate[i] = LW_READ(from->midstate[i]);
-	/* Whoever writes two states meanwhile has begun by changing this. */
+	/* A writer of two states in between has changed this number first. */
 	return lw_ordered_load(&from->number) == current;
 }
 
-/* Writes what is this packet's own. */
+/* Writes the parts that differ between packets. */
 static __always_inline void lw_sign(struct lw_stamping *s, const struct lw_carrier *c, struct lw_stamp *stamp)
 {
 	stamp->option[0] |= c->next;
@@ -186,7 +189,7 @@ static __always_inline void lw_sign(struct lw_stamping *s, const struct lw_carri
 	lw_sip_finish(&sip, LW_TAG_WORDS, &stamp->option[LW_OPTION_COUNTER + 1]);
 }
 
-/* The headers go to the front, and the option between them and the rest. `at` is where the IPv6 header is. */
+/* Moves the headers to the front, and inserts the option after them. `at` is the offset of the IPv6 header. */
 static __always_inline int lw_lay_option(void *data, void *end, const int at, __u32 payload, const __u64 *option)
 {
 	struct lw_ip6 *ip = data + at;
@@ -199,7 +202,7 @@ static __always_inline int lw_lay_option(void *data, void *end, const int at, __
 #pragma unroll
 	for (int i = 0; i + 8 <= headers; i += 8)
 		LW_MOVE(i);
-	/* The two do not overlap: some bytes are moved twice. */
+	/* The two do not overlap; some bytes are moved twice. */
 	LW_MOVE(headers - 8);
 #undef LW_MOVE
 	ip->payload_length = bpf_htons(payload + LW_OPTION);
@@ -210,7 +213,7 @@ static __always_inline int lw_lay_option(void *data, void *end, const int at, __
 	return 1;
 }
 
-/* Some driver leaves no room in front: then the packet is as it was. */
+/* Some drivers reserve no headroom: the packet is then unchanged. */
 static __always_inline enum lw_verdict lw_insert(struct xdp_md *ctx, const struct lw_carrier *c, const __u64 *option,
 						 struct lw_stamp_counts *counts, enum lw_verdict passes)
 {
@@ -231,13 +234,16 @@ static __always_inline enum lw_verdict lw_insert(struct xdp_md *ctx, const struc
 	return passes;
 }
 
-/* Whether there is an address to tell a sender from: an own one, else the one that it has sent to, if that is one host's. */
-static __always_inline int lw_has_speaker(const struct lw_carrier *c)
+/*
+ * Whether there is an address for a message to the sender: an own one, otherwise the packet's destination if it is
+ * one host's.
+ */
+static __always_inline int lw_has_source_address(const struct lw_carrier *c)
 {
 	return cfg.local6_count || (c->invariants[3] & 0xff) != 0xff;
 }
 
-/* Packets up to this fit every link with the option. */
+/* Packets up to this size fit every link with the option. */
 #define LW_FITS (LW_IP6_MTU_MIN - LW_OPTION)
 
 static __always_inline int lw_stamp(struct xdp_md *ctx)
@@ -261,14 +267,14 @@ static __always_inline int lw_stamp(struct xdp_md *ctx)
 		look = LW_LOOK_PASS;
 	}
 	if (look == LW_LOOK_STAMP && c.payload > LW_FITS - sizeof(struct lw_ip6)) {
-		mtu = lw_way_mtu(ctx, c.ip_at, LW_OPTION);
-		/* Past a seal, the sender knows another packet than the one that is too big. */
-		if (mtu && (cfg.gate == LW_GATE_SEALED || mtu - LW_OPTION < LW_IP6_MTU_MIN || !lw_has_speaker(&c) ||
-			    !lw_may_be_told(ctx)))
+		mtu = lw_path_mtu(ctx, c.ip_at, LW_OPTION);
+		/* After sealing, the sender knows a different packet from the one that is too big. */
+		if (mtu && (cfg.gate == LW_GATE_SEALED || mtu - LW_OPTION < LW_IP6_MTU_MIN || !lw_has_source_address(&c) ||
+			    !lw_may_be_notified(ctx)))
 			look = LW_LOOK_UNFIT;
-		/* Who sends many such packets must not keep others from learning the size: theirs would be lost. */
+		/* Limited per sender, so that other senders still learn the size; otherwise their packets would be lost. */
 		if (mtu && look == LW_LOOK_STAMP &&
-		    !lw_within_rate(cpu->clock_ns, LW_TOLD_PER_S, &counts->told_second, &counts->told))
+		    !lw_within_rate(cpu->clock_ns, LW_TOO_BIG_PER_S, &counts->notified_second, &counts->notified))
 			look = LW_LOOK_UNFIT;
 	}
 	if (look == LW_LOOK_STAMP && mtu) {
@@ -292,9 +298,9 @@ static __always_inline int lw_stamp(struct xdp_md *ctx)
 }
 
 /*
- * lw_gateway() and lw_sealed_gateway() of gateways that stamp, written out: with a parameter for it, theirs would be
- * compiled otherwise. What passes is counted where it is stamped. The call comes back when the gateway's process has
- * ended: then it passes as it is.
+ * lw_gateway() and lw_sealed_gateway() of gateways that stamp, written out: with a parameter, the others would be
+ * compiled differently. Packets that pass are counted where they are stamped. The tail call returns if the gateway's
+ * process has ended: the packet then passes unchanged.
  */
 static __always_inline int lw_gateway_stamping(struct xdp_md *ctx)
 {
@@ -306,7 +312,7 @@ static __always_inline int lw_gateway_stamping(struct xdp_md *ctx)
 	if (!c.cpu || !c.control)
 		return XDP_DROP;
 	lw_clock(&c);
-	enum lw_verdict verdict = lw_judge(&c);
+	enum lw_verdict verdict = lw_check(&c);
 
 	if (verdict == LW_PASS_SESSION)
 		bpf_tail_call(ctx, &programs, LW_PROGRAM_STAMP);
@@ -326,7 +332,7 @@ static __always_inline int lw_sealed_stamping(struct xdp_md *ctx)
 	if (!c.cpu || !c.control)
 		return XDP_DROP;
 	lw_clock(&c);
-	enum lw_verdict verdict = lw_judge_sealed(&c);
+	enum lw_verdict verdict = lw_check_sealed(&c);
 
 	if (verdict == LW_PASS_DATA)
 		bpf_tail_call(ctx, &programs, LW_PROGRAM_STAMP);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Keystream, and its XOR into a packet, in place. A matrix's counter is its block 0; it is 64 bits of two words, Forró's 4
- * and 5, ChaCha's 12 and 13: with a nonce of three words (RFC 8439) the caller sees to it that the first word does not wrap.
+ * Keystream, and its XOR into a packet, in place. A matrix's counter is that of block 0. It has 64 bits in two words,
+ * Forró's 4 and 5, ChaCha's 12 and 13. With a nonce of three words (RFC 8439) the caller ensures that the first word
+ * does not wrap.
  */
 #ifndef LW_STREAM_H
 #define LW_STREAM_H
@@ -10,13 +11,13 @@
 
 #include "lw_chacha.h"
 
-/* A message's most bytes: a UDP payload in an Ethernet frame of 1500. */
+/* Maximum message size: a UDP payload in an Ethernet frame of 1500 bytes. */
 #define LW_STREAM_MAX 1472
-/* Where in the packet what is left of it begins at most. */
+/* Maximum offset of the remaining message in the packet. */
 #define LW_STREAM_AT_MAX (255 + LW_STREAM_MAX)
 
 enum lw_cipher {
-	LW_PLAIN, /* the keystream is the matrix: what the loads and stores cost */
+	LW_PLAIN, /* the keystream is the matrix: measures loads and stores */
 	LW_FORRO,
 	LW_CHACHA,
 };
@@ -25,7 +26,7 @@ struct lw_matrix {
 	__u32 word[16];
 };
 
-/* What is fastest: see `linewarden bench attest --only cipher`. */
+/* The fastest width: see `linewarden bench attest --only cipher`. */
 #define LW_FORRO_WIDTH 4
 #define LW_WIDTH_MAX 4
 
@@ -41,7 +42,7 @@ static __always_inline __u32 lw_matrix_word(const struct lw_matrix *matrix, enum
 	return i == at ? counter : counter >> 32;
 }
 
-/* Permutes `width` blocks from block `block` on; lw_keystream_word() has the rest. */
+/* Permutes `width` blocks from block `block` on; lw_keystream_word() does the rest. */
 static __always_inline void lw_keystream(__u32 m[][16], const struct lw_matrix *matrix, __u32 block,
 					 enum lw_cipher cipher, const int rounds, const int width)
 {
@@ -77,7 +78,7 @@ static __always_inline __u32 lw_keystream_word(__u32 m[][16], const struct lw_ma
 	return permuted + lw_matrix_word(matrix, cipher, block + lane, i);
 }
 
-/* Word `n`, of eight bytes, of the keystream of `block` and those beside it. */
+/* Word `n`, of eight bytes, of the keystream of `block` and those in parallel with it. */
 #define LW_STREAM_WORD(n)                                                                           \
 	(lw_keystream_word(m, matrix, block, cipher, width, (n) / 8, (n) % 8 * 2) |                 \
 	 (__u64)lw_keystream_word(m, matrix, block, cipher, width, (n) / 8, (n) % 8 * 2 + 1) << 32)
@@ -123,9 +124,9 @@ static __always_inline int lw_stream_tail(__u8 *at, void *end, __u32 left, __u32
 }
 
 /*
- * Encrypts or decrypts from the first of `length` bytes on, which begin `at` bytes behind the packet's start, as long as more
- * than `rest` are left. Block 0 of the keystream is that of `matrix` with its counter advanced by `first`. How many bytes
- * were done, or -1: they are not all there, and the packet is as it was.
+ * Encrypts or decrypts from the first of `length` bytes at offset `at` of the packet, as long as more than `rest` are
+ * left. Block 0 of the keystream is that of `matrix` with its counter advanced by `first`. Returns how many bytes
+ * were processed, or -1, with the packet unchanged, if the packet is too short.
  */
 static __always_inline int lw_stream_part(struct xdp_md *ctx, const struct lw_matrix *matrix, __u32 first, __u32 at,
 					  __u32 length, enum lw_cipher cipher, const int rounds, const int width,
@@ -147,7 +148,7 @@ static __always_inline int lw_stream_part(struct xdp_md *ctx, const struct lw_ma
 		if (left <= rest)
 			break;
 		lw_keystream(m, matrix, first + block, cipher, rounds, width);
-		/* Returned from here: the kernel's verifier need not find out that no block is left. */
+		/* Returned here, so that the kernel's verifier need not derive that no block is left. */
 		if (left < 64 * width)
 			return lw_stream_tail(data, end, left, m, matrix, first + block, cipher, width) ? length : -1;
 		if (!lw_stream_whole(data, end, m, matrix, first + block, cipher, width))
@@ -158,9 +159,9 @@ static __always_inline int lw_stream_part(struct xdp_md *ctx, const struct lw_ma
 }
 
 /*
- * Defines NAME(), which encrypts or decrypts a message in place and says whether all of it was there: Forró's blocks four at
- * a time while more than two are left, for four cost what two cost one after the other. Global functions, each verified
- * once; of their stacks one is needed at a time.
+ * Defines NAME(), which encrypts or decrypts a message in place and returns whether all of it was present. Forró's
+ * blocks are processed four at a time while more than two are left, because four cost as much as two one after the
+ * other. Global functions, each verified once; only one of their stacks is in use at a time.
  */
 #define LW_FORRO_STREAM(name, rounds)                                                                              \
 	__noinline int name##_wide(struct xdp_md *ctx, struct lw_matrix *matrix, __u32 first, __u32 at, __u32 length) \

@@ -19,7 +19,7 @@ static __always_inline __u64 lw_hash(__u64 a, __u64 b)
 	return h ^ (h >> 33);
 }
 
-/* The low half picks the first bucket, the fingerprint the second; a fingerprint is never 0. */
+/* The low half selects the first bucket, the fingerprint the second; a fingerprint is never 0. */
 static __always_inline __u32 lw_fingerprint(__u64 hash)
 {
 	return (__u32)(hash >> 32) | 1;
@@ -38,14 +38,14 @@ static __always_inline __u32 lw_bucket_2(__u64 hash)
 }
 
 /*
- * Branch-free over the ways of a bucket: a branch for each would be mispredicted, and would multiply the states that
- * the kernel's verifier walks. 1 if `x` is 0, else 0; `x` below 2^63.
+ * Branch-free over the ways of a bucket: a branch per way would be mispredicted, and would multiply the states that
+ * the kernel's verifier processes. 1 if `x` is 0, else 0; `x` below 2^63.
  */
 static __always_inline __u64 lw_is_zero(__u64 x)
 {
 	__u64 is_one = (x - 1) >> 63;
 
-	/* Not to be seen through: clang would make a comparison and a branch of it. */
+	/* Hidden from clang, which would turn it into a comparison and a branch. */
 	asm volatile("" : "+r"(is_one));
 	return is_one;
 }
@@ -83,8 +83,8 @@ static __always_inline __u64 lw_is_zero_64(__u64 x)
 }
 
 /*
- * The line of a device, and its place; NULL when there is none. User space never puts two entries of one fingerprint
- * into one bucket of the index.
+ * The line of a device, and its place; NULL if there is none. User space never puts two entries with the same
+ * fingerprint into one bucket of the index.
  */
 static __always_inline struct lw_line *lw_find_device(__u64 device_id, __u32 *place)
 {
@@ -94,7 +94,7 @@ static __always_inline struct lw_line *lw_find_device(__u64 device_id, __u32 *pl
 
 	if (!home)
 		return NULL;
-	/* The four loads go out side by side. */
+	/* The four loads are issued in parallel. */
 	__u32 way = lw_is_zero_64(home->way[1].device_id ^ device_id) +
 		    2 * lw_is_zero_64(home->way[2].device_id ^ device_id) +
 		    3 * lw_is_zero_64(home->way[3].device_id ^ device_id);
@@ -113,7 +113,7 @@ static __always_inline struct lw_line *lw_find_device(__u64 device_id, __u32 *pl
 		if (!bucket)
 			return NULL;
 		*place = (__u32)lw_match(bucket, fingerprint) - 1;
-		/* Without an entry the place is 2^32 - 1, which no array has. */
+		/* Without an entry the place is 2^32 - 1, which no array contains. */
 		line = lw_line_at(*place);
 		if (line && line->device_id == device_id)
 			return line;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Whether a packet that gets longer still fits its way, and what its sender is told if not: ICMPv6 "packet too big". */
+/* Whether a longer packet still fits its path, and the message to its sender if not: ICMPv6 "packet too big". */
 #ifndef LW_TOO_BIG_H
 #define LW_TOO_BIG_H
 
 #include "lw_forward.h"
 
 #define LW_IP6_MTU_MIN 1280
-/* A second and CPU (RFC 4443 2.4 f). */
-#define LW_TOLD_PER_S 1000
+/* Per second and CPU (RFC 4443 2.4 f). */
+#define LW_TOO_BIG_PER_S 1000
 
 struct lw_icmp6_too_big {
 	__u8 type;
@@ -15,18 +15,19 @@ struct lw_icmp6_too_big {
 	__u16 checksum;
 	__u32 mtu;
 };
-/* What goes in front of the packet that is quoted, and how much of that there is room for (RFC 4443 3.2). */
-#define LW_TOLD_HEADERS (sizeof(struct lw_ip6) + sizeof(struct lw_icmp6_too_big))
-#define LW_QUOTED (LW_IP6_MTU_MIN - LW_TOLD_HEADERS)
-/* bpf_csum_diff() takes 512 bytes. */
+/* Headers in front of the quoted packet, and the space for the quote (RFC 4443 3.2). */
+#define LW_TOO_BIG_HEADERS (sizeof(struct lw_ip6) + sizeof(struct lw_icmp6_too_big))
+#define LW_QUOTED (LW_IP6_MTU_MIN - LW_TOO_BIG_HEADERS)
+/* bpf_csum_diff() accepts 512 bytes. */
 #define LW_SUMMED (LW_QUOTED / 4)
 _Static_assert(LW_SUMMED % 4 == 0 && LW_SUMMED <= 512, "four sums");
 
 /*
- * The MTU of the packet's way, if it does not fit with `more` bytes; 0: it does. That of its route if it is for the
- * gateway to route; else (a bridge does not, and may have routes all the same) that of the interface that it came in by.
+ * The MTU of the packet's path, if it does not fit with `more` bytes; 0 if it does. The MTU of its route if the
+ * gateway routes the packet; otherwise (a bridge does not route, although it may have routes) that of the interface
+ * on which it arrived.
  */
-__noinline int lw_way_mtu(struct xdp_md *ctx, __u32 ip_at, __u32 more)
+__noinline int lw_path_mtu(struct xdp_md *ctx, __u32 ip_at, __u32 more)
 {
 	void *end = (void *)(long)ctx->data_end;
 	struct lw_eth *eth = (void *)(long)ctx->data;
@@ -56,8 +57,8 @@ __noinline int lw_way_mtu(struct xdp_md *ctx, __u32 ip_at, __u32 more)
 	return bpf_check_mtu(ctx, 0, &length, 0, 0) == BPF_MTU_CHK_RET_FRAG_NEEDED ? length : 0;
 }
 
-/* Whether an answer goes to one host. */
-static __always_inline int lw_may_be_told(struct xdp_md *ctx)
+/* Whether a message to the sender goes to one host. */
+static __always_inline int lw_may_be_notified(struct xdp_md *ctx)
 {
 	struct lw_frame f = { .xdp = ctx };
 
@@ -65,14 +66,15 @@ static __always_inline int lw_may_be_told(struct xdp_md *ctx)
 }
 
 /*
- * Writes the answer in front of the packet, whose Ethernet header with tags, `at` bytes, lies LW_TOLD_HEADERS behind. It leaves in the name
- * of the interface: the packet may have been for another station, whose MAC address the switches on the link would look for here.
+ * Writes the message in front of the packet, whose Ethernet header with tags, `at` bytes, is LW_TOO_BIG_HEADERS after
+ * it. The message uses the MAC address of the interface: the packet may have been addressed to another station, whose
+ * MAC address the switches on the link would otherwise learn here.
  */
 static __always_inline int lw_write_too_big(void *data, void *end, const int at, __u32 mtu, __u64 own_mac)
 {
-	__u8 *old = data + LW_TOLD_HEADERS, *eth = data;
+	__u8 *old = data + LW_TOO_BIG_HEADERS, *eth = data;
 	struct lw_ip6 *ip = data + at, *quoted = (void *)old + at;
-	struct lw_icmp6_too_big *told = (void *)(ip + 1);
+	struct lw_icmp6_too_big *error = (void *)(ip + 1);
 
 	if ((void *)quoted + LW_QUOTED > end)
 		return 0;
@@ -83,16 +85,16 @@ static __always_inline int lw_write_too_big(void *data, void *end, const int at,
 	ip->payload_length = bpf_htons(LW_IP6_MTU_MIN - sizeof(*ip));
 	ip->next_header = LW_PROTO_ICMPV6;
 	ip->hop_limit = 64;
-	told->type = 2;
-	told->code = 0;
-	told->checksum = 0;
-	told->mtu = bpf_htonl(mtu);
-	__u64 sum = 2ULL + told->mtu + ip->payload_length + bpf_htons(LW_PROTO_ICMPV6);
+	error->type = 2;
+	error->code = 0;
+	error->checksum = 0;
+	error->mtu = bpf_htonl(mtu);
+	__u64 sum = 2ULL + error->mtu + ip->payload_length + bpf_htons(LW_PROTO_ICMPV6);
 	const volatile __u32 *own = (const volatile __u32 *)cfg.local6[0];
 
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
-		/* A gateway without an address of the family speaks as who cannot be reached. */
+		/* A gateway without an address of the family uses the unreachable destination's address. */
 		ip->src[i] = cfg.local6_count ? own[i] : quoted->dst[i];
 		ip->dst[i] = quoted->src[i];
 		sum += (__u64)ip->src[i] + ip->dst[i];
@@ -102,11 +104,14 @@ static __always_inline int lw_write_too_big(void *data, void *end, const int at,
 #pragma unroll
 	for (int i = 0; i < 4; i++)
 		quotes = bpf_csum_diff(NULL, 0, (void *)quoted + i * LW_SUMMED, LW_SUMMED, quotes);
-	told->checksum = lw_fold(sum + quotes);
+	error->checksum = lw_fold(sum + quotes);
 	return 1;
 }
 
-/* Makes of the packet, which is longer than LW_IP6_MTU_MIN, what its sender is told. 0: it cannot be told. */
+/*
+ * Turns the packet, which is longer than LW_IP6_MTU_MIN, into the message to its sender. Returns 0 if the sender
+ * cannot be notified.
+ */
 __noinline int lw_too_big(struct xdp_md *ctx, __u32 ip_at, __u32 mtu)
 {
 	int is_written = 0;
@@ -118,12 +123,12 @@ __noinline int lw_too_big(struct xdp_md *ctx, __u32 ip_at, __u32 mtu)
 		return 0;
 	__u64 own_mac = LW_READ(port->mac[0]);
 
-	if (bpf_xdp_adjust_head(ctx, -(int)LW_TOLD_HEADERS))
+	if (bpf_xdp_adjust_head(ctx, -(int)LW_TOO_BIG_HEADERS))
 		return 0;
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	__u32 length = (__u32)((long)end - (long)data);
 
-	/* Or clang would add to the pointers' halves. */
+	/* Prevents clang from adding to halves of the pointers. */
 	asm volatile("" : "+r"(length));
 	__s32 behind = (__s32)length - (__s32)((ip_at & 31) + LW_IP6_MTU_MIN);
 

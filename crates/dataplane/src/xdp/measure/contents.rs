@@ -1,6 +1,7 @@
-//! What lies in the maps that are configuration.
+//! The content of maps that are configuration.
 //!
-//! What packets, devices or time change is left out ([`LEFT_OUT`]). What is secret is told by one digest of all of it.
+//! Content that packets, devices or time change is excluded ([`EXCLUSIONS`]). Secrets are represented by one digest
+//! per map.
 
 use std::collections::BTreeMap;
 use std::mem::offset_of;
@@ -18,26 +19,26 @@ use crate::layout::{ClassicCrp, Control, LiveCells, P4draProver, PORTS, Port, Pr
 use crate::store::admission;
 use crate::{DataPlaneError, ethtool};
 
-/// What no entry tells.
-pub(super) const LEFT_OUT: [&str; 8] = [
-    "packets that are being processed",
-    "devices' lines, sessions, rows and windows, which the packet path writes; who is enrolled, provers' keys and rounds",
-    "what counters have counted, events and messages that wait",
-    "the fresh values, the hash seed of this start, and since when a lease is in force",
-    "the state that packets carry evidence of, what proves it, and how many have carried it",
-    "addresses and MAC addresses of this machine, and subnets of its interfaces where device_prefixes is not set",
-    "secrets of the classic profiles, but for one digest of each map of them",
-    "what the kernel does with a frame beside eBPF programs and filters: its routes, its own filters, its drivers",
+/// What the entries do not cover.
+pub(super) const EXCLUSIONS: [&str; 8] = [
+    "packets in process",
+    "lines, sessions, rows and windows of devices, which the packet path writes; enrolled devices; keys and rounds of provers",
+    "counter values, and waiting events and messages",
+    "the fresh values, the hash seed of this start, and when the session lifetime was changed",
+    "the state in in-band evidence, its tag inputs, and the packet counts",
+    "IP and MAC addresses of this machine, and the subnets of its interfaces if device_prefixes is not set",
+    "secrets of the classic profiles, except for one digest per map",
+    "processing of a frame by the kernel outside eBPF programs and traffic control filters: routes, other filters, drivers",
 ];
 
-/// Bytes of a piece of the program's constants.
+/// Size of a piece of the program's constants.
 const PIECE_BYTES: usize = 64;
 
-/// Begins what is hashed of a map with secrets.
+/// Prefix of the hash input for a map with secrets.
 const LABEL: &[u8] = b"linewarden secret map 1\0";
 
-/// The entries of a map that are configuration; none of one that is state. `programs` names programs by their ids.
-pub(super) fn of(
+/// The entries of a map that is configuration; empty for a map that is state. `programs` maps program ids to names.
+pub(super) fn entries_of(
     object: &Object,
     map: &Map<'_>,
     name: &str,
@@ -46,7 +47,7 @@ pub(super) fn of(
     let entry = |key: &[u8], value: Vec<u8>| entry(name, key, value);
     let first = || first(map, name);
     Ok(match name {
-        // In pieces, so that a difference is told where it is.
+        // In pieces, so that a difference shows its location.
         ".rodata" => {
             let (_, mut value) = first()?;
             let seed = offset_of!(ProgramConfig, hash_seed);
@@ -76,7 +77,7 @@ pub(super) fn of(
             for key in map.keys() {
                 let ifindex = key.first_chunk().map_or(0, |index| u32::from_ne_bytes(*index));
                 let value = read(map, name, &key)?.unwrap_or_default();
-                // Where frames go: the interface's number is not the same after a boot.
+                // By interface name, because the index changes across reboots.
                 let value = value
                     .first_chunk()
                     .map_or_else(Vec::new, |to| interface(u32::from_ne_bytes(*to)).into_bytes());
@@ -84,16 +85,16 @@ pub(super) fn of(
             }
             entries
         }
-        "classic_crps" => vec![entry(&[], classic(object, map)?)],
-        "p4dra_provers" => vec![entry(&[], p4dra(object, map)?)],
+        "classic_crps" => vec![entry(&[], classic_digest(object, map)?)],
+        "p4dra_provers" => vec![entry(&[], p4dra_digest(object, map)?)],
         _ => Vec::new(),
     })
 }
 
-/// The entries of the map `control`: the settings, where devices are, and the interfaces on the devices' side. What follows the
-/// machine's addresses is no entry's value, as long as the map holds what this process has written last: these `sources`, and the MAC
-/// addresses by interface.
-pub(super) fn control(
+/// The entries of the map `control`: the settings, the sources of devices, and the interfaces on the devices' side.
+/// Values that follow the machine's addresses are not included as long as the map holds what this process wrote last:
+/// these `sources`, and the MAC addresses by interface.
+pub(super) fn control_entries(
     map: &Map<'_>,
     sources: &DeviceSources,
     macs: &BTreeMap<u32, Vec<Mac>>,
@@ -103,24 +104,24 @@ pub(super) fn control(
     let written = admission::source_bytes(sources)
         .map_err(|error| DataPlaneError::kernel(format!("reading map {name}"), error))?;
     let found = sources_in(&value);
-    let told = if found == written {
+    let content = if found == written {
         prefixes(sources).into_bytes()
     } else {
         found
     };
     let mut entries = vec![
         entry(name, &key, settings(&value)),
-        entry(name, b"device sources", told),
+        entry(name, b"device sources", content),
     ];
-    entries.extend(ports(&value).into_iter().map(|(ifindex, found)| {
+    entries.extend(port_macs(&value).into_iter().map(|(ifindex, found)| {
         let written = macs.get(&ifindex).map(|macs| admission::mac_words(macs));
         let written = written.map(|words| words.map(u64::to_ne_bytes).concat());
-        let told = if written.as_ref() == Some(&found) {
+        let content = if written.as_ref() == Some(&found) {
             Vec::new()
         } else {
             found
         };
-        entry(name, interface(ifindex).as_bytes(), told)
+        entry(name, interface(ifindex).as_bytes(), content)
     }));
     Ok(entries)
 }
@@ -140,7 +141,7 @@ fn first(map: &Map<'_>, name: &str) -> Result<(Vec<u8>, Vec<u8>), DataPlaneError
     Ok((key, value))
 }
 
-/// An interface by its name, which is the same after a boot.
+/// The name of an interface, which is the same after a reboot.
 pub(super) fn interface(ifindex: u32) -> String {
     ethtool::name_of(ifindex).unwrap_or_else(|| format!("interface {ifindex}"))
 }
@@ -156,17 +157,17 @@ fn zero(bytes: &mut [u8], range: Range<usize>) {
     }
 }
 
-/// The settings of `struct lw_control`, but for since when a lease is in force.
+/// The settings in `struct lw_control`, without the time of the last change of the session lifetime.
 fn settings(control: &[u8]) -> Vec<u8> {
     let live = offset_of!(Control, live);
     let settings = control.get(live..live + size_of::<LiveCells>());
     let mut settings = settings.unwrap_or_default().to_vec();
-    let from = offset_of!(LiveCells, lease_from_s);
+    let from = offset_of!(LiveCells, session_lifetime_from_s);
     zero(&mut settings, from..from + size_of::<u32>());
     settings
 }
 
-/// Where devices are by the configuration.
+/// The configured sources of devices.
 fn prefixes(sources: &DeviceSources) -> String {
     if sources.follows_interfaces() {
         return "subnets of the interfaces".to_owned();
@@ -176,7 +177,7 @@ fn prefixes(sources: &DeviceSources) -> String {
     prefixes.join(" ")
 }
 
-/// Where devices may be: what is in force.
+/// The active sources of devices.
 fn sources_in(control: &[u8]) -> Vec<u8> {
     let at = offset_of!(Control, source_bank);
     let bank = control.get(at).map_or(0, |byte| usize::from(byte & 1));
@@ -187,8 +188,8 @@ fn sources_in(control: &[u8]) -> Vec<u8> {
     [bank, inline_ip4].map(Option::unwrap_or_default).concat()
 }
 
-/// The numbers of the interfaces on the devices' side, and their MAC addresses.
-fn ports(control: &[u8]) -> Vec<(u32, Vec<u8>)> {
+/// The indices of the interfaces on the devices' side, and their MAC addresses.
+fn port_macs(control: &[u8]) -> Vec<(u32, Vec<u8>)> {
     let at = offset_of!(Control, port);
     let ports = control
         .get(at..at + size_of::<[Port; PORTS]>())
@@ -201,9 +202,9 @@ fn ports(control: &[u8]) -> Vec<(u32, Vec<u8>)> {
     found.collect()
 }
 
-fn classic(object: &Object, map: &Map<'_>) -> Result<Vec<u8>, DataPlaneError> {
+fn classic_digest(object: &Object, map: &Map<'_>) -> Result<Vec<u8>, DataPlaneError> {
     let crps = region::<ClassicCrp>(object, "classic_crps", map.max_entries())?;
-    let mut hash = secret("classic_crps");
+    let mut hash = secret_hasher("classic_crps");
     for crp in crps.iter() {
         hash.update(crp.challenge.load(Relaxed).to_be_bytes());
         hash.update(crp.crc.load(Relaxed).to_be_bytes());
@@ -214,8 +215,8 @@ fn classic(object: &Object, map: &Map<'_>) -> Result<Vec<u8>, DataPlaneError> {
     Ok(hash.finalize().to_vec())
 }
 
-/// In the order of their ids: where they lie depends on the hash seed.
-fn p4dra(object: &Object, map: &Map<'_>) -> Result<Vec<u8>, DataPlaneError> {
+/// Ordered by id, because the places depend on the hash seed.
+fn p4dra_digest(object: &Object, map: &Map<'_>) -> Result<Vec<u8>, DataPlaneError> {
     let places = region::<P4draProver>(object, "p4dra_provers", map.max_entries())?;
     let used = places.iter().filter(|place| place.used.load(Relaxed) != 0);
     let provers: BTreeMap<[u64; 2], [u32; 16]> = used
@@ -227,7 +228,7 @@ fn p4dra(object: &Object, map: &Map<'_>) -> Result<Vec<u8>, DataPlaneError> {
             )
         })
         .collect();
-    let mut hash = secret("p4dra_provers");
+    let mut hash = secret_hasher("p4dra_provers");
     for (id, matrix) in provers {
         id.iter().for_each(|word| hash.update(word.to_be_bytes()));
         matrix.iter().for_each(|word| hash.update(word.to_be_bytes()));
@@ -235,7 +236,7 @@ fn p4dra(object: &Object, map: &Map<'_>) -> Result<Vec<u8>, DataPlaneError> {
     Ok(hash.finalize().to_vec())
 }
 
-fn secret(name: &str) -> Sha256 {
+fn secret_hasher(name: &str) -> Sha256 {
     let mut hash = Sha256::new();
     hash.update(LABEL);
     hash.update(name);

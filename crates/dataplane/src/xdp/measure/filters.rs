@@ -1,6 +1,6 @@
-//! The filters that the traffic control layer has at an interface (rtnetlink(7), RTM_GETTFILTER), and tcx programs.
+//! The filters of the traffic control layer at an interface (rtnetlink(7), RTM_GETTFILTER), and tcx programs.
 //!
-//! A filter sees what the XDP program lets through, or what leaves, and may drop, change or redirect it.
+//! A filter sees the frames that the XDP program passes, or those that leave, and may drop, change or redirect them.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
@@ -13,7 +13,7 @@ const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_DUMP: u16 = 0x300;
-/// The two hooks of the qdisc `clsact`; filters of `ingress` are at the first as well.
+/// The two hooks of the qdisc `clsact`. Filters of the qdisc `ingress` are at the first one as well.
 const HOOKS: [(&str, u32); 2] = [("tc-ingress", 0xffff_fff2), ("tc-egress", 0xffff_fff3)];
 const TCA_KIND: u16 = 1;
 const TCA_OPTIONS: u16 = 2;
@@ -21,35 +21,35 @@ const TCA_BPF_ID: u16 = 11;
 /// Bytes of nlmsghdr and tcmsg.
 const HEADER_BYTES: usize = 16;
 const MESSAGE_BYTES: usize = 20;
-const ANSWER_BYTES: usize = 1 << 16;
+const RESPONSE_BYTES: usize = 1 << 16;
 /// `BPF_MPROG_MAX`.
 const TCX_MAX: usize = 64;
 
 /// One filter.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Filter {
-    /// Where, with its priority and handle.
+    /// The hook, with priority and handle.
     pub(super) hook: String,
-    /// Of which kind, as `flower`.
+    /// Kind of the filter, such as `flower`.
     pub(super) kind: String,
-    /// The kernel's id of its program, if it is an eBPF one.
+    /// The kernel's id of its program, if the filter is an eBPF program.
     pub(super) program: Option<u32>,
 }
 
 /// All filters at an interface of the calling thread's network namespace.
-pub(super) fn of(ifindex: u32) -> io::Result<Vec<Filter>> {
+pub(super) fn filters_at(ifindex: u32) -> io::Result<Vec<Filter>> {
     let mut filters = Vec::new();
     for (name, parent) in HOOKS {
         let netlink = open()?;
         send(&netlink, ifindex, parent)?;
-        let mut answer = vec![0u8; ANSWER_BYTES];
-        while take(receive(&netlink, &mut answer)?, name, &mut filters)? {}
+        let mut response = vec![0u8; RESPONSE_BYTES];
+        while parse_messages(receive(&netlink, &mut response)?, name, &mut filters)? {}
     }
     for (hook, attach_type) in [
         ("tcx-ingress", libbpf_sys::BPF_TCX_INGRESS),
         ("tcx-egress", libbpf_sys::BPF_TCX_EGRESS),
     ] {
-        let listed = tcx(ifindex, attach_type)?.into_iter().enumerate();
+        let listed = tcx_programs(ifindex, attach_type)?.into_iter().enumerate();
         filters.extend(listed.map(|(place, id)| Filter {
             hook: format!("{hook} {place}"),
             kind: "bpf".to_owned(),
@@ -59,11 +59,11 @@ pub(super) fn of(ifindex: u32) -> io::Result<Vec<Filter>> {
     Ok(filters)
 }
 
-/// Programs that Linux 6.6 and later runs before the filters, in their order.
-fn tcx(ifindex: u32, attach_type: libbpf_sys::bpf_attach_type) -> io::Result<Vec<u32>> {
+/// Programs that Linux 6.6 and later runs before the filters, in order.
+fn tcx_programs(ifindex: u32, attach_type: libbpf_sys::bpf_attach_type) -> io::Result<Vec<u32>> {
     let mut ids = [0u32; TCX_MAX];
     let mut count = TCX_MAX as u32;
-    // SAFETY: the kernel writes no more than `count` ids, which is how many there is room for, and then their number.
+    // SAFETY: the kernel writes no more than `count` ids, which is the size of the array, and then their number.
     let result = unsafe {
         libbpf_sys::bpf_prog_query(
             ifindex.cast_signed(),
@@ -76,7 +76,7 @@ fn tcx(ifindex: u32, attach_type: libbpf_sys::bpf_attach_type) -> io::Result<Vec
     };
     match result.wrapping_neg() {
         0 => Ok(ids.into_iter().take(count as usize).collect()),
-        // An older kernel, which has no such hook; and nothing there.
+        // An older kernel without this hook, or no programs.
         libc::EINVAL | libc::ENOENT | libc::EOPNOTSUPP => Ok(Vec::new()),
         errno => Err(io::Error::from_raw_os_error(errno)),
     }
@@ -93,7 +93,7 @@ fn open() -> io::Result<OwnedFd> {
     };
     match fd {
         ..0 => Err(io::Error::last_os_error()),
-        // SAFETY: just opened and owned by nobody else.
+        // SAFETY: just opened; no other owner exists.
         fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
     }
 }
@@ -121,56 +121,56 @@ fn send(netlink: &OwnedFd, ifindex: u32, parent: u32) -> io::Result<()> {
     }
 }
 
-fn receive<'a>(netlink: &OwnedFd, answer: &'a mut [u8]) -> io::Result<&'a [u8]> {
-    // SAFETY: the buffer is valid for its length. The kernel has begun to answer before send() returned.
+fn receive<'a>(netlink: &OwnedFd, response: &'a mut [u8]) -> io::Result<&'a [u8]> {
+    // SAFETY: the buffer is valid for its length. The kernel has started its response before send() returned.
     let got = unsafe {
         libc::recv(
             netlink.as_raw_fd(),
-            answer.as_mut_ptr().cast(),
-            answer.len(),
+            response.as_mut_ptr().cast(),
+            response.len(),
             libc::MSG_DONTWAIT,
         )
     };
     let got = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
-    answer.get(..got).ok_or_else(cut_off)
+    response.get(..got).ok_or_else(truncated)
 }
 
-fn cut_off() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "the kernel's answer is cut off")
+fn truncated() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the kernel's response is truncated")
 }
 
-/// Takes the messages of one answer; whether another one follows.
-fn take(mut answer: &[u8], hook: &str, filters: &mut Vec<Filter>) -> io::Result<bool> {
-    while !answer.is_empty() {
-        let length = answer
+/// Parses the messages of one response. Returns whether another one follows.
+fn parse_messages(mut response: &[u8], hook: &str, filters: &mut Vec<Filter>) -> io::Result<bool> {
+    while !response.is_empty() {
+        let length = response
             .first_chunk()
             .map_or(0, |length| u32::from_ne_bytes(*length)) as usize;
-        let kind = u16_at(answer, 4).ok_or_else(cut_off)?;
-        let message = answer
+        let kind = u16_at(response, 4).ok_or_else(truncated)?;
+        let message = response
             .get(..length)
             .filter(|message| message.len() >= HEADER_BYTES)
-            .ok_or_else(cut_off)?;
+            .ok_or_else(truncated)?;
         let body = message.get(HEADER_BYTES..).unwrap_or_default();
         match kind {
             NLMSG_DONE => return Ok(false),
             NLMSG_ERROR => {
                 let code = body.first_chunk().map_or(0, |code| i32::from_ne_bytes(*code));
-                // There is no such qdisc, and so no filter.
+                // The qdisc does not exist, so there is no filter.
                 return match code.wrapping_neg() {
                     0 | libc::EINVAL | libc::ENOENT | libc::EOPNOTSUPP => Ok(false),
                     errno => Err(io::Error::from_raw_os_error(errno)),
                 };
             }
-            RTM_NEWTFILTER => filters.extend(filter(body, hook)),
+            RTM_NEWTFILTER => filters.extend(parse_filter(body, hook)),
             _ => {}
         }
-        answer = answer.get(length.next_multiple_of(4)..).unwrap_or_default();
+        response = response.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
     Ok(true)
 }
 
-/// `None`: the chain itself, which the kernel lists without a handle before its filters.
-fn filter(body: &[u8], hook: &str) -> Option<Filter> {
+/// `None` for the chain itself, which the kernel lists without a handle before its filters.
+fn parse_filter(body: &[u8], hook: &str) -> Option<Filter> {
     let handle = u32_at(body, 8)?;
     // Priority and protocol.
     let priority = u32_at(body, 16)? >> 16;
@@ -190,12 +190,12 @@ fn filter(body: &[u8], hook: &str) -> Option<Filter> {
 }
 
 /// The content of a routing attribute.
-fn attribute(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
+fn attribute(mut attributes: &[u8], attribute: u16) -> Option<&[u8]> {
     while let (Some(length), Some(kind)) = (u16_at(attributes, 0), u16_at(attributes, 2)) {
         let length = usize::from(length);
         let content = attributes.get(4..length)?;
-        // The highest bits say how it is encoded.
-        if kind & 0x3fff == wanted {
+        // The highest bits are encoding flags.
+        if kind & 0x3fff == attribute {
             return Some(content);
         }
         attributes = attributes.get(length.next_multiple_of(4)..)?;

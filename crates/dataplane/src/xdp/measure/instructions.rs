@@ -1,4 +1,4 @@
-//! A program's instructions as one number of ours, and as the kernel's.
+//! Identifies a program's instructions: by this crate's digest and by the kernel's tag.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,11 @@ use libbpf_rs::libbpf_sys::bpf_insn;
 use sha1::Sha1;
 use sha2::{Digest as _, Sha256};
 
-/// Begins what is hashed.
+/// Prefix of the hash input.
 const LABEL: &[u8] = b"linewarden eBPF instructions 1\0";
 /// `BPF_LD | BPF_IMM | BPF_DW`: a constant of 64 bits, in this instruction and the next.
 const LOAD_CONSTANT: u8 = 0x18;
-/// That constant is a map, or an address in a map's only value; both by the map's descriptor.
+/// The constant is a map, or an address in a map's only value; both by the map's descriptor.
 const MAP_FD: u8 = 1;
 const MAP_VALUE: u8 = 2;
 
@@ -21,8 +21,8 @@ fn refers_to_map(instruction: &bpf_insn) -> bool {
     instruction.code == LOAD_CONSTANT && matches!(instruction.src_reg(), MAP_FD | MAP_VALUE)
 }
 
-/// SHA-256 over the instructions as they were handed to the kernel, with the names of maps in the place of their descriptors,
-/// which differ from load to load. `None`: they refer to a map that has no name here.
+/// SHA-256 over the instructions as they were passed to the kernel, with map names instead of map descriptors, which
+/// differ between loads. `None`: they refer to an unknown map.
 pub(super) fn digest(instructions: &[bpf_insn], maps: &BTreeMap<i32, String>) -> Option<[u8; 32]> {
     let mut hash = Sha256::new();
     hash.update(LABEL);
@@ -42,14 +42,14 @@ pub(super) fn digest(instructions: &[bpf_insn], maps: &BTreeMap<i32, String>) ->
     Some(hash.finalize().into())
 }
 
-/// Whether it is the kernel's tag of these instructions: the beginning of a hash over them with maps left out, which is SHA-1, or
-/// SHA-256 since Linux 6.18.
+/// Whether this is the kernel's tag of these instructions: the beginning of a hash over them without maps, SHA-1 or,
+/// since Linux 6.18, SHA-256.
 pub(super) fn is_tag(tag: [u8; TAG_BYTES], instructions: &[bpf_insn]) -> bool {
     let bytes = tagged(instructions);
     Sha1::digest(&bytes).starts_with(&tag) || Sha256::digest(&bytes).starts_with(&tag)
 }
 
-/// What the kernel hashes (`bpf_prog_calc_tag`).
+/// The input of the kernel's hash (`bpf_prog_calc_tag`).
 fn tagged(instructions: &[bpf_insn]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(size_of_val(instructions));
     let mut is_second_half = false;
@@ -98,14 +98,14 @@ mod tests {
     }
 
     #[test]
-    fn one_changed_instruction_is_another_program() {
+    fn a_changed_instruction_changes_the_digest() {
         let none = BTreeMap::new();
         assert_eq!(digest(&returns(2), &none), digest(&returns(2), &none));
         assert_ne!(digest(&returns(2), &none), digest(&returns(1), &none));
     }
 
     #[test]
-    fn maps_count_by_their_names_and_not_by_their_descriptors() {
+    fn maps_are_hashed_by_name_not_by_descriptor() {
         let named = |fd, name: &str| BTreeMap::from([(fd, name.to_owned())]);
         let lines = digest(&of_map(7), &named(7, "lines")).unwrap();
         assert_eq!(digest(&of_map(9), &named(9, "lines")), Some(lines));
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_tag_leaves_maps_out() {
+    fn the_kernels_tag_excludes_maps() {
         assert_eq!(tagged(&of_map(7)), tagged(&of_map(8)));
         assert_ne!(tagged(&returns(1)), tagged(&returns(2)));
         // `xdp { return XDP_PASS; }`, as bpftool shows it: r0 = 2; exit.

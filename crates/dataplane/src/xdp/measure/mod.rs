@@ -1,7 +1,8 @@
-//! What the kernel runs for this gateway, read back from it ([why so](../../../../docs/adr/0028-what-is-measured-of-ebpf.md)).
+//! Measures what the kernel runs for this gateway
+//! ([rationale](../../../../../docs/adr/0027-measurement-of-ebpf-programs-and-maps.md)).
 //!
-//! A program that is loaded does not change any more, so what its instructions are was said when it was loaded; the kernel's tag must
-//! agree. Which programs run, where, and with which maps and settings, may change behind our back, and is asked the kernel.
+//! A loaded program cannot change, so its instructions are known from loading; the kernel's tag must match. Which
+//! programs run, where, and with which maps and settings can be changed by others, so it is read from the kernel.
 
 mod contents;
 mod filters;
@@ -13,7 +14,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use libbpf_rs::skel::Skel as _;
 use libbpf_rs::{Map, MapCore as _, MapInfo, Program, ProgramHandle, XdpFlags};
 use linewarden_evidence::encoding::{BpfAttachment, BpfMap, BpfProgram, Entry};
-use linewarden_evidence::statement::Kind;
+use linewarden_evidence::statement::DataPlaneKind;
 use sha2::{Digest as _, Sha256};
 
 use self::contents::interface;
@@ -21,10 +22,10 @@ use super::Xdp;
 use crate::DataPlaneError;
 use crate::measurement::Measurement;
 
-/// Begins what is hashed of a program that is not ours.
-const FOREIGN: &[u8] = b"linewarden foreign eBPF program 1\0";
+/// Prefix of the hash input for a foreign program.
+const FOREIGN_LABEL: &[u8] = b"linewarden foreign eBPF program 1\0";
 
-/// Programs by their ids in the kernel: ours, and others that were met.
+/// Programs by kernel id: those of this gateway, and others that were found.
 #[derive(Default)]
 struct Programs {
     names: BTreeMap<u32, String>,
@@ -32,16 +33,20 @@ struct Programs {
 }
 
 impl Programs {
-    /// What a program is called. One that is not ours is called what the kernel calls it, and never like one of ours.
+    /// The name of a program. A foreign program gets its kernel name with a prefix, and never the name of one of
+    /// ours.
     fn name(&mut self, id: u32) -> Result<String, DataPlaneError> {
         if let Some(name) = self.names.get(&id) {
             return Ok(name.clone());
         }
-        let kernel =
-            ProgramHandle::from_prog_id(id).map_err(|error| asking(&format!("program {id}"), error))?;
+        let kernel = ProgramHandle::from_prog_id(id)
+            .map_err(|error| measure_error(&format!("program {id}"), error))?;
         let tag = kernel.tag();
         let name = format!("foreign {}, tag {}", kernel.name().to_string_lossy(), hex(&tag));
-        let instructions = Sha256::new().chain_update(FOREIGN).chain_update(tag).finalize();
+        let instructions = Sha256::new()
+            .chain_update(FOREIGN_LABEL)
+            .chain_update(tag)
+            .finalize();
         if !self.names.values().any(|known| *known == name) {
             self.found.push(BpfProgram {
                 name: name.clone(),
@@ -54,10 +59,10 @@ impl Programs {
 }
 
 impl Xdp {
-    /// Asks the kernel what it runs for this gateway, from the network namespace of its interfaces.
+    /// Measures what the kernel runs for this gateway, from the network namespace of its interfaces.
     ///
     /// # Errors
-    /// The kernel's; a program whose tag is not that of what was loaded.
+    /// Those of the kernel; a program whose tag differs from that of the loaded program.
     pub fn measure(&self) -> Result<Measurement, DataPlaneError> {
         let object = self.skeleton.object();
         let maps: BTreeMap<i32, String> = object
@@ -69,7 +74,7 @@ impl Xdp {
             own_program(&program, &maps, &mut programs)?;
         }
         let mut entries = Vec::new();
-        for ifindex in &self.inside {
+        for ifindex in &self.device_ports {
             let attachments = self.attachments_of(*ifindex, &mut programs)?;
             entries.extend(attachments.into_iter().map(Entry::from));
         }
@@ -77,17 +82,17 @@ impl Xdp {
             let name = map_name(&map);
             entries.push(definition(&map, &name)?.into());
             let contents = match name.as_str() {
-                "control" => contents::control(&map, &self.sources, &self.macs)?,
-                _ => contents::of(object, &map, &name, &mut |id| programs.name(id))?,
+                "control" => contents::control_entries(&map, &self.sources, &self.macs)?,
+                _ => contents::entries_of(object, &map, &name, &mut |id| programs.name(id))?,
             };
             entries.extend(contents.into_iter().map(Entry::from));
         }
         entries.extend(programs.found.iter().cloned().map(Entry::from));
         Ok(Measurement {
-            kind: Kind::Xdp,
+            kind: DataPlaneKind::Xdp,
             programs: programs.found,
             entries,
-            left_out: contents::LEFT_OUT.map(str::to_owned).to_vec(),
+            exclusions: contents::EXCLUSIONS.map(str::to_owned).to_vec(),
         })
     }
 
@@ -105,7 +110,7 @@ impl Xdp {
         let mut found = Vec::new();
         let hook = libbpf_rs::Xdp::new(self.program().as_fd())
             .query(ifindex.cast_signed(), XdpFlags::NONE)
-            .map_err(|error| asking(&format!("the XDP programs of {name}"), error))?;
+            .map_err(|error| measure_error(&format!("the XDP programs of {name}"), error))?;
         for (mode, id) in [
             ("xdp-driver", hook.drv_prog_id),
             ("xdp-generic", hook.skb_prog_id),
@@ -115,8 +120,8 @@ impl Xdp {
                 found.push(attached(mode.to_owned(), programs.name(id)?));
             }
         }
-        let filters =
-            filters::of(ifindex).map_err(|error| asking(&format!("the filters of {name}"), error))?;
+        let filters = filters::filters_at(ifindex)
+            .map_err(|error| measure_error(&format!("the filters of {name}"), error))?;
         for filter in filters {
             let program = match filter.program {
                 Some(id) => programs.name(id)?,
@@ -134,20 +139,24 @@ fn own_program(
     programs: &mut Programs,
 ) -> Result<(), DataPlaneError> {
     let name = program.name().to_string_lossy().into_owned();
-    let what = || format!("program {name}");
-    let id = Program::id_from_fd(program.as_fd()).map_err(|error| asking(&what(), error))?;
-    let kernel = ProgramHandle::from_prog_id(id).map_err(|error| asking(&what(), error))?;
+    let subject = || format!("program {name}");
+    let id = Program::id_from_fd(program.as_fd()).map_err(|error| measure_error(&subject(), error))?;
+    let kernel = ProgramHandle::from_prog_id(id).map_err(|error| measure_error(&subject(), error))?;
     if !instructions::is_tag(kernel.tag(), program.insns()) {
-        return Err(asking(
-            &what(),
+        return Err(measure_error(
+            &subject(),
             format!(
-                "the kernel's tag of it, {}, is not that of what was loaded",
+                "the kernel's tag {} differs from that of the loaded program",
                 hex(&kernel.tag())
             ),
         ));
     }
-    let digest = instructions::digest(program.insns(), maps)
-        .ok_or_else(|| asking(&what(), "it uses a map that is not the gateway's"))?;
+    let digest = instructions::digest(program.insns(), maps).ok_or_else(|| {
+        measure_error(
+            &subject(),
+            "the program uses a map that does not belong to the gateway",
+        )
+    })?;
     programs.found.push(BpfProgram {
         name: name.clone(),
         instructions: digest,
@@ -156,9 +165,9 @@ fn own_program(
     Ok(())
 }
 
-/// As the kernel has it.
+/// The definition of a map, as the kernel reports it.
 fn definition(map: &Map<'_>, name: &str) -> Result<BpfMap, DataPlaneError> {
-    let kernel = MapInfo::new(map.as_fd()).map_err(|error| asking(&format!("map {name}"), error))?;
+    let kernel = MapInfo::new(map.as_fd()).map_err(|error| measure_error(&format!("map {name}"), error))?;
     Ok(BpfMap {
         name: name.to_owned(),
         map_type: kernel.info.type_,
@@ -169,7 +178,7 @@ fn definition(map: &Map<'_>, name: &str) -> Result<BpfMap, DataPlaneError> {
     })
 }
 
-/// Those of the compiler's sections are called after the object, too.
+/// Names of compiler sections are prefixed with the object's name.
 fn map_name(map: &Map<'_>) -> String {
     let name = map.name().to_string_lossy().into_owned();
     match name.rsplit_once('.') {
@@ -182,6 +191,9 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn asking(what: &str, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> DataPlaneError {
-    DataPlaneError::kernel(format!("measuring {what}"), error)
+fn measure_error(
+    subject: &str,
+    error: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+) -> DataPlaneError {
+    DataPlaneError::kernel(format!("measuring {subject}"), error)
 }

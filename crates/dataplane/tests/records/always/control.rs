@@ -1,4 +1,4 @@
-//! Control protocols of the link, which pass if the operator has named them.
+//! Control protocols of the link, which pass if the operator has listed them.
 
 use linewarden_protocol::gateway::ControlProtocol;
 use linewarden_protocol::verdict::Verdict::*;
@@ -10,7 +10,7 @@ use super::{changed, end};
 use crate::records::{Record, record};
 use crate::support::device::B;
 
-/// A message of each named protocol to each of its addresses.
+/// A message of each listed protocol to each of its addresses.
 fn control(protocol: ControlProtocol) -> Vec<Vec<u8>> {
     let to = |(mac, ether_type): &([u8; 6], u16)| {
         let to = Endpoint {
@@ -27,7 +27,7 @@ fn control(protocol: ControlProtocol) -> Vec<Vec<u8>> {
     protocol.addresses().iter().map(to).collect()
 }
 
-/// Whether it passes where the operator has named all, and nowhere else.
+/// Checks that the message passes if the operator has listed all protocols, and otherwise not.
 pub(super) fn records(named: bool) -> Vec<Record> {
     let mut records = Vec::new();
     for protocol in ControlProtocol::ALL {
@@ -40,7 +40,7 @@ pub(super) fn records(named: bool) -> Vec<Record> {
         for (number, frame) in control(*protocol).into_iter().enumerate() {
             // Of another type, or to a host.
             let (other, host) = (changed(frame.clone(), 13, 0xff), changed(frame.clone(), 0, 0x02));
-            let name = format!("{}, address {number}, named {named}", protocol.name());
+            let name = format!("{}, address {number}, listed {named}", protocol.name());
             let record =
                 |name, frame: Vec<u8>, verdict| record(name, |_| {}, move |_| frame.clone(), verdict);
             records.push(record(format!("{name}, to a host"), host, DropGateType));

@@ -1,17 +1,17 @@
-//! ARP, and DHCP to all or to servers that the operator has named.
+//! ARP, and DHCP to all servers or to the servers that the operator has listed.
 
 use std::net::IpAddr;
 
 use linewarden_protocol::verdict::Verdict::*;
 
-use super::{ALL_NODES, Case, GLOBAL, NEAR, between, changed, padded, ports};
+use super::{ALL_NODES, Case, GLOBAL, LINK_LOCAL, between, changed, padded, ports};
 use crate::records::{Record, record};
-use crate::support::shape::{DHCP_SERVER, DHCP_SERVER6};
+use crate::support::test_config::{DHCP_SERVER, DHCP_SERVER6};
 
 pub(super) fn cases() -> Vec<Case> {
     let arp = between("10.66.128.1", "10.66.0.9").arp_request();
     let discover = between("0.0.0.0", "255.255.255.255").dhcp();
-    let solicit = between(NEAR, "ff02::1:2").dhcp();
+    let solicit = between(LINK_LOCAL, "ff02::1:2").dhcp();
     vec![
         ("an ARP request", arp.clone(), true),
         ("an ARP reply", changed(arp.clone(), 21, 2), true),
@@ -24,15 +24,19 @@ pub(super) fn cases() -> Vec<Case> {
         ("ARP of another network", changed(arp.clone(), 16, 9), false),
         ("ARP with longer addresses", changed(arp.clone(), 18, 8), false),
         ("ARP with padding", padded(&arp, 18), true),
-        ("ARP with more behind it", padded(&arp, 19), false),
-        ("ARP that is cut off", arp[..41].to_vec(), false),
+        ("ARP with more than padding behind it", padded(&arp, 19), false),
+        ("truncated ARP", arp[..41].to_vec(), false),
         ("DHCP to all", discover.clone(), true),
         (
             "DHCP to all, from an address",
             between("10.66.128.1", "255.255.255.255").dhcp(),
             true,
         ),
-        ("DHCP with more behind it", padded(&discover, 19), false),
+        (
+            "DHCP with more than padding behind it",
+            padded(&discover, 19),
+            false,
+        ),
         (
             "DHCP to a service",
             between("10.66.128.1", "10.77.0.1").dhcp(),
@@ -50,42 +54,50 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         ("DHCPv6 to the link's relays", solicit.clone(), true),
         (
-            "DHCPv6 from an address that is routed",
+            "DHCPv6 from a routed address",
             between(GLOBAL, "ff02::1:2").dhcp(),
             false,
         ),
         (
             "DHCPv6 to the site's servers",
-            between(NEAR, "ff05::1:3").dhcp(),
+            between(LINK_LOCAL, "ff05::1:3").dhcp(),
             false,
         ),
         ("DHCPv6 to a service", between(GLOBAL, "fd77::1").dhcp(), false),
-        ("DHCPv6 to all nodes", between(NEAR, ALL_NODES).dhcp(), false),
-        ("DHCP's ports on IPv6", ports(NEAR, "ff02::1:2", (68, 67)), false),
         (
-            "DHCPv6's ports on IPv4",
+            "DHCPv6 to all nodes",
+            between(LINK_LOCAL, ALL_NODES).dhcp(),
+            false,
+        ),
+        (
+            "DHCP ports on IPv6",
+            ports(LINK_LOCAL, "ff02::1:2", (68, 67)),
+            false,
+        ),
+        (
+            "DHCPv6 ports on IPv4",
             ports("0.0.0.0", "255.255.255.255", (546, 547)),
             false,
         ),
         (
-            "DHCP's port from another",
+            "DHCP server port from another port",
             ports("0.0.0.0", "255.255.255.255", (69, 67)),
             false,
         ),
         (
-            "ports of the same sum",
+            "ports with the same sum",
             ports("0.0.0.0", "255.255.255.255", (66, 69)),
             false,
         ),
         (
-            "ports of the same sum, IPv6",
-            ports(NEAR, "ff02::1:2", (545, 548)),
+            "ports with the same sum, IPv6",
+            ports(LINK_LOCAL, "ff02::1:2", (545, 548)),
             false,
         ),
     ]
 }
 
-/// Servers that the operator has named.
+/// Servers that the operator has listed.
 pub(super) fn servers() -> Vec<Record> {
     let named = [DHCP_SERVER, DHCP_SERVER6].map(|server: IpAddr| server.to_string());
     let frames = [
@@ -106,7 +118,7 @@ pub(super) fn servers() -> Vec<Record> {
         ),
         (
             "DHCPv6 to the site's servers",
-            between(NEAR, "ff05::1:3").dhcp(),
+            between(LINK_LOCAL, "ff05::1:3").dhcp(),
             PassAlways,
         ),
         (

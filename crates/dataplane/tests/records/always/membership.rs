@@ -4,7 +4,7 @@ use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::verdict::Verdict::*;
 
 use super::{
-    ALL_NODES, ALL_ROUTERS, Case, FAR, GLOBAL, NEAR, SOLICITED, between, changed, end, with_session,
+    ALL_NODES, ALL_ROUTERS, Case, GLOBAL, LINK_LOCAL, REMOTE, SOLICITED, between, changed, end, with_session,
 };
 use crate::records::{Record, record};
 use crate::support::device::A;
@@ -23,7 +23,7 @@ fn mld(from: &str, to: &str, hop_limit: u8, options: [u8; 6], message: &[u8]) ->
     between(from, to).ip_fields(0, 0, hop_limit).ip(0, &header)
 }
 
-/// Reports of groups, and what looks like them.
+/// Reports of group membership, and frames that resemble them.
 fn reports() -> Vec<Case> {
     const ALERT: [u8; 4] = [0x94, 4, 0, 0];
     const REPORT: [u8; 8] = [0x16, 0, 0, 0, 239, 1, 1, 1];
@@ -73,74 +73,88 @@ fn reports() -> Vec<Case> {
         ),
         (
             "MLD version 1",
-            mld(NEAR, "ff02::99", 1, ALERT6, &kind6(131)),
+            mld(LINK_LOCAL, "ff02::99", 1, ALERT6, &kind6(131)),
             true,
         ),
         (
             "MLD version 1, done",
-            mld(NEAR, ALL_ROUTERS, 1, ALERT6, &kind6(132)),
+            mld(LINK_LOCAL, ALL_ROUTERS, 1, ALERT6, &kind6(132)),
             true,
         ),
-        ("MLD version 2", mld(NEAR, "ff02::16", 1, ALERT6, &REPORT6), true),
         (
-            "MLD before there is an address",
+            "MLD version 2",
+            mld(LINK_LOCAL, "ff02::16", 1, ALERT6, &REPORT6),
+            true,
+        ),
+        (
+            "MLD from the unspecified address",
             mld("::", "ff02::16", 1, ALERT6, &REPORT6),
             true,
         ),
         (
             "MLD, padded by Pad1",
-            mld(NEAR, "ff02::16", 1, [5, 2, 0, 0, 0, 0], &REPORT6),
+            mld(LINK_LOCAL, "ff02::16", 1, [5, 2, 0, 0, 0, 0], &REPORT6),
             true,
         ),
         (
             "MLD, padded in front",
-            mld(NEAR, "ff02::16", 1, [1, 0, 5, 2, 0, 0], &REPORT6),
+            mld(LINK_LOCAL, "ff02::16", 1, [1, 0, 5, 2, 0, 0], &REPORT6),
             true,
         ),
         (
             "MLD, padded in front by Pad1",
-            mld(NEAR, "ff02::16", 1, [0, 0, 5, 2, 0, 0], &REPORT6),
+            mld(LINK_LOCAL, "ff02::16", 1, [0, 0, 5, 2, 0, 0], &REPORT6),
             true,
         ),
         (
             "an MLD query behind the option",
-            mld(NEAR, ALL_NODES, 1, ALERT6, &kind6(130)),
+            mld(LINK_LOCAL, ALL_NODES, 1, ALERT6, &kind6(130)),
             false,
         ),
         (
             "MLD with hop limit 2",
-            mld(NEAR, "ff02::16", 2, ALERT6, &REPORT6),
+            mld(LINK_LOCAL, "ff02::16", 2, ALERT6, &REPORT6),
             false,
         ),
         (
-            "MLD from an address that is routed",
+            "MLD from a routed address",
             mld(GLOBAL, "ff02::16", 1, ALERT6, &REPORT6),
             false,
         ),
-        ("MLD to one host", mld(NEAR, FAR, 1, ALERT6, &REPORT6), false),
         (
-            "MLD version 1 that is cut off",
-            mld(NEAR, "ff02::99", 1, ALERT6, &kind6(131)[..23]),
+            "MLD to one host",
+            mld(LINK_LOCAL, REMOTE, 1, ALERT6, &REPORT6),
+            false,
+        ),
+        (
+            "MLD version 1, truncated",
+            mld(LINK_LOCAL, "ff02::99", 1, ALERT6, &kind6(131)[..23]),
             false,
         ),
         (
             "MLD with code 1",
-            mld(NEAR, "ff02::16", 1, ALERT6, &changed(REPORT6.to_vec(), 1, 1)),
+            mld(
+                LINK_LOCAL,
+                "ff02::16",
+                1,
+                ALERT6,
+                &changed(REPORT6.to_vec(), 1, 1),
+            ),
             false,
         ),
         (
-            "MLD behind another value",
-            mld(NEAR, "ff02::16", 1, [5, 2, 0, 1, 1, 0], &REPORT6),
+            "MLD with another option value",
+            mld(LINK_LOCAL, "ff02::16", 1, [5, 2, 0, 1, 1, 0], &REPORT6),
             false,
         ),
         (
             "MLD behind evidence",
-            mld(NEAR, "ff02::16", 1, [0x37, 4, 0, 0, 0, 0], &REPORT6),
+            mld(LINK_LOCAL, "ff02::16", 1, [0x37, 4, 0, 0, 0, 0], &REPORT6),
             false,
         ),
         (
             "neighbor discovery behind a router alert",
-            mld(NEAR, SOLICITED, 1, ALERT6, &kind6(135)),
+            mld(LINK_LOCAL, SOLICITED, 1, ALERT6, &kind6(135)),
             false,
         ),
     ]

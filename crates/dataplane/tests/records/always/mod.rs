@@ -1,5 +1,5 @@
-//! What passes a gate without a session, what no device may send, and what passes with one although it has options
-//! (LAP/1 1.4.17).
+//! Frames that pass a gate without a session, frames that no device may send, and frames with options that pass with
+//! a session (LAP/1 1.4.17).
 
 mod control;
 mod dhcp;
@@ -14,19 +14,19 @@ use linewarden_protocol::verdict::Verdict::{self, *};
 
 use super::{Group, Record, group, record};
 use crate::support::device::{A, gateway_end, service_end};
-use crate::support::shape::Shape;
-use crate::support::world::World;
+use crate::support::fixture::TestFixture;
+use crate::support::test_config::TestConfig;
 
 const GROUP: [u8; 6] = [0x33, 0x33, 0, 0, 0, 1];
-/// A link-local address of a device's, and of another node.
-const NEAR: &str = "fe80::1:2";
+/// A link-local address of a device, and of another node.
+const LINK_LOCAL: &str = "fe80::1:2";
 const OTHER: &str = "fe80::9";
 const ALL_NODES: &str = "ff02::1";
 const ALL_ROUTERS: &str = "ff02::2";
 const SOLICITED: &str = "ff02::1:ff00:9";
 /// Behind the gateway, and in a device's own /64.
-const FAR: &str = "fd77::9";
-const BESIDE: &str = "fd66::1:99";
+const REMOTE: &str = "fd77::9";
+const SAME_PREFIX: &str = "fd66::1:99";
 const OWN: &str = "fd66::fe";
 const GLOBAL: &str = "fd66::1:1";
 
@@ -51,7 +51,7 @@ fn between(from: &str, to: &str) -> FrameBuilder {
     FrameBuilder::new(from, end(to))
 }
 
-/// Neighbor discovery from here to there, with the right hop limit: type, and what is behind the checksum.
+/// Neighbor discovery between these addresses, with the right hop limit: type, and the bytes behind the checksum.
 fn nd(from: &str, to: &str, kind: u8, body: &[u8]) -> Vec<u8> {
     between(from, to).ip_fields(0, 0, 255).icmpv6(kind, body)
 }
@@ -63,7 +63,7 @@ fn ports(from: &str, to: &str, ports: (u16, u16)) -> Vec<u8> {
     FrameBuilder::new(source, sink).udp(&[7; 300])
 }
 
-/// The same, with its code, hop limit or length field changed.
+/// The same, with another code, hop limit or length field.
 fn changed(mut frame: Vec<u8>, at: usize, value: u8) -> Vec<u8> {
     frame[at] = value;
     frame
@@ -75,7 +75,7 @@ fn padded(frame: &[u8], bytes: usize) -> Vec<u8> {
 
 type Case = (&'static str, Vec<u8>, bool);
 
-/// What the gate says where a frame does not pass.
+/// The verdict of the gate for a frame that does not pass.
 fn closed(frame: &[u8]) -> Verdict {
     match (frame[12], frame[13]) {
         (0x08, 0x00) | (0x86, 0xdd) => DropGate,
@@ -116,7 +116,7 @@ fn roles() -> Vec<(String, Vec<u8>)> {
         ),
         (
             "a DHCPv6 server's reply".to_owned(),
-            ports(NEAR, OTHER, (547, 546)),
+            ports(LINK_LOCAL, OTHER, (547, 546)),
         ),
         (
             "a DHCP server's message from another port".to_owned(),
@@ -128,20 +128,20 @@ fn roles() -> Vec<(String, Vec<u8>)> {
         ),
         (
             "a DHCPv6 server's message from another port".to_owned(),
-            ports(NEAR, OTHER, (30547, 546)),
+            ports(LINK_LOCAL, OTHER, (30547, 546)),
         ),
         (
             "a router advertisement".to_owned(),
-            nd(NEAR, ALL_NODES, 134, &[0; 12]),
+            nd(LINK_LOCAL, ALL_NODES, 134, &[0; 12]),
         ),
         (
-            "a router advertisement of no form".to_owned(),
-            between(GLOBAL, FAR).icmpv6(134, &[0; 900]),
+            "a malformed router advertisement".to_owned(),
+            between(GLOBAL, REMOTE).icmpv6(134, &[0; 900]),
         ),
-        ("a redirect".to_owned(), nd(NEAR, OTHER, 137, &[0; 36])),
+        ("a redirect".to_owned(), nd(LINK_LOCAL, OTHER, 137, &[0; 36])),
         (
-            "a query for groups, IPv6".to_owned(),
-            nd(NEAR, ALL_NODES, 130, &[0; 20]),
+            "a membership query, IPv6".to_owned(),
+            nd(LINK_LOCAL, ALL_NODES, 130, &[0; 20]),
         ),
         (
             "a redirect, IPv4".to_owned(),
@@ -152,7 +152,7 @@ fn roles() -> Vec<(String, Vec<u8>)> {
             between("10.66.0.9", "224.0.0.1").ip(1, &[9, 0, 0, 0, 1, 2]),
         ),
         (
-            "a query for groups, IPv4".to_owned(),
+            "a membership query, IPv4".to_owned(),
             between("10.66.0.9", "224.0.0.1").ip(2, &[0x11, 0, 0, 0, 0, 0, 0, 0]),
         ),
     ];
@@ -162,16 +162,16 @@ fn roles() -> Vec<(String, Vec<u8>)> {
         [0x01, 0, 0x0c, 0xcc, 0xcc, 0xcd],
         [0x01, 0, 0x0c, 0xcc, 0xcc, 0xcc],
     ];
-    roles.extend(bridges.map(|mac| (format!("a bridge's, to {mac:02x?}"), llc(mac))));
+    roles.extend(bridges.map(|mac| (format!("a bridge's frame, to {mac:02x?}"), llc(mac))));
     roles
 }
 
-fn with_session(w: &mut World) {
+fn with_session(w: &mut TestFixture) {
     w.pool(A, 0, 4);
     w.open_bound(A, false);
 }
 
-fn no_device_s() -> Vec<Record> {
+fn forged_by_devices() -> Vec<Record> {
     let mut records = Vec::new();
     for (name, frame) in roles() {
         let again = frame.clone();
@@ -190,7 +190,12 @@ fn types() -> Vec<Record> {
             130 | 134 | 137 => DropGateRole,
             _ => DropGate,
         };
-        let frame = nd(NEAR, OTHER, kind, &[0; 20][..if kind == 133 { 4 } else { 20 }]);
+        let frame = nd(
+            LINK_LOCAL,
+            OTHER,
+            kind,
+            &[0; 20][..if kind == 133 { 4 } else { 20 }],
+        );
         record(
             format!("ICMPv6 type {kind}"),
             |_| {},
@@ -207,21 +212,21 @@ pub fn groups() -> Vec<Group> {
         let records = [
             listed(),
             neighbor::prefixes(),
-            no_device_s(),
+            forged_by_devices(),
             types(),
             control::records(false),
         ];
         records.into_iter().flatten()
     };
     let named = || control::records(true).into_iter().chain(dhcp::servers());
-    let sealed_named = Shape {
+    let sealed_named = TestConfig {
         lists: true,
-        ..Shape::SEALED
+        ..TestConfig::SEALED
     };
     vec![
-        group(Shape::OPEN, exact().chain(membership::records()).collect()),
-        group(Shape::LISTED, named().collect()),
-        group(Shape::SEALED, exact().collect()),
+        group(TestConfig::OPEN, exact().chain(membership::records()).collect()),
+        group(TestConfig::LISTED, named().collect()),
+        group(TestConfig::SEALED, exact().collect()),
         group(sealed_named, named().collect()),
     ]
 }

@@ -1,12 +1,12 @@
-//! Neighbor discovery: its exact form, what looks like it, and which neighbors it is between.
+//! Neighbor discovery: its exact form, frames that resemble it, and the neighbors it is allowed between.
 
 use std::net::Ipv6Addr;
 
 use linewarden_protocol::verdict::Verdict::*;
 
 use super::{
-    ALL_NODES, ALL_ROUTERS, BESIDE, Case, FAR, GLOBAL, NEAR, OTHER, OWN, SOLICITED, between, changed, nd,
-    padded,
+    ALL_NODES, ALL_ROUTERS, Case, GLOBAL, LINK_LOCAL, OTHER, OWN, REMOTE, SAME_PREFIX, SOLICITED, between,
+    changed, nd, padded,
 };
 use crate::records::{Record, record};
 
@@ -16,37 +16,45 @@ fn target(ip: &str, options: &[u8]) -> Vec<u8> {
     [&[0; 4][..], &ip.octets(), options].concat()
 }
 
-/// So many options of eight bytes.
+/// This number of options of eight bytes.
 fn options(count: usize) -> Vec<u8> {
     [14, 1, 1, 2, 3, 4, 5, 6].repeat(count)
 }
 
-/// Frames in their exact form and in others: whether they pass without a session.
+/// Frames in their exact form and in others, and whether they pass without a session.
 pub(super) fn cases() -> Vec<Case> {
-    let ns = |to: &str| nd(NEAR, to, 135, &target(OTHER, &options(1)));
+    let ns = |to: &str| nd(LINK_LOCAL, to, 135, &target(OTHER, &options(1)));
     let na = |from: &str, to: &str| nd(from, to, 136, &target(from, &[]));
     vec![
-        ("a router solicitation", nd(NEAR, ALL_ROUTERS, 133, &[0; 4]), true),
         (
-            "one before there is an address",
+            "a router solicitation",
+            nd(LINK_LOCAL, ALL_ROUTERS, 133, &[0; 4]),
+            true,
+        ),
+        (
+            "one from the unspecified address",
             nd("::", ALL_ROUTERS, 133, &[0; 4]),
             true,
         ),
-        ("one to all nodes", nd(NEAR, ALL_NODES, 133, &[0; 4]), false),
+        ("one to all nodes", nd(LINK_LOCAL, ALL_NODES, 133, &[0; 4]), false),
         ("a neighbor solicitation", ns(SOLICITED), true),
-        ("one to all nodes, which is no group of it", ns(ALL_NODES), false),
         (
-            "one for an address that may be taken",
-            nd("::", SOLICITED, 135, &target(NEAR, &[])),
+            "one to all nodes, not a solicited-node group",
+            ns(ALL_NODES),
+            false,
+        ),
+        (
+            "one for duplicate address detection",
+            nd("::", SOLICITED, 135, &target(LINK_LOCAL, &[])),
             true,
         ),
         (
             "one without source to one host",
-            nd("::", OTHER, 135, &target(NEAR, &[])),
+            nd("::", OTHER, 135, &target(LINK_LOCAL, &[])),
             false,
         ),
         ("one to a neighbor", ns(OTHER), true),
-        ("one from a neighbor's view to a service", ns(FAR), true),
+        ("one from a neighbor to a service", ns(REMOTE), true),
         (
             "one to the gateway",
             nd(GLOBAL, OWN, 135, &target(OWN, &options(1))),
@@ -54,17 +62,17 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         (
             "one to the same network",
-            nd(GLOBAL, BESIDE, 135, &target(BESIDE, &[])),
+            nd(GLOBAL, SAME_PREFIX, 135, &target(SAME_PREFIX, &[])),
             true,
         ),
         (
             "one to another network",
-            nd(GLOBAL, FAR, 135, &target(FAR, &[])),
+            nd(GLOBAL, REMOTE, 135, &target(REMOTE, &[])),
             false,
         ),
         (
             "one about a group",
-            nd(NEAR, SOLICITED, 135, &target(ALL_NODES, &[])),
+            nd(LINK_LOCAL, SOLICITED, 135, &target(ALL_NODES, &[])),
             false,
         ),
         (
@@ -72,35 +80,35 @@ pub(super) fn cases() -> Vec<Case> {
             nd(ALL_NODES, OTHER, 135, &target(OTHER, &[])),
             false,
         ),
-        ("a neighbor advertisement", na(NEAR, OTHER), true),
-        ("one to all nodes, unasked", na(GLOBAL, ALL_NODES), true),
+        ("a neighbor advertisement", na(LINK_LOCAL, OTHER), true),
+        ("an unsolicited one to all nodes", na(GLOBAL, ALL_NODES), true),
         ("one to all routers", na(GLOBAL, ALL_ROUTERS), false),
-        ("one to another network, unasked", na(GLOBAL, FAR), false),
+        ("an unsolicited one to another network", na(GLOBAL, REMOTE), false),
         (
             "a hop limit of 64",
-            between(NEAR, SOLICITED).icmpv6(135, &target(OTHER, &[])),
+            between(LINK_LOCAL, SOLICITED).icmpv6(135, &target(OTHER, &[])),
             false,
         ),
         ("a hop limit of 254", changed(ns(SOLICITED), 21, 254), false),
         ("code 1", changed(ns(SOLICITED), 55, 1), false),
         (
-            "a target that is cut off",
-            nd(NEAR, SOLICITED, 135, &[0; 19]),
+            "a truncated target",
+            nd(LINK_LOCAL, SOLICITED, 135, &[0; 19]),
             false,
         ),
         (
             "a solicitation of 7 B",
-            nd(NEAR, ALL_ROUTERS, 133, &[0; 3]),
+            nd(LINK_LOCAL, ALL_ROUTERS, 133, &[0; 3]),
             false,
         ),
         (
             "eight options",
-            nd(NEAR, SOLICITED, 135, &target(OTHER, &options(8))),
+            nd(LINK_LOCAL, SOLICITED, 135, &target(OTHER, &options(8))),
             true,
         ),
         (
             "nine options",
-            nd(NEAR, SOLICITED, 135, &target(OTHER, &options(9))),
+            nd(LINK_LOCAL, SOLICITED, 135, &target(OTHER, &options(9))),
             false,
         ),
         ("an option of length 0", changed(ns(SOLICITED), 79, 0), false),
@@ -111,17 +119,22 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         (
             "a byte of an option",
-            nd(NEAR, SOLICITED, 135, &target(OTHER, &[1])),
+            nd(LINK_LOCAL, SOLICITED, 135, &target(OTHER, &[1])),
             false,
         ),
         (
             "an option of 64 B",
-            nd(NEAR, SOLICITED, 135, &target(OTHER, &changed(vec![0; 64], 1, 8))),
+            nd(
+                LINK_LOCAL,
+                SOLICITED,
+                135,
+                &target(OTHER, &changed(vec![0; 64], 1, 8)),
+            ),
             true,
         ),
         (
             "1,400 bytes behind the target",
-            nd(NEAR, SOLICITED, 135, &target(OTHER, &[0x5a; 1400])),
+            nd(LINK_LOCAL, SOLICITED, 135, &target(OTHER, &[0x5a; 1400])),
             false,
         ),
         ("padding behind the packet", padded(&ns(SOLICITED), 18), true),
@@ -132,7 +145,7 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         (
             "in a VLAN",
-            between(NEAR, SOLICITED)
+            between(LINK_LOCAL, SOLICITED)
                 .vlan(3)
                 .ip_fields(0, 0, 255)
                 .icmpv6(135, &target(OTHER, &[])),
@@ -140,7 +153,7 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         (
             "behind two tags",
-            between(NEAR, SOLICITED)
+            between(LINK_LOCAL, SOLICITED)
                 .tag(0x88a8, 0)
                 .vlan(3)
                 .ip_fields(0, 0, 255)
@@ -167,9 +180,9 @@ pub(super) fn prefixes() -> Vec<Record> {
     let pairs = [
         ("one prefix to the other", GLOBAL, SECOND),
         ("the other prefix", SECOND, GLOBAL),
-        ("a device to its /64", "fd66::1", BESIDE),
-        ("a foreign source to its /64", "fd77::8", FAR),
-        ("a device to a service", GLOBAL, FAR),
+        ("a device to its /64", "fd66::1", SAME_PREFIX),
+        ("a foreign source to its /64", "fd77::8", REMOTE),
+        ("a device to a service", GLOBAL, REMOTE),
     ];
     let mut records = Vec::new();
     for (set, passes) in sets {

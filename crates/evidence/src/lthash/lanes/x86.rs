@@ -1,4 +1,4 @@
-//! By the vectors of x86.
+//! Implementations with x86 vectors.
 
 use std::arch::x86_64::{
     __m256i, __m512i, _mm_cvtsi32_si128, _mm256_add_epi16, _mm256_add_epi32, _mm256_load_si256,
@@ -14,11 +14,11 @@ use std::mem::transmute;
 use super::super::{LtHash, WORDS};
 use super::{BLOCK_WORDS, Block, Halves, LEAVES, Lanes, Leaves, blocks, exchange_by, hashes_by};
 
-/// Made only by functions of this module that ask for AVX2.
+/// Created only by functions of this module that require AVX2.
 #[derive(Clone, Copy)]
 struct Lanes8(__m256i);
 
-/// Made only by functions of this module that ask for AVX-512 F and BW.
+/// Created only by functions of this module that require AVX-512 F and BW.
 #[derive(Clone, Copy)]
 struct Lanes16(__m512i);
 
@@ -27,7 +27,7 @@ pub(super) fn hashes_avx2(key: &[u8; 32], state: &[u16; WORDS]) -> [u8; 32 * LEA
     hashes_by::<Lanes8>(key, state)
 }
 
-/// The same code for CPUs that have twice as many registers, and rotations.
+/// The same code for CPUs with twice as many registers, and rotations.
 #[target_feature(enable = "avx512f,avx512vl")]
 pub(super) fn hashes_avx512(key: &[u8; 32], state: &[u16; WORDS]) -> [u8; 32 * LEAVES] {
     hashes_by::<Lanes8>(key, state)
@@ -56,22 +56,22 @@ pub(super) fn exchange_avx512(
 impl Lanes<8> for Lanes8 {
     #[inline(always)]
     fn from_words(words: [u32; 8]) -> Self {
-        // SAFETY: both are 32 bytes of any bits.
+        // SAFETY: both types are 32 bytes; all bit patterns are valid.
         Self(unsafe { transmute::<[u32; 8], __m256i>(words) })
     }
     #[inline(always)]
     fn splat(word: u32) -> Self {
-        // SAFETY: whoever uses this type runs where the CPU has AVX2.
+        // SAFETY: values of this type are used only where the CPU has AVX2.
         Self(unsafe { _mm256_set1_epi32(word.cast_signed()) })
     }
     #[inline(always)]
     fn words(self) -> [u32; 8] {
-        // SAFETY: both are 32 bytes of any bits.
+        // SAFETY: both types are 32 bytes; all bit patterns are valid.
         unsafe { transmute::<__m256i, [u32; 8]>(self.0) }
     }
     #[inline(always)]
     fn add(self, other: Self) -> Self {
-        // SAFETY: whoever has a value of this type runs where the CPU has AVX2.
+        // SAFETY: a value of this type exists only where the CPU has AVX2.
         Self(unsafe { _mm256_add_epi32(self.0, other.0) })
     }
     #[inline(always)]
@@ -99,7 +99,7 @@ impl Lanes<8> for Lanes8 {
         for state in states {
             let blocks = blocks::<8>(state, first_block).into_iter().flatten();
             for (block, change) in blocks.zip(low.iter().zip(&high)) {
-                // SAFETY: all are 64 bytes of any bits; and as above.
+                // SAFETY: all types are 64 bytes; all bit patterns are valid; and as above.
                 *block = unsafe {
                     let [low, high] = transmute::<Halves, [__m256i; 2]>(*block);
                     let sum = [
@@ -116,12 +116,13 @@ impl Lanes<8> for Lanes8 {
 impl Leaves for Lanes8 {
     #[inline(always)]
     fn from_halves(halves: &[u16; 2 * LEAVES]) -> Self {
-        // SAFETY: both are 32 bytes of any bits; the CPU is little-endian, so low halves lie first.
+        // SAFETY: both types are 32 bytes; all bit patterns are valid; the CPU is little-endian, so low halves come
+        // first.
         Self(unsafe { transmute::<[u16; 2 * LEAVES], __m256i>(*halves) })
     }
     #[inline(always)]
     fn rows([a, b, c, d, e, f, g, h]: [Self; 8]) -> [Self; LEAVES] {
-        // SAFETY: whoever has values of this type runs where the CPU has AVX2.
+        // SAFETY: values of this type exist only where the CPU has AVX2.
         let [a, b, c, d, e, f, g, h] = unsafe { transposed8([a.0, b.0, c.0, d.0, e.0, f.0, g.0, h.0]) };
         [
             Self(a),
@@ -136,27 +137,28 @@ impl Leaves for Lanes8 {
     }
 }
 
-/// How a shuffle rotates words by 16 bits. If the compiler knew what is in it, it would make two shuffles of the one, by halves
-/// of words, which is a twentieth of all that is done here: so it is a cell, and `used` by whom nobody knows.
+/// A shuffle that rotates words by 16 bits. If the compiler knew its content, it would split the shuffle into two
+/// half-word shuffles, which cost a twentieth of the total time. So it is in a cell, and `used` hides it from the
+/// optimizer.
 #[repr(align(32))]
-struct Hidden(UnsafeCell<[u8; 32]>);
+struct OpaqueConstant(UnsafeCell<[u8; 32]>);
 
-// SAFETY: nobody writes it.
-unsafe impl Sync for Hidden {}
+// SAFETY: the content is never written.
+unsafe impl Sync for OpaqueConstant {}
 
 #[used]
-static BY_16: Hidden = Hidden(UnsafeCell::new([
+static BY_16: OpaqueConstant = OpaqueConstant(UnsafeCell::new([
     2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12,
     13,
 ]));
 
-/// By whole bytes it is a shuffle, else two shifts.
+/// Rotation by whole bytes is a shuffle, otherwise two shifts.
 ///
 /// # Safety
-/// The CPU has AVX2. (Not by `target_feature`, with which nothing is inlined for sure.)
+/// The CPU has AVX2. (Not marked with `target_feature`, because such functions are not reliably inlined.)
 #[inline(always)]
 unsafe fn rotate8<const BITS: u32>(words: __m256i) -> __m256i {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match BITS {
             8 => {
@@ -175,14 +177,14 @@ unsafe fn rotate8<const BITS: u32>(words: __m256i) -> __m256i {
     }
 }
 
-/// Rows become columns: first pairs of words, then of pairs, then of halves.
+/// Transposes rows to columns: first pairs of words, then of pairs, then of halves.
 ///
 /// # Safety
 /// The CPU has AVX2.
 #[inline(always)]
 #[allow(clippy::indexing_slicing)] // All indices are below 8.
 unsafe fn transposed8(rows: [__m256i; 8]) -> [__m256i; 8] {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let pairs: [__m256i; 8] = std::array::from_fn(|i| match i % 2 {
             0 => _mm256_unpacklo_epi32(rows[i], rows[i + 1]),
@@ -206,22 +208,22 @@ unsafe fn transposed8(rows: [__m256i; 8]) -> [__m256i; 8] {
 impl Lanes<16> for Lanes16 {
     #[inline(always)]
     fn from_words(words: [u32; 16]) -> Self {
-        // SAFETY: both are 64 bytes of any bits.
+        // SAFETY: both types are 64 bytes; all bit patterns are valid.
         Self(unsafe { transmute::<[u32; 16], __m512i>(words) })
     }
     #[inline(always)]
     fn splat(word: u32) -> Self {
-        // SAFETY: whoever uses this type runs where the CPU has AVX-512 F and BW.
+        // SAFETY: values of this type are used only where the CPU has AVX-512 F and BW.
         Self(unsafe { _mm512_set1_epi32(word.cast_signed()) })
     }
     #[inline(always)]
     fn words(self) -> [u32; 16] {
-        // SAFETY: both are 64 bytes of any bits.
+        // SAFETY: both types are 64 bytes; all bit patterns are valid.
         unsafe { transmute::<__m512i, [u32; 16]>(self.0) }
     }
     #[inline(always)]
     fn add(self, other: Self) -> Self {
-        // SAFETY: whoever has a value of this type runs where the CPU has AVX-512 F and BW.
+        // SAFETY: a value of this type exists only where the CPU has AVX-512 F and BW.
         Self(unsafe { _mm512_add_epi32(self.0, other.0) })
     }
     #[inline(always)]
@@ -237,7 +239,7 @@ impl Lanes<16> for Lanes16 {
                 16 => _mm512_ror_epi32::<16>(self.0),
                 12 => _mm512_ror_epi32::<12>(self.0),
                 8 => _mm512_ror_epi32::<8>(self.0),
-                // No other is asked for.
+                // No other rotation is used.
                 _ => _mm512_ror_epi32::<7>(self.0),
             }
         })
@@ -254,7 +256,7 @@ impl Lanes<16> for Lanes16 {
         for state in states {
             let blocks = blocks::<16>(state, first_block).into_iter().flatten();
             for (block, change) in blocks.zip(&changes) {
-                // SAFETY: all are 64 bytes of any bits; and as above.
+                // SAFETY: all types are 64 bytes; all bit patterns are valid; and as above.
                 *block = unsafe {
                     let sum = _mm512_add_epi16(transmute::<Halves, __m512i>(*block), *change);
                     transmute::<__m512i, Halves>(sum)
@@ -271,7 +273,7 @@ impl Lanes<16> for Lanes16 {
 #[inline(always)]
 #[allow(clippy::indexing_slicing)] // All indices are below 16.
 unsafe fn transposed16(rows: [__m512i; 16]) -> [__m512i; 16] {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let pairs: [__m512i; 16] = std::array::from_fn(|i| match i % 2 {
             0 => _mm512_unpacklo_epi32(rows[i], rows[i + 1]),

@@ -1,103 +1,104 @@
-//! The provers of this gateway: how each is asked, and whose keys are in the data plane.
+//! The provers of this gateway: their keys in the data plane, and how they are challenged.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
-use linewarden_controller::attest::{Plan, ProverProvision, Provers, Seen, Verdict};
+use linewarden_controller::attest::{Plan, ProofOutcome, ProverObservation, ProverProvision, Provers};
 use linewarden_dataplane::{ProverError, ProverSet};
 use linewarden_protocol::attest::{PeriodStart, RequestKey, Round};
 use linewarden_protocol::ids::{DeviceId, Period};
 use linewarden_protocol::wire::AttestRequest;
-use linewarden_registry::EnrolledAt;
+use linewarden_registry::EnrollmentTime;
 
 use super::schedule::Schedule;
 
-/// Of the periods with even numbers and of those with odd ones, as in the data plane.
-const LANES: usize = 2;
+/// Number of periods with keys: one with an even and one with an odd number, as in the data plane.
+const PARITIES: usize = 2;
 
-/// How a prover is asked.
+/// A prover of this gateway.
 #[derive(Debug)]
 struct Member {
     group: u32,
-    enrolled_at: EnrolledAt,
+    enrolled_at: EnrollmentTime,
     port: u16,
-    /// Where it is asked without a session: where it was last, or where it was enrolled.
+    /// The address of challenges without a session: the last one, or that of the enrollment.
     address: Option<IpAddr>,
-    /// Where it has proven something: that there is a way to there is not of its making.
-    proved: Option<IpAddr>,
-    keys: [Option<Key>; LANES],
+    /// The address from which the prover has sent a proof: the prover did not invent the route to it.
+    proven_address: Option<IpAddr>,
+    keys: [Option<PeriodKey>; PARITIES],
 }
 
-/// What a prover is asked by in a period, without a session.
+/// The request key of a period, for challenges without a session.
 #[derive(Debug)]
-struct Key {
+struct PeriodKey {
     period: Period,
-    /// Whose key it is, and that which the data plane holds of this period: that of the other period may be an older one's.
-    enrolled_at: EnrolledAt,
+    /// The enrollment of this key and of the data plane's key of this period. The key of the other period may be of
+    /// an earlier enrollment.
+    enrolled_at: EnrollmentTime,
     request: RequestKey,
 }
 
-/// How a prover is asked in a round.
+/// A challenge to a prover.
 #[derive(Debug)]
-pub(super) struct Way {
+pub(super) struct ProverRequest {
     pub(super) to: SocketAddr,
     pub(super) request: AttestRequest,
-    /// If there is no way to there, the device is not to blame. It chooses the address of its sessions, and could choose one to
-    /// which nothing can be sent; but not one where it has proven something.
+    /// If nothing can be sent to the address, the device is excused. A device can choose any address for its
+    /// sessions, but an address from which it has sent a proof is reachable.
     pub(super) is_excused: bool,
 }
 
-/// How far the keys of a period are here.
+/// How many of a period's keys have been loaded.
 #[derive(Clone, Copy, Debug)]
-struct Loaded {
+struct LoadedKeys {
     start: PeriodStart,
-    /// Of provers and groups.
+    /// The revision of provers and groups that was loaded.
     upto: u64,
-    /// How far it will be with the last part of what was asked for.
-    asked: u64,
-    /// The reference values that the keys know.
-    references: u64,
+    /// The revision that is loaded after the last part of the present request.
+    requested_upto: u64,
+    /// The reference values of the keys.
+    reference_digest: u64,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Members {
     members: HashMap<DeviceId, Member>,
-    loaded: [Option<Loaded>; LANES],
-    /// Provers for which the data plane has no room, and how many it was told of last.
-    refused: HashSet<DeviceId>,
-    refused_told: usize,
+    loaded: [Option<LoadedKeys>; PARITIES],
+    /// Provers for which the data plane has no room, and their number in the last log message.
+    without_room: HashSet<DeviceId>,
+    without_room_logged: usize,
 }
 
-fn lane(period: Period) -> usize {
+fn parity(period: Period) -> usize {
     usize::from(period.0 & 1 == 1)
 }
 
-/// A prover that is to be asked in a round.
+/// A prover that is to be challenged in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Queued {
+pub(super) struct QueuedProver {
     pub(super) device: DeviceId,
-    /// As of the beginning of the round.
-    pub(super) enrolled_at: EnrolledAt,
+    /// At the start of the round.
+    pub(super) enrolled_at: EnrollmentTime,
 }
 
 impl Member {
-    fn key(&self, period: Period) -> Option<&Key> {
-        let key = self.keys.get(lane(period)).and_then(Option::as_ref);
+    fn key(&self, period: Period) -> Option<&PeriodKey> {
+        let key = self.keys.get(parity(period)).and_then(Option::as_ref);
         key.filter(|key| key.period == period)
     }
 
-    /// Whether it is not to blame if nothing can be sent to where it is asked: it has proven something there. Any other address it may
-    /// have chosen, in a session that is over as well.
+    /// Whether the device is excused if nothing can be sent to this address: it has sent a proof from there. It may
+    /// have chosen any other address, even in an expired session.
     fn is_excused(&self, address: IpAddr) -> bool {
-        self.proved == Some(address)
+        self.proven_address == Some(address)
     }
 
-    /// Where it is asked without a session: where it was last, but the last time of a round where it has proven something. Who has
-    /// caught a RESPONSE and sent it from an address of his own has made that the session's: asked there alone the device could
-    /// never prove itself again.
-    fn without_session(&self, is_last: bool) -> Option<IpAddr> {
+    /// Returns the address of a challenge without a session: the last address, but at the end of a round one from
+    /// which the device has sent a proof. An attacker who replays a RESPONSE from another address determines the
+    /// session's address. Challenged only there, the device could never prove itself again.
+    fn address_without_session(&self, is_last: bool) -> Option<IpAddr> {
         let last = self.address?;
-        let proved = self.proved.filter(|_| is_last);
+        let proved = self.proven_address.filter(|_| is_last);
         Some(proved.unwrap_or(last))
     }
 }
@@ -107,72 +108,81 @@ impl Members {
         self.members.len()
     }
 
-    /// Whether all keys of that period are here, as the plan knows provers and reference values.
+    /// Whether all keys of that period are loaded, at the plan's revision and reference values.
     pub(super) fn has_keys(&self, start: &PeriodStart, plan: &Plan) -> bool {
-        let loaded = self.loaded.get(lane(start.period)).and_then(Option::as_ref);
+        let loaded = self.loaded.get(parity(start.period)).and_then(Option::as_ref);
         loaded.is_some_and(|loaded| {
-            loaded.start == *start && loaded.references == plan.references && loaded.upto >= plan.revision
+            loaded.start == *start
+                && loaded.reference_digest == plan.reference_digest
+                && loaded.upto >= plan.revision
         })
     }
 
-    /// Which keys to ask for: those of a period, of provers that have changed since a revision. `busy` are being proven.
-    pub(super) fn wanted(&mut self, plan: &Plan, busy: &[Period]) -> Option<(PeriodStart, u64)> {
-        let references = plan.references;
+    /// Returns which keys to request: a period, and the revision after which provers have changed. The keys of `busy`
+    /// periods are in use.
+    pub(super) fn keys_to_request(&mut self, plan: &Plan, busy: &[Period]) -> Option<(PeriodStart, u64)> {
+        let references = plan.reference_digest;
         for start in [plan.running, plan.next] {
-            let is_in_the_way = busy
+            let is_conflicting = busy
                 .iter()
-                .any(|busy| *busy != start.period && lane(*busy) == lane(start.period));
-            if is_in_the_way {
+                .any(|busy| *busy != start.period && parity(*busy) == parity(start.period));
+            if is_conflicting {
                 continue;
             }
-            let fresh = Loaded {
+            let fresh = LoadedKeys {
                 start,
                 upto: 0,
-                asked: 0,
-                references,
+                requested_upto: 0,
+                reference_digest: references,
             };
-            let Some(place) = self.loaded.get_mut(lane(start.period)) else {
+            let Some(place) = self.loaded.get_mut(parity(start.period)) else {
                 continue;
             };
             let loaded = place.get_or_insert(fresh);
             if loaded.start != start {
                 *loaded = fresh;
             }
-            // All keys anew.
-            if loaded.references != references {
-                *loaded = Loaded {
-                    references,
+            // All keys again.
+            if loaded.reference_digest != references {
+                *loaded = LoadedKeys {
+                    reference_digest: references,
                     upto: 0,
                     ..*loaded
                 };
             }
             if loaded.upto < plan.revision {
-                loaded.asked = plan.revision;
+                loaded.requested_upto = plan.revision;
                 return Some((start, loaded.upto));
             }
         }
         None
     }
 
-    /// Takes a part of the provers; how many have no room.
-    pub(super) fn take(&mut self, provers: Provers, held: &mut dyn ProverSet, schedule: &Schedule) -> u64 {
-        let lane = lane(provers.start.period);
+    /// Adds a part of the provers; returns how many have no room.
+    pub(super) fn accept(
+        &mut self,
+        provers: Provers,
+        provers_held: &mut dyn ProverSet,
+        schedule: &Schedule,
+    ) -> u64 {
+        let lane = parity(provers.start.period);
         let expected = self.loaded.get_mut(lane).and_then(Option::as_mut);
-        // Keys by which other configurations are proven than the plan has it are asked for again, after the next one.
-        let is_expected =
-            |loaded: &&mut Loaded| (loaded.start, loaded.references) == (provers.start, provers.references);
-        let Some(loaded) = expected.filter(is_expected) else {
-            return self.refused.len() as u64;
+        // Keys of other reference values than the plan's are requested again, after the next plan.
+        let is_expected = |loaded: &&mut LoadedKeys| {
+            (loaded.start, loaded.reference_digest) == (provers.start, provers.reference_digest)
         };
-        // A change of a group leaves no trace among the provers.
-        loaded.upto = match provers.more {
-            true => provers.upto,
-            false => provers.upto.max(loaded.asked),
+        let Some(loaded) = expected.filter(is_expected) else {
+            return self.without_room.len() as u64;
+        };
+        // A change of a group changes no prover record.
+        loaded.upto = match provers.has_more {
+            true => provers.up_to_revision,
+            false => provers.up_to_revision.max(loaded.requested_upto),
         };
         for device in provers.removed {
             self.members.remove(&device);
-            self.refused.remove(&device);
-            held.wipe(device);
+            self.without_room.remove(&device);
+            provers_held.wipe(device);
         }
         for provision in provers.provisions {
             let device = provision.device;
@@ -180,68 +190,69 @@ impl Members {
                 continue;
             };
             let installed = match &provision.keys {
-                Some(keys) => held.install(device, provers.start.period, keys),
-                // Without a reference value nothing is proven, not even by an older key.
+                Some(keys) => provers_held.install(device, provers.start.period, keys),
+                // Without a reference value no proof is valid, not even with an older key.
                 None => {
-                    held.wipe(device);
+                    provers_held.wipe(device);
                     Ok(())
                 }
             };
-            if let Err(ProverError::Switch) = installed {
-                // It is not for want of room; the data plane has ended.
+            if let Err(ProverError::SwitchFailed) = installed {
+                // The data plane has ended; this is no lack of room.
                 break;
             }
             if let Err(error) = installed {
-                tracing::debug!(%error, %device, "a prover is left out");
-                self.refused.insert(device);
+                tracing::debug!(%error, device_id = %device, "data plane has no room for the key of a device");
+                self.without_room.insert(device);
                 continue;
             }
-            self.refused.remove(&device);
-            self.admit(group, provision, provers.start.period);
+            self.without_room.remove(&device);
+            self.insert(group, provision, provers.start.period);
         }
-        // One that is lost ends by itself.
-        if let Err(error) = held.commit() {
-            tracing::error!(%error, "keys of provers are not in force");
+        // If the commit fails, the data plane has ended.
+        if let Err(error) = provers_held.commit() {
+            tracing::error!(%error, action = "restart the gateway", "activating attestation keys in the data plane failed");
         }
-        if !provers.more {
-            self.tell_refused();
+        if !provers.has_more {
+            self.log_without_room();
         }
-        self.refused.len() as u64
+        self.without_room.len() as u64
     }
 
-    /// Once for all of them, and again when there are others more or fewer.
-    fn tell_refused(&mut self) {
-        let devices = self.refused.len();
-        if devices > 0 && devices != self.refused_told {
+    /// Logs once for all of them, and again when their number changes.
+    fn log_without_room(&mut self) {
+        let devices = self.without_room.len();
+        if devices > 0 && devices != self.without_room_logged {
             tracing::error!(
-                devices,
-                "provers are left out: there is no room for their keys; raise [attest] provers"
+                count = devices,
+                action = "raise [attest] provers, and restart the gateway",
+                "data plane has no room for the attestation keys of some devices; these devices are not attested"
             );
         }
-        self.refused_told = devices;
+        self.without_room_logged = devices;
     }
 
-    fn admit(&mut self, group: u32, provision: ProverProvision, period: Period) {
+    fn insert(&mut self, group: u32, provision: ProverProvision, period: Period) {
         let member = self.members.entry(provision.device).or_insert(Member {
             group,
             enrolled_at: provision.enrolled_at,
             port: provision.port,
             address: None,
-            proved: None,
+            proven_address: None,
             keys: [None, None],
         });
         member.group = group;
         member.port = provision.port;
         if member.enrolled_at != provision.enrolled_at {
             member.enrolled_at = provision.enrolled_at;
-            (member.address, member.proved) = (None, None);
+            (member.address, member.proven_address) = (None, None);
         }
-        // Where it was seen here is newer than what the registry knows.
+        // An address that was seen here is newer than the registry's.
         member.address = member.address.or(provision.address);
-        let proved = provision.address.filter(|_| provision.is_answering);
-        member.proved = member.proved.or(proved);
-        if let Some(key) = member.keys.get_mut(lane(period)) {
-            *key = provision.keys.is_some().then_some(Key {
+        let proved = provision.address.filter(|_| provision.is_responsive);
+        member.proven_address = member.proven_address.or(proved);
+        if let Some(key) = member.keys.get_mut(parity(period)) {
+            *key = provision.keys.is_some().then_some(PeriodKey {
                 period,
                 enrolled_at: provision.enrolled_at,
                 request: provision.request_key,
@@ -249,51 +260,54 @@ impl Members {
         }
     }
 
-    /// Takes notice of where provers have proven something.
-    pub(super) fn keep_proved(&mut self, verdicts: &[Verdict]) {
-        for verdict in verdicts.iter().filter(|verdict| verdict.seen != Seen::Silent) {
+    /// Records the addresses from which provers have sent proofs.
+    pub(super) fn record_proofs(&mut self, verdicts: &[ProverObservation]) {
+        for verdict in verdicts
+            .iter()
+            .filter(|verdict| verdict.outcome != ProofOutcome::Missed)
+        {
             let member = self.members.get_mut(&verdict.device);
             if let Some(member) = member.filter(|member| member.enrolled_at == verdict.enrolled_at) {
-                member.proved = Some(verdict.address);
-                member.address = member.address.and(member.proved);
+                member.proven_address = Some(verdict.address);
+                member.address = member.address.and(member.proven_address);
             }
         }
     }
 
-    /// Another gateway asks it now.
-    pub(super) fn leave(&mut self, device: DeviceId) {
+    /// Another gateway challenges the prover now.
+    pub(super) fn forget_address(&mut self, device: DeviceId) {
         if let Some(member) = self.members.get_mut(&device) {
             member.address = None;
         }
     }
 
-    /// The provers of a group that can prove something in a period, and by which enrolment: without a reference value there are none.
-    pub(super) fn of_group(&self, group: u32, period: Period) -> Vec<Queued> {
+    /// Returns the provers of a group with a key of the period, and their enrollments. Empty without a reference
+    /// value.
+    pub(super) fn of_group(&self, group: u32, period: Period) -> Vec<QueuedProver> {
         let of_group = self.members.iter().filter(|(_, member)| member.group == group);
         let provable = of_group.filter_map(|(device, member)| Some((device, member.key(period)?)));
         provable
-            .map(|(device, key)| Queued {
+            .map(|(device, key)| QueuedProver {
                 device: *device,
                 enrolled_at: key.enrolled_at,
             })
             .collect()
     }
 
-    /// What a prover is asked and where, if `session` is what it is asked in the session that it has here; `None`: there is no way to
-    /// it from here, or nothing that it could prove, or it has been enrolled anew since the round began, and might have proven
-    /// something in it by its old key. `is_last` is the last time in this
-    /// round: under the request key, for a device may have lost the session that is here, or have one elsewhere that this gateway
-    /// has not heard of.
+    /// Returns the challenge to a prover. `session` is the challenge in the prover's session here, if it has one.
+    /// `None` if there is no address or key, or if the prover was enrolled again during the round and could prove
+    /// with its old key. The last challenge of a round (`is_last`) uses the request key, because the device may have
+    /// lost the session, or have one at another gateway.
     pub(super) fn request(
         &mut self,
         session: Option<(IpAddr, AttestRequest)>,
-        asked: Queued,
+        queued: QueuedProver,
         round: &Round,
         is_last: bool,
-    ) -> Option<Way> {
-        let device = asked.device;
+    ) -> Option<ProverRequest> {
+        let device = queued.device;
         let member = self.members.get_mut(&device)?;
-        if member.enrolled_at != asked.enrolled_at {
+        if member.enrolled_at != queued.enrolled_at {
             return None;
         }
         member.address = session.map(|(address, _)| address).or(member.address);
@@ -301,11 +315,11 @@ impl Members {
         let (address, request) = match session.filter(|_| !is_last) {
             Some(in_session) => in_session,
             None => {
-                let address = member.without_session(is_last)?;
+                let address = member.address_without_session(is_last)?;
                 (address, round.request_without_session(device, &key.request))
             }
         };
-        Some(Way {
+        Some(ProverRequest {
             to: SocketAddr::new(address, member.port),
             request,
             is_excused: member.is_excused(address),
@@ -332,15 +346,15 @@ mod tests {
         let provision = ProverProvision {
             device: DEVICE,
             group: GroupName::new("pumps").unwrap(),
-            enrolled_at: EnrolledAt(1),
+            enrolled_at: EnrollmentTime(1),
             port: 9,
             keys: None,
             request_key: key.for_requests(DEVICE, GatewayId(1), Period(1)),
             address: Some(HOME),
-            is_answering,
+            is_responsive: is_answering,
         };
         let mut members = Members::default();
-        members.admit(0, provision, Period(1));
+        members.insert(0, provision, Period(1));
         members
     }
 
@@ -348,77 +362,77 @@ mod tests {
         members.members.get(&DEVICE).unwrap().is_excused(address)
     }
 
-    fn verdict(seen: Seen) -> Verdict {
-        Verdict {
+    fn verdict(seen: ProofOutcome) -> ProverObservation {
+        ProverObservation {
             device: DEVICE,
-            enrolled_at: EnrolledAt(1),
-            seen,
+            enrolled_at: EnrollmentTime(1),
+            outcome: seen,
             address: ELSEWHERE,
         }
     }
 
-    /// A device that must not be asked any more could open its sessions at an address to which nothing can be sent.
+    /// A device could avoid challenges by opening its sessions at an unreachable address.
     #[test]
-    fn a_device_is_not_excused_where_it_has_proven_nothing() {
+    fn a_device_is_not_excused_at_an_address_without_a_proof() {
         let mut members = members(true);
         assert!(is_excused(&members, HOME));
         assert!(!is_excused(&members, ELSEWHERE));
-        members.keep_proved(&[verdict(Seen::Silent)]);
+        members.record_proofs(&[verdict(ProofOutcome::Missed)]);
         assert!(!is_excused(&members, ELSEWHERE));
-        members.keep_proved(&[verdict(Seen::Ok(Configuration::Current))]);
+        members.record_proofs(&[verdict(ProofOutcome::Ok(Configuration::Current))]);
         assert!(is_excused(&members, ELSEWHERE));
     }
 
-    /// As when somebody has caught its RESPONSE and sent it from an address of his own.
+    /// As after a replay of its RESPONSE from an attacker's address.
     #[test]
-    fn who_is_silent_where_its_session_was_is_asked_where_it_has_proven_something() {
+    fn a_prover_without_proof_at_its_session_address_is_challenged_at_its_proven_address() {
         let mut members = members(true);
-        let mut asked_at = |change: fn(&mut Member)| {
+        let mut challenged_at = |change: fn(&mut Member)| {
             let member = members.members.get_mut(&DEVICE).unwrap();
             change(member);
-            [false, true].map(|is_last| member.without_session(is_last))
+            [false, true].map(|is_last| member.address_without_session(is_last))
         };
-        let (home, elsewhere) = (Some(HOME), Some(ELSEWHERE));
-        assert_eq!(asked_at(|_| ()), [home; 2]);
-        let both = asked_at(|member| member.address = Some(ELSEWHERE));
-        assert_eq!(both, [elsewhere, home]);
-        let nowhere = asked_at(|member| member.address = None);
-        assert_eq!(nowhere, [None; 2], "another gateway asks it");
+        let (home, other_address) = (Some(HOME), Some(ELSEWHERE));
+        assert_eq!(challenged_at(|_| ()), [home; 2]);
+        let both = challenged_at(|member| member.address = Some(ELSEWHERE));
+        assert_eq!(both, [other_address, home]);
+        let unknown_address = challenged_at(|member| member.address = None);
+        assert_eq!(unknown_address, [None; 2], "another gateway challenges it");
         let member = members.members.get_mut(&DEVICE).unwrap();
-        member.address = elsewhere;
-        let proven = Verdict {
+        member.address = other_address;
+        let proven = ProverObservation {
             address: HOME,
-            ..verdict(Seen::Ok(Configuration::Current))
+            ..verdict(ProofOutcome::Ok(Configuration::Current))
         };
-        members.keep_proved(&[proven]);
+        members.record_proofs(&[proven]);
         assert_eq!(members.members.get(&DEVICE).unwrap().address, home);
     }
 
     #[test]
-    fn one_that_was_moved_is_asked_where_it_is_now() {
+    fn a_moved_prover_is_challenged_at_its_new_address() {
         let mut members = members(true);
         let key = AttestationKey::from_bytes([1; 32]);
         let mut provision = ProverProvision {
             device: DEVICE,
             group: GroupName::new("pumps").unwrap(),
-            enrolled_at: EnrolledAt(1),
+            enrolled_at: EnrollmentTime(1),
             port: 9,
             keys: None,
             request_key: key.for_requests(DEVICE, GatewayId(1), Period(2)),
             address: Some(ELSEWHERE),
-            is_answering: false,
+            is_responsive: false,
         };
-        members.admit(0, provision.clone(), Period(2));
+        members.insert(0, provision.clone(), Period(2));
         let address = |members: &Members| members.members.get(&DEVICE).unwrap().address;
-        assert_eq!(address(&members), Some(HOME), "the same enrolment, seen here");
-        provision.enrolled_at = EnrolledAt(2);
-        members.admit(0, provision, Period(2));
+        assert_eq!(address(&members), Some(HOME), "the same enrollment, seen here");
+        provision.enrolled_at = EnrollmentTime(2);
+        members.insert(0, provision, Period(2));
         assert_eq!(address(&members), Some(ELSEWHERE));
         assert!(!is_excused(&members, HOME));
     }
 
     #[test]
-    fn where_it_was_silent_before_the_gateway_started_it_has_proven_nothing() {
+    fn an_address_without_a_proof_before_the_start_is_not_proven() {
         assert!(!is_excused(&members(false), HOME));
     }
 }

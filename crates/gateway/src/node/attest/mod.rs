@@ -1,99 +1,99 @@
-//! Attestation of the gateway's provers (LAP/1 3.2): keys ahead of their period, rounds on schedule, what they have shown.
+//! Attestation of the gateway's provers (LAP/1 3.2): keys before their period starts, scheduled rounds, and outcomes.
 //!
 //! ```text
 //!  Plan ──► keys of the running and of the next period ──► data plane
 //!    │                                                        ▲ │
-//!    └──► groups: who is due? ──► round opens, requests ──────┘ │ who is ok
-//!                                        │ answer time over     ▼
-//!                                        └──────────────► RoundOutcome ──► controller decides
+//!    └──► groups: which is due? ─► round opens, challenges ───┘ │ proofs
+//!                                        │ timeout              ▼
+//!                                        └──────────────► RoundOutcome ──► decision of the controller
 //! ```
 //!
-//! Two rounds may be open at a time, each of one group, as data planes know two. Nothing here decides about a device: what a round has
-//! shown goes to the controller, and a quarantine comes back by the feed of changes.
+//! At most two rounds are open, of different groups, because data planes support two. The gateway decides about no device: it submits the
+//! outcomes to the controller, and reads quarantines from the feed of changes.
 
 mod members;
 mod round;
 mod schedule;
-mod strays;
+mod unattested;
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
 use linewarden_controller::attest::{
-    Appraised, Plan, PlanWish, Provers, Quarantined, RoundOutcome, Unanswered,
+    GroupOutage, Plan, PlanRequest, Provers, QuarantinedDevice, RoundAppraisal, RoundOutcome,
 };
 use linewarden_protocol::attest::PeriodStart;
 use linewarden_protocol::ids::{DeviceId, Period};
 use linewarden_registry::GroupName;
 
 use self::members::Members;
-use self::round::Running;
+use self::round::OpenAttestationRound;
 use self::schedule::Schedule;
-pub(super) use self::strays::Strays;
+pub(super) use self::unattested::UnattestedProvers;
 use super::Node;
 use super::backoff::Backoff;
 use super::channel::Channel;
-use crate::audit::Happening;
-use crate::exchange::{Ask, LinkError};
+use crate::audit::AuditEvent;
+use crate::requests::{ControllerRequest, LinkError};
 use crate::time::Clock;
 
-/// How often the plan is asked for, ns: a round that is ordered by command waits so long at most.
+/// Interval of plan requests, ns: the maximum delay of a round that is requested by command.
 const PLAN_NS: u64 = 500_000_000;
-/// Rounds that wait for a controller that is away; of more the oldest is forgotten.
+/// Maximum number of rounds that wait for the controller; above it the oldest is dropped.
 const OUTCOMES_MAX: usize = 16;
-/// More numbers are asked for when fewer than this are left.
+/// More round numbers are requested when fewer than this are left.
 const NUMBERS_LOW: usize = 64;
 
-/// Devices of a group that could not be asked in its last round.
+/// A group with devices that could not be challenged in its last round.
 #[derive(Debug)]
-struct Unreached {
+struct UnreachableGroup {
     devices: u64,
-    /// When it was told last, monotonic clock.
-    told_ns: u64,
+    /// Time of the last log message, monotonic clock.
+    logged_ns: u64,
 }
 
-/// What the node knows of attestation. It stays empty where the data plane attests nobody.
+/// State of attestation; empty if the data plane does not attest.
 #[derive(Default)]
 pub(super) struct Attestation {
     plan: Option<Plan>,
-    /// When the plan was asked for that is here, monotonic clock.
+    /// When the present plan was requested, monotonic clock.
     plan_at_ns: u64,
-    /// When the period that runs was first seen, monotonic clock.
+    /// When the running period was first seen, monotonic clock.
     running_seen_ns: u64,
     plan_due_ns: u64,
     plan_channel: Channel,
     members: Members,
     keys_channel: Channel,
     schedule: Schedule,
-    /// Numbers that this process may use.
+    /// Round numbers of this process.
     numbers: Range<u32>,
-    /// At most [`ROUNDS_MAX`](round::ROUNDS_MAX), with numbers of which one is even and one odd.
-    running: Vec<Running>,
-    /// Of random bytes for rounds.
-    draws: Backoff,
+    /// At most [`ROUNDS_MAX`](round::ROUNDS_MAX); one number is even and one odd.
+    open_rounds: Vec<OpenAttestationRound>,
+    /// Backoff after a failed draw of random bytes.
+    random_backoff: Backoff,
     outcomes: VecDeque<RoundOutcome>,
-    unreached: HashMap<GroupName, Unreached>,
+    unreachable: HashMap<GroupName, UnreachableGroup>,
     appraise_channel: Channel,
 }
 
 impl Attestation {
-    /// How long the running period has been running, in seconds: by the controller's clock, and, should somebody set that back, for
-    /// as long as it was seen here.
+    /// Returns how long the period has been running, in seconds: by the controller's clock, or as seen here if that
+    /// clock was set back.
     fn period_age_s(&self, clock: Clock) -> u64 {
         let seconds = |since_ns: u64| clock.monotonic_ns.saturating_sub(since_ns) / 1_000_000_000;
         self.plan.as_ref().map_or(0, |plan| {
-            let told_s = plan.age_s.saturating_add(seconds(self.plan_at_ns));
-            told_s.max(seconds(self.running_seen_ns))
+            let plan_s = plan.age_s.saturating_add(seconds(self.plan_at_ns));
+            plan_s.max(seconds(self.running_seen_ns))
         })
     }
 
-    /// The period of the next round: the one that runs, once its keys are here.
-    fn provable(&self) -> Option<PeriodStart> {
+    /// Returns the period of the next round: the running one, once its keys are loaded.
+    fn provable_period(&self) -> Option<PeriodStart> {
         let plan = self.plan.as_ref()?;
         self.members.has_keys(&plan.running, plan).then_some(plan.running)
     }
 
-    /// Answers that are out are of a registry that is gone.
+    /// Invalidates requests in flight after a restore of the registry.
     pub(super) fn void(&mut self) {
         for channel in [
             &mut self.plan_channel,
@@ -104,22 +104,22 @@ impl Attestation {
         }
     }
 
-    /// Whether the controller may have decided something that it has not told yet.
+    /// Whether the controller may have decided something that it has not returned yet.
     pub(super) fn awaits_decisions(&self) -> bool {
         !self.outcomes.is_empty()
     }
 
-    fn wish(&self, clock: Clock, period_s: u32) -> PlanWish {
+    fn plan_request(&self, clock: Clock, period_s: u32) -> PlanRequest {
         let is_over = self.period_age_s(clock) >= u64::from(period_s);
         let begin = self
             .plan
             .as_ref()
             .filter(|plan| is_over && self.members.has_keys(&plan.next, plan))
             .map(|plan| plan.next.period);
-        PlanWish {
-            begin,
+        PlanRequest {
+            start_period: begin,
             period_s,
-            numbers: self.numbers.len() < NUMBERS_LOW,
+            needs_round_numbers: self.numbers.len() < NUMBERS_LOW,
         }
     }
 }
@@ -136,53 +136,63 @@ impl Node {
         self.attestation = attestation;
     }
 
-    /// When [`Node::attest`] has something to do, monotonic clock.
+    /// Returns when [`Node::attest`] is due, monotonic clock.
     pub(super) fn attest_due_ns(&self) -> Option<u64> {
         let attestation = &self.attestation;
-        if !self.attests || self.stopping || self.status.replaced {
+        if !self.can_attest || self.stopping || self.status.replaced {
             return None;
         }
-        let running = attestation.running.iter().map(Running::due_ns).min();
-        let opens = attestation.opens_ns();
+        let running = attestation
+            .open_rounds
+            .iter()
+            .map(OpenAttestationRound::due_ns)
+            .min();
+        let opens = attestation.next_open_ns();
         let channel = &attestation.plan_channel;
-        let may_ask = self.is_following() && !channel.out;
+        let may_ask = self.has_read_feed() && !channel.in_flight;
         let plan = may_ask.then(|| channel.backoff.due_ns(attestation.plan_due_ns));
         [running, opens, plan].into_iter().flatten().min()
     }
 
-    /// What to ask the controller about attestation.
-    pub(super) fn ask_to_attest(&mut self, clock: Clock) -> Vec<Ask> {
+    /// Returns requests to the controller about attestation.
+    pub(super) fn attestation_requests(&mut self, clock: Clock) -> Vec<ControllerRequest> {
         let period_s = self.settings.attest_period_s;
         let attestation = &mut self.attestation;
-        let mut asks = Vec::new();
-        if !self.attests {
-            return asks;
+        let mut requests = Vec::new();
+        if !self.can_attest {
+            return requests;
         }
-        if attestation.plan_due_ns <= clock.monotonic_ns && attestation.plan_channel.try_ask(clock) {
-            asks.push(Ask::Plan(attestation.wish(clock, period_s)));
+        if attestation.plan_due_ns <= clock.monotonic_ns && attestation.plan_channel.try_send(clock) {
+            requests.push(ControllerRequest::GetPlan(
+                attestation.plan_request(clock, period_s),
+            ));
         }
         if let Some(outcome) = attestation.outcomes.front()
-            && attestation.appraise_channel.try_ask(clock)
+            && attestation.appraise_channel.try_send(clock)
         {
-            asks.push(Ask::Appraise(Box::new(outcome.clone())));
+            requests.push(ControllerRequest::AppraiseRound(Box::new(outcome.clone())));
         }
         let Some(plan) = &attestation.plan else {
-            return asks;
+            return requests;
         };
-        // Its keys would take the place of those that are being proven.
-        let busy: Vec<Period> = attestation.running.iter().map(Running::period).collect();
-        // What is wanted is noted: it is not the answer that may be on its way.
+        // Its keys would replace keys that are in use.
+        let busy: Vec<Period> = attestation
+            .open_rounds
+            .iter()
+            .map(OpenAttestationRound::period)
+            .collect();
+        // `keys_to_request` records the request, so the channel is checked first.
         if attestation.keys_channel.is_free(clock.monotonic_ns)
-            && let Some((start, since)) = attestation.members.wanted(plan, &busy)
-            && attestation.keys_channel.try_ask(clock)
+            && let Some((start, since)) = attestation.members.keys_to_request(plan, &busy)
+            && attestation.keys_channel.try_send(clock)
         {
-            asks.push(Ask::Provers { start, since });
+            requests.push(ControllerRequest::ListProvers { start, since });
         }
-        asks
+        requests
     }
 
-    pub(super) fn take_plan(&mut self, result: Result<Option<Plan>, LinkError>, clock: Clock) {
-        let plan = self.unwrap_answer(result, clock.monotonic_ns, |node| {
+    pub(super) fn handle_plan(&mut self, result: Result<Option<Plan>, LinkError>, clock: Clock) {
+        let plan = self.unwrap_response("get plan", result, clock.monotonic_ns, |node| {
             &mut node.attestation.plan_channel
         });
         let attestation = &mut self.attestation;
@@ -193,9 +203,9 @@ impl Node {
         if !plan.rounds.is_empty() {
             attestation.numbers = plan.rounds.clone();
         }
-        attestation.schedule.follow(&plan.groups, clock.monotonic_ns);
+        attestation.schedule.update(&plan.groups, clock.monotonic_ns);
         let is_there = |name: &GroupName| plan.groups.iter().any(|group| group.name == *name);
-        attestation.unreached.retain(|name, _| is_there(name));
+        attestation.unreachable.retain(|name, _| is_there(name));
         attestation.plan_at_ns = clock.monotonic_ns;
         let before = attestation.plan.as_ref().map(|plan| plan.running.period);
         if before != Some(plan.running.period) {
@@ -206,95 +216,112 @@ impl Node {
         attestation.plan = Some(plan);
     }
 
-    pub(super) fn take_provers(&mut self, result: Result<Provers, LinkError>, clock: Clock) {
-        let Some(provers) = self.unwrap_answer(result, clock.monotonic_ns, |node| {
+    pub(super) fn handle_provers(&mut self, result: Result<Provers, LinkError>, clock: Clock) {
+        let Some(provers) = self.unwrap_response("list provers", result, clock.monotonic_ns, |node| {
             &mut node.attestation.keys_channel
         }) else {
             return;
         };
         let attestation = &mut self.attestation;
         for damaged in &provers.damaged {
-            tracing::error!(record = damaged, "a prover is left out");
+            tracing::error!(
+                error = damaged,
+                action =
+                    "run `linewarden registry check`; enroll the device for attestation again with --replace",
+                "damaged attestation record skipped; the device is not attested"
+            );
         }
         self.status.damaged += provers.damaged.len() as u64;
-        let Some(held) = self.plane.provers() else {
+        let Some(prover_set) = self.data_plane.provers() else {
             return;
         };
-        let refused = attestation.members.take(provers, held, &attestation.schedule);
+        let refused = attestation
+            .members
+            .accept(provers, prover_set, &attestation.schedule);
         self.status.attest.provers = attestation.members.len() as u64;
         self.status.attest.provers_refused = refused;
     }
 
-    pub(super) fn take_appraised(&mut self, result: Result<Appraised, LinkError>, clock: Clock) {
-        let Some(appraised) = self.unwrap_answer(result, clock.monotonic_ns, |node| {
+    pub(super) fn handle_appraisal(&mut self, result: Result<RoundAppraisal, LinkError>, clock: Clock) {
+        let Some(appraised) = self.unwrap_response("appraise round", result, clock.monotonic_ns, |node| {
             &mut node.attestation.appraise_channel
         }) else {
             return;
         };
         let outcome = self.attestation.outcomes.pop_front();
         self.status.attest.rounds += 1;
-        if let (Some(unanswered), Some(outcome)) = (appraised.unanswered, outcome) {
-            self.tell_unanswered(&unanswered, &outcome);
+        if let (Some(outage), Some(outcome)) = (appraised.outage, outcome) {
+            self.log_outage(&outage, &outcome);
         }
-        for Quarantined {
+        for QuarantinedDevice {
             device,
             reason,
             revision,
         } in appraised.quarantined
         {
             self.status.attest.quarantined += 1;
-            tracing::warn!(%device, reason, "quarantined");
-            self.trail.note(Happening::Quarantined { device, reason });
-            // The feed tells all gateways. This one knows already, whatever becomes of the registry's file; but not better than
-            // the feed, if that has told since that the device was let in.
-            if self.barred.is_over(device, revision) {
+            tracing::warn!(
+                device_id = %device,
+                reason,
+                action = "run `linewarden attest explain DEVICE`",
+                "device quarantined"
+            );
+            self.audit.record(AuditEvent::Quarantined { device, reason });
+            // The feed reports the quarantine to all gateways. This gateway applies it at once, even if the
+            // registry's file is damaged later, unless the feed has already reported a release.
+            if self.blocked.is_released_after(device, revision) {
                 continue;
             }
-            // One that was let in, of which the feed has yet to tell, may have come again by the slow path.
-            let is_news = self.barred.quarantine(device, revision);
+            // A device whose release the feed has not reported yet may have been admitted by the slow path.
+            let is_news = self.blocked.quarantine(device, revision);
             if is_news || self.devices.contains_key(&device) {
                 self.revoke(device, clock.monotonic_ns);
             }
         }
-        for (device, revision) in appraised.readmitted {
-            self.status.attest.readmitted += 1;
-            tracing::info!(%device, "readmitted");
-            self.trail.note(Happening::Readmitted { device });
-            self.barred.is_told(device, revision);
+        for (device, revision) in appraised.remediated {
+            self.status.attest.remediated += 1;
+            tracing::info!(device_id = %device, "device released after a valid proof");
+            self.audit.record(AuditEvent::Remediated { device });
+            self.blocked.confirm_release(device, revision);
         }
-        self.record_let_in(None);
-        for token in appraised.results {
-            self.trail.note(Happening::AttestationResult { token });
+        self.record_released(None);
+        for token in appraised.attestation_results {
+            self.audit.record(AuditEvent::AttestationResult { token });
         }
     }
 
-    /// That a whole group was silent at once says more of the way there than of its devices.
-    fn tell_unanswered(&mut self, unanswered: &Unanswered, outcome: &RoundOutcome) {
-        let Unanswered { asked, spared, of } = *unanswered;
-        if spared == 1 {
+    /// Logs an outage: the missing proofs of a whole group point to the network rather than to its devices.
+    fn log_outage(&mut self, outage: &GroupOutage, outcome: &RoundOutcome) {
+        let GroupOutage {
+            requested,
+            excused,
+            excused_max,
+        } = *outage;
+        if excused == 1 {
             tracing::warn!(
-                group = %outcome.group, asked, of,
-                "nobody answers, which counts for no quarantine in so many rounds: is there a way to the devices and back, and is the reference value right?"
+                group = %outcome.group, count = requested, rounds = excused_max,
+                action = "check the network and the reference value of the group",
+                "no proof received from any device of the group; the field `rounds` limits how many such rounds cause no quarantine"
             );
         }
-        self.trail.note(Happening::Unanswered {
+        self.audit.record(AuditEvent::GroupOutage {
             round: outcome.number.0,
             group: outcome.group.to_string(),
-            asked,
-            spared,
-            of,
+            requested,
+            excused,
+            excused_max,
         });
     }
 
-    /// A device's newest session is at another gateway: that one asks it.
-    pub(super) fn attest_elsewhere(&mut self, device: DeviceId) {
-        self.attestation.members.leave(device);
+    /// The device's newest session is at another gateway, which challenges it.
+    pub(super) fn stop_attesting(&mut self, device: DeviceId) {
+        self.attestation.members.forget_address(device);
     }
 
     pub(super) fn keep_outcome(&mut self, attestation: &mut Attestation, outcome: RoundOutcome) {
         self.status.attest.round = outcome.number.0;
-        self.trail.note(Happening::round(&outcome));
-        // The one in front may be with the controller now.
+        self.audit.record(AuditEvent::from_round(&outcome));
+        // The first one may be in flight.
         if attestation.outcomes.len() >= OUTCOMES_MAX {
             attestation.outcomes.remove(1);
             self.status.attest.rounds_lost += 1;

@@ -9,19 +9,19 @@ pub(super) const NONE: u32 = u32::MAX;
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) device: DeviceId,
-    /// Towards the head.
+    /// The neighbor towards the head.
     pub(super) newer: u32,
-    /// Towards the tail.
+    /// The neighbor towards the tail.
     pub(super) older: u32,
-    /// Its count of authentications when it was looked at last.
+    /// Its count of authentications at the last scan.
     pub(super) seen: u32,
-    /// For the policy.
+    /// State of the policy.
     pub(super) mark: u8,
 }
 
 const _: () = assert!(size_of::<Entry>() == 24);
 
-/// The entries of all queues; places of those that have left are used again.
+/// The entries of all queues; free entries are reused.
 #[derive(Debug, Default)]
 pub(super) struct Slab {
     entries: Vec<Entry>,
@@ -29,7 +29,7 @@ pub(super) struct Slab {
 }
 
 impl Slab {
-    /// A new entry, in no queue yet.
+    /// Adds an entry, which is in no queue yet.
     pub(super) fn add(&mut self, device: DeviceId, seen: u32, mark: u8) -> u32 {
         let entry = Entry {
             device,
@@ -48,7 +48,7 @@ impl Slab {
         u32::try_from(self.entries.len() - 1).unwrap_or(NONE)
     }
 
-    /// Of an entry in no queue any more.
+    /// Frees an entry that is in no queue.
     pub(super) fn remove(&mut self, at: u32) {
         self.free.push(at);
     }
@@ -61,13 +61,13 @@ impl Slab {
         self.entries.get_mut(at as usize)
     }
 
-    /// Entries in queues.
+    /// Number of entries in queues.
     pub(super) fn len(&self) -> usize {
         self.entries.len() - self.free.len()
     }
 }
 
-/// A queue: in at the head, out at the tail, or anywhere.
+/// A queue: entries are added at the head, and removed at the tail or anywhere.
 #[derive(Debug)]
 pub(super) struct List {
     head: u32,
@@ -106,7 +106,7 @@ impl List {
         self.len += 1;
     }
 
-    /// Takes an entry out that is in this queue.
+    /// Removes an entry from this queue.
     pub(super) fn unlink(&mut self, slab: &mut Slab, at: u32) {
         let Some(&Entry { newer, older, .. }) = slab.get(at) else {
             return;

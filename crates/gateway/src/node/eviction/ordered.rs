@@ -1,51 +1,50 @@
-//! LRU and LFU: whoever has the smallest number leaves.
+//! LRU and LFU: the device with the smallest number is evicted.
 //!
-//! Numbers only grow, so a device is filed by the number it had when it was looked at last, and whoever comes first by
-//! those is looked at again: filed anew if its number has grown, evicted if not. That is the exact order, at a step for
-//! each device that was used since.
+//! Numbers only grow. A device is ordered by its number at the last scan. The first device of the order is read again: if its number has
+//! grown, it is moved, otherwise it is evicted. This is the exact order, with one step for each device that was used since.
 
 use std::collections::BTreeSet;
 
 use linewarden_protocol::ids::DeviceId;
 
-use super::{Policy, STEPS_MAX, Ticket, Uses};
+use super::{EvictionHandle, Policy, SCAN_STEPS_MAX, Uses};
 
-/// What the number is.
+/// The meaning of the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum By {
-    /// The end of the last lease: least recently used.
+pub(super) enum SortKey {
+    /// The expiry of the last session: least recently used.
     LastUse,
-    /// Authentications since it entered: least frequently used, without ageing.
+    /// Authentications since insertion: least frequently used, without aging.
     Uses,
 }
 
 #[derive(Debug)]
 struct Entry {
     device: DeviceId,
-    /// Its count of authentications when it entered.
+    /// Its count of authentications at insertion.
     entered: u32,
-    /// Under which it is filed.
+    /// The number by which it is ordered.
     number: u32,
 }
 
-/// Number and place of an entry.
-type Filed = (u32, u32);
+/// Number and index of an entry.
+type OrderKey = (u32, u32);
 
 /// The order: 16 B and about as much in the tree for a device.
 #[derive(Debug)]
 pub(super) struct Ordered {
-    by: By,
+    by: SortKey,
     entries: Vec<Entry>,
     free: Vec<u32>,
-    order: BTreeSet<Filed>,
+    order: BTreeSet<OrderKey>,
     /// The largest number so far.
     most: u32,
-    /// Up to where a look found nobody who could leave.
-    passed: Option<Filed>,
+    /// The position up to which a scan found no device to evict.
+    passed: Option<OrderKey>,
 }
 
 impl Ordered {
-    pub(super) fn new(by: By) -> Self {
+    pub(super) fn new(by: SortKey) -> Self {
         Self {
             by,
             entries: Vec::new(),
@@ -58,12 +57,12 @@ impl Ordered {
 
     fn number(&self, entry: &Entry, uses: Uses) -> u32 {
         match self.by {
-            By::LastUse => uses.until_s,
-            By::Uses => uses.since(entry.entered),
+            SortKey::LastUse => uses.until_s,
+            SortKey::Uses => uses.since(entry.entered),
         }
     }
 
-    fn next(&self) -> Option<Filed> {
+    fn next(&self) -> Option<OrderKey> {
         match self.passed {
             None => self.order.first().copied(),
             Some((number, at)) => self.order.range((number, at.saturating_add(1))..).next().copied(),
@@ -72,11 +71,11 @@ impl Ordered {
 }
 
 impl Policy for Ordered {
-    fn enter(&mut self, device: DeviceId, uses: Uses) -> Ticket {
+    fn insert(&mut self, device: DeviceId, uses: Uses) -> EvictionHandle {
         let number = match self.by {
-            // Its first lease is about to begin.
-            By::LastUse => uses.until_s.max(self.most),
-            By::Uses => 0,
+            // Its first session is about to start.
+            SortKey::LastUse => uses.until_s.max(self.most),
+            SortKey::Uses => 0,
         };
         let entry = Entry {
             device,
@@ -96,10 +95,10 @@ impl Policy for Ordered {
             }
         };
         self.order.insert((number, at));
-        Ticket(at)
+        EvictionHandle(at)
     }
 
-    fn leave(&mut self, Ticket(at): Ticket) {
+    fn remove(&mut self, EvictionHandle(at): EvictionHandle) {
         if let Some(entry) = self.entries.get(at as usize)
             && self.order.remove(&(entry.number, at))
         {
@@ -108,7 +107,7 @@ impl Policy for Ordered {
     }
 
     fn victim(&mut self, uses_of: &dyn Fn(DeviceId) -> Option<Uses>) -> Option<DeviceId> {
-        for _ in 0..STEPS_MAX {
+        for _ in 0..SCAN_STEPS_MAX {
             let Some((filed, at)) = self.next() else {
                 self.passed = None;
                 return None;
@@ -140,9 +139,9 @@ mod tests {
     use super::super::tests::Cache;
 
     #[test]
-    fn lru_evicts_whoever_authenticated_longest_ago() {
+    fn lru_evicts_the_device_that_authenticated_longest_ago() {
         let mut cache = Cache::new(Eviction::Lru);
-        (1..=4).for_each(|id| cache.enter(id));
+        (1..=4).for_each(|id| cache.insert(id));
         [2, 1, 4].into_iter().for_each(|id| cache.authenticate(id));
         assert_eq!([cache.evict(), cache.evict()], [Some(3), Some(2)]);
         cache.authenticate(1);
@@ -150,14 +149,14 @@ mod tests {
     }
 
     #[test]
-    fn lfu_evicts_whoever_authenticated_least_often() {
+    fn lfu_evicts_the_device_that_authenticated_least_often() {
         let mut cache = Cache::new(Eviction::Lfu);
-        (1..=3).for_each(|id| cache.enter(id));
+        (1..=3).for_each(|id| cache.insert(id));
         [1, 1, 1, 2, 2, 3]
             .into_iter()
             .for_each(|id| cache.authenticate(id));
         assert_eq!(cache.evict(), Some(3));
-        cache.enter(4);
+        cache.insert(4);
         assert_eq!(
             [cache.evict(), cache.evict(), cache.evict()],
             [Some(4), Some(2), Some(1)]

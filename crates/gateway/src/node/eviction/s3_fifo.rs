@@ -1,31 +1,31 @@
 //! S3-FIFO (Yang et al., SOSP 2023).
 //!
-//! A newcomer enters a small queue, a tenth of the places. At its end who was used more than once moves to the main queue;
-//! who was not is evicted, and remembered in a ghost queue for as many evictions as the main queue has places: who comes
-//! back in that time enters the main queue at once. There whoever reaches the end goes round once more for each use, three
-//! times at most. A scan passes through the small queue and leaves the main one alone.
+//! A new device is added to a small queue, a tenth of the slots. At its tail, a device that was used more than once moves to the main queue.
+//! Other devices are evicted, and stay in a ghost queue for as many evictions as the main queue has slots. A device that returns in that time
+//! is added to the main queue. At the tail of the main queue, a device goes round once more for each use, at most three times. A scan of
+//! many devices passes through the small queue and does not change the main queue.
 
 use std::collections::{HashMap, VecDeque};
 
 use linewarden_protocol::ids::DeviceId;
 
 use super::list::{List, Slab};
-use super::{Policy, STEPS_MAX, Ticket, Uses};
+use super::{EvictionHandle, Policy, SCAN_STEPS_MAX, Uses};
 
-/// The small queue's share of all places is one in so many.
+/// The small queue has one of this many parts of all slots.
 const SMALL_PART: usize = 10;
-/// More uses than these are not counted.
+/// Maximum number of uses that are counted.
 const USES_MAX: u32 = 3;
-/// Uses in the small queue with which a device moves to the main one are more than these.
-const ONCE: u32 = 1;
+/// A device with more uses than this in the small queue moves to the main queue.
+const PROMOTION_USES: u32 = 1;
 
-/// Whoever can leave does so when the end of the main queue has met him so often.
+/// A device of the main queue is evicted after this many rounds at most.
 const ROUNDS: usize = USES_MAX as usize + 1;
 
-/// In an entry's mark: it is in the main queue; the lower bits count its uses.
+/// In an entry's mark: the entry is in the main queue; the lower bits count its uses.
 const MAIN: u8 = 0x80;
 
-/// Both queues, and those that were in the small one lately.
+/// Both queues, and the ghosts.
 #[derive(Debug, Default)]
 pub(super) struct S3Fifo {
     slab: Slab,
@@ -34,25 +34,25 @@ pub(super) struct S3Fifo {
     ghosts: Ghosts,
 }
 
-/// What became of the one at the end of a queue.
-enum End {
+/// The result for the entry at the tail of a queue.
+enum TailResult {
     Evicted(DeviceId),
-    /// From the small queue to the main one.
-    Moves,
-    Stays,
+    /// Moved from the small queue to the main queue.
+    Promoted,
+    Kept,
 }
 
 impl Policy for S3Fifo {
-    fn enter(&mut self, device: DeviceId, uses: Uses) -> Ticket {
+    fn insert(&mut self, device: DeviceId, uses: Uses) -> EvictionHandle {
         let is_back = self.ghosts.take(device);
         let mark = if is_back { MAIN } else { 0 };
         let at = self.slab.add(device, uses.expected(), mark);
         let queue = if is_back { &mut self.main } else { &mut self.small };
         queue.push(&mut self.slab, at);
-        Ticket(at)
+        EvictionHandle(at)
     }
 
-    fn leave(&mut self, Ticket(at): Ticket) {
+    fn remove(&mut self, EvictionHandle(at): EvictionHandle) {
         let Some(entry) = self.slab.get(at) else {
             return;
         };
@@ -65,10 +65,10 @@ impl Policy for S3Fifo {
     }
 
     fn victim(&mut self, uses_of: &dyn Fn(DeviceId) -> Option<Uses>) -> Option<DeviceId> {
-        // All that are looked at may turn out to be needed.
+        // All scanned devices may have to stay.
         let mut small_left = self.small.len();
         let mut main_left = ROUNDS * self.main.len();
-        for _ in 0..STEPS_MAX {
+        for _ in 0..SCAN_STEPS_MAX {
             let is_small_full = self.small.len() * SMALL_PART >= self.slab.len();
             let end = if small_left > 0 && (is_small_full || main_left == 0) {
                 small_left -= 1;
@@ -80,9 +80,9 @@ impl Policy for S3Fifo {
                 return None;
             };
             match end {
-                End::Evicted(device) => return Some(device),
-                End::Moves => main_left += ROUNDS,
-                End::Stays => {}
+                TailResult::Evicted(device) => return Some(device),
+                TailResult::Promoted => main_left += ROUNDS,
+                TailResult::Kept => {}
             }
         }
         None
@@ -90,7 +90,7 @@ impl Policy for S3Fifo {
 }
 
 impl S3Fifo {
-    fn end_of_small(&mut self, uses_of: &dyn Fn(DeviceId) -> Option<Uses>) -> Option<End> {
+    fn end_of_small(&mut self, uses_of: &dyn Fn(DeviceId) -> Option<Uses>) -> Option<TailResult> {
         let at = self.small.tail();
         let entry = self.slab.get_mut(at)?;
         let device = entry.device;
@@ -99,28 +99,28 @@ impl S3Fifo {
                 self.small.unlink(&mut self.slab, at);
                 self.small.push(&mut self.slab, at);
             }
-            Some(uses) if uses.since(entry.seen) > ONCE => {
+            Some(uses) if uses.since(entry.seen) > PROMOTION_USES => {
                 (entry.seen, entry.mark) = (uses.count, MAIN);
                 self.small.unlink(&mut self.slab, at);
                 self.main.push(&mut self.slab, at);
-                return Some(End::Moves);
+                return Some(TailResult::Promoted);
             }
             Some(_) => {
                 self.ghosts.add(device, self.slab.len());
-                return Some(End::Evicted(device));
+                return Some(TailResult::Evicted(device));
             }
         }
-        Some(End::Stays)
+        Some(TailResult::Kept)
     }
 
-    fn end_of_main(&mut self, uses_of: &dyn Fn(DeviceId) -> Option<Uses>) -> Option<End> {
+    fn end_of_main(&mut self, uses_of: &dyn Fn(DeviceId) -> Option<Uses>) -> Option<TailResult> {
         let at = self.main.tail();
         let entry = self.slab.get_mut(at)?;
         if let Some(uses) = uses_of(entry.device) {
             let before = u32::from(entry.mark & !MAIN);
             let left = (before + uses.since(entry.seen).min(USES_MAX)).min(USES_MAX);
             let Some(left) = left.checked_sub(1) else {
-                return Some(End::Evicted(entry.device));
+                return Some(TailResult::Evicted(entry.device));
             };
             entry.mark = MAIN | u8::try_from(left).unwrap_or_default();
             if uses.since(entry.seen) > 0 {
@@ -129,7 +129,7 @@ impl S3Fifo {
         }
         self.main.unlink(&mut self.slab, at);
         self.main.push(&mut self.slab, at);
-        Some(End::Stays)
+        Some(TailResult::Kept)
     }
 }
 
@@ -137,13 +137,13 @@ impl S3Fifo {
 #[derive(Debug, Default)]
 struct Ghosts {
     queue: VecDeque<(DeviceId, u64)>,
-    /// With the number of the entry in the queue that counts.
+    /// With the number of the valid entry in the queue.
     numbers: HashMap<DeviceId, u64>,
     added: u64,
 }
 
 impl Ghosts {
-    /// One more, of as many as a main queue of `places` in all holds.
+    /// Adds a device; the number of ghosts is that of the slots in the main queue.
     fn add(&mut self, device: DeviceId, places: usize) {
         self.added += 1;
         self.queue.push_back((device, self.added));
@@ -157,7 +157,7 @@ impl Ghosts {
         }
     }
 
-    /// Whether it was here; it is no more.
+    /// Removes a device; returns whether it was a ghost.
     fn take(&mut self, device: DeviceId) -> bool {
         self.numbers.remove(&device).is_some()
     }
@@ -169,17 +169,17 @@ mod tests {
     use super::super::tests::Cache;
 
     #[test]
-    fn used_twice_it_moves_to_main_and_a_ghost_enters_there() {
+    fn a_device_used_twice_and_a_ghost_are_in_the_main_queue() {
         let mut cache = Cache::new(Eviction::S3Fifo);
-        (1..=4).for_each(|id| cache.enter(id));
+        (1..=4).for_each(|id| cache.insert(id));
         cache.authenticate(1);
         cache.authenticate(1);
         cache.authenticate(2);
         // 1 moves to the main queue; 2 was used once only.
         assert_eq!(cache.evict(), Some(2));
-        cache.enter(2);
-        cache.enter(5);
-        // 2 was a ghost: now it is in main, behind the newcomers.
+        cache.insert(2);
+        cache.insert(5);
+        // 2 was a ghost: now it is in the main queue, behind the new devices.
         assert_eq!(
             [cache.evict(), cache.evict(), cache.evict()],
             [Some(3), Some(4), Some(5)]
@@ -188,24 +188,24 @@ mod tests {
     }
 
     #[test]
-    fn one_that_moves_to_main_leaves_from_there_if_nobody_else_is_left() {
+    fn the_last_device_of_the_main_queue_is_evicted() {
         let mut cache = Cache::new(Eviction::S3Fifo);
-        cache.enter(9);
+        cache.insert(9);
         (0..2).for_each(|_| cache.authenticate(9));
         assert_eq!(cache.evict(), Some(9));
     }
 
     #[test]
-    fn a_scan_leaves_the_main_queue_alone() {
+    fn a_scan_does_not_change_the_main_queue() {
         let mut cache = Cache::new(Eviction::S3Fifo);
-        (1..=20).for_each(|id| cache.enter(id));
+        (1..=20).for_each(|id| cache.insert(id));
         for id in 1..=18 {
             (0..3).for_each(|_| cache.authenticate(id));
         }
         for scanned in 100..300 {
             let victim = cache.evict();
             assert!(victim.is_some_and(|id| id > 18), "{victim:?}");
-            cache.enter(scanned);
+            cache.insert(scanned);
         }
     }
 }

@@ -1,12 +1,12 @@
 //! SIEVE (Zhang et al., NSDI 2024).
 //!
-//! Newcomers enter at the head. A hand walks from the tail to the head, spares whom it finds used since it was last
-//! there, and evicts the first that was not; it goes on from there the next time.
+//! New devices are added at the head. A hand moves from the tail to the head, skips devices that were used since its
+//! last visit, and evicts the first other device. The next scan continues there.
 
 use linewarden_protocol::ids::DeviceId;
 
 use super::list::{List, NONE, Slab};
-use super::{Policy, STEPS_MAX, Ticket, Uses};
+use super::{EvictionHandle, Policy, SCAN_STEPS_MAX, Uses};
 
 /// The queue and its hand.
 #[derive(Debug)]
@@ -27,13 +27,13 @@ impl Default for Sieve {
 }
 
 impl Policy for Sieve {
-    fn enter(&mut self, device: DeviceId, uses: Uses) -> Ticket {
+    fn insert(&mut self, device: DeviceId, uses: Uses) -> EvictionHandle {
         let at = self.slab.add(device, uses.expected(), 0);
         self.queue.push(&mut self.slab, at);
-        Ticket(at)
+        EvictionHandle(at)
     }
 
-    fn leave(&mut self, Ticket(at): Ticket) {
+    fn remove(&mut self, EvictionHandle(at): EvictionHandle) {
         if self.hand == at {
             self.hand = self.slab.get(at).map_or(NONE, |entry| entry.newer);
         }
@@ -42,7 +42,7 @@ impl Policy for Sieve {
     }
 
     fn victim(&mut self, uses_of: &dyn Fn(DeviceId) -> Option<Uses>) -> Option<DeviceId> {
-        for _ in 0..(2 * self.queue.len()).min(STEPS_MAX) {
+        for _ in 0..(2 * self.queue.len()).min(SCAN_STEPS_MAX) {
             if self.hand == NONE {
                 self.hand = self.queue.tail();
             }
@@ -66,14 +66,14 @@ mod tests {
     use super::super::tests::Cache;
 
     #[test]
-    fn the_hand_spares_who_was_used_and_goes_on_where_it_stopped() {
+    fn the_hand_skips_used_devices_and_continues_where_it_stopped() {
         let mut cache = Cache::new(Eviction::Sieve);
-        (1..=5).for_each(|id| cache.enter(id));
+        (1..=5).for_each(|id| cache.insert(id));
         cache.authenticate(1);
         cache.authenticate(3);
         assert_eq!([cache.evict(), cache.evict()], [Some(2), Some(4)]);
         cache.authenticate(5);
-        // The hand passes 5, turns round, and finds 1 unused since.
+        // The hand passes 5, wraps around, and finds 1 unused since.
         assert_eq!([cache.evict(), cache.evict()], [Some(1), Some(3)]);
     }
 }

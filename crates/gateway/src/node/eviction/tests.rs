@@ -1,4 +1,4 @@
-//! What holds of every policy.
+//! Properties of all policies.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use super::*;
 /// A data plane that only counts.
 pub(super) struct Cache {
     policy: Box<dyn Policy>,
-    inside: HashMap<u64, (Ticket, Uses)>,
+    inside: HashMap<u64, (EvictionHandle, Uses)>,
     now_s: u32,
 }
 
@@ -22,10 +22,10 @@ impl Cache {
         }
     }
 
-    /// Comes in, by an authentication of its own; the counter of its line stands somewhere.
-    pub(super) fn enter(&mut self, id: u64) {
+    /// Inserts a device, by its own authentication; the counter of its line has any value.
+    pub(super) fn insert(&mut self, id: u64) {
         let count = COUNT_MASK.wrapping_sub(1).wrapping_add(id as u32) & COUNT_MASK;
-        let ticket = self.policy.enter(DeviceId(id), Uses { count, until_s: 0 });
+        let ticket = self.policy.insert(DeviceId(id), Uses { count, until_s: 0 });
         self.inside.insert(id, (ticket, Uses { count, until_s: 0 }));
         self.authenticate(id);
     }
@@ -38,40 +38,40 @@ impl Cache {
     }
 
     pub(super) fn evict(&mut self) -> Option<u64> {
-        self.evict_but(|_| false)
+        self.evict_except(|_| false)
     }
 
-    fn evict_but(&mut self, is_needed: impl Fn(u64) -> bool) -> Option<u64> {
+    fn evict_except(&mut self, is_needed: impl Fn(u64) -> bool) -> Option<u64> {
         let inside = &self.inside;
         let uses_of = |device: DeviceId| (!is_needed(device.0)).then(|| inside[&device.0].1);
         let victim = self.policy.victim(&uses_of)?.0;
-        self.leave(victim);
+        self.remove(victim);
         Some(victim)
     }
 
-    fn leave(&mut self, id: u64) {
+    fn remove(&mut self, id: u64) {
         let (ticket, _) = self.inside.remove(&id).unwrap();
-        self.policy.leave(ticket);
+        self.policy.remove(ticket);
     }
 }
 
 #[test]
-fn nobody_can_leave() {
+fn a_policy_finds_only_devices_that_may_leave() {
     for eviction in Eviction::ALL {
         let mut cache = Cache::new(eviction);
         assert_eq!(cache.evict(), None);
-        (1..=30).for_each(|id| cache.enter(id));
-        assert_eq!(cache.evict_but(|_| true), None, "{eviction:?}");
-        // Whoever can is found behind all who cannot; a look may end before.
-        let found = (0..8).find_map(|_| cache.evict_but(|id| id != 17));
+        (1..=30).for_each(|id| cache.insert(id));
+        assert_eq!(cache.evict_except(|_| true), None, "{eviction:?}");
+        // The device that may leave is found behind all others; a scan may end before.
+        let found = (0..8).find_map(|_| cache.evict_except(|id| id != 17));
         assert_eq!(found, Some(17), "{eviction:?}");
     }
 }
 
 #[test]
 fn the_authentication_that_brings_a_device_is_no_use() {
-    let came = Uses { count: 7, until_s: 0 };
-    let seen = came.expected();
+    let first_use = Uses { count: 7, until_s: 0 };
+    let seen = first_use.expected();
     let at = |count| Uses { count, until_s: 0 }.since(seen);
     assert_eq!([at(7), at(8), at(9), at(5000)], [0, 0, 1, 4992]);
     let wrapped = Uses {
@@ -84,15 +84,15 @@ fn the_authentication_that_brings_a_device_is_no_use() {
 
 proptest! {
     #[test]
-    fn everybody_who_entered_and_did_not_leave_is_found_once(
-        which in 0usize..4,
+    fn every_inserted_device_is_evicted_once(
+        operation in 0usize..4,
         ops in prop::collection::vec((0u64..20, 0u8..4), 1..200),
     ) {
-        let mut cache = Cache::new(Eviction::ALL[which]);
-        for (id, what) in ops {
-            match (what, cache.inside.contains_key(&id)) {
-                (0, false) => cache.enter(id),
-                (1, true) => cache.leave(id),
+        let mut cache = Cache::new(Eviction::ALL[operation]);
+        for (id, action) in ops {
+            match (action, cache.inside.contains_key(&id)) {
+                (0, false) => cache.insert(id),
+                (1, true) => cache.remove(id),
                 (2, true) => cache.authenticate(id),
                 (3, _) => {
                     let some = !cache.inside.is_empty();

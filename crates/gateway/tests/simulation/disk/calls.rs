@@ -1,7 +1,7 @@
-//! The system calls through which SQLite writes, with a [`Disk`](super::Disk) in between.
+//! The system calls with which SQLite writes, redirected to a [`Disk`](super::Disk).
 //!
-//! SQLite's `unix` file system lets its calls be exchanged, all but `fsync`: that one is defined here, so that the linker
-//! takes it instead of the C library's, for this whole test program. Files that lie on no simulated disk go to the kernel.
+//! SQLite's `unix` VFS allows replacing its system calls, except `fsync`. The linker takes `fsync` from this file for
+//! the whole test program. Files on no simulated disk use the kernel.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
@@ -11,12 +11,12 @@ use std::sync::{Arc, Mutex, Once, PoisonError};
 
 use libsqlite3_sys::{sqlite3_syscall_ptr, sqlite3_vfs_find};
 
-use super::{Disk, Drive, Place};
+use super::{Disk, Drive, OpenFile};
 
 /// Descriptors on simulated disks.
-static OPEN: Mutex<BTreeMap<c_int, (Arc<Drive>, Place)>> = Mutex::new(BTreeMap::new());
+static OPEN: Mutex<BTreeMap<c_int, (Arc<Drive>, OpenFile)>> = Mutex::new(BTreeMap::new());
 
-fn find(descriptor: c_int) -> Option<(Arc<Drive>, Place)> {
+fn find(descriptor: c_int) -> Option<(Arc<Drive>, OpenFile)> {
     let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     open.get(&descriptor).cloned()
 }
@@ -27,13 +27,13 @@ fn fail(errno: c_int) -> c_int {
     -1
 }
 
-/// From now on SQLite writes through here.
+/// Redirects SQLite's writes to this module.
 pub(super) fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: the name ends in a zero byte; SQLite keeps its file systems for ever.
+        // SAFETY: the name ends with a zero byte; SQLite never frees its VFS objects.
         let unix = unsafe { sqlite3_vfs_find(c"unix".as_ptr()) };
-        // SAFETY: as above, and nobody writes to it.
+        // SAFETY: as above, and no thread writes to it.
         let set = unsafe { unix.as_ref() }
             .and_then(|unix| unix.xSetSystemCall)
             .unwrap();
@@ -54,12 +54,12 @@ pub(super) fn install() {
     });
 }
 
-/// The disk that a path lies on, and its name there.
+/// Returns the disk of a path, and the file name.
 ///
 /// # Safety
 /// `path` points to a string that ends in a zero byte.
 unsafe fn locate(path: *const c_char) -> Option<(Arc<Drive>, Vec<u8>)> {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     let path = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes()));
     let drive = Disk::of(path.parent()?)?;
     Some((drive, path.file_name()?.as_bytes().to_vec()))
@@ -68,7 +68,7 @@ unsafe fn locate(path: *const c_char) -> Option<(Arc<Drive>, Vec<u8>)> {
 unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: c_int) -> c_int {
     // SAFETY: SQLite gives a string that ends in a zero byte.
     let found = unsafe { locate(path) };
-    // What lies in shared memory is no file of a disk that matters.
+    // Shared-memory files need not survive a power loss.
     let found = found.filter(|(_, name)| !name.ends_with(b"-shm"));
     if let Some((drive, name)) = &found
         && let Err(errno) = drive.may_open(name, flags & libc::O_CREAT != 0)
@@ -105,7 +105,7 @@ unsafe extern "C" fn open_directory(path: *const c_char, out: *mut c_int) -> c_i
     }
     if let Some(drive) = Disk::of(&directory) {
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-        open.insert(descriptor, (drive, Place::Directory));
+        open.insert(descriptor, (drive, OpenFile::Directory));
     }
     libsqlite3_sys::SQLITE_OK
 }
@@ -119,7 +119,7 @@ extern "C" fn close(descriptor: c_int) -> c_int {
 }
 
 unsafe extern "C" fn write(descriptor: c_int, bytes: *const c_void, length: usize) -> isize {
-    // SAFETY: a question about a descriptor; it touches no memory.
+    // SAFETY: reads a descriptor's state; touches no memory.
     let at = unsafe { libc::lseek(descriptor, 0, libc::SEEK_CUR) };
     // SAFETY: SQLite's buffer has that length.
     let allowed = unsafe { allowed(descriptor, bytes, length, at) };
@@ -140,21 +140,21 @@ unsafe extern "C" fn pwrite(descriptor: c_int, bytes: *const c_void, length: usi
     }
 }
 
-/// How much of it the disk takes.
+/// Returns how many bytes the disk accepts.
 ///
 /// # Safety
 /// `bytes` points to `length` bytes.
 unsafe fn allowed(descriptor: c_int, bytes: *const c_void, length: usize, at: i64) -> Result<usize, c_int> {
-    let Some((drive, Place::File(file))) = find(descriptor) else {
+    let Some((drive, OpenFile::File(file))) = find(descriptor) else {
         return Ok(length);
     };
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     let bytes = unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), length) };
     drive.write(file, u64::try_from(at).map_err(|_| libc::EINVAL)?, bytes)
 }
 
 extern "C" fn ftruncate(descriptor: c_int, length: i64) -> c_int {
-    if let Some((drive, Place::File(file))) = find(descriptor)
+    if let Some((drive, OpenFile::File(file))) = find(descriptor)
         && let Err(errno) = drive.cut(file, u64::try_from(length).unwrap_or_default())
     {
         return fail(errno);
@@ -174,11 +174,11 @@ unsafe extern "C" fn unlink(path: *const c_char) -> c_int {
     unsafe { libc::unlink(path) }
 }
 
-/// In the place of the C library's.
+/// Replaces the function of the C library.
 #[unsafe(no_mangle)]
 extern "C" fn fsync(descriptor: c_int) -> c_int {
     match find(descriptor) {
-        // Nothing of a simulated disk need reach a real one.
+        // Simulated disks need no real sync.
         Some((drive, place)) => drive.sync(place).map_or_else(fail, |()| 0),
         // SAFETY: it touches no memory.
         None => unsafe { libc::syscall(libc::SYS_fsync, descriptor) as c_int },

@@ -1,8 +1,8 @@
-//! A disk under the real SQLite that loses power, fills up and fails.
+//! A simulated disk under the real SQLite: it loses power, fills up and fails.
 //!
-//! What programs see lies in a real directory; the disk knows beside it what has been synced. When power is lost, each write
-//! since is kept, lost or torn in sectors of 512 B, and each name that was made or removed since the directory was synced
-//! is there or not, as the seed has it. A sync that fails has written some of it, and the rest never comes (as on Linux).
+//! Programs see a real directory; the disk records what has been synced. After a power loss, each later write is
+//! kept, lost or torn in sectors of 512 B, and each later creation or removal of a name is kept or lost, by the seed.
+//! A failed sync has written a part, and the rest is lost (as on Linux).
 
 mod calls;
 
@@ -19,20 +19,20 @@ const SECTOR: usize = 512;
 /// Disks by directory.
 static DISKS: Mutex<BTreeMap<PathBuf, Arc<Drive>>> = Mutex::new(BTreeMap::new());
 
-/// What is wrong with a disk.
+/// A fault of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum DiskFault {
     /// No file can grow.
     Full,
-    /// Writes and syncs fail now and then.
+    /// Writes and syncs fail sometimes.
     Failing,
-    /// Whoever used it is dead: nothing is written any more.
+    /// The process is dead: nothing is written any more.
     Gone,
 }
 
-/// What a descriptor stands for.
+/// The file of a descriptor.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum OpenFile {
     File(usize),
     Directory,
 }
@@ -44,9 +44,9 @@ enum Change {
 
 #[derive(Default)]
 struct File {
-    /// What a loss of power leaves of it.
+    /// The content after a power loss.
     synced: Vec<u8>,
-    /// Since then, in order.
+    /// Changes since the last sync, in order.
     since: Vec<Change>,
     length: u64,
     is_log: bool,
@@ -59,8 +59,8 @@ struct State {
     files: Vec<File>,
     names: Names,
     synced_names: Names,
-    trouble: Option<Trouble>,
-    /// It becomes [`Trouble::Gone`] after so many calls.
+    fault: Option<DiskFault>,
+    /// It becomes [`DiskFault::Gone`] after this many calls.
     calls_left: Option<u32>,
     ignores_syncs: bool,
 }
@@ -69,14 +69,14 @@ struct Drive {
     state: Mutex<State>,
 }
 
-/// The disk that a directory lies on; dropped, the directory is an ordinary one again.
+/// The disk of a directory; after it is dropped, the directory is an ordinary one again.
 pub struct Disk {
     directory: PathBuf,
     drive: Arc<Drive>,
 }
 
 impl Disk {
-    /// All that lies in the directory has been synced.
+    /// Creates a disk whose present content is synced.
     pub fn new(directory: &Path, seed: u64) -> Self {
         calls::install();
         let mut state = State {
@@ -84,7 +84,7 @@ impl Disk {
             files: Vec::new(),
             names: Names::new(),
             synced_names: Names::new(),
-            trouble: None,
+            fault: None,
             calls_left: None,
             ignores_syncs: false,
         };
@@ -105,37 +105,37 @@ impl Disk {
         disks.get(directory).cloned()
     }
 
-    /// What is wrong with it from now on.
-    pub fn set_trouble(&self, trouble: Option<Trouble>) {
+    /// Sets the fault.
+    pub fn set_fault(&self, fault: Option<DiskFault>) {
         let mut state = self.drive.lock();
-        state.trouble = trouble;
+        state.fault = fault;
         state.calls_left = None;
     }
 
-    pub fn trouble(&self) -> Option<Trouble> {
-        self.drive.lock().trouble
+    pub fn fault(&self) -> Option<DiskFault> {
+        self.drive.lock().fault
     }
 
-    /// Whoever uses it dies in the middle of that call, counted from now.
+    /// The process ends in the middle of the n-th call from now.
     pub fn end_after(&self, calls: u32) {
         self.drive.lock().calls_left = Some(calls);
     }
 
-    /// A disk that says that the log is synced, and has it in its cache.
+    /// The disk confirms syncs of the log without writing them.
     pub fn ignore_syncs(&self) {
         self.drive.lock().ignores_syncs = true;
     }
 
-    /// Nobody has a file open, and somebody has put other files there, which are on the disk.
-    pub fn put_back(&self) {
+    /// Reads the directory again: no file is open, and other synced files were put there.
+    pub fn reread(&self) {
         self.drive.lock().read(&self.directory);
     }
 
-    /// Nobody has a file open. What was not synced is there, or is not; afterwards the disk is sound.
+    /// Simulates a power loss: no file is open. Unsynced changes are kept or lost; afterwards the disk has no fault.
     pub fn lose_power(&self) {
         let mut state = self.drive.lock();
-        let left = state.after_a_loss();
-        // What stays is the same file, with its attributes: one without them is taken for another state of the registry.
+        let left = state.after_power_loss();
+        // A file that stays is the same file with its attributes: without them it would be another registry state.
         let is_gone = |name: &&Vec<u8>| left.iter().all(|(stays, _)| stays != *name);
         for name in state
             .names
@@ -149,7 +149,7 @@ impl Disk {
             std::fs::write(self.directory.join(name_of(name)), content).unwrap();
         }
         state.read(&self.directory);
-        state.trouble = None;
+        state.fault = None;
         state.calls_left = None;
     }
 }
@@ -167,7 +167,7 @@ fn name_of(name: &[u8]) -> &Path {
 }
 
 impl State {
-    /// Takes what lies there for synced.
+    /// Takes the directory's content as synced.
     fn read(&mut self, directory: &Path) {
         use std::os::unix::ffi::OsStrExt as _;
         self.files.clear();
@@ -176,12 +176,12 @@ impl State {
             let entry = entry.unwrap();
             let name = entry.file_name().as_bytes().to_vec();
             if name.ends_with(b"-shm") {
-                // It does not outlive the kernel.
+                // Shared memory does not survive the kernel.
                 std::fs::remove_file(entry.path()).unwrap();
                 continue;
             }
             if name.ends_with(b".storage") {
-                // Replaced as a whole and synced, and not by SQLite's calls.
+                // Replaced atomically and synced, without SQLite's calls.
                 continue;
             }
             let synced = std::fs::read(entry.path()).unwrap();
@@ -196,28 +196,28 @@ impl State {
         self.synced_names = self.names.clone();
     }
 
-    /// Counts a call; whether it comes to pass.
+    /// Counts a call; returns whether it succeeds.
     fn call(&mut self) -> Result<(), c_int> {
         if let Some(left) = &mut self.calls_left {
             match left.checked_sub(1) {
                 Some(fewer) => *left = fewer,
-                None => self.trouble = Some(Trouble::Gone),
+                None => self.fault = Some(DiskFault::Gone),
             }
         }
-        match self.trouble {
-            Some(Trouble::Gone) => Err(libc::EIO),
+        match self.fault {
+            Some(DiskFault::Gone) => Err(libc::EIO),
             _ => Ok(()),
         }
     }
 
     fn fails(&mut self) -> bool {
-        self.trouble == Some(Trouble::Failing) && self.rng.random_ratio(1, 4)
+        self.fault == Some(DiskFault::Failing) && self.rng.random_ratio(1, 4)
     }
 
-    /// The files and what they hold after a loss of power.
-    fn after_a_loss(&mut self) -> Vec<(Vec<u8>, Vec<u8>)> {
-        // All of it may have been written by chance, or nothing.
-        let mood = self.rng.random_range(0..4);
+    /// The files and their content after a power loss.
+    fn after_power_loss(&mut self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        // It may have been written completely or not at all.
+        let outcome = self.rng.random_range(0..4);
         let names: BTreeSet<Vec<u8>> = self
             .names
             .keys()
@@ -226,7 +226,7 @@ impl State {
             .collect();
         let mut left = Vec::new();
         for name in names {
-            let is_new = match mood {
+            let is_new = match outcome {
                 0 => true,
                 1 => false,
                 _ => self.rng.random_ratio(1, 2),
@@ -235,7 +235,7 @@ impl State {
             let Some(file) = side.get(&name).copied() else {
                 continue;
             };
-            let content = self.files[file].after_a_loss(mood, &mut self.rng);
+            let content = self.files[file].after_power_loss(outcome, &mut self.rng);
             left.push((name, content));
         }
         left
@@ -243,15 +243,15 @@ impl State {
 }
 
 impl File {
-    fn after_a_loss(&self, mood: u32, rng: &mut ChaCha8Rng) -> Vec<u8> {
+    fn after_power_loss(&self, outcome: u32, rng: &mut ChaCha8Rng) -> Vec<u8> {
         let mut content = self.synced.clone();
         for change in &self.since {
-            let fate = match mood {
+            let result = match outcome {
                 0 => 0,
                 1 => 1,
                 _ => rng.random_range(0..5),
             };
-            match (fate, change) {
+            match (result, change) {
                 (0 | 2, _) => change.apply(&mut content),
                 (1 | 3, _) | (_, Change::Cut(_)) => {}
                 (_, Change::Write { at, bytes }) => {
@@ -296,13 +296,13 @@ impl Drive {
             return Ok(());
         }
         state.call()?;
-        match state.trouble {
-            Some(Trouble::Full) => Err(libc::ENOSPC),
+        match state.fault {
+            Some(DiskFault::Full) => Err(libc::ENOSPC),
             _ => Ok(()),
         }
     }
 
-    fn opened(&self, name: Vec<u8>) -> Place {
+    fn opened(&self, name: Vec<u8>) -> OpenFile {
         let mut state = self.lock();
         let next = state.files.len();
         let file = *state.names.entry(name).or_insert(next);
@@ -316,10 +316,10 @@ impl Drive {
                 ..File::default()
             });
         }
-        Place::File(file)
+        OpenFile::File(file)
     }
 
-    /// How many bytes of it are taken.
+    /// Returns how many bytes are accepted.
     fn write(&self, file: usize, at: u64, bytes: &[u8]) -> Result<usize, c_int> {
         let mut state = self.lock();
         state.call()?;
@@ -327,8 +327,8 @@ impl Drive {
             return Err(libc::EIO);
         }
         let length = state.files[file].length;
-        let room = match state.trouble {
-            Some(Trouble::Full) => length.saturating_sub(at).min(bytes.len() as u64) as usize,
+        let room = match state.fault {
+            Some(DiskFault::Full) => length.saturating_sub(at).min(bytes.len() as u64) as usize,
             _ => bytes.len(),
         };
         if room == 0 && !bytes.is_empty() {
@@ -344,7 +344,7 @@ impl Drive {
     fn cut(&self, file: usize, length: u64) -> Result<(), c_int> {
         let mut state = self.lock();
         state.call()?;
-        if state.trouble == Some(Trouble::Full) && length > state.files[file].length {
+        if state.fault == Some(DiskFault::Full) && length > state.files[file].length {
             return Err(libc::ENOSPC);
         }
         let file = &mut state.files[file];
@@ -360,7 +360,7 @@ impl Drive {
         Ok(())
     }
 
-    fn sync(&self, place: Place) -> Result<(), c_int> {
+    fn sync(&self, place: OpenFile) -> Result<(), c_int> {
         let mut state = self.lock();
         state.call()?;
         let fails = state.fails();
@@ -373,10 +373,10 @@ impl Drive {
             ..
         } = &mut *state;
         match place {
-            Place::Directory if fails => {}
-            Place::Directory => *synced_names = names.clone(),
-            Place::File(file) if *ignores_syncs && files[file].is_log => {}
-            Place::File(file) => {
+            OpenFile::Directory if fails => {}
+            OpenFile::Directory => *synced_names = names.clone(),
+            OpenFile::File(file) if *ignores_syncs && files[file].is_log => {}
+            OpenFile::File(file) => {
                 let file = &mut files[file];
                 for change in file.since.drain(..) {
                     if !fails || rng.random_ratio(1, 2) {

@@ -1,7 +1,7 @@
-//! Ciphers in the data plane, one program run after the other (`BPF_PROG_TEST_RUN`).
+//! Ciphers in the data plane, with programs that are run repeatedly by `BPF_PROG_TEST_RUN`.
 
 use linewarden_dataplane::xdp::cipher_bench::{
-    Act, Aead, AeadInput, Cipher, CipherBench, Program, STEPS, TAG_BYTES, Width,
+    Aead, AeadInput, AeadOperation, Cipher, CipherBench, Program, STEPS, TAG_BYTES, Width,
 };
 use linewarden_protocol::frame::builder::FrameBuilder;
 
@@ -11,14 +11,14 @@ use crate::address::{DeviceAddress, Family, GATEWAY};
 use crate::bench::scale::Progress;
 use crate::bench::{BenchError, Row, keys};
 
-/// Payloads, bytes; those of the AEADs are followed by a tag.
+/// Payload sizes, bytes; the AEADs append a tag.
 pub const PAYLOADS: [usize; 5] = [64, 256, 512, 1024, 1408];
-/// How often the programs are loaded anew at most; see `micro`.
+/// Maximum number of times that the programs are reloaded; see `micro`.
 const LOADS: u32 = 10;
-/// Steps of a quarter round of Forró, each of which waits for the one before it (`bpf/lw_forro.h`).
+/// Steps of a quarter round of Forró; each depends on the one before it (`bpf/lw_forro.h`).
 const FORRO_QUARTER_STEPS: f64 = 12.0;
 
-/// A datagram of a device to the gateway with so many bytes of payload.
+/// A datagram from a device to the gateway with a payload of `payload_bytes` bytes.
 #[must_use]
 pub fn frame(payload_bytes: usize) -> Vec<u8> {
     let from = DeviceAddress::new(0).endpoint(Family::V4, keys::PORT);
@@ -26,15 +26,15 @@ pub fn frame(payload_bytes: usize) -> Vec<u8> {
     FrameBuilder::new(from, to).udp(&vec![0x5a; payload_bytes])
 }
 
-/// What is timed: a program on a frame.
+/// A measurement: one program on one frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Case {
     program: Program,
     payload_bytes: usize,
-    least_ns: f64,
+    min_ns: f64,
 }
 
-/// All cases, and what they came to.
+/// All measurements.
 struct Cases(Vec<Case>);
 
 impl Cases {
@@ -44,7 +44,7 @@ impl Cases {
             cases.push(Case {
                 program,
                 payload_bytes,
-                least_ns: f64::MAX,
+                min_ns: f64::MAX,
             });
         };
         let ciphers = || [None].into_iter().chain(Cipher::ALL.map(Some));
@@ -61,8 +61,14 @@ impl Cases {
             }
             add(Program::Poly1305, payload_bytes + TAG_BYTES);
             for aead in Aead::ALL {
-                add(Program::Aead(aead, Act::Seal), payload_bytes + TAG_BYTES);
-                add(Program::Aead(aead, Act::Both), payload_bytes + TAG_BYTES);
+                add(
+                    Program::Aead(aead, AeadOperation::Seal),
+                    payload_bytes + TAG_BYTES,
+                );
+                add(
+                    Program::Aead(aead, AeadOperation::Both),
+                    payload_bytes + TAG_BYTES,
+                );
             }
         }
         Self(cases)
@@ -78,57 +84,60 @@ impl Cases {
         programs
     }
 
-    fn time(&mut self, bench: &CipherBench, repeat: u32, runs: u32) -> Result<(), BenchError> {
+    fn time(&mut self, programs: &CipherBench, repeat: u32, runs: u32) -> Result<(), BenchError> {
         for case in &mut self.0 {
             let frame = frame(case.payload_bytes);
-            let ns = bench.time(case.program, &frame, repeat, runs)?;
-            case.least_ns = case.least_ns.min(ns);
+            let ns = programs.time(case.program, &frame, repeat, runs)?;
+            case.min_ns = case.min_ns.min(ns);
         }
         Ok(())
     }
 
     fn ns(&self, program: Program, payload_bytes: usize) -> f64 {
-        let is_it = |case: &&Case| case.program == program && case.payload_bytes == payload_bytes;
-        self.0.iter().find(is_it).map_or(f64::NAN, |case| case.least_ns)
+        let matches = |case: &&Case| case.program == program && case.payload_bytes == payload_bytes;
+        self.0.iter().find(matches).map_or(f64::NAN, |case| case.min_ns)
     }
 }
 
-/// Costs of blocks and packets, and what the kernel says of each program.
+/// Time per block and packet, and the size of each program.
 ///
 /// # Errors
-/// Those of the programs.
+/// A program could not be loaded or run.
 pub fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     let mut cases = Cases::all();
     let programs = cases.programs();
     let mut last = None;
     let loads = LOADS.min(size.runs);
     for load in 0..loads {
-        progress("ciphers: loading and running", Some((load.into(), loads.into())));
-        let bench = load_all(&programs)?;
-        cases.time(&bench, size.repeat, size.runs.div_ceil(loads))?;
-        last = Some(bench);
+        progress(
+            "ciphers: loading and running programs",
+            Some((load.into(), loads.into())),
+        );
+        let loaded_programs = load_all(&programs)?;
+        cases.time(&loaded_programs, size.repeat, size.runs.div_ceil(loads))?;
+        last = Some(loaded_programs);
     }
     blocks(&cases, rows);
     packets(&cases, rows);
     aeads(&cases, rows);
     match last {
-        Some(bench) => resources(&bench, rows),
+        Some(loaded_programs) => resources(&loaded_programs, rows),
         None => Ok(()),
     }
 }
 
-/// With a key and a nonce of no meaning: nothing that is timed depends on them.
+/// Loads the programs with an arbitrary key and nonce, on which no measured time depends.
 fn load_all(programs: &[Program]) -> Result<CipherBench, BenchError> {
-    let bench = CipherBench::load(programs)?;
-    bench.set_matrix(std::array::from_fn(|at| {
+    let loaded = CipherBench::load(programs)?;
+    loaded.set_matrix(std::array::from_fn(|at| {
         0x9e37_79b9_u32.wrapping_mul(at as u32 + 1)
     }))?;
-    bench.set_aead(&AeadInput {
+    loaded.set_aead(&AeadInput {
         key: [7; 32],
         nonce: [9; 24],
         aad: vec![1; 12],
     })?;
-    Ok(bench)
+    Ok(loaded)
 }
 
 fn blocks(cases: &Cases, rows: &mut Vec<Row>) {
@@ -181,8 +190,8 @@ fn packets(cases: &Cases, rows: &mut Vec<Row>) {
 fn aeads(cases: &Cases, rows: &mut Vec<Row>) {
     for payload in PAYLOADS {
         let with_tag = payload + TAG_BYTES;
-        let answer = cases.ns(Program::Answer(None), payload);
-        let poly = cases.ns(Program::Poly1305, with_tag) - answer;
+        let base = cases.ns(Program::Answer(None), payload);
+        let poly = cases.ns(Program::Poly1305, with_tag) - base;
         rows.push(Row::lower(
             format!("cipher.poly1305.{payload}.packet_ns"),
             poly,
@@ -190,17 +199,17 @@ fn aeads(cases: &Cases, rows: &mut Vec<Row>) {
             None,
         ));
         for aead in Aead::ALL {
-            let sealed = cases.ns(Program::Aead(aead, Act::Seal), with_tag);
-            let both = cases.ns(Program::Aead(aead, Act::Both), with_tag);
+            let sealed = cases.ns(Program::Aead(aead, AeadOperation::Seal), with_tag);
+            let both = cases.ns(Program::Aead(aead, AeadOperation::Both), with_tag);
             let name = format!("cipher.aead.{}.{payload}", aead.name());
-            push_packet(&name, sealed - answer, sealed, rows);
+            push_packet(&name, sealed - base, sealed, rows);
             rows.push(Row::lower(format!("{name}.open_ns"), both - sealed, "ns", None));
         }
     }
 }
 
-/// What a packet costs without what sending it back does, and how many a second one core does, with that and with what the
-/// kernel's loop costs.
+/// The time per packet without the time for sending it back, and the packets per second of one core, which include that time and
+/// the overhead of the kernel's loop.
 fn push_packet(name: &str, own: f64, all: f64, rows: &mut Vec<Row>) {
     rows.push(Row::lower(format!("{name}.packet_ns"), own, "ns", None));
     rows.push(Row::higher(
@@ -211,22 +220,27 @@ fn push_packet(name: &str, own: f64, all: f64, rows: &mut Vec<Row>) {
     ));
 }
 
-fn resources(bench: &CipherBench, rows: &mut Vec<Row>) -> Result<(), BenchError> {
+fn resources(programs: &CipherBench, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     let streams = Cipher::ALL.map(|cipher| (cipher.name().to_owned(), Program::Answer(Some(cipher))));
-    let aeads = Aead::ALL.map(|aead| (format!("aead.{}", aead.name()), Program::Aead(aead, Act::Seal)));
+    let aeads = Aead::ALL.map(|aead| {
+        (
+            format!("aead.{}", aead.name()),
+            Program::Aead(aead, AeadOperation::Seal),
+        )
+    });
     let none = ("none".to_owned(), Program::Answer(None));
     for (name, program) in [none].into_iter().chain(streams).chain(aeads) {
-        let facts = bench.facts(program)?;
+        let stats = programs.stats(program)?;
         let figures = [
-            ("insns", facts.instructions as f64, "instructions"),
-            ("jited_bytes", facts.jited_bytes as f64, "B"),
-            ("verified_insns", f64::from(facts.verified), "instructions"),
-            ("stack_bytes", f64::from(facts.stack_bytes), "B"),
+            ("insns", stats.instructions as f64, "instructions"),
+            ("jited_bytes", stats.jited_bytes as f64, "B"),
+            ("verified_insns", f64::from(stats.verified), "instructions"),
+            ("stack_bytes", f64::from(stats.stack_bytes), "B"),
         ];
         for (figure, value, unit) in figures {
             rows.push(Row::fact(format!("cipher.{name}.{figure}"), value, unit));
         }
     }
-    rows.push(Row::fact("cipher.map_bytes", bench.map_bytes()? as f64, "B"));
+    rows.push(Row::fact("cipher.map_bytes", programs.map_bytes()? as f64, "B"));
     Ok(())
 }

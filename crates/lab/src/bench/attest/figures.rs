@@ -1,4 +1,4 @@
-//! Figures 10, 11, 16 and 17 of the paper on Forró and P4DRA in this target's terms. SVG.
+//! Charts that correspond to figures 10, 11, 16 and 17 of the paper on Forró and P4DRA, as SVG files.
 
 use std::path::{Path, PathBuf};
 
@@ -6,13 +6,13 @@ use plotters::prelude::*;
 
 use super::link::time_row;
 use super::paced::{PROGRAMS, WIRE_BYTES};
-use crate::bench::figures::{COLOURS, bars, text};
+use crate::bench::figures::{COLORS, bars, text};
 use crate::bench::{BenchError, Report};
 
-/// Draws the pictures whose rows are there into `directory`, which must be there, and returns their paths.
+/// Draws the charts for which the report has rows into `directory`, which must exist, and returns their paths.
 ///
 /// # Errors
-/// A file that cannot be written, named.
+/// A file could not be written; the error names it.
 pub fn draw(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, BenchError> {
     let pictures: [(&str, Picture); 4] = [
         ("p4dra-fig10.svg", rates),
@@ -33,12 +33,12 @@ pub fn draw(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, BenchErro
 
 type Picture = fn(&Path, &Report) -> Result<Option<PathBuf>, String>;
 
-/// Of frames as they would take the wire.
+/// The bit rate of such frames on a wire, Gbit/s.
 fn gbit(packets_per_s: f64) -> f64 {
     packets_per_s * WIRE_BYTES as f64 * 8.0 / 1e9
 }
 
-/// Input and output of a program, Gbit/s, in the order of the runs.
+/// Input and output rate of a program, Gbit/s, in the order of the runs.
 fn line(report: &Report, name: &str) -> Vec<(f64, f64)> {
     let prefix = format!("cipher.rate.{name}.");
     let input =
@@ -52,11 +52,7 @@ fn line(report: &Report, name: &str) -> Vec<(f64, f64)> {
 }
 
 fn label(name: &str) -> &str {
-    if name == "none" {
-        "sent back as it is"
-    } else {
-        name
-    }
+    if name == "none" { "no cipher" } else { name }
 }
 
 fn rates(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
@@ -71,7 +67,7 @@ fn rates(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
     root.fill(&WHITE).map_err(text)?;
     let mut chart = ChartBuilder::on(&root)
         .caption(
-            "Output by input rate, 64 bytes of each packet encrypted, one core (P4DRA paper, Fig. 10)",
+            "Output rate by input rate; 64 bytes of each packet encrypted; one core (P4DRA paper, Fig. 10)",
             ("sans-serif", 18),
         )
         .margin(12)
@@ -81,17 +77,17 @@ fn rates(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
         .map_err(text)?;
     chart
         .configure_mesh()
-        .x_desc("input, Gbit/s of 110-byte frames with preamble and gap")
+        .x_desc("input, Gbit/s (110-byte frames with preamble and gap)")
         .y_desc("output, Gbit/s")
         .draw()
         .map_err(text)?;
-    let colours = [BLACK].into_iter().chain(COLOURS);
-    for ((name, line), colour) in lines.iter().zip(colours) {
+    let colors = [BLACK].into_iter().chain(COLORS);
+    for ((name, line), color) in lines.iter().zip(colors) {
         chart
-            .draw_series(LineSeries::new(line.iter().copied(), colour.stroke_width(2)).point_size(3))
+            .draw_series(LineSeries::new(line.iter().copied(), color.stroke_width(2)).point_size(3))
             .map_err(text)?
             .label(label(name))
-            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], colour.stroke_width(3)));
+            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], color.stroke_width(3)));
     }
     chart
         .configure_series_labels()
@@ -109,8 +105,8 @@ fn resources(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
         ("instructions", "insns"),
         ("machine code, B", "jited_bytes"),
         ("stack, B", "stack_bytes"),
-        ("a packet of 64 B, ns", "64.packet_ns"),
-        ("of 1408 B, ns", "1408.packet_ns"),
+        ("64-byte packet, ns", "64.packet_ns"),
+        ("1408-byte packet, ns", "1408.packet_ns"),
     ];
     let programs = [
         ("Forró14", "forro14"),
@@ -128,15 +124,15 @@ fn resources(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
     };
     let remarks = [
         format!(
-            "Maps of all: {:.0} B. Programs that encrypt payloads of up to 1,472 B; Forró four blocks side by side, ChaCha one.",
+            "Maps of all programs: {:.0} B. The programs encrypt payloads of up to 1,472 B; Forró computes four blocks in parallel, ChaCha one.",
             report.value("cipher.map_bytes").unwrap_or(f64::NAN)
         ),
-        "The paper's resources are a switch's: of Tofino's, Forró14 takes 2.9 % of the SRAM and 43.1 % of the header vectors."
+        "The paper gives a switch's resources: Forró14 uses 2.9 % of the Tofino's SRAM and 43.1 % of its header vectors."
             .to_owned(),
     ];
     bars(
         path,
-        "What each program takes (P4DRA paper, Table 1 and Fig. 11)",
+        "Resources of each program (P4DRA paper, Table 1 and Fig. 11)",
         "count, B or ns (log)",
         &groups,
         &remarks,
@@ -144,7 +140,7 @@ fn resources(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
     .map(Some)
 }
 
-/// Provers, and the means of the published runs, ms: on x86, on Tofino.
+/// Number of provers, and the published mean times, ms, on x86 and on Tofino.
 const PUBLISHED: [(u32, f64, f64); 8] = [
     (2_500, 1706.7, 11.67),
     (5_000, 3370.3, 22.58),
@@ -156,15 +152,15 @@ const PUBLISHED: [(u32, f64, f64); 8] = [
     (20_000, 13349.9, 88.33),
 ];
 
-/// How long attesting so many provers takes, by their number.
+/// Times to attest a fleet, by the number of provers.
 struct Times {
     label: &'static str,
-    colour: RGBColor,
+    color: RGBColor,
     points: Vec<(f64, f64)>,
 }
 
 impl Times {
-    fn measured(report: &Report, verifier: &str, label: &'static str, colour: RGBColor) -> Self {
+    fn measured(report: &Report, verifier: &str, label: &'static str, color: RGBColor) -> Self {
         let prefix = time_row(verifier, 0);
         let prefix = prefix.trim_end_matches('0');
         let point = |row: &crate::bench::Row| {
@@ -173,23 +169,23 @@ impl Times {
         };
         Self {
             label,
-            colour,
+            color,
             points: report.rows.iter().filter_map(point).collect(),
         }
     }
 
-    fn published(label: &'static str, colour: RGBColor, ms: fn(&(u32, f64, f64)) -> f64) -> Self {
+    fn published(label: &'static str, color: RGBColor, ms: fn(&(u32, f64, f64)) -> f64) -> Self {
         let point = |all: &(u32, f64, f64)| (f64::from(all.0), ms(all));
         Self {
             label,
-            colour,
+            color,
             points: PUBLISHED.iter().map(point).collect(),
         }
     }
 }
 
 fn on_a_host(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
-    let [_, red, _, orange, blue, ..] = COLOURS;
+    let [_, red, _, orange, blue, ..] = COLORS;
     let times = [
         Times::measured(
             report,
@@ -200,34 +196,32 @@ fn on_a_host(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
         Times::measured(
             report,
             "simd",
-            "host: proofs in memory, all lanes, one core",
+            "host: PROOFs in memory, vector instructions, one core",
             blue,
         ),
-        Times::published("paper: x86, an external program for each proof", orange, |all| {
-            all.1
-        }),
+        Times::published("paper: x86, one external program per proof", orange, |all| all.1),
     ];
     attestation_times(
         path,
-        "Time to attest provers, a host (P4DRA paper, Fig. 16)",
+        "Time to attest a fleet on a host (P4DRA paper, Fig. 16)",
         &times,
     )
 }
 
 fn in_the_packet_path(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
-    let [blue, _, light, ..] = COLOURS;
+    let [blue, _, light, ..] = COLORS;
     let times = [
-        Times::measured(report, "xdp", "xdp: in the kernel's packet path, one core", blue),
+        Times::measured(report, "xdp", "xdp: in the kernel, one core", blue),
         Times::published("paper: Tofino", light, |all| all.2),
     ];
     attestation_times(
         path,
-        "Time to attest provers, in the packet path (P4DRA paper, Fig. 17)",
+        "Time to attest a fleet in the packet path (P4DRA paper, Fig. 17)",
         &times,
     )
 }
 
-/// Nothing where nothing was measured.
+/// Returns `None` if the report has no measured time.
 fn attestation_times(path: &Path, title: &str, times: &[Times]) -> Result<Option<PathBuf>, String> {
     if times.first().is_none_or(|measured| measured.points.is_empty()) {
         return Ok(None);
@@ -251,19 +245,14 @@ fn attestation_times(path: &Path, title: &str, times: &[Times]) -> Result<Option
         .y_desc("ms (log)")
         .draw()
         .map_err(text)?;
-    for Times {
-        label,
-        colour,
-        points,
-    } in times
-    {
-        let colour = *colour;
-        let (provers, took) = points.last().copied().unwrap_or_default();
+    for Times { label, color, points } in times {
+        let color = *color;
+        let (provers, duration_ms) = points.last().copied().unwrap_or_default();
         chart
-            .draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)).point_size(3))
+            .draw_series(LineSeries::new(points.iter().copied(), color.stroke_width(2)).point_size(3))
             .map_err(text)?
-            .label(format!("{label}: {took:.1} ms for {provers}"))
-            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], colour.stroke_width(3)));
+            .label(format!("{label}: {duration_ms:.1} ms for {provers}"))
+            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], color.stroke_width(3)));
     }
     chart
         .configure_series_labels()

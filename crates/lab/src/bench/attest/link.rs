@@ -1,23 +1,23 @@
-//! PROOFs over a veth: what `xdp` takes for one beside verifiers of user space, and how long it takes until all of many provers
-//! are attested.
+//! PROOFs over a veth: the time that `xdp` takes for one, compared with verifiers in user space, and the time to attest a fleet.
 //!
-//! Every run is a round, each PROOF of which comes once, over the same kind of veth and in the same bursts ([`crate::burst`]). Of
-//! user space there are two verifiers, both the `host` data plane's with the portable Forró: on a UDP socket, 64 datagrams a
-//! call, as it is run; and on a packet socket's memory ring, whose frames the stack then drops first of all, as for another
-//! station.
+//! Every run is a round in which each PROOF arrives once, over the same kind of veth and in the same bursts ([`crate::burst`]). Two
+//! verifiers run in user space, both with the `host` data plane and the portable Forró implementation: one on a UDP socket, with
+//! 64 datagrams per call, as in production; the other on the memory ring of a packet socket, with frames that are addressed to
+//! another station, so that the kernel drops them early.
 //!
-//! *Rates* are PROOFs per second of the verifier's processor time: of the receive thread of the gateway's interface, where `xdp`
-//! does all of its work (numbers of PROOFs are even: a last one would wait for who looks, and that is not counted) and the stack
-//! its part for the others, and of the thread in user space, its system calls and copies included. The sender is on the same processor and is not counted: from another one's cache each frame would cost all
-//! verifiers the same on top. *Times* are that processor time for a whole round, of two provers up to all: what a core is busy
-//! with it.
+//! *Rates* are PROOFs per second of the verifier's CPU time. This is the time of the receive thread of the gateway's interface,
+//! in which `xdp` does all of its work and the kernel does its part for the other verifiers, and of the thread in user space with
+//! its system calls and copies. (The number of PROOFs is even: `xdp` verifies them in pairs, and the last one of an odd number would
+//! be verified when the counters are read, which is not measured.) The sender runs on the same CPU, and its time does not count: on
+//! another CPU, each frame would cost all verifiers the same additional cache miss. *Times* are the CPU time for a whole round, by
+//! the number of provers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use linewarden_dataplane::host::{Engine, Host, HostOptions, Moment, ThreadState};
+use linewarden_dataplane::host::{Engine, Host, HostOptions, ThreadState, Timestamps};
 use linewarden_dataplane::xdp::Xdp;
 use linewarden_dataplane::{DataPlane, DataPlaneError};
 use linewarden_forro::Backend;
@@ -27,59 +27,59 @@ use linewarden_protocol::verdict::Verdict;
 use linewarden_protocol::wire::{LAP_PORT, PROOF_BYTES};
 
 use super::Size;
-use super::proof::{frames_of_next, in_memory};
-use super::provers::{Fleet, open};
+use super::proof::{in_memory, next_round_frames};
+use super::provers::{ProverFleet, open_round};
 use crate::bench::rate::threads_named;
 use crate::bench::scale::Progress;
 use crate::bench::{BenchError, Row, io};
-use crate::burst::{Burster, FRAME_BYTES};
+use crate::burst::{BurstSender, FRAME_BYTES};
 use crate::clock::monotonic_ns;
 use crate::napi::{NapiThreads, is_running, pin_task, task_cpu_time};
 use crate::packet_socket::{Options, PacketSocket};
 use crate::topology::{Lab, Topology};
 
-/// Processor of all verifiers.
+/// The CPU of all verifiers.
 const CPU: usize = 0;
-/// PROOFs of a burst: half of what waits at an end of a veth at most, two calls of a socket's.
+/// PROOFs of a burst: half of the capacity of the queue at an end of a veth, and two receive calls of a socket.
 const BURST: u32 = 128;
-/// Of the rates, as of `xdp.proof_ns`.
+/// Provers for the rates, as for `xdp.proof_ns`.
 const PROVERS: u32 = 10_000;
-/// Runs of which the time of a round is the least.
+/// Runs, of which the shortest time of a round counts.
 const TIMED_RUNS: u32 = 10;
-/// PROOFs that a packet ring's verifier judges at once.
+/// PROOFs that the verifier on the packet ring verifies at once.
 const RING_BATCH: usize = 64;
-/// How often it looks whether it shall end.
-const RING_WAIT: Duration = Duration::from_millis(50);
-/// Nobody's: first byte of the address of frames for another station.
-const ELSEWHERE: u8 = 6;
+/// Interval at which it checks whether to stop.
+const STOP_POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// First byte of a MAC address that no station has.
+const FOREIGN_MAC_FIRST_BYTE: u8 = 6;
 
-/// Rates and times.
+/// Adds the rows of this part.
 ///
 /// # Errors
-/// Those of the lab and the data planes.
+/// The lab or a data plane could not be set up.
 pub fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> Result<(), BenchError> {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    if processors < 2 {
-        let text = "sender and verifier need a processor each";
-        return Err(BenchError::Contradiction(text.to_owned()));
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    if cpus < 2 {
+        let error = "sender and verifier need two CPUs";
+        return Err(BenchError::InvalidMeasurement(error.to_owned()));
     }
-    progress("proofs over a link, xdp", None);
-    let mut xdp = Site::new(size)?.xdp()?;
+    progress("PROOFs over a link: xdp", None);
+    let mut xdp = LinkSetup::new(size)?.xdp()?;
     let kernel = xdp.rate(size, "xdp", rows)?;
     xdp.times(size, "xdp", rows)?;
     drop(xdp);
-    progress("proofs over a link, a socket", None);
-    let mut socket = Site::new(size)?.socket(Backend::PORTABLE)?;
+    progress("PROOFs over a link: UDP socket", None);
+    let mut socket = LinkSetup::new(size)?.socket(Backend::PORTABLE)?;
     let portable = socket.rate(size, "socket", rows)?;
     socket.times(size, "socket", rows)?;
     drop(socket);
     let widest = Backend::widest();
     if widest != Backend::PORTABLE {
         let name = format!("socket.{}", widest.name());
-        Site::new(size)?.socket(widest)?.rate(size, &name, rows)?;
+        LinkSetup::new(size)?.socket(widest)?.rate(size, &name, rows)?;
     }
-    progress("proofs over a link, a packet ring", None);
-    let ring = Site::new(size)?.ring(size, rows)?;
+    progress("PROOFs over a link: packet ring", None);
+    let ring = LinkSetup::new(size)?.ring(size, rows)?;
     rows.push(Row::higher(
         "xdp_over_socket.proof_rate",
         kernel / portable,
@@ -94,29 +94,29 @@ pub fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> Result<
     Ok(())
 }
 
-/// The row of how long a round of so many takes.
+/// Name of the row with the time of a round of this many provers.
 pub(super) fn time_row(verifier: &str, provers: u32) -> String {
     format!("{verifier}.attest_ms.{provers}")
 }
 
-/// A network, and provers that send over it.
-struct Site {
+/// A network with provers that send over it.
+struct LinkSetup {
     lab: Lab,
-    fleet: Fleet,
+    fleet: ProverFleet,
 }
 
-/// A verifier at the gateway's end, which knows all provers.
+/// A verifier at the gateway's end with the keys of all provers.
 struct Verifier<P> {
-    plane: P,
-    site: Site,
+    data_plane: P,
+    setup: LinkSetup,
     receiver: NapiThreads,
-    /// Its threads in user space.
+    /// The threads in user space.
     threads: Vec<libc::pid_t>,
     /// Whether frames are addressed to another station.
-    is_elsewhere: bool,
+    uses_foreign_mac: bool,
 }
 
-impl Site {
+impl LinkSetup {
     fn new(size: &Size) -> Result<Self, BenchError> {
         let lab = Lab::build(&Topology {
             ipv6: false,
@@ -124,25 +124,25 @@ impl Site {
             devices_end_accepts_xdp: false,
             ..Topology::default()
         })?;
-        let most = size.attested.iter().copied().max().unwrap_or(1);
+        let max_provers = size.attested.iter().copied().max().unwrap_or(1);
         Ok(Self {
             lab,
-            fleet: Fleet::new(most.max(PROVERS.min(size.provers))),
+            fleet: ProverFleet::new(max_provers.max(PROVERS.min(size.provers))),
         })
     }
 
     fn xdp(self) -> Result<Verifier<Xdp>, BenchError> {
         let config = self.fleet.config();
         let index = self.lab.gateway_devices_end.index;
-        let plane = self.lab.gateway.run(|| {
-            let mut plane = Xdp::load(&config)?;
-            plane.attach(index)?;
-            Ok::<_, DataPlaneError>(plane)
+        let data_plane = self.lab.gateway.run(|| {
+            let mut data_plane = Xdp::load(&config)?;
+            data_plane.attach(index)?;
+            Ok::<_, DataPlaneError>(data_plane)
         })??;
-        self.verifier(plane, Vec::new())
+        self.verifier(data_plane, Vec::new())
     }
 
-    /// The `host` data plane as it is run, with one thread.
+    /// The `host` data plane with one thread.
     fn socket(self, lanes: Backend) -> Result<Verifier<Host>, BenchError> {
         let config = self.fleet.config();
         let options = HostOptions {
@@ -150,36 +150,37 @@ impl Site {
             cpus: vec![CPU],
             ..HostOptions::default()
         };
-        let plane = self.lab.gateway.run(|| {
-            let mut plane = Host::with_lanes(&config, lanes)?;
-            plane.listen(&config, &options)?;
-            Ok::<_, DataPlaneError>(plane)
+        let data_plane = self.lab.gateway.run(|| {
+            let mut data_plane = Host::with_lanes(&config, lanes)?;
+            data_plane.listen(&config, &options)?;
+            Ok::<_, DataPlaneError>(data_plane)
         })??;
         let threads = threads_named("lw-host-")?;
-        self.verifier(plane, threads)
+        self.verifier(data_plane, threads)
     }
 
-    /// The same verifier behind a packet socket's ring.
+    /// The same verifier on the ring of a packet socket.
     fn ring(self, size: &Size, rows: &mut Vec<Row>) -> Result<f64, BenchError> {
-        let mut plane = Host::with_lanes(&self.fleet.config(), Backend::PORTABLE)?;
+        let mut data_plane = Host::with_lanes(&self.fleet.config(), Backend::PORTABLE)?;
         let socket = PacketSocket::open(
             &self.lab.gateway,
             &self.lab.gateway_devices_end,
             &Options::default(),
         )?;
-        let (engine, thread) = (plane.engine(), plane.thread_state());
+        let (engine, thread) = (data_plane.engine(), data_plane.thread_state());
         let stop = AtomicBool::new(false);
-        let (tell, told) = mpsc::channel();
+        let (pid_sender, pid_receiver) = mpsc::channel();
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| {
                 // SAFETY: takes no pointer.
-                tell.send(unsafe { libc::gettid() }).ok();
+                pid_sender.send(unsafe { libc::gettid() }).ok();
                 serve_ring(socket, &engine, thread, &stop)
             });
-            let ended = || BenchError::Contradiction("the packet ring's verifier has ended".to_owned());
-            let rate = told.recv().map_err(|_| ended()).and_then(|pid| {
-                let mut verifier = self.verifier(plane, vec![pid])?;
-                verifier.is_elsewhere = true;
+            let ended =
+                || BenchError::InvalidMeasurement("the packet ring's verifier stopped early".to_owned());
+            let rate = pid_receiver.recv().map_err(|_| ended()).and_then(|pid| {
+                let mut verifier = self.verifier(data_plane, vec![pid])?;
+                verifier.uses_foreign_mac = true;
                 verifier.rate(size, "ring", rows)
             });
             stop.store(true, Ordering::Release);
@@ -190,32 +191,33 @@ impl Site {
 
     fn verifier<P: DataPlane>(
         self,
-        mut plane: P,
+        mut data_plane: P,
         threads: Vec<libc::pid_t>,
     ) -> Result<Verifier<P>, BenchError> {
-        self.fleet.install(plane.provers().ok_or_else(no_provers)?)?;
+        self.fleet
+            .install(data_plane.provers().ok_or_else(no_provers_error)?)?;
         let receiver = NapiThreads::enable(&self.lab.gateway, &self.lab.gateway_devices_end.name)?;
         receiver.pin(&[CPU])?;
         Ok(Verifier {
-            plane,
+            data_plane,
             receiver,
             threads,
-            site: self,
-            is_elsewhere: false,
+            setup: self,
+            uses_foreign_mac: false,
         })
     }
 }
 
-fn no_provers() -> BenchError {
-    BenchError::Contradiction("the data plane attests nobody".to_owned())
+fn no_provers_error() -> BenchError {
+    BenchError::InvalidMeasurement("the data plane does not support attestation".to_owned())
 }
 
 impl<P: DataPlane + Sync> Verifier<P> {
-    /// PROOFs per second of the verifier's processor time.
+    /// PROOFs per second of the verifier's CPU time.
     fn rate(&mut self, size: &Size, name: &str, rows: &mut Vec<Row>) -> Result<f64, BenchError> {
         let provers = PROVERS.min(size.provers);
-        let took = self.least(provers, size.runs)?;
-        let rate = f64::from(provers) / took.as_secs_f64();
+        let duration = self.min_cpu_time(provers, size.runs)?;
+        let rate = f64::from(provers) / duration.as_secs_f64();
         rows.push(Row::higher(
             format!("{name}.proof_rate"),
             rate,
@@ -225,86 +227,91 @@ impl<P: DataPlane + Sync> Verifier<P> {
         Ok(rate)
     }
 
-    /// How long a processor is busy with rounds of these many provers.
+    /// CPU time of a round for each fleet size.
     fn times(&mut self, size: &Size, name: &str, rows: &mut Vec<Row>) -> Result<(), BenchError> {
         for provers in size.attested {
-            let took = self.least(*provers, TIMED_RUNS.min(size.runs))?;
+            let duration = self.min_cpu_time(*provers, TIMED_RUNS.min(size.runs))?;
             rows.push(Row::fact(
                 time_row(name, *provers),
-                took.as_secs_f64() * 1e3,
+                duration.as_secs_f64() * 1e3,
                 "ms",
             ));
         }
         Ok(())
     }
 
-    /// The verifier's processor time for a round of so many provers, of several rounds the least.
-    fn least(&mut self, provers: u32, runs: u32) -> Result<Duration, BenchError> {
-        let mut burster = Burster::new(&self.site.lab, provers)?;
-        let mut least = Duration::MAX;
+    /// The verifier's CPU time for a round of `provers` provers: the minimum of `runs` rounds.
+    fn min_cpu_time(&mut self, provers: u32, runs: u32) -> Result<Duration, BenchError> {
+        let mut sender = BurstSender::new(&self.setup.lab, provers)?;
+        let mut min_time = Duration::MAX;
         for _ in 0..runs {
-            let (round, mut frames) = frames_of_next(&mut self.site.fleet);
+            let (round, mut frames) = next_round_frames(&mut self.setup.fleet);
             frames.truncate(provers as usize);
-            if self.is_elsewhere {
-                frames.iter_mut().for_each(|[first, ..]| *first = ELSEWHERE);
+            if self.uses_foreign_mac {
+                frames
+                    .iter_mut()
+                    .for_each(|[first, ..]| *first = FOREIGN_MAC_FIRST_BYTE);
             }
-            open(self.plane.provers().ok_or_else(no_provers)?, round)?;
-            burster.prepare(&frames)?;
-            let (before, busy_before) = (self.plane.counters()?.get(Verdict::ProofOk), self.busy()?);
-            let seen = AtomicU64::new(0);
-            // Only when the verifier rests: a look settles what waits, by this thread, whose time is not counted.
-            let judged = || {
-                if self.is_at_rest()? {
-                    let counters = self.plane.counters().map_err(BenchError::from)?;
-                    seen.store(counters.get(Verdict::ProofOk) - before, Ordering::Relaxed);
+            open_round(self.data_plane.provers().ok_or_else(no_provers_error)?, round)?;
+            sender.prepare(&frames)?;
+            let (before, busy_before) = (
+                self.data_plane.counters()?.get(Verdict::ProofOk),
+                self.idle_cpu_time()?,
+            );
+            let accepted = AtomicU64::new(0);
+            // Only while the verifier is idle: reading the counters verifies pending PROOFs, in this thread, whose time does not count.
+            let count_accepted = || {
+                if self.is_idle()? {
+                    let counters = self.data_plane.counters().map_err(BenchError::from)?;
+                    accepted.store(counters.get(Verdict::ProofOk) - before, Ordering::Relaxed);
                 }
-                Ok::<_, BenchError>(seen.load(Ordering::Relaxed))
+                Ok::<_, BenchError>(accepted.load(Ordering::Relaxed))
             };
             let last = std::thread::available_parallelism().map_or(1, usize::from) - 1;
-            burster.run(BURST, [CPU, last], &judged)?;
-            least = least.min(self.busy()? - busy_before);
+            sender.run(BURST, [CPU, last], &count_accepted)?;
+            min_time = min_time.min(self.idle_cpu_time()? - busy_before);
         }
-        Ok(least)
+        Ok(min_time)
     }
 
     fn pids(&self) -> impl Iterator<Item = &libc::pid_t> {
         self.threads.iter().chain(self.receiver.pids())
     }
 
-    /// Whether none of its threads has work.
-    fn is_at_rest(&self) -> Result<bool, BenchError> {
+    /// Whether all threads are idle.
+    fn is_idle(&self) -> Result<bool, BenchError> {
         for pid in self.pids() {
-            if is_running(*pid).map_err(io("reading a thread's state"))? {
+            if is_running(*pid).map_err(io("read a thread's state"))? {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// Processor time of all its threads, when they have come to rest: only then the kernel has counted all.
-    fn busy(&self) -> Result<Duration, BenchError> {
-        while !self.is_at_rest()? {
+    /// CPU time of all threads. Waits until they are idle, because only then the kernel's figures are complete.
+    fn idle_cpu_time(&self) -> Result<Duration, BenchError> {
+        while !self.is_idle()? {
             std::thread::yield_now();
         }
         self.pids().try_fold(Duration::ZERO, |sum, pid| {
-            Ok(sum + task_cpu_time(*pid).map_err(io("reading a thread's CPU time"))?)
+            Ok(sum + task_cpu_time(*pid).map_err(io("read a thread's CPU time"))?)
         })
     }
 }
 
-/// Judges the PROOFs that come into a packet socket's ring.
+/// Verifies the PROOFs that arrive in the ring of a packet socket.
 fn serve_ring(
     mut socket: PacketSocket,
     engine: &Arc<Engine>,
     mut thread: ThreadState,
     stop: &AtomicBool,
 ) -> Result<(), BenchError> {
-    pin_task(0, CPU).map_err(io("pinning the packet ring's verifier"))?;
+    pin_task(0, CPU).map_err(io("pin the packet ring's verifier to a CPU"))?;
     let mut batch: Vec<[u8; PROOF_BYTES]> = Vec::with_capacity(RING_BATCH);
     while !stop.load(Ordering::Acquire) {
-        socket.wait(RING_WAIT)?;
+        socket.wait(STOP_POLL_INTERVAL)?;
         while socket.receive(RING_BATCH, |received| batch.extend(proof_in(received.frame))) > 0 {
-            let now = Moment::from(Now::default().plus_ms(monotonic_ns() / 1_000_000));
+            let now = Timestamps::from(Now::default().plus_ms(monotonic_ns() / 1_000_000));
             engine.process_proofs(&mut thread, now, &batch);
             batch.clear();
         }
@@ -312,7 +319,7 @@ fn serve_ring(
     Ok(())
 }
 
-/// The PROOF in a frame to LAP's port.
+/// The PROOF in a frame to the LAP port.
 fn proof_in(bytes: &[u8]) -> Option<[u8; PROOF_BYTES]> {
     let parsed = frame::parse(bytes).ok()?;
     let (_, udp) = parsed.datagram()?;

@@ -1,15 +1,15 @@
-//! `linewarden bench attest`: what attestation costs, part by part.
+//! `linewarden bench attest`: the cost of attestation.
 //!
-//! | part | what is measured |
+//! | part | measurement |
 //! |---|---|
-//! | [`cipher`] | ciphers in the data plane: blocks, packets, AEADs, and what the programs take |
-//! | [`paced`] | what comes out of those programs by what goes in, past saturation |
-//! | [`proof`] | PROOFs: in the kernel packet after packet, in memory with all lanes and with one |
-//! | [`p4dra`] | replies of `p4dra-classic`, in the kernel and in memory, beside them |
-//! | [`link`] | PROOFs over a veth: `xdp` beside verifiers of user space, and how long many provers take |
-//! | [`round`] | a whole round of many provers through the real gateway |
-//! | [`stream`] | Forró on the host beside ChaCha20 |
-//! | [`figures`] | the pictures |
+//! | [`cipher`] | ciphers in the data plane: time per block, packet and AEAD operation; size of the programs |
+//! | [`paced`] | output rate of these programs by input rate, up to and beyond saturation |
+//! | [`proof`] | verification of PROOFs: in the kernel, and in memory with vector instructions and without |
+//! | [`p4dra`] | verification of replies of `p4dra-classic`, in the kernel and in memory, for comparison |
+//! | [`link`] | PROOFs over a veth: `xdp` compared with verifiers in user space; time to attest a fleet |
+//! | [`round`] | a complete round of many provers with the real gateway |
+//! | [`stream`] | Forró compared with ChaCha20, on the host |
+//! | [`figures`] | the charts |
 
 pub mod cipher;
 pub mod figures;
@@ -24,31 +24,31 @@ pub mod stream;
 use super::scale::Progress;
 use super::{BenchError, Report};
 
-/// How large the bench is.
+/// The size of the benchmark.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Size {
-    /// Runs of which the minimum counts.
+    /// Runs, of which the minimum counts.
     pub runs: u32,
-    /// Packets, or blocks, of a run.
+    /// Packets or blocks of a run.
     pub repeat: u32,
     /// Input rates, packets per second.
     pub rates: &'static [u64],
-    /// Runs at a rate of which the largest output counts.
+    /// Runs at each rate, of which the one with the largest output counts.
     pub paced_runs: u32,
-    /// Length of each, ms.
+    /// Length of each such run, ms.
     pub paced_ms: u64,
     /// Messages of a run on the host.
     pub messages: u32,
     /// Provers of the largest fleet.
     pub provers: u32,
-    /// Provers of which the time of a round is taken.
+    /// Fleet sizes for which the time of a round is measured.
     pub attested: &'static [u32],
-    /// Provers of a whole round.
+    /// Provers of the complete round.
     pub round_provers: u32,
 }
 
 impl Size {
-    /// What the figures in the documents are made with.
+    /// The size of the published figures.
     pub const FULL: Self = Self {
         runs: 20,
         repeat: 20_000,
@@ -64,7 +64,7 @@ impl Size {
         ],
         round_provers: 100_000,
     };
-    /// A few seconds, to see that it works.
+    /// A test run of a few seconds.
     pub const QUICK: Self = Self {
         runs: 2,
         repeat: 200,
@@ -78,7 +78,7 @@ impl Size {
     };
 }
 
-/// A part of the bench.
+/// A part of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// [`cipher`]
@@ -98,7 +98,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// All, in the order in which they are run.
+    /// All parts, in the order of execution.
     pub const ALL: [Self; 7] = [
         Self::Cipher,
         Self::Rate,
@@ -109,7 +109,7 @@ impl Part {
         Self::Stream,
     ];
 
-    /// Short and lower case.
+    /// Name of the part on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -135,13 +135,13 @@ pub fn run(size: &Size, parts: &[Part], progress: Progress<'_>) -> Result<Report
             Part::Cipher => cipher::rows(size, progress, &mut report.rows)?,
             Part::Rate => paced::rows(size, progress, &mut report.rows)?,
             Part::Proof => {
-                progress("proofs in memory, on one core", None);
+                progress("verifying PROOFs in memory, on one core", None);
                 proof::memory(size, &mut report.rows)?;
-                progress("proofs in the kernel, packet after packet", None);
+                progress("verifying PROOFs in the kernel", None);
                 proof::kernel(size, &mut report.rows)?;
             }
             Part::P4dra => {
-                progress("proofs of p4dra-classic", None);
+                progress("verifying replies of p4dra-classic", None);
                 p4dra::rows(size, &mut report.rows)?;
             }
             Part::Link => link::rows(size, progress, &mut report.rows)?,

@@ -1,4 +1,4 @@
-//! What a reply of `p4dra-classic` costs, to compare `attest/2` with: in the kernel packet after packet, and in memory on one core.
+//! The time to verify a reply of `p4dra-classic`, in the kernel and in memory on one core, for comparison with `attest/2`.
 
 use std::time::{Duration, Instant};
 
@@ -17,19 +17,19 @@ use crate::address::{DeviceAddress, GATEWAY};
 use crate::bench::{BenchError, Row, keys};
 use crate::netns::NetNs;
 
-/// As many as the paper's switch holds.
+/// The capacity of the paper's switch.
 const PROVERS: u32 = 20_000;
-/// Replies that are judged side by side.
-const SIDE_BY_SIDE: usize = 64;
+/// Replies that are verified in parallel.
+const BATCH_REPLIES: usize = 64;
 
 type Frame = [u8; FRAME_BYTES];
 
 /// `p4dra_classic.*`: the same provers in the kernel and in memory.
 ///
 /// # Errors
-/// Those of the programs; a reply that was not verified.
+/// A program could not be run, or a reply was not accepted.
 pub fn rows(size: &Size, rows: &mut Vec<Row>) -> Result<(), BenchError> {
-    let mut fleet = Fleet::new(PROVERS.min(size.provers));
+    let mut fleet = P4draFleet::new(PROVERS.min(size.provers));
     rows.push(Row::fact(
         "p4dra_classic.provers",
         fleet.templates.len() as f64,
@@ -43,26 +43,26 @@ pub fn rows(size: &Size, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Provers, and what their replies are made from.
-struct Fleet {
+/// Provers and the templates of their replies.
+struct P4draFleet {
     config: Config,
     templates: Vec<(ProverId, Template)>,
     rounds: u64,
 }
 
-impl Fleet {
-    /// So many, the same every time.
+impl P4draFleet {
+    /// Creates this many provers; every run creates the same.
     fn new(provers: u32) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(u64::from(provers));
         let provers: Vec<P4draProver> = (0..provers)
             .map(|_| P4draProver {
                 id: ProverId(rng.random()),
                 key: AttestationKey::from_bytes(rng.random()),
-                h: ConfigurationHash(rng.random()),
+                configuration_hash: ConfigurationHash(rng.random()),
             })
             .collect();
         let template = |prover: &P4draProver| {
-            let template = Template::new(&prover.key, &prover.id, &prover.h);
+            let template = Template::new(&prover.key, &prover.id, &prover.configuration_hash);
             (prover.id, template)
         };
         Self {
@@ -80,8 +80,8 @@ impl Fleet {
         }
     }
 
-    /// The next rounds, and the replies of all in them. Made ahead: what is made between two passes takes the provers' place in the
-    /// caches.
+    /// The next rounds with the replies of all provers. They are created in advance: creating them between two passes would evict the
+    /// provers' data from the caches.
     fn rounds(&mut self, count: u32) -> Vec<(Round, Vec<Frame>)> {
         (0..count)
             .map(|_| {
@@ -120,7 +120,7 @@ fn frame(from: [u8; 6], message: &Message) -> Frame {
         .chain(from)
         .chain(ETHER_TYPE.to_be_bytes());
     frame.iter_mut().zip(head).for_each(|(to, byte)| *to = byte);
-    // One that did not fit would not be verified, which is told.
+    // A message that did not fit would be rejected, which fails the benchmark.
     let _ = frame.get_mut(14..).and_then(|payload| message.write(payload));
     frame
 }
@@ -128,46 +128,52 @@ fn frame(from: [u8; 6], message: &Message) -> Frame {
 fn open(control: &mut P4draControl, round: Round) -> Result<(), BenchError> {
     match control.open_round(round) {
         true => Ok(()),
-        false => Err(BenchError::Contradiction("a round is open already".to_owned())),
+        false => Err(BenchError::InvalidMeasurement(
+            "a round is already open".to_owned(),
+        )),
     }
 }
 
-/// In the kernel: ns a reply, the least of the passes, and ns that the harness takes of it.
-fn packet_after_packet(fleet: &mut Fleet, runs: u32) -> Result<(f64, f64), BenchError> {
-    let mut bench = P4draBench::load(&fleet.config, GATEWAY.mac.0)?;
-    let mut least = f64::MAX;
+/// In the kernel: the minimum time per reply and the harness's share of it, ns.
+fn packet_after_packet(fleet: &mut P4draFleet, runs: u32) -> Result<(f64, f64), BenchError> {
+    let mut p4dra_bench = P4draBench::load(&fleet.config, GATEWAY.mac.0)?;
+    let mut min_ns = f64::MAX;
     for (round, frames) in fleet.rounds(runs) {
-        open(bench.control(), round)?;
-        bench.lay_out(frames.iter());
-        least = least.min(bench.pass()?);
+        open(p4dra_bench.control(), round)?;
+        p4dra_bench.lay_out(frames.iter());
+        min_ns = min_ns.min(p4dra_bench.pass()?);
     }
-    // Last, for its program is not attached: the kernel sleeps before it.
-    let costs: Vec<f64> = (0..runs).map(|_| bench.harness()).collect::<Result<_, _>>()?;
-    Ok((least, costs.into_iter().fold(f64::MAX, f64::min)))
+    // The harness runs last: its program is not attached, and the kernel sleeps before it runs it.
+    let costs: Vec<f64> = (0..runs)
+        .map(|_| p4dra_bench.harness())
+        .collect::<Result<_, _>>()?;
+    Ok((min_ns, costs.into_iter().fold(f64::MAX, f64::min)))
 }
 
-/// In memory, all lanes, on one core: ns a reply, from where a receive has put it to what it has become.
-fn in_memory(fleet: &mut Fleet, runs: u32) -> Result<f64, BenchError> {
+/// In memory, with vector instructions, on one core: time per reply from the receive buffer to the verdict, ns.
+fn in_memory(fleet: &mut P4draFleet, runs: u32) -> Result<f64, BenchError> {
     let mut host = Host::new(&fleet.config)?;
     let (engine, mut thread) = (host.engine(), host.thread_state());
     let mut batch = P4draBatch::default();
-    let mut least = f64::MAX;
+    let mut min_ns = f64::MAX;
     for (round, frames) in fleet.rounds(runs) {
-        let off = || BenchError::Contradiction("p4dra-classic is off".to_owned());
-        open(DataPlane::p4dra(&mut host).ok_or_else(off)?, round)?;
+        let not_enabled = || BenchError::InvalidMeasurement("p4dra-classic is not enabled".to_owned());
+        open(DataPlane::p4dra(&mut host).ok_or_else(not_enabled)?, round)?;
         let before = host.counters()?;
-        let mut took = Duration::ZERO;
-        for some in frames.chunks(SIDE_BY_SIDE) {
-            batch.fill(some);
+        let mut duration = Duration::ZERO;
+        for batch_frames in frames.chunks(BATCH_REPLIES) {
+            batch.fill(batch_frames);
             let start = Instant::now();
             engine.process_p4dra(&mut thread, &mut batch);
-            took += start.elapsed();
+            duration += start.elapsed();
         }
-        least = least.min(took.as_nanos() as f64 / frames.len() as f64);
+        min_ns = min_ns.min(duration.as_nanos() as f64 / frames.len() as f64);
         let counted: Vec<_> = host.counters()?.since(&before).nonzero().collect();
         if counted != [(Verdict::ReplyP4draVerified, frames.len() as u64)] {
-            return Err(BenchError::Contradiction(format!("{counted:?}")));
+            return Err(BenchError::InvalidMeasurement(format!(
+                "replies not accepted: {counted:?}"
+            )));
         }
     }
-    Ok(least)
+    Ok(min_ns)
 }

@@ -1,11 +1,11 @@
-//! What a PROOF costs: in the kernel packet after packet, and in memory on one core with all lanes and with one.
+//! The time to verify a PROOF: in the kernel, and in memory on one core with vector instructions and without.
 
 use std::num::NonZero;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use linewarden_dataplane::DataPlane;
-use linewarden_dataplane::host::{Engine, Host, Moment, ThreadState};
+use linewarden_dataplane::host::{Engine, Host, ThreadState, Timestamps};
 use linewarden_dataplane::xdp::proof_bench::{FRAME_BYTES, ProofBench};
 use linewarden_forro::Backend;
 use linewarden_protocol::attest::Round;
@@ -14,60 +14,65 @@ use linewarden_protocol::verdict::Verdict;
 use linewarden_protocol::wire::{LAP_PORT, PROOF_BYTES};
 
 use super::Size;
-use super::provers::{Fleet, open};
+use super::provers::{ProverFleet, open_round};
 use crate::address::GATEWAY;
 use crate::bench::{BenchError, Row, keys};
 use crate::clock::monotonic_ns;
 use crate::netns::NetNs;
 
-/// Provers of the bar, ns a PROOF.
-const XDP_BAR: (u32, f64) = (10_000, 300.0);
-/// As many as the paper's switch holds, and what its figures are compared with.
-const IN_MEMORY: u32 = 20_000;
-/// PROOFs that are made ahead.
-const AHEAD: u32 = 1_000_000;
-/// With AVX-512, on one core, ns a PROOF.
-const SIMD_BAR_NS: f64 = 25.0;
+/// Number of provers for the target, and the target, ns per PROOF.
+const XDP_TARGET: (u32, f64) = (10_000, 300.0);
+/// The capacity of the paper's switch, with whose figures the results are compared.
+const IN_MEMORY_PROVERS: u32 = 20_000;
+/// PROOFs that are created in advance.
+const PREPARED_PROOFS: u32 = 1_000_000;
+/// Target with AVX-512 on one core, ns per PROOF.
+const SIMD_TARGET_NS: f64 = 25.0;
 
 /// `xdp.*`: in the kernel.
 ///
 /// # Errors
-/// Those of the programs.
+/// A program could not be loaded or run.
 pub fn kernel(size: &Size, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     NetNs::new()?.run(|| packet_after_packet(size, rows))?
 }
 
 fn packet_after_packet(size: &Size, rows: &mut Vec<Row>) -> Result<(), BenchError> {
-    for provers in [XDP_BAR.0.min(size.provers), size.provers] {
-        let mut fleet = Fleet::new(provers);
-        let mut bench = ProofBench::load(&fleet.config(), GATEWAY.mac.0)?;
-        fleet.install(bench.provers())?;
+    for provers in [XDP_TARGET.0.min(size.provers), size.provers] {
+        let mut fleet = ProverFleet::new(provers);
+        let mut proof_bench = ProofBench::load(&fleet.config(), GATEWAY.mac.0)?;
+        fleet.install(proof_bench.provers())?;
         let mut costs = Costs::new();
-        // Made ahead as far as memory goes: what is made between two passes takes the provers' place in the caches.
+        // Created in advance as far as memory permits: creating PROOFs between two passes would evict the provers' data from the caches.
         let passes: Vec<u32> = (0..2 * size.runs).collect();
-        let ahead = (AHEAD / provers).max(1);
-        for made in passes.chunks(ahead as usize) {
-            let rounds: Vec<_> = made.iter().map(|_| frames_of_next(&mut fleet)).collect();
-            for (number, (round, frames)) in made.iter().zip(rounds) {
-                open(bench.provers(), round)?;
-                bench.lay_out(frames.iter());
-                // The harness's program is not attached: the kernel sleeps, and the pass after it begins with cold caches.
+        let chunk_rounds = (PREPARED_PROOFS / provers).max(1);
+        for chunk in passes.chunks(chunk_rounds as usize) {
+            let rounds: Vec<_> = chunk.iter().map(|_| next_round_frames(&mut fleet)).collect();
+            for (number, (round, frames)) in chunk.iter().zip(rounds) {
+                open_round(proof_bench.provers(), round)?;
+                proof_bench.lay_out(frames.iter());
+                // The harness's program is not attached: the kernel sleeps before it runs it, and the next pass begins with cold caches.
                 if *number >= size.runs {
-                    costs.harness = costs.harness.min(bench.harness()?);
-                    costs.cold = costs.cold.min(bench.pass()?);
+                    costs.harness = costs.harness.min(proof_bench.harness()?);
+                    costs.cold = costs.cold.min(proof_bench.pass()?);
                 } else {
-                    costs.warm = costs.warm.min(bench.pass()?);
+                    costs.warm = costs.warm.min(proof_bench.pass()?);
                 }
             }
         }
-        let is_bar = provers == XDP_BAR.0;
-        let name = if is_bar {
+        let has_target = provers == XDP_TARGET.0;
+        let name = if has_target {
             String::new()
         } else {
             format!(".{provers}")
         };
-        let bar = is_bar.then_some(XDP_BAR.1);
-        rows.push(Row::lower(format!("xdp.proof_ns{name}"), costs.warm, "ns", bar));
+        let target = has_target.then_some(XDP_TARGET.1);
+        rows.push(Row::lower(
+            format!("xdp.proof_ns{name}"),
+            costs.warm,
+            "ns",
+            target,
+        ));
         rows.push(Row::fact(format!("xdp.proof_cold_ns{name}"), costs.cold, "ns"));
         rows.push(Row::fact(
             format!("xdp.proof_harness_ns{name}"),
@@ -78,7 +83,7 @@ fn packet_after_packet(size: &Size, rows: &mut Vec<Row>) -> Result<(), BenchErro
     Ok(())
 }
 
-/// Of a pass, ns a PROOF, the least.
+/// Minimum times of a pass, ns per PROOF.
 struct Costs {
     warm: f64,
     /// After the CPU has slept.
@@ -100,37 +105,46 @@ impl Costs {
 pub fn memory(size: &Size, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     let mut costs = Vec::new();
     for lanes in Backend::available() {
-        let cost = in_memory(IN_MEMORY.min(size.provers), size.runs, lanes, 1)?;
+        let cost = in_memory(IN_MEMORY_PROVERS.min(size.provers), size.runs, lanes, 1)?;
         rows.push(Row::fact(format!("host.proof_ns.{}", lanes.name()), cost, "ns"));
         costs.push(cost);
     }
     let (Some(scalar), Some(simd)) = (costs.first(), costs.last()) else {
         return Ok(());
     };
-    // What the widest must reach; without vectors there is no bar.
-    let bars = match Backend::widest().name() {
-        "avx512" => (Some(SIMD_BAR_NS), Some(6.0)),
+    // Targets for the widest vector instructions; there is none without vector instructions.
+    let targets = match Backend::widest().name() {
+        "avx512" => (Some(SIMD_TARGET_NS), Some(6.0)),
         "avx2" => (None, Some(3.0)),
         _ => (None, None),
     };
-    rows.push(Row::lower("simd.proof_ns", *simd, "ns", bars.0));
+    rows.push(Row::lower("simd.proof_ns", *simd, "ns", targets.0));
     rows.push(Row::higher(
         "simd_over_scalar.proof_rate",
         scalar / simd,
         "ratio",
-        bars.1,
+        targets.1,
     ));
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let cost = in_memory(IN_MEMORY.min(size.provers), size.runs, Backend::widest(), cores)?;
+    let cost = in_memory(
+        IN_MEMORY_PROVERS.min(size.provers),
+        size.runs,
+        Backend::widest(),
+        cores,
+    )?;
     rows.push(Row::fact("simd.all_cores.proof_ns", cost, "ns"));
     rows.push(Row::fact("simd.all_cores", cores as f64, "cores"));
-    let all_ms = simd * f64::from(IN_MEMORY) / 1e6;
-    rows.push(Row::fact(format!("simd.all_ms.{IN_MEMORY}"), all_ms, "ms"));
+    let all_ms = simd * f64::from(IN_MEMORY_PROVERS) / 1e6;
+    rows.push(Row::fact(
+        format!("simd.all_ms.{IN_MEMORY_PROVERS}"),
+        all_ms,
+        "ms",
+    ));
     Ok(())
 }
 
 /// The next round and the frames of its PROOFs.
-pub(super) fn frames_of_next(fleet: &mut Fleet) -> (Round, Vec<[u8; FRAME_BYTES]>) {
+pub(super) fn next_round_frames(fleet: &mut ProverFleet) -> (Round, Vec<[u8; FRAME_BYTES]>) {
     let round = fleet.next_round();
     let frame = |message: &[u8; PROOF_BYTES]| {
         let frame = keys::frame(0, LAP_PORT, message);
@@ -139,16 +153,18 @@ pub(super) fn frames_of_next(fleet: &mut Fleet) -> (Round, Vec<[u8; FRAME_BYTES]
     (round, fleet.proofs(&round).iter().map(frame).collect())
 }
 
-/// The PROOFs of a fleet, all at hand, shared out among so many threads: ns each, from the first to begin to the last to end.
+/// Time per PROOF, ns, if all PROOFs of a fleet are in memory and `cores` threads share them: from the first thread's start to the
+/// last thread's end.
 pub(super) fn in_memory(provers: u32, runs: u32, lanes: Backend, cores: usize) -> Result<f64, BenchError> {
-    let mut fleet = Fleet::new(provers);
+    let mut fleet = ProverFleet::new(provers);
     let mut host = Host::with_lanes(&fleet.config(), lanes)?;
     let engine = host.engine();
     let mut threads: Vec<ThreadState> = (0..cores).map(|_| host.thread_state()).collect();
-    let no_room = || BenchError::Contradiction("the data plane attests nobody".to_owned());
-    fleet.install(DataPlane::provers(&mut host).ok_or_else(no_room)?)?;
-    let mut least = f64::MAX;
-    let mut arrived = vec![[0; PROOF_BYTES]; provers as usize];
+    let not_supported =
+        || BenchError::InvalidMeasurement("the data plane does not support attestation".to_owned());
+    fleet.install(DataPlane::provers(&mut host).ok_or_else(not_supported)?)?;
+    let mut min_ns = f64::MAX;
+    let mut received = vec![[0; PROOF_BYTES]; provers as usize];
     let rounds: Vec<_> = (0..runs)
         .map(|_| {
             let round = fleet.next_round();
@@ -156,26 +172,26 @@ pub(super) fn in_memory(provers: u32, runs: u32, lanes: Backend, cores: usize) -
         })
         .collect();
     for (round, proofs) in rounds {
-        open(DataPlane::provers(&mut host).ok_or_else(no_room)?, round)?;
-        // As a receive leaves them: copied just now.
-        arrived.copy_from_slice(&proofs);
+        open_round(DataPlane::provers(&mut host).ok_or_else(not_supported)?, round)?;
+        // Just copied, as after a receive call.
+        received.copy_from_slice(&proofs);
         let before = host.counters()?;
-        let now = Moment::from(Now::default().plus_ms(monotonic_ns() / 1_000_000));
-        let took = judge(&engine, &mut threads, now, &arrived);
-        least = least.min(took.as_nanos() as f64 / proofs.len() as f64);
+        let now = Timestamps::from(Now::default().plus_ms(monotonic_ns() / 1_000_000));
+        let duration = process_proofs(&engine, &mut threads, now, &received);
+        min_ns = min_ns.min(duration.as_nanos() as f64 / proofs.len() as f64);
         let counted: Vec<_> = host.counters()?.since(&before).nonzero().collect();
         if counted != [(Verdict::ProofOk, proofs.len() as u64)] {
-            let text = format!("{}: {counted:?}", lanes.name());
-            return Err(BenchError::Contradiction(text));
+            let error = format!("PROOFs not accepted ({}): {counted:?}", lanes.name());
+            return Err(BenchError::InvalidMeasurement(error));
         }
     }
-    Ok(least)
+    Ok(min_ns)
 }
 
-fn judge(
+fn process_proofs(
     engine: &Engine,
     threads: &mut [ThreadState],
-    now: Moment,
+    now: Timestamps,
     proofs: &[[u8; PROOF_BYTES]],
 ) -> Duration {
     if let [thread] = threads {
@@ -185,12 +201,12 @@ fn judge(
     }
     let each = proofs.len().div_ceil(threads.len().max(1)).max(1);
     let parts: Vec<_> = proofs.chunks(each).collect();
-    let together = Barrier::new(parts.len());
+    let barrier = Barrier::new(parts.len());
     let times: Vec<(Instant, Instant)> = std::thread::scope(|scope| {
         let work = |(thread, part)| {
-            let together = &together;
+            let barrier = &barrier;
             scope.spawn(move || {
-                together.wait();
+                barrier.wait();
                 let start = Instant::now();
                 engine.process_proofs(thread, now, part);
                 (start, Instant::now())

@@ -1,4 +1,4 @@
-//! A fleet of provers for the benches: random keys, rounds, and the PROOFs of all, made side by side.
+//! A fleet of provers for the benchmarks: random keys, rounds, and the PROOFs of all provers, which are computed in parallel.
 
 use linewarden_dataplane::{Config, DataPlaneError, ProverSet};
 use linewarden_forro::{Backend, Matrix, R14, blocks};
@@ -14,22 +14,22 @@ use zerocopy::IntoBytes as _;
 use crate::bench::keys;
 use crate::clock::monotonic_ns;
 
-/// Of all benches.
+/// The key period of all benchmarks.
 const START: PeriodStart = PeriodStart {
     period: Period(1),
     salt: [0x5a; 8],
 };
-/// Longer than any bench, ms.
+/// Longer than any benchmark, ms.
 const ROUND_MS: u64 = 1 << 32;
 
-/// Provers, by their ids and keys.
-pub struct Fleet {
+/// Provers with their ids and keys.
+pub struct ProverFleet {
     provers: Vec<(DeviceId, ProofKey)>,
     rounds: u32,
 }
 
-impl Fleet {
-    /// So many, the same every time.
+impl ProverFleet {
+    /// Creates this many provers; every run creates the same.
     #[must_use]
     pub fn new(provers: u32) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(u64::from(provers));
@@ -40,7 +40,7 @@ impl Fleet {
         }
     }
 
-    /// A gateway's configuration with room for them.
+    /// A gateway configuration with space for them.
     #[must_use]
     pub fn config(&self) -> Config {
         Config {
@@ -49,10 +49,10 @@ impl Fleet {
         }
     }
 
-    /// Installs all, in another order than that of the PROOFs: neither memory nor a CPU can guess which comes next.
+    /// Installs all provers in another order than that of their PROOFs, so that the CPU cannot predict which one is next.
     ///
     /// # Errors
-    /// The data plane's.
+    /// The data plane rejected a prover.
     pub fn install(&self, provers: &mut dyn ProverSet) -> Result<(), DataPlaneError> {
         let mut order: Vec<_> = self.provers.iter().collect();
         order.sort_by_key(|(device, _)| device.0);
@@ -67,7 +67,7 @@ impl Fleet {
         })
     }
 
-    /// The next round.
+    /// Returns the next round.
     pub fn next_round(&mut self) -> Round {
         self.rounds += 1;
         Round {
@@ -80,7 +80,7 @@ impl Fleet {
         }
     }
 
-    /// The PROOFs of all in a round.
+    /// The PROOFs of all provers in a round.
     #[must_use]
     pub fn proofs(&self, round: &Round) -> Vec<[u8; PROOF_BYTES]> {
         let matrices: Vec<Matrix> = self.provers.iter().map(|(_, key)| key.matrix(round)).collect();
@@ -88,7 +88,7 @@ impl Fleet {
         blocks::<R14>(Backend::widest(), &matrices, &mut proofs);
         let message = |((device, _), proof): (&(DeviceId, ProofKey), [u8; 64])| {
             let mut bytes = [0; PROOF_BYTES];
-            let message = round.answer(*device, proof);
+            let message = round.proof_message(*device, proof);
             bytes.copy_from_slice(message.as_bytes());
             bytes
         };
@@ -99,13 +99,13 @@ impl Fleet {
 /// Opens a round.
 ///
 /// # Errors
-/// The data plane's.
-pub fn open(provers: &mut dyn ProverSet, round: Round) -> Result<(), DataPlaneError> {
+/// The data plane rejected the round.
+pub fn open_round(provers: &mut dyn ProverSet, round: Round) -> Result<(), DataPlaneError> {
     let now_ms = monotonic_ns() / 1_000_000;
     let open = OpenRound {
         round,
         started: Monotonic(now_ms),
-        until: Monotonic(now_ms + ROUND_MS),
+        deadline: Monotonic(now_ms + ROUND_MS),
     };
     Ok(provers.open_round(&open)?)
 }

@@ -1,8 +1,8 @@
-//! Forró14 on the host beside ChaCha20, each with the widest backend that its crate has for this processor.
+//! Forró14 compared with ChaCha20 on the host, each with the widest vector instructions that its crate supports on this CPU.
 //!
-//! Forró does 672 operations of 32 bits on a block (56 quarter rounds of 12), ChaCha20 960 (80 of 12): if nothing else
-//! counted, 1.43 times the throughput. What counts besides is that Forró's are one chain, which takes as many states side by
-//! side as fill the gaps.
+//! Forró14 performs 672 operations of 32 bits on a block (56 quarter rounds of 12), ChaCha20 960 (80 of 12). By operations alone,
+//! Forró14 would have 1.43 times the throughput. But its operations form one chain of dependencies, so several blocks must be
+//! computed in parallel to use the CPU fully.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -21,13 +21,13 @@ const MESSAGE_BYTES: usize = 16 * 1024;
 const FORRO14_OPERATIONS: f64 = 56.0 * 12.0;
 const CHACHA20_OPERATIONS: f64 = 80.0 * 12.0;
 
-/// Throughput of both, and the ratio.
+/// Adds the rows of this part: both throughputs and their ratio.
 pub fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) {
-    progress("Forró14 and ChaCha20 on the host", None);
+    progress("comparing Forró14 with ChaCha20 on the host", None);
     let mut forro = Forro14::new(&[1; 32].into(), &[2; 8].into());
     let mut chacha = ChaCha20::new(&[1; 32].into(), &[2; 12].into());
     let (mut forro_ns, mut chacha_ns) = (f64::MAX, f64::MAX);
-    // In turn, so that what the machine does besides falls on both.
+    // Alternately, so that other work of the machine affects both.
     for _ in 0..size.runs {
         forro_ns = forro_ns.min(ns_per_byte(&mut forro, size.messages));
         chacha_ns = chacha_ns.min(ns_per_byte(&mut chacha, size.messages));
@@ -49,7 +49,7 @@ pub fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) {
     ));
 }
 
-/// One message after the other from the keystream's beginning, in place.
+/// Encrypts one message after another in place, each from the beginning of the keystream.
 fn ns_per_byte<C: StreamCipher + StreamCipherSeek>(cipher: &mut C, messages: u32) -> f64 {
     let mut message = vec![0; MESSAGE_BYTES];
     let start = Instant::now();

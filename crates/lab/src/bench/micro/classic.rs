@@ -1,29 +1,29 @@
-//! The papers' own protocol, by response size.
+//! The cost of the papers' protocol by response size.
 
 use linewarden_dataplane::ClassicProfile;
 use linewarden_dataplane::xdp::microbench::{Microbench, Program};
 use linewarden_protocol::classic::{self, ResponseBits};
 
-use super::{LOADS, Least, best};
+use super::{LOADS, Minimums, fastest_run};
 use crate::address::GATEWAY;
 use crate::bench::{BenchError, Row, Scale, keys};
 
 /// The classic profiles at three response sizes: one REQ and one RESP.
 ///
 /// # Errors
-/// Those of the programs.
+/// A program could not be loaded or run.
 pub fn rows(scale: &Scale, rows: &mut Vec<Row>) -> Result<(), BenchError> {
-    let mut least = Least::default();
+    let mut least = Minimums::default();
     let sizes = [ResponseBits::B64, ResponseBits::B128, ResponseBits::B256];
     for (profile, name) in [(ClassicProfile::Iot, "iot"), (ClassicProfile::Uav, "uav")] {
         for bits in sizes {
             let row = format!("xdp.classic_{name}_ns.{}", bits.bytes() * 8);
             let ns = exchange(scale, profile, bits)?;
-            least.note(&row, ns);
+            least.record(&row, ns);
             rows.push(Row::lower(row, ns, "ns", None));
         }
     }
-    let growth = least.of("xdp.classic_iot_ns.256") / least.of("xdp.classic_iot_ns.64");
+    let growth = least.get("xdp.classic_iot_ns.256") / least.get("xdp.classic_iot_ns.64");
     rows.push(Row::lower(
         "xdp.classic256_over_classic64",
         growth,
@@ -43,22 +43,28 @@ fn exchange(scale: &Scale, profile: ClassicProfile, bits: ResponseBits) -> Resul
     .iter()
     .map(|message| {
         let mut payload = vec![0u8; bits.message_bytes()];
-        // The hash of a RESP is what the state is put back to: 0, outstanding.
+        // The hash of the RESP equals the state that is reset before each run: 0, outstanding.
         let written = message.write(bits, &mut payload);
         written.map(|()| keys::frame(0, keys::CLASSIC_PORT, &payload))
     })
     .collect::<Option<_>>()
-    .ok_or_else(|| BenchError::Contradiction("a classic message has its profile's size".into()))?;
-    let mut least = Least::default();
+    .ok_or_else(|| BenchError::InvalidMeasurement("a classic message cannot be encoded".into()))?;
+    let mut least = Minimums::default();
     for _ in 0..LOADS {
-        let mut bench = Microbench::load(&config, GATEWAY.mac.0, 4, false)?;
-        bench.reset_classic_every_run();
+        let mut microbench = Microbench::load(&config, GATEWAY.mac.0, 4, false)?;
+        microbench.reset_classic_every_run();
         for (frame, name) in frames.iter().zip(["REQ", "RESP"]) {
-            bench.set_cases([frame.as_slice()]);
+            microbench.set_cases([frame.as_slice()]);
             let runs = scale.runs.div_ceil(LOADS);
-            least.note("harness", best(&mut bench, Program::Harness, scale.repeat, runs)?);
-            least.note(name, best(&mut bench, Program::Gateway, scale.repeat, runs)?);
+            least.record(
+                "harness",
+                fastest_run(&mut microbench, Program::Harness, scale.repeat, runs)?,
+            );
+            least.record(
+                name,
+                fastest_run(&mut microbench, Program::Gateway, scale.repeat, runs)?,
+            );
         }
     }
-    Ok(least.of("REQ") + least.of("RESP") - 2.0 * least.of("harness"))
+    Ok(least.get("REQ") + least.get("RESP") - 2.0 * least.get("harness"))
 }

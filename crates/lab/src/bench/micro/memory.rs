@@ -1,4 +1,4 @@
-//! What the machine's memory costs: the limit of everything that is measured in random order.
+//! The memory latency of the machine: the lower bound of all measurements in random order.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -9,14 +9,14 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::bench::Row;
 
-/// What one trip to memory costs here: dependent loads of random cache lines of 128 MiB in 4 KiB pages, as BPF arrays
-/// are. It is what `1m_random` cannot be faster than.
+/// The latency of one memory access: dependent loads of random cache lines in 128 MiB of 4 KiB pages, the page size of
+/// BPF arrays. It is a lower bound of `1m_random`.
 #[must_use]
 pub fn row() -> Row {
     const LINES: usize = 2 << 20;
     let mut order: Vec<u32> = (0..LINES as u32).collect();
     order.shuffle(&mut ChaCha8Rng::seed_from_u64(2));
-    // Sixteen words are one line; the first holds the next line's number.
+    // Sixteen words are one cache line; the first word is the number of the next line.
     let mut memory = vec![0u32; LINES * 16];
     advise_small_pages(&memory);
     for (at, next) in order.iter().zip(order.iter().cycle().skip(1)) {
@@ -40,7 +40,7 @@ pub fn row() -> Row {
 fn advise_small_pages(memory: &[u32]) {
     let start = memory.as_ptr().addr().next_multiple_of(4096);
     let end = (memory.as_ptr().addr() + size_of_val(memory)) & !4095;
-    // SAFETY: whole pages inside an allocation of ours; the advice changes no contents.
+    // SAFETY: whole pages inside the allocation of `memory`; the advice changes no contents.
     unsafe {
         libc::madvise(
             start as *mut libc::c_void,

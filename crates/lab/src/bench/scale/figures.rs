@@ -1,21 +1,21 @@
-//! Figure 12 of the IoT paper with ours in it, and the hit rates of the eviction policies. SVG.
+//! Figure 12 of the IoT paper with the published and the measured values, and the hit rates of the eviction policies. SVG.
 
 use std::path::{Path, PathBuf};
 
 use linewarden_gateway::Eviction;
 use plotters::prelude::*;
 
-use super::{MEMORIES_GIB, eviction};
-use crate::bench::figures::{COLOURS, bars, text};
+use super::{MEMORY_SIZES_GIB, eviction};
+use crate::bench::figures::{COLORS, bars, text};
 use crate::bench::{BenchError, Report};
 
 /// IoT paper, Figure 12: response, bit; devices of 100 CRPs in one pipeline of Tofino 1 and of Tofino 2.
 const PUBLISHED: [(u32, f64, f64); 3] = [(64, 468e3, 884e3), (128, 360e3, 680e3), (256, 180e3, 340e3)];
 
-/// Draws the pictures whose rows are there into `directory`, which must be there, and returns their paths.
+/// Draws the charts for the available rows into the existing `directory` and returns their paths.
 ///
 /// # Errors
-/// A file that cannot be written, named.
+/// The file that cannot be written.
 pub fn draw(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, BenchError> {
     let pictures: [(&str, Picture); 2] = [("iot-fig12.svg", devices), ("eviction.svg", hit_rates)];
     let mut drawn = Vec::new();
@@ -32,27 +32,27 @@ pub fn draw(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, BenchErro
 type Picture = fn(&Path, &Report) -> Result<Option<PathBuf>, String>;
 
 fn devices(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
-    let ours = MEMORIES_GIB.map(|gib| {
+    let measured = MEMORY_SIZES_GIB.map(|gib| {
         let devices = report.value(&format!("resident.devices.{gib}_gib"));
         Some((format!("xdp, {gib} GiB of memory"), devices?))
     });
-    let Some(ours) = ours.into_iter().collect::<Option<Vec<_>>>() else {
+    let Some(measured) = measured.into_iter().collect::<Option<Vec<_>>>() else {
         return Ok(None);
     };
     let groups: Vec<(String, Vec<(&str, f64)>)> = PUBLISHED
         .iter()
         .map(|(bits, tofino_1, tofino_2)| {
             let mut bars = vec![
-                ("paper, Tofino 1, a pipeline", *tofino_1),
-                ("paper, Tofino 2, a pipeline", *tofino_2),
+                ("paper, Tofino 1, one pipeline", *tofino_1),
+                ("paper, Tofino 2, one pipeline", *tofino_2),
             ];
-            bars.extend(ours.iter().map(|(name, devices)| (name.as_str(), *devices)));
+            bars.extend(measured.iter().map(|(name, devices)| (name.as_str(), *devices)));
             (format!("{bits} bit"), bars)
         })
         .collect();
     let remarks = [
-        "100 CRPs a device. The paper keeps responses; a row here is a challenge and a 128-bit key, whatever the".to_owned(),
-        "response's size. Everything counted: lines, rows ahead, sessions, tables, and the gateway's process.".to_owned(),
+        "100 CRPs per device. The paper stores responses; a row here is a challenge and a 128-bit key for every".to_owned(),
+        "response size. All memory is counted: lines, rows, sessions, tables, and the gateway process.".to_owned(),
     ];
     let title = "Devices supported by response size (IoT paper, Fig. 12)";
     bars(path, title, "devices (log)", &groups, &remarks).map(Some)
@@ -61,8 +61,8 @@ fn devices(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
 fn hit_rates(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
     let rate = |trace: &str, policy: &str| report.value(&format!("eviction.hit_rate.{trace}.{policy}"));
     let traces = eviction::trace_names();
-    let there = |trace: &&str| rate(trace, Eviction::default().name()).is_some();
-    let traces: Vec<&str> = traces.into_iter().filter(there).collect();
+    let is_measured = |trace: &&str| rate(trace, Eviction::default().name()).is_some();
+    let traces: Vec<&str> = traces.into_iter().filter(is_measured).collect();
     if traces.is_empty() {
         return Ok(None);
     }
@@ -70,7 +70,7 @@ fn hit_rates(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
     root.fill(&WHITE).map_err(text)?;
     let mut chart = ChartBuilder::on(&root)
         .caption(
-            "Hit rates in the gateway, a tenth of the devices has a place",
+            "Hit rates in a gateway with room for a tenth of the devices",
             ("sans-serif", 18),
         )
         .margin(12)
@@ -89,11 +89,11 @@ fn hit_rates(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
         .disable_x_mesh()
         .x_labels(traces.len() * 2 + 1)
         .x_label_formatter(&label)
-        .y_desc("share of authentications answered by the packet path alone")
+        .y_desc("share of authentications handled by the fast path alone")
         .draw()
         .map_err(text)?;
     let width = 0.8 / Eviction::ALL.len() as f64;
-    for (number, (policy, colour)) in Eviction::ALL.iter().zip(COLOURS.iter()).enumerate() {
+    for (number, (policy, color)) in Eviction::ALL.iter().zip(COLORS.iter()).enumerate() {
         let left = |at: usize| at as f64 + 0.1 + number as f64 * width;
         let values = || {
             traces
@@ -103,14 +103,11 @@ fn hit_rates(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
         };
         chart
             .draw_series(values().map(|(at, rate)| {
-                Rectangle::new(
-                    [(left(at), 0.0), (left(at) + width * 0.92, rate)],
-                    colour.filled(),
-                )
+                Rectangle::new([(left(at), 0.0), (left(at) + width * 0.92, rate)], color.filled())
             }))
             .map_err(text)?
             .label(policy.name())
-            .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 14, y + 5)], colour.filled()));
+            .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 14, y + 5)], color.filled()));
         chart
             .draw_series(values().map(|(at, rate)| {
                 Text::new(format!("{rate:.3}"), (left(at), rate + 0.03), ("sans-serif", 13))

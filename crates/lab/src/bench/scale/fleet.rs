@@ -1,4 +1,4 @@
-//! A fleet's way from enrolment to the data plane, and again after a restart.
+//! A fleet from enrollment to the data plane, including the load after a restart.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -7,10 +7,10 @@ use linewarden_controller::{Controller, Link, Policy};
 use linewarden_dataplane::store::{Regions, wire_word};
 use linewarden_dataplane::xdp::Xdp;
 use linewarden_dataplane::{Config, Geometry};
-use linewarden_gateway::{Answer, Clock, Node, Settings};
+use linewarden_gateway::{Clock, ControllerResponse, Node, Settings};
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::{AuthKey, RowKey, halves};
-use linewarden_protocol::nonce::Statement;
+use linewarden_protocol::nonce::RowStatement;
 use linewarden_registry::{
     BulkOptions, Credentials, DeviceRecord, LeaseRequest, MasterKey, PoolRow, Registry, RegistryError,
 };
@@ -20,41 +20,41 @@ use crate::bench::keys::{self, GATEWAY_ID};
 use crate::bench::{BenchError, Row, io};
 use crate::fleet::device_id;
 
-/// Rows a second that a restart must install.
-const INSTALL_BAR: f64 = 5e6;
-/// Bytes a row may take, everything counted.
-const MEMORY_BAR: f64 = 32.0;
-/// Devices whose rows are leased in one question.
+/// Target: rows per second that a restart installs.
+const INSTALL_TARGET_PER_S: f64 = 5e6;
+/// Target: bytes per row, all memory included.
+const MEMORY_TARGET_BYTES: f64 = 32.0;
+/// Devices per lease request.
 const LEASE_DEVICES: usize = 5_000;
 
-/// Enrols, leases, restarts, loads and compares.
+/// Enrolls a fleet, leases its rows, restarts, loads the fleet and checks every row.
 ///
 /// # Errors
-/// The registry's, the data plane's, or a row that is not where it belongs.
+/// An error of the registry or of the data plane, or a row with a wrong value.
 pub fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(io("starting a runtime"))?;
-    runtime.block_on(story(size, progress, rows))
+        .map_err(io("start the async runtime"))?;
+    runtime.block_on(measure(size, progress, rows))
 }
 
-async fn story(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> Result<(), BenchError> {
-    let directory = tempfile::tempdir().map_err(io("making a directory"))?;
+async fn measure(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> Result<(), BenchError> {
+    let directory = tempfile::tempdir().map_err(io("create a directory"))?;
     let path = directory.path().join("fleet.registry");
     let key = MasterKey::from_bytes([0x42; 32]);
     let registry = Registry::create(&path, &key).await?;
 
     let began = Instant::now();
     let options = BulkOptions::default();
-    let told = |done: linewarden_registry::Progress| {
+    let report = |done: linewarden_registry::Progress| {
         progress(
             "enrolling (rows from a seeded generator)",
             Some((done.done, size.devices.into())),
         );
     };
     let fleet = (0..size.devices).map(|device| record(device, size.rows));
-    registry.enrol_bulk(fleet, options, told).await?;
+    registry.enroll_bulk(fleet, options, report).await?;
     let devices = f64::from(size.devices);
     rows.push(Row::higher(
         "enroll.devices_per_s",
@@ -73,15 +73,16 @@ async fn story(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> Resu
     ));
     registry.close().await;
 
-    // The restart: nothing of the fleet is in memory.
+    // The restart: no device is in memory.
     let began = Instant::now();
     let registry = Registry::open(&path, &key).await?;
     let controller = Controller::new(registry, policy(size));
-    let link = controller.connect(GATEWAY_ID, 2).await?;
+    let link = controller.register(GATEWAY_ID, 2).await?;
     let config = config(size);
     let xdp = Xdp::load(&config)?;
     let regions = Arc::clone(xdp.store().regions());
-    let mut node = Node::new(Box::new(xdp), Settings::for_plane(&config)).map_err(contradiction)?;
+    let mut node =
+        Node::new(Box::new(xdp), Settings::for_data_plane(&config)).map_err(invalid_measurement)?;
     let installed = load(size, &link, &mut node, progress).await?;
     let total = devices * f64::from(size.rows);
     rows.extend([
@@ -90,7 +91,7 @@ async fn story(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> Resu
             "install.rows_per_s",
             total / installed.busy_s,
             "1/s",
-            Some(INSTALL_BAR),
+            Some(INSTALL_TARGET_PER_S),
         ),
     ]);
     let (maps, user) = resident_bytes()?;
@@ -100,9 +101,9 @@ async fn story(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> Resu
         "resident.bytes_per_row",
         (maps + user) as f64 / total,
         "B",
-        Some(MEMORY_BAR),
+        Some(MEMORY_TARGET_BYTES),
     ));
-    for gib in super::MEMORIES_GIB {
+    for gib in super::MEMORY_SIZES_GIB {
         let devices = f64::from(gib) * f64::from(1 << 30) / ((maps + user) as f64 / devices);
         rows.push(Row::fact(
             format!("resident.devices.{gib}_gib"),
@@ -110,8 +111,8 @@ async fn story(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> Resu
             "devices",
         ));
     }
-    progress("reading every row back", None);
-    compare(size, &regions, &config.geometry)?;
+    progress("checking every row", None);
+    check_rows(size, &regions, &config.geometry)?;
     drop(node);
     rows.push(Row::fact("resident.rows", total, "rows"));
     Ok(())
@@ -128,7 +129,7 @@ fn policy(size: &Size) -> Policy {
     }
 }
 
-/// The generator: half of a word per row, mixed.
+/// The seeded generator of rows.
 fn row(device: u32, idx: u32) -> PoolRow {
     let mix = |salt: u64| {
         let mut word = (u64::from(device) << 32 | u64::from(idx)) ^ salt;
@@ -156,25 +157,25 @@ fn record(device: u32, rows: u32) -> DeviceRecord {
     }
 }
 
-/// As if every device had authenticated once.
+/// Leases the rows of all devices, as if every device had authenticated once.
 async fn lease_all(size: &Size, registry: &Registry, progress: Progress<'_>) -> Result<(), BenchError> {
-    let fence = registry.register_gateway(GATEWAY_ID, 1).await?;
+    let fencing_token = registry.register_gateway(GATEWAY_ID, 1).await?;
     let all: Vec<DeviceId> = (0..size.devices).map(device_id).collect();
     let mut done = 0;
     for part in all.chunks(LEASE_DEVICES) {
-        let wishes: Vec<LeaseRequest> = part
+        let requests: Vec<LeaseRequest> = part
             .iter()
             .map(|device| LeaseRequest {
                 device: *device,
                 epoch: 0,
                 from: RowIndex(0),
                 received: RowIndex(0),
-                hold: size.rows,
-                ahead: 0,
-                stated: Statement::default(),
+                hold_rows: size.rows,
+                spendable_rows: 0,
+                statement: RowStatement::default(),
             })
             .collect();
-        for granted in registry.lease(&fence, &wishes).await? {
+        for granted in registry.lease(&fencing_token, &requests).await? {
             drop(granted?);
         }
         done += part.len() as u64;
@@ -183,8 +184,8 @@ async fn lease_all(size: &Size, registry: &Registry, progress: Progress<'_>) -> 
     Ok(())
 }
 
-/// How long opening, deriving and installing took; reading the file is not in it.
-struct Installed {
+/// Time for decryption, key derivation and installation, without reading the file.
+struct LoadTime {
     busy_s: f64,
 }
 
@@ -193,36 +194,40 @@ async fn load(
     link: &Link,
     node: &mut Node,
     progress: Progress<'_>,
-) -> Result<Installed, BenchError> {
-    let mut leases = link.held();
+) -> Result<LoadTime, BenchError> {
+    let mut leases = link.leases();
     let mut busy_s = 0.0;
     while let Some(sealed) = leases.read().await? {
         let began = Instant::now();
         let chunk = leases.open(sealed);
-        node.answer(Answer::Chunk(Ok(chunk)), Clock::now());
+        node.handle_response(ControllerResponse::ResumeLeases(Ok(chunk)), Clock::now());
         busy_s += began.elapsed().as_secs_f64();
         let done = node.status().devices;
         progress("loading after the restart", Some((done, size.devices.into())));
     }
     let done = node.status().devices;
     if done != u64::from(size.devices) {
-        return Err(contradiction(format!(
-            "{done} of {} devices came back",
+        return Err(invalid_measurement(format!(
+            "only {done} of {} devices were loaded after the restart",
             size.devices
         )));
     }
-    Ok(Installed { busy_s })
+    Ok(LoadTime { busy_s })
 }
 
-fn contradiction(what: impl std::fmt::Display) -> BenchError {
-    BenchError::Contradiction(what.to_string())
+fn invalid_measurement(reason: impl std::fmt::Display) -> BenchError {
+    BenchError::InvalidMeasurement(reason.to_string())
 }
 
-/// Every row is in the line or the ring of its device, with the key of this gateway.
-fn compare(size: &Size, regions: &Regions, geometry: &Geometry) -> Result<(), BenchError> {
+/// Checks that every row is in the line or the ring of its device, with the key of this gateway.
+fn check_rows(size: &Size, regions: &Regions, geometry: &Geometry) -> Result<(), BenchError> {
     let order = std::sync::atomic::Ordering::Acquire;
     for device in 0..size.devices {
-        let missing = || contradiction(format!("device {device}'s rows are not as enrolled"));
+        let missing = || {
+            invalid_measurement(format!(
+                "the rows of device {device} differ from the enrolled rows"
+            ))
+        };
         let id = wire_word(device_id(device).0.to_be_bytes());
         let (line, _) = regions.find(geometry, id).ok_or_else(missing)?;
         let slot = line.slot.load(order) as usize;
@@ -254,17 +259,17 @@ fn compare(size: &Size, regions: &Regions, geometry: &Geometry) -> Result<(), Be
     Ok(())
 }
 
-/// What the kernel says of every BPF map of this process, and the process's own memory, bytes.
+/// The memory of all BPF maps of this process by the kernel's accounting, and the memory of the process, bytes.
 fn resident_bytes() -> Result<(u64, u64), BenchError> {
     let number = |text: &str, name: &str| -> Option<u64> {
         let line = text.lines().find(|line| line.starts_with(name))?;
         line.split_whitespace().nth(1)?.parse().ok()
     };
     let mut maps = 0;
-    let entries = std::fs::read_dir("/proc/self/fdinfo").map_err(io("reading /proc/self/fdinfo"))?;
+    let entries = std::fs::read_dir("/proc/self/fdinfo").map_err(io("read /proc/self/fdinfo"))?;
     let mut seen = Vec::new();
     for entry in entries.flatten() {
-        // Closed since: the directory's own.
+        // The descriptor of the directory itself is closed.
         let Ok(text) = std::fs::read_to_string(entry.path()) else {
             continue;
         };
@@ -274,7 +279,7 @@ fn resident_bytes() -> Result<(u64, u64), BenchError> {
             maps += bytes;
         }
     }
-    let status = std::fs::read_to_string("/proc/self/status").map_err(io("reading /proc/self/status"))?;
+    let status = std::fs::read_to_string("/proc/self/status").map_err(io("read /proc/self/status"))?;
     let user = number(&status, "RssAnon:").unwrap_or_default() * 1024;
     Ok((maps, user))
 }

@@ -1,4 +1,4 @@
-//! Random devices among many rows, and among few that the cache holds.
+//! Authentication of random devices with many rows, and with few rows that fit into the cache.
 
 use linewarden_dataplane::DataPlaneError;
 use linewarden_dataplane::xdp::microbench::{Microbench, Program};
@@ -9,49 +9,55 @@ use rand_chacha::ChaCha8Rng;
 
 use super::Size;
 use crate::address::GATEWAY;
-use crate::bench::micro::{self, Least};
+use crate::bench::micro::{self, Minimums};
 use crate::bench::{BenchError, Row, keys};
 use crate::fleet::device_id;
 
-/// Devices of the smaller memory: 10^4 rows.
-const FEW: u32 = 100;
-/// How much slower the larger one may be.
-const BAR: f64 = 6.0;
-/// Packets of a load, at least: a pass over few devices is short.
+/// Devices of the small fleet: 10^4 rows.
+const SMALL_FLEET_DEVICES: u32 = 100;
+/// Target: largest ratio of the costs of the large and the small fleet.
+const TARGET_RATIO: f64 = 6.0;
+/// Fewest packets per load, because a pass over few devices is short.
 const PACKETS: u32 = 8_000;
-/// Passes over all devices with one load, at least; each but the first renews sessions.
+/// Fewest passes over all devices per load; all passes but the first renew sessions.
 const PASSES: u32 = 4;
 
-/// A REQUEST and a RESPONSE of a random device, both sizes, and how much of it is waiting.
+/// The cost of a REQUEST and a RESPONSE of a random device for both fleets, and the share of memory latency.
 ///
 /// # Errors
-/// Those of the programs.
+/// A program could not be loaded or run.
 pub fn rows(size: &Size, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     let trip = micro::memory::row();
     let mut costs = [0.0; 2];
-    for (cost, devices) in costs.iter_mut().zip([FEW, size.random_devices]) {
-        let mut least = Least::default();
+    for (cost, devices) in costs.iter_mut().zip([SMALL_FLEET_DEVICES, size.random_devices]) {
+        let mut least = Minimums::default();
         let passes_each = PACKETS.div_ceil(devices).clamp(PASSES, size.rows - 2);
         for _ in 0..size.runs.div_ceil(PASSES - 1) {
-            passes(devices, size.rows, passes_each, &mut least)?;
+            measure_passes(devices, size.rows, passes_each, &mut least)?;
         }
-        *cost = least.above("harness", "request") + least.above("harness of a pass", "response");
+        *cost =
+            least.above_harness("harness", "request") + least.above_harness("harness of a pass", "response");
     }
     let [few, many] = costs;
     rows.extend([
         Row::lower("xdp.auth_ns.1e4", few, "ns", None),
         Row::lower("xdp.auth_ns.1e7", many, "ns", None),
-        Row::lower("xdp.auth_ns.1e7_over_1e4", many / few, "ratio", Some(BAR)),
+        Row::lower(
+            "xdp.auth_ns.1e7_over_1e4",
+            many / few,
+            "ratio",
+            Some(TARGET_RATIO),
+        ),
         Row::fact("xdp.auth_waiting.1e7", (many - few) / many, "share"),
         trip,
     ]);
     Ok(())
 }
 
-fn passes(devices: u32, rows_each: u32, passes: u32, least: &mut Least) -> Result<(), BenchError> {
+fn measure_passes(devices: u32, rows_each: u32, passes: u32, least: &mut Minimums) -> Result<(), BenchError> {
     let mut order: Vec<u32> = (0..devices).collect();
     order.shuffle(&mut ChaCha8Rng::seed_from_u64(1));
-    let mut bench = Microbench::load(
+    let mut microbench = Microbench::load(
         &keys::config(devices, rows_each - 1),
         GATEWAY.mac.0,
         devices,
@@ -59,35 +65,45 @@ fn passes(devices: u32, rows_each: u32, passes: u32, least: &mut Least) -> Resul
     )?;
     for device in 0..devices {
         let rows = keys::rows(device, Mode::Pool, RowIndex(0), rows_each);
-        bench
+        microbench
             .store()
             .install(device_id(device), Mode::Pool, RowIndex(0), &rows, None)
             .map_err(DataPlaneError::from)?;
     }
     let requests: Vec<Vec<u8>> = order.iter().map(|device| keys::request_frame(*device)).collect();
-    bench.set_cases(requests.iter().map(Vec::as_slice));
-    least.note(
+    microbench.set_cases(requests.iter().map(Vec::as_slice));
+    least.record(
         "harness",
-        micro::best(&mut bench, Program::Harness, devices.max(PACKETS), passes.min(8))?,
+        micro::fastest_run(
+            &mut microbench,
+            Program::Harness,
+            devices.max(PACKETS),
+            passes.min(8),
+        )?,
     );
-    least.note(
+    least.record(
         "request",
-        micro::best(&mut bench, Program::Gateway, devices.max(PACKETS), passes.min(8))?,
+        micro::fastest_run(
+            &mut microbench,
+            Program::Gateway,
+            devices.max(PACKETS),
+            passes.min(8),
+        )?,
     );
-    // What begins and ends a run weighs more in a short one.
-    least.note(
+    // The fixed cost of a run has more weight in a short run.
+    least.record(
         "harness of a pass",
-        micro::best(&mut bench, Program::Harness, devices, passes)?,
+        micro::fastest_run(&mut microbench, Program::Harness, devices, passes)?,
     );
     for pass in 0..passes {
         let frames: Vec<Vec<u8>> = order
             .iter()
             .map(|device| keys::response_frame(*device, Mode::Pool, RowIndex(pass), false))
             .collect();
-        bench.set_cases(frames.iter().map(Vec::as_slice));
-        let ns = micro::best(&mut bench, Program::Gateway, devices, 1)?;
+        microbench.set_cases(frames.iter().map(Vec::as_slice));
+        let ns = micro::fastest_run(&mut microbench, Program::Gateway, devices, 1)?;
         if pass > 0 {
-            least.note("response", ns);
+            least.record("response", ns);
         }
     }
     Ok(())

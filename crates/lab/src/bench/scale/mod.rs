@@ -1,15 +1,15 @@
-//! `linewarden bench scale`: what a million devices cost one gateway.
+//! `linewarden bench scale`: the cost of a million devices in one gateway.
 //!
-//! | part | what is measured |
+//! | part | measurement |
 //! |---|---|
-//! | [`fleet`] | enrolment, leasing, a restart that loads everything, memory, and that every row is where it belongs |
-//! | [`memory`] | authentication of random devices among 10^7 rows against 10^4 |
+//! | [`fleet`] | enrollment, leasing, a restart that loads all devices, memory, and a check of every row |
+//! | [`memory`] | authentication of random devices with 10^7 rows, compared with 10^4 |
 //! | [`eviction`] | hit rates of the eviction policies in the gateway |
 //! | [`latency`] | revocations, refills, first authentications and floods over the lab's link |
-//! | [`figures`] | the pictures |
-//! | [`sealed`] | the sealed gate, packet after packet |
+//! | [`figures`] | the charts |
+//! | [`sealed`] | the sealed gate, per packet |
 //!
-//! Rows come from a seeded generator: what a PUF's model costs is not measured here.
+//! Rows come from a seeded generator: the cost of PUF models is not measured.
 
 pub mod eviction;
 pub mod figures;
@@ -20,7 +20,7 @@ pub mod sealed;
 
 use super::{BenchError, Report};
 
-/// How large a bench is.
+/// The size of the benchmark.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Size {
     /// Devices of the fleet.
@@ -31,24 +31,24 @@ pub struct Size {
     pub runs: u32,
     /// Devices of the larger of the two memories.
     pub random_devices: u32,
-    /// Devices of which a tenth has a place, for the eviction policies.
+    /// Devices for the eviction policies; a tenth of them fits into the gateway.
     pub eviction_devices: u32,
     /// Authentications for each policy and trace.
     pub eviction_accesses: u32,
     /// Devices that authenticate for the first time.
     pub first_devices: u32,
-    /// Devices in each mode whose authentications are compared while rows are leased.
+    /// Devices in each mode whose latencies are compared while rows are leased.
     pub refill_devices: u32,
     /// Authentications of each.
     pub refill_rounds: u32,
     /// Devices that are revoked.
     pub revocations: u32,
-    /// Honest devices in a flood: so many that are here, and so many newcomers for each kind of flood.
+    /// Legitimate devices under a flood: this number is installed, and as many are new for each kind of flood.
     pub flood_devices: u32,
 }
 
 impl Size {
-    /// What the figures in the documents are made with: 3 GB of disk, 4 GB of memory.
+    /// The size of the published figures: 3 GB of disk, 4 GB of memory.
     pub const FULL: Self = Self {
         devices: 1_000_000,
         rows: 100,
@@ -62,7 +62,7 @@ impl Size {
         revocations: 200,
         flood_devices: 200,
     };
-    /// A few seconds, to see that it works.
+    /// A test run of a few seconds.
     pub const QUICK: Self = Self {
         devices: 2_000,
         rows: 100,
@@ -78,10 +78,10 @@ impl Size {
     };
 }
 
-/// Memories for which the number of devices is told, GiB.
-const MEMORIES_GIB: [u32; 3] = [1, 4, 16];
+/// Memory sizes for which the number of devices is reported, GiB.
+const MEMORY_SIZES_GIB: [u32; 3] = [1, 4, 16];
 
-/// A part of the bench.
+/// A part of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// [`fleet`]
@@ -97,7 +97,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// All, in the order in which they are run.
+    /// All parts, in the order of execution.
     pub const ALL: [Self; 5] = [
         Self::Fleet,
         Self::Memory,
@@ -106,7 +106,7 @@ impl Part {
         Self::Latency,
     ];
 
-    /// Short and lower case.
+    /// Name of the part on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -119,7 +119,7 @@ impl Part {
     }
 }
 
-/// How far it is: what is done, and how much of how much where that is known.
+/// Progress callback: the current step, with completed and total items if known.
 pub type Progress<'a> = &'a mut dyn FnMut(&str, Option<(u64, u64)>);
 
 /// Runs these parts.

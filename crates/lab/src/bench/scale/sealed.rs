@@ -1,4 +1,4 @@
-//! The sealed gate, packet after packet.
+//! The cost of the sealed gate per packet.
 
 use linewarden_dataplane::xdp::sealed_bench::SealedBench;
 use linewarden_dataplane::{Config, Gate};
@@ -8,15 +8,15 @@ use crate::bench::{BenchError, Row, keys};
 
 /// Payloads, bytes.
 const PAYLOADS: [usize; 3] = [64, 512, 1300];
-/// The bar for the smallest, ns.
-const BAR_NS: f64 = 170.0;
-/// How often the programs are loaded anew; see `micro`.
+/// Target for the smallest payload, ns.
+const TARGET_NS: f64 = 170.0;
+/// How often the programs are loaded again; see `micro`.
 const LOADS: u32 = 10;
 
-/// Opening upwards, sealing downwards, and what a byte more costs.
+/// The cost of decryption upstream and encryption downstream, and the cost per additional byte.
 ///
 /// # Errors
-/// Those of the programs.
+/// A program could not be loaded or run.
 pub fn rows(size: &Size, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     let config = Config {
         gate: Gate::Sealed,
@@ -25,10 +25,10 @@ pub fn rows(size: &Size, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     let (mut up, mut down) = ([f64::MAX; PAYLOADS.len()], [f64::MAX; PAYLOADS.len()]);
     let mut harness = f64::MAX;
     for _ in 0..LOADS {
-        let bench = SealedBench::load(&config)?;
+        let sealed_bench = SealedBench::load(&config)?;
         let runs = size.runs.div_ceil(LOADS);
         for ((payload, up), down) in PAYLOADS.iter().zip(&mut up).zip(&mut down) {
-            let cost = bench.cost(*payload, 100_000, runs)?;
+            let cost = sealed_bench.cost(*payload, 100_000, runs)?;
             *up = up.min(cost.up);
             *down = down.min(cost.down);
             let [harness_up, _] = cost.harness;
@@ -37,8 +37,13 @@ pub fn rows(size: &Size, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     }
     rows.push(Row::fact("sealed.harness_ns", harness, "ns"));
     for ((payload, up), down) in PAYLOADS.iter().zip(up).zip(down) {
-        let bar = (*payload == 64).then_some(BAR_NS);
-        rows.push(Row::lower(format!("sealed.packet_ns.{payload}"), up, "ns", bar));
+        let target = (*payload == 64).then_some(TARGET_NS);
+        rows.push(Row::lower(
+            format!("sealed.packet_ns.{payload}"),
+            up,
+            "ns",
+            target,
+        ));
         rows.push(Row::lower(format!("sealed.down_ns.{payload}"), down, "ns", None));
     }
     let ([first, _, last], [least, _, most]) = (up, PAYLOADS);

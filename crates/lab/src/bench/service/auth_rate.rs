@@ -1,9 +1,9 @@
-//! The `xdp` data plane on its own CPU, saturated, while a controller and who asks it are at their limit on another; over the same
-//! while they do nothing.
+//! The saturated `xdp` data plane on its own CPU, while a controller and its clients saturate another CPU, compared with the same
+//! data plane while that CPU is idle.
 //!
-//! What counts is authentications per second of the data plane's own CPU time, as in [`crate::bench::rate`]: the generator's share does
-//! not. Two CPUs of one machine share more than a controller can help: what a program costs that only counts, and one that only copies
-//! memory, is measured beside it.
+//! The measure is authentications per second of the data plane's CPU time, as in [`crate::bench::rate`], without the generator's
+//! share. Two CPUs of one machine share resources independently of the controller: the effects of a program that only counts and of
+//! a program that only copies memory are measured for comparison.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -11,62 +11,67 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::client::full;
-use super::{Fleet, Office, Size, contradiction, pending, quantile, reads, runtime};
-use crate::bench::rate::{self, Saturated, Saturation};
+use super::client::full_body;
+use super::{Fleet, Size, TestController, invalid_measurement, pending, quantile, reads, runtime};
+use crate::bench::rate::{self, SaturatedRun, Saturation};
 use crate::bench::scale::Progress;
 use crate::bench::{BenchError, Report, Row, io};
 use crate::capability::{self, FOR_LOAD_GENERATOR};
 use crate::napi::pin_task;
 
-const BAR: f64 = 0.95;
+const TARGET_RATIO: f64 = 0.95;
 const RATIO: &str = "auth_rate.busy_over_idle";
-/// The CPU of the controller, of PostgreSQL's and of who asks; [`rate`] has the first.
+/// The CPU of the controller, PostgreSQL and the clients; [`rate`] uses the first CPU.
 const OTHER_CPU: usize = 1;
-/// What is copied over and over: more than a core has caches of its own.
+/// Bytes that are copied repeatedly: more than a core's private caches.
 const COPIED_BYTES: usize = 8 << 20;
-/// Windows of a slice: [`slice_of`].
+/// Windows of a slice: see [`measure_slice`].
 const WINDOWS: u32 = 7;
-/// Before each window, for the work on the other CPU to begin.
-const SETTLE: Duration = Duration::from_millis(150);
-/// For all work of a slice to begin and to end.
-const SLACK: Duration = Duration::from_secs(2);
+/// Wait before each window, until the work on the other CPU has started.
+const WARM_UP: Duration = Duration::from_millis(150);
+/// Time for all work of a slice to start and end.
+const MARGIN: Duration = Duration::from_secs(2);
 
 /// All rows of this part.
 pub(super) fn rows(
-    office: &Office,
+    controller: &TestController,
     fleet: &Fleet,
     size: &Size,
     progress: Progress<'_>,
     report: &mut Report,
 ) -> Result<(), BenchError> {
     if let Err(missing) = capability::require(FOR_LOAD_GENERATOR) {
-        report.pending.push(pending(RATIO, "ratio", Some(BAR), missing));
+        report
+            .pending
+            .push(pending(RATIO, "ratio", Some(TARGET_RATIO), missing));
         return Ok(());
     }
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
-        let why = "data plane and controller need a CPU each";
-        report.pending.push(pending(RATIO, "ratio", Some(BAR), why));
+        let reason = "data plane and controller need two CPUs";
+        report
+            .pending
+            .push(pending(RATIO, "ratio", Some(TARGET_RATIO), reason));
         return Ok(());
     }
-    pin_process(office.controller.id())?;
+    pin_process(controller.process.id())?;
     let length = Duration::from_millis(size.slice_ms);
     let mut ratios = Ratios::default();
     for slice in 0..size.slices {
         progress(
-            "data plane, idle and busy",
+            "data plane with idle and busy controller",
             Some((slice.into(), size.slices.into())),
         );
-        rate::xdp_while((length + SETTLE) * WINDOWS + SLACK, |run| {
-            slice_of(office, fleet, slice, length, run, &mut ratios)
+        rate::xdp_while((length + WARM_UP) * WINDOWS + MARGIN, |run| {
+            measure_slice(controller, fleet, slice, length, run, &mut ratios)
         })?;
     }
-    if ratios.questions == 0 {
-        return Err(contradiction("the controller was not asked anything"));
+    if ratios.reads == 0 {
+        return Err(invalid_measurement("the controller received no read request"));
     }
-    let median = |name: &str, of: &mut Vec<f64>, bar| Row::higher(name, quantile(of, 0.5), "ratio", bar);
+    let median =
+        |name: &str, of: &mut Vec<f64>, target| Row::higher(name, quantile(of, 0.5), "ratio", target);
     report.rows.extend([
-        median(RATIO, &mut ratios.busy, Some(BAR)),
+        median(RATIO, &mut ratios.busy, Some(TARGET_RATIO)),
         Row::fact(
             "auth_rate.busy_over_idle.p25",
             quantile(&mut ratios.busy, 0.25),
@@ -84,19 +89,19 @@ pub(super) fn rows(
     Ok(())
 }
 
-/// What the other CPU's work makes of the data plane, over the idle windows just before and just after it.
+/// Ratios of the data plane's rate under load on the other CPU to the rates in the idle windows before and after it.
 #[derive(Default)]
 struct Ratios {
     busy: Vec<f64>,
     wall: Vec<f64>,
     spinning: Vec<f64>,
     copying: Vec<f64>,
-    questions: u64,
+    reads: u64,
 }
 
-/// Seven windows of one data plane at work, every second of them idle: what drifts slowly falls on both sides of a ratio.
-fn slice_of(
-    office: &Office,
+/// Seven windows of one running data plane, every second one idle: slow drift affects both sides of a ratio.
+fn measure_slice(
+    controller: &TestController,
     fleet: &Fleet,
     slice: u32,
     length: Duration,
@@ -104,107 +109,116 @@ fn slice_of(
     ratios: &mut Ratios,
 ) -> Result<(), BenchError> {
     let window = |run: &mut Saturation<'_>| {
-        run.measure(SETTLE)?;
+        run.measure(WARM_UP)?;
         run.measure(length)
     };
     let before = window(run)?;
-    let (busy, asked) = loaded(office, fleet, slice, || window(run))?;
+    let (busy, read_count) = with_controller_load(controller, fleet, slice, || window(run))?;
     let between = window(run)?;
     let mut count = 0_u64;
     let spin = || count = std::hint::black_box(count.wrapping_mul(3).wrapping_add(1));
-    let spinning = beside(spin, || window(run))?;
+    let spinning = with_background_work(spin, || window(run))?;
     let later = window(run)?;
     let (from, mut to) = (vec![1_u8; COPIED_BYTES], vec![0; COPIED_BYTES]);
     let copy = || std::hint::black_box(&mut to).copy_from_slice(&from);
-    let copying = beside(copy, || window(run))?;
+    let copying = with_background_work(copy, || window(run))?;
     let after = window(run)?;
 
-    let over = |loaded: Saturated, idle: [Saturated; 2], of: fn(Saturated) -> f64| {
+    let over = |loaded: SaturatedRun, idle: [SaturatedRun; 2], of: fn(SaturatedRun) -> f64| {
         let [before, after] = idle.map(of);
         of(loaded) / f64::midpoint(before, after)
     };
-    let of_cpu = Saturated::per_verifier_second;
+    let of_cpu = SaturatedRun::per_verifier_second;
     ratios.busy.push(over(busy, [before, between], of_cpu));
     ratios
         .wall
-        .push(over(busy, [before, between], Saturated::per_second));
+        .push(over(busy, [before, between], SaturatedRun::per_second));
     ratios.spinning.push(over(spinning, [between, later], of_cpu));
     ratios.copying.push(over(copying, [later, after], of_cpu));
-    ratios.questions += asked;
+    ratios.reads += read_count;
     Ok(())
 }
 
-/// Runs something on the first CPU while the controller answers and stores as much as it can on the other; how many questions it answered.
-fn loaded<T>(
-    office: &Office,
+/// Runs `work` on the first CPU while the controller is saturated with reads and writes on the other; returns the number of reads.
+fn with_controller_load<T>(
+    controller: &TestController,
     fleet: &Fleet,
     slice: u32,
-    what: impl FnOnce() -> Result<T, BenchError>,
+    work: impl FnOnce() -> Result<T, BenchError>,
 ) -> Result<(T, u64), BenchError> {
     let stop = Arc::new(AtomicBool::new(false));
     std::thread::scope(|scope| {
         let until = Arc::clone(&stop);
-        let asking = scope.spawn(move || {
-            pin_task(0, OTHER_CPU).map_err(io("pinning a thread"))?;
+        let clients = scope.spawn(move || {
+            pin_task(0, OTHER_CPU).map_err(io("pin a thread"))?;
             let seed = u64::from(slice) + 100;
             runtime()?.block_on(async {
-                let changes = change(office, fleet, &until);
-                let (asked, changed) = tokio::join!(reads::load(office, fleet, seed, &until), changes);
+                let changes = quarantine_and_release(controller, fleet, &until);
+                let (read_count, changed) =
+                    tokio::join!(reads::run_load(controller, fleet, seed, &until), changes);
                 changed?;
-                asked
+                read_count
             })
         });
-        let done = what();
+        let done = work();
         stop.store(true, Relaxed);
-        let asked = asking.join().map_err(|_| contradiction("a thread panicked"))??;
-        Ok((done?, asked))
+        let read_count = clients
+            .join()
+            .map_err(|_| invalid_measurement("a load thread panicked"))??;
+        Ok((done?, read_count))
     })
 }
 
-/// Quarantines a device and lets it out again, over and over: each is three transactions on the disk.
-async fn change(office: &Office, fleet: &Fleet, stop: &AtomicBool) -> Result<(), BenchError> {
-    let mut client = office.client(3);
+/// Quarantines and releases a device repeatedly: each change is three transactions on the disk.
+async fn quarantine_and_release(
+    controller: &TestController,
+    fleet: &Fleet,
+    stop: &AtomicBool,
+) -> Result<(), BenchError> {
+    let mut client = controller.client(3);
     let id = fleet.id(fleet.count / 2);
     while !stop.load(Relaxed) {
-        for what in ["quarantine", "release"] {
-            let body = full(json!({"reason": "bench"}).to_string());
-            client.post(&format!("/api/v1/devices/{id}/{what}"), body).await?;
+        for action in ["quarantine", "release"] {
+            let body = full_body(json!({"reason": "bench"}).to_string());
+            client
+                .post(&format!("/api/v1/devices/{id}/{action}"), body)
+                .await?;
         }
     }
     Ok(())
 }
 
-/// Runs something on the first CPU while a thread does the same thing over and over on the other.
-fn beside<T>(
+/// Runs `work` on the first CPU while a thread repeats `step` on the other.
+fn with_background_work<T>(
     mut step: impl FnMut() + Send,
-    what: impl FnOnce() -> Result<T, BenchError>,
+    work: impl FnOnce() -> Result<T, BenchError>,
 ) -> Result<T, BenchError> {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let stop = &stop;
         let stepping = scope.spawn(move || {
-            pin_task(0, OTHER_CPU).map_err(io("pinning a thread"))?;
+            pin_task(0, OTHER_CPU).map_err(io("pin a thread"))?;
             while !stop.load(Relaxed) {
                 step();
             }
             Ok::<_, BenchError>(())
         });
-        let done = what();
+        let done = work();
         stop.store(true, Relaxed);
         stepping
             .join()
-            .map_err(|_| contradiction("a thread panicked"))??;
+            .map_err(|_| invalid_measurement("a load thread panicked"))??;
         done
     })
 }
 
-/// All threads of a process, and those that it starts from now on.
+/// Pins all threads of a process; new threads inherit the CPU.
 fn pin_process(id: u32) -> Result<(), BenchError> {
-    let tasks = std::fs::read_dir(format!("/proc/{id}/task")).map_err(io("listing threads"))?;
+    let tasks = std::fs::read_dir(format!("/proc/{id}/task")).map_err(io("list threads"))?;
     for task in tasks.flatten() {
         let task = task.file_name().to_str().and_then(|task| task.parse().ok());
         if let Some(task) = task {
-            pin_task(task, OTHER_CPU).map_err(io("pinning a thread"))?;
+            pin_task(task, OTHER_CPU).map_err(io("pin a thread"))?;
         }
     }
     Ok(())

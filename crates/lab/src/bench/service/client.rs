@@ -1,4 +1,4 @@
-//! A client of the API that keeps its connection: HTTP/1.1 over TLS.
+//! An API client with a persistent connection: HTTP/1.1 over TLS.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -17,15 +17,15 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::contradiction;
+use super::invalid_measurement;
 use crate::bench::BenchError;
 
-/// What the controller's certificate is for.
-pub(super) const NAME: &str = "ctl.example";
+/// Server name of the controller's certificate.
+pub(super) const SERVER_NAME: &str = "ctl.example";
 
 pub(super) type Body = BoxBody<Bytes, Infallible>;
 
-pub(super) fn full(body: impl Into<Bytes>) -> Body {
+pub(super) fn full_body(body: impl Into<Bytes>) -> Body {
     Full::new(body.into()).boxed()
 }
 
@@ -37,16 +37,16 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    /// By its CA, PEM.
+    /// A connector that trusts this CA (PEM).
     pub(super) fn new(address: SocketAddr, ca: &[u8]) -> Result<Self, BenchError> {
         let mut roots = RootCertStore::empty();
         roots
-            .add(CertificateDer::from_pem_slice(ca).map_err(contradiction)?)
-            .map_err(contradiction)?;
+            .add(CertificateDer::from_pem_slice(ca).map_err(invalid_measurement)?)
+            .map_err(invalid_measurement)?;
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .map_err(contradiction)?
+            .map_err(invalid_measurement)?
             .with_root_certificates(roots)
             .with_no_client_auth();
         Ok(Self {
@@ -56,18 +56,26 @@ impl Connector {
     }
 
     async fn connect(&self) -> Result<SendRequest<Body>, BenchError> {
-        let stream = TcpStream::connect(self.address).await.map_err(contradiction)?;
-        stream.set_nodelay(true).map_err(contradiction)?;
-        let name = ServerName::try_from(NAME).map_err(contradiction)?;
-        let stream = self.tls.connect(name, stream).await.map_err(contradiction)?;
-        let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(contradiction)?;
-        // It ends with its last sender; what breaks it is told by the question that it breaks.
+        let stream = TcpStream::connect(self.address)
+            .await
+            .map_err(invalid_measurement)?;
+        stream.set_nodelay(true).map_err(invalid_measurement)?;
+        let name = ServerName::try_from(SERVER_NAME).map_err(invalid_measurement)?;
+        let stream = self
+            .tls
+            .connect(name, stream)
+            .await
+            .map_err(invalid_measurement)?;
+        let (sender, connection) = handshake(TokioIo::new(stream))
+            .await
+            .map_err(invalid_measurement)?;
+        // The connection ends with its last sender; its errors are returned by the requests.
         tokio::spawn(connection);
         Ok(sender)
     }
 }
 
-/// Somebody with a token.
+/// An API client with a token.
 pub(super) struct Client {
     connector: Connector,
     token: Arc<str>,
@@ -83,13 +91,13 @@ impl Client {
         }
     }
 
-    /// The whole answer to a question.
+    /// Sends a GET request and returns the response body.
     pub(super) async fn get(&mut self, path: &str) -> Result<Bytes, BenchError> {
-        let answer = self.send(Method::GET, path, &[], full("")).await?;
-        whole(answer).await
+        let response = self.send(Method::GET, path, &[], full_body("")).await?;
+        read_body(response).await
     }
 
-    /// The whole answer to a write, under a key of its own.
+    /// Sends a POST request with a new idempotency key and returns the response body.
     pub(super) async fn post(&mut self, path: &str, body: Body) -> Result<Bytes, BenchError> {
         static WRITES: AtomicU64 = AtomicU64::new(0);
         let key = format!("bench-{}", WRITES.fetch_add(1, Relaxed));
@@ -98,11 +106,11 @@ impl Client {
             ("content-type", "application/json"),
             ("x-reason", "bench"),
         ];
-        let answer = self.send(Method::POST, path, &headers, body).await?;
-        whole(answer).await
+        let response = self.send(Method::POST, path, &headers, body).await?;
+        read_body(response).await
     }
 
-    /// An answer that has begun.
+    /// Sends a request and returns the response before its body is read.
     pub(super) async fn send(
         &mut self,
         method: Method,
@@ -114,30 +122,39 @@ impl Client {
             Some(connection) => connection,
             None => self.connection.insert(self.connector.connect().await?),
         };
-        connection.ready().await.map_err(contradiction)?;
+        connection.ready().await.map_err(invalid_measurement)?;
         let mut request = Request::builder()
             .method(method)
             .uri(path)
-            .header(header::HOST, NAME)
+            .header(header::HOST, SERVER_NAME)
             .header(header::AUTHORIZATION, format!("Bearer {}", self.token));
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let request = request.body(body).map_err(contradiction)?;
-        let answer = connection.send_request(request).await.map_err(contradiction)?;
-        match answer.status().is_success() {
-            true => Ok(answer),
+        let request = request.body(body).map_err(invalid_measurement)?;
+        let response = connection
+            .send_request(request)
+            .await
+            .map_err(invalid_measurement)?;
+        match response.status().is_success() {
+            true => Ok(response),
             false => {
-                let (status, said) = (answer.status(), answer.into_body().collect().await);
-                let said = said.map_or_else(|_| Bytes::new(), http_body_util::Collected::to_bytes);
-                let said = String::from_utf8_lossy(&said);
-                Err(contradiction(format_args!("{path}: {status} {said}")))
+                let (status, body) = (response.status(), response.into_body().collect().await);
+                let body = body.map_or_else(|_| Bytes::new(), http_body_util::Collected::to_bytes);
+                let text = String::from_utf8_lossy(&body);
+                Err(invalid_measurement(format_args!(
+                    "request {path} failed: {status} {text}"
+                )))
             }
         }
     }
 }
 
-async fn whole(answer: Response<Incoming>) -> Result<Bytes, BenchError> {
-    let body = answer.into_body().collect().await.map_err(contradiction)?;
+async fn read_body(response: Response<Incoming>) -> Result<Bytes, BenchError> {
+    let body = response
+        .into_body()
+        .collect()
+        .await
+        .map_err(invalid_measurement)?;
     Ok(body.to_bytes())
 }

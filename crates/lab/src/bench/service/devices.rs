@@ -1,6 +1,6 @@
-//! The fleet: devices of four rows, every tenth with a key instead, as the demonstration's; named as a fleet's are.
+//! The fleet: devices with four rows, every tenth with a key, as in the demonstration, with names as in a plant.
 //!
-//! Ids are sparse and come in no order, as those of devices do that are enrolled as they are made.
+//! Ids are sparse and unordered, as those of devices that are enrolled during production.
 
 use std::fmt::Write as _;
 
@@ -12,10 +12,10 @@ use crate::fleet::device_id;
 
 /// Rows of a device.
 pub(super) const ROWS: u32 = 4;
-/// Bytes of a body that are handed over at once.
-const PIECE: usize = 64 << 10;
+/// Bytes of one chunk of a request body.
+const CHUNK_BYTES: usize = 64 << 10;
 
-/// Devices, by their numbers.
+/// A set of devices, addressed by number.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fleet {
     pub(super) count: u32,
@@ -32,8 +32,8 @@ impl Fleet {
         }
     }
 
-    /// Further devices, of so many rows.
-    pub(super) fn beside(&self, count: u32, rows: u32) -> Self {
+    /// Further devices with `rows` rows each.
+    pub(super) fn additional(&self, count: u32, rows: u32) -> Self {
         Self {
             count,
             first: self.first + self.count,
@@ -58,23 +58,23 @@ impl Fleet {
         format!("plant-{:02}/{kind}-{number:07}", number % 61)
     }
 
-    /// What import takes: a line for each device, in pieces.
-    pub(super) fn lines(&self) -> Vec<Bytes> {
-        let mut pieces = Vec::new();
-        let mut text = String::with_capacity(PIECE + 8192);
+    /// The body of an import, one line per device, in chunks.
+    pub(super) fn import_chunks(&self) -> Vec<Bytes> {
+        let mut chunks = Vec::new();
+        let mut text = String::with_capacity(CHUNK_BYTES + 8192);
         for number in 0..self.count {
-            self.line(number, &mut text);
-            if text.len() >= PIECE {
-                pieces.push(std::mem::replace(&mut text, String::with_capacity(PIECE + 8192)).into());
+            self.write_import_line(number, &mut text);
+            if text.len() >= CHUNK_BYTES {
+                chunks.push(std::mem::replace(&mut text, String::with_capacity(CHUNK_BYTES + 8192)).into());
             }
         }
-        pieces.push(text.into());
-        pieces
+        chunks.push(text.into());
+        chunks
     }
 
-    fn line(&self, number: u32, out: &mut String) {
+    fn write_import_line(&self, number: u32, out: &mut String) {
         let (id, name) = (self.id(number), Self::name(number));
-        // Writing into a String does not fail.
+        // Writing to a String cannot fail.
         let _ = write!(
             out,
             "{{\"id\":\"{id}\",\"name\":\"{name}\",\"puf_profile\":\"bench\",\"credentials\":"
@@ -94,7 +94,7 @@ impl Fleet {
     }
 }
 
-/// A device's key; made from its id, so that nobody has to remember a million of them.
+/// A device's key, computed from its id, so that a million keys need not be stored.
 pub(super) fn row_key(device: DeviceId, idx: u32) -> RowKey {
     let mut key = [0x5a; 16];
     for (place, byte) in key

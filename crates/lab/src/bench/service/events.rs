@@ -1,5 +1,5 @@
-//! From a change that somebody asks for to the line at a client that listens to events; and how fast a client that comes late is told
-//! what it has missed.
+//! Time from a change request to its event at a client of the event stream, and the rate at which a late client receives past
+//! events.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -10,37 +10,40 @@ use hyper::body::{Bytes, Incoming};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use super::client::full;
-use super::{Client, Fleet, Office, Size, contradiction, quantile, runtime};
+use super::client::full_body;
+use super::{Client, Fleet, Size, TestController, invalid_measurement, quantile, runtime};
 use crate::bench::scale::Progress;
 use crate::bench::{BenchError, Row};
 
-/// Who changes something at once.
+/// Concurrent clients that make changes.
 const WRITERS: u32 = 8;
-/// What has not come by then is lost.
-const PATIENCE: Duration = Duration::from_secs(300);
+/// Timeout after which an event counts as lost.
+const EVENT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Lines of an event stream.
-struct Listener {
+/// A client's event stream.
+struct EventStream {
     body: Incoming,
     text: Vec<u8>,
 }
 
-impl Listener {
+impl EventStream {
     async fn start(client: &mut Client, path: &str, last: &str) -> Result<Self, BenchError> {
         let headers = [("last-event-id", last)];
-        let answer = client.send(Method::GET, path, &headers, full("")).await?;
+        let response = client.send(Method::GET, path, &headers, full_body("")).await?;
         Ok(Self {
-            body: answer.into_body(),
+            body: response.into_body(),
             text: Vec::new(),
         })
     }
 
-    /// What the next events say that are complete; none for what only says that the stream lives.
+    /// The data of the next complete events; empty for keep-alive lines.
     async fn next(&mut self) -> Result<Vec<Value>, BenchError> {
         let frame = self.body.frame().await;
-        let frame = frame.ok_or_else(|| contradiction("the event stream ended"))?;
-        let data: Bytes = frame.map_err(contradiction)?.into_data().unwrap_or_default();
+        let frame = frame.ok_or_else(|| invalid_measurement("the event stream ended"))?;
+        let data: Bytes = frame
+            .map_err(invalid_measurement)?
+            .into_data()
+            .unwrap_or_default();
         self.text.extend_from_slice(&data);
         let Some(end) = self.text.iter().rposition(|byte| *byte == b'\n') else {
             return Ok(Vec::new());
@@ -48,44 +51,48 @@ impl Listener {
         let rest = self.text.split_off(end + 1);
         let complete = std::mem::replace(&mut self.text, rest);
         let lines = complete.split(|byte| *byte == b'\n');
-        let said = lines.filter_map(|line| line.strip_prefix(b"data: "));
-        said.map(|said| serde_json::from_slice(said).map_err(contradiction))
+        let data_lines = lines.filter_map(|line| line.strip_prefix(b"data: "));
+        data_lines
+            .map(|data| serde_json::from_slice(data).map_err(invalid_measurement))
             .collect()
     }
 }
 
-/// The number of the newest entry of the journal.
-async fn newest(client: &mut Client) -> Result<u64, BenchError> {
+/// The id of the newest event in the history.
+async fn newest_event_id(client: &mut Client) -> Result<u64, BenchError> {
     let history = client.get("/api/v1/events/history?limit=1").await?;
-    let history: Value = serde_json::from_slice(&history).map_err(contradiction)?;
+    let history: Value = serde_json::from_slice(&history).map_err(invalid_measurement)?;
     let number = history.pointer("/items/0/id").and_then(serde_json::Value::as_u64);
-    number.ok_or_else(|| contradiction("the journal is empty"))
+    number.ok_or_else(|| invalid_measurement("the event history is empty"))
 }
 
-async fn in_time<T>(what: impl Future<Output = Result<T, BenchError>>) -> Result<T, BenchError> {
-    let done = tokio::time::timeout(PATIENCE, what).await;
-    done.map_err(|_| contradiction("not all events came in time"))?
+async fn with_timeout<T>(work: impl Future<Output = Result<T, BenchError>>) -> Result<T, BenchError> {
+    let done = tokio::time::timeout(EVENT_TIMEOUT, work).await;
+    done.map_err(|_| invalid_measurement("not all events arrived within 300 s"))?
 }
 
-/// When a change was asked for, and when that was answered.
-type Asked = (String, Instant, Instant);
+/// A device with the times of the change request and of its response.
+type ChangeTimes = (String, Instant, Instant);
 
-async fn change(mut client: Client, devices: Vec<String>) -> Result<Vec<Asked>, BenchError> {
-    let mut asked = Vec::with_capacity(devices.len());
+async fn quarantine_devices(
+    mut client: Client,
+    devices: Vec<String>,
+) -> Result<Vec<ChangeTimes>, BenchError> {
+    let mut changes_made = Vec::with_capacity(devices.len());
     for device in devices {
         let began = Instant::now();
-        let body = full(json!({"reason": "bench"}).to_string());
+        let body = full_body(json!({"reason": "bench"}).to_string());
         client
             .post(&format!("/api/v1/devices/{device}/quarantine"), body)
             .await?;
-        asked.push((device, began, Instant::now()));
+        changes_made.push((device, began, Instant::now()));
     }
-    Ok(asked)
+    Ok(changes_made)
 }
 
 /// All rows of this part.
 pub(super) fn rows(
-    office: &Office,
+    controller: &TestController,
     fleet: &Fleet,
     size: &Size,
     progress: Progress<'_>,
@@ -94,61 +101,80 @@ pub(super) fn rows(
     progress("changes and events", None);
     runtime()?.block_on(async {
         let changes = size.changes.min(fleet.count / 2);
-        // The first devices of the fleet are another part's.
+        // The first devices of the fleet are used by another part.
         let device = |number: u32| fleet.id(fleet.count - 1 - number).to_string();
-        let mut client = office.client(0);
-        // Behind what has happened, so that nothing falls in between.
-        let from = newest(&mut client).await?.to_string();
-        let mut listener = Listener::start(&mut client, "/api/v1/events?kinds=quarantined", &from).await?;
+        let mut client = controller.client(0);
+        // Starts after the newest event, so that no event is missed.
+        let from = newest_event_id(&mut client).await?.to_string();
+        let mut listener = EventStream::start(&mut client, "/api/v1/events?kinds=quarantined", &from).await?;
         let mut writers = JoinSet::new();
         for writer in 0..WRITERS {
             let devices = (0..changes)
                 .filter(|number| number % WRITERS == writer)
                 .map(device);
-            writers.spawn(change(office.client(writer as usize), devices.collect()));
+            writers.spawn(quarantine_devices(
+                controller.client(writer as usize),
+                devices.collect(),
+            ));
         }
-        let came = in_time(async {
-            let mut came: HashMap<String, Instant> = HashMap::new();
-            while came.len() < changes as usize {
-                let told = listener.next().await?;
+        let arrivals = with_timeout(async {
+            let mut arrivals: HashMap<String, Instant> = HashMap::new();
+            while arrivals.len() < changes as usize {
+                let events = listener.next().await?;
                 let now = Instant::now();
-                let devices = told.iter().filter_map(|event| event["device"].as_str());
-                came.extend(devices.map(|device| (device.to_owned(), now)));
+                let devices = events.iter().filter_map(|event| event["device"].as_str());
+                arrivals.extend(devices.map(|device| (device.to_owned(), now)));
             }
-            Ok(came)
+            Ok(arrivals)
         })
         .await?;
-        let mut asked = Vec::new();
+        let mut changes_made = Vec::new();
         while let Some(ended) = writers.join_next().await {
-            asked.extend(ended.map_err(contradiction)??);
+            changes_made.extend(ended.map_err(invalid_measurement)??);
         }
-        live(&asked, &came, rows)?;
-        replay(office, rows).await
+        live_rows(&changes_made, &arrivals, rows)?;
+        replay_rows(controller, rows).await
     })
 }
 
-fn live(asked: &[Asked], came: &HashMap<String, Instant>, rows: &mut Vec<Row>) -> Result<(), BenchError> {
-    let first = asked.iter().map(|(_, began, _)| *began).min();
-    let last = came.values().max();
+fn live_rows(
+    changes_made: &[ChangeTimes],
+    arrivals: &HashMap<String, Instant>,
+    rows: &mut Vec<Row>,
+) -> Result<(), BenchError> {
+    let first = changes_made.iter().map(|(_, began, _)| *began).min();
+    let last = arrivals.values().max();
     let (Some(first), Some(last)) = (first, last) else {
-        return Err(contradiction("no change, no event"));
+        return Err(invalid_measurement("no change or no event was measured"));
     };
-    let (mut told_ms, mut answered_ms) = (Vec::new(), Vec::new());
-    for (device, began, answered) in asked {
-        let Some(at) = came.get(device) else {
-            return Err(contradiction(format_args!("no event about {device}")));
+    let (mut delivery_ms, mut response_ms) = (Vec::new(), Vec::new());
+    for (device, began, responded) in changes_made {
+        let Some(at) = arrivals.get(device) else {
+            return Err(invalid_measurement(format_args!(
+                "no event for the change of device {device}"
+            )));
         };
-        told_ms.push(at.duration_since(*began).as_secs_f64() * 1e3);
-        answered_ms.push(answered.duration_since(*began).as_secs_f64() * 1e3);
+        delivery_ms.push(at.duration_since(*began).as_secs_f64() * 1e3);
+        response_ms.push(responded.duration_since(*began).as_secs_f64() * 1e3);
     }
-    let per_s = asked.len() as f64 / last.duration_since(first).as_secs_f64();
+    let per_s = changes_made.len() as f64 / last.duration_since(first).as_secs_f64();
     rows.extend([
         Row::higher("events.per_s", per_s, "1/s", None),
-        Row::lower("events.told_ms.p50", quantile(&mut told_ms, 0.5), "ms", None),
-        Row::lower("events.told_ms.p99", quantile(&mut told_ms, 0.99), "ms", None),
         Row::lower(
-            "events.answered_ms.p50",
-            quantile(&mut answered_ms, 0.5),
+            "events.delivery_ms.p50",
+            quantile(&mut delivery_ms, 0.5),
+            "ms",
+            None,
+        ),
+        Row::lower(
+            "events.delivery_ms.p99",
+            quantile(&mut delivery_ms, 0.99),
+            "ms",
+            None,
+        ),
+        Row::lower(
+            "events.response_ms.p50",
+            quantile(&mut response_ms, 0.5),
             "ms",
             None,
         ),
@@ -156,13 +182,13 @@ fn live(asked: &[Asked], came: &HashMap<String, Instant>, rows: &mut Vec<Row>) -
     Ok(())
 }
 
-/// Everything from the first entry of the journal on.
-async fn replay(office: &Office, rows: &mut Vec<Row>) -> Result<(), BenchError> {
-    let mut client = office.client(1);
-    let newest = newest(&mut client).await?;
+/// Replays all events from the beginning of the history.
+async fn replay_rows(controller: &TestController, rows: &mut Vec<Row>) -> Result<(), BenchError> {
+    let mut client = controller.client(1);
+    let newest = newest_event_id(&mut client).await?;
     let began = Instant::now();
-    let mut listener = Listener::start(&mut client, "/api/v1/events", "0").await?;
-    let events = in_time(async {
+    let mut listener = EventStream::start(&mut client, "/api/v1/events", "0").await?;
+    let events = with_timeout(async {
         let (mut events, mut seen) = (0_u64, 0);
         while seen < newest {
             for event in listener.next().await? {

@@ -1,4 +1,4 @@
-//! What the other figures cannot be better than: of the same machine, the same disk, the same clients.
+//! Lower bounds of the other measurements on the same machine, disk and clients.
 
 use std::fs::File;
 use std::io::{Seek as _, SeekFrom, Write as _};
@@ -11,25 +11,30 @@ use linewarden_registry::{BulkOptions, Credentials, DeviceRecord, MasterKey, Poo
 use tokio::task::JoinSet;
 
 use super::devices::{ROWS, row_key};
-use super::{Fleet, Office, Size, contradiction, quantile, runtime};
+use super::{Fleet, Size, TestController, invalid_measurement, quantile, runtime};
 use crate::bench::{BenchError, Row, io};
 
-/// Writes that are put on the disk.
-const SYNCS: u32 = 200;
+/// Number of synchronous writes.
+const SYNC_COUNT: u32 = 200;
 /// A page of the registry.
 const PAGE_BYTES: usize = 16_384;
 
-/// All rows of this part.
+/// Adds the rows of this part.
 pub(super) fn rows(
-    office: &Office,
+    controller: &TestController,
     fleet: &Fleet,
     size: &Size,
     rows: &mut Vec<Row>,
 ) -> Result<(), BenchError> {
-    rows.push(Row::lower("floor.fsync_ms.p50", fsync_ms(office)?, "ms", None));
-    let per_s = answers_per_s(office, Duration::from_millis(size.read_ms / 4))?;
-    rows.push(Row::higher("floor.answers_per_s", per_s, "1/s", None));
-    let (memory, file, lookup_us) = registry(office, fleet.count.min(100_000))?;
+    rows.push(Row::lower(
+        "floor.fsync_ms.p50",
+        fsync_ms(controller)?,
+        "ms",
+        None,
+    ));
+    let per_s = responses_per_s(controller, Duration::from_millis(size.read_ms / 4))?;
+    rows.push(Row::higher("floor.responses_per_s", per_s, "1/s", None));
+    let (memory, file, lookup_us) = registry(controller, fleet.count.min(100_000))?;
     rows.extend([
         Row::higher("floor.enrolled_per_s.memory", memory, "1/s", None),
         Row::higher("floor.enrolled_per_s.file", file, "1/s", None),
@@ -38,13 +43,13 @@ pub(super) fn rows(
     Ok(())
 }
 
-/// One page, on the disk that the registry is on.
-fn fsync_ms(office: &Office) -> Result<f64, BenchError> {
-    let path = office.program.directory.join("floor");
+/// Median time of a synchronous write of one page on the registry's disk, ms.
+fn fsync_ms(controller: &TestController) -> Result<f64, BenchError> {
+    let path = controller.program.directory.join("floor");
     let synced = || {
         let mut file = File::create(&path)?;
         let mut took_ms = Vec::new();
-        for _ in 0..SYNCS {
+        for _ in 0..SYNC_COUNT {
             file.seek(SeekFrom::Start(0))?;
             file.write_all(&[0x5a; PAGE_BYTES])?;
             let began = Instant::now();
@@ -53,62 +58,62 @@ fn fsync_ms(office: &Office) -> Result<f64, BenchError> {
         }
         Ok(took_ms)
     };
-    let mut took_ms = synced().map_err(io("writing to the disk"))?;
+    let mut took_ms = synced().map_err(io("write to the disk"))?;
     Ok(quantile(&mut took_ms, 0.5))
 }
 
-/// Answers over TLS that say nothing: what the connection, HTTP and the clients cost.
-fn answers_per_s(office: &Office, length: Duration) -> Result<f64, BenchError> {
+/// Rate of health-check responses over TLS: the cost of connections, HTTP and clients.
+fn responses_per_s(controller: &TestController, length: Duration) -> Result<f64, BenchError> {
     runtime()?.block_on(async {
         let stop = Arc::new(AtomicBool::new(false));
         let mut tasks = JoinSet::new();
         for number in 0..super::reads::CLIENTS {
-            let (mut client, stop) = (office.client(number), Arc::clone(&stop));
+            let (mut client, stop) = (controller.client(number), Arc::clone(&stop));
             tasks.spawn(async move {
-                let mut answers = 0_u64;
+                let mut responses = 0_u64;
                 while !stop.load(Relaxed) {
                     client.get("/healthz").await?;
-                    answers += 1;
+                    responses += 1;
                 }
-                Ok::<_, BenchError>(answers)
+                Ok::<_, BenchError>(responses)
             });
         }
         let began = Instant::now();
         tokio::time::sleep(length).await;
         stop.store(true, Relaxed);
-        let mut answers = 0;
+        let mut responses = 0;
         while let Some(ended) = tasks.join_next().await {
-            answers += ended.map_err(contradiction)??;
+            responses += ended.map_err(invalid_measurement)??;
         }
-        Ok(answers as f64 / began.elapsed().as_secs_f64())
+        Ok(responses as f64 / began.elapsed().as_secs_f64())
     })
 }
 
-/// Enrolment into memory (sealing, codes, statements) and into a file (the disk as well), devices a second; and one look-up, µs.
-fn registry(office: &Office, count: u32) -> Result<(f64, f64, f64), BenchError> {
+/// Enrollment rates into memory (encryption, codes, statements) and into a file, devices/s, and the time of one lookup, µs.
+fn registry(controller: &TestController, count: u32) -> Result<(f64, f64, f64), BenchError> {
     let key = MasterKey::from_bytes([0x42; 32]);
     let fleet = Fleet::new(count);
-    let path = office.program.directory.join("floor.registry");
+    let path = controller.program.directory.join("floor.registry");
     runtime()?.block_on(async {
-        let memory = enrol(&Registry::in_memory(&key).await?, &fleet).await?;
+        let memory = enroll(&Registry::in_memory(&key).await?, &fleet).await?;
         let registry = Registry::create(&path, &key).await?;
-        let file = enrol(&registry, &fleet).await?;
-        let looks = count.min(10_000);
+        let file = enroll(&registry, &fleet).await?;
+        let lookups = count.min(10_000);
         let began = Instant::now();
-        for number in 0..looks {
+        for number in 0..lookups {
             registry.get(fleet.id(number)).await?;
         }
-        let lookup_us = began.elapsed().as_secs_f64() * 1e6 / f64::from(looks);
+        let lookup_us = began.elapsed().as_secs_f64() * 1e6 / f64::from(lookups);
         registry.close().await;
         Ok((memory, file, lookup_us))
     })
 }
 
-async fn enrol(registry: &Registry, fleet: &Fleet) -> Result<f64, BenchError> {
+async fn enroll(registry: &Registry, fleet: &Fleet) -> Result<f64, BenchError> {
     let records: Vec<DeviceRecord> = (0..fleet.count).map(|number| record(fleet, number)).collect();
     let began = Instant::now();
     registry
-        .enrol_bulk(records, BulkOptions::default(), |_| {})
+        .enroll_bulk(records, BulkOptions::default(), |_| {})
         .await?;
     Ok(f64::from(fleet.count) / began.elapsed().as_secs_f64())
 }

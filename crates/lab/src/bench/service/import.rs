@@ -1,41 +1,45 @@
-//! Enrolment of a fleet through the API, from the first byte of the body to the answer: TLS, JSON, sealing, and every transaction on
-//! the disk.
+//! Enrollment of a fleet through the API, from the first byte of the body to the response: TLS, JSON, encryption, and all
+//! transactions on the disk.
 
 use std::time::{Duration, Instant};
 
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::{Bytes, Frame};
 
-use super::{Client, Database, Fleet, Office, Size, contradiction, pending, runtime};
+use super::{Client, Database, Fleet, Size, TestController, invalid_measurement, pending, runtime};
 use crate::bench::scale::Progress;
 use crate::bench::{BenchError, Report, Row};
 
-/// The bar.
-const DEVICES_PER_S: f64 = 20_000.0;
+/// Target rate.
+const TARGET_DEVICES_PER_S: f64 = 20_000.0;
 /// Rows of the larger devices.
 pub(super) const LARGE_ROWS: u32 = 100;
-const RATE: &str = "import.devices_per_s";
-const RATIO: &str = "postgres_over_sqlite.import";
+const RATE_ROW: &str = "import.devices_per_s";
+const RATIO_ROW: &str = "postgres_over_sqlite.import";
 
-/// Imports them, and returns how long that took. What is sent was made before.
-pub(super) fn fleet(office: &Office, fleet: &Fleet, progress: Progress<'_>) -> Result<Duration, BenchError> {
-    let lines = fleet.lines();
+/// Imports the devices and returns the elapsed time, without creating the body.
+pub(super) fn fleet(
+    controller: &TestController,
+    fleet: &Fleet,
+    progress: Progress<'_>,
+) -> Result<Duration, BenchError> {
+    let lines = fleet.import_chunks();
     progress("importing", Some((0, fleet.count.into())));
     runtime()?.block_on(async {
-        let mut client = office.client(0);
+        let mut client = controller.client(0);
         let began = Instant::now();
         let all = lines.len() as u64;
         let (sent, mut at) = tokio::sync::mpsc::unbounded_channel();
-        let pieces = lines.into_iter().enumerate().map(move |(number, piece)| {
-            // Nobody looks any more.
+        let chunks = lines.into_iter().enumerate().map(move |(number, chunk)| {
+            // The progress receiver may be gone.
             let _ = sent.send(number as u64);
-            Ok(Frame::data(piece))
+            Ok(Frame::data(chunk))
         });
-        let body = StreamBody::new(tokio_stream::iter(pieces)).boxed();
-        let mut asked = std::pin::pin!(send(&mut client, body));
-        let answer = loop {
+        let body = StreamBody::new(tokio_stream::iter(chunks)).boxed();
+        let mut import = std::pin::pin!(send(&mut client, body));
+        let response = loop {
             tokio::select! {
-                answer = asked.as_mut() => break answer?,
+                response = import.as_mut() => break response?,
                 Some(number) = at.recv() => {
                     if number % 64 == 0 {
                         progress("importing", Some((number * u64::from(fleet.count) / all, fleet.count.into())));
@@ -44,10 +48,10 @@ pub(super) fn fleet(office: &Office, fleet: &Fleet, progress: Progress<'_>) -> R
             }
         };
         let took = began.elapsed();
-        let answer: serde_json::Value = serde_json::from_slice(&answer).map_err(contradiction)?;
-        match answer.get("stored").and_then(serde_json::Value::as_u64) == Some(fleet.count.into()) {
+        let response: serde_json::Value = serde_json::from_slice(&response).map_err(invalid_measurement)?;
+        match response.get("stored").and_then(serde_json::Value::as_u64) == Some(fleet.count.into()) {
             true => Ok(took),
-            false => Err(contradiction(format_args!("{} devices sent, {answer}", fleet.count))),
+            false => Err(invalid_measurement(format_args!("the controller did not store all {} devices: {response}", fleet.count))),
         }
     })
 }
@@ -60,9 +64,9 @@ fn per_s(fleet: &Fleet, took: Duration) -> f64 {
     f64::from(fleet.count) / took.as_secs_f64()
 }
 
-/// All rows of this part; the fleet is in already.
+/// Adds the rows of this part; the fleet has already been imported.
 pub(super) fn rows(
-    office: &Office,
+    controller: &TestController,
     fleet: &Fleet,
     size: &Size,
     took: Duration,
@@ -70,22 +74,22 @@ pub(super) fn rows(
     report: &mut Report,
 ) -> Result<(), BenchError> {
     let sqlite = per_s(fleet, took);
-    let large = fleet.beside(size.large_devices, LARGE_ROWS);
-    let took = self::fleet(office, &large, progress)?;
+    let large = fleet.additional(size.large_devices, LARGE_ROWS);
+    let took = self::fleet(controller, &large, progress)?;
     report.rows.extend([
-        Row::higher(RATE, sqlite, "1/s", Some(DEVICES_PER_S)),
-        Row::higher(format!("{RATE}.100_rows"), per_s(&large, took), "1/s", None),
+        Row::higher(RATE_ROW, sqlite, "1/s", Some(TARGET_DEVICES_PER_S)),
+        Row::higher(format!("{RATE_ROW}.100_rows"), per_s(&large, took), "1/s", None),
     ]);
     progress("starting PostgreSQL", None);
-    match Office::open_if_there(office.program.path.clone(), Database::Postgres)? {
+    match TestController::start_if_available(controller.program.path.clone(), Database::Postgres)? {
         Ok(other) => {
             let postgres = per_s(fleet, self::fleet(&other, fleet, progress)?);
             report.rows.extend([
-                Row::higher(format!("{RATE}.postgres"), postgres, "1/s", None),
-                Row::higher(RATIO, postgres / sqlite, "ratio", None),
+                Row::higher(format!("{RATE_ROW}.postgres"), postgres, "1/s", None),
+                Row::higher(RATIO_ROW, postgres / sqlite, "ratio", None),
             ]);
         }
-        Err(missing) => report.pending.push(pending(RATIO, "ratio", None, missing)),
+        Err(missing) => report.pending.push(pending(RATIO_ROW, "ratio", None, missing)),
     }
     Ok(())
 }

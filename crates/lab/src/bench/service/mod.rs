@@ -1,16 +1,16 @@
-//! `linewarden bench service`: what a controller does at 10^6 devices, and whether the data plane notices.
+//! `linewarden bench service`: the performance of a controller with 10^6 devices, and its effect on the data plane.
 //!
-//! | part | what is measured |
+//! | part | measurement |
 //! |---|---|
-//! | `floor` | what nobody who answers over TLS and stores durably can be without |
-//! | `import` | enrolment of the whole fleet through the API, over SQLite and over PostgreSQL |
-//! | `reads` | questions of dashboards and operators, by several clients that keep their connections |
-//! | `events` | changes until they are lines at a client of the event stream |
-//! | `revoke` | revocations until three gateways answer the device no more |
-//! | `auth-rate` | the data plane on its own CPU while a controller is at its limit on another |
+//! | `floor` | lower bounds: the disk, TLS and the registry alone |
+//! | `import` | enrollment of the whole fleet through the API, over SQLite and over PostgreSQL |
+//! | `reads` | read requests of dashboards and operators, from several clients with persistent connections |
+//! | `events` | time from a change to its event at a client of the event stream |
+//! | `revoke` | time from a revocation until three gateways send the device no reply |
+//! | `auth-rate` | the data plane on its own CPU while a controller is saturated on another |
 //!
-//! Controllers and gateways are processes of `linewarden`, over TLS on loopback, on files in a directory of their own. Whoever asks runs
-//! on the same machine and takes its share of the CPUs: rates are of both together.
+//! Controllers and gateways are processes of `linewarden`, with TLS on loopback and files in a temporary directory. The clients run
+//! on the same machine and use the same CPUs, so rates include the clients' CPU time.
 
 mod auth_rate;
 mod client;
@@ -18,10 +18,10 @@ mod devices;
 mod events;
 mod floor;
 mod import;
-mod office;
 mod process;
 mod reads;
 mod revoke;
+mod test_controller;
 
 use std::path::PathBuf;
 
@@ -29,20 +29,20 @@ use super::scale::Progress;
 use super::{BenchError, Better, Pending, Report};
 use client::Client;
 use devices::Fleet;
-use office::{Database, Office};
+use test_controller::{Database, TestController};
 
-/// How large a bench is.
+/// The size of the benchmark.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Size {
     /// Devices of the fleet.
     pub devices: u32,
-    /// Devices of 100 rows that are imported beside it.
+    /// Devices with 100 rows that are imported in addition.
     pub large_devices: u32,
-    /// Length of a run of questions, ms.
+    /// Length of a run of read requests, ms.
     pub read_ms: u64,
     /// Changes that become events.
     pub changes: u32,
-    /// Devices that are revoked while nobody asks, and as many more while everybody does.
+    /// Devices that are revoked without other load, and as many under read load.
     pub revocations: u32,
     /// Length of one window of the data plane, ms.
     pub slice_ms: u64,
@@ -51,7 +51,7 @@ pub struct Size {
 }
 
 impl Size {
-    /// What the figures in the documents are made with: 2 GB of disk, 3 GB of memory.
+    /// The size of the published figures: 2 GB of disk, 3 GB of memory.
     pub const FULL: Self = Self {
         devices: 1_000_000,
         large_devices: 50_000,
@@ -61,7 +61,7 @@ impl Size {
         slice_ms: 500,
         slices: 15,
     };
-    /// Less than a minute, to see that it works.
+    /// A test run of less than a minute.
     pub const QUICK: Self = Self {
         devices: 5_000,
         large_devices: 500,
@@ -73,7 +73,7 @@ impl Size {
     };
 }
 
-/// A part of the bench.
+/// A part of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// `floor`
@@ -91,7 +91,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// All, in the order in which they are run.
+    /// All parts, in the order of execution.
     pub const ALL: [Self; 6] = [
         Self::Floor,
         Self::Import,
@@ -101,7 +101,7 @@ impl Part {
         Self::AuthRate,
     ];
 
-    /// Short and lower case.
+    /// Name of the part on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -115,7 +115,7 @@ impl Part {
     }
 }
 
-/// Runs these parts with this program, which is `linewarden`. Whatever is left out, the fleet is imported: the others ask about it.
+/// Runs these parts with `program`, the `linewarden` executable. The fleet is always imported, because the other parts read it.
 ///
 /// # Errors
 /// The first part that could not be run.
@@ -126,47 +126,47 @@ pub fn run(
     progress: Progress<'_>,
 ) -> Result<Report, BenchError> {
     let mut report = Report::default();
-    let wanted = |part: Part| parts.contains(&part);
-    progress("making devices", None);
+    let is_selected = |part: Part| parts.contains(&part);
+    progress("creating devices", None);
     let fleet = Fleet::new(size.devices);
-    let office = Office::open(program, Database::Sqlite)?;
-    if wanted(Part::Floor) {
-        progress("floors", None);
-        floor::rows(&office, &fleet, size, &mut report.rows)?;
+    let controller = TestController::start(program, Database::Sqlite)?;
+    if is_selected(Part::Floor) {
+        progress("lower bounds", None);
+        floor::rows(&controller, &fleet, size, &mut report.rows)?;
     }
-    let imported = import::fleet(&office, &fleet, progress)?;
-    if wanted(Part::Import) {
-        import::rows(&office, &fleet, size, imported, progress, &mut report)?;
+    let imported = import::fleet(&controller, &fleet, progress)?;
+    if is_selected(Part::Import) {
+        import::rows(&controller, &fleet, size, imported, progress, &mut report)?;
     }
-    if wanted(Part::Reads) {
-        progress("questions", None);
-        reads::rows(&office, &fleet, size, &mut report.rows)?;
+    if is_selected(Part::Reads) {
+        progress("read requests", None);
+        reads::rows(&controller, &fleet, size, &mut report.rows)?;
     }
-    if wanted(Part::Events) {
-        events::rows(&office, &fleet, size, progress, &mut report.rows)?;
+    if is_selected(Part::Events) {
+        events::rows(&controller, &fleet, size, progress, &mut report.rows)?;
     }
-    if wanted(Part::Revoke) {
-        revoke::rows(&office, &fleet, size, progress, &mut report.rows)?;
+    if is_selected(Part::Revoke) {
+        revoke::rows(&controller, &fleet, size, progress, &mut report.rows)?;
     }
-    if wanted(Part::AuthRate) {
-        auth_rate::rows(&office, &fleet, size, progress, &mut report)?;
+    if is_selected(Part::AuthRate) {
+        auth_rate::rows(&controller, &fleet, size, progress, &mut report)?;
     }
     Ok(report)
 }
 
-fn contradiction(what: impl std::fmt::Display) -> BenchError {
-    BenchError::Contradiction(what.to_string())
+fn invalid_measurement(problem: impl std::fmt::Display) -> BenchError {
+    BenchError::InvalidMeasurement(problem.to_string())
 }
 
-fn pending(name: &str, unit: &'static str, bar: Option<f64>, why: impl std::fmt::Display) -> Pending {
-    Pending::new(name, unit, Better::Higher, bar, why.to_string())
+fn pending(name: &str, unit: &'static str, target: Option<f64>, reason: impl std::fmt::Display) -> Pending {
+    Pending::new(name, unit, Better::Higher, target, reason.to_string())
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime, BenchError> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(super::io("starting a runtime"))
+        .map_err(super::io("start the async runtime"))
 }
 
 fn quantile(values: &mut [f64], quantile: f64) -> f64 {

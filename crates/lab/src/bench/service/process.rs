@@ -1,4 +1,4 @@
-//! Processes of `linewarden`: commands that end, and services that say in lines of JSON how they stand.
+//! Processes of `linewarden`: commands, and services that print their state as JSON lines.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::contradiction;
+use super::invalid_measurement;
 use crate::bench::{BenchError, io};
 
-/// How long a service may take to say what it is waited for.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout for an expected line of a service.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The program, and the directory that it works in.
+/// The program and its working directory.
 pub(super) struct Program {
     pub(super) path: PathBuf,
     pub(super) directory: PathBuf,
@@ -32,30 +32,30 @@ impl Program {
         command
     }
 
-    /// Runs a command to its end; what it printed.
+    /// Runs a command to its end and returns its output.
     pub(super) fn run(&self, words: &str) -> Result<String, BenchError> {
-        let output = self.command(words).output().map_err(io("starting the program"))?;
+        let output = self.command(words).output().map_err(io("start linewarden"))?;
         match output.status.success() {
             true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-            false => Err(contradiction(format_args!(
-                "`linewarden {words}`: {}",
+            false => Err(invalid_measurement(format_args!(
+                "command `linewarden {words}` failed: {}",
                 String::from_utf8_lossy(&output.stderr).trim_end()
             ))),
         }
     }
 
-    /// Starts a service; `name` is that of the file for its log.
+    /// Starts a service; `name` is the name of its log file.
     pub(super) fn start(&self, name: &str, words: &str) -> Result<Process, BenchError> {
         let log = self.directory.join(format!("{name}.log"));
         let mut child = self
             .command(words)
             .stdout(Stdio::piped())
-            .stderr(File::create(&log).map_err(io("making a log"))?)
+            .stderr(File::create(&log).map_err(io("create a log file"))?)
             .spawn()
-            .map_err(io("starting the program"))?;
+            .map_err(io("start linewarden"))?;
         let output = child.stdout.take();
         let (sender, lines) = channel();
-        // To the end, even if nobody listens any more: a full pipe would stop the service.
+        // Reads to the end, even without a receiver, because a full pipe would block the service.
         std::thread::spawn(move || {
             for line in output
                 .into_iter()
@@ -73,7 +73,7 @@ impl Program {
     }
 }
 
-/// A service at work; killed when dropped.
+/// A running service; killed when dropped.
 pub(super) struct Process {
     child: Child,
     lines: Mutex<Receiver<String>>,
@@ -85,17 +85,24 @@ impl Process {
         self.child.id()
     }
 
-    /// The first line that `is_it`.
-    pub(super) fn wait_for(&self, what: &str, is_it: impl Fn(&Value) -> bool) -> Result<Value, BenchError> {
-        let until = Instant::now() + PATIENCE;
+    /// Waits for the first line that `matches`.
+    pub(super) fn wait_for(
+        &self,
+        description: &str,
+        matches: impl Fn(&Value) -> bool,
+    ) -> Result<Value, BenchError> {
+        let until = Instant::now() + START_TIMEOUT;
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let Ok(line) = lines.recv_timeout(left) else {
-                return Err(contradiction(format_args!("no {what}: {}", end_of(&self.log))));
+                return Err(invalid_measurement(format_args!(
+                    "no line about {description} within 60 s: {}",
+                    last_log_lines(&self.log)
+                )));
             };
             if let Ok(line) = serde_json::from_str(&line)
-                && is_it(&line)
+                && matches(&line)
             {
                 return Ok(line);
             }
@@ -105,14 +112,14 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
 /// The last lines of a log.
-fn end_of(log: &Path) -> String {
+fn last_log_lines(log: &Path) -> String {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
     let from = lines.len().saturating_sub(5);

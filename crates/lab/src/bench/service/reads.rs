@@ -1,4 +1,4 @@
-//! Questions as dashboards and operators ask them, by several clients one after another without a pause.
+//! Read requests of dashboards and operators, from several clients that send them without a pause.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -9,40 +9,40 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use tokio::task::JoinSet;
 
-use super::{Client, Fleet, Office, Size, contradiction, runtime};
+use super::{Client, Fleet, Size, TestController, invalid_measurement, runtime};
 use crate::bench::{BenchError, Row};
 
-/// Clients, each with a connection.
+/// Number of clients, each with one connection.
 pub(super) const CLIENTS: usize = 16;
-/// Longest latency that is told apart, µs.
+/// Largest recorded latency, µs.
 const LATENCY_US_MAX: u64 = 60_000_000;
-const READS_PER_S: f64 = 2_000.0;
-const P99_MS: f64 = 50.0;
+const TARGET_READS_PER_S: f64 = 2_000.0;
+const TARGET_P99_MS: f64 = 50.0;
 
-/// What is asked.
+/// The kind of a read request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// One device, with its leases, its attestation and its history.
+enum ReadKind {
+    /// One device with its leases, its attestation and its history.
     Device,
-    /// A part of all devices.
+    /// A page of all devices.
     Page,
-    /// Of those that are active and have a key.
+    /// A page of active devices in key mode.
     Filtered,
-    /// Of those whose names begin alike.
+    /// A page of devices with a name prefix.
     Names,
-    /// Of those whose ids begin alike.
+    /// A page of devices with an id prefix.
     Ids,
-    /// Of those that are revoked.
+    /// A page of revoked devices.
     Revoked,
-    /// How everything stands: counts.
+    /// The status with its counts.
     Status,
     Gateways,
-    /// What has happened, the newest of it.
+    /// The newest events of the history.
     History,
 }
 
-impl Kind {
-    /// Each with how many of a hundred questions it is.
+impl ReadKind {
+    /// Each kind with its share, %.
     const MIX: [(Self, u32); 9] = [
         (Self::Device, 50),
         (Self::Page, 8),
@@ -89,12 +89,12 @@ impl Kind {
             Self::Filtered => format!("/api/v1/devices?status=active&mode=key&limit=20&after={id}"),
             Self::Names => {
                 let name = Fleet::name(number);
-                let beginning: String = name.chars().take(name.len() - 3).collect();
-                format!("/api/v1/devices?name_prefix={beginning}&limit=20")
+                let prefix: String = name.chars().take(name.len() - 3).collect();
+                format!("/api/v1/devices?name_prefix={prefix}&limit=20")
             }
             Self::Ids => {
-                let beginning: String = id.to_string().chars().take(4).collect();
-                format!("/api/v1/devices?id_prefix={beginning}&limit=20")
+                let prefix: String = id.to_string().chars().take(4).collect();
+                format!("/api/v1/devices?id_prefix={prefix}&limit=20")
             }
             Self::Revoked => "/api/v1/devices?status=revoked&limit=20".to_owned(),
             Self::Status => "/api/v1/status".to_owned(),
@@ -104,7 +104,7 @@ impl Kind {
     }
 }
 
-/// Latencies, µs, of all and by kind.
+/// Latencies of all requests and by kind, µs.
 struct Latencies {
     all: Histogram<u64>,
     kinds: Vec<Histogram<u64>>,
@@ -112,33 +112,36 @@ struct Latencies {
 
 impl Latencies {
     fn new() -> Result<Self, BenchError> {
-        let histogram = || Histogram::new_with_max(LATENCY_US_MAX, 3).map_err(contradiction);
+        let histogram = || Histogram::new_with_max(LATENCY_US_MAX, 3).map_err(invalid_measurement);
         Ok(Self {
             all: histogram()?,
-            kinds: Kind::MIX.iter().map(|_| histogram()).collect::<Result<_, _>>()?,
+            kinds: ReadKind::MIX
+                .iter()
+                .map(|_| histogram())
+                .collect::<Result<_, _>>()?,
         })
     }
 
-    fn record(&mut self, kind: Kind, took: Duration) {
+    fn record(&mut self, kind: ReadKind, took: Duration) {
         let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         self.all.saturating_record(us);
-        let place = Kind::MIX.iter().position(|(other, _)| *other == kind);
+        let place = ReadKind::MIX.iter().position(|(other, _)| *other == kind);
         if let Some(histogram) = place.and_then(|place| self.kinds.get_mut(place)) {
             histogram.saturating_record(us);
         }
     }
 
     fn add(&mut self, other: &Self) -> Result<(), BenchError> {
-        self.all.add(&other.all).map_err(contradiction)?;
+        self.all.add(&other.all).map_err(invalid_measurement)?;
         for (sum, other) in self.kinds.iter_mut().zip(&other.kinds) {
-            sum.add(other).map_err(contradiction)?;
+            sum.add(other).map_err(invalid_measurement)?;
         }
         Ok(())
     }
 }
 
-/// Asks until it is told to stop.
-async fn ask(
+/// Sends requests until `stop` is set.
+async fn run_reader(
     mut client: Client,
     fleet: Fleet,
     seed: u64,
@@ -147,7 +150,7 @@ async fn ask(
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut latencies = Latencies::new()?;
     while !stop.load(Relaxed) {
-        let kind = Kind::draw(&mut rng);
+        let kind = ReadKind::draw(&mut rng);
         let path = kind.path(&fleet, &mut rng);
         let began = Instant::now();
         client.get(&path).await?;
@@ -156,18 +159,18 @@ async fn ask(
     Ok(latencies)
 }
 
-/// All clients, until `stop`; how many questions were answered.
-pub(super) async fn load(
-    office: &Office,
+/// Runs all clients until `stop` is set; returns the number of responses.
+pub(super) async fn run_load(
+    controller: &TestController,
     fleet: &Fleet,
     seed: u64,
     stop: &Arc<AtomicBool>,
 ) -> Result<u64, BenchError> {
-    Ok(all(office, fleet, seed, stop).await?.all.len())
+    Ok(run_readers(controller, fleet, seed, stop).await?.all.len())
 }
 
-async fn all(
-    office: &Office,
+async fn run_readers(
+    controller: &TestController,
     fleet: &Fleet,
     seed: u64,
     stop: &Arc<AtomicBool>,
@@ -175,18 +178,23 @@ async fn all(
     let mut tasks = JoinSet::new();
     for number in 0..CLIENTS {
         let seed = seed * CLIENTS as u64 + number as u64;
-        tasks.spawn(ask(office.client(number), *fleet, seed, Arc::clone(stop)));
+        tasks.spawn(run_reader(
+            controller.client(number),
+            *fleet,
+            seed,
+            Arc::clone(stop),
+        ));
     }
     let mut latencies = Latencies::new()?;
     while let Some(ended) = tasks.join_next().await {
-        latencies.add(&ended.map_err(contradiction)??)?;
+        latencies.add(&ended.map_err(invalid_measurement)??)?;
     }
     Ok(latencies)
 }
 
-/// All rows of this part.
+/// Adds the rows of this part.
 pub(super) fn rows(
-    office: &Office,
+    controller: &TestController,
     fleet: &Fleet,
     size: &Size,
     rows: &mut Vec<Row>,
@@ -199,12 +207,12 @@ pub(super) fn rows(
                 tokio::time::sleep(length).await;
                 stop.store(true, Relaxed);
             };
-            let (latencies, ()) = tokio::join!(all(office, fleet, seed, &stop), timer);
+            let (latencies, ()) = tokio::join!(run_readers(controller, fleet, seed, &stop), timer);
             Ok::<_, BenchError>((latencies?, began.elapsed()))
         })
     };
     let length = Duration::from_millis(size.read_ms);
-    // Connections, statements and pages of the database are there when it counts.
+    // Warm-up: opens connections and fills the caches of statements and database pages.
     run(1, length / 4)?;
     let (latencies, took) = run(2, length)?;
     let ms = |histogram: &Histogram<u64>, quantile| histogram.value_at_quantile(quantile) as f64 / 1e3;
@@ -213,12 +221,17 @@ pub(super) fn rows(
             "api.reads_per_s",
             latencies.all.len() as f64 / took.as_secs_f64(),
             "1/s",
-            Some(READS_PER_S),
+            Some(TARGET_READS_PER_S),
         ),
-        Row::lower("api.read_p99_ms", ms(&latencies.all, 0.99), "ms", Some(P99_MS)),
+        Row::lower(
+            "api.read_p99_ms",
+            ms(&latencies.all, 0.99),
+            "ms",
+            Some(TARGET_P99_MS),
+        ),
         Row::lower("api.read_p50_ms", ms(&latencies.all, 0.5), "ms", None),
     ]);
-    for ((kind, _), histogram) in Kind::MIX.iter().zip(&latencies.kinds) {
+    for ((kind, _), histogram) in ReadKind::MIX.iter().zip(&latencies.kinds) {
         let name = format!("api.read_p99_ms.{}", kind.name());
         rows.push(Row::lower(name, ms(histogram, 0.99), "ms", None));
     }

@@ -1,36 +1,39 @@
-//! One core: every scheme's operations one message at a time (aws-lc's, but for Rapid Authentication) and eight.
+//! The operations of every scheme on one core: one message at a time (with aws-lc, except for Rapid Authentication), and eight in
+//! parallel with vector instructions.
 //!
-//! Verification is of received messages, hash and all, of eight signers by turns, whose points' multiples were computed ahead; `new_signers`
-//! are without, and `many_signers` a thousand with them. Rapid Authentication's of one, with component hashes
-//! cached and without. Signing is of 200 bytes, or of as many random bytes as there are components, with masks at hand; `offline` makes a
-//! mask, which is the private operation of RSA with its check.
+//! Verification includes the hash. The messages come alternately from eight signers, for whose public keys multiples were
+//! precomputed; rows named `new_signers` are without precomputation, and rows named `many_signers` have a thousand signers with it.
+//! Rapid Authentication verifies messages of one signer, with and without cached component hashes. Signing takes 200 bytes, or one
+//! random byte per component with existing masks; `offline` creates a mask, which is the private operation of RSA with its check.
 
-use linewarden_signatures::lane::{Eight, OneByOne, Verifier};
+use linewarden_signatures::lane::{BatchLane, SingleLane, Verifier};
 use linewarden_signatures::receive::Checked;
 use linewarden_signatures::scheme::Scheme;
 
 use super::Size;
-use super::keys::{Plain, Rapid, broken, fresh_public, names, new_signers, plain_messages};
-use super::turns::{Done, Way, best, timed};
+use super::keys::{
+    PlainKey, RapidKey, invalid_measurement, names, new_signers, plain_messages, uncached_public_key,
+};
+use super::rounds::{Measurement, Timing, best_of_rounds, timed};
 use crate::bench::scale::Progress;
 use crate::bench::{BenchError, Better, Pending, Report, Row};
 
-/// Messages that a lane is handed at once.
+/// Messages per call of a lane.
 const BATCH: usize = 128;
-/// Messages that are signed with masks made for them.
+/// Messages that are signed with masks created for them.
 const SIGNED: usize = 64;
 
-/// The name of what is signed eight at a time on the vectors of this processor.
-const WIDE: &str = "eight";
+/// Name in rows of operations on eight messages in parallel, with vector instructions.
+const BATCH_LANE: &str = "eight";
 const IFMA: &str = "avx512-ifma";
 
-/// Measures; `stage_key` has as many components as the stages.
+/// Adds the rows of this part; `stage_key` has the component count of the stages.
 ///
 /// # Errors
-/// A signature that is wrong.
+/// A signature was invalid.
 pub(super) fn rows(
     size: &Size,
-    stage_key: &Rapid,
+    stage_key: &RapidKey,
     progress: Progress<'_>,
     report: &mut Report,
 ) -> Result<(), BenchError> {
@@ -46,28 +49,35 @@ pub(super) fn rows(
     for components in size.components.iter().copied() {
         let name = format!("ra{components}");
         if components == size.stage_components {
-            progress("rapid authentication", None);
+            progress("Rapid Authentication", None);
             rapid(size, stage_key, &name, &mut report.rows)?;
         } else {
-            progress("rapid authentication: table", None);
-            let key = Rapid::new(Scheme::RaRsa2048, components)?;
+            progress("Rapid Authentication: computing a table", None);
+            let key = RapidKey::new(Scheme::RaRsa2048, components)?;
             rapid(size, &key, &name, &mut report.rows)?;
         }
     }
     if let Some(components) = size.over_rsa3072 {
-        progress("rapid authentication over rsa3072: table", None);
-        let key = Rapid::new(Scheme::RaRsa3072, components)?;
+        progress("Rapid Authentication with RSA-3072: computing a table", None);
+        let key = RapidKey::new(Scheme::RaRsa3072, components)?;
         rapid(size, &key, &format!("ra{components}_rsa3072"), &mut report.rows)?;
     }
     ratios(report);
     Ok(())
 }
 
-/// A row of operations per second for each way.
-fn measure(size: &Size, mut ways: Vec<Way<'_>>, rows: &mut Vec<Row>) -> Result<(), BenchError> {
-    for (seconds, way) in best(size, &mut ways)?.into_iter().zip(&ways) {
+/// Adds a row with the operations per second of each measurement.
+fn measure(
+    size: &Size,
+    mut measurements: Vec<Measurement<'_>>,
+    rows: &mut Vec<Row>,
+) -> Result<(), BenchError> {
+    for (seconds, measurement) in best_of_rounds(size, &mut measurements)?
+        .into_iter()
+        .zip(&measurements)
+    {
         rows.push(Row::higher(
-            format!("{}_per_s", way.name),
+            format!("{}_per_s", measurement.name),
             1.0 / seconds,
             "/s",
             None,
@@ -78,8 +88,8 @@ fn measure(size: &Size, mut ways: Vec<Way<'_>>, rows: &mut Vec<Row>) -> Result<(
 
 fn plain(size: &Size, name: &str, scheme: Scheme, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     let messages = plain_messages(scheme, size.signers, BATCH)?;
-    let key = Plain::new(scheme)?;
-    let others = match scheme {
+    let key = PlainKey::new(scheme)?;
+    let other_messages = match scheme {
         Scheme::EcdsaP256 | Scheme::Ed25519 => vec![
             ("of_8", plain_messages(scheme, 8, 8)?),
             ("new_signers_of_8", new_signers(scheme, 8, 8)?),
@@ -91,105 +101,118 @@ fn plain(size: &Size, name: &str, scheme: Scheme, rows: &mut Vec<Row>) -> Result
         ],
         _ => Vec::new(),
     };
-    let mut ways = verification(&format!("{name}.verify"), &messages);
-    for (of, messages) in &others {
-        if let Some(mut eight) = Eight::widest() {
-            let way = move || verified(&mut eight, messages);
-            ways.push(Way::new(format!("{name}.verify.{WIDE}.{of}"), way));
+    let mut measurements = verification_measurements(&format!("{name}.verify"), &messages);
+    for (variant, messages) in &other_messages {
+        if let Some(mut lane) = BatchLane::widest() {
+            let measurement = move || time_verification(&mut lane, messages);
+            measurements.push(Measurement::new(
+                format!("{name}.verify.{BATCH_LANE}.{variant}"),
+                measurement,
+            ));
         }
     }
-    ways.push(Way::new(format!("{name}.sign.awslc"), || {
-        let (signed, done) = timed(1, || key.sign());
-        signed.map(|_| done)
+    measurements.push(Measurement::new(format!("{name}.sign.awslc"), || {
+        let (signed, timing) = timed(1, || key.sign());
+        signed.map(|_| timing)
     }));
-    measure(size, ways, rows)
+    measure(size, measurements, rows)
 }
 
-/// One at a time, and eight if this processor has vectors for it.
-fn verification<'a>(name: &str, messages: &'a [Checked]) -> Vec<Way<'a>> {
-    let of_whom = match messages
+/// Verification one at a time and, if this CPU has suitable vector instructions, eight in parallel.
+fn verification_measurements<'a>(name: &str, messages: &'a [Checked]) -> Vec<Measurement<'a>> {
+    let implementation = match messages
         .first()
         .is_some_and(|message| message.key().ra().is_some())
     {
         true => "one",
         false => "awslc",
     };
-    let mut one = OneByOne::default();
-    let mut ways = vec![Way::new(format!("{name}.{of_whom}"), move || {
-        verified(&mut one, messages)
+    let mut one = SingleLane::default();
+    let mut measurements = vec![Measurement::new(format!("{name}.{implementation}"), move || {
+        time_verification(&mut one, messages)
     })];
-    if let Some(mut eight) = Eight::widest() {
-        ways.push(Way::new(format!("{name}.{WIDE}"), move || {
-            verified(&mut eight, messages)
+    if let Some(mut lane) = BatchLane::widest() {
+        measurements.push(Measurement::new(format!("{name}.{BATCH_LANE}"), move || {
+            time_verification(&mut lane, messages)
         }));
     }
-    ways
+    measurements
 }
 
-fn verified(lane: &mut dyn Verifier, messages: &[Checked]) -> Result<Done, BenchError> {
-    let mut holds = Vec::with_capacity(messages.len());
-    let (result, done) = timed(messages.len(), || lane.verify(messages, &mut holds));
-    result.map_err(broken)?;
-    match holds.len() == messages.len() && holds.iter().all(|holds| *holds) {
-        true => Ok(done),
-        false => Err(broken("a signature that was just made does not verify")),
+fn time_verification(lane: &mut dyn Verifier, messages: &[Checked]) -> Result<Timing, BenchError> {
+    let mut validities = Vec::with_capacity(messages.len());
+    let (result, timing) = timed(messages.len(), || lane.verify(messages, &mut validities));
+    result.map_err(invalid_measurement)?;
+    match validities.len() == messages.len() && validities.iter().all(|is_valid| *is_valid) {
+        true => Ok(timing),
+        false => Err(invalid_measurement("a valid signature was rejected")),
     }
 }
 
-fn rapid(size: &Size, key: &Rapid, name: &str, rows: &mut Vec<Row>) -> Result<(), BenchError> {
+fn rapid(size: &Size, key: &RapidKey, name: &str, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     let messages = key.messages(BATCH)?;
     let digits = key.digits(SIGNED)?;
-    let mut ways = verification(&format!("{name}.verify"), &messages);
-    ways.push(Way::new(format!("{name}.verify.uncached"), || {
-        uncached(&messages)
+    let mut measurements = verification_measurements(&format!("{name}.verify"), &messages);
+    measurements.push(Measurement::new(format!("{name}.verify.uncached"), || {
+        time_uncached_verification(&messages)
     }));
-    ways.push(Way::new(format!("{name}.online.one"), || {
+    measurements.push(Measurement::new(format!("{name}.online.one"), || {
         let masks = key.masks(SIGNED)?;
-        let (signed, done) = timed(SIGNED, || {
+        let (signed, timing) = timed(SIGNED, || {
             let messages = masks.into_iter().zip(&digits);
             messages
                 .map(|(mask, digits)| key.table.sign(mask, digits))
                 .collect::<Result<Vec<_>, _>>()
         });
-        signed.map_err(broken).map(|_| done)
+        signed.map_err(invalid_measurement).map(|_| timing)
     }));
-    ways.push(Way::new(format!("{name}.online.{WIDE}"), || {
+    measurements.push(Measurement::new(format!("{name}.online.{BATCH_LANE}"), || {
         let messages = key.masks(SIGNED)?.into_iter().zip(&digits).collect();
-        let (signed, done) = timed(SIGNED, || key.table.sign_all(messages));
-        signed.map_err(broken).map(|_| done)
+        let (signed, timing) = timed(SIGNED, || key.table.sign_all(messages));
+        signed.map_err(invalid_measurement).map(|_| timing)
     }));
-    ways.push(Way::new(format!("{name}.offline.one"), || offline(key, 1)));
-    ways.push(Way::new(format!("{name}.offline.{WIDE}"), || offline(key, 8)));
-    measure(size, ways, rows)
+    measurements.push(Measurement::new(format!("{name}.offline.one"), || {
+        time_masks(key, 1)
+    }));
+    measurements.push(Measurement::new(format!("{name}.offline.{BATCH_LANE}"), || {
+        time_masks(key, 8)
+    }));
+    measure(size, measurements, rows)
 }
 
-/// Masks, so many at a time.
-fn offline(key: &Rapid, count: usize) -> Result<Done, BenchError> {
+/// Creates `count` masks at once.
+fn time_masks(key: &RapidKey, count: usize) -> Result<Timing, BenchError> {
     let (ra, names) = (key.ra()?, names(count)?);
-    let (masks, done) = timed(count, || ra.masks(&names));
-    masks.map_err(broken).map(|_| done)
+    let (masks, timing) = timed(count, || ra.masks(&names));
+    masks.map_err(invalid_measurement).map(|_| timing)
 }
 
-/// With keys that have hashed no component yet.
-fn uncached(messages: &[Checked]) -> Result<Done, BenchError> {
-    let message = messages.first().ok_or_else(|| broken("no message"))?;
-    let public = fresh_public(message)?;
-    let (digits, name) = message.rapid().ok_or_else(|| broken("a message of RA is none"))?;
-    let ra = public.ra().ok_or_else(|| broken("a key of RA is none"))?;
-    let (holds, done) = timed(1, || ra.verify(name, digits, message.signature()));
-    match holds {
-        true => Ok(done),
-        false => Err(broken("a signature that was just made does not verify")),
+/// Verifies with a public key that has no cached component hashes.
+fn time_uncached_verification(messages: &[Checked]) -> Result<Timing, BenchError> {
+    let message = messages
+        .first()
+        .ok_or_else(|| invalid_measurement("no message"))?;
+    let public = uncached_public_key(message)?;
+    let (digits, name) = message
+        .rapid()
+        .ok_or_else(|| invalid_measurement("not a message of Rapid Authentication"))?;
+    let ra = public
+        .ra()
+        .ok_or_else(|| invalid_measurement("not a key of Rapid Authentication"))?;
+    let (is_valid, timing) = timed(1, || ra.verify(name, digits, message.signature()));
+    match is_valid {
+        true => Ok(timing),
+        false => Err(invalid_measurement("a valid signature was rejected")),
     }
 }
 
-/// Our ways by aws-lc's.
+/// Adds the ratios of this implementation's rates to those of aws-lc.
 fn ratios(report: &mut Report) {
     let vectors = linewarden_arithmetic::Backend::widest().map(|backend| backend.name());
     let over = |a: &str, b: &str| Some(report.value(a)? / report.value(b)?);
     let mut rows = Vec::new();
     let mut pending = Vec::new();
-    for (name, ours, theirs, bar) in [
+    for (name, row, reference_row, target) in [
         (
             "rsa2048_verify",
             "rsa2048.verify.eight",
@@ -200,13 +223,13 @@ fn ratios(report: &mut Report) {
     ] {
         let ifma = format!("{name}.ifma_over_awslc");
         match (
-            over(&format!("{ours}_per_s"), &format!("{theirs}_per_s")),
+            over(&format!("{row}_per_s"), &format!("{reference_row}_per_s")),
             vectors,
         ) {
-            (Some(ratio), Some(IFMA)) => rows.push(Row::higher(ifma, ratio, "ratio", Some(bar))),
+            (Some(ratio), Some(IFMA)) => rows.push(Row::higher(ifma, ratio, "ratio", Some(target))),
             (ratio, vectors) => {
-                let why = "this processor has no AVX-512 IFMA";
-                pending.push(Pending::new(ifma, "ratio", Better::Higher, Some(bar), why));
+                let reason = "this CPU has no AVX-512 IFMA";
+                pending.push(Pending::new(ifma, "ratio", Better::Higher, Some(target), reason));
                 let vectors = vectors.unwrap_or("none").replace('-', "_");
                 rows.extend(
                     ratio.map(|ratio| {
@@ -216,7 +239,7 @@ fn ratios(report: &mut Report) {
             }
         }
     }
-    for (name, ours, theirs, bar) in [
+    for (name, row, reference_row, target) in [
         (
             "ra32_online.over_rsa_sign",
             "ra32.online.eight",
@@ -236,14 +259,14 @@ fn ratios(report: &mut Report) {
             2.0,
         ),
     ] {
-        let ratio = over(&format!("{ours}_per_s"), &format!("{theirs}_per_s"));
-        rows.extend(ratio.map(|ratio| Row::higher(name, ratio, "ratio", Some(bar))));
+        let ratio = over(&format!("{row}_per_s"), &format!("{reference_row}_per_s"));
+        rows.extend(ratio.map(|ratio| Row::higher(name, ratio, "ratio", Some(target))));
     }
     for scheme in ["p256", "ed25519"] {
-        for of in ["new_signers", "many_signers"] {
-            let ours = format!("{scheme}.verify.{WIDE}.{of}_per_s");
-            let ratio = over(&ours, &format!("{scheme}.verify.awslc_per_s"));
-            let name = format!("{scheme}_verify.{of}_over_awslc");
+        for variant in ["new_signers", "many_signers"] {
+            let row = format!("{scheme}.verify.{BATCH_LANE}.{variant}_per_s");
+            let ratio = over(&row, &format!("{scheme}.verify.awslc_per_s"));
+            let name = format!("{scheme}_verify.{variant}_over_awslc");
             rows.extend(ratio.map(|ratio| Row::higher(name, ratio, "ratio", None)));
         }
     }

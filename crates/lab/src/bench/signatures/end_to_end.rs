@@ -1,12 +1,12 @@
-//! The thesis' Table 1: a message from signer to receiver, signature and verification, on one core of this machine.
+//! Time of a message from signer to receiver on one core of this machine: signing and verification, as in the thesis' Table 1.
 //!
-//! The thesis takes the average over 8,192 messages of which half find a mask that was made before, so that half of a mask's price is in
-//! it (`half_masks`). `new_masks` is a message whose mask is paid for too, `masks_ready` one for which idle time has made it.
+//! The thesis takes the average over 8,192 messages. For half of them a mask already exists, so half of a mask's time is included
+//! (`half_masks`). `new_masks` includes the time of a mask; `masks_ready` does not, because idle time has created the mask.
 
 use super::Size;
 use crate::bench::{BenchError, Report, Row};
 
-/// Milliseconds per message that the thesis prints, and what is like it here.
+/// Milliseconds per message in the thesis.
 pub const THESIS_MS: [(&str, f64); 6] = [
     ("RSA-2048, CPU", 4.0),
     ("ECDSA P-256, CPU", 1.18),
@@ -16,17 +16,17 @@ pub const THESIS_MS: [(&str, f64); 6] = [
     ("HAA-2048, GPU of the SoC", 2.6),
 ];
 
-/// From the rates of one core.
+/// Adds the rows of this part, computed from the rates of one core.
 ///
 /// # Errors
-/// A rate that is missing.
+/// A rate is missing.
 pub fn rows(size: &Size, report: &mut Report) -> Result<(), BenchError> {
-    let micros = |name: &str| {
+    let microseconds = |name: &str| {
         let rate = report.value(&format!("{name}_per_s"));
         rate.map(|rate| 1e6 / rate)
-            .ok_or_else(|| BenchError::Contradiction(format!("{name} was not measured")))
+            .ok_or_else(|| BenchError::InvalidMeasurement(format!("{name} was not measured")))
     };
-    let fastest = |a: &str, b: &str| match (micros(a), micros(b)) {
+    let fastest = |a: &str, b: &str| match (microseconds(a), microseconds(b)) {
         (Ok(a), Ok(b)) => Ok(f64::min(a, b)),
         (one, other) => one.or(other),
     };
@@ -34,10 +34,10 @@ pub fn rows(size: &Size, report: &mut Report) -> Result<(), BenchError> {
     let mut row =
         |name: String, us: f64| rows.push(Row::lower(format!("end_to_end.{name}_us"), us, "us", None));
     for name in ["rsa2048", "rsa3072", "p256", "ed25519"] {
-        let sign = micros(&format!("{name}.sign.awslc"))?;
+        let sign = microseconds(&format!("{name}.sign.awslc"))?;
         row(
             format!("{name}.awslc"),
-            sign + micros(&format!("{name}.verify.awslc"))?,
+            sign + microseconds(&format!("{name}.verify.awslc"))?,
         );
         let verify = fastest(&format!("{name}.verify.awslc"), &format!("{name}.verify.eight"))?;
         row(name.to_owned(), sign + verify);

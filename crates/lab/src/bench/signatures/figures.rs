@@ -1,4 +1,4 @@
-//! The thesis' Table 1 and Figures 3 to 11 with ours in them. SVG.
+//! Charts that add this machine's results to the thesis' Table 1 and Figures 3 to 11, as SVG files.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -8,13 +8,13 @@ use plotters::prelude::*;
 
 use super::batches::STAGES;
 use super::table1;
-use crate::bench::figures::{COLOURS, text, whole};
+use crate::bench::figures::{COLORS, round_to_integer, text};
 use crate::bench::{BenchError, Report};
 
-/// Draws the pictures whose rows are there into `directory`, which must be there, and returns their paths.
+/// Draws the charts for which the report has rows into `directory`, which must exist, and returns their paths.
 ///
 /// # Errors
-/// A file that cannot be written, named.
+/// A file could not be written; the error names it.
 pub fn draw(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, BenchError> {
     let pictures: [(&str, Picture); 3] = [
         ("haa-table1.svg", table1::draw),
@@ -34,7 +34,7 @@ pub fn draw(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, BenchErro
 
 type Picture = fn(&Path, &Report) -> Result<Option<PathBuf>, String>;
 
-/// Messages per second that the thesis prints for its largest batches (4.1, 4.2), by stage: its CPU, the K40c, the GPU of the Tegra K1.
+/// Messages per second in the thesis for its largest batches (sections 4.1 and 4.2), by stage: CPU, K40c, GPU of the Tegra K1.
 const THESIS_PER_S: [(&str, [f64; 3]); 3] = [
     ("thesis: one thread of an i7-5930K", [1_020.0, 6_200.0, 32_500.0]),
     ("thesis: K40c", [2_967.0, 47_600.0, 41_700.0]),
@@ -52,14 +52,17 @@ fn line(report: &Report, stage: &str, kind: &str) -> Vec<(f64, f64)> {
 }
 
 fn by_batch(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
-    let title = "Rapid Authentication by batch: RSA-2048, 32 components (HAA thesis, Fig. 3 to 8)";
+    let title = "Rapid Authentication by batch size: RSA-2048, 32 components (HAA thesis, Fig. 3 to 8)";
     panels(
         path,
         report,
         title,
         &Kinds {
-            ours: [("batch", "one core here"), ("gpu_batch", "a GPU here")],
-            x_label: "messages of a batch",
+            measured: [
+                ("batch", "this machine, one core"),
+                ("gpu_batch", "this machine, GPU"),
+            ],
+            x_label: "messages per batch",
         },
         &THESIS_PER_S,
     )
@@ -72,9 +75,9 @@ fn by_threads(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
         report,
         title,
         &Kinds {
-            ours: [
-                ("threads", "here"),
-                ("threads_and_gpu", "here, and a GPU at once"),
+            measured: [
+                ("threads", "this machine"),
+                ("threads_and_gpu", "this machine, with a GPU"),
             ],
             x_label: "threads",
         },
@@ -82,14 +85,14 @@ fn by_threads(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
     )
 }
 
-/// What a picture's lines are made of.
+/// The rows of a chart.
 struct Kinds {
-    /// Kinds of rows with their legends: without a processor's there is no picture, a GPU's may be missing.
-    ours: [(&'static str, &'static str); 2],
+    /// Row kinds with their legends: those of the CPU are required, those of the GPU are optional.
+    measured: [(&'static str, &'static str); 2],
     x_label: &'static str,
 }
 
-/// Beside each other the three stages.
+/// Draws the three stages side by side.
 fn panels(
     path: &Path,
     report: &Report,
@@ -97,10 +100,10 @@ fn panels(
     kinds: &Kinds,
     published: &[(&str, [f64; 3])],
 ) -> Result<Option<PathBuf>, String> {
-    let [(processors, _), _] = kinds.ours;
+    let [(cpu_kind, _), _] = kinds.measured;
     if STAGES
         .iter()
-        .any(|stage| line(report, stage, processors).is_empty())
+        .any(|stage| line(report, stage, cpu_kind).is_empty())
     {
         return Ok(None);
     }
@@ -113,14 +116,14 @@ fn panels(
             .iter()
             .filter_map(|(name, rates)| Some((*name, *rates.get(index)?)))
             .collect();
-        let ours = kinds
-            .ours
+        let measured = kinds
+            .measured
             .map(|(kind, legend)| (legend, line(report, stage, kind)));
-        let ours: Vec<_> = ours
+        let measured: Vec<_> = measured
             .into_iter()
             .filter(|(_, points)| !points.is_empty())
             .collect();
-        panel(area, stage, kinds.x_label, &ours, &thesis)?;
+        panel(area, stage, kinds.x_label, &measured, &thesis)?;
     }
     root.present().map_err(text)?;
     Ok(Some(path.to_owned()))
@@ -132,17 +135,17 @@ fn panel(
     area: &Area<'_>,
     stage: &str,
     x_label: &str,
-    ours: &[(&str, Vec<(f64, f64)>)],
+    measured: &[(&str, Vec<(f64, f64)>)],
     thesis: &[(&str, f64)],
 ) -> Result<(), String> {
-    let points = || ours.iter().flat_map(|(_, points)| points);
+    let points = || measured.iter().flat_map(|(_, points)| points);
     let all = || {
         points()
             .map(|point| point.1)
             .chain(thesis.iter().map(|line| line.1))
     };
     let widest = points().map(|point| point.0).fold(2.0, f64::max);
-    // Room above for the legend.
+    // Space above for the legend.
     let heights: Range<f64> = all().fold(f64::MAX, f64::min) / 2.0..all().fold(0.0, f64::max) * 20.0;
     let mut chart = ChartBuilder::on(area)
         .caption(stage, ("sans-serif", 17))
@@ -153,26 +156,26 @@ fn panel(
         .map_err(text)?;
     chart
         .configure_mesh()
-        .x_label_formatter(&|x| whole(*x))
-        .y_label_formatter(&|y| whole(*y))
+        .x_label_formatter(&|x| round_to_integer(*x))
+        .y_label_formatter(&|y| round_to_integer(*y))
         .x_desc(x_label)
         .y_desc("messages per second")
         .draw()
         .map_err(text)?;
-    let ours = ours
+    let measured = measured
         .iter()
         .zip([BLACK, RED])
-        .map(|((name, points), colour)| (*name, points.clone(), colour, 3));
-    let theirs = thesis
+        .map(|((name, points), color)| (*name, points.clone(), color, 3));
+    let published = thesis
         .iter()
-        .zip(COLOURS)
-        .map(|((name, rate), colour)| (*name, vec![(1.0, *rate), (widest, *rate)], colour, 0));
-    for (name, line, colour, size) in ours.chain(theirs) {
+        .zip(COLORS)
+        .map(|((name, rate), color)| (*name, vec![(1.0, *rate), (widest, *rate)], color, 0));
+    for (name, line, color, size) in measured.chain(published) {
         chart
-            .draw_series(LineSeries::new(line, colour.stroke_width(2)).point_size(size))
+            .draw_series(LineSeries::new(line, color.stroke_width(2)).point_size(size))
             .map_err(text)?
             .label(name)
-            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], colour.stroke_width(3)));
+            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], color.stroke_width(3)));
     }
     chart
         .configure_series_labels()

@@ -1,17 +1,18 @@
-//! The GPU's rates, host to host with copies, with random inputs, after a warm-up. Without a GPU they are pending.
+//! Rates of the GPU with random inputs after a warm-up, including the copies from and to the host. Without a GPU, the rows are
+//! pending.
 
 use std::time::Instant;
 
-use linewarden_signatures::gpu::{self, NoGpu, Options, Plan, Sources};
+use linewarden_signatures::gpu::{self, BenchEnvironment, GpuUnavailable, Options, Plan};
 
-use super::keys::broken;
+use super::keys::invalid_measurement;
 use crate::bench::scale::Progress;
 use crate::bench::{BenchError, Better, Pending, Report, Row};
 
-/// The device that bars are for.
-const WITH_BARS: &str = "H200";
-/// What must be reached on it, per second.
-const BARS: [(&str, f64); 5] = [
+/// The device for which there are targets.
+const DEVICE_WITH_TARGETS: &str = "H200";
+/// Targets for this device, per second.
+const TARGETS: [(&str, f64); 5] = [
     ("gpu.rsa2048_verify_per_s", 25e6),
     ("gpu.ra32_online_per_s", 12e6),
     ("gpu.ra32_verify_per_s", 8e6),
@@ -19,65 +20,69 @@ const BARS: [(&str, f64); 5] = [
     ("gpu.p256_verify_per_s", 10e6),
 ];
 
-/// Adds the rows: measured on the first device, or pending.
+/// Adds the rows, measured on the first device; without a device they are pending.
 ///
 /// # Errors
-/// No random bytes; a GPU that does not work.
+/// The system provided no random bytes, or a GPU failed.
 pub fn rows(progress: Progress<'_>, report: &mut Report) -> Result<(), BenchError> {
-    progress("gpu", None);
+    progress("GPU", None);
     let begin = Instant::now();
     let mut problem = None;
-    let sources = Sources {
+    let sources = BenchEnvironment {
         now: &mut || begin.elapsed(),
         random: &mut |bytes| problem = getrandom::fill(bytes).err().or(problem),
     };
     let measured = gpu::rows(&Options::default(), &Plan::default(), sources);
     if let Some(problem) = problem {
-        return Err(broken(problem));
+        return Err(invalid_measurement(problem));
     }
     match measured {
         Ok(measured) => {
             report.gpu = Some(measured.device.name.clone());
-            report.rows.extend(of_device(&measured));
+            report.rows.extend(device_rows(&measured));
         }
-        Err(why @ (NoGpu::Driver | NoGpu::NoDevice | NoGpu::NoCompiler(_))) => {
-            let pending = |(name, bar): (&str, f64)| {
+        Err(
+            error @ (GpuUnavailable::DriverMissing
+            | GpuUnavailable::NoDevice
+            | GpuUnavailable::CompilerMissing(_)),
+        ) => {
+            let pending = |(name, target): (&str, f64)| {
                 let share = format!("{}.share_of_multiplier", operation(name));
                 [
-                    Pending::new(name, "/s", Better::Higher, Some(bar), why.to_string()),
-                    Pending::new(share, "ratio", Better::Neither, None, why.to_string()),
+                    Pending::new(name, "/s", Better::Higher, Some(target), error.to_string()),
+                    Pending::new(share, "ratio", Better::Neither, None, error.to_string()),
                 ]
             };
-            report.pending.extend(BARS.into_iter().flat_map(pending));
+            report.pending.extend(TARGETS.into_iter().flat_map(pending));
         }
-        // One that is there and does not work is no reason to wait for another.
-        Err(broken_gpu) => return Err(broken(broken_gpu)),
+        // A GPU that is present but fails is an error, not a pending value.
+        Err(error) => return Err(invalid_measurement(error)),
     }
     Ok(())
 }
 
-/// What a row of a rate is of.
+/// The operation that a row names.
 fn operation(row: &str) -> &str {
     row.trim_end_matches("_per_s")
 }
 
-/// Each rate with its share of what the multipliers could do, and how long it was measured.
-fn of_device(measured: &gpu::Rows) -> Vec<Row> {
+/// Each rate, with its share of the multipliers' maximum rate and the measurement time.
+fn device_rows(measured: &gpu::BenchRows) -> Vec<Row> {
     let clock = measured.multiplier.products_per_clock;
-    let has_bars = measured
+    let has_targets = measured
         .device
         .name
         .split_whitespace()
-        .any(|word| word == WITH_BARS);
+        .any(|word| word == DEVICE_WITH_TARGETS);
     let mut rows = vec![Row::fact("gpu.products_per_clock", clock, "of a multiprocessor")];
     for row in &measured.rows {
-        let bar = BARS
+        let target = TARGETS
             .iter()
-            .find(|(name, _)| *name == row.name && has_bars)
-            .map(|(_, bar)| *bar);
+            .find(|(name, _)| *name == row.name && has_targets)
+            .map(|(_, target)| *target);
         let name = operation(row.name);
         let measurement = &row.measurement;
-        rows.push(Row::higher(row.name, measurement.items_per_s, "/s", bar));
+        rows.push(Row::higher(row.name, measurement.items_per_s, "/s", target));
         let share = measurement.share_of_limit;
         rows.push(Row::fact(format!("{name}.share_of_multiplier"), share, "ratio"));
         rows.push(Row::fact(format!("{name}.seconds"), measurement.seconds, "s"));

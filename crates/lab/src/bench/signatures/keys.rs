@@ -1,11 +1,11 @@
-//! Keys, signed messages, masks: what is measured with.
+//! Keys, signed messages and masks for the benchmarks.
 
 use std::sync::Arc;
 
 use linewarden_signatures::key::PrivateKey;
-use linewarden_signatures::lane::Eight;
+use linewarden_signatures::lane::BatchLane;
 use linewarden_signatures::message::{
-    Draft, MASK_NAME_BYTES, PayloadKind, Priority, Stamp, TimeMs, Unsigned,
+    Draft, MASK_NAME_BYTES, PayloadKind, Priority, Stamp, TimeMs, UnsignedMessage,
 };
 use linewarden_signatures::ra::{Digits, Layout, Mask, RaPrivate, Table};
 use linewarden_signatures::receive::{
@@ -16,18 +16,18 @@ use linewarden_signatures::store::Revocations;
 
 use crate::bench::BenchError;
 
-/// When all messages are signed.
+/// The time at which all messages are signed.
 const NOW: TimeMs = TimeMs::since_2020(200_000_000_000);
 
-/// That something which cannot fail did.
-pub(super) fn broken(error: impl std::fmt::Display) -> BenchError {
-    BenchError::Contradiction(error.to_string())
+/// An error of an operation that cannot fail in a correct program.
+pub(super) fn invalid_measurement(error: impl std::fmt::Display) -> BenchError {
+    BenchError::InvalidMeasurement(error.to_string())
 }
 
 /// Random names for masks.
 pub(super) fn names(count: usize) -> Result<Vec<[u8; MASK_NAME_BYTES]>, BenchError> {
     let mut names = vec![[0; MASK_NAME_BYTES]; count];
-    getrandom::fill(names.as_flattened_mut()).map_err(broken)?;
+    getrandom::fill(names.as_flattened_mut()).map_err(invalid_measurement)?;
     Ok(names)
 }
 
@@ -38,18 +38,18 @@ fn stamp() -> Stamp {
     }
 }
 
-/// A key of Rapid Authentication at work.
-pub(super) struct Rapid {
+/// A key of Rapid Authentication with its table.
+pub(super) struct RapidKey {
     key: PrivateKey,
     pub(super) table: Table,
 }
 
-impl Rapid {
+impl RapidKey {
     pub(super) fn new(scheme: Scheme, components: usize) -> Result<Self, BenchError> {
-        let layout = Layout::bytes(components).map_err(broken)?;
-        let key = PrivateKey::generate(scheme, Some(layout)).map_err(broken)?;
-        let table = ra(&key)?.table(|_| true).map_err(broken)?;
-        let table = table.ok_or_else(|| broken("a table was not finished"))?;
+        let layout = Layout::bytes(components).map_err(invalid_measurement)?;
+        let key = PrivateKey::generate(scheme, Some(layout)).map_err(invalid_measurement)?;
+        let table = ra(&key)?.table(|_| true).map_err(invalid_measurement)?;
+        let table = table.ok_or_else(|| invalid_measurement("the computation of the table was stopped"))?;
         Ok(Self { key, table })
     }
 
@@ -58,33 +58,34 @@ impl Rapid {
     }
 
     pub(super) fn masks(&self, count: usize) -> Result<Vec<Mask>, BenchError> {
-        self.ra()?.masks(&names(count)?).map_err(broken)
+        self.ra()?.masks(&names(count)?).map_err(invalid_measurement)
     }
 
-    /// Components of random messages.
+    /// The components of random messages.
     pub(super) fn digits(&self, count: usize) -> Result<Vec<Digits>, BenchError> {
         let layout = self.table.public().layout();
         let payloads = (0..count).map(|_| {
             let mut payload = vec![0; layout.payload_bytes()];
-            getrandom::fill(&mut payload).map_err(broken)?;
+            getrandom::fill(&mut payload).map_err(invalid_measurement)?;
             layout
                 .digits(stamp(), PayloadKind::Opaque, &payload)
-                .map_err(broken)
+                .map_err(invalid_measurement)
         });
         payloads.collect()
     }
 
-    /// Random messages, received.
+    /// Random signed messages as a receiver holds them before verification.
     pub(super) fn messages(&self, count: usize) -> Result<Vec<Checked>, BenchError> {
         messages_of(&self.key, Some(&self.table), count, KEY_MEMORY_DEFAULT_BYTES)
     }
 }
 
 fn ra(key: &PrivateKey) -> Result<&RaPrivate, BenchError> {
-    key.ra().ok_or_else(|| broken("a key of RA is none"))
+    key.ra()
+        .ok_or_else(|| invalid_measurement("not a key of Rapid Authentication"))
 }
 
-/// Signs at a time; with RA by a private operation, with a mask's name that was never used.
+/// Signs with a given stamp. Rapid Authentication uses the private operation and a mask name that was never used.
 pub(super) fn sign_at(
     key: &PrivateKey,
     name: &[u8; MASK_NAME_BYTES],
@@ -93,35 +94,39 @@ pub(super) fn sign_at(
 ) -> Result<Vec<u8>, BenchError> {
     let draft = draft(key, stamp, payload)?;
     let Some(ra) = key.ra() else {
-        let signed = key.sign_plainly(draft).map_err(broken)?;
-        return signed.ok_or_else(|| broken("a plain key does not sign"));
+        let signed = key.sign_plain(draft).map_err(invalid_measurement)?;
+        return signed.ok_or_else(|| invalid_measurement("a plain key cannot sign"));
     };
     let layout = ra.public().layout();
     let digits = layout
         .digits(stamp, PayloadKind::Opaque, payload)
-        .map_err(broken)?;
-    let signature = ra.sign(name, &digits).map_err(broken)?;
+        .map_err(invalid_measurement)?;
+    let signature = ra.sign(name, &digits).map_err(invalid_measurement)?;
     Ok(draft.with_mask(name, &signature))
 }
 
 fn draft(key: &PrivateKey, stamp: Stamp, payload: &[u8]) -> Result<Draft, BenchError> {
     let public = key.public();
-    let unsigned = Unsigned {
+    let unsigned = UnsignedMessage {
         scheme: public.scheme(),
         key_id: public.id(),
         stamp,
         kind: PayloadKind::Opaque,
         payload,
     };
-    unsigned.encode().ok_or_else(|| broken("too long a payload"))
+    unsigned
+        .encode()
+        .ok_or_else(|| invalid_measurement("payload too long"))
 }
 
 /// A key of a plain scheme.
-pub(super) struct Plain(PrivateKey);
+pub(super) struct PlainKey(PrivateKey);
 
-impl Plain {
+impl PlainKey {
     pub(super) fn new(scheme: Scheme) -> Result<Self, BenchError> {
-        PrivateKey::generate(scheme, None).map(Self).map_err(broken)
+        PrivateKey::generate(scheme, None)
+            .map(Self)
+            .map_err(invalid_measurement)
     }
 
     /// Signs 200 bytes.
@@ -130,51 +135,52 @@ impl Plain {
     }
 }
 
-/// Messages of a plain scheme, of several signers by turns, as a receiver on a road has them: of signers for whom all has been computed ahead
-/// that ever is.
+/// Messages of a plain scheme, alternately from several signers for whom the receiver has precomputed everything that it ever does.
 pub(super) fn plain_messages(
     scheme: Scheme,
     signers: usize,
     count: usize,
 ) -> Result<Vec<Checked>, BenchError> {
-    let messages = by_turns(scheme, signers, count, KEY_MEMORY_DEFAULT_BYTES)?;
-    let is_point = matches!(scheme, Scheme::EcdsaP256 | Scheme::Ed25519);
-    let Some(mut eight) = Eight::widest().filter(|_| is_point) else {
+    let messages = interleaved_messages(scheme, signers, count, KEY_MEMORY_DEFAULT_BYTES)?;
+    let uses_points = matches!(scheme, Scheme::EcdsaP256 | Scheme::Ed25519);
+    let Some(mut lane) = BatchLane::widest().filter(|_| uses_points) else {
         return Ok(messages);
     };
-    // Eight messages of each must hold, and then one table is made beside 32.
+    // A signer's table is computed after eight valid messages; each batch of 32 computes one table.
     for _ in 0..8 + 32 * signers.div_ceil(count.max(1)) {
-        for part in messages.chunks(32) {
-            if eight.holds(part).contains(&false) {
-                return Err(broken("a signature that was just made does not verify"));
+        for batch in messages.chunks(32) {
+            if lane.verify_all(batch).contains(&false) {
+                return Err(invalid_measurement("a valid signature was rejected"));
             }
         }
     }
     if !messages.iter().all(|message| message.key().has_table()) {
-        return Err(broken("a signer of many messages has no table"));
+        return Err(invalid_measurement(
+            "no table was computed for a signer of many messages",
+        ));
     }
     Ok(messages)
 }
 
-/// The same of signers for whom nothing is computed ahead.
+/// The same messages from signers for whom nothing is precomputed.
 pub(super) fn new_signers(scheme: Scheme, signers: usize, count: usize) -> Result<Vec<Checked>, BenchError> {
-    by_turns(scheme, signers, count, 0)
+    interleaved_messages(scheme, signers, count, 0)
 }
 
-fn by_turns(
+fn interleaved_messages(
     scheme: Scheme,
     signers: usize,
     count: usize,
     key_memory: usize,
 ) -> Result<Vec<Checked>, BenchError> {
-    let mut of_all = Vec::new();
+    let mut by_signer = Vec::new();
     for _ in 0..signers {
-        let key = PrivateKey::generate(scheme, None).map_err(broken)?;
-        of_all.push(messages_of(&key, None, count.div_ceil(signers), key_memory)?.into_iter());
+        let key = PrivateKey::generate(scheme, None).map_err(invalid_measurement)?;
+        by_signer.push(messages_of(&key, None, count.div_ceil(signers), key_memory)?.into_iter());
     }
     let mut messages = Vec::with_capacity(count);
     while messages.len() < count {
-        messages.extend(of_all.iter_mut().filter_map(Iterator::next));
+        messages.extend(by_signer.iter_mut().filter_map(Iterator::next));
     }
     messages.truncate(count);
     Ok(messages)
@@ -183,18 +189,18 @@ fn by_turns(
 fn sign(key: &PrivateKey, table: Option<&Table>, payload: &[u8]) -> Result<Vec<u8>, BenchError> {
     let draft = draft(key, stamp(), payload)?;
     let Some(table) = table else {
-        let signed = key.sign_plainly(draft).map_err(broken)?;
-        return signed.ok_or_else(|| broken("a plain key does not sign"));
+        let signed = key.sign_plain(draft).map_err(invalid_measurement)?;
+        return signed.ok_or_else(|| invalid_measurement("a plain key cannot sign"));
     };
     let digits = table
         .public()
         .layout()
         .digits(stamp(), PayloadKind::Opaque, payload)
-        .map_err(broken)?;
-    let mask = ra(key)?.masks(&names(1)?).map_err(broken)?.pop();
-    let mask = mask.ok_or_else(|| broken("no mask was made"))?;
+        .map_err(invalid_measurement)?;
+    let mask = ra(key)?.masks(&names(1)?).map_err(invalid_measurement)?.pop();
+    let mask = mask.ok_or_else(|| invalid_measurement("no mask was created"))?;
     let name = *mask.name();
-    let signature = table.sign(mask, &digits).map_err(broken)?;
+    let signature = table.sign(mask, &digits).map_err(invalid_measurement)?;
     Ok(draft.with_mask(&name, &signature))
 }
 
@@ -205,30 +211,30 @@ fn messages_of(
     key_memory: usize,
 ) -> Result<Vec<Checked>, BenchError> {
     let mut signers = Signers::default();
-    let text = key.public().to_json().map_err(broken)?;
-    let public = linewarden_signatures::key::PublicKey::from_json(&text).map_err(broken)?;
-    signers.add(public).map_err(broken)?;
+    let text = key.public().to_json().map_err(invalid_measurement)?;
+    let public = linewarden_signatures::key::PublicKey::from_json(&text).map_err(invalid_measurement)?;
+    signers.add(public).map_err(invalid_measurement)?;
     let replays = ReplayMemory::new(Window::DEFAULT, 1, [0; 16]);
     let receiver = Receiver::new(signers, Revocations::default(), Window::DEFAULT, replays);
     receiver.set_key_memory(key_memory);
     let bytes = table.map_or(200, |table| table.public().layout().payload_bytes());
     let messages = (0..count).map(|_| {
         let mut payload = vec![0; bytes];
-        getrandom::fill(&mut payload).map_err(broken)?;
+        getrandom::fill(&mut payload).map_err(invalid_measurement)?;
         let message = sign(key, table, &payload)?;
         receiver
             .screen(message, NOW)
-            .map_err(|refusal| broken(format!("a message is refused: {refusal}")))
+            .map_err(|refusal| invalid_measurement(format!("a valid message was rejected: {refusal}")))
     });
     messages.collect()
 }
 
-/// The receivers' keys of messages, once each.
-pub(super) fn fresh_public(
+/// A new copy of a message's public key, without cached component hashes.
+pub(super) fn uncached_public_key(
     message: &Checked,
 ) -> Result<Arc<linewarden_signatures::key::PublicKey>, BenchError> {
-    let text = message.key().to_json().map_err(broken)?;
+    let text = message.key().to_json().map_err(invalid_measurement)?;
     linewarden_signatures::key::PublicKey::from_json(&text)
         .map(Arc::new)
-        .map_err(broken)
+        .map_err(invalid_measurement)
 }

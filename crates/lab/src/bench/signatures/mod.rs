@@ -1,67 +1,67 @@
-//! `linewarden bench signatures`: what signed messages cost on CPU and GPU, and what the scheduler makes of lanes.
+//! `linewarden bench signatures`: the cost of signed messages on CPU and GPU, and the performance of the scheduler.
 //!
-//! | part | what is measured |
+//! | part | measurement |
 //! |---|---|
-//! | [`cpu`] | signing and verifying of every scheme on one core: one message at a time, and eight |
-//! | [`end_to_end`] | a message from signer to receiver: the thesis' Table 1 (needs [`cpu`], which it runs) |
-//! | [`batches`] | the stages of Rapid Authentication by batch, by threads, and by threads and a GPU at once: the thesis' Figures 3 to 11 |
-//! | [`scheduler`] | the real engine: immediate messages under load, two lanes against one |
-//! | [`floods`] | immediate messages under floods of invalid ones, from the kernel to the verdict |
-//! | [`simulator`] | the scheduler in virtual time with this machine's rates: policies, crossroads, grid, bursts, floods |
-//! | [`gpu`] | the GPU's rates, if there is one; rows are pending where there is none |
-//! | [`figures`] | the pictures |
+//! | [`cpu`] | signing and verification with every scheme on one core: one message at a time, and eight in parallel |
+//! | [`end_to_end`] | time of a message from signer to receiver, from the rates of [`cpu`]: the thesis' Table 1 |
+//! | [`batches`] | the stages of Rapid Authentication by batch size, by threads, and by threads together with a GPU: the thesis' Figures 3 to 11 |
+//! | [`scheduler`] | the scheduler with real signatures: latency of immediate messages under load, throughput of two lanes compared with one |
+//! | [`floods`] | latency of immediate messages during floods of invalid messages, from the kernel to the verdict |
+//! | [`simulator`] | the scheduler in virtual time with this machine's rates: policies, and traffic of crossroads, power grids, bursts and floods |
+//! | [`gpu`] | rates of the GPU; without a GPU, the rows are pending |
+//! | [`figures`] | the charts |
 //!
-//! One run does all ways of an operation in turns, so that a machine that is busy with something else is so for all; the best of many
-//! rounds counts.
+//! All implementations of an operation are measured alternately, so that other work of the machine affects all of them; the best of
+//! many rounds counts. The *thesis* is the one on hardware-accelerated authentication (HAA), which `docs/experiments/signed-messages.md` cites.
 
 pub mod batches;
+mod combined;
 pub mod cpu;
 pub mod end_to_end;
 pub mod figures;
 pub mod floods;
 pub mod gpu;
 mod keys;
+mod rounds;
 pub mod scheduler;
 pub mod simulator;
 mod table1;
-mod together;
-mod turns;
 
 use linewarden_signatures::scheme::Scheme;
 
-use self::keys::Rapid;
+use self::keys::RapidKey;
 use super::scale::Progress;
 use super::{BenchError, Report};
 
-/// How large the bench is.
+/// The size of the benchmark.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Size {
-    /// Rounds of which the best counts.
+    /// Rounds, of which the best counts.
     pub runs: u32,
     /// Length of a round, ms.
     pub round_ms: u64,
-    /// Signers of a plain scheme's messages.
+    /// Signers of the messages of a plain scheme.
     pub signers: usize,
-    /// Signers whose tables are more than caches hold.
+    /// Number of signers whose precomputed tables exceed the caches.
     pub many_signers: usize,
-    /// Component counts of Rapid Authentication: 37 is a Basic Safety Message part I, byte by byte.
+    /// Component counts of Rapid Authentication; 37 components are the bytes of a Basic Safety Message, part I.
     pub components: &'static [usize],
-    /// Components of the stages.
+    /// Component count for the stages.
     pub stage_components: usize,
-    /// Components over RSA-3072.
+    /// Component count with RSA-3072.
     pub over_rsa3072: Option<usize>,
-    /// Batches of the stages, messages.
+    /// Batch sizes for the stages, messages.
     pub batches: &'static [usize],
-    /// Length of a run of the engine, ms.
+    /// Length of a run of the scheduler, ms.
     pub engine_ms: u64,
-    /// Length of a flood and what comes before it, ms.
+    /// Length of a flood run, including the time before the flood, ms.
     pub flood_ms: u64,
     /// Length of the simulator's traces, ms.
     pub trace_ms: u64,
 }
 
 impl Size {
-    /// What the figures in the documents are made with.
+    /// The size of the published figures.
     pub const FULL: Self = Self {
         runs: 20,
         round_ms: 3,
@@ -75,7 +75,7 @@ impl Size {
         flood_ms: 6_000,
         trace_ms: 400,
     };
-    /// Some seconds, to see that it works.
+    /// A test run of a few seconds.
     pub const QUICK: Self = Self {
         runs: 1,
         round_ms: 1,
@@ -91,7 +91,7 @@ impl Size {
     };
 }
 
-/// A part of the bench.
+/// A part of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// [`cpu`] and [`end_to_end`]
@@ -109,7 +109,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// All, in the order in which they are run.
+    /// All parts, in the order of execution.
     pub const ALL: [Self; 6] = [
         Self::Cpu,
         Self::Batches,
@@ -119,7 +119,7 @@ impl Part {
         Self::Gpu,
     ];
 
-    /// Short and lower case.
+    /// Name of the part on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -139,11 +139,11 @@ impl Part {
 /// The first part that could not be run.
 pub fn run(size: &Size, parts: &[Part], progress: Progress<'_>) -> Result<Report, BenchError> {
     let mut report = Report::default();
-    let with_stages = |part: &Part| matches!(part, Part::Cpu | Part::Batches);
-    let stage_key = match parts.iter().any(with_stages) {
+    let needs_stage_key = |part: &Part| matches!(part, Part::Cpu | Part::Batches);
+    let stage_key = match parts.iter().any(needs_stage_key) {
         true => {
-            progress("rapid authentication: table", None);
-            Some(Rapid::new(Scheme::RaRsa2048, size.stage_components)?)
+            progress("Rapid Authentication: computing a table", None);
+            Some(RapidKey::new(Scheme::RaRsa2048, size.stage_components)?)
         }
         false => None,
     };

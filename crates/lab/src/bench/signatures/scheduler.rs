@@ -1,105 +1,109 @@
-//! The real engine with real signatures: what immediate messages feel of the rest, and what two lanes do against one.
+//! The real scheduler with real signatures: latency of immediate messages under load, and throughput of two lanes compared with one.
 //!
-//! The lanes are one processor, and what stands in for an accelerator: a second processor that is slowed down to an overhead and
-//! a part of its rate, as its name says. An accelerator takes no processor's time: where there are two processors, the first is the lane's
-//! alone, and the stand-in and the sender have the last. Messages are ECDSA P-256, of which AVX2 takes longer for eight than a slice is meant to be, and
-//! RSA-2048, of which eight fit in a slice.
+//! The lanes are one CPU and a simulated accelerator: a second CPU that is throttled to an overhead per batch and a share of its
+//! rate. A real accelerator needs no CPU time; with two CPUs, the first is used only by the CPU lane, and the simulated accelerator
+//! and the sender share the last. The messages are signed with ECDSA P-256, where eight messages take longer with AVX2 than the
+//! intended length of a time slice, and with RSA-2048, where eight fit into a slice.
 //!
-//! Policies are compared where the accelerator is the faster of the two from some batch on, or else there would be no tau to calibrate: the
-//! processor verifies one at a time there.
+//! Policies are compared with an accelerator that is faster than the CPU for batches above a certain size; otherwise there is no tau
+//! to calibrate. For this, the CPU verifies one message at a time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use linewarden_signatures::lane::{Eight, OneByOne};
+use linewarden_signatures::lane::{BatchLane, SingleLane};
 use linewarden_signatures::receive::Checked;
 use linewarden_signatures::scheduler::engine::{
-    Done, Ending, Engine, Lane, LaneLost, Sink, Snapshot, Throttled, measure,
+    BatchResult, Engine, Lane, LaneLost, ShutdownMode, Sink, Snapshot, ThrottledLane, measure,
 };
-use linewarden_signatures::scheduler::model::Line;
+use linewarden_signatures::scheduler::model::CostModel;
 use linewarden_signatures::scheduler::{
     Class, Config, Dropped, Job, LaneKind, LaneSpec, Meta, Outcome, PerClass, Priority, QuotaLimits, Rate,
     Source, Span,
 };
 use linewarden_signatures::scheme::Scheme;
-use linewarden_signatures::simulator::{Contender, SimLane, calibrated_tau};
+use linewarden_signatures::simulator::{PolicyKind, SimLane, calibrated_tau};
 
 use super::Size;
-use super::keys::{broken, plain_messages};
+use super::keys::{invalid_measurement, plain_messages};
 use crate::bench::scale::Progress;
 use crate::bench::{BenchError, Better, Pending, Report, Row};
 use crate::napi::pin_task;
 
-/// Messages that there are; they come again and again, without fingerprints.
+/// Different messages, which are sent repeatedly; duplicates are not filtered here.
 const MESSAGES: usize = 1_024;
 /// Immediate messages per second.
 const IMMEDIATE_PER_S: f64 = 200.0;
-/// What the stand-in for an accelerator takes to begin a batch.
-const STAND_IN_OVERHEAD: Span = Span::from_micros(500);
-/// Runs; of rates the middle one counts, of what messages feel the best.
+/// Overhead per batch of the simulated accelerator.
+const ACCELERATOR_OVERHEAD: Span = Span::from_micros(500);
+/// Runs: of rates the median counts, of latencies the best.
 const RUNS: usize = 3;
-/// Runs that are tried for those: one in which the machine lost more of its speed than the load leaves does not count.
-const TRIES: usize = 2 * RUNS;
-/// Why there is no figure, if none of them counts.
+/// Maximum attempts to get these runs: a run in which the machine was too slow for the load does not count.
+const ATTEMPTS: usize = 2 * RUNS;
+/// Reason for a pending value if no attempt counts.
 const TOO_SLOW: &str =
-    "messages were shed in every run: the machine was slower than when its rates were measured";
+    "messages were dropped in every run because the machine was slower than when its rates were measured";
 
-/// Measures.
+/// Adds the rows of this part.
 ///
 /// # Errors
-/// An engine that loses a message.
+/// The scheduler lost a message.
 pub fn rows(size: &Size, progress: Progress<'_>, report: &mut Report) -> Result<(), BenchError> {
-    progress("scheduler: messages", None);
-    let p256 = Bench::new(size, (Scheme::EcdsaP256, Class::P256_VERIFY), Pair::Slower)?;
+    progress("scheduler: creating messages", None);
+    let p256 = Bench::new(size, (Scheme::EcdsaP256, Class::P256_VERIFY), LanePair::Slower)?;
     let rows = &mut report.rows;
-    rows.push(Row::fact("sched.cpu_lane_per_s", p256.line.rate(), "/s"));
+    rows.push(Row::fact("sched.cpu_lane_per_s", p256.cpu_model.rate(), "/s"));
     progress("scheduler: throughput", None);
     let rounds = p256.throughputs()?;
-    let of = |what: &dyn Fn(&Throughput) -> f64| middle(rounds.iter().map(what).collect());
-    let both = of(&|round| round.both)?;
-    rows.push(Row::fact("sched.throughput.cpu", of(&|round| round.cpu)?, "/s"));
+    let median_of = |rate: &dyn Fn(&Throughput) -> f64| median(rounds.iter().map(rate).collect());
+    let both = median_of(&|round| round.both)?;
     rows.push(Row::fact(
-        "sched.throughput.stand_in",
-        of(&|round| round.stand_in)?,
+        "sched.throughput.cpu",
+        median_of(&|round| round.cpu)?,
+        "/s",
+    ));
+    rows.push(Row::fact(
+        "sched.throughput.simulated_accelerator",
+        median_of(&|round| round.accelerator)?,
         "/s",
     ));
     rows.push(Row::fact("sched.throughput.both", both, "/s"));
     rows.push(Row::higher(
         "sched.throughput_over_best_single",
-        of(&|round| round.both / round.cpu.max(round.stand_in))?,
+        median_of(&|round| round.both / round.cpu.max(round.accelerator))?,
         "ratio",
         Some(1.0),
     ));
     progress("scheduler: immediate messages", None);
-    p256.immediates("sched", both, report)?;
-    let of_rsa = (Scheme::RsaPss2048, Class::RSA_VERIFY);
-    let rsa = Bench::new(size, of_rsa, Pair::Slower)?;
-    rsa.immediates("sched.rsa2048", rsa.of_both()?, report)?;
-    let faster = Bench::new(size, of_rsa, Pair::Faster)?;
-    faster.policies(faster.of_both()?, progress, report)
+    p256.add_immediate_rows("sched", both, report)?;
+    let rsa_verification = (Scheme::RsaPss2048, Class::RSA_VERIFY);
+    let rsa = Bench::new(size, rsa_verification, LanePair::Slower)?;
+    rsa.add_immediate_rows("sched.rsa2048", rsa.combined_throughput()?, report)?;
+    let faster = Bench::new(size, rsa_verification, LanePair::Faster)?;
+    faster.add_policy_rows(faster.combined_throughput()?, progress, report)
 }
 
-/// A processor, and what stands in for an accelerator beside it.
+/// The speeds of the CPU lane and of the simulated accelerator.
 #[derive(Clone, Copy)]
-enum Pair {
-    /// Both with the widest vectors; the stand-in has half of the rate.
+enum LanePair {
+    /// Both use the widest vector instructions; the accelerator has half of the CPU's rate.
     Slower,
-    /// The processor verifies one at a time; the stand-in with the widest vectors has four fifths of their rate.
+    /// The CPU verifies one at a time; the accelerator has four fifths of the rate of the widest vector instructions.
     Faster,
 }
 
-impl Pair {
-    /// What the processor's lane is.
-    fn processor(self) -> Box<dyn Lane<Checked>> {
+impl LanePair {
+    /// The CPU lane.
+    fn cpu_lane(self) -> Box<dyn Lane<Checked>> {
         match self {
-            Self::Slower => widest(),
-            Self::Faster => Box::new(OneByOne::default()),
+            Self::Slower => widest_lane(),
+            Self::Faster => Box::new(SingleLane::default()),
         }
     }
 
-    /// The part of the widest vectors' rate that the stand-in has.
-    fn part(self) -> f64 {
+    /// The accelerator's rate as a share of the rate of the widest vector instructions.
+    fn accelerator_share(self) -> f64 {
         match self {
             Self::Slower => 0.5,
             Self::Faster => 0.8,
@@ -111,18 +115,18 @@ type OneLane = (LaneSpec, Box<dyn Lane<Checked>>);
 
 struct Bench {
     class: Class,
-    pair: Pair,
+    pair: LanePair,
     messages: Vec<Checked>,
-    /// The processor's.
-    line: Line,
-    stand_in: Line,
+    /// Cost model of the CPU lane.
+    cpu_model: CostModel,
+    accelerator: CostModel,
     length: Duration,
-    processors: Option<[usize; 2]>,
-    /// Runs that did not count.
+    cpus: Option<[usize; 2]>,
+    /// Number of runs that did not count.
     overloaded: AtomicU64,
 }
 
-/// Counts what comes back.
+/// Counts the results.
 #[derive(Default)]
 struct Counter {
     done: AtomicUsize,
@@ -130,7 +134,7 @@ struct Counter {
 }
 
 impl Sink<Checked> for Counter {
-    fn done(&self, done: Done<'_, Checked>) {
+    fn done(&self, done: BatchResult<'_, Checked>) {
         let wrong = done
             .outcomes
             .iter()
@@ -149,126 +153,126 @@ impl Sink<Checked> for Counter {
 /// Messages per second.
 struct Throughput {
     cpu: f64,
-    stand_in: f64,
+    accelerator: f64,
     both: f64,
 }
 
-fn middle(mut values: Vec<f64>) -> Result<f64, BenchError> {
+fn median(mut values: Vec<f64>) -> Result<f64, BenchError> {
     values.sort_by(f64::total_cmp);
     let middle = values.get(values.len() / 2).copied();
-    middle.ok_or_else(|| broken("nothing was run"))
+    middle.ok_or_else(|| invalid_measurement("no run was made"))
 }
 
-/// What immediate messages felt.
-struct Felt {
+/// Latencies of immediate messages and of the rest.
+struct ImmediateLatency {
     p50_us: f64,
     p99_us: f64,
     rest_p99_us: f64,
     rest_per_s: f64,
 }
 
-pub(super) fn widest() -> Box<dyn Lane<Checked>> {
-    match Eight::widest() {
-        Some(eight) => Box::new(eight),
-        None => Box::new(OneByOne::default()),
+pub(super) fn widest_lane() -> Box<dyn Lane<Checked>> {
+    match BatchLane::widest() {
+        Some(lane) => Box::new(lane),
+        None => Box::new(SingleLane::default()),
     }
 }
 
-/// A lane whose thread stays on one processor, from its first batch on.
-pub(super) struct Pinned(pub(super) Box<dyn Lane<Checked>>, pub(super) Option<usize>);
+/// A lane whose thread is pinned to a CPU on its first batch.
+pub(super) struct PinnedLane(pub(super) Box<dyn Lane<Checked>>, pub(super) Option<usize>);
 
-impl Lane<Checked> for Pinned {
+impl Lane<Checked> for PinnedLane {
     fn run(
         &mut self,
         class: Class,
         jobs: &mut [Checked],
         outcomes: &mut Vec<Outcome>,
     ) -> Result<(), LaneLost> {
-        if let Some(processor) = self.1.take() {
-            stay_on(processor);
+        if let Some(cpu) = self.1.take() {
+            pin_current_thread(cpu);
         }
         self.0.run(class, jobs, outcomes)
     }
 }
 
-/// The first and the last processor, if there are two.
-pub(super) fn processors() -> Option<[usize; 2]> {
+/// The first and the last CPU if there are at least two.
+pub(super) fn first_and_last_cpu() -> Option<[usize; 2]> {
     let count = std::thread::available_parallelism().ok()?.get();
     (count > 1).then(|| [0, count - 1])
 }
 
-/// Keeps this thread on a processor. Where that is not allowed it moves as before, which costs no more than precision.
-pub(super) fn stay_on(processor: usize) {
-    let _ = pin_task(0, processor);
+/// Pins this thread to a CPU. If that is not allowed, the thread is not pinned, and the measurement is less precise.
+pub(super) fn pin_current_thread(cpu: usize) {
+    let _ = pin_task(0, cpu);
 }
 
-/// Does what a sender does, on the last processor.
-fn aside<T: Send>(work: impl FnOnce() -> Result<T, BenchError> + Send) -> Result<T, BenchError> {
+/// Runs the work of a sender on the last CPU.
+fn on_sender_thread<T: Send>(work: impl FnOnce() -> Result<T, BenchError> + Send) -> Result<T, BenchError> {
     std::thread::scope(|scope| {
         let sender = scope.spawn(|| {
-            if let Some([_, last]) = processors() {
-                stay_on(last);
+            if let Some([_, last]) = first_and_last_cpu() {
+                pin_current_thread(last);
             }
             work()
         });
         sender
             .join()
-            .unwrap_or_else(|_| Err(broken("the sender panicked")))
+            .unwrap_or_else(|_| Err(invalid_measurement("the sender panicked")))
     })
 }
 
 impl Bench {
-    fn new(size: &Size, (scheme, class): (Scheme, Class), pair: Pair) -> Result<Self, BenchError> {
+    fn new(size: &Size, (scheme, class): (Scheme, Class), pair: LanePair) -> Result<Self, BenchError> {
         let messages = plain_messages(scheme, size.signers, MESSAGES)?;
-        let some = |count: usize| messages.iter().cycle().take(count).cloned().collect();
+        let jobs = |count: usize| messages.iter().cycle().take(count).cloned().collect();
         let measured = |mut lane: Box<dyn Lane<Checked>>| {
-            measure(&mut *lane, class, &[8, 64, 512], 5, some).map_err(broken)
+            measure(&mut *lane, class, &[8, 64, 512], 5, jobs).map_err(invalid_measurement)
         };
-        let rate = pair.part() * measured(widest())?.rate();
+        let rate = pair.accelerator_share() * measured(widest_lane())?.rate();
         Ok(Self {
             class,
             pair,
-            line: measured(pair.processor())?,
-            stand_in: Line::new(STAND_IN_OVERHEAD, rate),
+            cpu_model: measured(pair.cpu_lane())?,
+            accelerator: CostModel::new(ACCELERATOR_OVERHEAD, rate),
             messages,
             length: Duration::from_millis(size.engine_ms),
-            processors: processors(),
+            cpus: first_and_last_cpu(),
             overloaded: AtomicU64::new(0),
         })
     }
 
-    fn processor(&self) -> OneLane {
-        let spec = LaneSpec::new("processor", LaneKind::Cpu)
-            .with(self.class, self.line)
+    fn cpu_lane(&self) -> OneLane {
+        let spec = LaneSpec::new("cpu", LaneKind::Cpu)
+            .with_class(self.class, self.cpu_model)
             .with_grain(8);
         (
             spec,
-            Box::new(Pinned(
-                self.pair.processor(),
-                self.processors.map(|[first, _]| first),
+            Box::new(PinnedLane(
+                self.pair.cpu_lane(),
+                self.cpus.map(|[first, _]| first),
             )),
         )
     }
 
-    fn stand_in(&self) -> OneLane {
-        let lines = PerClass::from_fn(|class| (class == self.class).then_some(self.stand_in));
-        let pinned = Pinned(widest(), self.processors.map(|[_, last]| last));
-        let lane = Throttled::new(pinned, lines);
+    fn accelerator(&self) -> OneLane {
+        let models = PerClass::from_fn(|class| (class == self.class).then_some(self.accelerator));
+        let pinned = PinnedLane(widest_lane(), self.cpus.map(|[_, last]| last));
+        let lane = ThrottledLane::new(pinned, models);
         (lane.spec().with_batch_max(4_096), Box::new(lane))
     }
 
-    /// A processor, the accelerator, or both.
+    /// Starts an engine with the CPU, the accelerator, or both.
     fn engine(
         &self,
         [cpu, accelerator]: [bool; 2],
-        contender: Contender,
+        policy_kind: PolicyKind,
         sink: Arc<Counter>,
     ) -> Result<Engine<Checked>, BenchError> {
         let mut lanes = Vec::new();
-        lanes.extend(cpu.then(|| self.processor()));
-        lanes.extend(accelerator.then(|| self.stand_in()));
+        lanes.extend(cpu.then(|| self.cpu_lane()));
+        lanes.extend(accelerator.then(|| self.accelerator()));
         let specs: Vec<_> = lanes.iter().map(|(spec, _)| SimLane::new(spec.clone())).collect();
-        Engine::start(config(), contender.policy(&specs), lanes, sink).map_err(broken)
+        Engine::start(config(), policy_kind.policy(&specs), lanes, sink).map_err(invalid_measurement)
     }
 
     fn job(&self, number: usize, priority: Priority, engine: &Engine<Checked>) -> Option<Job<Checked>> {
@@ -278,38 +282,38 @@ impl Bench {
         Some(Job { meta, payload })
     }
 
-    /// Each lane alone and both, in turns: a machine that slows down does so for all.
+    /// Throughput of each lane and of both, measured alternately, so that a slower machine affects all of them.
     fn throughputs(&self) -> Result<Vec<Throughput>, BenchError> {
         let round = |_| {
             Ok(Throughput {
                 cpu: self.throughput([true, false])?,
-                stand_in: self.throughput([false, true])?,
+                accelerator: self.throughput([false, true])?,
                 both: self.throughput([true, true])?,
             })
         };
         (0..RUNS).map(round).collect()
     }
 
-    /// What both lanes do together, the middle one of some runs.
-    fn of_both(&self) -> Result<f64, BenchError> {
+    /// Throughput of both lanes: the median of the runs.
+    fn combined_throughput(&self) -> Result<f64, BenchError> {
         let rates = (0..RUNS).map(|_| self.throughput([true, true]));
-        middle(rates.collect::<Result<_, _>>()?)
+        median(rates.collect::<Result<_, _>>()?)
     }
 
-    /// The thesis' tau for these lanes, messages.
+    /// The thesis' tau for these lanes: the batch size, in messages, from which the accelerator is faster.
     fn tau(&self) -> usize {
-        let lanes = [self.processor().0, self.stand_in().0].map(SimLane::new);
+        let lanes = [self.cpu_lane().0, self.accelerator().0].map(SimLane::new);
         *calibrated_tau(&lanes).of(self.class)
     }
 
-    /// Messages per second of an engine that always has enough of them.
+    /// Messages per second of a saturated engine.
     fn throughput(&self, lanes: [bool; 2]) -> Result<f64, BenchError> {
-        aside(|| self.throughput_once(lanes))
+        on_sender_thread(|| self.throughput_once(lanes))
     }
 
     fn throughput_once(&self, lanes: [bool; 2]) -> Result<f64, BenchError> {
         let sink = Arc::new(Counter::default());
-        let engine = self.engine(lanes, Contender::Adaptive, Arc::clone(&sink))?;
+        let engine = self.engine(lanes, PolicyKind::Adaptive, Arc::clone(&sink))?;
         let submitter = engine.submitter();
         let begin = Instant::now();
         let (mut sent, mut jobs) = (0, Vec::new());
@@ -320,30 +324,40 @@ impl Bench {
                     (sent..sent + 256).filter_map(|number| self.job(number, Priority::URGENT, &engine)),
                 );
                 sent += 256;
-                submitter.submit(&mut jobs).map_err(broken)?;
+                submitter.submit(&mut jobs).map_err(invalid_measurement)?;
             }
             std::thread::sleep(Duration::from_micros(500));
         }
         let (done, passed) = (sink.done.load(Ordering::Relaxed), begin.elapsed());
         let shed = finish(engine, &sink, sent)?.counters.shed.total();
         if shed != 0 {
-            return Err(broken(format!(
-                "{shed} messages were shed, of which fewer waited than the queue holds"
+            return Err(invalid_measurement(format!(
+                "{shed} messages were dropped although the queue was not full"
             )));
         }
         Ok(done as f64 / passed.as_secs_f64())
     }
 
-    /// What each policy makes of the same load: 70 % of what both lanes do under the adaptive one.
-    fn policies(&self, both: f64, progress: Progress<'_>, report: &mut Report) -> Result<(), BenchError> {
+    /// Adds the latency with each policy under the same load: 70 % of the throughput of both lanes under the adaptive policy.
+    fn add_policy_rows(
+        &self,
+        both: f64,
+        progress: Progress<'_>,
+        report: &mut Report,
+    ) -> Result<(), BenchError> {
         let tau = self.tau() as f64;
         report.rows.push(Row::fact("sched.engine.tau", tau, "messages"));
-        for (number, contender) in (0..).zip(Contender::ALL) {
-            progress("scheduler: policies", Some((number, Contender::ALL.len() as u64)));
-            let policy = contender.name().replace(' ', "_");
+        for (number, policy_kind) in (0..).zip(PolicyKind::ALL) {
+            progress(
+                "scheduler: policies",
+                Some((number, PolicyKind::ALL.len() as u64)),
+            );
+            let policy = policy_kind.name().replace(' ', "_");
             let name = format!("sched.engine.{policy}.p99_us");
-            match self.best(0.7 * both, contender, |felt| felt.rest_p99_us)? {
-                Some(felt) => report.rows.push(Row::lower(name, felt.rest_p99_us, "us", None)),
+            match self.best_run(0.7 * both, policy_kind, |latency| latency.rest_p99_us)? {
+                Some(latency) => report
+                    .rows
+                    .push(Row::lower(name, latency.rest_p99_us, "us", None)),
                 None => report
                     .pending
                     .push(Pending::new(name, "us", Better::Lower, None, TOO_SLOW)),
@@ -352,11 +366,11 @@ impl Bench {
         Ok(())
     }
 
-    /// The rows of immediate messages, alone and beside 95 % of what both lanes do.
-    fn immediates(&self, name: &str, both: f64, report: &mut Report) -> Result<(), BenchError> {
-        let felt = |rest_per_s| self.best(rest_per_s, Contender::Adaptive, |felt| felt.p99_us);
+    /// Adds the rows for immediate messages, without other load and with a load of 95 % of the throughput of both lanes.
+    fn add_immediate_rows(&self, name: &str, both: f64, report: &mut Report) -> Result<(), BenchError> {
+        let latency = |rest_per_s| self.best_run(rest_per_s, PolicyKind::Adaptive, |latency| latency.p99_us);
         let ratio = format!("{name}.p0_p99_over_idle");
-        let felt = (felt(0.0)?, felt(0.95 * both)?);
+        let latency = (latency(0.0)?, latency(0.95 * both)?);
         let overloaded = self.overloaded.load(Ordering::Relaxed) as f64;
         report.rows.push(Row::lower(
             format!("{name}.runs_overloaded"),
@@ -364,15 +378,23 @@ impl Bench {
             "runs",
             None,
         ));
-        let (Some(idle), Some(loaded)) = felt else {
+        let (Some(idle), Some(loaded)) = latency else {
             let pending = Pending::new(ratio, "ratio", Better::Lower, Some(3.0), TOO_SLOW);
             report.pending.push(pending);
             return Ok(());
         };
         let rows = &mut report.rows;
-        for (load, felt) in [("idle", &idle), ("loaded", &loaded)] {
-            rows.push(Row::fact(format!("{name}.p0_p50_us.{load}"), felt.p50_us, "us"));
-            rows.push(Row::fact(format!("{name}.p0_p99_us.{load}"), felt.p99_us, "us"));
+        for (load, latency) in [("idle", &idle), ("loaded", &loaded)] {
+            rows.push(Row::fact(
+                format!("{name}.p0_p50_us.{load}"),
+                latency.p50_us,
+                "us",
+            ));
+            rows.push(Row::fact(
+                format!("{name}.p0_p99_us.{load}"),
+                latency.p99_us,
+                "us",
+            ));
         }
         rows.push(Row::fact(format!("{name}.rest_p99_us"), loaded.rest_p99_us, "us"));
         rows.push(Row::fact(format!("{name}.rest_per_s"), loaded.rest_per_s, "/s"));
@@ -380,23 +402,23 @@ impl Bench {
         Ok(())
     }
 
-    /// Of the runs that count the one in which this is least.
-    fn best(
+    /// The counting run in which `latency` is smallest.
+    fn best_run(
         &self,
         rest_per_s: f64,
-        contender: Contender,
-        what: impl Fn(&Felt) -> f64,
-    ) -> Result<Option<Felt>, BenchError> {
-        let tries = (0..TRIES).map(|_| aside(|| self.run(rest_per_s, contender)));
-        let counting = tries.filter_map(Result::transpose).take(RUNS);
-        let runs: Vec<Felt> = counting.collect::<Result<_, _>>()?;
-        Ok(runs.into_iter().min_by(|a, b| what(a).total_cmp(&what(b))))
+        policy_kind: PolicyKind,
+        latency: impl Fn(&ImmediateLatency) -> f64,
+    ) -> Result<Option<ImmediateLatency>, BenchError> {
+        let attempts = (0..ATTEMPTS).map(|_| on_sender_thread(|| self.run(rest_per_s, policy_kind)));
+        let counting = attempts.filter_map(Result::transpose).take(RUNS);
+        let runs: Vec<ImmediateLatency> = counting.collect::<Result<_, _>>()?;
+        Ok(runs.into_iter().min_by(|a, b| latency(a).total_cmp(&latency(b))))
     }
 
-    /// Immediate messages at a steady rate, beside others at another; nothing if that was more than the machine did.
-    fn run(&self, rest_per_s: f64, contender: Contender) -> Result<Option<Felt>, BenchError> {
+    /// Sends immediate messages at a fixed rate and others at `rest_per_s`; returns `None` if the machine was too slow for this load.
+    fn run(&self, rest_per_s: f64, policy_kind: PolicyKind) -> Result<Option<ImmediateLatency>, BenchError> {
         let sink = Arc::new(Counter::default());
-        let engine = self.engine([true, true], contender, Arc::clone(&sink))?;
+        let engine = self.engine([true, true], policy_kind, Arc::clone(&sink))?;
         let submitter = engine.submitter();
         let begin = Instant::now();
         let (mut immediate, mut rest, mut jobs) = (0, 0, Vec::new());
@@ -410,7 +432,7 @@ impl Bench {
                 jobs.extend(self.job(rest, Priority::URGENT, &engine));
                 rest += 1;
             }
-            submitter.submit(&mut jobs).map_err(broken)?;
+            submitter.submit(&mut jobs).map_err(invalid_measurement)?;
             std::thread::sleep(Duration::from_micros(300));
         }
         let passed = begin.elapsed().as_secs_f64();
@@ -419,21 +441,26 @@ impl Bench {
             self.overloaded.fetch_add(1, Ordering::Relaxed);
             return Ok(None);
         }
-        let micros = |span: Span| span.as_secs_f64() * 1e6;
-        let quantile = |part| micros(snapshot.latencies.quantile(Priority::IMMEDIATE, part));
-        Ok(Some(Felt {
+        let microseconds = |span: Span| span.as_secs_f64() * 1e6;
+        let quantile = |fraction| microseconds(snapshot.latencies.quantile(Priority::IMMEDIATE, fraction));
+        Ok(Some(ImmediateLatency {
             p50_us: quantile(0.5),
             p99_us: quantile(0.99),
-            rest_p99_us: micros(snapshot.latencies.quantile_of_others(0.99).map_err(broken)?),
+            rest_p99_us: microseconds(
+                snapshot
+                    .latencies
+                    .quantile_of_others(0.99)
+                    .map_err(invalid_measurement)?,
+            ),
             rest_per_s: rest as f64 / passed,
         }))
     }
 }
 
-/// Messages that wait in a saturated engine.
+/// Messages in the queue of a saturated engine.
 const QUEUED: usize = 8_192;
 
-/// Quotas that let all immediate messages be immediate: what is measured is the scheduler.
+/// A configuration whose quotas never limit immediate messages, so that only the scheduler is measured.
 fn config() -> Config {
     let rate = Rate {
         burst: 1_000,
@@ -443,23 +470,25 @@ fn config() -> Config {
     Config {
         quotas: QuotaLimits {
             source: rate,
-            strangers: rate,
+            unknown_senders: rate,
             ..defaults.quotas
         },
         ..defaults
     }
 }
 
-/// Ends an engine; all that was handed in has come back once, done rightly or shed.
+/// Stops an engine and checks that each message came back exactly once, verified correctly or dropped.
 fn finish(engine: Engine<Checked>, sink: &Counter, sent: usize) -> Result<Snapshot, BenchError> {
-    let (left, snapshot) = engine.shut_down(Ending::Finish).map_err(broken)?;
+    let (left, snapshot) = engine
+        .shut_down(ShutdownMode::CompleteJobs)
+        .map_err(invalid_measurement)?;
     let done = sink.done.load(Ordering::Relaxed);
     let wrong = sink.wrong.load(Ordering::Relaxed);
     let demoted = snapshot.counters.demoted;
     match left.is_empty() && done == sent && wrong == 0 && demoted == 0 {
         true => Ok(snapshot),
-        false => Err(broken(format!(
-            "{sent} messages were handed in, {done} came back, {wrong} of them wrong, {demoted} demoted"
+        false => Err(invalid_measurement(format!(
+            "{sent} messages were submitted, {done} returned, {wrong} with the wrong verdict, {demoted} demoted"
         ))),
     }
 }

@@ -1,4 +1,5 @@
-//! Forró and ChaCha in P4, block after block in memory on one core: a frame with 64 bytes of text is decrypted and leaves.
+//! The cost of Forró and ChaCha in P4 per block, in memory on one core: the switch decrypts and forwards frames with 64
+//! bytes of text.
 
 use linewarden_switch::switch::Switch;
 
@@ -8,21 +9,21 @@ use super::programs::Programs;
 use crate::bench::scale::Progress;
 use crate::bench::{BenchError, Row};
 
-/// How much of a cipher a pass does: as a switching chip has to share it out, and what a switch in software can do.
+/// The part of a cipher that one pass computes: as a switching chip must divide it, and as a software switch can.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Share {
+pub enum PassWork {
     /// A quarter round in ingress and one in egress: the papers' sequential programs.
     QuarterRound,
-    /// A round in each: the paper's parallel program of ChaCha.
+    /// A round in ingress and one in egress: the paper's parallel program of ChaCha.
     Round,
-    /// Everything: nothing recirculates.
+    /// The whole cipher: no packet recirculates.
     OnePass,
 }
 
-impl Share {
+impl PassWork {
     const ALL: [Self; 3] = [Self::QuarterRound, Self::Round, Self::OnePass];
 
-    /// As in the names of programs.
+    /// Name in the names of programs.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -33,7 +34,7 @@ impl Share {
     }
 }
 
-/// A cipher and its numbers of rounds.
+/// The ciphers with their numbers of rounds.
 pub const CIPHERS: [(&str, [u8; 3]); 2] = [("forro", [6, 10, 14]), ("chacha", [8, 12, 20])];
 
 /// One cipher in one program.
@@ -41,37 +42,37 @@ pub const CIPHERS: [(&str, [u8; 3]); 2] = [("forro", [6, 10, 14]), ("chacha", [8
 pub struct Variant {
     /// `forro` or `chacha`.
     pub cipher: &'static str,
-    /// Its rounds.
+    /// Number of rounds.
     pub rounds: u8,
-    /// What a pass does.
-    pub share: Share,
+    /// The part that one pass computes.
+    pub pass_work: PassWork,
 }
 
 impl Variant {
-    /// All, share by share.
+    /// All variants, ordered by the work per pass.
     pub fn all() -> impl Iterator<Item = Self> {
         let of = |share| {
             CIPHERS.into_iter().flat_map(move |(cipher, rounds)| {
                 rounds.into_iter().map(move |rounds| Self {
                     cipher,
                     rounds,
-                    share,
+                    pass_work: share,
                 })
             })
         };
-        Share::ALL.into_iter().flat_map(of)
+        PassWork::ALL.into_iter().flat_map(of)
     }
 
-    /// The first part of its rows' names.
+    /// The prefix of the variant's row names.
     #[must_use]
     pub fn name(&self) -> String {
-        format!("{}{}.{}", self.cipher, self.rounds, self.share.name())
+        format!("{}{}.{}", self.cipher, self.rounds, self.pass_work.name())
     }
 
-    /// A switch that decrypts with it: what comes in at port 0 leaves by port 1.
+    /// A switch that decrypts packets from port 0 and sends them to port 1.
     ///
     /// # Errors
-    /// Those of the program.
+    /// The program could not be loaded or run.
     pub fn switch(&self, programs: &Programs) -> Result<Switch, BenchError> {
         let words: String = (0..8).map(|word| format!(", k{word}:{word}")).collect();
         let commands = format!(
@@ -80,7 +81,7 @@ impl Variant {
             self.rounds
         );
         programs.switch(
-            &format!("cipher-{}-{}", self.cipher, self.share.name()),
+            &format!("cipher-{}-{}", self.cipher, self.pass_work.name()),
             &commands,
         )
     }
@@ -88,45 +89,48 @@ impl Variant {
 
 /// Ethernet type of the programs' frames.
 const ETHER_TYPE: [u8; 2] = [0x88, 0xb5];
-/// What is asked for, and what a frame says when it was done.
-const DECRYPT: u8 = 2;
-const PLAIN: u8 = 3;
+/// The operation of a frame before and after decryption.
+const OPERATION_DECRYPT: u8 = 2;
+const OPERATION_DECRYPTED: u8 = 3;
 /// Operation, counter and nonce.
 const HEADER_BYTES: usize = 20;
 /// Bytes of a block, and of a frame's text.
 const TEXT_BYTES: usize = 64;
-/// What such a packet takes of a wire, bytes: headers, frame check sequence, preamble and gap included.
+/// Bytes of such a packet on the wire, including headers, frame check sequence, preamble and gap.
 pub const WIRE_BYTES: usize = 14 + HEADER_BYTES + TEXT_BYTES + 4 + 20;
 
-/// A frame to be decrypted, counter and nonce 0.
+/// A frame to decrypt, with counter and nonce 0.
 #[must_use]
 pub fn frame() -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0xff, 1, 2, 0, 0, 0, 0, 1];
     frame.extend(ETHER_TYPE);
-    frame.push(DECRYPT);
+    frame.push(OPERATION_DECRYPT);
     frame.extend([0; HEADER_BYTES - 1]);
     frame.extend([0x5a; TEXT_BYTES]);
     frame
 }
 
-/// How often a frame recirculates, after it was seen that it is decrypted.
+/// Checks that a frame is decrypted and returns how often it recirculates.
 ///
 /// # Errors
-/// A frame that comes out otherwise.
+/// The frame was not decrypted.
 pub fn recirculations(switch: &Switch) -> Result<u64, BenchError> {
     let mut output = Output::default();
-    memory::pass(&mut switch.worker(), &[frame()], 1, &mut output);
-    let is_plain = output.last().get(14) == Some(&PLAIN) && output.last().len() == frame().len();
+    memory::run_packets(&mut switch.worker(), &[frame()], 1, &mut output);
+    let is_plain =
+        output.last().get(14) == Some(&OPERATION_DECRYPTED) && output.last().len() == frame().len();
     if output.sent != 1 || !is_plain {
-        return Err(BenchError::Contradiction("a frame was not decrypted".to_owned()));
+        return Err(BenchError::InvalidMeasurement(
+            "the switch did not decrypt a frame".to_owned(),
+        ));
     }
-    Ok(output.again)
+    Ok(output.recirculated)
 }
 
-/// Blocks, and recirculations.
+/// Rows of the cost per block and of recirculations.
 ///
 /// # Errors
-/// Those of the programs.
+/// A program could not be loaded or run.
 pub fn rows(
     size: &Size,
     programs: &Programs,

@@ -1,16 +1,16 @@
-//! The router with and without evidence in every packet (default content, as a hop-by-hop option), the two in turns on one worker: the
-//! flow of the paper on the attesting BMv2.
+//! The router with and without evidence in every packet (default content, as a hop-by-hop option), alternating on one worker,
+//! with the flow of the paper on the attesting BMv2.
 
 use std::collections::BTreeSet;
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
-use linewarden_evidence::inband::{Form, MasterKey};
+use linewarden_evidence::inband::{ContentFormat, MasterKey};
 use linewarden_evidence::{BootCount, SwitchId};
 use linewarden_switch::evidence::{Carrier, EvidenceSettings, Identity, InBand};
 use linewarden_switch::switch::{Slot, Switch};
 
-use super::link::{self, Search, Through};
+use super::link::{self, Search, SwitchHarness};
 use super::programs::Programs;
 use super::router::{Routes, SOURCE_V6, datagram};
 use super::{Size, memory};
@@ -19,51 +19,51 @@ use crate::bench::{BenchError, Row};
 
 /// Payload of the paper's datagrams, bytes.
 const PAYLOAD_BYTES: usize = 1362;
-/// Where they go.
+/// Destination of these datagrams.
 const DESTINATION: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2);
-/// What the paper's search begins with, bit/s of payload.
+/// First rate of the paper's search, bit/s of payload.
 const FIRST_BITS_PER_S: u64 = 100_000_000;
-/// Ten times what passes through the paper's switch, Mbit/s of payload.
-const LOSS_FREE_MIN: f64 = 2_700.0;
-/// One step of the search down.
+/// Target: ten times the rate of the paper's switch, Mbit/s of payload.
+const LOSS_FREE_TARGET_MBIT_S: f64 = 2_700.0;
+/// Factor of one downward step of the search.
 const STEP: f64 = 15.0 / 16.0;
-/// More than passes, frames a second.
+/// Input rate above the capacity, frames/s.
 const SATURATING_PER_S: u64 = 2_000_000;
 
-/// Has a switch give evidence, in every packet that can carry it.
+/// Enables evidence in every packet that can carry it.
 ///
 /// # Errors
-/// Those of the measurement.
+/// The measurement of the switch fails.
 pub fn attest(switch: &mut Switch) -> Result<(), BenchError> {
     let (id, boot_count) = (SwitchId(1), BootCount(1));
     let settings = EvidenceSettings {
         identity: Identity::new(id, boot_count),
         in_band: Some(InBand {
             carrier: Carrier::Option,
-            form: Form::Default,
+            form: ContentFormat::Default,
             key: MasterKey::new([0x42; 16]).key(id, boot_count),
         }),
         cpu_port: None,
         volatile: BTreeSet::new(),
     };
-    switch.attest(settings, None)?;
+    switch.start_attestation(settings, None)?;
     Ok(())
 }
 
-/// One program twice.
-struct Both {
+/// The same program without and with evidence.
+struct SwitchPair {
     plain: Switch,
     evidence: Switch,
 }
 
-/// A figure of each.
+/// One value per switch.
 #[derive(Clone, Copy, Debug)]
-struct Pair {
+struct PairResult {
     plain: f64,
     evidence: f64,
 }
 
-impl Both {
+impl SwitchPair {
     fn new(programs: &Programs) -> Result<Self, BenchError> {
         let mut commands = Routes::new().commands;
         // The one destination of the paper's flow.
@@ -76,11 +76,11 @@ impl Both {
         })
     }
 
-    /// ns a packet from memory to memory, the least of the runs.
-    fn in_memory(&self, frame: &[u8], size: &Size) -> Result<Pair, BenchError> {
+    /// Time per packet from memory to memory, ns, the minimum of the runs.
+    fn in_memory(&self, frame: &[u8], size: &Size) -> Result<PairResult, BenchError> {
         let frames = [frame.to_vec()];
         let (mut plain, mut evidence) = (self.plain.worker(), self.evidence.worker());
-        let mut least = Pair {
+        let mut least = PairResult {
             plain: f64::MAX,
             evidence: f64::MAX,
         };
@@ -93,22 +93,22 @@ impl Both {
         Ok(least)
     }
 
-    /// Packets a second that leave when more come than can, the most of the runs.
+    /// Output rate under overload, packets/s, the maximum of the runs.
     fn saturated(
         &self,
         slot: &Slot,
-        through: &mut Through<'_>,
+        through: &mut SwitchHarness<'_>,
         frame: &[u8],
         size: &Size,
-    ) -> Result<Pair, BenchError> {
+    ) -> Result<PairResult, BenchError> {
         let length = Duration::from_millis(size.paced_ms);
         let mut best = |switch: &Switch, most: &mut f64| {
             slot.run(switch);
-            let run = through.send_meanwhile(frame, SATURATING_PER_S, length)?;
+            let run = through.send_without_drain(frame, SATURATING_PER_S, length)?;
             *most = most.max(run.received_per_s());
             Ok::<_, BenchError>(())
         };
-        let mut most = Pair {
+        let mut most = PairResult {
             plain: 0.0,
             evidence: 0.0,
         };
@@ -119,14 +119,14 @@ impl Both {
         Ok(most)
     }
 
-    /// Packets a second of which none is lost.
+    /// Highest loss-free rate, packets/s.
     fn loss_free(
         &self,
         slot: &Slot,
-        through: &mut Through<'_>,
+        through: &mut SwitchHarness<'_>,
         frame: &[u8],
         size: &Size,
-    ) -> Result<Pair, BenchError> {
+    ) -> Result<PairResult, BenchError> {
         let search = Search {
             first: FIRST_BITS_PER_S / (8 * PAYLOAD_BYTES as u64),
             length: Duration::from_millis(size.search_ms),
@@ -136,7 +136,7 @@ impl Both {
             slot.run(switch);
             search.run(|rate, length| through.send(frame, rate, length))
         };
-        Ok(Pair {
+        Ok(PairResult {
             plain: found(&self.plain)?,
             evidence: found(&self.evidence)?,
         })
@@ -146,24 +146,24 @@ impl Both {
 /// `evidence_over_plain.*`, `plain.*`, `evidence.*`
 ///
 /// # Errors
-/// Those of the lab, of the program and of its evidence.
+/// The lab could not be set up, or the program or its evidence failed.
 pub fn rows(
     size: &Size,
     programs: &Programs,
     progress: Progress<'_>,
     rows: &mut Vec<Row>,
 ) -> Result<(), BenchError> {
-    let both = Both::new(programs)?;
+    let both = SwitchPair::new(programs)?;
     let frame = datagram(SOURCE_V6.into(), DESTINATION.into(), PAYLOAD_BYTES);
-    progress("evidence in every packet, in memory", None);
+    progress("evidence in every packet: in memory", None);
     let ns = both.in_memory(&frame, size)?;
     let lab = link::lab()?;
-    let mut through = Through::new(&lab)?;
+    let mut through = SwitchHarness::new(&lab)?;
     let slot = Slot::default();
-    let (saturated, loss_free) = through.worker(slot.worker(), |through| {
-        progress("evidence in every packet, past saturation", None);
+    let (saturated, loss_free) = through.with_worker(slot.worker(), |through| {
+        progress("evidence in every packet: under overload", None);
         let saturated = both.saturated(&slot, through, &frame, size)?;
-        progress("evidence in every packet, the paper's search", None);
+        progress("evidence in every packet: search for the loss-free rate", None);
         Ok((saturated, both.loss_free(&slot, through, &frame, size)?))
     })?;
     let mbit = |packets_per_s: f64| packets_per_s * 8.0 * PAYLOAD_BYTES as f64 / 1e6;
@@ -189,9 +189,9 @@ pub fn rows(
             "evidence.loss_free_mbit_s",
             mbit(loss_free.evidence),
             "Mbit/s",
-            Some(LOSS_FREE_MIN),
+            Some(LOSS_FREE_TARGET_MBIT_S),
         ),
-        // A sender that is a little late must not make two equal steps differ.
+        // The tolerance covers a sender that is slightly late at the same step of the search.
         Row::higher(
             "evidence_over_plain.loss_free",
             loss_free.evidence / loss_free.plain,

@@ -1,4 +1,4 @@
-//! The pictures: Figure 10 of the paper of P4DRA for the P4 ciphers, and the model that it leaves to future work. SVG.
+//! The charts: Figure 10 of the P4DRA paper for the P4 ciphers, and the model that the paper leaves to future work. SVG.
 
 use std::path::{Path, PathBuf};
 
@@ -6,13 +6,13 @@ use plotters::prelude::*;
 
 use super::ciphers::WIRE_BYTES;
 use super::{paced, ports};
-use crate::bench::figures::{COLOURS, text};
+use crate::bench::figures::{COLORS, text};
 use crate::bench::{BenchError, Report};
 
-/// Draws the pictures whose rows are there into `directory`, which must be there, and returns their paths.
+/// Draws the charts for the available rows into the existing `directory` and returns their paths.
 ///
 /// # Errors
-/// A file that cannot be written, named.
+/// The file that cannot be written.
 pub fn draw(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, BenchError> {
     type Picture = fn(&Path, &Report) -> Result<Option<PathBuf>, String>;
     let pictures: [(&str, Picture); 2] = [
@@ -33,7 +33,7 @@ pub fn draw(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, BenchErro
 /// A name and points.
 type Line = (String, Vec<(f64, f64)>);
 
-/// Of frames as they would take the wire.
+/// Rate on the wire, Mbit/s.
 fn mbit(packets_per_s: f64) -> f64 {
     packets_per_s * WIRE_BYTES as f64 * 8.0 / 1e6
 }
@@ -80,13 +80,13 @@ fn rates(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
         .y_desc("output, Mbit/s")
         .draw()
         .map_err(text)?;
-    let colours = COLOURS.into_iter().chain([BLACK, GREEN, MAGENTA]);
-    for ((name, line), colour) in lines.into_iter().zip(colours) {
+    let colors = COLORS.into_iter().chain([BLACK, GREEN, MAGENTA]);
+    for ((name, line), color) in lines.into_iter().zip(colors) {
         chart
-            .draw_series(LineSeries::new(line, colour.stroke_width(2)).point_size(3))
+            .draw_series(LineSeries::new(line, color.stroke_width(2)).point_size(3))
             .map_err(text)?
             .label(name)
-            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], colour.stroke_width(3)));
+            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], color.stroke_width(3)));
     }
     chart
         .configure_series_labels()
@@ -99,7 +99,7 @@ fn rates(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
     Ok(Some(path.to_owned()))
 }
 
-/// What was measured of a program with so many ports: recirculations and packets a second.
+/// The measured points of a program with this number of ports: recirculations and packets/s.
 fn measured(report: &Report, program: &str, ports: u32) -> Vec<(f64, f64)> {
     let (prefix, suffix) = (format!("ports.{program}."), format!("x{ports}.measured"));
     let points = report.rows.iter().filter_map(|row| {
@@ -114,8 +114,8 @@ fn by_recirculations(path: &Path, report: &Report) -> Result<Option<PathBuf>, St
         .filter_map(|(cipher, share)| {
             let program = format!("{cipher}.{}", share.name());
             let cost = ports::Cost {
-                once: report.value(&format!("ports.{program}.once_ns"))?,
-                again: report.value(&format!("ports.{program}.again_ns"))?,
+                fixed_ns: report.value(&format!("ports.{program}.once_ns"))?,
+                recirculation_ns: report.value(&format!("ports.{program}.again_ns"))?,
             };
             Some((program, cost))
         })
@@ -126,16 +126,20 @@ fn by_recirculations(path: &Path, report: &Report) -> Result<Option<PathBuf>, St
     let root = SVGBackend::new(path, (900, 960)).into_drawing_area();
     root.fill(&WHITE).map_err(text)?;
     let (upper, lower) = root.split_vertically(500);
-    software(&upper, report, &programs)?;
-    chip(&lower)?;
+    software_chart(&upper, report, &programs)?;
+    chip_chart(&lower)?;
     root.present().map_err(text)?;
     Ok(Some(path.to_owned()))
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 
-/// This switch: measured points on computed lines.
-fn software(area: &Area<'_>, report: &Report, programs: &[(String, ports::Cost)]) -> Result<(), String> {
+/// The software switch: measured points on computed lines.
+fn software_chart(
+    area: &Area<'_>,
+    report: &Report,
+    programs: &[(String, ports::Cost)],
+) -> Result<(), String> {
     const RECIRCULATIONS: std::ops::RangeInclusive<u32> = 1..=44;
     let rates = programs
         .iter()
@@ -144,7 +148,7 @@ fn software(area: &Area<'_>, report: &Report, programs: &[(String, ports::Cost)]
     let lowest = rates.fold(highest, f64::min) / 1.5;
     let mut chart = ChartBuilder::on(area)
         .caption(
-            "This switch: rate by recirculations per packet and recirculation ports (workers)",
+            "Software switch: rate by recirculations per packet and recirculation ports (workers)",
             ("sans-serif", 18),
         )
         .margin(12)
@@ -158,31 +162,29 @@ fn software(area: &Area<'_>, report: &Report, programs: &[(String, ports::Cost)]
         .y_desc("packets/s (log)")
         .draw()
         .map_err(text)?;
-    for ((program, cost), colour) in programs.iter().zip(COLOURS) {
+    for ((program, cost), color) in programs.iter().zip(COLORS) {
         for ports in [1, 2, 4] {
             let computed = RECIRCULATIONS
                 .map(f64::from)
                 .map(|recirculations| (recirculations, cost.rate(recirculations, f64::from(ports))));
             let width = if ports == 4 { 1 } else { 2 };
             let drawn = chart
-                .draw_series(LineSeries::new(computed, colour.stroke_width(width)))
+                .draw_series(LineSeries::new(computed, color.stroke_width(width)))
                 .map_err(text)?;
             if ports == 1 {
                 drawn
                     .label(format!(
-                        "{program}: P / ({:.0} ns + {:.0} ns R); lines P = 1, 2, 4, points measured",
-                        cost.once, cost.again
+                        "{program}: P / ({:.0} ns + {:.0} ns R); lines for P = 1, 2, 4, points measured",
+                        cost.fixed_ns, cost.recirculation_ns
                     ))
-                    .legend(move |(x, y)| {
-                        PathElement::new(vec![(x, y), (x + 18, y)], colour.stroke_width(3))
-                    });
+                    .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], color.stroke_width(3)));
             }
             let points = measured(report, program, ports);
             chart
                 .draw_series(
                     points
                         .into_iter()
-                        .map(|point| Circle::new(point, 4, colour.filled())),
+                        .map(|point| Circle::new(point, 4, color.filled())),
                 )
                 .map_err(text)?;
         }
@@ -196,11 +198,11 @@ fn software(area: &Area<'_>, report: &Report, programs: &[(String, ports::Cost)]
         .map_err(text)
 }
 
-/// A switching chip, computed.
-fn chip(area: &Area<'_>) -> Result<(), String> {
+/// The switching chip, computed.
+fn chip_chart(area: &Area<'_>) -> Result<(), String> {
     let mut chart = ChartBuilder::on(area)
         .caption(
-            "A switching chip whose packets that come back queue beside those that come in, computed",
+            "A switching chip with one queue for new and recirculated packets, computed",
             ("sans-serif", 18),
         )
         .margin(12)
@@ -210,22 +212,22 @@ fn chip(area: &Area<'_>) -> Result<(), String> {
         .map_err(text)?;
     chart
         .configure_mesh()
-        .x_desc("input, shares of what one recirculation port lets through")
-        .y_desc("output, likewise")
+        .x_desc("input rate, relative to the capacity of one recirculation port")
+        .y_desc("output rate, relative to the same capacity")
         .draw()
         .map_err(text)?;
     let lines = [12, 28, 40]
         .into_iter()
         .flat_map(|recirculations| [(recirculations, 2), (recirculations, 4)]);
-    for ((recirculations, ports), colour) in lines.zip(COLOURS) {
+    for ((recirculations, ports), color) in lines.zip(COLORS) {
         let points = (0..=200)
             .map(|step| f64::from(step) * 0.002)
-            .map(|input| (input, ports::chip(input, recirculations, f64::from(ports))));
+            .map(|input| (input, ports::chip_output(input, recirculations, f64::from(ports))));
         chart
-            .draw_series(LineSeries::new(points, colour.stroke_width(2)))
+            .draw_series(LineSeries::new(points, color.stroke_width(2)))
             .map_err(text)?
             .label(format!("{recirculations} recirculations, {ports} ports"))
-            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], colour.stroke_width(3)));
+            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], color.stroke_width(3)));
     }
     chart
         .configure_series_labels()

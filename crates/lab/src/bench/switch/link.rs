@@ -1,9 +1,9 @@
-//! A switch between two veths, served through packet sockets.
+//! A switch between two veths over packet sockets.
 //!
-//! The sender has the last processor ([`crate::pace`]), and with it the receive work of the interface that it sends to, up to the
-//! socket's ring, as a card's interrupts would. The switch's one worker has the first: it takes frames out of that ring, sends
-//! them, and there too runs what the other veth's end does with them, which is to drop them as frames for another station.
-//! Both go before all else on their processors.
+//! The sender ([`crate::pace`]) runs on the last CPU, which also does the receive work of the target interface up to the socket's
+//! ring, as the interrupts of a network card would. The switch's single worker runs on the first CPU: it reads frames from the ring
+//! and sends them. The other veth's end drops them on the same CPU as frames for another station. Both threads have real-time
+//! priority.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,35 +20,35 @@ use super::programs::Programs;
 use super::router::{OUTPUT, Routes};
 use crate::bench::scale::Progress;
 use crate::bench::{BenchError, Row, io};
-use crate::napi::{pin_task, run_first};
-use crate::pace::{Paced, Pacer};
+use crate::napi::{pin_task, set_fifo_priority};
+use crate::pace::{PacedRun, Pacer};
 use crate::topology::{Lab, Topology};
 
-/// Processor of the switch's worker; the sender has the last one.
+/// The CPU of the switch's worker; the sender uses the last one.
 const CPU: usize = 0;
-/// When nothing has come for so long, nothing more is on its way.
-const QUIET: Duration = Duration::from_millis(50);
-/// The longest sleep of the bare forwarder.
+/// Time without frames after which no frame is in transit.
+const IDLE_MIN: Duration = Duration::from_millis(50);
+/// Longest sleep of the plain forwarder.
 const SLEEP_MAX: Duration = Duration::from_millis(50);
-/// Room for the paper's datagrams and 104 bytes of evidence.
+/// Space for the paper's datagrams and 104 bytes of evidence.
 const MTU: u16 = 1600;
-/// What the search for frames of 64 bytes begins with, 1/s.
+/// First rate of the search with frames of 64 bytes, 1/s.
 const FIRST_FRAMES_PER_S: u64 = 100_000;
 
-/// A lab with a sender; what is in the middle comes and goes.
-pub struct Through<'lab> {
+/// A lab with a sender, for several switches in turn.
+pub struct SwitchHarness<'lab> {
     lab: &'lab Lab,
     pacer: Pacer<'lab>,
 }
 
-/// The network for it, silent.
+/// Builds the network without any other traffic.
 ///
 /// # Errors
-/// Those of the lab.
+/// The lab could not be set up, or there is only one CPU.
 pub fn lab() -> Result<Lab, BenchError> {
-    if processors() < 2 {
-        let text = "sender and switch need a processor each";
-        return Err(BenchError::Contradiction(text.to_owned()));
+    if cpu_count() < 2 {
+        let text = "sender and switch need two CPUs";
+        return Err(BenchError::InvalidMeasurement(text.to_owned()));
     }
     Ok(Lab::build(&Topology {
         ipv6: false,
@@ -59,15 +59,15 @@ pub fn lab() -> Result<Lab, BenchError> {
     })?)
 }
 
-fn processors() -> usize {
+fn cpu_count() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-impl<'lab> Through<'lab> {
+impl<'lab> SwitchHarness<'lab> {
     /// Attaches the sender.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The sender's eBPF program could not be loaded or attached.
     pub fn new(lab: &'lab Lab) -> Result<Self, BenchError> {
         Ok(Self {
             lab,
@@ -75,29 +75,29 @@ impl<'lab> Through<'lab> {
         })
     }
 
-    /// While this switch runs between the two veths, its ports 0 and 1.
+    /// Runs `measure` while this switch connects the two veths with its ports 0 and 1.
     ///
     /// # Errors
-    /// Those of its ports, and of `measure`.
-    pub fn switch<T>(
+    /// A port could not be opened, or `measure` failed.
+    pub fn with_switch<T>(
         &mut self,
         switch: &Switch,
         measure: impl FnOnce(&mut Self) -> Result<T, BenchError>,
     ) -> Result<T, BenchError> {
-        self.worker(switch.worker(), measure)
+        self.with_worker(switch.worker(), measure)
     }
 
-    /// The same with a worker, and whatever is put into its slot meanwhile.
+    /// Runs `measure` with a worker whose switch may be exchanged during the run.
     ///
     /// # Errors
-    /// Those of its ports, and of `measure`.
-    pub fn worker<T>(
+    /// A port could not be opened, or `measure` failed.
+    pub fn with_worker<T>(
         &mut self,
         mut worker: Worker,
         measure: impl FnOnce(&mut Self) -> Result<T, BenchError>,
     ) -> Result<T, BenchError> {
         let counters = WorkerCounters::default();
-        self.serving(
+        self.with_server(
             |ports, stop| {
                 serve(&mut worker, ports, &counters, &mut |_| {}, Clock::start(), stop)
                     .map_err(BenchError::from)
@@ -106,16 +106,16 @@ impl<'lab> Through<'lab> {
         )
     }
 
-    /// The same with a forwarder that does nothing but forward.
+    /// Runs `measure` with a plain forwarder.
     ///
     /// # Errors
-    /// Those of its ports, and of `measure`.
-    pub fn forwarder<T>(
+    /// A port could not be opened, or `measure` failed.
+    pub fn with_forwarder<T>(
         &mut self,
         measure: impl FnOnce(&mut Self) -> Result<T, BenchError>,
     ) -> Result<T, BenchError> {
         let output = port(OUTPUT)?;
-        self.serving(
+        self.with_server(
             |ports, stop| {
                 while !stop.load(Ordering::Relaxed) {
                     ports.serve(Some(SLEEP_MAX), |_, frame, senders| {
@@ -128,7 +128,7 @@ impl<'lab> Through<'lab> {
         )
     }
 
-    fn serving<T>(
+    fn with_server<T>(
         &mut self,
         serve: impl FnOnce(&mut PortSet, &AtomicBool) -> Result<(), BenchError> + Send,
         measure: impl FnOnce(&mut Self) -> Result<T, BenchError>,
@@ -138,8 +138,8 @@ impl<'lab> Through<'lab> {
         std::thread::scope(|scope| {
             let served = scope.spawn(|| {
                 pin_task(0, CPU)
-                    .and_then(|()| run_first(0))
-                    .map_err(io("the worker's processor"))?;
+                    .and_then(|()| set_fifo_priority(0))
+                    .map_err(io("pin the worker thread"))?;
                 serve(&mut ports, &stop)
             });
             let measured = measure(self);
@@ -166,37 +166,37 @@ impl<'lab> Through<'lab> {
         Ok(ports)
     }
 
-    /// Sends a frame so often for so long; what came out behind the switch, what was on its way included.
+    /// Sends a frame at a rate and counts the output behind the switch, including frames in transit at the end.
     ///
     /// # Errors
-    /// Those of the sender.
-    pub fn send(&mut self, frame: &[u8], per_second: u64, length: Duration) -> Result<Paced, BenchError> {
+    /// The sender failed.
+    pub fn send(&mut self, frame: &[u8], per_second: u64, length: Duration) -> Result<PacedRun, BenchError> {
         let before = self.received()?;
-        let mut run = self.pacer.run(frame, per_second, length, processors() - 1)?;
-        run.received = self.settled(before + run.sent)? - before;
+        let mut run = self.pacer.run(frame, per_second, length, cpu_count() - 1)?;
+        run.received = self.received_when_idle(before + run.sent)? - before;
         Ok(run)
     }
 
-    /// The same, what was on its way in the end not included: an output rate, also where a ring is full.
+    /// Sends a frame at a rate and counts the output without frames in transit at the end: an output rate under overload.
     ///
     /// # Errors
-    /// Those of the sender.
-    pub fn send_meanwhile(
+    /// The sender failed.
+    pub fn send_without_drain(
         &mut self,
         frame: &[u8],
         per_second: u64,
         length: Duration,
-    ) -> Result<Paced, BenchError> {
-        let before = self.settled(u64::MAX)?;
-        let mut run = self.pacer.run(frame, per_second, length, processors() - 1)?;
+    ) -> Result<PacedRun, BenchError> {
+        let before = self.received_when_idle(u64::MAX)?;
+        let mut run = self.pacer.run(frame, per_second, length, cpu_count() - 1)?;
         run.count(self.received()? - before);
         Ok(run)
     }
 
-    /// Frames that have arrived when there are so many, or no more come.
-    fn settled(&self, enough: u64) -> Result<u64, BenchError> {
+    /// Frames at the service's end once `enough` have arrived or no more arrive.
+    fn received_when_idle(&self, enough: u64) -> Result<u64, BenchError> {
         let (mut last, mut since) = (self.received()?, Instant::now());
-        while last < enough && since.elapsed() < QUIET {
+        while last < enough && since.elapsed() < IDLE_MIN {
             std::thread::sleep(Duration::from_millis(1));
             let now = self.received()?;
             if now != last {
@@ -213,41 +213,45 @@ impl<'lab> Through<'lab> {
             .lab
             .service
             .run(|| fs::read_to_string("/proc/thread-self/net/dev"))?
-            .map_err(io("/proc/thread-self/net/dev"))?;
+            .map_err(io("read /proc/thread-self/net/dev"))?;
         let line = text
             .lines()
             .find_map(|line| line.trim_start().strip_prefix(name.as_str()));
-        // Behind the name: bytes, packets.
+        // The columns after the name: bytes, packets.
         let frames = line.and_then(|line| line.trim_start_matches(':').split_whitespace().nth(1));
         let frames = frames.and_then(|frames| frames.parse().ok());
-        frames.ok_or_else(|| BenchError::Contradiction(format!("no counters of {name}")))
+        frames.ok_or_else(|| {
+            BenchError::InvalidMeasurement(format!(
+                "interface {name} has no counters in /proc/thread-self/net/dev"
+            ))
+        })
     }
 }
 
 fn port(number: u16) -> Result<PortId, BenchError> {
-    PortId::new(number).ok_or_else(|| BenchError::Contradiction(format!("there is no port {number}")))
+    PortId::new(number).ok_or_else(|| BenchError::InvalidMeasurement(format!("invalid switch port {number}")))
 }
 
-/// A search for the highest rate at which nothing is lost, as in the paper of the attesting BMv2: the rate is doubled until
-/// something is lost, and then lowered bit by bit until nothing is, in any of the last runs.
+/// A search for the highest loss-free rate, as in the paper on the attesting BMv2: the rate is doubled until frames are lost,
+/// and then lowered in steps until a series of runs loses no frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Search {
-    /// Where it begins, frames a second.
+    /// First rate, frames/s.
     pub first: u64,
     /// Length of a run.
     pub length: Duration,
-    /// Runs at the rate that is found.
+    /// Runs without loss that confirm the rate.
     pub runs: u32,
 }
 
 impl Search {
-    /// Frames a second. Where the sender cannot send what would be lost, it is the rate that it reached.
+    /// The highest loss-free rate, frames/s; if the sender is the limit, the rate that the sender reached.
     ///
     /// # Errors
-    /// Those of `send`, which is given the rate; nothing that passes without loss.
+    /// An error of `send`, or no rate is loss-free.
     pub fn run(
         self,
-        mut send: impl FnMut(u64, Duration) -> Result<Paced, BenchError>,
+        mut send: impl FnMut(u64, Duration) -> Result<PacedRun, BenchError>,
     ) -> Result<f64, BenchError> {
         let mut rate = self.first;
         loop {
@@ -262,7 +266,7 @@ impl Search {
             let mut least = f64::MAX;
             for _ in 0..self.runs {
                 let run = send(rate, self.length)?;
-                // All of it comes back, or it does not count.
+                // A run with any loss does not count.
                 least = least.min(run.sent_per_s());
                 if run.received < run.sent {
                     least = 0.0;
@@ -274,16 +278,14 @@ impl Search {
             }
             rate = rate * 15 / 16;
         }
-        Err(BenchError::Contradiction(
-            "nothing passes without loss".to_owned(),
-        ))
+        Err(BenchError::InvalidMeasurement("no rate is loss-free".to_owned()))
     }
 }
 
-/// The router over packet sockets, beside a forwarder.
+/// Rows of the router over packet sockets and of a plain forwarder.
 ///
 /// # Errors
-/// Those of the lab and of the program.
+/// The lab could not be set up, or the program could not be loaded.
 pub fn rows(
     size: &Size,
     programs: &Programs,
@@ -293,17 +295,18 @@ pub fn rows(
     let routes = Routes::new();
     let switch = programs.switch("router", &routes.commands)?;
     let lab = lab()?;
-    let mut through = Through::new(&lab)?;
+    let mut through = SwitchHarness::new(&lab)?;
     let frame = routes.frames_v4().swap_remove(0);
     let search = Search {
         first: FIRST_FRAMES_PER_S,
         length: Duration::from_millis(size.search_ms / 10),
         runs: size.search_runs,
     };
-    progress("a bare forwarder over packet sockets", None);
-    let floor = through.forwarder(|through| search.run(|rate, length| through.send(&frame, rate, length)))?;
-    progress("the router over packet sockets", None);
-    let router = through.switch(&switch, |through| {
+    progress("plain forwarder over packet sockets", None);
+    let floor =
+        through.with_forwarder(|through| search.run(|rate, length| through.send(&frame, rate, length)))?;
+    progress("router over packet sockets", None);
+    let router = through.with_switch(&switch, |through| {
         search.run(|rate, length| through.send(&frame, rate, length))
     })?;
     rows.extend([

@@ -1,4 +1,4 @@
-//! Packets from memory through a switch and into memory: no system call, one core.
+//! Packets from memory through a switch into memory, without system calls, on one core.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -13,14 +13,14 @@ use crate::bench::BenchError;
 /// Longest frame that can be sent.
 const FRAME_BYTES_MAX: usize = 2048;
 
-/// Where packets go: each is copied over the one before, as a port copies it into its ring.
+/// The output: each packet overwrites the previous one, as a port copies packets into its ring.
 pub struct Output {
     frame: Box<[u8; FRAME_BYTES_MAX]>,
     length: usize,
-    /// Packets that have left.
+    /// Sent packets.
     pub sent: u64,
-    /// Packets that began again.
-    pub again: u64,
+    /// Recirculated packets.
+    pub recirculated: u64,
 }
 
 impl Default for Output {
@@ -29,7 +29,7 @@ impl Default for Output {
             frame: Box::new([0; FRAME_BYTES_MAX]),
             length: 0,
             sent: 0,
-            again: 0,
+            recirculated: 0,
         }
     }
 }
@@ -61,12 +61,12 @@ impl Sink for Output {
 
     fn dropped(&mut self) {}
 
-    fn again(&mut self) {
-        self.again += 1;
+    fn extra_pass(&mut self) {
+        self.recirculated += 1;
     }
 }
 
-/// No program that is measured here asks for random numbers.
+/// The measured programs need no random numbers.
 struct NoRandom;
 
 impl RandomSource for NoRandom {
@@ -75,8 +75,8 @@ impl RandomSource for NoRandom {
     }
 }
 
-/// Takes so many packets through a switch, these frames over and over, in bursts as ports hand them out.
-pub fn pass(worker: &mut Worker, frames: &[Vec<u8>], packets: u32, output: &mut Output) -> Duration {
+/// Sends `packets` packets through a switch, repeating these frames, in bursts as ports deliver them.
+pub fn run_packets(worker: &mut Worker, frames: &[Vec<u8>], packets: u32, output: &mut Output) -> Duration {
     let mut left = packets as usize;
     let start = Instant::now();
     while left > 0 {
@@ -93,21 +93,21 @@ pub fn pass(worker: &mut Worker, frames: &[Vec<u8>], packets: u32, output: &mut 
     start.elapsed()
 }
 
-/// The same, ns a packet, all of which must leave.
+/// Time per packet, ns; checks that all packets are sent.
 ///
 /// # Errors
-/// Packets that did not leave.
+/// Not all packets were sent.
 pub fn ns_per_packet(worker: &mut Worker, frames: &[Vec<u8>], packets: u32) -> Result<f64, BenchError> {
     let mut output = Output::default();
-    let elapsed = pass(worker, frames, packets, &mut output);
+    let elapsed = run_packets(worker, frames, packets, &mut output);
     if output.sent != u64::from(packets) {
-        let text = format!("{} packets left of {packets}", output.sent);
-        return Err(BenchError::Contradiction(text));
+        let text = format!("the switch sent {} of {packets} packets", output.sent);
+        return Err(BenchError::InvalidMeasurement(text));
     }
     Ok(elapsed.as_nanos() as f64 / f64::from(packets))
 }
 
-/// Copies so many packets as [`Output`] does, and nothing else; ns a packet.
+/// Time per packet of the copy that [`Output`] makes, ns.
 #[must_use]
 pub fn copy_ns(frames: &[Vec<u8>], packets: u32) -> f64 {
     let mut output = Output::default();

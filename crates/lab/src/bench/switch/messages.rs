@@ -1,11 +1,11 @@
-//! Messages of LAP/1 and proofs of `attest/2` through the P4 verifiers: the packets of their packet tests, one after the other,
-//! each the least of the runs; reading the clock and copying what leaves into new memory included.
+//! Messages of LAP/1 and proofs of `attest/2` through the P4 verifiers: the packets of their packet tests in sequence, each with
+//! the minimum time of the runs. The time includes reading the clock and copying the output into new memory.
 
 use std::time::Duration;
 
 use linewarden_protocol::frame;
 use linewarden_protocol::wire::{self, Message};
-use linewarden_switch::stf::replay::Passage;
+use linewarden_switch::stf::replay::PacketTrace;
 
 use super::Size;
 use super::programs::Programs;
@@ -15,22 +15,22 @@ use crate::bench::{BenchError, Row};
 /// `lap.*` and `p4dra.*`.
 ///
 /// # Errors
-/// Those of the programs; tests without such messages.
+/// An error of a program, or a packet test without such messages.
 pub fn rows(
     size: &Size,
     programs: &Programs,
     progress: Progress<'_>,
     rows: &mut Vec<Row>,
 ) -> Result<(), BenchError> {
-    progress("LAP/1 in P4", None);
-    let handshakes = least(programs, "lap", "handshakes", size.runs)?;
-    let request = mean(&handshakes, |passage| {
-        matches!(lap(&passage.frame), Some(Message::Request(_)))
-            && matches!(answer(passage), Some(Message::Challenge(_)))
+    progress("LAP/1 messages in P4", None);
+    let handshakes = fastest_passages(programs, "lap", "handshakes", size.runs)?;
+    let request = mean(&handshakes, |trace| {
+        matches!(lap_message(&trace.frame), Some(Message::Request(_)))
+            && matches!(parse_reply(trace), Some(Message::Challenge(_)))
     })?;
-    let response = mean(&handshakes, |passage| {
-        matches!(lap(&passage.frame), Some(Message::Response(_)))
-            && matches!(answer(passage), Some(Message::Ack(_)))
+    let response = mean(&handshakes, |trace| {
+        matches!(lap_message(&trace.frame), Some(Message::Response(_)))
+            && matches!(parse_reply(trace), Some(Message::Ack(_)))
     })?;
     let both = f64::midpoint(request.ns, response.ns);
     rows.extend([
@@ -43,22 +43,27 @@ pub fn rows(
         ("p4dra-one-pass", "p4dra.one_pass"),
     ] {
         progress("proofs in P4", None);
-        let proofs = least(programs, program, "proofs", size.runs)?;
-        let proven = mean(&proofs, |passage| {
-            matches!(lap(&passage.frame), Some(Message::Proof(_))) && is_proven_at_once(passage)
+        let proofs = fastest_passages(programs, program, "proofs", size.runs)?;
+        let proven = mean(&proofs, |trace| {
+            matches!(lap_message(&trace.frame), Some(Message::Proof(_))) && is_proven_by_first_key(trace)
         })?;
         let again_name = format!("{name}.recirculations");
         rows.push(Row::lower(format!("{name}.ns_per_proof"), proven.ns, "ns", None));
-        rows.push(Row::fact(again_name, proven.again, "per proof"));
+        rows.push(Row::fact(again_name, proven.recirculations, "per proof"));
     }
     Ok(())
 }
 
-/// Each packet of a test with the least time that it took.
-fn least(programs: &Programs, program: &str, test: &str, runs: u32) -> Result<Vec<Passage>, BenchError> {
-    let mut least = programs.passages(program, test)?;
+/// Each packet of a test with its minimum time.
+fn fastest_passages(
+    programs: &Programs,
+    program: &str,
+    test: &str,
+    runs: u32,
+) -> Result<Vec<PacketTrace>, BenchError> {
+    let mut least = programs.traces(program, test)?;
     for _ in 1..runs {
-        let run = programs.passages(program, test)?;
+        let run = programs.traces(program, test)?;
         for (known, now) in least.iter_mut().zip(run) {
             known.elapsed = known.elapsed.min(now.elapsed);
         }
@@ -68,41 +73,41 @@ fn least(programs: &Programs, program: &str, test: &str, runs: u32) -> Result<Ve
 
 struct Mean {
     ns: f64,
-    again: f64,
+    recirculations: f64,
 }
 
-fn mean(passages: &[Passage], of: impl Fn(&Passage) -> bool) -> Result<Mean, BenchError> {
-    let meant: Vec<&Passage> = passages.iter().filter(|passage| of(passage)).collect();
-    if meant.is_empty() {
-        let text = "a packet test has no message of that kind";
-        return Err(BenchError::Contradiction(text.to_owned()));
+fn mean(traces: &[PacketTrace], of: impl Fn(&PacketTrace) -> bool) -> Result<Mean, BenchError> {
+    let selected: Vec<&PacketTrace> = traces.iter().filter(|trace| of(trace)).collect();
+    if selected.is_empty() {
+        let text = "a packet test has no message of the measured kind";
+        return Err(BenchError::InvalidMeasurement(text.to_owned()));
     }
-    let count = meant.len() as f64;
-    let elapsed: Duration = meant.iter().map(|passage| passage.elapsed).sum();
-    let again: u32 = meant.iter().map(|passage| passage.again).sum();
+    let count = selected.len() as f64;
+    let elapsed: Duration = selected.iter().map(|trace| trace.elapsed).sum();
+    let again: u32 = selected.iter().map(|trace| trace.extra_passes).sum();
     Ok(Mean {
         ns: elapsed.as_nanos() as f64 / count,
-        again: f64::from(again) / count,
+        recirculations: f64::from(again) / count,
     })
 }
 
 /// The LAP/1 message in a frame.
-fn lap(bytes: &[u8]) -> Option<Message<'_>> {
+fn lap_message(bytes: &[u8]) -> Option<Message<'_>> {
     let (_, udp) = frame::parse(bytes).ok()?.datagram()?;
     let is_ours = [udp.src_port, udp.dst_port].contains(&wire::LAP_PORT);
     let payload = bytes.get(udp.payload()).filter(|_| is_ours)?;
     wire::parse(payload).ok()
 }
 
-fn answer(passage: &Passage) -> Option<Message<'_>> {
-    let (_, sent) = passage.sent.first()?;
-    lap(sent)
+fn parse_reply(trace: &PacketTrace) -> Option<Message<'_>> {
+    let (_, sent) = trace.sent.first()?;
+    lap_message(sent)
 }
 
-/// Whether the proof was right under the first key that was tried. The digest says prover, round, whether it was the alternate
-/// key, and when.
-fn is_proven_at_once(passage: &Passage) -> bool {
-    let alternate = passage
+/// Whether the proof was valid under the first key. The digest contains prover, round, whether the alternate key was used, and
+/// the time.
+fn is_proven_by_first_key(trace: &PacketTrace) -> bool {
+    let alternate = trace
         .digests
         .iter()
         .find_map(|(_, values)| match values.as_slice() {

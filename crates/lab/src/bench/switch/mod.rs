@@ -1,16 +1,16 @@
-//! `linewarden bench switch`: what the P4 switch costs.
+//! `linewarden bench switch`: the cost of the P4 switch.
 //!
-//! | part | what is measured |
+//! | part | measurement |
 //! |---|---|
-//! | [`router`] | the router in memory, beside floors: copying the packet, looking up alone |
-//! | [`link`] | the router over packet sockets, veth to veth, beside a bare forwarder; a search for what passes without loss |
-//! | [`evidence`] | the router with and without evidence in every packet: in memory, past saturation, in the paper's search |
-//! | [`registers`] | what evidence costs a register write |
-//! | [`messages`] | messages of LAP/1 and proofs of `attest/2`, packet after packet |
-//! | [`ciphers`] | Forró and ChaCha in P4, a block after the other; recirculations per packet |
-//! | [`paced`] | what comes out of those programs by what goes in, past saturation |
+//! | [`router`] | the router in memory, with lower bounds: packet copy, table lookups |
+//! | [`link`] | the router over packet sockets, veth to veth, and a plain forwarder; a search for the highest loss-free rate |
+//! | [`evidence`] | the router with and without evidence in every packet: in memory, under overload, with the paper's search |
+//! | [`registers`] | the cost of evidence per register write |
+//! | [`messages`] | messages of LAP/1 and proofs of `attest/2`, per packet |
+//! | [`ciphers`] | Forró and ChaCha in P4, per block; recirculations per packet |
+//! | [`paced`] | the output rate of those programs by input rate, up to overload |
 //! | [`ports`] | rate by recirculations per packet and recirculation ports, measured and computed |
-//! | [`figures`] | the pictures |
+//! | [`figures`] | the charts |
 
 pub mod ciphers;
 pub mod evidence;
@@ -30,7 +30,7 @@ use super::scale::Progress;
 use super::{BenchError, Report};
 use programs::Programs;
 
-/// How large the bench is.
+/// The size of the benchmark.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Size {
     /// Runs of which the minimum counts.
@@ -39,20 +39,20 @@ pub struct Size {
     pub packets: u32,
     /// Packets of a run of a cipher; register writes of a run.
     pub blocks: u32,
-    /// Runs without loss that the search for the highest rate ends with.
+    /// Runs without loss that confirm the highest rate of the search.
     pub search_runs: u32,
-    /// Length of each, ms; a tenth for frames of 64 bytes.
+    /// Length of each search run, ms; a tenth of it for frames of 64 bytes.
     pub search_ms: u64,
     /// Input rates of the ciphers, packets per second.
     pub rates: &'static [u64],
-    /// Runs past saturation, or at a rate, of which the largest output counts.
+    /// Runs under overload, or at one rate, of which the largest output counts.
     pub paced_runs: u32,
-    /// Length of each, ms.
+    /// Length of each of these runs, ms.
     pub paced_ms: u64,
 }
 
 impl Size {
-    /// What the figures in the documents are made with.
+    /// The size of the published figures.
     pub const FULL: Self = Self {
         runs: 20,
         packets: 200_000,
@@ -65,7 +65,7 @@ impl Size {
         paced_runs: 3,
         paced_ms: 100,
     };
-    /// A few seconds, to see that it works.
+    /// A test run of a few seconds.
     pub const QUICK: Self = Self {
         runs: 2,
         packets: 5_000,
@@ -78,7 +78,7 @@ impl Size {
     };
 }
 
-/// A part of the bench.
+/// A part of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// [`router`]
@@ -100,7 +100,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// All, in the order in which they are run.
+    /// All parts, in the order of execution.
     pub const ALL: [Self; 8] = [
         Self::Router,
         Self::Link,
@@ -112,7 +112,7 @@ impl Part {
         Self::Ports,
     ];
 
-    /// Short and lower case.
+    /// Name of the part on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -1,32 +1,32 @@
-//! What comes out of a P4 cipher by what goes in, past what it can do: Figure 10 of the paper, over packet sockets, one core.
+//! The output rate of P4 ciphers by input rate, up to overload: Figure 10 of the paper, over packet sockets, on one core.
 //!
-//! A switching chip queues packets that recirculate beside those that come in, and drops of both what finds no room: past
-//! saturation more and more work is spent on packets that never leave. Here a packet is finished before the next is
-//! taken, and what is too much is dropped before anything was spent on it.
+//! A switching chip queues recirculated packets with new packets and drops either kind when the queue is full. Under overload
+//! it spends more and more work on packets that are never sent. This switch finishes a packet before it takes the next one,
+//! and drops surplus packets before any work is spent on them.
 
 use std::time::Duration;
 
 use super::Size;
-use super::ciphers::{self, Share, Variant};
-use super::link::{self, Through};
+use super::ciphers::{self, PassWork, Variant};
+use super::link::{self, SwitchHarness};
 use super::programs::Programs;
 use crate::bench::scale::Progress;
 use crate::bench::{BenchError, Row};
-use crate::pace::{Paced, best_of};
+use crate::pace::{PacedRun, best_of};
 
-/// Those of the paper: Forró and ChaCha a quarter round a pipeline, and ChaCha's rounds in parallel.
+/// The variants of the paper: Forró and ChaCha with a quarter round per pipeline, and ChaCha with a round per pipeline.
 pub fn variants() -> impl Iterator<Item = Variant> {
-    Variant::all().filter(|variant| match variant.share {
-        Share::QuarterRound => true,
-        Share::Round => variant.cipher == "chacha",
-        Share::OnePass => false,
+    Variant::all().filter(|variant| match variant.pass_work {
+        PassWork::QuarterRound => true,
+        PassWork::Round => variant.cipher == "chacha",
+        PassWork::OnePass => false,
     })
 }
 
 /// Input and output rates.
 ///
 /// # Errors
-/// Those of the lab and of the programs; an output that nothing was put in for.
+/// An error of the lab or of a program, or a run without output.
 pub fn rows(
     size: &Size,
     programs: &Programs,
@@ -34,13 +34,13 @@ pub fn rows(
     rows: &mut Vec<Row>,
 ) -> Result<(), BenchError> {
     let lab = link::lab()?;
-    let mut through = Through::new(&lab)?;
+    let mut through = SwitchHarness::new(&lab)?;
     for variant in variants() {
         let name = variant.name();
-        progress(&format!("output by input, {name}"), None);
+        progress(&format!("output rate by input rate: {name}"), None);
         let switch = variant.switch(programs)?;
         let mut most = 0.0_f64;
-        through.switch(&switch, |through| {
+        through.with_switch(&switch, |through| {
             for rate in size.rates {
                 let best = best_at_rate(through, *rate, size)?;
                 most = most.max(best.received_per_s());
@@ -51,7 +51,7 @@ pub fn rows(
             Ok(())
         })?;
         rows.push(Row::higher(
-            format!("p4.rate.{name}.most"),
+            format!("p4.rate.{name}.max"),
             most,
             "packets/s",
             None,
@@ -60,12 +60,16 @@ pub fn rows(
     Ok(())
 }
 
-fn best_at_rate(through: &mut Through<'_>, rate: u64, size: &Size) -> Result<Paced, BenchError> {
+fn best_at_rate(through: &mut SwitchHarness<'_>, rate: u64, size: &Size) -> Result<PacedRun, BenchError> {
     let frame = ciphers::frame();
     let length = Duration::from_millis(size.paced_ms);
-    let best = best_of(size.paced_runs, || through.send_meanwhile(&frame, rate, length))?;
+    let best = best_of(size.paced_runs, || {
+        through.send_without_drain(&frame, rate, length)
+    })?;
     if best.received == 0 {
-        return Err(BenchError::Contradiction("nothing came out".to_owned()));
+        return Err(BenchError::InvalidMeasurement(
+            "the switch sent no packet".to_owned(),
+        ));
     }
     Ok(best)
 }

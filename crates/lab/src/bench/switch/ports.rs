@@ -1,15 +1,15 @@
-//! Rate as a function of recirculations per packet and recirculation ports: the model that the paper of P4DRA leaves to future
-//! work, beside what is measured.
+//! Rate as a function of recirculations per packet and recirculation ports: the model that the P4DRA paper leaves to future
+//! work, compared with measurements.
 //!
-//! *This switch.* A worker takes a packet through all of its passes, so a recirculation port is a worker on a core of its own. If
-//! the first pass with all that a packet costs once takes a, and each recirculation b, then P workers let P / (a + b R) packets
-//! of R recirculations a second through, whatever comes in. a and b are found from what one worker does (least squares over the
-//! relative error, neither below zero), and must then tell what two do.
+//! *The software switch.* A worker processes all passes of a packet, so a recirculation port is a worker on its own core. If
+//! the first pass with all fixed cost of a packet takes a, and each recirculation b, then P workers process P / (a + b R)
+//! packets of R recirculations per second at any input rate. a and b are fitted to the measurements with one worker (least
+//! squares of the relative error, both at least zero) and must predict the rate with two.
 //!
-//! *A switching chip.* P ports let C passes a second each through. Packets that come back share these with those that come in,
-//! and what finds no room is dropped, whichever it was. If q of the packets get through at each of R recirculations, an input of
-//! I asks for I (1 + q + ... + q^(R-1)) passes and gets P C of them: I (q + q^2 + ... + q^R) = P C, and I q^R come out. Up to
-//! I = P C / R everything does (q = 1); beyond that less and less ([`chip`]): the paper's Figure 10.
+//! *A switching chip.* P ports process C passes per second each. Recirculated and new packets share them, and packets that
+//! find no room are dropped. If a share q of the packets passes at each of R recirculations, an input rate I requests
+//! I (1 + q + ... + q^(R-1)) passes and gets P C of them: I (q + q^2 + ... + q^R) = P C, and the output rate is I q^R. Up to
+//! I = P C / R all packets pass (q = 1); above that the output decreases ([`chip_output`]): the paper's Figure 10.
 
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
@@ -17,20 +17,20 @@ use std::time::Duration;
 use linewarden_switch::switch::Switch;
 
 use super::Size;
-use super::ciphers::{self, Share, Variant};
+use super::ciphers::{self, PassWork, Variant};
 use super::memory::{self, Output};
 use super::programs::Programs;
 use crate::bench::scale::Progress;
 use crate::bench::{BenchError, Row, io};
 use crate::napi::pin_task;
 
-/// The programs: a cipher and what a pass does of it.
-pub fn programs() -> impl Iterator<Item = (&'static str, Share)> {
+/// The programs: a cipher and the part of it that one pass computes.
+pub fn programs() -> impl Iterator<Item = (&'static str, PassWork)> {
     let of = |share| ciphers::CIPHERS.map(|(cipher, _)| (cipher, share));
-    [Share::QuarterRound, Share::Round].into_iter().flat_map(of)
+    [PassWork::QuarterRound, PassWork::Round].into_iter().flat_map(of)
 }
 
-/// What is measured at one point.
+/// One measured point.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Point {
     recirculations: f64,
@@ -38,24 +38,24 @@ struct Point {
     ns: f64,
 }
 
-/// What a packet costs once, and for each recirculation, ns.
+/// The fixed cost of a packet and the cost of each recirculation, ns.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {
-    /// The first pass, and everything else that is done once.
-    pub once: f64,
-    /// A recirculation.
-    pub again: f64,
+    /// Fixed cost: the first pass and all work that is done once.
+    pub fixed_ns: f64,
+    /// Cost of one recirculation.
+    pub recirculation_ns: f64,
 }
 
 impl Cost {
-    /// Packets a second through so many ports.
+    /// Rate with this number of ports, packets/s.
     #[must_use]
     pub fn rate(self, recirculations: f64, ports: f64) -> f64 {
-        ports * 1e9 / (self.once + self.again * recirculations)
+        ports * 1e9 / (self.fixed_ns + self.recirculation_ns * recirculations)
     }
 
-    /// From points of one port: the least squares of the relative error, by costs that are not below zero.
-    fn of(points: &[Point]) -> Option<Self> {
+    /// Fits the costs to points of one port: least squares of the relative error, both costs at least zero.
+    fn fit(points: &[Point]) -> Option<Self> {
         let sum = |of: &dyn Fn(f64, f64) -> f64| -> f64 {
             points
                 .iter()
@@ -74,41 +74,44 @@ impl Cost {
             return None;
         }
         let free = Self {
-            once: (wn * wrr - wrn * wr) / determinant,
-            again: (w * wrn - wr * wn) / determinant,
+            fixed_ns: (wn * wrr - wrn * wr) / determinant,
+            recirculation_ns: (w * wrn - wr * wn) / determinant,
         };
-        // Noise can make one of two costs negative: the best that is allowed then has it at zero.
+        // Noise can make one of the two costs negative; the best valid fit then sets it to zero.
         Some(match free {
-            Self { once, .. } if once < 0.0 => Self {
-                once: 0.0,
-                again: wrn / wrr,
+            Self { fixed_ns: once, .. } if once < 0.0 => Self {
+                fixed_ns: 0.0,
+                recirculation_ns: wrn / wrr,
             },
-            Self { again, .. } if again < 0.0 => Self {
-                once: wn / w,
-                again: 0.0,
+            Self {
+                recirculation_ns: again,
+                ..
+            } if again < 0.0 => Self {
+                fixed_ns: wn / w,
+                recirculation_ns: 0.0,
             },
             free => free,
         })
     }
 }
 
-/// What comes out of a switching chip, in shares of what one recirculation port lets through, by what comes in, likewise.
+/// Output rate of a switching chip for an input rate, both relative to the capacity of one recirculation port.
 #[must_use]
-pub fn chip(input: f64, recirculations: u32, ports: f64) -> f64 {
-    let asked = |q: f64| {
+pub fn chip_output(input: f64, recirculations: u32, ports: f64) -> f64 {
+    let requested = |q: f64| {
         (1..=recirculations)
             .map(|power| q.powi(power.cast_signed()))
             .sum::<f64>()
             * input
     };
-    if asked(1.0) <= ports {
+    if requested(1.0) <= ports {
         return input;
     }
-    // What is asked for grows with q: halve the interval until it is as good as nothing.
+    // The requested passes grow with q: bisection.
     let (mut low, mut high) = (0.0, 1.0);
     for _ in 0..60 {
         let middle = f64::midpoint(low, high);
-        if asked(middle) < ports {
+        if requested(middle) < ports {
             low = middle;
         } else {
             high = middle;
@@ -120,7 +123,7 @@ pub fn chip(input: f64, recirculations: u32, ports: f64) -> f64 {
 /// `ports.*`
 ///
 /// # Errors
-/// Those of the programs; workers that cannot be pinned.
+/// An error of a program, or a worker cannot be pinned.
 pub fn rows(
     size: &Size,
     p4: &Programs,
@@ -131,13 +134,19 @@ pub fn rows(
     let mut worst = 0.0_f64;
     for (cipher, share) in programs() {
         let program = format!("{cipher}.{}", share.name());
-        progress(&format!("rate by recirculations, {program}"), None);
+        progress(&format!("rate by recirculations: {program}"), None);
         let points = points(cipher, share, processors.min(2), p4, size)?;
         let of_one: Vec<_> = points.iter().copied().filter(|point| point.ports == 1).collect();
-        let cost = Cost::of(&of_one);
-        let cost = cost.ok_or_else(|| BenchError::Contradiction(format!("{program} never recirculates")))?;
-        rows.push(Row::fact(format!("ports.{program}.once_ns"), cost.once, "ns"));
-        rows.push(Row::fact(format!("ports.{program}.again_ns"), cost.again, "ns"));
+        let cost = Cost::fit(&of_one);
+        let cost = cost.ok_or_else(|| {
+            BenchError::InvalidMeasurement(format!("the program {program} never recirculates"))
+        })?;
+        rows.push(Row::fact(format!("ports.{program}.once_ns"), cost.fixed_ns, "ns"));
+        rows.push(Row::fact(
+            format!("ports.{program}.again_ns"),
+            cost.recirculation_ns,
+            "ns",
+        ));
         for point in points {
             let measured = point.ports as f64 * 1e9 / point.ns;
             let computed = cost.rate(point.recirculations, point.ports as f64);
@@ -147,21 +156,21 @@ pub fn rows(
             rows.push(Row::fact(format!("{name}.computed"), computed, "packets/s"));
         }
     }
-    rows.push(Row::lower("ports.off_by_most", worst, "ratio", None));
+    rows.push(Row::lower("ports.max_deviation", worst, "ratio", None));
     Ok(())
 }
 
-/// The least time that a packet takes a worker while so many work side by side, for every number of rounds. All have their turn in
-/// every run: what disturbs the machine for a while falls on no point alone.
+/// The minimum time of a worker per packet while `ports` workers run concurrently, for every number of rounds. Every run
+/// measures all points, so a disturbance of the machine affects no single point.
 fn points(
     cipher: &str,
-    share: Share,
+    share: PassWork,
     ports: usize,
     p4: &Programs,
     size: &Size,
 ) -> Result<Vec<Point>, BenchError> {
     let mut measured = Vec::new();
-    for variant in Variant::all().filter(|variant| (variant.cipher, variant.share) == (cipher, share)) {
+    for variant in Variant::all().filter(|variant| (variant.cipher, variant.pass_work) == (cipher, share)) {
         let switch = variant.switch(p4)?;
         let recirculations = ciphers::recirculations(&switch)? as f64;
         measured.push((switch, recirculations));
@@ -182,27 +191,27 @@ fn points(
         .collect();
     for _ in 0..size.runs {
         for (switch, point) in &mut points {
-            let slowest = side_by_side(switch, point.ports, size.blocks)?;
+            let slowest = run_workers(switch, point.ports, size.blocks)?;
             point.ns = point.ns.min(slowest.as_nanos() as f64 / f64::from(size.blocks));
         }
     }
     Ok(points.into_iter().map(|(_, point)| point).collect())
 }
 
-/// How long the slowest of so many workers takes for so many packets each.
-fn side_by_side(switch: &Switch, workers: usize, packets: u32) -> Result<Duration, BenchError> {
+/// The time of the slowest of `workers` workers for `packets` packets each.
+fn run_workers(switch: &Switch, workers: usize, packets: u32) -> Result<Duration, BenchError> {
     let frames = [ciphers::frame()];
-    let together = Barrier::new(workers);
+    let barrier = Barrier::new(workers);
     std::thread::scope(|scope| {
         let started: Vec<_> = (0..workers)
             .map(|cpu| {
                 scope.spawn({
-                    let (frames, together) = (&frames, &together);
+                    let (frames, barrier) = (&frames, &barrier);
                     move || {
                         let pinned = pin_task(0, cpu);
                         let (mut worker, mut output) = (switch.worker(), Output::default());
-                        together.wait();
-                        let elapsed = memory::pass(&mut worker, frames, packets, &mut output);
+                        barrier.wait();
+                        let elapsed = memory::run_packets(&mut worker, frames, packets, &mut output);
                         pinned.map(|()| elapsed)
                     }
                 })
@@ -211,7 +220,7 @@ fn side_by_side(switch: &Switch, workers: usize, packets: u32) -> Result<Duratio
         let mut slowest = Duration::ZERO;
         for worker in started {
             match worker.join() {
-                Ok(elapsed) => slowest = slowest.max(elapsed.map_err(io("a worker's processor"))?),
+                Ok(elapsed) => slowest = slowest.max(elapsed.map_err(io("pin a worker thread"))?),
                 Err(panic) => std::panic::resume_unwind(panic),
             }
         }
@@ -224,10 +233,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cost_is_found_again() {
+    fn the_fit_reproduces_the_costs() {
         let cost = Cost {
-            once: 900.0,
-            again: 350.0,
+            fixed_ns: 900.0,
+            recirculation_ns: 350.0,
         };
         let points: Vec<_> = [3.0, 12.0, 28.0]
             .map(|recirculations| Point {
@@ -236,15 +245,15 @@ mod tests {
                 ns: 1e9 / cost.rate(recirculations, 1.0),
             })
             .to_vec();
-        let found = Cost::of(&points).expect("three points");
+        let found = Cost::fit(&points).expect("three points");
         assert!(
-            (found.once - 900.0).abs() < 1e-6 && (found.again - 350.0).abs() < 1e-6,
+            (found.fixed_ns - 900.0).abs() < 1e-6 && (found.recirculation_ns - 350.0).abs() < 1e-6,
             "{found:?}"
         );
     }
 
     #[test]
-    fn no_cost_is_below_zero() {
+    fn fitted_costs_are_never_negative() {
         let points = |ns: [f64; 2]| {
             let point = |(recirculations, ns)| Point {
                 recirculations,
@@ -253,24 +262,24 @@ mod tests {
             };
             [3.0, 12.0].into_iter().zip(ns).map(point).collect::<Vec<_>>()
         };
-        let steep = Cost::of(&points([100.0, 900.0])).expect("two points");
+        let steep = Cost::fit(&points([100.0, 900.0])).expect("two points");
         assert!(
-            steep.once == 0.0 && steep.again > 33.0 && steep.again < 75.0,
+            steep.fixed_ns == 0.0 && steep.recirculation_ns > 33.0 && steep.recirculation_ns < 75.0,
             "{steep:?}"
         );
-        let falling = Cost::of(&points([900.0, 600.0])).expect("two points");
+        let falling = Cost::fit(&points([900.0, 600.0])).expect("two points");
         assert!(
-            falling.again == 0.0 && falling.once > 600.0 && falling.once < 900.0,
+            falling.recirculation_ns == 0.0 && falling.fixed_ns > 600.0 && falling.fixed_ns < 900.0,
             "{falling:?}"
         );
     }
 
     #[test]
-    fn a_chip_gives_everything_until_its_ports_are_full_and_less_afterwards() {
+    fn a_chip_forwards_all_packets_up_to_saturation_and_fewer_above() {
         for (recirculations, ports) in [(3, 1.0), (28, 2.0)] {
             let full = ports / f64::from(recirculations);
-            assert!((chip(full, recirculations, ports) - full).abs() < 1e-9);
-            let beyond = [1.5, 2.0, 4.0].map(|factor| chip(full * factor, recirculations, ports));
+            assert!((chip_output(full, recirculations, ports) - full).abs() < 1e-9);
+            let beyond = [1.5, 2.0, 4.0].map(|factor| chip_output(full * factor, recirculations, ports));
             assert!(
                 full > beyond[0] && beyond[0] > beyond[1] && beyond[1] > beyond[2],
                 "{beyond:?}"

@@ -1,22 +1,22 @@
-//! Compiled P4 programs and their packet tests, where the repository has them.
+//! Compiled P4 programs and their packet tests, from the repository.
 
 use std::path::{Path, PathBuf};
 
 use linewarden_switch::stf::Test;
-use linewarden_switch::stf::replay::{self, Passage};
+use linewarden_switch::stf::replay::{self, PacketTrace};
 use linewarden_switch::switch::Switch;
 
 use crate::bench::BenchError;
 
-/// The directory of the programs, `p4` of the repository.
+/// The directory of the programs: `p4` in the repository.
 #[derive(Clone, Debug)]
 pub struct Programs(PathBuf);
 
-/// No program and no packet test is longer.
+/// Size limit of a program or packet test, bytes.
 const FILE_BYTES_MAX: usize = 64 << 20;
 
 impl Programs {
-    /// Those of that directory.
+    /// The programs in that directory.
     #[must_use]
     pub fn new(directory: &Path) -> Self {
         Self(directory.to_owned())
@@ -25,21 +25,21 @@ impl Programs {
     /// A switch with that program, set up by the commands of a packet test.
     ///
     /// # Errors
-    /// A file that is not there; a program or a command that is refused.
+    /// A file cannot be read, or a program or command is refused.
     pub fn switch(&self, name: &str, commands: &str) -> Result<Switch, BenchError> {
-        let test = Test::parse(&format!("what {name} is set up with"), commands)?;
-        replay::prepare(&self.json(name)?, &test).map_err(failed(name))
+        let test = Test::parse(&format!("setup commands of {name}"), commands)?;
+        replay::prepare_switch(&self.json(name)?, &test).map_err(failed(name))
     }
 
-    /// What becomes of the packets of one of the program's own packet tests.
+    /// The packets of one of the program's packet tests with their outputs and times.
     ///
     /// # Errors
-    /// A file that is not there; a test that fails.
-    pub fn passages(&self, name: &str, test: &str) -> Result<Vec<Passage>, BenchError> {
+    /// A file cannot be read, or the test fails.
+    pub fn traces(&self, name: &str, test: &str) -> Result<Vec<PacketTrace>, BenchError> {
         let path = self.0.join("tests").join(format!("{name}-{test}.stf"));
         let text = String::from_utf8_lossy(&read(&path)?).into_owned();
         let test = Test::parse(&path.display().to_string(), &text)?;
-        replay::passages(&self.json(name)?, &test).map_err(failed(name))
+        replay::trace_packets(&self.json(name)?, &test).map_err(failed(name))
     }
 
     fn json(&self, name: &str) -> Result<Vec<u8>, BenchError> {

@@ -1,10 +1,10 @@
-//! What evidence costs a register write: a packet that writes a cell, on a switch with evidence and on one without, in turns. Evidence
-//! remembers what the cell held, and before the packet leaves takes it out of the array's set hash for what it holds now, and makes
-//! a new state of the result, whose digests the program reads. Beside it the floor: the set hash alone.
+//! The cost of evidence per register write: packets that write a cell, alternating on a switch with and without evidence. With
+//! evidence the switch stores the old value, replaces it in the array's set hash before the packet is sent, and computes a new
+//! state, whose digests the program reads. The lower bound is the set hash alone.
 
 use std::time::Instant;
 
-use linewarden_evidence::state::{ArrayId, DirtyCells, Measured, Stability, StateError, program_digest};
+use linewarden_evidence::state::{ArrayId, DirtyCells, MeasuredState, Stability, StateError, program_digest};
 use linewarden_evidence::{BootCount, SwitchId};
 use linewarden_switch::switch::Worker;
 
@@ -17,25 +17,28 @@ use crate::bench::{BenchError, Row};
 const WIDTH: u32 = 32;
 /// Cells of the large array.
 const CELLS: u32 = 65_536;
-/// Bytes behind what the program reads of a frame, so that it is one of 96.
+/// Padding after the fields that the program reads, for a frame of 96 bytes.
 const PADDING_BYTES: usize = 25;
-/// An odd factor: every cell of an array has its turn.
+/// An odd factor, so that every cell of an array is written.
 const SPREAD: u32 = 0x9e37_79b1;
 
 /// `register_write.*`
 ///
 /// # Errors
-/// Those of the program and of the measurement; packets that do not come back.
+/// An error of the program or of the measurement, or a lost packet.
 pub fn rows(
     size: &Size,
     programs: &Programs,
     progress: Progress<'_>,
     rows: &mut Vec<Row>,
 ) -> Result<(), BenchError> {
-    progress("register writes that are measured", None);
-    let mut array = Array::new(CELLS)?;
-    let (mut large, mut small) = (Writes::new(2, programs)?, Writes::new(1, programs)?);
-    let mut again = Writes::new(2, programs)?;
+    progress("register writes with evidence", None);
+    let mut array = MeasuredArray::new(CELLS)?;
+    let (mut large, mut small) = (
+        RegisterWrites::new(2, programs)?,
+        RegisterWrites::new(1, programs)?,
+    );
+    let mut again = RegisterWrites::new(2, programs)?;
     again.fill()?;
     let mut fold = f64::MAX;
     for _ in 0..size.runs {
@@ -61,36 +64,36 @@ pub fn rows(
 }
 
 /// Packets that write to one array of `p4/features/evidence.p4`.
-struct Writes {
-    /// What a frame asks for: 1 the array of 16 cells, 2 that of 65,536.
-    what: u8,
+struct RegisterWrites {
+    /// The array that frames select: 1 has 16 cells, 2 has 65,536.
+    array_number: u8,
     plain: Worker,
     evidence: Worker,
-    written: u32,
-    /// The least of the runs, a packet.
+    write_count: u32,
+    /// The minimum time per packet.
     plain_ns: f64,
     evidence_ns: f64,
 }
 
-impl Writes {
-    fn new(what: u8, programs: &Programs) -> Result<Self, BenchError> {
+impl RegisterWrites {
+    fn new(array_number: u8, programs: &Programs) -> Result<Self, BenchError> {
         let mut attested = programs.switch("evidence", "")?;
         evidence::attest(&mut attested)?;
         Ok(Self {
-            what,
+            array_number,
             plain: programs.switch("evidence", "")?.worker(),
             evidence: attested.worker(),
-            written: 0,
+            write_count: 0,
             plain_ns: f64::MAX,
             evidence_ns: f64::MAX,
         })
     }
 
-    /// So many writes of values that no cell has held, to cells all over the array.
+    /// Writes new values to cells all over the array.
     fn run(&mut self, writes: u32) -> Result<(), BenchError> {
-        let numbers = self.written + 1..=self.written + writes;
+        let numbers = self.write_count + 1..=self.write_count + writes;
         let frames: Vec<_> = numbers.map(|number| self.frame(number)).collect();
-        self.written += writes;
+        self.write_count += writes;
         let plain = memory::ns_per_packet(&mut self.plain, &frames, writes)?;
         self.plain_ns = self.plain_ns.min(plain);
         let evidence = memory::ns_per_packet(&mut self.evidence, &frames, writes)?;
@@ -98,51 +101,51 @@ impl Writes {
         Ok(())
     }
 
-    /// One write to every cell of the array: each later one takes a value out of the set and puts one in.
+    /// Writes every cell of the array once: each later write replaces a value in the set hash.
     fn fill(&mut self) -> Result<(), BenchError> {
         let cells = self.cells();
         let frames: Vec<_> = (1..=cells).map(|number| self.frame(number)).collect();
-        self.written += cells;
+        self.write_count += cells;
         memory::ns_per_packet(&mut self.plain, &frames, cells)?;
         memory::ns_per_packet(&mut self.evidence, &frames, cells)?;
         Ok(())
     }
 
     fn cells(&self) -> u32 {
-        if self.what == 2 { CELLS } else { 16 }
+        if self.array_number == 2 { CELLS } else { 16 }
     }
 
     fn frame(&self, number: u32) -> Vec<u8> {
         let cells = self.cells();
         let index = number.wrapping_mul(SPREAD) % cells;
         let mut frame = vec![2; 12];
-        frame.extend([0x88, 0xb5, self.what]);
+        frame.extend([0x88, 0xb5, self.array_number]);
         frame.extend(index.to_be_bytes());
         frame.extend(number.to_be_bytes());
-        // Where the program writes the digests that it reads.
+        // Space for the digests that the program writes into the frame.
         frame.extend([0; 48]);
         frame.extend([0; PADDING_BYTES]);
         frame
     }
 
-    /// What evidence adds to a packet that writes.
+    /// The additional time of evidence per packet.
     fn ns(&self) -> f64 {
         self.evidence_ns - self.plain_ns
     }
 }
 
-/// An array of registers and what is measured of it.
-struct Array {
+/// A register array and its measurement.
+struct MeasuredArray {
     cells: Vec<u32>,
     dirty: DirtyCells,
-    measured: Measured,
+    measured: MeasuredState,
     id: ArrayId,
     writes: u32,
 }
 
-impl Array {
+impl MeasuredArray {
     fn new(size: u32) -> Result<Self, StateError> {
-        let mut measured = Measured::new(SwitchId(1), BootCount(1), program_digest(b"none"));
+        let mut measured = MeasuredState::new(SwitchId(1), BootCount(1), program_digest(b"none"));
         let id = measured.declare_array("flows", WIDTH, size, Stability::Static)?;
         Ok(Self {
             cells: vec![0; size as usize],
@@ -153,7 +156,7 @@ impl Array {
         })
     }
 
-    /// So many writes, to cells all over the array, each measured before the next; ns a write.
+    /// Writes to cells all over the array, each measured before the next; returns ns per write.
     fn fold_ns(&mut self, writes: u32) -> Result<f64, StateError> {
         let start = Instant::now();
         for _ in 0..writes {

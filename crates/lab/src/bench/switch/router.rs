@@ -1,4 +1,4 @@
-//! The router in memory, on one core, beside what it cannot do without.
+//! The router in memory on one core, with the lower bounds of its work.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -20,25 +20,25 @@ use crate::bench::{BenchError, Row};
 
 /// Routes of each family.
 const ROUTES: usize = 1_000;
-/// Destinations, each on a route drawn at random.
+/// Destinations, each on a random route.
 const DESTINATIONS: usize = 1_024;
-/// The port that all routes lead to.
+/// The output port of all routes.
 pub const OUTPUT: u16 = 1;
-/// Payload that makes an IPv4 frame 64 bytes, without its frame check sequence.
+/// Payload of an IPv4 frame of 64 bytes without frame check sequence.
 const PAYLOAD_BYTES: usize = 22;
 
-/// A set of routes, as commands of a packet test, and addresses that they cover.
+/// A set of routes as commands of a packet test, with addresses on these routes.
 pub struct Routes {
     /// Entries for all of the router's tables.
     pub commands: String,
-    /// Destinations behind the IPv4 routes.
+    /// Destinations on the IPv4 routes.
     pub v4: Vec<Ipv4Addr>,
-    /// Destinations behind the IPv6 routes.
+    /// Destinations on the IPv6 routes.
     pub v6: Vec<Ipv6Addr>,
 }
 
 impl Routes {
-    /// 1,000 of each family, the same every time: prefixes of 16 to 28 bits, and of 32 to 64.
+    /// 1,000 deterministic routes of each family, with prefixes of 16 to 28 and of 32 to 64 bits.
     #[must_use]
     pub fn new() -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
@@ -89,7 +89,7 @@ impl Default for Routes {
     }
 }
 
-/// Who sends by IPv6.
+/// Sender of the IPv6 datagrams.
 pub const SOURCE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
 
 type Prefixes = BTreeSet<(u128, u32)>;
@@ -107,7 +107,7 @@ fn prefixes(rng: &mut ChaCha8Rng, width: u32, lengths: std::ops::RangeInclusive<
     prefixes
 }
 
-/// Addresses on routes drawn at random.
+/// Addresses on random routes.
 fn covered(rng: &mut ChaCha8Rng, width: u32, prefixes: &Prefixes) -> Vec<u128> {
     let routes: Vec<_> = prefixes.iter().copied().collect();
     let address = |_| {
@@ -117,7 +117,7 @@ fn covered(rng: &mut ChaCha8Rng, width: u32, prefixes: &Prefixes) -> Vec<u128> {
     (0..DESTINATIONS).filter_map(address).collect()
 }
 
-/// A datagram to a router, whose address no station of the lab has, so that only a switch takes it.
+/// A datagram to a router MAC address that no station of the lab has, so that only a switch accepts it.
 #[must_use]
 pub fn datagram(from: std::net::IpAddr, to: std::net::IpAddr, payload_bytes: usize) -> Vec<u8> {
     let from = Endpoint {
@@ -133,10 +133,10 @@ pub fn datagram(from: std::net::IpAddr, to: std::net::IpAddr, payload_bytes: usi
     FrameBuilder::new(from, to).udp(&vec![0x5a; payload_bytes])
 }
 
-/// `router.ns_per_packet` and its floors, all in turns.
+/// `router.ns_per_packet` and its lower bounds, measured alternately.
 ///
 /// # Errors
-/// Those of the program; packets that are not forwarded.
+/// An error of the program, or a packet that is not forwarded.
 pub fn rows(
     size: &Size,
     programs: &Programs,
@@ -165,7 +165,7 @@ pub fn rows(
     Ok(())
 }
 
-/// The look-ups of an IPv4 packet and nothing else: route and port.
+/// Only the table lookups of an IPv4 packet: route and port.
 struct Lookups {
     routes: TableId,
     ports: TableId,
@@ -182,7 +182,7 @@ impl Lookups {
                 .find(|(_, table)| table.name == name);
             found
                 .map(|(id, _)| id)
-                .ok_or_else(|| BenchError::Contradiction(format!("the router has no table {name}")))
+                .ok_or_else(|| BenchError::InvalidMeasurement(format!("the router has no table {name}")))
         };
         Ok(Self {
             routes: table("RouterIngress.routes4")?,
@@ -195,7 +195,9 @@ impl Lookups {
         let forwarding = switch.forwarding();
         let tables = forwarding.tables();
         let (Some(routes), Some(ports)) = (tables.table(self.routes), tables.table(self.ports)) else {
-            return Err(BenchError::Contradiction("a table is gone".to_owned()));
+            return Err(BenchError::InvalidMeasurement(
+                "a table of the router is missing".to_owned(),
+            ));
         };
         let port = OUTPUT.to_be_bytes();
         let mut found = 0;
@@ -208,7 +210,7 @@ impl Lookups {
         let elapsed = start.elapsed();
         if found != packets {
             let text = format!("{found} of {packets} destinations have a route");
-            return Err(BenchError::Contradiction(text));
+            return Err(BenchError::InvalidMeasurement(text));
         }
         Ok(elapsed.as_nanos() as f64 / f64::from(packets))
     }

@@ -1,8 +1,8 @@
-//! Attestation in the demonstration: some devices prove round after round what they run, one is changed on disk, found, shut out
-//! and let in again, while an attacker sends junk in everybody's name.
+//! Attestation in the demonstration: some devices prove their configuration in every round. One device is changed on disk,
+//! detected, quarantined, remediated and released, while an attacker sends forged PROOFs in the name of every device.
 //!
-//! The course of it is the same on every network; where the devices are, and how one of them tries to get in, is a [`Field`]'s.
-//! What counts is read off the registry's rounds and appraisals, and off the gateway's counters.
+//! The steps are the same on every network; a [`ProverEnvironment`] runs the devices and lets one of them try to get access.
+//! The results come from the registry's rounds and appraisals and from the gateway's counters.
 
 mod software;
 
@@ -17,41 +17,42 @@ use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::ids::{DeviceId, Period};
 use linewarden_protocol::verdict::Verdict;
 use linewarden_registry::{
-    GroupName, GroupPolicy, Home as Whereabouts, NewGroup, NewProver, Protection, RoundRecord, State,
+    AttestationState, GroupName, GroupPolicy, NewGroup, NewProver, Protection, ProverLocation as ProverHome,
+    RoundRecord,
 };
 
 use self::software::Software;
-use super::cast::now_s;
-use super::home::Home;
+use super::gateway::{DemoGateway, GATEWAY_ID};
+use super::participants::now_s;
+use super::registry_store::RegistryStore;
 use super::report::{AttackOutcome, AttestationReport};
-use super::site::{GATEWAY_ID, Site};
-use super::{Audience, DemoError, Options, Sabotage};
-use crate::attackers::{JUNK_PROOFS, Junk};
+use super::{DemoError, InjectedFault, Options, RunControl};
+use crate::attackers::{FORGED_PROOFS, ForgedProofCounts};
 use crate::fleet::{Attester, device_id};
 
-/// How long a period lasts, seconds: what was changed is found in the next one.
+/// Length of a key period, seconds: a change is detected in the next period.
 pub(super) const PERIOD_S: u32 = 2;
-/// Rounds in which all prove themselves, before anything is changed.
-const QUIET_ROUNDS: u64 = 3;
-/// How long each step may take.
-const LIMIT: Duration = Duration::from_secs(60);
-/// Rounds of which the registry knows.
+/// Complete rounds that are required before a device is changed.
+const COMPLETE_ROUNDS_MIN: u64 = 3;
+/// Timeout of each step.
+const STEP_TIMEOUT: Duration = Duration::from_secs(60);
+/// Most rounds that are read from the registry.
 const ROUNDS_MAX: u32 = 1_000;
 
-/// A round a second; two silences of three quarantine.
+/// One round per second; two missed rounds of three quarantine a device.
 fn policy() -> GroupPolicy {
     GroupPolicy {
         every_s: 1,
         jitter_s: 0,
-        answer_ms: 800,
-        silent: 2,
-        of: 3,
+        proof_timeout_ms: 800,
+        missed_limit: 2,
+        window_rounds: 3,
         ..GroupPolicy::default()
     }
 }
 
 /// A device that is attested.
-pub(super) struct Attested {
+pub(super) struct ProverDevice {
     pub(super) index: u32,
     pub(super) attester: Attester,
     address: IpAddr,
@@ -61,46 +62,47 @@ pub(super) struct Attested {
     software: Software,
 }
 
-/// What a device got when it tried to get in.
-pub(super) struct Tried {
-    /// A session.
+/// What a device got when it tried to access the service.
+pub(super) struct AccessAttempt {
+    /// The device got a session.
     pub(super) session: bool,
-    /// Its datagrams that reached the service; nothing where there is no gate.
-    pub(super) reached: Option<u64>,
+    /// Datagrams of the device that reached the service; `None` without a gate.
+    pub(super) delivered: Option<u64>,
 }
 
-/// What a device is expected to be.
+/// Whether the device is expected to get access.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Expected {
-    Out,
-    In,
+pub(super) enum ExpectedAccess {
+    Denied,
+    Granted,
 }
 
-/// Where the provers are.
-pub(super) trait Field {
-    /// Lets them live, and answer, until `is_so`, which is asked ten times a second, or for `limit`. Says whether it is so.
-    fn live(&mut self, limit: Duration, is_so: &mut dyn FnMut() -> bool) -> Result<bool, DemoError>;
+/// Runs the provers.
+pub(super) trait ProverEnvironment {
+    /// Runs the provers until `is_reached`, which is checked ten times a second, returns true, or for `limit`. Returns whether it did.
+    fn run_until(&mut self, limit: Duration, is_reached: &mut dyn FnMut() -> bool)
+    -> Result<bool, DemoError>;
 
-    /// A device sends datagrams with the session that it believes to have, and then begins a new one; the others live on.
-    fn try_to_get_in(&mut self, index: u32, expected: Expected) -> Result<Tried, DemoError>;
+    /// A device sends datagrams under its current session and then authenticates again, while the other provers continue.
+    fn attempt_access(&mut self, index: u32, expected: ExpectedAccess) -> Result<AccessAttempt, DemoError>;
 }
 
-/// Installs the software of these devices, each with the address and the UDP port that it is asked at, and draws their keys.
-pub(super) fn equip(
-    home: &Home,
+/// Installs the software of these devices, given with the address and UDP port of their requests, and draws their keys.
+pub(super) fn install_provers(
+    store: &RegistryStore,
     devices: impl Iterator<Item = (u32, IpAddr, u16)>,
-) -> Result<Vec<Attested>, DemoError> {
-    let period = home.block_on(home.registry.newest_begun_period())?;
+) -> Result<Vec<ProverDevice>, DemoError> {
+    let period = store.block_on(store.registry.newest_started_period())?;
     let period = period.map_or(Period(0), |period| period.number);
     let paths = software::paths()?;
     let equip = |(index, address, port): (u32, IpAddr, u16)| {
-        let root = root(home).join(index.to_string());
+        let root = devices_directory(store).join(index.to_string());
         let software = Software::install(root, index).map_err(DemoError::system("installing software"))?;
         let mut key = [0; 32];
         getrandom::fill(&mut key)?;
         let key = AttestationKey::from_bytes(key);
         let root = software.root.clone();
-        Ok(Attested {
+        Ok(ProverDevice {
             index,
             attester: Attester::new(device_id(index), key.clone(), period, root, Arc::clone(&paths)),
             address,
@@ -113,55 +115,55 @@ pub(super) fn equip(
     devices.map(equip).collect()
 }
 
-fn root(home: &Home) -> PathBuf {
-    home.directory().join("devices")
+fn devices_directory(store: &RegistryStore) -> PathBuf {
+    store.directory().join("devices")
 }
 
-/// One run of it.
-pub(super) struct Act<'a> {
-    home: &'a Home,
-    site: &'a Site,
+/// One run of the attestation scenario.
+pub(super) struct AttestationScenario<'a> {
+    store: &'a RegistryStore,
+    gateway: &'a DemoGateway,
     options: &'a Options,
     group: GroupName,
     devices: Vec<DeviceId>,
-    changed: Option<(u32, Software)>,
-    /// Of another device, for [`Sabotage::SecondFile`].
-    second: Option<Software>,
-    before: Before,
+    modified: Option<(u32, Software)>,
+    /// Software of another device, for [`InjectedFault::SecondFileChanged`].
+    second_modified: Option<Software>,
+    initial: InitialState,
     report: AttestationReport,
 }
 
-/// How things stood at the beginning.
-struct Before {
+/// Counters at the beginning.
+struct InitialState {
     counters: Counters,
     quarantined: u64,
-    readmitted: u64,
+    released: u64,
     revoked: u64,
 }
 
-impl<'a> Act<'a> {
-    /// Enrols the devices as provers; the first of them is the one that will be changed. Nobody is asked yet.
-    pub(super) fn enrol(
-        home: &'a Home,
-        site: &'a Site,
+impl<'a> AttestationScenario<'a> {
+    /// Enrolls the devices as provers; the first one will be changed. No requests are sent yet.
+    pub(super) fn enroll(
+        store: &'a RegistryStore,
+        demo_gateway: &'a DemoGateway,
         options: &'a Options,
-        attested: &[Attested],
+        attested: &[ProverDevice],
     ) -> Result<Self, DemoError> {
-        let status = site.gateway.status();
-        let act = Self {
-            home,
-            site,
+        let status = demo_gateway.gateway.status();
+        let scenario = Self {
+            store,
+            gateway: demo_gateway,
             options,
             group: GroupName::new("demonstration").map_err(|error| DemoError::Attest(error.to_string()))?,
             devices: attested.iter().map(|device| device_id(device.index)).collect(),
-            changed: attested
+            modified: attested
                 .first()
                 .map(|first| (first.index, first.software.clone())),
-            second: attested.get(1).map(|second| second.software.clone()),
-            before: Before {
-                counters: site.gateway.counters()?,
+            second_modified: attested.get(1).map(|second| second.software.clone()),
+            initial: InitialState {
+                counters: demo_gateway.gateway.counters()?,
                 quarantined: status.attest.quarantined,
-                readmitted: status.attest.readmitted,
+                released: status.attest.remediated,
                 revoked: status.revoked,
             },
             report: AttestationReport {
@@ -169,18 +171,18 @@ impl<'a> Act<'a> {
                 ..AttestationReport::default()
             },
         };
-        act.set_reference(None)?;
+        scenario.set_reference(None)?;
         let provers: Vec<NewProver> = attested
             .iter()
             .map(|device| {
                 Ok(NewProver {
                     device: device_id(device.index),
-                    group: act.group.clone(),
+                    group: scenario.group.clone(),
                     key: device.key.clone(),
                     protection: Protection::Software,
                     binding: None,
                     overlay: Some(device.software.overlay()?.encode()),
-                    home: Some(Whereabouts {
+                    location: Some(ProverHome {
                         gateway: GATEWAY_ID,
                         address: device.address,
                     }),
@@ -189,11 +191,11 @@ impl<'a> Act<'a> {
                 })
             })
             .collect::<Result<_, DemoError>>()?;
-        home.block_on(home.registry.enrol_provers(provers, now_s()))?;
-        Ok(act)
+        store.block_on(store.registry.enroll_provers(provers, now_s()))?;
+        Ok(scenario)
     }
 
-    /// Nobody is asked without one.
+    /// Sets the group's reference value. Without a reference value the gateway sends no requests.
     fn set_reference(&self, reference: Option<Vec<u8>>) -> Result<(), DemoError> {
         let group = NewGroup {
             name: self.group.clone(),
@@ -201,132 +203,138 @@ impl<'a> Act<'a> {
             reference,
             roll_out: None,
         };
-        let set = self.home.registry.set_group(&group, now_s());
-        self.home.block_on(set).map(drop)
+        let set = self.store.registry.set_group(&group, now_s());
+        self.store.block_on(set).map(drop)
     }
 
-    /// Everything, up to provers that nobody asks any more; and what the gateway counted meanwhile.
+    /// Runs all steps, removes the provers, and returns the report and the gateway's counters of this time.
     pub(super) fn run(
         mut self,
-        field: &mut dyn Field,
-        audience: &mut Audience<'_>,
+        provers: &mut dyn ProverEnvironment,
+        control: &mut RunControl<'_>,
     ) -> Result<(AttestationReport, Counters), DemoError> {
         let paths: Arc<[FilePath]> = software::paths()?;
-        let image = Software::image(root(self.home).join("image"))
+        let image = Software::image(devices_directory(self.store).join("image"))
             .map_err(DemoError::system("installing software"))?;
         self.set_reference(Some(image.reference(&paths)?.encode()))?;
-        self.story(field, audience)?;
-        self.take_stock()?;
-        self.withdraw(field, audience)?;
-        let after = self.site.gateway.counters()?;
-        Ok((self.report, after.since(&self.before.counters)))
+        self.run_steps(provers, control)?;
+        self.record_totals()?;
+        self.remove_provers(provers, control)?;
+        let after = self.gateway.gateway.counters()?;
+        Ok((self.report, after.since(&self.initial.counters)))
     }
 
-    fn story(&mut self, field: &mut dyn Field, audience: &mut Audience<'_>) -> Result<(), DemoError> {
-        let enough = |act: &Self| Ok(act.quiet_rounds(0)?.len() as u64 >= QUIET_ROUNDS);
-        self.report.all_proved = self.until(field, audience, enough)?;
-        let Some((index, software)) = self.changed.clone().filter(|_| self.report.all_proved) else {
+    fn run_steps(
+        &mut self,
+        provers: &mut dyn ProverEnvironment,
+        control: &mut RunControl<'_>,
+    ) -> Result<(), DemoError> {
+        let enough = |scenario: &Self| Ok(scenario.complete_rounds(0)?.len() as u64 >= COMPLETE_ROUNDS_MIN);
+        self.report.all_proved_initially = self.wait_until(provers, control, enough)?;
+        let Some((index, software)) = self.modified.clone().filter(|_| self.report.all_proved_initially)
+        else {
             return Ok(());
         };
-        self.change(index, &software, field, audience)?;
+        self.tamper(index, &software, provers, control)?;
         if self.report.quarantined {
-            self.put_right(index, &software, field, audience)?;
+            self.remediate(index, &software, provers, control)?;
         }
-        audience.check()
+        control.check_stop()
     }
 
-    /// Until the changed device is out.
-    fn change(
+    /// Changes the device's software and waits until the device is quarantined.
+    fn tamper(
         &mut self,
         index: u32,
         software: &Software,
-        field: &mut dyn Field,
-        audience: &mut Audience<'_>,
+        provers: &mut dyn ProverEnvironment,
+        control: &mut RunControl<'_>,
     ) -> Result<(), DemoError> {
-        let changed = match self.options.sabotage {
-            Some(Sabotage::FileLeftAlone) => Ok(()),
-            Some(Sabotage::SecondFile) => {
-                let mut both = self.second.iter().chain([software]);
+        let changed = match self.options.fault {
+            Some(InjectedFault::FileUnchanged) => Ok(()),
+            Some(InjectedFault::SecondFileChanged) => {
+                let mut both = self.second_modified.iter().chain([software]);
                 both.try_for_each(Software::tamper)
             }
             _ => software.tamper(),
         };
         changed.map_err(DemoError::system("changing a device's software"))?;
         let (began, changed_after) = (Instant::now(), self.last_round()?);
-        let (device, revoked) = (device_id(index), self.before.revoked);
-        let is_out = move |act: &Self| {
-            let has_learnt = act.site.gateway.status().revoked > revoked;
-            Ok(has_learnt && act.state(device)? == Some(State::Quarantined))
+        let (device, revoked) = (device_id(index), self.initial.revoked);
+        let is_quarantined = move |scenario: &Self| {
+            let is_applied = scenario.gateway.gateway.status().revoked > revoked;
+            Ok(is_applied && scenario.state(device)? == Some(AttestationState::Quarantined))
         };
-        self.report.quarantined = self.until(field, audience, is_out)?;
+        self.report.quarantined = self.wait_until(provers, control, is_quarantined)?;
         if !self.report.quarantined {
             return Ok(());
         }
         self.report.quarantined_after_s = began.elapsed().as_secs_f64();
-        self.note_finding(device, changed_after)?;
-        let tried = field.try_to_get_in(index, Expected::Out)?;
-        self.report.reached_after = tried.reached;
-        self.report.authenticated_after = tried.session;
-        audience.check()
+        self.record_detection(device, changed_after)?;
+        let attempt = provers.attempt_access(index, ExpectedAccess::Denied)?;
+        self.report.delivered_in_quarantine = attempt.delivered;
+        self.report.authenticated_in_quarantine = attempt.session;
+        control.check_stop()
     }
 
-    /// Until it is in again.
-    fn put_right(
+    /// Restores the device's software and waits until the device is released.
+    fn remediate(
         &mut self,
         index: u32,
         software: &Software,
-        field: &mut dyn Field,
-        audience: &mut Audience<'_>,
+        provers: &mut dyn ProverEnvironment,
+        control: &mut RunControl<'_>,
     ) -> Result<(), DemoError> {
         software
             .restore()
             .map_err(DemoError::system("restoring a device's software"))?;
-        let (began, before) = (Instant::now(), self.before.readmitted);
-        let is_in = move |act: &Self| Ok(act.site.gateway.status().attest.readmitted > before);
-        self.report.readmitted = self.until(field, audience, is_in)?;
-        if self.report.readmitted {
-            self.report.readmitted_after_s = began.elapsed().as_secs_f64();
-            let tried = field.try_to_get_in(index, Expected::In)?;
-            self.report.back_in = tried.session && tried.reached != Some(0);
+        let (began, before) = (Instant::now(), self.initial.released);
+        let is_released =
+            move |scenario: &Self| Ok(scenario.gateway.gateway.status().attest.remediated > before);
+        self.report.released = self.wait_until(provers, control, is_released)?;
+        if self.report.released {
+            self.report.released_after_s = began.elapsed().as_secs_f64();
+            let attempt = provers.attempt_access(index, ExpectedAccess::Granted)?;
+            self.report.access_restored = attempt.session && attempt.delivered != Some(0);
         }
         Ok(())
     }
 
-    /// Lets the field live until something is so.
-    fn until(
+    /// Runs the provers until a condition holds.
+    fn wait_until(
         &self,
-        field: &mut dyn Field,
-        audience: &mut Audience<'_>,
-        is_so: impl Fn(&Self) -> Result<bool, DemoError>,
+        provers: &mut dyn ProverEnvironment,
+        control: &mut RunControl<'_>,
+        is_reached: impl Fn(&Self) -> Result<bool, DemoError>,
     ) -> Result<bool, DemoError> {
         let mut failed = None;
-        let lived = field.live(LIMIT.min(self.options.limit), &mut || match audience
-            .check()
-            .and_then(|()| is_so(self))
+        let is_done = provers.run_until(STEP_TIMEOUT.min(self.options.timeout), &mut || match control
+            .check_stop()
+            .and_then(|()| is_reached(self))
         {
-            Ok(is_so) => is_so,
+            Ok(is_reached) => is_reached,
             Err(error) => {
                 failed = Some(error);
                 true
             }
         })?;
-        failed.map_or(Ok(lived), Err)
+        failed.map_or(Ok(is_done), Err)
     }
 
     /// The rounds above a number, newest first.
     fn rounds(&self, above: u32) -> Result<Vec<RoundRecord>, DemoError> {
-        let registry = &self.home.registry;
+        let registry = &self.store.registry;
         let mut rounds = self
-            .home
+            .store
             .block_on(registry.rounds(Some(GATEWAY_ID), ROUNDS_MAX))?;
-        rounds.retain(|round| round.group == self.group && round.asked > 0 && round.number > above);
+        rounds.retain(|round| round.group == self.group && round.requested > 0 && round.number > above);
         Ok(rounds)
     }
 
-    /// Those in which every prover was asked and none was silent.
-    fn quiet_rounds(&self, above: u32) -> Result<Vec<RoundRecord>, DemoError> {
+    /// The rounds in which every prover received a request and sent a valid PROOF.
+    fn complete_rounds(&self, above: u32) -> Result<Vec<RoundRecord>, DemoError> {
         let mut rounds = self.rounds(above)?;
-        rounds.retain(|round| u64::from(round.asked) == self.report.provers && round.silent == 0);
+        rounds.retain(|round| u64::from(round.requested) == self.report.provers && round.missed == 0);
         Ok(rounds)
     }
 
@@ -334,71 +342,79 @@ impl<'a> Act<'a> {
         Ok(self.rounds(0)?.first().map_or(0, |round| round.number))
     }
 
-    fn state(&self, device: DeviceId) -> Result<Option<State>, DemoError> {
-        let appraisal = self.home.block_on(self.home.registry.appraisal(device))?;
+    fn state(&self, device: DeviceId) -> Result<Option<AttestationState>, DemoError> {
+        let appraisal = self.store.block_on(self.store.registry.appraisal(device))?;
         Ok(appraisal.map(|appraisal| appraisal.state))
     }
 
-    /// How many rounds it took.
-    fn note_finding(&mut self, device: DeviceId, changed_after: u32) -> Result<(), DemoError> {
-        let appraisal = self.home.block_on(self.home.registry.appraisal(device))?;
+    /// Records after how many rounds the change was detected.
+    fn record_detection(&mut self, device: DeviceId, changed_after: u32) -> Result<(), DemoError> {
+        let appraisal = self.store.block_on(self.store.registry.appraisal(device))?;
         let rounds = self.rounds(changed_after)?;
         let up_to = |last: u32| rounds.iter().filter(|round| round.number <= last).count() as u64;
-        let silent = rounds.iter().filter(|round| round.silent > 0);
-        let found = silent.map(|round| round.number).min();
-        self.report.found_after_rounds = found.map_or(0, up_to);
+        let missed_rounds = rounds.iter().filter(|round| round.missed > 0);
+        let found = missed_rounds.map(|round| round.number).min();
+        self.report.detected_after_rounds = found.map_or(0, up_to);
         self.report.quarantined_after_rounds = appraisal.map_or(0, |found| up_to(found.since_round));
         Ok(())
     }
 
-    /// What the whole act came to.
-    fn take_stock(&mut self) -> Result<(), DemoError> {
-        let status = self.site.gateway.status().attest;
-        let quarantines = status.quarantined.saturating_sub(self.before.quarantined);
+    /// Records totals over all rounds.
+    fn record_totals(&mut self) -> Result<(), DemoError> {
+        let status = self.gateway.gateway.status().attest;
+        let quarantines = status.quarantined.saturating_sub(self.initial.quarantined);
         self.report.wrongly_quarantined = quarantines.saturating_sub(self.report.quarantined.into());
         self.report.rounds = self.rounds(0)?.len() as u64;
         let mut last_ms: Vec<u32> = self
-            .quiet_rounds(0)?
+            .complete_rounds(0)?
             .iter()
             .map(|round| round.last_verdict_ms)
             .collect();
         last_ms.sort_unstable();
-        self.report.last_proof_ms = last_ms.get(last_ms.len() / 2).copied().unwrap_or(0);
+        self.report.last_proof_median_ms = last_ms.get(last_ms.len() / 2).copied().unwrap_or(0);
         self.report.last_proof_max_ms = last_ms.last().copied().unwrap_or(0);
         Ok(())
     }
 
-    /// Nobody is a prover any more: what comes next takes devices' power away.
-    fn withdraw(&self, field: &mut dyn Field, audience: &mut Audience<'_>) -> Result<(), DemoError> {
+    /// Removes all provers, because the next stage power-cycles devices.
+    fn remove_provers(
+        &self,
+        provers: &mut dyn ProverEnvironment,
+        control: &mut RunControl<'_>,
+    ) -> Result<(), DemoError> {
         for device in &self.devices {
-            self.home.block_on(self.home.registry.remove_prover(*device))?;
+            self.store.block_on(self.store.registry.remove_prover(*device))?;
         }
-        let are_gone = |act: &Self| Ok(act.site.gateway.status().attest.provers == 0);
-        match self.until(field, audience, are_gone)? {
+        let are_removed = |scenario: &Self| Ok(scenario.gateway.gateway.status().attest.provers == 0);
+        match self.wait_until(provers, control, are_removed)? {
             true => Ok(()),
             false => Err(DemoError::Attest(
-                "the gateway goes on asking provers that were removed".to_owned(),
+                "the gateway still sends requests to provers that were removed".to_owned(),
             )),
         }
     }
 }
 
-/// Adds what came of the junk, and says it as an attack's outcome.
-pub(super) fn note_junk(report: &mut AttestationReport, junk: Junk, since: &Counters) -> AttackOutcome {
-    report.proofs_ok = since.get(Verdict::ProofOk);
-    report.requests_heard = junk.heard;
-    report.junk_sent = junk.sent;
-    report.drop_proof = since.get(Verdict::DropProof);
-    report.drop_round = since.get(Verdict::DropRound);
-    report.drop_proved = since.get(Verdict::DropProved);
-    report.drop_late = since.get(Verdict::DropLate);
+/// Records the effect of the forged PROOFs and returns it as an attack outcome.
+pub(super) fn record_forged_proofs(
+    report: &mut AttestationReport,
+    forged: ForgedProofCounts,
+    counters: &Counters,
+) -> AttackOutcome {
+    report.proofs_accepted = counters.get(Verdict::ProofOk);
+    report.requests_overheard = forged.requests_overheard;
+    report.forged_proofs_sent = forged.proofs_sent;
+    report.drop_proof = counters.get(Verdict::DropProof);
+    report.drop_round = counters.get(Verdict::DropRound);
+    report.drop_proved = counters.get(Verdict::DropProved);
+    report.drop_late = counters.get(Verdict::DropLate);
     let refused = report.drop_proof + report.drop_round + report.drop_proved + report.drop_late;
-    let is_seen = junk.sent > 0 && refused > 0;
+    let was_dropped = forged.proofs_sent > 0 && refused > 0;
     AttackOutcome {
-        name: JUNK_PROOFS,
-        attempts: junk.sent,
+        name: FORGED_PROOFS,
+        attempts: forged.proofs_sent,
         successes: report.wrongly_quarantined,
-        inconclusive: (!is_seen).then(|| "the gateway has seen no junk".to_owned()),
+        inconclusive: (!was_dropped).then(|| "the gateway has counted no forged PROOF".to_owned()),
         ..AttackOutcome::default()
     }
 }

@@ -1,4 +1,4 @@
-//! What the demonstration's provers run: a few real files each, below a directory of their own.
+//! The measured software of the demonstration's provers: a few files per device, each device in its own directory.
 
 use std::fs;
 use std::io;
@@ -13,11 +13,11 @@ use crate::fleet::{MeasureError, measure};
 
 const PROGRAM: &str = "usr/bin/sensord";
 const SETTINGS: &str = "etc/sensord.conf";
-/// Another one on every device.
+/// Differs on every device.
 const IDENTITY: &str = "etc/machine-id";
 const PROGRAM_BYTES: usize = 4_096;
 
-/// What is measured, as paths on the device.
+/// The measured paths on the device.
 pub(super) fn paths() -> Result<Arc<[FilePath]>, PathError> {
     [PROGRAM, SETTINGS, IDENTITY]
         .map(|path| FilePath::new(format!("/{path}")))
@@ -36,7 +36,7 @@ pub(super) struct Software {
 }
 
 impl Software {
-    /// What all devices run, without what is their own.
+    /// The files that all devices share, without the device-specific file.
     pub(super) fn image(root: PathBuf) -> io::Result<Self> {
         let put = |path: &str, content: &[u8]| {
             let path = root.join(path);
@@ -48,7 +48,7 @@ impl Software {
         Ok(Self { root })
     }
 
-    /// A device's own copy.
+    /// A device's copy of the files.
     pub(super) fn install(root: PathBuf, index: u32) -> io::Result<Self> {
         let software = Self::image(root)?;
         fs::write(software.root.join(IDENTITY), format!("{index:032x}\n"))?;
@@ -60,13 +60,13 @@ impl Software {
         measure(&self.root, paths)
     }
 
-    /// What is its own, to be laid over its group's.
+    /// The device-specific overlay over the group's reference value.
     pub(super) fn overlay(&self) -> Result<Configuration, DemoError> {
         let own = FilePath::new(format!("/{IDENTITY}"))?;
         Ok(measure(&self.root, &[own])?)
     }
 
-    /// One byte of the program becomes another.
+    /// Changes one byte of the program.
     pub(super) fn tamper(&self) -> io::Result<()> {
         let mut changed = program();
         if let Some(byte) = changed.first_mut() {
@@ -75,7 +75,7 @@ impl Software {
         fs::write(self.program(), changed)
     }
 
-    /// The program is what it was.
+    /// Restores the program.
     pub(super) fn restore(&self) -> io::Result<()> {
         fs::write(self.program(), program())
     }
@@ -90,19 +90,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_runs_its_groups_image_with_its_own_on_it_unless_a_byte_has_changed() {
+    fn a_device_matches_the_group_reference_with_its_overlay_until_a_byte_changes() {
         let directory = tempfile::tempdir().unwrap();
         let paths = paths().unwrap();
         let image = Software::image(directory.path().join("image")).unwrap();
         let device = Software::install(directory.path().join("3"), 3).unwrap();
-        let runs = || measure(&device.root, &paths).unwrap().hash();
+        let measured = || measure(&device.root, &paths).unwrap().hash();
         let reference = image.reference(&paths).unwrap();
-        assert_ne!(runs(), reference.hash());
-        let expected = reference.overlaid(&device.overlay().unwrap()).unwrap().hash();
-        assert_eq!(runs(), expected);
+        assert_ne!(measured(), reference.hash());
+        let expected = reference.with_overlay(&device.overlay().unwrap()).unwrap().hash();
+        assert_eq!(measured(), expected);
         device.tamper().unwrap();
-        assert_ne!(runs(), expected);
+        assert_ne!(measured(), expected);
         device.restore().unwrap();
-        assert_eq!(runs(), expected);
+        assert_eq!(measured(), expected);
     }
 }

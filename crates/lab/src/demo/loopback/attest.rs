@@ -1,5 +1,5 @@
-//! Provers on loopback: a socket and a thread each. Nobody without rights hears what others are sent there; so the attacker is
-//! told by the devices what somebody on the path would have heard.
+//! Provers on loopback, each with a socket and a thread. An unprivileged process cannot capture the traffic of other sockets, so
+//! the devices pass on to the attacker the messages that an attacker on the path would capture.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -12,179 +12,191 @@ use linewarden_protocol::keys::SessionKey;
 use linewarden_protocol::wire::{self, AttestRequest, Message, Proof};
 use zerocopy::IntoBytes as _;
 
-use super::prover::is_quiet;
-use super::{REFUSAL, Show};
-use crate::attackers::{Junk, junk::Forger};
-use crate::demo::attest::{self, Act, Attested, Expected, Field, Tried};
-use crate::demo::cast::Groups;
-use crate::demo::site::Site;
-use crate::demo::{Audience, DemoError, Stage};
+use super::device::is_transient;
+use super::{LoopbackRun, REFUSAL_TIMEOUT};
+use crate::attackers::{ForgedProofCounts, forged_proofs::ProofForger};
+use crate::demo::attest::{
+    self, AccessAttempt, AttestationScenario, ExpectedAccess, ProverDevice, ProverEnvironment,
+};
+use crate::demo::gateway::DemoGateway;
+use crate::demo::participants::Groups;
+use crate::demo::{DemoError, RunControl, Stage};
 use crate::fleet::Attester;
 
-/// How long a prover waits for a request before it looks whether it is over.
-const NAP: Duration = Duration::from_millis(50);
-/// Between two looks at what has come of it.
-const GLANCE: Duration = Duration::from_millis(100);
-/// Where the attacker sends from.
+/// Longest wait for a request between two checks of the stop flag.
+const READ_TIMEOUT: Duration = Duration::from_millis(50);
+/// Interval between two checks of the expected state.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Address of the attacker.
 const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 200, 0, 99);
 
-/// The session of a prover, which its own thread needs.
-type Session = Mutex<Option<SessionKey>>;
+/// The session key of a prover, shared with the prover's thread.
+type SharedSessionKey = Mutex<Option<SessionKey>>;
 
-/// What somebody on the path hears.
-enum Heard {
+/// A message that an attacker on the path would capture.
+enum OverheardMessage {
     Request(AttestRequest),
     Proof(Proof),
 }
 
-impl Show<'_> {
-    /// Some devices prove what they run; one of them is changed, found, refused, put right and let in again.
-    pub(super) fn show_attestation(
+impl LoopbackRun<'_> {
+    /// Attests some devices; one of them is modified, detected, quarantined, remediated and released.
+    pub(super) fn run_attestation(
         &mut self,
-        site: &Site,
-        audience: &mut Audience<'_>,
+        demo_gateway: &DemoGateway,
+        control: &mut RunControl<'_>,
     ) -> Result<(), DemoError> {
-        audience.stage(Stage::Attesting)?;
+        control.begin_stage(Stage::Attesting)?;
         let groups = Groups::of(self.options);
         let failed = || DemoError::system("a prover's socket on loopback");
         let mut sockets = Vec::new();
-        let mut places = Vec::new();
+        let mut addresses = Vec::new();
         let mut sessions = Vec::new();
-        for index in groups.attested_from()..groups.crowd_from() {
-            let Some(prover) = self.provers.get(index as usize) else {
+        for index in groups.first_prover()..groups.first_remaining() {
+            let Some(prover) = self.devices.get(index as usize) else {
                 continue;
             };
             let socket = prover.bind().map_err(failed())?;
-            socket.set_read_timeout(Some(NAP)).map_err(failed())?;
+            socket.set_read_timeout(Some(READ_TIMEOUT)).map_err(failed())?;
             let port = socket.local_addr().map_err(failed())?.port();
-            places.push((index, IpAddr::V4(prover.address()), port));
+            addresses.push((index, IpAddr::V4(prover.address()), port));
             sessions.push((
                 index,
-                Session::new(prover.session().map(|session| session.key().clone())),
+                SharedSessionKey::new(prover.session().map(|session| session.key().clone())),
             ));
             sockets.push(socket);
         }
         let attacker = UdpSocket::bind((ATTACKER, 0)).map_err(failed())?;
-        let devices = attest::equip(self.home, places.into_iter())?;
-        let act = Act::enrol(self.home, site, self.options, &devices)?;
+        let devices = attest::install_provers(self.store, addresses.into_iter())?;
+        let scenario = AttestationScenario::enroll(self.store, demo_gateway, self.options, &devices)?;
         let (gateway, seed) = (self.gateway, self.options.seed);
-        let ends = AtomicBool::new(false);
-        let (told, hears) = mpsc::channel();
-        let (run, junk) = std::thread::scope(|scope| {
-            for ((Attested { attester, .. }, socket), (_, session)) in
+        let stop = AtomicBool::new(false);
+        let (sender, messages) = mpsc::channel();
+        let (run, forged) = std::thread::scope(|scope| {
+            for ((ProverDevice { attester, .. }, socket), (_, session)) in
                 devices.into_iter().zip(&sockets).zip(&sessions)
             {
-                let (ends, told) = (&ends, told.clone());
-                scope.spawn(move || serve(attester, socket, session, ends, &told));
+                let (stop, sender) = (&stop, sender.clone());
+                scope.spawn(move || run_prover(attester, socket, session, stop, &sender));
             }
-            drop(told);
-            let attacker = scope.spawn(move || send_junk(&attacker, gateway, Forger::new(seed), &hears));
-            let mut field = OnLoopback {
-                show: self,
-                site,
+            drop(sender);
+            let attacker = scope
+                .spawn(move || send_forged_proofs(&attacker, gateway, ProofForger::new(seed), &messages));
+            let mut provers = LoopbackProvers {
+                run: self,
+                gateway: demo_gateway,
                 sessions: &sessions,
             };
-            let run = act.run(&mut field, audience);
-            ends.store(true, Ordering::Relaxed);
+            let run = scenario.run(&mut provers, control);
+            stop.store(true, Ordering::Relaxed);
             (run, attacker.join())
         });
-        let (mut books, counted) = run?;
-        let junk = junk.map_err(|_| DemoError::Panicked)?.map_err(failed())?;
-        let outcome = attest::note_junk(&mut books, junk, &counted);
-        self.note(outcome, audience);
-        self.report.attestation = Some(books);
+        let (mut result, counters) = run?;
+        let counts = forged
+            .map_err(|_| DemoError::AttackThreadPanicked)?
+            .map_err(failed())?;
+        let outcome = attest::record_forged_proofs(&mut result, counts, &counters);
+        self.record_attack(outcome, control);
+        self.report.attestation = Some(result);
         Ok(())
     }
 }
 
-/// Answers until it is over.
-fn serve(
+/// Responds to requests until `stop` is set.
+fn run_prover(
     mut attester: Attester,
     socket: &UdpSocket,
-    session: &Session,
-    ends: &AtomicBool,
-    told: &Sender<Heard>,
+    session: &SharedSessionKey,
+    stop: &AtomicBool,
+    sender: &Sender<OverheardMessage>,
 ) {
     let mut buffer = [0u8; 2048];
-    while !ends.load(Ordering::Relaxed) {
+    while !stop.load(Ordering::Relaxed) {
         let Ok((length, from)) = socket.recv_from(&mut buffer) else {
             continue;
         };
         let message = buffer.get(..length).unwrap_or_default();
         if let Ok(Message::AttestRequest(request)) = wire::parse(message) {
-            // Nobody listens any more when the attacker's socket has failed, which is told in the end.
-            let _ = told.send(Heard::Request(*request));
+            // The receiver is closed when the attacker's socket has failed; `send_forged_proofs` returns that error.
+            let _ = sender.send(OverheardMessage::Request(*request));
         }
         let session = session.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Ok(proof) = attester.answer(message, session.as_ref()) {
-            let _ = told.send(Heard::Proof(proof));
-            // What is not sent is asked for again.
+        if let Ok(proof) = attester.respond(message, session.as_ref()) {
+            let _ = sender.send(OverheardMessage::Proof(proof));
+            // The gateway retries a request whose PROOF is lost.
             let _ = socket.send_to(proof.as_bytes(), from);
         }
     }
 }
 
-/// Junk for everything that is heard, until nobody is left who could say anything.
-fn send_junk(
+/// Sends forged PROOFs for each captured message, until all senders are closed.
+fn send_forged_proofs(
     socket: &UdpSocket,
     gateway: SocketAddr,
-    mut forger: Forger,
-    hears: &Receiver<Heard>,
-) -> io::Result<Junk> {
-    for heard in hears {
-        match heard {
-            Heard::Proof(proof) => forger.overhear(&proof),
-            Heard::Request(request) => {
-                for junk in forger.answer(&request) {
-                    match socket.send_to(junk.as_bytes(), gateway) {
-                        Err(error) if !is_quiet(&error) => return Err(error),
+    mut forger: ProofForger,
+    messages: &Receiver<OverheardMessage>,
+) -> io::Result<ForgedProofCounts> {
+    for message in messages {
+        match message {
+            OverheardMessage::Proof(proof) => forger.overhear(&proof),
+            OverheardMessage::Request(request) => {
+                for proof in forger.forge(&request) {
+                    match socket.send_to(proof.as_bytes(), gateway) {
+                        Err(error) if !is_transient(&error) => return Err(error),
                         _ => {}
                     }
                 }
             }
         }
     }
-    Ok(forger.junk)
+    Ok(forger.counts)
 }
 
-struct OnLoopback<'a, 'b> {
-    show: &'a mut Show<'b>,
-    site: &'a Site,
-    sessions: &'a [(u32, Session)],
+struct LoopbackProvers<'a, 'b> {
+    run: &'a mut LoopbackRun<'b>,
+    gateway: &'a DemoGateway,
+    sessions: &'a [(u32, SharedSessionKey)],
 }
 
-impl Field for OnLoopback<'_, '_> {
-    fn live(&mut self, limit: Duration, is_so: &mut dyn FnMut() -> bool) -> Result<bool, DemoError> {
+impl ProverEnvironment for LoopbackProvers<'_, '_> {
+    fn run_until(
+        &mut self,
+        limit: Duration,
+        is_reached: &mut dyn FnMut() -> bool,
+    ) -> Result<bool, DemoError> {
         let until = Instant::now() + limit;
         while Instant::now() < until {
-            if is_so() {
+            if is_reached() {
                 return Ok(true);
             }
-            let before = self.site.gateway.status();
-            // Whatever it is, it is worth a look.
-            let _ = self.site.gateway.wait_until(GLANCE, |status| *status != before);
+            let before = self.gateway.gateway.status();
+            // Any change of the status ends the wait early.
+            let _ = self
+                .gateway
+                .gateway
+                .wait_until(POLL_INTERVAL, |status| *status != before);
         }
-        Ok(is_so())
+        Ok(is_reached())
     }
 
-    fn try_to_get_in(&mut self, index: u32, expected: Expected) -> Result<Tried, DemoError> {
+    fn attempt_access(&mut self, index: u32, expected: ExpectedAccess) -> Result<AccessAttempt, DemoError> {
         let at = index as usize;
-        if let Some(prover) = self.show.provers.get_mut(at) {
+        if let Some(prover) = self.run.devices.get_mut(at) {
             prover.power_cycle();
         }
         let limit = match expected {
-            Expected::Out => REFUSAL,
-            Expected::In => self.show.options.limit,
+            ExpectedAccess::Denied => REFUSAL_TIMEOUT,
+            ExpectedAccess::Granted => self.run.options.timeout,
         };
-        let session = self.show.authenticate(at, Instant::now() + limit)?.is_some();
-        let key = self.show.provers.get(at).and_then(|prover| prover.session());
+        let session = self.run.authenticate(at, Instant::now() + limit)?.is_some();
+        let key = self.run.devices.get(at).and_then(|prover| prover.session());
         let key = key.map(|session| session.key().clone());
         if let Some((_, session)) = self.sessions.iter().find(|(of, _)| *of == index) {
             *session.lock().unwrap_or_else(PoisonError::into_inner) = key;
         }
-        Ok(Tried {
+        Ok(AccessAttempt {
             session,
-            reached: None,
+            delivered: None,
         })
     }
 }

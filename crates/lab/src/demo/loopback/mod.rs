@@ -1,12 +1,12 @@
-//! The demonstration without rights: the `host` data plane on loopback, devices and attackers on UDP sockets.
+//! The demonstration without privileges: the `host` data plane on loopback, devices and attackers on UDP sockets.
 //!
-//! It shows less, and [`Report::left_out`] says what: no network of its own, so nobody is bound to a MAC address,
-//! there is no gate, and attacks that need whole frames or somebody else's address are left out. What it shows is as
-//! real as the rest: the same registry, node, data plane, device role and PUFs.
+//! This run checks less; [`Report::skipped_checks`] lists what is missing. There is no private network, so sessions are not
+//! bound to MAC addresses, there is no gate, and attacks that need complete frames or foreign addresses are skipped. All other
+//! parts are the real ones: registry, gateway, data plane, device role and PUFs.
 
+mod attacks;
 mod attest;
-mod prover;
-mod raid;
+mod device;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::mpsc::{self, Receiver};
@@ -18,56 +18,63 @@ use linewarden_protocol::verdict::Verdict;
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha20Rng;
 
-use self::prover::{End, Prover};
-use self::raid::{NAMES, Raid};
-use super::cast::Cast;
-use super::home::Home;
+use self::attacks::{ATTACK_NAMES, LoopbackAttacks};
+use self::device::{HandshakeResult, LoopbackDevice};
+use super::gateway::{self, DemoGateway};
+use super::participants::Participants;
+use super::registry_store::RegistryStore;
 use super::report::{AttackOutcome, LatencyPass, Quantiles, Report, RevocationReport};
-use super::site::{self, Site};
-use super::{Audience, Backend, DemoError, Event, Options, Sabotage, Stage, WITNESSES, judge};
-use crate::attackers::{ALL, PUPPETS_FROM};
+use super::{
+    DataPlaneKind, DemoError, Event, InjectedFault, Options, RunControl, Stage, VICTIMS, line_check,
+};
+use crate::attackers::{ATTACKS, FIRST_CONTROLLED_DEVICE};
 use crate::fleet::{Report as FleetReport, device_id};
 
-/// How long a revoked device may try in vain.
-const REFUSAL: Duration = Duration::from_secs(1);
+/// How long the revoked device tries to authenticate.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
-pub(super) fn run(options: &Options, audience: &mut Audience<'_>) -> Result<Report, DemoError> {
+pub(super) fn run(options: &Options, control: &mut RunControl<'_>) -> Result<Report, DemoError> {
     let mut report = Report::new(options, 1);
-    say_what_is_left_out(&mut report);
-    audience.stage(Stage::Enrolling)?;
-    let mut cast = Cast::enrol(options, false, audience)?;
-    audience.stage(Stage::Registering)?;
-    let records = std::mem::take(&mut cast.records);
+    record_skipped_checks(&mut report);
+    control.begin_stage(Stage::Enrolling)?;
+    let mut participants = Participants::enroll(options, false, control)?;
+    control.begin_stage(Stage::Registering)?;
+    let records = std::mem::take(&mut participants.records);
     let enrolled = records.len() as u32;
-    let home = Home::create(records, audience)?;
+    let store = RegistryStore::create(records, control)?;
 
-    audience.stage(Stage::Loading)?;
-    let mut config = site::config(options, Backend::Host, vec![Ipv4Addr::LOCALHOST.into()], enrolled)?;
+    control.begin_stage(Stage::Loading)?;
+    let mut config = gateway::config(
+        options,
+        DataPlaneKind::Host,
+        vec![Ipv4Addr::LOCALHOST.into()],
+        enrolled,
+    )?;
     config.lap_port = free_port()?;
-    // One thread, one queue: what was sent before a question has been seen when it is answered.
+    // One thread with one queue: a reply shows that all earlier datagrams have been processed.
     let threads = HostOptions {
         threads: 1,
         ..HostOptions::default()
     };
-    let plane = Host::start(&config, &threads)?;
-    let gateway = site::gateway(Box::new(plane), &config, &home)?;
-    let site = Site::load(gateway, None, enrolled.into(), audience)?;
+    let data_plane = Host::start(&config, &threads)?;
+    let gateway = gateway::start_gateway(Box::new(data_plane), &config, &store)?;
+    let demo_gateway = DemoGateway::load(gateway, None, enrolled.into(), control)?;
     let gateway = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), config.lap_port);
-    let mut show = Show {
+    let mut run = LoopbackRun {
         options,
-        home: &home,
+        store: &store,
         gateway,
-        provers: provers(&mut cast),
+        devices: loopback_devices(&mut participants),
         rng: rng()?,
-        waited: FleetReport::default(),
+        timings: FleetReport::default(),
         report,
     };
-    show.main_act(&site, cast, audience)?;
-    site.stop()?;
-    Ok(show.report.conclude())
+    run.run_scenario(&demo_gateway, participants, control)?;
+    demo_gateway.stop()?;
+    Ok(run.report.conclude())
 }
 
-fn say_what_is_left_out(report: &mut Report) {
+fn record_skipped_checks(report: &mut Report) {
     let missing = match crate::capability::require(crate::capability::FOR_NETWORK) {
         Err(missing) => missing
             .capabilities()
@@ -77,24 +84,24 @@ fn say_what_is_left_out(report: &mut Report) {
         Ok(()) => Vec::new(),
     };
     let missing = missing.join(", ");
-    let untried: Vec<&str> = ALL
+    let untried: Vec<&str> = ATTACKS
         .iter()
         .map(|attack| attack.name)
-        .filter(|name| !NAMES.contains(name))
+        .filter(|name| !ATTACK_NAMES.contains(name))
         .collect();
-    report.left_out = vec![
-        format!("a network of its own ({missing} missing; run as root): devices are UDP sockets on loopback"),
-        "the xdp data plane, and the comparison of latencies with it".to_owned(),
-        "the gate and the service behind it, and sessions bound to MAC addresses, which loopback has not"
+    report.skipped_checks = vec![
+        format!("the private network ({missing} missing; run as root): devices are UDP sockets on loopback"),
+        "the xdp data plane and the latency comparison with it".to_owned(),
+        "the gate, the service behind it, and sessions bound to MAC addresses, which loopback does not have"
             .to_owned(),
         format!(
-            "attacks that need whole frames, other senders' addresses or an open gate: {}",
+            "attacks that need complete frames, foreign sender addresses or an open gate: {}",
             untried.join("; ")
         ),
     ];
 }
 
-/// A UDP port that nobody uses at this moment.
+/// A UDP port that is unused at this moment.
 fn free_port() -> Result<u16, DemoError> {
     let probe = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| socket.local_addr());
     Ok(probe
@@ -108,193 +115,211 @@ fn rng() -> Result<ChaCha20Rng, DemoError> {
     Ok(ChaCha20Rng::from_seed(seed))
 }
 
-/// The whole fleet in order of its indices.
-fn provers(cast: &mut Cast) -> Vec<Prover> {
+/// All devices in the order of their indices.
+fn loopback_devices(participants: &mut Participants) -> Vec<LoopbackDevice> {
     let groups = [
-        &mut cast.witnesses,
-        &mut cast.sampled,
-        &mut cast.attested,
-        &mut cast.crowd,
+        &mut participants.victims,
+        &mut participants.latency_sample,
+        &mut participants.provers,
+        &mut participants.remaining,
     ];
     let members = groups.into_iter().flat_map(std::mem::take);
     (0..)
         .zip(members)
-        .map(|(index, member)| Prover::new(member, index))
+        .map(|(index, member)| LoopbackDevice::new(member, index))
         .collect()
 }
 
-struct Show<'a> {
+struct LoopbackRun<'a> {
     options: &'a Options,
-    home: &'a Home,
+    store: &'a RegistryStore,
     gateway: SocketAddr,
-    provers: Vec<Prover>,
+    devices: Vec<LoopbackDevice>,
     rng: ChaCha20Rng,
-    /// Of the crowd.
-    waited: FleetReport,
+    /// Handshake times of the remaining devices.
+    timings: FleetReport,
     report: Report,
 }
 
-impl Show<'_> {
-    fn main_act(
+impl LoopbackRun<'_> {
+    fn run_scenario(
         &mut self,
-        site: &Site,
-        mut cast: Cast,
-        audience: &mut Audience<'_>,
+        demo_gateway: &DemoGateway,
+        mut participants: Participants,
+        control: &mut RunControl<'_>,
     ) -> Result<(), DemoError> {
-        audience.stage(Stage::Authenticating)?;
-        let witnesses = WITNESSES as usize;
-        let deadline = Instant::now() + self.options.limit;
-        for at in 0..witnesses {
+        control.begin_stage(Stage::Authenticating)?;
+        let victims = VICTIMS as usize;
+        let deadline = Instant::now() + self.options.timeout;
+        for at in 0..victims {
             self.authenticate(at, deadline)?;
         }
-        if self.options.sabotage == Some(Sabotage::RevokeBeforeTurn) {
-            self.home.revoke(device_id(self.options.devices - 1))?;
-            site.await_revocations(1)?;
+        if self.options.fault == Some(InjectedFault::RevokeBeforeAuthentication) {
+            self.store.revoke(device_id(self.options.devices - 1))?;
+            demo_gateway.await_revocations(1)?;
         }
-        let absent = cast.absent.clone();
-        self.authenticate_under_attack(site, &mut cast, audience)?;
-        self.report.count_verdicts(&site.gateway.counters()?);
+        let absent = participants.absent.clone();
+        self.authenticate_under_attack(demo_gateway, &mut participants, control)?;
+        self.report.record_verdicts(&demo_gateway.gateway.counters()?);
         let sessions: Vec<(DeviceId, Option<u32>)> = self
-            .provers
+            .devices
             .iter()
             .map(|prover| (prover.id(), prover.session().map(|session| session.idx.0)))
             .collect();
-        let (audit, authenticated) = judge::audit(site, sessions, &absent)?;
-        self.report.audit = audit;
+        let (audit, authenticated) = line_check::check_lines(demo_gateway, sessions, &absent)?;
+        self.report.line_check = audit;
         self.report.authenticated = authenticated;
-        self.show_attestation(site, audience)?;
-        self.show_revocation(site, audience)
+        self.run_attestation(demo_gateway, control)?;
+        self.run_revocation(demo_gateway, control)
     }
 
-    /// One handshake, on a socket of its own; `None` when the device was refused until the deadline.
-    fn authenticate(&mut self, at: usize, deadline: Instant) -> Result<Option<prover::Timed>, DemoError> {
+    /// One handshake on a new socket; `None` if the device has no session at the deadline.
+    fn authenticate(
+        &mut self,
+        at: usize,
+        deadline: Instant,
+    ) -> Result<Option<device::HandshakeTime>, DemoError> {
         let limit = deadline.saturating_duration_since(Instant::now());
-        let Some(prover) = self.provers.get_mut(at) else {
+        let Some(prover) = self.devices.get_mut(at) else {
             return Ok(None);
         };
         let handshake = prover
-            .open(self.gateway)
+            .connect(self.gateway)
             .and_then(|socket| prover.authenticate(&socket, &mut self.rng, limit, false));
         match handshake.map_err(DemoError::system("a device's socket on loopback"))? {
-            End::Session(timed) => Ok(Some(timed)),
-            End::Held(_) | End::Refused => Ok(None),
+            HandshakeResult::Session(timed) => Ok(Some(timed)),
+            HandshakeResult::ResponseWithheld(_) | HandshakeResult::TimedOut => Ok(None),
         }
     }
 
     fn authenticate_under_attack(
         &mut self,
-        site: &Site,
-        cast: &mut Cast,
-        audience: &mut Audience<'_>,
+        demo_gateway: &DemoGateway,
+        participants: &mut Participants,
+        control: &mut RunControl<'_>,
     ) -> Result<(), DemoError> {
-        let probe = cast.absent.first().copied().unwrap_or(DeviceId(1));
-        let draws = ChaCha20Rng::seed_from_u64(self.options.seed);
-        let mut raid = Raid::new(site, self.gateway, probe, self.options.effort, draws)?;
-        let witnesses = self.provers.iter().take(WITNESSES as usize);
-        raid.overheard = witnesses.clone().filter_map(|prover| prover.response).collect();
-        raid.quiet = witnesses
-            .map(Prover::id)
-            .chain(cast.absent.iter().copied())
+        let probe = participants.absent.first().copied().unwrap_or(DeviceId(1));
+        let attacker_rng = ChaCha20Rng::seed_from_u64(self.options.seed);
+        let mut attacks = LoopbackAttacks::new(
+            demo_gateway,
+            self.gateway,
+            probe,
+            self.options.messages_per_attack,
+            attacker_rng,
+        )?;
+        let victims = self.devices.iter().take(VICTIMS as usize);
+        attacks.overheard_responses = victims.clone().filter_map(|prover| prover.response).collect();
+        attacks.protected_devices = victims
+            .map(LoopbackDevice::id)
+            .chain(participants.absent.iter().copied())
             .collect();
-        let clones = std::mem::take(&mut cast.clones);
-        let puppet = cast
-            .puppets
+        let clones = std::mem::take(&mut participants.clones);
+        let controlled_device = participants
+            .controlled_devices
             .pop()
-            .map(|device| Prover::new(device.member, PUPPETS_FROM));
-        let (tell, told) = mpsc::channel();
+            .map(|device| LoopbackDevice::new(device.member, FIRST_CONTROLLED_DEVICE));
+        let (sender, outcomes) = mpsc::channel();
         std::thread::scope(|scope| {
             let attackers = scope.spawn(move || {
-                if let Some(puppet) = puppet {
-                    raid.run(clones, puppet, &|outcome| tell.send(outcome).is_ok());
+                if let Some(device) = controlled_device {
+                    attacks.run(clones, device, &|outcome| sender.send(outcome).is_ok());
                 }
             });
-            let crowd = self.authenticate_crowd(&told, audience);
-            if crowd.is_ok() {
-                audience.tell(Event::Stage(Stage::Attacking));
-                for outcome in &told {
-                    self.note(outcome, audience);
+            let authenticated = self.authenticate_remaining(&outcomes, control);
+            if authenticated.is_ok() {
+                control.emit(Event::Stage(Stage::Attacking));
+                for outcome in &outcomes {
+                    self.record_attack(outcome, control);
                 }
             }
-            drop(told);
-            attackers.join().map_err(|_| DemoError::Panicked)?;
-            crowd
+            drop(outcomes);
+            attackers.join().map_err(|_| DemoError::AttackThreadPanicked)?;
+            authenticated
         })
     }
 
-    fn authenticate_crowd(
+    fn authenticate_remaining(
         &mut self,
-        told: &Receiver<AttackOutcome>,
-        audience: &mut Audience<'_>,
+        outcomes: &Receiver<AttackOutcome>,
+        control: &mut RunControl<'_>,
     ) -> Result<(), DemoError> {
         let started = Instant::now();
-        let deadline = started + self.options.limit;
-        let devices = self.provers.len();
-        let mut through = 0u64;
-        for at in WITNESSES as usize..devices {
+        let deadline = started + self.options.timeout;
+        let devices = self.devices.len();
+        let mut authenticated = 0u64;
+        for at in VICTIMS as usize..devices {
             if let Some(timed) = self.authenticate(at, deadline)? {
-                through += 1;
-                self.waited.network_ns.saturating_record(timed.network.max(1));
-                self.waited.latency_ns.saturating_record(timed.total.max(1));
+                authenticated += 1;
+                self.timings.network_ns.saturating_record(timed.network.max(1));
+                self.timings.latency_ns.saturating_record(timed.total.max(1));
             }
             if at % 64 == 0 || at + 1 == devices {
-                audience.check()?;
-                audience.tell(Event::Fleet {
-                    authenticated: u64::from(WITNESSES) + through,
+                control.check_stop()?;
+                control.emit(Event::Fleet {
+                    authenticated: u64::from(VICTIMS) + authenticated,
                     devices: devices as u64,
-                    per_s: through as f64 / started.elapsed().as_secs_f64().max(1e-3),
-                    latency_us: self.waited.network_ns.mean() / 1e3,
+                    per_s: authenticated as f64 / started.elapsed().as_secs_f64().max(1e-3),
+                    latency_us: self.timings.network_ns.mean() / 1e3,
                 });
-                while let Ok(outcome) = told.try_recv() {
-                    self.note(outcome, audience);
+                while let Ok(outcome) = outcomes.try_recv() {
+                    self.record_attack(outcome, control);
                 }
             }
         }
-        self.report.auth_per_s = through as f64 / started.elapsed().as_secs_f64().max(f64::MIN_POSITIVE);
-        self.report.latency_us = Quantiles::of_ns(&self.waited.network_ns);
-        self.report.latency_with_puf_us = Quantiles::of_ns(&self.waited.latency_ns);
-        self.report.comparison = vec![LatencyPass::new(Backend::Host, &self.waited.network_ns)];
+        self.report.auth_per_s =
+            authenticated as f64 / started.elapsed().as_secs_f64().max(f64::MIN_POSITIVE);
+        self.report.latency_us = Quantiles::of_ns(&self.timings.network_ns);
+        self.report.latency_with_puf_us = Quantiles::of_ns(&self.timings.latency_ns);
+        self.report.comparison = vec![LatencyPass::new(DataPlaneKind::Host, &self.timings.network_ns)];
         Ok(())
     }
 
-    fn note(&mut self, outcome: AttackOutcome, audience: &mut Audience<'_>) {
-        audience.tell(Event::Attack(outcome.clone()));
+    fn record_attack(&mut self, outcome: AttackOutcome, control: &mut RunControl<'_>) {
+        control.emit(Event::Attack(outcome.clone()));
         self.report.attacks.push(outcome);
     }
 
-    /// The first device is revoked; it and the other witnesses try to authenticate anew.
-    fn show_revocation(&mut self, site: &Site, audience: &mut Audience<'_>) -> Result<(), DemoError> {
-        audience.stage(Stage::Revoking)?;
-        let revoked_before = site.gateway.status().revoked;
-        let refused = |site: &Site| {
-            site.gateway
+    /// Revokes the first device; this device and the other victims try to authenticate again.
+    fn run_revocation(
+        &mut self,
+        demo_gateway: &DemoGateway,
+        control: &mut RunControl<'_>,
+    ) -> Result<(), DemoError> {
+        control.begin_stage(Stage::Revoking)?;
+        let revoked_before = demo_gateway.gateway.status().revoked;
+        let refused = |demo_gateway: &DemoGateway| {
+            demo_gateway
+                .gateway
                 .counters()
                 .map(|counters| counters.get(Verdict::DropRevoked))
         };
-        let refused_before = refused(site)?;
-        let line_before = site.line(device_id(0));
-        self.home.revoke(device_id(0))?;
-        let took = site.await_revocations(revoked_before + 1)?;
-        let line_after = |site: &Site| site.line(device_id(0)).map(|line| line.commit.idx());
-        for prover in self.provers.iter_mut().take(WITNESSES as usize) {
+        let refused_before = refused(demo_gateway)?;
+        let line_before = demo_gateway.line(device_id(0));
+        self.store.revoke(device_id(0))?;
+        let took = demo_gateway.await_revocations(revoked_before + 1)?;
+        let line_after =
+            |demo_gateway: &DemoGateway| demo_gateway.line(device_id(0)).map(|line| line.commit.idx());
+        for prover in self.devices.iter_mut().take(VICTIMS as usize) {
             prover.power_cycle();
         }
-        let got_session = self.authenticate(0, Instant::now() + REFUSAL)?.is_some();
-        let deadline = Instant::now() + self.options.limit;
+        let got_session = self.authenticate(0, Instant::now() + REFUSAL_TIMEOUT)?.is_some();
+        let deadline = Instant::now() + self.options.timeout;
         let mut others = 0;
-        for at in 1..WITNESSES as usize {
+        for at in 1..VICTIMS as usize {
             others += u64::from(self.authenticate(at, deadline)?.is_some());
         }
-        if refused(site)? == refused_before {
+        if refused(demo_gateway)? == refused_before {
             self.report
-                .refused(1, "the revoked device's attempts were never seen");
+                .add_refused_devices(1, "the gateway did not see the revoked device's attempts");
         }
         self.report.revocation = Some(RevocationReport {
-            took_ms: took.as_secs_f64() * 1e3,
-            reached_after: 0,
-            authenticated_after: got_session || line_before.map(|line| line.commit.idx()) != line_after(site),
+            propagation_ms: took.as_secs_f64() * 1e3,
+            delivered_after: 0,
+            authenticated_after: got_session
+                || line_before.map(|line| line.commit.idx()) != line_after(demo_gateway),
             others_authenticated: others,
-            others_refused: u64::from(WITNESSES) - 1 - others,
+            others_refused: u64::from(VICTIMS) - 1 - others,
         });
-        audience.check()
+        control.check_stop()
     }
 }

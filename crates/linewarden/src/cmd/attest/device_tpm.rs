@@ -1,92 +1,92 @@
-//! `linewarden attest identity` and `answer`: the device's part in the enrolment of its TPM.
+//! `linewarden attest identity` and `answer`: the device's part in the enrollment of its TPM.
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::Output;
+use linewarden_cli::results;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use linewarden_agent::AgentConfig;
-use linewarden_agent::attest::{self, AttestSection, EnrolError, KeyFileError, TpmSubject};
+use linewarden_agent::attest::{self, AttestSection, EnrollError, KeyFileError, TpmScope};
 use linewarden_files::PrivateFileError;
 use linewarden_measurement::eventlog::Notice;
 use linewarden_tpm::device::{Cause, EndorsementKind, TpmError};
 use linewarden_tpm::endorsement::EkHash;
-use linewarden_tpm::enrol::Offer;
+use linewarden_tpm::enroll::KeyOffer;
 use linewarden_tpm::public::Public;
 use linewarden_tpm::template::EndorsementKey;
 use serde::Serialize;
 
 use super::{message, read};
 use crate::config_file::ConfigFile;
-use crate::failure::Failure;
-use crate::output::Output;
-use crate::results;
 
-/// Which endorsement key.
+/// Kind of the TPM's endorsement key.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Endorsement {
-    /// RSA 2048, which every TPM of a PC has a certificate for
+    /// RSA 2048; every PC TPM has a certificate for it
     Rsa2048,
     /// ECC P-256
     EccP256,
 }
 
-/// Where to put the first message.
+/// Arguments of `linewarden attest identity`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Makes an attestation key in the TPM of [attest], unless there is one, and keeps it, encrypted by the TPM, in the file of \
-[attest] `key`. FILE is for the operator: the TPM's keys and certificate, the PCRs as they are and the event log. There is \
-no secret in it, but it must come from this device: carry it over a way that you trust, or compare the SHA-256 of the TPM's \
-endorsement key, which is printed, with what the operator's `attest enroll --identity` tells or is given as --pin.
+Creates an attestation key in the TPM of [attest], unless there is one, and stores it, encrypted by the TPM, in the file of \
+[attest] `key`. FILE is for the operator: public keys and certificate of the TPM, the PCRs and the event log. It contains no \
+secret, but its origin must be verified: transfer it over a trusted channel, or compare the printed SHA-256 of the TPM's \
+endorsement key with the output of the operator's `attest enroll --identity`, or pass it there as --pin.
 
 Examples:
   linewarden attest identity --config agent.toml --out d1.identity")]
 pub struct IdentityArgs {
-    /// The agent's configuration
+    /// Configuration file of the agent (path)
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// Where to put it
+    /// Output file for the identity of the device (path)
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// The TPM's endorsement key
+    /// Kind of the TPM's endorsement key
     #[arg(long, value_name = "KIND", default_value = "rsa2048")]
     endorsement: Endorsement,
-    /// Write over a file that is there
+    /// Overwrite an existing file (flag)
     #[arg(long)]
     force: bool,
-    /// JSON for machines
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     pub json: bool,
 }
 
-/// What to answer, and where to put the answer.
+/// Arguments of `linewarden attest answer`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The TPM opens the operator's offer, takes the device's key in, and proves both; the PCRs must be those of `identity`. The \
-key lies in the file of [attest] `key` then, encrypted by the TPM. If the TPM fails, do it again with the same offer, which \
-is good for 5 minutes.
+The TPM decrypts the operator's offer, imports the device's key, and proves possession of both keys; the PCRs must be those of \
+`identity`. The key is then in the file of [attest] `key`, encrypted by the TPM. If the TPM fails, repeat the command with the same \
+offer, which is valid for 5 minutes.
 
 Examples:
   linewarden attest answer --config agent.toml --offer d1.offer --out d1.answer")]
 pub struct AnswerArgs {
-    /// The agent's configuration
+    /// Configuration file of the agent (path)
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// What the operator has sent
+    /// Offer of the operator (path)
     #[arg(long, value_name = "FILE")]
     offer: PathBuf,
-    /// Where to put the answer
+    /// Output file for the answer of the device (path)
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// Write over a file that is there
+    /// Overwrite an existing file (flag)
     #[arg(long)]
     force: bool,
-    /// JSON for machines
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     pub json: bool,
 }
 
-/// What machines get.
+/// JSON output.
 #[derive(Serialize)]
-struct Written<'a> {
+struct FileOutput<'a> {
     file: &'a Path,
     key: &'a Path,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -95,7 +95,7 @@ struct Written<'a> {
     notices: Option<&'a [Notice]>,
 }
 
-/// Writes the first message.
+/// Writes the identity of the device.
 pub fn identity(args: &IdentityArgs, output: Output) -> Result<(), Failure> {
     let (file, section) = read(&args.config)?;
     let tpm = tpm(&file, &section)?;
@@ -107,12 +107,12 @@ pub fn identity(args: &IdentityArgs, output: Output) -> Result<(), Failure> {
     let key = key(&file, &section)?;
     let (identity, notices) = attest::identity(&tpm, kind, key).map_err(|error| failure(&file, error))?;
     for notice in &notices {
-        tracing::warn!(%notice, "measured PCRs");
+        tracing::warn!(reason = %notice, "PCRs of the device need attention");
     }
     let public = Public::from_sized(&identity.endorsement_key).map_err(Failure::failed)?;
-    let hash = EkHash::of(&EndorsementKey::new(public).map_err(Failure::failed)?).to_string();
+    let hash = EkHash::of_key(&EndorsementKey::new(public).map_err(Failure::failed)?).to_string();
     write(&args.out, &identity)?;
-    output.object(&Written {
+    output.object(&FileOutput {
         file: &args.out,
         key,
         endorsement_key: Some(&hash),
@@ -120,48 +120,48 @@ pub fn identity(args: &IdentityArgs, output: Output) -> Result<(), Failure> {
     })?;
     output.line(format_args!("endorsement key: SHA-256 {hash}"))?;
     output.line(format_args!(
-        "{}: for the operator, who answers with an offer",
+        "{}: send this file to the operator, who responds with an offer",
         args.out.display()
     ))
 }
 
-/// Writes the answer.
-pub fn answer(args: &AnswerArgs, output: Output) -> Result<(), Failure> {
+/// Imports the key of the offer and writes the answer.
+pub fn accept_offer(args: &AnswerArgs, output: Output) -> Result<(), Failure> {
     let (file, section) = read(&args.config)?;
     let tpm = tpm(&file, &section)?;
     results::check_new(&args.out, args.force)?;
-    let offer: Offer = message::read(&args.offer, "an operator's offer")?;
+    let offer: KeyOffer = message::read(&args.offer, "an operator's offer")?;
     let key = key(&file, &section)?;
-    let answer = attest::answer(&tpm.tcti, &offer, key).map_err(|error| failure(&file, error))?;
+    let answer = attest::accept_offer(&tpm.tcti, &offer, key).map_err(|error| failure(&file, error))?;
     write(&args.out, &answer)?;
-    output.object(&Written {
+    output.object(&FileOutput {
         file: &args.out,
         key,
         endorsement_key: None,
         notices: None,
     })?;
     output.line(format_args!(
-        "{}: for the operator, who ends the enrolment with it; the key is in {}",
+        "{}: send this file to the operator, who completes the enrollment; the key is in {}",
         args.out.display(),
         key.display()
     ))
 }
 
-fn tpm(file: &ConfigFile<AgentConfig>, section: &AttestSection) -> Result<TpmSubject, Failure> {
+fn tpm(file: &ConfigFile<AgentConfig>, section: &AttestSection) -> Result<TpmScope, Failure> {
     let subject = section
-        .subject()
-        .map_err(|error| file.field(&error.path, &error.problem))?;
+        .scope()
+        .map_err(|error| file.field_failure(&error.path, &error.problem))?;
     subject.tpm.ok_or_else(|| {
-        file.field(
+        file.field_failure(
             &["attest", "tpm"],
-            "it is missing: name the device's TPM, such as \"device:/dev/tpmrm0\"",
+            "is missing: set the TPM of the device, such as \"device:/dev/tpmrm0\"",
         )
     })
 }
 
 fn key<'a>(file: &ConfigFile<AgentConfig>, section: &'a AttestSection) -> Result<&'a Path, Failure> {
     let key = section.key();
-    key.map_err(|error| file.field(&error.path, &error.problem))
+    key.map_err(|error| file.field_failure(&error.path, &error.problem))
 }
 
 fn write(out: &Path, message: &impl Serialize) -> Result<(), Failure> {
@@ -169,17 +169,17 @@ fn write(out: &Path, message: &impl Serialize) -> Result<(), Failure> {
     results::write(out, text)
 }
 
-fn failure(file: &ConfigFile<AgentConfig>, error: EnrolError) -> Failure {
+fn failure(file: &ConfigFile<AgentConfig>, error: EnrollError) -> Failure {
     match &error {
-        EnrolError::Tpm(TpmError {
+        EnrollError::Tpm(TpmError {
             cause: Cause::Unreachable { .. },
             ..
-        }) => file.field(&["attest", "tpm"], &error.to_string()),
-        EnrolError::KeyFile {
+        }) => file.field_failure(&["attest", "tpm"], &error.to_string()),
+        EnrollError::KeyFile {
             source: KeyFileError::File(PrivateFileError::Unsafe { .. }),
             ..
         } => Failure::unsafe_(error),
-        EnrolError::KeyFile { .. } | EnrolError::NotBegun(_) => Failure::input(error),
+        EnrollError::KeyFile { .. } | EnrollError::NotBegun(_) => Failure::input(error),
         _ => Failure::failed(error),
     }
 }

@@ -1,103 +1,103 @@
-//! `linewarden attest remove`, `move` and `reopen`.
+//! `linewarden attest delete`, `move` and `release`.
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::Output;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use clap::Args;
 use linewarden_agent::config::parse_device_id;
 use linewarden_protocol::ids::{DeviceId, GatewayId};
-use linewarden_registry::{DeviceInfo, Home, NewProver, Registry, RegistryError, Reopen};
+use linewarden_registry::{DeviceInfo, NewProver, ProverLocation, Registry, RegistryError, ReleaseMode};
 
 use super::group;
 use crate::cmd::now_s;
-use crate::failure::Failure;
-use crate::output::Output;
 use crate::registry::RegistryArgs;
 
-/// Which devices.
+/// Arguments of `linewarden attest delete`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Their keys and what they have shown are forgotten. The devices stay enrolled, and those in quarantine stay there.
+Deletes the devices' attestation keys and results. The devices stay enrolled, and a quarantine stays in force.
 
 Examples:
-  linewarden attest remove d1 d2 --config gateway.toml")]
-pub struct RemoveArgs {
-    /// Their ids, up to 16 hexadecimal digits
+  linewarden attest delete d1 d2 --config gateway.toml")]
+pub struct DeleteArgs {
+    /// Device IDs (1 to 16 hexadecimal digits each)
     #[arg(required = true, value_parser = parse_device_id)]
     devices: Vec<DeviceId>,
     #[command(flatten)]
     registry: RegistryArgs,
-    /// JSON for machines, one object a line
+    /// Print JSON, one object per line, instead of a table (flag)
     #[arg(long)]
     pub json: bool,
 }
 
-/// Which device, and where it is asked from now on.
+/// Arguments of `linewarden attest move`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Its key stays. Gateways ask it there within seconds; how it stood is forgotten until then, and so is what it has said of itself. \
-One in quarantine stays there. A device with a session is asked where that is, at --port.
+The key stays the same. The gateway sends requests there within seconds; until then the attestation state and evidence are reset. A \
+quarantine stays in force. A device with a session receives requests at the address of its session, at --port.
 
 Examples:
   linewarden attest move d1 --gateway 1 --address 192.0.2.7 --config gateway.toml
   linewarden attest move d1 --port 20555 --config gateway.toml")]
 pub struct MoveArgs {
-    /// Its id, up to 16 hexadecimal digits
+    /// Device ID (1 to 16 hexadecimal digits)
     #[arg(value_parser = parse_device_id)]
     device: DeviceId,
-    /// The gateway that asks it before it has a session anywhere
+    /// ID of the gateway that attests the device while the device has no session (integer)
     #[arg(long, value_name = "ID", requires = "address")]
     gateway: Option<u32>,
-    /// Where it is then
+    /// Address of the device while the device has no session (IP address)
     #[arg(long, value_name = "ADDRESS", requires = "gateway")]
     address: Option<IpAddr>,
-    /// The UDP port that it is asked at
+    /// UDP port at which the agent receives requests (integer)
     #[arg(long, value_name = "PORT", required_unless_present = "gateway", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
     #[command(flatten)]
     registry: RegistryArgs,
-    /// JSON for machines
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     pub json: bool,
 }
 
-/// Which devices.
+/// Arguments of `linewarden attest release`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Look first why a device is there: `linewarden attest explain DEVICE`. Gateways on this registry let it in within a tenth of \
-a second, when it authenticates: an agent that tries already is back within a minute, one that holds its session for good \
-learns it from the next round (`attest round` begins one), and one of pool mode may have to wait 10 minutes. It goes on being \
-asked, and is put into quarantine again if it stays silent.
+`linewarden attest explain DEVICE` shows the reason of a quarantine: check the reason first. Gateways on this registry accept a released \
+device within a tenth of a second, when the device authenticates: an agent that retries authentication reconnects within a minute, an agent with an open session \
+learns of the release with the next round (`attest round` starts one), and an agent in pool mode may have to wait 10 minutes. \
+Attestation continues, and further missed rounds put the device into quarantine again.
 
 Examples:
   linewarden attest status --config gateway.toml
-  linewarden attest reopen d1 --config gateway.toml")]
-pub struct ReopenArgs {
-    /// Their ids, up to 16 hexadecimal digits
+  linewarden attest release d1 --config gateway.toml")]
+pub struct ReleaseArgs {
+    /// Device IDs (1 to 16 hexadecimal digits each)
     #[arg(required = true, value_parser = parse_device_id)]
     devices: Vec<DeviceId>,
     #[command(flatten)]
     registry: RegistryArgs,
-    /// JSON for machines, one object a line
+    /// Print JSON, one object per line, instead of a table (flag)
     #[arg(long)]
     pub json: bool,
 }
 
-/// Makes them mere devices, one after the other; all are looked up first.
-pub fn remove(args: &RemoveArgs, output: Output) -> Result<(), Failure> {
+/// Deletes the attestation records of devices, one by one; all are looked up first.
+pub fn delete(args: &DeleteArgs, output: Output) -> Result<(), Failure> {
     let devices: BTreeSet<DeviceId> = args.devices.iter().copied().collect();
     args.registry.with(async |registry| {
         for device in &devices {
             match registry.prover(*device).await {
                 Err(error @ RegistryError::DamagedRecord { .. }) => {
-                    tracing::warn!(%error, "removed all the same");
+                    tracing::warn!(%error, "attestation record is damaged; the command deletes the record");
                 }
                 found => {
                     if found?.is_none() {
-                        // Of one that is no device at all, that is said.
+                        // Reports a device that does not exist at all.
                         registry.get(*device).await?;
                         return Err(Failure::input(format!(
-                            "device {device} is not attested; `attest status` lists those that are"
+                            "device {device} is not enrolled for attestation: `attest status` lists the devices that are"
                         )));
                     }
                 }
@@ -111,12 +111,12 @@ pub fn remove(args: &RemoveArgs, output: Output) -> Result<(), Failure> {
                 Err(error) => return Err(error.into()),
             };
             output.object(&serde_json::json!({
-                "device_id": device.to_string(), "removed": true, "quarantined": stays,
+                "device_id": device.to_string(), "deleted": true, "quarantined": stays,
             }))?;
             output.line(match stays {
-                false => format!("{device} is attested no more"),
+                false => format!("deleted the attestation of device {device}"),
                 true => format!(
-                    "{device} is attested no more, and stays in quarantine: `attest reopen {device}` lets it out"
+                    "deleted the attestation of device {device}; the device stays in quarantine until `attest release {device}`"
                 ),
             })?;
         }
@@ -124,21 +124,24 @@ pub fn remove(args: &RemoveArgs, output: Output) -> Result<(), Failure> {
     })
 }
 
-/// Enrols it with the key that it has, elsewhere.
-pub fn relocate(args: &MoveArgs, output: Output) -> Result<(), Failure> {
+/// Stores a device's key with another gateway, address or port.
+pub fn move_device(args: &MoveArgs, output: Output) -> Result<(), Failure> {
     let device = args.device;
     let now_s = now_s()?;
     let (home, port) = args.registry.with(async |registry| {
         let found = registry.prover(device).await?;
         let before = found.ok_or(RegistryError::NotAProver { device })?;
-        let home = args.gateway.zip(args.address).map(|(gateway, address)| Home {
-            gateway: GatewayId(gateway),
-            address,
-        });
+        let home = args
+            .gateway
+            .zip(args.address)
+            .map(|(gateway, address)| ProverLocation {
+                gateway: GatewayId(gateway),
+                address,
+            });
         let port = args.port.unwrap_or(before.port);
-        // Of one in quarantine the registry knows where it was asked last.
+        // In quarantine, the registry keeps the last address of the device.
         let is_out = registry.get(device).await?.quarantine.is_some();
-        let home = home.or(before.home.filter(|_| !is_out));
+        let home = home.or(before.location.filter(|_| !is_out));
         let moved = NewProver {
             device,
             group: before.group,
@@ -146,18 +149,18 @@ pub fn relocate(args: &MoveArgs, output: Output) -> Result<(), Failure> {
             protection: before.protection,
             binding: before.binding,
             overlay: before.overlay,
-            home,
+            location: home,
             port,
             enrolled_period: before.enrolled_period,
         };
-        registry.enrol_prover(moved, now_s).await?;
+        registry.enroll_prover(moved, now_s).await?;
         let after = registry.prover(device).await?;
-        Ok((after.and_then(|after| after.home), port))
+        Ok((after.and_then(|after| after.location), port))
     })?;
     output.object(&serde_json::json!({
         "device_id": device.to_string(),
         "port": port,
-        "home": home.map(|home| serde_json::json!({ "gateway_id": home.gateway.0, "address": home.address })),
+        "location": home.map(|home| serde_json::json!({ "gateway_id": home.gateway.0, "address": home.address })),
     }))?;
     let place = home.map_or_else(String::new, |home| {
         format!(
@@ -165,11 +168,13 @@ pub fn relocate(args: &MoveArgs, output: Output) -> Result<(), Failure> {
             home.gateway, home.address
         )
     });
-    output.line(format_args!("{device} is asked at UDP port {port}{place}"))
+    output.line(format_args!(
+        "device {device} is attested at UDP port {port}{place}"
+    ))
 }
 
-/// Lets them out, one after the other; all are looked up first.
-pub fn reopen(args: &ReopenArgs, output: Output) -> Result<(), Failure> {
+/// Releases devices from quarantine, one by one; all are looked up first.
+pub fn release(args: &ReleaseArgs, output: Output) -> Result<(), Failure> {
     let devices: BTreeSet<DeviceId> = args.devices.iter().copied().collect();
     args.registry.with(async |registry| {
         let mut found = Vec::with_capacity(devices.len());
@@ -181,40 +186,40 @@ pub fn reopen(args: &ReopenArgs, output: Output) -> Result<(), Failure> {
             found.push(info);
         }
         for info in found {
-            reopen_one(registry, &info, output).await?;
+            release_one(registry, &info, output).await?;
         }
         Ok(())
     })
 }
 
-async fn reopen_one(registry: &Registry, info: &DeviceInfo, output: Output) -> Result<(), Failure> {
+async fn release_one(registry: &Registry, info: &DeviceInfo, output: Output) -> Result<(), Failure> {
     let device = info.device;
     if info.quarantine.is_some() {
-        registry.readmit(device).await?;
+        registry.release(device).await?;
     }
     output.object(&serde_json::json!({
-        "device_id": device.to_string(), "reopened": info.quarantine.is_some(),
+        "device_id": device.to_string(), "released": info.quarantine.is_some(),
     }))?;
     let Some(quarantine) = &info.quarantine else {
-        return output.line(format_args!("{device} is not in quarantine"));
+        return output.line(format_args!("device {device} is not in quarantine"));
     };
-    let why = match quarantine.reason.as_str() {
+    let reason = match quarantine.reason.as_str() {
         "" => String::new(),
-        reason => format!(" (it was there: {reason})"),
+        reason => format!(" (reason of the quarantine: {reason})"),
     };
     let next = match registry.prover(device).await? {
-        None => "it is not attested".to_owned(),
+        None => "the device is not enrolled for attestation".to_owned(),
         Some(prover) => {
             let policy = group::find(registry, &prover.group).await?.policy;
-            let again = match policy.reopen {
-                Reopen::Automatic => "",
-                Reopen::ByCommand => ", and by command only it comes out again",
+            let again = match policy.release_mode {
+                ReleaseMode::Automatic => "its next valid proof".to_owned(),
+                ReleaseMode::Manual => format!("`attest release {device}`"),
             };
             format!(
-                "it is put there again if it is silent in {} of {} rounds{again}",
-                policy.silent, policy.of
+                "if the device misses {} of {} rounds, the device is quarantined again until {again}",
+                policy.missed_limit, policy.window_rounds
             )
         }
     };
-    output.line(format_args!("{device} is let in again{why}; {next}"))
+    output.line(format_args!("released device {device}{reason}; {next}"))
 }

@@ -1,38 +1,39 @@
 //! `linewarden attest group`.
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::{Output, counted};
 use std::collections::HashMap;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use linewarden_measurement::configuration::Configuration;
 use linewarden_registry::{
-    Group, GroupName, GroupPolicy, NewGroup, Registry, RegistryError, Reopen, RollOut,
+    Group, GroupName, GroupPolicy, NewGroup, Registry, RegistryError, ReleaseMode, RollOut,
 };
 
+use super::device_status::provers;
 use super::reference;
-use super::standing::provers;
 use crate::cmd::device::date;
 use crate::cmd::now_s;
-use crate::failure::Failure;
-use crate::output::{Output, counted};
 use crate::registry::RegistryArgs;
 
-/// Digits of h that tables show.
-const SHOWN_DIGITS: usize = 16;
+/// Hexadecimal digits of a hash in tables.
+const HASH_DIGITS: usize = 16;
 
-/// What about groups.
+/// Subcommands of `linewarden attest group`.
 #[derive(Subcommand, Debug)]
 pub enum GroupCommand {
-    /// Make a group, or change it: what is not named stays
+    /// Create a group, or change it; omitted options keep their values
     #[command(after_help = "\
-A new group is asked every 60 s; 3 silences in 5 rounds put a device into quarantine, and the next proof lets it out. \
-Jitter and time to answer are 5 s and 2000 ms, of an interval of less than 10 or 4 s half of it at most, unless they are named. \
-Devices are asked once their group has a reference value.
+Defaults of a new group: a round every 60 s; 3 missed rounds of 5 put a device into quarantine, and its next proof releases \
+it. Defaults of jitter and timeout are 5 s and 2000 ms, but at most half of an interval of less than 10 s or 4 s. Devices are attested \
+once their group has a reference value.
 
 Examples:
   linewarden attest measure --config agent.toml --out pumps.conf
   linewarden attest group set pumps --reference pumps.conf --config gateway.toml
-  linewarden attest group set pumps --every 30 --silent 2 --of 4 --config gateway.toml")]
+  linewarden attest group set pumps --every 30 --missed-limit 2 --window-rounds 4 \\
+    --config gateway.toml")]
     Set(SetArgs),
     /// List groups
     #[command(after_help = "\
@@ -40,167 +41,167 @@ Examples:
   linewarden attest group list --config gateway.toml
   linewarden attest group list --config gateway.toml --json | jq -r .reference")]
     List(ListArgs),
-    /// Show one group
+    /// Show a group
     #[command(after_help = "\
 Examples:
   linewarden attest group show pumps --config gateway.toml")]
     Show(NamedArgs),
-    /// Remove a group that has no devices
+    /// Delete a group that has no devices
     #[command(after_help = "\
 Examples:
-  linewarden attest group remove pumps --config gateway.toml")]
-    Remove(NamedArgs),
-    /// Let devices run something else beside what they run now, for a while
+  linewarden attest group delete pumps --config gateway.toml")]
+    Delete(NamedArgs),
+    /// Accept another reference value beside the present one, for a limited time
     #[command(after_help = "\
-Begin before the first device is updated; end it with `accept` when all are, or with `withdraw`. When the time is over, the \
-old reference value alone is valid again.
+Begin before the first device is updated; end it with `accept` after the last update, or with `withdraw`. After its end, only the old \
+reference value is valid.
 
 Examples:
   linewarden attest group roll-out pumps --reference pumps-2.conf --for 86400 --config gateway.toml
   linewarden attest status --group pumps --config gateway.toml
   linewarden attest group accept pumps --config gateway.toml")]
     RollOut(RollOutArgs),
-    /// End a roll-out: what was rolled out is valid from now on, and nothing else
+    /// End a roll-out: its reference value replaces the old one
     #[command(after_help = "\
 Examples:
   linewarden attest group accept pumps --config gateway.toml")]
     Accept(NamedArgs),
-    /// End a roll-out: only what was valid before it is valid
+    /// End a roll-out: the old reference value stays valid
     #[command(after_help = "\
 Examples:
   linewarden attest group withdraw pumps --config gateway.toml")]
     Withdraw(NamedArgs),
 }
 
-/// What to set.
+/// Arguments of `linewarden attest group set`.
 #[derive(Args, Debug)]
 pub struct SetArgs {
-    /// The group: 1 to 64 of a to z, 0 to 9, '-', '_' and '.'
+    /// Group name (1 to 64 characters of a-z, 0-9, '-', '_' and '.')
     name: GroupName,
-    /// What its devices are to run: a file that `attest measure --out` has written
+    /// Reference value: a file of `attest measure --out` (path)
     #[arg(long, value_name = "FILE")]
     reference: Option<PathBuf>,
-    /// Seconds from one round to the next
+    /// Interval between attestation rounds of the group (integer, seconds, default: unchanged; 60 for a new group)
     #[arg(long, value_name = "SECONDS")]
     every: Option<u32>,
-    /// A round begins up to so many seconds earlier or later, at random
+    /// Random deviation of a round's start, earlier or later (integer, seconds, default: unchanged; 5 for a new group)
     #[arg(long, value_name = "SECONDS")]
     jitter: Option<u32>,
-    /// A proof that takes longer is late
+    /// Time after which a proof is late (integer, milliseconds, default: unchanged; 2000 for a new group)
     #[arg(long, value_name = "MS")]
-    answer: Option<u32>,
-    /// So many silences ..
+    proof_timeout_ms: Option<u32>,
+    /// Number of missed rounds that puts a device into quarantine (integer, default: unchanged; 3 for a new group)
     #[arg(long, value_name = "ROUNDS")]
-    silent: Option<u32>,
-    /// .. in so many rounds put a device into quarantine
+    missed_limit: Option<u32>,
+    /// Number of latest rounds that --missed-limit applies to (integer, default: unchanged; 5 for a new group)
     #[arg(long, value_name = "ROUNDS")]
-    of: Option<u32>,
-    /// Whether a late proof counts as silence
+    window_rounds: Option<u32>,
+    /// Count a late proof as missed (true or false, default: unchanged; false for a new group)
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    late_is_silent: Option<bool>,
-    /// How a device comes out of quarantine
+    late_is_missed: Option<bool>,
+    /// How a device leaves quarantine (default: unchanged; automatic for a new group)
     #[arg(long, value_name = "HOW")]
-    reopen: Option<ReopenName>,
+    release_mode: Option<ReleaseModeName>,
     #[command(flatten)]
     registry: RegistryArgs,
-    /// JSON for machines
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     json: bool,
 }
 
-/// How a device comes out of quarantine, by name.
+/// How a device leaves quarantine, as an option value.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum ReopenName {
-    /// By the next proof of what it is to run
+pub enum ReleaseModeName {
+    /// By its next proof of the reference value
     Automatic,
-    /// By `attest reopen` alone
-    Command,
+    /// Only by `attest release`
+    Manual,
 }
 
-impl From<ReopenName> for Reopen {
-    fn from(name: ReopenName) -> Self {
+impl From<ReleaseModeName> for ReleaseMode {
+    fn from(name: ReleaseModeName) -> Self {
         match name {
-            ReopenName::Automatic => Self::Automatic,
-            ReopenName::Command => Self::ByCommand,
+            ReleaseModeName::Automatic => Self::Automatic,
+            ReleaseModeName::Manual => Self::Manual,
         }
     }
 }
 
-/// Which groups.
+/// Arguments of `linewarden attest group list`.
 #[derive(Args, Debug)]
 pub struct ListArgs {
     #[command(flatten)]
     registry: RegistryArgs,
-    /// JSON for machines, one object a line
+    /// Print JSON, one object per line, instead of a table (flag)
     #[arg(long)]
     json: bool,
 }
 
-/// Which group.
+/// Arguments of commands that name one group.
 #[derive(Args, Debug)]
 pub struct NamedArgs {
-    /// The group
+    /// Group name
     name: GroupName,
     #[command(flatten)]
     registry: RegistryArgs,
-    /// JSON for machines
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     json: bool,
 }
 
-/// What is rolled out.
+/// Arguments of `linewarden attest group roll-out`.
 #[derive(Args, Debug)]
 pub struct RollOutArgs {
-    /// The group
+    /// Group name
     name: GroupName,
-    /// What its devices may run as well: a file that `attest measure --out` has written
+    /// Reference value that is also accepted: a file of `attest measure --out` (path)
     #[arg(long, value_name = "FILE")]
     reference: PathBuf,
-    /// For so long
+    /// Duration of the roll-out (integer, seconds)
     #[arg(long = "for", value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
     for_s: u64,
     #[command(flatten)]
     registry: RegistryArgs,
-    /// JSON for machines
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     json: bool,
 }
 
 impl GroupCommand {
-    /// Whether machines read what it prints.
-    pub fn wants_json(&self) -> bool {
+    /// Whether the command prints JSON.
+    pub fn prints_json(&self) -> bool {
         match self {
             Self::Set(args) => args.json,
             Self::List(args) => args.json,
             Self::RollOut(args) => args.json,
-            Self::Show(args) | Self::Remove(args) | Self::Accept(args) | Self::Withdraw(args) => args.json,
+            Self::Show(args) | Self::Delete(args) | Self::Accept(args) | Self::Withdraw(args) => args.json,
         }
     }
 }
 
-/// Does it.
+/// Runs the command.
 pub fn run(command: &GroupCommand, output: Output) -> Result<(), Failure> {
     match command {
         GroupCommand::Set(args) => set(args, output),
         GroupCommand::List(args) => list(args, output),
         GroupCommand::Show(args) => show(args, output),
-        GroupCommand::Remove(args) => remove(args, output),
+        GroupCommand::Delete(args) => delete(args, output),
         GroupCommand::RollOut(args) => roll_out(args, output),
         GroupCommand::Accept(args) => accept(args, output),
         GroupCommand::Withdraw(args) => withdraw(args, output),
     }
 }
 
-/// A group that must be there.
+/// A group that must exist.
 ///
 /// # Errors
-/// It is not, or its record is damaged.
+/// The group does not exist, or its record is damaged.
 pub async fn find(registry: &Registry, name: &GroupName) -> Result<Group, Failure> {
     let group = registry.group(name).await?;
     group.ok_or_else(|| RegistryError::UnknownGroup { group: name.clone() }.into())
 }
 
-fn as_new(group: Group) -> NewGroup {
+fn to_new_group(group: Group) -> NewGroup {
     NewGroup {
         name: group.name,
         policy: group.policy,
@@ -219,13 +220,13 @@ fn set(args: &SetArgs, output: Output) -> Result<(), Failure> {
             .change_group(&args.name, now_s, |known| -> Result<NewGroup, Failure> {
                 let known = match known {
                     Err(error) => {
-                        tracing::warn!(%error, "it is made anew");
+                        tracing::warn!(%error, "group record is damaged; creating the group again");
                         None
                     }
                     Ok(known) => known,
                 };
                 let is_new = known.is_none();
-                let group = args.changed(known, encoding);
+                let group = args.apply(known, encoding);
                 set = Some((group.clone(), is_new));
                 Ok(group)
             })
@@ -236,34 +237,34 @@ fn set(args: &SetArgs, output: Output) -> Result<(), Failure> {
         return Ok(());
     };
     let NewGroup { name, policy, .. } = &group;
-    let mut object = describe(name, policy, group.reference.as_deref(), group.roll_out.as_ref());
+    let mut object = group_json(name, policy, group.reference.as_deref(), group.roll_out.as_ref());
     if let Some(object) = object.as_object_mut() {
-        object.insert("made".to_owned(), is_new.into());
+        object.insert("created".to_owned(), is_new.into());
     }
     output.object(&object)?;
     output.line(format_args!(
-        "{} group {name}: asked every {} s, {}, {}",
-        if is_new { "made" } else { "set" },
+        "{} group {name}: round every {} s, {}, {}",
+        if is_new { "created" } else { "changed" },
         policy.every_s,
         quarantined_after(policy),
-        reopened(policy),
+        release_text(policy),
     ))?;
     match (&reference, &group.reference) {
         (Some(reference), _) => output.line(format_args!(
             "reference value {}: {}",
             reference.hash(),
-            reference::extent(reference)
+            reference::size_text(reference)
         )),
         (None, Some(_)) => Ok(()),
         (None, None) => output.line(format_args!(
-            "it has no reference value: nobody is asked before `attest group set {name} --reference FILE`"
+            "no reference value: devices are not attested until `attest group set {name} --reference FILE`"
         )),
     }
 }
 
 impl SetArgs {
-    /// What is named, in place of what was there; of a new group, of what is usual.
-    fn changed(&self, known: Option<Group>, reference: Option<Vec<u8>>) -> NewGroup {
+    /// The group with the given options applied; a new group starts with the defaults.
+    fn apply(&self, known: Option<Group>, reference: Option<Vec<u8>>) -> NewGroup {
         let group = known.map_or_else(
             || NewGroup {
                 name: self.name.clone(),
@@ -271,7 +272,7 @@ impl SetArgs {
                 reference: None,
                 roll_out: None,
             },
-            as_new,
+            to_new_group,
         );
         NewGroup {
             policy: self.policy(group.policy),
@@ -282,30 +283,34 @@ impl SetArgs {
 
     fn policy(&self, before: GroupPolicy) -> GroupPolicy {
         let every_s = self.every.unwrap_or(before.every_s);
-        let (usual, fitting) = (usual_policy(before.every_s), usual_policy(every_s));
-        // What is as usual for the interval that was, nobody has named: it follows the interval.
+        let (usual, fitting) = (default_policy(before.every_s), default_policy(every_s));
+        // A value that equals the default of the previous interval was not set by the user: it follows the interval.
         let follow = |was: u32, usual: u32, fitting: u32| if was == usual { fitting } else { was };
         let jitter_s = follow(before.jitter_s, usual.jitter_s, fitting.jitter_s);
-        let answer_ms = follow(before.answer_ms, usual.answer_ms, fitting.answer_ms);
+        let answer_ms = follow(
+            before.proof_timeout_ms,
+            usual.proof_timeout_ms,
+            fitting.proof_timeout_ms,
+        );
         GroupPolicy {
             every_s,
             jitter_s: self.jitter.unwrap_or(jitter_s),
-            answer_ms: self.answer.unwrap_or(answer_ms),
-            silent: self.silent.unwrap_or(before.silent),
-            of: self.of.unwrap_or(before.of),
-            late_is_silent: self.late_is_silent.unwrap_or(before.late_is_silent),
-            reopen: self.reopen.map_or(before.reopen, Reopen::from),
+            proof_timeout_ms: self.proof_timeout_ms.unwrap_or(answer_ms),
+            missed_limit: self.missed_limit.unwrap_or(before.missed_limit),
+            window_rounds: self.window_rounds.unwrap_or(before.window_rounds),
+            late_is_missed: self.late_is_missed.unwrap_or(before.late_is_missed),
+            release_mode: self.release_mode.map_or(before.release_mode, ReleaseMode::from),
         }
     }
 }
 
-/// Of an interval, when nothing else is named.
-fn usual_policy(every_s: u32) -> GroupPolicy {
+/// The default policy for an interval.
+fn default_policy(every_s: u32) -> GroupPolicy {
     let default = GroupPolicy::default();
     GroupPolicy {
         every_s,
         jitter_s: default.jitter_s.min(every_s / 2),
-        answer_ms: default.answer_ms.min(every_s.saturating_mul(500)),
+        proof_timeout_ms: default.proof_timeout_ms.min(every_s.saturating_mul(500)),
         ..default
     }
 }
@@ -313,19 +318,19 @@ fn usual_policy(every_s: u32) -> GroupPolicy {
 fn quarantined_after(policy: &GroupPolicy) -> String {
     format!(
         "quarantine after {} in {}",
-        counted(policy.silent.into(), "silence"),
-        counted(policy.of.into(), "round")
+        counted(policy.missed_limit.into(), "missed round"),
+        counted(policy.window_rounds.into(), "round")
     )
 }
 
-fn reopened(policy: &GroupPolicy) -> &'static str {
-    match policy.reopen {
-        Reopen::Automatic => "ended by the next proof",
-        Reopen::ByCommand => "ended by command only",
+fn release_text(policy: &GroupPolicy) -> &'static str {
+    match policy.release_mode {
+        ReleaseMode::Automatic => "released by the next proof",
+        ReleaseMode::Manual => "released by command only",
     }
 }
 
-fn describe(
+fn group_json(
     name: &GroupName,
     policy: &GroupPolicy,
     reference: Option<&[u8]>,
@@ -335,13 +340,13 @@ fn describe(
         "group": name.as_str(),
         "every_s": policy.every_s,
         "jitter_s": policy.jitter_s,
-        "answer_ms": policy.answer_ms,
-        "silent": policy.silent,
-        "of": policy.of,
-        "late_is_silent": policy.late_is_silent,
-        "reopen": match policy.reopen {
-            Reopen::Automatic => "automatic",
-            Reopen::ByCommand => "command",
+        "proof_timeout_ms": policy.proof_timeout_ms,
+        "missed_limit": policy.missed_limit,
+        "window_rounds": policy.window_rounds,
+        "late_is_missed": policy.late_is_missed,
+        "release_mode": match policy.release_mode {
+            ReleaseMode::Automatic => "automatic",
+            ReleaseMode::Manual => "manual",
         },
         "reference": reference.map(reference::hash_of),
         "roll_out": roll_out.map(|roll_out| serde_json::json!({
@@ -361,7 +366,7 @@ async fn count_devices(registry: &Registry) -> Result<HashMap<GroupName, u64>, R
 
 fn with_devices(group: &Group, devices: u64) -> serde_json::Value {
     let Group { name, policy, .. } = group;
-    let mut object = describe(name, policy, group.reference.as_deref(), group.roll_out.as_ref());
+    let mut object = group_json(name, policy, group.reference.as_deref(), group.roll_out.as_ref());
     if let Some(object) = object.as_object_mut() {
         object.insert("devices".to_owned(), devices.into());
     }
@@ -382,7 +387,7 @@ fn show(args: &NamedArgs, output: Output) -> Result<(), Failure> {
     let values = row(&group, devices, now_s);
     let mut fields: Vec<(&str, String)> = COLUMNS.into_iter().zip(values).collect();
     fields.push(("jitter", format!("{} s", group.policy.jitter_s)));
-    // In full: it is what another is compared with.
+    // In full, for comparison with other hashes.
     if let (Some(reference), Some(field)) = (
         group.reference.as_deref(),
         fields.iter_mut().find(|(name, _)| *name == "reference"),
@@ -411,29 +416,35 @@ fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
         true => Ok(()),
         false => {
             for record in &list.damaged {
-                tracing::error!(record, "left out");
+                tracing::error!(
+                    error = record,
+                    action = "run `linewarden registry check`",
+                    "registry record is damaged; skipped"
+                );
             }
-            Err(crate::cmd::device::left_out(list.damaged.len() as u64))
+            Err(crate::cmd::device::damaged_records_failure(
+                list.damaged.len() as u64
+            ))
         }
     }
 }
 
-/// What tables show of a group.
+/// Columns of a group table.
 const COLUMNS: [&str; 8] = [
     "group",
     "devices",
-    "every",
-    "answer",
+    "interval",
+    "timeout",
     "quarantine after",
-    "ended by",
+    "released by",
     "reference",
     "roll-out",
 ];
 
 fn row(group: &Group, devices: u64, now_s: u64) -> [String; COLUMNS.len()] {
     let policy = &group.policy;
-    let late = if policy.late_is_silent {
-        ", late is silent"
+    let late = if policy.late_is_missed {
+        ", late counts as missed"
     } else {
         ""
     };
@@ -441,11 +452,11 @@ fn row(group: &Group, devices: u64, now_s: u64) -> [String; COLUMNS.len()] {
         group.name.to_string(),
         devices.to_string(),
         format!("{} s", policy.every_s),
-        format!("{} ms", policy.answer_ms),
-        format!("{} of {}{late}", policy.silent, policy.of),
-        match policy.reopen {
-            Reopen::Automatic => "proof",
-            Reopen::ByCommand => "command",
+        format!("{} ms", policy.proof_timeout_ms),
+        format!("{} of {}{late}", policy.missed_limit, policy.window_rounds),
+        match policy.release_mode {
+            ReleaseMode::Automatic => "proof",
+            ReleaseMode::Manual => "manual",
         }
         .to_owned(),
         group
@@ -458,7 +469,7 @@ fn row(group: &Group, devices: u64, now_s: u64) -> [String; COLUMNS.len()] {
                 let hash = short_hash(&roll_out.reference);
                 let when = match now_s < roll_out.until_s {
                     true => "until",
-                    false => "over since",
+                    false => "expired",
                 };
                 format!("{hash} {when} {}", date(roll_out.until_s))
             },
@@ -466,16 +477,16 @@ fn row(group: &Group, devices: u64, now_s: u64) -> [String; COLUMNS.len()] {
     ]
 }
 
-/// The first digits, to be told from others by.
+/// The first digits, sufficient to distinguish hashes.
 fn short_hash(encoding: &[u8]) -> String {
-    reference::hash_of(encoding).chars().take(SHOWN_DIGITS).collect()
+    reference::hash_of(encoding).chars().take(HASH_DIGITS).collect()
 }
 
-fn remove(args: &NamedArgs, output: Output) -> Result<(), Failure> {
+fn delete(args: &NamedArgs, output: Output) -> Result<(), Failure> {
     args.registry
         .with(async |registry| Ok(registry.remove_group(&args.name).await?))?;
-    output.object(&serde_json::json!({ "group": args.name.as_str(), "removed": true }))?;
-    output.line(format_args!("removed group {}", args.name))
+    output.object(&serde_json::json!({ "group": args.name.as_str(), "deleted": true }))?;
+    output.line(format_args!("deleted group {}", args.name))
 }
 
 fn roll_out(args: &RollOutArgs, output: Output) -> Result<(), Failure> {
@@ -485,8 +496,7 @@ fn roll_out(args: &RollOutArgs, output: Output) -> Result<(), Failure> {
     let is_in_place_of = change(&args.registry, &args.name, now_s, |group| {
         if group.reference.is_none() {
             return Err(Failure::input(format!(
-                "group {0} has no reference value beside which it could be valid; give it one with `attest group set {0} \
-                 --reference FILE`",
+                "group {0} has no reference value, which a roll-out needs: set one with `attest group set {0} --reference FILE`",
                 group.name
             )));
         }
@@ -502,12 +512,12 @@ fn roll_out(args: &RollOutArgs, output: Output) -> Result<(), Failure> {
     }))?;
     if let Some(before) = is_in_place_of {
         output.line(format_args!(
-            "in place of the roll-out of {}",
+            "replaces the roll-out of {}",
             reference::hash_of(&before.reference)
         ))?;
     }
     output.line(format_args!(
-        "group {}: {} is valid as well, until {}",
+        "group {}: {} is also valid until {}",
         args.name,
         reference.hash(),
         date(until_s)
@@ -521,7 +531,10 @@ fn accept(args: &NamedArgs, output: Output) -> Result<(), Failure> {
         Ok(reference::hash_of(&roll_out.reference))
     })?;
     output.object(&serde_json::json!({ "group": args.name.as_str(), "reference": accepted }))?;
-    output.line(format_args!("group {}: {accepted} alone is valid now", args.name))
+    output.line(format_args!(
+        "group {}: {accepted} is now the only valid reference value",
+        args.name
+    ))
 }
 
 fn withdraw(args: &NamedArgs, output: Output) -> Result<(), Failure> {
@@ -534,7 +547,7 @@ fn withdraw(args: &NamedArgs, output: Output) -> Result<(), Failure> {
         "group": args.name.as_str(), "withdrawn": withdrawn, "reference": valid,
     }))?;
     output.line(format_args!(
-        "group {}: {withdrawn} is valid no more, only {}",
+        "group {}: {withdrawn} is no longer valid, only {}",
         args.name,
         valid.unwrap_or_default()
     ))
@@ -544,12 +557,12 @@ fn end_roll_out(group: &mut NewGroup) -> Result<RollOut, Failure> {
     let name = &group.name;
     group.roll_out.take().ok_or_else(|| {
         Failure::input(format!(
-            "group {name} has no roll-out; begin one with `attest group roll-out {name} --reference FILE --for SECONDS`"
+            "group {name} has no roll-out: begin one with `attest group roll-out {name} --reference FILE --for SECONDS`"
         ))
     })
 }
 
-/// Changes a group that must be there.
+/// Changes a group that must exist.
 fn change<T>(
     registry: &RegistryArgs,
     name: &GroupName,
@@ -561,12 +574,12 @@ fn change<T>(
         registry
             .change_group(name, now_s, |known| -> Result<NewGroup, Failure> {
                 let known = known?.ok_or_else(|| RegistryError::UnknownGroup { group: name.clone() })?;
-                let mut group = as_new(known);
+                let mut group = to_new_group(known);
                 changed = Some(change(&mut group)?);
                 Ok(group)
             })
             .await?;
-        // Whoever does not end in an error has changed it.
+        // Without an error the closure has run.
         changed.ok_or_else(|| RegistryError::UnknownGroup { group: name.clone() }.into())
     })
 }

@@ -1,25 +1,25 @@
 //! `linewarden attest key`.
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::Output;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use linewarden_controller::attest::Signer;
 
-use crate::failure::Failure;
-use crate::output::Output;
 use crate::secret_file;
 
-/// Which key.
+/// Arguments of `linewarden attest key`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Gateways sign their results with it (`[attest] signing_key`), and so does `attest status --ear`. What is printed is the \
-public key as a JWK (RFC 7517), for those who verify them; the file is secret.
+Gateways sign their results with this key (`[attest] signing_key`), and so does `attest status --ear`. The command prints the \
+public key as a JWK (RFC 7517), for verifiers of the results; the file is secret.
 
 Examples:
   linewarden attest key --out results.pem > results.jwk
   linewarden attest key --show results.pem")]
 pub struct KeyArgs {
-    /// Make a key; nothing may be there
+    /// Output file for a new key; must not exist (path)
     #[arg(
         long,
         value_name = "FILE",
@@ -27,28 +27,28 @@ pub struct KeyArgs {
         conflicts_with = "show"
     )]
     out: Option<PathBuf>,
-    /// Show the public half of a key
+    /// Show the public key of this key file (path)
     #[arg(long, value_name = "FILE")]
     show: Option<PathBuf>,
-    /// JSON for machines
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     pub json: bool,
 }
 
-/// Makes or shows it.
+/// Creates or shows the key.
 pub fn run(args: &KeyArgs, output: Output) -> Result<(), Failure> {
     let (path, signer) = match (&args.out, &args.show) {
-        (Some(path), _) => (path, make(path)?),
+        (Some(path), _) => (path, create(path)?),
         (None, Some(path)) => (path, secret_file::signer(path)?),
-        (None, None) => return Err(Failure::input("name a file with --out or --show")),
+        (None, None) => return Err(Failure::input("no key file given: use --out FILE or --show FILE")),
     };
     let jwk = signer.public_jwk();
     let object: serde_json::Value = serde_json::from_str(&jwk).map_err(Failure::failed)?;
-    output.object(&serde_json::json!({ "file": path, "made": args.out.is_some(), "jwk": object }))?;
+    output.object(&serde_json::json!({ "file": path, "created": args.out.is_some(), "jwk": object }))?;
     output.line(jwk)
 }
 
-fn make(path: &Path) -> Result<Signer, Failure> {
+fn create(path: &Path) -> Result<Signer, Failure> {
     let pem = Signer::generate_pem().map_err(Failure::failed)?;
     let signer = Signer::from_pem(&pem).map_err(Failure::failed)?;
     secret_file::create(path, pem.as_bytes())?;

@@ -1,5 +1,8 @@
 //! `linewarden attest measure`.
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::{Output, counted};
+use linewarden_cli::results;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -9,72 +12,69 @@ use linewarden_measurement::eventlog::{Notice, ReplayedEvent};
 use serde::Serialize;
 
 use super::read;
-use crate::failure::Failure;
-use crate::output::{Output, counted};
-use crate::results;
 
-/// What to measure.
+/// Arguments of `linewarden attest measure`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Measures the files and PCRs of [attest], as the agent does when a period begins, and prints h and what it is made of. The \
-event log must replay to the PCRs, if it says anything about them; warnings name events whose data are not what their digest is \
-of, and PCRs in which devices that run the same differ. With --out the configuration is written in its one encoding: the reference value of all \
-devices that run the same. No key is needed.
+Measures the files and PCRs of [attest], as the agent does at the start of a period, and prints the hash h and its parts. The event \
+log must replay to the PCRs, if it covers them; warnings name events whose data do not match their digest, and PCRs that differ \
+between devices of the same configuration. With --out the configuration is written in canonical encoding: the reference value of all \
+devices with this configuration. No key is needed.
 
 Examples:
   linewarden attest measure --config agent.toml
   linewarden attest measure --config agent.toml --out sensor-v2.reference
   linewarden attest measure --config agent.toml --json | jq .files")]
 pub struct MeasureArgs {
-    /// The agent's configuration
+    /// Configuration file of the agent (path)
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// Where to put the configuration as a reference value
+    /// Output file for the reference value of the device (path)
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Write over a file that is there
+    /// Overwrite an existing file (flag)
     #[arg(long, requires = "out")]
     force: bool,
-    /// JSON for machines
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     pub json: bool,
 }
 
-/// What machines get.
+/// JSON output.
 #[derive(Serialize)]
-struct Told<'a> {
-    /// h.
+struct MeasurementOutput<'a> {
+    /// The hash h of the configuration.
     hash: String,
     #[serde(flatten)]
     configuration: &'a Configuration,
-    /// Events that led to the PCRs.
+    /// Number of events that led to the PCRs.
     events: usize,
-    /// Those whose data are not what their digest is of.
+    /// Events whose data do not match their digest.
     unexplained: Vec<&'a ReplayedEvent>,
-    /// What to know of the PCRs.
+    /// Notices about the PCRs.
     notices: &'a [Notice],
 }
 
-/// Measures.
+/// Measures the configuration.
 pub fn run(args: &MeasureArgs, output: Output) -> Result<(), Failure> {
     let (file, section) = read(&args.config)?;
     let subject = section
-        .subject()
-        .map_err(|error| file.field(&error.path, &error.problem))?;
+        .scope()
+        .map_err(|error| file.field_failure(&error.path, &error.problem))?;
     if let Some(path) = &args.out {
         results::check_new(path, args.force)?;
     }
     let measured = subject.measure().map_err(|error| match &error {
-        MeasureError::Key(_) => file.field(&["attest", "tpm"], &error.to_string()),
+        MeasureError::Key(_) => file.field_failure(&["attest", "tpm"], &error.to_string()),
         _ => Failure::failed(error),
     })?;
     let configuration = &measured.configuration;
     for path in measured.absent() {
-        tracing::warn!(%path, "nothing is there, which is what is measured: a device that has it differs");
+        tracing::warn!(%path, "path does not exist; its absence is measured, and a device that has the path differs");
     }
     let notices = measured.notices();
     for notice in &notices {
-        tracing::warn!(%notice, "measured PCRs");
+        tracing::warn!(reason = %notice, "measured PCRs need attention");
     }
     let log = measured.replayed().map(|(_, replayed)| replayed);
     let events = log.map_or(0, |log| log.events().len());
@@ -82,7 +82,7 @@ pub fn run(args: &MeasureArgs, output: Output) -> Result<(), Failure> {
         results::write(path, configuration.encode())?;
     }
     let hash = configuration.hash().to_string();
-    output.object(&Told {
+    output.object(&MeasurementOutput {
         hash: hash.clone(),
         configuration,
         events,

@@ -1,23 +1,22 @@
-//! Messages of the enrolment of a TPM, in the files in which operator and device carry them to each other.
+//! Messages of the enrollment of a TPM, in files that operator and device exchange.
 
+use linewarden_cli::failure::Failure;
 use std::path::Path;
 
 use linewarden_files::read_bounded;
-use linewarden_tpm::enrol::{MESSAGE_BYTES_MAX, from_json};
+use linewarden_tpm::enroll::{MESSAGE_BYTES_MAX, from_json};
 use serde::de::DeserializeOwned;
 
-use crate::failure::Failure;
-
-/// Reads one; `what` says in errors which is wanted.
+/// Reads a message; `what` names the expected message in errors.
 ///
 /// # Errors
-/// A file that cannot be read, was damaged on the way, or is another one.
+/// The file cannot be read, is damaged, or is another message.
 pub fn read<M: DeserializeOwned>(path: &Path, what: &str) -> Result<M, Failure> {
     let bytes = read_bounded(path, MESSAGE_BYTES_MAX)
         .map_err(|error| Failure::input(format!("{}: cannot be read: {error}", path.display())))?;
     from_json(&bytes).map_err(|error| {
         Failure::input(format!(
-            "{}: {what} is wanted: {error}; carry the right file over anew",
+            "{}: expected {what}: {error}; transfer the right file again",
             path.display()
         ))
     })

@@ -1,5 +1,6 @@
 //! `linewarden attest`.
 
+mod device_status;
 #[cfg(feature = "tpm")]
 mod device_tpm;
 mod devices;
@@ -11,9 +12,10 @@ mod measure;
 mod message;
 mod reference;
 mod round;
-mod standing;
 mod status;
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::Output;
 use std::path::Path;
 
 use clap::Subcommand;
@@ -21,13 +23,11 @@ use linewarden_agent::AgentConfig;
 use linewarden_agent::attest::AttestSection;
 
 use crate::config_file::ConfigFile;
-use crate::failure::Failure;
-use crate::output::Output;
 
-/// What about attestation.
+/// Subcommands of `linewarden attest`.
 #[derive(Subcommand, Debug)]
 pub enum AttestCommand {
-    /// Groups of devices: what they are to run, and how often they are asked
+    /// Manage groups of devices: reference value and attestation policy
     #[command(
         subcommand,
         after_help = "\
@@ -37,44 +37,44 @@ Examples:
   linewarden attest group roll-out pumps --reference pumps-2.conf --for 86400 --config gateway.toml"
     )]
     Group(group::GroupCommand),
-    /// Enrol devices for attestation: a key into the registry, and to the device
+    /// Enroll devices for attestation: store a key in the registry and on the device
     Enroll(Box<enroll::EnrollArgs>),
-    /// Attest devices no more
-    Remove(devices::RemoveArgs),
-    /// Have a device asked elsewhere, with the key that it has
+    /// Delete the attestation of devices
+    Delete(devices::DeleteArgs),
+    /// Change the gateway, address or port at which a device is attested
     Move(devices::MoveArgs),
-    /// Have devices asked now, and show what came of it
+    /// Run a round now and show its results
     Round(round::RoundArgs),
-    /// Show how devices stand
+    /// Show attestation states of devices
     Status(status::StatusArgs),
-    /// Show what a device should run, what it says it runs, and what differs
+    /// Show a device's expected and claimed configuration, and their differences
     Explain(explain::ExplainArgs),
-    /// Let devices out of quarantine
-    Reopen(devices::ReopenArgs),
-    /// Make or show the key that signs results
+    /// Release devices from quarantine
+    Release(devices::ReleaseArgs),
+    /// Create or show the key that signs attestation results
     Key(key::KeyArgs),
-    /// On the device: measure what it runs, as its agent does
+    /// On the device: measure the configuration, as the agent does
     Measure(measure::MeasureArgs),
-    /// On the device: begin the enrolment of its TPM
+    /// On the device: begin the enrollment of its TPM
     #[cfg(feature = "tpm")]
     Identity(device_tpm::IdentityArgs),
-    /// On the device: take the key that the operator offers into its TPM
+    /// On the device: import the offered key into its TPM
     #[cfg(feature = "tpm")]
     Answer(device_tpm::AnswerArgs),
 }
 
 impl AttestCommand {
-    /// Whether machines read what it prints.
-    pub fn wants_json(&self) -> bool {
+    /// Whether the command prints JSON.
+    pub fn prints_json(&self) -> bool {
         match self {
-            Self::Group(command) => command.wants_json(),
+            Self::Group(command) => command.prints_json(),
             Self::Enroll(args) => args.json,
-            Self::Remove(args) => args.json,
+            Self::Delete(args) => args.json,
             Self::Move(args) => args.json,
             Self::Round(args) => args.json,
             Self::Status(args) => args.json,
             Self::Explain(args) => args.json,
-            Self::Reopen(args) => args.json,
+            Self::Release(args) => args.json,
             Self::Key(args) => args.json,
             Self::Measure(args) => args.json,
             #[cfg(feature = "tpm")]
@@ -85,37 +85,37 @@ impl AttestCommand {
     }
 }
 
-/// Does it.
+/// Runs the command.
 pub fn run(command: &AttestCommand) -> Result<(), Failure> {
-    let output = Output::new(command.wants_json());
+    let output = Output::new(command.prints_json());
     match command {
         AttestCommand::Group(command) => group::run(command, output),
         AttestCommand::Enroll(args) => enroll::run(args, output),
-        AttestCommand::Remove(args) => devices::remove(args, output),
-        AttestCommand::Move(args) => devices::relocate(args, output),
+        AttestCommand::Delete(args) => devices::delete(args, output),
+        AttestCommand::Move(args) => devices::move_device(args, output),
         AttestCommand::Round(args) => round::run(args, output),
         AttestCommand::Status(args) => status::run(args, output),
         AttestCommand::Explain(args) => explain::run(args, output),
-        AttestCommand::Reopen(args) => devices::reopen(args, output),
+        AttestCommand::Release(args) => devices::release(args, output),
         AttestCommand::Key(args) => key::run(args, output),
         AttestCommand::Measure(args) => measure::run(args, output),
         #[cfg(feature = "tpm")]
         AttestCommand::Identity(args) => device_tpm::identity(args, output),
         #[cfg(feature = "tpm")]
-        AttestCommand::Answer(args) => device_tpm::answer(args, output),
+        AttestCommand::Answer(args) => device_tpm::accept_offer(args, output),
     }
 }
 
-/// An agent's configuration, which has `[attest]`.
+/// The configuration of an agent, which must have `[attest]`.
 fn read(path: &Path) -> Result<(ConfigFile<AgentConfig>, AttestSection), Failure> {
     let mut file = ConfigFile::<AgentConfig>::read(path)?;
     let directory = file.directory();
     file.value.resolve_paths(&directory);
     match file.value.attest.clone() {
         Some(section) => Ok((file, section)),
-        None => Err(file.field(
+        None => Err(file.field_failure(
             &["attest"],
-            "it is missing: say what is measured, as `linewarden config example agent` shows",
+            "is missing: set the measured files, as `linewarden config example agent` shows",
         )),
     }
 }

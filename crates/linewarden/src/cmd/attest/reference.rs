@@ -1,46 +1,45 @@
-//! Reference values: what devices are to run, in files as `attest measure --out` writes them.
+//! Reference values in files of `attest measure --out`.
 
+use linewarden_cli::failure::Failure;
 use std::path::Path;
 
 use linewarden_files::read_bounded;
 use linewarden_measurement::configuration::{CONFIGURATION_BYTES_MAX, Configuration};
 
-use crate::failure::Failure;
-
-/// Reads one.
+/// Reads a reference value.
 ///
 /// # Errors
-/// A file that cannot be read, is no configuration, or is one of nothing, which every device proves that measures nothing.
+/// The file cannot be read, is not a configuration, or is an empty one, which every device without measurements would prove.
 pub fn read(path: &Path) -> Result<Configuration, Failure> {
     let bytes = read_bounded(path, CONFIGURATION_BYTES_MAX)
         .map_err(|error| Failure::input(format!("{}: cannot be read: {error}", path.display())))?;
     let configuration = Configuration::decode(&bytes).map_err(|error| {
         Failure::input(format!(
-            "{}: {error}; a file that `attest measure --out` has written is wanted",
+            "{}: {error}; expected a file of `attest measure --out`",
             path.display()
         ))
     })?;
     match configuration.files().is_empty() && configuration.pcrs().selection().is_empty() {
         true => Err(Failure::input(format!(
-            "{}: nothing was measured in it; set `files`, or `tpm`, under [attest] of the agent that is measured, and \
-             measure again with `attest measure --out`",
+            "{}: empty configuration: set `files`, or `tpm`, under [attest] of the measured agent, and measure again with \
+             `attest measure --out`",
             path.display()
         ))),
         false => Ok(configuration),
     }
 }
 
-/// h of an encoding that the registry holds, in words where a newer program has stored it.
+/// Hash h of a stored encoding; an error text if a newer version stored it.
 pub fn hash_of(encoding: &[u8]) -> String {
     match Configuration::decode(encoding) {
         Ok(configuration) => configuration.hash().to_string(),
-        Err(error) => format!("cannot be read: {error}"),
+        Err(error) => format!("unreadable: {error}"),
     }
 }
 
-/// "3 files and 5 PCRs".
-pub fn extent(configuration: &Configuration) -> String {
-    let counted = |count: usize, thing: &str| crate::output::counted(count as u64, thing);
+/// Number of files and PCRs, such as "3 paths and 5 PCRs".
+pub fn size_text(configuration: &Configuration) -> String {
+    let counted = |count: usize, noun: &str| linewarden_cli::output::counted(count as u64, noun);
     let (files, pcrs) = (
         configuration.files().len(),
         configuration.pcrs().selection().len(),

@@ -2,21 +2,21 @@
 
 use clap::{Args, ValueEnum};
 use linewarden_agent::config::parse_device_id;
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::{Output, counted};
 use linewarden_protocol::ids::{DeviceId, Mode};
-use linewarden_registry::{DeviceLine, ids_beginning};
-use linewarden_service::wire::{Device, History, WhichDevices};
+use linewarden_registry::{DeviceLine, ids_with_prefix};
+use linewarden_service::wire::{Device, DeviceQuery, EventHistoryQuery};
 
 use crate::cmd::events::{HEADER, row as row_of_event};
-use crate::failure::Failure;
-use crate::output::{Output, counted};
-use crate::site::{SiteArgs, walk};
+use crate::registry_access::{RegistryAccessArgs, for_each_item};
 
-/// Rows that a pool loses at most by a restore of the registry: twice what a gateway is leased by default.
-const AFTER_RESTORE: u32 = 32;
-/// Entries of the journal that `--history` shows.
+/// Maximum number of rows that a restore of the registry loses: twice the default lease of a gateway.
+const RESTORE_LOSS_ROWS_MAX: u32 = 32;
+/// Maximum number of journal entries that `--history` prints.
 const HISTORY_MAX: u64 = 1_000;
 
-/// Which devices.
+/// Arguments of `linewarden device list`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -26,39 +26,39 @@ Examples:
   linewarden device list --server https://ctl.example:20560 --token-file alice.token")]
 pub struct ListArgs {
     #[command(flatten)]
-    site: SiteArgs,
-    /// Only devices whose name begins like this
+    access: RegistryAccessArgs,
+    /// Only devices whose name starts with this prefix (text)
     #[arg(long, value_name = "PREFIX")]
     name: Option<String>,
-    /// Only devices whose id, of 16 digits, begins like this
+    /// Only devices whose 16-digit ID starts with this prefix (hexadecimal digits)
     #[arg(long, value_name = "DIGITS", value_parser = parse_id_prefix)]
     id: Option<String>,
     /// Only devices of this mode
     #[arg(long, value_name = "MODE")]
     mode: Option<ModeName>,
-    /// Only devices that may authenticate
+    /// Only active devices (flag)
     #[arg(long, conflicts_with_all = ["revoked", "quarantined"])]
     active: bool,
-    /// Only revoked devices
+    /// Only revoked devices (flag)
     #[arg(long, conflicts_with = "quarantined")]
     revoked: bool,
-    /// Only devices in quarantine
+    /// Only devices in quarantine (flag)
     #[arg(long)]
     quarantined: bool,
-    /// At most so many
+    /// Maximum number of devices to print (integer, default: unlimited)
     #[arg(long, value_name = "COUNT")]
     limit: Option<u64>,
-    /// JSON for machines, one object a line
+    /// Print JSON, one object per line, instead of a table (flag)
     #[arg(long)]
     pub json: bool,
 }
 
-/// A mode by name.
+/// A mode, as an option value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ModeName {
-    /// Strong PUFs
+    /// Pool mode: strong PUFs
     Pool,
-    /// Weak PUFs
+    /// Key mode: weak PUFs
     Key,
 }
 
@@ -72,33 +72,33 @@ impl From<ModeName> for Mode {
 }
 
 fn parse_id_prefix(digits: &str) -> Result<String, &'static str> {
-    match ids_beginning(digits) {
+    match ids_with_prefix(digits) {
         Some(_) => Ok(digits.to_owned()),
-        None => Err("1 to 16 hexadecimal digits"),
+        None => Err("expected 1 to 16 hexadecimal digits"),
     }
 }
 
-/// Which device.
+/// Arguments of `linewarden device show`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   linewarden device show 00000000000000d1 --config gateway.toml
   linewarden device show d1 --history --config gateway.toml")]
 pub struct ShowArgs {
-    /// Its id, up to 16 hexadecimal digits
+    /// Device ID (1 to 16 hexadecimal digits)
     #[arg(value_parser = parse_device_id)]
     device: DeviceId,
-    /// Also what has happened to it and is kept, newest first
+    /// Also print stored events of the device, newest first (flag)
     #[arg(long)]
     history: bool,
     #[command(flatten)]
-    site: SiteArgs,
-    /// JSON for machines; with --history a line for each entry after the first
+    access: RegistryAccessArgs,
+    /// Print JSON; with --history one further object per event (flag)
     #[arg(long)]
     pub json: bool,
 }
 
-/// Prints the list.
+/// Prints devices.
 pub fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
     let status = match (args.active, args.revoked, args.quarantined) {
         (true, ..) => Some("active"),
@@ -106,7 +106,7 @@ pub fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
         (.., true) => Some("quarantined"),
         _ => None,
     };
-    let which = WhichDevices {
+    let query = DeviceQuery {
         name_prefix: args.name.clone(),
         id_prefix: args.id.clone(),
         mode: args.mode.map(|mode| {
@@ -117,12 +117,12 @@ pub fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
             .to_owned()
         }),
         status: status.map(str::to_owned),
-        ..WhichDevices::default()
+        ..DeviceQuery::default()
     };
     let mut rows = Vec::new();
-    let damaged = args.site.with(async |site| {
-        let ask = async |limit, after| site.devices(&which, limit, after).await;
-        walk(args.limit, output, ask, |device| {
+    let damaged = args.access.with(async |site| {
+        let read_page = async |limit, after| site.devices(&query, limit, after).await;
+        for_each_item(args.limit, output, read_page, |device| {
             output.object(&DeviceLine::from(&device))?;
             if !output.is_json() {
                 rows.push(row(&device));
@@ -136,15 +136,15 @@ pub fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
     output.table(&header, &[4, 5], rows)?;
     output.line(counted(count, "device"))?;
     if damaged > 0 {
-        return Err(left_out(damaged));
+        return Err(damaged_records_failure(damaged));
     }
     Ok(())
 }
 
-/// That damaged records were left out.
-pub fn left_out(damaged: u64) -> Failure {
+/// The failure for damaged records that were skipped.
+pub fn damaged_records_failure(damaged: u64) -> Failure {
     Failure::failed(format!(
-        "left out: {}; see `registry check`",
+        "damaged records skipped: {}; run `registry check`",
         counted(damaged, "damaged record")
     ))
 }
@@ -162,18 +162,18 @@ fn row(device: &Device) -> Vec<String> {
     ]
 }
 
-/// Prints one device.
+/// Prints a device.
 pub fn show(args: &ShowArgs, output: Output) -> Result<(), Failure> {
     let mut history = Vec::new();
-    let device = args.site.with(async |site| {
+    let device = args.access.with(async |site| {
         let device = site.device(args.device).await?;
         if args.history {
-            let which = History {
+            let query = EventHistoryQuery {
                 device: Some(device.id.clone()),
-                ..History::default()
+                ..EventHistoryQuery::default()
             };
-            let ask = async |limit, after| site.history(&which, limit, after).await;
-            walk(Some(HISTORY_MAX), output, ask, |entry| {
+            let read_page = async |limit, after| site.history(&query, limit, after).await;
+            for_each_item(Some(HISTORY_MAX), output, read_page, |entry| {
                 history.push(entry);
                 Ok(())
             })
@@ -209,27 +209,27 @@ fn fields(device: &Device) -> Vec<(&'static str, String)> {
         },
     ));
     fields.extend(device.reason.clone().map(|reason| ("reason", reason)));
-    if let Some(left) = device.rows_left {
+    if let Some(remaining) = device.rows_left {
         fields.push(("rows", format!("{} from {}", device.rows_total, device.first_idx)));
-        fields.push(("rows left", rows_left(left)));
+        fields.push(("rows left", rows_left(remaining)));
         fields.push(("next row", device.idx_floor.to_string()));
     }
     fields
 }
 
-/// With what to do where they are few. Rows that gateways hold are not among them.
-fn rows_left(left: u32) -> String {
-    match left {
-        0 => "0; enroll the device again with --replace, unless its agent renews its rows".to_owned(),
-        1..=AFTER_RESTORE => format!(
-            "{left}; a restore of the registry leaves out up to {AFTER_RESTORE} rows: if the device is refused, enroll it \
-             again with --replace"
+/// The number of rows left, with a remedy if it is low. Rows that are leased to gateways are not included.
+fn rows_left(remaining: u32) -> String {
+    match remaining {
+        0 => "0; enroll the device again with --replace, unless its agent renews rows".to_owned(),
+        1..=RESTORE_LOSS_ROWS_MAX => format!(
+            "{remaining}; a restore of the registry loses up to {RESTORE_LOSS_ROWS_MAX} rows: if the device is refused then, enroll it again with \
+             --replace"
         ),
-        _ => left.to_string(),
+        _ => remaining.to_string(),
     }
 }
 
-/// `YYYY-MM-DD hh:mm UTC`, by the days-to-civil algorithm (H. Hinnant, "chrono-Compatible Low-Level Date Algorithms").
+/// Formats a time as `YYYY-MM-DD hh:mm UTC`, by the days-to-civil algorithm (H. Hinnant, "chrono-Compatible Low-Level Date Algorithms").
 pub fn date(at_s: u64) -> String {
     let (days, second) = (at_s / 86_400, at_s % 86_400);
     let shifted = days + 719_468;

@@ -3,21 +3,20 @@
 mod enroll;
 mod list;
 mod pair;
+mod quarantine;
 mod revoke;
 mod transfer;
-mod treat;
 
 use clap::Subcommand;
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::Output;
 
-pub use self::list::{date, left_out};
+pub use self::list::{damaged_records_failure, date};
 
-use crate::failure::Failure;
-use crate::output::Output;
-
-/// What about devices.
+/// Subcommands of `linewarden device`.
 #[derive(Subcommand, Debug)]
 pub enum DeviceCommand {
-    /// Enrol devices: credentials into the registry, helper data into files
+    /// Enroll devices: store credentials in the registry and helper data in files
     #[command(
         subcommand,
         after_help = "\
@@ -28,32 +27,32 @@ Examples:
     Enroll(enroll::EnrollCommand),
     /// List devices
     List(list::ListArgs),
-    /// Show one device
+    /// Show a device
     Show(list::ShowArgs),
-    /// Revoke devices, for good: running gateways shut them out at once
+    /// Revoke devices permanently; running gateways drop their packets at once
     Revoke(revoke::RevokeArgs),
-    /// Shut devices out until they are released
-    Quarantine(treat::TreatArgs),
-    /// Let devices out of quarantine
-    Release(treat::ReleaseArgs),
-    /// Which devices may talk to each other
+    /// Quarantine devices until they are released
+    Quarantine(quarantine::QuarantineArgs),
+    /// Release devices from quarantine
+    Release(quarantine::ReleaseArgs),
+    /// Manage pairs of devices that may communicate with each other
     #[command(
         subcommand,
         after_help = "\
 Examples:
-  linewarden device pair allow d1 d2 --config gateway.toml
+  linewarden device pair create d1 d2 --config gateway.toml
   linewarden device pair list d1 --config gateway.toml"
     )]
     Pair(pair::PairCommand),
-    /// Write devices to a file
+    /// Export devices to a file
     Export(transfer::ExportArgs),
-    /// Take devices from a file that `export` wrote
+    /// Import devices from a file of `export`
     Import(transfer::ImportArgs),
 }
 
 impl DeviceCommand {
-    /// Whether machines read what it prints.
-    pub fn wants_json(&self) -> bool {
+    /// Whether the command prints JSON.
+    pub fn prints_json(&self) -> bool {
         match self {
             Self::Enroll(command) => command.common().json,
             Self::List(args) => args.json,
@@ -61,23 +60,23 @@ impl DeviceCommand {
             Self::Revoke(args) => args.json,
             Self::Quarantine(args) => args.json,
             Self::Release(args) => args.json,
-            Self::Pair(command) => command.wants_json(),
+            Self::Pair(command) => command.prints_json(),
             Self::Export(args) => args.json,
             Self::Import(args) => args.json,
         }
     }
 }
 
-/// Does it.
+/// Runs the command.
 pub fn run(command: DeviceCommand) -> Result<(), Failure> {
-    let output = Output::new(command.wants_json());
+    let output = Output::new(command.prints_json());
     match command {
         DeviceCommand::Enroll(command) => enroll::run(command, output),
         DeviceCommand::List(args) => list::list(&args, output),
         DeviceCommand::Show(args) => list::show(&args, output),
         DeviceCommand::Revoke(args) => revoke::run(&args, output),
-        DeviceCommand::Quarantine(args) => treat::quarantine(&args, output),
-        DeviceCommand::Release(args) => treat::release(&args, output),
+        DeviceCommand::Quarantine(args) => quarantine::quarantine(&args, output),
+        DeviceCommand::Release(args) => quarantine::release(&args, output),
         DeviceCommand::Pair(command) => pair::run(&command, output),
         DeviceCommand::Export(args) => transfer::export(&args, output),
         DeviceCommand::Import(args) => transfer::import(&args, output),

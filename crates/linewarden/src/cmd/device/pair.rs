@@ -2,29 +2,29 @@
 
 use clap::{Args, Subcommand};
 use linewarden_agent::config::parse_device_id;
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::Output;
 use linewarden_protocol::ids::DeviceId;
 use linewarden_registry::PAIR_LIFETIME_S;
 
-use crate::failure::Failure;
-use crate::output::Output;
 use crate::registry::RegistryArgs;
 
-/// What about pairs.
+/// Subcommands of `linewarden device pair`.
 #[derive(Subcommand, Debug)]
 pub enum PairCommand {
-    /// Let two devices talk to each other; connected devices begin within about 10 seconds
+    /// Permit two devices to communicate; connected devices start within about 10 seconds
     #[command(after_help = "\
-Each of the two also needs the other one as a [[peer]] in its agent's configuration.
+Each of the two devices also needs the other as a [[peer]] in its agent's configuration.
 
 Examples:
-  linewarden device pair allow d1 d2 --config gateway.toml")]
-    Allow(PairArgs),
-    /// Close a pair: connected devices part within about 10 seconds, others when their key is over
+  linewarden device pair create d1 d2 --config gateway.toml")]
+    Create(PairArgs),
+    /// Delete a pair; connected devices stop within about 10 seconds, others when their key expires
     #[command(after_help = "\
 Examples:
-  linewarden device pair close d1 d2 --config gateway.toml")]
-    Close(PairArgs),
-    /// With whom a device may talk
+  linewarden device pair delete d1 d2 --config gateway.toml")]
+    Delete(PairArgs),
+    /// List the peers of a device
     #[command(after_help = "\
 Examples:
   linewarden device pair list d1 --config gateway.toml
@@ -32,50 +32,50 @@ Examples:
     List(ListArgs),
 }
 
-/// Which pair.
+/// Arguments of `linewarden device pair create` and `delete`.
 #[derive(Args, Debug)]
 pub struct PairArgs {
-    /// One device, up to 16 hexadecimal digits
+    /// Device ID (1 to 16 hexadecimal digits)
     #[arg(value_parser = parse_device_id)]
     device: DeviceId,
-    /// The other one
+    /// Device ID of the peer (1 to 16 hexadecimal digits)
     #[arg(value_parser = parse_device_id)]
     peer: DeviceId,
     #[command(flatten)]
     registry: RegistryArgs,
-    /// JSON for machines
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     json: bool,
 }
 
-/// Whose pairs.
+/// Arguments of `linewarden device pair list`.
 #[derive(Args, Debug)]
 pub struct ListArgs {
-    /// The device, up to 16 hexadecimal digits
+    /// Device ID (1 to 16 hexadecimal digits)
     #[arg(value_parser = parse_device_id)]
     device: DeviceId,
     #[command(flatten)]
     registry: RegistryArgs,
-    /// JSON for machines, one object a line
+    /// Print JSON, one object per line, instead of a table (flag)
     #[arg(long)]
     json: bool,
 }
 
 impl PairCommand {
-    /// Whether machines read what it prints.
-    pub fn wants_json(&self) -> bool {
+    /// Whether the command prints JSON.
+    pub fn prints_json(&self) -> bool {
         match self {
-            Self::Allow(args) | Self::Close(args) => args.json,
+            Self::Create(args) | Self::Delete(args) => args.json,
             Self::List(args) => args.json,
         }
     }
 }
 
-/// Does it.
+/// Runs the command.
 pub fn run(command: &PairCommand, output: Output) -> Result<(), Failure> {
     match command {
-        PairCommand::Allow(args) => change(args, true, output),
-        PairCommand::Close(args) => change(args, false, output),
+        PairCommand::Create(args) => change(args, true, output),
+        PairCommand::Delete(args) => change(args, false, output),
         PairCommand::List(args) => list(args, output),
     }
 }
@@ -85,17 +85,19 @@ fn change(args: &PairArgs, allow: bool, output: Output) -> Result<(), Failure> {
     let changed = args.registry.with(async |registry| {
         Ok(match allow {
             true => registry.allow_pair(*device, *peer).await?,
-            false => registry.close_pair(*device, *peer).await?,
+            false => registry.disallow_pair(*device, *peer).await?,
         })
     })?;
     output.object(&serde_json::json!({
         "device_id": device.to_string(), "peer_id": peer.to_string(), "allowed": allow, "changed": changed,
     }))?;
     output.line(match (allow, changed) {
-        (true, true) => format!("{device} and {peer} may talk to each other"),
-        (true, false) => format!("{device} and {peer} might already"),
-        (false, true) => format!("closed: their last key is over in {PAIR_LIFETIME_S} s at the latest"),
-        (false, false) => format!("{device} and {peer} were no pair"),
+        (true, true) => format!("created pair {device} and {peer}"),
+        (true, false) => format!("pair {device} and {peer} already exists"),
+        (false, true) => {
+            format!("deleted pair {device} and {peer}; their last key expires within {PAIR_LIFETIME_S} s")
+        }
+        (false, false) => format!("no pair {device} and {peer} to delete"),
     })
 }
 
@@ -109,7 +111,9 @@ fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
                 output.object(&serde_json::json!({ "peer_id": peer.to_string() }))?;
                 output.line(peer)?;
             }
-            Err(error) => tracing::warn!(%error, "left out"),
+            Err(error) => {
+                tracing::warn!(%error, action = "run `linewarden registry check`", "pair record is damaged; skipped")
+            }
         }
     }
     Ok(())

@@ -1,97 +1,98 @@
 //! `linewarden device export` and `import`.
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::{Output, counted};
 use std::path::PathBuf;
 
 use clap::Args;
-use linewarden_registry::{BulkOptions, ExportKey, Exported, Filter, OnConflict, OnDamage};
+use linewarden_registry::{BulkOptions, DeviceFilter, ExportKey, ExportSummary, OnConflict, OnDamage};
 
-use crate::cmd::device::list::left_out;
-use crate::failure::Failure;
-use crate::output::{Output, counted, show};
-use crate::registry::RegistryArgs;
-use crate::site::{ReasonArgs, SiteArgs};
+use crate::cmd::device::list::damaged_records_failure;
+use crate::registry::{RegistryArgs, update_bar};
+use crate::registry_access::{ReasonArgs, RegistryAccessArgs};
 
-/// Where to.
+/// Arguments of `linewarden device export`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-With a key the file holds the devices' credentials, sealed under that key, and can be imported elsewhere. With --public \
-it holds no credentials and cannot be imported.
+With a key the file contains the devices' credentials, encrypted under that key, and can be imported elsewhere. With --public \
+it contains no credentials and cannot be imported.
 
 Examples:
   linewarden device export fleet.jsonl --export-key export.key --config gateway.toml
   linewarden device export fleet-public.jsonl --public --config gateway.toml")]
 pub struct ExportArgs {
-    /// The new file; an existing one is never overwritten
+    /// Output file; an existing file is not overwritten (path)
     file: PathBuf,
-    /// The export key's file; made, with mode 0600, if nothing is there
+    /// File of the export key; created with mode 0600 if it does not exist (path)
     #[arg(long, value_name = "FILE", required_unless_present = "public")]
     export_key: Option<PathBuf>,
-    /// Without credentials
+    /// Export without credentials (flag)
     #[arg(long, conflicts_with = "export_key")]
     public: bool,
-    /// Leave damaged records out, name them, and end with an error
+    /// Skip and report damaged records, and exit with an error (flag)
     #[arg(long)]
     skip_damaged: bool,
     #[command(flatten)]
     registry: RegistryArgs,
-    /// JSON for machines
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     pub json: bool,
 }
 
-/// Where from.
+/// Arguments of `linewarden device import`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The whole file is checked before anything is stored. Marks and revocations come along.
+The whole file is verified before anything is stored. It includes marks and revocations.
 
 Examples:
   linewarden device import fleet.jsonl --export-key export.key --config gateway.toml
   linewarden device import fleet.jsonl --export-key export.key --reason \"hall 3\" \\
     --server https://ctl.example:20560 --token-file alice.token
 
-A controller is sent a thousand at a time. One that goes away meanwhile is waited for (--patience), and none is stored twice.")]
+With --server devices are sent in batches of a thousand. If the controller is unreachable, the client retries (--retry-for), and no \
+device is stored twice.")]
 pub struct ImportArgs {
-    /// The file
+    /// File of `device export` (path)
     file: PathBuf,
-    /// The export key's file
+    /// File of the export key (path)
     #[arg(long, value_name = "FILE")]
     export_key: PathBuf,
-    /// Replace the credentials of devices that are there; revoked ones stay revoked
+    /// Replace the credentials of existing devices; revoked devices stay revoked (flag)
     #[arg(long)]
     replace: bool,
     #[command(flatten)]
     reason: ReasonArgs,
     #[command(flatten)]
-    site: SiteArgs,
-    /// JSON for machines
+    access: RegistryAccessArgs,
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     pub json: bool,
 }
 
-/// Writes the file.
+/// Exports devices.
 pub fn export(args: &ExportArgs, output: Output) -> Result<(), Failure> {
-    let (Exported { devices, damaged }, key_made) = args.registry.with(async |registry| {
+    let (ExportSummary { devices, damaged }, key_made) = args.registry.with(async |registry| {
         let (key, key_made) = match &args.export_key {
             None => (None, false),
             Some(file) if file.symlink_metadata().is_ok() => (Some(ExportKey::from_file(file)?), false),
             Some(file) => (Some(ExportKey::generate_file(file)?), true),
         };
-        let bar = output.progress(registry.count(&Filter::default()).await?, "exporting");
+        let bar = output.progress(registry.count(&DeviceFilter::default()).await?, "exporting");
         let on_damage = match args.skip_damaged {
-            true => OnDamage::LeaveOut,
+            true => OnDamage::Skip,
             false => OnDamage::Refuse,
         };
         let exported = registry
             .export_file(&args.file, key.as_ref(), on_damage, |progress| {
-                show(&bar, progress)
+                update_bar(&bar, progress)
             })
             .await?;
         bar.finish_and_clear();
         Ok((exported, key_made))
     })?;
-    output.object(&serde_json::json!({ "exported": devices, "damaged": damaged.len(), "file": args.file, "key_made": key_made }))?;
+    output.object(&serde_json::json!({ "exported": devices, "damaged": damaged.len(), "file": args.file, "key_created": key_made }))?;
     if let (true, Some(file)) = (key_made, &args.export_key) {
-        output.line(format_args!("made the export key {}", file.display()))?;
+        output.line(format_args!("created export key {}", file.display()))?;
     }
     output.line(format_args!(
         "exported {} to {}",
@@ -99,15 +100,15 @@ pub fn export(args: &ExportArgs, output: Output) -> Result<(), Failure> {
         args.file.display()
     ))?;
     for error in &damaged {
-        tracing::error!(%error, "left out");
+        tracing::error!(%error, action = "run `linewarden registry check`", "device record is damaged; skipped");
     }
     match damaged.len() {
         0 => Ok(()),
-        count => Err(left_out(count as u64)),
+        count => Err(damaged_records_failure(count as u64)),
     }
 }
 
-/// Takes the file in.
+/// Imports devices.
 pub fn import(args: &ImportArgs, output: Output) -> Result<(), Failure> {
     let key = ExportKey::from_file(&args.export_key)?;
     let options = BulkOptions {
@@ -118,11 +119,11 @@ pub fn import(args: &ImportArgs, output: Output) -> Result<(), Failure> {
         },
         ..BulkOptions::default()
     };
-    let devices = args.site.with(async |site| {
+    let devices = args.access.with(async |site| {
         let bar = output.progress(0, "importing");
         let imported = site
             .import_file(&args.file, &key, options, &args.reason.reason, |progress| {
-                show(&bar, progress)
+                update_bar(&bar, progress)
             })
             .await;
         bar.finish_and_clear();

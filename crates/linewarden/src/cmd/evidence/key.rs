@@ -1,27 +1,27 @@
 //! `linewarden evidence key`.
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::Output;
 use std::path::PathBuf;
 
 use clap::Args;
 use linewarden_evidence::keys::Ed25519Signer;
 
-use crate::failure::Failure;
-use crate::output::Output;
 use crate::{evidence_key, secret_file};
 
-/// Which key.
+/// Arguments of `linewarden evidence key`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-A data plane signs statements with it (`[evidence] key`), and an operator reference values (`appraise --make-reference \
---signing-key`). What is printed is the public key in PEM, for those who verify; the file is secret. With --tpm the key is the \
-TPM's: it never leaves it, and the file is of no use without this very TPM.
+A data plane signs statements with this key (`[evidence] key`), and an operator reference values (`appraise --make-reference \
+--signing-key`). The command prints the public key in PEM, for verifiers; the file is secret. With --tpm the key never leaves the TPM, \
+and the file is only usable with that TPM.
 
 Examples:
   linewarden evidence key --out gateway.evidence-key > gateway.pub
   linewarden evidence key --tpm device:/dev/tpmrm0 --out gateway.evidence-key > gateway.pub
   linewarden evidence key --show gateway.evidence-key")]
 pub struct KeyArgs {
-    /// Make a key; nothing may be there
+    /// Output file for a new key; must not exist (path)
     #[arg(
         long,
         value_name = "FILE",
@@ -29,25 +29,25 @@ pub struct KeyArgs {
         conflicts_with = "show"
     )]
     out: Option<PathBuf>,
-    /// Show the public half of a key
+    /// Show the public key of this key file (path)
     #[arg(long, value_name = "FILE")]
     show: Option<PathBuf>,
-    /// The TPM that has it, by its TCTI, as device:/dev/tpmrm0
+    /// TPM that holds the key (TCTI, such as device:/dev/tpmrm0)
     #[arg(long, value_name = "TCTI")]
     tpm: Option<String>,
-    /// JSON for machines
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     pub json: bool,
 }
 
-/// Makes or shows it.
+/// Creates or shows the key.
 pub fn run(args: &KeyArgs, output: Output) -> Result<(), Failure> {
     let tpm = args.tpm.as_deref();
     let path = match (&args.out, &args.show) {
         (Some(path), _) => {
             secret_file::check_absent(path)?;
             match tpm {
-                Some(tcti) => secret_file::create(path, &evidence_key::make_in_tpm(tcti)?)?,
+                Some(tcti) => secret_file::create(path, &evidence_key::create_key_in_tpm(tcti)?)?,
                 None => {
                     let pem = Ed25519Signer::generate_pem().map_err(Failure::failed)?;
                     secret_file::create(path, pem.as_bytes())?;
@@ -56,15 +56,15 @@ pub fn run(args: &KeyArgs, output: Output) -> Result<(), Failure> {
             path
         }
         (None, Some(path)) => path,
-        (None, None) => return Err(Failure::input("name a file with --out or --show")),
+        (None, None) => return Err(Failure::input("no key file given: use --out FILE or --show FILE")),
     };
-    let public = evidence_key::signer(path, tpm)?.public_key();
-    // The line ends of PEM are a printer's of old.
+    let public = evidence_key::read_signer(path, tpm)?.public_key();
+    // The PEM encoder uses CRLF line ends.
     let pem = public.to_pem().replace('\r', "");
     let fingerprint = hex::encode(public.fingerprint());
     output.object(&serde_json::json!({
         "file": path,
-        "made": args.out.is_some(),
+        "created": args.out.is_some(),
         "public_key": pem,
         "fingerprint": fingerprint,
     }))?;

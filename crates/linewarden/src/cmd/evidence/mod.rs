@@ -1,37 +1,36 @@
 //! `linewarden evidence`.
 
-mod ask;
+mod export;
 mod key;
 
 use clap::Subcommand;
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::Output;
 
-use crate::failure::Failure;
-use crate::output::Output;
-
-/// What about evidence.
+/// Subcommands of `linewarden evidence`.
 #[derive(Subcommand, Debug)]
 pub enum EvidenceCommand {
-    /// Ask a gateway on this machine what its data plane runs
-    Ask(ask::AskArgs),
-    /// Make or show a key that signs statements or reference values
+    /// Export a signed statement and inventory of a gateway on this machine
+    Export(export::ExportArgs),
+    /// Create or show a key that signs statements or reference values
     Key(key::KeyArgs),
 }
 
 impl EvidenceCommand {
-    /// Whether machines read what it prints.
-    pub fn wants_json(&self) -> bool {
+    /// Whether the command prints JSON.
+    pub fn prints_json(&self) -> bool {
         match self {
-            Self::Ask(args) => args.json,
+            Self::Export(args) => args.json,
             Self::Key(args) => args.json,
         }
     }
 }
 
-/// Does it.
+/// Runs the command.
 pub fn run(command: &EvidenceCommand) -> Result<(), Failure> {
-    let output = Output::new(command.wants_json());
+    let output = Output::new(command.prints_json());
     match command {
-        EvidenceCommand::Ask(args) => ask::run(args, output),
+        EvidenceCommand::Export(args) => export::run(args, output),
         EvidenceCommand::Key(args) => key::run(args, output),
     }
 }

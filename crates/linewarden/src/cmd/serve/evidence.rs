@@ -1,23 +1,23 @@
-//! Who signs what the data plane runs, and where it is asked for.
+//! Evidence of the data plane: signer, in-packet evidence, and evidence socket.
 
+use linewarden_cli::failure::Failure;
 use std::sync::{Arc, Mutex};
 
 use linewarden_evidence::BootCount;
 use linewarden_evidence::inband::MasterKey;
 use linewarden_files::next_count;
-use linewarden_gateway::config::{EvidenceSection, GatewayConfig, Resolved};
-use linewarden_gateway::evidence_desk::EvidenceDesk;
-use linewarden_gateway::{Attester, EvidenceSource, Gateway, InPackets, SwitchAttester};
+use linewarden_gateway::config::{EvidenceSection, GatewayConfig, ResolvedConfig};
+use linewarden_gateway::evidence_server::EvidenceServer;
+use linewarden_gateway::{Attester, EvidenceSource, Gateway, PacketStamper, SwitchAttester};
 use linewarden_protocol::ids::GatewayId;
 
 use crate::config_file::{ConfigFile, Problem};
-use crate::failure::Failure;
 use crate::gateway_config;
 
-/// Who signs: this process for what the kernel runs, or the switch itself.
-pub fn source(
+/// The source of evidence: this process for the kernel's state, or the switch itself.
+pub fn evidence_source(
     file: &ConfigFile<GatewayConfig>,
-    resolved: &Resolved,
+    resolved: &ResolvedConfig,
     attester: Option<&Arc<Mutex<Attester>>>,
 ) -> Option<EvidenceSource> {
     match (&file.value.p4, &resolved.p4) {
@@ -29,12 +29,13 @@ pub fn source(
     }
 }
 
-/// Signs for this start, which is counted, if evidence is wanted.
+/// Creates the attester for this boot, which is counted, if evidence is configured.
 ///
 /// # Errors
-/// A key or a count that cannot be used.
-pub fn attester(file: &ConfigFile<GatewayConfig>) -> Result<Option<Arc<Mutex<Attester>>>, Problem> {
-    let (Some(section), Some(signer)) = (&file.value.evidence, gateway_config::evidence_signer(file)?) else {
+/// The key or the boot count is unusable.
+pub fn create_attester(file: &ConfigFile<GatewayConfig>) -> Result<Option<Arc<Mutex<Attester>>>, Problem> {
+    let (Some(section), Some(signer)) = (&file.value.evidence, gateway_config::read_evidence_signer(file)?)
+    else {
         return Ok(None);
     };
     let count = next_count(&section.boot_count).map_err(|error| {
@@ -46,33 +47,33 @@ pub fn attester(file: &ConfigFile<GatewayConfig>) -> Result<Option<Arc<Mutex<Att
     Ok(Some(Arc::new(Mutex::new(attester))))
 }
 
-/// Has packets carry evidence, if they are to.
+/// Starts in-packet evidence, if configured.
 ///
 /// # Errors
-/// A secret that cannot be used, or no thread.
-pub fn in_packets(
+/// The secret is unusable, or the thread cannot be started.
+pub fn start_in_packets(
     file: &ConfigFile<GatewayConfig>,
     gateway: &Gateway,
     attester: Option<&Arc<Mutex<Attester>>>,
     key: &MasterKey,
-) -> Result<Option<InPackets>, Failure> {
+) -> Result<Option<PacketStamper>, Failure> {
     let form = file.value.evidence.as_ref().and_then(EvidenceSection::form);
     let (Some(form), Some(attester)) = (form, attester) else {
         return Ok(None);
     };
-    let in_packets = InPackets::start(gateway.plane_handle(), Arc::clone(attester), key, form)?;
+    let in_packets = PacketStamper::start(gateway.data_plane_handle(), Arc::clone(attester), key, form)?;
     Ok(Some(in_packets))
 }
 
-/// Opens the socket, if one is named.
+/// Opens the evidence socket, if configured.
 ///
 /// # Errors
-/// It cannot be made.
-pub fn desk(
+/// The socket cannot be created.
+pub fn open_socket(
     file: &ConfigFile<GatewayConfig>,
     gateway: &Gateway,
     attester: Option<Arc<Mutex<Attester>>>,
-) -> Result<Option<EvidenceDesk>, Problem> {
+) -> Result<Option<EvidenceServer>, Problem> {
     let socket = file
         .value
         .evidence
@@ -81,8 +82,8 @@ pub fn desk(
     let (Some(path), Some(attester)) = (socket, attester) else {
         return Ok(None);
     };
-    match EvidenceDesk::open(path, gateway.plane_handle(), attester) {
-        Ok(desk) => Ok(Some(desk)),
+    match EvidenceServer::open(path, gateway.data_plane_handle(), attester) {
+        Ok(server) => Ok(Some(server)),
         Err(error) => {
             let problem = format!("{}: {error}", path.display());
             Err(file.problem(&["evidence", "socket"], &problem).with_code(1))

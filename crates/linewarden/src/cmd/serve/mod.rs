@@ -1,59 +1,59 @@
 //! `linewarden serve`.
 
 mod evidence;
+mod output;
 mod reload;
 mod start;
-mod told;
 mod watch;
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::log;
+use linewarden_cli::output::Output;
+use linewarden_cli::signals::Signals;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 use linewarden_gateway::config::GatewayConfig;
-use linewarden_gateway::plane;
+use linewarden_gateway::data_plane;
 
-use self::told::{Told, tell_end};
-use self::watch::Watch;
-use crate::failure::Failure;
-use crate::output::Output;
-use crate::signals::Signals;
-use crate::{cmd, gateway_config, log, service_manager};
+use self::output::{ServeOutput, print_end};
+use self::watch::GatewayMonitor;
+use crate::{cmd, gateway_config, service_manager};
 
-/// Of the log, unless something else is asked for.
+/// Default log level.
 const LOG_LEVEL: &str = "info";
 
-/// How to run.
+/// Arguments of `linewarden serve`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Checks the configuration as `linewarden check --machine` does before anything is touched, attaches the data plane, takes \
-up the devices that it held before, and prints its state when it changes. Ends on SIGINT and SIGTERM: handshakes under \
-way may end, the registry is told which rows were used, and the data plane is detached; but a gate that is not off stays \
-shut however the gateway ends (`when_gone`), and the next start goes on with its sessions; on a P4 switch devices \
-authenticate anew then. SIGHUP reads the configuration \
-again: all that may change changes at once, or, after any error, nothing does. SIGUSR1 prints all counters. Ends with \
-exit code 1 when the data plane ends by itself, so that a service manager starts it again.
+Checks the configuration as `linewarden check --machine` does, attaches the data plane, restores the devices that it held before, and \
+prints its state on change. Stops on SIGINT and SIGTERM: pending handshakes may complete, used rows are stored in the registry, and \
+the data plane is detached. A gate stays on its interfaces after the gateway has ended (`gate_on_exit`), and the next start \
+continues its sessions; on a P4 switch devices authenticate again. SIGHUP reloads the configuration: all changeable settings change \
+together, or none after an error. SIGUSR1 prints all counters. Exits with code 1 if the data plane fails, so that a service manager \
+restarts the gateway.
 
 Examples:
   linewarden config example > gateway.toml
   linewarden serve --config gateway.toml
   linewarden serve --config gateway.toml --release")]
 pub struct ServeArgs {
-    /// The configuration
+    /// Configuration file of the gateway (path)
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// Let everything pass again where a gateway of this configuration, which has ended, keeps its gate shut
+    /// Remove the gates that an ended gateway with this configuration left; all traffic passes again (flag)
     #[arg(long)]
     release: bool,
-    /// Seconds between two lines of state, if it has changed
+    /// Minimum interval between two status lines; a status line is printed only after a change (integer, seconds)
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     every: u64,
-    /// JSON for machines
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     pub json: bool,
 }
 
-/// Runs until it is told to stop.
+/// Runs the gateway until a signal stops it.
 pub fn run(args: &ServeArgs, log_flag: Option<&str>) -> Result<(), Failure> {
     let output = Output::new(args.json);
     if args.release {
@@ -65,41 +65,41 @@ pub fn run(args: &ServeArgs, log_flag: Option<&str>) -> Result<(), Failure> {
     log::start(log_flag, config.log.level.as_deref(), LOG_LEVEL)?;
     let resolved = config
         .resolve([cmd::random_u64()?, cmd::random_u64()?], cmd::random_u64()?)
-        .map_err(|errors| Failure::all(&gateway_config::places(&file, &errors)))?;
-    warn_of_classic(config);
-    // Before the first thread, so that only this one takes the signals.
-    let signals = Signals::of_gateway()?;
+        .map_err(|errors| crate::config_file::failure(&gateway_config::field_problems(&file, &errors)))?;
+    warn_about_classic_profile(config);
+    // Before the first thread starts, so that only this thread receives signals.
+    let signals = Signals::for_service()?;
     let (running, reloader) = start::start(file, &resolved, output)?;
-    service_manager::tell(service_manager::READY);
+    service_manager::notify(service_manager::READY);
     let every = Duration::from_secs(args.every);
-    let told = Watch::new(output, &running.gateway, reloader, every).run(&signals);
-    service_manager::tell(service_manager::STOPPING);
+    let result = GatewayMonitor::new(output, &running.gateway, reloader, every).run(&signals);
+    service_manager::notify(service_manager::STOPPING);
     output.line("stopping")?;
     let stopped = running.stop()?;
-    told?;
-    tell_end(output, &stopped)
+    result?;
+    print_end(output, &stopped)
 }
 
-/// Needs interfaces, directory and number only: other mistakes in the configuration must not keep a gate shut.
+/// Removes gates. Needs interfaces, pin directory and ID only: other mistakes in the configuration must not keep a gate.
 fn release(output: Output, args: &ServeArgs) -> Result<(), Failure> {
     let (file, mistakes) = gateway_config::read_for_release(&args.config)?;
     for mistake in mistakes {
-        tracing::warn!("{mistake}; a release does not need it");
+        tracing::warn!(reason = %mistake, "configuration error ignored: removing a gate does not need the field");
     }
-    let interfaces = plane::release(&file.value.gateway)?;
-    output.object(&Told::Released { interfaces })?;
+    let interfaces = data_plane::release(&file.value.gateway)?;
+    output.object(&ServeOutput::Released { interfaces })?;
     output.line(match interfaces {
-        0 => "no gate was kept shut".to_owned(),
-        1 => "released: everything passes on 1 interface".to_owned(),
-        count => format!("released: everything passes on {count} interfaces"),
+        0 => "no gate of an ended gateway found".to_owned(),
+        1 => "gate removed: all traffic passes on 1 interface".to_owned(),
+        count => format!("gates removed: all traffic passes on {count} interfaces"),
     })
 }
 
-fn warn_of_classic(config: &GatewayConfig) {
+fn warn_about_classic_profile(config: &GatewayConfig) {
     if config.classic.is_some() {
         tracing::warn!(
-            "THE CLASSIC PROFILE IS ON. It is the papers' protocol, for measurement only: its checksums authenticate \
-             nobody, its responses can be read off the wire. Never use it with devices that matter."
+            "THE CLASSIC PROFILE IS ON. It is the papers' protocol, for measurements only: its checksums do not authenticate \
+             devices, and its responses can be read on the network. Never use it in production."
         );
     }
 }

@@ -1,42 +1,43 @@
-//! A gateway's start: all that can be wrong is looked at before anything is touched, and what only a start needs is given up before
-//! anybody is answered. And its end.
+//! Start and stop of a gateway. The start checks everything before it changes anything, and drops the privileges that only a start needs
+//! before it serves.
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::Output;
 use std::sync::{Arc, Mutex};
 
 use linewarden_controller::Controller;
 use linewarden_controller::attest::Signer;
 use linewarden_controller::trust::TrustPolicy;
 use linewarden_evidence::inband::MasterKey as PacketKey;
-use linewarden_gateway::audit::{AuditLog, Happening};
-use linewarden_gateway::config::{Backend, GatewayConfig, Resolved};
-use linewarden_gateway::evidence_desk::EvidenceDesk;
+use linewarden_gateway::audit::{AuditEvent, AuditLog};
+use linewarden_gateway::config::{Backend, GatewayConfig, ResolvedConfig};
+use linewarden_gateway::evidence_server::EvidenceServer;
 use linewarden_gateway::{
-    About, Attester, ControllerLink, Desk, DeskCounts, DeskSockets, Gateway, Stopped, plane,
+    Attester, ControllerLink, DataPlaneInfo, Gateway, StopReport, TicketCounts, TicketRelay, TicketSockets,
+    data_plane,
 };
 use linewarden_link::Client;
 use linewarden_registry::Registry;
 use tokio::runtime::Runtime;
 
 use super::evidence;
+use super::output::{dataplane_name, gate_name, print_start};
 use super::reload::Reloader;
-use super::told::{dataplane_name, gate_name, tell_start};
 use crate::config_file::{ConfigFile, Problem};
-use crate::failure::Failure;
-use crate::output::Output;
-use crate::privileges::Kept;
+use crate::privileges::RetainedCapabilities;
 use crate::{gateway_config, registry};
 
-/// A gateway that answers.
+/// A running gateway.
 pub struct Running {
-    desk: Option<Desk>,
-    evidence_desk: Option<EvidenceDesk>,
+    ticket_relay: Option<TicketRelay>,
+    evidence_server: Option<EvidenceServer>,
     pub gateway: Gateway,
     registry: Option<Registry>,
-    /// The last that ends.
+    /// Dropped last.
     runtime: Runtime,
 }
 
-/// What a configuration names beside registry and data plane.
+/// Files and keys that a configuration names.
 struct Parts {
     audit: Option<(AuditLog, u32)>,
     signer: Option<Signer>,
@@ -47,69 +48,74 @@ struct Parts {
 }
 
 impl Parts {
-    fn read(file: &ConfigFile<GatewayConfig>, kept: &Kept) -> Result<Self, Failure> {
-        let all = |problem| Failure::all(&[problem]);
+    fn read(file: &ConfigFile<GatewayConfig>, retained: &RetainedCapabilities) -> Result<Self, Failure> {
+        let all = |problem| crate::config_file::failure(&[problem]);
         Ok(Self {
-            audit: kept.confine(|| open_audit(file))?.map_err(all)?,
-            signer: gateway_config::signer(file).map_err(all)?,
-            trust: gateway_config::trust(file).map_err(all)?,
-            packet_key: gateway_config::packet_key(file).map_err(all)?,
-            // After all that can be wrong: a start that fails is no start.
-            attester: evidence::attester(file).map_err(all)?,
-            client: gateway_config::controller(file).map_err(all)?,
+            audit: retained.run_confined(|| open_audit(file))?.map_err(all)?,
+            signer: gateway_config::read_result_signer(file).map_err(all)?,
+            trust: gateway_config::read_trust_policy(file).map_err(all)?,
+            packet_key: gateway_config::read_packet_key(file).map_err(all)?,
+            // After all checks: a failed start does not count as a boot.
+            attester: evidence::create_attester(file).map_err(all)?,
+            client: gateway_config::controller_client(file).map_err(all)?,
         })
     }
 }
 
-/// Starts it; with it what another configuration is given to.
+/// Starts the gateway; returns it with its reloader.
 pub fn start(
     file: ConfigFile<GatewayConfig>,
-    resolved: &Resolved,
+    resolved: &ResolvedConfig,
     output: Output,
 ) -> Result<(Running, Reloader), Failure> {
     let config = &file.value;
-    let kept = Kept::by(config);
-    let runtime = runtime(&kept)?;
-    examine(&runtime.block_on(gateway_config::examine(&file)))?;
-    let parts = Parts::read(&file, &kept)?;
+    let retained = RetainedCapabilities::for_config(config);
+    let runtime = runtime(&retained)?;
+    check_problems(&runtime.block_on(gateway_config::check_machine(&file)))?;
+    let parts = Parts::read(&file, &retained)?;
     let registry = match &config.registry {
-        Some(section) => Some(kept.confine(|| runtime.block_on(registry::open(section)))??),
+        Some(section) => Some(retained.run_confined(|| runtime.block_on(registry::open(section)))??),
         None => None,
     };
-    // Before the interface is touched: a port that is taken refuses the start.
-    let desk = bind_desk(resolved)?;
-    let plane = match config.gateway.dataplane {
-        // It has threads of its own, and needs no privilege.
-        Backend::P4 => kept.confine(|| plane::start(&config.gateway, resolved))??,
-        Backend::Xdp | Backend::Host => plane::start(&config.gateway, resolved)?,
+    // Before the data plane is attached: a port in use prevents the start.
+    let ticket_sockets = bind_ticket_sockets(resolved)?;
+    let data_plane = match config.gateway.dataplane {
+        // The P4 data plane has its own threads and needs no privilege.
+        Backend::P4 => retained.run_confined(|| data_plane::start(&config.gateway, resolved))??,
+        Backend::Xdp | Backend::Host => data_plane::start(&config.gateway, resolved)?,
     };
-    kept.enforce()?;
-    tell_start(output, config, resolved)?;
+    retained.enforce()?;
+    print_start(output, config, resolved)?;
     let in_process = registry
         .as_ref()
-        .map(|registry| in_process(registry, resolved, parts.signer, parts.trust));
+        .map(|registry| local_controller(registry, resolved, parts.signer, parts.trust));
     let controller = match (in_process, parts.client) {
         (Some(controller), _) => ControllerLink::from(controller),
-        (None, Some(client)) => ControllerLink::Remote(client, about(config)),
-        // The configuration was checked.
-        (None, None) => return Err(Failure::input("no [registry] and no [controller]")),
+        (None, Some(client)) => ControllerLink::Remote(client, gateway_info(config)),
+        // Excluded by the check of the configuration.
+        (None, None) => {
+            return Err(Failure::input(
+                "configuration has neither [registry] nor [controller]: set one of them",
+            ));
+        }
     };
     let id = resolved.config.gateway_id;
     let attester = parts.attester;
-    let source = evidence::source(&file, resolved, attester.as_ref());
-    let gateway = Gateway::start_with(plane, controller.clone(), id, resolved.settings, source)?;
-    let in_packets = evidence::in_packets(&file, &gateway, attester.as_ref(), &parts.packet_key)?;
-    let evidence_desk =
-        evidence::desk(&file, &gateway, attester).map_err(|problem| Failure::all(&[problem]))?;
+    let source = evidence::evidence_source(&file, resolved, attester.as_ref());
+    let gateway =
+        Gateway::start_with_evidence(data_plane, controller.clone(), id, resolved.settings, source)?;
+    let in_packets = evidence::start_in_packets(&file, &gateway, attester.as_ref(), &parts.packet_key)?;
+    let evidence_server = evidence::open_socket(&file, &gateway, attester)
+        .map_err(|problem| crate::config_file::failure(&[problem]))?;
     gateway.set_audit(parts.audit)?;
     gateway.record(started(config, resolved));
-    let plane = gateway.plane_handle();
-    let desk = desk
-        .map(|sockets| Desk::open(sockets, plane, controller, id))
+    let handle = gateway.data_plane_handle();
+    let ticket_relay = ticket_sockets
+        .map(|sockets| TicketRelay::open(sockets, handle, controller, id))
         .transpose()?;
     let running = Running {
-        desk,
-        evidence_desk,
+        ticket_relay,
+        evidence_server,
         gateway,
         registry,
         runtime,
@@ -118,30 +124,30 @@ pub fn start(
 }
 
 impl Running {
-    /// Ends it: what was used is settled.
-    pub fn stop(self) -> Result<Stopped, Failure> {
-        if let Some(desk) = self.desk {
-            let DeskCounts {
+    /// Stops the gateway and commits the used rows.
+    pub fn stop(self) -> Result<StopReport, Failure> {
+        if let Some(ticket_relay) = self.ticket_relay {
+            let TicketCounts {
                 answered,
-                strange,
-                limited,
-                silent,
+                unknown,
+                rate_limited,
+                rejected,
                 failed,
                 kernel_drops,
-            } = desk.close();
+            } = ticket_relay.close();
             tracing::info!(
                 answered,
-                strange,
-                limited,
-                silent,
+                unknown,
+                rate_limited,
+                rejected,
                 failed,
                 kernel_drops,
-                "tickets"
+                "ticket relay counters"
             );
         }
-        // The gateway first: who asks for evidence slowly keeps nothing from being settled.
+        // The gateway first: a slow client of the evidence socket must not delay the commit.
         let stopped = self.gateway.stop();
-        drop(self.evidence_desk);
+        drop(self.evidence_server);
         let stopped = stopped?;
         if let Some(registry) = self.registry {
             self.runtime.block_on(registry.close());
@@ -150,65 +156,65 @@ impl Running {
     }
 }
 
-fn runtime(kept: &Kept) -> Result<Runtime, Failure> {
-    let runtime = kept.confine(|| {
+fn runtime(retained: &RetainedCapabilities) -> Result<Runtime, Failure> {
+    let runtime = retained.run_confined(|| {
         tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
-            .on_thread_start(confiner(kept))
+            .on_thread_start(confiner(retained))
             .enable_all()
             .build()
     })?;
     Ok(runtime?)
 }
 
-/// The controller of a registry at hand.
-fn in_process(
+/// A controller in this process, for a local registry.
+fn local_controller(
     registry: &Registry,
-    resolved: &Resolved,
+    resolved: &ResolvedConfig,
     signer: Option<Signer>,
     trust: Option<TrustPolicy>,
 ) -> Controller {
     let controller = Controller::new(registry.clone(), resolved.policy);
     let controller = match signer {
-        Some(signer) => controller.signing(signer),
+        Some(signer) => controller.with_signer(signer),
         None => controller,
     };
     match trust {
-        Some(policy) => controller.trusting(resolved.config.gateway_id, policy),
+        Some(policy) => controller.with_trust_policy(resolved.config.gateway_id, policy),
         None => controller,
     }
 }
 
-/// What a controller elsewhere is told of this gateway.
-fn about(config: &GatewayConfig) -> About {
-    About {
-        dataplane: dataplane_name(config).to_owned(),
+/// The properties of this gateway that are reported to a remote controller.
+fn gateway_info(config: &GatewayConfig) -> DataPlaneInfo {
+    DataPlaneInfo {
+        kind: dataplane_name(config).to_owned(),
         slots: config.gateway.slots().into(),
     }
 }
 
-/// Threads of the runtime that are started later, too, by whichever thread.
-fn confiner(kept: &Kept) -> impl Fn() + Send + Sync + 'static {
-    let kept = kept.clone();
+/// Drops capabilities in every thread that the runtime starts later.
+fn confiner(retained: &RetainedCapabilities) -> impl Fn() + Send + Sync + 'static {
+    let retained = retained.clone();
     move || {
-        if let Err(failure) = kept.enforce() {
-            tracing::error!(%failure, "a thread keeps what it may");
+        if let Err(failure) = retained.enforce() {
+            tracing::error!(error = %failure, action = "restart the gateway", "dropping the capabilities of a thread failed; the thread keeps all capabilities of the process");
         }
     }
 }
 
-/// Warnings go to the log, errors end the start.
-fn examine(problems: &[Problem]) -> Result<(), Failure> {
+/// Logs warnings; errors end the start.
+fn check_problems(problems: &[Problem]) -> Result<(), Failure> {
     for problem in problems.iter().filter(|problem| problem.exit_code == 0) {
-        tracing::warn!("{problem}");
+        tracing::warn!(reason = %problem, "configuration warning");
     }
     match problems.iter().any(|problem| problem.exit_code != 0) {
-        true => Err(Failure::all(problems)),
+        true => Err(crate::config_file::failure(problems)),
         false => Ok(()),
     }
 }
 
-/// The audit record's file and its rate, if one is kept.
+/// Opens the gateway audit log with its rate limit, if configured.
 pub fn open_audit(file: &ConfigFile<GatewayConfig>) -> Result<Option<(AuditLog, u32)>, Problem> {
     let Some(section) = &file.value.audit else {
         return Ok(None);
@@ -217,15 +223,18 @@ pub fn open_audit(file: &ConfigFile<GatewayConfig>) -> Result<Option<(AuditLog, 
     match AuditLog::open(gateway, &section.options()) {
         Ok(log) => Ok(Some((log, section.per_s))),
         Err(error) => {
-            let problem = format!("{}: cannot be opened: {error}", section.path.display());
+            let problem = format!(
+                "{}: opening the gateway audit log failed: {error}; check the path, owner and mode",
+                section.path.display()
+            );
             Err(file.problem(&["audit", "path"], &problem).with_code(1))
         }
     }
 }
 
-fn started(config: &GatewayConfig, resolved: &Resolved) -> Happening {
+fn started(config: &GatewayConfig, resolved: &ResolvedConfig) -> AuditEvent {
     let names = config.gateway.interfaces.iter().cloned();
-    Happening::Started {
+    AuditEvent::Started {
         program: env!("CARGO_PKG_VERSION"),
         dataplane: dataplane_name(config).to_owned(),
         gate: gate_name(config).to_owned(),
@@ -233,8 +242,8 @@ fn started(config: &GatewayConfig, resolved: &Resolved) -> Happening {
     }
 }
 
-/// Where devices' tickets are taken, unless the configuration wants none taken.
-fn bind_desk(resolved: &Resolved) -> Result<Option<DeskSockets>, Failure> {
-    let bind = |port| DeskSockets::bind(&resolved.config.local, port);
-    Ok(resolved.desk_port.map(bind).transpose()?)
+/// Binds the sockets of the ticket relay, if it is enabled.
+fn bind_ticket_sockets(resolved: &ResolvedConfig) -> Result<Option<TicketSockets>, Failure> {
+    let bind = |port| TicketSockets::bind(&resolved.config.local, port);
+    Ok(resolved.ticket_port.map(bind).transpose()?)
 }

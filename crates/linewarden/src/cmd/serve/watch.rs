@@ -1,62 +1,62 @@
-//! A gateway at work is watched until it is time to stop.
+//! Monitors a running gateway until a signal stops it.
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::Output;
+use linewarden_cli::signals::{SignalRequest as Signal, Signals};
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 use linewarden_dataplane::Counters;
 use linewarden_gateway::{Gateway, LinkState, Status};
 
+use super::output::{ServeOutput, print_counters, print_status};
 use super::reload::Reloader;
-use super::told::{Told, tell_counters, tell_status};
-use crate::failure::Failure;
-use crate::output::Output;
 use crate::service_manager;
-use crate::signals::{Signals, Told as Signal};
 
-/// Between two looks at the addresses of the machine's interfaces.
+/// Interval at which the addresses of the machine's interfaces are checked.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 
-/// A gateway at work, and what has been told of it.
-pub struct Watch<'a> {
+/// A running gateway, and what was printed about it.
+pub struct GatewayMonitor<'a> {
     output: Output,
     gateway: &'a Gateway,
     reloader: Reloader,
-    every: Duration,
-    /// When the interfaces' addresses are looked at again.
+    interval: Duration,
+    /// When the addresses are checked again.
     follow_at: Instant,
     last: Option<(Status, Counters)>,
-    /// Of what is loaded.
+    /// Progress bar of loading devices.
     bar: Option<ProgressBar>,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> GatewayMonitor<'a> {
     pub fn new(output: Output, gateway: &'a Gateway, reloader: Reloader, every: Duration) -> Self {
         Self {
             output,
             gateway,
             reloader,
-            every,
+            interval: every,
             follow_at: Instant::now(),
             last: None,
             bar: None,
         }
     }
 
-    /// Prints the state whenever it has changed, and does what it is told, until it is time to stop.
+    /// Prints the status on change and handles signals, until one stops the gateway.
     pub fn run(&mut self, signals: &Signals) -> Result<(), Failure> {
         let mut next = Instant::now();
         loop {
             let status = self.gateway.status();
-            if let Some(failure) = status.plane_failure {
-                return Err(Failure::failed(format!("the data plane has ended: {failure}")));
+            if let Some(failure) = status.data_plane_failure {
+                return Err(Failure::failed(format!("data plane failed: {failure}")));
             }
             if status.replaced {
-                return Err(Failure::failed(replaced(&status.link)));
+                return Err(Failure::failed(replaced_reason(&status.link)));
             }
             self.show_loading(&status);
-            if self.is_urgent(&status) || Instant::now() >= next {
-                self.tell_changes(status)?;
-                next = Instant::now() + self.every;
+            if self.must_print_now(&status) || Instant::now() >= next {
+                self.print_changes(status)?;
+                next = Instant::now() + self.interval;
             }
             if Instant::now() >= self.follow_at {
                 self.reloader.follow_addresses(self.gateway)?;
@@ -65,19 +65,19 @@ impl<'a> Watch<'a> {
             match signals.wait(Duration::from_millis(100))? {
                 None => {}
                 Some(Signal::Stop) => return Ok(()),
-                Some(Signal::Count) => self.tell_all()?,
+                Some(Signal::PrintCounters) => self.print_all()?,
                 Some(Signal::Reload) => self.reload(),
             }
         }
     }
 
-    /// The end of loading, the registry's coming and going, and whether anything is answered, are told at once.
-    fn is_urgent(&self, status: &Status) -> bool {
+    /// The end of loading, a change of the link to the controller, and a change of the trust state are printed at once.
+    fn must_print_now(&self, status: &Status) -> bool {
         (status.loaded || status.trust.is_some())
             && self.last.as_ref().is_none_or(|(before, _)| {
                 before.loaded != status.loaded
                     || before.link != status.link
-                    || before.lapsed != status.lapsed
+                    || before.offline_limit_reached != status.offline_limit_reached
                     || before.trust != status.trust
             })
     }
@@ -97,61 +97,66 @@ impl<'a> Watch<'a> {
         }
     }
 
-    fn tell_changes(&mut self, status: Status) -> Result<(), Failure> {
+    fn print_changes(&mut self, status: Status) -> Result<(), Failure> {
         let counters = self.gateway.counters()?;
         let is_new = self
             .last
             .as_ref()
             .is_none_or(|before| before.0 != status || before.1 != counters);
         if is_new {
-            // A full disk under the output is no reason to stop serving.
-            if let Err(failure) = tell_status(self.output, &status, &counters) {
-                tracing::warn!(%failure, "cannot print the state");
+            // A write error, such as a full disk, must not stop the gateway.
+            if let Err(failure) = print_status(self.output, &status, &counters) {
+                tracing::warn!(error = %failure, "printing the status failed");
             }
             self.last = Some((status, counters));
         }
         Ok(())
     }
 
-    fn tell_all(&mut self) -> Result<(), Failure> {
+    fn print_all(&mut self) -> Result<(), Failure> {
         let (status, counters) = (self.gateway.status(), self.gateway.counters()?);
-        let told = tell_status(self.output, &status, &counters)
-            .and_then(|()| tell_counters(self.output, &status, &counters));
-        if let Err(failure) = told {
-            tracing::warn!(%failure, "cannot print the counters");
+        let result = print_status(self.output, &status, &counters)
+            .and_then(|()| print_counters(self.output, &status, &counters));
+        if let Err(failure) = result {
+            tracing::warn!(error = %failure, "printing the counters failed");
         }
         Ok(())
     }
 
     fn reload(&mut self) {
-        service_manager::tell(&service_manager::reloading());
-        let told = match self.reloader.reload(self.gateway) {
+        service_manager::notify(&service_manager::reloading());
+        let result = match self.reloader.reload(self.gateway) {
             Ok(()) => {
-                tracing::info!("another configuration is in force");
-                self.output.object(&Told::Reloaded)
+                tracing::info!("configuration reloaded");
+                self.output.object(&ServeOutput::Reloaded)
             }
             Err(failure) => {
                 let errors = failure.messages();
                 for error in &errors {
-                    tracing::error!("{}", crate::output::printable(error));
+                    tracing::error!(error = linewarden_cli::output::printable(error), "reload refused");
                 }
-                tracing::error!("the configuration was refused; the old one stays in force");
-                let told = self.output.object(&Told::ReloadRefused { errors: &errors });
-                self.gateway.refuse_change(errors);
-                told
+                tracing::error!(
+                    action = "correct the file and reload, or restart the gateway",
+                    "reload refused; the previous configuration stays in force"
+                );
+                let result = self
+                    .output
+                    .object(&ServeOutput::ReloadRefused { errors: &errors });
+                self.gateway.record_refused_config(errors);
+                result
             }
         };
-        if let Err(failure) = told {
-            tracing::warn!(%failure, "cannot print what became of the configuration");
+        if let Err(failure) = result {
+            tracing::warn!(error = %failure, "printing the result of the reload failed");
         }
-        service_manager::tell(service_manager::READY);
+        service_manager::notify(service_manager::READY);
     }
 }
 
-/// Why a process that was replaced ends: another has its number, or nobody has it any more.
-fn replaced(link: &LinkState) -> String {
+/// The reason why a replaced process ends: another process registered under the same gateway ID, or the ID was revoked.
+fn replaced_reason(link: &LinkState) -> String {
     match link {
-        LinkState::Lost { error } => format!("nothing is served under this number any more: {error}"),
-        _ => "another process has registered as this gateway; give each its own `id`".to_owned(),
+        LinkState::Lost { error } => format!("registration of this gateway is no longer valid: {error}"),
+        _ => "another process has registered with this gateway ID: give each gateway its own `id`".to_owned(),
     }
 }

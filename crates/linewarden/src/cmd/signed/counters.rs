@@ -1,103 +1,110 @@
-//! What a sender says of itself.
+//! Output of a sender: counters and notices.
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::{Output, counted, printable};
 use std::time::Instant;
 
-use linewarden_signatures::scheduler::LatencyBook;
-use linewarden_signatures::signing::Counts;
+use linewarden_signatures::scheduler::LatencyHistograms;
+use linewarden_signatures::signing::SigningCounts;
 use nix::errno::Errno;
 
 use super::latency;
-use super::lines::{LAST_WORDS, Lines, WAITING_DEFAULT};
-use super::way::Way;
-use crate::failure::Failure;
-use crate::output::{Output, counted, printable};
+use super::line_writer::LineWriter;
+use super::lines::{BACKLOG_LINES_DEFAULT, FINAL_FLUSH, LineQueue};
 
-/// Counters on standard output, by a thread of their own: nobody who reads them slowly, or not at all, stops what is sent.
+/// Prints counters on standard output from a separate thread, so that a slow reader does not delay sending.
 pub struct Counters {
-    lines: Lines,
+    lines: LineQueue,
     /// Standard error.
-    told: Lines,
+    error_lines: LineQueue,
     json: bool,
-    /// What was counted when it was said last that there was no mask.
-    said: Counts,
+    /// Counters at the last notice about missing masks.
+    reported_counts: SigningCounts,
 }
 
-/// What there is to say.
-pub struct Told<'a> {
-    /// What was signed.
-    pub counts: Counts,
-    /// How many of these the kernel did not take.
+/// A snapshot of the sender's counters.
+pub struct CounterSnapshot<'a> {
+    /// Number of signed messages.
+    pub counts: SigningCounts,
+    /// Number of messages that the kernel did not accept.
     pub unsent: u64,
-    /// From a payload's coming to its being signed.
-    pub latencies: &'a LatencyBook,
-    /// Masks that are left in the file.
+    /// Latency from payload to signature.
+    pub latencies: &'a LatencyHistograms,
+    /// Number of masks left in the file.
     pub masks: u64,
 }
 
 impl Counters {
-    /// Starts the thread.
+    /// Starts the output threads.
     ///
     /// # Errors
-    /// There is none, or no standard output.
+    /// A thread or standard output is not available.
     pub fn start(output: Output) -> Result<Self, Failure> {
-        let lines = Lines::start(
+        let lines = LineQueue::start(
             "standard output".to_owned(),
-            Way::stdout()?,
-            WAITING_DEFAULT,
+            LineWriter::stdout()?,
+            BACKLOG_LINES_DEFAULT,
             None,
         )?;
-        let told = Lines::start("standard error".to_owned(), Way::stderr()?, WAITING_DEFAULT, None)?;
+        let error_lines = LineQueue::start(
+            "standard error".to_owned(),
+            LineWriter::stderr()?,
+            BACKLOG_LINES_DEFAULT,
+            None,
+        )?;
         Ok(Self {
             lines,
-            told,
+            error_lines,
             json: output.is_json(),
-            said: Counts::default(),
+            reported_counts: SigningCounts::default(),
         })
     }
 
-    /// Says on standard error that messages were signed without masks; again only when there have been masks in between.
-    pub fn tell_if_dry(&mut self, counts: Counts) {
-        let again = self.said.dry == 0 || counts.masked > self.said.masked;
-        if counts.dry > self.said.dry && again {
-            self.said = counts;
-            self.tell("there was no mask left: what is sent without one takes an RSA signature");
+    /// Prints a notice if messages were signed without masks; repeated only if masks were available in between.
+    pub fn warn_without_masks(&mut self, counts: SigningCounts) {
+        let again = self.reported_counts.unmasked == 0 || counts.masked > self.reported_counts.masked;
+        if counts.unmasked > self.reported_counts.unmasked && again {
+            self.reported_counts = counts;
+            self.print_error("no masks left: messages without a mask need a full RSA signature each");
         }
     }
 
-    /// Says something on standard error.
-    pub fn tell(&self, text: &str) {
-        self.told.push(printable(text).into_bytes());
+    /// Prints a line on standard error.
+    pub fn print_error(&self, text: &str) {
+        self.error_lines.push(printable(text).into_bytes());
     }
 
-    /// Prints them.
-    pub fn print(&self, event: &str, told: &Told<'_>) {
+    /// Prints the counters.
+    pub fn print(&self, event: &str, snapshot: &CounterSnapshot<'_>) {
         let lines = match self.json {
-            true => vec![told.json(event).to_string()],
-            false => told.lines(),
+            true => vec![snapshot.json(event).to_string()],
+            false => snapshot.lines(),
         };
         for line in lines {
             self.lines.push(line.into_bytes());
         }
     }
 
-    /// Waits a moment for who reads them.
+    /// Waits a short time for the reader.
     ///
     /// # Errors
-    /// They were not taken; a reader that went away is none, as with every command.
-    pub fn end(self) -> Result<(), Failure> {
-        self.told.drain(Instant::now() + LAST_WORDS);
-        self.lines.drain(Instant::now() + LAST_WORDS);
-        let gone = Errno::EPIPE.desc();
+    /// The counters were not read; a closed standard output is no error, as in every command.
+    pub fn finish(self) -> Result<(), Failure> {
+        self.error_lines.drain(Instant::now() + FINAL_FLUSH);
+        self.lines.drain(Instant::now() + FINAL_FLUSH);
+        let closed_pipe = Errno::EPIPE.desc();
         let counts = self.lines.counts();
-        match counts.failed.keys().find(|why| *why != gone) {
-            Some(why) => Err(Failure::failed(format!("standard output: {why}"))),
-            None if counts.lost > 0 => Err(Failure::failed("standard output: nobody took the counters")),
+        match counts.failed.keys().find(|reason| *reason != closed_pipe) {
+            Some(reason) => Err(Failure::failed(format!("standard output: {reason}"))),
+            None if counts.lost > 0 => Err(Failure::failed(
+                "writing counters failed: standard output was not read",
+            )),
             None => Ok(()),
         }
     }
 }
 
-impl Told<'_> {
+impl CounterSnapshot<'_> {
     fn sent(&self) -> u64 {
         self.counts.total().saturating_sub(self.unsent)
     }
@@ -106,21 +113,25 @@ impl Told<'_> {
         serde_json::json!({
             "event": event,
             "sent": self.sent(),
-            "unsent": self.unsent + self.counts.lost,
+            "unsent": self.unsent + self.counts.failed,
             "signed_with_masks": self.counts.masked,
-            "signed_without_masks": self.counts.dry,
+            "signed_without_masks": self.counts.unmasked,
             "masks_left": self.masks,
             "latency_by_priority": latency::json(self.latencies),
         })
     }
 
     fn lines(&self) -> Vec<String> {
-        let Counts { masked, dry, .. } = self.counts;
+        let SigningCounts {
+            masked,
+            unmasked: dry,
+            ..
+        } = self.counts;
         let mut lines = vec![format!("sent {}", counted(self.sent(), "message"))];
         if masked + dry > 0 {
-            let left = self.masks;
+            let remaining = self.masks;
             lines.push(format!(
-                "{masked} with masks, {dry} without; {left} left in the file"
+                "{masked} with masks, {dry} without; {remaining} masks left in the file"
             ));
         }
         lines.extend(latency::lines(self.latencies));

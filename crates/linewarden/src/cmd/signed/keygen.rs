@@ -1,5 +1,8 @@
 //! `linewarden signed keygen`.
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::{Output, counted};
+use linewarden_cli::signals::Signals;
 use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -9,26 +12,23 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use linewarden_files::read_text_bounded;
-use linewarden_signatures::key::{LayoutText, PUBLIC_KEY_BYTES_MAX, PrivateKey};
+use linewarden_signatures::key::{LayoutDocument, PUBLIC_KEY_BYTES_MAX, PrivateKey};
 use linewarden_signatures::ra::{Layout, Table};
 use linewarden_signatures::scheme::Scheme;
 use linewarden_signatures::store::{SealingKey, SignerDirectory};
 
 use super::masks;
-use crate::failure::Failure;
-use crate::output::{Output, counted};
-use crate::signals::Signals;
 
-/// Which signer to make.
+/// Arguments of `linewarden signed keygen`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Makes DIR with signer.json, the public key that receivers get, and the secrets beside it, sealed. They open with DIR/seal.key, or with \
-the file of --seal-key, which may be elsewhere, and is made if it is not there.
+Creates DIR with signer.json, the public key for receivers, and the encrypted secrets. The secrets are encrypted under DIR/seal.key, or \
+under the file of --seal-key, which may be elsewhere, and is created if it does not exist.
 
-Schemes: ra-rsa2048, ra-rsa3072 (Rapid Authentication: messages of one layout, signed with products of what was signed before), \
+Schemes: ra-rsa2048, ra-rsa3072 (Rapid Authentication: messages of one layout, signed with products of precomputed signatures), \
 rsa-pss2048, rsa-pss3072, ecdsa-p256, ed25519 (any payload).
 
-A layout for RA is bsm (SAE J2735 Basic Safety Message, part I), bytes:N (1 to 60 bytes of anything), or a JSON file:
+A layout for RA is bsm (SAE J2735 Basic Safety Message, part I), bytes:N (1 to 60 arbitrary bytes), or a JSON file:
   {\"kind\": \"submessages\", \"components\": [{\"submessages\": [\"open\", \"close\"]}, \"byte\"]}
 
 Examples:
@@ -36,22 +36,22 @@ Examples:
   linewarden signed keygen --scheme ra-rsa2048 --layout bsm --masks 4096 --out truck7
   linewarden signed keygen --scheme ra-rsa3072 --layout breaker.json --seal-key seal --out breaker")]
 pub struct KeygenArgs {
-    /// With what messages will be signed
+    /// Signature scheme (name)
     #[arg(long, value_name = "SCHEME", value_parser = scheme_parser())]
     scheme: Scheme,
-    /// What messages will be made of: bsm, bytes:N or a file; for RA only
+    /// Layout of RA messages (bsm, bytes:N or a file; RA only)
     #[arg(long, value_name = "LAYOUT")]
     layout: Option<String>,
-    /// Make so many masks too, rounded up to 64; for RA only
+    /// Number of masks to create, rounded up to a multiple of 64 (integer; RA only)
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     masks: u64,
-    /// The directory to make
+    /// Output directory for the signer; must not exist (path)
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// The key that seals the secrets; DIR/seal.key if not given
+    /// File of the key that encrypts the secrets (path, default: DIR/seal.key)
     #[arg(long, value_name = "FILE")]
     seal_key: Option<PathBuf>,
-    /// JSON for machines
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     pub json: bool,
 }
@@ -60,20 +60,20 @@ fn scheme_parser() -> impl TypedValueParser<Value = Scheme> {
     PossibleValuesParser::new(Scheme::ALL.map(Scheme::name)).try_map(|name| name.parse::<Scheme>())
 }
 
-/// Makes it.
+/// Creates the signer.
 pub fn run(args: &KeygenArgs, output: Output) -> Result<(), Failure> {
     let layout = layout(args)?;
     if args.masks > 0 && !args.scheme.is_rapid() {
         return Err(Failure::input(format!(
-            "--masks: {} signs without masks",
+            "--masks: scheme {} uses no masks",
             args.scheme
         )));
     }
-    let signals = Signals::to_stop()?;
+    let signals = Signals::for_stop()?;
     make_directory(&args.out)?;
     let made = make(args, layout, &signals, output);
     if made.is_err() {
-        // Half a signer is none, and would be in the way of the next attempt.
+        // An incomplete signer is useless, and would block the next attempt.
         let _ = std::fs::remove_dir_all(&args.out);
     }
     made
@@ -86,7 +86,7 @@ fn make(args: &KeygenArgs, layout: Option<Layout>, signals: &Signals, output: Ou
     let table = table(&key, signals, output)?;
     directory.create(&key, table.as_ref(), &sealing_key)?;
     let masks = masks::make(&directory, &key, &sealing_key, args.masks, output, || {
-        go_on(signals)
+        check_not_stopped(signals)
     })?;
     let public = directory.public_path();
     output.object(&serde_json::json!({
@@ -96,7 +96,7 @@ fn make(args: &KeygenArgs, layout: Option<Layout>, signals: &Signals, output: Ou
         "masks": masks,
     }))?;
     output.line(format_args!(
-        "made the signer {} ({})",
+        "created signer {} ({})",
         key.public().id(),
         args.scheme
     ))?;
@@ -104,7 +104,7 @@ fn make(args: &KeygenArgs, layout: Option<Layout>, signals: &Signals, output: Ou
         output.line(format_args!("with {}", counted(masks, "mask")))?;
     }
     output.line(format_args!(
-        "give {} to receivers; all else is secret",
+        "copy {} to receivers; all other files are secret",
         public.display()
     ))
 }
@@ -113,7 +113,7 @@ fn layout(args: &KeygenArgs) -> Result<Option<Layout>, Failure> {
     let Some(text) = &args.layout else {
         return match args.scheme.is_rapid() {
             true => Err(Failure::input(format!(
-                "{} needs --layout: bsm, bytes:N or a file",
+                "scheme {} requires --layout: use bsm, bytes:N or a file",
                 args.scheme
             ))),
             false => Ok(None),
@@ -121,19 +121,19 @@ fn layout(args: &KeygenArgs) -> Result<Option<Layout>, Failure> {
     };
     if !args.scheme.is_rapid() {
         return Err(Failure::input(format!(
-            "--layout: {} signs any payload",
+            "--layout: scheme {} signs any payload and has no layout",
             args.scheme
         )));
     }
-    let wrong = |why: &dyn std::fmt::Display| Failure::input(format!("--layout {text}: {why}"));
+    let wrong = |reason: &dyn std::fmt::Display| Failure::input(format!("--layout {text}: {reason}"));
     let layout = match text.strip_prefix("bytes:") {
-        Some(bytes) => LayoutText::Opaque {
+        Some(bytes) => LayoutDocument::Opaque {
             bytes: bytes.parse().map_err(|error| wrong(&error))?,
         },
-        None if text == "bsm" => LayoutText::Bsm,
+        None if text == "bsm" => LayoutDocument::Bsm,
         None => {
             let json = read_text_bounded(text, PUBLIC_KEY_BYTES_MAX)
-                .map_err(|error| wrong(&format_args!("{error}; it is bsm, bytes:N or a file")))?;
+                .map_err(|error| wrong(&format_args!("{error}; use bsm, bytes:N or a file")))?;
             serde_json::from_str(&json).map_err(|error| wrong(&error))?
         }
     };
@@ -144,16 +144,16 @@ fn make_directory(path: &Path) -> Result<(), Failure> {
     let made = DirBuilder::new().mode(0o700).create(path);
     made.map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => Failure::input(format!(
-            "{} exists already, and a signer is not overwritten; name another directory",
+            "{} already exists and a signer is not overwritten: name another directory",
             path.display()
         )),
-        _ => Failure::input(format!("{}: cannot be made: {error}", path.display())),
+        _ => Failure::input(format!("{}: cannot be created: {error}", path.display())),
     })
 }
 
-/// The one that is there, or a new one.
-fn sealing_key(given: Option<&Path>, directory: &SignerDirectory) -> Result<SealingKey, Failure> {
-    match given {
+/// Reads the sealing key, or creates one.
+fn sealing_key(path_option: Option<&Path>, directory: &SignerDirectory) -> Result<SealingKey, Failure> {
+    match path_option {
         Some(path) if path.exists() => Ok(SealingKey::read(path)?),
         Some(path) => Ok(SealingKey::create(path)?),
         None => Ok(SealingKey::create(&directory.seal_path())?),
@@ -165,21 +165,21 @@ fn table(key: &PrivateKey, signals: &Signals, output: Output) -> Result<Option<T
         return Ok(None);
     };
     let progress = output.progress(ra.public().layout().rows() as u64, "rows of the table");
-    let mut told = Ok(());
+    let mut result = Ok(());
     let table = ra.table(|made| {
         progress.set_position(made as u64);
-        told = go_on(signals);
-        told.is_ok()
+        result = check_not_stopped(signals);
+        result.is_ok()
     });
     progress.finish_and_clear();
-    told?;
+    result?;
     table.map_err(Failure::failed)
 }
 
-/// Fails once it is told to end.
-fn go_on(signals: &Signals) -> Result<(), Failure> {
+/// Fails if a signal requests a stop.
+fn check_not_stopped(signals: &Signals) -> Result<(), Failure> {
     match signals.wait(Duration::ZERO)? {
-        Some(_) => Err(Failure::failed("told to end: no signer was made")),
+        Some(_) => Err(Failure::failed("stopped by a signal: no signer was created")),
         None => Ok(()),
     }
 }

@@ -1,5 +1,7 @@
-//! What verifies: processors, and GPUs.
+//! Lanes that verify or sign: processors and GPUs.
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::print_error;
 use std::env;
 use std::fmt;
 use std::fs::DirBuilder;
@@ -9,43 +11,39 @@ use std::sync::Arc;
 
 use clap::ValueEnum;
 use linewarden_signatures::calibration::Samples;
-use linewarden_signatures::gpu::{Gpu, NoGpu, Options};
+use linewarden_signatures::gpu::{Gpu, GpuUnavailable, Options};
 use linewarden_signatures::key::PublicKey;
-use linewarden_signatures::lane::{Eight, Graphics, KeyMemory, OneByOne, Places};
+use linewarden_signatures::lane::{BatchLane, GpuLane, KeyMemory, KeyPlacement, SingleLane};
 use linewarden_signatures::receive::{Checked, Receiver};
 use linewarden_signatures::scheduler::engine::Lane;
-use linewarden_signatures::scheduler::model::{Line, crossover};
+use linewarden_signatures::scheduler::model::{CostModel, crossover};
 use linewarden_signatures::scheduler::{Class, LaneKind, LaneSpec, Span};
-
-use crate::failure::Failure;
-use crate::output::tell;
 
 type OneLane = (LaneSpec, Box<dyn Lane<Checked>>);
 
 /// Whether GPUs are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum UseGpu {
-    /// Those that there are
+    /// Use GPUs if there are any
     Auto,
-    /// None
+    /// Use no GPU
     Off,
-    /// At least one, or it is a failure
+    /// Require at least one GPU
     Require,
 }
 
-/// Processors that work on messages: so many as asked for, or all but the one that reads or receives them.
-pub fn count(asked: Option<u16>) -> usize {
+/// Number of processors that work on messages: as requested, or all except the one that reads or receives.
+pub fn count(requested: Option<u16>) -> usize {
     let there = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    asked.map_or((there - 1).max(1), usize::from)
+    requested.map_or((there - 1).max(1), usize::from)
 }
 
-/// So many processors, see [`count`].
-pub fn processors(asked: Option<u16>) -> Vec<OneLane> {
-    (0..count(asked)).map(processor).collect()
+/// One lane per processor, see [`count`].
+pub fn processors(requested: Option<u16>) -> Vec<OneLane> {
+    (0..count(requested)).map(processor).collect()
 }
 
-/// Lanes with what they take for the signers' messages, and what to say of it. A GPU that fails at it is left out, unless it must be
-/// there.
+/// Measures the lanes' rates for the signers' messages. A GPU that fails is skipped, unless it is required.
 pub fn calibrated(
     lanes: Vec<OneLane>,
     samples: &Samples,
@@ -53,7 +51,7 @@ pub fn calibrated(
 ) -> Result<(Vec<OneLane>, Vec<Calibration>), Failure> {
     let mut measured: Vec<OneLane> = Vec::new();
     for (spec, mut lane) in lanes {
-        // Processors are all alike.
+        // All processors have the same rate.
         let alike = measured.iter().find(|(other, _)| other.kind == LaneKind::Cpu);
         let spec = match (spec.kind, alike) {
             (LaneKind::Cpu, Some((other, _))) => LaneSpec {
@@ -63,7 +61,7 @@ pub fn calibrated(
             (kind, _) => match samples.measure(spec, &mut *lane) {
                 Ok(spec) => spec,
                 Err(error) if kind == LaneKind::Accelerator && when == UseGpu::Auto => {
-                    tell(format_args!("a GPU is not used: {error}"));
+                    print_error(format_args!("GPU skipped: {error}"));
                     continue;
                 }
                 Err(error) => return Err(Failure::failed(error)),
@@ -71,26 +69,26 @@ pub fn calibrated(
         };
         measured.push((spec, lane));
     }
-    let said = Calibration::all(&measured, samples);
-    Ok((measured, said))
+    let calibrations = Calibration::of_lanes(&measured, samples);
+    Ok((measured, calibrations))
 }
 
-/// What a lane does for one class.
+/// The measured rate of a lane for a class of messages.
 pub struct Calibration {
     lane: String,
     class: Class,
-    line: Line,
-    /// Of an accelerator: the batch from which on it is done sooner than all processors.
+    line: CostModel,
+    /// Accelerators only: the batch size from which the accelerator is faster than all processors.
     tau: Option<f64>,
 }
 
 impl Calibration {
-    fn all(lanes: &[OneLane], samples: &Samples) -> Vec<Self> {
+    fn of_lanes(lanes: &[OneLane], samples: &Samples) -> Vec<Self> {
         let mut all = Vec::new();
         for class in samples.classes() {
             let lines = lanes
                 .iter()
-                .filter_map(|(spec, _)| Some((spec, (*spec.lines.of(class))?)));
+                .filter_map(|(spec, _)| Some((spec, (*spec.costs.of(class))?)));
             let rates = lines.clone().filter(|(spec, _)| spec.kind == LaneKind::Cpu);
             let cpu_rate: f64 = rates.map(|(_, line)| line.rate()).sum();
             all.extend(lines.map(|(spec, line)| {
@@ -107,7 +105,7 @@ impl Calibration {
         all
     }
 
-    /// For machines.
+    /// The calibration as JSON.
     pub fn json(&self) -> serde_json::Value {
         serde_json::json!({
             "lane": self.lane,
@@ -119,24 +117,20 @@ impl Calibration {
     }
 }
 
-/// For people: a line for each lane and class.
+/// The calibration as a line of text.
 impl fmt::Display for Calibration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let class = self.class.name().unwrap_or_default();
         write!(f, "{}: {class} {:.0}/s", self.lane, self.line.rate())?;
         match self.tau {
-            Some(tau) => write!(
-                f,
-                ", sooner than the processors from {:.0} messages on",
-                tau.ceil()
-            ),
+            Some(tau) => write!(f, ", faster than the processors from {:.0} messages", tau.ceil()),
             None => Ok(()),
         }
     }
 }
 
-/// A processor, with what it does a second until it is measured, or where there is nothing to measure it with: the engine corrects it
-/// as it goes.
+/// A processor lane with default rates, which apply until it is measured, or if there are no samples: the engine corrects them at run
+/// time.
 fn processor(number: usize) -> OneLane {
     let rates = [
         (Class::RA_VERIFY, 10_000.0),
@@ -148,31 +142,34 @@ fn processor(number: usize) -> OneLane {
     ];
     let spec = LaneSpec::new(format!("cpu {number}"), LaneKind::Cpu);
     let spec = rates.into_iter().fold(spec, |spec, (class, rate)| {
-        spec.with(class, Line::new(Span::from_micros(1), rate))
+        spec.with_class(class, CostModel::new(Span::from_micros(1), rate))
     });
-    match Eight::widest() {
-        Some(eight) => (spec.with_grain(8), Box::new(eight)),
-        None => (spec, Box::new(OneByOne::default())),
+    match BatchLane::widest() {
+        Some(lane) => (spec.with_grain(8), Box::new(lane)),
+        None => (spec, Box::new(SingleLane::default())),
     }
 }
 
-/// The GPUs that are to be used, as lanes, and which signers have places on them.
-pub fn gpus(when: UseGpu, receiver: &Receiver) -> Result<(Vec<OneLane>, Option<Arc<Places>>), Failure> {
-    let lane = |gpu: Graphics| -> OneLane { (gpu.spec(), Box::new(gpu)) };
-    let (gpus, places) = graphics(when, receiver.signers(), Options::default())?;
+/// The GPU lanes for a receiver, and which signers have their keys in GPU memory.
+pub fn gpu_lanes(
+    when: UseGpu,
+    receiver: &Receiver,
+) -> Result<(Vec<OneLane>, Option<Arc<KeyPlacement>>), Failure> {
+    let lane = |gpu: GpuLane| -> OneLane { (gpu.spec(), Box::new(gpu)) };
+    let (gpus, places) = open_gpus(when, receiver.signers(), Options::default())?;
     Ok((gpus.into_iter().map(lane).collect(), places))
 }
 
-/// The GPUs that are to be used, and which of these signers have places on them: the same on all, by the least memory of one. The first
-/// time their kernels are compiled, which takes some seconds.
-pub fn graphics<'a>(
+/// Opens the GPUs, and determines which signers have their keys in GPU memory: the same on all GPUs, limited by the smallest memory. The
+/// first start compiles the kernels, which takes some seconds.
+pub fn open_gpus<'a>(
     when: UseGpu,
     signers: impl IntoIterator<Item = &'a Arc<PublicKey>>,
     options: Options,
-) -> Result<(Vec<Graphics>, Option<Arc<Places>>), Failure> {
+) -> Result<(Vec<GpuLane>, Option<Arc<KeyPlacement>>), Failure> {
     let none = (Vec::new(), None);
     let options = Options {
-        cache: cache(),
+        cache: kernel_cache(),
         ..options
     };
     let found = match when {
@@ -180,25 +177,25 @@ pub fn graphics<'a>(
         UseGpu::Auto | UseGpu::Require => Gpu::discover(),
     };
     let opened = found.and_then(|devices| {
-        let memory = devices.iter().map(KeyMemory::of).reduce(KeyMemory::least);
-        let places = memory.map(|memory| Arc::new(Places::new(signers, memory)));
+        let memory = devices.iter().map(KeyMemory::of).reduce(KeyMemory::min);
+        let places = memory.map(|memory| Arc::new(KeyPlacement::new(signers, memory)));
         let gpus = devices.iter().zip(places.iter().cycle());
-        let gpus = gpus.map(|(device, places)| Graphics::open(device, &options, Arc::clone(places)));
+        let gpus = gpus.map(|(device, places)| GpuLane::open(device, &options, Arc::clone(places)));
         Ok((gpus.collect::<Result<Vec<_>, _>>()?, places))
     });
     match (opened, when) {
         (Ok(gpus), _) => Ok(gpus),
         (Err(error), UseGpu::Require) => Err(Failure::failed(format!("--gpu require: {error}"))),
-        (Err(NoGpu::Driver | NoGpu::NoDevice), _) => Ok(none),
+        (Err(GpuUnavailable::DriverMissing | GpuUnavailable::NoDevice), _) => Ok(none),
         (Err(error), _) => {
-            tell(format_args!("GPUs are not used: {error}"));
+            print_error(format_args!("GPUs not used: {error}"));
             Ok(none)
         }
     }
 }
 
-/// Where compiled kernels are kept: what the service manager names, or the user's own.
-fn cache() -> Option<PathBuf> {
+/// Cache directory of compiled kernels: the service manager's, or the user's.
+fn kernel_cache() -> Option<PathBuf> {
     let directory = |variable: &str| {
         env::var_os(variable)
             .filter(|value| !value.is_empty())

@@ -1,5 +1,7 @@
-//! Lines on their way out: a bounded queue and a thread that writes it. Who reads slowly, or not at all, stops nobody but that thread.
+//! Output lines: a bounded queue and a thread that writes. A slow reader delays only that thread.
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::printable;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -8,28 +10,26 @@ use std::{process, thread};
 
 use nix::errno::Errno;
 
-use super::way::Way;
-use crate::failure::Failure;
-use crate::output::printable;
+use super::line_writer::LineWriter;
 
-/// Lines that wait, unless another number is asked for.
-pub const WAITING_DEFAULT: u32 = 65_536;
-/// Bytes that wait, however few lines they are: one of sub-messages may have half a mebibyte.
-const WAITING_BYTES_MAX: usize = 64 << 20;
+/// Default maximum number of queued lines.
+pub const BACKLOG_LINES_DEFAULT: u32 = 65_536;
+/// Maximum number of queued bytes, because a line of sub-messages may have half a mebibyte.
+const BACKLOG_BYTES_MAX: usize = 64 << 20;
 
-/// How long the last counters wait for who reads them, and then the message of an error.
-pub const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Time limit for writing the last counters, and then an error message.
+pub const FINAL_FLUSH: Duration = Duration::from_secs(1);
 
-/// What became of lines.
+/// Counters of lines.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Handed on.
+    /// Lines written.
     pub written: u64,
-    /// For which there was no room, since nobody took those before.
+    /// Lines dropped because the queue was full.
     pub dropped: u64,
-    /// That waited still when they were given up.
+    /// Lines still queued when the queue was closed.
     pub lost: u64,
-    /// That could not be handed on, by what the operating system said.
+    /// Lines that could not be written, by error.
     pub failed: BTreeMap<String, u64>,
 }
 
@@ -37,17 +37,17 @@ pub struct Counts {
 struct Queue {
     lines: VecDeque<Vec<u8>>,
     bytes: usize,
-    /// Whether the thread has taken one that is not written yet.
-    writing: bool,
-    given_up: bool,
+    /// Whether the thread is writing a line.
+    is_writing: bool,
+    is_closed: bool,
     counts: Counts,
 }
 
 struct Shared {
     queue: Mutex<Queue>,
-    /// There is a line, or none will come.
+    /// Signaled when a line is queued, or the queue is closed.
     filled: Condvar,
-    /// None waits.
+    /// Signaled when the queue is empty.
     drained: Condvar,
 }
 
@@ -57,19 +57,24 @@ impl Shared {
     }
 }
 
-/// Lines to one place, in their order.
-pub struct Lines {
+/// A queue of lines with one destination, in order.
+pub struct LineQueue {
     shared: Arc<Shared>,
-    waiting_max: u32,
+    lines_max: u32,
 }
 
-impl Lines {
-    /// Starts the thread. At most `waiting_max` lines wait. Errors are told of `name`, by lines that wait for who reads them as others do,
-    /// if there is where to tell them.
+impl LineQueue {
+    /// Starts the thread. At most `waiting_max` lines are queued. Errors are reported with `name` through another queue, if
+    /// given.
     ///
     /// # Errors
-    /// No thread.
-    pub fn start(name: String, way: Way, waiting_max: u32, told: Option<Arc<Self>>) -> Result<Self, Failure> {
+    /// The thread cannot be started.
+    pub fn start(
+        name: String,
+        writer: LineWriter,
+        waiting_max: u32,
+        error_lines: Option<Arc<Self>>,
+    ) -> Result<Self, Failure> {
         let shared = Arc::new(Shared {
             queue: Mutex::default(),
             filled: Condvar::new(),
@@ -78,15 +83,18 @@ impl Lines {
         let of_thread = Arc::clone(&shared);
         std::thread::Builder::new()
             .name("lines".to_owned())
-            .spawn(move || write_all(&of_thread, way, &name, told.as_deref()))?;
-        Ok(Self { shared, waiting_max })
+            .spawn(move || write_all(&of_thread, writer, &name, error_lines.as_deref()))?;
+        Ok(Self {
+            shared,
+            lines_max: waiting_max,
+        })
     }
 
-    /// Puts a line, without its end, behind the others if there is room. Waits for nobody who reads.
+    /// Queues a line, without line break, if there is room. Never blocks.
     pub fn push(&self, line: Vec<u8>) {
         let mut queue = self.shared.lock();
         let bytes = queue.bytes.saturating_add(line.len());
-        if queue.given_up || queue.lines.len() >= self.waiting_max as usize || bytes > WAITING_BYTES_MAX {
+        if queue.is_closed || queue.lines.len() >= self.lines_max as usize || bytes > BACKLOG_BYTES_MAX {
             queue.counts.dropped += 1;
             return;
         }
@@ -96,68 +104,68 @@ impl Lines {
         self.shared.filled.notify_one();
     }
 
-    /// What became of lines so far.
+    /// The counters so far.
     pub fn counts(&self) -> Counts {
         self.shared.lock().counts.clone()
     }
 
-    /// Waits until no line waits any more. What waits still at `until` is given up, and no further one is taken. Whether all were
-    /// written, or failed.
+    /// Waits until all lines are written, at most until `until`; then discards the rest and closes the queue. Returns whether all lines
+    /// were written or have failed.
     pub fn drain(&self, until: Instant) -> bool {
         let mut queue = self.shared.lock();
         loop {
-            if queue.given_up {
+            if queue.is_closed {
                 return false;
             }
-            if queue.lines.is_empty() && !queue.writing {
+            if queue.lines.is_empty() && !queue.is_writing {
                 return true;
             }
-            let left = until.saturating_duration_since(Instant::now());
-            if left == Duration::ZERO {
+            let remaining = until.saturating_duration_since(Instant::now());
+            if remaining == Duration::ZERO {
                 break;
             }
-            let waited = self.shared.drained.wait_timeout(queue, left);
+            let waited = self.shared.drained.wait_timeout(queue, remaining);
             queue = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        queue.given_up = true;
-        queue.counts.lost += queue.lines.len() as u64 + u64::from(queue.writing);
+        queue.is_closed = true;
+        queue.counts.lost += queue.lines.len() as u64 + u64::from(queue.is_writing);
         queue.lines.clear();
         false
     }
 }
 
-/// Writes until lines are given up. An error costs the line; the first of each kind is told.
-fn write_all(shared: &Shared, mut way: Way, name: &str, told: Option<&Lines>) {
+/// Writes lines until the queue is closed. A line with an error is lost; the first error of each kind is reported.
+fn write_all(shared: &Shared, mut writer: LineWriter, name: &str, error_lines: Option<&LineQueue>) {
     let mut queue = shared.lock();
-    while !queue.given_up {
+    while !queue.is_closed {
         let Some(line) = queue.lines.pop_front() else {
             shared.drained.notify_all();
             queue = shared.filled.wait(queue).unwrap_or_else(PoisonError::into_inner);
             continue;
         };
         queue.bytes -= line.len();
-        queue.writing = true;
+        queue.is_writing = true;
         drop(queue);
-        let written = way.write(line);
+        let written = writer.write(line);
         queue = shared.lock();
-        // It was counted as lost by then.
-        if queue.given_up {
+        // Already counted as lost.
+        if queue.is_closed {
             return;
         }
-        queue.writing = false;
+        queue.is_writing = false;
         let Some(error) = count(&mut queue.counts, written) else {
             continue;
         };
         drop(queue);
-        if let Some(told) = told {
-            let text = format!("{name}: {error}; further errors of this kind are counted only");
-            told.push(printable(&text).into_bytes());
+        if let Some(error_lines) = error_lines {
+            let text = format!("{name}: {error}; further errors of this kind are only counted");
+            error_lines.push(printable(&text).into_bytes());
         }
         queue = shared.lock();
     }
 }
 
-/// An error that is the first of its kind.
+/// Counts a result; returns an error that is the first of its kind.
 fn count(counts: &mut Counts, written: io::Result<()>) -> Option<io::Error> {
     let Err(error) = written else {
         counts.written += 1;
@@ -172,11 +180,11 @@ fn count(counts: &mut Counts, written: io::Result<()>) -> Option<io::Error> {
     (*of_kind == 1).then_some(error)
 }
 
-/// Has the program end, if it does not do so by itself: the message of its error waits for who reads standard error.
-pub fn end_soon() {
-    // Without a thread it may wait longer.
+/// Ends the process after a delay, if it does not end by itself: the error message is queued for a reader of standard error.
+pub fn exit_soon() {
+    // Without the thread the exit may take longer.
     let _ = thread::Builder::new().spawn(|| {
-        thread::sleep(LAST_WORDS);
+        thread::sleep(FINAL_FLUSH);
         process::exit(1);
     });
 }
@@ -188,26 +196,27 @@ mod tests {
 
     use super::*;
 
-    /// Lines into a socket whose other end is given back: nobody reads it but the test.
-    fn lines(waiting_max: u32) -> (Lines, UnixStream) {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        let file = std::fs::File::from(std::os::fd::OwnedFd::from(ours));
-        let lines = Lines::start("a test".to_owned(), Way::stream(file), waiting_max, None).unwrap();
-        (lines, theirs)
+    /// Lines into a socket whose other end is returned, so that only the test reads it.
+    fn lines(waiting_max: u32) -> (LineQueue, UnixStream) {
+        let (near, far) = UnixStream::pair().unwrap();
+        let file = std::fs::File::from(std::os::fd::OwnedFd::from(near));
+        let lines =
+            LineQueue::start("a test".to_owned(), LineWriter::stream(file), waiting_max, None).unwrap();
+        (lines, far)
     }
 
-    /// Long enough to be never reached where lines are written.
-    fn patience() -> Instant {
+    /// A deadline that is never reached if lines are written.
+    fn test_deadline() -> Instant {
         Instant::now() + Duration::from_secs(60)
     }
 
     #[test]
-    fn lines_come_in_their_order_with_their_ends() {
+    fn lines_are_written_in_order_with_line_breaks() {
         let (lines, mut reader) = lines(10);
         for line in ["one", "two", ""] {
             lines.push(line.as_bytes().to_vec());
         }
-        assert!(lines.drain(patience()));
+        assert!(lines.drain(test_deadline()));
         let mut read = [0; 9];
         reader.read_exact(&mut read).unwrap();
         assert_eq!(&read, b"one\ntwo\n\n");
@@ -216,14 +225,14 @@ mod tests {
     }
 
     #[test]
-    fn every_line_that_finds_no_room_is_counted() {
-        // More than the socket takes, so that the thread is in a write.
+    fn every_dropped_line_is_counted() {
+        // More than the socket buffer, so that the thread blocks in a write.
         let long = vec![b'x'; 1 << 20];
         let (lines, reader) = lines(3);
         for _ in 0..10 {
             lines.push(long.clone());
         }
-        // It has taken one, or none yet.
+        // The thread has read at most one line.
         let dropped = lines.counts().dropped;
         assert!((6..=7).contains(&dropped), "{dropped}");
         assert!(!lines.drain(Instant::now()));
@@ -233,16 +242,16 @@ mod tests {
             (0, dropped, 10 - dropped)
         );
         lines.push(b"late".to_vec());
-        assert!(!lines.drain(patience()));
+        assert!(!lines.drain(test_deadline()));
         let counts = lines.counts();
         assert_eq!((counts.dropped, counts.lost), (dropped + 1, 10 - dropped));
         drop(reader);
     }
 
     #[test]
-    fn bytes_are_bounded_as_lines_are() {
-        let (lines, reader) = lines(WAITING_DEFAULT);
-        let long = vec![b'x'; WAITING_BYTES_MAX / 2 - 1];
+    fn queued_bytes_are_bounded() {
+        let (lines, reader) = lines(BACKLOG_LINES_DEFAULT);
+        let long = vec![b'x'; BACKLOG_BYTES_MAX / 2 - 1];
         for _ in 0..6 {
             lines.push(long.clone());
         }
@@ -251,20 +260,20 @@ mod tests {
         drop(reader);
     }
 
-    /// Where errors are told may have nobody who reads it: that stops nobody.
+    /// An error output without a reader does not block the queue.
     #[test]
-    fn errors_are_told_once_and_wait_for_nobody() {
-        let (told, mut reader) = lines(10);
-        let told = Arc::new(told);
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        drop(theirs);
-        let file = std::fs::File::from(std::os::fd::OwnedFd::from(ours));
-        let way = Way::stream(file);
-        let lines = Lines::start("a test".to_owned(), way, 10, Some(Arc::clone(&told))).unwrap();
+    fn errors_are_reported_once_without_blocking() {
+        let (errors, mut reader) = lines(10);
+        let errors = Arc::new(errors);
+        let (near, far) = UnixStream::pair().unwrap();
+        drop(far);
+        let file = std::fs::File::from(std::os::fd::OwnedFd::from(near));
+        let writer = LineWriter::stream(file);
+        let lines = LineQueue::start("a test".to_owned(), writer, 10, Some(Arc::clone(&errors))).unwrap();
         lines.push(b"line".to_vec());
         lines.push(b"line".to_vec());
-        assert!(lines.drain(patience()) && told.drain(patience()));
-        assert_eq!(told.counts().written, 1);
+        assert!(lines.drain(test_deadline()) && errors.drain(test_deadline()));
+        assert_eq!(errors.counts().written, 1);
         let mut read = [0; 9];
         reader.read_exact(&mut read).unwrap();
         assert_eq!(&read, b"a test: B");
@@ -277,7 +286,7 @@ mod tests {
         for _ in 0..3 {
             lines.push(b"line".to_vec());
         }
-        assert!(lines.drain(patience()));
+        assert!(lines.drain(test_deadline()));
         let counts = lines.counts();
         assert_eq!(counts.failed, BTreeMap::from([("Broken pipe".to_owned(), 3)]));
         assert_eq!((counts.written, counts.lost), (0, 0));

@@ -1,68 +1,68 @@
-//! Where messages come in, and comes in again when its interface has been away.
+//! The receiver's socket, which joins its multicast group again after the interface was away.
 
+use linewarden_cli::failure::Failure;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use linewarden_signatures::service::{FloodFilter, Service};
-use linewarden_signatures::udp::{Datagram, Inbox};
+use linewarden_signatures::udp::{Datagram, UdpReceiver};
 use nix::net::if_::if_nametoindex;
 
 use super::outputs::Outputs;
-use crate::failure::Failure;
 
-/// How long a datagram is waited for before there is something else to look after.
-const NAP: Duration = Duration::from_millis(50);
-/// How often an interface is looked for.
-const LOOK: Duration = Duration::from_secs(1);
-const FILTER_REPORTED_EVERY: Duration = Duration::from_secs(60);
+/// Timeout of a wait for datagrams.
+const POLL_TIMEOUT: Duration = Duration::from_millis(50);
+/// Interval at which the interface is checked.
+const INTERFACE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+const FILTER_REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// An inbox; of a group that was joined on an interface, with the interface.
+/// A socket; for a group that was joined on an interface, with the interface.
 pub struct Listener {
-    inbox: Inbox,
+    inbox: UdpReceiver,
     address: SocketAddr,
-    joined: Option<Joined>,
+    group: Option<JoinedGroup>,
     filter: FloodFilter,
     filter_reports: FilterReports,
 }
 
-struct Joined {
+struct JoinedGroup {
     interface: String,
-    /// The kernel's number of the interface on which the group is joined; 0 while it is away.
+    /// Index of the interface on which the group is joined; 0 while the interface is away.
     index: u32,
-    look_at: Instant,
-    /// What was said of it last, so that it is said once.
+    check_at: Instant,
+    /// The last reported problem, so that it is reported once.
     problem: Option<String>,
 }
 
 impl Listener {
-    /// Listens, and joins a group on the interface of this name, or on the one that the kernel chooses.
+    /// Opens the socket, and joins a group on the named interface, or on one that the kernel chooses.
     pub fn open(address: SocketAddr, interface: Option<&str>) -> Result<Self, Failure> {
         if interface.is_some() && !address.ip().is_multicast() {
             return Err(Failure::input(format!(
-                "--interface: {} is no multicast group, which alone is joined on an interface",
+                "--interface conflicts with --listen: {} is not a multicast group",
                 address.ip()
             )));
         }
         let index = super::interface(interface)?;
-        let inbox = Inbox::open(address, index, NAP)
+        let inbox = UdpReceiver::open(address, index, POLL_TIMEOUT)
             .map_err(|error| Failure::failed(format!("{address}: {error}")))?;
-        let joined = interface.map(|interface| Joined {
+        let joined = interface.map(|interface| JoinedGroup {
             interface: interface.to_owned(),
             index,
-            look_at: Instant::now() + LOOK,
+            check_at: Instant::now() + INTERFACE_CHECK_INTERVAL,
             problem: None,
         });
         Ok(Self {
             inbox,
             address,
-            joined,
+            group: joined,
             filter: FloodFilter::Detached,
             filter_reports: FilterReports::default(),
         })
     }
 
-    /// What the kernel keeps while this program is busy, in bytes.
+    /// Size of the receive buffer, bytes.
     pub fn buffer_bytes(&self) -> usize {
         self.inbox.buffer_bytes()
     }
@@ -70,10 +70,10 @@ impl Listener {
     /// Adds the kernel's drops while a filter was attached to the service's next report. Returns the number of all other kernel drops.
     pub fn count_drops(&mut self, service: &mut Service) -> Result<u64, Failure> {
         service.count_filtered(&mut self.inbox).map_err(Failure::failed)?;
-        self.inbox.lost().map_err(Failure::failed)
+        self.inbox.dropped().map_err(Failure::failed)
     }
 
-    /// Has the kernel drop most of a flood, and reports it.
+    /// Updates the flood filter, and reports changes.
     pub fn filter(&mut self, service: &mut Service, outputs: &Outputs) -> Result<(), Failure> {
         let change = service
             .update_flood_filter(&mut self.inbox)
@@ -85,21 +85,21 @@ impl Listener {
         Ok(())
     }
 
-    /// Where the kernel says that it listens.
+    /// The local address of the socket.
     pub fn bound(&self) -> Result<SocketAddr, Failure> {
         self.inbox.address().map_err(Failure::failed)
     }
 
-    /// Waits for datagrams for a moment, and hands each to `each`. The kernel forgets who had joined a group on an interface
-    /// that goes, and tells nobody: the group is joined anew on the one of the same name that comes.
+    /// Waits for datagrams, at most for the timeout, and passes each to `each`. The kernel drops the membership when an interface is
+    /// removed, without an error: the group is joined again on a new interface of the same name.
     pub fn receive(&mut self, outputs: &Outputs, each: impl FnMut(Datagram<'_>)) -> Result<(), Failure> {
-        if let Some(joined) = &mut self.joined
-            && joined.look_at <= Instant::now()
+        if let Some(joined) = &mut self.group
+            && joined.check_at <= Instant::now()
         {
-            joined.look_at = Instant::now() + LOOK;
-            if let Some(inbox) = joined.look(self.address, outputs) {
+            joined.check_at = Instant::now() + INTERFACE_CHECK_INTERVAL;
+            if let Some(inbox) = joined.rejoin_if_changed(self.address, outputs) {
                 self.inbox.replace(inbox).map_err(Failure::failed)?;
-                // The service has to see first that the new one has no filter.
+                // The service must first learn that the new socket has no filter.
                 return Ok(());
             }
         }
@@ -109,17 +109,17 @@ impl Listener {
     }
 }
 
-/// What was reported of the flood filter.
+/// Reports of the flood filter.
 #[derive(Default)]
 struct FilterReports {
-    /// The state that was reported last. `None`: no filter.
+    /// The last reported state. `None`: no filter.
     state: Option<&'static str>,
-    /// When each state was reported last.
+    /// Time of the last report of each state.
     at: HashMap<&'static str, Instant>,
 }
 
 impl FilterReports {
-    /// Reports a state that was not the last one: the end of a flood at once, and each other state at most once a minute.
+    /// Reports a changed state: the end of a flood at once, and each other state at most once a minute.
     fn report(&mut self, filter: &FloodFilter, outputs: &Outputs) {
         let is_end = matches!(filter, FloodFilter::Detached);
         let state = (!is_end).then(|| filter.name());
@@ -127,7 +127,7 @@ impl FilterReports {
             return;
         }
         if let Some(state) = state {
-            let is_recent = |at: &Instant| at.elapsed() < FILTER_REPORTED_EVERY;
+            let is_recent = |at: &Instant| at.elapsed() < FILTER_REPORT_INTERVAL;
             if self.at.get(state).is_some_and(is_recent) {
                 return;
             }
@@ -148,20 +148,20 @@ impl FilterReports {
                 _ => None,
             },
         }));
-        outputs.tell(filter);
+        outputs.print(filter);
     }
 }
 
-impl Joined {
-    /// A new inbox if another interface has the name now.
-    fn look(&mut self, group: SocketAddr, outputs: &Outputs) -> Option<Inbox> {
+impl JoinedGroup {
+    /// Opens a new socket if another interface has the name now.
+    fn rejoin_if_changed(&mut self, group: SocketAddr, outputs: &Outputs) -> Option<UdpReceiver> {
         let found = if_nametoindex(self.interface.as_str());
         if found == Ok(self.index) {
             return None;
         }
         let opened = found
             .map_err(std::io::Error::from)
-            .and_then(|index| Ok((index, Inbox::open(group, index, NAP)?)));
+            .and_then(|index| Ok((index, UdpReceiver::open(group, index, POLL_TIMEOUT)?)));
         let (problem, inbox) = match opened {
             Ok((index, inbox)) => {
                 self.index = index;
@@ -176,9 +176,12 @@ impl Joined {
             outputs.event(&serde_json::json!({
                 "event": "interface", "interface": self.interface, "joined": inbox.is_some(), "problem": problem,
             }));
-            outputs.tell(match &problem {
+            outputs.print(match &problem {
                 None => format!("--interface {}: joined again", self.interface),
-                Some(problem) => format!("--interface {}: {problem}; waiting for it", self.interface),
+                Some(problem) => format!(
+                    "--interface {}: {problem}; waiting for the interface",
+                    self.interface
+                ),
             });
         }
         self.problem = problem;

@@ -1,5 +1,8 @@
 //! `linewarden signed masks`.
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::{Output, counted, print_error};
+use linewarden_cli::signals::Signals;
 use std::time::Duration;
 
 use clap::Args;
@@ -7,40 +10,37 @@ use linewarden_signatures::key::PrivateKey;
 use linewarden_signatures::message::MASK_NAME_BYTES;
 use linewarden_signatures::store::{BLOCK_MASKS, MachineId, SealingKey, SignerDirectory};
 
-use super::seal::SignerArgs;
-use crate::failure::Failure;
-use crate::output::{Output, counted, tell};
-use crate::signals::Signals;
+use super::signer_args::SignerArgs;
 
-/// How many, and whose.
+/// Arguments of `linewarden signed masks`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Each message that is signed with RA uses up a mask, and each mask costs an RSA signature. Those in the file are made ahead; a sender \
-that runs out of them signs at that price. The file is bound to this machine, and to itself: a copy of it is refused, and so is one into which \
-a backup was written back.
+Each RA message uses one mask, and each mask costs an RSA signature. The masks in the file are precomputed; a sender without masks pays \
+that cost per message. The file is bound to this machine and to its inode: a copy of it is refused, and so is a file into which a backup \
+was written.
 
-SIGINT and SIGTERM end it; what was made until then is in the file.
+SIGINT and SIGTERM stop the command; masks created until then are in the file.
 
 Examples:
   linewarden signed masks truck7 --count 100000")]
 pub struct MasksArgs {
     #[command(flatten)]
     signer: SignerArgs,
-    /// Make so many; rounded up to whole blocks of 64
+    /// Number of masks to create, rounded up to a multiple of 64 (integer)
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     count: u64,
-    /// JSON for machines
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     pub json: bool,
 }
 
-/// Makes them.
+/// Creates masks.
 pub fn run(args: &MasksArgs, output: Output) -> Result<(), Failure> {
-    let signals = Signals::to_stop()?;
+    let signals = Signals::for_stop()?;
     let (key, sealing_key) = args.signer.open()?;
     if key.ra().is_none() {
         return Err(Failure::input(format!(
-            "{} signs without masks",
+            "scheme {} uses no masks: omit `signed masks` for this signer",
             key.public().scheme()
         )));
     }
@@ -53,15 +53,15 @@ pub fn run(args: &MasksArgs, output: Output) -> Result<(), Failure> {
         || match signals.wait(Duration::ZERO)? {
             None => Ok(()),
             Some(_) => Err(Failure::failed(
-                "told to end: the masks that were made until now are in the file, `linewarden signed show` counts them",
+                "stopped by a signal: masks created so far are in the file; `linewarden signed show` shows their number",
             )),
         },
     )?;
     output.object(&serde_json::json!({ "signer": key.public().id().to_string(), "masks": remaining }))?;
-    output.line(format_args!("{} ready", counted(remaining, "mask")))
+    output.line(format_args!("{} available", counted(remaining, "mask")))
 }
 
-/// Adds so many to a signer's file, if any, as long as `go_on` does not fail; how many it has then.
+/// Adds masks to a signer's file, until `go_on` fails; returns the number of masks in the file.
 pub fn make(
     directory: &SignerDirectory,
     key: &PrivateKey,
@@ -75,9 +75,10 @@ pub fn make(
     };
     let machine = MachineId::of_this_machine().map_err(Failure::failed)?;
     let mut file = directory.masks(key, &machine, sealing_key)?;
-    if !file.sees_earlier_content() {
-        tell(format_args!(
-            "{}: the file system keeps no attributes of users: if a backup is written back into this file, its masks go out twice",
+    if !file.detects_rollback() {
+        print_error(format_args!(
+            "{}: the file system has no user extended attributes, so a restored backup of this file is not detected, and its masks are used twice; \
+             move the signer to a file system with user extended attributes (ext4, XFS, Btrfs), or never restore this file",
             directory.masks_path().display()
         ));
     }
@@ -86,7 +87,7 @@ pub fn make(
         go_on()?;
         let mut names = [[0; MASK_NAME_BYTES]; BLOCK_MASKS];
         getrandom::fill(names.as_flattened_mut())
-            .map_err(|error| Failure::failed(format!("no random bytes: {error}")))?;
+            .map_err(|error| Failure::failed(format!("reading random bytes from the kernel failed: {error}; masks created so far are in the file; repeat the command")))?;
         file.append(&ra.masks(&names).map_err(Failure::failed)?)?;
         progress.inc(BLOCK_MASKS as u64);
     }

@@ -4,6 +4,7 @@ mod counters;
 mod keygen;
 mod lanes;
 mod latency;
+mod line_writer;
 mod lines;
 mod listener;
 mod masks;
@@ -12,35 +13,32 @@ mod outgoing;
 mod outputs;
 mod payload;
 mod receive;
-mod seal;
 mod send;
 mod show;
-mod way;
+mod signer_args;
 
 use clap::Subcommand;
-use linewarden_signatures::store::{MaskFileError, SealedFileError, SignerFileError};
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::Output;
 
-use crate::failure::Failure;
-use crate::output::Output;
-
-/// What about signed messages.
+/// Subcommands of `linewarden signed`.
 #[derive(Subcommand, Debug)]
 pub enum SignedCommand {
-    /// Make a signer: its keys, and with RA its table and masks
+    /// Create a signer: its keys, and with RA its table and masks
     Keygen(keygen::KeygenArgs),
-    /// Make masks ahead, for a signer of RA
+    /// Create masks in advance, for an RA signer
     Masks(masks::MasksArgs),
-    /// Receive messages, verify them, and hand them on
+    /// Receive and verify messages, and deliver them
     Receive(receive::ReceiveArgs),
-    /// Sign messages, and send them
+    /// Sign and send messages
     Send(send::SendArgs),
-    /// Show a signer, or a public key
+    /// Show a signer or a public key
     Show(show::ShowArgs),
 }
 
 impl SignedCommand {
-    /// Whether machines read what it prints.
-    pub fn wants_json(&self) -> bool {
+    /// Whether the command prints JSON.
+    pub fn prints_json(&self) -> bool {
         match self {
             Self::Keygen(args) => args.json,
             Self::Masks(args) => args.json,
@@ -51,9 +49,9 @@ impl SignedCommand {
     }
 }
 
-/// Does it.
+/// Runs the command.
 pub fn run(command: &SignedCommand) -> Result<(), Failure> {
-    let output = Output::new(command.wants_json());
+    let output = Output::new(command.prints_json());
     match command {
         SignedCommand::Keygen(args) => keygen::run(args, output),
         SignedCommand::Masks(args) => masks::run(args, output),
@@ -63,55 +61,11 @@ pub fn run(command: &SignedCommand) -> Result<(), Failure> {
     }
 }
 
-/// The kernel's number of an interface; 0, the one that it chooses, if none is named.
+/// Index of an interface; 0 if none is named, so that the kernel chooses.
 fn interface(name: Option<&str>) -> Result<u32, Failure> {
     let Some(name) = name else {
         return Ok(0);
     };
     nix::net::if_::if_nametoindex(name)
         .map_err(|error| Failure::input(format!("--interface {name}: {}", error.desc())))
-}
-
-/// What no other path would mend.
-fn is_full(error: &std::io::Error) -> bool {
-    use std::io::ErrorKind;
-    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
-}
-
-impl From<SealedFileError> for Failure {
-    fn from(error: SealedFileError) -> Self {
-        match error {
-            SealedFileError::Unsafe { .. } => Self::unsafe_(error),
-            SealedFileError::Entropy(_) => Self::failed(error),
-            SealedFileError::Io { ref source, .. } if is_full(source) => Self::failed(error),
-            _ => Self::input(error),
-        }
-    }
-}
-
-impl From<SignerFileError> for Failure {
-    fn from(error: SignerFileError) -> Self {
-        match error {
-            SignerFileError::Sealed(error) => error.into(),
-            SignerFileError::UnsafeSeal { .. } => Self::unsafe_(error),
-            SignerFileError::Entropy(_) => Self::failed(error),
-            SignerFileError::Io { ref source, .. } if is_full(source) => Self::failed(error),
-            _ => Self::input(error),
-        }
-    }
-}
-
-impl From<MaskFileError> for Failure {
-    fn from(error: MaskFileError) -> Self {
-        match error {
-            MaskFileError::Unsafe { .. }
-            | MaskFileError::OtherMachine { .. }
-            | MaskFileError::Copied { .. }
-            | MaskFileError::SetBack { .. }
-            | MaskFileError::Uncounted { .. } => Self::unsafe_(error),
-            MaskFileError::Entropy(_) | MaskFileError::InUse { .. } => Self::failed(error),
-            MaskFileError::Io { ref source, .. } if is_full(source) => Self::failed(error),
-            _ => Self::input(error),
-        }
-    }
 }

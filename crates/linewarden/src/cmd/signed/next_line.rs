@@ -1,16 +1,16 @@
-//! Reading payloads, a line each.
+//! Reads payloads, one per line.
 
+use linewarden_cli::failure::Failure;
 use std::io::{self, BufRead as _, BufReader};
 
 use linewarden_signatures::ra::{COMPONENTS_MAX, SUBMESSAGE_BYTES_MAX};
 
-use crate::failure::Failure;
-
-/// No line is longer: a payload as hexadecimal digits, a basic safety message as JSON, or an array of the longest sub-messages, each byte
-/// of them as `\u00XX`, with quotes, commas and some blanks.
+/// Maximum length of a line: a payload as hexadecimal digits, a basic safety message as JSON, or an array of the longest sub-messages with
+/// each byte as `\u00XX`, quotes, commas and some blanks.
 const LINE_BYTES_MAX: usize = COMPONENTS_MAX * (6 * SUBMESSAGE_BYTES_MAX + 16);
 
-/// A line without its end; `None` after the last, or when `go_on` says so before there is a whole one. `unreadable` says what cannot be read.
+/// Reads a line without its line break; `None` after the last line, or if `go_on` returns false before a line is complete. `unreadable`
+/// builds the error.
 pub fn next_line<R: io::Read>(
     reader: &mut BufReader<R>,
     unreadable: impl Fn(io::Error) -> Failure,
@@ -30,7 +30,7 @@ pub fn next_line<R: io::Read>(
         line.extend_from_slice(part.unwrap_or_default());
         reader.consume(used);
         if line.len() > LINE_BYTES_MAX {
-            let problem = format!("a line is longer than {LINE_BYTES_MAX} bytes");
+            let problem = format!("line longer than {LINE_BYTES_MAX} bytes");
             return Err(unreadable(io::Error::new(io::ErrorKind::InvalidData, problem)));
         }
         if end.is_some() || used == 0 {

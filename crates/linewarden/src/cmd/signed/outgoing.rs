@@ -1,24 +1,23 @@
-//! Signed messages on their way out, and what the kernel did not take of them.
+//! Sending signed messages, and counting those that the kernel did not accept.
 
+use linewarden_cli::failure::Failure;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use linewarden_signatures::signing::Dispatch;
-use linewarden_signatures::udp::Outbox;
+use linewarden_signatures::signing::SignedMessageSink;
+use linewarden_signatures::udp::UdpSender;
 use nix::errno::Errno;
 
-use crate::failure::Failure;
+/// Interval at which a missing interface is checked.
+const INTERFACE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Between two looks whether an interface that was away is there again.
-const LOOK: Duration = Duration::from_secs(1);
-
-/// A socket. When a network that has taken messages does not take them for a while, those of that while are lost, as datagrams are, and
-/// it goes on with the next; what never worked, and what does not pass by itself, is an error.
-pub struct Outgoing {
-    outbox: RwLock<Outbox>,
+/// A socket. If the network fails after messages were sent, messages of that time are lost, as datagrams are, and sending continues. If
+/// sending never worked, or the failure is permanent, it is an error.
+pub struct OutgoingSocket {
+    outbox: RwLock<UdpSender>,
     to: SocketAddr,
     interface: Option<String>,
     hops: u8,
@@ -29,27 +28,27 @@ pub struct Outgoing {
 
 #[derive(Default)]
 struct State {
-    /// Why it ends.
+    /// A permanent error.
     problem: Option<io::Error>,
-    /// Why messages do not leave at present.
-    away: Option<Errno>,
-    /// What of that was said last.
-    said: Option<Errno>,
-    /// When the interface was looked for last.
-    looked: Option<Instant>,
+    /// The present transient error.
+    send_error: Option<Errno>,
+    /// The transient error that was reported last.
+    reported_error: Option<Errno>,
+    /// Time of the last interface check.
+    checked_at: Option<Instant>,
 }
 
-impl Outgoing {
-    /// Opens the socket; to a multicast group by this interface, over so many routers.
+impl OutgoingSocket {
+    /// Opens the socket; for a multicast group with an interface and a hop limit.
     ///
     /// # Errors
-    /// No such interface, no such address, or an interface or routers for what is no group.
+    /// The interface or address does not exist, or an option requires a multicast group.
     pub fn open(to: SocketAddr, interface: Option<String>, hops: Option<u8>) -> Result<Self, Failure> {
         if !to.ip().is_multicast() {
             let given = [("--interface", interface.is_some()), ("--hops", hops.is_some())];
             if let Some((option, _)) = given.into_iter().find(|(_, is_given)| *is_given) {
                 return Err(Failure::input(format!(
-                    "{option}: {} is no multicast group, for which alone it means something",
+                    "{option} conflicts with --to: {} is not a multicast group",
                     to.ip()
                 )));
             }
@@ -57,7 +56,7 @@ impl Outgoing {
         let hops = hops.unwrap_or(1);
         let index = super::interface(interface.as_deref())?;
         let outbox =
-            Outbox::open(to, index, hops).map_err(|error| Failure::failed(format!("{to}: {error}")))?;
+            UdpSender::open(to, index, hops).map_err(|error| Failure::failed(format!("{to}: {error}")))?;
         Ok(Self {
             outbox: RwLock::new(outbox),
             to,
@@ -69,39 +68,47 @@ impl Outgoing {
         })
     }
 
-    /// Messages that the kernel did not take, or that were in one batch with such.
+    /// Messages that the kernel did not accept, or that were in one batch with such messages.
     pub fn unsent(&self) -> u64 {
         self.unsent.load(Ordering::Relaxed)
     }
 
-    /// Looks for an interface that is away, and says what has changed since it was called last.
+    /// Checks a missing interface; returns a change since the last call.
     ///
     /// # Errors
-    /// Messages do not leave, and will not.
-    pub fn look(&self) -> Result<Option<String>, Failure> {
+    /// Messages cannot be sent, permanently.
+    pub fn check(&self) -> Result<Option<String>, Failure> {
         let mut state = self.state();
         if let Some(problem) = state.problem.take() {
             return Err(Failure::failed(format!("{}: {problem}", self.to)));
         }
-        if state.away.is_some() && state.looked.is_none_or(|looked| looked.elapsed() >= LOOK) {
-            state.looked = Some(Instant::now());
-            self.open_again();
+        if state.send_error.is_some()
+            && state
+                .checked_at
+                .is_none_or(|checked_at| checked_at.elapsed() >= INTERFACE_CHECK_INTERVAL)
+        {
+            state.checked_at = Some(Instant::now());
+            self.reopen();
         }
-        if state.away == state.said {
+        if state.send_error == state.reported_error {
             return Ok(None);
         }
-        state.said = state.away;
-        Ok(Some(match state.away {
-            Some(why) => format!("{}: {}; what is sent now is lost", self.to, why.desc()),
-            None => format!("{}: messages leave again", self.to),
+        state.reported_error = state.send_error;
+        Ok(Some(match state.send_error {
+            Some(errno) => format!(
+                "{}: {}; messages are lost until the network recovers",
+                self.to,
+                errno.desc()
+            ),
+            None => format!("{}: sending works again", self.to),
         }))
     }
 
-    /// An interface that comes again has another number.
-    fn open_again(&self) {
+    /// Opens the socket again: a recreated interface has another index.
+    fn reopen(&self) {
         let opened = super::interface(self.interface.as_deref())
             .ok()
-            .and_then(|index| Outbox::open(self.to, index, self.hops).ok());
+            .and_then(|index| UdpSender::open(self.to, index, self.hops).ok());
         if let Some(outbox) = opened {
             *self.outbox.write().unwrap_or_else(PoisonError::into_inner) = outbox;
         }
@@ -112,7 +119,7 @@ impl Outgoing {
     }
 }
 
-impl Dispatch for Outgoing {
+impl SignedMessageSink for OutgoingSocket {
     fn signed(&self, messages: Vec<Vec<u8>>) {
         let sent = self
             .outbox
@@ -122,23 +129,23 @@ impl Dispatch for Outgoing {
         let Err(error) = sent else {
             if !messages.is_empty() {
                 self.has_sent.store(true, Ordering::Relaxed);
-                self.state().away = None;
+                self.state().send_error = None;
             }
             return;
         };
         self.unsent.fetch_add(messages.len() as u64, Ordering::Relaxed);
-        match passing(&error) {
-            Some(why) if self.has_sent.load(Ordering::Relaxed) => self.state().away = Some(why),
+        match transient_error(&error) {
+            Some(errno) if self.has_sent.load(Ordering::Relaxed) => self.state().send_error = Some(errno),
             _ => self.state().problem = Some(error),
         }
     }
 }
 
-/// A link that is down, a route or an interface that is not there, a queue that is full.
-fn passing(error: &io::Error) -> Option<Errno> {
-    let why = Errno::from_raw(error.raw_os_error()?);
+/// Transient errors: link down, missing route or interface, full queue.
+fn transient_error(error: &io::Error) -> Option<Errno> {
+    let errno = Errno::from_raw(error.raw_os_error()?);
     let passes = matches!(
-        why,
+        errno,
         Errno::ENETUNREACH
             | Errno::EHOSTUNREACH
             | Errno::ENETDOWN
@@ -146,5 +153,5 @@ fn passing(error: &io::Error) -> Option<Errno> {
             | Errno::EADDRNOTAVAIL
             | Errno::ENOBUFS
     );
-    passes.then_some(why)
+    passes.then_some(errno)
 }

@@ -1,5 +1,7 @@
-//! What a receiver prints and hands on. Nothing here waits for who reads it, until the end, and not for long then.
+//! Output of a receiver: verified messages, events and notices. Never blocks on a reader, except for a short time at the end.
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::{Output, counted, printable};
 use std::fmt::Display;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,126 +9,129 @@ use std::time::{Duration, Instant};
 use linewarden_signatures::receive::Verified;
 use linewarden_signatures::scheduler::Span;
 use linewarden_signatures::scheduler::engine::Snapshot;
-use linewarden_signatures::service::{Delivery, Report};
+use linewarden_signatures::service::{Report, VerifiedMessageSink};
 use nix::errno::Errno;
 use serde_json::Value;
 
 use super::latency;
-use super::lines::{Counts, LAST_WORDS, Lines, WAITING_DEFAULT};
+use super::line_writer::LineWriter;
+use super::lines::{BACKLOG_LINES_DEFAULT, Counts, FINAL_FLUSH, LineQueue};
 use super::payload;
-use super::way::Way;
-use crate::failure::Failure;
-use crate::output::{Output, counted, printable};
 
-/// How long verified messages that wait are written at the end.
-const DRAIN: Duration = Duration::from_secs(2);
+/// Time limit for writing verified messages at the end.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// All of them.
+/// All outputs.
 pub struct Outputs {
-    /// `--out`.
+    /// Value of `--out`.
     out: String,
-    messages: Arc<Lines>,
-    /// Standard output, with JSON for machines; where messages go there too, in one order with them.
-    events: Option<Arc<Lines>>,
+    messages: Arc<LineQueue>,
+    /// Standard output in JSON format; the same queue as the messages if they go there too.
+    events: Option<Arc<LineQueue>>,
     /// Standard error.
-    told: Arc<Lines>,
-    /// Lists of revoked signers that could not be read.
+    error_lines: Arc<LineQueue>,
+    /// Revocation lists that could not be read.
     pub failed_reloads: u64,
 }
 
 impl Outputs {
-    /// Opens what `--out` names; so many lines wait for who reads them.
+    /// Opens the destination of `--out` with a queue of `backlog` lines.
     ///
     /// # Errors
-    /// It cannot be opened.
+    /// The destination cannot be opened.
     pub fn open(out: &str, backlog: u32, output: Output) -> Result<Self, Failure> {
-        // Nobody is told of errors where they are told.
-        let told = Lines::start("standard error".to_owned(), Way::stderr()?, WAITING_DEFAULT, None)?;
-        let told = Arc::new(told);
-        let start = |name: String, way, waiting_max| {
-            Lines::start(name, way, waiting_max, Some(Arc::clone(&told))).map(Arc::new)
+        // Errors of standard error itself are not reported.
+        let error_lines = LineQueue::start(
+            "standard error".to_owned(),
+            LineWriter::stderr()?,
+            BACKLOG_LINES_DEFAULT,
+            None,
+        )?;
+        let error_lines = Arc::new(error_lines);
+        let start = |name: String, writer, waiting_max| {
+            LineQueue::start(name, writer, waiting_max, Some(Arc::clone(&error_lines))).map(Arc::new)
         };
-        let messages = start(format!("--out {out}"), Way::open(out)?, backlog)?;
+        let messages = start(format!("--out {out}"), LineWriter::open(out)?, backlog)?;
         let events = match (output.is_json(), out) {
             (false, _) => None,
             (true, "-") => Some(Arc::clone(&messages)),
             (true, _) => Some(start(
                 "standard output".to_owned(),
-                Way::stdout()?,
-                WAITING_DEFAULT,
+                LineWriter::stdout()?,
+                BACKLOG_LINES_DEFAULT,
             )?),
         };
         Ok(Self {
             out: out.to_owned(),
             messages,
             events,
-            told,
+            error_lines,
             failed_reloads: 0,
         })
     }
 
-    /// Where verified messages are handed on.
-    pub fn messages(&self) -> Arc<dyn Delivery> {
-        Arc::<Lines>::clone(&self.messages)
+    /// The queue of verified messages.
+    pub fn messages(&self) -> Arc<dyn VerifiedMessageSink> {
+        Arc::<LineQueue>::clone(&self.messages)
     }
 
-    /// For machines.
+    /// Prints an event; JSON format only.
     pub fn event(&self, event: &Value) {
         if let Some(events) = &self.events {
             events.push(event.to_string().into_bytes());
         }
     }
 
-    /// For people.
-    pub fn tell(&self, text: impl Display) {
+    /// Prints a notice; text format only.
+    pub fn print(&self, text: impl Display) {
         if self.events.is_none() {
-            self.told.push(printable(&text.to_string()).into_bytes());
+            self.error_lines.push(printable(&text.to_string()).into_bytes());
         }
     }
 
-    /// The counters so far.
+    /// Prints the counters.
     pub fn report(&self, report: &Report, kernel_drops: u64) {
         let counts = self.counts(kernel_drops);
         self.event(&json(report, &counts, "counters"));
         for line in lines(report, &counts) {
-            self.tell(line);
+            self.print(line);
         }
     }
 
-    /// Writes what waits, as long as [`DRAIN`] allows, and the last counters.
+    /// Writes queued messages, at most for [`DRAIN_TIMEOUT`], and the last counters.
     ///
     /// # Errors
-    /// Lines that have not arrived.
-    pub fn end(&self, report: &Report, kernel_drops: u64) -> Result<(), Failure> {
-        self.messages.drain(Instant::now() + DRAIN);
-        let until = Instant::now() + LAST_WORDS;
+    /// Lines were lost.
+    pub fn finish(&self, report: &Report, kernel_drops: u64) -> Result<(), Failure> {
+        self.messages.drain(Instant::now() + DRAIN_TIMEOUT);
+        let until = Instant::now() + FINAL_FLUSH;
         let counts = self.counts(kernel_drops);
         let last = json(report, &counts, "ended");
-        let written = |events: &Arc<Lines>| events.counts().written;
+        let written = |events: &Arc<LineQueue>| events.counts().written;
         let before = self.events.as_ref().map(written);
         self.event(&last);
         if self.events.as_ref().is_some_and(|events| !events.drain(until))
             || before.is_some_and(|before| self.events.as_ref().map(written) == Some(before))
         {
-            // Nobody reads them where they should be.
-            self.told.push(last.to_string().into_bytes());
+            // Standard output was not read: use standard error.
+            self.error_lines.push(last.to_string().into_bytes());
         }
         for line in lines(report, &counts) {
-            self.tell(line);
+            self.print(line);
         }
-        self.told.drain(Instant::now() + LAST_WORDS);
-        for (what, count) in undelivered(report) {
+        self.error_lines.drain(Instant::now() + FINAL_FLUSH);
+        for (fault, count) in internal_faults(report) {
             if count > 0 {
-                return Err(Failure::failed(format!("{}: {what}", counted(count, "time"))));
+                return Err(Failure::failed(format!("{}: {fault}", counted(count, "time"))));
             }
         }
-        match self.missing(&counts.lines) {
+        match self.undelivered_lines(&counts.lines) {
             0 => Ok(()),
             missing => {
                 let most = counts.lines.failed.iter().max_by_key(|(_, count)| **count);
-                let why = most.map_or("nobody took them, or not as fast as they came", |(why, _)| why);
+                let cause = most.map_or("no reader, or a reader that was too slow", |(cause, _)| cause);
                 Err(Failure::failed(format!(
-                    "--out {}: {} did not arrive: {why}",
+                    "--out {}: {} not delivered: {cause}",
                     self.out,
                     counted(missing, "line")
                 )))
@@ -142,28 +147,28 @@ impl Outputs {
         }
     }
 
-    /// Lines that have not arrived. A reader of standard output that went away is no failure, as with every command.
-    fn missing(&self, counts: &Counts) -> u64 {
-        let gone = Errno::EPIPE.desc();
+    /// Lines that were not delivered. A closed standard output is no error, as in every command.
+    fn undelivered_lines(&self, counts: &Counts) -> u64 {
+        let closed_pipe = Errno::EPIPE.desc();
         let failed = counts
             .failed
             .iter()
-            .filter(|(why, _)| self.out != "-" || *why != gone);
+            .filter(|(cause, _)| self.out != "-" || *cause != closed_pipe);
         counts.dropped + counts.lost + failed.map(|(_, count)| count).sum::<u64>()
     }
 }
 
-/// What is counted outside of the service.
+/// Counters outside of the service.
 struct Totals {
-    /// Datagrams that the kernel has dropped.
+    /// Datagrams that the kernel dropped.
     kernel_drops: u64,
-    /// Verified messages, as lines.
+    /// Lines of verified messages.
     lines: Counts,
     failed_reloads: u64,
 }
 
-impl Delivery for Lines {
-    /// Who cannot take a message has lost it, as with any datagram.
+impl VerifiedMessageSink for LineQueue {
+    /// A message is lost if the queue is full, as with any datagram.
     fn verified(&self, message: Verified, latency: Span) {
         self.push(to_json(&message, latency).to_string().into_bytes());
     }
@@ -182,14 +187,11 @@ fn to_json(message: &Verified, latency: Span) -> serde_json::Value {
     })
 }
 
-/// What must not happen: faults of this program.
-fn undelivered(report: &Report) -> [(&'static str, u64); 2] {
+/// Internal errors, which must never occur.
+fn internal_faults(report: &Report) -> [(&'static str, u64); 2] {
     [
-        (
-            "handing on a batch's messages panicked",
-            report.engine.sink_panics,
-        ),
-        ("the scheduler contradicted itself", report.engine.errors),
+        ("panics while delivering messages", report.engine.sink_panics),
+        ("scheduler inconsistencies", report.engine.errors),
     ]
 }
 
@@ -200,7 +202,7 @@ fn json(report: &Report, totals: &Totals, event: &str) -> serde_json::Value {
         .iter()
         .map(|(refusal, count)| (refusal.key(), *count));
     let shed = report.shed();
-    let shed = shed.iter().map(|(why, count)| (why.name(), *count));
+    let shed = shed.iter().map(|(cause, count)| (cause.name(), *count));
     serde_json::json!({
         "event": event,
         "kernel_drops": totals.kernel_drops,
@@ -230,30 +232,30 @@ fn json(report: &Report, totals: &Totals, event: &str) -> serde_json::Value {
             "name": lane.name,
             "batches": lane.batches,
             "messages": lane.jobs,
-            "lost": lane.lost,
+            "lost": lane.last_loss,
         })).collect::<Vec<_>>(),
     })
 }
 
-/// What waits, and what was not dealt with as it asked for or as it was begun.
-fn work(engine: &Snapshot) -> Vec<String> {
+/// Queued work, demoted messages and work moved to other lanes.
+fn work_lines(engine: &Snapshot) -> Vec<String> {
     let (immediate, other) = engine.waiting;
     let mut lines = vec![format!(
-        "waiting {immediate} immediate, {other} others, {} being verified",
+        "queued {immediate} immediate and {other} other messages, {} being verified",
         engine.in_batches
     )];
-    for (count, what) in [
+    for (count, text) in [
         (
             engine.counters.demoted,
-            "claimed to be immediate, beyond the quota",
+            "demoted: claimed to be immediate, beyond the quota",
         ),
         (
             engine.counters.returned,
-            "verified by another lane, since one was lost",
+            "verified by another lane after a lane failed",
         ),
     ] {
         if count > 0 {
-            lines.push(format!("{count} {what}"));
+            lines.push(format!("{count} {text}"));
         }
     }
     lines
@@ -274,10 +276,10 @@ fn lines(report: &Report, totals: &Totals) -> Vec<String> {
     for (refusal, count) in &report.refused {
         lines.push(format!("refused {count} {}: {refusal}", refusal.key()));
     }
-    for (why, count) in report.shed() {
-        lines.push(format!("shed {count} {}: {}", why.name(), why.description()));
+    for (cause, count) in report.shed() {
+        lines.push(format!("shed {count} {}: {}", cause.name(), cause.description()));
     }
-    lines.extend(work(&report.engine));
+    lines.extend(work_lines(&report.engine));
     let Counts {
         written,
         dropped,
@@ -285,21 +287,18 @@ fn lines(report: &Report, totals: &Totals) -> Vec<String> {
         failed,
     } = &totals.lines;
     lines.push(format!(
-        "handed on {written}, dropped {dropped}, lost at the end {lost}"
+        "delivered {written}, dropped {dropped}, lost at the end {lost}"
     ));
-    for (why, count) in failed {
-        lines.push(format!("not handed on {count}: {why}"));
+    for (cause, count) in failed {
+        lines.push(format!("not delivered {count}: {cause}"));
     }
-    for (what, count) in undelivered(report) {
+    for (fault, count) in internal_faults(report) {
         if count > 0 {
-            lines.push(format!("{what} {count}"));
+            lines.push(format!("{fault} {count}"));
         }
     }
     if totals.failed_reloads > 0 {
-        lines.push(format!(
-            "lists of revoked signers that could not be read {}",
-            totals.failed_reloads
-        ));
+        lines.push(format!("unreadable revocation lists {}", totals.failed_reloads));
     }
     lines
 }

@@ -1,36 +1,35 @@
-//! Payloads from lines and to JSON.
+//! Payloads: parsed from lines, and converted to JSON.
 
 use clap::ValueEnum;
+use linewarden_cli::failure::Failure;
 use linewarden_signatures::bsm::CoreData;
 use linewarden_signatures::key::PublicKey;
 use linewarden_signatures::message::{PAYLOAD_BYTES_MAX, PayloadKind};
 use linewarden_signatures::ra::{Domain, Layout};
 use serde_json::Value;
 
-use crate::failure::Failure;
-
-/// What a plain key signs.
+/// Kind of the payloads of a key without layout.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum KindName {
-    /// Bytes of any meaning
+    /// Arbitrary bytes
     Opaque,
     /// SAE J2735 Basic Safety Messages, part I
     Bsm,
 }
 
-/// How lines become payloads.
-pub enum Form {
+/// Format of input lines.
+pub enum LineFormat {
     Text,
     Hex,
     Bsm,
     Submessages(Layout),
 }
 
-impl Form {
-    /// That of this key.
+impl LineFormat {
+    /// The line format of a key.
     ///
     /// # Errors
-    /// A kind that its layout does not have.
+    /// The key's layout has another kind.
     pub fn of(key: &PublicKey, kind: Option<KindName>, hex: bool) -> Result<Self, Failure> {
         let bytes = if hex { Self::Hex } else { Self::Text };
         let layout = key.ra().map(linewarden_signatures::ra::RaPublic::layout);
@@ -42,14 +41,14 @@ impl Form {
             && layout.kind() != kind
         {
             return Err(Failure::input(format!(
-                "--kind: the signer's layout is of {} payloads",
+                "--kind: the signer's layout has {} payloads",
                 layout.kind().name()
             )));
         }
         let kind = layout.map(Layout::kind).or(kind);
         if hex && matches!(kind, Some(PayloadKind::Bsm | PayloadKind::Submessages)) {
             return Err(Failure::input(
-                "--hex: lines are JSON where a payload is a basic safety message or made of sub-messages",
+                "--hex: not available for basic safety messages and sub-messages, whose lines are JSON",
             ));
         }
         Ok(match kind {
@@ -61,7 +60,7 @@ impl Form {
         })
     }
 
-    /// What payloads are.
+    /// The kind of payload.
     pub fn kind(&self) -> PayloadKind {
         match self {
             Self::Text | Self::Hex => PayloadKind::Opaque,
@@ -70,15 +69,15 @@ impl Form {
         }
     }
 
-    /// Whether a line is nothing, and no empty payload.
+    /// Whether a line is blank, in a format without empty payloads.
     pub fn is_blank(&self, line: &[u8]) -> bool {
         matches!(self, Self::Bsm | Self::Submessages(_)) && line.trim_ascii().is_empty()
     }
 
-    /// The payload that a line says.
+    /// Parses a line.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The line is not a payload.
     pub fn parse(&self, line: &[u8]) -> Result<Vec<u8>, String> {
         let payload = match self {
             Self::Text => line.to_vec(),
@@ -91,7 +90,7 @@ impl Form {
         };
         match payload.len() > PAYLOAD_BYTES_MAX {
             true => Err(format!(
-                "{} bytes; {PAYLOAD_BYTES_MAX} are the most",
+                "payload of {} bytes is longer than {PAYLOAD_BYTES_MAX} bytes",
                 payload.len()
             )),
             false => Ok(payload),
@@ -103,11 +102,15 @@ fn submessages(layout: &Layout, line: &[u8]) -> Result<Vec<u8>, String> {
     let parts: Vec<Value> = serde_json::from_slice(line).map_err(|error| error.to_string())?;
     let domains = layout.payload_components();
     if parts.len() != domains.len() {
-        return Err(format!("{} parts; the layout has {}", parts.len(), domains.len()));
+        return Err(format!(
+            "{} parts, but the layout has {}",
+            parts.len(),
+            domains.len()
+        ));
     }
     let mut payload = Vec::new();
     for (index, (part, domain)) in parts.iter().zip(domains).enumerate() {
-        let wrong = |wanted: &str| format!("part {index}: {part} is not {wanted}");
+        let wrong = |expected: &str| format!("part {index}: {part} is not {expected}");
         match domain {
             Domain::Byte => {
                 let byte = part.as_u64().and_then(|byte| u8::try_from(byte).ok());
@@ -116,7 +119,7 @@ fn submessages(layout: &Layout, line: &[u8]) -> Result<Vec<u8>, String> {
             Domain::Submessages(texts) => {
                 let number = texts.iter().position(|text| part.as_str() == Some(text));
                 let number = number.ok_or_else(|| wrong("a sub-message of the layout"))?;
-                // As a layout numbers them: one byte up to 256 texts, else two; there are at most 2^16.
+                // As a layout numbers them: one byte up to 256 texts, otherwise two; there are at most 2^16.
                 let number = (number as u16).to_be_bytes();
                 payload.extend_from_slice(number.get(usize::from(texts.len() <= 256)..).unwrap_or_default());
             }
@@ -125,7 +128,7 @@ fn submessages(layout: &Layout, line: &[u8]) -> Result<Vec<u8>, String> {
     Ok(payload)
 }
 
-/// A payload as JSON: a basic safety message's fields, sub-messages' texts, bytes as hexadecimal digits, and as text if they are one.
+/// Converts a payload to JSON: the fields of a basic safety message, the texts of sub-messages, or hexadecimal digits, and text if valid.
 pub fn to_json(key: &PublicKey, kind: PayloadKind, payload: &[u8]) -> Value {
     match kind {
         PayloadKind::Bsm => match CoreData::decode(payload) {

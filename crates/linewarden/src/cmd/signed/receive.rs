@@ -1,5 +1,8 @@
 //! `linewarden signed receive`.
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::Output;
+use linewarden_cli::signals::{SignalRequest, Signals};
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -15,33 +18,30 @@ use linewarden_signatures::scheduler::policy::Adaptive;
 use linewarden_signatures::scheduler::{Config, LaneKind};
 use linewarden_signatures::service::{Lanes, Report, Service};
 use linewarden_signatures::store::{Revocations, read_public};
-use linewarden_signatures::udp::{RECEIVE_BUFFER_BYTES, receive_first};
+use linewarden_signatures::udp::{RECEIVE_BUFFER_BYTES, prioritize_receiving_thread};
 
 use super::lanes::{self, Calibration, UseGpu};
-use super::lines::{self, WAITING_DEFAULT};
+use super::lines::{self, BACKLOG_LINES_DEFAULT};
 use super::listener::Listener;
 use super::outputs::Outputs;
-use crate::failure::Failure;
 use crate::metrics_file::{MetricsFile, Page};
-use crate::output::{Output, counted};
-use crate::signals::{Signals, Told};
 
-/// From one page of metrics to the next.
+/// Interval between metrics pages.
 const METRICS_EVERY: Duration = Duration::from_secs(15);
-/// Signers that are named where a list no longer has them.
+/// Maximum number of signers that are listed as no longer revoked.
 const NAMED_MAX: usize = 1000;
 
-/// Where to listen, whom to believe, and where to hand messages on.
+/// Arguments of `linewarden signed receive`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Prints each verified message as a line of JSON: signer, stamp, priority, payload. What is refused is counted by its reason, and never \
-printed. SIGHUP reads the list of --revoked again, and nothing else, SIGUSR1 prints the counters, SIGINT and SIGTERM end it.
+Prints each verified message as a line of JSON: signer, stamp, priority, payload. Refused messages are counted by reason and never \
+printed. SIGHUP reloads the list of --revoked only, SIGUSR1 prints the counters, SIGINT and SIGTERM stop the receiver.
 
-The list of revoked signers is a text file: the line `linewarden revoked 1`, a line with an id for each signer (behind a blank, why), \
-and the line `end`. One that is not whole leaves the one before in force.
+The list of revoked signers is a text file: the line `linewarden revoked 1`, a line with an ID for each signer (optionally a blank and \
+a reason), and the line `end`. If a new list is incomplete, the previous list stays in force.
 
-Nobody who reads too slowly, or not at all, holds up verification: up to --backlog lines wait, further ones are dropped and counted. At \
-the end those that wait are written for up to 2 s. If a line did not arrive, the exit code is 1.
+A slow reader does not delay verification: up to --backlog lines are queued, further lines are dropped and counted. At the end, queued \
+lines are written for up to 2 s. Exit code 1 if a line was not delivered.
 
 Examples:
   linewarden signed receive --listen 0.0.0.0:7447 --signers signers
@@ -49,66 +49,66 @@ Examples:
   linewarden signed receive --listen [::]:7447 --signers signers --out udp:127.0.0.1:9000
   linewarden signed receive --listen 0.0.0.0:7447 --signers signers --revoked revoked")]
 pub struct ReceiveArgs {
-    /// Where to listen; a multicast group is joined
+    /// Address to listen on; a multicast group is joined (ADDRESS:PORT)
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: SocketAddr,
-    /// On which interface a multicast group is joined
+    /// Interface on which a multicast group is joined (name, default: chosen by the kernel)
     #[arg(long, value_name = "NAME")]
     interface: Option<String>,
-    /// A public key, or a directory of them (*.json); several are named one by one
+    /// Public key of a signer, or directory of public keys, *.json; repeatable (path)
     #[arg(long, value_name = "PATH", required = true)]
     signers: Vec<PathBuf>,
-    /// Signers that are refused: a list of ids
+    /// List of revoked signers (path)
     #[arg(long, value_name = "FILE")]
     revoked: Option<PathBuf>,
-    /// Where verified messages go: -, a file that is added to, udp:ADDRESS:PORT or unix:PATH (a datagram each)
+    /// Destination of verified messages: - for standard output, a file to append to, udp:ADDRESS:PORT or unix:PATH (one datagram each)
     #[arg(long, value_name = "WHERE", default_value = "-")]
     out: String,
-    /// Lines that wait for a slow reader; further ones are dropped, and counted
-    #[arg(long, value_name = "LINES", default_value_t = WAITING_DEFAULT, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    /// Maximum number of queued lines; further lines are dropped and counted (integer)
+    #[arg(long, value_name = "LINES", default_value_t = BACKLOG_LINES_DEFAULT, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     backlog: u32,
-    /// How long ago a message may have been signed
+    /// Maximum age of a message's signature (integer, milliseconds)
     #[arg(long, value_name = "MS", default_value_t = Window::DEFAULT.age_ms_max)]
     age_ms_max: u32,
-    /// How far ahead a signer's clock may be
+    /// Maximum deviation of a signer's clock into the future (integer, milliseconds)
     #[arg(long, value_name = "MS", default_value_t = Window::DEFAULT.ahead_ms_max)]
     ahead_ms_max: u32,
-    /// Refuse ECDSA P-256 signatures whose s is in the upper half of its range (off unless given: signers of other systems make both forms)
+    /// Refuse ECDSA P-256 signatures whose s is in the upper half of its range; other systems create both forms (flag)
     #[arg(long)]
     p256_low_s: bool,
-    /// Messages that are remembered against replay; half of them are shared out to the signers, evenly
+    /// Number of messages that are remembered for replay protection; half of them are divided evenly among the signers (integer)
     #[arg(long, value_name = "COUNT", default_value_t = REPLAY_MEMORY_DEFAULT as u32, value_parser = clap::value_parser!(u32).range(1..))]
     remember: u32,
-    /// Memory for what is computed ahead for signers, of all together: hashes of RA messages' parts, multiples of ECDSA's and Ed25519's keys; less makes them slower
+    /// Memory for precomputed values of all signers: hashes of RA message parts, multiples of ECDSA and Ed25519 keys (integer, MiB)
     #[arg(long, value_name = "MIB", default_value_t = (KEY_MEMORY_DEFAULT_BYTES >> 20) as u32)]
     key_memory: u32,
-    /// Processors that verify; all but one if not given
+    /// Number of processors that verify (integer, default: all but one)
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=60))]
     lanes: Option<u16>,
-    /// Whether GPUs verify too: if there are any, never, or they must
+    /// Whether GPUs verify too
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = UseGpu::Auto)]
     gpu: UseGpu,
-    /// End once so many messages were verified; those that came with the last are handed on too
+    /// Exit after this number of verified messages; messages of the last batch are also delivered (integer, default: unlimited)
     #[arg(long, value_name = "COUNT")]
     count: Option<u64>,
-    /// A file with the counters in the text format of Prometheus, for a collector of files, replaced every 15 s
+    /// File for counters in Prometheus text format, rewritten every 15 s (path)
     #[arg(long, value_name = "FILE")]
     metrics_file: Option<PathBuf>,
-    /// JSON for machines: the counters too
+    /// Print counters and events as JSON (flag)
     #[arg(long)]
     pub json: bool,
 }
 
-/// Receives until it is told to end.
+/// Receives messages until a signal stops the receiver.
 pub fn run(args: &ReceiveArgs, output: Output) -> Result<(), Failure> {
-    let signals = Signals::of_gateway()?;
+    let signals = Signals::for_service()?;
     let mut listener = Listener::open(args.listen, args.interface.as_deref())?;
     let mut outputs = Outputs::open(&args.out, args.backlog, output)?;
-    let receiver = trusting(args)?;
+    let receiver = build_receiver(args)?;
     let (signers, revoked) = (receiver.signers().count(), receiver.revoked().len());
     let (mut service, calibrations) = start(args, receiver, &outputs)?;
     for calibration in &calibrations {
-        outputs.tell(calibration);
+        outputs.print(calibration);
     }
     let lanes: Vec<_> = calibrations.iter().map(Calibration::json).collect();
     let address = listener.bound()?;
@@ -120,20 +120,17 @@ pub fn run(args: &ReceiveArgs, output: Output) -> Result<(), Failure> {
         "revoked": revoked,
         "lanes": lanes,
     }));
-    outputs.tell(format_args!(
-        "{}; the list of revoked ones has {revoked}",
-        counted(signers as u64, "signer")
-    ));
-    outputs.tell(format_args!("listening at {address}"));
+    outputs.print(format_args!("trusted signers: {}; revoked: {revoked}", signers,));
+    outputs.print(format_args!("listening on {address}"));
     if listener.buffer_bytes() < RECEIVE_BUFFER_BYTES {
-        outputs.tell(format_args!(
-            "receive buffer is {} KiB instead of {} KiB; raise net.core.rmem_max, or run with CAP_NET_ADMIN",
+        outputs.print(format_args!(
+            "receive buffer is {} KiB instead of {} KiB: raise net.core.rmem_max, or run with CAP_NET_ADMIN",
             listener.buffer_bytes() >> 10,
             RECEIVE_BUFFER_BYTES >> 10
         ));
     }
     let metrics = args.metrics_file.as_deref().map(MetricsFile::start).transpose()?;
-    receive_first();
+    prioritize_receiving_thread();
     let ended = receive(
         args,
         &signals,
@@ -143,9 +140,9 @@ pub fn run(args: &ReceiveArgs, output: Output) -> Result<(), Failure> {
     );
     let kernel_drops = listener.count_drops(&mut service);
     let report = service.finish().map_err(Failure::failed)?;
-    let ended = ended.and(outputs.end(&report, kernel_drops?));
+    let ended = ended.and(outputs.finish(&report, kernel_drops?));
     if ended.is_err() {
-        lines::end_soon();
+        lines::exit_soon();
     }
     ended
 }
@@ -159,13 +156,13 @@ fn receive(
 ) -> Result<(), Failure> {
     let mut put_at = Instant::now();
     loop {
-        listener.receive(outputs, |datagram| service.take(&datagram))?;
+        listener.receive(outputs, |datagram| service.enqueue(&datagram))?;
         service.submit().map_err(Failure::failed)?;
         listener.filter(service, outputs)?;
         match signals.wait(Duration::ZERO)? {
-            Some(Told::Stop) => return Ok(()),
-            Some(Told::Reload) => reload(args, service, outputs),
-            Some(Told::Count) => {
+            Some(SignalRequest::Stop) => return Ok(()),
+            Some(SignalRequest::Reload) => reload(args, service, outputs),
+            Some(SignalRequest::PrintCounters) => {
                 let kernel_drops = listener.count_drops(service)?;
                 let report = service.report().map_err(Failure::failed)?;
                 outputs.report(&report, kernel_drops);
@@ -176,7 +173,7 @@ fn receive(
             put_at = Instant::now() + METRICS_EVERY;
             let kernel_drops = listener.count_drops(service)?;
             let report = service.report().map_err(Failure::failed)?;
-            metrics.put(metrics_page(&report, kernel_drops));
+            metrics.submit(metrics_page(&report, kernel_drops));
         }
         if args.count.is_some_and(|count| service.verified() >= count) {
             return Ok(());
@@ -184,12 +181,12 @@ fn receive(
     }
 }
 
-/// Labels are names of the program's own lists.
+/// Label values are from this program's own lists.
 fn metrics_page(report: &Report, kernel_drops: u64) -> Page {
     let mut page = Page::default();
     for (name, help, count) in [
-        ("received", "Datagrams that were received.", report.received),
-        ("verified", "Messages that were verified.", report.verified),
+        ("received", "Datagrams received.", report.received),
+        ("verified", "Messages verified.", report.verified),
         (
             "kernel_drops",
             "Datagrams dropped by the kernel while no flood filter was attached.",
@@ -210,14 +207,14 @@ fn metrics_page(report: &Report, kernel_drops: u64) -> Page {
     let help = "Messages refused, by reason.";
     page.counter("linewarden_signed_refused_total", help, Some("reason"), refused);
     let shed = report.shed();
-    let shed = shed.iter().map(|(why, count)| (why.name(), *count));
+    let shed = shed.iter().map(|(reason, count)| (reason.name(), *count));
     let help = "Datagrams and messages dropped before verification, by reason.";
     page.counter("linewarden_signed_shed_total", help, Some("reason"), shed);
     page
 }
 
-/// A receiver that believes the signers that were named.
-fn trusting(args: &ReceiveArgs) -> Result<Receiver, Failure> {
+/// Builds a receiver that trusts the named signers.
+fn build_receiver(args: &ReceiveArgs) -> Result<Receiver, Failure> {
     let mut signers = Signers::default();
     for path in &args.signers {
         add_signers(&mut signers, path)?;
@@ -230,24 +227,24 @@ fn trusting(args: &ReceiveArgs) -> Result<Receiver, Failure> {
         age_ms_max: args.age_ms_max,
         ahead_ms_max: args.ahead_ms_max,
     };
-    let replays = ReplayMemory::new(window, args.remember as usize, random()?).since(clock());
+    let replays = ReplayMemory::new(window, args.remember as usize, random()?).accept_since(clock());
     let receiver = Receiver::new(signers, revoked, window, replays).with_p256_low_s(args.p256_low_s);
     receiver.set_key_memory((args.key_memory as usize) << 20);
     Ok(receiver)
 }
 
-/// What verifies, measured and at work.
+/// Measures and starts the lanes that verify.
 fn start(
     args: &ReceiveArgs,
     receiver: Receiver,
     outputs: &Outputs,
 ) -> Result<(Service, Vec<Calibration>), Failure> {
     let mut lanes = lanes::processors(args.lanes);
-    let (gpus, places) = lanes::gpus(args.gpu, &receiver)?;
+    let (gpus, places) = lanes::gpu_lanes(args.gpu, &receiver)?;
     lanes.extend(gpus);
     let samples = Samples::new(&receiver, places.as_deref(), clock(), random()?);
     let (lanes, calibrations) = lanes::calibrated(lanes, &samples, args.gpu)?;
-    // A GPU that failed is left out.
+    // A GPU that failed is skipped.
     let places = places.filter(|_| {
         let kinds = lanes.iter().map(|(spec, _)| spec.kind);
         kinds.into_iter().any(|kind| kind == LaneKind::Accelerator)
@@ -256,7 +253,10 @@ fn start(
         receiver,
         Config::default(),
         Box::new(Adaptive::default()),
-        Lanes { lanes, places },
+        Lanes {
+            lanes,
+            placement: places,
+        },
         outputs.messages(),
         clock,
         [random()?, random()?],
@@ -277,7 +277,7 @@ fn add_signers(signers: &mut Signers, path: &Path) -> Result<(), Failure> {
         files.sort();
         if files.is_empty() {
             return Err(Failure::input(format!(
-                "{}: has no public keys (*.json)",
+                "{}: directory contains no public keys (*.json)",
                 path.display()
             )));
         }
@@ -291,23 +291,22 @@ fn add_signers(signers: &mut Signers, path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The list before stays in force if the new one cannot be read. Who is on it no longer is named, for a list that was spoiled in a
-/// way that nothing else shows does that.
+/// If the new list is unreadable, the previous one stays in force. Signers that are no longer on the list are printed: a truncated list
+/// would not be noticed otherwise.
 fn reload(args: &ReceiveArgs, service: &Service, outputs: &mut Outputs) {
     let Some(path) = &args.revoked else {
-        let problem =
-            "there is nothing to read again: no --revoked was given, and signers are read at the start";
+        let problem = "nothing to reload: --revoked was not given, and signers are read only at the start";
         outputs.event(&serde_json::json!({ "event": "reloaded", "revoked": null, "problem": problem }));
-        outputs.tell(problem);
+        outputs.print(problem);
         return;
     };
     let revoked = match Revocations::read(path) {
         Ok(revoked) => revoked,
         Err(error) => {
             outputs.failed_reloads += 1;
-            let problem = format!("{error}; the list before stays in force");
+            let problem = format!("{error}; the previous list stays in force");
             outputs.event(&serde_json::json!({ "event": "reloaded", "revoked": null, "problem": problem }));
-            outputs.tell(problem);
+            outputs.print(problem);
             return;
         }
     };
@@ -324,14 +323,14 @@ fn reload(args: &ReceiveArgs, service: &Service, outputs: &mut Outputs) {
         "unrevoked_signers": named,
         "problem": null,
     }));
-    outputs.tell(format_args!("{}: {} revoked", path.display(), revoked.len()));
+    outputs.print(format_args!("{}: {} revoked", path.display(), revoked.len()));
     if !unrevoked.is_empty() {
         let more = match unrevoked.len() - named.len() {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
         let named = named.join(", ");
-        outputs.tell(format_args!(
+        outputs.print(format_args!(
             "{}: no longer revoked: {named}{more}",
             path.display()
         ));
@@ -340,11 +339,15 @@ fn reload(args: &ReceiveArgs, service: &Service, outputs: &mut Outputs) {
 
 fn random<const BYTES: usize>() -> Result<[u8; BYTES], Failure> {
     let mut bytes = [0; BYTES];
-    getrandom::fill(&mut bytes).map_err(|error| Failure::failed(format!("no random bytes: {error}")))?;
+    getrandom::fill(&mut bytes).map_err(|error| {
+        Failure::failed(format!(
+            "reading random bytes from the kernel failed: {error}; start the command again"
+        ))
+    })?;
     Ok(bytes)
 }
 
-/// A clock that stands before 1970 makes every message one of the future, which is refused.
+/// A clock before 2020 makes every message appear to be from the future, which is refused.
 fn clock() -> TimeMs {
     super::send::now().unwrap_or(TimeMs::since_2020(0))
 }

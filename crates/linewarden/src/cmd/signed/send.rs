@@ -1,5 +1,8 @@
 //! `linewarden signed send`.
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::{Output, counted};
+use linewarden_cli::signals::{SignalRequest, Signals};
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read as _};
@@ -13,11 +16,11 @@ use clap::Args;
 use linewarden_files::open_regular;
 use linewarden_signatures::gpu::Options;
 use linewarden_signatures::key::PublicKey;
-use linewarden_signatures::lane::Graphics;
+use linewarden_signatures::lane::GpuLane;
 use linewarden_signatures::message::{Priority, Stamp, TimeMs};
 use linewarden_signatures::scheduler::policy::Adaptive;
 use linewarden_signatures::signer::Signer;
-use linewarden_signatures::signing::{Dispatch, Settings, SigningService};
+use linewarden_signatures::signing::{SignedMessageSink, SigningService, SigningSettings};
 use linewarden_signatures::store::MachineId;
 use linewarden_signatures::udp::BATCH;
 
@@ -25,30 +28,28 @@ use super::counters::{self, Counters};
 use super::lanes::{self, UseGpu};
 use super::lines;
 use super::next_line::next_line;
-use super::outgoing::Outgoing;
-use super::payload::Form;
-use super::seal::SignerArgs;
-use crate::failure::Failure;
-use crate::output::{Output, counted};
-use crate::signals::{Signals, Told};
+use super::outgoing::OutgoingSocket;
+use super::payload::LineFormat;
+use super::signer_args::SignerArgs;
 
-/// All of it is held in memory.
+/// Maximum size of an input file, which is held in memory.
 const INPUT_BYTES_MAX: u64 = 1 << 30;
 
-/// What to sign, and where to send it.
+/// Arguments of `linewarden signed send`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Signs each line of its input, and sends it as a datagram of its own. A line is a text (--hex: bytes as hexadecimal digits); with a \
-layout of basic safety messages, or --kind bsm, a JSON object of its fields; with one of sub-messages a JSON array, as [\"open\", 7].
+Signs each line of the input, and sends each as a datagram. A line is text (--hex: hexadecimal digits); with a layout of basic safety \
+messages, or --kind bsm, a JSON object of its fields; with a layout of sub-messages a JSON array, such as [\"open\", 7].
 
-Masks come out of the signer's file, and idle processors make more, which live as long as this process. Where none is left, RA signs \
-at the price of an RSA signature. Messages of several processors leave in the order in which they are done. Masks are taken out of \
-the file by 64, and what is left of these at the end is gone.
+Masks come from the signer's file, and idle processors create more for the lifetime of this process. Without masks, each RA message \
+costs an RSA signature. Messages of several processors are sent in the order of completion. Masks are taken from the file in blocks of \
+64, and the unused rest of the last block is lost.
 
-What a network does not take that has taken messages before is lost, and said; the exit code is 1 then. What it never took ends it.
+If the network fails after messages were sent, the messages of that time are lost and reported; the exit code is 1. If sending never \
+worked, the command fails.
 
-A line that is no payload ends it, with --input before anything is sent; SIGINT and SIGTERM do, too. What was read before is sent, and said. \
-SIGUSR1 prints the counters.
+An invalid line ends the command, with --input before anything is sent; SIGINT and SIGTERM end it, too. Payloads that were read before \
+are sent and reported. SIGUSR1 prints the counters.
 
 Examples:
   linewarden signed send truck7 --to 192.0.2.1:7447 <<< hello
@@ -57,43 +58,43 @@ Examples:
 pub struct SendArgs {
     #[command(flatten)]
     signer: SignerArgs,
-    /// The receiver, or a multicast group
+    /// Receiver, or a multicast group (ADDRESS:PORT)
     #[arg(long, value_name = "ADDRESS:PORT")]
     to: SocketAddr,
-    /// By which interface a multicast group is reached
+    /// Interface for a multicast group (name, default: chosen by the kernel)
     #[arg(long, value_name = "NAME")]
     interface: Option<String>,
-    /// Routers that a multicast may pass, and one more; 1 if not given
+    /// Hop limit of multicast datagrams (integer, default: 1)
     #[arg(long, value_name = "COUNT")]
     hops: Option<u8>,
-    /// How urgent: 0 (immediate) to 7
+    /// Priority: 0 (immediate) to 7 (integer)
     #[arg(long, default_value = "3", value_parser = parse_priority)]
     priority: Priority,
-    /// opaque or bsm, for a plain key; RA has its layout
+    /// Kind of payload, for a key without a layout
     #[arg(long, value_name = "KIND")]
     kind: Option<super::payload::KindName>,
-    /// Lines are hexadecimal digits
+    /// Input lines are hexadecimal digits (flag)
     #[arg(long)]
     hex: bool,
-    /// A regular file with the lines, of at most 1 GiB; standard input if not given
+    /// Regular file with input lines, at most 1 GiB (path, default: standard input)
     #[arg(long, value_name = "FILE")]
     input: Option<PathBuf>,
-    /// Send so many messages, and begin with the first line again after the last; needs --input
+    /// Number of messages to send; the input is repeated from its first line; requires --input (integer, default: all lines)
     #[arg(long, requires = "input", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Messages a second; as fast as lines come if not given
+    /// Message rate (integer, messages per second, default: unlimited)
     #[arg(long, value_name = "RATE", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     rate: Option<u64>,
-    /// Processors that sign; all but one if not given
+    /// Number of processors that sign (integer, default: all but one)
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=60))]
     lanes: Option<u16>,
-    /// Whether GPUs sign with masks, and make some while they are idle: if there are any, never, or they must
+    /// Whether GPUs sign with masks, and create masks while idle
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = UseGpu::Off)]
     gpu: UseGpu,
-    /// Masks that idle processors and GPUs keep ready
+    /// Number of masks that idle processors and GPUs keep ready (integer)
     #[arg(long, value_name = "COUNT", default_value_t = 1_024, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     idle_masks: u32,
-    /// JSON for machines
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     pub json: bool,
 }
@@ -103,21 +104,21 @@ pub fn parse_priority(text: &str) -> Result<Priority, String> {
     Priority::try_from(number).map_err(|error| error.to_string())
 }
 
-/// Sends them.
+/// Signs and sends messages.
 pub fn run(args: &SendArgs, output: Output) -> Result<(), Failure> {
-    let signals = Signals::to_stop_or_count()?;
+    let signals = Signals::for_stop_and_counters()?;
     let signer = Arc::new(signer(args)?);
-    let form = Form::of(signer.public(), args.kind, args.hex)?;
-    let outgoing = Arc::new(Outgoing::open(args.to, args.interface.clone(), args.hops)?);
-    let settings = Settings {
+    let form = LineFormat::of(signer.public(), args.kind, args.hex)?;
+    let outgoing = Arc::new(OutgoingSocket::open(args.to, args.interface.clone(), args.hops)?);
+    let settings = SigningSettings {
         lanes: lanes::count(args.lanes),
         idle_masks: args.idle_masks as usize,
     };
-    let dispatch: Arc<dyn Dispatch> = Arc::<Outgoing>::clone(&outgoing);
+    let dispatch: Arc<dyn SignedMessageSink> = Arc::<OutgoingSocket>::clone(&outgoing);
     let service = SigningService::start(
         Arc::clone(&signer),
         settings,
-        graphics(args, &signer)?,
+        open_gpus(args, &signer)?,
         Box::new(Adaptive::default()),
         dispatch,
     );
@@ -130,38 +131,38 @@ pub fn run(args: &SendArgs, output: Output) -> Result<(), Failure> {
         priority: args.priority,
         payload_bytes: signer.public().ra().map(|ra| ra.layout().payload_bytes()),
         signals,
-        pace: args.rate.map(Pace::new),
-        moments: Moments::of(signer.public()),
+        pacer: args.rate.map(Pacer::new),
+        timestamps: Timestamps::of(signer.public()),
     };
     let read = match (&args.input, args.count) {
         (Some(path), count) => sender.send_file(path, count),
         (None, _) => {
-            // Not what the library has read ahead: signals are waited for beside it.
+            // A separate descriptor without the standard library's buffer, because signals are waited for beside it.
             let input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
             sender.send_lines(&mut BufReader::new(input))
         }
     };
-    // What was read before a line that is none is sent all the same, and said.
-    let told = sender.finish();
-    let ended = read.and(told);
+    // Payloads before an invalid line are sent and reported.
+    let finished = sender.finish();
+    let ended = read.and(finished);
     if ended.is_err() {
-        lines::end_soon();
+        lines::exit_soon();
     }
     ended
 }
 
-/// GPUs, if there is something for them to do.
-fn graphics(args: &SendArgs, signer: &Signer) -> Result<Vec<Graphics>, Failure> {
-    // Messages that are signed anew, their device having been waited for, must not be older than receivers' 5 s then; and a slow device's
-    // first slices, made before its rate is known, are no reason to leave it alone.
+/// Opens GPUs, if the key uses masks.
+fn open_gpus(args: &SendArgs, signer: &Signer) -> Result<Vec<GpuLane>, Failure> {
+    // Messages that are signed again after a device timed out must not be older than the receivers' 5 s; and the first work of a slow
+    // device, created before its rate is known, must not time out.
     let options = Options {
-        patience: Duration::from_secs(2),
+        timeout: Duration::from_secs(2),
         ..Options::default()
     };
     match (signer.public().ra().is_some(), args.gpu) {
-        (true, when) => Ok(lanes::graphics(when, [], options)?.0),
+        (true, when) => Ok(lanes::open_gpus(when, [], options)?.0),
         (false, UseGpu::Require) => Err(Failure::input(
-            "--gpu require: a GPU signs with masks, and this key has none",
+            "--gpu require: GPUs sign only with masks, and this key uses none",
         )),
         (false, UseGpu::Auto | UseGpu::Off) => Ok(Vec::new()),
     }
@@ -185,18 +186,18 @@ struct Sender {
     service: SigningService,
     signer: Arc<Signer>,
     counters: Counters,
-    outgoing: Arc<Outgoing>,
-    form: Form,
+    outgoing: Arc<OutgoingSocket>,
+    form: LineFormat,
     priority: Priority,
-    /// What the key's layout demands.
+    /// Payload size of the key's layout.
     payload_bytes: Option<usize>,
     signals: Signals,
-    pace: Option<Pace>,
-    moments: Moments,
+    pacer: Option<Pacer>,
+    timestamps: Timestamps,
 }
 
 impl Sender {
-    /// All lines of a file, once or until so many messages were sent.
+    /// Sends all lines of a file, once or until `count` messages were sent.
     fn send_file(&mut self, path: &std::path::Path, count: Option<u64>) -> Result<(), Failure> {
         let unreadable = |error: io::Error| Failure::input(format!("{}: {error}", path.display()));
         let file = open_regular(path, OpenOptions::new().read(true)).map_err(unreadable)?;
@@ -211,22 +212,22 @@ impl Sender {
         if reader.get_ref().limit() == 0 {
             let path = path.display();
             return Err(Failure::input(format!(
-                "{path}: longer than {INPUT_BYTES_MAX} bytes"
+                "{path}: file longer than {INPUT_BYTES_MAX} bytes"
             )));
         }
         if payloads.is_empty() {
-            return Err(Failure::input(format!("{}: has no lines", path.display())));
+            return Err(Failure::input(format!("{}: file has no lines", path.display())));
         }
         let all = payloads.iter().cycle();
         for (payload, _) in all.zip(0..count) {
             self.send(payload)?;
-            if self.pace.as_mut().is_some_and(Pace::is_slow) {
+            if self.pacer.as_mut().is_some_and(Pacer::is_slow) {
                 self.counters
-                    .tell("fewer messages are signed than --rate asks for: it sends as many as it can");
+                    .print_error("signing is slower than --rate: sending at the maximum rate");
             }
-            if self.service.waiting() == BATCH || self.pace.is_some() {
+            if self.service.waiting() == BATCH || self.pacer.is_some() {
                 self.flush()?;
-                if !self.goes_on()? {
+                if !self.should_continue()? {
                     break;
                 }
             }
@@ -234,18 +235,18 @@ impl Sender {
         self.flush()
     }
 
-    /// Lines as they come, until it is told to end; those that are there together are sent together.
+    /// Sends lines as they arrive, until a signal stops the sender; lines that are available together are sent together.
     fn send_lines(&mut self, reader: &mut BufReader<impl io::Read + AsFd>) -> Result<(), Failure> {
         let mut number = 0;
-        while let Some(line) = next_line(reader, Failure::from, |reader| self.awaits(reader))? {
+        while let Some(line) = next_line(reader, Failure::from, |reader| self.wait_for_line(reader))? {
             number += 1;
             if let Some(payload) = self.payload(&line, number)? {
                 self.send(&payload)?;
             }
             let more = reader.buffer().contains(&b'\n');
-            if !more || self.service.waiting() == BATCH || self.pace.is_some() {
+            if !more || self.service.waiting() == BATCH || self.pacer.is_some() {
                 self.flush()?;
-                if !self.goes_on()? {
+                if !self.should_continue()? {
                     break;
                 }
             }
@@ -253,43 +254,43 @@ impl Sender {
         self.flush()
     }
 
-    /// Waits for something to read; whether it comes before this is told to end.
-    fn awaits(&self, reader: &BufReader<impl io::Read + AsFd>) -> Result<bool, Failure> {
+    /// Waits for input; false if a signal stops the sender first.
+    fn wait_for_line(&self, reader: &BufReader<impl io::Read + AsFd>) -> Result<bool, Failure> {
         loop {
             match self.signals.wait_for_input(reader)? {
                 None => return Ok(true),
-                Some(told) if !self.heeds(told)? => return Ok(false),
+                Some(request) if !self.handle_signal(request)? => return Ok(false),
                 Some(_) => {}
             }
         }
     }
 
-    /// Whether nobody has told it to end.
-    fn goes_on(&self) -> Result<bool, Failure> {
+    /// Whether no signal has stopped the sender.
+    fn should_continue(&self) -> Result<bool, Failure> {
         self.signals
             .wait(Duration::ZERO)?
-            .map_or(Ok(true), |told| self.heeds(told))
+            .map_or(Ok(true), |request| self.handle_signal(request))
     }
 
-    /// Prints the counters so far if that was asked for; whether it goes on.
-    fn heeds(&self, told: Told) -> Result<bool, Failure> {
-        if told != Told::Count {
+    /// Handles a signal: prints the counters if requested; returns whether sending continues.
+    fn handle_signal(&self, request: SignalRequest) -> Result<bool, Failure> {
+        if request != SignalRequest::PrintCounters {
             return Ok(false);
         }
         let snapshot = self.service.snapshot().map_err(Failure::failed)?;
         self.counters.print(
             "counters",
-            &counters::Told {
+            &counters::CounterSnapshot {
                 counts: self.service.counts(),
                 unsent: self.outgoing.unsent(),
                 latencies: &snapshot.latencies,
-                masks: self.signer.in_file(),
+                masks: self.signer.masks_in_file(),
             },
         );
         Ok(true)
     }
 
-    /// `None` of a blank line where an empty payload is none.
+    /// Parses a line; `None` for a blank line that is not an empty payload.
     fn payload(&self, line: &[u8], number: usize) -> Result<Option<Vec<u8>>, Failure> {
         if self.form.is_blank(line) {
             return Ok(None);
@@ -298,7 +299,7 @@ impl Sender {
         let payload = self.form.parse(line).map_err(wrong)?;
         match self.payload_bytes {
             Some(bytes) if bytes != payload.len() => Err(wrong(format!(
-                "a payload of {}; those of the key's layout have {bytes}",
+                "payload of {}, but the key's layout has {bytes}",
                 counted(payload.len() as u64, "byte")
             ))),
             _ => Ok(Some(payload)),
@@ -306,114 +307,114 @@ impl Sender {
     }
 
     fn send(&mut self, payload: &[u8]) -> Result<(), Failure> {
-        if let Some(pace) = &mut self.pace {
+        if let Some(pace) = &mut self.pacer {
             pace.wait();
         }
         if self.service.waiting() == 0 {
-            self.service.await_room(BATCH);
+            self.service.wait_for_capacity(BATCH);
         }
         let stamp = Stamp {
-            time: self.moment(payload)?,
+            time: self.next_timestamp(payload)?,
             priority: self.priority,
         };
         self.service
-            .take(stamp, self.form.kind(), payload)
+            .enqueue(stamp, self.form.kind(), payload)
             .map_err(Failure::failed)
     }
 
-    /// Now, or in the next millisecond if an equal message was signed in this one. Whatever the clock does, not much later.
-    fn moment(&mut self, payload: &[u8]) -> Result<TimeMs, Failure> {
-        if let Some(time) = self.moments.take(payload)? {
+    /// The present time, or the next millisecond if an equal message was signed in this one. The wait is bounded, also if the clock stops.
+    fn next_timestamp(&mut self, payload: &[u8]) -> Result<TimeMs, Failure> {
+        if let Some(time) = self.timestamps.take(payload)? {
             return Ok(time);
         }
-        // Those before it need not wait.
+        // Earlier messages need not wait.
         self.flush()?;
         let begin = Instant::now();
-        while begin.elapsed() < MOMENT_MAX {
+        while begin.elapsed() < TIMESTAMP_WAIT_MAX {
             std::thread::sleep(Duration::from_micros(100));
-            if let Some(time) = self.moments.take(payload)? {
+            if let Some(time) = self.timestamps.take(payload)? {
                 return Ok(time);
             }
         }
         now()
     }
 
-    /// Hands over what was taken in, and finds out whether what was handed over before has left.
+    /// Submits queued messages, and checks whether earlier ones were sent.
     fn flush(&mut self) -> Result<(), Failure> {
-        self.look()?;
+        self.check_socket()?;
         self.service.submit().map_err(Failure::failed)?;
-        if let Some(problem) = self.service.problem() {
+        if let Some(problem) = self.service.take_last_error() {
             return Err(Failure::failed(problem));
         }
-        self.counters.tell_if_dry(self.service.counts());
-        self.look()
+        self.counters.warn_without_masks(self.service.counts());
+        self.check_socket()
     }
 
-    /// Says whether messages leave again, or do not.
-    fn look(&self) -> Result<(), Failure> {
-        if let Some(news) = self.outgoing.look()? {
-            self.counters.tell(&news);
+    /// Reports whether sending fails or works again.
+    fn check_socket(&self) -> Result<(), Failure> {
+        if let Some(news) = self.outgoing.check()? {
+            self.counters.print_error(&news);
         }
         Ok(())
     }
 
-    /// Waits until all has left, and prints the counters.
+    /// Waits until all messages are sent, and prints the counters.
     fn finish(mut self) -> Result<(), Failure> {
         let (counts, snapshot, problem) = self.service.finish().map_err(Failure::failed)?;
-        self.counters.tell_if_dry(counts);
+        self.counters.warn_without_masks(counts);
         self.counters.print(
             "ended",
-            &counters::Told {
+            &counters::CounterSnapshot {
                 counts,
                 unsent: self.outgoing.unsent(),
                 latencies: &snapshot.latencies,
-                masks: self.signer.in_file(),
+                masks: self.signer.masks_in_file(),
             },
         );
-        let told = self.counters.end();
+        let printed = self.counters.finish();
         if let Some(problem) = problem {
             return Err(Failure::failed(problem));
         }
-        self.outgoing.look()?;
-        if counts.lost > 0 {
+        self.outgoing.check()?;
+        if counts.failed > 0 {
             return Err(Failure::failed(format!(
-                "{} could not be signed: every processor failed at them",
-                counted(counts.lost, "message")
+                "signing failed on every processor: {} lost",
+                counted(counts.failed, "message")
             )));
         }
         match self.outgoing.unsent() {
-            0 => told,
+            0 => printed,
             unsent => Err(Failure::failed(format!(
-                "{} did not leave while the network did not take them",
+                "{} not sent while the network failed",
                 counted(unsent, "message")
             ))),
         }
     }
 }
 
-/// The clock's time.
+/// The present time of the system clock.
 pub fn now() -> Result<TimeMs, Failure> {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let unix_ms = since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
     let time = TimeMs::from_unix_ms(unix_ms);
     match time.ms() {
-        0 => Err(Failure::failed("the clock stands before 2020; set it")),
+        0 => Err(Failure::failed("system time is before 2020: set the clock")),
         _ => Ok(time),
     }
 }
 
-/// How long the next millisecond is waited for.
-const MOMENT_MAX: Duration = Duration::from_millis(10);
+/// Time limit for waiting for the next millisecond.
+const TIMESTAMP_WAIT_MAX: Duration = Duration::from_millis(10);
 
-/// When messages are signed. By a plain scheme, equal payloads of one millisecond are one message, which receivers take once; RA's have a
-/// mask each.
-struct Moments {
+/// Timestamps of messages. With a plain scheme, equal payloads of the same millisecond are the same message, which receivers accept once;
+/// RA messages have a mask each.
+struct Timestamps {
     is_plain: bool,
     at: TimeMs,
     taken: HashSet<Vec<u8>>,
 }
 
-impl Moments {
+impl Timestamps {
     fn of(signer: &PublicKey) -> Self {
         Self {
             is_plain: signer.ra().is_none(),
@@ -422,7 +423,7 @@ impl Moments {
         }
     }
 
-    /// Now, if this payload was not sent in this millisecond.
+    /// The present time, unless this payload was already sent in this millisecond.
     fn take(&mut self, payload: &[u8]) -> Result<Option<TimeMs>, Failure> {
         let time = now()?;
         if !self.is_plain {
@@ -436,14 +437,14 @@ impl Moments {
     }
 }
 
-/// So many a second, counted from the first: what was late is made up for.
-struct Pace {
+/// A constant rate, counted from the first message: late messages are caught up.
+struct Pacer {
     every: Duration,
     next: Option<Instant>,
     was_slow: bool,
 }
 
-impl Pace {
+impl Pacer {
     fn new(rate: u64) -> Self {
         Self {
             every: Duration::from_nanos(1_000_000_000 / rate),
@@ -452,7 +453,7 @@ impl Pace {
         }
     }
 
-    /// Whether it is a second behind, once.
+    /// Whether sending is a second late; true once.
     fn is_slow(&mut self) -> bool {
         let is_slow = self
             .next

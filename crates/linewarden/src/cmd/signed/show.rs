@@ -1,30 +1,29 @@
 //! `linewarden signed show`.
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::Output;
 use std::path::PathBuf;
 
 use clap::Args;
 use linewarden_signatures::key::PublicKey;
 use linewarden_signatures::store::{MachineId, SignerDirectory, read_public};
 
-use crate::failure::Failure;
-use crate::output::Output;
-
-/// Of whom.
+/// Arguments of `linewarden signed show`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   linewarden signed show truck7
   linewarden signed show signers/truck7.json --json")]
 pub struct ShowArgs {
-    /// A signer's directory, or the file of a public key
+    /// Directory of a signer, or file of a public key (path)
     #[arg(value_name = "PATH")]
     path: PathBuf,
-    /// JSON for machines
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     pub json: bool,
 }
 
-/// Shows it.
+/// Shows a signer or a public key.
 pub fn run(args: &ShowArgs, output: Output) -> Result<(), Failure> {
     let directory = args.path.is_dir().then(|| SignerDirectory::at(&args.path));
     let path = match &directory {
@@ -63,14 +62,14 @@ pub fn run(args: &ShowArgs, output: Output) -> Result<(), Failure> {
         fields.push(("payload", payload));
     }
     match masks {
-        Some(Ok(left)) => fields.push(("masks", format!("{left} left"))),
+        Some(Ok(count)) => fields.push(("masks", format!("{count} left"))),
         Some(Err(problem)) => fields.push(("masks", problem)),
         None => {}
     }
     output.fields(&fields)
 }
 
-/// Also while a sender has them; or what keeps them from being used, but for content that was written back, which opening them finds.
+/// Number of masks left, also while a sender uses the file; or why they are unusable. Restored content is only detected on opening.
 fn masks_left(directory: &SignerDirectory, key: &PublicKey) -> Result<u64, String> {
     let machine = MachineId::of_this_machine().map_err(|error| error.to_string())?;
     directory

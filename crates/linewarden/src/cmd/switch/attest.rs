@@ -1,110 +1,110 @@
-//! `linewarden switch run`: evidence of what runs.
+//! `linewarden switch run`: evidence of the switch.
 
+use linewarden_cli::failure::Failure;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use linewarden_evidence::inband::{Form, MasterKey};
+use linewarden_evidence::inband::{ContentFormat, MasterKey};
 use linewarden_evidence::{BootCount, SwitchId};
 use linewarden_files::next_count;
-use linewarden_switch::control::Attesting;
+use linewarden_switch::control::AttestationConfig;
 use linewarden_switch::evidence::{Carrier, EvidenceSettings, Identity, InBand};
 
-use crate::failure::Failure;
 use crate::{evidence_key, secret_file};
 
-/// What carries evidence.
+/// Carrier of in-packet evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum In {
-    /// A hop-by-hop option of 104 bytes in every IPv6 packet
+enum CarrierName {
+    /// Hop-by-hop option of 104 bytes in every IPv6 packet
     Option,
-    /// A frame of Ethernet type 0x5241 beside every packet
+    /// Frame of EtherType 0x5241 beside every packet
     Clone,
 }
 
-/// What it says.
+/// Content of in-packet evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Content {
-    /// Digests with a number and a tag that only the holder of the packet key can make
+enum ContentName {
+    /// Digests with a sequence number and a tag under the packet key
     Default,
-    /// Digests alone, as the published switch writes them: anybody can
+    /// Digests only, as in the published switch; not authenticated
     Classic,
 }
 
-/// Evidence of what the switch runs.
+/// Options for evidence of the switch.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Evidence")]
 pub struct AttestArgs {
-    /// Measure what runs, and give evidence of it under this number
+    /// Measure the switch and provide evidence under this switch ID (integer)
     #[arg(long, value_name = "NUMBER", requires = "boot_count")]
     switch_id: Option<u64>,
-    /// Where starts are counted; made if it is not there
+    /// File that counts starts; created if it does not exist (path)
     #[arg(long, value_name = "FILE", requires = "switch_id")]
     boot_count: Option<PathBuf>,
-    /// The key that signs statements; `linewarden evidence key` makes one
+    /// Key that signs statements, created by `linewarden evidence key` (path)
     #[arg(long, value_name = "FILE", requires = "switch_id")]
     evidence_key: Option<PathBuf>,
-    /// The TPM that has this key, by its TCTI, as device:/dev/tpmrm0
+    /// TPM that holds the evidence key (TCTI, such as device:/dev/tpmrm0)
     #[arg(long, value_name = "TCTI", requires = "evidence_key")]
     evidence_tpm: Option<String>,
-    /// Have packets carry evidence
+    /// Carry evidence in packets, by this carrier
     #[arg(long, value_name = "HOW", requires = "switch_id")]
-    evidence_in: Option<In>,
-    /// The port by which frames with evidence leave
+    evidence_in: Option<CarrierName>,
+    /// Port on which frames with evidence leave (integer)
     #[arg(long, alias = "ra-port", value_name = "PORT", default_value_t = 0)]
     evidence_port: u16,
-    /// What packets carry
+    /// Content of in-packet evidence
     #[arg(long, value_name = "WHAT", default_value = "default")]
-    evidence_content: Content,
-    /// The secret of packets' tags, 32 hexadecimal digits; the appraiser has it too, and no other switch
+    evidence_content: ContentName,
+    /// File with the secret of packet tags, 32 hexadecimal digits; shared with the appraiser, but not with other switches (path)
     #[arg(long, value_name = "FILE", requires = "switch_id")]
     packet_key: Option<PathBuf>,
-    /// A register array that tells nothing of the switch, as one that counts packets; may be repeated
+    /// Register array to exclude from evidence, such as a packet counter; repeatable (name)
     #[arg(long, value_name = "NAME", requires = "switch_id")]
     volatile: Vec<String>,
-    /// How often memory is compared with what was measured; 0 is never
+    /// Interval at which memory is compared with the measurement; 0 disables it (integer, seconds)
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     evidence_rescan: u64,
 }
 
 impl AttestArgs {
-    /// Whether evidence is to be given.
-    pub fn is_asked_for(&self) -> bool {
+    /// Whether evidence is enabled.
+    pub fn is_requested(&self) -> bool {
         self.switch_id.is_some()
     }
 
-    /// How often memory is compared with what was measured.
+    /// Interval at which memory is compared with the measurement.
     pub fn rescan_every(&self) -> Option<Duration> {
-        let every = self.is_asked_for().then_some(self.evidence_rescan);
+        let every = self.is_requested().then_some(self.evidence_rescan);
         every.filter(|every| *every > 0).map(Duration::from_secs)
     }
 
-    /// Counts this start, and reads the keys.
-    pub fn attesting(&self, cpu_port: Option<u16>) -> Result<Option<Attesting>, Failure> {
+    /// Counts this boot, and reads the keys.
+    pub fn build(&self, cpu_port: Option<u16>) -> Result<Option<AttestationConfig>, Failure> {
         let (Some(switch), Some(path)) = (self.switch_id, &self.boot_count) else {
             return Ok(None);
         };
         let signer = match &self.evidence_key {
-            Some(key) => Some(evidence_key::signer(key, self.evidence_tpm.as_deref())?),
+            Some(key) => Some(evidence_key::read_signer(key, self.evidence_tpm.as_deref())?),
             None => None,
         };
         let master = self.master()?;
         let volatile: BTreeSet<String> = self.volatile.iter().cloned().collect();
-        // After all that can be wrong: a start that fails is no start.
+        // After all checks: a failed start does not count as a boot.
         let count =
             next_count(path).map_err(|error| Failure::input(format_args!("{}: {error}", path.display())))?;
         let (switch, boot_count) = (SwitchId(switch), BootCount(count));
         let in_band = self.evidence_in.map(|how| InBand {
             carrier: match how {
-                In::Option => Carrier::Option,
-                In::Clone => Carrier::Clone {
+                CarrierName::Option => Carrier::Option,
+                CarrierName::Clone => Carrier::Clone {
                     port: u32::from(self.evidence_port),
                 },
             },
             form: match self.evidence_content {
-                Content::Default => Form::Default,
-                Content::Classic => Form::Classic,
+                ContentName::Default => ContentFormat::Default,
+                ContentName::Classic => ContentFormat::Classic,
             },
             key: master.key(switch, boot_count),
         });
@@ -114,15 +114,19 @@ impl AttestArgs {
             cpu_port: cpu_port.map(u32::from),
             volatile,
         };
-        Ok(Some(Attesting::new(settings, env!("CARGO_PKG_VERSION"), signer)))
+        Ok(Some(AttestationConfig::new(
+            settings,
+            env!("CARGO_PKG_VERSION"),
+            signer,
+        )))
     }
 
-    /// The secret of packets' tags; the classic content has none.
+    /// The secret of packet tags; the classic content has none.
     fn master(&self) -> Result<MasterKey, Failure> {
         match (&self.packet_key, self.evidence_in, self.evidence_content) {
             (Some(path), ..) => secret_file::packet_key(path),
-            (None, Some(_), Content::Default) => Err(Failure::input(
-                "packets' evidence needs --packet-key FILE, for the tags that prove it; `openssl rand -hex 16` makes one",
+            (None, Some(_), ContentName::Default) => Err(Failure::input(
+                "in-packet evidence requires --packet-key FILE: create a key with `openssl rand -hex 16`",
             )),
             (None, ..) => Ok(MasterKey::new([0; 16])),
         }

@@ -1,5 +1,6 @@
-//! `linewarden switch run`: control by P4Runtime.
+//! `linewarden switch run`: the P4Runtime server.
 
+use linewarden_cli::failure::Failure;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use linewarden_p4runtime::server::Options;
 use linewarden_p4runtime::target::{Pipeline, Target as _, events};
 use linewarden_switch::clock::Clock;
 use linewarden_switch::control::server::{Server, ServerError};
-use linewarden_switch::control::{Control, Wire};
+use linewarden_switch::control::{Control, ControllerChannel};
 use linewarden_switch::ports::{PortId, PortSet};
 use linewarden_switch::switch::{Settings, Slot, Switch};
 use linewarden_switch::tables::HashSeed;
@@ -22,29 +23,28 @@ use serde::Serialize;
 use super::PROGRAM_BYTES_MAX;
 use super::attest::AttestArgs;
 use super::tls::ServerTlsArgs;
-use crate::failure::Failure;
 
-/// Where the server listens if nothing else is asked for: simple_switch_grpc's port, from this machine only.
+/// Default address: the port of simple_switch_grpc, on loopback only.
 pub const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9559);
-/// Packet-ins, digests and notifications that wait for the server.
+/// Maximum number of queued packet-ins, digests and notifications.
 const EVENTS: usize = 4096;
 
-/// Control by P4Runtime. Any of these starts the server.
+/// Options of the P4Runtime server. Any of them starts the server.
 #[derive(Args, Debug)]
 pub struct ControlArgs {
-    /// Start without a program: drop everything until a controller sends one
+    /// Start without a program: drop all packets until a controller installs one (flag)
     #[arg(long)]
     no_p4: bool,
-    /// The program's P4Info (text format); without it controllers can do nothing but send another program
+    /// P4Info of the program, text format; without it, controllers can only install another program (path)
     #[arg(long, value_name = "FILE", conflicts_with = "no_p4")]
     p4info: Option<PathBuf>,
-    /// Serve P4Runtime here [default: 127.0.0.1:9559]
+    /// Address of the P4Runtime server (ADDRESS:PORT) [default: 127.0.0.1:9559]
     #[arg(long, value_name = "ADDRESS:PORT")]
     grpc_server_addr: Option<SocketAddr>,
-    /// The number that controllers know this switch by [default: 0]
+    /// P4Runtime device ID of this switch (integer) [default: 0]
     #[arg(long, value_name = "NUMBER")]
     device_id: Option<u64>,
-    /// The port through which controllers send and receive packets
+    /// Port through which controllers send and receive packets (integer)
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(..512))]
     cpu_port: Option<u16>,
     #[command(flatten)]
@@ -52,14 +52,14 @@ pub struct ControlArgs {
 }
 
 impl ControlArgs {
-    /// Whether controllers are to be served.
-    pub fn is_asked_for(&self) -> bool {
+    /// Whether the P4Runtime server is enabled.
+    pub fn is_requested(&self) -> bool {
         self.no_p4
             || self.p4info.is_some()
             || self.grpc_server_addr.is_some()
             || self.device_id.is_some()
             || self.cpu_port.is_some()
-            || self.tls.is_asked_for()
+            || self.tls.is_requested()
     }
 
     /// The CPU port.
@@ -68,26 +68,26 @@ impl ControlArgs {
     }
 }
 
-/// Where controllers find a switch.
+/// The P4Runtime server, as printed at the start.
 #[derive(Serialize)]
-pub struct Serving {
-    /// The server's address.
+pub struct ServerInfo {
+    /// Address of the server.
     pub p4runtime: SocketAddr,
-    /// The switch's number.
+    /// P4Runtime device ID.
     pub device_id: u64,
-    /// How the connection is protected.
+    /// Protection of the connections.
     pub tls: Tls,
 }
 
-/// How much of TLS there is.
+/// Protection by TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Tls {
-    /// In the clear.
+    /// No TLS.
     None,
-    /// The switch shows a certificate.
+    /// TLS with a server certificate.
     Server,
-    /// Controllers too.
+    /// TLS with certificates of server and clients.
     Mutual,
 }
 
@@ -100,47 +100,47 @@ impl Tls {
         }
     }
 
-    /// For people.
-    pub fn words(self) -> &'static str {
+    /// Description for people.
+    pub fn label(self) -> &'static str {
         match self {
-            Self::None => "in the clear",
+            Self::None => "no TLS",
             Self::Server => "TLS",
             Self::Mutual => "mutual TLS",
         }
     }
 
-    /// Nothing but the network keeps others from an address like this.
-    fn warn_of(self, address: SocketAddr) {
+    /// Warns about an address that only the network protects.
+    fn warn_if_exposed(self, address: SocketAddr) {
         let lacks = match self {
             _ if address.ip().is_loopback() => return,
             Self::Mutual => return,
-            Self::None => "is neither encrypted nor authenticated",
-            Self::Server => "asks controllers for no certificate (--grpc-server-cacert)",
+            Self::None => "connections are not encrypted and not authenticated",
+            Self::Server => "clients need no certificate (--grpc-server-cacert)",
         };
-        tracing::warn!("P4Runtime on {address} {lacks}: whoever reaches it controls the switch");
+        tracing::warn!(%address, action = "set --grpc-server-cert, --grpc-server-key and --grpc-server-cacert", "P4Runtime is exposed: {lacks}");
     }
 }
 
-/// Control that runs.
-pub struct Controlled {
+/// A running P4Runtime server.
+pub struct ControlServer {
     control: Arc<Control>,
     server: Server,
     device_id: u64,
     tls: Tls,
 }
 
-/// Runs the program, if there is one, and serves controllers.
+/// Installs the program, if there is one, and starts the server.
 pub fn start(
     args: &ControlArgs,
     attest: &AttestArgs,
     program: Option<(&Path, Vec<u8>)>,
     (slot, settings, clock): (&Slot, Settings, Clock),
     ports: &mut PortSet,
-) -> Result<Controlled, Failure> {
+) -> Result<ControlServer, Failure> {
     let tls = args.tls.read()?;
     let (sender, receiver) = events(EVENTS);
     let mut control = Control::new(slot.clone(), settings, Box::new(move || clock.now_us()), sender);
-    if let Some(attesting) = attest.attesting(args.cpu_port)? {
+    if let Some(attesting) = attest.build(args.cpu_port)? {
         control = control.with_evidence(attesting);
     }
     let control = Arc::new(control);
@@ -154,7 +154,7 @@ pub fn start(
     }
     let address = args.grpc_server_addr.unwrap_or(ADDRESS);
     let protection = Tls::of(tls.as_ref());
-    protection.warn_of(address);
+    protection.warn_if_exposed(address);
     let device_id = args.device_id.unwrap_or(0);
     let options = Options {
         device_id,
@@ -167,7 +167,7 @@ pub fn start(
         }
         _ => Failure::failed(error),
     })?;
-    Ok(Controlled {
+    Ok(ControlServer {
         control,
         server,
         device_id,
@@ -177,13 +177,13 @@ pub fn start(
 
 fn listen_hint(error: &std::io::Error) -> &'static str {
     match error.kind() {
-        std::io::ErrorKind::AddrInUse => "; stop the other switch, or choose another --grpc-server-addr",
-        std::io::ErrorKind::AddrNotAvailable => "; no interface has this address (--grpc-server-addr)",
+        std::io::ErrorKind::AddrInUse => "; stop the other switch, or use another --grpc-server-addr",
+        std::io::ErrorKind::AddrNotAvailable => "; no interface has the address of --grpc-server-addr",
         _ => "",
     }
 }
 
-/// Has packets go through a program; with its P4Info controllers can use it at once.
+/// Installs a program; with its P4Info, controllers can use it at once.
 fn install(
     args: &ControlArgs,
     control: &Control,
@@ -197,7 +197,9 @@ fn install(
     let Some(info_path) = &args.p4info else {
         let switch =
             Switch::new(&json, settings, &HashSeed::random()).map_err(|error| wrong(path, &error))?;
-        control.run_bare(switch).map_err(|error| wrong(path, &error))?;
+        control
+            .run_without_p4info(switch)
+            .map_err(|error| wrong(path, &error))?;
         return Ok(None);
     };
     let text = read_text_bounded(info_path, PROGRAM_BYTES_MAX).map_err(|error| wrong(info_path, &error))?;
@@ -212,44 +214,50 @@ fn install(
     Ok(Some(pipeline))
 }
 
-impl Controlled {
-    /// Compares memory with what was measured. What differs is logged; the switch gives no evidence from then on.
+impl ControlServer {
+    /// Compares memory with the measurement. A difference is logged, and the switch stops providing evidence.
     pub fn rescan(&self) {
         match self.control.rescan() {
             Ok(rescan) => {
                 if let Some(rescan) = rescan.filter(|rescan| !rescan.is_clean()) {
-                    tracing::error!("no evidence is given any more: {rescan}");
+                    tracing::error!(
+                        reason = %rescan,
+                        action = "treat the switch as compromised or its memory as defective: examine the machine, then restart the switch",
+                        "memory of the switch differs from its measurement; the switch provides no evidence until its restart"
+                    );
                 }
             }
-            Err(error) => tracing::error!("memory cannot be compared with what was measured: {error}"),
+            Err(error) => {
+                tracing::error!(%error, action = "restart the switch if the error persists", "comparing the memory of the switch with its measurement failed; retrying")
+            }
         }
     }
 
-    /// What is controlled, beyond the server's end.
+    /// The control object, which outlives the server.
     pub fn control(&self) -> Arc<Control> {
         Arc::clone(&self.control)
     }
 
-    /// Where workers hand over digests.
-    pub fn wire(&self) -> Arc<Wire> {
-        Arc::clone(self.control.wire())
+    /// The channel for digests of workers.
+    pub fn wire(&self) -> Arc<ControllerChannel> {
+        Arc::clone(self.control.channel())
     }
 
-    /// Whether the server has broken off.
+    /// Whether the server has failed.
     pub fn has_ended(&self) -> bool {
         self.server.has_ended()
     }
 
-    /// Where controllers find it.
-    pub fn serving(&self) -> Serving {
-        Serving {
+    /// Address, device ID and protection.
+    pub fn serving(&self) -> ServerInfo {
+        ServerInfo {
             p4runtime: self.server.address(),
             device_id: self.device_id,
             tls: self.tls,
         }
     }
 
-    /// Ends all streams, and the server.
+    /// Ends all streams, and stops the server.
     pub fn stop(self) -> Result<(), Failure> {
         self.server.stop().map_err(Failure::failed)
     }

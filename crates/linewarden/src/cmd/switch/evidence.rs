@@ -1,53 +1,53 @@
 //! `linewarden switch evidence`.
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::Output;
+use linewarden_cli::results;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
 use linewarden_dataplane::p4runtime::changing_objects;
 use linewarden_evidence::statement::Nonce;
-use linewarden_p4runtime::evidence::{AskError, Client, Digests, Listing};
+use linewarden_p4runtime::evidence::{Client, Digests, EvidenceClientError, InventoryScope};
 use linewarden_tls::ClientTls;
 use serde::Serialize;
 
 use super::tls::ClientTlsArgs;
 use crate::cmd::appraise::parse_nonce;
 use crate::cmd::random_u64;
-use crate::failure::Failure;
-use crate::output::Output;
-use crate::results;
 
-/// Which switch, and what of it.
+/// Arguments of `linewarden switch evidence`.
 #[derive(Args, Debug)]
 pub struct EvidenceArgs {
-    /// Where the switch serves P4Runtime
+    /// Address of the switch's P4Runtime server
     #[arg(long, value_name = "ADDRESS:PORT", default_value_t = super::control::ADDRESS)]
     grpc_addr: SocketAddr,
     #[command(flatten)]
     tls: ClientTlsArgs,
-    /// Where to put a signed statement
+    /// Output file for a signed statement; without --out, the command prints the present digests (path)
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Where to put the entries behind it, by which `appraise` names what differs
+    /// Output file for the inventory, with which `appraise` names differences (path)
     #[arg(long, value_name = "FILE", requires = "out")]
     inventory: Option<PathBuf>,
-    /// --inventory: leave out what a gateway changes in the switch all the time: devices, rows, which are keys, and registers
+    /// --inventory: omit the objects that a gateway changes constantly in the switch: devices, rows (which are keys), and registers (flag)
     #[arg(long, requires = "inventory")]
     gateway: bool,
-    /// What is to be in the statement, 64 hexadecimal digits; else it is drawn here, and printed
+    /// Nonce for the statement (64 hexadecimal digits, default: random)
     #[arg(long, value_name = "HEX", value_parser = parse_nonce, requires = "out")]
     nonce: Option<Nonce>,
-    /// Write over files that are there
+    /// Overwrite existing files (flag)
     #[arg(long, requires = "out")]
     force: bool,
-    /// JSON for machines
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     pub json: bool,
 }
 
-/// The digests as they are now.
+/// JSON output: the present digests.
 #[derive(Serialize)]
-struct Shown {
+struct DigestOutput {
     switch_id: u64,
     boot_count: u64,
     sequence: u64,
@@ -56,7 +56,7 @@ struct Shown {
     program: String,
 }
 
-/// Asks.
+/// Requests digests or a statement.
 pub fn run(args: &EvidenceArgs) -> Result<(), Failure> {
     let output = Output::new(args.json);
     let tls = args.tls.read()?;
@@ -75,19 +75,19 @@ pub fn run(args: &EvidenceArgs) -> Result<(), Failure> {
     }
     let nonce = match args.nonce {
         Some(nonce) => nonce,
-        None => drawn()?,
+        None => random_nonce()?,
     };
-    let asked = async {
+    let request = async {
         let mut client = Client::connect(args.grpc_addr, tls.as_ref()).await?;
         let listing = match args.inventory {
-            Some(_) if args.gateway => Listing::AllBut(changing_objects()),
-            Some(_) => Listing::ALL,
-            None => Listing::Nothing,
+            Some(_) if args.gateway => InventoryScope::AllExcept(changing_objects()),
+            Some(_) => InventoryScope::ALL,
+            None => InventoryScope::None,
         };
         client.attest(nonce.0, listing).await
     };
     let attested = runtime
-        .block_on(asked)
+        .block_on(request)
         .map_err(|error| failed(&error, &args.tls))?;
     results::write(out, &attested.statement)?;
     if let (Some(path), Some(inventory)) = (&args.inventory, &attested.inventory) {
@@ -99,31 +99,31 @@ pub fn run(args: &EvidenceArgs) -> Result<(), Failure> {
     output.line(format_args!("statement: {}", out.display()))
 }
 
-/// A connection that broke may be one that the switch did not want, also before it was whole.
-fn failed(error: &AskError, args: &ClientTlsArgs) -> Failure {
-    let said = error.to_string();
+/// A broken connection may be a refusal by the switch, also during its setup.
+fn failed(error: &EvidenceClientError, args: &ClientTlsArgs) -> Failure {
+    let message = error.to_string();
     match error {
-        AskError::Unreachable(_) if said.contains("refused") => {
-            Failure::failed(format_args!("{error}; is it started there?"))
+        EvidenceClientError::Unreachable(_) if message.contains("refused") => {
+            Failure::failed(format_args!("{error}; check that the switch is running"))
         }
-        AskError::Unreachable(_) if said.contains("invalid peer certificate") => {
+        EvidenceClientError::Unreachable(_) if message.contains("invalid peer certificate") => {
             Failure::failed(format_args!(
-                "{error}; what the switch shows must be of the CA of --ca, and for its address or --domain"
+                "{error}; the switch's certificate must be of the CA of --ca, and for its address or --domain"
             ))
         }
-        AskError::Unreachable(_) | AskError::Broken(_) => {
+        EvidenceClientError::Unreachable(_) | EvidenceClientError::ConnectionLost(_) => {
             Failure::failed(format_args!("{error}; {}", args.hint()))
         }
         _ => Failure::failed(error),
     }
 }
 
-async fn digests(address: SocketAddr, tls: Option<&ClientTls>) -> Result<Digests, AskError> {
+async fn digests(address: SocketAddr, tls: Option<&ClientTls>) -> Result<Digests, EvidenceClientError> {
     Client::connect(address, tls).await?.digests().await
 }
 
 fn show(output: Output, digests: &Digests) -> Result<(), Failure> {
-    let shown = Shown {
+    let report = DigestOutput {
         switch_id: digests.switch_id,
         boot_count: digests.boot_count,
         sequence: digests.sequence,
@@ -131,20 +131,20 @@ fn show(output: Output, digests: &Digests) -> Result<(), Failure> {
         tables: hex::encode(&digests.tables),
         program: hex::encode(&digests.program),
     };
-    output.object(&shown)?;
+    output.object(&report)?;
     output.line(format_args!(
-        "switch {}, start {}, state {}",
-        shown.switch_id, shown.boot_count, shown.sequence
+        "switch {}, boot {}, sequence {}",
+        report.switch_id, report.boot_count, report.sequence
     ))?;
-    output.line(format_args!("registers {}", shown.registers))?;
-    output.line(format_args!("tables    {}", shown.tables))?;
-    output.line(format_args!("program   {}", shown.program))
+    output.line(format_args!("registers {}", report.registers))?;
+    output.line(format_args!("tables    {}", report.tables))?;
+    output.line(format_args!("program   {}", report.program))
 }
 
-fn drawn() -> Result<Nonce, Failure> {
+fn random_nonce() -> Result<Nonce, Failure> {
     let mut bytes = [0; 32];
-    for eight in bytes.chunks_exact_mut(8) {
-        eight.copy_from_slice(&random_u64()?.to_ne_bytes());
+    for chunk in bytes.chunks_exact_mut(8) {
+        chunk.copy_from_slice(&random_u64()?.to_ne_bytes());
     }
     Ok(Nonce(bytes))
 }

@@ -9,21 +9,20 @@ mod stf;
 mod tls;
 
 use clap::Subcommand;
+use linewarden_cli::failure::Failure;
 
 pub use self::simple_switch::without_separator;
 
-use crate::failure::Failure;
-
-/// No compiled program, and no P4Info, is longer.
+/// Maximum size of a compiled program or a P4Info, bytes.
 const PROGRAM_BYTES_MAX: usize = 64 << 20;
 
-/// What about the P4 switch.
+/// Subcommands of `linewarden switch`.
 #[derive(Subcommand, Debug)]
 pub enum SwitchCommand {
-    /// Run a program on interfaces or capture files
+    /// Run a P4 program on interfaces or capture files
     #[command(after_help = "\
-The program is what p4c writes for BMv2: p4c-bm2-ss --arch v1model --p4runtime-files router.txtpb -o router.json \
-router.p4. Controllers fill its tables by P4Runtime, or send another program.
+The program is the output of p4c for BMv2: p4c-bm2-ss --arch v1model --p4runtime-files router.txtpb -o router.json \
+router.p4. Controllers fill its tables by P4Runtime, or install another program.
 
 Examples:
   linewarden switch run router.json --p4info router.txtpb -i 0@veth0 -i 1@veth1
@@ -34,10 +33,10 @@ Examples:
     --grpc-server-cert tls.crt --grpc-server-key tls.key --grpc-server-cacert ca.crt
   linewarden switch run router.json -i 0@port0 --use-files 0    # port0_in.pcap, port0_out.pcap")]
     Run(run::RunArgs),
-    /// Ask a running switch what it runs: its digests, or a signed statement
+    /// Show digests of a running switch, or export a signed statement
     #[command(after_help = "\
-Without --out the digests are printed as they are now; nothing proves them. A statement is signed by the switch, with the \
-nonce of whoever is to believe it; `linewarden appraise` judges it.
+Without --out the present digests are printed; they are not authenticated. A statement is signed by the switch, with the nonce of \
+the verifier; verify it with `linewarden appraise`.
 
 Examples:
   linewarden switch evidence
@@ -47,8 +46,8 @@ Examples:
     Evidence(evidence::EvidenceArgs),
     /// Run packet tests in p4c's STF format against compiled programs
     #[command(after_help = "\
-A test NAME-WHAT.stf, or NAME.stf, is run against NAME.json: beside it, in the directory's subdirectory compiled, or in \
-the one beside it of that name.
+A test NAME-WHAT.stf, or NAME.stf, is run against NAME.json: in the same directory, in its subdirectory compiled, or in the \
+sibling directory compiled.
 
 Examples:
   linewarden switch stf p4/tests
@@ -57,8 +56,8 @@ Examples:
 }
 
 impl SwitchCommand {
-    /// Whether machines read what it prints.
-    pub fn wants_json(&self) -> bool {
+    /// Whether the command prints JSON.
+    pub fn prints_json(&self) -> bool {
         match self {
             Self::Run(args) => args.json,
             Self::Evidence(args) => args.json,
@@ -67,7 +66,7 @@ impl SwitchCommand {
     }
 }
 
-/// Does it.
+/// Runs the command.
 pub fn run(command: &SwitchCommand) -> Result<(), Failure> {
     match command {
         SwitchCommand::Run(args) => run::run(args),

@@ -1,5 +1,8 @@
 //! `linewarden switch run`.
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::Output;
+use linewarden_cli::signals::Signals;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,45 +21,42 @@ use super::PROGRAM_BYTES_MAX;
 use super::attest::AttestArgs;
 use super::control::{self, ControlArgs};
 use super::simple_switch::SimpleSwitchArgs;
-use crate::failure::Failure;
-use crate::output::Output;
-use crate::signals::Signals;
 
-/// How often a request to stop is looked for.
+/// Interval at which a stop request is checked.
 const STOP_WAIT: Duration = Duration::from_millis(200);
 
-/// How to reach interfaces.
+/// How packets are read from interfaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Io {
-    /// Packet sockets with rings (AF_PACKET): every interface
+    /// Packet sockets with rings (AF_PACKET): any interface
     Packet,
     /// AF_XDP: faster; one receive queue, and no other XDP program on the interface
     Xdp,
 }
 
-/// A program and its ports.
+/// Arguments of `linewarden switch run`.
 #[derive(Args, Debug)]
 pub struct RunArgs {
-    /// The compiled program
+    /// Compiled program (path)
     #[arg(
         value_name = "PROGRAM.json",
         required_unless_present = "no_p4",
         conflicts_with = "no_p4"
     )]
     program: Option<PathBuf>,
-    /// A port: its number in the program, and its interface; may be repeated
+    /// Port number and interface; repeatable (PORT@INTERFACE)
     #[arg(short = 'i', long = "interface", value_name = "PORT@INTERFACE")]
     interfaces: Vec<PortSpec>,
-    /// Read INTERFACE_in.pcap after so many seconds and write INTERFACE_out.pcap, in place of interfaces
+    /// Use capture files instead of interfaces: read INTERFACE_in.pcap after this delay and write INTERFACE_out.pcap (integer, seconds)
     #[arg(long, value_name = "SECONDS")]
     use_files: Option<u64>,
-    /// How to reach interfaces
+    /// How packets are read from interfaces
     #[arg(long, value_name = "HOW", default_value = "packet")]
     io: Io,
-    /// The port that means "drop"
+    /// Port number that means "drop" (integer)
     #[arg(long, value_name = "PORT", default_value_t = DROP_PORT)]
     drop_port: u32,
-    /// Priority queues of a port; packets of a higher priority are dropped
+    /// Number of priority queues of a port; packets of a higher priority are dropped (integer)
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     priority_queues: u64,
     #[command(flatten)]
@@ -65,12 +65,12 @@ pub struct RunArgs {
     control: ControlArgs,
     #[command(flatten)]
     attest: AttestArgs,
-    /// JSON for machines
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     pub json: bool,
 }
 
-/// What a port has carried.
+/// Counters of a port.
 #[derive(Serialize)]
 struct PortReport {
     port: u16,
@@ -79,7 +79,7 @@ struct PortReport {
     sent: u64,
 }
 
-/// What the switch has done.
+/// Counters of the switch.
 #[derive(Serialize)]
 struct Report {
     ports: Vec<PortReport>,
@@ -88,26 +88,26 @@ struct Report {
     assertions: u64,
     queue_full: u64,
     digests: u64,
-    /// Packet-ins, digests and notifications that the server did not take in time.
+    /// Packet-ins, digests and notifications that the server did not accept in time.
     events_lost: u64,
-    /// Packets in which the program had made what looks like evidence.
+    /// Packets in which the program forged evidence.
     #[serde(skip_serializing_if = "Option::is_none")]
     forged: Option<u64>,
 }
 
-/// Does it.
+/// Runs the switch until a signal stops it.
 pub fn run(args: &RunArgs) -> Result<(), Failure> {
     args.simple_switch.check()?;
     let output = Output::new(args.json);
-    let signals = Signals::to_stop()?;
+    let signals = Signals::for_stop()?;
     let settings = Settings {
         drop_port: args.drop_port,
-        queues: args.priority_queues,
+        priority_queues: args.priority_queues,
     };
     let program = args.program.as_deref().map(read).transpose()?;
     let mut ports = open(args)?;
     let (slot, clock) = (Slot::default(), Clock::start());
-    let controlled = if args.control.is_asked_for() || args.attest.is_asked_for() {
+    let controlled = if args.control.is_requested() || args.attest.is_requested() {
         let run = (&slot, settings, clock);
         Some(control::start(
             &args.control,
@@ -124,19 +124,19 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
         }
         None
     };
-    tell(args, output, controlled.as_ref())?;
+    print_start(args, output, controlled.as_ref())?;
     let (counters, stop) = (
         Arc::new(WorkerCounters::default()),
         Arc::new(AtomicBool::new(false)),
     );
     let (waker, mut worker) = (ports.waker(), slot.worker());
-    let wire = controlled.as_ref().map(control::Controlled::wire);
+    let wire = controlled.as_ref().map(control::ControlServer::wire);
     let thread = {
         let (counters, stop, wire) = (Arc::clone(&counters), Arc::clone(&stop), wire.clone());
         std::thread::spawn(move || {
-            let mut digests = |told| {
+            let mut digests = |digest| {
                 if let Some(wire) = &wire {
-                    wire.digest(told);
+                    wire.send_digest(digest);
                 }
             };
             let ended = serve(&mut worker, &mut ports, &counters, &mut digests, clock, &stop);
@@ -151,19 +151,19 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
             controlled.rescan();
             rescanned = Instant::now();
         }
-        let broken = controlled.as_ref().is_some_and(control::Controlled::has_ended);
+        let broken = controlled.as_ref().is_some_and(control::ControlServer::has_ended);
         if broken || signals.wait(STOP_WAIT)?.is_some() {
             stop.store(true, Ordering::Relaxed);
             waker.wake();
         }
     }
-    let control = controlled.as_ref().map(control::Controlled::control);
-    let stopped = controlled.map_or(Ok(()), control::Controlled::stop);
+    let control = controlled.as_ref().map(control::ControlServer::control);
+    let stopped = controlled.map_or(Ok(()), control::ControlServer::stop);
     let (mut ports, ended) = thread
         .join()
-        .map_err(|_| Failure::failed("the worker has crashed"))?;
-    let events_lost = wire.map_or(0, |wire| wire.lost());
-    let forged = control.and_then(|control| control.forged());
+        .map_err(|_| Failure::failed("switch worker thread panicked"))?;
+    let events_lost = wire.map_or(0, |wire| wire.lost_events());
+    let forged = control.and_then(|control| control.forged_packets());
     report(args, output, &mut ports, &counters, (events_lost, forged))?;
     ended.map_err(|error: ServeError| Failure::failed(error))?;
     stopped
@@ -178,13 +178,17 @@ fn read(path: &Path) -> Result<(&Path, Vec<u8>), Failure> {
     Ok((path, json))
 }
 
-/// Says what runs where.
-fn tell(args: &RunArgs, output: Output, controlled: Option<&control::Controlled>) -> Result<(), Failure> {
+/// Prints the program, its interfaces and the P4Runtime server.
+fn print_start(
+    args: &RunArgs,
+    output: Output,
+    controlled: Option<&control::ControlServer>,
+) -> Result<(), Failure> {
     let interfaces: Vec<String> = args.interfaces.iter().map(ToString::to_string).collect();
     let interfaces = interfaces.join(", ");
     match &args.program {
-        Some(program) => output.line(format_args!("{} runs on {interfaces}", program.display()))?,
-        None => output.line(format_args!("no program runs yet on {interfaces}"))?,
+        Some(program) => output.line(format_args!("running {} on {interfaces}", program.display()))?,
+        None => output.line(format_args!("running without a program on {interfaces}"))?,
     }
     let Some(controlled) = controlled else {
         return Ok(());
@@ -192,16 +196,18 @@ fn tell(args: &RunArgs, output: Output, controlled: Option<&control::Controlled>
     let serving = controlled.serving();
     output.object(&serving)?;
     output.line(format_args!(
-        "P4Runtime on {}, {}, device {}",
+        "P4Runtime on {}, {}, device ID {}",
         serving.p4runtime,
-        serving.tls.words(),
+        serving.tls.label(),
         serving.device_id
     ))
 }
 
 fn open(args: &RunArgs) -> Result<PortSet, Failure> {
     if args.interfaces.is_empty() {
-        return Err(Failure::input("no port: name one or more with -i PORT@INTERFACE"));
+        return Err(Failure::input(
+            "no port given: use -i PORT@INTERFACE once or more",
+        ));
     }
     check_ports(args)?;
     let failed = |error: PortError| match &error {
@@ -235,25 +241,25 @@ fn open(args: &RunArgs) -> Result<PortSet, Failure> {
     Ok(set)
 }
 
-/// Each number and each interface once.
+/// Checks that each port number and each interface occurs once.
 fn check_ports(args: &RunArgs) -> Result<(), Failure> {
     let mut seen: Vec<&PortSpec> = Vec::new();
     for spec in &args.interfaces {
         let (port, interface) = (spec.port, &spec.interface);
         if args.control.cpu_port() == Some(port) {
             return Err(Failure::input(format_args!(
-                "-i {spec}: port {port} is --cpu-port"
+                "-i {spec}: port {port} is the port of --cpu-port: use another port number"
             )));
         }
         if u32::from(port.get()) == args.drop_port {
-            tracing::warn!("-i {spec}: what the program sends to port {port} is dropped (--drop-port)");
+            tracing::warn!(port = %port, action = "use another port number with -i or --drop-port", "packets to this port are dropped: -i and --drop-port name the same port");
         }
         if let Some(other) = seen
             .iter()
             .find(|other| other.port == port || other.interface == *interface)
         {
             return Err(Failure::input(format_args!(
-                "-i {spec}: there is -i {other} already; each port and each interface once"
+                "-i {spec}: conflicts with -i {other}: use each port and each interface once"
             )));
         }
         seen.push(spec);
@@ -288,7 +294,7 @@ fn report(
     let report = Report {
         ports,
         dropped: counters.dropped.load(Ordering::Relaxed),
-        circles: counters.circles.load(Ordering::Relaxed),
+        circles: counters.limit_exceeded.load(Ordering::Relaxed),
         assertions: counters.assertions.load(Ordering::Relaxed),
         queue_full: counters.queue_full.load(Ordering::Relaxed),
         digests: counters.digests.load(Ordering::Relaxed),
@@ -312,7 +318,7 @@ fn report(
     output.line(format_args!("dropped by the program: {}", report.dropped))?;
     match forged {
         Some(forged) => output.line(format_args!(
-            "dropped as evidence that the program forged: {forged}"
+            "dropped because the program forged evidence: {forged}"
         )),
         None => Ok(()),
     }

@@ -1,90 +1,89 @@
-//! The flags of simple_switch and simple_switch_grpc that have nothing to set here: who brings a command line along is not stopped by
-//! those that change nothing, and told what to do instead of the others.
+//! Options of simple_switch and simple_switch_grpc without a function here: options without effect are accepted, so that existing
+//! command lines work, and for the others an error names an alternative.
 
+use linewarden_cli::failure::Failure;
 use std::ffi::OsString;
 
 use clap::error::Result as ClapResult;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
-use crate::failure::Failure;
-
-/// What becomes of a flag.
+/// Support of an option.
 #[derive(Clone, Copy)]
-enum Here {
-    /// It is so anyway.
-    Always,
-    /// It changes nothing, which is said.
-    Nothing,
-    /// It is refused: what to do instead.
-    Instead(&'static str),
+enum FlagSupport {
+    /// The behavior is always on.
+    Implied,
+    /// Accepted with a warning that it has no effect.
+    Ignored,
+    /// Refused with an alternative.
+    Unsupported(&'static str),
 }
 
-/// Name, whether a value follows, and what becomes of it.
-const FLAGS: [(&str, bool, Here); 24] = [
-    ("log-console", false, Here::Always),
-    ("log-flush", false, Here::Always),
-    ("enable-swap", false, Here::Always),
-    ("log-level", true, Here::Nothing),
-    ("log-file-max-size", true, Here::Nothing),
-    ("log-file-max-files", true, Here::Nothing),
-    ("nanolog", true, Here::Nothing),
-    ("notifications-addr", true, Here::Nothing),
-    ("dump-packet-data", true, Here::Nothing),
-    ("thrift-port", true, Here::Nothing),
-    ("max-port-count", true, Here::Nothing),
-    ("max-mc-groups", true, Here::Nothing),
-    ("max-l1-entries", true, Here::Nothing),
-    ("max-l2-entries", true, Here::Nothing),
-    ("disable-swap", false, Here::Nothing),
+/// Name, whether a value follows, and support.
+const FLAGS: [(&str, bool, FlagSupport); 24] = [
+    ("log-console", false, FlagSupport::Implied),
+    ("log-flush", false, FlagSupport::Implied),
+    ("enable-swap", false, FlagSupport::Implied),
+    ("log-level", true, FlagSupport::Ignored),
+    ("log-file-max-size", true, FlagSupport::Ignored),
+    ("log-file-max-files", true, FlagSupport::Ignored),
+    ("nanolog", true, FlagSupport::Ignored),
+    ("notifications-addr", true, FlagSupport::Ignored),
+    ("dump-packet-data", true, FlagSupport::Ignored),
+    ("thrift-port", true, FlagSupport::Ignored),
+    ("max-port-count", true, FlagSupport::Ignored),
+    ("max-mc-groups", true, FlagSupport::Ignored),
+    ("max-l1-entries", true, FlagSupport::Ignored),
+    ("max-l2-entries", true, FlagSupport::Ignored),
+    ("disable-swap", false, FlagSupport::Ignored),
     (
         "log-file",
         true,
-        Here::Instead("the log is on standard error: write 2> FILE"),
+        FlagSupport::Unsupported("the log is on standard error: use 2> FILE"),
     ),
     (
         "pcap",
         false,
-        Here::Instead("capture at the other end of the port's link, with tcpdump"),
+        FlagSupport::Unsupported("capture with tcpdump at the other end of the port's link"),
     ),
     (
         "packet-in",
         true,
-        Here::Instead("packets come by -i, or from files with --use-files"),
+        FlagSupport::Unsupported("use -i for packets from interfaces, or --use-files"),
     ),
     (
         "dp-grpc-server-addr",
         true,
-        Here::Instead("packets come by -i, or from files with --use-files"),
+        FlagSupport::Unsupported("use -i for packets from interfaces, or --use-files"),
     ),
     (
         "debugger",
         false,
-        Here::Instead("`linewarden switch stf` runs packet tests against a program"),
+        FlagSupport::Unsupported("use `linewarden switch stf` to run packet tests against a program"),
     ),
     (
         "debugger-addr",
         true,
-        Here::Instead("`linewarden switch stf` runs packet tests against a program"),
+        FlagSupport::Unsupported("use `linewarden switch stf` to run packet tests against a program"),
     ),
     (
         "restore-state",
         true,
-        Here::Instead("entries are a controller's: it writes them anew"),
+        FlagSupport::Unsupported("a controller must write the entries again"),
     ),
     (
         "load-modules",
         true,
-        Here::Instead("there are no externs but those of v1model"),
+        FlagSupport::Unsupported("only the externs of v1model are available"),
     ),
     (
         "json-version",
         false,
-        Here::Instead("every version of the format that p4c has written is read"),
+        FlagSupport::Unsupported("every version of the format of p4c is supported"),
     ),
 ];
 
-/// Which of them were given.
+/// The options that were given.
 #[derive(Debug)]
 pub struct SimpleSwitchArgs(Vec<&'static str>);
 
@@ -94,7 +93,7 @@ impl Args for SimpleSwitchArgs {
             let arg = Arg::new(*name)
                 .long(*name)
                 .hide(true)
-                .help("One of simple_switch's")
+                .help("Compatibility option of simple_switch")
                 .action(if *has_value {
                     ArgAction::Append
                 } else {
@@ -128,18 +127,20 @@ impl FromArgMatches for SimpleSwitchArgs {
 }
 
 impl SimpleSwitchArgs {
-    /// Says which change nothing.
+    /// Warns about options without effect.
     ///
     /// # Errors
-    /// One that asks for what there is not.
+    /// An unsupported option was given.
     pub fn check(&self) -> Result<(), Failure> {
         for (name, _, here) in FLAGS.iter().filter(|(name, ..)| self.0.contains(name)) {
             match here {
-                Here::Always => {}
-                Here::Nothing => tracing::warn!("--{name} changes nothing here"),
-                Here::Instead(instead) => {
+                FlagSupport::Implied => {}
+                FlagSupport::Ignored => {
+                    tracing::warn!(option = *name, "option of simple_switch has no effect")
+                }
+                FlagSupport::Unsupported(instead) => {
                     return Err(Failure::input(format_args!(
-                        "--{name} is not to be had here: {instead}"
+                        "--{name} is not supported: {instead}"
                     )));
                 }
             }
@@ -148,7 +149,7 @@ impl SimpleSwitchArgs {
     }
 }
 
-/// A command line without the `--` that simple_switch wants before some of its flags.
+/// Removes the `--` that simple_switch requires before some of its options.
 pub fn without_separator(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut words: Vec<OsString> = words.into_iter().collect();
     let is_run = words.windows(2).any(|pair| pair == ["switch", "run"]);

@@ -1,5 +1,7 @@
 //! `linewarden switch stf`.
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::{Output, counted};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -9,27 +11,25 @@ use linewarden_switch::stf::{Test, run as runner};
 use serde::Serialize;
 
 use super::PROGRAM_BYTES_MAX;
-use crate::failure::Failure;
-use crate::output::{Output, counted};
 
-/// No packet test is longer.
+/// Maximum size of a packet test, bytes.
 const TEST_BYTES_MAX: usize = 16 << 20;
 
-/// Which packet tests.
+/// Arguments of `linewarden switch stf`.
 #[derive(Args, Debug)]
 pub struct StfArgs {
-    /// Directories with packet tests, or single ones
+    /// Packet tests, or directories of packet tests (path)
     #[arg(required = true, value_name = "DIR|FILE.stf")]
     tests: Vec<PathBuf>,
-    /// The compiled program that all of them are run against
+    /// Compiled program for all tests (path, default: found by the test's name)
     #[arg(long, value_name = "FILE.json")]
     program: Option<PathBuf>,
-    /// JSON for machines: one object a test
+    /// Print JSON, one object per test (flag)
     #[arg(long)]
     pub json: bool,
 }
 
-/// How one test went.
+/// Result of one test.
 #[derive(Serialize)]
 struct Outcome<'a> {
     test: &'a str,
@@ -38,7 +38,7 @@ struct Outcome<'a> {
     error: Option<String>,
 }
 
-/// Does it.
+/// Runs packet tests.
 pub fn run(args: &StfArgs) -> Result<(), Failure> {
     let output = Output::new(args.json);
     let start = Instant::now();
@@ -73,7 +73,7 @@ pub fn run(args: &StfArgs) -> Result<(), Failure> {
     }
 }
 
-/// The tests, in order of their names.
+/// The tests, sorted by name.
 fn collect(given: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     let mut tests = Vec::new();
     for path in given {
@@ -90,7 +90,7 @@ fn collect(given: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
         found.sort();
         if found.is_empty() {
             return Err(Failure::input(format_args!(
-                "{} has no packet tests (*.stf)",
+                "{}: directory contains no packet tests (*.stf)",
                 path.display()
             )));
         }
@@ -104,14 +104,14 @@ fn one(path: &Path, program: Option<&Path>) -> Result<(), String> {
     let test = Test::parse(&path.display().to_string(), &text).map_err(|error| error.to_string())?;
     let program = match program {
         Some(program) => program.to_path_buf(),
-        None => find_program(path).ok_or("no compiled program belongs to it: name one with --program")?,
+        None => find_program(path).ok_or("no compiled program found for the test: use --program")?,
     };
     let json = read_bounded(&program, PROGRAM_BYTES_MAX)
         .map_err(|error| format!("{}: {error}", program.display()))?;
     runner::run(&json, &test).map_err(|error| error.to_string())
 }
 
-/// The compiled program of a test: the longest part of its name, cut at hyphens, that one has.
+/// The compiled program of a test: the longest prefix of its name, cut at hyphens, that exists.
 fn find_program(test: &Path) -> Option<PathBuf> {
     let directory = test.parent()?;
     let mut places = vec![directory.to_path_buf(), directory.join("compiled")];

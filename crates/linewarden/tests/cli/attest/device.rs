@@ -13,7 +13,7 @@ fn configured(site: &Site, fields: &str) {
     configured_with(site, &format!("key = \"attest.key\"\n{fields}"));
 }
 
-/// With all fields of the section but `files`.
+/// The section without the field `files`.
 fn configured_with(site: &Site, fields: &str) {
     site.write("sensord", "first");
     let measured = site.path("sensord");
@@ -28,64 +28,64 @@ fn configured_with(site: &Site, fields: &str) {
 }
 
 #[test]
-fn measure_prints_what_it_writes_as_a_reference_and_needs_no_key() {
+fn measure_prints_the_reference_value_and_needs_no_key() {
     let site = Site::empty();
     configured_with(&site, "");
-    let told = site.run("check a.toml").refused(2);
-    assert!(told.contains("attest.key: it is missing"), "{told}");
-    let said = site.run("attest measure --config a.toml --out v1");
+    let report = site.run("check a.toml").refused(2);
+    assert!(report.contains("attest.key: is missing"), "{report}");
+    let output = site.run("attest measure --config a.toml --out v1");
     assert!(
-        said.err.contains("nothing is there") && said.err.contains("sensord-2"),
+        output.err.contains("path does not exist") && output.err.contains("sensord-2"),
         "{}",
-        said.err
+        output.err
     );
-    let told = said.ok();
+    let report = output.ok();
     let v1 = Configuration::decode(&fs::read(site.path("v1")).unwrap()).unwrap();
-    assert!(told.contains(&format!("h {}", v1.hash())), "{told}");
-    assert!(told.contains("sensord: file "), "{told}");
+    assert!(report.contains(&format!("h {}", v1.hash())), "{report}");
+    assert!(report.contains("sensord: file "), "{report}");
     let json = site.run("attest measure --config a.toml --json").ok();
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["hash"], v1.hash().to_string());
     assert_eq!(json["files"].as_object().unwrap().len(), 2);
     site.write("sensord", "second");
     let error = site.run("attest measure --config a.toml --out v1").refused(2);
-    assert!(error.contains("v1 exists already"), "{error}");
+    assert!(error.contains("v1 already exists"), "{error}");
     assert_eq!(fs::read(site.path("v1")).unwrap(), v1.encode());
     let kept = site.run("attest measure --config a.toml --out v1 --force").ok();
     assert!(!kept.contains(&v1.hash().to_string()), "{kept}");
     site.run("attest measure --config a.toml --out v2").ok();
     let v2 = Configuration::decode(&fs::read(site.path("v2")).unwrap()).unwrap();
     assert_ne!(v1, v2);
-    let gone = site
+    let error = site
         .run("attest measure --config a.toml --out none/v2")
         .refused(2);
-    assert!(gone.contains("none/v2"), "{gone}");
+    assert!(error.contains("none/v2"), "{error}");
 }
 
 #[test]
-fn mistakes_of_the_section_are_told_with_their_place() {
+fn mistakes_in_the_section_are_reported_with_their_positions() {
     let site = Site::empty();
     configured(&site, "pcrs = [0]\n");
-    let told = site.run("attest measure --config a.toml").refused(2);
+    let report = site.run("attest measure --config a.toml").refused(2);
     assert!(
-        told.contains("a.toml:11:1: attest.pcrs: only with `tpm`"),
-        "{told}"
+        report.contains("a.toml:11:1: attest.pcrs: requires `tpm`"),
+        "{report}"
     );
-    assert_eq!(site.run("check a.toml").refused(2), told);
+    assert_eq!(site.run("check a.toml").refused(2), report);
     configured(&site, "port = 20550\n");
-    let told = site.run("check a.toml").refused(2);
-    assert!(told.contains("a.toml:11:1: attest.port: 20550"), "{told}");
+    let report = site.run("check a.toml").refused(2);
+    assert!(report.contains("a.toml:11:1: attest.port: 20550"), "{report}");
     configured(&site, "quote = 1\n");
-    let told = site.run("check a.toml").refused(2);
-    assert!(told.contains("did you mean `quote_every`?"), "{told}");
+    let report = site.run("check a.toml").refused(2);
+    assert!(report.contains("did you mean `quote_every`?"), "{report}");
     let text = fs::read_to_string(site.path("a.toml")).unwrap();
     let (without, _) = text.split_once("[attest]").unwrap();
     site.write("a.toml", without);
-    let told = site.run("attest measure --config a.toml").refused(2);
-    assert!(told.contains("attest: it is missing"), "{told}");
+    let report = site.run("attest measure --config a.toml").refused(2);
+    assert!(report.contains("attest: is missing"), "{report}");
 }
 
-/// `check`, `agent` and the commands for operators end alike where others can read a key.
+/// `check`, `agent` and the commands for operators end with the same code if other users can read a key.
 #[test]
 fn a_key_that_others_can_read_ends_with_the_code_for_it() {
     let site = Site::attesting(1);
@@ -112,42 +112,42 @@ fn a_key_that_others_can_read_ends_with_the_code_for_it() {
 }
 
 #[test]
-fn what_the_machine_lacks_is_told_with_the_field() {
+fn missing_requirements_of_the_machine_are_reported_with_the_field() {
     let site = Site::empty();
     configured(&site, "");
-    let told = site.run("check --machine a.toml").refused(2);
-    assert!(told.contains("attest.key: "), "{told}");
+    let report = site.run("check --machine a.toml").refused(2);
+    assert!(report.contains("attest.key: "), "{report}");
     site.write("attest.key", &"ab".repeat(32));
     let key = site.path("attest.key");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o640)).unwrap();
-    let told = site.run("check --machine a.toml").refused(2);
-    assert!(told.contains("mode 0640"), "{told}");
+    let report = site.run("check --machine a.toml").refused(2);
+    assert!(report.contains("mode 0640"), "{report}");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
-    let told = site.run("check --machine a.toml").refused(2);
-    // The test's own directory may lie where the service has one of its own.
-    let errors = told.lines().filter(|line| !line.starts_with("warning: "));
+    let report = site.run("check --machine a.toml").refused(2);
+    // The test's directory may be in a path that the service has privately.
+    let errors = report.lines().filter(|line| !line.starts_with("warning: "));
     assert_eq!(
         errors.filter(|line| line.contains("attest.")).count(),
         0,
-        "{told}"
+        "{report}"
     );
-    // A path that cannot be measured is found here, and not only by the silence of the device. Reading a process's memory from its
+    // `check` finds a path that cannot be measured, before the device misses rounds. Reading a process's memory from its
     // beginning fails for root too.
     let text = fs::read_to_string(site.path("a.toml")).unwrap();
     site.write(
         "a.toml",
         &text.replace("files = [", "files = [\"/proc/self/mem\", \"/var/tmp/none\", "),
     );
-    let told = site.run("check --machine a.toml").refused(2);
+    let report = site.run("check --machine a.toml").refused(2);
     assert!(
-        told.contains("attest.files: /proc/self/mem: Input/output error")
-            && told.contains("must be able to read all that it measures"),
-        "{told}"
+        report.contains("attest.files: /proc/self/mem cannot be read: Input/output error")
+            && report.contains("give the measuring process access"),
+        "{report}"
     );
     assert!(
-        told.contains("warning: ")
-            && told.contains("/var/tmp/none: linewarden-agent.service has /var/tmp of its own"),
-        "{told}"
+        report.contains("warning: ")
+            && report.contains("/var/tmp/none: linewarden-agent.service has a private /var/tmp"),
+        "{report}"
     );
 }
 
@@ -159,78 +159,79 @@ fn a_tpm_that_is_not_there_is_named_and_nothing_is_written() {
         &site,
         "tpm = \"swtpm:host=127.0.0.1,port=1\"\nevent_log = \"log.bin\"\n",
     );
-    let told = site
+    let report = site
         .run("attest identity --config a.toml --out d1.identity")
         .refused(1);
-    assert!(told.contains("log.bin"), "{told}");
-    // What the operator would refuse.
+    assert!(report.contains("log.bin"), "{report}");
+    // The operator would reject this log.
     site.write("log.bin", "no log");
-    let told = site
+    let report = site
         .run("attest identity --config a.toml --out d1.identity")
         .refused(1);
-    assert!(told.contains("log.bin: "), "{told}");
+    assert!(report.contains("log.bin: "), "{report}");
     fs::write(site.path("log.bin"), log_of(b"kernel 1")).unwrap();
     for words in ["identity --out d1.identity", "measure"] {
-        let told = site.run(&format!("attest {words} --config a.toml")).refused(2);
+        let report = site.run(&format!("attest {words} --config a.toml")).refused(2);
         assert!(
-            told.contains("a.toml:11:1: attest.tpm: opening the TPM")
-                && told.contains("\"swtpm:host=127.0.0.1,port=1\" cannot be opened")
-                && told.contains("is there a TPM, and may this user open it?"),
-            "{words}: {told}"
+            report.contains("a.toml:11:1: attest.tpm: opening the TPM")
+                && report.contains("\"swtpm:host=127.0.0.1,port=1\" cannot be opened")
+                && report.contains("check that the TPM exists and that this user has access"),
+            "{words}: {report}"
         );
     }
     site.write("d1.offer", "{}");
     let answer = "attest answer --config a.toml --offer d1.offer --out d1.answer";
-    let told = site.run(answer).refused(2);
+    let report = site.run(answer).refused(2);
     assert!(
-        told.contains("d1.offer: an operator's offer is wanted: it was damaged, or is something else"),
-        "{told}"
+        report.contains("d1.offer: expected an operator's offer: message damaged or of another type"),
+        "{report}"
     );
     for none in ["d1.identity", "d1.answer", "attest.key"] {
         assert!(!site.path(none).exists(), "{none}");
     }
     configured(&site, "");
-    let told = site.run(answer).refused(2);
-    assert!(told.contains("attest.tpm: it is missing"), "{told}");
+    let report = site.run(answer).refused(2);
+    assert!(report.contains("attest.tpm: is missing"), "{report}");
 }
 
 #[cfg(feature = "tpm")]
 #[test]
 fn check_looks_at_the_tpms_device_file_and_at_the_event_log() {
     let site = Site::empty();
-    let told = |tpm: &str, log: &[u8]| {
+    let check_with = |tpm: &str, log: &[u8]| {
         fs::write(site.path("log.bin"), log).unwrap();
         configured(&site, &format!("tpm = \"{tpm}\"\nevent_log = \"log.bin\"\n"));
         site.run("check --machine a.toml").refused(2)
     };
     let log = log_of(b"kernel 1");
-    let good = told("device:/dev/null", &log);
+    let good = check_with("device:/dev/null", &log);
     assert!(
         !good.contains("attest.tpm") && !good.contains("attest.event_log"),
         "{good}"
     );
-    let key = "attest.key: it is not there; `linewarden attest identity` makes it";
+    let key = "attest.key: file not found; create it with `linewarden attest identity`";
     assert!(good.contains(key), "{good}");
-    for (tpm, why) in [("none", "No such file"), ("log.bin", "no device")] {
+    for (tpm, cause) in [("none", "No such file"), ("log.bin", "not a device")] {
         let path = site.path(tpm);
-        let told = told(&format!("device:{}", path.display()), &log);
-        let place = format!("a.toml:11:1: attest.tpm: {}: {why}", path.display());
+        let report = check_with(&format!("device:{}", path.display()), &log);
+        let place = format!("a.toml:11:1: attest.tpm: {}: {cause}", path.display());
         assert!(
-            told.contains(&place) && told.contains("is there a TPM, and may this user open it?"),
-            "{told}"
+            report.contains(&place)
+                && report.contains("check that there is a TPM, and that this user may open it"),
+            "{report}"
         );
     }
-    let told_of_log = |log: &[u8], why: &str| {
-        let told = told("device:/dev/null", log);
+    let assert_log_rejected = |log: &[u8], cause: &str| {
+        let report = check_with("device:/dev/null", log);
         assert!(
-            told.contains("a.toml:12:1: attest.event_log: ") && told.contains(why),
-            "{told}"
+            report.contains("a.toml:12:1: attest.event_log: ") && report.contains(cause),
+            "{report}"
         );
     };
-    let empty = told("device:/dev/null", b"");
+    let empty = check_with("device:/dev/null", b"");
     assert!(!empty.contains("attest.event_log"), "{empty}");
     let cut = log.split_last().unwrap().1;
-    told_of_log(cut, "the file is cut off; copy it again from the kernel");
+    assert_log_rejected(cut, "the file is truncated, copy it again from the kernel");
 }
 
 #[test]
@@ -240,39 +241,39 @@ fn a_measurement_of_nothing_is_no_reference_value() {
     let text = fs::read_to_string(site.path("a.toml")).unwrap();
     let (without, _) = text.split_once("files = ").unwrap();
     site.write("a.toml", without);
-    let told = site.run("attest measure --config a.toml --out v1").refused(2);
+    let report = site.run("attest measure --config a.toml --out v1").refused(2);
     assert!(
-        told.contains("attest.files: nothing is measured: name files") && told.contains("`tpm`"),
-        "{told}"
+        report.contains("attest.files: nothing is measured: name files") && report.contains("`tpm`"),
+        "{report}"
     );
     assert!(!site.path("v1").exists());
 
     let site = Site::attesting(0);
-    let nothing = Configuration::new(PcrValues::new(HashAlgorithm::Sha256), BTreeMap::new()).unwrap();
-    site.write_configuration("v1", &nothing);
+    let empty = Configuration::new(PcrValues::new(HashAlgorithm::Sha256), BTreeMap::new()).unwrap();
+    site.write_configuration("v1", &empty);
     let before = site.group("pumps");
     for words in [
         "group set pumps --reference v1",
         "group roll-out pumps --reference v1 --for 60",
     ] {
-        let told = site.on_registry(&format!("attest {words}")).refused(2);
+        let report = site.on_registry(&format!("attest {words}")).refused(2);
         assert!(
-            told.contains("v1: nothing was measured in it; set `files`, or `tpm`"),
-            "{words}: {told}"
+            report.contains("v1: empty configuration: set `files`, or `tpm`"),
+            "{words}: {report}"
         );
     }
     assert_eq!(site.group("pumps"), before);
 }
 
 #[test]
-fn a_software_key_that_is_not_there_is_said_to_be_the_operators_to_make() {
+fn the_error_of_a_missing_software_key_names_the_operators_command() {
     let site = Site::empty();
     configured(&site, "");
-    let told = site.run("check --machine a.toml").refused(2);
+    let report = site.run("check --machine a.toml").refused(2);
     assert!(
-        told.contains(
-            "attest.key: it is not there; `linewarden attest enroll --software` at the operator makes it"
+        report.contains(
+            "attest.key: file not found; the operator creates it with `linewarden attest enroll --software`"
         ),
-        "{told}"
+        "{report}"
     );
 }

@@ -1,20 +1,20 @@
-//! What a device should run, what it says it runs, and what differs.
+//! A device's expected configuration, its claimed configuration, and the differences.
 
 use linewarden_protocol::ids::{DeviceId, Period};
 use linewarden_tpm::Protection;
-use linewarden_tpm::enrol::Version;
+use linewarden_tpm::enroll::Version;
 use linewarden_tpm::evidence::Evidence;
 
 use super::*;
 
 const DEVICE: DeviceId = DeviceId(0xd1);
 
-/// Has the device say what it runs, as its agent would.
-fn says(site: &Site, period: u64, configuration: &Configuration) {
-    says_at(site, period, configuration, super::rounds::now_s());
+/// Stores the device's claimed configuration, as its agent would send it.
+fn claim(site: &Site, period: u64, configuration: &Configuration) {
+    claim_at(site, period, configuration, super::rounds::now_s());
 }
 
-fn says_at(site: &Site, period: u64, configuration: &Configuration, at_s: u64) {
+fn claim_at(site: &Site, period: u64, configuration: &Configuration, at_s: u64) {
     let evidence = Evidence {
         version: Version,
         period,
@@ -25,155 +25,155 @@ fn says_at(site: &Site, period: u64, configuration: &Configuration, at_s: u64) {
     };
     let document = serde_json::to_vec(&evidence).unwrap();
     site.with_registry(async |registry| {
-        registry.put_evidence(DEVICE, &document, at_s).await.unwrap();
+        registry.store_evidence(DEVICE, &document, at_s).await.unwrap();
     });
 }
 
 fn site() -> Site {
     let site = Site::attesting(1);
     site.write_configuration("own.conf", &files(&[("/etc/serial", 9)]));
-    site.on_registry("attest enroll d1 --group pumps --software --key-out k --own own.conf")
+    site.on_registry("attest enroll d1 --group pumps --software --key-out k --overlay own.conf")
         .ok();
     site.with_registry(async |registry| {
-        let period = registry.draw_period(None, [1; 8], 1).await.unwrap();
+        let period = registry.create_period(None, [1; 8], 1).await.unwrap();
         assert_eq!(period.number, Period(1));
-        registry.begin_period(period.number, 1).await.unwrap();
+        registry.start_period(period.number, 1).await.unwrap();
     });
     site
 }
 
 #[test]
-fn what_differs_is_told_by_path() {
+fn differences_are_reported_by_path() {
     let site = site();
     let should = files(&[("/usr/bin/sensord", 1), ("/etc/serial", 9)]);
-    let shown = site.on_registry("attest explain d1").ok();
+    let text = site.on_registry("attest explain d1").ok();
     assert!(
-        shown.contains(&format!("should run    {} (2 paths)", should.hash()))
-            && shown.contains("says it runs  nothing yet")
-            && shown.contains("send_log = true"),
-        "{shown}"
+        text.contains(&format!("expected     {} (2 paths)", should.hash()))
+            && text.contains("claimed      no evidence yet")
+            && text.contains("send_log = true"),
+        "{text}"
     );
 
-    says(&site, 1, &should);
-    let shown = site.on_registry("attest explain d1").ok();
+    claim(&site, 1, &should);
+    let text = site.on_registry("attest explain d1").ok();
     assert!(
-        shown.contains("It says it runs what it should.")
-            && shown.contains("the device's word, it has no TPM"),
-        "{shown}"
+        text.contains("The claimed configuration is the expected one.")
+            && text.contains("not signed: the device's claim, without a TPM"),
+        "{text}"
     );
 
     let other = files(&[("/usr/bin/sensord", 2), ("/etc/serial", 9), ("/usr/bin/miner", 3)]);
-    says(&site, 1, &other);
-    let shown = site.on_registry("attest explain d1").ok();
-    let (_, differs) = shown
-        .split_once("What differs from what it should run:\n")
+    claim(&site, 1, &other);
+    let text = site.on_registry("attest explain d1").ok();
+    let (_, differs) = text
+        .split_once("Differences from the expected configuration:\n")
         .unwrap();
     assert!(
-        differs.contains("  /usr/bin/sensord: file") && differs.contains("  /usr/bin/miner: new, file"),
-        "{shown}"
+        differs.contains("  /usr/bin/sensord: file") && differs.contains("  /usr/bin/miner: added, file"),
+        "{text}"
     );
-    assert_eq!(differs.lines().count(), 2, "{shown}");
+    assert_eq!(differs.lines().count(), 2, "{text}");
     let object = json(&site.on_registry("attest explain d1 --json").ok());
-    assert_eq!(object["should_run"]["hash"], should.hash().to_string());
-    assert_eq!(object["says"]["hash"], other.hash().to_string());
+    assert_eq!(object["expected"]["hash"], should.hash().to_string());
+    assert_eq!(object["claimed"]["hash"], other.hash().to_string());
     assert_eq!(object["difference"]["files"].as_array().unwrap().len(), 2);
-    assert_eq!(object["device"]["state"], "never_asked");
+    assert_eq!(object["device"]["state"], "awaiting_first_round");
 
-    // What is rolled out is no difference.
+    // The roll-out is not a difference.
     site.write_configuration(
         "new.conf",
         &files(&[("/usr/bin/sensord", 2), ("/usr/bin/miner", 3)]),
     );
     site.on_registry("attest group roll-out pumps --reference new.conf --for 3600")
         .ok();
-    let shown = site.on_registry("attest explain d1").ok();
+    let text = site.on_registry("attest explain d1").ok();
     assert!(
-        shown.contains("or, rolled out") && shown.ends_with("It says it runs what is being rolled out.\n"),
-        "{shown}"
+        text.contains("roll-out") && text.ends_with("The claimed configuration is the roll-out.\n"),
+        "{text}"
     );
 }
 
-/// What it said before it proved itself again is no word on what it runs now.
+/// A claim from before the last proof does not describe the present configuration.
 #[test]
 fn a_difference_from_before_the_last_proof_is_not_shown() {
     let site = site();
-    says(&site, 1, &configuration(2));
-    let shown = site.on_registry("attest explain d1").ok();
-    assert!(shown.contains("What differs from what it should run:"), "{shown}");
+    claim(&site, 1, &configuration(2));
+    let text = site.on_registry("attest explain d1").ok();
+    assert!(
+        text.contains("Differences from the expected configuration:"),
+        "{text}"
+    );
     assert_eq!(
-        json(&site.on_registry("attest explain d1 --json").ok())["is_old"],
+        json(&site.on_registry("attest explain d1 --json").ok())["is_superseded"],
         false
     );
     site.with_registry(async |registry| {
         super::rounds::record(registry, &[DEVICE], 1, super::rounds::now_s() + 1).await;
     });
-    let shown = site.on_registry("attest explain d1").ok();
+    let text = site.on_registry("attest explain d1").ok();
     assert!(
-        shown.contains("It has proven since that it runs what it should")
-            && !shown.contains("/usr/bin/sensord"),
-        "{shown}"
+        text.contains("The device has since proven the expected configuration")
+            && !text.contains("/usr/bin/sensord"),
+        "{text}"
     );
     assert_eq!(
-        json(&site.on_registry("attest explain d1 --json").ok())["is_old"],
+        json(&site.on_registry("attest explain d1 --json").ok())["is_superseded"],
         true
     );
 }
 
-/// A device that was started anew and cannot prove anything any more can say nothing either: quarantine allows no session.
+/// A restarted device that cannot prove its configuration cannot send evidence either: quarantine allows no session.
 #[test]
-fn what_a_device_said_before_it_fell_silent_or_was_enrolled_is_outdated() {
+fn evidence_from_before_a_quarantine_or_enrollment_is_outdated() {
     let site = site();
     let should = files(&[("/usr/bin/sensord", 1), ("/etc/serial", 9)]);
-    says_at(&site, 1, &should, super::rounds::now_s() - 7_000);
-    let shown = site.on_registry("attest explain d1").ok();
+    claim_at(&site, 1, &should, super::rounds::now_s() - 7_000);
+    let text = site.on_registry("attest explain d1").ok();
     assert!(
-        shown.contains(", 116 min ago, of period 1")
-            && shown.contains("outdated      it is older than the enrolment of")
-            && shown.ends_with("It says it runs what it should. Outdated: what it runs now is not known.\n"),
-        "{shown}"
+        text.contains(", 116 min ago, of period 1")
+            && text.contains("outdated     evidence is older than the enrollment of")
+            && text.ends_with("The claimed configuration is the expected one. Outdated: the present configuration is unknown.\n"),
+        "{text}"
     );
-    says(&site, 1, &should);
-    let says_now = json(&site.on_registry("attest explain d1 --json").ok());
-    assert_eq!(says_now["outdated"], serde_json::Value::Null);
+    claim(&site, 1, &should);
+    let explanation = json(&site.on_registry("attest explain d1 --json").ok());
+    assert_eq!(explanation["outdated"], serde_json::Value::Null);
     site.with_registry(async |registry| {
         let enrolled_at = registry.prover(DEVICE).await.unwrap().unwrap().enrolled_at();
-        let suspect = linewarden_registry::Suspect {
+        let suspect = linewarden_registry::QuarantineRequest {
             device: DEVICE,
             enrolled_at,
-            reason: "silent".to_owned(),
+            reason: "no proof".to_owned(),
         };
         let at_s = super::rounds::now_s() + 1;
         registry.quarantine(&[suspect], at_s).await.unwrap();
     });
-    let shown = site.on_registry("attest explain d1").ok();
+    let text = site.on_registry("attest explain d1").ok();
     assert!(
-        shown.contains("outdated      quarantined since")
-            && shown.contains("no gateway asks it, for none has seen it")
-            && shown.ends_with("Outdated: what it runs now is not known.\n"),
-        "{shown}"
+        text.contains("outdated     quarantined since")
+            && text.contains("no gateway attests the device: no gateway knows its address")
+            && text.ends_with("Outdated: the present configuration is unknown.\n"),
+        "{text}"
     );
 }
 
 #[test]
-fn what_cannot_be_believed_is_told_as_such() {
+fn invalid_evidence_is_shown_as_rejected() {
     let site = site();
-    says(&site, 4, &configuration(1));
-    let shown = site.on_registry("attest explain d1").ok();
-    assert!(
-        shown.contains("what cannot be believed: its period 4 is not kept any more"),
-        "{shown}"
-    );
+    claim(&site, 4, &configuration(1));
+    let text = site.on_registry("attest explain d1").ok();
+    assert!(text.contains("rejected: period 4 is no longer stored"), "{text}");
     let document = serde_json::json!({
         "version": 1, "period": 1, "configuration": "bGluZXdhcmRlbg==", "protection": "software",
     });
     site.with_registry(async |registry| {
         let document = serde_json::to_vec(&document).unwrap();
-        registry.put_evidence(DEVICE, &document, 1).await.unwrap();
+        registry.store_evidence(DEVICE, &document, 1).await.unwrap();
     });
-    let shown = site.on_registry("attest explain d1").ok();
+    let text = site.on_registry("attest explain d1").ok();
     assert!(
-        shown.contains("what cannot be believed: byte")
-            && shown.contains("this is no configuration of version 1"),
-        "{shown}"
+        text.contains("rejected: invalid configuration at byte")
+            && text.contains("not a configuration of version 1"),
+        "{text}"
     );
 }

@@ -12,7 +12,7 @@ fn a_group_is_made_changed_listed_and_removed() {
     let site = Site::new();
     let made = site.on_registry("attest group set pumps").ok();
     assert!(
-        made.starts_with("made group pumps: asked every 60 s, quarantine after 3 silences in 5 rounds, ended by the next proof")
+        made.starts_with("created group pumps: round every 60 s, quarantine after 3 missed rounds in 5 rounds, released by the next proof")
             && made.contains("no reference value"),
         "{made}"
     );
@@ -23,15 +23,15 @@ fn a_group_is_made_changed_listed_and_removed() {
         .ok();
     assert!(set.contains(&format!("reference value {h}: 1 path")), "{set}");
 
-    // What is not named stays.
-    site.on_registry("attest group set pumps --every 20 --jitter 3 --answer 700 --silent 1 --of 4 --reopen command --late-is-silent")
+    // Unnamed settings stay.
+    site.on_registry("attest group set pumps --every 20 --jitter 3 --proof-timeout-ms 700 --missed-limit 1 --window-rounds 4 --release-mode manual --late-is-missed")
         .ok();
-    site.on_registry("attest group set pumps --silent 2 --late-is-silent=false")
+    site.on_registry("attest group set pumps --missed-limit 2 --late-is-missed=false")
         .ok();
     let group = site.group("pumps");
     let expected = serde_json::json!({
-        "group": "pumps", "every_s": 20, "jitter_s": 3, "answer_ms": 700, "silent": 2, "of": 4, "late_is_silent": false,
-        "reopen": "command", "reference": h, "roll_out": null, "devices": 0,
+        "group": "pumps", "every_s": 20, "jitter_s": 3, "proof_timeout_ms": 700, "missed_limit": 2, "window_rounds": 4, "late_is_missed": false,
+        "release_mode": "manual", "reference": h, "roll_out": null, "devices": 0,
     });
     assert_eq!(group, expected);
     let listed = site.on_registry("attest group list").ok();
@@ -39,39 +39,39 @@ fn a_group_is_made_changed_listed_and_removed() {
         listed.contains("pumps") && listed.contains(&h[..16]) && listed.ends_with("\n1 group\n"),
         "{listed}"
     );
-    let shown = site.on_registry("attest group show pumps").ok();
+    let text = site.on_registry("attest group show pumps").ok();
     assert!(
-        shown.contains(&h) && shown.contains("20 s") && shown.contains("2 of 4"),
-        "{shown}"
+        text.contains(&h) && text.contains("20 s") && text.contains("2 of 4"),
+        "{text}"
     );
     assert_eq!(
         json(&site.on_registry("attest group show pumps --json").ok()),
         group
     );
-    // Of a short interval, what nobody has named fits.
+    // Defaults fit a short interval.
     let quick = json(&site.on_registry("attest group set quick --every 1 --json").ok());
     assert_eq!(
         (
             quick["jitter_s"].as_u64(),
-            quick["answer_ms"].as_u64(),
-            quick["made"].as_bool()
+            quick["proof_timeout_ms"].as_u64(),
+            quick["created"].as_bool()
         ),
         (Some(0), Some(500), Some(true))
     );
-    // So does what nobody has named of one that is there, and the other way round; what was named stays.
+    // Defaults follow a changed interval of an existing group in both directions; explicit values stay.
     let policy = |words: &str| {
         let set = json(
             &site
                 .on_registry(&format!("attest group set quick {words} --json"))
                 .ok(),
         );
-        (set["jitter_s"].as_u64(), set["answer_ms"].as_u64())
+        (set["jitter_s"].as_u64(), set["proof_timeout_ms"].as_u64())
     };
     assert_eq!(policy("--every 3600"), (Some(5), Some(2_000)));
     assert_eq!(policy("--every 2"), (Some(1), Some(1_000)));
-    assert_eq!(policy("--every 60 --answer 300"), (Some(5), Some(300)));
+    assert_eq!(policy("--every 60 --proof-timeout-ms 300"), (Some(5), Some(300)));
     assert_eq!(policy("--every 2"), (Some(1), Some(300)));
-    site.on_registry("attest group remove quick").ok();
+    site.on_registry("attest group delete quick").ok();
     assert_eq!(
         site.on_registry("attest group list --json").ok().lines().count(),
         1
@@ -79,52 +79,58 @@ fn a_group_is_made_changed_listed_and_removed() {
 }
 
 #[test]
-fn mistakes_about_groups_are_told() {
+fn mistakes_in_groups_are_reported() {
     let site = Site::attesting(1);
-    site.write("text", "this is no configuration");
-    for (words, told) in [
-        ("group set Pumps", "\"Pumps\" is no name of a group"),
+    site.write("text", "text that is not a configuration");
+    for (words, cause) in [
+        ("group set Pumps", "invalid group name \"Pumps\""),
         (
             "group set pumps --reference none",
             "none: cannot be read: No such file",
         ),
         (
             "group set pumps --reference text",
-            "text: byte 24 of the configuration: this is no configuration",
+            "text: invalid configuration at byte 24: not a configuration",
         ),
         ("group set pumps --every 0", "group pumps: field every_s: 0 s"),
         (
-            "group set pumps --silent 6",
-            "group pumps: field silent: 6 of 5 rounds; 1 to 5 are accepted",
+            "group set pumps --missed-limit 6",
+            "group pumps: field missed_limit: 6 of 5 rounds; 1 to 5 are accepted",
         ),
         (
-            "group set pumps --of 65",
-            "group pumps: field of: 65 rounds; 1 to 64 are accepted",
+            "group set pumps --window-rounds 65",
+            "group pumps: field window_rounds: 65 rounds; 1 to 64 are accepted",
         ),
-        ("group set pumps --answer 60000", "group pumps: field answer_ms"),
-        ("group set pumps --late-is-silent=maybe", "invalid value 'maybe'"),
-        ("group remove valves", "there is no group valves"),
-        ("group show valves", "there is no group valves"),
-        ("group accept valves", "there is no group valves"),
+        (
+            "group set pumps --proof-timeout-ms 60000",
+            "group pumps: field proof_timeout_ms",
+        ),
+        ("group set pumps --late-is-missed=maybe", "invalid value 'maybe'"),
+        ("group delete valves", "group valves does not exist"),
+        ("group show valves", "group valves does not exist"),
+        ("group accept valves", "group valves does not exist"),
         ("group accept pumps", "group pumps has no roll-out"),
         ("group withdraw pumps", "group pumps has no roll-out"),
         (
             "group roll-out pumps --reference pumps.conf --for 0",
             "invalid value '0'",
         ),
-        ("group roll-out pumps --reference text --for 9", "text: byte 24"),
+        (
+            "group roll-out pumps --reference text --for 9",
+            "text: invalid configuration at byte 24",
+        ),
         (
             "enroll d1 --group valves --software --key-out k",
-            "there is no group valves",
+            "group valves does not exist",
         ),
-        ("status --group valves", "there is no group valves"),
-        ("round valves", "there is no group valves"),
+        ("status --group valves", "group valves does not exist"),
+        ("round valves", "group valves does not exist"),
         ("round", "group pumps has no devices"),
     ] {
         let error = site.on_registry(&format!("attest {words}")).refused(2);
-        assert!(error.contains(told), "{words}: {error}");
+        assert!(error.contains(cause), "{words}: {error}");
     }
-    // A roll-out needs something beside which it is valid.
+    // A roll-out needs a reference value.
     site.on_registry("attest group set bare").ok();
     let error = site
         .on_registry("attest group roll-out bare --reference pumps.conf --for 9")
@@ -135,9 +141,9 @@ fn mistakes_about_groups_are_told() {
     );
     site.on_registry("attest enroll d1 --group pumps --software --key-out k")
         .ok();
-    let error = site.on_registry("attest group remove pumps").refused(1);
+    let error = site.on_registry("attest group delete pumps").refused(1);
     assert!(
-        error.contains("group pumps has provers, 00000000000000d1"),
+        error.contains("group pumps has provers, for example 00000000000000d1"),
         "{error}"
     );
 }
@@ -147,12 +153,12 @@ fn a_roll_out_is_accepted_or_withdrawn() {
     let site = Site::attesting(0);
     site.write_configuration("new.conf", &configuration(2));
     let [old, new] = [1, 2].map(|content| configuration(content).hash().to_string());
-    let told = site
+    let text = site
         .on_registry("attest group roll-out pumps --reference new.conf --for 3600")
         .ok();
     assert!(
-        told.contains(&format!("group pumps: {new} is valid as well, until 20")),
-        "{told}"
+        text.contains(&format!("group pumps: {new} is also valid until 20")),
+        "{text}"
     );
     let group = site.group("pumps");
     assert_eq!(
@@ -162,14 +168,20 @@ fn a_roll_out_is_accepted_or_withdrawn() {
         ),
         (Some(old.as_str()), Some(new.as_str()))
     );
-    let told = site.on_registry("attest group withdraw pumps").ok();
-    assert_eq!(told, format!("group pumps: {new} is valid no more, only {old}\n"));
+    let text = site.on_registry("attest group withdraw pumps").ok();
+    assert_eq!(
+        text,
+        format!("group pumps: {new} is no longer valid, only {old}\n")
+    );
     assert_eq!(site.group("pumps")["roll_out"], serde_json::Value::Null);
 
     site.on_registry("attest group roll-out pumps --reference new.conf --for 3600")
         .ok();
-    let told = site.on_registry("attest group accept pumps").ok();
-    assert_eq!(told, format!("group pumps: {new} alone is valid now\n"));
+    let text = site.on_registry("attest group accept pumps").ok();
+    assert_eq!(
+        text,
+        format!("group pumps: {new} is now the only valid reference value\n")
+    );
     let group = site.group("pumps");
     assert_eq!(
         (group["reference"].as_str(), &group["roll_out"]),
@@ -177,7 +189,7 @@ fn a_roll_out_is_accepted_or_withdrawn() {
     );
 }
 
-/// A device whose own entries cannot be laid over what its group is to run would be asked no more.
+/// A reference value that does not fit the overlay of a device is rejected: the device could not be attested.
 #[test]
 fn a_reference_value_that_a_device_cannot_be_laid_over_is_refused() {
     let site = Site::attesting(1);
@@ -190,20 +202,20 @@ fn a_reference_value_that_a_device_cannot_be_laid_over_is_refused() {
             .unwrap();
         site.write_configuration(name, &Configuration::new(pcrs, BTreeMap::new()).unwrap());
     }
-    let enroll = "attest enroll d1 --group pumps --software --own sha256.conf --key-out";
+    let enroll = "attest enroll d1 --group pumps --software --overlay sha256.conf --key-out";
     let refused = |words: &str, field: &str| {
         let error = site.on_registry(&format!("attest group {words}")).refused(2);
-        let told = format!(
-            "group pumps: field {field}: what device 00000000000000d1 has of its own cannot be laid over it: values of the bank"
+        let expected = format!(
+            "group pumps: field {field}: the overlay of device 00000000000000d1 does not fit: overlay rejected: its PCR bank"
         );
-        assert!(error.contains(&told), "{words}: {error}");
+        assert!(error.contains(&expected), "{words}: {error}");
     };
-    // Rolled out before the device came: it could not be accepted then.
+    // Rolled out before the device was enrolled: it cannot be accepted afterwards.
     site.on_registry("attest group roll-out pumps --reference sha384.conf --for 60")
         .ok();
     let error = site.on_registry(&format!("{enroll} k")).refused(2);
-    let told = "sha256.conf: it cannot be laid over the roll-out of group pumps: values of the bank sha256";
-    assert!(error.contains(told), "{error}");
+    let expected = "sha256.conf: overlay does not fit the roll-out of group pumps: overlay rejected: its PCR bank is sha256";
+    assert!(error.contains(expected), "{error}");
     assert!(!site.path("k").exists());
     site.on_registry("attest group withdraw pumps").ok();
     site.on_registry(&format!("{enroll} k")).ok();
@@ -226,27 +238,27 @@ fn a_software_key_is_in_its_file_and_in_the_registry() {
     let site = Site::attesting(1);
     site.write_configuration("own.conf", &files(&[("/etc/serial", 9)]));
     site.with_registry(async |registry| {
-        let period = registry.draw_period(Some(Period(6)), [1; 8], 1).await.unwrap();
-        registry.begin_period(period.number, 1).await.unwrap();
-        // One that has not begun is no device's.
+        let period = registry.create_period(Some(Period(6)), [1; 8], 1).await.unwrap();
+        registry.start_period(period.number, 1).await.unwrap();
+        // A period that has not begun is not used.
         registry
-            .draw_period(Some(period.number), [2; 8], 1)
+            .create_period(Some(period.number), [2; 8], 1)
             .await
             .unwrap();
     });
-    let said = json(
+    let report = json(
         &site
             .on_registry(
                 "attest enroll d1 --group pumps --software --key-out d1.key --port 7000 --gateway 5 --address 192.0.2.7 \
-                 --own own.conf --json",
+                 --overlay own.conf --json",
             )
             .ok(),
     );
     assert_eq!(
         (
-            said["device_id"].as_str(),
-            said["enrolled_period"].as_u64(),
-            said["port"].as_u64()
+            report["device_id"].as_str(),
+            report["enrolled_period"].as_u64(),
+            report["port"].as_u64()
         ),
         (Some("00000000000000d1"), Some(7), Some(7000))
     );
@@ -256,22 +268,22 @@ fn a_software_key_is_in_its_file_and_in_the_registry() {
     assert_eq!(text, format!("{}\n", hex::encode(prover.key.as_bytes())));
     assert_eq!((prover.port, prover.protection), (7000, Protection::Software));
     assert_eq!(prover.overlay, Some(files(&[("/etc/serial", 9)]).encode()));
-    let home = prover.home.unwrap();
+    let home = prover.location.unwrap();
     assert_eq!(
         (home.gateway.0, home.address.to_string()),
         (5, "192.0.2.7".to_owned())
     );
 
-    // Not twice by mistake, and the file that counts is never overwritten.
+    // A second enrollment is rejected, and the valid key file is never overwritten.
     let again = "attest enroll d1 --group pumps --software --key-out";
     let error = site.on_registry(&format!("{again} other.key")).refused(1);
     assert!(
-        error.contains("enrolled for attestation already; --replace"),
+        error.contains("already enrolled for attestation: use --replace"),
         "{error}"
     );
     let error = site.on_registry(&format!("{again} d1.key --replace")).refused(2);
     assert!(
-        error.contains("d1.key exists already and is not overwritten"),
+        error.contains("d1.key already exists and is not overwritten"),
         "{error}"
     );
     assert_eq!(fs::read_to_string(site.path("d1.key")).unwrap(), text);
@@ -281,24 +293,24 @@ fn a_software_key_is_in_its_file_and_in_the_registry() {
 }
 
 #[test]
-fn a_device_is_asked_elsewhere_with_the_key_that_it_has() {
+fn a_device_is_attested_at_another_address_with_its_key() {
     let site = Site::attesting(1);
     site.on_registry("attest enroll d1 --group pumps --software --key-out k --port 7000")
         .ok();
     let prover =
         || site.with_registry(async |registry| registry.prover(DeviceId(0xd1)).await.unwrap().unwrap());
     let before = prover();
-    let shown = site.on_registry("attest explain d1").ok();
+    let text = site.on_registry("attest explain d1").ok();
     assert!(
-        shown.contains("enrolled at   UDP port 7000, by nobody before its first session"),
-        "{shown}"
+        text.contains("enrolled at  UDP port 7000, not attested before its first session"),
+        "{text}"
     );
-    let told = site
+    let text = site
         .on_registry("attest move d1 --gateway 5 --address 192.0.2.7")
         .ok();
     assert_eq!(
-        told,
-        "00000000000000d1 is asked at UDP port 7000, without a session by gateway 5 at 192.0.2.7\n"
+        text,
+        "device 00000000000000d1 is attested at UDP port 7000, without a session by gateway 5 at 192.0.2.7\n"
     );
     site.on_registry("attest move d1 --port 7001").ok();
     let after = prover();
@@ -309,9 +321,9 @@ fn a_device_is_asked_elsewhere_with_the_key_that_it_has() {
     );
     // Within one second, too.
     assert!(after.enrolled_at_s >= before.enrolled_at_s + 2);
-    let shown = site.standing("d1");
+    let status = site.status("d1");
     assert_eq!(
-        (&shown["port"], &shown["home"]),
+        (&status["port"], &status["location"]),
         (
             &serde_json::json!(7001),
             &serde_json::json!({ "gateway_id": 5, "address": "192.0.2.7" })
@@ -324,26 +336,26 @@ fn a_device_is_asked_elsewhere_with_the_key_that_it_has() {
 #[test]
 fn many_devices_are_enrolled_at_once_or_none() {
     let site = Site::attesting(3);
-    let enrol = "attest enroll --group pumps --software --key-dir keys";
-    // One that is unknown, one whose file is there: nothing is made.
-    let error = site.on_registry(&format!("{enrol} d1 d2 d9")).refused(2);
+    let enroll = "attest enroll --group pumps --software --key-dir keys";
+    // An unknown device, or an existing file: no file is created.
+    let error = site.on_registry(&format!("{enroll} d1 d2 d9")).refused(2);
     assert!(error.contains("00000000000000d9 is not enrolled"), "{error}");
     assert!(!site.path("keys").exists());
     fs::create_dir(site.path("keys")).unwrap();
-    site.write("keys/00000000000000d3.attest-key", "somebody's");
-    let error = site.on_registry(&format!("{enrol} d1 d2 d3")).refused(2);
+    site.write("keys/00000000000000d3.attest-key", "another file");
+    let error = site.on_registry(&format!("{enroll} d1 d2 d3")).refused(2);
     assert!(
-        error.contains("00000000000000d3.attest-key exists already"),
+        error.contains("00000000000000d3.attest-key already exists"),
         "{error}"
     );
     assert_eq!(site.names("keys").len(), 1);
     fs::remove_file(site.path("keys/00000000000000d3.attest-key")).unwrap();
 
-    let told = site.on_registry(&format!("{enrol} d1 d2 d3")).ok();
+    let text = site.on_registry(&format!("{enroll} d1 d2 d3")).ok();
     assert!(
-        told.contains("enrolled 3 devices for attestation in group pumps")
-            && told.contains("port = 20554, enrolled_period = 0"),
-        "{told}"
+        text.contains("enrolled 3 devices for attestation in group pumps")
+            && text.contains("port = 20554, enrolled_period = 0"),
+        "{text}"
     );
     assert_eq!(
         site.names("keys"),
@@ -352,20 +364,20 @@ fn many_devices_are_enrolled_at_once_or_none() {
     assert_eq!(site.group("pumps")["devices"], 3);
     let listed = site.on_registry("attest status").ok();
     assert!(
-        listed.contains("pump2") && listed.ends_with("3 devices: 3 never asked\n"),
+        listed.contains("pump2") && listed.ends_with("3 devices: 3 awaiting first round\n"),
         "{listed}"
     );
 
-    let error = site.on_registry("attest remove d1 d9").refused(2);
+    let error = site.on_registry("attest delete d1 d9").refused(2);
     assert!(
         error.contains("00000000000000d9 is not enrolled; check the id"),
         "{error}"
     );
-    assert_eq!(site.on_registry("attest remove d1 d2").ok().lines().count(), 2);
+    assert_eq!(site.on_registry("attest delete d1 d2").ok().lines().count(), 2);
     assert_eq!(site.group("pumps")["devices"], 1);
-    let error = site.on_registry("attest remove d1").refused(2);
+    let error = site.on_registry("attest delete d1").refused(2);
     assert!(
-        error.contains("00000000000000d1 is not attested; `attest status`"),
+        error.contains("00000000000000d1 is not enrolled for attestation: `attest status`"),
         "{error}"
     );
     for words in ["status d1", "explain d1", "move d1 --port 9"] {
@@ -378,29 +390,26 @@ fn many_devices_are_enrolled_at_once_or_none() {
 }
 
 #[test]
-fn mistakes_about_enrolments_are_told() {
+fn mistakes_in_enrollments_are_reported() {
     let site = Site::attesting(2);
     site.write("file", "");
-    let enrol = "enroll --group pumps";
-    for (words, told) in [
+    let enroll = "enroll --group pumps";
+    for (words, cause) in [
         ("d1", "required arguments were not provided"),
-        (
-            "d1 --software",
-            "name its file with --key-out, or a directory with --key-dir",
-        ),
+        ("d1 --software", "use --key-out FILE or --key-dir DIR"),
         (
             "d1 d2 --software --key-out k",
-            "--key-dir takes the keys of several devices",
+            "use --key-dir for several devices",
         ),
         (
             "d1 d2 --software --key-dir k --gateway 5 --address 192.0.2.7",
-            "--address is one device's",
+            "--address applies to one device",
         ),
         ("d1 --software --key-out k --gateway 5", "--address"),
         ("d1 --software --key-out k --port 0", "invalid value '0'"),
-        ("d1 --software --key-out k --own none", "none: cannot be read"),
+        ("d1 --software --key-out k --overlay none", "none: cannot be read"),
         ("d1 --software --key-out no/k", "no/k: cannot be written"),
-        ("d1 --software --key-dir file", "file: cannot be made"),
+        ("d1 --software --key-dir file", "file: cannot be created"),
         ("d1 --software --key-out k --identity i", "cannot be used with"),
         ("d1 --identity i", "--offer"),
         (
@@ -414,20 +423,20 @@ fn mistakes_about_enrolments_are_told() {
         ("d1 --identity none --offer o --pending p", "none: cannot be read"),
         (
             "d1 --identity file --offer o --pending p",
-            "file: a device's identity is wanted: it is empty or cut off",
+            "file: expected a device's identity: message empty or truncated",
         ),
         ("d1 --answer file", "--pending"),
         (
             "d1 --answer file --pending none",
-            "none: it is not there; it is removed at the end",
+            "none: file not found; an enrollment deletes the file at its end",
         ),
         (
             "d1 d2 --identity i --offer o --pending p",
-            "a TPM is one device's",
+            "--identity and --answer enroll one device",
         ),
     ] {
-        let error = site.on_registry(&format!("attest {enrol} {words}")).refused(2);
-        assert!(error.contains(told), "{words}: {error}");
+        let error = site.on_registry(&format!("attest {enroll} {words}")).refused(2);
+        assert!(error.contains(cause), "{words}: {error}");
     }
     for (name, bank) in [
         ("group.conf", HashAlgorithm::Sha256),
@@ -441,22 +450,22 @@ fn mistakes_about_enrolments_are_told() {
     site.on_registry("attest group set boots --reference group.conf")
         .ok();
     let error = site
-        .on_registry("attest enroll d1 --group boots --software --key-out k --own own.conf")
+        .on_registry("attest enroll d1 --group boots --software --key-out k --overlay own.conf")
         .refused(2);
     assert!(
         error.contains(
-            "own.conf: it cannot be laid over the reference value of group boots: values of the bank sha384"
+            "own.conf: overlay does not fit the reference value of group boots: overlay rejected: its PCR bank is sha384"
         ),
         "{error}"
     );
-    // The registry refuses after the key's file was written: nothing is left of it.
+    // The registry rejects the enrollment after the key file was written: the file is removed.
     let many: Vec<String> = (0..3_000)
         .map(|number| format!("/etc/a-long-name/{number}"))
         .collect();
     let many: Vec<(&str, u8)> = many.iter().map(|path| (path.as_str(), 1)).collect();
     site.write_configuration("many.conf", &files(&many));
     let error = site
-        .on_registry("attest enroll d1 --group pumps --software --key-out k --own many.conf")
+        .on_registry("attest enroll d1 --group pumps --software --key-out k --overlay many.conf")
         .refused(2);
     assert!(error.contains("1 to 65536 B are accepted"), "{error}");
     assert!(!site.path("k").exists());
@@ -469,18 +478,18 @@ fn mistakes_about_enrolments_are_told() {
 }
 
 #[test]
-fn revoked_devices_are_left_out_unless_they_are_named() {
+fn revoked_devices_are_omitted_unless_they_are_named() {
     let site = Site::attesting(2);
     site.on_registry("attest enroll d1 d2 --group pumps --software --key-dir keys")
         .ok();
     site.on_registry("device revoke d2").ok();
-    let shown = site.on_registry("attest status").ok();
-    assert!(shown.ends_with("\n1 device: 1 never asked\n"), "{shown}");
-    assert_eq!(site.standing("d2")["state"], "revoked");
+    let text = site.on_registry("attest status").ok();
+    assert!(text.ends_with("\n1 device: 1 awaiting first round\n"), "{text}");
+    assert_eq!(site.status("d2")["state"], "revoked");
     let error = site.on_registry("attest status d1 d9").refused(2);
     assert!(error.contains("00000000000000d9 is not enrolled"), "{error}");
     let error = site.on_registry("attest status --fail").refused(1);
-    assert!(error.contains("1 of 1 device not ok"), "{error}");
+    assert!(error.contains("not ok: 1 of 1 device"), "{error}");
 }
 
 #[test]
@@ -493,53 +502,53 @@ fn a_key_that_signs_is_made_once_and_shown() {
         0o600
     );
     assert_eq!(site.run("attest key --show results.pem").ok(), made);
-    let shown = json(&site.run("attest key --show results.pem --json").ok());
+    let key = json(&site.run("attest key --show results.pem --json").ok());
     assert_eq!(
-        (shown["made"].as_bool(), &shown["jwk"]),
+        (key["created"].as_bool(), &key["jwk"]),
         (Some(false), &json(&made))
     );
 
     let error = site.run("attest key --out results.pem").refused(2);
-    assert!(error.contains("results.pem exists already"), "{error}");
+    assert!(error.contains("results.pem already exists"), "{error}");
     site.write("text", "no key");
     fs::set_permissions(site.path("text"), fs::Permissions::from_mode(0o600)).unwrap();
-    for (words, code, told) in [
+    for (words, code, cause) in [
         ("key", 2, "--out"),
         ("key --show none", 2, "none: cannot be read"),
         (
             "key --show text",
             2,
-            "text: no P-256 private key in PEM: another file",
+            "text: not a P-256 private key in PEM format",
         ),
         (
             "key --show master.key",
             2,
-            "no P-256 private key in PEM: another file, or damaged;",
+            "not a P-256 private key in PEM format",
         ),
         ("key --out no/results.pem", 2, "no/results.pem: cannot be written"),
     ] {
         let error = site.run(&format!("attest {words}")).refused(code);
-        assert!(error.contains(told), "{words}: {error}");
+        assert!(error.contains(cause), "{words}: {error}");
     }
     fs::set_permissions(site.path("results.pem"), fs::Permissions::from_mode(0o640)).unwrap();
     let error = site.run("attest key --show results.pem").refused(4);
     assert!(error.contains("chmod 600"), "{error}");
 }
 
-/// `check` and `serve` say the same of the key that signs results.
+/// `check` and `serve` report the same error for the key that signs results.
 #[test]
-fn a_signing_key_that_cannot_be_used_is_told_with_its_line() {
+fn an_invalid_signing_key_is_reported_with_its_line() {
     let site = Site::new();
     site.write(
         "gateway.toml",
         "[gateway]\nid = 5\ndataplane = \"host\"\naddresses = [\"127.0.0.1\"]\n[registry]\npath = \"fleet.registry\"\n\
          master_key_file = \"master.key\"\n[attest]\nsigning_key = \"results.pem\"\n",
     );
-    let refused = |code: i32, told: &str| {
+    let refused = |code: i32, cause: &str| {
         for words in ["check --machine gateway.toml", "serve --config gateway.toml"] {
             let error = site.run(words).refused(code);
             assert!(
-                error.contains("gateway.toml:9:1: attest.signing_key: ") && error.contains(told),
+                error.contains("gateway.toml:9:1: attest.signing_key: ") && error.contains(cause),
                 "{words}: {error}"
             );
         }
@@ -557,12 +566,12 @@ fn a_device_that_is_in_no_quarantine_needs_no_reopening() {
     site.on_registry("attest enroll d1 --group pumps --software --key-out k")
         .ok();
     assert_eq!(
-        site.on_registry("attest reopen d1").ok(),
-        "00000000000000d1 is not in quarantine\n"
+        site.on_registry("attest release d1").ok(),
+        "device 00000000000000d1 is not in quarantine\n"
     );
-    let error = site.on_registry("attest reopen d1 d9").refused(2);
+    let error = site.on_registry("attest release d1 d9").refused(2);
     assert!(error.contains("00000000000000d9 is not enrolled"), "{error}");
     site.on_registry("device revoke d2").ok();
-    let error = site.on_registry("attest reopen d2").refused(1);
+    let error = site.on_registry("attest release d2").refused(1);
     assert!(error.contains("00000000000000d2 is revoked"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! `linewarden attest` as operators call it.
+//! `linewarden attest` as operators run it.
 
 mod device;
 mod explain;
@@ -16,7 +16,7 @@ use linewarden_registry::{MasterKey, Registry};
 
 use super::*;
 
-/// What a device runs: one program, whose content has this hash.
+/// A device's configuration: one program with this content hash.
 fn configuration(content: u8) -> Configuration {
     files(&[("/usr/bin/sensord", content)])
 }
@@ -34,7 +34,7 @@ fn files(files: &[(&str, u8)]) -> Configuration {
 }
 
 impl Site {
-    /// With these devices, d1 and so on, and a group whose reference value is of content 1.
+    /// A site with these devices, d1 and so on, and a group with the reference value of content 1.
     fn attesting(devices: usize) -> Self {
         let site = Self::new();
         for number in 1..=devices {
@@ -53,19 +53,19 @@ impl Site {
         fs::write(self.path(name), configuration.encode()).unwrap();
     }
 
-    /// A group as `attest group list` has it.
+    /// A group of `attest group list`.
     fn group(&self, name: &str) -> serde_json::Value {
         let listed = self.on_registry("attest group list --json").ok();
         let mut groups = listed.lines().map(json);
         groups.find(|group| group["group"] == name).unwrap()
     }
 
-    /// A device as `attest status` has it.
-    fn standing(&self, device: &str) -> serde_json::Value {
+    /// A device of `attest status`.
+    fn status(&self, device: &str) -> serde_json::Value {
         json(&self.on_registry(&format!("attest status {device} --json")).ok())
     }
 
-    /// Does something with the registry itself.
+    /// Runs a function on the registry itself.
     fn with_registry<T>(&self, act: impl AsyncFnOnce(&Registry) -> T) -> T {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

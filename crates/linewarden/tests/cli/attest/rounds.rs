@@ -1,4 +1,4 @@
-//! Rounds, states and quarantine, with a gateway at work and devices that answer.
+//! Rounds, states and quarantine, with a running gateway and devices that respond.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, UnparsedPublicKey};
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-use linewarden_protocol::attest::prover::{Answer, AskedBy, Prover};
+use linewarden_protocol::attest::prover::{ProofOutcome, Prover, RequestTagKey};
 use linewarden_protocol::attest::{AttestationKey, ConfigurationHash, Round};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 use linewarden_protocol::wire::{self, Message};
 
-use linewarden_registry::{Appraisal, GroupName, RoundRecord, State, Suspect};
+use linewarden_registry::{Appraisal, AttestationState, GroupName, QuarantineRequest, RoundRecord};
 
 use super::*;
-use crate::support::{PATIENCE, Process, free_udp_port, linewarden};
+use crate::support::{Process, TEST_TIMEOUT, free_udp_port, linewarden};
 use crate::terminal::at_terminal;
 
 /// The claims of a result that verifies with this public key (RFC 7515, RFC 7517).
@@ -66,7 +66,7 @@ impl Device {
                     };
                     let key = key.lock().unwrap().clone();
                     let bytes = key.as_ref().map(|key| *key.as_bytes());
-                    // What was made with the key before proves nothing.
+                    // Proofs with the previous key are invalid.
                     if std::mem::replace(&mut last, bytes) != bytes {
                         prover = Prover::new(device, Period(0));
                     }
@@ -117,17 +117,17 @@ fn answer(
     };
     let round = Round::from(request);
     let request_key = key.for_requests(device, round.gateway, round.start.period);
-    let Ok(asked) = prover
+    let Ok(request) = prover
         .screen(message, false)
-        .and_then(|screened| screened.verify(Some(AskedBy::Request(&request_key))))
+        .and_then(|screened| screened.verify(Some(RequestTagKey::Request(&request_key))))
     else {
         return;
     };
-    let answer = match prover.answer(asked) {
-        Answer::Period(start, asked) => {
+    let answer = match prover.respond(request) {
+        ProofOutcome::MeasurementNeeded(start, request) => {
             let h = ConfigurationHash(configuration(1).hash().0);
-            prover.begin(&asked, &key.for_period(device, &start, &h));
-            prover.answer(asked)
+            prover.begin_period(&request, &key.for_period(device, &start, &h));
+            prover.respond(request)
         }
         answer => answer,
     };
@@ -136,7 +136,7 @@ fn answer(
     }
 }
 
-/// A site with devices that answer, and what a gateway needs to ask them.
+/// A site with devices that respond, and the configuration of a gateway that attests them.
 struct Field {
     site: Site,
     devices: Vec<Device>,
@@ -153,7 +153,7 @@ impl Field {
             "gateway.toml",
             &format!(
                 "[gateway]\nid = 5\ndataplane = \"host\"\naddresses = [\"127.0.0.1\"]\nport = {port}\nthreads = 1\n\
-                 desk_port = 0\nslots = 100\n[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n\
+                 ticket_port = 0\nslots = 100\n[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n\
                  [attest]\nprovers = 16\nsigning_key = \"results.pem\"\n[audit]\npath = \"audit.jsonl\"\n"
             ),
         );
@@ -176,18 +176,18 @@ impl Field {
     fn serve(&self) -> Process {
         let words = "serve --config gateway.toml --json --every 1";
         let gateway = Process::start(linewarden(self.site.directory.path(), words));
-        // The first round is due at once; what is ordered afterwards is another one.
+        // The first round is due at once; a requested round is a further one.
         gateway.wait_for("first round", |line| {
             line["event"] == "status" && line["attest"]["rounds"].as_u64() > Some(0)
         });
         gateway
     }
 
-    /// Orders a round; its line, and the devices that it names with their states.
+    /// Requests a round; returns its line, and the named devices with their states.
     fn round(&self) -> (serde_json::Value, Vec<(String, String)>) {
-        let told = self.site.on_registry("attest round --wait 60 --json").ok();
-        let lines: Vec<serde_json::Value> = told.lines().map(json).collect();
-        assert_eq!(lines[0]["event"], "round", "{told}");
+        let output = self.site.on_registry("attest round --wait 60 --json").ok();
+        let lines: Vec<serde_json::Value> = output.lines().map(json).collect();
+        assert_eq!(lines[0]["event"], "round", "{output}");
         let devices = lines[1..].iter().map(|line| {
             assert_eq!(line["event"], "device");
             let text = |field: &str| line[field].as_str().unwrap().to_owned();
@@ -197,67 +197,73 @@ impl Field {
     }
 
     fn states(&self) -> Vec<String> {
-        let told = self.site.on_registry("attest status --json").ok();
-        told.lines()
+        let output = self.site.on_registry("attest status --json").ok();
+        output
+            .lines()
             .map(|line| json(line)["state"].as_str().unwrap().to_owned())
             .collect()
     }
 }
 
-const SLOW: &str = "--every 3600 --jitter 0 --answer 500 --silent 2 --of 3";
+const SLOW: &str = "--every 3600 --jitter 0 --proof-timeout-ms 500 --missed-limit 2 --window-rounds 3";
 
 #[test]
-fn without_a_gateway_nobody_runs_a_round() {
+fn without_a_gateway_no_round_runs() {
     let field = Field::new(1, SLOW);
     let error = field.site.on_registry("attest round --wait 1").refused(1);
     assert_eq!(
         error,
-        "error: no gateway has run a round within 1 second: is one running with [attest]?\n"
+        "error: no gateway completed a round within 1 second: check that a gateway runs with [attest]\n"
     );
     let words = "attest round --wait 2 --registry fleet.registry --key-file master.key";
     match at_terminal(&field.site, words) {
         None => println!("SKIPPED: there is no script(1)"),
-        Some(said) => assert!(
-            said.out.contains("waiting for any gateway with group pumps"),
+        Some(output) => assert!(
+            output.out.contains("waiting for any gateway with group pumps"),
             "{}",
-            said.out
+            output.out
         ),
     }
 }
 
-/// Devices that nobody can ask are not well, and groups without any miss nothing.
+/// Devices that cannot be challenged are not ok, and groups without devices lack nothing.
 #[test]
-fn who_cannot_be_asked_for_want_of_a_reference_is_not_said_to_be_well() {
+fn devices_without_a_reference_value_are_not_reported_as_ok() {
     let field = Field::new(1, SLOW);
     let site = &field.site;
-    site.on_registry("attest group set nobody").ok();
+    site.on_registry("attest group set valves").ok();
     let _gateway = field.serve();
-    let said = site.on_registry("attest round --wait 60");
-    assert_eq!(said.err, "", "nothing is wrong");
-    assert!(said.ok().ends_with("all is well: 1 device\n"));
+    let output = site.on_registry("attest round --wait 60");
+    assert_eq!(output.err, "", "no warning");
+    assert!(output.ok().ends_with("all devices are ok: 1 device\n"));
     site.on_registry("device enroll simulated --device d9 --rows 2 --out devices")
         .ok();
-    site.on_registry("attest enroll d9 --group nobody --software --key-out d9.key")
+    site.on_registry("attest enroll d9 --group valves --software --key-out d9.key")
         .ok();
-    let said = site.on_registry("attest round --wait 60");
+    let output = site.on_registry("attest round --wait 60");
     assert!(
-        said.err.contains("group nobody has no reference value") && said.err.lines().count() == 1,
+        output.err.contains("group valves has no reference value") && output.err.lines().count() == 1,
         "{}",
-        said.err
+        output.err
     );
-    let told = said.ok();
+    let text = output.ok();
     assert!(
-        told.contains("00000000000000d9")
-            && told.contains("never asked")
-            && told.contains("1 device well, 1 not"),
-        "{told}"
+        text.contains("00000000000000d9")
+            && text.contains("awaiting first round")
+            && text.contains("1 device ok, 1 not ok"),
+        "{text}"
     );
 }
 
-/// Has gateway 5 record a round of these devices, all well, of which it has asked so many.
-pub async fn record(registry: &Registry, devices: &[DeviceId], asked: u32, at_s: u64) {
-    let fence = registry.register_gateway(GatewayId(5), at_s).await.unwrap();
-    let number = registry.reserve_rounds(&fence, 1, 0).await.unwrap().numbers.start;
+/// Records a round of gateway 5 in which `requested` of these devices were challenged; all are ok.
+pub async fn record(registry: &Registry, devices: &[DeviceId], requested: u32, at_s: u64) {
+    let fencing_token = registry.register_gateway(GatewayId(5), at_s).await.unwrap();
+    let number = registry
+        .reserve_rounds(&fencing_token, 1, 0)
+        .await
+        .unwrap()
+        .numbers
+        .start;
     let round = RoundRecord {
         gateway: GatewayId(5),
         number,
@@ -265,29 +271,32 @@ pub async fn record(registry: &Registry, devices: &[DeviceId], asked: u32, at_s:
         period: Period(1),
         started_at_s: at_s,
         ended_at_s: at_s,
-        asked,
-        ok: asked,
+        requested,
+        ok: requested,
         late: 0,
-        silent: 0,
+        missed: 0,
         last_verdict_ms: 1,
     };
     let appraisal = |device: &DeviceId| Appraisal {
         device: *device,
         gateway: GatewayId(5),
         address: None,
-        state: State::Ok,
+        state: AttestationState::Ok,
         since_s: at_s,
         since_round: number,
         configuration: linewarden_protocol::gateway::Configuration::Current,
-        silences: Vec::new(),
-        asked: 1,
+        missed_rounds: Vec::new(),
+        rounds_total: 1,
     };
     let mut appraisals = Vec::new();
     for device in devices {
         let prover = registry.prover(*device).await.unwrap().unwrap();
         appraisals.push((appraisal(device), prover.enrolled_at()));
     }
-    registry.record_round(&fence, &round, &appraisals).await.unwrap();
+    registry
+        .record_round(&fencing_token, &round, &appraisals)
+        .await
+        .unwrap();
 }
 
 pub fn now_s() -> u64 {
@@ -295,9 +304,9 @@ pub fn now_s() -> u64 {
     now.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs()
 }
 
-/// A round that leaves somebody out, as one whose device has moved, does not pass for one that asked all.
+/// An incomplete round, for example after a device has moved, is reported.
 #[test]
-fn a_round_that_has_not_asked_all_is_told() {
+fn an_incomplete_round_is_reported() {
     let site = Site::attesting(2);
     site.on_registry("attest enroll d1 d2 --group pumps --software --key-dir keys")
         .ok();
@@ -305,19 +314,19 @@ fn a_round_that_has_not_asked_all_is_told() {
     site.with_registry(async |registry| record(registry, &devices, 2, now_s()).await);
     site.on_registry("attest status --fail").ok();
     site.with_registry(async |registry| record(registry, &[], 1, now_s()).await);
-    let said = site.on_registry("attest status --fail");
+    let output = site.on_registry("attest status --fail");
     assert!(
-        said.code == 1
-            && said.err.contains("has not asked all")
-            && said
+        output.code == 1
+            && output.err.contains("attestation round was incomplete")
+            && output
                 .err
-                .contains("gateway 5 has asked 1 of 2 devices of group pumps in its last round"),
+                .contains("gateway 5 attested only 1 of 2 devices of group pumps in its last round"),
         "{}",
-        said.err
+        output.err
     );
-    // A clock far ahead is no sign of life.
+    // A record from a clock far ahead is stale.
     site.with_registry(async |registry| record(registry, &devices, 2, now_s() + 9_999).await);
-    assert_eq!(site.standing("d1")["state"], "stale");
+    assert_eq!(site.status("d1")["state"], "stale");
 }
 
 #[test]
@@ -342,10 +351,10 @@ fn a_hundred_devices_fit_into_one_result() {
         .collect();
     let at_s = now_s();
     site.with_registry(async |registry| record(registry, &devices, 101, at_s).await);
-    let told = site
+    let tokens_text = site
         .on_registry("attest status --ear --signing-key results.pem --json")
         .ok();
-    let tokens: Vec<(u64, u64)> = told
+    let tokens: Vec<(u64, u64)> = tokens_text
         .lines()
         .map(|line| {
             let line = json(line);
@@ -355,13 +364,13 @@ fn a_hundred_devices_fit_into_one_result() {
             )
         })
         .collect();
-    // Every 60 s with a jitter of 5 s, and 2 s to answer: what is seen then is believed no longer.
+    // An interval of 60 s, a jitter of 5 s, and 2 s to respond: afterwards the state is stale.
     let expires_s = at_s + 2 * 60 + 5 + 4 + 1;
     assert_eq!(tokens, [(100, expires_s), (1, expires_s)]);
 }
 
 #[test]
-fn devices_prove_fall_silent_are_shut_out_and_let_in_again() {
+fn devices_prove_miss_rounds_are_quarantined_and_released() {
     let field = Field::new(3, SLOW);
     let site = &field.site;
     let _gateway = field.serve();
@@ -369,7 +378,7 @@ fn devices_prove_fall_silent_are_shut_out_and_let_in_again() {
     assert_eq!(
         (
             round["gateway_id"].as_u64(),
-            round["asked"].as_u64(),
+            round["requested"].as_u64(),
             round["ok"].as_u64()
         ),
         (Some(5), Some(3), Some(3)),
@@ -380,95 +389,95 @@ fn devices_prove_fall_silent_are_shut_out_and_let_in_again() {
         "{round}"
     );
     assert_eq!(field.states(), ["ok"; 3]);
-    let said = site.on_registry("attest status --fail").ok();
+    let text = site.on_registry("attest status --fail").ok();
     assert!(
-        said.contains("pump2") && said.ends_with("\n3 devices: 3 ok\n"),
-        "{said}"
+        text.contains("pump2") && text.ends_with("\n3 devices: 3 ok\n"),
+        "{text}"
     );
-    let said = site.on_registry("attest round pumps").ok();
+    let text = site.on_registry("attest round pumps").ok();
     assert!(
-        said.contains("┆ pumps ┆") && said.ends_with("all is well: 3 devices\n"),
-        "{said}"
+        text.contains("┆ pumps ┆") && text.ends_with("all devices are ok: 3 devices\n"),
+        "{text}"
     );
 
     field.devices[1].is_mute(true);
-    let second = || ("00000000000000d2".to_owned(), "silent".to_owned());
+    let second = || ("00000000000000d2".to_owned(), "missed".to_owned());
     let (round, others) = field.round();
-    assert_eq!((round["silent"].as_u64(), others), (Some(1), vec![second()]));
-    assert_eq!(field.states(), ["ok", "silent", "ok"]);
-    let listed = site.on_registry("attest status --state silent --state late").ok();
+    assert_eq!((round["missed"].as_u64(), others), (Some(1), vec![second()]));
+    assert_eq!(field.states(), ["ok", "missed", "ok"]);
+    let listed = site.on_registry("attest status --state missed --state late").ok();
     assert!(
         listed.contains("pump2")
             && !listed.contains("pump1")
-            && listed.ends_with("\n3 devices: 2 ok, 1 silent\n"),
+            && listed.ends_with("\n3 devices: 2 ok, 1 missed\n"),
         "{listed}"
     );
     let error = site.on_registry("attest status --state ok --fail").refused(1);
-    assert!(error.contains("1 of 3 devices not ok"), "{error}");
-    let well = site.standing("d1");
+    assert!(error.contains("not ok: 1 of 3 devices"), "{error}");
+    let ok_status = site.status("d1");
     assert!(
-        well["last_round"].as_u64() > well["since_round"].as_u64() && well["last_round"] == round["round"],
-        "{well}"
+        ok_status["last_round"].as_u64() > ok_status["since_round"].as_u64()
+            && ok_status["last_round"] == round["round"],
+        "{ok_status}"
     );
     let (_, others) = field.round();
     assert_eq!(others, [(second().0, "quarantined".to_owned())]);
-    let shown = site.standing("d2");
+    let status = site.status("d2");
     assert_eq!(
         (
-            shown["state"].as_str(),
-            shown["reason"].as_str(),
-            shown["gateway_id"].as_u64()
+            status["state"].as_str(),
+            status["reason"].as_str(),
+            status["gateway_id"].as_u64()
         ),
         (
             Some("quarantined"),
-            Some("silent in 2 of the last 3 rounds"),
+            Some("no proof in 2 of the last 3 rounds"),
             Some(5)
         )
     );
     let error = site.on_registry("attest status --fail").refused(1);
-    assert!(error.contains("1 of 3 devices not ok"), "{error}");
-    let shown = site.on_registry("attest explain d2").ok();
+    assert!(error.contains("not ok: 1 of 3 devices"), "{error}");
+    let text = site.on_registry("attest explain d2").ok();
     assert!(
-        shown.contains("state         quarantined, since 20")
-            && shown.contains("why           silent in 2 of the last 3 rounds")
-            && shown.contains("asked by      gateway 5, at 127.0.0.1"),
-        "{shown}"
+        text.contains("state        quarantined, since 20")
+            && text.contains("reason       no proof in 2 of the last 3 rounds")
+            && text.contains("attested by  gateway 5, at 127.0.0.1"),
+        "{text}"
     );
     assert_eq!(
         json(&site.on_registry("device show d2 --json").ok())["status"],
         "quarantined"
     );
 
-    // Let in by command, it is there again when it stays silent.
-    let told = site.on_registry("attest reopen d2").ok();
+    // Released by command, it is quarantined again after further missed rounds.
+    let text = site.on_registry("attest release d2").ok();
     assert_eq!(
-        told,
-        "00000000000000d2 is let in again (it was there: silent in 2 of the last 3 rounds); it is put there again if it is \
-         silent in 2 of 3 rounds\n"
+        text,
+        "released device 00000000000000d2 (reason of the quarantine: no proof in 2 of the last 3 rounds); if the device misses 2 of 3 rounds, the device is quarantined again until its next valid proof\n"
     );
     assert_eq!(
         json(&site.on_registry("device show d2 --json").ok())["status"],
         "active"
     );
-    assert_eq!(field.states(), ["ok", "silent", "ok"]);
+    assert_eq!(field.states(), ["ok", "missed", "ok"]);
     field.round();
-    assert_eq!(field.states(), ["ok", "silent", "ok"]);
+    assert_eq!(field.states(), ["ok", "missed", "ok"]);
     field.round();
     assert_eq!(field.states(), ["ok", "quarantined", "ok"]);
     field.devices[1].is_mute(false);
     field.round();
-    assert_eq!(field.states(), ["ok"; 3], "a proof lets it in");
+    assert_eq!(field.states(), ["ok"; 3], "a proof ends the quarantine");
 }
 
-/// Nothing but a proof lets it out, and it can have no session: it has to be asked where it was asked before.
+/// Only a proof releases the device, and the device can have no session: the gateway attests it at its previous address.
 #[test]
-fn a_device_that_is_enrolled_anew_in_quarantine_is_asked_and_let_in_by_its_proof() {
+fn a_device_that_is_enrolled_again_in_quarantine_is_attested_and_released_by_its_proof() {
     let field = Field::new(2, SLOW);
     let site = &field.site;
     let device = &field.devices[1];
     let _gateway = field.serve();
     field.round();
-    for (file, before) in [("new.key", ""), ("newer.key", "attest remove d2")] {
+    for (file, before) in [("new.key", ""), ("newer.key", "attest delete d2")] {
         device.is_mute(true);
         field.round();
         field.round();
@@ -481,16 +490,16 @@ fn a_device_that_is_enrolled_anew_in_quarantine_is_asked_and_let_in_by_its_proof
             device.port
         ))
         .ok();
-        let shown = site.on_registry("attest explain d2").ok();
+        let text = site.on_registry("attest explain d2").ok();
         assert!(
-            shown.contains("waits for     a proof of what it should run with the key of 20")
-                && shown.contains("; gateway 5 asks it at 127.0.0.1, UDP port"),
-            "{shown}"
+            text.contains("pending      a proof of the reference value with the key of 20")
+                && text.contains("; gateway 5 attests the device at 127.0.0.1, UDP port"),
+            "{text}"
         );
-        let waits_for = site.standing("d2")["waits_for"].as_str().unwrap().to_owned();
-        assert!(shown.contains(&waits_for), "{waits_for}");
+        let pending = site.status("d2")["pending_action"].as_str().unwrap().to_owned();
+        assert!(text.contains(&pending), "{pending}");
         device.is_mute(false);
-        // With the key before it proves nothing.
+        // Proofs with the previous key are invalid.
         field.round();
         assert_eq!(field.states(), ["ok", "quarantined"]);
         device.take_key(site, file);
@@ -499,19 +508,19 @@ fn a_device_that_is_enrolled_anew_in_quarantine_is_asked_and_let_in_by_its_proof
     }
 }
 
-/// A gateway that was killed after it had the registry shut a device out, and before it had recorded the round.
+/// A gateway was killed between the quarantine of a device in the registry and the record of the round.
 #[test]
-fn a_device_is_let_in_by_its_proof_whoever_remembers_why_it_was_out() {
+fn a_proof_releases_a_device_that_another_process_quarantined() {
     let field = Field::new(2, SLOW);
     let gateway = field.serve();
     field.round();
     gateway.terminate();
     field.site.with_registry(async |registry| {
         let device = DeviceId(0xd2);
-        let suspect = Suspect {
+        let suspect = QuarantineRequest {
             device,
             enrolled_at: registry.prover(device).await.unwrap().unwrap().enrolled_at(),
-            reason: "silent in 2 of the last 3 rounds".to_owned(),
+            reason: "no proof in 2 of the last 3 rounds".to_owned(),
         };
         registry.quarantine(&[suspect], now_s()).await.unwrap();
     });
@@ -521,8 +530,8 @@ fn a_device_is_let_in_by_its_proof_whoever_remembers_why_it_was_out() {
 }
 
 #[test]
-fn what_nobody_looks_at_any_more_is_stale_and_never_affirmed() {
-    let field = Field::new(2, "--every 1 --jitter 0 --answer 400");
+fn devices_without_rounds_are_stale_and_never_affirmed() {
+    let field = Field::new(2, "--every 1 --jitter 0 --proof-timeout-ms 400");
     let site = &field.site;
     let gateway = field.serve();
     field.round();
@@ -533,36 +542,36 @@ fn what_nobody_looks_at_any_more_is_stale_and_never_affirmed() {
             .ok();
         let claims = verified(signer.trim_end(), token.trim_end());
         let devices = claims["submods"].as_object().unwrap().values();
-        let said = |device: &serde_json::Value| {
+        let device_status = |device: &serde_json::Value| {
             let status = device["ear_status"].as_str().unwrap().to_owned();
             (status, device.get("ear_trustworthiness_vector").is_some())
         };
-        devices.map(said).collect()
+        devices.map(device_status).collect()
     };
     let both = |status: &str, claims| vec![(status.to_owned(), claims); 2];
     until("fresh results", || results() == both("affirming", true));
-    let told = gateway.terminate();
-    let mut statuses = told.iter().filter(|line| line["event"] == "status");
+    let lines = gateway.terminate();
+    let mut statuses = lines.iter().filter(|line| line["event"] == "status");
     assert_eq!(statuses.next_back().unwrap()["attest"]["provers"], 2);
 
     until("stale devices", || field.states() == ["stale", "stale"]);
     assert_eq!(results(), both("none", false));
-    let said = site.on_registry("attest status").ok();
+    let text = site.on_registry("attest status").ok();
     assert!(
-        said.contains("STALE: last looked") && said.ends_with("2 devices: 2 STALE\n"),
-        "{said}"
+        text.contains("stale: last round") && text.ends_with("2 devices: 2 stale\n"),
+        "{text}"
     );
     let error = site.on_registry("attest status --fail").refused(1);
-    assert!(error.contains("2 of 2 devices not ok"), "{error}");
-    // The state that was recorded is not forgotten.
-    let shown = site.on_registry("attest explain d1").ok();
-    assert!(shown.contains("STALE: last looked"), "{shown}");
+    assert!(error.contains("not ok: 2 of 2 devices"), "{error}");
+    // The recorded state is still shown.
+    let text = site.on_registry("attest explain d1").ok();
+    assert!(text.contains("stale: last round"), "{text}");
 }
 
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let until = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < until, "no {what} after {PATIENCE:?}");
+fn until(what: &str, condition: impl Fn() -> bool) {
+    let until = Instant::now() + TEST_TIMEOUT;
+    while !condition() {
+        assert!(Instant::now() < until, "no {what} after {TEST_TIMEOUT:?}");
     }
 }
 
@@ -576,8 +585,8 @@ fn results_need_a_key() {
         .on_registry("attest status --ear --signing-key none.pem")
         .refused(2);
     assert!(error.contains("none.pem: cannot be read"), "{error}");
-    // Of a device that was never asked there is nothing to be signed.
-    let said = site.on_registry("attest status --ear --signing-key results.pem");
-    assert_eq!((said.code, said.out.as_str()), (0, ""), "{}", said.err);
-    assert!(said.err.contains("left out of the results"), "{}", said.err);
+    // A device that was never attested has no result to sign.
+    let output = site.on_registry("attest status --ear --signing-key results.pem");
+    assert_eq!((output.code, output.out.as_str()), (0, ""), "{}", output.err);
+    assert!(output.err.contains("omitted from the results"), "{}", output.err);
 }

@@ -1,4 +1,4 @@
-//! The enrolment of a device with a TPM, which an emulator is, through files.
+//! Enrollment of a device with an emulated TPM, through files.
 
 mod boot;
 #[path = "../../../../measurement/tests/common/log.rs"]
@@ -16,19 +16,19 @@ use linewarden_registry::Protection;
 use linewarden_tpm::AttestationKey as _;
 use linewarden_tpm::device::{EndorsementKind, KeyBlobs, SignerKind, TpmKey};
 use linewarden_tpm::endorsement::EkHash;
-use linewarden_tpm::enrol::{Identity, Offer, Version, from_json};
+use linewarden_tpm::enroll::{Identity, KeyOffer, Version, from_json};
 use linewarden_tpm::evidence::{Evidence, EvidenceQuote};
 use linewarden_tpm::public::Public;
 use linewarden_tpm::template::EndorsementKey;
 
 use self::log::Log;
-use self::swtpm::{Emulator, Maker, installed};
+use self::swtpm::{Emulator, TpmManufacturer, installed};
 use super::*;
 
 const BANK: HashAlgorithm = HashAlgorithm::Sha256;
 const DEVICE: DeviceId = DeviceId(0xd1);
 
-/// The PCR that a process may extend and reset, and some that nobody has extended.
+/// The PCR that a process may extend and reset, and some that were never extended.
 fn selection() -> PcrSelection {
     "0,16".parse().unwrap()
 }
@@ -40,41 +40,41 @@ pub fn log_of(measured: &[u8]) -> Vec<u8> {
     log.bytes
 }
 
-/// A site, and a device with a TPM whose maker the operator believes.
-struct Bench {
+/// A site, and a device with a TPM of a trusted manufacturer.
+struct TpmFixture {
     site: Site,
     emulator: Emulator,
     keys: KeyBlobs,
 }
 
-impl Bench {
+impl TpmFixture {
     fn new() -> Option<Self> {
         if !installed() {
             return None;
         }
         let site = Site::attesting(2);
-        let maker = Maker::new();
+        let maker = TpmManufacturer::new();
         fs::create_dir_all(site.path("makers/intermediate")).unwrap();
-        // The maker's certificates are made with its first TPM.
+        // The manufacturer's certificates are created with the first TPM.
         let emulator = Emulator::made_by(&maker);
-        let believed = [
+        let trusted_certificates = [
             ("swtpm-localca-rootca-cert.pem", "makers/root.pem"),
             ("issuercert.pem", "makers/intermediate/ca.pem"),
         ];
-        for (from, to) in believed {
+        for (from, to) in trusted_certificates {
             fs::copy(maker.file(from), site.path(to)).unwrap();
         }
         let keys = emulator
             .open()
             .create_keys(EndorsementKind::Rsa2048, SignerKind::default())
             .unwrap();
-        let bench = Self { site, emulator, keys };
-        bench.boots(b"kernel 1");
-        Some(bench)
+        let fixture = Self { site, emulator, keys };
+        fixture.boot(b"kernel 1");
+        Some(fixture)
     }
 
-    /// Measures a boot, beginning anew.
-    fn boots(&self, measured: &[u8]) {
+    /// Resets the PCR and measures a boot.
+    fn boot(&self, measured: &[u8]) {
         let digest = BANK.digest(&[measured]);
         let at = self.site.directory.path();
         self.emulator.tool(at, &["tpm2_pcrreset", "16"]);
@@ -97,21 +97,21 @@ impl Bench {
         identity
     }
 
-    fn begin(&self, words: &str) -> Said {
+    fn begin(&self, words: &str) -> CommandOutput {
         self.site.on_registry(&format!(
             "attest enroll d1 --group pumps --identity d1.identity --offer d1.offer --pending d1.pending {words}"
         ))
     }
 
-    /// The device answers the offer.
+    /// Creates the device's answer to the offer.
     fn answer(&mut self) {
-        let offer: Offer = from_json(&fs::read(self.site.path("d1.offer")).unwrap()).unwrap();
+        let offer: KeyOffer = from_json(&fs::read(self.site.path("d1.offer")).unwrap()).unwrap();
         let (key, answer) = self.emulator.open().accept(&self.keys, &offer).unwrap();
         self.keys.key = Some(key);
         fs::write(self.site.path("d1.answer"), serde_json::to_vec(&answer).unwrap()).unwrap();
     }
 
-    fn finish(&self, words: &str) -> Said {
+    fn finish(&self, words: &str) -> CommandOutput {
         self.site.on_registry(&format!(
             "attest enroll d1 --group pumps --answer d1.answer --pending d1.pending {words}"
         ))
@@ -120,61 +120,65 @@ impl Bench {
 
 #[test]
 fn a_device_with_a_tpm_is_enrolled_and_explained() {
-    let Some(mut bench) = Bench::new() else {
+    let Some(mut fixture) = TpmFixture::new() else {
         return;
     };
-    bench.identity(Some(log_of(b"kernel 1")));
-    let told = bench.begin("--trust makers").ok();
+    fixture.identity(Some(log_of(b"kernel 1")));
+    let text = fixture.begin("--trust makers").ok();
     assert!(
-        told.contains("the event log replays to 2 PCRs with 1 event") && told.contains("300 s to answer"),
-        "{told}"
+        text.contains("the event log replays to 2 PCRs with 1 event")
+            && text.contains("must answer within 300 s"),
+        "{text}"
     );
-    let mode = fs::metadata(bench.site.path("d1.pending"))
+    let mode = fs::metadata(fixture.site.path("d1.pending"))
         .unwrap()
         .permissions()
         .mode();
     assert_eq!(mode & 0o7777, 0o600);
-    let error = bench.begin("--trust makers").refused(2);
-    assert!(error.contains("d1.offer exists already"), "{error}");
-    bench.answer();
+    let error = fixture.begin("--trust makers").refused(2);
+    assert!(error.contains("d1.offer already exists"), "{error}");
+    fixture.answer();
 
-    // What waits is of one device, and stays until that one's answer was right.
-    let error = bench
+    // A pending enrollment belongs to one device, and stays until its answer is valid.
+    let error = fixture
         .site
         .on_registry("attest enroll d2 --group pumps --answer d1.answer --pending d1.pending")
         .refused(2);
     assert!(
-        error.contains("d1.pending: it is of device 00000000000000d1, not of 00000000000000d2"),
+        error.contains(
+            "d1.pending: pending enrollment is of device 00000000000000d1, not of 00000000000000d2"
+        ),
         "{error}"
     );
-    let told = bench.finish("--port 7000").ok();
+    let text = fixture.finish("--port 7000").ok();
     assert!(
-        told.contains("00000000000000d1 is enrolled for attestation in group pumps; its key lies in the TPM")
-            && told.contains("CN=swtpm-localca under CN=swtpm-localca-rootca")
-            && told.contains("port = 7000"),
-        "{told}"
+        text.contains(
+            "enrolled device 00000000000000d1 for attestation in group pumps; its key is in the TPM"
+        ) && text.contains("CN=swtpm-localca, issued by CN=swtpm-localca-rootca")
+            && text.contains("port = 7000"),
+        "{text}"
     );
-    assert!(!bench.site.path("d1.pending").exists());
-    let error = bench.finish("").refused(2);
+    assert!(!fixture.site.path("d1.pending").exists());
+    let error = fixture.finish("").refused(2);
     assert!(
-        error.contains("d1.pending: it is not there; it is removed at the end, so 00000000000000d1 may be enrolled already"),
+        error.contains("d1.pending: file not found; an enrollment deletes the file at its end, so 00000000000000d1 may be enrolled already"),
         "{error}"
     );
-    let prover = bench
+    let prover = fixture
         .site
         .with_registry(async |registry| registry.prover(DEVICE).await.unwrap().unwrap());
     assert_eq!((prover.protection, prover.port), (Protection::Tpm, 7000));
-    assert_eq!(bench.site.standing("d1")["key"], "tpm");
+    assert_eq!(fixture.site.status("d1")["key"], "tpm");
 
-    bench.explains();
+    fixture.check_explanation();
 }
 
-impl Bench {
-    /// A period that has begun.
+impl TpmFixture {
+    /// A started period.
     fn period(&self) -> PeriodStart {
         self.site.with_registry(async |registry| {
-            let period = registry.draw_period(None, [1; 8], 1).await.unwrap();
-            registry.begin_period(period.number, 1).await.unwrap();
+            let period = registry.create_period(None, [1; 8], 1).await.unwrap();
+            registry.start_period(period.number, 1).await.unwrap();
             PeriodStart {
                 period: period.number,
                 salt: period.salt,
@@ -182,8 +186,8 @@ impl Bench {
         })
     }
 
-    /// Sends what the device runs, quoted by its TPM, as its agent would.
-    fn says(&self, start: &PeriodStart, log: Vec<u8>) -> Configuration {
+    /// Sends the device's configuration with a quote of its TPM, as its agent would.
+    fn submit_evidence(&self, start: &PeriodStart, log: Vec<u8>) -> Configuration {
         let quoted = self
             .emulator
             .open()
@@ -204,94 +208,94 @@ impl Bench {
         let document = serde_json::to_vec(&evidence).unwrap();
         self.site.with_registry(async |registry| {
             registry
-                .put_evidence(DEVICE, &document, super::rounds::now_s())
+                .store_evidence(DEVICE, &document, super::rounds::now_s())
                 .await
                 .unwrap();
         });
         configuration
     }
 
-    /// Another kernel is told with the event that differs, and that the TPM has signed it.
-    fn explains(&self) {
+    /// Another kernel is reported with the event that differs, signed by the TPM.
+    fn check_explanation(&self) {
         let site = &self.site;
         let start = self.period();
-        let expected = self.says(&start, log_of(b"kernel 1"));
+        let expected = self.submit_evidence(&start, log_of(b"kernel 1"));
         site.write_configuration("pumps.conf", &expected);
         site.on_registry("attest group set pumps --reference pumps.conf")
             .ok();
-        let shown = site.on_registry("attest explain d1").ok();
+        let text = site.on_registry("attest explain d1").ok();
         assert!(
-            shown.contains("its TPM has signed the PCRs (quote verified;")
-                && shown.contains("It says it runs what it should."),
-            "{shown}"
+            text.contains("its TPM signed the PCRs (quote verified;")
+                && text.contains("The claimed configuration is the expected one."),
+            "{text}"
         );
-        self.boots(b"kernel 2");
-        self.says(&start, log_of(b"kernel 2"));
-        let shown = site.on_registry("attest explain d1").ok();
-        let lines: Vec<&str> = shown.lines().collect();
+        self.boot(b"kernel 2");
+        self.submit_evidence(&start, log_of(b"kernel 2"));
+        let text = site.on_registry("attest explain d1").ok();
+        let lines: Vec<&str> = text.lines().collect();
         let at = lines
             .iter()
             .position(|line| line.starts_with("  PCR 16: "))
             .unwrap();
         assert!(
             lines[at + 1].contains("was entry 1, PCR 16, EV_IPL") && lines[at + 1].contains("kernel 1"),
-            "{shown}"
+            "{text}"
         );
         assert!(
             lines[at + 2].contains("is entry 1") && lines[at + 2].contains("kernel 2"),
-            "{shown}"
+            "{text}"
         );
     }
 }
 
-/// A fleet is updated without enrolling it twice: the key works with the old kernel, with the new one, and with no other.
+/// A fleet is updated without a second enrollment: the key works with the old kernel, with the new one, and with no other.
 #[test]
-fn a_key_works_in_the_boots_of_its_group_and_in_those_that_were_named() {
-    let Some(mut bench) = Bench::new() else {
+fn a_key_works_in_the_boots_of_its_group_and_in_the_named_ones() {
+    let Some(mut fixture) = TpmFixture::new() else {
         return;
     };
-    let state = |bench: &Bench, kernel: &[u8], file: &str| {
-        bench.boots(kernel);
-        let pcrs = bench.emulator.open().pcrs(BANK, selection()).unwrap();
+    let state = |fixture: &TpmFixture, kernel: &[u8], file: &str| {
+        fixture.boot(kernel);
+        let pcrs = fixture.emulator.open().pcrs(BANK, selection()).unwrap();
         let measured = Configuration::new(pcrs, configuration(1).files().clone()).unwrap();
-        bench.site.write_configuration(file, &measured);
+        fixture.site.write_configuration(file, &measured);
     };
-    state(&bench, b"kernel 2", "2.conf");
-    state(&bench, b"kernel 3", "3.conf");
-    state(&bench, b"kernel 1", "1.conf");
-    let run = |bench: &Bench, words: &str| bench.site.on_registry(words).ok();
-    run(&bench, "attest group set pumps --reference 1.conf");
+    state(&fixture, b"kernel 2", "2.conf");
+    state(&fixture, b"kernel 3", "3.conf");
+    state(&fixture, b"kernel 1", "1.conf");
+    let run = |fixture: &TpmFixture, words: &str| fixture.site.on_registry(words).ok();
+    run(&fixture, "attest group set pumps --reference 1.conf");
     run(
-        &bench,
+        &fixture,
         "attest group roll-out pumps --reference 2.conf --for 3600",
     );
-    bench.identity(Some(log_of(b"kernel 1")));
-    let error = bench.begin("--trust makers --state pumps.conf").refused(2);
-    assert!(error.contains("pumps.conf: it is of PCRs"), "{error}");
-    let told = bench.begin("--trust makers --state 3.conf --state 1.conf").ok();
-    assert!(told.contains("the key works in 3 states of 2 PCRs"), "{told}");
-    bench.answer();
-    bench.finish("").ok();
-    let key = bench.keys.key.clone().unwrap();
+    fixture.identity(Some(log_of(b"kernel 1")));
+    let error = fixture.begin("--trust makers --state pumps.conf").refused(2);
+    assert!(error.contains("pumps.conf: has PCRs"), "{error}");
+    let text = fixture.begin("--trust makers --state 3.conf --state 1.conf").ok();
+    assert!(text.contains("the key works in 3 states of 2 PCRs"), "{text}");
+    fixture.answer();
+    fixture.finish("").ok();
+    let key = fixture.keys.key.clone().unwrap();
     for (kernel, works) in [
         (b"kernel 1", true),
         (b"kernel 2", true),
         (b"kernel 3", true),
         (b"kernel 4", false),
     ] {
-        bench.boots(kernel);
-        let loaded = TpmKey::load(bench.emulator.open(), EndorsementKind::Rsa2048, &key);
+        fixture.boot(kernel);
+        let loaded = TpmKey::load(fixture.emulator.open(), EndorsementKind::Rsa2048, &key);
         let made = loaded.unwrap().hmac(b"message");
         assert_eq!(made.is_ok(), works, "{}: {made:?}", kernel.escape_ascii());
     }
 }
 
 #[test]
-fn a_tpm_without_a_log_that_speaks_of_its_pcrs_is_enrolled_with_a_notice() {
-    let Some(mut bench) = Bench::new() else {
+fn a_tpm_without_a_log_of_its_pcrs_is_enrolled_with_a_notice() {
+    let Some(mut fixture) = TpmFixture::new() else {
         return;
     };
-    // None, as the device's agent sends it; an empty one; and one that knows SHA-1 alone.
+    // No log, as the device's agent sends it; an empty log; and a log with SHA-1 digests only.
     let old = {
         let mut log = Log::empty();
         log.legacy(
@@ -303,45 +307,42 @@ fn a_tpm_without_a_log_that_speaks_of_its_pcrs_is_enrolled_with_a_notice() {
         log.bytes
     };
     let logs = [
-        (
-            None,
-            "the device has no event log that says how its PCRs came about",
-        ),
-        (Some(Vec::new()), "the event log is empty"),
+        (None, "the device has no event log that explains its PCRs"),
+        (Some(Vec::new()), "event log is empty"),
         (
             Some(old),
-            "the event log has no digests of the bank sha256, only of sha1",
+            "event log has no digests of the bank sha256, only of sha1",
         ),
     ];
-    for (log, why) in logs {
-        bench.identity(log);
-        let said = bench.begin("--trust makers --json");
-        let notice = format!("{why}: PCRs 0,16 are appraised by their values alone");
-        assert!(said.err.contains(&notice), "{}", said.err);
-        let told = json(&said.ok());
+    for (log, cause) in logs {
+        fixture.identity(log);
+        let output = fixture.begin("--trust makers --json");
+        let notice = format!("{cause}: PCRs 0,16 are appraised by their values alone");
+        assert!(output.err.contains(&notice), "{}", output.err);
+        let notice_line = json(&output.ok());
         assert_eq!(
-            (&told["events"], &told["notices"][0]["notice"]),
+            (&notice_line["events"], &notice_line["notices"][0]["notice"]),
             (&serde_json::Value::Null, &"no_log".into())
         );
-        if why.contains("sha1") {
+        if cause.contains("sha1") {
             continue;
         }
         for name in ["d1.offer", "d1.pending"] {
-            fs::remove_file(bench.site.path(name)).unwrap();
+            fs::remove_file(fixture.site.path(name)).unwrap();
         }
     }
-    bench.answer();
-    let told = bench.finish("").ok();
+    fixture.answer();
+    let text = fixture.finish("").ok();
     assert!(
-        told.contains("00000000000000d1 is enrolled for attestation"),
-        "{told}"
+        text.contains("enrolled device 00000000000000d1 for attestation"),
+        "{text}"
     );
 }
 
-/// Data that the digest is not of are shown as such, with their digest, and refuse nothing.
+/// Event data that do not match their digest are marked, with the digest, and the enrollment succeeds.
 #[test]
 fn unexplained_data_are_enrolled_and_explained_by_their_digests() {
-    let Some(mut bench) = Bench::new() else {
+    let Some(mut fixture) = TpmFixture::new() else {
         return;
     };
     let log_of = |measured: &[u8]| {
@@ -349,153 +350,167 @@ fn unexplained_data_are_enrolled_and_explained_by_their_digests() {
         log.event(16, EventType::EV_S_CRTM_VERSION, measured, b"2.3.5");
         log.bytes
     };
-    bench.identity(Some(log_of(b"kernel 1")));
-    let said = bench.begin("--trust makers");
+    fixture.identity(Some(log_of(b"kernel 1")));
+    let output = fixture.begin("--trust makers");
     assert!(
-        said.err
-            .contains("1 event of the log with data that the digest is not of"),
+        output
+            .err
+            .contains("1 event with data that the digest does not cover"),
         "{}",
-        said.err
+        output.err
     );
-    said.ok();
-    bench.answer();
-    bench.finish("").ok();
-    let site = &bench.site;
-    let start = bench.period();
-    let expected = bench.says(&start, log_of(b"kernel 1"));
+    output.ok();
+    fixture.answer();
+    fixture.finish("").ok();
+    let site = &fixture.site;
+    let start = fixture.period();
+    let expected = fixture.submit_evidence(&start, log_of(b"kernel 1"));
     site.write_configuration("pumps.conf", &expected);
     site.on_registry("attest group set pumps --reference pumps.conf")
         .ok();
-    bench.boots(b"kernel 2");
-    bench.says(&start, log_of(b"kernel 2"));
-    let shown = site.on_registry("attest explain d1").ok();
+    fixture.boot(b"kernel 2");
+    fixture.submit_evidence(&start, log_of(b"kernel 2"));
+    let text = site.on_registry("attest explain d1").ok();
     for measured in [&b"kernel 1"[..], b"kernel 2"] {
         let event = format!(
             "EV_S_CRTM_VERSION: 2.3.5 (unexplained, digest {})",
             BANK.digest(&[measured])
         );
-        assert!(shown.contains(&event), "{shown}");
+        assert!(text.contains(&event), "{text}");
     }
-    assert!(shown.contains("1 event of the log with data"), "{shown}");
-    let shown = json(&site.on_registry("attest explain d1 --json").ok());
-    assert_eq!(shown["says"]["unexplained"][0]["binding"], "unexplained");
+    assert!(text.contains("1 event with data"), "{text}");
+    let text = json(&site.on_registry("attest explain d1 --json").ok());
+    assert_eq!(text["claimed"]["unexplained"][0]["coverage"], "unexplained");
 }
 
 #[test]
-fn what_a_tpm_must_not_be_enrolled_with_is_refused() {
-    let Some(mut bench) = Bench::new() else {
+fn unsuitable_keys_of_a_tpm_are_rejected() {
+    let Some(mut fixture) = TpmFixture::new() else {
         return;
     };
-    let left = |bench: &Bench| {
-        let names = bench.site.names(".");
+    let pending_files = |fixture: &TpmFixture| {
+        let names = fixture.site.names(".");
         let made = names
             .iter()
             .filter(|name| name.ends_with(".offer") || name.ends_with(".pending"));
         made.count()
     };
     // Logs that are not of this boot, or not logs.
-    for (log, told) in [
+    for (log, cause) in [
         (
             Some(log_of(b"kernel 2")),
-            "does not replay to its PCRs: PCR 16: the event log gives",
+            "does not replay to the PCRs: PCR 16 does not match: the event log gives",
         ),
-        (Some(log_of(b"kernel 2")), "the last entry for it is 1"),
-        (Some(b"a log".to_vec()), "its event log: "),
+        (Some(log_of(b"kernel 2")), "its last entry is 1"),
+        (Some(b"a log".to_vec()), "invalid event log: "),
     ] {
-        bench.identity(log);
-        let error = bench.begin("--trust makers").refused(2);
+        fixture.identity(log);
+        let error = fixture.begin("--trust makers").refused(2);
         assert!(
-            error.starts_with("error: d1.identity: ") && error.contains(told),
-            "{told}: {error}"
+            error.starts_with("error: d1.identity: ") && error.contains(cause),
+            "{cause}: {error}"
         );
-        assert_eq!(left(&bench), 0);
+        assert_eq!(pending_files(&fixture), 0);
     }
-    let mut nothing = serde_json::to_value(bench.identity(None)).unwrap();
-    nothing["pcrs"]["values"] = serde_json::json!({});
-    fs::write(bench.site.path("d1.identity"), nothing.to_string()).unwrap();
-    let error = bench.begin("--trust makers").refused(2);
-    assert!(error.contains("it has no PCRs"), "{error}");
-    // A key that nobody vouches for, and then the operator himself.
-    let identity = bench.identity(Some(log_of(b"kernel 1")));
-    let hash =
-        EkHash::of(&EndorsementKey::new(Public::from_sized(&identity.endorsement_key).unwrap()).unwrap());
-    fs::create_dir(bench.site.path("nobody")).unwrap();
-    for (words, told) in [
-        (
-            "--trust nobody",
-            "nobody: there is no certificate in it".to_owned(),
-        ),
-        ("--trust none", "none: cannot be read".to_owned()),
-        ("", "nobody who is trusted issued".to_owned()),
-        ("", format!("SHA-256 of the endorsement key: {hash}")),
-    ] {
-        let error = bench.begin(words).refused(2);
-        assert!(error.contains(&told), "{words}: {error}");
-    }
-    fs::write(bench.site.path("nobody/text"), "no certificate").unwrap();
-    let error = bench.begin("--trust nobody").refused(2);
-    assert!(error.contains("nobody/text"), "{error}");
-    let wrong = "11".repeat(32);
-    let error = bench.begin(&format!("--pin {wrong}")).refused(2);
-    let told = format!("--pin {wrong} is not the SHA-256 of this endorsement key, which is {hash}");
-    assert!(error.contains(&told), "{error}");
-    assert!(!error.contains("nobody who is trusted"), "{error}");
-    assert_eq!(left(&bench), 0);
-
-    bench.begin(&format!("--pin {hash}")).ok();
-    bench.answer();
-    bench.refuses_other_files();
-    // An answer to another offer changes nothing.
-    for name in ["d1.offer", "d1.pending"] {
-        fs::rename(bench.site.path(name), bench.site.path(&format!("first-{name}"))).unwrap();
-    }
-    bench.begin(&format!("--pin {hash}")).ok();
-    let error = bench.finish("").refused(2);
+    let mut empty = serde_json::to_value(fixture.identity(None)).unwrap();
+    empty["pcrs"]["values"] = serde_json::json!({});
+    fs::write(fixture.site.path("d1.identity"), empty.to_string()).unwrap();
+    let error = fixture.begin("--trust makers").refused(2);
     assert!(
-        error.contains("d1.answer: the answer belongs to another conversation"),
+        error.contains("no PCRs, so the key would work after any boot"),
         "{error}"
     );
-    fs::write(bench.site.path("damaged.pending"), "{}").unwrap();
+    // A key without a trusted certificate, and then one that the operator pins.
+    let identity = fixture.identity(Some(log_of(b"kernel 1")));
+    let hash =
+        EkHash::of_key(&EndorsementKey::new(Public::from_sized(&identity.endorsement_key).unwrap()).unwrap());
+    fs::create_dir(fixture.site.path("empty")).unwrap();
+    for (words, cause) in [
+        (
+            "--trust empty",
+            "empty: directory contains no certificate".to_owned(),
+        ),
+        ("--trust none", "none: cannot be read".to_owned()),
+        ("", "is not trusted: its issuer".to_owned()),
+        ("", format!("SHA-256 of the endorsement key: {hash}")),
+    ] {
+        let error = fixture.begin(words).refused(2);
+        assert!(error.contains(&cause), "{words}: {error}");
+    }
+    fs::write(fixture.site.path("empty/text"), "no certificate").unwrap();
+    let error = fixture.begin("--trust empty").refused(2);
+    assert!(error.contains("empty/text"), "{error}");
+    let wrong = "11".repeat(32);
+    let error = fixture.begin(&format!("--pin {wrong}")).refused(2);
+    let expected = format!("--pin {wrong} is not the SHA-256 of this endorsement key, which is {hash}");
+    assert!(error.contains(&expected), "{error}");
+    assert!(!error.contains("is not trusted: its issuer"), "{error}");
+    assert_eq!(pending_files(&fixture), 0);
+
+    fixture.begin(&format!("--pin {hash}")).ok();
+    fixture.answer();
+    fixture.rejects_other_files();
+    // An answer to another offer changes nothing.
+    for name in ["d1.offer", "d1.pending"] {
+        fs::rename(
+            fixture.site.path(name),
+            fixture.site.path(&format!("first-{name}")),
+        )
+        .unwrap();
+    }
+    fixture.begin(&format!("--pin {hash}")).ok();
+    let error = fixture.finish("").refused(2);
+    assert!(
+        error.contains("d1.answer: response rejected: it belongs to another enrollment"),
+        "{error}"
+    );
+    fs::write(fixture.site.path("damaged.pending"), "{}").unwrap();
     fs::set_permissions(
-        bench.site.path("damaged.pending"),
+        fixture.site.path("damaged.pending"),
         fs::Permissions::from_mode(0o600),
     )
     .unwrap();
     let finish = |pending: &str| {
-        bench.site.on_registry(&format!(
+        fixture.site.on_registry(&format!(
             "attest enroll d1 --group pumps --answer d1.answer --pending {pending}"
         ))
     };
     let error = finish("damaged.pending").refused(2);
-    assert!(error.contains("not what `--identity` has written"), "{error}");
-    let told = finish("first-d1.pending").ok();
-    assert!(told.contains("(pinned)"), "{told}");
-    assert!(bench.site.path("d1.pending").exists(), "another conversation's");
-    let error = bench.begin(&format!("--pin {hash} --replace")).refused(2);
-    assert!(error.contains("exists already"), "{error}");
+    assert!(
+        error.contains("not a file that --identity wrote with --pending"),
+        "{error}"
+    );
+    let text = finish("first-d1.pending").ok();
+    assert!(text.contains("(pinned)"), "{text}");
+    assert!(
+        fixture.site.path("d1.pending").exists(),
+        "the pending file of another enrollment"
+    );
+    let error = fixture.begin(&format!("--pin {hash} --replace")).refused(2);
+    assert!(error.contains("already exists"), "{error}");
 }
 
-impl Bench {
-    /// An answer that was cut off on the way, is of another version, or is another file of the conversation.
-    fn refuses_other_files(&self) {
+impl TpmFixture {
+    /// A truncated answer, an answer of another version, and other files of the enrollment.
+    fn rejects_other_files(&self) {
         let answer = fs::read(self.site.path("d1.answer")).unwrap();
         let mut newer: serde_json::Value = serde_json::from_slice(&answer).unwrap();
         newer["version"] = 2.into();
-        for (bytes, told) in [
-            (Vec::new(), "it is empty or cut off"),
-            (answer[..100].to_vec(), "it is empty or cut off"),
-            (newer.to_string().into_bytes(), "it is of version 2"),
+        for (bytes, cause) in [
+            (Vec::new(), "message empty or truncated"),
+            (answer[..100].to_vec(), "message empty or truncated"),
+            (newer.to_string().into_bytes(), "unsupported message version 2"),
             (
                 b"no message".to_vec(),
-                "it was damaged, or is something else (line 1, column 2)",
+                "message damaged or of another type (line 1, column 2)",
             ),
             (
                 fs::read(self.site.path("d1.offer")).unwrap(),
-                "it is an operator's offer",
+                "unexpected message: an operator's offer",
             ),
             (
                 fs::read(self.site.path("d1.identity")).unwrap(),
-                "it is a device's identity",
+                "unexpected message: a device's identity",
             ),
         ] {
             fs::write(self.site.path("d1.other"), bytes).unwrap();
@@ -503,10 +518,10 @@ impl Bench {
                 .site
                 .on_registry("attest enroll d1 --group pumps --answer d1.other --pending d1.pending")
                 .refused(2);
-            let told = format!("d1.other: a device's answer is wanted: {told}");
+            let cause = format!("d1.other: expected a device's answer: {cause}");
             assert!(
-                error.contains(&told) && error.contains("carry the right file over anew"),
-                "{told}: {error}"
+                error.contains(&cause) && error.contains("transfer the right file again"),
+                "{cause}: {error}"
             );
         }
         fs::copy(self.site.path("d1.answer"), self.site.path("other.identity")).unwrap();
@@ -517,7 +532,7 @@ impl Bench {
             )
             .refused(2);
         assert!(
-            error.contains("a device's identity is wanted: it is a device's answer"),
+            error.contains("expected a device's identity: unexpected message: a device's answer"),
             "{error}"
         );
     }

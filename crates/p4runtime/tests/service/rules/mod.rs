@@ -1,20 +1,20 @@
-//! What the server accepts, refuses and answers with, by P4Info alone: the rules of the specification's chapter 9.
+//! Checks that need only the P4Info: the rules of chapter 9 of the specification.
 
-mod refused;
+mod rejected;
 
 use crate::support::{entity, info, update};
 use linewarden_p4runtime::proto::v1;
 use linewarden_p4runtime::translate::Translator;
-use refused::{ACL, DEFAULTS, MAC, OTHERS, ROUTES, Refused, TABLES};
+use rejected::{ACL, DEFAULTS, MAC, OTHERS, ROUTES, Rejected, TABLES};
 use v1::update::Type::{self, Delete, Insert, Modify};
 
-fn check(cases: &[Refused], frame: impl Fn(&str) -> String) {
+fn check(cases: &[Rejected], frame: impl Fn(&str) -> String) {
     let info = info();
-    for (kind, of, code, says) in cases {
+    for (kind, of, code, expected) in cases {
         let update = update(*kind, &frame(of));
         let error = Translator::new(&info).decode_update(&update).expect_err(of);
         assert!(
-            error.code == *code && error.message.contains(says),
+            error.code == *code && error.message.contains(expected),
             "{of}: {:?}: {}",
             error.code,
             error.message
@@ -38,7 +38,7 @@ fn routes(rest: &str) -> String {
 }
 
 #[test]
-fn entries_are_refused_for_what_contradicts_their_table() {
+fn entries_that_contradict_their_table_are_rejected() {
     check(TABLES, str::to_owned);
     check(MAC, mac);
     check(ACL, acl);
@@ -47,11 +47,11 @@ fn entries_are_refused_for_what_contradicts_their_table() {
 }
 
 #[test]
-fn other_entities_are_refused_for_what_contradicts_the_program() {
+fn entities_that_contradict_the_program_are_rejected() {
     check(OTHERS, str::to_owned);
 }
 
-/// Updates that are in order, as a server repeats them.
+/// Valid updates, and their canonical form.
 const CANONICAL: &[(Type, &str, &str)] = &[
     (
         Insert,
@@ -158,7 +158,7 @@ const CANONICAL: &[(Type, &str, &str)] = &[
 ];
 
 #[test]
-fn updates_in_order_are_taken_and_repeated_canonically() {
+fn valid_updates_are_accepted_and_encoded_canonically() {
     let info = info();
     let translator = Translator::new(&info);
     for (kind, given, canonical) in CANONICAL {
@@ -172,29 +172,29 @@ fn updates_in_order_are_taken_and_repeated_canonically() {
 }
 
 #[test]
-fn questions_are_refused_where_they_contradict_themselves() {
+fn contradictory_read_requests_are_rejected() {
     let info = info();
-    for (question, says) in [
-        ("", "no entity is given"),
-        ("extern_entry {}", "no extern"),
-        ("table_entry { table_id: 3 }", "no table with id 3"),
-        ("table_entry { priority: 3 }", "table_id 0 means all entries"),
-        ("table_entry { metadata: 'm' }", "table_id 0 means all entries"),
+    for (request, expected) in [
+        ("", "entity is missing"),
+        ("extern_entry {}", "extern entries are not supported"),
+        ("table_entry { table_id: 3 }", "none with id 3"),
+        ("table_entry { priority: 3 }", "table_id 0 selects all entries"),
+        ("table_entry { metadata: 'm' }", "table_id 0 selects all entries"),
         (
             "table_entry { match { field_id: 1 exact { value: '1' } } }",
-            "table_id 0 means all entries",
+            "table_id 0 selects all entries",
         ),
         (
             "table_entry { table_id: @In.mac@ match { field_id: 1 exact { value: '1' } } }",
-            "\"std.ingress_port\": it is exact",
+            "\"std.ingress_port\": exact match field is missing",
         ),
         (
             "table_entry { table_id: @In.acl@ time_since_last_hit {} }",
-            "no idle timeout",
+            "requires a table with idle timeout",
         ),
         (
             "table_entry { table_id: @In.mac@ is_default_action: true time_since_last_hit {} }",
-            "default entries have no key",
+            "read of default entries allows no key",
         ),
         (
             "table_entry { table_id: @In.mac@ action { action { action_id: @NoAction@ } } }",
@@ -202,17 +202,20 @@ fn questions_are_refused_where_they_contradict_themselves() {
         ),
         (
             "table_entry { table_id: @In.routes@ action { action_profile_member_id: 2 } }",
-            "only in a direct table",
+            "requires a direct table",
         ),
         (
             "action_profile_member { member_id: 1 }",
-            "member_id is set, but not of what",
+            "member_id is set without the id of its parent",
         ),
         (
             "action_profile_group { action_profile_id: @In.ports@ }",
-            "is no selector",
+            "is not a selector",
         ),
-        ("counter_entry { index {} }", "index is set, but not of what"),
+        (
+            "counter_entry { index {} }",
+            "index is set without the id of its parent",
+        ),
         (
             "register_entry { register_id: @In.last_seen@ index { index: 16 } }",
             "index 16",
@@ -220,25 +223,25 @@ fn questions_are_refused_where_they_contradict_themselves() {
         ("direct_counter_entry {}", "table_entry is missing"),
         (
             "direct_meter_entry { table_entry { table_id: @In.mac@ } }",
-            "its entries have none",
+            "has no such direct resource",
         ),
         (
             "packet_replication_engine_entry {}",
-            "ask for multicast groups or for clone sessions",
+            "must be a multicast group or a clone session",
         ),
     ] {
         let error = Translator::new(&info)
-            .decode_read(&entity(question))
-            .expect_err(question);
-        assert!(error.message.contains(says), "{question}: {error}");
+            .decode_read(&entity(request))
+            .expect_err(request);
+        assert!(error.message.contains(expected), "{request}: {error}");
     }
 }
 
 #[test]
-fn questions_survive_both_ways() {
+fn read_requests_survive_encoding_and_decoding() {
     let info = info();
     let translator = Translator::new(&info);
-    for question in [
+    for request in [
         "table_entry {}",
         "table_entry { is_default_action: true }",
         "table_entry { table_id: @In.acl@ priority: 3 metadata: 'm' controller_metadata: 4 counter_data {} meter_config {} meter_counter_data {} }",
@@ -258,8 +261,8 @@ fn questions_survive_both_ways() {
         "digest_entry { digest_id: @learned_t@ }",
     ] {
         let read = translator
-            .decode_read(&entity(question))
-            .unwrap_or_else(|error| panic!("{question}: {error}"));
-        assert_eq!(translator.encode_read(&read), entity(question));
+            .decode_read(&entity(request))
+            .unwrap_or_else(|error| panic!("{request}: {error}"));
+        assert_eq!(translator.encode_read(&read), entity(request));
     }
 }

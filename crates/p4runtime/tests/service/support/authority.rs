@@ -1,24 +1,24 @@
-//! Certificates for tests, made anew each time.
+//! Fresh certificates for each test.
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
-/// One that issues certificates.
-pub struct Authority {
+/// Certificate authority.
+pub struct TestAuthority {
     issuer: Issuer<'static, KeyPair>,
     pub pem: String,
 }
 
-/// A certificate and its key, as PEM.
-pub struct Issued {
+/// Certificate and key in PEM.
+pub struct IssuedCertificate {
     pub cert: String,
     pub key: String,
 }
 
-impl Authority {
+impl TestAuthority {
     pub fn new(name: &str) -> Self {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
-        // Two of one name would be taken for each other until their signatures are looked at.
+        // Unique names: two authorities with the same name are distinguished only by their signatures.
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let pem = params.self_signed(&key).unwrap().pem();
@@ -26,11 +26,11 @@ impl Authority {
         Self { issuer, pem }
     }
 
-    /// For one name or IP address.
-    pub fn issue(&self, name: &str) -> Issued {
+    /// Issues a certificate for a name or IP address.
+    pub fn issue(&self, name: &str) -> IssuedCertificate {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new([name.to_owned()]).unwrap();
-        Issued {
+        IssuedCertificate {
             cert: params.signed_by(&key, &self.issuer).unwrap().pem(),
             key: key.serialize_pem(),
         }

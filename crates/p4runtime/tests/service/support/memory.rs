@@ -1,4 +1,4 @@
-//! The switch in memory: it keeps what is written to it by the rules that only a target can judge.
+//! In-memory switch: stores written entities, with the checks that only a target can make.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -13,9 +13,9 @@ use linewarden_p4runtime::proto::v1;
 use linewarden_p4runtime::target::{Atomicity, Event, EventReceiver, EventSender, Pipeline, Target, events};
 use linewarden_p4runtime::translate::Translator;
 
-type Written = Result<(), EntityError>;
+type UpdateResult = Result<(), EntityError>;
 
-/// All that one program holds.
+/// State of one program.
 #[derive(Clone, Debug)]
 pub struct State {
     info: Arc<P4Info>,
@@ -38,14 +38,14 @@ struct States {
     saved: Option<State>,
 }
 
-/// Holds up writes, to see what may happen meanwhile.
-pub struct Gate {
+/// Blocks writes, to test concurrent operations.
+pub struct WriteGate {
     closed: Mutex<bool>,
     waiting: tokio::sync::Semaphore,
     opened: Condvar,
 }
 
-impl Gate {
+impl WriteGate {
     fn new() -> Self {
         Self {
             closed: Mutex::new(false),
@@ -54,13 +54,13 @@ impl Gate {
         }
     }
 
-    /// Until what this returns is dropped, also by a test that fails.
-    pub fn close(&self) -> Closed<'_> {
+    /// Closes the gate until the returned guard is dropped, also if the test fails.
+    pub fn close(&self) -> ClosedGate<'_> {
         *self.closed.lock().unwrap() = true;
-        Closed(self)
+        ClosedGate(self)
     }
 
-    /// Waits until a write has come to it.
+    /// Waits until a write has reached the gate.
     pub async fn reached(&self) {
         self.waiting.acquire().await.unwrap().forget();
     }
@@ -76,10 +76,10 @@ impl Gate {
     }
 }
 
-/// A gate that is closed.
-pub struct Closed<'a>(&'a Gate);
+/// Guard of a closed gate.
+pub struct ClosedGate<'a>(&'a WriteGate);
 
-impl Drop for Closed<'_> {
+impl Drop for ClosedGate<'_> {
     fn drop(&mut self) {
         *self.0.closed.lock().unwrap() = false;
         self.0.opened.notify_all();
@@ -90,18 +90,18 @@ pub struct Memory {
     states: Mutex<States>,
     initial: v1::WriteRequest,
     pub events: EventSender,
-    pub gate: Gate,
+    pub gate: WriteGate,
 }
 
 impl Memory {
-    /// With the initial entries of its program, as p4c writes them.
+    /// Creates the state with the initial entries of the program from p4c.
     pub fn new(initial: &str) -> (Arc<Self>, EventReceiver) {
         let (sender, receiver) = events(64);
         let memory = Self {
             states: Mutex::default(),
             initial: super::text("p4.v1.WriteRequest", initial),
             events: sender,
-            gate: Gate::new(),
+            gate: WriteGate::new(),
         };
         (Arc::new(memory), receiver)
     }
@@ -116,7 +116,7 @@ impl Memory {
         self.states().live.is_some()
     }
 
-    pub fn tell(&self, event: Event) {
+    pub fn send_event(&self, event: Event) {
         assert!(self.events.send(event));
     }
 
@@ -222,7 +222,7 @@ impl Target for Memory {
         Ok(())
     }
 
-    fn write(&self, updates: &[Update], atomicity: Atomicity) -> Result<Vec<Written>, EntityError> {
+    fn write(&self, updates: &[Update], atomicity: Atomicity) -> Result<Vec<UpdateResult>, EntityError> {
         self.gate.pass();
         let mut states = self.states();
         let States { live, saved } = &mut *states;
@@ -246,18 +246,18 @@ impl Target for Memory {
             .read(query, found)
     }
 
-    /// Comes back as a packet-in from the port it was sent to; two payloads have the switch tell something else.
+    /// Returns the packet as a packet-in from the port it was sent to; two payloads trigger other events.
     fn packet_out(&self, metadata: Vec<Bits>, payload: Vec<u8>) -> Result<(), EntityError> {
         match payload.as_slice() {
-            b"learn" => self.tell(self.learned()),
-            b"idle" => self.tell(Event::IdleTimeout(self.mortal())),
+            b"learn" => self.send_event(self.learned()),
+            b"idle" => self.send_event(Event::IdleTimeout(self.entries_with_timeout())),
             payload if payload.len() > 1500 => {
                 return Err(EntityError::invalid(format!(
-                    "a packet of {} bytes",
+                    "packet of {} bytes is too long",
                     payload.len()
                 )));
             }
-            _ => self.tell(Event::PacketIn {
+            _ => self.send_event(Event::PacketIn {
                 metadata: vec![metadata[0].clone(), Bits::zero(7)],
                 payload,
             }),
@@ -276,8 +276,8 @@ impl Memory {
         }
     }
 
-    /// The entries that have a time to live.
-    fn mortal(&self) -> Vec<TableEntry> {
+    /// Entries with an idle timeout.
+    fn entries_with_timeout(&self) -> Vec<TableEntry> {
         let states = self.states();
         let entries = states.live.iter().flat_map(|state| state.entries.values());
         entries
@@ -288,7 +288,7 @@ impl Memory {
 }
 
 impl State {
-    fn update(&mut self, update: &Update) -> Written {
+    fn update(&mut self, update: &Update) -> UpdateResult {
         match update {
             Update::TableEntry(change) => self.update_entry(change),
             Update::DefaultEntry(entry) => {
@@ -335,7 +335,7 @@ impl State {
         }
     }
 
-    fn update_entry(&mut self, change: &Change<TableEntry, EntryKey>) -> Written {
+    fn update_entry(&mut self, change: &Change<TableEntry, EntryKey>) -> UpdateResult {
         let (key, entry) = match change {
             Change::Insert(entry) | Change::Modify(entry) => (&entry.key, Some(entry)),
             Change::Delete(key) => (key, None),
@@ -371,8 +371,8 @@ impl State {
         apply(&mut self.entries, change, |entry| entry.key.clone())
     }
 
-    /// Members and groups exist, and one profile has either those or one-shot entries.
-    fn check_action(&self, table: TableId, action: Option<&EntryAction>) -> Written {
+    /// Checks that members and groups exist, and that a profile does not mix them with one-shot entries.
+    fn check_action(&self, table: TableId, action: Option<&EntryAction>) -> UpdateResult {
         let Some(profile) = self.info.tables().get(table).unwrap().profile else {
             return Ok(());
         };
@@ -382,9 +382,9 @@ impl State {
         });
         let others = self.members.keys().any(|(of, _)| *of == profile);
         match action {
-            Some(EntryAction::OneShot(_)) if others => Err(EntityError::invalid("the selector has members")),
+            Some(EntryAction::OneShot(_)) if others => Err(EntityError::invalid("selector has members")),
             Some(EntryAction::Member(_) | EntryAction::Group(_)) if one_shots => {
-                Err(EntityError::invalid("the selector has one-shot entries"))
+                Err(EntityError::invalid("selector has one-shot entries"))
             }
             Some(EntryAction::Member(id)) if !self.members.contains_key(&(profile, *id)) => {
                 Err(EntityError::not_found(format!("no member {id}")))
@@ -396,7 +396,7 @@ impl State {
         }
     }
 
-    fn update_member(&mut self, change: &Change<Member, (ProfileId, MemberId)>) -> Written {
+    fn update_member(&mut self, change: &Change<Member, (ProfileId, MemberId)>) -> UpdateResult {
         if let Change::Delete((profile, id)) = change {
             let in_group = self.groups.values().any(|group| {
                 group.profile == *profile && group.members.iter().any(|member| member.id == *id)
@@ -412,7 +412,7 @@ impl State {
         apply(&mut self.members, change, |member| (member.profile, member.id))
     }
 
-    fn update_group(&mut self, change: &Change<Group, (ProfileId, GroupId)>) -> Written {
+    fn update_group(&mut self, change: &Change<Group, (ProfileId, GroupId)>) -> UpdateResult {
         match change {
             Change::Insert(group) | Change::Modify(group) => {
                 let known = |member: &GroupMember| self.members.contains_key(&(group.profile, member.id));
@@ -438,10 +438,10 @@ impl State {
         apply(&mut self.groups, change, |group| (group.profile, group.id))
     }
 
-    fn uses(&self, profile: ProfileId, which: impl Fn(&EntryAction) -> bool) -> bool {
+    fn uses(&self, profile: ProfileId, is_used: impl Fn(&EntryAction) -> bool) -> bool {
         self.entries.values().any(|entry| {
             self.info.tables().get(entry.key.table).unwrap().profile == Some(profile)
-                && entry.action.as_ref().is_some_and(&which)
+                && entry.action.as_ref().is_some_and(&is_used)
         })
     }
 
@@ -453,15 +453,15 @@ impl State {
         resources.ok_or_else(|| EntityError::not_found("no such entry"))
     }
 
-    fn read(&self, query: &Query, found: &mut dyn FnMut(Entity)) -> Written {
+    fn read(&self, query: &Query, found: &mut dyn FnMut(Entity)) -> UpdateResult {
         match query {
-            Query::Entries { table, key, want } => {
-                let wanted = |entry: &&TableEntry| {
+            Query::Entries { table, key, options } => {
+                let selected = |entry: &&TableEntry| {
                     entry.key.table == *table && key.as_ref().is_none_or(|key| *key == entry.key)
                 };
-                for entry in self.entries.values().filter(wanted) {
-                    let resources = self.wanted(*table, &entry.resources, want);
-                    let since_hit_ns = want.since_hit.then_some(5);
+                for entry in self.entries.values().filter(selected) {
+                    let resources = self.selected_resources(*table, &entry.resources, options);
+                    let since_hit_ns = options.since_hit.then_some(5);
                     found(Entity::TableEntry(Box::new(TableEntry {
                         resources,
                         since_hit_ns,
@@ -469,25 +469,25 @@ impl State {
                     })));
                 }
             }
-            Query::DefaultEntry { table, want } => {
+            Query::DefaultEntry { table, options } => {
                 let entry = &self.defaults[table];
-                let resources = self.wanted(*table, &entry.resources, want);
+                let resources = self.selected_resources(*table, &entry.resources, options);
                 found(Entity::DefaultEntry(Box::new(DefaultEntry {
                     resources,
                     ..entry.clone()
                 })));
             }
             Query::Members { profile, member } => {
-                let wanted = |(of, id): &(ProfileId, MemberId)| {
+                let selected = |(of, id): &(ProfileId, MemberId)| {
                     of == profile && member.is_none_or(|member| member == *id)
                 };
-                let members = self.members.iter().filter(|(key, _)| wanted(key));
+                let members = self.members.iter().filter(|(key, _)| selected(key));
                 members.for_each(|(_, member)| found(Entity::Member(member.clone())));
             }
             Query::Groups { profile, group } => {
-                let wanted =
+                let selected =
                     |(of, id): &(ProfileId, GroupId)| of == profile && group.is_none_or(|group| group == *id);
-                let groups = self.groups.iter().filter(|(key, _)| wanted(key));
+                let groups = self.groups.iter().filter(|(key, _)| selected(key));
                 groups.for_each(|(_, group)| found(Entity::Group(group.clone())));
             }
             Query::Counters { id, index } => {
@@ -544,12 +544,18 @@ impl State {
         Ok(())
     }
 
-    fn wanted(&self, table: TableId, resources: &DirectResources, want: &Want) -> DirectResources {
+    fn selected_resources(
+        &self,
+        table: TableId,
+        resources: &DirectResources,
+        options: &ReadOptions,
+    ) -> DirectResources {
         let table = self.info.tables().get(table).unwrap();
         DirectResources {
-            counter: (want.counter && table.counter.is_some()).then(|| resources.counter.unwrap_or_default()),
-            meter: resources.meter.filter(|_| want.meter),
-            meter_counters: (want.meter_counters && table.meter.is_some()).then(MeterCounters::default),
+            counter: (options.counter && table.counter.is_some())
+                .then(|| resources.counter.unwrap_or_default()),
+            meter: resources.meter.filter(|_| options.meter),
+            meter_counters: (options.meter_counters && table.meter.is_some()).then(MeterCounters::default),
         }
     }
 }
@@ -558,7 +564,7 @@ fn apply<K: Ord + Clone, E: Clone>(
     all: &mut BTreeMap<K, E>,
     change: &Change<E, K>,
     key: impl Fn(&E) -> K,
-) -> Written {
+) -> UpdateResult {
     match change {
         Change::Insert(entity) if all.contains_key(&key(entity)) => {
             Err(EntityError::already_exists("it is there already"))
@@ -577,7 +583,7 @@ fn apply<K: Ord + Clone, E: Clone>(
     }
 }
 
-fn each<T>(cells: &mut [T], index: Option<u64>, mut set: impl FnMut(&mut T)) -> Written {
+fn each<T>(cells: &mut [T], index: Option<u64>, mut set: impl FnMut(&mut T)) -> UpdateResult {
     match index {
         Some(index) => set(&mut cells[index as usize]),
         None => cells.iter_mut().for_each(set),

@@ -1,4 +1,4 @@
-//! A switch that keeps entities in memory and moves no packets, and what tests of the server need beside it.
+//! In-memory switch without a data plane, and helpers for server tests.
 #![allow(
     dead_code,
     clippy::unwrap_used,
@@ -13,7 +13,7 @@ pub mod memory;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
-use linewarden_p4runtime::arbitration::{Limits, Standing};
+use linewarden_p4runtime::arbitration::{ArbitrationStatus, Limits};
 use linewarden_p4runtime::client::{Client, Events, Session};
 use linewarden_p4runtime::p4info::P4Info;
 use linewarden_p4runtime::proto::{DESCRIPTORS, v1};
@@ -52,7 +52,7 @@ pub fn pipeline() -> Pipeline {
     }
 }
 
-/// A message in text format, in which `@NAME@` stands for the id of the element of that name.
+/// Parses a message in text format, with `@NAME@` replaced by the id of the element.
 pub fn text<M: prost::Message + Default>(name: &str, text: &str) -> M {
     let pool = DescriptorPool::decode(DESCRIPTORS).unwrap();
     let descriptor = pool
@@ -83,18 +83,18 @@ pub fn update(kind: v1::update::Type, of: &str) -> v1::Update {
     }
 }
 
-/// The id of the element of this name.
+/// Id of the element with this name.
 pub fn id(name: &str) -> u32 {
     let info = info();
     let found = [
-        info.tables().named(name).map(|of| of.id.0),
-        info.actions().named(name).map(|of| of.id.0),
-        info.profiles().named(name).map(|of| of.id.0),
-        info.counters().named(name).map(|of| of.id.0),
-        info.meters().named(name).map(|of| of.id.0),
-        info.registers().named(name).map(|of| of.id.0),
-        info.digests().named(name).map(|of| of.id.0),
-        info.value_sets().named(name).map(|of| of.id.0),
+        info.tables().by_name_or_alias(name).map(|of| of.id.0),
+        info.actions().by_name_or_alias(name).map(|of| of.id.0),
+        info.profiles().by_name_or_alias(name).map(|of| of.id.0),
+        info.counters().by_name_or_alias(name).map(|of| of.id.0),
+        info.meters().by_name_or_alias(name).map(|of| of.id.0),
+        info.registers().by_name_or_alias(name).map(|of| of.id.0),
+        info.digests().by_name_or_alias(name).map(|of| of.id.0),
+        info.value_sets().by_name_or_alias(name).map(|of| of.id.0),
     ];
     found
         .into_iter()
@@ -130,10 +130,10 @@ pub async fn read(raw: &mut Raw, requests: &[&str]) -> (Vec<v1::Entity>, Result<
         entities,
         ..Default::default()
     };
-    let mut answer = raw.read(request).await.unwrap().into_inner();
+    let mut responses = raw.read(request).await.unwrap().into_inner();
     let mut found = Vec::new();
     loop {
-        match answer.message().await {
+        match responses.message().await {
             Ok(Some(response)) => found.extend(response.entities),
             Ok(None) => return (found, Ok(())),
             Err(status) => return (found, Err(status)),
@@ -148,7 +148,7 @@ pub fn counter(index: u64, packets: u64) -> v1::Update {
     update(Type::Modify, &of)
 }
 
-/// A server with a switch in memory behind it.
+/// Server with an in-memory switch.
 pub struct Server {
     pub endpoint: Endpoint,
     pub switch: Arc<Memory>,
@@ -157,12 +157,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// On a free port of this machine; with or without a program.
+    /// Starts on a free local port, with or without a program.
     pub async fn start(pipeline: Option<Pipeline>) -> Self {
         Self::start_with(pipeline, Routes::default(), None).await
     }
 
-    /// The same with other services beside it, and by TLS; the endpoint is still one without.
+    /// Starts with further services and TLS; the endpoint has no TLS configuration.
     pub async fn start_with(pipeline: Option<Pipeline>, others: Routes, tls: Option<ServerTls>) -> Self {
         let (switch, events) = Memory::new(&data("everything.entries.txtpb"));
         if let Some(pipeline) = &pipeline {
@@ -201,12 +201,12 @@ impl Server {
         }
     }
 
-    /// Has it end, as a signal would.
+    /// Stops the server, as a signal would.
     pub fn stop(&mut self) {
         drop(self.until.take());
     }
 
-    /// The generated client, with HTTP/2's smallest window: what it does not take stays with the server.
+    /// Generated client with the smallest HTTP/2 window: unread messages stay in the server.
     pub async fn raw(&self) -> P4RuntimeClient<Channel> {
         let endpoint = self.endpoint.clone().http2_max_header_list_size(1 << 20);
         P4RuntimeClient::new(
@@ -218,7 +218,7 @@ impl Server {
         )
     }
 
-    pub async fn client(&self, election_id: u128) -> (Client, Events, Standing) {
+    pub async fn client(&self, election_id: u128) -> (Client, Events, ArbitrationStatus) {
         let session = Session {
             device_id: DEVICE,
             role: String::new(),
@@ -227,11 +227,11 @@ impl Server {
         Client::connect(self.endpoint.clone(), session).await.unwrap()
     }
 
-    /// The primary, with the test program set.
+    /// Primary client, with the test program set.
     pub async fn controlled() -> (Self, Client, Events) {
         let server = Self::start(None).await;
-        let (mut client, events, standing) = server.client(10).await;
-        assert_eq!(standing, Standing::Primary);
+        let (mut client, events, status) = server.client(10).await;
+        assert_eq!(status, ArbitrationStatus::Primary);
         client.set_pipeline(&pipeline()).await.unwrap();
         (server, client, events)
     }

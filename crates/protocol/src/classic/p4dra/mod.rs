@@ -1,10 +1,11 @@
 //! `p4dra-classic` (LAP/1 3.1): attestation bit-compatible with the published P4DRA, for comparison and interoperation only.
 //!
-//! **Insecure by design.** Nothing but k is secret to a request, nobody is authenticated to a device, half of h is bound only if
-//! r and n are not the sender's to choose, and nobody has analysed Forró with d and h in the place of its constants
-//! (`linewarden-forro` says more): off unless configured, and never with a key that `attest/2` uses. What the published code
-//! got wrong beyond its design is not repeated here: what its switch sends itself is not taken from outside, r and n are
-//! the verifier's own and compared before anything is computed, and a prover that nobody knows proves nothing.
+//! **Insecure by design.** Only k is secret in a request, the device does not authenticate the gateway, half of h is bound only if the
+//! sender cannot choose r and n, and Forró with d and h in place of its constants has no published analysis (see
+//! `linewarden-forro`). The profile is off unless configured, and never uses a key of `attest/2`. This implementation avoids
+//! the errors of the published code that are not part of its design: frames that the switch sends to itself are rejected from
+//! outside, r and n are chosen by the verifier and compared before any computation, and an unknown prover cannot prove
+//! anything.
 //!
 //! ```text
 //! verifier                               prover
@@ -13,7 +14,7 @@
 //!   V = P?  4 VERIFIED(r, n, d, V, P)  ──►  controller
 //! ```
 //!
-//! Raw Ethernet frames. A value is a byte string; on the wire the bytes of each 32-bit word of it are reversed.
+//! Messages are raw Ethernet frames. A value is a byte string; on the wire the bytes of each 32-bit word are reversed.
 
 pub mod prover;
 #[cfg(feature = "alloc")]
@@ -26,15 +27,15 @@ use linewarden_forro::{Matrix, R14};
 use crate::attest::{AttestationKey, ConfigurationHash};
 use crate::frame::Mac;
 
-/// Ethernet type of the published tools. It is assigned to nobody.
+/// Ethernet type of the published tools. IEEE has not assigned it.
 pub const ETHER_TYPE: u16 = 0x1234;
 /// MAC address of the controller in the published tools.
 pub const CONTROLLER: Mac = [0x08, 0, 0, 0, 0x01, 0x01];
 /// Bytes of a proof.
 pub const PROOF_BYTES: usize = 64;
-/// The longest message, bytes behind the Ethernet type.
+/// Length of the longest message after the Ethernet type, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 162;
-/// What a message may be that is shorter than the shortest Ethernet frame: padded so far, bytes.
+/// Minimum payload of an Ethernet frame in bytes; shorter messages may be padded to this length.
 pub const PADDED_BYTES: usize = 46;
 
 /// First byte of a message.
@@ -49,11 +50,11 @@ pub mod operation {
     pub const CALCULATING: u8 = 3;
     /// Inside the published switch, then verifier to controller.
     pub const VERIFIED: u8 = 4;
-    /// Controller to prover, inside a secure channel only.
+    /// Controller to prover, only inside a secure channel.
     pub const SETUP: u8 = 5;
 }
 
-/// Bytes of a message of that operation behind the Ethernet type; `None`: there is no such operation.
+/// Length of a message of this operation after the Ethernet type, in bytes; `None` if the operation does not exist.
 #[must_use]
 pub const fn bytes_of(operation: u8) -> Option<usize> {
     match operation {
@@ -66,10 +67,10 @@ pub const fn bytes_of(operation: u8) -> Option<usize> {
     }
 }
 
-/// A proof, or the block that it is compared with.
+/// A proof, or the block that the verifier compares with a proof.
 pub type Proof = [u8; PROOF_BYTES];
 
-/// `d`: which prover.
+/// `d`: identifies the prover.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProverId(pub [u8; 16]);
 
@@ -85,27 +86,27 @@ impl fmt::Debug for ProverId {
     }
 }
 
-/// What is asked. Both values are used once, by one verifier.
+/// The values of a request. The verifier uses both values once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Round {
-    /// `r`, where Forró has its counter.
+    /// `r`, at the position of Forró's counter.
     pub r: [u8; 8],
-    /// `n`, where Forró has its nonce.
+    /// `n`, at the position of Forró's nonce.
     pub n: [u8; 8],
 }
 
-/// A message. Values are byte strings, not as on the wire.
+/// A message. Values are byte strings, not in wire order.
 #[derive(Clone, Debug)]
 pub enum Message {
-    /// Begin a round.
+    /// Starts a round.
     Start(Round),
-    /// Prove yourself.
+    /// Requests a proof.
     Request(Round),
     /// A proof.
     Reply(Round, ProverId, Proof),
-    /// A block under way: quarter rounds done, the words, the proof that it will be compared with.
+    /// A block in progress: quarter rounds done, the words, the proof to compare with.
     Calculating(Round, ProverId, u8, [u32; 16], Proof),
-    /// The block, and the proof that it was compared with.
+    /// The block, and the proof that was compared with it.
     Verified(Round, ProverId, Proof, Proof),
     /// The key of a prover, in the clear.
     Setup(AttestationKey, ProverId),
@@ -113,7 +114,7 @@ pub enum Message {
 
 /// Reverses the bytes of each 32-bit word.
 #[must_use]
-pub fn sw<const BYTES: usize>(mut bytes: [u8; BYTES]) -> [u8; BYTES] {
+pub fn swap_word_bytes<const BYTES: usize>(mut bytes: [u8; BYTES]) -> [u8; BYTES] {
     bytes
         .as_chunks_mut::<4>()
         .0
@@ -122,7 +123,7 @@ pub fn sw<const BYTES: usize>(mut bytes: [u8; BYTES]) -> [u8; BYTES] {
     bytes
 }
 
-/// Takes fields from the front of a message.
+/// Reads fields from the front of a message.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -133,7 +134,7 @@ impl Fields<'_> {
     }
 
     fn value<const BYTES: usize>(&mut self) -> Option<[u8; BYTES]> {
-        self.bytes().map(sw)
+        self.bytes().map(swap_word_bytes)
     }
 
     fn id(&mut self) -> Option<ProverId> {
@@ -142,8 +143,8 @@ impl Fields<'_> {
 }
 
 impl Message {
-    /// Reads what stands behind the Ethernet type: exactly the operation's length, or, of one that is shorter than the shortest
-    /// frame, with padding up to that. `None`: it is none.
+    /// Parses the bytes after the Ethernet type: exactly the length of the operation; a message shorter than the
+    /// minimum frame may be padded to it. `None` if the bytes are not a message.
     #[must_use]
     pub fn parse(payload: &[u8]) -> Option<Self> {
         let operation = *payload.first()?;
@@ -175,7 +176,7 @@ impl Message {
         })
     }
 
-    /// First byte.
+    /// The first byte.
     #[must_use]
     pub fn operation(&self) -> u8 {
         match self {
@@ -188,56 +189,56 @@ impl Message {
         }
     }
 
-    /// Writes it at the front of `out`, unpadded; how long it is. `None`: it does not fit.
+    /// Writes the message to the front of `out`, unpadded, and returns its length. `None` if it does not fit.
     #[must_use]
     pub fn write(&self, out: &mut [u8]) -> Option<usize> {
         let bytes = bytes_of(self.operation())?;
         let mut rest = out.get_mut(..bytes)?;
-        put(&mut rest, [self.operation()])?;
+        put_field(&mut rest, [self.operation()])?;
         let round = match self {
             Self::Start(round) | Self::Request(round) => *round,
             Self::Reply(round, ..) | Self::Calculating(round, ..) | Self::Verified(round, ..) => *round,
             Self::Setup(..) => Round { r: [0; 8], n: [0; 8] },
         };
-        put(&mut rest, sw(round.r))?;
-        put(&mut rest, sw(round.n))?;
+        put_field(&mut rest, swap_word_bytes(round.r))?;
+        put_field(&mut rest, swap_word_bytes(round.n))?;
         match self {
             Self::Start(_) | Self::Request(_) => {}
             Self::Reply(_, id, proof) => {
-                put(&mut rest, sw(id.0))?;
-                put(&mut rest, sw(*proof))?;
+                put_field(&mut rest, swap_word_bytes(id.0))?;
+                put_field(&mut rest, swap_word_bytes(*proof))?;
             }
             Self::Calculating(_, id, done, words, proof) => {
-                put(&mut rest, sw(id.0))?;
-                put(&mut rest, [*done])?;
+                put_field(&mut rest, swap_word_bytes(id.0))?;
+                put_field(&mut rest, [*done])?;
                 words
                     .iter()
-                    .try_for_each(|word| put(&mut rest, word.to_be_bytes()))?;
-                put(&mut rest, sw(*proof))?;
+                    .try_for_each(|word| put_field(&mut rest, word.to_be_bytes()))?;
+                put_field(&mut rest, swap_word_bytes(*proof))?;
             }
             Self::Verified(_, id, block, proof) => {
-                put(&mut rest, sw(id.0))?;
-                put(&mut rest, sw(*block))?;
-                put(&mut rest, sw(*proof))?;
+                put_field(&mut rest, swap_word_bytes(id.0))?;
+                put_field(&mut rest, swap_word_bytes(*block))?;
+                put_field(&mut rest, swap_word_bytes(*proof))?;
             }
             Self::Setup(key, id) => {
-                put(&mut rest, sw(*key.as_bytes()))?;
-                put(&mut rest, sw(id.0))?;
+                put_field(&mut rest, swap_word_bytes(*key.as_bytes()))?;
+                put_field(&mut rest, swap_word_bytes(id.0))?;
             }
         }
         rest.is_empty().then_some(bytes)
     }
 }
 
-/// Puts a field at the front of what is left.
-fn put<const BYTES: usize>(rest: &mut &mut [u8], field: [u8; BYTES]) -> Option<()> {
+/// Writes a field to the front of the remaining buffer.
+fn put_field<const BYTES: usize>(rest: &mut &mut [u8], field: [u8; BYTES]) -> Option<()> {
     let (place, behind) = core::mem::take(rest).split_first_chunk_mut::<BYTES>()?;
     *place = field;
     *rest = behind;
     Some(())
 }
 
-/// The words that a prover's proofs are computed from, but for r and n.
+/// The words from which a prover computes its proofs, without r and n.
 #[derive(Clone)]
 pub struct Template([u32; 16]);
 
@@ -257,7 +258,7 @@ fn words<const WORDS: usize>(bytes: &[u8]) -> [u32; WORDS] {
 }
 
 impl Template {
-    /// Of a prover that runs h.
+    /// The template of a prover with configuration h.
     #[must_use]
     pub fn new(key: &AttestationKey, id: &ProverId, h: &ConfigurationHash) -> Self {
         let [k0, k1, k2, k3, k4, k5, k6, k7] = words(key.as_bytes());
@@ -283,7 +284,7 @@ impl Template {
         ])
     }
 
-    /// The words; they hold the key.
+    /// The words. They contain the key.
     #[must_use]
     pub fn words(&self) -> &[u32; 16] {
         &self.0

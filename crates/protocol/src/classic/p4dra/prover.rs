@@ -1,23 +1,23 @@
-//! The prover's role: answers every request, for nothing in it tells who has asked.
+//! The role of the prover: replies to every request, because requests are not authenticated.
 
 use super::{Message, ProverId, Template, bytes_of, operation};
 use crate::attest::{AttestationKey, ConfigurationHash};
 
-/// A prover that runs one configuration.
+/// A prover with one configuration.
 #[derive(Clone, Debug)]
 pub struct Prover {
     id: ProverId,
     template: Template,
 }
 
-/// Bytes of a reply behind the Ethernet type.
+/// Length of a reply after the Ethernet type, in bytes.
 pub const REPLY_BYTES: usize = match bytes_of(operation::REPLY) {
     Some(bytes) => bytes,
     None => 0,
 };
 
 impl Prover {
-    /// With key k and what it runs.
+    /// A prover with key k and configuration h.
     #[must_use]
     pub fn new(key: &AttestationKey, id: ProverId, h: &ConfigurationHash) -> Self {
         Self {
@@ -26,9 +26,9 @@ impl Prover {
         }
     }
 
-    /// The reply to a request; `None`: it is none. Both are what stands behind the Ethernet type.
+    /// The reply to a request, or `None` if the payload is not a request. Both start after the Ethernet type.
     #[must_use]
-    pub fn answer(&self, payload: &[u8]) -> Option<[u8; REPLY_BYTES]> {
+    pub fn reply(&self, payload: &[u8]) -> Option<[u8; REPLY_BYTES]> {
         let Message::Request(round) = Message::parse(payload)? else {
             return None;
         };

@@ -1,97 +1,97 @@
-//! The verifier, as an oracle.
+//! The verifier, as a reference implementation.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 
 use subtle::ConstantTimeEq as _;
 
-use super::{Message, Proof, ProverId, Round, Template, sw};
+use super::{Message, Proof, ProverId, Round, Template, swap_word_bytes};
 use crate::attest::{AttestationKey, ConfigurationHash};
 use crate::verdict::Verdict;
 
-/// A round that is open, and who is ok in it.
+/// An open round, and the provers with a valid proof in it.
 #[derive(Clone, Debug)]
-struct Asked {
+struct OpenRound {
     round: Round,
-    proved: BTreeSet<ProverId>,
+    proven: BTreeSet<ProverId>,
 }
 
-/// The provers, and the rounds that are open.
+/// The provers and the open rounds.
 #[derive(Debug, Default)]
 pub struct Verifier {
     provers: BTreeMap<ProverId, Template>,
-    running: Option<Asked>,
-    previous: Option<Asked>,
+    current: Option<OpenRound>,
+    previous: Option<OpenRound>,
 }
 
 impl Verifier {
-    /// Without provers and rounds.
+    /// A verifier without provers and rounds.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a prover, or takes the place of the one with that id.
+    /// Adds a prover, or replaces the prover with this id.
     pub fn install(&mut self, id: ProverId, key: &AttestationKey, h: &ConfigurationHash) {
         self.provers.insert(id, Template::new(key, &id, h));
     }
 
-    /// Begins a round, in the place of the one before the last; `false`: it is open already, and nothing was changed.
+    /// Opens a round and closes the one before the last. `false` if the round is open already; then nothing changes.
     #[must_use]
     pub fn open_round(&mut self, round: Round) -> bool {
-        let open = [&self.running, &self.previous].into_iter().flatten();
-        if open.into_iter().any(|asked| asked.round == round) {
+        let open = [&self.current, &self.previous].into_iter().flatten();
+        if open.into_iter().any(|open_round| open_round.round == round) {
             return false;
         }
-        let asked = Asked {
+        let open_round = OpenRound {
             round,
-            proved: BTreeSet::new(),
+            proven: BTreeSet::new(),
         };
-        self.previous = self.running.replace(asked);
+        self.previous = self.current.replace(open_round);
         true
     }
 
-    /// Whether that prover is ok in that round, if it is open still.
+    /// Whether this prover has a valid proof in this round, if the round is still open.
     #[must_use]
-    pub fn is_proved(&self, id: &ProverId, round: &Round) -> bool {
-        let open = [&self.running, &self.previous].into_iter().flatten();
-        open.filter(|asked| asked.round == *round)
-            .any(|asked| asked.proved.contains(id))
+    pub fn has_proven(&self, id: &ProverId, round: &Round) -> bool {
+        let open = [&self.current, &self.previous].into_iter().flatten();
+        open.filter(|open_round| open_round.round == *round)
+            .any(|open_round| open_round.proven.contains(id))
     }
 
-    /// Judges what stands behind the Ethernet type. When the verdict is a reply, `payload` has become its beginning, and what
-    /// is returned beside it stands behind that.
+    /// Handles the bytes after the Ethernet type. If the verdict is a reply, `payload` holds the start of the reply,
+    /// and the returned proof follows it.
     pub fn handle(&mut self, payload: &mut [u8]) -> (Verdict, Option<Proof>) {
-        match self.judge(payload) {
+        match self.check(payload) {
             Err(reason) => (reason, None),
             Ok((round, id, proof)) => {
                 let mut verified = [0; super::MESSAGE_BYTES_MAX];
                 let written = Message::Verified(round, id, proof, proof).write(&mut verified);
                 match written.and(verified.get(..payload.len())) {
-                    Some(beginning) => payload.copy_from_slice(beginning),
+                    Some(payload_start) => payload.copy_from_slice(payload_start),
                     None => return (Verdict::DropP4draMalformed, None),
                 }
-                (Verdict::ReplyP4draVerified, Some(sw(proof)))
+                (Verdict::ReplyP4draVerified, Some(swap_word_bytes(proof)))
             }
         }
     }
 
-    /// In the order of LAP/1 3.1.3.
-    fn judge(&mut self, payload: &[u8]) -> Result<(Round, ProverId, Proof), Verdict> {
+    /// Checks in the order of LAP/1 3.1.3.
+    fn check(&mut self, payload: &[u8]) -> Result<(Round, ProverId, Proof), Verdict> {
         let message = Message::parse(payload).ok_or(Verdict::DropP4draMalformed)?;
         let Message::Reply(round, id, proof) = message else {
             return Err(Verdict::DropP4draOperation);
         };
-        let open = [&mut self.running, &mut self.previous].into_iter().flatten();
-        let mut asked = open.filter(|asked| asked.round == round);
-        let asked = asked.next().ok_or(Verdict::DropP4draRound)?;
+        let open = [&mut self.current, &mut self.previous].into_iter().flatten();
+        let mut open_round = open.filter(|open_round| open_round.round == round);
+        let open_round = open_round.next().ok_or(Verdict::DropP4draRound)?;
         let template = self.provers.get(&id).ok_or(Verdict::DropP4draProver)?;
-        if asked.proved.contains(&id) {
+        if open_round.proven.contains(&id) {
             return Err(Verdict::DropP4draProved);
         }
         if !bool::from(template.proof(&round).ct_eq(&proof)) {
             return Err(Verdict::DropP4draProof);
         }
-        asked.proved.insert(id);
+        open_round.proven.insert(id);
         Ok((round, id, proof))
     }
 }

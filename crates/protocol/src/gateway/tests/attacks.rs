@@ -4,7 +4,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::support::{Bench, Prover, bent, one_device, verified_ack};
+use super::support::{GatewayFixture, TestDevice, bent, one_device, verified_ack};
 use crate::classic::crc32::Crc32;
 use crate::classic::device::{is_accepted, request, respond};
 use crate::classic::rng::SplitMix64;
@@ -28,7 +28,7 @@ const SHAPES: [(Profile, ResponseBits); 6] = [
     (Profile::Uav, ResponseBits::B256),
 ];
 
-/// A classic verifier with full-width random responses, and the PUFs that made them.
+/// A classic verifier with full-width random responses, and the PUF responses.
 struct Classic {
     bits: ResponseBits,
     profile: Profile,
@@ -76,7 +76,7 @@ impl Classic {
         (of(challenge.challenge1), second)
     }
 
-    fn honest(&mut self, identifier: u32) -> (Message, Message) {
+    fn legitimate_response(&mut self, identifier: u32) -> (Message, Message) {
         let (verdict, challenge) = self.send(&request(identifier));
         assert_eq!(verdict, Verdict::ReplyClassicChallenge);
         let (r1, r2) = self.responses(&challenge);
@@ -88,11 +88,11 @@ impl Classic {
 }
 
 #[test]
-fn honest_devices_with_full_width_responses_are_accepted() {
+fn legitimate_devices_with_full_width_responses_are_accepted() {
     for (profile, bits) in SHAPES {
         let mut classic = Classic::new(profile, bits);
         for identifier in 1..=IDENTIFIERS {
-            let (_, response) = classic.honest(identifier);
+            let (_, response) = classic.legitimate_response(identifier);
             let (verdict, ack) = classic.send(&response);
             assert_eq!(verdict, Verdict::ReplyClassicAck, "{profile:?} {bits:?}");
             assert!(is_accepted(&ack, &response));
@@ -101,7 +101,7 @@ fn honest_devices_with_full_width_responses_are_accepted() {
     }
 }
 
-/// Hash 0 was accepted from 500 of 500 identifiers that had never been challenged.
+/// The earlier verifier accepted hash 0 from 500 of 500 identifiers that had never been challenged.
 #[test]
 fn cold_start_accepts_no_zero_hash() {
     for (profile, bits) in SHAPES {
@@ -113,12 +113,12 @@ fn cold_start_accepts_no_zero_hash() {
     }
 }
 
-/// One RESP was accepted 1000 of 1000 times until the next REQ.
+/// The earlier verifier accepted one RESP 1000 of 1000 times until the next REQ.
 #[test]
 fn a_response_is_accepted_once() {
     for (profile, bits) in SHAPES {
         let mut classic = Classic::new(profile, bits);
-        let (_, response) = classic.honest(17);
+        let (_, response) = classic.legitimate_response(17);
         assert_eq!(classic.send(&response).0, Verdict::ReplyClassicAck);
         for _ in 0..1000 {
             assert_eq!(classic.send(&response).0, Verdict::DropClassicHash);
@@ -126,9 +126,9 @@ fn a_response_is_accepted_once() {
     }
 }
 
-/// Identifiers outside the table were reflected, and a wrong hash went up the stack.
+/// The earlier verifier reflected identifiers outside the table and passed wrong hashes up the stack.
 #[test]
-fn nothing_unknown_or_wrong_is_answered_or_passed_on() {
+fn unknown_and_wrong_messages_get_no_reply_and_are_not_forwarded() {
     for (profile, bits) in SHAPES {
         let mut classic = Classic::new(profile, bits);
         for identifier in [0, IDENTIFIERS + 1, u32::MAX] {
@@ -141,7 +141,7 @@ fn nothing_unknown_or_wrong_is_answered_or_passed_on() {
             let (verdict, _) = classic.send(&Message::new(kind, 1));
             assert_eq!(verdict, Verdict::DropClassicMalformed);
         }
-        let (_, mut response) = classic.honest(3);
+        let (_, mut response) = classic.legitimate_response(3);
         response.hash ^= 1;
         let (verdict, _) = classic.send(&response);
         assert_eq!(verdict.disposition(), Disposition::Drop);
@@ -166,14 +166,14 @@ fn affine_forgery(bits: ResponseBits, sniffed: &(Message, Message), challenge: &
 }
 
 #[test]
-fn a_sniffed_exchange_forges_nothing_where_each_pair_is_used_once() {
+fn a_recorded_exchange_allows_no_forgery_if_each_pair_is_used_once() {
     for bits in ResponseBits::ALL {
         let mut classic = Classic::new(Profile::Iot, bits);
         let mut sniffed = Vec::new();
         for _ in 0..PAIRS {
-            let (challenge, response) = classic.honest(5);
+            let (challenge, response) = classic.legitimate_response(5);
             let seen = |old: &(Message, Message)| old.0.challenge1 == challenge.challenge1;
-            assert!(!sniffed.iter().any(seen), "no challenge comes twice");
+            assert!(!sniffed.iter().any(seen), "no challenge is repeated");
             for old in &sniffed {
                 let forged = affine_forgery(bits, old, &challenge);
                 assert_eq!(classic.send(&forged).0, Verdict::DropClassicHash);
@@ -183,19 +183,19 @@ fn a_sniffed_exchange_forges_nothing_where_each_pair_is_used_once() {
         assert_eq!(
             classic.send(&request(5)).0,
             Verdict::DropClassicUnknown,
-            "its pairs are used up"
+            "the pairs of the identifier are used up"
         );
     }
 }
 
-/// The two-challenge profile reuses pairs, as its paper does; then the forgery works. It is why classic profiles
-/// are for measurement only, and this test keeps the documentation honest.
+/// The two-challenge profile reuses pairs, as its paper specifies; the forgery works then. This is why classic
+/// profiles are for measurement only; the test confirms the documentation.
 #[test]
 fn a_repeated_challenge_of_the_uav_profile_is_forged_as_published() {
     let mut classic = Classic::new(Profile::Uav, ResponseBits::B64);
     let mut sniffed: Vec<(Message, Message)> = Vec::new();
     let forged = (0..2000).find_map(|_| {
-        let (challenge, response) = classic.honest(5);
+        let (challenge, response) = classic.legitimate_response(5);
         let same = |old: &&(Message, Message)| {
             (old.0.challenge1, old.0.challenge2) == (challenge.challenge1, challenge.challenge2)
         };
@@ -209,13 +209,13 @@ fn a_repeated_challenge_of_the_uav_profile_is_forged_as_published() {
     assert_eq!(classic.send(&forged.unwrap()).0, Verdict::ReplyClassicAck);
 }
 
-/// The index was RN mod 500, so the visible challenge gave RN away.
+/// The index was RN mod 500, so the visible challenge revealed RN.
 #[test]
-fn the_choice_of_pairs_says_nothing_about_the_random_number() {
+fn the_choice_of_pairs_reveals_nothing_about_the_random_number() {
     let mut classic = Classic::new(Profile::Uav, ResponseBits::B64);
     let equal = (0..1000)
         .filter(|_| {
-            let (challenge, _) = classic.honest(5);
+            let (challenge, _) = classic.legitimate_response(5);
             let (r1, r2) = classic.responses(&challenge);
             let rn = xor(&challenge.rn, &mask(&r1, r2.as_ref()));
             let low = u64::from_be_bytes(rn[..8].try_into().unwrap());
@@ -231,97 +231,97 @@ fn the_choice_of_pairs_says_nothing_about_the_random_number() {
 #[test]
 fn lap_accepts_no_zero_tag_and_no_zero_key() {
     for mode in [Mode::Pool, Mode::Key] {
-        let mut bench = Bench::new();
-        let prover = Prover::new(1, mode);
-        bench.gateway.install(prover.install(0, 1)).unwrap();
-        let zero_tag = bent(&prover.response(0, bench.fresh), 48, &[0; 16]);
-        assert_eq!(bench.verdict(&prover, &zero_tag), Verdict::DropTag);
+        let mut fixture = GatewayFixture::new();
+        let prover = TestDevice::new(1, mode);
+        fixture.gateway.install(prover.install(0, 1)).unwrap();
+        let zero_tag = bent(&prover.response(0, fixture.fresh), 48, &[0; 16]);
+        assert_eq!(fixture.verdict(&prover, &zero_tag), Verdict::DropTag);
     }
-    let (mut bench, prover) = one_device(0);
-    let mut forged = Response::read_from_bytes(&prover.response(0, bench.fresh)).unwrap();
+    let (mut fixture, prover) = one_device(0);
+    let mut forged = Response::read_from_bytes(&prover.response(0, fixture.fresh)).unwrap();
     let zero_key = AuthKey::from_bytes([0; 16]);
-    forged.tag = tag::response(&zero_key, &forged, &tag::loc(Some(prover.from.mac)));
+    forged.tag = tag::response(&zero_key, &forged, &tag::location(Some(prover.endpoint.mac)));
     assert_eq!(
-        bench.verdict(&prover, forged.as_bytes()),
+        fixture.verdict(&prover, forged.as_bytes()),
         Verdict::DropNoRows,
-        "an empty line verifies nothing"
+        "an empty line accepts no RESPONSE"
     );
 }
 
-/// A replayed RESPONSE gets at most the same ACK, and only where the winning one came from.
+/// A replayed RESPONSE gets at most the same ACK, and only from the origin of the winning one.
 #[test]
 fn lap_replays_open_no_session_and_spend_no_row() {
-    let (mut bench, victim) = one_device(4);
-    let response = bench.authenticate(&victim);
-    let line = bench.gateway.line(victim.device);
-    let mut thief = victim.clone();
-    thief.from.mac = [2, 0xbb, 0, 0, 0, 1];
-    thief.from.ip = [10, 66, 6, 6].into();
+    let (mut fixture, victim) = one_device(4);
+    let response = fixture.authenticate(&victim);
+    let line = fixture.gateway.line(victim.device);
+    let mut attacker = victim.clone();
+    attacker.endpoint.mac = [2, 0xbb, 0, 0, 0, 1];
+    attacker.endpoint.ip = [10, 66, 6, 6].into();
     for _ in 0..1000 {
-        assert_eq!(bench.verdict(&thief, &response), Verdict::DropReplay);
+        assert_eq!(fixture.verdict(&attacker, &response), Verdict::DropReplay);
     }
-    assert_eq!(bench.through_gate(&thief), Verdict::DropGate);
-    assert_eq!(bench.gateway.line(victim.device), line);
-    bench.authenticate(&victim);
-    assert_eq!(bench.verdict(&victim, &response), Verdict::DropIndex);
+    assert_eq!(fixture.through_gate(&attacker), Verdict::DropGate);
+    assert_eq!(fixture.gateway.line(victim.device), line);
+    fixture.authenticate(&victim);
+    assert_eq!(fixture.verdict(&victim, &response), Verdict::DropIndex);
 }
 
-/// A RESPONSE caught before it arrived is worth nothing from another MAC address.
+/// A RESPONSE intercepted before it arrived is useless from another MAC address.
 #[test]
 fn lap_binds_an_intercepted_response_to_its_sender() {
-    let (mut bench, victim) = one_device(2);
-    let response = victim.response(0, bench.fresh);
-    let mut thief = victim.clone();
-    thief.from.mac = [2, 0xbb, 0, 0, 0, 1];
-    assert_eq!(bench.verdict(&thief, &response), Verdict::DropTag);
+    let (mut fixture, victim) = one_device(2);
+    let response = victim.response(0, fixture.fresh);
+    let mut attacker = victim.clone();
+    attacker.endpoint.mac = [2, 0xbb, 0, 0, 0, 1];
+    assert_eq!(fixture.verdict(&attacker, &response), Verdict::DropTag);
     let unbound = bent(&response, 5, &[0]);
     assert_eq!(
-        bench.verdict(&thief, &unbound),
+        fixture.verdict(&attacker, &unbound),
         Verdict::DropTag,
-        "nor without the flag"
+        "rejected without the flag, too"
     );
-    assert_eq!(bench.verdict(&victim, &response), Verdict::ReplyAck);
+    assert_eq!(fixture.verdict(&victim, &response), Verdict::ReplyAck);
 }
 
-/// A REQ from anyone overwrote what was expected of a device in the middle of its exchange.
+/// In the earlier verifier a REQ from anyone overwrote the expected hash of a device during its exchange.
 #[test]
 fn lap_requests_from_others_disturb_nothing() {
-    let (mut bench, victim) = one_device(2);
+    let (mut fixture, victim) = one_device(2);
     let mut flooder = victim.clone();
-    flooder.from.mac = [2, 0xbb, 0, 0, 0, 1];
-    flooder.from.ip = [10, 66, 6, 6].into();
-    let response = victim.response(0, bench.fresh);
-    let line = bench.gateway.line(victim.device);
+    flooder.endpoint.mac = [2, 0xbb, 0, 0, 0, 1];
+    flooder.endpoint.ip = [10, 66, 6, 6].into();
+    let response = victim.response(0, fixture.fresh);
+    let line = fixture.gateway.line(victim.device);
     for nonce in 0..=255 {
         assert_eq!(
-            bench.verdict(&flooder, &flooder.request(nonce)),
+            fixture.verdict(&flooder, &flooder.request(nonce)),
             Verdict::ReplyChallenge
         );
     }
     assert_eq!(
-        bench.gateway.line(victim.device),
+        fixture.gateway.line(victim.device),
         line,
         "no row is spent, no state made"
     );
-    let (verdict, payload) = bench.send(&victim, &response);
+    let (verdict, payload) = fixture.send(&victim, &response);
     assert_eq!(verdict, Verdict::ReplyAck);
     verified_ack(&victim, &response, &payload);
 }
 
-/// Nothing is reflected that was not sent by a known device's name, and nothing grows.
+/// No reply to an unknown device, and no amplification.
 #[test]
-fn lap_answers_no_stranger_and_amplifies_nothing() {
-    let (mut bench, prover) = one_device(2);
-    let stranger = Prover::new(0x99, Mode::Pool);
+fn lap_sends_unknown_devices_nothing_and_does_not_amplify() {
+    let (mut fixture, prover) = one_device(2);
+    let unknown = TestDevice::new(0x99, Mode::Pool);
     assert_eq!(
-        bench.verdict(&stranger, &stranger.request(1)),
+        fixture.verdict(&unknown, &unknown.request(1)),
         Verdict::DropUnknownDevice
     );
-    let (_, reply) = bench.send(&prover, &prover.request(1));
+    let (_, reply) = fixture.send(&prover, &prover.request(1));
     assert_eq!(
-        bench.verdict(&prover, &reply),
+        fixture.verdict(&prover, &reply),
         Verdict::DropDirection,
-        "nothing answers a reply"
+        "a reply gets no reply"
     );
     assert_eq!(reply.len(), prover.request(1).len());
 }
@@ -329,11 +329,11 @@ fn lap_answers_no_stranger_and_amplifies_nothing() {
 /// The classic port is closed unless it is configured.
 #[test]
 fn the_classic_port_is_closed_by_default() {
-    let (mut bench, prover) = one_device(2);
+    let (mut fixture, prover) = one_device(2);
     let to = crate::frame::write::Endpoint {
         port: crate::classic::CLASSIC_PORT,
         ..super::support::gateway_end()
     };
-    let mut frame = bench.frame(&prover, to, &[0; 33]);
-    assert_eq!(bench.handle(prover.ingress, &mut frame), Verdict::DropGate);
+    let mut frame = fixture.frame(&prover, to, &[0; 33]);
+    assert_eq!(fixture.handle(prover.ingress, &mut frame), Verdict::DropGate);
 }

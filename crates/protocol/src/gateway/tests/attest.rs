@@ -1,12 +1,14 @@
-//! PROOFs at the gateway: every check of LAP/1 3.2.1, in its order, and what a forger, a replayer and a latecomer get.
+//! PROOFs at the gateway: every check of LAP/1 3.2.1, in its order, and forged, replayed and late proofs.
 
 use alloc::vec::Vec;
 use zerocopy::IntoBytes as _;
 
-use super::support::{GATEWAY, Prover as Device, bent, gateway_end};
+use super::support::{GATEWAY, TestDevice as Device, bent, gateway_end};
 use crate::attest::{AttestationKey, ConfigurationHash, PeriodStart, ProofKey, Round};
 use crate::frame::Meta;
-use crate::gateway::{Configuration, Gateway, GatewayConfig, OpenRound, Proved, ProverKeys, ProvisionError};
+use crate::gateway::{
+    Configuration, Gateway, GatewayConfig, OpenRound, ProofRecord, ProverKeys, ProvisionError,
+};
 use crate::ids::{DeviceId, GatewayId, Mode, Period, RoundNumber};
 use crate::time::{Monotonic, Now};
 use crate::verdict::Verdict;
@@ -45,28 +47,28 @@ fn round(number: u32) -> Round {
     }
 }
 
-struct Bench {
+struct AttestFixture {
     gateway: Gateway,
     now: Now,
 }
 
-impl Bench {
+impl AttestFixture {
     /// A gateway with one prover, in its first round, which lasts 1000 ms.
     fn new() -> Self {
         let config = GatewayConfig {
             provers_max: 2,
             ..GatewayConfig::new(GATEWAY, &[gateway_end().ip])
         };
-        let mut bench = Self {
+        let mut fixture = Self {
             gateway: Gateway::new(config),
             now: Now::default().plus_ms(10_000),
         };
-        bench
+        fixture
             .gateway
             .install_prover(DEVICE, START.period, keys(DEVICE, &START))
             .unwrap();
-        bench.open(round(1));
-        bench
+        fixture.open(round(1));
+        fixture
     }
 
     fn open(&mut self, round: Round) {
@@ -74,13 +76,13 @@ impl Bench {
         let open = OpenRound {
             round,
             started,
-            until: Monotonic(started.0 + 1000),
+            deadline: Monotonic(started.0 + 1000),
         };
         self.gateway.open_round(open).unwrap();
     }
 
     fn verdict(&mut self, message: &[u8]) -> Verdict {
-        let from = Device::new(1, Mode::Pool).from;
+        let from = Device::new(1, Mode::Pool).endpoint;
         let meta = Meta {
             src_ip: [0; 16],
             dst_ip: [0; 16],
@@ -93,176 +95,179 @@ impl Bench {
         };
         let mut payload = message.to_vec();
         let verdict = self.gateway.handle_payload(self.now, &meta, &mut payload);
-        assert_eq!(payload, message, "nothing answers a PROOF");
+        assert_eq!(payload, message, "a PROOF gets no reply");
         verdict
     }
 }
 
-/// The right PROOF, if the device runs h.
+/// The correct PROOF of a device with configuration h.
 fn proof(round: &Round, h: &ConfigurationHash) -> Vec<u8> {
     let proof = key(DEVICE, &round.start, h).prove(round);
-    round.answer(DEVICE, proof).as_bytes().to_vec()
+    round.proof_message(DEVICE, proof).as_bytes().to_vec()
 }
 
 /// One scenario for each verdict of this file.
 pub fn reach(verdict: Verdict) -> Verdict {
-    let mut bench = Bench::new();
+    let mut fixture = AttestFixture::new();
     let right = proof(&round(1), &H);
     match verdict {
         Verdict::DropUnsupportedType => {
-            bench.gateway = Gateway::new(GatewayConfig::new(GATEWAY, &[]));
-            bench.verdict(&right)
+            fixture.gateway = Gateway::new(GatewayConfig::new(GATEWAY, &[]));
+            fixture.verdict(&right)
         }
-        Verdict::ProofOk => bench.verdict(&right),
-        Verdict::DropRound => bench.verdict(&proof(&round(2), &H)),
+        Verdict::ProofOk => fixture.verdict(&right),
+        Verdict::DropRound => fixture.verdict(&proof(&round(2), &H)),
         Verdict::DropLate => {
-            bench.now = bench.now.plus_ms(1001);
-            bench.verdict(&right)
+            fixture.now = fixture.now.plus_ms(1001);
+            fixture.verdict(&right)
         }
-        Verdict::DropUnknownProver => bench.verdict(&bent(&right, 15, &[9])),
+        Verdict::DropUnknownProver => fixture.verdict(&bent(&right, 15, &[9])),
         Verdict::DropProved => {
-            bench.verdict(&right);
-            bench.verdict(&right)
+            fixture.verdict(&right);
+            fixture.verdict(&right)
         }
         Verdict::DropNoKey => {
             let later = Period(START.period.0 + 2);
             let other = DeviceId(DEVICE.0 + 1);
-            bench
+            fixture
                 .gateway
                 .install_prover(other, later, keys(other, &START))
                 .unwrap();
-            bench.verdict(&right)
+            fixture.verdict(&right)
         }
-        _ => bench.verdict(&bent(&right, 95, &[right[95] ^ 1])),
+        _ => fixture.verdict(&bent(&right, 95, &[right[95] ^ 1])),
     }
 }
 
 #[test]
-fn what_another_gateway_may_check_proves_nothing_here() {
-    let mut bench = Bench::new();
-    let elsewhere = k(DEVICE).for_period(DEVICE, &START, &H).for_gateway(GatewayId(8));
-    let forged = round(1).answer(DEVICE, elsewhere.prove(&round(1)));
-    assert_eq!(bench.verdict(forged.as_bytes()), Verdict::DropProof);
+fn a_proof_for_another_gateway_is_rejected() {
+    let mut fixture = AttestFixture::new();
+    let other_gateway_keys = k(DEVICE).for_period(DEVICE, &START, &H).for_gateway(GatewayId(8));
+    let forged = round(1).proof_message(DEVICE, other_gateway_keys.prove(&round(1)));
+    assert_eq!(fixture.verdict(forged.as_bytes()), Verdict::DropProof);
     let there = Round {
         gateway: GatewayId(8),
         ..round(1)
     };
-    let honest = there.answer(DEVICE, elsewhere.prove(&there));
-    assert_eq!(bench.verdict(honest.as_bytes()), Verdict::DropGateway);
+    let foreign = there.proof_message(DEVICE, other_gateway_keys.prove(&there));
+    assert_eq!(fixture.verdict(foreign.as_bytes()), Verdict::DropGateway);
 }
 
 #[test]
 fn every_bit_of_a_proof_and_of_the_configuration_counts() {
-    let mut bench = Bench::new();
+    let mut fixture = AttestFixture::new();
     let right = proof(&round(1), &H);
     for bit in 0..64 * 8 {
         let mut forged = right.clone();
         forged[32 + bit / 8] ^= 1 << (bit % 8);
-        assert_eq!(bench.verdict(&forged), Verdict::DropProof, "bit {bit}");
+        assert_eq!(fixture.verdict(&forged), Verdict::DropProof, "bit {bit}");
     }
     for bit in 0..32 * 8 {
         let mut h = H;
         h.0[bit / 8] ^= 1 << (bit % 8);
         assert_eq!(
-            bench.verdict(&proof(&round(1), &h)),
+            fixture.verdict(&proof(&round(1), &h)),
             Verdict::DropProof,
             "bit {bit} of h"
         );
     }
     assert_eq!(
-        bench.gateway.proved(DEVICE, RoundNumber(1)),
+        fixture.gateway.proof_record(DEVICE, RoundNumber(1)),
         None,
-        "a wrong proof is silence"
+        "a wrong proof leaves no record"
     );
-    assert_eq!(bench.verdict(&right), Verdict::ProofOk);
+    assert_eq!(fixture.verdict(&right), Verdict::ProofOk);
 }
 
 #[test]
-fn nothing_takes_ok_away() {
-    let mut bench = Bench::new();
-    bench.now = bench.now.plus_ms(7);
-    assert_eq!(bench.verdict(&proof(&round(1), &H)), Verdict::ProofOk);
-    assert_eq!(bench.verdict(&proof(&round(1), &OTHER_H)), Verdict::DropProved);
-    let ok = Proved {
+fn no_later_message_changes_an_ok_verdict() {
+    let mut fixture = AttestFixture::new();
+    fixture.now = fixture.now.plus_ms(7);
+    assert_eq!(fixture.verdict(&proof(&round(1), &H)), Verdict::ProofOk);
+    assert_eq!(fixture.verdict(&proof(&round(1), &OTHER_H)), Verdict::DropProved);
+    let ok = ProofRecord {
         configuration: Configuration::Current,
         elapsed_ms: 7,
     };
-    assert_eq!(bench.gateway.proved(DEVICE, RoundNumber(1)), Some(ok));
+    assert_eq!(fixture.gateway.proof_record(DEVICE, RoundNumber(1)), Some(ok));
 }
 
 #[test]
 fn two_rounds_are_open_side_by_side_and_no_third() {
-    let mut bench = Bench::new();
-    bench.open(round(2));
-    assert_eq!(bench.verdict(&proof(&round(2), &H)), Verdict::ProofOk);
-    assert_eq!(bench.verdict(&proof(&round(1), &H)), Verdict::ProofOk);
-    bench.open(round(3));
-    assert_eq!(bench.verdict(&proof(&round(1), &H)), Verdict::DropRound);
+    let mut fixture = AttestFixture::new();
+    fixture.open(round(2));
+    assert_eq!(fixture.verdict(&proof(&round(2), &H)), Verdict::ProofOk);
+    assert_eq!(fixture.verdict(&proof(&round(1), &H)), Verdict::ProofOk);
+    fixture.open(round(3));
+    assert_eq!(fixture.verdict(&proof(&round(1), &H)), Verdict::DropRound);
     let renamed = Round {
         number: RoundNumber(3),
         ..round(2)
     };
     assert_eq!(
-        bench.verdict(&proof(&renamed, &H)),
+        fixture.verdict(&proof(&renamed, &H)),
         Verdict::DropRound,
         "another nonce"
     );
-    assert_eq!(bench.gateway.proved(DEVICE, RoundNumber(3)), None);
+    assert_eq!(fixture.gateway.proof_record(DEVICE, RoundNumber(3)), None);
 }
 
 #[test]
 fn old_and_new_are_valid_side_by_side_while_both_are_installed() {
-    let mut bench = Bench::new();
+    let mut fixture = AttestFixture::new();
     let both = ProverKeys {
         alternate: Some(key(DEVICE, &START, &OTHER_H)),
         ..keys(DEVICE, &START)
     };
-    assert_eq!(bench.verdict(&proof(&round(1), &OTHER_H)), Verdict::DropProof);
-    bench.gateway.install_prover(DEVICE, START.period, both).unwrap();
-    assert_eq!(bench.verdict(&proof(&round(1), &OTHER_H)), Verdict::ProofOk);
-    let proved = bench.gateway.proved(DEVICE, RoundNumber(1)).unwrap();
+    assert_eq!(fixture.verdict(&proof(&round(1), &OTHER_H)), Verdict::DropProof);
+    fixture
+        .gateway
+        .install_prover(DEVICE, START.period, both)
+        .unwrap();
+    assert_eq!(fixture.verdict(&proof(&round(1), &OTHER_H)), Verdict::ProofOk);
+    let proved = fixture.gateway.proof_record(DEVICE, RoundNumber(1)).unwrap();
     assert_eq!(proved.configuration, Configuration::Alternate);
 }
 
 #[test]
-fn the_next_period_s_keys_wait_beside_this_one_s() {
-    let mut bench = Bench::new();
+fn the_keys_of_the_next_period_are_installed_beside_the_current_ones() {
+    let mut fixture = AttestFixture::new();
     let next = PeriodStart {
         period: Period(6),
         salt: [6; 8],
     };
-    bench
+    fixture
         .gateway
         .install_prover(DEVICE, next.period, keys(DEVICE, &next))
         .unwrap();
-    assert_eq!(bench.verdict(&proof(&round(1), &H)), Verdict::ProofOk);
+    assert_eq!(fixture.verdict(&proof(&round(1), &H)), Verdict::ProofOk);
     let second = Round {
         start: next,
         ..round(2)
     };
-    bench.open(second);
+    fixture.open(second);
     assert_eq!(
-        bench.verdict(&proof(&round(2), &H)),
+        fixture.verdict(&proof(&round(2), &H)),
         Verdict::DropProof,
-        "the old period's key"
+        "the key of the old period"
     );
-    assert_eq!(bench.verdict(&proof(&second, &H)), Verdict::ProofOk);
+    assert_eq!(fixture.verdict(&proof(&second, &H)), Verdict::ProofOk);
 }
 
 #[test]
-fn what_does_not_fit_is_refused_and_changes_nothing() {
-    let mut bench = Bench::new();
+fn invalid_provers_and_rounds_are_rejected_without_a_change() {
+    let mut fixture = AttestFixture::new();
     let zero = ProverKeys {
         current: ProofKey::from_bytes([0; 32]),
         alternate: None,
     };
     let period = START.period;
-    let gateway = &mut bench.gateway;
+    let gateway = &mut fixture.gateway;
     let unusable = gateway.install_prover(DEVICE, period, zero);
     assert_eq!(unusable, Err(ProvisionError::UnusableProofKey(DEVICE)));
-    let nobody = DeviceId(0);
+    let zero = DeviceId(0);
     assert_eq!(
-        gateway.install_prover(nobody, period, keys(nobody, &START)),
+        gateway.install_prover(zero, period, keys(zero, &START)),
         Err(ProvisionError::DeviceZero)
     );
     let (second, third) = (DeviceId(2), DeviceId(3));
@@ -273,7 +278,7 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
         gateway.install_prover(third, period, keys(third, &START)),
         Err(ProvisionError::ProversFull(third))
     );
-    assert!(gateway.wipe_prover(second));
+    assert!(gateway.remove_prover(second));
     gateway
         .install_prover(third, period, keys(third, &START))
         .unwrap();
@@ -286,48 +291,48 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
             ..round(2)
         },
         started: Monotonic(0),
-        until: Monotonic(u64::MAX),
+        deadline: Monotonic(u64::MAX),
     };
     assert_eq!(
         gateway.open_round(unknown),
         Err(ProvisionError::PeriodUnknown(Period(7)))
     );
-    assert_eq!(bench.verdict(&proof(&round(1), &H)), Verdict::ProofOk);
+    assert_eq!(fixture.verdict(&proof(&round(1), &H)), Verdict::ProofOk);
 }
 
-/// Else a proof of an old round could be of use once more.
+/// Otherwise a proof of an old round could be used again.
 #[test]
 fn round_numbers_only_grow() {
-    let mut bench = Bench::new();
-    let open = |bench: &mut Bench, number, start| {
-        bench.gateway.open_round(OpenRound {
+    let mut fixture = AttestFixture::new();
+    let open = |fixture: &mut AttestFixture, number, start| {
+        fixture.gateway.open_round(OpenRound {
             round: Round {
                 start,
                 ..round(number)
             },
             started: Monotonic(0),
-            until: Monotonic(u64::MAX),
+            deadline: Monotonic(u64::MAX),
         })
     };
     for number in [0, 1] {
         let refused = ProvisionError::RoundNotAbove(RoundNumber(number), RoundNumber(1));
-        assert_eq!(open(&mut bench, number, START), Err(refused));
+        assert_eq!(open(&mut fixture, number, START), Err(refused));
     }
     let unknown = PeriodStart {
         period: Period(7),
         ..START
     };
-    assert!(open(&mut bench, 5, unknown).is_err());
-    // A round that did not begin uses no number up.
-    assert_eq!(open(&mut bench, 5, START), Ok(()));
+    assert!(open(&mut fixture, 5, unknown).is_err());
+    // A round that was not opened uses up no number.
+    assert_eq!(open(&mut fixture, 5, START), Ok(()));
     assert_eq!(
-        bench.verdict(&proof(&round(1), &H)),
+        fixture.verdict(&proof(&round(1), &H)),
         Verdict::DropRound,
-        "5 took the place of 1"
+        "round 5 replaced round 1"
     );
     let refused = ProvisionError::RoundNotAbove(RoundNumber(4), RoundNumber(5));
-    assert_eq!(open(&mut bench, 4, START), Err(refused));
-    bench.gateway.forget_rounds();
-    assert_eq!(bench.verdict(&proof(&round(5), &H)), Verdict::DropRound);
-    assert_eq!(open(&mut bench, 1, START), Ok(()));
+    assert_eq!(open(&mut fixture, 4, START), Err(refused));
+    fixture.gateway.reset_rounds();
+    assert_eq!(fixture.verdict(&proof(&round(5), &H)), Verdict::DropRound);
+    assert_eq!(open(&mut fixture, 1, START), Ok(()));
 }

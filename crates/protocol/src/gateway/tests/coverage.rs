@@ -3,7 +3,9 @@
 
 use alloc::vec::Vec;
 
-use super::support::{Bench, LEASE_S, Prover, bent, data_up, gateway_end, one_device, service_end};
+use super::support::{
+    GatewayFixture, SESSION_LIFETIME_S, TestDevice, bent, data_up, gateway_end, one_device, service_end,
+};
 use crate::classic::rng::SplitMix64;
 use crate::classic::verifier::{Crp, Verifier};
 use crate::classic::{self, CLASSIC_PORT, Profile, ResponseBits};
@@ -29,29 +31,29 @@ fn reach(verdict: Verdict) -> Verdict {
         Verdict::PassUnparsed => gate_off(|builder| builder.options(&[1]).udp(b"x"), gateway_end()),
         Verdict::PassAlways => gate_open(|builder| builder.arp_request()),
         Verdict::PassSession => {
-            let (mut bench, prover) = one_device(2);
-            bench.authenticate(&prover);
-            bench.through_gate(&prover)
+            let (mut fixture, prover) = one_device(2);
+            fixture.authenticate(&prover);
+            fixture.through_gate(&prover)
         }
         Verdict::ReplyChallenge => with_device(1, |prover, _| prover.request(1)),
         Verdict::ReplyAck => with_device(1, |prover, fresh| prover.response(0, fresh)),
-        Verdict::ReplyAckAgain => {
-            let (mut bench, prover) = one_device(1);
-            let response = bench.authenticate(&prover);
-            bench.verdict(&prover, &response)
+        Verdict::ReplyAckRepeated => {
+            let (mut fixture, prover) = one_device(1);
+            let response = fixture.authenticate(&prover);
+            fixture.verdict(&prover, &response)
         }
         Verdict::ReplyNak => with_device(0, |prover, _| prover.request(1)),
         Verdict::ReplyClassicChallenge => classic_exchange(Verdict::ReplyClassicChallenge),
         Verdict::ReplyClassicAck => classic_exchange(Verdict::ReplyClassicAck),
         Verdict::DropLength => with_device(1, |prover, _| prover.request(1)[..63].to_vec()),
-        Verdict::DropMagic => bent_request(0, &[0]),
-        Verdict::DropVersion => bent_request(2, &[2]),
-        Verdict::DropType => bent_request(3, &[8]),
-        Verdict::DropSuite => bent_request(4, &[2]),
-        Verdict::DropFlags => bent_request(5, &[1]),
-        Verdict::DropDeviceZero => bent_request(8, &[0; 8]),
-        Verdict::DropReserved => bent_request(63, &[1]),
-        Verdict::DropDirection => bent_request(3, &[wire::message_type::ACK]),
+        Verdict::DropMagic => altered_request(0, &[0]),
+        Verdict::DropVersion => altered_request(2, &[2]),
+        Verdict::DropType => altered_request(3, &[8]),
+        Verdict::DropSuite => altered_request(4, &[2]),
+        Verdict::DropFlags => altered_request(5, &[1]),
+        Verdict::DropDeviceZero => altered_request(8, &[0; 8]),
+        Verdict::DropReserved => altered_request(63, &[1]),
+        Verdict::DropDirection => altered_request(3, &[wire::message_type::ACK]),
         Verdict::DropUnsupportedType
         | Verdict::ProofOk
         | Verdict::DropRound
@@ -76,30 +78,31 @@ fn reach(verdict: Verdict) -> Verdict {
             gate_off(|builder| builder.udp(b"x"), to)
         }
         Verdict::DropSourceNotDevice => {
-            let (mut bench, mut prover) = one_device(1);
-            prover.from.ip = gateway_end().ip;
-            bench.verdict(&prover, &prover.request(1))
+            let (mut fixture, mut prover) = one_device(1);
+            prover.endpoint.ip = gateway_end().ip;
+            fixture.verdict(&prover, &prover.request(1))
         }
         Verdict::DropTruncated => gate_open(|builder| builder.udp(b"x")[..30].to_vec()),
         Verdict::DropUnknownDevice => {
-            let stranger = Prover::new(9, Mode::Pool);
-            Bench::new().verdict(&stranger, &stranger.request(1))
+            let unknown = TestDevice::new(9, Mode::Pool);
+            GatewayFixture::new().verdict(&unknown, &unknown.request(1))
         }
         Verdict::DropRevoked => {
-            let (mut bench, prover) = one_device(1);
-            bench.gateway.revoke(prover.device).unwrap();
-            bench.verdict(&prover, &prover.request(1))
+            let (mut fixture, prover) = one_device(1);
+            fixture.gateway.revoke(prover.device).unwrap();
+            fixture.verdict(&prover, &prover.request(1))
         }
         Verdict::DropBusy => {
-            let (mut bench, prover) = one_device(1);
-            let _at_work = bench.half_way(&prover);
-            bench.verdict(&prover, &prover.request(1))
+            let (mut fixture, prover) = one_device(1);
+            let _at_work = fixture.commit_only(&prover);
+            fixture.verdict(&prover, &prover.request(1))
         }
         Verdict::DropNoRows => with_device(0, |prover, fresh| prover.response(0, fresh)),
         Verdict::DropNakLimit => {
-            let (mut bench, prover) = one_device(0);
-            (0..100).for_each(|_| assert_eq!(bench.verdict(&prover, &prover.request(1)), Verdict::ReplyNak));
-            bench.verdict(&prover, &prover.request(1))
+            let (mut fixture, prover) = one_device(0);
+            (0..100)
+                .for_each(|_| assert_eq!(fixture.verdict(&prover, &prover.request(1)), Verdict::ReplyNak));
+            fixture.verdict(&prover, &prover.request(1))
         }
         Verdict::DropIndex => with_device(1, |prover, fresh| prover.response(1, fresh)),
         Verdict::DropGateway => with_device(1, |prover, fresh| {
@@ -107,39 +110,42 @@ fn reach(verdict: Verdict) -> Verdict {
         }),
         Verdict::DropFresh => with_device(1, |prover, _| prover.response(0, [9; 8])),
         Verdict::DropStopped => {
-            let (mut bench, prover) = one_device(1);
-            bench.now = bench.now.plus_ms(FRESH_MAX_AGE_MS + 1);
-            bench.verdict(&prover, &prover.request(1))
+            let (mut fixture, prover) = one_device(1);
+            fixture.now = fixture.now.plus_ms(FRESH_MAX_AGE_MS + 1);
+            fixture.verdict(&prover, &prover.request(1))
         }
         Verdict::DropTag => with_device(1, |prover, fresh| bent(&prover.response(0, fresh), 63, &[0; 1])),
         Verdict::SlowPath | Verdict::DropShed => {
-            let (mut bench, prover) = one_device(1);
+            let (mut fixture, prover) = one_device(1);
             let slow = GatewayConfig {
                 miss_per_s: 1,
-                ..bench.gateway.config().clone()
+                ..fixture.gateway.config().clone()
             };
-            bench.gateway = Gateway::new(slow);
-            bench.renew();
+            fixture.gateway = Gateway::new(slow);
+            fixture.rotate_fresh_value();
             if verdict == Verdict::DropShed {
-                bench.verdict(&prover, &prover.request(1));
+                fixture.verdict(&prover, &prover.request(1));
             }
-            bench.verdict(&prover, &prover.request(1))
+            fixture.verdict(&prover, &prover.request(1))
         }
         Verdict::DropMark => {
-            let mut bench = Bench::new();
-            let prover = Prover::new(1, Mode::Pool);
+            let mut fixture = GatewayFixture::new();
+            let prover = TestDevice::new(1, Mode::Pool);
             let mark = Some(RowIndex(0));
             let install = prover.install(0, 2);
-            bench.gateway.install(DeviceInstall { mark, ..install }).unwrap();
-            let response = prover.response(0, bench.fresh);
-            bench.verdict(&prover, &response)
+            fixture
+                .gateway
+                .install(DeviceInstall { mark, ..install })
+                .unwrap();
+            let response = prover.response(0, fixture.fresh);
+            fixture.verdict(&prover, &response)
         }
         Verdict::DropLostRace => super::races::second_of_two_verified(),
         Verdict::DropAddressOwned => super::ownership::second_device_at_one_address(),
         Verdict::DropReplay => {
-            let (mut bench, prover) = one_device(2);
-            bench.authenticate(&prover);
-            bench.verdict(&prover, &prover.response_with(0, bench.fresh, 9, None))
+            let (mut fixture, prover) = one_device(2);
+            fixture.authenticate(&prover);
+            fixture.verdict(&prover, &prover.response_with(0, fixture.fresh, 9, None))
         }
         Verdict::DropTableFull => super::ownership::one_device_too_many(),
         Verdict::DropSessionZero => crate::gateway::response::tests::commit_of_tag([0; 16]),
@@ -150,20 +156,20 @@ fn reach(verdict: Verdict) -> Verdict {
         Verdict::DropGateFragment => gate_open(|builder| builder.fragment(0, true).udp(b"x")),
         Verdict::DropGateExtension => gate_open(|builder| builder.options(&[1]).udp(b"x")),
         Verdict::DropGatePort => {
-            let (mut bench, prover) = one_device(2);
-            bench.authenticate(&prover);
+            let (mut fixture, prover) = one_device(2);
+            fixture.authenticate(&prover);
             let to = Endpoint {
                 port: wire::LAP_PORT,
                 ..service_end()
             };
-            let mut frame = bench.frame(&prover, to, b"x");
-            bench.handle(prover.ingress, &mut frame)
+            let mut frame = fixture.frame(&prover, to, b"x");
+            fixture.handle(prover.ingress, &mut frame)
         }
-        Verdict::DropGateLease => {
-            let (mut bench, prover) = one_device(2);
-            bench.authenticate(&prover);
-            bench.pass_s(u64::from(LEASE_S));
-            bench.through_gate(&prover)
+        Verdict::DropSessionExpired => {
+            let (mut fixture, prover) = one_device(2);
+            fixture.authenticate(&prover);
+            fixture.pass_s(u64::from(SESSION_LIFETIME_S));
+            fixture.through_gate(&prover)
         }
         Verdict::DropNotSealed => with_device(1, |prover, _| data_up(prover)),
         Verdict::PassData | Verdict::DropSession | Verdict::DropSource | Verdict::DropSequence => {
@@ -180,28 +186,31 @@ fn reach(verdict: Verdict) -> Verdict {
     }
 }
 
-fn with_device(rows: u32, payload: impl FnOnce(&Prover, [u8; 8]) -> Vec<u8>) -> Verdict {
-    let (mut bench, prover) = one_device(rows);
-    let payload = payload(&prover, bench.fresh);
-    bench.verdict(&prover, &payload)
+fn with_device(rows: u32, payload: impl FnOnce(&TestDevice, [u8; 8]) -> Vec<u8>) -> Verdict {
+    let (mut fixture, prover) = one_device(rows);
+    let payload = payload(&prover, fixture.fresh);
+    fixture.verdict(&prover, &payload)
 }
 
-fn bent_request(at: usize, bytes: &[u8]) -> Verdict {
+fn altered_request(at: usize, bytes: &[u8]) -> Verdict {
     with_device(1, |prover, _| bent(&prover.request(1), at, bytes))
 }
 
 fn gate_off(make: impl FnOnce(FrameBuilder) -> Vec<u8>, to: Endpoint) -> Verdict {
-    let mut bench = Bench::with(|config| config.gate = Gate::Off);
-    let mut frame = make(FrameBuilder::new(Prover::new(1, Mode::Pool).from, to));
-    bench.handle(super::support::INGRESS, &mut frame)
+    let mut fixture = GatewayFixture::with(|config| config.gate = Gate::Off);
+    let mut frame = make(FrameBuilder::new(TestDevice::new(1, Mode::Pool).endpoint, to));
+    fixture.handle(super::support::INGRESS, &mut frame)
 }
 
 fn gate_open(make: impl FnOnce(FrameBuilder) -> Vec<u8>) -> Verdict {
-    let mut frame = make(FrameBuilder::new(Prover::new(1, Mode::Pool).from, service_end()));
-    Bench::new().handle(super::support::INGRESS, &mut frame)
+    let mut frame = make(FrameBuilder::new(
+        TestDevice::new(1, Mode::Pool).endpoint,
+        service_end(),
+    ));
+    GatewayFixture::new().handle(super::support::INGRESS, &mut frame)
 }
 
-/// One exchange, bent where the verdict asks for it.
+/// One exchange, altered as the verdict requires.
 fn classic_exchange(verdict: Verdict) -> Verdict {
     let bits = ResponseBits::B128;
     let crp = Crp {
@@ -210,8 +219,8 @@ fn classic_exchange(verdict: Verdict) -> Verdict {
     };
     let rng = SplitMix64::from_state(1);
     let verifier = Verifier::new(Profile::Iot, bits, rng, alloc::vec![alloc::vec![crp.clone()]]).unwrap();
-    let (mut bench, prover) = one_device(0);
-    bench.gateway.serve_classic(CLASSIC_PORT, verifier);
+    let (mut fixture, prover) = one_device(0);
+    fixture.gateway.serve_classic(CLASSIC_PORT, verifier);
     let to = Endpoint {
         port: CLASSIC_PORT,
         ..gateway_end()
@@ -219,8 +228,8 @@ fn classic_exchange(verdict: Verdict) -> Verdict {
     let mut send = |message: &classic::Message| {
         let mut payload = alloc::vec![0; bits.message_bytes()];
         message.write(bits, &mut payload).unwrap();
-        let mut frame = bench.frame(&prover, to, &payload);
-        let verdict = bench.handle(prover.ingress, &mut frame);
+        let mut frame = fixture.frame(&prover, to, &payload);
+        let verdict = fixture.handle(prover.ingress, &mut frame);
         (verdict, classic::Message::parse(bits, &frame[42..]).unwrap())
     };
     match verdict {
@@ -239,7 +248,7 @@ fn classic_exchange(verdict: Verdict) -> Verdict {
     send(&response).0
 }
 
-/// Constant-time comparison is what makes the proof; it is also all that a test can make one with.
+/// Only a constant-time comparison creates the proof, in tests too.
 #[test]
 fn a_tag_verifies_only_when_equal() {
     assert!(tag::verify(&[1; 16], &[1; 16]).is_some());

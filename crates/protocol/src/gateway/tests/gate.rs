@@ -1,8 +1,8 @@
-//! What passes, by the gate's two settings.
+//! Frames that pass with the gate off and open.
 
 use alloc::vec::Vec;
 
-use super::support::{Bench, INGRESS, Prover, gateway_end, one_device, service_end};
+use super::support::{GatewayFixture, INGRESS, TestDevice, gateway_end, one_device, service_end};
 use crate::frame::builder::FrameBuilder;
 use crate::frame::write::Endpoint;
 use crate::gateway::Gate;
@@ -10,8 +10,8 @@ use crate::ids::Mode;
 use crate::verdict::Verdict;
 use crate::wire::LAP_PORT;
 
-fn stranger(v6: bool) -> Endpoint {
-    let mut end = Prover::new(0x55, Mode::Pool).from;
+fn unknown_device(v6: bool) -> Endpoint {
+    let mut end = TestDevice::new(0x55, Mode::Pool).endpoint;
     if v6 {
         end.ip = [0xfd66, 0, 0, 0, 0, 0, 0, 0x55].into();
     }
@@ -42,8 +42,8 @@ fn cases(v6: bool) -> Vec<Case> {
         DropGate, DropGateExtension, DropGateFragment, DropGatePort, DropGateRole, DropGateTag, DropGateType,
         DropLength, DropTruncated, PassAlways, PassForeign, PassUnparsed,
     };
-    let to_service = || FrameBuilder::new(stranger(v6), remote(v6));
-    let to_gateway = || FrameBuilder::new(stranger(v6), local(v6));
+    let to_service = || FrameBuilder::new(unknown_device(v6), remote(v6));
+    let to_gateway = || FrameBuilder::new(unknown_device(v6), local(v6));
     let extended = |builder: FrameBuilder| {
         if v6 {
             builder.extension(0)
@@ -51,7 +51,7 @@ fn cases(v6: bool) -> Vec<Case> {
             builder.options(&[1])
         }
     };
-    let to_port = |to: Endpoint, port| FrameBuilder::new(stranger(v6), Endpoint { port, ..to });
+    let to_port = |to: Endpoint, port| FrameBuilder::new(unknown_device(v6), Endpoint { port, ..to });
     let udp_length_at = if v6 { 14 + 44 } else { 14 + 24 };
     let with_udp_length = |mut frame: Vec<u8>, length: u16| {
         frame[udp_length_at..udp_length_at + 2].copy_from_slice(&length.to_be_bytes());
@@ -78,7 +78,7 @@ fn cases(v6: bool) -> Vec<Case> {
             DropGate
         ),
         (
-            "dns beside the classic port, beginning with 2",
+            "dns next to the classic port, beginning with 2",
             to_port(remote(v6), 53).udp(b"\x02"),
             PassForeign,
             DropGate
@@ -184,7 +184,7 @@ fn cases(v6: bool) -> Vec<Case> {
         ("dhcp to a service", to_service().dhcp(), PassForeign, DropGate),
         ("dhcp of the other family", other_dhcp(v6), PassForeign, DropGate),
         (
-            "a dhcp server's answer",
+            "a reply of a dhcp server",
             dhcp_server(v6),
             PassForeign,
             DropGateRole
@@ -224,18 +224,18 @@ fn cases(v6: bool) -> Vec<Case> {
     cases
 }
 
-/// To whom DHCP's clients send.
+/// The destination of DHCP client messages.
 fn to_all(v6: bool) -> FrameBuilder {
     let (from, to) = match v6 {
         true => (
             [0xfe80, 0, 0, 0, 0, 0, 0, 0x55].into(),
             [0xff02, 0, 0, 0, 0, 0, 1, 2].into(),
         ),
-        false => (stranger(v6).ip, [255; 4].into()),
+        false => (unknown_device(v6).ip, [255; 4].into()),
     };
     let from = Endpoint {
         ip: from,
-        ..stranger(v6)
+        ..unknown_device(v6)
     };
     FrameBuilder::new(from, Endpoint { ip: to, ..remote(v6) })
 }
@@ -254,7 +254,7 @@ fn dhcp_server(v6: bool) -> Vec<u8> {
 fn dhcp_like(v6: bool, src: u16, dst: u16) -> Vec<u8> {
     let from = Endpoint {
         port: src,
-        ..stranger(v6)
+        ..unknown_device(v6)
     };
     let to = Endpoint {
         port: dst,
@@ -264,12 +264,12 @@ fn dhcp_like(v6: bool, src: u16, dst: u16) -> Vec<u8> {
 }
 
 #[test]
-fn strangers_get_the_verdicts_of_the_list() {
+fn unknown_senders_get_the_listed_verdicts() {
     for v6 in [false, true] {
         for (name, frame, off, open) in cases(v6) {
             for (gate, expected) in [(Gate::Off, off), (Gate::Open, open)] {
-                let mut bench = Bench::with(|config| config.gate = gate);
-                let verdict = bench.handle(INGRESS, &mut frame.clone());
+                let mut fixture = GatewayFixture::with(|config| config.gate = gate);
+                let verdict = fixture.handle(INGRESS, &mut frame.clone());
                 assert_eq!(verdict, expected, "{name}, v6: {v6}, gate {gate:?}");
             }
         }
@@ -278,45 +278,45 @@ fn strangers_get_the_verdicts_of_the_list() {
 
 #[test]
 fn a_session_opens_the_gate_for_its_port_vlans_and_mac_only() {
-    let (mut bench, prover) = one_device(3);
-    assert_eq!(bench.through_gate(&prover), Verdict::DropGate);
-    bench.authenticate(&prover);
-    assert_eq!(bench.through_gate(&prover), Verdict::PassSession);
-    let changes: [fn(&mut Prover); 3] = [
+    let (mut fixture, prover) = one_device(3);
+    assert_eq!(fixture.through_gate(&prover), Verdict::DropGate);
+    fixture.authenticate(&prover);
+    assert_eq!(fixture.through_gate(&prover), Verdict::PassSession);
+    let changes: [fn(&mut TestDevice); 3] = [
         |prover| prover.ingress += 1,
         |prover| prover.vlan = Some(7),
-        |prover| prover.from.mac[0] ^= 4,
+        |prover| prover.endpoint.mac[0] ^= 4,
     ];
     for change in changes {
         let mut other = prover.clone();
         change(&mut other);
-        assert_eq!(bench.through_gate(&other), Verdict::DropGate);
+        assert_eq!(fixture.through_gate(&other), Verdict::DropGate);
     }
     let mut priority_tagged = prover.clone();
     priority_tagged.vlan = Some(0);
-    assert_eq!(bench.through_gate(&priority_tagged), Verdict::PassSession);
+    assert_eq!(fixture.through_gate(&priority_tagged), Verdict::PassSession);
     let mut other_address = prover.clone();
-    other_address.from.ip = [10, 66, 0, 77].into();
+    other_address.endpoint.ip = [10, 66, 0, 77].into();
     assert_eq!(
-        bench.through_gate(&other_address),
+        fixture.through_gate(&other_address),
         Verdict::PassSession,
-        "the open gate trusts MAC addresses, as the threat model says"
+        "the open gate trusts MAC addresses, as stated in the threat model"
     );
 }
 
 /// Not even a live session makes these pass towards the service (LAP/1 1.4.9).
 #[test]
-fn a_session_does_not_open_the_gate_for_what_never_passes() {
-    let (mut bench, prover) = one_device(3);
-    bench.authenticate(&prover);
-    let builder = || FrameBuilder::new(prover.from, service_end());
+fn a_session_does_not_open_the_gate_for_frames_that_never_pass() {
+    let (mut fixture, prover) = one_device(3);
+    fixture.authenticate(&prover);
+    let builder = || FrameBuilder::new(prover.endpoint, service_end());
     let lap = Endpoint {
         port: LAP_PORT,
         ..service_end()
     };
     let cases = [
         (
-            FrameBuilder::new(prover.from, lap).udp(b"x"),
+            FrameBuilder::new(prover.endpoint, lap).udp(b"x"),
             Verdict::DropGatePort,
         ),
         (builder().fragment(0, true).udp(b"x"), Verdict::DropGateFragment),
@@ -324,48 +324,48 @@ fn a_session_does_not_open_the_gate_for_what_never_passes() {
         (builder().udp(b"x")[..40].to_vec(), Verdict::DropTruncated),
     ];
     for (mut frame, expected) in cases {
-        assert_eq!(bench.handle(prover.ingress, &mut frame), expected);
+        assert_eq!(fixture.handle(prover.ingress, &mut frame), expected);
     }
     let mut other_protocol = builder().ethernet(0x88cc, &[0; 46]);
     assert_eq!(
-        bench.handle(prover.ingress, &mut other_protocol),
+        fixture.handle(prover.ingress, &mut other_protocol),
         Verdict::PassSession
     );
 }
 
-/// What ends a session, and the gate's verdict then.
-type End = (fn(&mut Bench, &Prover), Verdict);
+/// An operation that ends a session, and the resulting verdict of the gate.
+type SessionEnd = (fn(&mut GatewayFixture, &TestDevice), Verdict);
 
 #[test]
-fn a_session_ends_at_the_gate_with_its_lease_its_device_or_its_successor() {
-    let ends: [End; 4] = [
+fn a_session_ends_at_the_gate_by_expiry_revocation_or_replacement() {
+    let ends: [SessionEnd; 4] = [
         (
-            |bench, _| bench.pass_s(u64::from(super::support::LEASE_S)),
-            Verdict::DropGateLease,
+            |fixture, _| fixture.pass_s(u64::from(super::support::SESSION_LIFETIME_S)),
+            Verdict::DropSessionExpired,
         ),
         (
-            |bench, prover| bench.gateway.revoke(prover.device).unwrap(),
+            |fixture, prover| fixture.gateway.revoke(prover.device).unwrap(),
             Verdict::DropGate,
         ),
         (
-            |bench, prover| bench.gateway.wipe(prover.device).unwrap(),
+            |fixture, prover| fixture.gateway.wipe(prover.device).unwrap(),
             Verdict::DropGate,
         ),
         (
-            |bench, prover| {
+            |fixture, prover| {
                 let mut moved = prover.clone();
-                moved.from.mac[5] = 0xcc;
-                bench.authenticate(&moved);
-                assert_eq!(bench.through_gate(&moved), Verdict::PassSession);
+                moved.endpoint.mac[5] = 0xcc;
+                fixture.authenticate(&moved);
+                assert_eq!(fixture.through_gate(&moved), Verdict::PassSession);
             },
             Verdict::DropGate,
         ),
     ];
     for (end, expected) in ends {
-        let (mut bench, prover) = one_device(3);
-        bench.authenticate(&prover);
-        end(&mut bench, &prover);
-        assert_eq!(bench.through_gate(&prover), expected);
+        let (mut fixture, prover) = one_device(3);
+        fixture.authenticate(&prover);
+        end(&mut fixture, &prover);
+        assert_eq!(fixture.through_gate(&prover), expected);
     }
 }
 
@@ -379,18 +379,18 @@ fn mapped_addresses_on_the_wire_are_not_the_gateways() {
         },
         core::net::IpAddr::V6(_) => end,
     };
-    let (mut bench, prover) = one_device(1);
-    let mut frame = FrameBuilder::new(mapped(prover.from), mapped(gateway_end())).udp(&prover.request(1));
-    assert_eq!(bench.handle(INGRESS, &mut frame), Verdict::DropGatePort);
+    let (mut fixture, prover) = one_device(1);
+    let mut frame = FrameBuilder::new(mapped(prover.endpoint), mapped(gateway_end())).udp(&prover.request(1));
+    assert_eq!(fixture.handle(INGRESS, &mut frame), Verdict::DropGatePort);
 }
 
-/// The gate is asked last: LAP to the gateway itself is served whatever its setting.
+/// The gate decides last: LAP to the gateway itself is served with every gate setting.
 #[test]
 fn authentication_works_with_the_gate_off() {
-    let mut bench = Bench::with(|config| config.gate = Gate::Off);
-    let prover = Prover::new(1, Mode::Pool);
-    bench.gateway.install(prover.install(0, 1)).unwrap();
-    assert_eq!(bench.through_gate(&prover), Verdict::PassForeign);
-    bench.authenticate(&prover);
-    assert_eq!(bench.through_gate(&prover), Verdict::PassForeign);
+    let mut fixture = GatewayFixture::with(|config| config.gate = Gate::Off);
+    let prover = TestDevice::new(1, Mode::Pool);
+    fixture.gateway.install(prover.install(0, 1)).unwrap();
+    assert_eq!(fixture.through_gate(&prover), Verdict::PassForeign);
+    fixture.authenticate(&prover);
+    assert_eq!(fixture.through_gate(&prover), Verdict::PassForeign);
 }

@@ -1,15 +1,15 @@
-//! What stands in the replies.
+//! The contents of the replies.
 
 use proptest::prelude::*;
 
 use super::support::{
-    Bench, GATEWAY, LEASE_S, Prover, bent, challenge, device_sources, gateway_end, nak, one_device,
-    verified_ack,
+    GATEWAY, GatewayFixture, SESSION_LIFETIME_S, TestDevice, bent, challenge, device_sources, gateway_end,
+    nak, one_device, verified_ack,
 };
 use crate::frame::builder::FrameBuilder;
 use crate::frame::ip_bytes;
 use crate::frame::write::Endpoint;
-use crate::gateway::Live;
+use crate::gateway::LiveSettings;
 use crate::ids::Mode;
 use crate::keys::SessionKey;
 use crate::tag;
@@ -18,51 +18,47 @@ use crate::wire::{message_type, nak_reason};
 
 #[test]
 fn a_challenge_offers_the_current_row_and_the_same_request_gets_the_same_bytes() {
-    let (mut bench, prover) = one_device(2);
-    let (verdict, payload) = bench.send(&prover, &prover.request(0x21));
+    let (mut fixture, prover) = one_device(2);
+    let (verdict, payload) = fixture.send(&prover, &prover.request(0x21));
     assert_eq!(verdict, Verdict::ReplyChallenge);
     let message = challenge(&payload);
     assert_eq!(message.header.kind, message_type::CHALLENGE);
     assert_eq!(message.header.device(), prover.device);
     assert_eq!((message.idx.get(), message.gateway_id.get()), (0, GATEWAY.0));
     assert_eq!(message.challenge, prover.row(0).challenge);
-    assert_eq!(message.fresh, bench.fresh);
+    assert_eq!(message.fresh, fixture.fresh);
     assert_eq!(message.nonce_echo, [0x21; 8]);
     assert_eq!(
         message.tag,
         tag::challenge(&prover.auth_key(0), &message, &[0x21; 16])
     );
-    assert_eq!(bench.send(&prover, &prover.request(0x21)).1, payload);
-    assert_ne!(bench.send(&prover, &prover.request(0x22)).1, payload);
+    assert_eq!(fixture.send(&prover, &prover.request(0x21)).1, payload);
+    assert_ne!(fixture.send(&prover, &prover.request(0x22)).1, payload);
 }
 
 #[test]
 fn pool_rows_are_spent_in_order_and_each_once() {
-    let (mut bench, prover) = one_device(3);
+    let (mut fixture, prover) = one_device(3);
     for idx in 0..3 {
-        let (_, payload) = bench.send(&prover, &prover.request(1));
+        let (_, payload) = fixture.send(&prover, &prover.request(1));
         assert_eq!(challenge(&payload).idx.get(), idx);
-        let response = prover.response(idx, bench.fresh);
-        let (verdict, payload) = bench.send(&prover, &response);
+        let response = prover.response(idx, fixture.fresh);
+        let (verdict, payload) = fixture.send(&prover, &response);
         assert_eq!(verdict, Verdict::ReplyAck);
         let ack = verified_ack(&prover, &response, &payload);
-        assert_eq!(ack.lease_s.get(), LEASE_S);
-        assert_eq!(ack.seen_ip, ip_bytes(prover.from.ip));
-        let line = bench.gateway.line(prover.device).unwrap();
+        assert_eq!(ack.session_lifetime_s.get(), SESSION_LIFETIME_S);
+        assert_eq!(ack.seen_ip, ip_bytes(prover.endpoint.ip));
+        let line = fixture.gateway.line(prover.device).unwrap();
         assert_eq!(
             line.session.session_key,
             SessionKey::derive(&prover.auth_key(idx), super::support::SUITE, &line.session.tag)
         );
         assert_eq!(line.window.generation(), line.commit.window_generation());
     }
-    let line = bench.gateway.line(prover.device).unwrap();
+    let line = fixture.gateway.line(prover.device).unwrap();
     assert!(line.commit.is_empty());
-    assert_eq!(
-        line.auth_key.as_bytes(),
-        &[0; 16],
-        "no key is left where no row is"
-    );
-    let (verdict, payload) = bench.send(&prover, &prover.request(1));
+    assert_eq!(line.auth_key.as_bytes(), &[0; 16], "an absent row leaves no key");
+    let (verdict, payload) = fixture.send(&prover, &prover.request(1));
     assert_eq!(verdict, Verdict::ReplyNak);
     assert_eq!(
         (nak(&payload).idx.get(), nak(&payload).reason),
@@ -72,15 +68,15 @@ fn pool_rows_are_spent_in_order_and_each_once() {
 
 #[test]
 fn key_mode_counts_and_keeps_its_key() {
-    let mut bench = Bench::new();
-    let prover = Prover::new(1, Mode::Key);
-    bench.gateway.install(prover.install(40, 1)).unwrap();
+    let mut fixture = GatewayFixture::new();
+    let prover = TestDevice::new(1, Mode::Key);
+    fixture.gateway.install(prover.install(40, 1)).unwrap();
     for idx in 40..60 {
-        let (_, payload) = bench.send(&prover, &prover.request(1));
+        let (_, payload) = fixture.send(&prover, &prover.request(1));
         let message = challenge(&payload);
         assert_eq!((message.idx.get(), message.challenge), (idx, [0; 8]));
-        let response = prover.response(idx, bench.fresh);
-        let (verdict, payload) = bench.send(&prover, &response);
+        let response = prover.response(idx, fixture.fresh);
+        let (verdict, payload) = fixture.send(&prover, &response);
         assert_eq!(verdict, Verdict::ReplyAck);
         verified_ack(&prover, &response, &payload);
     }
@@ -88,113 +84,116 @@ fn key_mode_counts_and_keeps_its_key() {
 
 #[test]
 fn the_last_number_is_never_spent() {
-    let mut bench = Bench::new();
-    let prover = Prover::new(1, Mode::Key);
-    bench.gateway.install(prover.install(u32::MAX, 1)).unwrap();
-    let response = prover.response(u32::MAX, bench.fresh);
-    assert_eq!(bench.verdict(&prover, &response), Verdict::DropNoRows);
-    assert!(bench.gateway.line(prover.device).unwrap().commit.is_valid());
+    let mut fixture = GatewayFixture::new();
+    let prover = TestDevice::new(1, Mode::Key);
+    fixture.gateway.install(prover.install(u32::MAX, 1)).unwrap();
+    let response = prover.response(u32::MAX, fixture.fresh);
+    assert_eq!(fixture.verdict(&prover, &response), Verdict::DropNoRows);
+    assert!(fixture.gateway.line(prover.device).unwrap().commit.is_valid());
 }
 
 #[test]
-fn a_session_keeps_the_lease_that_it_was_granted() {
-    let (mut bench, prover) = one_device(3);
-    let response = prover.response(0, bench.fresh);
-    let (_, first) = bench.send(&prover, &response);
-    bench.gateway.reconfigure(Live {
+fn a_session_keeps_its_granted_lifetime() {
+    let (mut fixture, prover) = one_device(3);
+    let response = prover.response(0, fixture.fresh);
+    let (_, first) = fixture.send(&prover, &response);
+    fixture.gateway.reconfigure(LiveSettings {
         sources: Some(device_sources(&[])),
-        lease_s: LEASE_S / 2,
+        session_lifetime_s: SESSION_LIFETIME_S / 2,
         nak_per_s: 0,
         miss_per_s: 0,
     });
     assert_eq!(
-        bench.send(&prover, &response),
-        (Verdict::ReplyAckAgain, first.clone())
+        fixture.send(&prover, &response),
+        (Verdict::ReplyAckRepeated, first.clone())
     );
-    let (_, next) = bench.send(&prover, &prover.response(1, bench.fresh));
-    let lease_s = |ack: &[u8]| u32::from_be_bytes(ack[20..24].try_into().unwrap());
-    assert_eq!((lease_s(&first), lease_s(&next)), (LEASE_S, LEASE_S / 2));
+    let (_, next) = fixture.send(&prover, &prover.response(1, fixture.fresh));
+    let lifetime_s = |ack: &[u8]| u32::from_be_bytes(ack[20..24].try_into().unwrap());
+    assert_eq!(
+        (lifetime_s(&first), lifetime_s(&next)),
+        (SESSION_LIFETIME_S, SESSION_LIFETIME_S / 2)
+    );
 }
 
 #[test]
-fn the_winning_response_gets_the_same_ack_until_its_lease_ends() {
-    let (mut bench, prover) = one_device(2);
-    let response = prover.response(0, bench.fresh);
-    let (_, first) = bench.send(&prover, &response);
-    bench.renew();
-    bench.renew();
-    bench.renew();
-    let line = bench.gateway.line(prover.device);
-    let (verdict, again) = bench.send(&prover, &response);
-    assert_eq!((verdict, &again), (Verdict::ReplyAckAgain, &first));
-    assert_eq!(bench.gateway.line(prover.device), line);
+fn the_winning_response_gets_the_same_ack_until_the_session_expires() {
+    let (mut fixture, prover) = one_device(2);
+    let response = prover.response(0, fixture.fresh);
+    let (_, first) = fixture.send(&prover, &response);
+    fixture.rotate_fresh_value();
+    fixture.rotate_fresh_value();
+    fixture.rotate_fresh_value();
+    let line = fixture.gateway.line(prover.device);
+    let (verdict, again) = fixture.send(&prover, &response);
+    assert_eq!((verdict, &again), (Verdict::ReplyAckRepeated, &first));
+    assert_eq!(fixture.gateway.line(prover.device), line);
 
-    let elsewhere = |change: fn(&mut Prover)| {
+    let changed = |change: fn(&mut TestDevice)| {
         let mut moved = prover.clone();
         change(&mut moved);
         moved
     };
     for moved in [
-        elsewhere(|prover| prover.from.port += 1),
-        elsewhere(|prover| prover.from.mac[5] = 0xee),
-        elsewhere(|prover| prover.from.ip = [10, 66, 0, 99].into()),
-        elsewhere(|prover| prover.vlan = Some(1)),
-        elsewhere(|prover| prover.ingress += 1),
+        changed(|prover| prover.endpoint.port += 1),
+        changed(|prover| prover.endpoint.mac[5] = 0xee),
+        changed(|prover| prover.endpoint.ip = [10, 66, 0, 99].into()),
+        changed(|prover| prover.vlan = Some(1)),
+        changed(|prover| prover.ingress += 1),
     ] {
-        assert_eq!(bench.verdict(&moved, &response), Verdict::DropReplay);
+        assert_eq!(fixture.verdict(&moved, &response), Verdict::DropReplay);
     }
-    bench.pass_s(u64::from(LEASE_S) - 1);
-    assert_eq!(bench.verdict(&prover, &response), Verdict::ReplyAckAgain);
-    bench.pass_s(1);
-    assert_eq!(bench.verdict(&prover, &response), Verdict::DropReplay);
+    fixture.pass_s(u64::from(SESSION_LIFETIME_S) - 1);
+    assert_eq!(fixture.verdict(&prover, &response), Verdict::ReplyAckRepeated);
+    fixture.pass_s(1);
+    assert_eq!(fixture.verdict(&prover, &response), Verdict::DropReplay);
 }
 
 #[test]
-fn a_lease_goes_on_through_suspend() {
-    let (mut bench, prover) = one_device(2);
-    bench.authenticate(&prover);
-    assert!(bench.gateway.session(prover.device, bench.now).is_some());
-    bench.now = bench.now.plus_suspend_ms(u64::from(LEASE_S) * 1000);
-    assert!(bench.gateway.session(prover.device, bench.now).is_none());
-    assert_eq!(bench.through_gate(&prover), Verdict::DropGateLease);
+fn a_session_lifetime_continues_during_suspend() {
+    let (mut fixture, prover) = one_device(2);
+    fixture.authenticate(&prover);
+    assert!(fixture.gateway.session(prover.device, fixture.now).is_some());
+    fixture.now = fixture.now.plus_suspend_ms(u64::from(SESSION_LIFETIME_S) * 1000);
+    assert!(fixture.gateway.session(prover.device, fixture.now).is_none());
+    assert_eq!(fixture.through_gate(&prover), Verdict::DropSessionExpired);
 }
 
 #[test]
 fn unbound_responses_are_accepted_but_open_no_gate() {
-    let (mut bench, prover) = one_device(2);
-    let response = prover.response_with(0, bench.fresh, 1, None);
-    let (verdict, payload) = bench.send(&prover, &response);
+    let (mut fixture, prover) = one_device(2);
+    let response = prover.response_with(0, fixture.fresh, 1, None);
+    let (verdict, payload) = fixture.send(&prover, &response);
     assert_eq!(verdict, Verdict::ReplyAck);
     verified_ack(&prover, &response, &payload);
-    assert!(!bench.gateway.line(prover.device).unwrap().session.bound);
-    assert_eq!(bench.through_gate(&prover), Verdict::DropGate);
+    assert!(!fixture.gateway.line(prover.device).unwrap().session.bound);
+    assert_eq!(fixture.through_gate(&prover), Verdict::DropGate);
 }
 
 #[test]
-fn naks_are_limited_per_second_and_say_that_the_gateway_stops() {
-    let mut bench = Bench::with(|config| config.nak_per_s = 2);
-    let prover = Prover::new(1, Mode::Pool);
-    bench.gateway.install(prover.install(0, 1)).unwrap();
-    bench.gateway.set_stopping(true);
-    let verdicts: [Verdict; 3] = core::array::from_fn(|_| bench.verdict(&prover, &prover.request(1)));
+fn naks_are_limited_per_second_and_report_that_the_gateway_stops() {
+    let mut fixture = GatewayFixture::with(|config| config.nak_per_s = 2);
+    let prover = TestDevice::new(1, Mode::Pool);
+    fixture.gateway.install(prover.install(0, 1)).unwrap();
+    fixture.gateway.set_stopping(true);
+    let verdicts: [Verdict; 3] = core::array::from_fn(|_| fixture.verdict(&prover, &prover.request(1)));
     assert_eq!(
         verdicts,
         [Verdict::ReplyNak, Verdict::ReplyNak, Verdict::DropNakLimit]
     );
-    bench.now = bench.now.plus_ms(1000);
-    let (verdict, payload) = bench.send(&prover, &prover.request(1));
+    fixture.now = fixture.now.plus_ms(1000);
+    let (verdict, payload) = fixture.send(&prover, &prover.request(1));
     assert_eq!(verdict, Verdict::ReplyNak);
     assert_eq!(nak(&payload).reason, nak_reason::STOPPING);
-    let response = prover.response(0, bench.fresh);
+    let response = prover.response(0, fixture.fresh);
     assert_eq!(
-        bench.verdict(&prover, &response),
+        fixture.verdict(&prover, &response),
         Verdict::ReplyAck,
-        "who was challenged is served"
+        "a challenged device is served"
     );
-    bench.gateway.set_stopping(false);
-    bench.now = bench.now.plus_ms(1000);
+    fixture.gateway.set_stopping(false);
+    fixture.now = fixture.now.plus_ms(1000);
     assert_eq!(
-        bench.verdict(&prover, &prover.request(1)),
+        fixture.verdict(&prover, &prover.request(1)),
         Verdict::ReplyNak,
         "no row is left"
     );
@@ -202,43 +201,43 @@ fn naks_are_limited_per_second_and_say_that_the_gateway_stops() {
 
 #[test]
 fn ipv6_and_vlans_work_as_ipv4() {
-    let mut bench = Bench::new();
-    let mut prover = Prover::new(1, Mode::Pool);
-    prover.from.ip = [0xfd66, 0, 0, 0, 0, 0, 0, 1].into();
+    let mut fixture = GatewayFixture::new();
+    let mut prover = TestDevice::new(1, Mode::Pool);
+    prover.endpoint.ip = [0xfd66, 0, 0, 0, 0, 0, 0, 1].into();
     prover.vlan = Some(12);
-    bench.gateway.install(prover.install(0, 1)).unwrap();
+    fixture.gateway.install(prover.install(0, 1)).unwrap();
     let to = Endpoint {
         ip: [0xfd66, 0, 0, 0, 0, 0, 0, 0xfe].into(),
         ..gateway_end()
     };
-    let response = prover.response(0, bench.fresh);
-    let mut frame = FrameBuilder::new(prover.from, to).vlan(12).udp(&response);
-    assert_eq!(bench.handle(prover.ingress, &mut frame), Verdict::ReplyAck);
+    let response = prover.response(0, fixture.fresh);
+    let mut frame = FrameBuilder::new(prover.endpoint, to).vlan(12).udp(&response);
+    assert_eq!(fixture.handle(prover.ingress, &mut frame), Verdict::ReplyAck);
     let ack = verified_ack(&prover, &response, &frame[frame.len() - 64..]);
-    assert_eq!(ack.seen_ip, ip_bytes(prover.from.ip));
-    let line = bench.gateway.line(prover.device).unwrap();
+    assert_eq!(ack.seen_ip, ip_bytes(prover.endpoint.ip));
+    let line = fixture.gateway.line(prover.device).unwrap();
     assert_eq!(line.session.vlans, [0x100c, 0]);
     assert_eq!(line.ingress, prover.ingress);
 }
 
 proptest! {
-    /// Whatever bit of a RESPONSE is flipped, nobody is let in, and nothing is written.
+    /// A RESPONSE with any flipped bit opens no session and writes nothing.
     #[test]
     fn no_altered_response_is_accepted(at in 0usize..64, bit in 0u8..8, key_mode: bool) {
-        let mut bench = Bench::new();
-        let prover = Prover::new(1, if key_mode { Mode::Key } else { Mode::Pool });
-        bench.gateway.install(prover.install(0, 2)).unwrap();
-        let line = bench.gateway.line(prover.device);
-        let response = prover.response(0, bench.fresh);
+        let mut fixture = GatewayFixture::new();
+        let prover = TestDevice::new(1, if key_mode { Mode::Key } else { Mode::Pool });
+        fixture.gateway.install(prover.install(0, 2)).unwrap();
+        let line = fixture.gateway.line(prover.device);
+        let response = prover.response(0, fixture.fresh);
         let altered = bent(&response, at, &[response[at] ^ 1 << bit]);
-        prop_assert_ne!(bench.verdict(&prover, &altered), Verdict::ReplyAck);
-        prop_assert_eq!(bench.gateway.line(prover.device), line);
-        prop_assert_eq!(bench.verdict(&prover, &response), Verdict::ReplyAck);
+        prop_assert_ne!(fixture.verdict(&prover, &altered), Verdict::ReplyAck);
+        prop_assert_eq!(fixture.gateway.line(prover.device), line);
+        prop_assert_eq!(fixture.verdict(&prover, &response), Verdict::ReplyAck);
     }
 
     /// The same state, time and frame give the same verdict and bytes; no bytes make it panic.
     #[test]
-    fn any_frame_is_judged_alike_by_two_gateways(
+    fn two_gateways_have_the_same_verdict_for_any_frame(
         mut frame in prop::collection::vec(any::<u8>(), 0..160),
         payload in prop::collection::vec(any::<u8>(), 0..80),
         kind in 0u8..20,

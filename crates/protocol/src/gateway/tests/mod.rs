@@ -1,4 +1,4 @@
-//! Tests of the oracle by the outside view: frames in, frames and lines out.
+//! Black-box tests of the reference gateway: frames in, frames and lines out.
 
 mod attacks;
 mod attest;

@@ -1,4 +1,4 @@
-//! `p4dra-classic` at the gateway: each verdict, each bit of a frame, each mistake of the published code (LAP/1 3.1).
+//! `p4dra-classic` at the gateway: each verdict, each bit of a frame, each error of the published code (LAP/1 3.1).
 
 use alloc::vec::Vec;
 
@@ -7,7 +7,7 @@ use crate::attest::{AttestationKey, ConfigurationHash};
 use crate::classic::p4dra::prover::Prover;
 use crate::classic::p4dra::verifier::Verifier;
 use crate::classic::p4dra::{
-    CONTROLLER, ETHER_TYPE, Message, Proof, ProverId, Round, bytes_of, operation, sw,
+    CONTROLLER, ETHER_TYPE, Message, Proof, ProverId, Round, bytes_of, operation, swap_word_bytes,
 };
 use crate::gateway::{Gate, Gateway, GatewayConfig, P4dra};
 use crate::ids::GatewayId;
@@ -15,15 +15,15 @@ use crate::time::Now;
 use crate::verdict::{Disposition, Verdict};
 
 const D: ProverId = ProverId([0x11; 16]);
-const STRANGER: ProverId = ProverId([0x12; 16]);
-const HERE: [u8; 6] = [2, 0, 0, 0, 0, 0xfe];
-const THERE: [u8; 6] = [0x52, 0x54, 0, 0, 0, 1];
+const UNKNOWN_PROVER: ProverId = ProverId([0x12; 16]);
+const GATEWAY_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0xfe];
+const PROVER_MAC: [u8; 6] = [0x52, 0x54, 0, 0, 0, 1];
 
 fn key() -> AttestationKey {
     AttestationKey::from_bytes(core::array::from_fn(|at| at as u8))
 }
 
-/// What the prover should run.
+/// The expected configuration of the prover.
 fn h() -> ConfigurationHash {
     ConfigurationHash(core::array::from_fn(|at| 0xa0 + at as u8))
 }
@@ -36,8 +36,8 @@ fn round(number: u8) -> Round {
 }
 
 fn frame(message: &Message) -> Vec<u8> {
-    let mut frame = Vec::from(HERE);
-    frame.extend(THERE);
+    let mut frame = Vec::from(GATEWAY_MAC);
+    frame.extend(PROVER_MAC);
     frame.extend(ETHER_TYPE.to_be_bytes());
     frame.resize(14 + bytes_of(message.operation()).unwrap(), 0);
     message.write(&mut frame[14..]).unwrap();
@@ -46,7 +46,7 @@ fn frame(message: &Message) -> Vec<u8> {
 
 fn reply_of(id: ProverId, h: &ConfigurationHash, round: Round) -> Vec<u8> {
     let request = frame(&Message::Request(round));
-    let payload = Prover::new(&key(), id, h).answer(&request[14..]).unwrap();
+    let payload = Prover::new(&key(), id, h).reply(&request[14..]).unwrap();
     let mut frame = request[..14].to_vec();
     frame.extend(payload);
     frame
@@ -60,7 +60,7 @@ fn reply(number: u8) -> Vec<u8> {
 fn gateway(gate: Gate) -> Gateway {
     let mut gateway = Gateway::new(GatewayConfig {
         gate,
-        own_macs: Some(alloc::vec![HERE]),
+        own_macs: Some(alloc::vec![GATEWAY_MAC]),
         ..GatewayConfig::new(GatewayId(7), &[service_end().ip])
     });
     let mut verifier = Verifier::new();
@@ -79,27 +79,27 @@ const NOW: Now = Now {
     boot_ms: 1,
 };
 
-fn judge(gateway: &mut Gateway, frame: &[u8]) -> (Verdict, Vec<u8>) {
+fn handle_frame(gateway: &mut Gateway, frame: &[u8]) -> (Verdict, Vec<u8>) {
     let mut out = frame.to_vec();
     let handled = gateway.handle(NOW, INGRESS, &mut out);
     assert_eq!(handled.frame, 0..frame.len());
     assert_eq!(
         handled.verdict.disposition() == Disposition::Reply,
-        handled.behind.is_some()
+        handled.trailer.is_some()
     );
-    if handled.behind.is_none() {
+    if handled.trailer.is_none() {
         assert_eq!(out, frame);
     }
-    out.extend(handled.behind.into_iter().flatten());
+    out.extend(handled.trailer.into_iter().flatten());
     (handled.verdict, out)
 }
 
 fn verdict_on(frame: &[u8]) -> Verdict {
-    judge(&mut gateway(Gate::Off), frame).0
+    handle_frame(&mut gateway(Gate::Off), frame).0
 }
 
 fn is_proved(gateway: &mut Gateway, number: u8) -> bool {
-    gateway.p4dra().unwrap().verifier.is_proved(&D, &round(number))
+    gateway.p4dra().unwrap().verifier.has_proven(&D, &round(number))
 }
 
 pub fn reach(verdict: Verdict) -> Verdict {
@@ -108,11 +108,11 @@ pub fn reach(verdict: Verdict) -> Verdict {
         Verdict::DropP4draMalformed => verdict_on(&reply(2)[..110]),
         Verdict::DropP4draOperation => verdict_on(&frame(&Message::Start(round(2)))),
         Verdict::DropP4draRound => verdict_on(&reply(3)),
-        Verdict::DropP4draProver => verdict_on(&reply_of(STRANGER, &h(), round(2))),
+        Verdict::DropP4draProver => verdict_on(&reply_of(UNKNOWN_PROVER, &h(), round(2))),
         Verdict::DropP4draProved => {
             let mut gateway = gateway(Gate::Off);
-            judge(&mut gateway, &reply(2));
-            judge(&mut gateway, &reply(2)).0
+            handle_frame(&mut gateway, &reply(2));
+            handle_frame(&mut gateway, &reply(2)).0
         }
         _ => verdict_on(&reply_of(D, &ConfigurationHash([0; 32]), round(2))),
     }
@@ -121,37 +121,37 @@ pub fn reach(verdict: Verdict) -> Verdict {
 #[test]
 fn a_proof_becomes_the_frame_that_the_published_switch_sends() {
     for number in [1, 2] {
-        let (asked, proof): (_, Proof) = (reply(number), reply(number)[47..].try_into().unwrap());
+        let (published, proof): (_, Proof) = (reply(number), reply(number)[47..].try_into().unwrap());
         let mut expected = Vec::from(CONTROLLER);
-        expected.extend(HERE);
+        expected.extend(GATEWAY_MAC);
         expected.extend(ETHER_TYPE.to_be_bytes());
         expected.push(4);
-        expected.extend(&asked[15..47]);
+        expected.extend(&published[15..47]);
         expected.extend(proof);
         expected.extend(proof);
         assert_eq!(expected.len(), 175);
         let mut gateway = gateway(Gate::Off);
         assert_eq!(
-            judge(&mut gateway, &asked),
+            handle_frame(&mut gateway, &published),
             (Verdict::ReplyP4draVerified, expected.clone())
         );
-        let Some(Message::Verified(told, id, block, claimed)) = Message::parse(&expected[14..]) else {
+        let Some(Message::Verified(verified, id, block, claimed)) = Message::parse(&expected[14..]) else {
             panic!("not verified");
         };
-        assert_eq!((told, id), (round(number), D));
-        assert_eq!((block, claimed), (sw(proof), sw(proof)));
+        assert_eq!((verified, id), (round(number), D));
+        assert_eq!((block, claimed), (swap_word_bytes(proof), swap_word_bytes(proof)));
         assert!(is_proved(&mut gateway, number) && !is_proved(&mut gateway, 3 - number));
     }
 }
 
 #[test]
-fn it_is_served_at_every_gate_and_behind_vlan_tags_and_other_types_are_dropped_there() {
+fn p4dra_is_served_with_every_gate_setting_and_with_vlan_tags() {
     for gate in [Gate::Off, Gate::Open, Gate::Sealed] {
         for tags in 0..3 {
             let mut tagged = reply(2);
             let tag = [0x81, 0, 0x60, 7];
             (0..tags).for_each(|_| drop(tagged.splice(12..12, tag)));
-            let (verdict, out) = judge(&mut gateway(gate), &tagged);
+            let (verdict, out) = handle_frame(&mut gateway(gate), &tagged);
             assert_eq!(verdict, Verdict::ReplyP4draVerified, "{gate:?} {tags}");
             assert_eq!(out.len(), 175 + 4 * tags);
             assert_eq!(out[12..14 + 4 * tags], tagged[12..14 + 4 * tags], "tags are kept");
@@ -162,14 +162,14 @@ fn it_is_served_at_every_gate_and_behind_vlan_tags_and_other_types_are_dropped_t
             Gate::Off => Verdict::PassForeign,
             _ => Verdict::DropGateType,
         };
-        assert_eq!(judge(&mut gateway(gate), &other).0, expected);
+        assert_eq!(handle_frame(&mut gateway(gate), &other).0, expected);
         let mut third_tag = reply(2);
         (0..3).for_each(|_| drop(third_tag.splice(12..12, [0x81, 0, 0, 7])));
         let expected = match gate {
             Gate::Off => Verdict::PassForeign,
             _ => Verdict::DropGateTag,
         };
-        assert_eq!(judge(&mut gateway(gate), &third_tag).0, expected);
+        assert_eq!(handle_frame(&mut gateway(gate), &third_tag).0, expected);
     }
 }
 
@@ -181,18 +181,18 @@ fn each_bit_of_a_reply_counts_but_those_of_its_sender_s_address() {
         frame[bit / 8] ^= 1 << (bit % 8);
         let expected = match bit / 8 {
             0 | 6 if bit % 8 == 0 => Verdict::DropUnanswerable,
-            // For another station: not ours to answer for.
+            // For another station: not handled.
             0..6 => Verdict::PassForeign,
             6..12 => Verdict::ReplyP4draVerified,
             12..14 => Verdict::PassForeign,
-            // REQUEST and START are shorter, as are all others; what is longer is none.
+            // REQUEST and START are shorter, as are all others; longer messages are malformed.
             14 => Verdict::DropP4draMalformed,
             15..31 => Verdict::DropP4draRound,
             31..47 => Verdict::DropP4draProver,
             _ => Verdict::DropP4draProof,
         };
         let mut gateway = gateway(Gate::Off);
-        assert_eq!(judge(&mut gateway, &frame).0, expected, "bit {bit}");
+        assert_eq!(handle_frame(&mut gateway, &frame).0, expected, "bit {bit}");
         assert_eq!(
             is_proved(&mut gateway, 2),
             expected == Verdict::ReplyP4draVerified
@@ -200,32 +200,41 @@ fn each_bit_of_a_reply_counts_but_those_of_its_sender_s_address() {
     }
 }
 
-/// What is wrong replaces no verdict, and a right one after it is taken.
+/// A wrong proof changes no verdict, and a correct one after it is accepted.
 #[test]
-fn a_wrong_proof_spoils_nothing() {
+fn a_wrong_proof_does_not_prevent_a_valid_one() {
     let mut gateway = gateway(Gate::Off);
     let wrong = reply_of(D, &ConfigurationHash([1; 32]), round(2));
-    assert_eq!(judge(&mut gateway, &wrong).0, Verdict::DropP4draProof);
-    assert_eq!(judge(&mut gateway, &reply(2)).0, Verdict::ReplyP4draVerified);
-    assert_eq!(judge(&mut gateway, &wrong).0, Verdict::DropP4draProved);
-    assert_eq!(judge(&mut gateway, &reply(2)).0, Verdict::DropP4draProved);
+    assert_eq!(handle_frame(&mut gateway, &wrong).0, Verdict::DropP4draProof);
+    assert_eq!(
+        handle_frame(&mut gateway, &reply(2)).0,
+        Verdict::ReplyP4draVerified
+    );
+    assert_eq!(handle_frame(&mut gateway, &wrong).0, Verdict::DropP4draProved);
+    assert_eq!(handle_frame(&mut gateway, &reply(2)).0, Verdict::DropP4draProved);
 }
 
 #[test]
-fn of_three_rounds_the_first_is_over_and_none_is_opened_twice() {
+fn the_third_round_closes_the_first_and_no_round_opens_twice() {
     let mut gateway = gateway(Gate::Off);
     let verifier = &mut gateway.p4dra().unwrap().verifier;
     assert!(!verifier.open_round(round(1)) && !verifier.open_round(round(2)));
     assert!(verifier.open_round(round(3)));
-    assert_eq!(judge(&mut gateway, &reply(1)).0, Verdict::DropP4draRound);
-    assert_eq!(judge(&mut gateway, &reply(2)).0, Verdict::ReplyP4draVerified);
-    assert_eq!(judge(&mut gateway, &reply(3)).0, Verdict::ReplyP4draVerified);
+    assert_eq!(handle_frame(&mut gateway, &reply(1)).0, Verdict::DropP4draRound);
+    assert_eq!(
+        handle_frame(&mut gateway, &reply(2)).0,
+        Verdict::ReplyP4draVerified
+    );
+    assert_eq!(
+        handle_frame(&mut gateway, &reply(3)).0,
+        Verdict::ReplyP4draVerified
+    );
 }
 
-/// A prover that runs something else but may choose r and n makes the expected proof, if the two hashes agree on bytes 8 to
-/// 15 and 24 to 31: so r and n must be the verifier's own. The published verifier takes any.
+/// A prover with another configuration that may choose r and n makes the expected proof if the two hashes agree on
+/// bytes 8 to 15 and 24 to 31. So the verifier must choose r and n. The published verifier accepts any.
 #[test]
-fn who_chooses_r_and_n_gains_nothing() {
+fn a_prover_that_chooses_r_and_n_is_rejected() {
     let mut other = h();
     let Round { mut r, mut n } = round(2);
     for at in 0..8 {
@@ -234,17 +243,17 @@ fn who_chooses_r_and_n_gains_nothing() {
         n[at] ^= h().0[16 + at] ^ 0xaa;
     }
     let forged = reply_of(D, &h(), Round { r, n });
-    let honest = reply_of(D, &other, round(2));
-    assert_eq!(forged[47..], honest[47..], "the design's: half of h is bound");
+    let genuine = reply_of(D, &other, round(2));
+    assert_eq!(forged[47..], genuine[47..], "by design only half of h is bound");
     assert_eq!(verdict_on(&forged), Verdict::DropP4draRound);
-    assert_eq!(verdict_on(&honest), Verdict::DropP4draProof);
+    assert_eq!(verdict_on(&genuine), Verdict::DropP4draProof);
 }
 
-/// The published switch takes both of these from any port: P = V with the public words of r and n passes for an id that it
-/// does not know, and a round counter beyond the last one keeps it busy for 200 passes.
+/// The published switch accepts both from any port: P = V with the public words of r and n passes for an unknown id,
+/// and a round counter beyond the last one keeps the switch busy for 200 passes.
 #[test]
-fn nobody_brings_in_what_the_switch_sends_to_itself() {
-    for id in [D, STRANGER] {
+fn frames_that_the_switch_sends_to_itself_are_rejected_from_outside() {
+    for id in [D, UNKNOWN_PROVER] {
         let verified = frame(&Message::Verified(round(2), id, [7; 64], [7; 64]));
         assert_eq!(verdict_on(&verified), Verdict::DropP4draOperation);
         for done in [0, 1, 55, 56, 57, 255] {
@@ -252,10 +261,13 @@ fn nobody_brings_in_what_the_switch_sends_to_itself() {
             assert_eq!(verdict_on(&calculating), Verdict::DropP4draOperation);
         }
     }
-    let right: Proof = sw(reply(2)[47..].try_into().unwrap());
+    let right: Proof = swap_word_bytes(reply(2)[47..].try_into().unwrap());
     let with_right = frame(&Message::Verified(round(2), D, right, right));
     let mut gateway = gateway(Gate::Off);
-    assert_eq!(judge(&mut gateway, &with_right).0, Verdict::DropP4draOperation);
+    assert_eq!(
+        handle_frame(&mut gateway, &with_right).0,
+        Verdict::DropP4draOperation
+    );
     assert!(!is_proved(&mut gateway, 2));
     for message in [
         Message::Start(round(2)),
@@ -293,5 +305,5 @@ fn lengths_are_those_on_the_wire() {
 #[test]
 fn without_the_profile_its_type_is_like_any_other() {
     let mut gateway = Gateway::new(GatewayConfig::new(GatewayId(7), &[service_end().ip]));
-    assert_eq!(judge(&mut gateway, &reply(2)).0, Verdict::PassForeign);
+    assert_eq!(handle_frame(&mut gateway, &reply(2)).0, Verdict::PassForeign);
 }

@@ -1,27 +1,27 @@
-//! What user space may do to a line in each state, and what a crash leaves.
+//! Operations of user space on a line in each state, and the state after a crash.
 
 use alloc::vec;
 
-use super::support::{Bench, Prover, one_device};
+use super::support::{GatewayFixture, TestDevice, one_device};
 use crate::gateway::{DeviceInstall, ProvisionError, Row};
 use crate::ids::{DeviceId, Mode, RowIndex};
 use crate::keys::AuthKey;
 use crate::verdict::Verdict;
 
-fn rows(prover: &Prover, first: u32, count: u32) -> vec::Vec<Row> {
+fn rows(prover: &TestDevice, first: u32, count: u32) -> vec::Vec<Row> {
     (first..first + count).map(|idx| prover.row(idx)).collect()
 }
 
-/// An operation, and its outcome in each of [`STATES`].
+/// An operation, and its result in each of [`STATES`].
 type Outcomes = (
     &'static str,
-    fn(&mut Bench, &Prover) -> Result<(), ProvisionError>,
+    fn(&mut GatewayFixture, &TestDevice) -> Result<(), ProvisionError>,
     [Result<(), ProvisionError>; 5],
 );
 
 #[test]
-fn each_state_takes_each_operation_as_the_table_says() {
-    let device = Prover::new(1, Mode::Pool).device;
+fn each_operation_in_each_state_matches_the_table() {
+    let device = TestDevice::new(1, Mode::Pool).device;
     let unknown = Err(ProvisionError::UnknownDevice(device));
     let in_use = Err(ProvisionError::LineInUse(device));
     let revoked = Err(ProvisionError::Revoked(device));
@@ -42,10 +42,10 @@ fn each_state_takes_each_operation_as_the_table_says() {
     ];
     for (name, operation, outcomes) in table {
         for (state, expected) in STATES.into_iter().zip(outcomes) {
-            let (mut bench, prover) = in_state(state);
-            let before = bench.gateway.line(prover.device);
-            assert_eq!(operation(&mut bench, &prover), expected, "{name}, {state:?}");
-            let after = bench.gateway.line(prover.device);
+            let (mut fixture, prover) = in_state(state);
+            let before = fixture.gateway.line(prover.device);
+            assert_eq!(operation(&mut fixture, &prover), expected, "{name}, {state:?}");
+            let after = fixture.gateway.line(prover.device);
             if expected.is_err() {
                 assert_eq!(after, before, "{name}, {state:?}: all or nothing");
             } else if let (Some(before), Some(after)) = (before, after) {
@@ -63,7 +63,7 @@ enum State {
     Empty,
     /// Row 0 is spent, row 1 current.
     Valid,
-    /// A winner has spent row 0 and is at work.
+    /// A winner has spent row 0 and is writing.
     Busy,
     /// As valid, and revoked.
     Revoked,
@@ -77,93 +77,96 @@ const STATES: [State; 5] = [
     State::Revoked,
 ];
 
-fn in_state(state: State) -> (Bench, Prover) {
-    let mut bench = Bench::new();
-    let prover = Prover::new(1, Mode::Pool);
+fn in_state(state: State) -> (GatewayFixture, TestDevice) {
+    let mut fixture = GatewayFixture::new();
+    let prover = TestDevice::new(1, Mode::Pool);
     let rows = match state {
-        State::Absent => return (bench, prover),
+        State::Absent => return (fixture, prover),
         State::Empty | State::Busy => 1,
         State::Valid | State::Revoked => 2,
     };
-    bench.gateway.install(prover.install(0, rows)).unwrap();
+    fixture.gateway.install(prover.install(0, rows)).unwrap();
     if state == State::Busy {
-        drop(bench.half_way(&prover));
-        return (bench, prover);
+        drop(fixture.commit_only(&prover));
+        return (fixture, prover);
     }
-    bench.authenticate(&prover);
+    fixture.authenticate(&prover);
     if state == State::Revoked {
-        bench.gateway.revoke(prover.device).unwrap();
+        fixture.gateway.revoke(prover.device).unwrap();
     }
-    (bench, prover)
+    (fixture, prover)
 }
 
 #[test]
-fn a_refilled_line_goes_on_with_its_session_untouched() {
-    let (mut bench, prover) = one_device(1);
-    let response = bench.authenticate(&prover);
-    let session = bench.gateway.line(prover.device).unwrap().session;
-    bench
+fn a_refill_does_not_change_the_session() {
+    let (mut fixture, prover) = one_device(1);
+    let response = fixture.authenticate(&prover);
+    let session = fixture.gateway.line(prover.device).unwrap().session;
+    fixture
         .gateway
         .refill(prover.device, RowIndex(1), rows(&prover, 1, 3))
         .unwrap();
-    let line = bench.gateway.line(prover.device).unwrap();
+    let line = fixture.gateway.line(prover.device).unwrap();
     assert_eq!((line.session, line.rows_ahead), (session, 2));
     assert!(line.commit.is_valid());
-    assert_eq!(bench.verdict(&prover, &response), Verdict::ReplyAckAgain);
-    (0..3).for_each(|_| drop(bench.authenticate(&prover)));
+    assert_eq!(fixture.verdict(&prover, &response), Verdict::ReplyAckRepeated);
+    (0..3).for_each(|_| drop(fixture.authenticate(&prover)));
 }
 
 #[test]
 fn a_row_that_is_held_is_not_replaced() {
-    let (mut bench, prover) = one_device(3);
-    let again = bench
+    let (mut fixture, prover) = one_device(3);
+    let again = fixture
         .gateway
         .refill(prover.device, RowIndex(2), rows(&prover, 2, 2));
     assert_eq!(again, Err(ProvisionError::RowSpent(RowIndex(2), RowIndex(1))));
-    assert_eq!(bench.gateway.line(prover.device).unwrap().rows_ahead, 2);
+    assert_eq!(fixture.gateway.line(prover.device).unwrap().rows_ahead, 2);
 }
 
 #[test]
-fn rows_behind_a_gap_wait_for_an_empty_line() {
-    let (mut bench, prover) = one_device(1);
-    bench
+fn rows_after_a_gap_wait_for_an_empty_line() {
+    let (mut fixture, prover) = one_device(1);
+    fixture
         .gateway
         .refill(prover.device, RowIndex(4), rows(&prover, 4, 2))
         .unwrap();
-    bench.authenticate(&prover);
+    fixture.authenticate(&prover);
     assert_eq!(
-        bench.verdict(&prover, &prover.request(1)),
+        fixture.verdict(&prover, &prover.request(1)),
         Verdict::ReplyNak,
-        "row 1 is not here"
+        "row 1 is absent"
     );
-    bench.gateway.refill(prover.device, RowIndex(6), vec![]).unwrap();
-    assert_eq!(bench.idx(&prover), 4);
-    bench.authenticate(&prover);
-    bench.authenticate(&prover);
+    fixture
+        .gateway
+        .refill(prover.device, RowIndex(6), vec![])
+        .unwrap();
+    assert_eq!(fixture.idx(&prover), 4);
+    fixture.authenticate(&prover);
+    fixture.authenticate(&prover);
 }
 
 #[test]
 fn credentials_that_do_not_fit_are_refused() {
-    let mut bench = Bench::new();
-    let (pool, key) = (Prover::new(1, Mode::Pool), Prover::new(2, Mode::Key));
-    let with = |prover: &Prover, change: fn(&mut DeviceInstall)| {
+    let mut fixture = GatewayFixture::new();
+    let (pool, key) = (TestDevice::new(1, Mode::Pool), TestDevice::new(2, Mode::Key));
+    let with = |prover: &TestDevice, change: fn(&mut DeviceInstall)| {
         let mut install = prover.install(0, 2);
         change(&mut install);
         install
     };
     let device_zero = with(&pool, |install| install.device = DeviceId(0));
     assert_eq!(
-        bench.gateway.install(device_zero),
+        fixture.gateway.install(device_zero),
         Err(ProvisionError::DeviceZero)
     );
     let two_keys = with(&key, |install| install.rows.extend_from_within(..));
     assert_eq!(
-        bench.gateway.install(two_keys),
+        fixture.gateway.install(two_keys),
         Err(ProvisionError::KeyMode(key.device))
     );
     let challenged = with(&key, |install| install.rows[0].challenge[3] = 1);
     assert_eq!(
-        bench.gateway.install(challenged),
+        fixture.gateway.install(challenged),
         Err(ProvisionError::KeyMode(key.device))
     );
     for prover in [&pool, &key] {
@@ -173,42 +176,42 @@ fn credentials_that_do_not_fit_are_refused() {
             install.rows[0].auth_key = AuthKey::from_bytes(bytes);
         });
         assert_eq!(
-            bench.gateway.install(half_zero),
+            fixture.gateway.install(half_zero),
             Err(ProvisionError::UnusableKey(RowIndex(0)))
         );
     }
-    assert_eq!(bench.gateway.devices().count(), 0);
-    bench.gateway.install(key.install(0, 1)).unwrap();
-    let refill = bench.gateway.refill(key.device, RowIndex(1), rows(&key, 1, 1));
+    assert_eq!(fixture.gateway.devices().count(), 0);
+    fixture.gateway.install(key.install(0, 1)).unwrap();
+    let refill = fixture.gateway.refill(key.device, RowIndex(1), rows(&key, 1, 1));
     assert_eq!(refill, Err(ProvisionError::KeyMode(key.device)));
 }
 
 #[test]
-fn wiping_lets_a_revoked_device_be_enrolled_again() {
-    let (mut bench, prover) = one_device(3);
-    bench.authenticate(&prover);
-    bench.gateway.revoke(prover.device).unwrap();
-    bench.gateway.wipe(prover.device).unwrap();
-    bench.gateway.install(prover.install(8, 1)).unwrap();
-    bench.authenticate(&prover);
+fn a_revoked_device_can_be_enrolled_after_a_wipe() {
+    let (mut fixture, prover) = one_device(3);
+    fixture.authenticate(&prover);
+    fixture.gateway.revoke(prover.device).unwrap();
+    fixture.gateway.wipe(prover.device).unwrap();
+    fixture.gateway.install(prover.install(8, 1)).unwrap();
+    fixture.authenticate(&prover);
 }
 
-/// Memory is lost; the registry's mark, reserved ahead, is above everything that was offered before.
+/// Memory is lost; the mark that the registry reserved in advance is above all rows offered before.
 #[test]
 fn after_a_crash_nothing_survives_and_the_mark_protects_spent_rows() {
-    let (mut bench, prover) = one_device(8);
-    let old: vec::Vec<_> = (0..3).map(|_| bench.authenticate(&prover)).collect();
-    let answered_and_unspent = prover.response(3, bench.fresh);
-    bench.gateway.crash();
-    assert_eq!(bench.gateway.devices().count(), 0);
-    assert_eq!(bench.gateway.counters().iter().sum::<u64>(), 0);
-    assert_eq!(bench.verdict(&prover, &prover.request(1)), Verdict::DropStopped);
-    bench.renew();
-    bench.gateway.install(prover.install(4, 4)).unwrap();
-    assert_eq!(bench.through_gate(&prover), Verdict::DropGate);
+    let (mut fixture, prover) = one_device(8);
+    let old: vec::Vec<_> = (0..3).map(|_| fixture.authenticate(&prover)).collect();
+    let unspent_response = prover.response(3, fixture.fresh);
+    fixture.gateway.crash();
+    assert_eq!(fixture.gateway.devices().count(), 0);
+    assert_eq!(fixture.gateway.counters().iter().sum::<u64>(), 0);
+    assert_eq!(fixture.verdict(&prover, &prover.request(1)), Verdict::DropStopped);
+    fixture.rotate_fresh_value();
+    fixture.gateway.install(prover.install(4, 4)).unwrap();
+    assert_eq!(fixture.through_gate(&prover), Verdict::DropGate);
     for response in &old {
-        assert_eq!(bench.verdict(&prover, response), Verdict::DropIndex);
+        assert_eq!(fixture.verdict(&prover, response), Verdict::DropIndex);
     }
-    assert_eq!(bench.verdict(&prover, &answered_and_unspent), Verdict::DropReplay);
-    bench.authenticate(&prover);
+    assert_eq!(fixture.verdict(&prover, &unspent_response), Verdict::DropReplay);
+    fixture.authenticate(&prover);
 }

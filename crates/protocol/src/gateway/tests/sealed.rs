@@ -1,9 +1,11 @@
-//! The sealed gate: what passes either way, byte for byte, and what does not.
+//! The sealed gate: frames that pass in both directions, byte for byte, and frames that do not.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::support::{Bench, INGRESS, LEASE_S, Prover, SUITE, gateway_end, service_end, session_of};
+use super::support::{
+    GatewayFixture, INGRESS, SESSION_LIFETIME_S, SUITE, TestDevice, gateway_end, service_end, session_of,
+};
 use crate::data::{self, Channel, Direction, Route, Sequence};
 use crate::frame::builder::FrameBuilder;
 use crate::frame::write::Endpoint;
@@ -17,26 +19,26 @@ use crate::wire::{self, DATA_HEADER_BYTES, LAP_PORT, Message};
 const MTU: usize = 1500;
 const PORT: u16 = 5683;
 
-/// A sealed gate, a device with a session, and what it needs to seal.
-struct Site {
-    bench: Bench,
-    prover: Prover,
+/// A sealed gate, a device with a session, and the values for sealing.
+struct SealedGateFixture {
+    fixture: GatewayFixture,
+    prover: TestDevice,
     session: SessionId,
     key: SessionKey,
 }
 
-impl Site {
+impl SealedGateFixture {
     fn new(v6: bool) -> Self {
-        let mut bench = Bench::with(|config| config.gate = Gate::Sealed);
-        let mut prover = Prover::new(1, Mode::Pool);
+        let mut fixture = GatewayFixture::with(|config| config.gate = Gate::Sealed);
+        let mut prover = TestDevice::new(1, Mode::Pool);
         if v6 {
-            prover.from.ip = [0xfd66, 0, 0, 0, 0, 0, 0, 1].into();
+            prover.endpoint.ip = [0xfd66, 0, 0, 0, 0, 0, 0, 1].into();
         }
-        bench.gateway.install(prover.install(0, 4)).unwrap();
+        fixture.gateway.install(prover.install(0, 4)).unwrap();
         let mut site = Self {
             session: SessionId::from_wire([1; 8]).unwrap(),
             key: SessionKey::from_bytes([0; 16]),
-            bench,
+            fixture,
             prover,
         };
         site.authenticate();
@@ -46,25 +48,25 @@ impl Site {
     fn authenticate(&mut self) {
         let response = self
             .prover
-            .response(self.bench.idx(&self.prover), self.bench.fresh);
+            .response(self.fixture.idx(&self.prover), self.fixture.fresh);
         let to = Endpoint {
-            ip: if self.prover.from.ip.is_ipv6() {
+            ip: if self.prover.endpoint.ip.is_ipv6() {
                 [0xfd66, 0, 0, 0, 0, 0, 0, 0xfe].into()
             } else {
                 gateway_end().ip
             },
             ..gateway_end()
         };
-        let mut frame = self.bench.frame(&self.prover, to, &response);
+        let mut frame = self.fixture.frame(&self.prover, to, &response);
         assert_eq!(
-            self.bench.handle(self.prover.ingress, &mut frame),
+            self.fixture.handle(self.prover.ingress, &mut frame),
             Verdict::ReplyAck
         );
         (self.session, self.key) = session_of(&self.prover, &response);
     }
 
     fn service(&self, port: u16) -> Endpoint {
-        let ip = if self.prover.from.ip.is_ipv6() {
+        let ip = if self.prover.endpoint.ip.is_ipv6() {
             [0xfd77, 0, 0, 0, 0, 0, 0, 1].into()
         } else {
             service_end().ip
@@ -81,7 +83,7 @@ impl Site {
             suite: SUITE,
             device: self.prover.device,
             session: self.session,
-            addr: ip_bytes(self.prover.from.ip),
+            addr: ip_bytes(self.prover.endpoint.ip),
             key: &self.key,
         }
     }
@@ -89,7 +91,7 @@ impl Site {
     /// The sealed payload.
     fn message(&self, seq: u32, port: u16, payload: &[u8]) -> Vec<u8> {
         let route = Route {
-            source: ip_bytes(self.prover.from.ip),
+            source: ip_bytes(self.prover.endpoint.ip),
             destination: ip_bytes(self.service(port).ip),
         };
         let seq = Sequence::from_wire(u64::from(seq)).unwrap();
@@ -108,7 +110,7 @@ impl Site {
     }
 
     fn builder(&self) -> FrameBuilder {
-        FrameBuilder::new(self.prover.from, self.service(LAP_PORT))
+        FrameBuilder::new(self.prover.endpoint, self.service(LAP_PORT))
     }
 
     fn up(&self, seq: u32, payload: &[u8]) -> Vec<u8> {
@@ -116,26 +118,28 @@ impl Site {
     }
 
     fn verdict(&mut self, mut frame: Vec<u8>) -> Verdict {
-        self.bench
+        self.fixture
             .gateway
-            .handle_frame(self.bench.now, INGRESS, &mut frame)
+            .handle_frame(self.fixture.now, INGRESS, &mut frame)
     }
 
-    /// The verdict and what goes on.
+    /// The verdict and the forwarded frame.
     fn handle(&mut self, mut frame: Vec<u8>) -> (Verdict, Vec<u8>) {
-        let handled = self.bench.gateway.handle(self.bench.now, INGRESS, &mut frame);
+        let handled = self.fixture.gateway.handle(self.fixture.now, INGRESS, &mut frame);
         (handled.verdict, frame[handled.frame].to_vec())
     }
 
     fn service_builder(&self) -> FrameBuilder {
-        FrameBuilder::new(self.service(PORT), self.prover.from)
+        FrameBuilder::new(self.service(PORT), self.prover.endpoint)
     }
 
     fn seal(&mut self, frame: &mut Vec<u8>) -> Verdict {
-        self.bench.gateway.seal_frame(self.bench.now, MTU, false, frame)
+        self.fixture
+            .gateway
+            .seal_frame(self.fixture.now, MTU, false, frame)
     }
 
-    /// Opens a sealed frame as the device would: number, port field, payload.
+    /// Opens a sealed frame as the device does: number, port field, payload.
     fn open(&self, frame: &[u8]) -> (u32, u16, Vec<u8>) {
         let (ip, udp) = parse(frame).unwrap().datagram().unwrap();
         let Ok(Message::DataDown(message, payload)) = wire::parse(&frame[udp.payload()]) else {
@@ -153,12 +157,12 @@ impl Site {
     }
 }
 
-/// What [`super::coverage`] asks for.
+/// The verdicts upwards for [`super::coverage`].
 pub fn reach_up(verdict: Verdict) -> Verdict {
-    let mut site = Site::new(false);
+    let mut site = SealedGateFixture::new(false);
     match verdict {
         Verdict::DropSession => site.session = SessionId::from_wire([9; 8]).unwrap(),
-        Verdict::DropSource => site.prover.from.ip = [10, 66, 0, 200].into(),
+        Verdict::DropSource => site.prover.endpoint.ip = [10, 66, 0, 200].into(),
         Verdict::DropSequence => {
             let frame = site.up(1, b"x");
             site.verdict(frame);
@@ -169,43 +173,43 @@ pub fn reach_up(verdict: Verdict) -> Verdict {
     site.verdict(frame)
 }
 
-/// Likewise.
+/// The verdicts downwards for [`super::coverage`].
 pub fn reach_down(verdict: Verdict) -> Verdict {
-    let mut site = Site::new(false);
+    let mut site = SealedGateFixture::new(false);
     let mut frame = site.service_builder().udp(b"x");
     match verdict {
         Verdict::DropUnsealed => frame = site.service_builder().ip(6, &[0; 20]),
         Verdict::DropTooBig => frame = site.service_builder().udp(&[0; MTU - 83]),
         Verdict::DropSegments => {
             return site
-                .bench
+                .fixture
                 .gateway
-                .seal_frame(site.bench.now, MTU, true, &mut frame);
+                .seal_frame(site.fixture.now, MTU, true, &mut frame);
         }
         Verdict::DropExhausted => site
-            .bench
+            .fixture
             .gateway
-            .set_down(site.prover.device, u64::from(u32::MAX)),
+            .set_down_count(site.prover.device, u64::from(u32::MAX)),
         _ => {}
     }
     site.seal(&mut frame)
 }
 
 #[test]
-fn what_goes_on_is_the_datagram_that_was_sealed() {
+fn the_forwarded_frame_is_the_sealed_datagram() {
     for v6 in [false, true] {
         for bytes in 0..200 {
-            let mut site = Site::new(v6);
+            let mut site = SealedGateFixture::new(v6);
             let payload: Vec<u8> = (0..bytes).map(|at| at as u8 ^ 0x5a).collect();
             let sealed = site.message(1, PORT, &payload);
-            let dress = |builder: FrameBuilder| match bytes % 3 {
+            let add_headers = |builder: FrameBuilder| match bytes % 3 {
                 0 => builder.ip_fields(0xb8, 77, 3),
                 1 => builder.vlan(7).padding(&[1, 2, 3]),
                 _ => builder.tag(0x88a8, 0xe007).vlan(0),
             };
-            let frame = dress(site.builder()).udp(&sealed);
-            let plain = dress(FrameBuilder::new(site.prover.from, site.service(PORT)));
-            // What stood behind the packet is gone.
+            let frame = add_headers(site.builder()).udp(&sealed);
+            let plain = add_headers(FrameBuilder::new(site.prover.endpoint, site.service(PORT)));
+            // The bytes after the packet are removed.
             let expected = plain.padding(&[]).udp(&payload);
             assert_eq!(site.handle(frame), (Verdict::PassData, expected), "{bytes} B");
         }
@@ -213,41 +217,41 @@ fn what_goes_on_is_the_datagram_that_was_sealed() {
 }
 
 #[test]
-fn what_comes_down_is_sealed_for_the_device_and_numbered() {
+fn datagrams_to_the_device_are_sealed_and_numbered() {
     for v6 in [false, true] {
-        let mut site = Site::new(v6);
+        let mut site = SealedGateFixture::new(v6);
         for bytes in 0..200 {
             let payload: Vec<u8> = (0..bytes).map(|at| at as u8 ^ 0xa5).collect();
             let plain = site.service_builder().vlan(3).ip_fields(1, 2, 9);
             let mut frame = plain.clone().padding(&[9; 5]).udp(&payload);
             assert_eq!(site.seal(&mut frame), Verdict::PassSealed);
             let opened = site.open(&frame);
-            assert_eq!(opened, (bytes as u32 + 1, site.prover.from.port, payload));
-            // Lengths and checksums are those of a frame that was built like this.
+            assert_eq!(opened, (bytes as u32 + 1, site.prover.endpoint.port, payload));
+            // Lengths and checksums equal those of a frame built directly.
             let (_, udp) = parse(&frame).unwrap().datagram().unwrap();
             assert_eq!(frame, plain.udp(&frame[udp.payload()]));
         }
     }
 }
 
-/// Inbound checksums are not verified (ADR 3), but nothing that was wrong may become right.
+/// Received checksums are not verified (ADR 3), but a wrong one must not become correct.
 #[test]
 fn a_wrong_checksum_stays_as_wrong_and_none_stays_none() {
     for (v6, at) in [(false, 14 + 20 + 6), (true, 14 + 40 + 6)] {
         for change in [1u16, 0x0100, 0xffff] {
-            let mut site = Site::new(v6);
+            let mut site = SealedGateFixture::new(v6);
             let right = site.up(1, b"reading");
             let mut wrong = right.clone();
             let field = u16::from_be_bytes([wrong[at], wrong[at + 1]]) ^ change;
             wrong[at..at + 2].copy_from_slice(&field.to_be_bytes());
             let (_, right) = site.handle(right);
-            let mut site = Site::new(v6);
+            let mut site = SealedGateFixture::new(v6);
             let (verdict, wrong) = site.handle(wrong);
             assert_eq!(verdict, Verdict::PassData);
             assert_ne!(right[at..at + 2], wrong[at..at + 2]);
         }
     }
-    let mut site = Site::new(false);
+    let mut site = SealedGateFixture::new(false);
     let mut frame = site.up(1, b"reading");
     frame[40..42].fill(0);
     let (_, plain) = site.handle(frame);
@@ -260,8 +264,8 @@ fn a_wrong_checksum_stays_as_wrong_and_none_stays_none() {
 
 #[test]
 fn a_number_passes_once_and_only_inside_the_window() {
-    let mut site = Site::new(false);
-    // As in the window's own tests; here that the gate asks it.
+    let mut site = SealedGateFixture::new(false);
+    // The same as in the tests of the window; here the gate uses it.
     for (seq, verdict) in [
         (100, Verdict::PassData),
         (100, Verdict::DropSequence),
@@ -280,7 +284,7 @@ fn a_number_passes_once_and_only_inside_the_window() {
         frame[42 + 24..42 + 32].copy_from_slice(&seq.to_be_bytes());
         assert_eq!(site.verdict(frame), Verdict::DropSequence, "{seq:#x}");
     }
-    // A new session has a new window, and the old key opens nothing.
+    // A new session has a new window, and the old key opens no message.
     let old = site.up(3, b"x");
     site.authenticate();
     assert_eq!(site.verdict(old), Verdict::DropSession);
@@ -291,7 +295,7 @@ fn a_number_passes_once_and_only_inside_the_window() {
 #[test]
 fn every_byte_that_the_tag_covers_counts() {
     for bytes in [0usize, 1, 7, 8, 9, 16] {
-        let mut site = Site::new(false);
+        let mut site = SealedGateFixture::new(false);
         let payload = vec![0x33; bytes];
         let frame = site.up(1, &payload);
         for at in 42..frame.len() {
@@ -301,18 +305,18 @@ fn every_byte_that_the_tag_covers_counts() {
             assert_ne!(verdict, Verdict::PassData, "byte {at}");
         }
         for at in [30, 33] {
-            let mut elsewhere = frame.clone();
-            elsewhere[at] ^= 1;
-            assert_eq!(site.verdict(elsewhere), Verdict::DropTag, "another destination");
+            let mut altered = frame.clone();
+            altered[at] ^= 1;
+            assert_eq!(site.verdict(altered), Verdict::DropTag, "another destination");
         }
         assert_eq!(site.verdict(frame), Verdict::PassData);
     }
 }
 
-/// Neither LAP's port nor port 0 is reached through a seal, and nothing behind the datagram goes along.
+/// A sealed message cannot reach LAP's port or port 0, and bytes after the datagram are not forwarded.
 #[test]
-fn what_a_seal_may_not_carry() {
-    let mut site = Site::new(false);
+fn forbidden_ports_and_trailing_bytes_do_not_pass_a_seal() {
+    let mut site = SealedGateFixture::new(false);
     for port in [0, LAP_PORT] {
         let frame = site.builder().udp(&site.message(1, port, b"x"));
         assert_eq!(site.verdict(frame), Verdict::DropGatePort);
@@ -327,35 +331,35 @@ fn what_a_seal_may_not_carry() {
     assert_eq!(site.verdict(group), Verdict::DropUnanswerable);
 }
 
-/// What ends a session, and the verdicts upwards and downwards then.
-type End = (fn(&mut Site), Verdict, Verdict);
+/// An operation that ends a session, and the verdicts upwards and downwards.
+type SessionEnd = (fn(&mut SealedGateFixture), Verdict, Verdict);
 
 #[test]
-fn a_session_that_is_not_live_carries_nothing_either_way() {
-    let ends: [End; 4] = [
+fn a_session_that_is_not_live_forwards_nothing_in_both_directions() {
+    let ends: [SessionEnd; 4] = [
         (
-            |site| site.bench.gateway.revoke(site.prover.device).unwrap(),
+            |site| site.fixture.gateway.revoke(site.prover.device).unwrap(),
             Verdict::DropRevoked,
             Verdict::DropSession,
         ),
         (
-            |site| site.bench.pass_s(u64::from(LEASE_S)),
-            Verdict::DropGateLease,
-            Verdict::DropGateLease,
+            |site| site.fixture.pass_s(u64::from(SESSION_LIFETIME_S)),
+            Verdict::DropSessionExpired,
+            Verdict::DropSessionExpired,
         ),
         (
-            |site| drop(site.bench.half_way(&site.prover.clone())),
+            |site| drop(site.fixture.commit_only(&site.prover.clone())),
             Verdict::DropBusy,
             Verdict::DropSession,
         ),
         (
-            |site| site.bench.gateway.wipe(site.prover.device).unwrap(),
+            |site| site.fixture.gateway.wipe(site.prover.device).unwrap(),
             Verdict::DropUnknownDevice,
             Verdict::DropSession,
         ),
     ];
     for (end, up, down) in ends {
-        let mut site = Site::new(false);
+        let mut site = SealedGateFixture::new(false);
         end(&mut site);
         let frame = site.up(1, b"x");
         assert_eq!(site.verdict(frame), up);
@@ -365,9 +369,9 @@ fn a_session_that_is_not_live_carries_nothing_either_way() {
 }
 
 #[test]
-fn nothing_else_passes_the_sealed_gate_either_way() {
-    let mut site = Site::new(false);
-    let builder = FrameBuilder::new(site.prover.from, site.service(80));
+fn no_other_frame_passes_the_sealed_gate_in_either_direction() {
+    let mut site = SealedGateFixture::new(false);
+    let builder = FrameBuilder::new(site.prover.endpoint, site.service(80));
     for (frame, verdict) in [
         (builder.udp(b"x"), Verdict::DropGate),
         (builder.ip(6, &[0; 20]), Verdict::DropGate),
@@ -390,13 +394,13 @@ fn nothing_else_passes_the_sealed_gate_either_way() {
         assert_eq!(site.verdict(frame), verdict);
     }
     let back = site.service_builder();
-    let other = FrameBuilder::new(site.service(PORT), Prover::new(9, Mode::Pool).from);
+    let other = FrameBuilder::new(site.service(PORT), TestDevice::new(9, Mode::Pool).endpoint);
     let server = |port| {
         FrameBuilder::new(
             site.service(67),
             Endpoint {
                 port,
-                ..site.prover.from
+                ..site.prover.endpoint
             },
         )
     };
@@ -422,7 +426,7 @@ fn nothing_else_passes_the_sealed_gate_either_way() {
 #[test]
 fn the_largest_datagram_fills_the_link() {
     for (v6, overhead) in [(false, 84), (true, 104)] {
-        let mut site = Site::new(v6);
+        let mut site = SealedGateFixture::new(v6);
         let mut frame = site.service_builder().udp(&vec![7; MTU - overhead]);
         assert_eq!(site.seal(&mut frame), Verdict::PassSealed);
         assert_eq!(frame.len(), 14 + MTU);
@@ -433,11 +437,11 @@ fn the_largest_datagram_fills_the_link() {
 
 #[test]
 fn numbers_towards_the_device_are_never_repeated_under_one_key() {
-    let mut site = Site::new(false);
+    let mut site = SealedGateFixture::new(false);
     let mut frame = site.service_builder().udp(b"x");
-    site.bench
+    site.fixture
         .gateway
-        .set_down(site.prover.device, u64::from(u32::MAX) - 1);
+        .set_down_count(site.prover.device, u64::from(u32::MAX) - 1);
     assert_eq!(site.seal(&mut frame.clone()), Verdict::PassSealed);
     for _ in 0..3 {
         assert_eq!(site.seal(&mut frame.clone()), Verdict::DropExhausted);

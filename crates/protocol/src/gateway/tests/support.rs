@@ -1,4 +1,4 @@
-//! A gateway on a bench: devices that make their messages by hand, so that each byte can be bent.
+//! Test fixture: a gateway, and devices whose messages are built by hand so that each byte can be altered.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -22,24 +22,24 @@ use crate::wire::{Ack, Challenge, FLAG_BOUND, Header, LAP_PORT, Nak, Request, Re
 pub const GATEWAY: GatewayId = GatewayId(7);
 pub const SUITE: Suite = Suite::SipHash128;
 pub const INGRESS: u32 = 3;
-pub const LEASE_S: u32 = 600;
+pub const SESSION_LIFETIME_S: u32 = 600;
 
-/// A device: its keys, and where its messages come from.
+/// A device: its keys, and the origin of its messages.
 #[derive(Clone)]
-pub struct Prover {
+pub struct TestDevice {
     pub device: DeviceId,
     pub mode: Mode,
-    pub from: Endpoint,
+    pub endpoint: Endpoint,
     pub vlan: Option<u16>,
     pub ingress: u32,
 }
 
-impl Prover {
+impl TestDevice {
     pub fn new(n: u8, mode: Mode) -> Self {
         Self {
             device: DeviceId(0x1000 + u64::from(n)),
             mode,
-            from: Endpoint {
+            endpoint: Endpoint {
                 mac: [2, 0, 0, 0, 0, n],
                 ip: IpAddr::from([10, 66, 0, n]),
                 port: 40_000,
@@ -95,9 +95,9 @@ impl Prover {
         request.as_bytes().to_vec()
     }
 
-    /// A RESPONSE that is right for `idx` and `fresh`, BOUND to the own MAC address.
+    /// A RESPONSE that is correct for `idx` and `fresh`, BOUND to the own MAC address.
     pub fn response(&self, idx: u32, fresh: [u8; 8]) -> Vec<u8> {
-        self.response_with(idx, fresh, 0x4e, Some(self.from.mac))
+        self.response_with(idx, fresh, 0x4e, Some(self.endpoint.mac))
     }
 
     pub fn response_with(&self, idx: u32, fresh: [u8; 8], nonce: u8, mac: Option<[u8; 6]>) -> Vec<u8> {
@@ -110,20 +110,20 @@ impl Prover {
             fresh,
             tag: [0; 16],
         };
-        response.tag = tag::response(&self.auth_key(idx), &response, &tag::loc(mac));
+        response.tag = tag::response(&self.auth_key(idx), &response, &tag::location(mac));
         response.as_bytes().to_vec()
     }
 }
 
 /// A gateway, the time and the current freshness value.
-pub struct Bench {
+pub struct GatewayFixture {
     pub gateway: Gateway,
     pub now: Now,
     pub fresh: [u8; 8],
     drawn: u64,
 }
 
-/// Devices of the bench's two subnets, on the gateway's link, and of `more`.
+/// Devices of the fixture's two subnets, on the gateway's link, and of `more`.
 pub fn device_sources(more: &[&str]) -> DeviceSources {
     let prefixes = ["10.66.0.0/16", "fd66::/64"].iter().chain(more);
     let prefixes: Vec<Prefix> = prefixes.map(|text| text.parse().unwrap()).collect();
@@ -135,7 +135,7 @@ pub fn device_sources(more: &[&str]) -> DeviceSources {
     DeviceSources::new(&prefixes, &[gateway_end().ip, own_v6], &[link])
 }
 
-/// The gateway's own end.
+/// The address of the gateway.
 pub fn gateway_end() -> Endpoint {
     Endpoint {
         mac: [2, 0, 0, 0, 0xff, 1],
@@ -153,7 +153,7 @@ pub fn service_end() -> Endpoint {
     }
 }
 
-impl Bench {
+impl GatewayFixture {
     pub fn new() -> Self {
         Self::with(|_| {})
     }
@@ -162,11 +162,11 @@ impl Bench {
         let own_v6 = IpAddr::from([0xfd66, 0, 0, 0, 0, 0, 0, 0xfe]);
         let mut config = GatewayConfig::new(GATEWAY, &[gateway_end().ip, own_v6]);
         config.gate = Gate::Open;
-        config.lease_s = LEASE_S;
+        config.session_lifetime_s = SESSION_LIFETIME_S;
         config.sources = Some(device_sources(&[]));
         config.own_macs = Some(vec![gateway_end().mac]);
         configure(&mut config);
-        let mut bench = Self {
+        let mut fixture = Self {
             gateway: Gateway::new(config),
             now: Now {
                 monotonic_ms: 50_000,
@@ -175,33 +175,33 @@ impl Bench {
             fresh: [0; 8],
             drawn: 0,
         };
-        bench.renew();
-        bench
+        fixture.rotate_fresh_value();
+        fixture
     }
 
-    /// Draws the next freshness value.
-    pub fn renew(&mut self) {
+    /// Sets the next freshness value.
+    pub fn rotate_fresh_value(&mut self) {
         self.drawn += 1;
         self.fresh = (0xf4e5_0000_0000_0000 | self.drawn).to_be_bytes();
         let value = FreshValue::from_wire(self.fresh).unwrap();
-        self.gateway.set_fresh(value, self.now);
+        self.gateway.rotate_fresh_value(value, self.now);
     }
 
-    /// Lets time pass, with the freshness value kept fresh.
+    /// Advances the time and keeps the freshness value current.
     pub fn pass_s(&mut self, seconds: u64) {
         self.now = self.now.plus_ms(seconds * 1000);
-        self.renew();
+        self.rotate_fresh_value();
     }
 
-    pub fn frame(&self, prover: &Prover, to: Endpoint, payload: &[u8]) -> Vec<u8> {
-        let builder = FrameBuilder::new(prover.from, to);
+    pub fn frame(&self, prover: &TestDevice, to: Endpoint, payload: &[u8]) -> Vec<u8> {
+        let builder = FrameBuilder::new(prover.endpoint, to);
         match prover.vlan {
             Some(vid) => builder.vlan(vid).udp(payload),
             None => builder.udp(payload),
         }
     }
 
-    /// Handles a frame; whatever is not answered must be left as it was.
+    /// Handles a frame; a frame without a reply must be unchanged.
     pub fn handle(&mut self, ingress: u32, frame: &mut [u8]) -> Verdict {
         let before = frame.to_vec();
         let verdict = self.gateway.handle_frame(self.now, ingress, frame);
@@ -211,50 +211,50 @@ impl Bench {
         verdict
     }
 
-    /// A payload from a device to the gateway's LAP port: the verdict, and the payload as it is then.
-    pub fn send(&mut self, prover: &Prover, payload: &[u8]) -> (Verdict, Vec<u8>) {
+    /// Sends a payload from a device to the gateway's LAP port: the verdict, and the resulting payload.
+    pub fn send(&mut self, prover: &TestDevice, payload: &[u8]) -> (Verdict, Vec<u8>) {
         let mut frame = self.frame(prover, gateway_end(), payload);
         let verdict = self.handle(prover.ingress, &mut frame);
         let (_, udp) = parse(&frame).unwrap().datagram().unwrap();
         (verdict, frame[udp.payload()].to_vec())
     }
 
-    pub fn verdict(&mut self, prover: &Prover, payload: &[u8]) -> Verdict {
+    pub fn verdict(&mut self, prover: &TestDevice, payload: &[u8]) -> Verdict {
         self.send(prover, payload).0
     }
 
-    /// A datagram to the service, through the gate.
-    pub fn through_gate(&mut self, prover: &Prover) -> Verdict {
+    /// Sends a datagram to the service through the gate.
+    pub fn through_gate(&mut self, prover: &TestDevice) -> Verdict {
         let mut frame = self.frame(prover, service_end(), b"reading");
         self.handle(prover.ingress, &mut frame)
     }
 
-    pub fn meta(&self, prover: &Prover) -> Meta {
+    pub fn meta(&self, prover: &TestDevice) -> Meta {
         let frame = self.frame(prover, gateway_end(), &[]);
         parse(&frame).unwrap().meta(prover.ingress).unwrap()
     }
 
-    pub fn idx(&self, prover: &Prover) -> u32 {
+    pub fn idx(&self, prover: &TestDevice) -> u32 {
         let line = self.gateway.line(prover.device);
         line.map_or(0, |line| line.commit.idx().0)
     }
 
-    /// A right RESPONSE for the current row; returns the bytes that won.
-    pub fn authenticate(&mut self, prover: &Prover) -> Vec<u8> {
+    /// Sends a correct RESPONSE for the current row; returns its bytes.
+    pub fn authenticate(&mut self, prover: &TestDevice) -> Vec<u8> {
         let response = prover.response(self.idx(prover), self.fresh);
         assert_eq!(self.verdict(prover, &response), Verdict::ReplyAck);
         response
     }
 
     /// Checks and commits a RESPONSE, and stops before the winner's work.
-    pub fn half_way(&mut self, prover: &Prover) -> crate::gateway::Unspent {
+    pub fn commit_only(&mut self, prover: &TestDevice) -> crate::gateway::CommittedRow {
         let response = prover.response(self.idx(prover), self.fresh);
         let response = Response::read_from_bytes(&response).unwrap();
         let checked = self
             .gateway
             .check_response(self.now, &self.meta(prover), &response)
             .unwrap();
-        let crate::gateway::Checked::Current(verified) = checked else {
+        let crate::gateway::ResponseCheck::Current(verified) = checked else {
             panic!("a new RESPONSE");
         };
         self.gateway.commit(verified).unwrap()
@@ -269,8 +269,8 @@ pub fn nak(payload: &[u8]) -> Nak {
     Nak::read_from_bytes(payload).unwrap()
 }
 
-/// An ACK that verifies under the session key that `prover` derives from its own RESPONSE.
-pub fn verified_ack(prover: &Prover, response: &[u8], payload: &[u8]) -> Ack {
+/// An ACK that verifies under the session key that the device derives from its own RESPONSE.
+pub fn verified_ack(prover: &TestDevice, response: &[u8], payload: &[u8]) -> Ack {
     let response = Response::read_from_bytes(response).unwrap();
     let ack = Ack::read_from_bytes(payload).unwrap();
     let key = SessionKey::derive(&prover.auth_key(response.idx.get()), SUITE, &response.tag);
@@ -282,19 +282,19 @@ pub fn verified_ack(prover: &Prover, response: &[u8], payload: &[u8]) -> Ack {
 }
 
 /// The session that a gateway opens for `response`: its id and its key.
-pub fn session_of(prover: &Prover, response: &[u8]) -> (SessionId, SessionKey) {
+pub fn session_of(prover: &TestDevice, response: &[u8]) -> (SessionId, SessionKey) {
     let response = Response::read_from_bytes(response).unwrap();
     let key = SessionKey::derive(&prover.auth_key(response.idx.get()), SUITE, &response.tag);
     let [id, _] = crate::keys::halves(&response.tag);
     (SessionId::from_wire(id).unwrap(), key)
 }
 
-/// A bench with one pool device of `rows` rows.
-pub fn one_device(rows: u32) -> (Bench, Prover) {
-    let mut bench = Bench::new();
-    let prover = Prover::new(1, Mode::Pool);
-    bench.gateway.install(prover.install(0, rows)).unwrap();
-    (bench, prover)
+/// A fixture with one pool device of `rows` rows.
+pub fn one_device(rows: u32) -> (GatewayFixture, TestDevice) {
+    let mut fixture = GatewayFixture::new();
+    let prover = TestDevice::new(1, Mode::Pool);
+    fixture.gateway.install(prover.install(0, rows)).unwrap();
+    (fixture, prover)
 }
 
 pub fn bent(payload: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
@@ -303,7 +303,7 @@ pub fn bent(payload: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
     bent
 }
 
-pub fn data_up(prover: &Prover) -> Vec<u8> {
+pub fn data_up(prover: &TestDevice) -> Vec<u8> {
     let mut bytes = vec![0; 60];
     let header = Header::with_length(message_type::DATA_UP, SUITE, 0, prover.device, 60);
     bytes[..16].copy_from_slice(header.as_bytes());

@@ -1,14 +1,14 @@
-//! The state machine of a device's line as one table: each state, each message, one verdict.
+//! The state machine of a device's line as one table: the verdict for each state and message.
 
 use alloc::vec::Vec;
 
-use super::support::{Bench, LEASE_S, Prover};
+use super::support::{GatewayFixture, SESSION_LIFETIME_S, TestDevice};
 use crate::gateway::FRESH_MAX_AGE_MS;
 use crate::ids::Mode;
 use crate::verdict::Verdict::{
     self, DropBusy as BUSY, DropFresh as FRESH, DropGateway as GATEWAY, DropIndex as INDEX,
     DropNoRows as NO_ROWS, DropReplay as REPLAY, DropRevoked as REVOKED, DropStopped as STOPPED,
-    DropTag as TAG, DropUnknownDevice as UNKNOWN, ReplyAck as ACK, ReplyAckAgain as AGAIN,
+    DropTag as TAG, DropUnknownDevice as UNKNOWN, ReplyAck as ACK, ReplyAckRepeated as AGAIN,
     ReplyChallenge as CHALLENGE, ReplyNak as NAK,
 };
 
@@ -24,24 +24,24 @@ enum State {
     EmptySession,
     Key,
     KeySession,
-    /// A session whose lease is over, and rows left.
-    LeaseOver,
-    /// A winner is at work.
+    /// An expired session, and rows left.
+    SessionExpired,
+    /// A winner is writing.
     Busy,
     Revoked,
     RevokedSession,
-    /// Revoked while a winner is at work.
+    /// Revoked while a winner is writing.
     RevokedBusy,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Event {
     Request,
-    /// Right in everything.
+    /// Correct in everything.
     Response,
-    /// The RESPONSE that won the row before; where none did, one with the number before.
-    Again,
-    /// The number of the row before, and a tag that did not win it.
+    /// The RESPONSE that won the previous row; otherwise one with the previous number.
+    Repeated,
+    /// The number of the previous row, and a tag that did not win it.
     Previous,
     Future,
     WrongTag,
@@ -49,26 +49,26 @@ enum Event {
     NotFresh,
     /// The freshness value before the previous one.
     Stale,
-    /// Right for another gateway.
+    /// Correct for another gateway.
     OtherGateway,
     /// The tag covers another MAC address than the sender's.
     OtherMac,
-    /// Right in everything, but the gateway's freshness value is too old to answer.
+    /// Correct in everything, but the gateway's freshness value is too old.
     Aged,
 }
 
 use Event::{
-    Again, Aged, Future, NotFresh, OtherGateway, OtherMac, Previous, Request, Response, Stale, WrongTag,
+    Aged, Future, NotFresh, OtherGateway, OtherMac, Previous, Repeated, Request, Response, Stale, WrongTag,
 };
 use State::{
-    Absent, Busy, Empty, EmptySession, Key, KeySession, LeaseOver, Revoked, RevokedBusy, RevokedSession,
+    Absent, Busy, Empty, EmptySession, Key, KeySession, Revoked, RevokedBusy, RevokedSession, SessionExpired,
     Valid, ValidSession,
 };
 
 const EVENTS: [Event; 11] = [
     Request,
     Response,
-    Again,
+    Repeated,
     Previous,
     Future,
     WrongTag,
@@ -89,69 +89,74 @@ const TABLE: [(State, [Verdict; 11]); 12] = [
     (EmptySession,   [NAK,       NO_ROWS, AGAIN,   REPLAY,  INDEX,   NO_ROWS, NO_ROWS, NO_ROWS, GATEWAY, NO_ROWS, STOPPED]),
     (Key,            [CHALLENGE, ACK,     INDEX,   INDEX,   INDEX,   TAG,     FRESH,   FRESH,   GATEWAY, TAG,     STOPPED]),
     (KeySession,     [CHALLENGE, ACK,     AGAIN,   REPLAY,  INDEX,   TAG,     FRESH,   FRESH,   GATEWAY, TAG,     STOPPED]),
-    (LeaseOver,      [CHALLENGE, ACK,     REPLAY,  REPLAY,  INDEX,   TAG,     FRESH,   FRESH,   GATEWAY, TAG,     STOPPED]),
+    (SessionExpired,      [CHALLENGE, ACK,     REPLAY,  REPLAY,  INDEX,   TAG,     FRESH,   FRESH,   GATEWAY, TAG,     STOPPED]),
     (Busy,           [BUSY,      BUSY,    BUSY,    BUSY,    BUSY,    BUSY,    BUSY,    BUSY,    GATEWAY, BUSY,    STOPPED]),
     (Revoked,        [REVOKED,   REVOKED, REVOKED, REVOKED, REVOKED, REVOKED, REVOKED, REVOKED, GATEWAY, REVOKED, STOPPED]),
     (RevokedSession, [REVOKED,   REVOKED, REVOKED, REVOKED, REVOKED, REVOKED, REVOKED, REVOKED, GATEWAY, REVOKED, STOPPED]),
     (RevokedBusy,    [REVOKED,   REVOKED, REVOKED, REVOKED, REVOKED, REVOKED, REVOKED, REVOKED, GATEWAY, REVOKED, STOPPED]),
 ];
 
-/// A bench whose device is in that state, and the RESPONSE that won last.
-fn in_state(state: State) -> (Bench, Prover, Option<Vec<u8>>) {
-    let mut bench = Bench::new();
+/// A fixture whose device is in this state, and the RESPONSE that won last.
+fn in_state(state: State) -> (GatewayFixture, TestDevice, Option<Vec<u8>>) {
+    let mut fixture = GatewayFixture::new();
     let mode = if matches!(state, Key | KeySession) {
         Mode::Key
     } else {
         Mode::Pool
     };
-    let prover = Prover::new(1, mode);
+    let prover = TestDevice::new(1, mode);
     let rows = match state {
         Empty => 0,
         EmptySession => 1,
         _ => 3,
     };
     if state != Absent {
-        bench.gateway.install(prover.install(0, rows)).unwrap();
+        fixture.gateway.install(prover.install(0, rows)).unwrap();
     }
     let has_session = matches!(
         state,
-        ValidSession | EmptySession | KeySession | LeaseOver | RevokedSession
+        ValidSession | EmptySession | KeySession | SessionExpired | RevokedSession
     );
-    let winner = has_session.then(|| bench.authenticate(&prover));
+    let winner = has_session.then(|| fixture.authenticate(&prover));
     if matches!(state, Busy | RevokedBusy) {
-        drop(bench.half_way(&prover));
+        drop(fixture.commit_only(&prover));
     }
     if matches!(state, Revoked | RevokedSession | RevokedBusy) {
-        bench.gateway.revoke(prover.device).unwrap();
+        fixture.gateway.revoke(prover.device).unwrap();
     }
-    if state == LeaseOver {
-        bench.pass_s(u64::from(LEASE_S));
+    if state == SessionExpired {
+        fixture.pass_s(u64::from(SESSION_LIFETIME_S));
     }
-    (bench, prover, winner)
+    (fixture, prover, winner)
 }
 
-fn message(event: Event, bench: &mut Bench, prover: &Prover, winner: Option<Vec<u8>>) -> Vec<u8> {
-    let idx = bench.idx(prover);
+fn message(
+    event: Event,
+    fixture: &mut GatewayFixture,
+    prover: &TestDevice,
+    winner: Option<Vec<u8>>,
+) -> Vec<u8> {
+    let idx = fixture.idx(prover);
     let before = idx.wrapping_sub(1);
-    let right = prover.response(idx, bench.fresh);
+    let right = prover.response(idx, fixture.fresh);
     match event {
         Request => prover.request(0x4e),
         Response => right,
-        Again => winner.unwrap_or_else(|| prover.response(before, bench.fresh)),
-        Previous => prover.response_with(before, bench.fresh, 0x77, Some(prover.from.mac)),
-        Future => prover.response(idx + 1, bench.fresh),
+        Repeated => winner.unwrap_or_else(|| prover.response(before, fixture.fresh)),
+        Previous => prover.response_with(before, fixture.fresh, 0x77, Some(prover.endpoint.mac)),
+        Future => prover.response(idx + 1, fixture.fresh),
         WrongTag => super::support::bent(&right, 48, &[right[48] ^ 1]),
         NotFresh => prover.response(idx, [0; 8]),
         Stale => {
-            let old = bench.fresh;
-            bench.renew();
-            bench.renew();
+            let old = fixture.fresh;
+            fixture.rotate_fresh_value();
+            fixture.rotate_fresh_value();
             prover.response(idx, old)
         }
         OtherGateway => super::support::bent(&right, 36, &[0, 0, 0, 8]),
-        OtherMac => prover.response_with(idx, bench.fresh, 0x4e, Some([2, 0, 0, 0, 0, 0xee])),
+        OtherMac => prover.response_with(idx, fixture.fresh, 0x4e, Some([2, 0, 0, 0, 0, 0xee])),
         Aged => {
-            bench.now = bench.now.plus_ms(FRESH_MAX_AGE_MS + 1);
+            fixture.now = fixture.now.plus_ms(FRESH_MAX_AGE_MS + 1);
             right
         }
     }
@@ -161,16 +166,16 @@ fn message(event: Event, bench: &mut Bench, prover: &Prover, winner: Option<Vec<
 fn each_state_gives_each_message_the_verdict_of_the_table() {
     for (state, verdicts) in TABLE {
         for (event, expected) in EVENTS.into_iter().zip(verdicts) {
-            let (mut bench, prover, winner) = in_state(state);
-            let payload = message(event, &mut bench, &prover, winner);
-            let before = bench.gateway.line(prover.device);
-            let (verdict, _) = bench.send(&prover, &payload);
+            let (mut fixture, prover, winner) = in_state(state);
+            let payload = message(event, &mut fixture, &prover, winner);
+            let before = fixture.gateway.line(prover.device);
+            let (verdict, _) = fixture.send(&prover, &payload);
             assert_eq!(verdict, expected, "{state:?} x {event:?}");
             assert_eq!(
-                bench.gateway.counter(verdict),
+                fixture.gateway.counter(verdict),
                 if verdict == ACK { counted_acks(state) } else { 1 }
             );
-            let after = bench.gateway.line(prover.device);
+            let after = fixture.gateway.line(prover.device);
             if verdict == ACK {
                 let (before, after) = (before.unwrap(), after.unwrap());
                 assert_eq!(after.commit.idx().0, before.commit.idx().0 + 1, "{state:?}");
@@ -187,36 +192,36 @@ fn each_state_gives_each_message_the_verdict_of_the_table() {
 fn counted_acks(state: State) -> u64 {
     1 + u64::from(matches!(
         state,
-        ValidSession | EmptySession | KeySession | LeaseOver
+        ValidSession | EmptySession | KeySession | SessionExpired
     ))
 }
 
 /// The freshness value ages out on the monotonic clock alone, to the millisecond.
 #[test]
-fn a_gateway_answers_until_its_freshness_value_is_sixteen_seconds_old() {
-    let (mut bench, prover, _) = in_state(Valid);
-    bench.now = bench.now.plus_ms(FRESH_MAX_AGE_MS);
-    assert_eq!(bench.verdict(&prover, &prover.request(1)), CHALLENGE);
-    bench.now = bench.now.plus_ms(1);
-    assert_eq!(bench.verdict(&prover, &prover.request(1)), STOPPED);
-    bench.renew();
-    assert_eq!(bench.verdict(&prover, &prover.request(1)), CHALLENGE);
+fn a_gateway_replies_until_its_freshness_value_is_sixteen_seconds_old() {
+    let (mut fixture, prover, _) = in_state(Valid);
+    fixture.now = fixture.now.plus_ms(FRESH_MAX_AGE_MS);
+    assert_eq!(fixture.verdict(&prover, &prover.request(1)), CHALLENGE);
+    fixture.now = fixture.now.plus_ms(1);
+    assert_eq!(fixture.verdict(&prover, &prover.request(1)), STOPPED);
+    fixture.rotate_fresh_value();
+    assert_eq!(fixture.verdict(&prover, &prover.request(1)), CHALLENGE);
 }
 
 /// The previous value is accepted beside the current one; a suspend replaces both.
 #[test]
 fn the_previous_freshness_value_is_accepted_until_a_suspend() {
-    let (mut bench, prover, _) = in_state(Valid);
-    let response = prover.response(0, bench.fresh);
-    bench.renew();
+    let (mut fixture, prover, _) = in_state(Valid);
+    let response = prover.response(0, fixture.fresh);
+    fixture.rotate_fresh_value();
     let (current, previous) = ([0xaa; 8], [0xbb; 8]);
     let value = |bytes| crate::gateway::FreshValue::from_wire(bytes).unwrap();
-    let mut suspended = Bench::new();
+    let mut suspended = GatewayFixture::new();
     suspended.gateway.install(prover.install(0, 1)).unwrap();
     suspended
         .gateway
-        .restart_fresh(value(current), value(previous), suspended.now);
+        .replace_fresh_values(value(current), value(previous), suspended.now);
     assert_eq!(suspended.verdict(&prover, &response), FRESH);
     assert_eq!(suspended.verdict(&prover, &prover.response(0, previous)), ACK);
-    assert_eq!(bench.verdict(&prover, &response), ACK);
+    assert_eq!(fixture.verdict(&prover, &response), ACK);
 }

@@ -10,8 +10,8 @@ use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::gateway::Configuration;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 use linewarden_registry::{
-    Appraisal, EnrolledAt, GroupName, GroupPolicy, Home, NewGroup, NewProver, Protection, Registry,
-    RoundRecord, State,
+    Appraisal, AttestationState, EnrollmentTime, GroupName, GroupPolicy, NewGroup, NewProver, Protection,
+    ProverLocation, Registry, RoundRecord,
 };
 
 use super::{in_memory, pool_device};
@@ -22,7 +22,7 @@ pub fn name(name: &str) -> GroupName {
     GroupName::new(name).unwrap()
 }
 
-/// One file, whose content this tells.
+/// A configuration of one file with this content.
 pub fn configuration(content: u8) -> Measured {
     let entry = FileEntry::File {
         mode: Mode::new(0o644).unwrap(),
@@ -41,7 +41,7 @@ pub fn group(group: &str) -> NewGroup {
     }
 }
 
-/// Of the group "pumps", with a key that tells whose it is.
+/// A prover of the group "pumps", with a key derived from its id.
 pub fn prover(device: u64) -> NewProver {
     let mut key = [0x5a; 32];
     key[..8].copy_from_slice(&device.to_be_bytes());
@@ -52,7 +52,7 @@ pub fn prover(device: u64) -> NewProver {
         protection: Protection::Software,
         binding: None,
         overlay: Some(configuration(2).encode()),
-        home: Some(Home {
+        location: Some(ProverLocation {
             gateway: GatewayId(1),
             address: "192.0.2.1".parse().unwrap(),
         }),
@@ -69,34 +69,34 @@ pub fn round(gateway: u32, number: u32) -> RoundRecord {
         period: Period(u64::MAX),
         started_at_s: NOW_S + u64::from(number),
         ended_at_s: NOW_S + u64::from(number) + 2,
-        asked: 10,
+        requested: 10,
         ok: 7,
         late: 2,
-        silent: 1,
+        missed: 1,
         last_verdict_ms: 1_999,
     }
 }
 
-/// By gateway 1.
+/// An appraisal by gateway 1.
 pub fn appraisal(device: u64, number: u32) -> Appraisal {
     Appraisal {
         device: DeviceId(device),
         gateway: GatewayId(1),
         address: Some("192.0.2.1".parse().unwrap()),
-        state: State::Ok,
+        state: AttestationState::Ok,
         since_s: NOW_S + u64::from(number),
         since_round: number,
         configuration: Configuration::Current,
-        silences: vec![1, 2],
-        asked: 3,
+        missed_rounds: vec![1, 2],
+        rounds_total: 3,
     }
 }
 
 /// Appraisals of provers that were enrolled at [`NOW_S`].
-pub fn told(appraisals: impl IntoIterator<Item = Appraisal>) -> Vec<(Appraisal, EnrolledAt)> {
+pub fn with_enrollment(appraisals: impl IntoIterator<Item = Appraisal>) -> Vec<(Appraisal, EnrollmentTime)> {
     let appraisals = appraisals.into_iter();
     appraisals
-        .map(|appraisal| (appraisal, EnrolledAt(NOW_S)))
+        .map(|appraisal| (appraisal, EnrollmentTime(NOW_S)))
         .collect()
 }
 
@@ -105,12 +105,12 @@ pub async fn fleet(devices: u64) -> Registry {
     let registry = in_memory().await;
     let records = (1..=devices).map(|id| pool_device(id, 2));
     registry
-        .enrol_bulk(records, Default::default(), |_| ())
+        .enroll_bulk(records, Default::default(), |_| ())
         .await
         .unwrap();
     registry.set_group(&group("pumps"), NOW_S).await.unwrap();
     for id in 1..=devices {
-        registry.enrol_prover(prover(id), NOW_S).await.unwrap();
+        registry.enroll_prover(prover(id), NOW_S).await.unwrap();
     }
     registry
 }

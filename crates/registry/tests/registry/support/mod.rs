@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex, Suite};
 use linewarden_protocol::keys::RowKey;
-use linewarden_protocol::nonce::Statement;
+use linewarden_protocol::nonce::RowStatement;
 use linewarden_registry::{
-    BulkOptions, Credentials, DeviceRecord, Fence, Granted, LeaseRequest, Location, MasterKey, PoolRow,
-    Registry, RegistryError, Result,
+    BulkOptions, Credentials, DeviceRecord, FencingToken, LeaseGrant, LeaseRequest, Location, MasterKey,
+    PoolRow, Registry, RegistryError, Result,
 };
 use linewarden_testbed::Postgres;
 use sqlx::{Connection as _, Executor as _, SqliteConnection};
@@ -21,23 +21,23 @@ pub fn master_key() -> MasterKey {
     MasterKey::from_bytes([0x42; 32])
 }
 
-/// Where the program runs itself again with all registries on PostgreSQL: the server's directory.
+/// Set when the program repeats itself with all registries on PostgreSQL: the server's directory.
 pub const ON_POSTGRES: &str = "LINEWARDEN_TEST_REGISTRIES_ON_POSTGRES";
 
-/// The server that this run has its registries on.
+/// The PostgreSQL server of this run.
 pub fn server() -> Option<&'static Postgres> {
     static SERVER: OnceLock<Option<Postgres>> = OnceLock::new();
     let attach = || Some(Postgres::attach(Path::new(&std::env::var_os(ON_POSTGRES)?)));
     SERVER.get_or_init(attach).as_ref()
 }
 
-/// Whether registries are on PostgreSQL in this run.
+/// Whether this run uses PostgreSQL.
 pub fn is_on_postgres() -> bool {
     server().is_some()
 }
 
-/// A place where no registry is, as long as the directory is kept.
-pub fn nowhere() -> (TempDir, Location) {
+/// A location without a registry, valid while the directory is kept.
+pub fn unused_location() -> (TempDir, Location) {
     static SCHEMAS: AtomicU32 = AtomicU32::new(0);
     let directory = tempfile::tempdir().unwrap();
     let location = match server() {
@@ -50,15 +50,17 @@ pub fn nowhere() -> (TempDir, Location) {
     (directory, location)
 }
 
-/// A new registry that nobody opens again.
+/// A new registry that is not opened again.
 pub async fn in_memory() -> Registry {
     match server() {
-        Some(_) => Registry::create(nowhere().1, &master_key()).await.unwrap(),
+        Some(_) => Registry::create(unused_location().1, &master_key())
+            .await
+            .unwrap(),
         None => Registry::in_memory(&master_key()).await.unwrap(),
     }
 }
 
-/// Rows whose bytes tell device, number and generation apart.
+/// Rows whose bytes depend on device, number and generation.
 pub fn rows(device: u64, generation: u8, count: u32) -> Vec<PoolRow> {
     (0..count)
         .map(|n| {
@@ -100,60 +102,60 @@ pub fn key_device(device: u64) -> DeviceRecord {
     record(device, Credentials::Key(RowKey::from_bytes([7; 16])))
 }
 
-/// A wish for `count` rows, all of them to be spent at once.
-pub fn wish(device: DeviceId, from: u32, count: u32) -> LeaseRequest {
+/// A lease request for `count` rows, all to be spent at once.
+pub fn lease_request(device: DeviceId, from: u32, count: u32) -> LeaseRequest {
     LeaseRequest {
         device,
         epoch: 0,
         from: RowIndex(from),
         received: RowIndex(from),
-        hold: count,
-        ahead: count,
-        stated: Statement::default(),
+        hold_rows: count,
+        spendable_rows: count,
+        statement: RowStatement::default(),
     }
 }
 
 /// Gateway 1, registered.
-pub async fn gateway(registry: &Registry) -> Fence {
+pub async fn gateway(registry: &Registry) -> FencingToken {
     registry
         .register_gateway(GatewayId(1), 1_790_000_000)
         .await
         .unwrap()
 }
 
-/// Leases four rows of each of these devices to gateway 1, and lets it spend none of them.
-pub async fn lease_all(registry: &Registry, ids: impl Iterator<Item = u64>) -> Fence {
-    let fence = gateway(registry).await;
-    let wish = |id| LeaseRequest {
-        ahead: 0,
-        ..wish(DeviceId(id), 0, 4)
+/// Leases four rows of each of these devices to gateway 1, all unspent.
+pub async fn lease_all(registry: &Registry, ids: impl Iterator<Item = u64>) -> FencingToken {
+    let fencing_token = gateway(registry).await;
+    let lease_request = |id| LeaseRequest {
+        spendable_rows: 0,
+        ..lease_request(DeviceId(id), 0, 4)
     };
-    let wishes: Vec<_> = ids.map(wish).collect();
-    let answers = registry.lease(&fence, &wishes).await.unwrap();
-    assert!(answers.iter().all(Result::is_ok));
-    fence
+    let requests: Vec<_> = ids.map(lease_request).collect();
+    let results = registry.lease(&fencing_token, &requests).await.unwrap();
+    assert!(results.iter().all(Result::is_ok));
+    fencing_token
 }
 
 /// Leases `count` rows to the gateway.
 pub async fn lease(
     registry: &Registry,
-    fence: &Fence,
+    fencing_token: &FencingToken,
     device: u64,
     from: u32,
     count: u32,
-) -> Result<Granted> {
-    let wish = wish(DeviceId(device), from, count);
-    registry.lease(fence, &[wish]).await?.remove(0)
+) -> Result<LeaseGrant> {
+    let lease_request = lease_request(DeviceId(device), from, count);
+    registry.lease(fencing_token, &[lease_request]).await?.remove(0)
 }
 
 /// A closed registry of 40 devices with 100 rows.
 pub async fn fleet_of_40() -> (TempDir, Location) {
-    let (directory, place) = nowhere();
+    let (directory, place) = unused_location();
     create_fleet(&place).await;
     (directory, place)
 }
 
-/// The same in a file, whatever the others are in, about 120 KiB.
+/// The same in a file, also in a run on PostgreSQL; about 120 KiB.
 pub async fn fleet_file() -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("fleet.registry");
@@ -165,7 +167,7 @@ pub async fn fleet_file() -> (TempDir, PathBuf) {
 pub async fn create_fleet(place: &Location) {
     let registry = Registry::create(place, &master_key()).await.unwrap();
     registry
-        .enrol_bulk(
+        .enroll_bulk(
             (1..=40).map(|id| pool_device(id, 100)),
             BulkOptions::default(),
             |_| (),
@@ -179,12 +181,12 @@ pub async fn open(place: impl Into<Location>) -> std::result::Result<Registry, R
     Registry::open(place, &master_key()).await
 }
 
-/// Changes the registry behind its own back, as somebody with a SQL shell would.
+/// Changes the database directly with SQL.
 pub async fn sql(place: impl Into<Location>, statement: &str) {
     assert!(try_sql(place, statement).await, "{statement}");
 }
 
-/// The same; `false` if that is what the database's own types forbid.
+/// The same; `false` if the column types of the database refuse it.
 pub async fn try_sql(place: impl Into<Location>, statement: &str) -> bool {
     let place = place.into();
     let Some(path) = place.file() else {
@@ -200,7 +202,7 @@ pub async fn try_sql(place: impl Into<Location>, statement: &str) -> bool {
     true
 }
 
-/// The tables of a file that hold nothing, by name; SQLite's own and sqlx's are none.
+/// Empty tables of a file, by name, without internal ones of SQLite and sqlx.
 pub async fn empty_tables(path: &Path) -> Vec<String> {
     let options = sqlx::sqlite::SqliteConnectOptions::new().filename(path);
     let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
@@ -231,23 +233,23 @@ fn psql(location: &Location, statement: &str) -> bool {
         let zeros = format!("decode(repeat('00', {bytes}), 'hex')");
         statement.replace(&format!("zeroblob({bytes})"), &zeros)
     });
-    // Foreign keys are triggers there, which a replica does not run.
+    // On PostgreSQL foreign keys are triggers, which a replica does not fire.
     let statement =
         format!("SET search_path = {schema}; SET session_replication_role = replica; {statement}");
     match server().unwrap().psql(&statement) {
         Ok(_) => true,
         Err(error) => {
-            let said = error.to_string();
+            let message = error.to_string();
             assert!(
-                TYPES.iter().any(|refusal| said.contains(refusal)),
-                "{statement}: {said}"
+                TYPES.iter().any(|refusal| message.contains(refusal)),
+                "{statement}: {message}"
             );
             false
         }
     }
 }
 
-/// How PostgreSQL says that a value is none of the column's type.
+/// PostgreSQL error code for a value of a wrong type.
 const TYPES: [&str; 4] = [
     "out of range",
     "invalid input syntax",

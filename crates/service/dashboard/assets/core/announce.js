@@ -1,4 +1,4 @@
-// Says things to a screen reader: politely, not more often than every few seconds, and nothing twice in a row.
+// Announces texts to a screen reader: politely, at most every 4 seconds, and no text twice in a row.
 
 const INTERVAL_MS = 4000;
 const KEPT_MAX = 3;
@@ -9,7 +9,7 @@ let timer = null;
 let lastAt = -Infinity;
 
 /**
- * The live region; it must stand in the page before anything is announced.
+ * Sets the live region, which must be in the page before the first announcement.
  * @param {HTMLElement} element
  */
 export function announceIn(element) {
@@ -21,17 +21,17 @@ export function announceIn(element) {
  */
 export function announce(text) {
   if (waiting.includes(text)) return;
-  // In a storm the newest say most: an old announcement that nobody has heard yet is dropped.
+  // The newest announcements matter most: older ones that are still queued are dropped.
   waiting = [...waiting, text].slice(-KEPT_MAX);
   schedule();
 }
 
 function schedule() {
   if (timer !== null || waiting.length === 0) return;
-  timer = setTimeout(speak, Math.max(0, lastAt + INTERVAL_MS - performance.now()));
+  timer = setTimeout(announceNow, Math.max(0, lastAt + INTERVAL_MS - performance.now()));
 }
 
-function speak() {
+function announceNow() {
   timer = null;
   lastAt = performance.now();
   if (region) region.textContent = waiting.join(". ");

@@ -1,20 +1,20 @@
-// The controller's HTTP API: requests, the errors it answers with, and keys that make a repeated write harmless.
+// The controller's HTTP API: requests, error responses, and keys that make a repeated write harmless.
 
 import { Emitter } from "./emitter.js";
-import { heardControllerTime, controllerNowS } from "./clock.js";
+import { controllerNowS, setControllerTime } from "./clock.js";
 
 const BASE = "/api/v1";
 const TIMEOUT_MS = 20_000;
 
-/** Emits `unauthenticated` when an answer was 401, and `forbidden` when it was 403 (the role may have changed). */
+/** Emits `unauthenticated` for a response with status 401, and `forbidden` for 403 (the role may have changed). */
 export const refusals = new Emitter();
 
-/** What went wrong with a request, in words for the reader. */
+/** The failure of a request, with a message for the user. */
 export class ApiError extends Error {
   /**
    * @param {string} message
-   * @param {{status?: number, code?: string, field?: string, maybeDone?: boolean}} [details] `maybeDone`: no answer
-   *   came, or one that does not say whether a write was carried out
+   * @param {{status?: number, code?: string, field?: string, maybeDone?: boolean}} [details] `maybeDone`: no
+   *   response was received, or a response that does not state whether the write was performed
    */
   constructor(message, { status = 0, code = "", field = "", maybeDone = false } = {}) {
     super(message);
@@ -23,7 +23,7 @@ export class ApiError extends Error {
 }
 
 /**
- * Reads a resource. Parameters that are null, undefined or empty are left out.
+ * Reads a resource. Parameters that are null, undefined or empty are omitted.
  * @param {string} path below /api/v1
  * @param {Record<string, string | number | null | undefined>} [parameters]
  * @param {AbortSignal} [signal]
@@ -39,7 +39,7 @@ export function get(path, parameters = {}, signal) {
 }
 
 /**
- * Reads a whole list, page by page.
+ * Reads a complete list, page by page.
  * @param {string} path
  * @param {AbortSignal} [signal]
  * @returns {Promise<any[]>}
@@ -47,11 +47,11 @@ export function get(path, parameters = {}, signal) {
 export async function getAll(path, signal) {
   const items = [];
   let after = null;
-  // Twenty pages of a thousand are far more than a page can show; the bound is against a cursor that never ends.
+  // 20 pages of 1000 items are far more than the dashboard can show; the bound protects against an endless cursor.
   for (let page = 0; page < 20; page += 1) {
-    const answer = await get(path, { limit: 1000, after }, signal);
-    items.push(...answer.items);
-    after = answer.next;
+    const response = await get(path, { limit: 1000, after }, signal);
+    items.push(...response.items);
+    after = response.next;
     if (!after) break;
   }
   return items;
@@ -68,8 +68,8 @@ export function postSession(path, body) {
 }
 
 /**
- * One action of the reader's: a write that may be tried again. All tries with the same body carry the same key, so
- * that the controller carries it out once, even if the answer to the first try was lost.
+ * One action of the user: a write that may be retried. All attempts with the same body carry the same key, so that the
+ * controller carries out the action once, even if the response to the first attempt was lost.
  */
 export class Action {
   #path;
@@ -87,7 +87,7 @@ export class Action {
    */
   send(body) {
     const text = JSON.stringify(body);
-    // Another body under the same key would be refused as a conflict: it is another action.
+    // The controller refuses another body under the same key as a conflict: another body is another action.
     if (text !== this.#keyOf) {
       this.#key = crypto.randomUUID();
       this.#keyOf = text;
@@ -118,13 +118,13 @@ async function send(method, path, { body, headers = {}, signal, isSession = fals
     return response.status === 204 ? null : await response.json();
   } catch (fault) {
     if (fault instanceof ApiError || signal?.aborted) throw fault;
-    throw new ApiError(noAnswer(fault), { maybeDone: method !== "GET" });
+    throw new ApiError(noResponse(fault), { maybeDone: method !== "GET" });
   }
 }
 
-function noAnswer(fault) {
-  if (fault.name === "TimeoutError") return `The controller did not answer within ${TIMEOUT_MS / 1000} s.`;
-  if (fault instanceof SyntaxError) return "The controller's answer was cut off or is not JSON.";
+function noResponse(fault) {
+  if (fault.name === "TimeoutError") return `The controller did not respond within ${TIMEOUT_MS / 1000} s.`;
+  if (fault instanceof SyntaxError) return "The controller's response was incomplete or is not JSON.";
   return "The controller cannot be reached.";
 }
 
@@ -133,8 +133,8 @@ async function refusal(response, isSession) {
   const error = (await response.json().catch(() => null))?.error ?? {};
   const waitS = Number(response.headers.get("Retry-After"));
   const wait = waitS > 0 ? ` Try again in ${waitS} s.` : "";
-  const message = typeof error.message === "string" && error.message !== "" ? error.message : `The controller answered with status ${status}.`;
-  // At the log-in itself, 401 is about the token that was typed, not about a session that has ended.
+  const message = typeof error.message === "string" && error.message !== "" ? error.message : `The controller responded with status ${status}.`;
+  // In the response to a log-in, 401 means an invalid token and not an expired session.
   if (status === 401 && !isSession) refusals.emit("unauthenticated");
   if (status === 403) refusals.emit("forbidden");
   return new ApiError(message + wait, { status, code: error.code, field: error.field, maybeDone: status >= 500 });
@@ -142,6 +142,6 @@ async function refusal(response, isSession) {
 
 function noteTime(response) {
   const atMs = Date.parse(response.headers.get("Date") ?? "");
-  // The header has whole seconds: it corrects a clock that is wrong, and leaves the stream's finer time alone.
-  if (Number.isFinite(atMs) && Math.abs(atMs / 1000 - controllerNowS()) > 2) heardControllerTime(atMs / 1000);
+  // The header has whole seconds: it corrects a clock that is wrong, but not the finer time from the event stream.
+  if (Number.isFinite(atMs) && Math.abs(atMs / 1000 - controllerNowS()) > 2) setControllerTime(atMs / 1000);
 }

@@ -1,13 +1,13 @@
-// Time: how long ago something came, and what time it is at the controller.
+// Time: elapsed time, and the controller's current time.
 
-/** A moment that elapsed time is counted from. */
+/** A point in time from which elapsed time is counted. */
 export class Moment {
   #steady = performance.now();
   #wall = Date.now();
 
   /**
-   * Seconds since this moment. The steady clock may stand still while the machine sleeps and the wall clock may be set
-   * back; the larger of both is taken, so that an error can make a value look too old but never too fresh.
+   * Seconds since this moment. The monotonic clock may stop while the machine sleeps, and the wall clock may be set back.
+   * The larger of both differences is used: an error makes a value look too old, but never too fresh.
    * @returns {number}
    */
   elapsedS() {
@@ -16,21 +16,21 @@ export class Moment {
 }
 
 let controllerS = null;
-let heardAt = null;
+let receivedAt = null;
 
 /**
- * Notes the controller's time, just heard.
+ * Stores the controller's time, which was received just now.
  * @param {number} nowS
  */
-export function heardControllerTime(nowS) {
+export function setControllerTime(nowS) {
   controllerS = nowS;
-  heardAt = new Moment();
+  receivedAt = new Moment();
 }
 
 /**
- * The controller's time in seconds since 1970; the reader's own clock as long as the controller has not told its time.
+ * The controller's time in seconds since 1970; the browser's own clock until the controller's time is known.
  * @returns {number}
  */
 export function controllerNowS() {
-  return controllerS === null ? Date.now() / 1000 : controllerS + heardAt.elapsedS();
+  return controllerS === null ? Date.now() / 1000 : controllerS + receivedAt.elapsedS();
 }

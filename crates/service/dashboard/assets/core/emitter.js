@@ -1,6 +1,6 @@
-// Lets parts of the page tell each other what happened, without knowing each other.
+// Events between parts of the page that do not know each other.
 
-/** Calls listeners by kind; a listener goes when its `signal` is aborted, so that a left view hears nothing more. */
+/** Calls listeners by kind; a listener is removed when its `signal` is aborted, so that a view that was left receives no events. */
 export class Emitter {
   #listeners = new Map();
 
@@ -22,7 +22,7 @@ export class Emitter {
    */
   emit(kind, data) {
     for (const listener of [...(this.#listeners.get(kind) ?? [])]) {
-      // One listener's fault must not keep the numbers from the others.
+      // A failing listener must not keep the event from the others.
       try {
         listener(data);
       } catch (fault) {

@@ -1,23 +1,23 @@
-// The stream of events from the controller, kept open: reconnects by itself, and notices a stream that hangs.
+// The event stream from the controller: reconnects automatically, and detects a stream that hangs.
 
 import { Emitter } from "./emitter.js";
 import { Moment } from "./clock.js";
 import { get } from "./api.js";
 
-/** All kinds of entries of the journal. A test of the service compares them with what it writes. */
+/** All kinds of events in the event log. A test compares this list with the kinds that the service records. */
 export const KINDS = [
   "enrolled", "revoked", "quarantined", "released",
-  "gateway_connected", "gateway_lost", "gateway_entered", "gateway_retired", "gateway_trusted", "gateway_distrusted",
-  "policy", "round_wanted", "signer", "user",
+  "gateway_connected", "gateway_disconnected", "gateway_created", "gateway_revoked", "gateway_trusted", "gateway_untrusted",
+  "policy_changed", "round_requested", "signer_changed", "user_changed",
 ];
 
 const HANGS_AFTER_S = 15;
 const RETRY_MAX_S = 30;
 
 /**
- * Emits `status` (the object of GET /status), `round` (one of GET /rounds, when it has ended), `event` (an entry of the
- * journal), `state` ("connecting", "open" or "waiting") and
- * `resumed` when the stream was away and is back: what happened meanwhile must be read anew.
+ * Emits `status` (the object of GET /status), `round` (an item of GET /rounds, when the round has ended), `event` (an event
+ * of the event log), `state` ("connecting", "open" or "waiting") and `resumed` after a reconnect: lists must be read
+ * again.
  */
 export const stream = new Emitter();
 
@@ -26,7 +26,7 @@ let watch = null;
 let retry = null;
 let failures = 0;
 let wasOpen = false;
-let lastHeard = new Moment();
+let lastReceived = new Moment();
 let state = "closed";
 
 /** @returns {string} */
@@ -39,7 +39,7 @@ export function openStream() {
   watch = setInterval(reopenIfHung, 1000);
 }
 
-/** Closes the stream for good. */
+/** Closes the stream. */
 export function closeStream() {
   clearInterval(watch);
   clearTimeout(retry);
@@ -53,7 +53,7 @@ export function closeStream() {
 function connect() {
   source?.close();
   become("connecting");
-  lastHeard = new Moment();
+  lastReceived = new Moment();
   const opened = new EventSource("/api/v1/events");
   source = opened;
   opened.addEventListener("open", () => {
@@ -62,8 +62,8 @@ function connect() {
     wasOpen = true;
   });
   opened.addEventListener("error", () => {
-    // While it is CONNECTING the browser tries again by itself, and tells the controller which event came last.
-    if (opened.readyState === EventSource.CLOSED) giveUp();
+    // In the state CONNECTING the browser reconnects by itself and sends the id of the last event.
+    if (opened.readyState === EventSource.CLOSED) reconnectLater();
     else become("connecting");
   });
   opened.addEventListener("status", (message) => receive("status", message));
@@ -71,11 +71,11 @@ function connect() {
   for (const kind of KINDS) opened.addEventListener(kind, (message) => receive("event", message));
 }
 
-function receive(what, message) {
-  lastHeard = new Moment();
+function receive(kind, message) {
+  lastReceived = new Moment();
   failures = 0;
   const data = parse(message.data);
-  if (data !== null) stream.emit(what, data);
+  if (data !== null) stream.emit(kind, data);
 }
 
 function parse(text) {
@@ -88,15 +88,15 @@ function parse(text) {
 }
 
 function reopenIfHung() {
-  if (state !== "waiting" && lastHeard.elapsedS() > HANGS_AFTER_S) giveUp();
+  if (state !== "waiting" && lastReceived.elapsedS() > HANGS_AFTER_S) reconnectLater();
 }
 
-function giveUp() {
+function reconnectLater() {
   source?.close();
   source = null;
   failures += 1;
   become("waiting");
-  // A stream does not say why it was refused; this request does, and a 401 leads to the log-in.
+  // An EventSource does not report why it was refused. The response to this request does; status 401 leads to the log-in.
   get("/me").catch(() => {});
   const waitS = Math.min(2 ** (failures - 1), RETRY_MAX_S) * (0.5 + Math.random() / 2);
   clearTimeout(retry);

@@ -1,4 +1,4 @@
-// What gateways are called: other lists name them by number only.
+// Names of gateways: other lists contain only their ids.
 
 import { get, getAll } from "./api.js";
 import { Moment } from "./clock.js";
@@ -19,11 +19,11 @@ export function gatewayName(id) {
   return names.get(id) || `gateway ${id}`;
 }
 
-/** @returns {[number, string][]} all gateways that are known, by number */
+/** @returns {[number, string][]} all known gateways, by id */
 export const knownGateways = () => [...names].sort(([one], [other]) => one - other);
 
 /**
- * Makes sure that the names are known, as far as they can be: without them, numbers are shown.
+ * Loads the names unless they are fresh. If loading fails, the views show ids.
  * @param {AbortSignal} signal
  */
 export async function learnGateways(signal) {
@@ -32,7 +32,7 @@ export async function learnGateways(signal) {
 }
 
 /**
- * Reads all gateways again and again.
+ * Reads all gateways periodically.
  * @param {{show: (gateways: any[]) => void, fail: (fault: Error | null) => void, signal: AbortSignal}} options
  * @returns {ReturnType<typeof poll>}
  */
@@ -42,7 +42,7 @@ export function watchGateways({ show, fail, signal }) {
 }
 
 /**
- * Reads one gateway again and again.
+ * Reads one gateway periodically.
  * @param {{id: string, show: (gateway: any) => void, fail: (fault: Error | null) => void, signal: AbortSignal}} options
  * @returns {ReturnType<typeof poll>}
  */
@@ -52,7 +52,7 @@ export function watchGateway({ id, show, fail, signal }) {
 }
 
 function watch(options, concerns) {
-  // Often enough that a gateway's numbers do not grow stale merely because nobody has asked.
+  // Often enough that a gateway's values do not become stale between two requests.
   const polled = poll({ ...options, everyS: 3 });
   stream.on("event", (event) => {
     if (String(event.kind).startsWith("gateway_") && concerns(event)) polled.again();

@@ -1,27 +1,27 @@
-// The live numbers: the newest status, the last five minutes of rate and latency, and verdicts in the last minute.
+// Live values: the newest status, rate and latency of the last five minutes, and verdicts of the last minute.
 
 import { Emitter } from "./emitter.js";
 import { stream } from "./events.js";
 import { Source } from "./stale.js";
-import { heardControllerTime } from "./clock.js";
+import { setControllerTime } from "./clock.js";
 
-/** How much the graphs show. */
+/** The time span of the graphs, seconds. */
 export const WINDOW_S = 300;
-/** Two samples further apart than this are not joined by a line. */
+/** No line joins two samples that are further apart than this, seconds. */
 export const GAP_S = 5;
 
 const VERDICT_WINDOW_S = 60;
 
 /**
- * Freshness of what gateways tell, as it comes with the status: a gateway that told nothing for 10 s is not in it any
- * more, and the status comes each second.
+ * Freshness of the gateways' reports, which are part of the status. The status arrives each second and contains only
+ * gateways that reported within the last 10 s.
  */
-export const liveSource = new Source("Live numbers", { silentS: 5, behindS: 12 });
+export const liveSource = new Source("Live values", { staleS: 5, behindS: 12 });
 
-/** Freshness of the counts of devices in it, which are made less often: 10 s at most, and what counting takes. */
-export const countsSource = new Source("Counts of devices", { silentS: 5, behindS: 15 }, { quiet: true });
+/** Freshness of the device counts in the status. They are at most 10 s old, plus the time that counting takes. */
+export const countsSource = new Source("Counts of devices", { staleS: 5, behindS: 15 }, { isAnnounced: false });
 
-/** Emits `status` when new numbers have come, or when they were forgotten. */
+/** Emits `status` when new values were received, or were cleared. */
 export const live = new Emitter();
 
 let status = null;
@@ -35,7 +35,7 @@ export const latestStatus = () => status;
 export const latestSamples = () => samples;
 
 /**
- * Verdicts a second over the last minute, by name; null where it is not known (yet).
+ * Verdicts per second over the last minute, by name; null if unknown.
  * @returns {(name: string) => number | null}
  */
 export function verdictRates() {
@@ -45,26 +45,26 @@ export function verdictRates() {
   return (name) => ((last.verdicts[name] ?? 0) - (first.verdicts[name] ?? 0)) / seconds;
 }
 
-/** Forgets everything, as when somebody else logs in. */
-export function forgetLive() {
+/** Clears all values, for example when another user logs in. */
+export function clearLive() {
   status = null;
   samples = [];
   counts = [];
-  liveSource.forget();
-  countsSource.forget();
+  liveSource.clear();
+  countsSource.clear();
   live.emit("status", null);
 }
 
 stream.on("status", (next) => {
   if (!Number.isFinite(next.now_s)) return;
   status = next;
-  heardControllerTime(next.now_s);
+  setControllerTime(next.now_s);
   if (Number.isFinite(next.as_of_s)) {
     addSample(next);
     addCounts(next);
   }
   liveSource.taken(behindS(next, next.as_of_s));
-  // Without counts there is nothing that could be old.
+  // Without counts no value can be stale.
   countsSource.taken(next.devices ? behindS(next, next.devices.as_of_s) : 0);
   live.emit("status", next);
 });
@@ -72,7 +72,7 @@ stream.on("status", (next) => {
 const behindS = (status, asOfS) => (Number.isFinite(asOfS) ? status.now_s - asOfS : null);
 
 function addSample(next) {
-  // The same numbers told again are no new measurement: they would draw a flat line where nothing is known.
+  // A repeated report is no new measurement: it would draw a flat line where nothing was measured.
   if (samples.length > 0 && next.as_of_s <= samples.at(-1).atS) return;
   samples.push({
     atS: next.as_of_s,
@@ -87,10 +87,10 @@ function addCounts(next) {
   const last = counts.at(-1);
   if (!next.verdicts || (last && next.as_of_s <= last.atS)) return;
   const entry = { atS: next.as_of_s, verdicts: next.verdicts };
-  // After a gap, or when a counter has gone back (a gateway has restarted or left), differences mean nothing.
-  if (last && (entry.atS - last.atS > GAP_S || wentBack(last.verdicts, entry.verdicts))) counts = [];
+  // After a gap, or when a counter decreased (a gateway restarted or disconnected), differences are meaningless.
+  if (last && (entry.atS - last.atS > GAP_S || hasDecreased(last.verdicts, entry.verdicts))) counts = [];
   counts = [...counts, entry].filter((one) => one.atS >= entry.atS - VERDICT_WINDOW_S);
 }
 
-const wentBack = (before, after) => Object.keys(before).some((name) => (after[name] ?? 0) < before[name]);
+const hasDecreased = (before, after) => Object.keys(before).some((name) => (after[name] ?? 0) < before[name]);
 const known = (value) => (Number.isFinite(value) ? value : null);

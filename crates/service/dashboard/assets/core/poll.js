@@ -1,6 +1,6 @@
-// Reads something again and again while a view is open, and shows it, or the error, with its freshness. Values are stale
-// from the first try on that fails. While the live stream is stale nobody says what has changed: values are read more
-// often then, and believed for no longer than the stream's own.
+// Polls a resource while a view is open, and shows the values or the error, with their freshness. Values are stale as
+// soon as a request fails. While the event stream is stale, no event reports a change: values are then read more often,
+// and become stale as early as the values of the stream.
 
 import { Source } from "./stale.js";
 import { stream } from "./events.js";
@@ -12,39 +12,39 @@ const WITHOUT_STREAM_S = 3;
 
 /**
  * @param {object} options
- * @param {string} options.name what it is, for the stale mark
+ * @param {string} options.name name of the values, for the stale mark
  * @param {number} options.everyS
  * @param {(signal: AbortSignal) => Promise<any>} options.load
  * @param {(data: any) => void} options.show
- * @param {(fault: Error | null) => void} options.fail called with the error, and with null when all is well again
+ * @param {(fault: Error | null) => void} options.fail called with the error, and with null after the next success
  * @param {AbortSignal} options.signal
- * @returns {{source: Source, again: () => void, reset: () => void}} `again` reads soon, at most once a second; `reset`
- *   reads now, and drops what a request that is still under way would bring
+ * @returns {{source: Source, again: () => void, reset: () => void}} `again` reads soon, at most once per second;
+ *   `reset` reads now, and ignores the response to a request that is still in progress
  */
 export function poll({ name, everyS, load, show, fail, signal }) {
-  const silentS = everyS * 2 + 10;
-  const doubted = (ageS) => liveSource.isStale() && ageS > liveSource.limits.silentS;
-  const source = new Source(name, { silentS, behindS: silentS }, { doubted });
+  const staleS = everyS * 2 + 10;
+  const isInvalid = (ageS) => liveSource.isStale() && ageS > liveSource.limits.staleS;
+  const source = new Source(name, { staleS, behindS: staleS }, { isInvalid });
   let timer = null;
   let running = null;
-  let wanted = false;
-  let begun = null;
+  let isRequested = false;
+  let startedAt = null;
 
   const runIn = (seconds) => {
     clearTimeout(timer);
     if (!signal.aborted) timer = setTimeout(run, seconds * 1000);
   };
-  const soonest = () => (begun === null ? 0 : Math.max(0, SHORTEST_S - begun.elapsedS()));
+  const soonest = () => (startedAt === null ? 0 : Math.max(0, SHORTEST_S - startedAt.elapsedS()));
   const again = () => {
-    // What is being read now may have been put together before the change that asks for reading again.
-    if (running) wanted = true;
+    // The response that is being received may be older than the change that requires reading again.
+    if (running) isRequested = true;
     else runIn(soonest());
   };
   const run = async () => {
     const mine = new AbortController();
     running = mine;
-    wanted = false;
-    begun = new Moment();
+    isRequested = false;
+    startedAt = new Moment();
     const dropped = () => mine.signal.aborted || signal.aborted;
     try {
       const data = await load(AbortSignal.any([signal, mine.signal]));
@@ -60,7 +60,7 @@ export function poll({ name, everyS, load, show, fail, signal }) {
     } finally {
       if (running === mine) {
         running = null;
-        runIn(wanted ? soonest() : liveSource.isStale() ? Math.min(everyS, WITHOUT_STREAM_S) : everyS);
+        runIn(isRequested ? soonest() : liveSource.isStale() ? Math.min(everyS, WITHOUT_STREAM_S) : everyS);
       }
     }
   };

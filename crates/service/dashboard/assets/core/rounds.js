@@ -1,4 +1,4 @@
-// Rounds as they end, by gateway and group, and whether a group's next round is overdue.
+// Completed rounds by gateway and group, and detection of overdue rounds.
 
 import { get, getAll } from "./api.js";
 import { learnGateways } from "./gateways.js";
@@ -14,7 +14,7 @@ const SLACK_S = 15;
  * @property {number} gateway
  * @property {string} group
  * @property {any[]} rounds newest first
- * @property {number} overdueAfterS the age of the newest round from which on it says nothing about now
+ * @property {number} overdueAfterS age of the newest round from which on the round is stale
  */
 
 /** @param {any} round @returns {string} */
@@ -22,8 +22,8 @@ export const roundKey = (round) => `${round.gateway}/${round.group}/${round.numb
 
 /**
  * @param {object} options
- * @param {string | null} [options.gateway] only this gateway's
- * @param {string | null} [options.group] only this group's
+ * @param {string | null} [options.gateway] only rounds of this gateway
+ * @param {string | null} [options.group] only rounds of this group
  * @param {(rows: StripRow[]) => void} options.show
  * @param {(fault: Error | null) => void} options.fail
  * @param {AbortSignal} options.signal
@@ -47,9 +47,9 @@ export function watchRounds({ gateway = null, group = null, show, fail, signal }
     },
   });
   stream.on("round", ({ round }) => {
-    const wanted = round && [gateway, null].includes(gateway && String(round.gateway)) && [group, null].includes(group && round.group);
-    // Before the list has come there is nothing to add it to, and the list will have it.
-    if (!wanted || !polled.source.hasValues) return;
+    const isIncluded = round && [gateway, null].includes(gateway && String(round.gateway)) && [group, null].includes(group && round.group);
+    // Until the list is loaded there is no list to add the round to; the list will contain the round.
+    if (!isIncluded || !polled.source.hasValues) return;
     rounds.set(roundKey(round), round);
     publish();
   }, signal);
@@ -69,8 +69,8 @@ function intoRows(rounds, policies) {
   return [...rows.values()].sort((one, other) => one.gateway - other.gateway || (one.group < other.group ? -1 : 1));
 }
 
-/** Two intervals without a round are one too many; a group that is asked by command only is never overdue. */
+/** A round is overdue after two intervals. A group without an interval, with manual rounds only, is never overdue. */
 function overdueAfterS(policy) {
   if (!policy || !(policy.every_s > 0)) return Infinity;
-  return 2 * (policy.every_s + (policy.jitter_s ?? 0)) + (policy.answer_ms ?? 0) / 1000 + SLACK_S;
+  return 2 * (policy.every_s + (policy.jitter_s ?? 0)) + (policy.proof_timeout_ms ?? 0) / 1000 + SLACK_S;
 }

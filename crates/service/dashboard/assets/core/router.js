@@ -1,10 +1,10 @@
-// Which view is shown: the part of the address after '#', as path and parameters.
+// The current view: the part of the address after '#', as path and parameters.
 
 /**
  * @typedef {{path: string[], query: URLSearchParams}} Route
  */
 
-/** @returns {Route} of the address now; without one, the overview */
+/** @returns {Route} the route of the current address; by default the overview */
 export function currentRoute() {
   const hash = location.hash.replace(/^#\/?/, "") || "overview";
   const [path, query = ""] = hash.split("?", 2);
@@ -14,7 +14,7 @@ export function currentRoute() {
 /**
  * The address of a view.
  * @param {string[]} path
- * @param {Record<string, string | null | undefined>} [parameters] empty ones are left out
+ * @param {Record<string, string | null | undefined>} [parameters] empty ones are omitted
  * @returns {string}
  */
 export function routeTo(path, parameters = {}) {
@@ -24,7 +24,7 @@ export function routeTo(path, parameters = {}) {
 }
 
 /**
- * Puts an address in place of the one now, without showing the view anew: while somebody types into a filter.
+ * Replaces the current address without showing the view again, while the user types into a filter.
  * @param {string} hash
  */
 export function replaceRoute(hash) {

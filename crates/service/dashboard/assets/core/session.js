@@ -1,4 +1,4 @@
-// Who is logged in. The token is sent once and forgotten; what remains is a cookie that no script can read.
+// The logged-in user. The token is sent once and not stored; the session is a cookie that no script can read.
 
 import { Emitter } from "./emitter.js";
 import { get, postSession, refusals } from "./api.js";
@@ -12,20 +12,20 @@ const TIMER_MAX_S = 2_000_000;
 let user = null;
 let expiry = null;
 
-/** Emits `changed` when somebody logged in or out, or the role is another one. */
+/** Emits `changed` after a log-in or log-out, or when the role has changed. */
 export const sessions = new Emitter();
 
-/** @returns {{name: string, role: string, expires_s: number} | null} */
+/** @returns {{name: string, role: string, expires_at_s: number} | null} */
 export const currentUser = () => user;
 
 /**
- * Whether the user has at least this role. It only decides what is shown; the controller decides what is done.
+ * Whether the user has at least this role. The role only decides which controls are shown; the controller decides which requests are accepted.
  * @param {"viewer" | "operator" | "admin"} role
  * @returns {boolean}
  */
 export const may = (role) => user !== null && RANKS.indexOf(user.role) >= RANKS.indexOf(role);
 
-/** Asks the controller who this browser is; nobody if it says 401. Other errors are thrown. */
+/** Requests the user of this session from the controller: none if the status is 401. Other errors are thrown. */
 export async function resume() {
   try {
     become(await get("/me"));
@@ -40,7 +40,7 @@ export async function logIn(token) {
   become(await postSession("/login", { token }));
 }
 
-/** Ends the session at the controller, then here. */
+/** Ends the session at the controller, then in the page. */
 export async function logOut() {
   await postSession("/logout");
   become(null);
@@ -53,20 +53,20 @@ function become(next) {
   if (!same) sessions.emit("changed", user);
 }
 
-/** A page that asks for nothing would not notice that its session is over: it asks when that is due. */
+/** A page that sends no requests would not detect the end of its session: it sends a request at that time. */
 function watchExpiry() {
   clearTimeout(expiry);
-  if (user === null || !Number.isFinite(user.expires_s)) return;
-  const leftS = Math.max(user.expires_s - controllerNowS() + 1, 5);
+  if (user === null || !Number.isFinite(user.expires_at_s)) return;
+  const leftS = Math.max(user.expires_at_s - controllerNowS() + 1, 5);
   expiry = setTimeout(() => resume().catch(watchExpiry), Math.min(leftS, TIMER_MAX_S) * 1000);
 }
 
 refusals.on("unauthenticated", () => become(null));
 
-let asking = false;
+let isResuming = false;
 refusals.on("forbidden", async () => {
-  if (asking || user === null) return;
-  asking = true;
+  if (isResuming || user === null) return;
+  isResuming = true;
   await resume().catch(() => {});
-  asking = false;
+  isResuming = false;
 });

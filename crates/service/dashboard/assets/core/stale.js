@@ -1,4 +1,4 @@
-// Freshness: every value that is shown belongs to a source, and is marked as stale as soon as its source is.
+// Freshness: every displayed value belongs to a source, and is marked as stale as soon as its source is stale.
 
 import { Emitter } from "./emitter.js";
 import { Moment } from "./clock.js";
@@ -8,7 +8,7 @@ import { ageText } from "../parts/format.js";
 
 const ticks = new Emitter();
 
-/** One origin of values: the stream of status, a list that is read again and again, one gateway. */
+/** One source of values: the status stream, a list that is polled, one gateway. */
 export class Source {
   #behindS = 0;
   #takenAt = null;
@@ -17,19 +17,19 @@ export class Source {
   #wasStale = false;
 
   /**
-   * @param {string} name as it is announced, for instance "Live numbers"
-   * @param {{silentS: number, behindS: number}} limits stale when nothing came for longer than `silentS`, or when the
-   *   values are older than `behindS`
-   * @param {{quiet?: boolean, doubted?: (ageS: number) => boolean}} [options] quiet sources are marked but not
-   *   announced; `doubted` says whether values of that age are stale for another reason
+   * @param {string} name as announced, for example "Live values"
+   * @param {{staleS: number, behindS: number}} limits stale when no values were received for longer than `staleS`,
+   *   or when the values are older than `behindS`
+   * @param {{isAnnounced?: boolean, isInvalid?: (ageS: number) => boolean}} [options] `isAnnounced`: a screen reader
+   *   announces a change; `isInvalid` returns whether values of that age are stale for another reason
    */
-  constructor(name, limits, { quiet = false, doubted = () => false } = {}) {
-    Object.assign(this, { name, limits, quiet, doubted });
+  constructor(name, limits, { isAnnounced = true, isInvalid = () => false } = {}) {
+    Object.assign(this, { name, limits, isAnnounced, isInvalid });
   }
 
   /**
-   * Values have just come.
-   * @param {number | null} [behindS] how old they were already when they came; null if nobody knows
+   * New values were received.
+   * @param {number | null} [behindS] age of the values when they were received; null if unknown
    */
   taken(behindS = 0) {
     this.#takenAt = new Moment();
@@ -39,21 +39,21 @@ export class Source {
     ticks.emit("tick");
   }
 
-  /** Newer values were asked for, and did not come: those that are shown are what was. */
+  /** A request for newer values failed: the displayed values are stale. */
   failed() {
     this.#hasFailed = true;
     ticks.emit("tick");
   }
 
-  /** Forgets the values, as when somebody else logs in. */
-  forget() {
+  /** Clears the values, for example when another user logs in. */
+  clear() {
     this.#takenAt = null;
     this.#hasFailed = false;
     this.#born = new Moment();
     this.#wasStale = false;
   }
 
-  /** @returns {boolean} whether any values have come */
+  /** @returns {boolean} whether any values were received */
   get hasValues() {
     return this.#takenAt !== null;
   }
@@ -65,31 +65,31 @@ export class Source {
 
   /** @returns {boolean} */
   isStale() {
-    if (this.#takenAt === null) return this.#born.elapsedS() > this.limits.silentS;
+    if (this.#takenAt === null) return this.#born.elapsedS() > this.limits.staleS;
     const ageS = this.ageS();
-    return this.#hasFailed || this.#takenAt.elapsedS() > this.limits.silentS || ageS > this.limits.behindS || this.doubted(ageS);
+    return this.#hasFailed || this.#takenAt.elapsedS() > this.limits.staleS || ageS > this.limits.behindS || this.isInvalid(ageS);
   }
 
-  /** @returns {string} the words of the mark */
-  words() {
+  /** @returns {string} the text of the mark */
+  text() {
     if (this.#takenAt === null) return "no values yet";
     const age = this.ageS();
     return Number.isFinite(age) ? `stale, as of ${ageText(age)} ago` : "stale, age unknown";
   }
 
-  /** Announces it, once, when the source has become stale or fresh. */
+  /** Announces once that the source has become stale or fresh. */
   check() {
     const stale = this.isStale();
     if (stale === this.#wasStale) return;
     this.#wasStale = stale;
-    if (!this.quiet) announce(stale ? `${this.name}: ${this.words()}` : `${this.name} are fresh again`);
+    if (this.isAnnounced) announce(stale ? `${this.name}: ${this.text()}` : `${this.name} are fresh again`);
   }
 }
 
 /**
  * A mark for the values inside `element`: empty while they are fresh. `element` gets `data-stale`, which dims it.
  * @param {Element} element
- * @param {Source | Source[]} sources all that the values come from: one that is stale is enough
+ * @param {Source | Source[]} sources all sources of the values: the mark is shown if one of them is stale
  * @param {AbortSignal} signal
  * @returns {HTMLElement}
  */
@@ -101,7 +101,7 @@ export function staleMark(element, sources, signal) {
     const stale = all.find((source) => source.isStale());
     element.toggleAttribute("data-stale", stale !== undefined);
     mark.hidden = stale === undefined;
-    mark.textContent = stale?.words() ?? "";
+    mark.textContent = stale?.text() ?? "";
   };
   update();
   ticks.on("tick", update, signal);
@@ -118,7 +118,7 @@ export function onTick(update, signal) {
 }
 
 setInterval(() => ticks.emit("tick"), 1000);
-// A page that was hidden or asleep shows its old values for a moment when it comes back: mark them before that.
+// A page that was hidden or asleep shows its old values for a moment when it is shown again: mark them before that.
 for (const kind of ["visibilitychange", "pageshow", "focus"]) {
   window.addEventListener(kind, () => ticks.emit("tick"), { capture: true });
 }

@@ -1,8 +1,9 @@
-// Dark or light: as the system has it, or as the reader has chosen. Loaded first, so that no page flashes up wrongly.
+// Dark or light theme: the system's setting or the user's choice. Loaded first, so that the page never flashes in the
+// wrong theme.
 
 const KEY = "linewarden-theme";
 
-/** The choices, and how they are called. */
+/** The themes and their labels. */
 export const THEMES = { system: "As system", light: "Light", dark: "Dark" };
 
 /** @returns {string} one of THEMES */
@@ -11,7 +12,7 @@ export function chosenTheme() {
     const kept = localStorage.getItem(KEY);
     return Object.hasOwn(THEMES, kept ?? "") ? kept : "system";
   } catch {
-    // Storage can be forbidden; then the choice lasts as long as the page.
+    // If storage is forbidden, the choice lasts as long as the page.
     return document.documentElement.dataset.theme ?? "system";
   }
 }
@@ -22,7 +23,7 @@ export function chooseTheme(theme) {
   try {
     localStorage.setItem(KEY, theme);
   } catch {
-    // See above.
+    // Storage is forbidden.
   }
 }
 

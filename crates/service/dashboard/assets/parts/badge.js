@@ -1,12 +1,12 @@
-// States as words with a sign and a colour; the word alone is enough to understand it.
+// States as text with a sign and a color; the text alone is sufficient.
 
 import { h } from "./dom.js";
 
 const TONES = {
   active: "ok", authenticated: "ok", ok: "ok", connected: "ok", trusted: "ok",
-  quarantined: "warn", late: "warn", overdue: "warn", silent: "warn", never: "quiet", unproven: "quiet",
+  quarantined: "warn", late: "warn", overdue: "warn", missed: "warn", disconnected: "warn", never_connected: "neutral", unproven: "neutral",
   revoked: "bad", untrusted: "bad", refused: "bad",
-  retired: "quiet", not_required: "quiet",
+  not_required: "neutral",
 };
 
 /**
@@ -15,7 +15,7 @@ const TONES = {
  * @returns {HTMLElement}
  */
 export function badge(state, attributes = {}) {
-  const tone = Object.hasOwn(TONES, state ?? "") ? TONES[state] : "quiet";
+  const tone = Object.hasOwn(TONES, state ?? "") ? TONES[state] : "neutral";
   const words = state ? String(state).replaceAll("_", " ") : "unknown";
   return h("span", { ...attributes, class: `badge badge-${tone}` }, words);
 }

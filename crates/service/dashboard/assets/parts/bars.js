@@ -1,10 +1,10 @@
-// Shares as bars. The number always stands beside the bar: the bar alone says nothing to many readers.
+// Shares as bars. The number is always shown beside the bar, because a bar alone is not accessible.
 
 import { s, set } from "./dom.js";
 
 /**
  * A horizontal bar.
- * @param {string} kind chooses colour and pattern, see parts.css
+ * @param {string} kind selects color and pattern, see parts.css
  * @returns {{element: SVGElement, show: (share: number | null) => void}}
  */
 export function bar(kind) {

@@ -1,4 +1,4 @@
-// The same numbers as a graph's, as a table: averages over ten seconds, the newest first.
+// The values of a graph as a table: averages over ten seconds, the newest first.
 
 import { freshId, h } from "./dom.js";
 import { timeNode } from "./format.js";
@@ -18,7 +18,7 @@ export function chartTable({ title, series, format, windowS }) {
   const rows = table({
     caption: `${title}, averages over ${BIN_S} seconds`,
     keyOf: (bin) => bin.atS,
-    empty: "Nothing measured yet.",
+    empty: "No measurements yet.",
     columns: [
       { title: "From", cell: (bin) => timeNode(bin.atS, { short: true }) },
       ...series.map(({ key, label }) => ({
@@ -37,7 +37,7 @@ export function chartTable({ title, series, format, windowS }) {
 
 function bins(samples, series, nowS, windowS) {
   const all = [];
-  // The bin that is still filling is left out: its average would move under the reader's eyes.
+  // The incomplete bin is omitted, because its average would keep changing.
   for (let atS = Math.floor(nowS / BIN_S - 1) * BIN_S; atS >= nowS - windowS; atS -= BIN_S) {
     const inside = samples.filter((sample) => sample.atS >= atS && sample.atS < atS + BIN_S);
     all.push({ atS, ...Object.fromEntries(series.map(({ key }) => [key, average(inside, key)])) });

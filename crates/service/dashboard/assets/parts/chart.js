@@ -1,4 +1,4 @@
-// A graph over the last minutes. Where nothing was measured it shows a hatched gap, never a line.
+// A graph over the last minutes. A period without measurements is shown as a hatched gap, never as a line.
 
 import { freshId, h, put, s, set } from "./dom.js";
 import { axisValues, gaps, runs } from "./scale.js";
@@ -23,12 +23,12 @@ const SUMMARY_EVERY_S = 10;
  * @param {number} options.windowS
  * @param {number} options.gapS
  * @returns {{element: HTMLElement, button: HTMLElement, legend: HTMLElement | null, draw: (samples: {atS: number}[], nowS: number) => void}}
- *   `button` switches to a table with the same numbers; both it and `legend` stand beside the heading
+ *   `button` switches to a table with the same values; `button` and `legend` are shown beside the heading
  */
 export function chart({ title, series, format, windowS, gapS }) {
   const layers = makeLayers(series);
   const holder = h("div", { class: "chart" }, layers.svg);
-  // One line stands on its ground; of several, one would hide the other.
+  // The area below a single line is filled; areas of several lines would hide each other.
   const isFilled = series.length === 1;
   const legend = isFilled ? null : makeLegend(series);
   const asTable = chartTable({ title, series, format, windowS });
@@ -49,7 +49,7 @@ export function chart({ title, series, format, windowS, gapS }) {
     drawGaps(layers, frame, gaps(covered[0], frame.fromS, nowS, gapS));
     layers.lines.forEach((line, index) => set(line, { d: linePath(covered[index], frame) }));
     if (isFilled) set(layers.area, { d: areaPath(covered[0], frame) });
-    // A label that changes each second would be read again and again.
+    // A screen reader would read a label that changes each second repeatedly.
     if (Math.abs(nowS - summaryAtS) >= SUMMARY_EVERY_S || (samples.length > 0) !== summed) {
       summaryAtS = nowS;
       summed = samples.length > 0;
@@ -106,7 +106,7 @@ function drawAxes({ grid }, frame, format) {
   ]);
   const columns = [];
   const minutes = frame.windowS / 60;
-  // On a narrow screen there is room for every second label only.
+  // A narrow screen has room for every second label only.
   const step = (frame.right - MARGIN.left) / minutes < 58 ? 2 : 1;
   for (let minute = minutes - (minutes % step); minute >= 0; minute -= step) {
     const x = frame.x(frame.nowS - minute * 60);
@@ -134,14 +134,14 @@ function areaPath(all, frame) {
 
 function linePath(all, frame) {
   const point = pointIn(frame);
-  // A run of one sample is drawn as a dot: a line of no length with round ends.
+  // A run of one sample is drawn as a dot: a line of length 0 with round ends.
   return visibleRuns(all, frame).map((run) => `M${run.map(point).join("L")}${run.length === 1 ? "h0" : ""}`).join("");
 }
 
 function summary(title, series, covered, frame, format, gapS) {
   const words = series.map(({ label }, index) => {
     const values = covered[index].flat().filter(({ atS }) => atS >= frame.fromS).map(({ value }) => value);
-    if (values.length === 0) return `${label}: nothing measured`;
+    if (values.length === 0) return `${label}: no measurements`;
     return `${label}: last ${format(values.at(-1))}, lowest ${format(Math.min(...values))}, highest ${format(Math.max(...values))}`;
   });
   const missing = gaps(covered[0], frame.fromS, frame.nowS, gapS).reduce((sum, [from, to]) => sum + to - from, 0);

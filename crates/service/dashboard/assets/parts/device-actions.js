@@ -1,4 +1,4 @@
-// What an operator may do to a device: revoke it, put it into quarantine, release it. A viewer sees no buttons.
+// Actions of an operator on a device: quarantine, release, revoke. A viewer sees no buttons.
 
 import { announce } from "../core/announce.js";
 import { may } from "../core/session.js";
@@ -9,20 +9,20 @@ import { longText, shorten, visible } from "./text.js";
 const ACTIONS = {
   quarantine: {
     title: "Quarantine", done: "is in quarantine", from: ["active"],
-    effect: "No gateway lets it in any more until it is released.",
+    effect: "No gateway accepts the device until it is released.",
   },
   release: {
     title: "Release", done: "is released", from: ["quarantined"],
-    effect: "Gateways let it authenticate again.",
+    effect: "Gateways accept the device again.",
   },
   revoke: {
     title: "Revoke", done: "is revoked", from: ["active", "quarantined"], danger: true,
-    effect: "This is for good: gateways end its sessions and never let it in again, and it can only be enrolled anew under another id.",
+    effect: "A revocation is permanent: gateways end the device's sessions and never accept it again. It can only be enrolled again under another id.",
   },
 };
 
 /**
- * @param {(device: any) => void} changed called with the device as it is after an action
+ * @param {(device: any) => void} changed called with the device after an action
  * @returns {{element: HTMLElement, show: (device: any) => void}}
  */
 export function deviceActions(changed) {
@@ -49,7 +49,7 @@ function makeButton(name, run) {
 
 async function act(name, device, changed) {
   const { title, done, effect, danger } = ACTIONS[name];
-  const answer = await askReason({
+  const response = await askReason({
     title: `${title} this device?`,
     body: [
       h("p", { class: "dialog-device", "data-testid": "dialog-device" }, device.name ? longText(device.name, 300) : "Device without a name", h("span", { class: "id" }, device.id)),
@@ -59,10 +59,10 @@ async function act(name, device, changed) {
     confirm: title,
     danger,
   });
-  if (answer === null) return;
+  if (response === null) return;
   announce(`${visible(shorten(device.name || device.id, 80))} ${done}`);
-  // The answer may hold less than the page shows (no history, no leases): the rest comes when the device is read again.
-  changed({ ...device, ...answer });
-  // The button that opened the dialog may be gone now; the focus must not fall back to the top of the page.
+  // The response lacks history and leases, which the page shows: they are kept until the device is read again.
+  changed({ ...device, ...response });
+  // The button that opened the dialog may have been removed; the focus must not return to the top of the page.
   if (document.activeElement === document.body) document.querySelector("main h1")?.focus();
 }

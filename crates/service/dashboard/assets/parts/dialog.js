@@ -1,23 +1,23 @@
-// Asks before something is done: names what it is done to, wants a reason, and shows the controller's refusal.
+// A confirmation dialog for an action: names the target, requires a reason, and shows the controller's error.
 
 import { freshId, h } from "./dom.js";
 import { errorLine } from "./panel.js";
 import { Action } from "../core/api.js";
 
-/** Closes every dialog, as when the view behind it is left. */
+/** Closes all dialogs, for example when the view behind them is left. */
 export function closeDialogs() {
   for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
 }
 
 /**
- * Opens the dialog. Escape and "Cancel" close it, and the focus goes back to where it was.
+ * Opens the dialog. Escape and "Cancel" close the dialog, and the focus returns to the element that had it.
  * @param {object} options
  * @param {string} options.title
- * @param {any} options.body what will happen, and to what
- * @param {string} options.path where the reason is posted to
- * @param {string} options.confirm the words on the button
+ * @param {any} options.body effect and target of the action
+ * @param {string} options.path path to which the reason is posted
+ * @param {string} options.confirm label of the button
  * @param {boolean} [options.danger]
- * @returns {Promise<any | null>} the controller's answer, or null if it was cancelled
+ * @returns {Promise<any | null>} the controller's response, or null if the dialog was cancelled
  */
 export function askReason({ title, body, path, confirm, danger = false }) {
   const action = new Action(path);
@@ -29,7 +29,7 @@ export function askReason({ title, body, path, confirm, danger = false }) {
   reason.focus();
 
   return new Promise((resolve) => {
-    let answer = null;
+    let response = null;
     let busy = false;
     form.addEventListener("submit", async (event) => {
       event.preventDefault();
@@ -40,24 +40,24 @@ export function askReason({ title, body, path, confirm, danger = false }) {
       confirmButton.setAttribute("aria-disabled", "true");
       error.fail(null);
       try {
-        answer = await action.send({ reason: text });
+        response = await action.send({ reason: text });
         dialog.close();
       } catch (fault) {
-        error.fail(fault.maybeDone ? new Error(`${fault.message} It may have been done or not; trying again does it once only.`) : fault);
-        // The session has ended: the log-in stands behind this dialog.
+        error.fail(fault.maybeDone ? new Error(`${fault.message} The action may have been carried out; trying again does not carry it out twice.`) : fault);
+        // The session has ended: the log-in is behind this dialog.
         if (fault.status === 401) dialog.close();
       } finally {
         busy = false;
         confirmButton.removeAttribute("aria-disabled");
       }
     });
-    // While the controller is at it, nobody can tell any more whether "Cancel" cancels.
+    // While the request is in progress, "Cancel" could not undo it.
     cancelButton.addEventListener("click", () => busy || dialog.close());
     dialog.addEventListener("cancel", (event) => busy && event.preventDefault());
     dialog.addEventListener("close", () => {
       dialog.remove();
       if (opener?.isConnected) opener.focus();
-      resolve(answer);
+      resolve(response);
     });
   });
 }
@@ -72,7 +72,7 @@ function build({ title, body, confirm, danger }) {
   const form = h("form", { novalidate: true },
     h("h2", { id: titleId }, title),
     h("div", { id: bodyId, class: "dialog-body" }, body),
-    h("label", { for: reasonId }, "Reason (kept in the device's history and in the audit)"),
+    h("label", { for: reasonId }, "Reason (stored in the device's history and in the registry audit log)"),
     reason,
     error.element,
     h("div", { class: "actions" }, confirmButton, cancelButton));

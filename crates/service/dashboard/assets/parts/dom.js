@@ -1,4 +1,4 @@
-// Makes elements. Text only ever becomes text nodes: there is no way in here for markup out of strings.
+// Creates elements. Text becomes text nodes only: no string is ever parsed as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 let lastId = 0;
@@ -16,9 +16,9 @@ export function freshId(stem) {
 /**
  * An HTML element.
  * @param {string} tag
- * @param {Record<string, any>} [attributes] true sets an empty attribute; null, undefined and false leave it out;
- *   `on` holds listeners by event
- * @param {...any} children nodes, texts, numbers, arrays of them; null and false are left out
+ * @param {Record<string, any>} [attributes] true sets an empty attribute; null, undefined and false omit it;
+ *   `on` contains listeners by event
+ * @param {...any} children nodes, texts, numbers, arrays of them; null and false are omitted
  * @returns {HTMLElement}
  */
 export function h(tag, attributes, ...children) {
@@ -56,7 +56,7 @@ export function set(element, attributes) {
 }
 
 /**
- * Replaces what is inside an element.
+ * Replaces the children of an element.
  * @param {Element} element
  * @param {...any} children
  */
@@ -65,10 +65,10 @@ export function put(element, ...children) {
 }
 
 /**
- * Replaces what is inside an element, but only when `value`, which it shows, has changed: so that focus, opened texts
- * and a screen reader's place stay where they are.
+ * Replaces the children of an element only if the displayed `value` has changed: focus, expanded texts and the position
+ * of a screen reader are preserved.
  * @param {Element} element
- * @param {any} value anything that becomes JSON
+ * @param {any} value any value that can be converted to JSON
  * @param {() => any} make
  */
 export function putChanged(element, value, make) {
@@ -81,9 +81,9 @@ export function putChanged(element, value, make) {
 const signs = new WeakMap();
 
 /**
- * Makes the children of `parent` match `items`, keeping the elements of those that stay, and with them the focus.
+ * Makes the children of `parent` match `items`, reusing the elements of items that remain, which preserves the focus.
  * @template T
- * @param {Element} parent all of whose children are made here
+ * @param {Element} parent an element whose children are all created by this function
  * @param {T[]} items
  * @param {(item: T) => string | number} keyOf
  * @param {(item: T) => {node: Element, update: (item: T) => void}} create

@@ -1,4 +1,4 @@
-// Events as a table; those that arrive while one reads are put on top once a second, not one by one.
+// Events as a table; new events are added at the top once per second, not one by one.
 
 import { h } from "./dom.js";
 import { foreign, longText } from "./text.js";
@@ -8,19 +8,19 @@ import { deviceLink, gatewayLink } from "./links.js";
 import { onTick } from "../core/stale.js";
 import { stream } from "../core/events.js";
 
-/** Kinds that need somebody's attention. */
-const ALARMING = new Set(["revoked", "quarantined", "gateway_lost", "gateway_retired", "gateway_distrusted"]);
+/** Kinds of events that may need an action. */
+const ALARMING = new Set(["revoked", "quarantined", "gateway_disconnected", "gateway_revoked", "gateway_untrusted"]);
 
 /**
  * @param {object} options
- * @param {number} options.keep how many rows are kept
- * @param {(event: any) => boolean} options.wanted
+ * @param {number} options.keep maximum number of rows
+ * @param {(event: any) => boolean} options.isIncluded
  * @param {boolean} options.isLive whether new events are added
  * @param {AbortSignal} options.signal
- * @returns {{element: HTMLElement, show: (events: any[]) => void, pause: (on: boolean) => void}} `show` merges what was
- *   read with what came by the stream
+ * @returns {{element: HTMLElement, show: (events: any[]) => void, pause: (on: boolean) => void}} `show` merges the events
+ *   of a response with those of the stream
  */
-export function eventTable({ keep, wanted, isLive, signal }) {
+export function eventTable({ keep, isIncluded, isLive, signal }) {
   const { element, show: showRows } = table({
     caption: "Events, the newest first",
     columns: COLUMNS,
@@ -44,8 +44,8 @@ export function eventTable({ keep, wanted, isLive, signal }) {
   };
   if (isLive) {
     stream.on("event", (event) => {
-      // While paused, no more is kept than would be shown.
-      if (wanted(event)) arrived = [...arrived, event].slice(-keep);
+      // While paused, at most as many events are kept as can be shown.
+      if (isIncluded(event)) arrived = [...arrived, event].slice(-keep);
     }, signal);
     onTick(addArrived, signal);
   }
@@ -56,7 +56,7 @@ export function eventTable({ keep, wanted, isLive, signal }) {
   return { element, show: merge, pause };
 }
 
-/** What happened, and why somebody had it done. */
+/** Details of the event, and the reason of the action that caused it. */
 export function detailCell({ detail, reason }) {
   return [detail && longText(detail), detail && reason && ": ", reason && longText(reason)].filter(Boolean);
 }
@@ -67,5 +67,5 @@ const COLUMNS = [
   { title: "Gateway", cell: ({ gateway }) => gatewayLink(gateway) },
   { title: "Device", cell: ({ device }) => deviceLink(device) },
   { title: "Detail", sign: ({ detail, reason }) => JSON.stringify([detail, reason]), cell: detailCell },
-  { title: "By", cell: ({ by }) => (by ? foreign(by) : "") },
+  { title: "User", cell: ({ actor }) => (actor ? foreign(actor) : "") },
 ];

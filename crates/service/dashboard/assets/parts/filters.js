@@ -1,4 +1,4 @@
-// A row of filters above a list; applying them leads to an address of its own, which can be kept and shared.
+// A row of filters above a list; each combination has its own address, which can be bookmarked and shared.
 
 import { freshId, h } from "./dom.js";
 import { routeTo } from "../core/router.js";
@@ -9,7 +9,7 @@ import { routeTo } from "../core/router.js";
  * @property {string} title
  * @property {string | null} value
  * @property {"text"} [type]
- * @property {[string, string][]} [options] values and words of a choice
+ * @property {[string, string][]} [options] values and labels of a selection
  * @property {Record<string, any>} [attributes] of the input
  */
 

@@ -1,4 +1,4 @@
-// The state of the fleet: how many devices are authenticated, quarantined, silent and so on, each with its share.
+// The state of the fleet: number and share of devices by state.
 
 import { bar } from "./bars.js";
 import { h, put } from "./dom.js";
@@ -8,7 +8,7 @@ import { routeTo } from "../core/router.js";
 const STATES = [
   { key: "active", title: "Active", kind: "plain", status: "active" },
   { key: "authenticated", title: "Authenticated", kind: "ok" },
-  { key: "silent", title: "Silent in rounds", kind: "silent" },
+  { key: "missed", title: "Missed the last round", kind: "missed" },
   { key: "quarantined", title: "Quarantined", kind: "warn", status: "quarantined" },
   { key: "revoked", title: "Revoked", kind: "bad", status: "revoked" },
 ];

@@ -1,28 +1,28 @@
-// Numbers, ages and times in words, in the reader's language and zone.
+// Numbers, ages and times as text, in the user's language and time zone.
 
 import { h } from "./dom.js";
 import { controllerNowS } from "../core/clock.js";
 
-const whole = new Intl.NumberFormat(undefined, { maximumFractionDigits: 0 });
+const integer = new Intl.NumberFormat(undefined, { maximumFractionDigits: 0 });
 const oneDigit = new Intl.NumberFormat(undefined, { maximumFractionDigits: 1 });
 const threeDigits = new Intl.NumberFormat(undefined, { maximumSignificantDigits: 3 });
 const percents = new Intl.NumberFormat(undefined, { style: "percent", maximumFractionDigits: 1 });
 const clockTime = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
 const dayAndTime = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 
-/** What stands where a value is not known. */
+/** The text for an unknown value. */
 export const UNKNOWN = "—";
 
 const orUnknown = (value, format) => (Number.isFinite(value) ? format(value) : UNKNOWN);
 
 /** @param {number | null | undefined} value @returns {string} */
-export const count = (value) => orUnknown(value, (number) => whole.format(number));
+export const count = (value) => orUnknown(value, (number) => integer.format(number));
 
-/** @param {number | null | undefined} value @returns {string} a rate: with a digit after the point where it is small */
-export const rate = (value) => orUnknown(value, (number) => (number < 100 ? oneDigit : whole).format(number));
+/** @param {number | null | undefined} value @returns {string} a rate: values below 100 have one decimal digit */
+export const rate = (value) => orUnknown(value, (number) => (number < 100 ? oneDigit : integer).format(number));
 
 /**
- * A share in percent, rounded down, so that 100 % is only shown for all of them.
+ * A share in percent, rounded down, so that 100 % means all.
  * @param {number | null | undefined} share 0 to 1
  * @returns {string}
  */
@@ -45,14 +45,14 @@ export function duration(us) {
 export function ageText(seconds) {
   return orUnknown(seconds, (age) => {
     const [unit, size] = UNITS.find(([, unitSize]) => age >= unitSize) ?? UNITS.at(-1);
-    return `${whole.format(Math.max(0, Math.floor(age / size)))} ${unit}`;
+    return `${integer.format(Math.max(0, Math.floor(age / size)))} ${unit}`;
   });
 }
 
 const UNITS = [["d", 86_400], ["h", 3600], ["min", 60], ["s", 1]];
 
 /**
- * Day and time in the reader's zone; the title has the time in UTC.
+ * Day and time in the user's time zone; the title has the time in UTC.
  * @param {number | null | undefined} atS seconds since 1970
  * @param {{short?: boolean}} [options] short: today's times without the day
  * @returns {HTMLElement}
@@ -66,13 +66,13 @@ export function timeNode(atS, { short = false } = {}) {
   return h("time", { datetime: utc, title: `${utc.slice(0, 19).replace("T", " ")} UTC` }, text);
 }
 
-/** @returns {HTMLElement} a dash that is read as "unknown" */
+/** @returns {HTMLElement} a dash that a screen reader reads as "unknown" */
 export function unknownNode() {
   return h("span", {}, h("span", { "aria-hidden": "true" }, UNKNOWN), h("span", { class: "unseen" }, "unknown"));
 }
 
 /**
- * A formatted value, or the dash that is read as "unknown".
+ * A formatted value, or the dash that a screen reader reads as "unknown".
  * @param {string} text
  * @returns {string | HTMLElement}
  */

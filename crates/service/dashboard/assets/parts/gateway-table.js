@@ -1,4 +1,4 @@
-// Gateways as a table: state, live numbers, cache fill, evidence, and for each gateway the age of its numbers.
+// Gateways as a table: state, live values, cache fill, evidence, and the age of the last report of each gateway.
 
 import { h, putChanged } from "./dom.js";
 import { nameText } from "./text.js";
@@ -12,7 +12,7 @@ import { Moment } from "../core/clock.js";
 import { routeTo } from "../core/router.js";
 import { onTick, Source } from "../core/stale.js";
 
-/** A gateway's numbers are stale when they are older than this, however they came. */
+/** A gateway's report is stale when it is older than this, seconds. */
 const STALE_AFTER_S = 10;
 
 /**
@@ -23,11 +23,11 @@ export function gatewayTable(signal) {
   const sources = new Map();
   let shownAt = new Moment();
   const { element, show: showRows } = table({
-    caption: "Gateways with their live numbers, cache fill and evidence",
+    caption: "Gateways with live values, cache fill and evidence",
     columns: columns(sources, () => shownAt),
     keyOf: (gateway) => gateway.id,
     roomRem: 62,
-    empty: "No gateways are enrolled.",
+    empty: "No gateways exist.",
     testid: "gateway-row",
     rowAttributes: (gateway) => ({ "data-gateway": gateway.id }),
   });
@@ -36,8 +36,8 @@ export function gatewayTable(signal) {
     for (const gateway of gateways) {
       const source = sources.get(gateway.id) ?? gatewaySource();
       sources.set(gateway.id, source);
-      if (hasNumbers(gateway)) source.taken(gateway.numbers_age_s);
-      else source.forget();
+      if (hasReport(gateway)) source.taken(gateway.report_age_s);
+      else source.clear();
     }
     showRows(gateways);
   };
@@ -45,17 +45,17 @@ export function gatewayTable(signal) {
   return { element, show };
 }
 
-/** @returns {Source} the freshness of one gateway's live numbers */
-export const gatewaySource = () => new Source("Gateway", { silentS: STALE_AFTER_S, behindS: STALE_AFTER_S }, { quiet: true });
+/** @returns {Source} the freshness of one gateway's live values */
+export const gatewaySource = () => new Source("Gateway", { staleS: STALE_AFTER_S, behindS: STALE_AFTER_S }, { isAnnounced: false });
 
-/** @param {any} gateway @returns {boolean} whether it has told any numbers that could be stale */
-export const hasNumbers = (gateway) => ["authentications_per_s", "latency_us", "devices", "sessions", "verdicts"].some((field) => (gateway[field] ?? null) !== null);
+/** @param {any} gateway @returns {boolean} whether the gateway has sent a report, which can be stale */
+export const hasReport = (gateway) => ["authentications_per_s", "latency_us", "devices", "sessions", "verdicts"].some((field) => (gateway[field] ?? null) !== null);
 
 /** @param {any} gateway @returns {string} */
 export const latencyText = (gateway) => (gateway.latency_us ? `${duration(gateway.latency_us.p50)} / ${duration(gateway.latency_us.p99)}` : "—");
 
 /**
- * Cache fill: devices whose rows the gateway holds, of the places it has for them.
+ * Cache fill: number of devices whose rows the gateway holds, of its capacity.
  * @param {any} gateway
  * @returns {any}
  */
@@ -68,8 +68,8 @@ export function cacheFill(gateway) {
 }
 
 /**
- * How far the gateway is trusted, what its evidence says, and how old that is by now: what is older than it is good for is marked, and
- * makes nobody trusted.
+ * Trust in the gateway, result and age of its evidence. Evidence that is older than its validity is marked, and the gateway is then
+ * shown as overdue.
  * @param {any} gateway
  * @param {Moment} takenAt when the gateway was read
  * @returns {any}
@@ -79,9 +79,9 @@ export function evidenceText({ trust, evidence }, takenAt) {
   if (!evidence) return badge(trust);
   return ticking((element) => {
     const ageS = evidence.age_s + takenAt.elapsedS();
-    const isStale = !(ageS <= evidence.good_for_s);
+    const isStale = !(ageS <= evidence.validity_s);
     const state = isStale && trust === "trusted" ? "overdue" : trust;
-    const words = `${trust === "unproven" ? "before: " : ""}${evidence.verdict}, ${ageText(ageS)} old`;
+    const words = `${trust === "unproven" ? "previously: " : ""}${evidence.verdict}, ${ageText(ageS)} old`;
     putChanged(element, [state, isStale, words], () => [
       badge(state), " ",
       isStale ? h("span", { class: "stale-mark" }, `stale, as of ${ageText(ageS)} ago`) : h("span", { class: "muted" }, words),
@@ -98,8 +98,8 @@ function columns(sources, takenAt) {
     },
     { title: "State", sign: ({ state }) => state, cell: ({ state }) => badge(state) },
     {
-      title: "Data plane", sign: ({ dataplane, version }) => stringify([dataplane, version]),
-      cell: ({ dataplane, version }) => (dataplane ? `${dataplane} ${version ?? ""}` : known("—")),
+      title: "Data plane", sign: ({ data_plane, version }) => stringify([data_plane, version]),
+      cell: ({ data_plane, version }) => (data_plane ? `${data_plane} ${version ?? ""}` : known("—")),
     },
     { title: "Auth./s", kind: "number", sign: (gateway) => rate(gateway.authentications_per_s), cell: (gateway) => known(rate(gateway.authentications_per_s)) },
     { title: "Latency p50 / p99", kind: "number", sign: latencyText, cell: (gateway) => known(latencyText(gateway)) },
@@ -109,7 +109,7 @@ function columns(sources, takenAt) {
       title: "Evidence", sign: ({ trust, evidence }) => stringify([trust, evidence]),
       cell: (gateway) => evidenceText(gateway, takenAt()),
     },
-    { title: "Age of numbers", sign: ({ id }) => String(id), cell: ({ id }) => ticking((element) => showAge(element, sources.get(id))) },
+    { title: "Report age", sign: ({ id }) => String(id), cell: ({ id }) => ticking((element) => showAge(element, sources.get(id))) },
   ];
 }
 
@@ -119,17 +119,17 @@ function showAge(element, source) {
   element.className = stale ? "stale-mark" : "muted";
   if (stale) element.setAttribute("data-testid", "stale-mark");
   else element.removeAttribute("data-testid");
-  if (!source.hasValues) element.textContent = "no numbers";
-  else element.textContent = stale ? source.words() : ageText(source.ageS());
+  if (!source.hasValues) element.textContent = "no report";
+  else element.textContent = stale ? source.text() : ageText(source.ageS());
 }
 
-/** Says it once when gateways become stale; which ones, the table says. */
+/** Announces once that reports of gateways have become stale; the table shows which ones. */
 function announceStale(sources, signal) {
   let before = 0;
   onTick(() => {
     const now = [...sources.values()].filter((source) => source.hasValues && source.isStale()).length;
-    if (now > before) announce(now === 1 ? "The numbers of 1 gateway are stale" : `The numbers of ${now} gateways are stale`);
-    if (now === 0 && before > 0) announce("The numbers of all gateways are fresh again");
+    if (now > before) announce(now === 1 ? "The report of 1 gateway is stale" : `The reports of ${now} gateways are stale`);
+    if (now === 0 && before > 0) announce("The reports of all gateways are fresh again");
     before = now;
   }, signal);
 }

@@ -1,5 +1,5 @@
-// Rounds as a heat strip: a row for each gateway and group, a cell for each round. The share of devices that are ok is
-// shown by colour, by a pattern and by a number. One stop for the Tab key; arrows go from cell to cell.
+// Rounds as a heat strip: a row for each gateway and group, a cell for each round. The share of devices in state ok is
+// shown by color, pattern and number. The strip is one stop of the Tab key; arrow keys move from cell to cell.
 
 import { h, put, reconcile, set } from "./dom.js";
 import { foreign, visible } from "./text.js";
@@ -17,7 +17,7 @@ const LEVELS = [[1, "all"], [0.99, "most"], [0.9, "many"], [0.5, "half"], [0, "f
  */
 export function heatStrip() {
   const grid = h("div", { role: "grid", class: "heat", "aria-label": "Rounds: a row for each gateway and group, the newest round last; arrow keys move" });
-  const detail = h("p", { class: "heat-detail muted", "aria-hidden": "true" }, "Point at a round, or go there with the arrow keys.");
+  const detail = h("p", { class: "heat-detail muted", "aria-hidden": "true" }, "Point at a round, or select one with the arrow keys.");
   const none = h("p", { class: "empty", hidden: true }, "No rounds yet.");
   const element = h("div", {}, grid, none, detail, legend());
   let rows = [];
@@ -82,27 +82,27 @@ function drawCells(cells, rounds) {
 }
 
 function drawCell(node, round) {
-  const share = round.asked > 0 ? round.ok / round.asked : null;
+  const share = round.requested > 0 ? round.ok / round.requested : null;
   const level = share === null ? "none" : LEVELS.find(([least]) => share >= least)[1];
   shown.set(node, round);
   set(node, { class: `heat-cell heat-${level}`, "aria-label": words(round) });
   node.textContent = share === null ? "" : wholePercent(round);
 }
 
-/** Rounded down, so that 100 is only shown for all of them. */
-const wholePercent = ({ ok, asked }) => String(Math.floor((ok / asked) * 100));
+/** Rounded down, so that 100 means all devices. */
+const wholePercent = ({ ok, requested }) => String(Math.floor((ok / requested) * 100));
 
 function words(round) {
-  if (!(round.asked > 0)) return `Round ${count(round.number)}, nobody was asked`;
-  return `Round ${count(round.number)}, ${wholePercent(round)} % ok: ${count(round.ok)} of ${count(round.asked)}, ${count(round.late)} late, ${count(round.silent)} silent`;
+  if (!(round.requested > 0)) return `Round ${count(round.number)}, no device was attested`;
+  return `Round ${count(round.number)}, ${wholePercent(round)} % ok: ${count(round.ok)} of ${count(round.requested)}, ${count(round.late)} late, ${count(round.missed)} missed`;
 }
 
 function describe(round) {
-  const share = round.asked > 0 ? percent(round.ok / round.asked) : "nobody asked";
+  const share = round.requested > 0 ? percent(round.ok / round.requested) : "no device";
   return [
     foreign(gatewayName(round.gateway)), " · ", foreign(round.group), ` · round ${count(round.number)}, period ${count(round.period)} · `,
     timeNode(round.started_at_s, { short: true }), " to ", timeNode(round.ended_at_s, { short: true }),
-    ` · asked ${count(round.asked)}, ok ${count(round.ok)} (${share}), late ${count(round.late)}, silent ${count(round.silent)}`,
+    ` · devices ${count(round.requested)}, ok ${count(round.ok)} (${share}), late ${count(round.late)}, missed ${count(round.missed)}`,
     ` · last verdict after ${Number.isFinite(round.last_verdict_ms) ? duration(round.last_verdict_ms * 1000) : "unknown time"}`,
   ];
 }
@@ -110,7 +110,7 @@ function describe(round) {
 function legend() {
   const texts = { all: "all ok", most: "99 % or more", many: "90 % or more", half: "50 % or more", few: "less" };
   const items = Object.entries(texts).map(([level, text]) => h("li", {}, h("span", { class: `heat-cell heat-key heat-${level}`, "aria-hidden": "true" }), text));
-  return h("ul", { class: "legend", "aria-label": "Share of devices that are ok; the number in a cell is this share in percent" }, ...items);
+  return h("ul", { class: "legend", "aria-label": "Share of devices in state ok; the number in a cell is this share in percent" }, ...items);
 }
 
 function stripWidth(grid) {
@@ -125,7 +125,7 @@ function makeStop(grid, cell) {
   set(cell, { tabindex: "0" });
 }
 
-/** Keeps exactly one cell reachable by Tab, and the focus in the strip if the cell that had it has moved out. */
+/** Keeps exactly one cell reachable by Tab, and keeps the focus in the strip if the focused cell was removed. */
 function keepOneStop(grid, hadFocus) {
   const stop = grid.querySelector("[role=gridcell][tabindex='0']") ?? allCells(grid).at(0);
   if (!stop) return;

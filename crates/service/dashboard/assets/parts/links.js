@@ -1,4 +1,4 @@
-// Links from one thing to another: a device by its id, a gateway by its number.
+// Links to a device or a gateway, by id.
 
 import { h } from "./dom.js";
 import { nameText } from "./text.js";

@@ -6,7 +6,7 @@ import { staleMark } from "../core/stale.js";
 
 /**
  * @param {string} title
- * @param {{class?: string, testid?: string, aside?: any}} [options] aside: what stands beside the heading
+ * @param {{class?: string, testid?: string, aside?: any}} [options] aside: content beside the heading
  * @param {...any} children
  * @returns {{element: HTMLElement, body: HTMLElement, head: HTMLElement, fail: (fault: Error | null) => void,
  *   cover: (sources: import("../core/stale.js").Source | import("../core/stale.js").Source[], signal: AbortSignal) => void}}
@@ -24,7 +24,7 @@ export function panel(title, options = {}, ...children) {
 }
 
 /**
- * A line for an error; it is read aloud when it appears, and not again while it stays the same.
+ * A line for an error; a screen reader reads it when it appears, and not again while it is unchanged.
  * @returns {{element: HTMLElement, fail: (fault: Error | null) => void}}
  */
 export function errorLine() {
@@ -39,7 +39,7 @@ export function errorLine() {
 }
 
 /**
- * The heading of a view, with what stands beside it.
+ * The heading of a view, with content beside it.
  * @param {any} title
  * @param {...any} aside
  * @returns {HTMLElement}

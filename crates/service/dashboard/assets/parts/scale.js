@@ -1,11 +1,11 @@
-// Arithmetic of the graphs: round numbers for an axis, and runs of samples that a line may join.
+// Calculations for graphs: round numbers for an axis, and runs of samples that a line joins.
 
 const STEPS = [1, 2, 2.5, 5, 10];
 
 /**
  * Round values for an axis from 0 to at least `highest`.
  * @param {number} highest
- * @param {number} [lines] about how many
+ * @param {number} [lines] approximate number of lines
  * @returns {number[]}
  */
 export function axisValues(highest, lines = 4) {
@@ -40,11 +40,11 @@ export function runs(samples, key, gapS) {
 }
 
 /**
- * The spans of time that no run covers.
+ * The time spans that no run covers.
  * @param {{atS: number}[][]} covered
  * @param {number} fromS
  * @param {number} toS
- * @param {number} gapS spans no longer than this are none
+ * @param {number} gapS spans up to this length are not gaps
  * @returns {[number, number][]}
  */
 export function gaps(covered, fromS, toS, gapS) {

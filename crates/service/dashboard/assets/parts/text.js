@@ -1,15 +1,15 @@
-// Shows text that others wrote, such as names and reasons: what is invisible or turns the writing direction is shown
-// as an escape, and what is long is cut, with all of it one key away.
+// Shows untrusted text, such as names and reasons: invisible characters and direction controls are shown as escapes,
+// and long text is shortened, with a button that shows all of it.
 
 import { freshId, h, put } from "./dom.js";
 
 // Controls, format characters (with them all bidi controls and zero-width ones), separators of lines and paragraphs,
-// lone surrogates, private and unassigned characters, and four letters that show as nothing.
+// lone surrogates, private and unassigned characters, and four letters without a visible glyph.
 const UNSEEN = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}\p{Co}\p{Cn}\u115f\u1160\u3164\uffa0]/gu;
 const UNSEEN_BUT_LINES = new RegExp(`(?!\\n)${UNSEEN.source}`, "gu");
 
 /**
- * The text with escapes such as \u202e in place of characters that do not show: for titles and labels.
+ * The text with escapes such as \u202e in place of invisible characters: for titles and labels.
  * @param {string} text
  * @returns {string}
  */
@@ -18,26 +18,26 @@ export function visible(text) {
 }
 
 /**
- * The text as an element, its escapes marked, so that they differ from the same letters typed out.
+ * The text as an element. Escapes are marked, so that they differ from the same characters as plain text.
  * @param {string | null | undefined} text
  * @param {{lines?: boolean}} [options] lines: line breaks are kept
  * @returns {HTMLElement}
  */
 export function foreign(text, { lines = false } = {}) {
-  const whole = String(text ?? "");
+  const full = String(text ?? "");
   const parts = [];
   let from = 0;
-  for (const match of whole.matchAll(lines ? UNSEEN_BUT_LINES : UNSEEN)) {
-    parts.push(whole.slice(from, match.index), h("span", { class: "escape" }, escape(match[0])));
+  for (const match of full.matchAll(lines ? UNSEEN_BUT_LINES : UNSEEN)) {
+    parts.push(full.slice(from, match.index), h("span", { class: "escape" }, escape(match[0])));
     from = match.index + match[0].length;
   }
-  return h("bdi", { class: lines ? "foreign lines" : "foreign" }, ...parts.filter((part) => part !== ""), whole.slice(from));
+  return h("bdi", { class: lines ? "foreign lines" : "foreign" }, ...parts.filter((part) => part !== ""), full.slice(from));
 }
 
 /**
- * A name on one line: what does not fit is cut by the page, and its title holds all of it.
+ * A name on one line: a long name is shortened, and the title contains the full name.
  * @param {string | null | undefined} name
- * @param {string} fallback shown where there is no name
+ * @param {string} fallback shown if there is no name
  * @returns {HTMLElement}
  */
 export function nameText(name, fallback) {
@@ -47,15 +47,15 @@ export function nameText(name, fallback) {
 }
 
 /**
- * A text of any length: a long one is cut, and a button shows all of it.
+ * A text of any length: a long text is shortened, and a button shows all of it.
  * @param {string | null | undefined} text
  * @param {number} [limit]
  * @returns {HTMLElement}
  */
 export function longText(text, limit = 120) {
-  const whole = String(text ?? "");
-  const cut = shorten(whole, limit);
-  if (cut === whole) return foreign(whole, { lines: true });
+  const full = String(text ?? "");
+  const cut = shorten(full, limit);
+  if (cut === full) return foreign(full, { lines: true });
   const id = freshId("text");
   const body = h("span", { id }, foreign(cut, { lines: true }));
   const button = h("button", { type: "button", class: "link", "aria-expanded": "false", "aria-controls": id }, "show all");
@@ -63,13 +63,13 @@ export function longText(text, limit = 120) {
     const open = button.getAttribute("aria-expanded") !== "true";
     button.setAttribute("aria-expanded", String(open));
     button.textContent = open ? "show less" : "show all";
-    put(body, foreign(open ? whole : cut, { lines: true }));
+    put(body, foreign(open ? full : cut, { lines: true }));
   });
   return h("span", { class: "long-text" }, body, " ", button);
 }
 
 /**
- * At most so many characters, the last of them "…" if there were more. Never cuts a character in half.
+ * At most `limit` characters; a longer text ends with "…". Never splits a character.
  * @param {string} text
  * @param {number} limit
  * @returns {string}

@@ -1,4 +1,4 @@
-// Texts that change with time, such as ages: made anew each second while they stand in the page.
+// Texts that change with time, such as ages: updated each second while they are in the page.
 
 import { h } from "./dom.js";
 import { onTick } from "../core/stale.js";
@@ -6,7 +6,7 @@ import { onTick } from "../core/stale.js";
 const updates = new WeakMap();
 
 /**
- * An element that `update` is called for: now, and each second.
+ * An element for which `update` is called now and each second.
  * @param {(element: HTMLElement) => void} update
  * @param {Record<string, any>} [attributes]
  * @returns {HTMLElement}
@@ -18,7 +18,7 @@ export function ticking(update, attributes = {}) {
   return element;
 }
 
-// One listener for all of them, and weak keys: an element that was taken out of the page leaves nothing behind.
+// One listener for all elements, with weak keys: an element that was removed from the page is garbage-collected.
 onTick(() => {
   for (const element of document.querySelectorAll("[data-ticking]")) updates.get(element)?.(element);
 }, new AbortController().signal);

@@ -1,4 +1,4 @@
-// One live number with its name, large enough to be read across a room.
+// One live value with its name, in large type.
 
 import { h, put } from "./dom.js";
 import { known, UNKNOWN } from "./format.js";
@@ -8,13 +8,13 @@ import { known, UNKNOWN } from "./format.js";
  * @param {object} options
  * @param {string} options.testid of the number
  * @param {(status: any) => string} options.value
- * @param {(status: any) => string} [options.of] of how many
+ * @param {(status: any) => string} [options.of] total
  * @returns {{element: HTMLElement, show: (status: any | null) => void}}
  */
 export function tile(title, { testid, value, of }) {
   const number = h("span", { class: "tile-value", "data-testid": testid });
-  const whole = h("span", { class: "muted" });
-  const element = h("dl", { class: "tile" }, h("dt", {}, title), h("dd", {}, number, " ", whole));
+  const totalNode = h("span", { class: "muted" });
+  const element = h("dl", { class: "tile" }, h("dt", {}, title), h("dd", {}, number, " ", totalNode));
   let before = null;
   const show = (status) => {
     const text = status ? value(status) : UNKNOWN;
@@ -22,7 +22,7 @@ export function tile(title, { testid, value, of }) {
     if (before === text + total) return;
     before = text + total;
     put(number, known(text));
-    whole.textContent = total;
+    totalNode.textContent = total;
   };
   show(null);
   return { element, show };

@@ -1,4 +1,4 @@
-// Verdicts by reason: how many, how many a second of late, and what each means.
+// Verdicts by reason: total, current rate and meaning.
 
 import { h } from "./dom.js";
 import { bar } from "./bars.js";
@@ -7,9 +7,9 @@ import { count, known, rate } from "./format.js";
 import { VERDICTS } from "../core/verdicts.js";
 
 const ORDER = ["reply", "pass", "drop", "other"];
-const CALLED = { reply: "answered", pass: "passed", other: "unknown" };
+const CALLED = { reply: "replied", pass: "passed", other: "unknown" };
 /** The controller's sum of all verdicts that it does not know. */
-const OTHER = "Verdicts of newer gateways, which this controller does not know.";
+const OTHER = "Verdicts of newer gateways that this controller does not know.";
 
 /**
  * @param {{withRates?: boolean}} [options]
@@ -18,7 +18,7 @@ const OTHER = "Verdicts of newer gateways, which this controller does not know."
 export function verdictTable({ withRates = true } = {}) {
   const columns = [
     { title: "Verdict", sign: ({ name }) => name, cell: nameCell },
-    { title: "Frame", sign: ({ fate }) => fate, cell: ({ fate, name }) => CALLED[fate] ?? (isRefusal(name) ? "dropped" : "consumed") },
+    { title: "Frame", sign: ({ action }) => action, cell: ({ action, name }) => CALLED[action] ?? (isRefusal(name) ? "dropped" : "consumed") },
     withRates && { title: "Per second, last minute", kind: "number", sign: ({ perSecond }) => rate(perSecond), cell: ({ perSecond }) => known(rate(perSecond)) },
     { title: "Since start", kind: "number", sign: ({ total }) => count(total), cell: ({ total }) => count(total) },
     { title: "Share of its kind", sign: ({ share }) => share.toFixed(3), cell: shareCell },
@@ -39,20 +39,20 @@ export function verdictTable({ withRates = true } = {}) {
 function entries(verdicts, rateOf) {
   const all = Object.entries(verdicts)
     .filter(([, total]) => Number.isFinite(total) && total > 0)
-    .map(([name, total]) => ({ name, total, fate: fateOf(name), perSecond: rateOf(name) }));
-  const sums = Object.fromEntries(ORDER.map((fate) => [fate, all.filter((one) => one.fate === fate).reduce((sum, one) => sum + one.total, 0)]));
+    .map(([name, total]) => ({ name, total, action: actionOf(name), perSecond: rateOf(name) }));
+  const sums = Object.fromEntries(ORDER.map((action) => [action, all.filter((one) => one.action === action).reduce((sum, one) => sum + one.total, 0)]));
   return all
-    .map((one) => ({ ...one, share: one.total / sums[one.fate] }))
-    .sort((one, other) => ORDER.indexOf(one.fate) - ORDER.indexOf(other.fate) || other.total - one.total || (one.name < other.name ? -1 : 1));
+    .map((one) => ({ ...one, share: one.total / sums[one.action] }))
+    .sort((one, other) => ORDER.indexOf(one.action) - ORDER.indexOf(other.action) || other.total - one.total || (one.name < other.name ? -1 : 1));
 }
 
-/** What becomes of the frame; for a name that is not in the list, what it begins with says so. */
-function fateOf(name) {
+/** The action on the frame; for a name that is not in the list, the prefix of the name determines it. */
+function actionOf(name) {
   if (Object.hasOwn(VERDICTS, name)) return VERDICTS[name][0];
-  return ORDER.find((fate) => name.startsWith(fate)) ?? "drop";
+  return ORDER.find((action) => name.startsWith(action)) ?? "drop";
 }
 
-/** Some frames are consumed without an answer though nothing is wrong with them, such as a proof that verified. */
+/** Some valid frames are consumed without a reply, such as a proof that verified. */
 const isRefusal = (name) => name.startsWith("drop");
 
 function nameCell({ name }) {

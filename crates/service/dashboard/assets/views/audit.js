@@ -1,4 +1,4 @@
-// The audit: who changed what, from where and why. For administrators.
+// The registry audit log: actor, action, origin and reason of each change. For administrators.
 
 import { get } from "../core/api.js";
 import { poll } from "../core/poll.js";
@@ -18,35 +18,35 @@ const PAGE = 100;
 
 /** @param {import("../app.js").Context} context */
 export function showAudit({ main, route, signal, setTitle }) {
-  setTitle("Audit");
-  main.append(viewHead("Audit"));
+  setTitle("Audit log");
+  main.append(viewHead("Audit log"));
   if (!may("admin")) {
-    main.append(h("p", {}, "The audit is for administrators. Log in with a token of an administrator to read it."));
+    main.append(h("p", {}, "The registry audit log is available to administrators only. Log in with an administrator's token."));
     return;
   }
-  const filters = { by: route.query.get("by"), what: route.query.get("what") };
+  const filters = { actor: route.query.get("actor"), action: route.query.get("action") };
   const after = route.query.get("after");
-  const rows = table({ caption: "Audit, the newest first", columns: COLUMNS, keyOf: ({ id }) => id, empty: "No entries.", testid: "audit-row", roomRem: 60 });
-  const pages = pager({ what: "entries", after, href: (cursor) => routeTo(["audit"], { ...filters, after: cursor }) });
-  const box = panel("Entries", { class: "list-panel" }, rows.element, pages.element);
+  const rows = table({ caption: "Audit log, the newest first", columns: COLUMNS, keyOf: ({ id }) => id, empty: "No records.", testid: "audit-row", roomRem: 60 });
+  const pages = pager({ what: "records", after, href: (cursor) => routeTo(["audit"], { ...filters, after: cursor }) });
+  const box = panel("Records", { class: "list-panel" }, rows.element, pages.element);
   const load = (inner) => get("/audit", { ...filters, after, limit: PAGE }, inner);
   const show = ({ items, next }) => {
     rows.show(items);
     pages.show(items.length, next);
   };
-  box.cover(poll({ name: "The audit", everyS: 15, load, show, fail: box.fail, signal }).source, signal);
+  box.cover(poll({ name: "The registry audit log", everyS: 15, load, show, fail: box.fail, signal }).source, signal);
   const fields = [
-    { name: "by", title: "By", value: filters.by },
-    { name: "what", title: "What, such as revoked", value: filters.what },
+    { name: "actor", title: "User", value: filters.actor },
+    { name: "action", title: "Action, for example revoked", value: filters.action },
   ];
-  main.append(filterForm("Audit", ["audit"], fields), box.element);
+  main.append(filterForm("Audit log", ["audit"], fields), box.element);
 }
 
 const COLUMNS = [
   { title: "Time", cell: (entry) => timeNode(entry.at_s) },
-  { title: "By", cell: ({ by, role }) => [foreign(by), h("span", { class: "muted" }, ` ${role}`)] },
-  { title: "From", cell: ({ from }) => h("span", { class: "id" }, from) },
-  { title: "What", cell: ({ what }) => h("code", {}, what) },
+  { title: "User", cell: ({ actor, role }) => [foreign(actor), h("span", { class: "muted" }, ` ${role}`)] },
+  { title: "Origin", cell: ({ origin }) => h("span", { class: "id" }, origin) },
+  { title: "Action", cell: ({ action }) => h("code", {}, action) },
   { title: "Target", cell: ({ device, gateway }) => deviceLink(device) || gatewayLink(gateway) },
   { title: "Reason", cell: ({ reason }) => longText(reason) },
   { title: "Outcome", cell: ({ outcome, detail }) => [badge(outcome), detail && " ", detail && longText(detail)] },

@@ -1,4 +1,4 @@
-// One device: what it is, its leases, its attestation, its history, and what an operator may do to it.
+// One device: its properties, leases, attestation and history, and the actions of an operator.
 
 import { get } from "../core/api.js";
 import { stream } from "../core/events.js";
@@ -68,7 +68,7 @@ function statusLine({ status, reason, since_s: sinceS }) {
 function deviceFacts(device) {
   return facts([
     ["Mode", `${device.mode}, suite ${device.suite}`],
-    ["Rows left", device.rows_left === null ? "needs none (key mode)" : `${count(device.rows_left)} of ${count(device.rows_total)}`],
+    ["Rows left", device.rows_left === null ? "not used (key mode)" : `${count(device.rows_left)} of ${count(device.rows_total)}`],
     ["PUF profile", device.puf_profile ? foreign(shorten(device.puf_profile, 200)) : known("—")],
     ["Enrolled", timeNode(device.enrolled_at_s)],
     ["Epoch", count(device.epoch)],
@@ -98,22 +98,22 @@ function leaseTable() {
       { title: "Gateway", sign: ({ gateway }) => gatewayName(gateway), cell: ({ gateway }) => gatewayLink(gateway) },
       { title: "Rows", kind: "number", cell: ({ rows }) => (rows ? `${count(rows[0])} – ${count(rows[1])}` : known("—")) },
       { title: "Mark", kind: "number", cell: ({ mark }) => count(mark) },
-      { title: "Fence", kind: "number", cell: ({ fence }) => count(fence) },
+      { title: "Fencing token", kind: "number", cell: ({ fencing_token: token }) => count(token) },
     ],
   });
 }
 
 function historyTable() {
   return table({
-    caption: "What happened to this device, the newest first",
+    caption: "Events of this device, the newest first",
     keyOf: ({ id }) => id,
-    empty: "Nothing is known to have happened.",
+    empty: "No events.",
     testid: "history-row",
     columns: [
       { title: "Time", cell: (entry) => timeNode(entry.at_ms / 1000) },
-      { title: "What", cell: ({ kind }) => String(kind).replaceAll("_", " ") },
+      { title: "Event", cell: ({ kind }) => String(kind).replaceAll("_", " ") },
       { title: "Detail", cell: detailCell },
-      { title: "By", cell: ({ by }) => (by ? foreign(by) : h("span", { class: "muted" }, "the controller")) },
+      { title: "User", cell: ({ actor }) => (actor ? foreign(actor) : h("span", { class: "muted" }, "none")) },
       { title: "Gateway", cell: ({ gateway }) => gatewayLink(gateway) },
     ],
   });

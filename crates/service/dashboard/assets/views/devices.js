@@ -1,4 +1,4 @@
-// Devices: found by the beginning of their name or by id, filtered by status, page by page.
+// Devices: search by prefix of name or id, filter by status, page by page.
 
 import { get } from "../core/api.js";
 import { poll } from "../core/poll.js";
@@ -22,7 +22,7 @@ export function showDevices({ main, route, signal, setTitle }) {
   const filters = { q: route.query.get("q") ?? "", status: route.query.get("status") ?? "", mode: route.query.get("mode") ?? "" };
   let after = route.query.get("after");
   const rows = table({ caption: "Devices", columns: COLUMNS, keyOf: ({ id }) => id, empty: "No device matches.", testid: "device-row", roomRem: 60, rowAttributes: ({ id }) => ({ "data-device": id }) });
-  const box = panel("Found", { class: "list-panel" }, rows.element);
+  const box = panel("Results", { class: "list-panel" }, rows.element);
   let pages = makePager(filters, after);
   box.body.append(pages.element);
 
@@ -48,7 +48,7 @@ export function showDevices({ main, route, signal, setTitle }) {
   main.append(viewHead("Devices"), filterForm(filters, change, signal), box.element);
 }
 
-/** A page of devices. Where the text could begin an id, those come first: as many as are found at once. */
+/** A page of devices. If the text can be the prefix of an id, the devices with such ids are listed first, at most one page. */
 async function find({ q, status, mode }, after, signal) {
   const byName = get("/devices", { name_prefix: q, status, mode, after, limit: PAGE }, signal);
   const digits = q.trim();
@@ -76,7 +76,7 @@ function filterForm(filters, change, signal) {
   });
   signal.addEventListener("abort", () => clearTimeout(timer), { once: true });
   const form = h("form", { class: "filters", role: "search", "aria-label": "Devices" },
-    h("div", { class: "field wide" }, h("label", { for: "device-search" }, "Name or id begins with"), search),
+    h("div", { class: "field wide" }, h("label", { for: "device-search" }, "Name or id starts with"), search),
     choice("Status", "status", { "": "Any", active: "Active", quarantined: "Quarantined", revoked: "Revoked" }, filters, change),
     choice("Mode", "mode", { "": "Any", pool: "Pool", key: "Key" }, filters, change));
   form.addEventListener("submit", (event) => {

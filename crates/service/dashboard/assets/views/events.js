@@ -13,13 +13,13 @@ import { panel, viewHead } from "../parts/panel.js";
 
 const PAGE = 100;
 
-/** Choices of kinds; each is what the API takes. */
+/** Selections of kinds; each value is a parameter of the API. */
 const CHOICES = [
   ["", "All kinds"],
   ["enrolled,revoked,quarantined,released", "Changes of devices"],
-  ["gateway_lost,quarantined,revoked", "Alarms"],
-  ["gateway_connected,gateway_lost,gateway_entered,gateway_retired", "Gateways"],
-  ["policy,round_wanted,signer,user", "Administration"],
+  ["gateway_disconnected,quarantined,revoked", "Alarms"],
+  ["gateway_connected,gateway_disconnected,gateway_created,gateway_revoked", "Gateways"],
+  ["policy_changed,round_requested,signer_changed,user_changed", "Administration"],
   ...KINDS.map((kind) => [kind, `Only: ${kind.replaceAll("_", " ")}`]),
 ];
 
@@ -29,7 +29,7 @@ export function showEvents({ main, route, signal, setTitle }) {
   const filters = Object.fromEntries(["kinds", "gateway", "device"].map((name) => [name, route.query.get(name)]));
   const after = route.query.get("after");
   const isLive = !after;
-  const events = eventTable({ keep: isLive ? 2 * PAGE : PAGE, wanted: (event) => matches(event, filters), isLive, signal });
+  const events = eventTable({ keep: isLive ? 2 * PAGE : PAGE, isIncluded: (event) => matches(event, filters), isLive, signal });
   const pages = pager({ what: "events", after, href: (cursor) => routeTo(["events"], { ...filters, after: cursor }) });
   const box = panel(isLive ? "Newest" : "Earlier", { class: "list-panel", aside: isLive && pauseButton(events) }, events.element, pages.element);
   const load = async (inner) => {
@@ -48,7 +48,7 @@ function fields({ kinds, gateway, device }) {
   const choices = !kinds || CHOICES.some(([value]) => value === kinds) ? CHOICES : [...CHOICES, [kinds, kinds]];
   return [
     { name: "kinds", title: "Kind", value: kinds, options: choices },
-    { name: "gateway", title: "Gateway number", value: gateway, attributes: { inputmode: "numeric", pattern: "[0-9]*" } },
+    { name: "gateway", title: "Gateway id", value: gateway, attributes: { inputmode: "numeric", pattern: "[0-9]*" } },
     { name: "device", title: "Device id", value: device, attributes: { pattern: "[0-9a-fA-F]{16}", title: "16 hexadecimal digits" } },
   ];
 }
@@ -59,7 +59,7 @@ function matches(event, { kinds, gateway, device }) {
   return !device || event.device === device.toLowerCase();
 }
 
-/** Whoever reads a row must be able to stop the rows from moving. */
+/** A button that stops the rows from moving while the user reads. */
 function pauseButton(events) {
   const button = h("button", { type: "button", class: "button small", "aria-pressed": "false", "data-testid": "pause" }, "Pause");
   button.addEventListener("click", () => {

@@ -1,4 +1,4 @@
-// One gateway: its live numbers, its verdicts, its evidence, and what happened at it.
+// One gateway: live values, verdicts, evidence and events.
 
 import { get } from "../core/api.js";
 import { Moment } from "../core/clock.js";
@@ -10,7 +10,7 @@ import { h, putChanged } from "../parts/dom.js";
 import { eventTable } from "../parts/event-table.js";
 import { facts } from "../parts/facts.js";
 import { count, known, rate, timeNode } from "../parts/format.js";
-import { cacheFill, evidenceText, gatewaySource, hasNumbers, latencyText } from "../parts/gateway-table.js";
+import { cacheFill, evidenceText, gatewaySource, hasReport, latencyText } from "../parts/gateway-table.js";
 import { panel, viewHead } from "../parts/panel.js";
 import { longText } from "../parts/text.js";
 import { verdictTable } from "../parts/verdict-table.js";
@@ -22,51 +22,51 @@ export function showGateway({ main, route, signal, setTitle }) {
   const id = route.path[1];
   setTitle(`Gateway ${id}`);
   const head = viewHead(`Gateway ${id}`);
-  const [state, numbers, evidence] = [panel("State"), panel("Live numbers"), panel("Evidence")];
+  const [state, numbers, evidence] = [panel("State"), panel("Live values"), panel("Evidence")];
   const verdicts = verdictTable({ withRates: false });
-  const verdictPanel = panel("Verdicts since its start", {}, verdicts.element);
-  // Its numbers have an age of their own, whoever told them; the rest is as fresh as the answer.
+  const verdictPanel = panel("Verdicts since the gateway's start", {}, verdicts.element);
+  // The values have the age of the gateway's last report; the rest is as fresh as the response.
   const source = gatewaySource();
   for (const box of [numbers, verdictPanel]) box.cover(source, signal);
   const show = (gateway) => {
     setTitle(gateway.name || `Gateway ${id}`);
     putChanged(head.firstChild, gateway.name, () => longText(gateway.name || `Gateway ${id}`, 160));
     putChanged(state.body, { ...gateway, verdicts: null, evidence: null }, () => stateFacts(gateway));
-    putChanged(numbers.body, gateway, () => (hasNumbers(gateway) ? numberFacts(gateway) : h("p", { class: "empty" }, "It has told no numbers.")));
-    putChanged(evidence.body, [gateway.trust, gateway.trust_why, gateway.evidence], () => evidenceParts(gateway));
+    putChanged(numbers.body, gateway, () => (hasReport(gateway) ? numberFacts(gateway) : h("p", { class: "empty" }, "The gateway has sent no report.")));
+    putChanged(evidence.body, [gateway.trust, gateway.trust_reason, gateway.evidence], () => evidenceParts(gateway));
     verdicts.show(gateway.verdicts);
-    source.taken(hasNumbers(gateway) ? gateway.numbers_age_s : 0);
+    source.taken(hasReport(gateway) ? gateway.report_age_s : 0);
   };
-  const { source: answered } = watchGateway({ id, show, fail: state.fail, signal });
-  for (const box of [state, evidence]) box.cover(answered, signal);
+  const { source: response } = watchGateway({ id, show, fail: state.fail, signal });
+  for (const box of [state, evidence]) box.cover(response, signal);
   main.append(h("p", { class: "crumbs" }, h("a", { href: routeTo(["gateways"]) }, "Gateways")), head,
     h("div", { class: "columns" }, state.element, numbers.element, evidence.element), verdictPanel.element, eventsPanel(id, signal));
 }
 
 function evidenceParts(gateway) {
-  const { trust_why: why, evidence } = gateway;
+  const { trust_reason: reason, evidence } = gateway;
   const shown = evidence && facts([
-    ["Shown", timeNode(evidence.at_s)],
-    ["Start of the data plane", count(evidence.boot_count)],
-    ["State since then", count(evidence.sequence)],
+    ["Received", timeNode(evidence.at_s)],
+    ["Boot count of the data plane", count(evidence.boot_count)],
+    ["Sequence number", count(evidence.sequence)],
   ]);
-  return [h("p", {}, evidenceText(gateway, new Moment())), why && h("p", { "data-testid": "evidence-why" }, longText(why, 400)), shown];
+  return [h("p", {}, evidenceText(gateway, new Moment())), reason && h("p", { "data-testid": "evidence-reason" }, longText(reason, 400)), shown];
 }
 
 function stateFacts(gateway) {
   return facts([
     ["State", badge(gateway.state)],
-    ["Number", count(gateway.id)],
-    ["Seen", timeNode(gateway.seen_at_s)],
+    ["Id", count(gateway.id)],
+    ["Last seen", timeNode(gateway.seen_at_s)],
     ["Controller", gateway.controller ?? known("—")],
-    ["Fence", known(count(gateway.fence))],
-    ["Data plane", gateway.dataplane ? `${gateway.dataplane} ${gateway.version ?? ""}` : known("—")],
+    ["Fencing token", known(count(gateway.fencing_token))],
+    ["Data plane", gateway.data_plane ? `${gateway.data_plane} ${gateway.version ?? ""}` : known("—")],
   ]);
 }
 
 function numberFacts(gateway) {
   return facts([
-    ["Authentications a second", known(rate(gateway.authentications_per_s))],
+    ["Authentications per second", known(rate(gateway.authentications_per_s))],
     ["Latency p50 / p99", known(latencyText(gateway))],
     ["Cache fill", cacheFill(gateway)],
     ["Sessions", known(count(gateway.sessions))],
@@ -74,7 +74,7 @@ function numberFacts(gateway) {
 }
 
 function eventsPanel(id, signal) {
-  const events = eventTable({ keep: EVENTS_SHOWN, wanted: ({ gateway }) => String(gateway) === id, isLive: true, signal });
+  const events = eventTable({ keep: EVENTS_SHOWN, isIncluded: ({ gateway }) => String(gateway) === id, isLive: true, signal });
   const box = panel("Events at this gateway", {}, events.element);
   const load = async (inner) => {
     await learnGateways(inner);

@@ -1,4 +1,4 @@
-// All gateways, live.
+// All gateways, with live values.
 
 import { watchGateways } from "../core/gateways.js";
 import { gatewayTable } from "../parts/gateway-table.js";

@@ -1,4 +1,4 @@
-// The log-in: takes a token, gives it to the controller, and forgets it.
+// The log-in: sends the token to the controller and does not store it.
 
 import { currentRoute } from "../core/router.js";
 import { logIn } from "../core/session.js";
@@ -18,14 +18,14 @@ export function showLogIn({ main, setTitle }) {
   const form = h("form", { class: "panel log-in", novalidate: true },
     viewHead("Log in"),
     h("label", { for: "token" }, "Token"), field, error.element, button,
-    h("p", { class: "muted" }, "An administrator can make one for you."));
+    h("p", { class: "muted" }, "An administrator creates tokens."));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     submit(field, button, error);
   });
   main.append(form);
-  // The address stays as it is: after the log-in, the view that was asked for is shown.
-  if (currentRoute().path[0] !== "overview") form.append(h("p", { class: "muted" }, "The page that you asked for is shown after that."));
+  // The address does not change: after the log-in, the requested view is shown.
+  if (currentRoute().path[0] !== "overview") form.append(h("p", { class: "muted" }, "The requested page is shown after the log-in."));
 }
 
 async function submit(field, button, error) {

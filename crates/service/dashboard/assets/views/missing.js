@@ -1,4 +1,4 @@
-// What is shown where there is nothing to show: an address without a view, and a controller that does not answer.
+// Views for an unknown address and for a controller that does not respond.
 
 import { routeTo } from "../core/router.js";
 import { h } from "../parts/dom.js";
@@ -7,7 +7,7 @@ import { errorLine, viewHead } from "../parts/panel.js";
 /** @param {import("../app.js").Context} context */
 export function showMissing({ main, setTitle }) {
   setTitle("No such page");
-  main.append(viewHead("No such page"), h("p", {}, "There is no view at this address. ", h("a", { href: routeTo(["overview"]) }, "To the overview")));
+  main.append(viewHead("No such page"), h("p", {}, "This address has no view. ", h("a", { href: routeTo(["overview"]) }, "Go to the overview")));
 }
 
 /**
@@ -16,10 +16,10 @@ export function showMissing({ main, setTitle }) {
  * @param {() => void} again
  */
 export function showUnreachable({ main, setTitle }, fault, again) {
-  setTitle("No answer");
+  setTitle("No response");
   const error = errorLine();
   const button = h("button", { type: "button", class: "button primary" }, "Try again");
   button.addEventListener("click", again);
-  main.append(viewHead("The controller does not answer"), error.element, button);
+  main.append(viewHead("The controller does not respond"), error.element, button);
   error.fail(fault);
 }

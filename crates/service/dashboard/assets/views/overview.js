@@ -37,7 +37,7 @@ export function showOverview({ main, signal, setTitle }) {
 
 function tiles(signal) {
   const all = [
-    tile("Authentications a second", { testid: "rate", value: (status) => rate(status.authentications_per_s) }),
+    tile("Authentications per second", { testid: "rate", value: (status) => rate(status.authentications_per_s) }),
     tile("Data plane latency p50", { testid: "latency-p50", value: (status) => duration(status.latency_us?.p50) }),
     tile("Data plane latency p99", { testid: "latency-p99", value: (status) => duration(status.latency_us?.p99) }),
     tile("Authenticated devices", { testid: "authenticated", value: (status) => count(status.devices?.authenticated), of: (status) => count(status.devices?.total) }),
@@ -51,13 +51,13 @@ function tiles(signal) {
 
 function graphs(signal) {
   const frame = { windowS: WINDOW_S, gapS: GAP_S };
-  const rates = chart({ ...frame, title: "Authentications a second", series: [{ key: "rate", label: "Rate" }], format: rate });
+  const rates = chart({ ...frame, title: "Authentications per second", series: [{ key: "rate", label: "Rate" }], format: rate });
   const latencies = chart({ ...frame, title: "Latency in the data plane", series: [{ key: "p50", label: "p50" }, { key: "p99", label: "p99" }], format: duration });
   const draw = () => {
     for (const { draw: drawOne } of [rates, latencies]) drawOne(latestSamples(), controllerNowS());
   };
   live.on("status", draw, signal);
-  // Without new numbers the graph moves on all the same, and a gap opens at its end.
+  // Without new values the graph still moves, and a gap opens at its end.
   onTick(draw, signal);
   requestAnimationFrame(draw);
   return [["Authentication rate", rates], ["Latency in the data plane", latencies]].map(([title, { element, button, legend }]) => {
@@ -98,7 +98,7 @@ function gatewaysPanel(signal) {
 }
 
 function eventsPanel(signal) {
-  const events = eventTable({ keep: EVENTS_SHOWN, wanted: () => true, isLive: true, signal });
+  const events = eventTable({ keep: EVENTS_SHOWN, isIncluded: () => true, isLive: true, signal });
   const box = panel("Newest events", { aside: more("events", "All events") }, events.element);
   const load = async (inner) => {
     await learnGateways(inner);

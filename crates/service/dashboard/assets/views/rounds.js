@@ -1,4 +1,4 @@
-// Rounds: the heat strip of all gateways and groups, and below it every round as a table.
+// Rounds: the heat strip of all gateways and groups, and a table of all rounds.
 
 import { get } from "../core/api.js";
 import { gatewayName, knownGateways, learnGateways } from "../core/gateways.js";
@@ -30,7 +30,7 @@ export function showRounds({ main, route, signal, setTitle }) {
 
 function fields({ gateway, group }) {
   const gateways = knownGateways().map(([id, name]) => [String(id), name || `gateway ${id}`]);
-  // Before the names are known, a number can still be typed.
+  // Until the names are known, the user can type an id.
   const byName = gateways.length > 0 ? { options: [["", "Any"], ...gateways] } : { type: "text" };
   return [
     { name: "gateway", title: "Gateway", value: gateway, ...byName },
@@ -56,15 +56,15 @@ function listPanel(filters, after, signal) {
   return box.element;
 }
 
-const shareText = ({ ok, asked }) => (asked > 0 ? percent(ok / asked) : "—");
+const shareText = ({ ok, requested }) => (requested > 0 ? percent(ok / requested) : "—");
 
 const COLUMNS = [
   { title: "Round", cell: ({ number, period }) => [count(number), h("span", { class: "muted" }, ` period ${count(period)}`)] },
   { title: "Gateway", sign: ({ gateway }) => gatewayName(gateway), cell: ({ gateway }) => gatewayLink(gateway) },
   { title: "Group", cell: ({ group }) => foreign(group) },
   { title: "Ended", cell: (round) => timeNode(round.ended_at_s, { short: true }) },
-  { title: "Ok", kind: "number", cell: (round) => `${count(round.ok)} of ${count(round.asked)} (${shareText(round)})` },
+  { title: "Ok", kind: "number", cell: (round) => `${count(round.ok)} of ${count(round.requested)} (${shareText(round)})` },
   { title: "Late", kind: "number", cell: ({ late }) => count(late) },
-  { title: "Silent", kind: "number", cell: ({ silent }) => count(silent) },
+  { title: "Missed", kind: "number", cell: ({ missed }) => count(missed) },
   { title: "Last verdict", kind: "number", cell: (round) => duration(round.last_verdict_ms === null ? null : round.last_verdict_ms * 1000) },
 ];

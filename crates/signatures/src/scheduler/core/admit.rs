@@ -1,51 +1,51 @@
-//! What happens to a job that comes.
+//! Admission of submitted jobs.
 
 use super::super::class::{Class, PerClass};
-use super::super::job::{Dropped, Job, Meta, ORDINARY_WORK, Priority, Shed, Ticket};
+use super::super::job::{Dropped, Job, JobEntry, Meta, ORDINARY_WORK, Priority, ShedReason};
 use super::super::rank::Rank;
 use super::super::time::{Span, Time};
 use super::{Core, Decisions};
 
 impl<J> Core<J> {
-    /// Lets jobs in or drops them. The checks, in order: a lane for the class; expiry; a copy of what was let
-    /// in as it claims to be; the quota, which decides the level; a copy of what was let in with that rank;
-    /// the source's share and the room in the queue.
+    /// Admits or drops jobs. The checks, in order: a lane for the class; expiry; a copy of a job admitted
+    /// with the claimed level; the quota, which determines the level; a copy of a job admitted with that
+    /// rank; the share of the source and the capacity of the queue.
     pub(super) fn submit(&mut self, jobs: &mut Vec<Job<J>>, now: Time, decisions: &mut Decisions<J>) {
         self.counters.submitted += jobs.len() as u64;
-        let mut come = PerClass::<(usize, usize)>::default();
+        let mut admitted = PerClass::<(usize, usize)>::default();
         for Job { mut meta, payload } in jobs.drain(..) {
             meta.arrived = meta.arrived.min(now);
             let cost = self.cost(&meta);
             match self.admit(&meta, cost, now) {
-                Ok((level, stranger)) => {
-                    let (immediate, other) = come.of_mut(meta.class);
+                Ok((level, is_unknown)) => {
+                    let (immediate, other) = admitted.of_mut(meta.class);
                     *if level.is_immediate() { immediate } else { other } += 1;
                     let number = self.next_number;
                     self.next_number += 1;
-                    let ticket = Ticket {
+                    let entry = JobEntry {
                         meta,
-                        number,
+                        sequence: number,
                         level,
                         attempts: 0,
-                        stranger,
+                        is_unknown_sender: is_unknown,
                         cost,
                     };
-                    self.queue.push(ticket, payload, now, &mut decisions.dropped);
+                    self.queue.push(entry, payload, now, &mut decisions.dropped);
                 }
-                Err(why) => self.refused.push(Dropped {
+                Err(reason) => self.rejected_on_arrival.push(Dropped {
                     job: Job { meta, payload },
-                    why,
+                    reason,
                 }),
             }
         }
-        for (class, (immediate, other)) in come.iter().filter(|(_, come)| **come != (0, 0)) {
+        for (class, (immediate, other)) in admitted.iter().filter(|(_, admitted)| **admitted != (0, 0)) {
             let arrivals = self.arrivals.of_mut(class);
-            arrivals.immediate.note(*immediate, now);
-            arrivals.other.note(*other, now);
+            arrivals.immediate.record(*immediate, now);
+            arrivals.other.record(*other, now);
         }
     }
 
-    /// The lane time that a job takes, on the lane that takes least.
+    /// The lane time of a job, on the fastest lane.
     fn cost(&self, meta: &Meta) -> Span {
         let lines = self.lanes.iter().filter(|slot| slot.is_live());
         let per_job_s = lines.filter_map(|slot| Some(slot.line(meta.class)?.per_job_s));
@@ -53,32 +53,33 @@ impl<J> Core<J> {
         Span::from_secs_f64(ordinary_s * f64::from(meta.work) / f64::from(ORDINARY_WORK))
     }
 
-    /// The level at which a job of this cost is let in, and whether its sender is a stranger.
-    fn admit(&mut self, meta: &Meta, cost: Span, now: Time) -> Result<(Priority, bool), Shed> {
+    /// The level at which a job of this cost is admitted, and whether its sender is unknown.
+    fn admit(&mut self, meta: &Meta, cost: Span, now: Time) -> Result<(Priority, bool), ShedReason> {
         if !self.has_lane(meta.class) {
-            return Err(Shed::NoLane);
+            return Err(ShedReason::NoLane);
         }
         if meta.expires <= now {
-            return Err(Shed::Expired);
+            return Err(ShedReason::Expired);
         }
-        let (mut level, stranger) = (meta.priority, self.quotas.is_stranger(meta.sender, now));
-        self.check_copy(meta, Rank::new(level, stranger), now)?;
-        if level.is_immediate() && !self.quotas.allow(meta, cost, now) {
+        let (mut level, is_unknown) = (meta.priority, self.quotas.is_unknown(meta.sender, now));
+        self.check_copy(meta, Rank::new(level, is_unknown), now)?;
+        if level.is_immediate() && !self.quotas.try_charge(meta, cost, now) {
             self.counters.demoted += 1;
             level = Priority::URGENT;
-            self.check_copy(meta, Rank::new(level, stranger), now)?;
+            self.check_copy(meta, Rank::new(level, is_unknown), now)?;
         }
         if let Some(fingerprint) = meta.fingerprint {
-            self.recent.let_in(fingerprint, Rank::new(level, stranger), now);
+            self.recent
+                .record_admitted(fingerprint, Rank::new(level, is_unknown), now);
         }
-        Ok((level, stranger))
+        Ok((level, is_unknown))
     }
 
-    fn check_copy(&mut self, meta: &Meta, rank: Rank, now: Time) -> Result<(), Shed> {
+    fn check_copy(&mut self, meta: &Meta, rank: Rank, now: Time) -> Result<(), ShedReason> {
         let copy = meta
             .fingerprint
             .is_some_and(|fingerprint| self.recent.is_copy(fingerprint, rank, now));
-        if copy { Err(Shed::Duplicate) } else { Ok(()) }
+        if copy { Err(ShedReason::Duplicate) } else { Ok(()) }
     }
 
     fn has_lane(&self, class: Class) -> bool {

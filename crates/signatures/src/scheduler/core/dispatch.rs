@@ -1,47 +1,47 @@
-//! Who works on what next.
+//! Assignment of jobs to lanes.
 //!
 //! | jobs | go to |
 //! |---|---|
-//! | immediate | a processor, reserved ones first, those of known senders before strangers'; an accelerator only while no processor can do them |
-//! | of lost batches | a processor; a reserved one, then an accelerator, only while no other can do them |
-//! | others | a processor in slices; an accelerator as the policy says; a reserved one while neither is there |
+//! | immediate | a CPU lane, reserved ones first, known senders before unknown ones; an accelerator only while no CPU lane supports the class |
+//! | of lost batches | a CPU lane; a reserved one, then an accelerator, only while no other lane supports the class |
+//! | others | a CPU lane in slices; an accelerator as the policy decides; a reserved lane while neither is available |
 //!
-//! A slice is a time: a job that takes more than one goes alone. While known senders and strangers both have others waiting, three
-//! quarters of a processor's time are for the former ([`Shares`](super::lanes::Shares)).
+//! A slice is a time: a job that takes longer than a slice is processed alone. While normal jobs of both known and unknown senders
+//! wait, known senders get three quarters of a CPU lane's time ([`TimeShares`](super::lanes::TimeShares)).
 //!
-//! A lane that has nothing of these to do and refills makes masks.
+//! An idle lane with refill enabled makes masks.
 
 use super::super::class::Class;
-use super::super::job::{Batch, Dropped, ORDINARY_WORK, Priority, Room};
+use super::super::job::{Batch, BatchLimit, Dropped, ORDINARY_WORK, Priority};
 use super::super::lane::{LaneId, LaneKind};
-use super::super::model::Line;
-use super::super::policy::{Choice, View};
-use super::super::queue::{Head, Share};
+use super::super::model::CostModel;
+use super::super::policy::{PolicyDecision, PolicyInput};
+use super::super::queue::{NextJob, SenderFilter};
 use super::super::time::{Span, Time};
 use super::lanes::{Slot, State, Wait};
-use super::{Core, Decisions, Ending, Start};
+use super::{Core, Decisions, LaneTask, ShutdownState};
 
-/// What a lane can do for a class now.
+/// How a lane can do jobs of a class now.
 #[derive(Clone, Copy)]
-struct Way {
-    /// What it does: the class itself, or plain signing instead of signing with a mask.
+struct LaneCapability {
+    /// The executed class: the class itself, or signing without masks in place of signing with masks.
     class: Class,
-    line: Line,
-    /// Jobs at most: those that have masks.
+    line: CostModel,
+    /// Maximum number of jobs: the number of available masks.
     jobs_max: usize,
 }
 
-/// Where jobs are taken from.
+/// Origin of the jobs of a batch.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Origin {
-    Immediate(Share),
+enum JobOrigin {
+    Immediate(SenderFilter),
     Returned,
-    Others(Share),
+    Normal(SenderFilter),
 }
 
-impl Origin {
-    fn is_others(self) -> bool {
-        matches!(self, Self::Others(_))
+impl JobOrigin {
+    fn is_normal(self) -> bool {
+        matches!(self, Self::Normal(_))
     }
 
     fn is_immediate(self) -> bool {
@@ -50,9 +50,9 @@ impl Origin {
 }
 
 impl<J> Core<J> {
-    /// Gives idle lanes work.
+    /// Assigns work to idle lanes.
     pub(super) fn dispatch(&mut self, now: Time, decisions: &mut Decisions<J>) {
-        if self.ending == Ending::Stop {
+        if self.shutdown == ShutdownState::Stopped {
             return;
         }
         for at in 0..self.order.len() {
@@ -69,45 +69,46 @@ impl<J> Core<J> {
         }
     }
 
-    fn next_start(&mut self, lane: LaneId, now: Time, dropped: &mut Vec<Dropped<J>>) -> Option<Start<J>> {
+    fn next_start(&mut self, lane: LaneId, now: Time, dropped: &mut Vec<Dropped<J>>) -> Option<LaneTask<J>> {
         let slot = self.lanes.get(lane.0)?;
         let others_first = slot.immediate_in_a_row >= self.config.immediate_in_a_row;
         let others = match (slot.is_accelerator(), slot.shares.next()) {
-            (true, _) => [Some(Share::Both), None],
-            (false, Share::Strangers) => [Some(Share::Strangers), Some(Share::Known)],
-            (false, _) => [Some(Share::Known), Some(Share::Strangers)],
+            (true, _) => [Some(SenderFilter::Both), None],
+            (false, SenderFilter::Unknown) => [Some(SenderFilter::Unknown), Some(SenderFilter::Known)],
+            (false, _) => [Some(SenderFilter::Known), Some(SenderFilter::Unknown)],
         };
-        let [first, second] = others.map(|share| share.map(Origin::Others));
-        let [known, strangers] = [Share::Known, Share::Strangers].map(|share| Some(Origin::Immediate(share)));
-        let returned = Some(Origin::Returned);
+        let [first, second] = others.map(|share| share.map(JobOrigin::Normal));
+        let [known, unknown] =
+            [SenderFilter::Known, SenderFilter::Unknown].map(|share| Some(JobOrigin::Immediate(share)));
+        let returned = Some(JobOrigin::Returned);
         let order = if others_first {
-            [returned, first, second, known, strangers]
+            [returned, first, second, known, unknown]
         } else {
-            [known, strangers, returned, first, second]
+            [known, unknown, returned, first, second]
         };
         for from in order.into_iter().flatten() {
             if let Some((class, room)) = self.next_jobs(lane, from, now)
                 && let Some(batch) = self.batch(lane, from, class, room, now, dropped)
             {
-                return Some(Start::Run(batch));
+                return Some(LaneTask::Run(batch));
             }
         }
-        self.refill(lane, now).map(Start::Refill)
+        self.refill(lane, now).map(LaneTask::Refill)
     }
 
-    /// Of which class a lane takes how many jobs from there, if any.
-    fn next_jobs(&mut self, lane: LaneId, from: Origin, now: Time) -> Option<(Class, Room)> {
+    /// Class and size of the next batch of a lane from this origin, if any.
+    fn next_jobs(&mut self, lane: LaneId, from: JobOrigin, now: Time) -> Option<(Class, BatchLimit)> {
         let slot = self.lanes.get(lane.0)?;
-        if from.is_others() && slot.is_accelerator() {
+        if from.is_normal() && slot.is_accelerator() {
             let (class, count) = self.next_accelerated(lane, now)?;
-            return Some((class, Room::of_jobs(count)));
+            return Some((class, BatchLimit::for_jobs(count)));
         }
         let class = self.next_class(slot, from, now)?;
         Some((class, self.slice(lane, class)?))
     }
 
-    /// The class of the job that is next from there, for this lane.
-    fn next_class(&self, slot: &Slot, from: Origin, now: Time) -> Option<Class> {
+    /// The class of the next job from this origin, for this lane.
+    fn next_class(&self, slot: &Slot, from: JobOrigin, now: Time) -> Option<Class> {
         let waits = if from.is_immediate() {
             self.queue.immediate() > 0
         } else {
@@ -117,44 +118,48 @@ impl<J> Core<J> {
             return None;
         }
         let next = Class::all()
-            .filter(|class| self.way(slot, *class).is_some() && self.may_take(slot.spec.kind, from, *class))
+            .filter(|class| {
+                self.capability(slot, *class).is_some() && self.may_take(slot.spec.kind, from, *class)
+            })
             .filter_map(|class| Some((self.head(from, class, now)?, class)));
         let (_, class) = next.min()?;
         Some(class)
     }
 
-    fn head(&self, from: Origin, class: Class, now: Time) -> Option<Head> {
-        let first = |number| Head {
+    fn head(&self, from: JobOrigin, class: Class, now: Time) -> Option<NextJob> {
+        let first = |number| NextJob {
             level: Priority::IMMEDIATE,
             number,
         };
         match from {
-            Origin::Immediate(share) => self.queue.immediate_head(class, share).map(first),
-            Origin::Returned => self.queue.returned_head(class, false).map(first),
-            Origin::Others(share) => self.queue.head(class, share, now),
+            JobOrigin::Immediate(share) => self.queue.immediate_head(class, share).map(first),
+            JobOrigin::Returned => self.queue.returned_head(class, false).map(first),
+            JobOrigin::Normal(share) => self.queue.next_job(class, share, now),
         }
     }
 
-    /// The table above.
-    fn may_take(&self, kind: LaneKind, from: Origin, class: Class) -> bool {
+    /// Implements the table above.
+    fn may_take(&self, kind: LaneKind, from: JobOrigin, class: Class) -> bool {
         let live = |kind| {
-            self.lanes
-                .iter()
-                .any(|slot| slot.spec.kind == kind && slot.is_live() && self.way(slot, class).is_some())
+            self.lanes.iter().any(|slot| {
+                slot.spec.kind == kind && slot.is_live() && self.capability(slot, class).is_some()
+            })
         };
         match (kind, from) {
             (LaneKind::Cpu, _)
-            | (LaneKind::Reserved, Origin::Immediate(_))
-            | (LaneKind::Accelerator, Origin::Others(_)) => true,
-            (LaneKind::Reserved, Origin::Returned) => !live(LaneKind::Cpu),
-            (LaneKind::Reserved, Origin::Others(_)) => !live(LaneKind::Cpu) && !live(LaneKind::Accelerator),
+            | (LaneKind::Reserved, JobOrigin::Immediate(_))
+            | (LaneKind::Accelerator, JobOrigin::Normal(_)) => true,
+            (LaneKind::Reserved, JobOrigin::Returned) => !live(LaneKind::Cpu),
+            (LaneKind::Reserved, JobOrigin::Normal(_)) => {
+                !live(LaneKind::Cpu) && !live(LaneKind::Accelerator)
+            }
             (LaneKind::Accelerator, _) => !live(LaneKind::Cpu) && !live(LaneKind::Reserved),
         }
     }
 
     /// How a lane would do jobs of a class now.
-    fn way(&self, slot: &Slot, class: Class) -> Option<Way> {
-        let itself = slot.line(class).map(|line| Way {
+    fn capability(&self, slot: &Slot, class: Class) -> Option<LaneCapability> {
+        let itself = slot.line(class).map(|line| LaneCapability {
             class,
             line,
             jobs_max: usize::MAX,
@@ -164,13 +169,13 @@ impl<J> Core<J> {
         };
         let stock = masks.stock();
         match itself {
-            Some(way) if stock > 0 => Some(Way {
+            Some(capability) if stock > 0 => Some(LaneCapability {
                 jobs_max: stock,
-                ..way
+                ..capability
             }),
             _ => {
                 let class = masks.limits.plain;
-                slot.line(class).map(|line| Way {
+                slot.line(class).map(|line| LaneCapability {
                     class,
                     line,
                     jobs_max: usize::MAX,
@@ -179,31 +184,31 @@ impl<J> Core<J> {
         }
     }
 
-    /// What a lane does within a slice: of ordinary jobs whole grains and at least one, of others the same work, and at least a job; for an
-    /// accelerator, all.
-    fn slice(&self, lane: LaneId, class: Class) -> Option<Room> {
+    /// Work of a lane within a slice: for ordinary jobs a multiple of the grain, at least one grain; for other jobs the same amount of
+    /// work, at least one job; unlimited for an accelerator.
+    fn slice(&self, lane: LaneId, class: Class) -> Option<BatchLimit> {
         let slot = self.lanes.get(lane.0)?;
         if slot.is_accelerator() {
-            return Some(Room::of_jobs(slot.spec.batch_max));
+            return Some(BatchLimit::for_jobs(slot.spec.batch_max));
         }
-        let within = self.way(slot, class)?.line.jobs_within(self.config.slice);
+        let within = self.capability(slot, class)?.line.jobs_within(self.config.slice);
         let grain = slot.spec.grain.max(1);
         let jobs = (within - within % grain).max(grain);
-        Some(Room {
+        Some(BatchLimit {
             jobs: jobs.min(slot.spec.batch_max),
             work: (within.max(jobs) as u64).saturating_mul(ORDINARY_WORK.into()),
         })
     }
 
-    /// Asks the policy class by class, the one first whose next job is most urgent; then about the classes of
-    /// which nothing waits, to know when to ask again.
+    /// Asks the policy about each class, the class with the most urgent next job first, then about classes without waiting jobs, to
+    /// determine the time of the next query.
     fn next_accelerated(&mut self, lane: LaneId, now: Time) -> Option<(Class, usize)> {
         let slot = self.lanes.get(lane.0)?;
-        let mut heads: [(Option<Head>, Class); Class::COUNT] = [(None, Class::RSA_VERIFY); Class::COUNT];
+        let mut heads: [(Option<NextJob>, Class); Class::COUNT] = [(None, Class::RSA_VERIFY); Class::COUNT];
         for (head, class) in heads.iter_mut().zip(Class::all()) {
             *head = (
-                self.way(slot, class)
-                    .and_then(|_| self.queue.head(class, Share::Both, now)),
+                self.capability(slot, class)
+                    .and_then(|_| self.queue.next_job(class, SenderFilter::Both, now)),
                 class,
             );
         }
@@ -213,16 +218,16 @@ impl<J> Core<J> {
             more: usize::MAX,
         };
         for (head, class) in heads {
-            match self.ask(lane, class, now) {
-                Some(Choice::Take(count)) if head.is_some() => return Some((class, count)),
-                Some(Choice::Wait { until, more }) => {
+            match self.query_policy(lane, class, now) {
+                Some(PolicyDecision::Take(count)) if head.is_some() => return Some((class, count)),
+                Some(PolicyDecision::Wait { until, more }) => {
                     let until = if head.is_some() { until } else { Time::NEVER };
                     shortest = Wait {
                         until: shortest.until.min(until),
                         more: shortest.more.min(more),
                     };
                 }
-                Some(Choice::Take(_)) => shortest.more = 1,
+                Some(PolicyDecision::Take(_)) => shortest.more = 1,
                 None => {}
             }
         }
@@ -234,11 +239,11 @@ impl<J> Core<J> {
         None
     }
 
-    /// None for a class that the lane cannot do, or of which none has come yet.
-    fn ask(&mut self, lane: LaneId, class: Class, now: Time) -> Option<Choice> {
+    /// `None` for a class that the lane does not support, or of which no job has arrived yet.
+    fn query_policy(&mut self, lane: LaneId, class: Class, now: Time) -> Option<PolicyDecision> {
         let view = self.view(lane, class, now)?;
-        // What processors work on anyway may wait until they would be done later than the accelerator.
-        let overheads = Span::from_secs_f64(2.0 * view.line.overhead_s);
+        // Jobs that CPU lanes process anyway may wait until the CPU lanes would finish later than the accelerator.
+        let overheads = Span::from_secs_f64(2.0 * view.cost.overhead_s);
         let wait_max = self.config.wait_max;
         let latest = view.oldest
             + if view.cpu_rate > 0.0 {
@@ -246,25 +251,25 @@ impl<J> Core<J> {
             } else {
                 wait_max
             };
-        if self.ending != Ending::No {
-            return Some(Choice::Take(view.batch_max));
+        if self.shutdown != ShutdownState::Running {
+            return Some(PolicyDecision::Take(view.batch_max));
         }
         Some(match self.policy.choose(&view) {
-            Choice::Take(count) => Choice::Take(count.max(1)),
-            Choice::Wait { .. } if view.waiting > 0 && latest <= now => {
-                self.counters.waits_ended += 1;
-                Choice::Take(view.batch_max)
+            PolicyDecision::Take(count) => PolicyDecision::Take(count.max(1)),
+            PolicyDecision::Wait { .. } if view.waiting > 0 && latest <= now => {
+                self.counters.waits_timed_out += 1;
+                PolicyDecision::Take(view.batch_max)
             }
-            Choice::Wait { until, more } => Choice::Wait {
+            PolicyDecision::Wait { until, more } => PolicyDecision::Wait {
                 until: until.min(latest),
                 more: more.max(1),
             },
         })
     }
 
-    fn view(&self, lane: LaneId, class: Class, now: Time) -> Option<View> {
+    fn view(&self, lane: LaneId, class: Class, now: Time) -> Option<PolicyInput> {
         let slot = self.lanes.get(lane.0)?;
-        let way = self.way(slot, class)?;
+        let capability = self.capability(slot, class)?;
         let arrivals = self.arrivals.of(class).other.per_s(now);
         let fronts = self
             .queue
@@ -272,32 +277,32 @@ impl<J> Core<J> {
             .or((arrivals > 0.0).then_some((now, Time::NEVER)));
         let (oldest, deadline) = fronts?;
         let (cpu_rate, load) = self.processors(class, now);
-        Some(View {
+        Some(PolicyInput {
             now,
             class,
             waiting: self.queue.waiting(class),
             oldest,
             deadline,
-            line: way.line,
-            batch_max: slot.spec.batch_max.min(way.jobs_max),
+            cost: capability.line,
+            batch_max: slot.spec.batch_max.min(capability.jobs_max),
             cpu_rate,
             cpu_spare: cpu_rate * (1.0 - load).max(0.0),
             arrivals,
         })
     }
 
-    /// Jobs of a class that the processors do per second, and the part of their time that all arrivals need.
+    /// Jobs of a class that the CPU lanes can do per second, and the fraction of their time that all arrivals need.
     fn processors(&self, class: Class, now: Time) -> (f64, f64) {
         let (mut rate, mut count, mut needed) = (0.0, 0.0, 0.0);
         let mut first: Option<&Slot> = None;
         for (number, slot) in self.lanes.iter().enumerate() {
             if slot.spec.kind == LaneKind::Cpu
                 && slot.is_live()
-                && let Some(way) = self.way(slot, class)
+                && let Some(capability) = self.capability(slot, class)
                 && let Some(room) = self.slice(LaneId(number), class)
             {
                 let jobs = room.jobs as f64;
-                rate += jobs / way.line.seconds(jobs);
+                rate += jobs / capability.line.seconds(jobs);
                 count += 1.0;
                 first = first.or(Some(slot));
             }
@@ -313,48 +318,49 @@ impl<J> Core<J> {
         (rate, if count > 0.0 { needed / count } else { 0.0 })
     }
 
-    /// Moves jobs into a batch of this lane, and notes that it runs it. None if all have expired meanwhile.
+    /// Moves jobs into a batch of this lane, and marks the lane as running. `None` if all jobs have expired.
     fn batch(
         &mut self,
         lane: LaneId,
-        from: Origin,
+        from: JobOrigin,
         class: Class,
-        room: Room,
+        room: BatchLimit,
         now: Time,
         dropped: &mut Vec<Dropped<J>>,
     ) -> Option<Batch<J>> {
         let slot = self.lanes.get(lane.0)?;
-        let way = self.way(slot, class)?;
-        let jobs = room.jobs.min(way.jobs_max).min(slot.spec.batch_max);
-        let room = Room { jobs, ..room };
-        let mut batch = self.spare.pop().unwrap_or_else(|| Batch::new(class));
-        batch.class = way.class;
+        let capability = self.capability(slot, class)?;
+        let jobs = room.jobs.min(capability.jobs_max).min(slot.spec.batch_max);
+        let room = BatchLimit { jobs, ..room };
+        let mut batch = self.spare_batches.pop().unwrap_or_else(|| Batch::new(class));
+        batch.class = capability.class;
         match from {
-            Origin::Immediate(share) => {
+            JobOrigin::Immediate(share) => {
                 self.queue
                     .take_immediate(class, share, room, now, &mut batch, dropped);
             }
-            Origin::Returned => self
+            JobOrigin::Returned => self
                 .queue
                 .take_returned(class, false, room, now, &mut batch, dropped),
-            Origin::Others(share) => self.queue.take(class, share, room, now, &mut batch),
+            JobOrigin::Normal(share) => self.queue.take(class, share, room, now, &mut batch),
         }
         let jobs = batch.len();
         if jobs == 0 {
-            self.spare.push(batch);
+            self.spare_batches.push(batch);
             return None;
         }
-        self.note_masks(class, way.class, jobs);
+        self.account_masks(class, capability.class, jobs);
         self.in_batches += jobs;
         self.counters.batches += 1;
         let work = batch.work();
         let both_wait = self.queue.both_wait();
         let slot = self.lanes.get_mut(lane.0)?;
-        if let Origin::Others(share) = from {
-            slot.shares.note(share, way.line.seconds(work), both_wait);
+        if let JobOrigin::Normal(share) = from {
+            slot.shares
+                .record(share, capability.line.seconds(work), both_wait);
         }
         slot.state = State::Running {
-            class: way.class,
+            class: capability.class,
             jobs,
             work,
         };
@@ -366,24 +372,23 @@ impl<J> Core<J> {
         Some(batch)
     }
 
-    fn note_masks(&mut self, asked: Class, done_as: Class, jobs: usize) {
-        let Some(masks) = self.masks.as_mut().filter(|masks| masks.limits.sign == asked) else {
+    fn account_masks(&mut self, requested: Class, executed: Class, jobs: usize) {
+        let Some(masks) = self.masks.as_mut().filter(|masks| masks.limits.sign == requested) else {
             return;
         };
-        if done_as == asked {
-            masks.use_up(jobs);
+        if executed == requested {
+            masks.consume(jobs);
         } else {
-            self.counters.signed_plainly += jobs as u64;
+            self.counters.signed_unmasked += jobs as u64;
         }
     }
 
-    /// How many masks an idle lane makes now, if any.
+    /// Number of masks that an idle lane makes now, if any.
     fn refill(&mut self, lane: LaneId, now: Time) -> Option<usize> {
         let slot = self.lanes.get_mut(lane.0)?;
-        let masks = self
-            .masks
-            .as_mut()
-            .filter(|_| slot.spec.refills && slot.refill_after <= now && self.ending == Ending::No)?;
+        let masks = self.masks.as_mut().filter(|_| {
+            slot.spec.refills && slot.refill_after <= now && self.shutdown == ShutdownState::Running
+        })?;
         let class = masks.limits.refill;
         let span = if slot.is_accelerator() {
             masks.limits.slice
@@ -391,11 +396,11 @@ impl<J> Core<J> {
             self.config.slice
         };
         let within = slot.line(class)?.jobs_within(span).max(slot.spec.grain);
-        let count = masks.wanted().min(within).min(slot.spec.batch_max);
+        let count = masks.required().min(within).min(slot.spec.batch_max);
         if count == 0 {
             return None;
         }
-        masks.begin(count);
+        masks.start_refill(count);
         slot.state = State::Refilling { class, count };
         Some(count)
     }

@@ -1,59 +1,59 @@
-//! What happens to lanes.
+//! State of lanes.
 
 use super::super::class::{Class, PerClass};
-use super::super::job::{Batch, Outcome, Ticket};
+use super::super::job::{Batch, JobEntry, Outcome};
 use super::super::lane::{LaneId, LaneKind, LaneSpec};
-use super::super::model::{Estimate, Line};
-use super::super::queue::Share;
+use super::super::model::{CostModel, Estimate};
+use super::super::queue::SenderFilter;
 use super::super::time::{Span, Time};
-use super::{Core, CoreError, Decisions, Ending, Start};
+use super::{Core, CoreError, Decisions, LaneTask, ShutdownState};
 
-/// A lane, as the core knows it.
+/// A lane in the core.
 pub(super) struct Slot {
     pub(super) spec: LaneSpec,
     pub(super) state: State,
     pub(super) estimates: PerClass<Option<Estimate>>,
-    /// Batches of immediate jobs since it last had others.
+    /// Consecutive batches of immediate jobs.
     pub(super) immediate_in_a_row: u32,
-    /// Lane time of others' jobs since known senders and strangers both had some.
-    pub(super) shares: Shares,
-    /// It makes no masks before that: it could not the last time.
+    /// Lane time of normal jobs since both known and unknown senders had jobs waiting.
+    pub(super) shares: TimeShares,
+    /// No refill before this time, since the last one made no masks.
     pub(super) refill_after: Time,
 }
 
-/// How a lane's time is shared out between senders that are known and strangers while both have jobs waiting that are not immediate.
+/// Division of a lane's time between known and unknown senders while normal jobs of both wait.
 #[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Shares {
+pub(super) struct TimeShares {
     known_s: f64,
-    strangers_s: f64,
+    unknown_s: f64,
 }
 
-impl Shares {
-    /// The time of known senders for each second of strangers.
+impl TimeShares {
+    /// Time of known senders for each second of unknown senders.
     const KNOWN: f64 = 3.0;
 
-    /// Whose turn it is.
-    pub(super) fn next(self) -> Share {
-        if self.strangers_s * Self::KNOWN < self.known_s {
-            Share::Strangers
+    /// The senders served next.
+    pub(super) fn next(self) -> SenderFilter {
+        if self.unknown_s * Self::KNOWN < self.known_s {
+            SenderFilter::Unknown
         } else {
-            Share::Known
+            SenderFilter::Known
         }
     }
 
-    /// Notes what one side was given; nothing is owed to a side that has no jobs.
-    pub(super) fn note(&mut self, share: Share, seconds: f64, both_wait: bool) {
+    /// Records the time given to one side; the account is reset when only one side has jobs.
+    pub(super) fn record(&mut self, share: SenderFilter, seconds: f64, both_wait: bool) {
         if !both_wait {
             *self = Self::default();
-        } else if share == Share::Strangers {
-            self.strangers_s += seconds;
+        } else if share == SenderFilter::Unknown {
+            self.unknown_s += seconds;
         } else {
             self.known_s += seconds;
         }
     }
 }
 
-/// What a lane does.
+/// State of a lane.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum State {
     Absent,
@@ -64,7 +64,7 @@ pub(super) enum State {
     Probing { after: Span },
 }
 
-/// What an idle accelerator waits for.
+/// Condition for which an idle accelerator waits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wait {
     pub(super) until: Time,
@@ -86,18 +86,18 @@ impl State {
 
 impl Slot {
     pub(super) fn new(spec: LaneSpec) -> Self {
-        let estimates = PerClass::from_fn(|class| spec.lines.of(class).map(Estimate::new));
+        let estimates = PerClass::from_fn(|class| spec.costs.of(class).map(Estimate::new));
         Self {
             spec,
             state: State::Absent,
             estimates,
             immediate_in_a_row: 0,
-            shares: Shares::default(),
+            shares: TimeShares::default(),
             refill_after: Time::ZERO,
         }
     }
 
-    /// Whether it works, or will when it is asked. A lane that has not come yet is expected.
+    /// Whether the lane works, or is expected to: a lane that has not started yet counts as live.
     pub(super) fn is_live(&self) -> bool {
         !matches!(self.state, State::Lost { .. } | State::Probing { .. })
     }
@@ -106,7 +106,7 @@ impl Slot {
         self.spec.kind == LaneKind::Accelerator
     }
 
-    pub(super) fn line(&self, class: Class) -> Option<Line> {
+    pub(super) fn line(&self, class: Class) -> Option<CostModel> {
         self.estimates.of(class).as_ref().map(Estimate::line)
     }
 
@@ -148,31 +148,31 @@ impl<J> Core<J> {
         slot.state = State::Idle { wait: None };
         slot.observe(class, work, took);
         self.in_batches -= jobs;
-        for (ticket, outcome) in batch.tickets.iter().zip(outcomes) {
+        for (entry, outcome) in batch.entries.iter().zip(outcomes) {
             match outcome {
                 Outcome::Accepted => self.counters.accepted += 1,
                 Outcome::Rejected => self.counters.rejected += 1,
-                Outcome::Refused => self.counters.refused += 1,
+                Outcome::Discarded => self.counters.discarded += 1,
             }
-            self.learn(ticket, *outcome, now);
+            self.apply_outcome(entry, *outcome, now);
         }
         batch.clear();
-        self.spare.push(batch);
+        self.spare_batches.push(batch);
         Ok(())
     }
 
-    /// What a result says of the sender, and of copies.
-    fn learn(&mut self, ticket: &Ticket, outcome: Outcome, now: Time) {
+    /// Records what an outcome shows about the sender, and about copies.
+    fn apply_outcome(&mut self, entry: &JobEntry, outcome: Outcome, now: Time) {
         match outcome {
-            Outcome::Accepted => self.quotas.trust(&ticket.meta, now),
-            Outcome::Rejected => self.quotas.distrust(&ticket.meta, now),
-            Outcome::Refused => {}
+            Outcome::Accepted => self.quotas.record_valid(&entry.meta, now),
+            Outcome::Rejected => self.quotas.record_invalid(&entry.meta, now),
+            Outcome::Discarded => {}
         }
-        // Of a known source's message no copy is let in but an immediate one.
-        if let Some(fingerprint) = ticket.meta.fingerprint
-            && ticket.stranger
+        // Copies of a known sender's message are dropped, unless immediate.
+        if let Some(fingerprint) = entry.meta.fingerprint
+            && entry.is_unknown_sender
         {
-            self.recent.done(fingerprint, now);
+            self.recent.record_verified(fingerprint, now);
         }
     }
 
@@ -198,14 +198,14 @@ impl<J> Core<J> {
         };
         self.counters.lanes_lost += 1;
         if let (State::Refilling { count, .. }, Some(masks)) = (before, &mut self.masks) {
-            masks.end(count, 0);
+            masks.finish_refill(count, 0);
         }
         if let Some(mut batch) = batch {
             self.in_batches -= jobs;
             self.counters.returned += jobs as u64;
             self.queue.put_back(&mut batch, &mut decisions.dropped);
             batch.clear();
-            self.spare.push(batch);
+            self.spare_batches.push(batch);
         }
         Ok(())
     }
@@ -228,7 +228,7 @@ impl<J> Core<J> {
             slot.refill_after = now + pause;
         }
         if let Some(masks) = &mut self.masks {
-            masks.end(count, made);
+            masks.finish_refill(count, made);
         }
         self.counters.masks_made += made as u64;
         Ok(())
@@ -252,16 +252,16 @@ impl<J> Core<J> {
         Ok(())
     }
 
-    /// Has lost lanes tried whose time has come.
+    /// Starts due probes of lost lanes.
     pub(super) fn probe_lost(&mut self, now: Time, decisions: &mut Decisions<J>) {
         for (number, slot) in self.lanes.iter_mut().enumerate() {
             if let State::Lost { probe_at, after } = slot.state
                 && probe_at <= now
-                && self.ending == Ending::No
+                && self.shutdown == ShutdownState::Running
             {
                 slot.state = State::Probing { after };
                 self.counters.probes += 1;
-                decisions.start.push((LaneId(number), Start::Probe));
+                decisions.start.push((LaneId(number), LaneTask::Probe));
             }
         }
     }

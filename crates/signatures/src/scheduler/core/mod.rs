@@ -1,6 +1,6 @@
-//! The scheduler's decisions, without I/O: an event and the time go in, decisions come out.
+//! The scheduler's decisions, without I/O: input is an event and the time, output is decisions.
 //!
-//! # Life of a lane
+//! # States of a lane
 //! ```text
 //!            LaneIdle           start              BatchDone, RefillDone
 //!  Absent ------------> Idle ---------> Working ----------------------> Idle
@@ -9,11 +9,11 @@
 //!                                                  ^                     |
 //!                                                  +---- Probed: not ----+
 //! ```
-//! Any other event of a lane is an error of whoever drives the core, and changes nothing.
+//! Any other event of a lane is an error of the caller, and changes nothing.
 //!
-//! # Life of a job
-//! Submitted, it is dropped at once, or waits. Waiting, it is dropped, or goes into a batch. In a batch, it
-//! is done; or its lane is lost and it waits again, at the front, for a processor. So at every moment
+//! # States of a job
+//! A submitted job is dropped at once, or waits. A waiting job is dropped, or moves into a batch. A job in a batch is done, or its lane
+//! is lost: then the job waits again, at the front, for a CPU lane. At every moment
 //! `submitted = waiting + in batches + done + dropped + given back`, which [`Core::is_balanced`] checks.
 
 mod admit;
@@ -26,36 +26,36 @@ use self::lanes::{Slot, State};
 use super::class::{Class, PerClass};
 use super::config::Config;
 use super::counters::Counters;
-use super::dedup::Recent;
+use super::dedup::RecentMessages;
 use super::job::{Batch, Dropped, Job, Outcome};
 use super::lane::{LaneId, LaneKind, LaneSpec};
-use super::masks::Masks;
+use super::masks::MaskStock;
 use super::meter::RateMeter;
-use super::model::Line;
+use super::model::CostModel;
 use super::policy::Policy;
 use super::queue::Queue;
 use super::quota::Quotas;
 use super::time::{Span, Time};
 
-/// What the core is told.
+/// Input of the core.
 #[derive(Debug)]
 pub enum Event<'a, J> {
-    /// Jobs have come. The list is emptied.
+    /// Jobs have arrived. The list is emptied.
     Submitted(&'a mut Vec<Job<J>>),
-    /// A lane is there.
+    /// A lane is ready.
     LaneIdle(LaneId),
-    /// A lane has done its batch.
+    /// A lane has completed its batch.
     BatchDone {
         /// The lane.
         lane: LaneId,
-        /// The batch; its payloads need not be in it any more.
+        /// The batch; its payloads may have been taken out.
         batch: Batch<J>,
-        /// For each job, in order.
+        /// The outcome of each job, in order.
         outcomes: &'a [Outcome],
-        /// How long the lane worked.
+        /// Time that the lane worked.
         took: Span,
     },
-    /// A lane failed. Whatever it was doing was not done.
+    /// A lane failed. Its batch was not completed.
     LaneLost {
         /// The lane.
         lane: LaneId,
@@ -66,41 +66,41 @@ pub enum Event<'a, J> {
     RefillDone {
         /// The lane.
         lane: LaneId,
-        /// So many.
+        /// Number of masks.
         made: usize,
-        /// How long it worked.
+        /// Time that the lane worked.
         took: Span,
     },
-    /// A lost lane was tried.
+    /// A lost lane was probed.
     Probed {
         /// The lane.
         lane: LaneId,
         /// Whether it works again.
         alive: bool,
     },
-    /// The pool holds so many masks: at the start, or after the owner has counted.
+    /// Number of masks in the pool: at the start, or after a recount by the owner.
     MaskStock(usize),
-    /// It is as late as [`Core::next_timer`] said.
+    /// The time of [`Core::next_timer`] is reached.
     Timer,
 }
 
-/// What a lane is to do.
+/// A task for a lane.
 #[derive(Debug)]
-pub enum Start<J> {
+pub enum LaneTask<J> {
     /// A batch; [`Event::BatchDone`] or [`Event::LaneLost`] ends it.
     Run(Batch<J>),
-    /// Make so many masks; [`Event::RefillDone`] or [`Event::LaneLost`] ends it.
+    /// Make this number of masks; [`Event::RefillDone`] or [`Event::LaneLost`] ends it.
     Refill(usize),
-    /// Try whether it works again; [`Event::Probed`] ends it.
+    /// Check whether the lane works again; [`Event::Probed`] ends it.
     Probe,
 }
 
-/// What the core has decided. Whoever drives it carries it out and empties it.
+/// Decisions of the core. The caller executes and empties them.
 #[derive(Debug)]
 pub struct Decisions<J> {
-    /// For lanes that were idle or lost.
-    pub start: Vec<(LaneId, Start<J>)>,
-    /// Jobs that leave.
+    /// Tasks for lanes that were idle or lost.
+    pub start: Vec<(LaneId, LaneTask<J>)>,
+    /// Dropped jobs.
     pub dropped: Vec<Dropped<J>>,
 }
 
@@ -113,85 +113,86 @@ impl<J> Default for Decisions<J> {
     }
 }
 
-/// Which idle lanes want to know of what comes.
+/// Conditions for waking idle lanes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Attention {
+pub struct WakeConditions {
     /// The lane that takes the first immediate job.
     pub immediate: Option<LaneId>,
-    /// The lane that wants to know of other jobs, and how many must have come: 1 for a processor, a batch for
-    /// an accelerator.
+    /// The lane that takes other jobs, and the number of arrivals from which to wake it: 1 for a CPU lane, a batch for an accelerator.
     pub other: Option<(LaneId, usize)>,
 }
 
-/// Why an event was not taken: whoever drives the core is wrong about a lane. Nothing was changed or counted;
-/// a batch that came with the event is gone.
+/// Why an event was rejected: it contradicts the state of a lane, which is an error of the caller. Nothing was changed or counted; a
+/// batch in the event is lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CoreError {
-    /// There is no such lane.
-    #[error("lane {0:?} does not exist")]
+    /// The lane does not exist.
+    #[error("scheduler event rejected: lane {0:?} does not exist")]
     NoSuchLane(LaneId),
-    /// It cannot happen to a lane in this state.
-    #[error("{event} of lane {lane:?}, which is {state}")]
+    /// The event is impossible in this state of the lane.
+    #[error("scheduler event rejected: {event} of lane {lane:?} in state {state}")]
     Unexpected {
         /// The lane.
         lane: LaneId,
-        /// What was said of it.
+        /// The event.
         event: &'static str,
-        /// What it is.
+        /// The state.
         state: &'static str,
     },
-    /// A batch came back with other jobs, or other outcomes, than it was sent out with.
-    #[error("lane {lane:?} gave back {found} jobs or outcomes of a batch of {expected}")]
+    /// A batch was returned with a different number of jobs or outcomes.
+    #[error(
+        "scheduler event rejected: lane {lane:?} returned {found} jobs or outcomes for a batch of {expected}"
+    )]
     WrongBatch {
         /// The lane.
         lane: LaneId,
-        /// Jobs that it was given.
+        /// Jobs in the batch.
         expected: usize,
-        /// What came back.
+        /// Jobs or outcomes returned.
         found: usize,
     },
 }
 
-/// The scheduler's core. One thread at a time drives it.
+/// The scheduler's core, used by one thread at a time.
 pub struct Core<J> {
     config: Config,
     policy: Box<dyn Policy>,
     queue: Queue<J>,
     quotas: Quotas,
-    recent: Recent,
-    masks: Option<Masks>,
+    recent: RecentMessages,
+    masks: Option<MaskStock>,
     lanes: Vec<Slot>,
-    /// Lanes in the order in which they are given work: reserved ones, processors, accelerators.
+    /// Lanes in the order of assignment: reserved lanes, CPU lanes, accelerators.
     order: Vec<LaneId>,
-    arrivals: PerClass<Arrivals>,
+    arrivals: PerClass<ArrivalRates>,
     counters: Counters,
     next_number: u64,
     in_batches: usize,
-    ending: Ending,
-    /// Jobs that this event brought and that were not let in.
-    refused: Vec<Dropped<J>>,
-    spare: Vec<Batch<J>>,
+    shutdown: ShutdownState,
+    /// Jobs of the current event that were not admitted.
+    rejected_on_arrival: Vec<Dropped<J>>,
+    spare_batches: Vec<Batch<J>>,
 }
 
-/// Whether the end has come.
+/// Progress of the shutdown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Ending {
-    No,
-    /// What waits is worked on.
-    Drain,
-    /// Nothing is begun any more.
-    Stop,
+enum ShutdownState {
+    Running,
+    /// Waiting jobs are still processed.
+    Draining,
+    /// No new tasks are started.
+    Stopped,
 }
 
-/// Arrivals of one class.
+/// Arrival rates of one class.
 #[derive(Clone, Copy, Debug, Default)]
-struct Arrivals {
+struct ArrivalRates {
     immediate: RateMeter,
     other: RateMeter,
 }
 
 impl<J> Core<J> {
-    /// With these lanes, of which none is there yet.
+    /// A core with these lanes, none of which is ready yet.
     pub fn new(config: Config, lanes: Vec<LaneSpec>, policy: Box<dyn Policy>) -> Self {
         let lanes: Vec<_> = lanes.into_iter().map(Slot::new).collect();
         let mut order: Vec<_> = (0..lanes.len()).map(LaneId).collect();
@@ -201,21 +202,21 @@ impl<J> Core<J> {
             policy,
             queue: Queue::new(config.queue),
             quotas: Quotas::new(config.quotas),
-            recent: Recent::new(config.recent, config.recent_memory),
-            masks: config.masks.map(Masks::new),
+            recent: RecentMessages::new(config.recent_messages_min, config.recent_lifetime_min),
+            masks: config.masks.map(MaskStock::new),
             lanes,
             order,
             arrivals: PerClass::default(),
             counters: Counters::default(),
             next_number: 1,
             in_batches: 0,
-            ending: Ending::No,
-            refused: Vec::new(),
-            spare: Vec::new(),
+            shutdown: ShutdownState::Running,
+            rejected_on_arrival: Vec::new(),
+            spare_batches: Vec::new(),
         }
     }
 
-    /// Takes an event in and adds what follows from it to `decisions`.
+    /// Processes an event and appends the resulting decisions.
     ///
     /// # Errors
     /// See [`CoreError`].
@@ -254,31 +255,32 @@ impl<J> Core<J> {
         if taken.is_ok() {
             self.dispatch(now, decisions);
         }
-        self.note_dropped(decisions.dropped.get(dropped_before..).unwrap_or_default());
-        for refused in self.refused.drain(..) {
-            self.counters.shed.count(refused.why);
+        self.count_dropped(decisions.dropped.get(dropped_before..).unwrap_or_default());
+        for refused in self.rejected_on_arrival.drain(..) {
+            self.counters.shed.count(refused.reason);
             decisions.dropped.push(refused);
         }
         debug_assert!(self.is_balanced(), "{:?}", self.counters);
         taken
     }
 
-    /// Counts jobs that leave the queue; their copies are welcome.
-    fn note_dropped(&mut self, dropped: &[Dropped<J>]) {
-        for Dropped { job, why } in dropped {
-            self.counters.shed.count(*why);
+    /// Counts jobs that leave the queue; their copies are admitted again.
+    fn count_dropped(&mut self, dropped: &[Dropped<J>]) {
+        for Dropped { job, reason } in dropped {
+            self.counters.shed.count(*reason);
             if let Some(fingerprint) = job.meta.fingerprint {
                 self.recent.forget(fingerprint);
             }
         }
     }
 
-    /// When [`Event::Timer`] is due; [`Time::NEVER`] if it need not come. It moves with every event.
+    /// The time for the next [`Event::Timer`]; [`Time::NEVER`] if none is needed. Every event may change it.
     pub fn next_timer(&self) -> Time {
-        if self.ending == Ending::Stop {
+        if self.shutdown == ShutdownState::Stopped {
             return Time::NEVER;
         }
-        let refilling = self.masks.as_ref().is_some_and(Masks::is_short) && self.ending == Ending::No;
+        let refilling =
+            self.masks.as_ref().is_some_and(MaskStock::is_short) && self.shutdown == ShutdownState::Running;
         let of_lanes = self.lanes.iter().map(|slot| match slot.state {
             State::Idle { wait } => {
                 let refill = if refilling && slot.spec.refills {
@@ -288,7 +290,7 @@ impl<J> Core<J> {
                 };
                 wait.map_or(Time::NEVER, |wait| wait.until).min(refill)
             }
-            State::Lost { probe_at, .. } if self.ending == Ending::No => probe_at,
+            State::Lost { probe_at, .. } if self.shutdown == ShutdownState::Running => probe_at,
             _ => Time::NEVER,
         });
         let expiry = if self.lanes.iter().any(Slot::is_live) {
@@ -299,10 +301,9 @@ impl<J> Core<J> {
         of_lanes.min().unwrap_or(Time::NEVER).min(expiry)
     }
 
-    /// Which idle lane wants to know of jobs that come, and from how many on. Whoever takes jobs in need not
-    /// tell the core of fewer: a lane that works looks itself when it is done, and a waiting job's time is up
-    /// at [`Core::next_timer`].
-    pub fn attention(&self) -> Attention {
+    /// Conditions for waking idle lanes when jobs arrive. Below these numbers the caller need not notify the core: a busy lane checks
+    /// for jobs when it is done, and a waiting job is due at [`Core::next_timer`].
+    pub fn wake_conditions(&self) -> WakeConditions {
         let idle = |kind| {
             let slots = self
                 .order
@@ -323,46 +324,45 @@ impl<J> Core<J> {
         let processors = live(LaneKind::Cpu) || live(LaneKind::Reserved);
         let first = |kind| idle(kind).next().map(|(lane, _)| lane);
         let accelerators = idle(LaneKind::Accelerator).map(|(lane, wait)| {
-            // Of a class of which none has come yet, an accelerator learns when a processor has done its
-            // slice.
+            // For a class without arrivals so far, an accelerator receives jobs when a CPU lane has completed its slice.
             (lane, wait.filter(|_| processors).map_or(1, |wait| wait.more))
         });
         let immediate = first(LaneKind::Reserved).or_else(|| first(LaneKind::Cpu));
         let reserved =
             first(LaneKind::Reserved).filter(|_| !live(LaneKind::Cpu) && !live(LaneKind::Accelerator));
         let other = first(LaneKind::Cpu).or(reserved).map(|lane| (lane, 1));
-        Attention {
+        WakeConditions {
             immediate: immediate.or_else(|| first(LaneKind::Accelerator).filter(|_| !processors)),
             other: other.or_else(|| accelerators.min_by_key(|(lane, more)| (*more, *lane))),
         }
     }
 
-    /// No more jobs will come: lanes take what there is without waiting for more.
+    /// Announces that no more jobs will arrive: lanes process the waiting jobs without waiting for more.
     pub fn drain(&mut self) {
-        self.ending = Ending::Drain;
+        self.shutdown = ShutdownState::Draining;
     }
 
-    /// Nothing is begun any more; what is in batches may end.
+    /// Starts no new tasks; running batches may finish.
     pub fn stop(&mut self) {
-        self.ending = Ending::Stop;
+        self.shutdown = ShutdownState::Stopped;
     }
 
-    /// Whether nothing waits, and no lane has a batch.
+    /// Whether no job waits and no lane has a batch.
     pub fn is_done(&self) -> bool {
         self.queue.is_empty() && self.in_batches == 0
     }
 
-    /// After [`Core::drain`] or [`Core::stop`]: whether a lane that is idle will be given nothing more, and
-    /// may be dismissed. What still waits after a drain is what no lane can do that is there.
-    pub fn may_end(&self) -> bool {
-        match self.ending {
-            Ending::No => false,
-            Ending::Drain => self.in_batches == 0,
-            Ending::Stop => true,
+    /// After [`Core::drain`] or [`Core::stop`]: whether idle lanes get no more tasks and may be dismissed. Jobs that still wait after a
+    /// drain need a lane that is not available.
+    pub fn can_dismiss_idle(&self) -> bool {
+        match self.shutdown {
+            ShutdownState::Running => false,
+            ShutdownState::Draining => self.in_batches == 0,
+            ShutdownState::Stopped => true,
         }
     }
 
-    /// An idle or lost lane leaves for good.
+    /// Removes an idle or lost lane permanently.
     pub fn dismiss(&mut self, lane: LaneId) {
         if let Some(slot) = self.lanes.get_mut(lane.0) {
             slot.state = State::Lost {
@@ -372,41 +372,41 @@ impl<J> Core<J> {
         }
     }
 
-    /// Takes out all jobs that wait.
-    pub fn give_back(&mut self, jobs: &mut Vec<Job<J>>) {
+    /// Takes all waiting jobs out.
+    pub fn return_jobs(&mut self, jobs: &mut Vec<Job<J>>) {
         let before = jobs.len();
         self.queue.drain(jobs);
-        self.counters.given_back += (jobs.len() - before) as u64;
+        self.counters.unfinished += (jobs.len() - before) as u64;
     }
 
-    /// Immediate and other jobs that wait.
+    /// Waiting immediate and other jobs.
     pub fn waiting(&self) -> (usize, usize) {
         (self.queue.immediate(), self.queue.other())
     }
 
-    /// Whether the waiting jobs of strangers take as much lane time as [`Config::crowded`] says. A receiver may then drop what strangers
-    /// send before it comes here.
-    pub fn is_crowded(&self) -> bool {
-        self.queue.strangers_cost() >= self.config.crowded
+    /// Whether the waiting jobs of unknown senders need as much lane time as [`Config::overload_lane_time`]. A receiver may then drop messages of
+    /// unknown senders before submission.
+    pub fn is_overloaded(&self) -> bool {
+        self.queue.unknown_cost() >= self.config.overload_lane_time
     }
 
-    /// Jobs that are in batches.
+    /// Jobs in batches.
     pub fn in_batches(&self) -> usize {
         self.in_batches
     }
 
-    /// What was counted.
+    /// The counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Masks in the pool, as far as the core knows.
+    /// Masks in the pool by the core's count.
     pub fn mask_stock(&self) -> usize {
-        self.masks.as_ref().map_or(0, Masks::stock)
+        self.masks.as_ref().map_or(0, MaskStock::stock)
     }
 
-    /// What a lane is believed to take for a class.
-    pub fn line(&self, lane: LaneId, class: Class) -> Option<Line> {
+    /// The estimated cost of a class on a lane.
+    pub fn line(&self, lane: LaneId, class: Class) -> Option<CostModel> {
         self.lanes.get(lane.0)?.line(class)
     }
 
@@ -415,11 +415,11 @@ impl<J> Core<J> {
         self.policy.name()
     }
 
-    /// Whether each job that was submitted is in exactly one place.
+    /// Whether each submitted job is accounted for exactly once.
     pub fn is_balanced(&self) -> bool {
         let Counters {
             submitted,
-            given_back,
+            unfinished: given_back,
             shed,
             ..
         } = self.counters;

@@ -1,19 +1,18 @@
-//! The core with threads: one for each lane, and producers that submit from their own.
+//! The core with threads: one for each lane, and producers that submit from their own threads.
 //!
-//! There is no thread of the scheduler itself. A lane that has done its batch takes the core's lock, reports,
-//! takes in what lies in the inbox, and leaves with its next batch; whoever holds the lock also puts other
-//! idle lanes' batches into their slots and unparks them. A producer pushes into the inbox without a
-//! lock, and unparks an idle lane if one wants to know. It takes the lock only if the inbox is full; then the
-//! queue's order of shedding decides, not who comes late.
+//! The scheduler has no thread of its own. A lane that has completed its batch takes the core's lock, reports, takes in the queued
+//! submissions, and leaves with its next batch. The holder of the lock also puts the batches of other idle lanes into their slots and
+//! unparks those lanes. A producer pushes into the submission queue without a lock, and unparks an idle lane if its wake condition is met.
+//! A producer takes the lock only if the queue is full; then the shedding order decides which jobs are dropped, not the order of arrival.
 //!
-//! An idle lane parks until it is woken or the core's timer is due. Locks: the core's; the gate that closes
-//! submission, taken before it and only ever waited for at the end; each lane's statistics, alone. A lane's
-//! batch is in no lock while it is worked on, nor are calls of the sink.
+//! An idle lane parks until it is woken or the core's timer is due. Locks: the core's lock; the lock that closes submission, taken before
+//! the core's lock and only waited for at shutdown; each lane's statistics, taken alone. No lock is held while a lane works on a batch or
+//! during calls of the sink.
 
-mod inbox;
 mod lane;
 mod shared;
 mod stats;
+mod submission_queue;
 #[cfg(test)]
 mod tests;
 mod worker;
@@ -23,34 +22,34 @@ use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use self::inbox::LANES_MAX;
-pub use self::lane::{Lane, LaneLost, Throttled, measure};
+pub use self::lane::{Lane, LaneLost, ThrottledLane, measure};
 use self::shared::Shared;
-pub use self::shared::{Done, Sink};
+pub use self::shared::{BatchResult, Sink};
 use self::stats::LaneStats;
 pub use self::stats::{LaneUsage, Snapshot};
+use self::submission_queue::LANES_MAX;
 use self::worker::Worker;
 use super::class::PerClass;
 use super::config::Config;
 use super::core::{Core, Event};
 use super::job::Job;
 use super::lane::{LaneId, LaneSpec};
-use super::latency::LatencyBook;
+use super::latency::LatencyHistograms;
 use super::policy::Policy;
 use super::time::Time;
 
-/// Why an engine could not be started, or not asked.
+/// Why an engine could not be started or queried.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// It has no lane, or too many.
-    #[error("engine: {0} lanes, it has 1 to {LANES_MAX}")]
-    Lanes(usize),
+    /// The engine has no lane, or too many.
+    #[error("starting the engine failed: {0} lanes configured; expected 1 to {LANES_MAX}")]
+    LaneCount(usize),
     /// A thread could not be started.
-    #[error("engine: no thread for lane {name:?}: {source}")]
+    #[error("starting the thread of lane {name:?} failed: {source}")]
     Thread {
         /// The lane.
         name: String,
-        /// What the system says.
+        /// The error of the operating system.
         source: std::io::Error,
     },
     /// Histograms could not be made.
@@ -61,18 +60,18 @@ pub enum EngineError {
     Addition(#[from] hdrhistogram::AdditionError),
 }
 
-/// The engine has been shut down; the jobs are where they were.
+/// The engine has been shut down; the jobs are unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the engine takes nothing in any more")]
-pub struct Closed;
+#[error("submission failed: the engine has been shut down")]
+pub struct EngineClosed;
 
-/// How an engine ends.
+/// Shutdown mode of an engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Ending {
-    /// All jobs are worked on, unless all lanes are lost.
-    Finish,
-    /// What is being worked on ends; the rest is given back.
-    GiveBack,
+pub enum ShutdownMode {
+    /// All jobs are processed, unless all lanes are lost.
+    CompleteJobs,
+    /// Running batches are completed; the other jobs are returned.
+    ReturnJobs,
 }
 
 /// A running engine.
@@ -81,7 +80,7 @@ pub struct Engine<J> {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Takes jobs in; each producer has its own.
+/// Submits jobs; each producer has its own.
 pub struct Submitter<J> {
     shared: Arc<Shared<J>>,
 }
@@ -98,7 +97,7 @@ impl<J: Send + 'static> Engine<J> {
     /// Starts the lanes' threads.
     ///
     /// # Errors
-    /// No lane or too many; no thread.
+    /// No lane, too many lanes, or a failure to start a thread.
     pub fn start(
         config: Config,
         policy: Box<dyn Policy>,
@@ -106,7 +105,7 @@ impl<J: Send + 'static> Engine<J> {
         sink: Arc<dyn Sink<J>>,
     ) -> Result<Self, EngineError> {
         if lanes.is_empty() || lanes.len() > LANES_MAX {
-            return Err(EngineError::Lanes(lanes.len()));
+            return Err(EngineError::LaneCount(lanes.len()));
         }
         let (specs, lanes): (Vec<_>, Vec<_>) = lanes.into_iter().unzip();
         let stats = specs
@@ -142,41 +141,41 @@ impl<J: Send + 'static> Engine<J> {
         Ok(())
     }
 
-    /// For a producer.
+    /// A submitter for a producer.
     pub fn submitter(&self) -> Submitter<J> {
         Submitter {
             shared: Arc::clone(&self.shared),
         }
     }
 
-    /// Now, on the clock that arrivals, deadlines and expiries are of.
+    /// The current time on the clock of arrivals, deadlines and expiries.
     pub fn now(&self) -> Time {
         self.shared.now()
     }
 
-    /// Immediate and other jobs that wait, without a lock; exact while nothing moves.
+    /// Waiting immediate and other jobs, read without a lock; exact while no job moves.
     pub fn waiting(&self) -> (usize, usize) {
         self.shared.waiting()
     }
 
-    /// Tells the core how many masks the pool holds.
+    /// Sets the number of masks in the pool.
     pub fn set_mask_stock(&self, stock: usize) {
         let mut state = self.shared.lock();
-        self.shared.tell(&mut state, Event::MaskStock(stock));
+        self.shared.handle_event(&mut state, Event::MaskStock(stock));
         drop(state);
-        self.shared.help();
+        self.shared.drain_for_producer();
     }
 
-    /// What has been done and counted so far.
+    /// The counters and statistics so far.
     ///
     /// # Errors
-    /// None, but for the histograms' types.
+    /// Only errors of the histogram types.
     pub fn snapshot(&self) -> Result<Snapshot, EngineError> {
-        let mut latencies = LatencyBook::new()?;
+        let mut latencies = LatencyHistograms::new()?;
         let mut lanes = Vec::new();
         for stats in &self.shared.stats {
             let stats = stats.lock().unwrap_or_else(PoisonError::into_inner);
-            latencies.add(&stats.book)?;
+            latencies.add(&stats.latency_histograms)?;
             lanes.push(stats.usage.clone());
         }
         let state = self.shared.lock();
@@ -190,91 +189,89 @@ impl<J: Send + 'static> Engine<J> {
             mask_stock: core.mask_stock(),
             latencies,
             lanes,
-            lines: lines.collect(),
+            estimates: lines.collect(),
             sink_panics: self.shared.sink_panics.load(Ordering::Relaxed),
             errors: state.errors,
         })
     }
 
-    /// Ends the engine: nothing is taken in any more, the lanes' threads end, and what was not worked on is
-    /// given back.
+    /// Shuts the engine down: submission is closed, the lanes' threads end, and unprocessed jobs are returned.
     ///
     /// # Errors
-    /// None, but for the histograms' types of the last snapshot.
-    pub fn shut_down(mut self, ending: Ending) -> Result<(Vec<Job<J>>, Snapshot), EngineError> {
-        self.end(ending);
+    /// Only errors of the histogram types in the last snapshot.
+    pub fn shut_down(mut self, ending: ShutdownMode) -> Result<(Vec<Job<J>>, Snapshot), EngineError> {
+        self.stop(ending);
         let mut jobs = Vec::new();
-        self.shared.lock().core.give_back(&mut jobs);
+        self.shared.lock().core.return_jobs(&mut jobs);
         Ok((jobs, self.snapshot()?))
     }
 }
 
 impl<J> Engine<J> {
-    fn end(&mut self, ending: Ending) {
+    fn stop(&mut self, ending: ShutdownMode) {
         *self.shared.closed.write().unwrap_or_else(PoisonError::into_inner) = true;
         let mut state = self.shared.lock();
         match ending {
-            Ending::Finish => state.core.drain(),
-            Ending::GiveBack => state.core.stop(),
+            ShutdownMode::CompleteJobs => state.core.drain(),
+            ShutdownMode::ReturnJobs => state.core.stop(),
         }
         drop(state);
         self.shared.unpark_all();
         for thread in self.threads.drain(..) {
-            // A lane's thread has caught its lane's and the sink's panics; there is nothing left in it that
-            // could be lost.
+            // A lane's thread catches panics of its lane and of the sink, so the result of the join can be ignored.
             drop(thread.join());
         }
         let mut state = self.shared.lock();
         state.core.stop();
         drop(state);
-        self.shared.help();
+        self.shared.drain_for_producer();
     }
 }
 
-/// As [`Engine::shut_down`] with [`Ending::GiveBack`], but that what was not worked on is lost.
+/// As [`Engine::shut_down`] with [`ShutdownMode::ReturnJobs`], but unprocessed jobs are dropped.
 impl<J> Drop for Engine<J> {
     fn drop(&mut self) {
         if !self.threads.is_empty() {
-            self.end(Ending::GiveBack);
+            self.stop(ShutdownMode::ReturnJobs);
         }
     }
 }
 
 impl<J> Submitter<J> {
-    /// Now, on the engine's clock.
+    /// The current time on the engine's clock.
     pub fn now(&self) -> Time {
         self.shared.now()
     }
 
-    /// A time on the engine's clock.
+    /// An instant on the engine's clock.
     pub fn at(&self, instant: Instant) -> Time {
         self.shared.at(instant)
     }
 
-    /// Whether strangers' jobs waited too long when the core was last asked ([`Core::is_crowded`]), or many jobs have come that it has not
-    /// seen; without a lock.
-    pub fn is_crowded(&self) -> bool {
-        self.shared.crowded.load(Ordering::Relaxed) || self.shared.inbox.is_crowded()
+    /// Whether the core was overloaded by unknown senders at its last update ([`Core::is_overloaded`]), or many jobs are queued that the core
+    /// has not seen; read without a lock.
+    pub fn is_overloaded(&self) -> bool {
+        self.shared.overloaded.load(Ordering::Relaxed) || self.shared.submissions.is_overloaded()
     }
 
-    /// Takes in all jobs of a list, and leaves it empty. Best with all datagrams that a receiver has at once.
+    /// Submits all jobs of a list, and empties the list. Best with all datagrams of one receive call.
     ///
     /// # Errors
-    /// The engine has been shut down; the list is as it was.
-    pub fn submit(&self, jobs: &mut Vec<Job<J>>) -> Result<(), Closed> {
+    /// The engine has been shut down; the list is unchanged.
+    pub fn submit(&self, jobs: &mut Vec<Job<J>>) -> Result<(), EngineClosed> {
         let closed = self.shared.closed.read().unwrap_or_else(PoisonError::into_inner);
         if *closed {
-            return Err(Closed);
+            return Err(EngineClosed);
         }
         if jobs.is_empty() {
             return Ok(());
         }
-        let mut submission = std::mem::replace(jobs, self.shared.inbox.spare());
-        while let Err(back) = self.shared.inbox.push(submission) {
+        let mut submission = std::mem::replace(jobs, self.shared.submissions.spare());
+        while let Err(back) = self.shared.submissions.push(submission) {
             submission = back;
-            self.shared.help();
+            self.shared.drain_for_producer();
         }
-        if let Some(lane) = self.shared.inbox.call() {
+        if let Some(lane) = self.shared.submissions.take_wake_call() {
             self.shared.unpark(lane);
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! What lanes and producers share: the core behind one lock, the inbox, and who sleeps.
+//! State shared by lanes and producers: the core behind one lock, the submission queue, and parked lanes.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -6,66 +6,66 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::thread::Thread;
 use std::time::Instant;
 
-use super::super::core::{Core, Decisions, Event, Start};
-use super::super::job::{Dropped, Job, Outcome, Ticket};
+use super::super::core::{Core, Decisions, Event, LaneTask};
+use super::super::job::{Dropped, Job, JobEntry, Outcome};
 use super::super::lane::LaneId;
 use super::super::time::Time;
-use super::inbox::Inbox;
 use super::stats::LaneStats;
+use super::submission_queue::SubmissionQueue;
 
-/// Where results and dropped jobs go. Called from the lanes' threads, and from a producer's while it submits;
-/// a panic is caught and counted, and what it was given is gone.
+/// Receives results and dropped jobs. Called from the threads of lanes, and from a producer's thread while it submits; a panic is caught
+/// and counted, and its arguments are lost.
 pub trait Sink<J>: Send + Sync {
-    /// A batch is done. The payloads may be taken out, and what is refused for another reason than its
-    /// signature may be marked as [`Outcome::Refused`], so that it does not make its source known.
-    fn done(&self, done: Done<'_, J>);
+    /// A batch is done. The payloads may be taken out. A message that is refused for another reason than its signature may be marked as
+    /// [`Outcome::Discarded`], so that its sender does not become known.
+    fn done(&self, done: BatchResult<'_, J>);
 
     /// Jobs were dropped.
     fn dropped(&self, dropped: &mut Vec<Dropped<J>>);
 }
 
-/// Results of a batch: those of one job are at the same place in each list.
+/// Results of a batch: entries of one job have the same index in each list.
 #[derive(Debug)]
-pub struct Done<'a, J> {
-    /// Which lane did it.
+pub struct BatchResult<'a, J> {
+    /// The lane.
     pub lane: LaneId,
-    /// When it ended.
+    /// The end of the batch.
     pub at: Time,
-    /// What was known of the jobs.
-    pub tickets: &'a [Ticket],
-    /// The jobs.
+    /// The scheduler's entries of the jobs.
+    pub entries: &'a [JobEntry],
+    /// The payloads of the jobs.
     pub payloads: &'a mut Vec<J>,
-    /// What the lane says.
+    /// The outcomes of the lane.
     pub outcomes: &'a mut [Outcome],
 }
 
 pub(super) struct Shared<J> {
     state: Mutex<State<J>>,
-    pub(super) inbox: Inbox<J>,
-    /// Whether nothing is taken in any more. A producer holds it for reading while it submits, so when it has
-    /// been written, nobody is still submitting. Taken before `state`, never the other way round.
+    pub(super) submissions: SubmissionQueue<J>,
+    /// Whether submission is closed. A producer holds the read lock while it submits, so after a write no producer is still submitting.
+    /// Taken before `state`, never afterwards.
     pub(super) closed: RwLock<bool>,
     pub(super) sink: Arc<dyn Sink<J>>,
     pub(super) stats: Vec<Mutex<LaneStats>>,
     pub(super) sink_panics: AtomicU64,
     threads: Vec<OnceLock<Thread>>,
-    /// Jobs that wait in the core, as of when the lock was last released.
+    /// Jobs waiting in the core when the lock was last released.
     waiting: (AtomicUsize, AtomicUsize),
-    /// Whether the core was crowded then.
-    pub(super) crowded: AtomicBool,
+    /// Whether the core was overloaded at that time.
+    pub(super) overloaded: AtomicBool,
     epoch: Instant,
 }
 
 pub(super) struct State<J> {
     pub(super) core: Core<J>,
-    /// What lanes are to do and have not yet picked up.
-    slots: Vec<Option<Start<J>>>,
-    /// Lanes that are parked, and until when.
+    /// Tasks that lanes have not picked up yet.
+    slots: Vec<Option<LaneTask<J>>>,
+    /// Parked lanes, and their wake-up times.
     parked: Vec<Option<Time>>,
     decisions: Decisions<J>,
-    /// Empty but for a moment.
+    /// Empty except during a call.
     arrivals: Vec<Job<J>>,
-    /// Events that the core did not take: errors of this engine.
+    /// Events that the core rejected: errors of this engine.
     pub(super) errors: u64,
 }
 
@@ -82,14 +82,14 @@ impl<J> Shared<J> {
         };
         Self {
             state: Mutex::new(state),
-            inbox: Inbox::new(),
+            submissions: SubmissionQueue::new(),
             closed: RwLock::new(false),
             sink,
             stats: stats.into_iter().map(Mutex::new).collect(),
             sink_panics: AtomicU64::new(0),
             threads: (0..lanes).map(|_| OnceLock::new()).collect(),
             waiting: Default::default(),
-            crowded: AtomicBool::new(false),
+            overloaded: AtomicBool::new(false),
             epoch: Instant::now(),
         }
     }
@@ -102,16 +102,14 @@ impl<J> Shared<J> {
         Time::ZERO + instant.saturating_duration_since(self.epoch).into()
     }
 
-    /// Nothing that runs under the lock panics; if it did, the core would still count right or be out of
-    /// balance.
+    /// No code under the lock panics. After a panic the core would either be consistent or detectably out of balance.
     pub(super) fn lock(&self) -> MutexGuard<'_, State<J>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Immediate and other jobs that wait, in inbox and core. Jobs on the way from one to the other may be
-    /// left out.
+    /// Waiting immediate and other jobs, in queue and core. Jobs that are moving from one to the other may be missing.
     pub(super) fn waiting(&self) -> (usize, usize) {
-        let (immediate, other) = self.inbox.counts();
+        let (immediate, other) = self.submissions.counts();
         let (in_core, other_in_core) = &self.waiting;
         (
             immediate + in_core.load(Ordering::Relaxed),
@@ -136,34 +134,36 @@ impl<J> Shared<J> {
         (0..self.threads.len()).for_each(|lane| self.unpark(LaneId(lane)));
     }
 
-    pub(super) fn tell(&self, state: &mut State<J>, event: Event<'_, J>) {
+    pub(super) fn handle_event(&self, state: &mut State<J>, event: Event<'_, J>) {
         let taken = state.core.handle(event, self.now(), &mut state.decisions);
         state.errors += u64::from(taken.is_err());
         debug_assert!(taken.is_ok(), "{taken:?}");
     }
 
-    /// Takes in the submissions that are in the inbox when the call begins, as one event: what is urgent in a later submission goes before
-    /// what is not in an earlier one.
-    fn take_in(&self, state: &mut State<J>) {
+    /// Takes in the submissions that are queued at the start of the call, as one event: an urgent job in a later submission precedes a less
+    /// urgent one in an earlier submission.
+    fn drain_submissions(&self, state: &mut State<J>) {
         let mut arrivals = std::mem::take(&mut state.arrivals);
-        // Jobs that arrive meanwhile stay in the inbox, or a fast producer would keep the lane from its work. Before a lane parks, it looks
-        // at the inbox again.
-        for _ in 0..self.inbox.len() {
-            let Some(mut jobs) = self.inbox.pop() else { break };
+        // Later arrivals stay in the queue, or a fast producer would keep the lane from its work. A lane checks the queue again before it
+        // parks.
+        for _ in 0..self.submissions.len() {
+            let Some(mut jobs) = self.submissions.pop() else {
+                break;
+            };
             arrivals.append(&mut jobs);
-            self.inbox.recycle(jobs);
+            self.submissions.recycle(jobs);
         }
         if !arrivals.is_empty() {
-            self.tell(state, Event::Submitted(&mut arrivals));
+            self.handle_event(state, Event::Submitted(&mut arrivals));
         }
         state.arrivals = arrivals;
     }
 
-    /// Takes in what lies in the inbox, rings the timer if it is due, and hands out what was decided.
+    /// Takes in queued submissions, handles the timer if it is due, and distributes the decisions.
     fn pump(&self, state: &mut State<J>, me: Option<LaneId>) {
-        self.take_in(state);
+        self.drain_submissions(state);
         if state.core.next_timer() <= self.now() {
-            self.tell(state, Event::Timer);
+            self.handle_event(state, Event::Timer);
         }
         for (lane, start) in state.decisions.start.drain(..) {
             if let Some(slot) = state.slots.get_mut(lane.0) {
@@ -175,14 +175,15 @@ impl<J> Shared<J> {
         }
     }
 
-    /// Says whom to wake, and lets the lock go. Whoever goes to work leaves nobody to ring the timer who
-    /// would ring too late.
-    fn leave(&self, state: MutexGuard<'_, State<J>>) {
-        self.inbox.publish(state.core.attention());
+    /// Publishes the wake conditions, and releases the lock. If no parked lane would handle the timer in time, another lane is woken for
+    /// it.
+    fn publish_and_unlock(&self, state: MutexGuard<'_, State<J>>) {
+        self.submissions.publish(state.core.wake_conditions());
         let (immediate, other) = state.core.waiting();
         self.waiting.0.store(immediate, Ordering::Relaxed);
         self.waiting.1.store(other, Ordering::Relaxed);
-        self.crowded.store(state.core.is_crowded(), Ordering::Relaxed);
+        self.overloaded
+            .store(state.core.is_overloaded(), Ordering::Relaxed);
         let timer = state.core.next_timer();
         let parked = || {
             state
@@ -199,7 +200,7 @@ impl<J> Shared<J> {
         }
     }
 
-    /// Gives dropped jobs to the sink, without the lock.
+    /// Passes dropped jobs to the sink, without the lock.
     fn deliver_dropped(&self, mut dropped: Vec<Dropped<J>>) {
         self.call_sink(|sink| sink.dropped(&mut dropped));
     }
@@ -210,45 +211,45 @@ impl<J> Shared<J> {
         }
     }
 
-    /// A producer's turn at the core: the inbox is full, and no lane has had time for it.
-    pub(super) fn help(&self) {
+    /// A producer drives the core: the queue is full, and no lane has had time to drain it.
+    pub(super) fn drain_for_producer(&self) {
         loop {
             let mut state = self.lock();
             self.pump(&mut state, None);
             let dropped = std::mem::take(&mut state.decisions.dropped);
-            self.leave(state);
+            self.publish_and_unlock(state);
             if !dropped.is_empty() {
                 self.deliver_dropped(dropped);
             }
-            // What was pushed before the call was published has no other witness.
-            if self.inbox.is_empty() {
+            // Submissions pushed before the call was published would not wake any lane.
+            if self.submissions.is_empty() {
                 return;
             }
         }
     }
 
-    /// Tells the core what a lane has to report, and waits for what it is to do next. None: the end. What has
-    /// come meanwhile is taken in first, so that the lane's next batch is chosen among all.
-    pub(super) fn next(&self, lane: LaneId, report: Event<'_, J>) -> Option<Start<J>> {
+    /// Reports an event of a lane to the core, and waits for the lane's next task. `None` at the end. Queued submissions are taken in
+    /// first, so that the next batch is chosen among all jobs.
+    pub(super) fn next_task(&self, lane: LaneId, report: Event<'_, J>) -> Option<LaneTask<J>> {
         let mut state = self.lock();
-        self.take_in(&mut state);
-        self.tell(&mut state, report);
+        self.drain_submissions(&mut state);
+        self.handle_event(&mut state, report);
         loop {
             self.pump(&mut state, Some(lane));
             let dropped = std::mem::take(&mut state.decisions.dropped);
             if !dropped.is_empty() {
-                self.leave(state);
+                self.publish_and_unlock(state);
                 self.deliver_dropped(dropped);
                 state = self.lock();
                 continue;
             }
             if let Some(start) = state.slots.get_mut(lane.0).and_then(Option::take) {
-                self.leave(state);
+                self.publish_and_unlock(state);
                 return Some(start);
             }
-            if state.core.may_end() {
+            if state.core.can_dismiss_idle() {
                 state.core.dismiss(lane);
-                self.leave(state);
+                self.publish_and_unlock(state);
                 self.unpark_all();
                 return None;
             }
@@ -256,7 +257,7 @@ impl<J> Shared<J> {
         }
     }
 
-    /// Sleeps until somebody wakes this lane, or the timer is due.
+    /// Parks until this lane is woken, or the timer is due.
     fn park<'a>(
         &'a self,
         mut state: MutexGuard<'a, State<J>>,
@@ -264,11 +265,11 @@ impl<J> Shared<J> {
     ) -> Option<MutexGuard<'a, State<J>>> {
         let timer = state.core.next_timer();
         *state.parked.get_mut(lane.0)? = Some(timer);
-        self.leave(state);
-        if self.inbox.is_empty() {
+        self.publish_and_unlock(state);
+        if self.submissions.is_empty() {
             match timer {
                 Time::NEVER => std::thread::park(),
-                timer => std::thread::park_timeout(timer.since(self.now()).into()),
+                timer => std::thread::park_timeout(timer.saturating_since(self.now()).into()),
             }
         }
         let mut state = self.lock();

@@ -1,38 +1,38 @@
-//! What each lane has done, and the whole at one moment.
+//! Statistics of lanes, and snapshots of the engine.
 
 use hdrhistogram::CreationError;
 
 use super::super::class::{Class, PerClass};
 use super::super::counters::Counters;
-use super::super::job::Ticket;
+use super::super::job::JobEntry;
 use super::super::lane::LaneKind;
-use super::super::latency::LatencyBook;
-use super::super::model::Line;
+use super::super::latency::LatencyHistograms;
+use super::super::model::CostModel;
 use super::super::time::{Span, Time};
 
-/// What a lane has done. Only its own thread writes; the lock is free but for the moment of a snapshot.
+/// Statistics of a lane. Only the lane's thread writes; the lock is contended only during a snapshot.
 pub(super) struct LaneStats {
-    pub(super) book: LatencyBook,
+    pub(super) latency_histograms: LatencyHistograms,
     pub(super) usage: LaneUsage,
 }
 
-/// What a lane has done.
+/// Usage of a lane.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LaneUsage {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// What it is for.
+    /// Kind of the lane.
     pub kind: LaneKind,
-    /// Batches that it did.
+    /// Completed batches.
     pub batches: u64,
-    /// Jobs in them.
+    /// Completed jobs.
     pub jobs: u64,
-    /// How long it worked on them.
+    /// Time spent on batches.
     pub busy: Span,
-    /// Masks that it made.
+    /// Masks made.
     pub masks: u64,
-    /// Why it was lost the last time, if it was.
-    pub lost: Option<String>,
+    /// Reason of the last loss, if there was one.
+    pub last_loss: Option<String>,
 }
 
 impl LaneStats {
@@ -44,56 +44,56 @@ impl LaneStats {
             jobs: 0,
             busy: Span::ZERO,
             masks: 0,
-            lost: None,
+            last_loss: None,
         };
         Ok(Self {
-            book: LatencyBook::new()?,
+            latency_histograms: LatencyHistograms::new()?,
             usage,
         })
     }
 
-    pub(super) fn note(&mut self, tickets: &[Ticket], took: Span, now: Time) {
+    pub(super) fn record(&mut self, entries: &[JobEntry], took: Span, now: Time) {
         self.usage.batches += 1;
-        self.usage.jobs += tickets.len() as u64;
+        self.usage.jobs += entries.len() as u64;
         self.usage.busy += took;
-        for ticket in tickets {
-            self.book.record(
-                ticket.level,
-                now.since(ticket.meta.arrived),
-                ticket.meta.deadline < now,
+        for entry in entries {
+            self.latency_histograms.record(
+                entry.level,
+                now.saturating_since(entry.meta.arrived),
+                entry.meta.deadline < now,
             );
         }
     }
 }
 
-/// The engine at one moment.
+/// State of the engine at one moment.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// The policy.
+    /// Name of the policy.
     pub policy: &'static str,
-    /// The core's counts.
+    /// Counters of the core.
     pub counters: Counters,
-    /// Immediate and other jobs that wait.
+    /// Waiting immediate and other jobs.
     pub waiting: (usize, usize),
-    /// Jobs that are being worked on.
+    /// Jobs in batches.
     pub in_batches: usize,
-    /// Masks in the pool, as far as the core knows.
+    /// Masks in the pool by the core's count.
     pub mask_stock: usize,
-    /// Latencies from arrival to result, by the level that jobs were let in at.
-    pub latencies: LatencyBook,
-    /// What the lanes have done.
+    /// Latencies from arrival to result, by the level of admission.
+    pub latencies: LatencyHistograms,
+    /// Usage of the lanes.
     pub lanes: Vec<LaneUsage>,
-    /// What the lanes are believed to take.
-    pub lines: Vec<PerClass<Option<Line>>>,
+    /// Estimated costs on the lanes.
+    pub estimates: Vec<PerClass<Option<CostModel>>>,
     /// Panics of the sink.
     pub sink_panics: u64,
-    /// Events that the core did not take; more than 0 is an error of the engine.
+    /// Events that the core rejected; more than 0 is an error of the engine.
     pub errors: u64,
 }
 
 impl Snapshot {
-    /// What a lane, by its place in the list, is believed to take for a class.
-    pub fn line(&self, lane: usize, class: Class) -> Option<Line> {
-        *self.lines.get(lane)?.of(class)
+    /// The estimated cost of a class on the lane with this index.
+    pub fn line(&self, lane: usize, class: Class) -> Option<CostModel> {
+        *self.estimates.get(lane)?.of(class)
     }
 }

@@ -1,15 +1,15 @@
-//! A lane's thread.
+//! The thread of a lane.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
-use super::super::core::{Event, Start};
+use super::super::core::{Event, LaneTask};
 use super::super::job::{Batch, Outcome};
 use super::super::lane::LaneId;
 use super::super::time::Span;
 use super::lane::{Lane, LaneLost};
-use super::shared::{Done, Shared};
+use super::shared::{BatchResult, Shared};
 use super::stats::LaneUsage;
 
 pub(super) struct Worker<J> {
@@ -20,31 +20,31 @@ pub(super) struct Worker<J> {
 }
 
 impl<J> Worker<J> {
-    /// Works until the end.
+    /// Processes tasks until the shutdown.
     pub(super) fn work(mut self) {
-        let mut next = self.shared.next(self.id, Event::LaneIdle(self.id));
+        let mut next = self.shared.next_task(self.id, Event::LaneIdle(self.id));
         while let Some(start) = next {
             next = match start {
-                Start::Run(batch) => self.run(batch),
-                Start::Refill(count) => self.refill(count),
-                Start::Probe => self.probe(),
+                LaneTask::Run(batch) => self.run(batch),
+                LaneTask::Refill(count) => self.refill(count),
+                LaneTask::Probe => self.probe(),
             };
         }
     }
 
-    fn run(&mut self, mut batch: Batch<J>) -> Option<Start<J>> {
+    fn run(&mut self, mut batch: Batch<J>) -> Option<LaneTask<J>> {
         self.outcomes.clear();
         let begin = Instant::now();
         let (lane, outcomes) = (&mut self.lane, &mut self.outcomes);
-        let done = guarded(|| lane.run(batch.class, &mut batch.payloads, outcomes));
+        let done = catch_panic(|| lane.run(batch.class, &mut batch.payloads, outcomes));
         let took: Span = begin.elapsed().into();
         let done = done.and_then(|()| match self.outcomes.len() {
             found if found == batch.len() => Ok(()),
-            found => Err(LaneLost(format!("{found} outcomes of {} jobs", batch.len()))),
+            found => Err(LaneLost(format!("{found} outcomes for {} jobs", batch.len()))),
         });
-        if let Err(why) = done {
-            self.note_loss(why);
-            return self.shared.next(
+        if let Err(reason) = done {
+            self.record_loss(reason);
+            return self.shared.next_task(
                 self.id,
                 Event::LaneLost {
                     lane: self.id,
@@ -57,72 +57,74 @@ impl<J> Worker<J> {
             stats
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
-                .note(&batch.tickets, took, at);
+                .record(&batch.entries, took, at);
         }
         let Batch {
-            tickets, payloads, ..
+            entries, payloads, ..
         } = &mut batch;
-        let done = Done {
+        let done = BatchResult {
             lane: self.id,
             at,
-            tickets,
+            entries,
             payloads,
             outcomes: &mut self.outcomes,
         };
         self.shared.call_sink(|sink| sink.done(done));
-        self.shared.next(
+        self.shared.next_task(
             self.id,
             Event::BatchDone {
                 lane: self.id,
                 batch,
                 outcomes: &self.outcomes,
-                // With the handing on, for which the lane is busy too: so long it is until it may begin another.
+                // Including the calls of the sink, during which the lane cannot start another batch.
                 took: begin.elapsed().into(),
             },
         )
     }
 
-    fn refill(&mut self, count: usize) -> Option<Start<J>> {
+    fn refill(&mut self, count: usize) -> Option<LaneTask<J>> {
         let begin = Instant::now();
         let lane = self.id;
-        match guarded(|| self.lane.refill(count)) {
+        match catch_panic(|| self.lane.refill(count)) {
             Ok(made) => {
                 let took = begin.elapsed().into();
-                self.note(|usage| usage.masks += made as u64);
-                self.shared.next(lane, Event::RefillDone { lane, made, took })
+                self.update_usage(|usage| usage.masks += made as u64);
+                self.shared
+                    .next_task(lane, Event::RefillDone { lane, made, took })
             }
-            Err(why) => {
-                self.note_loss(why);
-                self.shared.next(lane, Event::LaneLost { lane, batch: None })
+            Err(reason) => {
+                self.record_loss(reason);
+                self.shared.next_task(lane, Event::LaneLost { lane, batch: None })
             }
         }
     }
 
-    fn probe(&mut self) -> Option<Start<J>> {
-        let result = guarded(|| self.lane.probe());
+    fn probe(&mut self) -> Option<LaneTask<J>> {
+        let result = catch_panic(|| self.lane.probe());
         let alive = result.is_ok();
-        result.unwrap_or_else(|why| self.note_loss(why));
-        self.shared.next(self.id, Event::Probed { lane: self.id, alive })
+        result.unwrap_or_else(|reason| self.record_loss(reason));
+        self.shared
+            .next_task(self.id, Event::Probed { lane: self.id, alive })
     }
 
-    fn note_loss(&self, LaneLost(why): LaneLost) {
-        self.note(|usage| usage.lost = Some(why));
+    fn record_loss(&self, LaneLost(reason): LaneLost) {
+        self.update_usage(|usage| usage.last_loss = Some(reason));
     }
 
-    fn note(&self, what: impl FnOnce(&mut LaneUsage)) {
+    fn update_usage(&self, update: impl FnOnce(&mut LaneUsage)) {
         if let Some(stats) = self.shared.stats.get(self.id.0) {
-            what(&mut stats.lock().unwrap_or_else(PoisonError::into_inner).usage);
+            update(&mut stats.lock().unwrap_or_else(PoisonError::into_inner).usage);
         }
     }
 }
 
-/// A panic of a lane is its loss: its jobs are still here.
-fn guarded<T>(call: impl FnOnce() -> Result<T, LaneLost>) -> Result<T, LaneLost> {
+/// A panic of a lane counts as its loss: its jobs still exist.
+fn catch_panic<T>(call: impl FnOnce() -> Result<T, LaneLost>) -> Result<T, LaneLost> {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
         let text = panic
             .downcast_ref::<&str>()
             .copied()
             .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        Err(LaneLost(format!("panic: {}", text.unwrap_or("without a text"))))
+        Err(LaneLost(format!("panic: {}", text.unwrap_or("no message"))))
     })
 }

@@ -1,8 +1,8 @@
 use super::super::time::Span;
-use super::{Choice, Policy, View, wait_for};
+use super::{Policy, PolicyDecision, PolicyInput, wait_for};
 
-/// A preferred size, and a time after which what is there has to do: dynamic batching as inference servers
-/// have it (NVIDIA Triton: `preferred_batch_size`, `max_queue_delay_microseconds`).
+/// A preferred batch size, and a maximum delay after which a smaller batch starts: the dynamic batching of
+/// inference servers (NVIDIA Triton: `preferred_batch_size`, `max_queue_delay_microseconds`).
 #[derive(Clone, Copy, Debug)]
 pub struct DelayBounded {
     preferred: usize,
@@ -10,7 +10,7 @@ pub struct DelayBounded {
 }
 
 impl DelayBounded {
-    /// Batches of `preferred` jobs, at least 1; smaller ones when a job has waited `delay_max`.
+    /// Batches of `preferred` jobs, at least 1; smaller ones when a job has waited for `delay_max`.
     pub fn new(preferred: usize, delay_max: Span) -> Self {
         Self {
             preferred: preferred.max(1),
@@ -24,11 +24,11 @@ impl Policy for DelayBounded {
         "delay bounded"
     }
 
-    fn choose(&mut self, view: &View) -> Choice {
+    fn choose(&mut self, view: &PolicyInput) -> PolicyDecision {
         let preferred = self.preferred.min(view.batch_max);
         let until = view.oldest + self.delay_max;
         if view.waiting >= preferred || until <= view.now {
-            Choice::Take(preferred)
+            PolicyDecision::Take(preferred)
         } else {
             wait_for(preferred, view, until)
         }

@@ -1,14 +1,14 @@
 use super::super::time::Time;
-use super::{Choice, Policy, View, wait_for};
+use super::{Policy, PolicyDecision, PolicyInput, wait_for};
 
-/// Batches of one size, as soon as there are so many jobs.
+/// Batches of one size, started as soon as enough jobs wait.
 #[derive(Clone, Copy, Debug)]
 pub struct FixedBatch {
     size: usize,
 }
 
 impl FixedBatch {
-    /// With batches of `size` jobs, at least 1.
+    /// Batches of `size` jobs, at least 1.
     pub fn new(size: usize) -> Self {
         Self { size: size.max(1) }
     }
@@ -19,10 +19,10 @@ impl Policy for FixedBatch {
         "fixed batch"
     }
 
-    fn choose(&mut self, view: &View) -> Choice {
+    fn choose(&mut self, view: &PolicyInput) -> PolicyDecision {
         let size = self.size.min(view.batch_max);
         if view.waiting >= size {
-            Choice::Take(size)
+            PolicyDecision::Take(size)
         } else {
             wait_for(size, view, Time::NEVER)
         }

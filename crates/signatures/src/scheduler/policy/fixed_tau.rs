@@ -1,16 +1,16 @@
 use super::super::class::PerClass;
 use super::super::time::Time;
-use super::{Choice, Policy, View, wait_for};
+use super::{Policy, PolicyDecision, PolicyInput, wait_for};
 
-/// The policy of the thesis "Hardware accelerated authentication", section 3.4.3: more than tau jobs wait,
-/// and the idle accelerator takes them all. Tau is fixed per machine.
+/// The policy of the thesis "Hardware accelerated authentication", section 3.4.3: when more than tau jobs
+/// wait, the idle accelerator takes them all. Tau is fixed per machine.
 #[derive(Clone, Debug)]
 pub struct FixedTau {
     tau: PerClass<usize>,
 }
 
 impl FixedTau {
-    /// With a tau for each class; see [`crossover`](super::super::model::crossover).
+    /// A tau for each class; see [`crossover`](super::super::model::crossover).
     pub const fn new(tau: PerClass<usize>) -> Self {
         Self { tau }
     }
@@ -21,10 +21,10 @@ impl Policy for FixedTau {
         "fixed tau"
     }
 
-    fn choose(&mut self, view: &View) -> Choice {
+    fn choose(&mut self, view: &PolicyInput) -> PolicyDecision {
         let tau = *self.tau.of(view.class);
         if view.waiting > tau {
-            Choice::Take(view.waiting)
+            PolicyDecision::Take(view.waiting)
         } else {
             wait_for(tau.saturating_add(1), view, Time::NEVER)
         }

@@ -1,8 +1,8 @@
-//! When an accelerator takes how many of the waiting jobs.
+//! Policies: when an accelerator starts a batch, and of how many jobs.
 //!
-//! Processors need no policy: an idle one takes a slice of what is next. So no policy leaves work undone
-//! while a processor is idle, and they differ only in what they leave to the processors. Whatever a policy
-//! says, the core ends a wait of [`Config::wait_max`](super::Config::wait_max).
+//! CPU lanes need no policy: an idle one takes a slice of the next jobs. Therefore no policy leaves work
+//! undone while a CPU lane is idle, and policies differ only in the jobs that they leave to the CPU lanes.
+//! For every decision of a policy, the core limits a wait to [`Config::wait_max`](super::Config::wait_max).
 
 mod adaptive;
 mod delay_bounded;
@@ -15,64 +15,65 @@ pub use fixed_batch::FixedBatch;
 pub use fixed_tau::FixedTau;
 
 use super::class::Class;
-use super::model::Line;
+use super::model::CostModel;
 use super::time::Time;
 
-/// What a policy is asked about: an idle accelerator, and the jobs of one class that wait.
+/// Input of a policy: an idle accelerator, and the waiting jobs of one class.
 #[derive(Clone, Copy, Debug)]
-pub struct View {
+pub struct PolicyInput {
     /// Now.
     pub now: Time,
     /// The class.
     pub class: Class,
-    /// Jobs of the class that wait; neither immediate ones nor those that only a processor may do. It may be
-    /// 0: the core wants to know how many must come before it asks again.
+    /// Waiting jobs of the class, except immediate jobs and jobs for CPU lanes only. May be 0: the core then
+    /// requests the number of arrivals after which the next query follows.
     pub waiting: usize,
-    /// When the job arrived that waits longest; now, if none does.
+    /// Arrival of the job that waits longest; now, if no job waits.
     pub oldest: Time,
-    /// The earliest deadline among the jobs that are next on their levels.
+    /// The earliest deadline among the next jobs of all levels.
     pub deadline: Time,
-    /// What the accelerator takes for the class, as it is now believed.
-    pub line: Line,
-    /// Jobs of one batch at most.
+    /// The estimated cost of the class on the accelerator.
+    pub cost: CostModel,
+    /// Maximum jobs in a batch.
     pub batch_max: usize,
-    /// Jobs of the class that all processors do per second, in their slices; 0 if there is none.
+    /// Jobs of the class that all CPU lanes do per second, in their slices; 0 without CPU lanes.
     pub cpu_rate: f64,
-    /// The part of it that is left when they do all that comes, immediate jobs and other classes too.
+    /// The part of that rate which remains when the CPU lanes do all arriving jobs, including immediate jobs
+    /// and other classes.
     pub cpu_spare: f64,
-    /// Jobs of the class that come per second.
+    /// Arriving jobs of the class per second.
     pub arrivals: f64,
 }
 
-/// What a policy says.
+/// Decision of a policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Choice {
-    /// Start a batch of so many; at least 1. More than there are, or than the lane does at once, is as many
-    /// as can be.
+pub enum PolicyDecision {
+    /// Start a batch of this many jobs, at least 1. A larger number than waiting jobs or than the lane's
+    /// limit means as many as possible.
     Take(usize),
-    /// Not now. Ask again when so many more have come, at this time at the latest, and whenever something
-    /// else is decided.
+    /// Wait. The core queries the policy again after this number of arrivals, at the given time at the latest, and whenever another
+    /// decision is made.
     Wait {
-        /// At the latest; [`Time::NEVER`] leaves it to the core's own limit.
+        /// Latest time; [`Time::NEVER`] leaves it to the core's limit.
         until: Time,
-        /// More jobs of the class; at least 1.
+        /// Number of further jobs of the class; at least 1.
         more: usize,
     },
 }
 
 /// A policy for accelerators.
 pub trait Policy: Send {
-    /// As reports name it.
+    /// Name in reports.
     fn name(&self) -> &'static str;
 
-    /// What to do.
-    fn choose(&mut self, view: &View) -> Choice;
+    /// Decides about the waiting jobs.
+    fn choose(&mut self, view: &PolicyInput) -> PolicyDecision;
 }
 
-/// Wait for `wanted` jobs.
-fn wait_for(wanted: usize, view: &View, until: Time) -> Choice {
-    Choice::Wait {
+/// Waits for this number of jobs.
+fn wait_for(jobs: usize, view: &PolicyInput, until: Time) -> PolicyDecision {
+    PolicyDecision::Wait {
         until,
-        more: wanted.saturating_sub(view.waiting).max(1),
+        more: jobs.saturating_sub(view.waiting).max(1),
     }
 }

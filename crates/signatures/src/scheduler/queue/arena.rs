@@ -1,10 +1,10 @@
-//! Places with numbers, and doubly linked lists through them: a job is in two lists at once and leaves both
-//! in O(1).
+//! Numbered slots, and doubly linked lists through them: a job is in two lists at once and leaves both in
+//! O(1).
 
-/// No place.
+/// The index that means "no slot".
 const NONE: u32 = u32::MAX;
 
-/// Places for things that have numbers as long as they stay. A place is used again once it is free.
+/// Slots whose items have stable numbers. Free slots are reused.
 pub(super) struct Arena<T> {
     places: Vec<Option<T>>,
     free: Vec<u32>,
@@ -18,15 +18,16 @@ impl<T> Arena<T> {
         }
     }
 
-    /// The new thing's number. There are never 2^32 - 1 things: a queue's capacity is bounded far below.
-    pub(super) fn add(&mut self, thing: T) -> u32 {
+    /// Stores an item and returns its number. There are never 2^32 - 1 items: a queue's capacity is far
+    /// lower.
+    pub(super) fn add(&mut self, item: T) -> u32 {
         if let Some(id) = self.free.pop()
             && let Some(place) = self.places.get_mut(id as usize)
         {
-            *place = Some(thing);
+            *place = Some(item);
             return id;
         }
-        self.places.push(Some(thing));
+        self.places.push(Some(item));
         (self.places.len() - 1) as u32
     }
 
@@ -39,9 +40,9 @@ impl<T> Arena<T> {
     }
 
     pub(super) fn remove(&mut self, id: u32) -> Option<T> {
-        let thing = self.places.get_mut(id as usize)?.take()?;
+        let item = self.places.get_mut(id as usize)?.take()?;
         self.free.push(id);
-        Some(thing)
+        Some(item)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -49,7 +50,7 @@ impl<T> Arena<T> {
     }
 }
 
-/// A thing's neighbours in one list.
+/// The neighbors of an item in one list.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Links {
     before: u32,
@@ -65,7 +66,7 @@ impl Default for Links {
     }
 }
 
-/// A list through an arena. `links` picks which of a thing's [`Links`] the list runs through.
+/// A list through an arena. `links` selects the [`Links`] of an item that the list uses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct List {
     first: u32,
@@ -110,8 +111,8 @@ impl List {
             Some(last) => links(last).after = id,
             None => self.first = id,
         }
-        if let Some(thing) = arena.get_mut(id) {
-            *links(thing) = Links {
+        if let Some(item) = arena.get_mut(id) {
+            *links(item) = Links {
                 before: self.last,
                 after: NONE,
             };
@@ -120,16 +121,16 @@ impl List {
         self.len += 1;
     }
 
-    /// Takes out `id`, which must be in this list.
+    /// Removes `id`, which must be in this list.
     pub(super) fn remove<T>(&mut self, arena: &mut Arena<T>, id: u32, links: impl Fn(&mut T) -> &mut Links) {
-        let Some(thing) = arena.get_mut(id) else { return };
-        let Links { before, after } = std::mem::take(links(thing));
+        let Some(item) = arena.get_mut(id) else { return };
+        let Links { before, after } = std::mem::take(links(item));
         match arena.get_mut(before) {
-            Some(thing) => links(thing).after = after,
+            Some(item) => links(item).after = after,
             None => self.first = after,
         }
         match arena.get_mut(after) {
-            Some(thing) => links(thing).before = before,
+            Some(item) => links(item).before = before,
             None => self.last = before,
         }
         self.len -= 1;
@@ -140,37 +141,37 @@ impl List {
 mod tests {
     use super::*;
 
-    struct Thing(u8, Links);
+    struct TestItem(u8, Links);
 
-    fn order(arena: &Arena<Thing>, list: &List) -> Vec<u8> {
+    fn order(arena: &Arena<TestItem>, list: &List) -> Vec<u8> {
         let mut seen = Vec::new();
         let mut at = list.first();
-        while let Some(thing) = at.and_then(|id| arena.get(id)) {
-            seen.push(thing.0);
-            at = (thing.1.after != NONE).then_some(thing.1.after);
+        while let Some(item) = at.and_then(|id| arena.get(id)) {
+            seen.push(item.0);
+            at = (item.1.after != NONE).then_some(item.1.after);
         }
         assert_eq!(seen.len(), list.len());
         seen
     }
 
     #[test]
-    fn things_leave_from_the_front_the_middle_and_the_back() {
+    fn items_are_removed_from_the_front_the_middle_and_the_back() {
         let (mut arena, mut list) = (Arena::new(), List::default());
         let ids: Vec<_> = (0..5)
             .map(|number| {
-                let id = arena.add(Thing(number, Links::default()));
-                list.push_back(&mut arena, id, |thing| &mut thing.1);
+                let id = arena.add(TestItem(number, Links::default()));
+                list.push_back(&mut arena, id, |item| &mut item.1);
                 id
             })
             .collect();
         for (leaves, left) in [(2, vec![0, 1, 3, 4]), (0, vec![1, 3, 4]), (4, vec![1, 3])] {
-            list.remove(&mut arena, ids[leaves], |thing| &mut thing.1);
-            assert_eq!(arena.remove(ids[leaves]).map(|thing| thing.0), Some(leaves as u8));
+            list.remove(&mut arena, ids[leaves], |item| &mut item.1);
+            assert_eq!(arena.remove(ids[leaves]).map(|item| item.0), Some(leaves as u8));
             assert_eq!(order(&arena, &list), left);
         }
-        let again = arena.add(Thing(9, Links::default()));
-        assert!(ids.contains(&again), "a free place is used again");
-        list.push_back(&mut arena, again, |thing| &mut thing.1);
+        let again = arena.add(TestItem(9, Links::default()));
+        assert!(ids.contains(&again), "a free slot is reused");
+        list.push_back(&mut arena, again, |item| &mut item.1);
         assert_eq!(order(&arena, &list), [1, 3, 9]);
         assert_eq!((list.last(), arena.len()), (Some(again), 3));
     }

@@ -1,23 +1,23 @@
-//! When waiting jobs expire.
+//! Expiry of waiting jobs.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::super::time::Time;
 
-/// What is beside the valid entries before the heap is gone through.
+/// Minimum number of stale entries before the heap is cleaned.
 const STALE_MIN: usize = 64;
 
-/// A heap of expiries. Jobs that left otherwise stay in it until their time comes or they are more than half
-/// of it; so adding one costs O(1) on average, as arrivals mostly expire in their order.
+/// A heap of expiries. Entries of jobs that left earlier stay until their time comes or they are more than
+/// half of the heap; adding one therefore costs O(1) on average, as most arrivals expire in their order.
 #[derive(Default)]
 pub(super) struct Expiries {
     heap: BinaryHeap<Reverse<(Time, u64, u32)>>,
 }
 
 impl Expiries {
-    /// Notes that job `number` in place `id` expires then. `waits` tells if a job still does; `waiting` is
-    /// how many do.
+    /// Adds the expiry of job `number` in slot `id`. `waits` returns whether a job still waits; `waiting` is
+    /// the number of waiting jobs.
     pub(super) fn add(
         &mut self,
         expires: Time,
@@ -35,7 +35,7 @@ impl Expiries {
         self.heap.push(Reverse((expires, number, id)));
     }
 
-    /// Number and place of one that expires until now, which may have left long ago.
+    /// Number and slot of an entry that has expired by now; the job may have left earlier.
     pub(super) fn pop(&mut self, now: Time) -> Option<(u64, u32)> {
         let Reverse((expires, number, id)) = *self.heap.peek()?;
         if expires > now {
@@ -50,7 +50,7 @@ impl Expiries {
         self.heap.len()
     }
 
-    /// When the next one expires, at the earliest.
+    /// Lower bound of the next expiry.
     pub(super) fn next(&self) -> Time {
         self.heap
             .peek()

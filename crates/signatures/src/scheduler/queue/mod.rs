@@ -1,80 +1,78 @@
-//! The priority queue: FIFO within a priority and class, aging, shares, and a stated order of shedding.
+//! The priority queue: FIFO within a priority and class, aging, shares, and a defined shedding order.
 //!
 //! # Order
-//! A job queues in the FIFO of its class and level. Levels 1 to 7 age: a job that has waited k times
-//! [`QueueLimits::age_step`] counts as k levels more urgent, but never as immediate. The next job of a class
-//! is the front that counts as most urgent, among equals the one that came first. After 6 steps a job of
-//! level 7 is preceded only by jobs that came before it, and these are bounded by the capacity: nothing
-//! starves that is not shed.
+//! A job queues in the FIFO of its class and level. Levels 1 to 7 age: a job that has waited k times [`QueueLimits::age_step`] counts as k
+//! levels more urgent, but never as immediate. The next job of a class is the front that counts as most urgent, among equals the one that
+//! arrived first. After 6 steps only jobs that arrived earlier precede a job of level 7, and the capacity bounds their number: no job
+//! starves without being shed.
 //!
-//! Jobs of strangers ([`Ticket::stranger`]) have FIFOs of their own, so that whoever takes jobs says whose ([`Share`]).
+//! Jobs of unknown senders ([`JobEntry::is_unknown_sender`]) have FIFOs of their own, selected by [`SenderFilter`].
 //!
 //! # Shedding
-//! A job whose source has [`QueueLimits::share_max`] jobs waiting is refused. Any other is let in; if the
-//! queue is then over its capacity, there leave, until it is not:
-//! 1. all jobs that have expired;
-//! 2. of strangers ([`Ticket::stranger`]), whatever level they claim but immediate, the newest job of the
-//!    source that holds most; among equal sources, of the one that came to its count last;
-//! 3. of known sources' least urgent level that has jobs (as submitted, not as aged), the newest job of the
-//!    source that holds most there, likewise;
-//! 4. of immediate jobs, strangers' first, likewise.
+//! A job whose source has [`QueueLimits::share_max`] waiting jobs is dropped. Any other job is admitted; while the queue is then over its
+//! capacity, jobs are shed in this order:
+//! 1. all expired jobs;
+//! 2. of jobs of unknown senders ([`JobEntry::is_unknown_sender`]) at any level except immediate, the newest job of the source with the most; among
+//!    equal sources, of the one whose count changed last;
+//! 3. of the least urgent level (as submitted, not as aged) with jobs of known sources, the newest job of the source with the most,
+//!    likewise;
+//! 4. of immediate jobs, those of unknown senders first, likewise.
 //!
-//! It may be the new job itself. So a flood of forgeries from invented sources drops nothing of who has sent
-//! something valid, and an immediate job leaves only if the queue holds nothing but immediate jobs. Jobs of
-//! lost batches are at the very front of their class, are worked on before all others, and are never shed for
-//! room: the queue may exceed its capacity by them.
+//! The shed job may be the new job itself. A flood of forgeries from invented sources therefore drops no job of known senders, and an
+//! immediate job is only shed if the queue holds nothing but immediate jobs. Jobs of lost batches are at the front of their class, are
+//! processed before all others, and are never shed for capacity: the queue may exceed its capacity by them.
 
 mod arena;
+mod by_source;
 mod expiry;
-mod holders;
 #[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
 
 use self::arena::{Arena, Links, List};
+use self::by_source::JobsBySource;
 use self::expiry::Expiries;
-use self::holders::Holders;
 use super::class::{Class, PerClass};
-use super::job::{Batch, Dropped, Job, PerPriority, Priority, Room, Shed, Ticket};
+use super::job::{Batch, BatchLimit, Dropped, Job, JobEntry, PerPriority, Priority, ShedReason};
 use super::rank::Rank;
 use super::time::{Span, Time};
 
-/// Jobs that a queue may hold at most: places have numbers of 32 bits, with room to spare.
+/// Maximum capacity of a queue: slots have numbers of 32 bits, with a large margin.
 pub const CAPACITY_MAX: usize = 1 << 24;
 
-/// Bounds of a queue.
+/// Limits of a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueLimits {
-    /// Jobs that wait at most, 1 to [`CAPACITY_MAX`].
+    /// Maximum number of waiting jobs, 1 to [`CAPACITY_MAX`].
     pub capacity: usize,
-    /// Jobs of one source that wait at most.
+    /// Maximum number of waiting jobs of one source.
     pub share_max: usize,
-    /// What a job waits to count as one level more urgent. Zero: jobs do not age.
+    /// Waiting time after which a job counts as one level more urgent. Zero: jobs do not age.
     pub age_step: Span,
-    /// Lost batches that a job may have been in and be tried again.
+    /// Number of lost batches after which a job is still retried.
     pub attempts_max: u8,
 }
 
-/// Whose jobs.
+/// Senders whose jobs are selected.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Share {
-    /// Of senders of whom something was found valid lately.
+pub enum SenderFilter {
+    /// Senders with a recent valid message.
     Known,
-    /// Of others.
-    Strangers,
-    /// Of both.
+    /// All other senders.
+    Unknown,
+    /// All senders.
     Both,
 }
 
-impl Share {
-    const fn of(stranger: bool) -> Self {
-        if stranger { Self::Strangers } else { Self::Known }
+impl SenderFilter {
+    const fn for_sender(is_unknown: bool) -> Self {
+        if is_unknown { Self::Unknown } else { Self::Known }
     }
 
-    /// The FIFOs that belong to it.
+    /// The FIFOs of this selection.
     fn fifos(self) -> impl Iterator<Item = Self> {
-        [Self::Known, Self::Strangers]
+        [Self::Known, Self::Unknown]
             .into_iter()
             .filter(move |fifo| self == Self::Both || self == *fifo)
     }
@@ -84,58 +82,58 @@ impl Share {
 #[derive(Default)]
 struct Fifos {
     known: List,
-    strangers: List,
+    unknown: List,
 }
 
 impl Fifos {
-    fn of(&self, share: Share) -> &List {
-        if share == Share::Strangers {
-            &self.strangers
+    fn of(&self, share: SenderFilter) -> &List {
+        if share == SenderFilter::Unknown {
+            &self.unknown
         } else {
             &self.known
         }
     }
 
-    fn of_mut(&mut self, share: Share) -> &mut List {
-        if share == Share::Strangers {
-            &mut self.strangers
+    fn of_mut(&mut self, share: SenderFilter) -> &mut List {
+        if share == SenderFilter::Unknown {
+            &mut self.unknown
         } else {
             &mut self.known
         }
     }
 }
 
-/// A job that waits.
+/// A waiting job.
 struct Node<J> {
-    ticket: Ticket,
+    entry: JobEntry,
     payload: J,
-    holder: u32,
+    source_number: u32,
     fifo: Links,
-    held: Links,
+    source_link: Links,
 }
 
-/// The job that is next of its class, leaving aside immediate ones and those of lost batches.
+/// The next job of a class, except immediate jobs and jobs of lost batches.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Head {
-    /// The level that it counts as, being aged.
+pub struct NextJob {
+    /// The level, with aging.
     pub level: Priority,
-    /// Its place in the order of arrival.
+    /// Position in the order of arrival.
     pub number: u64,
 }
 
-/// Jobs of lost batches, in the order in which they are to be done.
+/// Jobs of lost batches, in the order in which they will be processed.
 #[derive(Debug)]
-struct Returned<J> {
-    immediate: VecDeque<(Ticket, J)>,
-    other: VecDeque<(Ticket, J)>,
+struct ReturnedJobs<J> {
+    immediate: VecDeque<(JobEntry, J)>,
+    other: VecDeque<(JobEntry, J)>,
 }
 
-impl<J> Returned<J> {
-    fn of(&self, immediate: bool) -> &VecDeque<(Ticket, J)> {
+impl<J> ReturnedJobs<J> {
+    fn of(&self, immediate: bool) -> &VecDeque<(JobEntry, J)> {
         if immediate { &self.immediate } else { &self.other }
     }
 
-    fn of_mut(&mut self, immediate: bool) -> &mut VecDeque<(Ticket, J)> {
+    fn of_mut(&mut self, immediate: bool) -> &mut VecDeque<(JobEntry, J)> {
         if immediate {
             &mut self.immediate
         } else {
@@ -144,25 +142,24 @@ impl<J> Returned<J> {
     }
 }
 
-/// The queue. Every operation on one job is O(1), but for the levels that are compared and the heap of
-/// expiries.
+/// The queue. Every operation on one job is O(1), except for the comparison of levels and the heap of expiries.
 pub struct Queue<J> {
     limits: QueueLimits,
     nodes: Arena<Node<J>>,
     fifos: PerClass<PerPriority<Fifos>>,
-    holders: Holders,
+    by_source: JobsBySource,
     expiries: Expiries,
-    returned: PerClass<Returned<J>>,
+    returned: PerClass<ReturnedJobs<J>>,
     immediate: usize,
     other: usize,
-    /// Jobs that are not immediate, nor of lost batches: of known senders and of strangers.
-    others_of: [usize; 2],
-    /// Lane time of what waits of strangers.
-    strangers_cost: Span,
+    /// Waiting jobs except immediate ones and those of lost batches: of known senders and of unknown senders.
+    normal_counts: [usize; 2],
+    /// Lane time of the waiting jobs of unknown senders.
+    unknown_cost: Span,
 }
 
 impl<J> Queue<J> {
-    /// An empty one. A capacity out of range is brought into it.
+    /// An empty queue. The capacity is clamped to its range.
     pub fn new(limits: QueueLimits) -> Self {
         Self {
             limits: QueueLimits {
@@ -171,102 +168,102 @@ impl<J> Queue<J> {
             },
             nodes: Arena::new(),
             fifos: PerClass::default(),
-            holders: Holders::new(),
+            by_source: JobsBySource::new(),
             expiries: Expiries::default(),
-            returned: PerClass::from_fn(|_| Returned {
+            returned: PerClass::from_fn(|_| ReturnedJobs {
                 immediate: VecDeque::new(),
                 other: VecDeque::new(),
             }),
             immediate: 0,
             other: 0,
-            others_of: [0; 2],
-            strangers_cost: Span::ZERO,
+            normal_counts: [0; 2],
+            unknown_cost: Span::ZERO,
         }
     }
 
-    /// Jobs that wait.
+    /// Number of waiting jobs.
     pub fn len(&self) -> usize {
         self.immediate + self.other
     }
 
-    /// Whether none does.
+    /// Whether no job waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Immediate jobs that wait.
+    /// Waiting immediate jobs.
     pub fn immediate(&self) -> usize {
         self.immediate
     }
 
-    /// Other jobs that wait.
+    /// Other waiting jobs.
     pub fn other(&self) -> usize {
         self.other
     }
 
-    /// Jobs of a class that wait, without immediate ones and those of lost batches.
+    /// Waiting jobs of a class, without immediate jobs and those of lost batches.
     pub fn waiting(&self, class: Class) -> usize {
         let levels = self.fifos.of(class).iter().skip(1);
         levels
-            .map(|(_, fifos)| fifos.known.len() + fifos.strangers.len())
+            .map(|(_, fifos)| fifos.known.len() + fifos.unknown.len())
             .sum()
     }
 
-    /// Whether both known senders and strangers have jobs waiting that are neither immediate nor of lost batches.
+    /// Whether normal jobs of both known and unknown senders wait.
     pub fn both_wait(&self) -> bool {
-        self.others_of.iter().all(|count| *count > 0)
+        self.normal_counts.iter().all(|count| *count > 0)
     }
 
-    fn other_of(&mut self, stranger: bool) -> &mut usize {
-        let [known, strangers] = &mut self.others_of;
-        if stranger { strangers } else { known }
+    fn normal_count_mut(&mut self, is_unknown: bool) -> &mut usize {
+        let [known, unknown] = &mut self.normal_counts;
+        if is_unknown { unknown } else { known }
     }
 
-    /// The lane time that the waiting jobs of strangers take, but for those of lost batches.
-    pub fn strangers_cost(&self) -> Span {
-        self.strangers_cost
+    /// The lane time of the waiting jobs of unknown senders, except those of lost batches.
+    pub fn unknown_cost(&self) -> Span {
+        self.unknown_cost
     }
 
-    /// Takes a job in, or drops it, or drops others for it. Numbers must ascend.
-    pub fn push(&mut self, ticket: Ticket, payload: J, now: Time, shed: &mut Vec<Dropped<J>>) {
-        if self.holders.total(ticket.meta.source) >= self.limits.share_max {
-            shed.push(dropped(ticket, payload, Shed::SourceShare));
+    /// Admits a job, or drops it, or drops other jobs for it. Numbers must ascend.
+    pub fn push(&mut self, entry: JobEntry, payload: J, now: Time, shed: &mut Vec<Dropped<J>>) {
+        if self.by_source.total(entry.meta.source) >= self.limits.share_max {
+            shed.push(dropped(entry, payload, ShedReason::SourceShare));
             return;
         }
-        self.insert(ticket, payload);
+        self.insert(entry, payload);
         if self.len() > self.limits.capacity {
             self.purge(now, shed);
             while self.len() > self.limits.capacity && self.shed_next(shed) {}
         }
     }
 
-    fn insert(&mut self, ticket: Ticket, payload: J) {
-        let Ticket {
+    fn insert(&mut self, entry: JobEntry, payload: J) {
+        let JobEntry {
             meta,
             level,
-            number,
-            stranger,
+            sequence: number,
+            is_unknown_sender: is_unknown,
             ..
-        } = ticket;
-        if stranger {
-            self.strangers_cost += ticket.cost;
+        } = entry;
+        if is_unknown {
+            self.unknown_cost += entry.cost;
         }
         let node = Node {
-            ticket,
+            entry,
             payload,
-            holder: 0,
+            source_number: 0,
             fifo: Links::default(),
-            held: Links::default(),
+            source_link: Links::default(),
         };
         let id = self.nodes.add(node);
         let fifos = self.fifos.of_mut(meta.class).of_mut(level);
-        let fifo = fifos.of_mut(Share::of(stranger));
+        let fifo = fifos.of_mut(SenderFilter::for_sender(is_unknown));
         fifo.push_back(&mut self.nodes, id, |node| &mut node.fifo);
         let holder = self
-            .holders
-            .add(&mut self.nodes, id, meta.source, Rank::of(&ticket));
+            .by_source
+            .add(&mut self.nodes, id, meta.source, Rank::of(&entry));
         if let Some(node) = self.nodes.get_mut(id) {
-            node.holder = holder;
+            node.source_number = holder;
         }
         let nodes = &self.nodes;
         self.expiries
@@ -275,34 +272,34 @@ impl<J> Queue<J> {
             });
         *self.count(level) += 1;
         if !level.is_immediate() {
-            *self.other_of(stranger) += 1;
+            *self.normal_count_mut(is_unknown) += 1;
         }
     }
 
-    /// Takes a job out of all lists.
-    fn remove(&mut self, id: u32) -> Option<(Ticket, J)> {
+    /// Removes a job from all lists.
+    fn remove(&mut self, id: u32) -> Option<(JobEntry, J)> {
         let node = self.nodes.get(id)?;
-        let (ticket, holder) = (node.ticket, node.holder);
-        let Ticket {
+        let (entry, holder) = (node.entry, node.source_number);
+        let JobEntry {
             meta,
             level,
-            stranger,
+            is_unknown_sender: is_unknown,
             ..
-        } = ticket;
-        if stranger {
-            self.strangers_cost = self.strangers_cost.less(ticket.cost);
+        } = entry;
+        if is_unknown {
+            self.unknown_cost = self.unknown_cost.saturating_sub(entry.cost);
         }
         let fifos = self.fifos.of_mut(meta.class).of_mut(level);
-        let fifo = fifos.of_mut(Share::of(stranger));
+        let fifo = fifos.of_mut(SenderFilter::for_sender(is_unknown));
         fifo.remove(&mut self.nodes, id, |node| &mut node.fifo);
-        self.holders
-            .remove(&mut self.nodes, id, holder, Rank::of(&ticket));
+        self.by_source
+            .remove(&mut self.nodes, id, holder, Rank::of(&entry));
         *self.count(level) -= 1;
         if !level.is_immediate() {
-            *self.other_of(stranger) -= 1;
+            *self.normal_count_mut(is_unknown) -= 1;
         }
         let node = self.nodes.remove(id)?;
-        Some((node.ticket, node.payload))
+        Some((node.entry, node.payload))
     }
 
     fn count(&mut self, level: Priority) -> &mut usize {
@@ -313,34 +310,34 @@ impl<J> Queue<J> {
         }
     }
 
-    /// Drops what expires until now. Without it, [`Queue::take`] and [`Queue::head`] do not look at expiries.
+    /// Drops expired jobs. [`Queue::take`] and [`Queue::next_job`] ignore expiries, so call this first.
     pub fn purge(&mut self, now: Time, shed: &mut Vec<Dropped<J>>) {
         while let Some((number, id)) = self.expiries.pop(now) {
             if waits(&self.nodes, number, id)
-                && let Some((ticket, payload)) = self.remove(id)
+                && let Some((entry, payload)) = self.remove(id)
             {
-                shed.push(dropped(ticket, payload, Shed::Expired));
+                shed.push(dropped(entry, payload, ShedReason::Expired));
             }
         }
     }
 
-    /// When the next job expires, at the earliest.
+    /// Lower bound of the next expiry.
     pub fn next_expiry(&self) -> Time {
         self.expiries.next()
     }
 
     fn shed_next(&mut self, shed: &mut Vec<Dropped<J>>) -> bool {
-        let victim = Rank::all().find_map(|rank| self.holders.newest_of_most(rank));
-        let Some((ticket, payload)) = victim.and_then(|id| self.remove(id)) else {
+        let victim = Rank::all().find_map(|rank| self.by_source.newest_of_most(rank));
+        let Some((entry, payload)) = victim.and_then(|id| self.remove(id)) else {
             return false;
         };
-        shed.push(dropped(ticket, payload, Shed::QueueFull));
+        shed.push(dropped(entry, payload, ShedReason::QueueFull));
         true
     }
 
-    /// What a job of this level that arrived then counts as now.
+    /// The level of a job with aging.
     fn aged(&self, level: Priority, arrived: Time, now: Time) -> Priority {
-        let (waited, step) = (now.since(arrived), self.limits.age_step);
+        let (waited, step) = (now.saturating_since(arrived), self.limits.age_step);
         if waited < step || step == Span::ZERO || level <= Priority::URGENT {
             return level;
         }
@@ -349,21 +346,26 @@ impl<J> Queue<J> {
         Priority::new(level.number().saturating_sub(steps)).max(Priority::URGENT)
     }
 
-    fn front(&self, class: Class, level: Priority, fifo: Share) -> Option<&Ticket> {
+    fn front(&self, class: Class, level: Priority, fifo: SenderFilter) -> Option<&JobEntry> {
         let id = self.fifos.of(class).of(level).of(fifo).first()?;
-        Some(&self.nodes.get(id)?.ticket)
+        Some(&self.nodes.get(id)?.entry)
     }
 
-    fn front_head(&self, class: Class, level: Priority, fifo: Share, now: Time) -> Option<Head> {
-        let ticket = self.front(class, level, fifo)?;
-        Some(Head {
-            level: self.aged(level, ticket.meta.arrived, now),
-            number: ticket.number,
+    fn front_head(&self, class: Class, level: Priority, fifo: SenderFilter, now: Time) -> Option<NextJob> {
+        let entry = self.front(class, level, fifo)?;
+        Some(NextJob {
+            level: self.aged(level, entry.meta.arrived, now),
+            number: entry.sequence,
         })
     }
 
-    /// The next jobs of the FIFOs of a class, next one first.
-    fn heads(&self, class: Class, share: Share, now: Time) -> impl Iterator<Item = (Head, Priority, Share)> {
+    /// The next jobs of the FIFOs of a class, most urgent first.
+    fn heads(
+        &self,
+        class: Class,
+        share: SenderFilter,
+        now: Time,
+    ) -> impl Iterator<Item = (NextJob, Priority, SenderFilter)> {
         let fifos = share
             .fifos()
             .flat_map(|fifo| Priority::all().skip(1).map(move |level| (level, fifo)));
@@ -371,31 +373,38 @@ impl<J> Queue<J> {
     }
 
     /// The next job of a class.
-    pub fn head(&self, class: Class, share: Share, now: Time) -> Option<Head> {
+    pub fn next_job(&self, class: Class, share: SenderFilter, now: Time) -> Option<NextJob> {
         self.heads(class, share, now).map(|(head, ..)| head).min()
     }
 
-    /// Earliest arrival among the fronts of a class' levels, which is the earliest of all, and earliest
-    /// deadline among the fronts, which is the earliest of all if jobs of a level have the same time.
+    /// The earliest arrival among the fronts of a class's levels, which is the earliest of all, and the earliest deadline among the
+    /// fronts, which is the earliest of all if jobs of a level have the same time to their deadlines.
     pub fn fronts(&self, class: Class) -> Option<(Time, Time)> {
-        let fronts = Share::Both.fifos().flat_map(|fifo| {
+        let fronts = SenderFilter::Both.fifos().flat_map(|fifo| {
             Priority::all()
                 .skip(1)
                 .filter_map(move |level| self.front(class, level, fifo))
         });
-        let times = fronts.map(|ticket| (ticket.meta.arrived, ticket.meta.deadline));
+        let times = fronts.map(|entry| (entry.meta.arrived, entry.meta.deadline));
         times.reduce(|one, other| (one.0.min(other.0), one.1.min(other.1)))
     }
 
-    /// Moves jobs of a class into a batch while it has room, next one first; no immediate ones.
-    pub fn take(&mut self, class: Class, share: Share, room: Room, now: Time, batch: &mut Batch<J>) {
+    /// Moves jobs of a class into a batch up to its limit, next one first; no immediate jobs.
+    pub fn take(
+        &mut self,
+        class: Class,
+        share: SenderFilter,
+        room: BatchLimit,
+        now: Time,
+        batch: &mut Batch<J>,
+    ) {
         loop {
             let mut heads: Vec<_> = self.heads(class, share, now).collect();
             heads.sort_unstable();
             let Some((_, level, fifo)) = heads.first().copied() else {
                 return;
             };
-            // One FIFO is taken from until the front of another is next.
+            // One FIFO is drained until the front of another is next.
             let other = heads.get(1).map(|(head, ..)| *head);
             while let Some(head) = self.front_head(class, level, fifo, now)
                 && other.is_none_or(|other| head < other)
@@ -407,113 +416,112 @@ impl<J> Queue<J> {
         }
     }
 
-    /// Moves the first job of a FIFO into a batch, if there is one and room for it.
+    /// Moves the first job of a FIFO into a batch, if the batch has room for it.
     fn take_front(
         &mut self,
         class: Class,
         level: Priority,
-        fifo: Share,
-        room: Room,
+        fifo: SenderFilter,
+        room: BatchLimit,
         batch: &mut Batch<J>,
     ) -> bool {
         let has_room = self
             .front(class, level, fifo)
             .is_some_and(|front| room.has_room(batch, front));
         let front = self.fifos.of(class).of(level).of(fifo).first();
-        let Some((ticket, payload)) = front.filter(|_| has_room).and_then(|id| self.remove(id)) else {
+        let Some((entry, payload)) = front.filter(|_| has_room).and_then(|id| self.remove(id)) else {
             return false;
         };
-        batch.push(ticket, payload);
+        batch.push(entry, payload);
         true
     }
 
-    /// The first immediate job of a class by arrival, of known senders or of strangers; 0 if there is one of a lost batch, which counts as
-    /// known.
-    pub fn immediate_head(&self, class: Class, share: Share) -> Option<u64> {
-        if share == Share::Known && !self.returned.of(class).immediate.is_empty() {
+    /// The sequence number of the first immediate job of a class, of known or of unknown senders; 0 if there is one of a lost batch, which
+    /// counts as known.
+    pub fn immediate_head(&self, class: Class, share: SenderFilter) -> Option<u64> {
+        if share == SenderFilter::Known && !self.returned.of(class).immediate.is_empty() {
             return Some(0);
         }
         self.front(class, Priority::IMMEDIATE, share)
-            .map(|ticket| ticket.number)
+            .map(|entry| entry.sequence)
     }
 
-    /// Moves immediate jobs of a class into a batch while it has room: those of strangers, or those of known senders after those of lost
-    /// batches.
+    /// Moves immediate jobs of a class into a batch up to its limit: those of unknown senders, or those of lost batches and then those of
+    /// known senders.
     pub fn take_immediate(
         &mut self,
         class: Class,
-        share: Share,
-        room: Room,
+        share: SenderFilter,
+        room: BatchLimit,
         now: Time,
         batch: &mut Batch<J>,
         shed: &mut Vec<Dropped<J>>,
     ) {
-        if share == Share::Known {
+        if share == SenderFilter::Known {
             self.take_returned(class, true, room, now, batch, shed);
         }
         while self.take_front(class, Priority::IMMEDIATE, share, room, batch) {}
     }
 
-    /// Takes back the jobs of a batch whose lane was lost: to the front, in their order. Drops those that
-    /// were too often in one.
+    /// Returns the jobs of a lost batch to the front, in their order. Drops jobs that were in too many lost batches.
     pub fn put_back(&mut self, batch: &mut Batch<J>, shed: &mut Vec<Dropped<J>>) {
-        let jobs = batch.tickets.drain(..).zip(batch.payloads.drain(..));
-        for (mut ticket, payload) in jobs.rev() {
-            ticket.attempts = ticket.attempts.saturating_add(1);
-            if ticket.attempts > self.limits.attempts_max {
-                shed.push(dropped(ticket, payload, Shed::LanesFailed));
+        let jobs = batch.entries.drain(..).zip(batch.payloads.drain(..));
+        for (mut entry, payload) in jobs.rev() {
+            entry.attempts = entry.attempts.saturating_add(1);
+            if entry.attempts > self.limits.attempts_max {
+                shed.push(dropped(entry, payload, ShedReason::LanesFailed));
                 continue;
             }
-            let immediate = ticket.level.is_immediate();
+            let immediate = entry.level.is_immediate();
             *if immediate {
                 &mut self.immediate
             } else {
                 &mut self.other
             } += 1;
-            let returned = self.returned.of_mut(ticket.meta.class).of_mut(immediate);
-            returned.push_front((ticket, payload));
+            let returned = self.returned.of_mut(entry.meta.class).of_mut(immediate);
+            returned.push_front((entry, payload));
         }
     }
 
-    /// Arrival of the first job of a lost batch of a class.
+    /// The sequence number of the first job of a lost batch of a class.
     pub fn returned_head(&self, class: Class, immediate: bool) -> Option<u64> {
         self.returned
             .of(class)
             .of(immediate)
             .front()
-            .map(|(ticket, _)| ticket.number)
+            .map(|(entry, _)| entry.sequence)
     }
 
-    /// Moves jobs of lost batches of a class into a batch while it has room.
+    /// Moves jobs of lost batches of a class into a batch up to its limit.
     pub fn take_returned(
         &mut self,
         class: Class,
         immediate: bool,
-        room: Room,
+        room: BatchLimit,
         now: Time,
         batch: &mut Batch<J>,
         shed: &mut Vec<Dropped<J>>,
     ) {
         let returned = self.returned.of_mut(class).of_mut(immediate);
-        let mut gone = 0;
+        let mut removed = 0;
         while batch.len() < room.jobs
             && returned
                 .front()
-                .is_some_and(|(ticket, _)| ticket.meta.expires <= now || room.has_room(batch, ticket))
-            && let Some((ticket, payload)) = returned.pop_front()
+                .is_some_and(|(entry, _)| entry.meta.expires <= now || room.has_room(batch, entry))
+            && let Some((entry, payload)) = returned.pop_front()
         {
-            gone += 1;
-            if ticket.meta.expires <= now {
-                shed.push(dropped(ticket, payload, Shed::Expired));
+            removed += 1;
+            if entry.meta.expires <= now {
+                shed.push(dropped(entry, payload, ShedReason::Expired));
             } else {
-                batch.push(ticket, payload);
+                batch.push(entry, payload);
             }
         }
         *if immediate {
             &mut self.immediate
         } else {
             &mut self.other
-        } -= gone;
+        } -= removed;
     }
 
     /// Empties the queue: jobs of lost batches first, then class by class and level by level.
@@ -524,35 +532,35 @@ impl<J> Queue<J> {
                 let returned = self.returned.of_mut(class).of_mut(immediate);
                 returned
                     .drain(..)
-                    .for_each(|(ticket, payload)| batch.push(ticket, payload));
+                    .for_each(|(entry, payload)| batch.push(entry, payload));
             }
         }
         for class in Class::all() {
             for level in Priority::all() {
-                for fifo in Share::Both.fifos() {
-                    while self.take_front(class, level, fifo, Room::of_jobs(usize::MAX), &mut batch) {}
+                for fifo in SenderFilter::Both.fifos() {
+                    while self.take_front(class, level, fifo, BatchLimit::for_jobs(usize::MAX), &mut batch) {}
                 }
             }
         }
         (self.immediate, self.other) = (0, 0);
-        let pairs = batch.tickets.into_iter().zip(batch.payloads);
-        jobs.extend(pairs.map(|(ticket, payload)| Job {
-            meta: ticket.meta,
+        let pairs = batch.entries.into_iter().zip(batch.payloads);
+        jobs.extend(pairs.map(|(entry, payload)| Job {
+            meta: entry.meta,
             payload,
         }));
     }
 }
 
 fn waits<J>(nodes: &Arena<Node<J>>, number: u64, id: u32) -> bool {
-    nodes.get(id).is_some_and(|node| node.ticket.number == number)
+    nodes.get(id).is_some_and(|node| node.entry.sequence == number)
 }
 
-fn dropped<J>(ticket: Ticket, payload: J, why: Shed) -> Dropped<J> {
+fn dropped<J>(entry: JobEntry, payload: J, reason: ShedReason) -> Dropped<J> {
     Dropped {
         job: Job {
-            meta: ticket.meta,
+            meta: entry.meta,
             payload,
         },
-        why,
+        reason,
     }
 }

@@ -1,65 +1,65 @@
 use std::collections::HashMap;
 
 use super::super::job::{Meta, Source};
-use super::super::testing::{Dice, seeds};
+use super::super::testing::{RandomChoices, seeds};
 use super::*;
 
-/// The lane time of each job.
+/// Lane time of each job.
 const COST: Span = Span::from_nanos(7);
 const CLASSES: [Class; 3] = [Class::RSA_VERIFY, Class::P256_VERIFY, Class::RA_SIGN];
 
-fn is_of(ticket: &Ticket, share: Share) -> bool {
+fn is_of(entry: &JobEntry, share: SenderFilter) -> bool {
     match share {
-        Share::Known => !ticket.stranger,
-        Share::Strangers => ticket.stranger,
-        Share::Both => true,
+        SenderFilter::Known => !entry.is_unknown_sender,
+        SenderFilter::Unknown => entry.is_unknown_sender,
+        SenderFilter::Both => true,
     }
 }
 
-/// Room for jobs whose work does not matter.
-fn room(jobs: usize) -> Room {
-    Room::of_jobs(jobs)
+/// A batch limit for jobs of any work.
+fn room(jobs: usize) -> BatchLimit {
+    BatchLimit::for_jobs(jobs)
 }
 
-/// What a batch has taken.
+/// Content of the reference batch.
 #[derive(Default)]
-struct Taken {
+struct ReferenceBatch {
     numbers: Vec<u64>,
     work: u64,
 }
 
-impl Taken {
-    fn add(&mut self, ticket: &Ticket, room: Room) -> bool {
-        let work = self.work + u64::from(ticket.meta.work);
+impl ReferenceBatch {
+    fn add(&mut self, entry: &JobEntry, room: BatchLimit) -> bool {
+        let work = self.work + u64::from(entry.meta.work);
         let fits = self.numbers.len() < room.jobs && (self.numbers.is_empty() || work <= room.work);
         if fits {
-            self.numbers.push(ticket.number);
+            self.numbers.push(entry.sequence);
             self.work = work;
         }
         fits
     }
 }
 
-/// The queue's rules said once more, one job after the other through a plain list.
-struct Model {
+/// A reference implementation of the queue's rules with a plain list.
+struct ReferenceQueue {
     limits: QueueLimits,
-    waiting: Vec<Ticket>,
-    returned: Vec<Ticket>,
-    /// When a source's count of a rank last changed.
+    waiting: Vec<JobEntry>,
+    returned: Vec<JobEntry>,
+    /// Time of the last change of a source's count of a rank.
     changed: HashMap<(Source, (u8, u8)), u64>,
     clock: u64,
 }
 
-/// Immediate before known before strangers; then known by level, and immediate by who they are of.
-fn rank(ticket: &Ticket) -> (u8, u8) {
-    match (ticket.level.number(), ticket.stranger) {
-        (0, stranger) => (0, u8::from(stranger)),
+/// Immediate before known before unknown; then known by level, and immediate by sender.
+fn rank(entry: &JobEntry) -> (u8, u8) {
+    match (entry.level.number(), entry.is_unknown_sender) {
+        (0, is_unknown) => (0, u8::from(is_unknown)),
         (level, false) => (1, level),
         (_, true) => (2, 0),
     }
 }
 
-impl Model {
+impl ReferenceQueue {
     fn new(limits: QueueLimits) -> Self {
         Self {
             limits,
@@ -70,33 +70,32 @@ impl Model {
         }
     }
 
-    fn touch(&mut self, ticket: &Ticket) {
+    fn touch(&mut self, entry: &JobEntry) {
         self.clock += 1;
-        self.changed
-            .insert((ticket.meta.source, rank(ticket)), self.clock);
+        self.changed.insert((entry.meta.source, rank(entry)), self.clock);
     }
 
-    fn leave(&mut self, number: u64) -> Ticket {
+    fn leave(&mut self, number: u64) -> JobEntry {
         let at = self
             .waiting
             .iter()
-            .position(|ticket| ticket.number == number)
+            .position(|entry| entry.sequence == number)
             .unwrap();
-        let ticket = self.waiting.remove(at);
-        self.touch(&ticket);
-        ticket
+        let entry = self.waiting.remove(at);
+        self.touch(&entry);
+        entry
     }
 
-    fn push(&mut self, ticket: Ticket, now: Time) -> Vec<(u64, Shed)> {
+    fn push(&mut self, entry: JobEntry, now: Time) -> Vec<(u64, ShedReason)> {
         let same = self
             .waiting
             .iter()
-            .filter(|other| other.meta.source == ticket.meta.source);
+            .filter(|other| other.meta.source == entry.meta.source);
         if same.count() >= self.limits.share_max {
-            return vec![(ticket.number, Shed::SourceShare)];
+            return vec![(entry.sequence, ShedReason::SourceShare)];
         }
-        self.waiting.push(ticket);
-        self.touch(&ticket);
+        self.waiting.push(entry);
+        self.touch(&entry);
         let mut shed = Vec::new();
         if self.waiting.len() + self.returned.len() > self.limits.capacity {
             shed = self.purge(now);
@@ -104,7 +103,7 @@ impl Model {
             {
                 let victim = self.victim();
                 self.leave(victim);
-                shed.push((victim, Shed::QueueFull));
+                shed.push((victim, ShedReason::QueueFull));
             }
         }
         shed
@@ -112,58 +111,58 @@ impl Model {
 
     fn victim(&self) -> u64 {
         let last = self.waiting.iter().map(rank).max().unwrap();
-        let of_rank = || self.waiting.iter().filter(move |ticket| rank(ticket) == last);
-        let count = |source| of_rank().filter(|ticket| ticket.meta.source == source).count();
-        let order = |ticket: &&Ticket| {
-            let source = ticket.meta.source;
-            (count(source), self.changed[&(source, last)], ticket.number)
+        let of_rank = || self.waiting.iter().filter(move |entry| rank(entry) == last);
+        let count = |source| of_rank().filter(|entry| entry.meta.source == source).count();
+        let order = |entry: &&JobEntry| {
+            let source = entry.meta.source;
+            (count(source), self.changed[&(source, last)], entry.sequence)
         };
-        of_rank().max_by_key(order).unwrap().number
+        of_rank().max_by_key(order).unwrap().sequence
     }
 
-    fn purge(&mut self, now: Time) -> Vec<(u64, Shed)> {
+    fn purge(&mut self, now: Time) -> Vec<(u64, ShedReason)> {
         let mut due: Vec<_> = self
             .waiting
             .iter()
-            .filter(|ticket| ticket.meta.expires <= now)
+            .filter(|entry| entry.meta.expires <= now)
             .copied()
             .collect();
-        due.sort_by_key(|ticket| (ticket.meta.expires, ticket.number));
+        due.sort_by_key(|entry| (entry.meta.expires, entry.sequence));
         due.iter()
-            .map(|ticket| (self.leave(ticket.number).number, Shed::Expired))
+            .map(|entry| (self.leave(entry.sequence).sequence, ShedReason::Expired))
             .collect()
     }
 
-    fn counts_as(&self, ticket: &Ticket, now: Time) -> u8 {
-        let waited = now.since(ticket.meta.arrived).as_nanos() / self.limits.age_step.as_nanos();
-        ticket.level.number().saturating_sub(waited.min(7) as u8).max(1)
+    fn counts_as(&self, entry: &JobEntry, now: Time) -> u8 {
+        let waited = now.saturating_since(entry.meta.arrived).as_nanos() / self.limits.age_step.as_nanos();
+        entry.level.number().saturating_sub(waited.min(7) as u8).max(1)
     }
 
-    fn take(&mut self, class: Class, share: Share, room: Room, now: Time) -> Vec<u64> {
+    fn take(&mut self, class: Class, share: SenderFilter, room: BatchLimit, now: Time) -> Vec<u64> {
         let next = |model: &Self| {
-            let mine = model
+            let own_entries = model
                 .waiting
                 .iter()
-                .filter(|ticket| ticket.meta.class == class && is_of(ticket, share));
-            // Only the first of each level, of known senders and of strangers, can be next.
-            let fronts = mine
-                .filter(|ticket| !ticket.level.is_immediate())
-                .filter(|ticket| {
+                .filter(|entry| entry.meta.class == class && is_of(entry, share));
+            // Only the first job of each level, of known and of unknown senders, can be next.
+            let fronts = own_entries
+                .filter(|entry| !entry.level.is_immediate())
+                .filter(|entry| {
                     !model.waiting.iter().any(|other| {
-                        (other.meta.class, other.level, other.stranger)
-                            == (class, ticket.level, ticket.stranger)
-                            && other.number < ticket.number
+                        (other.meta.class, other.level, other.is_unknown_sender)
+                            == (class, entry.level, entry.is_unknown_sender)
+                            && other.sequence < entry.sequence
                     })
                 });
             fronts
-                .min_by_key(|ticket| (model.counts_as(ticket, now), ticket.number))
+                .min_by_key(|entry| (model.counts_as(entry, now), entry.sequence))
                 .copied()
         };
-        let mut taken = Taken::default();
-        while let Some(ticket) = next(self)
-            && taken.add(&ticket, room)
+        let mut taken = ReferenceBatch::default();
+        while let Some(entry) = next(self)
+            && taken.add(&entry, room)
         {
-            self.leave(ticket.number);
+            self.leave(entry.sequence);
         }
         taken.numbers
     }
@@ -172,20 +171,20 @@ impl Model {
         &mut self,
         class: Class,
         immediate: bool,
-        room: Room,
+        room: BatchLimit,
         now: Time,
-    ) -> (Taken, Vec<(u64, Shed)>) {
-        let (mut taken, mut shed) = (Taken::default(), Vec::new());
+    ) -> (ReferenceBatch, Vec<(u64, ShedReason)>) {
+        let (mut taken, mut shed) = (ReferenceBatch::default(), Vec::new());
         while taken.numbers.len() < room.jobs
             && let Some(at) = self
                 .returned
                 .iter()
-                .position(|ticket| ticket.meta.class == class && ticket.level.is_immediate() == immediate)
+                .position(|entry| entry.meta.class == class && entry.level.is_immediate() == immediate)
         {
-            let ticket = self.returned[at];
-            if ticket.meta.expires <= now {
-                shed.push((ticket.number, Shed::Expired));
-            } else if !taken.add(&ticket, room) {
+            let entry = self.returned[at];
+            if entry.meta.expires <= now {
+                shed.push((entry.sequence, ShedReason::Expired));
+            } else if !taken.add(&entry, room) {
                 break;
             }
             self.returned.remove(at);
@@ -196,35 +195,35 @@ impl Model {
     fn take_immediate(
         &mut self,
         class: Class,
-        share: Share,
-        room: Room,
+        share: SenderFilter,
+        room: BatchLimit,
         now: Time,
-    ) -> (Vec<u64>, Vec<(u64, Shed)>) {
+    ) -> (Vec<u64>, Vec<(u64, ShedReason)>) {
         let (mut taken, shed) = match share {
-            Share::Known => self.take_returned(class, true, room, now),
+            SenderFilter::Known => self.take_returned(class, true, room, now),
             _ => Default::default(),
         };
         while let Some(first) = self
             .waiting
             .iter()
-            .find(|ticket| ticket.meta.class == class && ticket.level.is_immediate() && is_of(ticket, share))
+            .find(|entry| entry.meta.class == class && entry.level.is_immediate() && is_of(entry, share))
             .copied()
             && taken.add(&first, room)
         {
-            self.leave(first.number);
+            self.leave(first.sequence);
         }
         (taken.numbers, shed)
     }
 
-    fn put_back(&mut self, tickets: &[Ticket]) -> Vec<(u64, Shed)> {
+    fn put_back(&mut self, entries: &[JobEntry]) -> Vec<(u64, ShedReason)> {
         let mut shed = Vec::new();
         let mut back = Vec::new();
-        for mut ticket in tickets.iter().copied() {
-            ticket.attempts += 1;
-            if ticket.attempts > self.limits.attempts_max {
-                shed.push((ticket.number, Shed::LanesFailed));
+        for mut entry in entries.iter().copied() {
+            entry.attempts += 1;
+            if entry.attempts > self.limits.attempts_max {
+                shed.push((entry.sequence, ShedReason::LanesFailed));
             } else {
-                back.push(ticket);
+                back.push(entry);
             }
         }
         shed.reverse();
@@ -234,63 +233,69 @@ impl Model {
     }
 }
 
-struct Pair {
+struct QueuePair {
     queue: Queue<u64>,
-    model: Model,
+    model: ReferenceQueue,
     now: Time,
     number: u64,
     taken: Vec<Batch<u64>>,
 }
 
-impl Pair {
+impl QueuePair {
     fn new(limits: QueueLimits) -> Self {
         let now = Time::from_nanos(1_000);
         Self {
             queue: Queue::new(limits),
-            model: Model::new(limits),
+            model: ReferenceQueue::new(limits),
             now,
             number: 0,
             taken: Vec::new(),
         }
     }
 
-    fn push(&mut self, class: Class, level: u8, source: u64, expires_in: Option<u64>) -> Vec<(u64, Shed)> {
+    fn push(
+        &mut self,
+        class: Class,
+        level: u8,
+        source: u64,
+        expires_in: Option<u64>,
+    ) -> Vec<(u64, ShedReason)> {
         let level = Priority::new(level);
         let mut meta = Meta::new(class, level, Source(source), self.now);
         meta.expires = expires_in.map_or(Time::NEVER, |span| self.now + Span::from_nanos(span));
         self.push_as(meta, false)
     }
 
-    fn push_as(&mut self, meta: Meta, stranger: bool) -> Vec<(u64, Shed)> {
+    fn push_as(&mut self, meta: Meta, is_unknown: bool) -> Vec<(u64, ShedReason)> {
         self.number += 1;
-        let ticket = Ticket {
+        let entry = JobEntry {
             meta,
-            number: self.number,
+            sequence: self.number,
             level: meta.priority,
             attempts: 0,
-            stranger,
+            is_unknown_sender: is_unknown,
             cost: COST,
         };
         let mut shed = Vec::new();
-        self.queue.push(ticket, self.number, self.now, &mut shed);
+        self.queue.push(entry, self.number, self.now, &mut shed);
         let shed = reasons(shed);
-        assert_eq!(shed, self.model.push(ticket, self.now), "pushing {}", self.number);
-        self.same();
+        assert_eq!(shed, self.model.push(entry, self.now), "pushing {}", self.number);
+        self.assert_same();
         shed
     }
 
     fn take(&mut self, class: Class, count: usize) -> Vec<u64> {
-        self.take_of(class, Share::Both, room(count))
+        self.take_of(class, SenderFilter::Both, room(count))
     }
 
-    fn take_of(&mut self, class: Class, share: Share, room: Room) -> Vec<u64> {
+    fn take_of(&mut self, class: Class, share: SenderFilter, room: BatchLimit) -> Vec<u64> {
         let mut batch = Batch::new(class);
         self.queue.take(class, share, room, self.now, &mut batch);
         assert_eq!(batch.payloads, self.model.take(class, share, room, self.now));
         self.keep(batch)
     }
 
-    fn take_immediate(&mut self, class: Class, share: Share, room: Room) -> Vec<u64> {
+    fn take_immediate(&mut self, class: Class, share: SenderFilter, room: BatchLimit) -> Vec<u64> {
         let (mut batch, mut shed) = (Batch::new(class), Vec::new());
         self.queue
             .take_immediate(class, share, room, self.now, &mut batch, &mut shed);
@@ -299,7 +304,7 @@ impl Pair {
         self.keep(batch)
     }
 
-    fn take_returned(&mut self, class: Class, room: Room) -> Vec<u64> {
+    fn take_returned(&mut self, class: Class, room: BatchLimit) -> Vec<u64> {
         let (mut batch, mut shed) = (Batch::new(class), Vec::new());
         self.queue
             .take_returned(class, false, room, self.now, &mut batch, &mut shed);
@@ -309,12 +314,12 @@ impl Pair {
     }
 
     fn keep(&mut self, batch: Batch<u64>) -> Vec<u64> {
-        self.same();
+        self.assert_same();
         assert!(
             batch
-                .tickets
+                .entries
                 .iter()
-                .map(|ticket| ticket.number)
+                .map(|entry| entry.sequence)
                 .eq(batch.payloads.iter().copied())
         );
         let numbers = batch.payloads.clone();
@@ -322,14 +327,14 @@ impl Pair {
         numbers
     }
 
-    fn lose(&mut self, at: usize) -> Vec<(u64, Shed)> {
+    fn lose(&mut self, at: usize) -> Vec<(u64, ShedReason)> {
         let mut batch = self.taken.swap_remove(at);
-        let expected = self.model.put_back(&batch.tickets);
+        let expected = self.model.put_back(&batch.entries);
         let mut shed = Vec::new();
         self.queue.put_back(&mut batch, &mut shed);
         let shed = reasons(shed);
         assert_eq!(shed, expected);
-        self.same();
+        self.assert_same();
         shed
     }
 
@@ -337,38 +342,39 @@ impl Pair {
         let mut shed = Vec::new();
         self.queue.purge(self.now, &mut shed);
         assert_eq!(reasons(shed), self.model.purge(self.now));
-        self.same();
+        self.assert_same();
     }
 
-    fn same(&self) {
-        let immediate = |tickets: &[Ticket]| {
-            tickets
-                .iter()
-                .filter(|ticket| ticket.level.is_immediate())
-                .count()
-        };
+    fn assert_same(&self) {
+        let immediate =
+            |entries: &[JobEntry]| entries.iter().filter(|entry| entry.level.is_immediate()).count();
         let (waiting, returned) = (&self.model.waiting, &self.model.returned);
         assert_eq!(self.queue.immediate(), immediate(waiting) + immediate(returned));
         assert_eq!(self.queue.len(), waiting.len() + returned.len());
         for class in CLASSES {
-            let mine = waiting
+            let own_entries = waiting
                 .iter()
-                .filter(|ticket| ticket.meta.class == class && !ticket.level.is_immediate());
-            assert_eq!(self.queue.waiting(class), mine.count());
+                .filter(|entry| entry.meta.class == class && !entry.level.is_immediate());
+            assert_eq!(self.queue.waiting(class), own_entries.count());
         }
-        let strangers = self.model.waiting.iter().filter(|ticket| ticket.stranger).count() as u64;
-        assert_eq!(self.queue.strangers_cost(), COST.times(strangers));
-        let others = |stranger| {
+        let unknown = self
+            .model
+            .waiting
+            .iter()
+            .filter(|entry| entry.is_unknown_sender)
+            .count() as u64;
+        assert_eq!(self.queue.unknown_cost(), COST.times(unknown));
+        let others = |is_unknown| {
             let mut waiting = self.model.waiting.iter();
-            waiting.any(|ticket| !ticket.level.is_immediate() && ticket.stranger == stranger)
+            waiting.any(|entry| !entry.level.is_immediate() && entry.is_unknown_sender == is_unknown)
         };
         assert_eq!(self.queue.both_wait(), others(false) && others(true));
     }
 }
 
-fn reasons(shed: Vec<Dropped<u64>>) -> Vec<(u64, Shed)> {
+fn reasons(shed: Vec<Dropped<u64>>) -> Vec<(u64, ShedReason)> {
     shed.into_iter()
-        .map(|dropped| (dropped.job.payload, dropped.why))
+        .map(|dropped| (dropped.job.payload, dropped.reason))
         .collect()
 }
 
@@ -379,7 +385,7 @@ const LIMITS: QueueLimits = QueueLimits {
     attempts_max: 2,
 };
 
-fn step(pair: &mut Pair, dice: &mut Dice, seen: &mut [u32; Shed::COUNT]) {
+fn step(pair: &mut QueuePair, dice: &mut RandomChoices, seen: &mut [u32; ShedReason::COUNT]) {
     let class = CLASSES[dice.below(3) as usize];
     let shed = match dice.below(13) {
         0..=6 => {
@@ -392,18 +398,18 @@ fn step(pair: &mut Pair, dice: &mut Dice, seen: &mut [u32; Shed::COUNT]) {
             pair.push_as(meta, dice.one_in(2))
         }
         7..=9 => {
-            let room = Room {
+            let room = BatchLimit {
                 jobs: dice.below(5) as usize,
                 work: dice.below(6_000),
             };
             match dice.below(7) {
                 0..=2 => pair.take_of(
                     class,
-                    [Share::Known, Share::Strangers, Share::Both][dice.below(3) as usize],
+                    [SenderFilter::Known, SenderFilter::Unknown, SenderFilter::Both][dice.below(3) as usize],
                     room,
                 ),
-                3 => pair.take_immediate(class, Share::Known, room),
-                4 => pair.take_immediate(class, Share::Strangers, room),
+                3 => pair.take_immediate(class, SenderFilter::Known, room),
+                4 => pair.take_immediate(class, SenderFilter::Unknown, room),
                 _ => pair.take_returned(class, room),
             };
             Vec::new()
@@ -424,20 +430,20 @@ fn step(pair: &mut Pair, dice: &mut Dice, seen: &mut [u32; Shed::COUNT]) {
             Vec::new()
         }
     };
-    shed.iter().for_each(|(_, why)| seen[*why as usize] += 1);
+    shed.iter().for_each(|(_, reason)| seen[*reason as usize] += 1);
 }
 
 #[test]
-fn it_does_what_a_plain_list_does() {
-    let seen = std::cell::RefCell::new([0; Shed::COUNT]);
+fn the_queue_matches_a_plain_list() {
+    let seen = std::cell::RefCell::new([0; ShedReason::COUNT]);
     seeds(600, |seed, dice| {
         let limits = QueueLimits {
             capacity: 1 + dice.below(12) as usize,
             share_max: 1 + dice.below(6) as usize,
             ..LIMITS
         };
-        let mut pair = Pair::new(limits);
-        // Short runs first: the first seed that fails is easy to read.
+        let mut pair = QueuePair::new(limits);
+        // Short runs first: the first failing seed is easy to read.
         for _ in 0..20 + seed {
             step(&mut pair, dice, &mut seen.borrow_mut());
         }
@@ -447,20 +453,23 @@ fn it_does_what_a_plain_list_does() {
         assert_eq!((jobs.len(), pair.queue.len()), (waiting, 0));
     });
     if std::env::var_os("LINEWARDEN_SEED").is_none() {
-        for why in [
-            Shed::Expired,
-            Shed::SourceShare,
-            Shed::QueueFull,
-            Shed::LanesFailed,
+        for reason in [
+            ShedReason::Expired,
+            ShedReason::SourceShare,
+            ShedReason::QueueFull,
+            ShedReason::LanesFailed,
         ] {
-            assert!(seen.borrow()[why as usize] > 50, "{why} hardly happened");
+            assert!(
+                seen.borrow()[reason as usize] > 50,
+                "{reason} occurred too rarely"
+            );
         }
     }
 }
 
 #[test]
 fn the_order_of_shedding() {
-    let mut pair = Pair::new(QueueLimits {
+    let mut pair = QueuePair::new(QueueLimits {
         capacity: 6,
         share_max: 4,
         ..LIMITS
@@ -479,88 +488,88 @@ fn the_order_of_shedding() {
     pair.now = pair.now + Span::from_nanos(60);
     assert_eq!(
         pair.push(class, 3, 3, None),
-        [(4, Shed::Expired)],
-        "first what has expired"
+        [(4, ShedReason::Expired)],
+        "expired jobs first"
     );
     assert_eq!(
         pair.push(class, 7, 3, None),
-        [(8, Shed::QueueFull)],
-        "the new one, if it is the least urgent"
+        [(8, ShedReason::QueueFull)],
+        "the new job, if it is the least urgent"
     );
     assert_eq!(
         pair.push(class, 0, 3, None),
-        [(6, Shed::QueueFull)],
-        "the newest of who holds most"
+        [(6, ShedReason::QueueFull)],
+        "the newest job of the source with the most"
     );
     assert_eq!(
         pair.push(class, 6, 2, None),
-        [(10, Shed::QueueFull)],
-        "of equals, of who came to its count last"
+        [(10, ShedReason::QueueFull)],
+        "among equal sources, the one whose count changed last"
     );
-    assert_eq!(pair.push(class, 2, 3, None), [(3, Shed::QueueFull)]);
-    assert_eq!(pair.push(class, 0, 4, None), [(5, Shed::QueueFull)]);
+    assert_eq!(pair.push(class, 2, 3, None), [(3, ShedReason::QueueFull)]);
+    assert_eq!(pair.push(class, 0, 4, None), [(5, ShedReason::QueueFull)]);
     for number in [13, 14, 15] {
         assert!(matches!(
             pair.push(class, 0, number, None)[..],
-            [(1 | 7 | 11, Shed::QueueFull)]
+            [(1 | 7 | 11, ShedReason::QueueFull)]
         ));
     }
     assert_eq!(pair.queue.immediate(), 6);
     assert_eq!(
         pair.push(class, 1, 9, None),
-        [(16, Shed::QueueFull)],
-        "no immediate one for another"
+        [(16, ShedReason::QueueFull)],
+        "no immediate job for a normal one"
     );
     assert_eq!(
         pair.push(class, 0, 9, None),
-        [(17, Shed::QueueFull)],
-        "but for one of its kind"
+        [(17, ShedReason::QueueFull)],
+        "but for another immediate one"
     );
 }
 
 #[test]
-fn strangers_leave_before_whom_is_known_whatever_they_claim() {
-    let mut pair = Pair::new(LIMITS);
+fn jobs_of_unknown_senders_are_shed_first_at_any_level() {
+    let mut pair = QueuePair::new(LIMITS);
     let class = Class::P256_VERIFY;
-    let stranger =
-        |pair: &Pair, level, source| Meta::new(class, Priority::new(level), Source(source), pair.now);
+    let unknown_meta =
+        |pair: &QueuePair, level, source| Meta::new(class, Priority::new(level), Source(source), pair.now);
     for level in [7, 0, 1] {
         assert_eq!(pair.push(class, level, u64::from(level), None), []);
     }
     for (level, source) in [(1, 100), (1, 100), (0, 101), (1, 101), (7, 102)] {
-        assert_eq!(pair.push_as(stranger(&pair, level, source), true), []);
+        assert_eq!(pair.push_as(unknown_meta(&pair, level, source), true), []);
     }
     for expected in [5, 4, 8, 7] {
         assert_eq!(
             pair.push(class, 6, 10 + expected, None),
-            [(expected, Shed::QueueFull)],
-            "who holds most, then who came to its count last, at whatever level"
+            [(expected, ShedReason::QueueFull)],
+            "the source with the most, then the one whose count changed last, at any level"
         );
     }
     assert_eq!(
-        pair.push_as(stranger(&pair, 1, 103), true),
-        [(13, Shed::QueueFull)],
-        "the new one, if it is the only stranger's"
+        pair.push_as(unknown_meta(&pair, 1, 103), true),
+        [(13, ShedReason::QueueFull)],
+        "the new job, if it is the only one of an unknown sender"
     );
     for expected in [1, 12, 11, 10, 9] {
         assert_eq!(
             pair.push(class, 1, 20 + expected, None),
-            [(expected, Shed::QueueFull)],
-            "then known ones by level"
+            [(expected, ShedReason::QueueFull)],
+            "then known senders by level"
         );
     }
     for expected in [18, 17, 16, 15, 14, 3, 6] {
         assert_eq!(
             pair.push(class, 0, 40 + expected, None),
-            [(expected, Shed::QueueFull)],
-            "immediate ones last, and of these a stranger's first"
+            [(expected, ShedReason::QueueFull)],
+            "immediate jobs last, those of unknown senders first"
         );
     }
 }
 
 #[test]
-fn a_job_of_the_least_level_is_not_passed_for_ever() {
-    let mut pair = Pair::new(LIMITS);
+fn a_job_of_the_lowest_level_does_not_starve() {
+    let mut pair = QueuePair::new(LIMITS);
     let class = Class::RSA_VERIFY;
     pair.push(class, 7, 0, None);
     let mut rounds = 0;
@@ -572,29 +581,29 @@ fn a_job_of_the_least_level_is_not_passed_for_ever() {
         }
         pair.now = pair.now + Span::from_nanos(30);
     }
-    // Six steps of 100 ns, in rounds of 30 ns, in which it stays behind one that is there.
+    // Six steps of 100 ns, in rounds of 30 ns, while jobs that arrived earlier precede it.
     assert_eq!(rounds, 21);
 }
 
 #[test]
-fn nothing_becomes_immediate_by_waiting() {
-    let mut pair = Pair::new(LIMITS);
+fn no_job_becomes_immediate_by_waiting() {
+    let mut pair = QueuePair::new(LIMITS);
     pair.push(Class::RSA_VERIFY, 1, 0, None);
     pair.now = pair.now + Span::from_millis(1);
     assert_eq!(
         pair.queue
-            .head(Class::RSA_VERIFY, Share::Both, pair.now)
+            .next_job(Class::RSA_VERIFY, SenderFilter::Both, pair.now)
             .map(|head| head.level),
         Some(Priority::URGENT)
     );
     assert!(
-        pair.take_immediate(Class::RSA_VERIFY, Share::Known, room(9))
+        pair.take_immediate(Class::RSA_VERIFY, SenderFilter::Known, room(9))
             .is_empty()
     );
 }
 
 #[test]
-fn without_a_step_nothing_ages() {
+fn jobs_do_not_age_without_an_age_step() {
     let mut queue = Queue::new(QueueLimits {
         age_step: Span::ZERO,
         ..LIMITS
@@ -602,12 +611,12 @@ fn without_a_step_nothing_ages() {
     let level = Priority::new(5);
     let meta = Meta::new(Class::RSA_VERIFY, level, Source(0), Time::ZERO);
     queue.push(
-        Ticket {
+        JobEntry {
             meta,
-            number: 1,
+            sequence: 1,
             level,
             attempts: 0,
-            stranger: false,
+            is_unknown_sender: false,
             cost: COST,
         },
         0,
@@ -615,14 +624,14 @@ fn without_a_step_nothing_ages() {
         &mut Vec::new(),
     );
     assert_eq!(
-        queue.head(Class::RSA_VERIFY, Share::Both, Time::NEVER),
-        Some(Head { level, number: 1 })
+        queue.next_job(Class::RSA_VERIFY, SenderFilter::Both, Time::NEVER),
+        Some(NextJob { level, number: 1 })
     );
 }
 
 #[test]
-fn expiries_of_jobs_that_left_are_forgotten() {
-    let mut pair = Pair::new(LIMITS);
+fn expiries_of_removed_jobs_are_dropped() {
+    let mut pair = QueuePair::new(LIMITS);
     for _ in 0..10_000 {
         pair.push(Class::RSA_VERIFY, 3, 0, Some(u64::from(u32::MAX)));
         pair.take(Class::RSA_VERIFY, 1);

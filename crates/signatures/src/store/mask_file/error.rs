@@ -1,4 +1,4 @@
-//! Errors of files of masks.
+//! Errors of mask files.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,108 +6,106 @@ use std::path::PathBuf;
 use super::BLOCK_MASKS;
 use crate::message::KeyId;
 
-/// Why a file of masks cannot be used.
+/// Why a mask file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum MaskFileError {
-    /// The operating system refuses.
+    /// The operating system returned an error.
     #[error("{path}: {source}")]
     Io {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What it says.
+        /// The error.
         source: io::Error,
     },
-    /// Others could have read it.
-    #[error("{path}: {problem}; masks that others may have read forge messages: remove it and make new ones")]
-    Unsafe {
-        /// Which file.
+    /// Other users could read or write the file.
+    #[error(
+        "unsafe mask file {path}: {problem}; a user who read its masks can forge messages: delete the file and make new masks"
+    )]
+    UnsafePermissions {
+        /// Path of the file.
         path: PathBuf,
-        /// What is unsafe.
+        /// The unsafe property.
         problem: String,
     },
-    /// Something else.
-    #[error("{path}: no file of masks; `linewarden signed masks` makes one")]
-    Foreign {
-        /// Which file.
+    /// Not a mask file.
+    #[error("not a mask file: {path}; make one with `linewarden signed masks`")]
+    NotAMaskFile {
+        /// Path of the file.
         path: PathBuf,
     },
-    /// Another version wrote it.
-    #[error(
-        "{path}: written in version {version} of this format, which this program does not read: remove it and make new masks"
-    )]
-    Version {
-        /// Which file.
+    /// The file has an unsupported version.
+    #[error("unsupported version {version} of mask file {path}; delete the file and make new masks")]
+    UnsupportedVersion {
+        /// Path of the file.
         path: PathBuf,
-        /// Its version.
+        /// The version.
         version: u8,
     },
-    /// Of another signer.
-    #[error("{path}: masks of the signer {found}, not of {wanted}")]
+    /// The masks belong to another signer.
+    #[error("mask file {path} belongs to signer {found}, expected {expected}")]
     OtherSigner {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// Whose they are.
+        /// Signer of the masks.
         found: KeyId,
-        /// Whose they should be.
-        wanted: KeyId,
+        /// Expected signer.
+        expected: KeyId,
     },
-    /// Made on another machine.
+    /// The file was made on another machine.
     #[error(
-        "{path}: made on another machine, where its masks may be in use: remove it and make new ones here"
+        "mask file {path} was made on another machine, where its masks may be in use; delete it and make new masks here"
     )]
     OtherMachine {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// Copied or restored.
-    #[error(
-        "{path}: a copy of the file that was made, whose masks may have been used: remove it and make new ones"
-    )]
+    /// The file was copied or restored.
+    #[error("mask file {path} is a copy, and its masks may have been used; delete it and make new masks")]
     Copied {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// Earlier content was written back into it.
+    /// Earlier content was written back into the file.
     #[error(
-        "{path}: earlier content was written back into it: it tells of {content} blocks of masks that were taken out, its inode of {inode}; \
-         its masks may have been used: remove it and make new ones"
+        "mask file {path} was rolled back: its content states {content} reserved blocks, its inode {inode}; \
+         its masks may have been used: delete the file and make new masks"
     )]
-    SetBack {
-        /// Which file.
+    RolledBack {
+        /// Path of the file.
         path: PathBuf,
-        /// Blocks that are reserved as the content says.
+        /// Reserved blocks by the content.
         content: u64,
-        /// Blocks that are reserved as the attribute says.
+        /// Reserved blocks by the attribute.
         inode: u64,
     },
-    /// The inode's count has been removed or replaced.
+    /// The counter of the inode was removed or replaced.
     #[error(
-        "{path}: its attribute user.linewarden.masks is {what}, so that nobody knows which masks have been used: remove it and make new ones"
+        "attribute user.linewarden.masks of mask file {path} is {problem}, so the used masks are unknown; delete the file and make new masks"
     )]
-    Uncounted {
-        /// Which file.
+    InvalidCounter {
+        /// Path of the file.
         path: PathBuf,
-        /// What became of it.
-        what: &'static str,
+        /// The state of the attribute.
+        problem: &'static str,
     },
-    /// Two processes would use the same masks.
-    #[error("{path}: in use by another process")]
+    /// Another process uses the file, and would use the same masks.
+    #[error("mask file {path} is in use by another process")]
     InUse {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// It cannot be told which masks have been used, or a block does not open.
-    #[error("{path}: damaged ({what}): remove it and make new masks")]
+    /// The used masks are unknown, or a block cannot be opened.
+    #[error("mask file {path} is damaged: {problem}; delete it and make new masks")]
     Damaged {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What of it.
-        what: &'static str,
+        /// The damage.
+        problem: &'static str,
     },
-    /// No random bytes.
-    #[error("no random bytes: {0}")]
+    /// The system returned no random bytes.
+    #[error("getting random bytes failed: {0}")]
     Entropy(getrandom::Error),
-    /// Fewer masks than a block has, or of another size.
-    #[error("masks are kept in blocks of {BLOCK_MASKS}, all over one modulus")]
-    NotABlock,
+    /// The number of masks is not that of a block, or a mask has another size.
+    #[error("appending masks failed: a block has {BLOCK_MASKS} masks of one modulus")]
+    InvalidBlock,
 }

@@ -1,4 +1,4 @@
-//! What stands before the blocks: whose the file is and where it belongs, and how far it is written and used.
+//! The head of a mask file: signer, place of the file, and counts of written and reserved blocks.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use sha2::{Digest as _, Sha256};
 
-use super::inode::{PLACE_BYTES, place};
+use super::inode::{FILE_IDENTITY_BYTES, file_identity};
 use super::{BLOCK_MASKS, MaskFileError, in_file, unreadable};
 use crate::message::{KEY_ID_BYTES, KeyId};
 use crate::scheme::Scheme;
@@ -14,28 +14,29 @@ use crate::store::machine::{MACHINE_BYTES, MachineId};
 
 const MAGIC: &[u8; 4] = b"LWMK";
 const VERSION: u8 = 2;
-pub(super) const HEADER_BYTES: usize = 8 + KEY_ID_BYTES + FILE_ID_BYTES + MACHINE_BYTES + PLACE_BYTES;
+pub(super) const HEADER_BYTES: usize = 8 + KEY_ID_BYTES + FILE_ID_BYTES + MACHINE_BYTES + FILE_IDENTITY_BYTES;
 pub(super) const FILE_ID_BYTES: usize = 16;
 pub(super) const SLOT_OFFSETS: [u64; 2] = [512, 1024];
 pub(super) const SLOT_BYTES: usize = 32;
 
-/// How far the file is written and used, in blocks.
+/// Written and reserved blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Counts {
-    /// Counts changes of the counts: tells the newer slot.
+    /// Number of changes, which identifies the newer slot.
     pub(super) generation: u64,
     pub(super) reserved: u64,
     pub(super) written: u64,
 }
 
 impl Counts {
-    /// Masks that are left.
+    /// Masks left.
     pub(super) fn masks(self) -> u64 {
         (self.written - self.reserved).saturating_mul(BLOCK_MASKS as u64)
     }
 }
 
-/// The header of a file that is this signer's and in its place, whether the inode counts too, and the counts.
+/// Checks that the file belongs to this signer and is in its place. Returns the header, whether the inode has
+/// a counter, and the counts.
 pub(super) fn read_head(
     path: &Path,
     file: &File,
@@ -46,19 +47,19 @@ pub(super) fn read_head(
     let mut header = [0; HEADER_BYTES];
     file.read_exact_at(&mut header, 0)
         .map_err(|error| unreadable(path, error))?;
-    let place = place(file).map_err(in_file(path))?;
+    let place = file_identity(file).map_err(in_file(path))?;
     let counted = check_header(path, &header, scheme, key_id, machine, &place)?;
     Ok((header, counted, read_counts(path, file, &header)?))
 }
 
-/// A new file's.
+/// The header of a new file.
 pub(super) fn header(
     scheme: Scheme,
     counted: bool,
     key_id: KeyId,
     file_id: &[u8; FILE_ID_BYTES],
     machine: &MachineId,
-    place: &[u8; PLACE_BYTES],
+    place: &[u8; FILE_IDENTITY_BYTES],
 ) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     let parts = [
@@ -75,16 +76,16 @@ pub(super) fn header(
     header
 }
 
-/// Whether the inode counts too, of a file that is this signer's and in its place.
+/// Checks that the file belongs to this signer and is in its place. Returns whether the inode has a counter.
 fn check_header(
     path: &Path,
     found: &[u8; HEADER_BYTES],
     scheme: Scheme,
     key_id: KeyId,
     machine: &MachineId,
-    place: &[u8; PLACE_BYTES],
+    place: &[u8; FILE_IDENTITY_BYTES],
 ) -> Result<bool, MaskFileError> {
-    let foreign = || MaskFileError::Foreign {
+    let foreign = || MaskFileError::NotAMaskFile {
         path: path.to_owned(),
     };
     let (head, rest) = found.split_first_chunk::<8>().ok_or_else(foreign)?;
@@ -96,7 +97,7 @@ fn check_header(
         return Err(foreign());
     }
     if version != VERSION {
-        return Err(MaskFileError::Version {
+        return Err(MaskFileError::UnsupportedVersion {
             path: path.to_owned(),
             version,
         });
@@ -105,7 +106,7 @@ fn check_header(
         return Err(MaskFileError::OtherSigner {
             path: path.to_owned(),
             found: KeyId(*of_signer),
-            wanted: key_id,
+            expected: key_id,
         });
     }
     if of_machine != machine.as_bytes() {
@@ -176,7 +177,7 @@ fn read_counts(path: &Path, file: &File, header: &[u8; HEADER_BYTES]) -> Result<
     }
     let newest = newest.ok_or(MaskFileError::Damaged {
         path: path.to_owned(),
-        what: "neither of its two counts is whole",
+        problem: "both slots of counts are invalid",
     })?;
     Ok(Counts {
         reserved: (newest.reserved + torn).min(newest.written),

@@ -1,7 +1,8 @@
-//! What the inode of a file of masks tells beside its content: which inode it is, and how many blocks have been reserved.
+//! The identity of a mask file's inode, and a counter of reserved blocks in an extended attribute.
 //!
-//! The count stands in an attribute's *name*, `user.linewarden.masks.COUNT`; the value binds it to the file. Content that is written back
-//! leaves the attribute alone, and a copy with attributes (`cp -a`) adds the earlier one to the later: the greatest counts.
+//! The count is part of the attribute's *name*, `user.linewarden.masks.COUNT`; the value binds the count to the file. Content that is
+//! written back leaves the attribute unchanged, and a copy with attributes (`cp -a`) adds the earlier attribute: the greatest count is
+//! valid.
 
 use std::fs::File;
 use std::io;
@@ -10,34 +11,34 @@ use rustix::fs::{AtFlags, StatxFlags, XattrFlags};
 use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
-/// Inode, birth, file system.
-pub(super) const PLACE_BYTES: usize = 24;
+/// Inode, birth time, file system.
+pub(super) const FILE_IDENTITY_BYTES: usize = 24;
 const PREFIX: &str = "user.linewarden.masks.";
 const CHECK_BYTES: usize = 16;
-/// The kernel's bound for all names together (xattr(7)).
+/// The kernel's limit for all attribute names together (xattr(7)).
 const NAMES_BYTES_MAX: usize = 1 << 16;
-/// Types of file systems whose f_fsid outlives the mount (statfs(2)): ext2 to ext4 make it of the file system's UUID, btrfs of that
-/// and the subvolume, which a snapshot does not share. XFS and others make it of the device's number, which may be another after a boot.
+/// Types of file systems whose f_fsid outlives the mount (statfs(2)): ext2 to ext4 derive it from the file system's UUID, btrfs from the
+/// UUID and the subvolume, which a snapshot does not share. XFS and others derive it from the device number, which may change at a boot.
 const EXT: i64 = 0xef53;
 const BTRFS: i64 = 0x9123_683e;
 
-/// Which file of this machine it is: its inode, when that was born, in nanoseconds, and the file system's id; 0 for what the file system
-/// does not tell, or not for good.
-pub(super) fn place(file: &File) -> io::Result<[u8; PLACE_BYTES]> {
-    let wanted = StatxFlags::INO | StatxFlags::BTIME;
-    let found = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, wanted)?;
-    let told = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
-    let birth = found.stx_btime;
-    let birth_ns = birth
+/// Identity of the file on this machine: inode, birth time in nanoseconds, and id of the file system; 0 where the file system provides no
+/// stable value.
+pub(super) fn file_identity(file: &File) -> io::Result<[u8; FILE_IDENTITY_BYTES]> {
+    let requested = StatxFlags::INO | StatxFlags::BTIME;
+    let found = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, requested)?;
+    let has_birth_time = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
+    let birth_time = found.stx_btime;
+    let birth_ns = birth_time
         .tv_sec
         .wrapping_mul(1_000_000_000)
-        .wrapping_add(birth.tv_nsec.into());
-    let birth_ns = if told { birth_ns } else { 0 };
+        .wrapping_add(birth_time.tv_nsec.into());
+    let birth_ns = if has_birth_time { birth_ns } else { 0 };
     let file_system = match rustix::fs::fstatfs(file)?.f_type {
         EXT | BTRFS => rustix::fs::fstatvfs(file)?.f_fsid,
         _ => 0,
     };
-    let mut place = [0; PLACE_BYTES];
+    let mut place = [0; FILE_IDENTITY_BYTES];
     let numbers = [
         found.stx_ino.to_le_bytes(),
         birth_ns.to_le_bytes(),
@@ -47,18 +48,18 @@ pub(super) fn place(file: &File) -> io::Result<[u8; PLACE_BYTES]> {
     Ok(place)
 }
 
-/// What the attributes say.
+/// Result of reading the attributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Count {
+pub(super) enum InodeCount {
     /// The greatest count.
-    Is(u64),
-    /// There is none.
+    Value(u64),
+    /// There is no count.
     Absent,
-    /// One that was not set by [`set_count`] for this file.
-    Foreign,
+    /// The file has a count that [`set_count`] did not set for it.
+    Invalid,
 }
 
-/// Sets a count, which lasts when the file has been synced; `false` if the file system keeps no attributes of users.
+/// Sets a count, which is durable after a sync of the file; `false` if the file system supports no user attributes.
 pub(super) fn set_count(file: &File, header: &[u8], count: u64) -> io::Result<bool> {
     match rustix::fs::fsetxattr(file, name(count), &check(header, count), XattrFlags::empty()) {
         Ok(()) => Ok(true),
@@ -67,27 +68,27 @@ pub(super) fn set_count(file: &File, header: &[u8], count: u64) -> io::Result<bo
     }
 }
 
-/// Takes away a count that a greater one has followed. It does no harm where it stays.
-pub(super) fn forget_count(file: &File, count: u64) {
+/// Removes a count that a greater one has replaced. A count that remains is harmless.
+pub(super) fn remove_count(file: &File, count: u64) {
     let _ = rustix::fs::fremovexattr(file, name(count));
 }
 
-/// The greatest count; the others, left by a crash or a copy, are taken away.
-pub(super) fn read_count(file: &File, header: &[u8]) -> io::Result<Count> {
+/// The greatest count; lower ones, left by a crash or a copy, are removed.
+pub(super) fn read_count(file: &File, header: &[u8]) -> io::Result<InodeCount> {
     let Some(mut counts) = counts(file, header)? else {
-        return Ok(Count::Foreign);
+        return Ok(InodeCount::Invalid);
     };
     counts.sort_unstable();
     let Some(greatest) = counts.pop() else {
-        return Ok(Count::Absent);
+        return Ok(InodeCount::Absent);
     };
     for count in counts {
-        forget_count(file, count);
+        remove_count(file, count);
     }
-    Ok(Count::Is(greatest))
+    Ok(InodeCount::Value(greatest))
 }
 
-/// All counts; `None` if one of them is no count of this file.
+/// All counts; `None` if one of them is not a count of this file.
 fn counts(file: &File, header: &[u8]) -> io::Result<Option<Vec<u64>>> {
     let mut names = vec![0; NAMES_BYTES_MAX];
     let length = match rustix::fs::flistxattr(file, names.as_mut_slice()) {

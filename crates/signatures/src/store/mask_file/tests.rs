@@ -7,13 +7,13 @@ use super::*;
 const SCHEME: Scheme = Scheme::RaRsa2048;
 const KEY: KeyId = KeyId(*b"signer 1");
 
-struct Place {
+struct TestFile {
     directory: tempfile::TempDir,
     machine: MachineId,
     sealing_key: SealingKey,
 }
 
-impl Place {
+impl TestFile {
     fn new() -> Self {
         Self {
             directory: tempfile::tempdir().unwrap(),
@@ -35,10 +35,10 @@ impl Place {
     }
 
     fn left(&self) -> Result<u64, MaskFileError> {
-        MaskFile::left(&self.path(), SCHEME, KEY, &self.machine)
+        MaskFile::masks_left(&self.path(), SCHEME, KEY, &self.machine)
     }
 
-    /// A file with so many blocks, closed.
+    /// A closed file with this number of blocks.
     fn with_blocks(blocks: u8) -> Self {
         let place = Self::new();
         let mut file = place.create();
@@ -57,11 +57,11 @@ impl Place {
         std::fs::write(self.path(), bytes).unwrap();
     }
 
-    /// Leaves the inode with this count alone, or with none.
+    /// Sets the inode's counter to this count alone, or removes the counter.
     fn count(&self, count: Option<u64>) {
         let file = File::open(self.path()).unwrap();
         for other in 0..20 {
-            forget_count(&file, other);
+            remove_count(&file, other);
         }
         let mut header = [0; HEADER_BYTES];
         file.read_exact_at(&mut header, 0).unwrap();
@@ -70,7 +70,7 @@ impl Place {
         }
     }
 
-    /// Blocks that are given out from here on.
+    /// Blocks that are still handed out.
     fn blocks(&self) -> Result<Vec<u8>, MaskFileError> {
         let mut file = self.open()?;
         let mut blocks = Vec::new();
@@ -82,11 +82,11 @@ impl Place {
     }
 }
 
-/// Whether the inodes of temporary files count.
+/// Whether the file system of temporary files lacks user attributes.
 fn without_attributes() -> bool {
-    let without = !Place::new().create().sees_earlier_content();
+    let without = !TestFile::new().create().detects_rollback();
     if without {
-        println!("SKIPPED: the file system of temporary files keeps no attributes of users");
+        println!("SKIPPED: the file system of temporary files supports no user attributes");
     }
     without
 }
@@ -96,7 +96,7 @@ fn masks(block: u8) -> Vec<Mask> {
         .map(|index| {
             let mut name = [block; MASK_NAME_BYTES];
             name[0] = index as u8;
-            Mask::assertion(name, Zeroizing::new(vec![index as u8 ^ block; 256]))
+            Mask::from_unused_parts(name, Zeroizing::new(vec![index as u8 ^ block; 256]))
         })
         .collect()
 }
@@ -106,15 +106,15 @@ fn names(masks: &[Mask]) -> Vec<[u8; MASK_NAME_BYTES]> {
 }
 
 #[test]
-fn what_was_appended_is_taken_in_its_order_and_once() {
-    let place = Place::with_blocks(3);
+fn masks_are_used_once_and_in_order() {
+    let place = TestFile::with_blocks(3);
     let mut seen = HashSet::new();
     for block in 0..3 {
-        // Opened anew each time: the counts are the file's.
+        // Reopened each time: the counts are in the file.
         let mut file = place.open().unwrap();
         let left = (3 - u64::from(block)) * BLOCK_MASKS as u64;
         assert_eq!(file.remaining(), left);
-        // Who only looks may do so while it is in use.
+        // Counting the masks works while the file is in use.
         assert_eq!(place.left().unwrap(), left);
         let taken = file.take_block().unwrap().unwrap();
         assert_eq!(names(&taken), names(&masks(block)));
@@ -129,9 +129,9 @@ fn what_was_appended_is_taken_in_its_order_and_once() {
 }
 
 #[test]
-fn what_a_crash_has_reserved_is_not_given_again() {
-    let place = Place::with_blocks(2);
-    // A crash between the reservation and anything that follows it.
+fn blocks_reserved_before_a_crash_are_not_reused() {
+    let place = TestFile::with_blocks(2);
+    // A crash between the reservation and the following steps.
     let mut file = place.open().unwrap();
     file.set_counts(1, 2).unwrap();
     drop(file);
@@ -141,13 +141,13 @@ fn what_a_crash_has_reserved_is_not_given_again() {
     );
 }
 
-/// A slot that is not whole is a reservation that nobody has waited for, or one that was damaged later: the block is lost.
+/// An invalid slot is a reservation in progress, or was damaged later: the block is lost.
 #[test]
-fn a_reservation_that_is_not_whole_costs_a_block() {
+fn a_torn_reservation_costs_a_block() {
     if without_attributes() {
         return;
     }
-    let place = Place::with_blocks(2);
+    let place = TestFile::with_blocks(2);
     let before = place.read();
     let mut file = place.open().unwrap();
     let first = names(&file.take_block().unwrap().unwrap());
@@ -162,12 +162,12 @@ fn a_reservation_that_is_not_whole_costs_a_block() {
         .map(|offset| offset as usize)
         .collect();
     let [changed] = changed[..] else {
-        panic!("one slot is written, not {changed:?}");
+        panic!("expected a change in one slot, found {changed:?}");
     };
     for torn in 0..SLOT_BYTES {
         let mut bytes = before.clone();
         bytes[changed..changed + torn].copy_from_slice(&after[changed..changed + torn]);
-        // Before and after the inode's count was there.
+        // Before and after the update of the inode's counter.
         for count in [0, 1] {
             place.write_back(&bytes);
             place.count(Some(count));
@@ -181,13 +181,13 @@ fn a_reservation_that_is_not_whole_costs_a_block() {
 }
 
 #[test]
-fn blocks_that_were_opened_are_not_in_the_file_any_more() {
-    let place = Place::with_blocks(1);
+fn blocks_that_were_read_are_erased() {
+    let place = TestFile::with_blocks(1);
     let blob = std::fs::read(place.path()).unwrap()[BLOCKS_OFFSET as usize..].to_vec();
     place.open().unwrap().take_block().unwrap().unwrap();
     let after = std::fs::read(place.path()).unwrap();
     assert!(after[BLOCKS_OFFSET as usize..].iter().all(|byte| *byte == 0));
-    // Who had copied it there, and sets it back with the counts as they are, gets nothing.
+    // An attacker who copied a block and writes it back without changing the counts gains nothing.
     let file = std::fs::OpenOptions::new()
         .write(true)
         .open(place.path())
@@ -197,8 +197,8 @@ fn blocks_that_were_opened_are_not_in_the_file_any_more() {
 }
 
 #[test]
-fn a_copy_another_machine_signer_or_key_is_refused() {
-    let place = Place::with_blocks(1);
+fn copies_and_other_machines_signers_or_keys_are_refused() {
+    let place = TestFile::with_blocks(1);
     let copy = place.directory.path().join("copy");
     std::fs::copy(place.path(), &copy).unwrap();
     std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o600)).unwrap();
@@ -209,7 +209,7 @@ fn a_copy_another_machine_signer_or_key_is_refused() {
         open(&copy, SCHEME, KEY, &place.machine, &place.sealing_key),
         Err(MaskFileError::Copied { .. })
     ));
-    // Put in the first one's place, it may get the number of its inode.
+    // In place of the first file, the copy may get the same inode number.
     let path = place.path();
     let original = place.directory.path().join("original");
     std::fs::rename(&path, &original).unwrap();
@@ -256,7 +256,7 @@ fn a_copy_another_machine_signer_or_key_is_refused() {
     )
     .unwrap();
     assert!(matches!(other.take_block(), Err(MaskFileError::Damaged { .. })));
-    // Moved, it is the same file.
+    // A moved file is the same file.
     drop(other);
     let moved = place.directory.path().join("moved");
     std::fs::rename(place.path(), &moved).unwrap();
@@ -264,76 +264,79 @@ fn a_copy_another_machine_signer_or_key_is_refused() {
 }
 
 #[test]
-fn one_process_at_a_time_and_nobody_elses_eyes() {
-    let place = Place::with_blocks(1);
-    let held = place.open().unwrap();
+fn one_process_at_a_time_and_owner_only() {
+    let place = TestFile::with_blocks(1);
+    let opened = place.open().unwrap();
     assert!(matches!(place.open(), Err(MaskFileError::InUse { .. })));
-    drop(held);
+    drop(opened);
     std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o640)).unwrap();
-    assert!(matches!(place.open(), Err(MaskFileError::Unsafe { .. })));
+    assert!(matches!(
+        place.open(),
+        Err(MaskFileError::UnsafePermissions { .. })
+    ));
     assert!(matches!(
         MaskFile::create(&place.path(), SCHEME, KEY, &place.machine, &place.sealing_key),
         Err(MaskFileError::Io { .. })
     ));
 }
 
-/// Every byte of header, counts and block: a change is refused, or changes nothing that is given out.
+/// Every byte of header, counts and block: a change is refused, or does not affect the masks.
 #[test]
-fn no_changed_byte_gives_a_mask_that_was_not_there() {
+fn no_changed_byte_makes_an_invalid_mask() {
     if without_attributes() {
         return;
     }
-    let place = Place::with_blocks(1);
-    let whole = place.read();
-    // As it was made, or its bytes would be refused for having been written back.
+    let place = TestFile::with_blocks(1);
+    let original = place.read();
+    // With the original inode, or the content would be refused as written back.
     let again = |bytes: &[u8]| {
-        place.write_back(&whole);
+        place.write_back(&original);
         place.count(Some(0));
         place.write_back(bytes);
     };
-    again(&whole);
+    again(&original);
     assert_eq!(place.blocks().unwrap(), [0]);
     let offsets = (0..HEADER_BYTES)
         .chain(512..512 + SLOT_BYTES)
         .chain(1024..1024 + SLOT_BYTES)
-        .chain((4096..whole.len()).step_by(997))
-        .chain([whole.len() - 1]);
+        .chain((4096..original.len()).step_by(997))
+        .chain([original.len() - 1]);
     for offset in offsets {
-        let mut bytes = whole.clone();
+        let mut bytes = original.clone();
         bytes[offset] ^= 0x10;
         again(&bytes);
         if let Ok(Some(taken)) = place.open().and_then(|mut file| file.take_block()) {
             assert_eq!(names(&taken), names(&masks(0)), "byte {offset}");
         }
     }
-    for length in (0..whole.len()).step_by(499) {
-        again(&whole[..length]);
+    for length in (0..original.len()).step_by(499) {
+        again(&original[..length]);
         let taken = place.open().and_then(|mut file| file.take_block());
         assert!(matches!(taken, Err(_) | Ok(None)), "{length} bytes");
     }
 }
 
 #[test]
-fn blocks_are_whole_and_of_one_modulus() {
-    let place = Place::new();
+fn blocks_are_complete_and_of_one_modulus() {
+    let place = TestFile::new();
     let mut file = place.create();
     assert!(matches!(
         file.append(&masks(0)[1..]),
-        Err(MaskFileError::NotABlock)
+        Err(MaskFileError::InvalidBlock)
     ));
     let mut wrong = masks(0);
-    wrong[3] = Mask::assertion([9; MASK_NAME_BYTES], Zeroizing::new(vec![1; 384]));
-    assert!(matches!(file.append(&wrong), Err(MaskFileError::NotABlock)));
+    wrong[3] = Mask::from_unused_parts([9; MASK_NAME_BYTES], Zeroizing::new(vec![1; 384]));
+    assert!(matches!(file.append(&wrong), Err(MaskFileError::InvalidBlock)));
     assert_eq!(file.remaining(), 0);
 }
 
 #[test]
-fn content_that_is_written_back_is_refused_however_it_is_copied() {
+fn restored_content_is_refused() {
     if without_attributes() {
         return;
     }
     for copy in [["--no-preserve=all"].as_slice(), &["--archive"]] {
-        let place = Place::with_blocks(4);
+        let place = TestFile::with_blocks(4);
         let backup = place.directory.path().join("backup");
         let cp = |from: &Path, to: &Path| {
             let copied = std::process::Command::new("cp")
@@ -345,7 +348,7 @@ fn content_that_is_written_back_is_refused_however_it_is_copied() {
         cp(&place.path(), &backup);
         let mut file = place.open().unwrap();
         file.take_block().unwrap().unwrap();
-        // One that is taken while nobody sees it looks as a crash before the content's count does: its block is lost.
+        // A rollback by one block looks like a crash before the update of the counts: the block is lost.
         drop(file);
         cp(&backup, &place.path());
         assert_eq!(place.blocks().unwrap(), [1, 2, 3], "{copy:?}");
@@ -354,7 +357,7 @@ fn content_that_is_written_back_is_refused_however_it_is_copied() {
             assert!(
                 matches!(
                     place.open(),
-                    Err(MaskFileError::SetBack {
+                    Err(MaskFileError::RolledBack {
                         content: 0,
                         inode: 4,
                         ..
@@ -366,13 +369,13 @@ fn content_that_is_written_back_is_refused_however_it_is_copied() {
     }
 }
 
-/// What an attacker can reach who may write everything, and what he cannot.
+/// What an attacker with write access can and cannot do.
 #[test]
-fn an_attribute_that_is_gone_replaced_or_set_back() {
+fn a_removed_replaced_or_reset_attribute_is_refused() {
     if without_attributes() {
         return;
     }
-    let place = Place::with_blocks(3);
+    let place = TestFile::with_blocks(3);
     let earlier = place.read();
     place.open().unwrap().take_block().unwrap().unwrap();
     place.open().unwrap().take_block().unwrap().unwrap();
@@ -380,10 +383,10 @@ fn an_attribute_that_is_gone_replaced_or_set_back() {
     place.count(None);
     assert!(matches!(
         place.open(),
-        Err(MaskFileError::Uncounted { what: "gone", .. })
+        Err(MaskFileError::InvalidCounter { problem: "gone", .. })
     ));
     place.write_back(&earlier);
-    assert!(matches!(place.open(), Err(MaskFileError::Uncounted { .. })));
+    assert!(matches!(place.open(), Err(MaskFileError::InvalidCounter { .. })));
     for (name, value) in [
         ("2", b"sixteen bytes...".as_slice()),
         ("2", b"short"),
@@ -397,37 +400,37 @@ fn an_attribute_that_is_gone_replaced_or_set_back() {
         let file = File::open(place.path()).unwrap();
         rustix::fs::fsetxattr(&file, &name, value, rustix::fs::XattrFlags::empty()).unwrap();
         assert!(
-            matches!(place.open(), Err(MaskFileError::Uncounted { .. })),
+            matches!(place.open(), Err(MaskFileError::InvalidCounter { .. })),
             "{name}"
         );
         rustix::fs::fremovexattr(&file, &name).unwrap();
     }
-    // Set back alone, it is behind the content, which counts.
+    // A counter that is set back alone is behind the content, which is then valid.
     for count in 0..3 {
         place.write_back(&now);
         place.count(Some(count));
         assert_eq!(place.blocks().unwrap(), [2]);
     }
-    // A count beyond the last block follows from no crash.
+    // A count beyond the last block cannot result from a crash.
     place.write_back(&now);
     place.count(Some(4));
-    assert!(matches!(place.open(), Err(MaskFileError::SetBack { .. })));
-    // Both set back are as they were: this is not stopped, and the threat model says so.
+    assert!(matches!(place.open(), Err(MaskFileError::RolledBack { .. })));
+    // Attribute and content set back together are not detected, as the threat model states.
     place.write_back(&earlier);
     place.count(Some(0));
     assert_eq!(place.blocks().unwrap(), [0, 1, 2]);
 }
 
-/// One sync is for both counts, so that after a crash each of them is there or not.
+/// One sync covers both counters, so that after a crash each may be old or new.
 #[test]
-fn a_crash_between_the_counts_costs_a_block_and_never_the_file() {
+fn a_crash_between_the_counters_costs_at_most_a_block() {
     if without_attributes() {
         return;
     }
     for (attribute, slot) in [(false, false), (true, false), (false, true), (true, true)] {
-        let place = Place::with_blocks(5);
+        let place = TestFile::with_blocks(5);
         let mut taken = 0;
-        // Crash after crash in the same place: each is mended before the next.
+        // Several crashes in the same place: each is repaired before the next.
         for _ in 0..2 {
             let file = place.open().unwrap();
             let next = file.counts.reserved;
@@ -453,13 +456,13 @@ fn a_crash_between_the_counts_costs_a_block_and_never_the_file() {
 }
 
 #[test]
-fn an_earlier_version_is_named() {
-    let place = Place::with_blocks(1);
+fn an_earlier_version_is_reported() {
+    let place = TestFile::with_blocks(1);
     let mut bytes = place.read();
     bytes[4] = 1;
     place.write_back(&bytes);
     assert!(matches!(
         place.open(),
-        Err(MaskFileError::Version { version: 1, .. })
+        Err(MaskFileError::UnsupportedVersion { version: 1, .. })
     ));
 }

@@ -1,26 +1,26 @@
-//! Runs PTX as a warp does: 32 lanes, each where its branches have led it. Of those that wait at different
-//! instructions the ones that are furthest behind go on, so that lanes meet again where their ways do; an exchange
-//! that not all of them have come to fails the test.
+//! Interprets PTX as a warp: 32 lanes, each at its own instruction after divergent branches. Among waiting lanes,
+//! those furthest behind continue, so that lanes reconverge; an exchange without all lanes fails the test.
 
-use super::program::{BLOCK, CARRY, Instruction, Operand, Place, Program, Space, Sum, THREAD, Way};
+use super::program::{
+    BLOCK, CARRY, CarryOperation, Instruction, Operand, Place, Program, ShuffleMode, Space, THREAD,
+};
 
 const LANES: usize = 32;
 const LOW: u64 = 0xffff_ffff;
 
 type Lanes = [u64; LANES];
 
-/// Runs the warps that `threads` threads need, one after the other, in blocks of `block_threads`.
+/// Runs the warps for `threads` threads one after the other, in blocks of `block_threads`.
 ///
 /// # Safety
-/// The arguments are those of the program, and the addresses in them are of this process, for as many items as they
-/// say.
+/// The arguments match the program, and the addresses in them belong to this process and are valid for all items.
 pub unsafe fn run(program: &Program, threads: usize, block_threads: usize, arguments: *const u8) {
-    // SAFETY: the caller vouches for the arguments, whose length the program declares.
+    // SAFETY: the caller guarantees the arguments, whose length the program declares.
     let arguments = unsafe { std::slice::from_raw_parts(arguments, program.argument_bytes) };
     let mut shared = Vec::new();
     for first in (0..threads).step_by(LANES) {
         if first % block_threads == 0 {
-            // Whatever ran on the multiprocessor before has left something there.
+            // Shared memory has arbitrary content of earlier kernels.
             shared = vec![0xa5; program.shared_bytes];
         }
         let mut warp = Warp::new(program, arguments, &mut shared);
@@ -35,9 +35,9 @@ struct Warp<'a> {
     arguments: &'a [u8],
     shared: &'a mut [u8],
     registers: Vec<Lanes>,
-    /// Where each lane goes on; past the end for those that have returned.
+    /// Next instruction of each lane; past the end for lanes that have returned.
     next: [usize; LANES],
-    /// The lanes that go on now.
+    /// The active lanes.
     active: [bool; LANES],
     all_active: bool,
 }
@@ -65,7 +65,7 @@ impl<'a> Warp<'a> {
             }
             self.active = self.next.map(|next| next == at);
             self.all_active = self.active == [true; LANES];
-            // Straight on to where another lane waits, or to a branch.
+            // Continues until an instruction at which another lane waits, or a branch.
             let meeting = self
                 .next
                 .iter()
@@ -109,7 +109,7 @@ impl<'a> Warp<'a> {
         }
     }
 
-    /// One instruction, of the active lanes; if it is a branch, where each of them goes on.
+    /// Executes one instruction for the active lanes; for a branch, returns the next instruction of each lane.
     fn step(&mut self, at: usize) -> Option<[usize; LANES]> {
         let program = self.program;
         match &program.instructions[at] {
@@ -144,15 +144,15 @@ impl<'a> Warp<'a> {
             } => return Some([*target; LANES]),
             Instruction::Branch {
                 target,
-                condition: Some((predicate, wanted)),
+                condition: Some((predicate, expected)),
             } => {
-                let taken = self.registers[*predicate].map(|value| (value == 1) == *wanted);
+                let taken = self.registers[*predicate].map(|value| (value == 1) == *expected);
                 return Some(taken.map(|taken| if taken { *target } else { at + 1 }));
             }
             Instruction::Return => return Some([usize::MAX; LANES]),
-            Instruction::Synchronise => self.all_are_here(at),
+            Instruction::Synchronize => self.all_are_here(at),
             Instruction::Shuffle {
-                way,
+                mode,
                 to,
                 inside,
                 value,
@@ -162,7 +162,7 @@ impl<'a> Warp<'a> {
                 self.all_are_here(at);
                 let [value, by, bounds] = [value, by, bounds].map(|operand| self.get(*operand));
                 let from: [(usize, bool); LANES] =
-                    std::array::from_fn(|lane| source(*way, lane, by[lane] as usize, bounds[lane] as usize));
+                    std::array::from_fn(|lane| source(*mode, lane, by[lane] as usize, bounds[lane] as usize));
                 self.set(*to, from.map(|(lane, _)| value[lane]));
                 self.set(*inside, from.map(|(_, inside)| u64::from(inside)));
             }
@@ -189,23 +189,23 @@ impl<'a> Warp<'a> {
     fn all_are_here(&self, at: usize) {
         assert!(
             self.active == [true; LANES],
-            "an exchange at {at} that only some lanes have come to: {:?}",
+            "exchange at {at} without all lanes: {:?}",
             self.active
         );
     }
 
-    fn chain(&mut self, sum: Sum, takes: bool, leaves: bool, to: usize, from: [Operand; 3]) {
+    fn chain(&mut self, sum: CarryOperation, takes: bool, leaves: bool, to: usize, from: [Operand; 3]) {
         let [a, b, c] = from.map(|operand| self.get(operand).map(|value| value & LOW));
         let carry = if takes { self.registers[CARRY] } else { [0; LANES] };
-        // Below zero where a difference borrows: bit 32 is the borrow then.
+        // A borrow makes the difference negative: bit 32 is then the borrow.
         let mut wide = match sum {
-            Sum::Add => each([a, b, c], |[a, b, _]| a + b),
-            Sum::Subtract => each([a, b, c], |[a, b, _]| a.wrapping_sub(b)),
-            Sum::MultiplyLow => each([a, b, c], |[a, b, c]| ((a * b) & LOW) + c),
-            Sum::MultiplyHigh => each([a, b, c], |[a, b, c]| ((a * b) >> 32) + c),
+            CarryOperation::Add => each([a, b, c], |[a, b, _]| a + b),
+            CarryOperation::Subtract => each([a, b, c], |[a, b, _]| a.wrapping_sub(b)),
+            CarryOperation::MultiplyLow => each([a, b, c], |[a, b, c]| ((a * b) & LOW) + c),
+            CarryOperation::MultiplyHigh => each([a, b, c], |[a, b, c]| ((a * b) >> 32) + c),
         };
         for (wide, carry) in wide.iter_mut().zip(carry) {
-            *wide = if sum == Sum::Subtract {
+            *wide = if sum == CarryOperation::Subtract {
                 wide.wrapping_sub(carry)
             } else {
                 *wide + carry
@@ -234,8 +234,8 @@ impl<'a> Warp<'a> {
             Space::Shared => &*self.shared,
             Space::Global => {
                 let pointer: *const u8 = std::ptr::with_exposed_provenance(address);
-                // SAFETY: `run`'s caller vouches for the addresses that the arguments give, and the kernels keep to
-                // them.
+                // SAFETY: the caller of `run` guarantees the addresses in the arguments, and the kernels stay
+                // within the arrays.
                 unsafe { pointer.copy_to_nonoverlapping(value.as_mut_ptr(), place.bytes) };
                 return u64::from_le_bytes(value);
             }
@@ -272,25 +272,25 @@ fn each([a, b, c]: [Lanes; 3], function: impl Fn([u64; 3]) -> u64) -> Lanes {
     std::array::from_fn(|lane| function([a[lane], b[lane], c[lane]]))
 }
 
-/// A device refuses words that are not aligned.
+/// A device refuses unaligned addresses.
 fn address(place: &Place, word: usize, base: u64) -> usize {
     let address = base.wrapping_add(place.offset) as usize + word * place.bytes;
     assert!(
         address.is_multiple_of(place.bytes),
-        "{place:?} leads to {address:#x}"
+        "{place:?}: unaligned address {address:#x}"
     );
     address
 }
 
-/// The lane that a shuffle reads, and whether it is inside the part that the bounds cut off: PTX ISA, `shfl.sync`.
-fn source(way: Way, lane: usize, by: usize, bounds: usize) -> (usize, bool) {
+/// The lane that a shuffle reads, and whether it is within the segment: PTX ISA, `shfl.sync`.
+fn source(mode: ShuffleMode, lane: usize, by: usize, bounds: usize) -> (usize, bool) {
     let (by, clamp, segment) = (by & 31, bounds & 31, (bounds >> 8) & 31);
     let last = (lane & segment) | (clamp & !segment);
-    let (from, inside) = match way {
-        Way::Up => (lane.wrapping_sub(by), lane >= by + last),
-        Way::Across => (lane ^ by, lane ^ by <= last),
-        Way::Down => (lane + by, lane + by <= last),
-        Way::From => {
+    let (from, inside) = match mode {
+        ShuffleMode::Up => (lane.wrapping_sub(by), lane >= by + last),
+        ShuffleMode::Across => (lane ^ by, lane ^ by <= last),
+        ShuffleMode::Down => (lane + by, lane + by <= last),
+        ShuffleMode::From => {
             let from = (lane & segment) | (by & !segment);
             (from, from <= last)
         }

@@ -1,7 +1,6 @@
-//! What NVRTC makes of arithmetic, hashing and P-256 for a device, run without one: the same cases as on a device, by an
-//! interpreter of PTX. So carries in the condition code, shuffles, votes and divergent branches are what they are on a
-//! device, where the host's compiler has loops and sums of 64 bits; only the last step, from PTX to machine code, is
-//! left to the device.
+//! PTX of arithmetic, hashing and P-256, compiled by NVRTC and interpreted: the same cases as on a device. Carries in
+//! the condition code, shuffles, votes and divergent branches behave as on a device, where the host compiler has loops
+//! and 64-bit sums; only the last step, from PTX to machine code, needs a device.
 mod machine;
 mod program;
 
@@ -10,13 +9,13 @@ use std::ffi::c_void;
 use std::sync::{Arc, LazyLock};
 
 use linewarden_signatures::gpu::kernels::{self, BLOCK_THREADS, KernelInfo};
-use linewarden_signatures::gpu::{Emulation, Gpu, NoGpu, Nvrtc, Unit};
+use linewarden_signatures::gpu::{Emulation, Gpu, GpuUnavailable, Nvrtc, Unit};
 use program::Program;
 
 type Programs = HashMap<String, Program>;
 
-/// Compiled once for all tests. What other units add to these is in C++ and the same on the host.
-static PROGRAMS: LazyLock<Result<Arc<Programs>, NoGpu>> = LazyLock::new(|| {
+/// Compiled once for all tests. Other units add only C++ code that is the same on the host.
+static PROGRAMS: LazyLock<Result<Arc<Programs>, GpuUnavailable>> = LazyLock::new(|| {
     let nvrtc = Nvrtc::find()?;
     let ptx = [Unit::Fdh, Unit::P256, Unit::Probe].map(|unit| nvrtc.compile_ptx(unit, "compute_80"));
     let ptx = ptx.into_iter().collect::<Result<Vec<_>, _>>()?;
@@ -33,13 +32,13 @@ fn interpreted(test: impl FnOnce(&mut Gpu)) {
     };
     let launch = move |kernel: &'static KernelInfo, items: usize, arguments: *const c_void| {
         if kernel.name == kernels::P256_TABLES.info.name {
-            // A million multiplications of one thread after the other: all in C++.
+            // A million multiplications, one thread after the other: executed as C++.
             // SAFETY: as below.
             return unsafe { kernel.run_on_host(arguments) };
         }
         let threads = items * kernel.threads_per_item as usize;
         let program = &programs[kernel.name];
-        // SAFETY: the arguments are the emulation's, for this kernel.
+        // SAFETY: the emulation made the arguments for this kernel.
         unsafe { machine::run(program, threads, BLOCK_THREADS as usize, arguments.cast()) };
     };
     test(&mut Gpu::emulated_by(Emulation::default(), Box::new(launch)).unwrap());

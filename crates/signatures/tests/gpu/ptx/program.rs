@@ -1,16 +1,15 @@
-//! PTX, as far as NVRTC uses it for these kernels, read into instructions. What is not known here fails the test that
-//! meets it.
+//! A parser of the PTX subset that NVRTC emits for these kernels. An unknown instruction fails the test.
 
 use std::collections::HashMap;
 
 /// A kernel.
 pub struct Program {
     pub instructions: Vec<Instruction>,
-    /// Registers of a lane, predicates and the carry among them.
+    /// Registers of a lane, including predicates and the carry.
     pub registers: usize,
     pub shared_bytes: usize,
     pub argument_bytes: usize,
-    /// The module's constants, one after the other.
+    /// The constants of the module, concatenated.
     pub constants: Vec<u8>,
 }
 
@@ -33,7 +32,7 @@ pub enum Space {
     Shared,
 }
 
-/// An address: a register or a number, and what is added.
+/// An address: a register or a number, plus an offset.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     pub space: Space,
@@ -44,7 +43,7 @@ pub struct Place {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Sum {
+pub enum CarryOperation {
     Add,
     Subtract,
     MultiplyLow,
@@ -52,7 +51,7 @@ pub enum Sum {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Way {
+pub enum ShuffleMode {
     Across,
     Down,
     From,
@@ -61,15 +60,15 @@ pub enum Way {
 
 #[derive(Debug)]
 pub enum Instruction {
-    /// Whatever makes one value of up to three.
+    /// Computes one value from up to three values.
     Value {
         function: fn([u64; 3]) -> u64,
         to: usize,
         from: [Operand; 3],
     },
-    /// 32-bit sums that take a carry, leave one, or both.
+    /// 32-bit sums with carry in, carry out, or both.
     Chain {
-        sum: Sum,
+        sum: CarryOperation,
         takes: bool,
         leaves: bool,
         to: usize,
@@ -83,15 +82,15 @@ pub enum Instruction {
         place: Place,
         from: Vec<Operand>,
     },
-    /// To another instruction, all lanes or those whose predicate is as wanted.
+    /// A branch of all lanes, or of those whose predicate has the given value.
     Branch {
         target: usize,
         condition: Option<(usize, bool)>,
     },
     Return,
-    Synchronise,
+    Synchronize,
     Shuffle {
-        way: Way,
+        mode: ShuffleMode,
         to: usize,
         inside: usize,
         value: Operand,
@@ -161,7 +160,7 @@ fn constants(lines: &[&str]) -> (Vec<u8>, HashMap<String, usize>) {
             match words[3] {
                 ".b8" => bytes.push(value as u8),
                 ".u32" => bytes.extend((value as u32).to_le_bytes()),
-                kind => panic!("constants of {kind}"),
+                kind => panic!("unsupported constants of type {kind}"),
             }
         }
     }
@@ -192,7 +191,7 @@ impl<'a> Reader<'a> {
     }
 
     fn read(&mut self, lines: &[&str]) {
-        // Labels first, for branches go forward too.
+        // Labels first, since branches may go forward.
         let mut count = 0;
         for line in lines.iter().filter(|line| !line.is_empty()) {
             if let Some(label) = line.strip_suffix(':') {
@@ -240,7 +239,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// `{%r1, %r2}`, or one alone.
+    /// `{%r1, %r2}`, or a single operand.
     fn operands(&mut self, text: &str) -> Vec<Operand> {
         text.trim_matches(['{', '}'])
             .split(',')
@@ -279,9 +278,9 @@ impl<'a> Reader<'a> {
             None => (None, line),
             Some(rest) => {
                 let (predicate, line) = rest.split_once(char::is_whitespace).unwrap();
-                let wanted = !predicate.starts_with('!');
+                let expected = !predicate.starts_with('!');
                 (
-                    Some((self.register(predicate.trim_start_matches('!')), wanted)),
+                    Some((self.register(predicate.trim_start_matches('!')), expected)),
                     line,
                 )
             }
@@ -290,27 +289,30 @@ impl<'a> Reader<'a> {
         let parts: Vec<&str> = name.split('.').collect();
         let arguments = arguments(rest);
         let argument = |at: usize| arguments.get(at).copied().unwrap_or("0");
-        assert!(condition.is_none() || parts[0] == "bra", "a predicate at {line}");
+        assert!(
+            condition.is_none() || parts[0] == "bra",
+            "unsupported predicate: {line}"
+        );
         match parts.as_slice() {
             ["bra", ..] => Instruction::Branch {
                 target: self.labels[argument(0)],
                 condition,
             },
             ["ret"] => Instruction::Return,
-            ["bar", "warp", "sync"] | ["bar" | "barrier", "sync"] => Instruction::Synchronise,
-            ["shfl", "sync", way, "b32"] => {
+            ["bar", "warp", "sync"] | ["bar" | "barrier", "sync"] => Instruction::Synchronize,
+            ["shfl", "sync", mode, "b32"] => {
                 let (to, inside) = argument(0).split_once('|').unwrap();
-                let way = match *way {
-                    "bfly" => Way::Across,
-                    "down" => Way::Down,
-                    "idx" => Way::From,
-                    "up" => Way::Up,
+                let mode = match *mode {
+                    "bfly" => ShuffleMode::Across,
+                    "down" => ShuffleMode::Down,
+                    "idx" => ShuffleMode::From,
+                    "up" => ShuffleMode::Up,
                     _ => panic!("{line}"),
                 };
                 let (to, inside) = (self.register(to), self.register(inside));
                 let [value, by, bounds] = [1, 2, 3].map(|at| self.operand(argument(at)));
                 Instruction::Shuffle {
-                    way,
+                    mode,
                     to,
                     inside,
                     value,
@@ -337,10 +339,10 @@ impl<'a> Reader<'a> {
             },
             [operation, middle @ .., "u32"] if is_chain(operation, middle) => {
                 let sum = match (*operation, middle) {
-                    ("add" | "addc", _) => Sum::Add,
-                    ("sub" | "subc", _) => Sum::Subtract,
-                    (_, ["lo", ..]) => Sum::MultiplyLow,
-                    _ => Sum::MultiplyHigh,
+                    ("add" | "addc", _) => CarryOperation::Add,
+                    ("sub" | "subc", _) => CarryOperation::Subtract,
+                    (_, ["lo", ..]) => CarryOperation::MultiplyLow,
+                    _ => CarryOperation::MultiplyHigh,
                 };
                 Instruction::Chain {
                     sum,
@@ -383,7 +385,7 @@ const fn signed(word: u64) -> i64 {
 const HALF: u64 = 0xffff;
 const LOW: u64 = 0xffff_ffff;
 
-/// What makes a value of others, by the parts of its name.
+/// The function of a value operation, by the parts of its name.
 fn value(parts: &[&str]) -> Option<fn([u64; 3]) -> u64> {
     Some(match parts {
         ["mov", "b32" | "u32"] => |[a, ..]| a & LOW,

@@ -1,4 +1,4 @@
-//! The multipliers, one operation at a time.
+//! Tests of single operations of the multipliers.
 
 use linewarden_signatures::gpu::kernels::{Kernel, probes};
 use linewarden_signatures::gpu::layouts::ProbeArgs;
@@ -8,7 +8,7 @@ use rand_chacha::ChaCha20Rng;
 
 use super::numbers::{from_limbs, modulus, negative_inverse, number_near, to_limbs};
 
-/// More than one block of each kernel, and not a whole number of warps.
+/// More than one block of each kernel, and not a multiple of a warp.
 const ROWS: usize = 203;
 
 struct Rows {
@@ -55,8 +55,7 @@ impl Rows {
     }
 }
 
-/// What an operation makes of a, b and n: a number, any of those that are the same modulo n and have as many limbs if
-/// `reduced` is false.
+/// The result of an operation on a, b and n; if `reduced` is false, any congruent number modulo n with as many limbs.
 type Expected = fn(&BigUint, &BigUint, &BigUint, limbs: usize) -> BigUint;
 
 /// `value / 2^bits mod n`.
@@ -81,7 +80,7 @@ const OPERATIONS: [(ProbeOperation, bool, Expected); 6] = [
     (ProbeOperation::Canonical, true, |a, _, n, _| a % n),
 ];
 
-/// All splits of numbers over lanes that kernels use, all operations, operands up to 2^bits - 1.
+/// All splits of numbers over lanes that kernels use, all operations, and operands up to 2^bits - 1.
 pub fn multipliers(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     let splits: [(Kernel<ProbeArgs>, usize); 10] = [
         (probes::PROBE_32X1, 32),
@@ -105,11 +104,11 @@ pub fn multipliers(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
                 .enumerate()
             {
                 let name = kernel.info.name;
-                let what =
+                let description =
                     || format!("{name} {operation:?} row {row}: a={a:x} b={b:x} n={n:x} gave {result:x}");
-                assert_eq!(&result % &n, expected(&a, &b, &n, limbs), "{}", what());
+                assert_eq!(&result % &n, expected(&a, &b, &n, limbs), "{}", description());
                 let stays_below = reduced || operation == ProbeOperation::Subtract && a < n;
-                assert!(!stays_below || result < n, "{}", what());
+                assert!(!stays_below || result < n, "{}", description());
             }
         }
     }

@@ -1,4 +1,4 @@
-//! How batches are cut and put together again.
+//! Cutting of batches into slices, and reassembly.
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
@@ -14,7 +14,8 @@ use super::keys::keys;
 use super::numbers::to_bytes;
 use super::rsa::{full_domain_hash, put_all};
 
-/// Lengths around a block's and a wave's number of items, keys in no order: each result is its own item's.
+/// Sizes around the number of items of a block and of a wave, keys in random order: each result belongs to its own
+/// item.
 pub fn lengths(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     let all = keys(Size::Bits2048);
     let store = put_all(gpu, Size::Bits2048, &all);
@@ -31,7 +32,7 @@ pub fn lengths(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
             );
         }
     }
-    // Verdicts come back through the sorting by key. What an item's signature is a signature of is its own number.
+    // Verdicts are mapped back through the sorting by key. An item's signature is bound to its index.
     let count = 150;
     let key_of: Vec<u32> = (0..count).map(|_| rng.random_range(0..3)).collect();
     let (signatures, digests, expected) = signed_items(rng, &all, &key_of);
@@ -46,7 +47,7 @@ pub fn lengths(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     }
 }
 
-/// The same of P-256, whose kernels have other numbers of items a block: what verifies is what is its own item's.
+/// The same for P-256, whose kernels have other numbers of items per block: only an item's own signature verifies.
 pub fn p256_lengths(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     let signing = &ECDSA_P256_SHA256_FIXED_SIGNING;
     let random = SystemRandom::new();
@@ -73,7 +74,7 @@ pub fn p256_lengths(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
             digests: &vec![Sha256::digest(b"once").into(); count],
             signatures: &signatures,
         };
-        for goal in [Goal::Throughput, Goal::Latency, Goal::Best] {
+        for goal in [Goal::Throughput, Goal::Latency, Goal::Automatic] {
             assert_eq!(
                 gpu.verify_p256(&batch, goal).unwrap(),
                 expected,
@@ -83,7 +84,7 @@ pub fn p256_lengths(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     }
 }
 
-/// Of each key one message and its signature; items that take both from their own key are valid, the others are not.
+/// One message and signature for each key; an item is valid if both belong to its own key.
 fn signed_items(
     rng: &mut ChaCha20Rng,
     all: &[super::keys::Key],
@@ -120,7 +121,7 @@ pub fn malformed(gpu: &mut Gpu, _: &mut ChaCha20Rng) {
         digests: &[[0; 32]],
         signatures: &[0; 256],
     };
-    assert_eq!(gpu.verify_pss(&good, Goal::Best).unwrap(), [false]);
+    assert_eq!(gpu.verify_pss(&good, Goal::Automatic).unwrap(), [false]);
     for bad in [
         PssBatch { key_of: &[3], ..good },
         PssBatch { digests: &[], ..good },
@@ -133,7 +134,7 @@ pub fn malformed(gpu: &mut Gpu, _: &mut ChaCha20Rng) {
             ..good
         },
     ] {
-        assert!(is_malformed(gpu.verify_pss(&bad, Goal::Best)));
+        assert!(is_malformed(gpu.verify_pss(&bad, Goal::Automatic)));
     }
     let points = gpu.p256_keys(1).unwrap();
     let points = P256Batch {
@@ -142,7 +143,7 @@ pub fn malformed(gpu: &mut Gpu, _: &mut ChaCha20Rng) {
         digests: &[[0; 32]],
         signatures: &[[0; 64]],
     };
-    assert!(is_malformed(gpu.verify_p256(&points, Goal::Best)));
+    assert!(is_malformed(gpu.verify_p256(&points, Goal::Automatic)));
     let refuses = |outcome: Result<(), BatchError>| assert!(matches!(outcome, Err(BatchError::Malformed(_))));
     let even = to_bytes(&(&all[0].n - 1u8), 256);
     let short = to_bytes(&(&all[0].n >> 1), 256);

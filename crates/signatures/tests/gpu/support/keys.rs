@@ -1,4 +1,4 @@
-//! RSA keys whose factors have long runs of ones or zeros, and one of random factors.
+//! RSA keys with factors of long runs of ones or zeros, and one with random factors.
 
 use linewarden_arithmetic::rsa::Size;
 use linewarden_signatures::gpu::RsaSecret;
@@ -6,7 +6,7 @@ use num_bigint::BigUint;
 
 use super::numbers::to_bytes;
 
-/// A key; numbers as they are written, most significant byte first.
+/// A key; numbers have their most significant byte first.
 pub struct Key {
     pub n: BigUint,
     pub d: BigUint,
@@ -96,8 +96,8 @@ fn tagged(tag: u8, content: &[u8]) -> Vec<u8> {
     [head.as_slice(), content].concat()
 }
 
-/// Of each size: factors 2^k - c, whose product begins with as many ones; 3/4 2^k + c, whose product has long runs of
-/// zeros, the smaller factor first; 2^k - 2^(k/2) - c and a random one.
+/// For each size: factors 2^k - c, whose product begins with as many ones; 3/4 2^k + c, whose product has long runs
+/// of zeros, with the smaller factor first; 2^k - 2^(k/2) - c and a random factor.
 pub fn keys(size: Size) -> [Key; 3] {
     let (k, ones, zeros, middle, random) = match size {
         Size::Bits2048 => (1024usize, [105u32, 179], [1037u32, 1697], 2657u32, RANDOM_1024),

@@ -1,5 +1,4 @@
-//! What is tested on a device and, without one, on the kernels compiled for this processor: the same inputs, the same
-//! expectations.
+//! Tests that run on a device, or on kernels compiled for this CPU: the same inputs, the same expectations.
 
 pub mod arithmetic;
 pub mod batches;
@@ -14,14 +13,14 @@ use linewarden_signatures::gpu::Gpu;
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha20Rng;
 
-/// A test of one device with random numbers; its seed is printed, and taken back from `LINEWARDEN_SEED`.
+/// Runs a test of one device with random numbers; prints the seed, which `LINEWARDEN_SEED` sets.
 pub fn run(gpu: &mut Gpu, default_seed: u64, test: fn(&mut Gpu, &mut ChaCha20Rng)) {
     let seed = std::env::var("LINEWARDEN_SEED").map_or(default_seed, |seed| seed.parse().unwrap());
-    println!("LINEWARDEN_SEED={seed} repeats it");
+    println!("LINEWARDEN_SEED={seed} reproduces this run");
     test(gpu, &mut ChaCha20Rng::seed_from_u64(seed));
 }
 
-/// Makes a test of each case; `$with` calls a function with a device, or skips.
+/// Makes a test of each case; `$with` calls a function with a device, or skips the test.
 macro_rules! all_cases {
     ($with:path) => {
         $crate::support::all_cases! { $with:
@@ -31,7 +30,7 @@ macro_rules! all_cases {
             pss_signatures_of_one_signer_and_another = rsa::pss_valid, 4;
             pss_signatures_that_are_none = rsa::pss_invalid, 5;
             private_operations = rsa::private_operations, 6;
-            inconsistent_secret_keys_let_nothing_out = rsa::inconsistent_secrets, 7;
+            inconsistent_secret_keys_release_no_signature = rsa::inconsistent_secrets, 7;
             ra_signatures = ra::signatures, 8;
             ra_signatures_that_are_none = ra::refused, 9;
             masks_are_taken_once = ra::masks, 10;

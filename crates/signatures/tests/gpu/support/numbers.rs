@@ -1,11 +1,11 @@
-//! Numbers that make carries run, and the arithmetic that kernels are compared with.
+//! Numbers that make carries propagate, and reference arithmetic for the kernels.
 
 use num_bigint::BigUint;
 use rand::{Rng as _, RngExt as _};
 use rand_chacha::ChaCha20Rng;
 
-/// A number of `limbs` limbs of 32 bits: any, or one of long runs of ones and zeros, of extreme words, or a neighbour
-/// of a power of two.
+/// A number of `limbs` limbs of 32 bits: random, with long runs of ones and zeros, with extreme words, or next to a
+/// power of two.
 pub fn number(rng: &mut ChaCha20Rng, limbs: usize) -> Vec<u32> {
     match rng.random_range(0..6) {
         0 => (0..limbs).map(|_| rng.next_u32()).collect(),
@@ -13,7 +13,7 @@ pub fn number(rng: &mut ChaCha20Rng, limbs: usize) -> Vec<u32> {
             .map(|_| [0, 1, u32::MAX, 1 << 31, (1 << 31) - 1][rng.random_range(0..5)])
             .collect(),
         2 => vec![u32::MAX; limbs],
-        3 => neighbour_of_power(rng, limbs),
+        3 => neighbor_of_power(rng, limbs),
         4 => {
             let (first, last) = (rng.random_range(0..limbs), rng.random_range(0..limbs));
             (0..limbs)
@@ -28,8 +28,8 @@ pub fn number(rng: &mut ChaCha20Rng, limbs: usize) -> Vec<u32> {
     }
 }
 
-/// Powers of two within a number and at the ends of its words, and their neighbours, all below `2^(32 limbs)`.
-pub fn powers_and_neighbours(limbs: usize) -> impl Iterator<Item = BigUint> {
+/// Powers of two within a number and at word boundaries, and their neighbors, all below `2^(32 limbs)`.
+pub fn powers_and_neighbors(limbs: usize) -> impl Iterator<Item = BigUint> {
     let bits = [1, 31, 32, 63, 64, 16 * limbs, 32 * limbs - 2, 32 * limbs - 1];
     bits.into_iter().flat_map(|bits| {
         let power = BigUint::from(1u8) << bits;
@@ -38,7 +38,7 @@ pub fn powers_and_neighbours(limbs: usize) -> impl Iterator<Item = BigUint> {
 }
 
 /// `2^k - 1`, `2^k` or `2^k + 1`.
-fn neighbour_of_power(rng: &mut ChaCha20Rng, limbs: usize) -> Vec<u32> {
+fn neighbor_of_power(rng: &mut ChaCha20Rng, limbs: usize) -> Vec<u32> {
     let power = BigUint::from(1u8) << rng.random_range(0..32 * limbs);
     let number = match rng.random_range(0..3) {
         0 => power - 1u8,
@@ -56,7 +56,7 @@ pub fn modulus(rng: &mut ChaCha20Rng, limbs: usize) -> Vec<u32> {
     n
 }
 
-/// A number of as many limbs, sometimes the modulus or one of its neighbours.
+/// A number of as many limbs, sometimes the modulus or a neighbor of it.
 pub fn number_near(rng: &mut ChaCha20Rng, n: &BigUint, limbs: usize) -> Vec<u32> {
     let near = match rng.random_range(0..8) {
         0 => n - 1u8,
@@ -78,7 +78,7 @@ pub fn from_limbs(limbs: &[u32]) -> BigUint {
     BigUint::new(limbs.to_vec())
 }
 
-/// As many bytes, most significant first.
+/// The number in this many bytes, most significant first.
 pub fn to_bytes(number: &BigUint, length: usize) -> Vec<u8> {
     let bytes = number.to_bytes_be();
     assert!(

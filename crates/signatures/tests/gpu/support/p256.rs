@@ -1,4 +1,4 @@
-//! ECDSA on P-256, against AWS-LC and, for signatures that nobody would make, against affine big numbers.
+//! ECDSA on P-256, compared with AWS-LC and, for signatures that no signer makes, with affine big numbers.
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{
@@ -15,7 +15,7 @@ use super::numbers::{from_limbs, number_near, to_bytes};
 use super::points::{Curve, Point};
 
 #[derive(Default)]
-struct Growing {
+struct BatchBuilder {
     keys: Vec<[u8; 64]>,
     key_of: Vec<u32>,
     digests: Vec<[u8; 32]>,
@@ -31,7 +31,7 @@ fn point_of(bytes: &[u8; 64]) -> PublicPoint {
     PublicPoint::from_sec1(&[&[4], bytes.as_slice()].concat()).unwrap()
 }
 
-impl Growing {
+impl BatchBuilder {
     fn push(&mut self, key: [u8; 64], digest: [u8; 32], signature: [u8; 64], expected: bool) {
         let place = self
             .keys
@@ -47,7 +47,7 @@ impl Growing {
         self.expected.push(expected);
     }
 
-    /// A signature of numbers, judged in big numbers.
+    /// A signature of numbers, with the verdict computed with affine big numbers.
     fn push_numbers(
         &mut self,
         curve: &Curve,
@@ -109,12 +109,12 @@ fn scalar(rng: &mut ChaCha20Rng, curve: &Curve) -> BigUint {
     }
 }
 
-/// AWS-LC's signatures verify, and with a bit changed anywhere they do not, as AWS-LC says too.
+/// Signatures of AWS-LC verify, and with a changed bit anywhere they do not, as AWS-LC confirms.
 pub fn signatures(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     let random = SystemRandom::new();
     let signing = &ECDSA_P256_SHA256_FIXED_SIGNING;
     let pairs: Vec<EcdsaKeyPair> = (0..5).map(|_| EcdsaKeyPair::generate(signing).unwrap()).collect();
-    let mut batch = Growing::default();
+    let mut batch = BatchBuilder::default();
     for turn in 0..40 {
         let pair = &pairs[turn % pairs.len()];
         let message: Vec<u8> = (0..turn).map(|_| rng.next_u32() as u8).collect();
@@ -131,11 +131,11 @@ pub fn signatures(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     batch.check(gpu);
 }
 
-/// Keys that are small multiples of the base point, or their opposites, with scalars that make sums meet: the same
-/// point twice, opposite points, infinity on the way and at the end.
+/// Keys that are small multiples of the base point, or the opposite points, with scalars that make sums meet: equal
+/// points, opposite points, infinity as an intermediate result and as the sum.
 pub fn meeting_points(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     let curve = Curve::new();
-    let mut batch = Growing::default();
+    let mut batch = BatchBuilder::default();
     let small = |number: u32| BigUint::from(number);
     for multiple in [1u32, 2, 3, 16, 17, 255, 256] {
         let positive = curve.multiply(&curve.g, &small(multiple));
@@ -150,7 +150,7 @@ pub fn meeting_points(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
                 (257, 1),
                 (512, 2),
                 (0, 1),
-                // Of four threads with the key G two, and two pairs, come to the same point.
+                // With the key G, two of four threads, and two pairs, have the same point.
                 (32, 32),
                 (1024, 1024),
             ] {
@@ -180,17 +180,17 @@ pub fn meeting_points(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     let sums = batch.expected.iter().filter(|sum| **sum).count();
     assert!(
         sums > 150 && sums < batch.expected.len(),
-        "{sums} of {} are points",
+        "only {sums} of {} sums are points",
         batch.expected.len()
     );
     batch.check(gpu);
 }
 
-/// Points whose x is not below the order: r is x less the order, and a verifier must try both. The key is made to fit
-/// the signature.
+/// Points whose x is not below the order: r is x minus the order, and a verifier must try both. The key is computed
+/// from the signature.
 pub fn x_above_the_order(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     let curve = Curve::new();
-    let mut batch = Growing::default();
+    let mut batch = BatchBuilder::default();
     let mut x = curve.n.clone();
     for _ in 0..6 {
         let point = loop {
@@ -212,10 +212,10 @@ pub fn x_above_the_order(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     batch.check(gpu);
 }
 
-/// Numbers at and beyond the ends of their ranges, digests above the order, the key's opposite, no key.
+/// Numbers at and beyond the ends of their ranges, digests above the order, the opposite key, a missing key.
 pub fn out_of_range(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     let curve = Curve::new();
-    let mut batch = Growing::default();
+    let mut batch = BatchBuilder::default();
     let secret = scalar(rng, &curve);
     let key = curve.multiply(&curve.g, &secret);
     let sign = |digest: &BigUint, nonce: &BigUint| {
@@ -235,7 +235,7 @@ pub fn out_of_range(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     ] {
         let (r, s) = sign(&digest, &scalar(rng, &curve));
         assert!(batch.push_numbers(&curve, &key, &digest, &r, &s));
-        // Malleable, as the standard has it.
+        // Malleable, as the standard defines.
         assert!(batch.push_numbers(&curve, &key, &digest, &r, &(&curve.n - &s)));
         for (r, s) in [
             (BigUint::ZERO, s.clone()),
@@ -258,7 +258,7 @@ pub fn out_of_range(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     unput_keys(gpu, &pair_of(&x, &y), &digest, &pair_of(&r, &s));
 }
 
-/// Where no key was put nothing verifies, and no two have one number.
+/// Verification with an unused key number fails, and duplicate key numbers are refused.
 fn unput_keys(gpu: &mut Gpu, key: &[u8; 64], digest: &[u8; 32], signature: &[u8; 64]) {
     let mut keys = gpu.p256_keys(3).unwrap();
     let point = point_of(key);

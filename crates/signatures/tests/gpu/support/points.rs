@@ -1,4 +1,4 @@
-//! P-256 in affine big numbers: slow and plain, for signatures that no signer would make.
+//! P-256 in affine big numbers: slow and simple, for signatures that no signer makes.
 
 use num_bigint::BigUint;
 
@@ -9,7 +9,7 @@ pub struct Curve {
     pub g: Point,
 }
 
-/// None is infinity.
+/// `None` is infinity.
 pub type Point = Option<(BigUint, BigUint)>;
 
 fn hex(digits: &str) -> BigUint {
@@ -62,7 +62,7 @@ impl Curve {
         point.clone().map(|(x, y)| (x, &self.p - y))
     }
 
-    /// A point of this x, if there is one: p is 3 modulo 4, so a root is a power.
+    /// A point with this x, if there is one: p is 3 modulo 4, so a root is a power.
     pub fn with_x(&self, x: &BigUint) -> Option<Point> {
         let square = (x.modpow(&3u8.into(), &self.p) + &self.b + &self.p * 3u8 - x * 3u8) % &self.p;
         let y = square.modpow(&((&self.p + 1u8) >> 2), &self.p);

@@ -1,4 +1,4 @@
-//! Rapid Authentication, against the formulas of docs/protocols.md in big numbers.
+//! Rapid Authentication, compared with the formulas of docs/protocols.md in big numbers.
 
 use linewarden_arithmetic::rsa::Size;
 use linewarden_signatures::gpu::{BatchError, Goal, Gpu, RaBatch, RaKeys, RaSigner};
@@ -7,13 +7,13 @@ use rand::{Rng as _, RngExt as _};
 use rand_chacha::ChaCha20Rng;
 
 use super::keys::{Key, keys};
-use super::numbers::{powers_and_neighbours, to_bytes};
+use super::numbers::{powers_and_neighbors, to_bytes};
 use super::rsa::{GOALS, SIZES, full_domain_hash};
 
 const DOMAINS: [u32; 4] = [3, 1, 5, 2];
 
-/// What is hashed for r: a separator and P, each with its length before it, and then r's length, as the protocol has
-/// it.
+/// The hashed bytes before r: a separator and P, each preceded by its length, and then the length of r, as the
+/// protocol defines.
 fn prefix(key: usize) -> Vec<u8> {
     [
         &[2][..],
@@ -30,7 +30,7 @@ fn component(key: usize, position: usize, value: u32, out: &mut Vec<u8>) {
     out.extend(value.to_be_bytes());
 }
 
-/// The right side of the verification: the hash of r times the hashes of all components.
+/// The right side of the verification equation: the hash of r times the hashes of all components.
 fn product(key: &Key, index: usize, seed: &[u8], digits: &[u16]) -> BigUint {
     let of_seed = full_domain_hash(&[&prefix(index), seed].concat(), &key.n);
     digits
@@ -81,8 +81,8 @@ fn signer(gpu: &mut Gpu, key: &Key, index: usize, masks: usize) -> RaSigner {
     .unwrap()
 }
 
-/// What the device signs is the private operation of the product, and what it signs it verifies, under several keys
-/// in one batch.
+/// A device's signature is the private operation of the product, and the device verifies its own signatures, with
+/// several keys in one batch.
 pub fn signatures(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     for size in SIZES {
         let (all, length) = (keys(size), size.bytes());
@@ -111,7 +111,7 @@ pub fn signatures(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
             assert_eq!(all_seeds[all_seeds.len() - 6..], fresh);
         }
         let store = verifier(gpu, size, &all);
-        // Out of the order of keys: the first with the last, and so on inwards.
+        // Not in key order: the first with the last, and so on inwards.
         let order: Vec<usize> = (0..9).flat_map(|at| [at, 17 - at]).collect();
         let key_of: Vec<u32> = order.iter().map(|at| key_of[*at]).collect();
         let digits: Vec<u16> = order
@@ -140,7 +140,7 @@ pub fn signatures(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     }
 }
 
-/// One signature, and whether it is one.
+/// A signature and its validity.
 struct Item {
     key: u32,
     digits: [u16; 4],
@@ -149,7 +149,7 @@ struct Item {
     expected: bool,
 }
 
-/// The product for rows of a key's table, whatever their positions.
+/// The product for rows of a key's table at any positions.
 fn product_of_rows(key: &Key, index: usize, seed: &[u8], rows: &[usize]) -> BigUint {
     let places: Vec<(usize, u32)> = DOMAINS
         .iter()
@@ -164,7 +164,7 @@ fn product_of_rows(key: &Key, index: usize, seed: &[u8], rows: &[usize]) -> BigU
     })
 }
 
-/// Each thing changed that a signature is of; numbers at and beyond the ends of their range; digits outside their
+/// A change of each input of a signature; numbers at and beyond the ends of their ranges; digits outside their
 /// domains.
 pub fn refused(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     for size in SIZES {
@@ -214,11 +214,11 @@ pub fn refused(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
         ];
         items.extend(
             ends.into_iter()
-                .chain(powers_and_neighbours(length / 4))
+                .chain(powers_and_neighbors(length / 4))
                 .filter(|number| number.bits() as usize <= 8 * length)
                 .map(|number| item(&number)),
         );
-        // A signature of the rows that such digits would lead to, in the domains that follow.
+        // A signature of the rows that such digits would reach, in the following domains.
         for (digits, rows) in [
             ([3, 0, 3, 1], [3, 3, 7, 10]),
             ([2, 1, 3, 1], [2, 4, 7, 10]),
@@ -264,7 +264,7 @@ pub fn refused(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     }
 }
 
-/// Masks go in the order in which they were made, never twice, through the end of the ring and on from its start.
+/// Masks are used in the order in which they were made, never twice, across the end of the ring.
 pub fn masks(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     let key = &keys(Size::Bits2048)[2];
     let mut signer = signer(gpu, key, 0, 5);
@@ -277,7 +277,7 @@ pub fn masks(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
         assert_eq!(signer.masks(), made.len() - used.len());
         assert_eq!(signer.room(), 5 - signer.masks());
         let digits = digits(rng, sign);
-        let signed = gpu.sign_ra(&mut signer, &digits, Goal::Best).unwrap();
+        let signed = gpu.sign_ra(&mut signer, &digits, Goal::Automatic).unwrap();
         for ((seed, number), digits) in signed
             .seeds
             .iter()
@@ -293,17 +293,17 @@ pub fn masks(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
 
     let left = signer.masks();
     let too_many = digits(rng, left + 1);
-    let error = gpu.sign_ra(&mut signer, &too_many, Goal::Best).unwrap_err();
+    let error = gpu.sign_ra(&mut signer, &too_many, Goal::Automatic).unwrap_err();
     assert_eq!(
         error,
-        BatchError::NoMasks {
-            wanted: left + 1,
-            left
+        BatchError::TooFewMasks {
+            required: left + 1,
+            available: left
         }
     );
-    let outside = gpu.sign_ra(&mut signer, &[3, 0, 0, 0], Goal::Best);
+    let outside = gpu.sign_ra(&mut signer, &[3, 0, 0, 0], Goal::Automatic);
     assert!(matches!(outside, Err(BatchError::Malformed(_))), "{outside:?}");
-    assert_eq!(signer.masks(), left, "neither takes a mask");
+    assert_eq!(signer.masks(), left, "neither consumes a mask");
     let room = signer.room();
     let too_many = seeds(rng, room + 1);
     assert!(matches!(

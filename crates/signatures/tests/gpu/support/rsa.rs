@@ -1,19 +1,19 @@
-//! Hashes, RSA-PSS and the private operation, against big numbers and against AWS-LC.
+//! Hashes, RSA-PSS and the private operation, compared with big numbers and AWS-LC.
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{RSA_PSS_2048_8192_SHA256, RSA_PSS_SHA256, RsaKeyPair, RsaPublicKeyComponents};
 use linewarden_arithmetic::rsa::Size;
-use linewarden_signatures::gpu::{BatchError, Goal, Gpu, Numbers, PssBatch, RsaKeys};
+use linewarden_signatures::gpu::{BatchError, Goal, Gpu, PrivateBatch, PssBatch, RsaKeys};
 use num_bigint::BigUint;
 use rand::{Rng as _, RngExt as _};
 use rand_chacha::ChaCha20Rng;
 use sha2::{Digest as _, Sha256};
 
 use super::keys::{Key, keys};
-use super::numbers::{powers_and_neighbours, to_bytes};
+use super::numbers::{powers_and_neighbors, to_bytes};
 
 pub const SIZES: [Size; 2] = [Size::Bits2048, Size::Bits3072];
-pub const GOALS: [Goal; 3] = [Goal::Throughput, Goal::Latency, Goal::Best];
+pub const GOALS: [Goal; 3] = [Goal::Throughput, Goal::Latency, Goal::Automatic];
 
 /// MGF1 with SHA-256, RFC 8017, B.2.1.
 fn mgf1(seed: &[u8], length: usize) -> Vec<u8> {
@@ -40,7 +40,7 @@ pub fn put_all(gpu: &mut Gpu, size: Size, all: &[Key]) -> RsaKeys {
     store
 }
 
-/// All lengths from 0 to 128, so that the counter and the padding fall on every place of a block.
+/// All lengths from 0 to 128, so that counter and padding start at every position of a block.
 pub fn full_domain_hashes(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     for size in SIZES {
         let all = keys(size);
@@ -72,14 +72,14 @@ pub fn full_domain_hashes(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     }
 }
 
-/// EMSA-PSS-ENCODE of RFC 8017, 9.1.1, of parts that a test may spoil.
+/// EMSA-PSS-ENCODE of RFC 8017, 9.1.1, with parts that a test may change.
 struct Encoded {
     salt: Vec<u8>,
-    /// What stands before the salt.
+    /// Bytes before the salt.
     padding: Vec<u8>,
     trailer: u8,
     clear_top_bit: bool,
-    /// Changed in H after all else was made from it.
+    /// XORed into H after all other parts were derived from H.
     h_flip: u8,
 }
 
@@ -140,9 +140,9 @@ fn aws_lc_verifies(key: &Key, message: &[u8], signature: &[u8]) -> bool {
         .is_ok()
 }
 
-/// A batch that grows.
+/// A batch under construction.
 #[derive(Default)]
-struct Growing {
+struct BatchBuilder {
     key_of: Vec<u32>,
     messages: Vec<Vec<u8>>,
     digests: Vec<[u8; 32]>,
@@ -150,7 +150,7 @@ struct Growing {
     expected: Vec<bool>,
 }
 
-impl Growing {
+impl BatchBuilder {
     fn push(&mut self, key: usize, message: &[u8], signature: &[u8], expected: bool) {
         self.key_of.push(key as u32);
         self.messages.push(message.to_vec());
@@ -159,7 +159,7 @@ impl Growing {
         self.expected.push(expected);
     }
 
-    /// Neither kernel may find otherwise than expected, nor may AWS-LC.
+    /// Both kernels and AWS-LC must agree with the expectation.
     fn check(&self, gpu: &mut Gpu, all: &[Key]) {
         let size = all[0].size;
         for ((key, message), (signature, expected)) in self
@@ -194,7 +194,7 @@ impl Growing {
 pub fn pss_valid(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     for size in SIZES {
         let all = keys(size);
-        let mut batch = Growing::default();
+        let mut batch = BatchBuilder::default();
         for turn in 0..9 {
             let number = turn % 3;
             let key = &all[number];
@@ -210,7 +210,10 @@ pub fn pss_valid(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
                 batch.push((number + 1) % 3, &message, &signature, false);
             }
         }
-        assert!(batch.expected.len() > 9, "AWS-LC takes one of the keys at least");
+        assert!(
+            batch.expected.len() > 9,
+            "AWS-LC must accept at least one of the keys"
+        );
         batch.check(gpu, &all);
     }
 }
@@ -221,7 +224,7 @@ pub fn pss_invalid(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
         let key = &all[0];
         let (length, message) = (size.bytes(), b"stop");
         let digest = Sha256::digest(message);
-        let mut batch = Growing::default();
+        let mut batch = BatchBuilder::default();
         let mut push =
             |number: &BigUint, expected| batch.push(0, message, &to_bytes(number, length), expected);
 
@@ -239,7 +242,7 @@ pub fn pss_invalid(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
         ] {
             push(&(&valid ^ (BigUint::from(1u8) << bit)), false);
         }
-        // Not below n, though the same modulo n where it still fits.
+        // Not below n, although congruent modulo n if the number still fits.
         for number in [
             BigUint::ZERO,
             BigUint::from(1u8),
@@ -253,17 +256,17 @@ pub fn pss_invalid(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
         if above.bits() as usize <= 8 * length {
             push(&above, false);
         }
-        let mut spoilt = |spoil: &dyn Fn(&mut Encoded)| {
+        let mut add_invalid = |change: &dyn Fn(&mut Encoded)| {
             let mut encoded = Encoded::new(rng, size);
-            spoil(&mut encoded);
+            change(&mut encoded);
             let number = BigUint::from_bytes_be(&encoded.bytes(&digest));
-            // What is above n cannot be signed; it is one in 2^1000 with these keys.
+            // A number above n cannot be signed; this happens once in 2^1000 with these keys.
             push(&key.private(&(number % &key.n)), false);
         };
-        spoilt(&|encoded| encoded.trailer = 0xbd);
-        spoilt(&|encoded| encoded.trailer = 0xcc);
-        spoilt(&|encoded| encoded.clear_top_bit = false);
-        spoilt(&|encoded| encoded.h_flip = 1);
+        add_invalid(&|encoded| encoded.trailer = 0xbd);
+        add_invalid(&|encoded| encoded.trailer = 0xcc);
+        add_invalid(&|encoded| encoded.clear_top_bit = false);
+        add_invalid(&|encoded| encoded.h_flip = 1);
         for at in [
             0,
             1,
@@ -275,17 +278,17 @@ pub fn pss_invalid(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
             length - 68,
             length - 67,
         ] {
-            spoilt(&|encoded| encoded.padding[at] = 1);
+            add_invalid(&|encoded| encoded.padding[at] = 1);
         }
         for separator in [0, 2, 0x81] {
-            spoilt(&|encoded| encoded.padding[length - 66] = separator);
+            add_invalid(&|encoded| encoded.padding[length - 66] = separator);
         }
-        // A shorter salt with its padding longer, and the other way round.
-        spoilt(&|encoded| {
+        // A shorter salt with longer padding, and the reverse.
+        add_invalid(&|encoded| {
             encoded.salt.pop();
             encoded.padding.insert(0, 0);
         });
-        spoilt(&|encoded| {
+        add_invalid(&|encoded| {
             encoded.salt.push(7);
             encoded.padding.remove(0);
         });
@@ -323,8 +326,8 @@ pub fn private_operations(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
                 key.n.clone(),
                 ones,
             ];
-            // With one key: they take an emulated device long.
-            let powers = powers_and_neighbours(length / 4).filter(|_| index == 0);
+            // With one key: more take too long on an emulated device.
+            let powers = powers_and_neighbors(length / 4).filter(|_| index == 0);
             for number in edges.into_iter().chain([random]).chain(powers) {
                 key_of.push(index);
                 numbers.push(number);
@@ -334,7 +337,7 @@ pub fn private_operations(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
             .iter()
             .flat_map(|number| to_bytes(number, length))
             .collect();
-        let batch = Numbers {
+        let batch = PrivateBatch {
             secrets: &secrets,
             key_of: &key_of,
             numbers: &bytes,
@@ -360,7 +363,7 @@ pub fn private_operations(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     }
 }
 
-/// One wrong part of a key at a time stands for a fault in one half of the computation.
+/// A wrong number of a key emulates a fault in one half of the computation.
 pub fn inconsistent_secrets(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     for size in SIZES {
         let all = keys(size);
@@ -381,7 +384,7 @@ pub fn inconsistent_secrets(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
             let mut secrets = gpu.rsa_secrets(size, 1).unwrap();
             gpu.put_rsa_secret(&mut secrets, 0, key.modulus(), b"", &secret)
                 .unwrap();
-            let batch = Numbers {
+            let batch = PrivateBatch {
                 secrets: &secrets,
                 key_of: &[0],
                 numbers: &number,

@@ -1,14 +1,14 @@
-//! A network interface through `AF_PACKET`: any interface, next to the system's own network stack, which sees the frames too.
-//! (Give the interface no address, or the system answers beside the switch.)
+//! Port on a network interface through `AF_PACKET`. Works with any interface; the system's network stack also receives the
+//! frames. (Do not assign an address to the interface, otherwise the system responds, too.)
 //!
-//! Frames are received from a memory ring that the kernel fills (`PACKET_RX_RING`) and sent from another
-//! (`PACKET_TX_RING`). Both are `TPACKET_V2`. V3 hands over whole blocks, and keeps a frame back until its block is full or
-//! the block's timer runs out: a lone frame waits 0.5 ms in the median on Linux 6.18, where it takes V2 25 µs, and several
-//! ms on older kernels, whose timer has their tick. Every round trip would pay for that twice, and what V3 spares, a look at
-//! each slot, is 7 ns of some 850 that a frame costs.
+//! Frames are received from a memory ring that the kernel fills (`PACKET_RX_RING`) and sent from another ring
+//! (`PACKET_TX_RING`). Both use `TPACKET_V2`. V3 delivers whole blocks and delays a frame until its block is full or the
+//! block timer expires: the median delay of a single frame is 0.5 ms on Linux 6.18 (V2: 25 µs), and several ms on older
+//! kernels with tick-based timers. Every round trip would have this delay twice, while V3 saves only 7 ns of about 850 ns
+//! per frame.
 //!
-//! Frames of segmentation offloads, up to 64 KiB, do not fit into the slots; the kernel then queues them at the socket
-//! (`PACKET_COPY_THRESH`), where they are fetched one by one and cut into segments.
+//! Frames of segmentation offloads, up to 64 KiB, exceed the slots. The kernel queues them at the socket
+//! (`PACKET_COPY_THRESH`), where the port reads them one by one and segments them.
 
 #[forbid(unsafe_code)]
 mod offload;
@@ -22,35 +22,35 @@ use std::os::fd::{AsFd as _, OwnedFd};
 
 use super::{Port, PortError, Readiness, Receive, RxCounters, sys};
 use offload::VNET_BYTES;
-use ring::{Arrived, RxRing};
+use ring::{RxFrame, RxRing};
 use tx::PacketSender;
 use tx_ring::TxRing;
 
 /// Ethernet header and two VLAN tags.
 const LINK_BYTES_MAX: usize = 14 + 2 * 4;
-/// Slots are made for no longer frames; longer ones, on a loopback interface, come through the socket.
+/// Maximum frame length of a slot; longer frames (loopback interface) are read from the socket.
 const SLOT_FRAME_BYTES_MAX: usize = 9216 + LINK_BYTES_MAX;
-/// Ethernet header and one VLAN tag: what every driver sends on top of an IP packet, and many no more.
+/// Ethernet header and one VLAN tag: every driver supports this overhead, and many support no more.
 const LINK_BYTES_SENT_MAX: usize = 14 + 4;
-/// What a segmentation offload may hand over at once: an IP packet of 64 KiB and its link header.
+/// Maximum frame of a segmentation offload: an IP packet of 64 KiB and its link header.
 const OVERSIZED_BYTES_MAX: usize = (64 << 10) + LINK_BYTES_MAX;
-/// Room at the socket for oversized frames: some 256 of them.
+/// Socket buffer for oversized frames: about 256 frames.
 const OVERSIZED_QUEUE_BYTES: libc::c_int = 32 << 20;
-/// `PACKET_QDISC_BYPASS` leaves no queue but the driver's, so this bounds what one port may have on its way.
+/// With `PACKET_QDISC_BYPASS` only the driver's queue remains, so this limits the frames in flight of a port.
 const SEND_BUFFER_BYTES: libc::c_int = 4 << 20;
 
-/// How to open an interface.
+/// Options of an `AF_PACKET` port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PacketOptions {
-    /// Size of the receive ring; rounded up to a power of two. A frame takes 2 KiB of it at an MTU of 1,500, 16 KiB at 9,000.
-    /// By default it holds what comes in 20 ms at 800,000 frames a second, as long as a busy system may not let the worker
-    /// run.
+    /// Size of the receive ring, bytes; rounded up to a power of two. A frame needs 2 KiB at an MTU of 1,500, 16 KiB at
+    /// 9,000. The default buffers 20 ms at 800,000 frames/s, for times in which a busy system does not schedule the
+    /// worker.
     pub ring_bytes: usize,
-    /// Shares the interface's frames, by the hash of their flow, with other ports that have the same number here: one for
-    /// each worker.
+    /// Fanout group: ports with the same group share the frames of the interface by flow hash, one port for each
+    /// worker.
     pub fanout_group: Option<u16>,
-    /// Sends past the queueing discipline, straight to the driver. Faster, but no traffic control applies, and other
-    /// packet sockets on the interface (tcpdump) do not see such frames.
+    /// Bypasses the queueing discipline when sending. Faster, but traffic control does not apply, and other packet
+    /// sockets on the interface (tcpdump) do not see these frames.
     pub bypass_qdisc: bool,
 }
 
@@ -64,11 +64,11 @@ impl Default for PacketOptions {
     }
 }
 
-/// Opens an interface of the calling thread's network namespace. The port stays there whichever thread uses it. The
-/// interface receives all frames, whatever their address (promiscuous mode), as long as the port is open.
+/// Opens an interface in the calling thread's network namespace; other threads can use the port. The interface is in
+/// promiscuous mode while the port is open.
 ///
 /// # Errors
-/// When there is no such interface, when its frames are not Ethernet's, or the kernel refuses; the step is named.
+/// The interface does not exist, is not an Ethernet interface, or a system call failed; the error names the step.
 pub fn open(interface: &str, options: &PacketOptions) -> Result<Port, PortError> {
     let index = sys::interface_index(interface).map_err(|source| PortError::NoInterface {
         interface: interface.to_owned(),
@@ -104,19 +104,24 @@ pub fn open(interface: &str, options: &PacketOptions) -> Result<Port, PortError>
     })
 }
 
-/// Protocol 0: nothing is received until the socket is bound to one.
+/// Creates a socket with protocol 0, which receives nothing until it is bound.
 fn packet_socket() -> io::Result<OwnedFd> {
     sys::socket(libc::AF_PACKET, libc::SOCK_RAW)
 }
 
-type Step = (&'static str, io::Error);
+type StepError = (&'static str, io::Error);
 
-fn set(fd: &OwnedFd, step: &'static str, option: libc::c_int, value: libc::c_int) -> Result<(), Step> {
+fn set(fd: &OwnedFd, step: &'static str, option: libc::c_int, value: libc::c_int) -> Result<(), StepError> {
     sys::set_option(fd, libc::SOL_PACKET, option, value).map_err(|error| (step, error))
 }
 
-/// Makes the socket receive everything that arrives at the interface; nothing is missed from its return on.
-fn prepare_rx(fd: &OwnedFd, index: u32, frame_bytes: usize, options: &PacketOptions) -> Result<RxRing, Step> {
+/// Configures the socket to receive all frames of the interface, starting when the function returns.
+fn prepare_rx(
+    fd: &OwnedFd,
+    index: u32,
+    frame_bytes: usize,
+    options: &PacketOptions,
+) -> Result<RxRing, StepError> {
     let version = libc::tpacket_versions::TPACKET_V2 as libc::c_int;
     set(fd, "PACKET_VERSION", libc::PACKET_VERSION, version)?;
     set(fd, "PACKET_VNET_HDR", libc::PACKET_VNET_HDR, 1)?;
@@ -142,12 +147,17 @@ fn prepare_rx(fd: &OwnedFd, index: u32, frame_bytes: usize, options: &PacketOpti
     Ok(ring)
 }
 
-/// A socket of its own, so that both halves are independent; bound to no protocol, it receives nothing.
-fn prepare_tx(fd: &OwnedFd, index: u32, frame_bytes: usize, options: &PacketOptions) -> Result<TxRing, Step> {
+/// Configures the sending socket, which is separate so that both halves are independent. It receives nothing.
+fn prepare_tx(
+    fd: &OwnedFd,
+    index: u32,
+    frame_bytes: usize,
+    options: &PacketOptions,
+) -> Result<TxRing, StepError> {
     let version = libc::tpacket_versions::TPACKET_V2 as libc::c_int;
     set(fd, "PACKET_VERSION", libc::PACKET_VERSION, version)?;
     set(fd, "PACKET_VNET_HDR", libc::PACKET_VNET_HDR, 1)?;
-    // A frame that the kernel finds malformed is skipped and does not block the ring.
+    // With PACKET_LOSS the kernel skips malformed frames instead of blocking the ring.
     set(fd, "PACKET_LOSS", libc::PACKET_LOSS, 1)?;
     if options.bypass_qdisc {
         set(fd, "PACKET_QDISC_BYPASS", libc::PACKET_QDISC_BYPASS, 1)?;
@@ -159,22 +169,22 @@ fn prepare_tx(fd: &OwnedFd, index: u32, frame_bytes: usize, options: &PacketOpti
     Ok(ring)
 }
 
-/// The receiving half.
+/// Receiving half.
 #[derive(Debug)]
 struct PacketReceiver {
     ring: RxRing,
     fd: OwnedFd,
     interface: String,
     index: u32,
-    /// Where segments are put together.
+    /// Buffer for segments.
     scratch: Vec<u8>,
-    /// Where oversized frames are read to; empty until the first one.
+    /// Buffer for oversized frames; empty until the first one.
     oversized: Vec<u8>,
     counters: RxCounters,
 }
 
 impl PacketReceiver {
-    /// The kernel's count of frames that found the ring full. It starts anew with each reading, and has 32 bits.
+    /// Reads the kernel's 32-bit count of frames dropped because of a full ring. Reading resets the count.
     fn read_losses(&mut self) {
         let read =
             sys::get_option::<libc::tpacket_stats>(&self.fd, libc::SOL_PACKET, libc::PACKET_STATISTICS);
@@ -184,11 +194,12 @@ impl PacketReceiver {
     }
 }
 
-/// Fetches a frame that was too long for the ring. The kernel queues it before it fills the slot that tells of it.
+/// Reads a frame that was too long for the ring. The kernel queues the frame before it fills the corresponding slot.
 fn fetch(fd: &OwnedFd, buffer: &mut Vec<u8>) -> Option<(usize, Option<offload::VlanTag>)> {
     buffer.resize(VNET_BYTES + OVERSIZED_BYTES_MAX, 0);
     let (length, auxiliary) = sys::receive_packet(fd, buffer).ok()?;
-    let tag = auxiliary.and_then(|told| ring::tag(told.tp_status, told.tp_vlan_tci, told.tp_vlan_tpid));
+    let tag =
+        auxiliary.and_then(|status| ring::tag(status.tp_status, status.tp_vlan_tci, status.tp_vlan_tpid));
     (length <= buffer.len()).then_some((length, tag))
 }
 
@@ -199,23 +210,25 @@ impl Receive for PacketReceiver {
         let enough = counters.frames + limit as u64;
         let mut losing = false;
         let mut slots = 0;
-        // A slot may become many frames, or none.
+        // A slot may yield several frames or none.
         while slots < limit && counters.frames < enough {
             let next = self.ring.next(|arrived| match arrived {
-                Arrived::Whole { buffer, tag } => offload::finish(buffer, tag, scratch, counters, take),
-                Arrived::AtSocket => match fetch(fd, oversized) {
+                RxFrame::Whole { buffer, tag } => {
+                    offload::complete_offload(buffer, tag, scratch, counters, take)
+                }
+                RxFrame::AtSocket => match fetch(fd, oversized) {
                     Some((length, tag)) => {
                         let buffer = oversized.get_mut(..length).unwrap_or_default();
-                        offload::finish(buffer, tag, scratch, counters, take);
+                        offload::complete_offload(buffer, tag, scratch, counters, take);
                     }
                     None => counters.dropped_truncated += 1,
                 },
-                Arrived::Lost => counters.dropped_truncated += 1,
+                RxFrame::Lost => counters.dropped_truncated += 1,
             });
             let Some(next) = next else {
                 break;
             };
-            losing |= next.losing;
+            losing |= next.frames_lost;
             slots += 1;
         }
         if losing {
@@ -228,8 +241,8 @@ impl Receive for PacketReceiver {
         Readiness::Fd(self.fd.as_fd())
     }
 
-    /// An interface that goes down reports so once, and the socket works again when it comes up; one that is removed
-    /// never comes back.
+    /// An interface that is set down reports one error, and the socket works again after the interface comes up. A removed
+    /// interface is a permanent error.
     fn check(&mut self) -> Result<(), PortError> {
         let waiting = sys::take_error(&self.fd);
         match sys::interface_exists(&self.fd, self.index) {

@@ -1,50 +1,50 @@
-//! What the sender's stack has left to hardware that a software link does not have: the VLAN tag beside the frame, a
-//! checksum that covers only the pseudo-header, a frame of up to 64 KiB that was to be cut into segments.
+//! Offloads that the sender's stack left to hardware and a software link does not perform: a VLAN tag outside of the
+//! frame, a partial checksum, segmentation of a frame of up to 64 KiB.
 //!
-//! The kernel tells of them in a `virtio_net_hdr` (`PACKET_VNET_HDR`; OASIS virtio 1.2, 5.1.6). It is asked for rather than
-//! the frame parsed, because the segments' size stands nowhere else, and because only the kernel knows which of several
-//! nested checksums is unfinished.
+//! The kernel describes the offloads in a `virtio_net_hdr` (`PACKET_VNET_HDR`; OASIS virtio 1.2, 5.1.6). The header is
+//! required because only the header contains the segment size, and because only the kernel can determine which of several nested
+//! checksums is partial.
 
 use super::super::RxCounters;
 use super::super::checksum::{
     Layout, TAG_BYTES, TCP, UDP, be16, complete, fold, not_zero, ones_sum, set_be16,
 };
 
-/// Bytes of the `virtio_net_hdr` before each frame.
+/// Length of the `virtio_net_hdr` before each frame, bytes.
 pub(super) const VNET_BYTES: usize = 10;
 
-/// A VLAN tag that the kernel took out of a frame.
+/// VLAN tag that the kernel removed from a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct VlanTag {
     pub(super) tpid: u16,
     pub(super) tci: u16,
 }
 
-/// What kind of segments a frame is to be cut into.
+/// Kind of segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Segments {
     Tcp,
     Udp,
 }
 
-/// What the kernel says is left to do.
+/// Pending offloads of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Work {
-    /// The checksum covers the frame from the first of these offsets on and stands at the second from there.
+struct PendingOffload {
+    /// Partial checksum: start of the covered data, and offset of the field from there.
     checksum: Option<(usize, usize)>,
-    /// Kind and payload bytes of the segments; `None` of the kind that is not known here.
+    /// Kind and payload length of the segments; the kind is `None` if unsupported.
     segments: Option<(Option<Segments>, usize)>,
 }
 
-impl Work {
-    /// `None` when there is nothing to do, which is what frames from a real wire say.
+impl PendingOffload {
+    /// Parses the header; `None` if no offload is pending, as for all frames from a physical link.
     fn parse(header: [u8; VNET_BYTES]) -> Option<Self> {
         const NEEDS_CHECKSUM: u8 = 1;
         let [flags, kind, _, _, size0, size1, start0, start1, offset0, offset1] = header;
         let number = |low, high| usize::from(u16::from_ne_bytes([low, high]));
         let checksum =
             (flags & NEEDS_CHECKSUM != 0).then(|| (number(start0, start1), number(offset0, offset1)));
-        // The top bit says that TCP's ECN bits need care, which `segment` always takes.
+        // The top bit requests ECN handling, which `segment` always performs.
         let segments = match kind & 0x7f {
             0 => None,
             1 | 4 => Some(Some(Segments::Tcp)),
@@ -56,9 +56,9 @@ impl Work {
     }
 }
 
-/// Finishes a frame that stands in `buffer` behind its `virtio_net_hdr` and hands what comes out to `take`: itself, its
-/// segments, or nothing.
-pub(super) fn finish(
+/// Performs the offloads of the frame after the `virtio_net_hdr` in `buffer` and passes the result to `take`: the frame,
+/// its segments, or nothing.
+pub(super) fn complete_offload(
     buffer: &mut [u8],
     tag: Option<VlanTag>,
     scratch: &mut Vec<u8>,
@@ -72,14 +72,14 @@ pub(super) fn finish(
         counters.dropped_offload += 1;
         return;
     };
-    let Some(mut work) = Work::parse(header) else {
+    let Some(mut work) = PendingOffload::parse(header) else {
         return hand_over(frame, counters, take);
     };
     if let (Some((start, _)), Some(_)) = (work.checksum.as_mut(), tag) {
         *start += TAG_BYTES;
     }
     let done = match work {
-        Work {
+        PendingOffload {
             segments: Some((kind, payload_bytes)),
             checksum,
         } => kind.and_then(|kind| {
@@ -88,14 +88,14 @@ pub(super) fn finish(
             })
             .map(|()| counters.segmented += 1)
         }),
-        Work {
+        PendingOffload {
             checksum: Some((start, offset)),
             ..
         } => complete(frame, start, offset).map(|()| {
             counters.checksums_completed += 1;
             hand_over(frame, counters, take);
         }),
-        Work { .. } => None,
+        PendingOffload { .. } => None,
     };
     if done.is_none() {
         counters.dropped_offload += 1;
@@ -108,7 +108,7 @@ fn hand_over(frame: &[u8], counters: &mut RxCounters, take: &mut dyn FnMut(&[u8]
     take(frame);
 }
 
-/// The frame behind the `virtio_net_hdr`, with its tag put back behind the addresses; these move over the
+/// Returns the frame after the `virtio_net_hdr` with its tag restored. The addresses move into the space of the
 /// `virtio_net_hdr`.
 fn with_tag(buffer: &mut [u8], tag: Option<VlanTag>) -> Option<&mut [u8]> {
     const ADDRESSES: usize = 12;
@@ -126,8 +126,8 @@ fn with_tag(buffer: &mut [u8], tag: Option<VlanTag>) -> Option<&mut [u8]> {
     Some(frame)
 }
 
-/// Cuts a frame into segments, as the kernel's own GSO does (RFC 9293; for UDP each segment is a datagram of its own).
-/// `None`, before any was handed over, when this is no frame that can be cut here.
+/// Segments a frame as the kernel's GSO does (RFC 9293; for UDP each segment is a datagram).
+/// Returns `None`, before any segment is passed on, if the frame is not supported.
 fn segment(
     frame: &[u8],
     kind: Segments,
@@ -141,7 +141,7 @@ fn segment(
         Segments::Tcp => (TCP, usize::from(frame.get(layout.l4 + 12)? >> 4) * 4, 16),
         Segments::Udp => (UDP, 8, 6),
     };
-    // An unfinished checksum elsewhere means that what is to be cut lies inside a tunnel.
+    // A partial checksum at another offset means that the segments are inside of a tunnel.
     let outermost = checksum.is_none_or(|(start, _)| start == layout.l4);
     let well_formed = kind == Segments::Udp || l4_bytes >= 20;
     if layout.protocol != protocol || !outermost || !well_formed || payload_bytes == 0 {
@@ -176,7 +176,7 @@ fn segment(
     Some(())
 }
 
-/// Lengths, and for IPv4 the identification, which counts up, and the header's checksum.
+/// Sets the lengths, and for IPv4 the incremented identification and the header checksum.
 fn set_ip_header(segment: &mut [u8], layout: Layout, number: usize) -> Option<()> {
     let ip = segment.get_mut(layout.l3..)?;
     if layout.ipv6 {
@@ -190,7 +190,7 @@ fn set_ip_header(segment: &mut [u8], layout: Layout, number: usize) -> Option<()
     set_be16(ip, 10, sum)
 }
 
-/// Sequence number, and the flags that belong to one segment only: CWR (RFC 3168) to the first, FIN and PSH to the last.
+/// Sets the sequence number and the flags of single segments: CWR (RFC 3168) on the first, FIN and PSH on the last.
 fn set_tcp_header(tcp: &mut [u8], sent_before: usize, first: bool, last: bool) -> Option<()> {
     const FIN: u8 = 0x01;
     const PSH: u8 = 0x08;

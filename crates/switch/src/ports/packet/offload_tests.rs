@@ -19,11 +19,11 @@ fn vnet(checksum: Option<(u16, u16)>, gso: u8, gso_size: u16) -> Vec<u8> {
     header
 }
 
-/// Finishes a frame; gives what came out.
+/// Performs the offloads of a frame and returns the result.
 fn finished(header: &[u8], frame: &[u8], tag: Option<VlanTag>) -> (Vec<Vec<u8>>, RxCounters) {
     let mut buffer = [header, frame].concat();
     let (mut out, mut counters) = (Vec::new(), RxCounters::default());
-    finish(&mut buffer, tag, &mut Vec::new(), &mut counters, &mut |frame| {
+    complete_offload(&mut buffer, tag, &mut Vec::new(), &mut counters, &mut |frame| {
         out.push(frame.to_vec());
     });
     assert_eq!(counters.frames as usize, out.len());
@@ -33,7 +33,7 @@ fn finished(header: &[u8], frame: &[u8], tag: Option<VlanTag>) -> (Vec<Vec<u8>>,
 
 proptest! {
     #[test]
-    fn segments_are_what_was_to_be_sent(
+    fn segments_contain_the_sent_data(
         payload in vec(any::<u8>(), 1..5000),
         mss in 1u16..1500,
         mut tags in 0usize..3,
@@ -82,7 +82,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_the_kernel_could_say_panics(
+    fn no_kernel_input_panics(
         header in vec(any::<u8>(), 0..12),
         mut frame in vec(any::<u8>(), 0..200),
         ether_type in prop::sample::select(vec![0x0800u16, 0x86dd, 0x8100, 0x88a8, 0x1234]),
@@ -93,17 +93,17 @@ proptest! {
         }
         let tag = tag.map(|(tpid, tci)| VlanTag { tpid, tci });
         let mut buffer = [header, frame].concat();
-        finish(&mut buffer, tag, &mut Vec::new(), &mut RxCounters::default(), &mut |_| {});
+        complete_offload(&mut buffer, tag, &mut Vec::new(), &mut RxCounters::default(), &mut |_| {});
     }
 
     #[test]
-    fn sums_agree_with_the_plain_one(bytes in vec(any::<u8>(), 0..3000)) {
+    fn sums_agree_with_the_reference_sum(bytes in vec(any::<u8>(), 0..3000)) {
         prop_assert_eq!(fold(ones_sum(&bytes)) % 0xffff, plain_sum(&[&bytes]) % 0xffff);
     }
 }
 
 #[test]
-fn a_frame_without_work_passes_untouched() {
+fn a_frame_without_offloads_passes_unchanged() {
     let (frame, _) = oversized(0, false, true, 0, b"payload");
     let (out, counters) = finished(&vnet(None, 0, 0), &frame, None);
     assert_eq!(out, [frame]);
@@ -111,14 +111,14 @@ fn a_frame_without_work_passes_untouched() {
 }
 
 #[test]
-fn the_tag_stands_behind_the_addresses_again() {
+fn the_tag_is_restored_after_the_addresses() {
     let (tagged, l4) = oversized(1, false, true, 0, b"payload");
     let (untagged, _) = oversized(0, false, true, 0, b"payload");
     let tag = VlanTag { tpid: 0x8100, tci: 7 };
     let (out, _) = finished(&vnet(None, 0, 0), &untagged, Some(tag));
     assert_eq!(out, [tagged.as_slice()]);
 
-    // The kernel counts from the frame without its tag.
+    // The kernel's offsets refer to the frame without its tag.
     let mut prepared = untagged;
     let sum = plain_sum(&[&[10, 0, 0, 1, 10, 0, 0, 2, 0, UDP, 0, 15]]);
     prepared[l4 - 4 + 6..l4 - 4 + 8].copy_from_slice(&sum.to_be_bytes());
@@ -135,14 +135,14 @@ fn the_tag_stands_behind_the_addresses_again() {
 fn a_udp_sum_of_zero_is_sent_as_its_other_form() {
     let mut frame = link(0, false);
     let start = frame.len();
-    // Everything sums to 0xffff, of which the complement is 0.
+    // The sum is 0xffff and its complement 0.
     frame.extend([0xff, 0xff, 0, 0, 0, 0, 0, 0]);
     let (out, _) = finished(&vnet(Some((start as u16, 6)), 0, 0), &frame, None);
     assert_eq!(out[0][start + 6..start + 8], [0xff, 0xff]);
 }
 
 #[test]
-fn sctp_gets_its_crc() {
+fn sctp_checksum_is_computed() {
     // RFC 3720 B.4: the CRC32C of 32 zero bytes, and of 0, 1, .. 31.
     assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
     assert_eq!(
@@ -164,7 +164,7 @@ fn sctp_gets_its_crc() {
 }
 
 #[test]
-fn what_cannot_be_cut_is_counted_and_lost() {
+fn frames_that_cannot_be_segmented_are_counted_and_dropped() {
     let (tcp, l4) = oversized(0, false, false, 0, &[1; 3000]);
     let sum = Some((l4 as u16, 16));
     let mut fragment = tcp.clone();
@@ -175,7 +175,7 @@ fn what_cannot_be_cut_is_counted_and_lost() {
         (vnet(sum, UFO, 1000), &tcp),
         (vnet(sum, UDP_L4, 1000), &tcp),
         (vnet(sum, TCP4, 0), &tcp),
-        // An inner TCP header, behind a tunnel's.
+        // An inner TCP header in a tunnel.
         (vnet(Some((l4 as u16 + 50, 16)), TCP4, 1000), &tcp),
         (vnet(sum, TCP4, 1000), &fragment),
         (vnet(sum, TCP4, 1000), &not_ip),

@@ -1,4 +1,4 @@
-//! The receive ring shared with the kernel (`TPACKET_V2`; packet(7), Documentation/networking/packet_mmap.rst).
+//! Receive ring shared with the kernel (`TPACKET_V2`; packet(7), Documentation/networking/packet_mmap.rst).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -7,32 +7,32 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::super::sys::{self, Mapping};
 use super::offload::{VNET_BYTES, VlanTag};
 
-/// Slots lie in blocks of at least this many bytes.
+/// Minimum size of a block of slots, bytes.
 const BLOCK_BYTES: usize = 64 << 10;
 /// Bytes of a slot before the frame: header, link address, alignment, the `virtio_net_hdr`.
 const BEFORE_FRAME_BYTES: usize = 96;
 
-/// A frame in the ring.
+/// Frame in the ring.
 #[derive(Debug)]
-pub(super) enum Arrived<'a> {
-    /// The `virtio_net_hdr` and all of the frame.
+pub(super) enum RxFrame<'a> {
+    /// `virtio_net_hdr` and the complete frame.
     Whole {
         buffer: &'a mut [u8],
         tag: Option<VlanTag>,
     },
-    /// It is too long for a slot; all of it waits at the socket.
+    /// The frame is too long for a slot and is queued at the socket.
     AtSocket,
-    /// It is too long for a slot, and there was no room at the socket either.
+    /// The frame is too long for a slot and was dropped because the socket buffer was full.
     Lost,
 }
 
-/// What the next slot says.
-pub(super) struct Next {
-    /// Frames were lost before this one.
-    pub(super) losing: bool,
+/// Status of a slot.
+pub(super) struct RxSlot {
+    /// Whether frames were dropped before this one.
+    pub(super) frames_lost: bool,
 }
 
-/// The ring.
+/// Receive ring.
 #[derive(Debug)]
 pub(super) struct RxRing {
     memory: Mapping,
@@ -42,7 +42,7 @@ pub(super) struct RxRing {
 }
 
 impl RxRing {
-    /// Asks the kernel for a ring of about `bytes`, with slots that hold frames of `frame_bytes`, and maps it.
+    /// Creates and maps a ring of about `bytes` bytes with slots for frames of `frame_bytes` bytes.
     pub(super) fn map(fd: &OwnedFd, bytes: usize, frame_bytes: usize) -> io::Result<Self> {
         let slot_bytes = (frame_bytes + BEFORE_FRAME_BYTES).next_power_of_two();
         let block_bytes = BLOCK_BYTES.max(slot_bytes);
@@ -63,19 +63,19 @@ impl RxRing {
         })
     }
 
-    /// Hands the next frame to `take` if there is one, and its slot back to the kernel.
-    pub(super) fn next(&mut self, take: impl FnOnce(Arrived<'_>)) -> Option<Next> {
+    /// Passes the next frame to `take`, if any, and returns its slot to the kernel.
+    pub(super) fn next(&mut self, take: impl FnOnce(RxFrame<'_>)) -> Option<RxSlot> {
         let slot = self.memory.at(self.next * self.slot_bytes, self.slot_bytes)?;
-        // SAFETY: a slot begins with `tp_status`, a u32 at an aligned address inside the mapping, which the kernel too
-        // changes only as a whole.
+        // SAFETY: a slot begins with `tp_status`, an aligned u32 inside the mapping, which the kernel also accesses
+        // atomically.
         let status = unsafe { AtomicU32::from_ptr(slot.cast().as_ptr()) };
         // Acquire: the frame was written before the status.
         let flags = status.load(Ordering::Acquire);
         if flags & libc::TP_STATUS_USER == 0 {
             return None;
         }
-        // SAFETY: TP_STATUS_USER says that the slot is ours until the status is cleared below; its header is filled, and
-        // is copied, so that no reference to it stays.
+        // SAFETY: TP_STATUS_USER means that we own the slot until the status is cleared below. The header is initialized
+        // and copied, so no reference remains.
         let header = unsafe { slot.cast::<libc::tpacket2_hdr>().read() };
         let start = usize::from(header.tp_mac)
             .saturating_sub(VNET_BYTES)
@@ -83,30 +83,30 @@ impl RxRing {
         let room = self.slot_bytes.saturating_sub(start);
         let length = (header.tp_snaplen as usize + VNET_BYTES).min(room);
         take(if header.tp_snaplen == header.tp_len {
-            // SAFETY: the slot is ours as above, start and length are clamped to what lies behind its
+            // SAFETY: we own the slot as above, start and length are clamped to the space after its
             // header, and `take` cannot keep the slice.
             let buffer = unsafe {
                 std::slice::from_raw_parts_mut(slot.add(start.min(self.slot_bytes)).as_ptr(), length)
             };
-            Arrived::Whole {
+            RxFrame::Whole {
                 buffer,
                 tag: tag(flags, header.tp_vlan_tci, header.tp_vlan_tpid),
             }
         } else if flags & libc::TP_STATUS_COPY != 0 {
-            Arrived::AtSocket
+            RxFrame::AtSocket
         } else {
-            Arrived::Lost
+            RxFrame::Lost
         });
         // Release: the frame was read before the kernel may write again.
         status.store(libc::TP_STATUS_KERNEL, Ordering::Release);
         self.next = (self.next + 1) % self.slots;
-        Some(Next {
-            losing: flags & libc::TP_STATUS_LOSING != 0,
+        Some(RxSlot {
+            frames_lost: flags & libc::TP_STATUS_LOSING != 0,
         })
     }
 }
 
-/// The tag that the kernel took out, from a frame's status and fields.
+/// VLAN tag that the kernel removed, from the status and fields of a frame.
 pub(super) fn tag(status: u32, tci: u16, tpid: u16) -> Option<VlanTag> {
     let tpid_known = status & libc::TP_STATUS_VLAN_TPID_VALID != 0;
     (status & libc::TP_STATUS_VLAN_VALID != 0).then_some(VlanTag {

@@ -1,54 +1,54 @@
-//! The sending half of a packet socket.
+//! Sending half of a packet socket.
 
 use std::os::fd::OwnedFd;
 
-use super::super::patience::Patience;
+use super::super::send_backoff::SendBackoff;
 use super::super::{PortError, Transmit, TxCounters, sys};
-use super::tx_ring::{Pushed, TxRing};
+use super::tx_ring::{PushResult, TxRing};
 
-/// An Ethernet header.
+/// Minimum frame: an Ethernet header.
 const FRAME_BYTES_MIN: usize = 14;
 
-/// Frames that leave together, at the latest.
+/// Maximum number of frames in a batch.
 const BATCH_FRAMES: usize = 64;
 
-/// Sends past the queueing discipline or through it, in batches.
+/// Sends frames in batches, through the queueing discipline or bypassing it.
 #[derive(Debug)]
 pub(super) struct PacketSender {
     fd: OwnedFd,
     interface: String,
     ring: TxRing,
     counters: TxCounters,
-    patience: Patience,
+    backoff: SendBackoff,
 }
 
 impl PacketSender {
-    /// Sends through the ring of a bound socket.
+    /// Creates a sender for the ring of a bound socket.
     pub(super) fn new(fd: OwnedFd, interface: String, ring: TxRing) -> Self {
         Self {
             fd,
             interface,
             ring,
             counters: TxCounters::default(),
-            patience: Patience::default(),
+            backoff: SendBackoff::default(),
         }
     }
 
-    /// Has the kernel look at the ring. False when it cannot take anything for now.
+    /// Makes the kernel process the ring. False if the kernel accepts no frame now.
     fn kick(&mut self) -> Result<bool, PortError> {
         let kicked = sys::kick(&self.fd);
-        let (frames, bytes) = self.ring.settle();
+        let (frames, bytes) = self.ring.reclaim();
         self.counters.frames += frames as u64;
         self.counters.bytes += bytes as u64;
         match kicked.map_err(|error| (error.raw_os_error(), error)) {
             Ok(()) | Err((Some(libc::ENOBUFS | libc::EAGAIN), _)) => Ok(frames > 0),
             Err((Some(libc::EINTR), _)) => Ok(true),
             Err((Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV), _)) => {
-                self.counters.dropped_down += self.ring.give_up() as u64;
+                self.counters.dropped_down += self.ring.discard_waiting() as u64;
                 Ok(true)
             }
             Err((_, source)) => {
-                self.ring.give_up();
+                self.ring.discard_waiting();
                 Err(PortError::Kernel {
                     interface: self.interface.clone(),
                     step: "send",
@@ -59,8 +59,8 @@ impl PacketSender {
     }
 
     fn pause(&mut self) -> bool {
-        self.counters.waited += 1;
-        self.patience.pause()
+        self.counters.queue_full_retries += 1;
+        self.backoff.pause()
     }
 }
 
@@ -75,13 +75,13 @@ impl Transmit for PacketSender {
         }
         loop {
             match self.ring.push(headers, payload) {
-                Pushed::Done => return Ok(()),
-                Pushed::TooLong => {
+                PushResult::Done => return Ok(()),
+                PushResult::TooLong => {
                     self.counters.dropped_long += 1;
                     return Ok(());
                 }
-                Pushed::Full if self.pause() => {}
-                Pushed::Full => {
+                PushResult::Full if self.pause() => {}
+                PushResult::Full => {
                     self.counters.dropped_full += 1;
                     return Ok(());
                 }
@@ -92,10 +92,10 @@ impl Transmit for PacketSender {
     fn flush(&mut self) -> Result<(), PortError> {
         while self.ring.waiting() > 0 {
             if !self.kick()? && !self.pause() {
-                self.counters.dropped_full += self.ring.give_up() as u64;
+                self.counters.dropped_full += self.ring.discard_waiting() as u64;
             }
         }
-        self.patience.renew();
+        self.backoff.reset();
         Ok(())
     }
 

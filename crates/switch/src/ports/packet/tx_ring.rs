@@ -1,11 +1,11 @@
-//! The transmit ring shared with the kernel (`PACKET_TX_RING`, `TPACKET_V2`).
+//! Transmit ring shared with the kernel (`PACKET_TX_RING`, `TPACKET_V2`).
 //!
-//! By itself the kernel would send the ring's own pages. That is not safe on virtual links: their receiver holds such a
-//! page in a socket's queue after the link's driver has let go of the sender, and with that of the slot, which is then
-//! overwritten under the receiver's eyes. So each frame says, in a `virtio_net_hdr`, that it consists of nothing but
-//! headers; these the kernel copies (`tpacket_fill_skb`). That is faster than pages, too: 64 bytes through a veth take 0.78 µs
-//! of the sender's CPU, 1.09 by pages, 1.05 by `sendmmsg`, 1.47 by `send` (1,362 bytes: 0.90, 1.12, 1.10, 1.52), of which the
-//! far end's receiving, in the sender's time, is a good part.
+//! By default the kernel sends the pages of the ring without a copy. That is unsafe on virtual links: the receiver keeps a
+//! page in a socket queue after the driver has released the sender's slot, so the sender may overwrite the data. Therefore
+//! the `virtio_net_hdr` of each frame declares the whole frame as headers, which the kernel copies (`tpacket_fill_skb`).
+//! Copying is also faster: 64 bytes through a veth take 0.78 µs of the sender's CPU time; pages take 1.09 µs, `sendmmsg`
+//! 1.05 µs, `send` 1.47 µs (1,362 bytes: 0.90, 1.12, 1.10, 1.52). A large part of this time is the reception at the peer,
+//! which runs on the sender's CPU.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,16 +15,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::super::sys::{self, Mapping};
 use super::offload::VNET_BYTES;
 
-/// Slots lie in blocks of at least this many bytes.
+/// Minimum size of a block of slots, bytes.
 const BLOCK_BYTES: usize = 64 << 10;
-/// What a driver's queue commonly holds, frames.
+/// Maximum number of frames: a common size of a driver's queue.
 const RING_FRAMES_MAX: usize = 512;
-/// Bounds the ring where frames are long.
+/// Maximum size of the ring for long frames, bytes.
 const RING_BYTES_MAX: usize = 8 << 20;
-/// Where a slot's data begins: behind its header, where the kernel looks without `PACKET_TX_HAS_OFF`.
+/// Offset of a slot's data: after the header, as the kernel expects without `PACKET_TX_HAS_OFF`.
 const DATA_OFFSET: usize = size_of::<libc::tpacket2_hdr>().next_multiple_of(libc::TPACKET_ALIGNMENT);
 
-/// The ring. The `waiting` slots before `next` hold frames that were not yet seen to be taken by the kernel.
+/// Transmit ring. The `waiting` slots before `next` hold frames that the kernel may not have sent yet.
 #[derive(Debug)]
 pub(super) struct TxRing {
     memory: Mapping,
@@ -32,22 +32,22 @@ pub(super) struct TxRing {
     slots: usize,
     next: usize,
     waiting: usize,
-    /// Longest frame, bytes.
+    /// Maximum frame length, bytes.
     frame_bytes: usize,
 }
 
-/// Whether a frame went into the ring.
+/// Result of adding a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Pushed {
+pub(super) enum PushResult {
     Done,
     Full,
     TooLong,
 }
 
 impl TxRing {
-    /// Asks the kernel for a ring for frames of at most `frame_bytes` and maps it.
+    /// Creates and maps a ring for frames of at most `frame_bytes` bytes.
     pub(super) fn map(fd: &OwnedFd, frame_bytes: usize) -> io::Result<Self> {
-        // What `hdr_len` can say.
+        // Maximum of `hdr_len`.
         let frame_bytes = frame_bytes.min(u16::MAX.into());
         let slot_bytes = (DATA_OFFSET + VNET_BYTES + frame_bytes).next_power_of_two();
         let block_bytes = BLOCK_BYTES.max(slot_bytes);
@@ -70,7 +70,7 @@ impl TxRing {
         })
     }
 
-    /// Frames in the ring that the kernel was not yet seen to take.
+    /// Number of frames that the kernel may not have sent yet.
     pub(super) fn waiting(&self) -> usize {
         self.waiting
     }
@@ -82,26 +82,26 @@ impl TxRing {
 
     fn status(&self, number: usize) -> Option<&AtomicU32> {
         let slot = self.slot(number)?;
-        // SAFETY: a slot begins with `tp_status`, a u32 at an aligned address inside the mapping, which lives as long as
-        // `self`, and which the kernel too changes only as a whole.
+        // SAFETY: a slot begins with `tp_status`, an aligned u32 inside the mapping, which lives as long as `self` and which
+        // the kernel also accesses atomically.
         Some(unsafe { AtomicU32::from_ptr(slot.cast().as_ptr()) })
     }
 
-    /// Puts a frame, given in two parts, into the next slot, to be taken with the next call of `sys::kick`.
-    pub(super) fn push(&mut self, headers: &[u8], payload: &[u8]) -> Pushed {
+    /// Writes a frame, given in two parts, to the next slot. The next `sys::kick` sends the frame.
+    pub(super) fn push(&mut self, headers: &[u8], payload: &[u8]) -> PushResult {
         let length = headers.len() + payload.len();
         if length > self.frame_bytes {
-            return Pushed::TooLong;
+            return PushResult::TooLong;
         }
         let (Some(slot), Some(status)) = (self.slot(self.next), self.status(self.next)) else {
-            return Pushed::Full;
+            return PushResult::Full;
         };
-        // Acquire: the kernel has read the last frame before it gives the slot back.
+        // Acquire: the kernel has read the previous frame before it releases the slot.
         if self.waiting == self.slots || status.load(Ordering::Acquire) != libc::TP_STATUS_AVAILABLE {
-            return Pushed::Full;
+            return PushResult::Full;
         }
         let mut vnet = [0; VNET_BYTES];
-        // `hdr_len`: all of it, which 16 bits can say, as `map` has seen to.
+        // `hdr_len` is the whole length; `map` ensures that 16 bits suffice.
         let [low, high] = (length as u16).to_ne_bytes();
         (vnet[2], vnet[3]) = (low, high);
         let header = libc::tpacket2_hdr {
@@ -116,9 +116,9 @@ impl TxRing {
             tp_vlan_tpid: 0,
             tp_padding: [0; 4],
         };
-        // SAFETY: TP_STATUS_AVAILABLE says that the slot is ours until the status is changed below. It has room for the
-        // header and, from DATA_OFFSET on, for VNET_BYTES and frames of up to `frame_bytes`, as `map` has computed its
-        // size. The sources are slices of other memory.
+        // SAFETY: TP_STATUS_AVAILABLE means that we own the slot until the status is changed below. `map` sized the slot for
+        // the header and, from DATA_OFFSET on, for VNET_BYTES and frames of up to `frame_bytes`. The sources are slices of
+        // other memory.
         unsafe {
             slot.cast::<libc::tpacket2_hdr>().write(header);
             let mut to = slot.add(DATA_OFFSET);
@@ -131,11 +131,11 @@ impl TxRing {
         status.store(libc::TP_STATUS_SEND_REQUEST, Ordering::Release);
         self.next = (self.next + 1) % self.slots;
         self.waiting += 1;
-        Pushed::Done
+        PushResult::Done
     }
 
-    /// Counts off the frames that the kernel has taken, from the oldest on. Returns their number and bytes.
-    pub(super) fn settle(&mut self) -> (usize, usize) {
+    /// Reclaims the slots of frames that the kernel has sent, oldest first. Returns their number and bytes.
+    pub(super) fn reclaim(&mut self) -> (usize, usize) {
         let mut taken = (0, 0);
         while self.waiting > 0 {
             let oldest = self.next + self.slots - self.waiting;
@@ -145,7 +145,7 @@ impl TxRing {
             if status.load(Ordering::Acquire) & libc::TP_STATUS_SEND_REQUEST != 0 {
                 break;
             }
-            // SAFETY: the header was written by `push`, and the kernel changes nothing but the status, which is not read
+            // SAFETY: `push` wrote the header, and the kernel changes only the status, which is not read
             // here.
             let length = unsafe { (&raw const (*slot.cast::<libc::tpacket2_hdr>().as_ptr()).tp_len).read() };
             taken = (taken.0 + 1, taken.1 + length as usize - VNET_BYTES);
@@ -154,8 +154,8 @@ impl TxRing {
         taken
     }
 
-    /// Takes all waiting frames back. Returns how many.
-    pub(super) fn give_up(&mut self) -> usize {
+    /// Discards all waiting frames. Returns their number.
+    pub(super) fn discard_waiting(&mut self) -> usize {
         let waiting = self.waiting;
         while self.waiting > 0 {
             self.next = (self.next + self.slots - 1) % self.slots;

@@ -1,34 +1,34 @@
-//! The capture format (draft-ietf-opsawg-pcap): a header of 24 bytes, then 16 bytes before each packet, all in the byte
-//! order and time unit that the first four bytes tell.
+//! Capture format (draft-ietf-opsawg-pcap): a file header of 24 bytes and 16 bytes before each packet. The first four
+//! bytes determine byte order and time unit.
 
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{Fault, PcapError};
+use super::{FormatError, PcapError};
 
 const MAGIC_MICROSECONDS: u32 = 0xa1b2_c3d4;
 const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
 const FILE_HEADER_BYTES: usize = 24;
 const PACKET_HEADER_BYTES: usize = 16;
-/// `MAXIMUM_SNAPLEN` of libpcap, and what it writes as the longest packet.
+/// `MAXIMUM_SNAPLEN` of libpcap.
 const PACKET_BYTES_MAX: u32 = 262_144;
 const LINK_TYPE_ETHERNET: u32 = 1;
 const READ_BYTES: usize = 64 << 10;
 
-/// A packet in a capture.
+/// Packet in a capture.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Packet {
-    /// When it was captured, since 1970.
+    /// Capture time since 1970.
     pub time: Duration,
-    /// The frame.
+    /// Frame.
     pub frame: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Format {
     big_endian: bool,
-    /// Nanoseconds in the unit of a packet's fraction of a second.
+    /// Unit of the fraction of a second, ns.
     fraction_ns: u32,
 }
 
@@ -42,31 +42,31 @@ impl Format {
     }
 }
 
-/// Reads a capture, from a source that may have nothing for now (`WouldBlock`, a pipe) too.
+/// Reader of a capture; supports non-blocking sources such as pipes (`WouldBlock`).
 #[derive(Debug)]
 pub struct CaptureReader<R> {
     source: R,
     path: PathBuf,
     format: Option<Format>,
-    /// What was read and not parsed yet begins at `parsed`.
+    /// Read data; unparsed data starts at `parsed`.
     bytes: Vec<u8>,
     parsed: usize,
-    /// Place of `bytes[parsed]` in the file.
+    /// Offset of `bytes[parsed]` in the file.
     offset: u64,
 }
 
-/// What a reader has.
+/// Result of reading.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Have {
+pub(super) enum ReadResult {
     Packet(Packet),
-    /// The source has nothing for now.
-    Nothing,
-    /// The source says that it has ended.
+    /// The source has no data now.
+    Pending,
+    /// The source has ended.
     End,
 }
 
 impl<R: Read> CaptureReader<R> {
-    /// Reads from a source; the path is for messages.
+    /// Creates a reader; the path is used in messages.
     pub fn new(source: R, path: impl Into<PathBuf>) -> Self {
         Self {
             source,
@@ -78,21 +78,21 @@ impl<R: Read> CaptureReader<R> {
         }
     }
 
-    /// The next packet; `None` at the end, or when the source has nothing for now.
+    /// Next packet; `None` at the end or if the source has no data now.
     ///
     /// # Errors
-    /// When the source cannot be read or its content is damaged.
+    /// The source cannot be read or its content is malformed.
     pub fn next_packet(&mut self) -> Result<Option<Packet>, PcapError> {
         match self.poll()? {
-            Have::Packet(packet) => Ok(Some(packet)),
-            Have::Nothing => Ok(None),
-            Have::End => self.end().map(|()| None),
+            ReadResult::Packet(packet) => Ok(Some(packet)),
+            ReadResult::Pending => Ok(None),
+            ReadResult::End => self.end().map(|()| None),
         }
     }
 
-    /// As [`Self::next_packet`], but tells the two cases apart. That an end is no end of a packet is for the caller to
-    /// ask by [`Self::end`]: a pipe whose writer has not come yet ends too.
-    pub(super) fn poll(&mut self) -> Result<Have, PcapError> {
+    /// As [`Self::next_packet`], but distinguishes both cases. The caller must call [`Self::end`] to check that the source
+    /// ends between packets: a pipe without a writer also reports an end.
+    pub(super) fn poll(&mut self) -> Result<ReadResult, PcapError> {
         loop {
             if self.format.is_none() {
                 self.parse_file_header()?;
@@ -100,12 +100,12 @@ impl<R: Read> CaptureReader<R> {
             if let Some(format) = self.format
                 && let Some(packet) = self.parse_packet(format)?
             {
-                return Ok(Have::Packet(packet));
+                return Ok(ReadResult::Packet(packet));
             }
             match self.read_more() {
-                Ok(0) => return Ok(Have::End),
+                Ok(0) => return Ok(ReadResult::End),
                 Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Have::Nothing),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(ReadResult::Pending),
                 Err(source) => {
                     return Err(PcapError::Io {
                         path: self.path.clone(),
@@ -117,26 +117,33 @@ impl<R: Read> CaptureReader<R> {
         }
     }
 
-    /// Nothing will follow.
+    /// Checks that the source ends between packets.
     ///
     /// # Errors
-    /// When the file ends inside something.
+    /// The file ends inside of a header or packet.
     pub(super) fn end(&self) -> Result<(), PcapError> {
         let found = self.rest().len();
-        let (what, wanted) = match (self.format, found) {
-            (None, _) => ("the file's header", FILE_HEADER_BYTES),
+        let (element, expected_bytes) = match (self.format, found) {
+            (None, _) => ("the file header", FILE_HEADER_BYTES),
             (Some(_), 0) => return Ok(()),
             (Some(format), _) => match self.rest().first_chunk::<PACKET_HEADER_BYTES>() {
-                None => ("a packet's header", PACKET_HEADER_BYTES),
+                None => ("a packet header", PACKET_HEADER_BYTES),
                 Some(header) => ("a packet and its header", {
                     PACKET_HEADER_BYTES + captured_bytes(format, header) as usize
                 }),
             },
         };
-        Err(self.damaged(0, Fault::CutOff { what, found, wanted }))
+        Err(self.malformed(
+            0,
+            FormatError::Truncated {
+                element,
+                actual_bytes: found,
+                expected_bytes,
+            },
+        ))
     }
 
-    /// What is read from, for its descriptor.
+    /// Source, for its descriptor.
     pub(super) fn source(&self) -> &R {
         &self.source
     }
@@ -150,8 +157,8 @@ impl<R: Read> CaptureReader<R> {
         self.offset += bytes as u64;
     }
 
-    fn damaged(&self, further: u64, fault: Fault) -> PcapError {
-        PcapError::Damaged {
+    fn malformed(&self, further: u64, fault: FormatError) -> PcapError {
+        PcapError::Malformed {
             path: self.path.clone(),
             offset: self.offset + further,
             fault,
@@ -161,15 +168,19 @@ impl<R: Read> CaptureReader<R> {
     fn read_more(&mut self) -> io::Result<usize> {
         self.bytes.drain(..self.parsed);
         self.parsed = 0;
-        let had = self.bytes.len();
-        self.bytes.resize(had + READ_BYTES, 0);
+        let length_before = self.bytes.len();
+        self.bytes.resize(length_before + READ_BYTES, 0);
         let read = loop {
-            match self.source.read(self.bytes.get_mut(had..).unwrap_or_default()) {
+            match self
+                .source
+                .read(self.bytes.get_mut(length_before..).unwrap_or_default())
+            {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 other => break other,
             }
         };
-        self.bytes.truncate(had + read.as_ref().map_or(0, |read| *read));
+        self.bytes
+            .truncate(length_before + read.as_ref().map_or(0, |read| *read));
         read
     }
 
@@ -185,7 +196,7 @@ impl<R: Read> CaptureReader<R> {
             (MAGIC_NANOSECONDS, _) => (false, 1),
             (_, MAGIC_MICROSECONDS) => (true, 1000),
             (_, MAGIC_NANOSECONDS) => (true, 1),
-            (_, magic) => return Err(self.damaged(0, Fault::Magic(magic))),
+            (_, magic) => return Err(self.malformed(0, FormatError::Magic(magic))),
         };
         let format = Format {
             big_endian,
@@ -198,19 +209,19 @@ impl<R: Read> CaptureReader<R> {
             u16::from_le_bytes(version)
         };
         if version != 2 {
-            return Err(self.damaged(4, Fault::Version(version)));
+            return Err(self.malformed(4, FormatError::Version(version)));
         }
-        // The upper bits tell of a frame check sequence, which is then part of the packets (section 4 of the draft).
+        // The upper bits describe a frame check sequence, which is then part of the packets (section 4 of the draft).
         let link_type = format.number([l0, l1, l2, l3]) & 0xffff;
         if link_type != LINK_TYPE_ETHERNET && link_type != 0 {
-            return Err(self.damaged(20, Fault::LinkType(link_type)));
+            return Err(self.malformed(20, FormatError::LinkType(link_type)));
         }
         self.format = Some(format);
         self.consume(FILE_HEADER_BYTES);
         Ok(())
     }
 
-    /// `None` when it is not all there yet.
+    /// Parses a packet; `None` if it is not complete yet.
     fn parse_packet(&mut self, format: Format) -> Result<Option<Packet>, PcapError> {
         let Some(header) = self.rest().first_chunk::<PACKET_HEADER_BYTES>() else {
             return Ok(None);
@@ -219,10 +230,10 @@ impl<R: Read> CaptureReader<R> {
         let captured = captured_bytes(format, header);
         let original = format.number([o0, o1, o2, o3]);
         if captured > PACKET_BYTES_MAX {
-            return Err(self.damaged(8, Fault::Length(captured)));
+            return Err(self.malformed(8, FormatError::PacketTooLong(captured)));
         }
         if captured != original {
-            return Err(self.damaged(8, Fault::Incomplete { captured, original }));
+            return Err(self.malformed(8, FormatError::Incomplete { captured, original }));
         }
         let end = PACKET_HEADER_BYTES + captured as usize;
         let Some(frame) = self.rest().get(PACKET_HEADER_BYTES..end) else {
@@ -244,7 +255,7 @@ fn captured_bytes(format: Format, header: &[u8; PACKET_HEADER_BYTES]) -> u32 {
     format.number([c0, c1, c2, c3])
 }
 
-/// Writes a capture of Ethernet frames, with nanoseconds.
+/// Writer of a capture of Ethernet frames with nanosecond timestamps.
 #[derive(Debug)]
 pub struct CaptureWriter<W> {
     sink: W,
@@ -253,10 +264,10 @@ pub struct CaptureWriter<W> {
 }
 
 impl<W: Write> CaptureWriter<W> {
-    /// Writes the file's header; the path is for messages.
+    /// Creates a writer and writes the file header; the path is used in messages.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// The file cannot be written.
     pub fn new(sink: W, path: impl Into<PathBuf>) -> Result<Self, PcapError> {
         let mut writer = Self {
             sink,
@@ -278,14 +289,14 @@ impl<W: Write> CaptureWriter<W> {
         Ok(writer)
     }
 
-    /// Writes a packet, given in two parts, captured at a time since 1970; one call of the sink for each, so that who
-    /// reads the file meanwhile finds whole packets.
+    /// Writes a packet, given in two parts, with its capture time since 1970. Each packet is one write call, so a concurrent
+    /// reader finds complete packets.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// The file cannot be written.
     pub fn write(&mut self, time: Duration, headers: &[u8], payload: &[u8]) -> Result<(), PcapError> {
         let length = u32::try_from(headers.len() + payload.len()).unwrap_or(u32::MAX);
-        // Seconds have 32 bits in this format: it ends in 2106.
+        // Seconds have 32 bits in this format, which overflow in 2106.
         let words = [time.as_secs() as u32, time.subsec_nanos(), length, length];
         self.record.clear();
         self.record

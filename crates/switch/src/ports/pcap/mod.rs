@@ -1,5 +1,5 @@
-//! Ports that read and write capture files, as simple_switch's `--use-files` has them: port `N@NAME` reads `NAME_in.pcap`
-//! and writes `NAME_out.pcap`.
+//! Ports on capture files, as with simple_switch's `--use-files`: port `N@NAME` reads `NAME_in.pcap` and writes
+//! `NAME_out.pcap`.
 
 mod file;
 mod port;
@@ -10,62 +10,62 @@ use std::path::PathBuf;
 pub use file::{CaptureReader, CaptureWriter, Packet};
 pub use port::open;
 
-/// What is wrong with a capture file.
+/// Error of a capture file.
 #[derive(Debug, thiserror::Error)]
 pub enum PcapError {
-    /// It cannot be opened, read or written.
-    #[error("{}: cannot {action}: {source}", path.display())]
+    /// The file cannot be opened, read or written.
+    #[error("cannot {action} capture file {}: {source}", path.display())]
     Io {
-        /// The file.
+        /// File.
         path: PathBuf,
-        /// What was tried.
+        /// Failed operation.
         action: &'static str,
-        /// What the system says.
+        /// Error of the system.
         source: io::Error,
     },
-    /// It is no capture file, or a damaged one.
-    #[error("{}, byte {offset}: {fault}", path.display())]
-    Damaged {
-        /// The file.
+    /// The file is malformed.
+    #[error("malformed capture file {} at byte {offset}: {fault}", path.display())]
+    Malformed {
+        /// File.
         path: PathBuf,
-        /// Where in it, counted from 0.
+        /// Offset in the file, counted from 0.
         offset: u64,
-        /// What is wrong there, and what to do if something can be done.
-        fault: Fault,
+        /// Problem, with a remedy if possible.
+        fault: FormatError,
     },
 }
 
-/// A fault in a capture file's content.
+/// Problem in the content of a capture file.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Fault {
-    /// The first four bytes are none of a capture file's.
-    #[error("{0:#010x} is not how a pcap file begins (pcapng must be converted: `editcap -F pcap`)")]
+pub enum FormatError {
+    /// The magic number is unknown.
+    #[error("unknown magic number {0:#010x}; convert pcapng files with `editcap -F pcap`")]
     Magic(u32),
-    /// Version other than 2.x.
-    #[error("version {0} of the pcap format; only 2 is known")]
+    /// The version is not 2.x.
+    #[error("unsupported pcap version {0}: expected 2")]
     Version(u16),
     /// The packets are not Ethernet frames.
-    #[error("link type {0}, a switch takes Ethernet (1), or 0 as simple_switch writes it")]
+    #[error("unsupported link type {0}: expected Ethernet (1), or 0 as written by simple_switch")]
     LinkType(u32),
-    /// The file ends inside a header or a packet.
-    #[error("the file ends after {found} of {wanted} bytes of {what}")]
-    CutOff {
-        /// Of what.
-        what: &'static str,
-        /// Bytes there are.
-        found: usize,
-        /// Bytes there should be.
-        wanted: usize,
+    /// The file ends inside of a header or packet.
+    #[error("file ends after {actual_bytes} of {expected_bytes} bytes of {element}")]
+    Truncated {
+        /// Truncated element.
+        element: &'static str,
+        /// Available bytes.
+        actual_bytes: usize,
+        /// Expected bytes.
+        expected_bytes: usize,
     },
-    /// A length that no packet has.
-    #[error("a packet of {0} bytes, more than the 262,144 that a capture may hold")]
-    Length(u32),
-    /// The capture has only the beginning of a packet.
-    #[error("only {captured} of a packet's {original} bytes were captured: capture with `-s 0`")]
+    /// The packet length exceeds the maximum.
+    #[error("packet length of {0} bytes exceeds the maximum of 262,144")]
+    PacketTooLong(u32),
+    /// The capture has only the start of a packet.
+    #[error("packet is incomplete: {captured} of {original} bytes were captured; capture with `-s 0`")]
     Incomplete {
-        /// Bytes in the file.
+        /// Captured bytes.
         captured: u32,
-        /// Bytes of the packet.
+        /// Original length, bytes.
         original: u32,
     },
 }

@@ -1,9 +1,9 @@
 //! Capture files as ports.
 //!
-//! Packets of several files come in the order of their times, whichever port is asked first: a port gives a packet only
-//! when no other has an earlier one. Input may be a pipe, in which packets appear one by one. A pipe that has nothing for
-//! now does not hold up the others, but because all are looked into once more after a packet has been seen, what one
-//! process writes into several pipes comes in the order in which it was written.
+//! Packets of several files are replayed in the order of their timestamps: a port returns a packet only if no other port
+//! has an earlier packet. The input may be a pipe. A pipe without data does not block other inputs. All inputs are checked
+//! again after a packet has been found, so packets that one process writes to several pipes are replayed in the order of
+//! writing.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd as _;
@@ -16,13 +16,13 @@ use super::super::{
     Port, PortError, PortId, PortSpec, Readiness, Receive, RxCounters, Transmit, TxCounters, sys,
 };
 use super::PcapError;
-use super::file::{CaptureReader, CaptureWriter, Have, Packet};
+use super::file::{CaptureReader, CaptureWriter, Packet, ReadResult};
 
-/// Opens the files of all ports, `NAME_in.pcap` and `NAME_out.pcap` in `directory`. Nothing is read before `start`. Input
-/// files that are pipes may get their writers in any order, later.
+/// Opens the files `NAME_in.pcap` and `NAME_out.pcap` in `directory` for all ports. Reading starts at `start`. Writers
+/// of pipes may connect later, in any order.
 ///
 /// # Errors
-/// When a file cannot be opened or created. Damaged ones are found when they are read.
+/// A file cannot be opened or created. Malformed files are detected during reading.
 pub fn open(directory: &Path, specs: &[PortSpec], start: Instant) -> Result<Vec<(PortId, Port)>, PortError> {
     let path = |spec: &PortSpec, end: &str| directory.join(format!("{}{end}", spec.interface));
     let inputs = specs
@@ -58,7 +58,7 @@ fn io_error(path: &Path, action: &'static str) -> impl FnOnce(std::io::Error) ->
     }
 }
 
-/// One input file.
+/// Input file.
 #[derive(Debug)]
 struct Input {
     reader: CaptureReader<File>,
@@ -87,20 +87,20 @@ impl Input {
         })
     }
 
-    /// Looks for the next packet unless there is one.
+    /// Reads the next packet unless one is available.
     fn fill(&mut self) {
         if self.next.is_some() || self.ended {
             return;
         }
-        // Asked before reading: what the last writer has left is read, and then it has ended.
+        // Checked before reading, so the data of the last writer is read before the end is reported.
         let last = !self.pipe || self.writers_gone();
         match self.reader.poll() {
-            Ok(Have::Packet(packet)) => self.next = Some(packet),
-            Ok(Have::End) if last => {
+            Ok(ReadResult::Packet(packet)) => self.next = Some(packet),
+            Ok(ReadResult::End) if last => {
                 self.failed = self.reader.end().err();
                 self.ended = true;
             }
-            Ok(Have::End | Have::Nothing) => {}
+            Ok(ReadResult::End | ReadResult::Pending) => {}
             Err(error) => {
                 self.failed = Some(error);
                 self.ended = true;
@@ -108,21 +108,21 @@ impl Input {
         }
     }
 
-    /// A pipe has had writers and has none any more.
+    /// Whether all writers of a pipe have closed it.
     fn writers_gone(&self) -> bool {
-        let mut poll = [sys::interest(self.reader.source().as_fd(), 0)];
+        let mut poll = [sys::poll_interest(self.reader.source().as_fd(), 0)];
         sys::poll(&mut poll, Some(Duration::ZERO)).is_ok()
             && poll.iter().any(|poll| poll.revents & libc::POLLHUP != 0)
     }
 }
 
-/// The input files of all ports.
+/// Input files of all ports.
 #[derive(Debug)]
 struct Replay {
     inputs: Vec<Input>,
 }
 
-/// A thread that panicked under the lock has left packets whole.
+/// A panic under the lock leaves complete packets.
 fn lock(replay: &Mutex<Replay>) -> MutexGuard<'_, Replay> {
     replay.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -136,8 +136,8 @@ impl Replay {
         self.inputs.get(number).map(clone).transpose()
     }
 
-    /// The next packet of an input if it is the earliest of all; of several of the same time the one with the lowest
-    /// number, as in simple_switch.
+    /// Takes the next packet of an input if it is the earliest of all inputs. At equal times the lowest input number is first,
+    /// as in simple_switch.
     fn take(&mut self, number: usize) -> Result<Option<Packet>, PcapError> {
         let Some(input) = self.inputs.get_mut(number) else {
             return Ok(None);
@@ -164,7 +164,7 @@ impl Replay {
 struct PcapReceiver {
     replay: Arc<Mutex<Replay>>,
     number: usize,
-    /// The input again, to wait for.
+    /// Duplicate of the input, for waiting.
     file: Option<File>,
     start: Instant,
     counters: RxCounters,
@@ -208,7 +208,7 @@ impl Receive for PcapReceiver {
 }
 
 impl Drop for PcapReceiver {
-    /// A port that is removed holds up no other by packets that it would have had before.
+    /// Pending packets of a removed port do not block other ports.
     fn drop(&mut self) {
         if let Some(input) = lock(&self.replay).inputs.get_mut(self.number) {
             input.ended = true;
@@ -242,7 +242,7 @@ impl Transmit for PcapSender {
         Ok(())
     }
 
-    /// Each packet is in the file at once: who drives the switch reads it while it is written.
+    /// Each packet is written immediately so that a test driver can read the file concurrently.
     fn flush(&mut self) -> Result<(), PortError> {
         Ok(())
     }

@@ -1,13 +1,13 @@
-//! A network interface through `AF_XDP`: frames go past the system's network stack, and where the driver can, without being
-//! copied. The interface is the switch's alone: the network stack sees nothing that arrives there.
+//! Port on a network interface through `AF_XDP`: frames bypass the system's network stack, with zero copy if the driver
+//! supports it. The switch owns the interface: the network stack does not see received frames.
 //!
-//! XDP tells nothing about offloads: where a network stack is at the far end of a link that is no wire, a frame's checksum may
-//! be unfinished, and no flag says so. On interfaces of such drivers it is found out and completed (`unfinished.rs`). Segmentation
-//! offloads are turned off by the kernel itself as long as an XDP program is attached. VLAN tags stay in the frame, unless somebody
-//! takes them out before XDP: a card (`ethtool -K INTERFACE rx-vlan-offload off`), or a VLAN device at the far end of a veth, which does
-//! not even put them in (`ethtool -K PEER tx-vlan-offload off`).
+//! XDP provides no information on offloads: if the peer of a virtual link is a network stack, a frame may have a partial checksum
+//! without any flag. On interfaces of such drivers the port detects and completes partial checksums (`unfinished.rs`). The kernel
+//! disables segmentation offloads while an XDP program is attached. VLAN tags stay in the frame unless a network card removes them
+//! (disable with `ethtool -K INTERFACE rx-vlan-offload off`) or a VLAN device at the peer of a veth does not insert them (disable
+//! with `ethtool -K PEER tx-vlan-offload off`).
 //!
-//! One receive queue is served: a port whose interface has more is refused rather than served in part.
+//! The port serves one receive queue. An interface with several receive queues is rejected.
 
 mod program;
 mod ring;
@@ -19,28 +19,28 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::patience::Patience;
+use super::send_backoff::SendBackoff;
 use super::{Port, PortError, Readiness, Receive, RxCounters, Transmit, TxCounters, sys};
 use ring::{Ring, Umem};
 
-/// What the kernel keeps free before a received frame (`XDP_PACKET_HEADROOM`).
+/// Headroom before a received frame (`XDP_PACKET_HEADROOM`), bytes.
 const HEADROOM_BYTES: usize = 256;
 /// Ethernet header and two VLAN tags.
 const LINK_BYTES_MAX: usize = 14 + 2 * 4;
 const FRAME_BYTES_MIN: usize = 14;
-/// A frame and what is kept free before it lie in one chunk, and that in one page.
+/// Maximum size of a chunk, which holds headroom and frame and must be within one page, bytes.
 const CHUNK_BYTES_MAX: usize = 4096;
 const MTU_MAX: usize = CHUNK_BYTES_MAX - HEADROOM_BYTES - LINK_BYTES_MAX;
 const TX_FRAMES: u32 = 1024;
-/// Frames that leave together, at the latest.
+/// Maximum number of frames in a batch.
 const BATCH_FRAMES: u32 = 64;
 
-/// How to open an interface.
+/// Options of an `AF_XDP` port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct XdpOptions {
-    /// Frames that the receive ring holds; rounded up to a power of two. 2 KiB each at an MTU of 1,500.
+    /// Size of the receive ring, frames; rounded up to a power of two. A frame needs 2 KiB at an MTU of 1,500.
     pub ring_frames: u32,
-    /// Refuses an interface whose driver cannot do without copies, instead of copying.
+    /// Whether to reject an interface whose driver does not support zero copy.
     pub only_zero_copy: bool,
 }
 
@@ -53,12 +53,12 @@ impl Default for XdpOptions {
     }
 }
 
-/// Opens an interface of the calling thread's network namespace. The port stays there whichever thread uses it. The XDP
-/// program is attached as long as the receiving half lives.
+/// Opens an interface in the calling thread's network namespace; other threads can use the port. The XDP program is
+/// attached while the receiving half exists.
 ///
 /// # Errors
-/// When there is no such interface, when its frames are not Ethernet's, when it has several receive queues, an MTU above 3,818 or an XDP program, or the kernel
-/// refuses; the step is named.
+/// The interface does not exist, is not an Ethernet interface, has several receive queues, an MTU above 3,818 or an XDP
+/// program, or a system call failed; the error names the step.
 pub fn open(interface: &str, options: &XdpOptions) -> Result<Port, PortError> {
     let index = sys::interface_index(interface).map_err(|source| PortError::NoInterface {
         interface: interface.to_owned(),
@@ -88,7 +88,7 @@ pub fn open(interface: &str, options: &XdpOptions) -> Result<Port, PortError> {
         });
     }
     let driver = sys::driver(&any, interface).map_err(|error| fail(("ETHTOOL_GDRVINFO", error)))?;
-    let link = Link {
+    let link = InterfaceInfo {
         interface,
         index,
         mtu,
@@ -97,25 +97,25 @@ pub fn open(interface: &str, options: &XdpOptions) -> Result<Port, PortError> {
     prepare((fd, any), link, options).map_err(fail)
 }
 
-/// An interface.
-struct Link<'a> {
+/// Interface properties.
+struct InterfaceInfo<'a> {
     interface: &'a str,
     index: u32,
     mtu: usize,
-    /// A network stack may be at its other end.
+    /// Whether the peer may be a network stack.
     is_software: bool,
 }
 
 fn prepare(
     (fd, any): (OwnedFd, OwnedFd),
-    link: Link<'_>,
+    link: InterfaceInfo<'_>,
     options: &XdpOptions,
 ) -> Result<Port, (&'static str, io::Error)> {
     let rx_frames = options.ring_frames.clamp(64, 1 << 20).next_power_of_two();
     let chunk_bytes = (link.mtu + LINK_BYTES_MAX + HEADROOM_BYTES)
         .next_power_of_two()
         .max(2048);
-    // The first chunks are for receiving, the others for sending, so that the halves share nothing that changes.
+    // The first chunks are for receiving, the others for sending, so the halves share no mutable state.
     let umem = Umem::new((rx_frames + TX_FRAMES) as usize, chunk_bytes).map_err(|error| ("mmap", error))?;
     let chunk = |number: u32| u64::from(number) * chunk_bytes as u64;
     let set = |step, option, value| {
@@ -151,31 +151,31 @@ fn prepare(
     };
     let address = libc::sockaddr_xdp {
         sxdp_family: libc::AF_XDP as u16,
-        // Without a wish the kernel copies only if the driver cannot do without.
+        // By default the kernel copies only if the driver does not support zero copy.
         sxdp_flags: libc::XDP_USE_NEED_WAKEUP | zero_copy,
         sxdp_ifindex: link.index,
         sxdp_queue_id: 0,
         sxdp_shared_umem_fd: 0,
     };
     bind(&fd, &address).map_err(|error| ("bind", error))?;
-    let told: libc::xdp_options =
+    let xdp_options: libc::xdp_options =
         sys::get_option(&fd, libc::SOL_XDP, libc::XDP_OPTIONS).map_err(|error| ("XDP_OPTIONS", error))?;
     let attached = program::attach(link.index, &fd)?;
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(SharedSocket {
         fd,
-        any,
+        ioctl_socket: any,
         umem,
         interface: link.interface.to_owned(),
         index: link.index,
-        copies: told.flags & libc::XDP_OPTIONS_ZEROCOPY == 0,
+        copy_mode: xdp_options.flags & libc::XDP_OPTIONS_ZEROCOPY == 0,
     });
     Ok(Port {
         receiver: Box::new(XdpReceiver {
             rx,
             fill,
             shared: shared.clone(),
-            completes: link.is_software,
-            _attached: attached,
+            completes_checksums: link.is_software,
+            _program_link: attached,
             counters: RxCounters::default(),
         }),
         sender: Box::new(XdpSender {
@@ -185,14 +185,14 @@ fn prepare(
             frame_bytes: link.mtu + LINK_BYTES_MAX,
             shared,
             counters: TxCounters::default(),
-            patience: Patience::default(),
+            send_backoff: SendBackoff::default(),
             down: false,
         }),
     })
 }
 
-/// Binds the socket. The kernel gives a closed socket's queue back only some time later, from a work queue, and tells nobody:
-/// a switch that is started anew would find it busy.
+/// Binds the socket. The kernel releases the queue of a closed socket asynchronously and without notification, so a
+/// restarted switch may find the queue busy and must retry.
 fn bind(fd: &OwnedFd, address: &libc::sockaddr_xdp) -> io::Result<()> {
     const BUSY_MAX: Duration = Duration::from_millis(500);
     const PAUSE: Duration = Duration::from_millis(1);
@@ -207,27 +207,27 @@ fn bind(fd: &OwnedFd, address: &libc::sockaddr_xdp) -> io::Result<()> {
     }
 }
 
-/// What both halves use.
+/// State of both halves.
 #[derive(Debug)]
-struct Shared {
+struct SharedSocket {
     fd: OwnedFd,
-    /// A socket of the interface's namespace for questions, as an XDP socket knows no ioctl.
-    any: OwnedFd,
+    /// Socket in the interface's namespace for ioctls, which an XDP socket does not support.
+    ioctl_socket: OwnedFd,
     umem: Umem,
     interface: String,
     index: u32,
-    /// The driver cannot do without copies: the kernel sends in our calls, and only then.
-    copies: bool,
+    /// Whether the driver is in copy mode: the kernel sends only during our system calls.
+    copy_mode: bool,
 }
 
 #[derive(Debug)]
 struct XdpReceiver {
     rx: Ring<libc::xdp_desc>,
     fill: Ring<u64>,
-    shared: Arc<Shared>,
-    /// Checksums may be unfinished.
-    completes: bool,
-    _attached: OwnedFd,
+    shared: Arc<SharedSocket>,
+    /// Whether checksums may be partial.
+    completes_checksums: bool,
+    _program_link: OwnedFd,
     counters: RxCounters,
 }
 
@@ -239,7 +239,7 @@ impl Receive for XdpReceiver {
         while frames < limit
             && let Some(descriptor) = self.rx.pop()
         {
-            let (completes, counters) = (self.completes, &mut self.counters);
+            let (completes, counters) = (self.completes_checksums, &mut self.counters);
             let hand_over = |frame: &mut [u8]| {
                 if completes && unfinished::complete(frame) {
                     counters.checksums_completed += 1;
@@ -248,7 +248,7 @@ impl Receive for XdpReceiver {
                 counters.bytes += frame.len() as u64;
                 take(frame);
             };
-            // SAFETY: the chunk came by the receive ring and goes back below; the sender writes into others only.
+            // SAFETY: the chunk is from the receive ring and is returned below; the sender uses other chunks.
             unsafe { umem.with_frame(&descriptor, hand_over) };
             self.fill.push(descriptor.addr & chunk_mask);
             frames += 1;
@@ -257,9 +257,9 @@ impl Receive for XdpReceiver {
             self.rx.release();
             self.fill.publish();
         } else if self.fill.needs_wakeup() {
-            // A driver that ran out of chunks looks for new ones when the socket is polled.
+            // A driver without free chunks checks for new ones when the socket is polled.
             let polled = sys::poll(
-                &mut [sys::interest(self.shared.fd.as_fd(), libc::POLLIN)],
+                &mut [sys::poll_interest(self.shared.fd.as_fd(), libc::POLLIN)],
                 Some(Duration::ZERO),
             );
             polled.map_err(|source| self.shared.kernel("poll", source))?;
@@ -285,10 +285,10 @@ impl Receive for XdpReceiver {
     }
 }
 
-impl Shared {
-    /// Whether the interface is still there.
+impl SharedSocket {
+    /// Checks that the interface still exists.
     fn check(&self) -> Result<(), PortError> {
-        match sys::interface_exists(&self.any, self.index) {
+        match sys::interface_exists(&self.ioctl_socket, self.index) {
             Ok(true) => Ok(()),
             Ok(false) => Err(PortError::NoInterface {
                 interface: self.interface.clone(),
@@ -311,21 +311,21 @@ impl Shared {
 struct XdpSender {
     tx: Ring<libc::xdp_desc>,
     completion: Ring<u64>,
-    /// Chunks that hold nothing.
+    /// Free chunks.
     free: Vec<u64>,
     frame_bytes: usize,
-    shared: Arc<Shared>,
+    shared: Arc<SharedSocket>,
     counters: TxCounters,
-    patience: Patience,
-    /// The last try found the interface down.
+    send_backoff: SendBackoff,
+    /// Whether the interface was down at the last attempt.
     down: bool,
 }
 
 impl XdpSender {
-    /// Takes chunks back that have been sent, and counts what the kernel has taken. True when there was anything.
-    fn settle(&mut self) -> bool {
+    /// Reclaims sent chunks and counts accepted frames. True if there was progress.
+    fn reclaim(&mut self) -> bool {
         let counters = &mut self.counters;
-        let taken = self.tx.settle(|descriptor| {
+        let taken = self.tx.reclaim(|descriptor| {
             counters.frames += 1;
             counters.bytes += u64::from(descriptor.len);
         });
@@ -339,9 +339,9 @@ impl XdpSender {
         progress
     }
 
-    /// Has the kernel send what is in the ring. False when it cannot for now.
+    /// Makes the kernel send the frames in the ring. False if the kernel accepts no frame now.
     fn kick(&mut self) -> Result<bool, PortError> {
-        if self.shared.copies || self.tx.needs_wakeup() {
+        if self.shared.copy_mode || self.tx.needs_wakeup() {
             match sys::kick(&self.shared.fd) {
                 Ok(()) => {}
                 Err(error) => match error.raw_os_error() {
@@ -354,12 +354,12 @@ impl XdpSender {
                 },
             }
         }
-        Ok(self.settle())
+        Ok(self.reclaim())
     }
 
     fn pause(&mut self) -> bool {
-        self.counters.waited += 1;
-        !self.down && self.patience.pause()
+        self.counters.queue_full_retries += 1;
+        !self.down && self.send_backoff.pause()
     }
 }
 
@@ -389,14 +389,14 @@ impl Transmit for XdpSender {
                 return Ok(());
             }
         };
-        // SAFETY: the chunk is from the list of those that hold nothing.
+        // SAFETY: the chunk is from the list of free chunks.
         let written = unsafe { self.shared.umem.write(address, headers, payload) };
         let descriptor = libc::xdp_desc {
             addr: address,
             len: length as u32,
             options: 0,
         };
-        // There are as many places in the ring as chunks.
+        // The ring has as many slots as there are chunks.
         if !written || !self.tx.push(descriptor) {
             self.free.push(address);
             self.counters.dropped_full += 1;
@@ -406,15 +406,15 @@ impl Transmit for XdpSender {
         Ok(())
     }
 
-    /// What the kernel does not take in time stays in the ring and leaves later; what finds no place in the ring then is
-    /// counted as lost.
+    /// Frames that the kernel does not accept in time stay in the ring and are sent later. Frames that find no space in the
+    /// ring are dropped and counted.
     fn flush(&mut self) -> Result<(), PortError> {
         self.tx.publish();
         loop {
             let progress = self.kick()?;
-            let done = self.tx.unconsumed() == 0 || !self.shared.copies;
+            let done = self.tx.unconsumed() == 0 || !self.shared.copy_mode;
             if done || (!progress && !self.pause()) {
-                self.patience.renew();
+                self.send_backoff.reset();
                 return Ok(());
             }
         }

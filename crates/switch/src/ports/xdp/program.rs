@@ -1,5 +1,5 @@
-//! The XDP program that hands an interface's frames to a socket: six instructions, made here so that nobody needs a
-//! compiler for eBPF.
+//! XDP program that redirects the frames of an interface to a socket: six instructions, assembled here so that no eBPF
+//! compiler is needed.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 #[derive(Clone, Copy)]
 struct Instruction {
     code: u8,
-    /// Destination in the lower half, source in the upper one.
+    /// Destination in the lower half, source in the upper half.
     registers: u8,
     offset: i16,
     immediate: i32,
@@ -24,8 +24,8 @@ const fn instruction(code: u8, registers: u8, offset: i16, immediate: i32) -> In
     }
 }
 
-/// `return bpf_redirect_map(&map, ctx->rx_queue_index, XDP_PASS)`: to the socket of the queue if there is one, else to the
-/// network stack.
+/// `return bpf_redirect_map(&map, ctx->rx_queue_index, XDP_PASS)`: redirects to the socket of the queue, else passes to
+/// the network stack.
 fn redirect(map: &OwnedFd) -> [Instruction; 6] {
     const LOAD_WORD: u8 = 0x61;
     const LOAD_MAP: u8 = 0x18;
@@ -45,7 +45,7 @@ fn redirect(map: &OwnedFd) -> [Instruction; 6] {
     ]
 }
 
-/// The members of `union bpf_attr` for `BPF_MAP_CREATE`, as far as they are used; the kernel takes the rest as zero.
+/// Used members of `union bpf_attr` for `BPF_MAP_CREATE`; the kernel treats the rest as zero.
 #[repr(C)]
 struct CreateMap {
     map_type: u32,
@@ -55,7 +55,7 @@ struct CreateMap {
     flags: u32,
 }
 
-/// For `BPF_MAP_UPDATE_ELEM`.
+/// Attribute of `BPF_MAP_UPDATE_ELEM`.
 #[repr(C)]
 struct UpdateMap {
     map: RawFd,
@@ -65,16 +65,16 @@ struct UpdateMap {
     flags: u64,
 }
 
-/// For `BPF_PROG_LOAD`.
+/// Attribute of `BPF_PROG_LOAD`.
 #[repr(C)]
 struct LoadProgram {
     program_type: u32,
     instructions: u32,
     first_instruction: u64,
-    licence: u64,
+    license: u64,
 }
 
-/// For `BPF_LINK_CREATE`.
+/// Attribute of `BPF_LINK_CREATE`.
 #[repr(C)]
 struct CreateLink {
     program: RawFd,
@@ -84,9 +84,9 @@ struct CreateLink {
 }
 
 /// # Safety
-/// `T` is the attribute of that command, and what it points at is valid.
+/// `T` is the attribute of the command, and its pointers are valid.
 unsafe fn bpf<T>(command: libc::c_int, attribute: &T) -> io::Result<libc::c_int> {
-    // SAFETY: the attribute lives through the call and its size is given; the rest is the caller's promise.
+    // SAFETY: the attribute lives through the call and its size is passed; the caller guarantees the rest.
     let returned = unsafe {
         libc::syscall(
             libc::SYS_bpf,
@@ -101,22 +101,22 @@ unsafe fn bpf<T>(command: libc::c_int, attribute: &T) -> io::Result<libc::c_int>
     libc::c_int::try_from(returned).map_err(io::Error::other)
 }
 
-/// As [`bpf`], for commands that return a new descriptor.
+/// As [`bpf`], for commands that return a descriptor.
 ///
 /// # Safety
-/// As [`bpf`], and the command is one of those.
+/// As [`bpf`], and the command returns a descriptor.
 unsafe fn bpf_fd<T>(command: libc::c_int, attribute: &T) -> io::Result<OwnedFd> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let fd = unsafe { bpf(command, attribute) }?;
-    // SAFETY: the kernel has just made this descriptor; nobody else knows it.
+    // SAFETY: the kernel has just created this descriptor, so there is no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Loads the program for one socket, which serves queue 0, and attaches it to an interface. It is detached when the
-/// descriptor that is returned is closed, or with the process.
+/// Loads the program for a socket on queue 0 and attaches it to an interface. The program is detached when the returned
+/// descriptor is closed or the process ends.
 ///
 /// # Errors
-/// The step, and what the kernel says; `EBUSY` when another program is attached.
+/// The failed step and the error of the kernel; `EBUSY` if another program is attached.
 pub(super) fn attach(interface: u32, socket: &OwnedFd) -> Result<OwnedFd, (&'static str, io::Error)> {
     const MAP_CREATE: libc::c_int = 0;
     const MAP_UPDATE: libc::c_int = 2;
@@ -149,7 +149,7 @@ pub(super) fn attach(interface: u32, socket: &OwnedFd) -> Result<OwnedFd, (&'sta
         program_type: PROGRAM_XDP,
         instructions: instructions.len() as u32,
         first_instruction: instructions.as_ptr() as u64,
-        licence: c"Dual BSD/GPL".as_ptr() as u64,
+        license: c"Dual BSD/GPL".as_ptr() as u64,
     };
     // SAFETY: the command's attribute; the instructions and the string live through the call.
     let program =

@@ -1,5 +1,5 @@
-//! The rings of an XDP socket (Documentation/networking/af_xdp.rst). Each has one producer and one consumer, of which one is
-//! the kernel.
+//! Rings of an XDP socket (Documentation/networking/af_xdp.rst). Each has one producer and one consumer; the kernel is one of
+//! them.
 
 use std::io;
 use std::marker::PhantomData;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::super::sys::Mapping;
 
-/// What stands in a ring: plain integers, for which every pattern of bytes is valid.
+/// Entry of a ring: plain integers for which every byte pattern is valid.
 ///
 /// # Safety
 /// Implement it only for such types.
@@ -20,28 +20,28 @@ unsafe impl Entry for u64 {}
 // SAFETY: integers.
 unsafe impl Entry for libc::xdp_desc {}
 
-/// A ring of a power of two of entries.
+/// Ring whose number of entries is a power of two.
 #[derive(Debug)]
 pub(super) struct Ring<T> {
     memory: Mapping,
-    /// The shared indices and flags, inside the mapping.
+    /// Shared indices and flags, inside the mapping.
     producer: NonNull<AtomicU32>,
     consumer: NonNull<AtomicU32>,
     flags: NonNull<AtomicU32>,
     first_entry: usize,
     entries: u32,
-    /// Our own index; free running, as the shared ones are.
-    ours: u32,
-    /// The kernel's, as it was last seen.
-    theirs: u32,
-    holds: PhantomData<T>,
+    /// Own index; free-running like the shared indices.
+    own_index: u32,
+    /// Last known index of the kernel.
+    kernel_index: u32,
+    entry_type: PhantomData<T>,
 }
 
-// SAFETY: the pointers lead into the mapping, which the ring owns, and to atomics.
+// SAFETY: the pointers refer to atomics inside the mapping, which the ring owns.
 unsafe impl<T: Entry> Send for Ring<T> {}
 
 impl<T: Entry> Ring<T> {
-    /// Maps a ring that the socket has, at an offset that names it.
+    /// Maps a ring of the socket; the offset selects the ring.
     pub(super) fn map(
         fd: &OwnedFd,
         entries: u32,
@@ -55,7 +55,7 @@ impl<T: Entry> Ring<T> {
                 .at(offset as usize, 4)
                 .map(NonNull::<u8>::cast::<AtomicU32>);
             word.filter(|word| word.is_aligned() && entries.is_power_of_two())
-                .ok_or_else(|| io::Error::other("the kernel describes a ring that cannot be"))
+                .ok_or_else(|| io::Error::other("invalid ring offsets from the kernel"))
         };
         Ok(Self {
             producer: word(offsets.producer)?,
@@ -63,16 +63,16 @@ impl<T: Entry> Ring<T> {
             flags: word(offsets.flags)?,
             first_entry,
             entries,
-            ours: 0,
-            theirs: 0,
-            holds: PhantomData,
+            own_index: 0,
+            kernel_index: 0,
+            entry_type: PhantomData,
             memory,
         })
     }
 
     fn word(&self, word: NonNull<AtomicU32>) -> &AtomicU32 {
-        // SAFETY: one of the three that `map` has found inside the mapping, which lives as long as `self`; the kernel too
-        // changes it only as a whole.
+        // SAFETY: `map` has checked that the word is inside the mapping, which lives as long as `self`; the kernel also
+        // accesses the word atomically.
         unsafe { word.as_ref() }
     }
 
@@ -82,80 +82,80 @@ impl<T: Entry> Ring<T> {
         self.memory.at(at, size_of::<T>()).map(NonNull::cast)
     }
 
-    /// The kernel asks to be told of new entries.
+    /// Whether the kernel requires a wake-up for new entries.
     pub(super) fn needs_wakeup(&self) -> bool {
         self.word(self.flags).load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }
 
-    /// As producer: puts an entry in, not yet visible to the kernel. False when the ring is full.
+    /// As producer: adds an entry that is not yet visible to the kernel. False if the ring is full.
     pub(super) fn push(&mut self, value: T) -> bool {
         if self.unconsumed() == self.entries {
-            // Acquire: the kernel has read what it has consumed.
-            self.theirs = self.word(self.consumer).load(Ordering::Acquire);
+            // Acquire: the kernel has read the consumed entries.
+            self.kernel_index = self.word(self.consumer).load(Ordering::Acquire);
             if self.unconsumed() == self.entries {
                 return false;
             }
         }
-        let Some(entry) = self.entry(self.ours) else {
+        let Some(entry) = self.entry(self.own_index) else {
             return false;
         };
-        // SAFETY: inside the mapping; ours until the producer index passes it, as the consumer index shows.
+        // SAFETY: inside the mapping; the consumer index shows that we own the entry until the producer index passes it.
         unsafe { entry.write_unaligned(value) };
-        self.ours = self.ours.wrapping_add(1);
+        self.own_index = self.own_index.wrapping_add(1);
         true
     }
 
-    /// As producer: entries that the kernel was not yet seen to consume.
+    /// As producer: number of entries that the kernel may not have consumed yet.
     pub(super) fn unconsumed(&self) -> u32 {
-        self.ours.wrapping_sub(self.theirs)
+        self.own_index.wrapping_sub(self.kernel_index)
     }
 
-    /// As producer: makes the entries visible.
+    /// As producer: makes the entries visible to the kernel.
     pub(super) fn publish(&mut self) {
         // Release: the entries are written before.
-        self.word(self.producer).store(self.ours, Ordering::Release);
+        self.word(self.producer).store(self.own_index, Ordering::Release);
     }
 
-    /// As producer: hands the entries that the kernel has consumed to `take`, unless a [`Self::push`] into a full ring has
-    /// looked before. Returns how many.
-    pub(super) fn settle(&mut self, mut take: impl FnMut(T)) -> u32 {
+    /// As producer: passes the entries that the kernel has consumed to `take`, except those that a [`Self::push`] into a full
+    /// ring has already detected. Returns their number.
+    pub(super) fn reclaim(&mut self, mut take: impl FnMut(T)) -> u32 {
         let consumed = self.word(self.consumer).load(Ordering::Acquire);
-        let count = consumed.wrapping_sub(self.theirs);
+        let count = consumed.wrapping_sub(self.kernel_index);
         for number in 0..count {
-            if let Some(entry) = self.entry(self.theirs.wrapping_add(number)) {
-                // SAFETY: inside the mapping; the kernel only reads this ring's entries.
+            if let Some(entry) = self.entry(self.kernel_index.wrapping_add(number)) {
+                // SAFETY: inside the mapping; the kernel only reads the entries of this ring.
                 take(unsafe { entry.read_unaligned() });
             }
         }
-        self.theirs = consumed;
+        self.kernel_index = consumed;
         count
     }
 
-    /// As consumer: the next entry. It is the kernel's again after [`Self::release`].
+    /// As consumer: takes the next entry. [`Self::release`] returns it to the kernel.
     pub(super) fn pop(&mut self) -> Option<T> {
-        if self.ours == self.theirs {
-            // Acquire: the kernel has written what it has produced.
-            self.theirs = self.word(self.producer).load(Ordering::Acquire);
-            if self.ours == self.theirs {
+        if self.own_index == self.kernel_index {
+            // Acquire: the kernel has written the produced entries.
+            self.kernel_index = self.word(self.producer).load(Ordering::Acquire);
+            if self.own_index == self.kernel_index {
                 return None;
             }
         }
-        let entry = self.entry(self.ours)?;
-        self.ours = self.ours.wrapping_add(1);
-        // SAFETY: inside the mapping; the producer index has passed it, and the kernel writes it again only after
+        let entry = self.entry(self.own_index)?;
+        self.own_index = self.own_index.wrapping_add(1);
+        // SAFETY: inside the mapping; the producer index has passed the entry, and the kernel writes it again only after
         // `release`.
         Some(unsafe { entry.read_unaligned() })
     }
 
-    /// As consumer: gives back the entries that were popped.
+    /// As consumer: returns the popped entries to the kernel.
     pub(super) fn release(&mut self) {
-        // Release: the entries were read before.
-        self.word(self.consumer).store(self.ours, Ordering::Release);
+        // Release: the entries have been read before.
+        self.word(self.consumer).store(self.own_index, Ordering::Release);
     }
 }
 
-/// The memory that frames lie in, in chunks of one size; the kernel writes and reads it at the addresses that the rings
-/// name.
+/// Frame memory in chunks of equal size. The kernel accesses the memory at the addresses in the
+/// rings.
 #[derive(Debug)]
 pub(super) struct Umem {
     memory: Mapping,
@@ -170,7 +170,7 @@ impl Umem {
         })
     }
 
-    /// How the kernel wants it described.
+    /// Registration structure for the kernel.
     pub(super) fn registration(&self) -> libc::xdp_umem_reg {
         libc::xdp_umem_reg {
             addr: self.memory.address(),
@@ -182,30 +182,30 @@ impl Umem {
         }
     }
 
-    /// Hands the frame that a descriptor names to `take`, which may change it; an empty one when it lies outside.
+    /// Passes the frame of a descriptor to `take`, which may modify it; an empty slice if the descriptor is out of range.
     ///
     /// # Safety
-    /// The kernel has given the chunk to us, by the receive ring, it was not given back, and nobody else has a reference into
-    /// it.
+    /// The chunk was received from the kernel through the receive ring and not returned, and no other reference into the chunk
+    /// exists.
     pub(super) unsafe fn with_frame(&self, descriptor: &libc::xdp_desc, take: impl FnOnce(&mut [u8])) {
         let length = descriptor.len as usize;
         match self.memory.at(descriptor.addr as usize, length) {
-            // SAFETY: inside the mapping, initialised by it, and by the caller's promise nobody else's; `take` cannot keep it.
+            // SAFETY: inside the initialized mapping, and the caller guarantees exclusive access; `take` cannot keep the slice.
             Some(frame) => take(unsafe { std::slice::from_raw_parts_mut(frame.as_ptr(), length) }),
             None => take(&mut []),
         }
     }
 
-    /// Writes a frame, given in two parts, into a chunk. False when it does not fit.
+    /// Writes a frame, given in two parts, to a chunk. False if the frame does not fit.
     ///
     /// # Safety
-    /// The chunk at this address is ours, not the kernel's, and nobody has a reference into it.
+    /// The caller owns the chunk at this address, and no other reference into the chunk exists.
     pub(super) unsafe fn write(&self, address: u64, headers: &[u8], payload: &[u8]) -> bool {
         let length = headers.len() + payload.len();
         match self.memory.at(address as usize, length) {
             Some(frame) if length <= self.chunk_bytes => {
-                // SAFETY: `length` bytes inside the mapping, ours by the caller's promise; the sources are slices of
-                // other memory, or of chunks that were received, which are others.
+                // SAFETY: `length` bytes inside the mapping, owned as the caller guarantees; the sources are slices of
+                // other memory or of received chunks, which are different chunks.
                 unsafe {
                     frame.copy_from_nonoverlapping(NonNull::from(headers).cast(), headers.len());
                     frame

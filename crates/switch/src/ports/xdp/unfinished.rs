@@ -1,56 +1,56 @@
-//! Checksums that a network stack has left to hardware that its link does not have.
+//! Partial checksums (CHECKSUM_PARTIAL) that a network stack left to the hardware of a virtual link.
 //!
-//! A stack that sends through a veth or a tap device leaves the checksum of TCP, UDP or SCTP unfinished: the field of TCP and UDP has
-//! the sum over the pseudo-header, folded and not complemented, that of SCTP zero. To other sockets of the machine the kernel
-//! says so beside the frame; to XDP it says nothing. But such a field can be recognised, for what it must hold follows from the
-//! headers alone, and the payload need not be read for that.
+//! A stack that sends through a veth or tap device leaves a partial checksum of TCP, UDP or SCTP: the field of TCP and UDP holds the
+//! folded, uncomplemented sum over the pseudo-header, the field of SCTP is zero. The kernel reports this state to other sockets, but
+//! not to XDP. The port detects a partial checksum from the headers alone, without reading the payload, because the
+//! headers determine the value of the field.
 //!
-//! A finished checksum may happen to hold just that. Completing it then changes nothing: with p the sum of the pseudo-header
-//! and d that of the rest, what is completed becomes -(p + d), and a finished one is -(p + d) already. So nobody has to
-//! know which of the two it was.
+//! A complete checksum may have the same value by chance. Completing it changes nothing: with p the sum of the pseudo-header
+//! and d the sum of the rest, a completed checksum is -(p + d), which a complete checksum already equals. So both cases need not be
+//! distinguished.
 //!
-//! What is lost is the detection of damage: a frame that was damaged on its way and holds this value is made to look whole. Of damaged frames
-//! that is one in 2^16, and on links in memory, which damage none. (Behind a bridge to a wire there is the wire's
-//! own CRC before.) Frames of other drivers are left as they came. Who sends such a field on purpose gains nothing: he could have sent
-//! the right one.
+//! The drawback is error detection: a corrupted frame that happens to hold this value gets a correct checksum. This affects one in
+//! 2^16 corrupted frames, and virtual links do not corrupt frames. (Behind a bridge to a physical link, the CRC of that link
+//! protects the frame.) Frames of other drivers are not changed. A sender gains nothing by sending such a field deliberately: the sender could
+//! also send the correct checksum.
 //!
-//! A finished frame costs 9 ns, an unfinished one 26 ns at 64 bytes and 103 at 1,362 (on a busy virtual core).
+//! A complete checksum costs 9 ns, a partial one 26 ns at 64 bytes and 103 ns at 1,362 bytes (on a busy virtual core).
 //!
-//! Not found: checksums inside of tunnels, and those behind a routing header whose last destination stands elsewhere.
+//! Not detected: checksums inside of tunnels, and checksums after a routing header with a different final destination.
 
 use super::super::checksum::{self, Layout, SCTP, TCP, UDP, be16, fold};
 
-/// Whether an interface of this driver may have a network stack at its other end, with no wire between: a veth's peer, or the
-/// virtual machine behind a tap device. (virtio-net tells its host to finish checksums while an XDP program is attached.)
+/// Whether the peer of this driver's interfaces may be a network stack without a physical link: the peer of a veth, or the virtual
+/// machine at a tap device. (virtio-net requests complete checksums from its host while an XDP program is attached.)
 pub(super) fn is_software(driver: &str) -> bool {
     matches!(driver, "veth" | "tun")
 }
 
-/// Completes the checksum of a frame if it is unfinished. True when that has changed it.
+/// Completes the checksum of a frame if it is partial. True if the frame was changed.
 pub(super) fn complete(frame: &mut [u8]) -> bool {
-    let Some(found) = find(frame) else {
+    let Some(found) = find_partial_checksum(frame) else {
         return false;
     };
-    // What lies behind the IP packet to fill a frame up belongs to no checksum.
+    // Padding after the IP packet is not covered by the checksum.
     let Some(packet) = frame.get_mut(..found.end) else {
         return false;
     };
-    // All of it, and with two bytes the next two, which do not change.
+    // Compares the whole field; a field of two bytes is compared with the following two bytes, which do not change.
     let at = found.start + found.offset;
     let field = |packet: &[u8]| (be16(packet, at), be16(packet, at + 2));
     let before = field(packet);
     checksum::complete(packet, found.start, found.offset).is_some() && field(packet) != before
 }
 
-/// A checksum that may be unfinished: it covers the frame between `start` and `end`, and stands `offset` bytes behind `start`.
+/// Possibly partial checksum: it covers the frame from `start` to `end`, and its field is at `offset` bytes after `start`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Found {
+struct PartialChecksum {
     start: usize,
     end: usize,
     offset: usize,
 }
 
-fn find(frame: &[u8]) -> Option<Found> {
+fn find_partial_checksum(frame: &[u8]) -> Option<PartialChecksum> {
     let layout = Layout::of(frame)?;
     let offset = match layout.protocol {
         TCP => 16,
@@ -65,10 +65,10 @@ fn find(frame: &[u8]) -> Option<Found> {
         holds == 0 && be16(frame, at + 2)? == 0
     } else {
         let length = end.checked_sub(layout.l4)?;
-        // Never zero, which says "no checksum" to UDP: a sum of anything but zeros is folded to 1 to 0xffff.
+        // Never zero, which means "no checksum" in UDP: a nonzero sum folds to 1 to 0xffff.
         holds == fold(layout.pseudo_sum(frame)? + length as u64)
     };
-    is_candidate.then_some(Found {
+    is_candidate.then_some(PartialChecksum {
         start: layout.l4,
         end,
         offset,

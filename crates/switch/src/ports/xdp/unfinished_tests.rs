@@ -5,7 +5,7 @@ use super::super::super::checksum::samples::{assert_right_sums, oversized, plain
 use super::super::super::checksum::{crc32c, set_be16};
 use super::*;
 
-/// A frame of an IP packet: where its L4 header begins, and where the checksum stands.
+/// Frame with an IP packet, and the offsets of its L4 header and checksum.
 struct Sample {
     frame: Vec<u8>,
     ipv6: bool,
@@ -16,7 +16,7 @@ struct Sample {
 }
 
 impl Sample {
-    /// With right lengths, and nothing in the checksum's field.
+    /// Frame with correct lengths and an empty checksum field.
     fn new(tags: usize, ipv6: bool, udp: bool, payload: &[u8]) -> Self {
         let (mut frame, l4) = oversized(tags, ipv6, udp, 0x18, payload);
         let l3 = 14 + 4 * tags;
@@ -74,7 +74,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn an_unfinished_checksum_is_completed_and_a_finished_one_left(
+    fn an_unfinished_checksum_is_completed_and_a_finished_one_kept(
         payload in vec(any::<u8>(), 0..1400),
         tags in 0usize..3,
         ipv6: bool,
@@ -85,7 +85,7 @@ proptest! {
         let finished = sample.finished();
         let protocol = if udp { UDP } else { TCP };
         assert_right_sums(&finished, 14 + 4 * tags, sample.l4, ipv6, protocol);
-        // What fills a frame up need not be zeros.
+        // Padding need not be zero.
         let padded = |mut frame: Vec<u8>| { frame.resize(frame.len() + padding, 0xa5); frame };
         let mut frame = padded(sample.unfinished());
         prop_assert!(complete(&mut frame));
@@ -94,9 +94,9 @@ proptest! {
         prop_assert_eq!(frame, padded(finished));
     }
 
-    /// The payload is chosen such that the right checksum is what an unfinished one would be.
+    /// The payload is chosen so that the correct checksum equals the partial one.
     #[test]
-    fn a_finished_checksum_that_looks_unfinished_stays_what_it_is(
+    fn a_finished_checksum_that_resembles_an_unfinished_one_is_unchanged(
         mut payload in vec(any::<u8>(), 2..1400),
         tags in 0usize..3,
         ipv6: bool,
@@ -113,14 +113,14 @@ proptest! {
         let finished = sample.finished();
         prop_assert_eq!(be16(&finished, sample.at), Some(pseudo));
         let mut frame = finished.clone();
-        prop_assert!(find(&frame).is_some());
+        prop_assert!(find_partial_checksum(&frame).is_some());
         prop_assert!(!complete(&mut frame));
         prop_assert_eq!(frame, finished);
     }
 
-    /// A wrong checksum that is not just this one value is for the receiver to see.
+    /// A wrong checksum with any other value must stay wrong for the receiver.
     #[test]
-    fn a_wrong_checksum_stays_wrong(
+    fn a_wrong_checksum_is_unchanged(
         payload in vec(any::<u8>(), 0..100),
         ipv6: bool,
         udp: bool,
@@ -145,9 +145,9 @@ proptest! {
     }
 
     #[test]
-    fn a_frame_that_was_cut_off_stays_as_it_is(payload in vec(any::<u8>(), 1..100), ipv6: bool, udp: bool, kept in 0usize..150) {
-        let whole = Sample::new(1, ipv6, udp, &payload).unfinished();
-        let mut frame = whole[..kept.min(whole.len() - 1)].to_vec();
+    fn a_truncated_frame_is_unchanged(payload in vec(any::<u8>(), 1..100), ipv6: bool, udp: bool, kept in 0usize..150) {
+        let full_frame = Sample::new(1, ipv6, udp, &payload).unfinished();
+        let mut frame = full_frame[..kept.min(full_frame.len() - 1)].to_vec();
         let before = frame.clone();
         prop_assert!(!complete(&mut frame));
         prop_assert_eq!(frame, before);
@@ -165,7 +165,7 @@ fn udp_without_a_checksum_keeps_none() {
 }
 
 #[test]
-fn a_fragment_is_left() {
+fn a_fragment_is_unchanged() {
     let mut frame = Sample::new(0, false, true, b"payload").unfinished();
     frame[14 + 6] = 0x20;
     let before = frame.clone();
@@ -174,7 +174,7 @@ fn a_fragment_is_left() {
 }
 
 #[test]
-fn sctp_without_its_crc_gets_it() {
+fn a_missing_sctp_crc_is_computed() {
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
     frame.extend([
         0x45, 0, 0, 36, 0, 0, 0x40, 0, 64, SCTP, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
@@ -187,14 +187,14 @@ fn sctp_without_its_crc_gets_it() {
 }
 
 #[test]
-fn wires_are_told_from_links_in_memory() {
-    for (driver, is) in [
+fn physical_links_differ_from_links_in_memory() {
+    for (driver, is_physical) in [
         ("veth", true),
         ("tun", true),
         ("virtio_net", false),
         ("ixgbe", false),
         ("", false),
     ] {
-        assert_eq!(is_software(driver), is, "{driver}");
+        assert_eq!(is_software(driver), is_physical, "{driver}");
     }
 }

@@ -1,8 +1,8 @@
-// What controllers and packets say to each other: packet-ins and -outs, digests, clones, copies, registers of more than
-// 64 bits.
+// Communication between controllers and packets: packet-in, packet-out, digests, clones, multicast copies, and registers
+// of more than 64 bits.
 //
 // p4c-bm2-ss --arch v1model --p4runtime-files packets.p4info.txtpb -o packets.json packets.p4
-// The compiler's notes on source lines (source_info) are taken out.
+// The source locations (source_info) are removed from packets.json.
 #include <core.p4>
 #include <v1model.p4>
 
@@ -34,7 +34,7 @@ struct headers_t {
 
 struct metadata_t {
     bit<7>  reason;
-    bit<2>  colour;
+    bit<2>  color;
     bit<96> word;
 }
 
@@ -98,7 +98,7 @@ control In(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t
         std.egress_spec = std.ingress_port;
     }
     action police(bit<9> port) {
-        rates.execute_meter((bit<32>) std.ingress_port, meta.colour);
+        rates.execute_meter((bit<32>) std.ingress_port, meta.color);
         std.egress_spec = port;
     }
 
@@ -118,7 +118,7 @@ control In(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t
         } else {
             received.count((bit<32>) std.ingress_port);
             flows.apply();
-            if (meta.colour == 2) {
+            if (meta.color == 2) {
                 mark_to_drop(std);
             }
         }

@@ -1,14 +1,14 @@
-//! `round.*`: a whole round of many provers, through the real gateway: registry, node, data plane, network.
+//! `round.*`: a complete round of many provers with the real gateway: registry, node, data plane and network.
 //!
 //! ```text
-//!  registry ── keys ──► node ── ATTEST_REQUESTs ──► network ──► provers on a few sockets
-//!      ▲                 │ ▲                                       │ all lanes
-//!      └── the record ───┘ └── who is ok ── data plane ◄── PROOFs ─┘
+//!  registry ──── keys ───► node ── ATTEST_REQUESTs ──► network ──► provers on a few sockets
+//!      ▲                   │ ▲                                        │ computed in parallel
+//!      └── round record ───┘ └── verdicts ── data plane ◄── PROOFs ───┘
 //! ```
-//! A round's time counts from the node's decision to open it to the last PROOF that the data plane took for good, as the record of
-//! the round has it: drawing up the list of provers, tagging and sending all requests, repeating those that were lost, all
-//! PROOFs. The provers' own work runs on the same processors at the same time and is in it. A round counts only if every prover
-//! has proven itself; the period's keys are there before, on both sides, as they are in the field.
+//! The time of a round is taken from its record: from the node's decision to open the round until the data plane accepts the last
+//! PROOF. This includes listing the provers, tagging and sending all requests, repeating lost requests, and verifying all PROOFs;
+//! it also includes the provers' work, which uses the same CPUs at the same time. A round counts only if every prover sent a valid
+//! PROOF. The keys of the period exist beforehand on both sides, as in production.
 
 mod simulation;
 
@@ -31,13 +31,13 @@ use linewarden_protocol::keys::RowKey;
 use linewarden_protocol::verdict::Verdict;
 use linewarden_protocol::wire::ATTEST_PORT;
 use linewarden_registry::{
-    BulkOptions, Credentials, DeviceRecord, GroupName, GroupPolicy, Home, MasterKey, NewGroup, NewProver,
-    Protection, Registry, RoundRecord,
+    BulkOptions, Credentials, DeviceRecord, GroupName, GroupPolicy, MasterKey, NewGroup, NewProver,
+    Protection, ProverLocation, Registry, RoundRecord,
 };
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use self::simulation::{Datagrams, Frames, Simulated, attestation_key};
+use self::simulation::{Datagrams, Frames, SimulatedProvers, attestation_key};
 use super::Size;
 use crate::address::{self, DeviceAddress};
 use crate::bench::keys::{self, GATEWAY_ID};
@@ -47,107 +47,111 @@ use crate::capability::{self, FOR_LOAD_GENERATOR};
 use crate::fleet::device_id;
 use crate::topology::{Lab, Topology};
 
-/// What a round of 10^5 provers may take, s.
-const BAR_S: f64 = 1.0;
-/// Sockets that the provers are behind, each with a thread and an address.
+/// Target for a round of 10^5 provers, s.
+const TARGET_S: f64 = 1.0;
+/// Sockets that the provers share, each with a thread and an address.
 const SOCKETS: u32 = 2;
-/// Rounds of which the fastest counts, at most.
+/// Maximum number of rounds, of which the fastest counts.
 const ROUNDS_MAX: u32 = 10;
-/// How long the gateway may take to load the provers, or to do with a round.
-const PATIENCE: Duration = Duration::from_secs(300);
-/// Between two looks at how far it is.
-const GLANCE: Duration = Duration::from_millis(200);
-/// Provers are enrolled so many at a time, and progress is told after each.
-const TOLD: u32 = 500;
+/// Timeout for loading the provers and for a round.
+const ROUND_TIMEOUT: Duration = Duration::from_secs(300);
+/// Interval between two progress updates.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// Provers that are enrolled at a time; progress is reported after each time.
+const ENROLLMENT_CHUNK: u32 = 500;
 
-/// Where gateway and provers are.
-enum Place {
+/// The network between gateway and provers.
+enum Environment {
     /// `xdp` on one end of a veth, the provers on the other.
     Link(Box<Lab>),
-    /// `host` and sockets on loopback, where nothing else is allowed.
+    /// `host` and sockets on loopback, without the capabilities for a lab.
     Loopback(Vec<UdpSocket>),
 }
 
-/// Rows of the round.
+/// Adds the rows of this part.
 ///
 /// # Errors
-/// The registry's, the network's, or no round in which all have proven themselves.
+/// The registry or the network failed, or no round was complete.
 pub fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> Result<(), BenchError> {
-    let place = Place::choose()?;
-    let records = Records::make(size.round_provers, &place, progress)?;
+    let environment = Environment::choose()?;
+    let registry = ProverRegistry::make(size.round_provers, &environment, progress)?;
     let stop = AtomicBool::new(false);
     let measured = std::thread::scope(|scope| {
-        let provers = place.provers(size.round_provers, records.h)?;
+        let provers = environment.provers(size.round_provers, registry.h)?;
         let threads: Vec<_> = provers
             .into_iter()
             .map(|provers| scope.spawn(|| provers.run(&stop)))
             .collect();
-        let measured = measure(size, &place, &records, progress);
+        let measured = measure(size, &environment, &registry, progress);
         stop.store(true, Ordering::Relaxed);
         let mut sent = 0;
         for thread in threads {
             let ended = thread.join();
-            let panicked = |_| BenchError::Contradiction("a prover's thread panicked".to_owned());
+            let panicked = |_| BenchError::InvalidMeasurement("a prover thread panicked".to_owned());
             sent += ended.map_err(panicked)??;
         }
         Ok::<_, BenchError>((measured?, sent))
     });
     let (measured, sent) = measured?;
-    let suffix = match place {
-        Place::Link(_) => "",
-        Place::Loopback(_) => ".host",
+    let suffix = match environment {
+        Environment::Link(_) => "",
+        Environment::Loopback(_) => ".host",
     };
     let best = &measured.best;
     let name = |row: &str| format!("round.{row}{suffix}");
-    let full = size.round_provers == Size::FULL.round_provers;
-    let bar = (full && suffix.is_empty()).then_some(BAR_S);
+    let is_full_size = size.round_provers == Size::FULL.round_provers;
+    let target = (is_full_size && suffix.is_empty()).then_some(TARGET_S);
     let seconds = f64::from(best.record.last_verdict_ms) / 1e3;
     let arrived = measured.counted.get(Verdict::ProofOk) + measured.counted.get(Verdict::DropProved);
     let lost = sent.saturating_sub(arrived) as f64;
     rows.extend([
-        Row::lower(name("seconds"), seconds, "s", bar),
+        Row::lower(name("seconds"), seconds, "s", target),
         Row::fact(name("seconds_slowest"), measured.slowest_s, "s"),
-        Row::fact(name("provers"), best.record.asked.into(), "provers"),
+        Row::fact(name("provers"), best.record.requested.into(), "provers"),
         Row::fact(name("requests"), best.requests as f64, "requests"),
         Row::fact(name("complete"), measured.complete.into(), "rounds"),
-        Row::fact(name("proofs_lost"), lost / f64::from(measured.rounds), "a round"),
+        Row::fact(
+            name("proofs_lost"),
+            lost / f64::from(measured.rounds),
+            "per round",
+        ),
     ]);
     Ok(())
 }
 
-/// A round that was complete.
+/// A completed round.
 struct Round {
     record: RoundRecord,
-    /// Sent in it, repetitions included.
+    /// Requests sent in the round, with repetitions.
     requests: u64,
 }
 
-struct Measured {
+struct RoundsResult {
     best: Round,
     complete: u32,
     slowest_s: f64,
-    /// The one before them, in which both sides make their keys, included.
+    /// All rounds, with the first one, in which both sides derive their keys.
     rounds: u32,
     counted: Counters,
 }
 
 fn measure(
     size: &Size,
-    place: &Place,
-    records: &Records,
+    environment: &Environment,
+    registry: &ProverRegistry,
     progress: Progress<'_>,
-) -> Result<Measured, BenchError> {
-    let gateway = place.gateway(size.round_provers, records)?;
+) -> Result<RoundsResult, BenchError> {
+    let gateway = environment.gateway(size.round_provers, registry)?;
     let began = Instant::now();
-    while !gateway.wait_until(GLANCE, |status| status.attest.rounds > 0) {
+    while !gateway.wait_until(POLL_INTERVAL, |status| status.attest.rounds > 0) {
         let provers = gateway.status().attest.provers;
         progress(
-            "a round of all provers: loading",
+            "complete round: loading provers",
             Some((provers, size.round_provers.into())),
         );
-        if began.elapsed() > PATIENCE {
-            return Err(contradiction(format!(
-                "no round within {PATIENCE:?}: {:?}",
+        if began.elapsed() > ROUND_TIMEOUT {
+            return Err(invalid_measurement(format!(
+                "no round began within {ROUND_TIMEOUT:?}: {:?}",
                 gateway.status()
             )));
         }
@@ -156,23 +160,23 @@ fn measure(
     let mut complete: Vec<Round> = Vec::new();
     let mut last = None;
     for run in 0..runs {
-        progress("a round of all provers", Some((run.into(), runs.into())));
-        let round = one_round(&gateway, records)?;
-        let (asked, silent) = (round.record.asked, round.record.silent);
+        progress("complete round of all provers", Some((run.into(), runs.into())));
+        let round = one_round(&gateway, registry)?;
+        let (requested, missed) = (round.record.requested, round.record.missed);
         last = Some(round.record.clone());
-        if asked == size.round_provers && silent == 0 {
+        if requested == size.round_provers && missed == 0 {
             complete.push(round);
         }
     }
-    let counted = gateway.counters().map_err(contradiction)?;
+    let counted = gateway.counters().map_err(invalid_measurement)?;
     let count = complete.len() as u32;
     let slowest_ms = complete.iter().map(|round| round.record.last_verdict_ms).max();
     let best = complete
         .into_iter()
         .min_by_key(|round| round.record.last_verdict_ms);
-    let none = || contradiction(format!("no round was complete; the last one: {last:?}"));
-    gateway.stop().map_err(contradiction)?;
-    Ok(Measured {
+    let none = || invalid_measurement(format!("no round was complete; the last round: {last:?}"));
+    gateway.stop().map_err(invalid_measurement)?;
+    Ok(RoundsResult {
         best: best.ok_or_else(none)?,
         complete: count,
         slowest_s: f64::from(slowest_ms.unwrap_or(0)) / 1e3,
@@ -181,55 +185,57 @@ fn measure(
     })
 }
 
-/// Orders a round and waits for its record.
-fn one_round(gateway: &Gateway, records: &Records) -> Result<Round, BenchError> {
+/// Requests a round and waits for its record.
+fn one_round(gateway: &Gateway, registry: &ProverRegistry) -> Result<Round, BenchError> {
     let before = gateway.status().attest;
-    records.block(records.registry.want_round(&records.group))?;
-    if !gateway.wait_until(PATIENCE, |status| status.attest.rounds > before.rounds) {
-        return Err(contradiction(format!("no round within {PATIENCE:?}")));
+    registry.block_on(registry.registry.request_round(&registry.group))?;
+    if !gateway.wait_until(ROUND_TIMEOUT, |status| status.attest.rounds > before.rounds) {
+        return Err(invalid_measurement(format!(
+            "the round did not end within {ROUND_TIMEOUT:?}"
+        )));
     }
-    let newest = records.block(records.registry.rounds(Some(GATEWAY_ID), 1))?;
+    let newest = registry.block_on(registry.registry.rounds(Some(GATEWAY_ID), 1))?;
     let record = newest.into_iter().next();
     Ok(Round {
-        record: record.ok_or_else(|| contradiction("a round has left no record"))?,
+        record: record.ok_or_else(|| invalid_measurement("the round has no record"))?,
         requests: gateway.status().attest.requests.saturating_sub(before.requests),
     })
 }
 
-fn contradiction(error: impl ToString) -> BenchError {
-    BenchError::Contradiction(error.to_string())
+fn invalid_measurement(error: impl ToString) -> BenchError {
+    BenchError::InvalidMeasurement(error.to_string())
 }
 
-/// The registry with all provers, made ahead.
-struct Records {
+/// A registry in which all provers are enrolled.
+struct ProverRegistry {
     registry: Registry,
     runtime: Runtime,
     group: GroupName,
-    /// What all of them run.
+    /// The configuration that all provers report.
     h: ConfigurationHash,
     // Dropped last.
     _directory: TempDir,
 }
 
-impl Records {
-    fn make(provers: u32, place: &Place, progress: Progress<'_>) -> Result<Self, BenchError> {
-        let directory = tempfile::tempdir().map_err(io("making a directory"))?;
-        // A thread that goes on between calls: connections go back to the pool by tasks of their own.
+impl ProverRegistry {
+    fn make(provers: u32, environment: &Environment, progress: Progress<'_>) -> Result<Self, BenchError> {
+        let directory = tempfile::tempdir().map_err(io("create a temporary directory"))?;
+        // A thread that also runs between calls, because background tasks return connections to the pool.
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
-            .map_err(io("starting a runtime"))?;
+            .map_err(io("start the async runtime"))?;
         let key = MasterKey::from_bytes([0x42; 32]);
         let path = directory.path().join("fleet.registry");
         let registry = runtime.block_on(Registry::create(&path, &key))?;
         let devices = (0..provers).map(device);
-        let told = |done: linewarden_registry::Progress| {
+        let report_progress = |done: linewarden_registry::Progress| {
             progress("enrolling devices", Some((done.done, provers.into())));
         };
-        runtime.block_on(registry.enrol_bulk(devices, BulkOptions::default(), told))?;
+        runtime.block_on(registry.enroll_bulk(devices, BulkOptions::default(), report_progress))?;
         let configuration = configuration()?;
-        let group = GroupName::new("bench").map_err(contradiction)?;
+        let group = GroupName::new("bench").map_err(invalid_measurement)?;
         let new_group = NewGroup {
             name: group.clone(),
             policy: policy(),
@@ -237,12 +243,12 @@ impl Records {
             roll_out: None,
         };
         runtime.block_on(registry.set_group(&new_group, 1))?;
-        for first in (0..provers).step_by(TOLD as usize) {
+        for first in (0..provers).step_by(ENROLLMENT_CHUNK as usize) {
             progress("enrolling provers", Some((first.into(), provers.into())));
-            let some = (first..provers.min(first.saturating_add(TOLD)))
-                .map(|index| Ok(prover(index, &group, place.address(index)?)))
+            let chunk = (first..provers.min(first.saturating_add(ENROLLMENT_CHUNK)))
+                .map(|index| Ok(prover(index, &group, environment.address(index)?)))
                 .collect::<Result<Vec<_>, BenchError>>()?;
-            runtime.block_on(registry.enrol_provers(some, 1))?;
+            runtime.block_on(registry.enroll_provers(chunk, 1))?;
         }
         Ok(Self {
             registry,
@@ -253,7 +259,7 @@ impl Records {
         })
     }
 
-    fn block<T>(
+    fn block_on<T>(
         &self,
         work: impl Future<Output = Result<T, linewarden_registry::RegistryError>>,
     ) -> Result<T, BenchError> {
@@ -261,28 +267,28 @@ impl Records {
     }
 }
 
-/// Rounds come when they are ordered.
+/// Rounds take place only on request.
 fn policy() -> GroupPolicy {
     GroupPolicy {
         every_s: 86_400,
         jitter_s: 0,
-        answer_ms: 2_000,
+        proof_timeout_ms: 2_000,
         ..GroupPolicy::default()
     }
 }
 
 fn configuration() -> Result<Configuration, BenchError> {
-    let mode = FileMode::new(0o755).ok_or_else(|| contradiction("0755 is a mode"))?;
+    let mode = FileMode::new(0o755).ok_or_else(|| invalid_measurement("0755 is not a valid file mode"))?;
     let program = FileEntry::File {
         mode,
         content: ContentHash([0x5c; 32]),
     };
-    let path = FilePath::new("/usr/bin/sensord").map_err(contradiction)?;
+    let path = FilePath::new("/usr/bin/sensord").map_err(invalid_measurement)?;
     Configuration::new(
         PcrValues::new(HashAlgorithm::Sha256),
         [(path, program)].into_iter().collect(),
     )
-    .map_err(contradiction)
+    .map_err(invalid_measurement)
 }
 
 fn device(index: u32) -> DeviceRecord {
@@ -306,7 +312,7 @@ fn prover(index: u32, group: &GroupName, at: SocketAddr) -> NewProver {
         protection: Protection::Software,
         binding: None,
         overlay: None,
-        home: Some(Home {
+        location: Some(ProverLocation {
             gateway: GATEWAY_ID,
             address: at.ip(),
         }),
@@ -315,13 +321,13 @@ fn prover(index: u32, group: &GroupName, at: SocketAddr) -> NewProver {
     }
 }
 
-impl Place {
+impl Environment {
     fn choose() -> Result<Self, BenchError> {
         if capability::require(FOR_LOAD_GENERATOR).is_ok() {
             return Ok(Self::Link(Box::new(Lab::build(&Topology {
                 ipv6: false,
                 device_host: false,
-                permanent_neighbours: SOCKETS,
+                permanent_neighbors: SOCKETS,
                 devices_end_accepts_xdp: false,
                 ..Topology::default()
             })?)));
@@ -330,11 +336,11 @@ impl Place {
         Ok(Self::Loopback(
             sockets
                 .collect::<Result<_, _>>()
-                .map_err(io("opening the provers' sockets"))?,
+                .map_err(io("open the provers' sockets"))?,
         ))
     }
 
-    /// Where a prover is asked.
+    /// Address to which a prover's requests are sent.
     fn address(&self, index: u32) -> Result<SocketAddr, BenchError> {
         let socket = index % SOCKETS;
         match self {
@@ -344,34 +350,34 @@ impl Place {
             }
             Self::Loopback(sockets) => sockets
                 .get(socket as usize)
-                .ok_or_else(|| contradiction("too few sockets"))?
+                .ok_or_else(|| invalid_measurement("too few sockets"))?
                 .local_addr()
-                .map_err(io("the provers' sockets")),
+                .map_err(io("open the provers' sockets")),
         }
     }
 
-    /// All provers, by sockets.
-    fn provers(&self, provers: u32, h: ConfigurationHash) -> Result<Vec<Simulated>, BenchError> {
+    /// All provers, grouped by socket.
+    fn provers(&self, provers: u32, h: ConfigurationHash) -> Result<Vec<SimulatedProvers>, BenchError> {
         let devices = |socket: u32| (socket..provers).step_by(SOCKETS as usize);
         match self {
             Self::Link(lab) => (0..SOCKETS)
                 .map(|socket| {
                     let frames = Frames::open(lab, SOCKETS)?;
-                    Ok(Simulated::new(frames, devices(socket), h))
+                    Ok(SimulatedProvers::new(frames, devices(socket), h))
                 })
                 .collect(),
             Self::Loopback(sockets) => sockets
                 .iter()
                 .zip(0..)
                 .map(|(socket, number)| {
-                    let datagrams = Datagrams::over(socket).map_err(io("the provers' sockets"))?;
-                    Ok(Simulated::new(datagrams, devices(number), h))
+                    let datagrams = Datagrams::open(socket).map_err(io("open the provers' sockets"))?;
+                    Ok(SimulatedProvers::new(datagrams, devices(number), h))
                 })
                 .collect(),
         }
     }
 
-    fn gateway(&self, provers: u32, records: &Records) -> Result<Gateway, BenchError> {
+    fn gateway(&self, provers: u32, registry: &ProverRegistry) -> Result<Gateway, BenchError> {
         let config = Config {
             provers,
             gate: Gate::Off,
@@ -383,32 +389,36 @@ impl Place {
             Self::Link(lab) => {
                 let index = lab.gateway_devices_end.index;
                 lab.gateway.run(|| {
-                    let mut plane = Xdp::load(&config)?;
-                    plane.attach(index)?;
-                    start(Box::new(plane), &config, records)
+                    let mut data_plane = Xdp::load(&config)?;
+                    data_plane.attach(index)?;
+                    start(Box::new(data_plane), &config, registry)
                 })?
             }
             Self::Loopback(_) => {
                 let probe = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|probe| probe.local_addr());
                 let config = Config {
-                    lap_port: probe.map_err(io("finding a free UDP port"))?.port(),
+                    lap_port: probe.map_err(io("find a free UDP port"))?.port(),
                     local: vec![Ipv4Addr::LOCALHOST.into()],
                     device_prefixes: address::loopback_prefixes(),
                     ..config
                 };
-                let plane = Host::start(&config, &HostOptions::default())?;
-                start(Box::new(plane), &config, records)
+                let data_plane = Host::start(&config, &HostOptions::default())?;
+                start(Box::new(data_plane), &config, registry)
             }
         }
     }
 }
 
-fn start(plane: Box<dyn DataPlane>, config: &Config, records: &Records) -> Result<Gateway, BenchError> {
-    let settings = Settings::for_plane(config);
+fn start(
+    data_plane: Box<dyn DataPlane>,
+    config: &Config,
+    registry: &ProverRegistry,
+) -> Result<Gateway, BenchError> {
+    let settings = Settings::for_data_plane(config);
     let policy = Policy {
         lease_rows: config.geometry.ring.saturating_add(1),
         mark_block: settings.mark_block,
     };
-    let controller = Controller::new(records.registry.clone(), policy);
-    Gateway::start(plane, controller, GATEWAY_ID, settings).map_err(contradiction)
+    let controller = Controller::new(registry.registry.clone(), policy);
+    Gateway::start(data_plane, controller, GATEWAY_ID, settings).map_err(invalid_measurement)
 }

@@ -1,4 +1,4 @@
-//! Simulated provers of a round, many behind one socket: what is asked for together is proven together, with all lanes.
+//! Simulated provers, many on one socket: the PROOFs for requests that arrive together are computed in parallel.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,61 +19,61 @@ use crate::fleet::device_id;
 use crate::packet_socket::{Fanout, Options, PacketSocket, PacketSocketError, TxBatch};
 use crate::topology::Lab;
 
-/// Requests that are answered together: small, so that a veth's ring of 256 frames holds what two sockets send.
+/// Requests that are handled together: few enough that a veth's queue of 256 frames holds what two sockets send.
 const BATCH: usize = 64;
-/// How long a socket is waited for before a look at whether it is over.
-const NAP: Duration = Duration::from_millis(20);
+/// Interval at which a thread checks whether to stop.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The key that a prover was enrolled with.
+/// The key with which a prover is enrolled.
 pub(super) fn attestation_key(index: u32) -> AttestationKey {
     let mut key = [0x6b; 32];
     key[..4].copy_from_slice(&index.to_be_bytes());
     AttestationKey::from_bytes(key)
 }
 
-/// What was asked for, and where the answer goes.
-pub(super) struct Asked {
+/// A request that has no PROOF yet, and where to send the PROOF.
+pub(super) struct PendingRequest {
     device: DeviceId,
     round: Round,
-    way: Way,
+    reply_path: ReplyPath,
 }
 
-pub(super) enum Way {
-    /// From the asked end to the asking one.
+pub(super) enum ReplyPath {
+    /// The prover's end, then the gateway's.
     Frame(Endpoint, Endpoint),
     Datagram(SocketAddr),
 }
 
-impl Asked {
-    fn read(message: &[u8], way: Way) -> Option<Self> {
+impl PendingRequest {
+    fn read(message: &[u8], reply_path: ReplyPath) -> Option<Self> {
         match wire::parse(message) {
             Ok(Message::AttestRequest(request)) => Some(Self {
                 device: request.header.device(),
                 round: Round::from(request),
-                way,
+                reply_path,
             }),
             _ => None,
         }
     }
 }
 
-/// How requests come and PROOFs go.
+/// A socket that receives requests and sends PROOFs.
 pub(super) trait Socket: Send {
-    /// Waits a little for requests, and takes what is there, at most [`BATCH`].
-    fn receive(&mut self, into: &mut Vec<Asked>) -> Result<(), BenchError>;
+    /// Waits briefly for requests and takes at most [`BATCH`] of those that have arrived.
+    fn receive(&mut self, into: &mut Vec<PendingRequest>) -> Result<(), BenchError>;
 
-    /// Sends PROOFs; returns how many were taken.
-    fn send(&mut self, proofs: &[(Proof, &Way)]) -> Result<u64, BenchError>;
+    /// Sends PROOFs; returns the number of those that were sent.
+    fn send(&mut self, proofs: &[(Proof, &ReplyPath)]) -> Result<u64, BenchError>;
 }
 
-/// Whole frames on the devices' end of a link.
+/// Frames on the devices' end of a link.
 pub(super) struct Frames {
     socket: PacketSocket,
     batch: TxBatch,
 }
 
 impl Frames {
-    /// The next of `sockets` that share what comes by destination MAC address.
+    /// Opens the next of `sockets` sockets, among which frames are distributed by destination MAC address.
     pub(super) fn open(lab: &Lab, sockets: u32) -> Result<Self, BenchError> {
         let options = Options {
             rx_frames: 65_536,
@@ -81,48 +81,48 @@ impl Frames {
             ..Options::default()
         };
         Ok(Self {
-            socket: PacketSocket::open(&lab.devices, &lab.devices_end, &options).map_err(failed)?,
+            socket: PacketSocket::open(&lab.devices, &lab.devices_end, &options).map_err(socket_error)?,
             batch: TxBatch::new(BATCH),
         })
     }
 }
 
-fn failed(error: PacketSocketError) -> BenchError {
-    BenchError::Contradiction(error.to_string())
+fn socket_error(error: PacketSocketError) -> BenchError {
+    BenchError::InvalidMeasurement(error.to_string())
 }
 
 impl Socket for Frames {
-    fn receive(&mut self, into: &mut Vec<Asked>) -> Result<(), BenchError> {
-        self.socket.wait(NAP).map_err(failed)?;
+    fn receive(&mut self, into: &mut Vec<PendingRequest>) -> Result<(), BenchError> {
+        self.socket.wait(POLL_INTERVAL).map_err(socket_error)?;
         self.socket
-            .receive(BATCH, |received| into.extend(asked(received.frame)));
+            .receive(BATCH, |received| into.extend(parse_request(received.frame)));
         Ok(())
     }
 
-    fn send(&mut self, proofs: &[(Proof, &Way)]) -> Result<u64, BenchError> {
-        for (proof, way) in proofs {
-            if let Way::Frame(from, to) = way {
+    fn send(&mut self, proofs: &[(Proof, &ReplyPath)]) -> Result<u64, BenchError> {
+        for (proof, reply_path) in proofs {
+            if let ReplyPath::Frame(from, to) = reply_path {
                 self.batch
                     .push_with(|out| write::udp(out, from, to, [0; 2], proof.as_bytes()));
             }
         }
-        let taken = self.socket.send(&mut self.batch).map_err(failed)?;
-        Ok(taken as u64)
+        let sent = self.socket.send(&mut self.batch).map_err(socket_error)?;
+        Ok(sent as u64)
     }
 }
 
-fn asked(bytes: &[u8]) -> Option<Asked> {
+fn parse_request(bytes: &[u8]) -> Option<PendingRequest> {
     let parsed = frame::parse(bytes).ok()?;
     let (ip, udp) = parsed.datagram()?;
     if (udp.src_port, udp.dst_port) != (LAP_PORT, ATTEST_PORT) {
         return None;
     }
     let end = |mac, ip, port| Endpoint { mac, ip, port };
-    let way = Way::Frame(
+    let reply_path = ReplyPath::Frame(
         end(parsed.dst_mac, ip.dst, udp.dst_port),
         end(parsed.src_mac, ip.src, udp.src_port),
     );
-    Asked::read(bytes.get(udp.payload())?, way)
+    PendingRequest::read(bytes.get(udp.payload())?, reply_path)
 }
 
 /// Datagrams on loopback.
@@ -131,51 +131,51 @@ pub(super) struct Datagrams {
 }
 
 impl Datagrams {
-    pub(super) fn over(socket: &UdpSocket) -> io::Result<Self> {
+    pub(super) fn open(socket: &UdpSocket) -> io::Result<Self> {
         let socket = socket.try_clone()?;
-        socket.set_read_timeout(Some(NAP))?;
+        socket.set_read_timeout(Some(POLL_INTERVAL))?;
         Ok(Self { socket })
     }
 }
 
 impl Socket for Datagrams {
-    fn receive(&mut self, into: &mut Vec<Asked>) -> Result<(), BenchError> {
+    fn receive(&mut self, into: &mut Vec<PendingRequest>) -> Result<(), BenchError> {
         let mut buffer = [0u8; 256];
-        // Blocks for the first one only: a loopback has the next in its queue, or has none yet.
+        // Blocks for the first datagram only: on loopback, the next one is already queued or was not sent yet.
         while into.len() < BATCH {
             match self.socket.recv_from(&mut buffer) {
                 Ok((length, from)) => {
                     let message = buffer.get(..length).unwrap_or_default();
-                    into.extend(Asked::read(message, Way::Datagram(from)));
+                    into.extend(PendingRequest::read(message, ReplyPath::Datagram(from)));
                 }
-                Err(error) if is_passing(&error) => break,
-                Err(error) => return Err(io_error("a prover's socket")(error)),
+                Err(error) if is_transient(&error) => break,
+                Err(error) => return Err(io_error("use a prover's socket")(error)),
             }
             self.socket
                 .set_nonblocking(true)
-                .map_err(io_error("a prover's socket"))?;
+                .map_err(io_error("use a prover's socket"))?;
         }
         self.socket
             .set_nonblocking(false)
-            .map_err(io_error("a prover's socket"))
+            .map_err(io_error("use a prover's socket"))
     }
 
-    fn send(&mut self, proofs: &[(Proof, &Way)]) -> Result<u64, BenchError> {
-        let mut taken = 0;
-        for (proof, way) in proofs {
-            if let Way::Datagram(to) = way {
+    fn send(&mut self, proofs: &[(Proof, &ReplyPath)]) -> Result<u64, BenchError> {
+        let mut sent = 0;
+        for (proof, reply_path) in proofs {
+            if let ReplyPath::Datagram(to) = reply_path {
                 match self.socket.send_to(proof.as_bytes(), to) {
-                    Ok(_) => taken += 1,
-                    Err(error) if is_passing(&error) => {}
-                    Err(error) => return Err(io_error("a prover's socket")(error)),
+                    Ok(_) => sent += 1,
+                    Err(error) if is_transient(&error) => {}
+                    Err(error) => return Err(io_error("use a prover's socket")(error)),
                 }
             }
         }
-        Ok(taken)
+        Ok(sent)
     }
 }
 
-fn is_passing(error: &io::Error) -> bool {
+fn is_transient(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, Interrupted, TimedOut, WouldBlock};
     matches!(
         error.kind(),
@@ -183,14 +183,14 @@ fn is_passing(error: &io::Error) -> bool {
     )
 }
 
-/// A prover.
+/// A simulated prover.
 struct Prover {
     key: AttestationKey,
     proof_key: Option<ProofKey>,
 }
 
-/// The provers behind one socket.
-pub(super) struct Simulated {
+/// The provers that share one socket.
+pub(super) struct SimulatedProvers {
     socket: Box<dyn Socket>,
     provers: HashMap<DeviceId, Prover>,
     h: ConfigurationHash,
@@ -198,7 +198,7 @@ pub(super) struct Simulated {
     lanes: Backend,
 }
 
-impl Simulated {
+impl SimulatedProvers {
     pub(super) fn new(
         socket: impl Socket + 'static,
         indices: impl Iterator<Item = u32>,
@@ -220,48 +220,53 @@ impl Simulated {
         }
     }
 
-    /// Answers until it is over; how many PROOFs were sent.
+    /// Handles requests until `stop` is set; returns the number of PROOFs sent.
     pub(super) fn run(mut self, stop: &AtomicBool) -> Result<u64, BenchError> {
         let mut sent = 0;
-        let mut asked: Vec<Asked> = Vec::with_capacity(BATCH);
+        let mut requests: Vec<PendingRequest> = Vec::with_capacity(BATCH);
         while !stop.load(Ordering::Relaxed) {
-            asked.clear();
-            self.socket.receive(&mut asked)?;
-            let mut matrices: Vec<Matrix> = Vec::with_capacity(asked.len());
-            asked.retain(|asked| {
-                let matrix = self.matrix(asked);
+            requests.clear();
+            self.socket.receive(&mut requests)?;
+            let mut matrices: Vec<Matrix> = Vec::with_capacity(requests.len());
+            requests.retain(|request| {
+                let matrix = self.matrix(request);
                 let is_known = matrix.is_some();
                 matrices.extend(matrix);
                 is_known
             });
             let mut proofs = vec![[0; 64]; matrices.len()];
             blocks::<R14>(self.lanes, &matrices, &mut proofs);
-            let answers: Vec<(Proof, &Way)> = asked
+            let replies: Vec<(Proof, &ReplyPath)> = requests
                 .iter()
                 .zip(proofs)
-                .map(|(asked, proof)| (asked.round.answer(asked.device, proof), &asked.way))
+                .map(|(request, proof)| {
+                    (
+                        request.round.proof_message(request.device, proof),
+                        &request.reply_path,
+                    )
+                })
                 .collect();
-            if !answers.is_empty() {
-                sent += self.socket.send(&answers)?;
+            if !replies.is_empty() {
+                sent += self.socket.send(&replies)?;
             }
         }
         Ok(sent)
     }
 
-    /// A key is made, as a device makes it, when its period is first asked about.
-    fn matrix(&mut self, asked: &Asked) -> Option<Matrix> {
-        let start = asked.round.start;
+    /// Derives the prover's key on the first request of a key period, as a device does.
+    fn matrix(&mut self, request: &PendingRequest) -> Option<Matrix> {
+        let start = request.round.start;
         if self.start != Some(start) {
             self.provers
                 .values_mut()
                 .for_each(|prover| prover.proof_key = None);
             self.start = Some(start);
         }
-        let prover = self.provers.get_mut(&asked.device)?;
+        let prover = self.provers.get_mut(&request.device)?;
         let key = prover.proof_key.get_or_insert_with(|| {
-            let key = prover.key.for_period(asked.device, &start, &self.h);
-            key.for_gateway(asked.round.gateway)
+            let key = prover.key.for_period(request.device, &start, &self.h);
+            key.for_gateway(request.round.gateway)
         });
-        Some(key.matrix(&asked.round))
+        Some(key.matrix(&request.round))
     }
 }

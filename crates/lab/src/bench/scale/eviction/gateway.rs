@@ -1,11 +1,11 @@
-//! A gateway with its controller, and the devices that come to it, on one clock that the bench sets.
+//! A gateway with its controller and its devices, on one simulated clock.
 
 use std::collections::BTreeMap;
 
-use linewarden_controller::{Controller, Leases, Link, Policy, Reported};
+use linewarden_controller::{Controller, LeaseReader, Link, Policy, SessionReportResult};
 use linewarden_dataplane::Config;
-use linewarden_dataplane::host::Moment;
-use linewarden_gateway::{Answer, Ask, Clock, Eviction, Node, Settings};
+use linewarden_dataplane::host::Timestamps;
+use linewarden_gateway::{Clock, ControllerRequest, ControllerResponse, Eviction, Node, Settings};
 use linewarden_protocol::device::{Device, DeviceConfig, GatewayPolicy, Output};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, Suite};
 use linewarden_registry::{BootId, Registry};
@@ -13,35 +13,35 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use tokio::runtime::Runtime;
 
-use super::plane::{Plane, address};
-use super::{Outcome, row_key};
+use super::data_plane::{SimulatedDataPlane, address};
+use super::{AccessCounts, row_key};
 use crate::bench::{BenchError, keys};
 use crate::fleet::device_id;
 
-/// Between one access and the next, ms: a device of 10,000 comes about once an hour.
-const ACCESS_EVERY_MS: u64 = 400;
-/// How often gateway and devices look at the clock while a handshake is under way, ms.
+/// Time between two accesses, ms: with 10,000 devices each device authenticates about once an hour.
+const ACCESS_INTERVAL_MS: u64 = 400;
+/// Step of the clock while a handshake is in progress, ms.
 const STEP_MS: u64 = 10;
 
-/// One gateway with nobody in it at first.
+/// A gateway that starts without devices.
 pub(super) struct Gateway<'r> {
     runtime: &'r Runtime,
     link: Link,
-    leases: Leases,
+    leases: LeaseReader,
     node: Node,
-    plane: Plane,
+    data_plane: SimulatedDataPlane,
     now_ms: u64,
     /// Devices in a handshake, by id.
-    active: BTreeMap<u64, Visit>,
+    active: BTreeMap<u64, PendingHandshake>,
     rng: ChaCha8Rng,
-    pub(super) outcome: Outcome,
+    pub(super) counts: AccessCounts,
 }
 
-/// A device in a handshake.
-struct Visit {
+/// A handshake in progress.
+struct PendingHandshake {
     device: Device,
-    /// A message of it took the slow path.
-    missed: bool,
+    /// A message of the handshake took the slow path.
+    took_slow_path: bool,
 }
 
 impl<'r> Gateway<'r> {
@@ -59,42 +59,42 @@ impl<'r> Gateway<'r> {
         };
         let settings = Settings {
             eviction,
-            // Nothing is revoked here, and a poll costs more than a handshake.
+            // No device is revoked, and a poll costs more than a handshake.
             feed_poll_ms: 60_000,
-            ..Settings::for_plane(&config)
+            ..Settings::for_data_plane(&config)
         };
         let controller = Controller::new(registry.clone(), Policy::default());
-        let link = runtime.block_on(controller.connect(id, 0))?;
+        let link = runtime.block_on(controller.register(id, 0))?;
         let now_ms = 1000;
-        let plane = Plane::new(&config, moment(now_ms))?;
-        let node = Node::new(Box::new(plane.clone()), settings)
-            .map_err(|error| BenchError::Contradiction(error.to_string()))?;
+        let data_plane = SimulatedDataPlane::new(&config, timestamps(now_ms))?;
+        let node = Node::new(Box::new(data_plane.clone()), settings)
+            .map_err(|error| BenchError::InvalidMeasurement(error.to_string()))?;
         let mut gateway = Self {
             runtime,
-            leases: link.held(),
+            leases: link.leases(),
             link,
             node,
-            plane,
+            data_plane,
             now_ms,
             active: BTreeMap::new(),
             rng: ChaCha8Rng::seed_from_u64(2),
-            outcome: Outcome::default(),
+            counts: AccessCounts::default(),
         };
-        gateway.settle_down()?;
+        gateway.run_until_idle()?;
         Ok(gateway)
     }
 
-    /// A device starts, and authenticates if it can; what takes longer goes on during the next ones.
+    /// Starts a handshake of a device; a longer handshake continues during the next accesses.
     pub(super) fn access(&mut self, device: u32) -> Result<(), BenchError> {
-        let at_ms = self.now_ms + ACCESS_EVERY_MS;
+        let at_ms = self.now_ms + ACCESS_INTERVAL_MS;
         while self.now_ms < at_ms {
             self.now_ms = match self.active.is_empty() {
                 true => at_ms,
                 false => self.now_ms + STEP_MS,
             };
-            self.plane.inner().now = moment(self.now_ms);
+            self.data_plane.inner().now = timestamps(self.now_ms);
             self.poll();
-            self.settle_down()?;
+            self.run_until_idle()?;
         }
         let id = device_id(device);
         let mut device = Device::new(DeviceConfig {
@@ -106,75 +106,75 @@ impl<'r> Gateway<'r> {
         });
         let output = device
             .start(self.rng.random(), self.now_ms)
-            .map_err(|error| BenchError::Contradiction(error.to_string()))?;
-        self.outcome.accesses += 1;
-        let visit = Visit {
+            .map_err(|error| BenchError::InvalidMeasurement(error.to_string()))?;
+        self.counts.accesses += 1;
+        let visit = PendingHandshake {
             device,
-            missed: false,
+            took_slow_path: false,
         };
-        self.outcome.unanswered += u64::from(self.active.insert(id.0, visit).is_some());
-        self.act(id.0, output);
-        self.settle_down()
+        self.counts.failed += u64::from(self.active.insert(id.0, visit).is_some());
+        self.apply_outputs(id.0, output);
+        self.run_until_idle()
     }
 
-    /// What is due by the devices' clocks.
+    /// Polls the timers of all devices in a handshake.
     fn poll(&mut self) {
         let due: Vec<u64> = self.active.keys().copied().collect();
         for id in due {
             if let Some(visit) = self.active.get_mut(&id) {
                 let output = visit.device.poll(self.now_ms);
-                self.act(id, output);
+                self.apply_outputs(id, output);
             }
         }
     }
 
-    /// Datagrams, questions and answers until nothing more happens at this moment.
-    fn settle_down(&mut self) -> Result<(), BenchError> {
+    /// Processes datagrams and requests to the controller until none is left at this time.
+    fn run_until_idle(&mut self) -> Result<(), BenchError> {
         loop {
             let delivered = self.deliver();
             let clock = clock(self.now_ms);
             let rng = &mut self.rng;
-            let asks = self.node.tick(clock, &mut || Some(rng.random()));
-            if asks.is_empty() && !delivered && self.plane.inner().replies.is_empty() {
+            let due_requests = self.node.tick(clock, &mut || Some(rng.random()));
+            if due_requests.is_empty() && !delivered && self.data_plane.inner().replies.is_empty() {
                 return Ok(());
             }
-            for ask in asks {
-                let answer = self.answer(ask)?;
-                self.node.answer(answer, clock);
+            for request in due_requests {
+                let response = self.respond(request)?;
+                self.node.handle_response(response, clock);
             }
         }
     }
 
-    /// Replies to their devices; whether there were any.
+    /// Delivers replies to their devices; returns whether there were any.
     fn deliver(&mut self) -> bool {
-        let mut any = false;
+        let mut delivered = false;
         loop {
-            let replies = std::mem::take(&mut self.plane.inner().replies);
+            let replies = std::mem::take(&mut self.data_plane.inner().replies);
             if replies.is_empty() {
-                return any;
+                return delivered;
             }
-            any = true;
+            delivered = true;
             for (id, payload) in replies {
                 if let Some(visit) = self.active.get_mut(&id)
                     && let Ok(output) = visit.device.handle(&payload, &address(id), self.now_ms)
                 {
-                    self.act(id, output);
+                    self.apply_outputs(id, output);
                 }
             }
         }
     }
 
-    /// Does what a device wants; a handshake that has ended is counted.
-    fn act(&mut self, id: u64, mut output: Output) {
+    /// Applies a device's outputs and counts a handshake that has ended.
+    fn apply_outputs(&mut self, id: u64, mut output: Output) {
         let Some(mut visit) = self.active.remove(&id) else {
             return;
         };
         loop {
             output = match output {
                 Output::Transmit(message) => {
-                    let mut plane = self.plane.inner();
-                    plane.receive(message);
-                    visit.missed |= std::mem::take(&mut plane.missed).contains(&id);
+                    let mut data_plane = self.data_plane.inner();
+                    data_plane.receive(message);
+                    visit.took_slow_path |= std::mem::take(&mut data_plane.slow_path_devices).contains(&id);
                     visit.device.poll(self.now_ms)
                 }
                 Output::EvaluatePuf(_) => {
@@ -182,11 +182,11 @@ impl<'r> Gateway<'r> {
                     visit.device.puf_result(Ok(key), self.now_ms)
                 }
                 Output::Authenticated(_) => {
-                    self.outcome.hits += u64::from(!visit.missed);
+                    self.counts.hits += u64::from(!visit.took_slow_path);
                     return;
                 }
                 Output::Failed { .. } | Output::NeedNonce | Output::SessionExpired => {
-                    self.outcome.unanswered += 1;
+                    self.counts.failed += 1;
                     return;
                 }
                 Output::Postponed { .. } | Output::None => {
@@ -197,39 +197,51 @@ impl<'r> Gateway<'r> {
         }
     }
 
-    fn answer(&mut self, ask: Ask) -> Result<Answer, BenchError> {
+    fn respond(&mut self, request: ControllerRequest) -> Result<ControllerResponse, BenchError> {
         let (runtime, link) = (self.runtime, &self.link);
-        Ok(match ask {
-            Ask::Enter => Answer::Entered(Ok(link.number())),
-            Ask::Resume => Answer::Chunk(Ok(runtime.block_on(self.leases.next_chunk())?)),
-            Ask::Lease(wants) => Answer::Rows(Ok(runtime.block_on(link.lease(&wants))?)),
-            Ask::Receive { knocks, fresh } => {
-                Answer::Receptions(Ok(runtime.block_on(link.receive(&knocks, fresh))?))
+        Ok(match request {
+            ControllerRequest::Register => ControllerResponse::Register(Ok(link.token_number())),
+            ControllerRequest::ResumeLeases => {
+                ControllerResponse::ResumeLeases(Ok(runtime.block_on(self.leases.next_chunk())?))
             }
-            Ask::Settle(settlements) => Answer::Settled(Ok(runtime.block_on(link.settle(&settlements))?)),
-            Ask::Plan(_) | Ask::Provers { .. } | Ask::Appraise(_) => {
-                return Err(BenchError::Contradiction("nobody is attested here".to_owned()));
+            ControllerRequest::ExtendLeases(requests) => {
+                ControllerResponse::ExtendLeases(Ok(runtime.block_on(link.extend_leases(&requests))?))
             }
-            Ask::Evidence { .. } => {
-                return Err(BenchError::Contradiction(
-                    "nobody asks for evidence here".to_owned(),
+            ControllerRequest::AdmitDevices { requests, fresh } => {
+                ControllerResponse::AdmitDevices(Ok(runtime.block_on(link.admit_devices(&requests, fresh))?))
+            }
+            ControllerRequest::ReportUnusedRows(settlements) => ControllerResponse::ReportUnusedRows(Ok(
+                runtime.block_on(link.record_unused_rows(&settlements))?,
+            )),
+            ControllerRequest::GetPlan(_)
+            | ControllerRequest::ListProvers { .. }
+            | ControllerRequest::AppraiseRound(_) => {
+                return Err(BenchError::InvalidMeasurement(
+                    "unexpected attestation request in the eviction benchmark".to_owned(),
                 ));
             }
-            Ask::ProverIds { since } => Answer::ProverIds(Ok(runtime.block_on(link.prover_ids(since))?)),
-            Ask::Report(openings) => {
-                // One gateway: nobody is elsewhere.
-                Answer::Reported {
-                    result: Ok(vec![Reported::Newest; openings.len()]),
+            ControllerRequest::SubmitEvidence { .. } => {
+                return Err(BenchError::InvalidMeasurement(
+                    "unexpected evidence request in the eviction benchmark".to_owned(),
+                ));
+            }
+            ControllerRequest::ListProverIds { since } => {
+                ControllerResponse::ListProverIds(Ok(runtime.block_on(link.prover_ids(since))?))
+            }
+            ControllerRequest::ReportSessions(openings) => {
+                // With a single gateway no device has a session elsewhere.
+                ControllerResponse::ReportSessions {
+                    result: Ok(vec![SessionReportResult::Newest; openings.len()]),
                     at_ns: 0,
                 }
             }
-            Ask::Changes { since } => {
+            ControllerRequest::ListChanges { since } => {
                 let at_ns = self.now_ms.saturating_mul(1_000_000);
                 let now = controller_clock(at_ns);
-                Answer::Changes {
-                    result: Ok(runtime.block_on(link.changes(since, Some(now)))?),
+                ControllerResponse::ListChanges {
+                    result: Ok(runtime.block_on(link.changes_since(since, Some(now)))?),
                     at_ns,
-                    scrutiny: None,
+                    trust: None,
                 }
             }
         })
@@ -244,15 +256,15 @@ fn clock(now_ms: u64) -> Clock {
     }
 }
 
-fn controller_clock(boot_ns: u64) -> linewarden_registry::Moment {
-    linewarden_registry::Moment {
-        boot: BootId([1; 16]),
+fn controller_clock(boot_ns: u64) -> linewarden_registry::BootTimestamp {
+    linewarden_registry::BootTimestamp {
+        boot_id: BootId([1; 16]),
         ns: i64::try_from(boot_ns).unwrap_or(i64::MAX),
     }
 }
 
-fn moment(now_ms: u64) -> Moment {
-    Moment {
+fn timestamps(now_ms: u64) -> Timestamps {
+    Timestamps {
         monotonic_ns: now_ms.saturating_mul(1_000_000),
         boot_ns: now_ms.saturating_mul(1_000_000),
     }

@@ -1,11 +1,11 @@
-//! Who is evicted when every place is taken, policy by policy, in the real gateway.
+//! The eviction policies of the gateway when its memory is full.
 //!
-//! For each policy and trace a gateway starts with empty places over a registry in a file: the node, the store and the
-//! verifier of the `host` data plane, a controller, and devices that speak LAP/1 (`gateway`). Only the network between
-//! them and the clock are not real. A hit is an authentication that the packet path answered alone, by its verdicts.
+//! For each policy and trace an empty gateway starts with a registry in a file: the gateway process, the store and the
+//! verifier of the `host` data plane, a controller, and LAP/1 devices (`gateway`). Only the network between them and the
+//! clock are simulated. A hit is an authentication that the fast path handled alone, by its verdicts.
 
+mod data_plane;
 mod gateway;
-mod plane;
 mod trace;
 
 use linewarden_gateway::Eviction;
@@ -19,31 +19,33 @@ use super::{Progress, Size};
 use crate::bench::{BenchError, Row, io};
 use crate::fleet::device_id;
 
-/// Of all devices one in so many has a place.
-const PLACES_PART: u32 = 10;
-/// Of all accesses the first one in so many fill the places and are not counted.
-const WARM_PART: usize = 5;
+/// Devices per slot of the gateway.
+const DEVICES_PER_SLOT: u32 = 10;
+/// Divisor of the accesses that warm up the gateway and are not counted.
+const WARM_UP_DIVISOR: usize = 5;
 
-/// Hit rates of every policy on every trace, and of the gateway's own over LRU's.
+/// Hit rates of every policy on every trace, and the ratio of the gateway's default policy to LRU.
 ///
 /// # Errors
-/// The registry's, or a device that was not served.
+/// An error of the registry, or a device that was not served.
 pub fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(io("starting a runtime"))?;
-    let directory = tempfile::tempdir().map_err(io("making a directory"))?;
+        .map_err(io("start the async runtime"))?;
+    let directory = tempfile::tempdir().map_err(io("create a directory"))?;
     let path = directory.path().join("fleet.registry");
     let key = MasterKey::from_bytes([0x42; 32]);
     let fleet = (0..size.eviction_devices).map(record);
     let registry = runtime.block_on(async {
         let registry = Registry::create(&path, &key).await?;
-        registry.enrol_bulk(fleet, BulkOptions::default(), |_| {}).await?;
+        registry
+            .enroll_bulk(fleet, BulkOptions::default(), |_| {})
+            .await?;
         Ok::<_, BenchError>(registry)
     })?;
-    let places = size.eviction_devices / PLACES_PART;
-    let mut total = Outcome::default();
+    let places = size.eviction_devices / DEVICES_PER_SLOT;
+    let mut total = AccessCounts::default();
     let mut gateways = 1..;
     for trace in Trace::ALL {
         let accesses = trace.accesses(size.eviction_devices, places, size.eviction_accesses);
@@ -51,7 +53,7 @@ pub fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> Result<
         for (eviction, id) in Eviction::ALL.into_iter().zip(gateways.by_ref()) {
             let step = format!("eviction: {} on {}", eviction.name(), trace.name());
             let gateway = Gateway::start(&runtime, &registry, GatewayId(id), places, eviction)?;
-            let outcome = play(gateway, &accesses, &mut |done| {
+            let outcome = replay_trace(gateway, &accesses, &mut |done| {
                 progress(&step, Some((done, accesses.len() as u64)));
             })?;
             let rate = outcome.hits as f64 / outcome.accesses.max(1) as f64;
@@ -60,63 +62,65 @@ pub fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> Result<
             rates.push((eviction, rate));
             total.add(&outcome);
         }
-        let rate_of = |wanted| rates.iter().find(|(eviction, _)| *eviction == wanted);
-        if let (Some(bar), Some((_, own)), Some((_, lru))) =
-            (trace.bar(), rate_of(Eviction::default()), rate_of(Eviction::Lru))
-        {
+        let rate_of = |policy| rates.iter().find(|(eviction, _)| *eviction == policy);
+        if let (Some(target), Some((_, own)), Some((_, lru))) = (
+            trace.target(),
+            rate_of(Eviction::default()),
+            rate_of(Eviction::Lru),
+        ) {
             let name = format!("eviction.hit_rate_over_lru.{}", trace.name());
-            rows.push(Row::higher(name, own / lru, "ratio", bar));
+            rows.push(Row::higher(name, own / lru, "ratio", target));
         }
     }
-    let share = total.unanswered as f64 / total.accesses.max(1) as f64;
-    rows.push(Row::fact("eviction.unanswered", share, "share"));
+    let share = total.failed as f64 / total.accesses.max(1) as f64;
+    rows.push(Row::fact("eviction.failed", share, "share"));
     Ok(())
 }
 
-/// The traces, as rows name them.
+/// The names of the traces in rows.
 pub(super) fn trace_names() -> [&'static str; 4] {
     Trace::ALL.map(Trace::name)
 }
 
-/// What a trace did, its beginning left out.
+/// Access counts of a trace without its warm-up.
 #[derive(Clone, Copy, Debug, Default)]
-struct Outcome {
+struct AccessCounts {
     accesses: u64,
     hits: u64,
-    /// Accesses whose device gave up, or began again first.
-    unanswered: u64,
+    /// Accesses whose device failed to authenticate, or restarted before.
+    failed: u64,
 }
 
-impl Outcome {
+impl AccessCounts {
     fn add(&mut self, other: &Self) {
         self.accesses += other.accesses;
         self.hits += other.hits;
-        self.unanswered += other.unanswered;
+        self.failed += other.failed;
     }
 }
 
-fn play(
+fn replay_trace(
     mut gateway: Gateway<'_>,
     accesses: &[u32],
     progress: &mut dyn FnMut(u64),
-) -> Result<Outcome, BenchError> {
-    const TOLD_EVERY: usize = 1000;
-    let warm = accesses.len() / WARM_PART;
-    let mut before = Outcome::default();
+) -> Result<AccessCounts, BenchError> {
+    const PROGRESS_INTERVAL: usize = 1000;
+    let warm = accesses.len() / WARM_UP_DIVISOR;
+    let mut before = AccessCounts::default();
     for (at, device) in accesses.iter().enumerate() {
         if at == warm {
-            before = gateway.outcome;
+            before = gateway.counts;
         }
-        if at % TOLD_EVERY == 0 {
+        if at % PROGRESS_INTERVAL == 0 {
             progress(at as u64);
         }
         gateway.access(*device)?;
     }
-    let after = gateway.outcome;
-    Ok(Outcome {
+    let after = gateway.counts;
+    Ok(AccessCounts {
         accesses: after.accesses - before.accesses,
         hits: after.hits - before.hits,
-        unanswered: after.unanswered - before.unanswered,
+        failed: after.failed - before.failed,
     })
 }
 

@@ -1,4 +1,4 @@
-//! Who authenticates when.
+//! Traces: the order in which devices authenticate.
 
 use rand::seq::SliceRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
@@ -7,13 +7,13 @@ use rand_chacha::ChaCha8Rng;
 /// A kind of access pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trace {
-    /// Independent draws: the k-th most frequent device comes in proportion to 1/k.
+    /// Independent draws: the k-th most frequent device has a frequency proportional to 1/k.
     Zipf,
-    /// All devices in turn, again and again.
+    /// All devices in turn, repeatedly.
     Scan,
-    /// [`Trace::Zipf`] and [`Trace::Scan`] in turn, each for as many accesses as two and a half times the places.
+    /// [`Trace::Zipf`] and [`Trace::Scan`] in turn, each for two and a half accesses per slot.
     Mixed,
-    /// [`Trace::Zipf`], but at half time other devices become the frequent ones.
+    /// [`Trace::Zipf`], with other frequent devices in the second half.
     Shift,
 }
 
@@ -29,8 +29,8 @@ impl Trace {
         }
     }
 
-    /// How much better than LRU the gateway must be; the outer `None`: nobody can be, every policy starts over.
-    pub(super) fn bar(self) -> Option<Option<f64>> {
+    /// Target ratio of the gateway's hit rate to LRU's; outer `None`: no ratio is reported, because no policy can have hits.
+    pub(super) fn target(self) -> Option<Option<f64>> {
         match self {
             Self::Zipf => Some(Some(1.02)),
             Self::Scan => None,
@@ -39,7 +39,7 @@ impl Trace {
         }
     }
 
-    /// The devices' numbers, below `devices`.
+    /// The accesses as device numbers below `devices`.
     pub(super) fn accesses(self, devices: u32, places: u32, count: u32) -> Vec<u32> {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let zipf = Zipf::new(devices, &mut rng);
@@ -47,7 +47,7 @@ impl Trace {
         let part = u64::from(places) * 5 / 2;
         let mut scanned = 0;
         let count = match self {
-            // Three rounds say all.
+            // Three passes are enough.
             Self::Scan => count.min(3 * devices),
             _ => count,
         };
@@ -73,9 +73,9 @@ impl Trace {
 
 /// Zipf's distribution with exponent 1.
 struct Zipf {
-    /// Weights of the first k devices together.
+    /// Sums of the weights of the first k devices.
     sums: Vec<f64>,
-    /// Which device is how frequent.
+    /// Devices by decreasing frequency.
     devices: Vec<u32>,
 }
 
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_most_frequent_device_comes_as_often_as_zipf_says() {
+    fn frequencies_follow_the_zipf_distribution() {
         let accesses = Trace::Zipf.accesses(100, 10, 50_000);
         let mut counts = [0u32; 100];
         for device in accesses {
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn scans_go_on_where_they_stopped_and_the_frequent_devices_change() {
+    fn scans_resume_at_their_last_device_and_the_frequent_devices_change() {
         let mixed = Trace::Mixed.accesses(1000, 10, 100);
         let expected: Vec<u32> = (0..50).collect();
         let scanned: Vec<u32> = mixed.chunks(25).skip(1).step_by(2).flatten().copied().collect();

@@ -1,7 +1,7 @@
-//! Honest devices while an attacker sends as fast as one processor can, from ever new forged addresses (LAP/1 1.4.5).
+//! Legitimate devices under a flood at the highest rate of one CPU, with a new forged address per frame (LAP/1 1.4.5).
 //!
-//! Half of the honest devices are in the data plane already, the other half are new to the gateway and need the slow path.
-//! The attacker knows the ids of all of them, and the current fresh value, as anybody does who asks.
+//! Half of the legitimate devices are in the data plane; the other half are new to the gateway and need the slow path. The
+//! attacker has the ids of all devices and the current freshness value, which any station can request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,34 +16,34 @@ use rand_chacha::ChaCha20Rng;
 use zerocopy::IntoBytes as _;
 use zerocopy::byteorder::big_endian::U32;
 
-use super::site::{CLIENT_CPU, LIMIT, Site, authenticate, contradiction, on_cpu};
+use super::setup::{CLIENT_CPU, GatewaySetup, TIMEOUT, authenticate, invalid_measurement, on_cpu};
 use crate::address::{Family, GATEWAY};
-use crate::attackers::flood::anywhere;
+use crate::attackers::flood::random_endpoint;
 use crate::bench::scale::{Progress, Size};
 use crate::bench::{BenchError, Row, io, keys};
-use crate::fleet::{Fleet, FleetSpec, Run, device_id};
+use crate::fleet::{Fleet, FleetSpec, RunOptions, device_id};
 use crate::napi::pin_task;
 use crate::packet_socket::{Options, PacketSocket, TxBatch};
 
-/// Frames handed to the kernel at once.
+/// Frames per system call.
 const BATCH: usize = 64;
-/// Honest handshakes under way at once.
+/// Concurrent legitimate handshakes.
 const WINDOW: usize = 16;
 
-/// What is sent.
+/// The kind of flood.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    /// REQUESTs in the names of devices that are in the data plane.
+enum FloodKind {
+    /// REQUESTs for devices that are in the data plane.
     Requests,
-    /// RESPONSEs for the first rows of those and of the newcomers, with the accepted fresh value and random tags.
+    /// RESPONSEs for the first rows of installed and new devices, with the accepted freshness value and random tags.
     Responses,
-    /// REQUESTs in random names.
+    /// REQUESTs for random device ids.
     UnknownIds,
-    /// REQUESTs in the names of devices that are enrolled and nowhere: the slow path must ask about each.
+    /// REQUESTs for enrolled devices that are absent: the slow path must send a request to the controller for each.
     AbsentIds,
 }
 
-impl Kind {
+impl FloodKind {
     const ALL: [Self; 4] = [Self::Requests, Self::Responses, Self::UnknownIds, Self::AbsentIds];
 
     fn name(self) -> &'static str {
@@ -55,20 +55,20 @@ impl Kind {
         }
     }
 
-    /// The last kind has no bar: nothing tells an honest newcomer from a forged one then (ADR 16).
-    fn bar(self) -> Option<f64> {
+    /// Target share of successes. The last kind has no target: legitimate and forged newcomers are indistinguishable (ADR 16).
+    fn target(self) -> Option<f64> {
         (self != Self::AbsentIds).then_some(1.0)
     }
 }
 
-/// Each kind in turn, for as long as the honest devices take.
+/// Runs each kind of flood while the legitimate devices authenticate.
 ///
 /// # Errors
-/// Those of the lab, the data plane and the registry.
+/// An error of the lab, the data plane or the registry.
 pub(super) fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     let each = size.flood_devices;
     let held = FleetSpec {
-        bound: false,
+        mac_bound: false,
         rows: 40,
         ..FleetSpec::new(each, 17)
     };
@@ -83,30 +83,36 @@ pub(super) fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> 
         ..FleetSpec::new(each * 10, 18)
     };
     let [one, two, three, four] = &newcomers;
-    let (site, members) = Site::start([&held, one, two, three, four, &absent], Gate::Off)?;
+    let (setup, members) = GatewaySetup::start([&held, one, two, three, four, &absent], Gate::Off)?;
     let [members, one, two, three, four, _] = members;
-    let mut held = site.fleet(members, 0)?;
+    let mut held = setup.fleet(members, 0)?;
     authenticate(&mut held, WINDOW)?;
     let groups = [one, two, three, four].into_iter().enumerate();
     let (mut spent, mut expected) = (0, 0);
-    for ((group, members), kind) in groups.zip(Kind::ALL) {
-        progress(&format!("honest devices in a flood of {}", kind.name()), None);
+    for ((group, members), kind) in groups.zip(FloodKind::ALL) {
+        progress(
+            &format!("legitimate devices under a flood of {}", kind.name()),
+            None,
+        );
         let first = each * (group as u32 + 1);
-        let mut new = site.fleet(members, first)?;
+        let mut new = setup.fleet(members, first)?;
         held.power_cycle();
-        let before = site.next_rows(0..each * 5)?;
-        let names = Names {
-            held: 0..each,
-            new: first..first + each,
+        let before = setup.next_rows(0..each * 5)?;
+        let names = DeviceRanges {
+            installed: 0..each,
+            newcomers: first..first + each,
             absent: each * 5..each * 15,
         };
-        let flood = Flood::start(&site, kind, names)?;
-        let shares = [honest(&mut held, each)?, honest(&mut new, each)?];
+        let flood = Flood::start(&setup, kind, names)?;
+        let shares = [
+            measure_success(&mut held, each)?,
+            measure_success(&mut new, each)?,
+        ];
         let per_s = flood.finish()?;
         let [share_held, share_new] = shares.map(|(share, _)| share);
         expected += shares.iter().map(|(_, authenticated)| authenticated).sum::<u64>();
-        site.settle_down()?;
-        let after = site.next_rows(0..each * 5)?;
+        setup.wait_for_rows()?;
+        let after = setup.next_rows(0..each * 5)?;
         spent += after
             .iter()
             .zip(before)
@@ -115,10 +121,10 @@ pub(super) fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> 
         let share = (share_held + share_new) / 2.0;
         rows.extend([
             Row::higher(
-                format!("flood.honest_success.{}", kind.name()),
+                format!("flood.legitimate_success.{}", kind.name()),
                 share,
                 "share",
-                kind.bar(),
+                kind.target(),
             ),
             Row::fact(format!("flood.newcomers.{}", kind.name()), share_new, "share"),
             Row::fact(format!("flood.frames_per_s.{}", kind.name()), per_s, "1/s"),
@@ -129,28 +135,28 @@ pub(super) fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> 
     Ok(())
 }
 
-/// The share of devices whose first handshake ended with a session, which is within its 8 REQUESTs (LAP/1 1.5); and how many
-/// sessions that are. Further handshakes would change neither, and newcomers in a flood of absent ids may never get in.
-fn honest(fleet: &mut Fleet, devices: u32) -> Result<(f64, u64), BenchError> {
+/// The share of devices whose first handshake, within its 8 REQUESTs (LAP/1 1.5), ended with a session, and the number of these
+/// sessions. New devices in a flood of absent ids may never get a session, so only the first handshake counts.
+fn measure_success(fleet: &mut Fleet, devices: u32) -> Result<(f64, u64), BenchError> {
     let stop = AtomicBool::new(false);
     let report = on_cpu(CLIENT_CPU, || {
-        fleet.authenticate_once(&mut Run {
+        fleet.authenticate_once(&mut RunOptions {
             window: WINDOW,
-            limit: LIMIT,
+            timeout: TIMEOUT,
             stop: &stop,
             progress: &mut |_| {},
         })
     })?
-    .map_err(contradiction)?;
+    .map_err(invalid_measurement)?;
     let share = report.authenticated as f64 / f64::from(devices);
     Ok((share, report.authenticated))
 }
 
-/// Whose names the attacker uses, by index.
+/// The devices whose ids the attacker uses, by index.
 #[derive(Clone)]
-struct Names {
-    held: std::ops::Range<u32>,
-    new: std::ops::Range<u32>,
+struct DeviceRanges {
+    installed: std::ops::Range<u32>,
+    newcomers: std::ops::Range<u32>,
     absent: std::ops::Range<u32>,
 }
 
@@ -162,24 +168,24 @@ struct Flood {
 }
 
 impl Flood {
-    fn start(site: &Site, kind: Kind, names: Names) -> Result<Self, BenchError> {
+    fn start(setup: &GatewaySetup, kind: FloodKind, names: DeviceRanges) -> Result<Self, BenchError> {
         let socket = PacketSocket::open(
-            &site.lab.devices,
-            &site.lab.devices_end,
+            &setup.lab.devices,
+            &setup.lab.devices_end,
             &Options {
                 bypass_qdisc: true,
                 ..Options::default()
             },
         )
-        .map_err(contradiction)?;
-        let fresh = site.fresh()?;
+        .map_err(invalid_measurement)?;
+        let fresh = setup.fresh()?;
         let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (until, count) = (Arc::clone(&stop), Arc::clone(&sent));
-        let thread = site.lab.devices.spawn("flood", move || {
-            pin_task(0, CLIENT_CPU).map_err(io("pinning a thread"))?;
-            pour(&socket, kind, &names, fresh, &until, &count)
+        let thread = setup.lab.devices.spawn("flood", move || {
+            pin_task(0, CLIENT_CPU).map_err(io("pin a thread"))?;
+            send_flood(&socket, kind, &names, fresh, &until, &count)
         })?;
-        // At full rate before anybody honest begins.
+        // The flood has its full rate before legitimate devices start.
         while sent.load(Ordering::Relaxed) < 10_000 && !thread.is_finished() {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -191,22 +197,22 @@ impl Flood {
         })
     }
 
-    /// Frames a second.
+    /// Stops the flood and returns its rate, frames/s.
     fn finish(self) -> Result<f64, BenchError> {
         let sent = self.sent.load(Ordering::Relaxed);
         let per_s = sent as f64 / self.began.elapsed().as_secs_f64();
         self.stop.store(true, Ordering::Relaxed);
         self.thread
             .join()
-            .map_err(|_| contradiction("a thread panicked"))???;
+            .map_err(|_| invalid_measurement("the flood thread panicked"))???;
         Ok(per_s)
     }
 }
 
-fn pour(
+fn send_flood(
     socket: &PacketSocket,
-    kind: Kind,
-    names: &Names,
+    kind: FloodKind,
+    names: &DeviceRanges,
     fresh: [u8; 8],
     stop: &AtomicBool,
     sent: &AtomicU64,
@@ -216,28 +222,28 @@ fn pour(
     let mut batch = TxBatch::new(BATCH);
     while !stop.load(Ordering::Relaxed) {
         for _ in 0..BATCH {
-            let from = anywhere(&mut rng);
-            let message = forged(&mut rng, kind, names, fresh);
+            let from = random_endpoint(&mut rng);
+            let message = forged_message(&mut rng, kind, names, fresh);
             batch.push_with(|out| write::udp(out, &from, &to, [0; 2], &message));
         }
-        let taken = socket.send(&mut batch).map_err(contradiction)?;
+        let taken = socket.send(&mut batch).map_err(invalid_measurement)?;
         sent.fetch_add(taken as u64, Ordering::Relaxed);
     }
     Ok(())
 }
 
-fn forged(rng: &mut ChaCha20Rng, kind: Kind, names: &Names, fresh: [u8; 8]) -> [u8; 64] {
+fn forged_message(rng: &mut ChaCha20Rng, kind: FloodKind, names: &DeviceRanges, fresh: [u8; 8]) -> [u8; 64] {
     let mut message = [0; 64];
     let mut nonce = [0; 16];
     rng.fill_bytes(&mut nonce);
     let device = match kind {
-        Kind::Requests => device_id(rng.random_range(names.held.clone())),
-        Kind::UnknownIds => DeviceId(rng.next_u64() | 1 << 63),
-        Kind::AbsentIds => device_id(rng.random_range(names.absent.clone())),
-        Kind::Responses if rng.random_bool(0.5) => device_id(rng.random_range(names.held.clone())),
-        Kind::Responses => device_id(rng.random_range(names.new.clone())),
+        FloodKind::Requests => device_id(rng.random_range(names.installed.clone())),
+        FloodKind::UnknownIds => DeviceId(rng.next_u64() | 1 << 63),
+        FloodKind::AbsentIds => device_id(rng.random_range(names.absent.clone())),
+        FloodKind::Responses if rng.random_bool(0.5) => device_id(rng.random_range(names.installed.clone())),
+        FloodKind::Responses => device_id(rng.random_range(names.newcomers.clone())),
     };
-    if kind != Kind::Responses {
+    if kind != FloodKind::Responses {
         let request = wire::Request {
             header: wire::Header::new(message_type::REQUEST, Suite::SipHash128, 0, device),
             nonce,

@@ -1,25 +1,26 @@
-//! What revocations, refills and first authentications take, and what floods do to honest devices: the `xdp` data plane on the lab's link, the node and its
-//! threads, a controller over a registry in a file, with the product's settings.
+//! Latency of revocations, refills and first authentications, and the effect of floods on legitimate devices: the `xdp` data
+//! plane on the lab's link, the gateway process with its threads, and a controller with a registry in a file, with the default
+//! settings.
 
 mod first;
 mod flood;
 mod refill;
 mod revoke;
-mod site;
+mod setup;
 
 use hdrhistogram::Histogram;
 
 use super::{Progress, Size};
 use crate::bench::{BenchError, Row};
 
-/// All rows of this part.
+/// Adds the rows of this part.
 ///
 /// # Errors
-/// Those of the lab, the data plane and the registry; a device that was not served.
+/// An error of the lab, the data plane or the registry, or a device that was not served.
 pub fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     progress("first authentications", None);
     first::rows(size, rows)?;
-    progress("authentications while rows are leased, and while none are", None);
+    progress("authentications with and without concurrent row leases", None);
     refill::rows(size, rows)?;
     revoke::rows(size, progress, rows)?;
     flood::rows(size, progress, rows)

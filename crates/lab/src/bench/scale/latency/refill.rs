@@ -1,84 +1,91 @@
-//! Authentications while rows are leased and marks are moved for their devices, against such that need neither.
+//! Latency of devices whose rows are leased and whose marks are moved at the same time, compared with devices that need neither.
 
 use hdrhistogram::Histogram;
 use linewarden_dataplane::Gate;
 
 use super::ms;
-use super::site::{Site, authenticate, contradiction};
+use super::setup::{GatewaySetup, authenticate, invalid_measurement};
 use crate::bench::scale::Size;
 use crate::bench::{BenchError, Row};
 use crate::fleet::{Fleet, FleetSpec, PufKind};
 
-/// How much longer the slowest hundredth may take.
-const BAR: f64 = 1.5;
-/// Devices in a handshake at once.
+/// Target: largest ratio of the 99th percentiles.
+const TARGET_RATIO: f64 = 1.5;
+/// Concurrent handshakes.
 const WINDOW: usize = 4;
-/// What else the machine does moves a p99 by more than refilling does; the run of the median ratio is told.
+/// Runs, of which the median ratio counts: other work of the machine affects a p99 more than refills do.
 const RUNS: u32 = 5;
 
-/// Two fleets in front of one gateway, in turn: one in pool mode, for which marks are moved after every second
-/// authentication or so and rows are fetched after every fourteenth, and one in key mode, which needs neither.
+/// Two fleets at one gateway in turn: a fleet in pool mode, for which marks move after about every second authentication and
+/// rows are leased after every fourteenth, and a fleet in key mode, which needs neither.
 ///
 /// # Errors
-/// A device that was not served, or no row leased meanwhile.
+/// A device was not served, or no row was leased during the runs.
 pub(super) fn rows(size: &Size, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     let devices = size.refill_devices;
     let pool = FleetSpec {
-        bound: false,
-        // One for the slow path, one a round; more than are leased with the first.
+        mac_bound: false,
+        // One row for the slow path and one per round; more rows than the first lease has.
         rows: RUNS * size.refill_rounds + 20,
         ..FleetSpec::new(devices, 12)
     };
     let key = FleetSpec {
         first_index: devices,
-        kind: |_| PufKind::WEAK,
+        puf_kind: |_| PufKind::WEAK,
         ..pool.clone()
     };
-    let (site, [pool, key]) = Site::start([&pool, &key], Gate::Off)?;
-    let mut fleets = [site.fleet(key, devices)?, site.fleet(pool, 0)?];
+    let (setup, [pool, key]) = GatewaySetup::start([&pool, &key], Gate::Off)?;
+    let mut fleets = [setup.fleet(key, devices)?, setup.fleet(pool, 0)?];
     for fleet in &mut fleets {
         authenticate(fleet, WINDOW)?;
     }
-    site.settle_down()?;
-    let given = site.gateway.status().rows_given;
+    setup.wait_for_rows()?;
+    let rows_before = setup.gateway.status().rows_installed;
     let mut runs = Vec::new();
     for _ in 0..RUNS {
-        runs.push(run(&site, &mut fleets, size.refill_rounds)?);
+        runs.push(run(&setup, &mut fleets, size.refill_rounds)?);
     }
-    let refilled = site.gateway.status().rows_given - given;
+    let refilled = setup.gateway.status().rows_installed - rows_before;
     if refilled == 0 {
-        return Err(contradiction("no row was leased meanwhile"));
+        return Err(invalid_measurement("no row was leased during the runs"));
     }
-    let ratio = |[quiet_ms, refill_ms]: &[f64; 2]| refill_ms / quiet_ms;
+    let ratio = |[baseline_ms, refill_ms]: &[f64; 2]| refill_ms / baseline_ms;
     runs.sort_by(|a, b| ratio(a).total_cmp(&ratio(b)));
-    let [quiet_ms, refill_ms] = *runs
+    let [baseline_ms, refill_ms] = *runs
         .get(runs.len() / 2)
-        .ok_or_else(|| contradiction("nothing was run"))?;
+        .ok_or_else(|| invalid_measurement("no run was made"))?;
     rows.extend([
-        Row::lower("refill.quiet_p99_ms", quiet_ms, "ms", None),
+        Row::lower("refill.baseline_p99_ms", baseline_ms, "ms", None),
         Row::lower("refill.p99_ms", refill_ms, "ms", None),
-        Row::lower("refill.p99_over_quiet", refill_ms / quiet_ms, "ratio", Some(BAR)),
+        Row::lower(
+            "refill.p99_over_baseline",
+            refill_ms / baseline_ms,
+            "ratio",
+            Some(TARGET_RATIO),
+        ),
         Row::fact("refill.rows", refilled as f64, "rows"),
     ]);
     Ok(())
 }
 
-/// The p99 of both fleets over some rounds, ms: without refilling, and with.
-fn run(site: &Site, fleets: &mut [Fleet; 2], rounds: u32) -> Result<[f64; 2], BenchError> {
+/// The p99 of both fleets over some rounds, ms: without and with refills.
+fn run(setup: &GatewaySetup, fleets: &mut [Fleet; 2], rounds: u32) -> Result<[f64; 2], BenchError> {
     let mut latencies: [Option<Histogram<u64>>; 2] = [None, None];
     for _ in 0..rounds {
         for (fleet, latency_ns) in fleets.iter_mut().zip(&mut latencies) {
             fleet.power_cycle();
             let report = authenticate(fleet, WINDOW)?;
-            site.settle_down()?;
+            setup.wait_for_rows()?;
             match latency_ns {
-                Some(sum) => sum.add(&report.network_ns).map_err(contradiction)?,
+                Some(sum) => sum.add(&report.network_ns).map_err(invalid_measurement)?,
                 None => *latency_ns = Some(report.network_ns),
             }
         }
     }
     match latencies {
-        [Some(quiet), Some(refilling)] => Ok([&quiet, &refilling].map(|latency_ns| ms(latency_ns, 0.99))),
-        _ => Err(contradiction("no round was played")),
+        [Some(baseline), Some(refilling)] => {
+            Ok([&baseline, &refilling].map(|latency_ns| ms(latency_ns, 0.99)))
+        }
+        _ => Err(invalid_measurement("no round was made")),
     }
 }

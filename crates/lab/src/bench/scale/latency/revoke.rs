@@ -1,4 +1,4 @@
-//! From the command that revokes a device to the last of its packets that gets through the gate.
+//! Time from the revocation command to the device's last packet that the gate forwards.
 
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use linewarden_protocol::frame::write::{self, Endpoint};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
-use super::site::{Site, authenticate, contradiction};
+use super::setup::{GatewaySetup, authenticate, invalid_measurement};
 use crate::address::{DeviceAddress, Family, GATEWAY, SERVICE};
 use crate::bench::scale::{Progress, Size};
 use crate::bench::{BenchError, Row, io};
@@ -21,47 +21,53 @@ use crate::packet_socket::{Options, PacketSocket, TxBatch};
 
 /// The service's port.
 const PORT: u16 = 7007;
-/// Between two datagrams of the device that is being revoked.
-const EVERY: Duration = Duration::from_micros(200);
-/// Devices that are never revoked and send as well.
-const OTHERS: u32 = 8;
-/// Nothing through for so long is shut.
-const SHUT_NS: u64 = 100_000_000;
-/// A device that still gets through after this is not shut out at all.
-const LIMIT_NS: u64 = 10_000_000_000;
-/// The bar, ms.
-const BAR_MS: f64 = 100.0;
+/// Interval between two datagrams of the device that is revoked.
+const SEND_INTERVAL: Duration = Duration::from_micros(200);
+/// Devices that are not revoked and send, too.
+const OTHER_DEVICES: u32 = 8;
+/// Time without a datagram after which the device counts as blocked.
+const BLOCKED_AFTER_NS: u64 = 100_000_000;
+/// Time after which a device that is still forwarded fails the benchmark.
+const TIMEOUT_NS: u64 = 10_000_000_000;
+/// Target, ms.
+const TARGET_MS: f64 = 100.0;
 
-/// One device after another, at moments that know nothing of the gateway's polling, each while it and others send through
+/// Revokes one device after another at times independent of the gateway's polling, while the device and others send through
 /// the open gate.
 ///
 /// # Errors
-/// A device that was not served, or that is not shut out.
+/// A device was not served, or was still forwarded after its revocation.
 pub(super) fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     let count = size.revocations;
-    let spec = FleetSpec::new(count + OTHERS, 13);
-    let (site, [members]) = Site::start([&spec], Gate::Open)?;
-    let mut fleet = site.fleet(members, 0)?;
+    let spec = FleetSpec::new(count + OTHER_DEVICES, 13);
+    let (setup, [members]) = GatewaySetup::start([&spec], Gate::Open)?;
+    let mut fleet = setup.fleet(members, 0)?;
     authenticate(&mut fleet, 16)?;
-    let traffic = Traffic::start(&site, count)?;
+    let traffic = Traffic::start(&setup, count)?;
     let mut rng = ChaCha8Rng::seed_from_u64(3);
-    let (mut shut_ms, mut command_ms) = (Vec::new(), Vec::new());
+    let (mut blocked_ms, mut command_ms) = (Vec::new(), Vec::new());
     for device in 0..count {
         progress("revoking", Some((device.into(), count.into())));
         traffic.send_from(device)?;
         std::thread::sleep(Duration::from_micros(rng.random_range(0..50_000)));
         let began_ns = real_ns();
-        site.runtime
-            .block_on(site.registry.revoke(device_id(device), "bench", 0))?;
-        let told_ns = real_ns();
-        let last_ns = traffic.last_of(device, told_ns)?;
-        shut_ms.push(last_ns.saturating_sub(began_ns) as f64 / 1e6);
-        command_ms.push((told_ns - began_ns) as f64 / 1e6);
+        setup
+            .runtime
+            .block_on(setup.registry.revoke(device_id(device), "bench", 0))?;
+        let committed_ns = real_ns();
+        let last_ns = traffic.wait_until_blocked(device, committed_ns)?;
+        blocked_ms.push(last_ns.saturating_sub(began_ns) as f64 / 1e6);
+        command_ms.push((committed_ns - began_ns) as f64 / 1e6);
     }
     traffic.finish()?;
     rows.extend([
-        Row::lower("revoke.p50_ms", quantile(&mut shut_ms, 0.5), "ms", None),
-        Row::lower("revoke.p99_ms", quantile(&mut shut_ms, 0.99), "ms", Some(BAR_MS)),
+        Row::lower("revoke.p50_ms", quantile(&mut blocked_ms, 0.5), "ms", None),
+        Row::lower(
+            "revoke.p99_ms",
+            quantile(&mut blocked_ms, 0.99),
+            "ms",
+            Some(TARGET_MS),
+        ),
         Row::fact("revoke.command_ms.p50", quantile(&mut command_ms, 0.5), "ms"),
     ]);
     Ok(())
@@ -73,10 +79,10 @@ fn quantile(values: &mut [f64], quantile: f64) -> f64 {
     values.get(at.saturating_sub(1)).copied().unwrap_or(f64::NAN)
 }
 
-/// What sender and service share.
+/// State that sender and service share.
 struct Shared {
     stop: AtomicBool,
-    /// The device whose turn it is.
+    /// The device that is revoked next.
     device: AtomicU32,
     /// Arrival of each device's last datagram, real-time clock, ns; 0: none.
     last_ns: Vec<AtomicU64>,
@@ -91,21 +97,24 @@ struct Traffic {
 }
 
 impl Traffic {
-    fn start(site: &Site, count: u32) -> Result<Self, BenchError> {
-        let others = count..count + OTHERS;
+    fn start(setup: &GatewaySetup, count: u32) -> Result<Self, BenchError> {
+        let others = count..count + OTHER_DEVICES;
         let shared = Arc::new(Shared {
             stop: AtomicBool::new(false),
             device: AtomicU32::new(0),
             last_ns: (0..others.end).map(|_| AtomicU64::new(0)).collect(),
         });
-        let socket = PacketSocket::open(&site.lab.devices, &site.lab.devices_end, &Options::default())
-            .map_err(contradiction)?;
-        let (sent, heard, range) = (Arc::clone(&shared), Arc::clone(&shared), others.clone());
-        let service = site.lab.service.spawn("service", move || listen(&heard))?;
-        let sender = site
+        let socket = PacketSocket::open(&setup.lab.devices, &setup.lab.devices_end, &Options::default())
+            .map_err(invalid_measurement)?;
+        let (sender_state, service_state, range) = (Arc::clone(&shared), Arc::clone(&shared), others.clone());
+        let service = setup
+            .lab
+            .service
+            .spawn("service", move || receive(&service_state))?;
+        let sender = setup
             .lab
             .devices
-            .spawn("traffic", move || send(&socket, &sent, range))?;
+            .spawn("traffic", move || send(&socket, &sender_state, range))?;
         Ok(Self {
             shared,
             others,
@@ -113,37 +122,43 @@ impl Traffic {
         })
     }
 
-    /// Waits until the device's datagrams get through.
+    /// Waits until the gate forwards the device's datagrams.
     fn send_from(&self, device: u32) -> Result<(), BenchError> {
         self.shared.device.store(device, Ordering::Relaxed);
-        self.wait(real_ns(), "the gate lets nothing through", || {
-            self.heard(device) > 0
-        })
+        self.wait(
+            real_ns(),
+            "the gate forwards no datagram of an authenticated device",
+            || self.last_arrival_ns(device) > 0,
+        )
     }
 
-    /// When the device's last datagram came, after nothing has come for a while since `told_ns`.
-    fn last_of(&self, device: u32, told_ns: u64) -> Result<u64, BenchError> {
-        self.wait(told_ns, "a revoked device gets through", || {
-            let last_ns = self.heard(device).max(told_ns);
-            real_ns().saturating_sub(last_ns) > SHUT_NS
-        })?;
-        // What still gets through shows that it was the gate and not the network.
-        let others_ns = self.others.clone().map(|other| self.heard(other)).max();
-        match others_ns.unwrap_or(0) > told_ns + SHUT_NS / 2 {
-            true => Ok(self.heard(device)),
-            false => Err(contradiction("nobody gets through any more")),
+    /// Waits until no datagram of the device arrives any more; returns the arrival time of the last one.
+    fn wait_until_blocked(&self, device: u32, committed_ns: u64) -> Result<u64, BenchError> {
+        self.wait(
+            committed_ns,
+            "the gate still forwards datagrams of a revoked device",
+            || {
+                let last_ns = self.last_arrival_ns(device).max(committed_ns);
+                real_ns().saturating_sub(last_ns) > BLOCKED_AFTER_NS
+            },
+        )?;
+        // Datagrams of other devices show that the gate, not the network, blocked the device.
+        let others_ns = self.others.clone().map(|other| self.last_arrival_ns(other)).max();
+        match others_ns.unwrap_or(0) > committed_ns + BLOCKED_AFTER_NS / 2 {
+            true => Ok(self.last_arrival_ns(device)),
+            false => Err(invalid_measurement("the gate forwards no device any more")),
         }
     }
 
-    fn heard(&self, device: u32) -> u64 {
+    fn last_arrival_ns(&self, device: u32) -> u64 {
         let cell = self.shared.last_ns.get(device as usize);
         cell.map_or(0, |last| last.load(Ordering::Relaxed))
     }
 
-    fn wait(&self, since_ns: u64, or_else: &str, until: impl Fn() -> bool) -> Result<(), BenchError> {
+    fn wait(&self, since_ns: u64, failure: &str, until: impl Fn() -> bool) -> Result<(), BenchError> {
         while !until() {
-            if real_ns().saturating_sub(since_ns) > LIMIT_NS {
-                return Err(contradiction(or_else));
+            if real_ns().saturating_sub(since_ns) > TIMEOUT_NS {
+                return Err(invalid_measurement(failure));
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -153,14 +168,16 @@ impl Traffic {
     fn finish(self) -> Result<(), BenchError> {
         self.shared.stop.store(true, Ordering::Relaxed);
         for thread in self.threads {
-            let ended = thread.join().map_err(|_| contradiction("a thread panicked"))?;
+            let ended = thread
+                .join()
+                .map_err(|_| invalid_measurement("a traffic thread panicked"))?;
             ended??;
         }
         Ok(())
     }
 }
 
-/// The device whose turn it is, and the others one by one.
+/// Sends datagrams of the device that is revoked next and of the other devices in turn.
 fn send(socket: &PacketSocket, shared: &Shared, others: std::ops::Range<u32>) -> Result<(), BenchError> {
     let to = Endpoint {
         mac: GATEWAY.mac.0,
@@ -176,20 +193,20 @@ fn send(socket: &PacketSocket, shared: &Shared, others: std::ops::Range<u32>) ->
             let payload = device.to_be_bytes();
             batch.push_with(|out| write::udp(out, &from, &to, [0; 2], &payload));
         }
-        socket.send(&mut batch).map_err(contradiction)?;
-        std::thread::sleep(EVERY);
+        socket.send(&mut batch).map_err(invalid_measurement)?;
+        std::thread::sleep(SEND_INTERVAL);
     }
     Ok(())
 }
 
-fn listen(shared: &Shared) -> Result<(), BenchError> {
-    let socket = UdpSocket::bind(("0.0.0.0", PORT)).map_err(io("the service's socket"))?;
+fn receive(shared: &Shared) -> Result<(), BenchError> {
+    let socket = UdpSocket::bind(("0.0.0.0", PORT)).map_err(io("open the service socket"))?;
     socket
         .set_read_timeout(Some(Duration::from_millis(20)))
-        .map_err(io("the service's socket"))?;
+        .map_err(io("open the service socket"))?;
     let mut payload = [0u8; 4];
     while !shared.stop.load(Ordering::Relaxed) {
-        // Nothing in time, or an error about nothing that was sent.
+        // A timeout, or an ICMP error.
         if socket.recv(&mut payload).is_err() {
             continue;
         }

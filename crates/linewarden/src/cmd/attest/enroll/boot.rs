@@ -1,31 +1,31 @@
-//! Whether a device may have a key for the boot that it is in: a boot that was changed must not become an accepted one by enrollment.
+//! Decides whether a device may have a key for its present boot: enrollment must not turn a modified boot into an accepted one.
 
+use linewarden_cli::failure::Failure;
 use std::path::{Path, PathBuf};
 
 use linewarden_measurement::configuration::Configuration;
 use linewarden_measurement::diff::Difference;
-use linewarden_measurement::eventlog::{EventLog, Replayed, replays};
+use linewarden_measurement::eventlog::{EventLog, ReplayedLog, verify_replay};
 use linewarden_measurement::pcr::{PcrIndex, PcrSelection, PcrValues};
 use linewarden_protocol::ids::DeviceId;
 use linewarden_registry::{Group, Registry, RegistryError};
-use linewarden_tpm::enrol::Binding;
+use linewarden_tpm::enroll::Binding;
 use linewarden_tpm::evidence::Evidence;
 use serde::Serialize;
 
-use super::own::Own;
+use super::overlay::Overlay;
 use super::{EnrollArgs, group};
 use crate::cmd::attest::reference;
-use crate::failure::Failure;
 
-/// What --state takes for the boot that the device is in.
+/// Value of --state that names the present boot.
 const CURRENT: &str = "current";
 
 /// A boot that the operator accepts.
 #[derive(Clone, Debug)]
 pub enum StateArg {
-    /// The one that the device is in.
+    /// The present boot of the device.
     Current,
-    /// The one that was measured into this file.
+    /// The boot whose measurement is in this file.
     File(PathBuf),
 }
 
@@ -38,7 +38,7 @@ impl From<&str> for StateArg {
     }
 }
 
-/// Why a device may have a key for the boot that it is in.
+/// The reason why the present boot of a device is accepted.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "snake_case", tag = "by", content = "of")]
 pub enum AcceptedBy {
@@ -46,46 +46,46 @@ pub enum AcceptedBy {
     Reference(String),
     /// The device's present key works in this boot, and there is no reference value of PCRs.
     EarlierKey,
-    /// The operator has named it by `--state current`.
+    /// The operator accepted it with `--state current`.
     Operator,
-    /// There is nothing that it could differ from.
+    /// There is no reference value and no earlier key to compare with.
     FirstEnrollment,
 }
 
-/// The boots in which a key is to work, the present one among them.
+/// The boots in which a key is to work, including the present one.
 #[derive(Debug)]
-pub struct Accepted {
+pub struct AcceptedBoot {
     pub states: Vec<PcrValues>,
     pub by: AcceptedBy,
 }
 
-/// A boot in which the device may be.
+/// A known boot.
 struct Boot {
-    /// "the reference value of group pumps".
+    /// Description, such as "the reference value of group pumps".
     name: String,
     pcrs: PcrValues,
 }
 
-/// What the registry says of the boots of a device.
-pub struct Known {
+/// The registry's knowledge of the boots of a device.
+pub struct KnownBoots {
     group: String,
-    /// Those of the group, in their order: its reference value, and what it is being updated to, with the PCRs of the device's own over
-    /// them that an earlier enrollment has accepted. Only those with PCRs.
+    /// The boots of the group: its reference value and its roll-out, overlaid by the device's PCRs that an earlier enrollment accepted.
+    /// Only boots with PCRs.
     boots: Vec<Boot>,
-    /// The same, with all entries of the device's own over them: what the device has to prove once it is enrolled.
+    /// The same, overlaid by all entries of the device: what the device must prove after the enrollment.
     expected: Vec<Boot>,
-    own: Option<Own>,
-    /// Of the key that is to be replaced.
-    earlier: Option<Binding>,
-    /// The record of the key that is to be replaced cannot be read: in which boots it works is not known.
+    overlay: Option<Overlay>,
+    /// Binding of the key that is to be replaced.
+    present_binding: Option<Binding>,
+    /// Whether the record of the key that is to be replaced is unreadable, so that its boots are unknown.
     is_damaged: bool,
     is_quarantined: bool,
     /// Event logs that the device has sent before.
     logs: Vec<Vec<u8>>,
 }
 
-impl Known {
-    /// Reads it, at this time in seconds since 1970-01-01 UTC.
+impl KnownBoots {
+    /// Reads the records, at this time in seconds since 1970-01-01 UTC.
     pub async fn read(
         args: &EnrollArgs,
         registry: &Registry,
@@ -97,43 +97,43 @@ impl Known {
             Err(RegistryError::DamagedRecord { .. }) if args.replace => (None, true),
             found => (found?, false),
         };
-        let own = Own::read(args, prover.as_ref())?;
-        let accepted = own.as_ref().map(Own::accepted).transpose()?;
+        let own = Overlay::read(args, prover.as_ref())?;
+        let accepted = own.as_ref().map(Overlay::accepted).transpose()?;
         let binding = prover.and_then(|prover| prover.binding);
         Ok(Self {
-            boots: boots(&group, accepted.as_ref(), now_s)?,
-            expected: boots(&group, own.as_ref().map(Own::entries), now_s)?,
-            own,
+            boots: group_boots(&group, accepted.as_ref(), now_s)?,
+            expected: group_boots(&group, own.as_ref().map(Overlay::entries), now_s)?,
+            overlay: own,
             group: group.name.to_string(),
-            // The registry authenticates it: one that cannot be read was stored by another version.
+            // The registry authenticates the record: an unreadable one was stored by another version.
             is_damaged: is_damaged
                 || binding
                     .as_deref()
-                    .is_some_and(|binding| decoded(binding).is_none()),
-            earlier: binding.as_deref().and_then(decoded),
+                    .is_some_and(|binding| decode_binding(binding).is_none()),
+            present_binding: binding.as_deref().and_then(decode_binding),
             is_quarantined: registry.get(device).await?.quarantine.is_some(),
-            logs: logs(registry, device).await?,
+            logs: event_logs(registry, device).await?,
         })
     }
 
-    /// What the device has of its own once it is enrolled.
-    pub fn own(&self) -> Option<&Own> {
-        self.own.as_ref()
+    /// The device's overlay after the enrollment.
+    pub fn overlay(&self) -> Option<&Overlay> {
+        self.overlay.as_ref()
     }
 
-    /// Whether the device may have a key for the boot that it is in, which `log` replays to where it has sent one; `path` is the
-    /// identity's file.
+    /// Checks whether the device may have a key for its present boot; `log` is the replayed event log, if the device sent one; `path` is
+    /// the identity file.
     ///
     /// # Errors
-    /// The boot is none of those that are known, and the operator has not named it, or PCRs of the device's own are of another boot:
-    /// exit code 4. A file of `--state` that is of other PCRs.
-    pub fn judge(
+    /// The boot is unknown and not accepted by --state, or PCRs of the overlay are of another boot (exit code 4). A file of `--state` has
+    /// other PCRs.
+    pub fn check_boot(
         &self,
         states: &[StateArg],
         device: DeviceId,
-        (path, now, log): (&Path, &PcrValues, Option<&Replayed>),
-    ) -> Result<Accepted, Failure> {
-        let named = named(states, now)?;
+        (path, now, log): (&Path, &PcrValues, Option<&ReplayedLog>),
+    ) -> Result<AcceptedBoot, Failure> {
+        let named = boots_from_files(states, now)?;
         let is_consented = states.iter().any(|state| matches!(state, StateArg::Current));
         let known = || self.boots.iter().chain(&named);
         let by = match known().find(|boot| boot.pcrs == *now) {
@@ -144,81 +144,89 @@ impl Known {
             }
             None => self.without_reference(device, path, now, log)?,
         };
-        if let Some(own) = &self.own {
+        if let Some(own) = &self.overlay {
             own.check(std::iter::once(now).chain(named.iter().map(|boot| &boot.pcrs)))?;
         }
         let like = self.expected.iter().chain(&named);
-        let like = like.filter(|boot| is_like(&boot.pcrs, now));
+        let like = like.filter(|boot| has_same_selection(&boot.pcrs, now));
         let states = std::iter::once(now.clone()).chain(like.map(|boot| boot.pcrs.clone()));
-        Ok(Accepted {
+        Ok(AcceptedBoot {
             states: states.collect(),
             by,
         })
     }
 
-    /// No reference value says which PCRs the device should have.
+    /// The case without a reference value of PCRs.
     fn without_reference(
         &self,
         device: DeviceId,
         path: &Path,
         now: &PcrValues,
-        log: Option<&Replayed>,
+        log: Option<&ReplayedLog>,
     ) -> Result<AcceptedBy, Failure> {
-        let unknown = |why: &str| {
+        let unknown = |cause: &str| {
             Failure::unsafe_(format!(
-                "{}: the boot of device {device} is not accepted: {why}, and group {} has no reference value of PCRs that it \
-                 could be compared with; give the group one, or accept the boot that the device is in with `--state {CURRENT}`",
+                "{}: boot of device {device} not accepted: {cause}, and group {} has no reference value of PCRs to compare with; set a reference \
+                 value, or accept the present boot with `--state {CURRENT}`",
                 path.display(),
                 self.group
             ))
         };
-        match &self.earlier {
+        match &self.present_binding {
             Some(earlier) if earlier.policy.accepts(now) => Ok(AcceptedBy::EarlierKey),
             Some(earlier) => {
                 let boot = Boot {
-                    name: "the boot in which its present key was enrolled".to_owned(),
+                    name: "the boot of its present key".to_owned(),
                     pcrs: earlier.pcrs.0.clone(),
                 };
                 Err(self.refusal(vec![&boot], device, path, now, log))
             }
-            None if self.is_damaged => Err(unknown("the record of its present key cannot be read")),
+            None if self.is_damaged => Err(unknown("the record of its present key is unreadable")),
             None if self.is_quarantined => Err(unknown("the device is in quarantine")),
             None => Ok(AcceptedBy::FirstEnrollment),
         }
     }
 
-    /// Which PCRs differ from which boots, and, of the boot that differs least, in which values and from which events on.
+    /// The PCRs that differ from each boot; for the most similar boot, also the values and the first different events.
     fn refusal(
         &self,
         boots: Vec<&Boot>,
         device: DeviceId,
         path: &Path,
         now: &PcrValues,
-        log: Option<&Replayed>,
+        log: Option<&ReplayedLog>,
     ) -> Failure {
         let differs: Vec<String> = boots
             .iter()
             .map(|boot| format!("{} in {}", boot.name, differing(&boot.pcrs, now)))
             .collect();
         let refused = Failure::unsafe_(format!(
-            "{}: the boot of device {device} is not accepted: it differs from {}; start the device in an accepted boot, or \
-             accept the boot that it is in with `--state {CURRENT}`",
+            "{}: boot of device {device} not accepted: the boot differs from {}; start the device in an accepted boot, or accept the present \
+             boot with `--state {CURRENT}`",
             path.display(),
             differs.join(", and from ")
         ));
         let nearest = boots.into_iter().min_by_key(|boot| {
-            let is_other = !is_like(&boot.pcrs, now);
+            let is_other = !has_same_selection(&boot.pcrs, now);
             (is_other, differing_pcrs(&boot.pcrs, now).len())
         });
         let refused = match nearest {
-            Some(boot) if is_like(&boot.pcrs, now) => refused.with(self.changes(boot, now, log)),
+            Some(boot) if has_same_selection(&boot.pcrs, now) => {
+                refused.with_more(self.changes(boot, now, log))
+            }
             _ => refused,
         };
-        refused.with(self.own.as_ref().and_then(Own::notice).into_iter().collect())
+        refused.with_more(
+            self.overlay
+                .as_ref()
+                .and_then(Overlay::notice)
+                .into_iter()
+                .collect(),
+        )
     }
 
     /// A text for each PCR that differs.
-    fn changes(&self, boot: &Boot, now: &PcrValues, log: Option<&Replayed>) -> Vec<String> {
+    fn changes(&self, boot: &Boot, now: &PcrValues, log: Option<&ReplayedLog>) -> Vec<String> {
         let configuration = |pcrs: &PcrValues| Configuration::new(pcrs.clone(), Default::default());
         let (Ok(old), Ok(new)) = (configuration(&boot.pcrs), configuration(now)) else {
             return Vec::new();
@@ -226,7 +234,7 @@ impl Known {
         let difference = Difference::between(&old, &new);
         let log_before = self.logs.iter().find_map(|log| {
             let log = EventLog::parse(log).ok()?;
-            replays(&log, &boot.pcrs).ok()
+            verify_replay(&log, &boot.pcrs).ok()
         });
         let (difference, unknown) = match (&log_before, log) {
             (Some(before), Some(log)) => (difference.with_events(before, log), None),
@@ -237,18 +245,17 @@ impl Known {
             .pcrs
             .iter()
             .map(|change| change.to_string().trim_end().to_owned());
-        let unknown = unknown
-            .map(|boot| format!("no event log of the {boot} is known, so the events cannot be compared"));
+        let unknown = unknown.map(|boot| format!("events not compared: no event log of the {boot}"));
         changes.chain(unknown).collect()
     }
 }
 
-fn decoded(binding: &[u8]) -> Option<Binding> {
+fn decode_binding(binding: &[u8]) -> Option<Binding> {
     serde_json::from_slice(binding).ok()
 }
 
-/// The boots of a group, with the device's own entries over them. A roll-out whose time is over accepts nothing any more.
-fn boots(group: &Group, own: Option<&Configuration>, now_s: u64) -> Result<Vec<Boot>, Failure> {
+/// The boots of a group, overlaid by the device's entries. An expired roll-out accepts nothing.
+fn group_boots(group: &Group, own: Option<&Configuration>, now_s: u64) -> Result<Vec<Boot>, Failure> {
     let reference = group
         .reference
         .as_ref()
@@ -261,12 +268,16 @@ fn boots(group: &Group, own: Option<&Configuration>, now_s: u64) -> Result<Vec<B
     let mut boots = Vec::new();
     for (role, encoding) in reference.into_iter().chain(roll_out) {
         let name = format!("the {role} of group {}", group.name);
-        let unreadable = |error| Failure::failed(format!("{name} cannot be read: {error}"));
+        let unreadable = |error| {
+            Failure::failed(format!(
+                "{name} is unreadable: {error}; set the group again with `attest group set`"
+            ))
+        };
         let base = Configuration::decode(encoding).map_err(unreadable)?;
-        let laid = own.map(|own| base.overlaid(own)).transpose();
+        let laid = own.map(|own| base.with_overlay(own)).transpose();
         let laid = laid.map_err(|error| {
             Failure::input(format!(
-                "the entries of the device's own cannot be laid over {name}: {error}; name others with --own"
+                "the overlay of the device does not fit {name}: {error}; use another overlay with --overlay FILE"
             ))
         })?;
         let pcrs = laid.as_ref().unwrap_or(&base).pcrs().clone();
@@ -277,15 +288,15 @@ fn boots(group: &Group, own: Option<&Configuration>, now_s: u64) -> Result<Vec<B
     Ok(boots)
 }
 
-/// Those that the operator has measured into files.
-fn named(states: &[StateArg], now: &PcrValues) -> Result<Vec<Boot>, Failure> {
+/// The boots that the operator names by files.
+fn boots_from_files(states: &[StateArg], now: &PcrValues) -> Result<Vec<Boot>, Failure> {
     let mut boots = Vec::new();
     for state in states {
         let StateArg::File(path) = state else { continue };
         let pcrs = reference::read(path)?.pcrs().clone();
-        if !is_like(&pcrs, now) {
+        if !has_same_selection(&pcrs, now) {
             return Err(Failure::input(format!(
-                "{}: it is of PCRs {} of {}, and the key of PCRs {} of {}; measure with the same `pcrs` and `bank`",
+                "{}: has PCRs {} of bank {}, but the key has PCRs {} of bank {}: measure with the same `pcrs` and `bank`",
                 path.display(),
                 pcrs.selection(),
                 pcrs.bank(),
@@ -299,11 +310,11 @@ fn named(states: &[StateArg], now: &PcrValues) -> Result<Vec<Boot>, Failure> {
     Ok(boots)
 }
 
-fn is_like(pcrs: &PcrValues, now: &PcrValues) -> bool {
+fn has_same_selection(pcrs: &PcrValues, now: &PcrValues) -> bool {
     pcrs.bank() == now.bank() && pcrs.selection() == now.selection()
 }
 
-/// The PCRs that have another value, or that only one of both has.
+/// The PCRs with different values, or that only one of the two has.
 fn differing_pcrs(pcrs: &PcrValues, now: &PcrValues) -> PcrSelection {
     let selections = [pcrs.selection(), now.selection()];
     let differs = |pcr: &PcrIndex| pcrs.get(*pcr) != now.get(*pcr);
@@ -314,12 +325,12 @@ fn differing_pcrs(pcrs: &PcrValues, now: &PcrValues) -> PcrSelection {
         .collect()
 }
 
-/// "PCRs 4,7", or which PCRs each has, where these are not the same.
+/// "PCRs 4,7"; or the selections and banks, if they differ.
 fn differing(pcrs: &PcrValues, now: &PcrValues) -> String {
-    match is_like(pcrs, now) {
+    match has_same_selection(pcrs, now) {
         true => format!("PCRs {}", differing_pcrs(pcrs, now)),
         false => format!(
-            "that it has PCRs {} of {}, not {} of {} (`pcrs` and `bank` under [attest] of the agent)",
+            "its selection: PCRs {} of bank {}, not {} of bank {} (`pcrs` and `bank` under [attest] of the agent)",
             now.selection(),
             now.bank(),
             pcrs.selection(),
@@ -328,12 +339,12 @@ fn differing(pcrs: &PcrValues, now: &PcrValues) -> String {
     }
 }
 
-/// The event logs of the last evidence of a device, newest first. Evidence that cannot be read has none.
-async fn logs(registry: &Registry, device: DeviceId) -> Result<Vec<Vec<u8>>, Failure> {
+/// The event logs of the last evidence documents of a device, newest first. Unreadable evidence is skipped.
+async fn event_logs(registry: &Registry, device: DeviceId) -> Result<Vec<Vec<u8>>, Failure> {
     let mut logs = Vec::new();
     for found in [
         registry.evidence(device).await,
-        registry.evidence_before(device).await,
+        registry.previous_evidence(device).await,
     ] {
         let document = match found {
             Err(RegistryError::DamagedRecord { .. }) => None,

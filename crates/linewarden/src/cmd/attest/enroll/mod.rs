@@ -1,10 +1,12 @@
 //! `linewarden attest enroll`.
 
 mod boot;
-mod own;
+mod overlay;
 mod software;
 mod tpm;
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::Output;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -15,34 +17,31 @@ use linewarden_measurement::configuration::{Configuration, ConfigurationError};
 use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 use linewarden_protocol::wire::ATTEST_PORT;
-use linewarden_registry::{Group, GroupName, Home, NewProver, Protection, Registry, RegistryError};
+use linewarden_registry::{Group, GroupName, NewProver, Protection, ProverLocation, Registry, RegistryError};
 
-use self::own::Own;
+use self::overlay::Overlay;
 use super::{group, message};
-use crate::failure::Failure;
-use crate::output::Output;
 use crate::registry::RegistryArgs;
 
-/// Which devices, and how.
+/// Arguments of `linewarden attest enroll`.
 #[derive(Args, Debug)]
 #[command(
     group = ArgGroup::new("way").required(true).args(["software", "identity", "answer"]),
     after_help = "\
-With --software the key is a file, which goes to the device in secret (`[attest] key` of its agent): whoever has it proves \
-whatever he likes in the device's name. With a TPM the key lies in it, works only while the boot is the one that was \
-enrolled, and cannot be copied; that takes two steps. The device makes its identity, which comes with its TPM's certificate \
-and its event log; the offer answers it and is of use to that TPM alone; the device's answer proves that the key arrived. \
-The answer has 300 s from the offer on. The key works in up to eight boots: those of the group's reference value and of what it is \
-being updated to if they have the same PCRs, and each --state. So enroll a device again while the group is rolled out, before it \
-starts the next kernel. A device in any other boot is refused with exit code 4, and the PCRs and events that differ are named; \
-`--state current` accepts that boot too. PCRs in a file of --own accept no boot. Where the group has no reference value of PCRs, \
-the boot must be one in which the device's present key works; of a device without such a key, the present boot becomes the \
-reference.
+With --software the key is a file that must be transferred to the device in secret (`[attest] key` of its agent): the file is \
+sufficient to forge proofs of the device. With a TPM the key is in the TPM, works only in accepted boots, and cannot be copied; that \
+takes two steps. The device creates its identity, which includes its TPM's certificate and its event log; the operator responds with \
+an offer that only that TPM can decrypt; the device's answer proves that the key arrived. The answer must arrive within 300 s after \
+the offer. The key works in up to eight boots: those of the group's reference value and roll-out with the same PCRs, and each --state. \
+So enroll a device again during a roll-out, before it starts the next kernel. A device in any other boot is refused with exit code 4, \
+and the PCRs and events that differ are listed; `--state current` accepts that boot too. PCRs in a file of --overlay accept no boot. If \
+the group has no reference value of PCRs, the boot must be one in which the device's present key works; for a device without such a \
+key, the present boot becomes the reference.
 
---trust names a directory: certificates of the TPMs' makers that are believed, and in `intermediate` below it those that \
-count only under one of them, each in PEM or DER.
+--trust names a directory of trusted certificates of TPM manufacturers; its subdirectory `intermediate` holds certificates that are \
+valid only under one of them. Each file is PEM or DER.
 
-A device is asked where its session is. One that has none yet is asked at --address by --gateway.
+A device is attested at the address of its session. A device without a session is attested at --address by --gateway.
 
 Examples:
   linewarden attest enroll d1 --group pumps --software --key-out d1.attest-key --config gateway.toml
@@ -56,16 +55,16 @@ Examples:
     --config gateway.toml"
 )]
 pub struct EnrollArgs {
-    /// Their ids, up to 16 hexadecimal digits
+    /// Device IDs (1 to 16 hexadecimal digits each)
     #[arg(required = true, value_parser = parse_device_id)]
     devices: Vec<DeviceId>,
-    /// The group, which says what they are to run
+    /// Group, whose reference value the devices must prove (name)
     #[arg(long, value_name = "NAME")]
     group: GroupName,
-    /// A new key for each device, for devices without a TPM
+    /// Create a key file for each device, for devices without a TPM (flag)
     #[arg(long, help_heading = "Keys in files")]
     software: bool,
-    /// The new key's file, of mode 0600; nothing may be there
+    /// File of the new key, created with mode 0600; must not exist (path)
     #[arg(
         long,
         help_heading = "Keys in files",
@@ -73,7 +72,7 @@ pub struct EnrollArgs {
         requires = "software"
     )]
     key_out: Option<PathBuf>,
-    /// A directory for the keys of several devices, each DEVICE.attest-key
+    /// Directory for the keys of several devices, each DEVICE.attest-key (path)
     #[arg(
         long,
         help_heading = "Keys in files",
@@ -82,10 +81,10 @@ pub struct EnrollArgs {
         conflicts_with = "key_out"
     )]
     key_dir: Option<PathBuf>,
-    /// What the device says of itself
+    /// Identity of the device (path)
     #[arg(long, help_heading = "Keys in TPMs", value_name = "FILE", requires_all = ["offer", "pending"])]
     identity: Option<PathBuf>,
-    /// --identity: the certificates of makers that are believed
+    /// --identity: directory of trusted certificates of TPM manufacturers (path)
     #[arg(
         long,
         help_heading = "Keys in TPMs",
@@ -94,12 +93,11 @@ pub struct EnrollArgs {
         conflicts_with = "pin"
     )]
     trust: Option<PathBuf>,
-    /// --identity: SHA-256 of an endorsement key that is believed without a certificate
+    /// --identity: SHA-256 of an endorsement key that is trusted without a certificate (64 hexadecimal digits)
     #[arg(long, help_heading = "Keys in TPMs", value_name = "SHA256", requires = "identity", value_parser = tpm::parse_pin)]
     pin: Option<tpm::Pin>,
-    /// --identity: another boot in which the key shall work, as the next kernel's: a file that `attest measure --out` has written
-    /// there, or `current` for the boot that the device is in; may be given more than once. What the group is to run, and is being
-    /// updated to, is allowed by itself
+    /// --identity: another boot in which the key must work, such as that of the next kernel: a file of `attest measure --out`, or `current`
+    /// for the present boot; repeatable. The group's reference value and roll-out are always included (path or `current`)
     #[arg(
         long,
         help_heading = "Keys in TPMs",
@@ -107,7 +105,7 @@ pub struct EnrollArgs {
         requires = "identity"
     )]
     state: Vec<boot::StateArg>,
-    /// --identity: the new file with what the device must answer; nothing may be there
+    /// --identity: output file with the offer for the device; must not exist (path)
     #[arg(
         long,
         help_heading = "Keys in TPMs",
@@ -115,7 +113,7 @@ pub struct EnrollArgs {
         requires = "identity"
     )]
     offer: Option<PathBuf>,
-    /// The file with what is remembered until the answer: secret, of mode 0600, and removed at the end
+    /// File that stores the enrollment until the answer arrives: secret, mode 0600, deleted at the end (path)
     #[arg(
         long,
         help_heading = "Keys in TPMs",
@@ -123,7 +121,7 @@ pub struct EnrollArgs {
         conflicts_with = "software"
     )]
     pending: Option<PathBuf>,
-    /// What the device has answered
+    /// Answer of the device (path)
     #[arg(
         long,
         help_heading = "Keys in TPMs",
@@ -131,13 +129,13 @@ pub struct EnrollArgs {
         requires = "pending"
     )]
     answer: Option<PathBuf>,
-    /// The UDP port that the device is asked at
+    /// UDP port at which the agent receives requests (integer)
     #[arg(long, value_name = "PORT", default_value_t = ATTEST_PORT, conflicts_with = "identity", value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
-    /// The gateway that asks it before it has a session anywhere
+    /// ID of the gateway that attests the device while the device has no session (integer)
     #[arg(long, value_name = "ID", requires = "address", conflicts_with = "identity")]
     gateway: Option<u32>,
-    /// Where it is then
+    /// Address of the device while the device has no session (IP address)
     #[arg(
         long,
         value_name = "ADDRESS",
@@ -145,22 +143,22 @@ pub struct EnrollArgs {
         conflicts_with = "identity"
     )]
     address: Option<IpAddr>,
-    /// Entries of the device's own, laid over the reference value of its group: a file that `attest measure --out` has written.
-    /// Default: none with --software; with --identity those that the device has already. --answer keeps those of --identity. With
-    /// --identity, PCRs in the file accept no boot, unless an earlier enrollment has accepted their values
+    /// Device-specific entries that override the group's reference value: a file of `attest measure --out` (path). Default: none with
+    /// --software; the present entries with --identity. --answer uses the entries of --identity. With --identity, PCRs in the file accept no
+    /// boot, unless an earlier enrollment accepted their values
     #[arg(long, value_name = "FILE")]
-    own: Option<PathBuf>,
-    /// Give devices that are enrolled for attestation already new keys; the old ones prove nothing any more
+    overlay: Option<PathBuf>,
+    /// Replace the keys of devices that are already enrolled for attestation; the old keys become invalid (flag)
     #[arg(long)]
     replace: bool,
     #[command(flatten)]
     registry: RegistryArgs,
-    /// JSON for machines, one object a line
+    /// Print JSON, one object per line, instead of a table (flag)
     #[arg(long)]
     pub json: bool,
 }
 
-/// Enrols.
+/// Enrolls devices for attestation.
 pub fn run(args: &EnrollArgs, output: Output) -> Result<(), Failure> {
     let devices: BTreeSet<DeviceId> = args.devices.iter().copied().collect();
     if args.software {
@@ -168,77 +166,85 @@ pub fn run(args: &EnrollArgs, output: Output) -> Result<(), Failure> {
     }
     let mut devices = devices.into_iter();
     let (Some(device), None) = (devices.next(), devices.next()) else {
-        return Err(Failure::input("a TPM is one device's: name one"));
+        return Err(Failure::input(
+            "--identity and --answer enroll one device: enter exactly one device ID",
+        ));
     };
     match (&args.identity, &args.offer, &args.answer, &args.pending) {
         (Some(identity), Some(offer), _, Some(pending)) => {
             tpm::begin(args, device, [identity, offer, pending], output)
         }
         (_, _, Some(answer), Some(pending)) => tpm::finish(args, device, answer, pending, output),
-        _ => Err(Failure::input("name --software, --identity or --answer")),
+        _ => Err(Failure::input(
+            "no kind of key selected: use --software for a key in a file; or --identity, --offer and --pending to begin, and --answer and --pending to \
+             finish, with a TPM",
+        )),
     }
 }
 
-/// Refuses what the registry would, and what nobody asked for, before anything is made.
+/// Rejects, before any file is created, enrollments that the registry would reject, and replacements that were not requested.
 async fn check(args: &EnrollArgs, registry: &Registry, device: DeviceId) -> Result<(), Failure> {
     if !registry.get(device).await?.status.is_active() {
         return Err(RegistryError::Revoked { device }.into());
     }
     match registry.prover(device).await {
         Ok(Some(_)) if !args.replace => Err(Failure::failed(format!(
-            "device {device} is enrolled for attestation already; --replace gives it a new key"
+            "device {device} is already enrolled for attestation: use --replace for a new key"
         ))),
         Err(error @ RegistryError::DamagedRecord { .. }) if args.replace => {
-            tracing::warn!(%error, "replaced");
+            tracing::warn!(%error, "attestation record is damaged; the command replaces the record");
             Ok(())
         }
         found => Ok(found.map(drop)?),
     }
 }
 
-/// Refuses what cannot be laid over what the group runs, or is being updated to: nobody would know what to ask the device for.
-fn check_overlay(own: &Own, group: &Group) -> Result<(), Failure> {
+/// Refuses an overlay that does not fit the group's reference value or roll-out: the expected proof would be undefined.
+fn check_overlay(own: &Overlay, group: &Group) -> Result<(), Failure> {
     let reference = group.reference.as_ref().map(|base| (base, "reference value"));
     let roll_out = group.roll_out.as_ref();
     let roll_out = roll_out.map(|roll_out| (&roll_out.reference, "roll-out"));
     for (encoding, role) in reference.into_iter().chain(roll_out) {
         let wrong = |error: ConfigurationError| {
             Failure::input(format!(
-                "{}: it cannot be laid over the {role} of group {}: {error}",
+                "{}: overlay does not fit the {role} of group {}: {error}; measure the overlay again, or use another file with --overlay",
                 own.name(),
                 group.name
             ))
         };
         let base = Configuration::decode(encoding).map_err(wrong)?;
-        base.overlaid(own.entries()).map_err(wrong)?;
+        base.with_overlay(own.entries()).map_err(wrong)?;
     }
     Ok(())
 }
 
-/// What of a new prover does not depend on where its key lies.
+/// The fields of a new prover that do not depend on where its key is.
 struct Common {
     group: GroupName,
     overlay: Option<Vec<u8>>,
-    home: Option<Home>,
+    location: Option<ProverLocation>,
     port: u16,
     period: Period,
 }
 
 impl Common {
-    async fn read(args: &EnrollArgs, registry: &Registry, own: Option<&Own>) -> Result<Self, Failure> {
+    async fn read(args: &EnrollArgs, registry: &Registry, own: Option<&Overlay>) -> Result<Self, Failure> {
         let group = group::find(registry, &args.group).await?;
         if let Some(own) = own {
             check_overlay(own, &group)?;
         }
-        // One that has not begun would have the device refuse the one that runs.
-        let period = registry.newest_begun_period().await?;
+        // The newest period that has begun: with a later one the device would refuse requests of the running period.
+        let period = registry.newest_started_period().await?;
         Ok(Self {
             group: group.name,
             overlay: own.map(|own| own.entries().encode()),
-            home: args.gateway.zip(args.address).map(|(gateway, address)| Home {
-                gateway: GatewayId(gateway),
-                address,
-            }),
+            location: args
+                .gateway
+                .zip(args.address)
+                .map(|(gateway, address)| ProverLocation {
+                    gateway: GatewayId(gateway),
+                    address,
+                }),
             port: args.port,
             period: period.map_or(Period(0), |period| period.number),
         })
@@ -258,7 +264,7 @@ impl Common {
             protection,
             binding,
             overlay: self.overlay.clone(),
-            home: self.home,
+            location: self.location,
             port: self.port,
             enrolled_period: self.period,
         }

@@ -1,5 +1,7 @@
-//! Keys in files.
+//! Enrollment with keys in files.
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::{Output, counted};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -9,26 +11,24 @@ use linewarden_protocol::ids::DeviceId;
 use linewarden_registry::{Protection, Registry};
 use zeroize::Zeroizing;
 
-use super::own::Own;
+use super::overlay::Overlay;
 use super::{Common, EnrollArgs, check};
 use crate::cmd::now_s;
-use crate::failure::Failure;
-use crate::output::{Output, counted};
 use crate::secret_file;
 
 const KEY_BYTES: usize = 32;
 
-/// Enrols devices, one after the other; all are looked up first.
+/// Enrolls devices, one by one; all are looked up first.
 pub fn run(args: &EnrollArgs, devices: &BTreeSet<DeviceId>, output: Output) -> Result<(), Failure> {
     if devices.len() > 1 && args.address.is_some() {
         return Err(Failure::input(
-            "--address is one device's: name one device with it",
+            "--address applies to one device: enter exactly one device ID",
         ));
     }
     let files = key_files(args, devices)?;
     let now_s = now_s()?;
     args.registry.with(async |registry| {
-        let own = Own::read(args, None)?;
+        let own = Overlay::read(args, None)?;
         let common = Common::read(args, registry, own.as_ref()).await?;
         for device in devices {
             check(args, registry, *device).await?;
@@ -38,14 +38,14 @@ pub fn run(args: &EnrollArgs, devices: &BTreeSet<DeviceId>, output: Output) -> R
         }
         if let Some(directory) = &args.key_dir {
             std::fs::create_dir_all(directory).map_err(|error| {
-                Failure::input(format!("{}: cannot be made: {error}", directory.display()))
+                Failure::input(format!("{}: cannot be created: {error}", directory.display()))
             })?;
         }
         let bar = output.progress(files.len() as u64, "enrolling");
-        let enrolled = enrol_all(registry, &common, &files, now_s, output, &bar).await;
+        let enrolled = enroll_all(registry, &common, &files, now_s, output, &bar).await;
         bar.finish_and_clear();
         enrolled?;
-        tell(args, &files, &common, output)
+        print_result(args, &files, &common, output)
     })
 }
 
@@ -54,7 +54,7 @@ fn key_files(args: &EnrollArgs, devices: &BTreeSet<DeviceId>) -> Result<Vec<(Dev
         (Some(path), _) => match devices.first() {
             Some(device) if devices.len() == 1 => Ok(vec![(*device, path.clone())]),
             _ => Err(Failure::input(
-                "--key-out is one key's file; --key-dir takes the keys of several devices",
+                "--key-out is for one key: use --key-dir for several devices",
             )),
         },
         (None, Some(directory)) => Ok(devices
@@ -62,12 +62,12 @@ fn key_files(args: &EnrollArgs, devices: &BTreeSet<DeviceId>) -> Result<Vec<(Dev
             .map(|device| (*device, directory.join(format!("{device}.attest-key"))))
             .collect()),
         (None, None) => Err(Failure::input(
-            "--software makes a key: name its file with --key-out, or a directory with --key-dir",
+            "--software needs an output: use --key-out FILE or --key-dir DIR",
         )),
     }
 }
 
-async fn enrol_all(
+async fn enroll_all(
     registry: &Registry,
     common: &Common,
     files: &[(DeviceId, PathBuf)],
@@ -77,14 +77,15 @@ async fn enrol_all(
 ) -> Result<(), Failure> {
     for (device, path) in files {
         let mut bytes = Zeroizing::new([0; KEY_BYTES]);
-        getrandom::fill(&mut *bytes).map_err(|error| Failure::failed(format!("no random bytes: {error}")))?;
+        getrandom::fill(&mut *bytes)
+            .map_err(|error| Failure::failed(format!("reading random bytes from the kernel failed: {error}; this device is not enrolled; repeat the command")))?;
         secret_file::create(path, key_text(&bytes).as_bytes())?;
         let key = AttestationKey::from_bytes(*bytes);
         let prover = common.prover(*device, key, Protection::Software, None);
-        let revision = match registry.enrol_prover(prover, now_s).await {
+        let revision = match registry.enroll_prover(prover, now_s).await {
             Ok(revision) => revision,
             Err(error) => {
-                take_back(path);
+                discard_key(path);
                 return Err(error.into());
             }
         };
@@ -102,25 +103,25 @@ async fn enrol_all(
     Ok(())
 }
 
-/// A key that counts nowhere shall not be taken for one that does.
-fn take_back(path: &Path) {
+/// Removes a key that the registry does not have, so that it is not mistaken for a valid one.
+fn discard_key(path: &Path) {
     if let Err(error) = std::fs::remove_file(path) {
-        tracing::error!(%error, file = %path.display(), "the key is of no use; remove it");
+        tracing::error!(%error, path = %path.display(), action = "delete the file", "removing an unused key failed");
     }
 }
 
-/// As the agent reads it: hexadecimal digits and a line's end.
+/// The format that the agent reads: hexadecimal digits and a line break.
 fn key_text(key: &[u8; KEY_BYTES]) -> Zeroizing<String> {
     let mut text = Zeroizing::new(String::with_capacity(2 * KEY_BYTES + 1));
     for byte in key {
-        // Writing into a string does not fail.
+        // Writing into a string cannot fail.
         let _ = write!(text, "{byte:02x}");
     }
     text.push('\n');
     text
 }
 
-fn tell(
+fn print_result(
     args: &EnrollArgs,
     files: &[(DeviceId, PathBuf)],
     common: &Common,
@@ -129,22 +130,22 @@ fn tell(
     let group = &common.group;
     match (files, &args.key_dir) {
         ([(device, path)], None) => output.line(format_args!(
-            "{device} is enrolled for attestation in group {group}; its key, for the device alone: {}",
+            "enrolled device {device} for attestation in group {group}; transfer the key to the device in secret: {}",
             path.display()
         ))?,
         (_, directory) => output.line(format_args!(
-            "enrolled {} for attestation in group {group}; their keys, for each device its own: {}",
+            "enrolled {} for attestation in group {group}; transfer each key to the device in its file name: {}",
             counted(files.len() as u64, "device"),
             directory.as_deref().unwrap_or(Path::new(".")).display()
         ))?,
     }
-    tell_agent(common, output)
+    print_agent_config(common, output)
 }
 
-/// What the agent's configuration must say.
-pub(super) fn tell_agent(common: &Common, output: Output) -> Result<(), Failure> {
+/// Prints the settings that the agent's configuration needs.
+pub(super) fn print_agent_config(common: &Common, output: Output) -> Result<(), Failure> {
     output.line(format_args!(
-        "[attest] of the agent's configuration: port = {}, enrolled_period = {}",
+        "set under [attest] of the agent's configuration: port = {}, enrolled_period = {}",
         common.port, common.period.0
     ))
 }

@@ -1,64 +1,66 @@
-//! Keys in TPMs: the controller's side of the conversation (`linewarden_tpm::enrol`), with a file for each message.
+//! Enrollment with keys in TPMs: the operator's side of the protocol (`linewarden_tpm::enroll`), with a file for each message.
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::{Output, counted};
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use linewarden_files::{read_bounded, sync_parent};
-use linewarden_measurement::eventlog::{EventLog, Notice, Replayed, notices, replays};
+use linewarden_measurement::eventlog::{EventLog, Notice, ReplayedLog, notices, verify_replay};
 use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::ids::DeviceId;
 use linewarden_registry::{Protection, Registry};
-use linewarden_tpm::endorsement::{EkHash, Endorsement, Trust};
-use linewarden_tpm::enrol::{self, ANSWER_SECONDS_MAX, Answer, EnrolError, Enrolment, Identity, Offer};
+use linewarden_tpm::endorsement::{EkHash, Endorsement, EndorsementTrust};
+use linewarden_tpm::enroll::{
+    self, EnrollError, Enrollment, Identity, KeyOffer, OfferResponse, RESPONSE_TIMEOUT_S,
+};
 use linewarden_tpm::policy::PcrPolicy;
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha20Rng;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use super::boot::{AcceptedBy, Known};
-use super::own::Own;
-use super::software::tell_agent;
+use super::boot::{AcceptedBy, KnownBoots};
+use super::overlay::Overlay;
+use super::software::print_agent_config;
 use super::{Common, EnrollArgs, check, message};
 use crate::cmd::now_s;
-use crate::failure::Failure;
-use crate::output::{Output, counted};
 use crate::secret_file;
 
 const PENDING_VERSION: u32 = 1;
 const PENDING_BYTES_MAX: usize = 1 << 18;
-/// Makers' certificates have one to two thousand bytes each; a file may hold many.
+/// Maximum size of a certificate file: manufacturers' certificates have 1 to 2 KB each, and a file may hold many.
 const CERTIFICATES_BYTES_MAX: usize = 1 << 20;
-/// Below --trust: what counts only under one of the others.
+/// Subdirectory of --trust with intermediate certificates.
 const INTERMEDIATE: &str = "intermediate";
 
-/// A pinned endorsement key.
+/// SHA-256 of a pinned endorsement key.
 pub type Pin = [u8; 32];
 
-/// What --pin takes.
+/// Parses the value of --pin.
 pub fn parse_pin(text: &str) -> Result<Pin, String> {
     let mut hash = [0; 32];
     hex::decode_to_slice(text, &mut hash).map_err(|_| {
-        "64 hexadecimal digits are wanted, as the refusal of an unknown key shows them".to_owned()
+        "expected 64 hexadecimal digits, the SHA-256 that `attest identity` prints on the device".to_owned()
     })?;
     Ok(hash)
 }
 
-/// What is remembered between offer and answer. Secret: it holds k.
+/// State between offer and answer. Secret: contains the attestation key k.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Pending {
     version: u32,
     device_id: String,
-    /// Whose boots were accepted.
+    /// The group whose boots were accepted.
     group: String,
-    /// The entries of the device's own with which the boots were accepted: `Configuration::encode` in hexadecimal digits.
-    own: Option<String>,
-    enrolment: Enrolment,
+    /// The overlay with which the boots were accepted: `Configuration::encode`, hexadecimal.
+    overlay: Option<String>,
+    enrollment: Enrollment,
 }
 
-/// Answers an identity with an offer.
+/// Responds to an identity with an offer.
 pub fn begin(
     args: &EnrollArgs,
     device: DeviceId,
@@ -72,28 +74,28 @@ pub fn begin(
     let now_s = now_s()?;
     let known = args.registry.with(async |registry| {
         check(args, registry, device).await?;
-        Known::read(args, registry, device, now_s).await
+        KnownBoots::read(args, registry, device, now_s).await
     })?;
-    let (log, notices) = appraised(identity_path, &identity)?;
+    let (log, notices) = check_event_log(identity_path, &identity)?;
     for notice in &notices {
-        tracing::warn!(%notice, "PCRs of the device");
+        tracing::warn!(reason = %notice, "device PCRs need attention");
     }
     let pcrs = &identity.pcrs.0;
     let wrong =
         |error: &dyn std::fmt::Display| Failure::input(format!("{}: {error}", identity_path.display()));
-    let accepted = known.judge(&args.state, device, (identity_path, pcrs, log.as_ref()))?;
+    let accepted = known.check_boot(&args.state, device, (identity_path, pcrs, log.as_ref()))?;
     let policy = PcrPolicy::new(&accepted.states).map_err(|error| wrong(&error))?;
     let states = policy.branches().len() as u64;
-    let (offer, enrolment) = enrol::offer(&identity, &trust, policy, unix_s()?, &mut random()?)
-        .map_err(|error| wrong(&refusal(&error, args.pin)))?;
+    let (offer, enrollment) = enroll::offer(&identity, &trust, policy, unix_s()?, &mut random()?)
+        .map_err(|error| wrong(&error_text(&error, args.pin)))?;
     let pending = Pending {
         version: PENDING_VERSION,
         device_id: device.to_string(),
         group: args.group.to_string(),
-        own: known.own().map(Own::to_hex).transpose()?,
-        enrolment,
+        overlay: known.overlay().map(Overlay::to_hex).transpose()?,
+        enrollment,
     };
-    keep_both(&offer, &pending, offer_path, pending_path)?;
+    write_files(&offer, &pending, offer_path, pending_path)?;
     let events = log.map(|log| log.events().len() as u64);
     output.object(&serde_json::json!({
         "device_id": device.to_string(),
@@ -104,7 +106,7 @@ pub fn begin(
         "states": states,
         "accepted": accepted.by,
         "notices": notices,
-        "answer_within_s": ANSWER_SECONDS_MAX,
+        "answer_within_s": RESPONSE_TIMEOUT_S,
     }))?;
     let count = counted(pcrs.selection().len() as u64, "PCR");
     match events {
@@ -113,16 +115,16 @@ pub fn begin(
             counted(events, "event")
         ))?,
         None => output.line(format_args!(
-            "no event log says how the values of {count} came about; the key is bound to these values"
+            "no event log: the key is bound to the present values of {count}"
         ))?,
     }
     output.line(match &accepted.by {
-        AcceptedBy::Reference(name) => format!("the device is in the boot of {name}"),
-        AcceptedBy::EarlierKey => "the device is in a boot in which its present key works".to_owned(),
-        AcceptedBy::Operator => "the boot that the device is in is accepted as --state says".to_owned(),
+        AcceptedBy::Reference(name) => format!("boot accepted: same PCRs as {name}"),
+        AcceptedBy::EarlierKey => "boot accepted: the present key of the device works in this boot".to_owned(),
+        AcceptedBy::Operator => "boot accepted by --state current".to_owned(),
         AcceptedBy::FirstEnrollment => format!(
-            "no reference value of group {} and no earlier key says in which boot the device may be: the boot that the device \
-             is in becomes its reference, PCRs {} of {}",
+            "boot accepted without comparison: group {} has no reference value and the device no earlier key; the present boot becomes \
+             its reference, PCRs {} of bank {}",
             args.group,
             pcrs.selection(),
             pcrs.bank()
@@ -134,59 +136,59 @@ pub fn begin(
         counted(pcrs.selection().len() as u64, "PCR")
     ))?;
     output.line(format_args!(
-        "{} is for the device, which has {ANSWER_SECONDS_MAX} s to answer; {} is secret and removed at the end",
+        "transfer {} to the device, which must answer within {RESPONSE_TIMEOUT_S} s; {} is secret and deleted at the end",
         offer_path.display(),
         pending_path.display()
     ))
 }
 
-/// The log that led to the PCRs, if there is one, and what to know of them. A log that contradicts the PCRs is refused: the key
-/// would be bound to a state of which the device says something else.
-fn appraised(path: &Path, identity: &Identity) -> Result<(Option<Replayed>, Vec<Notice>), Failure> {
-    let wrong = |why: String| Failure::input(format!("{}: {why}", path.display()));
+/// Replays the event log to the PCRs, if there is a log, and collects notices. A log that contradicts the PCRs is refused: the key would be
+/// bound to a state that the log does not describe.
+fn check_event_log(path: &Path, identity: &Identity) -> Result<(Option<ReplayedLog>, Vec<Notice>), Failure> {
+    let wrong = |reason: String| Failure::input(format!("{}: {reason}", path.display()));
     let selection = identity.pcrs.0.selection();
     if selection.is_empty() {
         return Err(wrong(
-            "it has no PCRs, so its key would work after any boot; set `pcrs` under [attest] of the agent"
+            "no PCRs, so the key would work after any boot: set `pcrs` under [attest] of the agent"
                 .to_owned(),
         ));
     }
     let Some(log) = &identity.event_log else {
-        let why = "the device has no event log that says how its PCRs came about";
-        return Ok((None, notices(selection, Err(why))));
+        let reason = "the device has no event log that explains its PCRs";
+        return Ok((None, notices(selection, Err(reason))));
     };
-    let log = EventLog::parse(log).map_err(|error| wrong(format!("its event log: {error}")))?;
-    match replays(&log, &identity.pcrs.0) {
+    let log = EventLog::parse(log).map_err(|error| wrong(format!("invalid event log: {error}")))?;
+    match verify_replay(&log, &identity.pcrs.0) {
         Ok(log) => {
             let notices = notices(selection, Ok(&log));
             Ok((Some(log), notices))
         }
-        Err(silence) if silence.is_silence() => Ok((None, notices(selection, Err(&silence.to_string())))),
-        Err(error) => Err(wrong(format!(
-            "its event log does not replay to its PCRs: {error}"
-        ))),
+        Err(silence) if silence.has_no_statement() => {
+            Ok((None, notices(selection, Err(&silence.to_string()))))
+        }
+        Err(error) => Err(wrong(format!("event log does not replay to the PCRs: {error}"))),
     }
 }
 
-/// What is wrong, and what the operator can do about it.
-fn refusal(error: &EnrolError, pin: Option<Pin>) -> String {
+/// The error text, with a remedy.
+fn error_text(error: &EnrollError, pin: Option<Pin>) -> String {
     match (error, pin) {
-        (EnrolError::Endorsement { key, .. }, Some(pin)) => format!(
-            "--pin {} is not the SHA-256 of this endorsement key, which is {key}; compare it with what `attest identity` \
-             has printed on the device",
+        (EnrollError::UntrustedEndorsement { key, .. }, Some(pin)) => format!(
+            "--pin {} is not the SHA-256 of this endorsement key, which is {key}; compare it with the output of `attest identity` on the \
+             device",
             EkHash::from(pin)
         ),
-        (EnrolError::Endorsement { .. }, None) => format!(
-            "{error}; --trust names the makers' certificates; --pin with that SHA-256 believes this one key, which `attest \
-             identity` must have printed on the device too"
+        (EnrollError::UntrustedEndorsement { .. }, None) => format!(
+            "{error}; trust the CA certificates of the manufacturer with --trust DIR; or, if `attest identity` on the device printed the same \
+             SHA-256, trust the key with --pin SHA256"
         ),
-        (EnrolError::Late(_), _) => format!("{error}; begin again with --identity"),
+        (EnrollError::ResponseTooLate(_), _) => format!("{error}; begin again with --identity"),
         (error, _) => error.to_string(),
     }
 }
 
-fn keep_both(
-    offer: &Offer,
+fn write_files(
+    offer: &KeyOffer,
     pending: &Pending,
     offer_path: &Path,
     pending_path: &Path,
@@ -195,8 +197,8 @@ fn keep_both(
     let offer = serde_json::to_vec(offer).map_err(Failure::failed)?;
     secret_file::create(pending_path, &bytes)?;
     write_new(offer_path, &offer).map_err(|error| {
-        // An answer cannot come: what waits for it is of no use.
-        forget(pending_path);
+        // Without the offer there is no answer, so the pending file is useless.
+        remove_secret(pending_path);
         Failure::input(format!("{}: cannot be written: {error}", offer_path.display()))
     })
 }
@@ -213,13 +215,13 @@ fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
     written
 }
 
-fn forget(path: &Path) {
+fn remove_secret(path: &Path) {
     if let Err(error) = fs::remove_file(path) {
-        tracing::error!(%error, file = %path.display(), "it holds a secret; remove it");
+        tracing::error!(%error, path = %path.display(), action = "delete the file", "removing a secret file failed");
     }
 }
 
-/// Checks the answer and enrols the device.
+/// Verifies the answer and enrolls the device.
 pub fn finish(
     args: &EnrollArgs,
     device: DeviceId,
@@ -230,28 +232,27 @@ pub fn finish(
     let mut pending = read_pending(pending_path, device)?;
     if pending.group != args.group.as_str() {
         return Err(Failure::input(format!(
-            "{}: it is of group {}, not of {}, whose devices may run something else; begin again with --identity",
+            "{}: enrollment was begun for group {}, not {}: begin again with --identity",
             pending_path.display(),
             pending.group,
             args.group
         )));
     }
-    let own = pending_own(args, &pending, pending_path)?;
-    let answer: Answer = message::read(answer_path, "a device's answer")?;
-    let enrolled = pending
-        .enrolment
-        .finish(&answer, unix_s()?)
-        .map_err(|error| Failure::input(format!("{}: {}", answer_path.display(), refusal(&error, None))))?;
+    let own = pending_overlay(args, &pending, pending_path)?;
+    let answer: OfferResponse = message::read(answer_path, "a device's answer")?;
+    let enrolled = pending.enrollment.finish(&answer, unix_s()?).map_err(|error| {
+        Failure::input(format!("{}: {}", answer_path.display(), error_text(&error, None)))
+    })?;
     let binding = serde_json::to_vec(&enrolled.binding).map_err(Failure::failed)?;
     let key = AttestationKey::from_bytes(*enrolled.key.expose());
     let now_s = now_s()?;
     let (common, revision) = args
         .registry
-        .with(async |registry| enrol_one(args, registry, device, (key, binding, own), now_s).await)?;
-    forget(pending_path);
+        .with(async |registry| enroll_one(args, registry, device, (key, binding, own), now_s).await)?;
+    remove_secret(pending_path);
     let by = match &enrolled.binding.endorsement {
         Endorsement::Pinned => "pinned".to_owned(),
-        Endorsement::Certificate { issuers, .. } => issuers.join(" under "),
+        Endorsement::Certificate { issuers, .. } => issuers.join(", issued by "),
     };
     output.object(&serde_json::json!({
         "device_id": device.to_string(),
@@ -264,80 +265,79 @@ pub fn finish(
         "revision": revision,
     }))?;
     output.line(format_args!(
-        "{device} is enrolled for attestation in group {}; its key lies in the TPM with the endorsement key {} ({by})",
+        "enrolled device {device} for attestation in group {}; its key is in the TPM with endorsement key {} ({by})",
         common.group, enrolled.binding.endorsement_key
     ))?;
-    tell_agent(&common, output)
+    print_agent_config(&common, output)
 }
 
-async fn enrol_one(
+async fn enroll_one(
     args: &EnrollArgs,
     registry: &Registry,
     device: DeviceId,
-    (key, binding, own): (AttestationKey, Vec<u8>, Option<Own>),
+    (key, binding, own): (AttestationKey, Vec<u8>, Option<Overlay>),
     now_s: u64,
 ) -> Result<(Common, u64), Failure> {
     let common = Common::read(args, registry, own.as_ref()).await?;
     check(args, registry, device).await?;
     let prover = common.prover(device, key, Protection::Tpm, Some(binding));
-    let revision = registry.enrol_prover(prover, now_s).await?;
+    let revision = registry.enroll_prover(prover, now_s).await?;
     Ok((common, revision))
 }
 
 fn read_pending(path: &Path, device: DeviceId) -> Result<Pending, Failure> {
     if matches!(path.try_exists(), Ok(false)) {
         return Err(Failure::input(format!(
-            "{}: it is not there; it is removed at the end, so {device} may be enrolled already (`attest status {device}` \
-             tells); else begin with --identity",
+            "{}: file not found; an enrollment deletes the file at its end, so {device} may be enrolled already (check with `attest status \
+             {device}`); otherwise begin again with --identity",
             path.display()
         )));
     }
     let bytes = secret_file::read(path, PENDING_BYTES_MAX)?;
-    let wrong = |why: &dyn std::fmt::Display| Failure::input(format!("{}: {why}", path.display()));
+    let wrong = |reason: &dyn std::fmt::Display| Failure::input(format!("{}: {reason}", path.display()));
     let pending: Pending = serde_json::from_slice(&bytes)
-        // What else the error says may be a part of the secret.
+        // The error text itself may contain parts of the secret.
         .map_err(|error| {
             let (line, column) = (error.line(), error.column());
             wrong(&format!(
-                "line {line}, column {column}: not what `--identity` has written with --pending"
+                "line {line}, column {column}: not a file that --identity wrote with --pending; begin again with --identity"
             ))
         })?;
     if pending.version != PENDING_VERSION {
         return Err(wrong(&format!(
-            "of version {}, which another program has written",
+            "unsupported version {}, written by another version of this program; begin again with --identity",
             pending.version
         )));
     }
     if pending.device_id != device.to_string() {
         return Err(wrong(&format!(
-            "it is of device {}, not of {device}",
+            "pending enrollment is of device {}, not of {device}; enter the file and the answer of the same device",
             pending.device_id
         )));
     }
     Ok(pending)
 }
 
-/// The entries of the device's own with which --identity has accepted the boot.
-fn pending_own(args: &EnrollArgs, pending: &Pending, path: &Path) -> Result<Option<Own>, Failure> {
-    let own = pending.own.as_deref().map(|hex| Own::from_hex(hex, path));
+/// The overlay with which --identity accepted the boot.
+fn pending_overlay(args: &EnrollArgs, pending: &Pending, path: &Path) -> Result<Option<Overlay>, Failure> {
+    let own = pending.overlay.as_deref().map(|hex| Overlay::from_hex(hex, path));
     let own = own.transpose()?;
-    let given = match &args.own {
-        Some(_) => Own::read(args, None)?,
+    let given = match &args.overlay {
+        Some(_) => Overlay::read(args, None)?,
         None => return Ok(own),
     };
-    match given.as_ref().map(Own::entries) == own.as_ref().map(Own::entries) {
+    match given.as_ref().map(Overlay::entries) == own.as_ref().map(Overlay::entries) {
         true => Ok(own),
         false => Err(Failure::input(format!(
-            "{}: the entries of --own are not those with which --identity accepted the boot of the device; leave --own out, or \
-             begin again with --identity",
+            "{}: the overlay differs from the one that --identity accepted: omit --overlay, or begin again with --identity",
             path.display()
         ))),
     }
 }
 
-/// Whom the operator believes.
-fn trust(args: &EnrollArgs) -> Result<Trust, Failure> {
-    let mut trust = Trust::new();
+/// The certificates and keys that the operator trusts.
+fn trust(args: &EnrollArgs) -> Result<EndorsementTrust, Failure> {
+    let mut trust = EndorsementTrust::new();
     if let Some(pin) = args.pin {
         trust.pin(EkHash::from(pin));
     }
@@ -347,7 +347,7 @@ fn trust(args: &EnrollArgs) -> Result<Trust, Failure> {
     let roots = files_in(directory)?;
     if roots.is_empty() {
         return Err(Failure::input(format!(
-            "{}: there is no certificate in it",
+            "{}: directory contains no certificate; copy the CA certificates of the TPM manufacturer into the directory (PEM or DER)",
             directory.display()
         )));
     }
@@ -369,7 +369,7 @@ fn trust(args: &EnrollArgs) -> Result<Trust, Failure> {
     Ok(trust)
 }
 
-/// The files of a directory, but hidden ones, by their names.
+/// The files of a directory except hidden ones, sorted by name.
 fn files_in(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
     let cannot =
         |error: io::Error| Failure::input(format!("{}: cannot be read: {error}", directory.display()));
@@ -394,9 +394,13 @@ fn unix_s() -> Result<i64, Failure> {
     Ok(i64::try_from(now_s()?).unwrap_or(i64::MAX))
 }
 
-/// Seeded by the operating system.
+/// A random generator that is seeded by the operating system.
 fn random() -> Result<ChaCha20Rng, Failure> {
     let mut seed = Zeroizing::new([0; 32]);
-    getrandom::fill(&mut *seed).map_err(|error| Failure::failed(format!("no random bytes: {error}")))?;
+    getrandom::fill(&mut *seed).map_err(|error| {
+        Failure::failed(format!(
+            "reading random bytes from the kernel failed: {error}; no offer was created; repeat the command"
+        ))
+    })?;
     Ok(ChaCha20Rng::from_seed(*seed))
 }

@@ -1,8 +1,10 @@
-//! A device's files: public helper data, and a configuration of its agent.
+//! The files of a device: public helper data, and a configuration of its agent.
 //!
-//! Helper data are written beside their place first (`ID.helper.new`) and take it when the registry has stored the
-//! device: whatever ends an enrolment, helper data of the credentials that count are there.
+//! Helper data are first written to a temporary file (`ID.helper.new`) and renamed when the registry has stored the device: however an
+//! enrollment ends, the file holds the helper data of the valid credentials.
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::results;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
@@ -10,21 +12,20 @@ use linewarden_agent::{AgentConfig, Credential};
 use linewarden_files::sync_parent;
 use linewarden_protocol::ids::DeviceId;
 
-use crate::failure::Failure;
-use crate::{config_file, results};
+use crate::config_file;
 
-/// Where a device's files lie.
+/// Paths of a device's files.
 pub struct DeviceFiles {
     /// Helper data.
     pub helper: PathBuf,
     /// Configuration of the agent.
     pub config: PathBuf,
-    /// Helper data of a device that is not stored yet.
+    /// Helper data of a device that the registry has not stored yet.
     pending: PathBuf,
 }
 
 impl DeviceFiles {
-    /// Names after the device's id.
+    /// Paths in `directory`, named after the device ID.
     pub fn new(directory: &Path, device: DeviceId) -> Self {
         Self {
             helper: directory.join(format!("{device}.helper")),
@@ -33,25 +34,25 @@ impl DeviceFiles {
         }
     }
 
-    /// Refuses to overwrite what another enrolment left.
+    /// Refuses to overwrite the files of another enrollment.
     pub fn check_absent(&self) -> Result<(), Failure> {
         if self.helper.symlink_metadata().is_ok() {
             return Err(Failure::input(format!(
-                "{} exists already; without its helper data a device is lost, so it is not overwritten (use --replace)",
+                "{} already exists: helper data cannot be recovered, so the file is not overwritten; use --replace",
                 self.helper.display()
             )));
         }
         Ok(())
     }
 
-    /// The chip of a configuration that is kept: the device has it, and no other.
-    pub fn kept_chip(&self) -> Result<Option<u32>, Failure> {
+    /// The chip number in a configuration that is kept: the device has that chip.
+    pub fn existing_chip(&self) -> Result<Option<u32>, Failure> {
         if !self.keeps_config() {
             return Ok(None);
         }
         let unreadable = |error: &dyn Display| {
             Failure::input(format!(
-                "{}: is kept, for it may have been edited, and cannot be read: {error}",
+                "existing configuration is unreadable: {}: {error}; the file is kept, because the file may have been edited",
                 self.config.display()
             ))
         };
@@ -60,17 +61,17 @@ impl DeviceFiles {
         Ok(Some(config.puf.simulated.map_or(0, |puf| puf.chip)))
     }
 
-    /// A device that is enrolled again may have an edited configuration.
+    /// An enrolled device may have an edited configuration, which is kept.
     fn keeps_config(&self) -> bool {
         self.helper.symlink_metadata().is_ok() && self.config.symlink_metadata().is_ok()
     }
 
-    /// Writes the helper data beside their place, and the configuration if there is none to be kept.
+    /// Writes the helper data to the temporary file, and the configuration unless one is kept.
     pub fn write(
         &self,
         device: DeviceId,
         helper: &Credential,
-        way: Way<'_>,
+        route: GatewayRoute<'_>,
         puf_section: &str,
     ) -> Result<(), Failure> {
         match helper {
@@ -81,27 +82,27 @@ impl DeviceFiles {
         if self.keeps_config() {
             return Ok(());
         }
-        let text = agent_config(device, way, puf_section);
+        let text = agent_config(device, route, puf_section);
         results::write(&self.config, &text)
     }
 
-    /// The registry holds the device: its helper data take their place.
-    pub fn adopt(&self) -> Result<(), Failure> {
+    /// Renames the helper data, after the registry has stored the device.
+    pub fn commit(&self) -> Result<(), Failure> {
         linewarden_agent::remove_previous(&self.helper);
         std::fs::rename(&self.pending, &self.helper)
             .and_then(|()| sync_parent(&self.helper))
             .map_err(|error| {
                 Failure::failed(format!(
-                    "{}: cannot be renamed to {}: {error}; do so by hand, for the registry holds the device already",
+                    "renaming {} to {} failed: {error}; rename the file, because the registry has stored the device",
                     self.pending.display(),
                     self.helper.display()
                 ))
             })
     }
 
-    /// The registry does not hold the device: nothing of it is left, but what an earlier enrolment wrote.
+    /// Removes the files of a device that the registry has not stored, except those of an earlier enrollment.
     pub fn discard(&self) {
-        // What cannot be removed is overwritten by the next enrolment.
+        // A file that remains is overwritten by the next enrollment.
         std::fs::remove_file(&self.pending).ok();
         if self.helper.symlink_metadata().is_err() {
             std::fs::remove_file(&self.config).ok();
@@ -109,20 +110,20 @@ impl DeviceFiles {
     }
 }
 
-/// What the agent's configuration is to say of the way to the gateway, as far as it is known.
+/// The route to the gateway in the agent's configuration, as far as known.
 #[derive(Clone, Copy, Default)]
-pub struct Way<'a> {
+pub struct GatewayRoute<'a> {
     pub address: Option<&'a str>,
     pub interface: Option<&'a str>,
 }
 
-fn agent_config(device: DeviceId, way: Way<'_>, puf_section: &str) -> String {
+fn agent_config(device: DeviceId, route: GatewayRoute<'_>, puf_section: &str) -> String {
     let field = |name: &str, value: Option<&str>, example: &str| match value {
         Some(value) => format!("{name} = {}\n", toml::Value::from(value)),
         None => format!("# {name} = \"{example}\"\n"),
     };
-    let address = field("address", way.address, "192.0.2.1");
-    let interface = field("interface", way.interface, "eth0");
+    let address = field("address", route.address, "192.0.2.1");
+    let interface = field("interface", route.interface, "eth0");
     format!(
         "# linewarden agent --config {device}.toml\n\n[device]\nid = \"{device}\"\nhelper = \"{device}.helper\"\n\n\
          [gateway]\n{address}{interface}\n{puf_section}"
@@ -134,14 +135,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_agent_reads_what_enrolment_writes() {
+    fn the_agent_reads_the_files_of_enrollment() {
         let puf = "[puf.readouts]\npath = \"/x\"\n";
         for value in [None, Some("192.0.2.1"), Some("odd \"name\"")] {
-            let way = Way {
+            let route = GatewayRoute {
                 address: value,
                 interface: value,
             };
-            let text = agent_config(DeviceId(0xd1), way, puf);
+            let text = agent_config(DeviceId(0xd1), route, puf);
             let config: AgentConfig = toml::from_str(&text).unwrap();
             assert_eq!(config.device_id().unwrap(), DeviceId(0xd1));
             assert_eq!(config.gateway.address.as_deref(), value);
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn old_helper_data_stay_until_the_registry_has_the_new_ones() {
+    fn old_helper_data_remain_until_the_registry_has_stored_the_new_ones() {
         let directory = tempfile::tempdir().unwrap();
         let files = DeviceFiles::new(directory.path(), DeviceId(1));
         std::fs::write(&files.helper, "old").unwrap();
@@ -162,8 +163,8 @@ mod tests {
         }
         assert_eq!(std::fs::read_to_string(&files.config).unwrap(), "edited");
         std::fs::write(&files.pending, "third").unwrap();
-        files.adopt().unwrap();
+        files.commit().unwrap();
         assert_eq!(std::fs::read_to_string(&files.helper).unwrap(), "third");
-        assert!(files.adopt().is_err(), "nothing is pending");
+        assert!(files.commit().is_err(), "no pending helper data");
     }
 }

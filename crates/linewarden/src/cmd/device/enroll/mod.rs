@@ -1,9 +1,11 @@
-//! `linewarden device enroll`: from simulated PUFs, stored readouts, or a program that reads real ones.
+//! `linewarden device enroll`: enrolls simulated PUFs, stored readouts, or PUFs that a program reads.
 
+mod enroller;
 mod files;
-mod make;
 mod pipeline;
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::Output;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -13,27 +15,25 @@ use linewarden_protocol::ids::DeviceId;
 use linewarden_puf::readout::Span;
 
 use crate::cmd::device::list::ModeName;
-use crate::failure::Failure;
-use crate::output::Output;
-use crate::site::{ReasonArgs, SiteArgs};
+use crate::registry_access::{ReasonArgs, RegistryAccessArgs};
 
-/// Where the PUF is.
+/// The PUF source.
 #[derive(Subcommand, Debug)]
 pub enum EnrollCommand {
-    /// Simulated PUFs, for trials: any number of devices whose chips follow from one seed file
+    /// Enroll simulated PUFs, for tests: any number of devices, whose chips are derived from one seed file
     #[command(after_help = "\
 Examples:
   linewarden device enroll simulated --count 1000 --out devices --config gateway.toml
   linewarden device enroll simulated --model sram --out devices --config gateway.toml")]
     Simulated(SimulatedArgs),
-    /// One device from stored readouts of its memory (key mode)
+    /// Enroll one device from stored readouts of its memory (key mode)
     #[command(after_help = "\
 Examples:
   linewarden device enroll readouts dumps/chip7 --name \"pump 7\" --out devices --config gateway.toml
   linewarden device enroll readouts dumps/chip7 --range 0x4000..0x8000 --out devices \\
     --config gateway.toml")]
     Readouts(ReadoutsArgs),
-    /// One device whose PUF a program reads; see `config example agent` for what the program gets and prints
+    /// Enroll one device whose PUF a program reads; `config example agent` describes the program's input and output
     #[command(after_help = "\
 Examples:
   linewarden device enroll command --mode pool --rows 500 --out devices --config gateway.toml \\
@@ -41,112 +41,112 @@ Examples:
     Command(CommandArgs),
 }
 
-/// What every enrolment needs.
+/// Arguments of all enrollments.
 #[derive(Args, Debug)]
 pub struct CommonArgs {
-    /// Directory for the devices' files: helper data, and a configuration of the agent
+    /// Output directory for helper data and agent configurations (path)
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// For people; of several devices its beginning
+    /// Display name; for several devices its prefix (text)
     #[arg(long, value_name = "TEXT", default_value = "")]
     name: String,
-    /// The id, up to 16 hexadecimal digits; random if not given
+    /// Device ID (1 to 16 hexadecimal digits, default: random)
     #[arg(long, value_name = "ID", value_parser = parse_device_id)]
     device: Option<DeviceId>,
-    /// Give a device that is enrolled already new credentials; its numbers go on
+    /// Replace the credentials of an enrolled device; row numbers continue (flag)
     #[arg(long, requires = "device")]
     replace: bool,
-    /// The gateway's address for the agent's configuration
+    /// Address of the gateway, for the agent's configuration (HOST or HOST:PORT)
     #[arg(long, value_name = "ADDRESS")]
     gateway: Option<String>,
-    /// The device's interface towards the gateway, which a gate demands, for the agent's configuration
+    /// The device's interface to the gateway for the agent's configuration; required by a gate (name)
     #[arg(long, value_name = "NAME")]
     interface: Option<String>,
     #[command(flatten)]
     reason: ReasonArgs,
     #[command(flatten)]
-    site: SiteArgs,
-    /// JSON for machines
+    access: RegistryAccessArgs,
+    /// Print JSON instead of text (flag)
     #[arg(long)]
     pub json: bool,
 }
 
-/// Simulated PUFs.
+/// Arguments of `linewarden device enroll simulated`.
 #[derive(Args, Debug)]
 pub struct SimulatedArgs {
-    /// Devices
+    /// Number of devices (integer)
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     count: u64,
-    /// The model; sram is enrolled in key mode, the others in pool mode
+    /// PUF model; sram is enrolled in key mode, the others in pool mode
     #[arg(long, value_name = "MODEL", default_value = "xor-arbiter")]
     model: ModelName,
-    /// Rows of a device in pool mode: so many authentications
+    /// Rows of a device in pool mode, one per authentication (integer)
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     rows: u32,
-    /// Stages of an arbiter chain
+    /// Stages of an arbiter chain (integer)
     #[arg(long, default_value_t = 64)]
     stages: usize,
-    /// Chains
+    /// Number of chains (integer)
     #[arg(long, default_value_t = 4)]
     chains: usize,
-    /// Cells of SRAM
+    /// Number of SRAM cells (integer)
     #[arg(long, default_value_t = 32_768)]
     cells: usize,
-    /// Mean bit error rate of a reading
+    /// Mean bit error rate of a readout (fraction from 0 to 1)
     #[arg(long, value_name = "RATE", default_value_t = 0.05)]
     bit_error_rate: f64,
-    /// The fleet's seed; made if nothing is there, fleet.seed in the directory if not given
+    /// Seed file of the fleet; created if it does not exist (path, default: fleet.seed in --out)
     #[arg(long, value_name = "FILE")]
     seed_file: Option<PathBuf>,
     #[command(flatten)]
     common: CommonArgs,
 }
 
-/// Stored readouts.
+/// Arguments of `linewarden device enroll readouts`.
 #[derive(Args, Debug)]
 pub struct ReadoutsArgs {
-    /// The directory of dumps, at least three of the same memory
+    /// Directory of dumps, at least three of the same memory (path)
     directory: PathBuf,
-    /// Enroll this part of the memory only: START..END in bytes, END excluded, such as 0x4000..0x8000; at most 1 MiB, START a multiple of 256
+    /// Part of the memory to enroll: START..END in bytes, END exclusive, such as 0x4000..0x8000; at most 1 MiB, START a multiple of 256
     #[arg(long, value_name = "RANGE", default_value = "0..")]
     range: Span,
     #[command(flatten)]
     common: CommonArgs,
 }
 
-/// A program.
+/// Arguments of `linewarden device enroll command`.
 #[derive(Args, Debug)]
 pub struct CommandArgs {
-    /// pool: the PUF answers challenges. key: it has cells that are read as a whole
+    /// Mode: pool for a PUF that responds to challenges, key for memory cells that are read as a whole
     #[arg(long, value_name = "MODE")]
     mode: ModeName,
-    /// Rows in pool mode
+    /// Rows in pool mode, one per authentication (integer)
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     rows: u32,
-    /// Cells to read in key mode
+    /// Number of cells to read in key mode (integer)
     #[arg(long, default_value_t = 32_768)]
     cells: usize,
-    /// Readings of the cells in key mode
+    /// Number of readouts in key mode (integer)
     #[arg(long, default_value_t = 5)]
     readouts: usize,
-    /// How long one reading may take
+    /// Timeout of one readout (integer, milliseconds)
     #[arg(long, value_name = "MS", default_value_t = 5000)]
     timeout_ms: u64,
     #[command(flatten)]
     common: CommonArgs,
-    /// The program and its arguments, after `--`
+    /// Program and its arguments, after `--` (path and text)
     #[arg(last = true, required = true)]
     program: Vec<String>,
 }
 
-/// A model by name.
+/// A PUF model, as an option value.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum ModelName {
-    /// One chain, easily learnt by machines
+    /// One arbiter chain; easy to model by machine learning
     Arbiter,
-    /// Several chains
+    /// Several arbiter chains
     XorArbiter,
-    /// Two layers
+    /// Two layers of arbiter chains
     Interpose,
     /// Memory
     Sram,
@@ -164,7 +164,7 @@ impl From<ModelName> for Model {
 }
 
 impl EnrollCommand {
-    /// What every enrolment needs.
+    /// The common arguments.
     pub fn common(&self) -> &CommonArgs {
         match self {
             Self::Simulated(args) => &args.common,
@@ -174,22 +174,22 @@ impl EnrollCommand {
     }
 }
 
-/// Enrols.
+/// Enrolls devices.
 pub fn run(command: EnrollCommand, output: Output) -> Result<(), Failure> {
     if let EnrollCommand::Simulated(args) = &command
         && args.count > 1
         && args.common.device.is_some()
     {
         return Err(Failure::input(
-            "--device names one device, --count asks for several",
+            "--device conflicts with --count: omit --device or --count",
         ));
     }
     std::fs::create_dir_all(&command.common().out).map_err(|error| {
         Failure::input(format!(
-            "{}: cannot be made: {error}",
+            "{}: cannot be created: {error}",
             command.common().out.display()
         ))
     })?;
-    let maker = make::Maker::new(&command)?;
+    let maker = enroller::Enroller::new(&command)?;
     pipeline::run(command.common(), &maker, output)
 }

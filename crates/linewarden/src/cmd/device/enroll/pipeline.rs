@@ -1,5 +1,7 @@
-//! Many devices at once: threads that enrol, one transaction per chunk that stores, a bar that shows it.
+//! Enrollment of many devices: worker threads enroll, one transaction per chunk stores, and a bar shows progress.
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::{Output, counted};
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,60 +13,58 @@ use linewarden_protocol::ids::{DeviceId, RowIndex, Suite};
 use linewarden_registry::{BulkOptions, DeviceRecord, NewDevice, OnConflict, RegistryError};
 
 use super::CommonArgs;
-use super::files::{DeviceFiles, Way};
-use super::make::Maker;
+use super::enroller::Enroller;
+use super::files::{DeviceFiles, GatewayRoute};
 use crate::cmd::{now_s, random_u64};
-use crate::failure::Failure;
-use crate::output::{Output, counted};
-use crate::site::Site;
+use crate::registry_access::RegistryAccess;
 
 /// Devices per transaction.
 const CHUNK_DEVICES: usize = 500;
-/// So many chips in a row are no accident: their parameters are bad.
+/// Maximum number of refused chips in a row; more indicate wrong parameters.
 const REJECTED_IN_A_ROW_MAX: u32 = 5;
 
-/// What all threads work on.
-struct Work<'a> {
+/// State that all worker threads share.
+struct EnrollmentJob<'a> {
     common: &'a CommonArgs,
-    maker: &'a Maker,
+    enroller: &'a Enroller,
     enrolled_at_s: u64,
-    /// Where the pool starts: 0, or after what was handed out before.
+    /// First row of the pool: 0, or the row after those already leased.
     first_idx: RowIndex,
-    begun: AtomicU64,
-    /// Chips that were refused, and whose place another one took.
+    started: AtomicU64,
+    /// Number of refused chips that were replaced by others.
     rejected: AtomicU64,
-    /// Devices whose files are there.
+    /// Devices whose files are written.
     written: Mutex<Vec<DeviceId>>,
     stop: AtomicBool,
 }
 
-/// Enrols all devices and stores them.
-pub fn run(common: &CommonArgs, maker: &Maker, output: Output) -> Result<(), Failure> {
-    common.site.with(async |site| {
-        let work = Work {
+/// Enrolls all devices and stores them.
+pub fn run(common: &CommonArgs, maker: &Enroller, output: Output) -> Result<(), Failure> {
+    common.access.with(async |site| {
+        let work = EnrollmentJob {
             common,
-            maker,
+            enroller: maker,
             enrolled_at_s: now_s()?,
             first_idx: first_idx(site, common).await?,
-            begun: AtomicU64::new(0),
+            started: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
             written: Mutex::default(),
             stop: AtomicBool::new(false),
         };
-        let devices = enrol_all(site, &work, output).await?;
-        tell(output, common, &devices)?;
+        let devices = enroll_all(site, &work, output).await?;
+        print_devices(output, common, &devices)?;
         match work.rejected.load(Ordering::Relaxed) {
             0 => Ok(()),
             rejected => output.line(format_args!(
-                "refused: {}, for too little min-entropy or a failed health test; others took their place",
+                "replaced {} with too little min-entropy or a failed health test",
                 counted(rejected, "chip")
             )),
         }
     })
 }
 
-/// Refuses early what the registry would refuse late, and finds where a replaced pool has to start.
-async fn first_idx(site: &Site, common: &CommonArgs) -> Result<RowIndex, Failure> {
+/// Rejects early an enrollment that the registry would reject, and determines the first row of a replaced pool.
+async fn first_idx(site: &RegistryAccess, common: &CommonArgs) -> Result<RowIndex, Failure> {
     let Some(device) = common.device else {
         return Ok(RowIndex(0));
     };
@@ -77,8 +77,12 @@ async fn first_idx(site: &Site, common: &CommonArgs) -> Result<RowIndex, Failure
     }
 }
 
-async fn enrol_all(site: &Site, work: &Work<'_>, output: Output) -> Result<Vec<DeviceId>, Failure> {
-    let total = work.maker.count();
+async fn enroll_all(
+    site: &RegistryAccess,
+    work: &EnrollmentJob<'_>,
+    output: Output,
+) -> Result<Vec<DeviceId>, Failure> {
+    let total = work.enroller.count();
     let threads = available_parallelism().map_or(1, usize::from);
     let bar = output.progress(total, "enrolling");
     let (sender, receiver) = sync_channel(2 * threads);
@@ -90,32 +94,32 @@ async fn enrol_all(site: &Site, work: &Work<'_>, output: Output) -> Result<Vec<D
             OnConflict::Refuse
         },
     };
-    // The devices in the order of the registry's chunks, and how many of them it has stored.
+    // The devices in the order of the registry's chunks, and how many of them are stored.
     let (devices, stored) = (RefCell::new(Vec::new()), Cell::new(0));
     let (mut broken, mut misplaced) = (None, None);
     let result = std::thread::scope(|scope| {
         for _ in 0..threads.min(usize::try_from(total).unwrap_or(threads)) {
             let sender = sender.clone();
-            scope.spawn(move || enrol_some(work, &sender));
+            scope.spawn(move || enroll_some(work, &sender));
         }
         drop(sender);
-        let records = take_records(receiver, &mut broken, |device| {
+        let records = receive_records(receiver, &mut broken, |device| {
             devices.borrow_mut().push(device);
             bar.inc(1);
         });
         let result =
-            futures_block(
-                site.enrol_bulk(records, options, &work.common.reason.reason, |progress| {
+            block_in_place_on(
+                site.enroll_bulk(records, options, &work.common.reason.reason, |progress| {
                     let done = usize::try_from(progress.done).unwrap_or(usize::MAX);
                     for device in devices.borrow().iter().take(done).skip(stored.get()) {
-                        if let Err(failure) = DeviceFiles::new(&work.common.out, *device).adopt() {
+                        if let Err(failure) = DeviceFiles::new(&work.common.out, *device).commit() {
                             misplaced.get_or_insert(failure);
                         }
                     }
                     stored.set(done);
                 }),
             );
-        // Whatever happened, nobody waits for the threads' devices any more.
+        // Always stops the worker threads.
         work.stop.store(true, Ordering::Release);
         result
     });
@@ -126,14 +130,14 @@ async fn enrol_all(site: &Site, work: &Work<'_>, output: Output) -> Result<Vec<D
     result?;
     match misplaced.or(broken) {
         None => Ok(devices),
-        Some(failure) => Err(failure.and(format_args!(
-            "enrolled before: {}",
+        Some(failure) => Err(failure.with_detail(format_args!(
+            "enrolled before the failure: {}",
             counted(devices.len() as u64, "device")
         ))),
     }
 }
 
-fn discard_unstored(work: &Work<'_>, stored: &[DeviceId]) {
+fn discard_unstored(work: &EnrollmentJob<'_>, stored: &[DeviceId]) {
     let stored: HashSet<DeviceId> = stored.iter().copied().collect();
     let written = work.written.lock().unwrap_or_else(PoisonError::into_inner);
     for device in written.iter().filter(|device| !stored.contains(device)) {
@@ -141,13 +145,13 @@ fn discard_unstored(work: &Work<'_>, stored: &[DeviceId]) {
     }
 }
 
-/// Blocks on the runtime's own thread: the records come from other threads, and the database has its own, too.
-fn futures_block<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+/// Blocks on the present runtime: the records come from other threads, and the database uses its own.
+fn block_in_place_on<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(future))
 }
 
-/// The records up to the first failure, which is put into `broken`.
-fn take_records(
+/// The records up to the first failure, which is stored in `broken`.
+fn receive_records(
     receiver: Receiver<Result<NewDevice, Failure>>,
     broken: &mut Option<Failure>,
     mut taken: impl FnMut(DeviceId),
@@ -164,13 +168,13 @@ fn take_records(
     })
 }
 
-fn enrol_some(work: &Work<'_>, sender: &SyncSender<Result<NewDevice, Failure>>) {
+fn enroll_some(work: &EnrollmentJob<'_>, sender: &SyncSender<Result<NewDevice, Failure>>) {
     while !work.stop.load(Ordering::Acquire) {
-        let index = work.begun.fetch_add(1, Ordering::Relaxed);
-        if index >= work.maker.count() {
+        let index = work.started.fetch_add(1, Ordering::Relaxed);
+        if index >= work.enroller.count() {
             return;
         }
-        let made = enrol_one(work, index);
+        let made = enroll_one(work, index);
         let failed = made.is_err();
         if sender.send(made).is_err() || failed {
             return;
@@ -178,19 +182,19 @@ fn enrol_some(work: &Work<'_>, sender: &SyncSender<Result<NewDevice, Failure>>) 
     }
 }
 
-/// Enrols a device. A simulated chip that is unfit is thrown away, as a factory would, and another one taken.
-fn enrol_one(work: &Work<'_>, index: u64) -> Result<NewDevice, Failure> {
+/// Enrolls a device. An unfit simulated chip is replaced by another one, as in a factory.
+fn enroll_one(work: &EnrollmentJob<'_>, index: u64) -> Result<NewDevice, Failure> {
     let device = match work.common.device {
         Some(device) => device,
         None => random_device()?,
     };
-    let kept = match work.maker.has_more_chips() {
-        true => DeviceFiles::new(&work.common.out, device).kept_chip()?,
+    let kept = match work.enroller.has_more_chips() {
+        true => DeviceFiles::new(&work.common.out, device).existing_chip()?,
         false => Some(0),
     };
     let mut chip = kept.unwrap_or(0);
     loop {
-        match enrol_chip(work, index, device, chip) {
+        match enroll_chip(work, index, device, chip) {
             Err(failure) if failure.is_unsafe() && kept.is_none() && chip < REJECTED_IN_A_ROW_MAX => {
                 chip += 1;
                 work.rejected.fetch_add(1, Ordering::Relaxed);
@@ -200,23 +204,28 @@ fn enrol_one(work: &Work<'_>, index: u64) -> Result<NewDevice, Failure> {
     }
 }
 
-fn enrol_chip(work: &Work<'_>, index: u64, device: DeviceId, chip: u32) -> Result<NewDevice, Failure> {
+fn enroll_chip(
+    work: &EnrollmentJob<'_>,
+    index: u64,
+    device: DeviceId,
+    chip: u32,
+) -> Result<NewDevice, Failure> {
     let files = DeviceFiles::new(&work.common.out, device);
     if !work.common.replace {
         files.check_absent()?;
     }
-    let made = work.maker.make(device, work.first_idx, chip)?;
-    let way = Way {
+    let made = work.enroller.enroll(device, work.first_idx, chip)?;
+    let route = GatewayRoute {
         address: work.common.gateway.as_deref(),
         interface: work.common.interface.as_deref(),
     };
-    let written = files.write(device, &made.helper, way, &made.puf_section);
+    let written = files.write(device, &made.helper, route, &made.puf_section);
     work.written
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .push(device);
     written?;
-    let name = match (work.maker.count(), work.common.name.as_str()) {
+    let name = match (work.enroller.count(), work.common.name.as_str()) {
         (1, name) => name.to_owned(),
         (_, "") => String::new(),
         (_, prefix) => format!("{prefix} {}", index + 1),
@@ -235,7 +244,7 @@ fn enrol_chip(work: &Work<'_>, index: u64, device: DeviceId, chip: u32) -> Resul
     })
 }
 
-/// Ids are sparse, so that guessing finds none; two equal ones are refused by the registry.
+/// A random ID: IDs are sparse, so that guessing finds none; the registry refuses duplicates.
 fn random_device() -> Result<DeviceId, Failure> {
     loop {
         let id = random_u64()?;
@@ -245,7 +254,7 @@ fn random_device() -> Result<DeviceId, Failure> {
     }
 }
 
-fn tell(output: Output, common: &CommonArgs, devices: &[DeviceId]) -> Result<(), Failure> {
+fn print_devices(output: Output, common: &CommonArgs, devices: &[DeviceId]) -> Result<(), Failure> {
     for device in devices {
         let files = DeviceFiles::new(&common.out, *device);
         output.object(&serde_json::json!({
@@ -255,7 +264,7 @@ fn tell(output: Output, common: &CommonArgs, devices: &[DeviceId]) -> Result<(),
     if let [device] = devices {
         let files = DeviceFiles::new(&common.out, *device);
         return output.line(format_args!(
-            "enrolled {device}; on the device: {} and {}",
+            "enrolled device {device}; copy to the device: {} and {}",
             files.helper.display(),
             files.config.display()
         ));

@@ -1,6 +1,6 @@
-//! Who is let in, and at which level.
+//! Admission of jobs and their levels.
 
-use super::super::super::job::{Fingerprint, Meta, Shed};
+use super::super::super::job::{Fingerprint, Meta, ShedReason};
 use super::super::*;
 use super::rig::*;
 
@@ -11,15 +11,15 @@ fn copy_of(bits: u128, level: u8, source: u64) -> Meta {
     }
 }
 
-fn dropped(rig: &Rig, job: u32) -> Option<Shed> {
+fn dropped(rig: &Rig, job: u32) -> Option<ShedReason> {
     match rig.left.get(&job) {
-        Some(Left::Dropped(why)) => Some(*why),
+        Some(Departure::Dropped(reason)) => Some(*reason),
         _ => None,
     }
 }
 
 #[test]
-fn a_class_that_no_lane_does_and_what_has_expired_are_refused() {
+fn unsupported_classes_and_expired_jobs_are_refused() {
     let mut rig = Rig::pair();
     let expired = Meta {
         expires: rig.now,
@@ -34,33 +34,33 @@ fn a_class_that_no_lane_does_and_what_has_expired_are_refused() {
     ]);
     assert_eq!(
         (dropped(&rig, 0), dropped(&rig, 1)),
-        (Some(Shed::NoLane), Some(Shed::Expired))
+        (Some(ShedReason::NoLane), Some(ShedReason::Expired))
     );
     assert_eq!(rig.core.counters().shed.total(), 2);
 }
 
 #[test]
-fn a_copy_is_dropped_while_its_original_waits_is_worked_on_and_after() {
+fn copies_are_dropped_while_the_original_waits_runs_and_afterwards() {
     let mut rig = Rig::pair();
     rig.submit_many(1, 8);
     rig.submit([copy_of(7, 2, 1), copy_of(7, 2, 2), copy_of(8, 2, 1)]);
     assert_eq!(
         (dropped(&rig, 9), dropped(&rig, 10)),
-        (Some(Shed::Duplicate), None)
+        (Some(ShedReason::Duplicate), None)
     );
     rig.finish(CPU, Outcome::Accepted);
     rig.submit([copy_of(7, 2, 33)]);
-    assert_eq!(dropped(&rig, 11), Some(Shed::Duplicate));
+    assert_eq!(dropped(&rig, 11), Some(ShedReason::Duplicate));
     rig.finish_all();
     rig.submit([copy_of(7, 2, 4)]);
-    assert_eq!(dropped(&rig, 12), Some(Shed::Duplicate));
-    rig.pass(Config::default().recent_memory.times(2));
+    assert_eq!(dropped(&rig, 12), Some(ShedReason::Duplicate));
+    rig.pass(Config::default().recent_lifetime_min.times(2));
     rig.submit([copy_of(7, 2, 4)]);
-    assert_eq!(dropped(&rig, 13), None, "long ago");
+    assert_eq!(dropped(&rig, 13), None, "expired");
 }
 
 #[test]
-fn a_copy_of_what_was_dropped_is_welcome() {
+fn a_copy_of_a_dropped_job_is_admitted() {
     let mut config = Config::default();
     config.queue.capacity = 2;
     let mut rig = Rig::new(config, vec![cpu()], tau(10));
@@ -72,14 +72,14 @@ fn a_copy_of_what_was_dropped_is_welcome() {
     let [copy, ..] = rig.submit([copy_of(5, 6, 1), meta(2, 2), meta(2, 3)])[..] else {
         panic!("three were submitted");
     };
-    assert_eq!(dropped(&rig, copy), Some(Shed::QueueFull));
+    assert_eq!(dropped(&rig, copy), Some(ShedReason::QueueFull));
     rig.finish_all();
     let again = rig.submit([copy_of(5, 6, 1)]);
     assert_eq!(dropped(&rig, again[0]), None);
 }
 
 #[test]
-fn who_repeats_anothers_immediate_message_beyond_his_quota_does_not_delay_it() {
+fn repeating_an_immediate_message_beyond_the_quota_does_not_delay_the_original() {
     let mut config = Config::default();
     config.quotas.source.burst = 1;
     let mut rig = Rig::new(config, vec![cpu()], tau(10));
@@ -92,13 +92,13 @@ fn who_repeats_anothers_immediate_message_beyond_his_quota_does_not_delay_it() {
     ]);
     assert_eq!(rig.core.counters().demoted, 1);
     rig.finish(CPU, Outcome::Rejected);
-    assert_eq!(rig.on(CPU), [2], "the victim's, as immediate");
+    assert_eq!(rig.on(CPU), [2], "the victim's job stays immediate");
     assert_eq!(
         (dropped(&rig, 1), dropped(&rig, 3)),
-        (None, Some(Shed::Duplicate))
+        (None, Some(ShedReason::Duplicate))
     );
     rig.submit([copy_of(9, 0, attacker)]);
-    assert_eq!(dropped(&rig, 4), Some(Shed::Duplicate));
+    assert_eq!(dropped(&rig, 4), Some(ShedReason::Duplicate));
 }
 
 #[test]
@@ -116,13 +116,13 @@ fn immediate_messages_beyond_the_quota_are_urgent_ones() {
 }
 
 #[test]
-fn invented_sources_share_a_quota_that_known_ones_do_not_need() {
+fn invented_sources_share_a_quota_that_known_sources_do_not_need() {
     let mut config = Config::default();
-    config.quotas.strangers.burst = 4;
+    config.quotas.unknown_senders.burst = 4;
     let mut rig = Rig::new(config, vec![cpu()], tau(10));
     let known = rig.submit([meta(3, 1)]);
     rig.finish_all();
-    assert_eq!(rig.left[&known[0]], Left::Done(Outcome::Accepted));
+    assert_eq!(rig.left[&known[0]], Departure::Done(Outcome::Accepted));
     rig.submit((100..200).map(|source| meta(0, source)));
     assert_eq!(rig.core.counters().demoted, 96);
     rig.submit([meta(0, 1)]);
@@ -135,15 +135,15 @@ fn invented_sources_share_a_quota_that_known_ones_do_not_need() {
     assert_eq!(
         rig.core.counters().demoted,
         97,
-        "a wrong signature makes nobody known"
+        "an invalid signature makes no sender known"
     );
 }
 
 #[test]
-fn what_was_refused_makes_nobody_known() {
-    for (outcome, demoted) in [(Outcome::Refused, 1), (Outcome::Accepted, 0)] {
+fn discarded_messages_make_no_sender_known() {
+    for (outcome, demoted) in [(Outcome::Discarded, 1), (Outcome::Accepted, 0)] {
         let mut config = Config::default();
-        config.quotas.strangers.burst = 0;
+        config.quotas.unknown_senders.burst = 0;
         let mut rig = Rig::new(config, vec![cpu()], tau(10));
         rig.submit([meta(3, 1)]);
         rig.finish(CPU, outcome);
@@ -155,7 +155,7 @@ fn what_was_refused_makes_nobody_known() {
 }
 
 #[test]
-fn a_flood_of_urgent_forgeries_drops_nothing_of_known_sources() {
+fn a_flood_of_urgent_forgeries_drops_no_job_of_known_sources() {
     let mut config = Config::default();
     (config.queue.capacity, config.queue.share_max) = (64, 16);
     let mut rig = Rig::new(config, vec![cpu()], tau(10));
@@ -163,25 +163,25 @@ fn a_flood_of_urgent_forgeries_drops_nothing_of_known_sources() {
     rig.finish_all();
     let flood = |rig: &mut Rig| rig.submit((0..1_000).map(|number| meta(1, 100 + number % 4)));
     flood(&mut rig);
-    let mut wanted = Vec::new();
+    let mut submitted = Vec::new();
     for _ in 0..5 {
-        wanted.extend(rig.submit((1..=7).map(|level| meta(level, 1))));
+        submitted.extend(rig.submit((1..=7).map(|level| meta(level, 1))));
         flood(&mut rig);
     }
     rig.submit((0..1_000).map(|source| meta(1, 1_000 + source)));
-    let shares = wanted
+    let shares = submitted
         .iter()
-        .filter(|job| dropped(&rig, **job) == Some(Shed::SourceShare));
-    let lost = wanted.iter().filter(|job| dropped(&rig, **job).is_some());
-    // The source may have 16 jobs waiting, and more were not lost.
+        .filter(|job| dropped(&rig, **job) == Some(ShedReason::SourceShare));
+    let lost = submitted.iter().filter(|job| dropped(&rig, **job).is_some());
+    // The source may have 16 jobs waiting, and no more were dropped.
     assert_eq!(
         (lost.count(), shares.count()),
-        (wanted.len() - 16, wanted.len() - 16)
+        (submitted.len() - 16, submitted.len() - 16)
     );
 }
 
 #[test]
-fn a_strangers_copy_does_not_take_a_known_sources_place() {
+fn an_unknown_senders_copy_does_not_replace_a_known_senders_job() {
     let mut config = Config::default();
     config.queue.capacity = 8;
     let mut rig = Rig::new(config, vec![cpu()], tau(10));
@@ -195,21 +195,21 @@ fn a_strangers_copy_does_not_take_a_known_sources_place() {
     rig.submit_many(2, 7);
     assert_eq!(
         (dropped(&rig, copy), dropped(&rig, original)),
-        (Some(Shed::QueueFull), None)
+        (Some(ShedReason::QueueFull), None)
     );
 }
 
 #[test]
-fn what_was_done_needs_no_copy_of_anybody() {
+fn completed_jobs_admit_no_copy_of_any_sender() {
     let mut rig = Rig::new(Config::default(), vec![cpu()], tau(10));
     rig.submit([copy_of(4, 3, 66), meta(3, 1)]);
     rig.finish_all();
-    let [known, stranger, urgent] = rig.submit([copy_of(4, 3, 1), copy_of(4, 3, 67), copy_of(4, 0, 1)])[..]
+    let [known, unknown, urgent] = rig.submit([copy_of(4, 3, 1), copy_of(4, 3, 67), copy_of(4, 0, 1)])[..]
     else {
         panic!("three were submitted");
     };
-    for copy in [known, stranger, urgent] {
-        assert_eq!(dropped(&rig, copy), Some(Shed::Duplicate));
+    for copy in [known, unknown, urgent] {
+        assert_eq!(dropped(&rig, copy), Some(ShedReason::Duplicate));
     }
 }
 

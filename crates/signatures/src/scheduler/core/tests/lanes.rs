@@ -1,13 +1,15 @@
-//! Every event in every state of a lane, and what becomes of the jobs of a lost one.
+//! Every event in every state of a lane, and the jobs of a lost lane.
 
-use super::super::super::job::Shed;
+use super::super::super::job::ShedReason;
 use super::super::*;
 use super::rig::*;
 
-/// Brings the accelerator into a state; whatever waits is too little for it.
+/// Brings the accelerator into a state; waiting jobs are too few for it.
 fn in_state(state: &str) -> Rig {
     let masks = super::work::mask_limits();
-    let refilling = gpu().with(masks.refill, Line::new(Span::ZERO, 1e3)).refilling();
+    let refilling = gpu()
+        .with_class(masks.refill, CostModel::new(Span::ZERO, 1e3))
+        .with_refill();
     let config = Config {
         masks: (state == "refilling").then_some(masks),
         ..Config::default()
@@ -32,11 +34,11 @@ fn in_state(state: &str) -> Rig {
     rig
 }
 
-/// The event by name, and the state after it. An event that fits ends what the lane was given.
+/// Applies an event by name, and returns the state after it. A fitting event ends the lane's task.
 fn after(state: &str, event: &str) -> Result<&'static str, CoreError> {
     let mut rig = in_state(state);
     let batch = match rig.given.remove(&GPU) {
-        Some(Start::Run(batch)) => batch,
+        Some(LaneTask::Run(batch)) => batch,
         _ => Batch::new(CLASS),
     };
     let outcomes = vec![Outcome::Accepted; batch.len()];
@@ -66,7 +68,7 @@ fn after(state: &str, event: &str) -> Result<&'static str, CoreError> {
         assert_eq!(
             (now, rig.core.counters()),
             (state, &counters),
-            "{event} of a lane that is {state}"
+            "{event} in state {state}"
         );
     }
     result.map(|()| now)
@@ -90,7 +92,7 @@ fn every_event_in_every_state() {
         ("idle", "lost", "lost"),
         ("running", "done", "idle"),
         ("running", "lost with batch", "lost"),
-        // It begins again at once: the pool is not full.
+        // The refill continues at once: the pool is not full.
         ("refilling", "refilled", "refilling"),
         ("refilling", "lost", "lost"),
         ("probing", "alive", "idle"),
@@ -104,10 +106,10 @@ fn every_event_in_every_state() {
                 .map(|row| row.2);
             let found = after(state, event);
             match expected {
-                Some(expected) => assert_eq!(found, Ok(expected), "{event} of a lane that is {state}"),
+                Some(expected) => assert_eq!(found, Ok(expected), "{event} in state {state}"),
                 None => assert!(
-                    matches!(found, Err(CoreError::Unexpected { lane: GPU, state: said, .. }) if said == state),
-                    "{event} of a lane that is {state}: {found:?}"
+                    matches!(found, Err(CoreError::Unexpected { lane: GPU, state: reported, .. }) if reported == state),
+                    "{event} in state {state}: {found:?}"
                 ),
             }
         }
@@ -115,12 +117,12 @@ fn every_event_in_every_state() {
 }
 
 #[test]
-fn events_of_no_lane_and_wrong_batches_are_refused() {
+fn events_of_missing_lanes_and_wrong_batches_are_refused() {
     let mut rig = in_state("running");
-    let nowhere = LaneId(2);
+    let missing_lane = LaneId(2);
     assert_eq!(
-        rig.event(Event::LaneIdle(nowhere)),
-        Err(CoreError::NoSuchLane(nowhere))
+        rig.event(Event::LaneIdle(missing_lane)),
+        Err(CoreError::NoSuchLane(missing_lane))
     );
     let batch = Batch::new(CLASS);
     let expected = rig.on(GPU).len();
@@ -136,7 +138,7 @@ fn events_of_no_lane_and_wrong_batches_are_refused() {
         }),
         wrong
     );
-    let Some(Start::Run(batch)) = rig.given.remove(&GPU) else {
+    let Some(LaneTask::Run(batch)) = rig.given.remove(&GPU) else {
         panic!()
     };
     let short = vec![Outcome::Accepted; expected - 1];
@@ -157,7 +159,7 @@ fn events_of_no_lane_and_wrong_batches_are_refused() {
 }
 
 #[test]
-fn the_work_of_a_lost_accelerator_is_redone_by_the_processor_in_order() {
+fn jobs_of_a_lost_accelerator_are_redone_in_order_on_the_cpu() {
     let mut rig = Rig::pair();
     let first = rig.submit_many(1, 8);
     let second = rig.submit_many(1, 60);
@@ -175,20 +177,20 @@ fn the_work_of_a_lost_accelerator_is_redone_by_the_processor_in_order() {
     assert!(
         rig.left
             .values()
-            .all(|left| *left == Left::Done(Outcome::Accepted))
+            .all(|left| *left == Departure::Done(Outcome::Accepted))
     );
     assert_eq!(rig.core.counters().accepted, u64::from(rig.next));
 }
 
 #[test]
-fn a_lost_accelerator_is_tried_again_later_and_later() {
+fn a_lost_accelerator_is_probed_with_backoff() {
     let mut rig = Rig::pair();
     rig.lose(GPU);
     let mut waits = Vec::new();
     for _ in 0..9 {
         let before = rig.now;
         rig.ring();
-        waits.push(rig.now.since(before).as_nanos() / 1_000_000);
+        waits.push(rig.now.saturating_since(before).as_nanos() / 1_000_000);
         rig.lose(GPU);
     }
     assert_eq!(waits, [100, 200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000]);
@@ -200,7 +202,7 @@ fn a_lost_accelerator_is_tried_again_later_and_later() {
 }
 
 #[test]
-fn a_job_that_kills_lanes_is_not_tried_for_ever() {
+fn a_job_that_makes_lanes_fail_is_dropped_eventually() {
     let mut config = Config::default();
     config.queue.attempts_max = 2;
     let mut rig = Rig::new(config, vec![cpu()], tau(10));
@@ -213,11 +215,11 @@ fn a_job_that_kills_lanes_is_not_tried_for_ever() {
         assert_eq!(rig.on(CPU), [0]);
     }
     rig.lose(CPU);
-    assert_eq!(rig.left[&0], Left::Dropped(Shed::LanesFailed));
+    assert_eq!(rig.left[&0], Departure::Dropped(ShedReason::LanesFailed));
 }
 
 #[test]
-fn without_processors_the_accelerator_does_everything() {
+fn without_processors_the_accelerator_processes_all_jobs() {
     let mut rig = Rig::pair();
     rig.lose(CPU);
     let immediate = rig.submit_many(0, 1);
@@ -227,11 +229,11 @@ fn without_processors_the_accelerator_does_everything() {
     rig.event(Event::Timer).unwrap();
     rig.lose(CPU);
     rig.finish(GPU, Outcome::Accepted);
-    assert_eq!(rig.on(GPU), immediate, "even what was lost on it");
+    assert_eq!(rig.on(GPU), immediate, "including jobs of its lost batch");
 }
 
 #[test]
-fn what_expires_while_all_lanes_are_lost_is_dropped_in_time() {
+fn jobs_that_expire_while_all_lanes_are_lost_are_dropped_in_time() {
     let mut rig = Rig::pair();
     rig.lose(CPU);
     rig.lose(GPU);
@@ -240,5 +242,5 @@ fn what_expires_while_all_lanes_are_lost_is_dropped_in_time() {
     rig.submit([expiring]);
     assert_eq!(rig.core.next_timer(), expiring.expires);
     rig.ring();
-    assert_eq!(rig.left[&0], Left::Dropped(Shed::Expired));
+    assert_eq!(rig.left[&0], Departure::Dropped(ShedReason::Expired));
 }

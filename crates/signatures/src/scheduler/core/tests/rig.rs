@@ -1,8 +1,8 @@
-//! A core with lanes that do nothing, and a book in which each job must leave exactly once.
+//! A core with lanes that do nothing, and a ledger that each job leaves exactly once.
 
 use std::collections::HashMap;
 
-use super::super::super::job::{Meta, Priority, Shed, Source};
+use super::super::super::job::{Meta, Priority, ShedReason, Source};
 use super::super::super::policy::FixedTau;
 use super::super::*;
 
@@ -12,16 +12,16 @@ pub const GPU: LaneId = LaneId(1);
 
 /// 100 jobs a millisecond in grains of 8; a slice of 0.1 ms is 8 jobs.
 pub fn cpu() -> LaneSpec {
-    let line = Line::new(Span::ZERO, 100e3);
+    let line = CostModel::new(Span::ZERO, 100e3);
     LaneSpec::new("cpu", LaneKind::Cpu)
-        .with(CLASS, line)
+        .with_class(CLASS, line)
         .with_grain(8)
 }
 
 pub fn gpu() -> LaneSpec {
-    let line = Line::new(Span::from_micros(300), 10e6);
+    let line = CostModel::new(Span::from_micros(300), 10e6);
     LaneSpec::new("gpu", LaneKind::Accelerator)
-        .with(CLASS, line)
+        .with_class(CLASS, line)
         .with_batch_max(1_000)
 }
 
@@ -35,19 +35,19 @@ pub fn meta(level: u8, source: u64) -> Meta {
 
 /// How a job left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Left {
+pub enum Departure {
     Done(Outcome),
-    Dropped(Shed),
+    Dropped(ShedReason),
 }
 
 pub struct Rig {
     pub core: Core<u32>,
     pub now: Time,
     pub next: u32,
-    /// What each lane has been given and has not ended.
-    pub given: HashMap<LaneId, Start<u32>>,
-    pub left: HashMap<u32, Left>,
-    /// Jobs in the order in which they were done.
+    /// Unfinished tasks of each lane.
+    pub given: HashMap<LaneId, LaneTask<u32>>,
+    pub left: HashMap<u32, Departure>,
+    /// Jobs in order of completion.
     pub done: Vec<u32>,
 }
 
@@ -68,7 +68,7 @@ impl Rig {
         rig
     }
 
-    /// One processor and one accelerator that takes more than 10.
+    /// One CPU lane and one accelerator that takes more than 10 jobs.
     pub fn pair() -> Self {
         Self::new(Config::default(), vec![cpu(), gpu()], tau(10))
     }
@@ -83,18 +83,18 @@ impl Rig {
         for (lane, start) in decisions.start {
             assert!(self.given.insert(lane, start).is_none(), "{lane:?} was busy");
         }
-        for Dropped { job, why } in decisions.dropped {
-            self.leave(job.payload, Left::Dropped(why));
+        for Dropped { job, reason } in decisions.dropped {
+            self.leave(job.payload, Departure::Dropped(reason));
         }
         taken
     }
 
-    fn leave(&mut self, job: u32, how: Left) {
-        let before = self.left.insert(job, how);
-        assert_eq!(before, None, "job {job} leaves twice, now {how:?}");
+    fn leave(&mut self, job: u32, departure: Departure) {
+        let before = self.left.insert(job, departure);
+        assert_eq!(before, None, "job {job} leaves twice, now {departure:?}");
     }
 
-    /// Submits jobs; their numbers.
+    /// Submits jobs, and returns their numbers.
     pub fn submit(&mut self, metas: impl IntoIterator<Item = Meta>) -> Vec<u32> {
         let first = self.next;
         let job = |(number, meta)| Job {
@@ -112,20 +112,22 @@ impl Rig {
         self.submit((0..count).map(|source| meta(level, source as u64)))
     }
 
-    /// The jobs that a lane works on.
+    /// The jobs in a lane's current batch.
     pub fn on(&self, lane: LaneId) -> Vec<u32> {
         match self.given.get(&lane) {
-            Some(Start::Run(batch)) => batch.payloads.clone(),
+            Some(LaneTask::Run(batch)) => batch.payloads.clone(),
             _ => Vec::new(),
         }
     }
 
-    /// The lane ends its batch, with this outcome for all jobs; it ends making masks, and probes go well.
+    /// Completes the lane's task: a batch with this outcome for all jobs, a refill, or a successful
+    /// probe.
     pub fn finish(&mut self, lane: LaneId, outcome: Outcome) {
         match self.given.remove(&lane).unwrap() {
-            Start::Run(batch) => {
+            LaneTask::Run(batch) => {
                 let jobs = batch.payloads.clone();
-                jobs.iter().for_each(|job| self.leave(*job, Left::Done(outcome)));
+                jobs.iter()
+                    .for_each(|job| self.leave(*job, Departure::Done(outcome)));
                 self.done.extend(&jobs);
                 let line = self.core.line(lane, batch.class).unwrap();
                 let took = Span::from_secs_f64(line.seconds(batch.work()));
@@ -138,40 +140,40 @@ impl Rig {
                 })
                 .unwrap();
             }
-            Start::Refill(made) => {
+            LaneTask::Refill(made) => {
                 let took = self.core.line(lane, Class::MASK_REFILL).unwrap().time(made);
                 self.event(Event::RefillDone { lane, made, took }).unwrap();
             }
-            Start::Probe => self.event(Event::Probed { lane, alive: true }).unwrap(),
+            LaneTask::Probe => self.event(Event::Probed { lane, alive: true }).unwrap(),
         }
     }
 
-    /// The lane fails in whatever it does.
+    /// The lane fails at its current task.
     pub fn lose(&mut self, lane: LaneId) {
         let event = match self.given.remove(&lane) {
-            Some(Start::Run(batch)) => Event::LaneLost {
+            Some(LaneTask::Run(batch)) => Event::LaneLost {
                 lane,
                 batch: Some(batch),
             },
-            Some(Start::Probe) => Event::Probed { lane, alive: false },
-            Some(Start::Refill(_)) | None => Event::LaneLost { lane, batch: None },
+            Some(LaneTask::Probe) => Event::Probed { lane, alive: false },
+            Some(LaneTask::Refill(_)) | None => Event::LaneLost { lane, batch: None },
         };
         self.event(event).unwrap();
     }
 
-    /// Works until nothing is left to do.
+    /// Completes tasks until no work is left.
     pub fn finish_all(&mut self) {
         while let Some(lane) = self.given.keys().min().copied() {
             self.finish(lane, Outcome::Accepted);
         }
     }
 
-    /// Time passes until the timer is due, and it rings.
+    /// Advances the time to the timer, and triggers it.
     pub fn ring(&mut self) {
         let due = self.core.next_timer();
         assert_ne!(due, Time::NEVER);
         self.now = self.now.max(due);
         self.event(Event::Timer).unwrap();
-        assert!(self.core.next_timer() > self.now, "a timer that rings for ever");
+        assert!(self.core.next_timer() > self.now, "the timer does not advance");
     }
 }

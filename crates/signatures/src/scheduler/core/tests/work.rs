@@ -1,4 +1,4 @@
-//! Who gets which work, and when.
+//! Assignment of work to lanes, and its timing.
 
 use super::super::super::job::{Meta, ORDINARY_WORK};
 use super::super::super::masks::MaskLimits;
@@ -22,7 +22,7 @@ pub fn mask_limits() -> MaskLimits {
 fn immediate_jobs_go_to_the_processor_at_once_and_others_in_slices() {
     let mut rig = Rig::pair();
     rig.submit_many(1, 8);
-    assert_eq!(rig.on(CPU).len(), 8, "an idle processor takes a slice");
+    assert_eq!(rig.on(CPU).len(), 8, "an idle CPU lane takes a slice");
     rig.submit_many(4, 10);
     assert!(rig.on(GPU).is_empty(), "not more than tau");
     let late = rig.submit([meta(0, 1)]);
@@ -33,7 +33,7 @@ fn immediate_jobs_go_to_the_processor_at_once_and_others_in_slices() {
 }
 
 #[test]
-fn a_reserved_processor_waits_for_immediate_jobs_unless_nobody_else_works() {
+fn a_reserved_cpu_lane_waits_for_immediate_jobs_unless_no_other_lane_works() {
     let reserved = LaneSpec {
         kind: LaneKind::Reserved,
         ..cpu()
@@ -48,7 +48,7 @@ fn a_reserved_processor_waits_for_immediate_jobs_unless_nobody_else_works() {
     let back = rig.on(CPU);
     rig.lose(GPU);
     rig.lose(CPU);
-    assert_eq!(rig.on(third), back, "what was lost");
+    assert_eq!(rig.on(third), back, "jobs of the lost batch");
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn many_immediate_jobs_do_not_starve_others() {
         immediate_in_a_row: 5,
         ..Config::default()
     };
-    config.quotas.strangers.burst = 100_000;
+    config.quotas.unknown_senders.burst = 100_000;
     let mut rig = Rig::new(config, vec![cpu()], tau(10));
     rig.submit_many(0, 8);
     let [other] = rig.submit_many(7, 1)[..] else {
@@ -73,7 +73,7 @@ fn many_immediate_jobs_do_not_starve_others() {
 }
 
 #[test]
-fn a_short_queue_never_waits_for_ever() {
+fn a_short_queue_never_waits_forever() {
     let policies: [Box<dyn Policy>; 3] = [
         tau(1_000_000),
         Box::new(FixedBatch::new(1_000)),
@@ -87,15 +87,15 @@ fn a_short_queue_never_waits_for_ever() {
         assert!(rig.on(only).is_empty());
         rig.ring();
         assert_eq!(
-            (rig.on(only).len(), rig.now.since(begin)),
+            (rig.on(only).len(), rig.now.saturating_since(begin)),
             (2, Config::default().wait_max)
         );
-        assert_eq!(rig.core.counters().waits_ended, 1);
+        assert_eq!(rig.core.counters().waits_timed_out, 1);
     }
 }
 
 #[test]
-fn a_delay_is_the_policys_own() {
+fn a_delay_follows_the_policy() {
     let policy = Box::new(DelayBounded::new(100, Span::from_micros(700)));
     let mut rig = Rig::new(Config::default(), vec![gpu()], policy);
     let begin = rig.now;
@@ -104,7 +104,7 @@ fn a_delay_is_the_policys_own() {
     rig.submit_many(3, 3);
     rig.ring();
     assert_eq!(
-        (rig.on(LaneId(0)).len(), rig.now.since(begin)),
+        (rig.on(LaneId(0)).len(), rig.now.saturating_since(begin)),
         (5, Span::from_micros(700))
     );
     rig.submit_many(3, 250);
@@ -113,38 +113,46 @@ fn a_delay_is_the_policys_own() {
 }
 
 #[test]
-fn the_core_says_from_how_many_on_it_wants_to_know() {
+fn wake_conditions_have_the_number_of_jobs() {
     let mut rig = Rig::pair();
-    let both = Attention {
+    let both = WakeConditions {
         immediate: Some(CPU),
         other: Some((CPU, 1)),
     };
-    assert_eq!(rig.core.attention(), both);
+    assert_eq!(rig.core.wake_conditions(), both);
     rig.submit_many(1, 1);
     assert_eq!(
-        rig.core.attention(),
-        Attention {
+        rig.core.wake_conditions(),
+        WakeConditions {
             immediate: None,
             other: Some((GPU, 11))
         }
     );
     rig.submit_many(1, 4);
     assert_eq!(
-        rig.core.attention(),
-        Attention {
+        rig.core.wake_conditions(),
+        WakeConditions {
             immediate: None,
             other: Some((GPU, 7))
         }
     );
     rig.submit_many(1, 7);
-    assert_eq!(rig.core.attention(), Attention::default(), "both work");
+    assert_eq!(
+        rig.core.wake_conditions(),
+        WakeConditions::default(),
+        "both lanes are busy"
+    );
     rig.lose(CPU);
     rig.finish(GPU, Outcome::Accepted);
-    assert_eq!(rig.core.attention(), Attention::default(), "what was lost");
+    assert_eq!(
+        rig.core.wake_conditions(),
+        WakeConditions::default(),
+        "jobs of the lost batch"
+    );
     rig.finish(GPU, Outcome::Accepted);
     assert_eq!(
-        rig.core.attention(),
-        Attention {
+        rig.core.wake_conditions(),
+        WakeConditions {
             immediate: Some(GPU),
             other: Some((GPU, 1))
         }
@@ -152,12 +160,12 @@ fn the_core_says_from_how_many_on_it_wants_to_know() {
 }
 
 #[test]
-fn batches_are_of_one_class_and_the_most_urgent_one_is_first() {
+fn batches_have_one_class_and_the_most_urgent_class_is_first() {
     let other = Class::RSA_VERIFY;
-    let line = Line::new(Span::ZERO, 100e3);
+    let line = CostModel::new(Span::ZERO, 100e3);
     let mut rig = Rig::new(
         Config::default(),
-        vec![cpu().with(other, line), gpu().with(other, line)],
+        vec![cpu().with_class(other, line), gpu().with_class(other, line)],
         tau(2),
     );
     rig.submit_many(1, 8);
@@ -172,13 +180,13 @@ fn batches_are_of_one_class_and_the_most_urgent_one_is_first() {
 }
 
 #[test]
-fn masks_are_made_when_nothing_else_is_to_do_and_without_one_is_signed_plainly() {
+fn idle_lanes_make_masks_and_jobs_without_a_mask_are_signed_without() {
     let masks = mask_limits();
-    let ms = |jobs_per_ms: f64| Line::new(Span::ZERO, jobs_per_ms * 1e3);
+    let ms = |jobs_per_ms: f64| CostModel::new(Span::ZERO, jobs_per_ms * 1e3);
     let signer = LaneSpec::new("cpu", LaneKind::Cpu)
-        .with(masks.sign, ms(100.0))
-        .with(masks.plain, ms(10.0));
-    let maker = gpu().with(masks.refill, ms(1.0)).refilling();
+        .with_class(masks.sign, ms(100.0))
+        .with_class(masks.plain, ms(10.0));
+    let maker = gpu().with_class(masks.refill, ms(1.0)).with_refill();
     let config = Config {
         masks: Some(masks),
         ..Config::default()
@@ -189,36 +197,39 @@ fn masks_are_made_when_nothing_else_is_to_do_and_without_one_is_signed_plainly()
             class: masks.sign,
             ..meta(1, at)
         }));
-        let Some(Start::Run(batch)) = rig.given.get(&CPU) else {
+        let Some(LaneTask::Run(batch)) = rig.given.get(&CPU) else {
             panic!("not signing")
         };
         (jobs.len(), batch.len(), batch.class)
     };
     assert!(
-        matches!(rig.given[&GPU], Start::Refill(16)),
-        "a slice of what one takes"
+        matches!(rig.given[&GPU], LaneTask::Refill(16)),
+        "limited by the slice"
     );
-    assert_eq!(sign(&mut rig, 1), (1, 1, masks.plain), "the pool is dry");
-    assert_eq!(rig.core.counters().signed_plainly, 1);
+    assert_eq!(sign(&mut rig, 1), (1, 1, masks.plain), "the pool is empty");
+    assert_eq!(rig.core.counters().signed_unmasked, 1);
     rig.finish(CPU, Outcome::Accepted);
 
     rig.submit_many(1, 50);
     assert!(
-        matches!(rig.given[&GPU], Start::Refill(16)),
-        "what was begun is ended"
+        matches!(rig.given[&GPU], LaneTask::Refill(16)),
+        "a started refill is completed"
     );
     rig.finish(GPU, Outcome::Accepted);
-    assert_eq!(rig.on(GPU).len(), 50, "but work goes first");
+    assert_eq!(rig.on(GPU).len(), 50, "but jobs take precedence");
     rig.finish(GPU, Outcome::Accepted);
     rig.finish(GPU, Outcome::Accepted);
-    assert!(matches!(rig.given[&GPU], Start::Refill(8)), "up to high");
+    assert!(
+        matches!(rig.given[&GPU], LaneTask::Refill(8)),
+        "refill up to the high mark"
+    );
     rig.finish(GPU, Outcome::Accepted);
-    assert!(!rig.given.contains_key(&GPU), "and no further");
+    assert!(!rig.given.contains_key(&GPU), "no refill above the high mark");
     assert_eq!(rig.core.mask_stock(), 40);
 
     assert_eq!(sign(&mut rig, 10), (10, 10, masks.sign));
     rig.finish(CPU, Outcome::Accepted);
-    assert!(!rig.given.contains_key(&GPU), "30 are enough");
+    assert!(!rig.given.contains_key(&GPU), "30 masks suffice");
     for left in [20, 10, 0] {
         sign(&mut rig, 10);
         rig.finish(CPU, Outcome::Accepted);
@@ -228,13 +239,15 @@ fn masks_are_made_when_nothing_else_is_to_do_and_without_one_is_signed_plainly()
     rig.lose(GPU);
     rig.event(Event::MaskStock(2)).unwrap();
     rig.finish(CPU, Outcome::Accepted);
-    assert!(matches!(&rig.given[&CPU], Start::Run(batch) if batch.class == masks.sign && batch.len() == 2));
+    assert!(
+        matches!(&rig.given[&CPU], LaneTask::Run(batch) if batch.class == masks.sign && batch.len() == 2)
+    );
     rig.finish_all();
-    assert_eq!(rig.core.counters().signed_plainly, 3);
+    assert_eq!(rig.core.counters().signed_unmasked, 3);
 }
 
 #[test]
-fn what_is_drained_waits_for_nothing() {
+fn draining_does_not_wait_for_more_jobs() {
     let mut rig = Rig::pair();
     rig.submit_many(1, 10);
     rig.lose(CPU);
@@ -242,28 +255,28 @@ fn what_is_drained_waits_for_nothing() {
     rig.event(Event::Timer).unwrap();
     rig.finish_all();
     assert!(rig.core.is_done());
-    assert_eq!(rig.core.next_timer(), Time::NEVER, "lost lanes are let go");
+    assert_eq!(rig.core.next_timer(), Time::NEVER, "lost lanes are dismissed");
 }
 
 #[test]
-fn jobs_can_be_given_back() {
+fn jobs_can_be_returned() {
     let mut rig = Rig::pair();
     rig.lose(CPU);
     rig.lose(GPU);
     rig.submit_many(0, 3);
     rig.submit_many(5, 4);
     let mut jobs = Vec::new();
-    rig.core.give_back(&mut jobs);
+    rig.core.return_jobs(&mut jobs);
     assert_eq!(
         jobs.iter().map(|job| job.payload).collect::<Vec<_>>(),
         [0, 1, 2, 3, 4, 5, 6]
     );
     assert!(rig.core.is_done() && rig.core.is_balanced());
-    assert_eq!(rig.core.counters().given_back, 7);
+    assert_eq!(rig.core.counters().unfinished, 7);
 }
 
 #[test]
-fn a_slice_is_a_time_whatever_its_jobs_take() {
+fn slice_length_is_independent_of_the_job_duration() {
     let of = |work, source| Meta {
         work: work * ORDINARY_WORK,
         ..meta(1, source)
@@ -274,7 +287,7 @@ fn a_slice_is_a_time_whatever_its_jobs_take() {
     let [long, next] = rig.submit([of(40, 50), of(1, 51)])[..] else {
         panic!("two were submitted");
     };
-    // Ten ordinary jobs a slice.
+    // Ten ordinary jobs per slice.
     for _ in 0..2 {
         rig.finish(CPU, Outcome::Accepted);
         assert_eq!(rig.on(CPU).len(), 3, "nine ordinary jobs' work");
@@ -282,10 +295,14 @@ fn a_slice_is_a_time_whatever_its_jobs_take() {
     rig.finish(CPU, Outcome::Accepted);
     assert_eq!(rig.on(CPU).len(), 2);
     rig.finish(CPU, Outcome::Accepted);
-    assert_eq!(rig.on(CPU), [long], "alone, since it takes longer than a slice");
+    assert_eq!(
+        rig.on(CPU),
+        [long],
+        "alone, since the job takes longer than a slice"
+    );
     rig.finish(CPU, Outcome::Accepted);
     assert_eq!(rig.on(CPU), [next]);
-    // An immediate message of a known sender waits for no more than that.
+    // An immediate message of a known sender waits at most that long.
     rig.finish_all();
     rig.submit((200..300).map(|source| of(3, source)));
     rig.submit([meta(0, 51)]);
@@ -295,21 +312,18 @@ fn a_slice_is_a_time_whatever_its_jobs_take() {
 }
 
 #[test]
-fn known_senders_and_strangers_share_a_lane_three_to_one() {
+fn known_and_unknown_senders_share_a_lane_three_to_one() {
     let mut rig = Rig::new(Config::default(), vec![cpu()], tau(10));
     rig.submit([meta(1, 1)]);
     rig.finish_all();
-    let strangers = rig.submit((0..400).map(|number| meta(1, 100 + number % 4)));
+    let unknown = rig.submit((0..400).map(|number| meta(1, 100 + number % 4)));
     let known = rig.submit((0..400).map(|_| meta(7, 1)));
-    let mut of_strangers = 0;
+    let mut of_unknown = 0;
     for _ in 0..40 {
-        of_strangers += rig.on(CPU).iter().filter(|job| strangers.contains(job)).count();
+        of_unknown += rig.on(CPU).iter().filter(|job| unknown.contains(job)).count();
         rig.finish(CPU, Outcome::Rejected);
     }
     let done = rig.left.len() - 1;
-    assert!(
-        (done / 4).abs_diff(of_strangers) <= 16,
-        "{of_strangers} of {done}"
-    );
+    assert!((done / 4).abs_diff(of_unknown) <= 16, "{of_unknown} of {done}");
     assert!(known.iter().any(|job| rig.left.contains_key(job)));
 }

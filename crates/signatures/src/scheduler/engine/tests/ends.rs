@@ -1,4 +1,4 @@
-//! How an engine ends.
+//! Shutdown of an engine.
 
 use std::collections::HashSet;
 use std::sync::Barrier;
@@ -6,86 +6,86 @@ use std::sync::Barrier;
 use super::super::super::class::Class;
 use super::super::super::job::Outcome;
 use super::super::super::lane::{LaneKind, LaneSpec};
-use super::super::super::model::Line;
+use super::super::super::model::CostModel;
 use super::super::super::time::Span;
 use super::super::*;
 use super::rig::*;
 
 fn quick() -> Box<dyn Lane<u64>> {
-    Box::new(Quick(|_| Outcome::Accepted))
+    Box::new(ImmediateLane(|_| Outcome::Accepted))
 }
 
 #[test]
-fn finishing_does_what_waits() {
-    let (lane, seen, order) = held(&[]);
+fn finishing_completes_waiting_jobs() {
+    let (lane, seen, order) = controlled(&[]);
     let lanes: Vec<(_, Box<dyn Lane<u64>>)> = vec![
         (spec(LaneKind::Cpu), Box::new(lane)),
         (spec(LaneKind::Accelerator), quick()),
     ];
     let rig = Rig::new(without_timers(), lanes);
     rig.submit([0], 3);
-    seen.recv_timeout(PATIENCE).unwrap();
+    seen.recv_timeout(TEST_TIMEOUT).unwrap();
     rig.submit(1..8, 3);
     rig.submit([8], 0);
-    // The lane has ended its test: it does what comes.
+    // The controlled lane has no more orders, and completes each batch.
     drop((seen, order));
     let submitter = rig.engine.submitter();
-    let (back, left, snapshot) = rig.end(Ending::Finish);
+    let (back, left, snapshot) = rig.end(ShutdownMode::CompleteJobs);
     assert_eq!((back.len(), left.len(), snapshot.counters.accepted), (0, 9, 9));
     let mut late = vec![job(9, 1, submitter.now())];
-    assert_eq!(submitter.submit(&mut late), Err(Closed));
-    assert_eq!(late.len(), 1, "it is still the caller's");
+    assert_eq!(submitter.submit(&mut late), Err(EngineClosed));
+    assert_eq!(late.len(), 1, "the job stays with the caller");
 }
 
 #[test]
-fn giving_back_ends_what_was_begun() {
-    let (lane, seen, order) = held(&[]);
+fn returning_jobs_completes_running_batches() {
+    let (lane, seen, order) = controlled(&[]);
     let rig = Rig::new(Config::default(), vec![(spec(LaneKind::Cpu), Box::new(lane))]);
     rig.submit([0], 3);
-    seen.recv_timeout(PATIENCE).unwrap();
+    seen.recv_timeout(TEST_TIMEOUT).unwrap();
     rig.submit([4, 5], 2);
     rig.submit([6], 0);
     drop(order);
-    let (back, left, snapshot) = rig.end(Ending::GiveBack);
-    // The lane may have been quick enough to begin the next batches.
+    let (back, left, snapshot) = rig.end(ShutdownMode::ReturnJobs);
+    // The lane may have started the next batches in the meantime.
     let begun: HashSet<u64> = left.iter().map(|(job, _)| *job).collect();
     assert!(begun.contains(&0));
     let mut all: Vec<u64> = begun.into_iter().chain(back).collect();
     all.sort_unstable();
     assert_eq!(all, [0, 4, 5, 6]);
-    assert_eq!(snapshot.counters.given_back + snapshot.counters.accepted, 4);
+    assert_eq!(snapshot.counters.unfinished + snapshot.counters.accepted, 4);
 }
 
 #[test]
-fn finishing_without_a_lane_that_works_gives_back() {
-    let (lane, seen, order) = held(&[false]);
+fn finishing_without_a_working_lane_returns_jobs() {
+    let (lane, seen, order) = controlled(&[false]);
     let rig = Rig::new(without_timers(), vec![(spec(LaneKind::Cpu), Box::new(lane))]);
     rig.submit([1, 2, 3], 3);
-    seen.recv_timeout(PATIENCE).unwrap();
+    seen.recv_timeout(TEST_TIMEOUT).unwrap();
     order.send(Order::Lose).unwrap();
-    let (back, left, snapshot) = rig.end(Ending::Finish);
+    let (back, left, snapshot) = rig.end(ShutdownMode::CompleteJobs);
     assert_eq!((back, left.len()), (vec![1, 2, 3], 0));
     assert_eq!(snapshot.counters.lanes_lost, 1);
 }
 
 #[test]
-fn what_only_a_lost_lane_could_do_is_given_back() {
-    let (lane, seen, order) = held(&[false]);
+fn jobs_for_a_lost_lane_only_are_returned() {
+    let (lane, seen, order) = controlled(&[false]);
     let other = Class::RA_VERIFY;
-    let cpu = LaneSpec::new("other", LaneKind::Cpu).with(other, Line::new(Span::ZERO, 1e6));
+    let cpu = LaneSpec::new("other", LaneKind::Cpu).with_class(other, CostModel::new(Span::ZERO, 1e6));
     let lanes: Vec<(_, Box<dyn Lane<u64>>)> =
         vec![(cpu, quick()), (spec(LaneKind::Accelerator), Box::new(lane))];
     let rig = Rig::new(without_timers(), lanes);
     rig.submit(0..20, 3);
-    seen.recv_timeout(PATIENCE).unwrap();
+    seen.recv_timeout(TEST_TIMEOUT).unwrap();
     order.send(Order::Lose).unwrap();
-    let (back, left, _) = rig.end(Ending::Finish);
+    let (back, left, _) = rig.end(ShutdownMode::CompleteJobs);
     assert_eq!((back.len(), left.len()), (20, 0));
 }
 
 #[test]
-fn producers_that_submit_while_it_ends_lose_nothing() {
-    for ending in [Ending::Finish, Ending::GiveBack] {
+fn producers_that_submit_during_shutdown_lose_no_job() {
+    for ending in [ShutdownMode::CompleteJobs, ShutdownMode::ReturnJobs] {
         let lanes: Vec<(_, Box<dyn Lane<u64>>)> = vec![
             (spec(LaneKind::Cpu), quick()),
             (spec(LaneKind::Accelerator), quick()),
@@ -137,7 +137,7 @@ fn an_engine_that_is_dropped_ends_its_threads() {
     drop(rig.engine);
     assert_eq!(
         submitter.submit(&mut vec![job(1, 1, submitter.now())]),
-        Err(Closed)
+        Err(EngineClosed)
     );
     assert!(rig.left.try_iter().count() <= 10);
 }

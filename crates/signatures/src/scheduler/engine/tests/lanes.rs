@@ -1,4 +1,4 @@
-//! Lanes that fail.
+//! Failing lanes.
 
 use super::super::super::job::{Dropped, Outcome};
 use super::super::super::lane::{LaneId, LaneKind};
@@ -8,40 +8,40 @@ use super::super::*;
 use super::rig::*;
 
 fn quick() -> Box<dyn Lane<u64>> {
-    Box::new(Quick(|_| Outcome::Rejected))
+    Box::new(ImmediateLane(|_| Outcome::Rejected))
 }
 
-/// A held processor with one job, and a held accelerator with the jobs 100 to 130, which ends in the given
-/// way.
-fn lose_an_accelerator(end: Order, why: &str) {
-    let ((cpu, cpu_seen, cpu_order), (gpu, gpu_seen, gpu_order)) = (held(&[]), held(&[]));
+/// A held CPU lane with one job, and a held accelerator with the jobs 100 to 130, whose batch ends in the
+/// given way.
+fn lose_an_accelerator(end: Order, reason: &str) {
+    let ((cpu, cpu_seen, cpu_order), (gpu, gpu_seen, gpu_order)) = (controlled(&[]), controlled(&[]));
     let lanes: Vec<(_, Box<dyn Lane<u64>>)> = vec![
         (spec(LaneKind::Cpu), Box::new(cpu)),
         (spec(LaneKind::Accelerator), Box::new(gpu)),
     ];
     let rig = Rig::new(without_timers(), lanes);
     rig.submit([1], 3);
-    cpu_seen.recv_timeout(PATIENCE).unwrap();
+    cpu_seen.recv_timeout(TEST_TIMEOUT).unwrap();
     rig.submit(100..130, 3);
-    assert_eq!(gpu_seen.recv_timeout(PATIENCE).unwrap().len(), 30);
+    assert_eq!(gpu_seen.recv_timeout(TEST_TIMEOUT).unwrap().len(), 30);
     gpu_order.send(end).unwrap();
     cpu_order.send(Order::Do).unwrap();
     let mut redone = Vec::new();
     while redone.len() < 30 {
-        redone.extend(cpu_seen.recv_timeout(PATIENCE).unwrap());
+        redone.extend(cpu_seen.recv_timeout(TEST_TIMEOUT).unwrap());
         cpu_order.send(Order::Do).unwrap();
     }
     assert_eq!(
         redone,
         (100..130).collect::<Vec<_>>(),
-        "by the processor, in order"
+        "on the CPU lane, in order"
     );
     let left = rig.take(31);
     assert!(
         left.values()
-            .all(|how| *how == Left::Done(LaneId(0), Outcome::Accepted))
+            .all(|departure| *departure == Departure::Done(LaneId(0), Outcome::Accepted))
     );
-    let (back, more, snapshot) = rig.end(Ending::Finish);
+    let (back, more, snapshot) = rig.end(ShutdownMode::CompleteJobs);
     assert_eq!((back.len(), more.len()), (0, 0));
     assert_eq!(
         (snapshot.counters.returned, snapshot.counters.lanes_lost),
@@ -49,9 +49,9 @@ fn lose_an_accelerator(end: Order, why: &str) {
     );
     assert!(
         snapshot.lanes[1]
-            .lost
+            .last_loss
             .as_ref()
-            .is_some_and(|lost| lost.contains(why)),
+            .is_some_and(|lost| lost.contains(reason)),
         "{:?}",
         snapshot.lanes
     );
@@ -59,40 +59,40 @@ fn lose_an_accelerator(end: Order, why: &str) {
 
 #[test]
 fn work_of_a_lost_accelerator_is_redone() {
-    lose_an_accelerator(Order::Lose, "the test says so");
+    lose_an_accelerator(Order::Lose, "configured by the test");
 }
 
 #[test]
 fn work_of_an_accelerator_that_panics_is_redone() {
-    lose_an_accelerator(Order::Panic, "panic: the test says so");
+    lose_an_accelerator(Order::Panic, "panic: configured by the test");
 }
 
 #[test]
 fn work_of_an_accelerator_with_too_few_outcomes_is_redone() {
-    lose_an_accelerator(Order::Short, "29 outcomes of 30 jobs");
+    lose_an_accelerator(Order::Short, "29 outcomes for 30 jobs");
 }
 
 #[test]
-fn a_lost_lane_comes_back_when_a_probe_succeeds() {
-    let (lane, seen, order) = held(&[false, false, true]);
+fn a_lost_lane_is_used_again_when_a_probe_succeeds() {
+    let (lane, seen, order) = controlled(&[false, false, true]);
     let config = Config {
         probe_after: Span::from_millis(1),
         ..Config::default()
     };
     let rig = Rig::new(config, vec![(spec(LaneKind::Cpu), Box::new(lane))]);
     rig.submit([1, 2], 3);
-    assert_eq!(seen.recv_timeout(PATIENCE).unwrap(), [1, 2]);
+    assert_eq!(seen.recv_timeout(TEST_TIMEOUT).unwrap(), [1, 2]);
     order.send(Order::Lose).unwrap();
     assert_eq!(
-        seen.recv_timeout(PATIENCE).unwrap(),
+        seen.recv_timeout(TEST_TIMEOUT).unwrap(),
         [1, 2],
-        "again, after three probes"
+        "working again after three probes"
     );
     order.send(Order::Do).unwrap();
     rig.take(2);
-    let (.., snapshot) = rig.end(Ending::Finish);
+    let (.., snapshot) = rig.end(ShutdownMode::CompleteJobs);
     assert_eq!(snapshot.counters.probes, 3);
-    assert_eq!(snapshot.lanes[0].lost.as_deref(), Some("still"));
+    assert_eq!(snapshot.lanes[0].last_loss.as_deref(), Some("still"));
 }
 
 #[test]
@@ -100,8 +100,8 @@ fn a_sink_that_panics_stops_no_lane() {
     let rig = Rig::new(Config::default(), vec![(spec(LaneKind::Cpu), quick())]);
     rig.submit([u64::MAX], 0);
     rig.submit([5], 3);
-    assert_eq!(rig.take(1)[&5], Left::Done(LaneId(0), Outcome::Rejected));
-    let (.., snapshot) = rig.end(Ending::Finish);
+    assert_eq!(rig.take(1)[&5], Departure::Done(LaneId(0), Outcome::Rejected));
+    let (.., snapshot) = rig.end(ShutdownMode::CompleteJobs);
     assert_eq!((snapshot.sink_panics, snapshot.counters.rejected), (1, 2));
 }
 
@@ -109,17 +109,17 @@ fn a_sink_that_panics_stops_no_lane() {
 fn an_engine_has_lanes() {
     let start = |count: usize| {
         let lanes = (0..count).map(|_| (spec(LaneKind::Cpu), quick())).collect();
-        let sink = Arc::new(Silent);
+        let sink = Arc::new(IgnoringSink);
         Engine::start(Config::default(), Box::new(Adaptive::default()), lanes, sink)
     };
-    assert!(matches!(start(0), Err(EngineError::Lanes(0))));
-    assert!(matches!(start(65), Err(EngineError::Lanes(65))));
+    assert!(matches!(start(0), Err(EngineError::LaneCount(0))));
+    assert!(matches!(start(65), Err(EngineError::LaneCount(65))));
     assert!(start(3).is_ok());
 }
 
-struct Silent;
+struct IgnoringSink;
 
-impl Sink<u64> for Silent {
-    fn done(&self, _: Done<'_, u64>) {}
+impl Sink<u64> for IgnoringSink {
+    fn done(&self, _: BatchResult<'_, u64>) {}
     fn dropped(&self, _: &mut Vec<Dropped<u64>>) {}
 }

@@ -1,10 +1,10 @@
-//! All interleavings of the steps by which producers and lanes take care that no submission is left lying:
-//! see [`inbox`](super::super::inbox). A step is one atomic access, or what is done under the lock; steps are
-//! sequentially consistent, which the fences make of the accesses that matter.
+//! All interleavings of the steps by which producers and lanes ensure that no submission is forgotten: see
+//! [`submission_queue`](super::super::submission_queue). A step is one atomic access, or the work under the lock; steps are
+//! sequentially consistent, as the fences guarantee for the relevant accesses.
 
 use std::collections::HashSet;
 
-/// Jobs that each producer submits, and from how many jobs on each lane works.
+/// Jobs that each producer submits, and the number of jobs from which on each lane works.
 #[derive(Clone, Copy)]
 struct Setting {
     producers: [usize; 3],
@@ -12,7 +12,7 @@ struct Setting {
     rule: Option<Rule>,
 }
 
-/// A rule that is taken away, to see that it is needed.
+/// A rule that is removed to show that it is necessary.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Rule {
     LookAfterPublishing,
@@ -33,13 +33,13 @@ enum Producer {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Lane {
-    /// Takes the lock, when it is free, and empties the inbox.
+    /// Takes the lock when it is free, and empties the queue.
     Turn,
-    /// Decides, publishes, and lets the lock go.
+    /// Decides, publishes, and releases the lock.
     Publish,
     Look,
     Park,
-    /// In the kernel.
+    /// Parked in the kernel.
     Parked,
     Work,
 }
@@ -91,7 +91,7 @@ impl State {
         }
     }
 
-    /// The next step of a producer; false if it has none.
+    /// The next step of a producer; false if there is none.
     fn produce(&mut self, at: usize, setting: Setting) -> bool {
         let jobs = setting.producers[at];
         let late_push = setting.rule == Some(Rule::PushBeforeCalling);
@@ -169,15 +169,15 @@ impl State {
             .min_by_key(|(lane, more)| (*more, *lane));
     }
 
-    /// The next step of a lane; false if it has none.
+    /// The next step of a lane; false if there is none.
     fn work(&mut self, me: usize, setting: Setting) -> bool {
         match self.lanes[me] {
             Lane::Turn if self.locked => return false,
             Lane::Turn => self.take_in(me),
             Lane::Publish => self.publish(me, setting),
             Lane::Look => {
-                let look = setting.rule != Some(Rule::LookAfterPublishing);
-                self.lanes[me] = if look && !self.inbox.is_empty() {
+                let look_after_publishing = setting.rule != Some(Rule::LookAfterPublishing);
+                self.lanes[me] = if look_after_publishing && !self.inbox.is_empty() {
                     Lane::Turn
                 } else {
                     Lane::Park
@@ -199,19 +199,20 @@ impl State {
         true
     }
 
-    /// What is wrong when nothing moves any more.
+    /// The error in a final state, if there is one.
     fn end(&self, setting: Setting) -> Option<&'static str> {
         let smallest = setting.lanes.into_iter().filter(|from| *from > 0).min();
         if !self.inbox.is_empty() || self.slots != [0; 2] {
             let count: usize = self.inbox.iter().sum::<usize>() + self.waiting;
-            // Too few for a lane may lie here until its timer.
-            return (self.slots != [0; 2] || Some(count) >= smallest).then_some("work lies, and all sleep");
+            // Too few jobs for a lane may stay here until its timer.
+            return (self.slots != [0; 2] || Some(count) >= smallest)
+                .then_some("queued jobs, and all lanes are parked");
         }
-        (Some(self.waiting) >= smallest).then_some("work waits, and all sleep")
+        (Some(self.waiting) >= smallest).then_some("waiting jobs, and all lanes are parked")
     }
 }
 
-/// Goes through all interleavings; how many states there are, or what went wrong in one.
+/// Explores all interleavings. Returns the number of states, or the error of one.
 fn explore(setting: Setting) -> Result<usize, String> {
     let mut seen = HashSet::new();
     let mut open = vec![State::new(setting)];
@@ -276,7 +277,7 @@ fn failures(rule: Option<Rule>) -> Vec<String> {
 }
 
 #[test]
-fn no_interleaving_leaves_work_lying() {
+fn no_interleaving_loses_a_submission() {
     assert_eq!(failures(None), Vec::<String>::new());
 }
 
@@ -290,7 +291,7 @@ fn every_rule_is_needed() {
     ] {
         assert!(
             !failures(Some(rule)).is_empty(),
-            "without {rule:?} nothing is lost"
+            "no submission is forgotten without {rule:?}"
         );
     }
 }

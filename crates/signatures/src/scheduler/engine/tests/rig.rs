@@ -1,4 +1,4 @@
-//! Lanes that do what a test says, and a sink that passes everything on.
+//! Lanes that a test controls, and a sink that forwards all results.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -6,53 +6,53 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::super::super::class::Class;
-use super::super::super::job::{Dropped, Job, Meta, Outcome, Priority, Shed, Source};
+use super::super::super::job::{Dropped, Job, Meta, Outcome, Priority, ShedReason, Source};
 use super::super::super::lane::{LaneId, LaneKind, LaneSpec};
-use super::super::super::model::Line;
+use super::super::super::model::CostModel;
 use super::super::super::policy::FixedTau;
 use super::super::super::time::{Span, Time};
 use super::super::*;
 
 pub const CLASS: Class = Class::P256_VERIFY;
-/// Nothing here takes that long: a test that waits for it has failed.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Upper bound of any wait: a test that reaches it has failed.
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A lane that does each batch at once, by a function of the job.
-pub struct Quick(pub fn(u64) -> Outcome);
+/// A lane that completes each batch immediately, by a function of the job.
+pub struct ImmediateLane(pub fn(u64) -> Outcome);
 
-impl Lane<u64> for Quick {
+impl Lane<u64> for ImmediateLane {
     fn run(&mut self, _: Class, jobs: &mut [u64], outcomes: &mut Vec<Outcome>) -> Result<(), LaneLost> {
         outcomes.extend(jobs.iter().map(|job| (self.0)(*job)));
         Ok(())
     }
 }
 
-/// What a [`Held`] lane does next.
+/// The next action of a [`ControlledLane`] lane.
 pub enum Order {
-    /// The batch, well.
+    /// Completes the batch.
     Do,
-    /// Half the batch, and then it is lost.
+    /// Processes half of the batch, and then the lane is lost.
     Lose,
-    /// Half the batch, and then it panics.
+    /// Processes half of the batch, and then panics.
     Panic,
-    /// One outcome too few.
+    /// Returns one outcome too few.
     Short,
 }
 
-/// A lane that shows each batch and waits for an order.
-pub struct Held {
+/// A lane that announces each batch and waits for an order.
+pub struct ControlledLane {
     pub shows: Sender<Vec<u64>>,
     pub orders: Receiver<Order>,
-    /// Answers of probes, in order; then they succeed.
+    /// Results of probes, in order; later probes succeed.
     pub probes: Vec<bool>,
 }
 
-/// A held lane, and the test's ends of it.
-pub fn held(probes: &[bool]) -> (Held, Receiver<Vec<u64>>, Sender<Order>) {
+/// A held lane, and the test's ends of its channels.
+pub fn controlled(probes: &[bool]) -> (ControlledLane, Receiver<Vec<u64>>, Sender<Order>) {
     let ((shows, seen), (order, orders)) = (channel(), channel());
     let probes = probes.iter().rev().copied().collect();
     (
-        Held {
+        ControlledLane {
             shows,
             orders,
             probes,
@@ -62,12 +62,12 @@ pub fn held(probes: &[bool]) -> (Held, Receiver<Vec<u64>>, Sender<Order>) {
     )
 }
 
-impl Lane<u64> for Held {
+impl Lane<u64> for ControlledLane {
     fn run(&mut self, _: Class, jobs: &mut [u64], outcomes: &mut Vec<Outcome>) -> Result<(), LaneLost> {
         drop(self.shows.send(jobs.to_vec()));
         let half = jobs.len() / 2;
-        // The test has ended and wants no more of this lane.
-        let order = self.orders.recv_timeout(PATIENCE).unwrap_or(Order::Do);
+        // The test has ended and sends no more orders.
+        let order = self.orders.recv_timeout(TEST_TIMEOUT).unwrap_or(Order::Do);
         let count = match order {
             Order::Do => jobs.len(),
             Order::Short => jobs.len() - 1,
@@ -75,8 +75,8 @@ impl Lane<u64> for Held {
         };
         outcomes.extend((0..count).map(|_| Outcome::Accepted));
         match order {
-            Order::Lose => Err(LaneLost("the test says so".into())),
-            Order::Panic => panic!("the test says so"),
+            Order::Lose => Err(LaneLost("configured by the test".into())),
+            Order::Panic => panic!("configured by the test"),
             Order::Do | Order::Short => Ok(()),
         }
     }
@@ -92,32 +92,32 @@ impl Lane<u64> for Held {
 
 /// How a job left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Left {
+pub enum Departure {
     Done(LaneId, Outcome),
-    Dropped(Shed),
+    Dropped(ShedReason),
 }
 
-/// Passes on what it is told; panics at a payload of `u64::MAX`.
-pub struct Passing(Mutex<Sender<(u64, Left)>>);
+/// Forwards all results; panics at a payload of `u64::MAX`.
+pub struct ForwardingSink(Mutex<Sender<(u64, Departure)>>);
 
-impl Sink<u64> for Passing {
-    fn done(&self, done: Done<'_, u64>) {
+impl Sink<u64> for ForwardingSink {
+    fn done(&self, done: BatchResult<'_, u64>) {
         for (job, outcome) in done.payloads.drain(..).zip(done.outcomes) {
             assert_ne!(job, u64::MAX);
             self.0
                 .lock()
                 .unwrap()
-                .send((job, Left::Done(done.lane, *outcome)))
+                .send((job, Departure::Done(done.lane, *outcome)))
                 .unwrap();
         }
     }
 
     fn dropped(&self, dropped: &mut Vec<Dropped<u64>>) {
-        for Dropped { job, why } in dropped.drain(..) {
+        for Dropped { job, reason } in dropped.drain(..) {
             self.0
                 .lock()
                 .unwrap()
-                .send((job.payload, Left::Dropped(why)))
+                .send((job.payload, Departure::Dropped(reason)))
                 .unwrap();
         }
     }
@@ -125,16 +125,16 @@ impl Sink<u64> for Passing {
 
 pub fn spec(kind: LaneKind) -> LaneSpec {
     let line = match kind {
-        LaneKind::Accelerator => Line::new(Span::from_micros(50), 1e6),
-        _ => Line::new(Span::from_micros(1), 100e3),
+        LaneKind::Accelerator => CostModel::new(Span::from_micros(50), 1e6),
+        _ => CostModel::new(Span::from_micros(1), 100e3),
     };
     LaneSpec::new(format!("{kind:?}"), kind)
-        .with(CLASS, line)
+        .with_class(CLASS, line)
         .with_batch_max(512)
 }
 
-/// No timer rings while a test lasts: neither does an accelerator take what is too little for it, nor is a
-/// lost lane tried.
+/// No timer triggers during a test: an accelerator does not start a batch that is too small, and a lost
+/// lane is not probed.
 pub fn without_timers() -> Config {
     let never = Span::from_millis(1_000_000_000);
     Config {
@@ -144,17 +144,17 @@ pub fn without_timers() -> Config {
     }
 }
 
-/// An engine, and all that leaves it.
+/// An engine, and all jobs that leave it.
 pub struct Rig {
     pub engine: Engine<u64>,
-    pub left: Receiver<(u64, Left)>,
+    pub left: Receiver<(u64, Departure)>,
 }
 
 impl Rig {
     /// Accelerators take more than 10 jobs.
     pub fn new(config: Config, lanes: Vec<(LaneSpec, Box<dyn Lane<u64>>)>) -> Self {
         let (sender, left) = channel();
-        let sink = Arc::new(Passing(Mutex::new(sender)));
+        let sink = Arc::new(ForwardingSink(Mutex::new(sender)));
         let policy = Box::new(FixedTau::new(PerClass::from_fn(|_| 10)));
         Self {
             engine: Engine::start(config, policy, lanes, sink).unwrap(),
@@ -169,18 +169,18 @@ impl Rig {
         assert!(jobs.is_empty());
     }
 
-    /// How the next so many jobs leave. A job that leaves twice fails.
-    pub fn take(&self, count: usize) -> HashMap<u64, Left> {
+    /// How the next `count` jobs leave. A job that leaves twice fails the test.
+    pub fn take(&self, count: usize) -> HashMap<u64, Departure> {
         let mut left = HashMap::new();
         for _ in 0..count {
-            let (job, how) = self.left.recv_timeout(PATIENCE).expect("jobs are missing");
-            assert_eq!(left.insert(job, how), None, "job {job} left twice");
+            let (job, departure) = self.left.recv_timeout(TEST_TIMEOUT).expect("jobs are missing");
+            assert_eq!(left.insert(job, departure), None, "job {job} left twice");
         }
         left
     }
 
-    /// Ends the engine; what it gives back, and what left meanwhile.
-    pub fn end(self, ending: Ending) -> (Vec<u64>, Vec<(u64, Left)>, Snapshot) {
+    /// Shuts the engine down. Returns the unprocessed jobs, and those that left in the meantime.
+    pub fn end(self, ending: ShutdownMode) -> (Vec<u64>, Vec<(u64, Departure)>, Snapshot) {
         let (jobs, snapshot) = self.engine.shut_down(ending).unwrap();
         assert_eq!(
             (snapshot.errors, snapshot.in_batches, snapshot.waiting),

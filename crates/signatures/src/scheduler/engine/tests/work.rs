@@ -1,12 +1,12 @@
-//! The engine at work.
+//! A running engine.
 
 use std::sync::Barrier;
 
 use super::super::super::class::Class;
-use super::super::super::job::{Outcome, Priority, Shed};
+use super::super::super::job::{Outcome, Priority, ShedReason};
 use super::super::super::lane::LaneKind;
 use super::super::super::masks::MaskLimits;
-use super::super::super::model::Line;
+use super::super::super::model::CostModel;
 use super::super::super::time::Span;
 use super::super::*;
 use super::rig::*;
@@ -20,15 +20,15 @@ fn even(job: u64) -> Outcome {
 }
 
 #[test]
-fn many_producers_lose_nothing() {
+fn many_producers_lose_no_job() {
     const PRODUCERS: u64 = 4;
     const JOBS: u64 = 20_000;
-    let lines = spec(LaneKind::Accelerator).lines;
-    let throttled = Throttled::with_wait(Quick(even), lines, |_| ());
+    let lines = spec(LaneKind::Accelerator).costs;
+    let throttled = ThrottledLane::with_wait(ImmediateLane(even), lines, |_| ());
     let lanes: Vec<(_, Box<dyn Lane<u64>>)> = vec![
-        (spec(LaneKind::Cpu), Box::new(Quick(even))),
+        (spec(LaneKind::Cpu), Box::new(ImmediateLane(even))),
         (throttled.spec().with_batch_max(512), Box::new(throttled)),
-        (spec(LaneKind::Reserved), Box::new(Quick(even))),
+        (spec(LaneKind::Reserved), Box::new(ImmediateLane(even))),
     ];
     let mut config = Config::default();
     config.queue.capacity = 1 << 20;
@@ -61,13 +61,13 @@ fn many_producers_lose_nothing() {
         }
     });
     let left = rig.take((PRODUCERS * JOBS) as usize);
-    for (job, how) in left {
+    for (job, departure) in left {
         assert!(
-            matches!(how, Left::Done(_, outcome) if outcome == even(job)),
-            "{job}: {how:?}"
+            matches!(departure, Departure::Done(_, outcome) if outcome == even(job)),
+            "{job}: {departure:?}"
         );
     }
-    let (back, more, snapshot) = rig.end(Ending::Finish);
+    let (back, more, snapshot) = rig.end(ShutdownMode::CompleteJobs);
     assert_eq!((back.len(), more.len()), (0, 0));
     assert_eq!(snapshot.counters.submitted, PRODUCERS * JOBS);
     assert_eq!(snapshot.counters.accepted, PRODUCERS * JOBS / 2);
@@ -83,10 +83,10 @@ fn many_producers_lose_nothing() {
 
 #[test]
 fn one_lane_keeps_the_order_and_takes_immediate_jobs_first() {
-    let (lane, seen, order) = held(&[]);
+    let (lane, seen, order) = controlled(&[]);
     let rig = Rig::new(Config::default(), vec![(spec(LaneKind::Cpu), Box::new(lane))]);
     rig.submit([1], 3);
-    assert_eq!(seen.recv_timeout(PATIENCE).unwrap(), [1]);
+    assert_eq!(seen.recv_timeout(TEST_TIMEOUT).unwrap(), [1]);
     rig.submit(10..15, 3);
     rig.submit(20..22, 1);
     rig.submit([30], 0);
@@ -94,13 +94,13 @@ fn one_lane_keeps_the_order_and_takes_immediate_jobs_first() {
     assert_eq!(rig.engine.waiting(), (1, 9));
     order.send(Order::Do).unwrap();
     assert_eq!(
-        seen.recv_timeout(PATIENCE).unwrap(),
+        seen.recv_timeout(TEST_TIMEOUT).unwrap(),
         [30],
         "alone, and before all others"
     );
     order.send(Order::Do).unwrap();
     assert_eq!(
-        seen.recv_timeout(PATIENCE).unwrap(),
+        seen.recv_timeout(TEST_TIMEOUT).unwrap(),
         [20, 21, 10, 11, 12, 13, 14, 15, 16]
     );
     order.send(Order::Do).unwrap();
@@ -109,18 +109,18 @@ fn one_lane_keeps_the_order_and_takes_immediate_jobs_first() {
 
 #[test]
 fn an_accelerator_is_woken_when_there_is_enough_for_it() {
-    let ((cpu, cpu_seen, cpu_order), (gpu, gpu_seen, gpu_order)) = (held(&[]), held(&[]));
+    let ((cpu, cpu_seen, cpu_order), (gpu, gpu_seen, gpu_order)) = (controlled(&[]), controlled(&[]));
     let lanes: Vec<(_, Box<dyn Lane<u64>>)> = vec![
         (spec(LaneKind::Cpu), Box::new(cpu)),
         (spec(LaneKind::Accelerator), Box::new(gpu)),
     ];
     let rig = Rig::new(without_timers(), lanes);
     rig.submit([1], 3);
-    assert_eq!(cpu_seen.recv_timeout(PATIENCE).unwrap(), [1]);
-    // The processor is held: nobody but the accelerator can notice.
+    assert_eq!(cpu_seen.recv_timeout(TEST_TIMEOUT).unwrap(), [1]);
+    // The CPU lane is held: only the accelerator can react.
     rig.submit(100..106, 3);
     rig.submit(200..206, 3);
-    let batch = gpu_seen.recv_timeout(PATIENCE).unwrap();
+    let batch = gpu_seen.recv_timeout(TEST_TIMEOUT).unwrap();
     assert_eq!(
         batch,
         [100, 101, 102, 103, 104, 105, 200, 201, 202, 203, 204, 205]
@@ -129,32 +129,32 @@ fn an_accelerator_is_woken_when_there_is_enough_for_it() {
     assert!(
         rig.take(12)
             .values()
-            .all(|how| *how == Left::Done(LaneId(1), Outcome::Accepted))
+            .all(|departure| *departure == Departure::Done(LaneId(1), Outcome::Accepted))
     );
     cpu_order.send(Order::Do).unwrap();
     rig.take(1);
 }
 
 #[test]
-fn a_single_job_for_an_accelerator_is_done_when_its_wait_is_over() {
+fn a_single_job_for_an_accelerator_is_done_after_the_maximum_wait() {
     let rig = Rig::new(
         Config::default(),
-        vec![(spec(LaneKind::Accelerator), Box::new(Quick(even)))],
+        vec![(spec(LaneKind::Accelerator), Box::new(ImmediateLane(even)))],
     );
     rig.submit([4], 5);
-    assert_eq!(rig.take(1)[&4], Left::Done(LaneId(0), Outcome::Accepted));
-    assert_eq!(rig.end(Ending::Finish).2.counters.waits_ended, 1);
+    assert_eq!(rig.take(1)[&4], Departure::Done(LaneId(0), Outcome::Accepted));
+    assert_eq!(rig.end(ShutdownMode::CompleteJobs).2.counters.waits_timed_out, 1);
 }
 
 #[test]
-fn when_the_inbox_is_full_producers_shed_by_the_queues_order() {
-    let (lane, seen, order) = held(&[]);
+fn when_the_submission_queue_is_full_producers_shed_by_the_queue_order() {
+    let (lane, seen, order) = controlled(&[]);
     let mut config = Config::default();
     config.queue.capacity = 100;
     let rig = Rig::new(config, vec![(spec(LaneKind::Cpu), Box::new(lane))]);
     rig.submit([0], 3);
-    seen.recv_timeout(PATIENCE).unwrap();
-    // The lane is held, so nobody else empties the inbox of 1,024 submissions.
+    seen.recv_timeout(TEST_TIMEOUT).unwrap();
+    // The lane is held, so it does not empty the queue of 1,024 submissions.
     let count = 3_000;
     for number in 1..=count {
         rig.submit([number], if number <= 50 { 1 } else { 6 });
@@ -164,23 +164,25 @@ fn when_the_inbox_is_full_producers_shed_by_the_queues_order() {
     assert!(
         dropped
             .iter()
-            .all(|(job, how)| *how == Left::Dropped(Shed::QueueFull) && *job > 50)
+            .all(|(job, departure)| *departure == Departure::Dropped(ShedReason::QueueFull) && *job > 50)
     );
     drop(order);
     drop(seen);
-    let (back, left, snapshot) = rig.end(Ending::GiveBack);
+    let (back, left, snapshot) = rig.end(ShutdownMode::ReturnJobs);
     assert_eq!(back.len() + left.len() + dropped.len(), count as usize + 1);
-    // The lane may have been quick enough to begin the next batches.
+    // The lane may have started the next batches in the meantime.
     let counters = snapshot.counters;
-    assert_eq!(counters.given_back + counters.done(), 1 + 100);
-    let (done, _): (Vec<_>, Vec<_>) = left.iter().partition(|(_, how)| matches!(how, Left::Done(..)));
+    assert_eq!(counters.unfinished + counters.done(), 1 + 100);
+    let (done, _): (Vec<_>, Vec<_>) = left
+        .iter()
+        .partition(|(_, departure)| matches!(departure, Departure::Done(..)));
     assert!((1..=50).all(|urgent| back.contains(&urgent) || done.iter().any(|(job, _)| *job == urgent)));
 }
 
 /// Makes masks and counts them.
-struct Maker(std::sync::mpsc::Sender<usize>);
+struct MaskMakingLane(std::sync::mpsc::Sender<usize>);
 
-impl Lane<u64> for Maker {
+impl Lane<u64> for MaskMakingLane {
     fn run(&mut self, _: Class, jobs: &mut [u64], outcomes: &mut Vec<Outcome>) -> Result<(), LaneLost> {
         outcomes.extend(jobs.iter().map(|_| Outcome::Accepted));
         Ok(())
@@ -193,7 +195,7 @@ impl Lane<u64> for Maker {
 }
 
 #[test]
-fn an_idle_lane_fills_the_pool_and_then_rests() {
+fn an_idle_lane_fills_the_pool_and_then_parks() {
     let (sender, made) = std::sync::mpsc::channel();
     let limits = MaskLimits {
         sign: Class::RA_SIGN,
@@ -204,18 +206,18 @@ fn an_idle_lane_fills_the_pool_and_then_rests() {
         stock: 0,
         slice: Span::from_millis(1),
     };
-    let line = Line::new(Span::ZERO, 30_000.0);
+    let line = CostModel::new(Span::ZERO, 30_000.0);
     let lane = spec(LaneKind::Accelerator)
-        .with(Class::MASK_REFILL, line)
-        .refilling();
+        .with_class(Class::MASK_REFILL, line)
+        .with_refill();
     let config = Config {
         masks: Some(limits),
         ..Config::default()
     };
-    let rig = Rig::new(config, vec![(lane, Box::new(Maker(sender)))]);
+    let rig = Rig::new(config, vec![(lane, Box::new(MaskMakingLane(sender)))]);
     let mut stock = 0;
     while stock < 100 {
-        stock += made.recv_timeout(PATIENCE).unwrap();
+        stock += made.recv_timeout(TEST_TIMEOUT).unwrap();
     }
     rig.submit(0..20, 1);
     rig.take(20);
@@ -223,8 +225,8 @@ fn an_idle_lane_fills_the_pool_and_then_rests() {
     rig.engine.set_mask_stock(9);
     let mut more = 9;
     while more < 100 {
-        more += made.recv_timeout(PATIENCE).unwrap();
+        more += made.recv_timeout(TEST_TIMEOUT).unwrap();
     }
-    let (_, _, snapshot) = rig.end(Ending::Finish);
+    let (_, _, snapshot) = rig.end(ShutdownMode::CompleteJobs);
     assert_eq!((snapshot.mask_stock, snapshot.counters.masks_made), (100, 191));
 }

@@ -1,0 +1,372 @@
+//! Montgomery multiplication of several numbers at once, each with its own odd modulus.
+//!
+//! # Numbers
+//! B blocks of five words, so that `R = 2^(260 B)`: 4 blocks for 1,024 bits, 6 for 1,536, 8 for 2,048, 12 for 3,072. R is at least 2^16 n
+//! for every modulus n. Numbers stay below 3 n (*almost* Montgomery; Gueron, *Efficient software implementations of modular
+//! exponentiation*, 2012); only final results are reduced below n.
+//!
+//! # Reduction
+//! The reduction processes one block at a time. With `k = -n^-1 mod 2^260`, the multiple `k n` of the modulus is -1 modulo 2^260: adding
+//! `q k n`, where q is the sum's lowest block, clears that block and adds `q m` to the rest, with `m = (k n + 1) / 2^260`. The quotient
+//! requires no multiplication. But the result would be below `k n`, so the last block is cleared by a multiple of n itself,
+//! `q = low k mod 2^260`. For a sum T the result is less than `T / R + k n / 2^260 + n < T / R + 2 n`: below 3 n for the product of two
+//! numbers below 3 n, since `9 n^2 / R < n`.
+//!
+//! # Bounds
+//! A column of a sum collects at most 4 L halves of products, L = 5 B <= 60: below 2^60 (see [`WordVector`](super::WordVector) for their signs).
+#![allow(clippy::indexing_slicing)] // Constant indices, and blocks of a sum that has twice as many as a number.
+#![allow(clippy::needless_range_loop)] // Rows and columns of products have their names.
+
+use super::row::{self, WORDS_MAX};
+use super::sweep::{join, madd, normalize, split, sweep, sweep_out};
+#[cfg(target_arch = "x86_64")]
+use super::{Half, Ifma};
+use super::{Portable, Register, accumulator::AccumulatorStart};
+
+/// Words in a block.
+pub(crate) const BLOCK: usize = 5;
+/// The words of a block.
+pub(crate) type Block<T> = [T; BLOCK];
+/// Long numbers as factors: B blocks, least significant first.
+pub(crate) type Long<W, const B: usize> = [Block<<W as Register>::Factor>; B];
+
+/// A modulus for each number.
+#[derive(Clone, Copy)]
+pub(crate) struct Moduli<W: Register, const B: usize> {
+    /// n, odd.
+    pub(crate) n: Long<W, B>,
+    /// `k = -n^-1 mod 2^260`.
+    pub(crate) k: Block<W::Factor>,
+    /// `m = (k n + 1) / 2^260`, at most n.
+    pub(crate) m: Long<W, B>,
+}
+
+/// Functions compiled separately for each backend: never inlined, so that consecutive calls reuse the same stack.
+pub(crate) trait Kernels: Register {
+    /// `a = a b / R mod n`, below 3 n if `a b < n R`.
+    fn multiply<const B: usize>(a: &mut Long<Self, B>, b: &Long<Self, B>, moduli: &Moduli<Self, B>);
+    /// `a = a^2 / R mod n`, below 3 n if `a^2 < n R`.
+    fn square<const B: usize>(a: &mut Long<Self, B>, moduli: &Moduli<Self, B>);
+    /// `out = number / R mod n`, below 3 n, for at most the reduced words of 2 B blocks, and below `n R`.
+    fn reduce<const B: usize>(out: &mut Long<Self, B>, number: &[Self], moduli: &Moduli<Self, B>);
+    /// `out = a b + c`, in 2 B blocks; c has at most as many words, and the sum is below R^2.
+    fn multiply_add<const B: usize>(
+        out: &mut [Block<Self::Factor>],
+        a: &Long<Self, B>,
+        b: &Long<Self, B>,
+        c: &[Self],
+    );
+    /// `out = table[number]`, reading all entries since the number is secret. All lanes use the same number.
+    fn select_constant_time<const B: usize>(out: &mut Long<Self, B>, table: &[Long<Self, B>], number: u64);
+    /// See [`row::load_be`].
+    fn load_be(words: &mut [Self; WORDS_MAX], numbers: &[&[u8]]);
+    /// See [`row::store_be`].
+    fn store_be(numbers: &mut [&mut [u8]], words: &[Self; WORDS_MAX]);
+    /// Subtracts n from reduced words that are below 3 n, until they are below n.
+    fn subtract(words: &mut [Self; WORDS_MAX], n: &[Self::Factor]);
+}
+
+macro_rules! kernels {
+    ($word:ty $(, $features:literal)?) => {
+        impl Kernels for $word {
+            #[inline(always)]
+            fn multiply<const B: usize>(a: &mut Long<$word, B>, b: &Long<$word, B>, moduli: &Moduli<$word, B>) {
+                $(#[target_feature(enable = $features)])?
+                #[inline(never)]
+                fn compiled<const B: usize>(a: &mut Long<$word, B>, b: &Long<$word, B>, moduli: &Moduli<$word, B>) {
+                    multiply::<$word, B>(a, b, moduli);
+                }
+                #[allow(unused_unsafe)] // One backend needs no unsafe.
+                // SAFETY: the type's contract, the CPU has the instructions.
+                unsafe {
+                    compiled(a, b, moduli);
+                }
+            }
+            #[inline(always)]
+            fn square<const B: usize>(a: &mut Long<$word, B>, moduli: &Moduli<$word, B>) {
+                $(#[target_feature(enable = $features)])?
+                #[inline(never)]
+                fn compiled<const B: usize>(a: &mut Long<$word, B>, moduli: &Moduli<$word, B>) {
+                    square::<$word, B>(a, moduli);
+                }
+                #[allow(unused_unsafe)] // One backend needs no unsafe.
+                // SAFETY: the type's contract, the CPU has the instructions.
+                unsafe {
+                    compiled(a, moduli);
+                }
+            }
+            #[inline(always)]
+            fn reduce<const B: usize>(out: &mut Long<$word, B>, number: &[$word], moduli: &Moduli<$word, B>) {
+                $(#[target_feature(enable = $features)])?
+                #[inline(never)]
+                fn compiled<const B: usize>(out: &mut Long<$word, B>, number: &[$word], moduli: &Moduli<$word, B>) {
+                    reduce::<$word, B>(out, number, moduli);
+                }
+                #[allow(unused_unsafe)] // One backend needs no unsafe.
+                // SAFETY: the type's contract, the CPU has the instructions.
+                unsafe {
+                    compiled(out, number, moduli);
+                }
+            }
+            #[inline(always)]
+            fn multiply_add<const B: usize>(out: &mut [Block<<$word as Register>::Factor>], a: &Long<$word, B>, b: &Long<$word, B>, c: &[$word]) {
+                $(#[target_feature(enable = $features)])?
+                #[inline(never)]
+                fn compiled<const B: usize>(out: &mut [Block<<$word as Register>::Factor>], a: &Long<$word, B>, b: &Long<$word, B>, c: &[$word]) {
+                    multiply_add::<$word, B>(out, a, b, c);
+                }
+                #[allow(unused_unsafe)] // One backend needs no unsafe.
+                // SAFETY: the type's contract, the CPU has the instructions.
+                unsafe {
+                    compiled(out, a, b, c);
+                }
+            }
+            #[inline(always)]
+            fn select_constant_time<const B: usize>(out: &mut Long<$word, B>, table: &[Long<$word, B>], number: u64) {
+                $(#[target_feature(enable = $features)])?
+                #[inline(never)]
+                fn compiled<const B: usize>(out: &mut Long<$word, B>, table: &[Long<$word, B>], number: u64) {
+                    select_constant_time::<$word, B>(out, table, number);
+                }
+                #[allow(unused_unsafe)] // One backend needs no unsafe.
+                // SAFETY: the type's contract, the CPU has the instructions.
+                unsafe {
+                    compiled(out, table, number);
+                }
+            }
+            #[inline(always)]
+            fn load_be(words: &mut [$word; WORDS_MAX], numbers: &[&[u8]]) {
+                $(#[target_feature(enable = $features)])?
+                #[inline(never)]
+                fn compiled(words: &mut [$word; WORDS_MAX], numbers: &[&[u8]]) {
+                    row::load_be(words, numbers);
+                }
+                #[allow(unused_unsafe)] // One backend needs no unsafe.
+                // SAFETY: the type's contract, the CPU has the instructions.
+                unsafe {
+                    compiled(words, numbers);
+                }
+            }
+            #[inline(always)]
+            fn store_be(numbers: &mut [&mut [u8]], words: &[$word; WORDS_MAX]) {
+                $(#[target_feature(enable = $features)])?
+                #[inline(never)]
+                fn compiled(numbers: &mut [&mut [u8]], words: &[$word; WORDS_MAX]) {
+                    row::store_be(numbers, words);
+                }
+                #[allow(unused_unsafe)] // One backend needs no unsafe.
+                // SAFETY: the type's contract, the CPU has the instructions.
+                unsafe {
+                    compiled(numbers, words);
+                }
+            }
+            #[inline(always)]
+            fn subtract(words: &mut [$word; WORDS_MAX], n: &[<$word as Register>::Factor]) {
+                $(#[target_feature(enable = $features)])?
+                #[inline(never)]
+                fn compiled(words: &mut [$word; WORDS_MAX], n: &[<$word as Register>::Factor]) {
+                    subtract::<$word>(words, n);
+                }
+                #[allow(unused_unsafe)] // One backend needs no unsafe.
+                // SAFETY: the type's contract, the CPU has the instructions.
+                unsafe {
+                    compiled(words, n);
+                }
+            }
+        }
+    };
+}
+kernels!(Portable);
+#[cfg(target_arch = "x86_64")]
+kernels!(Half, "avx2,fma");
+#[cfg(target_arch = "x86_64")]
+kernels!(Ifma, "avx512f,avx512ifma");
+
+/// A sum of 2 B blocks.
+type Sum<W, const B: usize> = [[Block<W>; B]; 2];
+
+/// Zeros in a form that the compiler does not recognize: it would call memset, which takes longer.
+macro_rules! zeroed_sum {
+    () => {
+        [[[W::splat(std::hint::black_box(0)); BLOCK]; B]; 2]
+    };
+}
+
+/// Initializes the columns of a sum with the accumulator constants and a number.
+#[inline(always)]
+fn start_sum<W: Register, const B: usize>(sum: &mut Sum<W, B>, starts: &[u64], number: &[W]) {
+    let columns = sum.as_flattened_mut().as_flattened_mut();
+    if W::START_LOW != 0 {
+        for (column, start) in columns.iter_mut().zip(starts) {
+            *column = W::splat(*start);
+        }
+    }
+    for (column, word) in columns.iter_mut().zip(number) {
+        *column = column.add(*word);
+    }
+}
+
+#[inline(always)]
+fn multiply<W: Register, const B: usize>(a: &mut Long<W, B>, b: &Long<W, B>, moduli: &Moduli<W, B>) {
+    let mut sum: Sum<W, B> = zeroed_sum!();
+    start_sum(&mut sum, &AccumulatorStart::<W, B>::PRODUCT_AND_REDUCTION, &[]);
+    let sum = sum.as_flattened_mut();
+    for (index, rows) in a.iter().enumerate() {
+        sweep::<W>(&mut sum[index..], rows, b);
+    }
+    reduce_sum(a, sum, moduli);
+}
+
+/// Products of different words are summed once, and the sum is doubled before the squares of the words are added.
+#[inline(always)]
+fn square<W: Register, const B: usize>(a: &mut Long<W, B>, moduli: &Moduli<W, B>) {
+    let mut sum: Sum<W, B> = zeroed_sum!();
+    start_sum(&mut sum, &AccumulatorStart::<W, B>::MIXED, &[]);
+    let sum = sum.as_flattened_mut();
+    for (index, rows) in a.iter().enumerate() {
+        let sum = &mut sum[2 * index..];
+        let mut tile = join(sum[0], sum[1]);
+        for r in 0..BLOCK {
+            for s in r + 1..BLOCK {
+                madd::<W>(&mut tile, r + s, rows[r], rows[s]);
+            }
+        }
+        [sum[0], sum[1]] = split(tile);
+        sweep::<W>(&mut sum[1..], rows, &a[index + 1..]);
+    }
+    for (index, words) in a.iter().enumerate() {
+        let mut tile = join(sum[2 * index], sum[2 * index + 1]);
+        for (column, word) in tile.iter_mut().enumerate() {
+            *word = word.add(*word);
+            if W::START_LOW != 0 {
+                *word = word.add(W::splat(
+                    AccumulatorStart::<W, B>::SQUARES_AND_REDUCTION[2 * BLOCK * index + column],
+                ));
+            }
+        }
+        for (r, word) in words.iter().enumerate() {
+            madd::<W>(&mut tile, 2 * r, *word, *word);
+        }
+        [sum[2 * index], sum[2 * index + 1]] = split(tile);
+    }
+    reduce_sum(a, sum, moduli);
+}
+
+#[inline(always)]
+fn reduce<W: Register, const B: usize>(out: &mut Long<W, B>, number: &[W], moduli: &Moduli<W, B>) {
+    let mut sum: Sum<W, B> = zeroed_sum!();
+    start_sum(&mut sum, &AccumulatorStart::<W, B>::REDUCTION, number);
+    reduce_sum(out, sum.as_flattened_mut(), moduli);
+}
+
+#[inline(always)]
+fn multiply_add<W: Register, const B: usize>(
+    out: &mut [Block<W::Factor>],
+    a: &Long<W, B>,
+    b: &Long<W, B>,
+    c: &[W],
+) {
+    let mut sum: Sum<W, B> = zeroed_sum!();
+    start_sum(&mut sum, &AccumulatorStart::<W, B>::PRODUCT, c);
+    let sum = sum.as_flattened_mut();
+    for (index, rows) in a.iter().enumerate() {
+        sweep::<W>(&mut sum[index..], rows, b);
+    }
+    let mut carry = W::splat(0);
+    for (out, block) in out.iter_mut().zip(sum) {
+        (*out, carry) = normalize::<W>(*block, carry);
+    }
+}
+
+#[inline(always)]
+fn select_constant_time<W: Register, const B: usize>(
+    out: &mut Long<W, B>,
+    table: &[Long<W, B>],
+    number: u64,
+) {
+    let out = out.as_flattened_mut();
+    for out in &mut *out {
+        *out = W::splat(0).factor();
+    }
+    for (index, entry) in (0u64..).zip(table) {
+        // All ones where the numbers are equal: they are small, so only zero has a negative predecessor.
+        let mask = ((index ^ number).wrapping_sub(1).cast_signed() >> 63).cast_unsigned();
+        let mask = W::splat(std::hint::black_box(mask));
+        for (out, word) in out.iter_mut().zip(entry.as_flattened()) {
+            *out = W::merge(*out, *word, mask);
+        }
+    }
+}
+
+#[inline(always)]
+fn subtract<W: Register>(words: &mut [W; WORDS_MAX], n: &[W::Factor]) {
+    for _ in 0..2 {
+        let mut less = [W::splat(0); WORDS_MAX];
+        let mut carry = W::splat(0);
+        for ((less, word), n) in less.iter_mut().zip(&*words).zip(n) {
+            let difference = word.sub(W::word(*n)).add(carry);
+            *less = difference.low();
+            carry = difference.carry();
+        }
+        // All ones where the difference was negative.
+        let not_carry = W::splat(u64::MAX).sub(carry);
+        for (word, less) in words.iter_mut().zip(less) {
+            *word = word.and(carry).or(less.and(not_carry));
+        }
+    }
+}
+
+/// `out = sum / R mod n`: see the module documentation.
+///
+/// The next quotient is taken as soon as its block is complete, so that its carries propagate while the rest is processed.
+#[inline(always)]
+fn reduce_sum<W: Register, const B: usize>(
+    out: &mut Long<W, B>,
+    sum: &mut [Block<W>],
+    moduli: &Moduli<W, B>,
+) {
+    let zero = W::splat(0);
+    let (mut quotient, mut carry) = normalize::<W>(sum[0], zero);
+    let mut top = zero;
+    for index in 1..B {
+        let sum = &mut sum[index..];
+        sum[0][0] = sum[0][0].add(carry);
+        sweep::<W>(sum, &quotient, &moduli.m[..1]);
+        let mut next;
+        (next, carry) = normalize::<W>(sum[0], zero);
+        if index + 1 == B {
+            top = W::word(next[BLOCK - 1]);
+            next = last_quotient::<W>(&next, &moduli.k);
+        }
+        sweep::<W>(&mut sum[1..], &quotient, &moduli.m[1..]);
+        quotient = next;
+    }
+    let sum = &mut sum[B - 1..];
+    let mut tile = join([zero, zero, zero, zero, top.add(W::accumulator(5, 4))], sum[1]);
+    for r in 0..BLOCK {
+        for s in BLOCK - 2 - r.min(BLOCK - 2)..BLOCK {
+            madd::<W>(&mut tile, r + s, quotient[r], moduli.n[0][s]);
+        }
+    }
+    // The cleared part is a multiple of 2^260. Its uppermost column alone determines it within 2^10.
+    let cleared = tile[BLOCK - 1].add(W::splat(1 << 51)).carry();
+    [_, sum[1]] = split(tile);
+    sweep_out::<W>(&mut sum[1..], &quotient, &moduli.n[1..], carry.add(cleared), out);
+}
+
+/// `low k mod 2^260`.
+#[inline(always)]
+fn last_quotient<W: Register>(low: &Block<W::Factor>, k: &Block<W::Factor>) -> Block<W::Factor> {
+    let zero = W::splat(0);
+    let mut product = [zero; 2 * BLOCK];
+    for (highs, column) in (0..5).zip(&mut product) {
+        *column = W::accumulator(highs + 1, highs);
+    }
+    for r in 0..BLOCK {
+        for s in 0..BLOCK - r {
+            madd::<W>(&mut product, r + s, low[r], k[s]);
+        }
+    }
+    let [product, _] = split(product);
+    normalize::<W>(product, zero).0
+}

@@ -1,0 +1,162 @@
+//! Adds the product of a block and a long number to a sum: the primitive of all multiplications.
+//!
+//! There are two orders of the products. *Tiles* are for many registers: the 25 products of two blocks fall into ten columns, each of which
+//! gets only two halves before the next column, so that additions to different columns overlap. Half of the columns stay in registers for
+//! the next tile; the sum is loaded and stored once per 25 products. *Columns* are for few registers: all products of one column and then
+//! of the next require two sums at a time, but load a word for each product.
+#![allow(clippy::indexing_slicing)] // Constant indices, and blocks of a sum that is a block longer than the number.
+
+use super::Register;
+use super::kernel::{BLOCK, Block};
+
+/// Adds `rows number` to the sum, which has one block more than the number.
+#[inline(always)]
+pub(super) fn sweep<W: Register>(sum: &mut [Block<W>], rows: &Block<W::Factor>, number: &[Block<W::Factor>]) {
+    let zero = W::splat(0);
+    match W::TILES {
+        true => tiles::<W, false>(sum, rows, number, zero, &mut []),
+        false => columns::<W, false>(sum.as_flattened_mut(), rows, number.as_flattened(), zero, &mut []),
+    }
+}
+
+/// `out = sum + rows number + carry`, as reduced words; out and the sum have one block more than the number, and the sum is overwritten.
+#[inline(always)]
+pub(super) fn sweep_out<W: Register>(
+    sum: &mut [Block<W>],
+    rows: &Block<W::Factor>,
+    number: &[Block<W::Factor>],
+    carry: W,
+    out: &mut [Block<W::Factor>],
+) {
+    match W::TILES {
+        true => tiles::<W, true>(sum, rows, number, carry, out),
+        false => columns::<W, true>(
+            sum.as_flattened_mut(),
+            rows,
+            number.as_flattened(),
+            carry,
+            out.as_flattened_mut(),
+        ),
+    }
+}
+
+#[inline(always)]
+fn tiles<W: Register, const OUT: bool>(
+    sum: &mut [Block<W>],
+    rows: &Block<W::Factor>,
+    number: &[Block<W::Factor>],
+    mut carry: W,
+    out: &mut [Block<W::Factor>],
+) {
+    let mut window = sum[0];
+    for (index, digits) in number.iter().enumerate() {
+        let mut tile = join(window, sum[index + 1]);
+        for (s, digit) in digits.iter().enumerate() {
+            for (r, row) in rows.iter().enumerate() {
+                madd::<W>(&mut tile, r + s, *row, *digit);
+            }
+        }
+        let complete;
+        [complete, window] = split(tile);
+        match OUT {
+            true => (out[index], carry) = normalize::<W>(complete, carry),
+            false => sum[index] = complete,
+        }
+    }
+    match OUT {
+        true => (out[number.len()], _) = normalize::<W>(window, carry),
+        false => sum[number.len()] = window,
+    }
+}
+
+#[inline(always)]
+fn columns<W: Register, const OUT: bool>(
+    sum: &mut [W],
+    rows: &Block<W::Factor>,
+    number: &[W::Factor],
+    mut carry: W,
+    out: &mut [W::Factor],
+) {
+    let words = number.len();
+    if words < BLOCK {
+        return;
+    }
+    let mut high = W::splat(0);
+    for column in 0..BLOCK - 1 {
+        let mut low = sum[column].add(high);
+        high = W::splat(0);
+        for r in 0..=column {
+            W::madd(&mut low, &mut high, rows[r], number[column - r]);
+        }
+        complete::<W, OUT>(column, low, sum, &mut carry, out);
+    }
+    for (index, digits) in number.array_windows::<BLOCK>().enumerate() {
+        let column = index + BLOCK - 1;
+        let mut low = sum[column].add(high);
+        high = W::column(&mut low, rows, digits);
+        complete::<W, OUT>(column, low, sum, &mut carry, out);
+    }
+    for above in 0..BLOCK - 1 {
+        let column = words + above;
+        let mut low = sum[column].add(high);
+        high = W::splat(0);
+        for r in above + 1..BLOCK {
+            W::madd(&mut low, &mut high, rows[r], number[column - r]);
+        }
+        complete::<W, OUT>(column, low, sum, &mut carry, out);
+    }
+    let column = words + BLOCK - 1;
+    let low = sum[column].add(high);
+    complete::<W, OUT>(column, low, sum, &mut carry, out);
+}
+
+/// Stores a column's word at its position.
+#[inline(always)]
+fn complete<W: Register, const OUT: bool>(
+    column: usize,
+    word: W,
+    sum: &mut [W],
+    carry: &mut W,
+    out: &mut [W::Factor],
+) {
+    if !OUT {
+        sum[column] = word;
+        return;
+    }
+    let word = word.add(*carry);
+    out[column] = word.low_factor();
+    *carry = word.carry();
+}
+
+/// Adds the halves of a product to a column and to the next.
+#[inline(always)]
+pub(super) fn madd<W: Register>(tile: &mut [W; 2 * BLOCK], column: usize, a: W::Factor, b: W::Factor) {
+    let (mut low, mut high) = (tile[column], tile[column + 1]);
+    W::madd(&mut low, &mut high, a, b);
+    tile[column] = low;
+    tile[column + 1] = high;
+}
+
+/// The ten columns of a tile.
+#[inline(always)]
+pub(super) fn join<W: Copy>([a, b, c, d, e]: Block<W>, [f, g, h, i, j]: Block<W>) -> [W; 2 * BLOCK] {
+    [a, b, c, d, e, f, g, h, i, j]
+}
+
+/// The two blocks of a tile.
+#[inline(always)]
+pub(super) fn split<W: Copy>([a, b, c, d, e, f, g, h, i, j]: [W; 2 * BLOCK]) -> [Block<W>; 2] {
+    [[a, b, c, d, e], [f, g, h, i, j]]
+}
+
+/// The reduced words of a block of columns and a carry, and the carry out.
+#[inline(always)]
+pub(super) fn normalize<W: Register>(columns: Block<W>, mut carry: W) -> (Block<W::Factor>, W) {
+    let mut words = [W::splat(0).factor(); BLOCK];
+    for (out, column) in words.iter_mut().zip(columns) {
+        let word = column.add(carry);
+        *out = word.low_factor();
+        carry = word.carry();
+    }
+    (words, carry)
+}

@@ -1,0 +1,171 @@
+//! Output of commands: lines and tables for people, JSON for programs.
+//!
+//! If the reader closes standard output (`| head`), the command still completes with its usual exit code, and further output is discarded.
+//! Only listings, which have no other effect, end early ([`Output::has_reader`]).
+
+use std::fmt::Display;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+
+use crate::failure::Failure;
+
+/// Escapes everything that controls a terminal: control characters except line breaks, and marks of writing direction. File names, device
+/// names and parser messages contain text from other parties.
+pub fn printable(text: &str) -> String {
+    let steers = |character: char| {
+        character.is_control() && character != '\n'
+            || matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    let mut output = String::with_capacity(text.len());
+    for character in text.chars() {
+        if steers(character) {
+            output.extend(character.escape_unicode());
+        } else {
+            output.push(character);
+        }
+    }
+    output
+}
+
+/// A count with a noun: "1 device", "2 devices".
+pub fn counted(count: u64, noun: &str) -> String {
+    match count {
+        1 => format!("1 {noun}"),
+        _ => format!("{count} {noun}s"),
+    }
+}
+
+/// Prints a line on standard error; write errors are ignored.
+pub fn print_error(text: impl Display) {
+    writeln!(anstream::stderr().lock(), "{text}").ok();
+}
+
+/// Whether a write has failed because the reader closed standard output.
+static STDOUT_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Standard output, as text or JSON.
+#[derive(Clone, Copy, Debug)]
+pub struct Output {
+    json: bool,
+}
+
+impl Output {
+    /// Output as JSON or as text.
+    pub fn new(json: bool) -> Self {
+        Self { json }
+    }
+
+    /// Whether the output is JSON.
+    pub fn is_json(self) -> bool {
+        self.json
+    }
+
+    /// Whether standard output still has a reader.
+    pub fn has_reader(self) -> bool {
+        !STDOUT_CLOSED.load(Ordering::Relaxed)
+    }
+
+    /// Prints bytes unchanged in both formats: a script, an example file.
+    pub fn raw(self, text: &[u8]) -> Result<(), Failure> {
+        self.write(|| io::stdout().lock().write_all(text))
+    }
+
+    /// Prints a line; text format only.
+    pub fn line(self, text: impl Display) -> Result<(), Failure> {
+        if self.json {
+            return Ok(());
+        }
+        let text = printable(&text.to_string());
+        self.write(|| writeln!(io::stdout().lock(), "{text}"))
+    }
+
+    fn write(self, write: impl FnOnce() -> io::Result<()>) -> Result<(), Failure> {
+        if !self.has_reader() {
+            return Ok(());
+        }
+        match write() {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                STDOUT_CLOSED.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            other => Ok(other?),
+        }
+    }
+
+    /// Prints a JSON object on one line; JSON format only.
+    pub fn object(self, value: &impl Serialize) -> Result<(), Failure> {
+        if !self.json {
+            return Ok(());
+        }
+        self.write(|| {
+            let mut out = io::stdout().lock();
+            serde_json::to_writer(&mut out, value)?;
+            writeln!(out)?;
+            // Flushed, so that a reader receives each line immediately.
+            out.flush()
+        })
+    }
+
+    /// Prints a table; text format only. `right` lists the right-aligned columns.
+    pub fn table(self, header: &[&str], right: &[usize], rows: Vec<Vec<String>>) -> Result<(), Failure> {
+        if self.json || rows.is_empty() {
+            return Ok(());
+        }
+        let mut table = Table::new();
+        table
+            .load_style(presets::UTF8_FULL_CONDENSED)
+            .set_content_arrangement(ContentArrangement::Disabled)
+            .set_header(header.iter().copied());
+        table.add_rows(rows);
+        for column in right {
+            if let Some(column) = table.column_mut(*column) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        self.line(table.trim_fmt())
+    }
+
+    /// Prints names and aligned values; text format only.
+    pub fn fields(self, fields: &[(&str, String)]) -> Result<(), Failure> {
+        let width = fields
+            .iter()
+            .map(|(name, _)| name.chars().count())
+            .max()
+            .unwrap_or(0);
+        for (name, value) in fields {
+            self.line(format_args!("{name:width$}  {value}"))?;
+        }
+        Ok(())
+    }
+
+    /// A progress bar on standard error; hidden in JSON format and without a terminal.
+    pub fn progress(self, total: u64, what: &'static str) -> ProgressBar {
+        let target = if self.json || !io::stderr().is_terminal() {
+            ProgressDrawTarget::hidden()
+        } else {
+            ProgressDrawTarget::stderr()
+        };
+        let bar = ProgressBar::with_draw_target(Some(total), target).with_message(what);
+        let style = "{msg} {wide_bar} {human_pos}/{human_len} {per_sec} {eta}";
+        if let Ok(style) = ProgressStyle::with_template(style) {
+            bar.set_style(style);
+        }
+        bar.enable_steady_tick(Duration::from_millis(200));
+        bar
+    }
+
+    /// A spinner with a message on standard error; hidden in JSON format and without a terminal.
+    pub fn spinner(self) -> ProgressBar {
+        if self.json || !io::stderr().is_terminal() {
+            return ProgressBar::hidden();
+        }
+        let bar = ProgressBar::new_spinner();
+        bar.enable_steady_tick(Duration::from_millis(200));
+        bar
+    }
+}

@@ -1,0 +1,88 @@
+//! Output files of commands. Checked for write permission before long operations; directories are created only where the user named
+//! them.
+
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+
+use crate::failure::Failure;
+
+/// Writes a file and replaces an existing one. The directory must exist.
+pub fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<(), Failure> {
+    let content = content.as_ref();
+    // A pipe or terminal is written to; only regular files are replaced.
+    let written = match path.metadata() {
+        Ok(metadata) if !metadata.is_file() => std::fs::write(path, content),
+        _ => linewarden_files::replace(path, content),
+    };
+    written.map_err(|error| Failure::failed(error_text("be written", path, error)))
+}
+
+/// As [`write()`], but readable by the owner only, for content that may include secrets.
+pub fn write_private(path: &Path, content: impl AsRef<[u8]>) -> Result<(), Failure> {
+    let content = content.as_ref();
+    let written = match path.metadata() {
+        Ok(metadata) if !metadata.is_file() => std::fs::write(path, content),
+        _ => linewarden_files::replace_private(path, content),
+    };
+    written.map_err(|error| Failure::failed(error_text("be written", path, error)))
+}
+
+/// As [`check()`], but refuses to overwrite an existing file unless `force` is set.
+pub fn check_new(path: &Path, force: bool) -> Result<(), Failure> {
+    if !force && path.metadata().is_ok_and(|metadata| metadata.is_file()) {
+        return Err(Failure::input(format!(
+            "{} already exists: name another file, or overwrite it with --force",
+            path.display()
+        )));
+    }
+    check(path)
+}
+
+/// Checks whether [`write()`] could write a file; changes nothing.
+pub fn check(path: &Path) -> Result<(), Failure> {
+    match path.metadata() {
+        Ok(metadata) if metadata.is_dir() => Err(Failure::input(error_text(
+            "be written",
+            path,
+            "it is a directory",
+        ))),
+        // Opening a pipe would signal its reader too early.
+        Ok(metadata) if !metadata.is_file() => Ok(()),
+        _ => linewarden_files::can_replace(path)
+            .map_err(|error| Failure::input(error_text("be written", path, error))),
+    }
+}
+
+/// A directory for output files. If it was created here and stays empty, it is removed.
+#[derive(Debug)]
+pub struct Directory {
+    made: Option<PathBuf>,
+}
+
+impl Directory {
+    /// Creates the directory if it does not exist, but not its parents; checks that files can be written to it.
+    pub fn prepare(path: &Path) -> Result<Self, Failure> {
+        if path.is_dir() {
+            linewarden_files::can_replace(&path.join("result"))
+                .map_err(|error| Failure::input(error_text("be written into", path, error)))?;
+            return Ok(Self { made: None });
+        }
+        std::fs::create_dir(path).map_err(|error| Failure::input(error_text("be made", path, error)))?;
+        Ok(Self {
+            made: Some(path.to_owned()),
+        })
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        if let Some(path) = &self.made {
+            // Fails if the directory is not empty.
+            let _ = std::fs::remove_dir(path);
+        }
+    }
+}
+
+fn error_text(what: &str, path: &Path, reason: impl Display) -> String {
+    format!("{}: cannot {what}: {reason}", path.display())
+}

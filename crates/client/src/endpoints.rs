@@ -1,0 +1,292 @@
+//! The endpoints of the API.
+
+use linewarden_service::wire::{
+    AttestationResult, AuditQuery, AuditRecord, CreatedUser, Device, DeviceQuery, EventHistoryQuery,
+    EventRecord, Gateway, Identity, ImportQuery, ImportResult, List, NewDevice, NewGateway, NewSigner,
+    NewUser, PageQuery, Policy, PolicyChange, Reason, ReasonQuery, ResultQuery, Round, RoundQuery, Signer,
+    UserInfo,
+};
+use reqwest::Method;
+
+use crate::connection::Client;
+use crate::error::ClientError;
+use crate::request::{ApiRequest, REASON, Result};
+
+/// A path segment with all special characters percent-encoded.
+fn path_segment(text: &str) -> String {
+    let mut written = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => written.push(char::from(byte)),
+            _ => written.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    written
+}
+
+fn reason_body(reason: &str) -> Reason {
+    Reason {
+        reason: reason.to_owned(),
+    }
+}
+
+/// An operation that changes the state of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceAction {
+    /// Revokes the device permanently.
+    Revoke,
+    /// Quarantines the device until it is released.
+    Quarantine,
+    /// Releases the device from quarantine.
+    Release,
+}
+
+impl Client {
+    /// The authenticated user.
+    ///
+    /// # Errors
+    /// [`ClientError`], as for all requests.
+    pub async fn current_user(&self) -> Result<Identity> {
+        self.fetch_json(&ApiRequest::get("/api/v1/me")).await
+    }
+
+    /// A page of the list of devices.
+    ///
+    /// # Errors
+    /// As [`Client::current_user`].
+    pub async fn devices(&self, which: &DeviceQuery) -> Result<List<Device>> {
+        self.fetch_json(&ApiRequest::get("/api/v1/devices").query(which))
+            .await
+    }
+
+    /// A device.
+    ///
+    /// # Errors
+    /// As [`Client::current_user`].
+    pub async fn device(&self, id: &str) -> Result<Device> {
+        self.fetch_json(&ApiRequest::get(format!("/api/v1/devices/{}", path_segment(id))))
+            .await
+    }
+
+    /// Changes the state of a device; returns the device.
+    ///
+    /// # Errors
+    /// As [`Client::current_user`].
+    pub async fn change_device_state(&self, id: &str, what: DeviceAction, reason: &str) -> Result<Device> {
+        let what = match what {
+            DeviceAction::Revoke => "revoke",
+            DeviceAction::Quarantine => "quarantine",
+            DeviceAction::Release => "release",
+        };
+        let path = format!("/api/v1/devices/{}/{what}", path_segment(id));
+        let request = ApiRequest::mutation(Method::POST, path)?.json(&reason_body(reason))?;
+        self.fetch_json(&request).await
+    }
+
+    /// Enrolls devices in one request, which must fit in memory. A controller stores up to [`CHUNK_DEVICES`], or
+    /// [`CHUNK_BYTES`] of them, in one transaction: all, or none.
+    ///
+    /// [`CHUNK_DEVICES`]: linewarden_service::wire::CHUNK_DEVICES
+    /// [`CHUNK_BYTES`]: linewarden_service::wire::CHUNK_BYTES
+    ///
+    /// # Errors
+    /// As [`Client::current_user`].
+    pub async fn import_devices(
+        &self,
+        devices: &[NewDevice],
+        how: &ImportQuery,
+        reason: &str,
+    ) -> Result<ImportResult> {
+        let mut lines = Vec::new();
+        for device in devices {
+            serde_json::to_writer(&mut lines, device)
+                .map_err(|error| ClientError::InvalidRequest(error.to_string()))?;
+            lines.push(b'\n');
+        }
+        let mut request = ApiRequest::mutation(Method::POST, "/api/v1/devices/import")?
+            .query(how)
+            .ndjson(lines);
+        request.header(REASON, &reason.replace(['\n', '\r'], " "))?;
+        match self.fetch_json(&request).await {
+            // An earlier attempt was still being stored when this one was checked.
+            Err(error) if error.code() == Some("conflict") => self.fetch_json(&request).await,
+            done => done,
+        }
+    }
+
+    /// A page of the list of gateways.
+    ///
+    /// # Errors
+    /// As [`Client::current_user`].
+    pub async fn gateways(&self, part: &PageQuery) -> Result<List<Gateway>> {
+        self.fetch_json(&ApiRequest::get("/api/v1/gateways").query(part))
+            .await
+    }
+
+    /// Creates a gateway, or renames it.
+    ///
+    /// # Errors
+    /// As [`Client::current_user`].
+    pub async fn create_gateway(&self, new: &NewGateway) -> Result<Gateway> {
+        let request = ApiRequest::mutation(Method::POST, "/api/v1/gateways")?.json(new)?;
+        self.fetch_json(&request).await
+    }
+
+    /// Revokes a gateway permanently.
+    ///
+    /// # Errors
+    /// As [`Client::current_user`].
+    pub async fn revoke_gateway(&self, id: u32, reason: &str) -> Result<Gateway> {
+        let path = format!("/api/v1/gateways/{id}/revoke");
+        let request = ApiRequest::mutation(Method::POST, path)?.json(&reason_body(reason))?;
+        self.fetch_json(&request).await
+    }
+
+    /// A page of the stored rounds, newest first.
+    ///
+    /// # Errors
+    /// As [`Client::current_user`].
+    pub async fn rounds(&self, which: &RoundQuery) -> Result<List<Round>> {
+        self.fetch_json(&ApiRequest::get("/api/v1/rounds").query(which))
+            .await
+    }
+
+    /// A page of the attestation results.
+    ///
+    /// # Errors
+    /// As [`Client::current_user`].
+    pub async fn results(&self, which: &ResultQuery) -> Result<List<AttestationResult>> {
+        self.fetch_json(&ApiRequest::get("/api/v1/results").query(which))
+            .await
+    }
+
+    /// The signed attestation result of a device.
+    ///
+    /// # Errors
+    /// As [`Client::current_user`].
+    pub async fn signed_result(&self, id: &str) -> Result<String> {
+        let path = format!("/api/v1/results/{}", path_segment(id));
+        let body = self.fetch_body(&ApiRequest::get(path)).await?;
+        String::from_utf8(body).map_err(|error| ClientError::InvalidResponse {
+            server: self.server().to_owned(),
+            reason: error.to_string(),
+        })
+    }
+
+    /// A page of the list of groups.
+    ///
+    /// # Errors
+    /// As [`Client::current_user`].
+    pub async fn policies(&self, part: &PageQuery) -> Result<List<Policy>> {
+        self.fetch_json(&ApiRequest::get("/api/v1/policies").query(part))
+            .await
+    }
+
+    /// Creates a group, or changes its attestation policy.
+    ///
+    /// # Errors
+    /// As [`Client::current_user`].
+    pub async fn set_policy(&self, name: &str, change: &PolicyChange) -> Result<Policy> {
+        let path = format!("/api/v1/policies/{}", path_segment(name));
+        let request = ApiRequest::mutation(Method::PUT, path)?.json(change)?;
+        self.fetch_json(&request).await
+    }
+
+    /// Starts an attestation round of a group now.
+    ///
+    /// # Errors
+    /// As [`Client::current_user`].
+    pub async fn start_round(&self, name: &str, reason: &str) -> Result<Policy> {
+        let path = format!("/api/v1/policies/{}/round", path_segment(name));
+        let request = ApiRequest::mutation(Method::POST, path)?.json(&reason_body(reason))?;
+        self.fetch_json(&request).await
+    }
+
+    /// A page of the list of signers.
+    ///
+    /// # Errors
+    /// As [`Client::current_user`].
+    pub async fn signers(&self, part: &PageQuery) -> Result<List<Signer>> {
+        self.fetch_json(&ApiRequest::get("/api/v1/signers").query(part))
+            .await
+    }
+
+    /// Adds a trusted signer.
+    ///
+    /// # Errors
+    /// As [`Client::current_user`].
+    pub async fn create_signer(&self, new: &NewSigner) -> Result<Signer> {
+        let request = ApiRequest::mutation(Method::POST, "/api/v1/signers")?.json(new)?;
+        self.fetch_json(&request).await
+    }
+
+    /// Revokes a trusted signer.
+    ///
+    /// # Errors
+    /// As [`Client::current_user`].
+    pub async fn revoke_signer(&self, id: &str, reason: &str) -> Result<Signer> {
+        let path = format!("/api/v1/signers/{}/revoke", path_segment(id));
+        let request = ApiRequest::mutation(Method::POST, path)?.json(&reason_body(reason))?;
+        self.fetch_json(&request).await
+    }
+
+    /// A page of past events, newest first.
+    ///
+    /// # Errors
+    /// As [`Client::current_user`].
+    pub async fn history(&self, which: &EventHistoryQuery) -> Result<List<EventRecord>> {
+        self.fetch_json(&ApiRequest::get("/api/v1/events/history").query(which))
+            .await
+    }
+
+    /// A page of the registry audit log, newest first.
+    ///
+    /// # Errors
+    /// As [`Client::current_user`].
+    pub async fn audit_records(&self, which: &AuditQuery) -> Result<List<AuditRecord>> {
+        self.fetch_json(&ApiRequest::get("/api/v1/audit").query(which))
+            .await
+    }
+
+    /// A page of the list of users.
+    ///
+    /// # Errors
+    /// As [`Client::current_user`].
+    pub async fn users(&self, part: &PageQuery) -> Result<List<UserInfo>> {
+        self.fetch_json(&ApiRequest::get("/api/v1/users").query(part))
+            .await
+    }
+
+    /// Creates an API user.
+    ///
+    /// # Errors
+    /// As [`Client::current_user`].
+    pub async fn create_user(&self, new: &NewUser) -> Result<CreatedUser> {
+        let request = ApiRequest::mutation(Method::POST, "/api/v1/users")?.json(new)?;
+        self.fetch_json(&request).await
+    }
+
+    /// Deletes an API user.
+    ///
+    /// # Errors
+    /// As [`Client::current_user`].
+    pub async fn delete_user(&self, name: &str, reason: &str) -> Result<()> {
+        let reason = ReasonQuery {
+            reason: reason.to_owned(),
+        };
+        let path = format!("/api/v1/users/{}", path_segment(name));
+        let request = ApiRequest::mutation(Method::DELETE, path)?.query(&reason);
+        self.fetch_body(&request).await.map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::path_segment;
+
+    #[test]
+    fn special_characters_cannot_change_the_path() {
+        assert_eq!(path_segment("build-server_7"), "build-server_7");
+        assert_eq!(path_segment("../a?b#ä"), "%2E%2E%2Fa%3Fb%23%C3%A4");
+    }
+}

@@ -1,0 +1,110 @@
+//! Retries with exponential backoff.
+
+use std::time::Duration;
+
+use linewarden_service::wire::ABANDONED_AFTER_S;
+use tokio::time::Instant;
+
+use crate::error::ClientError;
+use crate::request::Result;
+
+/// The first delay; each further delay is twice as long.
+const BACKOFF_FIRST: Duration = Duration::from_millis(100);
+const BACKOFF_MAX: Duration = Duration::from_secs(2);
+/// A request in progress ends when the controller abandons its idempotency key; the next retry then executes it. This
+/// leaves time for a few retries.
+const IN_PROGRESS_TIMEOUT: Duration = Duration::from_secs(ABANDONED_AFTER_S + 10);
+
+/// The time since the first attempt, or the first error of a stream.
+pub(crate) struct RetryTimer {
+    started: Instant,
+    timeout: Duration,
+    backoff: Duration,
+}
+
+impl RetryTimer {
+    pub(crate) fn new(max: Duration) -> Self {
+        Self {
+            started: Instant::now(),
+            timeout: max,
+            backoff: BACKOFF_FIRST,
+        }
+    }
+
+    /// Waits before a retry: as long as the controller asks, or with exponential backoff.
+    ///
+    /// # Errors
+    /// The given error, if a retry cannot succeed or the timeout has passed.
+    pub(crate) async fn wait_or_fail(&mut self, error: ClientError) -> Result<()> {
+        let Some(wait) = self.next_delay(&error, self.started.elapsed()) else {
+            return Err(error);
+        };
+        tracing::warn!(%error, retry_in_ms = wait.as_millis() as u64, "request failed; retrying");
+        tokio::time::sleep(wait).await;
+        Ok(())
+    }
+
+    /// The delay before the next retry; `None` if a retry cannot succeed or the timeout has passed.
+    fn next_delay(&mut self, error: &ClientError, waited: Duration) -> Option<Duration> {
+        let max = match error.code() {
+            Some("in_progress") => self.timeout.max(IN_PROGRESS_TIMEOUT),
+            _ => self.timeout,
+        };
+        let wait = error.retry_after().unwrap_or(self.backoff);
+        self.backoff = (self.backoff * 2).min(BACKOFF_MAX);
+        (error.is_transient() && waited + wait <= max).then_some(wait)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use linewarden_service::wire::ErrorDetail;
+
+    use super::*;
+
+    fn refused(code: &'static str, status: u16, wait: Option<Duration>) -> ClientError {
+        ClientError::Refused {
+            status,
+            detail: ErrorDetail {
+                code: code.into(),
+                message: String::new(),
+                field: None,
+                stored: None,
+            },
+            retry_after: wait,
+        }
+    }
+
+    /// The total delay and the number of retries for a repeated error.
+    fn retries_of(max_s: u64, error: &ClientError) -> (Duration, u32) {
+        let mut retry_timer = RetryTimer::new(Duration::from_secs(max_s));
+        let (mut waited, mut tries) = (Duration::ZERO, 0);
+        while let Some(wait) = retry_timer.next_delay(error, waited) {
+            waited += wait;
+            tries += 1;
+        }
+        (waited, tries)
+    }
+
+    #[test]
+    fn transient_errors_are_retried_until_the_timeout() {
+        let (s, ms) = (Duration::from_secs, Duration::from_millis);
+        // Permanent errors are reported at once.
+        assert_eq!(retries_of(60, &refused("conflict", 409, None)), (s(0), 0));
+        // Exponential: 0.1, 0.2, 0.4, 0.8, 1.6 and then 2 s.
+        assert_eq!(retries_of(10, &refused("unavailable", 503, None)), (ms(9_100), 8));
+        // As the controller asks, on a 503 as on a 429.
+        assert_eq!(
+            retries_of(10, &refused("unavailable", 503, Some(s(3)))),
+            (s(9), 3)
+        );
+        let limited = ClientError::RateLimited {
+            server: String::new(),
+            retry_after: s(4),
+        };
+        assert_eq!(retries_of(10, &limited), (s(8), 2));
+        // A request in progress is awaited until its key is abandoned, however short the timeout.
+        let (waited, _) = retries_of(0, &refused("in_progress", 409, Some(s(1))));
+        assert!(waited > s(ABANDONED_AFTER_S), "{waited:?}");
+    }
+}

@@ -1,0 +1,257 @@
+//! The first authentication of a device at a gateway (LAP/1 1.4.6).
+
+use std::collections::{HashMap, HashSet};
+
+use linewarden_protocol::gateway::challenge;
+use linewarden_protocol::ids::{DeviceId, RowIndex, Suite};
+use linewarden_protocol::nonce::RowStatement;
+use linewarden_protocol::tag;
+use linewarden_protocol::wire::{
+    self, Header, MESSAGE_BYTES, Message, Nak, Request, Response, message_type, nak_reason,
+};
+use linewarden_registry::{ActiveDevice, LeaseRequest, RegistryError};
+use zerocopy::IntoBytes as _;
+
+use crate::keys::Keys;
+use crate::link::Link;
+use crate::message::{AdmissionRequest, AdmissionResponse, Denial, Provision, RefusalReason};
+
+impl Link {
+    /// Handles messages of devices that are not in the gateway's data plane. The responses are in the order of the
+    /// requests. `fresh` is the gateway's current fresh value.
+    ///
+    /// All devices that verify are leased rows in one transaction, which is durable before the function returns. A
+    /// repeated RESPONSE gets the same rows, so a gateway must not send a RESPONSE again once the rows are in its
+    /// data plane.
+    ///
+    /// # Errors
+    /// A stale fencing token, a failure of the database, or an untrusted gateway; the request can be retried.
+    pub async fn admit_devices(
+        &self,
+        requests: &[AdmissionRequest],
+        fresh: [u8; 8],
+    ) -> Result<Vec<AdmissionResponse>, Denial> {
+        self.check_trust()?;
+        let mut responses = Vec::with_capacity(requests.len());
+        let mut proven = Vec::new();
+        for (at, admission) in requests.iter().enumerate() {
+            let outcome = match wire::parse(&admission.message) {
+                Ok(Message::Request(request)) => self.challenge(request, fresh).await?,
+                Ok(Message::Response(response)) => {
+                    let proof = self.verify_response(response, &admission.loc).await?;
+                    proven.extend(proof.map(|device| VerifiedDevice {
+                        index: at,
+                        device,
+                        idx: RowIndex(response.idx.get()),
+                        statement: RowStatement::from_nonce(&response.nonce),
+                    }));
+                    AdmissionResponse::NoResponse
+                }
+                _ => AdmissionResponse::NoResponse,
+            };
+            responses.push(outcome);
+        }
+        if proven.is_empty() {
+            // Without a lease, no other query verifies the fencing token.
+            self.verify_registration().await?;
+        }
+        for (at, provision) in self.lease_admitted(&proven).await? {
+            if let Some(outcome) = responses.get_mut(at) {
+                *outcome = AdmissionResponse::Admit(provision);
+            }
+        }
+        Ok(responses)
+    }
+
+    /// Writes nothing.
+    async fn challenge(&self, request: &Request, fresh: [u8; 8]) -> Result<AdmissionResponse, RegistryError> {
+        let header = &request.header;
+        let found = self.candidate(header.device(), header.suite, &request.nonce);
+        let (device, idx) = match found.await? {
+            Candidate::Row(device, idx) => (device, idx),
+            Candidate::Exhausted { suite, rows_end } => {
+                let nak = Box::new(no_rows_nak(header.device(), suite, rows_end));
+                let unstated = self.first_lease_request(header.device(), 0, RowStatement::default());
+                return Ok(
+                    match self.registry().first_row(self.fencing_token(), &unstated).await {
+                        Ok(_) => AdmissionResponse::NakForStatement(nak),
+                        Err(RegistryError::RowsExhausted { .. }) => AdmissionResponse::Nak(nak),
+                        Err(error) => {
+                            return skip_device_error(error).map(|()| AdmissionResponse::NoResponse);
+                        }
+                    },
+                );
+            }
+            Candidate::Ineligible => return Ok(AdmissionResponse::NoResponse),
+        };
+        let Some(row) = self.keys(&device).row(idx) else {
+            return Ok(AdmissionResponse::NoResponse);
+        };
+        let challenge = challenge(request, device.info.suite, idx, self.gateway(), &row, fresh);
+        let mut message = [0u8; MESSAGE_BYTES];
+        message.copy_from_slice(challenge.as_bytes());
+        Ok(AdmissionResponse::Challenge(Box::new(message)))
+    }
+
+    /// Returns the device if the RESPONSE proves the first row that this gateway would lease.
+    async fn verify_response(
+        &self,
+        response: &Response,
+        loc: &[u8; 8],
+    ) -> Result<Option<ActiveDevice>, RegistryError> {
+        if response.gateway_id.get() != self.gateway().0 {
+            return Ok(None);
+        }
+        let header = &response.header;
+        let candidate = self.candidate(header.device(), header.suite, &response.nonce);
+        let Candidate::Row(device, idx) = candidate.await? else {
+            return Ok(None);
+        };
+        if response.idx.get() != idx.0 {
+            return Ok(None);
+        }
+        let verified = self.keys(&device).row(idx).and_then(|row| {
+            let expected = tag::response(&row.auth_key, response, loc);
+            tag::verify(&expected, &response.tag)
+        });
+        Ok(verified.map(|_| device))
+    }
+
+    /// Returns a device and the first row that the gateway could use, considering the statement in the device's
+    /// nonce. Writes nothing: until a RESPONSE verifies, the statement is not authenticated.
+    async fn candidate(
+        &self,
+        device: DeviceId,
+        suite: u8,
+        nonce: &[u8; 16],
+    ) -> Result<Candidate, RegistryError> {
+        let lease_request = self.first_lease_request(device, 0, RowStatement::from_nonce(nonce));
+        let first = match self
+            .registry()
+            .first_row(self.fencing_token(), &lease_request)
+            .await
+        {
+            Ok(first) => first,
+            Err(RegistryError::RowsExhausted { rows_end, .. }) => {
+                return match self.registry().get(device).await {
+                    Ok(info) if info.suite.number() == suite => Ok(Candidate::Exhausted {
+                        suite: info.suite,
+                        rows_end: RowIndex(rows_end),
+                    }),
+                    Ok(_) => Ok(Candidate::Ineligible),
+                    Err(error) => skip_device_error(error).map(|()| Candidate::Ineligible),
+                };
+            }
+            Err(error) => return skip_device_error(error).map(|()| Candidate::Ineligible),
+        };
+        match self.registry().load(device).await {
+            Ok(found) if found.info.suite.number() == suite => Ok(Candidate::Row(found, first)),
+            Ok(_) => Ok(Candidate::Ineligible),
+            Err(error) => skip_device_error(error).map(|()| Candidate::Ineligible),
+        }
+    }
+
+    async fn lease_admitted(
+        &self,
+        proven: &[VerifiedDevice],
+    ) -> Result<Vec<(usize, Provision)>, RegistryError> {
+        if proven.is_empty() {
+            return Ok(Vec::new());
+        }
+        // Only the first proof of each device is leased. Another proof in the same request, such as a copy from
+        // another address, would move the lease away from the rows in the first response.
+        let mut seen = HashSet::new();
+        let first: Vec<&VerifiedDevice> = proven
+            .iter()
+            .filter(|proof| seen.insert(proof.device.info.device))
+            .collect();
+        let lease_requests: Vec<LeaseRequest> = first
+            .iter()
+            .map(|proof| {
+                let info = &proof.device.info;
+                self.first_lease_request(info.device, info.epoch, proof.statement)
+            })
+            .collect();
+        let leases = self
+            .registry()
+            .lease(self.fencing_token(), &lease_requests)
+            .await?;
+        let mut leased = HashMap::new();
+        for (proof, lease) in first.iter().zip(leases) {
+            match lease {
+                Ok(granted) => {
+                    leased.insert(proof.device.info.device, granted);
+                }
+                Err(error) => skip_device_error(error)?,
+            }
+        }
+        let mut admitted = Vec::with_capacity(proven.len());
+        for VerifiedDevice {
+            index: at,
+            device,
+            idx,
+            ..
+        } in proven
+        {
+            // Another gateway may have leased these rows first, or the credentials may be new. Then the proof is not
+            // for the leased rows, and the device starts again.
+            if let Some(granted) = leased.get(&device.info.device)
+                && granted.held_rows.start == idx.0
+                && granted.epoch == device.info.epoch
+            {
+                let provision = self
+                    .keys(device)
+                    .provision(granted.held_rows.clone(), granted.mark);
+                admitted.push((*at, provision));
+            }
+        }
+        Ok(admitted)
+    }
+
+    pub(crate) fn keys<'a>(&self, device: &'a ActiveDevice) -> Keys<'a> {
+        Keys {
+            info: &device.info,
+            credentials: &device.credentials,
+            gateway: self.gateway(),
+        }
+    }
+}
+
+/// A device that has proven a row.
+struct VerifiedDevice {
+    /// Index of the device's message.
+    index: usize,
+    device: ActiveDevice,
+    idx: RowIndex,
+    /// The statement in the proof's nonce.
+    statement: RowStatement,
+}
+
+/// The rows of a device that the gateway could use.
+enum Candidate {
+    Row(ActiveDevice, RowIndex),
+    /// The device may authenticate, but no row is left for this gateway.
+    Exhausted {
+        suite: Suite,
+        rows_end: RowIndex,
+    },
+    Ineligible,
+}
+
+/// Returns the NAK for a device without rows.
+fn no_rows_nak(device: DeviceId, suite: Suite, rows_end: RowIndex) -> [u8; MESSAGE_BYTES] {
+    let nak = Nak {
+        header: Header::new(message_type::NAK, suite, 0, device),
+        idx: rows_end.0.into(),
+        reason: nak_reason::NO_ROWS,
+        reserved: [0; 43],
+    };
+    let mut message = [0u8; MESSAGE_BYTES];
+    message.copy_from_slice(nak.as_bytes());
+    message
+}
+
+/// An error of one device results in no reply; every other error fails the whole request.
+fn skip_device_error(error: RegistryError) -> Result<(), RegistryError> {
+    RefusalReason::from_registry_error(error).map(|_| ())
+}

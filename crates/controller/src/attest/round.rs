@@ -1,0 +1,582 @@
+//! Appraisal of a round: attestation states, quarantine and release. All decisions are durable before they are
+//! returned.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+use linewarden_protocol::ids::{DeviceId, GatewayId, Period, RoundNumber};
+use linewarden_registry::{
+    Appraisal, AttestationState, EnrollmentTime, GroupName, GroupPolicy, Protection, QuarantineRequest,
+    QuarantineResult, RegistryError, ReleaseMode, Revision, RoundRecord,
+};
+
+use super::history::{Decision, ProofOutcome, ProverHistory};
+use super::outage::{GroupOutage, RoundKind};
+use super::results::{DeviceResult, SUBMODULES_MAX};
+use super::verifier::Verifier;
+
+/// The outcome of a round for one prover.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProverObservation {
+    /// The prover.
+    pub device: DeviceId,
+    /// The enrollment under which the prover was challenged. The outcome does not apply to another enrollment.
+    pub enrolled_at: EnrollmentTime,
+    /// The outcome.
+    pub outcome: ProofOutcome,
+    /// The address to which the challenge was sent.
+    pub address: IpAddr,
+}
+
+/// A round that has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RoundOutcome {
+    /// The round number.
+    pub number: RoundNumber,
+    /// The group.
+    pub group: GroupName,
+    /// The period of the proofs.
+    pub period: Period,
+    /// The newest revision that the gateway had read when the round started. The round does not apply to a device
+    /// that was quarantined by a later change.
+    pub feed_revision: Revision,
+    /// Duration of the round, ms.
+    pub duration_ms: u64,
+    /// End of the round, boot-time clock of the gateway, ns.
+    pub ended_ns: u64,
+    /// Time from the start of the round to the last proof, ms.
+    pub last_verdict_ms: u32,
+    /// The outcomes for all challenged provers.
+    pub observations: Vec<ProverObservation>,
+}
+
+impl RoundOutcome {
+    /// Returns the record of the round for the registry. `ended_s` is the end of the round, in seconds since
+    /// 1970-01-01 UTC.
+    #[must_use]
+    pub fn record(&self, gateway: GatewayId, ended_s: u64) -> RoundRecord {
+        let count = |is_counted: fn(&ProofOutcome) -> bool| {
+            let matching = self
+                .observations
+                .iter()
+                .filter(|verdict| is_counted(&verdict.outcome));
+            u32::try_from(matching.count()).unwrap_or(u32::MAX)
+        };
+        RoundRecord {
+            gateway,
+            number: self.number.0,
+            group: self.group.clone(),
+            period: self.period,
+            started_at_s: started_s(self, ended_s),
+            ended_at_s: ended_s,
+            requested: count(|_| true),
+            ok: count(|outcome| matches!(outcome, ProofOutcome::Ok(_))),
+            late: count(|outcome| matches!(outcome, ProofOutcome::Late(_))),
+            missed: count(|outcome| *outcome == ProofOutcome::Missed),
+            last_verdict_ms: self.last_verdict_ms,
+        }
+    }
+}
+
+/// The result of appraising a round.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RoundAppraisal {
+    /// Devices that are now quarantined.
+    pub quarantined: Vec<QuarantinedDevice>,
+    /// Devices that are released, and the revision of the change in the feed.
+    pub remediated: Vec<(DeviceId, Revision)>,
+    /// Signed attestation results (EARs as JWTs) of all devices whose state changed; none without a signer.
+    pub attestation_results: Vec<String>,
+    /// No device sent a proof, and the round counts for no quarantine.
+    pub outage: Option<GroupOutage>,
+}
+
+/// A device that was quarantined.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuarantinedDevice {
+    /// The device.
+    pub device: DeviceId,
+    /// The reason.
+    pub reason: String,
+    /// The revision of the change in the feed, at the latest. A later change of the device in the feed happened after
+    /// the quarantine.
+    pub revision: Revision,
+}
+
+impl Verifier {
+    /// Decides about all devices of a round, and makes the decisions durable. After a failure, a repeated call makes
+    /// the same decisions; decisions that were already durable are returned with the first success. After a success,
+    /// a repeated call returns the same result. `ended_s` is the end of the round, `now_s` is the current time, in
+    /// seconds since 1970-01-01 UTC.
+    ///
+    /// # Errors
+    /// A stale fencing token, or a failure of the database; the call can be retried.
+    pub async fn appraise_round(
+        &mut self,
+        round: &RoundOutcome,
+        ended_s: u64,
+        now_s: u64,
+    ) -> Result<RoundAppraisal, RegistryError> {
+        if let Some(previous) = self.previous_result(round.number) {
+            self.link
+                .registry()
+                .verify_fencing_token(self.link.fencing_token())
+                .await?;
+            return Ok(previous);
+        }
+        self.refresh_quarantine().await?;
+        let policy = self.policies.get(&round.group).copied().unwrap_or(GroupPolicy {
+            release_mode: ReleaseMode::Manual,
+            ..GroupPolicy::default()
+        });
+        // A failed attempt may have changed the states, so the classification is stored.
+        let kind = match self.last_kind {
+            Some((number, kind)) if number == round.number => kind,
+            _ => self
+                .outages
+                .classify(&round.group, &policy, self.counted_observations(round)),
+        };
+        self.last_kind = Some((round.number, kind));
+        let outage = match kind {
+            RoundKind::Outage(outage) => Some(outage),
+            RoundKind::Complete | RoundKind::Individual => None,
+        };
+        // In an outage, a device without a proof counts as not challenged.
+        let counts =
+            |verdict: &&ProverObservation| outage.is_none() || verdict.outcome != ProofOutcome::Missed;
+        let mut verdicts: Vec<&ProverObservation> = round.observations.iter().filter(counts).collect();
+        let left_out = self.unasked_provers(round, &verdicts, ended_s).await?;
+        verdicts.retain(|verdict| self.matches_enrollment(verdict));
+        let unproven = self.unproven(&verdicts).await?;
+        let mut decisions: Vec<ProverDecision> = verdicts
+            .into_iter()
+            .map(|verdict| {
+                let is_unproven = unproven.contains(&verdict.device);
+                self.decide(verdict, is_unproven, &policy, round, ended_s)
+            })
+            .collect();
+        decisions.extend(left_out);
+        self.mark_reclaimed(&mut decisions).await?;
+        self.link
+            .registry()
+            .verify_fencing_token(self.link.fencing_token())
+            .await?;
+        self.drop_superseded(&mut decisions).await?;
+        // The quarantine is written first: if a later write fails, the round is decided again, and a repeated
+        // quarantine has no effect.
+        self.quarantine(&mut decisions, &policy, ended_s).await?;
+        self.release(&mut decisions).await?;
+        let changed = decisions.iter().filter(|decided| decided.is_changed);
+        let changed: Vec<(Appraisal, EnrollmentTime)> = changed
+            .map(|decided| (self.appraisal(decided), decided.enrolled_at))
+            .collect();
+        self.record_round(round, &changed, ended_s).await?;
+        let mut appraised = std::mem::take(&mut self.pending_result);
+        appraised.attestation_results = self.sign_results(round, &decisions, &policy, (ended_s, now_s));
+        appraised.outage = outage;
+        self.last_result = Some((round.number, appraised.clone()));
+        self.outages.record(&round.group, kind);
+        for ProverDecision {
+            device,
+            history: after,
+            ..
+        } in decisions
+        {
+            warn_unproven(device, &after, &policy);
+            // A device that was removed meanwhile has no entry.
+            if let Some(prover) = self.provers.get_mut(&device) {
+                prover.history = Some(after);
+                prover.is_at_other_gateway = false;
+            }
+        }
+        Ok(appraised)
+    }
+
+    /// Returns the result of a round that is submitted again because the response was lost, so its missed proofs
+    /// count once. For a round that an earlier verifier has decided, the result is empty; the feed contains the
+    /// quarantines.
+    fn previous_result(&self, number: RoundNumber) -> Option<RoundAppraisal> {
+        match &self.last_result {
+            Some((last, result)) if *last == number => Some(result.clone()),
+            _ => self
+                .decided_rounds
+                .contains(&number.0)
+                .then(RoundAppraisal::default),
+        }
+    }
+
+    /// Returns the outcomes of devices that are not in quarantine, and whether they were compliant before. A missing
+    /// proof of a device that has never proven anything is not counted.
+    fn counted_observations<'a>(
+        &'a self,
+        round: &'a RoundOutcome,
+    ) -> impl Iterator<Item = (ProofOutcome, bool)> + 'a {
+        let verdicts = round.observations.iter();
+        let verdicts = verdicts.filter(|verdict| self.matches_enrollment(verdict));
+        let free = verdicts.filter(|verdict| !self.quarantined.contains_key(&verdict.device));
+        free.filter_map(|verdict| {
+            let history = self.provers.get(&verdict.device)?.history.as_ref();
+            let is_known = history.is_some_and(|history| history.state != AttestationState::Unproven);
+            let is_evidence = is_known || verdict.outcome != ProofOutcome::Missed;
+            is_evidence.then(|| (verdict.outcome, history.is_some_and(is_compliant)))
+        })
+    }
+
+    /// Whether the outcome is of the enrollment that this verifier has read; [`Self::drop_superseded`] checks the
+    /// registry.
+    fn matches_enrollment(&self, verdict: &ProverObservation) -> bool {
+        let prover = self.provers.get(&verdict.device);
+        prover
+            .and_then(|prover| prover.enrolled_at)
+            .is_none_or(|enrolled_at| enrolled_at == verdict.enrolled_at)
+    }
+
+    /// Drops devices whose enrollment has changed or that are no longer provers, where the decision would change a
+    /// state.
+    async fn drop_superseded(&self, decisions: &mut Vec<ProverDecision>) -> Result<(), RegistryError> {
+        let changed = decisions.iter().filter(|decided| decided.is_changed);
+        let changed: Vec<(DeviceId, EnrollmentTime)> = changed
+            .map(|decided| (decided.device, decided.enrolled_at))
+            .collect();
+        let overtaken = self.link.registry().superseded(&changed).await?;
+        decisions.retain(|decided| !overtaken.contains(&decided.device));
+        Ok(())
+    }
+
+    /// Returns the devices without a proof in this round that have proven nothing since their enrollment, at any
+    /// gateway. Devices with a history here are known.
+    async fn unproven(&self, verdicts: &[&ProverObservation]) -> Result<HashSet<DeviceId>, RegistryError> {
+        let may_be = |device: &DeviceId| {
+            let prover = self.provers.get(device);
+            let history = prover.and_then(|prover| prover.history.as_ref());
+            history.is_none_or(|history| history.state == AttestationState::Unproven)
+        };
+        let missed = verdicts
+            .iter()
+            .filter(|verdict| verdict.outcome == ProofOutcome::Missed);
+        let missing: Vec<DeviceId> = missed.map(|verdict| verdict.device).filter(may_be).collect();
+        self.link.registry().unproven(&missing).await
+    }
+
+    /// Marks compliant provers for writing, even without a change, if another gateway has appraised them since: the
+    /// prover has returned, and the other gateway stops challenging it.
+    async fn mark_reclaimed(&self, decisions: &mut [ProverDecision]) -> Result<(), RegistryError> {
+        let unchanged = decisions
+            .iter()
+            .filter(|decided| !decided.is_changed && is_compliant(&decided.history));
+        let unchanged: Vec<DeviceId> = unchanged.map(|decided| decided.device).collect();
+        let gateway = self.link.gateway();
+        let taken = self
+            .link
+            .registry()
+            .appraised_elsewhere(gateway, &unchanged)
+            .await?;
+        for decided in decisions {
+            decided.is_changed |= taken.contains(&decided.device);
+        }
+        Ok(())
+    }
+
+    async fn quarantine(
+        &mut self,
+        decisions: &mut Vec<ProverDecision>,
+        policy: &GroupPolicy,
+        at_s: u64,
+    ) -> Result<(), RegistryError> {
+        let decided = decisions
+            .iter()
+            .filter(|decided| decided.decision == Some(Decision::Quarantine));
+        let suspects: Vec<QuarantineRequest> = decided
+            .map(|decided| QuarantineRequest {
+                device: decided.device,
+                enrolled_at: decided.enrolled_at,
+                reason: quarantine_reason(&decided.history, policy),
+            })
+            .collect();
+        if suspects.is_empty() {
+            return Ok(());
+        }
+        // The revision of the change is unknown, so the list is read again.
+        self.revision = None;
+        let QuarantineResult {
+            revision,
+            superseded: overtaken,
+        } = self.link.registry().quarantine(&suspects, at_s).await?;
+        decisions.retain(|decided| !overtaken.contains(&decided.device));
+        let suspects = suspects.into_iter();
+        let quarantined = suspects.filter(|suspect| !overtaken.contains(&suspect.device));
+        let unreported = quarantined.map(|QuarantineRequest { device, reason, .. }| QuarantinedDevice {
+            device,
+            reason,
+            revision,
+        });
+        self.pending_result.quarantined.extend(unreported);
+        Ok(())
+    }
+
+    async fn release(&mut self, decisions: &mut Vec<ProverDecision>) -> Result<(), RegistryError> {
+        let mut overtaken = HashSet::new();
+        let decided = decisions
+            .iter_mut()
+            .filter(|decided| decided.decision == Some(Decision::Release));
+        for decided in decided {
+            let device = decided.device;
+            let registry = self.link.registry();
+            match registry.release_prover(device, decided.enrolled_at).await {
+                Ok(Some(revision)) => {
+                    self.pending_result.remediated.push((device, revision));
+                    continue;
+                }
+                Ok(None) => {
+                    overtaken.insert(device);
+                    continue;
+                }
+                // The device was revoked or removed meanwhile.
+                Err(RegistryError::Revoked { .. } | RegistryError::UnknownDevice { .. }) => {}
+                // One damaged record must not block the decisions about other devices.
+                Err(error @ RegistryError::DamagedRecord { .. }) => {
+                    tracing::error!(%error, device_id = %device, "release from quarantine failed: damaged record");
+                }
+                Err(error) => return Err(error),
+            }
+            let prover = self.provers.get(&device);
+            decided.keep_quarantined(prover.and_then(|prover| prover.history.as_ref()));
+        }
+        decisions.retain(|decided| !overtaken.contains(&decided.device));
+        Ok(())
+    }
+
+    /// Returns provers of the group that were compliant here and were not challenged in this round, for example
+    /// because no route exists. Their state becomes missed, which counts for no quarantine. A prover that another
+    /// gateway has appraised since is dropped.
+    async fn unasked_provers(
+        &mut self,
+        round: &RoundOutcome,
+        verdicts: &[&ProverObservation],
+        at_s: u64,
+    ) -> Result<Vec<ProverDecision>, RegistryError> {
+        let requested: HashSet<DeviceId> = verdicts.iter().map(|verdict| verdict.device).collect();
+        let left_out = self.provers.iter().filter(|(device, prover)| {
+            prover.group.as_ref() == Some(&round.group)
+                && prover.history.as_ref().is_some_and(is_compliant)
+                && !requested.contains(device)
+        });
+        let mut left_out: Vec<(DeviceId, EnrollmentTime)> = left_out
+            .filter_map(|(device, prover)| Some((*device, prover.enrolled_at?)))
+            .collect();
+        left_out.sort_unstable();
+        let mut decisions = Vec::new();
+        for (device, enrolled_at) in left_out {
+            let is_here = match self.link.registry().appraisal(device).await {
+                Ok(newest) => newest.is_some_and(|newest| newest.gateway == self.link.gateway()),
+                // A damaged appraisal does not name another gateway, and is written again.
+                Err(RegistryError::DamagedRecord { .. }) => true,
+                Err(error) => return Err(error),
+            };
+            let Some(prover) = self.provers.get_mut(&device) else {
+                continue;
+            };
+            match prover.history.take_if(|_| !is_here) {
+                Some(_) => prover.is_at_other_gateway = true,
+                None => decisions.extend(prover.history.as_ref().map(|history| ProverDecision {
+                    device,
+                    enrolled_at,
+                    history: ProverHistory {
+                        state: AttestationState::Missed,
+                        since_s: at_s,
+                        since_round: round.number.0,
+                        ..history.clone()
+                    },
+                    decision: None,
+                    is_changed: true,
+                    is_state_changed: true,
+                })),
+            }
+        }
+        Ok(decisions)
+    }
+
+    fn decide(
+        &self,
+        verdict: &ProverObservation,
+        is_unproven: bool,
+        policy: &GroupPolicy,
+        round: &RoundOutcome,
+        at_s: u64,
+    ) -> ProverDecision {
+        let device = verdict.device;
+        let prover = self.provers.get(&device);
+        let recorded = prover.and_then(|prover| prover.history.as_ref());
+        let before = recorded.cloned().unwrap_or_else(|| ProverHistory::new(at_s));
+        let quarantined = self.quarantined.get(&device);
+        let before = match (quarantined.is_some(), before.state) {
+            (true, _) => ProverHistory {
+                state: AttestationState::Quarantined,
+                ..before
+            },
+            // The device was released by command.
+            (false, AttestationState::Quarantined) => before.released(),
+            (false, AttestationState::Unproven) if !is_unproven => ProverHistory {
+                state: AttestationState::Missed,
+                ..before
+            },
+            (false, _) => before,
+        };
+        let (mut after, mut decision) = before.after_round(policy, round.number.0, verdict.outcome, at_s);
+        let mut unreported = self.pending_result.quarantined.iter();
+        if decision == Some(Decision::Quarantine) && unreported.any(|unreported| unreported.device == device)
+        {
+            // This round has quarantined the device before a failure, and the operator has released it since.
+            after = after.released();
+            decision = None;
+        }
+        if decision == Some(Decision::Release) && quarantined.is_some_and(|by| round.feed_revision < *by) {
+            // The cause of the quarantine is newer than this round, which was submitted late. Wall clocks can be set,
+            // so revisions are compared.
+            after.state = AttestationState::Quarantined;
+            decision = None;
+        }
+        // Without a proof, the address is not confirmed: an attacker who replays a RESPONSE determines the address of
+        // the session.
+        let proved = before.address.filter(|_| verdict.outcome == ProofOutcome::Missed);
+        after.address = proved.or(Some(verdict.address));
+        let is_news = recorded.is_none_or(|recorded| after.state != recorded.state);
+        if is_news {
+            // Also if the registry had this state before: another gateway, or a round that was not recorded, has
+            // caused it.
+            (after.since_s, after.since_round) = (at_s, round.number.0);
+        }
+        ProverDecision {
+            device,
+            enrolled_at: verdict.enrolled_at,
+            decision,
+            is_changed: recorded.is_none_or(|recorded| after.differs(recorded)),
+            is_state_changed: is_news,
+            history: after,
+        }
+    }
+
+    /// Returns signed results of all devices whose state has changed. They are valid for two intervals.
+    fn sign_results(
+        &self,
+        round: &RoundOutcome,
+        decisions: &[ProverDecision],
+        policy: &GroupPolicy,
+        (ended_s, now_s): (u64, u64),
+    ) -> Vec<String> {
+        let Some(signer) = self.link.controller.signer() else {
+            return Vec::new();
+        };
+        // A round that is appraised late is not affirmed now.
+        let expires_s = ended_s.saturating_add(policy.validity_s());
+        let changed = decisions.iter().filter(|decided| decided.is_state_changed);
+        let outcomes: Vec<DeviceResult> = changed
+            .map(|decided| DeviceResult {
+                appraisal: self.appraisal(decided),
+                protection: self
+                    .provers
+                    .get(&decided.device)
+                    .map_or(Protection::Software, |prover| prover.protection),
+                group: round.group.to_string(),
+                is_stale: expires_s < now_s,
+            })
+            .collect();
+        let sign = |outcomes: &[DeviceResult]| {
+            let signed = signer.sign(outcomes, now_s, expires_s);
+            signed
+                .inspect_err(|error| tracing::error!(%error, "signing attestation results failed"))
+                .ok()
+        };
+        outcomes.chunks(SUBMODULES_MAX).filter_map(sign).collect()
+    }
+
+    async fn record_round(
+        &self,
+        round: &RoundOutcome,
+        changed: &[(Appraisal, EnrollmentTime)],
+        ended_s: u64,
+    ) -> Result<(), RegistryError> {
+        let record = round.record(self.link.gateway(), ended_s);
+        self.link
+            .registry()
+            .record_round(self.link.fencing_token(), &record, changed)
+            .await
+    }
+
+    fn appraisal(
+        &self,
+        ProverDecision {
+            device,
+            history: after,
+            ..
+        }: &ProverDecision,
+    ) -> Appraisal {
+        Appraisal {
+            device: *device,
+            gateway: self.link.gateway(),
+            address: after.address,
+            state: after.state,
+            since_s: after.since_s,
+            since_round: after.since_round,
+            configuration: after.configuration,
+            missed_rounds: after.missed_rounds.clone(),
+            rounds_total: after.rounds_total,
+        }
+    }
+}
+
+/// The decision about one prover.
+struct ProverDecision {
+    device: DeviceId,
+    enrolled_at: EnrollmentTime,
+    history: ProverHistory,
+    decision: Option<Decision>,
+    /// Whether the history must be written.
+    is_changed: bool,
+    /// Whether the state has changed.
+    is_state_changed: bool,
+}
+
+impl ProverDecision {
+    /// Keeps the device in quarantine, although it has sent a valid proof.
+    fn keep_quarantined(&mut self, recorded: Option<&ProverHistory>) {
+        self.decision = None;
+        self.history.state = AttestationState::Quarantined;
+        if let Some(recorded) = recorded.filter(|recorded| recorded.state == AttestationState::Quarantined) {
+            self.history.since_s = recorded.since_s;
+            self.history.since_round = recorded.since_round;
+        }
+        self.is_changed = recorded.is_none_or(|recorded| self.history.differs(recorded));
+        self.is_state_changed = recorded.is_none_or(|recorded| self.history.state != recorded.state);
+    }
+}
+
+/// Returns the start of a round in seconds, from its end.
+fn started_s(round: &RoundOutcome, ended_s: u64) -> u64 {
+    ended_s.saturating_sub(round.duration_ms / 1_000)
+}
+
+fn is_compliant(history: &ProverHistory) -> bool {
+    matches!(history.state, AttestationState::Ok | AttestationState::Late)
+}
+
+fn quarantine_reason(history: &ProverHistory, policy: &GroupPolicy) -> String {
+    format!(
+        "no proof in {} of the last {} rounds",
+        history.missed_rounds.len(),
+        policy.window_rounds
+    )
+}
+
+/// A missing proof does not quarantine a device that has proven nothing since its enrollment, so a warning is logged
+/// once: after as many rounds as would quarantine another device.
+fn warn_unproven(device: DeviceId, history: &ProverHistory, policy: &GroupPolicy) {
+    if history.is_due_for_warning(policy) {
+        tracing::warn!(
+            device_id = %device,
+            rounds = history.rounds_total,
+            action = "read the log of its agent: the measurement fails, the key or the configuration differs, or no agent runs",
+            "no proof received from a device since its enrollment"
+        );
+    }
+}

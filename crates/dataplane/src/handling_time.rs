@@ -1,0 +1,128 @@
+//! How long a data plane takes for an authentication, measured on a sample.
+//!
+//! Handling begins when a RESPONSE has been parsed and ends when its ACK is written: the time that the data plane
+//! adds. A device also sees the network, its PUF and, at a gateway that is new to the device, the wait for rows. One
+//! of [`SAMPLE_INTERVAL`] RESPONSEs is timed, because reading a clock costs more than a hash. Only accepted RESPONSEs
+//! count.
+
+/// One of this many RESPONSEs is timed, on each CPU or thread.
+pub const SAMPLE_INTERVAL: u64 = 16;
+/// Buckets of a histogram: four per power of two, up to 4.3 s. Longer times are counted in the last of these.
+pub const HANDLING_BUCKETS: usize = 128;
+
+/// A histogram of handling times in ns since the start of the data plane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HandlingTimes {
+    /// Number of times per bucket, see [`bucket_of`].
+    pub buckets: [u64; HANDLING_BUCKETS],
+}
+
+impl Default for HandlingTimes {
+    fn default() -> Self {
+        Self {
+            buckets: [0; HANDLING_BUCKETS],
+        }
+    }
+}
+
+/// The bucket of a time: below 4 ns one bucket per value, then by the highest bit and the two bits below it.
+#[must_use]
+pub fn bucket_of(ns: u64) -> usize {
+    let ns = ns.min(u64::from(u32::MAX));
+    let high = ns.max(1).ilog2();
+    let bucket = match high {
+        0 | 1 => ns,
+        _ => u64::from(high - 1) << 2 | (ns >> (high - 2) & 3),
+    };
+    usize::try_from(bucket).unwrap_or(HANDLING_BUCKETS - 1)
+}
+
+/// The first time, ns, above a bucket.
+#[must_use]
+pub fn bucket_end_ns(bucket: usize) -> u64 {
+    match u64::try_from(bucket)
+        .unwrap_or(u64::MAX)
+        .min(HANDLING_BUCKETS as u64 - 1)
+    {
+        bucket @ 0..4 => bucket + 1,
+        bucket => (4 + (bucket & 3) + 1) << ((bucket >> 2) - 1),
+    }
+}
+
+impl HandlingTimes {
+    /// Adds another histogram.
+    pub fn merge(&mut self, other: &Self) {
+        self.buckets
+            .iter_mut()
+            .zip(other.buckets)
+            .for_each(|(sum, more)| *sum = sum.saturating_add(more));
+    }
+
+    /// The times measured since `before`.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let mut out = self.clone();
+        out.buckets
+            .iter_mut()
+            .zip(before.buckets)
+            .for_each(|(sum, less)| *sum = sum.saturating_sub(less));
+        out
+    }
+
+    /// How many times were measured.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.buckets
+            .iter()
+            .fold(0, |sum, bucket| sum.saturating_add(*bucket))
+    }
+
+    /// This many in a thousand took no longer than the returned time, ns. The result is the end of a bucket, at most
+    /// a quarter above the true value. `None` if nothing was measured.
+    #[must_use]
+    pub fn per_mille_ns(&self, per_mille: u64) -> Option<u64> {
+        let rank = self.count().checked_mul(per_mille)?.div_ceil(1000).max(1);
+        let mut below = 0_u64;
+        let bucket = self.buckets.iter().position(|count| {
+            below = below.saturating_add(*count);
+            below >= rank
+        });
+        bucket.map(bucket_end_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_time_is_in_its_bucket_and_buckets_are_contiguous() {
+        let mut ends = 0;
+        for bucket in 0..HANDLING_BUCKETS - 4 {
+            let begins = ends;
+            ends = bucket_end_ns(bucket);
+            for ns in [begins, ends - 1] {
+                assert_eq!(bucket_of(ns), bucket, "{ns} ns");
+            }
+            assert!(bucket < 4 || (ends - begins) * 4 <= begins, "{bucket}");
+        }
+        assert_eq!((ends, bucket_of(ends)), (1 << 32, HANDLING_BUCKETS - 5));
+        assert_eq!(bucket_of(u64::MAX), HANDLING_BUCKETS - 5);
+    }
+
+    #[test]
+    fn percentiles_cover_the_times_between_two_snapshots() {
+        let mut before = HandlingTimes::default();
+        assert_eq!(before.per_mille_ns(500), None);
+        before.buckets[bucket_of(1_000_000)] = 50;
+        let mut now = before.clone();
+        now.buckets[bucket_of(1000)] += 98;
+        now.buckets[bucket_of(9000)] += 2;
+        let between = now.since(&before);
+        assert_eq!(between.count(), 100);
+        assert_eq!(between.per_mille_ns(500), Some(bucket_end_ns(bucket_of(1000))));
+        assert_eq!(between.per_mille_ns(980), Some(bucket_end_ns(bucket_of(1000))));
+        assert_eq!(between.per_mille_ns(990), Some(bucket_end_ns(bucket_of(9000))));
+        assert_eq!(between.since(&now).per_mille_ns(990), None);
+    }
+}

@@ -1,0 +1,198 @@
+//! Verifies any number of PROOFs in memory.
+//!
+//! Most messages of a batch are alike: same round, and provers that are in their home, have a key and have no verdict
+//! yet. The common data is looked up once ([`CommonCase`]), so that such a message costs a few comparisons in
+//! addition to its block. All other messages go through [`Verifier::check`], like messages from a socket, which
+//! determines their verdict.
+
+use std::sync::atomic::Ordering::Acquire;
+
+use linewarden_protocol::verdict::Verdict;
+use linewarden_protocol::wire::PROOF_BYTES;
+use zerocopy::FromBytes as _;
+
+use super::attest::{
+    BATCH_PROOFS, Block, Message, Messages, NO_BLOCKS, PendingProof, ProofBatch, RoundSnapshot, Verifier,
+    block_of, is_proof, lane_of, proved_cell,
+};
+use super::engine::{Engine, Origin, ThreadState, Timestamps, drop_reason};
+use crate::layout::ProverLine;
+use crate::store::prefetch;
+use crate::store::provers::{is_proved, key_words};
+
+/// Proofs in memory, without a sender.
+struct ProofSlice<'a>(&'a [[u8; PROOF_BYTES]]);
+
+impl Messages for ProofSlice<'_> {
+    #[inline]
+    fn payload(&self, at: usize) -> Option<&[u8]> {
+        self.0.get(at).map(|message| &message[..])
+    }
+    fn origin(&self, _: usize) -> Option<Origin> {
+        None
+    }
+}
+
+impl Engine {
+    /// Verifies any number of PROOFs and counts the verdicts. Wrong proofs are not reported, because their sender is
+    /// unknown.
+    pub fn process_proofs(&self, thread: &mut ThreadState, now: Timestamps, proofs: &[[u8; PROOF_BYTES]]) {
+        let Some(verifier) = &self.provers else {
+            return thread
+                .stats
+                .count_many(Verdict::DropUnsupportedType, proofs.len() as u64);
+        };
+        let mut places = [0; BATCH_PROOFS];
+        let (first, _) = proofs.split_at(proofs.len().min(BATCH_PROOFS));
+        let usual = CommonCase::of(verifier, &mut thread.proofs, now, first);
+        for (place, message) in places.iter_mut().zip(first) {
+            *place = verifier.prefetch_line(usual.as_ref(), message);
+        }
+        let mut expected = NO_BLOCKS;
+        for (number, batch) in proofs.chunks(BATCH_PROOFS).enumerate() {
+            let ahead = proofs.get((number + 1) * BATCH_PROOFS..).unwrap_or_default();
+            verifier.check_batch(thread, now, batch, ahead, &mut places, &mut expected);
+            self.verify_pending_blocks(thread, now, &ProofSlice(batch), &expected);
+        }
+    }
+}
+
+/// What most messages of a batch have in common with the first one of an open round.
+struct CommonCase<'a> {
+    round: RoundSnapshot,
+    /// Lane of the round.
+    lane: usize,
+    /// Lines of the round's period.
+    lines: &'a [ProverLine],
+}
+
+impl<'a> CommonCase<'a> {
+    /// Starts a batch. `None`: none of its messages belongs to an open round.
+    fn of(
+        verifier: &'a Verifier,
+        proofs: &mut ProofBatch,
+        now: Timestamps,
+        batch: &[[u8; PROOF_BYTES]],
+    ) -> Option<Self> {
+        proofs.begin();
+        let (round, lane) = batch.iter().find_map(|message| {
+            let (message, _) = Message::read_from_prefix(message).ok()?;
+            let lane = lane_of(&message);
+            Some((*proofs.round(verifier, &message, lane).ok()?, lane))
+        })?;
+        let (r, nonce) = round.counter_and_nonce();
+        proofs.inputs.set_shared_counter_and_nonce(r, &nonce);
+        (now.monotonic_ns <= round.until_ns).then(|| Self {
+            round,
+            lane,
+            lines: verifier.regions.lines_of(&verifier.geometry, round.key_lane),
+        })
+    }
+
+    /// The prover's line and its place, if it is in its home.
+    #[inline]
+    fn find(&self, id: u64, likely: u32) -> Option<(&ProverLine, u32)> {
+        let is_here = |place: u32| {
+            let line = self.lines.get(place as usize)?;
+            (line.device_id.load(Acquire) == id).then_some((line, place))
+        };
+        is_here(likely).or_else(|| is_here(likely ^ 1))
+    }
+
+    /// Queues a message for verification. Returns `false`, without side effects, if it is not the common case.
+    #[inline]
+    fn check(&self, proofs: &mut ProofBatch, at: usize, message: &[u8; PROOF_BYTES], likely: u32) -> bool {
+        let Ok((words, _)) = Message::read_from_prefix(message) else {
+            return false;
+        };
+        if !message.first_chunk().is_some_and(is_proof) || self.round.wire != [words.r, words.nonce] {
+            return false;
+        }
+        let Some((line, place)) = self.find(words.device_id, likely) else {
+            return false;
+        };
+        let Some(word) = proved_cell(line, self.lane) else {
+            return false;
+        };
+        let before = word.load(Acquire);
+        let Some(key) = key_words(&line.key).filter(|_| !is_proved(before, self.round.round_bits)) else {
+            return false;
+        };
+        let claim = PendingProof {
+            before,
+            place,
+            at: at as u16,
+            lane: self.lane as u8,
+            is_alternate: false,
+        };
+        proofs.push_shared(claim, &key)
+    }
+}
+
+impl Verifier {
+    /// All checks of a batch except keys and blocks. Prefetches the messages of the next batch and replaces `places`
+    /// with their places. `expected` receives the blocks of the queued proofs.
+    #[inline]
+    fn check_batch<'m>(
+        &self,
+        thread: &mut ThreadState,
+        now: Timestamps,
+        batch: &'m [[u8; PROOF_BYTES]],
+        ahead: &[[u8; PROOF_BYTES]],
+        places: &mut [u32; BATCH_PROOFS],
+        expected: &mut [&'m Block; BATCH_PROOFS],
+    ) {
+        let usual = CommonCase::of(self, &mut thread.proofs, now, batch);
+        let mut ahead = ahead.iter();
+        for ((at, message), place) in batch.iter().enumerate().zip(places) {
+            let here = *place;
+            // One at a time: a CPU discards prefetches that exceed its capacity.
+            if let Some(next) = ahead.next() {
+                *place = self.prefetch_line(usual.as_ref(), next);
+            }
+            if let (Some(place), Some(block)) = (expected.get_mut(thread.proofs.count), block_of(message)) {
+                *place = block;
+            }
+            let is_taken = usual
+                .as_ref()
+                .is_some_and(|usual| usual.check(&mut thread.proofs, at, message, here));
+            if !is_taken {
+                self.check_uncommon(thread, now, at, message, here);
+            }
+        }
+    }
+
+    /// Prefetches what a PROOF will be compared with. Returns its place.
+    #[inline]
+    fn prefetch_line(&self, usual: Option<&CommonCase<'_>>, message: &[u8; PROOF_BYTES]) -> u32 {
+        let Ok((words, _)) = Message::read_from_prefix(message) else {
+            return 0;
+        };
+        let place = self.geometry.likely_place(words.device_id);
+        let line = usual.and_then(|usual| usual.lines.get(place as usize));
+        line.into_iter().for_each(prefetch);
+        place
+    }
+
+    /// Handles a message that is not the common case.
+    #[cold]
+    #[inline(never)]
+    fn check_uncommon(
+        &self,
+        thread: &mut ThreadState,
+        now: Timestamps,
+        at: usize,
+        message: &[u8; PROOF_BYTES],
+        likely: u32,
+    ) {
+        let is_complete = message.first_chunk().is_some_and(is_proof);
+        let taken = match is_complete {
+            true => self.check(&mut thread.proofs, now, message, likely),
+            false => Err(drop_reason(message, message.len())),
+        };
+        match taken {
+            Ok(()) => thread.proofs.set_last_position(at),
+            Err(reason) => thread.stats.count(reason),
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! [`DataPlane`] for the switch.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
+
+use linewarden_p4runtime::entity::Entity;
+use linewarden_p4runtime::translate::Read;
+use linewarden_protocol::attest::Round;
+use linewarden_protocol::gateway::{DroppedTypes, FRESH_MAX_AGE_MS, KNOWN_TYPES};
+use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId};
+use linewarden_protocol::sources::DeviceSources;
+use linewarden_protocol::wire::{AttestRequest, MESSAGE_BYTES};
+
+use super::clock::ClockReading;
+use super::options::NAME;
+use super::{P4Runtime, SwitchError};
+use crate::config::{ConfigError, Gate, LiveSettings};
+use crate::counters::Counters;
+use crate::event::Event;
+use crate::miss::Miss;
+use crate::store::adopt::InheritedState;
+use crate::store::{ClosedSession, KeyedSession, LineStatus, Row, SessionView, StoreError};
+use crate::{DataPlane, DataPlaneError, MeasurementSource, ProverSet, host};
+
+/// Interval between two reconciliations. Each reads a register of every device, and the gateway may call `housekeep`
+/// fifty times a second.
+const RECONCILE_INTERVAL_NS: u64 = 1_000_000_000;
+
+fn unsupported(feature: &'static str) -> DataPlaneError {
+    DataPlaneError::Config(ConfigError::Unsupported {
+        backend: NAME,
+        feature,
+    })
+}
+
+impl P4Runtime {
+    /// Writes both fresh values and their expiry.
+    fn write_fresh(&mut self, fresh: u64, now_ns: u64) -> Result<(), SwitchError> {
+        self.check_usable()?;
+        // Zero means no fresh value, at any time, so the clock need not be read.
+        let until_us = match fresh {
+            0 => 0,
+            _ => {
+                self.clock = ClockReading::take(&self.link, Some(&self.clock))?;
+                let now = host::now();
+                let age_us = now.monotonic_ns.saturating_sub(now_ns) / 1000;
+                let until_us = self.clock.switch_us(now.boot_ns / 1000) + FRESH_MAX_AGE_MS * 1000;
+                until_us.saturating_sub(age_us)
+            }
+        };
+        let program = &self.link.program;
+        let updates = [
+            program.set_cell("fresh", 1, self.fresh.into())?,
+            program.set_cell("fresh", 0, fresh.into())?,
+            program.set_cell("fresh_until_us", 0, until_us.into())?,
+        ];
+        self.link.write(&updates)?;
+        self.fresh = fresh;
+        Ok(())
+    }
+
+    /// `before`: the settings that the switch has.
+    fn write_settings(&self, before: &LiveSettings) -> Result<(), SwitchError> {
+        self.check_usable()?;
+        self.write_sources(Some(&before.sources))?;
+        let mut updates = self.limits()?;
+        updates.push(self.gateway()?);
+        self.link.write(&updates)
+    }
+
+    fn write_stopping(&self) -> Result<(), SwitchError> {
+        self.check_usable()?;
+        let update = self.link.program.set_cell("stopping", 0, self.stopping.into())?;
+        self.link.write(&[update])
+    }
+
+    /// Index and packet count of each cell of a counter.
+    fn read_counter(&self, name: &'static str) -> Result<impl Iterator<Item = (usize, u64)>, SwitchError> {
+        self.check_usable()?;
+        let found = self.link.program.info().counters().by_name_or_alias(name);
+        let id = found.ok_or(SwitchError::ProgramMismatch(name))?.id;
+        let read = self.link.read(&[Read::Counters {
+            id: Some(id),
+            index: None,
+        }])?;
+        Ok(read.into_iter().filter_map(|entity| match entity {
+            Entity::Counter { index, data, .. } => Some((usize::try_from(index).ok()?, data.packets)),
+            _ => None,
+        }))
+    }
+
+    fn read_counters(&self) -> Result<Counters, SwitchError> {
+        let mut counters = Counters {
+            events_lost: self.link.messages_lost(),
+            ..Counters::default()
+        };
+        for (index, packets) in self.read_counter("verdicts")? {
+            if let Some(slot) = counters.by_verdict.get_mut(index) {
+                *slot = packets;
+            }
+        }
+        Ok(counters)
+    }
+
+    /// By known type; the first cell counts all other types.
+    fn read_dropped_types(&self) -> Result<DroppedTypes, SwitchError> {
+        let mut packets = [0; KNOWN_TYPES.len() + 1];
+        for (index, count) in self.read_counter("dropped_types")? {
+            if let Some(slot) = packets.get_mut(index) {
+                *slot = count;
+            }
+        }
+        let [other, known @ ..] = packets;
+        let types = KNOWN_TYPES
+            .iter()
+            .zip(known)
+            .map(|((ether_type, _), count)| (*ether_type, count));
+        Ok(DroppedTypes::from_counts(types.collect(), other))
+    }
+}
+
+impl DataPlane for P4Runtime {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+    fn install(
+        &mut self,
+        device: DeviceId,
+        mode: Mode,
+        next: RowIndex,
+        rows: &[Row],
+        mark: Option<RowIndex>,
+    ) -> Result<(), StoreError> {
+        self.install_rows(device, mode, next, rows, mark)
+    }
+    fn grant(&mut self, device: DeviceId, mark: RowIndex) -> Result<(), StoreError> {
+        self.move_mark(device, mark)
+    }
+    fn refill(&mut self, device: DeviceId, first: RowIndex, rows: &[Row]) -> Result<RowIndex, StoreError> {
+        self.refill_rows(device, first, rows)
+    }
+    fn revoke(&mut self, device: DeviceId) -> Result<(), StoreError> {
+        self.revoke_device(device)
+    }
+    fn close_session(&mut self, device: DeviceId, session: SessionId) -> Result<bool, StoreError> {
+        self.close(device, session)
+    }
+    fn wipe(&mut self, device: DeviceId) -> Result<(), StoreError> {
+        self.remove(device)
+    }
+    fn set_epoch(&mut self, _device: DeviceId, _epoch: u32) {}
+    fn take_inherited_state(&mut self) -> Option<InheritedState> {
+        None
+    }
+    fn set_owner(&mut self, _owner: u64) {}
+    /// The switch keeps running, without rows after an orderly shutdown of its gateway. No process takes over its
+    /// state.
+    fn outlives_process(&self) -> bool {
+        false
+    }
+    fn status(&self, device: DeviceId) -> Option<LineStatus> {
+        self.statuses(&[device]).pop().flatten()
+    }
+    fn statuses(&self, devices: &[DeviceId]) -> Vec<Option<LineStatus>> {
+        self.record_failure(self.line_statuses(devices))
+            .unwrap_or_else(|_| vec![None; devices.len()])
+    }
+    fn session(&self, device: DeviceId) -> Option<SessionView> {
+        self.record_failure(self.session_view(device)).ok().flatten()
+    }
+    fn keyed_sessions(&self, devices: &[DeviceId]) -> Vec<Option<KeyedSession>> {
+        self.record_failure(self.sessions_with_keys(devices))
+            .unwrap_or_else(|_| vec![None; devices.len()])
+    }
+    fn record_ticket_serials(&mut self, newest: &[(DeviceId, SessionId, u64)]) {
+        for (device, session, serial) in newest {
+            if let Some(held) = self.table.devices.get_mut(device) {
+                held.ticket = Some((*session, *serial));
+            }
+        }
+    }
+    fn measure(&self) -> Result<MeasurementSource, DataPlaneError> {
+        Ok(MeasurementSource::SelfSigned)
+    }
+    fn reconfigure(&mut self, live: &LiveSettings, _boot_s: u32) -> Result<(), DataPlaneError> {
+        if !live.forward_to.is_empty() {
+            return Err(unsupported("forward_to; the switch bridges by itself"));
+        }
+        let before = std::mem::replace(&mut self.live, live.clone());
+        // On an error it is unknown which settings the switch has accepted.
+        if let Err(error) = self.record_failure(self.write_settings(&before)) {
+            self.live = before;
+            return Err(error.into());
+        }
+        Ok(())
+    }
+    fn set_sources(&mut self, sources: &DeviceSources) -> Vec<ClosedSession> {
+        let before = std::mem::replace(&mut self.live.sources, sources.clone());
+        let written = self
+            .check_usable()
+            .and_then(|()| self.write_sources(Some(&before)));
+        let closed = written.and_then(|()| self.close_sessions_at_own());
+        self.record_failure(closed).unwrap_or_else(|error| {
+            tracing::error!(%error, "P4 data plane: writing the device prefixes failed");
+            Vec::new()
+        })
+    }
+    fn set_fresh(&mut self, fresh: [u8; 8], now_ns: u64) {
+        let written = self.write_fresh(u64::from_be_bytes(fresh), now_ns);
+        if let Err(error) = self.record_failure(written) {
+            tracing::error!(%error, "P4 data plane: writing the fresh value failed");
+        }
+    }
+    fn set_stopping(&mut self, stopping: bool) {
+        self.stopping = stopping;
+        if let Err(error) = self.record_failure(self.write_stopping()) {
+            tracing::error!(%error, "P4 data plane: writing the stop flag failed");
+        }
+    }
+    fn counters(&self) -> Result<Counters, DataPlaneError> {
+        Ok(self.read_counters()?)
+    }
+    fn dropped_types(&self) -> Result<Option<DroppedTypes>, DataPlaneError> {
+        match self.config.gate {
+            Gate::Off => Ok(None),
+            Gate::Open | Gate::Sealed => Ok(Some(self.read_dropped_types()?)),
+        }
+    }
+    fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError> {
+        let taken = self.check_usable().and_then(|()| self.take_events(sink));
+        Ok(self.record_failure(taken)?)
+    }
+    fn drain_misses(&mut self, sink: &mut dyn FnMut(Miss)) -> Result<(), DataPlaneError> {
+        let taken = self.check_usable().and_then(|()| self.take_misses(sink));
+        Ok(self.record_failure(taken)?)
+    }
+    fn enroll(&mut self, device: DeviceId) {
+        self.add_enrolled(device);
+    }
+    fn set_enrollment_filter(&mut self, filtering: bool) {
+        let written = self.set_filter(filtering);
+        if let Err(error) = self.record_failure(written) {
+            tracing::error!(%error, "P4 data plane: writing the enrolled devices failed");
+        }
+    }
+    fn send_reply(&mut self, miss: &Miss, reply: &[u8; MESSAGE_BYTES]) {
+        let sent = self.send_reply_packet(miss, reply);
+        if let Err(error) = self.record_failure(sent) {
+            tracing::error!(%error, "P4 data plane: sending a slow-path reply failed");
+        }
+    }
+    fn expect_response(&mut self, miss: &Miss) {
+        let expected = self.expect_response(miss.message());
+        if let Err(error) = self.record_failure(expected) {
+            tracing::error!(%error, "P4 data plane: writing an expected RESPONSE failed");
+        }
+    }
+    fn replay(&mut self, miss: Miss) -> Result<(), DataPlaneError> {
+        let sent = self.replay_packet(miss);
+        Ok(self.record_failure(sent)?)
+    }
+    fn provers(&mut self) -> Option<&mut dyn ProverSet> {
+        (self.config.provers != 0).then_some(self as &mut dyn ProverSet)
+    }
+    fn session_requests(
+        &self,
+        devices: &[DeviceId],
+        round: &Round,
+        now_s: u32,
+    ) -> Vec<Option<(IpAddr, AttestRequest)>> {
+        self.record_failure(self.requests_in_sessions(devices, round, now_s))
+            .unwrap_or_else(|_| vec![None; devices.len()])
+    }
+    fn send_attest_requests(
+        &mut self,
+        requests: &[(SocketAddr, AttestRequest)],
+    ) -> Result<usize, DataPlaneError> {
+        self.send_requests(requests)
+    }
+    fn arm_wake(&mut self) {
+        self.link.arm_wake();
+    }
+    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.link.wake_fd())
+    }
+    fn housekeep(&mut self) {
+        self.table.cells.reclaim();
+        self.provers.reclaim();
+        let now_ns = host::now().monotonic_ns;
+        let is_recent = |reconciled_ns: u64| now_ns.saturating_sub(reconciled_ns) < RECONCILE_INTERVAL_NS;
+        if self.reconciled_ns.is_some_and(is_recent) {
+            return;
+        }
+        self.reconciled_ns = Some(now_ns);
+        let result = self.check_usable().and_then(|()| self.reconcile());
+        if let Err(error) = self.record_failure(result) {
+            tracing::debug!(%error, "P4 data plane: reconciling the devices failed");
+        }
+    }
+    fn failure(&mut self) -> Option<String> {
+        self.lock_failure().clone().or_else(|| self.link.ended())
+    }
+}

@@ -1,0 +1,118 @@
+//! Counts live sessions.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use linewarden_protocol::commit::CommitWord;
+
+use super::Store;
+use crate::layout::Line;
+
+/// Lines that one call counts: a few milliseconds of one thread, and no more than the caches hold.
+const LINES_PER_CALL: usize = 1 << 17;
+
+/// The counts of each part of the lines.
+#[derive(Debug, Default)]
+pub(super) struct SessionCounter {
+    parts: Vec<u64>,
+    /// The part that the next call counts.
+    next_part: usize,
+}
+
+impl Store {
+    /// Number of live sessions at `now_s` of the boot-time clock. `None` until all lines were counted once. If there
+    /// are more lines than one call counts, each call updates the next part: with a million devices the oldest count
+    /// is nine calls old.
+    pub fn count_sessions(&mut self, now_s: u32) -> Option<u64> {
+        let lines = self.regions.lines.len();
+        let begin = self.session_counter.next_part.saturating_mul(LINES_PER_CALL);
+        let part = begin..lines.min(begin.saturating_add(LINES_PER_CALL));
+        let part = self.regions.lines.get(part).unwrap_or_default();
+        let live = part.iter().filter(|line| is_live(line, now_s)).count() as u64;
+        match self.session_counter.parts.get_mut(self.session_counter.next_part) {
+            Some(counted) => *counted = live,
+            None => self.session_counter.parts.push(live),
+        }
+        let parts = lines.div_ceil(LINES_PER_CALL).max(1);
+        self.session_counter.next_part = (self.session_counter.next_part + 1) % parts;
+        (self.session_counter.parts.len() == parts).then(|| self.session_counter.parts.iter().sum())
+    }
+}
+
+fn is_live(line: &Line, now_s: u32) -> bool {
+    line.session_id.load(Relaxed) != 0
+        && line.device_id.load(Relaxed) != 0
+        && line.session_until_s.load(Relaxed) > now_s
+        && !CommitWord(line.commit.load(Acquire)).is_revoked()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering::Release;
+
+    use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
+    use linewarden_protocol::keys::AuthKey;
+
+    use super::super::{Geometry, Regions, Row};
+    use super::*;
+
+    fn store(slots: u32, devices: u64) -> Store {
+        let geometry = Geometry {
+            slots,
+            ring: 1,
+            hash_seed: [1, 2],
+        };
+        let mut store = Store::new(Arc::new(Regions::anonymous(&geometry).unwrap()), geometry);
+        let row = Row {
+            challenge: [0; 8],
+            auth_key: AuthKey::from_bytes([3; 16]),
+        };
+        for device in 1..=devices {
+            store
+                .install(
+                    DeviceId(device),
+                    Mode::Key,
+                    RowIndex(0),
+                    std::slice::from_ref(&row),
+                    None,
+                )
+                .unwrap();
+            let (line, _) = store.line(DeviceId(device)).unwrap();
+            line.session_id.store(device, Release);
+            line.session_until_s.store(100, Release);
+        }
+        store
+    }
+
+    #[test]
+    fn a_session_counts_until_it_expires_is_closed_or_its_device_is_revoked() {
+        let mut store = store(64, 10);
+        assert_eq!(store.count_sessions(99), Some(10));
+        store.revoke(DeviceId(1)).unwrap();
+        store.line(DeviceId(2)).unwrap().0.session_id.store(0, Release);
+        store
+            .line(DeviceId(3))
+            .unwrap()
+            .0
+            .session_until_s
+            .store(99, Release);
+        assert_eq!(store.count_sessions(99), Some(7));
+        assert_eq!(store.count_sessions(100), Some(0));
+    }
+
+    #[test]
+    fn more_lines_than_one_call_counts_are_counted_in_parts() {
+        let mut store = store(100_000, 1000);
+        let lines = store.regions.lines.len();
+        assert!(lines > LINES_PER_CALL, "{lines}");
+        let parts = lines.div_ceil(LINES_PER_CALL);
+        for _ in 1..parts {
+            assert_eq!(store.count_sessions(99), None, "not all lines were counted yet");
+        }
+        assert_eq!(store.count_sessions(99), Some(1000));
+        for _ in 0..parts {
+            assert!(store.count_sessions(100) < Some(1000));
+        }
+        assert_eq!(store.count_sessions(100), Some(0));
+    }
+}

@@ -1,0 +1,174 @@
+//! The repeated winning RESPONSE: the same ACK, only for the same message from the same address (LAP/1 1.4.4).
+
+use linewarden_protocol::verdict::Verdict::{self, *};
+
+use super::{Group, Record, from, group, record, right};
+use crate::support::device::{A, B};
+use crate::support::fixture::TestFixture;
+use crate::support::test_config::{SESSION_LIFETIME_S, TestConfig};
+
+/// The repeated winning RESPONSE: A's, of row 7, BOUND, from its own address in VLAN 5.
+fn repeated_response(
+    description: &str,
+    given: fn(&mut TestFixture),
+    packet: fn(&TestFixture, &[u8]) -> Vec<u8>,
+    verdict: Verdict,
+) -> Record {
+    record(
+        description,
+        move |w| {
+            w.pool(A, 7, 3);
+            let response = w.response(A).bound(A.mac()).bytes(A);
+            assert_eq!(w.send(&A.frame(false).vlan(5).udp(&response)), ReplyAck);
+            given(w);
+        },
+        move |w| {
+            // The fresh value that it won with, even if others have been drawn since.
+            let mut winner = w.response(A).idx(7).bound(A.mac());
+            winner.fresh = w.first_fresh();
+            packet(w, &winner.bytes(A))
+        },
+        verdict,
+    )
+}
+
+fn repeated() -> Vec<Record> {
+    let nothing: fn(&mut TestFixture) = |_| {};
+    vec![
+        repeated_response(
+            "again: the same ACK",
+            nothing,
+            |_, m| A.frame(false).vlan(5).udp(m),
+            ReplyAckRepeated,
+        ),
+        repeated_response(
+            "again, with another priority and TTL",
+            nothing,
+            |_, m| A.frame(false).tag(0x8100, 0xe005).ip_fields(4, 9, 3).udp(m),
+            ReplyAckRepeated,
+        ),
+        repeated_response(
+            "again, when its fresh value is no longer accepted",
+            |w| {
+                for _ in 0..4 {
+                    w.rotate_fresh();
+                }
+            },
+            |_, m| A.frame(false).vlan(5).udp(m),
+            ReplyAckRepeated,
+        ),
+        repeated_response(
+            "again, from another port",
+            nothing,
+            |_, m| from(|end| end.port += 1).vlan(5).udp(m),
+            DropReplay,
+        ),
+        repeated_response(
+            "again, from another address",
+            nothing,
+            |_, m| from(|end| end.ip = B.end(false).ip).vlan(5).udp(m),
+            DropReplay,
+        ),
+        repeated_response(
+            "again, over IPv6",
+            nothing,
+            |_, m| A.frame(true).vlan(5).udp(m),
+            DropReplay,
+        ),
+        repeated_response(
+            "again, from another MAC address",
+            nothing,
+            |_, m| from(|end| end.mac = B.mac()).vlan(5).udp(m),
+            DropReplay,
+        ),
+        repeated_response(
+            "again, from another VLAN",
+            nothing,
+            |_, m| A.frame(false).vlan(6).udp(m),
+            DropReplay,
+        ),
+        repeated_response(
+            "again, from no VLAN",
+            nothing,
+            |_, m| A.frame(false).udp(m),
+            DropReplay,
+        ),
+        repeated_response(
+            "again, from a VLAN nested in that VLAN",
+            nothing,
+            |_, m| A.frame(false).vlan(5).vlan(1).udp(m),
+            DropReplay,
+        ),
+        repeated_response(
+            "the same row with another nonce",
+            nothing,
+            |w, _| {
+                let response = w.response(A).idx(7).bound(A.mac()).nonce(1).bytes(A);
+                A.frame(false).vlan(5).udp(&response)
+            },
+            DropReplay,
+        ),
+        repeated_response(
+            "again, after the session",
+            |w| {
+                w.advance(SESSION_LIFETIME_S + 1);
+                w.rotate_fresh();
+            },
+            |_, m| A.frame(false).vlan(5).udp(m),
+            DropReplay,
+        ),
+        repeated_response(
+            "again, after a revocation",
+            |w| w.revoke(A),
+            |_, m| A.frame(false).vlan(5).udp(m),
+            DropRevoked,
+        ),
+        repeated_response(
+            "again, after the next session",
+            |w| {
+                let next = w.response(A).bound(A.mac()).bytes(A);
+                assert_eq!(w.send(&A.frame(false).vlan(5).udp(&next)), ReplyAck);
+            },
+            |_, m| A.frame(false).vlan(5).udp(m),
+            DropIndex,
+        ),
+        repeated_response(
+            "again, while the fresh value is too old",
+            |w| w.advance(17),
+            |_, m| A.frame(false).vlan(5).udp(m),
+            DropStopped,
+        ),
+        record(
+            "key mode: again",
+            |w| {
+                w.key(A, 3);
+                w.open_bound(A, false);
+            },
+            |w| A.frame(false).udp(&w.response(A).idx(3).bound(A.mac()).bytes(A)),
+            ReplyAckRepeated,
+        ),
+        record(
+            "not BOUND: again from another MAC address",
+            |w| {
+                w.pool(A, 0, 3);
+                let frame = right(w, A, false);
+                assert_eq!(w.send(&frame), ReplyAck);
+            },
+            |w| from(|end| end.mac = B.mac()).udp(&w.response(A).idx(0).bytes(A)),
+            DropReplay,
+        ),
+        record(
+            "the last row, again",
+            |w| {
+                w.pool(A, 0, 1);
+                w.open_bound(A, false);
+            },
+            |w| A.frame(false).udp(&w.response(A).idx(0).bound(A.mac()).bytes(A)),
+            ReplyAckRepeated,
+        ),
+    ]
+}
+
+pub fn groups() -> Vec<Group> {
+    vec![group(TestConfig::OFF, repeated())]
+}

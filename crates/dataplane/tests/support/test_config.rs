@@ -1,0 +1,261 @@
+//! Configurations of the data planes under test, and the equivalent ones of the oracle.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use linewarden_dataplane::{Classic, ClassicProfile, Config, Gate, Geometry, P4dra, P4draProver, classic};
+use linewarden_evidence::inband::ContentFormat;
+use linewarden_protocol::classic as oracle_classic;
+use linewarden_protocol::classic::p4dra;
+use linewarden_protocol::gateway::{self, ControlProtocol, Gate as OracleGate, Gateway, GatewayConfig};
+use linewarden_protocol::sources::{OwnAddress, Prefix};
+use linewarden_protocol::wire;
+
+use super::device::{GATEWAY, TestDevice, gateway_end};
+use super::fixture::p4dra::{h, id, key};
+
+/// Rows per device beside the one in the line.
+pub const RING: u32 = 4;
+pub const SESSION_LIFETIME_S: u32 = 1000;
+pub const CLASSIC_PORT: u16 = 20_551;
+pub const CLASSIC_ROWS: usize = 5;
+/// Identifiers that the classic profile knows: 1 to this number.
+pub const CLASSIC_IDENTIFIERS: u32 = 3;
+
+/// Provers that `p4dra-classic` knows: 1 to this number.
+pub const P4DRA_PROVERS: u16 = 40;
+
+/// Prefixes of the tests' devices, except in tests that need others.
+pub fn device_prefixes() -> Vec<Prefix> {
+    ["10.66.0.0/16", "fd66::/64"]
+        .map(|text| text.parse().unwrap())
+        .to_vec()
+}
+
+/// The gateway's address on the devices' link.
+pub fn own_address() -> OwnAddress {
+    OwnAddress {
+        address: gateway_end(false).ip,
+        subnet: device_prefixes()[0],
+    }
+}
+
+/// The configuration of the data planes.
+#[derive(Clone, Copy, Debug)]
+pub struct TestConfig {
+    pub gate: Gate,
+    pub nak_per_s: u32,
+    /// 0: no slow path.
+    pub miss_per_s: u32,
+    /// Profile and response bytes.
+    pub classic: Option<(ClassicProfile, usize)>,
+    /// Maximum number of provers; 0: PROOFs are not served.
+    pub provers: u32,
+    /// Whether `p4dra-classic` is served.
+    pub p4dra: bool,
+    /// The tables of bindings have no entries.
+    pub no_bindings: bool,
+    /// The evidence in packets that pass the gate.
+    pub inband_evidence: Option<ContentFormat>,
+    /// All control protocols pass the gate, and there are DHCP servers.
+    pub lists: bool,
+}
+
+/// DHCP servers of [`TestConfig::lists`], in addition to all of the site.
+pub const DHCP_SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 9));
+pub const DHCP_SERVER6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 9));
+const DHCP_SERVERS6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xff05, 0, 0, 0, 0, 0, 1, 3));
+
+impl TestConfig {
+    pub const OFF: Self = Self {
+        gate: Gate::Off,
+        nak_per_s: u32::MAX,
+        miss_per_s: 0,
+        classic: None,
+        provers: 0,
+        p4dra: false,
+        no_bindings: false,
+        inband_evidence: None,
+        lists: false,
+    };
+    pub const OPEN: Self = Self {
+        gate: Gate::Open,
+        ..Self::OFF
+    };
+
+    /// With the operator's lists of what passes.
+    pub const LISTED: Self = Self {
+        lists: true,
+        ..Self::OPEN
+    };
+
+    /// With a slow path.
+    pub const SLOW: Self = Self {
+        miss_per_s: u32::MAX,
+        ..Self::OFF
+    };
+
+    /// With rounds.
+    pub const ATTESTING: Self = Self {
+        provers: 256,
+        ..Self::OFF
+    };
+
+    /// With `p4dra-classic`.
+    pub const P4DRA: Self = Self {
+        p4dra: true,
+        ..Self::OFF
+    };
+
+    pub const SEALED: Self = Self {
+        gate: Gate::Sealed,
+        ..Self::OFF
+    };
+
+    /// The CRPs of the classic profile; they contain identifier and row.
+    pub fn crp(bytes: usize, identifier: u32, row: usize) -> (u32, Vec<u8>) {
+        let challenge = identifier << 16 | row as u32;
+        let response = (0..bytes).map(|at| (challenge as usize * 31 + at * 7 + 1) as u8);
+        (challenge, response.collect())
+    }
+
+    pub fn p4dra_prover(device: TestDevice) -> P4draProver {
+        P4draProver {
+            id: id(device),
+            key: key(device),
+            configuration_hash: h(1),
+        }
+    }
+
+    pub fn config(&self) -> Config {
+        let crps = |bytes| {
+            let rows = move |identifier| (0..CLASSIC_ROWS).map(move |row| Self::crp(bytes, identifier, row));
+            (1..=CLASSIC_IDENTIFIERS).map(move |identifier| rows(identifier).collect())
+        };
+        Config {
+            gateway_id: GATEWAY,
+            session_lifetime_s: SESSION_LIFETIME_S,
+            lap_port: wire::LAP_PORT,
+            local: vec![gateway_end(false).ip, gateway_end(true).ip],
+            device_prefixes: device_prefixes(),
+            follows_interfaces: false,
+            other_addresses: vec![own_address()],
+            fragments: false,
+            gate: self.gate,
+            nak_per_s: self.nak_per_s,
+            alarm_per_s: u32::MAX,
+            miss_per_s: self.miss_per_s,
+            low_rows: 2,
+            low_credit: 0,
+            geometry: Geometry {
+                slots: 256,
+                ring: RING,
+                hash_seed: [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210],
+            },
+            provers: self.provers,
+            classic: self.classic.map(|(profile, response_bytes)| Classic {
+                profile,
+                port: CLASSIC_PORT,
+                response_bytes,
+                crps: crps(response_bytes).collect(),
+                seed: 99,
+            }),
+            p4dra: self.p4dra.then(|| P4dra {
+                ether_type: p4dra::ETHER_TYPE,
+                controller: p4dra::CONTROLLER,
+                interfaces: Vec::new(),
+                provers: (1..=P4DRA_PROVERS)
+                    .map(TestDevice)
+                    .map(Self::p4dra_prover)
+                    .collect(),
+            }),
+            inband_evidence: self.inband_evidence,
+            always_pass: self.always_pass(),
+            dhcp_servers: self.dhcp_servers(),
+        }
+    }
+
+    fn always_pass(&self) -> Vec<ControlProtocol> {
+        let all = ControlProtocol::ALL.iter().copied();
+        all.filter(|_| self.lists).collect()
+    }
+
+    fn dhcp_servers(&self) -> Vec<IpAddr> {
+        let all = [DHCP_SERVER, DHCP_SERVER6, DHCP_SERVERS6];
+        all.into_iter().filter(|_| self.lists).collect()
+    }
+
+    /// `cpu` determines the random numbers of the classic profile.
+    pub fn oracle(&self, cpu: usize) -> Gateway {
+        let mut gateway = Gateway::new(GatewayConfig {
+            gate: match self.gate {
+                Gate::Off => OracleGate::Off,
+                Gate::Open => OracleGate::Open,
+                Gate::Sealed => OracleGate::Sealed,
+            },
+            sources: Some(self.config().sources()),
+            own_macs: Some(vec![gateway_end(false).mac]),
+            always_pass: self.always_pass(),
+            dhcp_servers: self.dhcp_servers(),
+            session_lifetime_s: SESSION_LIFETIME_S,
+            nak_per_s: self.nak_per_s,
+            miss_per_s: self.miss_per_s,
+            rows_ahead: RING,
+            bindings_max: if self.no_bindings { 0 } else { usize::MAX },
+            provers_max: self.provers as usize,
+            ..GatewayConfig::new(GATEWAY, &[gateway_end(false).ip, gateway_end(true).ip])
+        });
+        if let Some(config) = self.config().p4dra {
+            let mut verifier = p4dra::verifier::Verifier::new();
+            for prover in &config.provers {
+                verifier.install(prover.id, &prover.key, &prover.configuration_hash);
+            }
+            gateway.serve_p4dra(gateway::P4dra {
+                ether_type: config.ether_type,
+                controller: config.controller,
+                verifier,
+            });
+        }
+        if let (Some((profile, bytes)), Some(config)) = (self.classic, self.config().classic) {
+            let profile = match profile {
+                ClassicProfile::Iot => oracle_classic::Profile::Iot,
+                ClassicProfile::Uav => oracle_classic::Profile::Uav,
+            };
+            let bits = oracle_classic::ResponseBits::ALL
+                .into_iter()
+                .find(|bits| bits.bytes() == bytes)
+                .unwrap();
+            let state = classic::rng_state(config.seed, cpu as u64);
+            let rng = oracle_classic::rng::SplitMix64::from_state(state);
+            let crp = |(challenge, bytes): &(u32, Vec<u8>)| {
+                let mut response = [0; 32];
+                response[..bytes.len()].copy_from_slice(bytes);
+                oracle_classic::verifier::Crp {
+                    challenge: *challenge,
+                    response,
+                }
+            };
+            let crps = config
+                .crps
+                .iter()
+                .map(|rows| rows.iter().map(crp).collect())
+                .collect();
+            let verifier = oracle_classic::verifier::Verifier::new(profile, bits, rng, crps).unwrap();
+            gateway.serve_classic(CLASSIC_PORT, verifier);
+        }
+        gateway
+    }
+}
+
+/// More devices with the same home than the four it holds.
+pub fn devices_with_one_home(count: usize) -> Vec<TestDevice> {
+    let geometry = TestConfig::OFF.config().geometry;
+    let home = |device: &TestDevice| geometry.home(geometry.device_hash(device.id()));
+    let first = TestDevice(1);
+    let neighbors = (1..)
+        .map(TestDevice)
+        .filter(|device| home(device) == home(&first));
+    let others = (1..)
+        .map(TestDevice)
+        .filter(|device| home(device) != home(&first));
+    neighbors.take(6).chain(others).take(count).collect()
+}

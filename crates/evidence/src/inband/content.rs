@@ -1,0 +1,193 @@
+//! Evidence parsed from packets, not verified.
+
+use super::option::{DATA_BYTES, find};
+use super::packet::{Ethernet, Invariants, Ipv6};
+use super::{CLONE_ETHERTYPE, Counter, FrameError, Tag};
+use crate::ids::{BootCount, Sequence, SwitchId};
+
+/// The three fields of a switch.
+pub(super) const SWITCH_BYTES: usize = 48;
+/// Length of the option content.
+pub(super) const CONTENT_BYTES: usize = 96;
+
+/// The XOR of the three fields of all switches on the route of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route(pub [u8; 48]);
+
+/// The evidence of a packet, with the invariants bound by its tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CarriedEvidence {
+    /// The content.
+    pub content: Content,
+    /// Of the packet, or as recorded in the clone.
+    pub invariants: Invariants,
+}
+
+/// Classic or default content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Classic content.
+    Classic {
+        /// Registers, tables, program of the last switch, 16 bytes each.
+        fields: [u8; 48],
+        /// Over all switches; `None` for a clone.
+        route: Option<Route>,
+    },
+    /// Default content.
+    Default(DefaultContent),
+}
+
+/// The default content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DefaultContent {
+    /// The first 16 bytes of the digests of registers, tables and program.
+    pub fields: [u8; 48],
+    /// The switch.
+    pub switch: SwitchId,
+    /// The start of the switch.
+    pub boot_count: BootCount,
+    /// The state.
+    pub sequence: Sequence,
+    /// The packet.
+    pub counter: Counter,
+    /// The tag.
+    pub tag: Tag,
+}
+
+impl Route {
+    /// The fields of a switch combined with those of the switches before it.
+    pub(super) fn with_switch(upstream: Option<&Self>, fields: &[u8; SWITCH_BYTES]) -> Self {
+        let mut joined = *fields;
+        if let Some(Self(upstream)) = upstream {
+            joined
+                .iter_mut()
+                .zip(upstream)
+                .for_each(|(byte, other)| *byte ^= other);
+        }
+        Self(joined)
+    }
+
+    /// The route of a packet through these switches, in any order; two equal ones cancel out.
+    #[must_use]
+    pub fn of_switches<'a>(switches: impl IntoIterator<Item = &'a crate::state::Snapshot>) -> Self {
+        let join = |route, snapshot| Self::with_switch(Some(&route), &super::stamper::fields(snapshot));
+        switches.into_iter().fold(Self([0; SWITCH_BYTES]), join)
+    }
+}
+
+impl Content {
+    /// The content of the option, without its first 4 bytes.
+    pub(super) fn to_bytes(self) -> [u8; CONTENT_BYTES] {
+        let mut bytes = [0; CONTENT_BYTES];
+        let (first, rest) = bytes.split_at_mut(SWITCH_BYTES);
+        match self {
+            Self::Classic { fields, route } => {
+                first.copy_from_slice(&fields);
+                rest.copy_from_slice(&route.map_or([0; SWITCH_BYTES], |route| route.0));
+            }
+            Self::Default(content) => {
+                first.copy_from_slice(&content.fields);
+                let DefaultContent {
+                    switch,
+                    boot_count,
+                    sequence,
+                    counter,
+                    ..
+                } = content;
+                let (numbers, tag) = rest.split_at_mut(32);
+                let values = [switch.0, boot_count.0, sequence.0, counter.0];
+                for (place, value) in numbers.as_chunks_mut::<8>().0.iter_mut().zip(values) {
+                    *place = value.to_be_bytes();
+                }
+                tag.copy_from_slice(&content.tag);
+            }
+        }
+        bytes
+    }
+
+    fn default_from(bytes: &[u8; CONTENT_BYTES]) -> Option<Self> {
+        let (fields, rest) = bytes.split_first_chunk::<SWITCH_BYTES>()?;
+        let (numbers, tag) = rest.split_first_chunk::<32>()?;
+        let [switch, boot_count, sequence, counter] = numbers.as_chunks::<8>().0 else {
+            return None;
+        };
+        Some(Self::Default(DefaultContent {
+            fields: *fields,
+            switch: SwitchId(u64::from_be_bytes(*switch)),
+            boot_count: BootCount(u64::from_be_bytes(*boot_count)),
+            sequence: Sequence(u64::from_be_bytes(*sequence)),
+            counter: Counter(u64::from_be_bytes(*counter)),
+            tag: *tag.first_chunk()?,
+        }))
+    }
+
+    fn of_option(data: &[u8; DATA_BYTES]) -> Option<Self> {
+        let (head, content) = data.split_first_chunk::<4>()?;
+        let content = content.first_chunk::<CONTENT_BYTES>()?;
+        match head {
+            [0, 0, 0, 0] => Some(Self::Classic {
+                fields: *content.first_chunk()?,
+                route: Some(Route(*content.last_chunk()?)),
+            }),
+            [1, 0, 0, 0] => Self::default_from(content),
+            _ => None,
+        }
+    }
+}
+
+/// Whether a frame has the Ethernet type of evidence, after its VLAN tags.
+#[must_use]
+pub fn is_clone(frame: &[u8]) -> bool {
+    Ethernet::parse(frame).is_ok_and(|ethernet| ethernet.ethertype == CLONE_ETHERTYPE)
+}
+
+/// Parses the evidence of an IPv6 packet; `None` if it has none. A frame with contradicting evidence is malformed.
+///
+/// # Errors
+/// The frame is not an IPv6 packet.
+pub fn read_option(frame: &[u8]) -> Result<Option<CarriedEvidence>, FrameError> {
+    let packet = Ipv6::parse(&Ethernet::parse(frame)?)?;
+    let found = find(packet.options)?;
+    let data = match found.as_slice() {
+        [] => return Ok(None),
+        [one] => packet.options.get(one.clone()),
+        _ => None,
+    };
+    let content = data
+        .and_then(|data| data.try_into().ok())
+        .and_then(Content::of_option)
+        .ok_or(FrameError::Malformed)?;
+    let invariants = Invariants::of_ipv6(&packet);
+    Ok(Some(CarriedEvidence { content, invariants }))
+}
+
+/// Parses a clone; `None` if the frame is not one.
+///
+/// # Errors
+/// The Ethernet type is that of a clone, but the content is missing.
+pub fn read_clone(frame: &[u8]) -> Result<Option<CarriedEvidence>, FrameError> {
+    let ethernet = Ethernet::parse(frame)?;
+    if ethernet.ethertype != CLONE_ETHERTYPE {
+        return Ok(None);
+    }
+    let classic = |fields: &[u8; SWITCH_BYTES]| CarriedEvidence {
+        content: Content::Classic {
+            fields: *fields,
+            route: None,
+        },
+        invariants: Invariants([0; Invariants::BYTES]),
+    };
+    let default = |payload: &[u8]| {
+        let rest = payload.strip_prefix(&[1, 0, 0, 0, 0, 0, 0, 0])?;
+        let (invariants, content) = rest.split_first_chunk()?;
+        Some(CarriedEvidence {
+            content: Content::default_from(content.try_into().ok()?)?,
+            invariants: Invariants(*invariants),
+        })
+    };
+    let carried = match <&[u8; SWITCH_BYTES]>::try_from(ethernet.payload) {
+        Ok(fields) => Some(classic(fields)),
+        Err(_) => default(ethernet.payload),
+    };
+    carried.map(Some).ok_or(FrameError::Malformed)
+}

@@ -1,0 +1,275 @@
+//! A controller in the same process.
+
+use linewarden_controller::attest::Verifier;
+use linewarden_controller::trust::{TrustOutcome, TrustStatus};
+use linewarden_controller::{
+    Controller, Denial, LeaseChunk, LeaseReader, Link, SessionReport, SessionReportResult,
+};
+use linewarden_dataplane::{Measurement, SessionOpening};
+use linewarden_evidence::statement::Nonce;
+use linewarden_protocol::ids::GatewayId;
+use linewarden_registry::{BootId, BootTimestamp, RegistryError};
+
+use super::{ended_s, now_s, random_32, session_report, timestamps};
+use crate::evidence_source::EvidenceSource;
+use crate::gateway::random;
+use crate::requests::{ControllerRequest, ControllerResponse, LinkError};
+use crate::time::{Clock, boot_id};
+
+/// State of a request queue, with the fencing token of its registration.
+#[derive(Default)]
+pub(super) struct QueueState {
+    leases: Option<(u64, LeaseReader)>,
+    verifier: Option<(u64, Verifier)>,
+}
+
+/// A controller in this process.
+pub(super) struct LocalController {
+    controller: Controller,
+    gateway: GatewayId,
+    boot: Option<BootId>,
+    link: tokio::sync::Mutex<Option<Link>>,
+    source: Option<EvidenceSource>,
+}
+
+impl LocalController {
+    pub(super) fn new(controller: Controller, gateway: GatewayId, source: Option<EvidenceSource>) -> Self {
+        Self {
+            controller,
+            gateway,
+            boot: boot_id(),
+            link: tokio::sync::Mutex::default(),
+            source,
+        }
+    }
+
+    /// After a restore of the registry, the registration is discarded. The next request registers again.
+    pub(super) async fn respond(
+        &self,
+        request: ControllerRequest,
+        queue_state: &mut QueueState,
+    ) -> ControllerResponse {
+        let token = self.link.lock().await.as_ref().map(Link::token_number);
+        let response = self.respond_registered(request, queue_state).await;
+        if matches!(response.error(), Some(LinkError::RegistryRestored(_))) {
+            self.link
+                .lock()
+                .await
+                .take_if(|now| Some(now.token_number()) == token);
+        }
+        response
+    }
+
+    async fn respond_registered(
+        &self,
+        request: ControllerRequest,
+        queue_state: &mut QueueState,
+    ) -> ControllerResponse {
+        self.controller.advance_time(Clock::now().boot_ns);
+        match request {
+            ControllerRequest::Register => {
+                let number = self.link().await.map(|link| link.token_number());
+                ControllerResponse::Register(number.map_err(|error| self.link_error(error)))
+            }
+            ControllerRequest::ResumeLeases => {
+                let chunk = self.resume_leases(&mut queue_state.leases).await;
+                ControllerResponse::ResumeLeases(chunk.map_err(|error| self.link_error(error)))
+            }
+            ControllerRequest::SubmitEvidence { nonce, measurement } => {
+                ControllerResponse::SubmitEvidence(self.submit_evidence(nonce, measurement).await)
+            }
+            ControllerRequest::ExtendLeases(requests) => ControllerResponse::ExtendLeases(
+                async { self.link().await?.extend_leases(&requests).await }
+                    .await
+                    .map_err(|error| self.link_error(error)),
+            ),
+            ControllerRequest::AdmitDevices {
+                requests: admissions,
+                fresh,
+            } => ControllerResponse::AdmitDevices(
+                async { self.link().await?.admit_devices(&admissions, fresh).await }
+                    .await
+                    .map_err(|error| self.link_error(error)),
+            ),
+            ControllerRequest::ReportUnusedRows(unused_rows) => ControllerResponse::ReportUnusedRows(
+                async { self.link().await?.record_unused_rows(&unused_rows).await }
+                    .await
+                    .map_err(|error| self.link_error(error)),
+            ),
+            ControllerRequest::ReportSessions(openings) => {
+                let at_ns = Clock::now().boot_ns;
+                let result = self.report_sessions(&openings, at_ns).await;
+                ControllerResponse::ReportSessions {
+                    result: result.map_err(|error| self.link_error(error)),
+                    at_ns,
+                }
+            }
+            ControllerRequest::GetPlan(plan_request) => {
+                let plan = async {
+                    let verifier = self.verifier(&mut queue_state.verifier).await?;
+                    verifier.plan(plan_request, now_s(), &mut random).await
+                };
+                ControllerResponse::GetPlan(plan.await.map_err(|error| self.link_error(error)))
+            }
+            ControllerRequest::ListProvers { start, since } => {
+                let provers = async {
+                    let verifier = self
+                        .verifier(&mut queue_state.verifier)
+                        .await
+                        .map_err(Denial::from)?;
+                    verifier.provers(start, since).await
+                };
+                ControllerResponse::ListProvers(provers.await.map_err(|error| self.link_error(error)))
+            }
+            ControllerRequest::AppraiseRound(round) => {
+                let appraised = async {
+                    let verifier = self.verifier(&mut queue_state.verifier).await?;
+                    let now_s = now_s();
+                    verifier
+                        .appraise_round(&round, ended_s(&round, now_s), now_s)
+                        .await
+                };
+                ControllerResponse::AppraiseRound(appraised.await.map_err(|error| self.link_error(error)))
+            }
+            ControllerRequest::ListProverIds { since } => ControllerResponse::ListProverIds(
+                async { self.link().await?.prover_ids(since).await }
+                    .await
+                    .map_err(|error| self.link_error(error)),
+            ),
+            ControllerRequest::ListChanges { since } => {
+                let at_ns = Clock::now().boot_ns;
+                let now = self.moment(at_ns);
+                // Before the changes are read, which may fail if the token was renewed.
+                let trust_status = self.poll_trust().await;
+                let result = async { self.link().await?.changes_since(since, now).await }.await;
+                ControllerResponse::ListChanges {
+                    result: result.map_err(|error| self.link_error(error)),
+                    at_ns,
+                    trust: trust_status,
+                }
+            }
+        }
+    }
+
+    /// Returns the boot-time clock as a timestamp. Gateway and controller have the same clock, so ages are exact.
+    /// `None` if the boot id is unknown: then sessions cannot be compared with those of other gateways.
+    fn moment(&self, boot_ns: u64) -> Option<BootTimestamp> {
+        Some(BootTimestamp {
+            boot_id: self.boot?,
+            ns: i64::try_from(boot_ns).unwrap_or(i64::MAX),
+        })
+    }
+
+    async fn report_sessions(
+        &self,
+        openings: &[SessionOpening],
+        now_ns: u64,
+    ) -> Result<Vec<SessionReportResult>, RegistryError> {
+        let Some(now) = self.controller.session_clock(self.moment(now_ns)).await? else {
+            return Ok(vec![SessionReportResult::Newest; openings.len()]);
+        };
+        let reports: Vec<SessionReport> = openings
+            .iter()
+            .map(|opening| session_report(opening, now_ns))
+            .collect();
+        self.link().await?.report_sessions(&reports, now).await
+    }
+
+    async fn resume_leases(&self, place: &mut Option<(u64, LeaseReader)>) -> Result<LeaseChunk, Denial> {
+        let link = self.link().await?;
+        let number = link.token_number();
+        let (_, leases) = match place {
+            Some(leases) if leases.0 == number => leases,
+            _ => place.insert((number, link.leases())),
+        };
+        leases.next_chunk().await
+    }
+
+    /// Returns the verifier of this registration, which has loaded the provers' histories.
+    async fn verifier<'a>(
+        &self,
+        place: &'a mut Option<(u64, Verifier)>,
+    ) -> Result<&'a mut Verifier, RegistryError> {
+        let link = self.link().await?;
+        let number = link.token_number();
+        if place.as_ref().is_none_or(|(of, _)| *of != number) {
+            *place = None;
+        }
+        let (_, verifier) = match place {
+            Some(verifier) => verifier,
+            None => place.insert((number, Verifier::open(link).await?)),
+        };
+        Ok(verifier)
+    }
+
+    /// Registers this process with the first request only: a second registration would invalidate the first.
+    async fn link(&self) -> Result<Link, RegistryError> {
+        let mut link = self.link.lock().await;
+        match &*link {
+            Some(link) => Ok(link.clone()),
+            None => {
+                let connected = self.controller.register(self.gateway, now_s()).await?;
+                Ok(link.insert(connected).clone())
+            }
+        }
+    }
+
+    /// Returns the trust status of this gateway.
+    async fn poll_trust(&self) -> Option<TrustStatus> {
+        let result = async { self.link().await?.poll_trust(timestamps(), &mut random_32).await }.await;
+        match result {
+            Ok(verdict) => Some(self.adopt_trust(verdict?).await),
+            Err(error) => {
+                tracing::debug!(%error, "reading the trust status failed; retrying");
+                None
+            }
+        }
+    }
+
+    /// Creates signed evidence, and submits it.
+    async fn submit_evidence(
+        &self,
+        nonce: Nonce,
+        measurement: Option<Box<Measurement>>,
+    ) -> Result<TrustStatus, LinkError> {
+        let failed = |error: &dyn std::fmt::Display| LinkError::Failed(error.to_string());
+        let source = self.source.as_ref();
+        let source = source.ok_or_else(|| failed(&"gateway has no evidence key"))?;
+        let statement = source.statement(nonce, measurement).await;
+        let statement = statement.map_err(|error| LinkError::NoEvidence(error.to_string()))?;
+        let link = self.link().await.map_err(|error| self.link_error(error))?;
+        let outcome = link
+            .submit_evidence(statement.statement, Some(statement.inventory), timestamps())
+            .await
+            .map_err(|error| self.link_error(error))?;
+        match outcome {
+            Ok(verdict) => Ok(self.adopt_trust(verdict).await),
+            Err(error) => Err(LinkError::Untrusted(error.to_string())),
+        }
+    }
+
+    async fn adopt_trust(
+        &self,
+        TrustOutcome {
+            status: trust_status,
+            link,
+        }: TrustOutcome,
+    ) -> TrustStatus {
+        if let Some(link) = link {
+            *self.link.lock().await = Some(link);
+        }
+        trust_status
+    }
+
+    /// Converts an error. A stale token means that another process has registered, unless this process has lost its
+    /// leases.
+    fn link_error(&self, error: impl Into<Denial>) -> LinkError {
+        let denial = error.into();
+        match &denial {
+            Denial::Registry(error) if self.controller.is_distrust_fencing(error) => {
+                LinkError::Untrusted(error.to_string())
+            }
+            _ => denial.into(),
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Serves signed evidence to local processes at a Unix socket.
+//!
+//! A request is a nonce of 32 bytes, followed by the end of the stream. A response is 0, the statement's length as
+//! big-endian `u32`, the statement and the inventory; or 1 and an error message. Access is controlled by the file's
+//! mode, 0600.
+
+mod connections;
+
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use linewarden_dataplane::MeasurementSource;
+use linewarden_evidence::statement::{INVENTORY_BYTES_MAX, Nonce};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::attester::{Attester, SignedEvidence};
+use crate::gateway::DataPlaneHandle;
+
+/// Timeout of a response. A TPM needs seconds.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The reason why no evidence was received.
+#[derive(Debug, thiserror::Error)]
+pub enum StatementRequestError {
+    /// The socket does not exist, no gateway serves it, or the response is malformed.
+    #[error("requesting evidence at {} failed: {source}; check that the gateway runs and that [evidence] socket names this path", path.display())]
+    Io {
+        /// The socket.
+        path: PathBuf,
+        /// The error.
+        #[source]
+        source: io::Error,
+    },
+    /// The gateway returned an error.
+    #[error("gateway returned no evidence: {0}")]
+    Refused(String),
+}
+
+/// Requests evidence from a gateway on this machine.
+///
+/// # Errors
+/// The gateway does not run, or returned an error.
+pub fn request_statement(path: &Path, nonce: Nonce) -> Result<SignedEvidence, StatementRequestError> {
+    let failed = |source| StatementRequestError::Io {
+        path: path.to_owned(),
+        source,
+    };
+    let mut response = Vec::new();
+    exchange(path, nonce, &mut response).map_err(failed)?;
+    let (kind, rest) = response
+        .split_first()
+        .ok_or_else(|| failed(truncated_response()))?;
+    if *kind != 0 {
+        return Err(StatementRequestError::Refused(
+            String::from_utf8_lossy(rest).into_owned(),
+        ));
+    }
+    let (length, rest) = rest
+        .split_first_chunk()
+        .ok_or_else(|| failed(truncated_response()))?;
+    let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
+    let (statement, inventory) = rest
+        .split_at_checked(length)
+        .ok_or_else(|| failed(truncated_response()))?;
+    Ok(SignedEvidence {
+        statement: statement.to_vec(),
+        inventory: inventory.to_vec(),
+    })
+}
+
+fn exchange(path: &Path, Nonce(nonce): Nonce, response: &mut Vec<u8>) -> io::Result<()> {
+    let mut stream = UnixStream::connect(path)?;
+    stream.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
+    stream.write_all(&nonce)?;
+    stream.shutdown(std::net::Shutdown::Write)?;
+    let bytes_max = u64::try_from(INVENTORY_BYTES_MAX).unwrap_or(u64::MAX);
+    stream.take(bytes_max).read_to_end(response).map(drop)
+}
+
+fn truncated_response() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "truncated response")
+}
+
+/// A running server; dropping it stops it.
+#[derive(Debug)]
+pub struct EvidenceServer {
+    path: PathBuf,
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl EvidenceServer {
+    /// Starts a server at that path. A socket of an earlier process is replaced.
+    ///
+    /// # Errors
+    /// A system call failed, or another kind of file is at the path.
+    pub fn open(
+        path: &Path,
+        data_plane: DataPlaneHandle,
+        attester: Arc<Mutex<Attester>>,
+    ) -> io::Result<Self> {
+        let listener = bind(path)?;
+        listener.set_nonblocking(true)?;
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let handler = StatementHandler { data_plane, attester };
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::Builder::new()
+            .name("lw-evidence".to_owned())
+            .spawn(move || connections::serve(&listener, &stopped, |nonce| handler.respond(nonce)))?;
+        Ok(Self {
+            path: path.to_owned(),
+            stop,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for EvidenceServer {
+    fn drop(&mut self) {
+        let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    use std::os::unix::fs::FileTypeExt as _;
+    if let Ok(metadata) = path.symlink_metadata() {
+        if !metadata.file_type().is_socket() {
+            return Err(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                "the path exists and is no socket",
+            ));
+        }
+        std::fs::remove_file(path)?;
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+struct StatementHandler {
+    data_plane: DataPlaneHandle,
+    attester: Arc<Mutex<Attester>>,
+}
+
+impl StatementHandler {
+    fn respond(&self, nonce: Nonce) -> Vec<u8> {
+        match self.sign_statement(nonce) {
+            Ok(statement) => {
+                let length = u32::try_from(statement.statement.len()).unwrap_or(u32::MAX);
+                [
+                    &[0],
+                    &length.to_be_bytes()[..],
+                    &statement.statement,
+                    &statement.inventory,
+                ]
+                .concat()
+            }
+            Err(reason) => [&[1], reason.as_bytes()].concat(),
+        }
+    }
+
+    fn sign_statement(&self, nonce: Nonce) -> Result<SignedEvidence, String> {
+        let measured = self
+            .data_plane
+            .with_data_plane(|data_plane| (data_plane.name(), data_plane.measure()));
+        let (name, measured) = measured.map_err(|error| error.to_string())?;
+        let measurement = match measured.map_err(|error| error.to_string())? {
+            MeasurementSource::Kernel(measurement) => *measurement,
+            MeasurementSource::SelfSigned => {
+                return Err("the switch signs its own evidence; use `linewarden switch evidence`".to_owned());
+            }
+            MeasurementSource::Unavailable => {
+                return Err(format!(
+                    "the {name} data plane is part of the gateway process and cannot be measured from outside"
+                ));
+            }
+        };
+        let mut attester = self.attester.lock().unwrap_or_else(PoisonError::into_inner);
+        attester
+            .sign(nonce, measurement)
+            .map_err(|error| error.to_string())
+    }
+}

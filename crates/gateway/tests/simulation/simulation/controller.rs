@@ -1,0 +1,276 @@
+//! The link to the controller: requests and responses may be lost, and the controller may be down.
+
+use linewarden_controller::{AdmissionRequest, AdmissionResponse, Link, RowRequest, SessionReportResult};
+use linewarden_gateway::{ControllerRequest, ControllerResponse, LinkError};
+use linewarden_protocol::ids::{DeviceId, GatewayId, Mode};
+use linewarden_registry::RegistryError;
+use rand::RngExt as _;
+
+use super::process::Process;
+use super::{MARK_BLOCK, Mechanism, Simulation, session_locations};
+
+fn lost_message() -> LinkError {
+    LinkError::Failed("lost".to_owned())
+}
+
+pub(super) fn failed_response(request: &ControllerRequest, error: LinkError) -> ControllerResponse {
+    match request {
+        ControllerRequest::Register => ControllerResponse::Register(Err(error)),
+        ControllerRequest::ResumeLeases => ControllerResponse::ResumeLeases(Err(error)),
+        ControllerRequest::ExtendLeases(_) => ControllerResponse::ExtendLeases(Err(error)),
+        ControllerRequest::AdmitDevices { .. } => ControllerResponse::AdmitDevices(Err(error)),
+        ControllerRequest::ReportUnusedRows(_) => ControllerResponse::ReportUnusedRows(Err(error)),
+        ControllerRequest::ReportSessions(_) => ControllerResponse::ReportSessions {
+            result: Err(error),
+            at_ns: 0,
+        },
+        ControllerRequest::ListChanges { .. } => ControllerResponse::ListChanges {
+            result: Err(error),
+            at_ns: 0,
+            trust: None,
+        },
+        ControllerRequest::SubmitEvidence { .. } => ControllerResponse::SubmitEvidence(Err(error)),
+        ControllerRequest::GetPlan(_) => ControllerResponse::GetPlan(Err(error)),
+        ControllerRequest::ListProvers { .. } => ControllerResponse::ListProvers(Err(error)),
+        ControllerRequest::AppraiseRound(_) => ControllerResponse::AppraiseRound(Err(error)),
+        ControllerRequest::ListProverIds { .. } => ControllerResponse::ListProverIds(Err(error)),
+    }
+}
+
+fn is_failure(response: &ControllerResponse) -> bool {
+    matches!(response.error(), Some(LinkError::Failed(_)))
+}
+
+fn is_restored(response: &ControllerResponse) -> bool {
+    matches!(response.error(), Some(LinkError::RegistryRestored(_)))
+}
+
+/// Devices that request admission.
+fn devices_to_admit(request: &ControllerRequest) -> Vec<DeviceId> {
+    match request {
+        ControllerRequest::AdmitDevices { requests, .. } => devices_of(requests),
+        _ => Vec::new(),
+    }
+}
+
+fn devices_of(requests: &[AdmissionRequest]) -> Vec<DeviceId> {
+    let device = |request: &AdmissionRequest| request.message[8..16].try_into().map(u64::from_be_bytes);
+    requests
+        .iter()
+        .map(|request| DeviceId(device(request).unwrap()))
+        .collect()
+}
+
+/// Admitted devices, and how many of their rows may be spent: these are lost if the process ends before it gets the
+/// response.
+pub(super) fn admitted(response: &ControllerResponse) -> Vec<(DeviceId, u32)> {
+    let ControllerResponse::AdmitDevices(Ok(responses)) = response else {
+        return Vec::new();
+    };
+    responses
+        .iter()
+        .filter_map(|outcome| match outcome {
+            AdmissionResponse::Admit(provision) => Some((
+                provision.device,
+                provision.mark.0.saturating_sub(provision.first.0),
+            )),
+            _ => None,
+        })
+        .collect()
+}
+
+impl Simulation {
+    /// Records rows that may never be spent.
+    pub(super) fn record_stranded_rows(&mut self, rows: impl IntoIterator<Item = (DeviceId, u32)>) {
+        for (device, rows) in rows {
+            *self.stranded_rows.entry(device).or_default() += rows;
+        }
+    }
+
+    /// Serves the request, or loses the request or the response.
+    pub(super) fn request(&mut self, at: usize, request: ControllerRequest) -> ControllerResponse {
+        let outcome = match self.is_calm {
+            true => 9,
+            false => self.rng.random_range(0..12),
+        };
+        if outcome < 2 {
+            self.tally.link_failures += 1;
+        }
+        if outcome == 0 || !self.controller_host.is_open {
+            return failed_response(&request, lost_message());
+        }
+        let link = match self.link(at) {
+            Ok(link) => link,
+            Err(error) => return failed_response(&request, error.into()),
+        };
+        // A lost part of the leases could not be requested again: the link delivers it, or fails before.
+        let is_lost = outcome == 1 && request != ControllerRequest::ResumeLeases;
+        let loss = is_lost.then(|| failed_response(&request, lost_message()));
+        let devices = devices_to_admit(&request);
+        let response = self.respond(at, &link, request);
+        if loss.is_none() && is_restored(&response) {
+            // The next request registers again. A process that has not received the response uses the old
+            // registration again.
+            let process = &mut self.processes[at];
+            (process.link, process.leases, process.verifier) = (None, None, None);
+        }
+        if is_failure(&response) && !self.controller_host.is_healthy() {
+            self.tally.failed_answers += 1;
+            // It may be durable nevertheless.
+            self.record_stranded_rows(devices.into_iter().map(|device| (device, MARK_BLOCK)));
+        }
+        match loss {
+            Some(loss) => {
+                self.record_stranded_rows(admitted(&response));
+                loss
+            }
+            None => response,
+        }
+    }
+
+    /// Registers the process with its first request. A restarted controller knows the process by its fencing token.
+    fn link(&mut self, at: usize) -> Result<Link, RegistryError> {
+        let wall_s = self.wall_s();
+        let (host, process) = (&self.controller_host, &mut self.processes[at]);
+        let link = match &process.link {
+            None => {
+                let gateway = process.id();
+                self.runtime.block_on(host.controller.register(gateway, wall_s))?
+            }
+            Some(link) if process.linked_to == host.started => link.clone(),
+            Some(link) => {
+                // The reader starts again.
+                process.leases = None;
+                process.verifier = None;
+                host.controller.reconnect(link)
+            }
+        };
+        process.linked_to = host.started;
+        process.link = Some(link.clone());
+        if self.without == Some(Mechanism::FencingToken) {
+            return Ok(self.newest_link(at).unwrap_or(link));
+        }
+        Ok(link)
+    }
+
+    /// Without fencing tokens, an old process is served like the newest one.
+    fn newest_link(&self, at: usize) -> Option<Link> {
+        let gateway = self.processes[at].gateway;
+        let links = self.processes.iter().filter(|other| other.gateway == gateway);
+        let newest = links
+            .filter_map(|other| other.link.as_ref())
+            .max_by_key(|link| link.token_number())?;
+        Some(self.controller_host.controller.reconnect(newest))
+    }
+
+    fn respond(&mut self, at: usize, link: &Link, request: ControllerRequest) -> ControllerResponse {
+        let (runtime, host) = (&self.runtime, &mut self.controller_host);
+        let process: &mut Process = &mut self.processes[at];
+        let gateway: GatewayId = process.id();
+        let (now, boot_ns) = (host.moment(self.now_ms), process.clock.clock(self.now_ms).boot_ns);
+        match request {
+            // Memory is adopted even if another process was the gateway in between.
+            ControllerRequest::Register
+                if self.without == Some(Mechanism::Owner) && process.adopted_from > 0 =>
+            {
+                ControllerResponse::Register(Ok(process.adopted_from + 1))
+            }
+            ControllerRequest::Register => ControllerResponse::Register(Ok(link.token_number())),
+            ControllerRequest::GetPlan(_)
+            | ControllerRequest::ListProvers { .. }
+            | ControllerRequest::AppraiseRound(_) => self.attest(at, link, request),
+            ControllerRequest::ListProverIds { since } => ControllerResponse::ListProverIds(
+                runtime.block_on(link.prover_ids(since)).map_err(Into::into),
+            ),
+            ControllerRequest::ResumeLeases => {
+                let leases = process.leases.get_or_insert_with(|| link.leases());
+                ControllerResponse::ResumeLeases(runtime.block_on(leases.next_chunk()).map_err(Into::into))
+            }
+            ControllerRequest::ExtendLeases(requests) => {
+                let response = runtime.block_on(link.extend_leases(&requests));
+                if let Ok((provisions, _)) = &response {
+                    host.record_granted(gateway, provisions);
+                }
+                let jumped = |expected: &&RowRequest| match &response {
+                    Ok((provisions, _)) => provisions.iter().any(|granted| {
+                        granted.device == expected.device && granted.first > expected.received
+                    }),
+                    // It may be durable nevertheless.
+                    Err(_) => true,
+                };
+                let left = |expected: &RowRequest| expected.received.0.saturating_sub(expected.from.0);
+                let left: Vec<_> = requests
+                    .iter()
+                    .filter(jumped)
+                    .map(|expected| (expected.device, left(expected)))
+                    .collect();
+                let response = ControllerResponse::ExtendLeases(response.map_err(Into::into));
+                self.record_stranded_rows(left);
+                response
+            }
+            ControllerRequest::AdmitDevices {
+                requests: admissions,
+                fresh,
+            } => {
+                let floor = |device: DeviceId| {
+                    let info = runtime.block_on(host.registry().get(device));
+                    info.map_or(0, |info| info.idx_floor.0)
+                };
+                let floors: Vec<u32> = devices_of(&admissions).into_iter().map(floor).collect();
+                let response = runtime.block_on(link.admit_devices(&admissions, fresh));
+                // Rows between the lease and the device's statement are skipped.
+                let passed_over = response.iter().flatten().zip(floors);
+                let passed_over: Vec<(DeviceId, u32)> = passed_over
+                    .filter_map(|(outcome, floor)| match outcome {
+                        AdmissionResponse::Admit(granted) if granted.mode == Mode::Pool => {
+                            Some((granted.device, granted.first.0.saturating_sub(floor)))
+                        }
+                        _ => None,
+                    })
+                    .collect();
+                let admitted = response.iter().flatten().filter_map(|outcome| match outcome {
+                    AdmissionResponse::Admit(provision) => Some(provision),
+                    _ => None,
+                });
+                host.record_granted(gateway, admitted);
+                self.record_stranded_rows(passed_over);
+                ControllerResponse::AdmitDevices(response.map_err(Into::into))
+            }
+            ControllerRequest::ReportUnusedRows(_) if self.without == Some(Mechanism::UnusedRows) => {
+                ControllerResponse::ReportUnusedRows(Ok(0))
+            }
+            ControllerRequest::ReportUnusedRows(unused_rows) => {
+                for unused in &unused_rows {
+                    host.release(gateway, unused.device);
+                }
+                let response = runtime.block_on(link.record_unused_rows(&unused_rows));
+                ControllerResponse::ReportUnusedRows(response.map_err(Into::into))
+            }
+            ControllerRequest::ReportSessions(openings) if self.without == Some(Mechanism::Report) => {
+                ControllerResponse::ReportSessions {
+                    result: Ok(vec![SessionReportResult::Newest; openings.len()]),
+                    at_ns: boot_ns,
+                }
+            }
+            ControllerRequest::ReportSessions(openings) => {
+                let reports = session_locations::reports(&openings, boot_ns, self.without);
+                let response = runtime.block_on(link.report_sessions(&reports, now));
+                ControllerResponse::ReportSessions {
+                    result: response.map_err(Into::into),
+                    at_ns: boot_ns,
+                }
+            }
+            // The simulation requires no evidence.
+            ControllerRequest::SubmitEvidence { .. } => {
+                ControllerResponse::SubmitEvidence(Err(lost_message()))
+            }
+            ControllerRequest::ListChanges { since } => ControllerResponse::ListChanges {
+                result: runtime
+                    .block_on(link.changes_since(since, Some(now)))
+                    .map_err(Into::into),
+                at_ns: boot_ns,
+                trust: None,
+            },
+        }
+    }
+}

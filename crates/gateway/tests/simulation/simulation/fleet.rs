@@ -1,0 +1,405 @@
+//! Allowed and present configurations of devices, and the controller's verifier.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use linewarden_controller::Link;
+use linewarden_controller::attest::{RoundAppraisal, Verifier};
+use linewarden_gateway::{ControllerRequest, ControllerResponse};
+use linewarden_measurement::HashAlgorithm;
+use linewarden_measurement::configuration::Configuration;
+use linewarden_measurement::files::{ContentHash, FileEntry, FilePath, Mode as FileMode};
+use linewarden_measurement::pcr::PcrValues;
+use linewarden_protocol::attest::ConfigurationHash;
+use linewarden_protocol::frame::ip_from_bytes;
+use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
+use linewarden_protocol::wire::{ATTEST_PORT, PROOF_BYTES};
+use linewarden_registry::{
+    GroupName, GroupPolicy, NewGroup, NewProver, Protection, ProverLocation, Registry, RegistryError,
+    ReleaseMode, RollOut,
+};
+use rand::{Rng, RngExt as _};
+
+use super::controller::failed_response;
+use super::rounds::RoundRecords;
+use super::{GATEWAYS, Mechanism, Simulation};
+use crate::prover::SimulatedProver;
+use crate::simulated_device::SimulatedDevice;
+
+/// Room for provers in a data plane; none ever leaves.
+pub(super) const PROVERS: u32 = 16;
+/// Duration of a period.
+pub(super) const PERIOD_S: u32 = 3;
+/// Interval of rounds, and response time.
+pub(super) const EVERY_S: u32 = 1;
+pub(super) const PROOF_TIMEOUT_MS: u32 = 300;
+/// The content of a changed device.
+const CHANGED: u8 = 0xff;
+
+/// The configuration with that file content.
+pub(super) fn configuration(content: u8) -> Configuration {
+    let entry = FileEntry::File {
+        mode: FileMode::new(0o755).unwrap(),
+        content: ContentHash([content; 32]),
+    };
+    let files = BTreeMap::from([(FilePath::new(b"/usr/bin/sensord").unwrap(), entry)]);
+    Configuration::new(PcrValues::new(HashAlgorithm::Sha256), files).unwrap()
+}
+
+pub(super) fn hash(content: u8) -> ConfigurationHash {
+    ConfigurationHash(configuration(content).hash().0)
+}
+
+/// Allowed configurations of the group, as in the registry.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Reference {
+    base: u8,
+    /// The configuration that is rolled out, and the end of the roll-out by the controller's clock.
+    rolled_out: Option<(u8, u64)>,
+}
+
+impl Reference {
+    fn accepts(self, wall_s: u64) -> BTreeSet<u8> {
+        let rolled_out = self.rolled_out.filter(|(_, until_s)| wall_s < *until_s);
+        let rolled_out = rolled_out.map(|(content, _)| content);
+        rolled_out.into_iter().chain([self.base]).collect()
+    }
+}
+
+/// From some time on: configurations that may be accepted, and those that must be. Between a command and its
+/// confirmation these differ.
+struct AcceptedConfigurations {
+    from_ms: u64,
+    may: BTreeSet<u8>,
+    must: BTreeSet<u8>,
+}
+
+pub(super) struct Fleet {
+    pub(super) policy: GroupPolicy,
+    reference: Reference,
+    /// A command of the operator without a confirmation.
+    ordered: Option<Reference>,
+    accepted: Vec<AcceptedConfigurations>,
+    /// Devices that the operator releases.
+    releases_pending: Vec<DeviceId>,
+    pub(super) rounds: RoundRecords,
+    /// PROOFs and challenges that an eavesdropper has recorded.
+    pub(super) proofs: Vec<[u8; PROOF_BYTES]>,
+    pub(super) requests: Vec<[u8; 64]>,
+}
+
+fn name() -> GroupName {
+    GroupName::new("sensors").unwrap()
+}
+
+impl Fleet {
+    pub(super) fn new(rng: &mut impl Rng) -> Self {
+        let reopen = match rng.random_ratio(3, 4) {
+            true => ReleaseMode::Automatic,
+            false => ReleaseMode::Manual,
+        };
+        Self {
+            policy: GroupPolicy {
+                every_s: EVERY_S,
+                jitter_s: 0,
+                proof_timeout_ms: PROOF_TIMEOUT_MS,
+                missed_limit: 2,
+                window_rounds: 3,
+                late_is_missed: rng.random_ratio(1, 4),
+                release_mode: reopen,
+            },
+            reference: Reference {
+                base: 1,
+                rolled_out: None,
+            },
+            ordered: None,
+            accepted: Vec::new(),
+            releases_pending: Vec::new(),
+            rounds: RoundRecords::default(),
+            proofs: Vec::new(),
+            requests: Vec::new(),
+        }
+    }
+
+    /// The base configuration, which is always allowed.
+    pub(super) fn base(&self) -> ConfigurationHash {
+        hash(self.reference.base)
+    }
+
+    /// The first configuration of every device.
+    pub(super) fn first() -> ConfigurationHash {
+        hash(1)
+    }
+
+    fn group(&self, reference: Reference) -> NewGroup {
+        NewGroup {
+            name: name(),
+            policy: self.policy,
+            reference: Some(configuration(reference.base).encode()),
+            roll_out: reference.rolled_out.map(|(content, until_s)| RollOut {
+                reference: configuration(content).encode(),
+                until_s,
+            }),
+        }
+    }
+
+    /// Enrolls all devices as provers.
+    pub(super) async fn enroll(&self, registry: &Registry, stations: &[SimulatedDevice], rng: &mut impl Rng) {
+        registry.set_group(&self.group(self.reference), 0).await.unwrap();
+        for station in stations {
+            let address: IpAddr = ip_from_bytes(station.address());
+            let prover = NewProver {
+                device: station.id,
+                group: name(),
+                key: SimulatedProver::key(station.id),
+                protection: Protection::Software,
+                binding: None,
+                overlay: None,
+                location: Some(ProverLocation {
+                    gateway: GatewayId(rng.random_range(0..GATEWAYS) as u32 + 1),
+                    address,
+                }),
+                port: ATTEST_PORT,
+                enrolled_period: Period(0),
+            };
+            registry.enroll_prover(prover, 0).await.unwrap();
+        }
+    }
+
+    /// Records the accepted configurations now.
+    fn record_accepted(&mut self, now_ms: u64, wall_s: u64) {
+        let confirmed = self.reference.accepts(wall_s);
+        let ordered = self.ordered.map(|ordered| ordered.accepts(wall_s));
+        let ordered = ordered.unwrap_or_else(|| confirmed.clone());
+        let accepted = AcceptedConfigurations {
+            from_ms: now_ms,
+            may: confirmed.union(&ordered).copied().collect(),
+            must: confirmed.intersection(&ordered).copied().collect(),
+        };
+        let is_known = |last: &AcceptedConfigurations| last.may == accepted.may && last.must == accepted.must;
+        if !self.accepted.last().is_some_and(is_known) {
+            self.accepted.push(accepted);
+        }
+    }
+
+    /// Configurations that were accepted at some time since then.
+    fn since(&self, from_ms: u64) -> impl Iterator<Item = &AcceptedConfigurations> {
+        let first = self.accepted.iter().rposition(|at| at.from_ms <= from_ms);
+        self.accepted.iter().skip(first.unwrap_or(0))
+    }
+
+    /// Whether h may have been accepted at some time since then.
+    pub(super) fn may_accept(&self, h: &ConfigurationHash, from_ms: u64) -> bool {
+        self.since(from_ms)
+            .flat_map(|at| &at.may)
+            .any(|content| hash(*content) == *h)
+    }
+
+    /// Whether h was accepted at every time since then.
+    pub(super) fn must_accept(&self, h: &ConfigurationHash, from_ms: u64) -> bool {
+        self.since(from_ms)
+            .all(|at| at.must.iter().any(|content| hash(*content) == *h))
+    }
+}
+
+impl Simulation {
+    /// Does the operator's part of a step.
+    pub(super) fn administer(&mut self) {
+        let (now_ms, wall_s) = (self.now_ms, self.wall_s());
+        self.fleet.record_accepted(now_ms, wall_s);
+        if !self.controller_host.is_open {
+            return;
+        }
+        let registry = self.controller_host.registry();
+        if let Some(ordered) = self.fleet.ordered {
+            let group = self.fleet.group(ordered);
+            if self.runtime.block_on(registry.set_group(&group, wall_s)).is_ok() {
+                self.fleet.reference = ordered;
+                self.fleet.ordered = None;
+                self.fleet.record_accepted(now_ms, wall_s);
+            }
+        }
+        let to_readmit = std::mem::take(&mut self.fleet.releases_pending);
+        for device in to_readmit {
+            match self.release_now(device) {
+                Ok(()) | Err(RegistryError::Revoked { .. }) => self.fleet.rounds.released(device),
+                Err(_) => self.fleet.releases_pending.push(device),
+            }
+        }
+    }
+
+    /// Only a device in quarantine: a transaction without changes is rolled back in the background, at an
+    /// undetermined time.
+    fn release_now(&self, device: DeviceId) -> Result<(), RegistryError> {
+        let registry = self.controller_host.registry();
+        let info = self.runtime.block_on(registry.get(device))?;
+        if info.quarantine.is_some() {
+            self.runtime.block_on(registry.release(device))?;
+        }
+        Ok(())
+    }
+
+    /// Releases a device, as soon as the controller responds.
+    pub(super) fn release(&mut self, device: DeviceId) {
+        self.fleet.rounds.released(device);
+        self.fleet.releases_pending.push(device);
+    }
+
+    /// Changes a device, or the allowed configurations.
+    pub(super) fn change_device(&mut self) {
+        if !self.rng.random_ratio(1, 60) {
+            return;
+        }
+        let station = self.rng.random_range(0..self.devices.len());
+        let Reference { base, rolled_out } = self.fleet.reference;
+        match self.rng.random_range(0..8) {
+            0 | 1 => self.tamper(station),
+            2 | 3 => self.remediate(station),
+            4 if rolled_out.is_none() => {
+                let until_s = self.wall_s().saturating_add(self.rng.random_range(1..8));
+                self.order(base, Some((base + 1, until_s)));
+            }
+            4 | 5 => {
+                if let Some((content, _)) = rolled_out {
+                    self.fleet_tally.updated += 1;
+                    self.set_content(station, content);
+                }
+            }
+            6 => {
+                if let Some((content, _)) = rolled_out {
+                    let is_kept = self.rng.random_ratio(1, 2);
+                    self.order(if is_kept { content } else { base }, None);
+                }
+            }
+            _ => {
+                let device = self.devices[station].id;
+                self.release(device);
+            }
+        }
+    }
+
+    fn order(&mut self, base: u8, rolled_out: Option<(u8, u64)>) {
+        if self.fleet.ordered.is_none() {
+            self.fleet_tally.ordered += 1;
+            self.fleet.ordered = Some(Reference { base, rolled_out });
+            self.fleet.record_accepted(self.now_ms, self.wall_s());
+        }
+    }
+
+    /// Changes a device's content.
+    pub(super) fn tamper(&mut self, station: usize) {
+        self.fleet_tally.tampered += 1;
+        self.set_content(station, CHANGED);
+    }
+
+    /// Restores a device's allowed content.
+    pub(super) fn remediate(&mut self, station: usize) {
+        self.fleet_tally.remediated += 1;
+        self.set_content(station, self.fleet.reference.base);
+    }
+
+    /// The device is restarted, or the change is measured in the next period.
+    fn set_content(&mut self, station: usize, content: u8) {
+        let is_booted = self.is_calm || self.rng.random_ratio(1, 2);
+        let attester = &mut self.devices[station].attester;
+        attester.runs = hash(content);
+        if is_booted {
+            attester.boot();
+        }
+    }
+
+    /// Ends the roll-out, and restores all devices.
+    pub(super) fn remediate_all(&mut self) {
+        if let Some(ordered) = self.fleet.ordered {
+            self.fleet.reference = ordered;
+        }
+        let base = self.fleet.reference.base;
+        self.fleet.ordered = Some(Reference {
+            base,
+            rolled_out: None,
+        });
+        self.administer();
+        for station in 0..self.devices.len() {
+            self.remediate(station);
+        }
+    }
+
+    /// Serves a request to the verifier.
+    pub(super) fn attest(
+        &mut self,
+        at: usize,
+        link: &Link,
+        request: ControllerRequest,
+    ) -> ControllerResponse {
+        let mut request = request;
+        if let ControllerRequest::AppraiseRound(round) = &mut request {
+            // The order of a hash table differs each time.
+            round.observations.sort_unstable_by_key(|verdict| verdict.device);
+            if self.without == Some(Mechanism::MissedProof) {
+                self.fleet.rounds.mark_missed(self.processes[at].id(), round);
+            }
+            self.check_outcome(at, round);
+        }
+        if self.processes[at].verifier.is_none() {
+            match self.runtime.block_on(Verifier::open(link.clone())) {
+                Ok(verifier) => self.processes[at].verifier = Some(verifier),
+                Err(error) => return failed_response(&request, error.into()),
+            }
+        }
+        let wall_s = self.wall_s();
+        let process = &mut self.processes[at];
+        let Some(verifier) = &mut process.verifier else {
+            unreachable!()
+        };
+        match request {
+            ControllerRequest::GetPlan(plan_request) => {
+                process.planned_ms[0] = self.now_ms;
+                let rng = &mut self.rng;
+                let plan = self
+                    .runtime
+                    .block_on(verifier.plan(plan_request, wall_s, &mut || Some(rng.random())));
+                ControllerResponse::GetPlan(plan.map_err(Into::into))
+            }
+            ControllerRequest::ListProvers { start, since } => {
+                let mut provers = self.runtime.block_on(verifier.provers(start, since));
+                if self.without == Some(Mechanism::Reference) {
+                    let provisions = provers.iter_mut().flat_map(|provers| &mut provers.provisions);
+                    for provision in provisions {
+                        let (device, gateway) = (provision.device, process.id());
+                        let k2 = SimulatedProver::key(device).for_period(device, &start, &hash(CHANGED));
+                        if let Some(keys) = &mut provision.keys {
+                            keys.alternate = Some(k2.for_gateway(gateway));
+                        }
+                    }
+                }
+                ControllerResponse::ListProvers(provers.map_err(Into::into))
+            }
+            ControllerRequest::AppraiseRound(_) if self.without == Some(Mechanism::Decision) => {
+                ControllerResponse::AppraiseRound(Ok(RoundAppraisal::default()))
+            }
+            ControllerRequest::AppraiseRound(mut round) => {
+                if self.without == Some(Mechanism::Release) {
+                    let rounds = &self.fleet.rounds;
+                    round
+                        .observations
+                        .retain(|verdict| !rounds.quarantined().any(|out| out == verdict.device));
+                }
+                let boot_ns = process.clock.clock(self.now_ms).boot_ns;
+                let age_s = boot_ns.saturating_sub(round.ended_ns) / 1_000_000_000;
+                let ended_s = match self.without {
+                    Some(Mechanism::RoundAge) => wall_s.saturating_add(self.fleet.policy.validity_s()),
+                    _ => wall_s.saturating_sub(age_s),
+                };
+                let appraised = self
+                    .runtime
+                    .block_on(verifier.appraise_round(&round, ended_s, wall_s));
+                match &appraised {
+                    Ok(appraised) => self.check_decisions(at, &round, appraised),
+                    Err(_) => self.fleet.rounds.forget_uncertain(&round),
+                }
+                ControllerResponse::AppraiseRound(appraised.map_err(Into::into))
+            }
+            request => unreachable!("{request:?}"),
+        }
+    }
+}

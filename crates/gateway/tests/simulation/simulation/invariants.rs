@@ -1,0 +1,203 @@
+//! Invariants of every run.
+
+use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex};
+use linewarden_protocol::nonce::RowStatement;
+use linewarden_registry::{LeaseRequest, UnusedRows};
+
+use super::{GATEWAYS, LOSS_MAX, Mechanism, RING, Simulation};
+use crate::simulated_device::SimulatedDevice;
+
+impl Simulation {
+    /// Checks that each key in the memory of a data plane belongs to an unspent row of one of its devices.
+    pub(super) fn check_keys(&self, at: usize) -> Result<(), String> {
+        if !self.now_ms.is_multiple_of(500) {
+            return Ok(());
+        }
+        let process = &self.processes[at];
+        let inner = process.data_plane.0.lock().unwrap();
+        let store = inner.host.store();
+        let gateway = process.id();
+        let allowed: Vec<[u8; 16]> = self
+            .devices
+            .iter()
+            .filter_map(|station| Some((station, store.status(station.id)?)))
+            .flat_map(|(station, line)| {
+                let from = line.commit.idx().0;
+                // Rows that other processes have spent may still be there.
+                let spender = Some(process.number);
+                let unspent = move |idx: &u32| self.ledger.spender(station.id, *idx) != spender;
+                let rows = (from..from + RING + 1).filter(unspent);
+                rows.map(|idx| *station.auth_key(idx, gateway).as_bytes())
+            })
+            .collect();
+        let regions = store.regions();
+        let order = std::sync::atomic::Ordering::Acquire;
+        let lines = regions.lines.iter().map(|line| &line.auth_key);
+        let rows = regions.rows.iter().map(|row| &row.auth_key);
+        for [first, second] in lines.chain(rows) {
+            let mut key = [0; 16];
+            key[..8].copy_from_slice(&first.load(order).to_ne_bytes());
+            key[8..].copy_from_slice(&second.load(order).to_ne_bytes());
+            if key != [0; 16] && !allowed.contains(&key) {
+                return Err(format!(
+                    "process {} holds a key that it should have wiped",
+                    process.number
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a device gets a session in this many attempts of 6 s.
+    fn authenticates(&mut self, station: usize, gateway: usize, times: u32) -> Result<bool, String> {
+        let before = self.devices[station].sessions;
+        for _ in 0..times {
+            self.begin(station, Some(gateway));
+            for _ in 0..600 {
+                self.step()?;
+                if self.devices[station].sessions > before {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// While the controller's disk is missing, a device at a gateway authenticates up to its mark; afterwards it
+    /// continues.
+    pub fn run_with_lost_disk(mut self) -> Result<(), String> {
+        self.is_calm = true;
+        let Some(station) = self.devices.iter().position(|station| station.mode == Mode::Pool) else {
+            return Ok(());
+        };
+        if !self.authenticates(station, 0, 8)? {
+            return Err("a genuine device is not served".to_owned());
+        }
+        self.controller_host.remove_disk();
+        let mut alone = 0;
+        while alone <= LOSS_MAX && self.authenticates(station, 0, 1)? {
+            alone += 1;
+        }
+        if !(1..LOSS_MAX).contains(&alone) {
+            return Err(format!("without the disk a device authenticates {alone} times"));
+        }
+        self.controller_host.reattach_disk();
+        match self.authenticates(station, 0, 8)? {
+            true => Ok(()),
+            false => Err("the disk is available again, and the device is not served".to_owned()),
+        }
+    }
+
+    /// Maximum number of rows of a device that the faults of this run can have lost.
+    fn lost_rows(&self, device: DeviceId) -> u32 {
+        self.losses * LOSS_MAX + self.stranded_rows.get(&device).copied().unwrap_or_default()
+    }
+
+    pub(super) fn expect_service(&mut self, station: usize, gateway: usize) -> Result<(), String> {
+        let device = self.devices[station].id;
+        let served = self.authenticates(station, gateway, 8)?;
+        let SimulatedDevice {
+            revoked, mode, rows, ..
+        } = self.devices[station];
+        if revoked {
+            return match served {
+                true => Err(format!("device {device} is revoked and was served")),
+                false => Ok(()),
+            };
+        }
+        let left = rows - self.ledger.spent_by(device).min(rows);
+        let may_be_used_up =
+            mode == Mode::Pool && left <= self.lost_rows(device) + GATEWAYS as u32 * (RING + 1);
+        match served || may_be_used_up {
+            true => Ok(()),
+            false => Err(format!(
+                "device {device} is locked out at gateway {}: {left} of {rows} rows unspent, {} losses of memory",
+                gateway + 1,
+                self.losses
+            )),
+        }
+    }
+
+    /// Checks that another gateway can lease all rows that no fault can have lost.
+    pub(super) fn expect_little_loss(&mut self) -> Result<(), String> {
+        while let Some(at) = self.processes.len().checked_sub(1) {
+            let unused_rows: Vec<_> = self.processes[at]
+                .node
+                .close()
+                .into_iter()
+                .map(|unused| UnusedRows {
+                    keep_leased: false,
+                    ..unused
+                })
+                .collect();
+            if let Some(link) = &self.processes[at].link {
+                let link = self.controller_host.controller.reconnect(link);
+                let recorded = self.runtime.block_on(link.record_unused_rows(&unused_rows));
+                recorded.map_err(|error| format!("a gateway's last word is refused: {error}"))?;
+            }
+            self.remove_process(at);
+        }
+        let registry = self.controller_host.registry();
+        let fencing_token = self
+            .runtime
+            .block_on(registry.register_gateway(GatewayId(99), 0))
+            .unwrap();
+        for station in &self.devices {
+            if station.revoked || station.mode == Mode::Key {
+                continue;
+            }
+            let mut from = 0;
+            let mut unspent = 0;
+            let stated = match self.without {
+                Some(Mechanism::Statement) => RowStatement::default(),
+                _ => RowStatement {
+                    first_unanswered_row: RowIndex(station.unanswered_from()),
+                    has_refused_row: false,
+                },
+            };
+            loop {
+                let lease_request = LeaseRequest {
+                    device: station.id,
+                    epoch: 0,
+                    from: RowIndex(from),
+                    received: RowIndex(from),
+                    hold_rows: 1000,
+                    spendable_rows: 1000,
+                    statement: stated,
+                };
+                let granted = self
+                    .runtime
+                    .block_on(registry.lease(&fencing_token, &[lease_request]))
+                    .unwrap();
+                let Some(granted) = granted
+                    .into_iter()
+                    .flatten()
+                    .find(|granted| !granted.rows.is_empty())
+                else {
+                    break;
+                };
+                for idx in granted.rows.clone() {
+                    if self.ledger.spender(station.id, idx).is_some() {
+                        return Err(format!(
+                            "row {idx} of device {} is leased though it was spent",
+                            station.id
+                        ));
+                    }
+                    unspent += 1;
+                }
+                from = granted.rows.end;
+            }
+            let accounted_rows = self.ledger.spent_by(station.id) + unspent + self.lost_rows(station.id);
+            if accounted_rows < station.rows {
+                return Err(format!(
+                    "device {}: {} rows were spent, {unspent} are left of {}; {} losses of memory do not explain that",
+                    station.id,
+                    self.ledger.spent_by(station.id),
+                    station.rows,
+                    self.losses
+                ));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,323 @@
+//! Gateway processes: start, steps and end.
+
+use linewarden_controller::attest::Verifier;
+use linewarden_controller::{LeaseReader, Link};
+use linewarden_dataplane::{Config, Gate, Geometry};
+use linewarden_gateway::{ControllerRequest, ControllerResponse, Node, Settings};
+use linewarden_protocol::ids::GatewayId;
+use linewarden_protocol::verdict::Verdict;
+use rand::RngExt as _;
+
+use super::clock::HostClock;
+use super::controller::admitted;
+use super::fleet::{PERIOD_S, PROVERS};
+use super::network::Packet;
+use super::{LEASE_S, MARK_BLOCK, Mechanism, RING, SLOTS, Simulation};
+use crate::simulated_data_plane::SimulatedDataPlane;
+
+/// A process of a gateway.
+pub(super) struct Process {
+    pub(super) gateway: usize,
+    pub(super) number: u64,
+    pub(super) node: Node,
+    pub(super) settings: Settings,
+    pub(super) data_plane: SimulatedDataPlane,
+    pub(super) clock: HostClock,
+    /// Its registration, after its first request.
+    pub(super) link: Option<Link>,
+    /// The start of the controller that the link belongs to.
+    pub(super) linked_to: u64,
+    pub(super) leases: Option<LeaseReader>,
+    /// As above.
+    pub(super) verifier: Option<Verifier>,
+    /// The controller's creation time of the plan that was requested, of the present plan, and of the plan one step
+    /// before: challenges are sent in the step after the start of their round.
+    pub(super) planned_ms: [u64; 3],
+    /// Responses in flight, and their arrival times.
+    pub(super) responses: Vec<(u64, ControllerResponse)>,
+    /// The fencing token in the adopted memory; 0 for none.
+    pub(super) adopted_from: u64,
+    /// Replaced, and running.
+    pub(super) is_replaced: bool,
+    /// Killed: its memory and data plane keep running.
+    pub(super) is_killed: bool,
+}
+
+impl Process {
+    pub(super) fn id(&self) -> GatewayId {
+        GatewayId(self.gateway as u32 + 1)
+    }
+}
+
+pub(super) fn config(gateway: usize, attests: bool) -> Config {
+    Config {
+        gateway_id: GatewayId(gateway as u32 + 1),
+        session_lifetime_s: LEASE_S,
+        lap_port: 20550,
+        local: vec!["192.0.2.1".parse().unwrap()],
+        device_prefixes: vec!["10.0.0.0/8".parse().unwrap()],
+        follows_interfaces: false,
+        other_addresses: Vec::new(),
+        fragments: false,
+        gate: Gate::Off,
+        nak_per_s: 1000,
+        alarm_per_s: 10,
+        miss_per_s: 1000,
+        low_rows: 2,
+        low_credit: 1,
+        geometry: Geometry {
+            slots: SLOTS,
+            ring: RING,
+            hash_seed: [3, 4],
+        },
+        provers: if attests { PROVERS } else { 0 },
+        classic: None,
+        p4dra: None,
+        inband_evidence: None,
+        always_pass: Vec::new(),
+        dhcp_servers: Vec::new(),
+    }
+}
+
+impl Simulation {
+    fn config(&self, gateway: usize) -> Config {
+        config(gateway, self.attests)
+    }
+
+    /// Starts a process with new memory.
+    pub(super) fn start(&mut self, gateway: usize) {
+        let clock = HostClock::new(self.now_ms, &mut self.rng);
+        let data_plane = SimulatedDataPlane::new(&self.config(gateway), clock.moment(self.now_ms));
+        self.start_on(gateway, data_plane, clock);
+    }
+
+    /// Starts a process on the memory of a killed one; on new memory if there is none.
+    pub(super) fn start_on_adopted(&mut self, gateway: usize) -> Result<(), String> {
+        let headless = |process: &Process| process.gateway == gateway && process.is_killed;
+        let Some(at) = self.processes.iter().position(headless) else {
+            self.start(gateway);
+            return Ok(());
+        };
+        self.tally.adopted += 1;
+        let left = self.remove_process(at);
+        let data_plane = SimulatedDataPlane::adopted(
+            &left.data_plane,
+            &self.config(gateway),
+            left.clock.moment(self.now_ms),
+        );
+        let before = left.data_plane.sessions(&self.devices);
+        self.start_on(gateway, data_plane, left.clock);
+        let after = self
+            .processes
+            .last()
+            .map(|process| process.data_plane.sessions(&self.devices));
+        match after == Some(before) {
+            true => Ok(()),
+            false => Err(format!(
+                "a process of gateway {} took up memory, and sessions dropped",
+                gateway + 1
+            )),
+        }
+    }
+
+    fn start_on(&mut self, gateway: usize, data_plane: SimulatedDataPlane, clock: HostClock) {
+        let left_by = {
+            let mut inner = data_plane.0.lock().unwrap();
+            inner.no_marks = self.without == Some(Mechanism::Mark);
+            inner.no_wiping = self.without == Some(Mechanism::Wiping);
+            inner.host.store().inherited_state().owner
+        };
+        let config = self.config(gateway);
+        let settings = Settings {
+            mark_block: MARK_BLOCK,
+            feed_poll_ms: 400,
+            attest_period_s: PERIOD_S,
+            // At the next housekeeping, every 5 s: devices are blocked for longer.
+            wipe_after_ms: 100,
+            ..Settings::for_data_plane(&config)
+        };
+        self.processes_started += 1;
+        self.processes.push(Process {
+            gateway,
+            number: self.processes_started,
+            node: Node::new(Box::new(data_plane.of_node(&config)), settings).unwrap(),
+            settings,
+            data_plane,
+            clock,
+            link: None,
+            linked_to: 0,
+            leases: None,
+            verifier: None,
+            planned_ms: [0; 3],
+            responses: Vec::new(),
+            adopted_from: left_by,
+            is_replaced: false,
+            is_killed: false,
+        });
+    }
+
+    /// Kills the process. Its memory and data plane keep running; responses to it are lost.
+    pub(super) fn kill_process(&mut self, at: usize) {
+        let process = &mut self.processes[at];
+        process.is_killed = true;
+        process.is_replaced = true;
+        process.responses.clear();
+    }
+
+    pub(super) fn remove_process(&mut self, at: usize) -> Process {
+        let process = self.processes.remove(at);
+        let status = process.node.status();
+        self.tally.evicted += status.evicted;
+        self.tally.admitted += status.admitted;
+        self.tally.rows_returned += status.rows_returned;
+        process
+    }
+
+    /// Stops the process. The controller may not receive the report of unused rows.
+    pub(super) fn stop(&mut self, at: usize) {
+        let (host, process) = (&mut self.controller_host, &mut self.processes[at]);
+        let unused_rows = process.node.close();
+        for unused in &unused_rows {
+            host.release(process.id(), unused.device);
+        }
+        let link = process.link.as_ref().map(|link| host.controller.reconnect(link));
+        let recorded = match link.filter(|_| host.is_open && self.rng.random_ratio(9, 10)) {
+            Some(link) => self
+                .runtime
+                .block_on(link.record_unused_rows(&unused_rows))
+                .is_ok(),
+            None => false,
+        };
+        self.losses += u32::from(!recorded);
+        let undelivered = self.remove_process(at).responses;
+        self.record_stranded_rows(undelivered.iter().flat_map(|(_, response)| admitted(response)));
+    }
+
+    pub(super) fn tick(&mut self, at: usize) -> Result<(), String> {
+        let now_ms = self.now_ms;
+        let process = &mut self.processes[at];
+        let clock = process.clock.clock(now_ms);
+        process.data_plane.set_clock(process.clock, now_ms, self.without);
+        if process.is_killed {
+            return self.collect(at);
+        }
+        process.planned_ms[2] = process.planned_ms[1];
+        let arrived = process.responses.extract_if(.., |(at_ms, _)| *at_ms <= now_ms);
+        let arrived: Vec<ControllerResponse> = arrived.map(|(_, response)| response).collect();
+        for response in arrived {
+            if matches!(response, ControllerResponse::GetPlan(Ok(Some(_)))) {
+                process.planned_ms[1] = process.planned_ms[0];
+            }
+            process.node.handle_response(response, clock);
+        }
+        let rng = &mut self.rng;
+        let requests = process.node.tick(clock, &mut || Some(rng.random()));
+        process.data_plane.notice();
+        let reports_unused = requests
+            .iter()
+            .any(|request| matches!(request, ControllerRequest::ReportUnusedRows(_)));
+        if reports_unused && !self.is_calm && self.rng.random_ratio(1, 10) {
+            return self.kill_before_return(at);
+        }
+        for request in requests {
+            let response = self.request(at, request);
+            let late = !self.is_calm && self.rng.random_ratio(1, 5);
+            let delay_ms = if late { self.rng.random_range(0..300) } else { 0 };
+            self.processes[at].responses.push((now_ms + delay_ms, response));
+        }
+        self.collect(at)
+    }
+
+    /// Kills the process before it sends a report; the next process adopts its memory.
+    fn kill_before_return(&mut self, at: usize) -> Result<(), String> {
+        self.tally.kills += 1;
+        self.losses += 1;
+        self.collect(at)?;
+        if self.processes[at].is_replaced {
+            return Ok(());
+        }
+        let gateway = self.processes[at].gateway;
+        self.kill_process(at);
+        self.start_on_adopted(gateway)
+    }
+
+    /// Applies other settings; no session may end.
+    pub(super) fn reload(&mut self, at: usize) -> Result<(), String> {
+        let process = &mut self.processes[at];
+        let rng = &mut self.rng;
+        let mut live = config(process.gateway, self.attests).live_settings();
+        live.session_lifetime_s = rng.random_range(2..=2 * LEASE_S);
+        live.low_rows = rng.random_range(0..RING);
+        live.low_credit = rng.random_range(0..4);
+        let settings = Settings {
+            mark_block: rng.random_range(live.low_credit + 1..=8),
+            low_credit: live.low_credit,
+            low_rows: live.low_rows,
+            feed_poll_ms: rng.random_range(250..900),
+            ..process.settings
+        };
+        self.tally.reloads += 1;
+        let before = process.data_plane.sessions(&self.devices);
+        let clock = process.clock.clock(self.now_ms);
+        process
+            .node
+            .reconfigure(settings, &live, clock)
+            .map_err(|error| format!("a reload was refused: {error}"))?;
+        process.settings = settings;
+        match process.data_plane.sessions(&self.devices) == before {
+            true => Ok(()),
+            false => Err(format!(
+                "process {} was reloaded, and sessions dropped",
+                process.number
+            )),
+        }
+    }
+
+    /// Collects the results of the data plane.
+    fn collect(&mut self, at: usize) -> Result<(), String> {
+        let process = &self.processes[at];
+        let (number, gateway) = (process.number, process.gateway);
+        let (accepted, replies, verdicts, closed, late) = {
+            let mut inner = process.data_plane.0.lock().unwrap();
+            (
+                std::mem::take(&mut inner.accepted),
+                std::mem::take(&mut inner.replies),
+                std::mem::take(&mut inner.verdicts),
+                std::mem::take(&mut inner.closed),
+                inner.violation.take(),
+            )
+        };
+        self.tally.at_mark += verdicts
+            .iter()
+            .filter(|verdict| **verdict == Verdict::DropMark)
+            .count() as u64;
+        self.tally.closed += closed.len() as u64;
+        for (device, session) in closed {
+            self.session_locations
+                .closed(device, session, gateway, &mut self.ledger.problem);
+        }
+        for (device, idx, tag) in accepted {
+            self.tally.accepted += 1;
+            self.session_locations.accepted(device, tag, gateway, self.now_ms);
+            self.tally.accepted_alone += u64::from(!self.controller_host.is_healthy());
+            let station = self.devices.iter().find(|station| station.id == device).unwrap();
+            self.ledger.accepted(device, station.mode, idx, tag, number);
+        }
+        for reply in replies {
+            let (to, port) = (reply.to.src_ip, reply.to.src_port);
+            self.record_request(at, &reply.payload);
+            if let Some(station) = self.devices.iter().position(|station| station.address() == to) {
+                let payload = Box::new(reply.payload);
+                self.send(Packet::ToDevice {
+                    station,
+                    port,
+                    payload,
+                });
+            }
+        }
+        match late {
+            Some(problem) => Err(format!("process {number}: {problem}")),
+            None => self.check_keys(at),
+        }
+    }
+}

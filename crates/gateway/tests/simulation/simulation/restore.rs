@@ -1,0 +1,112 @@
+//! Restores of the registry, without notice to any component.
+
+use std::path::Path;
+
+use linewarden_protocol::ids::{DeviceId, Mode};
+use rand::RngExt as _;
+
+use super::controller_host::open;
+use super::{GATEWAYS, RING, Simulation};
+
+/// A state of the registry.
+pub(super) struct Backup {
+    content: Vec<u8>,
+    revoked: Vec<DeviceId>,
+}
+
+impl Simulation {
+    /// Makes or restores a backup. Not with provers, because the invariants of attestation do not cover restores.
+    pub(super) fn back_up_or_restore(&mut self) -> Result<(), String> {
+        if self.attests || !self.controller_host.is_healthy() {
+            return Ok(());
+        }
+        match self.controller_host.backup.is_some() && self.rng.random_ratio(1, 2) {
+            true => self.restore(),
+            false => {
+                self.back_up();
+                Ok(())
+            }
+        }
+    }
+
+    fn back_up(&mut self) {
+        // By the registry itself, or by copying the file while it is closed.
+        let is_copy = self.rng.random_ratio(1, 2);
+        let host = &mut self.controller_host;
+        let content = match is_copy {
+            true => {
+                let directory = tempfile::tempdir().unwrap();
+                let path = directory.path().join("copy");
+                let copied = self.runtime.block_on(host.registry().copy_to(&*path, |_| ()));
+                copied.unwrap();
+                std::fs::read(path).unwrap()
+            }
+            false => {
+                self.runtime.block_on(host.registry().clone().close());
+                let content = std::fs::read(&host.path).unwrap();
+                self.open_again();
+                content
+            }
+        };
+        self.controller_host.backup = Some(Backup {
+            content,
+            revoked: self.controller_host.revoked().to_vec(),
+        });
+        self.tally.backups += 1;
+    }
+
+    fn open_again(&mut self) {
+        let host = &mut self.controller_host;
+        let opened = open(&self.runtime, &host.path);
+        host.replace_controller(opened.unwrap());
+    }
+
+    fn restore(&mut self) -> Result<(), String> {
+        let Some(backup) = self.controller_host.backup.take() else {
+            return Ok(());
+        };
+        self.tally.restores += 1;
+        let before = self.floors();
+        let host = &mut self.controller_host;
+        self.runtime.block_on(host.registry().clone().close());
+        let sibling = |ending: &str| {
+            let mut name = host.path.as_os_str().to_owned();
+            name.push(ending);
+            name
+        };
+        for ending in ["-wal", "-shm"] {
+            let _ = std::fs::remove_file(Path::new(&sibling(ending)));
+        }
+        if self.rng.random_ratio(1, 2) {
+            // By another file, as with `mv`; or by writing into the file, as with `cp`.
+            std::fs::remove_file(&host.path).unwrap();
+        }
+        std::fs::write(&host.path, &backup.content).unwrap();
+        host.restore(&backup.revoked);
+        self.open_again();
+        self.session_locations.forget();
+        // Rows of the lost registry state, used or not, are stranded.
+        for (station, (before, after)) in self.devices.iter().zip(before.into_iter().zip(self.floors())) {
+            let above = before.max(after).max(station.unanswered_from());
+            let lost_rows = (0..above).filter(|idx| self.ledger.spender(station.id, *idx).is_none());
+            // If fewer rows are left, all of them.
+            let room = GATEWAYS as u32 * (RING + 1);
+            *self.stranded_rows.entry(station.id).or_default() += lost_rows.count() as u32 + room;
+        }
+        self.check_registry()
+    }
+
+    /// By device: the number above every leased row.
+    fn floors(&self) -> Vec<u32> {
+        let floor = |station: &crate::simulated_device::SimulatedDevice| {
+            let info = self
+                .runtime
+                .block_on(self.controller_host.registry().get(station.id));
+            match station.mode {
+                Mode::Pool => info.unwrap().idx_floor.0,
+                Mode::Key => 0,
+            }
+        };
+        self.devices.iter().map(floor).collect()
+    }
+}

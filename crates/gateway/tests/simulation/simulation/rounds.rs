@@ -1,0 +1,326 @@
+//! The true course of attestation rounds: challenges, proofs, and their arrival.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use linewarden_controller::attest::{ProofOutcome, ProverObservation, RoundAppraisal, RoundOutcome};
+use linewarden_protocol::attest::Round;
+use linewarden_protocol::ids::{DeviceId, GatewayId};
+use linewarden_protocol::wire::{self, Message};
+use linewarden_registry::{AttestationState, ReleaseMode};
+use zerocopy::IntoBytes as _;
+
+use super::fleet::PROOF_TIMEOUT_MS;
+use super::{Mechanism, Simulation};
+use crate::prover::{MadeProof, SimulatedProver};
+
+/// Datagrams that arrive less than this before the end of a round may be handled after it, ms.
+const SLACK_MS: u64 = 30;
+
+/// A round that a process has opened.
+struct ObservedRound {
+    process: u64,
+    round: Round,
+    opened_ms: u64,
+    /// The creation time of its plan.
+    planned_ms: u64,
+    requested: BTreeSet<DeviceId>,
+    /// Devices whose valid proof has arrived in time.
+    arrived: BTreeSet<DeviceId>,
+    /// Device ids of other proofs that have arrived.
+    forged: BTreeSet<DeviceId>,
+}
+
+#[derive(Default)]
+pub(super) struct RoundRecords {
+    rounds: BTreeMap<(GatewayId, u32), ObservedRound>,
+    proofs: BTreeMap<(DeviceId, GatewayId, u32), Vec<MadeProof>>,
+    /// Whether a device missed the round, by its number.
+    missed: BTreeMap<(GatewayId, DeviceId), BTreeMap<u32, bool>>,
+    /// Devices in quarantine as confirmed by the controller, and since when.
+    quarantined: BTreeMap<DeviceId, u64>,
+}
+
+impl RoundRecords {
+    /// Records a proof of a device.
+    pub(super) fn record_proof(&mut self, device: DeviceId, made: MadeProof) {
+        let round = &made.round;
+        let proofs = self
+            .proofs
+            .entry((device, round.gateway, round.number.0))
+            .or_default();
+        if proofs.iter().all(|other| other.message != made.message) {
+            proofs.push(made);
+        }
+    }
+
+    /// Returns in how many rounds a device was challenged, and in how many its proof arrived in time.
+    pub(super) fn summary(&self, device: DeviceId) -> String {
+        let was_requested = |opened: &&ObservedRound| opened.requested.contains(&device);
+        let arrived = |opened: &&ObservedRound| opened.arrived.contains(&device);
+        let rounds = self.rounds.values();
+        format!(
+            "challenged in {} rounds, its proof arrived in {}",
+            rounds.clone().filter(was_requested).count(),
+            rounds.filter(arrived).count()
+        )
+    }
+
+    /// Whether a proof of the device has arrived in time in a round that was opened since then.
+    pub(super) fn has_proven(&self, device: DeviceId, from_ms: u64) -> bool {
+        let mut rounds = self.rounds.values();
+        rounds.any(|opened| opened.opened_ms >= from_ms && opened.arrived.contains(&device))
+    }
+
+    /// Counts devices named in wrong proofs as missed.
+    pub(super) fn mark_missed(&self, gateway: GatewayId, round: &mut RoundOutcome) {
+        let Some(opened) = self.rounds.get(&(gateway, round.number.0)) else {
+            return;
+        };
+        let verdicts = round.observations.iter_mut();
+        for verdict in verdicts.filter(|verdict| opened.forged.contains(&verdict.device)) {
+            verdict.outcome = ProofOutcome::Missed;
+        }
+    }
+
+    /// The operator releases a device.
+    pub(super) fn released(&mut self, device: DeviceId) {
+        self.quarantined.remove(&device);
+    }
+
+    /// The decisions about a round are unknown.
+    pub(super) fn forget_uncertain(&mut self, round: &RoundOutcome) {
+        for verdict in &round.observations {
+            if verdict.outcome != ProofOutcome::Missed {
+                self.quarantined.remove(&verdict.device);
+            }
+        }
+    }
+
+    /// Devices in quarantine as confirmed by the controller.
+    pub(super) fn quarantined(&self) -> impl Iterator<Item = DeviceId> {
+        self.quarantined.keys().copied()
+    }
+
+    /// The proofs of a device in that round.
+    fn of_round(&self, device: DeviceId, opened: &ObservedRound) -> Vec<&MadeProof> {
+        let round = opened.round;
+        let made = self.proofs.get(&(device, round.gateway, round.number.0));
+        made.into_iter()
+            .flatten()
+            .filter(|made| made.round == round)
+            .collect()
+    }
+}
+
+impl Simulation {
+    fn problem(&mut self, problem: String) {
+        self.ledger.problem.get_or_insert(problem);
+    }
+
+    /// Records a challenge that a gateway sends.
+    pub(super) fn record_request(&mut self, at: usize, payload: &[u8; 64]) {
+        let Ok(Message::AttestRequest(request)) = wire::parse(payload) else {
+            return;
+        };
+        let (round, device) = (Round::from(request), request.header.device());
+        let process = &self.processes[at];
+        let opened = ObservedRound {
+            process: process.number,
+            round,
+            opened_ms: self.now_ms,
+            planned_ms: process.planned_ms[2],
+            requested: BTreeSet::new(),
+            arrived: BTreeSet::new(),
+            forged: BTreeSet::new(),
+        };
+        let key = (round.gateway, round.number.0);
+        let entry = self.fleet.rounds.rounds.entry(key).or_insert(opened);
+        entry.requested.insert(device);
+        if (entry.process, entry.round) != (process.number, round) {
+            let problem = format!(
+                "round {} of gateway {} is opened by process {} and by process {}",
+                round.number, round.gateway, entry.process, process.number
+            );
+            self.problem(problem);
+        }
+        self.fleet.requests.push(*payload);
+    }
+
+    /// Checks a proof that arrives; a valid proof of an open round must be counted.
+    pub(super) fn check_proof(&mut self, process: u64, mut payload: Box<[u8]>) -> Box<[u8]> {
+        let Ok(Message::Proof(proof)) = wire::parse(&payload) else {
+            return payload;
+        };
+        let (device, key) = (
+            proof.header.device(),
+            (GatewayId(proof.gateway_id.get()), proof.round.get()),
+        );
+        let (fleet, now_ms) = (&mut self.fleet, self.now_ms);
+        let Some(opened) = fleet.rounds.rounds.get(&key) else {
+            return payload;
+        };
+        let is_it = |made: &&MadeProof| made.message[..] == payload[..];
+        let Some(right) = fleet.rounds.of_round(device, opened).into_iter().find(is_it) else {
+            self.fleet_tally.forged += 1;
+            if self.without == Some(Mechanism::Proof) {
+                // Every proof is taken for a valid one.
+                let k2 = SimulatedProver::key(device).for_period(device, &opened.round.start, &fleet.base());
+                let block = k2.for_gateway(opened.round.gateway).prove(&opened.round);
+                payload.copy_from_slice(opened.round.proof_message(device, block).as_bytes());
+            }
+            if let Some(opened) = fleet.rounds.rounds.get_mut(&key) {
+                opened.forged.insert(device);
+            }
+            return payload;
+        };
+        let is_accepted = fleet.must_accept(&right.h, opened.planned_ms);
+        let is_open = now_ms + SLACK_MS <= opened.opened_ms + 2 * u64::from(PROOF_TIMEOUT_MS);
+        let is_requested = opened.process == process && opened.requested.contains(&device);
+        if is_accepted
+            && is_open
+            && is_requested
+            && let Some(opened) = fleet.rounds.rounds.get_mut(&key)
+        {
+            opened.arrived.insert(device);
+        }
+        payload
+    }
+
+    /// Checks the outcomes of a round.
+    pub(super) fn check_outcome(&mut self, at: usize, outcome: &RoundOutcome) {
+        let gateway = self.processes[at].id();
+        let number = outcome.number.0;
+        for verdict in &outcome.observations {
+            if let Some(problem) = self.contradiction(gateway, number, verdict) {
+                self.problem(problem);
+            }
+            let is_missed = match verdict.outcome {
+                ProofOutcome::Ok(_) => false,
+                ProofOutcome::Late(_) => self.fleet.policy.late_is_missed,
+                ProofOutcome::Missed => true,
+            };
+            let tally = &mut self.fleet_tally;
+            match verdict.outcome {
+                ProofOutcome::Ok(_) => tally.ok += 1,
+                ProofOutcome::Late(_) => tally.late += 1,
+                ProofOutcome::Missed => tally.missed += 1,
+            }
+            let rounds = &mut self.fleet.rounds;
+            let missed = rounds.missed.entry((gateway, verdict.device)).or_default();
+            missed.insert(number, is_missed);
+        }
+    }
+
+    /// Returns the contradiction in an outcome, if any.
+    fn contradiction(&self, gateway: GatewayId, number: u32, verdict: &ProverObservation) -> Option<String> {
+        let ProverObservation {
+            device,
+            outcome: seen,
+            ..
+        } = *verdict;
+        let Some(opened) = self.fleet.rounds.rounds.get(&(gateway, number)) else {
+            return Some(format!(
+                "device {device} is {seen:?} in round {number} of gateway {gateway}, in which it was not challenged"
+            ));
+        };
+        if seen == ProofOutcome::Missed {
+            return opened.arrived.contains(&device).then(|| {
+                format!(
+                    "device {device} is missed in round {number} of gateway {gateway}, where its proof arrived in time"
+                )
+            });
+        }
+        let mut made = self.fleet.rounds.of_round(device, opened).into_iter();
+        let is_proven = made.any(|made| self.fleet.may_accept(&made.h, opened.planned_ms));
+        (!is_proven).then(|| {
+            format!(
+                "device {device} is {seen:?} in round {number} of gateway {gateway}, which was opened at {} ms by a plan of \
+                 {} ms, and has not proven what it may run",
+                opened.opened_ms, opened.planned_ms
+            )
+        })
+    }
+
+    /// Checks the decisions of the controller.
+    pub(super) fn check_decisions(&mut self, at: usize, round: &RoundOutcome, appraised: &RoundAppraisal) {
+        let gateway = self.processes[at].id();
+        let policy = self.fleet.policy;
+        let (number, now_ms) = (round.number.0, self.now_ms);
+        for quarantined in &appraised.quarantined {
+            let device = quarantined.device;
+            self.fleet_tally.quarantined += 1;
+            let missed = self.fleet.rounds.missed.get(&(gateway, device));
+            let rounds = missed.into_iter().flat_map(|rounds| rounds.range(..=number));
+            // Outages lie between the rounds that count: at most this many.
+            let looked_at = (policy.window_rounds + policy.missed_limit) as usize;
+            let missed_rounds = rounds.rev().take(looked_at).filter(|(_, is_missed)| **is_missed);
+            if missed_rounds.count() < policy.missed_limit as usize {
+                self.problem(format!(
+                    "device {device} was quarantined by round {number} of gateway {gateway} without enough missed proofs"
+                ));
+            }
+            self.fleet.rounds.quarantined.insert(device, now_ms);
+        }
+        for (device, _) in &appraised.remediated {
+            self.fleet_tally.released += 1;
+            let verdict = round
+                .observations
+                .iter()
+                .find(|verdict| verdict.device == *device);
+            let has_proven = verdict.is_some_and(|verdict| verdict.outcome != ProofOutcome::Missed);
+            let opened = self.fleet.rounds.rounds.get(&(gateway, number));
+            let opened_ms = opened.map_or(0, |opened| opened.opened_ms);
+            // Times are in seconds.
+            let is_after = self
+                .fleet
+                .rounds
+                .quarantined
+                .get(device)
+                .is_none_or(|out_ms| out_ms - 1_000 <= opened_ms);
+            if !has_proven || !is_after || policy.release_mode == ReleaseMode::Manual {
+                self.problem(format!(
+                    "device {device} was released by round {number} of gateway {gateway}: proven {has_proven}, after its \
+                     quarantine {is_after}, {:?}",
+                    policy.release_mode
+                ));
+            }
+            self.fleet.rounds.quarantined.remove(device);
+        }
+    }
+
+    /// Checks the registry's state of each device.
+    pub(super) fn check_registry_states(&self) -> Result<(), String> {
+        let registry = self.controller_host.registry();
+        for station in self.devices.iter() {
+            let device = station.id;
+            let (Ok(info), Ok(appraisal)) = (
+                self.runtime.block_on(registry.get(device)),
+                self.runtime.block_on(registry.appraisal(device)),
+            ) else {
+                continue;
+            };
+            let is_out = self.fleet.rounds.quarantined.contains_key(&device);
+            if is_out && info.status.is_active() && info.quarantine.is_none() {
+                return Err(format!("device {device} is no longer in quarantine"));
+            }
+            let Some(appraisal) = appraisal
+                .filter(|appraisal| matches!(appraisal.state, AttestationState::Ok | AttestationState::Late))
+            else {
+                continue;
+            };
+            let key = (appraisal.gateway, appraisal.since_round);
+            let opened = self.fleet.rounds.rounds.get(&key);
+            let mut made = opened.into_iter().flat_map(|opened| {
+                let made = self.fleet.rounds.of_round(device, opened);
+                made.into_iter().map(|made| (made, opened.planned_ms))
+            });
+            if !made.any(|(made, planned_ms)| self.fleet.may_accept(&made.h, planned_ms)) {
+                return Err(format!(
+                    "device {device} is {:?} since round {} of gateway {}, in which it has not proven what it may run",
+                    appraisal.state, appraisal.since_round, appraisal.gateway
+                ));
+            }
+        }
+        Ok(())
+    }
+}

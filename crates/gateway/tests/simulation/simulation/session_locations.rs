@@ -1,0 +1,122 @@
+//! Roaming devices: of two sessions the older one ends, and never the newer one.
+
+use std::collections::HashMap;
+
+use linewarden_controller::SessionReport;
+use linewarden_dataplane::SessionOpening;
+use linewarden_protocol::ids::{DeviceId, SessionId};
+
+use super::{GATEWAYS, LEASE_S, Mechanism, STEP_MS, Simulation};
+
+/// The gateway and the time of each accepted session.
+#[derive(Default)]
+pub(super) struct SessionLocations {
+    sessions: HashMap<(DeviceId, [u8; 8]), (usize, u64)>,
+}
+
+impl SessionLocations {
+    pub(super) fn accepted(&mut self, device: DeviceId, tag: [u8; 16], gateway: usize, now_ms: u64) {
+        let [session, _] = *tag.as_chunks().0 else {
+            return;
+        };
+        self.sessions.insert((device, session), (gateway, now_ms));
+    }
+
+    /// After a suspend of a host, earlier times are not comparable.
+    pub(super) fn forget(&mut self) {
+        self.sessions.clear();
+    }
+
+    /// Checks a closed session: the device must have authenticated at another gateway since, or in the same step.
+    pub(super) fn closed(
+        &self,
+        device: DeviceId,
+        session: SessionId,
+        gateway: usize,
+        problem: &mut Option<String>,
+    ) {
+        let Some((_, began_ms)) = self.sessions.get(&(device, session.to_wire())).copied() else {
+            return;
+        };
+        let is_newer_elsewhere = self
+            .sessions
+            .iter()
+            .any(|((other, _), (at, at_ms))| *other == device && *at != gateway && *at_ms >= began_ms);
+        if !is_newer_elsewhere {
+            problem.get_or_insert(format!(
+                "gateway {} closed a session of device {device} of {began_ms} ms, and no other gateway had a newer one",
+                gateway + 1
+            ));
+        }
+    }
+}
+
+/// At `boot_ns` of the gateway's boot-time clock.
+pub(super) fn reports(
+    openings: &[SessionOpening],
+    boot_ns: u64,
+    without: Option<Mechanism>,
+) -> Vec<SessionReport> {
+    let report = |opening: &SessionOpening| SessionReport {
+        message: opening.response,
+        loc: opening.loc,
+        age_ns: match without {
+            Some(Mechanism::Age) => 0,
+            _ => boot_ns - opening.opened_ns,
+        },
+    };
+    openings.iter().map(report).collect()
+}
+
+impl Simulation {
+    /// After the faults, each device goes from gateway to gateway and back: it has a session at the last one only.
+    pub(super) fn expect_one_session_each(&mut self) -> Result<(), String> {
+        // Earlier sessions have expired: the sessions found were opened here.
+        self.steps(LEASE_S * 1000 / STEP_MS as u32 + 100)?;
+        for station in 0..self.devices.len() {
+            for gateway in [0, 1, 0] {
+                let before = self.devices[station].sessions;
+                self.begin(station, Some(gateway));
+                for _ in 0..100 {
+                    self.step()?;
+                    if self.devices[station].sessions > before {
+                        break;
+                    }
+                }
+                if self.devices[station].sessions == before {
+                    // Revoked, without rows, or without a slot.
+                    break;
+                }
+                // The feed is read every 900 ms at least.
+                self.steps(120)?;
+                self.expect_session_only_at(station, gateway)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn expect_session_only_at(&self, station: usize, last: usize) -> Result<(), String> {
+        let device = self.devices[station].id;
+        for process in &self.processes {
+            let now_s = process.clock.moment(self.now_ms).boot_s();
+            let inner = process.data_plane.0.lock().unwrap();
+            let Some(line) = inner.host.store().status(device) else {
+                continue;
+            };
+            let has_session = line.has_session && !line.commit.is_revoked();
+            let is_right = match process.gateway == last {
+                // The session may have expired since, but was not closed.
+                true => has_session,
+                false => !has_session || line.session_until_s <= now_s,
+            };
+            if !is_right {
+                return Err(format!(
+                    "device {device} was last at gateway {} of {GATEWAYS}; it has a session at gateway {}: {has_session}",
+                    last + 1,
+                    process.gateway + 1
+                ));
+            }
+        }
+        Ok(())
+    }
+}

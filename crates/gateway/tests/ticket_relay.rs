@@ -1,0 +1,337 @@
+//! The ticket relay in a flood: junk with a device's id and address delays none of its tickets.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+mod site;
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use linewarden_controller::{Controller, Policy};
+use linewarden_gateway::{TicketRelay, TicketSockets};
+use linewarden_protocol::device::Session;
+use linewarden_protocol::ids::{DeviceId, Mode, Suite};
+use linewarden_protocol::ticket::{
+    self, Direction, Kind, MESSAGE_BYTES_MAX, RelayAuth, SealedTicket, TicketHeader, TicketSession,
+};
+use linewarden_registry::Credentials;
+use rustix::net::sockopt::socket_recv_buffer_size;
+
+use self::site::{GATEWAY, LONG, Site, TestDevice, pool, record, row_key};
+
+const VICTIM: DeviceId = DeviceId(0xd1);
+const HOSTILE: DeviceId = DeviceId(0xd2);
+/// Junk tickets a second. The sender keeps this rate; the number is printed.
+const JUNK_PER_S: u32 = 1_000;
+/// Junk tickets between two tickets of the victim.
+const JUNK_BETWEEN: u32 = 100;
+/// Interval between two copies of a ticket.
+const COPY: Duration = Duration::from_millis(100);
+
+fn ticket_header(client: &TestDevice, nonce: u8) -> TicketHeader {
+    let session = client.device.session().unwrap();
+    TicketHeader {
+        kind: Kind::Status,
+        direction: Direction::Up,
+        session: TicketSession {
+            suite: Suite::SipHash128,
+            device: client.device.config().device,
+            gateway: GATEWAY,
+            idx: session.idx,
+            response_tag: *session.response_tag(),
+        },
+        number: 0,
+        nonce: [nonce; 16],
+    }
+}
+
+fn sealed_ticket(session: &Session, head: &TicketHeader, serial: u64) -> Vec<u8> {
+    let mut out = vec![0; MESSAGE_BYTES_MAX];
+    let carriage = RelayAuth {
+        key: session.key(),
+        serial,
+    };
+    let nonce = [serial as u8; 24];
+    let length = ticket::seal_request(session.ticket_root(), head, &carriage, nonce, b"", &mut out).unwrap();
+    out.truncate(length);
+    out
+}
+
+/// Repeats a ticket until its response arrives. A blocked device never gets a response.
+fn gets_response(socket: &UdpSocket, relay: SocketAddr, ticket: &[u8], nonce: u8) -> bool {
+    let mut buffer = [0; MESSAGE_BYTES_MAX];
+    let until = Instant::now() + LONG;
+    while Instant::now() < until {
+        socket.send_to(ticket, relay).unwrap();
+        while let Ok((length, _)) = socket.recv_from(&mut buffer) {
+            if SealedTicket::parse(&buffer[..length])
+                .is_ok_and(|response| response.header().nonce == [nonce; 16])
+            {
+                return true;
+            }
+        }
+    }
+    false
+}
+
+/// Ends the flood, also after a failed assertion.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The kinds of junk: of the hostile device's own session, with the victim's id and another session, with the
+/// victim's header and a wrong proof, an older ticket of the victim, and the newest one again.
+fn junk(number: u64, hostile: &[u8], victims: &[Vec<u8>]) -> Vec<u8> {
+    let newest = victims.last().unwrap();
+    let mut made = match number % 5 {
+        0 => return hostile.to_vec(),
+        3 => return victims[0].clone(),
+        4 => return newest.clone(),
+        _ => newest.clone(),
+    };
+    let at = if number % 5 == 1 { 30 } else { made.len() - 1 };
+    made[at] ^= 1 + (number % 200) as u8;
+    made
+}
+
+/// A relay that is opened again on running sessions forwards no ticket that is older than one that an earlier relay
+/// has forwarded: a recorded ticket would count against the device. It forwards the newest one, which may have no
+/// response yet, and later ones.
+#[test]
+fn a_reopened_relay_rejects_old_tickets() {
+    let site = Site::new(vec![record(VICTIM, pool(VICTIM, 8))]);
+    let gateway = site.start();
+    let controller = Controller::new(site.registry.clone(), Policy::default());
+    let open = || {
+        let port = UdpSocket::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        let sockets = TicketSockets::bind(&site.config.local, port).unwrap();
+        let relay =
+            TicketRelay::open(sockets, gateway.data_plane_handle(), controller.clone(), GATEWAY).unwrap();
+        (relay, SocketAddr::new(site.config.local[0], port))
+    };
+    let mut victim = TestDevice::new(VICTIM, Mode::Pool, site.address());
+    assert!(victim.authenticate(LONG).is_some());
+    let session = victim.device.session().unwrap();
+    let tickets: Vec<Vec<u8>> = (1..=6)
+        .map(|serial| sealed_ticket(session, &ticket_header(&victim, serial as u8), serial))
+        .collect();
+    let socket = UdpSocket::bind((victim.address, 0)).unwrap();
+    let (relay, at) = open();
+    for nonce in 1..=4 {
+        assert!(
+            gets_response(&socket, at, &tickets[nonce - 1], nonce as u8),
+            "{nonce}"
+        );
+    }
+    assert_eq!(relay.close().rate_limited, 0);
+
+    let (relay, at) = open();
+    // An attacker replays recorded tickets.
+    for ticket in &tickets[..3] {
+        socket.send_to(ticket, at).unwrap();
+    }
+    for nonce in 4..=6 {
+        assert!(
+            gets_response(&socket, at, &tickets[nonce - 1], nonce as u8),
+            "{nonce}"
+        );
+    }
+    let counts = relay.close();
+    assert_eq!((counts.rate_limited, counts.rejected), (3, 0), "{counts:?}");
+}
+
+/// Tickets that arrive together are admitted before any of them is relayed: the response to one must not become the
+/// response to a newer one, and copies of one ticket get one response.
+#[test]
+fn requests_of_one_batch_keep_their_own_replies() {
+    let site = Site::new(vec![
+        record(VICTIM, pool(VICTIM, 8)),
+        record(HOSTILE, Credentials::Key(row_key(HOSTILE, 0))),
+    ]);
+    let gateway = site.start();
+    let controller = Controller::new(site.registry.clone(), Policy::default());
+    let mut victim = TestDevice::new(VICTIM, Mode::Pool, site.address());
+    let mut other = TestDevice::new(HOSTILE, Mode::Key, site.address());
+    assert!(victim.authenticate(LONG).is_some() && other.authenticate(LONG).is_some());
+    let session = victim.device.session().unwrap();
+    let socket = UdpSocket::bind((victim.address, 0)).unwrap();
+    socket.set_read_timeout(Some(LONG)).unwrap();
+    // Tickets sent before the relay is opened are one batch.
+    let open = |batch: &[&[u8]]| {
+        let probe = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let port = probe.local_addr().unwrap().port();
+        drop(probe);
+        let at = SocketAddr::new(site.config.local[0], port);
+        let sockets = TicketSockets::bind(&site.config.local, port).unwrap();
+        for ticket in batch {
+            socket.send_to(ticket, at).unwrap();
+        }
+        let relay =
+            TicketRelay::open(sockets, gateway.data_plane_handle(), controller.clone(), GATEWAY).unwrap();
+        (relay, at)
+    };
+    let counts_after = |replies: u64| {
+        let began = Instant::now();
+        loop {
+            let counts = gateway.status().tickets.unwrap_or_default();
+            if counts.answered + counts.rejected == replies {
+                return (counts.answered, counts.rejected);
+            }
+            assert!(began.elapsed() < LONG, "{counts:?}");
+            std::thread::yield_now();
+        }
+    };
+    let mut buffer = [0; MESSAGE_BYTES_MAX];
+    let mut reply = || {
+        let (length, _) = socket.recv_from(&mut buffer).unwrap();
+        buffer[..length].to_vec()
+    };
+
+    let first = sealed_ticket(session, &ticket_header(&victim, 1), 1);
+    // The controller cannot decrypt the second ticket and sends no response.
+    let carriage = RelayAuth {
+        key: session.key(),
+        serial: 2,
+    };
+    let mut second = vec![0; MESSAGE_BYTES_MAX];
+    let root = other.device.session().unwrap().ticket_root();
+    let length = ticket::seal_request(
+        root,
+        &ticket_header(&victim, 2),
+        &carriage,
+        [2; 24],
+        b"",
+        &mut second,
+    )
+    .unwrap();
+    second.truncate(length);
+    let (relay, at) = open(&[&first, &second]);
+    assert_eq!(counts_after(2), (1, 1));
+    assert_eq!(SealedTicket::parse(&reply()).unwrap().header().nonce, [1; 16]);
+    socket.send_to(&second, at).unwrap();
+    assert_eq!(
+        counts_after(3),
+        (1, 2),
+        "the second one has the reply to the first one"
+    );
+    drop(relay);
+
+    let third = sealed_ticket(session, &ticket_header(&victim, 3), 3);
+    let (relay, _) = open(&[&third, &third]);
+    assert_eq!(counts_after(2), (2, 0));
+    assert_eq!(reply(), reply(), "the controller has replied to each copy");
+    drop(relay);
+}
+
+#[test]
+fn a_device_gets_responses_during_a_flood_with_its_address_and_id() {
+    let site = Site::new(vec![
+        record(VICTIM, pool(VICTIM, 8)),
+        record(HOSTILE, Credentials::Key(row_key(HOSTILE, 0))),
+    ]);
+    let gateway = site.start();
+    let port = UdpSocket::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let sockets = TicketSockets::bind(&site.config.local, port).unwrap();
+    let controller = Controller::new(site.registry.clone(), Policy::default());
+    let relay = TicketRelay::open(sockets, gateway.data_plane_handle(), controller, GATEWAY).unwrap();
+    let relay_address = SocketAddr::new(site.config.local[0], port);
+
+    let mut victim = TestDevice::new(VICTIM, Mode::Pool, site.address());
+    let mut hostile = TestDevice::new(HOSTILE, Mode::Key, site.address());
+    assert!(victim.authenticate(LONG).is_some() && hostile.authenticate(LONG).is_some());
+    let session = victim.device.session().unwrap();
+    let of_hostile = sealed_ticket(hostile.device.session().unwrap(), &ticket_header(&hostile, 99), 1);
+    let tickets: Vec<Vec<u8>> = (1..=20)
+        .map(|serial| sealed_ticket(session, &ticket_header(&victim, serial as u8), serial))
+        .collect();
+
+    let socket = UdpSocket::bind((victim.address, 0)).unwrap();
+    socket.set_read_timeout(Some(COPY)).unwrap();
+    let forger = UdpSocket::bind((victim.address, 0)).unwrap();
+    let (over, requests_sent) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (sender, pending) = std::sync::mpsc::channel();
+    let (responses, sent) = std::thread::scope(|scope| {
+        let flood = scope.spawn(|| {
+            let sender = sender;
+            let began = Instant::now();
+            let mut sent = 0u32;
+            while !over.load(Ordering::Relaxed) {
+                let seen = requests_sent.load(Ordering::Relaxed) as usize;
+                while f64::from(sent) < began.elapsed().as_secs_f64() * f64::from(JUNK_PER_S) {
+                    let made = junk(u64::from(sent), &of_hostile, &tickets[..=seen]);
+                    let _ = forger.send_to(&made, relay_address);
+                    sent += 1;
+                    if sent.is_multiple_of(JUNK_BETWEEN) {
+                        let _ = sender.send(());
+                    }
+                }
+                std::thread::yield_now();
+            }
+            sent
+        });
+        let ends = StopOnDrop(&over);
+        let responses = tickets.iter().enumerate().take_while(|(at, ticket)| {
+            pending.recv().unwrap();
+            requests_sent.store(*at as u64, Ordering::Relaxed);
+            gets_response(&socket, relay_address, ticket, 1 + *at as u8)
+        });
+        let responses = responses.count();
+        drop(ends);
+        (responses, flood.join().unwrap())
+    });
+    let counts = relay.close();
+    println!("{responses} of 20 responses during {sent} junk tickets: {counts:?}");
+    assert_eq!(responses, 20, "{counts:?}");
+    assert!(sent >= 20 * JUNK_BETWEEN, "{sent}");
+    assert!(counts.unknown > 0 && counts.rate_limited > 0);
+}
+
+/// More tickets than the sockets can buffer: the kernel's drops are in the gateway's status, and all tickets are
+/// counted.
+#[test]
+fn tickets_that_the_kernel_drops_are_counted() {
+    let site = Site::new(Vec::new());
+    let gateway = site.start();
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = sender.local_addr().unwrap().port();
+    drop(sender);
+    let sockets = TicketSockets::bind(&site.config.local, port).unwrap();
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    // A datagram takes more than 256 B of a receive buffer.
+    let sent = socket_recv_buffer_size(&sender).unwrap() as u64 / 256;
+    for _ in 0..sent {
+        sender
+            .send_to(&[0; 64], SocketAddr::new(site.config.local[0], port))
+            .unwrap();
+    }
+    let controller = Controller::new(site.registry.clone(), Policy::default());
+    let relay = TicketRelay::open(sockets, gateway.data_plane_handle(), controller, GATEWAY).unwrap();
+    let began = Instant::now();
+    let counts = loop {
+        let counts = gateway.status().tickets.unwrap_or_default();
+        if counts.unknown + counts.kernel_drops == sent {
+            break counts;
+        }
+        assert!(began.elapsed() < LONG, "{counts:?}");
+        std::thread::yield_now();
+    };
+    assert!(counts.unknown > 0 && counts.kernel_drops > 0, "{counts:?}");
+    assert_eq!(relay.close(), counts);
+}

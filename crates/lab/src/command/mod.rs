@@ -1,0 +1,3 @@
+//! The commands.
+
+pub mod demo;

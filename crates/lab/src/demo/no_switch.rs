@@ -1,0 +1,24 @@
+//! In place of the P4 switch, in a program without it.
+
+use linewarden_dataplane::{Config, DataPlane};
+
+use super::DemoError;
+use crate::topology::Lab;
+
+/// Why there is no switch.
+#[derive(Debug, thiserror::Error)]
+#[error("not part of this program; build it with the feature p4")]
+pub struct SwitchError;
+
+/// No value exists.
+pub(super) enum DemoSwitch {}
+
+impl DemoSwitch {
+    pub(super) fn stop(self) -> Result<(), SwitchError> {
+        match self {}
+    }
+}
+
+pub(super) fn start(_: &Lab, _: &Config) -> Result<(Box<dyn DataPlane>, DemoSwitch), DemoError> {
+    Err(SwitchError.into())
+}

@@ -1,0 +1,126 @@
+//! The overlay: device-specific entries that override the reference value of a group.
+
+use linewarden_cli::failure::Failure;
+use std::path::Path;
+
+use linewarden_measurement::configuration::Configuration;
+use linewarden_measurement::pcr::{PcrIndex, PcrSelection, PcrValues};
+use linewarden_registry::{OVERLAY_BYTES_MAX, ProverRecord};
+
+use super::EnrollArgs;
+use crate::cmd::attest::reference;
+
+/// The overlay of a device, and which of its PCRs an enrollment has accepted.
+#[derive(Debug)]
+pub struct Overlay {
+    /// The source, for messages: a file, or the registry.
+    name: String,
+    entries: Configuration,
+    /// PCRs whose values no enrollment with a TPM has accepted. A file of `attest measure` holds the values of the boot in which the device
+    /// was measured, whether accepted or not.
+    unaccepted: PcrSelection,
+}
+
+impl Overlay {
+    /// Reads the overlay from the file of `--overlay`, otherwise from the record of this prover.
+    ///
+    /// # Errors
+    /// The file is not a measurement, or the record is unreadable.
+    pub fn read(args: &EnrollArgs, prover: Option<&ProverRecord>) -> Result<Option<Self>, Failure> {
+        let overlay = prover.and_then(|prover| prover.overlay.as_deref());
+        let stored = match overlay.map(Configuration::decode).transpose() {
+            Err(_) if args.overlay.is_some() => None,
+            stored => stored.map_err(Failure::failed)?,
+        };
+        let (name, entries) = match (&args.overlay, &stored) {
+            (Some(path), _) => (path.display().to_string(), reference::read(path)?),
+            (None, Some(stored)) => ("the device's overlay".to_owned(), stored.clone()),
+            (None, None) => return Ok(None),
+        };
+        // The PCRs of a device with a key in a file were never checked.
+        let has_tpm = prover.is_some_and(|prover| prover.binding.is_some());
+        let accepted = stored.filter(|_| has_tpm);
+        let accepted = accepted.as_ref().map(Configuration::pcrs);
+        let is_unaccepted = |pcr: &PcrIndex| {
+            let value = accepted.and_then(|accepted| accepted.get(*pcr));
+            value != entries.pcrs().get(*pcr)
+        };
+        Ok(Some(Self {
+            name,
+            unaccepted: entries.pcrs().selection().iter().filter(is_unaccepted).collect(),
+            entries,
+        }))
+    }
+
+    /// The source of the overlay.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// All entries.
+    pub const fn entries(&self) -> &Configuration {
+        &self.entries
+    }
+
+    /// All entries except PCRs that no enrollment has accepted.
+    pub fn accepted(&self) -> Result<Configuration, Failure> {
+        let mut pcrs = PcrValues::new(self.entries.pcrs().bank());
+        for (pcr, value) in self.entries.pcrs().iter() {
+            if !self.unaccepted.contains(pcr) {
+                pcrs.set(pcr, *value).map_err(Failure::failed)?;
+            }
+        }
+        Configuration::new(pcrs, self.entries.files().clone()).map_err(Failure::failed)
+    }
+
+    /// Refuses PCRs whose values belong to none of these accepted boots: the next enrollment would treat the values as accepted.
+    pub fn check<'a>(&self, mut boots: impl Iterator<Item = &'a PcrValues>) -> Result<(), Failure> {
+        let own = self.entries.pcrs();
+        let is_of = |boot: &PcrValues| own.iter().all(|(pcr, value)| boot.get(pcr) == Some(value));
+        match self.unaccepted.is_empty() || boots.any(is_of) {
+            true => Ok(()),
+            false => Err(Failure::unsafe_(format!(
+                "{}: the PCRs {} of the overlay are neither those of the present boot nor those of a file of --state: measure the overlay in one of \
+                 these boots, or without `tpm` under [attest] of the agent",
+                self.name,
+                own.selection()
+            ))),
+        }
+    }
+
+    /// A notice that PCRs of the overlay did not accept the boot.
+    pub fn notice(&self) -> Option<String> {
+        (!self.unaccepted.is_empty()).then(|| {
+            format!(
+                "{}: PCRs {} of the overlay do not accept the boot in which they were measured",
+                self.name, self.unaccepted
+            )
+        })
+    }
+
+    /// Encodes the overlay for [`Overlay::from_hex`]; refuses more than the registry stores.
+    pub fn to_hex(&self) -> Result<String, Failure> {
+        let encoding = self.entries.encode();
+        match encoding.len() {
+            ..=OVERLAY_BYTES_MAX => Ok(hex::encode(encoding)),
+            bytes => Err(Failure::input(format!(
+                "{}: overlay of {bytes} B is longer than {OVERLAY_BYTES_MAX} B: measure only the device-specific entries",
+                self.name
+            ))),
+        }
+    }
+
+    /// Decodes the overlay that `--identity` accepted, from the file of `--pending` at this path.
+    pub fn from_hex(text: &str, path: &Path) -> Result<Self, Failure> {
+        let name = path.display().to_string();
+        let wrong =
+            |error: &dyn std::fmt::Display| Failure::input(format!("{name}: invalid overlay: {error}"));
+        let bytes = hex::decode(text).map_err(|error| wrong(&error))?;
+        let entries = Configuration::decode(&bytes).map_err(|error| wrong(&error))?;
+        Ok(Self {
+            name,
+            entries,
+            unaccepted: PcrSelection::default(),
+        })
+    }
+}

@@ -1,0 +1,71 @@
+//! `linewarden evidence export`.
+
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::Output;
+use linewarden_cli::results;
+use std::path::PathBuf;
+
+use clap::Args;
+use linewarden_evidence::statement::Nonce;
+use linewarden_gateway::evidence_server;
+
+use crate::cmd::appraise::parse_nonce;
+use crate::cmd::random_u64;
+
+/// Arguments of `linewarden evidence export`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Requests a statement from the gateway with this socket in its configuration (`[evidence] socket`): the state of its data plane, signed, \
+with a nonce. The verifier should choose the nonce; without --nonce a random one is used and printed. --inventory also writes the \
+entries behind the statement's digests, with which `appraise` names differences.
+
+Examples:
+  linewarden evidence export --socket evidence.sock --out s.cose --inventory s.inventory
+  linewarden evidence export --socket evidence.sock --nonce $(openssl rand -hex 32) --out s.cose")]
+pub struct ExportArgs {
+    /// Evidence socket of the gateway (path)
+    #[arg(long, value_name = "FILE")]
+    socket: PathBuf,
+    /// Nonce for the statement (64 hexadecimal digits, default: random)
+    #[arg(long, value_name = "HEX", value_parser = parse_nonce)]
+    nonce: Option<Nonce>,
+    /// Output file for the statement (path)
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// Output file for the inventory (path)
+    #[arg(long, value_name = "FILE")]
+    inventory: Option<PathBuf>,
+    /// Overwrite existing files (flag)
+    #[arg(long)]
+    force: bool,
+    /// Print JSON instead of text (flag)
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Requests and writes a statement.
+pub fn run(args: &ExportArgs, output: Output) -> Result<(), Failure> {
+    for path in [Some(&args.out), args.inventory.as_ref()].into_iter().flatten() {
+        results::check_new(path, args.force)?;
+    }
+    let nonce = match args.nonce {
+        Some(nonce) => nonce,
+        None => {
+            let mut bytes = [0; 32];
+            for chunk in bytes.chunks_exact_mut(8) {
+                chunk.copy_from_slice(&random_u64()?.to_ne_bytes());
+            }
+            Nonce(bytes)
+        }
+    };
+    let evidence = evidence_server::request_statement(&args.socket, nonce).map_err(Failure::failed)?;
+    results::write(&args.out, &evidence.statement)?;
+    if let Some(path) = &args.inventory {
+        results::write_private(path, &evidence.inventory)?;
+    }
+    let nonce = hex::encode(nonce.0);
+    output
+        .object(&serde_json::json!({ "nonce": nonce, "statement": args.out, "inventory": args.inventory }))?;
+    output.line(format_args!("nonce {nonce}"))?;
+    output.line(format_args!("statement: {}", args.out.display()))
+}

@@ -1,0 +1,348 @@
+//! Lists, in pages.
+
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::Output;
+use linewarden_client::ClientError;
+use linewarden_protocol::ids::{DeviceId, GatewayId};
+use linewarden_registry::EventFilter;
+use linewarden_registry::GroupName;
+use linewarden_registry::RegistryError;
+use linewarden_service::wire::{
+    self, AttestationResult, AuditQuery, AuditRecord, Device, DeviceQuery, EventHistoryQuery, EventRecord,
+    Gateway, List, Policy, ResultQuery, Round, RoundQuery, Signer,
+};
+
+use super::RegistryAccess;
+
+/// Items per page, the maximum that a controller returns.
+const PAGE_ITEMS: u32 = 1_000;
+
+/// A page of a list.
+pub struct Page<T> {
+    /// The items.
+    pub items: Vec<T>,
+    /// Cursor of the next page.
+    pub next: Option<String>,
+    /// Number of records of a local registry that could not be read.
+    pub damaged_records: u64,
+}
+
+impl<T> From<List<T>> for Page<T> {
+    fn from(list: List<T>) -> Self {
+        Self {
+            items: list.items,
+            next: list.next,
+            damaged_records: 0,
+        }
+    }
+}
+
+impl<T> Page<T> {
+    /// A complete list.
+    pub(super) fn complete(items: Vec<T>) -> Self {
+        Self {
+            items,
+            next: None,
+            damaged_records: 0,
+        }
+    }
+
+    /// A complete local list, in which records may be damaged.
+    pub(super) fn from_records<S: Into<T>>(records: Vec<Result<S, RegistryError>>) -> Self {
+        let mut part = Self {
+            items: Vec::with_capacity(records.len()),
+            next: None,
+            damaged_records: 0,
+        };
+        for record in records {
+            match record {
+                Ok(record) => part.items.push(record.into()),
+                Err(error) => {
+                    tracing::error!(%error, action = "run `linewarden registry check`", "registry record is damaged; skipped");
+                    part.damaged_records += 1;
+                }
+            }
+        }
+        part
+    }
+}
+
+/// Calls `each` for all items until the end of the list, `limit`, or until standard output is closed; returns the number of damaged
+/// records.
+pub async fn for_each_item<T>(
+    limit: Option<u64>,
+    output: Output,
+    mut read_page: impl AsyncFnMut(u32, Option<String>) -> Result<Page<T>, Failure>,
+    mut each: impl FnMut(T) -> Result<(), Failure>,
+) -> Result<u64, Failure> {
+    let (mut remaining, mut after, mut damaged) = (limit.unwrap_or(u64::MAX), None, 0);
+    while remaining > 0 {
+        let count = u32::try_from(remaining).unwrap_or(PAGE_ITEMS).min(PAGE_ITEMS);
+        let part = read_page(count, after).await?;
+        damaged += part.damaged_records;
+        for item in part.items {
+            if remaining == 0 {
+                break;
+            }
+            remaining -= 1;
+            each(item)?;
+        }
+        after = part.next;
+        if after.is_none() || !output.has_reader() {
+            break;
+        }
+    }
+    Ok(damaged)
+}
+
+/// Reads a complete list from a controller.
+pub(super) async fn read_all<T>(
+    mut read_page: impl AsyncFnMut(wire::PageQuery) -> Result<List<T>, ClientError>,
+) -> Result<Vec<T>, Failure> {
+    let (mut items, mut after) = (Vec::new(), None);
+    loop {
+        let part = read_page(wire::PageQuery {
+            limit: Some(PAGE_ITEMS),
+            after,
+        });
+        let part = part.await?;
+        items.extend(part.items);
+        after = part.next;
+        if after.is_none() {
+            return Ok(items);
+        }
+    }
+}
+
+fn after_number(after: Option<&str>) -> Option<u64> {
+    after.and_then(|after| after.parse().ok())
+}
+
+fn after_device(after: Option<&str>) -> Option<DeviceId> {
+    after
+        .and_then(|after| u64::from_str_radix(after, 16).ok())
+        .map(DeviceId)
+}
+
+impl RegistryAccess {
+    /// Devices.
+    pub async fn devices(
+        &self,
+        query: &DeviceQuery,
+        limit: u32,
+        after: Option<String>,
+    ) -> Result<Page<Device>, Failure> {
+        match self {
+            Self::Local(registry) => {
+                let wrong = |(field, problem)| Failure::input(format!("{field}: {problem}"));
+                let filter = query.filter().map_err(wrong)?;
+                let page = registry
+                    .list(&filter, after_device(after.as_deref()), limit)
+                    .await?;
+                for error in &page.damaged {
+                    tracing::error!(%error, action = "run `linewarden registry check`", "registry record is damaged; skipped");
+                }
+                Ok(Page {
+                    items: page.devices.into_iter().map(Device::from).collect(),
+                    next: page.next.map(|device| device.to_string()),
+                    damaged_records: page.damaged.len() as u64,
+                })
+            }
+            Self::Remote(client) => {
+                let query = DeviceQuery {
+                    limit: Some(limit),
+                    after,
+                    ..query.clone()
+                };
+                Ok(client.devices(&query).await?.into())
+            }
+        }
+    }
+
+    /// All gateways.
+    pub async fn gateways(&self) -> Result<Vec<Gateway>, Failure> {
+        Ok(match self {
+            Self::Local(registry) => Gateway::recorded(registry).await?,
+            Self::Remote(client) => read_all(async |part| client.gateways(&part).await).await?,
+        })
+    }
+
+    /// Completed rounds, newest first.
+    pub async fn rounds(
+        &self,
+        query: &RoundQuery,
+        limit: u32,
+        after: Option<String>,
+    ) -> Result<Page<Round>, Failure> {
+        let query = RoundQuery {
+            limit: Some(limit),
+            after,
+            ..query.clone()
+        };
+        let registry = match self {
+            Self::Remote(client) => return Ok(client.rounds(&query).await?.into()),
+            Self::Local(registry) => registry,
+        };
+        let gateway = query
+            .gateway
+            .as_deref()
+            .and_then(|id| id.parse().ok())
+            .map(GatewayId);
+        let group = query.group.map(GroupName::new).transpose();
+        let group = group.map_err(Failure::input)?;
+        let after = query.after.as_deref().and_then(|after| after.parse().ok());
+        let page = registry
+            .rounds_page(gateway, group.as_ref(), after, limit)
+            .await?;
+        Ok(Page {
+            items: page.rounds.into_iter().map(Round::from).collect(),
+            next: page.next.map(|place| place.to_string()),
+            damaged_records: 0,
+        })
+    }
+
+    /// Attestation states of devices.
+    pub async fn results(
+        &self,
+        state: Option<&str>,
+        limit: u32,
+        after: Option<String>,
+    ) -> Result<Page<AttestationResult>, Failure> {
+        match self {
+            Self::Local(registry) => {
+                let page = registry.appraisals(after_device(after.as_deref()), limit).await?;
+                for error in &page.damaged {
+                    tracing::error!(
+                        error,
+                        action = "run `linewarden registry check`",
+                        "registry record is damaged; skipped"
+                    );
+                }
+                let items = page.appraisals.iter().map(AttestationResult::from);
+                Ok(Page {
+                    items: items
+                        .filter(|item| state.is_none_or(|state| item.state == state))
+                        .collect(),
+                    next: page.next.map(|device| device.to_string()),
+                    damaged_records: page.damaged.len() as u64,
+                })
+            }
+            Self::Remote(client) => {
+                let query = ResultQuery {
+                    state: state.map(str::to_owned),
+                    limit: Some(limit),
+                    after,
+                };
+                Ok(client.results(&query).await?.into())
+            }
+        }
+    }
+
+    /// All groups.
+    pub async fn policies(&self) -> Result<Page<Policy>, Failure> {
+        match self {
+            Self::Local(registry) => {
+                let groups = registry.groups().await?;
+                for error in &groups.damaged {
+                    tracing::error!(
+                        error,
+                        action = "run `linewarden registry check`",
+                        "registry record is damaged; skipped"
+                    );
+                }
+                Ok(Page {
+                    items: groups.groups.into_iter().map(Policy::from).collect(),
+                    next: None,
+                    damaged_records: groups.damaged.len() as u64,
+                })
+            }
+            Self::Remote(client) => Ok(Page::complete(
+                read_all(async |part| client.policies(&part).await).await?,
+            )),
+        }
+    }
+
+    /// All signers.
+    pub async fn signers(&self) -> Result<Page<Signer>, Failure> {
+        match self {
+            Self::Local(registry) => Ok(Page::from_records(registry.signers().await?)),
+            Self::Remote(client) => Ok(Page::complete(
+                read_all(async |part| client.signers(&part).await).await?,
+            )),
+        }
+    }
+
+    /// Past events, newest first.
+    pub async fn history(
+        &self,
+        query: &EventHistoryQuery,
+        limit: u32,
+        after: Option<String>,
+    ) -> Result<Page<EventRecord>, Failure> {
+        let query = EventHistoryQuery {
+            limit: Some(limit),
+            after,
+            ..query.clone()
+        };
+        let registry = match self {
+            Self::Remote(client) => return Ok(client.history(&query).await?.into()),
+            Self::Local(registry) => registry,
+        };
+        let kinds = query.kinds.iter().flat_map(|kinds| kinds.split(','));
+        let filter = EventFilter {
+            kinds: kinds.filter(|kind| !kind.is_empty()).map(str::to_owned).collect(),
+            device: after_device(query.device.as_deref()),
+            gateway: query
+                .gateway
+                .as_deref()
+                .and_then(|id| id.parse().ok())
+                .map(GatewayId),
+            exclude_refused: true,
+            ..EventFilter::default()
+        };
+        let page = registry
+            .events(&filter, after_number(query.after.as_deref()), limit)
+            .await?;
+        let damaged = page.entries.iter().filter(|entry| !entry.authentic).count() as u64;
+        Ok(Page {
+            items: page
+                .entries
+                .iter()
+                .filter_map(EventRecord::from_public_entry)
+                .collect(),
+            next: page.next.map(|number| number.to_string()),
+            damaged_records: damaged,
+        })
+    }
+
+    /// Audit records, newest first.
+    pub async fn acts(
+        &self,
+        query: &AuditQuery,
+        limit: u32,
+        after: Option<String>,
+    ) -> Result<Page<AuditRecord>, Failure> {
+        let query = AuditQuery {
+            limit: Some(limit),
+            after,
+            ..query.clone()
+        };
+        match self {
+            Self::Local(registry) => {
+                let page = registry
+                    .events(&query.filter(), after_number(query.after.as_deref()), limit)
+                    .await?;
+                Ok(Page {
+                    items: page
+                        .entries
+                        .into_iter()
+                        .filter_map(AuditRecord::from_entry)
+                        .collect(),
+                    next: page.next.map(|number| number.to_string()),
+                    damaged_records: 0,
+                })
+            }
+            Self::Remote(client) => Ok(client.audit_records(&query).await?.into()),
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Bulk enrollment and import.
+
+use linewarden_cli::failure::Failure;
+use linewarden_client::Client;
+use linewarden_registry::{BulkOptions, Credentials, ExportFile, ExportKey, NewDevice, OnConflict, Progress};
+use linewarden_service::wire::{ImportQuery, NewDevice as WireDevice};
+
+use super::{RegistryAccess, audit_note, audited_registry, require_reason};
+
+/// Maximum size of one request: a controller stores it in one transaction, and the client keeps it until the response.
+const CHUNK_BYTES: usize = 4 << 20;
+/// Estimated size of a device without its rows, and of a row, in a request.
+const DEVICE_BYTES: usize = 512;
+const ROW_BYTES: usize = 60;
+/// Estimated size of one band of a fingerprint.
+const BAND_BYTES: usize = 10;
+
+impl RegistryAccess {
+    /// Enrolls devices in chunks and reports `progress` after each; returns the number of stored devices.
+    pub async fn enroll_bulk(
+        &self,
+        devices: impl IntoIterator<Item = NewDevice>,
+        options: BulkOptions,
+        reason: &str,
+        progress: impl FnMut(Progress),
+    ) -> Result<u64, Failure> {
+        match self {
+            Self::Local(registry) => {
+                let acting =
+                    audited_registry(registry, reason, audit_note("enrolled", "devices enrolled here"))?;
+                Ok(acting.enroll_bulk(devices, options, progress).await?)
+            }
+            Self::Remote(client) => {
+                let devices = devices.into_iter().map(Ok);
+                send(client, devices, None, options, require_reason(reason)?, progress).await
+            }
+        }
+    }
+
+    /// Imports an export file, which is verified as a whole before anything is stored.
+    pub async fn import_file(
+        &self,
+        path: &std::path::Path,
+        key: &ExportKey,
+        options: BulkOptions,
+        reason: &str,
+        progress: impl FnMut(Progress),
+    ) -> Result<u64, Failure> {
+        match self {
+            Self::Local(registry) => {
+                let acting =
+                    audited_registry(registry, reason, audit_note("enrolled", "devices imported here"))?;
+                Ok(acting.import_file(path, key, options, progress).await?)
+            }
+            Self::Remote(client) => {
+                let reason = require_reason(reason)?;
+                let mut file = ExportFile::check(path, key)?;
+                let total = Some(file.devices());
+                let devices = file.read(key)?.map(|device| device.map_err(Failure::from));
+                send(client, devices, total, options, reason, progress).await
+            }
+        }
+    }
+}
+
+fn estimated_bytes(device: &NewDevice) -> usize {
+    let rows = match &device.record.credentials {
+        Credentials::Key(_) => 1,
+        Credentials::Pool { rows, .. } => rows.len(),
+    };
+    let shut_out = device.record.puf_profile.len().saturating_add(DEVICE_BYTES);
+    let bands = device.fingerprint.as_ref().map_or(0, |found| found.bands().len());
+    rows.saturating_mul(ROW_BYTES)
+        .saturating_add(shut_out)
+        .saturating_add(bands * BAND_BYTES)
+}
+
+async fn send(
+    client: &Client,
+    devices: impl Iterator<Item = Result<NewDevice, Failure>>,
+    total: Option<u64>,
+    options: BulkOptions,
+    reason: &str,
+    mut progress: impl FnMut(Progress),
+) -> Result<u64, Failure> {
+    let how = ImportQuery {
+        on_conflict: Some(
+            match options.on_conflict {
+                OnConflict::Refuse => "refuse",
+                OnConflict::Replace => "replace",
+            }
+            .to_owned(),
+        ),
+    };
+    let (mut chunk, mut bytes, mut done) = (Vec::new(), 0, 0);
+    let mut devices = devices.peekable();
+    while let Some(device) = devices.next() {
+        let device = device.map_err(|failure| with_stored_count(failure, done))?;
+        bytes += estimated_bytes(&device);
+        chunk.push(WireDevice::from(&device));
+        if chunk.len() < options.chunk_devices && bytes < CHUNK_BYTES && devices.peek().is_some() {
+            continue;
+        }
+        let stored = client.import_devices(&chunk, &how, reason).await;
+        stored.map_err(|error| with_stored_count(error.into(), done))?;
+        done += chunk.len() as u64;
+        progress(Progress { done, total });
+        (chunk, bytes) = (Vec::new(), 0);
+    }
+    Ok(done)
+}
+
+/// Adds the number of stored devices to a failure: the rest can be sent again.
+fn with_stored_count(failure: Failure, done: u64) -> Failure {
+    match done {
+        0 => failure,
+        done => failure.with_detail(format_args!(
+            "stored before the failure: {}",
+            linewarden_cli::output::counted(done, "device")
+        )),
+    }
+}

@@ -1,0 +1,206 @@
+//! A controller as its operators run it, and its remote users.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use crate::support::{Process, linewarden};
+
+/// Output of a command.
+pub struct CommandOutput {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+impl CommandOutput {
+    #[track_caller]
+    pub fn ok(self) -> String {
+        assert_eq!(self.code, 0, "{}{}", self.out, self.err);
+        self.out
+    }
+
+    #[track_caller]
+    pub fn refused(self, code: i32) -> String {
+        assert_eq!(self.code, code, "{}{}", self.out, self.err);
+        assert!(!self.err.contains("lw_"), "no token is shown: {}", self.err);
+        self.err
+    }
+}
+
+impl From<Output> for CommandOutput {
+    fn from(output: Output) -> Self {
+        Self {
+            code: output.status.code().unwrap(),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+}
+
+/// A controller on a registry of its own, with an admin `ada`, an operator `olga` and a viewer `vic`.
+pub struct TestController {
+    directory: tempfile::TempDir,
+    pub port: u16,
+    process: Option<Process>,
+}
+
+impl TestController {
+    pub fn new() -> Self {
+        Self::over("fleet.registry")
+    }
+
+    /// With this registry: a file in the directory, or the address of a database.
+    pub fn over(registry: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let mut controller = Self {
+            directory,
+            port: 0,
+            process: None,
+        };
+        for command in [
+            "certificate ca --out pki",
+            "certificate controller --ca pki --name 127.0.0.1 --out ctl",
+            &format!("registry create --registry {registry} --key-file master.key"),
+        ] {
+            controller.run(command).ok();
+        }
+        let configuration = format!(
+            "[service]\nname = \"ctl-a\"\nlisten = \"127.0.0.1:0\"\n\
+             [tls]\ncert = \"ctl.pem\"\nkey = \"ctl.key\"\nca = \"pki/ca.pem\"\n\
+             [registry]\npath = \"{registry}\"\nmaster_key_file = \"master.key\"\n"
+        );
+        fs::write(controller.path("controller.toml"), configuration).unwrap();
+        for (name, role) in [("ada", "admin"), ("olga", "operator"), ("vic", "viewer")] {
+            let token = controller
+                .run(&format!(
+                    "user create {name} --role {role} --config controller.toml"
+                ))
+                .ok();
+            controller.token(name, token.trim());
+        }
+        controller.start();
+        controller
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    pub fn at(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Starts at a free port the first time, and at the same port afterwards.
+    pub fn start(&mut self) {
+        let process = Process::start(linewarden(
+            self.at(),
+            "controller --config controller.toml --json",
+        ));
+        let address = process.event("started")["address"].clone();
+        if self.port == 0 {
+            let address: SocketAddr = address.as_str().unwrap().parse().unwrap();
+            self.port = address.port();
+            let path = self.path("controller.toml");
+            let text = fs::read_to_string(&path).unwrap();
+            fs::write(path, text.replace("127.0.0.1:0", &address.to_string())).unwrap();
+        }
+        self.process = Some(process);
+    }
+
+    /// Peak memory of the controller, KiB.
+    pub fn memory_kib(&self) -> u64 {
+        let id = self.process.as_ref().unwrap().id();
+        let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    /// Ends the controller as a power cut does.
+    pub fn kill(&mut self) {
+        self.process
+            .take()
+            .unwrap()
+            .end_by(nix::sys::signal::Signal::SIGKILL);
+    }
+
+    /// Ends the controller as a service manager does; its exit code must be 0.
+    pub fn terminate(&mut self) {
+        self.process.take().unwrap().terminate();
+    }
+
+    /// Stores a user's token in a file that others cannot read.
+    pub fn token(&self, name: &str, token: &str) {
+        let path = self.path(&format!("{name}.token"));
+        fs::write(&path, format!("{token}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    }
+
+    pub fn command(&self, words: &str) -> Command {
+        let mut command = linewarden(self.at(), words);
+        for variable in [
+            "SERVER",
+            "SERVER_CA",
+            "TOKEN_FILE",
+            "CLIENT_CERT",
+            "CLIENT_KEY",
+            "MASTER_KEY",
+            "LOG",
+        ] {
+            command.env_remove(format!("LINEWARDEN_{variable}"));
+        }
+        command
+    }
+
+    pub fn run(&self, words: &str) -> CommandOutput {
+        self.command(words).output().unwrap().into()
+    }
+
+    /// Runs a command on the registry itself.
+    pub fn run_local(&self, words: &str) -> CommandOutput {
+        self.run(&format!(
+            "{words} --registry fleet.registry --key-file master.key"
+        ))
+    }
+
+    /// The options that name the controller.
+    pub fn server(&self) -> String {
+        format!("--server https://127.0.0.1:{} --server-ca pki/ca.pem", self.port)
+    }
+
+    /// Runs a command through the controller, as this user.
+    pub fn as_user(&self, name: &str, words: &str) -> CommandOutput {
+        self.run(&format!("{words} {} --token-file {name}.token", self.server()))
+    }
+
+    /// The file of a public key that `signed keygen` has made.
+    pub fn public_key(&self, signer: &str) -> String {
+        format!("{signer}/signer.json")
+    }
+
+    /// Creates objects of every kind, and `many` more devices.
+    pub fn prepare(&self, many: usize) {
+        for command in [
+            format!("device enroll simulated --count {many} --rows 2 --name pump --out pumps").as_str(),
+            "device enroll simulated --device d1 --rows 4 --name \u{202e}evil --out pumps",
+            "device enroll simulated --device d2 --model sram --out pumps",
+            "device enroll simulated --device d3 --rows 2 --out pumps",
+            "device quarantine d1 --reason odd",
+            "device release d1 --reason explained",
+            "device quarantine d1 --reason odd",
+            "device revoke d2 --reason stolen",
+            "gateway create 7 --name hall --reason new",
+            "gateway create 8 --name roof --reason new",
+            "gateway revoke 8 --reason burnt",
+            "policy set pumps --every 30 --reason new",
+        ] {
+            self.run_local(command).ok();
+        }
+        self.run("signed keygen --scheme ed25519 --out truck7").ok();
+        let key = self.public_key("truck7");
+        self.run_local(&format!("signer create {key} --name truck --reason new"))
+            .ok();
+    }
+}

@@ -1,0 +1,269 @@
+//! Reports of signers, senders and receivers.
+
+use std::io::{Read as _, Write as _};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Instant;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::support::{Process, Running, TEST_TIMEOUT, linewarden, run};
+use crate::{byte_signer, inbox, keygen, nameless, next, receive, sender, signal};
+
+fn show(at: &Path, path: &str) -> Value {
+    serde_json::from_str(&run(linewarden(at, &format!("signed show {path} --json")))).unwrap()
+}
+
+#[test]
+fn a_signer_shows_how_many_masks_are_left_and_why_none_can_be_used() {
+    if nameless() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    byte_signer(at, "truck", 128);
+    byte_signer(at, "bare", 0);
+    keygen(at, "--scheme ed25519 --out plain");
+    let show = |path| show(at, path);
+    assert_eq!(show("truck")["masks_left"], 128);
+    assert_eq!(show("bare")["masks_left"], 0);
+    assert!(show("plain")["masks_left"].is_null());
+    assert!(show("truck/signer.json")["masks_left"].is_null());
+
+    // While a sender uses the masks.
+    let (inbox, to) = inbox();
+    let mut sending = sender(at, &format!("truck --to {to} --idle-masks 0"));
+    let mut input = sending.stdin.take().unwrap();
+    input.write_all(b"a\n").unwrap();
+    next(&inbox);
+    assert_eq!(show("truck")["masks_left"], 64);
+    drop(input);
+    assert!(sending.wait().unwrap().success());
+
+    let masks = at.join("truck/masks");
+    std::fs::copy(&masks, at.join("copy")).unwrap();
+    std::fs::rename(at.join("copy"), &masks).unwrap();
+    assert!(
+        run(linewarden(at, "signed show truck")).contains("is a copy"),
+        "{}",
+        show("truck")
+    );
+}
+
+/// The first mask is in the file soon, and the last one after a long time.
+#[test]
+fn an_interrupted_keygen_leaves_no_signer() {
+    if nameless() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let words = "signed keygen --scheme ra-rsa2048 --layout bytes:1 --masks 1000000 --out truck --json";
+    let making = Process::start(linewarden(at, words));
+    let begin = Instant::now();
+    while !at.join("truck/masks").exists() {
+        assert!(begin.elapsed() < TEST_TIMEOUT, "no masks were made");
+        std::thread::yield_now();
+    }
+    making.signal(Signal::SIGINT);
+    let (code, lines) = making.ended();
+    assert!(code == 1 && lines.is_empty(), "{code} {lines:?}");
+    assert!(!at.join("truck").exists());
+}
+
+#[test]
+fn a_sender_prints_its_counters_and_reports_exhausted_masks() {
+    if nameless() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    byte_signer(at, "truck", 64);
+    let (inbox, to) = inbox();
+    let words = format!("signed send truck --to {to} --priority 2 --idle-masks 0 --lanes 1 --json");
+    let mut command = linewarden(at, &words);
+    let file = std::fs::File::create(at.join("errors")).unwrap();
+    let (read, write) = std::io::pipe().unwrap();
+    command.stdin(read).stderr(file);
+    let sending = Process::start(command);
+    let mut input = write;
+    for _ in 0..66 {
+        input.write_all(b"a\n").unwrap();
+        next(&inbox);
+    }
+    sending.signal(Signal::SIGUSR1);
+    let counters = sending.event("counters");
+    // A message is counted after it was sent, and before the next one is sent.
+    let sent = counters["sent"].as_u64().unwrap();
+    assert!((65..=66).contains(&sent), "{counters}");
+    assert_eq!(counters["signed_with_masks"], 64, "{counters}");
+    let latency = &counters["latency_by_priority"]["2"];
+    assert!(
+        latency["count"].as_u64().unwrap() >= 64 && latency["p50_us"].as_u64().unwrap() > 0,
+        "{counters}"
+    );
+    // Reported once, with the next message.
+    input.write_all(b"a\n").unwrap();
+    next(&inbox);
+    let errors = || std::fs::read_to_string(at.join("errors")).unwrap();
+    let begin = Instant::now();
+    while !errors().contains("no masks left") {
+        assert!(begin.elapsed() < TEST_TIMEOUT, "no error was printed");
+        std::thread::yield_now();
+    }
+    drop(input);
+    let lines = sending.ended_well();
+    let ended = lines.iter().find(|line| line["event"] == "ended").unwrap();
+    assert_eq!(
+        (&ended["sent"], &ended["signed_without_masks"]),
+        (&67.into(), &3.into())
+    );
+    assert_eq!(errors().matches("no masks left").count(), 1, "{}", errors());
+}
+
+#[test]
+fn a_receiver_reports_its_signers_and_a_reload_without_a_list() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    keygen(at, "--scheme ed25519 --out one");
+    keygen(at, "--scheme ecdsa-p256 --out two");
+    let (receiver, _) = receive(at, &["one", "two"], "");
+    let listening = &receiver.events("listening")[0];
+    assert_eq!(
+        (&listening["signers"], &listening["revoked"]),
+        (&2.into(), &0.into())
+    );
+    // The program requests 8 MiB. Only root receives more than net.core.rmem_max (SO_RCVBUFFORCE).
+    if nix::unistd::geteuid().is_root() {
+        assert_eq!(listening["receive_buffer_bytes"], 8 << 20);
+    }
+    receiver.signal(Signal::SIGHUP);
+    let problem = receiver.event("reloaded")["problem"].clone();
+    assert!(
+        problem.as_str().unwrap().contains("--revoked was not given"),
+        "{problem}"
+    );
+}
+
+#[test]
+fn a_sender_continues_without_writable_counters() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    keygen(at, "--scheme ed25519 --out plain");
+    let (inbox, to) = inbox();
+    let full = std::fs::File::create("/dev/full").unwrap();
+    let (read, mut input) = std::io::pipe().unwrap();
+    let mut command = linewarden(at, &format!("signed send plain --to {to}"));
+    command.stdin(read).stdout(full).stderr(Stdio::piped());
+    let mut sending = Running(command.spawn().unwrap());
+    drop(command);
+    for _ in 0..2 {
+        input.write_all(b"a\n").unwrap();
+        next(&inbox);
+        signal(&sending.0, Signal::SIGUSR1);
+    }
+    input.write_all(b"a\n").unwrap();
+    next(&inbox);
+    drop(input);
+    let mut errors = String::new();
+    let mut stderr = sending.0.stderr.take().unwrap();
+    stderr.read_to_string(&mut errors).unwrap();
+    assert_eq!(sending.0.wait().unwrap().code(), Some(1));
+    assert!(errors.contains("standard output: No space left"), "{errors}");
+}
+
+/// All lines are available at once; at this rate the last one would be sent after more than a quarter of an hour.
+#[test]
+fn a_paced_sender_handles_signals_between_messages() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    keygen(at, "--scheme ed25519 --out plain");
+    let (inbox, to) = inbox();
+    let (read, mut input) = std::io::pipe().unwrap();
+    let mut command = linewarden(at, &format!("signed send plain --to {to} --rate 1 --json"));
+    command.stdin(read);
+    input.write_all(&b"a\n".repeat(1000)).unwrap();
+    let sending = Process::start(command);
+    next(&inbox);
+    sending.signal(Signal::SIGUSR1);
+    sending.event("counters");
+    sending.signal(Signal::SIGTERM);
+    let (code, lines) = sending.ended();
+    assert_eq!(code, 0, "{lines:?}");
+    assert!(
+        lines.last().unwrap()["sent"].as_u64().unwrap() < 1000,
+        "{lines:?}"
+    );
+}
+
+/// With a plain scheme, equal payloads of one millisecond would be one message.
+#[test]
+fn equal_lines_are_separate_messages() {
+    if nameless() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    for scheme in ["ed25519", "ecdsa-p256"] {
+        keygen(at, &format!("--scheme {scheme} --out {scheme}"));
+    }
+    std::fs::write(at.join("line"), "stop\n").unwrap();
+    let (receiver, to) = receive(at, &["ed25519", "ecdsa-p256"], "");
+    for scheme in ["ed25519", "ecdsa-p256"] {
+        let words = format!("signed send {scheme} --to {to} --input line --count 100");
+        run(linewarden(at, &words));
+        for _ in 0..100 {
+            receiver.event("verified");
+        }
+    }
+    let events = receiver.terminate();
+    let ended = events.iter().find(|line| line["event"] == "ended").unwrap();
+    assert_eq!(
+        (&ended["received"], &ended["verified"]),
+        (&200.into(), &200.into()),
+        "{ended}"
+    );
+}
+
+#[test]
+fn multicast_options_are_rejected_for_a_single_receiver() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    keygen(at, "--scheme ed25519 --out plain");
+    for option in ["--interface lo", "--hops 2"] {
+        let words = format!("signed send plain --to 127.0.0.1:7447 {option} --input nothing");
+        let refused = linewarden(at, &words).output().unwrap();
+        assert_eq!(refused.status.code(), Some(2), "{option}");
+        let error = String::from_utf8(refused.stderr).unwrap();
+        assert!(error.contains("127.0.0.1 is not a multicast group"), "{error}");
+    }
+    let refused = linewarden(at, "signed send nowhere --to 127.0.0.1:7447")
+        .output()
+        .unwrap();
+    assert_eq!(refused.status.code(), Some(2));
+    let error = String::from_utf8(refused.stderr).unwrap();
+    assert!(error.contains("nowhere: not a signer"), "{error}");
+}
+
+/// A block of masks takes some hundredths of a second, a million of them an hour.
+#[test]
+fn interrupted_mask_generation_keeps_the_generated_masks() {
+    if nameless() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    byte_signer(at, "truck", 0);
+    let masks_left = || show(at, "truck")["masks_left"].as_u64().unwrap();
+    let making = Process::start(linewarden(at, "signed masks truck --count 1000000 --json"));
+    let begin = Instant::now();
+    while masks_left() == 0 {
+        assert!(begin.elapsed() < TEST_TIMEOUT, "no mask is made");
+        std::thread::yield_now();
+    }
+    making.signal(Signal::SIGINT);
+    let (code, _) = making.ended();
+    assert_eq!(code, 1);
+    assert!(masks_left() >= 64);
+}

@@ -1,0 +1,43 @@
+//! Conversion of the trust status of a gateway.
+
+use linewarden_controller::trust::{GatewayTrustState, TrustStatus};
+use linewarden_evidence::statement::Nonce;
+
+use super::{Malformed, optional_bytes};
+use crate::proto;
+
+/// `fencing_token`: the gateway's new fencing token, if the controller renewed it.
+pub(crate) fn trust_to_wire(trust_status: &TrustStatus, fencing_token: Option<u64>) -> proto::TrustStatus {
+    use proto::trust_status::State as Wire;
+    let (state, reason) = match &trust_status.state {
+        GatewayTrustState::Unproven => (Wire::Unproven, ""),
+        GatewayTrustState::Trusted => (Wire::Trusted, ""),
+        GatewayTrustState::Untrusted { reason } => (Wire::Untrusted, reason.as_str()),
+    };
+    proto::TrustStatus {
+        nonce: trust_status
+            .nonce
+            .map_or_else(Vec::new, |Nonce(nonce)| nonce.to_vec()),
+        state: state.into(),
+        reason: reason.to_owned(),
+        fencing_token: fencing_token.unwrap_or_default(),
+    }
+}
+
+/// Returns the trust status, and the gateway's new fencing token if the controller renewed it.
+pub(crate) fn trust_from_wire(
+    trust_status: proto::TrustStatus,
+) -> Result<(TrustStatus, Option<u64>), Malformed> {
+    use proto::trust_status::State as Wire;
+    let state = match trust_status.state() {
+        Wire::Unproven => GatewayTrustState::Unproven,
+        Wire::Trusted => GatewayTrustState::Trusted,
+        Wire::Untrusted => GatewayTrustState::Untrusted {
+            reason: trust_status.reason.clone(),
+        },
+        Wire::Unspecified => return Err(Malformed("no trust state")),
+    };
+    let nonce = optional_bytes(&trust_status.nonce, "nonce of a wrong length")?.map(Nonce);
+    let fencing_token = Some(trust_status.fencing_token).filter(|fencing_token| *fencing_token != 0);
+    Ok((TrustStatus { nonce, state }, fencing_token))
+}

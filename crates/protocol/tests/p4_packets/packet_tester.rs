@@ -1,0 +1,250 @@
+//! Runs the oracle beside a program: both must give the same result for each frame.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+
+use linewarden_protocol::frame::builder::FrameBuilder;
+use linewarden_protocol::frame::write::Endpoint;
+use linewarden_protocol::gateway::Gateway;
+use linewarden_protocol::ids::GatewayId;
+use linewarden_protocol::time::Now;
+use linewarden_protocol::verdict::{Disposition, Verdict};
+use linewarden_protocol::wire::LAP_PORT;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
+
+use super::stf::Stf;
+
+pub const GATEWAY: GatewayId = GatewayId(7);
+/// The port of the devices.
+pub const PORT: u16 = 1;
+/// The port of the service.
+pub const SERVICE_PORT: u16 = 2;
+/// The port of the control plane, which gets messages of unknown devices.
+pub const CPU_PORT: u16 = 510;
+/// Frames sent to the control plane port for this port pass through the program.
+const REPLAY: u16 = 0x8000;
+/// The gateway's own IPv6 address, besides that of [`gateway_end`].
+pub const OWN_V6: [u16; 8] = [0xfd66, 0, 0, 0, 0, 0, 0, 0xfe];
+
+/// The address of the gateway.
+pub fn gateway_end() -> Endpoint {
+    Endpoint {
+        mac: [2, 0, 0, 0, 0xff, 1],
+        ip: [10, 66, 0, 254].into(),
+        port: LAP_PORT,
+    }
+}
+
+/// The service behind the gateway.
+pub fn service_end() -> Endpoint {
+    Endpoint {
+        mac: [2, 0, 0, 0, 0xff, 2],
+        ip: [10, 77, 0, 1].into(),
+        port: 9000,
+    }
+}
+
+pub fn device_end(number: u8) -> Endpoint {
+    Endpoint {
+        mac: [2, 0, 0, 0, 0, number],
+        ip: [10, 66, 0, number].into(),
+        port: 40_000,
+    }
+}
+
+/// The same ends with IPv6 addresses.
+pub fn v6(end: Endpoint) -> Endpoint {
+    let number = u16::from(end.mac[5]);
+    let ip = match end.port {
+        LAP_PORT => OWN_V6,
+        _ => [0xfd66, 0, 0, 0, 0, 0, 1, number],
+    };
+    Endpoint { ip: ip.into(), ..end }
+}
+
+thread_local! {
+    static VARIANT: Cell<u64> = const { Cell::new(0) };
+}
+
+/// From now on this thread alters frames differently; 0 gives the alterations of the files.
+pub fn vary(variant: u64) {
+    VARIANT.set(variant);
+}
+
+/// Whether frames are altered differently from the files.
+pub fn is_varied() -> bool {
+    VARIANT.get() != 0
+}
+
+pub struct PacketTester {
+    pub stf: Stf,
+    pub gateway: Gateway,
+    pub now: Now,
+    /// MAC addresses and their ports.
+    pub bridged: BTreeMap<[u8; 6], u16>,
+    /// Ports of frames to a group address.
+    pub flooded: Vec<u16>,
+    /// Whether altered frames from one device to another are sent; some programs exclude them.
+    pub between_devices: bool,
+    counted: BTreeMap<u8, u64>,
+}
+
+impl PacketTester {
+    /// For a program whose ingress control has this name.
+    pub fn new(control: &str, stf: Stf, gateway: Gateway) -> Self {
+        let mut tester = Self::empty(stf, gateway);
+        tester
+            .stf
+            .comment("The gateway's own addresses, and the ports of passing frames.");
+        for line in [
+            "local4 hdr.net.ipv4.dst:0x0a4200fe is_local()".to_owned(),
+            "local6 hdr.net.ipv6.dst:0xfd6600000000000000000000000000fe is_local()".to_owned(),
+            format!("bridge hdr.net.ethernet.dst:0x02000000ff02 to_port(port:{SERVICE_PORT})"),
+        ] {
+            tester.stf.line(&format!("add {control}.{line}"));
+        }
+        tester
+    }
+
+    /// For a program that the caller sets up, with the service behind [`SERVICE_PORT`].
+    pub fn empty(stf: Stf, gateway: Gateway) -> Self {
+        let now = Now {
+            monotonic_ms: 50_000,
+            boot_ms: 90_000,
+        };
+        Self {
+            stf,
+            gateway,
+            now,
+            bridged: BTreeMap::from([(service_end().mac, SERVICE_PORT)]),
+            flooded: Vec::new(),
+            between_devices: true,
+            counted: BTreeMap::new(),
+        }
+    }
+
+    pub fn comment(&mut self, reason: &str) -> &mut Self {
+        self.stf.comment(reason);
+        self
+    }
+
+    /// Sends a frame on [`PORT`].
+    pub fn send(&mut self, frame: &[u8]) -> Verdict {
+        self.send_on(PORT, frame).0
+    }
+
+    /// Sends a frame; returns the output.
+    pub fn send_on(&mut self, port: u16, frame: &[u8]) -> (Verdict, Vec<u8>) {
+        self.stf.packet(port, frame);
+        self.expected_verdict(port, frame)
+    }
+
+    fn expected_verdict(&mut self, port: u16, frame: &[u8]) -> (Verdict, Vec<u8>) {
+        let mut bytes = frame.to_vec();
+        let handled = self.gateway.handle(self.now, port.into(), &mut bytes);
+        self.record(handled.verdict);
+        let mut out = bytes[handled.frame.clone()].to_vec();
+        out.extend_from_slice(handled.trailer.as_ref().map_or(&[][..], |behind| &behind[..]));
+        match handled.verdict.disposition() {
+            Disposition::Reply => {
+                self.stf.expect(port, &out);
+            }
+            Disposition::Pass => {
+                for to in self
+                    .test_both_directions(&out)
+                    .into_iter()
+                    .filter(|to| *to != port)
+                {
+                    self.stf.expect(to, &out);
+                }
+            }
+            Disposition::Drop if handled.verdict == Verdict::SlowPath => {
+                self.stf
+                    .expect(CPU_PORT, &[&port.to_be_bytes()[..], frame].concat());
+            }
+            Disposition::Drop => {}
+        }
+        (handled.verdict, out)
+    }
+
+    /// A frame of [`PORT`] that the control plane passes to the program.
+    pub fn through(&mut self, frame: &[u8], verdict: Verdict) {
+        let header = [REPLAY.to_be_bytes(), PORT.to_be_bytes()].concat();
+        self.stf.packet(CPU_PORT, &[&header, frame].concat());
+        assert_eq!(self.expected_verdict(PORT, frame).0, verdict);
+    }
+
+    /// The output ports of a passing frame, except the input port.
+    fn test_both_directions(&self, frame: &[u8]) -> Vec<u16> {
+        match frame.first_chunk::<6>() {
+            Some([first, ..]) if first & 1 == 1 && !self.flooded.is_empty() => self.flooded.clone(),
+            Some(mac) => self.bridged.get(mac).copied().into_iter().collect(),
+            None => Vec::new(),
+        }
+    }
+
+    /// Counts a verdict.
+    pub fn record(&mut self, verdict: Verdict) {
+        *self.counted.entry(verdict.number()).or_default() += 1;
+    }
+
+    /// A frame dropped by limits or tables of the program that the oracle does not have.
+    pub fn dropped(&mut self, verdict: Verdict, frame: &[u8]) {
+        assert_eq!(verdict.disposition(), Disposition::Drop);
+        self.stf.packet(PORT, frame);
+        self.record(verdict);
+    }
+
+    /// Sends a frame that must have this verdict.
+    pub fn expect(&mut self, verdict: Verdict, frame: &[u8]) {
+        assert_eq!(self.send(frame), verdict);
+    }
+
+    /// Sends frames with one or two changed bytes, truncated or extended; the oracle gives the expected result.
+    pub fn send_altered(&mut self, seed: u64, times: u32, frames: &[Vec<u8>]) {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed ^ VARIANT.get() << 32);
+        let mut below = |end: usize| usize::try_from(rng.next_u64() % u64::try_from(end).unwrap()).unwrap();
+        for _ in 0..times {
+            let mut frame = frames[below(frames.len())].clone();
+            for _ in 0..=below(2) {
+                match below(8) {
+                    0 => frame.truncate(14.max(below(frame.len() + 1))),
+                    1 => frame.resize(frame.len() + 1 + below(20), 0),
+                    _ => {
+                        // Headers are altered more often than payloads.
+                        let end = [64, frame.len()][below(2)].min(frame.len());
+                        let at = below(end);
+                        let bit = 1u8 << below(8);
+                        frame[at] = [frame[at] ^ bit, 0, 0xff, bit][below(4)];
+                    }
+                }
+            }
+            let to = frame.first_chunk::<6>().and_then(|mac| self.bridged.get(mac));
+            if self.between_devices || to != Some(&PORT) {
+                self.send(&frame);
+            }
+        }
+    }
+
+    /// The count of each verdict, and the complete test.
+    pub fn finish(mut self) -> Stf {
+        self.comment("Every frame has exactly one verdict.");
+        for verdict in Verdict::ALL {
+            let number = verdict.number();
+            let counted = self.counted.get(&number).copied().unwrap_or_default();
+            self.stf
+                .line(&format!("check_counter verdicts({number}) packets == {counted}"));
+        }
+        self.stf
+    }
+
+    /// A UDP datagram to the gateway's LAP port.
+    pub fn to_lap(from: Endpoint, payload: &[u8]) -> Vec<u8> {
+        let to = match from.ip.is_ipv6() {
+            true => v6(gateway_end()),
+            false => gateway_end(),
+        };
+        FrameBuilder::new(from, to).udp(payload)
+    }
+}

@@ -1,0 +1,191 @@
+//! Checks what enrollment would report: for each device by enrolling it, for pairs of devices by comparing their
+//! memories.
+
+use std::fmt;
+
+use rand::CryptoRng;
+use serde::Serialize;
+
+use crate::{
+    bits::Bits,
+    blocks::{self, BLOCK_BYTES, BadRange},
+    extractor::{self, KeyEnrollment},
+    health::HealthTest,
+};
+
+/// Cells of different chips agree in at most 70 %, those of one chip in 90 % and more. For a block of 4,096 cells,
+/// chance deviates by 11 standard deviations to reach this value.
+const AGREEMENT_MAX: f64 = 0.78;
+
+/// The findings about one device.
+#[derive(Default)]
+pub(super) struct EnrollmentCheck {
+    pub(super) health_findings: Vec<String>,
+    pub(super) bad_ranges: Vec<BadRange>,
+    pub(super) enrollment_bits: Option<f64>,
+    pub(super) refusal: Option<String>,
+}
+
+impl EnrollmentCheck {
+    /// Enrolls the readouts like `device enroll`, and discards the secret.
+    pub(super) fn enroll<R: CryptoRng + ?Sized>(
+        &mut self,
+        readouts: &[Bits],
+        health: &HealthTest,
+        rng: &mut R,
+    ) {
+        let options = KeyEnrollment {
+            health: *health,
+            ..KeyEnrollment::default()
+        };
+        match extractor::enroll(readouts, &options, rng) {
+            Ok(enrolled) => self.enrollment_bits = Some(enrolled.entropy.residual_bits),
+            Err(refusal) => self.refusal = Some(refusal.to_string()),
+        }
+    }
+
+    /// Tests the part of the memory that begins at byte `start`.
+    pub(super) fn add(&mut self, start: usize, readouts: &[Bits], reference: &Bits, health: &HealthTest) {
+        let at = match start {
+            0 => String::new(),
+            start => format!("from byte 0x{start:x} on, "),
+        };
+        let single = readouts.iter().enumerate().filter_map(|(i, readout)| {
+            let error = health.check(readout).err()?;
+            Some(format!("{at}readout {}: {error}", i + 1))
+        });
+        self.health_findings.extend(single);
+        let pairs = readouts.iter().zip(readouts.iter().skip(1)).enumerate();
+        let pairs = pairs.filter_map(|(i, (a, b))| {
+            let error = health.check_pair(a, b).err()?;
+            Some(format!("{at}readouts {} and {}: {error}", i + 1, i + 2))
+        });
+        self.health_findings.extend(pairs);
+        for bad in blocks::examine(readouts, reference, health).map_or(Vec::new(), |bad| bad.ranges) {
+            let bad = BadRange {
+                start: start + bad.start,
+                end: start + bad.end,
+                ..bad
+            };
+            match self.bad_ranges.last_mut() {
+                Some(last) if last.end == bad.start && last.defect == bad.defect => last.end = bad.end,
+                _ => self.bad_ranges.push(bad),
+            }
+        }
+    }
+}
+
+/// Two devices with common memory content.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DuplicateDevices {
+    /// The first device's name.
+    pub first: String,
+    /// The second device's.
+    pub second: String,
+    /// The share of cells in which they agree.
+    pub agreement: f64,
+    /// Bytes of the blocks in which they agree by more than chance.
+    pub common_bytes: usize,
+    /// Offset of the first of these blocks.
+    pub from_byte: usize,
+}
+
+impl fmt::Display for DuplicateDevices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} and {} agree in {:.1} % of their bits, and in {} bytes (from 0x{:x} on) by more than chance: the same chip, or \
+             memory that is not power-up state; enrollment takes one of them",
+            self.first,
+            self.second,
+            100.0 * self.agreement,
+            self.common_bytes,
+            self.from_byte
+        )
+    }
+}
+
+/// A pair of devices under comparison.
+struct Pair {
+    first: usize,
+    second: usize,
+    differing: usize,
+    common_bytes: usize,
+    from_byte: Option<usize>,
+}
+
+/// All pairs.
+pub(super) struct Comparison {
+    names: Vec<String>,
+    pairs: Vec<Pair>,
+    cells: usize,
+}
+
+impl Comparison {
+    pub(super) fn new(names: Vec<String>) -> Self {
+        let count = names.len();
+        let pairs = (0..count).flat_map(|first| (first + 1..count).map(move |second| (first, second)));
+        let pairs = pairs.map(|(first, second)| Pair {
+            first,
+            second,
+            differing: 0,
+            common_bytes: 0,
+            from_byte: None,
+        });
+        Self {
+            pairs: pairs.collect(),
+            names,
+            cells: 0,
+        }
+    }
+
+    /// Adds a part of each memory, of equal length, that begins at byte `start`.
+    pub(super) fn add(&mut self, start: usize, references: &[Bits]) {
+        let len = references.first().map_or(0, Bits::len);
+        self.cells += len;
+        for pair in &mut self.pairs {
+            let (Some(a), Some(b)) = (references.get(pair.first), references.get(pair.second)) else {
+                continue;
+            };
+            for from in (0..len).step_by(8 * BLOCK_BYTES) {
+                let cells = (len - from).min(8 * BLOCK_BYTES);
+                let differing = differing(a, b, from, cells);
+                pair.differing += differing;
+                // The rest at the end may be too short for a statement.
+                if 1.0 - differing as f64 / cells as f64 > AGREEMENT_MAX && 2 * cells >= 8 * BLOCK_BYTES {
+                    pair.common_bytes += cells.div_ceil(8);
+                    pair.from_byte.get_or_insert(start + from / 8);
+                }
+            }
+        }
+    }
+
+    /// The share of differing cells for each pair of devices.
+    pub(super) fn distances(&self) -> Vec<f64> {
+        let share = |pair: &Pair| pair.differing as f64 / self.cells.max(1) as f64;
+        self.pairs.iter().map(share).collect()
+    }
+
+    pub(super) fn duplicate_devices(&self) -> Vec<DuplicateDevices> {
+        let name = |index: usize| self.names.get(index).cloned().unwrap_or_default();
+        let same = |pair: &Pair| {
+            Some(DuplicateDevices {
+                from_byte: pair.from_byte?,
+                first: name(pair.first),
+                second: name(pair.second),
+                agreement: 1.0 - pair.differing as f64 / self.cells.max(1) as f64,
+                common_bytes: pair.common_bytes,
+            })
+        };
+        self.pairs.iter().filter_map(same).collect()
+    }
+}
+
+/// The number of differing cells, starting at a word boundary.
+fn differing(a: &Bits, b: &Bits, from: usize, cells: usize) -> usize {
+    let words = (0..cells).step_by(64).map(|at| {
+        let mask = u64::MAX >> (64 - (cells - at).min(64));
+        ((a.word_at(from + at) ^ b.word_at(from + at)) & mask).count_ones() as usize
+    });
+    words.sum()
+}

@@ -1,0 +1,344 @@
+//! A test controller with its own CA, and API clients.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use linewarden_controller::{Controller, Policy};
+use linewarden_link::{Client, ClientOptions, Identities, gateway_uri};
+use linewarden_protocol::ids::GatewayId;
+use linewarden_registry::{Location, MasterKey, Registry, Role, User};
+use linewarden_service::{NatsOptions, Service, ServiceOptions, TelemetryOptions, user_uri};
+use linewarden_tls::{ClientTls, Identity, ServerTls};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
+use reqwest::{Method, RequestBuilder, Response};
+use serde_json::Value;
+use tokio::runtime::Runtime;
+
+pub const NAME: &str = "ctl.example";
+
+/// The test CA.
+pub struct Ca {
+    pem: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Ca {
+    pub fn new() -> Self {
+        let mut parameters = CertificateParams::default();
+        parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let certificate = parameters.self_signed(&key).unwrap();
+        Self {
+            pem: certificate.pem(),
+            issuer: Issuer::new(parameters, key),
+        }
+    }
+
+    pub fn pem(&self) -> &[u8] {
+        self.pem.as_bytes()
+    }
+
+    fn sign(&self, parameters: &CertificateParams) -> (String, String) {
+        let key = KeyPair::generate().unwrap();
+        let certificate = parameters.signed_by(&key, &self.issuer).unwrap();
+        (certificate.pem(), key.serialize_pem())
+    }
+
+    pub fn server(&self) -> ServerTls {
+        let parameters = CertificateParams::new(vec![NAME.to_owned()]).unwrap();
+        let (chain, key) = self.sign(&parameters);
+        let identity = Identity::from_pem(chain.as_bytes(), key.as_bytes()).unwrap();
+        ServerTls::new(identity, Some(self.pem())).unwrap()
+    }
+
+    /// A client certificate for this URI, and its key.
+    pub fn client(&self, uri: &str, change: impl FnOnce(&mut CertificateParams)) -> (String, String) {
+        let mut parameters = CertificateParams::default();
+        parameters.subject_alt_names = vec![SanType::URI(uri.try_into().unwrap())];
+        change(&mut parameters);
+        self.sign(&parameters)
+    }
+}
+
+struct FixedClock(ClientTls);
+
+impl Identities for FixedClock {
+    fn current(&self) -> Result<ClientTls, String> {
+        Ok(self.0.clone())
+    }
+}
+
+/// A running controller.
+pub struct TestController {
+    pub ca: Arc<Ca>,
+    pub runtime: Arc<Runtime>,
+    pub registry: Registry,
+    pub service: Option<Service>,
+    pub address: SocketAddr,
+    pub metrics: SocketAddr,
+    _directory: Option<tempfile::TempDir>,
+}
+
+pub fn key() -> MasterKey {
+    MasterKey::from_bytes([7; 32])
+}
+
+impl TestController {
+    /// With a registry in a file.
+    pub fn new() -> Self {
+        Self::new_with_decisions(|controller| controller)
+    }
+
+    /// With a registry in a file and a modified controller.
+    pub fn new_with_decisions(change: impl FnOnce(Controller) -> Controller) -> Self {
+        Self::new_in_file(Arc::new(Ca::new()), None, None, change)
+    }
+
+    /// With a registry in a file and NATS publishing.
+    pub fn new_with_nats(nats: NatsOptions) -> Self {
+        Self::new_in_file(Arc::new(Ca::new()), Some(nats), None, |controller| controller)
+    }
+
+    /// With a registry in a file and trace export.
+    pub fn new_with_traces(ca: Arc<Ca>, telemetry: TelemetryOptions) -> Self {
+        Self::new_in_file(ca, None, Some(telemetry), |controller| controller)
+    }
+
+    fn new_in_file(
+        ca: Arc<Ca>,
+        nats: Option<NatsOptions>,
+        telemetry: Option<TelemetryOptions>,
+        change: impl FnOnce(Controller) -> Controller,
+    ) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let location = Location::Sqlite(directory.path().join("fleet.registry"));
+        let runtime = Arc::new(Runtime::new().unwrap());
+        let registry = runtime.block_on(Registry::create(&location, &key())).unwrap();
+        let mut controller = Self::start(ca, runtime, registry, "ctl-a", nats, telemetry, change);
+        controller._directory = Some(directory);
+        controller
+    }
+
+    pub fn on_location(ca: Arc<Ca>, runtime: Arc<Runtime>, registry: Registry, name: &str) -> Self {
+        Self::with_nats(ca, runtime, registry, name, None)
+    }
+
+    /// With NATS publishing.
+    pub fn with_nats(
+        ca: Arc<Ca>,
+        runtime: Arc<Runtime>,
+        registry: Registry,
+        name: &str,
+        nats: Option<NatsOptions>,
+    ) -> Self {
+        Self::with_decisions(ca, runtime, registry, name, nats, |controller| controller)
+    }
+
+    /// With a modified controller.
+    pub fn with_decisions(
+        ca: Arc<Ca>,
+        runtime: Arc<Runtime>,
+        registry: Registry,
+        name: &str,
+        nats: Option<NatsOptions>,
+        change: impl FnOnce(Controller) -> Controller,
+    ) -> Self {
+        Self::start(ca, runtime, registry, name, nats, None, change)
+    }
+
+    fn start(
+        ca: Arc<Ca>,
+        runtime: Arc<Runtime>,
+        registry: Registry,
+        name: &str,
+        nats: Option<NatsOptions>,
+        telemetry: Option<TelemetryOptions>,
+        change: impl FnOnce(Controller) -> Controller,
+    ) -> Self {
+        let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        let policy = Policy {
+            lease_rows: 9,
+            mark_block: 4,
+        };
+        let service = runtime
+            .block_on(Service::start(ServiceOptions {
+                name: name.to_owned(),
+                listen: any,
+                metrics: Some(any),
+                tls: ca.server(),
+                controller: change(Controller::new(registry.clone(), policy)),
+                registry: registry.clone(),
+                nats,
+                telemetry,
+            }))
+            .unwrap();
+        Self {
+            ca,
+            runtime,
+            registry,
+            address: service.address(),
+            metrics: service.metrics_address().unwrap(),
+            service: Some(service),
+            _directory: None,
+        }
+    }
+
+    /// Stops the service.
+    pub fn stop(&mut self) {
+        if let Some(service) = self.service.take() {
+            self.runtime.block_on(service.stop());
+        }
+    }
+
+    fn builder(&self) -> reqwest::ClientBuilder {
+        let root = reqwest::Certificate::from_pem(self.ca.pem()).unwrap();
+        reqwest::Client::builder()
+            .tls_certs_only([root])
+            .resolve(NAME, self.address)
+            .timeout(Duration::from_secs(20))
+    }
+
+    /// An HTTP client without a certificate.
+    pub fn browser(&self) -> reqwest::Client {
+        self.builder().build().unwrap()
+    }
+
+    /// An HTTP client with a certificate.
+    pub fn with_certificate(&self, (chain, key): &(String, String)) -> reqwest::Client {
+        let identity = reqwest::Identity::from_pem(format!("{chain}{key}").as_bytes()).unwrap();
+        self.builder().identity(identity).build().unwrap()
+    }
+
+    /// Adds a user and returns the token.
+    pub fn token(&self, name: &str, role: Role) -> String {
+        let token = format!("lw_token_of_{name}");
+        let user = User {
+            name: name.to_owned(),
+            role,
+            has_token: true,
+            created_at_s: 0,
+            expires_at_s: None,
+        };
+        self.runtime
+            .block_on(self.registry.add_user(&user, Some(&token)))
+            .unwrap();
+        token
+    }
+
+    /// An API client with this role.
+    pub fn caller(&self, name: &str, role: Role) -> ApiClient<'_> {
+        ApiClient {
+            controller: self,
+            client: self.browser(),
+            token: Some(self.token(name, role)),
+        }
+    }
+
+    /// A gateway's link to this controller, with other controllers as alternatives.
+    pub fn link(&self, gateway: GatewayId, others: &[SocketAddr]) -> Client {
+        let certificate = self.ca.client(&gateway_uri(gateway), |_| ());
+        self.link_with(&certificate, others)
+    }
+
+    pub fn link_with(&self, (chain, key): &(String, String), others: &[SocketAddr]) -> Client {
+        let identity = Identity::from_pem(chain.as_bytes(), key.as_bytes()).unwrap();
+        let tls = ClientTls::new(self.ca.pem()).unwrap();
+        let tls = tls.with_domain(NAME).unwrap().with_identity(identity);
+        let controllers = std::iter::once(&self.address).chain(others);
+        Client::new(ClientOptions {
+            controllers: controllers.map(ToString::to_string).collect(),
+            identities: Arc::new(FixedClock(tls)),
+            connect_timeout: Duration::from_secs(2),
+            response_timeout: Duration::from_secs(5),
+            version: "test".to_owned(),
+        })
+    }
+}
+
+impl Drop for TestController {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// A user's certificate.
+pub fn user_certificate(controller: &TestController, name: &str) -> (String, String) {
+    controller.ca.client(&user_uri(name), |_| ())
+}
+
+/// An API client of one user.
+pub struct ApiClient<'o> {
+    pub controller: &'o TestController,
+    pub client: reqwest::Client,
+    pub token: Option<String>,
+}
+
+/// A response.
+#[derive(Debug)]
+pub struct ApiResponse {
+    pub status: u16,
+    pub body: Value,
+    pub text: String,
+}
+
+impl ApiResponse {
+    #[track_caller]
+    pub fn ok(self) -> Value {
+        assert!((200..300).contains(&self.status), "{} {}", self.status, self.text);
+        self.body
+    }
+
+    #[track_caller]
+    pub fn refused(self, status: u16, code: &str) -> String {
+        assert_eq!(self.status, status, "{}", self.text);
+        assert_eq!(self.body["error"]["code"], code, "{}", self.text);
+        self.body["error"]["message"].as_str().unwrap().to_owned()
+    }
+}
+
+impl ApiClient<'_> {
+    pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        let port = self.controller.address.port();
+        let request = self
+            .client
+            .request(method, format!("https://{NAME}:{port}{path}"));
+        match &self.token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        }
+    }
+
+    pub fn send(&self, request: RequestBuilder) -> ApiResponse {
+        self.controller.runtime.block_on(async {
+            let response: Response = request.send().await.unwrap();
+            let status = response.status().as_u16();
+            let text = response.text().await.unwrap();
+            ApiResponse {
+                status,
+                body: serde_json::from_str(&text).unwrap_or(Value::Null),
+                text,
+            }
+        })
+    }
+
+    pub fn get(&self, path: &str) -> ApiResponse {
+        self.send(self.request(Method::GET, path))
+    }
+
+    /// A write with a new idempotency key.
+    pub fn post(&self, path: &str, body: &Value) -> ApiResponse {
+        self.post_with(path, body, &unique())
+    }
+
+    pub fn post_with(&self, path: &str, body: &Value, key: &str) -> ApiResponse {
+        let request = self.request(Method::POST, path).header("Idempotency-Key", key);
+        self.send(request.json(body))
+    }
+}
+
+pub fn unique() -> String {
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    format!("key-{}", NEXT.fetch_add(1, Relaxed))
+}

@@ -1,0 +1,236 @@
+//! An open device with its keys.
+
+use std::sync::Arc;
+
+use super::keys::{KeyNumbers, NumberLookup};
+use super::placement::{Group, KeyPlacement, Shape};
+use crate::gpu::{BatchError, Goal, Gpu, P256Batch, P256Keys, PssBatch, RaBatch, RaKeys, RsaKeys};
+use crate::key::{Material, PublicKey};
+use crate::lane::digest;
+use crate::message::MASK_NAME_BYTES;
+use crate::receive::Checked;
+
+/// A message and its index in the batch.
+pub(super) type IndexedMessage<'a> = (usize, &'a Checked);
+
+/// Keys of one shape, and their numbers.
+struct KeyStore {
+    keys: Keys,
+    numbers: KeyNumbers,
+}
+
+enum Keys {
+    Pss(RsaKeys),
+    Ra(RaKeys),
+    P256(P256Keys),
+}
+
+/// The first messages of a batch, and the numbers of their keys.
+struct KeyedBatch<'a> {
+    messages: Vec<IndexedMessage<'a>>,
+    key_of: Vec<u32>,
+    new_keys: Vec<(usize, &'a Arc<PublicKey>)>,
+}
+
+impl<'a> KeyedBatch<'a> {
+    /// Takes messages from the front of `rest` while their keys have numbers; at least one.
+    fn take_from(numbers: &mut KeyNumbers, rest: &mut &[IndexedMessage<'a>], round: u64) -> Self {
+        let mut run = Self {
+            messages: Vec::with_capacity(rest.len()),
+            key_of: Vec::with_capacity(rest.len()),
+            new_keys: Vec::new(),
+        };
+        while let Some((placed, behind)) = rest.split_first() {
+            let key = placed.1.key();
+            let number = match numbers.of(key, round) {
+                NumberLookup::Full => break,
+                NumberLookup::Present(number) => number,
+                NumberLookup::Assigned(number) => {
+                    run.new_keys.push((number as usize, key));
+                    number
+                }
+            };
+            run.messages.push(*placed);
+            run.key_of.push(number);
+            *rest = behind;
+        }
+        run
+    }
+}
+
+pub(super) struct GpuVerifier {
+    pub(super) gpu: Gpu,
+    placement: Arc<KeyPlacement>,
+    /// Batch size for which kernels are chosen.
+    pub(super) goal: Goal,
+    round: u64,
+    /// One store for each group of keys, created by the group's first message.
+    stores: Vec<Option<KeyStore>>,
+}
+
+impl GpuVerifier {
+    pub(super) fn new(gpu: Gpu, places: Arc<KeyPlacement>) -> Self {
+        Self {
+            gpu,
+            stores: places.groups().iter().map(|_| None).collect(),
+            placement: places,
+            goal: Goal::Automatic,
+            round: 0,
+        }
+    }
+
+    /// Closes the device, and returns whether it stopped responding: see [`Gpu::close`]. Keys are dropped afterwards, since releasing their
+    /// memory would wait for a device that does not respond.
+    pub(super) fn close(self) -> bool {
+        self.gpu.close()
+    }
+
+    /// Verifies messages, and returns those whose keys the device does not hold. After an error the device must be closed: keys may have
+    /// numbers without being on the device.
+    pub(super) fn verify<'a>(
+        &mut self,
+        messages: &[IndexedMessage<'a>],
+        holds: &mut [bool],
+    ) -> Result<Vec<IndexedMessage<'a>>, BatchError> {
+        let places = Arc::clone(&self.placement);
+        let mut of_group: Vec<Vec<IndexedMessage>> = places.groups().iter().map(|_| Vec::new()).collect();
+        let mut others = Vec::new();
+        for placed in messages {
+            let group = places.group_of(placed.1.key());
+            match group.and_then(|group| of_group.get_mut(group)) {
+                Some(group) => group.push(*placed),
+                None => others.push(*placed),
+            }
+        }
+        for ((group, mut messages), store) in places.groups().iter().zip(of_group).zip(&mut self.stores) {
+            if group.is_oversubscribed {
+                // Where keys take turns, each is uploaded once per batch.
+                messages.sort_by_key(|(_, message)| Arc::as_ptr(message.key()));
+            }
+            let mut rest = messages.as_slice();
+            while !rest.is_empty() {
+                let store = match store {
+                    Some(store) => store,
+                    None => store.insert(KeyStore::new(&mut self.gpu, &places, group)?),
+                };
+                self.round += 1;
+                let run = KeyedBatch::take_from(&mut store.numbers, &mut rest, self.round);
+                let verdicts = store.verify(&mut self.gpu, &run, self.goal)?;
+                put_verdicts(&run.messages, &verdicts, holds);
+            }
+        }
+        Ok(others)
+    }
+}
+
+impl KeyStore {
+    fn new(gpu: &mut Gpu, places: &KeyPlacement, group: &Group) -> Result<Self, BatchError> {
+        let capacity = group.capacity;
+        let mut numbers = KeyNumbers::new(capacity);
+        let keys = match &group.shape {
+            Shape::Pss(size) => Keys::Pss(gpu.rsa_keys(*size, capacity)?),
+            Shape::Ra { size, domains } => Keys::Ra(gpu.ra_keys(*size, domains, capacity)?),
+            Shape::P256 => {
+                let mut keys = gpu.p256_keys(capacity)?;
+                // Making thousands of tables together takes little longer than one, for which a message would wait later.
+                let placed = places.placed(group);
+                let numbered = placed.iter().map(|key| match numbers.of(key, 0) {
+                    NumberLookup::Assigned(number) => Some((number as usize, key)),
+                    NumberLookup::Present(_) | NumberLookup::Full => None,
+                });
+                let numbered: Option<Vec<_>> = numbered.collect();
+                let none = BatchError::Malformed("more signers are placed than the device can hold");
+                put_points(gpu, &mut keys, &numbered.ok_or(none)?)?;
+                Keys::P256(keys)
+            }
+        };
+        Ok(Self { keys, numbers })
+    }
+
+    fn verify(&mut self, gpu: &mut Gpu, run: &KeyedBatch, goal: Goal) -> Result<Vec<bool>, BatchError> {
+        let key_of = &run.key_of;
+        let digests = || run.messages.iter().map(|(_, message)| digest(message));
+        match &mut self.keys {
+            Keys::Pss(keys) => {
+                for (number, key) in &run.new_keys {
+                    if let Material::Pss(key, _) = key.material() {
+                        gpu.put_rsa_key(keys, *number, key.as_bytes())?;
+                    }
+                }
+                let batch = PssBatch {
+                    keys,
+                    key_of,
+                    digests: &digests().collect::<Vec<_>>(),
+                    signatures: &signatures(&run.messages),
+                };
+                gpu.verify_pss(&batch, goal)
+            }
+            Keys::Ra(keys) => {
+                for (number, key) in &run.new_keys {
+                    if let Some(key) = key.ra() {
+                        gpu.put_ra_public(keys, *number, key)?;
+                    }
+                }
+                let parts = run.messages.iter().filter_map(|(_, message)| message.rapid());
+                let (digits, names): (Vec<_>, Vec<[u8; MASK_NAME_BYTES]>) =
+                    parts.map(|(digits, name)| (digits.as_slice(), *name)).unzip();
+                let batch = RaBatch {
+                    keys,
+                    key_of,
+                    digits: &digits.concat(),
+                    seeds: &names,
+                    signatures: &signatures(&run.messages),
+                };
+                gpu.verify_ra(&batch, goal)
+            }
+            Keys::P256(keys) => {
+                put_points(gpu, keys, &run.new_keys)?;
+                let signatures = signatures(&run.messages);
+                let batch = P256Batch {
+                    keys,
+                    key_of,
+                    digests: &digests().collect::<Vec<_>>(),
+                    // A checked message has 64 bytes; other lengths would make the batch malformed.
+                    signatures: signatures.as_chunks().0,
+                };
+                gpu.verify_p256(&batch, goal)
+            }
+        }
+    }
+}
+
+fn put_points(
+    gpu: &mut Gpu,
+    keys: &mut P256Keys,
+    new_keys: &[(usize, &Arc<PublicKey>)],
+) -> Result<(), BatchError> {
+    let points = new_keys.iter().map(|(number, key)| match key.material() {
+        Material::EcdsaP256(key, _) => Some((*number, key.point())),
+        _ => None,
+    });
+    let points: Option<Vec<_>> = points.collect();
+    gpu.put_p256_keys(
+        keys,
+        &points.ok_or(BatchError::Malformed("a key of another scheme"))?,
+    )
+}
+
+/// The signatures of messages of one scheme, concatenated.
+fn signatures(messages: &[IndexedMessage]) -> Vec<u8> {
+    let length = messages
+        .first()
+        .map_or(0, |(_, message)| message.signature().len());
+    let mut bytes = Vec::with_capacity(messages.len() * length);
+    for (_, message) in messages {
+        bytes.extend_from_slice(message.signature());
+    }
+    bytes
+}
+
+fn put_verdicts(messages: &[IndexedMessage], verdicts: &[bool], holds: &mut [bool]) {
+    for ((place, _), verdict) in messages.iter().zip(verdicts) {
+        if let Some(holds) = holds.get_mut(*place) {
+            *holds = *verdict;
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Numbers of keys on the device.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::key::PublicKey;
+
+/// Numbers below a capacity; when all are assigned, the least recently used key is replaced.
+///
+/// A key is identified by its address, which stays constant while the key is stored here: the same bytes read
+/// twice are two keys, and no comparison is necessary.
+pub(super) struct KeyNumbers {
+    capacity: usize,
+    number_of: HashMap<usize, u32>,
+    keys: Vec<KeySlot>,
+}
+
+struct KeySlot {
+    key: Arc<PublicKey>,
+    /// The round of the last use.
+    last_used_round: u64,
+}
+
+/// Result of looking up a key's number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NumberLookup {
+    /// The key has this number.
+    Present(u32),
+    /// The key gets this number, and must be uploaded there.
+    Assigned(u32),
+    /// All numbers are in use in this round.
+    Full,
+}
+
+impl KeyNumbers {
+    pub(super) fn new(capacity: usize) -> Self {
+        Self {
+            capacity: capacity.max(1),
+            number_of: HashMap::new(),
+            keys: Vec::new(),
+        }
+    }
+
+    /// The number of a key, which no other key gets in the same round. Rounds ascend.
+    pub(super) fn of(&mut self, key: &Arc<PublicKey>, round: u64) -> NumberLookup {
+        let place = Arc::as_ptr(key).addr();
+        if let Some(number) = self.number_of.get(&place) {
+            if let Some(numbered) = self.keys.get_mut(*number as usize) {
+                numbered.last_used_round = round;
+            }
+            return NumberLookup::Present(*number);
+        }
+        let new_slot = KeySlot {
+            key: Arc::clone(key),
+            last_used_round: round,
+        };
+        if self.keys.len() < self.capacity {
+            // No device holds 2^32 keys.
+            let number = self.keys.len() as u32;
+            self.keys.push(new_slot);
+            self.number_of.insert(place, number);
+            return NumberLookup::Assigned(number);
+        }
+        let oldest = (0u32..)
+            .zip(&mut self.keys)
+            .min_by_key(|(_, numbered)| numbered.last_used_round);
+        let Some((number, numbered)) = oldest.filter(|(_, numbered)| numbered.last_used_round < round) else {
+            return NumberLookup::Full;
+        };
+        self.number_of.remove(&Arc::as_ptr(&numbered.key).addr());
+        *numbered = new_slot;
+        self.number_of.insert(place, number);
+        NumberLookup::Assigned(number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::PrivateKey;
+    use crate::scheme::Scheme;
+
+    fn keys() -> [Arc<PublicKey>; 3] {
+        [(); 3].map(|()| {
+            let key = PrivateKey::generate(Scheme::Ed25519, None).unwrap();
+            Arc::clone(key.public())
+        })
+    }
+
+    #[test]
+    fn the_least_recently_used_key_is_replaced() {
+        let [a, b, c] = keys();
+        let mut numbers = KeyNumbers::new(2);
+        assert_eq!(numbers.of(&a, 1), NumberLookup::Assigned(0));
+        assert_eq!(numbers.of(&b, 1), NumberLookup::Assigned(1));
+        assert_eq!(numbers.of(&c, 1), NumberLookup::Full, "both are in use");
+        assert_eq!(numbers.of(&a, 2), NumberLookup::Present(0));
+        assert_eq!(numbers.of(&c, 3), NumberLookup::Assigned(1));
+        assert_eq!(
+            (numbers.of(&c, 4), numbers.of(&b, 4)),
+            (NumberLookup::Present(1), NumberLookup::Assigned(0))
+        );
+    }
+
+    /// An address is reused after its owner is dropped.
+    #[test]
+    fn a_key_with_a_number_is_not_replaced() {
+        let mut numbers = KeyNumbers::new(8);
+        for number in 0..8 {
+            let key = PrivateKey::generate(Scheme::Ed25519, None).unwrap();
+            assert_eq!(
+                numbers.of(&Arc::clone(key.public()), 1),
+                NumberLookup::Assigned(number)
+            );
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! Reads of the state of a program.
+
+use linewarden_p4runtime::entity::{
+    CounterData, DefaultEntry, DirectResources, Entity, EntryAction, EntryKey, FieldMatch, Group, Member,
+    Query, ReadOptions, TableEntry,
+};
+use linewarden_p4runtime::error::EntityError;
+use linewarden_p4runtime::ids as named;
+use linewarden_p4runtime::p4info;
+
+use super::actions;
+use super::binding::{Binding, TableBinding};
+use super::cells::rates;
+use super::controller_state::{ControllerState, EntryMetadata};
+use super::values::{bits, split};
+use super::write::{ControlledProgram, UpdateResult, require_bound};
+use crate::externs::Externs;
+use crate::forwarding::Forwarding;
+use crate::program::Program;
+use crate::tables::{DefaultPolicy, Entry, KeySpec, Target};
+
+/// Reader of one program's state.
+pub(super) struct StateReader<'a> {
+    pub(super) binding: &'a Binding,
+    pub(super) controller_state: &'a ControllerState,
+    pub(super) program: &'a Program,
+    pub(super) externs: &'a Externs,
+    pub(super) forwarding: &'a Forwarding,
+    pub(super) now_ms: u64,
+}
+
+/// Table with its P4Info and program definitions.
+struct BoundTable<'a> {
+    info: &'a p4info::Table,
+    binding: &'a TableBinding,
+    spec: &'a KeySpec,
+}
+
+impl ControlledProgram {
+    /// Reads the current state.
+    pub(super) fn with_reader<T>(&self, now_ms: u64, read: impl FnOnce(&StateReader<'_>) -> T) -> T {
+        let forwarding = self.switch.forwarding();
+        read(&StateReader {
+            binding: &self.binding,
+            controller_state: &self.controller_state,
+            program: &self.switch.executable().program,
+            externs: self.switch.externs(),
+            forwarding: &forwarding,
+            now_ms,
+        })
+    }
+}
+
+impl<'a> StateReader<'a> {
+    pub(super) fn query(&self, query: &Query, found: &mut dyn FnMut(Entity)) -> UpdateResult {
+        match query {
+            Query::Entries { table, key, options } => self.entries(*table, key.as_ref(), options, found),
+            Query::DefaultEntry { table, .. } => self.default_entry(*table, found),
+            Query::Members { profile, member } => self.members(*profile, *member, found),
+            Query::Groups { profile, group } => self.groups(*profile, *group, found),
+            Query::Counters { id, index } => self.counters(*id, *index, found),
+            Query::Meters { id, index, counters } => self.meters(*id, *index, *counters, found),
+            Query::Registers { id, index } => self.registers(*id, *index, found),
+            Query::MulticastGroups(id) => {
+                let groups = self.controller_state.multicast_groups.iter();
+                let groups = groups.filter(|(known, _)| id.is_none_or(|id| id == **known));
+                groups.for_each(|(_, group)| found(Entity::MulticastGroup(group.clone())));
+                Ok(())
+            }
+            Query::CloneSessions(id) => {
+                let sessions = self.controller_state.clone_sessions.iter();
+                let sessions = sessions.filter(|(known, _)| id.is_none_or(|id| id == **known));
+                sessions.for_each(|(_, session)| found(Entity::CloneSession(session.clone())));
+                Ok(())
+            }
+            Query::ValueSet(id) => self.value_set(*id, found),
+            Query::Digest(id) => {
+                let digest = self.controller_state.digest_configs.get(id);
+                digest
+                    .into_iter()
+                    .for_each(|digest| found(Entity::Digest(*digest)));
+                Ok(())
+            }
+        }
+    }
+
+    fn table(&self, id: named::TableId) -> Result<BoundTable<'a>, EntityError> {
+        let binding = require_bound(self.binding.tables.get(&id))?;
+        let table = require_bound(self.forwarding.tables().table(binding.id))?;
+        Ok(BoundTable {
+            info: require_bound(self.binding.info.tables().get(id))?,
+            binding,
+            spec: &table.spec().key,
+        })
+    }
+
+    fn entries(
+        &self,
+        id: named::TableId,
+        key: Option<&EntryKey>,
+        options: &ReadOptions,
+        found: &mut dyn FnMut(Entity),
+    ) -> UpdateResult {
+        let named = self.table(id)?;
+        if options.meter_counters && named.binding.meter.is_some() {
+            return Err(EntityError::unimplemented(
+                "meter counters are not supported: omit meter_counter_data",
+            ));
+        }
+        let table = require_bound(self.forwarding.tables().table(named.binding.id))?;
+        let mut push = |entry: &Entry| {
+            if let Some(entry) = self.entry(&named, entry, options) {
+                found(Entity::TableEntry(Box::new(entry)));
+            }
+        };
+        match key {
+            Some(key) => {
+                let key = named.binding.key(named.spec, key)?;
+                table.find(&key).into_iter().for_each(|entry| push(entry));
+            }
+            None => table.iter().for_each(|entry| push(entry)),
+        }
+        Ok(())
+    }
+
+    /// Converts an entry to a P4Runtime entry.
+    fn entry(&self, named: &BoundTable<'_>, entry: &Entry, options: &ReadOptions) -> Option<TableEntry> {
+        let id = (named.binding.id, entry.handle());
+        let note = self
+            .controller_state
+            .entry_metadata
+            .get(&id)
+            .cloned()
+            .unwrap_or_default();
+        let state = entry.state();
+        let counter = state.filter(|_| options.counter && named.info.counter.is_some());
+        let counter = counter.map(|state| {
+            let (packets, bytes) = state.counts();
+            CounterData { bytes, packets }
+        });
+        let meter = state.filter(|_| options.meter && named.info.meter.is_some());
+        let idle_ms = state.map(|state| self.now_ms.saturating_sub(state.last_hit_ms()));
+        Some(TableEntry {
+            key: named
+                .binding
+                .to_p4runtime_key(named.info, named.spec, entry.key()),
+            action: Some(self.action(named.binding, entry.target())?),
+            controller_metadata: note.controller_metadata,
+            metadata: note.metadata,
+            idle_timeout_ns: self
+                .controller_state
+                .idle_timeouts_ns
+                .get(&id)
+                .copied()
+                .unwrap_or(0),
+            resources: DirectResources {
+                counter,
+                meter: meter.and_then(|state| state.meter(|meter| rates(meter))),
+                meter_counters: None,
+            },
+            since_hit_ns: idle_ms
+                .filter(|_| options.since_hit && named.info.idle_timeout)
+                .map(|idle_ms| idle_ms.saturating_mul(1_000_000)),
+            is_const: entry.is_constant(),
+        })
+    }
+
+    fn action(&self, binding: &TableBinding, target: &Target) -> Option<EntryAction> {
+        match target {
+            Target::Action(call) => {
+                actions::to_p4runtime_action(self.program, self.binding, call).map(EntryAction::Action)
+            }
+            Target::Member(member) => {
+                let id = self
+                    .controller_state
+                    .member_ids
+                    .get(&(binding.profile?, *member))?;
+                Some(EntryAction::Member(*id))
+            }
+            Target::Group(group) => {
+                let key = (binding.profile?, *group);
+                let one_shot = self.controller_state.one_shots.get(&key);
+                one_shot
+                    .map(|one_shot| EntryAction::OneShot(one_shot.action_set.clone()))
+                    .or_else(|| {
+                        self.controller_state
+                            .group_ids
+                            .get(&key)
+                            .copied()
+                            .map(EntryAction::Group)
+                    })
+            }
+        }
+    }
+
+    fn default_entry(&self, id: named::TableId, found: &mut dyn FnMut(Entity)) -> UpdateResult {
+        let named = self.table(id)?;
+        let table = require_bound(self.forwarding.tables().table(named.binding.id))?;
+        let action = match table.default_target() {
+            Some(Target::Action(call)) => actions::to_p4runtime_action(self.program, self.binding, call),
+            _ => None,
+        };
+        let EntryMetadata {
+            controller_metadata,
+            metadata,
+        } = self
+            .controller_state
+            .default_entry_metadata
+            .get(&named.binding.id)
+            .cloned()
+            .unwrap_or_default();
+        found(Entity::DefaultEntry(Box::new(DefaultEntry {
+            table: id,
+            action,
+            controller_metadata,
+            metadata,
+            resources: DirectResources::default(),
+            is_const: named.info.const_default.is_some()
+                || table.spec().default_policy == DefaultPolicy::Constant,
+        })));
+        Ok(())
+    }
+
+    fn members(
+        &self,
+        profile: named::ProfileId,
+        member: Option<named::MemberId>,
+        found: &mut dyn FnMut(Entity),
+    ) -> UpdateResult {
+        let binding = require_bound(self.binding.profiles.get(&profile))?;
+        let held = require_bound(self.forwarding.tables().profile(binding.id))?;
+        for ((of, id), handle) in self.controller_state.members.iter() {
+            if *of != binding.id || member.is_some_and(|member| member != *id) {
+                continue;
+            }
+            let call = held.member(*handle);
+            if let Some(action) =
+                call.and_then(|call| actions::to_p4runtime_action(self.program, self.binding, call))
+            {
+                found(Entity::Member(Member {
+                    profile,
+                    id: *id,
+                    action,
+                }));
+            }
+        }
+        Ok(())
+    }
+
+    fn groups(
+        &self,
+        profile: named::ProfileId,
+        group: Option<named::GroupId>,
+        found: &mut dyn FnMut(Entity),
+    ) -> UpdateResult {
+        let binding = require_bound(self.binding.profiles.get(&profile))?;
+        for ((of, id), (_, written)) in self.controller_state.groups.iter() {
+            if *of == binding.id && group.is_none_or(|group| group == *id) {
+                found(Entity::Group(Group::clone(written)));
+            }
+        }
+        Ok(())
+    }
+
+    fn value_set(&self, id: named::ValueSetId, found: &mut dyn FnMut(Entity)) -> UpdateResult {
+        let binding = require_bound(self.binding.value_sets.get(&id))?;
+        let held = require_bound(self.forwarding.value_set(binding.id))?;
+        let member = |bytes: &Vec<u8>| {
+            let numbers = split(bytes, &binding.widths);
+            let fields = binding.widths.iter().zip(&numbers);
+            fields
+                .map(|(width, number)| FieldMatch::Exact(bits(*width, number)))
+                .collect()
+        };
+        found(Entity::ValueSet {
+            id,
+            members: held.iter().map(member).collect(),
+        });
+        Ok(())
+    }
+
+    /// Converts an idle entry for a notification.
+    pub(super) fn idle_entry(&self, id: super::controller_state::EntryId) -> Option<TableEntry> {
+        let (table, handle) = id;
+        let bound = self.binding.tables.iter().find(|(_, known)| known.id == table);
+        let named = self.table(*bound?.0).ok()?;
+        let entry = self.forwarding.tables().table(table)?.get(handle).ok()?;
+        self.entry(&named, entry, &ReadOptions::default())
+    }
+}

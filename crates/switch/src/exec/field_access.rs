@@ -1,0 +1,78 @@
+//! Access to fields, cells and arguments in the arena.
+
+use super::bits::{
+    self, load1, load2, load4, load8, mask64, read64, store1, store2, store4, store8, write_number,
+};
+use crate::externs::Registers;
+use crate::layout::FieldLayout;
+
+/// Stores a value of at most 64 bits in a field.
+#[inline]
+pub fn set(arena: &mut [u8], place: FieldLayout, value: u64) {
+    if place.has_own_word {
+        return store8(arena, place.end - 8, value & mask64(place.bits as u8));
+    }
+    if place.bits + u32::from(place.shift) <= 64 {
+        let mask = mask64(place.bits as u8);
+        let at = place.end - 8;
+        let kept = load8(arena, at) & !(mask << place.shift);
+        store8(arena, at, kept | ((value & mask) << place.shift));
+    } else {
+        let bit = place.end as usize * 8 - usize::from(place.shift) - place.bits as usize;
+        bits::write(arena, bit, place.bits as usize, &value.to_be_bytes());
+    }
+}
+
+/// As [`set`], for a field that the program may lack or not reference.
+#[inline]
+pub fn set_optional(arena: &mut [u8], place: Option<FieldLayout>, value: u64) {
+    if let Some(place) = place {
+        set(arena, place, value);
+    }
+}
+
+/// Reads the low 64 bits of a field.
+#[must_use]
+#[inline]
+pub fn get(arena: &[u8], place: FieldLayout) -> u64 {
+    let bits = place.bits.min(64);
+    if bits + u32::from(place.shift) <= 64 {
+        return (load8(arena, place.end - 8) >> place.shift) & mask64(bits as u8);
+    }
+    let bit = place.end as usize * 8 - usize::from(place.shift) - bits as usize;
+    read64(arena, bit, bits as usize)
+}
+
+/// Copies a cell of more than 64 bits to bits of the arena; returns whether the cell exists.
+pub(super) fn read_wide(array: &Registers, index: u64, arena: &mut [u8], bit: usize, bits: usize) -> bool {
+    let cell = array.wide(index);
+    if let Some(cell) = cell {
+        write_number(arena, bit, bits, cell);
+    }
+    cell.is_some()
+}
+
+/// Copies the low bytes of an argument. Address sizes are special cases because a copy of variable length is a call.
+#[inline]
+pub(super) fn copy_arg(args: &[u8], arg: u32, arena: &mut [u8], at: u32, bytes: u8) {
+    match bytes {
+        1 => store1(arena, at, load1(args, arg + 7)),
+        2 => store2(arena, at, load2(args, arg + 6)),
+        4 => store4(arena, at, load4(args, arg + 4)),
+        6 => {
+            store2(arena, at, load2(args, arg + 2));
+            store4(arena, at + 2, load4(args, arg + 4));
+        }
+        8 => store8(arena, at, load8(args, arg)),
+        _ => {
+            let value = load8(args, arg).to_be_bytes();
+            let low = value.len() - usize::from(bytes).min(value.len());
+            if let (Some(low), Some(to)) = (
+                value.get(low..),
+                arena.get_mut(at as usize..at as usize + value.len() - low),
+            ) {
+                to.copy_from_slice(low);
+            }
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Idle entries with a clock that the test controls.
+
+use std::slice::from_ref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use linewarden_p4runtime::entity::*;
+use linewarden_p4runtime::target::{Atomicity, Event, EventReceiver, Target, events};
+use linewarden_switch::control::Control;
+use linewarden_switch::engine::Sink;
+use linewarden_switch::exec::{Fault, RandomSource};
+use linewarden_switch::switch::{Settings, Slot, Worker};
+
+use crate::support::{bits, exact, frame, packets};
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+struct NullSink;
+
+impl Sink for NullSink {
+    fn send(&mut self, _port: u32, _headers: &[u8], _payload: &[u8]) {}
+    fn digest(&mut self, _number: u32, _values: Vec<Vec<u8>>) {}
+    fn fault(&mut self, _fault: Fault) {}
+    fn dropped(&mut self) {}
+}
+
+impl RandomSource for NullSink {
+    fn between(&mut self, low: u64, _high: u64) -> u64 {
+        low
+    }
+}
+
+struct IdleTimeoutFixture {
+    now_us: Arc<AtomicU64>,
+    control: Control,
+    events: EventReceiver,
+    worker: Worker,
+}
+
+impl IdleTimeoutFixture {
+    fn new() -> Self {
+        let (sender, events) = events(16);
+        let (slot, now_us) = (Slot::default(), Arc::new(AtomicU64::new(0)));
+        let clock = {
+            let now_us = Arc::clone(&now_us);
+            Box::new(move || now_us.load(Ordering::Relaxed))
+        };
+        let control = Control::new(slot.clone(), Settings::default(), clock, sender);
+        control.save(&packets()).unwrap();
+        control.commit().unwrap();
+        Self {
+            now_us,
+            control,
+            events,
+            worker: slot.worker(),
+        }
+    }
+
+    fn entry(&self, dst: u64, timeout_ms: u64) -> TableEntry {
+        let info = packets().info;
+        let (table, action) = (
+            info.tables().by_name_or_alias("In.flows"),
+            info.actions().by_name_or_alias("In.to_port"),
+        );
+        let key = EntryKey {
+            table: table.unwrap().id,
+            fields: vec![exact(48, dst.into())],
+            priority: 0,
+        };
+        let action = Action {
+            id: action.unwrap().id,
+            params: vec![bits(9, 1)],
+        };
+        let mut entry = TableEntry::new(key, EntryAction::Action(action));
+        entry.idle_timeout_ns = timeout_ms * 1_000_000;
+        entry.metadata = b"noted".to_vec();
+        entry
+    }
+
+    fn write(&self, change: Change<TableEntry, EntryKey>) {
+        let update = Update::TableEntry(Box::new(change));
+        let results = self.control.write(&[update], Atomicity::ContinueOnError).unwrap();
+        assert_eq!(results, [Ok(())]);
+    }
+
+    fn at_ms(&self, now_ms: u64) {
+        self.now_us.store(now_ms * 1000, Ordering::Relaxed);
+    }
+
+    fn hit(&mut self, dst: u64) {
+        let now_us = self.now_us.load(Ordering::Relaxed);
+        let frame = frame(dst, 0x1234, b"hit");
+        self.worker.batch(now_us, |taking| {
+            taking.packet(0, &frame, &mut NullSink, &mut NullSink)
+        });
+    }
+
+    /// Entries in the current notification.
+    fn idle(&mut self) -> Vec<TableEntry> {
+        self.control.notify_idle_entries();
+        let notification = futures_now(self.events.next());
+        match notification {
+            Some(Some(Event::IdleTimeout(entries))) => entries,
+            None => Vec::new(),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Result of a future that is ready.
+fn futures_now<T>(future: impl Future<Output = T>) -> Option<T> {
+    let mut future = std::pin::pin!(future);
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    match future.as_mut().poll(&mut context) {
+        std::task::Poll::Ready(value) => Some(value),
+        std::task::Poll::Pending => None,
+    }
+}
+
+#[test]
+fn idle_entry_is_notified_after_each_timeout() {
+    let mut lab = IdleTimeoutFixture::new();
+    let (short, long, never) = (lab.entry(1, 1000), lab.entry(2, 5000), lab.entry(3, 0));
+    for entry in [&short, &long, &never] {
+        lab.write(Change::Insert(entry.clone()));
+    }
+    lab.at_ms(999);
+    assert_eq!(lab.idle(), []);
+    lab.at_ms(1000);
+    assert_eq!(lab.idle(), from_ref(&short));
+    assert_eq!(lab.idle(), []);
+    lab.at_ms(1999);
+    assert_eq!(lab.idle(), []);
+    lab.at_ms(2000);
+    assert_eq!(lab.idle(), from_ref(&short));
+    // A hit restarts the timeout.
+    lab.at_ms(2500);
+    lab.hit(1);
+    lab.at_ms(3400);
+    assert_eq!(lab.idle(), []);
+    lab.at_ms(3500);
+    assert_eq!(lab.idle(), from_ref(&short));
+    lab.at_ms(5000);
+    assert_eq!(lab.idle(), [short.clone(), long.clone()]);
+    lab.write(Change::Delete(short.key));
+    // A new timeout starts now.
+    let longer = lab.entry(2, 10_000);
+    lab.write(Change::Modify(longer.clone()));
+    lab.at_ms(14_999);
+    assert_eq!(lab.idle(), []);
+    lab.at_ms(15_000);
+    assert_eq!(lab.idle(), [longer]);
+}
+
+#[test]
+fn the_time_since_the_last_hit_is_read() {
+    let mut lab = IdleTimeoutFixture::new();
+    lab.write(Change::Insert(lab.entry(1, 60_000)));
+    lab.at_ms(7000);
+    lab.hit(1);
+    lab.at_ms(9500);
+    let query = Query::Entries {
+        table: packets().info.tables().by_name_or_alias("In.flows").unwrap().id,
+        key: None,
+        options: ReadOptions {
+            since_hit: true,
+            ..ReadOptions::default()
+        },
+    };
+    let mut since = Vec::new();
+    let read = lab.control.read(&query, &mut |found| match found {
+        Entity::TableEntry(entry) => since.push(entry.since_hit_ns),
+        other => panic!("{other:?}"),
+    });
+    read.unwrap();
+    assert_eq!(since, [Some(2 * SECOND_NS + SECOND_NS / 2)]);
+}
